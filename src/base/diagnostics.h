@@ -1,0 +1,74 @@
+// What is wrong with the user's input: collected by every stage, rendered once.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "base/source.h"
+
+namespace shardinit {
+
+struct Diagnostic {
+  enum class Severity { kNote, kWarning, kError };
+  Severity severity;
+  Span span;  // span.source may be null: then only the message is shown.
+  std::string message;
+  std::string hint;  // Empty when there is nothing useful to suggest.
+};
+
+// Collects what is wrong with the user's input. Stages report everything they
+// find; nothing is printed here. Owns the sources that spans point into.
+class Diagnostics {
+ public:
+  static constexpr size_t kMostErrors = 200;
+
+  // Keeps `source` alive as long as any copy of this collector's sources.
+  const Source* Add(Source source);
+
+  // Ends the run (throws InvalidSpec) at kMostErrors.
+  void Error(Span span, std::string message, std::string hint = {});
+  void Warning(Span span, std::string message, std::string hint = {});
+  // A second place that belongs to the last error, such as a first definition.
+  void Note(Span span, std::string message);
+
+  const std::vector<Diagnostic>& all() const { return all_; }
+  bool HasErrors() const { return errors_ > 0; }
+
+  // Ends a stage: throws InvalidSpec if any error was reported.
+  void ThrowIfErrors() const;
+
+ private:
+  std::shared_ptr<std::deque<Source>> sources_ =
+      std::make_shared<std::deque<Source>>();
+  std::vector<Diagnostic> all_;
+  size_t errors_ = 0;
+};
+
+class InvalidSpec : public std::runtime_error {
+ public:
+  InvalidSpec(std::vector<Diagnostic> diagnostics,
+              std::shared_ptr<const std::deque<Source>> sources)
+      : std::runtime_error("invalid spec"),
+        diagnostics_(std::move(diagnostics)),
+        sources_(std::move(sources)) {}
+  const std::vector<Diagnostic>& diagnostics() const { return diagnostics_; }
+
+ private:
+  std::vector<Diagnostic> diagnostics_;
+  std::shared_ptr<const std::deque<Source>> sources_;
+};
+
+// `file:line:column: error: message`, the source line, a caret line, a hint.
+// Control characters of the user's text are escaped. A span whose line is 0 is
+// the whole file.
+std::string Render(const Diagnostic& diagnostic);
+
+// All of them, by place, at most `limit` errors, with a last line that counts
+// the rest.
+std::string Render(const std::vector<Diagnostic>& diagnostics,
+                   size_t limit = 20);
+
+}  // namespace shardinit

@@ -1,0 +1,21 @@
+#include "base/error.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+namespace shardinit {
+
+Error SystemError(const std::string& action, const std::string& path, int error) {
+  std::string hint;
+  if (error == EMFILE || error == ENFILE) hint = "raise the limit on open files: `ulimit -n`";
+  return Error(ExitCode::kWorld, fmt::format("cannot {} `{}`: {}", action, path, strerror(error)),
+               std::move(hint));
+}
+
+void Check(bool condition, const char* what, std::source_location place) {
+  if (condition) return;
+  throw Bug(fmt::format("{}:{}: {}", place.file_name(), place.line(), what));
+}
+
+}  // namespace shardinit

@@ -1,0 +1,49 @@
+// The two failures that are not the spec's fault: the world's, and ours.
+#pragma once
+
+#include <cerrno>
+#include <source_location>
+#include <stdexcept>
+#include <string>
+
+namespace shardinit {
+
+// What a shell or a job scheduler is told. Documented in shardinit(1).
+enum class ExitCode {
+  kOk = 0,        // Done; no difference.
+  kDifferent = 1, // Difference or damage found.
+  kUsage = 2,     // Bad usage or bad spec.
+  kWorld = 3,     // Disk, memory, permissions: a job may retry.
+  kConflict = 4,  // The output folder holds another plan.
+  kRefused = 5,   // A hostile or foreign file.
+  kBug = 70,      // A bug in shardinit.
+};
+
+// Something outside the spec failed: what was being done, to which path, and
+// why, in words for the user.
+class Error : public std::runtime_error {
+ public:
+  Error(ExitCode code, std::string message, std::string hint = {})
+      : std::runtime_error(std::move(message)), code_(code), hint_(std::move(hint)) {}
+  ExitCode code() const { return code_; }
+  const std::string& hint() const { return hint_; }
+
+ private:
+  ExitCode code_;
+  std::string hint_;
+};
+
+// "cannot write `path`: No space left on device", exit 3.
+Error SystemError(const std::string& action, const std::string& path, int error = errno);
+
+// A bug of ours; the message names the place.
+class Bug : public std::logic_error {
+ public:
+  using std::logic_error::logic_error;
+};
+
+// An invariant that only a bug of ours can break.
+void Check(bool condition, const char* what,
+           std::source_location place = std::source_location::current());
+
+}  // namespace shardinit

@@ -1,0 +1,214 @@
+#include "base/file.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <memory>
+#include <utility>
+
+#include "base/error.h"
+
+namespace shardinit {
+namespace {
+
+std::string FolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+std::string NameOf(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+std::string TemporaryPrefix(const std::string& name) { return "." + name + ".tmp-"; }
+
+uint64_t RandomBits() {
+  uint64_t bits = 0;
+  if (getrandom(&bits, sizeof bits, 0) != sizeof bits) throw SystemError("read", "getrandom(2)");
+  return bits;
+}
+
+// Like open(2), not stopped by signals.
+Fd Open(const std::string& path, int flags, mode_t mode = 0) {
+  int fd;
+  do {
+    fd = open(path.c_str(), flags | O_CLOEXEC, mode);
+  } while (fd < 0 && errno == EINTR);
+  return Fd(fd);
+}
+
+std::string ReadStream(int fd, const std::string& path, size_t limit) {
+  std::string text;
+  char buffer[1 << 16];
+  while (true) {
+    const ssize_t n = read(fd, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw SystemError("read", path);
+    if (n == 0) return text;
+    if (text.size() + static_cast<size_t>(n) > limit) {
+      throw Error(ExitCode::kUsage,
+                  fmt::format("`{}` is larger than {} bytes, the most this kind of file may have",
+                              path, limit));
+    }
+    text.append(buffer, static_cast<size_t>(n));
+  }
+}
+
+}  // namespace
+
+Fd& Fd::operator=(Fd&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+Fd::~Fd() {
+  if (fd_ >= 0) close(fd_);
+}
+
+bool Fd::Close() {
+  if (fd_ < 0) return true;
+  return close(std::exchange(fd_, -1)) == 0;
+}
+
+std::string ReadFile(const std::string& path, size_t limit) {
+  if (path == "-") return ReadStream(STDIN_FILENO, "standard input", limit);
+  // O_NONBLOCK: opening a FIFO must not wait for a writer.
+  const Fd fd = Open(path, O_RDONLY | O_NONBLOCK);
+  if (!fd) throw SystemError("read", path);
+  struct stat info;
+  if (fstat(fd.get(), &info) != 0) throw SystemError("read", path);
+  if (!S_ISREG(info.st_mode)) {
+    throw Error(ExitCode::kUsage, fmt::format("`{}` is {}, not a file", path,
+                                              S_ISDIR(info.st_mode) ? "a folder" : "a device"));
+  }
+  return ReadStream(fd.get(), path, limit);
+}
+
+bool ReadFileIfExists(const std::string& path, size_t limit, std::string* text) {
+  if (!Exists(path)) return false;
+  *text = ReadFile(path, limit);
+  return true;
+}
+
+Fd CreateTemporary(const std::string& path, std::string* temporary) {
+  const std::string folder = FolderOf(path);
+  const std::string prefix = TemporaryPrefix(NameOf(path));
+  while (true) {
+    *temporary = fmt::format("{}/{}{:016x}", folder, prefix, RandomBits());
+    Fd fd = Open(*temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
+    if (!fd && errno == EEXIST) continue;
+    if (!fd) throw SystemError("create a file in", folder);
+    // The lock says "my owner lives" to RemoveTemporaries. If that got in
+    // between our two calls, its unlink shows in the link count: try again.
+    // File systems without locks are fine: nothing there is removed either.
+    if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) continue;
+    struct stat info;
+    if (fstat(fd.get(), &info) == 0 && info.st_nlink == 0) continue;
+    return fd;
+  }
+}
+
+void Commit(int fd, const std::string& temporary, const std::string& path) {
+  // A failed sync must not be tried again on the same descriptor: the kernel
+  // reports lost pages once and then calls them clean.
+  if (fdatasync(fd) != 0) throw SystemError("write", path);
+  if (rename(temporary.c_str(), path.c_str()) != 0) throw SystemError("create", path);
+  SyncFolder(FolderOf(path));
+}
+
+AtomicFile::~AtomicFile() {
+  if (!temporary_.empty()) unlink(temporary_.c_str());
+}
+
+void AtomicFile::Append(std::string_view text) {
+  if (!WriteAll(fd_.get(), text.data(), text.size(), size_)) throw SystemError("write", path_);
+  size_ += static_cast<int64_t>(text.size());
+}
+
+void AtomicFile::Commit() {
+  shardinit::Commit(fd_.get(), temporary_, path_);
+  temporary_.clear();
+}
+
+void WriteFileAtomically(const std::string& path, std::string_view text) {
+  AtomicFile file(path);
+  file.Append(text);
+  file.Commit();
+}
+
+bool WriteAll(int fd, const void* data, size_t size, int64_t offset) {
+  const char* at = static_cast<const char*>(data);
+  while (size > 0) {
+    const ssize_t n = pwrite(fd, at, size, offset);
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (n < 0) return false;
+    at += n;
+    offset += n;
+    size -= static_cast<size_t>(n);
+  }
+  return true;
+}
+
+bool ReadAll(int fd, void* data, size_t size, int64_t offset) {
+  char* at = static_cast<char*>(data);
+  while (size > 0) {
+    const ssize_t n = pread(fd, at, size, offset);
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (n == 0) errno = 0;
+    if (n <= 0) return false;
+    at += n;
+    offset += n;
+    size -= static_cast<size_t>(n);
+  }
+  return true;
+}
+
+void MakeFolder(const std::string& path) {
+  if (mkdir(path.c_str(), 0777) == 0) return;
+  const int error = errno;
+  struct stat info;
+  if (error != EEXIST || stat(path.c_str(), &info) != 0) {
+    throw SystemError("create the folder", path, error);
+  }
+  if (!S_ISDIR(info.st_mode)) {
+    throw Error(ExitCode::kConflict, fmt::format("`{}` exists and is not a folder", path),
+                "choose another output folder with `-o`");
+  }
+}
+
+void SyncFolder(const std::string& path) {
+  const Fd fd = Open(path, O_RDONLY | O_DIRECTORY);
+  if (!fd) throw SystemError("open the folder", path);
+  // Some network file systems do not sync folders and say EINVAL.
+  if (fsync(fd.get()) != 0 && errno != EINVAL) throw SystemError("sync the folder", path);
+}
+
+void RemoveTemporaries(const std::string& folder, const std::string& name) {
+  const std::string prefix = name.empty() ? "." : TemporaryPrefix(name);
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(folder.c_str()), closedir);
+  if (!dir) return;
+  while (const dirent* entry = readdir(dir.get())) {
+    const std::string_view file = entry->d_name;
+    if (!file.starts_with(prefix) || file.find(".tmp-") == file.npos) continue;
+    const std::string path = fmt::format("{}/{}", folder, file);
+    const Fd fd = Open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK);
+    if (fd && flock(fd.get(), LOCK_EX | LOCK_NB) == 0) unlink(path.c_str());
+  }
+}
+
+bool Exists(const std::string& path) {
+  struct stat info;
+  return lstat(path.c_str(), &info) == 0;
+}
+
+int64_t FileSize(const std::string& path) {
+  struct stat info;
+  if (lstat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return -1;
+  return info.st_size;
+}
+
+}  // namespace shardinit

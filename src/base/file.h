@@ -1,0 +1,75 @@
+// Files: whole reads, and writes that appear complete or not at all.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace shardinit {
+
+// Owns a file descriptor.
+class Fd {
+ public:
+  Fd() = default;
+  explicit Fd(int fd) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
+  Fd& operator=(Fd&& other) noexcept;
+  ~Fd();
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+  // Closes and reports: a close can be the first to say that a write failed.
+  bool Close();
+
+ private:
+  int fd_ = -1;
+};
+
+// The bytes of a regular file; `-` is standard input. Throws Error: kWorld if
+// it cannot be read, kUsage if it is not a regular file or over `limit` bytes.
+std::string ReadFile(const std::string& path, size_t limit = 64 << 20);
+
+// False if there is none; throws as ReadFile does for any other failure.
+bool ReadFileIfExists(const std::string& path, size_t limit, std::string* text);
+
+// Creates a new file beside `path` that only this process writes: exclusive,
+// never through a link. `*temporary` receives its name. Left-overs of killed
+// runs carry the same prefix, see RemoveTemporaries.
+Fd CreateTemporary(const std::string& path, std::string* temporary);
+
+// Puts a finished temporary file in place: data to disk, rename, folder to disk.
+void Commit(int fd, const std::string& temporary, const std::string& path);
+
+// A text that is written piece by piece and appears whole, replacing what was
+// there. Without Commit() nothing of it is left.
+class AtomicFile {
+ public:
+  explicit AtomicFile(const std::string& path) : path_(path), fd_(CreateTemporary(path, &temporary_)) {}
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  void Append(std::string_view text);
+  void Commit();
+
+ private:
+  const std::string path_;
+  std::string temporary_;
+  Fd fd_;
+  int64_t size_ = 0;
+};
+
+void WriteFileAtomically(const std::string& path, std::string_view text);
+
+// Writes all of it, whatever the kernel takes at a time. False with errno set.
+bool WriteAll(int fd, const void* data, size_t size, int64_t offset);
+bool ReadAll(int fd, void* data, size_t size, int64_t offset);  // Short file: false, errno 0.
+
+// Creates the folder unless there is one. A link or a file in its place is an Error.
+void MakeFolder(const std::string& path);
+void SyncFolder(const std::string& path);
+// Removes the temporary files in `folder` whose owners are gone (their lock is
+// free); for every `name` if that is empty.
+void RemoveTemporaries(const std::string& folder, const std::string& name = {});
+
+bool Exists(const std::string& path);
+int64_t FileSize(const std::string& path);  // -1: no such regular file.
+
+}  // namespace shardinit

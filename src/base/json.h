@@ -1,0 +1,73 @@
+// Canonical JSON: the same facts give the same bytes on every machine. Keys
+// stand in the order they are written (each schema fixes it), numbers are
+// integers or shortest round-trip decimals, text is escaped by RFC 8785.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace shardinit {
+
+// Streams JSON into a string, so that a plan of a million tensors needs no
+// tree. Objects and arrays that are opened with kLines put each member on a
+// line of its own, which is what makes plans and manifests readable by `diff`.
+class JsonWriter {
+ public:
+  enum Layout { kInline, kLines };
+
+  JsonWriter& BeginObject(Layout layout = kInline) { return Begin('{', layout); }
+  JsonWriter& EndObject() { return End('}'); }
+  JsonWriter& BeginArray(Layout layout = kInline) { return Begin('[', layout); }
+  JsonWriter& EndArray() { return End(']'); }
+  JsonWriter& Key(std::string_view key);
+
+  JsonWriter& Value(std::string_view text);
+  JsonWriter& Value(const char* text) { return Value(std::string_view(text)); }
+  JsonWriter& Value(bool value) { return Raw(value ? "true" : "false"); }
+  JsonWriter& Value(std::integral auto value) { return Integer(static_cast<int64_t>(value)); }
+  JsonWriter& Value(double value);
+  JsonWriter& Null() { return Raw("null"); }
+  JsonWriter& Value(std::span<const int64_t> values);
+  JsonWriter& Value(const std::vector<int64_t>& values) {
+    return Value(std::span<const int64_t>(values));
+  }
+  JsonWriter& Raw(std::string_view json);
+
+  // Key and value in one go.
+  template <typename T>
+  JsonWriter& Member(std::string_view key, const T& value) {
+    return Key(key).Value(value);
+  }
+
+  // The text so far, complete once every Begin has its End; then a newline.
+  std::string Finish();
+  // Takes the text so far out, for writers that empty it into a file as they go.
+  std::string Take() { return std::exchange(text_, {}); }
+  size_t size() const { return text_.size(); }
+
+ private:
+  struct Level {
+    Layout layout;
+    bool empty = true;
+  };
+  JsonWriter& Begin(char bracket, Layout layout);
+  JsonWriter& End(char bracket);
+  JsonWriter& Integer(int64_t value);
+  void Separate();
+
+  std::string text_;
+  std::vector<Level> levels_;
+  bool after_key_ = false;
+};
+
+// Parses untrusted JSON: no duplicate keys, at most 32 levels. Throws Error
+// (kRefused) that names `path`.
+nlohmann::json ParseJson(std::string_view text, const std::string& path);
+
+}  // namespace shardinit

@@ -1,0 +1,31 @@
+// The text of a spec file and places in it, kept so that every later stage can
+// say where the user wrote a thing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace shardinit {
+
+struct Source {
+  std::string name;  // As the user typed it, or as an `include` names it.
+  std::string text;
+};
+
+// A place in a Source. Lines and columns start at 1; columns and lengths count
+// bytes (the renderer turns them into characters).
+struct Span {
+  const Source* source = nullptr;  // Owned by Diagnostics; null: no place.
+  uint32_t line = 0;
+  uint32_t column = 0;
+  uint32_t length = 1;
+};
+
+// A value and where the user wrote it.
+template <typename T>
+struct Located {
+  T value{};
+  Span span;
+};
+
+}  // namespace shardinit

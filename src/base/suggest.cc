@@ -1,0 +1,74 @@
+#include "base/suggest.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+
+namespace shardinit {
+namespace {
+
+constexpr size_t kMostCandidates = 4096;
+constexpr size_t kMostListed = 8;
+constexpr size_t kLongestName = 255;
+
+// Optimal string alignment distance, or limit + 1 if it is more than `limit`.
+size_t Distance(std::string_view a, std::string_view b, size_t limit) {
+  const size_t difference =
+      a.size() > b.size() ? a.size() - b.size() : b.size() - a.size();
+  if (difference > limit) return limit + 1;
+  // Rows i - 2, i - 1 and i of the distance matrix.
+  std::vector<size_t> before(b.size() + 1), last(b.size() + 1),
+      row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) last[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    row[0] = i;
+    size_t smallest = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t change = a[i - 1] == b[j - 1] ? 0 : 1;
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + change});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        row[j] = std::min(row[j], before[j - 2] + 1);
+      }
+      smallest = std::min(smallest, row[j]);
+    }
+    if (smallest > limit) return limit + 1;
+    std::swap(before, last);
+    std::swap(last, row);
+  }
+  return last[b.size()];
+}
+
+}  // namespace
+
+std::string Closest(std::string_view name,
+                    const std::vector<std::string>& candidates) {
+  if (name.empty() || name.size() > kLongestName) return {};
+  size_t limit = std::max<size_t>(1, name.size() / 3);
+  std::string closest;
+  const size_t count = std::min(candidates.size(), kMostCandidates);
+  for (size_t i = 0; i < count && limit > 0; ++i) {
+    const std::string& candidate = candidates[i];
+    const size_t distance = Distance(name, candidate, limit);
+    // A wholly different name of one or two letters is no suggestion.
+    if (distance > limit || distance >= std::max(name.size(), candidate.size()))
+      continue;
+    if (!closest.empty() && distance == limit) continue;
+    closest = candidate;
+    limit = distance;
+  }
+  return closest;
+}
+
+std::string DidYouMean(std::string_view name,
+                       const std::vector<std::string>& candidates) {
+  const std::string closest = Closest(name, candidates);
+  if (!closest.empty()) return "did you mean " + Quote(closest) + "?";
+  if (candidates.empty() || candidates.size() > kMostListed) return {};
+  std::string list = candidates.size() == 1 ? "the only one is " : "one of ";
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    list += (i > 0 ? ", " : "") + Quote(candidates[i]);
+  }
+  return list;
+}
+
+}  // namespace shardinit

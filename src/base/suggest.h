@@ -1,0 +1,22 @@
+// "did you mean": the candidate nearest to a mistyped name.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shardinit {
+
+// The candidate with the smallest Damerau–Levenshtein distance (adjacent
+// letters swapped count as one), if that is at most max(1, length / 3); the
+// first of equals. Empty: none is near. A hint, not a search: only the first
+// few thousand candidates are looked at.
+std::string Closest(std::string_view name,
+                    const std::vector<std::string>& candidates);
+
+// "did you mean `x`?", or else, when there are few candidates, "one of `a`,
+// `b`, `c`"; empty when neither helps.
+std::string DidYouMean(std::string_view name,
+                       const std::vector<std::string>& candidates);
+
+}  // namespace shardinit

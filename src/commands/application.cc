@@ -1,0 +1,140 @@
+#include "commands/application.h"
+
+#include <fmt/format.h>
+#include <hdf5.h>
+
+#include <cctype>
+
+#include "base/json.h"
+#include "base/suggest.h"
+#include "commands/command.h"
+#include "kernels/kernels.h"
+#include "plan/plan.h"
+#include "report/text.h"
+#include "rng/stream.h"
+
+namespace shardinit {
+namespace {
+
+constexpr char kVersion[] = SHARDINIT_VERSION;
+
+// Like CLI11's, but without the blank lines and capital headings that would not
+// fit a man page.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  HelpFormatter() { column_width(34); }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    const std::string type = option->get_type_name();
+    return option->get_items_expected_max() == 0 || type.empty() || option->get_positional() ? ""
+                                                                                            : " " + type;
+  }
+};
+
+void PrintVersion(bool json) {
+  if (!json) {
+    Print(fmt::format("shardinit {} (contract {}, format {}, kernels {})\n", kVersion, kContractVersion,
+                      kFormatVersion, kernels::ActiveTarget()));
+    return;
+  }
+  JsonWriter out;
+  out.BeginObject(JsonWriter::kLines).Member("version", kVersion);
+  out.Member("contract_version", kContractVersion).Member("format_version", kFormatVersion);
+  out.Member("target", kernels::ActiveTarget()).Key("targets").BeginArray();
+  for (const std::string& target : kernels::Targets()) out.Value(target);
+  out.EndArray().Member("compiler", __VERSION__);
+  out.Member("hdf5", fmt::format("{}.{}.{}", H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE));
+  out.EndObject();
+  Print(out.Finish());
+}
+
+std::vector<std::string> CommandNames() {
+  std::vector<std::string> names;
+  for (const Command* command : Commands()) names.emplace_back(command->name);
+  return names;
+}
+
+// CLI11 says of a mistyped command only that one is required, and of a mistyped
+// option swallows its value: look at the words ourselves.
+[[noreturn]] void ExplainUsage(const CLI::App& root, const CLI::ParseError& error,
+                               const std::vector<std::string>& words) {
+  if (words.empty()) {
+    throw Error(ExitCode::kUsage, "no command given", "see `shardinit --help`");
+  }
+  const auto names = CommandNames();
+  const CLI::App* app = nullptr;
+  for (const CLI::App* sub : root.get_subcommands({})) {
+    if (sub->get_name() == words[0]) app = sub;
+  }
+  if (app == nullptr) {
+    throw Error(ExitCode::kUsage, fmt::format("unknown command `{}`", Printable(words[0])),
+                DidYouMean(words[0], names));
+  }
+  const std::string help = fmt::format("see `shardinit {} --help`", words[0]);
+  for (size_t i = 1; i < words.size() && words[i] != "--"; ++i) {
+    const std::string name = words[i].substr(0, words[i].find('='));
+    if (!name.starts_with("-") || name == "-") continue;
+    std::vector<std::string> known;
+    bool found = false;
+    for (const CLI::Option* option : app->get_options()) {
+      for (const std::string& l : option->get_lnames()) known.push_back("--" + l);
+      for (const std::string& s : option->get_snames()) known.push_back("-" + s);
+    }
+    for (const std::string& option : known) {
+      found |= option == name || (option.size() == 2 && name.starts_with(option));
+    }
+    if (found) continue;
+    const std::string closest = Closest(name, known);
+    throw Error(ExitCode::kUsage, fmt::format("`{}` has no option `{}`", words[0], Printable(name)),
+                closest.empty() ? help : fmt::format("did you mean `{}`?", closest));
+  }
+  std::string what = error.what();
+  if (!what.empty()) what[0] = static_cast<char>(std::tolower(what[0]));
+  throw Error(ExitCode::kUsage, fmt::format("{}: {}", words[0], Printable(what)), help);
+}
+
+}  // namespace
+
+std::unique_ptr<Application> MakeApplication() {
+  auto application = std::make_unique<Application>();
+  CLI::App& app = application->app;
+  app.name("shardinit");
+  app.description("Initialize large models: a spec in, sharded checkpoints out.\n"
+                  "The same bits on every mesh, machine, compiler and instruction set.");
+  app.formatter(std::make_shared<HelpFormatter>());
+  app.require_subcommand(1);
+  app.set_help_flag("-h,--help", "Show this help");
+  app.add_flag("-V,--version", application->version, "Show the version; with --json, how it was built");
+  app.footer("See shardinit(1), and shardinit-spec(5) for how to write a spec.");
+  for (const Command* command : Commands()) {
+    CLI::App* sub = app.add_subcommand(std::string(command->name), std::string(command->summary));
+    sub->formatter(std::make_shared<HelpFormatter>());
+    sub->set_help_flag("-h,--help", "Show this help");
+    sub->footer(fmt::format("See shardinit-{}(1).", command->name));
+    sub->callback([application = application.get(), run = command->configure(*sub)] {
+      application->run = run;
+    });
+  }
+  return application;
+}
+
+ExitCode RunCommandLine(int argc, const char* const* argv) {
+  const std::vector<std::string> words(argv + (argc > 0), argv + argc);
+  if (!words.empty() && (words[0] == "--version" || words[0] == "-V")) {
+    PrintVersion(words.size() > 1 && words[1] == "--json");
+    return ExitCode::kOk;
+  }
+  const auto application = MakeApplication();
+  CLI::App& app = application->app;
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    const auto parsed = app.get_subcommands();
+    Print(parsed.empty() ? app.help() : parsed[0]->help());
+    return ExitCode::kOk;
+  } catch (const CLI::ParseError& e) {
+    ExplainUsage(app, e, words);
+  }
+  return application->run();
+}
+
+}  // namespace shardinit

@@ -1,0 +1,37 @@
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+
+#include "base/interrupt.h"
+#include "commands/command.h"
+
+namespace shardinit {
+
+extern const Command kGen, kPlan, kValidate, kDigest, kVerify, kInspect, kFinalize, kStatus,
+    kCompletion;
+
+std::span<const Command* const> Commands() {
+  static constexpr const Command* kCommands[] = {
+      &kGen,
+      &kPlan,
+      &kValidate,
+      &kDigest,
+      &kVerify,
+      &kInspect,
+      &kFinalize,
+      &kStatus,
+      &kCompletion,
+  };
+  return kCommands;
+}
+
+void Print(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) {
+    return;
+  }
+  // Nobody listens any more: `shardinit … | head` is no failure.
+  if (errno == EPIPE) throw Interrupted{SIGPIPE};
+  throw SystemError("write", "standard output");
+}
+
+}  // namespace shardinit

@@ -1,0 +1,178 @@
+// Shell completions, made from the same declarations as `--help`.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "commands/application.h"
+#include "commands/command.h"
+
+namespace shardinit {
+namespace {
+
+struct Options {
+  std::string shell;
+};
+
+// `--jobs`, `-o`, … of one command.
+std::vector<const CLI::Option*> Flags(const CLI::App& app) {
+  std::vector<const CLI::Option*> flags;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->nonpositional()) flags.push_back(option);
+  }
+  return flags;
+}
+
+std::vector<std::string> Spellings(const CLI::Option& option) {
+  std::vector<std::string> names;
+  for (const std::string& name : option.get_snames()) names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+std::string Words(const CLI::App& app) {
+  std::string words;
+  for (const CLI::Option* option : Flags(app)) {
+    for (const std::string& name : Spellings(*option)) words += (words.empty() ? "" : " ") + name;
+  }
+  return words;
+}
+
+// `a|b|c`: the option's only values.
+std::string Choices(const CLI::Option& option) {
+  std::string type = option.get_type_name();
+  if (type.find('|') == std::string::npos) return {};
+  for (char& c : type) c = c == '|' ? ' ' : c;
+  return type;
+}
+
+std::string Bash(const CLI::App& root) {
+  std::string commands, cases, values;
+  for (const CLI::App* app : root.get_subcommands({})) {
+    commands += app->get_name() + " ";
+    cases += fmt::format("    {}) words=\"{}\" ;;\n", app->get_name(), Words(*app));
+    for (const CLI::Option* option : Flags(*app)) {
+      const std::string choices = Choices(*option);
+      if (choices.empty()) continue;
+      values += fmt::format("    {}:{}) COMPREPLY=($(compgen -W \"{}\" -- \"$word\")); return ;;\n",
+                            app->get_name(), Spellings(*option).back(), choices);
+    }
+  }
+  return fmt::format(R"(_shardinit() {{
+  local word="${{COMP_WORDS[COMP_CWORD]}}" previous="${{COMP_WORDS[COMP_CWORD-1]}}" words
+  if [ "$COMP_CWORD" -eq 1 ]; then
+    COMPREPLY=($(compgen -W "{}--help --version" -- "$word"))
+    return
+  fi
+  case "${{COMP_WORDS[1]}}:$previous" in
+{}  esac
+  case "${{COMP_WORDS[1]}}" in
+{}  esac
+  case "$word" in
+    -*) COMPREPLY=($(compgen -W "$words" -- "$word")) ;;
+    *) COMPREPLY=($(compgen -f -- "$word")) ;;
+  esac
+}}
+complete -o filenames -F _shardinit shardinit
+)",
+                     commands, values, cases);
+}
+
+std::string Quoted(std::string text) {
+  for (size_t at = 0; (at = text.find('\'', at)) != std::string::npos; at += 4) {
+    text.replace(at, 1, "'\\''");
+  }
+  return "'" + text + "'";
+}
+
+std::string Zsh(const CLI::App& root) {
+  std::string commands, cases;
+  for (const CLI::App* app : root.get_subcommands({})) {
+    commands += fmt::format("    {}\n", Quoted(app->get_name() + ":" + app->get_description()));
+    std::string arguments;
+    for (const CLI::Option* option : Flags(*app)) {
+      std::string about;
+      for (const char c : option->get_description()) {
+        if (c == '[' || c == ']' || c == ':') about += '\\';
+        about += c;
+      }
+      for (const std::string& name : Spellings(*option)) {
+        const std::string choices = Choices(*option);
+        std::string value;
+        if (option->get_items_expected_max() > 0) {
+          value = choices.empty() ? ":value:_files" : ":value:(" + choices + ")";
+        }
+        arguments += " " + Quoted(fmt::format("*{}[{}]{}", name, about, value));
+      }
+    }
+    cases += fmt::format("    {}) _arguments{} '*:file:_files' ;;\n", app->get_name(), arguments);
+  }
+  return fmt::format(R"(#compdef shardinit
+_shardinit() {{
+  local -a commands
+  commands=(
+{}  )
+  if (( CURRENT == 2 )); then
+    _describe command commands
+    return
+  fi
+  local command="$words[2]"
+  shift words
+  (( CURRENT-- ))
+  case "$command" in
+{}  esac
+}}
+_shardinit "$@"
+)",
+                     commands, cases);
+}
+
+std::string Fish(const CLI::App& root) {
+  std::string out;
+  for (const CLI::App* app : root.get_subcommands({})) {
+    out += fmt::format("complete -c shardinit -n __fish_use_subcommand -a {} -d {}\n", app->get_name(),
+                       Quoted(app->get_description()));
+    for (const CLI::Option* option : Flags(*app)) {
+      out += fmt::format("complete -c shardinit -n '__fish_seen_subcommand_from {}'", app->get_name());
+      for (const std::string& name : option->get_snames()) out += " -s " + name;
+      for (const std::string& name : option->get_lnames()) out += " -l " + name;
+      const std::string choices = Choices(*option);
+      if (!choices.empty()) {
+        out += fmt::format(" -x -a '{}'", choices);
+      } else if (option->get_items_expected_max() > 0) {
+        out += " -r";
+      }
+      out += fmt::format(" -d {}\n", Quoted(option->get_description()));
+    }
+  }
+  return out;
+}
+
+ExitCode Run(const Options& options) {
+  const std::unique_ptr<Application> application = MakeApplication();
+  const CLI::App& root = application->app;
+  if (options.shell == "bash") {
+    Print(Bash(root));
+  } else if (options.shell == "zsh") {
+    Print(Zsh(root));
+  } else if (options.shell == "fish") {
+    Print(Fish(root));
+  } else {
+    throw Error(ExitCode::kUsage, fmt::format("no completions for `{}`", options.shell),
+                "use `bash`, `zsh` or `fish`");
+  }
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+extern const Command kCompletion = {
+    .name = "completion",
+    .summary = "Print completions for a shell",
+    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
+      auto options = std::make_shared<Options>();
+      app.add_option("SHELL", options->shell, "bash, zsh or fish")->required();
+      return [options] { return Run(*options); };
+    },
+};
+
+}  // namespace shardinit

@@ -1,0 +1,160 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "base/glob.h"
+#include "base/json.h"
+#include "commands/command.h"
+#include "commands/options.h"
+#include "report/text.h"
+#include "rng/stream.h"
+
+namespace shardinit {
+namespace {
+
+struct Options {
+  SpecOptions spec;
+  WorkOptions work;
+  std::string only, check, write;
+  bool json = false;
+};
+
+std::string InJson(const Plan& plan, const std::vector<TensorDigest>& digests, bool all) {
+  JsonWriter out;
+  out.BeginObject(JsonWriter::kLines);
+  out.Member("contract_version", kContractVersion).Member("name", plan.graph.name);
+  out.Member("engine", plan.graph.engine).Member("seed", plan.graph.seed);
+  out.Key("model_digest");
+  all ? out.Value(ToHex(ModelDigest(digests))) : out.Null();
+  out.Key("tensors").BeginArray(JsonWriter::kLines);
+  for (const TensorDigest& digest : digests) {
+    out.BeginObject().Member("path", digest.tensor->path);
+    out.Member("dtype", InfoOf(digest.tensor->dtype).name).Member("shape", digest.tensor->shape);
+    out.Member("sha256", ToHex(digest.sha256)).EndObject();
+  }
+  out.EndArray().EndObject();
+  return out.Finish();
+}
+
+// What differs from the file that `--write` or `--json` made earlier, one line each.
+std::vector<std::string> Differences(const std::string& path, const std::vector<TensorDigest>& digests,
+                                     bool all) {
+  std::vector<std::string> lines;
+  const nlohmann::json in = ParseJson(ReadFile(path, size_t{1} << 30), path);
+  struct Expected {
+    std::string dtype, sha256;
+    Shape shape;
+  };
+  std::map<std::string, Expected> expected;
+  try {
+    for (const auto& tensor : in.at("tensors")) {
+      expected[tensor.at("path").get<std::string>()] = {tensor.at("dtype").get<std::string>(),
+                                                        tensor.at("sha256").get<std::string>(),
+                                                        tensor.at("shape").get<Shape>()};
+    }
+  } catch (const nlohmann::json::exception&) {
+    throw Error(ExitCode::kRefused, fmt::format("`{}` is no list of digests", path),
+                "make one with `shardinit digest SPEC --write FILE`");
+  }
+  for (const TensorDigest& digest : digests) {
+    const Tensor& tensor = *digest.tensor;
+    const auto it = expected.find(tensor.path);
+    if (it == expected.end()) {
+      lines.push_back(fmt::format("{}: is not in {}", tensor.path, path));
+      continue;
+    }
+    const Expected& e = it->second;
+    const auto dtype = InfoOf(tensor.dtype).name;
+    if (e.dtype != dtype || e.shape != tensor.shape) {
+      lines.push_back(fmt::format("{}: is {} {}, but {} has {} {}", tensor.path, dtype,
+                                  InShape(tensor.shape), path, Printable(e.dtype), InShape(e.shape)));
+    } else if (e.sha256 != ToHex(digest.sha256)) {
+      lines.push_back(fmt::format("{}: has other values: sha256 {} instead of {}", tensor.path,
+                                  ToHex(digest.sha256).substr(0, 12),
+                                  Printable(e.sha256.substr(0, 12))));
+    }
+    expected.erase(it);
+  }
+  if (all) {
+    for (const auto& [path_left, e] : expected) {
+      lines.push_back(fmt::format("{}: is in {}, but not in the spec", Printable(path_left), path));
+    }
+  }
+  return lines;
+}
+
+ExitCode Run(const Options& options) {
+  const WorkerOptions workers = options.work.Workers(false);
+  const ProgressMode mode = options.work.Mode();
+  const Plan plan = options.spec.Load();
+  std::vector<const Tensor*> tensors;
+  int64_t bytes = 0;
+  for (const Tensor& tensor : plan.graph.tensors) {
+    if (!options.only.empty() && !GlobMatches(options.only, tensor.path)) continue;
+    tensors.push_back(&tensor);
+    bytes += tensor.bytes();
+  }
+  if (tensors.empty()) {
+    throw Error(ExitCode::kUsage, fmt::format("no tensor matches `--only {}`", Printable(options.only)),
+                "`shardinit plan SPEC --rank 0` lists the paths");
+  }
+  const bool all = tensors.size() == plan.graph.tensors.size();
+  std::vector<TensorDigest> digests;
+  {
+    WorkCounters counters;
+    Progress progress(mode, "hashing", bytes, options.json);
+    digests = DigestTensors(
+        tensors, workers,
+        [&](const WorkCounters& c, int64_t, int64_t) { progress.Update(c.hashed_bytes, ""); },
+        &counters);
+  }
+  std::sort(digests.begin(), digests.end(), [](const TensorDigest& a, const TensorDigest& b) {
+    return a.tensor->path < b.tensor->path;
+  });
+  const std::string json = InJson(plan, digests, all);
+  if (!options.write.empty()) WriteFileAtomically(options.write, json);
+  std::vector<std::string> differences;
+  if (!options.check.empty()) differences = Differences(options.check, digests, all);
+  if (options.json) {
+    Print(json);
+  } else if (options.check.empty()) {
+    std::string text;
+    for (const TensorDigest& digest : digests) {
+      text += fmt::format("{}  {}\n", ToHex(digest.sha256), digest.tensor->path);
+    }
+    if (all) text += fmt::format("{}  (model)\n", ToHex(ModelDigest(digests)));
+    Print(text);
+  } else if (differences.empty()) {
+    Print(fmt::format("{} tensors are equal to {}\n", digests.size(), options.check));
+  }
+  for (const std::string& line : differences) fmt::print(stderr, "{}\n", line);
+  if (differences.empty()) return ExitCode::kOk;
+  fmt::print(stderr, "shardinit: {} of {} tensors differ from {}\n", differences.size(), digests.size(),
+             options.check);
+  return ExitCode::kDifferent;
+}
+
+}  // namespace
+
+extern const Command kDigest = {
+    .name = "digest",
+    .summary = "Compute SHA-256 digests of whole tensors, without writing them",
+    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
+      auto options = std::make_shared<Options>();
+      options->spec.AddTo(app);
+      app.add_option("--only", options->only, "Only tensors whose path matches, as in '*.norm.weight'")
+          ->type_name("GLOB");
+      app.add_option("--check", options->check, "Compare with a file that --write made; exit 1 if unequal")
+          ->type_name("FILE");
+      app.add_option("--write", options->write, "Write the digests to a file")->type_name("FILE");
+      options->work.AddTo(app, false);
+      AddJson(app, &options->json);
+      return [options] { return Run(*options); };
+    },
+};
+
+}  // namespace shardinit

@@ -1,0 +1,153 @@
+#include <fmt/format.h>
+
+#include <chrono>
+#include <memory>
+#include <numeric>
+
+#include "base/json.h"
+#include "commands/command.h"
+#include "commands/options.h"
+#include "report/text.h"
+
+namespace shardinit {
+namespace {
+
+struct Options {
+  SpecOptions spec;
+  WorkOptions work;
+  std::string folder, ranks, index = "auto";
+  bool dry_run = false, stats = false, json = false;
+};
+
+// The stages of a run: what all threads together spent on each.
+struct Stage {
+  const char* name;
+  int64_t bytes;
+  int64_t ns;
+};
+
+std::vector<Stage> StagesOf(const WorkCounters& c, int64_t plan_ns) {
+  return {{"plan", 0, plan_ns},
+          {"metadata", 0, c.metadata_ns},
+          {"generate", c.generated_bytes, c.generate_ns},
+          {"hash", c.hashed_bytes, c.hash_ns},
+          {"write", c.written_bytes, c.write_ns},
+          {"sync", 0, c.sync_ns}};
+}
+
+void PrintStats(const WorkCounters& counters, int64_t plan_ns, double seconds) {
+  std::vector<std::vector<std::string>> rows = {{"stage", "bytes", "seconds", "GB/s"}};
+  for (const Stage& stage : StagesOf(counters, plan_ns)) {
+    const double s = static_cast<double>(stage.ns) / 1e9;
+    rows.push_back({stage.name, stage.bytes > 0 ? Grouped(stage.bytes) : "",
+                    fmt::format("{:.3f}", s),
+                    stage.bytes > 0 ? fmt::format("{:.2f}", static_cast<double>(stage.bytes) / s / 1e9) : ""});
+  }
+  fmt::print(stderr, "{}", Table(rows, {false, true, true, true}));
+  fmt::print(stderr, "wall time {:.3f} s; seconds are summed over threads; {} of {} bytes written with O_DIRECT\n",
+             seconds, Grouped(counters.direct_bytes), Grouped(counters.written_bytes));
+}
+
+void PrintJson(const Options& options, const Plan& plan, const GenerateResult& result,
+               const WorkCounters& counters, int64_t plan_ns, double seconds) {
+  JsonWriter out;
+  out.BeginObject(JsonWriter::kLines);
+  out.Member("name", plan.graph.name).Member("folder", options.folder);
+  out.Member("world_size", plan.world_size());
+  out.Member("ranks_written", result.written).Member("ranks_skipped", result.skipped);
+  out.Member("bytes", result.bytes).Member("complete", result.complete);
+  out.Member("dry_run", options.dry_run).Member("seconds", seconds);
+  if (options.stats) {
+    out.Key("stages").BeginArray(JsonWriter::kLines);
+    for (const Stage& stage : StagesOf(counters, plan_ns)) {
+      out.BeginObject().Member("name", stage.name).Member("bytes", stage.bytes);
+      out.Member("seconds", static_cast<double>(stage.ns) / 1e9).EndObject();
+    }
+    out.EndArray();
+  }
+  out.EndObject();
+  Print(out.Finish());
+}
+
+ExitCode Run(const Options& options) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto since_start = [&] { return std::chrono::steady_clock::now() - start; };
+  GenerateRequest request;
+  request.folder = options.folder;
+  request.workers = options.work.Workers(true);
+  request.index = FindIndexMode(options.index);
+  const ProgressMode mode = options.work.Mode();
+
+  const Plan plan = options.spec.Load();
+  if (options.ranks.empty()) {
+    request.ranks.resize(static_cast<size_t>(plan.world_size()));
+    std::iota(request.ranks.begin(), request.ranks.end(), int64_t{0});
+  } else {
+    request.ranks = ParseRanks(options.ranks, plan.world_size());
+  }
+  const int64_t plan_ns = since_start().count();
+
+  WorkCounters counters;
+  GenerateResult result;
+  int64_t total = 0;
+  for (const int64_t rank : request.ranks) total += PlanRank(plan, rank).bytes();
+  if (options.dry_run) {
+    result.bytes = total;
+  } else {
+    Progress progress(mode, "writing", total, options.json);
+    request.progress = [&](const WorkCounters& c, int64_t done, int64_t ranks) {
+      progress.Update(c.written_bytes, ranks > 1 ? fmt::format("rank {} of {}", done, ranks) : "");
+    };
+    result = Generate(plan, request, &counters);
+  }
+  const double seconds = std::chrono::duration<double>(since_start()).count();
+  if (options.json) {
+    PrintJson(options, plan, result, counters, plan_ns, seconds);
+    if (options.stats) PrintStats(counters, plan_ns, seconds);
+    return ExitCode::kOk;
+  }
+  if (options.dry_run) {
+    Print(fmt::format("would write {} of {} for {} of {} ranks to {}\n", InBytes(total), plan.graph.name,
+                      request.ranks.size(), plan.world_size(), options.folder));
+    return ExitCode::kOk;
+  }
+  if (options.stats) PrintStats(counters, plan_ns, seconds);
+  fmt::print(stderr, "shardinit: wrote {} in {:.2f} s ({:.2f} GB/s)\n", InBytes(result.bytes), seconds,
+             static_cast<double>(result.bytes) / seconds / 1e9);
+  if (result.skipped > 0) {
+    fmt::print(stderr, "shardinit: {} of {} ranks were there already\n", result.skipped,
+               request.ranks.size());
+  }
+  if (result.complete) {
+    Print(fmt::format("{}: {} parameters, {} ranks, complete\n", options.folder,
+                      Grouped(plan.parameters), plan.world_size()));
+  } else {
+    Print(fmt::format("{}: unfinished: other ranks are missing; see `shardinit status {}`\n",
+                      options.folder, options.folder));
+  }
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+extern const Command kGen = {
+    .name = "gen",
+    .summary = "Generate a checkpoint, or some ranks of it",
+    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
+      auto options = std::make_shared<Options>();
+      options->spec.AddTo(app);
+      app.add_option("-o,--output", options->folder, "Folder of the checkpoint")
+          ->required()
+          ->type_name("DIR");
+      app.add_option("--ranks", options->ranks, "Only these ranks, as in 0,3-5; default: all")
+          ->type_name("LIST");
+      AddIndex(app, &options->index);
+      options->work.AddTo(app, true);
+      app.add_flag("--dry-run", options->dry_run, "Check everything, write nothing");
+      app.add_flag("--stats", options->stats, "Show time and bytes of each stage");
+      AddJson(app, &options->json);
+      return [options] { return Run(*options); };
+    },
+};
+
+}  // namespace shardinit

@@ -1,0 +1,115 @@
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "commands/command.h"
+#include "commands/options.h"
+#include "formats/hdf5/reader.h"
+#include "manifest/manifest.h"
+#include "report/ranks.h"
+#include "report/text.h"
+
+namespace shardinit {
+namespace {
+
+using nlohmann::json;
+
+struct Options {
+  std::string path;
+  bool json = false;
+};
+
+std::string InitText(const Distribution& d) {
+  if (const auto* c = std::get_if<Constant>(&d)) return fmt::format("constant {}", c->value);
+  if (const auto* u = std::get_if<Uniform>(&d)) return fmt::format("uniform {} to {}", u->low, u->high);
+  if (const auto* n = std::get_if<Normal>(&d)) return fmt::format("normal mean {} std {}", n->mean, n->std);
+  const auto& t = std::get<TruncatedNormal>(d);
+  return fmt::format("truncated_normal mean {} std {} low {} high {}", t.mean, t.std, t.low, t.high);
+}
+
+ExitCode InspectFolder(const Options& options) {
+  Digest plan_sha256;
+  const Plan plan = LoadCheckpointPlan(options.path, &plan_sha256);
+  const bool complete = Exists(options.path + "/" + kManifestName);
+  const InitGraph& graph = plan.graph;
+  if (options.json) {
+    JsonWriter out;
+    out.BeginObject(JsonWriter::kLines).Member("folder", options.path).Member("complete", complete);
+    out.Member("name", graph.name).Member("seed", graph.seed).Member("engine", graph.engine);
+    out.Member("parameters", plan.parameters).Member("bytes", plan.bytes);
+    out.Member("world_size", plan.world_size()).Member("plan_sha256", ToHex(plan_sha256));
+    out.Key("tensors").BeginArray(JsonWriter::kLines);
+    for (const Tensor& tensor : graph.tensors) {
+      out.BeginObject().Member("path", tensor.path).Member("dtype", InfoOf(tensor.dtype).name);
+      out.Member("global_shape", tensor.shape);
+      out.Member("shards", CountBoxes(tensor.shape, tensor.partition, graph.mesh));
+      out.Member("init", InitText(tensor.distribution)).EndObject();
+    }
+    out.EndArray().EndObject();
+    Print(out.Finish());
+    return ExitCode::kOk;
+  }
+  std::string text = fmt::format("{}: {}, {} parameters in {} tensors, {}, {} ranks, seed {}, {}\n\n",
+                                 options.path, graph.name, Grouped(plan.parameters),
+                                 graph.tensors.size(), InBytes(plan.bytes), plan.world_size(),
+                                 graph.seed, complete ? "complete" : "unfinished");
+  std::vector<std::vector<std::string>> rows = {{"path", "dtype", "global shape", "shards", "init"}};
+  for (const Tensor& tensor : graph.tensors) {
+    rows.push_back({tensor.path, std::string(InfoOf(tensor.dtype).name), InShape(tensor.shape),
+                    Grouped(CountBoxes(tensor.shape, tensor.partition, graph.mesh)),
+                    InitText(tensor.distribution)});
+  }
+  Print(text + Table(rows, {false, false, false, true, false}));
+  return ExitCode::kOk;
+}
+
+ExitCode InspectFile(const Options& options) {
+  const std::string description = hdf5::DescribeFile(options.path);
+  if (options.json) {
+    Print(description);
+    return ExitCode::kOk;
+  }
+  const json in = ParseJson(description, options.path);
+  std::string text = options.path + ":";
+  for (const auto& [key, value] : in.items()) {
+    if (key != "datasets") text += fmt::format(" {} {},", key, Printable(value.dump()));
+  }
+  text += fmt::format(" {} datasets\n\n", in.at("datasets").size());
+  std::vector<std::vector<std::string>> rows = {{"dataset", "dtype", "global shape", "offset", "shape", "layout", "file offset"}};
+  for (const json& d : in.at("datasets")) {
+    const auto shape = [&](const char* key) {
+      return d.contains(key) ? InShape(d.at(key).get<std::vector<int64_t>>()) : "";
+    };
+    rows.push_back({Printable(d.at("dataset").get<std::string>()),
+                    Printable(d.at("dtype").get<std::string>()), shape("global_shape"),
+                    shape("offset"), shape("shape"), d.at("layout").get<std::string>(),
+                    d.contains("file_offset") ? d.at("file_offset").dump() : ""});
+  }
+  Print(text + Table(rows, {false, false, false, false, false, false, true}));
+  return ExitCode::kOk;
+}
+
+ExitCode Run(const Options& options) {
+  struct stat info;
+  if (stat(options.path.c_str(), &info) != 0) throw SystemError("read", options.path);
+  return S_ISDIR(info.st_mode) ? InspectFolder(options) : InspectFile(options);
+}
+
+}  // namespace
+
+extern const Command kInspect = {
+    .name = "inspect",
+    .summary = "Show what a checkpoint or one of its files holds",
+    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
+      auto options = std::make_shared<Options>();
+      app.add_option("PATH", options->path, "Folder of a checkpoint, or an HDF5 file of one")->required();
+      AddJson(app, &options->json);
+      return [options] { return Run(*options); };
+    },
+};
+
+}  // namespace shardinit

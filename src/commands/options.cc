@@ -1,0 +1,147 @@
+#include "commands/options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/error.h"
+
+namespace shardinit {
+namespace {
+
+Error Usage(std::string message, std::string hint = {}) {
+  return Error(ExitCode::kUsage, std::move(message), std::move(hint));
+}
+
+// A decimal number at the front of `*text`, taken off.
+bool TakeNumber(std::string_view* text, int64_t* number) {
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), *number);
+  if (error != std::errc() || *number < 0) return false;
+  text->remove_prefix(static_cast<size_t>(end - text->data()));
+  return true;
+}
+
+int64_t ParseMemory(std::string_view text) {
+  std::string_view rest = text;
+  int64_t number = 0;
+  int shift = 0;
+  if (TakeNumber(&rest, &number)) {
+    if (rest == "K" || rest == "KiB") shift = 10;
+    if (rest == "M" || rest == "MiB") shift = 20;
+    if (rest == "G" || rest == "GiB") shift = 30;
+    if (shift != 0) rest = {};
+  } else {
+    rest = "?";
+  }
+  if (!rest.empty() || number > (int64_t{1} << 62) >> shift || (number << shift) < (1 << 20)) {
+    throw Usage(fmt::format("`--memory {}` is no amount of memory of at least 1M", text),
+                "write a number of bytes, or one with K, M or G: `--memory 512M`");
+  }
+  return number << shift;
+}
+
+}  // namespace
+
+void SpecOptions::AddTo(CLI::App& app) {
+  app.add_option("SPEC", request.path, "Model spec, or `-` for standard input")->required();
+  AddOverridesTo(app);
+  app.add_option("--replicas", replicas, "Store a replicated box once, or in every rank's file")
+      ->type_name("dedupe|full");
+}
+
+void SpecOptions::AddOverridesTo(CLI::App& app) {
+  app.add_option("--set", request.sets, "Override a value of the spec, as in seed=7; repeatable")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  app.add_option("--mesh", request.mesh, "Use this mesh, as in fsdp=8,tensor=4")
+      ->type_name("AXIS=SIZE,...");
+}
+
+Plan SpecOptions::Load() const {
+  PlanRequest plan_request{request, {}};
+  if (!replicas.empty() && replicas != "dedupe" && replicas != "full") {
+    throw Usage(fmt::format("`--replicas {}`: use `dedupe` or `full`", replicas));
+  }
+  if (!replicas.empty()) {
+    plan_request.replicas = replicas == "full" ? Replicas::kFull : Replicas::kDedupe;
+  }
+  Diagnostics diagnostics;
+  Plan plan = LoadPlan(plan_request, diagnostics);
+  fmt::print(stderr, "{}", Render(diagnostics.all()));
+  return plan;
+}
+
+void WorkOptions::AddTo(CLI::App& app, bool with_memory) {
+  app.add_option("--jobs", jobs, "Threads that generate; default: the cores this job may use")
+      ->type_name("N");
+  if (with_memory) {
+    app.add_option("--memory", memory, "Most memory for data on its way to the disk; default 160M")
+        ->type_name("SIZE");
+  }
+  app.add_option("--progress", progress, "Show how far it is; default auto: on a terminal")
+      ->type_name("auto|always|never");
+}
+
+int WorkOptions::Jobs() const {
+  if (jobs < 0 || jobs > 4096) {
+    throw Usage(fmt::format("`--jobs {}`: use a number from 1 to 4096, or 0 for all cores", jobs));
+  }
+  return jobs > 0 ? jobs : AvailableCores();
+}
+
+WorkerOptions WorkOptions::Workers(bool writes) const {
+  return {.jobs = Jobs(), .writers = writes ? kDefaultWriters : 0, .memory = ParseMemory(memory)};
+}
+
+ProgressMode WorkOptions::Mode() const {
+  const auto mode = FindProgressMode(progress);
+  if (!mode) throw Usage(fmt::format("`--progress {}`: use `auto`, `always` or `never`", progress));
+  return *mode;
+}
+
+void AddJson(CLI::App& app, bool* json) {
+  app.add_flag("--json", *json, "Write JSON to standard output");
+}
+
+void AddIndex(CLI::App& app, std::string* index) {
+  app.add_option("--index", *index, "Write index.h5; default auto: up to 2,000,000 boxes")
+      ->type_name("auto|always|never");
+}
+
+IndexMode FindIndexMode(const std::string& name) {
+  if (name == "auto") return IndexMode::kAuto;
+  if (name == "always") return IndexMode::kAlways;
+  if (name == "never") return IndexMode::kNever;
+  throw Usage(fmt::format("`--index {}`: use `auto`, `always` or `never`", name));
+}
+
+std::vector<int64_t> ParseRanks(const std::string& text, int64_t world_size) {
+  std::vector<int64_t> ranks;
+  std::string_view rest = text;
+  while (true) {
+    int64_t first = 0;
+    if (!TakeNumber(&rest, &first)) break;
+    int64_t last = first;
+    if (rest.starts_with('-')) {
+      rest.remove_prefix(1);
+      if (!TakeNumber(&rest, &last)) break;
+    }
+    if (first > last) throw Usage(fmt::format("`--ranks {}`: {} comes after {}", text, first, last));
+    if (last >= world_size) {
+      throw Usage(fmt::format("rank {} does not exist: the mesh has {} ranks", last, world_size),
+                  fmt::format("use ranks from 0 to {}", world_size - 1));
+    }
+    for (int64_t rank = first; rank <= last; ++rank) ranks.push_back(rank);
+    if (rest.empty()) {
+      std::sort(ranks.begin(), ranks.end());
+      ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+      return ranks;
+    }
+    if (!rest.starts_with(',')) break;
+    rest.remove_prefix(1);
+  }
+  throw Usage(fmt::format("`{}` is no list of ranks", text), "write it as in `0,3-5`");
+}
+
+}  // namespace shardinit

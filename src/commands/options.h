@@ -1,0 +1,44 @@
+// Options that several commands share, spelt and explained once.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "base/diagnostics.h"
+#include "pipeline.h"
+#include "report/progress.h"
+
+namespace shardinit {
+
+// SPEC, --set, --mesh, --replicas.
+struct SpecOptions {
+  SpecRequest request;
+  std::string replicas;
+
+  void AddTo(CLI::App& app);
+  void AddOverridesTo(CLI::App& app);  // --set and --mesh alone.
+  // Also prints the spec's warnings to standard error.
+  Plan Load() const;
+};
+
+// --jobs, --memory, --progress.
+struct WorkOptions {
+  int jobs = 0;
+  std::string memory = "160M";
+  std::string progress = "auto";
+
+  void AddTo(CLI::App& app, bool with_memory);
+  int Jobs() const;
+  WorkerOptions Workers(bool writes) const;
+  ProgressMode Mode() const;
+};
+
+void AddJson(CLI::App& app, bool* json);
+void AddIndex(CLI::App& app, std::string* index);
+IndexMode FindIndexMode(const std::string& name);
+
+// `0,3-5` → 0 3 4 5: ascending, without repeats, each below `world_size`.
+std::vector<int64_t> ParseRanks(const std::string& text, int64_t world_size);
+
+}  // namespace shardinit

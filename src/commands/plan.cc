@@ -1,0 +1,131 @@
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "base/json.h"
+#include "commands/command.h"
+#include "commands/options.h"
+#include "report/text.h"
+
+namespace shardinit {
+namespace {
+
+struct Options {
+  SpecOptions spec;
+  WorkOptions work;
+  int64_t rank = -1;
+  bool json = false;
+};
+
+int64_t Memory(const Options& options) {
+  const BlockLayout blocks = BlocksFor(options.work.Workers(true));
+  return blocks.count * blocks.bytes;
+}
+
+std::string SpecText(const Tensor& tensor, const Mesh& mesh) {
+  std::string text;
+  for (const auto& axes : tensor.partition) {
+    std::string entry;
+    for (const int axis : axes) entry += (entry.empty() ? "" : "+") + mesh.axes[axis];
+    text += (text.empty() ? "" : ", ") + (entry.empty() ? "-" : entry);
+  }
+  return "[" + text + "]";
+}
+
+void PrintJson(const Options& options, const Plan& plan) {
+  JsonWriter out;
+  out.BeginObject(JsonWriter::kLines);
+  out.Member("name", plan.graph.name).Member("parameters", plan.parameters);
+  out.Member("bytes", plan.bytes).Member("world_size", plan.world_size());
+  out.Member("tensors", plan.graph.tensors.size()).Member("max_rank_bytes", plan.max_rank_bytes);
+  out.Member("box_count", plan.boxes).Member("seed", plan.graph.seed).Member("engine", plan.graph.engine);
+  out.Key("mesh").BeginObject().Key("axes").BeginArray();
+  for (const std::string& axis : plan.graph.mesh.axes) out.Value(axis);
+  out.EndArray().Member("shape", plan.graph.mesh.shape).EndObject();
+  out.Member("replicas", plan.graph.replicas == Replicas::kFull ? "full" : "dedupe");
+  out.Member("index", WantsIndex(plan, IndexMode::kAuto)).Member("memory", Memory(options));
+  if (options.rank >= 0) {
+    const RankPlan rank = PlanRank(plan, options.rank);
+    out.Member("rank", rank.rank).Member("coordinate", rank.coordinate);
+    out.Member("rank_bytes", rank.bytes());
+    out.Key("boxes").BeginArray(JsonWriter::kLines);
+    for (const Shard& shard : rank.shards) {
+      out.BeginObject().Member("path", shard.tensor->path);
+      out.Member("dtype", InfoOf(shard.tensor->dtype).name);
+      out.Member("global_shape", shard.tensor->shape);
+      out.Member("offset", shard.box.offset).Member("shape", shard.box.shape);
+      out.Member("file", RankFile(rank.rank)).EndObject();
+    }
+    out.EndArray();
+  }
+  out.EndObject();
+  Print(out.Finish());
+}
+
+void PrintText(const Options& options, const Plan& plan) {
+  const InitGraph& graph = plan.graph;
+  std::string mesh;
+  for (size_t a = 0; a < graph.mesh.axes.size(); ++a) {
+    mesh += fmt::format("{}{}={}", a == 0 ? " (" : ", ", graph.mesh.axes[a], graph.mesh.shape[a]);
+  }
+  if (!mesh.empty()) mesh += ")";
+  std::string text = Table({{"name", graph.name},
+                            {"seed", fmt::format("{}, engine {}", graph.seed, graph.engine)},
+                            {"tensors", Grouped(static_cast<int64_t>(graph.tensors.size()))},
+                            {"parameters", Grouped(plan.parameters)},
+                            {"bytes", fmt::format("{} ({})", Grouped(plan.bytes), InBytes(plan.bytes))},
+                            {"ranks", Grouped(plan.world_size()) + mesh},
+                            {"largest rank", InBytes(plan.max_rank_bytes)},
+                            {"index.h5", WantsIndex(plan, IndexMode::kAuto)
+                                             ? "yes"
+                                             : fmt::format("no: {} boxes", Grouped(plan.boxes))},
+                            {"memory", InBytes(Memory(options)) + " for data on its way to the disk"}},
+                           {false, false});
+  if (options.rank >= 0) {
+    const RankPlan rank = PlanRank(plan, options.rank);
+    text += fmt::format("\nrank {} at {}: {} in {} of {}\n\n", rank.rank, InShape(rank.coordinate),
+                        InBytes(rank.bytes()), Grouped(static_cast<int64_t>(rank.shards.size())) + " boxes",
+                        RankFile(rank.rank));
+    std::vector<std::vector<std::string>> rows = {{"path", "dtype", "global shape", "partition", "offset", "shape"}};
+    for (const Shard& shard : rank.shards) {
+      rows.push_back({shard.tensor->path, std::string(InfoOf(shard.tensor->dtype).name),
+                      InShape(shard.tensor->shape), SpecText(*shard.tensor, graph.mesh),
+                      InShape(shard.box.offset), InShape(shard.box.shape)});
+    }
+    text += Table(rows, {false, false, false, false, false, false});
+  }
+  Print(text);
+}
+
+ExitCode Run(const Options& options) {
+  const Plan plan = options.spec.Load();
+  if (options.rank >= plan.world_size()) {
+    throw Error(ExitCode::kUsage,
+                fmt::format("rank {} does not exist: the mesh has {} ranks", options.rank, plan.world_size()),
+                fmt::format("use a rank from 0 to {}", plan.world_size() - 1));
+  }
+  options.json ? PrintJson(options, plan) : PrintText(options, plan);
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+extern const Command kPlan = {
+    .name = "plan",
+    .summary = "Show what would be generated and what each rank would hold",
+    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
+      auto options = std::make_shared<Options>();
+      options->spec.AddTo(app);
+      app.add_option("--rank", options->rank, "Also list the boxes of this rank")
+          ->type_name("R")
+          ->check([](const std::string& text) {
+            return !text.empty() && text.find_first_not_of("0123456789") == text.npos
+                       ? std::string()
+                       : fmt::format("`{}` is no rank", text);
+          });
+      AddJson(app, &options->json);
+      return [options] { return Run(*options); };
+    },
+};
+
+}  // namespace shardinit

@@ -1,0 +1,59 @@
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "commands/command.h"
+#include "commands/options.h"
+#include "manifest/manifest.h"
+#include "report/ranks.h"
+#include "report/text.h"
+
+namespace shardinit {
+namespace {
+
+struct Options {
+  std::string folder;
+  bool json = false;
+};
+
+ExitCode Run(const Options& options) {
+  Digest plan_sha256;
+  const Plan plan = LoadCheckpointPlan(options.folder, &plan_sha256);
+  const std::vector<int64_t> missing = MissingRanks(options.folder, plan, plan_sha256);
+  const bool complete = Exists(options.folder + "/" + kManifestName);
+  const int64_t done = plan.world_size() - static_cast<int64_t>(missing.size());
+  if (options.json) {
+    JsonWriter out;
+    out.BeginObject(JsonWriter::kLines).Member("folder", options.folder);
+    out.Member("name", plan.graph.name).Member("complete", complete);
+    out.Member("world_size", plan.world_size()).Member("ranks_done", done);
+    out.Member("missing_ranks", RanksInText(missing)).EndObject();
+    Print(out.Finish());
+    return ExitCode::kOk;
+  }
+  std::string text = fmt::format("{}: {}: {} of {} ranks are there, {}\n", options.folder,
+                                 plan.graph.name, Grouped(done), Grouped(plan.world_size()),
+                                 complete          ? "complete"
+                                 : missing.empty() ? "not finalized: run `shardinit finalize`"
+                                                   : "unfinished");
+  if (!missing.empty()) text += fmt::format("missing: {}\n", RanksInText(missing));
+  Print(text);
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+extern const Command kStatus = {
+    .name = "status",
+    .summary = "Show which ranks of a checkpoint are there",
+    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
+      auto options = std::make_shared<Options>();
+      app.add_option("DIR", options->folder, "Folder of the checkpoint")->required();
+      AddJson(app, &options->json);
+      return [options] { return Run(*options); };
+    },
+};
+
+}  // namespace shardinit

@@ -1,0 +1,62 @@
+// Arithmetic in specs: exact integers, IEEE doubles, names. Shapes must come
+// out exact, so integers are int64 with checked operations, and a division of
+// integers is an integer when it is exact and a double when it is not.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/diagnostics.h"
+
+namespace shardinit {
+
+using Value = std::variant<int64_t, double>;
+
+// An immutable syntax tree; every node keeps its place in the user's text.
+class Expr;
+using ExprPtr = std::shared_ptr<const Expr>;
+
+// Parses `text`, whose first byte stands at `span` in its source. Reports what
+// is wrong and returns null. Depth and length are bounded (64 levels, 4096
+// bytes): deeper or longer text is an error of its own.
+ExprPtr ParseExpr(std::string_view text, Span span, Diagnostics& diagnostics);
+
+Span SpanOf(const Expr& expr);
+
+// The text that was parsed, as the user wrote it.
+const std::string& TextOf(const Expr& expr);
+
+// The names an expression may use.
+class Scope {
+ public:
+  virtual ~Scope() = default;
+  // Null: no such name. May report (a cycle, say) to `diagnostics` and return
+  // a neutral 1, so that one mistake gives one message.
+  virtual std::optional<Value> Find(const std::string& name,
+                                    Diagnostics& diagnostics) const = 0;
+  // For "did you mean".
+  virtual std::vector<std::string> Names() const = 0;
+};
+
+// Each reports at the guilty subexpression's span and returns nothing:
+// overflow, division by zero, NaN or infinity, unknown names, wrong arity.
+std::optional<Value> Evaluate(const Expr& expr, const Scope& scope,
+                              Diagnostics& diagnostics);
+
+// Additionally an error unless the result is an integer in [low, high];
+// `what` names it in the message: "dimension 0", "axis `fsdp`".
+std::optional<int64_t> EvaluateInteger(const Expr& expr, const Scope& scope,
+                                       int64_t low, int64_t high,
+                                       std::string_view what,
+                                       Diagnostics& diagnostics);
+
+std::optional<double> EvaluateNumber(const Expr& expr, const Scope& scope,
+                                     Diagnostics& diagnostics);
+
+}  // namespace shardinit

@@ -1,0 +1,41 @@
+// The built-in functions of expressions: one row each.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "expr/expr.h"
+
+namespace shardinit {
+
+// What a function gives: a value, or why there is none ("overflows …").
+struct CallResult {
+  std::optional<Value> value;
+  std::string problem;
+};
+
+struct Function {
+  std::string_view name;
+  std::string_view summary;
+  int least_arguments;
+  int most_arguments;  // -1: any number.
+  CallResult (*call)(std::span<const Value> arguments);
+};
+
+std::span<const Function> Functions();
+
+// Null: no such function.
+const Function* FindFunction(std::string_view name);
+
+// A value that stands for an exact integer: an integer, or a float that has
+// no fraction and is at most 2^53 in magnitude.
+std::optional<int64_t> ExactInteger(const Value& value);
+
+double ToDouble(const Value& value);
+
+// As a message shows it: 4096, 2.5, 1e-05.
+std::string FormatValue(const Value& value);
+
+}  // namespace shardinit

@@ -1,0 +1,42 @@
+// What ParseExpr makes and Evaluate runs: the syntax tree in postfix order, so
+// that evaluation is one loop over an array and never recurses.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/source.h"
+#include "expr/functions.h"
+
+namespace shardinit {
+
+struct Step {
+  enum class Op : uint8_t {
+    kLiteral,
+    kName,
+    kNegate,
+    kAdd,
+    kSubtract,
+    kMultiply,
+    kDivide,
+    kCall,
+  };
+  Op op;
+  // The subexpression that ends with this step, in Expr::text.
+  uint16_t begin = 0;
+  uint16_t length = 0;
+  uint16_t arguments = 0;  // kCall.
+  Value literal{};
+  const Function* function = nullptr;
+};
+
+class Expr {
+ public:
+  std::string text;
+  Span span;
+  std::vector<Step> steps;
+  size_t stack = 0;  // The most values that are alive at once.
+};
+
+}  // namespace shardinit

@@ -1,0 +1,211 @@
+#include "formats/hdf5/reader.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <exception>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "formats/hdf5/handle.h"
+#include "formats/hdf5/layout.h"
+
+namespace shardinit::hdf5 {
+namespace {
+
+constexpr int kMaxDepth = 64;
+constexpr int64_t kMaxObjects = 4'000'000;
+constexpr size_t kMaxText = 4096;
+constexpr size_t kMaxAnswer = size_t{1} << 30;
+
+[[noreturn]] void Refuse(const std::string& what) { throw Error(ExitCode::kRefused, what); }
+
+Attribute OpenAttribute(hid_t object, const char* name) {
+  return {H5Aopen(object, name, H5P_DEFAULT), "open an attribute"};
+}
+
+bool Has(hid_t object, const char* name) { return H5Aexists(object, name) > 0; }
+
+std::string ReadText(hid_t object, const char* name) {
+  const Attribute attribute = OpenAttribute(object, name);
+  const Datatype type(H5Aget_type(attribute), "read a type");
+  const Dataspace space(H5Aget_space(attribute), "read a dataspace");
+  const size_t size = H5Tget_size(type);
+  if (H5Tget_class(type) != H5T_STRING || H5Tis_variable_str(type) != 0 || size > kMaxText ||
+      H5Sget_simple_extent_type(space) != H5S_SCALAR) {
+    Refuse(fmt::format("the attribute `{}` is no short text", name));
+  }
+  std::string text(size, '\0');
+  Require(H5Aread(attribute, type, text.data()), "read an attribute");
+  return text.substr(0, text.find('\0'));
+}
+
+std::vector<int64_t> ReadIntegers(hid_t object, const char* name) {
+  const Attribute attribute = OpenAttribute(object, name);
+  const Datatype type(H5Aget_type(attribute), "read a type");
+  const Dataspace space(H5Aget_space(attribute), "read a dataspace");
+  if (H5Sget_simple_extent_type(space) == H5S_NULL) return {};
+  const hssize_t count = H5Sget_simple_extent_npoints(space);
+  if (H5Tget_class(type) != H5T_INTEGER || count < 0 || count > 32) {
+    Refuse(fmt::format("the attribute `{}` is no short list of integers", name));
+  }
+  std::vector<int64_t> values(static_cast<size_t>(count));
+  Require(H5Aread(attribute, H5T_NATIVE_INT64, values.data()), "read an attribute");
+  return values;
+}
+
+// Walks groups by hard links only; a soft or external link is refused unread.
+class Lister {
+ public:
+  explicit Lister(JsonWriter& out) : out_(out) {}
+
+  void Group(hid_t group, const std::string& path, int depth) {
+    if (depth > kMaxDepth) Refuse(fmt::format("groups are nested over {} levels", kMaxDepth));
+    H5G_info_t info;
+    Require(H5Gget_info(group, &info), "read a group");
+    for (hsize_t i = 0; i < info.nlinks; ++i) {
+      if (++objects_ > kMaxObjects) Refuse(fmt::format("there are over {} objects", kMaxObjects));
+      const ssize_t length = H5Lget_name_by_idx(group, ".", H5_INDEX_NAME, H5_ITER_INC, i, nullptr, 0,
+                                                H5P_DEFAULT);
+      if (length <= 0 || static_cast<size_t>(length) > kMaxText) Refuse("a link has no usable name");
+      std::string name(static_cast<size_t>(length) + 1, '\0');
+      H5Lget_name_by_idx(group, ".", H5_INDEX_NAME, H5_ITER_INC, i, name.data(), name.size(), H5P_DEFAULT);
+      name.pop_back();
+      Link(group, path + "/" + name, name, depth);
+    }
+  }
+
+ private:
+  void Link(hid_t group, const std::string& path, const std::string& name, int depth) {
+    H5L_info_t link;
+    Require(H5Lget_info(group, name.c_str(), &link, H5P_DEFAULT), "read a link");
+    if (link.type != H5L_TYPE_HARD) Refuse(fmt::format("`{}` is a link to elsewhere", path));
+    H5O_info_t object;
+    Require(H5Oget_info_by_name(group, name.c_str(), &object, H5P_DEFAULT), "read an object");
+    if (object.type == H5O_TYPE_GROUP) {
+      const hdf5::Group inner(H5Gopen2(group, name.c_str(), H5P_DEFAULT), "open a group");
+      Group(inner, path, depth + 1);
+    } else if (object.type == H5O_TYPE_DATASET) {
+      const Dataset dataset(H5Dopen2(group, name.c_str(), H5P_DEFAULT), "open a dataset");
+      Describe(dataset, path);
+    } else {
+      Refuse(fmt::format("`{}` is neither a group nor a dataset", path));
+    }
+  }
+
+  void Describe(const Dataset& dataset, const std::string& path) {
+    const PropertyList create(H5Dget_create_plist(dataset), "read dataset properties");
+    const Dataspace space(H5Dget_space(dataset), "read a dataspace");
+    const int rank = H5Sget_simple_extent_ndims(space);
+    if (rank < 0 || rank > 32) Refuse(fmt::format("`{}` has no shape", path));
+    std::vector<hsize_t> extents(static_cast<size_t>(rank));
+    if (rank > 0) H5Sget_simple_extent_dims(space, extents.data(), nullptr);
+    const H5D_layout_t layout = H5Pget_layout(create);
+    if (H5Pget_external_count(create) > 0) Refuse(fmt::format("`{}` keeps its data in other files", path));
+    out_.BeginObject().Member("dataset", path);
+    out_.Member("path", Has(dataset, kPath) ? ReadText(dataset, kPath) : "");
+    out_.Member("dtype", Has(dataset, kDType) ? ReadText(dataset, kDType) : "");
+    if (Has(dataset, kGlobalShape)) out_.Member("global_shape", ReadIntegers(dataset, kGlobalShape));
+    if (Has(dataset, kOffset)) out_.Member("offset", ReadIntegers(dataset, kOffset));
+    out_.Member("shape", std::vector<int64_t>(extents.begin(), extents.end()));
+    out_.Member("layout", layout == H5D_CONTIGUOUS ? "contiguous"
+                          : layout == H5D_VIRTUAL  ? "virtual"
+                          : layout == H5D_CHUNKED  ? "chunked"
+                                                   : "compact");
+    const haddr_t offset = layout == H5D_CONTIGUOUS ? H5Dget_offset(dataset) : HADDR_UNDEF;
+    if (offset != HADDR_UNDEF) out_.Member("file_offset", static_cast<int64_t>(offset));
+    out_.EndObject();
+  }
+
+  JsonWriter& out_;
+  int64_t objects_ = 0;
+};
+
+std::string Describe(int fd) {
+  const PropertyList access(H5Pcreate(H5P_FILE_ACCESS), "make file properties");
+  Require(H5Pset_file_locking(access, false, true), "turn off file locks");
+  const File file(H5Fopen(fmt::format("/proc/self/fd/{}", fd).c_str(), H5F_ACC_RDONLY, access),
+                  "open it");
+  JsonWriter out;
+  out.BeginObject(JsonWriter::kLines);
+  for (const char* name : {kFormatVersionName, kContractVersionName, kSeed, kRank, kWorldSize}) {
+    if (!Has(file, name)) continue;
+    const std::vector<int64_t> value = ReadIntegers(file, name);
+    if (value.size() == 1) out.Member(name, value[0]);
+  }
+  for (const char* name : {kEngine, kPlanSha256}) {
+    if (Has(file, name)) out.Member(name, ReadText(file, name));
+  }
+  for (const char* name : {kMeshShape, kCoordinate}) {
+    if (Has(file, name)) out.Member(name, ReadIntegers(file, name));
+  }
+  out.Key("datasets").BeginArray(JsonWriter::kLines);
+  const Group root(H5Gopen2(file, "/", H5P_DEFAULT), "open the root group");
+  Lister(out).Group(root, "", 0);
+  out.EndArray().EndObject();
+  return out.Finish();
+}
+
+void Limit(int resource, rlim_t most) {
+  const rlimit limit = {most, most};
+  setrlimit(static_cast<__rlimit_resource>(resource), &limit);
+}
+
+// The child's whole life: its answer, after one byte that says which kind it is.
+[[noreturn]] void Answer(int fd, int out) {
+  Limit(RLIMIT_AS, rlim_t{1} << 30);
+  Limit(RLIMIT_CPU, 20);
+  Limit(RLIMIT_FSIZE, 0);
+  Limit(RLIMIT_CORE, 0);
+  std::string answer;
+  try {
+    answer = "+" + Describe(fd);
+  } catch (const std::exception& e) {
+    answer = std::string("-") + e.what();
+  }
+  for (size_t at = 0; at < answer.size();) {
+    const ssize_t n = write(out, answer.data() + at, answer.size() - at);
+    if (n <= 0) break;
+    at += static_cast<size_t>(n);
+  }
+  _exit(0);
+}
+
+}  // namespace
+
+std::string DescribeFile(const std::string& path) {
+  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd) throw SystemError("read", path);
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) throw SystemError("read", path);
+  const Fd in(ends[0]);
+  Fd out(ends[1]);
+  const pid_t child = fork();
+  if (child < 0) throw SystemError("start a process to read", path);
+  if (child == 0) Answer(fd.get(), out.get());
+  out.Close();
+  std::string answer;
+  char buffer[1 << 16];
+  while (answer.size() < kMaxAnswer) {
+    const ssize_t n = read(in.get(), buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    answer.append(buffer, static_cast<size_t>(n));
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (!WIFEXITED(status) || answer.empty()) {
+    Refuse(fmt::format("`{}` is refused: reading its structure crashed HDF5 or took too much", path));
+  }
+  if (answer[0] != '+') Refuse(fmt::format("`{}` is refused: {}", path, answer.substr(1)));
+  return answer.substr(1);
+}
+
+}  // namespace shardinit::hdf5

@@ -1,0 +1,32 @@
+// The values of a box, any stretch of it alone.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "graph/graph.h"
+#include "rng/sampler.h"
+
+namespace shardinit {
+
+// Makes elements of one box of a tensor, as stored bytes, in the box's own
+// row-major order. Safe to use from several threads.
+class BoxFiller {
+ public:
+  BoxFiller(const Tensor& tensor, const Box& box);
+
+  // Writes elements first … first + count - 1 of the box to `out`.
+  void Fill(int64_t first, int64_t count, void* out) const;
+
+  int64_t elements() const { return runs_.length() * runs_.count(); }
+  int element_bytes() const { return InfoOf(dtype_).bytes; }
+
+ private:
+  DType dtype_;
+  Runs runs_;
+  uint64_t key_;
+  std::optional<Sampler> sampler_;  // None: constant.
+  uint8_t constant_[8] = {};        // One stored element.
+};
+
+}  // namespace shardinit

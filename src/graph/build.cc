@@ -1,0 +1,477 @@
+#include "graph/build.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "base/suggest.h"
+#include "graph/validate.h"
+#include "init/initializer.h"
+#include "rng/engines.h"
+#include "rng/stream.h"
+#include "sharding/rules.h"
+
+namespace shardinit {
+namespace {
+
+constexpr int64_t kMaxTensors = 4'000'000;
+constexpr size_t kMaxRank = 32;  // HDF5's.
+constexpr size_t kMaxPath = 1024;
+
+// `vars` of the spec, each evaluated when first asked for, and the variables
+// of the repeats around the tensor at hand.
+class SpecScope : public Scope {
+ public:
+  SpecScope(const std::vector<Named<ExprPtr>>& vars, Diagnostics& diagnostics) {
+    for (const auto& var : vars) vars_.try_emplace(var.name.value, Var{&var});
+    // Every variable is evaluated, used or not, so that its mistakes show.
+    for (const auto& var : vars) Find(var.name.value, diagnostics);
+  }
+
+  std::optional<Value> Find(const std::string& name, Diagnostics& diagnostics) const override {
+    for (auto it = repeats_.rbegin(); it != repeats_.rend(); ++it) {
+      if (it->first == name) return Value(it->second);
+    }
+    const auto it = vars_.find(name);
+    if (it == vars_.end()) return {};
+    Var& var = it->second;
+    if (var.state == Var::kDone) return var.value;
+    var.value = int64_t{1};  // Neutral, should it be wrong: its mistake is reported once.
+    if (var.state == Var::kBusy) {
+      diagnostics.Error(var.named->name.span, fmt::format("`{}` is defined by itself", name));
+      var.state = Var::kDone;
+      return var.value;
+    }
+    var.state = Var::kBusy;
+    if (var.named->value) {
+      const auto value = Evaluate(*var.named->value, *this, diagnostics);
+      if (value && var.state == Var::kBusy) var.value = *value;
+    }
+    var.state = Var::kDone;
+    return var.value;
+  }
+
+  std::vector<std::string> Names() const override {
+    std::vector<std::string> names;
+    for (const auto& [name, value] : repeats_) names.push_back(name);
+    for (const auto& [name, var] : vars_) names.push_back(name);
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  bool Has(const std::string& name) const {
+    return vars_.count(name) != 0 ||
+           std::any_of(repeats_.begin(), repeats_.end(),
+                       [&](const auto& repeat) { return repeat.first == name; });
+  }
+
+  std::vector<std::pair<std::string, int64_t>>& repeats() { return repeats_; }
+
+ private:
+  struct Var {
+    const Named<ExprPtr>* named;
+    enum { kNew, kBusy, kDone } state = kNew;
+    Value value = int64_t{1};
+  };
+  mutable std::unordered_map<std::string, Var> vars_;
+  std::vector<std::pair<std::string, int64_t>> repeats_;  // Innermost last.
+};
+
+class Builder {
+ public:
+  Builder(const ModelSpec& spec, Diagnostics& diagnostics)
+      : spec_(spec), diagnostics_(diagnostics), names_(spec.vars, diagnostics) {}
+
+  InitGraph Build() {
+    graph_.name = spec_.name.value;
+    graph_.seed = spec_.seed ? Integer(*spec_.seed, 0, std::numeric_limits<int64_t>::max(), "`seed`")
+                             : 0;
+    graph_.engine = std::string(Engines().front().name);
+    if (spec_.engine && FindEngine(spec_.engine->value) == nullptr) {
+      Unknown("engine", *spec_.engine, EngineNames());
+    } else if (spec_.engine) {
+      graph_.engine = spec_.engine->value;
+    }
+    if (spec_.replicas && spec_.replicas->value == "full") graph_.replicas = Replicas::kFull;
+    BindMesh();
+    BindRules();
+    BindInits();
+    Expand(spec_.modules, "", 1);
+    if (!diagnostics_.HasErrors()) {
+      CheckUnusedRules();
+      ValidateGraph(graph_, places_, diagnostics_);
+    }
+    return std::move(graph_);
+  }
+
+ private:
+  void Unknown(std::string_view kind, const Located<std::string>& name,
+               const std::vector<std::string>& known) {
+    diagnostics_.Error(name.span, fmt::format("unknown {} `{}`", kind, name.value),
+                       known.empty() ? fmt::format("the spec declares no {}", kind)
+                                     : DidYouMean(name.value, known));
+  }
+
+  // Neutral 1 where the expression is wrong.
+  int64_t Integer(const Expr& expr, int64_t low, int64_t high, std::string_view what) {
+    return EvaluateInteger(expr, names_, low, high, what, diagnostics_).value_or(std::max<int64_t>(low, 1));
+  }
+
+  void BindMesh() {
+    int64_t size = 1;
+    for (const auto& axis : spec_.mesh) {
+      const int64_t extent =
+          axis.value ? Integer(*axis.value, 1, kMaxWorldSize, fmt::format("axis `{}`", axis.name.value))
+                     : 1;
+      graph_.mesh.axes.push_back(axis.name.value);
+      graph_.mesh.shape.push_back(extent);
+      if (size > kMaxWorldSize / extent) {
+        diagnostics_.Error(axis.name.span, fmt::format("the mesh has more than {} ranks", kMaxWorldSize));
+        size = 1;
+      }
+      size *= extent;
+    }
+  }
+
+  // The mesh axes of one dimension or rule; those in `used` may not be used again.
+  std::vector<int> BindAxes(const AxisList& list, std::vector<int>* used) {
+    std::vector<int> axes;
+    for (const auto& name : list.value) {
+      const int axis = graph_.mesh.Find(name.value);
+      if (axis < 0) {
+        Unknown("mesh axis", name, graph_.mesh.axes);
+      } else if (std::find(used->begin(), used->end(), axis) != used->end()) {
+        diagnostics_.Error(name.span, fmt::format("mesh axis `{}` cuts this tensor twice", name.value),
+                           "each mesh axis may cut one dimension of a tensor");
+      } else {
+        axes.push_back(axis);
+        used->push_back(axis);
+      }
+    }
+    return axes;
+  }
+
+  void BindRules() {
+    for (const RuleSpec& rule : spec_.rules) {
+      std::vector<int> used;
+      rules_.push_back({rule.logical.value, BindAxes(rule.axes, &used)});
+      if (std::find(logical_.begin(), logical_.end(), rule.logical.value) == logical_.end()) {
+        logical_.push_back(rule.logical.value);
+      }
+    }
+  }
+
+  // A logical axis that no tensor has is a misspelt one, here or there.
+  void CheckUnusedRules() {
+    for (const RuleSpec& rule : spec_.rules) {
+      if (seen_logical_.count(rule.logical.value) != 0) continue;
+      const std::vector<std::string> seen(seen_logical_.begin(), seen_logical_.end());
+      diagnostics_.Error(rule.logical.span,
+                         fmt::format("no tensor has the logical axis `{}`", rule.logical.value),
+                         seen.empty() ? "no tensor names its `axes`"
+                                      : DidYouMean(rule.logical.value, seen));
+    }
+  }
+
+  void BindInits() {
+    for (const auto& init : spec_.inits) {
+      if (FindInitializer(init.name.value) != nullptr) {
+        diagnostics_.Error(init.name.span,
+                           fmt::format("`{}` is the tool's own initializer", init.name.value),
+                           "choose another name");
+      }
+      inits_.try_emplace(init.name.value, &init.value);
+    }
+  }
+
+  // How many tensors stand in a module, its repeats taken as one.
+  static int64_t CountTensors(const ModuleSpec& module) {
+    int64_t count = 0;
+    for (const auto& member : module.members) {
+      const auto* inner = std::get_if<std::unique_ptr<ModuleSpec>>(&member.value);
+      count += inner ? CountTensors(**inner) : 1;
+    }
+    return count;
+  }
+
+  void Expand(const ModuleSpec& module, const std::string& path, int64_t copies) {
+    if (!module.repeat) {
+      ExpandMembers(module, path, copies);
+      return;
+    }
+    const std::string& variable = module.repeat->name.value;
+    if (names_.Has(variable)) {
+      diagnostics_.Error(module.repeat->name.span,
+                         fmt::format("`{}` already names a variable or an outer repeat", variable),
+                         "choose another name for this repeat");
+      return;
+    }
+    if (!module.repeat->value) return;  // Reported when it was parsed.
+    const auto count = EvaluateInteger(*module.repeat->value, names_, 1, kMaxTensors,
+                                       fmt::format("the count of `{}`", variable), diagnostics_);
+    if (!count) return;
+    const int64_t tensors = std::max<int64_t>(1, CountTensors(module));
+    if (*count > kMaxTensors / copies / tensors) {
+      diagnostics_.Error(SpanOf(*module.repeat->value),
+                         fmt::format("this makes {} × {} × {} tensors, but a spec may have at most {}",
+                                     copies, *count, tensors, kMaxTensors));
+      return;
+    }
+    names_.repeats().emplace_back(variable, 0);
+    const size_t before = diagnostics_.all().size();
+    // One mistake gives one message, not one per layer.
+    for (int64_t i = 0; i < *count && diagnostics_.all().size() == before; ++i) {
+      names_.repeats().back().second = i;
+      ExpandMembers(module, Join(path, fmt::format_int(i).str()), copies * *count);
+    }
+    names_.repeats().pop_back();
+  }
+
+  void ExpandMembers(const ModuleSpec& module, const std::string& path, int64_t copies) {
+    for (const auto& member : module.members) {
+      const std::string inner = Join(path, member.name.value);
+      if (const auto* tensor = std::get_if<TensorSpec>(&member.value)) {
+        AddTensor(*tensor, member.name.span, inner);
+      } else {
+        Expand(*std::get<std::unique_ptr<ModuleSpec>>(member.value), inner, copies);
+      }
+    }
+  }
+
+  static std::string Join(const std::string& path, const std::string& name) {
+    if (path.empty() || name.empty()) return path + name;
+    std::string joined;
+    joined.reserve(path.size() + 1 + name.size());
+    return joined.append(path).append(1, '.').append(name);
+  }
+
+  void AddTensor(const TensorSpec& spec, Span span, const std::string& path) {
+    Tensor tensor;
+    tensor.path = path;
+    if (path.size() > kMaxPath) {
+      diagnostics_.Error(span, fmt::format("this path has {} bytes, but at most {} are allowed",
+                                           path.size(), kMaxPath));
+      return;
+    }
+    if (!BindDType(spec, span, &tensor) || !BindShape(spec, &tensor)) return;
+    BindInit(spec, span, &tensor);
+    BindSharding(spec, &tensor);
+    BindKey(spec, &tensor);
+    graph_.tensors.push_back(std::move(tensor));
+    places_.push_back(span);
+  }
+
+  bool BindDType(const TensorSpec& spec, Span span, Tensor* tensor) {
+    const auto& name = spec.dtype ? spec.dtype : spec_.dtype;
+    if (!name) {
+      diagnostics_.Error(span, fmt::format("tensor `{}` has no dtype", tensor->path),
+                         "give it a `dtype`, or the spec one at the top");
+      return false;
+    }
+    const auto dtype = FindDType(name->value);
+    if (dtype) {
+      tensor->dtype = *dtype;
+      return true;
+    }
+    // The spec's own dtype is wrong once, not once per tensor.
+    if (spec.dtype || !std::exchange(dtype_reported_, true)) Unknown("dtype", *name, DTypeNames());
+    return false;
+  }
+
+  bool BindShape(const TensorSpec& spec, Tensor* tensor) {
+    if (spec.shape.size() > kMaxRank) {
+      diagnostics_.Error(spec.shape_span, fmt::format("{} dimensions, but at most {} are allowed",
+                                                      spec.shape.size(), kMaxRank));
+      return false;
+    }
+    int64_t bytes = InfoOf(tensor->dtype).bytes;
+    for (size_t d = 0; d < spec.shape.size(); ++d) {
+      if (!spec.shape[d]) return false;
+      const auto extent =
+          EvaluateInteger(*spec.shape[d], names_, 1, std::numeric_limits<int64_t>::max(),
+                          dimension_names_[d], diagnostics_);
+      if (!extent) return false;
+      tensor->shape.push_back(*extent);
+      if (__builtin_mul_overflow(bytes, *extent, &bytes)) {
+        diagnostics_.Error(spec.shape_span, "this tensor has more than 2^63 - 1 bytes",
+                           fmt::format("the dimensions up to here are {}",
+                                       fmt::join(tensor->shape, " × ")));
+        return false;
+      }
+    }
+    if (__builtin_add_overflow(total_bytes_, bytes, &total_bytes_)) {
+      diagnostics_.Error(spec.shape_span, "with this tensor the model has more than 2^63 - 1 bytes");
+      return false;
+    }
+    return true;
+  }
+
+  void BindInit(const TensorSpec& spec, Span span, Tensor* tensor) {
+    if (!spec.init) {
+      diagnostics_.Error(span, fmt::format("tensor `{}` has no `init`", tensor->path));
+      return;
+    }
+    // Follow the spec's own names to one of the tool's initializers.
+    const InitSpec* init = &*spec.init;
+    for (size_t steps = 0;; ++steps) {
+      const auto it = inits_.find(init->name.value);
+      if (it == inits_.end()) break;
+      if (steps > inits_.size()) {
+        Report(init, [&] {
+          diagnostics_.Error(init->name.span, fmt::format("`{}` is defined by itself", init->name.value));
+        });
+        return;
+      }
+      if (!init->arguments.empty()) {
+        Report(init, [&] {
+          diagnostics_.Error(init->arguments[0].name.span,
+                             fmt::format("`{}` is an initializer of this spec and takes no arguments",
+                                         init->name.value));
+        });
+        return;
+      }
+      init = it->second;
+    }
+    if (bad_inits_.count(init) != 0) return;
+    const size_t before = diagnostics_.all().size();
+    if (const auto distribution = Lower(*init)) tensor->distribution = *distribution;
+    if (diagnostics_.all().size() != before) bad_inits_.insert(init);
+  }
+
+  // A named initializer that many tensors use is wrong once.
+  template <typename F>
+  void Report(const InitSpec* init, F report) {
+    if (bad_inits_.insert(init).second) report();
+  }
+
+  std::optional<Distribution> Lower(const InitSpec& init) {
+    const Initializer* initializer = FindInitializer(init.name.value);
+    if (initializer == nullptr) {
+      std::vector<std::string> known = InitializerNames();
+      for (const auto& named : spec_.inits) known.push_back(named.name.value);
+      Unknown("initializer", init.name, known);
+      return {};
+    }
+    std::vector<Argument> arguments;
+    bool complete = true;
+    for (const Parameter& parameter : initializer->parameters) {
+      const auto it = std::find_if(init.arguments.begin(), init.arguments.end(),
+                                   [&](const auto& a) { return a.name.value == parameter.name; });
+      if (it != init.arguments.end()) {
+        const auto value =
+            it->value ? EvaluateNumber(*it->value, names_, diagnostics_) : std::optional<double>();
+        complete &= value.has_value();
+        arguments.push_back({value.value_or(0), it->value ? SpanOf(*it->value) : it->name.span});
+      } else if (parameter.default_value) {
+        arguments.push_back({*parameter.default_value, init.name.span});
+      } else {
+        diagnostics_.Error(init.name.span,
+                           fmt::format("`{}` needs `{}`", init.name.value, parameter.name),
+                           fmt::format("write `{{{}: {{{}: …}}}}`", init.name.value, parameter.name));
+        complete = false;
+      }
+    }
+    for (const auto& argument : init.arguments) {
+      std::vector<std::string> known;
+      for (const Parameter& parameter : initializer->parameters) known.emplace_back(parameter.name);
+      if (std::find(known.begin(), known.end(), argument.name.value) != known.end()) continue;
+      diagnostics_.Error(argument.name.span,
+                         fmt::format("`{}` has no parameter `{}`", init.name.value, argument.name.value),
+                         known.empty() ? "it takes none" : DidYouMean(argument.name.value, known));
+      complete = false;
+    }
+    if (!complete) return {};
+    return initializer->lower(arguments, diagnostics_);
+  }
+
+  void BindSharding(const TensorSpec& spec, Tensor* tensor) {
+    tensor->partition.resize(tensor->shape.size());
+    if (spec.axes) NoteLogicalAxes(*spec.axes);
+    if (spec.shard) {
+      std::vector<int> used;
+      for (size_t d = 0; d < std::min(spec.shard->value.size(), tensor->shape.size()); ++d) {
+        tensor->partition[d] = BindAxes(spec.shard->value[d], &used);
+      }
+    } else if (spec.axes && spec_.has_rules && spec.axes->value.size() == tensor->shape.size()) {
+      std::vector<std::string> logical;
+      for (const auto& name : spec.axes->value) logical.push_back(name.value);
+      std::vector<int> fired;
+      tensor->partition = ResolveRules(logical, rules_, &fired);
+    }
+    const auto& uneven = spec.uneven ? spec.uneven : spec_.uneven;
+    if (uneven && uneven->value == "chunk") return;
+    for (size_t d = 0; d < tensor->shape.size(); ++d) {
+      const int64_t parts = PartsOf(tensor->partition[d], graph_.mesh);
+      if (tensor->shape[d] % parts == 0) continue;
+      std::vector<std::string> axes;
+      for (const int axis : tensor->partition[d]) axes.push_back("`" + graph_.mesh.axes[axis] + "`");
+      diagnostics_.Error(SpanOf(*spec.shape[d]),
+                         fmt::format("mesh {} {} ({}) {} not divide dimension {} of `{}` ({})",
+                                     axes.size() == 1 ? "axis" : "axes", fmt::join(axes, " × "), parts,
+                                     axes.size() == 1 ? "does" : "do", d, tensor->path,
+                                     tensor->shape[d]),
+                         fmt::format("use a multiple of {}, leave the dimension whole, or allow "
+                                     "shorter last shards with `uneven: chunk`",
+                                     parts));
+    }
+  }
+
+  void NoteLogicalAxes(const Located<std::vector<Located<std::string>>>& axes) {
+    if (!spec_.has_rules) return;
+    for (const auto& name : axes.value) {
+      if (name.value.empty()) continue;
+      if (!seen_logical_.insert(name.value).second) continue;
+      if (std::find(logical_.begin(), logical_.end(), name.value) != logical_.end()) continue;
+      const std::string closest = DidYouMean(name.value, logical_);
+      diagnostics_.Error(name.span, fmt::format("no rule names the logical axis `{}`", name.value),
+                         fmt::format("{}; `{{{}: null}}` in `rules` keeps it whole", closest, name.value));
+    }
+  }
+
+  // `{layer}` in a key stands for the number of the repeat around the tensor.
+  void BindKey(const TensorSpec& spec, Tensor* tensor) {
+    if (spec.key) {
+      tensor->draw_path = spec.key->value;
+      for (const auto& [variable, index] : names_.repeats()) {
+        const std::string placeholder = "{" + variable + "}";
+        for (size_t at = 0; (at = tensor->draw_path.find(placeholder, at)) != std::string::npos;) {
+          tensor->draw_path.replace(at, placeholder.size(), fmt::format_int(index).str());
+        }
+      }
+    }
+    if (!IsRandom(tensor->distribution)) return;
+    tensor->key = KeyOf(static_cast<uint64_t>(graph_.seed),
+                        tensor->draw_path.empty() ? tensor->path : tensor->draw_path);
+  }
+
+  const ModelSpec& spec_;
+  Diagnostics& diagnostics_;
+  SpecScope names_;
+  InitGraph graph_;
+  std::vector<Span> places_;  // Of graph_.tensors.
+  std::vector<Rule> rules_;
+  std::vector<std::string> logical_;                // Names that rules know.
+  std::unordered_set<std::string> seen_logical_;    // Names that tensors have.
+  std::unordered_map<std::string, const InitSpec*> inits_;
+  std::unordered_set<const InitSpec*> bad_inits_;
+  bool dtype_reported_ = false;
+  int64_t total_bytes_ = 0;
+  const std::vector<std::string> dimension_names_ = [] {
+    std::vector<std::string> names;
+    for (size_t d = 0; d < kMaxRank; ++d) names.push_back(fmt::format("dimension {}", d));
+    return names;
+  }();
+};
+
+}  // namespace
+
+InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics) {
+  return Builder(spec, diagnostics).Build();
+}
+
+}  // namespace shardinit

@@ -1,0 +1,51 @@
+#!/bin/sh
+# Builds shardinit and installs it.
+#
+#   sh src/install.sh [--prefix DIR]      default: /usr/local
+#
+# On Debian and Ubuntu the packages it needs are installed first; those that
+# are there already are left alone, and then no network is needed.
+set -eu
+
+packages='cmake g++ libcli11-dev libfmt-dev libhdf5-dev libhwy-dev
+  libmpfr-dev libssl-dev libyaml-cpp-dev ninja-build nlohmann-json3-dev pkg-config'
+
+prefix=/usr/local
+while [ $# -gt 0 ]; do
+  case $1 in
+    --prefix) [ $# -ge 2 ] || { echo 'install.sh: --prefix needs a folder' >&2; exit 2; }
+              prefix=$2; shift 2 ;;
+    --prefix=*) prefix=${1#--prefix=}; shift ;;
+    -h|--help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "install.sh: unknown argument \`$1\`; usage: sh src/install.sh [--prefix DIR]" >&2; exit 2 ;;
+  esac
+done
+case $prefix in
+  '') echo 'install.sh: --prefix needs a folder' >&2; exit 2 ;;
+  /*) ;;
+  *) prefix=$PWD/$prefix ;;
+esac
+
+cd "$(dirname "$0")/.."
+build=build/release
+. src/steps.sh
+
+InstallPackages $packages
+
+Step configure cmake --preset default -DBUILD_TESTING=OFF -DCMAKE_INSTALL_PREFIX="$prefix"
+Step build cmake --build "$build" --parallel "$(nproc)"
+
+# Root's help only where the folder itself cannot be written.
+existing=$prefix
+while [ ! -e "$existing" ]; do existing=$(dirname "$existing"); done
+if [ -w "$existing" ] || [ "$(id -u)" -eq 0 ]; then
+  Step install cmake --install "$build"
+else
+  Step install AsRoot cmake --install "$build"
+fi
+
+echo "installed $prefix/bin/shardinit"
+case :$PATH: in
+  *":$prefix/bin:"*) ;;
+  *) echo "note: $prefix/bin is not in PATH" ;;
+esac

@@ -1,0 +1,85 @@
+// Even and odd elements → stored elements in memory order, at any address.
+// tensor/encode.cc says why the roundings are right; there is no NaN here.
+
+HWY_BEFORE_NAMESPACE();
+namespace shardinit::kernels::HWY_NAMESPACE {
+
+// 16-bit elements: an even and an odd one share a 32-bit lane, so blocks stay in
+// the order of the lanes.
+template <class Rounding>
+struct Encode16 {
+  static constexpr size_t kBytes = 2;
+  static constexpr bool kInterleaved = false;
+  static HWY_INLINE void Store(VF even, VF odd, uint8_t* out) {
+    const D32 du;
+    const hn::Repartition<uint16_t, D32> du16;
+    const auto low = hn::ShiftRight<16>(Rounding::InHighHalf(even));
+    const auto high = Rounding::InHighHalf(odd);
+    const auto both = hn::OddEven(hn::BitCast(du16, high), hn::BitCast(du16, low));
+    hn::StoreU(hn::BitCast(du, both), du, reinterpret_cast<uint32_t*>(out));
+  }
+};
+
+struct Bf16Rounding {
+  static HWY_INLINE VU InHighHalf(VF value) {
+    const D32 du;
+    const auto bits = hn::BitCast(du, value);
+    const auto lowest = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+    return hn::Add(hn::Add(bits, hn::Set(du, 0x7FFF)), lowest);
+  }
+};
+
+struct F16Rounding {
+  static HWY_INLINE VU InHighHalf(VF value) {
+    const DF df;
+    const D32 du;
+    const DI di;
+    const auto sign = hn::And(hn::BitCast(du, value), hn::Set(du, 0x80000000u));
+    const auto magnitude = hn::Min(hn::Abs(value), hn::Set(df, 0x1p16f));
+    const auto sum = hn::Add(magnitude, hn::Set(df, 0.5f));
+    const auto small = hn::Sub(hn::BitCast(di, sum), hn::Set(di, 0x3F000000));
+
+    const auto rebiased = hn::Sub(hn::BitCast(di, magnitude), hn::Set(di, 0x38000000));
+    const auto lowest = hn::And(hn::ShiftRight<13>(rebiased), hn::Set(di, 1));
+    const auto normal =
+        hn::ShiftRight<13>(hn::Add(hn::Add(rebiased, hn::Set(di, 0xFFF)), lowest));
+
+    const auto is_small = hn::RebindMask(di, hn::Lt(magnitude, hn::Set(df, 0x1p-14f)));
+    const auto encoded = hn::BitCast(du, hn::IfThenElse(is_small, small, normal));
+    return hn::Or(hn::ShiftLeft<16>(encoded), sign);
+  }
+};
+
+using EncodeBf16 = Encode16<Bf16Rounding>;
+using EncodeF16 = Encode16<F16Rounding>;
+
+struct EncodeF32 {
+  static constexpr size_t kBytes = 4;
+  static constexpr bool kInterleaved = true;
+  static HWY_INLINE void Store(VF even, VF odd, uint8_t* out) {
+    const DF df;
+    float* const to = reinterpret_cast<float*>(out);
+    hn::StoreU(hn::InterleaveLower(df, even, odd), df, to);
+    hn::StoreU(hn::InterleaveUpper(df, even, odd), df, to + hn::Lanes(df));
+  }
+};
+
+struct EncodeF64 {
+  static constexpr size_t kBytes = 8;
+  static constexpr bool kInterleaved = true;
+  static HWY_INLINE void StoreOne(VF values, double* to) {
+    const hn::ScalableTag<double> dd;
+    const hn::Rebind<float, decltype(dd)> half;
+    hn::StoreU(hn::PromoteTo(dd, hn::LowerHalf(half, values)), dd, to);
+    hn::StoreU(hn::PromoteTo(dd, hn::UpperHalf(half, values)), dd, to + hn::Lanes(dd));
+  }
+  static HWY_INLINE void Store(VF even, VF odd, uint8_t* out) {
+    const DF df;
+    double* const to = reinterpret_cast<double*>(out);
+    StoreOne(hn::InterleaveLower(df, even, odd), to);
+    StoreOne(hn::InterleaveUpper(df, even, odd), to + hn::Lanes(df));
+  }
+};
+
+}  // namespace shardinit::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();

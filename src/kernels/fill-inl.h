@@ -1,0 +1,186 @@
+// Runs of elements → batches of blocks → memory, for one instruction set.
+//
+// Where a run starts at a block and is long enough for whole vectors of blocks, these
+// are written straight to their place. What remains (a run's first elements
+// up to a block, its last blocks, rows shorter than a vector) waits in a list
+// of pieces until the list fills a batch: blocks need not be neighbours to be made together, so
+// many short rows cost about what one long row does. A block is always
+// made whole, also where a piece takes one element of it.
+
+#include <hwy/highway.h>  // Its vocabulary for this instruction set.
+
+#if HWY_TARGET != HWY_SCALAR
+#include "kernels/philox-inl.h"
+#include "kernels/samplers-inl.h"
+#include "kernels/encode-inl.h"
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace shardinit::kernels::HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_SCALAR
+
+// No vectors at all: the reference.
+void RunJob(const Job& job) {
+  uint8_t* out = job.out;
+  for (size_t row = 0; row < job.rows; ++row) {
+    for (size_t i = 0; i < job.count; ++i, out += InfoOf(job.dtype).bytes) {
+      Encode(Sample(job.sampler, job.stream, job.first + row * job.stride + i), job.dtype, out);
+    }
+  }
+}
+
+#else
+
+template <class Kernel, class Encoder>
+class Filler {
+ public:
+  Filler(const Kernel& kernel, Stream stream)
+      : kernel_(kernel), stream_(stream), keys_(stream, 0) {}
+
+  // Elements first … first + count - 1 to `out`; some only at Flush.
+  void Add(uint64_t first, size_t count, uint8_t* out) {
+    // Blocks made together have the same high word of the counter.
+    const uint64_t same_high = kElementsPerHigh - first % kElementsPerHigh;
+    if (count > same_high) {
+      Add(first, same_high, out);
+      return Add(first + same_high, count - same_high, out + same_high * Encoder::kBytes);
+    }
+    if (first / kElementsPerHigh != high_) {
+      Flush();
+      high_ = static_cast<uint32_t>(first / kElementsPerHigh);
+      keys_ = PhiloxKeys(stream_, high_);
+    }
+
+    const size_t vector = 4 * hn::Lanes(D64());
+    while (count > 0) {
+      const size_t skip = first % 4;
+      if (skip == 0 && count >= vector) {
+        const size_t whole = count / vector * vector;
+        Direct(first / 4, whole / 4, out);
+        first += whole, count -= whole, out += whole * Encoder::kBytes;
+        continue;
+      }
+      const bool head = skip != 0 && count >= vector + 4 - skip;
+      const size_t taken = head ? 4 - skip : count;
+      AddPiece(first / 4, skip, taken, out);
+      first += taken, count -= taken, out += taken * Encoder::kBytes;
+    }
+  }
+
+  void Flush() {
+    if (blocks_ == 0) return;
+    const size_t n = hn::Lanes(D64());
+    const size_t vectors = (blocks_ + n - 1) / n;
+    // Lanes that nobody asked for: any counter will do.
+    for (size_t k = blocks_; k < vectors * n; ++k) batch_.counters[Slot(k, kInterleaved)] = 0;
+    uint8_t buffer[kBatch * 4 * Encoder::kBytes];
+    Make(vectors, buffer);
+    for (size_t i = 0; i < pieces_; ++i) {
+      const Piece& piece = piece_[i];
+      std::memcpy(piece.out, buffer + piece.begin * Encoder::kBytes,
+                  piece.count * Encoder::kBytes);
+    }
+    blocks_ = pieces_ = 0;
+  }
+
+ private:
+  static constexpr bool kInterleaved = Encoder::kInterleaved;
+  static constexpr uint64_t kElementsPerHigh = uint64_t{4} << 32;
+
+  struct Piece {
+    uint8_t* out;
+    uint32_t begin, count;  // Elements of the batch.
+  };
+
+  void AddPiece(uint64_t block, size_t skip, size_t count, uint8_t* out) {
+    const size_t blocks = (skip + count + 3) / 4;
+    if (blocks_ + blocks > kBatch) Flush();
+    piece_[pieces_++] = {out, static_cast<uint32_t>(4 * blocks_ + skip),
+                         static_cast<uint32_t>(count)};
+    for (size_t i = 0; i < blocks; ++i) {
+      batch_.counters[Slot(blocks_++, kInterleaved)] = block + i;
+    }
+  }
+
+  void Direct(uint64_t block, size_t blocks, uint8_t* out) {
+    Flush();  // The batch is needed.
+    const D64 d;
+    const size_t n = hn::Lanes(d);
+    for (size_t k = 0; k < std::min(blocks, kBatch); ++k) {
+      batch_.counters[Slot(k, kInterleaved)] = block + k;
+    }
+    while (true) {
+      const size_t now = std::min(blocks, kBatch);
+      Make(now / n, out);
+      blocks -= now;
+      if (blocks == 0) return;
+      out += 4 * now * Encoder::kBytes;
+      for (size_t i = 0; i < kBatch; i += n) {
+        const auto next = hn::Add(hn::Load(d, batch_.counters + i), hn::Set(d, kBatch));
+        hn::Store(next, d, batch_.counters + i);
+      }
+    }
+  }
+
+  void Make(size_t vectors, uint8_t* out) {
+    MakeWords(keys_, vectors, batch_);
+    const D32 d;
+    const size_t n = hn::Lanes(d);
+    const Kernel kernel = kernel_;
+    for (size_t i = 0; i < vectors; ++i, out += 2 * n * Encoder::kBytes) {
+      VF even, odd;
+      kernel(hn::Load(d, batch_.even + i * n), hn::Load(d, batch_.odd + i * n), even, odd);
+      Encoder::Store(even, odd, out);
+    }
+  }
+
+  const Kernel kernel_;
+  const Stream stream_;
+  uint32_t high_ = 0;  // Of the counters of all blocks that wait.
+  PhiloxKeys keys_;
+  Batch batch_;
+  Piece piece_[kBatch];
+  size_t blocks_ = 0, pieces_ = 0;  // Waiting.
+};
+
+template <class Kernel, class Encoder>
+void RunTyped(const Job& job, const Kernel& kernel) {
+  Filler<Kernel, Encoder> filler(kernel, job.stream);
+  for (size_t row = 0; row < job.rows; ++row) {
+    filler.Add(job.first + row * job.stride, job.count,
+               job.out + row * job.count * Encoder::kBytes);
+  }
+  filler.Flush();
+}
+
+template <class Kernel>
+void RunKernel(const Job& job, const Kernel& kernel) {
+  switch (job.dtype) {
+    case DType::f32: return RunTyped<Kernel, EncodeF32>(job, kernel);
+    case DType::f64: return RunTyped<Kernel, EncodeF64>(job, kernel);
+    case DType::bf16: return RunTyped<Kernel, EncodeBf16>(job, kernel);
+    case DType::f16: return RunTyped<Kernel, EncodeF16>(job, kernel);
+  }
+}
+
+void RunJob(const Job& job) {
+  if (const auto* s = std::get_if<NormalSampler>(&job.sampler)) {
+    RunKernel(job, NormalKernel(*s));
+  } else if (const auto* s = std::get_if<TruncatedNormalSampler>(&job.sampler)) {
+    if (s->tail[0] == s->tail[1] && s->step[0] == s->step[1] && s->z_low == -s->z_high) {
+      RunKernel(job, TruncatedNormalKernel<true>(*s));
+    } else {
+      RunKernel(job, TruncatedNormalKernel<false>(*s));
+    }
+  } else if (const auto* s = std::get_if<UniformSampler>(&job.sampler)) {
+    RunKernel(job, UniformKernel(*s));
+  } else {
+    RunTyped<BitsKernel, EncodeF32>(job, BitsKernel({}));
+  }
+}
+
+#endif
+
+}  // namespace shardinit::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();

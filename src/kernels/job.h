@@ -1,0 +1,22 @@
+// What one call of Fill or FillRows asks of an instruction set.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "rng/sampler.h"
+#include "rng/stream.h"
+#include "tensor/dtype.h"
+
+namespace shardinit::kernels {
+
+struct Job {
+  const Sampler& sampler;
+  Stream stream;
+  uint64_t first, stride;
+  size_t rows, count;
+  DType dtype;
+  uint8_t* out;
+};
+
+}  // namespace shardinit::kernels

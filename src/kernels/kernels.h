@@ -1,0 +1,36 @@
+// Random tensors' elements, made fast: the same bits on every instruction set.
+// The operations, in order, are those of rng/reference.h, which is readable;
+// tests hold the two equal, bit for bit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "rng/sampler.h"
+#include "rng/stream.h"
+#include "tensor/dtype.h"
+
+namespace shardinit::kernels {
+
+// Writes elements first … first + count - 1 of the stream, encoded as `dtype`,
+// to `out` (aligned to its element size at least). Any start, any count.
+void Fill(const Sampler& sampler, Stream stream, uint64_t first, size_t count, DType dtype,
+          void* out);
+
+// `rows` runs of `count` elements each, run r starting at first + r * stride,
+// packed one after another: a tile of a shard cut along its last dimensions.
+void FillRows(const Sampler& sampler, Stream stream, uint64_t first, uint64_t stride, size_t rows,
+              size_t count, DType dtype, void* out);
+
+// The instruction sets this build has and this CPU can run, best first.
+std::vector<std::string> Targets();
+std::string ActiveTarget();
+// Uses only `name` from now on (`SHARDINIT_TARGET` does this at start-up);
+// empty: the best again. False: this CPU or build does not have it.
+bool ForceTarget(std::string_view name);
+
+}  // namespace shardinit::kernels

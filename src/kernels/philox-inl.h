@@ -1,0 +1,119 @@
+// Philox4x32-10, one block per 64-bit lane. No include guard, here and in the
+// other -inl.h files: each instruction set includes them once.
+//
+// A round multiplies two of the four words x0…x3 by constants, 32 x 32 → 64 bits, and
+// mixes the high halves with the other two words. Where each word has a vector
+// of its own with 64-bit lanes, the multiplication that every instruction set
+// has (MulEven: the low halves of the lanes) gives whole products, which are the new x1
+// and x3 as they stand: nobody looks at the high half of a lane. Only the
+// high halves need a shift. At the end x0, x2 and x1, x3 share vectors:
+//
+//   even = x0 x2 | x0 x2 | …      odd = x1 x3 | x1 x3 | …
+//
+// so interleaving the two inside 128-bit blocks gives words in order of
+// elements, if the blocks' counters went to the lanes as Slot says.
+
+HWY_BEFORE_NAMESPACE();
+namespace shardinit::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D32 = hn::ScalableTag<uint32_t>;
+using D64 = hn::ScalableTag<uint64_t>;
+
+// Blocks made at a time: enough to hide that each round waits for the last,
+// few enough that the words stay in the L1 cache. A multiple of all lane counts.
+#ifndef KB
+#define KB 64
+#endif
+inline constexpr size_t kBatch = KB;
+
+struct Batch {
+  HWY_ALIGN uint64_t counters[kBatch];
+  HWY_ALIGN uint32_t even[2 * kBatch];
+  HWY_ALIGN uint32_t odd[2 * kBatch];
+};
+
+// Everything about the blocks of a stream whose counters have the same high
+// word. Three of the four words of the counter are constants then, and so is
+// what they alone determine, until round 3: x0 and x1 after round 1, x3 after
+// round 2, each folded into the next key that it meets.
+struct PhiloxKeys {
+  PhiloxKeys(Stream stream, uint32_t high) {
+    using namespace philox4x32;
+    uint32_t key0 = static_cast<uint32_t>(stream.key);
+    uint32_t key1 = static_cast<uint32_t>(stream.key >> 32);
+    for (int round = 0; round < kRounds; ++round) {
+      keys[round][0] = key0;
+      keys[round][1] = key1;
+      key0 += kWeyl0;
+      key1 += kWeyl1;
+    }
+    const uint64_t product1 = uint64_t{kMultiplier1} * stream.draw;
+    const uint64_t x0 = (product1 >> 32) ^ high ^ keys[0][0];
+    const uint64_t product0 = uint64_t{kMultiplier0} * x0;
+    keys[1][0] ^= product1 & 0xFFFFFFFF;
+    keys[1][1] ^= product0 >> 32;
+    keys[2][1] ^= product0 & 0xFFFFFFFF;
+    keys[kRounds - 1][1] <<= 32;  // MakeWords wants the last x2 there.
+  }
+  uint64_t keys[philox4x32::kRounds][2];
+};
+
+// The lane, within a vector of blocks, of its k-th block in memory order.
+// Interleaving gives the low 64-bit lanes of all 128-bit blocks first, then the high.
+HWY_INLINE size_t Slot(size_t k, bool interleaved) {
+  const size_t n = hn::Lanes(D64());
+  const size_t vector = k / n * n, i = k % n;
+  return vector + (interleaved ? 2 * (i % (n / 2)) + i / (n / 2) : i);
+}
+
+// counters → even, odd for the first `vectors` vectors of blocks.
+HWY_INLINE void MakeWords(const PhiloxKeys& philox, size_t vectors, Batch& batch) {
+  using namespace philox4x32;
+  const D32 d32;
+  const D64 d64;
+  const size_t n = hn::Lanes(d64);
+  const auto& keys = philox.keys;
+  const auto multiplier0 = hn::Set(d32, kMultiplier0);
+  const auto multiplier1 = hn::Set(d32, kMultiplier1);
+  for (size_t i = 0; i < vectors * n; i += n) {
+    // Rounds 1 to 3, without what the keys hold already.
+    auto product0 = hn::MulEven(hn::BitCast(d32, hn::Load(d64, batch.counters + i)), multiplier0);
+    auto x2 = hn::Xor(hn::ShiftRight<32>(product0), hn::Set(d64, keys[0][1]));
+    auto product1 = hn::MulEven(hn::BitCast(d32, x2), multiplier1);
+    auto x0 = hn::Xor(hn::ShiftRight<32>(product1), hn::Set(d64, keys[1][0]));
+    x2 = hn::Xor(product0, hn::Set(d64, keys[1][1]));
+    auto x1 = product1;
+    product0 = hn::MulEven(hn::BitCast(d32, x0), multiplier0);
+    product1 = hn::MulEven(hn::BitCast(d32, x2), multiplier1);
+    x0 = hn::Xor3(hn::ShiftRight<32>(product1), x1, hn::Set(d64, keys[2][0]));
+    x2 = hn::Xor(hn::ShiftRight<32>(product0), hn::Set(d64, keys[2][1]));
+    x1 = product1;
+    auto x3 = product0;
+
+    HWY_UNROLL(6)
+    for (int round = 3; round < kRounds - 1; ++round) {
+      product0 = hn::MulEven(hn::BitCast(d32, x0), multiplier0);
+      product1 = hn::MulEven(hn::BitCast(d32, x2), multiplier1);
+      x0 = hn::Xor3(hn::ShiftRight<32>(product1), x1, hn::Set(d64, keys[round][0]));
+      x2 = hn::Xor3(hn::ShiftRight<32>(product0), x3, hn::Set(d64, keys[round][1]));
+      x1 = product1;
+      x3 = product0;
+    }
+
+    // Round 10 leaves x2 in the high halves: shifting x3 up spares shifting
+    // the product down and the sum up.
+    product0 = hn::MulEven(hn::BitCast(d32, x0), multiplier0);
+    product1 = hn::MulEven(hn::BitCast(d32, x2), multiplier1);
+    x0 = hn::Xor3(hn::ShiftRight<32>(product1), x1, hn::Set(d64, keys[kRounds - 1][0]));
+    x2 = hn::Xor3(product0, hn::ShiftLeft<32>(x3), hn::Set(d64, keys[kRounds - 1][1]));
+    x3 = hn::ShiftLeft<32>(product0);
+    const auto even = hn::OddEven(hn::BitCast(d32, x2), hn::BitCast(d32, x0));
+    const auto odd = hn::OddEven(hn::BitCast(d32, x3), hn::BitCast(d32, product1));
+    hn::Store(even, d32, batch.even + 2 * i);
+    hn::Store(odd, d32, batch.odd + 2 * i);
+  }
+}
+
+}  // namespace shardinit::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();

@@ -1,0 +1,59 @@
+// argv → command → exit code. Everything that is thrown ends here.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <new>
+
+#include "base/diagnostics.h"
+#include "base/error.h"
+#include "base/interrupt.h"
+#include "commands/application.h"
+#include "formats/hdf5/setup.h"
+#include "kernels/kernels.h"
+
+namespace shardinit {
+namespace {
+
+void PrintError(const std::string& message, const std::string& hint) {
+  fmt::print(stderr, "shardinit: error: {}\n", message);
+  if (!hint.empty()) fmt::print(stderr, "  hint: {}\n", hint);
+}
+
+// Tests force one instruction set, to hold it equal to the others.
+void ForceKernels() {
+  const char* target = std::getenv("SHARDINIT_TARGET");
+  if (target == nullptr || *target == '\0' || kernels::ForceTarget(target)) return;
+  throw Error(ExitCode::kUsage, fmt::format("SHARDINIT_TARGET is `{}`, which this CPU or build does not have", target),
+              "`shardinit --version --json` lists them");
+}
+
+int Main(int argc, char** argv) {
+  try {
+    HandleSignals();
+    hdf5::SetUpLibrary();
+    ForceKernels();
+    return static_cast<int>(RunCommandLine(argc, argv));
+  } catch (const Interrupted& e) {
+    EndBySignal(e.signal);
+  } catch (const InvalidSpec& e) {
+    fmt::print(stderr, "{}", Render(e.diagnostics()));
+    return static_cast<int>(ExitCode::kUsage);
+  } catch (const Error& e) {
+    PrintError(e.what(), e.hint());
+    return static_cast<int>(e.code());
+  } catch (const std::bad_alloc&) {
+    PrintError("out of memory", "use fewer threads (`--jobs`) or less memory (`--memory`)");
+    return static_cast<int>(ExitCode::kWorld);
+  } catch (const std::exception& e) {
+    PrintError(fmt::format("this is a bug in shardinit: {}", e.what()),
+               "please report it with the command, the spec and `shardinit --version --json`");
+    return static_cast<int>(ExitCode::kBug);
+  }
+}
+
+}  // namespace
+}  // namespace shardinit
+
+int main(int argc, char** argv) { return shardinit::Main(argc, argv); }

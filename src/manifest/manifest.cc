@@ -1,0 +1,183 @@
+#include "manifest/manifest.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/interrupt.h"
+#include "base/json.h"
+#include "formats/hdf5/writer.h"
+#include "manifest/receipt.h"
+#include "rng/stream.h"
+
+namespace shardinit {
+namespace {
+
+constexpr size_t kPlanLimit = size_t{4} << 30;
+
+FileEntry WriteIndexFile(const std::string& folder, const Plan& plan, const Digest& plan_sha256) {
+  const std::string path = folder + "/" + kIndexName;
+  RemoveTemporaries(folder, kIndexName);
+  std::string temporary;
+  const Fd fd = CreateTemporary(path, &temporary);
+  try {
+    hdf5::WriteIndex(fd.get(), plan, plan_sha256);
+    const FileEntry entry = HashFile(fd.get(), path);
+    Commit(fd.get(), temporary, path);
+    return entry;
+  } catch (...) {
+    unlink(temporary.c_str());
+    throw;
+  }
+}
+
+}  // namespace
+
+void WriteManifest(const Plan& plan, const Digest& plan_sha256,
+                   const std::vector<ReceiptEntry>& ranks, const std::optional<FileEntry>& index,
+                   const std::function<void(std::string_view)>& append) {
+  const InitGraph& graph = plan.graph;
+  // Receipts are by rank, the manifest is by tensor.
+  struct Held {
+    int64_t rank;
+    const Digest* sha256;
+  };
+  std::vector<std::vector<Held>> shards(graph.tensors.size());
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    for (size_t i = 0; i < ranks[r].digests.size(); ++i) {
+      shards[ranks[r].tensors[i]].push_back({static_cast<int64_t>(r), &ranks[r].digests[i]});
+    }
+  }
+  JsonWriter out;
+  out.BeginObject(JsonWriter::kLines);
+  out.Member("format_version", kFormatVersion).Member("contract_version", kContractVersion);
+  out.Member("name", graph.name).Member("engine", graph.engine).Member("seed", graph.seed);
+  out.Key("mesh").BeginObject().Key("axes").BeginArray();
+  for (const std::string& axis : graph.mesh.axes) out.Value(axis);
+  out.EndArray().Member("shape", graph.mesh.shape).EndObject();
+  out.Member("world_size", plan.world_size());
+  out.Member("replicas", graph.replicas == Replicas::kFull ? "full" : "dedupe");
+  out.Member("parameters", plan.parameters).Member("bytes", plan.bytes);
+  out.Member("plan_sha256", ToHex(plan_sha256));
+  out.Key("index");
+  if (index) {
+    out.BeginObject().Member("file", kIndexName).Member("size", index->size);
+    out.Member("sha256", ToHex(index->sha256)).EndObject();
+  } else {
+    out.Null();
+  }
+  out.Key("ranks").BeginArray(JsonWriter::kLines);
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    out.BeginObject().Member("rank", rank);
+    out.Member("file", RankFile(static_cast<int64_t>(rank))).Member("size", ranks[rank].size);
+    out.Member("receipt", ReceiptFile(static_cast<int64_t>(rank)));
+    out.Member("receipt_sha256", ToHex(ranks[rank].sha256)).EndObject();
+  }
+  out.EndArray().Key("tensors").BeginArray(JsonWriter::kLines);
+  for (size_t t = 0; t < graph.tensors.size(); ++t) {
+    const Tensor& tensor = graph.tensors[t];
+    out.BeginObject().Member("path", tensor.path).Member("dtype", InfoOf(tensor.dtype).name);
+    out.Member("global_shape", tensor.shape).Member("dataset", DatasetPath(tensor));
+    out.Key("shards").BeginArray(JsonWriter::kLines);
+    for (const Held& held : shards[t]) {
+      const Box box = BoxAt(tensor.shape, tensor.partition, graph.mesh, graph.mesh.CoordinateOf(held.rank));
+      out.BeginObject().Member("rank", held.rank).Member("offset", box.offset);
+      out.Member("shape", box.shape).Member("sha256", ToHex(*held.sha256)).EndObject();
+    }
+    out.EndArray().EndObject();
+    // Piece by piece: this file can be larger than the memory it may take.
+    if (out.size() > (1 << 20)) append(out.Take());
+  }
+  out.EndArray().EndObject();
+  append(out.Finish());
+}
+
+FileEntry HashFile(int fd, const std::string& path) {
+  struct stat info;
+  if (fstat(fd, &info) != 0) throw SystemError("read", path);
+  const int64_t size = info.st_size;
+  Sha256 hash;
+  std::vector<uint8_t> buffer(1 << 20);
+  for (int64_t at = 0; at < size;) {
+    const int64_t n = std::min<int64_t>(static_cast<int64_t>(buffer.size()), size - at);
+    if (!ReadAll(fd, buffer.data(), static_cast<size_t>(n), at)) throw SystemError("read", path);
+    hash.Update(buffer.data(), static_cast<size_t>(n));
+    at += n;
+  }
+  return {size, hash.Finish()};
+}
+
+ReceiptEntry EntryOf(const Plan& plan, const RankPlan& rank, const Receipt& receipt) {
+  ReceiptEntry entry{receipt.size, Sha256Of(WriteReceipt(rank, receipt)), {}, receipt.digests};
+  for (const Shard& shard : rank.shards) {
+    entry.tensors.push_back(static_cast<uint32_t>(shard.tensor - plan.graph.tensors.data()));
+  }
+  return entry;
+}
+
+bool WantsIndex(const Plan& plan, IndexMode mode) {
+  if (mode == IndexMode::kAuto) return plan.boxes <= hdf5::kMaxIndexBoxes;
+  return mode == IndexMode::kAlways;
+}
+
+FinalizeResult Finalize(const std::string& folder, const Plan& plan, const Digest& plan_sha256,
+                        IndexMode index) {
+  FinalizeResult result;
+  std::vector<ReceiptEntry> ranks;
+  for (int64_t r = 0; r < plan.world_size(); ++r) {
+    ThrowIfInterrupted();
+    const RankPlan rank = PlanRank(plan, r);
+    const auto receipt = FindReceipt(folder, rank, plan_sha256);
+    if (!receipt) {
+      result.missing.push_back(r);
+    } else if (result.missing.empty()) {
+      ranks.push_back(EntryOf(plan, rank, *receipt));
+    }
+  }
+  if (!result.missing.empty()) return result;
+  std::optional<FileEntry> index_entry;
+  if (WantsIndex(plan, index)) {
+    index_entry = WriteIndexFile(folder, plan, plan_sha256);
+  } else {
+    unlink((folder + "/" + kIndexName).c_str());
+  }
+  result.has_index = index_entry.has_value();
+  RemoveTemporaries(folder, kManifestName);
+  AtomicFile manifest(folder + "/" + kManifestName);
+  WriteManifest(plan, plan_sha256, ranks, index_entry,
+                [&](std::string_view text) { manifest.Append(text); });
+  manifest.Commit();
+  return result;
+}
+
+Plan LoadCheckpointPlan(const std::string& folder, Digest* plan_sha256) {
+  const std::string path = folder + "/" + kPlanName;
+  if (!Exists(path)) {
+    throw Error(ExitCode::kUsage, fmt::format("`{}` is not a checkpoint: it has no {}", folder, kPlanName),
+                "name a folder that `shardinit gen` wrote");
+  }
+  const std::string text = ReadFile(path, kPlanLimit);
+  *plan_sha256 = Sha256Of(text);
+  return ReadPlan(text, path);
+}
+
+std::vector<int64_t> MissingRanks(const std::string& folder, const Plan& plan,
+                                  const Digest& plan_sha256) {
+  std::vector<int64_t> missing;
+  for (int64_t r = 0; r < plan.world_size(); ++r) {
+    ThrowIfInterrupted();
+    // A name that is not there answers at once, without making the rank's plan.
+    if (!Exists(folder + "/" + ReceiptFile(r)) ||
+        !FindReceipt(folder, PlanRank(plan, r), plan_sha256)) {
+      missing.push_back(r);
+    }
+  }
+  return missing;
+}
+
+}  // namespace shardinit

@@ -1,0 +1,69 @@
+// manifest.json: written last. A folder is a checkpoint if and only if it has
+// one; it says which tensors there are, who holds which box, and the digest of
+// everything.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "manifest/receipt.h"
+#include "plan/plan.h"
+
+namespace shardinit {
+
+enum class IndexMode { kAuto, kAlways, kNever };
+
+struct FinalizeResult {
+  std::vector<int64_t> missing;  // Ranks without a valid receipt; then nothing was written.
+  bool has_index = false;
+};
+
+// A file that the manifest vouches for.
+struct FileEntry {
+  int64_t size;
+  Digest sha256;
+};
+
+// What the manifest takes from a rank's receipt.
+struct ReceiptEntry {
+  int64_t size;                    // Of the rank file.
+  Digest sha256;                   // Of the receipt.
+  std::vector<uint32_t> tensors;   // Index in the graph, of each box in the file.
+  std::vector<Digest> digests;     // Of each box.
+};
+
+ReceiptEntry EntryOf(const Plan& plan, const RankPlan& rank, const Receipt& receipt);
+
+// The manifest follows from the plan, all receipts and the index file alone.
+// Its text is passed on in pieces.
+void WriteManifest(const Plan& plan, const Digest& plan_sha256,
+                   const std::vector<ReceiptEntry>& ranks, const std::optional<FileEntry>& index,
+                   const std::function<void(std::string_view)>& append);
+
+// Names in a checkpoint's folder.
+inline constexpr char kPlanName[] = "plan.json";
+inline constexpr char kManifestName[] = "manifest.json";
+inline constexpr char kIndexName[] = "index.h5";
+
+// Once every rank has its receipt, writes index.h5 and then manifest.json. Two
+// processes may do this at once: they write the same bytes.
+FinalizeResult Finalize(const std::string& folder, const Plan& plan, const Digest& plan_sha256,
+                        IndexMode index);
+
+// Whether `plan` gets an index.h5 by default.
+bool WantsIndex(const Plan& plan, IndexMode mode);
+
+// Size and SHA-256 of an open file.
+FileEntry HashFile(int fd, const std::string& path);
+
+// plan.json of the checkpoint in `folder`, and its digest. Throws Error if there is none.
+Plan LoadCheckpointPlan(const std::string& folder, Digest* plan_sha256);
+
+// Ranks of `plan` that have no valid receipt in `folder`.
+std::vector<int64_t> MissingRanks(const std::string& folder, const Plan& plan,
+                                  const Digest& plan_sha256);
+
+}  // namespace shardinit

@@ -1,0 +1,134 @@
+#include "pipeline.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/interrupt.h"
+#include "graph/build.h"
+#include "manifest/rank_writer.h"
+
+namespace shardinit {
+namespace {
+
+// Ranks that are open at once: the next one's metadata is made, and the last
+// one's data is synced, while the one between is written.
+constexpr int64_t kRanksAtOnce = 8;
+
+// plan.json says what the folder is for. Only the same plan may go there.
+void ClaimFolder(const std::string& folder, const std::string& plan_json) {
+  MakeFolder(folder);
+  const std::string path = folder + "/" + kPlanName;
+  std::string present;
+  if (ReadFileIfExists(path, plan_json.size(), &present)) {
+    if (present == plan_json) return;
+    throw Error(ExitCode::kConflict, fmt::format("`{}` holds another plan", folder),
+                fmt::format("compare its {} with this spec's `plan`, or choose another folder with `-o`",
+                            kPlanName));
+  }
+  MakeFolder(folder + "/ranks");
+  WriteFileAtomically(path, plan_json);
+}
+
+}  // namespace
+
+Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics) {
+  const ModelSpec spec = LoadSpec(request.spec, diagnostics);
+  diagnostics.ThrowIfErrors();
+
+  // Resolve every name, expression, shape and rule. Beyond this point no
+  // expression is evaluated and no name is looked up.
+  InitGraph graph = BuildGraph(spec, diagnostics);
+  diagnostics.ThrowIfErrors();
+  if (request.replicas) graph.replicas = *request.replicas;
+
+  // Cut every tensor over the mesh. Beyond this point the spec can no longer be
+  // found wrong.
+  return MakePlan(std::move(graph));
+}
+
+GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCounters* counters) {
+  GenerateResult result;
+  const std::string plan_json = WritePlan(plan);
+  const Digest plan_sha256 = Sha256Of(plan_json);
+  ClaimFolder(request.folder, plan_json);
+  RemoveTemporaries(request.folder);
+  RemoveTemporaries(request.folder + "/ranks");
+
+  // Each rank: metadata here, values by the workers, then its commit on one of
+  // their threads. A rank that is dropped on the way leaves nothing behind.
+  Workers workers(request.workers, counters);
+  int64_t submitted = 0;
+  const auto wait_for = [&](int64_t groups) {
+    while (!workers.Wait(groups, 100)) {
+      ThrowIfInterrupted();
+      if (request.progress) {
+        request.progress(*counters, result.skipped + workers.finished_groups(),
+                         static_cast<int64_t>(request.ranks.size()));
+      }
+    }
+  };
+  for (const int64_t r : request.ranks) {
+    ThrowIfInterrupted();
+    RankPlan rank = PlanRank(plan, r);
+    if (FindReceipt(request.folder, rank, plan_sha256)) {
+      ++result.skipped;
+      continue;
+    }
+    wait_for(submitted - kRanksAtOnce + 1);
+    result.bytes += rank.bytes();
+    const auto writer = std::make_shared<RankWriter>(request.folder, plan, std::move(rank),
+                                                     plan_sha256, counters);
+    workers.Submit(writer->Tasks(), [writer] { writer->Commit(); });
+    ++submitted;
+  }
+  wait_for(submitted);
+  result.written = submitted;
+
+  // Beyond this point only files that describe other files are written.
+  const bool all = static_cast<int64_t>(request.ranks.size()) == plan.world_size() ||
+                   MissingRanks(request.folder, plan, plan_sha256).empty();
+  if (all) {
+    const FinalizeResult finalized = Finalize(request.folder, plan, plan_sha256, request.index);
+    result.complete = finalized.missing.empty();
+    result.has_index = finalized.has_index;
+  }
+  return result;
+}
+
+std::vector<TensorDigest> DigestTensors(const std::vector<const Tensor*>& tensors,
+                                        const WorkerOptions& options,
+                                        const ProgressFunction& progress, WorkCounters* counters) {
+  std::vector<TensorDigest> digests;
+  for (const Tensor* tensor : tensors) digests.push_back({tensor, {}});
+  std::vector<BoxTask> tasks;
+  for (TensorDigest& digest : digests) {
+    tasks.push_back({digest.tensor, WholeOf(digest.tensor->shape), {}, &digest.sha256});
+  }
+  Workers workers(options, counters);
+  workers.Submit(std::move(tasks), nullptr);
+  while (!workers.Wait(1, 100)) {
+    ThrowIfInterrupted();
+    if (progress) progress(*counters, 0, 0);
+  }
+  return digests;
+}
+
+Digest ModelDigest(const std::vector<TensorDigest>& tensors) {
+  std::vector<std::string> lines;
+  for (const TensorDigest& digest : tensors) {
+    lines.push_back(fmt::format("{} {} [{}] {}\n", digest.tensor->path,
+                                InfoOf(digest.tensor->dtype).name,
+                                fmt::join(digest.tensor->shape, ","), ToHex(digest.sha256)));
+  }
+  std::sort(lines.begin(), lines.end());
+  Sha256 hash;
+  for (const std::string& line : lines) hash.Update(line);
+  return hash.Finish();
+}
+
+}  // namespace shardinit

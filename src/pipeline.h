@@ -1,0 +1,64 @@
+// The whole tool on one page: spec → graph → plan → boxes → files → manifest.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/diagnostics.h"
+#include "generate/workers.h"
+#include "manifest/manifest.h"
+#include "plan/plan.h"
+#include "spec/parse.h"
+
+namespace shardinit {
+
+// What a command line may change about a spec.
+struct PlanRequest {
+  SpecRequest spec;
+  std::optional<Replicas> replicas;
+};
+
+// Throws InvalidSpec with everything that is wrong; warnings stay in `diagnostics`.
+Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics);
+
+// Called about ten times a second while work is going on.
+using ProgressFunction =
+    std::function<void(const WorkCounters& counters, int64_t ranks_done, int64_t ranks)>;
+
+struct GenerateRequest {
+  std::string folder;
+  std::vector<int64_t> ranks;  // Ascending.
+  WorkerOptions workers;
+  IndexMode index = IndexMode::kAuto;
+  ProgressFunction progress;
+};
+
+struct GenerateResult {
+  int64_t written = 0, skipped = 0;  // Ranks.
+  int64_t bytes = 0;                 // Of data written.
+  bool complete = false;             // The folder has its manifest.
+  bool has_index = false;
+};
+
+// Writes the files of these ranks, skipping those that are there with a valid
+// receipt, and finalizes the checkpoint if no rank is missing. Throws Error
+// (kConflict) if the folder holds another plan.
+GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCounters* counters);
+
+struct TensorDigest {
+  const Tensor* tensor;
+  Digest sha256;  // Of the whole tensor's row-major little-endian bytes.
+};
+
+// The digests of these whole tensors, without writing anything.
+std::vector<TensorDigest> DigestTensors(const std::vector<const Tensor*>& tensors,
+                                        const WorkerOptions& options,
+                                        const ProgressFunction& progress, WorkCounters* counters);
+
+// SHA-256 over the sorted lines `path dtype [shape] sha256`: equal on every
+// mesh and in every layout.
+Digest ModelDigest(const std::vector<TensorDigest>& tensors);
+
+}  // namespace shardinit

@@ -1,0 +1,181 @@
+// plan.json: everything that decides the bytes of a checkpoint, in one order.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "plan/plan.h"
+#include "rng/engines.h"
+#include "rng/stream.h"
+
+namespace shardinit {
+namespace {
+
+using nlohmann::json;
+
+template <class... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+
+void WriteDistribution(const Distribution& distribution, JsonWriter& out) {
+  out.BeginObject();
+  std::visit(Overloaded{
+                 [&](const Constant& c) {
+                   out.Key("constant").BeginObject().Member("value", c.value).EndObject();
+                 },
+                 [&](const Uniform& u) {
+                   out.Key("uniform").BeginObject().Member("low", u.low).Member("high", u.high);
+                   out.EndObject();
+                 },
+                 [&](const Normal& n) {
+                   out.Key("normal").BeginObject().Member("mean", n.mean).Member("std", n.std);
+                   out.EndObject();
+                 },
+                 [&](const TruncatedNormal& t) {
+                   out.Key("truncated_normal").BeginObject();
+                   out.Member("mean", t.mean).Member("std", t.std);
+                   out.Member("low", t.low).Member("high", t.high).EndObject();
+                 },
+             },
+             distribution);
+  out.EndObject();
+}
+
+[[noreturn]] void Refuse(const std::string& path, std::string_view what) {
+  throw Error(ExitCode::kRefused, fmt::format("`{}` is not a plan of this tool: {}", path, what));
+}
+
+Distribution ReadDistribution(const json& init, const std::string& path) {
+  if (!init.is_object() || init.size() != 1) Refuse(path, "an `init` that is no single initializer");
+  const std::string name = init.begin().key();
+  const json& a = init.begin().value();
+  if (name == "constant") return Constant{a.at("value")};
+  if (name == "uniform") return Uniform{a.at("low"), a.at("high")};
+  if (name == "normal") return Normal{a.at("mean"), a.at("std")};
+  if (name == "truncated_normal") {
+    return TruncatedNormal{a.at("mean"), a.at("std"), a.at("low"), a.at("high")};
+  }
+  Refuse(path, fmt::format("unknown initializer `{}`", name));
+}
+
+// A path that names a dataset inside the checkpoint, and nothing else.
+bool IsPath(std::string_view path) {
+  bool part = false;
+  for (const char c : path) {
+    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                        c == '_' || c == '-';
+    if (!letter && !(c == '.' && part)) return false;
+    part = letter;
+  }
+  return part;
+}
+
+Tensor ReadTensor(const json& in, const InitGraph& graph, const std::string& path) {
+  Tensor tensor;
+  tensor.path = in.at("path").get<std::string>();
+  if (!IsPath(tensor.path)) Refuse(path, "a tensor path with characters that paths cannot have");
+  const auto dtype = FindDType(in.at("dtype").get<std::string>());
+  if (!dtype) Refuse(path, fmt::format("unknown dtype {}", in.at("dtype").dump()));
+  tensor.dtype = *dtype;
+  tensor.shape = in.at("global_shape").get<Shape>();
+  if (tensor.shape.size() > 32) Refuse(path, "a tensor of more than 32 dimensions");
+  int64_t bytes = InfoOf(*dtype).bytes;
+  for (const int64_t extent : tensor.shape) {
+    if (extent < 1 || __builtin_mul_overflow(bytes, extent, &bytes)) {
+      Refuse(path, fmt::format("the shape of `{}` is not one", tensor.path));
+    }
+  }
+  std::vector<bool> used(graph.mesh.axes.size());
+  for (const json& axes : in.at("partition_spec")) {
+    tensor.partition.emplace_back();
+    for (const json& name : axes) {
+      const int axis = graph.mesh.Find(name.get<std::string>());
+      if (axis < 0 || used[axis]) Refuse(path, fmt::format("the partition of `{}`", tensor.path));
+      used[axis] = true;
+      tensor.partition.back().push_back(axis);
+    }
+  }
+  if (tensor.partition.size() != tensor.shape.size()) {
+    Refuse(path, fmt::format("the partition of `{}` has another rank than its shape", tensor.path));
+  }
+  tensor.distribution = ReadDistribution(in.at("init"), path);
+  if (in.contains("key")) tensor.draw_path = in.at("key").get<std::string>();
+  if (IsRandom(tensor.distribution)) {
+    tensor.key = KeyOf(static_cast<uint64_t>(graph.seed),
+                       tensor.draw_path.empty() ? tensor.path : tensor.draw_path);
+  }
+  return tensor;
+}
+
+}  // namespace
+
+std::string WritePlan(const Plan& plan) {
+  const InitGraph& graph = plan.graph;
+  JsonWriter out;
+  out.BeginObject(JsonWriter::kLines);
+  out.Member("format_version", kFormatVersion).Member("contract_version", kContractVersion);
+  out.Member("name", graph.name).Member("engine", graph.engine).Member("seed", graph.seed);
+  out.Key("mesh").BeginObject().Key("axes").BeginArray();
+  for (const std::string& axis : graph.mesh.axes) out.Value(axis);
+  out.EndArray().Member("shape", graph.mesh.shape).EndObject();
+  out.Member("replicas", graph.replicas == Replicas::kFull ? "full" : "dedupe");
+  out.Key("tensors").BeginArray(JsonWriter::kLines);
+  for (const Tensor& tensor : graph.tensors) {
+    out.BeginObject().Member("path", tensor.path).Member("dtype", InfoOf(tensor.dtype).name);
+    out.Member("global_shape", tensor.shape).Key("partition_spec").BeginArray();
+    for (const auto& axes : tensor.partition) {
+      out.BeginArray();
+      for (const int axis : axes) out.Value(graph.mesh.axes[axis]);
+      out.EndArray();
+    }
+    out.EndArray().Key("init");
+    WriteDistribution(tensor.distribution, out);
+    if (!tensor.draw_path.empty()) out.Member("key", tensor.draw_path);
+    out.EndObject();
+  }
+  out.EndArray().EndObject();
+  return out.Finish();
+}
+
+Plan ReadPlan(std::string_view text, const std::string& path) {
+  const json in = ParseJson(text, path);
+  try {
+    if (in.at("format_version") != kFormatVersion || in.at("contract_version") != kContractVersion) {
+      throw Error(ExitCode::kRefused,
+                  fmt::format("`{}` has format version {} and contract version {}, but this tool "
+                              "knows {} and {}",
+                              path, in.at("format_version").dump(), in.at("contract_version").dump(),
+                              kFormatVersion, kContractVersion),
+                  "use the release of shardinit that wrote it");
+    }
+    InitGraph graph;
+    graph.name = in.at("name").get<std::string>();
+    graph.engine = in.at("engine").get<std::string>();
+    if (FindEngine(graph.engine) == nullptr) Refuse(path, fmt::format("unknown engine `{}`", graph.engine));
+    graph.seed = in.at("seed");
+    graph.mesh.axes = in.at("mesh").at("axes").get<std::vector<std::string>>();
+    graph.mesh.shape = in.at("mesh").at("shape").get<Shape>();
+    if (graph.mesh.axes.size() != graph.mesh.shape.size()) Refuse(path, "the mesh");
+    int64_t size = 1;
+    for (const int64_t extent : graph.mesh.shape) {
+      if (extent < 1 || extent > kMaxWorldSize || (size *= extent) > kMaxWorldSize) {
+        Refuse(path, "the shape of the mesh");
+      }
+    }
+    graph.replicas = in.at("replicas") == "full" ? Replicas::kFull : Replicas::kDedupe;
+    int64_t bytes = 0;
+    for (const json& tensor : in.at("tensors")) {
+      graph.tensors.push_back(ReadTensor(tensor, graph, path));
+      if (__builtin_add_overflow(bytes, graph.tensors.back().bytes(), &bytes)) {
+        Refuse(path, "more than 2^63 - 1 bytes");
+      }
+    }
+    return MakePlan(std::move(graph));
+  } catch (const json::exception& e) {
+    Refuse(path, e.what());
+  }
+}
+
+}  // namespace shardinit

@@ -1,0 +1,49 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "plan/plan.h"
+
+namespace shardinit {
+
+int64_t RankPlan::bytes() const {
+  int64_t bytes = 0;
+  for (const Shard& shard : shards) bytes += shard.bytes();
+  return bytes;
+}
+
+Plan MakePlan(InitGraph graph) {
+  Plan plan{.graph = std::move(graph)};
+  const std::vector<int64_t> origin(plan.graph.mesh.shape.size(), 0);
+  for (const Tensor& tensor : plan.graph.tensors) {
+    plan.parameters += tensor.elements();
+    plan.bytes += tensor.bytes();
+    plan.boxes += CountBoxes(tensor.shape, tensor.partition, plan.graph.mesh);
+    // No rank holds more than rank 0: see sharding/partition.h.
+    const Box box = BoxAt(tensor.shape, tensor.partition, plan.graph.mesh, origin);
+    plan.max_rank_bytes += ElementCount(box.shape) * InfoOf(tensor.dtype).bytes;
+  }
+  return plan;
+}
+
+RankPlan PlanRank(const Plan& plan, int64_t rank) {
+  RankPlan made{.rank = rank, .coordinate = plan.graph.mesh.CoordinateOf(rank), .shards = {}};
+  const bool dedupe = plan.graph.replicas == Replicas::kDedupe;
+  for (const Tensor& tensor : plan.graph.tensors) {
+    if (dedupe && !IsFirstReplica(tensor.partition, made.coordinate)) continue;
+    Box box = BoxAt(tensor.shape, tensor.partition, plan.graph.mesh, made.coordinate);
+    if (!IsEmpty(box)) made.shards.push_back({&tensor, std::move(box)});
+  }
+  return made;
+}
+
+std::string RankFile(int64_t rank) { return fmt::format("ranks/rank-{:05}.h5", rank); }
+std::string ReceiptFile(int64_t rank) { return fmt::format("ranks/rank-{:05}.json", rank); }
+
+std::string DatasetPath(const Tensor& tensor) {
+  std::string path = "/" + tensor.path;
+  std::replace(path.begin(), path.end(), '.', '/');
+  return path;
+}
+
+}  // namespace shardinit

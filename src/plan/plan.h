@@ -1,0 +1,59 @@
+// Who holds what. A plan is made from the graph alone, and any rank's part of
+// it without the other ranks' parts.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/sha256.h"
+#include "graph/graph.h"
+
+namespace shardinit {
+
+inline constexpr int kFormatVersion = 1;
+
+// One box of one tensor in one rank's file.
+struct Shard {
+  const Tensor* tensor;
+  Box box;
+
+  int64_t bytes() const { return ElementCount(box.shape) * InfoOf(tensor->dtype).bytes; }
+};
+
+struct RankPlan {
+  int64_t rank;
+  std::vector<int64_t> coordinate;
+  std::vector<Shard> shards;  // In the order of the graph.
+
+  int64_t bytes() const;  // Of all shards.
+};
+
+struct Plan {
+  InitGraph graph;
+  int64_t parameters = 0;  // Elements of all tensors, each counted once.
+  int64_t bytes = 0;       // The same in bytes.
+  int64_t boxes = 0;       // Different non-empty boxes over all ranks.
+  int64_t max_rank_bytes = 0;
+
+  int64_t world_size() const { return graph.mesh.world_size(); }
+};
+
+Plan MakePlan(InitGraph graph);
+
+// What `rank` holds and writes: with Replicas::kDedupe a replicated box only
+// if `rank` is its first replica.
+RankPlan PlanRank(const Plan& plan, int64_t rank);
+
+// Names within a checkpoint's folder and file.
+std::string RankFile(int64_t rank);     // ranks/rank-00017.h5
+std::string ReceiptFile(int64_t rank);  // ranks/rank-00017.json
+std::string DatasetPath(const Tensor& tensor);  // /model/layers/0/…
+
+// plan.json: canonical, so that equal plans are equal bytes.
+std::string WritePlan(const Plan& plan);
+// Throws Error (kRefused) if the text is not such a plan.
+Plan ReadPlan(std::string_view text, const std::string& path);
+
+}  // namespace shardinit

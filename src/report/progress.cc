@@ -1,0 +1,76 @@
+#include "report/progress.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "report/text.h"
+
+namespace shardinit {
+namespace {
+
+bool IsTerminal() {
+  const char* term = std::getenv("TERM");
+  return isatty(STDERR_FILENO) && term != nullptr && std::string_view(term) != "dumb";
+}
+
+size_t TerminalWidth() {
+  winsize size = {};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+std::string InTime(double seconds) {
+  const auto s = static_cast<int64_t>(seconds + 0.5);
+  if (s < 60) return fmt::format("{} s", s);
+  if (s < 3600) return fmt::format("{}:{:02} min", s / 60, s % 60);
+  return fmt::format("{}:{:02} h", s / 3600, s / 60 % 60);
+}
+
+}  // namespace
+
+std::optional<ProgressMode> FindProgressMode(std::string_view name) {
+  if (name == "auto") return ProgressMode::kAuto;
+  if (name == "always") return ProgressMode::kAlways;
+  if (name == "never") return ProgressMode::kNever;
+  return {};
+}
+
+Progress::Progress(ProgressMode mode, std::string verb, int64_t total_bytes, bool quiet)
+    : verb_(std::move(verb)), total_(total_bytes) {
+  if (mode == ProgressMode::kNever || (mode == ProgressMode::kAuto && quiet)) {
+    style_ = Style::kNone;
+  } else {
+    style_ = IsTerminal() ? Style::kRepaint : Style::kLines;
+  }
+}
+
+Progress::~Progress() {
+  if (painted_) fmt::print(stderr, "\r\x1b[K");
+}
+
+void Progress::Update(int64_t bytes, const std::string& detail) {
+  if (style_ == Style::kNone) return;
+  const Clock::time_point now = Clock::now();
+  const auto pause = style_ == Style::kRepaint ? std::chrono::milliseconds(100) : std::chrono::seconds(10);
+  if (now - last_ < pause) return;
+  last_ = now;
+  const double seconds = std::chrono::duration<double>(now - start_).count();
+  const double rate = static_cast<double>(bytes) / seconds;
+  std::string line = fmt::format("{} {} of {}", verb_, InBytes(bytes), InBytes(total_));
+  if (total_ > 0) line += fmt::format(" ({}%)", bytes / (total_ / 100 + 1));
+  line += fmt::format(", {:.2f} GB/s", rate / 1e9);
+  if (bytes > 0) line += fmt::format(", {} left", InTime(static_cast<double>(total_ - bytes) / rate));
+  if (!detail.empty()) line += ", " + detail;
+  if (style_ == Style::kLines) {
+    fmt::print(stderr, "shardinit: {}\n", line);
+    return;
+  }
+  fmt::print(stderr, "\r{}\x1b[K", line.substr(0, TerminalWidth() - 1));
+  std::fflush(stderr);
+  painted_ = true;
+}
+
+}  // namespace shardinit

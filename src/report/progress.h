@@ -1,0 +1,35 @@
+// How far a long run is, on standard error.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace shardinit {
+
+enum class ProgressMode { kAuto, kAlways, kNever };
+std::optional<ProgressMode> FindProgressMode(std::string_view name);
+
+// On a terminal one line that is painted again, at most ten times a second;
+// elsewhere a line every ten seconds.
+class Progress {
+ public:
+  // `verb` names the work: "writing". With `quiet`, as in `--json`, kAuto shows nothing.
+  Progress(ProgressMode mode, std::string verb, int64_t total_bytes, bool quiet);
+  ~Progress();  // Clears the line.
+
+  void Update(int64_t bytes, const std::string& detail);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class Style { kNone, kRepaint, kLines } style_;
+  const std::string verb_;
+  const int64_t total_;
+  const Clock::time_point start_ = Clock::now();
+  Clock::time_point last_ = start_;
+  bool painted_ = false;
+};
+
+}  // namespace shardinit

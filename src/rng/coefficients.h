@@ -1,0 +1,40 @@
+// The numbers in the samplers' polynomials: part of the contract of values, so
+// they never change. Minimax fits (linear programming on Chebyshev nodes), the
+// coefficients rounded to f32 one by one, each time fitting the rest again; the
+// relative errors given include that rounding.
+#pragma once
+
+#include <cstdint>
+
+namespace shardinit::coefficients {
+
+// -log2(1 + f) ≈ f * (c0 + c1 f + …) for f in [-1/3, 1/3]: 2^-22.4.
+inline constexpr float kLog[] = {-0x1.715472p+0f, 0x1.715472p-1f,  -0x1.ec8306p-2f,
+                                 0x1.71614ep-2f,  -0x1.2466d0p-2f, 0x1.e73310p-3f,
+                                 -0x1.f9b01ap-3f, 0x1.bc8b92p-3f};
+// Where the mantissas' interval starts: the bits of 2/3.
+inline constexpr uint32_t kTwoThirds = 0x3F2AAAAB;
+
+// sin(pi/4 x) ≈ x * (c0 + c1 y + …), y = x * x, for x in [-1, 1]: 2^-25.1.
+inline constexpr float kSin[] = {0x1.921fb6p-1f, -0x1.4abc24p-4f, 0x1.4680a4p-9f,
+                                 -0x1.33198ep-15f};
+// cos(pi/4 x) ≈ c0 + c1 y + …: 2^-24.6.
+inline constexpr float kCos[] = {0x1p+0f, -0x1.3bd39cp-2f, 0x1.03b058p-6f, -0x1.4e78bep-12f};
+
+// The normal quantile. q < 1/2 is the probability of a tail, x = 1 - 2q,
+// v = q(1 - q), s = sqrt(v); the quantile is -x * ratio(v), and ratio is even
+// in x, so it is smooth about q = 1/2.
+// For v >= kCentralEnd (|z| <= 3.04), in s, which is closer to it than v is:
+// (n0 + n1 s + n2 s^2 + …) / (d0 + d1 s + d2 s^2 + d3 s^3 + s^4), 2^-22.5.
+inline constexpr float kCentralEnd = 0x1.3p-10f;
+inline constexpr float kNumerator[] = {0x1.05a43ep-11f, 0x1.98335cp-5f, 0x1.4bd16cp-1f,
+                                       0x1.41c8fcp+0f, 0x1.b267cap-5f};
+inline constexpr float kDenominator[] = {0x1.ca20b0p-14f, 0x1.e5bd48p-7f, 0x1.1d17c4p-2f,
+                                         0x1.1a7e5ep+0f};
+// Beyond, to v = 2^-124: kSqrt2Ln2 t + (c0 + c1 r + …), t = sqrt(-log2 v), r = 1 / t: 2^-22.3.
+inline constexpr float kTail[] = {-0x1.5159c4p-5f,  -0x1.4b6eb2p+1f,  -0x1.11ac7ap+3f,
+                                  0x1.a4b970p+7f,   -0x1.c542b4p+10f, 0x1.15b9a8p+13f,
+                                  -0x1.9027b4p+14f, 0x1.3a1692p+15f,  -0x1.9b950cp+14f};
+inline constexpr float kSqrt2Ln2 = 0x1.2d6abep+0f;
+
+}  // namespace shardinit::coefficients

@@ -1,0 +1,17 @@
+// The contract of values as readable code: one element at a time, one IEEE
+// operation a statement. The kernels are tested against it, bit for bit.
+#pragma once
+
+#include <cstdint>
+
+#include "rng/sampler.h"
+#include "rng/stream.h"
+
+namespace shardinit {
+
+// Word (element mod 4) of block (element div 4).
+uint32_t Word(Stream stream, uint64_t element);
+
+float Sample(const Sampler& sampler, Stream stream, uint64_t element);
+
+}  // namespace shardinit

@@ -1,0 +1,25 @@
+// Command-line overrides, applied to the tree before anything is made of it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/diagnostics.h"
+#include "spec/yaml.h"
+
+namespace shardinit {
+
+// Each `path=value` in order. The path names a key through mappings and, by
+// index, lists; dots separate. Where keys hold dots themselves the longest key
+// that leads to a match is taken, so every key can be written as it stands:
+// `modules.model.embed_tokens.weight.init=zeros`. The value is YAML. The key
+// must exist, save for top-level scalars with a default.
+const Node* ApplySets(const Node* root, const std::vector<std::string>& sets,
+                      NodeStore& store, Diagnostics& diagnostics);
+
+// `fsdp=8,tensor=4`: the sizes and the order of mesh axes. Axes that the spec
+// declares and `mesh` leaves out have size 1 and come last.
+const Node* ApplyMesh(const Node* root, const std::string& mesh,
+                      NodeStore& store, Diagnostics& diagnostics);
+
+}  // namespace shardinit

@@ -1,0 +1,583 @@
+#include "spec/parse.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+
+#include "base/suggest.h"
+#include "base/text.h"
+#include "spec/include.h"
+#include "spec/names.h"
+#include "spec/override.h"
+#include "spec/yaml.h"
+
+namespace shardinit {
+namespace {
+
+const std::vector<std::string> kUnevenPolicies = {"error", "chunk"};
+const std::vector<std::string> kReplicaPolicies = {"dedupe", "full"};
+
+// A plain scalar that YAML reads as something other than text.
+bool IsBoolean(const Node& node) {
+  return node.IsScalar() && !node.quoted &&
+         (node.text == "true" || node.text == "false");
+}
+
+bool IsNumberText(std::string_view text) {
+  if (text.starts_with('-') || text.starts_with('+')) text.remove_prefix(1);
+  const size_t digit = text.starts_with('.') ? 1 : 0;
+  if (text.size() <= digit || text[digit] < '0' || text[digit] > '9') {
+    return false;
+  }
+  double unused;
+  const char* end = text.data() + text.size();
+  return text.starts_with("0x") ||
+         std::from_chars(text.data(), end, unused).ptr == end;
+}
+
+bool IsNumber(const Node& node) {
+  return node.IsScalar() && !node.quoted && IsNumberText(node.text);
+}
+
+// Opening minus closing parentheses of an unquoted scalar.
+int OpenParentheses(const Node& node) {
+  if (!node.IsScalar() || node.quoted) return 0;
+  const std::string_view text = node.text;
+  return std::count(text.begin(), text.end(), '(') -
+         std::count(text.begin(), text.end(), ')');
+}
+
+// YAML cuts `[max(a, b), c]` at each comma. How many entries from `begin` on
+// are the pieces of one call; 1 if none was cut.
+size_t PiecesOfCall(const std::vector<Node::Entry>& entries, size_t begin) {
+  int open = OpenParentheses(*entries[begin].value);
+  if (open <= 0) return 1;
+  for (size_t i = begin + 1; i < entries.size(); ++i) {
+    const Node::Entry& entry = entries[i];
+    if (entry.key != nullptr) open += OpenParentheses(*entry.key);
+    open += OpenParentheses(*entry.value);
+    if (open <= 0) return i - begin + 1;
+  }
+  return 1;
+}
+
+// Node tree → ModelSpec. One method per key of the spec; the tables of keys
+// below say which mapping has which, so unknown keys are found by the way.
+class SpecParser {
+ public:
+  explicit SpecParser(Diagnostics& diagnostics) : diagnostics_(diagnostics) {}
+
+  ModelSpec Parse(const Node& root) {
+    ModelSpec model;
+    const Span whole_file = {root.span.source, 0, 0, 0};
+    ReadMap(root, whole_file, "the spec", kModelKeys, model);
+    return model;
+  }
+
+ private:
+  template <typename T>
+  struct Key {
+    std::string_view name;
+    bool required;
+    void (SpecParser::*read)(const Node::Entry& entry, T& out);
+  };
+
+  static const std::vector<Key<ModelSpec>> kModelKeys;
+  static const std::vector<Key<ModelSpec>> kMeshKeys;
+  static const std::vector<Key<TensorSpec>> kTensorKeys;
+
+  template <typename T>
+  static std::vector<std::string> Names(const std::vector<Key<T>>& keys) {
+    std::vector<std::string> names;
+    for (const Key<T>& key : keys) names.emplace_back(key.name);
+    return names;
+  }
+
+  // `place` is where a missing key is missing, `what` says what lacks it.
+  template <typename T>
+  void ReadMap(const Node& map, Span place, const std::string& what,
+               const std::vector<Key<T>>& keys, T& out) {
+    std::string suggested;  // Required keys that may only be misspelt.
+    for (const Node::Entry& entry : map.entries) {
+      const auto key = std::find_if(
+          keys.begin(), keys.end(),
+          [&](const Key<T>& k) { return k.name == entry.key->text; });
+      if (key != keys.end()) {
+        (this->*key->read)(entry, out);
+        continue;
+      }
+      const std::vector<std::string> names = Names(keys);
+      suggested += " " + Closest(entry.key->text, names) + " ";
+      Error(*entry.key,
+            fmt::format("unknown key {} in {}", Quote(entry.key->text), what),
+            DidYouMean(entry.key->text, names));
+    }
+    if (map.incomplete) return;
+    for (const Key<T>& key : keys) {
+      if (!key.required || map.Find(key.name) != nullptr) continue;
+      if (suggested.find(fmt::format(" {} ", key.name)) != std::string::npos)
+        continue;
+      ErrorAt(place, fmt::format("{} has no `{}`", what, key.name),
+              RequiredHint(key.name));
+    }
+  }
+
+  static std::string RequiredHint(std::string_view key) {
+    if (key == "shardinit")
+      return "start with `shardinit: 1`, the version of the format";
+    if (key == "init") return "name an initializer, such as `init: zeros`";
+    if (key == "shape")
+      return "list its dimensions, such as `shape: [8, 16]`; `[]` is a scalar";
+    if (key == "axes") return "write `mesh: {axes: {data: 8}}`";
+    return {};
+  }
+
+  // Top level.
+
+  void ReadVersion(const Node::Entry&, ModelSpec&) {}  // Checked file by file.
+
+  void ReadName(const Node::Entry& entry, ModelSpec& model) {
+    if (IsText(entry) && CheckModelName(*entry.value, diagnostics_))
+      model.name = Text(*entry.value);
+  }
+
+  void ReadSeed(const Node::Entry& entry, ModelSpec& model) {
+    model.seed = ReadExpr(entry);
+  }
+  void ReadDtype(const Node::Entry& entry, ModelSpec& model) {
+    model.dtype = ReadWord(entry);
+  }
+  void ReadEngine(const Node::Entry& entry, ModelSpec& model) {
+    model.engine = ReadWord(entry);
+  }
+  void ReadUneven(const Node::Entry& entry, ModelSpec& model) {
+    model.uneven = ReadChoice(entry, kUnevenPolicies);
+  }
+  void ReadReplicas(const Node::Entry& entry, ModelSpec& model) {
+    model.replicas = ReadChoice(entry, kReplicaPolicies);
+  }
+
+  void ReadVars(const Node::Entry& entry, ModelSpec& model) {
+    model.vars = ReadExprs(entry, "variable");
+  }
+
+  void ReadMesh(const Node::Entry& entry, ModelSpec& model) {
+    if (IsMap(entry, "such as `{axes: {data: 8}}`"))
+      ReadMap(*entry.value, entry.key->span, "`mesh`", kMeshKeys, model);
+  }
+
+  void ReadMeshAxes(const Node::Entry& entry, ModelSpec& model) {
+    model.mesh = ReadExprs(entry, "mesh axis");
+  }
+
+  void ReadRules(const Node::Entry& entry, ModelSpec& model) {
+    constexpr std::string_view kForm =
+        "a rule has the form `{logical: axis}`, `{logical: [axis, axis]}` or "
+        "`{logical: null}`";
+    model.has_rules = true;
+    if (!IsSequence(entry, kForm)) return;
+    for (const Node::Entry& item : entry.value->entries) {
+      const Node& rule = *item.value;
+      if (!rule.IsMap() || rule.entries.size() != 1) {
+        Error(rule,
+              rule.IsMap()
+                  ? fmt::format("a rule has one entry, not {}",
+                                rule.entries.size())
+                  : fmt::format("a rule is a mapping, not {}", Describe(rule)),
+              std::string(kForm));
+        continue;
+      }
+      const Node::Entry& only = rule.entries[0];
+      if (!CheckIdentifier(*only.key, "logical axis", diagnostics_)) continue;
+      model.rules.push_back({Text(*only.key), ReadMeshAxisList(*only.value)});
+    }
+  }
+
+  void ReadInits(const Node::Entry& entry, ModelSpec& model) {
+    if (!IsMap(entry, "such as `{base: {normal: {std: 0.02}}}`")) return;
+    for (const Node::Entry& item : entry.value->entries) {
+      if (!CheckIdentifier(*item.key, "initializer", diagnostics_)) continue;
+      if (std::optional<InitSpec> init = ReadInit(*item.value)) {
+        model.inits.push_back({Text(*item.key), std::move(*init)});
+      }
+    }
+  }
+
+  void ReadModules(const Node::Entry& entry, ModelSpec& model) {
+    if (IsMap(entry, "of modules and tensors"))
+      ReadModule(entry, 0, model.modules);
+  }
+
+  // Modules and tensors. `prefix`: bytes of the path before these names.
+
+  void ReadModule(const Node::Entry& entry, size_t prefix, ModuleSpec& module) {
+    module.span = entry.key->span;
+    bool has_members = false;
+    for (const Node::Entry& item : entry.value->entries) {
+      if (item.key->text == "repeat") {
+        ReadRepeat(item, module);
+        continue;
+      }
+      has_members = true;
+      if (CheckPath(*item.key, prefix, diagnostics_))
+        ReadMember(item, prefix + item.key->text.size() + 1, module);
+    }
+    if (!has_members && !entry.value->incomplete)
+      Error(*entry.key,
+            fmt::format("module {} is empty", Quote(entry.key->text)));
+  }
+
+  void ReadMember(const Node::Entry& item, size_t prefix, ModuleSpec& module) {
+    if (!item.value->IsMap()) {
+      Error(*item.value,
+            fmt::format(
+                "{} must be a tensor or a module, which are mappings, not {}",
+                Quote(item.key->text), Describe(*item.value)),
+            "a tensor has the form `{shape: [8, 16], init: zeros}`");
+    } else if (IsTensor(*item.value)) {
+      TensorSpec tensor;
+      tensor.span = item.key->span;
+      ReadMap(*item.value, tensor.span,
+              fmt::format("tensor {}", Quote(item.key->text)), kTensorKeys,
+              tensor);
+      CheckRank(tensor);
+      module.members.push_back({Text(*item.key), std::move(tensor)});
+    } else {
+      auto child = std::make_unique<ModuleSpec>();
+      ReadModule(item, prefix, *child);
+      module.members.push_back({Text(*item.key), std::move(child)});
+    }
+  }
+
+  // What has a shape is a tensor. So is what has a tensor's key with a value
+  // that no module's member has: its shape was forgotten.
+  static bool IsTensor(const Node& map) {
+    if (map.Find("shape") != nullptr) return true;
+    return std::any_of(kTensorKeys.begin(), kTensorKeys.end(),
+                       [&](const Key<TensorSpec>& key) {
+                         const Node* value = map.Find(key.name);
+                         return value != nullptr && !value->IsMap();
+                       });
+  }
+
+  void ReadRepeat(const Node::Entry& entry, ModuleSpec& module) {
+    constexpr std::string_view kForm = "such as `repeat: {layer: 32}`";
+    if (!IsMap(entry, kForm)) return;
+    if (entry.value->entries.size() != 1) {
+      Error(*entry.value,
+            fmt::format("`repeat` has one variable, not {}",
+                        entry.value->entries.size()),
+            std::string(kForm));
+      return;
+    }
+    const Node::Entry& only = entry.value->entries[0];
+    if (!CheckIdentifier(*only.key, "repeat variable", diagnostics_)) return;
+    module.repeat = {Text(*only.key), ReadExpr(only)};
+  }
+
+  void ReadShape(const Node::Entry& entry, TensorSpec& tensor) {
+    tensor.shape_span = entry.value->span;
+    shape_is_list_ =
+        IsSequence(entry, "of dimensions, such as `[8, 16]`; `[]` is a scalar");
+    if (!shape_is_list_) return;
+    const std::vector<Node::Entry>& items = entry.value->entries;
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (ReportCutCall(items, &i)) {
+        tensor.shape.push_back(nullptr);
+        continue;
+      }
+      tensor.shape.push_back(
+          ReadExpr({entry.key, items[i].value}, "a dimension"));
+    }
+  }
+
+  void ReadTensorAxes(const Node::Entry& entry, TensorSpec& tensor) {
+    if (!IsSequence(entry, "of one logical axis for each dimension")) return;
+    auto& axes = tensor.axes.emplace();
+    axes.span = entry.value->span;
+    for (const Node::Entry& item : entry.value->entries) {
+      axes.value.push_back(item.value->IsNull()
+                               ? Located<std::string>{"", item.value->span}
+                               : ReadAxisName(*item.value, "logical axis"));
+    }
+  }
+
+  void ReadTensorDtype(const Node::Entry& entry, TensorSpec& tensor) {
+    tensor.dtype = ReadWord(entry);
+  }
+  void ReadTensorInit(const Node::Entry& entry, TensorSpec& tensor) {
+    tensor.init = ReadInit(*entry.value);
+  }
+  void ReadTensorUneven(const Node::Entry& entry, TensorSpec& tensor) {
+    tensor.uneven = ReadChoice(entry, kUnevenPolicies);
+  }
+
+  void ReadShard(const Node::Entry& entry, TensorSpec& tensor) {
+    if (!IsSequence(entry,
+                    "of one entry for each dimension: `axis`, `[axis, axis]` "
+                    "or `null`"))
+      return;
+    auto& shard = tensor.shard.emplace();
+    shard.span = entry.value->span;
+    for (const Node::Entry& item : entry.value->entries)
+      shard.value.push_back(ReadMeshAxisList(*item.value));
+  }
+
+  void ReadKey(const Node::Entry& entry, TensorSpec& tensor) {
+    if (IsText(entry) && CheckKey(*entry.value, diagnostics_))
+      tensor.key = Text(*entry.value);
+  }
+
+  void CheckRank(const TensorSpec& tensor) {
+    // Without a good shape there is nothing to compare with.
+    if (tensor.shape_span.source == nullptr || !shape_is_list_) return;
+    const size_t rank = tensor.shape.size();
+    if (tensor.axes && tensor.axes->value.size() != rank) {
+      ErrorAt(tensor.axes->span,
+              fmt::format("`axes` has {}, but the shape has {}",
+                          Count(tensor.axes->value.size(), "name"),
+                          Count(rank, "dimension")),
+              "name one logical axis for each dimension; `null` for none");
+      diagnostics_.Note(tensor.shape_span, "the shape");
+    }
+    if (tensor.shard && tensor.shard->value.size() > rank) {
+      ErrorAt(tensor.shard->span,
+              fmt::format("`shard` has {}, but the shape has {}",
+                          Count(tensor.shard->value.size(), "entry", "entries"),
+                          Count(rank, "dimension")),
+              "give at most one entry for each dimension");
+      diagnostics_.Note(tensor.shape_span, "the shape");
+    }
+  }
+
+  // Values.
+
+  static std::string Count(size_t n, std::string_view one,
+                           std::string_view many = {}) {
+    if (n == 1) return fmt::format("1 {}", one);
+    return many.empty() ? fmt::format("{} {}s", n, one)
+                        : fmt::format("{} {}", n, many);
+  }
+
+  std::optional<InitSpec> ReadInit(const Node& node) {
+    constexpr std::string_view kForm =
+        "write a name, such as `zeros`, or `{normal: {std: 0.02}}`";
+    if (node.IsScalar() && !IsNumber(node) && !IsBoolean(node)) {
+      if (!CheckIdentifier(node, "initializer", diagnostics_))
+        return std::nullopt;
+      return InitSpec{Text(node), {}};
+    }
+    if (!node.IsMap()) {
+      Error(node,
+            fmt::format("an initializer is a name or a mapping, not {}",
+                        Describe(node)),
+            std::string(kForm));
+      return std::nullopt;
+    }
+    if (node.entries.size() != 1) {
+      Error(node,
+            fmt::format("an initializer has one name, not {}",
+                        node.entries.size()),
+            std::string(kForm));
+      return std::nullopt;
+    }
+    const Node::Entry& only = node.entries[0];
+    if (!CheckIdentifier(*only.key, "initializer", diagnostics_))
+      return std::nullopt;
+    if (!IsMap(only, "of arguments, such as `{std: 0.02}`"))
+      return std::nullopt;
+    return InitSpec{Text(*only.key), ReadExprs(only, "argument")};
+  }
+
+  // `null`, `axis` or `[axis, axis]`.
+  AxisList ReadMeshAxisList(const Node& node) {
+    AxisList axes = {{}, node.span};
+    if (node.IsSequence()) {
+      for (const Node::Entry& item : node.entries)
+        axes.value.push_back(ReadAxisName(*item.value, "mesh axis"));
+    } else if (!node.IsNull()) {
+      axes.value.push_back(ReadAxisName(node, "mesh axis"));
+    }
+    return axes;
+  }
+
+  Located<std::string> ReadAxisName(const Node& node, std::string_view what) {
+    if (!node.IsScalar()) {
+      Error(node, fmt::format("a {} is a name, not {}", what, Describe(node)));
+    } else {
+      CheckIdentifier(node, what, diagnostics_);
+    }
+    return Text(node);
+  }
+
+  // A mapping of names to expressions.
+  std::vector<Named<ExprPtr>> ReadExprs(const Node::Entry& entry,
+                                        std::string_view what) {
+    std::vector<Named<ExprPtr>> exprs;
+    if (!IsMap(entry, "of names to numbers")) return exprs;
+    const std::vector<Node::Entry>& items = entry.value->entries;
+    for (size_t i = 0; i < items.size(); ++i) {
+      const Node& name = *items[i].key;
+      if (!CheckIdentifier(name, what, diagnostics_)) continue;
+      const bool cut = ReportCutCall(items, &i);
+      exprs.push_back({Text(name), cut ? nullptr : ReadExpr(items[i])});
+    }
+    return exprs;
+  }
+
+  // Moves `*at` to the last piece of a call that a YAML comma has cut.
+  bool ReportCutCall(const std::vector<Node::Entry>& items, size_t* at) {
+    const size_t pieces = PiecesOfCall(items, *at);
+    if (pieces == 1) return false;
+    Error(*items[*at].value,
+          "a comma ends the value here, inside the parentheses",
+          "put the whole expression in quotes, such as \"max(a, b)\"");
+    *at += pieces - 1;
+    return true;
+  }
+
+  ExprPtr ReadExpr(const Node::Entry& entry, std::string_view what = {}) {
+    const Node& node = *entry.value;
+    const std::string subject =
+        what.empty() ? Quote(entry.key->text) : std::string(what);
+    if (!node.IsScalar() || IsBoolean(node)) {
+      Error(
+          node,
+          fmt::format("{} must be a number or an expression, not {}", subject,
+                      Describe(node)),
+          node.IsSequence() || node.IsMap() ? "" : "such as `4096` or `2 * d`");
+      return nullptr;
+    }
+    if (node.quoted && IsNumberText(node.text)) {
+      Error(node,
+            fmt::format("{} must be a number, but {} in quotes is text",
+                        subject, Quote(node.text)),
+            "remove the quotes; they are for expressions with commas");
+      return nullptr;
+    }
+    if (!node.verbatim) {
+      Error(node,
+            fmt::format("{} must be an expression in one line, without escapes",
+                        subject));
+      return nullptr;
+    }
+    Span span = node.span;
+    span.column += node.text.data() == nullptr || !IsInQuotes(node) ? 0 : 1;
+    return ParseExpr(node.text, span, diagnostics_);
+  }
+
+  // `!!str 5` is quoted in effect, but has no quotes.
+  static bool IsInQuotes(const Node& node) {
+    return node.span.length == node.text.size() + 2;
+  }
+
+  std::optional<Located<std::string>> ReadWord(const Node::Entry& entry) {
+    if (!IsText(entry)) return std::nullopt;
+    if (!CheckIdentifier(*entry.value, Quote(entry.key->text), diagnostics_))
+      return std::nullopt;
+    return Text(*entry.value);
+  }
+
+  std::optional<Located<std::string>> ReadChoice(
+      const Node::Entry& entry, const std::vector<std::string>& choices) {
+    const Node& node = *entry.value;
+    if (node.IsScalar() &&
+        std::find(choices.begin(), choices.end(), node.text) != choices.end())
+      return Text(node);
+    Error(node,
+          fmt::format("{} must be `{}` or `{}`, not {}", Quote(entry.key->text),
+                      choices[0], choices[1], Describe(node)),
+          node.IsScalar() && !Closest(node.text, choices).empty()
+              ? DidYouMean(node.text, choices)
+              : "");
+    return std::nullopt;
+  }
+
+  // Kinds. Each reports, naming the key, what it does not find.
+
+  bool IsMap(const Node::Entry& entry, std::string_view hint) {
+    if (entry.value->IsMap()) return true;
+    ReportKind(entry, "a mapping", hint);
+    return false;
+  }
+
+  bool IsSequence(const Node::Entry& entry, std::string_view hint) {
+    if (entry.value->IsSequence()) return true;
+    ReportKind(entry, "a list", hint);
+    return false;
+  }
+
+  bool IsText(const Node::Entry& entry) {
+    const Node& node = *entry.value;
+    if (node.IsScalar() && !IsBoolean(node) && !IsNumber(node)) return true;
+    ReportKind(entry, "text", node.IsScalar() ? "put it in quotes" : "");
+    return false;
+  }
+
+  void ReportKind(const Node::Entry& entry, std::string_view wanted,
+                  std::string_view hint) {
+    Error(*entry.value,
+          fmt::format("{} must be {}, not {}", Quote(entry.key->text), wanted,
+                      Describe(*entry.value)),
+          std::string(hint));
+  }
+
+  static Located<std::string> Text(const Node& node) {
+    return {std::string(node.text), node.span};
+  }
+
+  void Error(const Node& node, std::string message, std::string hint = {}) {
+    ErrorAt(node.span, std::move(message), std::move(hint));
+  }
+  void ErrorAt(Span span, std::string message, std::string hint = {}) {
+    diagnostics_.Error(span, std::move(message), std::move(hint));
+  }
+
+  Diagnostics& diagnostics_;
+  bool shape_is_list_ = false;  // Of the tensor that is being read.
+};
+
+const std::vector<SpecParser::Key<ModelSpec>> SpecParser::kModelKeys = {
+    {"shardinit", true, &SpecParser::ReadVersion},
+    {"name", true, &SpecParser::ReadName},
+    {"seed", false, &SpecParser::ReadSeed},
+    {"dtype", false, &SpecParser::ReadDtype},
+    {"engine", false, &SpecParser::ReadEngine},
+    {"vars", false, &SpecParser::ReadVars},
+    {"mesh", false, &SpecParser::ReadMesh},
+    {"rules", false, &SpecParser::ReadRules},
+    {"init", false, &SpecParser::ReadInits},
+    {"uneven", false, &SpecParser::ReadUneven},
+    {"replicas", false, &SpecParser::ReadReplicas},
+    {"include", false, &SpecParser::ReadVersion},  // Merged by LoadTree.
+    {"modules", true, &SpecParser::ReadModules},
+};
+
+const std::vector<SpecParser::Key<ModelSpec>> SpecParser::kMeshKeys = {
+    {"axes", true, &SpecParser::ReadMeshAxes},
+};
+
+const std::vector<SpecParser::Key<TensorSpec>> SpecParser::kTensorKeys = {
+    {"shape", true, &SpecParser::ReadShape},
+    {"axes", false, &SpecParser::ReadTensorAxes},
+    {"dtype", false, &SpecParser::ReadTensorDtype},
+    {"init", true, &SpecParser::ReadTensorInit},
+    {"shard", false, &SpecParser::ReadShard},
+    {"uneven", false, &SpecParser::ReadTensorUneven},
+    {"key", false, &SpecParser::ReadKey},
+};
+
+}  // namespace
+
+ModelSpec LoadSpec(const SpecRequest& request, Diagnostics& diagnostics) {
+  NodeStore store;
+  const Node* root = LoadTree(request.path, store, diagnostics);
+  if (root == nullptr) return {};
+  root = ApplySets(root, request.sets, store, diagnostics);
+  root = ApplyMesh(root, request.mesh, store, diagnostics);
+  return SpecParser(diagnostics).Parse(*root);
+}
+
+}  // namespace shardinit

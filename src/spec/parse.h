@@ -1,0 +1,24 @@
+// YAML files, includes and command-line overrides → ModelSpec.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/diagnostics.h"
+#include "spec/spec.h"
+
+namespace shardinit {
+
+// What the user asked for on the command line.
+struct SpecRequest {
+  std::string path;               // A file, or `-` for standard input.
+  std::vector<std::string> sets;  // `mesh.axes.fsdp=8`, later wins.
+  std::string mesh;               // `fsdp=8,tensor=4`; empty: as in the spec.
+};
+
+// Reports everything that is wrong with syntax, keys and types to
+// `diagnostics`; the result is only to be used when it has no errors. Throws
+// Error when the file itself cannot be read.
+ModelSpec LoadSpec(const SpecRequest& request, Diagnostics& diagnostics);
+
+}  // namespace shardinit

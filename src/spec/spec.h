@@ -1,0 +1,79 @@
+// A spec as the user wrote it: syntax, keys and types are settled, every value
+// knows its place; no expression is evaluated and no name is looked up yet.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/source.h"
+#include "expr/expr.h"
+
+namespace shardinit {
+
+template <typename T>
+struct Named {
+  Located<std::string> name;
+  T value;
+};
+
+// `base`, `ones` (no arguments), or `{normal: {mean: 0, std: 0.02}}`.
+struct InitSpec {
+  Located<std::string> name;
+  std::vector<Named<ExprPtr>> arguments;  // In the order they were written.
+};
+
+// Mesh axes that cut one dimension, first is major; empty: not cut (`null`).
+using AxisList = Located<std::vector<Located<std::string>>>;
+
+struct TensorSpec {
+  Span span;  // Of the tensor's key.
+  std::vector<ExprPtr> shape;
+  Span shape_span;
+  // Logical axis names, one per dimension; an empty name is `null`.
+  std::optional<Located<std::vector<Located<std::string>>>> axes;
+  std::optional<Located<std::string>> dtype;
+  std::optional<InitSpec> init;
+  // The explicit PartitionSpec; may be shorter than the rank.
+  std::optional<Located<std::vector<AxisList>>> shard;
+  std::optional<Located<std::string>> uneven;
+  std::optional<Located<std::string>> key;  // Drawn under this path instead.
+};
+
+struct ModuleSpec;
+using ModuleMember = std::variant<TensorSpec, std::unique_ptr<ModuleSpec>>;
+
+struct ModuleSpec {
+  Span span;
+  // `repeat: {layer: layers}`: members stand under <0>, <1>, … and may use
+  // `layer`.
+  std::optional<Named<ExprPtr>> repeat;
+  std::vector<Named<ModuleMember>> members;  // Names may hold dots.
+};
+
+// `{mlp: tensor}`; the first rule that applies wins.
+struct RuleSpec {
+  Located<std::string> logical;
+  AxisList axes;
+};
+
+struct ModelSpec {
+  Located<std::string> name;
+  ExprPtr seed;  // Null: 0.
+  std::optional<Located<std::string>>
+      dtype;  // Absent: every tensor says its own.
+  std::optional<Located<std::string>> engine;
+  std::optional<Located<std::string>> uneven;  // `error` (default) or `chunk`.
+  std::optional<Located<std::string>>
+      replicas;  // `dedupe` (default) or `full`.
+  std::vector<Named<ExprPtr>> vars;
+  std::vector<Named<ExprPtr>> mesh;  // Axes in order: row-major, last fastest.
+  bool has_rules = false;
+  std::vector<RuleSpec> rules;
+  std::vector<Named<InitSpec>> inits;
+  ModuleSpec modules;
+};
+
+}  // namespace shardinit

@@ -1,0 +1,435 @@
+// The only file that knows yaml-cpp, and only its event interface: yaml-cpp's
+// own tree expands aliases without bound, keeps duplicate keys and guesses
+// types by the C++ locale.
+#include "spec/yaml.h"
+
+#include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/exceptions.h>
+#include <yaml-cpp/parser.h>
+
+#include <algorithm>
+#include <istream>
+#include <optional>
+#include <streambuf>
+#include <unordered_map>
+
+#include "base/text.h"
+#include "spec/yaml_text.h"
+
+namespace shardinit {
+namespace {
+
+// Reading from a string_view without copying it.
+class ViewBuffer : public std::streambuf {
+ public:
+  explicit ViewBuffer(std::string_view text) {
+    char* begin = const_cast<char*>(text.data());
+    setg(begin, begin, begin + text.size());
+  }
+};
+
+// Thrown to leave yaml-cpp when there is no point in going on.
+struct Stop {};
+
+struct Problem {
+  size_t offset;
+  Span span;
+  std::string message, hint;
+  std::optional<Span> note_span;
+  std::string note;
+};
+
+// Builds the tree from yaml-cpp's events. Problems are kept until the end,
+// since a syntax error found later may be the cause of an earlier one.
+class Builder : public YAML::EventHandler {
+ public:
+  Builder(const Source& source, size_t begin, NodeStore& store)
+      : text_(source, begin), store_(store) {}
+
+  const Node* root() const { return root_; }
+  void Report(Diagnostics& diagnostics) const;
+  void Fail(const YAML::ParserException& error);
+
+  void OnDocumentStart(const YAML::Mark& mark) override;
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override;
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override;
+  void OnScalar(const YAML::Mark& mark, const std::string& tag,
+                YAML::anchor_t anchor, const std::string& value) override;
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag,
+                       YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value style) override {
+    Open(Node::Kind::kSequence, mark, tag, anchor, style);
+  }
+  void OnSequenceEnd() override { Close(); }
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag,
+                  YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value style) override {
+    Open(Node::Kind::kMap, mark, tag, anchor, style);
+  }
+  void OnMapEnd() override { Close(); }
+
+ private:
+  struct Level {
+    Node* node;
+    size_t offset;
+    bool flow;
+    YAML::anchor_t anchor;
+    const Node* key = nullptr;  // Of the entry whose value comes next.
+    bool drop = false;          // That entry has a bad key.
+  };
+  struct Anchor {
+    const Node* node = nullptr;  // Null while its node is still open.
+    Span span;
+  };
+
+  Node* NewNode(Node::Kind kind, Span span);
+  void Open(Node::Kind kind, const YAML::Mark& mark, const std::string& tag,
+            YAML::anchor_t anchor, YAML::EmitterStyle::value style);
+  void Close();
+  void Attach(const Node* node, size_t offset, bool is_alias = false);
+  void AttachKey(Level& level, const Node* key, size_t offset, bool is_alias);
+  void DropDuplicates(Node& map);
+  void CheckTag(const std::string& tag, Node::Kind kind,
+                const YAML::Mark& mark);
+  void SetAnchor(YAML::anchor_t anchor, const Node* node, Span span);
+  void Add(size_t offset, Span span, std::string message,
+           std::string hint = {}) {
+    problems_.push_back(
+        {offset, span, std::move(message), std::move(hint), {}, {}});
+  }
+
+  YamlText text_;
+  NodeStore& store_;
+  const Node* root_ = nullptr;
+  bool has_document_ = false;
+  size_t last_ = 0;  // Offset of the last event.
+  std::vector<Level> open_;
+  std::vector<Anchor> anchors_;
+  std::vector<Problem> problems_;
+};
+
+Node* Builder::NewNode(Node::Kind kind, Span span) {
+  if (!store_.Count(1)) {
+    Add(0, span,
+        fmt::format("the spec has more than {} values", NodeStore::kMostNodes),
+        "use `repeat` for layers that are alike");
+    throw Stop();
+  }
+  Node* node = store_.New();
+  node->kind = kind;
+  node->span = span;
+  return node;
+}
+
+void Builder::OnDocumentStart(const YAML::Mark& mark) {
+  if (has_document_) {
+    const size_t offset = text_.OffsetOf(mark.pos);
+    if (text_.At(offset).starts_with("---")) {
+      Add(offset, text_.SpanAt(offset, 3), "a second YAML document starts here",
+          "a spec is one document; split the file");
+    } else {
+      Add(offset, text_.LineSpan(offset),
+          "this does not belong to the mapping or list above it",
+          "check the indentation");
+    }
+    throw Stop();
+  }
+  has_document_ = true;
+}
+
+void Builder::OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) {
+  size_t offset = text_.OffsetOf(mark.pos);
+  const size_t length = text_.NullLength(offset);
+  Span span = text_.SpanAt(offset, std::max<size_t>(length, 1));
+  // A value that is not written has its key's place.
+  if (length == 0 && !open_.empty() && open_.back().key != nullptr)
+    span = open_.back().key->span;
+  Node* node = NewNode(Node::Kind::kNull, span);
+  SetAnchor(anchor, node, span);
+  Attach(node, offset);
+}
+
+void Builder::OnAlias(const YAML::Mark& mark, YAML::anchor_t id) {
+  const size_t offset = text_.OffsetOf(mark.pos);
+  const Span span = text_.WordSpan(offset);
+  const Anchor& anchor = anchors_[id - 1];
+  if (anchor.node == nullptr) {
+    problems_.push_back({offset,
+                         span,
+                         "this alias stands inside the value that it names",
+                         {},
+                         anchor.span,
+                         "the value starts here"});
+    throw Stop();
+  }
+  if (!store_.Count(anchor.node->size)) {
+    Add(offset, span,
+        fmt::format("aliases expand to more than {} values",
+                    NodeStore::kMostNodes),
+        "use `repeat` for layers that are alike");
+    throw Stop();
+  }
+  if (open_.size() + anchor.node->height > NodeStore::kDeepest) {
+    Add(offset, span,
+        fmt::format("aliases nest more than {} levels deep",
+                    NodeStore::kDeepest));
+    throw Stop();
+  }
+  Attach(anchor.node, offset, true);
+}
+
+void Builder::OnScalar(const YAML::Mark& mark, const std::string& tag,
+                       YAML::anchor_t anchor, const std::string& value) {
+  const size_t begin = text_.OffsetOf(mark.pos);
+  CheckTag(tag, Node::Kind::kScalar, mark);
+  const ScalarPlace place = text_.PlaceScalar(begin, value);
+  Node* node = NewNode(Node::Kind::kScalar, place.span);
+  node->quoted = place.style != ScalarPlace::Style::kPlain ||
+                 tag == "tag:yaml.org,2002:str";
+  node->verbatim = place.verbatim;
+  node->text = place.verbatim ? place.text : store_.Keep(value);
+  if (place.unterminated) {
+    Add(place.offset, text_.SpanAt(place.offset, 1),
+        "this quote is never closed");
+    throw Stop();
+  }
+  if (place.style == ScalarPlace::Style::kPlain && !place.verbatim) {
+    Add(place.offset, place.span, "this text goes on in the next line",
+        "check the indentation of the next line, or put the text in quotes");
+    // Its first line stands for it.
+    node->text = place.text.substr(0, place.span.length);
+    node->verbatim = true;
+  }
+  SetAnchor(anchor, node, place.span);
+  Attach(node, begin);
+}
+
+void Builder::Open(Node::Kind kind, const YAML::Mark& mark,
+                   const std::string& tag, YAML::anchor_t anchor,
+                   YAML::EmitterStyle::value style) {
+  const size_t offset = text_.OffsetOf(mark.pos);
+  CheckTag(tag, kind, mark);
+  const bool flow = style == YAML::EmitterStyle::Flow;
+  const Span span = text_.CollectionSpan(offset, flow);
+  if (open_.size() >= NodeStore::kDeepest) {
+    Add(offset, span,
+        fmt::format("nested more than {} levels deep", NodeStore::kDeepest));
+    throw Stop();
+  }
+  last_ = std::max(last_, offset);
+  SetAnchor(anchor, nullptr, span);
+  open_.push_back({.node = NewNode(kind, span),
+                   .offset = offset,
+                   .flow = flow,
+                   .anchor = anchor});
+}
+
+void Builder::Close() {
+  const Level level = open_.back();
+  open_.pop_back();
+  Node& node = *level.node;
+  if (node.IsMap()) DropDuplicates(node);
+  node.entries.shrink_to_fit();
+  uint64_t size = 1;
+  for (const Node::Entry& entry : node.entries) {
+    size += entry.value->size + (entry.key != nullptr ? 1 : 0);
+    node.height = std::max<int>(node.height, entry.value->height + 1);
+  }
+  node.size = size;  // At most kMostNodes, which Count saw to.
+  SetAnchor(level.anchor, &node, node.span);
+  Attach(&node, level.offset);
+}
+
+void Builder::Attach(const Node* node, size_t offset, bool is_alias) {
+  last_ = std::max(last_, offset);
+  if (open_.empty()) {
+    root_ = node;
+    return;
+  }
+  Level& level = open_.back();
+  if (level.node->IsSequence()) {
+    level.node->entries.push_back({nullptr, node});
+  } else if (level.key == nullptr) {
+    AttachKey(level, node, offset, is_alias);
+  } else {
+    if (level.drop) {
+      level.node->incomplete = true;
+    } else {
+      level.node->entries.push_back({level.key, node});
+    }
+    level.key = nullptr;
+  }
+}
+
+void Builder::AttachKey(Level& level, const Node* key, size_t offset,
+                        bool is_alias) {
+  level.key = key;
+  level.drop = true;
+  if (is_alias) {
+    Add(offset, text_.WordSpan(offset), "a key cannot be an alias",
+        "write the name");
+  } else if (key->IsNull()) {
+    Add(offset, key->span, "a key is missing here",
+        "a key that is called null needs quotes");
+  } else if (!key->IsScalar()) {
+    Add(offset, key->span,
+        fmt::format("a key must be a name, not {}", Describe(*key)));
+  } else if (key->text == "<<" && !key->quoted) {
+    Add(offset, key->span, "merge keys are not supported",
+        "use `include`, or repeat the keys");
+  } else {
+    level.drop = false;
+  }
+}
+
+void Builder::DropDuplicates(Node& map) {
+  std::unordered_map<std::string_view, const Node*> first;
+  first.reserve(map.entries.size());
+  std::erase_if(map.entries, [&](const Node::Entry& entry) {
+    const auto [earlier, is_new] =
+        first.try_emplace(entry.key->text, entry.key);
+    if (!is_new) {
+      problems_.push_back(
+          {0, entry.key->span,
+           fmt::format("key {} is given twice", Quote(entry.key->text)),
+           "remove one of them", earlier->second->span, "first here"});
+    }
+    return !is_new;
+  });
+}
+
+void Builder::CheckTag(const std::string& tag, Node::Kind kind,
+                       const YAML::Mark& mark) {
+  // "?" is a plain node, "!" a quoted one or an explicit `!`.
+  if (tag.empty() || tag == "?" || tag == "!") return;
+  constexpr std::string_view kCore = "tag:yaml.org,2002:";
+  if (tag.starts_with(kCore)) {
+    const std::string_view name = std::string_view(tag).substr(kCore.size());
+    const bool fits = kind == Node::Kind::kMap ? name == "map"
+                      : kind == Node::Kind::kSequence
+                          ? name == "seq"
+                          : name == "str" || name == "int" || name == "float";
+    if (fits) return;
+  }
+  const size_t offset = text_.OffsetOf(mark.pos);
+  Add(offset, text_.TagSpan(offset), "YAML tags have no meaning in a spec",
+      "remove the tag");
+}
+
+void Builder::SetAnchor(YAML::anchor_t anchor, const Node* node, Span span) {
+  if (anchor == 0) return;
+  if (anchors_.size() < anchor) anchors_.resize(anchor);
+  anchors_[anchor - 1] = {node, span};
+}
+
+// yaml-cpp's message, said so that it helps. Its mark is often where it gave
+// up, so the unclosed bracket or quote is looked for.
+void Builder::Fail(const YAML::ParserException& error) {
+  const size_t offset = text_.OffsetOf(std::max(error.mark.pos, 0));
+  const std::string& what = error.msg;
+  const bool in_flow = !open_.empty() && open_.back().flow;
+  if (in_flow && what.find("flow not found") != std::string::npos) {
+    const Level& level = open_.back();
+    // What looked wrong after the bracket was its consequence.
+    std::erase_if(problems_,
+                  [&](const Problem& p) { return p.offset > level.offset; });
+    const bool map = level.node->IsMap();
+    Add(level.offset, text_.SpanAt(level.offset, 1),
+        fmt::format("`{}` is never closed", map ? '{' : '['),
+        fmt::format("a `{}` or a comma is missing at or before line {}",
+                    map ? '}' : ']', text_.SpanAt(offset, 1).line));
+    return;
+  }
+  if (what == YAML::ErrorMsg::FLOW_END) {
+    // The innermost bracket: a single pair in a list has none.
+    const auto bracket = [&](const Level& level) {
+      return level.flow ? text_.At(level.offset).substr(0, 1) : "";
+    };
+    const auto open =
+        std::find_if(open_.rbegin(), open_.rend(), [&](const Level& level) {
+          return bracket(level) == "[" || bracket(level) == "{";
+        });
+    if (open != open_.rend()) {
+      problems_.push_back(
+          {offset,
+           text_.SpanAt(offset, 1),
+           fmt::format("`{}` cannot close `{}`", text_.At(offset).substr(0, 1),
+                       bracket(*open)),
+           {},
+           text_.SpanAt(open->offset, 1),
+           "opened here"});
+      return;
+    }
+  }
+  if (what == YAML::ErrorMsg::EOF_IN_SCALAR) {
+    if (const std::optional<size_t> quote = text_.FindOpenQuote(last_)) {
+      Add(*quote, text_.SpanAt(*quote, 1), "this quote is never closed");
+      return;
+    }
+  }
+  // Text that ran on to this line did so for the same reason.
+  const size_t line = text_.SpanAt(offset, 1).line;
+  std::erase_if(problems_, [&](const Problem& p) {
+    return p.offset > 0 && p.span.line + 1 >= line && p.offset < offset &&
+           p.message.starts_with("this text goes on");
+  });
+  const SyntaxProblem problem = ExplainSyntax(what, text_, offset);
+  Add(offset, problem.span, problem.message, problem.hint);
+}
+
+void Builder::Report(Diagnostics& diagnostics) const {
+  for (const Problem& problem : problems_) {
+    diagnostics.Error(problem.span, problem.message, problem.hint);
+    if (problem.note_span) diagnostics.Note(*problem.note_span, problem.note);
+  }
+}
+
+}  // namespace
+
+const Node* Node::Find(std::string_view key) const {
+  for (const Entry& entry : entries) {
+    if (entry.key != nullptr && entry.key->text == key) return entry.value;
+  }
+  return nullptr;
+}
+
+std::string Describe(const Node& node) {
+  switch (node.kind) {
+    case Node::Kind::kNull:
+      return "nothing";
+    case Node::Kind::kSequence:
+      return "a list";
+    case Node::Kind::kMap:
+      return "a mapping";
+    case Node::Kind::kScalar:
+      break;
+  }
+  return Quote(node.text);
+}
+
+const Node* ParseYaml(const Source& source, size_t begin, NodeStore& store,
+                      Diagnostics& diagnostics) {
+  ViewBuffer buffer(std::string_view(source.text).substr(begin));
+  std::istream stream(&buffer);
+  Builder builder(source, begin, store);
+  bool finished = false;
+  try {
+    YAML::Parser parser(stream);
+    while (parser.HandleNextDocument(builder)) continue;
+    finished = true;
+  } catch (const YAML::ParserException& error) {
+    builder.Fail(error);
+  } catch (const Stop&) {
+    // The reason is among the problems.
+  }
+  builder.Report(diagnostics);
+  if (!finished) return nullptr;
+  if (builder.root() != nullptr) return builder.root();
+  Node* nothing = store.New();
+  nothing->span = {&source, 0, 0, 0};
+  return nothing;
+}
+
+}  // namespace shardinit

@@ -1,0 +1,75 @@
+// YAML text → a tree whose every node knows where it was written. Scalars stay
+// text: what a scalar means is decided by the key that it stands under.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/diagnostics.h"
+#include "base/source.h"
+
+namespace shardinit {
+
+// Immutable once made: an alias is a second pointer to its anchor's node, and
+// overrides build new nodes on the path that they change.
+struct Node {
+  enum class Kind : uint8_t { kNull, kScalar, kSequence, kMap };
+  struct Entry {
+    const Node* key;  // Null in a sequence.
+    const Node* value;
+  };
+
+  Kind kind = Kind::kNull;
+  bool quoted = false;  // A scalar in quotes is text, never a number.
+  // The bytes in the source, between the quotes if there are any, are `text`:
+  // places inside it are exact.
+  bool verbatim = false;
+  // A map whose bad entries, which were reported, were left out.
+  bool incomplete = false;
+  uint8_t height = 1;  // Levels of nesting, this one included.
+  uint32_t size = 1;   // Nodes from here on, each alias counted in full.
+  Span span;           // With the quotes; of a collection, its first line.
+  std::string_view text;
+  std::vector<Entry> entries;
+
+  bool IsNull() const { return kind == Kind::kNull; }
+  bool IsScalar() const { return kind == Kind::kScalar; }
+  bool IsSequence() const { return kind == Kind::kSequence; }
+  bool IsMap() const { return kind == Kind::kMap; }
+
+  // A map's value, or null.
+  const Node* Find(std::string_view key) const;
+};
+
+// What a mistake was found in, for messages: "a list", "`4096`", "nothing".
+std::string Describe(const Node& node);
+
+// Owns nodes, and bounds how many a spec with all its files and aliases has.
+class NodeStore {
+ public:
+  static constexpr size_t kMostNodes = 1'000'000;
+  static constexpr int kDeepest = 64;
+
+  Node* New() { return &nodes_.emplace_back(); }
+  std::string_view Keep(std::string text) {
+    return texts_.emplace_back(std::move(text));
+  }
+  // Counts nodes, written or through an alias; false: there are too many.
+  bool Count(uint64_t nodes) { return (count_ += nodes) <= kMostNodes; }
+
+ private:
+  std::deque<Node> nodes_;
+  std::deque<std::string> texts_;
+  uint64_t count_ = 0;
+};
+
+// Parses source.text from byte `begin` (of its first line) on. Null if the
+// text is no tree at all; otherwise everything reported is also repaired. Text
+// with nothing in it gives a null node whose line is 0.
+const Node* ParseYaml(const Source& source, size_t begin, NodeStore& store,
+                      Diagnostics& diagnostics);
+
+}  // namespace shardinit

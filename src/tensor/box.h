@@ -1,0 +1,54 @@
+// Shapes and the boxes that shards are: arithmetic on indices, all checked
+// before (a shape's element count fits 63 bits).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace shardinit {
+
+using Shape = std::vector<int64_t>;
+
+// The elements offset[d] <= i[d] < offset[d] + shape[d] of a larger tensor.
+struct Box {
+  Shape offset;
+  Shape shape;
+
+  bool operator==(const Box&) const = default;
+};
+
+// 1 for a scalar (no dimensions).
+inline int64_t ElementCount(const Shape& shape) {
+  int64_t count = 1;
+  for (const int64_t extent : shape) count *= extent;
+  return count;
+}
+
+inline Box WholeOf(const Shape& shape) { return {Shape(shape.size(), 0), shape}; }
+
+// How a box lies in its tensor's row-major order: `count` runs of `length`
+// consecutive elements. Runs are numbered in the box's own row-major order.
+//
+// Trailing dimensions that the box holds whole merge into the run: of a
+// [4, 6, 8] tensor, the box [1:3, 2:4, :] has 2 runs of 2 * 8 elements, 48 apart.
+class Runs {
+ public:
+  Runs(const Shape& global, const Box& box);
+
+  int64_t length() const { return length_; }
+  int64_t count() const { return count_; }
+  // Global linear index of the first element of run `r`.
+  int64_t Start(int64_t run) const;
+  // Runs r, r + 1, … up to the returned end (exclusive) start `stride()` apart.
+  int64_t EndOfStride(int64_t run) const;
+  int64_t stride() const { return stride_; }
+
+ private:
+  struct Dimension {
+    int64_t extent, offset, stride;
+  };
+  std::vector<Dimension> outer_;  // Dimensions that number the runs, last fastest.
+  int64_t length_ = 1, count_ = 1, base_ = 0, stride_ = 0;
+};
+
+}  // namespace shardinit

@@ -1,0 +1,123 @@
+"""What the command tests share: running shardinit, and reading its files with
+nothing but h5py, NumPy and the attributes that the format promises."""
+
+import hashlib
+import json
+import os
+import pathlib
+import subprocess
+
+import h5py
+import ml_dtypes
+import numpy as np
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BINARY = pathlib.Path(os.environ.get("SHARDINIT", ROOT / "build/release/src/shardinit")).resolve()
+TINY = ROOT / "configs/llama3-tiny.yaml"
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+
+DTYPES = {
+    "f32": np.dtype("<f4"),
+    "f64": np.dtype("<f8"),
+    "f16": np.dtype("<f2"),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+}
+
+# The variables through which a user's shell could reach the tests.
+CLEAN = {k: v for k, v in os.environ.items()
+         if not k.startswith(("SHARDINIT", "LC_", "LANG", "SLURM_", "NO_COLOR", "COLUMNS"))}
+
+
+def Run(*arguments, binary=BINARY, env=None, wrap=(), **options):
+    """Runs shardinit to its end. `wrap` is a command to run it under."""
+    options.setdefault("timeout", 120)
+    options.setdefault("stdout", subprocess.PIPE)
+    options.setdefault("stderr", subprocess.PIPE)
+    options.setdefault("stdin", subprocess.DEVNULL)
+    return subprocess.run([*map(str, wrap), str(binary), *map(str, arguments)],
+                          env={**CLEAN, **(env or {})}, text=True, errors="replace", **options)
+
+
+def Ok(*arguments, **options):
+    """As Run, and it must succeed."""
+    result = Run(*arguments, **options)
+    assert result.returncode == 0, f"exit {result.returncode}\n{result.stdout}\n{result.stderr}"
+    return result
+
+
+def Json(*arguments, **options):
+    return json.loads(Ok(*arguments, "--json", **options).stdout)
+
+
+def Tree(folder):
+    """Relative path → bytes of every file in a folder; folders map to None."""
+    folder = pathlib.Path(folder)
+    return {str(p.relative_to(folder)): None if p.is_dir() else p.read_bytes()
+            for p in sorted(folder.rglob("*"))}
+
+
+def Text(value):
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def ReadRaw(dataset):
+    """A dataset's stored bytes as an array, not passed through any conversion."""
+    dtype = DTYPES[Text(dataset.attrs["dtype"])]
+    words = np.empty(dataset.shape, dtype=f"<u{dtype.itemsize}")
+    if words.size:
+        dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, words, mtype=dataset.id.get_type())
+    return words
+
+
+def Datasets(file):
+    """Every dataset of a file that says which tensor it belongs to."""
+    found = []
+
+    def Visit(_, item):
+        if isinstance(item, h5py.Dataset) and "path" in item.attrs:
+            found.append(item)
+
+    file.visititems(Visit)
+    return found
+
+
+def RankFiles(folder):
+    return sorted(pathlib.Path(folder, "ranks").glob("rank-*.h5"))
+
+
+def Reassemble(folder):
+    """path → (dtype name, whole tensor as unsigned words), from the rank files alone.
+
+    Fails if any element is missing, or is there twice with different bits."""
+    tensors, seen = {}, {}
+    for name in RankFiles(folder):
+        with h5py.File(name, "r") as file:
+            for dataset in Datasets(file):
+                path = Text(dataset.attrs["path"])
+                dtype = Text(dataset.attrs["dtype"])
+                shape = tuple(int(n) for n in dataset.attrs["global_shape"])
+                offset = tuple(int(n) for n in dataset.attrs["offset"])
+                words = ReadRaw(dataset)
+                if path not in tensors:
+                    tensors[path] = (dtype, np.zeros(shape, words.dtype))
+                    seen[path] = np.zeros(shape, bool)
+                assert tensors[path][0] == dtype and tensors[path][1].shape == shape
+                box = tuple(slice(o, o + n) for o, n in zip(offset, dataset.shape))
+                assert tensors[path][1][box].shape == dataset.shape, f"{path}: box outside the tensor"
+                old = seen[path][box]
+                assert np.array_equal(tensors[path][1][box][old], words[old]), f"{path}: replicas differ"
+                tensors[path][1][box] = words
+                seen[path][box] = True
+    for path, mask in seen.items():
+        assert mask.all(), f"{path}: {mask.size - mask.sum()} elements are in no rank's file"
+    return tensors
+
+
+def Sha256(words):
+    return hashlib.sha256(np.ascontiguousarray(words).tobytes()).hexdigest()
+
+
+def Tensor(folder, path):
+    """One reassembled tensor, as numbers."""
+    dtype, words = Reassemble(folder)[path]
+    return words.view(DTYPES[dtype])

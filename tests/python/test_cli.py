@@ -1,0 +1,301 @@
+"""The command line as people and programs meet it."""
+
+import json
+import os
+import re
+import subprocess
+
+import pytest
+import yaml
+
+from support import BINARY, CLEAN, CONFIGS, Json, Ok, ROOT, Run, TINY
+
+COMMANDS = ["gen", "plan", "validate", "digest", "inspect", "verify", "finalize", "status"]
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli") / "good"
+    Ok("gen", TINY, "-o", folder)
+    return folder
+
+
+# JSON -------------------------------------------------------------------------
+
+def test_plan_json():
+    plan = Json("plan", TINY)
+    assert plan["name"] == "llama3-tiny"
+    assert plan["parameters"] == 5_768_448
+    assert plan["bytes"] == 2 * plan["parameters"]
+    assert plan["world_size"] == 4
+    assert plan["tensors"] == 21
+    assert plan["max_rank_bytes"] >= plan["bytes"] // 4
+
+
+@pytest.mark.parametrize("config, parameters, world_size", [
+    ("llama3.1-8b", 8_030_261_248, 8), ("llama3.1-70b", 70_553_706_496, 64),
+    ("llama3.1-405b", 405_853_388_800, 512)])
+def test_plans_of_the_large_models(config, parameters, world_size):
+    plan = Json("plan", ROOT / f"configs/{config}.yaml")
+    assert (plan["parameters"], plan["world_size"]) == (parameters, world_size)
+    assert plan["bytes"] == 2 * parameters
+
+
+@pytest.mark.parametrize("mesh", ["fsdp=2,tensor=2", "fsdp=3,tensor=1", "fsdp=5,tensor=3"])
+def test_boxes_of_all_ranks_cover_every_tensor(mesh):
+    seen, tensors = {}, {}
+    world_size = Json("plan", TINY, "--mesh", mesh)["world_size"]
+    largest = 0
+    for rank in range(world_size):
+        size = 0
+        for box in Json("plan", TINY, "--mesh", mesh, "--rank", rank)["boxes"]:
+            assert set(box) >= {"path", "dtype", "global_shape", "offset", "shape", "file"}
+            assert box["file"] == f"ranks/rank-{rank:05}.h5"
+            tensors[box["path"]] = box["global_shape"]
+            assert tuple(box["offset"]) not in seen.setdefault(box["path"], {})
+            seen[box["path"]][tuple(box["offset"])] = Product(box["shape"])
+            size += 2 * Product(box["shape"])
+        largest = max(largest, size)
+    assert {p: sum(b.values()) for p, b in seen.items()} == {p: Product(s) for p, s in tensors.items()}
+    assert largest == Json("plan", TINY, "--mesh", mesh)["max_rank_bytes"]
+
+
+def Product(extents):
+    product = 1
+    for n in extents:
+        product *= n
+    return product
+
+
+def test_json_of_every_command(good, tmp_path):
+    assert Json("validate", TINY) is not None
+    assert Json("gen", TINY, "-o", tmp_path / "out") is not None
+    assert Json("gen", TINY, "-o", tmp_path / "none", "--dry-run") is not None
+    for command in ["inspect", "verify", "status", "finalize"]:
+        assert Json(command, good) is not None
+    assert Json("inspect", good / "ranks/rank-00000.h5") is not None
+
+
+@pytest.mark.parametrize("arguments", [["validate", "missing.yaml"], ["verify", "missing"],
+                                       ["plan", TINY, "--mesh", "fsdp=0,tensor=1"]], ids=range(3))
+def test_json_of_failures(arguments):
+    result = Run(*arguments, "--json")
+    assert result.returncode in (2, 3, 5)
+    assert json.loads(result.stdout)
+
+
+def test_digest_only_gives_the_same_hashes():
+    whole = {t["path"]: t for t in Json("digest", TINY)["tensors"]}
+    some = {t["path"]: t for t in Json("digest", TINY, "--only", "*.norm.weight")["tensors"]}
+    assert some == {"model.norm.weight": whole["model.norm.weight"]}
+
+
+def test_digest_check(tmp_path):
+    Ok("digest", TINY, "--write", tmp_path / "golden")
+    Ok("digest", TINY, "--check", tmp_path / "golden")
+    Ok("digest", TINY, "--check", tmp_path / "golden", "--mesh", "fsdp=7,tensor=1")
+    result = Run("digest", TINY, "--check", tmp_path / "golden", "--set", "init.base.normal.std=0.03")
+    assert result.returncode == 1
+    assert "lm_head.weight" in result.stdout + result.stderr
+    (tmp_path / "golden").write_text("nonsense")
+    assert Run("digest", TINY, "--check", tmp_path / "golden").returncode in (2, 5)
+    assert Run("digest", TINY, "--check", tmp_path / "missing").returncode == 3
+
+
+def test_status(good, tmp_path):
+    Ok("gen", TINY, "-o", tmp_path / "out", "--ranks", "0,2")
+    assert Json("status", good)["complete"] and not Json("status", tmp_path / "out")["complete"]
+    text = Ok("status", tmp_path / "out").stdout
+    assert re.search(r"\b2\b.*\b4\b", text)
+    assert Run("finalize", tmp_path / "out").returncode in (1, 3)
+    assert not (tmp_path / "out/manifest.json").exists()
+    Ok("gen", TINY, "-o", tmp_path / "out", "--ranks", "1,3")
+    Ok("finalize", tmp_path / "out")
+    assert Json("status", tmp_path / "out")["complete"]
+
+
+def test_spec_from_standard_input():
+    digest = Json("digest", TINY)["model_digest"]
+    assert Json("digest", "-", stdin=open(TINY))["model_digest"] == digest
+
+
+def test_set_overrides(tmp_path):
+    assert Json("plan", TINY, "--set", "vars.layers=3")["parameters"] > 5_768_448
+    assert Json("plan", TINY, "--set", "mesh.axes.fsdp=4")["world_size"] == 8
+    assert Json("plan", TINY, "--set", "vars.layers=3", "--set", "vars.layers=2")["parameters"] == 5_768_448
+
+
+def test_include(tmp_path):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/base.yaml").write_bytes(TINY.read_bytes())
+    (tmp_path / "spec.yaml").write_text("include: models/base.yaml\nname: mine\nvars: {layers: 3}\n")
+    plan = Json("plan", tmp_path / "spec.yaml")
+    assert plan["name"] == "mine" and plan["parameters"] == Json("plan", TINY, "--set", "vars.layers=3")["parameters"]
+
+
+# Output -----------------------------------------------------------------------
+
+@pytest.mark.parametrize("arguments", [["--version"], ["plan", TINY], ["plan", TINY, "--json"], ["digest", TINY],
+                                       ["--help"], ["gen", "--help"]], ids=lambda a: "-".join(map(str, a))[-20:])
+def test_lost_output_is_an_error(arguments):
+    with open("/dev/full", "w") as full:
+        result = Run(*arguments, stdout=full)
+    assert result.returncode == 3 and result.stderr
+    closed = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", BINARY, *map(str, arguments)], env=CLEAN,
+                            stderr=subprocess.PIPE, text=True)
+    assert closed.returncode == 3, closed.stderr
+
+
+def test_gen_with_closed_standard_streams(tmp_path):
+    # A file that is opened then gets descriptor 0, 1 or 2: talk must not land in it.
+    for streams in [">&-", "2>&-", "<&- >&- 2>&-"]:
+        out = tmp_path / streams.replace(" ", "")
+        subprocess.run(["sh", "-c", f'exec "$@" {streams}', "sh", BINARY, "gen", TINY, "-o", out], env=CLEAN)
+        Ok("gen", TINY, "-o", out)
+        Ok("verify", out)
+
+
+def test_a_reader_that_stops_reading():
+    shell = f"'{BINARY}' plan '{ROOT}/configs/llama3.1-405b.yaml' --rank 0 --json | head -c 10 >/dev/null; echo ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, env=CLEAN)
+    assert result.stdout.strip() in ("0", "3", "141") and result.stderr == ""
+
+
+def test_talk_goes_to_standard_error(tmp_path):
+    result = Ok("gen", TINY, "-o", tmp_path / "out", "--progress", "always", "--json")
+    json.loads(result.stdout)
+    assert result.stderr
+    assert Ok("gen", TINY, "-o", tmp_path / "out2", "--progress", "never", "--json").stderr == ""
+
+
+def test_no_colour_without_a_terminal():
+    for env in [{}, {"NO_COLOR": "1"}, {"TERM": "xterm-256color"}]:
+        result = Run("plan", TINY, "--mesh", "nonsense", env=env)
+        assert "\x1b" not in result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {"TERM": ""}, {"TERM": "xterm"}], ids=str)
+def test_terminals(env, tmp_path):
+    import pty
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.execve(BINARY, [str(BINARY), "gen", str(TINY), "-o", str(tmp_path / "out")], {**CLEAN, **env})
+    text = b""
+    while True:
+        try:
+            data = os.read(fd, 4096)
+        except OSError:
+            break
+        if not data:
+            break
+        text += data
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, text
+    if "TERM" in env and env["TERM"] != "xterm":
+        assert b"\x1b" not in text
+    elif "NO_COLOR" in env:
+        assert not re.search(rb"\x1b\[[0-9;]*[1-9][0-9;]*m", text)
+
+
+# Usage ------------------------------------------------------------------------
+
+def test_version():
+    text = Ok("--version").stdout
+    assert re.match(r"shardinit \d+\.\d+\.\d+", text)
+    assert Json("--version")["targets"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--nonsense"], ["nonsense"], ["gen"], ["plan"], ["gen", TINY],
+                                       ["gen", TINY, "-o"], ["plan", TINY, TINY], ["plan", TINY, "--rank", "x"],
+                                       ["plan", TINY, "--rank", "-1"], ["gen", TINY, "-o", "x", "--jobs", "-1"], ["gen", TINY, "-o", "x", "--ranks", ""],
+                                       ["gen", TINY, "-o", "x", "--ranks", "0-"], ["gen", TINY, "-o", "x", "--ranks", "4"],
+                                       ["gen", TINY, "-o", "x", "--progress", "maybe"],
+                                       ["gen", TINY, "-o", "x", "--replicas", "none"],
+                                       ["gen", TINY, "-o", ""], ["plan", ""],
+                                       ["plan", TINY, "--set", "="], ["plan", TINY, "--mesh", ""],
+                                       ["plan", TINY, "--mesh", "fsdp=2,fsdp=2"],
+                                       ["plan", TINY, "--mesh", "fsdp=99999999999999999999,tensor=1"]],
+                         ids=lambda a: " ".join(map(str, a[:1] + a[2:])) or "none")
+def test_bad_usage(arguments, tmp_path):
+    result = Run(*arguments, cwd=tmp_path)
+    assert result.returncode == 2, result.stderr
+    assert result.stdout == "" and result.stderr.startswith(("shardinit", "--", "<"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("typed, meant", [("gne", "gen"), ("plna", "plan"), ("verfy", "verify"), ("digset", "digest"),
+                                          ("finalise", "finalize"), ("stat", "status"), ("inspct", "inspect")])
+def test_did_you_mean(typed, meant):
+    result = Run(typed)
+    assert result.returncode == 2
+    assert f"`{typed}`" in result.stderr and f"did you mean `{meant}`" in result.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_unknown_option_of_each_command(command):
+    result = Run(command, "--jsno")
+    assert result.returncode == 2 and "--jsno" in result.stderr
+
+
+# Documents --------------------------------------------------------------------
+
+def Options(text):
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text))
+
+
+def Manual(page):
+    """The page as a reader sees it, without the overstriking of bold and underline."""
+    text = subprocess.run(["mandoc", "-T", "utf8", page], capture_output=True, text=True, check=True).stdout
+    return re.sub(r".\x08", "", text)
+
+
+PAGES = sorted((ROOT / "man").glob("*.[157]"))
+
+
+def test_there_is_a_manual():
+    assert "shardinit.1" in [p.name for p in PAGES]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_manual_pages_are_well_formed(page):
+    result = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", page], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_manual_and_help_list_the_same_options(command):
+    page = ROOT / f"man/shardinit-{command}.1"
+    help_text = Ok(command, "--help").stdout
+    manual = Manual(page if page.exists() else ROOT / "man/shardinit.1")
+    if page.exists():
+        assert Options(manual) - {"--version", "--help"} == Options(help_text) - {"--version", "--help"}
+    else:
+        assert Options(help_text) - Options(manual) == set()
+
+
+def test_the_manual_has_no_option_that_is_gone():
+    known = Options(Ok("--help").stdout)
+    for command in COMMANDS:
+        known |= Options(Ok(command, "--help").stdout)
+    for page in PAGES:
+        assert Options(Manual(page)) - known == set(), page.name
+
+
+def test_help_lists_every_command():
+    text = Ok("--help").stdout
+    for command in COMMANDS:
+        assert re.search(rf"^\s+{command}\b", text, re.M)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.name)
+def test_configs_fit_the_schema(config):
+    import jsonschema
+    schema = json.loads((ROOT / "schemas/spec.schema.json").read_text())
+    jsonschema.Draft7Validator.check_schema(schema)
+    jsonschema.Draft7Validator(schema).validate(yaml.safe_load(config.read_text()))
+    assert config.read_text().startswith("# yaml-language-server: $schema=../schemas/spec.schema.json\n")
+
+
+def test_readme_has_the_two_commands():
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert "sh src/install.sh && shardinit gen configs/llama3-tiny.yaml -o /tmp/tiny" in lines
+    assert "sh tests/run.sh" in lines

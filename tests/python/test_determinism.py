@@ -1,0 +1,128 @@
+"""The same values and the same files, whatever is not the spec.
+
+SHARDINIT_OTHERS names binaries of other compilers and optimization levels,
+separated by spaces; tests/run.sh builds them.
+"""
+
+import json
+import os
+import pathlib
+
+import pytest
+
+from support import BINARY, CONFIGS, Json, Ok, ROOT, TINY, Tree
+
+OTHERS = os.environ.get("SHARDINIT_OTHERS", "").split()
+TARGETS = Json("--version")["targets"]
+
+
+def Digest(*arguments, **options):
+    return Json("digest", TINY, *arguments, **options)["model_digest"]
+
+
+@pytest.fixture(scope="module")
+def digest():
+    return Digest()
+
+
+def test_golden_digest_is_this_one(digest):
+    golden = json.loads((ROOT / "golden/digest_llama3_tiny/stdout").read_text())
+    assert digest == golden["model_digest"]
+
+
+def test_there_is_more_than_one_target():
+    assert len(TARGETS) == len(set(TARGETS)) >= 2
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_instruction_sets(target, digest):
+    assert Json("--version", env={"SHARDINIT_TARGET": target})["target"] == target
+    assert Digest(env={"SHARDINIT_TARGET": target}) == digest
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=lambda other: pathlib.Path(other).parts[-3])
+@pytest.mark.parametrize("target", ["", TARGETS[-1]], ids=["best", "last"])
+def test_compilers(other, target, digest):
+    env = {"SHARDINIT_TARGET": target} if target else {}
+    assert Digest(binary=ROOT / other, env=env) == digest
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=lambda other: pathlib.Path(other).parts[-3])
+def test_compilers_write_the_same_files(other, tmp_path):
+    for binary, folder in [(BINARY, "a"), (ROOT / other, "b")]:
+        Ok("gen", TINY, "-o", tmp_path / folder, binary=binary)
+    assert Tree(tmp_path / "a") == Tree(tmp_path / "b")
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 7])
+def test_threads(jobs, digest, tmp_path):
+    assert Digest("--jobs", jobs) == digest
+    for count, folder in [(1, "a"), (jobs, "b")]:
+        Ok("gen", TINY, "-o", tmp_path / folder, "--jobs", count)
+    assert Tree(tmp_path / "a") == Tree(tmp_path / "b")
+
+
+@pytest.mark.parametrize("mesh", ["fsdp=1,tensor=1", "fsdp=2,tensor=2", "fsdp=8,tensor=1",
+                                  "fsdp=4,tensor=2", "fsdp=3,tensor=1"])
+def test_meshes(mesh, digest):
+    assert Digest("--mesh", mesh) == digest  # Their files: test_reassembly.py.
+
+
+# A C library that chose other versions of its functions, another locale,
+# another clock, another terminal: nothing of it may show.
+ENVIRONMENTS = {
+    "libm without AVX2 and FMA": {"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4"},
+    "libm without AVX-512": {"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F,-AVX512VL"},
+    "C": {"LC_ALL": "C"},
+    "C.UTF-8": {"LC_ALL": "C.UTF-8"},
+    "German": {"LC_ALL": "de_DE.UTF-8", "LANG": "de_DE.UTF-8"},
+    "Turkish": {"LC_ALL": "tr_TR.UTF-8"},
+    "no such locale": {"LC_ALL": "xx_XX"},
+    "time zone": {"TZ": "Pacific/Kiritimati"},
+    "HDF5's own variables": {"HDF5_USE_FILE_LOCKING": "FALSE", "HDF5_PLUGIN_PRELOAD": "::",
+                             "HDF5_VDS_PREFIX": "/nowhere", "HDF5_EXTFILE_PREFIX": "/nowhere"},
+    "malloc that fills": {"MALLOC_PERTURB_": "165"},
+    "nothing": {"PATH": "", "HOME": ""},
+}
+
+
+@pytest.mark.parametrize("env", ENVIRONMENTS.values(), ids=ENVIRONMENTS.keys())
+def test_environments(env, digest, tmp_path):
+    assert Digest(env=env) == digest
+    Ok("gen", TINY, "-o", tmp_path / "a")
+    Ok("gen", TINY, "-o", tmp_path / "b", env=env)
+    assert Tree(tmp_path / "a") == Tree(tmp_path / "b")
+
+
+def test_places_and_modes(tmp_path):
+    """Neither the folder it runs in, nor how the paths are written, nor the umask."""
+    Ok("gen", TINY, "-o", tmp_path / "a")
+    (tmp_path / "deep/er").mkdir(parents=True)
+    (tmp_path / "deep/copy.yaml").write_bytes(TINY.read_bytes())
+    Ok("gen", "../copy.yaml", "-o", "./b/", cwd=tmp_path / "deep/er", umask=0o077)
+    assert Tree(tmp_path / "a") == Tree(tmp_path / "deep/er/b")
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.stem)
+def test_plans(config):
+    first = Ok("plan", config, "--json").stdout
+    assert first == Ok("plan", config, "--json", env={"LC_ALL": "de_DE.UTF-8"}).stdout
+
+
+def test_a_tensor_does_not_know_its_neighbours(tmp_path):
+    """Renaming, adding and reordering change only the tensors that are named."""
+    head = "shardinit: 1\nname: m\ndtype: f32\ninit: {n: {normal: {std: 1}}}\nmodules:\n"
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text(head + "  a: {shape: [64], init: n}\n  b: {shape: [64], init: n}\n")
+    second.write_text(head + "  new: {shape: [3], init: n}\n  c: {shape: [64], init: n}\n"
+                      "  a: {shape: [64], init: n}\n  d: {shape: [8, 8], init: n, key: b}\n")
+    old = {t["path"]: t["sha256"] for t in Json("digest", first)["tensors"]}
+    new = {t["path"]: t["sha256"] for t in Json("digest", second)["tensors"]}
+    assert new["a"] == old["a"]
+    assert new["d"] == old["b"]  # An explicit key: the same values in another shape.
+    assert len(set(new.values())) == 4
+
+
+def test_seeds_differ(digest):
+    assert Digest("--set", "seed=1") != digest
+    assert Digest("--set", "seed=0") == digest

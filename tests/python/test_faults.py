@@ -1,0 +1,632 @@
+"""What happens when the world fails: kills, full disks, damage, hostile files.
+
+strace injects the failures, so nothing in shardinit knows that it is tested.
+"""
+
+import errno
+import json
+import os
+import pathlib
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import time
+
+import h5py
+import numpy as np
+import pytest
+
+from support import BINARY, CLEAN, Datasets, Ok, RankFiles, ReadRaw, Run, Text, Tree
+
+# Small, and still with large and small boxes, replicas, several ranks, an f64.
+SPEC = """
+shardinit: 1
+name: faulty
+dtype: bf16
+seed: {seed}
+mesh: {{axes: {{a: 2, b: 2}}}}
+rules:
+  - {{rows: a}}
+  - {{columns: b}}
+init:
+  n: {{normal: {{std: 0.02}}}}
+modules:
+  model:
+    large: {{shape: [512, 384], axes: [rows, columns], init: n}}
+    small: {{shape: [6, 2], axes: [rows, columns], init: n, dtype: f64}}
+    norm: {{shape: [100], axes: [null], init: ones}}
+"""
+
+BIG = "shardinit: 1\nname: big\ndtype: f32\nmodules:\n  w: {shape: [512, 1024, 4096], init: {normal: {std: 1}}}\n"
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory):
+    path = tmp_path_factory.mktemp("faults") / "spec.yaml"
+    path.write_text(SPEC.format(seed=0))
+    return path
+
+
+@pytest.fixture(scope="module")
+def good(spec):
+    folder = spec.parent / "good"
+    Ok("gen", spec, "-o", folder)
+    return folder
+
+
+@pytest.fixture
+def damaged(good, tmp_path):
+    """A copy of the good checkpoint, to be broken."""
+    return pathlib.Path(shutil.copytree(good, tmp_path / "damaged"))
+
+
+def Inject(calls, what):
+    return ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={calls}",
+            "-e", f"inject={calls}:{what}"]
+
+
+def CanTrace():
+    return subprocess.run(["strace", "-qq", "-o", "/dev/null", "true"], capture_output=True).returncode == 0
+
+
+def IsCommitted(folder):
+    return (folder / "manifest.json").exists()
+
+
+# Kills ------------------------------------------------------------------------
+
+# Every way in which a run touches the disk, at its k-th time, for every k.
+CALLS = ["pwrite64", "write", "openat", "rename,renameat,renameat2", "fdatasync,fsync",
+         "mkdir,mkdirat", "unlink,unlinkat", "ftruncate,fallocate", "close"]
+
+
+@pytest.mark.parametrize("calls", CALLS)
+def test_killed_at_every_call(calls, spec, good, tmp_path):
+    assert CanTrace()
+    expected = Tree(good)
+    k, out = 0, tmp_path / "out"
+    while True:
+        k += 1
+        assert k < 500
+        result = Run("gen", spec, "-o", out, "--jobs", "1",
+                     wrap=Inject(calls, f"signal=SIGKILL:when={k}"))
+        if result.returncode == 0:
+            break
+        assert result.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL), result.stderr
+        if IsCommitted(out):
+            Ok("verify", out)
+        Ok("gen", spec, "-o", out)
+        assert Tree(out) == expected, f"killed at call {k}"
+        shutil.rmtree(out)
+    assert Tree(out) == expected
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_killed_twice_with_threads(seed, spec, good, tmp_path):
+    chance = random.Random(seed)
+    for _ in range(2):
+        calls = chance.choice(CALLS[:5])
+        Run("gen", spec, "-o", tmp_path / "out", "--jobs", "4",
+            wrap=Inject(calls, f"signal=SIGKILL:when={chance.randrange(1, 12)}"))
+    Ok("gen", spec, "-o", tmp_path / "out")
+    assert Tree(tmp_path / "out") == Tree(good)
+
+
+def test_a_finished_run_is_left_alone(good, tmp_path, spec):
+    out = shutil.copytree(good, tmp_path / "out")
+    before = {p: p.stat().st_mtime_ns for p in pathlib.Path(out).rglob("*")}
+    Ok("gen", spec, "-o", out)
+    assert {p: p.stat().st_mtime_ns for p in pathlib.Path(out).rglob("*")} == before
+
+
+@pytest.mark.parametrize("lost", ["manifest.json", "index.h5", "ranks/rank-00002.h5", "ranks/rank-00001.json"])
+def test_a_lost_file_is_made_again(lost, damaged, good, spec):
+    (damaged / lost).unlink()
+    Ok("gen", spec, "-o", damaged)
+    assert Tree(damaged) == Tree(good)
+
+
+# Failing calls ----------------------------------------------------------------
+
+FAILURES = [
+    ("pwrite64", "ENOSPC"), ("pwrite64", "EDQUOT"), ("pwrite64", "EIO"), ("pwrite64", "EFBIG"),
+    ("fdatasync,fsync", "EIO"), ("fdatasync,fsync", "ENOSPC"),
+    ("rename,renameat,renameat2", "ENOSPC"), ("rename,renameat,renameat2", "EACCES"),
+    ("mkdir,mkdirat", "EROFS"), ("mkdir,mkdirat", "ENOSPC"),
+]
+
+
+@pytest.mark.parametrize("calls, error", FAILURES)
+@pytest.mark.parametrize("when", ["1+", "2+", "4"])
+def test_an_error_ends_the_run_and_says_so(calls, error, when, spec, good, tmp_path):
+    out = tmp_path / "out"
+    result = Run("gen", spec, "-o", out, "--jobs", "1", wrap=Inject(calls, f"error={error}:when={when}"))
+    if result.returncode == 0:  # There was no such call.
+        assert Tree(out) == Tree(good)
+        assert when != "1+"
+        return
+    assert result.returncode == 3
+    assert os.strerror(getattr(errno, error)) in result.stderr
+    assert str(out) in result.stderr
+    assert not IsCommitted(out) or Run("verify", out).returncode == 0
+    assert not [p for p in Tree(out) if "tmp" in p] if out.exists() else True
+    Ok("gen", spec, "-o", out)
+    assert Tree(out) == Tree(good)
+
+
+@pytest.mark.parametrize("when", range(1, 9))
+def test_interrupted_calls_go_on(when, spec, good, tmp_path):
+    for calls in ["pwrite64", "write", "openat"]:
+        out = tmp_path / calls
+        Ok("gen", spec, "-o", out, "--jobs", "1", wrap=Inject(calls, f"error=EINTR:when={when}"))
+        assert Tree(out) == Tree(good)
+
+
+@pytest.mark.parametrize("size", [1, 100, 512, 4096])
+def test_short_writes_go_on(size, good, spec, tmp_path):
+    """strace claims that `size` bytes were written, and writes none. So just
+    those bytes may be missing: everything after them must be there."""
+    changed = 0
+    for when in range(1, 9):
+        out = tmp_path / str(when)
+        result = Run("gen", spec, "-o", out, "--jobs", "1", wrap=Inject("pwrite64", f"retval={size}:when={when}"))
+        if result.returncode == 3:  # HDF5's own metadata: it notices, or does not go on.
+            continue
+        assert result.returncode == 0, result.stderr
+        for name in RankFiles(good):
+            a = np.frombuffer(name.read_bytes(), np.uint8)
+            b = np.frombuffer((out / "ranks" / name.name).read_bytes(), np.uint8)
+            assert a.size == b.size
+            different = np.flatnonzero(a != b)
+            changed += different.size > 0
+            assert different.size == 0 or different[-1] - different[0] < size
+    assert changed or size == 1
+
+
+def test_no_direct_io(spec, good, tmp_path):
+    """A file system that refuses O_DIRECT: the same bytes, the other way."""
+    for k in range(1, 40):
+        result = Run("gen", spec, "-o", tmp_path / "out", wrap=Inject("openat", f"error=EINVAL:when={k}"))
+        if result.returncode == 0:
+            assert Tree(tmp_path / "out") == Tree(good)
+        else:
+            assert result.returncode in (1, 2, 3, 127), result.stderr
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def Mount(size):
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder],
+                          capture_output=True).returncode:
+            pytest.skip("tmpfs cannot be mounted here")
+        return folder
+
+    yield Mount
+    subprocess.run(["umount", folder], capture_output=True)
+
+
+@pytest.mark.parametrize("size", ["4k", "16k", "64k", "132k", "256k", "400k", "512k"])
+def test_full_disk(size, spec, good, small_disk):
+    disk = small_disk(size)
+    result = Run("gen", spec, "-o", disk / "out")
+    if result.returncode == 0:
+        assert Tree(disk / "out") == Tree(good)
+        return
+    assert result.returncode == 3
+    assert "No space left on device" in result.stderr
+    assert not IsCommitted(disk / "out")
+    subprocess.run(["mount", "-o", "remount,size=8m", disk], check=True)
+    Ok("gen", spec, "-o", disk / "out")
+    assert Tree(disk / "out") == Tree(good)
+
+
+def test_file_size_limit(spec, good, tmp_path):
+    def Limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
+
+    result = Run("gen", spec, "-o", tmp_path / "out", preexec_fn=Limit)
+    assert result.returncode == 3 and "File too large" in result.stderr
+    Ok("gen", spec, "-o", tmp_path / "out")
+    assert Tree(tmp_path / "out") == Tree(good)
+
+
+def test_few_file_descriptors(spec, tmp_path):
+    def Limit():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (5, 5))
+
+    assert Run("gen", spec, "-o", tmp_path / "out", preexec_fn=Limit).returncode in (0, 3)
+
+
+@pytest.mark.parametrize("megabytes", [40, 60, 80, 120, 200, 400])
+def test_little_memory(megabytes, spec, good, tmp_path):
+    def Limit():
+        resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
+
+    result = Run("gen", spec, "-o", tmp_path / "out", preexec_fn=Limit)
+    assert result.returncode in (0, 3, 127), result.stderr  # 127: not even the loader fits.
+    Ok("gen", spec, "-o", tmp_path / "out")
+    assert Tree(tmp_path / "out") == Tree(good)
+
+
+# Folders ----------------------------------------------------------------------
+
+def test_another_plan_is_a_conflict(damaged, spec, tmp_path):
+    other = tmp_path / "other.yaml"
+    other.write_text(SPEC.format(seed=1))
+    before = Tree(damaged)
+    result = Run("gen", other, "-o", damaged)
+    assert result.returncode == 4
+    assert str(damaged) in result.stderr
+    assert Tree(damaged) == before
+
+
+def test_another_mesh_is_a_conflict(damaged, spec):
+    before = Tree(damaged)
+    assert Run("gen", spec, "-o", damaged, "--mesh", "a=4,b=1").returncode == 4
+    assert Tree(damaged) == before
+
+
+@pytest.mark.parametrize("more", [1, 1000])
+def test_a_larger_and_a_smaller_plan_are_conflicts(more, good, damaged, spec, tmp_path):
+    larger = tmp_path / "larger.yaml"
+    larger.write_text(SPEC.format(seed=0) + "".join(f"    extra{i}: {{shape: [1], init: ones}}\n" for i in range(more)))
+    assert Run("gen", larger, "-o", damaged).returncode == 4
+    assert Tree(damaged) == Tree(good)
+    Ok("gen", larger, "-o", tmp_path / "larger")
+    assert Run("gen", spec, "-o", tmp_path / "larger").returncode == 4
+    Ok("verify", tmp_path / "larger")
+
+
+def test_two_plans_at_once(spec, tmp_path):
+    """One of them wins the folder; the other must not write a byte into it."""
+    other = tmp_path / "other.yaml"
+    other.write_text(SPEC.format(seed=1))
+    for turn in range(20):
+        out = tmp_path / str(turn)
+        runs = [subprocess.Popen([BINARY, "gen", path, "-o", out], env=CLEAN, stderr=subprocess.DEVNULL,
+                                 stdout=subprocess.DEVNULL) for path in (spec, other)]
+        assert sorted(run.wait(timeout=60) for run in runs) == [0, 4]
+        Ok("verify", out)
+
+
+def test_output_is_a_file(spec, tmp_path):
+    (tmp_path / "out").write_text("mine")
+    result = Run("gen", spec, "-o", tmp_path / "out")
+    assert result.returncode in (3, 4) and "out" in result.stderr
+    assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_output_holds_something_else(spec, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/thesis.tex").write_text("mine")
+    Run("gen", spec, "-o", tmp_path / "out")
+    assert (tmp_path / "out/thesis.tex").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["ranks", "ranks/rank-00000.h5", "ranks/rank-00000.json", "plan.json",
+                                  "manifest.json", "index.h5"])
+def test_links_in_the_output_are_not_followed(name, spec, tmp_path):
+    victim = tmp_path / "victim"
+    if name == "ranks":
+        victim.mkdir()
+    else:
+        victim.write_text("mine")
+    link = tmp_path / "out" / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(victim)
+    result = Run("gen", spec, "-o", tmp_path / "out")
+    assert result.returncode in (0, 3, 4)
+    assert not list(victim.iterdir()) if name == "ranks" else victim.read_text() == "mine"
+
+
+def test_read_only_folder(spec, tmp_path):
+    (tmp_path / "closed").mkdir(mode=0o555)
+    drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search",
+            "--inh-caps=-dac_override,-dac_read_search"] if os.getuid() == 0 else []
+    result = Run("gen", spec, "-o", tmp_path / "closed/out", wrap=drop)
+    assert result.returncode == 3 and "Permission denied" in result.stderr
+    assert str(tmp_path / "closed/out") in result.stderr
+
+
+def test_dry_run_writes_nothing(spec, tmp_path):
+    Ok("gen", spec, "-o", tmp_path / "out", "--dry-run")
+    assert not (tmp_path / "out").exists()
+
+
+def test_processes_at_once(spec, good, tmp_path):
+    for turn in range(5):
+        out = tmp_path / str(turn)
+        runs = [subprocess.Popen([BINARY, "gen", spec, "-o", out], env=CLEAN,
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                for _ in range(6)]
+        for run in runs:
+            _, stderr = run.communicate(timeout=60)
+            assert run.returncode == 0, stderr
+        assert Tree(out) == Tree(good)
+
+
+def test_ranks_at_once(spec, good, tmp_path):
+    """As a cluster job does it: one process a rank, and the last ones finalize."""
+    runs = [subprocess.Popen([BINARY, "gen", spec, "-o", tmp_path / "out", "--ranks", str(rank)], env=CLEAN,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in range(4)]
+    for run in runs:
+        _, stderr = run.communicate(timeout=60)
+        assert run.returncode == 0, stderr
+    Ok("finalize", tmp_path / "out")
+    assert Tree(tmp_path / "out") == Tree(good)
+
+
+# Signals ----------------------------------------------------------------------
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
+def test_signals_end_the_run_cleanly(number, tmp_path):
+    (tmp_path / "big.yaml").write_text(BIG)
+    out = tmp_path / "out"
+    run = subprocess.Popen([BINARY, "gen", tmp_path / "big.yaml", "-o", out], env=CLEAN,
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 20
+    while not any(p.is_file() and p.stat().st_size > 1 << 24 for p in out.rglob("*rank-*")):
+        assert run.poll() is None and time.monotonic() < deadline, "it ended before the signal"
+        time.sleep(0.005)
+    start = time.monotonic()
+    run.send_signal(number)
+    _, stderr = run.communicate(timeout=20)
+    assert time.monotonic() - start < 3
+    assert run.returncode in (-number, 128 + number), stderr
+    assert not IsCommitted(out)
+    assert [p.name for p in (out / "ranks").iterdir()] == []
+
+
+# Damage -----------------------------------------------------------------------
+
+def Boxes(name):
+    """(path, first byte, byte after the last) of every dataset in a rank file."""
+    with h5py.File(name, "r") as file:
+        return [(Text(d.attrs["path"]), d.id.get_offset(), d.id.get_offset() + ReadRaw(d).nbytes)
+                for d in Datasets(file) if d.size]
+
+
+def Flip(name, position):
+    with open(name, "r+b") as file:
+        file.seek(position)
+        byte = file.read(1)
+        file.seek(position)
+        file.write(bytes([byte[0] ^ 0x10]))
+
+
+def test_verify_accepts_what_gen_wrote(good):
+    Ok("verify", good)
+
+
+def test_verify_changes_nothing(damaged, good):
+    Flip(damaged / "ranks/rank-00001.h5", 5000)
+    before = Tree(damaged)
+    Run("verify", damaged)
+    assert Tree(damaged) == before
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_a_flipped_data_bit_is_found_and_named(rank, damaged):
+    name = damaged / f"ranks/rank-{rank:05}.h5"
+    for path, start, end in Boxes(name):
+        for position in {start, (start + end) // 2, end - 1}:
+            Flip(name, position)
+            result = Run("verify", damaged)
+            assert result.returncode == 1
+            assert path in result.stdout + result.stderr
+            assert f"{rank}" in result.stdout + result.stderr
+            assert json.loads(Run("verify", damaged, "--json").stdout)
+            Flip(name, position)
+    Ok("verify", damaged)
+
+
+@pytest.mark.parametrize("name", ["ranks/rank-00000.h5", "ranks/rank-00003.h5", "ranks/rank-00000.json",
+                                  "manifest.json", "plan.json", "index.h5"])
+def test_no_flipped_bit_goes_unnoticed(name, damaged):
+    size = (damaged / name).stat().st_size
+    chance = random.Random(name)
+    for position in sorted({0, size - 1, *chance.sample(range(size), min(size, 60)),
+                            *chance.sample(range(min(size, 3000)), min(size, 60, 3000))}):
+        Flip(damaged / name, position)
+        result = Run("verify", damaged)
+        assert result.returncode in (1, 5), f"{name}, byte {position}: exit {result.returncode}"
+        assert result.stderr or result.stdout
+        Flip(damaged / name, position)
+    Ok("verify", damaged)
+
+
+def Truncate(name):
+    os.truncate(name, name.stat().st_size // 2)
+
+
+def Extend(name):
+    with open(name, "ab") as file:
+        file.write(b"\0" * 4096)
+
+
+def Empty(name):
+    os.truncate(name, 0)
+
+
+def Zero(name):
+    # What a crash can leave: the length is there, the data is not.
+    (path, start, end) = max(Boxes(name), key=lambda box: box[2] - box[1])
+    with open(name, "r+b") as file:
+        file.seek(start)
+        file.write(b"\0" * (end - start))
+
+
+def Folder(name):
+    name.unlink()
+    name.mkdir()
+
+
+def Link(name):
+    name.rename(name.with_name("elsewhere"))
+    name.symlink_to("elsewhere")
+
+
+@pytest.mark.parametrize("damage", [Truncate, Extend, Empty, Zero, Folder, pathlib.Path.unlink],
+                         ids=lambda f: f.__name__.lower())
+def test_a_damaged_rank_file_is_found(damage, damaged):
+    damage(damaged / "ranks/rank-00002.h5")
+    result = Run("verify", damaged)
+    assert result.returncode == 1, result.stderr
+    assert "rank-00002" in result.stdout + result.stderr or "rank 2" in result.stdout + result.stderr
+
+
+def test_swapped_rank_files_are_found(damaged):
+    a, b = damaged / "ranks/rank-00001.h5", damaged / "ranks/rank-00002.h5"
+    a.rename(damaged / "x"), b.rename(a), (damaged / "x").rename(b)
+    assert Run("verify", damaged).returncode == 1
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "plan.json", "ranks/rank-00001.json"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"a":' * 5000, "\xff", "1" * 10000,
+                                  '{"format_version": 99}'], ids=range(9))
+def test_broken_json_is_refused(name, text, damaged):
+    (damaged / name).write_bytes(text.encode("latin-1"))
+    for command in ["verify", "status", "inspect", "finalize"]:
+        result = Run(command, damaged)
+        assert result.returncode in (0, 1, 2, 3, 4, 5), f"{command}: {result.returncode} {result.stderr}"
+    assert Run("verify", damaged).returncode in (1, 3, 5)
+
+
+def test_paths_in_the_manifest_do_not_leave_the_folder(damaged, tmp_path):
+    (tmp_path / "secret").write_text("secret")
+    for name in ["manifest.json", "plan.json", "ranks/rank-00000.json"]:
+        text = (damaged / name).read_text()
+        (damaged / name).write_text(text.replace("rank-00000.h5", "../../secret"))
+        result = Run("verify", damaged)
+        assert result.returncode in (0, 1, 5)
+        assert (result.returncode != 0) == ("rank-00000.h5" in text)
+        (damaged / name).write_text(text)
+
+
+# Hostile files ----------------------------------------------------------------
+
+def External(file, _):
+    file.create_dataset("w", (16,), "u1", external=[("/etc/passwd", 0, 16)])
+
+
+def Virtual(file, _):
+    layout = h5py.VirtualLayout((16,), "u1")
+    layout[:] = h5py.VirtualSource("/etc/passwd", "w", (16,))
+    file.create_virtual_dataset("w", layout)
+
+
+def ExternalLink(file, _):
+    file["w"] = h5py.ExternalLink("/etc/passwd", "/w")
+
+
+def SoftLink(file, _):
+    file["w"] = h5py.SoftLink("/w")
+
+
+def Cycle(file, _):
+    file.create_group("a")["b"] = file["/"]
+
+
+def Deep(file, _):
+    group = file
+    for _ in range(5000):
+        group = group.create_group("g")
+
+
+def ShapeBomb(file, _):
+    file.create_dataset("w", (1 << 40, 1 << 20), "f8", chunks=(1, 1))
+
+
+def Filtered(file, _):
+    file.create_dataset("w", data=np.zeros(1 << 22, "u1"), compression="gzip")
+
+
+def HugeAttribute(file, _):
+    file.create_dataset("w", (1,), "u1").attrs["path"] = "x" * 50_000
+
+
+def WrongTypes(file, _):
+    dataset = file.create_dataset("w", (4,), "f4")
+    dataset.attrs["path"], dataset.attrs["dtype"] = 7, [1.0, 2.0]
+    dataset.attrs["global_shape"], dataset.attrs["offset"] = "x", -1
+    file.attrs["rank"], file.attrs["mesh_axes"] = "zero", 3
+
+
+def Names(file, _):
+    file.create_dataset("a\x1b[31mred\n/..", (1,), "u1").attrs["path"] = "../\x1b[31m"
+
+
+def Compound(file, _):
+    file.create_dataset("w", (1,), [("a", "f4"), ("b", "S9")])
+    file["type"] = np.dtype("f4")
+
+
+def Many(file, _):
+    for i in range(2000):
+        file.create_dataset(f"d{i}", (0,), "f4")
+
+
+@pytest.mark.parametrize("make", [External, Virtual, ExternalLink, SoftLink, Cycle, Deep, ShapeBomb, Filtered,
+                                  HugeAttribute, WrongTypes, Names, Compound, Many],
+                         ids=lambda f: f.__name__)
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+def test_hostile_hdf5(make, libver, damaged, tmp_path):
+    name = tmp_path / "foreign.h5"
+    with h5py.File(name, "w", libver=libver, track_order=False) as file:
+        make(file, tmp_path)
+    result = Run("inspect", name, timeout=20)
+    assert result.returncode in (0, 5), f"{result.returncode} {result.stderr}"
+    assert "root:" not in result.stdout and "\x1b" not in result.stdout + result.stderr
+    shutil.copy(name, damaged / "ranks/rank-00001.h5")
+    assert Run("verify", damaged, timeout=20).returncode in (1, 5)
+    assert Run("inspect", damaged, timeout=20).returncode in (0, 1, 5)
+
+
+@pytest.mark.parametrize("text", [b"", b"\x89HDF\r\n\x1a\n", b"\x89HDF\r\n\x1a\n" + b"\xff" * 4096,
+                                  b"not HDF5 at all\n" * 100, b"\0" * 10000], ids=range(5))
+def test_inspect_refuses_what_is_no_checkpoint(text, tmp_path):
+    (tmp_path / "x.h5").write_bytes(text)
+    result = Run("inspect", tmp_path / "x.h5")
+    assert result.returncode == 5, result.stderr
+    assert "x.h5" in result.stderr
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_mutated_rank_files_never_crash(seed, damaged):
+    name = damaged / "ranks/rank-00000.h5"
+    chance = random.Random(seed)
+    raw = bytearray(name.read_bytes())
+    metadata = min(start for _, start, _ in Boxes(name))
+    for _ in range(chance.choice([1, 2, 8, 64])):
+        raw[chance.randrange(max(metadata, 4096))] = chance.choice([0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)])
+    name.write_bytes(raw)
+    result = Run("inspect", name, timeout=20)
+    assert result.returncode in (0, 1, 3, 5), f"{result.returncode} {result.stderr}"
+    result = Run("verify", damaged, timeout=20)
+    assert result.returncode in (0, 1, 5), f"{result.returncode} {result.stderr}"
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "finalize", "status"])
+def test_special_files(command, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    for name in [tmp_path / "fifo", "/dev/null", tmp_path / "missing", tmp_path]:
+        result = Run(command, name, timeout=10)
+        assert result.returncode in (1, 2, 3, 5), f"{name}: {result.returncode}"
+        assert result.stderr
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "/dev/null", "fifo", "folder", "missing", "huge"])
+def test_specs_that_are_no_files(name, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    with open(tmp_path / "huge", "wb") as file:
+        file.truncate(1 << 34)
+    result = Run("validate", tmp_path / name, timeout=10)
+    assert result.returncode in (2, 3)
+    assert name.split("/")[-1] in result.stderr

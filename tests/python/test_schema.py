@@ -1,0 +1,168 @@
+"""schemas/spec.schema.json, which editors use, and `shardinit validate` agree
+on every rule that a JSON Schema can express."""
+
+import json
+import re
+
+import jsonschema
+import pytest
+import yaml
+
+from support import CONFIGS, ROOT, Run
+
+SCHEMA = json.loads((ROOT / "schemas/spec.schema.json").read_text())
+
+
+class Yaml12(yaml.SafeLoader):
+    """PyYAML with the scalars of YAML 1.2, which editors and shardinit read:
+    `no` is text, `1e-5` a number."""
+
+    yaml_implicit_resolvers = {}
+
+
+for tag, pattern, first in [
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+0123456789.")),
+]:
+    Yaml12.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"^(?:{pattern})$"), first)
+
+HEAD = "shardinit: 1\nname: x\ndtype: f32\n"
+BODY = HEAD + "mesh: {axes: {data: 1, tensor: 1}}\nmodules:\n  w: "
+
+VALID = {
+    "smallest": HEAD + "modules: {w: {shape: [], init: zeros}}\n",
+    "top level": HEAD + "seed: 5\nengine: philox4x32\nuneven: chunk\nreplicas: full\n"
+                        "vars: {d: 4, e: 2 * d, f: 0x10, g: 1e-5}\n"
+                        "modules: {w: {shape: [d, e], init: ones}}\n",
+    "rules": HEAD + "mesh: {axes: {data: 1, tensor: 1}}\n"
+                    "rules: [{a: data}, {b: [data, tensor]}, {c: null}, {a: tensor}]\n"
+                    "modules: {w: {shape: [2, 2, 2], init: ones, axes: [a, b, c]}}\n",
+    "no mesh": HEAD + "modules: {w: {shape: [3], init: ones}}\n",
+    "mesh without axes": HEAD + "mesh: {axes: {}}\nmodules: {w: {shape: [3], init: ones}}\n",
+    "named initializers": HEAD + "init: {a: {normal: {std: 0.02}}, b: a}\n"
+                                 "modules: {w: {shape: [3], init: b}}\n",
+    "modules": HEAD + "modules:\n  m.n:\n    repeat: {i: 2}\n    o: {w: {shape: [i + 1], init: ones}}\n"
+                      "    0: {shape: [], init: ones}\n",
+    "a module that is called init": HEAD + "modules: {init: {w: {shape: [1], init: ones}}}\n",
+    "tensor": BODY + "{shape: [4, 4], init: ones, shard: [data, [tensor]], dtype: bf16, uneven: error, key: v}\n",
+    "null in axes": BODY + "{shape: [4, 4], init: ones, axes: [null, null]}\n",
+    "quoted expression": BODY + "{shape: ['max(2, 3)', 4], init: ones}\n",
+    "constant": BODY + "{shape: [4], init: {constant: {value: -0.5}}}\n",
+    "uniform": BODY + "{shape: [4], init: {uniform: {low: -1, high: 1}}}\n",
+    "normal": BODY + "{shape: [4], init: {normal: {mean: 1, std: 2}}}\n",
+    "truncated_normal": BODY + "{shape: [4], init: {truncated_normal: {std: 2, low: -3, high: 3}}}\n",
+    "trunc_normal": BODY + "{shape: [4], init: {trunc_normal: {std: 1, a: -2, b: 2}}}\n",
+    "zeros without arguments": BODY + "{shape: [4], init: {zeros: {}}}\n",
+    "text that YAML 1.1 takes for a boolean": HEAD.replace("name: x", "name: no") + "modules: {w: {shape: [], init: ones}}\n",
+}
+
+INVALID = {
+    "no version": "name: x\ndtype: f32\nmodules: {w: {shape: [], init: zeros}}\n",
+    "another version": "shardinit: 2\nname: x\ndtype: f32\nmodules: {w: {shape: [], init: zeros}}\n",
+    "version as text": "shardinit: '1'\nname: x\ndtype: f32\nmodules: {w: {shape: [], init: zeros}}\n",
+    "no name": "shardinit: 1\nmodules: {w: {shape: [], init: zeros}}\n",
+    "name is a number": "shardinit: 1\nname: 7\ndtype: f32\nmodules: {w: {shape: [], init: zeros}}\n",
+    "name with a slash": "shardinit: 1\nname: a/b\ndtype: f32\nmodules: {w: {shape: [], init: zeros}}\n",
+    "name is hidden": "shardinit: 1\nname: .a\ndtype: f32\nmodules: {w: {shape: [], init: zeros}}\n",
+    "name is an option": "shardinit: 1\nname: -a\ndtype: f32\nmodules: {w: {shape: [], init: zeros}}\n",
+    "no modules": HEAD,
+    "modules are empty": HEAD + "modules: {}\n",
+    "modules are a list": HEAD + "modules: []\n",
+    "a module is empty": HEAD + "modules: {m: {}}\n",
+    "a module has only repeat": HEAD + "modules: {m: {repeat: {i: 2}}}\n",
+    "unknown key": HEAD + "sed: 1\nmodules: {w: {shape: [], init: zeros}}\n",
+    "unknown tensor key": BODY + "{shape: [], inti: zeros, init: zeros}\n",
+    "unknown mesh key": HEAD + "mesh: {axes: {a: 1}, order: x}\nmodules: {w: {shape: [], init: zeros}}\n",
+    "mesh without the word axes": HEAD + "mesh: {a: 1}\nmodules: {w: {shape: [], init: zeros}}\n",
+    "bad axis name": HEAD + "mesh: {axes: {a-b: 1}}\nmodules: {w: {shape: [], init: zeros}}\n",
+    "bad variable name": HEAD + "vars: {2d: 1}\nmodules: {w: {shape: [], init: zeros}}\n",
+    "variable without value": HEAD + "vars: {d: }\nmodules: {w: {shape: [], init: zeros}}\n",
+    "seed is boolean": HEAD + "seed: true\nmodules: {w: {shape: [], init: zeros}}\n",
+    "seed is quoted": HEAD + "seed: '5'\nmodules: {w: {shape: [], init: zeros}}\n",
+    "seed with a stray character": HEAD + "seed: 2 ^ 3\nmodules: {w: {shape: [], init: zeros}}\n",
+    "seed is a list": HEAD + "seed: [1]\nmodules: {w: {shape: [], init: zeros}}\n",
+    "unknown dtype": "shardinit: 1\nname: x\ndtype: float32\nmodules: {w: {shape: [], init: zeros}}\n",
+    "unknown engine": HEAD + "engine: mt19937\nmodules: {w: {shape: [], init: zeros}}\n",
+    "unknown uneven": HEAD + "uneven: chunks\nmodules: {w: {shape: [], init: zeros}}\n",
+    "unknown replicas": HEAD + "replicas: none\nmodules: {w: {shape: [], init: zeros}}\n",
+    "rules are a map": HEAD + "rules: {a: x}\nmodules: {w: {shape: [], init: zeros}}\n",
+    "rule of two": HEAD + "rules: [{a: x, b: y}]\nmodules: {w: {shape: [], init: zeros}}\n",
+    "rule of none": HEAD + "rules: [{}]\nmodules: {w: {shape: [], init: zeros}}\n",
+    "rule to a number": HEAD + "rules: [{a: 1}]\nmodules: {w: {shape: [], init: zeros}}\n",
+    "tensor is a number": BODY + "4\n",
+    "tensor without init": BODY + "{shape: [4]}\n",
+    "tensor without shape": BODY + "{init: zeros}\n",
+    "shape is a number": BODY + "{shape: 4, init: zeros}\n",
+    "shape with null": BODY + "{shape: [null], init: zeros}\n",
+    "shape with a quoted number": BODY + "{shape: ['4'], init: zeros}\n",
+    "axes are a name": BODY + "{shape: [4], init: zeros, axes: a}\n",
+    "shard of a map": BODY + "{shape: [4], init: zeros, shard: [{a: b}]}\n",
+    "init is a number": BODY + "{shape: [4], init: 0}\n",
+    "init is a list": BODY + "{shape: [4], init: [zeros]}\n",
+    "two initializers": BODY + "{shape: [4], init: {zeros: {}, ones: {}}}\n",
+    "unknown initializer": BODY + "{shape: [4], init: {gaussian: {std: 1}}}\n",
+    "unknown parameter": BODY + "{shape: [4], init: {normal: {std: 1, sigma: 2}}}\n",
+    "missing parameter": BODY + "{shape: [4], init: {normal: {mean: 1}}}\n",
+    "arguments are a number": BODY + "{shape: [4], init: {constant: 1}}\n",
+    "zeros with an argument": BODY + "{shape: [4], init: {zeros: {value: 1}}}\n",
+    "path with an empty part": HEAD + "modules: {a..b: {shape: [], init: zeros}}\n",
+    "path with a slash": HEAD + "modules: {a/b: {shape: [], init: zeros}}\n",
+    "path with a space": HEAD + "modules: {a b: {shape: [], init: zeros}}\n",
+    "path with a long part": HEAD + "modules: {" + "a" * 256 + ": {shape: [], init: zeros}}\n",
+    "repeat of two": HEAD + "modules: {repeat: {i: 1, j: 2}, w: {shape: [], init: zeros}}\n",
+    "repeat is a number": HEAD + "modules: {repeat: 2, w: {shape: [], init: zeros}}\n",
+    "empty key": BODY + "{shape: [4], init: zeros, key: ''}\n",
+    "include is a map": HEAD + "include: {a: b}\nmodules: {w: {shape: [], init: zeros}}\n",
+}
+
+
+def SchemaErrors(text):
+    validator = jsonschema.Draft7Validator(SCHEMA)
+    # A number as a mapping key, as in `0: {…}`, is a name in a spec.
+    document = json.loads(json.dumps(yaml.load(text, Loader=Yaml12)))
+    return [error.message for error in validator.iter_errors(document)]
+
+
+def Validate(tmp_path, text):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(text)
+    return Run("validate", spec)
+
+
+def test_the_schema_is_a_schema():
+    jsonschema.Draft7Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_valid(name, tmp_path):
+    assert SchemaErrors(VALID[name]) == []
+    result = Validate(tmp_path, VALID[name])
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_invalid(name, tmp_path):
+    assert SchemaErrors(INVALID[name]) != []
+    result = Validate(tmp_path, INVALID[name])
+    assert result.returncode == 2, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_configs(path):
+    assert SchemaErrors(path.read_text()) == []
+
+
+def Described(schema):
+    """Every key that an editor can complete."""
+    for name, child in schema.get("properties", {}).items():
+        yield name, child
+        yield from Described(child)
+
+
+def test_editors_get_a_description_of_every_key():
+    for schema in [SCHEMA, *SCHEMA["definitions"].values()]:
+        for name, child in Described(schema):
+            target = SCHEMA["definitions"][child["$ref"].rpartition("/")[2]] if "$ref" in child else child
+            assert target.get("description") or "const" in target, name

@@ -1,0 +1,75 @@
+#!/bin/sh
+# Everything that CI checks, from a bare Debian system, one phase after another:
+#
+#   sh tests/run.sh
+#
+# The last line counts the tests of all phases: `N passed, N failed`.
+set -eu
+cd "$(dirname "$0")/.."
+. src/steps.sh
+
+build_packages='cmake g++ libcli11-dev libfmt-dev libhdf5-dev libhwy-dev
+  libmpfr-dev libssl-dev libyaml-cpp-dev ninja-build nlohmann-json3-dev pkg-config'
+test_packages='clang fish libbenchmark-dev libgtest-dev mandoc procps strace util-linux zsh'
+
+python_packages=
+python3 -c 'import ensurepip, venv' 2>/dev/null || python_packages='python3 python3-venv'
+
+jobs=$(nproc)
+rm -rf build/results
+mkdir -p build/results
+failed_phases=
+
+# A step that runs tests: its failures are counted, and the next phases still run.
+Tests() {
+  tests_name=$1; shift
+  mkdir -p build/log
+  tests_log=build/log/$(printf %s "$tests_name" | tr -c 'A-Za-z0-9.-' _).log
+  tests_start=$(date +%s)
+  printf '%s … ' "$tests_name"
+  if "$@" >"$tests_log" 2>&1; then
+    echo "passed ($(($(date +%s) - tests_start)) s)"
+  else
+    echo "FAILED (status $?, $(($(date +%s) - tests_start)) s)"
+    cat "$tests_log"
+    failed_phases="$failed_phases $tests_name;"
+  fi
+}
+
+# cmake's preset NAME in build/NAME (default: build/release), the given targets.
+Build() {
+  cmake --preset "$1" -DBUILD_TESTING=ON || return
+  preset=$1; shift
+  cmake --build --preset "$preset" --parallel "$jobs" ${1:+--target "$@"}
+}
+
+# The shardinit binary alone, in build/NAME, with a compiler and its flags.
+Variant() {
+  cmake -S . -B "build/$1" -G Ninja -DBUILD_TESTING=OFF -DCMAKE_BUILD_TYPE=None \
+    -DCMAKE_C_COMPILER="$2" -DCMAKE_CXX_COMPILER="$3" -DCMAKE_CXX_FLAGS="$4" || return
+  cmake --build "build/$1" --parallel "$jobs" --target shardinit
+}
+
+Ctest() {
+  ctest --test-dir "build/$1" --parallel "$jobs" --output-on-failure \
+    --output-junit "$PWD/build/results/ctest-$1.xml"
+}
+
+Venv() {
+  [ -x build/venv/bin/python ] || python3 -m venv build/venv || return
+  build/venv/bin/python -m pip install --disable-pip-version-check -r tests/requirements.txt
+}
+
+InstallPackages $build_packages $test_packages $python_packages
+Step 'python packages' Venv
+Step 'build' Build default
+Tests 'unit tests' Ctest release
+Step 'build with clang' Build clang
+Tests 'unit tests, clang' Ctest clang
+Step 'build with clang -O0' Variant clang-O0 clang clang++ -O0
+Step 'build with g++ -O0' Variant gcc-O0 gcc g++ -O0
+Tests 'command tests' build/venv/bin/python -m pytest -q -ra --durations=10 \
+  -p no:cacheprovider --junitxml=build/results/pytest.xml tests/python
+
+[ -z "$failed_phases" ] || echo "failed:$failed_phases"
+exec build/venv/bin/python tests/summary.py build/results "$failed_phases"

@@ -1,0 +1,37 @@
+#include <gtest/gtest.h>
+
+#include "base/suggest.h"
+
+namespace shardinit {
+namespace {
+
+TEST(Closest, CountsInsertionsDeletionsChangesAndSwaps) {
+  const std::vector<std::string> keys = {"name", "seed", "dtype", "modules"};
+  EXPECT_EQ(Closest("naem", keys), "name");
+  EXPECT_EQ(Closest("sed", keys), "seed");
+  EXPECT_EQ(Closest("dtypee", keys), "dtype");
+  EXPECT_EQ(Closest("modulse", keys), "modules");
+  EXPECT_EQ(Closest("mdlues", keys), "modules");
+}
+
+TEST(Closest, IsSilentWhenNothingIsNear) {
+  EXPECT_EQ(Closest("shape", {"name", "seed"}), "");
+  EXPECT_EQ(Closest("d", {"e", "f"}), "");
+  EXPECT_EQ(Closest("", {"a"}), "");
+  EXPECT_EQ(Closest(std::string(10000, 'x'), {"xx"}), "");
+}
+
+TEST(Closest, TakesTheNearestAndTheFirstOfEquals) {
+  EXPECT_EQ(Closest("tensor", {"tenso", "tensor"}), "tensor");
+  EXPECT_EQ(Closest("axes", {"axis", "axas"}), "axis");
+}
+
+TEST(DidYouMean, NamesAllWhenThereAreFew) {
+  EXPECT_EQ(DidYouMean("erorr", {"error", "chunk"}), "did you mean `error`?");
+  EXPECT_EQ(DidYouMean("none", {"error", "chunk"}), "one of `error`, `chunk`");
+  EXPECT_EQ(DidYouMean("none", {"axes"}), "the only one is `axes`");
+  EXPECT_EQ(DidYouMean("none", {}), "");
+}
+
+}  // namespace
+}  // namespace shardinit
