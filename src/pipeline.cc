@@ -22,15 +22,17 @@ constexpr int64_t kRanksAtOnce = 8;
 // plan.json says what the folder is for. Only the same plan may go there.
 void ClaimFolder(const std::string& folder, const std::string& plan_json) {
   MakeFolder(folder);
+  MakeFolder(folder + "/ranks");
   const std::string path = folder + "/" + kPlanName;
-  std::string present;
-  if (ReadFileIfExists(path, plan_json.size(), &present)) {
-    if (present == plan_json) return;
+  if (Exists(path)) {
+    if (FileSize(path) == static_cast<int64_t>(plan_json.size()) &&
+        ReadFile(path, plan_json.size()) == plan_json) {
+      return;
+    }
     throw Error(ExitCode::kConflict, fmt::format("`{}` holds another plan", folder),
                 fmt::format("compare its {} with this spec's `plan`, or choose another folder with `-o`",
                             kPlanName));
   }
-  MakeFolder(folder + "/ranks");
   WriteFileAtomically(path, plan_json);
 }
 

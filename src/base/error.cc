@@ -13,9 +13,9 @@ Error SystemError(const std::string& action, const std::string& path, int error)
                std::move(hint));
 }
 
-void Check(bool condition, const char* what, std::source_location place) {
+void Check(bool condition, const char* what, const char* file, int line) {
   if (condition) return;
-  throw Bug(fmt::format("{}:{}: {}", place.file_name(), place.line(), what));
+  throw Bug(fmt::format("{}:{}: {}", file, line, what));
 }
 
 }  // namespace shardinit

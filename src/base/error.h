@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cerrno>
-#include <source_location>
 #include <stdexcept>
 #include <string>
 
@@ -43,7 +42,7 @@ class Bug : public std::logic_error {
 };
 
 // An invariant that only a bug of ours can break.
-void Check(bool condition, const char* what,
-           std::source_location place = std::source_location::current());
+void Check(bool condition, const char* what, const char* file = __builtin_FILE(),
+           int line = __builtin_LINE());
 
 }  // namespace shardinit

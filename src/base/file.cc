@@ -168,8 +168,15 @@ bool ReadAll(int fd, void* data, size_t size, int64_t offset) {
 }
 
 void MakeFolder(const std::string& path) {
-  if (mkdir(path.c_str(), 0777) == 0) return;
+  if (mkdir(path.c_str(), 0777) == 0) {
+    SyncFolder(FolderOf(path));
+    return;
+  }
   const int error = errno;
+  if (error == ENOENT && FolderOf(path) != path) {
+    MakeFolder(FolderOf(path));
+    return MakeFolder(path);
+  }
   struct stat info;
   if (error != EEXIST || stat(path.c_str(), &info) != 0) {
     throw SystemError("create the folder", path, error);

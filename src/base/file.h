@@ -62,7 +62,8 @@ void WriteFileAtomically(const std::string& path, std::string_view text);
 bool WriteAll(int fd, const void* data, size_t size, int64_t offset);
 bool ReadAll(int fd, void* data, size_t size, int64_t offset);  // Short file: false, errno 0.
 
-// Creates the folder unless there is one. A link or a file in its place is an Error.
+// Creates the folder, and those above it, unless there is one. A file in its
+// place is an Error (kConflict).
 void MakeFolder(const std::string& path);
 void SyncFolder(const std::string& path);
 // Removes the temporary files in `folder` whose owners are gone (their lock is

@@ -9,12 +9,13 @@ bool MatchesOne(std::string_view pattern, size_t p, char c, size_t* next) {
     *next = p + 1;
     return true;
   }
-  const size_t end = pattern[p] == '[' ? pattern.find(']', p + 2) : pattern.npos;
+  // A `]` that comes first is a member of the set, not its end.
+  const bool negated = pattern.substr(p, 2) == "[!";
+  const size_t end = pattern[p] == '[' ? pattern.find(']', p + 2 + negated) : pattern.npos;
   if (end == pattern.npos) {
     *next = p + 1;
     return pattern[p] == c;
   }
-  const bool negated = pattern[p + 1] == '!';
   bool found = false;
   for (size_t i = p + 1 + negated; i < end; ++i) {
     if (i + 2 < end && pattern[i + 1] == '-') {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -80,7 +81,8 @@ JsonWriter& JsonWriter::Value(std::string_view text) {
 
 JsonWriter& JsonWriter::Value(double value) {
   Check(value - value == 0, "JSON has no NaN or infinity");
-  return Raw(fmt::format("{}", value));
+  // `-0` would be read back as an integer, which has no sign of zero.
+  return Raw(value == 0 && std::signbit(value) ? "-0.0" : fmt::format("{}", value));
 }
 
 JsonWriter& JsonWriter::Integer(int64_t value) {

@@ -22,6 +22,7 @@ namespace {
 constexpr int64_t kMaxTensors = 4'000'000;
 constexpr size_t kMaxRank = 32;  // HDF5's.
 constexpr size_t kMaxPath = 1024;
+constexpr int kMaxVarDepth = 256;
 
 // `vars` of the spec, each evaluated when first asked for, and the variables
 // of the repeats around the tensor at hand.
@@ -47,11 +48,19 @@ class SpecScope : public Scope {
       var.state = Var::kDone;
       return var.value;
     }
+    if (depth_ == kMaxVarDepth) {
+      diagnostics.Error(var.named->name.span,
+                        fmt::format("`{}` stands behind a chain of {} variables", name, depth_));
+      var.state = Var::kDone;
+      return var.value;
+    }
     var.state = Var::kBusy;
+    ++depth_;
     if (var.named->value) {
       const auto value = Evaluate(*var.named->value, *this, diagnostics);
       if (value && var.state == Var::kBusy) var.value = *value;
     }
+    --depth_;
     var.state = Var::kDone;
     return var.value;
   }
@@ -79,6 +88,7 @@ class SpecScope : public Scope {
     Value value = int64_t{1};
   };
   mutable std::unordered_map<std::string, Var> vars_;
+  mutable int depth_ = 0;  // Of variables that need each other.
   std::vector<std::pair<std::string, int64_t>> repeats_;  // Innermost last.
 };
 
@@ -234,6 +244,7 @@ class Builder {
 
   void ExpandMembers(const ModuleSpec& module, const std::string& path, int64_t copies) {
     for (const auto& member : module.members) {
+      if (full_) return;
       const std::string inner = Join(path, member.name.value);
       if (const auto* tensor = std::get_if<TensorSpec>(&member.value)) {
         AddTensor(*tensor, member.name.span, inner);
@@ -251,6 +262,11 @@ class Builder {
   }
 
   void AddTensor(const TensorSpec& spec, Span span, const std::string& path) {
+    if (std::ssize(graph_.tensors) == kMaxTensors) {
+      full_ = true;
+      diagnostics_.Error(span, fmt::format("a spec may have at most {} tensors", kMaxTensors));
+      return;
+    }
     Tensor tensor;
     tensor.path = path;
     if (path.size() > kMaxPath) {
@@ -460,6 +476,7 @@ class Builder {
   std::unordered_map<std::string, const InitSpec*> inits_;
   std::unordered_set<const InitSpec*> bad_inits_;
   bool dtype_reported_ = false;
+  bool full_ = false;  // There are kMaxTensors, and no more are looked at.
   int64_t total_bytes_ = 0;
   const std::vector<std::string> dimension_names_ = [] {
     std::vector<std::string> names;

@@ -5,33 +5,44 @@
 #include <algorithm>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace shardinit {
 namespace {
 
+// `a.b` of `a.b.c`; empty if there is none.
+std::string_view GroupOf(std::string_view path) {
+  const size_t dot = path.rfind('.');
+  return path.substr(0, dot == path.npos ? 0 : dot);
+}
+
 // `a.b.c` makes the groups `a.b` and `a`; a tensor may not have such a path.
 void CheckPaths(const InitGraph& graph, const std::vector<Span>& places, Diagnostics& diagnostics) {
-  std::unordered_map<std::string_view, size_t> tensors, groups;
+  std::unordered_map<std::string_view, size_t> tensors;
   tensors.reserve(graph.tensors.size());
   for (size_t i = 0; i < graph.tensors.size(); ++i) {
-    const std::string_view path = graph.tensors[i].path;
-    const auto [first, is_new] = tensors.try_emplace(path, i);
-    if (!is_new) {
-      diagnostics.Error(places[i], fmt::format("two tensors have the path `{}`", path));
-      diagnostics.Note(places[first->second], "the first one is here");
-    }
-    for (size_t dot = path.rfind('.'); dot != path.npos; dot = path.rfind('.', dot - 1)) {
-      // Groups around a known group are known.
-      if (!groups.try_emplace(path.substr(0, dot), i).second || dot == 0) break;
-    }
+    const auto [first, is_new] = tensors.try_emplace(graph.tensors[i].path, i);
+    if (is_new) continue;
+    diagnostics.Error(places[i], fmt::format("two tensors have the path `{}`", first->first));
+    diagnostics.Note(places[first->second], "the first one is here");
   }
+  std::unordered_set<std::string_view> groups;
+  std::string_view previous;  // Neighbours mostly share their group.
   for (size_t i = 0; i < graph.tensors.size(); ++i) {
-    const auto group = groups.find(graph.tensors[i].path);
-    if (group == groups.end()) continue;
-    diagnostics.Error(places[i], fmt::format("`{}` is a tensor and also the group of `{}`",
-                                             group->first, graph.tensors[group->second].path),
-                      "rename one of them: a checkpoint cannot hold both");
-    diagnostics.Note(places[group->second], "the other one is here");
+    std::string_view group = GroupOf(graph.tensors[i].path);
+    if (group == previous) continue;
+    previous = group;
+    // Groups around a known group are known.
+    while (!group.empty() && groups.insert(group).second) {
+      if (const auto tensor = tensors.find(group); tensor != tensors.end()) {
+        diagnostics.Error(places[tensor->second],
+                          fmt::format("`{}` is a tensor and also the group of `{}`", group,
+                                      graph.tensors[i].path),
+                          "rename one of them: a checkpoint cannot hold both");
+        diagnostics.Note(places[i], "the other one is here");
+      }
+      group = GroupOf(group);
+    }
   }
 }
 

@@ -60,7 +60,10 @@ extern const Initializer kTruncNormal = {
     .name = "trunc_normal",
     .parameters = kAbsolute,
     .lower = [](Arguments a, Diagnostics& diagnostics) -> std::optional<Distribution> {
-      if (!CheckCommon(a, kAbsolute, diagnostics)) return {};
+      if (!CheckMagnitude("a", a[2], diagnostics) || !CheckMagnitude("b", a[3], diagnostics) ||
+          !CheckCommon(a, kAbsolute, diagnostics)) {
+        return {};
+      }
       const double mean = a[0].value, std = a[1].value;
       if (std == 0) {
         diagnostics.Error(a[1].span, "`std` is 0, which leaves nothing to cut",

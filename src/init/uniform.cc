@@ -24,6 +24,9 @@ extern const Initializer kUniform = {
                           "for equal values use `{constant: {value: …}}`");
         return {};
       }
+      const double span = static_cast<double>(static_cast<float>(a[1].value)) -
+                          static_cast<double>(static_cast<float>(a[0].value));
+      if (!CheckMagnitude("high - low", {span, a[1].span}, diagnostics)) return {};
       return Uniform{a[0].value, a[1].value};
     },
 };

@@ -4,13 +4,16 @@
 HWY_BEFORE_NAMESPACE();
 namespace shardinit::kernels::HWY_NAMESPACE {
 
+using V1 = hn::Vec<DF>;
+using U1 = hn::Vec<D32>;
+
 // 16-bit elements: an even and an odd one share a 32-bit lane, so blocks stay in
 // the order of the lanes.
 template <class Rounding>
 struct Encode16 {
   static constexpr size_t kBytes = 2;
   static constexpr bool kInterleaved = false;
-  static HWY_INLINE void Store(VF even, VF odd, uint8_t* out) {
+  static HWY_INLINE void Store(V1 even, V1 odd, uint8_t* out) {
     const D32 du;
     const hn::Repartition<uint16_t, D32> du16;
     const auto low = hn::ShiftRight<16>(Rounding::InHighHalf(even));
@@ -21,16 +24,21 @@ struct Encode16 {
 };
 
 struct Bf16Rounding {
-  static HWY_INLINE VU InHighHalf(VF value) {
+  static HWY_INLINE U1 InHighHalf(V1 value) {
     const D32 du;
     const auto bits = hn::BitCast(du, value);
-    const auto lowest = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
-    return hn::Add(hn::Add(bits, hn::Set(du, 0x7FFF)), lowest);
+#if HWY_TARGET == HWY_AVX3
+    const auto odd = hn::TestBit(bits, hn::Set(du, 0x10000));
+    return hn::Add(bits, hn::IfThenElse(odd, hn::Set(du, 0x8000), hn::Set(du, 0x7FFF)));
+#else
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+    return hn::Add(hn::Add(bits, hn::Set(du, 0x7FFF)), odd);
+#endif
   }
 };
 
 struct F16Rounding {
-  static HWY_INLINE VU InHighHalf(VF value) {
+  static HWY_INLINE U1 InHighHalf(V1 value) {
     const DF df;
     const D32 du;
     const DI di;
@@ -56,7 +64,7 @@ using EncodeF16 = Encode16<F16Rounding>;
 struct EncodeF32 {
   static constexpr size_t kBytes = 4;
   static constexpr bool kInterleaved = true;
-  static HWY_INLINE void Store(VF even, VF odd, uint8_t* out) {
+  static HWY_INLINE void Store(V1 even, V1 odd, uint8_t* out) {
     const DF df;
     float* const to = reinterpret_cast<float*>(out);
     hn::StoreU(hn::InterleaveLower(df, even, odd), df, to);
@@ -67,19 +75,28 @@ struct EncodeF32 {
 struct EncodeF64 {
   static constexpr size_t kBytes = 8;
   static constexpr bool kInterleaved = true;
-  static HWY_INLINE void StoreOne(VF values, double* to) {
+  static HWY_INLINE void StoreOne(V1 values, double* to) {
     const hn::ScalableTag<double> dd;
     const hn::Rebind<float, decltype(dd)> half;
     hn::StoreU(hn::PromoteTo(dd, hn::LowerHalf(half, values)), dd, to);
     hn::StoreU(hn::PromoteTo(dd, hn::UpperHalf(half, values)), dd, to + hn::Lanes(dd));
   }
-  static HWY_INLINE void Store(VF even, VF odd, uint8_t* out) {
+  static HWY_INLINE void Store(V1 even, V1 odd, uint8_t* out) {
     const DF df;
     double* const to = reinterpret_cast<double*>(out);
     StoreOne(hn::InterleaveLower(df, even, odd), to);
     StoreOne(hn::InterleaveUpper(df, even, odd), to + hn::Lanes(df));
   }
 };
+
+template <class Encoder>
+HWY_INLINE void StoreElements(VF even, VF odd, uint8_t* out) {
+  Encoder::Store(wide::Part<0>(even), wide::Part<0>(odd), out);
+  if constexpr (wide::kVectors == 2) {
+    const size_t bytes = 2 * hn::Lanes(DF()) * Encoder::kBytes;
+    Encoder::Store(wide::Part<1>(even), wide::Part<1>(odd), out + bytes);
+  }
+}
 
 }  // namespace shardinit::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -10,6 +10,7 @@
 #include <hwy/highway.h>  // Its vocabulary for this instruction set.
 
 #if HWY_TARGET != HWY_SCALAR
+#include "kernels/wide-inl.h"
 #include "kernels/philox-inl.h"
 #include "kernels/samplers-inl.h"
 #include "kernels/encode-inl.h"
@@ -52,7 +53,7 @@ class Filler {
       keys_ = PhiloxKeys(stream_, high_);
     }
 
-    const size_t vector = 4 * hn::Lanes(D64());
+    const size_t vector = 4 * BlocksAtOnce();
     while (count > 0) {
       const size_t skip = first % 4;
       if (skip == 0 && count >= vector) {
@@ -70,12 +71,12 @@ class Filler {
 
   void Flush() {
     if (blocks_ == 0) return;
-    const size_t n = hn::Lanes(D64());
-    const size_t vectors = (blocks_ + n - 1) / n;
+    const size_t n = BlocksAtOnce();
+    const size_t blocks = (blocks_ + n - 1) / n * n;
     // Lanes that nobody asked for: any counter will do.
-    for (size_t k = blocks_; k < vectors * n; ++k) batch_.counters[Slot(k, kInterleaved)] = 0;
+    for (size_t k = blocks_; k < blocks; ++k) batch_.counters[Slot(k, kInterleaved)] = 0;
     uint8_t buffer[kBatch * 4 * Encoder::kBytes];
-    Make(vectors, buffer);
+    Make(blocks, buffer);
     for (size_t i = 0; i < pieces_; ++i) {
       const Piece& piece = piece_[i];
       std::memcpy(piece.out, buffer + piece.begin * Encoder::kBytes,
@@ -105,33 +106,25 @@ class Filler {
 
   void Direct(uint64_t block, size_t blocks, uint8_t* out) {
     Flush();  // The batch is needed.
-    const D64 d;
-    const size_t n = hn::Lanes(d);
     for (size_t k = 0; k < std::min(blocks, kBatch); ++k) {
       batch_.counters[Slot(k, kInterleaved)] = block + k;
     }
-    while (true) {
+    while (blocks > 0) {
       const size_t now = std::min(blocks, kBatch);
-      Make(now / n, out);
-      blocks -= now;
-      if (blocks == 0) return;
-      out += 4 * now * Encoder::kBytes;
-      for (size_t i = 0; i < kBatch; i += n) {
-        const auto next = hn::Add(hn::Load(d, batch_.counters + i), hn::Set(d, kBatch));
-        hn::Store(next, d, batch_.counters + i);
-      }
+      Make(now, out);
+      blocks -= now, out += 4 * now * Encoder::kBytes;
     }
   }
 
-  void Make(size_t vectors, uint8_t* out) {
-    MakeWords(keys_, vectors, batch_);
+  void Make(size_t blocks, uint8_t* out) {
+    MakeWords(keys_, blocks, batch_);
     const D32 d;
-    const size_t n = hn::Lanes(d);
+    const size_t step = 2 * BlocksAtOnce();
     const Kernel kernel = kernel_;
-    for (size_t i = 0; i < vectors; ++i, out += 2 * n * Encoder::kBytes) {
+    for (size_t i = 0; i < 2 * blocks; i += step, out += 2 * step * Encoder::kBytes) {
       VF even, odd;
-      kernel(hn::Load(d, batch_.even + i * n), hn::Load(d, batch_.odd + i * n), even, odd);
-      Encoder::Store(even, odd, out);
+      kernel(wide::Load(d, batch_.even + i), wide::Load(d, batch_.odd + i), even, odd);
+      StoreElements<Encoder>(even, odd, out);
     }
   }
 
@@ -166,7 +159,11 @@ void RunKernel(const Job& job, const Kernel& kernel) {
 
 void RunJob(const Job& job) {
   if (const auto* s = std::get_if<NormalSampler>(&job.sampler)) {
-    RunKernel(job, NormalKernel(*s));
+    if (s->mean == 0 && s->scale > 0) {
+      RunKernel(job, NormalKernel<true>(*s));
+    } else {
+      RunKernel(job, NormalKernel<false>(*s));
+    }
   } else if (const auto* s = std::get_if<TruncatedNormalSampler>(&job.sampler)) {
     if (s->tail[0] == s->tail[1] && s->step[0] == s->step[1] && s->z_low == -s->z_high) {
       RunKernel(job, TruncatedNormalKernel<true>(*s));

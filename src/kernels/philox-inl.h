@@ -15,17 +15,13 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace shardinit::kernels::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 using D32 = hn::ScalableTag<uint32_t>;
 using D64 = hn::ScalableTag<uint64_t>;
 
 // Blocks made at a time: enough to hide that each round waits for the last,
 // few enough that the words stay in the L1 cache. A multiple of all lane counts.
-#ifndef KB
-#define KB 64
-#endif
-inline constexpr size_t kBatch = KB;
+inline constexpr size_t kBatch = 128;
 
 struct Batch {
   HWY_ALIGN uint64_t counters[kBatch];
@@ -59,6 +55,8 @@ struct PhiloxKeys {
   uint64_t keys[philox4x32::kRounds][2];
 };
 
+HWY_INLINE size_t BlocksAtOnce() { return wide::kVectors * hn::Lanes(D64()); }
+
 // The lane, within a vector of blocks, of its k-th block in memory order.
 // Interleaving gives the low 64-bit lanes of all 128-bit blocks first, then the high.
 HWY_INLINE size_t Slot(size_t k, bool interleaved) {
@@ -67,51 +65,53 @@ HWY_INLINE size_t Slot(size_t k, bool interleaved) {
   return vector + (interleaved ? 2 * (i % (n / 2)) + i / (n / 2) : i);
 }
 
-// counters → even, odd for the first `vectors` vectors of blocks.
-HWY_INLINE void MakeWords(const PhiloxKeys& philox, size_t vectors, Batch& batch) {
+// counters → even, odd for the first `blocks` blocks, a multiple of BlocksAtOnce().
+// Leaves the counters of the batch that follows.
+HWY_INLINE void MakeWords(const PhiloxKeys& philox, size_t blocks, Batch& batch) {
   using namespace philox4x32;
   const D32 d32;
   const D64 d64;
-  const size_t n = hn::Lanes(d64);
   const auto& keys = philox.keys;
-  const auto multiplier0 = hn::Set(d32, kMultiplier0);
-  const auto multiplier1 = hn::Set(d32, kMultiplier1);
-  for (size_t i = 0; i < vectors * n; i += n) {
+  const auto multiplier0 = wide::Set(d32, kMultiplier0);
+  const auto multiplier1 = wide::Set(d32, kMultiplier1);
+  for (size_t i = 0; i < blocks; i += BlocksAtOnce()) {
     // Rounds 1 to 3, without what the keys hold already.
-    auto product0 = hn::MulEven(hn::BitCast(d32, hn::Load(d64, batch.counters + i)), multiplier0);
-    auto x2 = hn::Xor(hn::ShiftRight<32>(product0), hn::Set(d64, keys[0][1]));
-    auto product1 = hn::MulEven(hn::BitCast(d32, x2), multiplier1);
-    auto x0 = hn::Xor(hn::ShiftRight<32>(product1), hn::Set(d64, keys[1][0]));
-    x2 = hn::Xor(product0, hn::Set(d64, keys[1][1]));
+    const auto counter = wide::Load(d64, batch.counters + i);
+    wide::Store(wide::Add(counter, wide::Set(d64, kBatch)), d64, batch.counters + i);
+    auto product0 = wide::MulEven(wide::BitCast(d32, counter), multiplier0);
+    auto x2 = wide::Xor(wide::ShiftRight<32>(product0), wide::Set(d64, keys[0][1]));
+    auto product1 = wide::MulEven(wide::BitCast(d32, x2), multiplier1);
+    auto x0 = wide::Xor(wide::ShiftRight<32>(product1), wide::Set(d64, keys[1][0]));
+    x2 = wide::Xor(product0, wide::Set(d64, keys[1][1]));
     auto x1 = product1;
-    product0 = hn::MulEven(hn::BitCast(d32, x0), multiplier0);
-    product1 = hn::MulEven(hn::BitCast(d32, x2), multiplier1);
-    x0 = hn::Xor3(hn::ShiftRight<32>(product1), x1, hn::Set(d64, keys[2][0]));
-    x2 = hn::Xor(hn::ShiftRight<32>(product0), hn::Set(d64, keys[2][1]));
+    product0 = wide::MulEven(wide::BitCast(d32, x0), multiplier0);
+    product1 = wide::MulEven(wide::BitCast(d32, x2), multiplier1);
+    x0 = wide::Xor3(wide::ShiftRight<32>(product1), x1, wide::Set(d64, keys[2][0]));
+    x2 = wide::Xor(wide::ShiftRight<32>(product0), wide::Set(d64, keys[2][1]));
     x1 = product1;
     auto x3 = product0;
 
     HWY_UNROLL(6)
     for (int round = 3; round < kRounds - 1; ++round) {
-      product0 = hn::MulEven(hn::BitCast(d32, x0), multiplier0);
-      product1 = hn::MulEven(hn::BitCast(d32, x2), multiplier1);
-      x0 = hn::Xor3(hn::ShiftRight<32>(product1), x1, hn::Set(d64, keys[round][0]));
-      x2 = hn::Xor3(hn::ShiftRight<32>(product0), x3, hn::Set(d64, keys[round][1]));
+      product0 = wide::MulEven(wide::BitCast(d32, x0), multiplier0);
+      product1 = wide::MulEven(wide::BitCast(d32, x2), multiplier1);
+      x0 = wide::Xor3(wide::ShiftRight<32>(product1), x1, wide::Set(d64, keys[round][0]));
+      x2 = wide::Xor3(wide::ShiftRight<32>(product0), x3, wide::Set(d64, keys[round][1]));
       x1 = product1;
       x3 = product0;
     }
 
     // Round 10 leaves x2 in the high halves: shifting x3 up spares shifting
     // the product down and the sum up.
-    product0 = hn::MulEven(hn::BitCast(d32, x0), multiplier0);
-    product1 = hn::MulEven(hn::BitCast(d32, x2), multiplier1);
-    x0 = hn::Xor3(hn::ShiftRight<32>(product1), x1, hn::Set(d64, keys[kRounds - 1][0]));
-    x2 = hn::Xor3(product0, hn::ShiftLeft<32>(x3), hn::Set(d64, keys[kRounds - 1][1]));
-    x3 = hn::ShiftLeft<32>(product0);
-    const auto even = hn::OddEven(hn::BitCast(d32, x2), hn::BitCast(d32, x0));
-    const auto odd = hn::OddEven(hn::BitCast(d32, x3), hn::BitCast(d32, product1));
-    hn::Store(even, d32, batch.even + 2 * i);
-    hn::Store(odd, d32, batch.odd + 2 * i);
+    product0 = wide::MulEven(wide::BitCast(d32, x0), multiplier0);
+    product1 = wide::MulEven(wide::BitCast(d32, x2), multiplier1);
+    x0 = wide::Xor3(wide::ShiftRight<32>(product1), x1, wide::Set(d64, keys[kRounds - 1][0]));
+    x2 = wide::Xor3(product0, wide::ShiftLeft<32>(x3), wide::Set(d64, keys[kRounds - 1][1]));
+    x3 = wide::ShiftLeft<32>(product0);
+    const auto even = wide::OddEven(wide::BitCast(d32, x2), wide::BitCast(d32, x0));
+    const auto odd = wide::OddEven(wide::BitCast(d32, x3), wide::BitCast(d32, product1));
+    wide::Store(even, d32, batch.even + 2 * i);
+    wide::Store(odd, d32, batch.odd + 2 * i);
   }
 }
 

@@ -26,7 +26,7 @@ FileEntry WriteIndexFile(const std::string& folder, const Plan& plan, const Dige
   std::string temporary;
   const Fd fd = CreateTemporary(path, &temporary);
   try {
-    hdf5::WriteIndex(fd.get(), plan, plan_sha256);
+    hdf5::WriteIndex(fd.get(), path, plan, plan_sha256);
     const FileEntry entry = HashFile(fd.get(), path);
     Commit(fd.get(), temporary, path);
     return entry;

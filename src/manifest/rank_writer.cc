@@ -42,7 +42,7 @@ RankWriter::RankWriter(const std::string& folder, const Plan& plan, RankPlan ran
   fd_ = CreateTemporary(path_, &temporary_);
   try {
     receipt_.plan_sha256 = plan_sha256;
-    receipt_.offsets = hdf5::WriteRankMetadata(fd_.get(), plan, rank_, plan_sha256);
+    receipt_.offsets = hdf5::WriteRankMetadata(fd_.get(), path_, plan, rank_, plan_sha256);
     receipt_.digests.resize(rank_.shards.size());
     struct stat info;
     if (fstat(fd_.get(), &info) != 0) throw SystemError("read", path_);

@@ -57,6 +57,7 @@ Receipt ReadReceipt(std::string_view text, const std::string& path, const RankPl
     receipt.metadata_sha256 = ReadDigest(in.at("metadata_sha256"));
     const json& boxes = in.at("boxes");
     if (in.at("rank") != rank.rank) throw refuse("it is another rank's");
+    if (receipt.size < 0) throw refuse("a file of negative size");
     if (boxes.size() != rank.shards.size()) {
       throw refuse(fmt::format("it has {} boxes instead of {}", boxes.size(), rank.shards.size()));
     }

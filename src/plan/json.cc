@@ -5,6 +5,8 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "graph/validate.h"
+#include "init/initializer.h"
 #include "plan/plan.h"
 #include "rng/engines.h"
 #include "rng/stream.h"
@@ -47,17 +49,28 @@ void WriteDistribution(const Distribution& distribution, JsonWriter& out) {
   throw Error(ExitCode::kRefused, fmt::format("`{}` is not a plan of this tool: {}", path, what));
 }
 
+// Distributions are written like the initializers of their names, and read by
+// these, which know what values are allowed.
 Distribution ReadDistribution(const json& init, const std::string& path) {
   if (!init.is_object() || init.size() != 1) Refuse(path, "an `init` that is no single initializer");
-  const std::string name = init.begin().key();
-  const json& a = init.begin().value();
-  if (name == "constant") return Constant{a.at("value")};
-  if (name == "uniform") return Uniform{a.at("low"), a.at("high")};
-  if (name == "normal") return Normal{a.at("mean"), a.at("std")};
-  if (name == "truncated_normal") {
-    return TruncatedNormal{a.at("mean"), a.at("std"), a.at("low"), a.at("high")};
+  const Initializer* initializer = FindInitializer(init.begin().key());
+  if (initializer == nullptr) Refuse(path, "an unknown initializer");
+  std::vector<Argument> arguments;
+  for (const Parameter& parameter : initializer->parameters) {
+    arguments.push_back({init.begin().value().at(std::string(parameter.name)), {}});
   }
-  Refuse(path, fmt::format("unknown initializer `{}`", name));
+  Diagnostics diagnostics;
+  const auto distribution = initializer->lower(arguments, diagnostics);
+  if (!distribution) Refuse(path, diagnostics.all().front().message);
+  return *distribution;
+}
+
+void CheckGraph(const InitGraph& graph, const std::string& path) try {
+  Diagnostics diagnostics;
+  ValidateGraph(graph, std::vector<Span>(graph.tensors.size()), diagnostics);
+  diagnostics.ThrowIfErrors();
+} catch (const InvalidSpec& e) {
+  Refuse(path, e.diagnostics().front().message);
 }
 
 // A path that names a dataset inside the checkpoint, and nothing else.
@@ -155,9 +168,16 @@ Plan ReadPlan(std::string_view text, const std::string& path) {
     graph.engine = in.at("engine").get<std::string>();
     if (FindEngine(graph.engine) == nullptr) Refuse(path, fmt::format("unknown engine `{}`", graph.engine));
     graph.seed = in.at("seed");
+    if (graph.seed < 0) Refuse(path, "the seed");
     graph.mesh.axes = in.at("mesh").at("axes").get<std::vector<std::string>>();
     graph.mesh.shape = in.at("mesh").at("shape").get<Shape>();
     if (graph.mesh.axes.size() != graph.mesh.shape.size()) Refuse(path, "the mesh");
+    for (size_t a = 0; a < graph.mesh.axes.size(); ++a) {
+      const std::string& axis = graph.mesh.axes[a];
+      if (!IsPath(axis) || graph.mesh.Find(axis) != static_cast<int>(a)) {
+        Refuse(path, "the axes of the mesh");
+      }
+    }
     int64_t size = 1;
     for (const int64_t extent : graph.mesh.shape) {
       if (extent < 1 || extent > kMaxWorldSize || (size *= extent) > kMaxWorldSize) {
@@ -172,7 +192,11 @@ Plan ReadPlan(std::string_view text, const std::string& path) {
         Refuse(path, "more than 2^63 - 1 bytes");
       }
     }
-    return MakePlan(std::move(graph));
+    CheckGraph(graph, path);
+    Plan plan = MakePlan(std::move(graph));
+    // Other types, keys or an order of its own: none of that is ours.
+    if (WritePlan(plan) != text) Refuse(path, "it is not written as this tool writes");
+    return plan;
   } catch (const json::exception& e) {
     Refuse(path, e.what());
   }

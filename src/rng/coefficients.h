@@ -31,10 +31,12 @@ inline constexpr float kNumerator[] = {0x1.05a43ep-11f, 0x1.98335cp-5f, 0x1.4bd1
                                        0x1.41c8fcp+0f, 0x1.b267cap-5f};
 inline constexpr float kDenominator[] = {0x1.ca20b0p-14f, 0x1.e5bd48p-7f, 0x1.1d17c4p-2f,
                                          0x1.1a7e5ep+0f};
-// Beyond, to v = 2^-124: kSqrt2Ln2 t + (c0 + c1 r + …), t = sqrt(-log2 v), r = 1 / t: 2^-22.3.
-inline constexpr float kTail[] = {-0x1.5159c4p-5f,  -0x1.4b6eb2p+1f,  -0x1.11ac7ap+3f,
-                                  0x1.a4b970p+7f,   -0x1.c542b4p+10f, 0x1.15b9a8p+13f,
-                                  -0x1.9027b4p+14f, 0x1.3a1692p+15f,  -0x1.9b950cp+14f};
+// Beyond, to v = 2^-124: kSqrt2Ln2 t + (c0 + c1 r + …), t = sqrt(-log2 v),
+// r = 1 / t - kTailCentre: 2^-22.4.
+inline constexpr float kTail[] = {-0x1.ca36eap-2f, -0x1.976660p+0f, 0x1.f9ed6ep+0f,
+                                  -0x1.019a30p+2f, 0x1.3d7b70p+3f,  0x1.0dba06p+5f,
+                                  0x1.32cdecp+10f, 0x1.5a77fap+9f,  -0x1.9baff2p+14f};
+inline constexpr float kTailCentre = 0.1875f;
 inline constexpr float kSqrt2Ln2 = 0x1.2d6abep+0f;
 
 }  // namespace shardinit::coefficients

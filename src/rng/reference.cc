@@ -114,7 +114,8 @@ float QuantileRatio(float v) {
     return n / d;
   }
   const float t = std::sqrt(MinusLog2(v, 0, 0));
-  const float r = 1.0f / t;
+  const float inverse = 1.0f / t;
+  const float r = inverse - kTailCentre;
   const float whole = kSqrt2Ln2 * t;
   return whole + Polynomial(kTail, r);
 }

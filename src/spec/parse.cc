@@ -577,7 +577,11 @@ ModelSpec LoadSpec(const SpecRequest& request, Diagnostics& diagnostics) {
   if (root == nullptr) return {};
   root = ApplySets(root, request.sets, store, diagnostics);
   root = ApplyMesh(root, request.mesh, store, diagnostics);
-  return SpecParser(diagnostics).Parse(*root);
+  return ParseSpec(*root, diagnostics);
+}
+
+ModelSpec ParseSpec(const Node& root, Diagnostics& diagnostics) {
+  return SpecParser(diagnostics).Parse(root);
 }
 
 }  // namespace shardinit

@@ -21,4 +21,8 @@ struct SpecRequest {
 // Error when the file itself cannot be read.
 ModelSpec LoadSpec(const SpecRequest& request, Diagnostics& diagnostics);
 
+// The last step of LoadSpec: a tree whose includes and overrides are done.
+struct Node;
+ModelSpec ParseSpec(const Node& root, Diagnostics& diagnostics);
+
 }  // namespace shardinit

@@ -343,22 +343,19 @@ void Builder::Fail(const YAML::ParserException& error) {
     return;
   }
   if (what == YAML::ErrorMsg::FLOW_END) {
-    // The innermost bracket: a single pair in a list has none.
-    const auto bracket = [&](const Level& level) {
-      return level.flow ? text_.At(level.offset).substr(0, 1) : "";
-    };
-    const auto open =
-        std::find_if(open_.rbegin(), open_.rend(), [&](const Level& level) {
-          return bracket(level) == "[" || bracket(level) == "{";
-        });
-    if (open != open_.rend()) {
+    // Events lag behind the scanner, so the bracket may not be in open_ yet.
+    const auto outermost = std::find_if(open_.begin(), open_.end(),
+                                        [](const Level& l) { return l.flow; });
+    const std::optional<size_t> bracket = text_.FindOpenBracket(
+        outermost == open_.end() ? last_ : outermost->offset, offset);
+    if (bracket) {
       problems_.push_back(
           {offset,
            text_.SpanAt(offset, 1),
-           fmt::format("`{}` cannot close `{}`", text_.At(offset).substr(0, 1),
-                       bracket(*open)),
+           fmt::format("`{}` cannot close `{}`", text_.At(offset)[0],
+                       text_.At(*bracket)[0]),
            {},
-           text_.SpanAt(open->offset, 1),
+           text_.SpanAt(*bracket, 1),
            "opened here"});
       return;
     }

@@ -145,18 +145,39 @@ ScalarPlace YamlText::PlaceScalar(size_t offset, std::string_view value) const {
   return place;
 }
 
-std::optional<size_t> YamlText::FindOpenQuote(size_t offset) const {
+size_t YamlText::SkipOpaque(size_t offset) const {
   constexpr std::string_view kBefore = " \t\r\n[{,:-?";
-  for (size_t i = offset; i < text_.size(); ++i) {
-    const bool starts = i == 0 || kBefore.find(text_[i - 1]) != kNone;
-    if (!starts) continue;
-    if (text_[i] == '#') {
-      i = std::min(text_.find('\n', i), text_.size());
-    } else if (text_[i] == '"' || text_[i] == '\'') {
-      const size_t end = QuoteEnd(i);
-      if (end == kNone) return i;
-      i = end - 1;
+  const bool starts = offset == 0 || kBefore.find(text_[offset - 1]) != kNone;
+  const char c = text_[offset];
+  if (starts && c == '#')
+    return std::min(text_.find('\n', offset), text_.size());
+  if (starts && (c == '"' || c == '\'')) return QuoteEnd(offset);
+  return offset;
+}
+
+std::optional<size_t> YamlText::FindOpenBracket(size_t begin,
+                                                size_t end) const {
+  std::vector<size_t> open;
+  for (size_t i = begin; i < end;) {
+    const size_t next = SkipOpaque(i);
+    if (next != i) {
+      i = next;
+      continue;
     }
+    const char c = text_[i];
+    if (c == '[' || c == '{') open.push_back(i);
+    if ((c == ']' || c == '}') && !open.empty()) open.pop_back();
+    ++i;
+  }
+  if (open.empty()) return std::nullopt;
+  return open.back();
+}
+
+std::optional<size_t> YamlText::FindOpenQuote(size_t offset) const {
+  for (size_t i = offset; i < text_.size();) {
+    const size_t next = SkipOpaque(i);
+    if (next == kNone) return i;
+    i = next == i ? i + 1 : next;
   }
   return std::nullopt;
 }

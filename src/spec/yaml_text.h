@@ -41,11 +41,16 @@ class YamlText {
   size_t NullLength(size_t offset) const;
   ScalarPlace PlaceScalar(size_t offset, std::string_view value) const;
 
+  // The innermost bracket in [begin, end) that nothing there closes.
+  std::optional<size_t> FindOpenBracket(size_t begin, size_t end) const;
+
   // The first quote after `offset` that no other one closes.
   std::optional<size_t> FindOpenQuote(size_t offset) const;
 
  private:
   size_t LineEnd(size_t offset) const;
+  // Past the quoted text or comment that starts at `offset`; else `offset`.
+  size_t SkipOpaque(size_t offset) const;
   size_t SkipProperties(size_t offset) const;
   // One past the closing quote, or npos.
   size_t QuoteEnd(size_t offset) const;

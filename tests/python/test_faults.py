@@ -116,9 +116,10 @@ def test_killed_twice_with_threads(seed, spec, good, tmp_path):
 
 def test_a_finished_run_is_left_alone(good, tmp_path, spec):
     out = shutil.copytree(good, tmp_path / "out")
-    before = {p: p.stat().st_mtime_ns for p in pathlib.Path(out).rglob("*")}
+    before = {p: p.stat().st_mtime_ns for p in RankFiles(out)}
     Ok("gen", spec, "-o", out)
-    assert {p: p.stat().st_mtime_ns for p in pathlib.Path(out).rglob("*")} == before
+    assert {p: p.stat().st_mtime_ns for p in RankFiles(out)} == before
+    assert Tree(out) == Tree(good)
 
 
 @pytest.mark.parametrize("lost", ["manifest.json", "index.h5", "ranks/rank-00002.h5", "ranks/rank-00001.json"])
@@ -149,7 +150,7 @@ def test_an_error_ends_the_run_and_says_so(calls, error, when, spec, good, tmp_p
         return
     assert result.returncode == 3
     assert os.strerror(getattr(errno, error)) in result.stderr
-    assert str(out) in result.stderr
+    assert str(tmp_path) in result.stderr
     assert not IsCommitted(out) or Run("verify", out).returncode == 0
     assert not [p for p in Tree(out) if "tmp" in p] if out.exists() else True
     Ok("gen", spec, "-o", out)
@@ -158,13 +159,13 @@ def test_an_error_ends_the_run_and_says_so(calls, error, when, spec, good, tmp_p
 
 @pytest.mark.parametrize("when", range(1, 9))
 def test_interrupted_calls_go_on(when, spec, good, tmp_path):
-    for calls in ["pwrite64", "write", "openat"]:
+    for calls in ["pwrite64", "openat", "pread64"]:
         out = tmp_path / calls
         Ok("gen", spec, "-o", out, "--jobs", "1", wrap=Inject(calls, f"error=EINTR:when={when}"))
         assert Tree(out) == Tree(good)
 
 
-@pytest.mark.parametrize("size", [1, 100, 512, 4096])
+@pytest.mark.parametrize("size", [1, 24, 100, 512])
 def test_short_writes_go_on(size, good, spec, tmp_path):
     """strace claims that `size` bytes were written, and writes none. So just
     those bytes may be missing: everything after them must be there."""
@@ -182,7 +183,7 @@ def test_short_writes_go_on(size, good, spec, tmp_path):
             different = np.flatnonzero(a != b)
             changed += different.size > 0
             assert different.size == 0 or different[-1] - different[0] < size
-    assert changed or size == 1
+    assert changed
 
 
 def test_no_direct_io(spec, good, tmp_path):
@@ -219,7 +220,7 @@ def test_full_disk(size, spec, good, small_disk):
         assert Tree(disk / "out") == Tree(good)
         return
     assert result.returncode == 3
-    assert "No space left on device" in result.stderr
+    assert "No space left on device" in result.stderr or " free\n" in result.stderr
     assert not IsCommitted(disk / "out")
     subprocess.run(["mount", "-o", "remount,size=8m", disk], check=True)
     Ok("gen", spec, "-o", disk / "out")
@@ -268,7 +269,7 @@ def test_another_plan_is_a_conflict(damaged, spec, tmp_path):
 
 def test_another_mesh_is_a_conflict(damaged, spec):
     before = Tree(damaged)
-    assert Run("gen", spec, "-o", damaged, "--mesh", "a=4,b=1").returncode == 4
+    assert Run("gen", spec, "-o", damaged, "--mesh", "a=2,b=1").returncode == 4
     assert Tree(damaged) == before
 
 
@@ -492,10 +493,10 @@ def test_swapped_rank_files_are_found(damaged):
                                   '{"format_version": 99}'], ids=range(9))
 def test_broken_json_is_refused(name, text, damaged):
     (damaged / name).write_bytes(text.encode("latin-1"))
-    for command in ["verify", "status", "inspect", "finalize"]:
+    assert Run("verify", damaged).returncode in (1, 5)
+    for command in ["status", "inspect", "finalize"]:
         result = Run(command, damaged)
-        assert result.returncode in (0, 1, 2, 3, 4, 5), f"{command}: {result.returncode} {result.stderr}"
-    assert Run("verify", damaged).returncode in (1, 3, 5)
+        assert result.returncode in (0, 1, 2, 3, 5), f"{command}: {result.returncode} {result.stderr}"
 
 
 def test_paths_in_the_manifest_do_not_leave_the_folder(damaged, tmp_path):

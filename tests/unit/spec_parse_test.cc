@@ -177,6 +177,21 @@ TEST(LoadSpec, Tensors) {
        "  modules: {w: {shape: [4, null], init: ones}}\n"
        "                           ^^^^\n"
        "  hint: such as `4096` or `2 * d`\n"},
+      {"modules: {w: {shape: ['4', '1-2'], init: ones}}\n",
+       "x.yaml:3:23: error: a dimension must be a number, but `4` in quotes is "
+       "text\n"
+       "  modules: {w: {shape: ['4', '1-2'], init: ones}}\n"
+       "                        ^^^\n"
+       "  hint: remove the quotes; they are for expressions with commas\n"},
+      {"modules: {w: {shape: [], init: ones, key: \"\\e\"}}\n",
+       "x.yaml:3:43: error: key `\\x1b` has a control character\n"
+       "  modules: {w: {shape: [], init: ones, key: \"\\e\"}}\n"
+       "                                            ^^^^\n"},
+      {"modules: {w: {<<: {}, init: ones}}\n",
+       "x.yaml:3:15: error: merge keys are not supported\n"
+       "  modules: {w: {<<: {}, init: ones}}\n"
+       "                ^^\n"
+       "  hint: use `include`, or repeat the keys\n"},
       {"modules: {w: {shape: [max(1, 2), 3], init: ones}}\n",
        "x.yaml:3:23: error: a comma ends the value here, inside the "
        "parentheses\n"

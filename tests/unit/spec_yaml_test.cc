@@ -150,6 +150,11 @@ TEST(ParseYaml, ExplainsSyntaxErrors) {
       {"a: @b\n",
        "x:1:4: error: text cannot start with `@`\n  a: @b\n     ^\n"
        "  hint: put it in quotes\n"},
+      {"a: [1, {b: 2]\n",
+       "x:1:13: error: `]` cannot close `{`\n"
+       "  a: [1, {b: 2]\n              ^\n"
+       "x:1:8: note: opened here\n"
+       "  a: [1, {b: 2]\n         ^\n"},
       {"a: ]\n", "x:1:4: error: `]` closes nothing\n  a: ]\n     ^\n"},
       {"a: 'b' c\n",
        "x:1:8: error: this does not belong to what stands before it\n"

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <string_view>
 
 #include "base/error.h"
 #include "formats/hdf5/setup.h"
@@ -18,11 +19,17 @@ std::string LastReason() {
         return 0;
       },
       &reason);
+  // The system's own reason stands somewhere in a paragraph of addresses.
+  constexpr std::string_view kMark = "error message = '";
+  if (const size_t start = reason.find(kMark); start != reason.npos) {
+    const size_t text = start + kMark.size();
+    return reason.substr(text, reason.find('\'', text) - text);
+  }
   return reason;
 }
 
 void Fail(const std::string& doing) {
-  throw Error(ExitCode::kWorld, fmt::format("cannot {}: HDF5 says: {}", doing, LastReason()));
+  throw Error(ExitCode::kWorld, fmt::format("HDF5 cannot {}: {}", doing, LastReason()));
 }
 
 void SetUpLibrary() {
@@ -32,6 +39,8 @@ void SetUpLibrary() {
         "HDF5_DISABLE_VERSION_CHECK", "HDF5_PREFER_PARALLEL_NATIVE"}) {
     unsetenv(name);
   }
+  // After a failed close, HDF5's own clean-up at exit would crash.
+  Require(H5dont_atexit(), "start HDF5");
   Require(H5open(), "start HDF5");
   Require(H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr), "silence HDF5");
   Require(H5PLset_loading_state(0), "forbid HDF5 plugins");

@@ -12,7 +12,7 @@ namespace shardinit::hdf5 {
 // HDF5's own account of its last failure, innermost cause first.
 std::string LastReason();
 
-// Throws Error (kWorld): "cannot `doing`: HDF5's reason".
+// Throws Error (kWorld): "HDF5 cannot `doing`: its reason".
 [[noreturn]] void Fail(const std::string& doing);
 
 inline void Require(herr_t status, const char* doing) {

@@ -195,10 +195,8 @@ void ForEachBox(const Tensor& tensor, const Mesh& mesh, F visit) {
   }
 }
 
-}  // namespace
-
-std::vector<int64_t> WriteRankMetadata(int fd, const Plan& plan, const RankPlan& rank,
-                                       const Digest& plan_sha256) {
+std::vector<int64_t> WriteRank(int fd, const Plan& plan, const RankPlan& rank,
+                               const Digest& plan_sha256) {
   const FileProperties properties(H5F_LIBVER_V18, static_cast<int64_t>(rank.shards.size()));
   File file = CreateIn(fd, properties);
   WritePlanAttributes(file, plan, plan_sha256);
@@ -236,7 +234,7 @@ std::vector<int64_t> WriteRankMetadata(int fd, const Plan& plan, const RankPlan&
   return offsets;
 }
 
-void WriteIndex(int fd, const Plan& plan, const Digest& plan_sha256) {
+void WriteVirtual(int fd, const Plan& plan, const Digest& plan_sha256) {
   // Virtual datasets came with HDF5 1.10.
   const FileProperties properties(H5F_LIBVER_V110, static_cast<int64_t>(plan.graph.tensors.size()));
   File file = CreateIn(fd, properties);
@@ -269,6 +267,25 @@ void WriteIndex(int fd, const Plan& plan, const Digest& plan_sha256) {
     }
   }
   CloseFile(file);
+}
+
+// HDF5 does not say which file it failed on.
+template <typename F>
+auto Naming(const std::string& path, F write) try {
+  return write();
+} catch (const Error& e) {
+  throw Error(e.code(), fmt::format("cannot write `{}`: {}", path, e.what()), e.hint());
+}
+
+}  // namespace
+
+std::vector<int64_t> WriteRankMetadata(int fd, const std::string& path, const Plan& plan,
+                                       const RankPlan& rank, const Digest& plan_sha256) {
+  return Naming(path, [&] { return WriteRank(fd, plan, rank, plan_sha256); });
+}
+
+void WriteIndex(int fd, const std::string& path, const Plan& plan, const Digest& plan_sha256) {
+  Naming(path, [&] { WriteVirtual(fd, plan, plan_sha256); });
 }
 
 }  // namespace shardinit::hdf5

@@ -1,0 +1,190 @@
+// Every instruction set gives the bits of the reference: for each sampler and
+// dtype, any start, any length, any rows.
+#include "kernels/kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "rng/reference.h"
+#include "tensor/encode.h"
+
+namespace shardinit {
+namespace {
+
+constexpr Stream kStream{0x0123456789abcdef, 3};
+// A block's counter has 62 bits; here its low 32 are about to overflow.
+constexpr uint64_t kCarry = uint64_t{4} << 32, kFarCarry = uint64_t{4} << 61;
+
+struct NamedSampler {
+  const char* name;
+  Sampler sampler;
+};
+
+std::vector<NamedSampler> Samplers() {
+  return {
+      {"bits", BitsSampler{}},
+      {"uniform", MakeUniform(-0.05, 0.05)},
+      {"uniform below zero", MakeUniform(-3, 0)},
+      {"normal", MakeNormal(0, 0.02)},
+      {"normal about a mean", MakeNormal(-1.5, 0.3)},
+      {"normal without spread", MakeNormal(0, 0)},
+      {"smallest normal", MakeNormal(0, kMinScale)},
+      {"largest normal", MakeNormal(0, kMaxScale)},
+      {"normal beyond f16", MakeNormal(0, 30000)},
+      {"normal among f16's subnormals", MakeNormal(0, 1e-6)},
+      {"truncated, symmetric", MakeTruncatedNormal(0, 0.02, -2, 2)},
+      {"truncated, both tails", MakeTruncatedNormal(0, 1, -100, 100)},
+      {"truncated, crooked", MakeTruncatedNormal(1, 0.5, -1, 3)},
+      {"truncated, half", MakeTruncatedNormal(0, 1, 0, 5)},
+      {"truncated, far tail", MakeTruncatedNormal(0, 1, 5, 6)},
+      {"truncated, lower tail", MakeTruncatedNormal(0, 1, -20, -9.5)},
+      {"truncated, narrow", MakeTruncatedNormal(0, 1, 1.9, 2.0)},
+  };
+}
+
+std::vector<uint8_t> Reference(const Sampler& sampler, uint64_t first, uint64_t stride,
+                               size_t rows, size_t count, DType dtype) {
+  const size_t bytes = static_cast<size_t>(InfoOf(dtype).bytes);
+  std::vector<uint8_t> out(rows * count * bytes);
+  uint8_t* to = out.data();
+  for (size_t row = 0; row < rows; ++row) {
+    for (size_t i = 0; i < count; ++i, to += bytes) {
+      Encode(Sample(sampler, kStream, first + row * stride + i), dtype, to);
+    }
+  }
+  return out;
+}
+
+// Runs `test` with each instruction set and dtype that the sampler has.
+template <typename Test>
+void ForEach(const NamedSampler& sampler, Test test) {
+  for (const DTypeInfo& info : DTypes()) {
+    if (std::holds_alternative<BitsSampler>(sampler.sampler) && info.dtype != DType::f32) continue;
+    for (const std::string& target : kernels::Targets()) {
+      SCOPED_TRACE(std::string(sampler.name) + ", " + std::string(info.name) + ", " + target);
+      ASSERT_TRUE(kernels::ForceTarget(target));
+      test(info.dtype);
+    }
+  }
+  kernels::ForceTarget("");
+}
+
+void ExpectRows(const Sampler& sampler, uint64_t first, uint64_t stride, size_t rows,
+                size_t count, DType dtype, const std::vector<uint8_t>& expected) {
+  constexpr size_t kGuard = 64;
+  std::vector<uint8_t> out(expected.size() + kGuard, 0xEE);
+  kernels::FillRows(sampler, kStream, first, stride, rows, count, dtype, out.data());
+  EXPECT_EQ(std::memcmp(out.data(), expected.data(), expected.size()), 0)
+      << rows << " rows of " << count << " from " << first << ", stride " << stride;
+  const std::vector<uint8_t> guard(kGuard, 0xEE);
+  EXPECT_EQ(std::memcmp(out.data() + expected.size(), guard.data(), kGuard), 0);
+}
+
+TEST(Kernels, RunsEqualReference) {
+  for (const NamedSampler& sampler : Samplers()) {
+    for (const uint64_t first : {uint64_t{0}, uint64_t{1}, uint64_t{7}, kCarry - 301,
+                                 kFarCarry - 64}) {
+      constexpr size_t kLongest = 1100;  // More than two batches.
+      std::vector<std::vector<uint8_t>> whole;
+      for (const DTypeInfo& info : DTypes()) {
+        whole.push_back(Reference(sampler.sampler, first, 0, 1, kLongest, info.dtype));
+      }
+      ForEach(sampler, [&](DType dtype) {
+        for (const size_t count : {0, 1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65,
+                                   127, 128, 129, 511, 512, 513, 1100}) {
+          auto expected = whole[static_cast<size_t>(dtype)];
+          expected.resize(count * static_cast<size_t>(InfoOf(dtype).bytes));
+          ExpectRows(sampler.sampler, first, 0, 1, count, dtype, expected);
+        }
+      });
+    }
+  }
+}
+
+TEST(Kernels, RowsEqualReference) {
+  std::mt19937 random(1);  // Its output is the standard's, so the shapes never change.
+  for (const NamedSampler& sampler : Samplers()) {
+    for (int shape = 0; shape < 6; ++shape) {
+      const size_t rows = 1 + random() % 40, count = 1 + random() % (shape < 3 ? 12 : 150);
+      const uint64_t stride = count + random() % 3 * (random() % 5000);
+      const uint64_t first = (shape % 2 ? kCarry : 1000) - random() % 1000;
+      std::vector<std::vector<uint8_t>> expected;
+      for (const DTypeInfo& info : DTypes()) {
+        expected.push_back(Reference(sampler.sampler, first, stride, rows, count, info.dtype));
+      }
+      ForEach(sampler, [&](DType dtype) {
+        ExpectRows(sampler.sampler, first, stride, rows, count, dtype,
+                   expected[static_cast<size_t>(dtype)]);
+      });
+    }
+  }
+}
+
+// Rows whose counters have different high words.
+TEST(Kernels, RowsFarApart) {
+  const NamedSampler sampler{"normal", MakeNormal(0, 1)};
+  const auto expected = Reference(sampler.sampler, kCarry - 10, kCarry / 2 + 1, 5, 19, DType::f32);
+  ForEach(sampler, [&](DType dtype) {
+    if (dtype != DType::f32) return;
+    ExpectRows(sampler.sampler, kCarry - 10, kCarry / 2 + 1, 5, 19, dtype, expected);
+  });
+}
+
+// A word of each kind that a comparison or a carry in the sampler could treat
+// differently is rare in a stream, so look at many.
+TEST(Kernels, ManyValuesEqualReference) {
+  constexpr size_t kCount = 200'000;
+  for (const NamedSampler& sampler : Samplers()) {
+    const auto expected = Reference(sampler.sampler, 0, 0, 1, kCount, DType::f32);
+    ForEach(sampler, [&](DType dtype) {
+      if (dtype != DType::f32) return;
+      ExpectRows(sampler.sampler, 0, 0, 1, kCount, dtype, expected);
+    });
+  }
+}
+
+// All 2^16 upper halves of an f32 through the kernels' roundings: the finite ones
+// reached as low + 0 * span.
+TEST(Kernels, EncodingsEqualReference) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const std::string& target : kernels::Targets()) {
+    ASSERT_TRUE(kernels::ForceTarget(target));
+    for (uint32_t bits = 0; bits < 0x10000; bits += 7) {
+      for (const uint32_t low : {0x0000u, 0x7FFFu, 0x8000u, 0x8001u, 0xFFFFu}) {
+        const float value = std::bit_cast<float>(bits << 16 | low) + 0.0f;
+        if (!std::isfinite(value)) continue;
+        for (const DType dtype : {DType::bf16, DType::f16}) {
+          uint16_t out[64], expected;
+          kernels::Fill(UniformSampler{value, 0, infinity}, kStream, 0, 64, dtype, out);
+          Encode(value, dtype, &expected);
+          ASSERT_EQ(out[0], expected) << value << " " << target;
+          ASSERT_EQ(out[63], expected) << value << " " << target;
+        }
+      }
+    }
+  }
+  kernels::ForceTarget("");
+}
+
+TEST(Targets, OnlyThoseOfThisCpu) {
+  const auto targets = kernels::Targets();
+  ASSERT_FALSE(targets.empty());
+  EXPECT_EQ(targets.back(), "SCALAR");
+  EXPECT_EQ(kernels::ActiveTarget(), targets.front());
+  EXPECT_FALSE(kernels::ForceTarget("avx9"));
+  EXPECT_EQ(kernels::ActiveTarget(), targets.front());
+  for (const std::string& target : targets) {
+    EXPECT_TRUE(kernels::ForceTarget(target));
+    EXPECT_EQ(kernels::ActiveTarget(), target);
+  }
+  EXPECT_TRUE(kernels::ForceTarget(""));
+  EXPECT_EQ(kernels::ActiveTarget(), targets.front());
+}
+
+}  // namespace
+}  // namespace shardinit

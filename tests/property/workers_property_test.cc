@@ -1,0 +1,320 @@
+// Threads, memory and block sizes change nothing; failures end the work.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "generate/fill.h"
+#include "generate/workers.h"
+#include "support/random_plan.h"
+#include "support/spec_text.h"
+
+namespace shardinit {
+namespace {
+
+constexpr int kPatience = 60'000;  // Milliseconds: only a hang takes that long.
+
+struct Work {
+  std::vector<Tensor> tensors;
+  std::vector<Box> boxes;  // Of the tensor of the same index.
+
+  void Add(Tensor tensor, Box box) {
+    tensors.push_back(std::move(tensor));
+    boxes.push_back(std::move(box));
+  }
+  void Add(Tensor tensor) {
+    Box box = WholeOf(tensor.shape);
+    Add(std::move(tensor), std::move(box));
+  }
+  int64_t BytesOf(size_t i) const {
+    return ElementCount(boxes[i].shape) * InfoOf(tensors[i].dtype).bytes;
+  }
+};
+
+// Boxes below, at and above the sizes of tiles, blocks and pages.
+Work MixedWork() {
+  Work work;
+  work.Add(MakeTensor("large", DType::f32, {1 << 20}, Uniform{0, 1}));  // 4 MiB
+  work.Add(MakeTensor("cut", DType::bf16, {1500, 700}, Normal{0, 0.02}), {{3, 5}, {1401, 689}});
+  work.Add(MakeTensor("wide", DType::f64, {70'001}, TruncatedNormal{0, 1, -2, 2}));
+  work.Add(MakeTensor("constant", DType::f16, {333, 1001}, Constant{1.5}));
+  work.Add(MakeTensor("scalar", DType::f32, {}, Normal{0, 1}));
+  work.Add(MakeTensor("block", DType::f32, {64 << 10}, Uniform{-1, 1}));
+  work.Add(MakeTensor("page", DType::f32, {1024}, Uniform{-1, 1}));
+  Random random(1);
+  for (int i = 0; i < 200; ++i) {
+    work.Add(MakeTensor("small" + std::to_string(i), DType::bf16, {random.In(1, 300)}, Normal{0, 1}));
+  }
+  return work;
+}
+
+// One box after the other, without workers.
+std::vector<Digest> ExpectedDigests(const Work& work, std::string* file,
+                                    std::vector<int64_t>* offsets) {
+  std::vector<Digest> digests;
+  for (size_t i = 0; i < work.tensors.size(); ++i) {
+    const BoxFiller filler(work.tensors[i], work.boxes[i]);
+    // Some at pages, so that direct writes are tried, some at any offset.
+    const size_t gap = i % 3 == 0 ? 4096 - file->size() % 4096 : 8 - file->size() % 8;
+    file->append(gap, '.');
+    offsets->push_back(static_cast<int64_t>(file->size()));
+    std::string bytes(static_cast<size_t>(work.BytesOf(i)), '\0');
+    filler.Fill(0, filler.elements(), bytes.data());
+    digests.push_back(Sha256Of(bytes));
+    *file += bytes;
+  }
+  *file += "end";
+  return digests;
+}
+
+std::string Describe(const WorkerOptions& options) {
+  return fmt::format("jobs {} writers {} memory {}", options.jobs, options.writers, options.memory);
+}
+
+std::vector<WorkerOptions> ManyOptions(bool writing) {
+  std::vector<WorkerOptions> all;
+  for (const int jobs : {1, 2, 7}) {
+    for (const int writers : {0, 1, 4}) {
+      if ((writers > 0) != writing) continue;
+      // Two blocks of the smallest size, odd sizes in between, more than enough.
+      for (const int64_t memory : {int64_t{1}, int64_t{3'000'000}, int64_t{7} << 20, int64_t{64} << 20}) {
+        all.push_back({.jobs = jobs, .writers = writers, .memory = memory});
+      }
+    }
+  }
+  return all;
+}
+
+TEST(Workers, DigestsDoNotDependOnTheOptions) {
+  const Work work = MixedWork();
+  std::string file;
+  std::vector<int64_t> offsets;
+  const std::vector<Digest> expected = ExpectedDigests(work, &file, &offsets);
+  int64_t total = 0;
+  for (size_t i = 0; i < work.tensors.size(); ++i) total += work.BytesOf(i);
+  for (const WorkerOptions& options : ManyOptions(false)) {
+    SCOPED_TRACE(Describe(options));
+    std::vector<Digest> digests(work.tensors.size());
+    std::vector<BoxTask> tasks;
+    for (size_t i = 0; i < work.tensors.size(); ++i) {
+      tasks.push_back({&work.tensors[i], work.boxes[i], {}, &digests[i]});
+    }
+    WorkCounters counters;
+    Workers workers(options, &counters);
+    workers.Submit(std::move(tasks), nullptr);
+    ASSERT_TRUE(workers.Wait(1, kPatience));
+    EXPECT_TRUE(digests == expected);
+    EXPECT_EQ(counters.generated_bytes, total);
+    EXPECT_EQ(counters.hashed_bytes, total);
+    EXPECT_EQ(counters.written_bytes, 0);
+  }
+}
+
+TEST(Workers, FilesDoNotDependOnTheOptions) {
+  const Work work = MixedWork();
+  std::string expected_file;
+  std::vector<int64_t> offsets;
+  const std::vector<Digest> expected = ExpectedDigests(work, &expected_file, &offsets);
+  const std::string path = "out";
+  for (const WorkerOptions& options : ManyOptions(true)) {
+    SCOPED_TRACE(Describe(options));
+    // What no box covers must stay as it is.
+    const WorkingFolder folder({{path, std::string(expected_file.size(), '.')}});
+    const Fd fd(open(path.c_str(), O_RDWR));
+    ASSERT_TRUE(WriteAll(fd.get(), "end", 3, static_cast<int64_t>(expected_file.size()) - 3));
+    const Fd direct(open(path.c_str(), O_WRONLY | O_DIRECT));
+    std::vector<Digest> digests(work.tensors.size());
+    std::vector<BoxTask> tasks;
+    for (size_t i = 0; i < work.tensors.size(); ++i) {
+      tasks.push_back({&work.tensors[i], work.boxes[i],
+                       {fd.get(), direct.get(), offsets[i], &path}, &digests[i]});
+    }
+    WorkCounters counters;
+    std::string seen_by_done;
+    {
+      Workers workers(options, &counters);
+      workers.Submit(std::move(tasks), [&] { seen_by_done = ReadFile(path); });
+      ASSERT_TRUE(workers.Wait(1, kPatience));
+      EXPECT_EQ(workers.finished_groups(), 1);
+    }
+    EXPECT_TRUE(digests == expected);
+    EXPECT_TRUE(seen_by_done == expected_file);
+    EXPECT_TRUE(ReadFile(path) == expected_file);
+    EXPECT_EQ(counters.written_bytes, counters.generated_bytes);
+    EXPECT_LE(counters.direct_bytes, counters.written_bytes);
+  }
+}
+
+// Where O_DIRECT is refused by the write itself, the same bytes go the other way.
+TEST(Workers, GoWithoutDirectWritesWhereTheyFail) {
+  const Tensor tensor = MakeTensor("t", DType::f32, {300'000}, Normal{0, 1});
+  const WorkingFolder folder({{"a", ""}, {"b", ""}});
+  const std::string path = "a";
+  const Fd fd(open("a", O_RDWR));
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const Fd in(ends[0]), out(ends[1]);
+  // pwrite(2) to an eventfd or pipe is ESPIPE, an error that must surface...
+  Digest digest;
+  WorkCounters counters;
+  {
+    Workers workers({.jobs = 2, .writers = 2, .memory = 1 << 20}, &counters);
+    workers.Submit({{&tensor, WholeOf(tensor.shape), {fd.get(), out.get(), 0, &path}, &digest}}, nullptr);
+    EXPECT_THROW(workers.Wait(1, kPatience), Error);
+  }
+  // ...but an offset that is no page is never tried directly.
+  Workers workers({.jobs = 2, .writers = 2, .memory = 1 << 20}, &counters);
+  workers.Submit({{&tensor, WholeOf(tensor.shape), {fd.get(), out.get(), 100, &path}, &digest}}, nullptr);
+  EXPECT_TRUE(workers.Wait(1, kPatience));
+  EXPECT_EQ(ToHex(Sha256Of(ReadFile("a").substr(100))), ToHex(digest));
+}
+
+TEST(Workers, OneLargeBoxIsSharedByAllThreads) {
+  const Tensor tensor = MakeTensor("large", DType::f32, {16 << 20}, Uniform{0, 1});  // 64 MiB
+  std::vector<Digest> digests(3);
+  size_t i = 0;
+  for (const int jobs : {1, 2, 7}) {
+    WorkCounters counters;
+    Workers workers({.jobs = jobs, .memory = 8 << 20}, &counters);
+    workers.Submit({{&tensor, WholeOf(tensor.shape), {}, &digests[i++]}}, nullptr);
+    ASSERT_TRUE(workers.Wait(1, kPatience));
+    EXPECT_EQ(counters.hashed_bytes, 64 << 20);
+  }
+  EXPECT_EQ(digests[0], digests[1]);
+  EXPECT_EQ(digests[0], digests[2]);
+}
+
+TEST(Workers, ManyTinyBoxesInManyGroups) {
+  constexpr int kGroups = 50, kBoxes = 400;
+  std::vector<Tensor> tensors;
+  for (int i = 0; i < kBoxes; ++i) {
+    tensors.push_back(MakeTensor("t" + std::to_string(i), DType::bf16, {i % 7 + 1}, Normal{0, 1}));
+  }
+  std::vector<Digest> expected;
+  for (const Tensor& tensor : tensors) {
+    const BoxFiller filler(tensor, WholeOf(tensor.shape));
+    std::string bytes(static_cast<size_t>(tensor.bytes()), '\0');
+    filler.Fill(0, filler.elements(), bytes.data());
+    expected.push_back(Sha256Of(bytes));
+  }
+  for (const int jobs : {1, 7}) {
+    std::vector<std::vector<Digest>> digests(kGroups, std::vector<Digest>(kBoxes));
+    std::atomic<int> done{0};
+    WorkCounters counters;
+    Workers workers({.jobs = jobs, .memory = 1 << 20}, &counters);
+    for (auto& group : digests) {
+      std::vector<BoxTask> tasks;
+      for (size_t i = 0; i < kBoxes; ++i) {
+        tasks.push_back({&tensors[i], WholeOf(tensors[i].shape), {}, &group[i]});
+      }
+      workers.Submit(std::move(tasks), [&done] { ++done; });
+    }
+    ASSERT_TRUE(workers.Wait(kGroups, kPatience));
+    EXPECT_EQ(done, kGroups);
+    EXPECT_EQ(workers.finished_groups(), kGroups);
+    for (const auto& group : digests) EXPECT_TRUE(group == expected);
+  }
+}
+
+TEST(Workers, AGroupOfNothingIsDoneAtOnce) {
+  WorkCounters counters;
+  Workers workers({.jobs = 1, .memory = 1}, &counters);
+  bool done = false;
+  workers.Submit({}, [&] { done = true; });
+  EXPECT_TRUE(workers.Wait(1, kPatience));
+  EXPECT_TRUE(done);
+  EXPECT_TRUE(workers.Wait(0, 0));
+  EXPECT_FALSE(workers.Wait(2, 1));
+}
+
+TEST(Workers, DestroyWhatTheGroupHeldWhenItIsDone) {
+  const Tensor tensor = MakeTensor("t", DType::f32, {10}, Normal{0, 1});
+  Digest digest;
+  WorkCounters counters;
+  Workers workers({.jobs = 2, .memory = 1}, &counters);
+  auto held = std::make_shared<int>(1);
+  const std::weak_ptr<int> watch = held;
+  workers.Submit({{&tensor, WholeOf(tensor.shape), {}, &digest}}, [held = std::move(held)] {});
+  ASSERT_TRUE(workers.Wait(1, kPatience));
+  EXPECT_TRUE(watch.expired());
+}
+
+TEST(Workers, AFailingWriteSurfacesAndStopsTheRest) {
+  const std::string path = "out/x.h5";
+  const Fd full(open("/dev/full", O_WRONLY));
+  if (!full) GTEST_SKIP() << "no /dev/full here";
+  std::vector<Tensor> tensors;
+  for (int i = 0; i < 40; ++i) {
+    tensors.push_back(MakeTensor("t" + std::to_string(i), DType::f32, {1 << 18}, Normal{0, 1}));
+  }
+  for (const int jobs : {1, 2, 7}) {
+    std::vector<Digest> digests(tensors.size());
+    std::vector<BoxTask> tasks;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      tasks.push_back({&tensors[i], WholeOf(tensors[i].shape), {full.get(), -1, 0, &path}, &digests[i]});
+    }
+    WorkCounters counters;
+    std::atomic<bool> done{false};
+    {
+      Workers workers({.jobs = jobs, .writers = 1, .memory = 1 << 20}, &counters);
+      workers.Submit(std::move(tasks), [&] { done = true; });
+      try {
+        workers.Wait(1, kPatience);
+        ADD_FAILURE() << "no error";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::kWorld);
+        EXPECT_STREQ(error.what(), "cannot write `out/x.h5`: No space left on device");
+      }
+      // It stays failed: nobody can take it for finished.
+      EXPECT_THROW(workers.Wait(1, 0), Error);
+      EXPECT_THROW(workers.Wait(0, 0), Error);
+    }
+    EXPECT_FALSE(done);
+    EXPECT_EQ(counters.written_bytes, 0);
+    EXPECT_LT(counters.generated_bytes, 40 << 20);
+  }
+}
+
+TEST(Workers, AFailingDoneSurfaces) {
+  const Tensor tensor = MakeTensor("t", DType::f32, {10}, Normal{0, 1});
+  Digest digest;
+  WorkCounters counters;
+  Workers workers({.jobs = 2, .memory = 1}, &counters);
+  workers.Submit({{&tensor, WholeOf(tensor.shape), {}, &digest}},
+                 [] { throw Error(ExitCode::kWorld, "no commit"); });
+  EXPECT_THROW(workers.Wait(1, kPatience), Error);
+}
+
+TEST(Workers, StopWithoutWaitingForWhatHasNotBegun) {
+  const Tensor tensor = MakeTensor("t", DType::f32, {1 << 16}, Normal{0, 1});
+  std::vector<Digest> digests(20'000);  // 5 GB of work.
+  WorkCounters counters;
+  {
+    Workers workers({.jobs = 2, .memory = 1 << 20}, &counters);
+    std::vector<BoxTask> tasks;
+    for (Digest& digest : digests) tasks.push_back({&tensor, WholeOf(tensor.shape), {}, &digest});
+    workers.Submit(std::move(tasks), nullptr);
+  }
+  EXPECT_LT(counters.generated_bytes, int64_t{1} << 30);
+}
+
+TEST(BlocksFor, StaysWithinTheMemory) {
+  for (const int jobs : {1, 2, 7, 64, 1024}) {
+    for (const int writers : {0, 4}) {
+      for (int64_t memory = 1; memory <= int64_t{1} << 34; memory *= 3) {
+        const BlockLayout layout = BlocksFor({.jobs = jobs, .writers = writers, .memory = memory});
+        EXPECT_GE(layout.count, 2);
+        EXPECT_EQ(layout.bytes % 4096, 0);
+        // Two blocks of the smallest size are the least that works.
+        EXPECT_LE(layout.count * layout.bytes, std::max<int64_t>(memory, 512 << 10));
+      }
+    }
+  }
+}
+
+TEST(AvailableCores, IsAtLeastOne) { EXPECT_GE(AvailableCores(), 1); }
+
+}  // namespace
+}  // namespace shardinit

@@ -1,0 +1,446 @@
+"""What the documents say is what the program does.
+
+In README.md, a block marked `sh` that is followed by one marked `text` is a
+command and what it prints; `python` and `text` likewise. Text between the two
+may be anything. Other blocks are not run.
+"""
+
+import copy
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import jsonschema
+import ml_dtypes
+import numpy as np
+import pytest
+
+from support import BINARY, CLEAN, CONFIGS, Json, Ok, ROOT, Run, TINY
+
+README = (ROOT / "README.md").read_text()
+PAGES = sorted((ROOT / "man").glob("*.[157]"))
+HELP = Ok("--help").stdout
+
+
+def Section(text, title):
+    """The indented lines below `title:` of a `--help`."""
+    found = re.search(rf"^{title}:\n((?: .*\n)+)", text, re.M)
+    return found[1].splitlines() if found else []
+
+
+COMMANDS = {line.split()[0]: line.split(None, 1)[1] for line in Section(HELP, "Subcommands")}
+
+
+def Mandoc(*arguments):
+    assert shutil.which("mandoc"), "mandoc is missing; tests/run.sh installs it"
+    return subprocess.run(["mandoc", *map(str, arguments)], capture_output=True, text=True)
+
+
+def Manual(page):
+    """The page as a reader sees it, without the overstriking of bold and underline."""
+    text = Mandoc("-T", "utf8", "-O", "width=1000", page)
+    assert text.returncode == 0, text.stderr
+    return re.sub(r".\x08", "", text.stdout)
+
+
+def Plain(head):
+    """`-o, --output DIR`, however it is spaced and dashed."""
+    head = head.replace("‐", "-").replace("−", "-").strip()
+    return re.sub(r"\s*([,|])\s*", r"\1", head)
+
+
+# Manual pages -----------------------------------------------------------------
+
+def test_every_command_has_a_page():
+    pages = {p.name for p in PAGES if p.name.startswith("shardinit-") and p.suffix == ".1"}
+    assert pages == {f"shardinit-{name}.1" for name in COMMANDS}
+    for name in ["shardinit.1", "shardinit-spec.5", "shardinit-format.5", "shardinit-values.7"]:
+        assert (ROOT / "man" / name).is_file()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_pages_are_well_formed(page):
+    lines = Mandoc("-T", "lint", page).stdout.splitlines()
+    assert [line for line in lines if re.search(r": (WARNING|ERROR|UNSUPP|SYSERR)\b", line)] == []
+
+
+def Options(help_text):
+    lines = Section(help_text, "Options") + Section(help_text, "Positionals")
+    return sorted(Plain(re.split(r"\s{2,}", line.strip())[0]) for line in lines)
+
+
+def OptionsOfPage(page):
+    body = re.search(r"^OPTIONS\n((?:(?: .*)?\n)+)", Manual(page), re.M)[1]
+    # Heads stand five columns in, their texts further, sometimes behind a short head.
+    heads = [re.split(r"\s{2,}", line.strip())[0] for line in body.splitlines() if re.match(r" {5}\S", line)]
+    return sorted(Plain(re.sub(r" \.\.\.$", "...", head)) for head in heads)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_pages_have_the_options_of_help(command):
+    help_text = Ok(command, "--help").stdout
+    assert OptionsOfPage(ROOT / f"man/shardinit-{command}.1") == Options(help_text)
+    assert f"See shardinit-{command}(1)." in help_text
+
+
+def test_the_main_page_has_the_options_of_help():
+    assert OptionsOfPage(ROOT / "man/shardinit.1") == Options(HELP)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_pages_have_the_summaries_of_help(command):
+    summary = COMMANDS[command]
+    page = (ROOT / f"man/shardinit-{command}.1").read_text()
+    assert f".Nd {summary[0].lower()}{summary[1:]}\n" in page
+    main = Manual(ROOT / "man/shardinit.1")
+    assert re.search(rf"^ +{command} +{re.escape(summary)}\.", main, re.M)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_pages_refer_to_pages_that_exist(page):
+    for name, section in re.findall(r"^\.Xr (\S+) (\d)", page.read_text(), re.M):
+        if name.startswith("shardinit"):
+            assert (ROOT / f"man/{name}.{section}").is_file(), name
+
+
+def test_exit_statuses():
+    declared = re.search(r"enum class ExitCode \{(.*?)\};", (ROOT / "src/base/error.h").read_text(), re.S)[1]
+    codes = set(re.findall(r"= (\d+),", declared)) | {"128+N"}
+    body = re.search(r"^EXIT STATUS\n((?:(?: .*)?\n)+)", Manual(ROOT / "man/shardinit.1"), re.M)[1]
+    assert set(re.findall(r"^ {5}(\S+)", body, re.M)) == codes
+    assert set(re.findall(r"^\| (\d+|128\+N) \|", README, re.M)) == codes
+
+
+# README -----------------------------------------------------------------------
+
+# (language, text) of every fenced block, in order.
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.M | re.S)
+EXAMPLES = [(a, b[1]) for a, b in zip(BLOCKS, BLOCKS[1:]) if a[0] in ("sh", "python") and b[0] == "text"]
+
+
+def Steady(text):
+    """Without what differs between runs and machines."""
+    text = re.sub(r"in [\d.]+ s \([\d.]+ GB/s\)", "in TIME", text)
+    return re.sub(r"(memory +)[\d.]+ MB", r"\1SIZE", text)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Where the README's commands run: `/tmp` of the text is this folder."""
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / "configs").symlink_to(ROOT / "configs")
+    spec, = [text for language, text in BLOCKS if language == "yaml"]
+    (folder / "model.yaml").write_text(spec)
+    Ok("gen", TINY, "-o", folder / "tiny")
+    return folder
+
+
+def RunBlock(language, text, folder):
+    text = text.replace("sh src/install.sh && ", "").replace("/tmp/", f"{folder}/")
+    command = ["bash", "-c", text] if language == "sh" else [sys.executable, "-c", text]
+    env = {**CLEAN, "PATH": f"{BINARY.parent}:{os.environ['PATH']}"}
+    result = subprocess.run(command, cwd=folder, env=env, text=True, stdin=subprocess.DEVNULL,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+    return result.stdout.replace(f"{folder}/", "/tmp/")
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e[0][1].splitlines()[0][:40])
+def test_readme_examples(example, place):
+    (language, text), expected = example
+    if "install.sh" in text:
+        shutil.rmtree(place / "tiny")
+    assert Steady(RunBlock(language, text, place)) == Steady(expected)
+
+
+def test_readme_has_examples_of_both_kinds():
+    languages = [language for (language, _), _ in EXAMPLES]
+    assert languages.count("sh") >= 3 and languages.count("python") == 1
+
+
+def Snippet(text, place):
+    """The variables after a Python snippet."""
+    names = {}
+    exec(text.replace("/tmp/", f"{place}/"), names)
+    return names
+
+
+def DigestOf(path):
+    return Json("digest", TINY, "--only", path)["tensors"][0]["sha256"]
+
+
+def test_readme_snippet_reads_the_right_values(place):
+    text, = [text for language, text in BLOCKS if language == "python"]
+    names = Snippet(text, place)
+    weight, part, (row, column) = names["weight"], names["part"], names["offset"]
+    assert weight.dtype == ml_dtypes.bfloat16
+    assert hashlib.sha256(weight.tobytes()).hexdigest() == DigestOf("model.embed_tokens.weight")
+    rows, columns = part.shape
+    box = weight[row:row + rows, column:column + columns]
+    assert np.array_equal(box.view("<u2"), part.view("<u2"))
+    # Numbers, not only bits.
+    values = weight.astype(np.float64)
+    assert abs(values.mean()) < 1e-4 and abs(values.std() - 0.02) < 1e-4
+
+
+def test_snippet_of_the_format_page_reads_the_right_values(place):
+    page = (ROOT / "man/shardinit-format.5").read_text()
+    text, = re.findall(r"^\.Bd -literal\n(import .*?)^\.Ed$", page, re.M | re.S)
+    weight = Snippet(text, place)["weight"]
+    assert hashlib.sha256(weight.tobytes()).hexdigest() == DigestOf("model.embed_tokens.weight")
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b[0] == "sh"], ids=lambda b: b[1].splitlines()[0][:40])
+def test_readme_commands_exist(block):
+    subprocess.run(["sh", "-n", "-c", block[1]], check=True)
+    for command, arguments in re.findall(r"\bshardinit ([a-z]+)([^\n]*)", block[1]):
+        options = set(re.findall(r"(?<!\S)(--?[a-z]+)", arguments.split("#")[0]))
+        assert command in COMMANDS
+        known = {name for head in Options(Ok(command, "--help").stdout) for name in head.split()[0].split(",")}
+        assert options <= known
+
+
+def test_readme_names_files_that_exist():
+    for link in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (ROOT / link).is_file(), link
+    named = set(re.findall(r"\b(llama3[\w.-]*\.yaml)", README))
+    assert named == {path.name for path in CONFIGS}
+    for path in re.findall(r"\b((?:configs|src|tests|schemas)/[\w./-]+\.\w+)", README):
+        assert (ROOT / path).is_file(), path
+    for page in PAGES:
+        assert f"(man/{page.name})" in README
+
+
+@pytest.mark.parametrize("document", ["README.md", "src/README.md"])
+def test_documents_name_files_of_the_source(document):
+    text = (ROOT / document).read_text()
+    for path in re.findall(r"`((?:[a-z0-9_]+/)+[a-z0-9_-]+\.(?:cc|h|def))`", text):
+        assert (ROOT / "src" / path).is_file(), path
+    for folder in re.findall(r"`([a-z0-9]+)/`", text):
+        assert (ROOT / "src" / folder).is_dir() or (ROOT / folder).is_dir(), folder
+
+
+# The checkpoint's format ------------------------------------------------------
+
+MANIFEST = json.loads((ROOT / "schemas/manifest.schema.json").read_text())
+
+
+def IsManifest(document):
+    return jsonschema.Draft7Validator(MANIFEST).is_valid(document)
+
+
+ODD = """
+shardinit: 1
+name: odd
+dtype: f32
+mesh: {axes: {data: 2, tensor: 4}}
+uneven: chunk
+modules:
+  scalar: {shape: [], init: zeros}
+  five: {shape: [5], init: {uniform: {low: -1, high: 1}}, shard: [tensor], dtype: f16}
+  both: {shape: [10, 3], init: {normal: {std: 1}}, shard: [[tensor, data]], dtype: f64, key: other.name}
+  a.b: {shape: [3], init: {truncated_normal: {std: 1}}, dtype: bf16}
+"""
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("odd")
+    (folder / "spec.yaml").write_text(ODD)
+    Ok("gen", folder / "spec.yaml", "-o", folder / "out")
+    return folder
+
+
+def test_manifest_schema_accepts_manifests(odd, place):
+    jsonschema.Draft7Validator.check_schema(MANIFEST)
+    manifest = json.loads((odd / "out/manifest.json").read_text())
+    jsonschema.Draft7Validator(MANIFEST).validate(manifest)
+    jsonschema.Draft7Validator(MANIFEST).validate(json.loads((place / "tiny/manifest.json").read_text()))
+    no_mesh = ODD.replace("mesh: {axes: {data: 2, tensor: 4}}\n", "").replace("shard: [tensor]", "shard: []") \
+        .replace("shard: [[tensor, data]]", "shard: []")
+    (odd / "no_mesh.yaml").write_text(no_mesh)
+    for number, options in enumerate([["--index", "never"], ["--replicas", "full"], ["--mesh", "data=1,tensor=1"]]):
+        spec = odd / ("spec.yaml" if number else "no_mesh.yaml")
+        Ok("gen", spec, "-o", odd / f"out{number}", *options)
+        manifest = json.loads((odd / f"out{number}/manifest.json").read_text())
+        jsonschema.Draft7Validator(MANIFEST).validate(manifest)
+        assert (manifest["index"] is None) == (number == 0)
+
+
+def Mutations(value, path=()):
+    """Every way to lose one member, to have one too many, or one of another type."""
+    if isinstance(value, dict):
+        for key in value:
+            yield path + (key,), "lost"
+            yield from Mutations(value[key], path + (key,))
+        yield path + ("surplus",), 1
+    elif isinstance(value, list):
+        for i, item in enumerate(value[:1]):
+            yield from Mutations(item, path + (i,))
+        yield path, {}
+    elif isinstance(value, str):
+        yield path, 1
+        yield path, "/../x y"
+    else:
+        yield path, "1"
+        yield path, -1 if value is not None else 0
+
+
+def Mutated(document, path, value):
+    document = copy.deepcopy(document)
+    at = document
+    for key in path[:-1]:
+        at = at[key]
+    if value == "lost":
+        del at[path[-1]]
+    else:
+        at[path[-1]] = value
+    return document
+
+
+def test_manifest_schema_refuses_mutations(odd):
+    manifest = json.loads((odd / "out/manifest.json").read_text())
+    mutations = list(Mutations(manifest))
+    assert len(mutations) > 80
+    accepted = [(path, value) for path, value in mutations if IsManifest(Mutated(manifest, path, value))]
+    assert accepted == []
+
+
+def Keys(value):
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            yield from Keys(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from Keys(item)
+
+
+@pytest.mark.parametrize("name", ["plan.json", "manifest.json", "ranks/rank-00000.json"])
+def test_the_format_page_knows_every_key(name, odd):
+    page = set(re.findall(r"\w+", (ROOT / "man/shardinit-format.5").read_text()))
+    assert set(Keys(json.loads((odd / "out" / name).read_text()))) - page == set()
+
+
+def test_partition_formula_of_the_format_page(odd):
+    """The page's rule, written down once more, gives the boxes that are there."""
+    plan = json.loads((odd / "out/plan.json").read_text())
+    axes, sizes = plan["mesh"]["axes"], plan["mesh"]["shape"]
+    boxes = {}
+    for rank in range(int(np.prod(sizes))):
+        c = {a: rank // int(np.prod(sizes[i + 1:])) % sizes[i] for i, a in enumerate(axes)}
+        m = dict(zip(axes, sizes))
+        for tensor in plan["tensors"]:
+            offset, shape = [], []
+            for n, cut in zip(tensor["global_shape"], tensor["partition_spec"]):
+                k, p = 1, 0
+                for x in cut:
+                    k, p = k * m[x], p * m[x] + c[x]
+                w = -(-n // k)
+                offset.append(min(n, p * w))
+                shape.append(min(n, (p + 1) * w) - offset[-1])
+            used = {x for cut in tensor["partition_spec"] for x in cut}
+            if 0 not in shape and all(c[x] == 0 for x in axes if x not in used):
+                boxes.setdefault(tensor["path"], []).append((rank, offset, shape))
+    manifest = json.loads((odd / "out/manifest.json").read_text())
+    assert boxes == {t["path"]: [(s["rank"], s["offset"], s["shape"]) for s in t["shards"]]
+                     for t in manifest["tensors"]}
+
+
+def test_digests_of_the_format_page(odd):
+    folder = odd / "out"
+
+    def Sha256(data):
+        return hashlib.sha256(data).hexdigest()
+
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert Sha256((folder / "plan.json").read_bytes()) == manifest["plan_sha256"]
+    assert Sha256((folder / "index.h5").read_bytes()) == manifest["index"]["sha256"]
+    for rank in manifest["ranks"]:
+        text, data = (folder / rank["receipt"]).read_bytes(), (folder / rank["file"]).read_bytes()
+        assert Sha256(text) == rank["receipt_sha256"]
+        receipt = json.loads(text)
+        assert len(data) == rank["size"] == receipt["size"]
+        rest, at = b"", 0
+        for box in sorted(receipt["boxes"], key=lambda box: box["file_offset"]):
+            end = box["file_offset"] + box["bytes"]
+            assert Sha256(data[box["file_offset"]:end]) == box["sha256"]
+            rest, at = rest + data[at:box["file_offset"]], end
+        assert Sha256(rest + data[at:]) == receipt["metadata_sha256"]
+
+
+# Names in the schemas ---------------------------------------------------------
+
+SPEC = json.loads((ROOT / "schemas/spec.schema.json").read_text())
+NONSENSE = "qqqqqqqqqq"
+
+
+@pytest.fixture(scope="module")
+def offered(tmp_path_factory):
+    """What the program itself lists, when a spec names something that does not exist."""
+
+    def Offered(top="", tensor="init: ones"):
+        path = tmp_path_factory.mktemp("names") / "spec.yaml"
+        if "dtype:" not in top:
+            top += "dtype: f32\n"
+        path.write_text(f"shardinit: 1\nname: x\n{top}modules: {{w: {{shape: [1], {tensor}}}}}\n")
+        result = Run("validate", path, "--json")
+        assert result.returncode == 2
+        diagnostic, = json.loads(result.stdout)[0]["diagnostics"]
+        text = diagnostic.get("hint") or diagnostic["message"].partition(" must be ")[2]
+        names = set(re.findall(r"`(\w+)`", text)) - {NONSENSE}
+        assert names, diagnostic
+        return names
+
+    return Offered
+
+
+def Enumeration(schema):
+    if "$ref" in schema:
+        return Enumeration(SPEC["definitions"][schema["$ref"].rpartition("/")[2]])
+    return set(schema["enum"])
+
+
+def InSpecPage(names):
+    return names - set(re.findall(r"\w+", (ROOT / "man/shardinit-spec.5").read_text())) == set()
+
+
+def test_dtypes(offered):
+    names = offered(tensor=f"init: ones, dtype: {NONSENSE}")
+    rows = re.findall(r"^SHARDINIT_DTYPE\((\w+)", (ROOT / "src/tensor/dtype.def").read_text(), re.M)
+    assert names == set(rows) == Enumeration(SPEC["definitions"]["dtype"])
+    assert names == set(MANIFEST["properties"]["tensors"]["items"]["properties"]["dtype"]["enum"])
+    assert InSpecPage(names)
+    format_page = (ROOT / "man/shardinit-format.5").read_text()
+    assert set(re.findall(r"^\.It (\w+) Ta \d", format_page, re.M)) == names
+
+
+def test_initializers(offered):
+    names = offered(tensor=f"init: {{{NONSENSE}: {{}}}}")
+    object_form, = [s for s in SPEC["definitions"]["initializer"]["anyOf"] if "properties" in s]
+    assert names == set(object_form["properties"])
+    assert InSpecPage(names) and all(f"`{name}`" in README for name in names)
+    for name, schema in object_form["properties"].items():
+        if schema["properties"]:
+            given = "".join(f"{p}: 1, " for p in schema["required"])
+            parameters = offered(tensor=f"init: {{{name}: {{{given}{NONSENSE}: 1}}}}")
+            assert parameters == set(schema["properties"])
+
+
+@pytest.mark.parametrize("key", ["engine", "uneven", "replicas"])
+def test_choices(key, offered):
+    names = offered(top=f"{key}: {NONSENSE}\n")
+    assert names == Enumeration(SPEC["properties"][key])
+    assert InSpecPage(names)
+    if key in MANIFEST["properties"]:
+        assert names == set(MANIFEST["properties"][key]["enum"])
+
+
+def test_functions_and_tensor_keys_are_in_the_page(offered):
+    keys = offered(tensor=f"init: ones, {NONSENSE}: 1")
+    assert keys == set(SPEC["definitions"]["tensor"]["properties"]) and InSpecPage(keys)
+    functions = offered(tensor=f"init: {{constant: {{value: '{NONSENSE}(1)'}}}}")
+    assert InSpecPage(functions)

@@ -1,0 +1,100 @@
+// Spec text in, a built graph or its rendered diagnostics out.
+#pragma once
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/diagnostics.h"
+#include "graph/build.h"
+#include "spec/parse.h"
+#include "support/spec_text.h"
+
+namespace shardinit {
+
+struct GraphOutcome {
+  InitGraph graph;
+  std::string messages;
+};
+
+inline GraphOutcome BuildText(const std::string& text,
+                              std::vector<std::string> sets = {},
+                              std::string mesh = {}) {
+  const WorkingFolder folder({{"x.yaml", text}});
+  Diagnostics diagnostics;
+  GraphOutcome outcome;
+  try {
+    const ModelSpec spec = LoadSpec(
+        {.path = "x.yaml", .sets = std::move(sets), .mesh = std::move(mesh)},
+        diagnostics);
+    diagnostics.ThrowIfErrors();
+    outcome.graph = BuildGraph(spec, diagnostics);
+    diagnostics.ThrowIfErrors();
+    outcome.messages = Render(diagnostics.all());
+  } catch (const InvalidSpec& invalid) {
+    outcome.messages = Render(invalid.diagnostics());
+  }
+  return outcome;
+}
+
+// `text` starts on line 4, after what every spec needs, and gets a tensor if it
+// has none.
+inline GraphOutcome BuildRest(const std::string& text,
+                              std::vector<std::string> sets = {},
+                              std::string mesh = {}) {
+  std::string spec = "shardinit: 1\nname: x\ndtype: f32\n" + text;
+  if (text.find("modules:") == std::string::npos) {
+    spec += "modules: {w: {shape: [], init: zeros}}\n";
+  }
+  return BuildText(spec, std::move(sets), std::move(mesh));
+}
+
+inline std::string Print(const Distribution& distribution) {
+  if (const auto* c = std::get_if<Constant>(&distribution)) {
+    return fmt::format("constant({})", c->value);
+  }
+  if (const auto* u = std::get_if<Uniform>(&distribution)) {
+    return fmt::format("uniform({}, {})", u->low, u->high);
+  }
+  if (const auto* n = std::get_if<Normal>(&distribution)) {
+    return fmt::format("normal({}, {})", n->mean, n->std);
+  }
+  const auto& t = std::get<TruncatedNormal>(distribution);
+  return fmt::format("truncated_normal({}, {}, {}, {})", t.mean, t.std, t.low,
+                     t.high);
+}
+
+// One line per tensor: `path f32 [8, 4] normal(0, 0.02) (fsdp, tensor) () key k`.
+// The random key is left out: known answers for it stand elsewhere.
+inline std::string PrintTensors(const InitGraph& graph) {
+  std::string out;
+  for (const Tensor& tensor : graph.tensors) {
+    out += fmt::format("{} {} [{}] {}", tensor.path, InfoOf(tensor.dtype).name,
+                       fmt::join(tensor.shape, ", "),
+                       Print(tensor.distribution));
+    for (const std::vector<int>& axes : tensor.partition) {
+      std::vector<std::string> names;
+      for (const int axis : axes) names.push_back(graph.mesh.axes[axis]);
+      out += fmt::format(" ({})", fmt::join(names, ", "));
+    }
+    if (!tensor.draw_path.empty()) out += " key " + tensor.draw_path;
+    out += '\n';
+  }
+  return out;
+}
+
+inline std::string Print(const InitGraph& graph) {
+  std::string out = fmt::format("{} seed {} {} mesh", graph.name, graph.seed,
+                                graph.engine);
+  for (size_t a = 0; a < graph.mesh.axes.size(); ++a) {
+    out += fmt::format(" {}={}", graph.mesh.axes[a], graph.mesh.shape[a]);
+  }
+  out += graph.replicas == Replicas::kFull ? " full\n" : " dedupe\n";
+  return out + PrintTensors(graph);
+}
+
+}  // namespace shardinit

@@ -1,0 +1,91 @@
+// Seeded meshes, shapes and partitions, the same on every machine and compiler.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graph/graph.h"
+#include "rng/stream.h"
+
+namespace shardinit {
+
+// splitmix64 (Steele, Lea, Flood 2014). The standard library's distributions
+// differ between implementations, and so are not used.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+
+  uint64_t Bits() {
+    uint64_t z = state_ += 0x9E3779B97F4A7C15;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
+    return z ^ (z >> 31);
+  }
+  // In [low, high]; a bias of 2^-60 does not matter here.
+  int64_t In(int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(Bits() % static_cast<uint64_t>(high - low + 1));
+  }
+  bool Chance(int one_in) { return In(1, one_in) == 1; }
+
+ private:
+  uint64_t state_;
+};
+
+// Up to four axes, at most `most` ranks; axes of size 1 among them.
+inline Mesh RandomMesh(Random& random, int64_t most = 48) {
+  Mesh mesh;
+  const int64_t axes = random.In(0, 4);
+  for (int64_t a = 0; a < axes; ++a) {
+    const int64_t room = most / mesh.world_size();
+    mesh.axes.push_back("a" + std::to_string(a));
+    mesh.shape.push_back(random.In(1, std::min<int64_t>(room, 7)));
+  }
+  return mesh;
+}
+
+// Up to four dimensions, at most `most` elements; often one that nothing divides.
+inline Shape RandomShape(Random& random, int64_t most = 2000) {
+  Shape shape;
+  const int64_t dimensions = random.In(0, 4);
+  int64_t room = most;
+  for (int64_t d = 0; d < dimensions; ++d) {
+    shape.push_back(random.In(1, std::min<int64_t>(room, 23)));
+    room /= shape.back();
+  }
+  return shape;
+}
+
+// Each mesh axis cuts at most one dimension, in any order: tuples are common.
+inline PartitionSpec RandomPartition(Random& random, const Mesh& mesh,
+                                     const Shape& shape) {
+  PartitionSpec spec(shape.size());
+  if (shape.empty()) return spec;
+  std::vector<int> axes;
+  for (size_t a = 0; a < mesh.axes.size(); ++a) axes.push_back(static_cast<int>(a));
+  for (size_t a = axes.size(); a > 1; --a) {
+    std::swap(axes[a - 1], axes[static_cast<size_t>(random.In(0, static_cast<int64_t>(a) - 1))]);
+  }
+  for (const int axis : axes) {
+    if (random.Chance(4)) continue;
+    spec[static_cast<size_t>(random.In(0, static_cast<int64_t>(shape.size()) - 1))].push_back(axis);
+  }
+  return spec;
+}
+
+inline Tensor MakeTensor(std::string path, DType dtype, Shape shape,
+                         Distribution distribution, PartitionSpec partition = {}) {
+  partition.resize(shape.size());
+  Tensor tensor{.path = std::move(path),
+                .draw_path = {},
+                .dtype = dtype,
+                .shape = std::move(shape),
+                .distribution = distribution,
+                .partition = std::move(partition)};
+  if (IsRandom(distribution)) tensor.key = KeyOf(1, tensor.path);
+  return tensor;
+}
+
+}  // namespace shardinit

@@ -1,0 +1,217 @@
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "support/spec_text.h"
+
+namespace shardinit {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> NamesIn(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// The message of the Error that `call` throws.
+template <typename F>
+std::string Failure(ExitCode code, F call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code);
+    return error.what();
+  }
+  return "no error";
+}
+
+using Names = std::vector<std::string>;
+
+TEST(ReadFile, ReadsAllBytes) {
+  std::string text(200'000, 'x');
+  text[70'000] = '\0';
+  const WorkingFolder folder({{"a", text}, {"empty", ""}});
+  EXPECT_EQ(ReadFile("a"), text);
+  EXPECT_EQ(ReadFile("empty"), "");
+}
+
+TEST(ReadFile, SaysWhyItCannot) {
+  const WorkingFolder folder({{"a", "12345"}, {"sub/b", ""}});
+  ASSERT_EQ(mkfifo("pipe", 0600), 0);
+  EXPECT_EQ(Failure(ExitCode::kWorld, [] { ReadFile("none"); }),
+            "cannot read `none`: No such file or directory");
+  EXPECT_EQ(Failure(ExitCode::kUsage, [] { ReadFile("sub"); }), "`sub` is a folder, not a file");
+  // Without a writer this must not wait for one.
+  EXPECT_EQ(Failure(ExitCode::kUsage, [] { ReadFile("pipe"); }), "`pipe` is a device, not a file");
+  EXPECT_EQ(Failure(ExitCode::kUsage, [] { ReadFile("/dev/zero"); }),
+            "`/dev/zero` is a device, not a file");
+  EXPECT_EQ(ReadFile("a", 5), "12345");
+  EXPECT_EQ(Failure(ExitCode::kUsage, [] { ReadFile("a", 4); }),
+            "`a` is larger than 4 bytes, the most this kind of file may have");
+}
+
+TEST(ReadFileIfExists, TellsAbsentFromUnreadable) {
+  const WorkingFolder folder({{"a", "1"}, {"sub/b", ""}});
+  std::string text = "unchanged";
+  EXPECT_FALSE(ReadFileIfExists("none", 10, &text));
+  EXPECT_EQ(text, "unchanged");
+  EXPECT_TRUE(ReadFileIfExists("a", 10, &text));
+  EXPECT_EQ(text, "1");
+  EXPECT_THROW(ReadFileIfExists("sub", 10, &text), Error);
+  // A link to nowhere is there, and cannot be read.
+  fs::create_symlink("nowhere", "link");
+  EXPECT_THROW(ReadFileIfExists("link", 10, &text), Error);
+}
+
+TEST(AtomicFile, AppearsWholeWhenCommitted) {
+  const WorkingFolder folder({{"a", "before"}});
+  {
+    AtomicFile file("a");
+    file.Append("one ");
+    EXPECT_EQ(ReadFile("a"), "before");
+    file.Append("");
+    file.Append("two");
+    EXPECT_EQ(ReadFile("a"), "before");
+    file.Commit();
+  }
+  EXPECT_EQ(ReadFile("a"), "one two");
+  EXPECT_EQ(NamesIn("."), Names{"a"});
+}
+
+TEST(AtomicFile, LeavesNothingWithoutCommit) {
+  const WorkingFolder folder({{"a", "before"}});
+  { AtomicFile("a").Append("after"); }
+  { AtomicFile("b").Append("after"); }
+  EXPECT_EQ(ReadFile("a"), "before");
+  EXPECT_EQ(NamesIn("."), Names{"a"});
+}
+
+TEST(AtomicFile, ReplacesALinkAndNotItsTarget) {
+  const WorkingFolder folder({{"target", "before"}});
+  fs::create_symlink("target", "link");
+  WriteFileAtomically("link", "after");
+  EXPECT_FALSE(fs::is_symlink("link"));
+  EXPECT_EQ(ReadFile("link"), "after");
+  EXPECT_EQ(ReadFile("target"), "before");
+}
+
+TEST(AtomicFile, SaysWhyItCannot) {
+  const WorkingFolder folder({{"sub/b", ""}});
+  EXPECT_EQ(Failure(ExitCode::kWorld, [] { WriteFileAtomically("none/a", "x"); }),
+            "cannot create a file in `none`: No such file or directory");
+  EXPECT_EQ(Failure(ExitCode::kWorld, [] { WriteFileAtomically("sub", "x"); }),
+            "cannot create `sub`: Is a directory");
+  EXPECT_EQ(NamesIn("."), Names{"sub"});
+}
+
+TEST(RemoveTemporaries, SparesFilesWhoseOwnersLive) {
+  const WorkingFolder folder({{".a.tmp-0123456789abcdef", "killed"},
+                              {".b.tmp-0123456789abcdef", "killed"},
+                              {".hidden", "the user's"},
+                              {"a.tmp-0123456789abcdef", "the user's"}});
+  std::string mine;
+  const Fd fd = CreateTemporary("a", &mine);
+  EXPECT_TRUE(mine.starts_with("./.a.tmp-")) << mine;
+  RemoveTemporaries(".", "a");
+  EXPECT_EQ(NamesIn("."), (Names{mine.substr(2), ".b.tmp-0123456789abcdef", ".hidden",
+                                 "a.tmp-0123456789abcdef"}));
+  RemoveTemporaries(".");
+  EXPECT_EQ(NamesIn("."), (Names{mine.substr(2), ".hidden", "a.tmp-0123456789abcdef"}));
+  RemoveTemporaries("none");  // No folder, nothing to remove.
+}
+
+TEST(CreateTemporary, MakesAFileOfItsOwnEachTime) {
+  const WorkingFolder folder({{"sub/x", ""}});
+  std::string first, second;
+  const Fd a = CreateTemporary("sub/x", &first), b = CreateTemporary("sub/x", &second);
+  EXPECT_NE(first, second);
+  EXPECT_TRUE(first.starts_with("sub/.x.tmp-")) << first;
+  EXPECT_EQ(FileSize(first), 0);
+}
+
+TEST(WriteAllAndReadAll, WorkAtOffsets) {
+  const WorkingFolder folder({{"a", "0123456789"}});
+  const Fd fd(open("a", O_RDWR));
+  EXPECT_TRUE(WriteAll(fd.get(), "xyz", 3, 4));
+  EXPECT_TRUE(WriteAll(fd.get(), "!", 1, 12));  // Leaves a hole.
+  EXPECT_EQ(ReadFile("a"), std::string("0123xyz789\0\0!", 13));
+  char buffer[4] = {};
+  EXPECT_TRUE(ReadAll(fd.get(), buffer, 4, 3));
+  EXPECT_EQ(std::string(buffer, 4), "3xyz");
+  errno = EIO;
+  EXPECT_FALSE(ReadAll(fd.get(), buffer, 4, 10));  // One byte too many.
+  EXPECT_EQ(errno, 0);
+  EXPECT_FALSE(ReadAll(-1, buffer, 4, 0));
+  EXPECT_EQ(errno, EBADF);
+  EXPECT_FALSE(WriteAll(-1, buffer, 4, 0));
+  EXPECT_TRUE(WriteAll(-1, buffer, 0, 0));
+}
+
+TEST(WriteAll, ReportsAFullDisk) {
+  const Fd full(open("/dev/full", O_WRONLY));
+  if (!full) GTEST_SKIP() << "no /dev/full here";
+  EXPECT_FALSE(WriteAll(full.get(), "x", 1, 0));
+  EXPECT_EQ(errno, ENOSPC);
+}
+
+TEST(MakeFolder, MakesThoseAboveIt) {
+  const WorkingFolder folder({{"file", ""}});
+  MakeFolder("new");
+  MakeFolder("new");
+  MakeFolder("a/b/c");
+  MakeFolder("a/d/");
+  EXPECT_TRUE(fs::is_directory("new"));
+  EXPECT_TRUE(fs::is_directory("a/b/c"));
+  EXPECT_TRUE(fs::is_directory("a/d"));
+}
+
+TEST(MakeFolder, SaysWhyItCannot) {
+  const WorkingFolder folder({{"file", ""}});
+  fs::create_symlink("nowhere", "link");
+  EXPECT_EQ(Failure(ExitCode::kConflict, [] { MakeFolder("file"); }),
+            "`file` exists and is not a folder");
+  EXPECT_EQ(Failure(ExitCode::kWorld, [] { MakeFolder("file/a"); }),
+            "cannot create the folder `file/a`: Not a directory");
+  EXPECT_EQ(Failure(ExitCode::kWorld, [] { MakeFolder("link/a"); }),
+            "cannot create the folder `link`: File exists");
+  EXPECT_EQ(Failure(ExitCode::kWorld, [] { MakeFolder(""); }),
+            "cannot create the folder ``: No such file or directory");
+}
+
+TEST(FileSize, IsOfRegularFilesOnly) {
+  const WorkingFolder folder({{"a", "123"}, {"sub/b", ""}});
+  fs::create_symlink("a", "link");
+  EXPECT_EQ(FileSize("a"), 3);
+  EXPECT_EQ(FileSize("sub/b"), 0);
+  EXPECT_EQ(FileSize("sub"), -1);
+  EXPECT_EQ(FileSize("link"), -1);
+  EXPECT_EQ(FileSize("none"), -1);
+  EXPECT_TRUE(Exists("link"));
+  EXPECT_TRUE(Exists("sub"));
+  EXPECT_FALSE(Exists("none"));
+}
+
+TEST(Fd, ClosesOnce) {
+  Fd fd(open("/dev/null", O_RDONLY));
+  ASSERT_TRUE(fd);
+  const int number = fd.get();
+  Fd other = std::move(fd);
+  EXPECT_FALSE(fd);
+  EXPECT_EQ(other.get(), number);
+  EXPECT_TRUE(other.Close());
+  EXPECT_TRUE(other.Close());
+  EXPECT_EQ(fcntl(number, F_GETFD), -1);
+}
+
+}  // namespace
+}  // namespace shardinit

@@ -1,0 +1,153 @@
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace shardinit {
+namespace {
+
+std::string Refusal(const std::string& text) {
+  try {
+    ParseJson(text, "x.json");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kRefused);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(JsonWriter, PutsInlineMembersOnOneLine) {
+  JsonWriter out;
+  out.BeginObject().Member("a", 1).Member("b", "x").Key("c").Null();
+  out.Member("d", std::vector<int64_t>{1, -2, 3}).Member("e", true);
+  out.Key("f").BeginArray().EndArray().Key("g").BeginObject().EndObject();
+  out.EndObject();
+  EXPECT_EQ(out.Finish(),
+            "{\"a\": 1, \"b\": \"x\", \"c\": null, \"d\": [1, -2, 3], \"e\": "
+            "true, \"f\": [], \"g\": {}}\n");
+}
+
+TEST(JsonWriter, PutsLinesMembersOnTheirOwnLines) {
+  JsonWriter out;
+  out.BeginObject(JsonWriter::kLines).Member("a", 1);
+  out.Key("list").BeginArray(JsonWriter::kLines);
+  out.BeginObject().Member("x", 1).Member("y", 2).EndObject();
+  out.BeginObject().Member("x", 3).EndObject();
+  out.EndArray().Key("none").BeginArray(JsonWriter::kLines).EndArray();
+  out.EndObject();
+  EXPECT_EQ(out.Finish(),
+            "{\n"
+            " \"a\": 1,\n"
+            " \"list\": [\n"
+            "  {\"x\": 1, \"y\": 2},\n"
+            "  {\"x\": 3}\n"
+            " ],\n"
+            " \"none\": []\n"
+            "}\n");
+}
+
+TEST(JsonWriter, EscapesWhatRfc8785Escapes) {
+  JsonWriter out;
+  out.Value(std::string_view("\"\\/\b\f\n\r\t\0\x1f\x7f\xc3\xa9", 13));
+  EXPECT_EQ(out.Finish(),
+            "\"\\\"\\\\/\\b\\f\\n\\r\\t\\u0000\\u001f\x7f\xc3\xa9\"\n");
+}
+
+TEST(JsonWriter, EscapesKeys) {
+  JsonWriter out;
+  out.BeginObject().Member("a\"\n", 1).EndObject();
+  EXPECT_EQ(out.Finish(), "{\"a\\\"\\n\": 1}\n");
+}
+
+TEST(JsonWriter, WritesTheLimitsOfIntegers) {
+  JsonWriter out;
+  out.BeginArray().Value(std::numeric_limits<int64_t>::min());
+  out.Value(std::numeric_limits<int64_t>::max()).EndArray();
+  EXPECT_EQ(out.Finish(), "[-9223372036854775808, 9223372036854775807]\n");
+}
+
+TEST(JsonWriter, DoublesComeBackBitForBit) {
+  for (const double value :
+       {0.0, -0.0, 1.0, 0.02, 0.1 + 0.2, 1e-5, 8.3e-25, 0x1p-80, 0x1p100, 1e16, 1e17,
+        9007199254740993.0, 123456789012345680.0, -2.5,
+        std::numeric_limits<double>::denorm_min(),
+        std::numeric_limits<double>::max()}) {
+    JsonWriter out;
+    out.Value(value);
+    const std::string text = out.Finish();
+    const double back = ParseJson(text, "x").get<double>();
+    EXPECT_EQ(std::signbit(back), std::signbit(value)) << text;
+    EXPECT_EQ(back, value) << text;
+  }
+}
+
+TEST(JsonWriter, WritesTheShortestDecimal) {
+  JsonWriter out;
+  out.BeginArray().Value(0.02).Value(1.0).Value(1e-5).Value(0.1 + 0.2);
+  out.EndArray();
+  EXPECT_EQ(out.Finish(), "[0.02, 1, 1e-05, 0.30000000000000004]\n");
+}
+
+TEST(JsonWriter, RejectsWhatJsonDoesNotHave) {
+  JsonWriter out;
+  EXPECT_THROW(out.Value(std::numeric_limits<double>::quiet_NaN()), Bug);
+  EXPECT_THROW(out.Value(std::numeric_limits<double>::infinity()), Bug);
+  EXPECT_THROW(out.Value(-std::numeric_limits<double>::infinity()), Bug);
+}
+
+TEST(JsonWriter, RejectsAnEndThatIsMissing) {
+  JsonWriter out;
+  out.BeginObject();
+  EXPECT_THROW(out.Finish(), Bug);
+}
+
+TEST(JsonWriter, TakesTheTextInPieces) {
+  JsonWriter out;
+  out.BeginArray(JsonWriter::kLines).Value(1);
+  EXPECT_EQ(out.size(), 4u);
+  std::string text = out.Take();
+  EXPECT_EQ(out.size(), 0u);
+  text += out.Value(2).EndArray().Finish();
+  EXPECT_EQ(text, "[\n 1,\n 2\n]\n");
+}
+
+TEST(ParseJson, ReadsWhatIsFine) {
+  const nlohmann::json in = ParseJson(R"({"a": [1, {"a": 2}], "b": {"a": 3}})", "x");
+  EXPECT_EQ(in.at("a").at(1).at("a"), 2);
+  EXPECT_EQ(in.at("b").at("a"), 3);
+}
+
+TEST(ParseJson, RefusesAKeyTwice) {
+  EXPECT_EQ(Refusal(R"({"a": 1, "b": 2, "a": 3})"), "`x.json` has the key \"a\" twice");
+  EXPECT_EQ(Refusal(R"([{"x": {"b": 1, "b": 2}}])"), "`x.json` has the key \"b\" twice");
+  EXPECT_EQ(Refusal(R"({"a": 1, "\u0061": 3})"), "`x.json` has the key \"a\" twice");
+}
+
+TEST(ParseJson, RefusesDeepNesting) {
+  const auto nested = [](int levels) {
+    return std::string(static_cast<size_t>(levels), '[') +
+           std::string(static_cast<size_t>(levels), ']');
+  };
+  EXPECT_EQ(Refusal(nested(32)), "");
+  EXPECT_EQ(Refusal(nested(34)), "`x.json` is nested over 32 levels");
+  // Far more than a recursive parser's stack would hold.
+  EXPECT_EQ(Refusal(std::string(1'000'000, '[')), "`x.json` is nested over 32 levels");
+}
+
+TEST(ParseJson, RefusesWhatIsNoJson) {
+  EXPECT_EQ(Refusal(""), "`x.json` is not valid JSON (byte 1 of 0)");
+  EXPECT_EQ(Refusal("{\"a\": }"), "`x.json` is not valid JSON (byte 7 of 7)");
+  EXPECT_EQ(Refusal("[1] x"), "`x.json` is not valid JSON (byte 5 of 5)");
+  EXPECT_EQ(Refusal("[1"), "`x.json` is not valid JSON (byte 3 of 2)");
+  EXPECT_NE(Refusal("[NaN]"), "");
+  EXPECT_NE(Refusal("[1e999]"), "");
+  EXPECT_NE(Refusal("[1,]"), "");
+  EXPECT_NE(Refusal("// c\n[1]"), "");
+  EXPECT_NE(Refusal("\"\xff\""), "");
+}
+
+}  // namespace
+}  // namespace shardinit

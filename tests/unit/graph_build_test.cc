@@ -1,0 +1,551 @@
+#include <gtest/gtest.h>
+
+#include "graph/build.h"
+#include "rng/stream.h"
+#include "support/graph_text.h"
+
+namespace shardinit {
+namespace {
+
+std::string Tensors(const std::string& rest) {
+  const GraphOutcome outcome = BuildRest(rest);
+  return outcome.messages + PrintTensors(outcome.graph);
+}
+
+std::string Messages(const std::string& rest) { return BuildRest(rest).messages; }
+
+TEST(BuildGraph, ResolvesEverything) {
+  const GraphOutcome outcome = BuildText(
+      "shardinit: 1\n"
+      "name: llama\n"
+      "seed: 6 + 1\n"
+      "dtype: bf16\n"
+      "engine: philox4x32\n"
+      "replicas: full\n"
+      "vars: {d: 8, ff: 4 * d, layers: 2}\n"
+      "mesh: {axes: {fsdp: d / 4, tensor: 4}}\n"
+      "rules: [{mlp: tensor}, {embed: fsdp}, {both: [tensor, fsdp]}, {norm: null}]\n"
+      "init:\n"
+      "  base: {normal: {std: 1 / d}}\n"
+      "  other: base\n"
+      "modules:\n"
+      "  embed: {shape: [16, d], shard: [[fsdp, tensor]], init: base}\n"
+      "  layers:\n"
+      "    repeat: {layer: layers}\n"
+      "    up.weight: {shape: [ff, d], axes: [mlp, embed], init: other}\n"
+      "    norm: {shape: [d], axes: [norm], init: ones, dtype: f32}\n"
+      "    scale: {shape: [], init: {constant: {value: layer + 0.5}}}\n"
+      "  head: {shape: [8, 3], axes: [both, null], init: {uniform: {low: -1, high: 1}}, key: embed2}\n");
+  EXPECT_EQ(outcome.messages, "");
+  EXPECT_EQ(Print(outcome.graph),
+            "llama seed 7 philox4x32 mesh fsdp=2 tensor=4 full\n"
+            "embed bf16 [16, 8] normal(0, 0.125) (fsdp, tensor) ()\n"
+            "layers.0.up.weight bf16 [32, 8] normal(0, 0.125) (tensor) (fsdp)\n"
+            "layers.0.norm f32 [8] constant(1) ()\n"
+            "layers.0.scale bf16 [] constant(0.5)\n"
+            "layers.1.up.weight bf16 [32, 8] normal(0, 0.125) (tensor) (fsdp)\n"
+            "layers.1.norm f32 [8] constant(1) ()\n"
+            "layers.1.scale bf16 [] constant(1.5)\n"
+            "head bf16 [8, 3] uniform(-1, 1) (tensor, fsdp) () key embed2\n");
+}
+
+TEST(BuildGraph, HasDefaults) {
+  const GraphOutcome outcome = BuildRest("modules: {w: {shape: [3], init: zeros}}\n");
+  EXPECT_EQ(Print(outcome.graph),
+            "x seed 0 philox4x32 mesh dedupe\n"
+            "w f32 [3] constant(0) ()\n");
+}
+
+// Repeats.
+
+TEST(Repeat, NestsAndNumbers) {
+  EXPECT_EQ(Tensors("modules:\n"
+                    "  a:\n"
+                    "    repeat: {i: 2}\n"
+                    "    b:\n"
+                    "      repeat: {j: i + 1}\n"
+                    "      w: {shape: [10 * i + j + 1], init: zeros}\n"),
+            "a.0.b.0.w f32 [1] constant(0) ()\n"
+            "a.1.b.0.w f32 [11] constant(0) ()\n"
+            "a.1.b.1.w f32 [12] constant(0) ()\n");
+}
+
+TEST(Repeat, GivesOneMessagePerMistake) {
+  EXPECT_EQ(Messages("modules:\n"
+                     "  a:\n"
+                     "    repeat: {i: 100}\n"
+                     "    w: {shape: [x], init: zeros}\n"
+                     "    v: {shape: [y], init: zeros}\n"),
+            "x.yaml:7:17: error: unknown name `x`\n"
+            "      w: {shape: [x], init: zeros}\n"
+            "                  ^\n"
+            "  hint: the only one is `i`\n"
+            "x.yaml:8:17: error: unknown name `y`\n"
+            "      v: {shape: [y], init: zeros}\n"
+            "                  ^\n"
+            "  hint: the only one is `i`\n");
+}
+
+TEST(Repeat, ItsVariableEndsWithIt) {
+  EXPECT_EQ(Messages("modules:\n"
+                     "  a:\n"
+                     "    repeat: {layer: 2}\n"
+                     "    w: {shape: [layer + 1], init: zeros}\n"
+                     "  v: {shape: [layer], init: zeros}\n"),
+            "x.yaml:8:15: error: unknown name `layer`\n"
+            "    v: {shape: [layer], init: zeros}\n"
+            "                ^^^^^\n");
+}
+
+TEST(Repeat, MayNotHideANameOrBeUsedTwiceAround) {
+  EXPECT_EQ(Messages("vars: {n: 2}\n"
+                     "modules:\n"
+                     "  a:\n"
+                     "    repeat: {n: 2}\n"
+                     "    w: {shape: [1], init: zeros}\n"
+                     "  b:\n"
+                     "    repeat: {i: 2}\n"
+                     "    c:\n"
+                     "      repeat: {i: 2}\n"
+                     "      w: {shape: [1], init: zeros}\n"),
+            "x.yaml:7:14: error: `n` already names a variable or an outer repeat\n"
+            "      repeat: {n: 2}\n"
+            "               ^\n"
+            "  hint: choose another name for this repeat\n"
+            "x.yaml:12:16: error: `i` already names a variable or an outer repeat\n"
+            "        repeat: {i: 2}\n"
+            "                 ^\n"
+            "  hint: choose another name for this repeat\n");
+}
+
+TEST(Repeat, NamesMayComeAgainSideBySide) {
+  EXPECT_EQ(Tensors("modules:\n"
+                    "  a: {repeat: {i: 1}, w: {shape: [1], init: zeros}}\n"
+                    "  b: {repeat: {i: 1}, w: {shape: [1], init: zeros}}\n"),
+            "a.0.w f32 [1] constant(0) ()\n"
+            "b.0.w f32 [1] constant(0) ()\n");
+}
+
+TEST(Repeat, CountsWithinLimits) {
+  EXPECT_EQ(Messages("modules:\n"
+                     "  a: {repeat: {i: 0}, w: {shape: [1], init: zeros}}\n"
+                     "  b: {repeat: {i: 4000001}, w: {shape: [1], init: zeros}}\n"
+                     "  c: {repeat: {i: 2.5}, w: {shape: [1], init: zeros}}\n"),
+            "x.yaml:5:19: error: the count of `i` must be between 1 and 4000000, but it is 0\n"
+            "    a: {repeat: {i: 0}, w: {shape: [1], init: zeros}}\n"
+            "                    ^\n"
+            "x.yaml:6:19: error: the count of `i` must be between 1 and 4000000, but it is 4000001\n"
+            "    b: {repeat: {i: 4000001}, w: {shape: [1], init: zeros}}\n"
+            "                    ^^^^^^^\n"
+            "x.yaml:7:19: error: the count of `i` must be an integer, but it is 2.5\n"
+            "    c: {repeat: {i: 2.5}, w: {shape: [1], init: zeros}}\n"
+            "                    ^^^\n");
+}
+
+TEST(Repeat, MultipliedStaysWithinTheLimit) {
+  EXPECT_EQ(Messages("modules:\n"
+                     "  a:\n"
+                     "    repeat: {i: 2000}\n"
+                     "    b:\n"
+                     "      repeat: {j: 1001}\n"
+                     "      v: {shape: [1], init: zeros}\n"
+                     "      w: {shape: [1], init: zeros}\n"),
+            "x.yaml:8:19: error: this makes 2000 × 1001 × 2 tensors, but a spec may have at most "
+            "4000000\n"
+            "        repeat: {j: 1001}\n"
+            "                    ^^^^\n");
+}
+
+TEST(Repeat, SideBySideStaysWithinTheLimit) {
+  // Two-thirds of the limit each; without the sum both would be made.
+  EXPECT_EQ(Messages("modules:\n"
+                     "  a: {repeat: {i: 2666667}, w: {shape: [], init: zeros}}\n"
+                     "  b: {repeat: {i: 2666667}, w: {shape: [], init: zeros}}\n"
+                     "  c: {repeat: {i: 2666667}, w: {shape: [], init: zeros}}\n"),
+            "x.yaml:6:29: error: a spec may have at most 4000000 tensors\n"
+            "    b: {repeat: {i: 2666667}, w: {shape: [], init: zeros}}\n"
+            "                              ^\n");
+}
+
+// Variables.
+
+TEST(Vars, StandInAnyOrder) {
+  EXPECT_EQ(Tensors("vars: {a: b * 2, b: c + 1, c: 3}\n"
+                    "modules: {w: {shape: [a], init: zeros}}\n"),
+            "w f32 [8] constant(0) ()\n");
+}
+
+TEST(Vars, CyclesAreOneMistakeEach) {
+  EXPECT_EQ(Messages("vars: {a: b, b: c, c: a, d: d + 1, e: a}\n"),
+            "x.yaml:4:8: error: `a` is defined by itself\n"
+            "  vars: {a: b, b: c, c: a, d: d + 1, e: a}\n"
+            "         ^\n"
+            "x.yaml:4:26: error: `d` is defined by itself\n"
+            "  vars: {a: b, b: c, c: a, d: d + 1, e: a}\n"
+            "                           ^\n");
+}
+
+TEST(Vars, AreEvaluatedUsedOrNot) {
+  EXPECT_EQ(Messages("vars: {a: 1 / 0, b: a + 1}\n"),
+            "x.yaml:4:11: error: division by zero\n"
+            "  vars: {a: 1 / 0, b: a + 1}\n"
+            "            ^^^^^\n");
+}
+
+TEST(Vars, LongChainsDoNotExhaustTheStack) {
+  std::string text = "vars:\n  v0: 1\n";
+  for (int i = 1; i < 5000; ++i) {
+    text += "  v" + std::to_string(i) + ": v" + std::to_string(i - 1) + " + 1\n";
+  }
+  EXPECT_EQ(Tensors(text + "modules: {w: {shape: [v4999], init: zeros}}\n"),
+            "w f32 [5000] constant(0) ()\n");
+  // The same, met from the far end.
+  text = "vars:\n";
+  for (int i = 4999; i > 0; --i) {
+    text += "  v" + std::to_string(i) + ": v" + std::to_string(i - 1) + " + 1\n";
+  }
+  EXPECT_EQ(Tensors(text + "  v0: 1\nmodules: {w: {shape: [v4999], init: zeros}}\n"),
+            "w f32 [5000] constant(0) ()\n");
+}
+
+// Initializers by name.
+
+TEST(NamedInit, MayNameAnother) {
+  EXPECT_EQ(Tensors("init: {a: b, b: c, c: {normal: {std: 1}}}\n"
+                    "modules: {w: {shape: [2], init: a}}\n"),
+            "w f32 [2] normal(0, 1) ()\n");
+}
+
+TEST(NamedInit, CyclesAreReportedOnce) {
+  const std::string messages = Messages(
+      "init: {a: b, b: a}\n"
+      "modules: {v: {shape: [2], init: a}, w: {shape: [2], init: a}}\n");
+  EXPECT_NE(messages.find("is defined by itself"), std::string::npos) << messages;
+  EXPECT_EQ(messages.find("error:"), messages.rfind("error:")) << messages;
+}
+
+TEST(NamedInit, AMistakeInItIsReportedOnce) {
+  EXPECT_EQ(Messages("init: {base: {normal: {std: -1}}}\n"
+                     "modules:\n"
+                     "  v: {shape: [2], init: base}\n"
+                     "  w: {shape: [2], init: base}\n"),
+            "x.yaml:4:29: error: `std` is -1, but must not be negative\n"
+            "  init: {base: {normal: {std: -1}}}\n"
+            "                              ^^\n");
+}
+
+TEST(NamedInit, TakesNoArguments) {
+  EXPECT_EQ(Messages("init: {base: {normal: {std: 1}}}\n"
+                     "modules: {w: {shape: [2], init: {base: {std: 2}}}}\n"),
+            "x.yaml:5:41: error: `base` is an initializer of this spec and takes no arguments\n"
+            "  modules: {w: {shape: [2], init: {base: {std: 2}}}}\n"
+            "                                          ^^^\n");
+}
+
+TEST(NamedInit, MayNotTakeAToolsName) {
+  EXPECT_EQ(Messages("init: {normal: {uniform: {low: 0, high: 1}}}\n"
+                     "modules: {w: {shape: [2], init: zeros}}\n"),
+            "x.yaml:4:8: error: `normal` is the tool's own initializer\n"
+            "  init: {normal: {uniform: {low: 0, high: 1}}}\n"
+            "         ^^^^^^\n"
+            "  hint: choose another name\n");
+}
+
+TEST(NamedInit, UnknownNamesGetASuggestion) {
+  EXPECT_EQ(Messages("init: {embedding: {normal: {std: 1}}}\n"
+                     "modules: {w: {shape: [2], init: embeding}}\n"),
+            "x.yaml:5:33: error: unknown initializer `embeding`\n"
+            "  modules: {w: {shape: [2], init: embeding}}\n"
+            "                                  ^^^^^^^^\n"
+            "  hint: did you mean `embedding`?\n");
+}
+
+// Keys.
+
+TEST(Key, PutsInTheNumbersOfRepeats) {
+  EXPECT_EQ(Tensors("modules:\n"
+                    "  a:\n"
+                    "    repeat: {i: 2}\n"
+                    "    b:\n"
+                    "      repeat: {j: 2}\n"
+                    "      w: {shape: [1], init: zeros, key: \"old.{i}.{j}.{i}.w.{k}\"}\n"),
+            "a.0.b.0.w f32 [1] constant(0) () key old.0.0.0.w.{k}\n"
+            "a.0.b.1.w f32 [1] constant(0) () key old.0.1.0.w.{k}\n"
+            "a.1.b.0.w f32 [1] constant(0) () key old.1.0.1.w.{k}\n"
+            "a.1.b.1.w f32 [1] constant(0) () key old.1.1.1.w.{k}\n");
+}
+
+TEST(Key, DecidesTheStream) {
+  const GraphOutcome outcome = BuildRest(
+      "seed: 5\n"
+      "modules:\n"
+      "  old: {shape: [1], init: {normal: {std: 1}}}\n"
+      "  new: {shape: [1], init: {normal: {std: 1}}, key: before}\n"
+      "  none: {shape: [1], init: ones}\n");
+  ASSERT_EQ(outcome.graph.tensors.size(), 3u) << outcome.messages;
+  EXPECT_EQ(outcome.graph.tensors[0].key, KeyOf(5, "old"));
+  EXPECT_EQ(outcome.graph.tensors[1].key, KeyOf(5, "before"));
+  EXPECT_EQ(outcome.graph.tensors[2].key, 0u);
+}
+
+TEST(Key, MayNotBeTwoTensors) {
+  EXPECT_EQ(Messages("modules:\n"
+                     "  a: {shape: [1], init: {normal: {std: 1}}}\n"
+                     "  b: {shape: [1], init: {normal: {std: 2}}, key: a}\n"),
+            "x.yaml:6:3: error: `a` and `b` would be drawn from the same random stream\n"
+            "    b: {shape: [1], init: {normal: {std: 2}}, key: a}\n"
+            "    ^\n"
+            "  hint: give one of them another `key`\n"
+            "x.yaml:5:3: note: the other one is here\n"
+            "    a: {shape: [1], init: {normal: {std: 1}}}\n"
+            "    ^\n");
+  // Constants draw nothing.
+  EXPECT_EQ(Messages("modules:\n"
+                     "  a: {shape: [1], init: ones}\n"
+                     "  b: {shape: [1], init: ones, key: a}\n"),
+            "");
+}
+
+// Sharding.
+
+constexpr char kTwoAxes[] = "mesh: {axes: {fsdp: 2, tensor: 4}}\n";
+
+TEST(Sharding, RulesTakeTheFirstThatApplies) {
+  EXPECT_EQ(Tensors(std::string(kTwoAxes) +
+                    "rules: [{a: fsdp}, {b: fsdp}, {b: tensor}, {c: null}]\n"
+                    "modules:\n"
+                    "  u: {shape: [8, 8], axes: [a, b], init: zeros}\n"
+                    "  v: {shape: [8, 8], axes: [b, a], init: zeros}\n"
+                    "  w: {shape: [8, 8], axes: [b, null], init: zeros}\n"
+                    "  x: {shape: [8], axes: [c], init: zeros}\n"
+                    "  y: {shape: [8], init: zeros}\n"),
+            "u f32 [8, 8] constant(0) (fsdp) (tensor)\n"
+            "v f32 [8, 8] constant(0) (tensor) (fsdp)\n"
+            "w f32 [8, 8] constant(0) (fsdp) ()\n"
+            "x f32 [8] constant(0) ()\n"
+            "y f32 [8] constant(0) ()\n");
+}
+
+TEST(Sharding, AShortShardLeavesTheRestWhole) {
+  EXPECT_EQ(Tensors(std::string(kTwoAxes) +
+                    "modules:\n"
+                    "  u: {shape: [8, 8], shard: [[tensor, fsdp]], init: zeros}\n"
+                    "  v: {shape: [8, 8], shard: [null, fsdp], init: zeros}\n"
+                    "  w: {shape: [8, 8], shard: [], init: zeros}\n"),
+            "u f32 [8, 8] constant(0) (tensor, fsdp) ()\n"
+            "v f32 [8, 8] constant(0) () (fsdp)\n"
+            "w f32 [8, 8] constant(0) () ()\n");
+}
+
+TEST(Sharding, UnknownAxesGetASuggestion) {
+  EXPECT_EQ(Messages(std::string(kTwoAxes) +
+                     "modules: {w: {shape: [8], shard: [tensr], init: zeros}}\n"),
+            "x.yaml:5:35: error: unknown mesh axis `tensr`\n"
+            "  modules: {w: {shape: [8], shard: [tensr], init: zeros}}\n"
+            "                                    ^^^^^\n"
+            "  hint: did you mean `tensor`?\n");
+  EXPECT_EQ(Messages("modules: {w: {shape: [8], shard: [tensor], init: zeros}}\n"),
+            "x.yaml:4:35: error: unknown mesh axis `tensor`\n"
+            "  modules: {w: {shape: [8], shard: [tensor], init: zeros}}\n"
+            "                                    ^^^^^^\n"
+            "  hint: the spec declares no mesh axis\n");
+}
+
+TEST(Sharding, AnAxisCutsOnce) {
+  EXPECT_EQ(Messages(std::string(kTwoAxes) +
+                     "modules: {w: {shape: [8, 8], shard: [fsdp, [tensor, fsdp]], init: zeros}}\n"),
+            "x.yaml:5:53: error: mesh axis `fsdp` cuts this tensor twice\n"
+            "  modules: {w: {shape: [8, 8], shard: [fsdp, [tensor, fsdp]], init: zeros}}\n"
+            "                                                      ^^^^\n"
+            "  hint: each mesh axis may cut one dimension of a tensor\n");
+}
+
+TEST(Sharding, LogicalAxesAndRulesMustMeet) {
+  EXPECT_EQ(Messages(std::string(kTwoAxes) +
+                     "rules: [{embed: fsdp}]\n"
+                     "modules: {w: {shape: [8], axes: [embd], init: zeros}}\n"),
+            "x.yaml:5:10: error: no tensor has the logical axis `embed`\n"
+            "  rules: [{embed: fsdp}]\n"
+            "           ^^^^^\n"
+            "  hint: did you mean `embd`?\n"
+            "x.yaml:6:34: error: no rule names the logical axis `embd`\n"
+            "  modules: {w: {shape: [8], axes: [embd], init: zeros}}\n"
+            "                                   ^^^^\n"
+            "  hint: did you mean `embed`?; `{embd: null}` in `rules` keeps it whole\n");
+}
+
+TEST(Uneven, IsAMistakeUnlessAllowed) {
+  EXPECT_EQ(Messages(std::string(kTwoAxes) +
+                     "modules:\n"
+                     "  u: {shape: [6, 3], shard: [tensor, fsdp], init: zeros}\n"
+                     "  v: {shape: [12], shard: [[fsdp, tensor]], init: zeros}\n"
+                     "  w: {shape: [5], shard: [fsdp], init: zeros, uneven: chunk}\n"),
+            "x.yaml:6:15: error: mesh axis `tensor` (4) does not divide dimension 0 of `u` (6)\n"
+            "    u: {shape: [6, 3], shard: [tensor, fsdp], init: zeros}\n"
+            "                ^\n"
+            "  hint: use a multiple of 4, leave the dimension whole, or allow shorter last shards "
+            "with `uneven: chunk`\n"
+            "x.yaml:6:18: error: mesh axis `fsdp` (2) does not divide dimension 1 of `u` (3)\n"
+            "    u: {shape: [6, 3], shard: [tensor, fsdp], init: zeros}\n"
+            "                   ^\n"
+            "  hint: use a multiple of 2, leave the dimension whole, or allow shorter last shards "
+            "with `uneven: chunk`\n"
+            "x.yaml:7:15: error: mesh axes `fsdp` × `tensor` (8) do not divide dimension 0 of `v` "
+            "(12)\n"
+            "    v: {shape: [12], shard: [[fsdp, tensor]], init: zeros}\n"
+            "                ^^\n"
+            "  hint: use a multiple of 8, leave the dimension whole, or allow shorter last shards "
+            "with `uneven: chunk`\n");
+}
+
+TEST(Uneven, OfATensorGoesBeforeTheSpecs) {
+  EXPECT_EQ(Messages("uneven: chunk\n" + std::string(kTwoAxes) +
+                     "modules:\n"
+                     "  v: {shape: [5], shard: [fsdp], init: zeros}\n"
+                     "  w: {shape: [5], shard: [fsdp], init: zeros, uneven: error}\n"),
+            "x.yaml:8:15: error: mesh axis `fsdp` (2) does not divide dimension 0 of `w` (5)\n"
+            "    w: {shape: [5], shard: [fsdp], init: zeros, uneven: error}\n"
+            "                ^\n"
+            "  hint: use a multiple of 2, leave the dimension whole, or allow shorter last shards "
+            "with `uneven: chunk`\n");
+}
+
+TEST(Mesh, CommandLineReplacesIt) {
+  const GraphOutcome outcome =
+      BuildRest(std::string(kTwoAxes) + "modules: {w: {shape: [9], shard: [fsdp], init: zeros}}\n",
+                {}, "tensor=1,fsdp=3");
+  EXPECT_EQ(outcome.messages, "");
+  EXPECT_EQ(Print(outcome.graph),
+            "x seed 0 philox4x32 mesh tensor=1 fsdp=3 dedupe\n"
+            "w f32 [9] constant(0) (fsdp)\n");
+}
+
+TEST(Mesh, HasALimit) {
+  EXPECT_EQ(Messages("mesh: {axes: {a: 4096, b: 4096, c: 2}}\n"),
+            "x.yaml:4:33: error: the mesh has more than 16777216 ranks\n"
+            "  mesh: {axes: {a: 4096, b: 4096, c: 2}}\n"
+            "                                  ^\n");
+  EXPECT_EQ(Messages("mesh: {axes: {a: 4096, b: 4096, c: 1}}\n"), "");
+}
+
+// Clashes.
+
+TEST(Paths, AreUnique) {
+  EXPECT_EQ(Messages("modules:\n"
+                     "  a.0.w: {shape: [1], init: zeros}\n"
+                     "  a: {repeat: {i: 2}, w: {shape: [1], init: zeros}}\n"),
+            "x.yaml:6:23: error: two tensors have the path `a.0.w`\n"
+            "    a: {repeat: {i: 2}, w: {shape: [1], init: zeros}}\n"
+            "                        ^\n"
+            "x.yaml:5:3: note: the first one is here\n"
+            "    a.0.w: {shape: [1], init: zeros}\n"
+            "    ^^^^^\n");
+}
+
+TEST(Paths, AreNotGroupsOfOthers) {
+  for (const bool group_first : {false, true}) {
+    const std::string tensor = "  a.b: {shape: [1], init: zeros}\n";
+    const std::string inner = "  a.b.c.d: {shape: [1], init: zeros}\n";
+    const std::string between = "  a.x: {shape: [1], init: zeros}\n";
+    const std::string messages = Messages("modules:\n" + (group_first ? inner : tensor) + between +
+                                          (group_first ? tensor : inner));
+    EXPECT_NE(messages.find("error: `a.b` is a tensor and also the group of `a.b.c.d`\n"),
+              std::string::npos)
+        << messages;
+    EXPECT_EQ(messages.find("error:"), messages.rfind("error:")) << messages;
+  }
+  // A common beginning is not a group.
+  EXPECT_EQ(Messages("modules:\n"
+                     "  a.b: {shape: [1], init: zeros}\n"
+                     "  a.bc: {shape: [1], init: zeros}\n"
+                     "  a.b-c.d: {shape: [1], init: zeros}\n"),
+            "");
+}
+
+// Limits and types.
+
+TEST(Limits, OfShapes) {
+  EXPECT_EQ(Messages("modules: {w: {shape: [2 - 2], init: zeros}}\n"),
+            "x.yaml:4:23: error: dimension 0 must be between 1 and 9223372036854775807, but it is 0\n"
+            "  modules: {w: {shape: [2 - 2], init: zeros}}\n"
+            "                        ^^^^^\n");
+  EXPECT_EQ(Messages("modules: {w: {shape: [4611686018427387904], dtype: f16, init: zeros}}\n"),
+            "x.yaml:4:22: error: this tensor has more than 2^63 - 1 bytes\n"
+            "  modules: {w: {shape: [4611686018427387904], dtype: f16, init: zeros}}\n"
+            "                       ^^^^^^^^^^^^^^^^^^^^^\n"
+            "  hint: the dimensions up to here are 4611686018427387904\n");
+  EXPECT_EQ(Messages("modules: {w: {shape: [4611686018427387903], dtype: f16, init: zeros}}\n"), "");
+}
+
+TEST(Limits, OfAllTensorsTogether) {
+  EXPECT_EQ(Messages("modules:\n"
+                     "  v: {shape: [1152921504606846975], init: zeros}\n"
+                     "  w: {shape: [1152921504606846975], init: zeros}\n"
+                     "  x: {shape: [2], init: zeros}\n"),
+            "x.yaml:7:13: error: with this tensor the model has more than 2^63 - 1 bytes\n"
+            "    x: {shape: [2], init: zeros}\n"
+            "              ^^^\n");
+}
+
+TEST(Limits, OfDimensions) {
+  std::string shape = "1";
+  for (int i = 1; i < 32; ++i) shape += ", 1";
+  EXPECT_EQ(Messages("modules: {w: {shape: [" + shape + "], init: zeros}}\n"), "");
+  const std::string messages = Messages("modules: {w: {shape: [" + shape + ", 1], init: zeros}}\n");
+  EXPECT_NE(messages.find("33 dimensions, but at most 32 are allowed\n"), std::string::npos) << messages;
+}
+
+TEST(DTypes, UnknownOnesGetASuggestion) {
+  EXPECT_EQ(BuildText("shardinit: 1\nname: x\ndtype: fp32\n"
+                      "modules: {v: {shape: [1], init: zeros}, w: {shape: [1], init: zeros}}\n")
+                .messages,
+            "x.yaml:3:8: error: unknown dtype `fp32`\n"
+            "  dtype: fp32\n"
+            "         ^^^^\n"
+            "  hint: did you mean `f32`?\n");
+}
+
+TEST(Engine, UnknownOnesGetASuggestion) {
+  EXPECT_EQ(Messages("engine: philox\n"),
+            "x.yaml:4:9: error: unknown engine `philox`\n"
+            "  engine: philox\n"
+            "          ^^^^^^\n"
+            "  hint: the only one is `philox4x32`\n");
+}
+
+TEST(Seed, IsANonNegativeInteger) {
+  EXPECT_EQ(Messages("seed: 9223372036854775807\n"), "");
+  EXPECT_EQ(Messages("seed: 3 - 4\n"),
+            "x.yaml:4:7: error: `seed` must be between 0 and 9223372036854775807, but it is -1\n"
+            "  seed: 3 - 4\n"
+            "        ^^^^^\n");
+}
+
+TEST(BuildGraph, ReportsAllMistakesTogether) {
+  EXPECT_EQ(Messages("seed: -1\n"
+                     "mesh: {axes: {fsdp: 0}}\n"
+                     "modules:\n"
+                     "  u: {shape: [4], init: normal}\n"
+                     "  v: {shape: [4], shard: [tensor], init: zeros}\n"
+                     "  w: {shape: [1 / 0], init: zeros}\n"),
+            "x.yaml:4:7: error: `seed` must be between 0 and 9223372036854775807, but it is -1\n"
+            "  seed: -1\n"
+            "        ^^\n"
+            "x.yaml:5:21: error: axis `fsdp` must be between 1 and 16777216, but it is 0\n"
+            "  mesh: {axes: {fsdp: 0}}\n"
+            "                      ^\n"
+            "x.yaml:7:25: error: `normal` needs `std`\n"
+            "    u: {shape: [4], init: normal}\n"
+            "                          ^^^^^^\n"
+            "  hint: write `{normal: {std: …}}`\n"
+            "x.yaml:8:27: error: unknown mesh axis `tensor`\n"
+            "    v: {shape: [4], shard: [tensor], init: zeros}\n"
+            "                            ^^^^^^\n"
+            "  hint: the only one is `fsdp`\n"
+            "x.yaml:9:15: error: division by zero\n"
+            "    w: {shape: [1 / 0], init: zeros}\n"
+            "                ^^^^^\n");
+}
+
+}  // namespace
+}  // namespace shardinit

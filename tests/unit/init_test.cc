@@ -1,0 +1,205 @@
+// Every initializer: what it lowers to, and each of its mistakes as the user
+// sees it.
+#include <gtest/gtest.h>
+
+#include "generate/fill.h"
+#include "init/initializer.h"
+#include "support/graph_text.h"
+
+namespace shardinit {
+namespace {
+
+GraphOutcome Build(const std::string& init) {
+  return BuildRest("modules: {w: {shape: [2], init: " + init + "}}\n");
+}
+
+std::string Lowered(const std::string& init) {
+  const GraphOutcome outcome = Build(init);
+  return outcome.messages.empty() ? Print(outcome.graph.tensors.at(0).distribution)
+                                  : outcome.messages;
+}
+
+// The messages without the place, which is that of `marked` in the line.
+std::string Mistake(const std::string& init, const std::string& marked) {
+  const std::string line = "modules: {w: {shape: [2], init: " + init + "}}";
+  const size_t column = line.rfind(marked);
+  const std::string head = "x.yaml:4:" + std::to_string(column + 1) + ": error: ";
+  const std::string quote = "\n  " + line + "\n  " + std::string(column, ' ') +
+                            std::string(marked.size(), '^') + "\n";
+  std::string messages = Build(init).messages;
+  EXPECT_TRUE(messages.starts_with(head)) << messages;
+  const size_t at = messages.find(quote);
+  EXPECT_NE(at, std::string::npos) << messages;
+  if (at == std::string::npos) return messages;
+  return messages.substr(head.size(), at + 1 - head.size()) + messages.substr(at + quote.size());
+}
+
+TEST(Initializers, AreTheseInThisOrder) {
+  EXPECT_EQ(InitializerNames(),
+            (std::vector<std::string>{"zeros", "ones", "constant", "uniform", "normal",
+                                      "truncated_normal", "trunc_normal"}));
+  EXPECT_EQ(FindInitializer("none"), nullptr);
+  EXPECT_EQ(FindInitializer("normal")->name, "normal");
+}
+
+TEST(Initializers, LowerToDistributions) {
+  EXPECT_EQ(Lowered("zeros"), "constant(0)");
+  EXPECT_EQ(Lowered("ones"), "constant(1)");
+  EXPECT_EQ(Lowered("{constant: {value: -2.5}}"), "constant(-2.5)");
+  EXPECT_EQ(Lowered("{uniform: {low: -1, high: 2}}"), "uniform(-1, 2)");
+  EXPECT_EQ(Lowered("{normal: {std: 0.02}}"), "normal(0, 0.02)");
+  EXPECT_EQ(Lowered("{normal: {std: 1 / 8, mean: 3}}"), "normal(3, 0.125)");
+  EXPECT_EQ(Lowered("{truncated_normal: {std: 1}}"), "truncated_normal(0, 1, -2, 2)");
+  EXPECT_EQ(Lowered("{truncated_normal: {std: 0.5, mean: 1, low: -3, high: 4}}"),
+            "truncated_normal(1, 0.5, -3, 4)");
+  // torch's cut-offs are elements, JAX's are standard deviations.
+  EXPECT_EQ(Lowered("{trunc_normal: {std: 0.5}}"), "truncated_normal(0, 0.5, -4, 4)");
+  EXPECT_EQ(Lowered("{trunc_normal: {std: 0.5, mean: 1, a: 0, b: 2}}"),
+            "truncated_normal(1, 0.5, -2, 2)");
+}
+
+TEST(Initializers, AllowTheirLimits) {
+  EXPECT_EQ(Lowered("{normal: {std: 0}}"), "normal(0, 0)");
+  EXPECT_EQ(Lowered("{normal: {std: 2 ** 100, mean: -(2 ** 100)}}").substr(0, 6), "x.yaml");
+  EXPECT_EQ(Lowered("{normal: {std: 1.2676506002282294e30, mean: -8.271806125530277e-25}}"),
+            "normal(-8.271806125530277e-25, 1.2676506002282294e+30)");
+  EXPECT_EQ(Lowered("{truncated_normal: {std: 0}}"), "truncated_normal(0, 0, -2, 2)");
+  EXPECT_EQ(Lowered("{truncated_normal: {std: 1, low: 8, high: 9}}"), "truncated_normal(0, 1, 8, 9)");
+  EXPECT_EQ(Lowered("{truncated_normal: {std: 1, low: -9, high: -8}}"),
+            "truncated_normal(0, 1, -9, -8)");
+}
+
+constexpr char kRange[] =
+    ", but its magnitude must be 0 or from 2^-80 (8.3e-25) to 2^100 (1.3e30)\n"
+    "  hint: outside that range f32 arithmetic would not be exact on every machine\n";
+
+TEST(Normal, Mistakes) {
+  EXPECT_EQ(Mistake("{normal: {std: -1}}", "-1"), "`std` is -1, but must not be negative\n");
+  EXPECT_EQ(Mistake("{normal: {std: 1e-30}}", "1e-30"), std::string("`std` is 1e-30") + kRange);
+  EXPECT_EQ(Mistake("{normal: {std: 1e31}}", "1e31"), std::string("`std` is 1e+31") + kRange);
+  EXPECT_EQ(Mistake("{normal: {std: 1, mean: -1e31}}", "-1e31"),
+            std::string("`mean` is -1e+31") + kRange);
+  EXPECT_EQ(Mistake("{normal: {mean: 1}}", "normal"),
+            "`normal` needs `std`\n  hint: write `{normal: {std: …}}`\n");
+  EXPECT_EQ(Mistake("normal", "normal"),
+            "`normal` needs `std`\n  hint: write `{normal: {std: …}}`\n");
+  EXPECT_EQ(Mistake("{normal: {std: 1, men: 2}}", "men"),
+            "`normal` has no parameter `men`\n  hint: did you mean `mean`?\n");
+}
+
+TEST(Normal, BothMistakesAtOnce) {
+  EXPECT_EQ(Build("{normal: {mean: 1e31, std: -1}}").messages,
+            "x.yaml:4:49: error: `mean` is 1e+31, but its magnitude must be 0 or from 2^-80 (8.3e-25) "
+            "to 2^100 (1.3e30)\n"
+            "  modules: {w: {shape: [2], init: {normal: {mean: 1e31, std: -1}}}}\n"
+            "                                                  ^^^^\n"
+            "  hint: outside that range f32 arithmetic would not be exact on every machine\n"
+            "x.yaml:4:60: error: `std` is -1, but must not be negative\n"
+            "  modules: {w: {shape: [2], init: {normal: {mean: 1e31, std: -1}}}}\n"
+            "                                                             ^^\n");
+}
+
+TEST(Uniform, Mistakes) {
+  const std::string hint = "\n  hint: for equal values use `{constant: {value: …}}`\n";
+  EXPECT_EQ(Mistake("{uniform: {low: 1, high: -3}}", "-3"),
+            "`high` is -3, but must be above `low`, which is 1" + hint);
+  EXPECT_EQ(Mistake("{uniform: {low: 7, high: 7.0}}", "7.0"),
+            "`high` is 7, but must be above `low`, which is 7" + hint);
+  // Different numbers, but the same f32.
+  EXPECT_EQ(Mistake("{uniform: {low: 1, high: 1.00000001}}", "1.00000001"),
+            "`high` is 1.00000001, but must be above `low`, which is 1" + hint);
+  EXPECT_EQ(Mistake("{uniform: {low: -1e31, high: 1}}", "-1e31"),
+            std::string("`low` is -1e+31") + kRange);
+  EXPECT_EQ(Mistake("{uniform: {low: 0, high: 1e-30}}", "1e-30"),
+            std::string("`high` is 1e-30") + kRange);
+  EXPECT_EQ(Mistake("{uniform: {high: 1}}", "uniform"),
+            "`uniform` needs `low`\n  hint: write `{uniform: {low: …}}`\n");
+}
+
+// Each bound is fine, but what is between them is not.
+TEST(Uniform, ASpanThatF32CannotScale) {
+  EXPECT_EQ(Mistake("{uniform: {low: -1.2e30, high: 1.1e30}}", "1.1e30"),
+            std::string("`high - low` is 2.3000000009439436e+30") + kRange);
+  EXPECT_EQ(Mistake("{uniform: {low: 1e-24, high: 1.000001e-24}}", "1.000001e-24"),
+            std::string("`high - low` is 9.8607613152626476e-31") + kRange);
+}
+
+TEST(TruncatedNormal, Mistakes) {
+  EXPECT_EQ(Mistake("{truncated_normal: {std: -1}}", "-1"), "`std` is -1, but must not be negative\n");
+  EXPECT_EQ(Mistake("{truncated_normal: {std: 1, mean: 1e31}}", "1e31"),
+            std::string("`mean` is 1e+31") + kRange);
+  EXPECT_EQ(Mistake("{truncated_normal: {std: 1, low: 3, high: -5}}", "-5"),
+            "`high` is -5, but must be above `low`, which is 3\n");
+  // Against a default, the place is the initializer's name.
+  EXPECT_EQ(Mistake("{truncated_normal: {std: 1, low: 3}}", "truncated_normal"),
+            "`high` is 2, but must be above `low`, which is 3\n");
+  EXPECT_EQ(Mistake("{truncated_normal: {std: 1, low: 8.5, high: 9}}", "8.5"),
+            "this cut-off is 8.5 standard deviations from the mean, but nothing of a normal "
+            "distribution is left beyond 8\n");
+  EXPECT_EQ(Mistake("{truncated_normal: {std: 1, low: -10, high: -9}}", "-9"),
+            "this cut-off is -9 standard deviations from the mean, but nothing of a normal "
+            "distribution is left beyond -8\n");
+  EXPECT_EQ(Mistake("{truncated_normal: {std: 1, low: 0.5, high: 0.500976562500}}", "0.500976562500"),
+            "the cut-offs are 0.0009765625 standard deviations apart, but must be at least 0.001 "
+            "apart\n  hint: use `uniform` for so narrow a range\n");
+  EXPECT_EQ(Mistake("{truncated_normal: {std: 1, a: 1}}", "a"),
+            "`truncated_normal` has no parameter `a`\n"
+            "  hint: one of `mean`, `std`, `low`, `high`\n");
+}
+
+TEST(TruncNormal, Mistakes) {
+  EXPECT_EQ(Mistake("{trunc_normal: {std: 0}}", "0"),
+            "`std` is 0, which leaves nothing to cut\n  hint: use `{constant: {value: …}}`\n");
+  EXPECT_EQ(Mistake("{trunc_normal: {std: -1}}", "-1"), "`std` is -1, but must not be negative\n");
+  EXPECT_EQ(Mistake("{trunc_normal: {std: 1, a: 3, b: 3.0}}", "3.0"),
+            "`b` is 3, but must be above `a`, which is 3\n");
+  EXPECT_EQ(Mistake("{trunc_normal: {std: 0.125, a: 2.25, b: 4}}", "2.25"),
+            "this cut-off is 18 standard deviations from the mean, but nothing of a normal "
+            "distribution is left beyond 8\n");
+  // A quotient that overflows, and elements that f32 does not hold.
+  EXPECT_EQ(Mistake("{trunc_normal: {std: 1e-20, a: -1e300}}", "-1e300"),
+            std::string("`a` is -1e+300") + kRange);
+  EXPECT_EQ(Mistake("{trunc_normal: {std: 1, b: 1e39}}", "1e39"), std::string("`b` is 1e+39") + kRange);
+}
+
+TEST(Constant, Mistakes) {
+  EXPECT_EQ(Mistake("constant", "constant"),
+            "`constant` needs `value`\n  hint: write `{constant: {value: …}}`\n");
+  EXPECT_EQ(Mistake("{zeros: {value: 1}}", "value"),
+            "`zeros` has no parameter `value`\n  hint: it takes none\n");
+  EXPECT_EQ(Mistake("{ones: {std: 1}}", "std"),
+            "`ones` has no parameter `std`\n  hint: it takes none\n");
+}
+
+// Whatever lowering accepts, generating must be able to draw.
+TEST(Initializers, WhatTheyAcceptCanBeDrawn) {
+  const double values[] = {0,     -0.0,  1,     -1,     0.02,    2,       -2,     8,     -8,    8.5,
+                           1e-24, 1e-25, 1e-30, 1e30,   -1e30,   1.2e30,  1e31,   1e300, 1e-300, 9,
+                           -9,    100,   -100,  1e6,    -1e6,    1.0009,  7.9999, 1e39,  -1e39, 5e-324};
+  for (const Initializer* initializer : Initializers()) {
+    const size_t n = initializer->parameters.size();
+    size_t cases = 1;
+    for (size_t i = 0; i < n; ++i) cases *= std::size(values);
+    // All combinations of up to two, every seventh-odd of more.
+    for (size_t c = 0; c < cases; c += n > 2 ? 71 : 1) {
+      std::vector<Argument> arguments;
+      for (size_t i = 0, rest = c; i < n; ++i, rest /= std::size(values)) {
+        arguments.push_back({values[rest % std::size(values)], {}});
+      }
+      Diagnostics diagnostics;
+      const auto distribution = initializer->lower(arguments, diagnostics);
+      ASSERT_EQ(distribution.has_value(), !diagnostics.HasErrors());
+      if (!distribution) continue;
+      Tensor tensor{.path = "t", .shape = {8}, .distribution = *distribution, .partition = {{}}};
+      float out[8];
+      try {
+        BoxFiller(tensor, WholeOf(tensor.shape)).Fill(0, 8, out);
+      } catch (const Bug& bug) {
+        FAIL() << Print(*distribution) << " from " << initializer->name << ": " << bug.what();
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shardinit

@@ -1,0 +1,133 @@
+#include <gtest/gtest.h>
+
+#include "sharding/partition.h"
+
+namespace shardinit {
+namespace {
+
+using Extents = std::vector<int64_t>;
+
+// How `parts` ranks of one axis cut n elements.
+Extents Cut(int64_t n, int64_t parts) {
+  const Mesh mesh{{"x"}, {parts}};
+  Extents extents;
+  int64_t end = 0;
+  for (int64_t rank = 0; rank < parts; ++rank) {
+    const Box box = BoxAt({n}, {{0}}, mesh, {rank});
+    EXPECT_EQ(box.offset[0], end);
+    end += box.shape[0];
+    extents.push_back(box.shape[0]);
+  }
+  EXPECT_EQ(end, n);
+  return extents;
+}
+
+// Examples of torch.chunk, DTensor's Shard and torch_xla's GetShardShape.
+TEST(BoxAt, CutsByTheCeilingRule) {
+  EXPECT_EQ(Cut(12, 4), (Extents{3, 3, 3, 3}));
+  EXPECT_EQ(Cut(10, 4), (Extents{3, 3, 3, 1}));
+  EXPECT_EQ(Cut(6, 4), (Extents{2, 2, 2, 0}));
+  EXPECT_EQ(Cut(5, 4), (Extents{2, 2, 1, 0}));
+  EXPECT_EQ(Cut(1, 4), (Extents{1, 0, 0, 0}));
+  EXPECT_EQ(Cut(7, 1), (Extents{7}));
+}
+
+// The vocabulary of Llama 3 over 512 ranks.
+TEST(BoxAt, Cuts128256Over512) {
+  Extents expected(510, 251);
+  expected.push_back(246);
+  expected.push_back(0);
+  EXPECT_EQ(Cut(128256, 512), expected);
+}
+
+TEST(BoxAt, TakesTheFirstOfSeveralAxesAsTheMajorOne) {
+  const Mesh mesh{{"fsdp", "tensor"}, {2, 2}};
+  const auto rows = [&](std::vector<int> axes, int64_t rank) {
+    const Box box = BoxAt({8}, {axes}, mesh, mesh.CoordinateOf(rank));
+    return Extents{box.offset[0], box.offset[0] + box.shape[0] - 1};
+  };
+  // DTensor's [Shard(0), Shard(0)].
+  EXPECT_EQ(rows({0, 1}, 0), (Extents{0, 1}));
+  EXPECT_EQ(rows({0, 1}, 1), (Extents{2, 3}));
+  EXPECT_EQ(rows({0, 1}, 2), (Extents{4, 5}));
+  EXPECT_EQ(rows({0, 1}, 3), (Extents{6, 7}));
+  // [_StridedShard(0, split_factor=2), Shard(0)]: FSDP2 after tensor parallelism.
+  EXPECT_EQ(rows({1, 0}, 0), (Extents{0, 1}));
+  EXPECT_EQ(rows({1, 0}, 1), (Extents{4, 5}));
+  EXPECT_EQ(rows({1, 0}, 2), (Extents{2, 3}));
+  EXPECT_EQ(rows({1, 0}, 3), (Extents{6, 7}));
+}
+
+TEST(BoxAt, CutsSeveralDimensions) {
+  const Mesh mesh{{"x", "y", "z"}, {2, 3, 2}};
+  EXPECT_EQ(BoxAt({8, 9, 5}, {{0}, {}, {1}}, mesh, {1, 2, 1}), (Box{{4, 0, 4}, {4, 9, 1}}));
+  EXPECT_EQ(BoxAt({8, 9, 5}, {{0}, {}, {1}}, mesh, {0, 1, 0}), (Box{{0, 0, 2}, {4, 9, 2}}));
+}
+
+TEST(BoxAt, LeavesAnEmptyBoxAtTheEnd) {
+  const Mesh mesh{{"x"}, {4}};
+  const Box box = BoxAt({5, 3}, {{0}, {}}, mesh, {3});
+  EXPECT_EQ(box, (Box{{5, 0}, {0, 3}}));
+  EXPECT_TRUE(IsEmpty(box));
+  EXPECT_FALSE(IsEmpty(BoxAt({5, 3}, {{0}, {}}, mesh, {2})));
+}
+
+TEST(BoxAt, GivesAScalarToEveryone) {
+  const Mesh mesh{{"x"}, {4}};
+  EXPECT_EQ(BoxAt({}, {}, mesh, {3}), (Box{{}, {}}));
+  EXPECT_FALSE(IsEmpty(Box{{}, {}}));
+}
+
+TEST(BoxAt, DoesNotOverflowAtTheLimits) {
+  const int64_t n = std::numeric_limits<int64_t>::max() / 2;
+  const Mesh mesh{{"x"}, {kMaxWorldSize}};
+  const Box box = BoxAt({n}, {{0}}, mesh, {kMaxWorldSize - 1});
+  EXPECT_EQ(box.offset[0] + box.shape[0], n);
+  EXPECT_GT(box.shape[0], 0);
+}
+
+TEST(IsFirstReplica, LooksAtTheAxesThatCutNothing) {
+  const PartitionSpec spec = {{2}, {}};
+  EXPECT_TRUE(IsFirstReplica(spec, {0, 0, 0}));
+  EXPECT_TRUE(IsFirstReplica(spec, {0, 0, 5}));
+  EXPECT_FALSE(IsFirstReplica(spec, {0, 1, 0}));
+  EXPECT_FALSE(IsFirstReplica(spec, {1, 0, 5}));
+  EXPECT_TRUE(IsFirstReplica({}, {0, 0, 0}));
+  EXPECT_FALSE(IsFirstReplica({}, {0, 0, 1}));
+  EXPECT_TRUE(IsFirstReplica({}, {}));
+}
+
+TEST(PartsOf, MultipliesAxes) {
+  const Mesh mesh{{"x", "y"}, {3, 5}};
+  EXPECT_EQ(PartsOf({}, mesh), 1);
+  EXPECT_EQ(PartsOf({1}, mesh), 5);
+  EXPECT_EQ(PartsOf({1, 0}, mesh), 15);
+}
+
+TEST(CountBoxes, LeavesOutEmptyOnesAndReplicas) {
+  const Mesh mesh{{"x", "y"}, {4, 2}};
+  EXPECT_EQ(CountBoxes({}, {}, mesh), 1);
+  EXPECT_EQ(CountBoxes({5}, {{}}, mesh), 1);
+  EXPECT_EQ(CountBoxes({5}, {{0}}, mesh), 3);
+  EXPECT_EQ(CountBoxes({5, 8}, {{0}, {1}}, mesh), 6);
+  EXPECT_EQ(CountBoxes({5}, {{0, 1}}, mesh), 5);
+}
+
+TEST(Mesh, IsRowMajor) {
+  const Mesh mesh{{"x", "y", "z"}, {2, 3, 4}};
+  EXPECT_EQ(mesh.world_size(), 24);
+  EXPECT_EQ(mesh.CoordinateOf(0), (Extents{0, 0, 0}));
+  EXPECT_EQ(mesh.CoordinateOf(1), (Extents{0, 0, 1}));
+  EXPECT_EQ(mesh.CoordinateOf(4), (Extents{0, 1, 0}));
+  EXPECT_EQ(mesh.CoordinateOf(23), (Extents{1, 2, 3}));
+  EXPECT_EQ(mesh.Find("y"), 1);
+  EXPECT_EQ(mesh.Find("w"), -1);
+}
+
+TEST(Mesh, WithoutAxesIsOneRank) {
+  EXPECT_EQ(Mesh{}.world_size(), 1);
+  EXPECT_EQ(Mesh{}.CoordinateOf(0), Extents{});
+}
+
+}  // namespace
+}  // namespace shardinit
