@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 build_packages='cmake g++ libcli11-dev libfmt-dev libhdf5-dev libhwy-dev
   libmpfr-dev libssl-dev libyaml-cpp-dev ninja-build nlohmann-json3-dev pkg-config'
-test_packages='clang fish libbenchmark-dev libgtest-dev mandoc procps strace util-linux zsh'
+test_packages='clang fish libbenchmark-dev libgtest-dev mandoc strace zsh'
 
 python_packages=
 python3 -c 'import ensurepip, venv' 2>/dev/null || python_packages='python3 python3-venv'
@@ -68,6 +68,7 @@ Step 'build with clang' Build clang
 Tests 'unit tests, clang' Ctest clang
 Step 'build with clang -O0' Variant clang-O0 clang clang++ -O0
 Step 'build with g++ -O0' Variant gcc-O0 gcc g++ -O0
+export SHARDINIT_OTHERS='build/clang/src/shardinit build/clang-O0/src/shardinit build/gcc-O0/src/shardinit'
 Tests 'command tests' build/venv/bin/python -m pytest -q -ra --durations=10 \
   -p no:cacheprovider --junitxml=build/results/pytest.xml tests/python
 

@@ -21,6 +21,7 @@ namespace {
 
 constexpr int64_t kMaxTensors = 4'000'000;
 constexpr size_t kMaxRank = 32;  // HDF5's.
+constexpr size_t kMaxAxes = 32;
 constexpr size_t kMaxPath = 1024;
 constexpr int kMaxVarDepth = 256;
 
@@ -134,6 +135,11 @@ class Builder {
 
   void BindMesh() {
     int64_t size = 1;
+    if (spec_.mesh.size() > kMaxAxes) {
+      diagnostics_.Error(spec_.mesh[kMaxAxes].name.span,
+                         fmt::format("the mesh has {} axes, but may have at most {}",
+                                     spec_.mesh.size(), kMaxAxes));
+    }
     for (const auto& axis : spec_.mesh) {
       const int64_t extent =
           axis.value ? Integer(*axis.value, 1, kMaxWorldSize, fmt::format("axis `{}`", axis.name.value))
@@ -232,6 +238,13 @@ class Builder {
                                      copies, *count, tensors, kMaxTensors));
       return;
     }
+    if (const int64_t made = std::ssize(graph_.tensors); *count * tensors > kMaxTensors - made) {
+      diagnostics_.Error(SpanOf(*module.repeat->value),
+                         fmt::format("this makes {} × {} tensors after {} others, but a spec may have "
+                                     "at most {}",
+                                     *count, tensors, made, kMaxTensors));
+      return;
+    }
     names_.repeats().emplace_back(variable, 0);
     const size_t before = diagnostics_.all().size();
     // One mistake gives one message, not one per layer.
@@ -244,7 +257,6 @@ class Builder {
 
   void ExpandMembers(const ModuleSpec& module, const std::string& path, int64_t copies) {
     for (const auto& member : module.members) {
-      if (full_) return;
       const std::string inner = Join(path, member.name.value);
       if (const auto* tensor = std::get_if<TensorSpec>(&member.value)) {
         AddTensor(*tensor, member.name.span, inner);
@@ -262,11 +274,6 @@ class Builder {
   }
 
   void AddTensor(const TensorSpec& spec, Span span, const std::string& path) {
-    if (std::ssize(graph_.tensors) == kMaxTensors) {
-      full_ = true;
-      diagnostics_.Error(span, fmt::format("a spec may have at most {} tensors", kMaxTensors));
-      return;
-    }
     Tensor tensor;
     tensor.path = path;
     if (path.size() > kMaxPath) {
@@ -476,7 +483,6 @@ class Builder {
   std::unordered_map<std::string, const InitSpec*> inits_;
   std::unordered_set<const InitSpec*> bad_inits_;
   bool dtype_reported_ = false;
-  bool full_ = false;  // There are kMaxTensors, and no more are looked at.
   int64_t total_bytes_ = 0;
   const std::vector<std::string> dimension_names_ = [] {
     std::vector<std::string> names;
