@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/glob.h"
 #include "base/json.h"
+#include "base/talk.h"
 #include "commands/command.h"
 #include "commands/options.h"
 #include "report/text.h"
@@ -133,10 +134,10 @@ ExitCode Run(const Options& options) {
                       Count(static_cast<int64_t>(digests.size()), "tensor"),
                       digests.size() == 1 ? "is" : "are", options.check));
   }
-  for (const std::string& line : differences) fmt::print(stderr, "{}\n", line);
+  for (const std::string& line : differences) Talk(fmt::format("{}\n", line));
   if (differences.empty()) return ExitCode::kOk;
-  fmt::print(stderr, "shardinit: {} of {} tensors differ from {}\n", differences.size(), digests.size(),
-             options.check);
+  Talk(fmt::format("shardinit: {} of {} tensors differ from {}\n", differences.size(), digests.size(),
+             options.check));
   return ExitCode::kDifferent;
 }
 

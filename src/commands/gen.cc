@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/json.h"
+#include "base/talk.h"
 #include "commands/command.h"
 #include "commands/options.h"
 #include "report/text.h"
@@ -43,9 +44,9 @@ void PrintStats(const WorkCounters& counters, int64_t plan_ns, double seconds) {
                     fmt::format("{:.3f}", s),
                     stage.bytes > 0 ? fmt::format("{:.2f}", static_cast<double>(stage.bytes) / s / 1e9) : ""});
   }
-  fmt::print(stderr, "{}", Table(rows, {false, true, true, true}));
-  fmt::print(stderr, "wall time {:.3f} s; seconds are summed over threads; {} of {} bytes written with O_DIRECT\n",
-             seconds, Grouped(counters.direct_bytes), Grouped(counters.written_bytes));
+  Talk(Table(rows, {false, true, true, true}));
+  Talk(fmt::format("wall time {:.3f} s; seconds are summed over threads; {} of {} bytes written with O_DIRECT\n",
+             seconds, Grouped(counters.direct_bytes), Grouped(counters.written_bytes)));
 }
 
 void PrintJson(const Options& options, const Plan& plan, const GenerateResult& result,
@@ -114,13 +115,13 @@ ExitCode Run(const Options& options) {
   }
   if (options.stats) PrintStats(counters, plan_ns, seconds);
   if (result.written > 0) {
-    fmt::print(stderr, "shardinit: wrote {} in {:.2f} s ({:.2f} GB/s)\n", InBytes(result.bytes),
-               seconds, static_cast<double>(result.bytes) / seconds / 1e9);
+    Talk(fmt::format("shardinit: wrote {} in {:.2f} s ({:.2f} GB/s)\n", InBytes(result.bytes),
+               seconds, static_cast<double>(result.bytes) / seconds / 1e9));
   }
   if (result.skipped > 0) {
-    fmt::print(stderr, "shardinit: {} of {} {} there already\n", result.skipped,
+    Talk(fmt::format("shardinit: {} of {} {} there already\n", result.skipped,
                Count(static_cast<int64_t>(request.ranks.size()), "rank"),
-               result.skipped == 1 ? "was" : "were");
+               result.skipped == 1 ? "was" : "were"));
   }
   if (result.complete) {
     Print(fmt::format("{}: {}, {}, complete\n", options.folder, Count(plan.parameters, "parameter"),

@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "base/talk.h"
 
 namespace shardinit {
 namespace {
@@ -74,7 +75,7 @@ Plan SpecOptions::Load() const {
   }
   Diagnostics diagnostics;
   Plan plan = LoadPlan(plan_request, diagnostics);
-  fmt::print(stderr, "{}", Render(diagnostics.all()));
+  Talk(Render(diagnostics.all()));
   return plan;
 }
 

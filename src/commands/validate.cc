@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "base/json.h"
+#include "base/talk.h"
 #include "commands/command.h"
 #include "commands/options.h"
 #include "report/text.h"
@@ -52,19 +53,19 @@ ExitCode Run(const Options& options) {
                           Count(plan.parameters, "parameter"), Count(plan.world_size(), "rank")));
       }
       WriteDiagnostics(all, out);
-      if (!options.json) fmt::print(stderr, "{}", Render(all));
+      if (!options.json) Talk(Render(all));
     } catch (const InvalidSpec& e) {
       valid = false;
       out.Member("valid", false);
       WriteDiagnostics(e.diagnostics(), out);
-      if (!options.json) fmt::print(stderr, "{}", Render(e.diagnostics()));
+      if (!options.json) Talk(Render(e.diagnostics()));
     } catch (const Error& e) {
       // A spec that is not there is that spec's mistake; the others are still checked.
       if (e.code() != ExitCode::kUsage) throw;
       valid = false;
       out.Member("valid", false);
       WriteDiagnostics({{Diagnostic::Severity::kError, {}, e.what(), e.hint()}}, out);
-      if (!options.json) fmt::print(stderr, "shardinit: error: {}\n", e.what());
+      if (!options.json) Talk(fmt::format("shardinit: error: {}\n", e.what()));
     }
     out.EndObject();
   }

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/json.h"
+#include "base/talk.h"
 #include "commands/command.h"
 #include "commands/options.h"
 #include "report/text.h"
@@ -51,11 +52,11 @@ ExitCode Run(const Options& options) {
   }
   if (result.findings.empty()) return ExitCode::kOk;
   for (const Finding& finding : result.findings) {
-    fmt::print(stderr, "{}: {}{}{}\n", finding.file, finding.tensor, finding.tensor.empty() ? "" : " ",
-               finding.message);
+    Talk(fmt::format("{}: {}{}{}\n", finding.file, finding.tensor, finding.tensor.empty() ? "" : " ",
+               finding.message));
   }
-  fmt::print(stderr, "shardinit: `{}` is damaged: {} finding{}\n", options.folder,
-             result.findings.size(), result.findings.size() == 1 ? "" : "s");
+  Talk(fmt::format("shardinit: `{}` is damaged: {} finding{}\n", options.folder,
+             result.findings.size(), result.findings.size() == 1 ? "" : "s"));
   return ExitCode::kDifferent;
 }
 

@@ -6,6 +6,7 @@
 #include "generate/fill.h"
 #include "init/initializer.h"
 #include "support/graph_text.h"
+#include "support/random_plan.h"
 
 namespace shardinit {
 namespace {
@@ -190,7 +191,7 @@ TEST(Initializers, WhatTheyAcceptCanBeDrawn) {
       const auto distribution = initializer->lower(arguments, diagnostics);
       ASSERT_EQ(distribution.has_value(), !diagnostics.HasErrors());
       if (!distribution) continue;
-      Tensor tensor{.path = "t", .shape = {8}, .distribution = *distribution, .partition = {{}}};
+      const Tensor tensor = MakeTensor("t", DType::f32, {8}, *distribution);
       float out[8];
       try {
         BoxFiller(tensor, WholeOf(tensor.shape)).Fill(0, 8, out);
