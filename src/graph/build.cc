@@ -363,6 +363,13 @@ class Builder {
     if (bad_inits_.count(init) != 0) return;
     const size_t before = diagnostics_.all().size();
     if (const auto distribution = Lower(*init)) tensor->distribution = *distribution;
+    const double largest = LargestMagnitude(tensor->distribution);
+    if (const DTypeInfo& info = InfoOf(tensor->dtype); largest > LargestOf(tensor->dtype)) {
+      diagnostics_.Error(init->name.span,
+                         fmt::format("values of `{}` reach {}, but {} ends at {}", tensor->path, largest,
+                                     info.name, LargestOf(tensor->dtype)),
+                         "choose a larger dtype or smaller parameters");
+    }
     if (diagnostics_.all().size() != before) bad_inits_.insert(init);
   }
 

@@ -28,6 +28,10 @@ struct TruncatedNormal {  // low and high in standard deviations from the mean.
 
 using Distribution = std::variant<Constant, Uniform, Normal, TruncatedNormal>;
 
+// No element is farther from 0: a normal sample is never 7 standard deviations
+// from its mean (shardinit-values(7)).
+double LargestMagnitude(const Distribution& distribution);
+
 // Whether elements differ, and so need a stream of random words of their own.
 inline bool IsRandom(const Distribution& d) { return !std::holds_alternative<Constant>(d); }
 

@@ -50,8 +50,8 @@ TEST(ReadFile, ReadsAllBytes) {
 TEST(ReadFile, SaysWhyItCannot) {
   const WorkingFolder folder(Contents{{"a", "12345"}, {"sub/b", ""}});
   ASSERT_EQ(mkfifo("pipe", 0600), 0);
-  EXPECT_EQ(Failure(ExitCode::kWorld, [] { ReadFile("none"); }),
-            "cannot read `none`: No such file or directory");
+  EXPECT_EQ(Failure(ExitCode::kUsage, [] { ReadFile("none"); }), "there is no file `none`");
+  EXPECT_EQ(Failure(ExitCode::kUsage, [] { ReadFile("a/b"); }), "there is no file `a/b`");
   EXPECT_EQ(Failure(ExitCode::kUsage, [] { ReadFile("sub"); }), "`sub` is a folder, not a file");
   // Without a writer this must not wait for one.
   EXPECT_EQ(Failure(ExitCode::kUsage, [] { ReadFile("pipe"); }), "`pipe` is a device, not a file");
