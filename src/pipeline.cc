@@ -48,6 +48,23 @@ bool IsClaimed(const std::string& folder, const std::string& plan_json) {
               "choose another folder with `-o`, or give the same spec and options as before");
 }
 
+// Makes the folder this plan's. Of two processes that try it at once with
+// different plans, one succeeds.
+void ClaimFolder(const std::string& folder, const std::string& plan_json) {
+  if (!IsClaimed(folder, plan_json)) {
+    MakeFolder(folder);
+    AtomicFile file(folder + "/" + kPlanName);
+    file.Append(plan_json);
+    if (!file.CommitNew()) IsClaimed(folder, plan_json);
+  }
+  const std::string ranks = folder + "/ranks";
+  MakeFolder(ranks);
+  if (IsLink(ranks)) {
+    throw Error(ExitCode::kConflict, fmt::format("`{}` is a link to elsewhere", ranks),
+                "choose another output folder with `-o`");
+  }
+}
+
 }  // namespace
 
 void CheckFolder(const Plan& plan, const std::string& folder) {
@@ -73,11 +90,7 @@ GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCo
   GenerateResult result;
   const std::string plan_json = WritePlan(plan);
   const Digest plan_sha256 = Sha256Of(plan_json);
-  if (!IsClaimed(request.folder, plan_json)) {
-    MakeFolder(request.folder);
-    WriteFileAtomically(request.folder + "/" + kPlanName, plan_json);
-  }
-  MakeFolder(request.folder + "/ranks");
+  ClaimFolder(request.folder, plan_json);
   RemoveTemporaries(request.folder);
   RemoveTemporaries(request.folder + "/ranks");
 
@@ -114,7 +127,7 @@ GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCo
   // Beyond this point only files that describe other files are written.
   const bool all = static_cast<int64_t>(request.ranks.size()) == plan.world_size() ||
                    MissingRanks(request.folder, plan, plan_sha256, 1).empty();
-  if (all && submitted == 0 && Exists(request.folder + "/" + kManifestName)) {
+  if (all && submitted == 0 && IsFinalized(request.folder)) {
     result.complete = true;
   } else if (all) {
     const FinalizeResult finalized = Finalize(request.folder, plan, plan_sha256, request.index);

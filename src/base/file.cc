@@ -137,6 +137,21 @@ void AtomicFile::Commit() {
   temporary_.clear();
 }
 
+bool AtomicFile::CommitNew() {
+  if (fdatasync(fd_.get()) != 0) throw SystemError("write", path_);
+  // Unlike rename(2), link(2) replaces nothing. Where there are no hard links,
+  // looking first has to do.
+  if (link(temporary_.c_str(), path_.c_str()) == 0) {
+    unlink(temporary_.c_str());
+    temporary_.clear();
+    SyncFolder(FolderOf(path_));
+    return true;
+  }
+  if (errno == EEXIST || Exists(path_)) return false;
+  Commit();
+  return true;
+}
+
 void WriteFileAtomically(const std::string& path, std::string_view text) {
   AtomicFile file(path);
   file.Append(text);
@@ -219,6 +234,11 @@ bool Exists(const std::string& path) {
 bool IsFolder(const std::string& path) {
   struct stat info;
   return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+bool IsLink(const std::string& path) {
+  struct stat info;
+  return lstat(path.c_str(), &info) == 0 && S_ISLNK(info.st_mode);
 }
 
 int64_t FileSize(const std::string& path) {

@@ -48,6 +48,8 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   void Append(std::string_view text);
   void Commit();
+  // False, and nothing done, if another file has the name already.
+  bool CommitNew();
 
  private:
   const std::string path_;
@@ -72,6 +74,7 @@ void RemoveTemporaries(const std::string& folder, const std::string& name = {});
 
 bool Exists(const std::string& path);
 bool IsFolder(const std::string& path);  // Or a link to one.
+bool IsLink(const std::string& path);
 int64_t FileSize(const std::string& path);  // -1: no such regular file.
 
 }  // namespace shardinit

@@ -13,6 +13,8 @@ template <class... F>
 struct Overloaded : F... {
   using F::operator()...;
 };
+template <class... F>
+Overloaded(F...) -> Overloaded<F...>;  // clang 14 needs it said.
 
 std::optional<Sampler> SamplerOf(const Distribution& distribution) {
   return std::visit(Overloaded{

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/error.h"
@@ -121,6 +122,33 @@ ReceiptEntry EntryOf(const Plan& plan, const RankPlan& rank, const Receipt& rece
 bool WantsIndex(const Plan& plan, IndexMode mode) {
   if (mode == IndexMode::kAuto) return plan.boxes <= hdf5::kMaxIndexBoxes;
   return mode == IndexMode::kAlways;
+}
+
+bool ClaimedIndex(std::string_view manifest, std::optional<FileEntry>* index) {
+  // The manifest has its `index` on a line of its own.
+  constexpr std::string_view kKey = "\n \"index\": ";
+  const size_t start = manifest.find(kKey);
+  const size_t end = manifest.find(",\n", start);
+  if (start == manifest.npos || end == manifest.npos) return false;
+  const std::string_view value = manifest.substr(start + kKey.size(), end - start - kKey.size());
+  if (value == "null") return true;
+  try {
+    const nlohmann::json in = ParseJson(value, kManifestName);
+    FileEntry entry{in.at("size"), {}};
+    if (!FromHex(in.at("sha256").get<std::string>(), &entry.sha256)) return false;
+    *index = entry;
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+bool IsFinalized(const std::string& folder) {
+  std::string manifest;
+  std::optional<FileEntry> index;
+  return ReadFileIfExists(folder + "/" + kManifestName, kManifestLimit, &manifest) &&
+         ClaimedIndex(manifest, &index) &&
+         (!index || FileSize(folder + "/" + kIndexName) == index->size);
 }
 
 FinalizeResult Finalize(const std::string& folder, const Plan& plan, const Digest& plan_sha256,

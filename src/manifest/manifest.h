@@ -43,8 +43,9 @@ void WriteManifest(const Plan& plan, const Digest& plan_sha256,
                    const std::vector<ReceiptEntry>& ranks, const std::optional<FileEntry>& index,
                    const std::function<void(std::string_view)>& append);
 
-// The most bytes a plan.json may have.
+// The most bytes a plan.json and a manifest.json may have.
 inline constexpr size_t kPlanLimit = size_t{4} << 30;
+inline constexpr size_t kManifestLimit = size_t{4} << 30;
 
 // Names in a checkpoint's folder.
 inline constexpr char kPlanName[] = "plan.json";
@@ -58,6 +59,13 @@ FinalizeResult Finalize(const std::string& folder, const Plan& plan, const Diges
 
 // Whether `plan` gets an index.h5 by default.
 bool WantsIndex(const Plan& plan, IndexMode mode);
+
+// What a manifest's text says of index.h5: nothing in `*index` if it lists none.
+// False: it is no manifest of this tool.
+bool ClaimedIndex(std::string_view manifest, std::optional<FileEntry>* index);
+
+// Whether the manifest is there, and the index if it lists one.
+bool IsFinalized(const std::string& folder);
 
 // Size and SHA-256 of an open file.
 FileEntry HashFile(int fd, const std::string& path);

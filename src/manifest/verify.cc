@@ -6,20 +6,16 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <tuple>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/interrupt.h"
-#include "base/json.h"
 #include "base/parallel.h"
 #include "manifest/manifest.h"
 
 namespace shardinit {
 namespace {
-
-constexpr size_t kManifestLimit = size_t{4} << 30;
 
 class Verifier {
  public:
@@ -169,25 +165,6 @@ class Verifier {
     const FileEntry found = HashFile(fd.get(), path);
     if (found.size != claimed.size || found.sha256 != claimed.sha256) {
       Find(kIndexName, "", "is damaged: its digest is not the one in the manifest");
-    }
-  }
-
-  // The manifest has its `index` on a line of its own.
-  static bool ClaimedIndex(std::string_view manifest, std::optional<FileEntry>* index) {
-    constexpr std::string_view kKey = "\n \"index\": ";
-    const size_t start = manifest.find(kKey);
-    const size_t end = manifest.find(",\n", start);
-    if (start == manifest.npos || end == manifest.npos) return false;
-    const std::string_view value = manifest.substr(start + kKey.size(), end - start - kKey.size());
-    if (value == "null") return true;
-    try {
-      const nlohmann::json in = ParseJson(value, kManifestName);
-      FileEntry entry{in.at("size"), {}};
-      if (!FromHex(in.at("sha256").get<std::string>(), &entry.sha256)) return false;
-      *index = entry;
-      return true;
-    } catch (const std::exception&) {
-      return false;
     }
   }
 

@@ -20,6 +20,8 @@ template <class... F>
 struct Overloaded : F... {
   using F::operator()...;
 };
+template <class... F>
+Overloaded(F...) -> Overloaded<F...>;  // clang 14 needs it said.
 
 void WriteDistribution(const Distribution& distribution, JsonWriter& out) {
   out.BeginObject();

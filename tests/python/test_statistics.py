@@ -38,7 +38,6 @@ dtype: f32
 modules:
   normal: {shape: [2048, 2048], init: {normal: {std: 0.02}}}
   subnormal: {shape: [65536], init: {normal: {std: 1e-6}}}  # In f16.
-  overflow: {shape: [65536], init: {normal: {std: 40000}}}  # In f16.
   uniform: {shape: [65536], init: {uniform: {low: -1, high: 1}}}
   truncated: {shape: [65536], init: {truncated_normal: {std: 0.02}}}
 """
@@ -168,16 +167,14 @@ def test_tensors_are_independent(tensors):
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float64], ids=lambda t: t.__name__)
-@pytest.mark.parametrize("name", ["normal", "subnormal", "overflow", "uniform", "truncated"])
+@pytest.mark.parametrize("name", ["normal", "subnormal", "uniform", "truncated"])
 def test_storage_is_one_rounding_of_f32(name, dtype, stored):
-    with np.errstate(over="ignore"):
-        expected = stored["f32"][name].astype(dtype)
+    expected = stored["f32"][name].astype(dtype)
     actual = stored[{"bfloat16": "bf16", "float16": "f16", "float64": "f64"}[dtype.__name__]][name]
     assert actual.dtype == expected.dtype
     assert actual.tobytes() == expected.tobytes()
 
 
-def test_overflow_and_subnormals_were_there(stored):
-    assert np.isinf(stored["f16"]["overflow"]).any()
+def test_subnormals_were_there(stored):
     small = np.abs(stored["f16"]["subnormal"].astype(np.float32))
     assert ((small > 0) & (small < 2.0 ** -14)).any()

@@ -559,14 +559,14 @@ TEST(BuildGraph, ReportsAllMistakesTogether) {
 }
 
 TEST(Init, MustFitTheDType) {
-  EXPECT_EQ(Messages("dtype: f16\n"
-                     "modules: {w: {shape: [2], init: {constant: {value: 65505}}}}\n"),
-            "spec.yaml:4:34: error: values of `w` reach 65505, but f16 ends at 65504\n"
-            "  modules: {w: {shape: [2], init: {constant: {value: 65505}}}}\n"
-            "                                   ^^^^^^^^\n"
+  EXPECT_EQ(Messages("modules:\n"
+                     "  w: {shape: [2], dtype: f16, init: {constant: {value: 65505}}}\n"),
+            "x.yaml:5:38: error: values of `w` reach 65505, but f16 ends at 65504\n"
+            "    w: {shape: [2], dtype: f16, init: {constant: {value: 65505}}}\n"
+            "                                       ^^^^^^^^\n"
             "  hint: choose a larger dtype or smaller parameters\n");
-  EXPECT_EQ(Messages("dtype: f64\n"
-                     "modules: {w: {shape: [2], init: {constant: {value: 1e300}}}}\n"),
+  EXPECT_EQ(Messages("modules:\n"
+                     "  w: {shape: [2], dtype: f64, init: {constant: {value: 1e300}}}\n"),
             "");
 }
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -209,6 +210,10 @@ void Limit(int resource, rlim_t most) {
 std::string DescribeFile(const std::string& path) {
   const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) throw SystemError("read", path);
+  struct stat info;
+  if (fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
+    throw Error(ExitCode::kUsage, fmt::format("`{}` is not a file", path));
+  }
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw SystemError("read", path);
   const Fd in(ends[0]);
