@@ -347,7 +347,7 @@ def _local_boxes(
             continue
         kind = type(placement).__name__
         if not isinstance(placement, Shard) and kind != "_StridedShard":
-            raise TypeError(f"{what} has the placement {placement}, which cannot be loaded")
+            raise TypeError(f"{what} has the placement {placement!r}, which cannot be loaded")
         dimension = placement.dim % len(shape)
         parts = [here[dimension]]
         if kind == "_StridedShard":
