@@ -8,7 +8,6 @@ import sys
 
 import numpy as np
 import pytest
-
 from support import ROOT, Ok
 
 PACKAGE = ROOT / "src/python"
@@ -75,8 +74,14 @@ def WriteCheckpoint(folder, tensors, ranks):
     hold nothing but the boxes, since receipts suffice to read."""
     folder = pathlib.Path(folder)
     (folder / "ranks").mkdir(parents=True)
-    plan = json.dumps({"tensors": [{"path": p, "partition_spec": [[] for _ in words.shape]}
-                                   for p, (_, words, _) in tensors.items()]}).encode()
+    plan = json.dumps(
+        {
+            "tensors": [
+                {"path": p, "partition_spec": [[] for _ in words.shape]}
+                for p, (_, words, _) in tensors.items()
+            ]
+        }
+    ).encode()
     (folder / "plan.json").write_bytes(plan)
     files, boxes = [b"\x89HDF" for _ in range(ranks)], [[] for _ in range(ranks)]
     listed = []
@@ -85,31 +90,78 @@ def WriteCheckpoint(folder, tensors, ranks):
         for rank, slices in cuts:
             data = np.array(words[slices])
             offset = [s.start or 0 for s in slices]
-            shard = {"rank": rank, "offset": offset, "shape": list(data.shape),
-                     "sha256": Digest(data.tobytes())}
+            shard = {
+                "rank": rank,
+                "offset": offset,
+                "shape": list(data.shape),
+                "sha256": Digest(data.tobytes()),
+            }
             shards.append(shard)
-            boxes[rank].append({"path": path, "offset": offset, "shape": list(data.shape),
-                                "dataset": "/" + path.replace(".", "/"),
-                                "file_offset": len(files[rank]), "bytes": data.nbytes,
-                                "sha256": shard["sha256"]})
+            boxes[rank].append(
+                {
+                    "path": path,
+                    "offset": offset,
+                    "shape": list(data.shape),
+                    "dataset": "/" + path.replace(".", "/"),
+                    "file_offset": len(files[rank]),
+                    "bytes": data.nbytes,
+                    "sha256": shard["sha256"],
+                }
+            )
             files[rank] += data.tobytes()
-        listed.append({"path": path, "dtype": dtype, "global_shape": list(words.shape),
-                       "dataset": "/" + path.replace(".", "/"), "shards": shards})
+        listed.append(
+            {
+                "path": path,
+                "dtype": dtype,
+                "global_shape": list(words.shape),
+                "dataset": "/" + path.replace(".", "/"),
+                "shards": shards,
+            }
+        )
     entries = []
     for rank in range(ranks):
         name = f"ranks/rank-{rank:05d}"
         (folder / f"{name}.h5").write_bytes(files[rank])
-        receipt = json.dumps({"format_version": 1, "rank": rank, "coordinate": [rank],
-                              "file": f"{name}.h5", "size": len(files[rank]),
-                              "plan_sha256": Digest(plan), "metadata_sha256": "0" * 64,
-                              "boxes": boxes[rank]}).encode()
+        receipt = json.dumps(
+            {
+                "format_version": 1,
+                "rank": rank,
+                "coordinate": [rank],
+                "file": f"{name}.h5",
+                "size": len(files[rank]),
+                "plan_sha256": Digest(plan),
+                "metadata_sha256": "0" * 64,
+                "boxes": boxes[rank],
+            }
+        ).encode()
         (folder / f"{name}.json").write_bytes(receipt)
-        entries.append({"rank": rank, "file": f"{name}.h5", "size": len(files[rank]),
-                        "receipt": f"{name}.json", "receipt_sha256": Digest(receipt)})
-    (folder / "manifest.json").write_text(json.dumps({
-        "format_version": 1, "contract_version": 1, "name": "handmade", "engine": "philox4x32",
-        "seed": 0, "mesh": {"axes": ["r"], "shape": [ranks]}, "world_size": ranks,
-        "replicas": "dedupe", "parameters": sum(w.size for _, w, _ in tensors.values()),
-        "bytes": sum(w.nbytes for _, w, _ in tensors.values()), "plan_sha256": Digest(plan),
-        "index": None, "ranks": entries, "tensors": listed}))
+        entries.append(
+            {
+                "rank": rank,
+                "file": f"{name}.h5",
+                "size": len(files[rank]),
+                "receipt": f"{name}.json",
+                "receipt_sha256": Digest(receipt),
+            }
+        )
+    (folder / "manifest.json").write_text(
+        json.dumps(
+            {
+                "format_version": 1,
+                "contract_version": 1,
+                "name": "handmade",
+                "engine": "philox4x32",
+                "seed": 0,
+                "mesh": {"axes": ["r"], "shape": [ranks]},
+                "world_size": ranks,
+                "replicas": "dedupe",
+                "parameters": sum(w.size for _, w, _ in tensors.values()),
+                "bytes": sum(w.nbytes for _, w, _ in tensors.values()),
+                "plan_sha256": Digest(plan),
+                "index": None,
+                "ranks": entries,
+                "tensors": listed,
+            }
+        )
+    )
     return folder

@@ -53,8 +53,9 @@ def test_own_partition_on_other_meshes(tiny, shape):
     assert arrays["lm_head.weight"].sharding.spec == P(("tensor",), ("fsdp",))
 
 
-@pytest.mark.parametrize("spec", [P("fsdp"), P(None, "fsdp"), P(("fsdp", "tensor")), P("tensor", "fsdp"), P()],
-                         ids=str)
+@pytest.mark.parametrize(
+    "spec", [P("fsdp"), P(None, "fsdp"), P(("fsdp", "tensor")), P("tensor", "fsdp"), P()], ids=str
+)
 def test_each_device_reads_its_slice_alone(tiny, spec, monkeypatch):
     checkpoint = shardinit.open(tiny)
     path, words = "lm_head.weight", Reassemble(tiny)["lm_head.weight"][1]
@@ -100,8 +101,10 @@ def test_every_dtype(tmp_path):
 def test_nested_dicts_and_functions(tiny):
     mesh = Devices(8, names=("x",))
     tree = shardinit.jax.load(tiny, lambda info: NamedSharding(mesh, P("x")), nested=True)
-    Equal(tree["model"]["layers"]["1"]["mlp"]["up_proj"]["weight"],
-          Reassemble(tiny)["model.layers.1.mlp.up_proj.weight"][1])
+    Equal(
+        tree["model"]["layers"]["1"]["mlp"]["up_proj"]["weight"],
+        Reassemble(tiny)["model.layers.1.mlp.up_proj.weight"][1],
+    )
     shardings = jax.tree.map(lambda a: a.sharding, tree)  # Nested ones will do too.
     again = shardinit.jax.load(tiny, shardings, nested=True)
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), tree, again))
@@ -118,13 +121,17 @@ def test_misfits_are_all_named(tiny):
         shardinit.jax.load(tiny, shardings)
     assert caught.value.missing == ["model.layers.7.mlp.up_proj.weight"]
     assert caught.value.unexpected == ["model.norm.weight", "lm_head.weight"]
-    assert set(caught.value.mismatching) == {"model.embed_tokens.weight",
-                                             "model.layers.0.input_layernorm.weight"}
+    assert set(caught.value.mismatching) == {
+        "model.embed_tokens.weight",
+        "model.layers.0.input_layernorm.weight",
+    }
     uneven = NamedSharding(Mesh(np.array(jax.devices()[:3]), ("x",)), P("x"))
     with pytest.raises(shardinit.MismatchError, match="partitioned 3 times") as caught:
         shardinit.jax.load(tiny, uneven)
     assert len(caught.value.mismatching) == 17  # All but the four of 768 rows.
-    with pytest.raises(shardinit.MismatchError, match="axis `tensor`, which the mesh does not have"):
+    with pytest.raises(
+        shardinit.MismatchError, match="axis `tensor`, which the mesh does not have"
+    ):
         shardinit.jax.shardings_of(tiny, Devices(8))
     with pytest.raises(shardinit.MismatchError) as caught:
         shardinit.jax.load(tiny, keys=["a", "lm_head.weight", "b"])
@@ -167,20 +174,29 @@ def test_equinox(tmp_path):
         x = np.maximum(x, 0) if i < 2 else x
     assert np.allclose(y, x, atol=1e-5)
 
-    wrong = eqx.filter_eval_shape(lambda key: eqx.nn.MLP(16, 8, 16, depth=3, key=key), jax.random.key(0))
+    wrong = eqx.filter_eval_shape(
+        lambda key: eqx.nn.MLP(16, 8, 16, depth=3, key=key), jax.random.key(0)
+    )
     with pytest.raises(shardinit.MismatchError) as caught:
         shardinit.jax.fill(wrong, out)
     assert caught.value.missing == ["layers.3.weight", "layers.3.bias"]
-    three = eqx.filter_eval_shape(lambda key: eqx.nn.MLP(16, 8, 16, depth=1, key=key), jax.random.key(0))
-    three = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, jnp.bfloat16)
-                         if getattr(s, "shape", None) == (16,) else s, three)
+    three = eqx.filter_eval_shape(
+        lambda key: eqx.nn.MLP(16, 8, 16, depth=1, key=key), jax.random.key(0)
+    )
+    three = jax.tree.map(
+        lambda s: (
+            jax.ShapeDtypeStruct(s.shape, jnp.bfloat16) if getattr(s, "shape", None) == (16,) else s
+        ),
+        three,
+    )
     with pytest.raises(shardinit.MismatchError) as caught:
         shardinit.jax.fill(three, out)
     assert caught.value.unexpected == ["layers.2.weight", "layers.2.bias"]
     assert caught.value.mismatching == {
         "layers.0.bias": "dtype f32 in the checkpoint, bfloat16 here",
         "layers.1.weight": "shape [16, 16] in the checkpoint, [8, 16] here",
-        "layers.1.bias": "shape [16] in the checkpoint, [8] here"}
+        "layers.1.bias": "shape [16] in the checkpoint, [8] here",
+    }
 
 
 FLAX = """
@@ -210,7 +226,8 @@ def test_flax_linen(tmp_path):
     shardings = shardinit.jax.shardings_of(out, Devices(8, names=("a",)))
     params = shardinit.jax.load(out, shardings, nested=True)
     assert jax.tree.map(lambda a: (a.shape, a.dtype), params) == jax.tree.map(
-        lambda s: (s.shape, s.dtype), shapes)
+        lambda s: (s.shape, s.dtype), shapes
+    )
     wanted = {path: words.view("<f4") for path, (_, words) in Reassemble(out).items()}
     y = Model().apply({"params": params}, jnp.ones(16))
     assert np.allclose(y, np.ones(16) @ wanted["up.kernel"] @ wanted["down.kernel"], atol=1e-5)
@@ -231,9 +248,12 @@ def test_flax_nnx(tmp_path):
     skeleton = nnx.eval_shape(lambda: Model(nnx.Rngs(0)))
     graph, state = nnx.split(skeleton)
     shardings = shardinit.jax.shardings_of(out, Devices(8, names=("a",)))
-    state = shardinit.jax.fill(state, out, shardings, rename=lambda name: name.removesuffix(".value"))
+    state = shardinit.jax.fill(
+        state, out, shardings, rename=lambda name: name.removesuffix(".value")
+    )
     model = nnx.merge(graph, state)
     wanted = {path: words.view("<f4") for path, (_, words) in Reassemble(out).items()}
-    assert np.allclose(model(jnp.ones(16)), np.ones(16) @ wanted["up.kernel"] @ wanted["down.kernel"],
-                       atol=1e-5)
+    assert np.allclose(
+        model(jnp.ones(16)), np.ones(16) @ wanted["up.kernel"] @ wanted["down.kernel"], atol=1e-5
+    )
     assert model.up.kernel.get_value().sharding.spec == P(None, ("a",))

@@ -26,10 +26,19 @@ def RandomSlices(shape, rng):
     parts = []
     for size in shape:
         low, high = sorted((rng.randint(0, size), rng.randint(0, size)))
-        parts.append(rng.choice([slice(None), slice(low, high), slice(-high, None), slice(low, None),
-                                 rng.randrange(-size, size)]))
+        parts.append(
+            rng.choice(
+                [
+                    slice(None),
+                    slice(low, high),
+                    slice(-high, None),
+                    slice(low, None),
+                    rng.randrange(-size, size),
+                ]
+            )
+        )
     if rng.random() < 0.3:
-        parts[rng.randint(0, len(parts)):] = [...]
+        parts[rng.randint(0, len(parts)) :] = [...]
     return tuple(parts)
 
 
@@ -44,6 +53,7 @@ def awkward(tmp_path_factory):
 
 
 # ---- What it reads.
+
 
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("replicas", ["dedupe", "full"])
@@ -86,7 +96,8 @@ def test_shards_and_mesh_are_the_manifests(tiny):
     for tensor, planned in zip(manifest["tensors"], plan["tensors"], strict=True):
         info = checkpoint.info(tensor["path"])
         assert [(s.rank, list(s.offset), list(s.shape), s.sha256) for s in info.shards] == [
-            (s["rank"], s["offset"], s["shape"], s["sha256"]) for s in tensor["shards"]]
+            (s["rank"], s["offset"], s["shape"], s["sha256"]) for s in tensor["shards"]
+        ]
         assert [list(a) for a in checkpoint.partition_spec(info.path)] == planned["partition_spec"]
     assert "5,768,448 parameters" in repr(checkpoint)
 
@@ -94,20 +105,27 @@ def test_shards_and_mesh_are_the_manifests(tiny):
 def test_into_memory_of_any_order(awkward):
     checkpoint = shardinit.open(awkward)
     for path, (_, words) in Reassemble(awkward).items():
-        for out in (np.zeros(words.shape, words.dtype), np.zeros(words.shape[::-1], words.dtype).T,
-                    np.zeros([2 * n for n in words.shape], words.dtype)[tuple(
-                        slice(None, None, 2) for _ in words.shape)]):
+        for out in (
+            np.zeros(words.shape, words.dtype),
+            np.zeros(words.shape[::-1], words.dtype).T,
+            np.zeros([2 * n for n in words.shape], words.dtype)[
+                tuple(slice(None, None, 2) for _ in words.shape)
+            ],
+        ):
             assert checkpoint.read(path, out=out) is out
             assert np.array_equal(out, words)
 
 
 def test_scalar(tmp_path):
-    out = Gen("""
+    out = Gen(
+        """
 shardinit: 1
 name: scalar
 modules:
   s: {shape: [], dtype: f32, init: {constant: {value: 2.5}}}
-""", tmp_path)
+""",
+        tmp_path,
+    )
     checkpoint = shardinit.open(out)
     for slices in (None, (), ...):
         array = checkpoint.read("s", slices, verify=True)
@@ -120,16 +138,30 @@ def test_several_boxes_on_a_rank_and_types_to_come(tmp_path):
     rng = np.random.default_rng(0)
     bytes_ = rng.integers(0, 256, (12, 8), dtype=np.uint8)
     halves = rng.integers(0, 2, (4, 6), dtype=np.uint8)
-    cuts = [(r, (slice(a, a + 2), slice(0, 8))) for a, r in zip(range(0, 12, 2), [0, 1, 2] * 2)]
-    both = [(r, (slice(2 * (r // 2), 2 * (r // 2) + 2), slice(3 * (r % 2), 3 * (r % 2) + 3)))
-            for r in range(4)]
-    out = WriteCheckpoint(tmp_path / "out", {
-        "f8.strided": ("f8e4m3fn", bytes_, cuts), "f8.other": ("f8e5m2", bytes_, cuts),
-        "flags": ("bool", halves, both), "count": ("i64", np.full((), 7, "<u8"), [(3, ())]),
-        "small": ("i8", bytes_, cuts)}, 4)
+    ranks = [0, 1, 2, 0, 1, 2]
+    cuts = [(rank, (slice(2 * i, 2 * i + 2), slice(0, 8))) for i, rank in enumerate(ranks)]
+    both = [
+        (r, (slice(2 * (r // 2), 2 * (r // 2) + 2), slice(3 * (r % 2), 3 * (r % 2) + 3)))
+        for r in range(4)
+    ]
+    out = WriteCheckpoint(
+        tmp_path / "out",
+        {
+            "f8.strided": ("f8e4m3fn", bytes_, cuts),
+            "f8.other": ("f8e5m2", bytes_, cuts),
+            "flags": ("bool", halves, both),
+            "count": ("i64", np.full((), 7, "<u8"), [(3, ())]),
+            "small": ("i8", bytes_, cuts),
+        },
+        4,
+    )
     checkpoint = shardinit.open(out)
-    for path, words, name in (("f8.strided", bytes_, "float8_e4m3fn"), ("flags", halves, "bool"),
-                              ("f8.other", bytes_, "float8_e5m2"), ("small", bytes_, "int8")):
+    for path, words, name in (
+        ("f8.strided", bytes_, "float8_e4m3fn"),
+        ("flags", halves, "bool"),
+        ("f8.other", bytes_, "float8_e5m2"),
+        ("small", bytes_, "int8"),
+    ):
         array = checkpoint.read(path, verify=True)
         assert array.dtype.name == name and np.array_equal(Bits(array), words)
         assert np.array_equal(Bits(checkpoint.read(path, (slice(1, 4), 5))), words[1:4, 5])
@@ -137,40 +169,60 @@ def test_several_boxes_on_a_rank_and_types_to_come(tmp_path):
 
 
 def test_without_ml_dtypes_bf16_is_bits(tiny):
-    code = ("import sys; sys.modules['ml_dtypes'] = None\n"
-            "import shardinit\n"
-            f"c = shardinit.open({str(tiny)!r}); a = c.read('lm_head.weight')\n"
-            "assert c.tensors['lm_head.weight'].is_bits\n"
-            "import hashlib; print(a.dtype, hashlib.sha256(a.tobytes()).hexdigest())")
-    found = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": PACKAGE},
-                           capture_output=True, text=True, check=True).stdout.split()
+    code = (
+        "import sys; sys.modules['ml_dtypes'] = None\n"
+        "import shardinit\n"
+        f"c = shardinit.open({str(tiny)!r}); a = c.read('lm_head.weight')\n"
+        "assert c.tensors['lm_head.weight'].is_bits\n"
+        "import hashlib; print(a.dtype, hashlib.sha256(a.tobytes()).hexdigest())"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": PACKAGE},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
     assert found == ["uint16", Digest(Reassemble(tiny)["lm_head.weight"][1].tobytes())]
 
 
 def test_needs_numpy_alone(tiny):
-    code = ("import sys\n"
-            "for name in ('h5py', 'torch', 'jax', 'ml_dtypes'): sys.modules[name] = None\n"
-            f"import shardinit; shardinit.open({str(tiny)!r}).read('lm_head.weight', 3)\n"
-            "for name in ('torch', 'jax'):\n"
-            "    try: getattr(shardinit, name)\n"
-            "    except ImportError as error: print(error)\n")
-    found = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": PACKAGE},
-                           capture_output=True, text=True, check=True).stdout
-    assert found == ("shardinit.torch needs PyTorch: pip install torch\n"
-                     'shardinit.jax needs JAX: pip install "jax[cpu]"\n')
+    code = (
+        "import sys\n"
+        "for name in ('h5py', 'torch', 'jax', 'ml_dtypes'): sys.modules[name] = None\n"
+        f"import shardinit; shardinit.open({str(tiny)!r}).read('lm_head.weight', 3)\n"
+        "for name in ('torch', 'jax'):\n"
+        "    try: getattr(shardinit, name)\n"
+        "    except ImportError as error: print(error)\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": PACKAGE},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert found == (
+        "shardinit.torch needs PyTorch: pip install torch\n"
+        'shardinit.jax needs JAX: pip install "jax[cpu]"\n'
+    )
 
 
 # ---- How much it reads.
 
+
 def test_reads_what_was_asked_for(tmp_path, monkeypatch):
-    out = Gen("""
+    out = Gen(
+        """
 shardinit: 1
 name: count
 dtype: bf16
 mesh: {axes: {a: 2, b: 2}}
 modules:
   t: {shape: [64, 16384], shard: [a, b], init: {normal: {std: 1}}}
-""", tmp_path)
+""",
+        tmp_path,
+    )
     plain, read = os.preadv, []
 
     def Counting(fd, buffers, offset):
@@ -179,8 +231,15 @@ modules:
         return count
 
     monkeypatch.setattr(os, "preadv", Counting)
-    for slices in (None, 5, slice(10, 50), (slice(0, 32), slice(0, 8192)),
-                   (slice(None), slice(4000, 12000)), (slice(30, 34), slice(8000, 8400)), (3, 4)):
+    for slices in (
+        None,
+        5,
+        slice(10, 50),
+        (slice(0, 32), slice(0, 8192)),
+        (slice(None), slice(4000, 12000)),
+        (slice(30, 34), slice(8000, 8400)),
+        (3, 4),
+    ):
         checkpoint = shardinit.open(out)
         read.clear()
         part = checkpoint.read("t", slices)
@@ -221,13 +280,16 @@ def test_many_threads_and_few_files(tmp_path):
 
 
 def test_speed(tmp_path, record_property, capsys):
-    out = Gen("""
+    out = Gen(
+        """
 shardinit: 1
 name: speed
 dtype: bf16
 modules:
   t: {shape: [8192, 8192], init: {normal: {std: 1}}}
-""", tmp_path)
+""",
+        tmp_path,
+    )
     checkpoint = shardinit.open(out)
     size = checkpoint.bytes
     place = json.loads((out / "ranks/rank-00000.json").read_text())["boxes"][0]["file_offset"]
@@ -249,8 +311,11 @@ modules:
     with h5py.File(out / "ranks/rank-00000.h5") as file:
         rows = 256
         theirs = min(Timed(lambda: file["t"][:rows]) for _ in range(3)) * 8192 / rows
-    rates = {"read": size / min(ours) / 1e9, "read(2)": size / min(plain) / 1e9,
-             "h5py's conversion": size / theirs / 1e9}
+    rates = {
+        "read": size / min(ours) / 1e9,
+        "read(2)": size / min(plain) / 1e9,
+        "h5py's conversion": size / theirs / 1e9,
+    }
     with capsys.disabled():
         print("\nbf16, GB/s: " + ", ".join(f"{k} {v:.2f}" for k, v in rates.items()))
     record_property("rates", str(rates))
@@ -260,22 +325,34 @@ modules:
 
 # ---- What it refuses.
 
+
 def test_no_checkpoint(tmp_path):
     for folder in (tmp_path, tmp_path / "nothing", TINY):
-        with pytest.raises(shardinit.NotACheckpointError, match=r"is not a checkpoint: it has no manifest.json"):
+        with pytest.raises(
+            shardinit.NotACheckpointError, match=r"is not a checkpoint: it has no manifest.json"
+        ):
             shardinit.open(folder)
     Ok("gen", TINY, "-o", tmp_path / "part", "--ranks", "1")
     with pytest.raises(shardinit.NotACheckpointError):
         shardinit.open(tmp_path / "part")
 
 
-@pytest.mark.parametrize("slices, error, text", [
-    (slice(0, 8, 2), ValueError, "step 2"), (slice(8, 0, -1), ValueError, "step -1"),
-    (8192, IndexError, "outside dimension 0 .* has 8192"), (-8193, IndexError, "outside"),
-    ((0, 0, 0), IndexError, "3 slices .* 2 dimensions"), ((..., ...), IndexError, "one"),
-    ((None, 0), TypeError, "not NoneType"), (True, TypeError, "not bool"), ([0, 1], TypeError, "not list"),
-    (1.0, TypeError, "not float"), ((slice(None), np.array([1, 2])), TypeError, "not ndarray"),
-])
+@pytest.mark.parametrize(
+    "slices, error, text",
+    [
+        (slice(0, 8, 2), ValueError, "step 2"),
+        (slice(8, 0, -1), ValueError, "step -1"),
+        (8192, IndexError, "outside dimension 0 .* has 8192"),
+        (-8193, IndexError, "outside"),
+        ((0, 0, 0), IndexError, "3 slices .* 2 dimensions"),
+        ((..., ...), IndexError, "one"),
+        ((None, 0), TypeError, "not NoneType"),
+        (True, TypeError, "not bool"),
+        ([0, 1], TypeError, "not list"),
+        (1.0, TypeError, "not float"),
+        ((slice(None), np.array([1, 2])), TypeError, "not ndarray"),
+    ],
+)
 def test_slices_that_are_none(tiny, slices, error, text):
     with pytest.raises(error, match=text):
         shardinit.open(tiny).read("lm_head.weight", slices)
@@ -285,7 +362,10 @@ def test_unknown_tensor(tiny):
     for get in (shardinit.open(tiny).read, shardinit.open(tiny).info):
         with pytest.raises(KeyError) as caught:
             get("lm_head.wieght")
-        assert str(caught.value) == "the checkpoint has no tensor `lm_head.wieght`; did you mean `lm_head.weight`?"
+        assert (
+            str(caught.value)
+            == "the checkpoint has no tensor `lm_head.wieght`; did you mean `lm_head.weight`?"
+        )
 
 
 def test_out_that_does_not_fit(tiny):
@@ -299,8 +379,11 @@ def test_out_that_does_not_fit(tiny):
 
 def test_damage(tmp_path):
     out = Gen(AWKWARD, tmp_path)
-    place = next(b for b in json.loads((out / "ranks/rank-00003.json").read_text())["boxes"]
-                 if b["path"] == "matrix")
+    place = next(
+        b
+        for b in json.loads((out / "ranks/rank-00003.json").read_text())["boxes"]
+        if b["path"] == "matrix"
+    )
     with open(out / "ranks/rank-00003.h5", "r+b") as file:
         file.seek(place["file_offset"])
         byte = file.read(1)[0]
@@ -332,23 +415,58 @@ def Edit(manifest, *keys_and_value):
 
 SHARD = ("tensors", 4, "shards")  # Of `wide`, which is cut both ways.
 HOSTILE = [
-    ("format_version", 2), ("format_version", True), ("contract_version", 2), ("format_version", None),
-    ("ranks", 0, "file", "../../etc/passwd"), ("ranks", 0, "file", "/etc/passwd"),
-    ("ranks", 0, "file", "ranks/rank-00001.h5"), ("ranks", 1, "receipt", "ranks/../ranks/rank-00001.json"),
-    ("ranks", 2, "rank", 1), ("ranks", 3, "size", -1), ("ranks", 3, "size", 2**63), ("ranks", []),
-    ("ranks", {}), ("world_size", 5), ("world_size", 2**40), ("mesh", {"axes": ["a"], "shape": [2, 2]}),
-    ("mesh", None), ("mesh", "shape", [-2, -2]), ("mesh", "axes", ["a", "a"]), ("tensors", "x"),
-    ("tensors", 0, []), ("tensors", 4, "path", "../x"), ("tensors", 4, "path", "matrix"),
-    ("tensors", 4, "path", "a/b"), ("tensors", 4, "path", 3), ("tensors", 4, "dtype", "f7"),
-    ("tensors", 4, "dtype", "f64"), ("tensors", 4, "dtype", ["f32"]),
-    ("tensors", 4, "global_shape", [5, 20001]), ("tensors", 4, "global_shape", [2**40, 2**40]),
-    ("tensors", 4, "global_shape", [2**40, 20000]), ("tensors", 4, "global_shape", [5]),
-    ("tensors", 4, "global_shape", [5.0, 20000]), ("tensors", 4, "global_shape", [1] * 33),
-    (*SHARD, []), (*SHARD, None), (*SHARD, 0, {}), (*SHARD, 1, "rank", 4), (*SHARD, 1, "rank", -1),
-    (*SHARD, 1, "rank", 2**80), (*SHARD, 0, "offset", [1, 0]), (*SHARD, 1, "offset", [0, -10000]),
-    (*SHARD, 1, "offset", [0]), (*SHARD, 2, "shape", [3, 10000]), (*SHARD, 2, "shape", [2, 10000, 1]),
-    (*SHARD, 3, "shape", [0, 10000]), (*SHARD, 3, "sha256", "0" * 64), (*SHARD, 3, "sha256", "0" * 63),
-    (*SHARD, 0, "rank", 1), ("seed", "0"), ("name", 7), ("plan_sha256", "x"),
+    ("format_version", 2),
+    ("format_version", True),
+    ("contract_version", 2),
+    ("format_version", None),
+    ("ranks", 0, "file", "../../etc/passwd"),
+    ("ranks", 0, "file", "/etc/passwd"),
+    ("ranks", 0, "file", "ranks/rank-00001.h5"),
+    ("ranks", 1, "receipt", "ranks/../ranks/rank-00001.json"),
+    ("ranks", 2, "rank", 1),
+    ("ranks", 3, "size", -1),
+    ("ranks", 3, "size", 2**63),
+    ("ranks", []),
+    ("ranks", {}),
+    ("world_size", 5),
+    ("world_size", 2**40),
+    ("mesh", {"axes": ["a"], "shape": [2, 2]}),
+    ("mesh", None),
+    ("mesh", "shape", [-2, -2]),
+    ("mesh", "axes", ["a", "a"]),
+    ("tensors", "x"),
+    ("tensors", 0, []),
+    ("tensors", 4, "path", "../x"),
+    ("tensors", 4, "path", "matrix"),
+    ("tensors", 4, "path", "a/b"),
+    ("tensors", 4, "path", 3),
+    ("tensors", 4, "dtype", "f7"),
+    ("tensors", 4, "dtype", "f64"),
+    ("tensors", 4, "dtype", ["f32"]),
+    ("tensors", 4, "global_shape", [5, 20001]),
+    ("tensors", 4, "global_shape", [2**40, 2**40]),
+    ("tensors", 4, "global_shape", [2**40, 20000]),
+    ("tensors", 4, "global_shape", [5]),
+    ("tensors", 4, "global_shape", [5.0, 20000]),
+    ("tensors", 4, "global_shape", [1] * 33),
+    (*SHARD, []),
+    (*SHARD, None),
+    (*SHARD, 0, {}),
+    (*SHARD, 1, "rank", 4),
+    (*SHARD, 1, "rank", -1),
+    (*SHARD, 1, "rank", 2**80),
+    (*SHARD, 0, "offset", [1, 0]),
+    (*SHARD, 1, "offset", [0, -10000]),
+    (*SHARD, 1, "offset", [0]),
+    (*SHARD, 2, "shape", [3, 10000]),
+    (*SHARD, 2, "shape", [2, 10000, 1]),
+    (*SHARD, 3, "shape", [0, 10000]),
+    (*SHARD, 3, "sha256", "0" * 64),
+    (*SHARD, 3, "sha256", "0" * 63),
+    (*SHARD, 0, "rank", 1),
+    ("seed", "0"),
+    ("name", 7),
+    ("plan_sha256", "x"),
 ]
 
 
@@ -365,8 +483,21 @@ def test_hostile_manifest(awkward, tmp_path, edit):
             checkpoint.read(path)
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b"{", b"\xff\xfe", b"[" * 100000, b'{"format_version": 1' + b"1" * 5000,
-                                  b"null", b'{"format_version": NaN}', b"{}"], ids=lambda t: str(t[:20]))
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b"\xff\xfe",
+        b"[" * 100000,
+        b'{"format_version": 1' + b"1" * 5000,
+        b"null",
+        b'{"format_version": NaN}',
+        b"{}",
+    ],
+    ids=lambda t: str(t[:20]),
+)
 def test_manifest_that_is_no_json(tmp_path, text):
     (tmp_path / "manifest.json").write_bytes(text)
     with pytest.raises(shardinit.FormatError):
@@ -383,16 +514,33 @@ def test_manifest_that_is_no_file(tmp_path):
         shardinit.open(tmp_path)
 
 
-@pytest.mark.parametrize("edit", [
-    ("boxes", 0, "file_offset", -1), ("boxes", 0, "file_offset", 2**62), ("boxes", 0, "bytes", 1),
-    ("boxes", 0, "bytes", 2**70), ("boxes", 0, "shape", [3]), ("boxes", 0, "sha256", "1" * 64),
-    ("boxes", 0, "path", "other"), ("boxes", 0, "offset", [1, 0]), ("boxes", []), ("boxes", 3),
-    ("file", "../x.h5"), ("size", 1), ("rank", 2), ("plan_sha256", "0" * 64), ("format_version", 9),
-], ids=str)
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ("boxes", 0, "file_offset", -1),
+        ("boxes", 0, "file_offset", 2**62),
+        ("boxes", 0, "bytes", 1),
+        ("boxes", 0, "bytes", 2**70),
+        ("boxes", 0, "shape", [3]),
+        ("boxes", 0, "sha256", "1" * 64),
+        ("boxes", 0, "path", "other"),
+        ("boxes", 0, "offset", [1, 0]),
+        ("boxes", []),
+        ("boxes", 3),
+        ("file", "../x.h5"),
+        ("size", 1),
+        ("rank", 2),
+        ("plan_sha256", "0" * 64),
+        ("format_version", 9),
+    ],
+    ids=str,
+)
 def test_hostile_receipt(tmp_path, edit):
     """Also of a receipt that the manifest vouches for."""
     words = np.arange(12, dtype="<u4").reshape(3, 4)
-    out = WriteCheckpoint(tmp_path / "out", {"t": ("f32", words, [(0, (slice(0, 3), slice(0, 4)))])}, 1)
+    out = WriteCheckpoint(
+        tmp_path / "out", {"t": ("f32", words, [(0, (slice(0, 3), slice(0, 4)))])}, 1
+    )
     assert np.array_equal(Bits(shardinit.open(out).read("t")), words)
     receipt = json.loads((out / "ranks/rank-00000.json").read_text())
     manifest = json.loads((out / "manifest.json").read_text())
@@ -411,7 +559,26 @@ def test_mutated_manifests(awkward, tmp_path):
     wanted = Reassemble(awkward)
     (tmp_path / "ranks").symlink_to(awkward / "ranks")
     rng = random.Random(7)
-    values = [0, 1, -1, 2, 7, 2**31, 2**63 - 1, 2**64, 1.5, None, True, "", "x", "../y", [], [0], {}, "f32"]
+    values = [
+        0,
+        1,
+        -1,
+        2,
+        7,
+        2**31,
+        2**63 - 1,
+        2**64,
+        1.5,
+        None,
+        True,
+        "",
+        "x",
+        "../y",
+        [],
+        [0],
+        {},
+        "f32",
+    ]
     refused = 0
     for _ in range(400):
         mutant = copy.deepcopy(manifest)
@@ -439,13 +606,32 @@ def test_mutated_manifests(awkward, tmp_path):
 
 # ---- The package.
 
+
 def test_pip_install(tiny, tmp_path):
-    pip = subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps",
-                          "--disable-pip-version-check", "--target", tmp_path / "site", PACKAGE],
-                         capture_output=True, text=True)
+    pip = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--disable-pip-version-check",
+            "--target",
+            tmp_path / "site",
+            PACKAGE,
+        ],
+        capture_output=True,
+        text=True,
+    )
     assert pip.returncode == 0, pip.stderr
     assert (tmp_path / "site/shardinit/py.typed").is_file()
     code = f"import shardinit; print(shardinit.__file__, shardinit.open({str(tiny)!r}).seed)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
-                           env={**os.environ, "PYTHONPATH": str(tmp_path / "site")}).stdout
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+    ).stdout
     assert found == f"{tmp_path}/site/shardinit/__init__.py 0\n"

@@ -10,9 +10,14 @@ import pytest
 from clients import PACKAGE, Client, Gen
 from support import TINY
 
-BLOCKS = re.findall(r"^#+ ([^\n]*)\n(.*?)(?=^#|\Z)", (PACKAGE / "README.md").read_text(), re.M | re.S)
-EXAMPLES = [(title, code) for title, text in BLOCKS
-            for code in re.findall(r"```python\n(.*?)```", text, re.S)]
+BLOCKS = re.findall(
+    r"^#+ ([^\n]*)\n(.*?)(?=^#|\Z)", (PACKAGE / "README.md").read_text(), re.M | re.S
+)
+EXAMPLES = [
+    (title, code)
+    for title, text in BLOCKS
+    for code in re.findall(r"```python\n(.*?)```", text, re.S)
+]
 
 TORCH = """
 import os, torch
@@ -40,11 +45,13 @@ devices = numpy.array(jax.devices()).reshape(2, 2)
 mesh = jax.sharding.Mesh(devices, ("fsdp", "tensor"))
 shardings = shardinit.jax.shardings_of(DIR, mesh)
 """
-LOADED = ("for path, (_, words) in __import__('support').Reassemble(DIR).items():\n"
-          "    held = model.state_dict()[path]\n"
-          "    held = held.full_tensor() if hasattr(held, 'full_tensor') else held\n"
-          "    bits = torch.int32 if words.itemsize == 4 else torch.int16\n"
-          "    assert (held.view(bits).numpy().view(words.dtype) == words).all(), path\n")
+LOADED = (
+    "for path, (_, words) in __import__('support').Reassemble(DIR).items():\n"
+    "    held = model.state_dict()[path]\n"
+    "    held = held.full_tensor() if hasattr(held, 'full_tensor') else held\n"
+    "    bits = torch.int32 if words.itemsize == 4 else torch.int16\n"
+    "    assert (held.view(bits).numpy().view(words.dtype) == words).all(), path\n"
+)
 MODEL = """
 shardinit: 1
 name: model
@@ -74,19 +81,34 @@ CASES = {
     "NumPy": ([], TINY, "", "assert rows.shape == (1024, 256) and (checked == 1).all()"),
     "PyTorch": (["torch"], MODEL, TORCH + "model = Model()\n", LOADED),
     "A model on `meta`": (["torch"], MODEL, TORCH, LOADED),
-    "Transformers": (["torch", "transformers"], TINY,
-                     "from transformers import LlamaConfig\nconfig = LlamaConfig(hidden_size=256, "
-                     "intermediate_size=768, num_hidden_layers=2, num_attention_heads=8, head_dim=32, "
-                     "num_key_value_heads=4, vocab_size=8192, tie_word_embeddings=False)\n", LOADED),
-    "FSDP2 and DTensor": (["torch"], MODEL, TORCH + GLOO,
-                          LOADED + "assert torch.equal(weight.full_tensor(), model.lm_head.weight.full_tensor())"),
+    "Transformers": (
+        ["torch", "transformers"],
+        TINY,
+        "from transformers import LlamaConfig\nconfig = LlamaConfig(hidden_size=256, "
+        "intermediate_size=768, num_hidden_layers=2, num_attention_heads=8, head_dim=32, "
+        "num_key_value_heads=4, vocab_size=8192, tie_word_embeddings=False)\n",
+        LOADED,
+    ),
+    "FSDP2 and DTensor": (
+        ["torch"],
+        MODEL,
+        TORCH + GLOO,
+        LOADED + "assert torch.equal(weight.full_tensor(), model.lm_head.weight.full_tensor())",
+    ),
     "torch.distributed.checkpoint": (["torch"], MODEL, TORCH + GLOO + "model = Model()\n", LOADED),
     "JAX": (["jax"], TINY, JAX, "assert (arrays['model.norm.weight'] == 1).all()"),
-    "Flax": (["jax", "flax"], DENSE, JAX + "from flax import linen\nx = jax.numpy.ones(16)\nmodel = linen.Dense(32)\n",
-             "assert numpy.allclose(logits, numpy.asarray(params['kernel']).sum(0), atol=1e-4)"),
-    "Equinox": (["jax", "equinox"], LINEAR,
-                JAX + "import equinox\nModel = lambda key: equinox.nn.Linear(16, 32, key=key)\n",
-                "assert model.weight.sharding.mesh == mesh and model.weight.shape == (32, 16)"),
+    "Flax": (
+        ["jax", "flax"],
+        DENSE,
+        JAX + "from flax import linen\nx = jax.numpy.ones(16)\nmodel = linen.Dense(32)\n",
+        "assert numpy.allclose(logits, numpy.asarray(params['kernel']).sum(0), atol=1e-4)",
+    ),
+    "Equinox": (
+        ["jax", "equinox"],
+        LINEAR,
+        JAX + "import equinox\nModel = lambda key: equinox.nn.Linear(16, 32, key=key)\n",
+        "assert model.weight.sharding.mesh == mesh and model.weight.shape == (32, 16)",
+    ),
 }
 
 
@@ -103,8 +125,13 @@ def test_example(title, tmp_path):
     examples = "\n".join(code for t, code in EXAMPLES if t == title)
     code = f"DIR = {str(out)!r}\n{before}\n{examples}\n{after}\n"
     here = os.path.dirname(os.path.abspath(__file__))
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300,
-                            env={**os.environ, "PYTHONPATH": f"{PACKAGE}:{here}"})
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": f"{PACKAGE}:{here}"},
+    )
     assert result.returncode == 0, result.stderr
 
 

@@ -75,8 +75,13 @@ def OnMeta(*arguments, **options):
 
 def Words(tensor):
     tensor = tensor.detach().contiguous()
-    return tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-                       [tensor.element_size()]).numpy().view(f"<u{tensor.element_size()}")
+    return (
+        tensor.view(
+            {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+        )
+        .numpy()
+        .view(f"<u{tensor.element_size()}")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +96,7 @@ def tiny(tmp_path_factory):
 
 # ---- Whole tensors.
 
+
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16"])
 def test_state_dict_is_bit_exact(dtype, tmp_path):
     out = Gen(MODEL.replace("dtype: f32", f"dtype: {dtype}"), tmp_path, "--mesh", "a=3,b=2")
@@ -98,8 +104,15 @@ def test_state_dict_is_bit_exact(dtype, tmp_path):
     state = shardinit.torch.load_state_dict(out, verify=True)
     assert list(state) == list(shardinit.open(out).tensors)
     for path, tensor in state.items():
-        assert tensor.dtype == {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16,
-                                "bf16": torch.bfloat16}[dtype]
+        assert (
+            tensor.dtype
+            == {
+                "f32": torch.float32,
+                "f64": torch.float64,
+                "f16": torch.float16,
+                "bf16": torch.bfloat16,
+            }[dtype]
+        )
         assert tensor.is_contiguous() and np.array_equal(Words(tensor), wanted[path][1])
     assert list(shardinit.torch.load_state_dict(out, ["head.weight"])) == ["head.weight"]
     Toy().to(state["head.weight"].dtype).load_state_dict(state)  # PyTorch finds nothing amiss.
@@ -108,8 +121,15 @@ def test_state_dict_is_bit_exact(dtype, tmp_path):
 def test_fp8_and_bool(tmp_path):
     words = np.arange(256, dtype=np.uint8).reshape(16, 16)
     whole = [(0, (slice(0, 16), slice(0, 16)))]
-    out = WriteCheckpoint(tmp_path / "out", {
-        "a": ("f8e4m3fn", words, whole), "b": ("f8e5m2", words, whole), "c": ("bool", words % 2, whole)}, 1)
+    out = WriteCheckpoint(
+        tmp_path / "out",
+        {
+            "a": ("f8e4m3fn", words, whole),
+            "b": ("f8e5m2", words, whole),
+            "c": ("bool", words % 2, whole),
+        },
+        1,
+    )
     state = shardinit.torch.load_state_dict(out)
     assert [t.dtype for t in state.values()] == [torch.float8_e4m3fn, torch.float8_e5m2, torch.bool]
     assert np.array_equal(Words(state["a"]), words) and np.array_equal(Words(state["b"]), words)
@@ -123,6 +143,7 @@ def test_missing_keys_are_all_named(toy):
 
 
 # ---- Models in one process.
+
 
 @pytest.mark.parametrize("meta", [True, False])
 def test_into_a_model(toy, meta):
@@ -149,9 +170,12 @@ def test_tied_parameters(toy, tmp_path):
         assert model.head.weight is model.embed.weight
         assert np.array_equal(Words(model.head.weight), Reassemble(one)["embed.weight"][1])
     (tmp_path / "two").mkdir()
-    two = Gen(MODEL.replace("[x, y], init: n}\n  layers", "[x, y], init: ones}\n  layers")
-              .replace("[50, 24], axes: [y, x], init: n", "[50, 24], axes: [y, x], init: ones"),
-              tmp_path / "two")
+    two = Gen(
+        MODEL.replace("[x, y], init: n}\n  layers", "[x, y], init: ones}\n  layers").replace(
+            "[50, 24], axes: [y, x], init: n", "[50, 24], axes: [y, x], init: ones"
+        ),
+        tmp_path / "two",
+    )
     shardinit.torch.load_into(OnMeta(tied=True), two)  # Cut otherwise, but equal.
 
 
@@ -169,7 +193,8 @@ def test_every_misfit_is_named_and_nothing_is_changed(toy):
     assert error.unexpected == ["layers.0.up.bias"]
     assert error.mismatching == {
         "embed.weight": "shape [50, 24] in the checkpoint, [51, 24] here",
-        "layers.1.down.weight": "dtype f32 in the checkpoint, torch.float64 here"}
+        "layers.1.down.weight": "dtype f32 in the checkpoint, torch.float64 here",
+    }
     assert all(path in str(error) for path in ("extra.bias", "layers.0.up.bias", "embed.weight"))
     assert all(torch.equal(before[n], t) for n, t in model.state_dict().items())
     with pytest.raises(shardinit.MismatchError):
@@ -177,8 +202,10 @@ def test_every_misfit_is_named_and_nothing_is_changed(toy):
     model.embed = nn.Embedding(50, 24)
     result = shardinit.torch.load_into(model, toy, strict=False, cast=True)
     assert result == (["extra.weight", "extra.bias"], ["layers.0.up.bias"])
-    assert np.array_equal(Bits(model.layers[1].down.weight.detach().numpy().astype("<f4")),
-                          Reassemble(toy)["layers.1.down.weight"][1])
+    assert np.array_equal(
+        Bits(model.layers[1].down.weight.detach().numpy().astype("<f4")),
+        Reassemble(toy)["layers.1.down.weight"][1],
+    )
 
 
 def test_prefix_and_rename(toy):
@@ -194,7 +221,9 @@ def test_prefix_and_rename(toy):
 def test_buffers_that_no_checkpoint_holds(toy):
     model = OnMeta()
     model.register_buffer("table", torch.empty(3, device="meta"), persistent=False)
-    with pytest.raises(shardinit.MismatchError, match=r"(?s)table.*hint: .*`table` on a real device"):
+    with pytest.raises(
+        shardinit.MismatchError, match=r"(?s)table.*hint: .*`table` on a real device"
+    ):
         shardinit.torch.load_into(model, toy)
     assert model.head.weight.is_meta
     assert shardinit.torch.load_into(model, toy, strict=False).missing_keys == ["table"]
@@ -204,8 +233,15 @@ def test_buffers_that_no_checkpoint_holds(toy):
 def test_transformers_llama(tiny):
     transformers = Client("transformers")
     config = transformers.LlamaConfig(
-        hidden_size=256, intermediate_size=768, num_hidden_layers=2, num_attention_heads=8,
-        num_key_value_heads=4, head_dim=32, vocab_size=8192, tie_word_embeddings=False)
+        hidden_size=256,
+        intermediate_size=768,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        head_dim=32,
+        vocab_size=8192,
+        tie_word_embeddings=False,
+    )
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
     model.model.rotary_emb = type(model.model.rotary_emb)(config)  # Its buffers are computed.
@@ -227,6 +263,7 @@ def test_transformers_llama(tiny):
 
 # ---- Where the boxes of a DTensor lie.
 
+
 def Placements(dimensions):
     yield Replicate()
     for d in range(dimensions):
@@ -245,10 +282,11 @@ def test_local_boxes_are_where_torch_cuts():
             for placements in itertools.product(Placements(len(shape)), repeat=len(mesh)):
                 for coordinate in itertools.product(*map(range, mesh)):
                     part = whole
-                    for size, at, placement in zip(mesh, coordinate, placements):
+                    for size, at, placement in zip(mesh, coordinate, placements, strict=True):
                         if not isinstance(placement, Replicate):
                             part = placement._split_tensor(
-                                part, size, with_padding=False, contiguous=True)[0][at]
+                                part, size, with_padding=False, contiguous=True
+                            )[0][at]
                     local_shape, boxes = _local_boxes(shape, mesh, coordinate, placements)
                     assert local_shape == tuple(part.shape), (shape, mesh, placements, coordinate)
                     local = torch.full(local_shape, -1)
@@ -258,8 +296,12 @@ def test_local_boxes_are_where_torch_cuts():
                     count += 1
     assert count > 1000
     # Known: FSDP2 over tensor parallel, 8 rows on a mesh of 2 by 2.
-    rows = [_local_boxes((8,), (2, 2), c, (_StridedShard(0, split_factor=2), Shard(0)))[1][0][0][0].start
-            for c in itertools.product(range(2), range(2))]
+    rows = [
+        _local_boxes((8,), (2, 2), c, (_StridedShard(0, split_factor=2), Shard(0)))[1][0][0][
+            0
+        ].start
+        for c in itertools.product(range(2), range(2))
+    ]
     assert rows == [0, 4, 2, 6]
 
 
@@ -272,10 +314,13 @@ def test_partial_is_refused(tmp_path):
 
 # ---- Several processes.
 
+
 def Enter(rank, world, folder, work, arguments):
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world
+    )
     try:
         work(*arguments)
         dist.barrier()
@@ -288,27 +333,40 @@ def Spawn(world, folder, work, *arguments):
 
 
 def Whole(folder):
-    return {path: torch.from_numpy(words.view({2: "<i2", 4: "<i4"}[words.itemsize]))
-            for path, (_, words) in Reassemble(folder).items()}
+    return {
+        path: torch.from_numpy(words.view({2: "<i2", 4: "<i4"}[words.itemsize]))
+        for path, (_, words) in Reassemble(folder).items()
+    }
 
 
 def LocalsAreEqual(dtensors, whole):
     """Every local shard has the bits that PyTorch's own distribute_tensor puts there."""
     for path, dtensor in dtensors.items():
         local = dtensor.to_local()
-        expected = distribute_tensor(whole[path], dtensor.device_mesh, dtensor.placements,
-                                     src_data_rank=None).to_local()
+        expected = distribute_tensor(
+            whole[path], dtensor.device_mesh, dtensor.placements, src_data_rank=None
+        ).to_local()
         assert local.shape == expected.shape, path
         assert np.array_equal(Words(local), Words(expected)), (path, dtensor.placements)
 
 
 def LoadOnMeshes(folders):
     meshes = [
-        (init_device_mesh("cpu", (4,), mesh_dim_names=("x",)),
-         [(Shard(0),), (Shard(1),), (Replicate(),)]),
-        (init_device_mesh("cpu", (2, 2), mesh_dim_names=("x", "y")),
-         [(Shard(0), Shard(1)), (Shard(1), Shard(0)), (Shard(0), Shard(0)), (Replicate(), Shard(1)),
-          (Shard(1), Replicate()), (_StridedShard(0, split_factor=2), Shard(0))]),
+        (
+            init_device_mesh("cpu", (4,), mesh_dim_names=("x",)),
+            [(Shard(0),), (Shard(1),), (Replicate(),)],
+        ),
+        (
+            init_device_mesh("cpu", (2, 2), mesh_dim_names=("x", "y")),
+            [
+                (Shard(0), Shard(1)),
+                (Shard(1), Shard(0)),
+                (Shard(0), Shard(0)),
+                (Replicate(), Shard(1)),
+                (Shard(1), Replicate()),
+                (_StridedShard(0, split_factor=2), Shard(0)),
+            ],
+        ),
     ]
     for folder in folders:
         whole = Whole(folder)
@@ -317,15 +375,24 @@ def LoadOnMeshes(folders):
             for placements in all_placements:
                 state, direct = {}, {}
                 for path, info in checkpoint.tensors.items():
-                    fit = [p if getattr(p, "dim", 0) < len(info.global_shape) else Replicate()
-                           for p in placements]
-                    fit = [Shard(0) if isinstance(p, _StridedShard) and info.global_shape[0] % 4 else p
-                           for p in fit]
+                    fit = [
+                        p if getattr(p, "dim", 0) < len(info.global_shape) else Replicate()
+                        for p in placements
+                    ]
+                    fit = [
+                        Shard(0) if isinstance(p, _StridedShard) and info.global_shape[0] % 4 else p
+                        for p in fit
+                    ]
                     direct[path] = shardinit.torch.load_dtensor(checkpoint, path, mesh, fit)
                     empty = torch.full_like(direct[path].to_local(), float("nan"))
                     state[path] = DTensor.from_local(
-                        empty, mesh, fit, run_check=False, shape=direct[path].shape,
-                        stride=direct[path].stride())
+                        empty,
+                        mesh,
+                        fit,
+                        run_check=False,
+                        shape=direct[path].shape,
+                        stride=direct[path].stride(),
+                    )
                 LocalsAreEqual(direct, whole)
                 dcp.load(state, storage_reader=shardinit.torch.StorageReader(folder, verify=True))
                 LocalsAreEqual(state, whole)
@@ -360,7 +427,9 @@ def TrainSharded(folder):
         model = OnMeta() if meta else Toy()
         for layer in model.layers:
             if mesh is square:
-                parallelize_module(layer, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+                parallelize_module(
+                    layer, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()}
+                )
             fully_shard(layer, mesh=mesh["dp"])
         fully_shard(model, mesh=mesh["dp"])
         checkpoint = shardinit.open(folder)
@@ -369,7 +438,9 @@ def TrainSharded(folder):
         sharded = {n: p for n, p in model.named_parameters() if isinstance(p, DTensor)}
         assert len(sharded) == 8
         if mesh is square:
-            assert any(isinstance(p, _StridedShard) for p in sharded["layers.0.up.weight"].placements)
+            assert any(
+                isinstance(p, _StridedShard) for p in sharded["layers.0.up.weight"].placements
+            )
         LocalsAreEqual(sharded, whole)
         for name, buffer in model.named_buffers():
             assert np.array_equal(Words(buffer), Words(whole[name]))
@@ -396,10 +467,15 @@ def test_dcp_in_one_process(toy, tmp_path):
     wanted = Reassemble(toy)
     assert all(np.array_equal(Words(t), wanted[n][1]) for n, t in state.items())
     with pytest.raises(dcp.CheckpointException, match="nope"):
-        dcp.load({"nope": torch.zeros(3)}, storage_reader=shardinit.torch.StorageReader(toy), no_dist=True)
+        dcp.load(
+            {"nope": torch.zeros(3)},
+            storage_reader=shardinit.torch.StorageReader(toy),
+            no_dist=True,
+        )
     assert shardinit.torch.StorageReader.validate_checkpoint_id(toy)
     assert not shardinit.torch.StorageReader.validate_checkpoint_id(tmp_path)
     manifest = json.loads((toy / "manifest.json").read_text())
     metadata = shardinit.torch.StorageReader(toy).read_metadata()
     assert {n: tuple(m.size) for n, m in metadata.state_dict_metadata.items()} == {
-        t["path"]: tuple(t["global_shape"]) for t in manifest["tensors"]}
+        t["path"]: tuple(t["global_shape"]) for t in manifest["tensors"]
+    }
