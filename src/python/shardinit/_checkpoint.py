@@ -1,0 +1,335 @@
+"""A checkpoint: what it holds, and any part of it as an array."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import operator
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from types import EllipsisType, MappingProxyType, TracebackType
+from typing import Any, SupportsIndex, cast
+
+import numpy as np
+
+from . import _dtypes, _manifest
+from ._errors import DamageError, FormatError, NotACheckpointError, UnknownTensorError
+from ._manifest import Mesh, Shard, TensorInfo
+from ._read import BoxFile, Words
+
+Index = SupportsIndex | slice | EllipsisType
+Slices = Index | tuple[Index, ...] | None
+
+_OPEN_FILES = 64
+
+
+class Checkpoint:
+    """A checkpoint that is open for reading; made by `shardinit.open`.
+
+    It may be used by several threads at once. Files are opened when a tensor is
+    read, and a receipt is read once.
+
+    Attributes:
+        folder: where it lies.
+        tensors: path → `TensorInfo`, in the order of the spec.
+        mesh: the grid of ranks that it was cut over.
+        name, engine, seed: as in the spec.
+        parameters, bytes: of all tensors, replicas not counted.
+        world_size: the number of ranks.
+        replicas: ``dedupe`` or ``full``.
+        plan_sha256: digest of ``plan.json``; two checkpoints of one plan are equal.
+        bytes_read: bytes of tensors read from files so far.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], rank: int | None = None) -> None:
+        """See `shardinit.open`."""
+        self.folder = os.fspath(folder)
+        path = os.path.join(self.folder, _manifest.MANIFEST)
+        try:
+            text = _manifest.read_regular(path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise NotACheckpointError(
+                f"`{self.folder}` is not a checkpoint: it has no {_manifest.MANIFEST} "
+                "(which is written last, when all ranks are complete)"
+            ) from None
+        of = _manifest.parse_manifest(text, path)
+        self._manifest = of
+        self.tensors: Mapping[str, TensorInfo] = MappingProxyType(of.tensors)
+        self.mesh: Mesh = of.mesh
+        self.name = of.name
+        self.engine = of.engine
+        self.seed = of.seed
+        self.parameters = of.parameters
+        self.bytes = of.bytes
+        self.world_size = len(of.ranks)
+        self.replicas = of.replicas
+        self.plan_sha256 = of.plan_sha256
+        self.bytes_read = 0
+        self._rank = rank
+        self._lock = threading.Lock()
+        self._files: OrderedDict[int, BoxFile] = OrderedDict()
+        self._receipts: dict[int, dict[Any, _manifest.Extent]] = {}
+        self._partitions: dict[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<shardinit.Checkpoint {self.folder!r}: {self.name}, {self.parameters:,} parameters "
+            f"in {len(self.tensors)} tensors, {self.world_size} ranks, seed {self.seed}>"
+        )
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes all files; they are opened again if something is read."""
+        with self._lock:
+            self._files.clear()
+
+    def info(self, path: str) -> TensorInfo:
+        """The `TensorInfo` of a path.
+
+        Raises:
+            UnknownTensorError: there is no such tensor.
+        """
+        if path not in self.tensors:
+            raise UnknownTensorError(path, self.tensors)
+        return self.tensors[path]
+
+    def partition_spec(self, path: str) -> tuple[tuple[str, ...], ...]:
+        """For each dimension of a tensor the mesh axes that cut it, the major one first.
+
+        Raises:
+            UnknownTensorError: there is no such tensor.
+            DamageError: ``plan.json`` is missing, or is another one.
+        """
+        self.info(path)
+        if self._partitions is None:
+            name = os.path.join(self.folder, _manifest.PLAN)
+            try:
+                text = _manifest.read_regular(name)
+            except FileNotFoundError:
+                raise DamageError(f"`{name}` is missing") from None
+            self._partitions = _manifest.parse_partitions(text, name, self._manifest)
+        return cast("tuple[tuple[str, ...], ...]", self._partitions[path])
+
+    def read(
+        self,
+        path: str,
+        slices: Slices = None,
+        *,
+        verify: bool = False,
+        out: np.ndarray[Any, Any] | None = None,
+    ) -> np.ndarray[Any, Any]:
+        """Reads a tensor, or a part of it, from whichever ranks hold it.
+
+        Bytes go from the files straight into the array; nothing is converted, and
+        nothing is read that was not asked for (but for gaps of less than a page
+        between short rows).
+
+        Args:
+            path: the tensor.
+            slices: what NumPy's basic indexing takes, with steps of 1: whole numbers
+                (which drop their dimension), slices and one ``...``. None is all of it.
+            verify: check the digests of all boxes that the part touches. They are read
+                whole for that.
+            out: an array to fill instead of a new one, of the part's shape and with
+                items as wide as the tensor's, in any memory order.
+
+        Returns:
+            An array of the part's shape and of `TensorInfo.numpy_dtype`; or `out`.
+            bf16 and fp8 are of the types of ml_dtypes. Without that package they are
+            unsigned integers with the same bits, and `TensorInfo.is_bits` is true.
+
+        Raises:
+            UnknownTensorError: there is no such tensor.
+            IndexError: `slices` do not fit the tensor's shape.
+            TypeError: `slices` are not made of numbers, slices and ``...``.
+            ValueError: a slice has a step, or `out` another shape or item size.
+            DamageError: a file is missing or cut short, or a digest is wrong.
+            FormatError: manifest or receipts say what cannot be.
+        """
+        info = self.info(path)
+        start, extent, kept = _region(info, slices)
+        shape = tuple(extent[d] for d in kept)
+        # Found before memory is taken: a manifest that lies can ask for a lot of it.
+        empty = 0 in extent
+        pieces = [] if empty else [self._locate(info, r) for r in info.grid.touched(start, extent)]
+        words = _dtypes.words_of(info.dtype)
+        if out is None:
+            array = np.empty(shape, words)
+        elif out.shape != shape or out.dtype.itemsize != words.itemsize:
+            raise ValueError(
+                f"`out` is {out.dtype} {list(out.shape)}, but this part of `{path}` is "
+                f"{info.dtype} {list(shape)}"
+            )
+        elif not out.flags.writeable or out.dtype.hasobject:
+            raise ValueError("`out` cannot be written to")
+        else:
+            array = out.view(words)
+        whole = _expanded(array, extent, kept)
+        count = 0
+        for shard, at in pieces:
+            file = self._file(shard.rank)
+            low = tuple(map(max, start, shard.offset))
+            high = tuple(
+                min(s + n, o + m)
+                for s, n, o, m in zip(start, extent, shard.offset, shard.shape, strict=True)
+            )
+            # With `...` what comes of a scalar is an array too, not a copy of its value.
+            part: list[Any] = [
+                slice(a - s, b - s) for a, b, s in zip(low, high, start, strict=True)
+            ]
+            into = whole[(*part, ...)]
+            within = tuple(a - o for a, o in zip(low, shard.offset, strict=True))
+            if verify:
+                count += _read_verified(info, shard, at, file, within, into)
+            else:
+                count += file.read(at, shard.shape, within, into)
+        with self._lock:
+            self.bytes_read += count
+        return array.view(info.numpy_dtype) if out is None else out
+
+    def _locate(self, info: TensorInfo, replicas: list[Shard]) -> tuple[Shard, int]:
+        """Of a box that several ranks may hold: one whose file is there, and its place in it."""
+        problem: Exception | None = None
+        for shard in sorted(replicas, key=lambda s: s.rank != self._rank):
+            try:
+                extent = self._receipt(shard.rank).get((info.path, shard.offset))
+                size = _dtypes.item_size(info.dtype) * math.prod(shard.shape)
+                said = (shard.shape, size, shard.sha256)
+                if extent is None or (extent.shape, extent.bytes, extent.sha256) != said:
+                    raise FormatError(
+                        f"the receipt of rank {shard.rank} and {_manifest.MANIFEST} differ on the "
+                        f"box of `{info.path}` at {list(shard.offset)}"
+                    )
+                if shard.rank not in self._files:
+                    self._check_size(shard.rank, os.stat(self._path(shard.rank)).st_size)
+                return shard, extent.file_offset
+            except DamageError as error:  # Another rank may have it.
+                problem = problem or error
+            except FileNotFoundError:
+                problem = problem or DamageError(f"`{self._path(shard.rank)}` is missing")
+        assert problem is not None
+        raise problem
+
+    def _receipt(self, rank: int) -> dict[Any, _manifest.Extent]:
+        if rank not in self._receipts:
+            path = self._path(rank, "json")
+            try:
+                text = _manifest.read_regular(path)
+            except FileNotFoundError:
+                raise DamageError(f"`{path}` is missing") from None
+            self._receipts[rank] = _manifest.parse_receipt(text, path, rank, self._manifest)
+        return self._receipts[rank]
+
+    def _file(self, rank: int) -> BoxFile:
+        with self._lock:
+            if rank in self._files:
+                self._files.move_to_end(rank)
+                return self._files[rank]
+        path = self._path(rank)
+        try:
+            file = _manifest.open_regular(path)
+        except FileNotFoundError:
+            raise DamageError(f"`{path}` is missing") from None
+        with contextlib.ExitStack() as stack:
+            stack.callback(file.close)
+            self._check_size(rank, os.fstat(file.fileno()).st_size)
+            stack.pop_all()
+        opened = BoxFile(file, path)
+        with self._lock:
+            opened = self._files.setdefault(rank, opened)
+            while len(self._files) > _OPEN_FILES:
+                self._files.popitem(last=False)
+        return opened
+
+    def _check_size(self, rank: int, size: int) -> None:
+        said = self._manifest.ranks[rank].size
+        if size != said:
+            raise DamageError(f"`{self._path(rank)}` has {size} bytes instead of {said}")
+
+    def _path(self, rank: int, suffix: str = "h5") -> str:
+        if rank >= self.world_size:
+            raise FormatError(f"{_manifest.MANIFEST}: a box is on rank {rank}, which there is not")
+        return os.path.join(self.folder, _manifest.rank_file(rank, suffix))
+
+
+def _region(info: TensorInfo, slices: Slices) -> tuple[tuple[int, ...], tuple[int, ...], list[int]]:
+    """Start and extent of a part in every dimension, and the dimensions that it keeps."""
+    shape = info.global_shape
+    parts = list(slices) if isinstance(slices, tuple) else [... if slices is None else slices]
+    given = sum(part is not ... for part in parts)
+    if len(parts) - given > 1:
+        raise IndexError("slices can have one `...`")
+    if given > len(shape):
+        raise IndexError(
+            f"{given} slices for `{info.path}`, which has {len(shape)} dimensions: {list(shape)}"
+        )
+    if given == len(parts):
+        parts.append(...)
+    gap = next(i for i, part in enumerate(parts) if part is ...)
+    parts[gap : gap + 1] = [slice(None)] * (len(shape) - given)
+    start, extent, kept = [], [], []
+    at: int | None
+    for dimension, (part, size) in enumerate(zip(parts, shape, strict=True)):
+        if isinstance(part, slice):
+            low, high, step = part.indices(size)
+            if step != 1:
+                raise ValueError(f"a slice of `{info.path}` has step {step}; only 1 can be read")
+            start.append(low)
+            extent.append(max(0, high - low))
+            kept.append(dimension)
+            continue
+        try:
+            at = operator.index(cast("SupportsIndex", part))
+        except TypeError:
+            at = None
+        if at is None or isinstance(part, (bool, np.bool_)):
+            raise TypeError(f"slices are numbers, slices and `...`, not {type(part).__name__}")
+        if not -size <= at < size:
+            raise IndexError(
+                f"index {at} is outside dimension {dimension} of `{info.path}`, which has {size}"
+            )
+        start.append(at % size)
+        extent.append(1)
+    return tuple(start), tuple(extent), kept
+
+
+def _expanded(array: Words, extent: tuple[int, ...], kept: list[int]) -> Words:
+    """The same memory, with the dimensions that numbers dropped."""
+    dimensions = (slice(None) if d in kept else np.newaxis for d in range(len(extent)))
+    return array[(*dimensions, ...)]
+
+
+def _read_verified(
+    info: TensorInfo,
+    shard: Shard,
+    at: int,
+    file: BoxFile,
+    within: tuple[int, ...],
+    into: Words,
+) -> int:
+    """As BoxFile.read, by way of the whole box, whose digest must be right."""
+    direct = into.shape == shard.shape and into.flags.c_contiguous
+    box = into if direct else np.empty(shard.shape, into.dtype)
+    count = file.read(at, shard.shape, (0,) * len(shard.shape), box)
+    if hashlib.sha256(box.reshape(-1)).hexdigest() != shard.sha256:
+        raise DamageError(
+            f"the box of `{info.path}` at {list(shard.offset)} on rank {shard.rank} "
+            "does not have its digest"
+        )
+    if not direct:
+        ends = zip(within, into.shape, strict=True)
+        into[...] = box[tuple(slice(start, start + n) for start, n in ends)]
+    return count

@@ -1,0 +1,119 @@
+"""The reader that torch.distributed.checkpoint loads shardinit checkpoints with."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner
+from torch.distributed.checkpoint.storage import StorageReader as _StorageReader
+from torch.futures import Future
+
+from ._checkpoint import Checkpoint
+from ._manifest import MANIFEST
+from .torch import _as_checkpoint, _fill, dtype_of
+
+
+class StorageReader(_StorageReader):
+    """Reads a shardinit checkpoint for ``torch.distributed.checkpoint.load``.
+
+        dcp.load(state_dict, storage_reader=shardinit.torch.StorageReader("DIR"))
+
+    Tensors and DTensors of any mesh and placements are filled in place, whatever
+    mesh the checkpoint was cut over; every process reads the bytes of its own shards
+    and no others. Nothing is unpickled.
+
+    Args:
+        checkpoint: a folder, or a checkpoint that is open.
+        prefix: what stands before the checkpoint's paths in the flattened names of
+            the state dict, such as ``model.`` for ``{"model": model.state_dict()}``.
+        verify: check the digests of all boxes that are touched.
+
+    Raises:
+        NotACheckpointError, FormatError: as `shardinit.open`.
+        DamageError: while loading, if a file is missing, cut short or (with `verify`)
+            altered. ``dcp.load`` wraps it in a ``CheckpointException``.
+    """
+
+    def __init__(
+        self,
+        checkpoint: str | os.PathLike[str] | Checkpoint,
+        *,
+        prefix: str = "",
+        verify: bool = False,
+    ) -> None:
+        self._checkpoint = _as_checkpoint(checkpoint)
+        self._prefix = prefix
+        self._verify = verify
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Begins another load, of the checkpoint `checkpoint_id` if one is given."""
+        if checkpoint_id is not None:
+            self._checkpoint = _as_checkpoint(checkpoint_id)
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """What the checkpoint holds, every tensor as one chunk.
+
+        How a tensor is cut into boxes is the business of `Checkpoint.read`: the plan
+        has one item for each local shard, on however many ranks its boxes lie.
+        """
+        return Metadata(
+            state_dict_metadata={
+                self._prefix + path: TensorStorageMetadata(
+                    properties=TensorProperties(dtype=dtype_of(info)),
+                    size=torch.Size(info.global_shape),
+                    chunks=[
+                        ChunkStorageMetadata(
+                            offsets=torch.Size([0] * len(info.global_shape)),
+                            sizes=torch.Size(info.global_shape),
+                        )
+                    ],
+                )
+                for path, info in self._checkpoint.tensors.items()
+            }
+        )
+
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
+    ) -> None:
+        """Nothing is to be set up."""
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """The plan as it is."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """The plans as they are: no process reads for another."""
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Fills the tensors of the plan, straight into their memory where that is the CPU's."""
+        for item in plan.items:
+            name = item.storage_index.fqn
+            if item.type is not LoadItemType.TENSOR:
+                raise ValueError(
+                    f"`{name}` is no tensor, and a shardinit checkpoint holds no other"
+                )
+            target = planner.resolve_tensor(item).detach()
+            slices = tuple(
+                slice(offset, offset + length)
+                for offset, length in zip(item.storage_offsets, item.lengths, strict=True)
+            )
+            path = name.removeprefix(self._prefix)
+            _fill(self._checkpoint, path, slices, target, verify=self._verify)
+            planner.commit_tensor(item, target)
+        future: Future[None] = Future()
+        future.set_result(None)
+        return future
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Whether the folder is a shardinit checkpoint."""
+        return os.path.isfile(os.path.join(checkpoint_id, MANIFEST))

@@ -1,0 +1,70 @@
+"""What can go wrong: the folder, the bytes in it, or what was asked of it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ShardinitError(Exception):
+    """Base class of every error that this package raises on its own account."""
+
+
+class NotACheckpointError(ShardinitError):
+    """The folder has no ``manifest.json``: nothing was written, or not yet all of it."""
+
+
+class FormatError(ShardinitError):
+    """A file of the checkpoint is not what format version 1 says, or of another version."""
+
+
+class DamageError(ShardinitError):
+    """A file is missing, has another size, or its bytes do not have their digest."""
+
+
+class UnknownTensorError(ShardinitError, KeyError):
+    """The checkpoint has no tensor of this path. Also a ``KeyError``."""
+
+    def __init__(self, path: object, known: Iterable[str]) -> None:
+        close = difflib.get_close_matches(path, known, n=1) if isinstance(path, str) else []
+        hint = f"; did you mean `{close[0]}`?" if close else ""
+        super().__init__(f"the checkpoint has no tensor `{path}`{hint}")
+
+    def __str__(self) -> str:  # A KeyError would show the message's repr.
+        return str(self.args[0])
+
+
+class MismatchError(ShardinitError):
+    """What was to be filled and the checkpoint do not hold the same tensors.
+
+    Attributes:
+        missing: paths that were wanted, and that the checkpoint does not have.
+        unexpected: paths of the checkpoint that were not wanted.
+        mismatching: path → what differs, as text.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        missing: Iterable[str] = (),
+        unexpected: Iterable[str] = (),
+        mismatching: dict[str, str] | None = None,
+        hint: str = "",
+    ) -> None:
+        self.missing = list(missing)
+        self.unexpected = list(unexpected)
+        self.mismatching = dict(mismatching or {})
+        lines = [what]
+        for title, paths in (
+            ("missing from the checkpoint", self.missing),
+            ("unexpected in the checkpoint", self.unexpected),
+        ):
+            if paths:
+                lines.append(f"  {title} ({len(paths)}):")
+                lines += [f"    {path}" for path in paths]
+        if self.mismatching:
+            lines.append(f"  mismatching ({len(self.mismatching)}):")
+            lines += [f"    {path}: {why}" for path, why in self.mismatching.items()]
+        if hint:
+            lines.append(f"  hint: {hint}")
+        super().__init__("\n".join(lines))

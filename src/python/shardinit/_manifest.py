@@ -1,0 +1,388 @@
+"""Manifest, receipts and plan: JSON that may come from anyone, made into values.
+
+Everything that is used later is checked here: types, ranges, that names of files
+are those of the format (so none leads out of the folder), and that the boxes of a
+tensor tile it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import itertools
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from . import _dtypes
+from ._errors import DamageError, FormatError
+
+FORMAT_VERSION = 1
+CONTRACT_VERSION = 1
+MANIFEST = "manifest.json"
+PLAN = "plan.json"
+
+_MAX_INT64 = 2**63 - 1
+_MAX_JSON = 4 << 30
+_MAX_WORLD = 1 << 24
+_MAX_DIMENSIONS = 32
+_PATH = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
+_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The grid of ranks: names and sizes of its axes; the last one varies fastest."""
+
+    axes: tuple[str, ...]
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A box of a tensor that a rank stores.
+
+    Attributes:
+        rank: the rank whose file holds it.
+        offset: the box's place in the tensor, one number per dimension.
+        shape: its shape.
+        sha256: digest of its bytes, 64 hexadecimal digits.
+    """
+
+    rank: int
+    offset: Shape
+    shape: Shape
+    sha256: str
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """What a checkpoint says of one tensor.
+
+    Attributes:
+        path: its name, such as ``model.norm.weight``.
+        dtype: element type as checkpoints write it: ``f32 f64 bf16 f16`` …
+        global_shape: shape of the whole tensor; ``()`` for a scalar.
+    """
+
+    path: str
+    dtype: str
+    global_shape: Shape
+    _shards: Any = field(repr=False, compare=False)
+
+    @property
+    def size(self) -> int:
+        """Elements of the whole tensor."""
+        return math.prod(self.global_shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole tensor."""
+        return self.size * _dtypes.item_size(self.dtype)
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """Type of the arrays that ``read`` returns."""
+        return _dtypes.numpy_dtype(self.dtype)
+
+    @property
+    def is_bits(self) -> bool:
+        """Whether ``read`` returns bits as unsigned integers, for want of ml_dtypes."""
+        return _dtypes.is_bits(self.dtype)
+
+    @cached_property
+    def shards(self) -> tuple[Shard, ...]:
+        """Every stored box, by rank; the same box more than once if it has replicas.
+
+        Raises:
+            FormatError: the manifest's list is not one.
+        """
+        where = f"{MANIFEST}: `{self.path}`"
+        shards = []
+        for each in as_list(self._shards, f"{where}: shards"):
+            shard = as_object(each, f"{where}: a shard")
+            shards.append(
+                Shard(
+                    as_int(shard.get("rank"), f"{where}: rank", high=_MAX_WORLD - 1),
+                    as_shape(shard.get("offset"), f"{where}: offset", low=0),
+                    as_shape(shard.get("shape"), f"{where}: shape"),
+                    as_digest(shard.get("sha256"), f"{where}: sha256"),
+                )
+            )
+        return tuple(shards)
+
+    @cached_property
+    def grid(self) -> Grid:
+        """The boxes as a grid, checked to hold every element once."""
+        return Grid(self)
+
+
+class Grid:
+    """The different boxes of a tensor. Cuts of each dimension; their product is the boxes."""
+
+    def __init__(self, info: TensorInfo) -> None:
+        self.cells: dict[Shape, list[Shard]] = {}
+        rank = len(info.global_shape)
+        intervals: list[set[tuple[int, int]]] = [set() for _ in range(rank)]
+        for shard in info.shards:
+            if len(shard.offset) != rank or len(shard.shape) != rank:
+                raise FormatError(f"{MANIFEST}: a box of `{info.path}` has not {rank} dimensions")
+            replicas = self.cells.setdefault(shard.offset, [])
+            replicas.append(shard)
+            if shard.shape != replicas[0].shape or shard.sha256 != replicas[0].sha256:
+                raise FormatError(f"{MANIFEST}: replicas of a box of `{info.path}` differ")
+            for dimension, interval in enumerate(zip(shard.offset, shard.shape, strict=True)):
+                intervals[dimension].add(interval)
+        self.cuts: list[list[int]] = []
+        for found, extent in zip(intervals, info.global_shape, strict=True):
+            ordered = sorted(found)
+            ends = [offset + length for offset, length in ordered]
+            if [offset for offset, _ in ordered] != [0, *ends[:-1]] or ends[-1:] != [extent]:
+                raise FormatError(f"{MANIFEST}: the boxes of `{info.path}` do not tile it")
+            self.cuts.append([0, *ends])
+        # Each box is one of the product, no two are the same, and none is left out.
+        if len(self.cells) != math.prod(len(found) for found in intervals):
+            raise FormatError(f"{MANIFEST}: the boxes of `{info.path}` do not tile it")
+
+    def touched(self, start: Shape, extent: Shape) -> Iterator[list[Shard]]:
+        """The replicas of each box that shares elements with a region that is not empty."""
+        parts = []
+        for cuts, first, length in zip(self.cuts, start, extent, strict=True):
+            low = bisect.bisect_right(cuts, first) - 1
+            high = bisect.bisect_left(cuts, first + length)
+            parts.append(cuts[low:high])
+        for offset in itertools.product(*parts):
+            yield self.cells[offset]
+
+
+@dataclass(frozen=True)
+class RankEntry:
+    """A rank's line in the manifest."""
+
+    size: int
+    receipt_sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All of ``manifest.json``."""
+
+    name: str
+    engine: str
+    seed: int
+    mesh: Mesh
+    replicas: str
+    parameters: int
+    bytes: int
+    plan_sha256: str
+    ranks: tuple[RankEntry, ...]
+    tensors: dict[str, TensorInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Where a box lies in its rank's file."""
+
+    file_offset: int
+    bytes: int
+    shape: Shape
+    sha256: str
+
+
+def rank_file(rank: int, suffix: str = "h5") -> str:
+    """The only name that the file of a rank can have, relative to the folder."""
+    return f"ranks/rank-{rank:05d}.{suffix}"
+
+
+def as_int(value: Any, what: str, low: int = 0, high: int = _MAX_INT64) -> int:
+    """`value`, a whole number in a range."""
+    if type(value) is not int or not low <= value <= high:
+        raise FormatError(f"{what} is no whole number from {low} to {high}")
+    return value
+
+
+def as_text(value: Any, what: str) -> str:
+    """`value`, a string."""
+    if type(value) is not str:
+        raise FormatError(f"{what} is no text")
+    return value
+
+
+def as_list(value: Any, what: str) -> list[Any]:
+    """`value`, a list."""
+    if type(value) is not list:
+        raise FormatError(f"{what} is no list")
+    return value
+
+
+def as_object(value: Any, what: str) -> dict[str, Any]:
+    """`value`, a JSON object."""
+    if type(value) is not dict:
+        raise FormatError(f"{what} is no object")
+    return value
+
+
+def as_digest(value: Any, what: str) -> str:
+    """`value`, a SHA-256 in hexadecimal."""
+    if not _DIGEST.fullmatch(as_text(value, what)):
+        raise FormatError(f"{what} is no SHA-256 in lower-case hexadecimal")
+    return str(value)
+
+
+def as_shape(value: Any, what: str, low: int = 1) -> Shape:
+    """`value`, a list of sizes whose product is a size too."""
+    shape = tuple(as_int(extent, what, low) for extent in as_list(value, what))
+    if len(shape) > _MAX_DIMENSIONS or math.prod(shape) > _MAX_INT64:
+        raise FormatError(f"{what} is too large for a shape")
+    return shape
+
+
+def read_regular(path: str, limit: int = _MAX_JSON) -> bytes:
+    """The bytes of a regular file of at most `limit` bytes."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise FormatError(f"`{path}` has {size} bytes, more than the {limit} that it may have")
+        return bytes(file.readall())
+
+
+def open_regular(path: str) -> Any:
+    """`path` opened for reading, unbuffered; neither a device nor a FIFO."""
+    # O_NONBLOCK: opening a FIFO must not wait for a writer.
+    file = open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb", buffering=0)  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise FormatError(f"`{path}` is no regular file")
+    return file
+
+
+def parse_json(text: bytes, path: str) -> dict[str, Any]:
+    """An object from JSON, with every way to fail made a FormatError."""
+    try:
+        return as_object(json.loads(text), f"`{path}`")
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"`{path}` is no JSON: {error}") from None
+
+
+def _check_versions(of: dict[str, Any], path: str) -> None:
+    found = (of.get("format_version"), of.get("contract_version", CONTRACT_VERSION))
+    if found != (FORMAT_VERSION, CONTRACT_VERSION) or any(type(v) is not int for v in found):
+        raise FormatError(
+            f"`{path}` has format version {found[0]!r} and contract version {found[1]!r}, but this "
+            f"package knows {FORMAT_VERSION} and {CONTRACT_VERSION}: use a release that does"
+        )
+
+
+def parse_manifest(text: bytes, path: str) -> Manifest:
+    """``manifest.json`` as a value; the boxes of a tensor are looked at when it is used."""
+    of = parse_json(text, path)
+    _check_versions(of, path)
+    mesh = as_object(of.get("mesh"), f"{MANIFEST}: mesh")
+    axes = tuple(as_text(a, "an axis") for a in as_list(mesh.get("axes"), "mesh axes"))
+    shape = as_shape(mesh.get("shape"), f"{MANIFEST}: shape of the mesh")
+    world = as_int(of.get("world_size"), f"{MANIFEST}: world_size", 1, _MAX_WORLD)
+    ranks = []
+    for rank, each in enumerate(as_list(of.get("ranks"), f"{MANIFEST}: ranks")):
+        entry = as_object(each, f"{MANIFEST}: a rank")
+        named = (entry.get("rank"), entry.get("file"), entry.get("receipt"))
+        if named != (rank, rank_file(rank), rank_file(rank, "json")):
+            raise FormatError(f"{MANIFEST}: rank {rank} does not have the number and files it must")
+        size = as_int(entry.get("size"), f"{MANIFEST}: size of rank {rank}")
+        digest = as_digest(entry.get("receipt_sha256"), f"{MANIFEST}: receipt_sha256")
+        ranks.append(RankEntry(size, digest))
+    if len(axes) != len(shape) or len(set(axes)) != len(axes):
+        raise FormatError(f"{MANIFEST}: the mesh's axes and shape do not fit")
+    if math.prod(shape) != world or len(ranks) != world:
+        raise FormatError(f"{MANIFEST}: mesh, world_size and ranks do not fit")
+    tensors: dict[str, TensorInfo] = {}
+    for each in as_list(of.get("tensors"), f"{MANIFEST}: tensors"):
+        tensor = as_object(each, f"{MANIFEST}: a tensor")
+        name = as_text(tensor.get("path"), f"{MANIFEST}: a tensor's path")
+        if not _PATH.fullmatch(name) or name in tensors:
+            raise FormatError(f"{MANIFEST}: {name!r} is no path of a tensor, or is there twice")
+        dtype = as_text(tensor.get("dtype"), f"{MANIFEST}: dtype of `{name}`")
+        if dtype not in _dtypes.NAMES:
+            raise FormatError(f"{MANIFEST}: `{name}` has the unknown dtype {dtype!r}")
+        global_shape = as_shape(tensor.get("global_shape"), f"{MANIFEST}: shape of `{name}`")
+        tensors[name] = TensorInfo(name, dtype, global_shape, tensor.get("shards"))
+    return Manifest(
+        name=as_text(of.get("name"), f"{MANIFEST}: name"),
+        engine=as_text(of.get("engine"), f"{MANIFEST}: engine"),
+        seed=as_int(of.get("seed"), f"{MANIFEST}: seed"),
+        mesh=Mesh(axes, shape),
+        replicas=as_text(of.get("replicas"), f"{MANIFEST}: replicas"),
+        parameters=as_int(of.get("parameters"), f"{MANIFEST}: parameters"),
+        bytes=as_int(of.get("bytes"), f"{MANIFEST}: bytes"),
+        plan_sha256=as_digest(of.get("plan_sha256"), f"{MANIFEST}: plan_sha256"),
+        ranks=tuple(ranks),
+        tensors=tensors,
+    )
+
+
+def parse_receipt(text: bytes, path: str, rank: int, manifest: Manifest) -> dict[Any, Extent]:
+    """A receipt as (tensor path, box offset) → place in the rank's file.
+
+    Raises:
+        DamageError: it is not the receipt that the manifest vouches for.
+        FormatError: it is, but it says what cannot be.
+    """
+    entry = manifest.ranks[rank]
+    if hashlib.sha256(text).hexdigest() != entry.receipt_sha256:
+        raise DamageError(f"`{path}` does not have the digest that {MANIFEST} gives")
+    of = parse_json(text, path)
+    _check_versions(of, path)
+    found = (of.get("rank"), of.get("file"), of.get("size"), of.get("plan_sha256"))
+    if found != (rank, rank_file(rank), entry.size, manifest.plan_sha256):
+        raise FormatError(f"`{path}` is not the receipt of rank {rank} of this checkpoint")
+    extents: dict[Any, Extent] = {}
+    for each in as_list(of.get("boxes"), f"`{path}`: boxes"):
+        box = as_object(each, f"`{path}`: a box")
+        name = as_text(box.get("path"), f"`{path}`: path")
+        what = f"`{path}`: box of `{name}`"
+        extent = Extent(
+            as_int(box.get("file_offset"), f"{what}: file_offset", high=entry.size),
+            as_int(box.get("bytes"), f"{what}: bytes", high=entry.size),
+            as_shape(box.get("shape"), f"{what}: shape"),
+            as_digest(box.get("sha256"), f"{what}: sha256"),
+        )
+        if extent.file_offset + extent.bytes > entry.size:
+            raise FormatError(f"{what} ends past the end of the file")
+        key = (name, as_shape(box.get("offset"), f"{what}: offset", low=0))
+        if key in extents:
+            raise FormatError(f"{what} is there twice")
+        extents[key] = extent
+    return extents
+
+
+def parse_partitions(text: bytes, path: str, manifest: Manifest) -> dict[str, Any]:
+    """From ``plan.json``: path → for each dimension the mesh axes that cut it."""
+    if hashlib.sha256(text).hexdigest() != manifest.plan_sha256:
+        raise DamageError(f"`{path}` is not the plan of this checkpoint")
+    partitions: dict[str, Any] = {}
+    for each in as_list(parse_json(text, path).get("tensors"), f"`{path}`: tensors"):
+        tensor = as_object(each, f"`{path}`: a tensor")
+        name = as_text(tensor.get("path"), f"`{path}`: a path")
+        spec = as_list(tensor.get("partition_spec"), f"`{path}`: partition_spec of `{name}`")
+        cut = tuple(
+            tuple(as_text(axis, f"`{path}`: an axis") for axis in as_list(axes, f"`{path}`: axes"))
+            for axes in spec
+        )
+        info = manifest.tensors.get(name)
+        if info is None or len(cut) != len(info.global_shape):
+            raise FormatError(f"`{path}`: partition_spec of `{name}` does not fit {MANIFEST}")
+        if not {axis for axes in cut for axis in axes} <= set(manifest.mesh.axes):
+            raise FormatError(f"`{path}`: partition_spec of `{name}` has an axis that no mesh has")
+        partitions[name] = cut
+    if len(partitions) != len(manifest.tensors):
+        raise FormatError(f"`{path}` has not the tensors of {MANIFEST}")
+    return partitions

@@ -1,0 +1,267 @@
+"""Checkpoints into JAX: sharded arrays, nested dicts for Flax, pytrees for Equinox.
+
+    import shardinit
+
+    arrays = shardinit.jax.load("DIR", shardings)                # {path: jax.Array}
+    params = shardinit.jax.load("DIR", shardings, nested=True)   # {"model": {"norm": …}}
+    model = shardinit.jax.fill(skeleton, "DIR", shardings)       # any pytree
+
+Every array is made by ``jax.make_array_from_callback``: a process reads the slices of
+its own devices, and each slice once. A sharding has to divide a tensor evenly, as JAX
+demands; how the checkpoint is cut does not matter.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+try:
+    import jax
+except ImportError as error:
+    raise ImportError('shardinit.jax needs JAX: pip install "jax[cpu]"') from error
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+
+from ._checkpoint import Checkpoint
+from ._errors import MismatchError
+from ._manifest import TensorInfo
+
+__all__ = ["fill", "load", "nest", "path_of", "shardings_of"]
+
+_Folder = str | os.PathLike[str] | Checkpoint
+Shardings = Sharding | Mapping[str, Any] | Callable[[TensorInfo], Sharding] | None
+
+
+def load(
+    checkpoint: _Folder,
+    shardings: Shardings = None,
+    *,
+    keys: Iterable[str] | None = None,
+    nested: bool = False,
+    verify: bool = False,
+) -> dict[str, Any]:
+    """Reads tensors as global arrays.
+
+    Args:
+        checkpoint: a folder, or a checkpoint that is open.
+        shardings: one ``Sharding`` for all; or a dict from path (or nested, as `nest`
+            makes it) to ``Sharding``, with exactly the paths that are loaded; or a function
+            of a `TensorInfo`, such as `shardings_of` returns. None is the first local device.
+        keys: the paths to read; None is all.
+        nested: return dicts in dicts, one level for each part of a path, as Flax has them.
+        verify: check the digests of all boxes that are touched.
+
+    Returns:
+        Path → ``jax.Array`` of the stored dtype and the global shape.
+
+    Raises:
+        MismatchError: paths of `keys` or `shardings` that the checkpoint does not have,
+            paths without a sharding, shardings that do not divide a tensor, and 64-bit
+            tensors while ``jax_enable_x64`` is off; it names them all.
+        NotACheckpointError, FormatError, DamageError: as `Checkpoint.read`.
+    """
+    opened = _as_checkpoint(checkpoint)
+    wanted = list(opened.tensors) if keys is None else list(keys)
+    missing = [path for path in wanted if path not in opened.tensors]
+    unexpected: list[str] = []
+    if isinstance(shardings, Mapping):
+        flat = _flatten(shardings)
+        unexpected = [path for path in wanted if path not in flat and path not in missing]
+        missing += [path for path in flat if path not in opened.tensors and path not in missing]
+        chosen = flat
+    else:
+        chosen = {p: _choose(shardings, opened.info(p)) for p in wanted if p not in missing}
+    mismatching = {
+        path: why
+        for path in wanted
+        if path in chosen and path in opened.tensors
+        if (why := _mismatch(opened.info(path), chosen[path]))
+    }
+    if missing or unexpected or mismatching:
+        hint = "give every tensor a sharding, or name those to load in `keys`" if unexpected else ""
+        raise MismatchError(
+            f"cannot load `{opened.folder}`", missing, unexpected, mismatching, hint
+        )
+    arrays = {path: _array(opened, path, chosen[path], verify) for path in wanted}
+    return nest(arrays) if nested else arrays
+
+
+def fill(
+    tree: Any,
+    checkpoint: _Folder,
+    shardings: Shardings = None,
+    *,
+    rename: Callable[[str], str] | None = None,
+    strict: bool = True,
+    verify: bool = False,
+) -> Any:
+    """Fills a pytree, such as an Equinox model or a Flax NNX state.
+
+        skeleton = eqx.filter_eval_shape(Model, key)
+        model = shardinit.jax.fill(skeleton, "DIR", shardings)
+
+    Args:
+        tree: leaves with a shape and a dtype (``jax.ShapeDtypeStruct`` or arrays) are
+            replaced; others stay as they are.
+        checkpoint: a folder, or a checkpoint that is open.
+        shardings: as for `load`. None takes the leaf's own sharding, if it has one.
+        rename: a leaf's name, as `path_of` makes it, → its path in the checkpoint.
+        strict: that the checkpoint has more tensors is an error.
+        verify: check the digests of all boxes that are touched.
+
+    Returns:
+        A tree of the same structure, its arrays as `load` returns them.
+
+    Raises:
+        MismatchError: tensors are missing, unexpected, or have another shape or dtype; it
+            names them all.
+        NotACheckpointError, FormatError, DamageError: as `Checkpoint.read`.
+    """
+    opened = _as_checkpoint(checkpoint)
+    flat = _flatten(shardings) if isinstance(shardings, Mapping) else None
+    leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+    paths: list[str | None] = []
+    chosen: dict[str, Any] = {}
+    missing: list[str] = []
+    mismatching: dict[str, str] = {}
+    for keys, leaf in leaves:
+        if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+            paths.append(None)
+            continue
+        path = path_of(keys)
+        path = rename(path) if rename else path
+        paths.append(path)
+        if path not in opened.tensors:
+            missing.append(path)
+            continue
+        info = opened.info(path)
+        if flat is not None:
+            if path not in flat:
+                mismatching[path] = "has no sharding"
+                continue
+            chosen[path] = flat[path]
+        elif shardings is None and getattr(leaf, "sharding", None) is not None:
+            chosen[path] = leaf.sharding
+        else:
+            chosen[path] = _choose(shardings, info)
+        why = _mismatch(info, chosen[path])
+        if tuple(leaf.shape) != info.global_shape:
+            why = f"shape {list(info.global_shape)} in the checkpoint, {list(leaf.shape)} here"
+        elif np.dtype(leaf.dtype) != info.numpy_dtype:
+            why = why or f"dtype {info.dtype} in the checkpoint, {leaf.dtype} here"
+        if why:
+            mismatching[path] = why
+    unexpected = [path for path in opened.tensors if path not in set(paths)] if strict else []
+    if missing or unexpected or mismatching:
+        what = f"cannot load `{opened.folder}` into {type(tree).__name__}"
+        raise MismatchError(what, missing, unexpected, mismatching)
+    filled = [
+        leaf if path is None else _array(opened, path, chosen[path], verify)
+        for path, (_, leaf) in zip(paths, leaves, strict=True)
+    ]
+    return jax.tree_util.tree_unflatten(structure, filled)
+
+
+def shardings_of(checkpoint: _Folder, mesh: Mesh) -> dict[str, NamedSharding]:
+    """The checkpoint's own partition of every tensor, over a mesh with axes of these names.
+
+    The mesh may have other sizes than the checkpoint's, and more axes.
+
+    Raises:
+        MismatchError: partitions that name an axis which `mesh` does not have.
+        DamageError: ``plan.json`` is missing, or is another one.
+    """
+    opened = _as_checkpoint(checkpoint)
+    specs = {path: opened.partition_spec(path) for path in opened.tensors}
+    mismatching = {
+        path: f"is cut over the axis `{axis}`, which the mesh does not have"
+        for path, spec in specs.items()
+        for axes in spec
+        for axis in axes
+        if axis not in mesh.axis_names
+    }
+    if mismatching:
+        raise MismatchError(f"cannot shard `{opened.folder}`", mismatching=mismatching)
+    return {
+        path: NamedSharding(mesh, PartitionSpec(*(axes or None for axes in spec)))  # type: ignore[no-untyped-call]
+        for path, spec in specs.items()
+    }
+
+
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Dicts in dicts from paths: ``{"a.b": x}`` → ``{"a": {"b": x}}``."""
+    tree: dict[str, Any] = {}
+    for path, value in flat.items():
+        *parents, name = path.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = value
+    return tree
+
+
+def path_of(keys: Iterable[Any]) -> str:
+    """The path of a leaf from JAX's key path: attributes, keys and indices, joined by dots."""
+    parts = []
+    for key in keys:
+        for attribute in ("name", "key", "idx"):  # GetAttrKey; DictKey and others; SequenceKey.
+            if hasattr(key, attribute):
+                parts.append(str(getattr(key, attribute)))
+                break
+        else:
+            parts.append(str(key))
+    return ".".join(parts)
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            flat.update(_flatten(value, f"{prefix}{name}."))
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def _choose(shardings: Any, info: TensorInfo) -> Sharding:
+    if shardings is None:
+        return SingleDeviceSharding(jax.local_devices()[0])
+    if isinstance(shardings, Sharding):
+        return shardings
+    chosen: Sharding = shardings(info)
+    return chosen
+
+
+def _mismatch(info: TensorInfo, sharding: Any) -> str:
+    if not isinstance(sharding, Sharding):
+        return f"{type(sharding).__name__} is no sharding"
+    x64 = jax.config.read("jax_enable_x64")  # type: ignore[no-untyped-call]
+    if info.numpy_dtype.itemsize == 8 and not x64:
+        return f"is {info.dtype}, but jax_enable_x64 is off"
+    try:
+        sharding.shard_shape(info.global_shape)
+    except (ValueError, IndexError) as error:
+        return str(error).splitlines()[0]
+    return ""
+
+
+def _array(checkpoint: Checkpoint, path: str, sharding: Sharding, verify: bool) -> jax.Array:
+    info = checkpoint.info(path)
+    # Devices with the same slice share it: no byte is read twice.
+    seen: dict[Any, np.ndarray[Any, Any]] = {}
+
+    def read(index: tuple[slice, ...] | None) -> np.ndarray[Any, Any]:
+        slices = index or ()
+        key = tuple(part.indices(n) for part, n in zip(slices, info.global_shape, strict=True))
+        if key not in seen:
+            seen[key] = checkpoint.read(path, slices, verify=verify)
+        return seen[key]
+
+    return jax.make_array_from_callback(info.global_shape, sharding, read, dtype=info.numpy_dtype)
+
+
+def _as_checkpoint(checkpoint: _Folder) -> Checkpoint:
+    return checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)

@@ -1,0 +1,167 @@
+"""What the tests of the Python package share."""
+
+import hashlib
+import importlib
+import json
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+from support import ROOT, Ok
+
+PACKAGE = ROOT / "src/python"
+sys.path.insert(0, str(PACKAGE))
+
+# Every dtype, every number of dimensions, dimensions that leave ranks with nothing,
+# columns and rows that are cut, replicas.
+AWKWARD = """
+shardinit: 1
+name: awkward
+dtype: f32
+uneven: chunk
+mesh: {axes: {a: 2, b: 2}}
+rules:
+  - {x: a}
+  - {y: b}
+  - {xy: [b, a]}
+init:
+  n: {normal: {std: 0.5}}
+modules:
+  vector: {shape: [5], axes: [xy], init: n}
+  short: {shape: [3], axes: [xy], init: n, dtype: bf16}
+  matrix: {shape: [33, 17], axes: [x, y], init: n, dtype: f64}
+  columns: {shape: [7, 1025], axes: [null, xy], init: n, dtype: bf16}
+  wide: {shape: [5, 20000], axes: [x, y], init: n, dtype: bf16}
+  cube: {shape: [5, 6, 7], axes: [y, null, x], init: n, dtype: f16}
+  deep: {shape: [2, 3, 2, 3, 2], axes: [null, x, null, y, null], init: n}
+  whole: {shape: [1000], axes: [null], init: n, dtype: bf16}
+"""
+
+
+def Client(name):
+    """The package of that name, or a skip that says what was not tested."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        pytest.skip(f"not tested: {name} ({error})", allow_module_level=True)
+
+
+def Gen(spec, folder, *arguments):
+    """A checkpoint from a spec's text or file, in `folder`/out."""
+    if isinstance(spec, str):
+        path = pathlib.Path(folder) / "spec.yaml"
+        path.write_text(spec)
+        spec = path
+    out = pathlib.Path(folder) / "out"
+    Ok("gen", spec, "-o", out, *arguments)
+    return out
+
+
+def Bits(array):
+    array = np.asarray(array)
+    return array.view(f"<u{array.dtype.itemsize}")
+
+
+def Digest(data):
+    return hashlib.sha256(data).hexdigest()
+
+
+def WriteCheckpoint(folder, tensors, ranks):
+    """A checkpoint made by hand, for what shardinit itself does not write (yet).
+
+    `tensors`: path → (dtype name, array of words, [(rank, slices)]). The rank files
+    hold nothing but the boxes, since receipts suffice to read."""
+    folder = pathlib.Path(folder)
+    (folder / "ranks").mkdir(parents=True)
+    plan = json.dumps(
+        {
+            "tensors": [
+                {"path": p, "partition_spec": [[] for _ in words.shape]}
+                for p, (_, words, _) in tensors.items()
+            ]
+        }
+    ).encode()
+    (folder / "plan.json").write_bytes(plan)
+    files, boxes = [b"\x89HDF" for _ in range(ranks)], [[] for _ in range(ranks)]
+    listed = []
+    for path, (dtype, words, cuts) in tensors.items():
+        shards = []
+        for rank, slices in cuts:
+            data = np.array(words[slices])
+            offset = [s.start or 0 for s in slices]
+            shard = {
+                "rank": rank,
+                "offset": offset,
+                "shape": list(data.shape),
+                "sha256": Digest(data.tobytes()),
+            }
+            shards.append(shard)
+            boxes[rank].append(
+                {
+                    "path": path,
+                    "offset": offset,
+                    "shape": list(data.shape),
+                    "dataset": "/" + path.replace(".", "/"),
+                    "file_offset": len(files[rank]),
+                    "bytes": data.nbytes,
+                    "sha256": shard["sha256"],
+                }
+            )
+            files[rank] += data.tobytes()
+        listed.append(
+            {
+                "path": path,
+                "dtype": dtype,
+                "global_shape": list(words.shape),
+                "dataset": "/" + path.replace(".", "/"),
+                "shards": shards,
+            }
+        )
+    entries = []
+    for rank in range(ranks):
+        name = f"ranks/rank-{rank:05d}"
+        (folder / f"{name}.h5").write_bytes(files[rank])
+        receipt = json.dumps(
+            {
+                "format_version": 1,
+                "rank": rank,
+                "coordinate": [rank],
+                "file": f"{name}.h5",
+                "size": len(files[rank]),
+                "plan_sha256": Digest(plan),
+                "metadata_sha256": "0" * 64,
+                "boxes": boxes[rank],
+            }
+        ).encode()
+        (folder / f"{name}.json").write_bytes(receipt)
+        entries.append(
+            {
+                "rank": rank,
+                "file": f"{name}.h5",
+                "size": len(files[rank]),
+                "receipt": f"{name}.json",
+                "receipt_sha256": Digest(receipt),
+            }
+        )
+    (folder / "manifest.json").write_text(
+        json.dumps(
+            {
+                "format_version": 1,
+                "contract_version": 1,
+                "name": "handmade",
+                "engine": "philox4x32",
+                "seed": 0,
+                "mesh": {"axes": ["r"], "shape": [ranks]},
+                "world_size": ranks,
+                "replicas": "dedupe",
+                "parameters": sum(w.size for _, w, _ in tensors.values()),
+                "bytes": sum(w.nbytes for _, w, _ in tensors.values()),
+                "plan_sha256": Digest(plan),
+                "index": None,
+                "ranks": entries,
+                "tensors": listed,
+            }
+        )
+    )
+    return folder

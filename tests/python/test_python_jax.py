@@ -1,0 +1,259 @@
+"""Checkpoints into JAX on 8 devices: bit-equal, and each device reads its slice alone."""
+
+import os
+
+# Before JAX is imported, which looks at it once.
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import math
+
+import numpy as np
+import pytest
+
+from clients import AWKWARD, Bits, Client, Gen
+from support import TINY, Reassemble
+
+jax = Client("jax")
+
+import jax.numpy as jnp
+import shardinit
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+
+@pytest.fixture(scope="module", autouse=True)
+def eight_devices():
+    assert len(jax.devices()) == 8
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return Gen(TINY, tmp_path_factory.mktemp("tiny"))
+
+
+def Devices(*shape, names=("fsdp", "tensor")):
+    return Mesh(np.array(jax.devices()).reshape(shape), names[: len(shape)])
+
+
+def Equal(array, words):
+    assert array.shape == words.shape
+    for shard in array.addressable_shards:
+        assert np.array_equal(Bits(shard.data), words[shard.index])
+
+
+@pytest.mark.parametrize("shape", [(8, 1), (1, 8), (4, 2), (2, 4)], ids=str)
+def test_own_partition_on_other_meshes(tiny, shape):
+    wanted = Reassemble(tiny)
+    shardings = shardinit.jax.shardings_of(tiny, Devices(*shape))
+    arrays = shardinit.jax.load(tiny, shardings, verify=True)
+    assert set(arrays) == set(wanted)
+    for path, array in arrays.items():
+        assert array.dtype == jnp.bfloat16 and array.sharding == shardings[path]
+        Equal(array, wanted[path][1])
+    assert arrays["lm_head.weight"].sharding.spec == P(("tensor",), ("fsdp",))
+
+
+@pytest.mark.parametrize(
+    "spec", [P("fsdp"), P(None, "fsdp"), P(("fsdp", "tensor")), P("tensor", "fsdp"), P()], ids=str
+)
+def test_each_device_reads_its_slice_alone(tiny, spec, monkeypatch):
+    checkpoint = shardinit.open(tiny)
+    path, words = "lm_head.weight", Reassemble(tiny)["lm_head.weight"][1]
+    asked, plain = [], shardinit.Checkpoint.read
+
+    def Recording(self, path, slices=None, **options):
+        array = plain(self, path, slices, **options)
+        asked.append((slices, array.nbytes))
+        return array
+
+    monkeypatch.setattr(shardinit.Checkpoint, "read", Recording)
+    sharding = NamedSharding(Devices(4, 2), spec)
+    array = shardinit.jax.load(checkpoint, sharding, keys=[path])[path]
+    Equal(array, words)
+    slices = {str(index) for index in sharding.devices_indices_map(words.shape).values()}
+    shard = math.prod(sharding.shard_shape(words.shape)) * 2
+    # One read of each different slice, of its size and no more; replicas share it.
+    assert [size for _, size in asked] == [shard] * len(slices)
+    assert sum(size for _, size in asked) == words.nbytes
+    # By rows, that is what is read from the files too; short pieces of rows of these
+    # 256 bytes come with what lies between them, less than a page.
+    if len(spec) < 2:
+        assert checkpoint.bytes_read == words.nbytes
+    assert checkpoint.bytes_read <= words.nbytes * 4
+
+
+def test_every_dtype(tmp_path):
+    out = Gen(AWKWARD, tmp_path)
+    wanted = Reassemble(out)
+    with pytest.raises(shardinit.MismatchError) as caught:
+        shardinit.jax.load(out)
+    assert caught.value.mismatching == {"matrix": "is f64, but jax_enable_x64 is off"}
+    jax.config.update("jax_enable_x64", True)
+    try:
+        arrays = shardinit.jax.load(out)
+    finally:
+        jax.config.update("jax_enable_x64", False)
+    for path, array in arrays.items():
+        Equal(array, wanted[path][1])
+    assert {str(a.dtype) for a in arrays.values()} == {"float32", "float64", "float16", "bfloat16"}
+
+
+def test_nested_dicts_and_functions(tiny):
+    mesh = Devices(8, names=("x",))
+    tree = shardinit.jax.load(tiny, lambda info: NamedSharding(mesh, P("x")), nested=True)
+    Equal(
+        tree["model"]["layers"]["1"]["mlp"]["up_proj"]["weight"],
+        Reassemble(tiny)["model.layers.1.mlp.up_proj.weight"][1],
+    )
+    shardings = jax.tree.map(lambda a: a.sharding, tree)  # Nested ones will do too.
+    again = shardinit.jax.load(tiny, shardings, nested=True)
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), tree, again))
+
+
+def test_misfits_are_all_named(tiny):
+    mesh = Devices(8, names=("x",))
+    shardings = dict.fromkeys(shardinit.open(tiny).tensors, NamedSharding(mesh, P()))
+    del shardings["model.norm.weight"], shardings["lm_head.weight"]
+    shardings["model.layers.7.mlp.up_proj.weight"] = NamedSharding(mesh, P())
+    shardings["model.embed_tokens.weight"] = NamedSharding(mesh, P(None, None, "x"))
+    shardings["model.layers.0.input_layernorm.weight"] = "x"
+    with pytest.raises(shardinit.MismatchError) as caught:
+        shardinit.jax.load(tiny, shardings)
+    assert caught.value.missing == ["model.layers.7.mlp.up_proj.weight"]
+    assert caught.value.unexpected == ["model.norm.weight", "lm_head.weight"]
+    assert set(caught.value.mismatching) == {
+        "model.embed_tokens.weight",
+        "model.layers.0.input_layernorm.weight",
+    }
+    uneven = NamedSharding(Mesh(np.array(jax.devices()[:3]), ("x",)), P("x"))
+    with pytest.raises(shardinit.MismatchError, match="partitioned 3 times") as caught:
+        shardinit.jax.load(tiny, uneven)
+    assert len(caught.value.mismatching) == 17  # All but the four of 768 rows.
+    with pytest.raises(
+        shardinit.MismatchError, match="axis `tensor`, which the mesh does not have"
+    ):
+        shardinit.jax.shardings_of(tiny, Devices(8))
+    with pytest.raises(shardinit.MismatchError) as caught:
+        shardinit.jax.load(tiny, keys=["a", "lm_head.weight", "b"])
+    assert caught.value.missing == ["a", "b"]
+
+
+MLP = """
+shardinit: 1
+name: mlp
+dtype: f32
+mesh: {axes: {a: 2}}
+init: {n: {normal: {std: 0.1}}}
+modules:
+  layers:
+    repeat: {layer: 3}
+    weight: {shape: [16, 16], shard: [a], init: n}
+    bias: {shape: [16], init: zeros}
+"""
+
+
+def test_equinox(tmp_path):
+    eqx = Client("equinox")
+    out = Gen(MLP, tmp_path)
+    wanted = Reassemble(out)
+
+    def Model(key):
+        return eqx.nn.MLP(16, 16, 16, depth=2, key=key)
+
+    skeleton = eqx.filter_eval_shape(Model, jax.random.key(0))
+    mesh = Devices(8, names=("x",))
+    model = shardinit.jax.fill(skeleton, out, NamedSharding(mesh, P("x")))
+    for i, layer in enumerate(model.layers):
+        Equal(layer.weight, wanted[f"layers.{i}.weight"][1])
+        Equal(layer.bias, wanted[f"layers.{i}.bias"][1])
+        assert layer.weight.sharding.spec == P("x")
+    x = jnp.ones(16)
+    y = eqx.filter_jit(lambda model, x: model(x))(model, x)
+    for i in range(3):
+        x = wanted[f"layers.{i}.weight"][1].view("<f4") @ np.asarray(x)
+        x = np.maximum(x, 0) if i < 2 else x
+    assert np.allclose(y, x, atol=1e-5)
+
+    wrong = eqx.filter_eval_shape(
+        lambda key: eqx.nn.MLP(16, 8, 16, depth=3, key=key), jax.random.key(0)
+    )
+    with pytest.raises(shardinit.MismatchError) as caught:
+        shardinit.jax.fill(wrong, out)
+    assert caught.value.missing == ["layers.3.weight", "layers.3.bias"]
+    three = eqx.filter_eval_shape(
+        lambda key: eqx.nn.MLP(16, 8, 16, depth=1, key=key), jax.random.key(0)
+    )
+    three = jax.tree.map(
+        lambda s: (
+            jax.ShapeDtypeStruct(s.shape, jnp.bfloat16) if getattr(s, "shape", None) == (16,) else s
+        ),
+        three,
+    )
+    with pytest.raises(shardinit.MismatchError) as caught:
+        shardinit.jax.fill(three, out)
+    assert caught.value.unexpected == ["layers.2.weight", "layers.2.bias"]
+    assert caught.value.mismatching == {
+        "layers.0.bias": "dtype f32 in the checkpoint, bfloat16 here",
+        "layers.1.weight": "shape [16, 16] in the checkpoint, [8, 16] here",
+        "layers.1.bias": "shape [16] in the checkpoint, [8] here",
+    }
+
+
+FLAX = """
+shardinit: 1
+name: flax
+dtype: f32
+mesh: {axes: {a: 2}}
+init: {n: {normal: {std: 0.1}}}
+modules:
+  up.kernel: {shape: [16, 32], shard: [null, a], init: n}
+  up.bias: {shape: [32], init: zeros}
+  down.kernel: {shape: [32, 16], shard: [a], init: n}
+  down.bias: {shape: [16], init: zeros}
+"""
+
+
+def test_flax_linen(tmp_path):
+    linen = Client("flax.linen")
+
+    class Model(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            return linen.Dense(16, name="down")(linen.Dense(32, name="up")(x))
+
+    out = Gen(FLAX, tmp_path)
+    shapes = jax.eval_shape(Model().init, jax.random.key(0), jnp.ones(16))["params"]
+    shardings = shardinit.jax.shardings_of(out, Devices(8, names=("a",)))
+    params = shardinit.jax.load(out, shardings, nested=True)
+    assert jax.tree.map(lambda a: (a.shape, a.dtype), params) == jax.tree.map(
+        lambda s: (s.shape, s.dtype), shapes
+    )
+    wanted = {path: words.view("<f4") for path, (_, words) in Reassemble(out).items()}
+    y = Model().apply({"params": params}, jnp.ones(16))
+    assert np.allclose(y, np.ones(16) @ wanted["up.kernel"] @ wanted["down.kernel"], atol=1e-5)
+
+
+def test_flax_nnx(tmp_path):
+    nnx = Client("flax.nnx")
+
+    class Model(nnx.Module):
+        def __init__(self, rngs):
+            self.up = nnx.Linear(16, 32, rngs=rngs)
+            self.down = nnx.Linear(32, 16, rngs=rngs)
+
+        def __call__(self, x):
+            return self.down(self.up(x))
+
+    out = Gen(FLAX, tmp_path)
+    skeleton = nnx.eval_shape(lambda: Model(nnx.Rngs(0)))
+    graph, state = nnx.split(skeleton)
+    shardings = shardinit.jax.shardings_of(out, Devices(8, names=("a",)))
+    state = shardinit.jax.fill(
+        state, out, shardings, rename=lambda name: name.removesuffix(".value")
+    )
+    model = nnx.merge(graph, state)
+    wanted = {path: words.view("<f4") for path, (_, words) in Reassemble(out).items()}
+    assert np.allclose(
+        model(jnp.ones(16)), np.ones(16) @ wanted["up.kernel"] @ wanted["down.kernel"], atol=1e-5
+    )
+    assert model.up.kernel.get_value().sharding.spec == P(None, ("a",))

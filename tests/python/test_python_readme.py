@@ -1,0 +1,143 @@
+"""Every line of Python in the package's README runs, in a process of its own."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from clients import PACKAGE, Client, Gen
+from support import TINY
+
+BLOCKS = re.findall(
+    r"^#+ ([^\n]*)\n(.*?)(?=^#|\Z)", (PACKAGE / "README.md").read_text(), re.M | re.S
+)
+EXAMPLES = [
+    (title, code)
+    for title, text in BLOCKS
+    for code in re.findall(r"```python\n(.*?)```", text, re.S)
+]
+
+TORCH = """
+import os, torch
+from torch import nn
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(16, 32)
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lm_head = nn.Linear(16, 64, bias=False)
+        self.layers = nn.ModuleList([Layer(), Layer()])
+"""
+GLOO = """
+os.environ.update(GLOO_SOCKET_IFNAME="lo")
+torch.distributed.init_process_group("gloo", init_method=f"file://{DIR}.rendezvous", rank=0, world_size=1)
+mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+"""
+JAX = """
+import os
+os.environ.update(JAX_PLATFORMS="cpu", XLA_FLAGS="--xla_force_host_platform_device_count=4")
+import jax, numpy, shardinit
+devices = numpy.array(jax.devices()).reshape(2, 2)
+mesh = jax.sharding.Mesh(devices, ("fsdp", "tensor"))
+shardings = shardinit.jax.shardings_of(DIR, mesh)
+"""
+LOADED = (
+    "for path, (_, words) in __import__('support').Reassemble(DIR).items():\n"
+    "    held = model.state_dict()[path]\n"
+    "    held = held.full_tensor() if hasattr(held, 'full_tensor') else held\n"
+    "    bits = torch.int32 if words.itemsize == 4 else torch.int16\n"
+    "    assert (held.view(bits).numpy().view(words.dtype) == words).all(), path\n"
+)
+MODEL = """
+shardinit: 1
+name: model
+dtype: f32
+mesh: {axes: {fsdp: 2, tensor: 2}}
+init: {n: {normal: {std: 0.1}}}
+modules:
+  lm_head.weight: {shape: [64, 16], shard: [fsdp, tensor], init: n}
+  layers:
+    repeat: {layer: 2}
+    up.weight: {shape: [32, 16], shard: [tensor], init: n}
+    up.bias: {shape: [32], init: zeros}
+"""
+DENSE = """
+shardinit: 1
+name: dense
+dtype: f32
+mesh: {axes: {fsdp: 2, tensor: 2}}
+modules:
+  kernel: {shape: [16, 32], shard: [fsdp, tensor], init: {normal: {std: 1}}}
+  bias: {shape: [32], init: zeros}
+"""
+LINEAR = DENSE.replace("kernel: {shape: [16, 32]", "weight: {shape: [32, 16]")
+
+# Title in the README → packages, spec, lines before, lines after.
+CASES = {
+    "NumPy": ([], TINY, "", "assert rows.shape == (1024, 256) and (checked == 1).all()"),
+    "PyTorch": (["torch"], MODEL, TORCH + "model = Model()\n", LOADED),
+    "A model on `meta`": (["torch"], MODEL, TORCH, LOADED),
+    "Transformers": (
+        ["torch", "transformers"],
+        TINY,
+        "from transformers import LlamaConfig\nconfig = LlamaConfig(hidden_size=256, "
+        "intermediate_size=768, num_hidden_layers=2, num_attention_heads=8, head_dim=32, "
+        "num_key_value_heads=4, vocab_size=8192, tie_word_embeddings=False)\n",
+        LOADED,
+    ),
+    "FSDP2 and DTensor": (
+        ["torch"],
+        MODEL,
+        TORCH + GLOO,
+        LOADED + "assert torch.equal(weight.full_tensor(), model.lm_head.weight.full_tensor())",
+    ),
+    "torch.distributed.checkpoint": (["torch"], MODEL, TORCH + GLOO + "model = Model()\n", LOADED),
+    "JAX": (["jax"], TINY, JAX, "assert (arrays['model.norm.weight'] == 1).all()"),
+    "Flax": (
+        ["jax", "flax"],
+        DENSE,
+        JAX + "from flax import linen\nx = jax.numpy.ones(16)\nmodel = linen.Dense(32)\n",
+        "assert numpy.allclose(logits, numpy.asarray(params['kernel']).sum(0), atol=1e-4)",
+    ),
+    "Equinox": (
+        ["jax", "equinox"],
+        LINEAR,
+        JAX + "import equinox\nModel = lambda key: equinox.nn.Linear(16, 32, key=key)\n",
+        "assert model.weight.sharding.mesh == mesh and model.weight.shape == (32, 16)",
+    ),
+}
+
+
+def test_every_example_has_a_case():
+    assert list(CASES) == list(dict.fromkeys(title for title, _ in EXAMPLES))
+
+
+@pytest.mark.parametrize("title", CASES)
+def test_example(title, tmp_path):
+    packages, spec, before, after = CASES[title]
+    for package in packages:
+        Client(package)
+    out = Gen(spec, tmp_path)
+    examples = "\n".join(code for t, code in EXAMPLES if t == title)
+    code = f"DIR = {str(out)!r}\n{before}\n{examples}\n{after}\n"
+    here = os.path.dirname(os.path.abspath(__file__))
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": f"{PACKAGE}:{here}"},
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_table_names_what_there_is():
+    """Each line of the table leads to a heading, with the lines that it names."""
+    readme = (PACKAGE / "README.md").read_text()
+    anchors = {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title, _ in BLOCKS}
+    rows = re.findall(r"^\| .* \| \[.*\]\(#(.*)\) \|$", readme, re.M)
+    assert len(rows) == 9 and set(rows) <= anchors

@@ -1,0 +1,481 @@
+"""Checkpoints into PyTorch: state dicts, models on `meta`, FSDP2, DTensors on other meshes, DCP."""
+
+import itertools
+import json
+import math
+import os
+
+import numpy as np
+import pytest
+
+from clients import Bits, Client, Gen, WriteCheckpoint
+from support import TINY, Reassemble
+
+torch = Client("torch")
+
+import shardinit
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.placement_types import Partial, _StridedShard
+
+MODEL = """
+shardinit: 1
+name: toy
+dtype: f32
+uneven: chunk
+mesh: {axes: {a: 2, b: 2}}
+rules: [{x: a}, {y: b}]
+init: {n: {normal: {std: 0.1}}}
+modules:
+  embed.weight: {shape: [50, 24], axes: [x, y], init: n}
+  layers:
+    repeat: {layer: 2}
+    up.weight: {shape: [40, 24], axes: [y, x], init: n}
+    up.bias: {shape: [40], axes: [x], init: n}
+    down.weight: {shape: [24, 40], axes: [x, y], init: n}
+    scale: {shape: [24], axes: [y], init: n}
+  head.weight: {shape: [50, 24], axes: [y, x], init: n}
+"""
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(24, 40)
+        self.down = nn.Linear(40, 24, bias=False)
+        self.register_buffer("scale", torch.ones(24))
+
+    def forward(self, x):
+        return x + self.scale * self.down(torch.relu(self.up(x)))
+
+
+class Toy(nn.Module):
+    def __init__(self, tied=False):
+        super().__init__()
+        self.embed = nn.Embedding(50, 24)
+        self.layers = nn.ModuleList([Layer(), Layer()])
+        self.head = nn.Linear(24, 50, bias=False)
+        if tied:
+            self.head.weight = self.embed.weight
+
+    def forward(self, x):
+        x = self.embed(x)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def OnMeta(*arguments, **options):
+    with torch.device("meta"):
+        return Toy(*arguments, **options)
+
+
+def Words(tensor):
+    tensor = tensor.detach().contiguous()
+    return (
+        tensor.view(
+            {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+        )
+        .numpy()
+        .view(f"<u{tensor.element_size()}")
+    )
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    return Gen(MODEL, tmp_path_factory.mktemp("toy"))
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return Gen(TINY, tmp_path_factory.mktemp("tiny"))
+
+
+# ---- Whole tensors.
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16"])
+def test_state_dict_is_bit_exact(dtype, tmp_path):
+    out = Gen(MODEL.replace("dtype: f32", f"dtype: {dtype}"), tmp_path, "--mesh", "a=3,b=2")
+    wanted = Reassemble(out)
+    state = shardinit.torch.load_state_dict(out, verify=True)
+    assert list(state) == list(shardinit.open(out).tensors)
+    for path, tensor in state.items():
+        assert (
+            tensor.dtype
+            == {
+                "f32": torch.float32,
+                "f64": torch.float64,
+                "f16": torch.float16,
+                "bf16": torch.bfloat16,
+            }[dtype]
+        )
+        assert tensor.is_contiguous() and np.array_equal(Words(tensor), wanted[path][1])
+    assert list(shardinit.torch.load_state_dict(out, ["head.weight"])) == ["head.weight"]
+    Toy().to(state["head.weight"].dtype).load_state_dict(state)  # PyTorch finds nothing amiss.
+
+
+def test_fp8_and_bool(tmp_path):
+    words = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    whole = [(0, (slice(0, 16), slice(0, 16)))]
+    out = WriteCheckpoint(
+        tmp_path / "out",
+        {
+            "a": ("f8e4m3fn", words, whole),
+            "b": ("f8e5m2", words, whole),
+            "c": ("bool", words % 2, whole),
+        },
+        1,
+    )
+    state = shardinit.torch.load_state_dict(out)
+    assert [t.dtype for t in state.values()] == [torch.float8_e4m3fn, torch.float8_e5m2, torch.bool]
+    assert np.array_equal(Words(state["a"]), words) and np.array_equal(Words(state["b"]), words)
+    assert state["a"].float()[7, 14] == 448  # 0x7e, which HDF5's conversion makes a NaN.
+
+
+def test_missing_keys_are_all_named(toy):
+    with pytest.raises(shardinit.MismatchError) as caught:
+        shardinit.torch.load_state_dict(toy, ["nope", "head.weight", "layers.9.scale"])
+    assert caught.value.missing == ["nope", "layers.9.scale"]
+
+
+# ---- Models in one process.
+
+
+@pytest.mark.parametrize("meta", [True, False])
+def test_into_a_model(toy, meta):
+    wanted = Reassemble(toy)
+    model = OnMeta() if meta else Toy()
+    places = {} if meta else {n: t.data_ptr() for n, t in model.state_dict().items()}
+    model.head.weight.requires_grad_(False)
+    assert shardinit.torch.load_into(model, toy, verify=True) == ([], [])
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        assert np.array_equal(Words(tensor), wanted[name][1])
+        assert places.get(name, tensor.data_ptr()) == tensor.data_ptr()
+        assert tensor.requires_grad == (not name.endswith("scale") and name != "head.weight")
+        assert isinstance(tensor, nn.Parameter) == (not name.endswith("scale"))
+    model(torch.arange(8)).sum().backward()
+
+
+def test_tied_parameters(toy, tmp_path):
+    for model in (OnMeta(tied=True), Toy(tied=True)):
+        with pytest.raises(shardinit.MismatchError, match="head.weight: is tied to `embed.weight`"):
+            shardinit.torch.load_into(model, toy)
+    one = Gen("\n".join(line for line in MODEL.split("\n") if "head" not in line), tmp_path)
+    for model in (OnMeta(tied=True), Toy(tied=True)):
+        shardinit.torch.load_into(model, one)
+        assert model.head.weight is model.embed.weight
+        assert np.array_equal(Words(model.head.weight), Reassemble(one)["embed.weight"][1])
+    (tmp_path / "two").mkdir()
+    two = Gen(
+        MODEL.replace("[x, y], init: n}\n  layers", "[x, y], init: ones}\n  layers").replace(
+            "[50, 24], axes: [y, x], init: n", "[50, 24], axes: [y, x], init: ones"
+        ),
+        tmp_path / "two",
+    )
+    shardinit.torch.load_into(OnMeta(tied=True), two)  # Cut otherwise, but equal.
+
+
+def test_every_misfit_is_named_and_nothing_is_changed(toy):
+    model = Toy()
+    model.embed = nn.Embedding(51, 24)
+    model.layers[0].up = nn.Linear(24, 40, bias=False)
+    model.layers[1].down.to(torch.float64)
+    model.extra = nn.Linear(2, 2)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises(shardinit.MismatchError) as caught:
+        shardinit.torch.load_into(model, toy)
+    error = caught.value
+    assert error.missing == ["extra.weight", "extra.bias"]
+    assert error.unexpected == ["layers.0.up.bias"]
+    assert error.mismatching == {
+        "embed.weight": "shape [50, 24] in the checkpoint, [51, 24] here",
+        "layers.1.down.weight": "dtype f32 in the checkpoint, torch.float64 here",
+    }
+    assert all(path in str(error) for path in ("extra.bias", "layers.0.up.bias", "embed.weight"))
+    assert all(torch.equal(before[n], t) for n, t in model.state_dict().items())
+    with pytest.raises(shardinit.MismatchError):
+        shardinit.torch.load_into(model, toy, strict=False)  # Shapes have to fit all the same.
+    model.embed = nn.Embedding(50, 24)
+    result = shardinit.torch.load_into(model, toy, strict=False, cast=True)
+    assert result == (["extra.weight", "extra.bias"], ["layers.0.up.bias"])
+    assert np.array_equal(
+        Bits(model.layers[1].down.weight.detach().numpy().astype("<f4")),
+        Reassemble(toy)["layers.1.down.weight"][1],
+    )
+
+
+def test_prefix_and_rename(toy):
+    wanted = Reassemble(toy)
+    layer = Layer()
+    shardinit.torch.load_into(layer, toy, prefix="layers.1.")
+    assert np.array_equal(Words(layer.up.bias), wanted["layers.1.up.bias"][1])
+    wrapped = nn.Sequential(Toy())
+    shardinit.torch.load_into(wrapped, toy, rename=lambda name: name.removeprefix("0."))
+    assert np.array_equal(Words(wrapped[0].layers[1].scale), wanted["layers.1.scale"][1])
+
+
+def test_buffers_that_no_checkpoint_holds(toy):
+    model = OnMeta()
+    model.register_buffer("table", torch.empty(3, device="meta"), persistent=False)
+    with pytest.raises(
+        shardinit.MismatchError, match=r"(?s)table.*hint: .*`table` on a real device"
+    ):
+        shardinit.torch.load_into(model, toy)
+    assert model.head.weight.is_meta
+    assert shardinit.torch.load_into(model, toy, strict=False).missing_keys == ["table"]
+    assert model.table.is_meta and not model.head.weight.is_meta  # Never memory with nothing in it.
+
+
+def test_transformers_llama(tiny):
+    transformers = Client("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=256,
+        intermediate_size=768,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        head_dim=32,
+        vocab_size=8192,
+        tie_word_embeddings=False,
+    )
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
+    model.model.rotary_emb = type(model.model.rotary_emb)(config)  # Its buffers are computed.
+    assert shardinit.torch.load_into(model, tiny) == ([], [])
+    wanted = Reassemble(tiny)
+    assert set(model.state_dict()) == set(wanted)
+    for name, tensor in model.state_dict().items():
+        assert np.array_equal(Words(tensor), wanted[name][1])
+    tokens = torch.randint(0, 8192, (4, 128), generator=torch.Generator().manual_seed(0))
+    loss = model(tokens, labels=tokens).loss
+    assert abs(loss.item() - math.log(8192)) < 0.1
+    loss.backward()
+    # The model that PyTorch makes itself takes the same state dict, all keys matched.
+    other = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
+    other.model.rotary_emb = model.model.rotary_emb
+    other.load_state_dict(shardinit.torch.load_state_dict(tiny), strict=True)
+    assert torch.equal(other(tokens).logits, model(tokens).logits)
+
+
+# ---- Where the boxes of a DTensor lie.
+
+
+def Placements(dimensions):
+    yield Replicate()
+    for d in range(dimensions):
+        yield Shard(d)
+        for factor in (2, 3):
+            yield _StridedShard(d, split_factor=factor)
+
+
+def test_local_boxes_are_where_torch_cuts():
+    from shardinit.torch import _local_boxes
+
+    count = 0
+    for shape in ((7,), (10, 3), (5, 4), (12, 12)):
+        whole = torch.arange(math.prod(shape)).reshape(shape)
+        for mesh in ((2,), (3,), (2, 2), (3, 2), (2, 5)):
+            for placements in itertools.product(Placements(len(shape)), repeat=len(mesh)):
+                for coordinate in itertools.product(*map(range, mesh)):
+                    part = whole
+                    for size, at, placement in zip(mesh, coordinate, placements, strict=True):
+                        if not isinstance(placement, Replicate):
+                            part = placement._split_tensor(
+                                part, size, with_padding=False, contiguous=True
+                            )[0][at]
+                    local_shape, boxes = _local_boxes(shape, mesh, coordinate, placements)
+                    assert local_shape == tuple(part.shape), (shape, mesh, placements, coordinate)
+                    local = torch.full(local_shape, -1)
+                    for there, here in boxes:
+                        local[here] = whole[there]
+                    assert torch.equal(local, part), (shape, mesh, placements, coordinate)
+                    count += 1
+    assert count > 1000
+    # Known: FSDP2 over tensor parallel, 8 rows on a mesh of 2 by 2.
+    rows = [
+        _local_boxes((8,), (2, 2), c, (_StridedShard(0, split_factor=2), Shard(0)))[1][0][0][
+            0
+        ].start
+        for c in itertools.product(range(2), range(2))
+    ]
+    assert rows == [0, 4, 2, 6]
+
+
+def test_partial_is_refused(tmp_path):
+    from shardinit.torch import _local_boxes
+
+    with pytest.raises(TypeError, match="Partial"):
+        _local_boxes((8,), (2,), (0,), (Partial(),))
+
+
+# ---- Several processes.
+
+
+def Enter(rank, world, folder, work, arguments):
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world
+    )
+    try:
+        work(*arguments)
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def Spawn(world, folder, work, *arguments):
+    torch.multiprocessing.spawn(Enter, (world, str(folder), work, arguments), nprocs=world)
+
+
+def Whole(folder):
+    return {
+        path: torch.from_numpy(words.view({2: "<i2", 4: "<i4"}[words.itemsize]))
+        for path, (_, words) in Reassemble(folder).items()
+    }
+
+
+def LocalsAreEqual(dtensors, whole):
+    """Every local shard has the bits that PyTorch's own distribute_tensor puts there."""
+    for path, dtensor in dtensors.items():
+        local = dtensor.to_local()
+        expected = distribute_tensor(
+            whole[path], dtensor.device_mesh, dtensor.placements, src_data_rank=None
+        ).to_local()
+        assert local.shape == expected.shape, path
+        assert np.array_equal(Words(local), Words(expected)), (path, dtensor.placements)
+
+
+def LoadOnMeshes(folders):
+    meshes = [
+        (
+            init_device_mesh("cpu", (4,), mesh_dim_names=("x",)),
+            [(Shard(0),), (Shard(1),), (Replicate(),)],
+        ),
+        (
+            init_device_mesh("cpu", (2, 2), mesh_dim_names=("x", "y")),
+            [
+                (Shard(0), Shard(1)),
+                (Shard(1), Shard(0)),
+                (Shard(0), Shard(0)),
+                (Replicate(), Shard(1)),
+                (Shard(1), Replicate()),
+                (_StridedShard(0, split_factor=2), Shard(0)),
+            ],
+        ),
+    ]
+    for folder in folders:
+        whole = Whole(folder)
+        checkpoint = shardinit.open(folder)
+        for mesh, all_placements in meshes:
+            for placements in all_placements:
+                state, direct = {}, {}
+                for path, info in checkpoint.tensors.items():
+                    fit = [
+                        p if getattr(p, "dim", 0) < len(info.global_shape) else Replicate()
+                        for p in placements
+                    ]
+                    fit = [
+                        Shard(0) if isinstance(p, _StridedShard) and info.global_shape[0] % 4 else p
+                        for p in fit
+                    ]
+                    direct[path] = shardinit.torch.load_dtensor(checkpoint, path, mesh, fit)
+                    empty = torch.full_like(direct[path].to_local(), float("nan"))
+                    state[path] = DTensor.from_local(
+                        empty,
+                        mesh,
+                        fit,
+                        run_check=False,
+                        shape=direct[path].shape,
+                        stride=direct[path].stride(),
+                    )
+                LocalsAreEqual(direct, whole)
+                dcp.load(state, storage_reader=shardinit.torch.StorageReader(folder, verify=True))
+                LocalsAreEqual(state, whole)
+    # Only its own part: a quarter of the rows, where the checkpoint is cut by rows too.
+    reader = shardinit.open(folders[0])
+    mesh = meshes[0][0]
+    local = shardinit.torch.load_dtensor(reader, "lm_head.weight", mesh, [Shard(0)]).to_local()
+    assert reader.bytes_read == local.numel() * 2 == reader.info("lm_head.weight").nbytes // 4
+
+
+def test_dcp_and_dtensors_on_other_meshes(tiny, tmp_path):
+    other = Gen(TINY, tmp_path, "--mesh", "fsdp=3,tensor=1", "--set", "name=other")
+    Spawn(4, tmp_path, LoadOnMeshes, [str(tiny), str(other)])
+
+
+def TrainSharded(folder):
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    whole = Whole(folder)
+    tokens = torch.arange(16).reshape(2, 8)
+    reference = Toy()
+    shardinit.torch.load_into(reference, folder)
+    wanted = nn.functional.cross_entropy(reference(tokens).flatten(0, 1), tokens.flatten()).item()
+    line = init_device_mesh("cpu", (4,), mesh_dim_names=("dp",))
+    square = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    for mesh, meta in ((line, True), (line, False), (square, True)):
+        model = OnMeta() if meta else Toy()
+        for layer in model.layers:
+            if mesh is square:
+                parallelize_module(
+                    layer, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()}
+                )
+            fully_shard(layer, mesh=mesh["dp"])
+        fully_shard(model, mesh=mesh["dp"])
+        checkpoint = shardinit.open(folder)
+        shardinit.torch.load_into(model, checkpoint)
+        assert checkpoint.bytes_read < 0.9 * checkpoint.bytes
+        sharded = {n: p for n, p in model.named_parameters() if isinstance(p, DTensor)}
+        assert len(sharded) == 8
+        if mesh is square:
+            assert any(
+                isinstance(p, _StridedShard) for p in sharded["layers.0.up.weight"].placements
+            )
+        LocalsAreEqual(sharded, whole)
+        for name, buffer in model.named_buffers():
+            assert np.array_equal(Words(buffer), Words(whole[name]))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        assert abs(loss.item() - wanted) < 1e-4  # The model of one process, as one step.
+        loss.backward()
+        optimizer.step()
+        after = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        assert after.item() < loss.item()
+        # Then through DCP, with the names of a train state.
+        state = {"model": model.state_dict()}
+        dcp.load(state, storage_reader=shardinit.torch.StorageReader(folder, prefix="model."))
+        LocalsAreEqual({n: p for n, p in state["model"].items() if isinstance(p, DTensor)}, whole)
+
+
+def test_fsdp2_of_a_meta_model(toy, tmp_path):
+    Spawn(4, tmp_path, TrainSharded, str(toy))
+
+
+def test_dcp_in_one_process(toy, tmp_path):
+    state = {name: torch.zeros_like(tensor) for name, tensor in Toy().state_dict().items()}
+    dcp.load(state, storage_reader=shardinit.torch.StorageReader(toy), no_dist=True)
+    wanted = Reassemble(toy)
+    assert all(np.array_equal(Words(t), wanted[n][1]) for n, t in state.items())
+    with pytest.raises(dcp.CheckpointException, match="nope"):
+        dcp.load(
+            {"nope": torch.zeros(3)},
+            storage_reader=shardinit.torch.StorageReader(toy),
+            no_dist=True,
+        )
+    assert shardinit.torch.StorageReader.validate_checkpoint_id(toy)
+    assert not shardinit.torch.StorageReader.validate_checkpoint_id(tmp_path)
+    manifest = json.loads((toy / "manifest.json").read_text())
+    metadata = shardinit.torch.StorageReader(toy).read_metadata()
+    assert {n: tuple(m.size) for n, m in metadata.state_dict_metadata.items()} == {
+        t["path"]: tuple(t["global_shape"]) for t in manifest["tensors"]
+    }
