@@ -29,6 +29,8 @@ struct TruncatedNormal {  // low and high in standard deviations from the mean.
 using Distribution = std::variant<Constant, Uniform, Normal, TruncatedNormal>;
 
 // Whether elements differ, and so need a stream of random words of their own.
-inline bool IsRandom(const Distribution& d) { return !std::holds_alternative<Constant>(d); }
+inline bool IsRandom(const Distribution& d) {
+  return !std::holds_alternative<Constant>(d);
+}
 
 }  // namespace shardinit
