@@ -59,7 +59,8 @@ UnitTests() {
 
 Venv() {
   [ -x build/venv/bin/python ] || python3 -m venv build/venv || return
-  build/venv/bin/python -m pip install --disable-pip-version-check -r tests/requirements.txt
+  build/venv/bin/python -m pip install --disable-pip-version-check \
+    -r tests/requirements.txt -r tests/requirements-clients.txt
 }
 
 InstallPackages $build_packages $test_packages $python_packages

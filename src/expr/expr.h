@@ -32,6 +32,9 @@ Span SpanOf(const Expr& expr);
 // The text that was parsed, as the user wrote it.
 const std::string& TextOf(const Expr& expr);
 
+// Whether it is a name and nothing else: one that may stand for a word.
+bool IsName(const Expr& expr);
+
 // The names an expression may use.
 class Scope {
  public:

@@ -319,4 +319,9 @@ Span SpanOf(const Expr& expr) { return expr.span; }
 
 const std::string& TextOf(const Expr& expr) { return expr.text; }
 
+bool IsName(const Expr& expr) {
+  return expr.steps.size() == 1 && expr.steps[0].op == Step::Op::kName &&
+         expr.steps[0].length == expr.text.size();
+}
+
 }  // namespace shardinit

@@ -109,6 +109,7 @@ class Builder {
       graph_.engine = spec_.engine->value;
     }
     if (spec_.replicas && spec_.replicas->value == "full") graph_.replicas = Replicas::kFull;
+    fans_ = OrderOf(spec_.fans);
     BindMesh();
     BindRules();
     BindInits();
@@ -216,6 +217,13 @@ class Builder {
   }
 
   void Expand(const ModuleSpec& module, const std::string& path, int64_t copies) {
+    const auto around = fans_;
+    if (module.fans) fans_ = OrderOf(module.fans);
+    ExpandModule(module, path, copies);
+    fans_ = around;
+  }
+
+  void ExpandModule(const ModuleSpec& module, const std::string& path, int64_t copies) {
     if (!module.repeat) {
       ExpandMembers(module, path, copies);
       return;
@@ -334,6 +342,99 @@ class Builder {
     return true;
   }
 
+  // Fans.
+
+  static std::optional<FanOrder> OrderOf(const std::optional<Located<std::string>>& fans) {
+    if (!fans) return {};
+    return fans->value == "out_in" ? FanOrder::kOutIn : FanOrder::kInOut;
+  }
+
+  // What the spec says of a tensor's dimensions; none if that is wrong.
+  std::optional<FanSource> BindFans(const TensorSpec& spec, const Tensor& tensor) {
+    FanSource source{.order = spec.fans ? OrderOf(spec.fans) : fans_, .axes = {}, .batch = {}};
+    if (!spec.in_axis && !spec.out_axis && !spec.batch_axis) return source;
+    struct Use {
+      std::string_view key;
+      const std::optional<DimensionList>& list;
+      std::vector<size_t> dimensions;
+    };
+    Use uses[] = {{"in_axis", spec.in_axis, {}},
+                  {"out_axis", spec.out_axis, {}},
+                  {"batch_axis", spec.batch_axis, {}}};
+    std::vector<std::string_view> taken(tensor.shape.size());
+    for (Use& use : uses) {
+      if (!use.list) continue;
+      for (const DimensionRef& ref : use.list->value) {
+        const auto d = FindDimension(spec, tensor, use.key, ref);
+        if (!d) return {};
+        if (!taken[*d].empty()) {
+          diagnostics_.Error(ref.span, taken[*d] == use.key
+                                           ? fmt::format("dimension {} is twice in `{}`", *d, use.key)
+                                           : fmt::format("dimension {} is in `{}` and in `{}`", *d,
+                                                         taken[*d], use.key));
+          return {};
+        }
+        taken[*d] = use.key;
+        use.dimensions.push_back(*d);
+      }
+    }
+    source.batch = uses[2].dimensions;
+    if (!spec.in_axis && !spec.out_axis) return source;
+    if (!spec.in_axis || !spec.out_axis) {
+      // A single dimension that is left is the other one.
+      Use& given = spec.in_axis ? uses[0] : uses[1];
+      Use& other = spec.in_axis ? uses[1] : uses[0];
+      for (size_t d = 0; d < taken.size(); ++d) {
+        if (taken[d].empty()) other.dimensions.push_back(d);
+      }
+      if (other.dimensions.size() > 1) {
+        diagnostics_.Error(given.list->span,
+                           fmt::format("`{}` leaves dimensions {}, and some of them may be the "
+                                       "receptive field",
+                                       given.key, fmt::join(other.dimensions, ", ")),
+                           fmt::format("write `{}` too", other.key));
+        return {};
+      }
+    }
+    source.axes = {uses[0].dimensions, uses[1].dimensions};
+    return source;
+  }
+
+  std::optional<size_t> FindDimension(const TensorSpec& spec, const Tensor& tensor,
+                                      std::string_view key, const DimensionRef& ref) {
+    const int64_t rank = std::ssize(tensor.shape);
+    if (const auto* position = std::get_if<int64_t>(&ref.value)) {
+      if (*position >= -rank && *position < rank) {
+        return static_cast<size_t>(*position < 0 ? *position + rank : *position);
+      }
+      diagnostics_.Error(ref.span,
+                         fmt::format("`{}` is {}, but the tensor has {} dimension{}", key, *position,
+                                     rank, rank == 1 ? "" : "s"),
+                         rank == 0 ? "" : fmt::format("from {} to {}", -rank, rank - 1));
+      return {};
+    }
+    const auto& name = std::get<std::string>(ref.value);
+    std::vector<std::string> known;
+    std::optional<size_t> found;
+    for (size_t d = 0; spec.axes && d < spec.axes->value.size(); ++d) {
+      known.push_back(spec.axes->value[d].value);
+      if (known.back() != name) continue;
+      if (found) {
+        diagnostics_.Error(ref.span,
+                           fmt::format("dimensions {} and {} both have the name `{}`", *found, d, name),
+                           fmt::format("write a position, such as `{}: {}`", key, d));
+        return {};
+      }
+      found = d;
+    }
+    if (found) return found;
+    std::erase(known, "");
+    diagnostics_.Error(ref.span, fmt::format("the tensor has no axis `{}`", name),
+                       known.empty() ? "write a position, such as `-1` for the last dimension"
+                                     : DidYouMean(name, known));
+    return {};
+  }
+
   void BindInit(const TensorSpec& spec, Span span, Tensor* tensor) {
     if (!spec.init) {
       diagnostics_.Error(span, fmt::format("tensor `{}` has no `init`", tensor->path));
@@ -361,8 +462,11 @@ class Builder {
       init = it->second;
     }
     if (bad_inits_.count(init) != 0) return;
+    const auto source = BindFans(spec, *tensor);
+    if (!source) return;
+    const Fans fans(tensor->shape, *source, init->name.value, spec.init->name.span);
     const size_t before = diagnostics_.all().size();
-    if (const auto distribution = Lower(*init)) tensor->distribution = *distribution;
+    if (const auto distribution = Lower(*init, fans)) tensor->distribution = *distribution;
     const double largest = LargestMagnitude(tensor->distribution);
     if (const DTypeInfo& info = InfoOf(tensor->dtype); largest > LargestOf(tensor->dtype)) {
       diagnostics_.Error(init->name.span,
@@ -370,7 +474,7 @@ class Builder {
                                      info.name, LargestOf(tensor->dtype)),
                          "choose a larger dtype or smaller parameters");
     }
-    if (diagnostics_.all().size() != before) bad_inits_.insert(init);
+    if (diagnostics_.all().size() != before && !fans.reported()) bad_inits_.insert(init);
   }
 
   // A named initializer that many tensors use is wrong once.
@@ -379,12 +483,14 @@ class Builder {
     if (bad_inits_.insert(init).second) report();
   }
 
-  std::optional<Distribution> Lower(const InitSpec& init) {
+  std::optional<Distribution> Lower(const InitSpec& init, const Fans& fans) {
     const Initializer* initializer = FindInitializer(init.name.value);
     if (initializer == nullptr) {
       std::vector<std::string> known = InitializerNames();
       for (const auto& named : spec_.inits) known.push_back(named.name.value);
-      Unknown("initializer", init.name, known);
+      const std::string hint = DidYouMean(init.name.value, known);
+      diagnostics_.Error(init.name.span, fmt::format("unknown initializer `{}`", init.name.value),
+                         hint.empty() ? "shardinit-spec(5) lists the initializers" : hint);
       return {};
     }
     std::vector<Argument> arguments;
@@ -393,12 +499,13 @@ class Builder {
       const auto it = std::find_if(init.arguments.begin(), init.arguments.end(),
                                    [&](const auto& a) { return a.name.value == parameter.name; });
       if (it != init.arguments.end()) {
-        const auto value =
-            it->value ? EvaluateNumber(*it->value, names_, diagnostics_) : std::optional<double>();
-        complete &= value.has_value();
-        arguments.push_back({value.value_or(0), it->value ? SpanOf(*it->value) : it->name.span});
-      } else if (parameter.default_value) {
-        arguments.push_back({*parameter.default_value, init.name.span});
+        const auto argument = it->value ? BindArgument(parameter, *it->value) : std::nullopt;
+        complete &= argument.has_value();
+        arguments.push_back(argument.value_or(Argument{}));
+      } else if (const auto* number = std::get_if<double>(&parameter.default_value)) {
+        arguments.push_back({*number, init.name.span});
+      } else if (const auto* word = std::get_if<std::string_view>(&parameter.default_value)) {
+        arguments.push_back({0, init.name.span, *word});
       } else {
         diagnostics_.Error(init.name.span,
                            fmt::format("`{}` needs `{}`", init.name.value, parameter.name),
@@ -416,7 +523,40 @@ class Builder {
       complete = false;
     }
     if (!complete) return {};
-    return initializer->lower(arguments, diagnostics_);
+    return initializer->lower(arguments, fans, diagnostics_);
+  }
+
+  // A number, or a word of those that the parameter knows. Words come first,
+  // and a variable that is called like one of them would be ambiguous.
+  std::optional<Argument> BindArgument(const Parameter& parameter, const Expr& expr) {
+    const std::string& text = TextOf(expr);
+    const Span span = SpanOf(expr);
+    const auto word = std::find(parameter.words.begin(), parameter.words.end(), text);
+    if (word != parameter.words.end()) {
+      if (!parameter.number || !names_.Has(text)) return Argument{0, span, *word};
+      diagnostics_.Error(span,
+                         fmt::format("`{}` is a word that `{}` takes, and a variable too", text,
+                                     parameter.name),
+                         fmt::format("give the variable another name, or write `1 * {}` for its value",
+                                     text));
+      return {};
+    }
+    if (!parameter.number || (!parameter.words.empty() && IsName(expr) && !names_.Has(text))) {
+      std::vector<std::string> known(parameter.words.begin(), parameter.words.end());
+      if (parameter.number) {
+        for (const auto& name : names_.Names()) known.push_back(name);
+      }
+      diagnostics_.Error(span,
+                         parameter.number
+                             ? fmt::format("`{}` must be a number or a known word, not `{}`",
+                                           parameter.name, text)
+                             : fmt::format("unknown {} `{}`", parameter.name, text),
+                         DidYouMean(text, known));
+      return {};
+    }
+    const auto value = EvaluateNumber(expr, names_, diagnostics_);
+    if (!value) return {};
+    return Argument{*value, span};
   }
 
   void BindSharding(const TensorSpec& spec, Tensor* tensor) {
@@ -484,6 +624,7 @@ class Builder {
   SpecScope names_;
   InitGraph graph_;
   std::vector<Span> places_;  // Of graph_.tensors.
+  std::optional<FanOrder> fans_;  // Of the module at hand.
   std::vector<Rule> rules_;
   std::vector<std::string> logical_;                // Names that rules know.
   std::unordered_set<std::string> seen_logical_;    // Names that tensors have.

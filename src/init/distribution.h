@@ -33,6 +33,8 @@ using Distribution = std::variant<Constant, Uniform, Normal, TruncatedNormal>;
 double LargestMagnitude(const Distribution& distribution);
 
 // Whether elements differ, and so need a stream of random words of their own.
-inline bool IsRandom(const Distribution& d) { return !std::holds_alternative<Constant>(d); }
+inline bool IsRandom(const Distribution& d) {
+  return !std::holds_alternative<Constant>(d);
+}
 
 }  // namespace shardinit

@@ -6,10 +6,12 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "base/diagnostics.h"
 #include "init/distribution.h"
+#include "init/fans.h"
 
 namespace shardinit {
 
@@ -17,12 +19,16 @@ namespace shardinit {
 // follow from these.
 struct Parameter {
   std::string_view name;
-  std::optional<double> default_value;  // None: the spec must give it.
+  // A number or one of `words`. None: the spec must give it.
+  std::variant<std::monostate, double, std::string_view> default_value;
+  std::span<const std::string_view> words = {};  // That it may be.
+  bool number = words.empty();                   // Whether it may be a number.
 };
 
 struct Argument {
   double value;
   Span span;  // Where the user wrote it, or the initializer's name.
+  std::string_view word = {};  // One of the parameter's; empty: a number.
 };
 using Arguments = std::span<const Argument>;  // In the order of `parameters`.
 
@@ -30,7 +36,8 @@ struct Initializer {
   std::string_view name;
   std::span<const Parameter> parameters;
   // Reports arguments that make no distribution, and then returns nothing.
-  std::optional<Distribution> (*lower)(Arguments arguments, Diagnostics& diagnostics);
+  std::optional<Distribution> (*lower)(Arguments arguments, const Fans& fans,
+                                       Diagnostics& diagnostics);
 };
 
 std::span<const Initializer* const> Initializers();
@@ -39,8 +46,19 @@ std::vector<std::string> InitializerNames();
 
 // Shared by the initializers that scale a random number: magnitudes for which
 // every intermediate value of the samplers is a normal f32 number.
-bool CheckMagnitude(std::string_view name, const Argument& argument, Diagnostics& diagnostics);
-// As above, and not negative.
-bool CheckStd(const Argument& argument, Diagnostics& diagnostics);
+bool CheckMagnitude(std::string_view name, const Argument& argument,
+                    Diagnostics& diagnostics);
+bool CheckNotNegative(std::string_view name, const Argument& argument,
+                      Diagnostics& diagnostics);
+// Both.
+bool CheckScale(std::string_view name, const Argument& argument,
+                Diagnostics& diagnostics);
+
+// Around 0. `cause` is the argument that decides the scale.
+std::optional<Distribution> NormalOf(double std, Span cause,
+                                     Diagnostics& diagnostics);
+// On [-bound, bound); a bound of 0 leaves zeros.
+std::optional<Distribution> UniformOf(double bound, Span cause,
+                                      Diagnostics& diagnostics);
 
 }  // namespace shardinit

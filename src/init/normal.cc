@@ -4,17 +4,36 @@ namespace shardinit {
 namespace {
 
 constexpr Parameter kMeanStd[] = {{"mean", 0.0}, {"std", {}}};
+constexpr Parameter kMeanStddev[] = {{"mean", 0.0}, {"stddev", 0.05}};
+
+std::optional<Distribution> Lower(std::string_view name, Arguments a,
+                                  Diagnostics& diagnostics) {
+  const bool mean = CheckMagnitude("mean", a[0], diagnostics);
+  if (!CheckScale(name, a[1], diagnostics) || !mean) return {};
+  return Normal{a[0].value, a[1].value};
+}
 
 }  // namespace
 
+// torch.nn.init.normal_ has a default std of 1, jax.nn.initializers.normal one
+// of 0.01, so here there is none.
 extern const Initializer kNormal = {
     .name = "normal",
     .parameters = kMeanStd,
-    .lower = [](Arguments a, Diagnostics& diagnostics) -> std::optional<Distribution> {
-      const bool mean = CheckMagnitude("mean", a[0], diagnostics);
-      if (!CheckStd(a[1], diagnostics) || !mean) return {};
-      return Normal{a[0].value, a[1].value};
-    },
+    .lower =
+        [](Arguments a, const Fans&, Diagnostics& diagnostics) {
+          return Lower("std", a, diagnostics);
+        },
+};
+
+// keras.initializers.RandomNormal.
+extern const Initializer kRandomNormal = {
+    .name = "random_normal",
+    .parameters = kMeanStddev,
+    .lower =
+        [](Arguments a, const Fans&, Diagnostics& diagnostics) {
+          return Lower("stddev", a, diagnostics);
+        },
 };
 
 }  // namespace shardinit

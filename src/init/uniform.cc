@@ -6,29 +6,55 @@ namespace shardinit {
 namespace {
 
 constexpr Parameter kBounds[] = {{"low", {}}, {"high", {}}};
+constexpr Parameter kKerasBounds[] = {{"minval", -0.05}, {"maxval", 0.05}};
+
+std::optional<Distribution> Lower(const Parameter* parameters, Arguments a,
+                                  Diagnostics& diagnostics) {
+  const std::string_view low = parameters[0].name, high = parameters[1].name;
+  if (!CheckMagnitude(low, a[0], diagnostics) ||
+      !CheckMagnitude(high, a[1], diagnostics)) {
+    return {};
+  }
+  // The values are f32, so the bounds must differ there.
+  const auto least = static_cast<float>(a[0].value);
+  const auto most = static_cast<float>(a[1].value);
+  if (!(least < most)) {
+    diagnostics.Error(
+        a[1].span,
+        fmt::format("`{}` is {}, but must be above `{}`, which is {}", high,
+                    a[1].value, low, a[0].value),
+        "for equal values use `{constant: {value: …}}`");
+    return {};
+  }
+  const double span = static_cast<double>(most) - static_cast<double>(least);
+  if (!CheckMagnitude(fmt::format("{} - {}", high, low), {span, a[1].span},
+                      diagnostics)) {
+    return {};
+  }
+  return Uniform{a[0].value, a[1].value};
+}
 
 }  // namespace
 
+// torch.nn.init.uniform_ draws from [0, 1) by default,
+// jax.nn.initializers.uniform from [0, 0.01), so here there is no default.
 extern const Initializer kUniform = {
     .name = "uniform",
     .parameters = kBounds,
-    .lower = [](Arguments a, Diagnostics& diagnostics) -> std::optional<Distribution> {
-      if (!CheckMagnitude("low", a[0], diagnostics) || !CheckMagnitude("high", a[1], diagnostics)) {
-        return {};
-      }
-      // The values are f32, so the bounds must differ there.
-      if (!(static_cast<float>(a[0].value) < static_cast<float>(a[1].value))) {
-        diagnostics.Error(a[1].span,
-                          fmt::format("`high` is {}, but must be above `low`, which is {}", a[1].value,
-                                      a[0].value),
-                          "for equal values use `{constant: {value: …}}`");
-        return {};
-      }
-      const double span = static_cast<double>(static_cast<float>(a[1].value)) -
-                          static_cast<double>(static_cast<float>(a[0].value));
-      if (!CheckMagnitude("high - low", {span, a[1].span}, diagnostics)) return {};
-      return Uniform{a[0].value, a[1].value};
-    },
+    .lower =
+        [](Arguments a, const Fans&, Diagnostics& diagnostics) {
+          return Lower(kBounds, a, diagnostics);
+        },
+};
+
+// keras.initializers.RandomUniform.
+extern const Initializer kRandomUniform = {
+    .name = "random_uniform",
+    .parameters = kKerasBounds,
+    .lower =
+        [](Arguments a, const Fans&, Diagnostics& diagnostics) {
+          return Lower(kKerasBounds, a, diagnostics);
+        },
 };
 
 }  // namespace shardinit

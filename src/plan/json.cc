@@ -59,10 +59,11 @@ Distribution ReadDistribution(const json& init, const std::string& path) {
   if (initializer == nullptr) Refuse(path, "an unknown initializer");
   std::vector<Argument> arguments;
   for (const Parameter& parameter : initializer->parameters) {
+    if (!parameter.number) Refuse(path, "an initializer that is no distribution");
     arguments.push_back({init.begin().value().at(std::string(parameter.name)), {}});
   }
   Diagnostics diagnostics;
-  const auto distribution = initializer->lower(arguments, diagnostics);
+  const auto distribution = initializer->lower(arguments, Fans(), diagnostics);
   if (!distribution) Refuse(path, diagnostics.all().front().message);
   return *distribution;
 }

@@ -16,7 +16,7 @@ namespace {
 
 // Keys that a spec need not have: everything else must exist to be set.
 constexpr std::string_view kDefaulted[] = {"seed", "dtype", "engine", "uneven",
-                                           "replicas"};
+                                           "replicas", "fans"};
 
 Span PlaceIn(const Source& source, size_t begin, size_t length) {
   return {&source, 1, static_cast<uint32_t>(begin + 1),

@@ -17,6 +17,7 @@ namespace shardinit {
 namespace {
 
 const std::vector<std::string> kUnevenPolicies = {"error", "chunk"};
+const std::vector<std::string> kFanOrders = {"out_in", "in_out"};
 const std::vector<std::string> kReplicaPolicies = {"dedupe", "full"};
 
 // A plain scalar that YAML reads as something other than text.
@@ -158,6 +159,9 @@ class SpecParser {
   void ReadReplicas(const Node::Entry& entry, ModelSpec& model) {
     model.replicas = ReadChoice(entry, kReplicaPolicies);
   }
+  void ReadFans(const Node::Entry& entry, ModelSpec& model) {
+    model.fans = ReadChoice(entry, kFanOrders);
+  }
 
   void ReadVars(const Node::Entry& entry, ModelSpec& model) {
     model.vars = ReadExprs(entry, "variable");
@@ -220,6 +224,10 @@ class SpecParser {
         ReadRepeat(item, module);
         continue;
       }
+      if (item.key->text == "fans") {
+        module.fans = ReadChoice(item, kFanOrders);
+        continue;
+      }
       has_members = true;
       if (CheckPath(*item.key, prefix, diagnostics_))
         ReadMember(item, prefix + item.key->text.size() + 1, module);
@@ -243,6 +251,7 @@ class SpecParser {
               fmt::format("tensor {}", Quote(item.key->text)), kTensorKeys,
               tensor);
       CheckRank(tensor);
+      CheckFans(tensor);
       module.members.push_back({Text(*item.key), std::move(tensor)});
     } else {
       auto child = std::make_unique<ModuleSpec>();
@@ -252,13 +261,15 @@ class SpecParser {
   }
 
   // What has a shape is a tensor. So is what has a tensor's key with a value
-  // that no module's member has: its shape was forgotten.
+  // that no module's member has: its shape was forgotten. `fans` may be a
+  // module's.
   static bool IsTensor(const Node& map) {
     if (map.Find("shape") != nullptr) return true;
     return std::any_of(kTensorKeys.begin(), kTensorKeys.end(),
                        [&](const Key<TensorSpec>& key) {
                          const Node* value = map.Find(key.name);
-                         return value != nullptr && !value->IsMap();
+                         return value != nullptr && !value->IsMap() &&
+                                key.name != "fans";
                        });
   }
 
@@ -328,6 +339,68 @@ class SpecParser {
   void ReadKey(const Node::Entry& entry, TensorSpec& tensor) {
     if (IsText(entry) && CheckKey(*entry.value, diagnostics_))
       tensor.key = Text(*entry.value);
+  }
+
+  void ReadTensorFans(const Node::Entry& entry, TensorSpec& tensor) {
+    tensor.fans = ReadChoice(entry, kFanOrders);
+  }
+  void ReadInAxis(const Node::Entry& entry, TensorSpec& tensor) {
+    tensor.in_axis = ReadDimensions(entry);
+  }
+  void ReadOutAxis(const Node::Entry& entry, TensorSpec& tensor) {
+    tensor.out_axis = ReadDimensions(entry);
+  }
+  void ReadBatchAxis(const Node::Entry& entry, TensorSpec& tensor) {
+    tensor.batch_axis = ReadDimensions(entry);
+  }
+
+  // `embed`, `-2` or a list of such.
+  std::optional<DimensionList> ReadDimensions(const Node::Entry& entry) {
+    DimensionList list = {{}, entry.value->span};
+    if (!entry.value->IsSequence()) {
+      if (const auto dimension = ReadDimension(entry, *entry.value)) {
+        list.value.push_back(*dimension);
+        return list;
+      }
+      return std::nullopt;
+    }
+    for (const Node::Entry& item : entry.value->entries) {
+      const auto dimension = ReadDimension(entry, *item.value);
+      if (!dimension) return std::nullopt;
+      list.value.push_back(*dimension);
+    }
+    return list;
+  }
+
+  std::optional<DimensionRef> ReadDimension(const Node::Entry& entry,
+                                            const Node& node) {
+    // Neither `01`, which some read as octal, nor what 64 bits do not hold.
+    int64_t position = 0;
+    if (IsNumber(node)) {
+      std::from_chars(node.text.data(), node.text.data() + node.text.size(),
+                      position);
+    }
+    if (!node.IsScalar() || IsBoolean(node) ||
+        (IsNumber(node) && fmt::format("{}", position) != node.text)) {
+      Error(node,
+            fmt::format("{} must name a dimension, not {}",
+                        Quote(entry.key->text), Describe(node)),
+            "write a name of the tensor's `axes` or a position, such as `-2` "
+            "for the last but one");
+      return std::nullopt;
+    }
+    if (IsNumber(node)) return DimensionRef{position, node.span};
+    if (!CheckIdentifier(node, "logical axis", diagnostics_))
+      return std::nullopt;
+    return DimensionRef{std::string(node.text), node.span};
+  }
+
+  void CheckFans(const TensorSpec& tensor) {
+    if (!tensor.fans || !(tensor.in_axis || tensor.out_axis)) return;
+    ErrorAt(tensor.fans->span,
+            fmt::format("a tensor with `{}` has no use for `fans`",
+                        tensor.in_axis ? "in_axis" : "out_axis"),
+            "remove one of the two");
   }
 
   void CheckRank(const TensorSpec& tensor) {
@@ -551,6 +624,7 @@ const std::vector<SpecParser::Key<ModelSpec>> SpecParser::kModelKeys = {
     {"init", false, &SpecParser::ReadInits},
     {"uneven", false, &SpecParser::ReadUneven},
     {"replicas", false, &SpecParser::ReadReplicas},
+    {"fans", false, &SpecParser::ReadFans},
     {"include", false, &SpecParser::ReadVersion},  // Merged by LoadTree.
     {"modules", true, &SpecParser::ReadModules},
 };
@@ -567,6 +641,10 @@ const std::vector<SpecParser::Key<TensorSpec>> SpecParser::kTensorKeys = {
     {"shard", false, &SpecParser::ReadShard},
     {"uneven", false, &SpecParser::ReadTensorUneven},
     {"key", false, &SpecParser::ReadKey},
+    {"fans", false, &SpecParser::ReadTensorFans},
+    {"in_axis", false, &SpecParser::ReadInAxis},
+    {"out_axis", false, &SpecParser::ReadOutAxis},
+    {"batch_axis", false, &SpecParser::ReadBatchAxis},
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 // knows its place; no expression is evaluated and no name is looked up yet.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +29,11 @@ struct InitSpec {
 // Mesh axes that cut one dimension, first is major; empty: not cut (`null`).
 using AxisList = Located<std::vector<Located<std::string>>>;
 
+// A dimension of a tensor: the name of its logical axis, or its position,
+// counted from the end where that is negative.
+using DimensionRef = Located<std::variant<std::string, int64_t>>;
+using DimensionList = Located<std::vector<DimensionRef>>;
+
 struct TensorSpec {
   Span span;  // Of the tensor's key.
   std::vector<ExprPtr> shape;
@@ -39,7 +45,9 @@ struct TensorSpec {
   // The explicit PartitionSpec; may be shorter than the rank.
   std::optional<Located<std::vector<AxisList>>> shard;
   std::optional<Located<std::string>> uneven;
-  std::optional<Located<std::string>> key;  // Drawn under this path instead.
+  std::optional<Located<std::string>> key;   // Drawn under this path instead.
+  std::optional<Located<std::string>> fans;  // `out_in` or `in_out`.
+  std::optional<DimensionList> in_axis, out_axis, batch_axis;
 };
 
 struct ModuleSpec;
@@ -50,6 +58,7 @@ struct ModuleSpec {
   // `repeat: {layer: layers}`: members stand under <0>, <1>, … and may use
   // `layer`.
   std::optional<Named<ExprPtr>> repeat;
+  std::optional<Located<std::string>> fans;  // Of members that say nothing.
   std::vector<Named<ModuleMember>> members;  // Names may hold dots.
 };
 
@@ -67,7 +76,8 @@ struct ModelSpec {
   std::optional<Located<std::string>> engine;
   std::optional<Located<std::string>> uneven;  // `error` (default) or `chunk`.
   std::optional<Located<std::string>>
-      replicas;  // `dedupe` (default) or `full`.
+      replicas;                              // `dedupe` (default) or `full`.
+  std::optional<Located<std::string>> fans;  // Absent: no order is assumed.
   std::vector<Named<ExprPtr>> vars;
   std::vector<Named<ExprPtr>> mesh;  // Axes in order: row-major, last fastest.
   bool has_rules = false;

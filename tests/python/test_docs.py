@@ -419,18 +419,26 @@ def test_dtypes(offered):
 
 
 def test_initializers(offered):
-    names = offered(tensor=f"init: {{{NONSENSE}: {{}}}}")
+    # More than a message lists.
+    names = {name for path in (ROOT / "src/init").glob("*.cc")
+             for name in re.findall(r'^    \.name = "(\w+)"', path.read_text(), re.M)}
     object_form, = [s for s in SPEC["definitions"]["initializer"]["anyOf"] if "properties" in s]
     assert names == set(object_form["properties"])
     assert InSpecPage(names) and all(f"`{name}`" in README for name in names)
     for name, schema in object_form["properties"].items():
         if schema["properties"]:
-            given = "".join(f"{p}: 1, " for p in schema["required"])
+            given = "".join(f"{p}: 1, " for p in schema.get("required", []))
             parameters = offered(tensor=f"init: {{{name}: {{{given}{NONSENSE}: 1}}}}")
-            assert parameters == set(schema["properties"])
+            assert parameters == set(schema["properties"]) and InSpecPage(parameters)
+            for parameter, value in schema["properties"].items():
+                options = [value, *value.get("anyOf", [])]
+                words = {word for option in options for word in option.get("enum", [])}
+                if words:
+                    assert offered(tensor=f"init: {{{name}: {{{parameter}: {NONSENSE}}}}}") == words
+                    assert InSpecPage(words)
 
 
-@pytest.mark.parametrize("key", ["engine", "uneven", "replicas"])
+@pytest.mark.parametrize("key", ["engine", "uneven", "replicas", "fans"])
 def test_choices(key, offered):
     names = offered(top=f"{key}: {NONSENSE}\n")
     assert names == Enumeration(SPEC["properties"][key])

@@ -54,6 +54,15 @@ VALID = {
     "normal": BODY + "{shape: [4], init: {normal: {mean: 1, std: 2}}}\n",
     "truncated_normal": BODY + "{shape: [4], init: {truncated_normal: {std: 2, low: -3, high: 3}}}\n",
     "trunc_normal": BODY + "{shape: [4], init: {trunc_normal: {std: 1, a: -2, b: 2}}}\n",
+    "fans": HEAD + "fans: in_out\nmodules:\n  fans: out_in\n  w: {shape: [2, 3], init: he_normal, fans: out_in}\n"
+                   "  v: {shape: [2, 3, 4], init: lecun_uniform, batch_axis: 0}\n",
+    "fans by axes": BODY + "{shape: [2, 3, 4], init: glorot_normal, axes: [l, i, o], in_axis: i, out_axis: [-1], "
+                           "batch_axis: 0}\n",
+    "words": BODY + "{shape: [3, 3], init: {kaiming_normal: {mode: fan_out, nonlinearity: relu}}}\n",
+    "words of variance_scaling": BODY + "{shape: [3, 3], init: {variance_scaling: "
+                                        "{scale: 2, mode: fan_geo_avg, distribution: uniform}}}\n",
+    "gain by number": BODY + "{shape: [3, 3], init: {xavier_normal: {gain: 2 / 3}}}\n",
+    "gain by nonlinearity": BODY + "{shape: [3, 3], init: {xavier_normal: {gain: tanh}}}\n",
     "zeros without arguments": BODY + "{shape: [4], init: {zeros: {}}}\n",
     "text that YAML 1.1 takes for a boolean": HEAD.replace("name: x", "name: no") + "modules: {w: {shape: [], init: ones}}\n",
 }
@@ -107,6 +116,14 @@ INVALID = {
     "missing parameter": BODY + "{shape: [4], init: {normal: {mean: 1}}}\n",
     "arguments are a number": BODY + "{shape: [4], init: {constant: 1}}\n",
     "zeros with an argument": BODY + "{shape: [4], init: {zeros: {value: 1}}}\n",
+    "unknown fans": HEAD + "fans: out-in\nmodules: {w: {shape: [], init: zeros}}\n",
+    "fans twice": BODY + "{shape: [2, 3], init: he_normal, fans: out_in, in_axis: 0}\n",
+    "fans are a map": HEAD + "modules: {fans: {w: {shape: [], init: zeros}}, w: {shape: [], init: zeros}}\n",
+    "a module has only fans": HEAD + "modules: {m: {repeat: {i: 2}, fans: out_in}}\n",
+    "dimension is a fraction": BODY + "{shape: [2, 3], init: he_normal, in_axis: 0.5}\n",
+    "dimension is boolean": BODY + "{shape: [2, 3], init: he_normal, in_axis: true}\n",
+    "unknown mode": BODY + "{shape: [3, 3], init: {kaiming_normal: {mode: fan_avg}}}\n",
+    "distribution is a number": BODY + "{shape: [3, 3], init: {variance_scaling: {distribution: 1}}}\n",
     "path with an empty part": HEAD + "modules: {a..b: {shape: [], init: zeros}}\n",
     "path with a slash": HEAD + "modules: {a/b: {shape: [], init: zeros}}\n",
     "path with a space": HEAD + "modules: {a b: {shape: [], init: zeros}}\n",

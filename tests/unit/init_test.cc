@@ -38,8 +38,11 @@ std::string Mistake(const std::string& init, const std::string& marked) {
 
 TEST(Initializers, AreTheseInThisOrder) {
   EXPECT_EQ(InitializerNames(),
-            (std::vector<std::string>{"zeros", "ones", "constant", "uniform", "normal",
-                                      "truncated_normal", "trunc_normal"}));
+            (std::vector<std::string>{
+                "zeros", "ones", "constant", "uniform", "random_uniform", "normal", "random_normal",
+                "truncated_normal", "trunc_normal", "xavier_uniform", "xavier_normal",
+                "kaiming_uniform", "kaiming_normal", "variance_scaling", "glorot_uniform",
+                "glorot_normal", "he_uniform", "he_normal", "lecun_uniform", "lecun_normal"}));
   EXPECT_EQ(FindInitializer("none"), nullptr);
   EXPECT_EQ(FindInitializer("normal")->name, "normal");
 }
@@ -177,18 +180,30 @@ TEST(Initializers, WhatTheyAcceptCanBeDrawn) {
   const double values[] = {0,     -0.0,  1,     -1,     0.02,    2,       -2,     8,     -8,    8.5,
                            1e-24, 1e-25, 1e-30, 1e30,   -1e30,   1.2e30,  1e31,   1e300, 1e-300, 9,
                            -9,    100,   -100,  1e6,    -1e6,    1.0009,  7.9999, 1e39,  -1e39, 5e-324};
+  const Shape shape = {3, 5};
+  const FanSource source{.order = FanOrder::kOutIn, .axes = {}, .batch = {}};
   for (const Initializer* initializer : Initializers()) {
-    const size_t n = initializer->parameters.size();
+    // Every value and word that each parameter may have.
+    std::vector<std::vector<Argument>> choices;
+    for (const Parameter& parameter : initializer->parameters) {
+      auto& list = choices.emplace_back();
+      for (const auto word : parameter.words) list.push_back({0, {}, word});
+      if (!parameter.number) continue;
+      for (const double value : values) list.push_back({value, {}});
+    }
     size_t cases = 1;
-    for (size_t i = 0; i < n; ++i) cases *= std::size(values);
-    // All combinations of up to two, every seventh-odd of more.
-    for (size_t c = 0; c < cases; c += n > 2 ? 71 : 1) {
+    for (const auto& list : choices) cases *= list.size();
+    // All combinations of up to two numbers, every seventh-odd of more.
+    for (size_t c = 0; c < cases; c += cases > 2000 ? 71 : 1) {
       std::vector<Argument> arguments;
-      for (size_t i = 0, rest = c; i < n; ++i, rest /= std::size(values)) {
-        arguments.push_back({values[rest % std::size(values)], {}});
+      size_t rest = c;
+      for (const auto& list : choices) {
+        arguments.push_back(list[rest % list.size()]);
+        rest /= list.size();
       }
       Diagnostics diagnostics;
-      const auto distribution = initializer->lower(arguments, diagnostics);
+      const Fans fans(shape, source, initializer->name, {});
+      const auto distribution = initializer->lower(arguments, fans, diagnostics);
       ASSERT_EQ(distribution.has_value(), !diagnostics.HasErrors());
       if (!distribution) continue;
       const Tensor tensor = MakeTensor("t", DType::f32, {8}, *distribution);

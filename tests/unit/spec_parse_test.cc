@@ -573,5 +573,88 @@ TEST(LoadSpec, AFileThatCannotBeReadIsNotTheSpecsFault) {
       Error);
 }
 
+TEST(Fans, OfSpecModuleAndTensor) {
+  const SpecOutcome outcome = LoadText(
+      "shardinit: 1\nname: x\nfans: in_out\n"
+      "modules:\n"
+      "  fans: out_in\n"
+      "  w: {shape: [], init: ones, fans: in_out, batch_axis: -1}\n"
+      "  v: {shape: [], init: ones, in_axis: embed, out_axis: [heads, -2]}\n");
+  EXPECT_EQ(outcome.messages, "");
+  EXPECT_EQ(outcome.model.fans->value, "in_out");
+  EXPECT_EQ(outcome.model.modules.fans->value, "out_in");
+  const auto& w = std::get<TensorSpec>(outcome.model.modules.members[0].value);
+  EXPECT_EQ(w.fans->value, "in_out");
+  EXPECT_EQ(std::get<int64_t>(w.batch_axis->value.at(0).value), -1);
+  const auto& v = std::get<TensorSpec>(outcome.model.modules.members[1].value);
+  EXPECT_EQ(std::get<std::string>(v.in_axis->value.at(0).value), "embed");
+  EXPECT_EQ(std::get<std::string>(v.out_axis->value.at(0).value), "heads");
+  EXPECT_EQ(std::get<int64_t>(v.out_axis->value.at(1).value), -2);
+}
+
+TEST(Fans, HaveOneOfTwoOrders) {
+  EXPECT_EQ(MessagesFor("fans: out_inn\n"),
+            "x.yaml:3:7: error: `fans` must be `out_in` or `in_out`, not "
+            "`out_inn`\n"
+            "  fans: out_inn\n"
+            "        ^^^^^^^\n"
+            "  hint: did you mean `out_in`?\n");
+  EXPECT_EQ(MessagesFor("modules:\n"
+                        "  fans: {w: {shape: [], init: ones}}\n"
+                        "  v: {shape: [], init: ones}\n"),
+            "x.yaml:4:9: error: `fans` must be `out_in` or `in_out`, not a "
+            "mapping\n"
+            "    fans: {w: {shape: [], init: ones}}\n"
+            "          ^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n");
+  EXPECT_EQ(MessagesFor("modules: {m: {fans: out_in}}\n"),
+            "x.yaml:3:11: error: module `m` is empty\n"
+            "  modules: {m: {fans: out_in}}\n"
+            "            ^\n");
+}
+
+TEST(Fans, AreSaidOnce) {
+  EXPECT_EQ(MessagesFor("modules: {w: {shape: [2, 3], init: ones, "
+                        "fans: in_out, in_axis: 0}}\n"),
+            "x.yaml:3:48: error: a tensor with `in_axis` has no use for "
+            "`fans`\n"
+            "  modules: {w: {shape: [2, 3], init: ones, fans: in_out, in_axis: "
+            "0}}\n"
+            "                                                 ^^^^^^\n"
+            "  hint: remove one of the two\n");
+}
+
+TEST(Fans, NameDimensions) {
+  for (const char* number :
+       {"99999999999999999999", "01", "+1", "0x1", "1e0"}) {
+    const std::string messages =
+        MessagesFor("modules: {w: {shape: [2], init: ones, in_axis: " +
+                    std::string(number) + "}}");
+    EXPECT_NE(messages.find("error: `in_axis` must name a dimension, not `" +
+                            std::string(number) + "`\n"),
+              std::string::npos)
+        << messages;
+  }
+  const std::string hint =
+      "  hint: write a name of the tensor's `axes` or a position, such as `-2` "
+      "for the last but one\n";
+  EXPECT_EQ(MessagesFor("modules: {w: {shape: [2], init: ones, in_axis: 0.5}}"),
+            "x.yaml:3:48: error: `in_axis` must name a dimension, not `0.5`\n"
+            "  modules: {w: {shape: [2], init: ones, in_axis: 0.5}}\n"
+            "                                                 ^^^\n" +
+                hint);
+  EXPECT_EQ(
+      MessagesFor("modules: {w: {shape: [2], init: ones, out_axis: [true]}}"),
+      "x.yaml:3:50: error: `out_axis` must name a dimension, not `true`\n"
+      "  modules: {w: {shape: [2], init: ones, out_axis: [true]}}\n"
+      "                                                   ^^^^\n" +
+          hint);
+  EXPECT_EQ(
+      MessagesFor("modules: {w: {shape: [2], init: ones, batch_axis: null}}"),
+      "x.yaml:3:51: error: `batch_axis` must name a dimension, not nothing\n"
+      "  modules: {w: {shape: [2], init: ones, batch_axis: null}}\n"
+      "                                                    ^^^^\n" +
+          hint);
+}
+
 }  // namespace
 }  // namespace shardinit

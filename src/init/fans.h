@@ -1,0 +1,74 @@
+// fan_in and fan_out of a tensor: how many elements of it meet in one output of
+// its layer, and how many elements one input reaches. They follow from the
+// whole logical tensor, never from a shard, and from which of its dimensions
+// are inputs and which are outputs, which a shape alone does not say.
+//
+// A [5, 5, 64, 128] kernel of a convolution, with inputs in dimension 2 and
+// outputs in 3, has a receptive field of 5 × 5, so fan_in = 64 × 25 = 1600 and
+// fan_out = 128 × 25 = 3200.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "base/diagnostics.h"
+#include "tensor/box.h"
+
+namespace shardinit {
+
+// Where a spec says no more than this, of the dimensions that are not in
+// `batch`, whatever their number:
+enum class FanOrder {
+  kOutIn,  // [out, in, …], as in torch.nn.init._calculate_fan_in_and_fan_out.
+  kInOut,  // […, in, out], as in jax.nn.initializers and Keras.
+};
+
+struct FanAxes {
+  std::vector<size_t> in, out;
+};
+
+// What a spec says about the dimensions of a tensor. Those that are nowhere in
+// it are the receptive field. A batch dimension (the layers of a stack, the
+// experts of a layer) counts in neither fan.
+struct FanSource {
+  std::optional<FanOrder> order;
+  std::optional<FanAxes> axes;  // Go before the order.
+  std::vector<size_t> batch;
+};
+
+// Numbers that can be asked for. JAX has all of them, the others some.
+inline constexpr std::string_view kFanModes[] = {"fan_in", "fan_out", "fan_avg",
+                                                 "fan_geo_avg"};
+
+// The fans of one tensor, for the initializer that may need one: nothing is
+// computed, and nothing can be wrong, until it asks.
+class Fans {
+ public:
+  // Of no tensor.
+  Fans() = default;
+  // `initializer` and its `place` at the tensor are for the message.
+  Fans(const Shape& shape, const FanSource& source,
+       std::string_view initializer, Span place)
+      : shape_(&shape),
+        source_(&source),
+        initializer_(initializer),
+        place_(place) {}
+
+  // `mode` is one of kFanModes. Where nothing settles which dimensions are in
+  // and out, and the two orders give different numbers, reports both of them.
+  std::optional<double> Get(std::string_view mode,
+                            Diagnostics& diagnostics) const;
+
+  // Whether Get has reported: a mistake of the tensor, not of the initializer.
+  bool reported() const { return reported_; }
+
+ private:
+  const Shape* shape_ = nullptr;
+  const FanSource* source_ = nullptr;
+  std::string_view initializer_;
+  Span place_;
+  mutable bool reported_ = false;
+};
+
+}  // namespace shardinit

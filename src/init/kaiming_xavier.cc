@@ -1,0 +1,145 @@
+// torch.nn.init: uniform and untruncated normal distributions, their standard
+// deviations computed in the same order of operations as there.
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <span>
+
+#include "base/error.h"
+#include "init/initializer.h"
+
+namespace shardinit {
+namespace {
+
+// torch.nn.init.calculate_gain.
+struct Gain {
+  std::string_view nonlinearity;
+  double (*of)(double slope);  // Of leaky_relu, for negative inputs.
+};
+
+constexpr double One(double) { return 1; }
+
+constexpr Gain kGains[] = {
+    {"linear", One},
+    {"conv1d", One},
+    {"conv2d", One},
+    {"conv3d", One},
+    {"conv_transpose1d", One},
+    {"conv_transpose2d", One},
+    {"conv_transpose3d", One},
+    {"sigmoid", One},
+    {"tanh", [](double) { return 5.0 / 3; }},
+    {"relu", [](double) { return std::sqrt(2.0); }},
+    {"leaky_relu",
+     [](double slope) { return std::sqrt(2 / (1 + slope * slope)); }},
+    {"selu", [](double) { return 3.0 / 4; }},
+};
+
+constexpr auto kNonlinearities = [] {
+  std::array<std::string_view, std::size(kGains)> names;
+  for (size_t i = 0; i < names.size(); ++i) names[i] = kGains[i].nonlinearity;
+  return names;
+}();
+
+double GainOf(std::string_view nonlinearity, double slope) {
+  for (const Gain& gain : kGains) {
+    if (gain.nonlinearity == nonlinearity) return gain.of(slope);
+  }
+  throw Bug("a nonlinearity of the table");
+}
+
+constexpr auto kModes =
+    std::span(kFanModes).first<2>();  // The fans themselves.
+
+constexpr Parameter kXavier[] = {
+    {"gain", 1.0, kNonlinearities, true},
+};
+constexpr Parameter kKaiming[] = {
+    {"a", 0.0},
+    {"mode", "fan_in", kModes},
+    {"nonlinearity", "leaky_relu", kNonlinearities},
+};
+
+// Glorot and Bengio 2010, equation 12 has the mean of both fans; torch's
+// xavier_normal_: std = gain * sqrt(2 / (fan_in + fan_out)).
+std::optional<double> XavierStd(Arguments a, const Fans& fans,
+                                Diagnostics& diagnostics) {
+  constexpr double kDefaultSlope = 0.01;
+  if (a[0].word.empty() && !CheckScale("gain", a[0], diagnostics)) return {};
+  const double gain =
+      a[0].word.empty() ? a[0].value : GainOf(a[0].word, kDefaultSlope);
+  const auto average = fans.Get("fan_avg", diagnostics);
+  if (!average) return {};
+  // 1 / average is 2 / (fan_in + fan_out): halving is exact.
+  return gain * std::sqrt(1 / *average);
+}
+
+// He et al. 2015, equations 10, 14 and 15; torch's kaiming_normal_: std =
+// gain / sqrt(fan).
+std::optional<double> KaimingStd(Arguments a, const Fans& fans,
+                                 Diagnostics& diagnostics) {
+  if (!CheckMagnitude("a", a[0], diagnostics)) return {};
+  if (a[0].value != 0 && a[2].word != "leaky_relu") {
+    diagnostics.Error(
+        a[0].span,
+        fmt::format("`a` is {}, but only `leaky_relu` has a slope, and the "
+                    "nonlinearity is `{}`",
+                    a[0].value, a[2].word));
+    return {};
+  }
+  const auto fan = fans.Get(a[1].word, diagnostics);
+  if (!fan) return {};
+  return GainOf(a[2].word, a[0].value) / std::sqrt(*fan);
+}
+
+// The bounds of a uniform distribution with this standard deviation.
+double BoundOf(double std) { return std::sqrt(3.0) * std; }
+
+}  // namespace
+
+extern const Initializer kXavierUniform = {
+    .name = "xavier_uniform",
+    .parameters = kXavier,
+    .lower = [](Arguments a, const Fans& fans,
+                Diagnostics& diagnostics) -> std::optional<Distribution> {
+      const auto std = XavierStd(a, fans, diagnostics);
+      if (!std) return {};
+      return UniformOf(BoundOf(*std), a[0].span, diagnostics);
+    },
+};
+
+extern const Initializer kXavierNormal = {
+    .name = "xavier_normal",
+    .parameters = kXavier,
+    .lower = [](Arguments a, const Fans& fans,
+                Diagnostics& diagnostics) -> std::optional<Distribution> {
+      const auto std = XavierStd(a, fans, diagnostics);
+      if (!std) return {};
+      return NormalOf(*std, a[0].span, diagnostics);
+    },
+};
+
+extern const Initializer kKaimingUniform = {
+    .name = "kaiming_uniform",
+    .parameters = kKaiming,
+    .lower = [](Arguments a, const Fans& fans,
+                Diagnostics& diagnostics) -> std::optional<Distribution> {
+      const auto std = KaimingStd(a, fans, diagnostics);
+      if (!std) return {};
+      return UniformOf(BoundOf(*std), a[0].span, diagnostics);
+    },
+};
+
+extern const Initializer kKaimingNormal = {
+    .name = "kaiming_normal",
+    .parameters = kKaiming,
+    .lower = [](Arguments a, const Fans& fans,
+                Diagnostics& diagnostics) -> std::optional<Distribution> {
+      const auto std = KaimingStd(a, fans, diagnostics);
+      if (!std) return {};
+      return NormalOf(*std, a[0].span, diagnostics);
+    },
+};
+
+}  // namespace shardinit

@@ -1,0 +1,134 @@
+// jax.nn.initializers and keras.initializers: a distribution whose variance is
+// scale / fan, and its named cases. Their *_normal are truncated, unlike those
+// of torch.nn.init in kaiming_xavier.cc.
+#include <array>
+#include <cmath>
+
+#include "base/error.h"
+#include "init/initializer.h"
+
+namespace shardinit {
+namespace {
+
+// The standard deviation of the standard normal distribution that is cut at -2
+// and 2, as it stands in both systems: sqrt(1 - 4 φ(2) / (2 Φ(2) - 1)).
+constexpr double kStdWithinTwo = 0.87962566103423978;
+
+using Shaped = std::optional<Distribution> (*)(double variance, Span cause,
+                                               Diagnostics& diagnostics);
+
+std::optional<Distribution> TruncatedOf(double variance, Span cause,
+                                        Diagnostics& diagnostics) {
+  const double std = std::sqrt(variance) / kStdWithinTwo;
+  if (!CheckScale("std", {std, cause}, diagnostics)) return {};
+  return TruncatedNormal{0, std, -2, 2};
+}
+
+std::optional<Distribution> UntruncatedOf(double variance, Span cause,
+                                          Diagnostics& diagnostics) {
+  return NormalOf(std::sqrt(variance), cause, diagnostics);
+}
+
+std::optional<Distribution> EvenOf(double variance, Span cause,
+                                   Diagnostics& diagnostics) {
+  return UniformOf(std::sqrt(3 * variance), cause, diagnostics);
+}
+
+struct Form {
+  std::string_view name;
+  Shaped of;
+};
+
+// JAX says `normal` where Keras says `untruncated_normal`. (Keras, for old
+// specs, reads `normal` as `truncated_normal`; JAX's meaning stands here.)
+constexpr Form kForms[] = {
+    {"truncated_normal", TruncatedOf},
+    {"untruncated_normal", UntruncatedOf},
+    {"normal", UntruncatedOf},
+    {"uniform", EvenOf},
+};
+
+constexpr auto kFormNames = [] {
+  std::array<std::string_view, std::size(kForms)> names;
+  for (size_t i = 0; i < names.size(); ++i) names[i] = kForms[i].name;
+  return names;
+}();
+
+// JAX has no defaults; these are Keras'.
+constexpr Parameter kScaling[] = {
+    {"scale", 1.0},
+    {"mode", "fan_in", kFanModes},
+    {"distribution", "truncated_normal", kFormNames},
+};
+
+std::optional<Distribution> Scaled(double scale, std::string_view mode,
+                                   Shaped form, Span cause, const Fans& fans,
+                                   Diagnostics& diagnostics) {
+  const auto fan = fans.Get(mode, diagnostics);
+  if (!fan) return {};
+  return form(scale / *fan, cause, diagnostics);
+}
+
+// A case without parameters.
+template <int kScale, bool kAverage, Shaped kForm>
+std::optional<Distribution> Case(Arguments, const Fans& fans,
+                                 Diagnostics& diagnostics) {
+  return Scaled(kScale, kAverage ? "fan_avg" : "fan_in", kForm, {}, fans,
+                diagnostics);
+}
+
+}  // namespace
+
+// jax.nn.initializers.variance_scaling, keras.initializers.VarianceScaling.
+extern const Initializer kVarianceScaling = {
+    .name = "variance_scaling",
+    .parameters = kScaling,
+    .lower = [](Arguments a, const Fans& fans,
+                Diagnostics& diagnostics) -> std::optional<Distribution> {
+      if (!CheckScale("scale", a[0], diagnostics)) return {};
+      for (const Form& form : kForms) {
+        if (form.name != a[2].word) continue;
+        return Scaled(a[0].value, a[1].word, form.of, a[0].span, fans,
+                      diagnostics);
+      }
+      throw Bug("a distribution of the table");
+    },
+};
+
+// Glorot and Bengio 2010, equations 12 and 16: variance 2 / (fan_in + fan_out).
+extern const Initializer kGlorotUniform = {
+    .name = "glorot_uniform",
+    .parameters = {},
+    .lower = Case<1, true, EvenOf>,
+};
+extern const Initializer kGlorotNormal = {
+    .name = "glorot_normal",
+    .parameters = {},
+    .lower = Case<1, true, TruncatedOf>,
+};
+
+// He et al. 2015, equation 10: variance 2 / fan_in.
+extern const Initializer kHeUniform = {
+    .name = "he_uniform",
+    .parameters = {},
+    .lower = Case<2, false, EvenOf>,
+};
+extern const Initializer kHeNormal = {
+    .name = "he_normal",
+    .parameters = {},
+    .lower = Case<2, false, TruncatedOf>,
+};
+
+// LeCun et al. 1998 (Efficient BackProp), equation 16: variance 1 / fan_in.
+extern const Initializer kLecunUniform = {
+    .name = "lecun_uniform",
+    .parameters = {},
+    .lower = Case<1, false, EvenOf>,
+};
+extern const Initializer kLecunNormal = {
+    .name = "lecun_normal",
+    .parameters = {},
+    .lower = Case<1, false, TruncatedOf>,
+};
+
+}  // namespace shardinit

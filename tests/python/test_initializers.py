@@ -1,0 +1,185 @@
+"""Every initializer that has a name in PyTorch, JAX or Keras draws what it draws
+there: its parameters are read from a generated plan and compared with those of
+the other system, and its values with theirs, drawn with a fixed seed.
+
+A system that is not installed fails the test `test_is_installed[…]`, and the
+tests that need it are skipped by its name."""
+
+import importlib
+import json
+import math
+import os
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from support import DTYPES, Ok, Reassemble
+
+os.environ.setdefault("KERAS_BACKEND", "jax")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+SYSTEMS = {}
+for name in ["torch", "jax", "keras"]:
+    try:
+        SYSTEMS[name] = importlib.import_module(name)
+    except ImportError as error:
+        SYSTEMS[name] = error
+
+SHAPE = (192, 320)  # 61,440 elements, with different fans.
+KERNEL = (5, 3, 48, 80)  # A convolution in JAX's and Keras' order.
+TORCH_KERNEL = (80, 48, 5, 3)
+
+# name → (system, tensor of a spec, what the system is asked for).
+CASES = {}
+
+
+def Torch(init, call, shape=SHAPE, more="fans: out_in"):
+    def Draw(torch):
+        torch.manual_seed(7)
+        return getattr(torch.nn.init, call[0])(torch.empty(*shape), **call[1]).numpy()
+
+    CASES[f"torch {init} {list(shape)}"] = ("torch", init, shape, more, Draw)
+
+
+def Jax(init, call, shape=SHAPE, more="fans: in_out"):
+    def Draw(jax):
+        initializer = getattr(jax.nn.initializers, call[0])(**call[1])
+        return np.asarray(initializer(jax.random.key(7), shape, "float32"))
+
+    CASES[f"jax {init} {list(shape)}"] = ("jax", init, shape, more, Draw)
+
+
+def Keras(init, call, shape=SHAPE, more="fans: in_out"):
+    def Draw(keras):
+        initializer = getattr(keras.initializers, call[0])(seed=7, **call[1])
+        return np.asarray(initializer(shape, dtype="float32"))
+
+    CASES[f"keras {init} {list(shape)}"] = ("keras", init, shape, more, Draw)
+
+
+Torch("{uniform: {low: 0, high: 1}}", ("uniform_", {}))
+Torch("{normal: {std: 1}}", ("normal_", {}))
+Torch("{normal: {mean: 2, std: 3}}", ("normal_", {"mean": 2, "std": 3}))
+Torch("{trunc_normal: {std: 1}}", ("trunc_normal_", {}))
+Torch("{trunc_normal: {mean: 1, std: 0.5, a: 0.25, b: 1.5}}",
+      ("trunc_normal_", {"mean": 1, "std": 0.5, "a": 0.25, "b": 1.5}))
+Torch("{constant: {value: 0.3}}", ("constant_", {"val": 0.3}))
+Torch("zeros", ("zeros_", {}))
+Torch("ones", ("ones_", {}))
+for kind in ["uniform", "normal"]:
+    Torch(f"xavier_{kind}", (f"xavier_{kind}_", {}))
+    Torch(f"xavier_{kind}", (f"xavier_{kind}_", {}), TORCH_KERNEL)
+    Torch(f"{{xavier_{kind}: {{gain: 5 / 3}}}}", (f"xavier_{kind}_", {"gain": 5 / 3}))
+    Torch(f"kaiming_{kind}", (f"kaiming_{kind}_", {}))
+    Torch(f"kaiming_{kind}", (f"kaiming_{kind}_", {}), TORCH_KERNEL)
+    Torch(f"{{kaiming_{kind}: {{a: sqrt(5)}}}}", (f"kaiming_{kind}_", {"a": math.sqrt(5)}))
+    Torch(f"{{kaiming_{kind}: {{mode: fan_out, nonlinearity: selu}}}}",
+          (f"kaiming_{kind}_", {"mode": "fan_out", "nonlinearity": "selu"}))
+
+Jax("{uniform: {low: 0, high: 0.01}}", ("uniform", {}))
+Jax("{normal: {std: 0.01}}", ("normal", {}))
+Jax("{truncated_normal: {std: 0.01}}", ("truncated_normal", {}))
+Jax("{truncated_normal: {std: 0.5, low: -1, high: 3}}",
+    ("truncated_normal", {"stddev": 0.5, "lower": -1, "upper": 3}))
+Jax("{constant: {value: 0.3}}", ("constant", {"value": 0.3}))
+for name in ["glorot", "he", "lecun"]:
+    for kind in ["uniform", "normal"]:
+        Jax(f"{name}_{kind}", (f"{name}_{kind}", {}))
+        Jax(f"{name}_{kind}", (f"{name}_{kind}", {}), KERNEL)
+        class_name = {"glorot": "Glorot", "he": "He", "lecun": "Lecun"}[name] + kind.title()
+        Keras(f"{name}_{kind}", (class_name, {}))
+        Keras(f"{name}_{kind}", (class_name, {}), KERNEL)
+for mode in ["fan_in", "fan_out", "fan_avg", "fan_geo_avg"]:
+    for form in ["truncated_normal", "normal", "uniform"]:
+        arguments = {"scale": 1.5, "mode": mode, "distribution": form}
+        init = f"{{variance_scaling: {{scale: 1.5, mode: {mode}, distribution: {form}}}}}"
+        Jax(init, ("variance_scaling", arguments))
+        if mode != "fan_geo_avg":
+            form = "untruncated_normal" if form == "normal" else form
+            init = f"{{variance_scaling: {{scale: 1.5, mode: {mode}, distribution: {form}}}}}"
+            Keras(init, ("VarianceScaling", {**arguments, "distribution": form}))
+# Stacked layers and an embedding, whose fan_in is its width.
+Jax("lecun_normal", ("lecun_normal", {"batch_axis": 0}), (4, 48, 320), "fans: in_out, batch_axis: 0")
+Jax("lecun_uniform", ("lecun_uniform", {"in_axis": (0, 1), "out_axis": 2}), (16, 12, 320),
+    "in_axis: [0, 1], out_axis: 2")
+Jax("he_normal", ("he_normal", {"in_axis": 2, "out_axis": (0, 1)}), (16, 12, 320), "in_axis: -1, out_axis: [0, 1]")
+
+Keras("random_normal", ("RandomNormal", {}))
+Keras("{random_normal: {mean: 1, stddev: 2}}", ("RandomNormal", {"mean": 1, "stddev": 2}))
+Keras("random_uniform", ("RandomUniform", {}))
+Keras("{random_uniform: {minval: -1, maxval: 3}}", ("RandomUniform", {"minval": -1, "maxval": 3}))
+Keras("{truncated_normal: {std: 0.05}}", ("TruncatedNormal", {}))
+Keras("variance_scaling", ("VarianceScaling", {}))
+
+
+@pytest.fixture(scope="module")
+def tensors(tmp_path_factory):
+    """case → flat f32 values, each case drawn once as a tensor of one spec."""
+    folder = tmp_path_factory.mktemp("initializers")
+    lines = [f"  t{i}: {{shape: {list(shape)}, init: {init}, {more}}}\n"
+             for i, (_, init, shape, more, _) in enumerate(CASES.values())]
+    (folder / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nseed: 3\nmodules:\n" + "".join(lines))
+    Ok("gen", folder / "spec.yaml", "-o", folder / "out")
+    values = {path: words.view(DTYPES[dtype]).reshape(-1)
+              for path, (dtype, words) in Reassemble(folder / "out").items()}
+    return {case: values[f"t{i}"] for i, case in enumerate(CASES)}
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_is_installed(system):
+    if isinstance(SYSTEMS[system], ImportError):
+        pytest.fail(f"{system} is not installed, so no initializer was compared with it: {SYSTEMS[system]}")
+
+
+def Theirs(case):
+    system, _, _, _, draw = CASES[case]
+    if isinstance(SYSTEMS[system], ImportError):
+        pytest.skip(f"{system} is not installed")
+    return draw(SYSTEMS[system]).astype(np.float64).reshape(-1)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_equals(case, tensors):
+    ours, theirs = tensors[case].astype(np.float64), Theirs(case)
+    assert ours.size == theirs.size
+    if theirs.min() == theirs.max():
+        assert ours.min() == ours.max() == theirs.max()
+        return
+    n, std = ours.size, theirs.std()
+    # Five standard errors of a difference; a variance's is sqrt((kurtosis - 1) / n).
+    kurtosis = ((ours - ours.mean()) ** 4).mean() / ours.var() ** 2
+    assert abs(ours.mean() - theirs.mean()) < 5 * std * math.sqrt(2 / n)
+    assert abs(ours.var() / theirs.var() - 1) < 5 * math.sqrt(2 * (kurtosis - 1) / n)
+    # Samples of a bounded distribution come near its bounds.
+    if any(word in case.replace("untruncated", "") for word in ["uniform", "trunc", "glorot", "he_", "lecun"]):
+        assert abs(ours.max() - theirs.max()) < 0.02 * std
+        assert abs(ours.min() - theirs.min()) < 0.02 * std
+    assert scipy.stats.ks_2samp(ours, theirs, method="asymp").pvalue > 1e-3
+
+
+# Every gain, exactly: xavier_normal of a [1, 1] tensor has the gain as its std.
+def test_gains(tmp_path):
+    torch = SYSTEMS["torch"]
+    if isinstance(torch, ImportError):
+        pytest.skip("torch is not installed")
+    names = ["linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+             "sigmoid", "tanh", "relu", "leaky_relu", "selu"]
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("shardinit: 1\nname: x\ndtype: f32\nmodules:\n" + "".join(
+        f"  {name}: {{shape: [1, 1], init: {{xavier_normal: {{gain: {name}}}}}}}\n" for name in names))
+    Ok("gen", spec, "-o", tmp_path / "out")
+    plan = json.loads((tmp_path / "out/plan.json").read_text())
+    assert {t["path"]: t["init"]["normal"]["std"] for t in plan["tensors"]} == {
+        name: torch.nn.init.calculate_gain(name) for name in names}
+
+
+# The lowered distribution is all that a plan knows.
+def test_plan_has_the_distribution(tmp_path):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("shardinit: 1\nname: x\ndtype: f32\nfans: in_out\n"
+                    "modules: {w: {shape: [16, 4], init: lecun_normal}}\n")
+    Ok("gen", spec, "-o", tmp_path / "out")
+    tensor, = json.loads((tmp_path / "out/plan.json").read_text())["tensors"]
+    assert tensor["init"] == {"truncated_normal": {
+        "mean": 0, "std": math.sqrt(1 / 16) / 0.87962566103423978, "low": -2, "high": 2}}
