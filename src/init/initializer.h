@@ -10,6 +10,7 @@
 
 #include "base/diagnostics.h"
 #include "init/distribution.h"
+#include "tensor/box.h"
 
 namespace shardinit {
 
@@ -31,6 +32,10 @@ struct Initializer {
   std::span<const Parameter> parameters;
   // Reports arguments that make no distribution, and then returns nothing.
   std::optional<Distribution> (*lower)(Arguments arguments, Diagnostics& diagnostics);
+  // Instead of `lower`: the expression over elements that gives the values, with
+  // the parameters as names. `span` is that of the initializer's name.
+  std::optional<std::string> (*formula)(Arguments arguments, const Shape& shape, Span span,
+                                        Diagnostics& diagnostics) = nullptr;
 };
 
 std::span<const Initializer* const> Initializers();

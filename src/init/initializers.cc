@@ -7,6 +7,7 @@
 namespace shardinit {
 
 extern const Initializer kZeros, kOnes, kConstant, kUniform, kNormal, kTruncatedNormal, kTruncNormal;
+extern const Initializer kExpr, kEye, kIdentity, kDirac, kArange;
 
 std::span<const Initializer* const> Initializers() {
   static constexpr const Initializer* kInitializers[] = {
@@ -17,6 +18,11 @@ std::span<const Initializer* const> Initializers() {
       &kNormal,
       &kTruncatedNormal,
       &kTruncNormal,
+      &kExpr,
+      &kEye,
+      &kIdentity,
+      &kDirac,
+      &kArange,
   };
   return kInitializers;
 }
