@@ -37,7 +37,8 @@ std::string Mistake(const std::string& init, const std::string& marked) {
 TEST(Initializers, AreTheseInThisOrder) {
   EXPECT_EQ(InitializerNames(),
             (std::vector<std::string>{"zeros", "ones", "constant", "uniform", "normal",
-                                      "truncated_normal", "trunc_normal"}));
+                                      "truncated_normal", "trunc_normal", "expr", "eye",
+                                      "identity", "dirac", "arange"}));
   EXPECT_EQ(FindInitializer("none"), nullptr);
   EXPECT_EQ(FindInitializer("normal")->name, "normal");
 }
