@@ -9,6 +9,7 @@
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/interrupt.h"
+#include "base/talk.h"
 #include "commands/application.h"
 #include "formats/hdf5/setup.h"
 #include "kernels/kernels.h"
@@ -17,8 +18,8 @@ namespace shardinit {
 namespace {
 
 void PrintError(const std::string& message, const std::string& hint) {
-  fmt::print(stderr, "shardinit: error: {}\n", message);
-  if (!hint.empty()) fmt::print(stderr, "  hint: {}\n", hint);
+  Talk(fmt::format("shardinit: error: {}\n", message));
+  if (!hint.empty()) Talk(fmt::format("  hint: {}\n", hint));
 }
 
 // Tests force one instruction set, to hold it equal to the others.
@@ -31,6 +32,7 @@ void ForceKernels() {
 
 int Main(int argc, char** argv) {
   try {
+    OccupyStandardStreams();
     HandleSignals();
     hdf5::SetUpLibrary();
     ForceKernels();
@@ -38,7 +40,7 @@ int Main(int argc, char** argv) {
   } catch (const Interrupted& e) {
     EndBySignal(e.signal);
   } catch (const InvalidSpec& e) {
-    fmt::print(stderr, "{}", Render(e.diagnostics()));
+    Talk(Render(e.diagnostics()));
     return static_cast<int>(ExitCode::kUsage);
   } catch (const Error& e) {
     PrintError(e.what(), e.hint());

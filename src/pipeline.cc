@@ -19,24 +19,40 @@ namespace {
 // one's data is synced, while the one between is written.
 constexpr int64_t kRanksAtOnce = 8;
 
-// plan.json says what the folder is for. Only the same plan may go there.
-void ClaimFolder(const std::string& folder, const std::string& plan_json) {
-  MakeFolder(folder);
-  MakeFolder(folder + "/ranks");
-  const std::string path = folder + "/" + kPlanName;
-  if (Exists(path)) {
-    if (FileSize(path) == static_cast<int64_t>(plan_json.size()) &&
-        ReadFile(path, plan_json.size()) == plan_json) {
-      return;
-    }
-    throw Error(ExitCode::kConflict, fmt::format("`{}` holds another plan", folder),
-                fmt::format("compare its {} with this spec's `plan`, or choose another folder with `-o`",
-                            kPlanName));
+// The first lines that differ, to say what is different.
+std::string FirstDifference(std::string_view present, std::string_view wanted) {
+  size_t line = 0;
+  for (size_t i = 0; i < std::min(present.size(), wanted.size()) && present[i] == wanted[i]; ++i) {
+    if (present[i] == '\n') line = i + 1;
   }
-  WriteFileAtomically(path, plan_json);
+  const auto shown = [line](std::string_view text) {
+    text = text.substr(std::min(text.size(), line));
+    text = text.substr(0, std::min(text.find('\n'), size_t{100}));
+    return text.substr(std::min(text.find_first_not_of(' '), text.size()));
+  };
+  return fmt::format("there it is `{}`, here `{}`", shown(present), shown(wanted));
+}
+
+// plan.json says what a folder is for. Whether it is there; throws if it is not this plan.
+bool IsClaimed(const std::string& folder, const std::string& plan_json) {
+  const std::string path = folder + "/" + kPlanName;
+  if (Exists(folder) && !IsFolder(folder)) {
+    throw Error(ExitCode::kConflict, fmt::format("`{}` exists and is not a folder", folder),
+                "choose another output folder with `-o`");
+  }
+  if (!Exists(path)) return false;
+  const std::string present = ReadFile(path, kPlanLimit);
+  if (present == plan_json) return true;
+  throw Error(ExitCode::kConflict,
+              fmt::format("`{}` holds another plan: {}", folder, FirstDifference(present, plan_json)),
+              "choose another folder with `-o`, or give the same spec and options as before");
 }
 
 }  // namespace
+
+void CheckFolder(const Plan& plan, const std::string& folder) {
+  IsClaimed(folder, WritePlan(plan));
+}
 
 Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics) {
   const ModelSpec spec = LoadSpec(request.spec, diagnostics);
@@ -57,7 +73,11 @@ GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCo
   GenerateResult result;
   const std::string plan_json = WritePlan(plan);
   const Digest plan_sha256 = Sha256Of(plan_json);
-  ClaimFolder(request.folder, plan_json);
+  if (!IsClaimed(request.folder, plan_json)) {
+    MakeFolder(request.folder);
+    WriteFileAtomically(request.folder + "/" + kPlanName, plan_json);
+  }
+  MakeFolder(request.folder + "/ranks");
   RemoveTemporaries(request.folder);
   RemoveTemporaries(request.folder + "/ranks");
 
@@ -93,11 +113,12 @@ GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCo
 
   // Beyond this point only files that describe other files are written.
   const bool all = static_cast<int64_t>(request.ranks.size()) == plan.world_size() ||
-                   MissingRanks(request.folder, plan, plan_sha256).empty();
-  if (all) {
+                   MissingRanks(request.folder, plan, plan_sha256, 1).empty();
+  if (all && submitted == 0 && Exists(request.folder + "/" + kManifestName)) {
+    result.complete = true;
+  } else if (all) {
     const FinalizeResult finalized = Finalize(request.folder, plan, plan_sha256, request.index);
     result.complete = finalized.missing.empty();
-    result.has_index = finalized.has_index;
   }
   return result;
 }

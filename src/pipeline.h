@@ -39,8 +39,10 @@ struct GenerateResult {
   int64_t written = 0, skipped = 0;  // Ranks.
   int64_t bytes = 0;                 // Of data written.
   bool complete = false;             // The folder has its manifest.
-  bool has_index = false;
 };
+
+// Throws Error (kConflict) if `folder` is there and for another plan.
+void CheckFolder(const Plan& plan, const std::string& folder);
 
 // Writes the files of these ranks, skipping those that are there with a valid
 // receipt, and finalizes the checkpoint if no rank is missing. Throws Error

@@ -78,6 +78,9 @@ std::string ReadFile(const std::string& path, size_t limit) {
   if (path == "-") return ReadStream(STDIN_FILENO, "standard input", limit);
   // O_NONBLOCK: opening a FIFO must not wait for a writer.
   const Fd fd = Open(path, O_RDONLY | O_NONBLOCK);
+  if (!fd && (errno == ENOENT || errno == ENOTDIR)) {
+    throw Error(ExitCode::kUsage, fmt::format("there is no file `{}`", path));
+  }
   if (!fd) throw SystemError("read", path);
   struct stat info;
   if (fstat(fd.get(), &info) != 0) throw SystemError("read", path);
@@ -168,14 +171,15 @@ bool ReadAll(int fd, void* data, size_t size, int64_t offset) {
 }
 
 void MakeFolder(const std::string& path) {
-  if (mkdir(path.c_str(), 0777) == 0) {
-    SyncFolder(FolderOf(path));
-    return;
-  }
-  const int error = errno;
+  const auto make = [&] { return mkdir(path.c_str(), 0777) == 0 ? 0 : errno; };
+  int error = make();
   if (error == ENOENT && FolderOf(path) != path) {
     MakeFolder(FolderOf(path));
-    return MakeFolder(path);
+    error = make();  // Once: an empty name, or a working folder that is gone, stays ENOENT.
+  }
+  if (error == 0) {
+    SyncFolder(FolderOf(path));
+    return;
   }
   struct stat info;
   if (error != EEXIST || stat(path.c_str(), &info) != 0) {
@@ -210,6 +214,11 @@ void RemoveTemporaries(const std::string& folder, const std::string& name) {
 bool Exists(const std::string& path) {
   struct stat info;
   return lstat(path.c_str(), &info) == 0;
+}
+
+bool IsFolder(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
 }
 
 int64_t FileSize(const std::string& path) {

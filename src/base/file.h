@@ -24,8 +24,8 @@ class Fd {
   int fd_ = -1;
 };
 
-// The bytes of a regular file; `-` is standard input. Throws Error: kWorld if
-// it cannot be read, kUsage if it is not a regular file or over `limit` bytes.
+// The bytes of a regular file; `-` is standard input. Throws Error: kUsage if
+// there is none, it is no regular file or over `limit` bytes, else kWorld.
 std::string ReadFile(const std::string& path, size_t limit = 64 << 20);
 
 // False if there is none; throws as ReadFile does for any other failure.
@@ -71,6 +71,7 @@ void SyncFolder(const std::string& path);
 void RemoveTemporaries(const std::string& folder, const std::string& name = {});
 
 bool Exists(const std::string& path);
+bool IsFolder(const std::string& path);  // Or a link to one.
 int64_t FileSize(const std::string& path);  // -1: no such regular file.
 
 }  // namespace shardinit

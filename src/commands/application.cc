@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <hdf5.h>
 
+#include <algorithm>
 #include <cctype>
 
 #include "base/json.h"
@@ -66,8 +67,9 @@ std::vector<std::string> CommandNames() {
     if (sub->get_name() == words[0]) app = sub;
   }
   if (app == nullptr) {
+    const std::string closest = Closest(words[0], names);
     throw Error(ExitCode::kUsage, fmt::format("unknown command `{}`", Printable(words[0])),
-                DidYouMean(words[0], names));
+                closest.empty() ? "see `shardinit --help`" : fmt::format("did you mean `{}`?", closest));
   }
   const std::string help = fmt::format("see `shardinit {} --help`", words[0]);
   for (size_t i = 1; i < words.size() && words[i] != "--"; ++i) {
@@ -119,8 +121,11 @@ std::unique_ptr<Application> MakeApplication() {
 
 ExitCode RunCommandLine(int argc, const char* const* argv) {
   const std::vector<std::string> words(argv + (argc > 0), argv + argc);
-  if (!words.empty() && (words[0] == "--version" || words[0] == "-V")) {
-    PrintVersion(words.size() > 1 && words[1] == "--json");
+  const auto given = [&words](const char* word) {
+    return std::find(words.begin(), words.end(), word) != words.end();
+  };
+  if (words.size() <= 2 && (given("--version") || given("-V"))) {
+    PrintVersion(given("--json"));
     return ExitCode::kOk;
   }
   const auto application = MakeApplication();
@@ -129,7 +134,7 @@ ExitCode RunCommandLine(int argc, const char* const* argv) {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
     const auto parsed = app.get_subcommands();
-    Print(parsed.empty() ? app.help() : parsed[0]->help());
+    Print(parsed.empty() ? app.help() : parsed[0]->help("shardinit"));
     return ExitCode::kOk;
   } catch (const CLI::ParseError& e) {
     ExplainUsage(app, e, words);

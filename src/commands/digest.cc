@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/glob.h"
 #include "base/json.h"
+#include "base/talk.h"
 #include "commands/command.h"
 #include "commands/options.h"
 #include "report/text.h"
@@ -129,12 +130,14 @@ ExitCode Run(const Options& options) {
     if (all) text += fmt::format("{}  (model)\n", ToHex(ModelDigest(digests)));
     Print(text);
   } else if (differences.empty()) {
-    Print(fmt::format("{} tensors are equal to {}\n", digests.size(), options.check));
+    Print(fmt::format("{} {} equal to {}\n",
+                      Count(static_cast<int64_t>(digests.size()), "tensor"),
+                      digests.size() == 1 ? "is" : "are", options.check));
   }
-  for (const std::string& line : differences) fmt::print(stderr, "{}\n", line);
+  for (const std::string& line : differences) Talk(fmt::format("{}\n", line));
   if (differences.empty()) return ExitCode::kOk;
-  fmt::print(stderr, "shardinit: {} of {} tensors differ from {}\n", differences.size(), digests.size(),
-             options.check);
+  Talk(fmt::format("shardinit: {} of {} tensors differ from {}\n", differences.size(), digests.size(),
+             options.check));
   return ExitCode::kDifferent;
 }
 
@@ -147,11 +150,15 @@ extern const Command kDigest = {
       auto options = std::make_shared<Options>();
       options->spec.AddTo(app);
       app.add_option("--only", options->only, "Only tensors whose path matches, as in '*.norm.weight'")
-          ->type_name("GLOB");
+          ->type_name("GLOB")
+          ->check(NotEmpty);
       app.add_option("--check", options->check, "Compare with a file that --write made; exit 1 if unequal")
-          ->type_name("FILE");
-      app.add_option("--write", options->write, "Write the digests to a file")->type_name("FILE");
-      options->work.AddTo(app, false);
+          ->type_name("FILE")
+          ->check(NotEmpty);
+      app.add_option("--write", options->write, "Write the digests to a file")
+          ->type_name("FILE")
+          ->check(NotEmpty);
+      options->work.AddTo(app, "generate and hash");
       AddJson(app, &options->json);
       return [options] { return Run(*options); };
     },

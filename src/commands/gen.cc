@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/json.h"
+#include "base/talk.h"
 #include "commands/command.h"
 #include "commands/options.h"
 #include "report/text.h"
@@ -43,9 +44,9 @@ void PrintStats(const WorkCounters& counters, int64_t plan_ns, double seconds) {
                     fmt::format("{:.3f}", s),
                     stage.bytes > 0 ? fmt::format("{:.2f}", static_cast<double>(stage.bytes) / s / 1e9) : ""});
   }
-  fmt::print(stderr, "{}", Table(rows, {false, true, true, true}));
-  fmt::print(stderr, "wall time {:.3f} s; seconds are summed over threads; {} of {} bytes written with O_DIRECT\n",
-             seconds, Grouped(counters.direct_bytes), Grouped(counters.written_bytes));
+  Talk(Table(rows, {false, true, true, true}));
+  Talk(fmt::format("wall time {:.3f} s; seconds are summed over threads; {} of {} bytes written with O_DIRECT\n",
+             seconds, Grouped(counters.direct_bytes), Grouped(counters.written_bytes)));
 }
 
 void PrintJson(const Options& options, const Plan& plan, const GenerateResult& result,
@@ -92,6 +93,7 @@ ExitCode Run(const Options& options) {
   int64_t total = 0;
   for (const int64_t rank : request.ranks) total += PlanRank(plan, rank).bytes();
   if (options.dry_run) {
+    CheckFolder(plan, options.folder);
     result.bytes = total;
   } else {
     Progress progress(mode, "writing", total, options.json);
@@ -107,20 +109,23 @@ ExitCode Run(const Options& options) {
     return ExitCode::kOk;
   }
   if (options.dry_run) {
-    Print(fmt::format("would write {} of {} for {} of {} ranks to {}\n", InBytes(total), plan.graph.name,
-                      request.ranks.size(), plan.world_size(), options.folder));
+    Print(fmt::format("would write {} of {} for {} of {} to {}\n", InBytes(total), plan.graph.name,
+                      request.ranks.size(), Count(plan.world_size(), "rank"), options.folder));
     return ExitCode::kOk;
   }
   if (options.stats) PrintStats(counters, plan_ns, seconds);
-  fmt::print(stderr, "shardinit: wrote {} in {:.2f} s ({:.2f} GB/s)\n", InBytes(result.bytes), seconds,
-             static_cast<double>(result.bytes) / seconds / 1e9);
+  if (result.written > 0) {
+    Talk(fmt::format("shardinit: wrote {} in {:.2f} s ({:.2f} GB/s)\n", InBytes(result.bytes),
+               seconds, static_cast<double>(result.bytes) / seconds / 1e9));
+  }
   if (result.skipped > 0) {
-    fmt::print(stderr, "shardinit: {} of {} ranks were there already\n", result.skipped,
-               request.ranks.size());
+    Talk(fmt::format("shardinit: {} of {} {} there already\n", result.skipped,
+               Count(static_cast<int64_t>(request.ranks.size()), "rank"),
+               result.skipped == 1 ? "was" : "were"));
   }
   if (result.complete) {
-    Print(fmt::format("{}: {} parameters, {} ranks, complete\n", options.folder,
-                      Grouped(plan.parameters), plan.world_size()));
+    Print(fmt::format("{}: {}, {}, complete\n", options.folder, Count(plan.parameters, "parameter"),
+                      Count(plan.world_size(), "rank")));
   } else {
     Print(fmt::format("{}: unfinished: other ranks are missing; see `shardinit status {}`\n",
                       options.folder, options.folder));
@@ -138,12 +143,16 @@ extern const Command kGen = {
       options->spec.AddTo(app);
       app.add_option("-o,--output", options->folder, "Folder of the checkpoint")
           ->required()
-          ->type_name("DIR");
+          ->type_name("DIR")
+          ->check(NotEmpty);
       app.add_option("--ranks", options->ranks, "Only these ranks, as in 0,3-5; default: all")
-          ->type_name("LIST");
+          ->type_name("LIST")
+          ->check(NotEmpty);
+      options->spec.AddReplicasTo(app);
       AddIndex(app, &options->index);
-      options->work.AddTo(app, true);
-      app.add_flag("--dry-run", options->dry_run, "Check everything, write nothing");
+      options->work.AddTo(app, "generate");
+      options->work.AddMemoryTo(app);
+      app.add_flag("--dry-run", options->dry_run, "Check the spec and the folder, write nothing");
       app.add_flag("--stats", options->stats, "Show time and bytes of each stage");
       AddJson(app, &options->json);
       return [options] { return Run(*options); };

@@ -54,10 +54,10 @@ ExitCode InspectFolder(const Options& options) {
     Print(out.Finish());
     return ExitCode::kOk;
   }
-  std::string text = fmt::format("{}: {}, {} parameters in {} tensors, {}, {} ranks, seed {}, {}\n\n",
-                                 options.path, graph.name, Grouped(plan.parameters),
-                                 graph.tensors.size(), InBytes(plan.bytes), plan.world_size(),
-                                 graph.seed, complete ? "complete" : "unfinished");
+  std::string text = fmt::format("{}: {}, {} in {}, {}, {}, seed {}, {}\n\n",
+                                 options.path, graph.name, Count(plan.parameters, "parameter"),
+                                 Count(static_cast<int64_t>(graph.tensors.size()), "tensor"),
+                                 InBytes(plan.bytes), Count(plan.world_size(), "rank"), graph.seed, complete ? "complete" : "unfinished");
   std::vector<std::vector<std::string>> rows = {{"path", "dtype", "global shape", "shards", "init"}};
   for (const Tensor& tensor : graph.tensors) {
     rows.push_back({tensor.path, std::string(InfoOf(tensor.dtype).name), InShape(tensor.shape),
@@ -79,7 +79,7 @@ ExitCode InspectFile(const Options& options) {
   for (const auto& [key, value] : in.items()) {
     if (key != "datasets") text += fmt::format(" {} {},", key, Printable(value.dump()));
   }
-  text += fmt::format(" {} datasets\n\n", in.at("datasets").size());
+  text += fmt::format(" {}\n\n", Count(static_cast<int64_t>(in.at("datasets").size()), "dataset"));
   std::vector<std::vector<std::string>> rows = {{"dataset", "dtype", "global shape", "offset", "shape", "layout", "file offset"}};
   for (const json& d : in.at("datasets")) {
     const auto shape = [&](const char* key) {

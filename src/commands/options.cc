@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "base/talk.h"
 
 namespace shardinit {
 namespace {
@@ -46,16 +47,22 @@ int64_t ParseMemory(std::string_view text) {
 void SpecOptions::AddTo(CLI::App& app) {
   app.add_option("SPEC", request.path, "Model spec, or `-` for standard input")->required();
   AddOverridesTo(app);
+}
+
+void SpecOptions::AddReplicasTo(CLI::App& app) {
   app.add_option("--replicas", replicas, "Store a replicated box once, or in every rank's file")
-      ->type_name("dedupe|full");
+      ->type_name("dedupe|full")
+      ->check(NotEmpty);
 }
 
 void SpecOptions::AddOverridesTo(CLI::App& app) {
   app.add_option("--set", request.sets, "Override a value of the spec, as in seed=7; repeatable")
       ->type_name("KEY=VALUE")
+      ->check(NotEmpty)
       ->allow_extra_args(false);
   app.add_option("--mesh", request.mesh, "Use this mesh, as in fsdp=8,tensor=4")
-      ->type_name("AXIS=SIZE,...");
+      ->type_name("AXIS=SIZE,...")
+      ->check(NotEmpty);
 }
 
 Plan SpecOptions::Load() const {
@@ -68,19 +75,21 @@ Plan SpecOptions::Load() const {
   }
   Diagnostics diagnostics;
   Plan plan = LoadPlan(plan_request, diagnostics);
-  fmt::print(stderr, "{}", Render(diagnostics.all()));
+  Talk(Render(diagnostics.all()));
   return plan;
 }
 
-void WorkOptions::AddTo(CLI::App& app, bool with_memory) {
-  app.add_option("--jobs", jobs, "Threads that generate; default: the cores this job may use")
+void WorkOptions::AddTo(CLI::App& app, const char* what_jobs_do) {
+  app.add_option("--jobs", jobs,
+                 fmt::format("Threads that {}; default: the cores this job may use", what_jobs_do))
       ->type_name("N");
-  if (with_memory) {
-    app.add_option("--memory", memory, "Most memory for data on its way to the disk; default 160M")
-        ->type_name("SIZE");
-  }
-  app.add_option("--progress", progress, "Show how far it is; default auto: on a terminal")
+  app.add_option("--progress", progress, "Show how far it is; default auto: unless --json is given")
       ->type_name("auto|always|never");
+}
+
+void WorkOptions::AddMemoryTo(CLI::App& app) {
+  app.add_option("--memory", memory, "Most memory for data on its way to the disk; default 160M")
+      ->type_name("SIZE");
 }
 
 int WorkOptions::Jobs() const {
@@ -114,6 +123,10 @@ IndexMode FindIndexMode(const std::string& name) {
   if (name == "always") return IndexMode::kAlways;
   if (name == "never") return IndexMode::kNever;
   throw Usage(fmt::format("`--index {}`: use `auto`, `always` or `never`", name));
+}
+
+std::string NotEmpty(const std::string& value) {
+  return value.empty() ? "its value is empty" : std::string();
 }
 
 std::vector<int64_t> ParseRanks(const std::string& text, int64_t world_size) {

@@ -11,13 +11,14 @@
 
 namespace shardinit {
 
-// SPEC, --set, --mesh, --replicas.
+// SPEC, --set, --mesh and, where files matter, --replicas.
 struct SpecOptions {
   SpecRequest request;
   std::string replicas;
 
   void AddTo(CLI::App& app);
   void AddOverridesTo(CLI::App& app);  // --set and --mesh alone.
+  void AddReplicasTo(CLI::App& app);
   // Also prints the spec's warnings to standard error.
   Plan Load() const;
 };
@@ -28,7 +29,8 @@ struct WorkOptions {
   std::string memory = "160M";
   std::string progress = "auto";
 
-  void AddTo(CLI::App& app, bool with_memory);
+  void AddTo(CLI::App& app, const char* what_jobs_do);
+  void AddMemoryTo(CLI::App& app);
   int Jobs() const;
   WorkerOptions Workers(bool writes) const;
   ProgressMode Mode() const;
@@ -37,6 +39,10 @@ struct WorkOptions {
 void AddJson(CLI::App& app, bool* json);
 void AddIndex(CLI::App& app, std::string* index);
 IndexMode FindIndexMode(const std::string& name);
+
+// An option's value that a shell left empty, by an unset variable say, is a
+// mistake and not the default.
+std::string NotEmpty(const std::string& value);
 
 // `0,3-5` → 0 3 4 5: ascending, without repeats, each below `world_size`.
 std::vector<int64_t> ParseRanks(const std::string& text, int64_t world_size);

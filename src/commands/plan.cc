@@ -84,7 +84,7 @@ void PrintText(const Options& options, const Plan& plan) {
   if (options.rank >= 0) {
     const RankPlan rank = PlanRank(plan, options.rank);
     text += fmt::format("\nrank {} at {}: {} in {} of {}\n\n", rank.rank, InShape(rank.coordinate),
-                        InBytes(rank.bytes()), Grouped(static_cast<int64_t>(rank.shards.size())) + " boxes",
+                        InBytes(rank.bytes()), Count(static_cast<int64_t>(rank.shards.size()), "box", "boxes"),
                         RankFile(rank.rank));
     std::vector<std::vector<std::string>> rows = {{"path", "dtype", "global shape", "partition", "offset", "shape"}};
     for (const Shard& shard : rank.shards) {
@@ -101,7 +101,7 @@ ExitCode Run(const Options& options) {
   const Plan plan = options.spec.Load();
   if (options.rank >= plan.world_size()) {
     throw Error(ExitCode::kUsage,
-                fmt::format("rank {} does not exist: the mesh has {} ranks", options.rank, plan.world_size()),
+                fmt::format("rank {} does not exist: the mesh has {}", options.rank, Count(plan.world_size(), "rank")),
                 fmt::format("use a rank from 0 to {}", plan.world_size() - 1));
   }
   options.json ? PrintJson(options, plan) : PrintText(options, plan);
@@ -116,6 +116,7 @@ extern const Command kPlan = {
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
       auto options = std::make_shared<Options>();
       options->spec.AddTo(app);
+      options->spec.AddReplicasTo(app);
       app.add_option("--rank", options->rank, "Also list the boxes of this rank")
           ->type_name("R")
           ->check([](const std::string& text) {

@@ -22,7 +22,8 @@ ExitCode Run(const Options& options) {
   Digest plan_sha256;
   const Plan plan = LoadCheckpointPlan(options.folder, &plan_sha256);
   const std::vector<int64_t> missing = MissingRanks(options.folder, plan, plan_sha256);
-  const bool complete = Exists(options.folder + "/" + kManifestName);
+  const bool has_manifest = Exists(options.folder + "/" + kManifestName);
+  const bool complete = has_manifest && missing.empty();
   const int64_t done = plan.world_size() - static_cast<int64_t>(missing.size());
   if (options.json) {
     JsonWriter out;
@@ -33,10 +34,12 @@ ExitCode Run(const Options& options) {
     Print(out.Finish());
     return ExitCode::kOk;
   }
-  std::string text = fmt::format("{}: {}: {} of {} ranks are there, {}\n", options.folder,
-                                 plan.graph.name, Grouped(done), Grouped(plan.world_size()),
+  std::string text = fmt::format("{}: {}: {} of {} {} there, {}\n", options.folder,
+                                 plan.graph.name, Grouped(done), Count(plan.world_size(), "rank"),
+                                 plan.world_size() == 1 ? "is" : "are",
                                  complete          ? "complete"
                                  : missing.empty() ? "not finalized: run `shardinit finalize`"
+                                 : has_manifest    ? "damaged: it was complete; run `gen` again"
                                                    : "unfinished");
   if (!missing.empty()) text += fmt::format("missing: {}\n", RanksInText(missing));
   Print(text);

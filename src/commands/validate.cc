@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "base/json.h"
+#include "base/talk.h"
 #include "commands/command.h"
 #include "commands/options.h"
 #include "report/text.h"
@@ -47,17 +48,24 @@ ExitCode Run(const Options& options) {
       all = diagnostics.all();
       out.Member("valid", true).Member("name", plan.graph.name);
       if (!options.json) {
-        Print(fmt::format("{}: valid: {}, {} tensors, {} parameters, {} ranks\n", Printable(path),
-                          plan.graph.name, Grouped(static_cast<int64_t>(plan.graph.tensors.size())),
-                          Grouped(plan.parameters), Grouped(plan.world_size())));
+        Print(fmt::format("{}: valid: {}, {}, {}, {}\n", Printable(path), plan.graph.name,
+                          Count(static_cast<int64_t>(plan.graph.tensors.size()), "tensor"),
+                          Count(plan.parameters, "parameter"), Count(plan.world_size(), "rank")));
       }
       WriteDiagnostics(all, out);
-      fmt::print(stderr, "{}", Render(all));
+      if (!options.json) Talk(Render(all));
     } catch (const InvalidSpec& e) {
       valid = false;
       out.Member("valid", false);
       WriteDiagnostics(e.diagnostics(), out);
-      fmt::print(stderr, "{}", Render(e.diagnostics()));
+      if (!options.json) Talk(Render(e.diagnostics()));
+    } catch (const Error& e) {
+      // A spec that is not there is that spec's mistake; the others are still checked.
+      if (e.code() != ExitCode::kUsage) throw;
+      valid = false;
+      out.Member("valid", false);
+      WriteDiagnostics({{Diagnostic::Severity::kError, {}, e.what(), e.hint()}}, out);
+      if (!options.json) Talk(fmt::format("shardinit: error: {}\n", e.what()));
     }
     out.EndObject();
   }
@@ -73,7 +81,7 @@ extern const Command kValidate = {
     .summary = "Check specs, reporting every mistake with its place",
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
       auto options = std::make_shared<Options>();
-      app.add_option("SPEC", options->specs, "Model specs")->required();
+      app.add_option("SPEC", options->specs, "Model specs, or `-` for standard input")->required();
       options->spec.AddOverridesTo(app);
       AddJson(app, &options->json);
       return [options] { return Run(*options); };

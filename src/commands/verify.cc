@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/json.h"
+#include "base/talk.h"
 #include "commands/command.h"
 #include "commands/options.h"
 #include "report/text.h"
@@ -46,16 +47,16 @@ ExitCode Run(const Options& options) {
     out.EndArray().EndObject();
     Print(out.Finish());
   } else if (result.findings.empty()) {
-    Print(fmt::format("{}: intact: {} ranks, {} boxes, {}\n", options.folder, Grouped(result.ranks),
-                      Grouped(result.boxes), InBytes(result.bytes)));
+    Print(fmt::format("{}: intact: {}, {}, {}\n", options.folder, Count(result.ranks, "rank"),
+                      Count(result.boxes, "box", "boxes"), InBytes(result.bytes)));
   }
   if (result.findings.empty()) return ExitCode::kOk;
   for (const Finding& finding : result.findings) {
-    fmt::print(stderr, "{}: {}{}{}\n", finding.file, finding.tensor, finding.tensor.empty() ? "" : " ",
-               finding.message);
+    Talk(fmt::format("{}: {}{}{}\n", finding.file, finding.tensor, finding.tensor.empty() ? "" : " ",
+               finding.message));
   }
-  fmt::print(stderr, "shardinit: `{}` is damaged: {} finding{}\n", options.folder,
-             result.findings.size(), result.findings.size() == 1 ? "" : "s");
+  Talk(fmt::format("shardinit: `{}` is damaged: {} finding{}\n", options.folder,
+             result.findings.size(), result.findings.size() == 1 ? "" : "s"));
   return ExitCode::kDifferent;
 }
 
@@ -67,7 +68,7 @@ extern const Command kVerify = {
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
       auto options = std::make_shared<Options>();
       app.add_option("DIR", options->folder, "Folder of the checkpoint")->required();
-      options->work.AddTo(app, false);
+      options->work.AddTo(app, "read and hash");
       AddJson(app, &options->json);
       return [options] { return Run(*options); };
     },

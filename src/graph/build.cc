@@ -22,6 +22,7 @@ namespace {
 
 constexpr int64_t kMaxTensors = 4'000'000;
 constexpr size_t kMaxRank = 32;  // HDF5's.
+constexpr size_t kMaxAxes = 32;
 constexpr size_t kMaxPath = 1024;
 constexpr int kMaxVarDepth = 256;
 
@@ -135,6 +136,11 @@ class Builder {
 
   void BindMesh() {
     int64_t size = 1;
+    if (spec_.mesh.size() > kMaxAxes) {
+      diagnostics_.Error(spec_.mesh[kMaxAxes].name.span,
+                         fmt::format("the mesh has {} axes, but may have at most {}",
+                                     spec_.mesh.size(), kMaxAxes));
+    }
     for (const auto& axis : spec_.mesh) {
       const int64_t extent =
           axis.value ? Integer(*axis.value, 1, kMaxWorldSize, fmt::format("axis `{}`", axis.name.value))
@@ -233,6 +239,13 @@ class Builder {
                                      copies, *count, tensors, kMaxTensors));
       return;
     }
+    if (const int64_t made = std::ssize(graph_.tensors); *count * tensors > kMaxTensors - made) {
+      diagnostics_.Error(SpanOf(*module.repeat->value),
+                         fmt::format("this makes {} × {} tensors after {} others, but a spec may have "
+                                     "at most {}",
+                                     *count, tensors, made, kMaxTensors));
+      return;
+    }
     names_.repeats().emplace_back(variable, 0);
     const size_t before = diagnostics_.all().size();
     // One mistake gives one message, not one per layer.
@@ -245,7 +258,6 @@ class Builder {
 
   void ExpandMembers(const ModuleSpec& module, const std::string& path, int64_t copies) {
     for (const auto& member : module.members) {
-      if (full_) return;
       const std::string inner = Join(path, member.name.value);
       if (const auto* tensor = std::get_if<TensorSpec>(&member.value)) {
         AddTensor(*tensor, member.name.span, inner);
@@ -263,11 +275,6 @@ class Builder {
   }
 
   void AddTensor(const TensorSpec& spec, Span span, const std::string& path) {
-    if (std::ssize(graph_.tensors) == kMaxTensors) {
-      full_ = true;
-      diagnostics_.Error(span, fmt::format("a spec may have at most {} tensors", kMaxTensors));
-      return;
-    }
     Tensor tensor;
     tensor.path = path;
     if (path.size() > kMaxPath) {
@@ -357,6 +364,13 @@ class Builder {
     if (bad_inits_.count(init) != 0) return;
     const size_t before = diagnostics_.all().size();
     if (const auto distribution = Lower(*init, spec, tensor->shape)) tensor->distribution = *distribution;
+    const double largest = LargestMagnitude(tensor->distribution);
+    if (const DTypeInfo& info = InfoOf(tensor->dtype); largest > LargestOf(tensor->dtype)) {
+      diagnostics_.Error(init->name.span,
+                         fmt::format("values of `{}` reach {}, but {} ends at {}", tensor->path, largest,
+                                     info.name, LargestOf(tensor->dtype)),
+                         "choose a larger dtype or smaller parameters");
+    }
     if (diagnostics_.all().size() != before) bad_inits_.insert(init);
   }
 
@@ -529,7 +543,6 @@ class Builder {
   std::unordered_set<const InitSpec*> bad_inits_;
   std::unordered_map<std::string, std::shared_ptr<const Program>> programs_;  // By text.
   bool dtype_reported_ = false;
-  bool full_ = false;  // There are kMaxTensors, and no more are looked at.
   int64_t total_bytes_ = 0;
   const std::vector<std::string> dimension_names_ = [] {
     std::vector<std::string> names;

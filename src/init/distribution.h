@@ -36,6 +36,11 @@ struct Expression {  // A function of the element's index and of draws.
 
 using Distribution = std::variant<Constant, Uniform, Normal, TruncatedNormal, Expression>;
 
+// No element is farther from 0: a normal sample is never 7 standard deviations
+// from its mean (shardinit-values(7)). 0 for an expression, whose elements are
+// checked one by one when they are made.
+double LargestMagnitude(const Distribution& distribution);
+
 // Whether elements are drawn, and so need a stream of random words of their own.
 inline bool IsRandom(const Distribution& d) {
   if (const auto* expression = std::get_if<Expression>(&d)) {

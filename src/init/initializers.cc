@@ -1,8 +1,7 @@
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "init/initializer.h"
+#include "rng/sampler.h"
 
 namespace shardinit {
 
@@ -41,8 +40,7 @@ std::vector<std::string> InitializerNames() {
 }
 
 bool CheckMagnitude(std::string_view name, const Argument& argument, Diagnostics& diagnostics) {
-  const double magnitude = std::fabs(argument.value);
-  if (magnitude == 0 || (magnitude >= 0x1p-80 && magnitude <= 0x1p+100)) return true;
+  if (IsValidScale(argument.value)) return true;
   diagnostics.Error(argument.span,
                     fmt::format("`{}` is {}, but its magnitude must be 0 or from 2^-80 "
                                 "(8.3e-25) to 2^100 (1.3e30)",

@@ -37,7 +37,9 @@ template <class Kernel, class Encoder>
 class Filler {
  public:
   Filler(const Kernel& kernel, Stream stream)
-      : kernel_(kernel), stream_(stream), keys_(stream, 0) {}
+      : kernel_(kernel), stream_(stream), keys_(stream, 0) {
+    for (size_t k = 0; k < hn::Lanes(D64()); ++k) order_[Slot(k, kInterleaved)] = k;
+  }
 
   // Elements first … first + count - 1 to `out`; some only at Flush.
   void Add(uint64_t first, size_t count, uint8_t* out) {
@@ -74,9 +76,9 @@ class Filler {
     const size_t n = BlocksAtOnce();
     const size_t blocks = (blocks_ + n - 1) / n * n;
     // Lanes that nobody asked for: any counter will do.
-    for (size_t k = blocks_; k < blocks; ++k) batch_.counters[Slot(k, kInterleaved)] = 0;
+    for (size_t k = blocks_; k < blocks; ++k) waiting_.block[Slot(k, kInterleaved)] = 0;
     uint8_t buffer[kBatch * 4 * Encoder::kBytes];
-    Make(blocks, buffer);
+    Make(waiting_, blocks, buffer);
     for (size_t i = 0; i < pieces_; ++i) {
       const Piece& piece = piece_[i];
       std::memcpy(piece.out, buffer + piece.begin * Encoder::kBytes,
@@ -100,30 +102,31 @@ class Filler {
     piece_[pieces_++] = {out, static_cast<uint32_t>(4 * blocks_ + skip),
                          static_cast<uint32_t>(count)};
     for (size_t i = 0; i < blocks; ++i) {
-      batch_.counters[Slot(blocks_++, kInterleaved)] = block + i;
+      waiting_.block[Slot(blocks_++, kInterleaved)] = block + i;
     }
   }
 
   void Direct(uint64_t block, size_t blocks, uint8_t* out) {
-    Flush();  // The batch is needed.
-    for (size_t k = 0; k < std::min(blocks, kBatch); ++k) {
-      batch_.counters[Slot(k, kInterleaved)] = block + k;
+    const D64 d;
+    const auto order = hn::Load(d, order_);
+    for (size_t k = 0; k < std::min(blocks, kBatch); k += hn::Lanes(d)) {
+      hn::Store(hn::Add(order, hn::Set(d, block + k)), d, run_.block + k);
     }
     while (blocks > 0) {
       const size_t now = std::min(blocks, kBatch);
-      Make(now, out);
+      Make(run_, now, out);
       blocks -= now, out += 4 * now * Encoder::kBytes;
     }
   }
 
-  void Make(size_t blocks, uint8_t* out) {
-    MakeWords(keys_, blocks, batch_);
+  void Make(Counters& counters, size_t blocks, uint8_t* out) {
+    MakeWords(keys_, blocks, counters, words_);
     const D32 d;
     const size_t step = 2 * BlocksAtOnce();
     const Kernel kernel = kernel_;
     for (size_t i = 0; i < 2 * blocks; i += step, out += 2 * step * Encoder::kBytes) {
       VF even, odd;
-      kernel(wide::Load(d, batch_.even + i), wide::Load(d, batch_.odd + i), even, odd);
+      kernel(wide::Load(d, words_.even + i), wide::Load(d, words_.odd + i), even, odd);
       StoreElements<Encoder>(even, odd, out);
     }
   }
@@ -132,7 +135,9 @@ class Filler {
   const Stream stream_;
   uint32_t high_ = 0;  // Of the counters of all blocks that wait.
   PhiloxKeys keys_;
-  Batch batch_;
+  HWY_ALIGN uint64_t order_[hn::MaxLanes(D64())];  // The block of each lane.
+  Counters run_, waiting_;
+  Words words_;
   Piece piece_[kBatch];
   size_t blocks_ = 0, pieces_ = 0;  // Waiting.
 };

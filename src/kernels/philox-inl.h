@@ -1,16 +1,17 @@
 // Philox4x32-10, one block per 64-bit lane. No include guard, here and in the
 // other -inl.h files: each instruction set includes them once.
 //
-// A round multiplies two of the four words x0…x3 by constants, 32 x 32 → 64 bits, and
-// mixes the high halves with the other two words. Where each word has a vector
-// of its own with 64-bit lanes, the multiplication that every instruction set
-// has (MulEven: the low halves of the lanes) gives whole products, which are the new x1
-// and x3 as they stand: nobody looks at the high half of a lane. Only the
-// high halves need a shift. At the end x0, x2 and x1, x3 share vectors:
+// A round multiplies two of the four words x0…x3 by constants, 32 x 32 → 64
+// bits, and mixes the high halves with the other two words. Where each word has
+// a vector of its own with 64-bit lanes, the multiplication that every
+// instruction set has (MulEven: of the low halves of the lanes) gives whole
+// products, which are the new x1 and x3 as they stand: nobody looks at the high
+// half of a lane. Only the high halves of products need a shift. At the end
+// x0, x2 and x1, x3 share vectors:
 //
 //   even = x0 x2 | x0 x2 | …      odd = x1 x3 | x1 x3 | …
 //
-// so interleaving the two inside 128-bit blocks gives words in order of
+// so interleaving the two inside 128-bit blocks gives words in the order of
 // elements, if the blocks' counters went to the lanes as Slot says.
 
 HWY_BEFORE_NAMESPACE();
@@ -23,8 +24,10 @@ using D64 = hn::ScalableTag<uint64_t>;
 // few enough that the words stay in the L1 cache. A multiple of all lane counts.
 inline constexpr size_t kBatch = 128;
 
-struct Batch {
-  HWY_ALIGN uint64_t counters[kBatch];
+struct Counters {
+  HWY_ALIGN uint64_t block[kBatch];
+};
+struct Words {
   HWY_ALIGN uint32_t even[2 * kBatch];
   HWY_ALIGN uint32_t odd[2 * kBatch];
 };
@@ -66,8 +69,9 @@ HWY_INLINE size_t Slot(size_t k, bool interleaved) {
 }
 
 // counters → even, odd for the first `blocks` blocks, a multiple of BlocksAtOnce().
-// Leaves the counters of the batch that follows.
-HWY_INLINE void MakeWords(const PhiloxKeys& philox, size_t blocks, Batch& batch) {
+// Leaves the counters of the batch that follows, so a long run sets them once.
+HWY_INLINE void MakeWords(const PhiloxKeys& philox, size_t blocks, Counters& counters,
+                          Words& words) {
   using namespace philox4x32;
   const D32 d32;
   const D64 d64;
@@ -76,8 +80,8 @@ HWY_INLINE void MakeWords(const PhiloxKeys& philox, size_t blocks, Batch& batch)
   const auto multiplier1 = wide::Set(d32, kMultiplier1);
   for (size_t i = 0; i < blocks; i += BlocksAtOnce()) {
     // Rounds 1 to 3, without what the keys hold already.
-    const auto counter = wide::Load(d64, batch.counters + i);
-    wide::Store(wide::Add(counter, wide::Set(d64, kBatch)), d64, batch.counters + i);
+    const auto counter = wide::Load(d64, counters.block + i);
+    wide::Store(wide::Add(counter, wide::Set(d64, kBatch)), d64, counters.block + i);
     auto product0 = wide::MulEven(wide::BitCast(d32, counter), multiplier0);
     auto x2 = wide::Xor(wide::ShiftRight<32>(product0), wide::Set(d64, keys[0][1]));
     auto product1 = wide::MulEven(wide::BitCast(d32, x2), multiplier1);
@@ -110,8 +114,8 @@ HWY_INLINE void MakeWords(const PhiloxKeys& philox, size_t blocks, Batch& batch)
     x3 = wide::ShiftLeft<32>(product0);
     const auto even = wide::OddEven(wide::BitCast(d32, x2), wide::BitCast(d32, x0));
     const auto odd = wide::OddEven(wide::BitCast(d32, x3), wide::BitCast(d32, product1));
-    wide::Store(even, d32, batch.even + 2 * i);
-    wide::Store(odd, d32, batch.odd + 2 * i);
+    wide::Store(even, d32, words.even + 2 * i);
+    wide::Store(odd, d32, words.odd + 2 * i);
   }
 }
 

@@ -18,8 +18,6 @@
 namespace shardinit {
 namespace {
 
-constexpr size_t kPlanLimit = size_t{4} << 30;
-
 FileEntry WriteIndexFile(const std::string& folder, const Plan& plan, const Digest& plan_sha256) {
   const std::string path = folder + "/" + kIndexName;
   RemoveTemporaries(folder, kIndexName);
@@ -143,8 +141,6 @@ FinalizeResult Finalize(const std::string& folder, const Plan& plan, const Diges
   std::optional<FileEntry> index_entry;
   if (WantsIndex(plan, index)) {
     index_entry = WriteIndexFile(folder, plan, plan_sha256);
-  } else {
-    unlink((folder + "/" + kIndexName).c_str());
   }
   result.has_index = index_entry.has_value();
   RemoveTemporaries(folder, kManifestName);
@@ -152,6 +148,8 @@ FinalizeResult Finalize(const std::string& folder, const Plan& plan, const Diges
   WriteManifest(plan, plan_sha256, ranks, index_entry,
                 [&](std::string_view text) { manifest.Append(text); });
   manifest.Commit();
+  // Only now: until then the old manifest may have vouched for it.
+  if (!index_entry) unlink((folder + "/" + kIndexName).c_str());
   return result;
 }
 
@@ -167,9 +165,9 @@ Plan LoadCheckpointPlan(const std::string& folder, Digest* plan_sha256) {
 }
 
 std::vector<int64_t> MissingRanks(const std::string& folder, const Plan& plan,
-                                  const Digest& plan_sha256) {
+                                  const Digest& plan_sha256, size_t most) {
   std::vector<int64_t> missing;
-  for (int64_t r = 0; r < plan.world_size(); ++r) {
+  for (int64_t r = 0; r < plan.world_size() && missing.size() < most; ++r) {
     ThrowIfInterrupted();
     // A name that is not there answers at once, without making the rank's plan.
     if (!Exists(folder + "/" + ReceiptFile(r)) ||

@@ -43,6 +43,9 @@ void WriteManifest(const Plan& plan, const Digest& plan_sha256,
                    const std::vector<ReceiptEntry>& ranks, const std::optional<FileEntry>& index,
                    const std::function<void(std::string_view)>& append);
 
+// The most bytes a plan.json may have.
+inline constexpr size_t kPlanLimit = size_t{4} << 30;
+
 // Names in a checkpoint's folder.
 inline constexpr char kPlanName[] = "plan.json";
 inline constexpr char kManifestName[] = "manifest.json";
@@ -62,8 +65,8 @@ FileEntry HashFile(int fd, const std::string& path);
 // plan.json of the checkpoint in `folder`, and its digest. Throws Error if there is none.
 Plan LoadCheckpointPlan(const std::string& folder, Digest* plan_sha256);
 
-// Ranks of `plan` that have no valid receipt in `folder`.
+// Ranks of `plan` that have no valid receipt in `folder`; the first `most` of them.
 std::vector<int64_t> MissingRanks(const std::string& folder, const Plan& plan,
-                                  const Digest& plan_sha256);
+                                  const Digest& plan_sha256, size_t most = SIZE_MAX);
 
 }  // namespace shardinit

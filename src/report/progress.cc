@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/talk.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -48,7 +49,7 @@ Progress::Progress(ProgressMode mode, std::string verb, int64_t total_bytes, boo
 }
 
 Progress::~Progress() {
-  if (painted_) fmt::print(stderr, "\r\x1b[K");
+  if (painted_) Talk("\r\x1b[K");
 }
 
 void Progress::Update(int64_t bytes, const std::string& detail) {
@@ -65,11 +66,10 @@ void Progress::Update(int64_t bytes, const std::string& detail) {
   if (bytes > 0) line += fmt::format(", {} left", InTime(static_cast<double>(total_ - bytes) / rate));
   if (!detail.empty()) line += ", " + detail;
   if (style_ == Style::kLines) {
-    fmt::print(stderr, "shardinit: {}\n", line);
+    Talk(fmt::format("shardinit: {}\n", line));
     return;
   }
-  fmt::print(stderr, "\r{}\x1b[K", line.substr(0, TerminalWidth() - 1));
-  std::fflush(stderr);
+  Talk(fmt::format("\r{}\x1b[K", line.substr(0, TerminalWidth() - 1)));
   painted_ = true;
 }
 

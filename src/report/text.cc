@@ -15,6 +15,12 @@ std::string Grouped(int64_t number) {
   return digits;
 }
 
+std::string Count(int64_t number, std::string_view noun, std::string_view plural) {
+  if (number == 1) return fmt::format("1 {}", noun);
+  return plural.empty() ? fmt::format("{} {}s", Grouped(number), noun)
+                        : fmt::format("{} {}", Grouped(number), plural);
+}
+
 std::string InBytes(int64_t bytes) {
   static constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
   auto value = static_cast<double>(bytes);

@@ -9,6 +9,8 @@
 namespace shardinit {
 
 std::string Grouped(int64_t number);     // 405,853,388,800
+// `1 rank`, `512 ranks`; `plural` where an s will not do.
+std::string Count(int64_t number, std::string_view noun, std::string_view plural = {});
 std::string InBytes(int64_t bytes);      // 811.7 GB, powers of 1000 as disks are sold
 std::string InShape(const std::vector<int64_t>& shape);  // [128256, 16384]
 

@@ -9,13 +9,15 @@
 #include "rng/coefficients.h"
 #include "rng/philox4x32.h"
 
-// Every line below is at most a few operations, each rounded once to f32, and
-// parentheses give their order. What makes the bits the same elsewhere:
+// Parentheses and statements give the order of operations; each is rounded once
+// to f32. What makes the bits the same elsewhere:
 //
 // - no fused multiply-add (the build says -ffp-contract=off);
 // - no function of libm but sqrt, which IEEE 754 wants correctly rounded;
 // - integers become f32 by rounding to nearest even;
-// - no result is subnormal (see the limits in sampler.h).
+// - within the limits in sampler.h the only subnormal results are products in
+//   polynomials (y^2 of an angle of 2^-31, say), each added at once to a number
+//   that is more than 2^60 times as large: flushed to 0 they change nothing.
 static_assert(FLT_EVAL_METHOD == 0, "f32 operations must be rounded to f32");
 
 namespace shardinit {

@@ -10,7 +10,7 @@
 namespace shardinit {
 
 // A parameter that sets a scale (std, |mean|, |low|, |high|, high - low) is 0 or
-// within these: then no intermediate result is subnormal or overflows, and a
+// within these: then nothing overflows, and no subnormal result matters, so a
 // processor that flushes subnormals gives the same bits.
 inline constexpr double kMinScale = 0x1p-80, kMaxScale = 0x1p100;
 // The cut-off nearer to the mean is at most this many standard deviations away…

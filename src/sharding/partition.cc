@@ -23,7 +23,7 @@ Box BoxAt(const Shape& shape, const PartitionSpec& spec, const Mesh& mesh,
     int64_t part = 0;
     for (const int axis : spec[d]) part = part * mesh.shape[axis] + coordinate[axis];
     const int64_t width = CeilDiv(shape[d], PartsOf(spec[d], mesh));
-    // part * width stays below n + k * n: both were checked to fit.
+    // part * width stays below n + k: both were checked to fit.
     box.offset[d] = std::min(shape[d], part * width);
     box.shape[d] = std::min(shape[d], (part + 1) * width) - box.offset[d];
   }

@@ -1,5 +1,7 @@
 #include "tensor/dtype.h"
 
+#include <cmath>
+
 namespace shardinit {
 namespace {
 
@@ -13,6 +15,12 @@ constexpr DTypeInfo kDTypes[] = {
 }  // namespace
 
 const DTypeInfo& InfoOf(DType dtype) { return kDTypes[static_cast<int>(dtype)]; }
+
+double LargestOf(DType dtype) {
+  const DTypeInfo& info = InfoOf(dtype);
+  const int exponent = (1 << (info.exponent_bits - 1)) - 1;
+  return std::ldexp(2 - std::ldexp(1.0, -info.mantissa_bits), exponent);
+}
 
 std::span<const DTypeInfo> DTypes() { return kDTypes; }
 

@@ -27,6 +27,8 @@ struct DTypeInfo {
 };
 
 const DTypeInfo& InfoOf(DType dtype);
+// The largest finite number of the type; larger ones round to infinity.
+double LargestOf(DType dtype);
 std::span<const DTypeInfo> DTypes();
 std::optional<DType> FindDType(std::string_view name);
 std::vector<std::string> DTypeNames();

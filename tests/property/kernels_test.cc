@@ -4,6 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
+
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -147,6 +151,25 @@ TEST(Kernels, ManyValuesEqualReference) {
     });
   }
 }
+
+#if defined(__SSE2__)
+// A library in the same process can set these (crtfastmath.o does).
+TEST(Kernels, FlushingSubnormalsChangesNothing) {
+  constexpr size_t kCount = 200'000;
+  for (const NamedSampler& sampler : Samplers()) {
+    const auto expected = Reference(sampler.sampler, 0, 0, 1, kCount, DType::f32);
+    const unsigned int mode = _mm_getcsr();
+    _mm_setcsr(mode | 0x8040);  // Flush to zero, denormals are zero.
+    ForEach(sampler, [&](DType dtype) {
+      const bool is_bits = std::holds_alternative<BitsSampler>(sampler.sampler);
+      if (dtype == DType::f32 && !is_bits) {
+        ExpectRows(sampler.sampler, 0, 0, 1, kCount, dtype, expected);
+      }
+    });
+    _mm_setcsr(mode);
+  }
+}
+#endif
 
 // All 2^16 upper halves of an f32 through the kernels' roundings: the finite ones
 // reached as low + 0 * span.

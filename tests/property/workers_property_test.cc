@@ -14,6 +14,8 @@
 namespace shardinit {
 namespace {
 
+using Contents = std::map<std::string, std::string>;
+
 constexpr int kPatience = 60'000;  // Milliseconds: only a hang takes that long.
 
 struct Work {
@@ -121,7 +123,7 @@ TEST(Workers, FilesDoNotDependOnTheOptions) {
   for (const WorkerOptions& options : ManyOptions(true)) {
     SCOPED_TRACE(Describe(options));
     // What no box covers must stay as it is.
-    const WorkingFolder folder({{path, std::string(expected_file.size(), '.')}});
+    const WorkingFolder folder(Contents{{path, std::string(expected_file.size(), '.')}});
     const Fd fd(open(path.c_str(), O_RDWR));
     ASSERT_TRUE(WriteAll(fd.get(), "end", 3, static_cast<int64_t>(expected_file.size()) - 3));
     const Fd direct(open(path.c_str(), O_WRONLY | O_DIRECT));
@@ -150,7 +152,7 @@ TEST(Workers, FilesDoNotDependOnTheOptions) {
 // Where O_DIRECT is refused by the write itself, the same bytes go the other way.
 TEST(Workers, GoWithoutDirectWritesWhereTheyFail) {
   const Tensor tensor = MakeTensor("t", DType::f32, {300'000}, Normal{0, 1});
-  const WorkingFolder folder({{"a", ""}, {"b", ""}});
+  const WorkingFolder folder(Contents{{"a", ""}, {"b", ""}});
   const std::string path = "a";
   const Fd fd(open("a", O_RDWR));
   int ends[2];

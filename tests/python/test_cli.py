@@ -76,7 +76,7 @@ def test_json_of_every_command(good, tmp_path):
     assert Json("inspect", good / "ranks/rank-00000.h5") is not None
 
 
-@pytest.mark.parametrize("arguments", [["validate", "missing.yaml"], ["verify", "missing"],
+@pytest.mark.parametrize("arguments", [["digest", "missing.yaml"], ["verify", "missing"],
                                        ["plan", TINY, "--mesh", "fsdp=0,tensor=1"]], ids=range(3))
 def test_failures_print_no_data(arguments):
     result = Run(*arguments, "--json")
@@ -99,7 +99,7 @@ def test_digest_check(tmp_path):
     assert "lm_head.weight" in result.stdout + result.stderr
     (tmp_path / "golden").write_text("nonsense")
     assert Run("digest", TINY, "--check", tmp_path / "golden").returncode in (2, 5)
-    assert Run("digest", TINY, "--check", tmp_path / "missing").returncode == 3
+    assert Run("digest", TINY, "--check", tmp_path / "missing").returncode == 2
 
 
 def test_status(good, tmp_path):
@@ -157,7 +157,7 @@ def test_gen_with_closed_standard_streams(tmp_path):
 
 @pytest.mark.parametrize("streams", ["2>/dev/full", "2>&-"])
 def test_lost_talk_is_no_failure(streams, tmp_path):
-    for arguments, status in [(["gen", TINY, "-o", tmp_path / "out"], 0), (["plan", tmp_path / "missing"], 3),
+    for arguments, status in [(["gen", TINY, "-o", tmp_path / "out"], 0), (["plan", tmp_path / "missing"], 2),
                               (["gne"], 2), (["validate", ROOT / "golden/bad_uneven/spec.yaml"], 2)]:
         run = subprocess.run(["sh", "-c", f'exec "$@" {streams}', "sh", BINARY, *arguments], env=CLEAN,
                              stdout=subprocess.DEVNULL)
@@ -241,6 +241,24 @@ def test_did_you_mean(typed, meant):
 def test_unknown_option_of_each_command(command):
     result = Run(command, "--jsno")
     assert result.returncode == 2 and "--jsno" in result.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "fish", "zsh"])
+def test_completions_are_scripts_of_their_shell(shell):
+    script = Ok("completion", shell).stdout
+    for command in COMMANDS:
+        assert command in script
+    assert "dry-run" in script
+    subprocess.run([shell, "-n", "/dev/stdin"], input=script, text=True, check=True)
+
+
+def test_bash_completes_commands_and_options():
+    script = Ok("completion", "bash").stdout + """
+      COMP_WORDS=(shardinit va); COMP_CWORD=1; _shardinit; echo "${COMPREPLY[@]}"
+      COMP_WORDS=(shardinit gen --dry); COMP_CWORD=2; _shardinit; echo "${COMPREPLY[@]}"
+    """
+    result = subprocess.run(["bash"], input=script, capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["validate", "--dry-run"] and not result.stderr
 
 
 # Documents --------------------------------------------------------------------

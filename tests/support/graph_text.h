@@ -24,7 +24,7 @@ struct GraphOutcome {
 inline GraphOutcome BuildText(const std::string& text,
                               std::vector<std::string> sets = {},
                               std::string mesh = {}) {
-  const WorkingFolder folder({{"x.yaml", text}});
+  const WorkingFolder folder(std::map<std::string, std::string>{{"x.yaml", text}});
   Diagnostics diagnostics;
   GraphOutcome outcome;
   try {

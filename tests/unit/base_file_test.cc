@@ -14,6 +14,8 @@
 namespace shardinit {
 namespace {
 
+using Contents = std::map<std::string, std::string>;
+
 namespace fs = std::filesystem;
 
 std::vector<std::string> NamesIn(const std::string& folder) {
@@ -40,16 +42,16 @@ using Names = std::vector<std::string>;
 TEST(ReadFile, ReadsAllBytes) {
   std::string text(200'000, 'x');
   text[70'000] = '\0';
-  const WorkingFolder folder({{"a", text}, {"empty", ""}});
+  const WorkingFolder folder(Contents{{"a", text}, {"empty", ""}});
   EXPECT_EQ(ReadFile("a"), text);
   EXPECT_EQ(ReadFile("empty"), "");
 }
 
 TEST(ReadFile, SaysWhyItCannot) {
-  const WorkingFolder folder({{"a", "12345"}, {"sub/b", ""}});
+  const WorkingFolder folder(Contents{{"a", "12345"}, {"sub/b", ""}});
   ASSERT_EQ(mkfifo("pipe", 0600), 0);
-  EXPECT_EQ(Failure(ExitCode::kWorld, [] { ReadFile("none"); }),
-            "cannot read `none`: No such file or directory");
+  EXPECT_EQ(Failure(ExitCode::kUsage, [] { ReadFile("none"); }), "there is no file `none`");
+  EXPECT_EQ(Failure(ExitCode::kUsage, [] { ReadFile("a/b"); }), "there is no file `a/b`");
   EXPECT_EQ(Failure(ExitCode::kUsage, [] { ReadFile("sub"); }), "`sub` is a folder, not a file");
   // Without a writer this must not wait for one.
   EXPECT_EQ(Failure(ExitCode::kUsage, [] { ReadFile("pipe"); }), "`pipe` is a device, not a file");
@@ -61,7 +63,7 @@ TEST(ReadFile, SaysWhyItCannot) {
 }
 
 TEST(ReadFileIfExists, TellsAbsentFromUnreadable) {
-  const WorkingFolder folder({{"a", "1"}, {"sub/b", ""}});
+  const WorkingFolder folder(Contents{{"a", "1"}, {"sub/b", ""}});
   std::string text = "unchanged";
   EXPECT_FALSE(ReadFileIfExists("none", 10, &text));
   EXPECT_EQ(text, "unchanged");
@@ -74,7 +76,7 @@ TEST(ReadFileIfExists, TellsAbsentFromUnreadable) {
 }
 
 TEST(AtomicFile, AppearsWholeWhenCommitted) {
-  const WorkingFolder folder({{"a", "before"}});
+  const WorkingFolder folder(Contents{{"a", "before"}});
   {
     AtomicFile file("a");
     file.Append("one ");
@@ -89,7 +91,7 @@ TEST(AtomicFile, AppearsWholeWhenCommitted) {
 }
 
 TEST(AtomicFile, LeavesNothingWithoutCommit) {
-  const WorkingFolder folder({{"a", "before"}});
+  const WorkingFolder folder(Contents{{"a", "before"}});
   { AtomicFile("a").Append("after"); }
   { AtomicFile("b").Append("after"); }
   EXPECT_EQ(ReadFile("a"), "before");
@@ -97,7 +99,7 @@ TEST(AtomicFile, LeavesNothingWithoutCommit) {
 }
 
 TEST(AtomicFile, ReplacesALinkAndNotItsTarget) {
-  const WorkingFolder folder({{"target", "before"}});
+  const WorkingFolder folder(Contents{{"target", "before"}});
   fs::create_symlink("target", "link");
   WriteFileAtomically("link", "after");
   EXPECT_FALSE(fs::is_symlink("link"));
@@ -106,7 +108,7 @@ TEST(AtomicFile, ReplacesALinkAndNotItsTarget) {
 }
 
 TEST(AtomicFile, SaysWhyItCannot) {
-  const WorkingFolder folder({{"sub/b", ""}});
+  const WorkingFolder folder(Contents{{"sub/b", ""}});
   EXPECT_EQ(Failure(ExitCode::kWorld, [] { WriteFileAtomically("none/a", "x"); }),
             "cannot create a file in `none`: No such file or directory");
   EXPECT_EQ(Failure(ExitCode::kWorld, [] { WriteFileAtomically("sub", "x"); }),
@@ -115,7 +117,7 @@ TEST(AtomicFile, SaysWhyItCannot) {
 }
 
 TEST(RemoveTemporaries, SparesFilesWhoseOwnersLive) {
-  const WorkingFolder folder({{".a.tmp-0123456789abcdef", "killed"},
+  const WorkingFolder folder(Contents{{".a.tmp-0123456789abcdef", "killed"},
                               {".b.tmp-0123456789abcdef", "killed"},
                               {".hidden", "the user's"},
                               {"a.tmp-0123456789abcdef", "the user's"}});
@@ -131,7 +133,7 @@ TEST(RemoveTemporaries, SparesFilesWhoseOwnersLive) {
 }
 
 TEST(CreateTemporary, MakesAFileOfItsOwnEachTime) {
-  const WorkingFolder folder({{"sub/x", ""}});
+  const WorkingFolder folder(Contents{{"sub/x", ""}});
   std::string first, second;
   const Fd a = CreateTemporary("sub/x", &first), b = CreateTemporary("sub/x", &second);
   EXPECT_NE(first, second);
@@ -140,7 +142,7 @@ TEST(CreateTemporary, MakesAFileOfItsOwnEachTime) {
 }
 
 TEST(WriteAllAndReadAll, WorkAtOffsets) {
-  const WorkingFolder folder({{"a", "0123456789"}});
+  const WorkingFolder folder(Contents{{"a", "0123456789"}});
   const Fd fd(open("a", O_RDWR));
   EXPECT_TRUE(WriteAll(fd.get(), "xyz", 3, 4));
   EXPECT_TRUE(WriteAll(fd.get(), "!", 1, 12));  // Leaves a hole.
@@ -165,7 +167,7 @@ TEST(WriteAll, ReportsAFullDisk) {
 }
 
 TEST(MakeFolder, MakesThoseAboveIt) {
-  const WorkingFolder folder({{"file", ""}});
+  const WorkingFolder folder(Contents{{"file", ""}});
   MakeFolder("new");
   MakeFolder("new");
   MakeFolder("a/b/c");
@@ -176,7 +178,7 @@ TEST(MakeFolder, MakesThoseAboveIt) {
 }
 
 TEST(MakeFolder, SaysWhyItCannot) {
-  const WorkingFolder folder({{"file", ""}});
+  const WorkingFolder folder(Contents{{"file", ""}});
   fs::create_symlink("nowhere", "link");
   EXPECT_EQ(Failure(ExitCode::kConflict, [] { MakeFolder("file"); }),
             "`file` exists and is not a folder");
@@ -189,7 +191,7 @@ TEST(MakeFolder, SaysWhyItCannot) {
 }
 
 TEST(FileSize, IsOfRegularFilesOnly) {
-  const WorkingFolder folder({{"a", "123"}, {"sub/b", ""}});
+  const WorkingFolder folder(Contents{{"a", "123"}, {"sub/b", ""}});
   fs::create_symlink("a", "link");
   EXPECT_EQ(FileSize("a"), 3);
   EXPECT_EQ(FileSize("sub/b"), 0);

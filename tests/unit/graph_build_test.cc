@@ -137,7 +137,7 @@ TEST(Repeat, CountsWithinLimits) {
             "x.yaml:6:19: error: the count of `i` must be between 1 and 4000000, but it is 4000001\n"
             "    b: {repeat: {i: 4000001}, w: {shape: [1], init: zeros}}\n"
             "                    ^^^^^^^\n"
-            "x.yaml:7:19: error: the count of `i` must be an integer, but it is 2.5\n"
+            "x.yaml:7:19: error: the count of `i` must be a whole number, but it is 2.5\n"
             "    c: {repeat: {i: 2.5}, w: {shape: [1], init: zeros}}\n"
             "                    ^^^\n");
 }
@@ -157,14 +157,18 @@ TEST(Repeat, MultipliedStaysWithinTheLimit) {
 }
 
 TEST(Repeat, SideBySideStaysWithinTheLimit) {
-  // Two-thirds of the limit each; without the sum both would be made.
   EXPECT_EQ(Messages("modules:\n"
-                     "  a: {repeat: {i: 2666667}, w: {shape: [], init: zeros}}\n"
-                     "  b: {repeat: {i: 2666667}, w: {shape: [], init: zeros}}\n"
-                     "  c: {repeat: {i: 2666667}, w: {shape: [], init: zeros}}\n"),
-            "x.yaml:6:29: error: a spec may have at most 4000000 tensors\n"
-            "    b: {repeat: {i: 2666667}, w: {shape: [], init: zeros}}\n"
-            "                              ^\n");
+                     "  a: {repeat: {i: 2}, w: {shape: [], init: zeros}}\n"
+                     "  b: {repeat: {i: 3999999}, w: {shape: [], init: zeros}}\n"
+                     "  c: {repeat: {i: 2000000}, v: {shape: [], init: zeros}, w: {shape: [], init: zeros}}\n"),
+            "x.yaml:6:19: error: this makes 3999999 × 1 tensors after 2 others, but a spec may have "
+            "at most 4000000\n"
+            "    b: {repeat: {i: 3999999}, w: {shape: [], init: zeros}}\n"
+            "                    ^^^^^^^\n"
+            "x.yaml:7:19: error: this makes 2000000 × 2 tensors after 2 others, but a spec may have "
+            "at most 4000000\n"
+            "    c: {repeat: {i: 2000000}, v: {shape: [], init: zeros}, w: {shape: [], init: zeros}}\n"
+            "                    ^^^^^^^\n");
 }
 
 // Variables.
@@ -187,25 +191,26 @@ TEST(Vars, CyclesAreOneMistakeEach) {
 
 TEST(Vars, AreEvaluatedUsedOrNot) {
   EXPECT_EQ(Messages("vars: {a: 1 / 0, b: a + 1}\n"),
-            "x.yaml:4:11: error: division by zero\n"
+            "x.yaml:4:11: error: division by zero in `1 / 0`\n"
             "  vars: {a: 1 / 0, b: a + 1}\n"
             "            ^^^^^\n");
 }
 
+// `links` variables, each one more than the next.
+std::string Chain(int links) {
+  std::string text = "vars:\n";
+  for (int i = links; i > 0; --i) {
+    text += fmt::format("  v{}: v{} + 1\n", i, i - 1);
+  }
+  return text + fmt::format("  v0: 1\nmodules: {{w: {{shape: [v{}], init: zeros}}}}\n", links);
+}
+
 TEST(Vars, LongChainsDoNotExhaustTheStack) {
-  std::string text = "vars:\n  v0: 1\n";
-  for (int i = 1; i < 5000; ++i) {
-    text += "  v" + std::to_string(i) + ": v" + std::to_string(i - 1) + " + 1\n";
-  }
-  EXPECT_EQ(Tensors(text + "modules: {w: {shape: [v4999], init: zeros}}\n"),
-            "w f32 [5000] constant(0) ()\n");
-  // The same, met from the far end.
-  text = "vars:\n";
-  for (int i = 4999; i > 0; --i) {
-    text += "  v" + std::to_string(i) + ": v" + std::to_string(i - 1) + " + 1\n";
-  }
-  EXPECT_EQ(Tensors(text + "  v0: 1\nmodules: {w: {shape: [v4999], init: zeros}}\n"),
-            "w f32 [5000] constant(0) ()\n");
+  EXPECT_EQ(Tensors(Chain(200)), "w f32 [201] constant(0) ()\n");
+  const std::string messages = Messages(Chain(100'000));
+  EXPECT_TRUE(messages.starts_with("x.yaml:261:3: error: `v99744` stands behind a chain of 256 "
+                                   "variables\n"))
+      << messages;
 }
 
 // Initializers by name.
@@ -310,7 +315,7 @@ TEST(Key, MayNotBeTwoTensors) {
 
 constexpr char kTwoAxes[] = "mesh: {axes: {fsdp: 2, tensor: 4}}\n";
 
-TEST(Sharding, RulesTakeTheFirstThatApplies) {
+TEST(GraphSharding, RulesTakeTheFirstThatApplies) {
   EXPECT_EQ(Tensors(std::string(kTwoAxes) +
                     "rules: [{a: fsdp}, {b: fsdp}, {b: tensor}, {c: null}]\n"
                     "modules:\n"
@@ -326,7 +331,7 @@ TEST(Sharding, RulesTakeTheFirstThatApplies) {
             "y f32 [8] constant(0) ()\n");
 }
 
-TEST(Sharding, AShortShardLeavesTheRestWhole) {
+TEST(GraphSharding, AShortShardLeavesTheRestWhole) {
   EXPECT_EQ(Tensors(std::string(kTwoAxes) +
                     "modules:\n"
                     "  u: {shape: [8, 8], shard: [[tensor, fsdp]], init: zeros}\n"
@@ -337,7 +342,7 @@ TEST(Sharding, AShortShardLeavesTheRestWhole) {
             "w f32 [8, 8] constant(0) () ()\n");
 }
 
-TEST(Sharding, UnknownAxesGetASuggestion) {
+TEST(GraphSharding, UnknownAxesGetASuggestion) {
   EXPECT_EQ(Messages(std::string(kTwoAxes) +
                      "modules: {w: {shape: [8], shard: [tensr], init: zeros}}\n"),
             "x.yaml:5:35: error: unknown mesh axis `tensr`\n"
@@ -351,7 +356,7 @@ TEST(Sharding, UnknownAxesGetASuggestion) {
             "  hint: the spec declares no mesh axis\n");
 }
 
-TEST(Sharding, AnAxisCutsOnce) {
+TEST(GraphSharding, AnAxisCutsOnce) {
   EXPECT_EQ(Messages(std::string(kTwoAxes) +
                      "modules: {w: {shape: [8, 8], shard: [fsdp, [tensor, fsdp]], init: zeros}}\n"),
             "x.yaml:5:53: error: mesh axis `fsdp` cuts this tensor twice\n"
@@ -360,18 +365,24 @@ TEST(Sharding, AnAxisCutsOnce) {
             "  hint: each mesh axis may cut one dimension of a tensor\n");
 }
 
-TEST(Sharding, LogicalAxesAndRulesMustMeet) {
+TEST(GraphSharding, LogicalAxesNeedARule) {
   EXPECT_EQ(Messages(std::string(kTwoAxes) +
                      "rules: [{embed: fsdp}]\n"
                      "modules: {w: {shape: [8], axes: [embd], init: zeros}}\n"),
-            "x.yaml:5:10: error: no tensor has the logical axis `embed`\n"
-            "  rules: [{embed: fsdp}]\n"
-            "           ^^^^^\n"
-            "  hint: did you mean `embd`?\n"
             "x.yaml:6:34: error: no rule names the logical axis `embd`\n"
             "  modules: {w: {shape: [8], axes: [embd], init: zeros}}\n"
             "                                   ^^^^\n"
             "  hint: did you mean `embed`?; `{embd: null}` in `rules` keeps it whole\n");
+}
+
+TEST(GraphSharding, RulesNeedALogicalAxis) {
+  EXPECT_EQ(Messages(std::string(kTwoAxes) +
+                     "rules: [{embed: fsdp}, {embde: tensor}]\n"
+                     "modules: {w: {shape: [8], axes: [embed], init: zeros}}\n"),
+            "x.yaml:5:25: error: no tensor has the logical axis `embde`\n"
+            "  rules: [{embed: fsdp}, {embde: tensor}]\n"
+            "                          ^^^^^\n"
+            "  hint: did you mean `embed`?\n");
 }
 
 TEST(Uneven, IsAMistakeUnlessAllowed) {
@@ -410,7 +421,7 @@ TEST(Uneven, OfATensorGoesBeforeTheSpecs) {
             "with `uneven: chunk`\n");
 }
 
-TEST(Mesh, CommandLineReplacesIt) {
+TEST(GraphMesh, CommandLineReplacesIt) {
   const GraphOutcome outcome =
       BuildRest(std::string(kTwoAxes) + "modules: {w: {shape: [9], shard: [fsdp], init: zeros}}\n",
                 {}, "tensor=1,fsdp=3");
@@ -420,7 +431,7 @@ TEST(Mesh, CommandLineReplacesIt) {
             "w f32 [9] constant(0) (fsdp)\n");
 }
 
-TEST(Mesh, HasALimit) {
+TEST(GraphMesh, HasALimit) {
   EXPECT_EQ(Messages("mesh: {axes: {a: 4096, b: 4096, c: 2}}\n"),
             "x.yaml:4:33: error: the mesh has more than 16777216 ranks\n"
             "  mesh: {axes: {a: 4096, b: 4096, c: 2}}\n"
@@ -466,7 +477,7 @@ TEST(Paths, AreNotGroupsOfOthers) {
 
 TEST(Limits, OfShapes) {
   EXPECT_EQ(Messages("modules: {w: {shape: [2 - 2], init: zeros}}\n"),
-            "x.yaml:4:23: error: dimension 0 must be between 1 and 9223372036854775807, but it is 0\n"
+            "x.yaml:4:23: error: dimension 0 must be at least 1, but `2 - 2` is 0\n"
             "  modules: {w: {shape: [2 - 2], init: zeros}}\n"
             "                        ^^^^^\n");
   EXPECT_EQ(Messages("modules: {w: {shape: [4611686018427387904], dtype: f16, init: zeros}}\n"),
@@ -482,9 +493,9 @@ TEST(Limits, OfAllTensorsTogether) {
                      "  v: {shape: [1152921504606846975], init: zeros}\n"
                      "  w: {shape: [1152921504606846975], init: zeros}\n"
                      "  x: {shape: [2], init: zeros}\n"),
-            "x.yaml:7:13: error: with this tensor the model has more than 2^63 - 1 bytes\n"
+            "x.yaml:7:14: error: with this tensor the model has more than 2^63 - 1 bytes\n"
             "    x: {shape: [2], init: zeros}\n"
-            "              ^^^\n");
+            "               ^^^\n");
 }
 
 TEST(Limits, OfDimensions) {
@@ -516,7 +527,7 @@ TEST(Engine, UnknownOnesGetASuggestion) {
 TEST(Seed, IsANonNegativeInteger) {
   EXPECT_EQ(Messages("seed: 9223372036854775807\n"), "");
   EXPECT_EQ(Messages("seed: 3 - 4\n"),
-            "x.yaml:4:7: error: `seed` must be between 0 and 9223372036854775807, but it is -1\n"
+            "x.yaml:4:7: error: `seed` must be at least 0, but `3 - 4` is -1\n"
             "  seed: 3 - 4\n"
             "        ^^^^^\n");
 }
@@ -528,7 +539,7 @@ TEST(BuildGraph, ReportsAllMistakesTogether) {
                      "  u: {shape: [4], init: normal}\n"
                      "  v: {shape: [4], shard: [tensor], init: zeros}\n"
                      "  w: {shape: [1 / 0], init: zeros}\n"),
-            "x.yaml:4:7: error: `seed` must be between 0 and 9223372036854775807, but it is -1\n"
+            "x.yaml:4:7: error: `seed` must be at least 0, but it is -1\n"
             "  seed: -1\n"
             "        ^^\n"
             "x.yaml:5:21: error: axis `fsdp` must be between 1 and 16777216, but it is 0\n"
@@ -542,9 +553,21 @@ TEST(BuildGraph, ReportsAllMistakesTogether) {
             "    v: {shape: [4], shard: [tensor], init: zeros}\n"
             "                            ^^^^^^\n"
             "  hint: the only one is `fsdp`\n"
-            "x.yaml:9:15: error: division by zero\n"
+            "x.yaml:9:15: error: division by zero in `1 / 0`\n"
             "    w: {shape: [1 / 0], init: zeros}\n"
             "                ^^^^^\n");
+}
+
+TEST(Init, MustFitTheDType) {
+  EXPECT_EQ(Messages("dtype: f16\n"
+                     "modules: {w: {shape: [2], init: {constant: {value: 65505}}}}\n"),
+            "spec.yaml:4:34: error: values of `w` reach 65505, but f16 ends at 65504\n"
+            "  modules: {w: {shape: [2], init: {constant: {value: 65505}}}}\n"
+            "                                   ^^^^^^^^\n"
+            "  hint: choose a larger dtype or smaller parameters\n");
+  EXPECT_EQ(Messages("dtype: f64\n"
+                     "modules: {w: {shape: [2], init: {constant: {value: 1e300}}}}\n"),
+            "");
 }
 
 }  // namespace

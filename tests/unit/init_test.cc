@@ -2,9 +2,11 @@
 // sees it.
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "generate/fill.h"
 #include "init/initializer.h"
 #include "support/graph_text.h"
+#include "support/random_plan.h"
 
 namespace shardinit {
 namespace {
@@ -61,7 +63,6 @@ TEST(Initializers, LowerToDistributions) {
 
 TEST(Initializers, AllowTheirLimits) {
   EXPECT_EQ(Lowered("{normal: {std: 0}}"), "normal(0, 0)");
-  EXPECT_EQ(Lowered("{normal: {std: 2 ** 100, mean: -(2 ** 100)}}").substr(0, 6), "x.yaml");
   EXPECT_EQ(Lowered("{normal: {std: 1.2676506002282294e30, mean: -8.271806125530277e-25}}"),
             "normal(-8.271806125530277e-25, 1.2676506002282294e+30)");
   EXPECT_EQ(Lowered("{truncated_normal: {std: 0}}"), "truncated_normal(0, 0, -2, 2)");
@@ -74,7 +75,7 @@ constexpr char kRange[] =
     ", but its magnitude must be 0 or from 2^-80 (8.3e-25) to 2^100 (1.3e30)\n"
     "  hint: outside that range f32 arithmetic would not be exact on every machine\n";
 
-TEST(Normal, Mistakes) {
+TEST(NormalInit, Mistakes) {
   EXPECT_EQ(Mistake("{normal: {std: -1}}", "-1"), "`std` is -1, but must not be negative\n");
   EXPECT_EQ(Mistake("{normal: {std: 1e-30}}", "1e-30"), std::string("`std` is 1e-30") + kRange);
   EXPECT_EQ(Mistake("{normal: {std: 1e31}}", "1e31"), std::string("`std` is 1e+31") + kRange);
@@ -88,7 +89,7 @@ TEST(Normal, Mistakes) {
             "`normal` has no parameter `men`\n  hint: did you mean `mean`?\n");
 }
 
-TEST(Normal, BothMistakesAtOnce) {
+TEST(NormalInit, BothMistakesAtOnce) {
   EXPECT_EQ(Build("{normal: {mean: 1e31, std: -1}}").messages,
             "x.yaml:4:49: error: `mean` is 1e+31, but its magnitude must be 0 or from 2^-80 (8.3e-25) "
             "to 2^100 (1.3e30)\n"
@@ -100,7 +101,7 @@ TEST(Normal, BothMistakesAtOnce) {
             "                                                             ^^\n");
 }
 
-TEST(Uniform, Mistakes) {
+TEST(UniformInit, Mistakes) {
   const std::string hint = "\n  hint: for equal values use `{constant: {value: …}}`\n";
   EXPECT_EQ(Mistake("{uniform: {low: 1, high: -3}}", "-3"),
             "`high` is -3, but must be above `low`, which is 1" + hint);
@@ -118,14 +119,14 @@ TEST(Uniform, Mistakes) {
 }
 
 // Each bound is fine, but what is between them is not.
-TEST(Uniform, ASpanThatF32CannotScale) {
+TEST(UniformInit, ASpanThatF32CannotScale) {
   EXPECT_EQ(Mistake("{uniform: {low: -1.2e30, high: 1.1e30}}", "1.1e30"),
-            std::string("`high - low` is 2.3000000009439436e+30") + kRange);
+            std::string("`high - low` is 2.3000000346091723e+30") + kRange);
   EXPECT_EQ(Mistake("{uniform: {low: 1e-24, high: 1.000001e-24}}", "1.000001e-24"),
-            std::string("`high - low` is 9.8607613152626476e-31") + kRange);
+            std::string("`high - low` is 9.860761315262648e-31") + kRange);
 }
 
-TEST(TruncatedNormal, Mistakes) {
+TEST(TruncatedNormalInit, Mistakes) {
   EXPECT_EQ(Mistake("{truncated_normal: {std: -1}}", "-1"), "`std` is -1, but must not be negative\n");
   EXPECT_EQ(Mistake("{truncated_normal: {std: 1, mean: 1e31}}", "1e31"),
             std::string("`mean` is 1e+31") + kRange);
@@ -148,7 +149,7 @@ TEST(TruncatedNormal, Mistakes) {
             "  hint: one of `mean`, `std`, `low`, `high`\n");
 }
 
-TEST(TruncNormal, Mistakes) {
+TEST(TruncNormalInit, Mistakes) {
   EXPECT_EQ(Mistake("{trunc_normal: {std: 0}}", "0"),
             "`std` is 0, which leaves nothing to cut\n  hint: use `{constant: {value: …}}`\n");
   EXPECT_EQ(Mistake("{trunc_normal: {std: -1}}", "-1"), "`std` is -1, but must not be negative\n");
@@ -163,7 +164,7 @@ TEST(TruncNormal, Mistakes) {
   EXPECT_EQ(Mistake("{trunc_normal: {std: 1, b: 1e39}}", "1e39"), std::string("`b` is 1e+39") + kRange);
 }
 
-TEST(Constant, Mistakes) {
+TEST(ConstantInit, Mistakes) {
   EXPECT_EQ(Mistake("constant", "constant"),
             "`constant` needs `value`\n  hint: write `{constant: {value: …}}`\n");
   EXPECT_EQ(Mistake("{zeros: {value: 1}}", "value"),
@@ -191,7 +192,7 @@ TEST(Initializers, WhatTheyAcceptCanBeDrawn) {
       const auto distribution = initializer->lower(arguments, diagnostics);
       ASSERT_EQ(distribution.has_value(), !diagnostics.HasErrors());
       if (!distribution) continue;
-      Tensor tensor{.path = "t", .shape = {8}, .distribution = *distribution, .partition = {{}}};
+      const Tensor tensor = MakeTensor("t", DType::f32, {8}, *distribution);
       float out[8];
       try {
         BoxFiller(tensor, WholeOf(tensor.shape)).Fill(0, 8, out);

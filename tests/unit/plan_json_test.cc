@@ -74,7 +74,7 @@ TEST(ReadPlan, IsTheInverseOfWritePlan) {
 }
 
 TEST(ReadPlan, ReadsAPlanOfNothing) {
-  const Plan plan = MakePlan({.name = "x", .engine = "philox4x32", .tensors = {}});
+  const Plan plan = MakePlan({.name = "x", .engine = "philox4x32", .mesh = {}, .tensors = {}});
   const std::string text = WritePlan(plan);
   EXPECT_EQ(WritePlan(ReadPlan(text, "plan.json")), text);
 }

@@ -60,6 +60,28 @@ std::vector<int64_t> ReadIntegers(hid_t object, const char* name) {
   return values;
 }
 
+// Names of equal length, padded with zero bytes: see AttributeWriter::Texts.
+std::vector<std::string> ReadTexts(hid_t object, const char* name) {
+  const Attribute attribute = OpenAttribute(object, name);
+  const Datatype type(H5Aget_type(attribute), "read a type");
+  const Dataspace space(H5Aget_space(attribute), "read a dataspace");
+  if (H5Sget_simple_extent_type(space) == H5S_NULL) return {};
+  const size_t size = H5Tget_size(type);
+  const hssize_t count = H5Sget_simple_extent_npoints(space);
+  if (H5Tget_class(type) != H5T_STRING || H5Tis_variable_str(type) != 0 || size > kMaxText ||
+      count < 0 || count > 32) {
+    Refuse(fmt::format("the attribute `{}` is no short list of texts", name));
+  }
+  std::string bytes(size * static_cast<size_t>(count), '\0');
+  Require(H5Aread(attribute, type, bytes.data()), "read an attribute");
+  std::vector<std::string> texts;
+  for (size_t at = 0; at < bytes.size(); at += size) {
+    const std::string text = bytes.substr(at, size);
+    texts.push_back(text.substr(0, text.find('\0')));
+  }
+  return texts;
+}
+
 // Walks groups by hard links only; a soft or external link is refused unread.
 class Lister {
  public:
@@ -141,6 +163,11 @@ std::string Describe(int fd) {
   }
   for (const char* name : {kEngine, kPlanSha256}) {
     if (Has(file, name)) out.Member(name, ReadText(file, name));
+  }
+  if (Has(file, kMeshAxes)) {
+    out.Key(kMeshAxes).BeginArray();
+    for (const std::string& axis : ReadTexts(file, kMeshAxes)) out.Value(axis);
+    out.EndArray();
   }
   for (const char* name : {kMeshShape, kCoordinate}) {
     if (Has(file, name)) out.Member(name, ReadIntegers(file, name));

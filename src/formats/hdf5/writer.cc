@@ -263,6 +263,7 @@ void WriteVirtual(int fd, const Plan& plan, const Digest& plan_sha256) {
       AttributeWriter about(dataset);
       about.Text(kPath, tensor.path);
       about.Text(kDType, InfoOf(tensor.dtype).name);
+      about.Integers(kGlobalShape, tensor.shape);
       dataset.Close("close a virtual dataset");
     }
   }

@@ -1,0 +1,15 @@
+// Talk goes to standard error: what a person may want to know, and no program
+// depends on. So nothing happens if nobody can hear it.
+#pragma once
+
+#include <string_view>
+
+namespace shardinit {
+
+void Talk(std::string_view text);
+
+// Opens /dev/null for standard streams that are closed: else the next file to
+// be opened would become one of them, and talk would be written into it.
+void OccupyStandardStreams();
+
+}  // namespace shardinit

@@ -1,0 +1,76 @@
+// Values per second (items) of one core into a tile that stays in the L2 cache, for
+// each instruction set, sampler and dtype; short rows last.
+//
+//   bench_kernels --benchmark_filter='AVX3/normal.*' --benchmark_repetitions=9
+#include <benchmark/benchmark.h>
+
+#include "kernels/kernels.h"
+
+namespace shardinit {
+namespace {
+
+constexpr size_t kTileBytes = 256 << 10;
+
+void FillTile(benchmark::State& state, const std::string& target, const Sampler& sampler,
+              DType dtype, size_t row) {
+  kernels::ForceTarget(target);
+  std::vector<uint8_t> tile(kTileBytes);
+  const size_t count = kTileBytes / static_cast<size_t>(InfoOf(dtype).bytes);
+  const size_t rows = row == 0 ? 1 : count / row;
+  uint64_t first = 0;
+  for (auto _ : state) {
+    kernels::FillRows(sampler, Stream{42, 0}, first, 8 * row, rows, count / rows, dtype,
+                      tile.data());
+    benchmark::DoNotOptimize(tile.data());
+    benchmark::ClobberMemory();
+    first += count;
+  }
+  const auto values = static_cast<int64_t>(rows * (count / rows));
+  state.SetItemsProcessed(state.iterations() * values);
+}
+
+struct NamedSampler {
+  const char* name;
+  Sampler sampler;
+};
+
+const NamedSampler kSamplers[] = {
+    {"bits", BitsSampler{}},
+    {"uniform", MakeUniform(-0.02, 0.02)},
+    {"normal", MakeNormal(0, 0.02)},
+    {"truncated_2", MakeTruncatedNormal(0, 0.02, -2, 2)},
+    {"truncated_3", MakeTruncatedNormal(0, 0.02, -3, 3)},
+    {"truncated_100", MakeTruncatedNormal(0, 0.02, -100, 100)},
+    {"truncated_5_6", MakeTruncatedNormal(0, 1, 5, 6)},
+};
+
+void Register() {
+  for (const std::string& target : kernels::Targets()) {
+    for (const NamedSampler& named : kSamplers) {
+      const Sampler& sampler = named.sampler;
+      for (const DTypeInfo& info : DTypes()) {
+        if (std::holds_alternative<BitsSampler>(sampler) && info.dtype != DType::f32) continue;
+        const std::string label = target + "/" + named.name + "/" + std::string(info.name);
+        benchmark::RegisterBenchmark(label.c_str(), [=](benchmark::State& state) {
+          FillTile(state, target, sampler, info.dtype, 0);
+        });
+      }
+    }
+    for (const size_t row : {1, 4, 13, 64, 250, 1024}) {
+      const std::string label = target + "/normal/bf16/rows_of_" + std::to_string(row);
+      benchmark::RegisterBenchmark(label.c_str(), [=](benchmark::State& state) {
+        FillTile(state, target, MakeNormal(0, 0.02), DType::bf16, row);
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shardinit
+
+int main(int argc, char** argv) {
+  shardinit::Register();
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  benchmark::RunSpecifiedBenchmarks();
+}

@@ -1,0 +1,204 @@
+"""configs/expressions.yaml, tensor by tensor: what the command writes against
+the formula, computed here with mpmath (50 digits) or NumPy integers and rounded
+once, and against the definitions of the libraries that the formulas come from."""
+
+import mpmath
+import numpy as np
+import pytest
+
+from support import DTYPES, ROOT, Ok, Reassemble, Run
+
+SPEC = ROOT / "configs/expressions.yaml"
+mpmath.mp.dps = 50
+
+
+@pytest.fixture(scope="module")
+def tensors(tmp_path_factory):
+    out = tmp_path_factory.mktemp("expressions") / "out"
+    Ok("gen", SPEC, "-o", out)
+    return {path: words.view(DTYPES[dtype]) for path, (dtype, words) in Reassemble(out).items()}
+
+
+def Nearest(x):
+    """The f32 nearest to an mpmath number, ties to even, rounded once."""
+    x = mpmath.mpf(x)
+    if x == 0:
+        return np.float32(0)
+    ulp = mpmath.mpf(2) ** (max(mpmath.frexp(x)[1], -125) - 24)
+    return np.float32(float(mpmath.nint(x / ulp) * ulp))
+
+
+def Ulps(a, b):
+    """Between positive f32 arrays."""
+    return np.abs(a.view(np.int32).astype(np.int64) - b.view(np.int32).astype(np.int64))
+
+
+THETA, DIM, FACTOR, LOW, HIGH, OLD = 500000, 128, 8, 1, 4, 8192
+
+
+def ExactInvFreq(i):
+    return mpmath.power(THETA, mpmath.mpf(-2 * i) / DIM)
+
+
+def ExactLlama3(i):
+    f = ExactInvFreq(i)
+    wavelength = 2 * mpmath.pi / f
+    if wavelength > mpmath.mpf(OLD) / LOW:
+        return f / FACTOR
+    if wavelength < mpmath.mpf(OLD) / HIGH:
+        return f
+    smooth = (OLD / wavelength - LOW) / (HIGH - LOW)
+    return (1 - smooth) * f / FACTOR + smooth * f
+
+
+def Transformers(scaled):
+    """modeling_rope_utils.py's `_compute_llama3_parameters`, in NumPy's f32."""
+    f = np.float32
+    inv_freq = (f(1) / np.power(f(THETA), np.arange(0, DIM, 2, dtype=np.int64).astype(f) / f(DIM))).astype(f)
+    if not scaled:
+        return inv_freq
+    wavelength = f(2 * np.pi) / inv_freq
+    long = np.where(wavelength > OLD / LOW, inv_freq / f(FACTOR), inv_freq)
+    smooth = (f(OLD) / wavelength - f(LOW)) / f(HIGH - LOW)
+    smoothed = (f(1) - smooth) * long / f(FACTOR) + smooth * long
+    between = ~(wavelength < OLD / HIGH) & ~(wavelength > OLD / LOW)
+    return np.where(between, smoothed, long).astype(f)
+
+
+@pytest.mark.parametrize("path, exact, scaled", [("rope.inv_freq", ExactInvFreq, False),
+                                                 ("rope.inv_freq_llama3", ExactLlama3, True)])
+def test_rope_is_correctly_rounded(tensors, path, exact, scaled):
+    ours = tensors[path]
+    want = np.array([Nearest(exact(i)) for i in range(DIM // 2)])
+    assert np.count_nonzero(ours != want) == 0
+    # Transformers computes in f32, with a rounding error at each step.
+    theirs = Transformers(scaled)
+    ulps = Ulps(ours, theirs)
+    differing = np.flatnonzero(ulps)
+    print(f"{path}: {differing.size} of {ours.size} elements differ from f32 arithmetic, "
+          f"by at most {ulps.max()} ulp")
+    # A few steps of rounding each: the division, the power, the smoothing.
+    assert ulps.max() <= (4 if scaled else 1)
+    for i in differing:
+        assert abs(mpmath.mpf(float(ours[i])) - exact(i)) < abs(mpmath.mpf(float(theirs[i])) - exact(i))
+
+
+def test_linear_scaling(tensors):
+    want = [Nearest(ExactInvFreq(i) / FACTOR) for i in range(DIM // 2)]
+    assert np.array_equal(tensors["rope.inv_freq_linear"], want)
+
+
+def test_sinusoidal_positions(tensors):
+    ours = tensors["positions.sinusoidal"]
+    rows, columns = ours.shape
+    for row in range(0, rows, 7):
+        for column in range(columns):
+            angle = row * mpmath.power(10000, mpmath.mpf(-(column - column % 2)) / columns)
+            want = Nearest(mpmath.cos(angle) if column % 2 else mpmath.sin(angle))
+            assert ours[row, column] == want, (row, column)
+
+
+def test_alibi_slopes(tensors):
+    # Press et al.'s code: start = 2^-(2^-(log2 n - 3)), start * start^i.
+    assert np.array_equal(tensors["positions.alibi_slopes"],
+                          [np.float32(2.0 ** (-0.5 * (i + 1))) for i in range(16)])
+
+
+def test_relative_position_index(tensors):
+    # As in Swin's WindowAttention.__init__.
+    w = 7
+    coordinates = np.stack(np.meshgrid(np.arange(w), np.arange(w), indexing="ij")).reshape(2, -1)
+    relative = (coordinates[:, :, None] - coordinates[:, None, :]).transpose(1, 2, 0)
+    relative = relative + (w - 1)
+    relative[:, :, 0] *= 2 * w - 1
+    assert np.array_equal(tensors["positions.relative_index"], relative.sum(-1))
+
+
+def test_mamba_a_log(tensors):
+    want = np.array([Nearest(mpmath.log(n + 1)) for n in range(16)])
+    assert np.array_equal(tensors["mamba.A_log"], np.tile(want, (256, 1)))
+
+
+def test_mamba_dt_bias(tensors):
+    bias = tensors["mamba.dt_bias"].astype(np.float64)
+    dt = np.log1p(np.exp(bias))  # softplus
+    assert dt.min() >= 1e-3 * (1 - 1e-5) and dt.max() <= 0.1 * (1 + 1e-5)
+    place = (np.log(dt) - np.log(1e-3)) / (np.log(0.1) - np.log(1e-3))
+    # The places are the tensor's own uniform draws.
+    assert abs(place.mean() - 0.5) < 4 / np.sqrt(12 * place.size)
+    assert place.std() == pytest.approx(1 / np.sqrt(12), rel=0.15)
+
+
+def test_mamba_dt_bias_is_the_formula_of_its_draw(tensors, tmp_path):
+    spec = tmp_path / "draw.yaml"
+    spec.write_text("shardinit: 1\nname: x\ndtype: f32\n"
+                    'modules: {mamba.dt_bias: {shape: [256], init: {expr: "uniform()"}}}\n')
+    Ok("gen", spec, "-o", tmp_path / "out")
+    dtype, words = Reassemble(tmp_path / "out")["mamba.dt_bias"]
+    for u, got in zip(words.view(DTYPES[dtype]), tensors["mamba.dt_bias"]):
+        log_dt = mpmath.mpf(float(u)) * (mpmath.log(0.1) - mpmath.log(0.001)) + mpmath.log(0.001)
+        dt = max(mpmath.exp(log_dt), mpmath.mpf(1e-4))
+        assert got == Nearest(dt + mpmath.log(-mpmath.expm1(-dt)))
+
+
+def test_hippo_legs(tensors):
+    ours = tensors["mamba.hippo_legs"]
+    n = ours.shape[0]
+    want = np.zeros((n, n), np.float32)
+    for i in range(n):
+        for j in range(i):
+            want[i, j] = -Nearest(mpmath.sqrt((2 * i + 1) * (2 * j + 1)))
+        want[i, i] = -(i + 1)
+    assert np.array_equal(ours, want)
+
+
+def test_triangular(tensors):
+    ours = tensors["matrices.lower_triangular_normal"]
+    assert not np.triu(ours, 1).any()
+    below = ours[np.tril_indices_from(ours)]
+    assert (below != 0).all()
+    assert abs(below.mean()) < 4 * 0.02 / np.sqrt(below.size)
+    assert below.std() == pytest.approx(0.02, rel=0.06)
+
+
+def test_band_and_blocks(tensors):
+    band = tensors["matrices.band"]
+    offset = np.abs(np.subtract.outer(np.arange(64), np.arange(64)))
+    assert np.array_equal(band, offset <= 2)
+    blocks = tensors["matrices.block_diagonal"]
+    inside = np.kron(np.eye(4), np.ones((16, 16))).astype(bool)
+    assert not blocks[~inside].any()
+    # The difference of two draws: they are not the same one.
+    assert np.count_nonzero(blocks[inside]) > 1020
+    assert blocks[inside].std() == pytest.approx(1 / np.sqrt(6), rel=0.08)
+
+
+def test_named_ones(tensors):
+    assert np.array_equal(tensors["matrices.identity"], 0.5 * np.eye(48, 64))
+    assert np.array_equal(tensors["matrices.count"], 0.5 * np.arange(10))
+    # torch.nn.init.dirac_(w, groups=2).
+    want = np.zeros((8, 4, 3, 3))
+    for group in range(2):
+        for d in range(4):
+            want[group * 4 + d, d, 1, 1] = 1
+    assert np.array_equal(tensors["matrices.dirac"], want)
+
+
+@pytest.mark.parametrize("mesh", ["data=1,tensor=1", "data=3,tensor=1", "data=2,tensor=5"])
+def test_every_mesh_gives_these_values(tensors, mesh, tmp_path):
+    Ok("gen", SPEC, "--mesh", mesh, "-o", tmp_path / "out")
+    again = Reassemble(tmp_path / "out")
+    assert again.keys() == tensors.keys()
+    for path, (dtype, words) in again.items():
+        assert np.array_equal(words, tensors[path].view(words.dtype)), path
+
+
+def test_what_is_no_number_is_refused(tmp_path):
+    spec = tmp_path / "bad.yaml"
+    spec.write_text("shardinit: 1\nname: x\ndtype: f32\n"
+                    'modules: {w: {shape: [4, 3], init: {expr: "log(row * 3 + col - 4)"}}}\n')
+    result = Run("gen", spec, "-o", tmp_path / "out")
+    assert result.returncode == 2
+    assert "element [0, 0] of `w` is nan, which f32 does not hold" in result.stderr
+    assert 'its initializer is {expr: "log(i0 * 3 + i1 - 4)"}' in result.stderr
+    assert not (tmp_path / "out/manifest.json").exists()
