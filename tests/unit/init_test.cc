@@ -179,6 +179,7 @@ TEST(Initializers, WhatTheyAcceptCanBeDrawn) {
                            1e-24, 1e-25, 1e-30, 1e30,   -1e30,   1.2e30,  1e31,   1e300, 1e-300, 9,
                            -9,    100,   -100,  1e6,    -1e6,    1.0009,  7.9999, 1e39,  -1e39, 5e-324};
   for (const Initializer* initializer : Initializers()) {
+    if (initializer->lower == nullptr) continue;  // An expression.
     const size_t n = initializer->parameters.size();
     size_t cases = 1;
     for (size_t i = 0; i < n; ++i) cases *= std::size(values);
