@@ -154,8 +154,7 @@ class Compiler {
       return false;
     }
     // `a - (b - c)` and `(a < b) < c` keep theirs.
-    const Power left =
-        symbol.power == kComparison ? kSum : symbol.power;
+    const Power left = symbol.power == kComparison ? kSum : symbol.power;
     const Power right = static_cast<Power>(symbol.power + 1);
     return Push(step, symbol.op, operands,
                 Parenthesized(operands[0], left) + std::string(symbol.text) +
@@ -225,9 +224,10 @@ class Compiler {
       if (rank >= 2) {
         AddDimension(name == "row" ? rank - 2 : rank - 1, false, meanings);
       } else if (meanings->empty()) {
-        Fail(step, fmt::format("{} needs a tensor of two dimensions or more, "
-                               "but this one has {}",
-                               Quote(name), Dimensions()),
+        Fail(step,
+             fmt::format("{} needs a tensor of two dimensions or more, "
+                         "but this one has {}",
+                         Quote(name), Dimensions()),
              rank == 1 ? "the index is `i0`" : "");
         return false;
       }
@@ -245,12 +245,11 @@ class Compiler {
 
   void AddDimension(int d, bool size, std::vector<Meaning>* meanings) {
     if (size) {
-      meanings->push_back({static_cast<double>(shape_[d]), 0,
-                           fmt::format("the size of dimension {}, {}", d,
-                                       shape_[d])});
-    } else {
       meanings->push_back(
-          {{}, d, fmt::format("the index in dimension {}", d)});
+          {static_cast<double>(shape_[d]), 0,
+           fmt::format("the size of dimension {}, {}", d, shape_[d])});
+    } else {
+      meanings->push_back({{}, d, fmt::format("the index in dimension {}", d)});
     }
   }
 
@@ -300,8 +299,8 @@ class Compiler {
 
   void PushIndex(int dimension) {
     Item item;
-    item.text = dimension == Program::kLinear ? "index"
-                                              : fmt::format("i{}", dimension);
+    item.text =
+        dimension == Program::kLinear ? "index" : fmt::format("i{}", dimension);
     for (const Program::Index& index : program_.indices) {
       if (index.dimension != dimension) continue;
       item.slot = index.slot;
@@ -417,13 +416,13 @@ std::shared_ptr<const Program> Compile(const Expr& expr,
   double elements = 1;
   for (const int64_t extent : shape) elements *= static_cast<double>(extent);
   if (elements > 0x1p53) {
-    diagnostics.Error(expr.span,
-                      "a tensor of more than 2^53 elements has indices that are "
-                      "no f64 numbers");
+    diagnostics.Error(
+        expr.span,
+        "a tensor of more than 2^53 elements has indices that are "
+        "no f64 numbers");
     return nullptr;
   }
-  auto program =
-      Compiler(expr, shape, axes, constants, diagnostics).Run();
+  auto program = Compiler(expr, shape, axes, constants, diagnostics).Run();
   if (program == nullptr) return nullptr;
   // Numbers in the place of names may make it too long or too deep to be read.
   Diagnostics ignored;

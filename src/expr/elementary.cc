@@ -70,8 +70,8 @@ double Polynomial(const double (&c)[n], double x) {
   return sum;
 }
 
-// The nearest integer, ties to even, of a number below 2^51 in magnitude: adding
-// 1.5 * 2^52 leaves no bits for a fraction.
+// The nearest integer, ties to even, of a number below 2^51 in magnitude:
+// adding 1.5 * 2^52 leaves no bits for a fraction.
 constexpr double kShift = 0x1.8p+52;
 struct Integer {
   double value;
@@ -102,15 +102,13 @@ struct Power {
 Power Exponential(Two x) {
   const Integer k = Nearest(x.hi * 0x1.71547652b82fep+0);  // 1 / ln 2
   const Two sum = TwoSum(x.hi - k.value * kLn2[0], -(k.value * kLn2[1]));
-  const Two r =
-      FastTwoSum(sum.hi, (sum.lo - k.value * kLn2[2]) + x.lo);
+  const Two r = FastTwoSum(sum.hi, (sum.lo - k.value * kLn2[2]) + x.lo);
   const Two square = TwoProduct(r.hi, r.hi);
   const double half = 0.5 * square.hi;
   const double half_rest = 0.5 * square.lo + r.hi * r.lo;
   const double cubic = (r.hi * square.hi) * Polynomial(kExp, r.hi);
   const Two low = FastTwoSum(r.hi, half);
-  return {k.bits,
-          FastTwoSum(low.hi, ((low.lo + r.lo) + half_rest) + cubic)};
+  return {k.bits, FastTwoSum(low.hi, ((low.lo + r.lo) + half_rest) + cubic)};
 }
 
 double PowerOfTwo(uint64_t k) { return FromBits((k + 1023) << 52); }
@@ -166,33 +164,31 @@ Two LogOf(double x) {
   const bool tiny = x < 0x1p-1022;
   const double normal = tiny ? x * 0x1p54 : x;
   const uint64_t shifted = Bits(normal) - kSqrtHalf;
-  // e + 1024 is a small positive integer; as the low bits of 2^52 it is a double.
+  // e + 1024 is a small positive integer; as the low bits of 2^52 it is a
+  // double.
   const uint64_t biased = (shifted + (uint64_t{1024} << 52)) >> 52;
-  const double e = (FromBits(biased | Bits(0x1p52)) - 0x1p52) -
-                   (tiny ? 1078.0 : 1024.0);
+  const double e =
+      (FromBits(biased | Bits(0x1p52)) - 0x1p52) - (tiny ? 1078.0 : 1024.0);
   const double m = FromBits((shifted & 0xFFFFFFFFFFFFF) + kSqrtHalf);
 
   const double f = m - 1.0;
   const Two d = TwoSum(m, 1.0);
   const double quotient = f / d.hi;
   const Two product = TwoProduct(quotient, d.hi);
-  const Two s = {quotient, (((f - product.hi) - product.lo) - quotient * d.lo) /
-                               d.hi};
+  const Two s = {quotient,
+                 (((f - product.hi) - product.lo) - quotient * d.lo) / d.hi};
   const Two u = Multiply(s, s);
-  const Two fifth =
-      FastTwoSum(kAtanh5.hi, u.hi * Polynomial(kAtanh, u.hi));
+  const Two fifth = FastTwoSum(kAtanh5.hi, u.hi * Polynomial(kAtanh, u.hi));
   const Two product5 = Multiply(u, {fifth.hi, fifth.lo + kAtanh5.lo});
   const Two third = FastTwoSum(kAtanh3.hi, product5.hi);
-  const Two cubic =
-      Multiply(Multiply(s, u), {third.hi, third.lo + (product5.lo + kAtanh3.lo)});
+  const Two cubic = Multiply(Multiply(s, u),
+                             {third.hi, third.lo + (product5.lo + kAtanh3.lo)});
   const Two series = FastTwoSum(2 * s.hi, cubic.hi);
-  const Two log_m =
-      FastTwoSum(series.hi, series.lo + (2 * s.lo + cubic.lo));
+  const Two log_m = FastTwoSum(series.hi, series.lo + (2 * s.lo + cubic.lo));
 
   const Two whole = TwoSum(e * kLn2[0], e * kLn2[1]);
   const Two sum = TwoSum(whole.hi, log_m.hi);
-  return FastTwoSum(sum.hi,
-                    sum.lo + (whole.lo + (log_m.lo + e * kLn2[2])));
+  return FastTwoSum(sum.hi, sum.lo + (whole.lo + (log_m.lo + e * kLn2[2])));
 }
 
 double LogEnds(double x, double log) {
@@ -266,9 +262,9 @@ constexpr double kSin[] = {
     -0x1.ae7f3e733b81fp-41, 0x1.952c77030ad4ap-49,  -0x1.2f49b46814157p-57};
 // (cos(r) - 1 + r^2 / 2) / r^4 in r^2: 1 / 4!, -1 / 6!, … 1 / 20!.
 constexpr double kCos[] = {
-    0x1.5555555555555p-5,  -0x1.6c16c16c16c17p-10, 0x1.a01a01a01a01ap-16,
-    -0x1.27e4fb7789f5cp-22, 0x1.1eed8eff8d898p-29, -0x1.93974a8c07c9dp-37,
-    0x1.ae7f3e733b81fp-45, -0x1.6827863b97d97p-53, 0x1.e542ba4020225p-62};
+    0x1.5555555555555p-5,   -0x1.6c16c16c16c17p-10, 0x1.a01a01a01a01ap-16,
+    -0x1.27e4fb7789f5cp-22, 0x1.1eed8eff8d898p-29,  -0x1.93974a8c07c9dp-37,
+    0x1.ae7f3e733b81fp-45,  -0x1.6827863b97d97p-53, 0x1.e542ba4020225p-62};
 
 // sin of x plus a number of quarter turns.
 double Sine(double x, uint64_t turns) {
@@ -318,15 +314,60 @@ struct ErfInvRow {
 constexpr double kErfInvEnds[] = {0x1.7p+0, 0x1.2p+1, 0x1.cp+1};
 constexpr ErfInvRow kErfInv[] = {
     // v in [0, 0.25]: 2^-81.2
-    {0x1p-3, 0x1p+3, -0x1.7f22acb79d9ccp-55, {0x1.d5b68cab21ed6p-1, 0x1.12fc00eac5523p-5, 0x1.56a033eae079cp-9, 0x1.08877d2b5758ap-12, 0x1.c499564b137f5p-16, 0x1.9b356de909b6cp-19, 0x1.84ae113efcb89p-22, 0x1.79cf268111f9cp-25, 0x1.76f88a42f7e9fp-28, 0x1.7a31dfc502a0cp-31, 0x1.825e2ba961e1ep-34, 0x1.8edcc0c2b7e25p-37, 0x1.9f590f3c2a44fp-40, 0x1.b3b12975db08fp-43, 0x1.cbeff8b23ad55p-46, 0x1.e820a0de5eb02p-49, 0x1.03414764d3555p-51, 0x1.1595f725da5b9p-54, 0x1.483f22b513b17p-57, 0x1.621eef9040412p-60}},
+    {0x1p-3,
+     0x1p+3,
+     -0x1.7f22acb79d9ccp-55,
+     {0x1.d5b68cab21ed6p-1,  0x1.12fc00eac5523p-5,  0x1.56a033eae079cp-9,
+      0x1.08877d2b5758ap-12, 0x1.c499564b137f5p-16, 0x1.9b356de909b6cp-19,
+      0x1.84ae113efcb89p-22, 0x1.79cf268111f9cp-25, 0x1.76f88a42f7e9fp-28,
+      0x1.7a31dfc502a0cp-31, 0x1.825e2ba961e1ep-34, 0x1.8edcc0c2b7e25p-37,
+      0x1.9f590f3c2a44fp-40, 0x1.b3b12975db08fp-43, 0x1.cbeff8b23ad55p-46,
+      0x1.e820a0de5eb02p-49, 0x1.03414764d3555p-51, 0x1.1595f725da5b9p-54,
+      0x1.483f22b513b17p-57, 0x1.621eef9040412p-60}},
     // s in [0.8125, 1.4375]: 2^-67.1
-    {0x1.2p+0, 0x1.999999999999ap+1, 0x1.ac3e12f538496p-56, {0x1.5a2c18a08a3aap-1, 0x1.7405686e7f8e1p-4, -0x1.27c3fb062294ap-6, 0x1.68a23b2daf81dp-9, -0x1.1fb8a1a8cb996p-12, -0x1.47ca05c454ep-18, 0x1.6116ad5a99382p-17, -0x1.95ae97f1d99ap-19, 0x1.2674c9de1161ap-21, -0x1.eb8a29bd8e7bp-25, -0x1.c5ba8b48f0442p-29, 0x1.cef38ad73fdfcp-29, -0x1.0875ce9dea594p-30, 0x1.82286991360dap-33, -0x1.330a62cae0a9dp-36, -0x1.dca7b61d24821p-40, 0x1.77f8ba4150cdp-40, -0x1.a72ae5b202163p-42, 0x1.0cc7cba38816ap-44, -0x1.a332b6807971cp-49}},
+    {0x1.2p+0,
+     0x1.999999999999ap+1,
+     0x1.ac3e12f538496p-56,
+     {0x1.5a2c18a08a3aap-1,   0x1.7405686e7f8e1p-4,   -0x1.27c3fb062294ap-6,
+      0x1.68a23b2daf81dp-9,   -0x1.1fb8a1a8cb996p-12, -0x1.47ca05c454ep-18,
+      0x1.6116ad5a99382p-17,  -0x1.95ae97f1d99ap-19,  0x1.2674c9de1161ap-21,
+      -0x1.eb8a29bd8e7bp-25,  -0x1.c5ba8b48f0442p-29, 0x1.cef38ad73fdfcp-29,
+      -0x1.0875ce9dea594p-30, 0x1.82286991360dap-33,  -0x1.330a62cae0a9dp-36,
+      -0x1.dca7b61d24821p-40, 0x1.77f8ba4150cdp-40,   -0x1.a72ae5b202163p-42,
+      0x1.0cc7cba38816ap-44,  -0x1.a332b6807971cp-49}},
     // s in [1.4375, 2.25]: 2^-70.1
-    {0x1.d8p+0, 0x1.3b13b13b13b14p+1, -0x1.d61807d05f6cfp-55, {0x1.a1b8d8d44c863p-1, 0x1.a4347f2f44713p-5, -0x1.6353de4329a7ap-7, 0x1.03f5f2c4874b2p-9, -0x1.504aa87325684p-12, 0x1.77fe8e59b55f3p-15, -0x1.4974c8c22f9a7p-18, 0x1.fe7361b29ff63p-23, 0x1.3668d4af09c12p-24, -0x1.07b48ab4c50edp-25, 0x1.08fce9ed2e4d6p-27, -0x1.a7a218f79646fp-30, 0x1.19d73c38cd203p-32, -0x1.2a1a18a3c884p-35, 0x1.76b1435889d5bp-39, 0x1.2d614222afe69p-42, -0x1.96f297a60b2c5p-43, 0x1.dff18ceb27729p-45, -0x1.e5dc264916a87p-47, 0x1.4f46ef220edcep-49}},
+    {0x1.d8p+0,
+     0x1.3b13b13b13b14p+1,
+     -0x1.d61807d05f6cfp-55,
+     {0x1.a1b8d8d44c863p-1,   0x1.a4347f2f44713p-5,   -0x1.6353de4329a7ap-7,
+      0x1.03f5f2c4874b2p-9,   -0x1.504aa87325684p-12, 0x1.77fe8e59b55f3p-15,
+      -0x1.4974c8c22f9a7p-18, 0x1.fe7361b29ff63p-23,  0x1.3668d4af09c12p-24,
+      -0x1.07b48ab4c50edp-25, 0x1.08fce9ed2e4d6p-27,  -0x1.a7a218f79646fp-30,
+      0x1.19d73c38cd203p-32,  -0x1.2a1a18a3c884p-35,  0x1.76b1435889d5bp-39,
+      0x1.2d614222afe69p-42,  -0x1.96f297a60b2c5p-43, 0x1.dff18ceb27729p-45,
+      -0x1.e5dc264916a87p-47, 0x1.4f46ef220edcep-49}},
     // s in [2.25, 3.5]: 2^-69.6
-    {0x1.7p+1, 0x1.999999999999ap+0, 0x1.6ffdf4ad884e6p-56, {0x1.cc420fd61479ep-1, 0x1.00c04ccb84a54p-5, -0x1.eedff1f5795bdp-8, 0x1.ab147f4ff7fa7p-10, -0x1.5713bc1a540bap-12, 0x1.03d7adc32d197p-14, -0x1.73a66ac346b75p-17, 0x1.f23bc1b0f904fp-20, -0x1.32d46b4f46312p-22, 0x1.4aa26874787cap-25, -0x1.0ad1f1d5e823fp-28, 0x1.69a2801e93081p-35, 0x1.134edfead34c8p-33, -0x1.a28cba1d1801fp-35, 0x1.c8ad1439ee5abp-37, -0x1.ac7e357edd6f7p-39, 0x1.693362a99923fp-41, -0x1.1c703f1c22c7cp-43, 0x1.cb8e3cfab26aep-46, -0x1.1ee9945e663b6p-48}},
+    {0x1.7p+1,
+     0x1.999999999999ap+0,
+     0x1.6ffdf4ad884e6p-56,
+     {0x1.cc420fd61479ep-1,   0x1.00c04ccb84a54p-5,   -0x1.eedff1f5795bdp-8,
+      0x1.ab147f4ff7fa7p-10,  -0x1.5713bc1a540bap-12, 0x1.03d7adc32d197p-14,
+      -0x1.73a66ac346b75p-17, 0x1.f23bc1b0f904fp-20,  -0x1.32d46b4f46312p-22,
+      0x1.4aa26874787cap-25,  -0x1.0ad1f1d5e823fp-28, 0x1.69a2801e93081p-35,
+      0x1.134edfead34c8p-33,  -0x1.a28cba1d1801fp-35, 0x1.c8ad1439ee5abp-37,
+      -0x1.ac7e357edd6f7p-39, 0x1.693362a99923fp-41,  -0x1.1c703f1c22c7cp-43,
+      0x1.cb8e3cfab26aep-46,  -0x1.1ee9945e663b6p-48}},
     // s in [3.5, 6.125]: 2^-61.9
-    {0x1.34p+2, 0x1.8618618618618p-1, 0x1.4c8524f62de7p-57, {0x1.e806b34a94b17p-1, 0x1.4476fcdb796b6p-6, -0x1.ad8e53a4617eap-8, 0x1.01b9bf660c3ep-9, -0x1.2493b4ea54c87p-11, 0x1.3fdb65ea9d6f4p-13, -0x1.53ac663b4092ep-15, 0x1.5ff4f02020951p-17, -0x1.64956bb85aa7ap-19, 0x1.6172e64f9511ap-21, -0x1.5682de20889fbp-23, 0x1.43d4537792d25p-25, -0x1.299c2cf4d3bfbp-27, 0x1.082015d24f08bp-29, -0x1.be72bc2db4066p-32, 0x1.61213086bcf15p-34, -0x1.0a7888439b8c6p-36, 0x1.40d45ef66d4fp-39, 0x1.4c7ab5129da2p-42, -0x1.f619b9b01f00dp-43}},
+    {0x1.34p+2,
+     0x1.8618618618618p-1,
+     0x1.4c8524f62de7p-57,
+     {0x1.e806b34a94b17p-1,   0x1.4476fcdb796b6p-6,   -0x1.ad8e53a4617eap-8,
+      0x1.01b9bf660c3ep-9,    -0x1.2493b4ea54c87p-11, 0x1.3fdb65ea9d6f4p-13,
+      -0x1.53ac663b4092ep-15, 0x1.5ff4f02020951p-17,  -0x1.64956bb85aa7ap-19,
+      0x1.6172e64f9511ap-21,  -0x1.5682de20889fbp-23, 0x1.43d4537792d25p-25,
+      -0x1.299c2cf4d3bfbp-27, 0x1.082015d24f08bp-29,  -0x1.be72bc2db4066p-32,
+      0x1.61213086bcf15p-34,  -0x1.0a7888439b8c6p-36, 0x1.40d45ef66d4fp-39,
+      0x1.4c7ab5129da2p-42,   -0x1.f619b9b01f00dp-43}},
 };
 
 double ErfInv(double y) {
@@ -343,8 +384,7 @@ double ErfInv(double y) {
   const ErfInvRow& p = kErfInv[row];
   const double factor = central ? size : s;
   const double factor_rest = central ? 0 : s_rest;
-  const double t =
-      (((central ? y * y : s) - p.centre) + factor_rest) * p.scale;
+  const double t = (((central ? y * y : s) - p.centre) + factor_rest) * p.scale;
   double sum = p.c[19];
   for (int i = 19; i-- > 1;) sum = p.c[i] + t * sum;
   const Two value = TwoSum(p.c[0], t * sum);
@@ -380,10 +420,11 @@ void Apply(ElementOp op, const double* a, const double* b, const double* c,
     return Each(a, out, n, [](double x) -> double { return result; })
 #define SHARDINIT_TWO(name, result) \
   case ElementOp::name:             \
-    return Each(a, b, out, n, [](double x, double y) -> double { return result; })
-#define SHARDINIT_THREE(name, result)    \
-  case ElementOp::name:                  \
-    return Each(a, b, c, out, n,         \
+    return Each(a, b, out, n,       \
+                [](double x, double y) -> double { return result; })
+#define SHARDINIT_THREE(name, result) \
+  case ElementOp::name:               \
+    return Each(a, b, c, out, n,      \
                 [](double x, double y, double z) -> double { return result; })
   switch (op) {
     SHARDINIT_ONE(kNegate, -x);

@@ -64,9 +64,8 @@ class Evaluation {
     std::optional<Value> value = scope_.Find(name, diagnostics_);
     if (!value) {
       Fail(step, fmt::format("unknown name {}", Quote(name)),
-           IsElementName(name)
-               ? "only elements have it, in `init: {expr: …}`"
-               : DidYouMean(name, scope_.Names()));
+           IsElementName(name) ? "only elements have it, in `init: {expr: …}`"
+                               : DidYouMean(name, scope_.Names()));
       return std::nullopt;
     }
     return Finite(step, *value);
