@@ -47,7 +47,9 @@ double Rounded(Function function, Arguments... arguments) {
 }  // namespace
 
 double Exp(double x) { return Rounded(mpfr_exp, x); }
+double Expm1(double x) { return Rounded(mpfr_expm1, x); }
 double Log(double x) { return Rounded(mpfr_log, x); }
+double Log1p(double x) { return Rounded(mpfr_log1p, x); }
 double Log2(double x) { return Rounded(mpfr_log2, x); }
 double Log10(double x) { return Rounded(mpfr_log10, x); }
 double Pow(double x, double y) { return Rounded(mpfr_pow, x, y); }

@@ -6,7 +6,9 @@
 namespace shardinit::exact {
 
 double Exp(double x);
+double Expm1(double x);
 double Log(double x);
+double Log1p(double x);
 double Log2(double x);
 double Log10(double x);
 double Pow(double x, double y);

@@ -8,7 +8,7 @@ namespace shardinit {
 namespace {
 
 constexpr size_t kMostCandidates = 4096;
-constexpr size_t kMostListed = 12;
+constexpr size_t kMostListed = 32;
 constexpr size_t kLongestName = 255;
 
 // Optimal string alignment distance, or limit + 1 if it is more than `limit`.

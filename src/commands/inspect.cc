@@ -27,6 +27,7 @@ std::string InitText(const Distribution& d) {
   if (const auto* c = std::get_if<Constant>(&d)) return fmt::format("constant {}", c->value);
   if (const auto* u = std::get_if<Uniform>(&d)) return fmt::format("uniform {} to {}", u->low, u->high);
   if (const auto* n = std::get_if<Normal>(&d)) return fmt::format("normal mean {} std {}", n->mean, n->std);
+  if (const auto* e = std::get_if<Expression>(&d)) return "expr " + e->program->text;
   const auto& t = std::get<TruncatedNormal>(d);
   return fmt::format("truncated_normal mean {} std {} low {} high {}", t.mean, t.std, t.low, t.high);
 }

@@ -8,6 +8,7 @@
 #include "base/suggest.h"
 #include "base/text.h"
 #include "expr/expr.h"
+#include "expr/program.h"
 #include "expr/tree.h"
 
 namespace shardinit {
@@ -63,7 +64,8 @@ class Evaluation {
     std::optional<Value> value = scope_.Find(name, diagnostics_);
     if (!value) {
       Fail(step, fmt::format("unknown name {}", Quote(name)),
-           DidYouMean(name, scope_.Names()));
+           IsElementName(name) ? "only elements have it, in `init: {expr: …}`"
+                               : DidYouMean(name, scope_.Names()));
       return std::nullopt;
     }
     return Finite(step, *value);
@@ -77,6 +79,14 @@ class Evaluation {
 
   std::optional<Value> Call(const Step& step,
                             std::span<const Value> arguments) {
+    if (step.function->call == nullptr) {
+      Fail(step,
+           fmt::format("{} is another number for each element, but here stands "
+                       "one number",
+                       Quote(Text(step))),
+           "draw in `init: {expr: …}`");
+      return std::nullopt;
+    }
     CallResult result = step.function->call(arguments);
     if (!result.value) {
       // "needs …" and "overflows …" continue the name of what was called.
@@ -97,6 +107,12 @@ class Evaluation {
     }
     const int64_t* a = std::get_if<int64_t>(&left);
     const int64_t* b = std::get_if<int64_t>(&right);
+    if (step.op >= Step::Op::kLess && step.op <= Step::Op::kNotEqual) {
+      const bool holds = a != nullptr && b != nullptr
+                             ? Holds(step.op, *a, *b)
+                             : Holds(step.op, ToDouble(left), ToDouble(right));
+      return int64_t{holds};
+    }
     if (a != nullptr && b != nullptr) {
       switch (step.op) {
         case Step::Op::kAdd:
@@ -122,6 +138,24 @@ class Evaluation {
         return Finite(step, x * y);
       default:
         return Finite(step, x / y);
+    }
+  }
+
+  template <typename T>
+  static bool Holds(Step::Op op, T a, T b) {
+    switch (op) {
+      case Step::Op::kLess:
+        return a < b;
+      case Step::Op::kLessEqual:
+        return a <= b;
+      case Step::Op::kGreater:
+        return a > b;
+      case Step::Op::kGreaterEqual:
+        return a >= b;
+      case Step::Op::kEqual:
+        return a == b;
+      default:
+        return a != b;
     }
   }
 

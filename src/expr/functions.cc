@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/checked_math.h"
+#include "base/exact_math.h"
 
 namespace shardinit {
 namespace {
@@ -68,13 +69,103 @@ CallResult CallRoundUp(std::span<const Value> arguments) {
   return OnIntegers(arguments, RoundUp);
 }
 
+CallResult CallAbs(std::span<const Value> arguments) {
+  if (const int64_t* integer = std::get_if<int64_t>(&arguments[0])) {
+    const std::optional<int64_t> size =
+        *integer < 0 ? Subtract(0, *integer) : *integer;
+    if (!size) return Fail("overflows 64-bit integers");
+    return {*size, {}};
+  }
+  return {std::fabs(std::get<double>(arguments[0])), {}};
+}
+
+CallResult CallFloor(std::span<const Value> arguments) {
+  if (std::holds_alternative<int64_t>(arguments[0])) return {arguments[0], {}};
+  return {std::floor(std::get<double>(arguments[0])), {}};
+}
+
+CallResult CallMod(std::span<const Value> arguments) {
+  return OnIntegers(arguments, [](int64_t a, int64_t b) {
+    const int64_t rest = a % b;
+    return std::optional(rest < 0 ? rest + b : rest);
+  });
+}
+
+CallResult CallClip(std::span<const Value> arguments) {
+  const CallResult above = Extreme<true>(arguments.first(2));
+  const Value bounds[] = {*above.value, arguments[2]};
+  return Extreme<false>(bounds);
+}
+
+CallResult CallWhere(std::span<const Value> arguments) {
+  return {ToDouble(arguments[0]) != 0 ? arguments[1] : arguments[2], {}};
+}
+
+CallResult Real(double result, std::span<const Value> arguments) {
+  if (!std::isnan(result)) return {result, {}};
+  return Fail(fmt::format("of {} is not a real number",
+                          FormatValue(arguments.front())));
+}
+
+// One number is computed by MPFR, which rounds correctly.
+template <double (*kFunction)(double)>
+CallResult Exact(std::span<const Value> arguments) {
+  return Real(kFunction(ToDouble(arguments[0])), arguments);
+}
+
+CallResult CallPow(std::span<const Value> arguments) {
+  return Real(exact::Pow(ToDouble(arguments[0]), ToDouble(arguments[1])),
+              arguments);
+}
+
+CallResult CallErfInv(std::span<const Value> arguments) {
+  return Real(Apply(ElementOp::kErfInv, ToDouble(arguments[0])), arguments);
+}
+
 constexpr Function kFunctions[] = {
-    {"ceil_div", "a / b, rounded up to a whole number", 2, 2, CallCeilDiv},
-    {"max", "the largest argument", 1, -1, Extreme<true>},
-    {"min", "the smallest argument", 1, -1, Extreme<false>},
+    {"abs", "the magnitude", 1, 1, CallAbs, ElementOp::kAbs},
+    {"bits",
+     "32 random bits, a whole number from 0 to 2^32 - 1",
+     0,
+     0,
+     nullptr,
+     {},
+     Draw::kBits},
+    {"ceil_div", "a / b, rounded up to a whole number", 2, 2, CallCeilDiv,
+     ElementOp::kCeilDiv},
+    {"clip", "min(max(x, low), high)", 3, 3, CallClip, ElementOp::kClip},
+    {"cos", "the cosine", 1, 1, Exact<exact::Cos>, ElementOp::kCos},
+    {"erf_inv", "the inverse of the error function", 1, 1, CallErfInv,
+     ElementOp::kErfInv},
+    {"exp", "e^x", 1, 1, Exact<exact::Exp>, ElementOp::kExp},
+    {"expm1", "e^x - 1, exact for small x", 1, 1, Exact<exact::Expm1>,
+     ElementOp::kExpm1},
+    {"floor", "x rounded down to a whole number", 1, 1, CallFloor,
+     ElementOp::kFloor},
+    {"log", "the natural logarithm", 1, 1, Exact<exact::Log>, ElementOp::kLog},
+    {"log1p", "ln(1 + x), exact for small x", 1, 1, Exact<exact::Log1p>,
+     ElementOp::kLog1p},
+    {"max", "the largest argument", 1, -1, Extreme<true>, ElementOp::kMax},
+    {"min", "the smallest argument", 1, -1, Extreme<false>, ElementOp::kMin},
+    {"mod", "a - floor(a / b) * b, the remainder", 2, 2, CallMod,
+     ElementOp::kMod},
+    {"normal",
+     "a random number of mean 0 and standard deviation 1",
+     0,
+     0,
+     nullptr,
+     {},
+     Draw::kNormal},
+    {"pow", "x^y", 2, 2, CallPow, ElementOp::kPow},
     {"round_up", "the smallest multiple of b that is at least a", 2, 2,
-     CallRoundUp},
-    {"sqrt", "the square root, a float", 1, 1, Sqrt},
+     CallRoundUp, ElementOp::kRoundUp},
+    {"sin", "the sine", 1, 1, Exact<exact::Sin>, ElementOp::kSin},
+    {"sqrt", "the square root, a float", 1, 1, Sqrt, ElementOp::kSqrt},
+    {"tanh", "the hyperbolic tangent", 1, 1, Exact<exact::Tanh>,
+     ElementOp::kTanh},
+    {"uniform", "a random number in [0, 1)", 0, 0, nullptr, {}, Draw::kUniform},
+    {"where", "a if the condition is not 0, else b", 3, 3, CallWhere,
+     ElementOp::kWhere},
 };
 
 }  // namespace

@@ -6,7 +6,9 @@
 #include <string>
 #include <string_view>
 
+#include "expr/elementary.h"
 #include "expr/expr.h"
+#include "expr/program.h"
 
 namespace shardinit {
 
@@ -21,7 +23,11 @@ struct Function {
   std::string_view summary;
   int least_arguments;
   int most_arguments;  // -1: any number.
+  // For one number. Null: only elements have it.
   CallResult (*call)(std::span<const Value> arguments);
+  // For elements; what takes any number applies it from left to right.
+  std::optional<ElementOp> element = {};
+  std::optional<Draw> draw = {};
 };
 
 std::span<const Function> Functions();

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <utility>
 
 #include "base/suggest.h"
 #include "base/text.h"
@@ -39,24 +40,31 @@ class Parser {
 
  private:
   struct Operator {
+    std::string_view text;
     Step::Op op;
     int power;
   };
-  static constexpr int kSum = 1, kProduct = 2, kUnary = 3;
+  static constexpr int kComparison = 1, kSum = 2, kProduct = 3, kUnary = 4;
+  // Where one begins with another, the longer comes first.
+  static constexpr Operator kOperators[] = {
+      {"<=", Step::Op::kLessEqual, kComparison},
+      {"<", Step::Op::kLess, kComparison},
+      {">=", Step::Op::kGreaterEqual, kComparison},
+      {">", Step::Op::kGreater, kComparison},
+      {"==", Step::Op::kEqual, kComparison},
+      {"!=", Step::Op::kNotEqual, kComparison},
+      {"+", Step::Op::kAdd, kSum},
+      {"-", Step::Op::kSubtract, kSum},
+      {"*", Step::Op::kMultiply, kProduct},
+      {"/", Step::Op::kDivide, kProduct},
+  };
 
-  static std::optional<Operator> OperatorFor(char c) {
-    switch (c) {
-      case '+':
-        return Operator{Step::Op::kAdd, kSum};
-      case '-':
-        return Operator{Step::Op::kSubtract, kSum};
-      case '*':
-        return Operator{Step::Op::kMultiply, kProduct};
-      case '/':
-        return Operator{Step::Op::kDivide, kProduct};
-      default:
-        return std::nullopt;
+  // The operator that stands here, or null.
+  const Operator* OperatorHere() const {
+    for (const Operator& op : kOperators) {
+      if (text_.substr(at_).starts_with(op.text)) return &op;
     }
+    return nullptr;
   }
 
   void Expression(int power) {
@@ -70,12 +78,16 @@ class Parser {
     SkipSpace();
     const size_t begin = at_;
     Operand();
+    bool compared = false;
     for (;;) {
       SkipSpace();
-      const std::optional<Operator> next =
-          at_ < text_.size() ? OperatorFor(text_[at_]) : std::nullopt;
-      if (!next || next->power <= power) break;
-      ++at_;
+      const Operator* next = OperatorHere();
+      if (next == nullptr || next->power <= power) break;
+      if (next->power == kComparison && std::exchange(compared, true)) {
+        throw SyntaxError{at_, next->text.size(), "comparisons do not chain",
+                          "write `(a < b) * (b < c)`: each gives 1 or 0"};
+      }
+      at_ += next->text.size();
       Expression(next->power);
       Emit({.op = next->op}, begin, 2);
     }
@@ -267,8 +279,10 @@ class Parser {
     const std::string_view found = text_.substr(at_, length);
     std::string hint;
     if (found == "+") hint = "a plus sign in front of a number is not needed";
-    if (found == "." || found == "%" || found == "^")
-      hint = "operators are + - * / and parentheses";
+    if (found == "." || found == "%" || found == "^" || found == "&" ||
+        found == "|" || found == "!" || found == "?")
+      hint = "operators are + - * / < <= > >= == != and parentheses";
+    if (found == "=") hint = "to compare, write `==`";
     for (std::string_view word :
          {".nan", ".NaN", ".NAN", ".inf", ".Inf", ".INF"}) {
       if (text_.substr(at_).starts_with(word))

@@ -20,6 +20,12 @@ struct Step {
     kSubtract,
     kMultiply,
     kDivide,
+    kLess,
+    kLessEqual,
+    kGreater,
+    kGreaterEqual,
+    kEqual,
+    kNotEqual,
     kCall,
   };
   Op op;

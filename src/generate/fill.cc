@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/kernels.h"
+#include "generate/draw.h"
 #include "tensor/encode.h"
 
 namespace shardinit {
@@ -28,6 +28,7 @@ std::optional<Sampler> SamplerOf(const Distribution& distribution) {
                         [](const TruncatedNormal& t) -> std::optional<Sampler> {
                           return MakeTruncatedNormal(t.mean, t.std, t.low, t.high);
                         },
+                        [](const Expression&) -> std::optional<Sampler> { return {}; },
                     },
                     distribution);
 }
@@ -39,6 +40,7 @@ BoxFiller::BoxFiller(const Tensor& tensor, const Box& box)
       runs_(tensor.shape, box),
       key_(tensor.key),
       sampler_(SamplerOf(tensor.distribution)) {
+  if (std::holds_alternative<Expression>(tensor.distribution)) expression_.emplace(tensor, box);
   const auto* constant = std::get_if<Constant>(&tensor.distribution);
   if (constant == nullptr) return;
   // No random value: an f64 tensor holds the constant itself, not its f32.
@@ -50,34 +52,20 @@ BoxFiller::BoxFiller(const Tensor& tensor, const Box& box)
 }
 
 void BoxFiller::Fill(int64_t first, int64_t count, void* out) const {
-  auto* at = static_cast<uint8_t*>(out);
-  const int64_t size = element_bytes();
-  if (!sampler_) {
-    // Doubling copies: what is written so far is the source of the next.
-    const int64_t bytes = count * size;
-    std::memcpy(at, constant_, static_cast<size_t>(std::min(size, bytes)));
-    for (int64_t done = size; done < bytes; done *= 2) {
-      std::memcpy(at + done, at, static_cast<size_t>(std::min(done, bytes - done)));
-    }
+  if (expression_) {
+    expression_->Fill(first, count, out);
     return;
   }
-  const Stream stream{.key = key_};
-  while (count > 0) {
-    const int64_t run = first / runs_.length(), column = first % runs_.length();
-    const auto start = static_cast<uint64_t>(runs_.Start(run) + column);
-    int64_t made;
-    if (column != 0 || count < runs_.length()) {
-      made = std::min(count, runs_.length() - column);
-      kernels::Fill(*sampler_, stream, start, static_cast<size_t>(made), dtype_, at);
-    } else {
-      const int64_t rows = std::min(count / runs_.length(), runs_.EndOfStride(run) - run);
-      made = rows * runs_.length();
-      kernels::FillRows(*sampler_, stream, start, static_cast<uint64_t>(runs_.stride()),
-                        static_cast<size_t>(rows), static_cast<size_t>(runs_.length()), dtype_, at);
-    }
-    first += made;
-    count -= made;
-    at += made * size;
+  if (sampler_) {
+    DrawBox(runs_, *sampler_, {.key = key_}, first, count, dtype_, out);
+    return;
+  }
+  // Doubling copies: what is written so far is the source of the next.
+  auto* at = static_cast<uint8_t*>(out);
+  const int64_t size = element_bytes(), bytes = count * size;
+  std::memcpy(at, constant_, static_cast<size_t>(std::min(size, bytes)));
+  for (int64_t done = size; done < bytes; done *= 2) {
+    std::memcpy(at + done, at, static_cast<size_t>(std::min(done, bytes - done)));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "generate/expression.h"
 #include "graph/graph.h"
 #include "rng/sampler.h"
 
@@ -25,7 +26,8 @@ class BoxFiller {
   DType dtype_;
   Runs runs_;
   uint64_t key_;
-  std::optional<Sampler> sampler_;  // None: constant.
+  std::optional<Sampler> sampler_;  // None: an expression or a constant.
+  std::optional<ExpressionFiller> expression_;
   uint8_t constant_[8] = {};        // One stored element.
 };
 

@@ -9,6 +9,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/error.h"
 #include "base/suggest.h"
 #include "graph/validate.h"
 #include "init/initializer.h"
@@ -466,7 +467,9 @@ class Builder {
     if (!source) return;
     const Fans fans(tensor->shape, *source, init->name.value, spec.init->name.span);
     const size_t before = diagnostics_.all().size();
-    if (const auto distribution = Lower(*init, fans)) tensor->distribution = *distribution;
+    if (const auto distribution = Lower(*init, spec, tensor->shape, fans)) {
+      tensor->distribution = *distribution;
+    }
     const double largest = LargestMagnitude(tensor->distribution);
     if (const DTypeInfo& info = InfoOf(tensor->dtype); largest > LargestOf(tensor->dtype)) {
       diagnostics_.Error(init->name.span,
@@ -483,7 +486,9 @@ class Builder {
     if (bad_inits_.insert(init).second) report();
   }
 
-  std::optional<Distribution> Lower(const InitSpec& init, const Fans& fans) {
+  std::optional<Distribution> Lower(const InitSpec& init, const TensorSpec& tensor,
+                                    const Shape& shape, const Fans& fans) {
+    if (init.name.value == "expr") return LowerExpression(init, tensor, shape);
     const Initializer* initializer = FindInitializer(init.name.value);
     if (initializer == nullptr) {
       std::vector<std::string> known = InitializerNames();
@@ -523,6 +528,9 @@ class Builder {
       complete = false;
     }
     if (!complete) return {};
+    if (initializer->formula != nullptr) {
+      return LowerFormula(*initializer, arguments, shape, init.name.span);
+    }
     return initializer->lower(arguments, fans, diagnostics_);
   }
 
@@ -557,6 +565,52 @@ class Builder {
     const auto value = EvaluateNumber(expr, names_, diagnostics_);
     if (!value) return {};
     return Argument{*value, span};
+  }
+
+  std::optional<Distribution> LowerExpression(const InitSpec& init, const TensorSpec& tensor,
+                                              const Shape& shape) {
+    if (init.expr == nullptr) {
+      if (!diagnostics_.HasErrors()) {
+        diagnostics_.Error(init.name.span, "`expr` needs an expression",
+                           "write `{expr: \"where(row >= col, normal() * 0.02, 0)\"}`");
+      }
+      return {};
+    }
+    std::vector<std::string> axes;
+    if (tensor.axes) {
+      for (const auto& name : tensor.axes->value) axes.push_back(name.value);
+    }
+    return Intern(Compile(*init.expr, shape, axes, names_, diagnostics_));
+  }
+
+  std::optional<Distribution> LowerFormula(const Initializer& initializer, Arguments arguments,
+                                           const Shape& shape, Span span) {
+    const auto formula = initializer.formula(arguments, shape, span, diagnostics_);
+    if (!formula) return {};
+    class ParameterScope : public Scope {
+     public:
+      ParameterScope(const Initializer& row, Arguments values) : row_(row), values_(values) {}
+      std::optional<Value> Find(const std::string& name, Diagnostics&) const override {
+        for (size_t i = 0; i < values_.size(); ++i) {
+          if (row_.parameters[i].name == name) return values_[i].value;
+        }
+        return {};
+      }
+      std::vector<std::string> Names() const override { return {}; }
+
+     private:
+      const Initializer& row_;
+      Arguments values_;
+    };
+    const ExprPtr expr = ParseExpr(*formula, span, diagnostics_);
+    Check(expr != nullptr, "a formula that cannot be parsed");
+    return Intern(Compile(*expr, shape, {}, ParameterScope(initializer, arguments), diagnostics_));
+  }
+
+  // The layers of a model share their programs.
+  std::optional<Distribution> Intern(std::shared_ptr<const Program> program) {
+    if (program == nullptr) return {};
+    return Expression{programs_.try_emplace(program->text, program).first->second};
   }
 
   void BindSharding(const TensorSpec& spec, Tensor* tensor) {
@@ -630,6 +684,7 @@ class Builder {
   std::unordered_set<std::string> seen_logical_;    // Names that tensors have.
   std::unordered_map<std::string, const InitSpec*> inits_;
   std::unordered_set<const InitSpec*> bad_inits_;
+  std::unordered_map<std::string, std::shared_ptr<const Program>> programs_;  // By text.
   bool dtype_reported_ = false;
   int64_t total_bytes_ = 0;
   const std::vector<std::string> dimension_names_ = [] {

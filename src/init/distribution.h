@@ -2,7 +2,10 @@
 // operations in shardinit-values(7).
 #pragma once
 
+#include <memory>
 #include <variant>
+
+#include "expr/program.h"
 
 namespace shardinit {
 
@@ -26,14 +29,23 @@ struct TruncatedNormal {  // low and high in standard deviations from the mean.
   bool operator==(const TruncatedNormal&) const = default;
 };
 
-using Distribution = std::variant<Constant, Uniform, Normal, TruncatedNormal>;
+struct Expression {  // A function of the element's index and of draws.
+  std::shared_ptr<const Program> program;  // Many tensors may share one.
+  bool operator==(const Expression& other) const { return program->text == other.program->text; }
+};
+
+using Distribution = std::variant<Constant, Uniform, Normal, TruncatedNormal, Expression>;
 
 // No element is farther from 0: a normal sample is never 7 standard deviations
-// from its mean (shardinit-values(7)).
+// from its mean (shardinit-values(7)). 0 for an expression, whose elements are
+// checked one by one when they are made.
 double LargestMagnitude(const Distribution& distribution);
 
-// Whether elements differ, and so need a stream of random words of their own.
+// Whether elements are drawn, and so need a stream of random words of their own.
 inline bool IsRandom(const Distribution& d) {
+  if (const auto* expression = std::get_if<Expression>(&d)) {
+    return !expression->program->draws.empty();
+  }
   return !std::holds_alternative<Constant>(d);
 }
 

@@ -12,6 +12,7 @@
 #include "base/diagnostics.h"
 #include "init/distribution.h"
 #include "init/fans.h"
+#include "tensor/box.h"
 
 namespace shardinit {
 
@@ -38,6 +39,11 @@ struct Initializer {
   // Reports arguments that make no distribution, and then returns nothing.
   std::optional<Distribution> (*lower)(Arguments arguments, const Fans& fans,
                                        Diagnostics& diagnostics);
+  // Instead of `lower`: the expression over elements that gives the values, with
+  // the parameters as names. `span` is that of the initializer's name.
+  std::optional<std::string> (*formula)(Arguments arguments, const Shape& shape,
+                                        Span span, Diagnostics& diagnostics) =
+      nullptr;
 };
 
 std::span<const Initializer* const> Initializers();

@@ -42,6 +42,9 @@ void WriteDistribution(const Distribution& distribution, JsonWriter& out) {
                    out.Member("mean", t.mean).Member("std", t.std);
                    out.Member("low", t.low).Member("high", t.high).EndObject();
                  },
+                 [&](const Expression& e) {
+                   out.Key("expr").BeginObject().Member("text", e.program->text).EndObject();
+                 },
              },
              distribution);
   out.EndObject();
@@ -53,10 +56,16 @@ void WriteDistribution(const Distribution& distribution, JsonWriter& out) {
 
 // Distributions are written like the initializers of their names, and read by
 // these, which know what values are allowed.
-Distribution ReadDistribution(const json& init, const std::string& path) {
+Distribution ReadDistribution(const json& init, const Shape& shape, const std::string& path) {
   if (!init.is_object() || init.size() != 1) Refuse(path, "an `init` that is no single initializer");
+  if (init.begin().key() == "expr") {
+    const auto program =
+        CompileCanonical(init.begin().value().at("text").get<std::string>(), shape);
+    if (program == nullptr) Refuse(path, "an expression that is not one, or not as this tool writes it");
+    return Expression{program};
+  }
   const Initializer* initializer = FindInitializer(init.begin().key());
-  if (initializer == nullptr) Refuse(path, "an unknown initializer");
+  if (initializer == nullptr || initializer->lower == nullptr) Refuse(path, "an unknown initializer");
   std::vector<Argument> arguments;
   for (const Parameter& parameter : initializer->parameters) {
     if (!parameter.number) Refuse(path, "an initializer that is no distribution");
@@ -116,7 +125,7 @@ Tensor ReadTensor(const json& in, const InitGraph& graph, const std::string& pat
   if (tensor.partition.size() != tensor.shape.size()) {
     Refuse(path, fmt::format("the partition of `{}` has another rank than its shape", tensor.path));
   }
-  tensor.distribution = ReadDistribution(in.at("init"), path);
+  tensor.distribution = ReadDistribution(in.at("init"), tensor.shape, path);
   if (in.contains("key")) tensor.draw_path = in.at("key").get<std::string>();
   if (IsRandom(tensor.distribution)) {
     tensor.key = KeyOf(static_cast<uint64_t>(graph.seed),

@@ -440,7 +440,7 @@ class SpecParser {
     if (node.IsScalar() && !IsNumber(node) && !IsBoolean(node)) {
       if (!CheckIdentifier(node, "initializer", diagnostics_))
         return std::nullopt;
-      return InitSpec{Text(node), {}};
+      return InitSpec{Text(node), nullptr, {}};
     }
     if (!node.IsMap()) {
       Error(node,
@@ -459,9 +459,11 @@ class SpecParser {
     const Node::Entry& only = node.entries[0];
     if (!CheckIdentifier(*only.key, "initializer", diagnostics_))
       return std::nullopt;
+    if (only.key->text == "expr")
+      return InitSpec{Text(*only.key), ReadExpr(only, "`expr`"), {}};
     if (!IsMap(only, "of arguments, such as `{std: 0.02}`"))
       return std::nullopt;
-    return InitSpec{Text(*only.key), ReadExprs(only, "argument")};
+    return InitSpec{Text(*only.key), nullptr, ReadExprs(only, "argument")};
   }
 
   // `null`, `axis` or `[axis, axis]`.

@@ -20,9 +20,11 @@ struct Named {
   T value;
 };
 
-// `base`, `ones` (no arguments), or `{normal: {mean: 0, std: 0.02}}`.
+// `base`, `ones` (no arguments), `{normal: {mean: 0, std: 0.02}}` or
+// `{expr: "…"}`.
 struct InitSpec {
   Located<std::string> name;
+  ExprPtr expr;  // Of `expr`, which has no arguments; null if it is wrong.
   std::vector<Named<ExprPtr>> arguments;  // In the order they were written.
 };
 

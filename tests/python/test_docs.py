@@ -206,7 +206,7 @@ def test_readme_commands_exist(block):
 def test_readme_names_files_that_exist():
     for link in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (ROOT / link).is_file(), link
-    named = set(re.findall(r"\b(llama3[\w.-]*\.yaml)", README))
+    named = set(re.findall(r"\b(llama3[\w.-]*\.yaml|expressions\.yaml)", README))
     assert named == {path.name for path in CONFIGS}
     for path in re.findall(r"\b((?:configs|src|tests|schemas)/[\w./-]+\.\w+)", README):
         assert (ROOT / path).is_file(), path
@@ -426,7 +426,7 @@ def test_initializers(offered):
     assert names == set(object_form["properties"])
     assert InSpecPage(names) and all(f"`{name}`" in README for name in names)
     for name, schema in object_form["properties"].items():
-        if schema["properties"]:
+        if schema.get("properties"):
             given = "".join(f"{p}: 1, " for p in schema.get("required", []))
             parameters = offered(tensor=f"init: {{{name}: {{{given}{NONSENSE}: 1}}}}")
             assert parameters == set(schema["properties"]) and InSpecPage(parameters)

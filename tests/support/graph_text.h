@@ -63,6 +63,9 @@ inline std::string Print(const Distribution& distribution) {
   if (const auto* n = std::get_if<Normal>(&distribution)) {
     return fmt::format("normal({}, {})", n->mean, n->std);
   }
+  if (const auto* e = std::get_if<Expression>(&distribution)) {
+    return fmt::format("expr({})", e->program->text);
+  }
   const auto& t = std::get<TruncatedNormal>(distribution);
   return fmt::format("truncated_normal({}, {}, {}, {})", t.mean, t.std, t.low,
                      t.high);

@@ -139,7 +139,7 @@ TEST(Expr, SyntaxErrors) {
       {"2 ^ 3",
        "x:1:3: error: expected an operator, but found `^`\n"
        "  2 ^ 3\n    ^\n"
-       "  hint: operators are + - * / and parentheses\n"},
+       "  hint: operators are + - * / < <= > >= == != and parentheses\n"},
       {"(1 + 2", "x:1:1: error: `(` is never closed\n  (1 + 2\n  ^\n"},
       {"1)",
        "x:1:2: error: expected an operator, but found `)`\n"

@@ -1,0 +1,455 @@
+#include <fmt/format.h>
+
+#include <bit>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "base/suggest.h"
+#include "base/text.h"
+#include "expr/program.h"
+#include "expr/tree.h"
+
+namespace shardinit {
+namespace {
+
+// `i12` → 12, of the names that begin with `letter`.
+std::optional<int> NumberedName(std::string_view name, char letter) {
+  if (name.size() < 2 || name.size() > 4 || name[0] != letter) return {};
+  int number = 0;
+  const char* end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + 1, end, number);
+  if (error != std::errc() || stop != end) return {};
+  if (name[1] == '0' && name.size() > 2) return {};
+  return number;
+}
+
+// How tightly an operator binds: where the canonical text needs parentheses.
+enum Power { kComparison = 1, kSum, kProduct, kUnary, kAtom };
+
+struct Symbol {
+  std::string_view text;
+  Power power;
+  ElementOp op;
+};
+
+Symbol SymbolOf(Step::Op op) {
+  switch (op) {
+    case Step::Op::kAdd:
+      return {" + ", kSum, ElementOp::kAdd};
+    case Step::Op::kSubtract:
+      return {" - ", kSum, ElementOp::kSubtract};
+    case Step::Op::kMultiply:
+      return {" * ", kProduct, ElementOp::kMultiply};
+    case Step::Op::kDivide:
+      return {" / ", kProduct, ElementOp::kDivide};
+    case Step::Op::kLess:
+      return {" < ", kComparison, ElementOp::kLess};
+    case Step::Op::kLessEqual:
+      return {" <= ", kComparison, ElementOp::kLessEqual};
+    case Step::Op::kGreater:
+      return {" > ", kComparison, ElementOp::kGreater};
+    case Step::Op::kGreaterEqual:
+      return {" >= ", kComparison, ElementOp::kGreaterEqual};
+    case Step::Op::kEqual:
+      return {" == ", kComparison, ElementOp::kEqual};
+    default:
+      return {" != ", kComparison, ElementOp::kNotEqual};
+  }
+}
+
+// Runs the postfix steps on a stack of what each leaves behind: a number known
+// now, or the slot that will hold a tile of them.
+class Compiler {
+ public:
+  Compiler(const Expr& expr, std::span<const int64_t> shape,
+           std::span<const std::string> axes, const Scope& constants,
+           Diagnostics& diagnostics)
+      : expr_(expr),
+        shape_(shape),
+        axes_(axes),
+        constants_(constants),
+        diagnostics_(diagnostics) {}
+
+  std::shared_ptr<const Program> Run() {
+    for (const Step& step : expr_.steps) {
+      const bool done = step.op == Step::Op::kLiteral ? Literal(step)
+                        : step.op == Step::Op::kName  ? Name(step)
+                        : step.op == Step::Op::kCall  ? Call(step)
+                                                      : Operation(step);
+      if (!done) return nullptr;
+    }
+    program_.result = SlotOf(stack_.back());
+    program_.text = std::move(stack_.back().text);
+    return std::make_shared<const Program>(std::move(program_));
+  }
+
+ private:
+  struct Item {
+    std::optional<double> value;  // Known now…
+    Program::Slot slot = 0;       // …or here.
+    bool temporary = false;       // The slot is free once this is used.
+    std::string text;
+    Power power = kAtom;
+  };
+
+  // What a name may stand for. Two of them are a mistake, unless they are the
+  // same number or index.
+  struct Meaning {
+    std::optional<double> value;
+    int dimension = 0;  // Of an index.
+    std::string what;
+
+    bool SameAs(const Meaning& other) const {
+      return value == other.value && (value || dimension == other.dimension);
+    }
+  };
+
+  // Steps.
+
+  bool Literal(const Step& step) {
+    const auto value = Exactly(step, step.literal, "this number");
+    if (value) PushValue(*value);
+    return value.has_value();
+  }
+
+  bool Name(const Step& step) {
+    const std::string name(Text(step));
+    std::vector<Meaning> meanings;
+    if (!FindMeanings(step, name, &meanings)) return false;
+    if (meanings.empty()) {
+      Fail(step, fmt::format("unknown name {}", Quote(name)), Suggest(name));
+      return false;
+    }
+    for (const Meaning& other : meanings) {
+      if (other.SameAs(meanings[0])) continue;
+      Fail(step,
+           fmt::format("{} has two meanings: {}, and {}", Quote(name),
+                       meanings[0].what, other.what),
+           "write the index by position, `i0`, the size `n0`, or rename the "
+           "variable");
+      return false;
+    }
+    if (meanings[0].value) {
+      PushValue(*meanings[0].value);
+    } else {
+      PushIndex(meanings[0].dimension);
+    }
+    return true;
+  }
+
+  bool Operation(const Step& step) {
+    if (step.op == Step::Op::kNegate) {
+      const Item a = Pop();
+      return Push(step, ElementOp::kNegate, {&a, 1},
+                  "-" + Parenthesized(a, kUnary), kUnary);
+    }
+    Item operands[2];
+    operands[1] = Pop();
+    operands[0] = Pop();
+    const Symbol symbol = SymbolOf(step.op);
+    if (symbol.op == ElementOp::kDivide && operands[1].value == 0) {
+      Fail(step, fmt::format("division by zero in {}", Quote(Text(step))));
+      return false;
+    }
+    // `a - (b - c)` and `(a < b) < c` keep theirs.
+    const Power left = symbol.power == kComparison ? kSum : symbol.power;
+    const Power right = static_cast<Power>(symbol.power + 1);
+    return Push(step, symbol.op, operands,
+                Parenthesized(operands[0], left) + std::string(symbol.text) +
+                    Parenthesized(operands[1], right),
+                symbol.power);
+  }
+
+  bool Call(const Step& step) {
+    const Function& function = *step.function;
+    if (function.draw) {
+      const Program::Slot slot = NewSlot();
+      program_.draws.push_back({slot, *function.draw});
+      Item item;
+      item.slot = slot;
+      item.text = fmt::format("{}()", function.name);
+      stack_.push_back(std::move(item));
+      return true;
+    }
+    std::vector<Item> operands(step.arguments);
+    for (size_t i = operands.size(); i-- > 0;) operands[i] = Pop();
+    std::string text = fmt::format("{}(", function.name);
+    for (size_t i = 0; i < operands.size(); ++i) {
+      text += (i == 0 ? "" : ", ") + operands[i].text;
+    }
+    text += ")";
+    if (function.most_arguments >= 0) {
+      return Push(step, *function.element, operands, std::move(text), kAtom);
+    }
+    Item so_far = std::move(operands[0]);
+    for (size_t i = 1; i < operands.size(); ++i) {
+      Item pair[] = {std::move(so_far), std::move(operands[i])};
+      if (!Push(step, *function.element, pair, "", kAtom)) return false;
+      so_far = Pop();
+    }
+    if (!so_far.value) {
+      so_far.text = std::move(text);
+      so_far.power = kAtom;
+    }
+    stack_.push_back(std::move(so_far));
+    return true;
+  }
+
+  // Names.
+
+  bool FindMeanings(const Step& step, const std::string& name,
+                    std::vector<Meaning>* meanings) {
+    const int rank = static_cast<int>(shape_.size());
+    if (const auto value = constants_.Find(name, diagnostics_)) {
+      const auto number = Exactly(step, *value, Quote(name));
+      if (!number) return false;
+      meanings->push_back(
+          {number, 0, fmt::format("the variable of the spec, {}", *number)});
+    }
+    for (const char letter : {'i', 'n'}) {
+      const auto number = NumberedName(name, letter);
+      if (!number) continue;
+      if (*number >= rank) {
+        Fail(step, fmt::format("the tensor has no dimension {}, only {}",
+                               *number, Dimensions()));
+        return false;
+      }
+      AddDimension(*number, letter == 'n', meanings);
+    }
+    if (name == "index") {
+      meanings->push_back({{}, Program::kLinear, "the row-major index"});
+    } else if (name == "row" || name == "col") {
+      if (rank >= 2) {
+        AddDimension(name == "row" ? rank - 2 : rank - 1, false, meanings);
+      } else if (meanings->empty()) {
+        Fail(step,
+             fmt::format("{} needs a tensor of two dimensions or more, "
+                         "but this one has {}",
+                         Quote(name), Dimensions()),
+             rank == 1 ? "the index is `i0`" : "");
+        return false;
+      }
+    }
+    constexpr std::string_view kSize = "size_";
+    for (int d = 0; d < rank && d < std::ssize(axes_); ++d) {
+      if (axes_[d].empty()) continue;
+      if (name == axes_[d]) AddDimension(d, false, meanings);
+      if (name.starts_with(kSize) && name.substr(kSize.size()) == axes_[d]) {
+        AddDimension(d, true, meanings);
+      }
+    }
+    return true;
+  }
+
+  void AddDimension(int d, bool size, std::vector<Meaning>* meanings) {
+    if (size) {
+      meanings->push_back(
+          {static_cast<double>(shape_[d]), 0,
+           fmt::format("the size of dimension {}, {}", d, shape_[d])});
+    } else {
+      meanings->push_back({{}, d, fmt::format("the index in dimension {}", d)});
+    }
+  }
+
+  std::string Dimensions() const {
+    return shape_.size() == 1 ? "1 dimension"
+                              : fmt::format("{} dimensions", shape_.size());
+  }
+
+  std::string Suggest(const std::string& name) const {
+    std::vector<std::string> names = constants_.Names();
+    names.emplace_back("index");
+    for (size_t d = 0; d < shape_.size(); ++d) {
+      names.push_back(fmt::format("i{}", d));
+      names.push_back(fmt::format("n{}", d));
+      if (d >= axes_.size() || axes_[d].empty()) continue;
+      names.push_back(axes_[d]);
+      names.push_back("size_" + axes_[d]);
+    }
+    if (shape_.size() >= 2) names.insert(names.end(), {"row", "col"});
+    return DidYouMean(name, names);
+  }
+
+  // The stack and the program.
+
+  // A whole number that no double holds would become another one.
+  std::optional<double> Exactly(const Step& step, const Value& value,
+                                const std::string& what) {
+    const double number = ToDouble(value);
+    const int64_t* integer = std::get_if<int64_t>(&value);
+    if (integer == nullptr || (std::abs(number) < 0x1p63 &&
+                               static_cast<int64_t>(number) == *integer)) {
+      return number;
+    }
+    Fail(step, fmt::format("{} is {}, which is no f64 number", what, *integer),
+         "elements are computed in f64, which has all whole numbers up to "
+         "2^53");
+    return {};
+  }
+
+  void PushValue(double value) {
+    Item item;
+    item.value = value;
+    item.text = fmt::format("{}", value);
+    item.power = std::signbit(value) ? kUnary : kAtom;
+    stack_.push_back(std::move(item));
+  }
+
+  void PushIndex(int dimension) {
+    Item item;
+    item.text =
+        dimension == Program::kLinear ? "index" : fmt::format("i{}", dimension);
+    for (const Program::Index& index : program_.indices) {
+      if (index.dimension != dimension) continue;
+      item.slot = index.slot;
+      stack_.push_back(std::move(item));
+      return;
+    }
+    item.slot = NewSlot();
+    program_.indices.push_back({item.slot, dimension});
+    stack_.push_back(std::move(item));
+  }
+
+  // What constant operands give is computed here, by the operations that would
+  // compute it for each element.
+  bool Push(const Step& step, ElementOp op, std::span<const Item> operands,
+            std::string text, Power power) {
+    const auto operand = [&](size_t i) -> const Item& {
+      return operands[i < operands.size() ? i : 0];
+    };
+    bool constant = true;
+    for (const Item& item : operands) constant &= item.value.has_value();
+    if (constant) {
+      const double value =
+          Apply(op, *operand(0).value, *operand(1).value, *operand(2).value);
+      if (!std::isfinite(value)) {
+        Fail(step, fmt::format("{} is {}", Quote(Text(step)),
+                               std::isnan(value) ? "not a real number"
+                                                 : "too large for a float"));
+        return false;
+      }
+      PushValue(value);
+      return true;
+    }
+    Item result;
+    const Program::Slot a = SlotOf(operand(0)), b = SlotOf(operand(1)),
+                        c = SlotOf(operand(2));
+    for (const Item& item : operands) {
+      if (item.temporary) free_.push_back(item.slot);
+    }
+    if (free_.empty()) {
+      result.slot = NewSlot();
+    } else {
+      result.slot = free_.back();
+      free_.pop_back();
+    }
+    result.temporary = true;
+    result.text = std::move(text);
+    result.power = power;
+    program_.code.push_back({op, result.slot, a, b, c});
+    stack_.push_back(std::move(result));
+    return true;
+  }
+
+  Program::Slot SlotOf(const Item& item) {
+    if (!item.value) return item.slot;
+    for (const Program::Literal& literal : program_.literals) {
+      if (std::bit_cast<uint64_t>(literal.value) ==
+          std::bit_cast<uint64_t>(*item.value)) {
+        return literal.slot;
+      }
+    }
+    program_.literals.push_back({NewSlot(), *item.value});
+    return program_.literals.back().slot;
+  }
+
+  Program::Slot NewSlot() { return program_.slots++; }
+
+  Item Pop() {
+    Item item = std::move(stack_.back());
+    stack_.pop_back();
+    return item;
+  }
+
+  static std::string Parenthesized(const Item& item, Power least) {
+    return item.power >= least ? item.text : "(" + item.text + ")";
+  }
+
+  std::string_view Text(const Step& step) const {
+    return std::string_view(expr_.text).substr(step.begin, step.length);
+  }
+
+  void Fail(const Step& step, std::string message, std::string hint = {}) {
+    Span span = expr_.span;
+    span.column += step.begin;
+    span.length = step.length;
+    diagnostics_.Error(span, std::move(message), std::move(hint));
+  }
+
+  const Expr& expr_;
+  const std::span<const int64_t> shape_;
+  const std::span<const std::string> axes_;
+  const Scope& constants_;
+  Diagnostics& diagnostics_;
+  std::vector<Item> stack_;
+  std::vector<Program::Slot> free_;
+  Program program_;
+};
+
+class NoNames : public Scope {
+ public:
+  std::optional<Value> Find(const std::string&, Diagnostics&) const override {
+    return {};
+  }
+  std::vector<std::string> Names() const override { return {}; }
+};
+
+}  // namespace
+
+std::shared_ptr<const Program> Compile(const Expr& expr,
+                                       std::span<const int64_t> shape,
+                                       std::span<const std::string> axes,
+                                       const Scope& constants,
+                                       Diagnostics& diagnostics) {
+  double elements = 1;
+  for (const int64_t extent : shape) elements *= static_cast<double>(extent);
+  if (elements > 0x1p53) {
+    diagnostics.Error(
+        expr.span,
+        "a tensor of more than 2^53 elements has indices that are "
+        "no f64 numbers");
+    return nullptr;
+  }
+  auto program = Compiler(expr, shape, axes, constants, diagnostics).Run();
+  if (program == nullptr) return nullptr;
+  // Numbers in the place of names may make it too long or too deep to be read.
+  Diagnostics ignored;
+  if (ParseExpr(program->text, {}, ignored) == nullptr) {
+    diagnostics.Error(
+        expr.span,
+        fmt::format("with its variables replaced by their numbers this "
+                    "expression is too long ({} bytes) or too deep",
+                    program->text.size()),
+        "compute more of it under `vars`");
+    return nullptr;
+  }
+  return program;
+}
+
+std::shared_ptr<const Program> CompileCanonical(
+    std::string_view text, std::span<const int64_t> shape) {
+  Diagnostics ignored;
+  const ExprPtr expr = ParseExpr(text, {}, ignored);
+  if (expr == nullptr) return nullptr;
+  auto program = Compile(*expr, shape, {}, NoNames(), ignored);
+  return program != nullptr && program->text == text ? program : nullptr;
+}
+
+bool IsElementName(std::string_view name) {
+  return name == "index" || name == "row" || name == "col" ||
+         NumberedName(name, 'i') || NumberedName(name, 'n');
+}
+
+}  // namespace shardinit

@@ -1,0 +1,164 @@
+#include "generate/expression.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "base/error.h"
+#include "generate/draw.h"
+#include "tensor/encode.h"
+
+namespace shardinit {
+namespace {
+
+// Elements at a time: few enough for the slots of a usual expression to stay
+// in the first-level cache, enough to hide the cost of choosing an operation.
+constexpr int64_t kTile = 512;
+
+// f32 numbers of at least this magnitude round to no finite number of the type.
+float OverflowOf(DType dtype) {
+  const DTypeInfo& info = InfoOf(dtype);
+  if (info.exponent_bits >= 8 && info.mantissa_bits >= 23) {
+    return std::numeric_limits<float>::infinity();
+  }
+  const int greatest = (1 << (info.exponent_bits - 1)) - 1;
+  return std::ldexp(2.0f - std::ldexp(0.5f, -info.mantissa_bits), greatest);
+}
+
+const Sampler& SamplerOf(Draw draw) {
+  static const Sampler kNormal = MakeNormal(0, 1);
+  static const Sampler kUniform = MakeUniform(0, 1);
+  static const Sampler kBits = BitsSampler{};
+  return draw == Draw::kNormal ? kNormal : draw == Draw::kUniform ? kUniform : kBits;
+}
+
+}  // namespace
+
+ExpressionFiller::ExpressionFiller(const Tensor& tensor, const Box& box)
+    : program_(std::get<Expression>(tensor.distribution).program),
+      path_(tensor.path),
+      dtype_(tensor.dtype),
+      shape_(tensor.shape),
+      box_(box),
+      runs_(tensor.shape, box),
+      key_(tensor.key) {}
+
+void ExpressionFiller::Fill(int64_t first, int64_t count, void* out) const {
+  std::vector<double> slots(static_cast<size_t>(program_->slots) * kTile);
+  for (const Program::Literal& literal : program_->literals) {
+    std::fill_n(&slots[literal.slot * kTile], kTile, literal.value);
+  }
+  auto* at = static_cast<uint8_t*>(out);
+  for (int64_t made; count > 0; first += made, count -= made) {
+    made = std::min(count, kTile);
+    FillIndices(first, made, slots.data());
+    FillDraws(first, made, slots.data());
+    for (const Program::Instruction& i : program_->code) {
+      Apply(i.op, &slots[i.a * kTile], &slots[i.b * kTile], &slots[i.c * kTile],
+            &slots[i.out * kTile], static_cast<size_t>(made));
+    }
+    Store(first, made, &slots[program_->result * kTile], at);
+    at += made * InfoOf(dtype_).bytes;
+  }
+}
+
+// Along the last dimension indices count up, the others stand still.
+void ExpressionFiller::FillIndices(int64_t first, int64_t count, double* slots) const {
+  if (program_->indices.empty()) return;
+  const int rank = static_cast<int>(shape_.size());
+  Shape at(shape_.size());  // In the tensor.
+  int64_t rest = first;
+  for (int d = rank; d-- > 0;) {
+    at[d] = box_.offset[d] + rest % box_.shape[d];
+    rest /= box_.shape[d];
+  }
+  for (int64_t done = 0; done < count;) {
+    const int64_t left =
+        rank == 0 ? 1 : box_.offset[rank - 1] + box_.shape[rank - 1] - at[rank - 1];
+    const int64_t length = std::min(count - done, left);
+    int64_t linear = 0;
+    for (int d = 0; d < rank; ++d) linear = linear * shape_[d] + at[d];
+    for (const Program::Index& index : program_->indices) {
+      double* out = slots + index.slot * kTile + done;
+      const int d = index.dimension;
+      if (d != Program::kLinear && d != rank - 1) {
+        std::fill_n(out, length, static_cast<double>(at[d]));
+        continue;
+      }
+      const auto start = static_cast<double>(d == Program::kLinear ? linear : at[d]);
+      for (int i = 0; i < static_cast<int>(length); ++i) out[i] = start + i;
+    }
+    done += length;
+    if (rank == 0) break;
+    at[rank - 1] += length;
+    for (int d = rank - 1; d > 0 && at[d] == box_.offset[d] + box_.shape[d]; --d) {
+      at[d] = box_.offset[d];
+      ++at[d - 1];
+    }
+  }
+}
+
+void ExpressionFiller::FillDraws(int64_t first, int64_t count, double* slots) const {
+  std::array<float, kTile> drawn;
+  for (size_t number = 0; number < program_->draws.size(); ++number) {
+    const auto [slot, draw] = program_->draws[number];
+    DrawBox(runs_, SamplerOf(draw), {.key = key_, .draw = static_cast<uint32_t>(number)}, first,
+            count, DType::f32, drawn.data());
+    double* out = slots + slot * kTile;
+    if (draw == Draw::kBits) {
+      for (int64_t i = 0; i < count; ++i) out[i] = std::bit_cast<uint32_t>(drawn[i]);
+    } else {
+      for (int64_t i = 0; i < count; ++i) out[i] = drawn[i];
+    }
+  }
+}
+
+void ExpressionFiller::Store(int64_t first, int64_t count, const double* values,
+                             uint8_t* out) const {
+  bool bad = false;
+  if (dtype_ == DType::f64) {
+    for (int64_t i = 0; i < count; ++i) bad |= !std::isfinite(values[i]);
+    std::memcpy(out, values, static_cast<size_t>(count) * sizeof(double));
+  } else {
+    std::array<float, kTile> rounded;
+    const float overflow = OverflowOf(dtype_);
+    for (int64_t i = 0; i < count; ++i) {
+      rounded[i] = static_cast<float>(values[i]);
+      bad |= !(std::fabs(rounded[i]) < overflow);
+    }
+    if (dtype_ == DType::f32) {
+      std::memcpy(out, rounded.data(), static_cast<size_t>(count) * sizeof(float));
+    } else {
+      const int bytes = InfoOf(dtype_).bytes;
+      for (int64_t i = 0; i < count; ++i) Encode(rounded[i], dtype_, out + i * bytes);
+    }
+  }
+  if (!bad) return;
+  const double most = dtype_ == DType::f64 ? std::numeric_limits<double>::infinity()
+                                           : static_cast<double>(OverflowOf(dtype_));
+  for (int64_t i = 0; i < count; ++i) {
+    const double stored = dtype_ == DType::f64 ? values[i] : static_cast<float>(values[i]);
+    if (!(std::fabs(stored) < most)) Refuse(first + i, values[i]);
+  }
+}
+
+void ExpressionFiller::Refuse(int64_t element, double value) const {
+  Shape at(shape_.size());
+  for (size_t d = shape_.size(); d-- > 0;) {
+    at[d] = box_.offset[d] + element % box_.shape[d];
+    element /= box_.shape[d];
+  }
+  throw Error(ExitCode::kUsage,
+              fmt::format("element [{}] of `{}` is {}, which {} does not hold", fmt::join(at, ", "),
+                          path_, value, InfoOf(dtype_).name),
+              fmt::format("its initializer is {{expr: \"{}\"}}", program_->text));
+}
+
+}  // namespace shardinit

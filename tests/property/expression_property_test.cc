@@ -1,0 +1,154 @@
+// Expressions: any stretch of any box equals that part of the whole, and the
+// whole equals the expression computed one element at a time.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "base/error.h"
+#include "generate/fill.h"
+#include "rng/reference.h"
+#include "tensor/encode.h"
+
+namespace shardinit {
+namespace {
+
+Tensor Make(const std::string& text, Shape shape, DType dtype = DType::f64) {
+  Tensor tensor;
+  tensor.path = "w";
+  tensor.shape = std::move(shape);
+  tensor.dtype = dtype;
+  tensor.distribution = Expression{CompileCanonical(text, tensor.shape)};
+  EXPECT_NE(std::get<Expression>(tensor.distribution).program, nullptr) << text;
+  tensor.partition.resize(tensor.shape.size());
+  tensor.key = KeyOf(3, tensor.path);
+  return tensor;
+}
+
+std::vector<uint8_t> Filled(const Tensor& tensor, const Box& box) {
+  std::vector<uint8_t> bytes(
+      static_cast<size_t>(ElementCount(box.shape) * InfoOf(tensor.dtype).bytes));
+  BoxFiller(tensor, box).Fill(0, ElementCount(box.shape), bytes.data());
+  return bytes;
+}
+
+std::vector<double> Values(const Tensor& tensor) {
+  const std::vector<uint8_t> bytes = Filled(tensor, WholeOf(tensor.shape));
+  std::vector<double> values(static_cast<size_t>(tensor.elements()));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = Decode(bytes.data() + i * InfoOf(tensor.dtype).bytes, tensor.dtype);
+  }
+  return values;
+}
+
+TEST(Expressions, AreFunctionsOfTheElement) {
+  const Tensor tensor =
+      Make("where(i0 >= i2, normal() * 0.02, uniform() - i1) + bits() + index", {13, 5, 17});
+  const std::vector<double> values = Values(tensor);
+  const Sampler normal = MakeNormal(0, 1), uniform = MakeUniform(0, 1);
+  for (int64_t i = 0; i < tensor.elements(); ++i) {
+    const auto element = static_cast<uint64_t>(i);
+    const double n = Sample(normal, {tensor.key, 0}, element);
+    const double u = Sample(uniform, {tensor.key, 1}, element);
+    const auto bits = static_cast<double>(Word({tensor.key, 2}, element));
+    const int64_t i0 = i / 85, i1 = i / 17 % 5, i2 = i % 17;
+    const double chosen = i0 >= i2 ? n * 0.02 : u - static_cast<double>(i1);
+    ASSERT_EQ(values[element], chosen + bits + static_cast<double>(i)) << i;
+  }
+}
+
+TEST(Expressions, APartEqualsThatPartOfTheWhole) {
+  std::mt19937_64 random(5);
+  const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+  const struct {
+    const char* text;
+    Shape shape;
+  } kCases[] = {
+      {"normal() * (i0 + 1) + index", {2000}},
+      {"where(i0 >= i1, normal(), sin(i1 - i0))", {70, 61}},
+      {"uniform() * i0 + i1 - i2 / 7 + i3 * normal()", {5, 6, 7, 9}},
+      {"i0 + 1000 * i1 + bits()", {300, 3}},
+      {"where(i1 == 0, i0, exp(-i0))", {3, 1, 700}},
+      {"index * 2 + normal()", {}},
+  };
+  for (const auto& c : kCases) {
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+      const Tensor tensor = Make(c.text, c.shape, dtype);
+      const auto bytes = static_cast<size_t>(InfoOf(dtype).bytes);
+      const std::vector<uint8_t> whole = Filled(tensor, WholeOf(tensor.shape));
+      for (int trial = 0; trial < 12; ++trial) {
+        Box box = WholeOf(tensor.shape);
+        for (size_t d = 0; d < box.shape.size(); ++d) {
+          if (below(3) == 0) continue;
+          box.offset[d] = below(box.shape[d]);
+          box.shape[d] = 1 + below(tensor.shape[d] - box.offset[d]);
+        }
+        const int64_t count = ElementCount(box.shape);
+        const int64_t first = below(count), length = 1 + below(count - first);
+        std::vector<uint8_t> part(static_cast<size_t>(length) * bytes);
+        BoxFiller(tensor, box).Fill(first, length, part.data());
+        for (int64_t e = 0; e < length; ++e) {
+          int64_t rest = first + e, linear = 0, stride = 1;
+          for (size_t d = box.shape.size(); d-- > 0;) {
+            linear += (box.offset[d] + rest % box.shape[d]) * stride;
+            rest /= box.shape[d];
+            stride *= tensor.shape[d];
+          }
+          ASSERT_EQ(std::memcmp(&part[static_cast<size_t>(e) * bytes],
+                                &whole[static_cast<size_t>(linear) * bytes], bytes),
+                    0)
+              << c.text << " element " << e;
+        }
+      }
+    }
+  }
+}
+
+TEST(Expressions, RoundToF32AndThenToTheType) {
+  const std::string text = "normal() * 0.02 + sqrt(i0)";
+  const std::vector<double> exact = Values(Make(text, {1000}));
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    const std::vector<double> values = Values(Make(text, {1000}, dtype));
+    for (size_t i = 0; i < values.size(); ++i) {
+      uint8_t bytes[8];
+      Encode(static_cast<float>(exact[i]), dtype, bytes);
+      ASSERT_EQ(values[i], Decode(bytes, dtype));
+    }
+  }
+}
+
+std::string Refusal(const std::string& text, DType dtype) {
+  const Tensor tensor = Make(text, {40, 50}, dtype);
+  try {
+    Filled(tensor, {{10, 0}, {30, 50}});
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kUsage);
+    EXPECT_EQ(error.hint(), "its initializer is {expr: \"" + text + "\"}");
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Expressions, RefuseWhatIsNoNumber) {
+  EXPECT_EQ(Refusal("log(i0 * 50 + i1 - 1210)", DType::f32),
+            "element [10, 0] of `w` is nan, which f32 does not hold");
+  EXPECT_EQ(Refusal("1 / (i0 * 50 + i1 - 1210)", DType::f64),
+            "element [24, 10] of `w` is inf, which f64 does not hold");
+  // The choice that is not taken may be anything.
+  EXPECT_EQ(Refusal("where(i0 < 1000, i1, log(-i0))", DType::f32), "");
+  // The largest number of f16 is 65504; half a step above it rounds up.
+  EXPECT_EQ(Refusal("i0 - i0 + 65519", DType::f16), "");
+  EXPECT_EQ(Refusal("i0 - i0 + 65520", DType::f16),
+            "element [10, 0] of `w` is 65520, which f16 does not hold");
+  EXPECT_EQ(Refusal("(i0 - i0 + 1) * 3e+38", DType::bf16), "");
+  EXPECT_EQ(Refusal("(i0 - i0 + 1) * 3.4e+38", DType::f32), "");
+  EXPECT_EQ(Refusal("(i0 - i0 + 1) * 3.4e+38", DType::bf16),
+            "element [10, 0] of `w` is 3.4e+38, which bf16 does not hold");
+  EXPECT_EQ(Refusal("(i0 - i0 + 1) * 1e+39", DType::f32),
+            "element [10, 0] of `w` is 1e+39, which f32 does not hold");
+}
+
+}  // namespace
+}  // namespace shardinit
