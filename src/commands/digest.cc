@@ -158,7 +158,8 @@ extern const Command kDigest = {
       app.add_option("--write", options->write, "Write the digests to a file")
           ->type_name("FILE")
           ->check(NotEmpty);
-      options->work.AddTo(app, "generate and hash");
+      options->work.AddJobsTo(app, "generate and hash");
+      options->work.AddProgressTo(app);
       AddJson(app, &options->json);
       return [options] { return Run(*options); };
     },

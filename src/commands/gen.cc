@@ -150,8 +150,9 @@ extern const Command kGen = {
           ->check(NotEmpty);
       options->spec.AddReplicasTo(app);
       AddIndex(app, &options->index);
-      options->work.AddTo(app, "generate");
+      options->work.AddJobsTo(app, "generate");
       options->work.AddMemoryTo(app);
+      options->work.AddProgressTo(app);
       app.add_flag("--dry-run", options->dry_run, "Check the spec and the folder, write nothing");
       app.add_flag("--stats", options->stats, "Show time and bytes of each stage");
       AddJson(app, &options->json);

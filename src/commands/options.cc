@@ -79,10 +79,13 @@ Plan SpecOptions::Load() const {
   return plan;
 }
 
-void WorkOptions::AddTo(CLI::App& app, const char* what_jobs_do) {
+void WorkOptions::AddJobsTo(CLI::App& app, const char* what_jobs_do) {
   app.add_option("--jobs", jobs,
                  fmt::format("Threads that {}; default: the cores this job may use", what_jobs_do))
       ->type_name("N");
+}
+
+void WorkOptions::AddProgressTo(CLI::App& app) {
   app.add_option("--progress", progress, "Show how far it is; default auto: unless --json is given")
       ->type_name("auto|always|never");
 }

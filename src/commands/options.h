@@ -29,8 +29,9 @@ struct WorkOptions {
   std::string memory = "160M";
   std::string progress = "auto";
 
-  void AddTo(CLI::App& app, const char* what_jobs_do);
+  void AddJobsTo(CLI::App& app, const char* what_jobs_do);
   void AddMemoryTo(CLI::App& app);
+  void AddProgressTo(CLI::App& app);
   int Jobs() const;
   WorkerOptions Workers(bool writes) const;
   ProgressMode Mode() const;

@@ -39,10 +39,8 @@ void PrintJson(const Options& options, const Plan& plan) {
   out.Member("bytes", plan.bytes).Member("world_size", plan.world_size());
   out.Member("tensors", plan.graph.tensors.size()).Member("max_rank_bytes", plan.max_rank_bytes);
   out.Member("box_count", plan.boxes).Member("seed", plan.graph.seed).Member("engine", plan.graph.engine);
-  out.Key("mesh").BeginObject().Key("axes").BeginArray();
-  for (const std::string& axis : plan.graph.mesh.axes) out.Value(axis);
-  out.EndArray().Member("shape", plan.graph.mesh.shape).EndObject();
-  out.Member("replicas", plan.graph.replicas == Replicas::kFull ? "full" : "dedupe");
+  WriteMesh(plan.graph.mesh, out);
+  out.Member("replicas", NameOf(plan.graph.replicas));
   out.Member("index", WantsIndex(plan, IndexMode::kAuto)).Member("memory", Memory(options));
   if (options.rank >= 0) {
     const RankPlan rank = PlanRank(plan, options.rank);
@@ -124,6 +122,8 @@ extern const Command kPlan = {
                        ? std::string()
                        : fmt::format("`{}` is no rank", text);
           });
+      options->work.AddJobsTo(app, "would generate");
+      options->work.AddMemoryTo(app);
       AddJson(app, &options->json);
       return [options] { return Run(*options); };
     },

@@ -68,7 +68,8 @@ extern const Command kVerify = {
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
       auto options = std::make_shared<Options>();
       app.add_option("DIR", options->folder, "Folder of the checkpoint")->required();
-      options->work.AddTo(app, "read and hash");
+      options->work.AddJobsTo(app, "read and hash");
+      options->work.AddProgressTo(app);
       AddJson(app, &options->json);
       return [options] { return Run(*options); };
     },

@@ -377,15 +377,10 @@ class Compiler {
     return item.power >= least ? item.text : "(" + item.text + ")";
   }
 
-  std::string_view Text(const Step& step) const {
-    return std::string_view(expr_.text).substr(step.begin, step.length);
-  }
+  std::string_view Text(const Step& step) const { return expr_.TextOf(step); }
 
   void Fail(const Step& step, std::string message, std::string hint = {}) {
-    Span span = expr_.span;
-    span.column += step.begin;
-    span.length = step.length;
-    diagnostics_.Error(span, std::move(message), std::move(hint));
+    diagnostics_.Error(expr_.SpanOf(step), std::move(message), std::move(hint));
   }
 
   const Expr& expr_;

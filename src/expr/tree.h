@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/source.h"
@@ -43,6 +44,17 @@ class Expr {
   Span span;
   std::vector<Step> steps;
   size_t stack = 0;  // The most values that are alive at once.
+
+  // Of the subexpression that ends with `step`.
+  std::string_view TextOf(const Step& step) const {
+    return std::string_view(text).substr(step.begin, step.length);
+  }
+  Span SpanOf(const Step& step) const {
+    Span part = span;
+    part.column += step.begin;
+    part.length = step.length;
+    return part;
+  }
 };
 
 }  // namespace shardinit

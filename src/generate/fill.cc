@@ -3,18 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/overloaded.h"
 #include "generate/draw.h"
 #include "tensor/encode.h"
 
 namespace shardinit {
 namespace {
-
-template <class... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
-template <class... F>
-Overloaded(F...) -> Overloaded<F...>;  // clang 14 needs it said.
 
 std::optional<Sampler> SamplerOf(const Distribution& distribution) {
   return std::visit(Overloaded{

@@ -164,8 +164,8 @@ class Builder {
       if (axis < 0) {
         Unknown("mesh axis", name, graph_.mesh.axes);
       } else if (std::find(used->begin(), used->end(), axis) != used->end()) {
-        diagnostics_.Error(name.span, fmt::format("mesh axis `{}` cuts this tensor twice", name.value),
-                           "each mesh axis may cut one dimension of a tensor");
+        diagnostics_.Error(name.span, fmt::format("mesh axis `{}` would cut a tensor twice", name.value),
+                           "each mesh axis may cut one dimension of a tensor, once");
       } else {
         axes.push_back(axis);
         used->push_back(axis);

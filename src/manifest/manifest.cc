@@ -56,11 +56,9 @@ void WriteManifest(const Plan& plan, const Digest& plan_sha256,
   out.BeginObject(JsonWriter::kLines);
   out.Member("format_version", kFormatVersion).Member("contract_version", kContractVersion);
   out.Member("name", graph.name).Member("engine", graph.engine).Member("seed", graph.seed);
-  out.Key("mesh").BeginObject().Key("axes").BeginArray();
-  for (const std::string& axis : graph.mesh.axes) out.Value(axis);
-  out.EndArray().Member("shape", graph.mesh.shape).EndObject();
+  WriteMesh(graph.mesh, out);
   out.Member("world_size", plan.world_size());
-  out.Member("replicas", graph.replicas == Replicas::kFull ? "full" : "dedupe");
+  out.Member("replicas", NameOf(graph.replicas));
   out.Member("parameters", plan.parameters).Member("bytes", plan.bytes);
   out.Member("plan_sha256", ToHex(plan_sha256));
   out.Key("index");

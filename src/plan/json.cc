@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/overloaded.h"
 #include "graph/validate.h"
 #include "init/initializer.h"
 #include "plan/plan.h"
@@ -15,13 +16,6 @@ namespace shardinit {
 namespace {
 
 using nlohmann::json;
-
-template <class... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
-template <class... F>
-Overloaded(F...) -> Overloaded<F...>;  // clang 14 needs it said.
 
 void WriteDistribution(const Distribution& distribution, JsonWriter& out) {
   out.BeginObject();
@@ -136,16 +130,24 @@ Tensor ReadTensor(const json& in, const InitGraph& graph, const std::string& pat
 
 }  // namespace
 
+void WriteMesh(const Mesh& mesh, JsonWriter& out) {
+  out.Key("mesh").BeginObject().Key("axes").BeginArray();
+  for (const std::string& axis : mesh.axes) out.Value(axis);
+  out.EndArray().Member("shape", mesh.shape).EndObject();
+}
+
+std::string_view NameOf(Replicas replicas) {
+  return replicas == Replicas::kFull ? "full" : "dedupe";
+}
+
 std::string WritePlan(const Plan& plan) {
   const InitGraph& graph = plan.graph;
   JsonWriter out;
   out.BeginObject(JsonWriter::kLines);
   out.Member("format_version", kFormatVersion).Member("contract_version", kContractVersion);
   out.Member("name", graph.name).Member("engine", graph.engine).Member("seed", graph.seed);
-  out.Key("mesh").BeginObject().Key("axes").BeginArray();
-  for (const std::string& axis : graph.mesh.axes) out.Value(axis);
-  out.EndArray().Member("shape", graph.mesh.shape).EndObject();
-  out.Member("replicas", graph.replicas == Replicas::kFull ? "full" : "dedupe");
+  WriteMesh(graph.mesh, out);
+  out.Member("replicas", NameOf(graph.replicas));
   out.Key("tensors").BeginArray(JsonWriter::kLines);
   for (const Tensor& tensor : graph.tensors) {
     out.BeginObject().Member("path", tensor.path).Member("dtype", InfoOf(tensor.dtype).name);

@@ -12,6 +12,8 @@
 
 namespace shardinit {
 
+class JsonWriter;
+
 inline constexpr int kFormatVersion = 1;
 
 // One box of one tensor in one rank's file.
@@ -50,6 +52,10 @@ RankPlan PlanRank(const Plan& plan, int64_t rank);
 std::string RankFile(int64_t rank);     // ranks/rank-00017.h5
 std::string ReceiptFile(int64_t rank);  // ranks/rank-00017.json
 std::string DatasetPath(const Tensor& tensor);  // /model/layers/0/…
+
+// The member `mesh` of plan.json, manifest.json and `plan --json`.
+void WriteMesh(const Mesh& mesh, JsonWriter& out);
+std::string_view NameOf(Replicas replicas);  // As specs and files write it.
 
 // plan.json: canonical, so that equal plans are equal bytes.
 std::string WritePlan(const Plan& plan);

@@ -6,6 +6,7 @@
 #include <cfloat>
 #include <cmath>
 
+#include "base/overloaded.h"
 #include "rng/coefficients.h"
 #include "rng/philox4x32.h"
 
@@ -143,13 +144,6 @@ philox4x32::Words BlockOf(Stream stream, uint64_t block) {
       {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), stream.draw, 0},
       {static_cast<uint32_t>(stream.key), static_cast<uint32_t>(stream.key >> 32)});
 }
-
-template <typename... Cases>
-struct Overloaded : Cases... {
-  using Cases::operator()...;
-};
-template <typename... Cases>
-Overloaded(Cases...) -> Overloaded<Cases...>;
 
 }  // namespace
 

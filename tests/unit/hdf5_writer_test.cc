@@ -329,9 +329,10 @@ TEST_F(Hdf5, SurvivesDamage) {
       bad[static_cast<size_t>(random.In(0, 6000))] = static_cast<char>(random.Bits());
     }
     if (i % 10 == 0) bad.resize(static_cast<size_t>(random.In(0, std::ssize(bad))));
-    std::ofstream("bad.h5", std::ios::binary) << bad;
+    const std::string path = testing::TempDir() + "/shardinit-bad.h5";
+    std::ofstream(path, std::ios::binary) << bad;
     try {
-      EXPECT_TRUE(nlohmann::json::accept(hdf5::DescribeFile("bad.h5")));
+      EXPECT_TRUE(nlohmann::json::accept(hdf5::DescribeFile(path)));
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::kRefused) << error.what();
     }
