@@ -359,10 +359,10 @@ TEST(GraphSharding, UnknownAxesGetASuggestion) {
 TEST(GraphSharding, AnAxisCutsOnce) {
   EXPECT_EQ(Messages(std::string(kTwoAxes) +
                      "modules: {w: {shape: [8, 8], shard: [fsdp, [tensor, fsdp]], init: zeros}}\n"),
-            "x.yaml:5:53: error: mesh axis `fsdp` cuts this tensor twice\n"
+            "x.yaml:5:53: error: mesh axis `fsdp` would cut a tensor twice\n"
             "  modules: {w: {shape: [8, 8], shard: [fsdp, [tensor, fsdp]], init: zeros}}\n"
             "                                                      ^^^^\n"
-            "  hint: each mesh axis may cut one dimension of a tensor\n");
+            "  hint: each mesh axis may cut one dimension of a tensor, once\n");
 }
 
 TEST(GraphSharding, LogicalAxesNeedARule) {
