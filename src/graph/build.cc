@@ -290,7 +290,8 @@ class Builder {
                                            path.size(), kMaxPath));
       return;
     }
-    if (!BindDType(spec, span, &tensor) || !BindShape(spec, &tensor)) return;
+    BindDType(spec, span, &tensor);
+    if (!BindShape(spec, &tensor)) return;
     BindInit(spec, span, &tensor);
     BindSharding(spec, &tensor);
     BindKey(spec, &tensor);
@@ -298,21 +299,24 @@ class Builder {
     places_.push_back(span);
   }
 
-  bool BindDType(const TensorSpec& spec, Span span, Tensor* tensor) {
+  // Where it is wrong the tensor stays f32, so that its other mistakes show too.
+  void BindDType(const TensorSpec& spec, Span span, Tensor* tensor) {
     const auto& name = spec.dtype ? spec.dtype : spec_.dtype;
     if (!name) {
       diagnostics_.Error(span, fmt::format("tensor `{}` has no dtype", tensor->path),
                          "give it a `dtype`, or the spec one at the top");
-      return false;
+      return;
     }
     const auto dtype = FindDType(name->value);
-    if (dtype) {
-      tensor->dtype = *dtype;
-      return true;
-    }
+    if (dtype) tensor->dtype = *dtype;
     // The spec's own dtype is wrong once, not once per tensor.
-    if (spec.dtype || !std::exchange(dtype_reported_, true)) Unknown("dtype", *name, DTypeNames());
-    return false;
+    if (dtype || (!spec.dtype && std::exchange(dtype_reported_, true))) return;
+    if (const auto meant = FindDTypeByOtherName(name->value)) {
+      diagnostics_.Error(name->span, fmt::format("unknown dtype `{}`", name->value),
+                         fmt::format("did you mean `{}`?", InfoOf(*meant).name));
+    } else {
+      Unknown("dtype", *name, DTypeNames());
+    }
   }
 
   bool BindShape(const TensorSpec& spec, Tensor* tensor) {
@@ -500,6 +504,16 @@ class Builder {
     }
     std::vector<Argument> arguments;
     bool complete = true;
+    for (const auto& argument : init.arguments) {
+      std::vector<std::string> known;
+      for (const Parameter& parameter : initializer->parameters) known.emplace_back(parameter.name);
+      if (std::find(known.begin(), known.end(), argument.name.value) != known.end()) continue;
+      diagnostics_.Error(argument.name.span,
+                         fmt::format("`{}` has no parameter `{}`", init.name.value, argument.name.value),
+                         known.empty() ? "it takes none" : DidYouMean(argument.name.value, known));
+      complete = false;
+    }
+    const bool misspelt = !complete;
     for (const Parameter& parameter : initializer->parameters) {
       const auto it = std::find_if(init.arguments.begin(), init.arguments.end(),
                                    [&](const auto& a) { return a.name.value == parameter.name; });
@@ -511,21 +525,12 @@ class Builder {
         arguments.push_back({*number, init.name.span});
       } else if (const auto* word = std::get_if<std::string_view>(&parameter.default_value)) {
         arguments.push_back({0, init.name.span, *word});
-      } else {
+      } else if (!misspelt) {  // Else that one was probably meant to be this.
         diagnostics_.Error(init.name.span,
                            fmt::format("`{}` needs `{}`", init.name.value, parameter.name),
                            fmt::format("write `{{{}: {{{}: …}}}}`", init.name.value, parameter.name));
         complete = false;
       }
-    }
-    for (const auto& argument : init.arguments) {
-      std::vector<std::string> known;
-      for (const Parameter& parameter : initializer->parameters) known.emplace_back(parameter.name);
-      if (std::find(known.begin(), known.end(), argument.name.value) != known.end()) continue;
-      diagnostics_.Error(argument.name.span,
-                         fmt::format("`{}` has no parameter `{}`", init.name.value, argument.name.value),
-                         known.empty() ? "it takes none" : DidYouMean(argument.name.value, known));
-      complete = false;
     }
     if (!complete) return {};
     if (initializer->formula != nullptr) {

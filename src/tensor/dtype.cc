@@ -1,6 +1,7 @@
 #include "tensor/dtype.h"
 
 #include <cmath>
+#include <utility>
 
 namespace shardinit {
 namespace {
@@ -27,6 +28,19 @@ std::span<const DTypeInfo> DTypes() { return kDTypes; }
 std::optional<DType> FindDType(std::string_view name) {
   for (const DTypeInfo& info : kDTypes) {
     if (info.name == name) return info.dtype;
+  }
+  return std::nullopt;
+}
+
+std::optional<DType> FindDTypeByOtherName(std::string_view name) {
+  static constexpr std::pair<std::string_view, DType> kOthers[] = {
+      {"float32", DType::f32}, {"float", DType::f32},     {"single", DType::f32},
+      {"float64", DType::f64}, {"double", DType::f64},    {"bfloat16", DType::bf16},
+      {"float16", DType::f16}, {"half", DType::f16},      {"fp32", DType::f32},
+      {"fp64", DType::f64},    {"fp16", DType::f16},
+  };
+  for (const auto& [other, dtype] : kOthers) {
+    if (other == name) return dtype;
   }
   return std::nullopt;
 }

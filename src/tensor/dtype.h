@@ -31,6 +31,8 @@ const DTypeInfo& InfoOf(DType dtype);
 double LargestOf(DType dtype);
 std::span<const DTypeInfo> DTypes();
 std::optional<DType> FindDType(std::string_view name);
+// By a name that PyTorch or NumPy gives it (`bfloat16`), for "did you mean".
+std::optional<DType> FindDTypeByOtherName(std::string_view name);
 std::vector<std::string> DTypeNames();
 
 }  // namespace shardinit
