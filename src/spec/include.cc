@@ -16,7 +16,7 @@ namespace {
 
 // Ten times the largest spec that anyone has a reason to write; yaml-cpp reads
 // some 10 MB/s, and a file must be refused within a second or so.
-constexpr size_t kLargestFile = 16 << 20;
+constexpr size_t kLargestFile = 8 << 20;
 constexpr size_t kDeepestInclude = 16;
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 

@@ -12,6 +12,7 @@
 #include <istream>
 #include <optional>
 #include <streambuf>
+#include <string_view>
 #include <unordered_map>
 
 #include "base/text.h"
@@ -383,6 +384,35 @@ void Builder::Report(Diagnostics& diagnostics) const {
   }
 }
 
+// yaml-cpp keeps the tokens of a whole line, some 100 bytes each, until it knows
+// that none of them is a key.
+constexpr size_t kLongestLine = 64 << 10;
+
+// Whether the whole text is one `{…}` or `[…]`, behind comments and marks. That
+// could be a key itself, so yaml-cpp would keep the tokens of all of it.
+bool IsOneBracket(std::string_view text) {
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    const size_t first = line.find_first_not_of(" \t\r-");
+    if (first != line.npos && line[first] != '#' && line[first] != '%') {
+      return std::string_view("[{&!").find(line[first]) != line.npos;
+    }
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+  }
+  return false;
+}
+
+// Its number; 0 if there is none.
+uint32_t FirstLongLine(std::string_view text) {
+  uint32_t line = 1;
+  for (size_t start = 0; start < text.size(); ++line) {
+    const size_t end = std::min(text.find('\n', start), text.size());
+    if (end - start > kLongestLine) return line;
+    start = end + 1;
+  }
+  return 0;
+}
+
 }  // namespace
 
 const Node* Node::Find(std::string_view key) const {
@@ -408,6 +438,18 @@ std::string Describe(const Node& node) {
 
 const Node* ParseYaml(const Source& source, size_t begin, NodeStore& store,
                       Diagnostics& diagnostics) {
+  if (const uint32_t line = FirstLongLine(source.text)) {
+    diagnostics.Error({&source, line, 1, 1},
+                      fmt::format("this line has more than {} bytes", kLongestLine),
+                      "write it as several lines");
+    return nullptr;
+  }
+  if (source.text.size() > kLongestLine && IsOneBracket(source.text)) {
+    diagnostics.Error({&source, 0, 0, 0},
+                      fmt::format("more than {} bytes stand in one pair of brackets", kLongestLine),
+                      "write the outermost mapping without braces, one key per line");
+    return nullptr;
+  }
   ViewBuffer buffer(std::string_view(source.text).substr(begin));
   std::istream stream(&buffer);
   Builder builder(source, begin, store);

@@ -211,11 +211,14 @@ TEST(ParseYaml, RefusesBombsAtOnce) {
   const Case cases[] = {
       {bomb, "aliases expand to more than 1000000 values"},
       {chain, "aliases nest more than 64 levels deep"},
-      {Repeat("[", 100000), "nested more than 64 levels deep"},
+      {Repeat("[", 60000), "nested more than 64 levels deep"},
       {Repeat("{a: ", 10000), "nested more than 64 levels deep"},
-      {Repeat("- ", 100000), "nested more than 64 levels deep"},
-      {Repeat("? ", 100000), "nested more than 64 levels deep"},
-      {"[" + Repeat("x,", 1100000) + "]",
+      {Repeat("- ", 30000), "nested more than 64 levels deep"},
+      {Repeat("? ", 30000), "nested more than 64 levels deep"},
+      {"[" + Repeat("x,", 40000) + "]", "this line has more than 65536 bytes"},
+      {"# c\n--- [" + Repeat("x,\n", 40000) + "]",
+       "more than 65536 bytes stand in one pair of brackets"},
+      {"a: [" + Repeat("x,\n", 1100000) + "]",
        "the spec has more than 1000000 values"},
       {Repeat("k", 2000) + ": 1", "a key must end within 1024 bytes"},
   };
