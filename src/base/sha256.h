@@ -23,11 +23,14 @@ class Sha256 {
   void Update(std::string_view text) { Update(text.data(), text.size()); }
   Digest Finish();  // Once.
 
+  // The same as a.Update(…) and b.Update(…), in about half the time where the
+  // CPU can interleave them; the sizes had better be about equal.
+  static void UpdateBoth(Sha256& a, const void* a_data, size_t a_size, Sha256& b,
+                         const void* b_data, size_t b_size);
+
  private:
-  struct Free {
-    void operator()(void* context) const;
-  };
-  std::unique_ptr<void, Free> context_;
+  struct Context;
+  std::unique_ptr<Context> context_;
 };
 
 Digest Sha256Of(std::string_view bytes);

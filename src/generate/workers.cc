@@ -16,6 +16,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -69,8 +70,9 @@ int AvailableCores() {
 
 BlockLayout BlocksFor(const WorkerOptions& options) {
   const int jobs = options.jobs > 0 ? options.jobs : AvailableCores();
-  // One in each thread's hands, and as many again waiting for a hash or a disk.
-  const int64_t wanted = 2 * int64_t{jobs} + 2 * int64_t{options.writers};
+  // Two in each generating thread's hands, one more waiting for its hash; for
+  // each writer one in its hands and one waiting.
+  const int64_t wanted = 3 * int64_t{jobs} + 2 * int64_t{options.writers};
   const int64_t bytes =
       std::clamp(options.memory / wanted / kPage * kPage, kSmallestBlock, kLargestBlock);
   return {std::clamp<int64_t>(options.memory / bytes, 2, wanted), bytes};
@@ -217,99 +219,145 @@ class Workers::Pool {
     Stop();
   }
 
-  // The life of a generating thread.
+  // What a generating thread is doing for one of two boxes: a block that it makes,
+  // hashes, or both.
+  struct Lane {
+    JobPtr job;  // The one it keeps to while there is work.
+    Block block;
+    bool busy = false;
+    bool hash = false;      // The block is next in turn, and this thread holds the job's hash.
+    int64_t made = 0;       // Bytes of the block.
+    int64_t hashed = 0;
+    int64_t bytes = 0;      // Of the block.
+  };
+
+  // The life of a generating thread. It works on two boxes at once, since hashing
+  // two takes the time of one.
   void Generate() {
-    JobPtr job;  // The one it keeps to.
+    Lane lanes[2];
     std::unique_lock lock(mutex_);
     while (true) {
-      work_.wait(lock, [&] { return stopped_ || (!free_.empty() && PickJob(&job)); });
+      work_.wait(lock, [&] { return stopped_ || FillLanes(lanes); });
       if (stopped_) return;
-      Block block{job, job->next_block++, free_.back()};
-      free_.pop_back();
-      if (job->next_block == job->blocks) active_.remove(job);
-      const bool in_turn = !job->hashing && job->next_hash == block.index;
-      if (in_turn) job->hashing = true;
       lock.unlock();
-      MakeBlock(block, in_turn);
-      lock.lock();
-      if (!in_turn) {
-        job->ahead.emplace(block.index, block.data);
-        if (job->hashing || job->ahead.begin()->first != job->next_hash) continue;
-        job->hashing = true;
-      } else {
-        ++job->next_hash;
-        Pass(block, lock);
+      while (Advance(lanes[0], lanes[1])) {
       }
-      HashAhead(job, lock);
+      lock.lock();
+      for (Lane& lane : lanes) {
+        if (lane.busy && IsDone(lane)) Settle(&lane, lock);
+      }
     }
   }
 
-  // Needs the lock. The job to make a block of next: the thread's own, else a
-  // new one, else another thread's.
-  bool PickJob(JobPtr* job) {
-    if (*job && (*job)->next_block < (*job)->blocks) return true;
-    if (!pending_.empty()) {
-      *job = std::make_shared<Job>(std::move(pending_.front()), layout_.bytes);
-      pending_.pop_front();
-      active_.push_back(*job);
-      return true;
+  // Needs the lock. Gives idle lanes something to do; whether there is anything.
+  bool FillLanes(Lane (&lanes)[2]) {
+    for (int i = 0; i < 2; ++i) {
+      Lane &lane = lanes[i], &other = lanes[1 - i];
+      if (lane.busy) continue;
+      if (lane.job && Take(&lane)) continue;
+      if (!other.busy && other.job && (std::swap(lane.job, other.job), Take(&lane))) continue;
+      if (free_.empty()) continue;
+      if (!pending_.empty()) {
+        lane.job = std::make_shared<Job>(std::move(pending_.front()), layout_.bytes);
+        pending_.pop_front();
+        active_.push_back(lane.job);
+        Take(&lane);
+      } else if (!other.busy && !active_.empty()) {
+        // Generates ahead for the box whose hash has the least to go on with.
+        lane.job = *std::min_element(active_.begin(), active_.end(),
+                                     [](const JobPtr& a, const JobPtr& b) {
+                                       return a->ahead.size() < b->ahead.size();
+                                     });
+        Take(&lane);
+      }
     }
-    if (active_.empty()) return false;
-    *job = active_.front();
+    return lanes[0].busy || lanes[1].busy;
+  }
+
+  // Needs the lock. The next thing to do for the lane's job: to hash a block that
+  // others made ahead, else to make one.
+  bool Take(Lane* lane) {
+    Job& job = *lane->job;
+    const bool ready = !job.hashing && !job.ahead.empty() &&
+                       job.ahead.begin()->first == job.next_hash;
+    if (ready) {
+      lane->block = {lane->job, job.next_hash, job.ahead.begin()->second};
+      job.ahead.erase(job.ahead.begin());
+    } else if (job.next_block < job.blocks && !free_.empty()) {
+      lane->block = {lane->job, job.next_block++, free_.back()};
+      free_.pop_back();
+      if (job.next_block == job.blocks) active_.remove(lane->job);
+    } else {
+      return false;
+    }
+    lane->busy = true;
+    lane->hash = !job.hashing && job.next_hash == lane->block.index;
+    if (lane->hash) job.hashing = true;
+    lane->bytes = BytesOf(lane->block);
+    lane->made = ready ? lane->bytes : 0;
+    lane->hashed = 0;
     return true;
   }
 
-  // Generates one block and, if it is that block's turn, hashes it while hot.
-  void MakeBlock(const Block& block, bool hash) {
-    Job& job = *block.job;
-    const int64_t size = job.filler.element_bytes();
-    const int64_t first = block.index * job.block_elements;
-    const int64_t count = std::min(job.block_elements, job.filler.elements() - first);
-    const int64_t tile = hash ? kTile / size : count;
-    for (int64_t done = 0; done < count; done += tile) {
-      const int64_t n = std::min(tile, count - done);
-      uint8_t* out = block.data + done * size;
-      {
-        const Timer timer(&counters_.generate_ns);
-        job.filler.Fill(first + done, n, out);
+  static bool IsDone(const Lane& lane) {
+    return (lane.hash ? lane.hashed : lane.made) == lane.bytes;
+  }
+
+  // Makes and hashes a tile of each busy lane's block, hot; false once one of
+  // the blocks is done.
+  bool Advance(Lane& a, Lane& b) {
+    for (Lane* lane : {&a, &b}) {
+      if (lane->busy) Make(lane);
+    }
+    const bool hash_a = a.busy && a.hash, hash_b = b.busy && b.hash;
+    if (hash_a || hash_b) {
+      const Timer timer(&counters_.hash_ns);
+      const int64_t a_bytes = hash_a ? std::min(kTile, a.made - a.hashed) : 0;
+      const int64_t b_bytes = hash_b ? std::min(kTile, b.made - b.hashed) : 0;
+      const uint8_t* const a_data = a.block.data + a.hashed;
+      const uint8_t* const b_data = b.block.data + b.hashed;
+      if (hash_a && hash_b) {
+        Sha256::UpdateBoth(a.job->hash, a_data, static_cast<size_t>(a_bytes), b.job->hash, b_data,
+                           static_cast<size_t>(b_bytes));
+      } else if (hash_a) {
+        a.job->hash.Update(a_data, static_cast<size_t>(a_bytes));
+      } else {
+        b.job->hash.Update(b_data, static_cast<size_t>(b_bytes));
       }
-      counters_.generated_bytes += n * size;
-      if (hash) Hash(job, out, n * size);
+      a.hashed += a_bytes;
+      b.hashed += b_bytes;
+      counters_.hashed_bytes += a_bytes + b_bytes;
     }
+    return !(a.busy && IsDone(a)) && !(b.busy && IsDone(b));
   }
 
-  void Hash(Job& job, const uint8_t* data, int64_t bytes) {
-    const Timer timer(&counters_.hash_ns);
-    job.hash.Update(data, static_cast<size_t>(bytes));
-    counters_.hashed_bytes += bytes;
+  // The next tile of the lane's block, if all of those made are hashed; all of
+  // the block at once if it is not to be hashed now.
+  void Make(Lane* lane) {
+    const int64_t left = lane->bytes - lane->made;
+    if (left == 0) return;
+    const Job& job = *lane->job;
+    const int64_t size = job.filler.element_bytes();
+    const int64_t count = (lane->hash ? std::min(kTile, left) : left) / size;
+    const Timer timer(&counters_.generate_ns);
+    job.filler.Fill(lane->block.index * job.block_elements + lane->made / size, count,
+                    lane->block.data + lane->made);
+    lane->made += count * size;
+    counters_.generated_bytes += count * size;
   }
 
-  int64_t BytesOf(const Block& block) const {
-    const Job& job = *block.job;
-    const int64_t first = block.index * job.block_elements;
-    return std::min(job.block_elements, job.filler.elements() - first) * job.filler.element_bytes();
-  }
-
-  // Holding the lock and the job's hash: hashes what others generated ahead, as
-  // far as it goes without a gap, and lets go of the hash.
-  void HashAhead(const JobPtr& job, std::unique_lock<std::mutex>& lock) {
-    while (!job->ahead.empty() && job->ahead.begin()->first == job->next_hash) {
-      const Block block{job, job->next_hash, job->ahead.begin()->second};
-      job->ahead.erase(job->ahead.begin());
-      lock.unlock();
-      Hash(*job, block.data, BytesOf(block));
-      lock.lock();
-      ++job->next_hash;
-      Pass(block, lock);
-    }
-    job->hashing = false;
-  }
-
-  // Holding the lock: a hashed block goes to the writers, or is done with. The
-  // last block of a box settles its digest first.
-  void Pass(const Block& block, std::unique_lock<std::mutex>& lock) {
+  // Holding the lock: a block that is done waits for its hash, or goes on to the
+  // writers, or is done with. The last block of a box settles its digest first.
+  void Settle(Lane* lane, std::unique_lock<std::mutex>& lock) {
+    const Block block = std::exchange(lane->block, {});
     Job& job = *block.job;
-    if (job.next_hash == job.blocks) *job.task.digest = job.hash.Finish();
+    lane->busy = false;
+    if (!lane->hash) {
+      job.ahead.emplace(block.index, block.data);
+      return;
+    }
+    job.hashing = false;
+    if (++job.next_hash == job.blocks) *job.task.digest = job.hash.Finish();
     if (job.task.output.fd >= 0) {
       Check(has_writers_, "a file to write to, but no writers");
       unwritten_.push_back(block);
@@ -319,6 +367,12 @@ class Workers::Pool {
     lock.unlock();
     FinishBlock(block);
     lock.lock();
+  }
+
+  int64_t BytesOf(const Block& block) const {
+    const Job& job = *block.job;
+    const int64_t first = block.index * job.block_elements;
+    return std::min(job.block_elements, job.filler.elements() - first) * job.filler.element_bytes();
   }
 
   // The life of a writing thread.

@@ -4,11 +4,12 @@
 // A box is cut into blocks. Blocks are generated in any order by any thread,
 // hashed in order (SHA-256 is sequential) by whoever holds the box's hash at
 // that moment, and written in any order by threads of their own, so that disk
-// and CPU overlap. A thread keeps to one box while there are others to take:
-// then it hashes each piece while that is in its cache. When no box is left to
-// take, threads generate ahead for the ones at work, so that even a single
-// large box runs at the speed of one core's SHA-256, not at that of one core
-// doing everything. Large boxes go first, which keeps the end of a job short.
+// and CPU overlap. A thread keeps to two boxes while there are others to take:
+// it hashes each piece while that is in its cache, and both boxes' in the time of
+// one. When no box is left to take, threads generate ahead for the ones at work,
+// so that even a single large box runs at the speed of one core's SHA-256, not at
+// that of one core doing everything. Large boxes go first, which keeps the end of
+// a job short.
 //
 // Memory is blocks x block size, whatever the boxes' sizes: a thread that finds
 // no free block waits for the writers. The result depends on none of this.

@@ -3,6 +3,8 @@
 // Example Values, SHA256.pdf and SHA2_Additional.pdf).
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "base/sha256.h"
 
 namespace shardinit {
@@ -48,6 +50,35 @@ TEST(Sha256, DoesNotDependOnThePieces) {
       }
       EXPECT_EQ(ToHex(hash.Finish()), v.digest) << v.message.size() << " by " << piece;
     }
+  }
+}
+
+// Two at once, with unequal and odd sizes, are the same as one after the other;
+// so are lengths whose count of bits needs more than 32 of its own.
+TEST(Sha256, OfTwoAtOnceIsThatOfEach) {
+  std::string data(1 << 20, '\0');
+  uint32_t x = 1;
+  for (char& c : data) c = static_cast<char>((x = x * 1664525 + 1013904223) >> 24);
+  struct Piece {
+    size_t a, b;
+  };
+  const std::vector<Piece> cases[] = {
+      {{0, 0}},
+      {{64, 64}},
+      {{64, 128}, {63, 1}, {64, 64}, {1, 63}, {640, 640}},
+      {{100, 100}, {28, 28}, {1 << 20, 1 << 19}, {4096, 4097}},
+      std::vector<Piece>(600, {1 << 20, 1 << 20}),
+  };
+  for (const std::vector<Piece>& pieces : cases) {
+    Sha256 a, b, a_alone, b_alone;
+    for (const auto [a_size, b_size] : pieces) {
+      const char* const b_data = data.data() + data.size() - b_size;
+      Sha256::UpdateBoth(a, data.data(), a_size, b, b_data, b_size);
+      a_alone.Update(data.data(), a_size);
+      b_alone.Update(b_data, b_size);
+    }
+    EXPECT_EQ(ToHex(a.Finish()), ToHex(a_alone.Finish()));
+    EXPECT_EQ(ToHex(b.Finish()), ToHex(b_alone.Finish()));
   }
 }
 
