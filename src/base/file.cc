@@ -6,8 +6,10 @@
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <memory>
 #include <utility>
 
@@ -158,6 +160,85 @@ void WriteFileAtomically(const std::string& path, std::string_view text) {
   file.Commit();
 }
 
+TemporaryFolder::TemporaryFolder(const std::string& path)
+    : path_(path.substr(0, path.find_last_not_of('/') + 1)) {
+  MakeFolder(FolderOf(path_));
+  RemoveTemporaries(FolderOf(path_), NameOf(path_));
+  do {
+    temporary_ =
+        fmt::format("{}/{}{:016x}", FolderOf(path_), TemporaryPrefix(NameOf(path_)), RandomBits());
+    if (mkdir(temporary_.c_str(), 0777) != 0) {
+      throw SystemError("create a folder in", FolderOf(path_));
+    }
+    lock_ = Open(temporary_, O_RDONLY | O_DIRECTORY);
+    if (!lock_ && errno != ENOENT) {
+      const int error = errno;
+      rmdir(temporary_.c_str());
+      throw SystemError("open the folder", temporary_, error);
+    }
+    // RemoveTemporaries may have got in between, as for CreateTemporary.
+  } while (!lock_ || (flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) ||
+           !Exists(temporary_));
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  if (!temporary_.empty()) std::filesystem::remove_all(temporary_, ignored);
+}
+
+void TemporaryFolder::Commit() {
+  SyncFolder(temporary_);
+  // A folder takes the name of no more than an empty folder.
+  if (rename(temporary_.c_str(), path_.c_str()) != 0) {
+    if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR) throw SystemError("create", path_);
+    throw Error(ExitCode::kConflict, fmt::format("`{}` has appeared meanwhile", path_),
+                "choose another folder with `-o`");
+  }
+  temporary_.clear();
+  SyncFolder(FolderOf(path_));
+}
+
+Fd CreateFile(const std::string& path) {
+  Fd fd = Open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
+  if (!fd) throw SystemError("create", path);
+  return fd;
+}
+
+namespace {
+
+[[noreturn]] void ThrowNoSpace(const std::string& path, int64_t size, const struct statvfs& info) {
+  throw Error(ExitCode::kWorld,
+              fmt::format("cannot write `{}`: it needs {} bytes, but its file system has {} free",
+                          path, size, static_cast<uint64_t>(info.f_bavail) * info.f_frsize),
+              "free some space, or write to another disk with `-o`");
+}
+
+}  // namespace
+
+void AllocateSpace(int fd, int64_t size, const std::string& path) {
+  while (fallocate(fd, 0, 0, size) != 0) {
+    if (errno == EINTR) continue;
+    if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL) return;
+    if (errno != ENOSPC) throw SystemError("allocate space for", path);
+    struct statvfs info = {};
+    fstatvfs(fd, &info);
+    ThrowNoSpace(path, size, info);
+  }
+}
+
+void CheckFreeSpace(const std::string& folder, int64_t size, const std::string& path) {
+  struct statvfs info = {};
+  if (statvfs(folder.c_str(), &info) != 0) return;
+  if (static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize) <
+      static_cast<double>(size)) {
+    ThrowNoSpace(path, size, info);
+  }
+}
+
+Fd ReopenDirect(int fd) {
+  return Open(fmt::format("/proc/self/fd/{}", fd), O_WRONLY | O_DIRECT);
+}
+
 bool WriteAll(int fd, const void* data, size_t size, int64_t offset) {
   const char* at = static_cast<const char*>(data);
   while (size > 0) {
@@ -221,8 +302,10 @@ void RemoveTemporaries(const std::string& folder, const std::string& name) {
     const std::string_view file = entry->d_name;
     if (!file.starts_with(prefix) || file.find(".tmp-") == file.npos) continue;
     const std::string path = fmt::format("{}/{}", folder, file);
-    const Fd fd = Open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK);
-    if (fd && flock(fd.get(), LOCK_EX | LOCK_NB) == 0) unlink(path.c_str());
+    Fd fd = Open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK);
+    if (!fd && errno == EISDIR) fd = Open(path, O_RDONLY | O_NOFOLLOW | O_DIRECTORY);
+    std::error_code ignored;
+    if (fd && flock(fd.get(), LOCK_EX | LOCK_NB) == 0) std::filesystem::remove_all(path, ignored);
   }
 }
 
@@ -234,6 +317,11 @@ bool Exists(const std::string& path) {
 bool IsFolder(const std::string& path) {
   struct stat info;
   return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+bool IsEmptyFolder(const std::string& path) {
+  std::error_code ignored;
+  return IsFolder(path) && std::filesystem::is_empty(path, ignored);
 }
 
 bool IsLink(const std::string& path) {

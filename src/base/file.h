@@ -60,6 +60,35 @@ class AtomicFile {
 
 void WriteFileAtomically(const std::string& path, std::string_view text);
 
+// A folder beside `path` that only this process writes, and that gets the name
+// when all in it is there. Without Commit() nothing of it is left.
+class TemporaryFolder {
+ public:
+  explicit TemporaryFolder(const std::string& path);  // Also removes left-overs of killed runs.
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  const std::string& path() const { return temporary_; }
+  // Throws Error (kConflict) if the name is taken by more than an empty folder.
+  void Commit();
+
+ private:
+  const std::string path_;
+  std::string temporary_;
+  Fd lock_;
+};
+
+// A new file, in a folder that only this process writes.
+Fd CreateFile(const std::string& path);
+
+// So that a full disk shows before hours of work, not after. File systems that
+// cannot allocate ahead say so and lose nothing but that.
+void AllocateSpace(int fd, int64_t size, const std::string& path);
+void CheckFreeSpace(const std::string& folder, int64_t size, const std::string& path);
+
+// The same file for O_DIRECT; none where the file system refuses that (tmpfs,
+// some overlays): then all goes through the cache.
+Fd ReopenDirect(int fd);
+
 // Writes all of it, whatever the kernel takes at a time. False with errno set.
 bool WriteAll(int fd, const void* data, size_t size, int64_t offset);
 bool ReadAll(int fd, void* data, size_t size, int64_t offset);  // Short file: false, errno 0.
@@ -68,12 +97,13 @@ bool ReadAll(int fd, void* data, size_t size, int64_t offset);  // Short file: f
 // place is an Error (kConflict).
 void MakeFolder(const std::string& path);
 void SyncFolder(const std::string& path);
-// Removes the temporary files in `folder` whose owners are gone (their lock is
+// Removes the temporary files and folders in `folder` whose owners are gone (their lock is
 // free); for every `name` if that is empty.
 void RemoveTemporaries(const std::string& folder, const std::string& name = {});
 
 bool Exists(const std::string& path);
 bool IsFolder(const std::string& path);  // Or a link to one.
+bool IsEmptyFolder(const std::string& path);
 bool IsLink(const std::string& path);
 int64_t FileSize(const std::string& path);  // -1: no such regular file.
 

@@ -7,7 +7,7 @@
 
 namespace shardinit {
 
-extern const Command kGen, kPlan, kValidate, kDigest, kVerify, kInspect, kFinalize, kStatus,
+extern const Command kGen, kPlan, kValidate, kDigest, kExport, kVerify, kInspect, kFinalize, kStatus,
     kCompletion;
 
 std::span<const Command* const> Commands() {
@@ -16,6 +16,7 @@ std::span<const Command* const> Commands() {
       &kPlan,
       &kValidate,
       &kDigest,
+      &kExport,
       &kVerify,
       &kInspect,
       &kFinalize,

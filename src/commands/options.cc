@@ -132,6 +132,24 @@ std::string NotEmpty(const std::string& value) {
   return value.empty() ? "its value is empty" : std::string();
 }
 
+int64_t ParseFileSize(std::string_view option, const std::string& text) {
+  std::string_view rest = text;
+  int64_t number = 0, bytes = 0;
+  if (TakeNumber(&rest, &number)) {
+    constexpr std::string_view kLetters = "KMGT";
+    int64_t unit = 1;
+    if (const size_t power = rest.empty() ? kLetters.npos : kLetters.find(rest[0]);
+        power != kLetters.npos && (rest.substr(1) == "B" || rest.substr(1) == "iB")) {
+      for (size_t i = 0; i <= power; ++i) unit *= rest.size() == 2 ? 1000 : 1024;
+      rest = {};
+    }
+    if (rest.empty() && number > 0 && !__builtin_mul_overflow(number, unit, &bytes)) return bytes;
+  }
+  throw Usage(fmt::format("`{} {}` is no size of a file", option, text),
+              fmt::format("write a number of bytes, or one with KB, MB, GB or KiB, MiB, GiB: `{} 5GB`",
+                          option));
+}
+
 std::vector<int64_t> ParseRanks(const std::string& text, int64_t world_size) {
   std::vector<int64_t> ranks;
   std::string_view rest = text;

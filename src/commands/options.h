@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/diagnostics.h"
@@ -44,6 +45,10 @@ IndexMode FindIndexMode(const std::string& name);
 // An option's value that a shell left empty, by an unset variable say, is a
 // mistake and not the default.
 std::string NotEmpty(const std::string& value);
+
+// The value of `option`: bytes, or with KB, MB, GB, TB of 1000 and KiB, MiB,
+// GiB, TiB of 1024. At least 1.
+int64_t ParseFileSize(std::string_view option, const std::string& text);
 
 // `0,3-5` → 0 3 4 5: ascending, without repeats, each below `world_size`.
 std::vector<int64_t> ParseRanks(const std::string& text, int64_t world_size);

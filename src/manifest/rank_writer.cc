@@ -1,9 +1,6 @@
 #include "manifest/rank_writer.h"
 
-#include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -12,26 +9,6 @@
 #include "formats/hdf5/writer.h"
 
 namespace shardinit {
-namespace {
-
-// So that a full disk shows before hours of work, not after. File systems that
-// cannot allocate ahead say so and lose nothing but that.
-void Allocate(int fd, int64_t size, const std::string& folder, const std::string& path) {
-  while (fallocate(fd, 0, 0, size) != 0) {
-    if (errno == EINTR) continue;
-    if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL) return;
-    if (errno != ENOSPC) throw SystemError("allocate space for", path);
-    struct statvfs info = {};
-    statvfs(folder.c_str(), &info);
-    throw Error(ExitCode::kWorld,
-                fmt::format("cannot write `{}`: it needs {} bytes, but its file system has {} free",
-                            path, size, static_cast<uint64_t>(info.f_bavail) * info.f_frsize),
-                "free some space, or write to another disk with `-o`");
-  }
-}
-
-}  // namespace
-
 RankWriter::RankWriter(const std::string& folder, const Plan& plan, RankPlan rank,
                        const Digest& plan_sha256, WorkCounters* counters)
     : folder_(folder),
@@ -48,10 +25,8 @@ RankWriter::RankWriter(const std::string& folder, const Plan& plan, RankPlan ran
     if (fstat(fd_.get(), &info) != 0) throw SystemError("read", path_);
     receipt_.size = info.st_size;
     receipt_.metadata_sha256 = HashMetadata(fd_.get(), receipt_.size, rank_, receipt_.offsets);
-    Allocate(fd_.get(), receipt_.size, folder_, path_);
-    // Refused by some file systems (tmpfs, some overlays): then all goes through the cache.
-    direct_ = Fd(open(fmt::format("/proc/self/fd/{}", fd_.get()).c_str(),
-                      O_WRONLY | O_DIRECT | O_CLOEXEC));
+    AllocateSpace(fd_.get(), receipt_.size, path_);
+    direct_ = ReopenDirect(fd_.get());
   } catch (...) {
     unlink(temporary_.c_str());
     throw;

@@ -1,0 +1,111 @@
+#include "export/export.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <chrono>
+#include <memory>
+
+#include "base/json.h"
+#include "base/suggest.h"
+#include "base/talk.h"
+#include "commands/command.h"
+#include "commands/options.h"
+#include "report/text.h"
+
+namespace shardinit {
+namespace {
+
+struct Options {
+  SpecOptions spec;
+  WorkOptions work;
+  std::string format, folder, only, max_shard_size = "5GB";
+  bool json = false;
+};
+
+const Format* FormatOf(const std::string& name) {
+  if (const Format* format = FindFormat(name)) return format;
+  const auto names = FormatNames();
+  const std::string closest = Closest(name, names);
+  throw Error(ExitCode::kUsage, fmt::format("unknown format `{}`", Printable(name)),
+              closest.empty() ? fmt::format("use one of: {}", fmt::join(names, ", "))
+                              : fmt::format("did you mean `{}`?", closest));
+}
+
+ExitCode Run(const Options& options) {
+  const auto start = std::chrono::steady_clock::now();
+  ExportRequest request;
+  request.format = FormatOf(options.format);
+  request.folder = options.folder;
+  request.only = options.only;
+  request.max_shard_size = ParseFileSize("--max-shard-size", options.max_shard_size);
+  request.workers = options.work.Workers(true);
+  const ProgressMode mode = options.work.Mode();
+  const Plan plan = options.spec.Load();
+
+  WorkCounters counters;
+  ExportResult result;
+  {
+    std::optional<Progress> progress;
+    request.progress = [&](const WorkCounters& c, int64_t total) {
+      if (!progress) progress.emplace(mode, "writing", total, options.json);
+      progress->Update(c.written_bytes, "");
+    };
+    result = Export(plan, request, &counters);
+  }
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (options.json) {
+    JsonWriter out;
+    out.BeginObject(JsonWriter::kLines).Member("name", plan.graph.name);
+    out.Member("folder", options.folder).Member("format", request.format->name);
+    out.Member("tensors", result.tensors).Member("files", result.files);
+    out.Member("bytes", result.bytes).Member("was_there", result.was_there);
+    out.Member("seconds", seconds).EndObject();
+    Print(out.Finish());
+    return ExitCode::kOk;
+  }
+  if (result.was_there) {
+    Talk(fmt::format("shardinit: `{}` was there already\n", options.folder));
+  } else {
+    Talk(fmt::format("shardinit: wrote {} in {:.2f} s ({:.2f} GB/s)\n", InBytes(result.bytes),
+                     seconds, static_cast<double>(result.bytes) / seconds / 1e9));
+  }
+  Print(fmt::format("{}: {} of {} in {}, {}\n", options.folder, Count(result.tensors, "tensor"),
+                    plan.graph.name, Count(result.files, "file"), request.format->name));
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+extern const Command kExport = {
+    .name = "export",
+    .summary = "Write a model in a format that other trainers read",
+    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
+      auto options = std::make_shared<Options>();
+      options->spec.AddTo(app);
+      app.add_option("--to", options->format,
+                     fmt::format("Format: {}", fmt::join(FormatNames(), ", ")))
+          ->required()
+          ->type_name("FORMAT")
+          ->check(NotEmpty);
+      app.add_option("-o,--output", options->folder, "Folder to make")
+          ->required()
+          ->type_name("DIR")
+          ->check(NotEmpty);
+      app.add_option("--only", options->only, "Only tensors whose path matches, as in '*.norm.weight'")
+          ->type_name("GLOB")
+          ->check(NotEmpty);
+      app.add_option("--max-shard-size", options->max_shard_size,
+                     "safetensors: most bytes of tensors in a file; default 5GB")
+          ->type_name("SIZE")
+          ->check(NotEmpty);
+      options->work.AddJobsTo(app, "generate");
+      options->work.AddMemoryTo(app);
+      options->work.AddProgressTo(app);
+      AddJson(app, &options->json);
+      return [options] { return Run(*options); };
+    },
+};
+
+}  // namespace shardinit

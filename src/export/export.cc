@@ -1,0 +1,149 @@
+#include "export/export.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <set>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/glob.h"
+#include "base/interrupt.h"
+#include "export/record.h"
+
+namespace shardinit {
+namespace {
+
+// Files that are open at once: small ones, as chunks are, must not wait for
+// one another's disk.
+constexpr int64_t kFilesAtOnce = 16;
+constexpr size_t kRecordLimit = size_t{4} << 30;
+
+// One file on its way to the disk. The folder that it is in is nobody else's.
+class FileWriter {
+ public:
+  FileWriter(const std::string& folder, const FileLayout& layout, std::vector<Digest>* digests,
+             WorkCounters* counters)
+      : path_(folder + "/" + layout.path), layout_(layout), digests_(*digests), counters_(*counters) {
+    fd_ = CreateFile(path_);
+    digests_.resize(layout.boxes.size());
+    if (!WriteAll(fd_.get(), layout.head.data(), layout.head.size(), 0)) {
+      throw SystemError("write", path_);
+    }
+    if (layout.boxes.empty()) return;
+    AllocateSpace(fd_.get(), layout.size(), path_);
+    direct_ = ReopenDirect(fd_.get());
+  }
+
+  std::vector<BoxTask> Tasks() {
+    std::vector<BoxTask> tasks;
+    for (size_t b = 0; b < layout_.boxes.size(); ++b) {
+      const FileBox& box = layout_.boxes[b];
+      tasks.push_back({box.tensor, box.box, {fd_.get(), direct_.get(), box.offset, &path_},
+                       &digests_[b]});
+    }
+    return tasks;
+  }
+
+  void Sync() {
+    const auto start = std::chrono::steady_clock::now();
+    if (fdatasync(fd_.get()) != 0) throw SystemError("write", path_);
+    counters_.sync_ns += (std::chrono::steady_clock::now() - start).count();
+  }
+
+ private:
+  const std::string path_;
+  const FileLayout& layout_;
+  std::vector<Digest>& digests_;
+  WorkCounters& counters_;
+  Fd fd_, direct_;
+};
+
+std::vector<const Tensor*> Select(const Plan& plan, const std::string& only) {
+  std::vector<const Tensor*> tensors;
+  for (const Tensor& tensor : plan.graph.tensors) {
+    if (only.empty() || GlobMatches(only, tensor.path)) tensors.push_back(&tensor);
+  }
+  if (tensors.empty()) {
+    throw Error(ExitCode::kUsage, fmt::format("no tensor matches `--only {}`", only),
+                "`shardinit plan SPEC --rank 0` lists the paths");
+  }
+  return tensors;
+}
+
+// Whether the folder holds this export, whole. Anything else there is a conflict.
+bool IsThere(const std::string& folder, const std::string& origin,
+             const std::vector<FileLayout>& files) {
+  if (!Exists(folder) || IsEmptyFolder(folder)) return false;
+  std::string record, what = "holds something else", hint = "choose another folder with `-o`";
+  if (IsFolder(folder) && ReadFileIfExists(folder + "/" + kExportName, kRecordLimit, &record)) {
+    hint += ", or remove this one";
+    if (!record.starts_with(origin)) {
+      what = "holds another export";
+    } else {
+      const auto damaged = std::find_if(files.begin(), files.end(), [&](const FileLayout& file) {
+        return FileSize(folder + "/" + file.path) != file.size();
+      });
+      if (damaged == files.end()) return true;
+      what = fmt::format("holds this export, but `{}` is missing or has another size", damaged->path);
+    }
+  }
+  throw Error(ExitCode::kConflict, fmt::format("`{}` exists and {}", folder, what), hint);
+}
+
+}  // namespace
+
+ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters* counters) {
+  const std::vector<const Tensor*> tensors = Select(plan, request.only);
+  const std::vector<FileLayout> files =
+      request.format->lay_out({plan, tensors, request.max_shard_size});
+  ExportResult result;
+  result.tensors = static_cast<int64_t>(tensors.size());
+  result.files = static_cast<int64_t>(files.size());
+  int64_t total = 0;
+  for (const Tensor* tensor : tensors) result.bytes += tensor->bytes();
+  for (const FileLayout& file : files) total += file.size();
+  if (IsThere(request.folder, WriteOrigin(plan, request), files)) {
+    result.was_there = true;
+    return result;
+  }
+
+  // All is written beside the folder, and gets its name when all is there.
+  TemporaryFolder folder(request.folder);
+  CheckFreeSpace(folder.path(), total, request.folder);
+  std::set<std::string> folders;
+  std::vector<std::vector<Digest>> digests(files.size());
+  {
+    Workers workers(request.workers, counters);
+    int64_t submitted = 0;
+    const auto wait_for = [&](int64_t groups) {
+      while (!workers.Wait(groups, 100)) {
+        ThrowIfInterrupted();
+        if (request.progress) request.progress(*counters, result.bytes);
+      }
+    };
+    for (size_t f = 0; f < files.size(); ++f) {
+      ThrowIfInterrupted();
+      if (const size_t slash = files[f].path.rfind('/'); slash != std::string::npos) {
+        const std::string parent = folder.path() + "/" + files[f].path.substr(0, slash);
+        if (folders.insert(parent).second) MakeFolder(parent);
+      }
+      wait_for(submitted - kFilesAtOnce + 1);
+      const auto writer =
+          std::make_shared<FileWriter>(folder.path(), files[f], &digests[f], counters);
+      workers.Submit(writer->Tasks(), [writer] { writer->Sync(); });
+      ++submitted;
+    }
+    wait_for(submitted);
+  }
+  WriteFileAtomically(folder.path() + "/" + kExportName,
+                      WriteRecord(plan, request, files, digests));
+  for (const std::string& parent : folders) SyncFolder(parent);
+  folder.Commit();
+  return result;
+}
+
+}  // namespace shardinit

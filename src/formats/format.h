@@ -1,0 +1,46 @@
+// An output format: which files there are, and where in each of them every box
+// lies. A format only says where; export/ makes the values and writes.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace shardinit {
+
+struct FileBox {
+  const Tensor* tensor;
+  Box box;
+  int64_t offset;  // In the file.
+};
+
+// A file is its head, and behind that boxes without gaps; a text is all head.
+struct FileLayout {
+  std::string path;  // Within the folder; `/` makes subfolders.
+  std::string head;
+  std::vector<FileBox> boxes = {};  // Ascending, none of them empty.
+
+  int64_t size() const;
+};
+
+struct LayoutRequest {
+  const Plan& plan;
+  const std::vector<const Tensor*>& tensors;  // Those to write, in the plan's order.
+  int64_t max_shard_size;                     // Bytes of data in a file, where a format cuts by size.
+};
+
+struct Format {
+  std::string_view name;
+  std::vector<FileLayout> (*lay_out)(const LayoutRequest& request);
+};
+
+std::span<const Format* const> Formats();
+// Null: there is none of that name.
+const Format* FindFormat(std::string_view name);
+std::vector<std::string> FormatNames();
+
+}  // namespace shardinit

@@ -1,0 +1,78 @@
+#include "formats/safetensors/header.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace shardinit::safetensors {
+namespace {
+
+constexpr int64_t kPage = 4096;
+constexpr size_t kLength = 8;  // Bytes in front of the JSON.
+
+int64_t BytesOf(const FileBox& box) {
+  return ElementCount(box.box.shape) * InfoOf(box.tensor->dtype).bytes;
+}
+
+// The largest power of two up to a page that divides the box's size. Sorted by
+// it, descending, every box starts at a multiple of its own.
+int64_t AlignmentOf(const FileBox& box) {
+  const int64_t bytes = BytesOf(box);
+  return std::min(bytes & -bytes, kPage);
+}
+
+}  // namespace
+
+std::string_view NameOf(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return "F32";
+    case DType::f64: return "F64";
+    case DType::bf16: return "BF16";
+    case DType::f16: return "F16";
+  }
+  Check(false, "a dtype that safetensors has no name for");
+  return {};
+}
+
+FileLayout LayOutFile(std::string path, std::vector<FileBox> boxes, const Metadata& metadata) {
+  std::stable_sort(boxes.begin(), boxes.end(), [](const FileBox& a, const FileBox& b) {
+    return AlignmentOf(a) > AlignmentOf(b);
+  });
+  JsonWriter out;
+  out.BeginObject();
+  out.Key("__metadata__").BeginObject();
+  for (const auto& [key, value] : metadata) out.Member(key, value);
+  out.EndObject();
+  int64_t end = 0;
+  for (FileBox& box : boxes) {
+    box.offset = end;
+    end += BytesOf(box);
+    out.Key(box.tensor->path).BeginObject().Member("dtype", NameOf(box.tensor->dtype));
+    out.Member("shape", box.box.shape).Key("data_offsets").BeginArray();
+    out.Value(box.offset).Value(end).EndArray().EndObject();
+  }
+  out.EndObject();
+  std::string json = out.Take();
+  // Spaces behind the JSON are allowed, so data can begin on a page.
+  json.append((kPage - (kLength + json.size()) % kPage) % kPage, ' ');
+  if (json.size() > kMaxHeader) {
+    throw Error(ExitCode::kUsage,
+                fmt::format("the header of `{}` would have {} bytes for {} tensors, but readers of "
+                            "safetensors take {}",
+                            path, json.size(), boxes.size(), kMaxHeader),
+                "use a smaller `--max-shard-size`");
+  }
+  FileLayout file{std::move(path), std::string(kLength, '\0')};
+  for (size_t i = 0; i < kLength; ++i) {
+    file.head[i] = static_cast<char>(json.size() >> (8 * i) & 0xff);
+  }
+  file.head += json;
+  for (FileBox& box : boxes) box.offset += static_cast<int64_t>(file.head.size());
+  file.boxes = std::move(boxes);
+  return file;
+}
+
+}  // namespace shardinit::safetensors

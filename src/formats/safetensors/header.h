@@ -1,0 +1,27 @@
+// The header of a safetensors file: eight bytes with its length, then JSON with
+// each tensor's type, shape and place. Behind it data without gaps.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "formats/format.h"
+
+namespace shardinit::safetensors {
+
+// What readers refuse to exceed.
+inline constexpr size_t kMaxHeader = 100'000'000;
+
+std::string_view NameOf(DType dtype);  // `BF16`
+
+// The entries of `__metadata__`, text to text.
+using Metadata = std::vector<std::pair<std::string, std::string>>;
+
+// A file of these boxes. Their order becomes one in which every box is aligned
+// to its element size, and large ones to pages, for O_DIRECT.
+FileLayout LayOutFile(std::string path, std::vector<FileBox> boxes, const Metadata& metadata);
+
+}  // namespace shardinit::safetensors

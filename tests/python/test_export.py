@@ -1,0 +1,221 @@
+"""Exports hold the bits that a checkpoint holds, appear whole or not at all, and
+say with digests what they are. The clients that read them: test_export_clients.py."""
+
+import hashlib
+import json
+import os
+import signal
+import struct
+import subprocess
+import time
+
+import numpy as np
+import pytest
+from clients import AWKWARD
+from support import BINARY, CLEAN, Json, Ok, Reassemble, Run, Tree
+from test_faults import BIG, small_disk  # noqa: F401
+
+NAMES = {"F32": "f32", "F64": "f64", "F16": "f16", "BF16": "bf16"}
+
+
+def ReadSafetensors(path):
+    """path → (dtype name, words), from the format's own definition; and the metadata."""
+    data = path.read_bytes()
+    (length,) = struct.unpack_from("<Q", data)
+    header = json.loads(data[8 : 8 + length])
+    metadata = header.pop("__metadata__", {})
+    tensors, end = {}, 0
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        first, last = entry["data_offsets"]
+        assert first == end, "a gap or an overlap"
+        end = last
+        dtype = NAMES[entry["dtype"]]
+        count = int(np.prod(entry["shape"], dtype=int))
+        size = (last - first) // count
+        assert (8 + length + first) % size == 0, "not aligned to its elements"
+        words = np.frombuffer(data, f"<u{size}", count, 8 + length + first)
+        tensors[name] = dtype, words.reshape(entry["shape"])
+    assert len(data) == 8 + length + end
+    assert (8 + length) % 4096 == 0
+    return tensors, metadata
+
+
+def Equal(tensors, expected):
+    assert tensors.keys() == expected.keys()
+    for path, (dtype, words) in tensors.items():
+        assert dtype == expected[path][0], path
+        assert np.array_equal(words, expected[path][1]), path
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory):
+    path = tmp_path_factory.mktemp("export") / "spec.yaml"
+    path.write_text(AWKWARD)
+    return path
+
+
+@pytest.fixture(scope="module")
+def expected(spec):
+    Ok("gen", spec, "-o", spec.parent / "gen")
+    return Reassemble(spec.parent / "gen")
+
+
+def Export(spec, to, out, *arguments):
+    result = Json("export", spec, "--to", to, "-o", out, *arguments)
+    CheckRecord(out)
+    return result
+
+
+def CheckRecord(out):
+    """Every file, and every byte in it, is in the record."""
+    record = json.loads((out / "shardinit-export.json").read_text())
+    files = {entry["file"]: entry for entry in record["files"]}
+    assert files.keys() == {k for k, v in Tree(out).items() if v is not None} - {"shardinit-export.json"}
+    for name, entry in files.items():
+        data = (out / name).read_bytes()
+        assert len(data) == entry["size"]
+        at = entry["boxes"][0]["file_offset"] if entry["boxes"] else len(data)
+        assert hashlib.sha256(data[:at]).hexdigest() == entry["head_sha256"]
+        for box in entry["boxes"]:
+            assert box["file_offset"] == at
+            size = {"f64": 8, "f32": 4}.get(box["dtype"], 2)
+            end = at + size * int(np.prod(box["shape"], dtype=int))
+            assert hashlib.sha256(data[at:end]).hexdigest() == box["sha256"]
+            at = end
+        assert at == len(data)
+    return record
+
+
+# safetensors -------------------------------------------------------------------
+
+
+def test_safetensors_in_one_file(spec, expected, tmp_path):
+    result = Export(spec, "safetensors", tmp_path / "out")
+    assert result["files"] == 1 and result["tensors"] == len(expected) and not result["was_there"]
+    tensors, metadata = ReadSafetensors(tmp_path / "out/model.safetensors")
+    assert metadata == {"format": "pt"}
+    Equal(tensors, expected)
+
+
+@pytest.mark.parametrize("size", [1, 20_000, 200_000])
+def test_safetensors_in_many_files(size, spec, expected, tmp_path):
+    out = tmp_path / "out"
+    Export(spec, "safetensors", out, "--max-shard-size", size)
+    names = sorted(p.name for p in out.glob("*.safetensors"))
+    count = len(names)
+    assert count > 1
+    assert names == [f"model-{i + 1:05}-of-{count:05}.safetensors" for i in range(count)]
+    index = json.loads((out / "model.safetensors.index.json").read_text())
+    tensors, weight_map = {}, {}
+    for name in names:
+        part, _ = ReadSafetensors(out / name)
+        assert len(part) == 1 or sum(w.nbytes for _, w in part.values()) <= size
+        tensors.update(part)
+        weight_map.update(dict.fromkeys(part, name))
+    Equal(tensors, expected)
+    assert index["weight_map"] == weight_map
+    words = [w for _, w in expected.values()]
+    assert index["metadata"] == {
+        "total_parameters": sum(w.size for w in words),
+        "total_size": sum(w.nbytes for w in words),
+    }
+
+
+def test_only_some_tensors(spec, expected, tmp_path):
+    Export(spec, "safetensors", tmp_path / "out", "--only", "w*")
+    tensors, _ = ReadSafetensors(tmp_path / "out/model.safetensors")
+    Equal(tensors, {path: expected[path] for path in ["wide", "whole"]})
+    result = Run("export", spec, "--to", "safetensors", "-o", tmp_path / "none", "--only", "x")
+    assert result.returncode == 2 and "no tensor matches `--only x`" in result.stderr
+    assert sorted(os.listdir(tmp_path)) == ["out"]
+
+
+# The folder --------------------------------------------------------------------
+
+
+def test_bytes_depend_on_neither_mesh_nor_threads(spec, tmp_path):
+    """The record does: it has the digest of the plan."""
+    files = []
+    for i, arguments in enumerate([[], ["--jobs", 1, "--memory", "1M"], ["--mesh", "a=3,b=1"]]):
+        Export(spec, "safetensors", tmp_path / str(i), *arguments)
+        files.append((tmp_path / str(i) / "model.safetensors").read_bytes())
+    assert files[0] == files[1] == files[2]
+    assert Tree(tmp_path / "0") == Tree(tmp_path / "1")
+
+
+def test_a_finished_export_is_left_alone(spec, tmp_path):
+    out = tmp_path / "out"
+    Export(spec, "safetensors", out)
+    before = {p: p.stat().st_mtime_ns for p in out.iterdir()}
+    assert Export(spec, "safetensors", out)["was_there"]
+    assert {p: p.stat().st_mtime_ns for p in out.iterdir()} == before
+
+
+@pytest.mark.parametrize("arguments", [["--set", "seed=1"], ["--max-shard-size", "1"], ["--only", "w*"]])
+def test_another_export_is_a_conflict(arguments, spec, tmp_path):
+    out = tmp_path / "out"
+    Export(spec, "safetensors", out)
+    before = Tree(out)
+    result = Run("export", spec, "--to", "safetensors", "-o", out, *arguments)
+    assert result.returncode == 4 and "holds another export" in result.stderr
+    assert Tree(out) == before
+
+
+def test_what_is_there_is_never_touched(spec, tmp_path):
+    out = tmp_path / "out"
+    Export(spec, "safetensors", out)
+    with open(out / "model.safetensors", "ab") as file:
+        file.write(b"x")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/notes").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    before = Tree(tmp_path)
+    for name, message in [
+        ("out", "`model.safetensors` is missing or has another size"),
+        ("folder", "holds something else"),
+        ("file", "holds something else"),
+        ("link", "holds something else"),
+        ("file/below", "is not a folder"),
+    ]:
+        result = Run("export", spec, "--to", "safetensors", "-o", tmp_path / name)
+        assert result.returncode == 4 and message in result.stderr, name
+        assert Tree(tmp_path) == before
+
+
+def test_an_empty_folder_is_taken(spec, tmp_path):
+    (tmp_path / "out").mkdir()
+    Export(spec, "safetensors", tmp_path / "out")
+    Export(spec, "safetensors", tmp_path / "new/folders/out/")
+    assert Tree(tmp_path / "out") == Tree(tmp_path / "new/folders/out")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda n: n.name)
+def test_signals(number, tmp_path):
+    """Nothing is left, or, after a kill, what the next run removes."""
+    (tmp_path / "big.yaml").write_text(BIG)
+    folder = tmp_path / "folder"
+    arguments = ["export", tmp_path / "big.yaml", "--to", "safetensors", "-o", folder / "out"]
+    run = subprocess.Popen([BINARY, *arguments], env=CLEAN, stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 20
+    while not list(folder.glob(".out.tmp-*/*.safetensors")):
+        assert run.poll() is None and time.monotonic() < deadline, "it ended before the signal"
+        time.sleep(0.005)
+    run.send_signal(number)
+    _, stderr = run.communicate(timeout=20)
+    assert run.returncode in (-number, 128 + number), stderr
+    assert len(list(folder.iterdir())) == (number == signal.SIGKILL)
+    Ok(*arguments, "--set", "modules.w.shape=[3]")
+    assert os.listdir(folder) == ["out"]
+
+
+@pytest.mark.parametrize("size", ["16k", "224k", "600k"])
+def test_full_disk(size, spec, small_disk):  # noqa: F811
+    disk = small_disk(size)
+    result = Run("export", spec, "--to", "safetensors", "-o", disk / "out")
+    assert result.returncode == (0 if size == "600k" else 3)
+    if result.returncode:
+        assert "cannot write" in result.stderr
+        assert " free\n" in result.stderr or "No space left on device" in result.stderr
+        assert os.listdir(disk) == []
