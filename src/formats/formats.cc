@@ -2,11 +2,13 @@
 
 namespace shardinit {
 
-extern const Format kSafetensors;
+extern const Format kSafetensors, kDcp, kZarr;
 
 std::span<const Format* const> Formats() {
   static constexpr const Format* kFormats[] = {
       &kSafetensors,
+      &kDcp,
+      &kZarr,
   };
   return kFormats;
 }

@@ -95,8 +95,10 @@ def Reassemble(folder):
             for dataset in Datasets(file):
                 path = Text(dataset.attrs["path"])
                 dtype = Text(dataset.attrs["dtype"])
-                shape = tuple(int(n) for n in dataset.attrs["global_shape"])
-                offset = tuple(int(n) for n in dataset.attrs["offset"])
+                shape, offset = (
+                    () if isinstance(numbers, h5py.Empty) else tuple(map(int, numbers))
+                    for numbers in (dataset.attrs["global_shape"], dataset.attrs["offset"])
+                )
                 words = ReadRaw(dataset)
                 if path not in tensors:
                     tensors[path] = (dtype, np.zeros(shape, words.dtype))

@@ -219,3 +219,50 @@ def test_full_disk(size, spec, small_disk):  # noqa: F811
         assert "cannot write" in result.stderr
         assert " free\n" in result.stderr or "No space left on device" in result.stderr
         assert os.listdir(disk) == []
+
+
+# dcp and zarr ------------------------------------------------------------------
+
+
+def test_dcp_has_each_box_once(spec, expected, tmp_path):
+    """Ranks with nothing have no file, and `replicas: full` changes nothing."""
+    out = tmp_path / "out"
+    Export(spec, "dcp", out, "--mesh", "a=5,b=4")
+    held = {path: np.zeros(words.shape, int) for path, (_, words) in expected.items()}
+    names = sorted(p.name for p in out.glob("*.safetensors"))
+    assert len(names) == 20
+    for name in names:
+        assert name.startswith("shard-") and name.endswith("-model-00001-of-00001.safetensors")
+        tensors, metadata = ReadSafetensors(out / name)
+        assert metadata["format"] == "pt" and metadata["DCP_VERSION"] == "1.0"
+        info = json.loads(metadata["DCP_SHARDING_INFO"])
+        assert info.keys() == tensors.keys()
+        for path, (dtype, words) in tensors.items():
+            box = tuple(slice(o, o + n) for o, n in zip(info[path]["saved_offsets"], words.shape))
+            assert dtype == expected[path][0]
+            assert np.array_equal(words, expected[path][1][box])
+            held[path][box] += 1
+    assert all((count == 1).all() for count in held.values())
+    Export(spec, "dcp", tmp_path / "full", "--mesh", "a=5,b=4", "--set", "replicas=full")
+    tree = Tree(tmp_path / "full")
+    assert {n for n in tree if n.endswith("tensors")} == set(names)
+    assert all(tree[name] == (out / name).read_bytes() for name in names)
+    few = Export(spec, "dcp", tmp_path / "few", "--mesh", "a=5,b=4", "--only", "vector")
+    assert few["files"] == 5  # One element each.
+
+
+@pytest.mark.parametrize("mesh", ["a=1,b=1", "a=2,b=2", "a=5,b=3", "a=7,b=17"])
+def test_zarr_chunks_cover_the_tensors(mesh, spec, expected, tmp_path):
+    """Read as the format's definition says, without a library."""
+    Export(spec, "zarr", tmp_path / "out", "--mesh", mesh)
+    for path, (_, words) in expected.items():
+        folder = tmp_path / "out" / path
+        info = json.loads((folder / ".zarray").read_text())
+        assert info["shape"] == list(words.shape) and info["compressor"] is None
+        array = np.zeros_like(words)
+        places = [p.name for p in folder.iterdir() if p.name != ".zarray"]
+        for place in places:
+            box = tuple(slice(int(i) * n, int(i) * n + n) for i, n in zip(place.split("."), info["chunks"]))
+            array[box] = np.frombuffer((folder / place).read_bytes(), words.dtype).reshape(info["chunks"])
+        assert len(places) == np.prod([-(-n // c) for n, c in zip(info["shape"], info["chunks"])])
+        assert np.array_equal(array, words)
