@@ -28,6 +28,7 @@ std::string InitText(const Distribution& d) {
   if (const auto* u = std::get_if<Uniform>(&d)) return fmt::format("uniform {} to {}", u->low, u->high);
   if (const auto* n = std::get_if<Normal>(&d)) return fmt::format("normal mean {} std {}", n->mean, n->std);
   if (const auto* e = std::get_if<Expression>(&d)) return "expr " + e->program->text;
+  if (const auto* o = std::get_if<Orthogonal>(&d)) return fmt::format("orthogonal gain {}", o->gain);
   const auto& t = std::get<TruncatedNormal>(d);
   return fmt::format("truncated_normal mean {} std {} low {} high {}", t.mean, t.std, t.low, t.high);
 }

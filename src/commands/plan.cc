@@ -22,6 +22,26 @@ int64_t Memory(const Options& options) {
   return blocks.count * blocks.bytes;
 }
 
+// Matrices that are made whole, whatever part of them a rank holds.
+struct WholeMatrices {
+  int64_t count = 0;
+  double operations = 0;  // Of all.
+  OrthogonalSize largest{0, 0, 0, 0};
+};
+
+WholeMatrices FindWholeMatrices(const Plan& plan) {
+  WholeMatrices found;
+  for (const Tensor& tensor : plan.graph.tensors) {
+    const auto* orthogonal = std::get_if<Orthogonal>(&tensor.distribution);
+    if (orthogonal == nullptr) continue;
+    const OrthogonalSize size = SizeOf(*orthogonal, tensor.shape);
+    ++found.count;
+    found.operations += size.operations;
+    if (size.bytes > found.largest.bytes) found.largest = size;
+  }
+  return found;
+}
+
 std::string SpecText(const Tensor& tensor, const Mesh& mesh) {
   std::string text;
   for (const auto& axes : tensor.partition) {
@@ -42,6 +62,13 @@ void PrintJson(const Options& options, const Plan& plan) {
   WriteMesh(plan.graph.mesh, out);
   out.Member("replicas", NameOf(plan.graph.replicas));
   out.Member("index", WantsIndex(plan, IndexMode::kAuto)).Member("memory", Memory(options));
+  if (const WholeMatrices whole = FindWholeMatrices(plan); whole.count > 0) {
+    out.Key("orthogonal").BeginObject().Member("tensors", whole.count);
+    out.Member("operations", whole.operations);
+    out.Member("largest", Shape{whole.largest.rows, whole.largest.columns});
+    out.Member("largest_operations", whole.largest.operations);
+    out.Member("largest_memory", static_cast<int64_t>(whole.largest.bytes)).EndObject();
+  }
   if (options.rank >= 0) {
     const RankPlan rank = PlanRank(plan, options.rank);
     out.Member("rank", rank.rank).Member("coordinate", rank.coordinate);
@@ -67,7 +94,7 @@ void PrintText(const Options& options, const Plan& plan) {
     mesh += fmt::format("{}{}={}", a == 0 ? " (" : ", ", graph.mesh.axes[a], graph.mesh.shape[a]);
   }
   if (!mesh.empty()) mesh += ")";
-  std::string text = Table({{"name", graph.name},
+  std::vector<std::vector<std::string>> rows = {{"name", graph.name},
                             {"seed", fmt::format("{}, engine {}", graph.seed, graph.engine)},
                             {"tensors", Grouped(static_cast<int64_t>(graph.tensors.size()))},
                             {"parameters", Grouped(plan.parameters)},
@@ -77,14 +104,21 @@ void PrintText(const Options& options, const Plan& plan) {
                             {"index.h5", WantsIndex(plan, IndexMode::kAuto)
                                              ? "yes"
                                              : fmt::format("no: {} boxes", Grouped(plan.boxes))},
-                            {"memory", InBytes(Memory(options)) + " for data on its way to the disk"}},
-                           {false, false});
+                            {"memory", InBytes(Memory(options)) + " for data on its way to the disk"}};
+  if (const WholeMatrices whole = FindWholeMatrices(plan); whole.count > 0) {
+    const OrthogonalSize& largest = whole.largest;
+    rows.push_back({"orthogonal", fmt::format("{}, {:.2g} operations; the largest, {} × {}: {:.2g} and {}",
+                                              Count(whole.count, "matrix", "matrices"), whole.operations,
+                                              largest.rows, largest.columns, largest.operations,
+                                              InBytes(static_cast<int64_t>(largest.bytes)))});
+  }
+  std::string text = Table(rows, {false, false});
   if (options.rank >= 0) {
     const RankPlan rank = PlanRank(plan, options.rank);
     text += fmt::format("\nrank {} at {}: {} in {} of {}\n\n", rank.rank, InShape(rank.coordinate),
                         InBytes(rank.bytes()), Count(static_cast<int64_t>(rank.shards.size()), "box", "boxes"),
                         RankFile(rank.rank));
-    std::vector<std::vector<std::string>> rows = {{"path", "dtype", "global shape", "partition", "offset", "shape"}};
+    rows = {{"path", "dtype", "global shape", "partition", "offset", "shape"}};
     for (const Shard& shard : rank.shards) {
       rows.push_back({shard.tensor->path, std::string(InfoOf(shard.tensor->dtype).name),
                       InShape(shard.tensor->shape), SpecText(*shard.tensor, graph.mesh),

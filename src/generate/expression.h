@@ -6,17 +6,18 @@
 #include <string>
 
 #include "expr/program.h"
+#include "generate/filler.h"
 #include "graph/graph.h"
 
 namespace shardinit {
 
-class ExpressionFiller {
+class ExpressionFiller final : public Filler {
  public:
   ExpressionFiller(const Tensor& tensor, const Box& box);
 
-  // As BoxFiller::Fill. Throws Error (kUsage) for an element that is not a
-  // number, or that the tensor's type cannot hold.
-  void Fill(int64_t first, int64_t count, void* out) const;
+  // Throws Error (kUsage) for an element that is not a number, or that the
+  // tensor's type cannot hold.
+  void Fill(int64_t first, int64_t count, void* out) const override;
 
  private:
   void FillIndices(int64_t first, int64_t count, double* slots) const;

@@ -5,14 +5,25 @@
 
 #include "base/overloaded.h"
 #include "generate/draw.h"
+#include "generate/expression.h"
+#include "generate/orthogonal.h"
 #include "tensor/encode.h"
 
 namespace shardinit {
 namespace {
 
+std::unique_ptr<const Filler> FillerOf(const Tensor& tensor, const Box& box) {
+  if (std::holds_alternative<Expression>(tensor.distribution)) {
+    return std::make_unique<ExpressionFiller>(tensor, box);
+  }
+  if (std::holds_alternative<Orthogonal>(tensor.distribution)) {
+    return std::make_unique<OrthogonalFiller>(tensor, box);
+  }
+  return nullptr;
+}
+
 std::optional<Sampler> SamplerOf(const Distribution& distribution) {
   return std::visit(Overloaded{
-                        [](const Constant&) -> std::optional<Sampler> { return {}; },
                         [](const Uniform& u) -> std::optional<Sampler> {
                           return MakeUniform(u.low, u.high);
                         },
@@ -22,19 +33,24 @@ std::optional<Sampler> SamplerOf(const Distribution& distribution) {
                         [](const TruncatedNormal& t) -> std::optional<Sampler> {
                           return MakeTruncatedNormal(t.mean, t.std, t.low, t.high);
                         },
-                        [](const Expression&) -> std::optional<Sampler> { return {}; },
+                        [](const auto&) -> std::optional<Sampler> { return {}; },
                     },
                     distribution);
 }
 
 }  // namespace
 
+int64_t PreparedBytes(const Tensor& tensor, const Box&) {
+  const auto* orthogonal = std::get_if<Orthogonal>(&tensor.distribution);
+  return orthogonal ? static_cast<int64_t>(SizeOf(*orthogonal, tensor.shape).bytes) : 0;
+}
+
 BoxFiller::BoxFiller(const Tensor& tensor, const Box& box)
     : dtype_(tensor.dtype),
       runs_(tensor.shape, box),
       key_(tensor.key),
-      sampler_(SamplerOf(tensor.distribution)) {
-  if (std::holds_alternative<Expression>(tensor.distribution)) expression_.emplace(tensor, box);
+      sampler_(SamplerOf(tensor.distribution)),
+      filler_(FillerOf(tensor, box)) {
   const auto* constant = std::get_if<Constant>(&tensor.distribution);
   if (constant == nullptr) return;
   // No random value: an f64 tensor holds the constant itself, not its f32.
@@ -45,9 +61,13 @@ BoxFiller::BoxFiller(const Tensor& tensor, const Box& box)
   }
 }
 
+void BoxFiller::Prepare() const {
+  if (filler_) filler_->Prepare();
+}
+
 void BoxFiller::Fill(int64_t first, int64_t count, void* out) const {
-  if (expression_) {
-    expression_->Fill(first, count, out);
+  if (filler_) {
+    filler_->Fill(first, count, out);
     return;
   }
   if (sampler_) {

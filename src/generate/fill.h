@@ -2,13 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 
-#include "generate/expression.h"
+#include "generate/filler.h"
 #include "graph/graph.h"
 #include "rng/sampler.h"
 
 namespace shardinit {
+
+// The memory that BoxFiller::Prepare takes, about; 0: there is nothing to prepare.
+int64_t PreparedBytes(const Tensor& tensor, const Box& box);
 
 // Makes elements of one box of a tensor, as stored bytes, in the box's own
 // row-major order. Safe to use from several threads.
@@ -19,6 +23,11 @@ class BoxFiller {
   // Writes elements first … first + count - 1 of the box to `out`.
   void Fill(int64_t first, int64_t count, void* out) const;
 
+  // What must be there before the first element, such as a whole matrix. Fill
+  // makes it where it is needed; threads that call this at the same time share
+  // the work.
+  void Prepare() const;
+
   int64_t elements() const { return runs_.length() * runs_.count(); }
   int element_bytes() const { return InfoOf(dtype_).bytes; }
 
@@ -26,8 +35,8 @@ class BoxFiller {
   DType dtype_;
   Runs runs_;
   uint64_t key_;
-  std::optional<Sampler> sampler_;  // None: an expression or a constant.
-  std::optional<ExpressionFiller> expression_;
+  std::optional<Sampler> sampler_;  // None: a filler or a constant.
+  std::unique_ptr<const Filler> filler_;
   uint8_t constant_[8] = {};        // One stored element.
 };
 

@@ -81,7 +81,10 @@ BlockLayout BlocksFor(const WorkerOptions& options) {
 class Workers::Pool {
  public:
   Pool(const WorkerOptions& options, WorkCounters* counters)
-      : counters_(*counters), layout_(BlocksFor(options)), has_writers_(options.writers > 0) {
+      : counters_(*counters),
+        layout_(BlocksFor(options)),
+        memory_limit_(options.memory),
+        has_writers_(options.writers > 0) {
     const size_t size = static_cast<size_t>(layout_.count * layout_.bytes);
     memory_ = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory_ == MAP_FAILED) {
@@ -113,7 +116,10 @@ class Workers::Pool {
     const bool empty = tasks.empty();
     {
       const std::lock_guard lock(mutex_);
-      for (BoxTask& task : tasks) pending_.push_back({std::move(task), group});
+      for (BoxTask& task : tasks) {
+        const bool whole = PreparedBytes(*task.tensor, task.box) > 0;
+        (whole ? pending_prepared_ : pending_).push_back({std::move(task), group});
+      }
     }
     work_.notify_all();
     if (empty) FinishGroup(group);
@@ -237,8 +243,13 @@ class Workers::Pool {
     Lane lanes[2];
     std::unique_lock lock(mutex_);
     while (true) {
-      work_.wait(lock, [&] { return stopped_ || FillLanes(lanes); });
+      work_.wait(lock, [&] { return stopped_ || FillLanes(lanes) || PickPreparation(); });
       if (stopped_) return;
+      if (!lanes[0].busy && !lanes[1].busy) {
+        for (Lane& lane : lanes) lane.job = nullptr;  // And what it has prepared.
+        Prepare(lock);
+        continue;
+      }
       lock.unlock();
       while (Advance(lanes[0], lanes[1])) {
       }
@@ -297,6 +308,59 @@ class Workers::Pool {
     lane->made = ready ? lane->bytes : 0;
     lane->hashed = 0;
     return true;
+  }
+
+  // Needs the lock. Whether there is a job whose filler wants to be prepared: one
+  // at a time, by all threads that have nothing better to do.
+  //
+  // Of the prepared ones as many are held as fit in the memory, if only one: they
+  // serve the boxes of later ranks too.
+  bool PickPreparation() {
+    if (!preparing_.empty()) return true;
+    if (pending_prepared_.empty()) return false;
+    auto next = std::find_if(pending_prepared_.begin(), pending_prepared_.end(),
+                             [&](const Waiting& w) { return held_.count(w.task.tensor) != 0; });
+    if (next == pending_prepared_.end()) next = pending_prepared_.begin();
+    Held& held = held_[next->task.tensor];
+    if (held.users == 0 && held.job == nullptr) {
+      const int64_t bytes = PreparedBytes(*next->task.tensor, next->task.box);
+      if (users_ > 0 && held_bytes_ + bytes > memory_limit_) {
+        held_.erase(next->task.tensor);
+        return false;
+      }
+      held_bytes_ += held.bytes = bytes;
+    }
+    ++held.users, ++users_;
+    held.job = std::make_shared<Job>(std::move(*next), layout_.bytes);
+    preparing_.push_back(held.job);
+    pending_prepared_.erase(next);
+    work_.notify_all();
+    return true;
+  }
+
+  // Takes part in the preparation that PickPreparation found.
+  void Prepare(std::unique_lock<std::mutex>& lock) {
+    const JobPtr job = preparing_.front();
+    lock.unlock();
+    {
+      const Timer timer(&counters_.generate_ns);
+      job->filler.Prepare();
+    }
+    lock.lock();
+    if (preparing_.empty() || preparing_.front() != job) return;  // Another thread was faster.
+    preparing_.pop_front();
+    active_.push_back(job);
+    work_.notify_all();
+  }
+
+  // Needs the lock.
+  void Release(const Tensor* tensor) {
+    const auto held = held_.find(tensor);
+    if (held == held_.end()) return;
+    --users_;
+    if (--held->second.users > 0 || held_bytes_ <= memory_limit_) return;
+    held_bytes_ -= held->second.bytes;
+    held_.erase(held);
   }
 
   static bool IsDone(const Lane& lane) {
@@ -424,8 +488,9 @@ class Workers::Pool {
     {
       const std::lock_guard lock(mutex_);
       free_.push_back(block.data);
+      if (last) Release(block.job->task.tensor);
     }
-    work_.notify_one();
+    last ? work_.notify_all() : work_.notify_one();
     if (last && --group->unfinished == 0) FinishGroup(group);
   }
 
@@ -441,6 +506,7 @@ class Workers::Pool {
 
   WorkCounters& counters_;
   const BlockLayout layout_;
+  const int64_t memory_limit_;
   const bool has_writers_;
   void* memory_ = nullptr;
 
@@ -450,6 +516,17 @@ class Workers::Pool {
   std::condition_variable changed_;  // A group finished, or a failure.
   std::vector<uint8_t*> free_;
   std::deque<Waiting> pending_;
+  std::deque<Waiting> pending_prepared_;  // Those to prepare first.
+  std::list<JobPtr> preparing_;           // At most one.
+  // Preparations, by tensor, that jobs use or that fit in the memory.
+  struct Held {
+    int64_t bytes = 0;
+    int users = 0;  // Jobs.
+    JobPtr job;     // Keeps it.
+  };
+  std::map<const Tensor*, Held> held_;
+  int64_t held_bytes_ = 0;
+  int users_ = 0;  // Of all.
   std::list<JobPtr> active_;         // With blocks left to generate.
   std::deque<Block> unwritten_;
   int64_t finished_ = 0;  // Groups.

@@ -370,7 +370,7 @@ class Builder {
     for (Use& use : uses) {
       if (!use.list) continue;
       for (const DimensionRef& ref : use.list->value) {
-        const auto d = FindDimension(spec, tensor, use.key, ref);
+        const auto d = FindDimension(spec, tensor.shape, use.key, ref);
         if (!d) return {};
         if (!taken[*d].empty()) {
           diagnostics_.Error(ref.span, taken[*d] == use.key
@@ -405,9 +405,9 @@ class Builder {
     return source;
   }
 
-  std::optional<size_t> FindDimension(const TensorSpec& spec, const Tensor& tensor,
+  std::optional<size_t> FindDimension(const TensorSpec& spec, const Shape& shape,
                                       std::string_view key, const DimensionRef& ref) {
-    const int64_t rank = std::ssize(tensor.shape);
+    const int64_t rank = std::ssize(shape);
     if (const auto* position = std::get_if<int64_t>(&ref.value)) {
       if (*position >= -rank && *position < rank) {
         return static_cast<size_t>(*position < 0 ? *position + rank : *position);
@@ -518,7 +518,7 @@ class Builder {
       const auto it = std::find_if(init.arguments.begin(), init.arguments.end(),
                                    [&](const auto& a) { return a.name.value == parameter.name; });
       if (it != init.arguments.end()) {
-        const auto argument = it->value ? BindArgument(parameter, *it->value) : std::nullopt;
+        const auto argument = it->value ? BindArgument(parameter, *it->value, tensor, shape) : std::nullopt;
         complete &= argument.has_value();
         arguments.push_back(argument.value_or(Argument{}));
       } else if (const auto* number = std::get_if<double>(&parameter.default_value)) {
@@ -541,7 +541,8 @@ class Builder {
 
   // A number, or a word of those that the parameter knows. Words come first,
   // and a variable that is called like one of them would be ambiguous.
-  std::optional<Argument> BindArgument(const Parameter& parameter, const Expr& expr) {
+  std::optional<Argument> BindArgument(const Parameter& parameter, const Expr& expr,
+                                       const TensorSpec& tensor, const Shape& shape) {
     const std::string& text = TextOf(expr);
     const Span span = SpanOf(expr);
     const auto word = std::find(parameter.words.begin(), parameter.words.end(), text);
@@ -553,6 +554,19 @@ class Builder {
                          fmt::format("give the variable another name, or write `1 * {}` for its value",
                                      text));
       return {};
+    }
+    if (parameter.dimension) {
+      DimensionRef ref{text, span};
+      if (!IsName(expr) || names_.Has(text)) {
+        const auto position = EvaluateInteger(expr, names_, std::numeric_limits<int64_t>::min(),
+                                              std::numeric_limits<int64_t>::max(),
+                                              fmt::format("`{}`", parameter.name), diagnostics_);
+        if (!position) return {};
+        ref.value = *position;
+      }
+      const auto d = FindDimension(tensor, shape, parameter.name, ref);
+      if (!d) return {};
+      return Argument{static_cast<double>(*d), span};
     }
     if (!parameter.number || (!parameter.words.empty() && IsName(expr) && !names_.Has(text))) {
       std::vector<std::string> known(parameter.words.begin(), parameter.words.end());

@@ -13,6 +13,7 @@ struct Largest {
   }
   double operator()(const Normal& n) const { return std::fabs(n.mean) + 7 * n.std; }
   double operator()(const Expression&) const { return 0; }
+  double operator()(const Orthogonal& o) const { return std::fabs(o.gain); }
   double operator()(const TruncatedNormal& t) const {
     const double sigmas = std::max(std::fabs(t.low), std::fabs(t.high));
     return std::fabs(t.mean) + std::min(7.0, sigmas) * t.std;
@@ -20,6 +21,22 @@ struct Largest {
 };
 
 }  // namespace
+
+OrthogonalSize SizeOf(const Orthogonal& orthogonal, const Shape& shape) {
+  OrthogonalSize size{1, 1, 0, 0};
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (orthogonal.rows >> d & 1) size.rows *= shape[d];
+    if (orthogonal.columns >> d & 1) size.columns *= shape[d];
+  }
+  const int64_t longer = std::max(size.rows, size.columns), shorter = std::min(size.rows, size.columns);
+  const auto l = static_cast<double>(longer), s = static_cast<double>(shorter);
+  // A multiplication and an addition, twice, for each element of column j and each
+  // element of the reflections 0 … j.
+  size.operations = 4 * ((l - s) * s * (s + 1) / 2 + s * (s + 1) * (2 * s + 1) / 6);
+  // The f32 numbers of the matrix and of the reflections' vectors.
+  size.bytes = 4 * (l * s + l * s - s * s / 2);
+  return size;
+}
 
 double LargestMagnitude(const Distribution& distribution) {
   return std::visit(Largest(), distribution);

@@ -2,10 +2,12 @@
 // operations in shardinit-values(7).
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <variant>
 
 #include "expr/program.h"
+#include "tensor/box.h"
 
 namespace shardinit {
 
@@ -34,7 +36,31 @@ struct Expression {  // A function of the element's index and of draws.
   bool operator==(const Expression& other) const { return program->text == other.program->text; }
 };
 
-using Distribution = std::variant<Constant, Uniform, Normal, TruncatedNormal, Expression>;
+// Bit d stands for dimension d; a tensor has at most 32.
+using DimensionSet = uint32_t;
+
+// A matrix with orthonormal columns, or rows if these are fewer, uniformly
+// distributed, times `gain`. Two sets of the tensor's dimensions, each in row-major
+// order, number its rows and its columns; dimension d that is in neither holds
+// the matrix at (shape[d] - 1) / 2, and zeros elsewhere.
+struct Orthogonal {
+  double gain;
+  DimensionSet rows, columns;  // The first dimension of all is in `rows`.
+  bool operator==(const Orthogonal&) const = default;
+};
+
+using Distribution =
+    std::variant<Constant, Uniform, Normal, TruncatedNormal, Expression, Orthogonal>;
+
+// The matrix of an Orthogonal, which is made whole, whatever part of it is wanted.
+struct OrthogonalSize {
+  int64_t rows, columns;
+  double operations, bytes;  // That making it takes, about.
+};
+OrthogonalSize SizeOf(const Orthogonal& orthogonal, const Shape& shape);
+
+// No matrix is made that takes more.
+inline constexpr double kMaxOperations = 2e14, kMaxMatrixBytes = 64e9;
 
 // No element is farther from 0: a normal sample is never 7 standard deviations
 // from its mean (shardinit-values(7)). 0 for an expression, whose elements are

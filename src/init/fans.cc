@@ -51,12 +51,17 @@ FanAxes AxesOf(FanOrder order, const std::vector<size_t>& rest) {
 
 }  // namespace
 
+std::nullopt_t Fans::Report(std::string message, std::string hint,
+                            Diagnostics& diagnostics) const {
+  diagnostics.Error(place_, std::move(message), std::move(hint));
+  reported_ = true;
+  return std::nullopt;
+}
+
 std::optional<double> Fans::Get(std::string_view mode,
                                 Diagnostics& diagnostics) const {
   const auto report = [&](std::string message, std::string hint) {
-    diagnostics.Error(place_, std::move(message), std::move(hint));
-    reported_ = true;
-    return std::nullopt;
+    return Report(std::move(message), std::move(hint), diagnostics);
   };
   if (shape_ == nullptr) {
     return report(fmt::format("{} of no tensor", mode), {});

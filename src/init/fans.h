@@ -9,6 +9,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -60,7 +61,12 @@ class Fans {
   std::optional<double> Get(std::string_view mode,
                             Diagnostics& diagnostics) const;
 
-  // Whether Get has reported: a mistake of the tensor, not of the initializer.
+  // For what needs to know more of the tensor. Of no tensor: a bug.
+  const Shape& shape() const { return *shape_; }
+  const FanSource& source() const { return *source_; }
+
+  // Reports a mistake of the tensor, not of the initializer.
+  std::nullopt_t Report(std::string message, std::string hint, Diagnostics& diagnostics) const;
   bool reported() const { return reported_; }
 
  private:

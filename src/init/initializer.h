@@ -24,10 +24,11 @@ struct Parameter {
   std::variant<std::monostate, double, std::string_view> default_value;
   std::span<const std::string_view> words = {};  // That it may be.
   bool number = words.empty();                   // Whether it may be a number.
+  bool dimension = false;  // The number is a dimension of the tensor, or its axis' name.
 };
 
 struct Argument {
-  double value;
+  double value;  // A dimension counts from 0 here.
   Span span;  // Where the user wrote it, or the initializer's name.
   std::string_view word = {};  // One of the parameter's; empty: a number.
 };

@@ -9,7 +9,8 @@ extern const Initializer kZeros, kOnes, kConstant, kUniform, kRandomUniform,
     kNormal, kRandomNormal, kTruncatedNormal, kTruncNormal, kXavierUniform,
     kXavierNormal, kKaimingUniform, kKaimingNormal, kVarianceScaling,
     kGlorotUniform, kGlorotNormal, kHeUniform, kHeNormal, kLecunUniform,
-    kLecunNormal, kExpr, kEye, kIdentity, kDirac, kArange;
+    kLecunNormal, kOrthogonal, kDeltaOrthogonal, kExpr, kEye, kIdentity,
+    kDirac, kArange;
 
 std::span<const Initializer* const> Initializers() {
   static constexpr const Initializer* kInitializers[] = {
@@ -23,6 +24,7 @@ std::span<const Initializer* const> Initializers() {
       &kGlorotUniform, &kGlorotNormal,
       &kHeUniform,     &kHeNormal,
       &kLecunUniform,  &kLecunNormal,
+      &kOrthogonal,    &kDeltaOrthogonal,
       &kExpr,          &kEye,
       &kIdentity,      &kDirac,
       &kArange,

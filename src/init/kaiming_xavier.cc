@@ -2,52 +2,14 @@
 // deviations computed in the same order of operations as there.
 #include <fmt/format.h>
 
-#include <array>
 #include <cmath>
 #include <span>
 
-#include "base/error.h"
+#include "init/gain.h"
 #include "init/initializer.h"
 
 namespace shardinit {
 namespace {
-
-// torch.nn.init.calculate_gain.
-struct Gain {
-  std::string_view nonlinearity;
-  double (*of)(double slope);  // Of leaky_relu, for negative inputs.
-};
-
-constexpr double One(double) { return 1; }
-
-constexpr Gain kGains[] = {
-    {"linear", One},
-    {"conv1d", One},
-    {"conv2d", One},
-    {"conv3d", One},
-    {"conv_transpose1d", One},
-    {"conv_transpose2d", One},
-    {"conv_transpose3d", One},
-    {"sigmoid", One},
-    {"tanh", [](double) { return 5.0 / 3; }},
-    {"relu", [](double) { return std::sqrt(2.0); }},
-    {"leaky_relu",
-     [](double slope) { return std::sqrt(2 / (1 + slope * slope)); }},
-    {"selu", [](double) { return 3.0 / 4; }},
-};
-
-constexpr auto kNonlinearities = [] {
-  std::array<std::string_view, std::size(kGains)> names;
-  for (size_t i = 0; i < names.size(); ++i) names[i] = kGains[i].nonlinearity;
-  return names;
-}();
-
-double GainOf(std::string_view nonlinearity, double slope) {
-  for (const Gain& gain : kGains) {
-    if (gain.nonlinearity == nonlinearity) return gain.of(slope);
-  }
-  throw Bug("a nonlinearity of the table");
-}
 
 constexpr auto kModes =
     std::span(kFanModes).first<2>();  // The fans themselves.
@@ -65,10 +27,8 @@ constexpr Parameter kKaiming[] = {
 // xavier_normal_: std = gain * sqrt(2 / (fan_in + fan_out)).
 std::optional<double> XavierStd(Arguments a, const Fans& fans,
                                 Diagnostics& diagnostics) {
-  constexpr double kDefaultSlope = 0.01;
   if (a[0].word.empty() && !CheckScale("gain", a[0], diagnostics)) return {};
-  const double gain =
-      a[0].word.empty() ? a[0].value : GainOf(a[0].word, kDefaultSlope);
+  const double gain = GainOf(a[0]);
   const auto average = fans.Get("fan_avg", diagnostics);
   if (!average) return {};
   // 1 / average is 2 / (fan_in + fan_out): halving is exact.

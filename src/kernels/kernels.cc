@@ -5,13 +5,11 @@
 
 #include "base/error.h"
 #include "kernels/job.h"
+#include "kernels/targets.h"
 #include "rng/coefficients.h"
 #include "rng/philox4x32.h"
 #include "rng/reference.h"
 #include "tensor/encode.h"
-
-// The baseline without vector instructions is then the same with every compiler.
-#define HWY_BROKEN_EMU128 1
 
 #define HWY_TARGET_INCLUDE "kernels/fill-inl.h"
 #include <hwy/foreach_target.h>

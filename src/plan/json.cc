@@ -10,12 +10,21 @@
 #include "init/initializer.h"
 #include "plan/plan.h"
 #include "rng/engines.h"
+#include "rng/sampler.h"
 #include "rng/stream.h"
 
 namespace shardinit {
 namespace {
 
 using nlohmann::json;
+
+std::vector<int64_t> DimensionsOf(DimensionSet set) {
+  std::vector<int64_t> dimensions;
+  for (int64_t d = 0; d < 32; ++d) {
+    if (set >> d & 1) dimensions.push_back(d);
+  }
+  return dimensions;
+}
 
 void WriteDistribution(const Distribution& distribution, JsonWriter& out) {
   out.BeginObject();
@@ -39,6 +48,11 @@ void WriteDistribution(const Distribution& distribution, JsonWriter& out) {
                  [&](const Expression& e) {
                    out.Key("expr").BeginObject().Member("text", e.program->text).EndObject();
                  },
+                 [&](const Orthogonal& o) {
+                   out.Key("orthogonal").BeginObject().Member("gain", o.gain);
+                   out.Member("rows", DimensionsOf(o.rows)).Member("columns", DimensionsOf(o.columns));
+                   out.EndObject();
+                 },
              },
              distribution);
   out.EndObject();
@@ -46,6 +60,26 @@ void WriteDistribution(const Distribution& distribution, JsonWriter& out) {
 
 [[noreturn]] void Refuse(const std::string& path, std::string_view what) {
   throw Error(ExitCode::kRefused, fmt::format("`{}` is not a plan of this tool: {}", path, what));
+}
+
+Distribution ReadOrthogonal(const json& in, const Shape& shape, const std::string& path) {
+  const auto set = [&](const char* key) {
+    DimensionSet dimensions = 0;
+    for (const json& number : in.at(key)) {
+      const int64_t d = number;
+      if (d < 0 || d >= std::ssize(shape)) Refuse(path, "a dimension that the tensor does not have");
+      dimensions |= DimensionSet{1} << d;
+    }
+    return dimensions;
+  };
+  const Orthogonal o{in.at("gain"), set("rows"), set("columns")};
+  const OrthogonalSize size = SizeOf(o, shape);
+  if (o.gain == 0 || !IsValidScale(o.gain) || (o.rows & o.columns) != 0 || o.columns == 0 ||
+      (o.rows & -o.rows) > (o.columns & -o.columns) || o.rows == 0 ||
+      size.operations > kMaxOperations || size.bytes > kMaxMatrixBytes) {
+    Refuse(path, "an orthogonal matrix that is none");
+  }
+  return o;
 }
 
 // Distributions are written like the initializers of their names, and read by
@@ -58,11 +92,12 @@ Distribution ReadDistribution(const json& init, const Shape& shape, const std::s
     if (program == nullptr) Refuse(path, "an expression that is not one, or not as this tool writes it");
     return Expression{program};
   }
+  if (init.begin().key() == "orthogonal") return ReadOrthogonal(init.begin().value(), shape, path);
   const Initializer* initializer = FindInitializer(init.begin().key());
   if (initializer == nullptr || initializer->lower == nullptr) Refuse(path, "an unknown initializer");
   std::vector<Argument> arguments;
   for (const Parameter& parameter : initializer->parameters) {
-    if (!parameter.number) Refuse(path, "an initializer that is no distribution");
+    if (!parameter.number || parameter.dimension) Refuse(path, "an initializer that is no distribution");
     arguments.push_back({init.begin().value().at(std::string(parameter.name)), {}});
   }
   Diagnostics diagnostics;

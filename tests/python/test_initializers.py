@@ -113,6 +113,17 @@ Keras("{truncated_normal: {std: 0.05}}", ("TruncatedNormal", {}))
 Keras("variance_scaling", ("VarianceScaling", {}))
 
 
+# In Keras' and PyTorch's ways to read a convolution as a matrix.
+for init, call in [("orthogonal", {}), ("{orthogonal: {gain: 3 / 2}}", {"gain": 1.5})]:
+    Torch(init, ("orthogonal_", call))
+    Torch(init, ("orthogonal_", call), TORCH_KERNEL)
+    Keras(init, ("Orthogonal", call), KERNEL)
+Torch("{orthogonal: {gain: tanh}}", ("orthogonal_", {"gain": 5 / 3}), SHAPE[::-1])
+Jax("orthogonal", ("orthogonal", {}), KERNEL)
+Jax("{orthogonal: {column_axis: 1}}", ("orthogonal", {"column_axis": 1}), (48, 80, 15))
+Jax("{delta_orthogonal: {gain: 2}}", ("delta_orthogonal", {"scale": 2}), KERNEL)
+
+
 @pytest.fixture(scope="module")
 def tensors(tmp_path_factory):
     """case → flat f32 values, each case drawn once as a tensor of one spec."""

@@ -63,6 +63,8 @@ VALID = {
                                         "{scale: 2, mode: fan_geo_avg, distribution: uniform}}}\n",
     "gain by number": BODY + "{shape: [3, 3], init: {xavier_normal: {gain: 2 / 3}}}\n",
     "gain by nonlinearity": BODY + "{shape: [3, 3], init: {xavier_normal: {gain: tanh}}}\n",
+    "orthogonal": BODY + "{shape: [3, 3], init: {orthogonal: {gain: relu, column_axis: out}}}\n",
+    "orthogonal by axis": BODY + "{shape: [3, 3], init: {orthogonal: {column_axis: b}}, axes: [a, b]}\n",
     "zeros without arguments": BODY + "{shape: [4], init: {zeros: {}}}\n",
     "text that YAML 1.1 takes for a boolean": HEAD.replace("name: x", "name: no") + "modules: {w: {shape: [], init: ones}}\n",
 }
@@ -124,6 +126,7 @@ INVALID = {
     "dimension is boolean": BODY + "{shape: [2, 3], init: he_normal, in_axis: true}\n",
     "unknown mode": BODY + "{shape: [3, 3], init: {kaiming_normal: {mode: fan_avg}}}\n",
     "distribution is a number": BODY + "{shape: [3, 3], init: {variance_scaling: {distribution: 1}}}\n",
+    "orthogonal with a list": BODY + "{shape: [3, 3], init: {orthogonal: {column_axis: [0]}}}\n",
     "path with an empty part": HEAD + "modules: {a..b: {shape: [], init: zeros}}\n",
     "path with a slash": HEAD + "modules: {a/b: {shape: [], init: zeros}}\n",
     "path with a space": HEAD + "modules: {a b: {shape: [], init: zeros}}\n",

@@ -66,6 +66,9 @@ inline std::string Print(const Distribution& distribution) {
   if (const auto* e = std::get_if<Expression>(&distribution)) {
     return fmt::format("expr({})", e->program->text);
   }
+  if (const auto* o = std::get_if<Orthogonal>(&distribution)) {
+    return fmt::format("orthogonal({}, rows {:b}, columns {:b})", o->gain, o->rows, o->columns);
+  }
   const auto& t = std::get<TruncatedNormal>(distribution);
   return fmt::format("truncated_normal({}, {}, {}, {})", t.mean, t.std, t.low,
                      t.high);

@@ -42,8 +42,8 @@ TEST(Initializers, AreTheseInThisOrder) {
                 "zeros", "ones", "constant", "uniform", "random_uniform", "normal", "random_normal",
                 "truncated_normal", "trunc_normal", "xavier_uniform", "xavier_normal",
                 "kaiming_uniform", "kaiming_normal", "variance_scaling", "glorot_uniform",
-                "glorot_normal", "he_uniform", "he_normal", "lecun_uniform", "lecun_normal", "expr",
-                "eye", "identity", "dirac", "arange"}));
+                "glorot_normal", "he_uniform", "he_normal", "lecun_uniform", "lecun_normal", "orthogonal",
+                "delta_orthogonal", "expr", "eye", "identity", "dirac", "arange"}));
   EXPECT_EQ(FindInitializer("none"), nullptr);
   EXPECT_EQ(FindInitializer("normal")->name, "normal");
 }
@@ -62,6 +62,36 @@ TEST(Initializers, LowerToDistributions) {
   EXPECT_EQ(Lowered("{trunc_normal: {std: 0.5}}"), "truncated_normal(0, 0.5, -4, 4)");
   EXPECT_EQ(Lowered("{trunc_normal: {std: 0.5, mean: 1, a: 0, b: 2}}"),
             "truncated_normal(1, 0.5, -2, 2)");
+}
+
+std::string Lowered(const std::string& shape, const std::string& init, const std::string& more = "") {
+  const GraphOutcome outcome =
+      BuildRest("modules: {w: {shape: " + shape + ", init: " + init + more + "}}\n");
+  return outcome.messages.empty() ? Print(outcome.graph.tensors.at(0).distribution)
+                                  : outcome.messages;
+}
+
+// Which dimensions are the matrix' rows and which its columns, as bits from the last to the first.
+TEST(Initializers, OrthogonalKnowsTheMatrix) {
+  EXPECT_EQ(Lowered("[4, 3]", "orthogonal"), "orthogonal(1, rows 1, columns 10)");
+  for (const char* more : {", fans: out_in", ", fans: in_out", ", in_axis: 0"}) {
+    EXPECT_EQ(Lowered("[4, 3]", "orthogonal", more), "orthogonal(1, rows 1, columns 10)");
+  }
+  // torch keeps dimension 0, JAX and Keras the last one, `column_axis` any.
+  EXPECT_EQ(Lowered("[4, 3, 2]", "orthogonal", ", fans: out_in"), "orthogonal(1, rows 1, columns 110)");
+  EXPECT_EQ(Lowered("[4, 3, 2]", "orthogonal", ", fans: in_out"), "orthogonal(1, rows 11, columns 100)");
+  EXPECT_EQ(Lowered("[4, 3, 2]", "{orthogonal: {column_axis: 1}}"), "orthogonal(1, rows 101, columns 10)");
+  EXPECT_EQ(Lowered("[4, 3, 2]", "{orthogonal: {column_axis: -3}}"), "orthogonal(1, rows 1, columns 110)");
+  EXPECT_EQ(Lowered("[4, 3, 2]", "{orthogonal: {column_axis: out}}", ", in_axis: 1, out_axis: [0, 2]"),
+            "orthogonal(1, rows 101, columns 10)");
+  EXPECT_EQ(Lowered("[4, 3, 2]", "{orthogonal: {column_axis: h}}", ", axes: [e, h, x]"),
+            "orthogonal(1, rows 101, columns 10)");
+  EXPECT_EQ(Lowered("[4, 3]", "{orthogonal: {gain: tanh}}"),
+            "orthogonal(1.6666666666666667, rows 1, columns 10)");
+  EXPECT_EQ(Lowered("[4, 3]", "{orthogonal: {gain: 0}}"), "constant(0)");
+  EXPECT_EQ(Lowered("[3, 3, 2, 4]", "delta_orthogonal", ", fans: in_out"),
+            "orthogonal(1, rows 100, columns 1000)");
+  EXPECT_EQ(Lowered("[4, 2, 3]", "delta_orthogonal", ", fans: out_in"), "orthogonal(1, rows 1, columns 10)");
 }
 
 TEST(Initializers, AllowTheirLimits) {
@@ -191,6 +221,10 @@ TEST(Initializers, WhatTheyAcceptCanBeDrawn) {
       auto& list = choices.emplace_back();
       for (const auto word : parameter.words) list.push_back({0, {}, word});
       if (!parameter.number) continue;
+      if (parameter.dimension) {
+        for (size_t d = 0; d < shape.size(); ++d) list.push_back({static_cast<double>(d), {}});
+        continue;
+      }
       for (const double value : values) list.push_back({value, {}});
     }
     size_t cases = 1;
@@ -208,10 +242,10 @@ TEST(Initializers, WhatTheyAcceptCanBeDrawn) {
       const auto distribution = initializer->lower(arguments, fans, diagnostics);
       ASSERT_EQ(distribution.has_value(), !diagnostics.HasErrors());
       if (!distribution) continue;
-      const Tensor tensor = MakeTensor("t", DType::f32, {8}, *distribution);
-      float out[8];
+      const Tensor tensor = MakeTensor("t", DType::f32, shape, *distribution);
+      float out[15];
       try {
-        BoxFiller(tensor, WholeOf(tensor.shape)).Fill(0, 8, out);
+        BoxFiller(tensor, WholeOf(tensor.shape)).Fill(0, 15, out);
       } catch (const Bug& bug) {
         FAIL() << Print(*distribution) << " from " << initializer->name << ": " << bug.what();
       }

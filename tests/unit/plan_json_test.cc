@@ -73,6 +73,43 @@ TEST(ReadPlan, IsTheInverseOfWritePlan) {
   EXPECT_EQ(plan.max_rank_bytes, 7 * 2 + 4 + 2 * 8);
 }
 
+TEST(ReadPlan, ReadsMatrices) {
+  InitGraph graph{.name = "x", .engine = "philox4x32", .mesh = {}, .tensors = {}};
+  graph.tensors = {MakeTensor("w", DType::f32, {3, 4, 5}, Orthogonal{-2, 5, 2})};
+  graph.tensors[0].key = KeyOf(0, "w");
+  const std::string text = WritePlan(MakePlan(graph));
+  const std::string orthogonal = R"("init": {"orthogonal": {"gain": -2, "rows": [0, 2], "columns": [1]}})";
+  const size_t at = text.find(orthogonal);
+  ASSERT_NE(at, std::string::npos) << text;
+  const Plan back = ReadPlan(text, "plan.json");
+  EXPECT_EQ(back.graph.tensors[0].distribution, graph.tensors[0].distribution);
+  EXPECT_EQ(back.graph.tensors[0].key, graph.tensors[0].key);
+  for (const char* bad : {
+           R"({"gain": 0, "rows": [0, 2], "columns": [1]})",
+           R"({"gain": 1e40, "rows": [0, 2], "columns": [1]})",
+           R"({"gain": 1, "rows": [1], "columns": [0]})",
+           R"({"gain": 1, "rows": [0, 1], "columns": [1]})",
+           R"({"gain": 1, "rows": [], "columns": [1]})",
+           R"({"gain": 1, "rows": [0], "columns": []})",
+           R"({"gain": 1, "rows": [0], "columns": [3]})",
+           R"({"gain": 1, "rows": [0], "columns": [-1]})",
+           R"({"gain": 1, "rows": [2, 0], "columns": [1]})",
+           R"({"gain": 1, "rows": [0, 0], "columns": [1]})",
+           R"({"gain": 1, "rows": 0, "columns": [1]})",
+           R"({"gain": 1, "rows": [0]})",
+           R"([])",
+       }) {
+    std::string changed = text;
+    changed.replace(at, orthogonal.size(), std::string(R"("init": {"orthogonal": )") + bad + "}");
+    EXPECT_NE(Refusal(changed), "") << bad;
+  }
+  graph.tensors[0].shape = {1 << 15, 1, 1 << 15};
+  EXPECT_EQ(Refusal(WritePlan(MakePlan(graph))), "");
+  graph.tensors[0].shape = {1 << 17, 1, 1 << 17};
+  EXPECT_EQ(Refusal(WritePlan(MakePlan(graph))),
+            "`plan.json` is not a plan of this tool: an orthogonal matrix that is none");
+}
+
 TEST(ReadPlan, ReadsAPlanOfNothing) {
   const Plan plan = MakePlan({.name = "x", .engine = "philox4x32", .mesh = {}, .tensors = {}});
   const std::string text = WritePlan(plan);

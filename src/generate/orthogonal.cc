@@ -1,0 +1,166 @@
+#include "generate/orthogonal.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <new>
+#include <tuple>
+#include <vector>
+
+#include "base/error.h"
+#include "generate/shared_work.h"
+#include "kernels/kernels.h"
+#include "kernels/orthogonal.h"
+#include "tensor/encode.h"
+
+namespace shardinit {
+
+// rows x columns of it; the orthonormal ones are the columns if these are fewer, else the rows.
+class WholeMatrix {
+ public:
+  WholeMatrix(uint64_t key, double gain, OrthogonalSize size)
+      : key_(key),
+        gain_(gain),
+        size_(size),
+        transposed_(size.rows < size.columns),
+        longer_(std::max(size.rows, size.columns)),
+        shorter_(std::min(size.rows, size.columns)),
+        blocks_(static_cast<size_t>(ReflectionBlocks(shorter_))),
+        reflections_(std::ssize(blocks_), [this](int64_t b) { MakeBlock(b); }),
+        panels_((shorter_ + kernels::kPanelColumns - 1) / kernels::kPanelColumns,
+                [this](int64_t p) { MakePanel(p); }) {}
+
+  // Row-major. Makes it first: threads that come meanwhile take part.
+  const float* Values() {
+    std::call_once(allocated_, [this] { Allocate(); });
+    reflections_.Finish();
+    panels_.Finish();
+    std::call_once(released_, [this] { vectors_.reset(); });
+    return values_.get();
+  }
+
+ private:
+  void Allocate() {
+    const auto get = [&](int64_t count) {
+      std::unique_ptr<float[]> numbers(new (std::nothrow) float[static_cast<size_t>(count)]);
+      if (numbers) return numbers;
+      throw Error(ExitCode::kWorld,
+                  fmt::format("cannot get {:.2g} bytes of memory for an orthogonal matrix of {} × {}",
+                              size_.bytes, size_.rows, size_.columns),
+                  "`shardinit plan` shows what each takes");
+    };
+    vectors_ = get(VectorsBefore(longer_, std::ssize(blocks_)));
+    values_ = get(longer_ * shorter_);
+  }
+
+  void MakeBlock(int64_t b) {
+    static const Sampler kNormal = MakeNormal(0, 1);
+    const int64_t first = b * kReflections;
+    float* const at = vectors_.get() + VectorsBefore(longer_, b);
+    std::fill_n(at, (longer_ - first) * kReflections, 0.0f);
+    std::vector<float> x(static_cast<size_t>(longer_ - first));
+    for (int64_t j = first; j < std::min(first + kReflections, shorter_); ++j) {
+      kernels::Fill(kNormal, {.key = key_}, ReflectionElement(longer_, j, j),
+                    static_cast<size_t>(longer_ - j), DType::f32, x.data());
+      for (int64_t row = j; row < longer_; ++row) {
+        at[(row - first) * kReflections + (j - first)] = x[static_cast<size_t>(row - j)];
+      }
+    }
+    blocks_[static_cast<size_t>(b)] = MakeReflections(longer_, shorter_, b, at);
+  }
+
+  void MakePanel(int64_t p) {
+    // Later columns take longer, so they go first.
+    const int64_t panels = (shorter_ + kernels::kPanelColumns - 1) / kernels::kPanelColumns;
+    const int64_t first = (panels - 1 - p) * kernels::kPanelColumns;
+    const int64_t row_stride = transposed_ ? 1 : shorter_, column_stride = transposed_ ? longer_ : 1;
+    kernels::MakePanel({.blocks = blocks_,
+                        .rows = longer_,
+                        .first = first,
+                        .count = std::min(kernels::kPanelColumns, shorter_ - first),
+                        .gain = gain_,
+                        .out = values_.get() + first * column_stride,
+                        .row_stride = row_stride,
+                        .column_stride = column_stride});
+  }
+
+  const uint64_t key_;
+  const double gain_;
+  const OrthogonalSize size_;
+  const bool transposed_;
+  const int64_t longer_, shorter_;
+  std::once_flag allocated_, released_;
+  std::unique_ptr<float[]> vectors_, values_;
+  std::vector<ReflectionBlock> blocks_;
+  SharedWork reflections_, panels_;
+};
+
+namespace {
+
+// The one that boxes at work have already, else a new one.
+std::shared_ptr<WholeMatrix> FindMatrix(uint64_t key, double gain, OrthogonalSize size) {
+  static std::mutex mutex;
+  static std::map<std::tuple<uint64_t, double, int64_t, int64_t>, std::weak_ptr<WholeMatrix>> matrices;
+  const std::lock_guard lock(mutex);
+  std::erase_if(matrices, [](const auto& matrix) { return matrix.second.expired(); });
+  std::weak_ptr<WholeMatrix>& found = matrices[{key, gain, size.rows, size.columns}];
+  std::shared_ptr<WholeMatrix> matrix = found.lock();
+  if (!matrix) found = matrix = std::make_shared<WholeMatrix>(key, gain, size);
+  return matrix;
+}
+
+}  // namespace
+
+OrthogonalFiller::OrthogonalFiller(const Tensor& tensor, const Box& box)
+    : dtype_(tensor.dtype),
+      box_(box),
+      stride_(tensor.shape.size()),
+      centre_(tensor.shape.size(), -1) {
+  const auto& orthogonal = std::get<Orthogonal>(tensor.distribution);
+  const OrthogonalSize size = SizeOf(orthogonal, tensor.shape);
+  int64_t row = size.columns, column = 1;
+  for (size_t d = tensor.shape.size(); d-- > 0;) {
+    if (orthogonal.columns >> d & 1) {
+      stride_[d] = column;
+      column *= tensor.shape[d];
+    } else if (orthogonal.rows >> d & 1) {
+      stride_[d] = row;
+      row *= tensor.shape[d];
+    } else {
+      centre_[d] = (tensor.shape[d] - 1) / 2;
+    }
+  }
+  matrix_ = FindMatrix(tensor.key, orthogonal.gain, size);
+}
+
+void OrthogonalFiller::Prepare() const { matrix_->Values(); }
+
+void OrthogonalFiller::Fill(int64_t first, int64_t count, void* out) const {
+  const float* const values = matrix_->Values();
+  auto* to = static_cast<uint8_t*>(out);
+  const int64_t bytes = InfoOf(dtype_).bytes;
+  const size_t last = box_.shape.size() - 1;
+  Shape at(box_.shape.size());  // In the tensor.
+  while (count > 0) {
+    int64_t rest = first, base = 0;
+    bool zero = false;
+    for (size_t d = box_.shape.size(); d-- > 0;) {
+      at[d] = box_.offset[d] + rest % box_.shape[d];
+      rest /= box_.shape[d];
+      base += at[d] * stride_[d];
+      zero |= d != last && centre_[d] >= 0 && at[d] != centre_[d];
+    }
+    // A stretch along the last dimension.
+    const int64_t n = std::min(count, box_.offset[last] + box_.shape[last] - at[last]);
+    for (int64_t i = 0; i < n; ++i, to += bytes) {
+      const bool off = zero || (centre_[last] >= 0 && at[last] + i != centre_[last]);
+      Encode(off ? 0.0f : values[base + i * stride_[last]], dtype_, to);
+    }
+    first += n;
+    count -= n;
+  }
+}
+
+}  // namespace shardinit

@@ -1,0 +1,31 @@
+// The values of an orthogonal matrix: it is made whole, once for all boxes of it that
+// are at work, and boxes are copied from it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "generate/filler.h"
+#include "graph/graph.h"
+
+namespace shardinit {
+
+class WholeMatrix;
+
+class OrthogonalFiller final : public Filler {
+ public:
+  OrthogonalFiller(const Tensor& tensor, const Box& box);
+
+  void Prepare() const override;
+  void Fill(int64_t first, int64_t count, void* out) const override;
+
+ private:
+  DType dtype_;
+  Box box_;
+  // Of each dimension: how far apart its neighbours are in the matrix, and the only
+  // place along it where the matrix is, or -1.
+  Shape stride_, centre_;
+  std::shared_ptr<WholeMatrix> matrix_;
+};
+
+}  // namespace shardinit

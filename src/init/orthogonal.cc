@@ -1,0 +1,125 @@
+// Orthogonal matrices: torch.nn.init.orthogonal_, jax.nn.initializers.orthogonal
+// and delta_orthogonal, keras.initializers.Orthogonal. A tensor of more than two
+// dimensions is read as a matrix; these systems differ in how.
+#include <fmt/format.h>
+
+#include "init/gain.h"
+#include "init/initializer.h"
+
+namespace shardinit {
+namespace {
+
+constexpr std::string_view kOut[] = {"out"};
+constexpr Parameter kGainColumn[] = {
+    {"gain", 1.0, kNonlinearities, true},
+    {"column_axis", "out", kOut, true, true},
+};
+constexpr Parameter kGain[] = {{"gain", 1.0, kNonlinearities, true}};
+
+DimensionSet SetOf(const std::vector<size_t>& dimensions) {
+  DimensionSet set = 0;
+  for (const size_t d : dimensions) set |= DimensionSet{1} << d;
+  return set;
+}
+
+DimensionSet AllOf(const Shape& shape) {
+  return static_cast<DimensionSet>((uint64_t{1} << shape.size()) - 1);
+}
+
+// `one` against `other`: a matrix or its transpose are the same distribution, so
+// the first dimension may always be in the rows.
+std::optional<Distribution> MatrixOf(double gain, DimensionSet one, DimensionSet other,
+                                     std::string_view name, const Fans& fans,
+                                     Diagnostics& diagnostics) {
+  if (gain == 0) return Constant{0};
+  const bool first = (one & -one) < (other & -other);
+  const Orthogonal orthogonal{gain, first ? one : other, first ? other : one};
+  const OrthogonalSize size = SizeOf(orthogonal, fans.shape());
+  if (size.operations <= kMaxOperations && size.bytes <= kMaxMatrixBytes) return orthogonal;
+  return fans.Report(
+      fmt::format("this `{}` matrix is {} × {}: some {:.2g} operations and {:.2g} bytes of memory to "
+                  "make it, but at most {:.0e} and {:.2g} are allowed",
+                  name, size.rows, size.columns, size.operations, size.bytes, kMaxOperations,
+                  kMaxMatrixBytes),
+      "make it of several tensors; or use `normal` with `std` gain / sqrt of the longer side, "
+      "whose columns are nearly orthogonal",
+      diagnostics);
+}
+
+// Which dimensions `fans` or the tensor's own axes say are outputs and inputs.
+FanAxes AxesIn(FanOrder order, size_t rank) {
+  if (order == FanOrder::kOutIn) return {.in = {1}, .out = {0}};
+  return {.in = {rank - 2}, .out = {rank - 1}};
+}
+
+bool CheckArguments(std::string_view name, Arguments a, size_t lowest, size_t highest,
+                    const Fans& fans, Diagnostics& diagnostics) {
+  if (a[0].word.empty() && !CheckMagnitude("gain", a[0], diagnostics)) return false;
+  const size_t rank = fans.shape().size();
+  if (rank < lowest || rank > highest) {
+    fans.Report(fmt::format("`{}` needs {} dimensions, but this tensor has {}", name,
+                            highest > 5 ? "2 or more" : "3 to 5", rank),
+                "", diagnostics);
+    return false;
+  }
+  if (fans.source().batch.empty()) return true;
+  fans.Report(fmt::format("`{}` makes one matrix of a tensor, so `batch_axis` has no meaning", name),
+              "make each matrix a tensor of its own, with `repeat`", diagnostics);
+  return false;
+}
+
+std::optional<Distribution> LowerOrthogonal(Arguments a, const Fans& fans, Diagnostics& diagnostics) {
+  if (!CheckArguments("orthogonal", a, 2, 32, fans, diagnostics)) return {};
+  const Shape& shape = fans.shape();
+  DimensionSet column = 0;
+  if (a[1].word.empty()) {
+    column = DimensionSet{1} << static_cast<int>(a[1].value);
+  } else if (fans.source().axes) {
+    column = SetOf(fans.source().axes->out);
+  } else if (fans.source().order) {
+    column = SetOf(AxesIn(*fans.source().order, shape.size()).out);
+  } else if (shape.size() == 2) {
+    column = 2;
+  } else {
+    const int64_t all = ElementCount(shape), first = shape.front(), last = shape.back();
+    return fans.Report(fmt::format("`orthogonal` needs to know the matrix, which is {} × {} if the shape "
+                                   "is [out, in, …] and {} × {} if it is […, in, out]",
+                                   first, all / first, all / last, last),
+                       "write `fans: out_in` (PyTorch), `fans: in_out` (JAX, Keras) or `column_axis`",
+                       diagnostics);
+  }
+  return MatrixOf(GainOf(a[0]), column, AllOf(shape) & ~column, "orthogonal", fans, diagnostics);
+}
+
+// Xiao et al. 2018: a convolution that keeps lengths, orthogonal at the centre of
+// its receptive field and zero elsewhere.
+std::optional<Distribution> LowerDelta(Arguments a, const Fans& fans, Diagnostics& diagnostics) {
+  if (!CheckArguments("delta_orthogonal", a, 3, 5, fans, diagnostics)) return {};
+  const Shape& shape = fans.shape();
+  if (!fans.source().axes && !fans.source().order) {
+    return fans.Report(
+        "`delta_orthogonal` needs to know which dimensions are inputs and outputs",
+        "write `fans: in_out` (JAX), `fans: out_in` (PyTorch), or `in_axis` and `out_axis`", diagnostics);
+  }
+  const FanAxes axes =
+      fans.source().axes ? *fans.source().axes : AxesIn(*fans.source().order, shape.size());
+  int64_t in = 1, out = 1;
+  for (const size_t d : axes.in) in *= shape[d];
+  for (const size_t d : axes.out) out *= shape[d];
+  if (out < in) {
+    return fans.Report(fmt::format("`delta_orthogonal` needs at least as many outputs as inputs, but this "
+                                   "tensor has {} and {}",
+                                   out, in),
+                       "lengths cannot be kept in fewer dimensions", diagnostics);
+  }
+  return MatrixOf(GainOf(a[0]), SetOf(axes.in), SetOf(axes.out), "delta_orthogonal", fans, diagnostics);
+}
+
+}  // namespace
+
+extern const Initializer kOrthogonal = {
+    .name = "orthogonal", .parameters = kGainColumn, .lower = LowerOrthogonal};
+extern const Initializer kDeltaOrthogonal = {
+    .name = "delta_orthogonal", .parameters = kGain, .lower = LowerDelta};
+
+}  // namespace shardinit

@@ -1,0 +1,140 @@
+"""Initializers of whole matrices: by the words of shardinit-values(7), however
+they are cut, and distributed as they should be."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from support import DTYPES, Ok, Reassemble
+
+HEAD = "shardinit: 1\nname: x\ndtype: f32\nmesh: {axes: {a: 1, b: 1}}\n"
+
+
+def Generate(tmp_path, text, *arguments):
+    """path → array, of a spec without its first lines."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(HEAD + text)
+    out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
+    Ok("gen", spec, "-o", out, *arguments)
+    return {path: words.view(DTYPES[dtype]) for path, (dtype, words) in Reassemble(out).items()}
+
+
+def Orthogonal(normals, rows, columns, gain):
+    """As the manual has it, in Python's doubles, operation by operation."""
+    x = [[float(normals[j * rows + i]) if i >= j else 0.0 for i in range(rows)] for j in range(columns)]
+    count = -(-columns // 8) * 8
+    v, negative = [[0.0] * rows for _ in range(count)], []
+    for j in range(columns):
+        n = 0.0
+        for number in x[j]:
+            n += number * number
+        n = math.sqrt(n)
+        v[j] = x[j][:]
+        negative.append(x[j][j] < 0)
+        v[j][j] = float(np.float32(x[j][j] - n if negative[j] else x[j][j] + n))
+
+    def Product(a, b):
+        total = 0.0
+        for p, q in zip(a, b):
+            total += p * q
+        return total
+
+    squares = [Product(w, w) for w in v]
+    t = [2 / g if g else 0.0 for g in squares]
+    result = np.zeros((rows, columns), np.float32)
+    for c in range(columns):
+        q = [0.0] * rows
+        q[c] = 1.0 if negative[c] else -1.0
+        for b in range(c // 8, -1, -1):
+            block = range(8 * b, 8 * b + 8)
+            y = {j: Product(v[j], q) for j in block}
+            s = {}
+            for j in reversed(block):
+                for k in range(8 * b + 7, j, -1):
+                    y[j] -= Product(v[j], v[k]) * s[k]
+                s[j] = y[j] * t[j]
+            for i in range(rows):
+                for j in reversed(block):
+                    q[i] -= v[j][i] * s[j]
+        result[:, c] = [np.float32(number * gain) for number in q]
+    return result
+
+
+@pytest.mark.parametrize("rows, columns", [(1, 1), (19, 11), (8, 8), (13, 20)])
+def test_orthogonal_is_that_of_the_manual(rows, columns, tmp_path):
+    long, short = max(rows, columns), min(rows, columns)
+    normals = Generate(tmp_path, f"modules: {{w: {{shape: [{long * short}], init: {{normal: {{std: 1}}}}}}}}\n")["w"]
+    ours = Generate(tmp_path, f"modules: {{w: {{shape: [{rows}, {columns}], init: {{orthogonal: {{gain: 3}}}}}}}}\n")["w"]
+    want = Orthogonal(normals, long, short, 3)
+    assert np.array_equal(ours, want if rows >= columns else want.T)
+
+
+CUT = """modules:
+  orthogonal: {shape: [512, 256], init: orthogonal, SHARD}
+  wide: {shape: [256, 512], init: {orthogonal: {gain: relu}}, SHARD, dtype: bf16}
+  delta: {shape: [512, 256, 3], init: delta_orthogonal, in_axis: 1, out_axis: 0, SHARD}
+  eye: {shape: [512, 256], init: eye, SHARD}
+  dirac: {shape: [512, 256, 3], init: dirac, SHARD}
+  triangular: {shape: [512, 256], init: {expr: "where(row >= col, normal(), 0)"}, SHARD}
+"""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return Generate(tmp_path_factory.mktemp("whole"), CUT.replace("SHARD", "shard: [a, b]"))
+
+
+@pytest.mark.parametrize("mesh", ["a=4,b=1", "a=1,b=8", "a=3,b=5"])
+def test_cut_along_either_axis(whole, mesh, tmp_path):
+    cut = Generate(tmp_path, CUT.replace("SHARD", "shard: [a, b], uneven: chunk"), "--mesh", mesh)
+    assert cut.keys() == whole.keys()
+    for path, values in cut.items():
+        assert np.array_equal(values, whole[path]), path
+
+
+def test_rows_or_columns_are_orthonormal(whole):
+    q = whole["orthogonal"].astype(np.float64)
+    assert np.abs(q.T @ q - np.eye(256)).max() < 3e-7
+    q = whole["wide"].astype(np.float64)  # bf16: 8 bits.
+    assert np.abs(q @ q.T - 2 * np.eye(256)).max() < 5e-3
+    q = whole["delta"].astype(np.float64)
+    assert np.abs(q[:, :, 1].T @ q[:, :, 1] - np.eye(256)).max() < 3e-7
+    assert not q[:, :, ::2].any()
+
+
+def test_little_memory_gives_the_same(whole, tmp_path):
+    """Each matrix takes more than 1M, so they are made one at a time, and again."""
+    text = CUT.replace("SHARD", "shard: [a, b]")
+    cut = Generate(tmp_path, text, "--mesh", "a=16,b=2", "--memory", "1M", "--jobs", "3")
+    for path, values in cut.items():
+        assert np.array_equal(values, whole[path]), path
+
+
+def Alike(ours, theirs):
+    """Rounded, since the trace of every reflection of a plane is 0."""
+    return scipy.stats.ks_2samp(ours.round(5), theirs.round(5)).pvalue > 1e-3
+
+
+# Haar's measure on matrices of size n, from which SciPy's ortho_group draws too.
+@pytest.mark.parametrize("n", [2, 5])
+def test_square_matrices_are_uniform(n, tmp_path):
+    count = 1500
+    drawn = Generate(tmp_path, f"modules: {{m: {{repeat: {{i: {count}}}, w: {{shape: [{n}, {n}], init: orthogonal}}}}}}\n")
+    ours = np.stack([drawn[f"m.{i}.w"] for i in range(count)]).astype(np.float64)
+    theirs = scipy.stats.ortho_group.rvs(n, size=count, random_state=3)
+    # Both signs of the determinant are as likely.
+    assert abs(np.linalg.det(ours).mean()) < 4 / math.sqrt(count)
+    assert np.abs(np.abs(np.linalg.det(ours)) - 1).max() < 1e-6
+    statistics = {"trace": lambda q: np.trace(q, axis1=1, axis2=2),
+                  "trace of the square": lambda q: np.einsum("kij,kji->k", q, q),
+                  "sum": lambda q: q.sum((1, 2))}
+    for i, j in [(0, 0), (0, n - 1), (n - 1, 0), (n - 1, n - 1), (n // 2, 0)]:
+        statistics[f"element {i}, {j}"] = lambda q, i=i, j=j: q[:, i, j]
+    for name, statistic in statistics.items():
+        assert Alike(statistic(ours), statistic(theirs)), name
+    # Nor does a rotation of it differ.
+    fixed = scipy.stats.ortho_group.rvs(n, random_state=5)
+    for turned in (ours @ fixed, fixed @ ours):
+        assert Alike(statistics["trace"](turned), statistics["trace"](ours))
