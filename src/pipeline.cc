@@ -71,13 +71,13 @@ void CheckFolder(const Plan& plan, const std::string& folder) {
   IsClaimed(folder, WritePlan(plan));
 }
 
-Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics) {
+Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics, Explanation* explanation) {
   const ModelSpec spec = LoadSpec(request.spec, diagnostics);
   diagnostics.ThrowIfErrors();
 
   // Resolve every name, expression, shape and rule. Beyond this point no
   // expression is evaluated and no name is looked up.
-  InitGraph graph = BuildGraph(spec, diagnostics);
+  InitGraph graph = BuildGraph(spec, diagnostics, explanation);
   diagnostics.ThrowIfErrors();
   if (request.replicas) graph.replicas = *request.replicas;
 

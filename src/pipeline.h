@@ -8,6 +8,7 @@
 
 #include "base/diagnostics.h"
 #include "generate/workers.h"
+#include "graph/explanation.h"
 #include "manifest/manifest.h"
 #include "plan/plan.h"
 #include "spec/parse.h"
@@ -21,7 +22,9 @@ struct PlanRequest {
 };
 
 // Throws InvalidSpec with everything that is wrong; warnings stay in `diagnostics`.
-Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics);
+// `explanation`, if not null, tells about one tensor.
+Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics,
+              Explanation* explanation = nullptr);
 
 // Called about ten times a second while work is going on.
 using ProgressFunction =

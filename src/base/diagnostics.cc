@@ -88,6 +88,15 @@ std::string Excerpt(std::string_view line, size_t start, size_t length) {
   return fmt::format("  {}\n  {}\n", shown, carets);
 }
 
+// `file:line:column`, or the file alone.
+std::string Locate(const Span& span) {
+  const std::string name = Escape(span.source->name);
+  if (span.line == 0) return name;
+  const std::string_view line = LineOf(span.source->text, span.line);
+  return fmt::format("{}:{}:{}", name, span.line,
+                     CharactersIn(line.substr(0, span.column - 1)) + 1);
+}
+
 }  // namespace
 
 const Source* Diagnostics::Add(Source source) {
@@ -114,18 +123,21 @@ void Diagnostics::ThrowIfErrors() const {
   if (HasErrors()) throw InvalidSpec(all_, sources_);
 }
 
+std::string PlaceOf(const Span& span) {
+  if (span.source == nullptr) return {};
+  // An option of the command line is as short as a place in it.
+  const auto& [name, text] = *span.source;
+  return name.starts_with("--") ? fmt::format("{} {}", name, Escape(text))
+                                : Locate(span);
+}
+
 std::string Render(const Diagnostic& diagnostic) {
   const Span& span = diagnostic.span;
   std::string out;
   std::string_view line;
   if (span.source != nullptr) {
-    out = Escape(span.source->name) + ":";
-    if (span.line > 0) {
-      line = LineOf(span.source->text, span.line);
-      const size_t column = CharactersIn(line.substr(0, span.column - 1)) + 1;
-      out += fmt::format("{}:{}:", span.line, column);
-    }
-    out += " ";
+    out = Locate(span) + ": ";
+    if (span.line > 0) line = LineOf(span.source->text, span.line);
   }
   out += fmt::format("{}: {}\n", NameOf(diagnostic.severity),
                      Escape(diagnostic.message));

@@ -61,6 +61,9 @@ class InvalidSpec : public std::runtime_error {
   std::shared_ptr<const std::deque<Source>> sources_;
 };
 
+// `file:line:column`, `--set vars.d=8`; empty: no place.
+std::string PlaceOf(const Span& span);
+
 // `file:line:column: error: message`, the source line, a caret line, a hint.
 // Control characters of the user's text are escaped. A span whose line is 0 is
 // the whole file.

@@ -7,7 +7,7 @@
 
 namespace shardinit {
 
-extern const Command kGen, kPlan, kValidate, kDigest, kExport, kVerify, kInspect, kFinalize, kStatus,
+extern const Command kGen, kPlan, kValidate, kExplain, kDigest, kExport, kVerify, kInspect, kFinalize, kStatus,
     kCompletion;
 
 std::span<const Command* const> Commands() {
@@ -15,6 +15,7 @@ std::span<const Command* const> Commands() {
       &kGen,
       &kPlan,
       &kValidate,
+      &kExplain,
       &kDigest,
       &kExport,
       &kVerify,

@@ -23,16 +23,6 @@ struct Options {
   bool json = false;
 };
 
-std::string InitText(const Distribution& d) {
-  if (const auto* c = std::get_if<Constant>(&d)) return fmt::format("constant {}", c->value);
-  if (const auto* u = std::get_if<Uniform>(&d)) return fmt::format("uniform {} to {}", u->low, u->high);
-  if (const auto* n = std::get_if<Normal>(&d)) return fmt::format("normal mean {} std {}", n->mean, n->std);
-  if (const auto* e = std::get_if<Expression>(&d)) return "expr " + e->program->text;
-  if (const auto* o = std::get_if<Orthogonal>(&d)) return fmt::format("orthogonal gain {}", o->gain);
-  const auto& t = std::get<TruncatedNormal>(d);
-  return fmt::format("truncated_normal mean {} std {} low {} high {}", t.mean, t.std, t.low, t.high);
-}
-
 ExitCode InspectFolder(const Options& options) {
   Digest plan_sha256;
   const Plan plan = LoadCheckpointPlan(options.path, &plan_sha256);
@@ -49,7 +39,7 @@ ExitCode InspectFolder(const Options& options) {
       out.BeginObject().Member("path", tensor.path).Member("dtype", InfoOf(tensor.dtype).name);
       out.Member("global_shape", tensor.shape);
       out.Member("shards", CountBoxes(tensor.shape, tensor.partition, graph.mesh));
-      out.Member("init", InitText(tensor.distribution)).EndObject();
+      out.Member("init", InText(tensor.distribution)).EndObject();
     }
     out.EndArray().EndObject();
     Print(out.Finish());
@@ -63,7 +53,7 @@ ExitCode InspectFolder(const Options& options) {
   for (const Tensor& tensor : graph.tensors) {
     rows.push_back({tensor.path, std::string(InfoOf(tensor.dtype).name), InShape(tensor.shape),
                     Grouped(CountBoxes(tensor.shape, tensor.partition, graph.mesh)),
-                    InitText(tensor.distribution)});
+                    InText(tensor.distribution)});
   }
   Print(text + Table(rows, {false, false, false, true, false}));
   return ExitCode::kOk;

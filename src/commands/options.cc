@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/talk.h"
+#include "report/text.h"
 
 namespace shardinit {
 namespace {
@@ -66,6 +67,11 @@ void SpecOptions::AddOverridesTo(CLI::App& app) {
 }
 
 Plan SpecOptions::Load() const {
+  Diagnostics diagnostics;
+  return Load(diagnostics, nullptr);
+}
+
+Plan SpecOptions::Load(Diagnostics& diagnostics, Explanation* explanation) const {
   PlanRequest plan_request{request, {}};
   if (!replicas.empty() && replicas != "dedupe" && replicas != "full") {
     throw Usage(fmt::format("`--replicas {}`: use `dedupe` or `full`", replicas));
@@ -73,8 +79,7 @@ Plan SpecOptions::Load() const {
   if (!replicas.empty()) {
     plan_request.replicas = replicas == "full" ? Replicas::kFull : Replicas::kDedupe;
   }
-  Diagnostics diagnostics;
-  Plan plan = LoadPlan(plan_request, diagnostics);
+  Plan plan = LoadPlan(plan_request, diagnostics, explanation);
   Talk(Render(diagnostics.all()));
   return plan;
 }
@@ -110,6 +115,21 @@ ProgressMode WorkOptions::Mode() const {
   const auto mode = FindProgressMode(progress);
   if (!mode) throw Usage(fmt::format("`--progress {}`: use `auto`, `always` or `never`", progress));
   return *mode;
+}
+
+void AddRank(CLI::App& app, int64_t* rank, const char* what) {
+  app.add_option("--rank", *rank, what)->type_name("R")->check([](const std::string& text) {
+    return !text.empty() && text.find_first_not_of("0123456789") == text.npos
+               ? std::string()
+               : fmt::format("`{}` is no rank", text);
+  });
+}
+
+void CheckRank(int64_t rank, const Plan& plan) {
+  if (rank < plan.world_size()) return;
+  throw Usage(fmt::format("rank {} does not exist: the mesh has {}", rank,
+                          Count(plan.world_size(), "rank")),
+              fmt::format("use a rank from 0 to {}", plan.world_size() - 1));
 }
 
 void AddJson(CLI::App& app, bool* json) {

@@ -20,8 +20,10 @@ struct SpecOptions {
   void AddTo(CLI::App& app);
   void AddOverridesTo(CLI::App& app);  // --set and --mesh alone.
   void AddReplicasTo(CLI::App& app);
-  // Also prints the spec's warnings to standard error.
+  // Also prints the spec's warnings to standard error. The places in an
+  // `explanation` live as long as `diagnostics`.
   Plan Load() const;
+  Plan Load(Diagnostics& diagnostics, Explanation* explanation) const;
 };
 
 // --jobs, --memory, --progress.
@@ -38,6 +40,10 @@ struct WorkOptions {
   ProgressMode Mode() const;
 };
 
+// `--rank R`.
+void AddRank(CLI::App& app, int64_t* rank, const char* what);
+// Throws Error (kUsage) if the mesh has no such rank.
+void CheckRank(int64_t rank, const Plan& plan);
 void AddJson(CLI::App& app, bool* json);
 void AddIndex(CLI::App& app, std::string* index);
 IndexMode FindIndexMode(const std::string& name);

@@ -42,16 +42,6 @@ WholeMatrices FindWholeMatrices(const Plan& plan) {
   return found;
 }
 
-std::string SpecText(const Tensor& tensor, const Mesh& mesh) {
-  std::string text;
-  for (const auto& axes : tensor.partition) {
-    std::string entry;
-    for (const int axis : axes) entry += (entry.empty() ? "" : "+") + mesh.axes[axis];
-    text += (text.empty() ? "" : ", ") + (entry.empty() ? "-" : entry);
-  }
-  return "[" + text + "]";
-}
-
 void PrintJson(const Options& options, const Plan& plan) {
   JsonWriter out;
   out.BeginObject(JsonWriter::kLines);
@@ -121,7 +111,7 @@ void PrintText(const Options& options, const Plan& plan) {
     rows = {{"path", "dtype", "global shape", "partition", "offset", "shape"}};
     for (const Shard& shard : rank.shards) {
       rows.push_back({shard.tensor->path, std::string(InfoOf(shard.tensor->dtype).name),
-                      InShape(shard.tensor->shape), SpecText(*shard.tensor, graph.mesh),
+                      InShape(shard.tensor->shape), InText(shard.tensor->partition, graph.mesh),
                       InShape(shard.box.offset), InShape(shard.box.shape)});
     }
     text += Table(rows, {false, false, false, false, false, false});
@@ -131,11 +121,7 @@ void PrintText(const Options& options, const Plan& plan) {
 
 ExitCode Run(const Options& options) {
   const Plan plan = options.spec.Load();
-  if (options.rank >= plan.world_size()) {
-    throw Error(ExitCode::kUsage,
-                fmt::format("rank {} does not exist: the mesh has {}", options.rank, Count(plan.world_size(), "rank")),
-                fmt::format("use a rank from 0 to {}", plan.world_size() - 1));
-  }
+  CheckRank(options.rank, plan);
   options.json ? PrintJson(options, plan) : PrintText(options, plan);
   return ExitCode::kOk;
 }
@@ -149,13 +135,7 @@ extern const Command kPlan = {
       auto options = std::make_shared<Options>();
       options->spec.AddTo(app);
       options->spec.AddReplicasTo(app);
-      app.add_option("--rank", options->rank, "Also list the boxes of this rank")
-          ->type_name("R")
-          ->check([](const std::string& text) {
-            return !text.empty() && text.find_first_not_of("0123456789") == text.npos
-                       ? std::string()
-                       : fmt::format("`{}` is no rank", text);
-          });
+      AddRank(app, &options->rank, "Also list the boxes of this rank");
       options->work.AddJobsTo(app, "would generate");
       options->work.AddMemoryTo(app);
       AddJson(app, &options->json);

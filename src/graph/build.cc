@@ -10,7 +10,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/glob.h"
 #include "base/suggest.h"
+#include "expr/functions.h"
 #include "graph/validate.h"
 #include "init/initializer.h"
 #include "rng/engines.h"
@@ -38,12 +40,17 @@ class SpecScope : public Scope {
 
   std::optional<Value> Find(const std::string& name, Diagnostics& diagnostics) const override {
     for (auto it = repeats_.rbegin(); it != repeats_.rend(); ++it) {
-      if (it->first == name) return Value(it->second);
+      if (it->first != name) continue;
+      if (trace_ != nullptr) Note(name, {}, it->second, {});
+      return Value(it->second);
     }
     const auto it = vars_.find(name);
     if (it == vars_.end()) return {};
     Var& var = it->second;
-    if (var.state == Var::kDone) return var.value;
+    if (var.state == Var::kDone) {
+      if (trace_ != nullptr) Trace(var);
+      return var.value;
+    }
     var.value = int64_t{1};  // Neutral, should it be wrong: its mistake is reported once.
     if (var.state == Var::kBusy) {
       diagnostics.Error(var.named->name.span, fmt::format("`{}` is defined by itself", name));
@@ -83,21 +90,46 @@ class SpecScope : public Scope {
 
   std::vector<std::pair<std::string, int64_t>>& repeats() { return repeats_; }
 
+  // From now on notes every name that is used in `uses`; null: no more.
+  void Trace(std::vector<Explanation::Setting>* uses) { trace_ = uses; }
+
  private:
   struct Var {
     const Named<ExprPtr>* named;
     enum { kNew, kBusy, kDone } state = kNew;
     Value value = int64_t{1};
   };
+
+  // False: it was there already.
+  bool Note(const std::string& name, std::string text, const Value& value, Span span) const {
+    for (const auto& use : *trace_) {
+      if (use.name == name) return false;
+    }
+    trace_->push_back({name, std::move(text), FormatValue(value), span});
+    return true;
+  }
+
+  // The variable, and by evaluating it once more those that it is made of.
+  void Trace(const Var& var) const {
+    const ExprPtr& expr = var.named->value;
+    if (!expr || !Note(var.named->name.value, TextOf(*expr), var.value, SpanOf(*expr))) return;
+    Diagnostics heard_before;
+    Evaluate(*expr, *this, heard_before);
+  }
+
   mutable std::unordered_map<std::string, Var> vars_;
   mutable int depth_ = 0;  // Of variables that need each other.
   std::vector<std::pair<std::string, int64_t>> repeats_;  // Innermost last.
+  std::vector<Explanation::Setting>* trace_ = nullptr;
 };
 
 class Builder {
  public:
-  Builder(const ModelSpec& spec, Diagnostics& diagnostics)
-      : spec_(spec), diagnostics_(diagnostics), names_(spec.vars, diagnostics) {}
+  Builder(const ModelSpec& spec, Diagnostics& diagnostics, Explanation* explanation)
+      : spec_(spec),
+        diagnostics_(diagnostics),
+        explanation_(explanation),
+        names_(spec.vars, diagnostics) {}
 
   InitGraph Build() {
     graph_.name = spec_.name.value;
@@ -110,7 +142,7 @@ class Builder {
       graph_.engine = spec_.engine->value;
     }
     if (spec_.replicas && spec_.replicas->value == "full") graph_.replicas = Replicas::kFull;
-    fans_ = OrderOf(spec_.fans);
+    fans_ = spec_.fans;
     BindMesh();
     BindRules();
     BindInits();
@@ -219,7 +251,7 @@ class Builder {
 
   void Expand(const ModuleSpec& module, const std::string& path, int64_t copies) {
     const auto around = fans_;
-    if (module.fans) fans_ = OrderOf(module.fans);
+    if (module.fans) fans_ = module.fans;
     ExpandModule(module, path, copies);
     fans_ = around;
   }
@@ -285,6 +317,10 @@ class Builder {
   void AddTensor(const TensorSpec& spec, Span span, const std::string& path) {
     Tensor tensor;
     tensor.path = path;
+    const bool wanted = explanation_ != nullptr && !explanation_->tensor &&
+                        GlobMatches(explanation_->pattern, path);
+    why_ = wanted ? explanation_ : nullptr;
+    names_.Trace(wanted ? &why_->variables : nullptr);
     if (path.size() > kMaxPath) {
       diagnostics_.Error(span, fmt::format("this path has {} bytes, but at most {} are allowed",
                                            path.size(), kMaxPath));
@@ -295,6 +331,12 @@ class Builder {
     BindInit(spec, span, &tensor);
     BindSharding(spec, &tensor);
     BindKey(spec, &tensor);
+    if (why_ != nullptr) {
+      why_->tensor = graph_.tensors.size();
+      why_->place = span;
+      if (spec_.seed) why_->seed = SpanOf(*spec_.seed);
+      if (spec_.engine) why_->engine = spec_.engine->span;
+    }
     graph_.tensors.push_back(std::move(tensor));
     places_.push_back(span);
   }
@@ -309,6 +351,7 @@ class Builder {
     }
     const auto dtype = FindDType(name->value);
     if (dtype) tensor->dtype = *dtype;
+    if (why_ != nullptr) why_->dtype = name->span;
     // The spec's own dtype is wrong once, not once per tensor.
     if (dtype || (!spec.dtype && std::exchange(dtype_reported_, true))) return;
     if (const auto meant = FindDTypeByOtherName(name->value)) {
@@ -333,6 +376,11 @@ class Builder {
                           dimension_names_[d], diagnostics_);
       if (!extent) return false;
       tensor->shape.push_back(*extent);
+      if (why_ != nullptr) {
+        const bool named = spec.axes && d < spec.axes->value.size();
+        why_->dimensions.push_back({named ? spec.axes->value[d].value : "", TextOf(*spec.shape[d]),
+                                    fmt::to_string(*extent), SpanOf(*spec.shape[d])});
+      }
       if (__builtin_mul_overflow(bytes, *extent, &bytes)) {
         diagnostics_.Error(spec.shape_span, "this tensor has more than 2^63 - 1 bytes",
                            fmt::format("the dimensions up to here are {}",
@@ -356,7 +404,8 @@ class Builder {
 
   // What the spec says of a tensor's dimensions; none if that is wrong.
   std::optional<FanSource> BindFans(const TensorSpec& spec, const Tensor& tensor) {
-    FanSource source{.order = spec.fans ? OrderOf(spec.fans) : fans_, .axes = {}, .batch = {}};
+    FanSource source{.order = OrderOf(spec.fans ? spec.fans : fans_), .axes = {}, .batch = {}};
+    if (why_ != nullptr) ExplainFans(spec);
     if (!spec.in_axis && !spec.out_axis && !spec.batch_axis) return source;
     struct Use {
       std::string_view key;
@@ -405,6 +454,16 @@ class Builder {
     return source;
   }
 
+  void ExplainFans(const TensorSpec& spec) {
+    const auto& axes = spec.in_axis ? spec.in_axis : spec.out_axis;
+    const auto& order = spec.fans ? spec.fans : fans_;
+    if (axes) {
+      why_->fans = {spec.in_axis ? "in_axis" : "out_axis", {}, {}, axes->span};
+    } else if (order) {
+      why_->fans = {"fans", {}, order->value, order->span};
+    }
+  }
+
   std::optional<size_t> FindDimension(const TensorSpec& spec, const Shape& shape,
                                       std::string_view key, const DimensionRef& ref) {
     const int64_t rank = std::ssize(shape);
@@ -448,6 +507,9 @@ class Builder {
     // Follow the spec's own names to one of the tool's initializers.
     const InitSpec* init = &*spec.init;
     for (size_t steps = 0;; ++steps) {
+      if (why_ != nullptr) {
+        why_->initializers.push_back({init->name.value, {}, {}, init->name.span});
+      }
       const auto it = inits_.find(init->name.value);
       if (it == inits_.end()) break;
       if (steps > inits_.size()) {
@@ -469,7 +531,8 @@ class Builder {
     if (bad_inits_.count(init) != 0) return;
     const auto source = BindFans(spec, *tensor);
     if (!source) return;
-    const Fans fans(tensor->shape, *source, init->name.value, spec.init->name.span);
+    const Fans fans(tensor->shape, *source, init->name.value, spec.init->name.span,
+                    why_ != nullptr ? &why_->working : nullptr);
     const size_t before = diagnostics_.all().size();
     if (const auto distribution = Lower(*init, spec, tensor->shape, fans)) {
       tensor->distribution = *distribution;
@@ -533,10 +596,25 @@ class Builder {
       }
     }
     if (!complete) return {};
+    if (why_ != nullptr) ExplainArguments(*initializer, init, arguments);
     if (initializer->formula != nullptr) {
       return LowerFormula(*initializer, arguments, shape, init.name.span);
     }
     return initializer->lower(arguments, fans, diagnostics_);
+  }
+
+  void ExplainArguments(const Initializer& initializer, const InitSpec& init, Arguments arguments) {
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      const Argument& argument = arguments[i];
+      Explanation::Setting setting{std::string(initializer.parameters[i].name), {}, {}, {}};
+      setting.value = argument.word.empty() ? fmt::format("{}", argument.value) : argument.word;
+      for (const auto& written : init.arguments) {
+        if (written.name.value != setting.name) continue;
+        setting.text = TextOf(*written.value);
+        setting.span = SpanOf(*written.value);
+      }
+      why_->arguments.push_back(std::move(setting));
+    }
   }
 
   // A number, or a word of those that the parameter knows. Words come first,
@@ -599,6 +677,9 @@ class Builder {
     if (tensor.axes) {
       for (const auto& name : tensor.axes->value) axes.push_back(name.value);
     }
+    if (why_ != nullptr) {
+      why_->arguments.push_back({"expr", TextOf(*init.expr), {}, SpanOf(*init.expr)});
+    }
     return Intern(Compile(*init.expr, shape, axes, names_, diagnostics_));
   }
 
@@ -644,8 +725,11 @@ class Builder {
       std::vector<std::string> logical;
       for (const auto& name : spec.axes->value) logical.push_back(name.value);
       std::vector<int> fired;
-      tensor->partition = ResolveRules(logical, rules_, &fired);
+      std::vector<RuleTrial> trials;
+      tensor->partition = ResolveRules(logical, rules_, &fired, why_ != nullptr ? &trials : nullptr);
+      for (const RuleTrial& trial : trials) ExplainRule(trial);
     }
+    if (why_ != nullptr) ExplainSharding(spec, *tensor);
     const auto& uneven = spec.uneven ? spec.uneven : spec_.uneven;
     if (uneven && uneven->value == "chunk") return;
     for (size_t d = 0; d < tensor->shape.size(); ++d) {
@@ -664,6 +748,31 @@ class Builder {
     }
   }
 
+  void ExplainSharding(const TensorSpec& spec, const Tensor& tensor) {
+    if (spec.shard) why_->shard = spec.shard->span;
+    for (const auto& axes : tensor.partition) {
+      for (const int axis : axes) {
+        const auto& written = spec_.mesh[static_cast<size_t>(axis)];
+        if (!written.value) continue;
+        why_->mesh.push_back({written.name.value, TextOf(*written.value),
+                              fmt::to_string(graph_.mesh.shape[axis]), SpanOf(*written.value)});
+      }
+    }
+  }
+
+  void ExplainRule(const RuleTrial& trial) {
+    const RuleSpec& rule = spec_.rules[trial.rule];
+    std::vector<std::string> axes;
+    for (const auto& name : rule.axes.value) axes.push_back(name.value);
+    const std::string text =
+        axes.size() == 1 ? axes[0] : axes.empty() ? "null" : fmt::format("[{}]", fmt::join(axes, ", "));
+    why_->rules.push_back(
+        {trial.dimension,
+         {rule.logical.value, fmt::format("{{{}: {}}}", rule.logical.value, text), {}, rule.logical.span},
+         trial.taken < 0 ? "" : fmt::format("{} cuts another dimension already",
+                                            graph_.mesh.axes[trial.taken])});
+  }
+
   void NoteLogicalAxes(const Located<std::vector<Located<std::string>>>& axes) {
     if (!spec_.has_rules) return;
     for (const auto& name : axes.value) {
@@ -679,6 +788,7 @@ class Builder {
   // `{layer}` in a key stands for the number of the repeat around the tensor.
   void BindKey(const TensorSpec& spec, Tensor* tensor) {
     if (spec.key) {
+      if (why_ != nullptr) why_->key = spec.key->span;
       tensor->draw_path = spec.key->value;
       for (const auto& [variable, index] : names_.repeats()) {
         const std::string placeholder = "{" + variable + "}";
@@ -694,10 +804,12 @@ class Builder {
 
   const ModelSpec& spec_;
   Diagnostics& diagnostics_;
+  Explanation* const explanation_;  // May be null.
+  Explanation* why_ = nullptr;      // The same, while the tensor at hand is the one.
   SpecScope names_;
   InitGraph graph_;
   std::vector<Span> places_;  // Of graph_.tensors.
-  std::optional<FanOrder> fans_;  // Of the module at hand.
+  std::optional<Located<std::string>> fans_;  // Of the module at hand.
   std::vector<Rule> rules_;
   std::vector<std::string> logical_;                // Names that rules know.
   std::unordered_set<std::string> seen_logical_;    // Names that tensors have.
@@ -715,8 +827,8 @@ class Builder {
 
 }  // namespace
 
-InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics) {
-  return Builder(spec, diagnostics).Build();
+InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics, Explanation* explanation) {
+  return Builder(spec, diagnostics, explanation).Build();
 }
 
 }  // namespace shardinit

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/diagnostics.h"
+#include "graph/explanation.h"
 #include "graph/graph.h"
 #include "spec/spec.h"
 
@@ -10,7 +11,8 @@ namespace shardinit {
 
 // Reports everything that is wrong; the result is only to be used when
 // `diagnostics` has no errors. Beyond this point no expression is evaluated
-// and no name is looked up.
-InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics);
+// and no name is looked up. `explanation`, if not null, tells about one tensor.
+InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics,
+                     Explanation* explanation = nullptr);
 
 }  // namespace shardinit

@@ -1,7 +1,11 @@
 #include "init/distribution.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+
+#include "base/overloaded.h"
 
 namespace shardinit {
 namespace {
@@ -40,6 +44,22 @@ OrthogonalSize SizeOf(const Orthogonal& orthogonal, const Shape& shape) {
 
 double LargestMagnitude(const Distribution& distribution) {
   return std::visit(Largest(), distribution);
+}
+
+std::string InText(const Distribution& distribution) {
+  return std::visit(
+      Overloaded{
+          [](const Constant& c) { return fmt::format("constant {}", c.value); },
+          [](const Uniform& u) { return fmt::format("uniform {} to {}", u.low, u.high); },
+          [](const Normal& n) { return fmt::format("normal mean {} std {}", n.mean, n.std); },
+          [](const TruncatedNormal& t) {
+            return fmt::format("truncated_normal mean {} std {} low {} high {}", t.mean, t.std, t.low,
+                               t.high);
+          },
+          [](const Expression& e) { return "expr " + e.program->text; },
+          [](const Orthogonal& o) { return fmt::format("orthogonal gain {}", o.gain); },
+      },
+      distribution);
 }
 
 }  // namespace shardinit

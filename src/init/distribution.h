@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <memory>
+#include <string>
 #include <variant>
 
 #include "expr/program.h"
@@ -67,12 +69,18 @@ inline constexpr double kMaxOperations = 2e14, kMaxMatrixBytes = 64e9;
 // checked one by one when they are made.
 double LargestMagnitude(const Distribution& distribution);
 
-// Whether elements are drawn, and so need a stream of random words of their own.
-inline bool IsRandom(const Distribution& d) {
+// `normal mean 0 std 0.02`.
+std::string InText(const Distribution& distribution);
+
+// Random calls for one element.
+inline int64_t DrawsOf(const Distribution& d) {
   if (const auto* expression = std::get_if<Expression>(&d)) {
-    return !expression->program->draws.empty();
+    return std::ssize(expression->program->draws);
   }
   return !std::holds_alternative<Constant>(d);
 }
+
+// Whether elements are drawn, and so need a stream of random words of their own.
+inline bool IsRandom(const Distribution& d) { return DrawsOf(d) > 0; }
 
 }  // namespace shardinit

@@ -3,50 +3,27 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.h"
+#include "init/formula.h"
 
 namespace shardinit {
 namespace {
 
-struct FanPair {
-  double in, out;
-};
-
-double Combine(std::string_view mode, FanPair fans) {
-  if (mode == "fan_in") return fans.in;
-  if (mode == "fan_out") return fans.out;
-  if (mode == "fan_avg") return (fans.in + fans.out) / 2;
-  Check(mode == "fan_geo_avg", "a mode of kFanModes");
-  return std::sqrt(fans.in * fans.out);
-}
-
 bool Holds(const std::vector<size_t>& dimensions, size_t d) {
   return std::find(dimensions.begin(), dimensions.end(), d) != dimensions.end();
-}
-
-// Exact: a tensor has fewer than 2^63 elements, and each product is rounded
-// once, at the end.
-FanPair FansOf(const Shape& shape, const FanAxes& axes,
-               const std::vector<size_t>& batch) {
-  int64_t in = 1, out = 1, field = 1;
-  for (size_t d = 0; d < shape.size(); ++d) {
-    if (Holds(axes.in, d)) {
-      in *= shape[d];
-    } else if (Holds(axes.out, d)) {
-      out *= shape[d];
-    } else if (!Holds(batch, d)) {
-      field *= shape[d];
-    }
-  }
-  return {static_cast<double>(in * field), static_cast<double>(out * field)};
 }
 
 // `rest`: the dimensions that are not batch dimensions, at least two.
 FanAxes AxesOf(FanOrder order, const std::vector<size_t>& rest) {
   if (order == FanOrder::kOutIn) return {.in = {rest[1]}, .out = {rest[0]}};
   return {.in = {rest[rest.size() - 2]}, .out = {rest.back()}};
+}
+
+// `more`: there are others than the two.
+std::string_view NameOf(FanOrder order, bool more) {
+  if (order == FanOrder::kOutIn) return more ? "[out, in, …]" : "[out, in]";
+  return more ? "[…, in, out]" : "[in, out]";
 }
 
 }  // namespace
@@ -58,6 +35,43 @@ std::nullopt_t Fans::Report(std::string message, std::string hint,
   return std::nullopt;
 }
 
+// Exact: a tensor has fewer than 2^63 elements, and each product is rounded
+// once, at the end.
+double Fans::Combine(std::string_view mode, const FanAxes& axes,
+                     std::string_view reason) const {
+  const auto fan = [&](std::string_view name, const std::vector<size_t>& own,
+                       const std::vector<size_t>& other) {
+    int64_t product = 1;
+    std::string formula, numbers;
+    for (const bool field : {false, true}) {
+      for (size_t d = 0; d < shape_->size(); ++d) {
+        if (field ? Holds(own, d) || Holds(other, d) || Holds(source_->batch, d)
+                  : !Holds(own, d)) {
+          continue;
+        }
+        product *= (*shape_)[d];
+        if (!explains()) continue;
+        formula += fmt::format("{}n{}", formula.empty() ? "" : " * ", d);
+        numbers += fmt::format("{}{}", numbers.empty() ? "" : " * ", (*shape_)[d]);
+      }
+    }
+    const auto value = static_cast<double>(product);
+    if (explains()) {
+      Explain({std::string(name), formula, numbers, value, std::string(reason)});
+    }
+    return value;
+  };
+  if (mode == "fan_in") return fan(mode, axes.in, axes.out);
+  if (mode == "fan_out") return fan(mode, axes.out, axes.in);
+  const double in = fan("fan_in", axes.in, axes.out);
+  const double out = fan("fan_out", axes.out, axes.in);
+  static const Formula kAverage("fan_avg", "(fan_in + fan_out) / 2");
+  static const Formula kGeometric("fan_geo_avg", "sqrt(fan_in * fan_out)");
+  Check(mode == "fan_avg" || mode == "fan_geo_avg", "a mode of kFanModes");
+  return (mode == "fan_avg" ? kAverage : kGeometric)(
+      {{"fan_in", in}, {"fan_out", out}}, *this);
+}
+
 std::optional<double> Fans::Get(std::string_view mode,
                                 Diagnostics& diagnostics) const {
   const auto report = [&](std::string message, std::string hint) {
@@ -66,9 +80,7 @@ std::optional<double> Fans::Get(std::string_view mode,
   if (shape_ == nullptr) {
     return report(fmt::format("{} of no tensor", mode), {});
   }
-  if (source_->axes) {
-    return Combine(mode, FansOf(*shape_, *source_->axes, source_->batch));
-  }
+  if (source_->axes) return Combine(mode, *source_->axes, "its axes");
   std::vector<size_t> rest;
   for (size_t d = 0; d < shape_->size(); ++d) {
     if (!Holds(source_->batch, d)) rest.push_back(d);
@@ -82,19 +94,26 @@ std::optional<double> Fans::Get(std::string_view mode,
             : "say what the dimension is, such as `in_axis: 0` or `out_axis: "
               "0`");
   }
+  const bool more = rest.size() > 2;
   const auto fan = [&](FanOrder order) {
-    return Combine(mode, FansOf(*shape_, AxesOf(order, rest), source_->batch));
+    return Combine(mode, AxesOf(order, rest), NameOf(order, more));
   };
   if (source_->order) return fan(*source_->order);
-  const double out_in = fan(FanOrder::kOutIn), in_out = fan(FanOrder::kInOut);
-  if (out_in == in_out) return out_in;
-  const bool more = rest.size() > 2;
+  Fans silent = *this;
+  silent.working_ = nullptr;
+  const auto silently = [&](FanOrder order) {
+    return silent.Combine(mode, AxesOf(order, rest), {});
+  };
+  const double out_in = silently(FanOrder::kOutIn);
+  const double in_out = silently(FanOrder::kInOut);
+  if (out_in == in_out) {
+    return Combine(mode, AxesOf(FanOrder::kOutIn, rest), "either order");
+  }
   return report(
       fmt::format("`{}` needs {}, which is {} if the shape is {} and {} if it "
                   "is {}",
-                  initializer_, mode, out_in,
-                  more ? "[out, in, …]" : "[out, in]", in_out,
-                  more ? "[…, in, out]" : "[in, out]"),
+                  initializer_, mode, out_in, NameOf(FanOrder::kOutIn, more),
+                  in_out, NameOf(FanOrder::kInOut, more)),
       fmt::format("write `fans: out_in` (PyTorch) or `fans: in_out` (JAX, "
                   "Keras){}",
                   more ? ", or say which dimensions they are with `in_axis`, "

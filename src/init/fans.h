@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/diagnostics.h"
@@ -42,19 +43,30 @@ struct FanSource {
 inline constexpr std::string_view kFanModes[] = {"fan_in", "fan_out", "fan_avg",
                                                  "fan_geo_avg"};
 
+// One step from what a spec says to the parameters of a distribution:
+// `std = gain / sqrt(fan_in) = 1.41421 / sqrt(4096) = 0.0220971`.
+struct Working {
+  std::string name, formula, numbers;
+  double value;
+  std::string reason;  // Of fans: what settled which dimensions they are.
+};
+
 // The fans of one tensor, for the initializer that may need one: nothing is
 // computed, and nothing can be wrong, until it asks.
 class Fans {
  public:
   // Of no tensor.
   Fans() = default;
-  // `initializer` and its `place` at the tensor are for the message.
+  // `initializer` and its `place` at the tensor are for the message. What is
+  // computed goes to `working`, if that is not null.
   Fans(const Shape& shape, const FanSource& source,
-       std::string_view initializer, Span place)
+       std::string_view initializer, Span place,
+       std::vector<Working>* working = nullptr)
       : shape_(&shape),
         source_(&source),
         initializer_(initializer),
-        place_(place) {}
+        place_(place),
+        working_(working) {}
 
   // `mode` is one of kFanModes. Where nothing settles which dimensions are in
   // and out, and the two orders give different numbers, reports both of them.
@@ -69,11 +81,19 @@ class Fans {
   std::nullopt_t Report(std::string message, std::string hint, Diagnostics& diagnostics) const;
   bool reported() const { return reported_; }
 
+  // Whether anyone wants to know how numbers come about.
+  bool explains() const { return working_ != nullptr; }
+  void Explain(Working step) const { working_->push_back(std::move(step)); }
+
  private:
+  double Combine(std::string_view mode, const FanAxes& axes,
+                 std::string_view reason) const;
+
   const Shape* shape_ = nullptr;
   const FanSource* source_ = nullptr;
   std::string_view initializer_;
   Span place_;
+  std::vector<Working>* working_ = nullptr;
   mutable bool reported_ = false;
 };
 

@@ -3,35 +3,31 @@
 #pragma once
 
 #include <array>
-#include <cmath>
 #include <iterator>
 #include <string_view>
 
-#include "base/error.h"
 #include "init/initializer.h"
 
 namespace shardinit {
 
 struct Gain {
   std::string_view nonlinearity;
-  double (*of)(double slope);  // Of leaky_relu, for negative inputs.
+  std::string_view formula;  // `slope` is leaky_relu's, for negative inputs.
 };
 
-inline constexpr double kDefaultSlope = 0.01;
-
 inline constexpr Gain kGains[] = {
-    {"linear", [](double) { return 1.0; }},
-    {"conv1d", [](double) { return 1.0; }},
-    {"conv2d", [](double) { return 1.0; }},
-    {"conv3d", [](double) { return 1.0; }},
-    {"conv_transpose1d", [](double) { return 1.0; }},
-    {"conv_transpose2d", [](double) { return 1.0; }},
-    {"conv_transpose3d", [](double) { return 1.0; }},
-    {"sigmoid", [](double) { return 1.0; }},
-    {"tanh", [](double) { return 5.0 / 3; }},
-    {"relu", [](double) { return std::sqrt(2.0); }},
-    {"leaky_relu", [](double slope) { return std::sqrt(2 / (1 + slope * slope)); }},
-    {"selu", [](double) { return 3.0 / 4; }},
+    {"linear", "1"},
+    {"conv1d", "1"},
+    {"conv2d", "1"},
+    {"conv3d", "1"},
+    {"conv_transpose1d", "1"},
+    {"conv_transpose2d", "1"},
+    {"conv_transpose3d", "1"},
+    {"sigmoid", "1"},
+    {"tanh", "5 / 3"},
+    {"relu", "sqrt(2)"},
+    {"leaky_relu", "sqrt(2 / (1 + slope * slope))"},
+    {"selu", "3 / 4"},
 };
 
 inline constexpr auto kNonlinearities = [] {
@@ -40,16 +36,9 @@ inline constexpr auto kNonlinearities = [] {
   return names;
 }();
 
-inline double GainOf(std::string_view nonlinearity, double slope) {
-  for (const Gain& gain : kGains) {
-    if (gain.nonlinearity == nonlinearity) return gain.of(slope);
-  }
-  throw Bug("a nonlinearity of the table");
-}
+double GainOf(std::string_view nonlinearity, double slope, const Fans& fans);
 
 // Of an argument that is a number or one of kNonlinearities.
-inline double GainOf(const Argument& argument) {
-  return argument.word.empty() ? argument.value : GainOf(argument.word, kDefaultSlope);
-}
+double GainOf(const Argument& argument, const Fans& fans);
 
 }  // namespace shardinit

@@ -2,9 +2,9 @@
 // deviations computed in the same order of operations as there.
 #include <fmt/format.h>
 
-#include <cmath>
 #include <span>
 
+#include "init/formula.h"
 #include "init/gain.h"
 #include "init/initializer.h"
 
@@ -28,11 +28,12 @@ constexpr Parameter kKaiming[] = {
 std::optional<double> XavierStd(Arguments a, const Fans& fans,
                                 Diagnostics& diagnostics) {
   if (a[0].word.empty() && !CheckScale("gain", a[0], diagnostics)) return {};
-  const double gain = GainOf(a[0]);
   const auto average = fans.Get("fan_avg", diagnostics);
   if (!average) return {};
+  const double gain = GainOf(a[0], fans);
   // 1 / average is 2 / (fan_in + fan_out): halving is exact.
-  return gain * std::sqrt(1 / *average);
+  static const Formula kStd("std", "gain * sqrt(1 / fan_avg)");
+  return kStd({{"gain", gain}, {"fan_avg", *average}}, fans);
 }
 
 // He et al. 2015, equations 10, 14 and 15; torch's kaiming_normal_: std =
@@ -50,11 +51,17 @@ std::optional<double> KaimingStd(Arguments a, const Fans& fans,
   }
   const auto fan = fans.Get(a[1].word, diagnostics);
   if (!fan) return {};
-  return GainOf(a[2].word, a[0].value) / std::sqrt(*fan);
+  static const Formula kStd("std", "gain / sqrt(fan)");
+  return kStd({{"gain", GainOf(a[2].word, a[0].value, fans)},
+               {"fan", *fan, a[1].word}},
+              fans);
 }
 
 // The bounds of a uniform distribution with this standard deviation.
-double BoundOf(double std) { return std::sqrt(3.0) * std; }
+double BoundOf(double std, const Fans& fans) {
+  static const Formula kBound("bound", "sqrt(3) * std");
+  return kBound({{"std", std}}, fans);
+}
 
 }  // namespace
 
@@ -65,7 +72,7 @@ extern const Initializer kXavierUniform = {
                 Diagnostics& diagnostics) -> std::optional<Distribution> {
       const auto std = XavierStd(a, fans, diagnostics);
       if (!std) return {};
-      return UniformOf(BoundOf(*std), a[0].span, diagnostics);
+      return UniformOf(BoundOf(*std, fans), a[0].span, diagnostics);
     },
 };
 
@@ -87,7 +94,7 @@ extern const Initializer kKaimingUniform = {
                 Diagnostics& diagnostics) -> std::optional<Distribution> {
       const auto std = KaimingStd(a, fans, diagnostics);
       if (!std) return {};
-      return UniformOf(BoundOf(*std), a[0].span, diagnostics);
+      return UniformOf(BoundOf(*std, fans), a[0].span, diagnostics);
     },
 };
 

@@ -88,7 +88,7 @@ std::optional<Distribution> LowerOrthogonal(Arguments a, const Fans& fans, Diagn
                        "write `fans: out_in` (PyTorch), `fans: in_out` (JAX, Keras) or `column_axis`",
                        diagnostics);
   }
-  return MatrixOf(GainOf(a[0]), column, AllOf(shape) & ~column, "orthogonal", fans, diagnostics);
+  return MatrixOf(GainOf(a[0], fans), column, AllOf(shape) & ~column, "orthogonal", fans, diagnostics);
 }
 
 // Xiao et al. 2018: a convolution that keeps lengths, orthogonal at the centre of
@@ -112,7 +112,7 @@ std::optional<Distribution> LowerDelta(Arguments a, const Fans& fans, Diagnostic
                                    out, in),
                        "lengths cannot be kept in fewer dimensions", diagnostics);
   }
-  return MatrixOf(GainOf(a[0]), SetOf(axes.in), SetOf(axes.out), "delta_orthogonal", fans, diagnostics);
+  return MatrixOf(GainOf(a[0], fans), SetOf(axes.in), SetOf(axes.out), "delta_orthogonal", fans, diagnostics);
 }
 
 }  // namespace

@@ -2,36 +2,51 @@
 // scale / fan, and its named cases. Their *_normal are truncated, unlike those
 // of torch.nn.init in kaiming_xavier.cc.
 #include <array>
-#include <cmath>
 
 #include "base/error.h"
+#include "init/formula.h"
 #include "init/initializer.h"
 
 namespace shardinit {
 namespace {
 
-// The standard deviation of the standard normal distribution that is cut at -2
-// and 2, as it stands in both systems: sqrt(1 - 4 φ(2) / (2 Φ(2) - 1)).
-constexpr double kStdWithinTwo = 0.87962566103423978;
+// What a formula is computed from.
+struct Scaling {
+  double scale, fan;
+  std::string_view mode;
+};
 
-using Shaped = std::optional<Distribution> (*)(double variance, Span cause,
+double Compute(const Formula& formula, const Scaling& s, const Fans& fans) {
+  return formula({{"scale", s.scale}, {"fan", s.fan, s.mode}}, fans);
+}
+
+using Shaped = std::optional<Distribution> (*)(const Scaling& scaling,
+                                               Span cause, const Fans& fans,
                                                Diagnostics& diagnostics);
 
-std::optional<Distribution> TruncatedOf(double variance, Span cause,
+// The divisor is the standard deviation of the standard normal distribution
+// that is cut at -2 and 2, as it stands in both systems:
+// sqrt(1 - 4 φ(2) / (2 Φ(2) - 1)).
+std::optional<Distribution> TruncatedOf(const Scaling& scaling, Span cause,
+                                        const Fans& fans,
                                         Diagnostics& diagnostics) {
-  const double std = std::sqrt(variance) / kStdWithinTwo;
+  static const Formula kStd("std", "sqrt(scale / fan) / 0.87962566103423978");
+  const double std = Compute(kStd, scaling, fans);
   if (!CheckScale("std", {std, cause}, diagnostics)) return {};
   return TruncatedNormal{0, std, -2, 2};
 }
 
-std::optional<Distribution> UntruncatedOf(double variance, Span cause,
+std::optional<Distribution> UntruncatedOf(const Scaling& scaling, Span cause,
+                                          const Fans& fans,
                                           Diagnostics& diagnostics) {
-  return NormalOf(std::sqrt(variance), cause, diagnostics);
+  static const Formula kStd("std", "sqrt(scale / fan)");
+  return NormalOf(Compute(kStd, scaling, fans), cause, diagnostics);
 }
 
-std::optional<Distribution> EvenOf(double variance, Span cause,
-                                   Diagnostics& diagnostics) {
-  return UniformOf(std::sqrt(3 * variance), cause, diagnostics);
+std::optional<Distribution> EvenOf(const Scaling& scaling, Span cause,
+                                   const Fans& fans, Diagnostics& diagnostics) {
+  static const Formula kBound("bound", "sqrt(3 * (scale / fan))");
+  return UniformOf(Compute(kBound, scaling, fans), cause, diagnostics);
 }
 
 struct Form {
@@ -66,7 +81,7 @@ std::optional<Distribution> Scaled(double scale, std::string_view mode,
                                    Diagnostics& diagnostics) {
   const auto fan = fans.Get(mode, diagnostics);
   if (!fan) return {};
-  return form(scale / *fan, cause, diagnostics);
+  return form({scale, *fan, mode}, cause, fans, diagnostics);
 }
 
 // A case without parameters.

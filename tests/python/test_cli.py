@@ -10,7 +10,7 @@ import yaml
 
 from support import BINARY, CLEAN, CONFIGS, Json, Ok, ROOT, Run, TINY
 
-COMMANDS = ["gen", "plan", "validate", "digest", "export", "inspect", "verify", "finalize", "status"]
+COMMANDS = ["gen", "plan", "validate", "explain", "digest", "export", "inspect", "verify", "finalize", "status"]
 
 
 @pytest.fixture(scope="module")

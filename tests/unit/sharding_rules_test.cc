@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "sharding/rules.h"
 
 namespace shardinit {
@@ -51,6 +53,20 @@ TEST(ResolveRules, LeavesUnnamedDimensionsWhole) {
   EXPECT_EQ(Resolve({"", "a", ""}, {{"a", {X}}}), (Resolved{{{}, {X}, {}}, {-1, 0, -1}}));
   EXPECT_EQ(Resolve({}, {{"a", {X}}}), (Resolved{{}, {}}));
   EXPECT_EQ(Resolve({"a"}, {}), (Resolved{{{}}, {-1}}));
+}
+
+TEST(ResolveRules, TellsWhichRulesWereTried) {
+  std::vector<int> fired;
+  std::vector<RuleTrial> trials;
+  ResolveRules({"b", "a", "b"}, {{"a", {X}}, {"c", {}}, {"b", {Y, X}}, {"b", {Y}}, {"b", {}}, {"b", {Z}}},
+               &fired, &trials);
+  std::string text;
+  for (const RuleTrial& trial : trials) {
+    text += std::to_string(trial.rule) + ">" + std::to_string(trial.dimension) + " " +
+            std::to_string(trial.taken) + ", ";
+  }
+  // Rule 2 wants X, which dimension 1 has; with both b settled, rule 5 is not tried.
+  EXPECT_EQ(text, "0>1 -1, 2>0 0, 3>0 -1, 4>2 -1, ");
 }
 
 }  // namespace

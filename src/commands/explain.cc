@@ -1,0 +1,281 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "base/glob.h"
+#include "base/json.h"
+#include "base/suggest.h"
+#include "commands/command.h"
+#include "commands/options.h"
+#include "report/text.h"
+
+namespace shardinit {
+namespace {
+
+struct Options {
+  SpecOptions spec;
+  std::string path;
+  int64_t rank = 0;
+  bool json = false;
+};
+
+[[noreturn]] void ReportNoTensor(const std::string& path, const Plan& plan) {
+  std::vector<std::string> paths;
+  std::string hint;
+  int64_t members = 0;
+  for (const Tensor& tensor : plan.graph.tensors) {
+    paths.push_back(tensor.path);
+    members += tensor.path.starts_with(path + ".");
+    if (hint.empty() && tensor.path.ends_with("." + path)) {
+      hint = fmt::format("did you mean `{}`?", tensor.path);
+    }
+  }
+  if (members > 0) {
+    throw Error(ExitCode::kUsage,
+                fmt::format("`{}` is no tensor, but the group of {}", path, Count(members, "tensor")),
+                fmt::format("`{}.*` explains the first of them", path));
+  }
+  if (hint.empty()) hint = DidYouMean(path, paths);
+  throw Error(ExitCode::kUsage, fmt::format("no tensor has the path `{}`", Printable(path)),
+              hint.empty() ? "`shardinit plan SPEC --rank 0` lists the paths" : hint);
+}
+
+// What is shown, gathered from the plan and the explanation.
+struct Facts {
+  const Plan& plan;
+  const Explanation& why;
+  const Tensor& tensor;
+  int64_t rank, matches;
+  std::vector<int64_t> coordinate;
+  Box box;
+
+  int64_t boxes() const { return CountBoxes(tensor.shape, tensor.partition, plan.graph.mesh); }
+  int64_t replicas() const {
+    int64_t replicas = plan.world_size();
+    for (const auto& axes : tensor.partition) replicas /= PartsOf(axes, plan.graph.mesh);
+    return replicas;
+  }
+  bool IsStored() const {
+    return !IsEmpty(box) && (plan.graph.replicas == Replicas::kFull ||
+                             IsFirstReplica(tensor.partition, coordinate));
+  }
+  int64_t box_bytes() const { return ElementCount(box.shape) * InfoOf(tensor.dtype).bytes; }
+  const std::string& draw_path() const {
+    return tensor.draw_path.empty() ? tensor.path : tensor.draw_path;
+  }
+};
+
+void WriteSetting(const Explanation::Setting& setting, JsonWriter& out) {
+  out.Member("name", setting.name);
+  if (!setting.text.empty()) out.Member("text", setting.text);
+  if (!setting.value.empty()) out.Member("value", setting.value);
+  out.Key("place");
+  setting.span.source != nullptr ? out.Value(PlaceOf(setting.span)) : out.Null();
+}
+
+void WriteSettings(std::string_view key, const std::vector<Explanation::Setting>& settings,
+                   JsonWriter& out) {
+  out.Key(key).BeginArray(JsonWriter::kLines);
+  for (const auto& setting : settings) {
+    out.BeginObject();
+    WriteSetting(setting, out);
+    out.EndObject();
+  }
+  out.EndArray();
+}
+
+std::string InJson(const Facts& facts) {
+  const auto& [plan, why, tensor, rank, matches, coordinate, box] = facts;
+  const auto place = [](const Span& span, JsonWriter& out) {
+    out.Key("place");
+    span.source != nullptr ? out.Value(PlaceOf(span)) : out.Null();
+    out.EndObject();
+  };
+  JsonWriter out;
+  out.BeginObject(JsonWriter::kLines).Member("path", tensor.path).Member("matches", matches);
+  out.Member("place", PlaceOf(why.place)).Member("shape", tensor.shape);
+  WriteSettings("dimensions", why.dimensions, out);
+  out.Key("dtype").BeginObject().Member("value", InfoOf(tensor.dtype).name);
+  place(why.dtype, out);
+  out.Member("elements", tensor.elements()).Member("bytes", tensor.bytes());
+  WriteSettings("initializers", why.initializers, out);
+  WriteSettings("arguments", why.arguments, out);
+  out.Key("fans");
+  if (why.fans.span.source != nullptr) {
+    out.BeginObject();
+    WriteSetting(why.fans, out);
+    out.EndObject();
+  } else {
+    out.Null();
+  }
+  out.Key("working").BeginArray(JsonWriter::kLines);
+  for (const Working& step : why.working) {
+    out.BeginObject().Member("name", step.name).Member("formula", step.formula);
+    out.Member("numbers", step.numbers).Member("value", step.value);
+    if (!step.reason.empty()) out.Member("reason", step.reason);
+    out.EndObject();
+  }
+  out.EndArray().Member("distribution", InText(tensor.distribution));
+  out.Member("draws", DrawsOf(tensor.distribution));
+  WriteSettings("variables", why.variables, out);
+  out.Key("seed").BeginObject().Member("value", plan.graph.seed);
+  place(why.seed, out);
+  out.Key("engine").BeginObject().Member("value", plan.graph.engine);
+  place(why.engine, out);
+  out.Key("key");
+  if (IsRandom(tensor.distribution)) {
+    out.BeginObject().Member("value", fmt::format("{:016x}", tensor.key));
+    out.Member("path", facts.draw_path());
+    place(why.key, out);
+  } else {
+    out.Null();
+  }
+  out.Member("partition", InText(tensor.partition, plan.graph.mesh));
+  if (why.shard.source != nullptr) out.Member("shard", PlaceOf(why.shard));
+  out.Key("rules").BeginArray(JsonWriter::kLines);
+  for (const auto& trial : why.rules) {
+    out.BeginObject().Member("dimension", trial.dimension).Member("applies", trial.outcome.empty());
+    if (!trial.outcome.empty()) out.Member("outcome", trial.outcome);
+    WriteSetting(trial.rule, out);
+    out.EndObject();
+  }
+  out.EndArray();
+  WriteSettings("mesh", why.mesh, out);
+  out.Member("boxes", facts.boxes()).Member("replicas", facts.replicas());
+  out.Key("box").BeginObject().Member("rank", rank).Member("coordinate", coordinate);
+  out.Member("offset", box.offset).Member("shape", box.shape).Member("bytes", facts.box_bytes());
+  out.Key("file");
+  facts.IsStored() ? out.Value(RankFile(rank)) : out.Null();
+  out.EndObject().EndObject();
+  return out.Finish();
+}
+
+using Rows = std::vector<std::vector<std::string>>;
+
+// `gain / sqrt(fan_in) = 1.41421 / sqrt(4096) = 0.0220971`, without repeats.
+std::string Chain(const std::vector<std::string>& parts) {
+  std::string text, last;
+  for (const std::string& part : parts) {
+    if (part.empty() || part == last) continue;
+    text += (text.empty() ? "" : " = ") + part;
+    last = part;
+  }
+  return text;
+}
+
+void AddSetting(const std::string& name, const Explanation::Setting& setting, Rows* rows) {
+  rows->push_back({name, Chain({setting.text, setting.value}),
+                   setting.span.source != nullptr ? PlaceOf(setting.span) : "(default)"});
+}
+
+void AddInitializer(const Facts& facts, Rows* rows) {
+  const Explanation& why = facts.why;
+  for (size_t i = 0; i < why.initializers.size(); ++i) {
+    const auto& initializer = why.initializers[i];
+    rows->push_back({i == 0 ? "init" : "", initializer.name, PlaceOf(initializer.span)});
+  }
+  for (const auto& argument : why.arguments) AddSetting("  " + argument.name, argument, rows);
+  for (const Working& step : why.working) {
+    const bool fan = !step.reason.empty();
+    rows->push_back({"  " + step.name,
+                     Chain({step.formula, step.numbers, fmt::format("{:.6g}", step.value)}) +
+                         (fan ? ", by " + step.reason : ""),
+                     fan ? PlaceOf(why.fans.span) : ""});
+  }
+  rows->push_back({"values", InText(facts.tensor.distribution), ""});
+}
+
+void AddSharding(const Facts& facts, Rows* rows) {
+  const auto& [plan, why, tensor, rank, matches, coordinate, box] = facts;
+  rows->push_back({"partition", InText(tensor.partition, plan.graph.mesh), PlaceOf(why.shard)});
+  for (const auto& trial : why.rules) {
+    rows->push_back({fmt::format("  dimension {}", trial.dimension),
+                     fmt::format("rule {}{}", trial.rule.text,
+                                 trial.outcome.empty() ? "" : ", not used: " + trial.outcome),
+                     PlaceOf(trial.rule.span)});
+  }
+  for (const auto& axis : why.mesh) AddSetting("  mesh axis " + axis.name, axis, rows);
+  rows->push_back({"boxes",
+                   fmt::format("{} different, each on {}", Grouped(facts.boxes()),
+                               Count(facts.replicas(), "rank")),
+                   ""});
+  std::string where;
+  for (size_t d = 0; d < box.shape.size(); ++d) {
+    where += fmt::format("{}{}:{}", d == 0 ? "" : ", ", box.offset[d], box.offset[d] + box.shape[d]);
+  }
+  rows->push_back({fmt::format("rank {}", rank),
+                   IsEmpty(box) ? "nothing of it"
+                                : fmt::format("[{}], {}, {}", where, InBytes(facts.box_bytes()),
+                                              facts.IsStored()
+                                                  ? "in " + RankFile(rank)
+                                                  : "stored by the lowest of its ranks"),
+                   ""});
+}
+
+std::string InTable(const Facts& facts) {
+  const auto& [plan, why, tensor, rank, matches, coordinate, box] = facts;
+  Rows rows = {{"shape", InShape(tensor.shape), PlaceOf(why.place)}};
+  for (size_t d = 0; d < why.dimensions.size(); ++d) {
+    const auto& dimension = why.dimensions[d];
+    AddSetting(fmt::format("  dimension {}", d), dimension, &rows);
+    if (!dimension.name.empty()) rows.back()[1] += ", axis " + dimension.name;
+  }
+  rows.push_back({"dtype", std::string(InfoOf(tensor.dtype).name), PlaceOf(why.dtype)});
+  rows.push_back({"size", fmt::format("{}, {}", Count(tensor.elements(), "element"), InBytes(tensor.bytes())), ""});
+  AddInitializer(facts, &rows);
+  if (IsRandom(tensor.distribution)) {
+    AddSetting("seed", {{}, {}, fmt::to_string(plan.graph.seed), why.seed}, &rows);
+    rows.push_back({"key", fmt::format("{:016x}, of the seed and `{}`", tensor.key, facts.draw_path()),
+                    PlaceOf(why.key)});
+    AddSetting("engine", {{}, {}, plan.graph.engine, why.engine}, &rows);
+    rows.back()[1] += ", " + Count(DrawsOf(tensor.distribution), "draw") + " for each element";
+  }
+  AddSharding(facts, &rows);
+  for (size_t i = 0; i < why.variables.size(); ++i) {
+    const auto& use = why.variables[i];
+    AddSetting((i == 0 ? "using " : "      ") + use.name, use, &rows);
+    if (use.text.empty()) rows.back()[2] = "(repeat)";
+  }
+  const std::string others =
+      matches == 1 ? "" : fmt::format(" (the first of {} that match)", Grouped(matches));
+  return fmt::format("{}{}\n\n{}", tensor.path, others, Table(rows, {false, false, false}));
+}
+
+ExitCode Run(const Options& options) {
+  Diagnostics diagnostics;  // Owns the places.
+  Explanation why;
+  why.pattern = options.path;
+  const Plan plan = options.spec.Load(diagnostics, &why);
+  CheckRank(options.rank, plan);
+  if (!why.tensor) ReportNoTensor(options.path, plan);
+  const Tensor& tensor = plan.graph.tensors[*why.tensor];
+  const std::vector<int64_t> coordinate = plan.graph.mesh.CoordinateOf(options.rank);
+  const Facts facts = {
+      plan, why, tensor, options.rank,
+      std::count_if(plan.graph.tensors.begin(), plan.graph.tensors.end(),
+                    [&](const Tensor& t) { return GlobMatches(options.path, t.path); }),
+      coordinate, BoxAt(tensor.shape, tensor.partition, plan.graph.mesh, coordinate)};
+  Print(options.json ? InJson(facts) : InTable(facts));
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+extern const Command kExplain = {
+    .name = "explain",
+    .summary = "Show where a tensor's values and sharding come from",
+    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
+      auto options = std::make_shared<Options>();
+      options->spec.AddTo(app);
+      options->spec.AddReplicasTo(app);
+      app.add_option("PATH", options->path, "Path of a tensor, or a pattern such as '*.q_proj.weight'")
+          ->required();
+      AddRank(app, &options->rank, "Show the box of this rank; default 0");
+      AddJson(app, &options->json);
+      return [options] { return Run(*options); };
+    },
+};
+
+}  // namespace shardinit

@@ -1,0 +1,78 @@
+#include "init/formula.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+
+#include "base/error.h"
+#include "expr/functions.h"
+
+namespace shardinit {
+namespace {
+
+using Bindings = std::initializer_list<Formula::Name>;
+
+const Formula::Name* Find(Bindings names, std::string_view name) {
+  for (const Formula::Name& known : names) {
+    if (known.name == name) return &known;
+  }
+  return nullptr;
+}
+
+class NameScope : public Scope {
+ public:
+  explicit NameScope(Bindings names) : names_(names) {}
+  std::optional<Value> Find(const std::string& name,
+                            Diagnostics&) const override {
+    const Formula::Name* known = shardinit::Find(names_, name);
+    if (known == nullptr) return {};
+    return known->value;
+  }
+  std::vector<std::string> Names() const override { return {}; }
+
+ private:
+  Bindings names_;
+};
+
+// `text` with each name replaced by what `of` gives for it.
+template <typename F>
+std::string Substitute(std::string_view text, Bindings names, F of) {
+  constexpr std::string_view kWord =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
+  std::string out;
+  while (!text.empty()) {
+    const size_t other = std::min(text.find_first_of(kWord), text.size());
+    out += text.substr(0, other);
+    text.remove_prefix(other);
+    const size_t end = std::min(text.find_first_not_of(kWord), text.size());
+    const std::string_view word = text.substr(0, end);
+    const Formula::Name* name = Find(names, word);
+    out += name != nullptr ? of(*name) : std::string(word);
+    text.remove_prefix(end);
+  }
+  return out;
+}
+
+}  // namespace
+
+Formula::Formula(std::string_view name, std::string_view text) : name_(name) {
+  Diagnostics diagnostics;
+  expr_ = ParseExpr(text, {}, diagnostics);
+  Check(expr_ != nullptr, "a formula that cannot be parsed");
+}
+
+double Formula::operator()(Bindings names, const Fans& fans) const {
+  Diagnostics diagnostics;
+  const auto value = EvaluateNumber(*expr_, NameScope(names), diagnostics);
+  Check(value.has_value(), "a formula without a value");
+  if (fans.explains()) {
+    const std::string& text = TextOf(*expr_);
+    fans.Explain({name_,
+                  Substitute(text, names, [](const Name& n) { return std::string(n.shown); }),
+                  Substitute(text, names, [](const Name& n) { return fmt::format("{:.6g}", n.value); }),
+                  *value, {}});
+  }
+  return *value;
+}
+
+}  // namespace shardinit
