@@ -15,7 +15,8 @@ namespace {
 
 bool IsTerminal() {
   const char* term = std::getenv("TERM");
-  return isatty(STDERR_FILENO) && term != nullptr && std::string_view(term) != "dumb";
+  const std::string_view kind = term != nullptr ? term : "";
+  return isatty(STDERR_FILENO) && !kind.empty() && kind != "dumb";
 }
 
 size_t TerminalWidth() {
