@@ -148,6 +148,9 @@ class Builder {
     BindInits();
     Expand(spec_.modules, "", 1);
     if (!diagnostics_.HasErrors()) {
+      if (graph_.tensors.empty()) {
+        diagnostics_.Error(spec_.modules.span, "no tensor is left: each has a `when` that is 0");
+      }
       CheckUnusedRules();
       ValidateGraph(graph_, places_, diagnostics_);
     }
@@ -219,7 +222,9 @@ class Builder {
   // A logical axis that no tensor has is a misspelt one, here or there.
   void CheckUnusedRules() {
     for (const RuleSpec& rule : spec_.rules) {
-      if (seen_logical_.count(rule.logical.value) != 0) continue;
+      if (seen_logical_.count(rule.logical.value) + skipped_logical_.count(rule.logical.value) != 0) {
+        continue;
+      }
       const std::vector<std::string> seen(seen_logical_.begin(), seen_logical_.end());
       diagnostics_.Error(rule.logical.span,
                          fmt::format("no tensor has the logical axis `{}`", rule.logical.value),
@@ -249,7 +254,33 @@ class Builder {
     return count;
   }
 
+  bool IsThere(const ExprPtr& when) {
+    if (when == nullptr) return true;
+    const auto value = EvaluateNumber(*when, names_, diagnostics_);
+    return value && *value != 0;
+  }
+
+  // A rule for what is left out is no mistake.
+  void SkipAxes(const TensorSpec& tensor) {
+    if (!tensor.axes) return;
+    for (const auto& name : tensor.axes->value) skipped_logical_.insert(name.value);
+  }
+
+  void SkipAxes(const ModuleSpec& module) {
+    for (const auto& member : module.members) {
+      if (const auto* tensor = std::get_if<TensorSpec>(&member.value)) {
+        SkipAxes(*tensor);
+      } else {
+        SkipAxes(*std::get<std::unique_ptr<ModuleSpec>>(member.value));
+      }
+    }
+  }
+
   void Expand(const ModuleSpec& module, const std::string& path, int64_t copies) {
+    if (!IsThere(module.when)) {
+      SkipAxes(module);
+      return;
+    }
     const auto around = fans_;
     if (module.fans) fans_ = module.fans;
     ExpandModule(module, path, copies);
@@ -300,7 +331,11 @@ class Builder {
     for (const auto& member : module.members) {
       const std::string inner = Join(path, member.name.value);
       if (const auto* tensor = std::get_if<TensorSpec>(&member.value)) {
-        AddTensor(*tensor, member.name.span, inner);
+        if (IsThere(tensor->when)) {
+          AddTensor(*tensor, member.name.span, inner);
+        } else {
+          SkipAxes(*tensor);
+        }
       } else {
         Expand(*std::get<std::unique_ptr<ModuleSpec>>(member.value), inner, copies);
       }
@@ -813,6 +848,7 @@ class Builder {
   std::vector<Rule> rules_;
   std::vector<std::string> logical_;                // Names that rules know.
   std::unordered_set<std::string> seen_logical_;    // Names that tensors have.
+  std::unordered_set<std::string> skipped_logical_;  // The same of tensors that are left out.
   std::unordered_map<std::string, const InitSpec*> inits_;
   std::unordered_set<const InitSpec*> bad_inits_;
   std::unordered_map<std::string, std::shared_ptr<const Program>> programs_;  // By text.

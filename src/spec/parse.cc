@@ -228,6 +228,10 @@ class SpecParser {
         module.fans = ReadChoice(item, kFanOrders);
         continue;
       }
+      if (item.key->text == "when") {
+        module.when = ReadExpr(item);
+        continue;
+      }
       has_members = true;
       if (CheckPath(*item.key, prefix, diagnostics_))
         ReadMember(item, prefix + item.key->text.size() + 1, module);
@@ -261,15 +265,15 @@ class SpecParser {
   }
 
   // What has a shape is a tensor. So is what has a tensor's key with a value
-  // that no module's member has: its shape was forgotten. `fans` may be a
-  // module's.
+  // that no module's member has: its shape was forgotten. `fans` and `when` may
+  // be a module's.
   static bool IsTensor(const Node& map) {
     if (map.Find("shape") != nullptr) return true;
     return std::any_of(kTensorKeys.begin(), kTensorKeys.end(),
                        [&](const Key<TensorSpec>& key) {
                          const Node* value = map.Find(key.name);
                          return value != nullptr && !value->IsMap() &&
-                                key.name != "fans";
+                                key.name != "fans" && key.name != "when";
                        });
   }
 
@@ -320,6 +324,9 @@ class SpecParser {
   }
   void ReadTensorInit(const Node::Entry& entry, TensorSpec& tensor) {
     tensor.init = ReadInit(*entry.value);
+  }
+  void ReadTensorWhen(const Node::Entry& entry, TensorSpec& tensor) {
+    tensor.when = ReadExpr(entry);
   }
   void ReadTensorUneven(const Node::Entry& entry, TensorSpec& tensor) {
     tensor.uneven = ReadChoice(entry, kUnevenPolicies);
@@ -647,6 +654,7 @@ const std::vector<SpecParser::Key<TensorSpec>> SpecParser::kTensorKeys = {
     {"in_axis", false, &SpecParser::ReadInAxis},
     {"out_axis", false, &SpecParser::ReadOutAxis},
     {"batch_axis", false, &SpecParser::ReadBatchAxis},
+    {"when", false, &SpecParser::ReadTensorWhen},
 };
 
 }  // namespace

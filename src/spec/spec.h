@@ -50,6 +50,7 @@ struct TensorSpec {
   std::optional<Located<std::string>> key;   // Drawn under this path instead.
   std::optional<Located<std::string>> fans;  // `out_in` or `in_out`.
   std::optional<DimensionList> in_axis, out_axis, batch_axis;
+  ExprPtr when;  // Null: always there. Where it is 0, there is no such tensor.
 };
 
 struct ModuleSpec;
@@ -61,6 +62,7 @@ struct ModuleSpec {
   // `layer`.
   std::optional<Named<ExprPtr>> repeat;
   std::optional<Located<std::string>> fans;  // Of members that say nothing.
+  ExprPtr when;  // As a tensor's, for the module with all its repeats.
   std::vector<Named<ModuleMember>> members;  // Names may hold dots.
 };
 

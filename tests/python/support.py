@@ -15,6 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = pathlib.Path(os.environ.get("SHARDINIT", ROOT / "build/release/src/shardinit")).resolve()
 TINY = ROOT / "configs/llama3-tiny.yaml"
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+RECIPES = sorted((ROOT / "configs/recipes").glob("*.yaml"))
 
 DTYPES = {
     "f32": np.dtype("<f4"),

@@ -7,6 +7,7 @@ separated by spaces; tests/run.sh builds them.
 import json
 import os
 import pathlib
+import shutil
 
 import pytest
 
@@ -98,8 +99,8 @@ def test_places_and_modes(tmp_path):
     """Neither the folder it runs in, nor how the paths are written, nor the umask."""
     Ok("gen", TINY, "-o", tmp_path / "a")
     (tmp_path / "deep/er").mkdir(parents=True)
-    (tmp_path / "deep/copy.yaml").write_bytes(TINY.read_bytes())
-    Ok("gen", "../copy.yaml", "-o", "./b/", cwd=tmp_path / "deep/er", umask=0o077)
+    shutil.copytree(TINY.parent, tmp_path / "deep/copy")
+    Ok("gen", f"../copy/{TINY.name}", "-o", "./b/", cwd=tmp_path / "deep/er", umask=0o077)
     assert Tree(tmp_path / "a") == Tree(tmp_path / "deep/er/b")
 
 

@@ -133,8 +133,9 @@ def place(tmp_path_factory):
     """Where the README's commands run: `/tmp` of the text is this folder."""
     folder = tmp_path_factory.mktemp("readme")
     (folder / "configs").symlink_to(ROOT / "configs")
-    spec, = [text for language, text in BLOCKS if language == "yaml"]
-    (folder / "model.yaml").write_text(spec)
+    for language, text in BLOCKS:
+        if language == "yaml":
+            (folder / re.match(r"# ([\w.]+\.yaml)\n", text)[1]).write_text(text)
     Ok("gen", TINY, "-o", folder / "tiny")
     return folder
 
@@ -206,12 +207,19 @@ def test_readme_commands_exist(block):
 def test_readme_names_files_that_exist():
     for link in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (ROOT / link).is_file(), link
-    named = set(re.findall(r"\b(llama3[\w.-]*\.yaml|expressions\.yaml)", README))
-    assert named == {path.name for path in CONFIGS}
+    assert {path.name for path in CONFIGS} <= set(re.findall(r"`([\w.-]+\.yaml)`", README))
     for path in re.findall(r"\b((?:configs|src|tests|schemas)/[\w./-]+\.\w+)", README):
         assert (ROOT / path).is_file(), path
     for page in PAGES:
         assert f"(man/{page.name})" in README
+
+
+def test_readme_has_the_numbers_of_the_models():
+    rows = re.findall(r"^\| `([\w.-]+\.yaml)` \| ([\d,]+) \| ([\d,]+) \|$", README, re.M)
+    assert len(rows) == len(CONFIGS) - 2  # Without the tiny Llama and the expressions.
+    for name, parameters, ranks in rows:
+        plan = Json("plan", ROOT / "configs" / name)
+        assert (f"{plan['parameters']:,}", f"{plan['world_size']:,}") == (parameters, ranks), name
 
 
 @pytest.mark.parametrize("document", ["README.md", "src/README.md"])

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
-from support import CONFIGS, ROOT, Run
+from support import CONFIGS, RECIPES, ROOT, Run
 
 SCHEMA = json.loads((ROOT / "schemas/spec.schema.json").read_text())
 
@@ -66,6 +66,8 @@ VALID = {
     "orthogonal": BODY + "{shape: [3, 3], init: {orthogonal: {gain: relu, column_axis: out}}}\n",
     "orthogonal by axis": BODY + "{shape: [3, 3], init: {orthogonal: {column_axis: b}}, axes: [a, b]}\n",
     "zeros without arguments": BODY + "{shape: [4], init: {zeros: {}}}\n",
+    "when": HEAD + "modules:\n  m: {repeat: {i: 3}, w: {shape: [1], init: ones, when: i < 2}}\n"
+                   "  n: {when: 2 - 2, v: {shape: [1], init: ones}}\n",
     "text that YAML 1.1 takes for a boolean": HEAD.replace("name: x", "name: no") + "modules: {w: {shape: [], init: ones}}\n",
 }
 
@@ -134,6 +136,9 @@ INVALID = {
     "repeat of two": HEAD + "modules: {repeat: {i: 1, j: 2}, w: {shape: [], init: zeros}}\n",
     "repeat is a number": HEAD + "modules: {repeat: 2, w: {shape: [], init: zeros}}\n",
     "empty key": BODY + "{shape: [4], init: zeros, key: ''}\n",
+    "when is a map": HEAD + "modules: {when: {w: {shape: [], init: zeros}}, v: {shape: [], init: zeros}}\n",
+    "when is boolean": BODY + "{shape: [4], init: zeros, when: true}\n",
+    "a module has only when": HEAD + "modules: {m: {when: 1}}\n",
     "include is a map": HEAD + "include: {a: b}\nmodules: {w: {shape: [], init: zeros}}\n",
 }
 
@@ -169,7 +174,7 @@ def test_invalid(name, tmp_path):
     assert result.returncode == 2, result.stdout + result.stderr
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", CONFIGS + RECIPES, ids=lambda path: path.name)
 def test_configs(path):
     assert SchemaErrors(path.read_text()) == []
 
