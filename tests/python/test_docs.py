@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from support import BINARY, CLEAN, CONFIGS, Json, Ok, ROOT, Run, TINY
+from support import BINARY, CLEAN, CONFIGS, Json, Ok, RECIPES, ROOT, Run, TINY
 
 README = (ROOT / "README.md").read_text()
 PAGES = sorted((ROOT / "man").glob("*.[157]"))
@@ -217,6 +217,7 @@ def test_readme_names_files_that_exist():
 def test_readme_has_the_numbers_of_the_models():
     rows = re.findall(r"^\| `([\w.-]+\.yaml)` \| ([\d,]+) \| ([\d,]+) \|$", README, re.M)
     assert len(rows) == len(CONFIGS) - 2  # Without the tiny Llama and the expressions.
+    assert {path.stem for path in RECIPES} <= set(re.findall(r"`([\w-]+)`", README))
     for name, parameters, ranks in rows:
         plan = Json("plan", ROOT / "configs" / name)
         assert (f"{plan['parameters']:,}", f"{plan['world_size']:,}") == (parameters, ranks), name
