@@ -300,6 +300,24 @@ def test_recipes(recipe, tmp_path):
         assert found[f"layers.{LAYER}.{name}"] == {kind: values}, name
 
 
+@pytest.mark.parametrize("name, distribution, shape, in_axis, out_axis, divisor", [
+    ("embedding", "normal", (128, D), -2, 0, 1),
+    ("query", "normal", (D, 5, HEAD), (0,), (1, 2), math.sqrt(HEAD)),
+    ("attention_out", "normal", (5, HEAD, D), (0, 1), (2,), 1),
+    ("mlp_down", "truncated_normal", (FF, D), (0,), (1,), 1),
+    ("expert_gate_up", "truncated_normal", (EXPERTS, D, EXPERT_FF), (0,), (1,), 1),
+    ("expert_down", "truncated_normal", (EXPERTS, EXPERT_FF, D), (0,), (1,), 1),
+])
+def test_maxtext_in_jax(name, distribution, shape, in_axis, out_axis, divisor):
+    """MaxText's own calls, with its shapes and axes: the variance of the recipe."""
+    jax = Client("jax")
+    draw = jax.nn.initializers.variance_scaling(1.0, "fan_in", distribution, in_axis, out_axis)
+    drawn = np.stack([draw(jax.random.key(seed), shape) for seed in range(8)]) / divisor
+    (kind, values), = DECODERS["maxtext"][name].items()
+    std = values["std"] * (0.87962566103423978 if kind == "truncated_normal" else 1)
+    assert abs(drawn.std() / std - 1) < 5 / math.sqrt(2 * drawn.size)
+
+
 def Loss(model):
     tokens = torch.randint(0, model.config.vocab_size, (2, 128), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
