@@ -5,12 +5,17 @@
 
 #include <chrono>
 #include <memory>
+#include <mutex>
+#include <optional>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/suggest.h"
 #include "base/talk.h"
 #include "commands/command.h"
 #include "commands/options.h"
+#include "manifest/manifest.h"
+#include "manifest/verify.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -32,6 +37,29 @@ const Format* FormatOf(const std::string& name) {
                               : fmt::format("did you mean `{}`?", closest));
 }
 
+// The plan of a checkpoint, every byte of which has its digest.
+Plan LoadIntact(const Options& options, Digest* plan_sha256) {
+  const std::string& folder = options.spec.request.path;
+  if (!options.spec.request.sets.empty() || !options.spec.request.mesh.empty()) {
+    throw Error(ExitCode::kUsage,
+                fmt::format("`{}` is a checkpoint, whose values are what they are", folder),
+                "`--set` and `--mesh` are for specs");
+  }
+  Plan plan = LoadCheckpointPlan(folder, plan_sha256);
+  std::mutex mutex;
+  Progress progress(options.work.Mode(), "checking", plan.bytes, options.json);
+  const VerifyResult result = Verify(folder, options.work.Jobs(), [&](int64_t bytes, int64_t) {
+    const std::lock_guard lock(mutex);
+    progress.Update(bytes, "");
+  });
+  if (!result.findings.empty()) {
+    throw Error(ExitCode::kDifferent, fmt::format("`{}` is damaged", folder),
+                fmt::format("`shardinit verify {}` says where; `shardinit gen` makes lost files again",
+                            folder));
+  }
+  return plan;
+}
+
 ExitCode Run(const Options& options) {
   const auto start = std::chrono::steady_clock::now();
   ExportRequest request;
@@ -41,7 +69,12 @@ ExitCode Run(const Options& options) {
   request.max_shard_size = ParseFileSize("--max-shard-size", options.max_shard_size);
   request.workers = options.work.Workers(true);
   const ProgressMode mode = options.work.Mode();
-  const Plan plan = options.spec.Load();
+  const bool is_folder = IsFolder(options.spec.request.path);
+  Digest plan_sha256{};
+  const Plan plan = is_folder ? LoadIntact(options, &plan_sha256) : options.spec.Load();
+  std::optional<CheckpointReader> source;
+  if (is_folder) source.emplace(options.spec.request.path, plan, plan_sha256);
+  request.source = source ? &*source : nullptr;
 
   WorkCounters counters;
   ExportResult result;
@@ -83,7 +116,7 @@ extern const Command kExport = {
     .summary = "Write a model in a format that other trainers read",
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
       auto options = std::make_shared<Options>();
-      options->spec.AddTo(app);
+      options->spec.AddTo(app, "Model spec, `-` for standard input, or a checkpoint's folder");
       app.add_option("--to", options->format,
                      fmt::format("Format: {}", fmt::join(FormatNames(), ", ")))
           ->required()

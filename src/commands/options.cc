@@ -45,8 +45,8 @@ int64_t ParseMemory(std::string_view text) {
 
 }  // namespace
 
-void SpecOptions::AddTo(CLI::App& app) {
-  app.add_option("SPEC", request.path, "Model spec, or `-` for standard input")->required();
+void SpecOptions::AddTo(CLI::App& app, const char* help) {
+  app.add_option("SPEC", request.path, help)->required();
   AddOverridesTo(app);
 }
 

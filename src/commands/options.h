@@ -17,7 +17,7 @@ struct SpecOptions {
   SpecRequest request;
   std::string replicas;
 
-  void AddTo(CLI::App& app);
+  void AddTo(CLI::App& app, const char* help = "Model spec, or `-` for standard input");
   void AddOverridesTo(CLI::App& app);  // --set and --mesh alone.
   void AddReplicasTo(CLI::App& app);
   // Also prints the spec's warnings to standard error. The places in an

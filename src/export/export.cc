@@ -38,12 +38,16 @@ class FileWriter {
     direct_ = ReopenDirect(fd_.get());
   }
 
-  std::vector<BoxTask> Tasks() {
+  std::vector<BoxTask> Tasks(const CheckpointReader* source) {
     std::vector<BoxTask> tasks;
     for (size_t b = 0; b < layout_.boxes.size(); ++b) {
       const FileBox& box = layout_.boxes[b];
       tasks.push_back({box.tensor, box.box, {fd_.get(), direct_.get(), box.offset, &path_},
                        &digests_[b]});
+      if (source == nullptr) continue;
+      tasks.back().source = [source, &box](int64_t first, int64_t count, void* out) {
+        source->Read(*box.tensor, box.box, first, count, out);
+      };
     }
     return tasks;
   }
@@ -134,7 +138,7 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
       wait_for(submitted - kFilesAtOnce + 1);
       const auto writer =
           std::make_shared<FileWriter>(folder.path(), files[f], &digests[f], counters);
-      workers.Submit(writer->Tasks(), [writer] { writer->Sync(); });
+      workers.Submit(writer->Tasks(request.source), [writer] { writer->Sync(); });
       ++submitted;
     }
     wait_for(submitted);

@@ -6,6 +6,7 @@
 
 #include "formats/format.h"
 #include "generate/workers.h"
+#include "manifest/reader.h"
 
 namespace shardinit {
 
@@ -14,6 +15,9 @@ struct ExportRequest {
   std::string folder;
   std::string only;  // A pattern over paths; empty: all tensors.
   int64_t max_shard_size = 5'000'000'000;
+  // The checkpoint that values are read from, which was found intact; null:
+  // they are generated.
+  const CheckpointReader* source = nullptr;
   WorkerOptions workers;
   // Called about ten times a second with the bytes there will be.
   std::function<void(const WorkCounters& counters, int64_t total)> progress;

@@ -402,10 +402,12 @@ class Workers::Pool {
     if (left == 0) return;
     const Job& job = *lane->job;
     const int64_t size = job.filler.element_bytes();
-    const int64_t count = (lane->hash ? std::min(kTile, left) : left) / size;
+    const bool in_tiles = lane->hash && !job.task.source;
+    const int64_t count = (in_tiles ? std::min(kTile, left) : left) / size;
+    const int64_t first = lane->block.index * job.block_elements + lane->made / size;
+    uint8_t* out = lane->block.data + lane->made;
     const Timer timer(&counters_.generate_ns);
-    job.filler.Fill(lane->block.index * job.block_elements + lane->made / size, count,
-                    lane->block.data + lane->made);
+    job.task.source ? job.task.source(first, count, out) : job.filler.Fill(first, count, out);
     lane->made += count * size;
     counters_.generated_bytes += count * size;
   }

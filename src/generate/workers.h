@@ -47,6 +47,8 @@ struct BoxTask {
   Box box;
   BoxOutput output;
   Digest* digest;  // Receives the SHA-256 of the box's bytes.
+  // Gives elements of the box, from several threads; null: they are generated.
+  std::function<void(int64_t first, int64_t count, void* out)> source = nullptr;
 };
 
 // Writes that are under way at once; more of them are no faster.

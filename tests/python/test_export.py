@@ -266,3 +266,57 @@ def test_zarr_chunks_cover_the_tensors(mesh, spec, expected, tmp_path):
             array[box] = np.frombuffer((folder / place).read_bytes(), words.dtype).reshape(info["chunks"])
         assert len(places) == np.prod([-(-n // c) for n, c in zip(info["shape"], info["chunks"])])
         assert np.array_equal(array, words)
+
+
+# From a checkpoint -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [[], ["--replicas", "full"], ["--mesh", "a=7,b=5"]],
+                         ids=["4 ranks", "replicas", "35 ranks"])
+def test_a_checkpoint_gives_what_its_spec_gives(arguments, spec, tmp_path):
+    Ok("gen", spec, "-o", tmp_path / "gen", *arguments)
+    if "--replicas" in arguments:
+        arguments = ["--set", "replicas=full"]
+    for to in ["safetensors", "dcp", "zarr"]:
+        Export(spec, to, tmp_path / f"spec-{to}", *arguments)
+        Export(tmp_path / "gen", to, tmp_path / f"folder-{to}", "--memory", "1M")
+        assert Tree(tmp_path / f"spec-{to}") == Tree(tmp_path / f"folder-{to}")
+
+
+def test_a_checkpoint_gives_its_bytes(spec, expected, tmp_path):
+    """Not those that its plan would give again; and none that are damaged."""
+    Ok("gen", spec, "-o", tmp_path / "gen")
+    receipt = tmp_path / "gen/ranks/rank-00000.json"
+    box, = [b for b in json.loads(receipt.read_text())["boxes"] if b["path"] == "matrix"]
+    with open(tmp_path / "gen/ranks/rank-00000.h5", "r+b") as file:
+        file.seek(box["file_offset"])
+        file.write(b"\x55" * 8)
+        file.seek(box["file_offset"])
+        data = file.read(box["bytes"])
+    result = Run("export", tmp_path / "gen", "--to", "safetensors", "-o", tmp_path / "out")
+    assert result.returncode == 1 and "is damaged" in result.stderr
+    assert sorted(os.listdir(tmp_path)) == ["gen"]
+    # Whoever changes a checkpoint and its digests has another checkpoint.
+    other = receipt.read_text().replace(box["sha256"], hashlib.sha256(data).hexdigest())
+    receipt.write_text(other)
+    os.remove(tmp_path / "gen/manifest.json")
+    Ok("finalize", tmp_path / "gen")
+    Export(tmp_path / "gen", "safetensors", tmp_path / "out")
+    tensors, _ = ReadSafetensors(tmp_path / "out/model.safetensors")
+    assert tensors["matrix"][1][0, 0] == 0x5555555555555555
+    changed = tensors["matrix"][1].copy()
+    changed[0, 0] = expected["matrix"][1][0, 0]
+    Equal({**tensors, "matrix": ("f64", changed)}, expected)
+
+
+def test_folders_that_are_no_checkpoints(spec, tmp_path):
+    Ok("gen", spec, "-o", tmp_path / "gen", "--ranks", "0,1")
+    result = Run("export", tmp_path / "gen", "--to", "dcp", "-o", tmp_path / "out")
+    assert result.returncode == 2 and "unfinished" in result.stderr
+    result = Run("export", tmp_path, "--to", "dcp", "-o", tmp_path / "out")
+    assert result.returncode == 2 and "is not a checkpoint" in result.stderr
+    Ok("gen", spec, "-o", tmp_path / "gen")
+    for option in ["--mesh=a=1", "--set=seed=1"]:
+        result = Run("export", tmp_path / "gen", "--to", "dcp", "-o", tmp_path / "out", option)
+        assert result.returncode == 2 and "are for specs" in result.stderr
+    assert sorted(os.listdir(tmp_path)) == ["gen"]
