@@ -6,10 +6,13 @@
 #include <mutex>
 #include <optional>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/talk.h"
 #include "commands/command.h"
 #include "commands/options.h"
+#include "export/compare.h"
+#include "manifest/manifest.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -17,11 +20,64 @@ namespace {
 
 struct Options {
   std::string folder;
+  SpecOptions spec;
   WorkOptions work;
   bool json = false;
 };
 
+void PrintFindings(const std::vector<Finding>& findings) {
+  for (const Finding& finding : findings) {
+    Talk(fmt::format("{}{}{}{}{}\n", finding.file, finding.file.empty() ? "" : ": ", finding.tensor,
+                     finding.tensor.empty() ? "" : " ", finding.message));
+  }
+}
+
+void AddFindings(const std::vector<Finding>& findings, JsonWriter& out) {
+  out.Key("findings").BeginArray(JsonWriter::kLines);
+  for (const Finding& finding : findings) {
+    out.BeginObject().Member("file", finding.file).Member("tensor", finding.tensor);
+    out.Member("message", finding.message).EndObject();
+  }
+  out.EndArray();
+}
+
+// With --spec: the values, in a checkpoint that was found intact or in
+// safetensors files.
+ExitCode RunAgainstSpec(const Options& options) {
+  const Plan plan = options.spec.Load();
+  WorkCounters counters;
+  Comparison result;
+  {
+    Progress progress(options.work.Mode(), "comparing", plan.bytes, options.json);
+    result = Compare(options.folder, plan, options.work.Workers(false),
+                     [&](const WorkCounters& c) { progress.Update(c.hashed_bytes / 2, ""); }, &counters);
+  }
+  const bool equal = result.findings.empty();
+  if (options.json) {
+    JsonWriter out;
+    out.BeginObject(JsonWriter::kLines).Member("folder", options.folder).Member("equal", equal);
+    out.Member("tensors", result.tensors).Member("bytes", result.bytes);
+    AddFindings(result.findings, out);
+    out.EndObject();
+    Print(out.Finish());
+  } else if (equal) {
+    Print(fmt::format("{}: equal to {}: {}, {}\n", options.folder, plan.graph.name,
+                      Count(result.tensors, "tensor"), InBytes(result.bytes)));
+  }
+  if (equal) return ExitCode::kOk;
+  PrintFindings(result.findings);
+  Talk(fmt::format("shardinit: `{}` differs from {}: {}\n", options.folder, plan.graph.name,
+                   Count(static_cast<int64_t>(result.findings.size()), "finding")));
+  return ExitCode::kDifferent;
+}
+
 ExitCode Run(const Options& options) {
+  const bool against_spec = !options.spec.request.path.empty();
+  if (!against_spec && (!options.spec.request.sets.empty() || !options.spec.request.mesh.empty())) {
+    throw Error(ExitCode::kUsage, "`--set` and `--mesh` are for a spec, and none is given",
+                "add `--spec SPEC`");
+  }
+  if (against_spec && !Exists(options.folder + "/" + kPlanName)) return RunAgainstSpec(options);
   const int jobs = options.work.Jobs();
   VerifyResult result;
   {
@@ -34,27 +90,21 @@ ExitCode Run(const Options& options) {
       progress->Update(bytes, "");
     });
   }
+  if (against_spec && result.findings.empty()) return RunAgainstSpec(options);
   if (options.json) {
     JsonWriter out;
     out.BeginObject(JsonWriter::kLines).Member("folder", options.folder);
     out.Member("intact", result.findings.empty()).Member("ranks", result.ranks);
     out.Member("boxes", result.boxes).Member("bytes", result.bytes);
-    out.Key("findings").BeginArray(JsonWriter::kLines);
-    for (const Finding& finding : result.findings) {
-      out.BeginObject().Member("file", finding.file).Member("tensor", finding.tensor);
-      out.Member("message", finding.message).EndObject();
-    }
-    out.EndArray().EndObject();
+    AddFindings(result.findings, out);
+    out.EndObject();
     Print(out.Finish());
   } else if (result.findings.empty()) {
     Print(fmt::format("{}: intact: {}, {}, {}\n", options.folder, Count(result.ranks, "rank"),
                       Count(result.boxes, "box", "boxes"), InBytes(result.bytes)));
   }
   if (result.findings.empty()) return ExitCode::kOk;
-  for (const Finding& finding : result.findings) {
-    Talk(fmt::format("{}: {}{}{}\n", finding.file, finding.tensor, finding.tensor.empty() ? "" : " ",
-               finding.message));
-  }
+  PrintFindings(result.findings);
   Talk(fmt::format("shardinit: `{}` is damaged: {} finding{}\n", options.folder,
              result.findings.size(), result.findings.size() == 1 ? "" : "s"));
   return ExitCode::kDifferent;
@@ -67,7 +117,12 @@ extern const Command kVerify = {
     .summary = "Check every byte of a checkpoint against its digests",
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
       auto options = std::make_shared<Options>();
-      app.add_option("DIR", options->folder, "Folder of the checkpoint")->required();
+      app.add_option("DIR", options->folder, "Folder of the checkpoint, or, with --spec, of safetensors files")
+          ->required();
+      app.add_option("--spec", options->spec.request.path, "Compare the values with those of this spec")
+          ->type_name("SPEC")
+          ->check(NotEmpty);
+      options->spec.AddOverridesTo(app);
       options->work.AddJobsTo(app, "read and hash");
       options->work.AddProgressTo(app);
       AddJson(app, &options->json);

@@ -46,7 +46,8 @@ class FileWriter {
                        &digests_[b]});
       if (source == nullptr) continue;
       tasks.back().source = [source, &box](int64_t first, int64_t count, void* out) {
-        source->Read(*box.tensor, box.box, first, count, out);
+        ReadPieces(source->PiecesOf(*box.tensor), InfoOf(box.tensor->dtype).bytes, box.box, first,
+                   count, out);
       };
     }
     return tasks;

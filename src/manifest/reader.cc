@@ -1,78 +1,17 @@
 #include "manifest/reader.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <set>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/interrupt.h"
 #include "manifest/receipt.h"
 
 namespace shardinit {
-namespace {
-
-// Short runs of a piece that lie near one another are read together.
-constexpr int64_t kSpan = 1 << 20;
-
-// The part that a piece and a wanted box share, as runs of elements that are
-// consecutive in both.
-class SharedRuns {
- public:
-  SharedRuns(const Box& piece, const Box& wanted) : piece_(piece), wanted_(wanted) {
-    const size_t rank = piece.shape.size();
-    for (size_t d = 0; d < rank; ++d) {
-      const int64_t begin = std::max(piece.offset[d], wanted.offset[d]);
-      const int64_t end = std::min(piece.offset[d] + piece.shape[d], wanted.offset[d] + wanted.shape[d]);
-      shared_.offset.push_back(begin);
-      shared_.shape.push_back(std::max<int64_t>(0, end - begin));
-    }
-    for (outer_ = rank; outer_ > 0;) {
-      --outer_;
-      const int64_t extent = shared_.shape[outer_];
-      length_ *= extent;
-      // Only whole dimensions in both merge with the one before.
-      if (extent != piece.shape[outer_] || extent != wanted.shape[outer_]) break;
-    }
-    for (size_t d = 0; d < outer_; ++d) count_ *= shared_.shape[d];
-  }
-
-  int64_t length() const { return length_; }
-  int64_t count() const { return length_ > 0 ? count_ : 0; }
-  // Where run r begins in each of the two.
-  int64_t InPiece(int64_t run) const { return Position(run, piece_); }
-  int64_t InWanted(int64_t run) const { return Position(run, wanted_); }
-
- private:
-  int64_t Position(int64_t run, const Box& box) const {
-    int64_t position = 0, stride = 1;
-    for (size_t d = box.shape.size(); d-- > 0;) {
-      int64_t index = shared_.offset[d] - box.offset[d];
-      if (d < outer_) {
-        index += run % shared_.shape[d];
-        run /= shared_.shape[d];
-      }
-      position += index * stride;
-      stride *= box.shape[d];
-    }
-    return position;
-  }
-
-  const Box &piece_, &wanted_;
-  Box shared_;
-  size_t outer_;  // Dimensions that number the runs.
-  int64_t length_ = 1, count_ = 1;
-};
-
-}  // namespace
 
 CheckpointReader::CheckpointReader(const std::string& folder, const Plan& plan,
-                                   const Digest& plan_sha256)
-    : folder_(folder) {
+                                   const Digest& plan_sha256) {
   std::unordered_map<const Tensor*, std::set<Shape>> seen;
   for (int64_t r = 0; r < plan.world_size(); ++r) {
     ThrowIfInterrupted();
@@ -82,65 +21,12 @@ CheckpointReader::CheckpointReader(const std::string& folder, const Plan& plan,
       throw Error(ExitCode::kUsage, fmt::format("`{}` is unfinished: rank {} is missing", folder, r),
                   fmt::format("see `shardinit status {}`", folder));
     }
+    const std::string file = folder + "/" + RankFile(r);
     for (size_t i = 0; i < rank.shards.size(); ++i) {
       const Shard& shard = rank.shards[i];
       if (!seen[shard.tensor].insert(shard.box.offset).second) continue;
-      pieces_[shard.tensor].push_back({shard.box, r, receipt->offsets[i]});
+      pieces_[shard.tensor].push_back({shard.box, file, receipt->offsets[i]});
     }
-  }
-}
-
-void CheckpointReader::Read(const Tensor& tensor, const Box& box, int64_t first, int64_t count,
-                            void* out) const {
-  for (const Piece& piece : pieces_.at(&tensor)) {
-    ReadPiece(tensor, piece, box, first, count, static_cast<uint8_t*>(out));
-  }
-}
-
-void CheckpointReader::ReadPiece(const Tensor& tensor, const Piece& piece, const Box& box,
-                                 int64_t first, int64_t count, uint8_t* out) const {
-  const SharedRuns runs(piece.box, box);
-  const int64_t size = InfoOf(tensor.dtype).bytes, length = runs.length();
-  // The first run that reaches into what is wanted: their places ascend.
-  int64_t run = 0;
-  for (int64_t end = runs.count(); run < end;) {
-    const int64_t middle = run + (end - run) / 2;
-    runs.InWanted(middle) + length > first ? end = middle : run = middle + 1;
-  }
-  if (run == runs.count() || runs.InWanted(run) >= first + count) return;
-
-  const std::string path = folder_ + "/" + RankFile(piece.rank);
-  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) throw SystemError("read", path);
-  const auto read = [&](uint8_t* to, int64_t element, int64_t elements) {
-    if (!ReadAll(fd.get(), to, static_cast<size_t>(elements * size), piece.offset + element * size)) {
-      throw SystemError("read", path, errno != 0 ? errno : EIO);
-    }
-  };
-  std::vector<uint8_t> span;
-  while (run < runs.count() && runs.InWanted(run) < first + count) {
-    const int64_t begin = runs.InPiece(run);
-    int64_t last = run;
-    while (last + 1 < runs.count() && runs.InWanted(last + 1) < first + count &&
-           (runs.InPiece(last + 1) + length - begin) * size <= kSpan) {
-      ++last;
-    }
-    if (last > run) {
-      span.resize(static_cast<size_t>((runs.InPiece(last) + length - begin) * size));
-      read(span.data(), begin, static_cast<int64_t>(span.size()) / size);
-    }
-    for (; run <= last; ++run) {
-      const int64_t at = runs.InWanted(run);
-      const int64_t from = std::max(at, first), to = std::min(at + length, first + count);
-      uint8_t* target = out + (from - first) * size;
-      const int64_t source = runs.InPiece(run) + from - at;
-      if (span.empty()) {
-        read(target, source, to - from);
-      } else {
-        memcpy(target, span.data() + (source - begin) * size, static_cast<size_t>((to - from) * size));
-      }
-    }
-    span.clear();
   }
 }
 

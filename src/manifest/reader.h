@@ -1,10 +1,11 @@
-// The values of a checkpoint's tensors, out of its rank files.
+// Where the values of a checkpoint's tensors lie in its rank files.
 #pragma once
 
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "formats/pieces.h"
 #include "plan/plan.h"
 
 namespace shardinit {
@@ -15,21 +16,11 @@ class CheckpointReader {
   // bytes is for verify to check.
   CheckpointReader(const std::string& folder, const Plan& plan, const Digest& plan_sha256);
 
-  // Reads elements first … first + count - 1 of a box, in the box's row-major
-  // order, from whichever ranks hold them. Safe to use from several threads.
-  void Read(const Tensor& tensor, const Box& box, int64_t first, int64_t count, void* out) const;
+  // Each box once.
+  const std::vector<Piece>& PiecesOf(const Tensor& tensor) const { return pieces_.at(&tensor); }
 
  private:
-  struct Piece {
-    Box box;
-    int64_t rank;
-    int64_t offset;  // In the rank's file.
-  };
-  void ReadPiece(const Tensor& tensor, const Piece& piece, const Box& box, int64_t first,
-                 int64_t count, uint8_t* out) const;
-
-  const std::string folder_;
-  std::unordered_map<const Tensor*, std::vector<Piece>> pieces_;  // Each box once.
+  std::unordered_map<const Tensor*, std::vector<Piece>> pieces_;
 };
 
 }  // namespace shardinit

@@ -1,0 +1,26 @@
+// Is what a folder holds what a spec says, value by value?
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "generate/workers.h"
+#include "manifest/verify.h"
+#include "plan/plan.h"
+
+namespace shardinit {
+
+struct Comparison {
+  int64_t tensors = 0, bytes = 0;  // Whose values were compared.
+  std::vector<Finding> findings;   // Empty: all are equal.
+};
+
+// Compares the safetensors files of a folder, whoever wrote them, or an intact
+// checkpoint, with the values of the plan. Throws Error (kRefused) if a file is
+// hostile or damaged, and kUsage if there is nothing to compare.
+Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOptions& options,
+                   const std::function<void(const WorkCounters& counters)>& progress,
+                   WorkCounters* counters);
+
+}  // namespace shardinit

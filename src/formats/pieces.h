@@ -1,0 +1,23 @@
+// A tensor that lies in pieces in files, read as if it were one array.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tensor/box.h"
+
+namespace shardinit {
+
+struct Piece {
+  Box box;
+  std::string file;
+  int64_t offset;  // Of the box's first byte in the file.
+};
+
+// Reads elements first … first + count - 1 of a box, in the box's row-major
+// order, from the pieces that have them. Safe to use from several threads.
+void ReadPieces(const std::vector<Piece>& pieces, int element_bytes, const Box& box, int64_t first,
+                int64_t count, void* out);
+
+}  // namespace shardinit

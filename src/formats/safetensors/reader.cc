@@ -1,0 +1,139 @@
+#include "formats/safetensors/reader.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "formats/safetensors/header.h"
+
+namespace shardinit::safetensors {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kMaxRank = 32;
+
+[[noreturn]] void Refuse(const std::string& path, std::string_view what) {
+  throw Error(ExitCode::kRefused, fmt::format("`{}` is no safetensors file: {}", path, what));
+}
+
+std::string ReadJson(const std::string& path, int64_t* data) {
+  const int64_t size = FileSize(path);
+  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd) throw SystemError("read", path);
+  if (size < 8) Refuse(path, fmt::format("it has {} bytes, fewer than its header's length", size));
+  uint8_t prefix[8];
+  const auto read = [&](void* out, size_t bytes, int64_t offset) {
+    if (!ReadAll(fd.get(), out, bytes, offset)) throw SystemError("read", path, errno != 0 ? errno : EIO);
+  };
+  read(prefix, sizeof prefix, 0);
+  uint64_t length = 0;
+  for (size_t i = 0; i < sizeof prefix; ++i) length |= uint64_t{prefix[i]} << (8 * i);
+  if (length > kMaxHeader || length > static_cast<uint64_t>(size) - sizeof prefix) {
+    Refuse(path, fmt::format("a header of {} bytes in a file of {}", length, size));
+  }
+  std::string text(length, '\0');
+  read(text.data(), text.size(), sizeof prefix);
+  *data = static_cast<int64_t>(sizeof prefix + length);
+  return text;
+}
+
+Shape ReadShape(const json& in, const std::string& path, const std::string& name) {
+  Shape shape;
+  if (!in.is_array() || in.size() > kMaxRank) Refuse(path, fmt::format("the shape of {}", Quote(name)));
+  int64_t count = 1;
+  for (const json& extent : in) {
+    if (!extent.is_number_unsigned() || extent.get<uint64_t>() >> 62 != 0) {
+      Refuse(path, fmt::format("the shape of {}", Quote(name)));
+    }
+    shape.push_back(extent.get<int64_t>());
+    if (shape.back() != 0 && __builtin_mul_overflow(count, shape.back(), &count)) {
+      Refuse(path, fmt::format("{} has more than 2^63 - 1 elements", Quote(name)));
+    }
+  }
+  return shape;
+}
+
+Entry ReadEntry(const std::string& name, const json& in, const std::string& path) {
+  if (!in.is_object() || !in.contains("dtype") || !in.contains("shape") ||
+      !in.contains("data_offsets") || !in["dtype"].is_string()) {
+    Refuse(path, fmt::format("the entry of {}", Quote(name)));
+  }
+  const json& offsets = in["data_offsets"];
+  if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
+      !offsets[1].is_number_unsigned() || offsets[0] > offsets[1] ||
+      offsets[1].get<uint64_t>() >> 62 != 0) {
+    Refuse(path, fmt::format("the data_offsets of {}", Quote(name)));
+  }
+  Entry entry{name, in["dtype"].get<std::string>(), WholeOf(ReadShape(in["shape"], path, name)),
+              false, offsets[0].get<int64_t>(), 0};
+  entry.bytes = offsets[1].get<int64_t>() - entry.offset;
+  for (const DTypeInfo& info : DTypes()) {
+    int64_t bytes = 0;
+    if (NameOf(info.dtype) == entry.dtype &&
+        (__builtin_mul_overflow(ElementCount(entry.box.shape), int64_t{info.bytes}, &bytes) ||
+         bytes != entry.bytes)) {
+      Refuse(path, fmt::format("{} of {} elements of {} has {} bytes", Quote(name),
+                               ElementCount(entry.box.shape), entry.dtype, entry.bytes));
+    }
+  }
+  return entry;
+}
+
+// Takes the places of boxes from DCP_SHARDING_INFO, JSON in the JSON's metadata.
+void PlaceBoxes(const json& metadata, const std::string& path, std::vector<Entry>* entries) {
+  if (!metadata.is_object()) Refuse(path, "`__metadata__` is no object");
+  const auto info = metadata.find("DCP_SHARDING_INFO");
+  if (info == metadata.end()) return;
+  if (!info->is_string()) Refuse(path, "`DCP_SHARDING_INFO` is no text");
+  const json places = ParseJson(info->get_ref<const std::string&>(), path);
+  for (Entry& entry : *entries) {
+    if (!places.is_object() || !places.contains(entry.name) || !places[entry.name].is_object() ||
+        !places[entry.name].contains("saved_offsets")) {
+      Refuse(path, fmt::format("`DCP_SHARDING_INFO` has no place for {}", Quote(entry.name)));
+    }
+    entry.box.offset = ReadShape(places[entry.name]["saved_offsets"], path, entry.name);
+    if (entry.box.offset.size() != entry.box.shape.size()) {
+      Refuse(path, fmt::format("the place of {} has another rank than its shape", Quote(entry.name)));
+    }
+    entry.is_box = true;
+  }
+}
+
+}  // namespace
+
+std::vector<Entry> ReadHeader(const std::string& path) {
+  int64_t data = 0;
+  const json in = ParseJson(ReadJson(path, &data), path);
+  if (!in.is_object()) Refuse(path, "its header is no object");
+  std::vector<Entry> entries;
+  for (const auto& [name, value] : in.items()) {
+    if (name != "__metadata__") entries.push_back(ReadEntry(name, value, path));
+  }
+  if (in.contains("__metadata__")) PlaceBoxes(in["__metadata__"], path, &entries);
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);
+  });
+  int64_t end = 0;
+  for (Entry& entry : entries) {
+    if (entry.offset != end) {
+      Refuse(path, fmt::format("{} begins at byte {} of the data, but the one before ends at {}",
+                               Quote(entry.name), entry.offset, end));
+    }
+    end += entry.bytes;
+    entry.offset += data;
+  }
+  if (const int64_t size = FileSize(path); data + end != size) {
+    Refuse(path, fmt::format("it has {} bytes, but its header tells of {}", size, data + end));
+  }
+  return entries;
+}
+
+}  // namespace shardinit::safetensors

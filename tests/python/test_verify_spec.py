@@ -1,0 +1,213 @@
+"""verify --spec: folders of safetensors files, ours and others', against a spec;
+and files that were made to do harm."""
+
+import json
+import random
+import struct
+
+import pytest
+from clients import AWKWARD, Client
+from support import Json, Ok, Run
+from test_export import ReadSafetensors
+
+NAMES = {"f32": "F32", "f64": "F64", "f16": "F16", "bf16": "BF16"}
+
+
+def Write(path, header, data):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def WriteTensors(path, tensors):
+    """A file as others write it: no alignment, another order."""
+    header, data = {}, b""
+    for name, (dtype, words) in sorted(tensors.items(), reverse=True):
+        header[name] = {"dtype": NAMES[dtype], "shape": list(words.shape),
+                        "data_offsets": [len(data), len(data) + words.nbytes]}
+        data += words.tobytes()
+    Write(path, header, data)
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory):
+    path = tmp_path_factory.mktemp("verify") / "spec.yaml"
+    path.write_text(AWKWARD)
+    return path
+
+
+@pytest.fixture(scope="module")
+def tensors(spec):
+    Ok("export", spec, "--to", "safetensors", "-o", spec.parent / "out")
+    return ReadSafetensors(spec.parent / "out/model.safetensors")[0]
+
+
+def Verify(folder, spec, *arguments):
+    return Run("verify", folder, "--spec", spec, *arguments)
+
+
+@pytest.mark.parametrize("make", [
+    ["export", "--to", "safetensors"],
+    ["export", "--to", "safetensors", "--max-shard-size", "20KB"],
+    ["export", "--to", "dcp", "--mesh", "a=3,b=5"],
+    ["gen"],
+    ["gen", "--mesh", "a=3,b=5", "--replicas", "full"],
+], ids=" ".join)
+def test_equal(make, spec, tensors, tmp_path):
+    Ok(make[0], spec, "-o", tmp_path / "out", *make[1:])
+    result = Json("verify", tmp_path / "out", "--spec", spec)
+    assert result["equal"] and result["findings"] == []
+    assert result["tensors"] == len(tensors)
+    assert result["bytes"] == sum(words.nbytes for _, words in tensors.values())
+    result = Verify(tmp_path / "out", spec, "--set", "seed=1")
+    assert result.returncode == 1
+    for path in tensors:
+        assert f"{path} has other values: sha256 " in result.stderr
+
+
+def test_what_others_wrote(spec, tensors, tmp_path):
+    WriteTensors(tmp_path / "weights.safetensors", tensors)
+    assert f"{tmp_path}: equal to awkward: 8 tensors" in Ok("verify", tmp_path, "--spec", spec).stdout
+    torch, library = Client("torch"), Client("safetensors.torch")
+    whole = library.load_file(tmp_path / "weights.safetensors")
+    library.save_file({k: v + 0 for k, v in whole.items()}, tmp_path / "weights.safetensors")
+    Ok("verify", tmp_path, "--spec", spec)
+    whole["deep"].flatten()[70] += torch.finfo(torch.float32).eps
+    library.save_file(whole, tmp_path / "weights.safetensors")
+    result = Verify(tmp_path, spec)
+    assert result.returncode == 1
+    assert "weights.safetensors: deep has other values" in result.stderr and "1 finding\n" in result.stderr
+
+
+def test_all_differences_are_named(spec, tensors, tmp_path):
+    changed = dict(tensors)
+    del changed["short"]
+    changed["extra.\u202eweight"] = tensors["vector"]
+    changed["cube"] = ("bf16", tensors["cube"][1])
+    changed["matrix"] = ("f64", tensors["matrix"][1].T.copy())
+    changed["wide"] = ("bf16", tensors["wide"][1] ^ 1)
+    WriteTensors(tmp_path / "a.safetensors", changed)
+    (tmp_path / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {k: "a.safetensors" for k in changed if k != "deep"}}))
+    result = json.loads(Verify(tmp_path, spec, "--json").stdout)
+    found = {f["tensor"]: f["message"] for f in result["findings"]}
+    assert found.pop("wide").startswith("has other values: sha256 ")
+    assert found == {
+        "short": "is missing",
+        "extra.\\u202eweight": "is not in the spec",
+        "cube": "is BF16 [5, 6, 7], but the spec has F16 [5, 6, 7]",
+        "matrix": "is F64 [17, 33], but the spec has F64 [33, 17]",
+        "deep": "is not listed",
+    }
+
+
+def test_a_damaged_checkpoint_is_damaged(spec, tmp_path):
+    Ok("gen", spec, "-o", tmp_path / "gen")
+    with open(tmp_path / "gen/ranks/rank-00001.h5", "r+b") as file:
+        file.write(b"x")
+    result = Verify(tmp_path / "gen", spec)
+    assert result.returncode == 1 and "is damaged: 1 finding" in result.stderr
+
+
+def test_nothing_to_compare(spec, tmp_path):
+    result = Verify(tmp_path, spec)
+    assert result.returncode == 2 and "holds no safetensors files" in result.stderr
+    assert Verify(tmp_path / "missing", spec).returncode in (2, 3)
+    result = Run("verify", tmp_path, "--set", "seed=1")
+    assert result.returncode == 2 and "add `--spec SPEC`" in result.stderr
+
+
+# Hostile files -----------------------------------------------------------------
+
+ONE = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+EIGHT = bytes(8)
+HOSTILE = {
+    "empty": b"",
+    "seven bytes": bytes(7),
+    "no header": bytes(8),
+    "length 2^63": struct.pack("<Q", 1 << 63) + b"{}",
+    "length 2^64 - 1": struct.pack("<Q", (1 << 64) - 1) + b"{}",
+    "length past the end": struct.pack("<Q", 3) + b"{}",
+    "not JSON": b"{]",
+    "not an object": b"[1]",
+    "bad UTF-8": b'{"\xff": 1}',
+    "deep": b'{"a": ' + b"[" * 9999 + b"]" * 9999 + b"}",
+    "same name twice": b'{"a": %s, "a": %s}' % ((json.dumps(ONE).encode(),) * 2),
+    "entry is a number": {"a": 1},
+    "no shape": {"a": {"dtype": "F32", "data_offsets": [0, 8]}},
+    "dtype is a number": {"a": {**ONE, "dtype": 1}},
+    "shape is negative": {"a": {**ONE, "shape": [-2]}},
+    "shape is a fraction": {"a": {**ONE, "shape": [2.0]}},
+    "shape is 2^64": {"a": {**ONE, "shape": [1 << 64]}},
+    "product is 2^64": {"a": {**ONE, "shape": [1 << 32, 1 << 32]}},
+    "product is 2^62": {"a": {**ONE, "shape": [1 << 31, 1 << 31]}},
+    "product is 2^122 times 0": {"a": {**ONE, "shape": [1 << 61, 1 << 61, 0]}},
+    "99 dimensions": {"a": {**ONE, "shape": [1] * 99}},
+    "other size": {"a": {**ONE, "shape": [3]}},
+    "offsets backwards": {"a": {**ONE, "data_offsets": [8, 0]}},
+    "offsets negative": {"a": {**ONE, "data_offsets": [-8, 0]}},
+    "offsets past the end": {"a": {**ONE, "data_offsets": [8, 16]}},
+    "offsets huge": {"a": {**ONE, "data_offsets": [(1 << 64) - 8, (1 << 64) - 1]}},
+    "three offsets": {"a": {**ONE, "data_offsets": [0, 4, 8]}},
+    "overlap": {"a": ONE, "b": ONE},
+    "gap": {"a": {**ONE, "shape": [1], "data_offsets": [4, 8]}},
+    "bytes left over": {"a": {**ONE, "shape": [1], "data_offsets": [0, 4]}},
+    "metadata is text": {"__metadata__": "x", "a": ONE},
+    "sharding info is no JSON": {"__metadata__": {"DCP_SHARDING_INFO": "{"}, "a": ONE},
+    "sharding info lacks it": {"__metadata__": {"DCP_SHARDING_INFO": "{}"}, "a": ONE},
+    "sharding info of another rank":
+        {"__metadata__": {"DCP_SHARDING_INFO": '{"a": {"saved_offsets": [0, 0]}}'}, "a": ONE},
+    "sharding info out of range":
+        {"__metadata__": {"DCP_SHARDING_INFO": '{"a": {"saved_offsets": [4611686018427387903]}}'}, "a": ONE},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_files_are_refused(name, spec, tmp_path):
+    header, path = HOSTILE[name], tmp_path / "bad.safetensors"
+    if isinstance(header, bytes) and header[:1] not in (b"{", b"["):
+        path.write_bytes(header)
+    else:
+        Write(path, header, EIGHT)
+    result = Verify(tmp_path, spec)
+    assert result.returncode == 5, result.stdout + result.stderr
+    assert result.stderr.startswith("shardinit: error: ") and "bug" not in result.stderr
+
+
+def test_hostile_folders_are_refused(spec, tensors, tmp_path):
+    WriteTensors(tmp_path / "a.safetensors", tensors)
+    WriteTensors(tmp_path / "b.safetensors", {"vector": tensors["vector"]})
+    result = Verify(tmp_path, spec)
+    assert result.returncode == 5 and "`vector` is in `" in result.stderr
+    (tmp_path / "b.safetensors").unlink()
+    for text in ["[]", "{", '{"weight_map": 1}']:
+        (tmp_path / "model.safetensors.index.json").write_text(text)
+        assert Verify(tmp_path, spec).returncode == 5
+    (tmp_path / "model.safetensors.index.json").unlink()
+    (tmp_path / "b.safetensors").mkdir()
+    assert Verify(tmp_path, spec).returncode in (3, 5)
+
+
+def test_mutated_files_never_crash(spec, tensors, tmp_path):
+    generator = random.Random(6)
+    WriteTensors(tmp_path / "good", {k: tensors[k] for k in ["vector", "short", "deep"]})
+    good = (tmp_path / "good").read_bytes()
+    header = 8 + struct.unpack_from("<Q", good)[0]
+    seen = set()
+    for _ in range(150):
+        data = bytearray(good)
+        for _ in range(generator.choice([1, 1, 2, 5])):
+            at = generator.randrange(generator.choice([8, header, header, len(data)]))
+            kind = generator.randrange(4)
+            if kind == 0:
+                data[at] ^= 1 << generator.randrange(8)
+            elif kind == 1:
+                data[at] = generator.choice(b'0123456789"[]{},:-e.\\\x00\xff')
+            elif kind == 2:
+                del data[at : at + generator.randrange(1, 9)]
+            else:
+                data[at:at] = data[at : at + generator.randrange(1, 40)]
+        (tmp_path / "x.safetensors").write_bytes(data)
+        result = Verify(tmp_path, spec, "--jobs", 1)
+        assert result.returncode in (0, 1, 5), result.stderr
+        seen.add(result.returncode)
+    assert seen >= {1, 5}
