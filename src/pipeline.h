@@ -19,6 +19,7 @@ namespace shardinit {
 struct PlanRequest {
   SpecRequest spec;
   std::optional<Replicas> replicas;
+  std::string layout;  // Empty: what is drawn is stored as it is.
 };
 
 // Throws InvalidSpec with everything that is wrong; warnings stay in `diagnostics`.

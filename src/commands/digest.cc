@@ -94,7 +94,7 @@ ExitCode Run(const Options& options) {
   const Plan plan = options.spec.Load();
   std::vector<const Tensor*> tensors;
   int64_t bytes = 0;
-  for (const Tensor& tensor : plan.graph.tensors) {
+  for (const Tensor& tensor : plan.graph.logical()) {
     if (!options.only.empty() && !GlobMatches(options.only, tensor.path)) continue;
     tensors.push_back(&tensor);
     bytes += tensor.bytes();
@@ -103,7 +103,7 @@ ExitCode Run(const Options& options) {
     throw Error(ExitCode::kUsage, fmt::format("no tensor matches `--only {}`", Printable(options.only)),
                 "`shardinit plan SPEC --rank 0` lists the paths");
   }
-  const bool all = tensors.size() == plan.graph.tensors.size();
+  const bool all = tensors.size() == plan.graph.logical().size();
   std::vector<TensorDigest> digests;
   {
     WorkCounters counters;
@@ -149,6 +149,7 @@ extern const Command kDigest = {
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
       auto options = std::make_shared<Options>();
       options->spec.AddTo(app);
+      options->spec.AddLayoutTo(app);
       app.add_option("--only", options->only, "Only tensors whose path matches, as in '*.norm.weight'")
           ->type_name("GLOB")
           ->check(NotEmpty);

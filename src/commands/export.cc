@@ -40,10 +40,11 @@ const Format* FormatOf(const std::string& name) {
 // The plan of a checkpoint, every byte of which has its digest.
 Plan LoadIntact(const Options& options, Digest* plan_sha256) {
   const std::string& folder = options.spec.request.path;
-  if (!options.spec.request.sets.empty() || !options.spec.request.mesh.empty()) {
+  if (!options.spec.request.sets.empty() || !options.spec.request.mesh.empty() ||
+      !options.spec.layout.empty()) {
     throw Error(ExitCode::kUsage,
                 fmt::format("`{}` is a checkpoint, whose values are what they are", folder),
-                "`--set` and `--mesh` are for specs");
+                "`--set`, `--mesh` and `--layout` are for specs");
   }
   Plan plan = LoadCheckpointPlan(folder, plan_sha256);
   std::mutex mutex;
@@ -117,6 +118,7 @@ extern const Command kExport = {
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
       auto options = std::make_shared<Options>();
       options->spec.AddTo(app, "Model spec, `-` for standard input, or a checkpoint's folder");
+      options->spec.AddLayoutTo(app);
       app.add_option("--to", options->format,
                      fmt::format("Format: {}", fmt::join(FormatNames(), ", ")))
           ->required()

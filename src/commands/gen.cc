@@ -141,6 +141,7 @@ extern const Command kGen = {
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
       auto options = std::make_shared<Options>();
       options->spec.AddTo(app);
+      options->spec.AddLayoutTo(app);
       app.add_option("-o,--output", options->folder, "Folder of the checkpoint")
           ->required()
           ->type_name("DIR")

@@ -9,6 +9,7 @@
 #include "commands/command.h"
 #include "commands/options.h"
 #include "formats/hdf5/reader.h"
+#include "graph/view.h"
 #include "manifest/manifest.h"
 #include "report/ranks.h"
 #include "report/text.h"
@@ -22,6 +23,10 @@ struct Options {
   std::string path;
   bool json = false;
 };
+
+std::string InitText(const Tensor& tensor) {
+  return tensor.view ? Describe(*tensor.view) : InText(tensor.distribution);
+}
 
 ExitCode InspectFolder(const Options& options) {
   Digest plan_sha256;
@@ -39,7 +44,7 @@ ExitCode InspectFolder(const Options& options) {
       out.BeginObject().Member("path", tensor.path).Member("dtype", InfoOf(tensor.dtype).name);
       out.Member("global_shape", tensor.shape);
       out.Member("shards", CountBoxes(tensor.shape, tensor.partition, graph.mesh));
-      out.Member("init", InText(tensor.distribution)).EndObject();
+      out.Member("init", InitText(tensor)).EndObject();
     }
     out.EndArray().EndObject();
     Print(out.Finish());
@@ -53,7 +58,7 @@ ExitCode InspectFolder(const Options& options) {
   for (const Tensor& tensor : graph.tensors) {
     rows.push_back({tensor.path, std::string(InfoOf(tensor.dtype).name), InShape(tensor.shape),
                     Grouped(CountBoxes(tensor.shape, tensor.partition, graph.mesh)),
-                    InText(tensor.distribution)});
+                    InitText(tensor)});
   }
   Print(text + Table(rows, {false, false, false, true, false}));
   return ExitCode::kOk;

@@ -66,13 +66,19 @@ void SpecOptions::AddOverridesTo(CLI::App& app) {
       ->check(NotEmpty);
 }
 
+void SpecOptions::AddLayoutTo(CLI::App& app) {
+  app.add_option("--layout", layout, "Store the tensors in this layout of the spec")
+      ->type_name("NAME")
+      ->check(NotEmpty);
+}
+
 Plan SpecOptions::Load() const {
   Diagnostics diagnostics;
   return Load(diagnostics, nullptr);
 }
 
 Plan SpecOptions::Load(Diagnostics& diagnostics, Explanation* explanation) const {
-  PlanRequest plan_request{request, {}};
+  PlanRequest plan_request{request, {}, layout};
   if (!replicas.empty() && replicas != "dedupe" && replicas != "full") {
     throw Usage(fmt::format("`--replicas {}`: use `dedupe` or `full`", replicas));
   }

@@ -31,7 +31,7 @@ struct WholeMatrices {
 
 WholeMatrices FindWholeMatrices(const Plan& plan) {
   WholeMatrices found;
-  for (const Tensor& tensor : plan.graph.tensors) {
+  for (const Tensor& tensor : plan.graph.logical()) {
     const auto* orthogonal = std::get_if<Orthogonal>(&tensor.distribution);
     if (orthogonal == nullptr) continue;
     const OrthogonalSize size = SizeOf(*orthogonal, tensor.shape);
@@ -134,6 +134,7 @@ extern const Command kPlan = {
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
       auto options = std::make_shared<Options>();
       options->spec.AddTo(app);
+      options->spec.AddLayoutTo(app);
       options->spec.AddReplicasTo(app);
       AddRank(app, &options->rank, "Also list the boxes of this rank");
       options->work.AddJobsTo(app, "would generate");

@@ -42,7 +42,7 @@ ExitCode Run(const Options& options) {
     std::vector<Diagnostic> all;
     out.BeginObject().Member("spec", path);
     try {
-      PlanRequest request{options.spec.request, {}};
+      PlanRequest request{options.spec.request, {}, options.spec.layout};
       request.spec.path = path;
       const Plan plan = LoadPlan(request, diagnostics);
       all = diagnostics.all();
@@ -83,6 +83,7 @@ extern const Command kValidate = {
       auto options = std::make_shared<Options>();
       app.add_option("SPEC", options->specs, "Model specs, or `-` for standard input")->required();
       options->spec.AddOverridesTo(app);
+      options->spec.AddLayoutTo(app);
       AddJson(app, &options->json);
       return [options] { return Run(*options); };
     },

@@ -73,8 +73,9 @@ ExitCode RunAgainstSpec(const Options& options) {
 
 ExitCode Run(const Options& options) {
   const bool against_spec = !options.spec.request.path.empty();
-  if (!against_spec && (!options.spec.request.sets.empty() || !options.spec.request.mesh.empty())) {
-    throw Error(ExitCode::kUsage, "`--set` and `--mesh` are for a spec, and none is given",
+  if (!against_spec && (!options.spec.request.sets.empty() || !options.spec.request.mesh.empty() ||
+                        !options.spec.layout.empty())) {
+    throw Error(ExitCode::kUsage, "`--set`, `--mesh` and `--layout` are for a spec, and none is given",
                 "add `--spec SPEC`");
   }
   if (against_spec && !Exists(options.folder + "/" + kPlanName)) return RunAgainstSpec(options);
@@ -123,6 +124,7 @@ extern const Command kVerify = {
           ->type_name("SPEC")
           ->check(NotEmpty);
       options->spec.AddOverridesTo(app);
+      options->spec.AddLayoutTo(app);
       options->work.AddJobsTo(app, "read and hash");
       options->work.AddProgressTo(app);
       AddJson(app, &options->json);

@@ -1,4 +1,4 @@
-// Random elements of a box.
+// Random elements of runs.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace shardinit {
 
-// Writes elements first … first + count - 1 of the box that `runs` describes,
-// in the box's own row-major order, encoded as `dtype`.
-void DrawBox(const Runs& runs, const Sampler& sampler, Stream stream, int64_t first, int64_t count,
+// Writes elements first … first + count - 1 of the runs, one run after another,
+// encoded as `dtype`.
+void DrawRuns(const Runs& runs, const Sampler& sampler, Stream stream, int64_t first, int64_t count,
              DType dtype, void* out);
 
 }  // namespace shardinit

@@ -41,16 +41,14 @@ const Sampler& SamplerOf(Draw draw) {
 
 }  // namespace
 
-ExpressionFiller::ExpressionFiller(const Tensor& tensor, const Box& box)
+ExpressionFiller::ExpressionFiller(const Tensor& tensor)
     : program_(std::get<Expression>(tensor.distribution).program),
       path_(tensor.path),
       dtype_(tensor.dtype),
       shape_(tensor.shape),
-      box_(box),
-      runs_(tensor.shape, box),
       key_(tensor.key) {}
 
-void ExpressionFiller::Fill(int64_t first, int64_t count, void* out) const {
+void ExpressionFiller::Fill(const Runs& runs, int64_t first, int64_t count, void* out) const {
   std::vector<double> slots(static_cast<size_t>(program_->slots) * kTile);
   for (const Program::Literal& literal : program_->literals) {
     std::fill_n(&slots[literal.slot * kTile], kTile, literal.value);
@@ -58,33 +56,30 @@ void ExpressionFiller::Fill(int64_t first, int64_t count, void* out) const {
   auto* at = static_cast<uint8_t*>(out);
   for (int64_t made; count > 0; first += made, count -= made) {
     made = std::min(count, kTile);
-    FillIndices(first, made, slots.data());
-    FillDraws(first, made, slots.data());
+    FillIndices(runs, first, made, slots.data());
+    FillDraws(runs, first, made, slots.data());
     for (const Program::Instruction& i : program_->code) {
       Apply(i.op, &slots[i.a * kTile], &slots[i.b * kTile], &slots[i.c * kTile],
             &slots[i.out * kTile], static_cast<size_t>(made));
     }
-    Store(first, made, &slots[program_->result * kTile], at);
+    Store(runs, first, made, &slots[program_->result * kTile], at);
     at += made * InfoOf(dtype_).bytes;
   }
 }
 
 // Along the last dimension indices count up, the others stand still.
-void ExpressionFiller::FillIndices(int64_t first, int64_t count, double* slots) const {
+void ExpressionFiller::FillIndices(const Runs& runs, int64_t first, int64_t count,
+                                   double* slots) const {
   if (program_->indices.empty()) return;
   const int rank = static_cast<int>(shape_.size());
   Shape at(shape_.size());  // In the tensor.
-  int64_t rest = first;
-  for (int d = rank; d-- > 0;) {
-    at[d] = box_.offset[d] + rest % box_.shape[d];
-    rest /= box_.shape[d];
-  }
   for (int64_t done = 0; done < count;) {
-    const int64_t left =
-        rank == 0 ? 1 : box_.offset[rank - 1] + box_.shape[rank - 1] - at[rank - 1];
-    const int64_t length = std::min(count - done, left);
-    int64_t linear = 0;
-    for (int d = 0; d < rank; ++d) linear = linear * shape_[d] + at[d];
+    const int64_t run = (first + done) / runs.length(), column = (first + done) % runs.length();
+    const int64_t linear = runs.Start(run) + column;
+    int64_t rest = linear;
+    for (int d = rank; d-- > 0; rest /= shape_[d]) at[d] = rest % shape_[d];
+    const int64_t left = rank == 0 ? 1 : shape_[rank - 1] - at[rank - 1];
+    const int64_t length = std::min({count - done, runs.length() - column, left});
     for (const Program::Index& index : program_->indices) {
       double* out = slots + index.slot * kTile + done;
       const int d = index.dimension;
@@ -96,20 +91,15 @@ void ExpressionFiller::FillIndices(int64_t first, int64_t count, double* slots) 
       for (int i = 0; i < static_cast<int>(length); ++i) out[i] = start + i;
     }
     done += length;
-    if (rank == 0) break;
-    at[rank - 1] += length;
-    for (int d = rank - 1; d > 0 && at[d] == box_.offset[d] + box_.shape[d]; --d) {
-      at[d] = box_.offset[d];
-      ++at[d - 1];
-    }
   }
 }
 
-void ExpressionFiller::FillDraws(int64_t first, int64_t count, double* slots) const {
+void ExpressionFiller::FillDraws(const Runs& runs, int64_t first, int64_t count,
+                                 double* slots) const {
   std::array<float, kTile> drawn;
   for (size_t number = 0; number < program_->draws.size(); ++number) {
     const auto [slot, draw] = program_->draws[number];
-    DrawBox(runs_, SamplerOf(draw), {.key = key_, .draw = static_cast<uint32_t>(number)}, first,
+    DrawRuns(runs, SamplerOf(draw), {.key = key_, .draw = static_cast<uint32_t>(number)}, first,
             count, DType::f32, drawn.data());
     double* out = slots + slot * kTile;
     if (draw == Draw::kBits) {
@@ -120,7 +110,7 @@ void ExpressionFiller::FillDraws(int64_t first, int64_t count, double* slots) co
   }
 }
 
-void ExpressionFiller::Store(int64_t first, int64_t count, const double* values,
+void ExpressionFiller::Store(const Runs& runs, int64_t first, int64_t count, const double* values,
                              uint8_t* out) const {
   bool bad = false;
   if (dtype_ == DType::f64) {
@@ -145,16 +135,14 @@ void ExpressionFiller::Store(int64_t first, int64_t count, const double* values,
                                            : static_cast<double>(OverflowOf(dtype_));
   for (int64_t i = 0; i < count; ++i) {
     const double stored = dtype_ == DType::f64 ? values[i] : static_cast<float>(values[i]);
-    if (!(std::fabs(stored) < most)) Refuse(first + i, values[i]);
+    if (std::fabs(stored) < most) continue;
+    Refuse(runs.Start((first + i) / runs.length()) + (first + i) % runs.length(), values[i]);
   }
 }
 
-void ExpressionFiller::Refuse(int64_t element, double value) const {
+void ExpressionFiller::Refuse(int64_t linear, double value) const {
   Shape at(shape_.size());
-  for (size_t d = shape_.size(); d-- > 0;) {
-    at[d] = box_.offset[d] + element % box_.shape[d];
-    element /= box_.shape[d];
-  }
+  for (size_t d = shape_.size(); d-- > 0; linear /= shape_[d]) at[d] = linear % shape_[d];
   throw Error(ExitCode::kUsage,
               fmt::format("element [{}] of `{}` is {}, which {} does not hold", fmt::join(at, ", "),
                           path_, value, InfoOf(dtype_).name),

@@ -13,24 +13,23 @@ namespace shardinit {
 
 class ExpressionFiller final : public Filler {
  public:
-  ExpressionFiller(const Tensor& tensor, const Box& box);
+  explicit ExpressionFiller(const Tensor& tensor);
 
   // Throws Error (kUsage) for an element that is not a number, or that the
   // tensor's type cannot hold.
-  void Fill(int64_t first, int64_t count, void* out) const override;
+  void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override;
 
  private:
-  void FillIndices(int64_t first, int64_t count, double* slots) const;
-  void FillDraws(int64_t first, int64_t count, double* slots) const;
-  void Store(int64_t first, int64_t count, const double* values, uint8_t* out) const;
-  [[noreturn]] void Refuse(int64_t element, double value) const;
+  void FillIndices(const Runs& runs, int64_t first, int64_t count, double* slots) const;
+  void FillDraws(const Runs& runs, int64_t first, int64_t count, double* slots) const;
+  void Store(const Runs& runs, int64_t first, int64_t count, const double* values,
+             uint8_t* out) const;
+  [[noreturn]] void Refuse(int64_t linear, double value) const;
 
   std::shared_ptr<const Program> program_;
   std::string path_;
   DType dtype_;
   Shape shape_;
-  Box box_;
-  Runs runs_;
   uint64_t key_;
 };
 

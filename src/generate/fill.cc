@@ -7,17 +7,18 @@
 #include "generate/draw.h"
 #include "generate/expression.h"
 #include "generate/orthogonal.h"
+#include "generate/view.h"
 #include "tensor/encode.h"
 
 namespace shardinit {
 namespace {
 
-std::unique_ptr<const Filler> FillerOf(const Tensor& tensor, const Box& box) {
+std::unique_ptr<const Filler> FillerOf(const Tensor& tensor) {
   if (std::holds_alternative<Expression>(tensor.distribution)) {
-    return std::make_unique<ExpressionFiller>(tensor, box);
+    return std::make_unique<ExpressionFiller>(tensor);
   }
   if (std::holds_alternative<Orthogonal>(tensor.distribution)) {
-    return std::make_unique<OrthogonalFiller>(tensor, box);
+    return std::make_unique<OrthogonalFiller>(tensor);
   }
   return nullptr;
 }
@@ -40,17 +41,17 @@ std::optional<Sampler> SamplerOf(const Distribution& distribution) {
 
 }  // namespace
 
-int64_t PreparedBytes(const Tensor& tensor, const Box&) {
+int64_t PreparedBytes(const Tensor& tensor, const Box& box) {
+  if (tensor.view) return PreparedBytesOfView(tensor, box);
   const auto* orthogonal = std::get_if<Orthogonal>(&tensor.distribution);
   return orthogonal ? static_cast<int64_t>(SizeOf(*orthogonal, tensor.shape).bytes) : 0;
 }
 
-BoxFiller::BoxFiller(const Tensor& tensor, const Box& box)
+DrawnFiller::DrawnFiller(const Tensor& tensor)
     : dtype_(tensor.dtype),
-      runs_(tensor.shape, box),
       key_(tensor.key),
       sampler_(SamplerOf(tensor.distribution)),
-      filler_(FillerOf(tensor, box)) {
+      filler_(FillerOf(tensor)) {
   const auto* constant = std::get_if<Constant>(&tensor.distribution);
   if (constant == nullptr) return;
   // No random value: an f64 tensor holds the constant itself, not its f32.
@@ -61,26 +62,45 @@ BoxFiller::BoxFiller(const Tensor& tensor, const Box& box)
   }
 }
 
-void BoxFiller::Prepare() const {
+void DrawnFiller::Prepare() const {
   if (filler_) filler_->Prepare();
 }
 
-void BoxFiller::Fill(int64_t first, int64_t count, void* out) const {
+void DrawnFiller::Fill(const Runs& runs, int64_t first, int64_t count, void* out) const {
   if (filler_) {
-    filler_->Fill(first, count, out);
+    filler_->Fill(runs, first, count, out);
     return;
   }
   if (sampler_) {
-    DrawBox(runs_, *sampler_, {.key = key_}, first, count, dtype_, out);
+    DrawRuns(runs, *sampler_, {.key = key_}, first, count, dtype_, out);
     return;
   }
   // Doubling copies: what is written so far is the source of the next.
   auto* at = static_cast<uint8_t*>(out);
-  const int64_t size = element_bytes(), bytes = count * size;
+  const int64_t size = InfoOf(dtype_).bytes, bytes = count * size;
   std::memcpy(at, constant_, static_cast<size_t>(std::min(size, bytes)));
   for (int64_t done = size; done < bytes; done *= 2) {
     std::memcpy(at + done, at, static_cast<size_t>(std::min(done, bytes - done)));
   }
 }
+
+BoxFiller::BoxFiller(const Tensor& tensor, const Box& box)
+    : elements_(ElementCount(box.shape)),
+      element_bytes_(InfoOf(tensor.dtype).bytes),
+      runs_(tensor.shape, box) {
+  if (tensor.view) {
+    view_ = std::make_shared<ViewFiller>(tensor, box);
+  } else {
+    drawn_.emplace(tensor);
+  }
+}
+
+void BoxFiller::Prepare() const { drawn_ ? drawn_->Prepare() : view_->Prepare(); }
+
+void BoxFiller::Fill(int64_t first, int64_t count, void* out) const {
+  drawn_ ? drawn_->Fill(runs_, first, count, out) : view_->Fill(first, count, out);
+}
+
+bool BoxFiller::wants_long_stretches() const { return view_ && view_->transposes(); }
 
 }  // namespace shardinit

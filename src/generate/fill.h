@@ -11,6 +11,28 @@
 
 namespace shardinit {
 
+// Makes elements of a tensor that is drawn, as stored bytes, wherever they
+// stand. Safe to use from several threads.
+class DrawnFiller {
+ public:
+  explicit DrawnFiller(const Tensor& tensor);
+
+  // As BoxFiller's.
+  void Prepare() const;
+
+  // Writes elements first … first + count - 1 of the runs, one run after another.
+  void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const;
+
+ private:
+  DType dtype_;
+  uint64_t key_;
+  std::optional<Sampler> sampler_;  // None: a filler or a constant.
+  std::unique_ptr<const Filler> filler_;
+  uint8_t constant_[8] = {};        // One stored element.
+};
+
+class ViewFiller;
+
 // The memory that BoxFiller::Prepare takes, about; 0: there is nothing to prepare.
 int64_t PreparedBytes(const Tensor& tensor, const Box& box);
 
@@ -28,16 +50,19 @@ class BoxFiller {
   // the work.
   void Prepare() const;
 
-  int64_t elements() const { return runs_.length() * runs_.count(); }
-  int element_bytes() const { return InfoOf(dtype_).bytes; }
+  // Whether many elements in one go cost less each: then ask for as many as
+  // there is memory for.
+  bool wants_long_stretches() const;
+
+  int64_t elements() const { return elements_; }
+  int element_bytes() const { return element_bytes_; }
 
  private:
-  DType dtype_;
+  int64_t elements_;
+  int element_bytes_;
   Runs runs_;
-  uint64_t key_;
-  std::optional<Sampler> sampler_;  // None: a filler or a constant.
-  std::unique_ptr<const Filler> filler_;
-  uint8_t constant_[8] = {};        // One stored element.
+  std::optional<DrawnFiller> drawn_;  // Else:
+  std::shared_ptr<const ViewFiller> view_;
 };
 
 }  // namespace shardinit

@@ -113,9 +113,9 @@ std::shared_ptr<WholeMatrix> FindMatrix(uint64_t key, double gain, OrthogonalSiz
 
 }  // namespace
 
-OrthogonalFiller::OrthogonalFiller(const Tensor& tensor, const Box& box)
+OrthogonalFiller::OrthogonalFiller(const Tensor& tensor)
     : dtype_(tensor.dtype),
-      box_(box),
+      shape_(tensor.shape),
       stride_(tensor.shape.size()),
       centre_(tensor.shape.size(), -1) {
   const auto& orthogonal = std::get<Orthogonal>(tensor.distribution);
@@ -137,23 +137,24 @@ OrthogonalFiller::OrthogonalFiller(const Tensor& tensor, const Box& box)
 
 void OrthogonalFiller::Prepare() const { matrix_->Values(); }
 
-void OrthogonalFiller::Fill(int64_t first, int64_t count, void* out) const {
+void OrthogonalFiller::Fill(const Runs& runs, int64_t first, int64_t count, void* out) const {
   const float* const values = matrix_->Values();
   auto* to = static_cast<uint8_t*>(out);
   const int64_t bytes = InfoOf(dtype_).bytes;
-  const size_t last = box_.shape.size() - 1;
-  Shape at(box_.shape.size());  // In the tensor.
+  const size_t last = shape_.size() - 1;
+  Shape at(shape_.size());  // In the tensor.
   while (count > 0) {
-    int64_t rest = first, base = 0;
+    const int64_t column = first % runs.length();
+    int64_t rest = runs.Start(first / runs.length()) + column, base = 0;
     bool zero = false;
-    for (size_t d = box_.shape.size(); d-- > 0;) {
-      at[d] = box_.offset[d] + rest % box_.shape[d];
-      rest /= box_.shape[d];
+    for (size_t d = shape_.size(); d-- > 0;) {
+      at[d] = rest % shape_[d];
+      rest /= shape_[d];
       base += at[d] * stride_[d];
       zero |= d != last && centre_[d] >= 0 && at[d] != centre_[d];
     }
     // A stretch along the last dimension.
-    const int64_t n = std::min(count, box_.offset[last] + box_.shape[last] - at[last]);
+    const int64_t n = std::min({count, runs.length() - column, shape_[last] - at[last]});
     for (int64_t i = 0; i < n; ++i, to += bytes) {
       const bool off = zero || (centre_[last] >= 0 && at[last] + i != centre_[last]);
       Encode(off ? 0.0f : values[base + i * stride_[last]], dtype_, to);

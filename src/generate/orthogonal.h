@@ -14,14 +14,14 @@ class WholeMatrix;
 
 class OrthogonalFiller final : public Filler {
  public:
-  OrthogonalFiller(const Tensor& tensor, const Box& box);
+  explicit OrthogonalFiller(const Tensor& tensor);
 
   void Prepare() const override;
-  void Fill(int64_t first, int64_t count, void* out) const override;
+  void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override;
 
  private:
   DType dtype_;
-  Box box_;
+  Shape shape_;
   // Of each dimension: how far apart its neighbours are in the matrix, and the only
   // place along it where the matrix is, or -1.
   Shape stride_, centre_;

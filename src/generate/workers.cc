@@ -402,7 +402,7 @@ class Workers::Pool {
     if (left == 0) return;
     const Job& job = *lane->job;
     const int64_t size = job.filler.element_bytes();
-    const bool in_tiles = lane->hash && !job.task.source;
+    const bool in_tiles = lane->hash && !job.task.source && !job.filler.wants_long_stretches();
     const int64_t count = (in_tiles ? std::min(kTile, left) : left) / size;
     const int64_t first = lane->block.index * job.block_elements + lane->made / size;
     uint8_t* out = lane->block.data + lane->made;

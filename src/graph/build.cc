@@ -12,7 +12,8 @@
 #include "base/error.h"
 #include "base/glob.h"
 #include "base/suggest.h"
-#include "expr/functions.h"
+#include "graph/layout.h"
+#include "graph/scope.h"
 #include "graph/validate.h"
 #include "init/initializer.h"
 #include "rng/engines.h"
@@ -26,102 +27,6 @@ constexpr int64_t kMaxTensors = 4'000'000;
 constexpr size_t kMaxRank = 32;  // HDF5's.
 constexpr size_t kMaxAxes = 32;
 constexpr size_t kMaxPath = 1024;
-constexpr int kMaxVarDepth = 256;
-
-// `vars` of the spec, each evaluated when first asked for, and the variables
-// of the repeats around the tensor at hand.
-class SpecScope : public Scope {
- public:
-  SpecScope(const std::vector<Named<ExprPtr>>& vars, Diagnostics& diagnostics) {
-    for (const auto& var : vars) vars_.try_emplace(var.name.value, Var{&var});
-    // Every variable is evaluated, used or not, so that its mistakes show.
-    for (const auto& var : vars) Find(var.name.value, diagnostics);
-  }
-
-  std::optional<Value> Find(const std::string& name, Diagnostics& diagnostics) const override {
-    for (auto it = repeats_.rbegin(); it != repeats_.rend(); ++it) {
-      if (it->first != name) continue;
-      if (trace_ != nullptr) Note(name, {}, it->second, {});
-      return Value(it->second);
-    }
-    const auto it = vars_.find(name);
-    if (it == vars_.end()) return {};
-    Var& var = it->second;
-    if (var.state == Var::kDone) {
-      if (trace_ != nullptr) Trace(var);
-      return var.value;
-    }
-    var.value = int64_t{1};  // Neutral, should it be wrong: its mistake is reported once.
-    if (var.state == Var::kBusy) {
-      diagnostics.Error(var.named->name.span, fmt::format("`{}` is defined by itself", name));
-      var.state = Var::kDone;
-      return var.value;
-    }
-    if (depth_ == kMaxVarDepth) {
-      diagnostics.Error(var.named->name.span,
-                        fmt::format("`{}` stands behind a chain of {} variables", name, depth_));
-      var.state = Var::kDone;
-      return var.value;
-    }
-    var.state = Var::kBusy;
-    ++depth_;
-    if (var.named->value) {
-      const auto value = Evaluate(*var.named->value, *this, diagnostics);
-      if (value && var.state == Var::kBusy) var.value = *value;
-    }
-    --depth_;
-    var.state = Var::kDone;
-    return var.value;
-  }
-
-  std::vector<std::string> Names() const override {
-    std::vector<std::string> names;
-    for (const auto& [name, value] : repeats_) names.push_back(name);
-    for (const auto& [name, var] : vars_) names.push_back(name);
-    std::sort(names.begin(), names.end());
-    return names;
-  }
-
-  bool Has(const std::string& name) const {
-    return vars_.count(name) != 0 ||
-           std::any_of(repeats_.begin(), repeats_.end(),
-                       [&](const auto& repeat) { return repeat.first == name; });
-  }
-
-  std::vector<std::pair<std::string, int64_t>>& repeats() { return repeats_; }
-
-  // From now on notes every name that is used in `uses`; null: no more.
-  void Trace(std::vector<Explanation::Setting>* uses) { trace_ = uses; }
-
- private:
-  struct Var {
-    const Named<ExprPtr>* named;
-    enum { kNew, kBusy, kDone } state = kNew;
-    Value value = int64_t{1};
-  };
-
-  // False: it was there already.
-  bool Note(const std::string& name, std::string text, const Value& value, Span span) const {
-    for (const auto& use : *trace_) {
-      if (use.name == name) return false;
-    }
-    trace_->push_back({name, std::move(text), FormatValue(value), span});
-    return true;
-  }
-
-  // The variable, and by evaluating it once more those that it is made of.
-  void Trace(const Var& var) const {
-    const ExprPtr& expr = var.named->value;
-    if (!expr || !Note(var.named->name.value, TextOf(*expr), var.value, SpanOf(*expr))) return;
-    Diagnostics heard_before;
-    Evaluate(*expr, *this, heard_before);
-  }
-
-  mutable std::unordered_map<std::string, Var> vars_;
-  mutable int depth_ = 0;  // Of variables that need each other.
-  std::vector<std::pair<std::string, int64_t>> repeats_;  // Innermost last.
-  std::vector<Explanation::Setting>* trace_ = nullptr;
-};
 
 class Builder {
  public:
@@ -131,7 +36,7 @@ class Builder {
         explanation_(explanation),
         names_(spec.vars, diagnostics) {}
 
-  InitGraph Build() {
+  InitGraph Build(std::string_view layout) {
     graph_.name = spec_.name.value;
     graph_.seed = spec_.seed ? Integer(*spec_.seed, 0, std::numeric_limits<int64_t>::max(), "`seed`")
                              : 0;
@@ -147,17 +52,124 @@ class Builder {
     BindRules();
     BindInits();
     Expand(spec_.modules, "", 1);
-    if (!diagnostics_.HasErrors()) {
-      if (graph_.tensors.empty()) {
-        diagnostics_.Error(spec_.modules.span, "no tensor is left: each has a `when` that is 0");
-      }
-      CheckUnusedRules();
-      ValidateGraph(graph_, places_, diagnostics_);
+    if (diagnostics_.HasErrors()) return {};
+    if (graph_.tensors.empty()) {
+      diagnostics_.Error(spec_.modules.span, "no tensor is left: each has a `when` that is 0");
     }
+    ValidateTensors(graph_.tensors, places_, diagnostics_);
+    if (!spec_.layouts.empty() && !diagnostics_.HasErrors()) BuildLayouts(layout);
+    // A rule may be for what is wrong in a layout.
+    if (spec_.layouts.empty() || !diagnostics_.HasErrors()) CheckUnusedRules();
     return std::move(graph_);
   }
 
  private:
+  // Leaves in graph_ what is drawn, or that under views of the chosen layout.
+  void BuildLayouts(std::string_view chosen) {
+    const auto drawn = std::make_shared<std::vector<Tensor>>(std::move(graph_.tensors));
+    explanation_ = nullptr;  // Of what is drawn.
+    names_.Trace(nullptr);
+    std::vector<Tensor> stored;
+    // Some layouts depend on how many ranks share a tensor.
+    for (size_t a = 0; a < graph_.mesh.axes.size(); ++a) {
+      const std::string name = "mesh_" + graph_.mesh.axes[a];
+      if (!names_.Has(name)) names_.repeats().emplace_back(name, graph_.mesh.shape[a]);
+    }
+    for (const auto& layout : spec_.layouts) {
+      graph_.tensors.clear();
+      places_.clear();
+      total_bytes_ = 0;
+      const size_t before = diagnostics_.all().size();
+      layout_.emplace(drawn, names_, diagnostics_);
+      KeepTensors(layout.value, *drawn);
+      Expand(layout.value.modules, "", 1);
+      if (diagnostics_.all().size() == before) {
+        ValidateTensors(graph_.tensors, places_, diagnostics_);
+        layout_->CheckCoverage(layout.name, layout.value);
+      }
+      if (layout.name.value == chosen) stored = std::move(graph_.tensors);
+    }
+    layout_.reset();
+    if (chosen.empty()) {
+      graph_.tensors = std::move(*drawn);
+      return;
+    }
+    graph_.tensors = std::move(stored);
+    graph_.layout = chosen;
+    graph_.drawn = drawn;
+  }
+
+  void KeepTensors(const LayoutSpec& layout, const std::vector<Tensor>& drawn) {
+    std::vector<bool> keeps(layout.keep.size());
+    for (size_t i = 0; i < drawn.size(); ++i) {
+      std::optional<size_t> keep;
+      for (size_t g = 0; g < keeps.size(); ++g) {
+        if (!GlobMatches(layout.keep[g].value, drawn[i].path)) continue;
+        keep = keep.value_or(g);
+        keeps[g] = true;
+      }
+      if (!keep) continue;
+      Tensor tensor = drawn[i];
+      AddView(layout_->Keep(i), layout.keep[*keep].span, &tensor);
+    }
+    for (size_t g = 0; g < keeps.size(); ++g) {
+      if (keeps[g]) continue;
+      diagnostics_.Error(layout.keep[g].span,
+                         fmt::format("`keep` names `{}`, but `modules` has no such tensor",
+                                     layout.keep[g].value));
+    }
+  }
+
+  // A tensor of a layout: its view, and how the view is cut.
+  void AddStored(const TensorSpec& spec, Span span, Tensor tensor) {
+    auto lowered = layout_->Lower(*spec.from);
+    if (!lowered) return;
+    tensor.shape = lowered->viewed.arrangement.shape;
+    const auto fits = [&](Span place, std::string_view key, size_t found) {
+      diagnostics_.Error(place, fmt::format("`{}` has {} entr{}, but the shape of `{}` is [{}]", key,
+                                            found, found == 1 ? "y" : "ies", tensor.path,
+                                            fmt::join(tensor.shape, ", ")));
+    };
+    if (spec.axes && spec.axes->value.size() != tensor.shape.size()) {
+      return fits(spec.axes->span, "axes", spec.axes->value.size());
+    }
+    if (spec.shard && spec.shard->value.size() > tensor.shape.size()) {
+      return fits(spec.shard->span, "shard", spec.shard->value.size());
+    }
+    if (!spec.axes && !spec.shard) {
+      tensor.partition = lowered->viewed.partition;
+      const std::vector<bool>& in_doubt = lowered->viewed.in_doubt;
+      const auto doubt = std::find(in_doubt.begin(), in_doubt.end(), true);
+      if (doubt != in_doubt.end()) {
+        diagnostics_.Error(span,
+                           fmt::format("the tensors of `{}` are cut in different ways along its "
+                                       "dimension {}",
+                                       tensor.path, doubt - in_doubt.begin()),
+                           "say how it is to be cut, with `axes` or `shard`");
+        return;
+      }
+    }
+    BindSharding(spec, &tensor);
+    AddView(*lowered, span, &tensor);
+  }
+
+  void AddView(const LoweredView& lowered, Span span, Tensor* tensor) {
+    const Tensor& first = lowered.First();
+    tensor->dtype = first.dtype;
+    tensor->distribution = Constant{0};
+    tensor->draw_path.clear();
+    tensor->key = 0;
+    tensor->view = lowered.view;
+    int64_t bytes;
+    if (__builtin_mul_overflow(ElementCount(tensor->shape), InfoOf(first.dtype).bytes, &bytes) ||
+        __builtin_add_overflow(total_bytes_, bytes, &total_bytes_)) {
+      diagnostics_.Error(span, "with this tensor the layout has more than 2^63 - 1 bytes");
+      return;
+    }
+    graph_.tensors.push_back(std::move(*tensor));
+    places_.push_back(span);
+  }
+
   void Unknown(std::string_view kind, const Located<std::string>& name,
                const std::vector<std::string>& known) {
     diagnostics_.Error(name.span, fmt::format("unknown {} `{}`", kind, name.value),
@@ -361,6 +373,7 @@ class Builder {
                                            path.size(), kMaxPath));
       return;
     }
+    if (spec.from) return AddStored(spec, span, std::move(tensor));
     BindDType(spec, span, &tensor);
     if (!BindShape(spec, &tensor)) return;
     BindInit(spec, span, &tensor);
@@ -772,7 +785,7 @@ class Builder {
       if (tensor->shape[d] % parts == 0) continue;
       std::vector<std::string> axes;
       for (const int axis : tensor->partition[d]) axes.push_back("`" + graph_.mesh.axes[axis] + "`");
-      diagnostics_.Error(SpanOf(*spec.shape[d]),
+      diagnostics_.Error(spec.from ? spec.span : SpanOf(*spec.shape[d]),
                          fmt::format("mesh {} {} ({}) {} not divide dimension {} of `{}` ({})",
                                      axes.size() == 1 ? "axis" : "axes", fmt::join(axes, " × "), parts,
                                      axes.size() == 1 ? "does" : "do", d, tensor->path,
@@ -839,12 +852,13 @@ class Builder {
 
   const ModelSpec& spec_;
   Diagnostics& diagnostics_;
-  Explanation* const explanation_;  // May be null.
+  Explanation* explanation_;  // May be null.
   Explanation* why_ = nullptr;      // The same, while the tensor at hand is the one.
   SpecScope names_;
   InitGraph graph_;
   std::vector<Span> places_;  // Of graph_.tensors.
   std::optional<Located<std::string>> fans_;  // Of the module at hand.
+  std::optional<LayoutBuilder> layout_;  // The one at hand.
   std::vector<Rule> rules_;
   std::vector<std::string> logical_;                // Names that rules know.
   std::unordered_set<std::string> seen_logical_;    // Names that tensors have.
@@ -863,8 +877,9 @@ class Builder {
 
 }  // namespace
 
-InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics, Explanation* explanation) {
-  return Builder(spec, diagnostics, explanation).Build();
+InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics, Explanation* explanation,
+                     std::string_view layout) {
+  return Builder(spec, diagnostics, explanation).Build(layout);
 }
 
 }  // namespace shardinit

@@ -1,6 +1,8 @@
 // ModelSpec → InitGraph: repeats expanded, expressions evaluated, initializers
-// bound, sharding resolved.
+// bound, sharding resolved, layouts laid out.
 #pragma once
+
+#include <string_view>
 
 #include "base/diagnostics.h"
 #include "graph/explanation.h"
@@ -11,8 +13,10 @@ namespace shardinit {
 
 // Reports everything that is wrong; the result is only to be used when
 // `diagnostics` has no errors. Beyond this point no expression is evaluated
-// and no name is looked up. `explanation`, if not null, tells about one tensor.
+// and no name is looked up. `explanation`, if not null, tells about one tensor
+// that is drawn. `layout` is one that the spec has, or empty: then what is drawn
+// is stored. All layouts are checked.
 InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics,
-                     Explanation* explanation = nullptr);
+                     Explanation* explanation = nullptr, std::string_view layout = {});
 
 }  // namespace shardinit

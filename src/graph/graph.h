@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,10 @@
 
 namespace shardinit {
 
+struct View;
+
+// What is drawn has a distribution; what is put together from drawn tensors
+// has a view of them.
 struct Tensor {
   std::string path;
   std::string draw_path;  // The explicit `key:`; empty: drawn under its own path.
@@ -22,6 +27,7 @@ struct Tensor {
   Distribution distribution;
   PartitionSpec partition;  // One entry per dimension.
   uint64_t key = 0;         // Of its random stream (rng/stream.h); 0 if it needs none.
+  std::shared_ptr<const View> view = nullptr;  // Null: drawn.
 
   int64_t elements() const { return ElementCount(shape); }
   int64_t bytes() const { return elements() * InfoOf(dtype).bytes; }
@@ -35,7 +41,13 @@ struct InitGraph {
   int64_t seed = 0;
   Mesh mesh;
   Replicas replicas = Replicas::kDedupe;
-  std::vector<Tensor> tensors;  // In the order of the spec.
+  std::vector<Tensor> tensors;  // What is stored, in the order of the spec.
+  // With a layout: its name, and what its views are of.
+  std::string layout = {};
+  std::shared_ptr<const std::vector<Tensor>> drawn = nullptr;
+
+  // The model, whatever its layout.
+  const std::vector<Tensor>& logical() const { return drawn ? *drawn : tensors; }
 };
 
 }  // namespace shardinit

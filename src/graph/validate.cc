@@ -17,19 +17,19 @@ std::string_view GroupOf(std::string_view path) {
 }
 
 // `a.b.c` makes the groups `a.b` and `a`; a tensor may not have such a path.
-void CheckPaths(const InitGraph& graph, const std::vector<Span>& places, Diagnostics& diagnostics) {
+void CheckPaths(const std::vector<Tensor>& all, const std::vector<Span>& places, Diagnostics& diagnostics) {
   std::unordered_map<std::string_view, size_t> tensors;
-  tensors.reserve(graph.tensors.size());
-  for (size_t i = 0; i < graph.tensors.size(); ++i) {
-    const auto [first, is_new] = tensors.try_emplace(graph.tensors[i].path, i);
+  tensors.reserve(all.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    const auto [first, is_new] = tensors.try_emplace(all[i].path, i);
     if (is_new) continue;
     diagnostics.Error(places[i], fmt::format("two tensors have the path `{}`", first->first));
     diagnostics.Note(places[first->second], "the first one is here");
   }
   std::unordered_set<std::string_view> groups;
   std::string_view previous;  // Neighbours mostly share their group.
-  for (size_t i = 0; i < graph.tensors.size(); ++i) {
-    std::string_view group = GroupOf(graph.tensors[i].path);
+  for (size_t i = 0; i < all.size(); ++i) {
+    std::string_view group = GroupOf(all[i].path);
     if (group == previous) continue;
     previous = group;
     // Groups around a known group are known.
@@ -37,7 +37,7 @@ void CheckPaths(const InitGraph& graph, const std::vector<Span>& places, Diagnos
       if (const auto tensor = tensors.find(group); tensor != tensors.end()) {
         diagnostics.Error(places[tensor->second],
                           fmt::format("`{}` is a tensor and also the group of `{}`", group,
-                                      graph.tensors[i].path),
+                                      all[i].path),
                           "rename one of them: a checkpoint cannot hold both");
         diagnostics.Note(places[i], "the other one is here");
       }
@@ -48,16 +48,16 @@ void CheckPaths(const InitGraph& graph, const std::vector<Span>& places, Diagnos
 
 // 64-bit keys of two paths could collide, though nobody will see it happen; an
 // explicit `key:` that repeats is the case to find.
-void CheckKeys(const InitGraph& graph, const std::vector<Span>& places, Diagnostics& diagnostics) {
+void CheckKeys(const std::vector<Tensor>& all, const std::vector<Span>& places, Diagnostics& diagnostics) {
   std::vector<size_t> order;
-  for (size_t i = 0; i < graph.tensors.size(); ++i) {
-    if (IsRandom(graph.tensors[i].distribution)) order.push_back(i);
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (IsRandom(all[i].distribution)) order.push_back(i);
   }
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return std::pair(graph.tensors[a].key, a) < std::pair(graph.tensors[b].key, b);
+    return std::pair(all[a].key, a) < std::pair(all[b].key, b);
   });
   for (size_t k = 1; k < order.size(); ++k) {
-    const Tensor &first = graph.tensors[order[k - 1]], &second = graph.tensors[order[k]];
+    const Tensor &first = all[order[k - 1]], &second = all[order[k]];
     if (first.key != second.key) continue;
     diagnostics.Error(places[order[k]],
                       fmt::format("`{}` and `{}` would be drawn from the same random stream",
@@ -69,10 +69,10 @@ void CheckKeys(const InitGraph& graph, const std::vector<Span>& places, Diagnost
 
 }  // namespace
 
-void ValidateGraph(const InitGraph& graph, const std::vector<Span>& places,
-                   Diagnostics& diagnostics) {
-  CheckPaths(graph, places, diagnostics);
-  if (!diagnostics.HasErrors()) CheckKeys(graph, places, diagnostics);
+void ValidateTensors(const std::vector<Tensor>& all, const std::vector<Span>& places,
+                     Diagnostics& diagnostics) {
+  CheckPaths(all, places, diagnostics);
+  if (!diagnostics.HasErrors()) CheckKeys(all, places, diagnostics);
 }
 
 }  // namespace shardinit

@@ -10,7 +10,7 @@ namespace shardinit {
 
 // Paths are unique, none is both a tensor and a group of others, and no two
 // random tensors share a stream. `places[i]` is where tensor i was written.
-void ValidateGraph(const InitGraph& graph, const std::vector<Span>& places,
-                   Diagnostics& diagnostics);
+void ValidateTensors(const std::vector<Tensor>& tensors, const std::vector<Span>& places,
+                     Diagnostics& diagnostics);
 
 }  // namespace shardinit

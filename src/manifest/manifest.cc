@@ -59,6 +59,7 @@ void WriteManifest(const Plan& plan, const Digest& plan_sha256,
   WriteMesh(graph.mesh, out);
   out.Member("world_size", plan.world_size());
   out.Member("replicas", NameOf(graph.replicas));
+  if (graph.drawn) out.Member("layout", graph.layout);
   out.Member("parameters", plan.parameters).Member("bytes", plan.bytes);
   out.Member("plan_sha256", ToHex(plan_sha256));
   out.Key("index");

@@ -2,11 +2,14 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <unordered_map>
 
 #include "base/error.h"
 #include "base/json.h"
 #include "base/overloaded.h"
 #include "graph/validate.h"
+#include "graph/view.h"
 #include "init/initializer.h"
 #include "plan/plan.h"
 #include "rng/engines.h"
@@ -106,9 +109,9 @@ Distribution ReadDistribution(const json& init, const Shape& shape, const std::s
   return *distribution;
 }
 
-void CheckGraph(const InitGraph& graph, const std::string& path) try {
+void CheckTensors(const std::vector<Tensor>& tensors, const std::string& path) try {
   Diagnostics diagnostics;
-  ValidateGraph(graph, std::vector<Span>(graph.tensors.size()), diagnostics);
+  ValidateTensors(tensors, std::vector<Span>(tensors.size()), diagnostics);
   diagnostics.ThrowIfErrors();
 } catch (const InvalidSpec& e) {
   Refuse(path, e.diagnostics().front().message);
@@ -126,7 +129,8 @@ bool IsPath(std::string_view path) {
   return part;
 }
 
-Tensor ReadTensor(const json& in, const InitGraph& graph, const std::string& path) {
+// What drawn and stored tensors have in common.
+Tensor ReadTensor(const json& in, const std::string& path) {
   Tensor tensor;
   tensor.path = in.at("path").get<std::string>();
   if (!IsPath(tensor.path)) Refuse(path, "a tensor path with characters that paths cannot have");
@@ -141,8 +145,13 @@ Tensor ReadTensor(const json& in, const InitGraph& graph, const std::string& pat
       Refuse(path, fmt::format("the shape of `{}` is not one", tensor.path));
     }
   }
+  return tensor;
+}
+
+void ReadPartition(const json& in, const InitGraph& graph, const std::string& path,
+                   Tensor& tensor) {
   std::vector<bool> used(graph.mesh.axes.size());
-  for (const json& axes : in.at("partition_spec")) {
+  for (const json& axes : in) {
     tensor.partition.emplace_back();
     for (const json& name : axes) {
       const int axis = graph.mesh.Find(name.get<std::string>());
@@ -154,13 +163,108 @@ Tensor ReadTensor(const json& in, const InitGraph& graph, const std::string& pat
   if (tensor.partition.size() != tensor.shape.size()) {
     Refuse(path, fmt::format("the partition of `{}` has another rank than its shape", tensor.path));
   }
+}
+
+void ReadDraw(const json& in, const InitGraph& graph, const std::string& path, Tensor& tensor) {
   tensor.distribution = ReadDistribution(in.at("init"), tensor.shape, path);
   if (in.contains("key")) tensor.draw_path = in.at("key").get<std::string>();
   if (IsRandom(tensor.distribution)) {
     tensor.key = KeyOf(static_cast<uint64_t>(graph.seed),
                        tensor.draw_path.empty() ? tensor.path : tensor.draw_path);
   }
-  return tensor;
+}
+
+// Views are written as specs have them, with all their arguments.
+void WriteView(const ViewNode& node, const std::vector<Tensor>& drawn, JsonWriter& out) {
+  if (node.operation == nullptr) {
+    out.Value(drawn[node.tensor].path);
+    return;
+  }
+  out.BeginObject().Key(node.operation->name).BeginObject();
+  for (size_t i = 0; i < node.arguments.size(); ++i) {
+    out.Key(node.operation->parameters[i].name);
+    std::visit([&](const auto& value) { out.Value(value); }, node.arguments[i]);
+  }
+  out.Key("of");
+  if (node.operation->many) out.BeginArray();
+  for (const ViewNode& of : node.of) WriteView(of, drawn, out);
+  if (node.operation->many) out.EndArray();
+  out.EndObject().EndObject();
+}
+
+class ViewReader {
+ public:
+  ViewReader(std::shared_ptr<const std::vector<Tensor>> drawn, const std::string& path)
+      : drawn_(std::move(drawn)), path_(path) {
+    for (size_t i = 0; i < drawn_->size(); ++i) by_path_.emplace((*drawn_)[i].path, i);
+  }
+
+  void Read(const json& in, Tensor& tensor) {
+    ViewNode root;
+    Viewed viewed = ReadNode(in, 0, tensor, &root);
+    if (viewed.arrangement.shape != tensor.shape) {
+      Refuse(path_, fmt::format("the view of `{}` has another shape", tensor.path));
+    }
+    tensor.view = std::make_shared<View>(
+        View{drawn_, std::move(root), std::move(viewed.arrangement.pieces)});
+  }
+
+ private:
+  Viewed ReadNode(const json& in, int depth, const Tensor& tensor, ViewNode* node) {
+    if (in.is_string()) {
+      const auto it = by_path_.find(in.get<std::string>());
+      if (it == by_path_.end() || (*drawn_)[it->second].dtype != tensor.dtype || --budget_ <= 0) {
+        Refuse(path_, fmt::format("the view of `{}`", tensor.path));
+      }
+      node->tensor = it->second;
+      return ViewedTensor(it->second, (*drawn_)[it->second]);
+    }
+    if (!in.is_object() || in.size() != 1 || depth == kMaxViewDepth) {
+      Refuse(path_, fmt::format("the view of `{}`", tensor.path));
+    }
+    node->operation = FindViewOperation(in.begin().key());
+    if (node->operation == nullptr) Refuse(path_, "an unknown view operation");
+    const json& body = in.begin().value();
+    for (const ViewParameter& parameter : node->operation->parameters) {
+      const json& value = body.at(std::string(parameter.name));
+      switch (parameter.kind) {
+        case ViewParameter::kInteger: node->arguments.emplace_back(value.get<int64_t>()); break;
+        case ViewParameter::kNumber: node->arguments.emplace_back(value.get<double>()); break;
+        case ViewParameter::kIntegers: node->arguments.emplace_back(value.get<Shape>()); break;
+      }
+    }
+    std::vector<Viewed> of;
+    const auto read = [&](const json& operand) {
+      of.push_back(ReadNode(operand, depth + 1, tensor, &node->of.emplace_back()));
+    };
+    const json& operands = body.at("of");
+    if (!node->operation->many) {
+      read(operands);
+    } else {
+      if (!operands.is_array() || operands.empty()) Refuse(path_, "a view of nothing");
+      for (const json& operand : operands) read(operand);
+    }
+    ViewProblem problem;
+    auto viewed = Apply(*node->operation, std::move(of), node->arguments, &budget_, &problem);
+    if (!viewed) Refuse(path_, problem.message);
+    return std::move(*viewed);
+  }
+
+  const std::shared_ptr<const std::vector<Tensor>> drawn_;
+  const std::string& path_;
+  std::unordered_map<std::string_view, size_t> by_path_;
+  PieceBudget budget_ = kMaxPieces;
+};
+
+void WriteTensor(const Tensor& tensor, JsonWriter& out) {
+  out.Member("path", tensor.path).Member("dtype", InfoOf(tensor.dtype).name);
+  out.Member("global_shape", tensor.shape);
+}
+
+void WriteDraw(const Tensor& tensor, JsonWriter& out) {
+  out.Key("init");
+  WriteDistribution(tensor.distribution, out);
+  if (!tensor.draw_path.empty()) out.Member("key", tensor.draw_path);
 }
 
 }  // namespace
@@ -183,18 +287,30 @@ std::string WritePlan(const Plan& plan) {
   out.Member("name", graph.name).Member("engine", graph.engine).Member("seed", graph.seed);
   WriteMesh(graph.mesh, out);
   out.Member("replicas", NameOf(graph.replicas));
+  if (graph.drawn) {
+    out.Member("layout", graph.layout).Key("logical").BeginArray(JsonWriter::kLines);
+    for (const Tensor& tensor : *graph.drawn) {
+      WriteTensor(tensor, out.BeginObject());
+      WriteDraw(tensor, out);
+      out.EndObject();
+    }
+    out.EndArray();
+  }
   out.Key("tensors").BeginArray(JsonWriter::kLines);
   for (const Tensor& tensor : graph.tensors) {
-    out.BeginObject().Member("path", tensor.path).Member("dtype", InfoOf(tensor.dtype).name);
-    out.Member("global_shape", tensor.shape).Key("partition_spec").BeginArray();
+    WriteTensor(tensor, out.BeginObject());
+    out.Key("partition_spec").BeginArray();
     for (const auto& axes : tensor.partition) {
       out.BeginArray();
       for (const int axis : axes) out.Value(graph.mesh.axes[axis]);
       out.EndArray();
     }
-    out.EndArray().Key("init");
-    WriteDistribution(tensor.distribution, out);
-    if (!tensor.draw_path.empty()) out.Member("key", tensor.draw_path);
+    out.EndArray();
+    if (tensor.view) {
+      WriteView(tensor.view->root, *graph.drawn, out.Key("view"));
+    } else {
+      WriteDraw(tensor, out);
+    }
     out.EndObject();
   }
   out.EndArray().EndObject();
@@ -235,13 +351,34 @@ Plan ReadPlan(std::string_view text, const std::string& path) {
     }
     graph.replicas = in.at("replicas") == "full" ? Replicas::kFull : Replicas::kDedupe;
     int64_t bytes = 0;
-    for (const json& tensor : in.at("tensors")) {
-      graph.tensors.push_back(ReadTensor(tensor, graph, path));
-      if (__builtin_add_overflow(bytes, graph.tensors.back().bytes(), &bytes)) {
+    const auto count = [&](const Tensor& tensor) {
+      if (__builtin_add_overflow(bytes, tensor.bytes(), &bytes)) {
         Refuse(path, "more than 2^63 - 1 bytes");
       }
+    };
+    std::optional<ViewReader> views;
+    if (in.contains("layout")) {
+      graph.layout = in.at("layout").get<std::string>();
+      if (!IsPath(graph.layout)) Refuse(path, "the name of the layout");
+      auto drawn = std::make_shared<std::vector<Tensor>>();
+      for (const json& tensor : in.at("logical")) {
+        drawn->push_back(ReadTensor(tensor, path));
+        drawn->back().partition.resize(drawn->back().shape.size());
+        ReadDraw(tensor, graph, path, drawn->back());
+        count(drawn->back());
+      }
+      CheckTensors(*drawn, path);
+      views.emplace(drawn, path);
+      graph.drawn = std::move(drawn);
+      bytes = 0;
     }
-    CheckGraph(graph, path);
+    for (const json& tensor : in.at("tensors")) {
+      Tensor& made = graph.tensors.emplace_back(ReadTensor(tensor, path));
+      ReadPartition(tensor.at("partition_spec"), graph, path, made);
+      views ? views->Read(tensor.at("view"), made) : ReadDraw(tensor, graph, path, made);
+      count(made);
+    }
+    CheckTensors(graph.tensors, path);
     Plan plan = MakePlan(std::move(graph));
     // Other types, keys or an order of its own: none of that is ours.
     if (WritePlan(plan) != text) Refuse(path, "it is not written as this tool writes");

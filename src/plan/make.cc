@@ -15,8 +15,8 @@ int64_t RankPlan::bytes() const {
 Plan MakePlan(InitGraph graph) {
   Plan plan{.graph = std::move(graph)};
   const std::vector<int64_t> origin(plan.graph.mesh.shape.size(), 0);
+  for (const Tensor& tensor : plan.graph.logical()) plan.parameters += tensor.elements();
   for (const Tensor& tensor : plan.graph.tensors) {
-    plan.parameters += tensor.elements();
     plan.bytes += tensor.bytes();
     plan.boxes += CountBoxes(tensor.shape, tensor.partition, plan.graph.mesh);
     // No rank holds more than rank 0: see sharding/partition.h.

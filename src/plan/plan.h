@@ -34,8 +34,8 @@ struct RankPlan {
 
 struct Plan {
   InitGraph graph;
-  int64_t parameters = 0;  // Elements of all tensors, each counted once.
-  int64_t bytes = 0;       // The same in bytes.
+  int64_t parameters = 0;  // Elements of all that is drawn.
+  int64_t bytes = 0;       // Of what is stored: with padding and ties, replicas once.
   int64_t boxes = 0;       // Different non-empty boxes over all ranks.
   int64_t max_rank_bytes = 0;
 

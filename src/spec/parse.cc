@@ -88,6 +88,7 @@ class SpecParser {
   static const std::vector<Key<ModelSpec>> kModelKeys;
   static const std::vector<Key<ModelSpec>> kMeshKeys;
   static const std::vector<Key<TensorSpec>> kTensorKeys;
+  static const std::vector<Key<TensorSpec>> kStoredKeys;
 
   template <typename T>
   static std::vector<std::string> Names(const std::vector<Key<T>>& keys) {
@@ -132,6 +133,8 @@ class SpecParser {
     if (key == "shape")
       return "list its dimensions, such as `shape: [8, 16]`; `[]` is a scalar";
     if (key == "axes") return "write `mesh: {axes: {data: 8}}`";
+    if (key == "from")
+      return "name a tensor of `modules`, as in `from: model.norm.weight`";
     return {};
   }
 
@@ -214,7 +217,23 @@ class SpecParser {
       ReadModule(entry, 0, model.modules);
   }
 
-  // Modules and tensors. `prefix`: bytes of the path before these names.
+  void ReadLayouts(const Node::Entry& entry, ModelSpec& model) {
+    if (entry.value->IsNull()) return;  // Of a spec that includes one with layouts.
+    if (!IsMap(entry, "of layouts by name")) return;
+    for (const Node::Entry& item : entry.value->entries) {
+      if (!CheckIdentifier(*item.key, "layout", diagnostics_) ||
+          !IsMap(item, "of modules and stored tensors"))
+        continue;
+      Named<LayoutSpec> layout = {Text(*item.key), {}};
+      layout_ = &layout.value;
+      ReadModule(item, 0, layout.value.modules);
+      layout_ = nullptr;
+      model.layouts.push_back(std::move(layout));
+    }
+  }
+
+  // Modules and tensors. `prefix`: bytes of the path before these names. In a
+  // layout these are modules and stored tensors.
 
   void ReadModule(const Node::Entry& entry, size_t prefix, ModuleSpec& module) {
     module.span = entry.key->span;
@@ -224,7 +243,13 @@ class SpecParser {
         ReadRepeat(item, module);
         continue;
       }
-      if (item.key->text == "fans") {
+      if (layout_ != nullptr && prefix == 0 &&
+          (item.key->text == "keep" || item.key->text == "omit")) {
+        has_members |= item.key->text == "keep";
+        ReadGlobs(item, item.key->text == "keep" ? layout_->keep : layout_->omit);
+        continue;
+      }
+      if (item.key->text == "fans" && layout_ == nullptr) {
         module.fans = ReadChoice(item, kFanOrders);
         continue;
       }
@@ -241,8 +266,27 @@ class SpecParser {
             fmt::format("module {} is empty", Quote(entry.key->text)));
   }
 
+  void ReadGlobs(const Node::Entry& entry,
+                 std::vector<Located<std::string>>& globs) {
+    if (!IsSequence(entry, "of paths, in which `*` stands for anything"))
+      return;
+    for (const Node::Entry& item : entry.value->entries) {
+      if (IsText({entry.key, item.value})) globs.push_back(Text(*item.value));
+    }
+  }
+
   void ReadMember(const Node::Entry& item, size_t prefix, ModuleSpec& module) {
-    if (!item.value->IsMap()) {
+    if (layout_ != nullptr && item.value->IsScalar()) {
+      TensorSpec tensor;
+      tensor.span = item.key->span;
+      ReadFrom(item, tensor);
+      module.members.push_back({Text(*item.key), std::move(tensor)});
+    } else if (layout_ != nullptr && !item.value->IsMap()) {
+      Error(*item.value,
+            fmt::format("{} must be a stored tensor or a module, not {}",
+                        Quote(item.key->text), Describe(*item.value)),
+            "name a tensor of `modules`, or write `{from: …}`");
+    } else if (!item.value->IsMap()) {
       Error(*item.value,
             fmt::format(
                 "{} must be a tensor or a module, which are mappings, not {}",
@@ -252,8 +296,9 @@ class SpecParser {
       TensorSpec tensor;
       tensor.span = item.key->span;
       ReadMap(*item.value, tensor.span,
-              fmt::format("tensor {}", Quote(item.key->text)), kTensorKeys,
-              tensor);
+              fmt::format("{} {}", layout_ != nullptr ? "stored tensor" : "tensor",
+                          Quote(item.key->text)),
+              TensorKeys(), tensor);
       CheckRank(tensor);
       CheckFans(tensor);
       module.members.push_back({Text(*item.key), std::move(tensor)});
@@ -264,32 +309,144 @@ class SpecParser {
     }
   }
 
-  // What has a shape is a tensor. So is what has a tensor's key with a value
-  // that no module's member has: its shape was forgotten. `fans` and `when` may
-  // be a module's.
-  static bool IsTensor(const Node& map) {
-    if (map.Find("shape") != nullptr) return true;
-    return std::any_of(kTensorKeys.begin(), kTensorKeys.end(),
+  const std::vector<Key<TensorSpec>>& TensorKeys() const {
+    return layout_ != nullptr ? kStoredKeys : kTensorKeys;
+  }
+
+  // What has a shape (in a layout, a `from`) is a tensor. So is what has a
+  // tensor's key with a value that no module's member has: its shape was
+  // forgotten. `fans` and `when` may be a module's.
+  bool IsTensor(const Node& map) const {
+    const auto& keys = TensorKeys();
+    if (map.Find(keys.front().name) != nullptr) return true;
+    return std::any_of(keys.begin(), keys.end(),
                        [&](const Key<TensorSpec>& key) {
                          const Node* value = map.Find(key.name);
-                         return value != nullptr && !value->IsMap() &&
-                                key.name != "fans" && key.name != "when";
+                         if (value == nullptr || key.name == "fans" || key.name == "when")
+                           return false;
+                         // A layout's member may be a plain path.
+                         return layout_ != nullptr ? value->IsSequence()
+                                                   : !value->IsMap();
                        });
   }
 
   void ReadRepeat(const Node::Entry& entry, ModuleSpec& module) {
-    constexpr std::string_view kForm = "such as `repeat: {layer: 32}`";
-    if (!IsMap(entry, kForm)) return;
+    module.repeat = ReadCount(entry);
+  }
+
+  // `{variable: count}`, of `repeat` and `for`.
+  std::optional<Named<ExprPtr>> ReadCount(const Node::Entry& entry) {
+    const std::string form = fmt::format("such as `{}: {{layer: 32}}`", entry.key->text);
+    if (!IsMap(entry, form)) return std::nullopt;
     if (entry.value->entries.size() != 1) {
       Error(*entry.value,
-            fmt::format("`repeat` has one variable, not {}",
+            fmt::format("{} has one variable, not {}", Quote(entry.key->text),
                         entry.value->entries.size()),
-            std::string(kForm));
-      return;
+            form);
+      return std::nullopt;
     }
     const Node::Entry& only = entry.value->entries[0];
-    if (!CheckIdentifier(*only.key, "repeat variable", diagnostics_)) return;
-    module.repeat = {Text(*only.key), ReadExpr(only)};
+    if (!CheckIdentifier(*only.key, fmt::format("{} variable", entry.key->text),
+                         diagnostics_))
+      return std::nullopt;
+    return Named<ExprPtr>{Text(*only.key), ReadExpr(only)};
+  }
+
+  // Views.
+
+  void ReadFrom(const Node::Entry& entry, TensorSpec& tensor) {
+    tensor.from = ReadView(*entry.value);
+  }
+
+  // Complete but for what was reported.
+  ViewSpec ReadView(const Node& node) {
+    constexpr std::string_view kForm =
+        "name a tensor of `modules`, or write an operation such as "
+        "`{concat: {axis: 0, of: [a, b]}}`";
+    ViewSpec view;
+    view.span = node.span;
+    if (node.IsScalar() && !IsNumber(node) && !IsBoolean(node)) {
+      view.path = ReadPathSpec(node);
+      return view;
+    }
+    if (!node.IsMap() || node.entries.size() != 1) {
+      Error(node,
+            node.IsMap() ? fmt::format("a view has one operation, not {}",
+                                       node.entries.size())
+                         : fmt::format("a view is a path or a mapping, not {}",
+                                       Describe(node)),
+            std::string(kForm));
+      return view;
+    }
+    const Node::Entry& only = node.entries[0];
+    view.span = only.key->span;
+    view.operation = Text(*only.key);
+    if (!CheckIdentifier(*only.key, "operation", diagnostics_) ||
+        !IsMap(only, "such as `{axis: 0, of: [a, b]}`"))
+      return view;
+    for (const Node::Entry& item : only.value->entries)
+      ReadViewArgument(item, view);
+    if (view.of.empty() && !only.value->incomplete &&
+        only.value->Find("of") == nullptr) {
+      Error(*only.key, fmt::format("{} has no `of`", Quote(only.key->text)),
+            "say what it is of: a path or another operation, or a list of them");
+    }
+    return view;
+  }
+
+  void ReadViewArgument(const Node::Entry& item, ViewSpec& view) {
+    if (item.key->text == "for") {
+      view.loop = ReadCount(item);
+    } else if (item.key->text == "of" && item.value->IsSequence()) {
+      view.is_list = true;
+      for (const Node::Entry& of : item.value->entries)
+        view.of.push_back(ReadView(*of.value));
+      if (view.of.empty()) Error(*item.value, "`of` is empty");
+    } else if (item.key->text == "of") {
+      view.of.push_back(ReadView(*item.value));
+    } else if (CheckIdentifier(*item.key, "argument", diagnostics_)) {
+      ViewSpec::Argument argument = {Text(*item.key), item.value->IsSequence(), {}};
+      if (!argument.is_list) {
+        argument.values.push_back(ReadExpr(item));
+      } else {
+        const std::vector<Node::Entry>& items = item.value->entries;
+        for (size_t i = 0; i < items.size(); ++i) {
+          argument.values.push_back(ReportCutCall(items, &i)
+                                        ? nullptr
+                                        : ReadExpr({item.key, items[i].value}));
+        }
+      }
+      view.arguments.push_back(std::move(argument));
+    }
+  }
+
+  // Text with `{expressions}`. What is left of the text is checked by being
+  // looked up.
+  PathSpec ReadPathSpec(const Node& node) {
+    PathSpec path = {Text(node), {}};
+    const std::string_view text = node.text;
+    if (text.empty()) Error(node, "a path is empty");
+    for (size_t at = 0; at < text.size();) {
+      const size_t open = std::min(text.find('{', at), text.size());
+      PathSpec::Part part = {std::string(text.substr(at, open - at)), nullptr};
+      at = open;
+      if (open < text.size()) {
+        const size_t close = text.find('}', open);
+        if (close == text.npos || !node.verbatim) {
+          Error(node, node.verbatim ? fmt::format("{} has a `{{` without its `}}`", Quote(text))
+                                    : "a path with expressions must be in one line, without escapes");
+          return path;
+        }
+        Span span = node.span;
+        span.column += static_cast<uint32_t>(open + 1 + (IsInQuotes(node) ? 1 : 0));
+        span.length = static_cast<uint32_t>(close - open - 1);
+        part.number = ParseExpr(text.substr(open + 1, close - open - 1), span, diagnostics_);
+        if (part.number == nullptr) return path;
+        at = close + 1;
+      }
+      path.parts.push_back(std::move(part));
+    }
+    return path;
   }
 
   void ReadShape(const Node::Entry& entry, TensorSpec& tensor) {
@@ -618,6 +775,7 @@ class SpecParser {
   }
 
   Diagnostics& diagnostics_;
+  LayoutSpec* layout_ = nullptr;  // The one that is being read.
   bool shape_is_list_ = false;  // Of the tensor that is being read.
 };
 
@@ -636,6 +794,7 @@ const std::vector<SpecParser::Key<ModelSpec>> SpecParser::kModelKeys = {
     {"fans", false, &SpecParser::ReadFans},
     {"include", false, &SpecParser::ReadVersion},  // Merged by LoadTree.
     {"modules", true, &SpecParser::ReadModules},
+    {"layouts", false, &SpecParser::ReadLayouts},
 };
 
 const std::vector<SpecParser::Key<ModelSpec>> SpecParser::kMeshKeys = {
@@ -654,6 +813,14 @@ const std::vector<SpecParser::Key<TensorSpec>> SpecParser::kTensorKeys = {
     {"in_axis", false, &SpecParser::ReadInAxis},
     {"out_axis", false, &SpecParser::ReadOutAxis},
     {"batch_axis", false, &SpecParser::ReadBatchAxis},
+    {"when", false, &SpecParser::ReadTensorWhen},
+};
+
+const std::vector<SpecParser::Key<TensorSpec>> SpecParser::kStoredKeys = {
+    {"from", true, &SpecParser::ReadFrom},
+    {"axes", false, &SpecParser::ReadTensorAxes},
+    {"shard", false, &SpecParser::ReadShard},
+    {"uneven", false, &SpecParser::ReadTensorUneven},
     {"when", false, &SpecParser::ReadTensorWhen},
 };
 

@@ -36,6 +36,33 @@ using AxisList = Located<std::vector<Located<std::string>>>;
 using DimensionRef = Located<std::variant<std::string, int64_t>>;
 using DimensionList = Located<std::vector<DimensionRef>>;
 
+// A path in which expressions stand for numbers: `layers.{i}.w`.
+struct PathSpec {
+  Located<std::string> text;
+  struct Part {
+    std::string text;
+    ExprPtr number;  // Behind the text; null: none.
+  };
+  std::vector<Part> parts;
+};
+
+// Where a stored tensor's elements come from: a tensor of `modules`, or
+// `{stack: {axis: 0, for: {i: layers}, of: …}}`.
+struct ViewSpec {
+  struct Argument {
+    Located<std::string> name;
+    bool is_list;
+    std::vector<ExprPtr> values;
+  };
+  Span span;
+  std::optional<PathSpec> path;  // Or:
+  Located<std::string> operation;
+  std::vector<Argument> arguments;     // Without the following two.
+  std::optional<Named<ExprPtr>> loop;  // `for`.
+  bool is_list = false;                // `of` is one.
+  std::vector<ViewSpec> of;
+};
+
 struct TensorSpec {
   Span span;  // Of the tensor's key.
   std::vector<ExprPtr> shape;
@@ -51,6 +78,7 @@ struct TensorSpec {
   std::optional<Located<std::string>> fans;  // `out_in` or `in_out`.
   std::optional<DimensionList> in_axis, out_axis, batch_axis;
   ExprPtr when;  // Null: always there. Where it is 0, there is no such tensor.
+  std::optional<ViewSpec> from;  // In a layout, instead of a shape and an initializer.
 };
 
 struct ModuleSpec;
@@ -72,6 +100,13 @@ struct RuleSpec {
   AxisList axes;
 };
 
+// How the tensors of `modules` are stored, in a tree like theirs.
+struct LayoutSpec {
+  // Patterns of those that are stored as they are, and of those that are not.
+  std::vector<Located<std::string>> keep, omit;
+  ModuleSpec modules;
+};
+
 struct ModelSpec {
   Located<std::string> name;
   ExprPtr seed;  // Null: 0.
@@ -88,6 +123,7 @@ struct ModelSpec {
   std::vector<RuleSpec> rules;
   std::vector<Named<InitSpec>> inits;
   ModuleSpec modules;
+  std::vector<Named<LayoutSpec>> layouts;
 };
 
 }  // namespace shardinit

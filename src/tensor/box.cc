@@ -1,6 +1,7 @@
 #include "tensor/box.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace shardinit {
 
@@ -13,7 +14,8 @@ Runs::Runs(const Shape& global, const Box& box) {
       base_ += box.offset[d] * stride;
       merging = box.shape[d] == global[d];
     } else {
-      outer_.push_back({box.shape[d], box.offset[d], stride});
+      outer_.push_back({box.shape[d], stride});
+      base_ += box.offset[d] * stride;
       count_ *= box.shape[d];
     }
     stride *= global[d];
@@ -22,11 +24,17 @@ Runs::Runs(const Shape& global, const Box& box) {
   if (!outer_.empty()) stride_ = outer_.back().stride;
 }
 
+Runs::Runs(int64_t start, std::vector<Dimension> dimensions, int64_t length)
+    : outer_(std::move(dimensions)), length_(length), base_(start) {
+  for (const Dimension& dimension : outer_) count_ *= dimension.extent;
+  if (!outer_.empty()) stride_ = outer_.back().stride;
+}
+
 int64_t Runs::Start(int64_t run) const {
   int64_t start = base_;
   for (size_t d = outer_.size(); d-- > 0;) {
     const Dimension& dimension = outer_[d];
-    start += (dimension.offset + run % dimension.extent) * dimension.stride;
+    start += run % dimension.extent * dimension.stride;
     run /= dimension.extent;
   }
   return start;

@@ -33,7 +33,14 @@ inline Box WholeOf(const Shape& shape) { return {Shape(shape.size(), 0), shape};
 // [4, 6, 8] tensor, the box [1:3, 2:4, :] has 2 runs of 2 * 8 elements, 48 apart.
 class Runs {
  public:
+  // A dimension that numbers runs: neighbours in it start `stride` apart.
+  struct Dimension {
+    int64_t extent, stride;
+  };
+
   Runs(const Shape& global, const Box& box);
+  // Runs of `length` elements, the first from `start` on; last dimension fastest.
+  Runs(int64_t start, std::vector<Dimension> dimensions, int64_t length);
 
   int64_t length() const { return length_; }
   int64_t count() const { return count_; }
@@ -44,10 +51,7 @@ class Runs {
   int64_t stride() const { return stride_; }
 
  private:
-  struct Dimension {
-    int64_t extent, offset, stride;
-  };
-  std::vector<Dimension> outer_;  // Dimensions that number the runs, last fastest.
+  std::vector<Dimension> outer_;  // Last fastest.
   int64_t length_ = 1, count_ = 1, base_ = 0, stride_ = 0;
 };
 

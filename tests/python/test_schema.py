@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
-from support import CONFIGS, RECIPES, ROOT, Run
+from support import CONFIGS, LAYOUTS, RECIPES, ROOT, Run
 
 SCHEMA = json.loads((ROOT / "schemas/spec.schema.json").read_text())
 
@@ -30,6 +30,9 @@ for tag, pattern, first in [
 
 HEAD = "shardinit: 1\nname: x\ndtype: f32\n"
 BODY = HEAD + "mesh: {axes: {data: 1, tensor: 1}}\nmodules:\n  w: "
+
+LAYOUT = HEAD + ("mesh: {axes: {data: 1}}\nmodules: {w: {shape: [4, 6], init: ones}, v: {shape: [4, 6], init: ones}}\n"
+                 "layouts:\n  x: ")
 
 VALID = {
     "smallest": HEAD + "modules: {w: {shape: [], init: zeros}}\n",
@@ -68,6 +71,16 @@ VALID = {
     "zeros without arguments": BODY + "{shape: [4], init: {zeros: {}}}\n",
     "when": HEAD + "modules:\n  m: {repeat: {i: 3}, w: {shape: [1], init: ones, when: i < 2}}\n"
                    "  n: {when: 2 - 2, v: {shape: [1], init: ones}}\n",
+    "layouts": LAYOUT + "\n    keep: ['*']\n    omit: []\n",
+    "a renamed tensor": LAYOUT + "{keep: [v], a.b: w, c: {from: v, shard: [data], uneven: chunk}}\n",
+    "operations": LAYOUT + """
+    a: {axes: [null, null, null], from: {stack: {axis: -1, of: [w, v]}}}
+    b:
+      repeat: {i: 2}
+      c: {from: {concat: {axis: i, for: {j: 2}, of: {transpose: {of: w}}}}}
+      d: {from: {interleave: {axis: 0, groups: 2, of: [w, {slice: {axis: 1, stop: 6, of: v}}]}}}
+    e: {from: {reshape: {shape: [2 * 12], of: {pad: {axis: 0, to: 4, value: -0.5, of: w}}}}}
+""",
     "text that YAML 1.1 takes for a boolean": HEAD.replace("name: x", "name: no") + "modules: {w: {shape: [], init: ones}}\n",
 }
 
@@ -139,6 +152,21 @@ INVALID = {
     "when is a map": HEAD + "modules: {when: {w: {shape: [], init: zeros}}, v: {shape: [], init: zeros}}\n",
     "when is boolean": BODY + "{shape: [4], init: zeros, when: true}\n",
     "a module has only when": HEAD + "modules: {m: {when: 1}}\n",
+    "a layout is empty": LAYOUT + "{}\n",
+    "a layout only omits": LAYOUT + "{omit: ['*']}\n",
+    "keep is a name": LAYOUT + "{keep: w}\n",
+    "a stored tensor is a number": LAYOUT + "{keep: ['*'], a: 4}\n",
+    "a stored tensor is a list": LAYOUT + "{keep: ['*'], a: [w]}\n",
+    "a stored tensor with a shape": LAYOUT + "{keep: ['*'], a: {from: w, shape: [4, 6]}}\n",
+    "two operations": LAYOUT + "{keep: ['*'], a: {from: {stack: {axis: 0, of: [w]}, pad: {axis: 0, to: 4, of: w}}}}\n",
+    "unknown operation": LAYOUT + "{keep: ['*'], a: {from: {fuse: {axis: 0, of: [w]}}}}\n",
+    "unknown argument": LAYOUT + "{keep: ['*'], a: {from: {stack: {dim: 0, axis: 0, of: [w]}}}}\n",
+    "missing argument": LAYOUT + "{keep: ['*'], a: {from: {stack: {of: [w]}}}}\n",
+    "an operation of nothing": LAYOUT + "{keep: ['*'], a: {from: {stack: {axis: 0}}}}\n",
+    "an operation of an empty list": LAYOUT + "{keep: ['*'], a: {from: {stack: {axis: 0, of: []}}}}\n",
+    "a list for one": LAYOUT + "{keep: ['*'], a: {from: {transpose: {of: [w]}}}}\n",
+    "for two": LAYOUT + "{keep: ['*'], a: {from: {stack: {axis: 0, for: {i: 1, j: 2}, of: w}}}}\n",
+    "axis is a list": LAYOUT + "{keep: ['*'], a: {from: {stack: {axis: [0], of: [w]}}}}\n",
     "include is a map": HEAD + "include: {a: b}\nmodules: {w: {shape: [], init: zeros}}\n",
 }
 
@@ -174,7 +202,7 @@ def test_invalid(name, tmp_path):
     assert result.returncode == 2, result.stdout + result.stderr
 
 
-@pytest.mark.parametrize("path", CONFIGS + RECIPES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", CONFIGS + RECIPES + LAYOUTS, ids=lambda path: path.name)
 def test_configs(path):
     assert SchemaErrors(path.read_text()) == []
 
@@ -191,3 +219,11 @@ def test_editors_get_a_description_of_every_key():
         for name, child in Described(schema):
             target = SCHEMA["definitions"][child["$ref"].rpartition("/")[2]] if "$ref" in child else child
             assert target.get("description") or "const" in target, name
+
+
+def test_the_operations_of_views_are_those_of_the_tool(tmp_path):
+    result = Validate(tmp_path, LAYOUT + "{a: {from: {q: {of: w}}}}\n")
+    known = re.findall(r"`(\w+)`", result.stderr.partition("hint: ")[2])
+    manual = (ROOT / "man/shardinit-spec.5").read_text()
+    assert known == list(SCHEMA["definitions"]["view"]["anyOf"][1]["properties"])
+    assert [name for name in known if f".It Cm {name}\n" not in manual] == []

@@ -1,0 +1,148 @@
+"""Every layout of the tiny Llama, taken apart by NumPy, is the same model."""
+
+import json
+
+import numpy as np
+import pytest
+
+from support import Json, Ok, Reassemble, Run, Sha256, TINY, Tree
+
+D, LAYERS, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 256, 2, 8, 4, 32, 8192
+MESHES = {"1": (1, 1), "2x2": (2, 2), "2x3": (2, 3)}
+
+
+@pytest.fixture(scope="module")
+def digests():
+    return {t["path"]: t["sha256"] for t in Json("digest", TINY)["tensors"]}
+
+
+def Rows(tensor, heads):
+    """Rows with neighbouring elements turned together → with those half a head apart."""
+    return tensor.reshape(heads, HEAD_DIM // 2, 2, -1).swapaxes(1, 2).reshape(tensor.shape)
+
+
+def Columns(tensor):
+    return np.concatenate([tensor[..., 0::2], tensor[..., 1::2]], axis=-1)
+
+
+def Hf(stored, tensor):
+    return stored
+
+
+def Torchtitan(stored, tensor):
+    names = {"tok_embeddings.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight",
+             "output.weight": "lm_head.weight"}
+    out = {hf: stored[name] for name, hf in names.items()}
+    for i in range(LAYERS):
+        here, there = f"layers.{i}.", f"model.layers.{i}."
+        attention, mlp = here + "attention.", here + "feed_forward."
+        out[there + "self_attn.q_proj.weight"] = Rows(stored[attention + "wq.weight"], HEADS)
+        out[there + "self_attn.k_proj.weight"] = Rows(stored[attention + "wk.weight"], KV_HEADS)
+        out[there + "self_attn.v_proj.weight"] = stored[attention + "wv.weight"]
+        out[there + "self_attn.o_proj.weight"] = stored[attention + "wo.weight"]
+        out[there + "mlp.gate_proj.weight"] = stored[mlp + "w1.weight"]
+        out[there + "mlp.down_proj.weight"] = stored[mlp + "w2.weight"]
+        out[there + "mlp.up_proj.weight"] = stored[mlp + "w3.weight"]
+        out[there + "input_layernorm.weight"] = stored[here + "attention_norm.weight"]
+        out[there + "post_attention_layernorm.weight"] = stored[here + "ffn_norm.weight"]
+    return out
+
+
+def Megatron(stored, tensor):
+    padded = -(-VOCAB // (128 * tensor)) * 128 * tensor
+    out = {"model.norm.weight": stored["decoder.final_layernorm.weight"]}
+    for name, hf in [("embedding.word_embeddings", "model.embed_tokens"), ("output_layer", "lm_head")]:
+        table = stored[name + ".weight"]
+        assert table.shape == (padded, D) and not table[VOCAB:].any()
+        out[hf + ".weight"] = table[:VOCAB]
+    for i in range(LAYERS):
+        here, there = f"decoder.layers.{i}.", f"model.layers.{i}."
+        queries = HEADS // KV_HEADS
+        heads = stored[here + "self_attention.linear_qkv.weight"].reshape(KV_HEADS, queries + 2, HEAD_DIM, D)
+        out[there + "self_attn.q_proj.weight"] = heads[:, :queries].reshape(-1, D)
+        out[there + "self_attn.k_proj.weight"] = heads[:, queries].reshape(-1, D)
+        out[there + "self_attn.v_proj.weight"] = heads[:, queries + 1].reshape(-1, D)
+        out[there + "self_attn.o_proj.weight"] = stored[here + "self_attention.linear_proj.weight"]
+        both = stored[here + "mlp.linear_fc1.weight"].reshape(tensor, 2, -1, D)
+        out[there + "mlp.gate_proj.weight"] = both[:, 0].reshape(-1, D)
+        out[there + "mlp.up_proj.weight"] = both[:, 1].reshape(-1, D)
+        out[there + "mlp.down_proj.weight"] = stored[here + "mlp.linear_fc2.weight"]
+        out[there + "input_layernorm.weight"] = stored[here + "input_layernorm.weight"]
+        out[there + "post_attention_layernorm.weight"] = stored[here + "pre_mlp_layernorm.weight"]
+    return out
+
+
+def MaxText(stored, tensor):
+    stored = {name.removeprefix("params."): array for name, array in stored.items()}
+    layers = {name.removeprefix("decoder.layers."): array for name, array in stored.items()}
+    assert layers["self_attention.query.kernel"].shape == (D, LAYERS, HEADS, HEAD_DIM)
+    assert layers["self_attention.out.kernel"].shape == (HEADS, LAYERS, HEAD_DIM, D)
+    out = {
+        "model.embed_tokens.weight": stored["token_embedder.embedding"],
+        "model.norm.weight": stored["decoder.decoder_norm.scale"],
+        "lm_head.weight": stored["decoder.logits_dense.kernel"].T,
+    }
+    for i in range(LAYERS):
+        there = f"model.layers.{i}."
+        layer = {name: array[:, i] for name, array in layers.items() if array.ndim > 1}
+        query, key = layer["self_attention.query.kernel"], layer["self_attention.key.kernel"]
+        out[there + "self_attn.q_proj.weight"] = Columns(query).reshape(D, -1).T
+        out[there + "self_attn.k_proj.weight"] = Columns(key).reshape(D, -1).T
+        out[there + "self_attn.v_proj.weight"] = layer["self_attention.value.kernel"].reshape(D, -1).T
+        out[there + "self_attn.o_proj.weight"] = layer["self_attention.out.kernel"].reshape(-1, D).T
+        out[there + "mlp.gate_proj.weight"] = layer["mlp.wi_0.kernel"].T
+        out[there + "mlp.up_proj.weight"] = layer["mlp.wi_1.kernel"].T
+        out[there + "mlp.down_proj.weight"] = layer["mlp.wo.kernel"].T
+        out[there + "input_layernorm.weight"] = layer["pre_self_attention_layer_norm.scale"]
+        out[there + "post_attention_layernorm.weight"] = layer["post_self_attention_layer_norm.scale"]
+    return out
+
+
+LAYOUTS = {"hf": Hf, "torchtitan": Torchtitan, "megatron": Megatron, "maxtext": MaxText}
+
+
+@pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES.keys())
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts_hold_the_same_model(layout, mesh, digests, tmp_path):
+    fsdp, tensor = mesh
+    options = ["--layout", layout, "--mesh", f"fsdp={fsdp},tensor={tensor}"]
+    Ok("gen", TINY, "-o", tmp_path / "out", *options)
+    Ok("verify", tmp_path / "out")
+    assert json.loads((tmp_path / "out/manifest.json").read_text())["layout"] == layout
+    stored = {path: words for path, (_, words) in Reassemble(tmp_path / "out").items()}
+    tensors = LAYOUTS[layout](stored, tensor)
+    assert {path: Sha256(words) for path, words in tensors.items()} == digests
+
+
+def test_digests_are_those_of_the_model_in_every_layout(digests):
+    for layout in LAYOUTS:
+        assert {t["path"]: t["sha256"] for t in Json("digest", TINY, "--layout", layout)["tensors"]} == digests
+
+
+def test_ranks_of_a_layout_made_alone(tmp_path):
+    Ok("gen", TINY, "-o", tmp_path / "all", "--layout", "maxtext")
+    for ranks in ["3", "0-1", "2"]:
+        Ok("gen", TINY, "-o", tmp_path / "parts", "--layout", "maxtext", "--ranks", ranks, "--jobs", "1", "--memory", "1M")
+    assert Tree(tmp_path / "all") == Tree(tmp_path / "parts")
+    result = Run("gen", TINY, "-o", tmp_path / "all", "--layout", "torchtitan")
+    assert result.returncode == 4 and "holds another plan" in result.stderr
+
+
+def test_a_tensor_changes_no_other(tmp_path):
+    """Added, removed, renamed with its key, in another order: the rest is what it was."""
+    head = "shardinit: 1\nname: x\ndtype: f32\nmodules:\n"
+    lines = {name: f"  {name}: {{shape: [7, 9], init: {{normal: {{std: 1}}}}}}\n" for name in "abcd"}
+
+    def Digests(text):
+        (tmp_path / "x.yaml").write_text(head + text)
+        return {t["path"]: t["sha256"] for t in Json("digest", tmp_path / "x.yaml")["tensors"]}
+
+    all_four = Digests("".join(lines.values()))
+    assert len(set(all_four.values())) == 4
+    assert Digests("".join(reversed(lines.values()))) == all_four
+    for name, digest in all_four.items():
+        rest = {n: d for n, d in all_four.items() if n != name}
+        assert Digests("".join(line for n, line in lines.items() if n != name)) == rest
+        renamed = lines[name].replace(f"  {name}:", "  e:").replace("{shape", f"{{key: {name}, shape")
+        others = "".join(line for n, line in lines.items() if n != name)
+        assert Digests(renamed + others) == {**rest, "e": digest}
