@@ -8,7 +8,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <vector>
 
 #include "base/error.h"
@@ -21,16 +20,6 @@ namespace {
 // Elements at a time: few enough for the slots of a usual expression to stay
 // in the first-level cache, enough to hide the cost of choosing an operation.
 constexpr int64_t kTile = 512;
-
-// f32 numbers of at least this magnitude round to no finite number of the type.
-float OverflowOf(DType dtype) {
-  const DTypeInfo& info = InfoOf(dtype);
-  if (info.exponent_bits >= 8 && info.mantissa_bits >= 23) {
-    return std::numeric_limits<float>::infinity();
-  }
-  const int greatest = (1 << (info.exponent_bits - 1)) - 1;
-  return std::ldexp(2.0f - std::ldexp(0.5f, -info.mantissa_bits), greatest);
-}
 
 const Sampler& SamplerOf(Draw draw) {
   static const Sampler kNormal = MakeNormal(0, 1);
@@ -112,30 +101,33 @@ void ExpressionFiller::FillDraws(const Runs& runs, int64_t first, int64_t count,
 
 void ExpressionFiller::Store(const Runs& runs, int64_t first, int64_t count, const double* values,
                              uint8_t* out) const {
+  const DTypeInfo& info = InfoOf(dtype_);
   bool bad = false;
   if (dtype_ == DType::f64) {
     for (int64_t i = 0; i < count; ++i) bad |= !std::isfinite(values[i]);
     std::memcpy(out, values, static_cast<size_t>(count) * sizeof(double));
-  } else {
+  } else if (info.is_float()) {
     std::array<float, kTile> rounded;
-    const float overflow = OverflowOf(dtype_);
+    const float largest = LargestRounded(dtype_);
     for (int64_t i = 0; i < count; ++i) {
       rounded[i] = static_cast<float>(values[i]);
-      bad |= !(std::fabs(rounded[i]) < overflow);
+      bad |= !(std::fabs(rounded[i]) <= largest);
     }
     if (dtype_ == DType::f32) {
       std::memcpy(out, rounded.data(), static_cast<size_t>(count) * sizeof(float));
     } else {
-      const int bytes = InfoOf(dtype_).bytes;
-      for (int64_t i = 0; i < count; ++i) Encode(rounded[i], dtype_, out + i * bytes);
+      for (int64_t i = 0; i < count; ++i) Encode(rounded[i], dtype_, out + i * info.bytes);
     }
+  } else {
+    const double lowest = LowestOf(dtype_), largest = LargestOf(dtype_);
+    for (int64_t i = 0; i < count; ++i) {
+      bad |= !(values[i] >= lowest && values[i] <= largest && std::trunc(values[i]) == values[i]);
+    }
+    for (int64_t i = 0; i < count && !bad; ++i) EncodeNumber(values[i], dtype_, out + i * info.bytes);
   }
   if (!bad) return;
-  const double most = dtype_ == DType::f64 ? std::numeric_limits<double>::infinity()
-                                           : static_cast<double>(OverflowOf(dtype_));
   for (int64_t i = 0; i < count; ++i) {
-    const double stored = dtype_ == DType::f64 ? values[i] : static_cast<float>(values[i]);
-    if (std::fabs(stored) < most) continue;
+    if (Holds(dtype_, values[i])) continue;
     Refuse(runs.Start((first + i) / runs.length()) + (first + i) % runs.length(), values[i]);
   }
 }
@@ -143,9 +135,11 @@ void ExpressionFiller::Store(const Runs& runs, int64_t first, int64_t count, con
 void ExpressionFiller::Refuse(int64_t linear, double value) const {
   Shape at(shape_.size());
   for (size_t d = shape_.size(); d-- > 0; linear /= shape_[d]) at[d] = linear % shape_[d];
+  const DTypeInfo& info = InfoOf(dtype_);
   throw Error(ExitCode::kUsage,
-              fmt::format("element [{}] of `{}` is {}, which {} does not hold", fmt::join(at, ", "),
-                          path_, value, InfoOf(dtype_).name),
+              fmt::format("element [{}] of `{}` is {}, {}", fmt::join(at, ", "), path_, value,
+                          info.is_float() ? fmt::format("which {} does not hold", info.name)
+                                          : fmt::format("but {} holds {}", info.name, WhatItHolds(dtype_))),
               fmt::format("its initializer is {{expr: \"{}\"}}", program_->text));
 }
 

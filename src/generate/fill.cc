@@ -52,13 +52,8 @@ DrawnFiller::DrawnFiller(const Tensor& tensor)
       key_(tensor.key),
       sampler_(SamplerOf(tensor.distribution)),
       filler_(FillerOf(tensor)) {
-  const auto* constant = std::get_if<Constant>(&tensor.distribution);
-  if (constant == nullptr) return;
-  // No random value: an f64 tensor holds the constant itself, not its f32.
-  if (dtype_ == DType::f64) {
-    std::memcpy(constant_, &constant->value, sizeof constant->value);
-  } else {
-    Encode(static_cast<float>(constant->value), dtype_, constant_);
+  if (const auto* constant = std::get_if<Constant>(&tensor.distribution)) {
+    EncodeNumber(constant->value, dtype_, constant_);
   }
 }
 

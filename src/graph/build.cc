@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/glob.h"
 #include "base/suggest.h"
+#include "base/text.h"
 #include "graph/layout.h"
 #include "graph/scope.h"
 #include "graph/validate.h"
@@ -402,12 +403,10 @@ class Builder {
     if (why_ != nullptr) why_->dtype = name->span;
     // The spec's own dtype is wrong once, not once per tensor.
     if (dtype || (!spec.dtype && std::exchange(dtype_reported_, true))) return;
-    if (const auto meant = FindDTypeByOtherName(name->value)) {
-      diagnostics_.Error(name->span, fmt::format("unknown dtype `{}`", name->value),
-                         fmt::format("did you mean `{}`?", InfoOf(*meant).name));
-    } else {
-      Unknown("dtype", *name, DTypeNames());
-    }
+    const auto meant = FindDTypeByOtherName(name->value);
+    diagnostics_.Error(name->span, fmt::format("unknown dtype {}", Quote(name->value)),
+                       meant ? fmt::format("did you mean `{}`?", InfoOf(*meant).name)
+                             : DidYouMean(name->value, DTypeNames()));
   }
 
   bool BindShape(const TensorSpec& spec, Tensor* tensor) {
@@ -585,12 +584,8 @@ class Builder {
     if (const auto distribution = Lower(*init, spec, tensor->shape, fans)) {
       tensor->distribution = *distribution;
     }
-    const double largest = LargestMagnitude(tensor->distribution);
-    if (const DTypeInfo& info = InfoOf(tensor->dtype); largest > LargestOf(tensor->dtype)) {
-      diagnostics_.Error(init->name.span,
-                         fmt::format("values of `{}` reach {}, but {} ends at {}", tensor->path, largest,
-                                     info.name, LargestOf(tensor->dtype)),
-                         "choose a larger dtype or smaller parameters");
+    if (const auto [what, hint] = MisfitOf(tensor->distribution, tensor->dtype); !what.empty()) {
+      diagnostics_.Error(init->name.span, fmt::format("values of `{}` {}", tensor->path, what), hint);
     }
     if (diagnostics_.all().size() != before && !fans.reported()) bad_inits_.insert(init);
   }

@@ -8,7 +8,7 @@
 
 #include "base/glob.h"
 #include "base/suggest.h"
-#include "tensor/encode.h"
+#include "graph/validate.h"
 
 namespace shardinit {
 namespace {
@@ -37,9 +37,11 @@ std::optional<LoweredView> LayoutBuilder::Lower(const ViewSpec& spec) {
   if (!viewed) return {};
   for (const Piece& piece : viewed->arrangement.pieces) {
     const DTypeInfo& info = InfoOf(first_->dtype);
-    if (std::fabs(piece.padding) <= LargestOf(first_->dtype)) continue;
-    diagnostics_.Error(spec.span, fmt::format("the padding is {}, but {} ends at {}", piece.padding,
-                                              info.name, LargestOf(first_->dtype)));
+    if (MisfitOf(Constant{piece.padding}, first_->dtype).what.empty()) continue;
+    diagnostics_.Error(spec.span,
+                       fmt::format("the padding is {}, but {} {}", piece.padding, info.name,
+                                   info.is_float() ? fmt::format("ends at {}", LargestOf(first_->dtype))
+                                                   : "holds " + WhatItHolds(first_->dtype)));
     return {};
   }
   return Finish(std::move(root), std::move(*viewed));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
@@ -67,7 +68,37 @@ void CheckKeys(const std::vector<Tensor>& all, const std::vector<Span>& places, 
   }
 }
 
+// Every element of the distribution, if they are all one number that is known now.
+std::optional<double> TheOnlyValue(const Distribution& distribution) {
+  if (const auto* constant = std::get_if<Constant>(&distribution)) return constant->value;
+  const auto* expression = std::get_if<Expression>(&distribution);
+  if (expression == nullptr) return {};
+  for (const Program::Literal& literal : expression->program->literals) {
+    if (literal.slot == expression->program->result) return literal.value;
+  }
+  return {};
+}
+
 }  // namespace
+
+Misfit MisfitOf(const Distribution& distribution, DType dtype) {
+  const DTypeInfo& info = InfoOf(dtype);
+  if (info.is_float()) {
+    const double largest = LargestMagnitude(distribution);
+    if (largest <= LargestOf(dtype)) return {};
+    return {fmt::format("reach {}, but {} ends at {}", largest, info.name, LargestOf(dtype)),
+            "choose a larger dtype or smaller parameters"};
+  }
+  if (const auto value = TheOnlyValue(distribution)) {
+    if (Holds(dtype, *value)) return {};
+    return {fmt::format("are {}, but {} holds {}", *value, info.name, WhatItHolds(dtype)),
+            "choose another dtype or another value"};
+  }
+  if (std::holds_alternative<Expression>(distribution)) return {};
+  return {fmt::format("are fractions, but {} holds {}", info.name, WhatItHolds(dtype)),
+          fmt::format("choose a float dtype, or draw with `{{expr: \"{}\"}}`",
+                      dtype == DType::boolean ? "uniform() < 0.5" : "floor(uniform() * 10)")};
+}
 
 void ValidateTensors(const std::vector<Tensor>& all, const std::vector<Span>& places,
                      Diagnostics& diagnostics) {

@@ -1,12 +1,21 @@
-// Rules over all tensors together.
+// Rules on tensors: on one, and over all together.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "base/diagnostics.h"
 #include "graph/graph.h"
 
 namespace shardinit {
+
+// What values of the distribution do that an element of the type cannot ("reach
+// 70000, but f16 ends at 65504"), and what to do; both empty if nothing. Elements
+// of an expression are checked one by one when they are made.
+struct Misfit {
+  std::string what, hint;
+};
+Misfit MisfitOf(const Distribution& distribution, DType dtype);
 
 // Paths are unique, none is both a tensor and a group of others, and no two
 // random tensors share a stream. `places[i]` is where tensor i was written.

@@ -37,29 +37,63 @@ struct Bf16Rounding {
   }
 };
 
-struct F16Rounding {
-  static HWY_INLINE U1 InHighHalf(V1 value) {
+// Floats of less exponent bits than f32: tensor/encode.cc has the same steps.
+template <DType dtype>
+struct SmallRounding {
+  using T = SmallFloat<dtype>;
+
+  // Without the sign.
+  static HWY_INLINE U1 Magnitude(V1 value) {
     const DF df;
     const D32 du;
-    const DI di;
+    const auto magnitude = hn::Min(hn::Abs(value), hn::BitCast(df, hn::Set(du, T::kBeyond)));
+    const auto sum = hn::Add(magnitude, hn::BitCast(df, hn::Set(du, T::kPower)));
+    const auto small = hn::Sub(hn::BitCast(du, sum), hn::Set(du, T::kPower));
+
+    const auto rebiased = hn::Sub(hn::BitCast(du, magnitude), hn::Set(du, T::kRebias));
+    const auto lowest = hn::And(hn::ShiftRight<T::kDropped>(rebiased), hn::Set(du, 1));
+    const auto half = hn::Set(du, (1u << (T::kDropped - 1)) - 1);
+    const auto normal = hn::ShiftRight<T::kDropped>(hn::Add(hn::Add(rebiased, half), lowest));
+
+    const auto smallest_normal = hn::BitCast(df, hn::Set(du, T::kSmallestNormal));
+    const auto is_small = hn::RebindMask(du, hn::Lt(magnitude, smallest_normal));
+    return hn::IfThenElse(is_small, small, normal);
+  }
+
+  static HWY_INLINE U1 InHighHalf(V1 value) {
+    const D32 du;
     const auto sign = hn::And(hn::BitCast(du, value), hn::Set(du, 0x80000000u));
-    const auto magnitude = hn::Min(hn::Abs(value), hn::Set(df, 0x1p16f));
-    const auto sum = hn::Add(magnitude, hn::Set(df, 0.5f));
-    const auto small = hn::Sub(hn::BitCast(di, sum), hn::Set(di, 0x3F000000));
+    return hn::Or(hn::ShiftLeft<16>(Magnitude(value)), sign);
+  }
 
-    const auto rebiased = hn::Sub(hn::BitCast(di, magnitude), hn::Set(di, 0x38000000));
-    const auto lowest = hn::And(hn::ShiftRight<13>(rebiased), hn::Set(di, 1));
-    const auto normal =
-        hn::ShiftRight<13>(hn::Add(hn::Add(rebiased, hn::Set(di, 0xFFF)), lowest));
-
-    const auto is_small = hn::RebindMask(di, hn::Lt(magnitude, hn::Set(df, 0x1p-14f)));
-    const auto encoded = hn::BitCast(du, hn::IfThenElse(is_small, small, normal));
-    return hn::Or(hn::ShiftLeft<16>(encoded), sign);
+  // 8 bits, all others 0.
+  static HWY_INLINE U1 InLowByte(V1 value) {
+    const D32 du;
+    const auto sign = hn::ShiftRight<31>(hn::BitCast(du, value));
+    return hn::Or(Magnitude(value), hn::ShiftLeft<7>(sign));
   }
 };
 
 using EncodeBf16 = Encode16<Bf16Rounding>;
-using EncodeF16 = Encode16<F16Rounding>;
+using EncodeF16 = Encode16<SmallRounding<DType::f16>>;
+
+// 8-bit elements: an even and an odd one make the 16 bits that stay of a lane.
+template <class Rounding>
+struct Encode8 {
+  static constexpr size_t kBytes = 1;
+  static constexpr bool kInterleaved = false;
+  static HWY_INLINE void Store(V1 even, V1 odd, uint8_t* out) {
+    const DI di;
+    const hn::Rebind<uint16_t, DI> du16;
+    const hn::Repartition<uint8_t, decltype(du16)> du8;
+    const auto pairs =
+        hn::Or(Rounding::InLowByte(even), hn::ShiftLeft<8>(Rounding::InLowByte(odd)));
+    hn::StoreU(hn::BitCast(du8, hn::DemoteTo(du16, hn::BitCast(di, pairs))), du8, out);
+  }
+};
+
+using EncodeF8E4M3Fn = Encode8<SmallRounding<DType::f8e4m3fn>>;
+using EncodeF8E5M2 = Encode8<SmallRounding<DType::f8e5m2>>;
 
 struct EncodeF32 {
   static constexpr size_t kBytes = 4;

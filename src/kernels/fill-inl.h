@@ -159,6 +159,9 @@ void RunKernel(const Job& job, const Kernel& kernel) {
     case DType::f64: return RunTyped<Kernel, EncodeF64>(job, kernel);
     case DType::bf16: return RunTyped<Kernel, EncodeBf16>(job, kernel);
     case DType::f16: return RunTyped<Kernel, EncodeF16>(job, kernel);
+    case DType::f8e4m3fn: return RunTyped<Kernel, EncodeF8E4M3Fn>(job, kernel);
+    case DType::f8e5m2: return RunTyped<Kernel, EncodeF8E5M2>(job, kernel);
+    default: return;  // FillRows takes floats alone.
   }
 }
 

@@ -39,6 +39,7 @@ void Fill(const Sampler& sampler, Stream stream, uint64_t first, size_t count, D
 
 void FillRows(const Sampler& sampler, Stream stream, uint64_t first, uint64_t stride, size_t rows,
               size_t count, DType dtype, void* out) {
+  Check(InfoOf(dtype).is_float(), "random numbers are floats");
   Check(dtype == DType::f32 || !std::holds_alternative<BitsSampler>(sampler), "bits are f32");
   HWY_DYNAMIC_DISPATCH(RunJob)
   ({sampler, stream, first, stride, rows, count, dtype, static_cast<uint8_t*>(out)});

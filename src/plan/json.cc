@@ -167,6 +167,9 @@ void ReadPartition(const json& in, const InitGraph& graph, const std::string& pa
 
 void ReadDraw(const json& in, const InitGraph& graph, const std::string& path, Tensor& tensor) {
   tensor.distribution = ReadDistribution(in.at("init"), tensor.shape, path);
+  if (const Misfit misfit = MisfitOf(tensor.distribution, tensor.dtype); !misfit.what.empty()) {
+    Refuse(path, fmt::format("values of `{}` {}", tensor.path, misfit.what));
+  }
   if (in.contains("key")) tensor.draw_path = in.at("key").get<std::string>();
   if (IsRandom(tensor.distribution)) {
     tensor.key = KeyOf(static_cast<uint64_t>(graph.seed),
@@ -204,6 +207,10 @@ class ViewReader {
     Viewed viewed = ReadNode(in, 0, tensor, &root);
     if (viewed.arrangement.shape != tensor.shape) {
       Refuse(path_, fmt::format("the view of `{}` has another shape", tensor.path));
+    }
+    for (const Piece& piece : viewed.arrangement.pieces) {
+      if (MisfitOf(Constant{piece.padding}, tensor.dtype).what.empty()) continue;
+      Refuse(path_, fmt::format("the padding of `{}`", tensor.path));
     }
     tensor.view = std::make_shared<View>(
         View{drawn_, std::move(root), std::move(viewed.arrangement.pieces)});

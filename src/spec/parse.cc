@@ -151,7 +151,7 @@ class SpecParser {
     model.seed = ReadExpr(entry);
   }
   void ReadDtype(const Node::Entry& entry, ModelSpec& model) {
-    model.dtype = ReadWord(entry);
+    if (IsText(entry)) model.dtype = Text(*entry.value);
   }
   void ReadEngine(const Node::Entry& entry, ModelSpec& model) {
     model.engine = ReadWord(entry);
@@ -477,7 +477,7 @@ class SpecParser {
   }
 
   void ReadTensorDtype(const Node::Entry& entry, TensorSpec& tensor) {
-    tensor.dtype = ReadWord(entry);
+    if (IsText(entry)) tensor.dtype = Text(*entry.value);
   }
   void ReadTensorInit(const Node::Entry& entry, TensorSpec& tensor) {
     tensor.init = ReadInit(*entry.value);

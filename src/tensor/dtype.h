@@ -1,4 +1,4 @@
-// Element types: their names, sizes and how HDF5 stores them.
+// Element types: their names, sizes, limits and how HDF5 stores them.
 #pragma once
 
 #include <cstdint>
@@ -16,22 +16,56 @@ enum class DType : uint8_t {
 #undef SHARDINIT_DTYPE
 };
 
+enum class DTypeKind : uint8_t {
+  kFloat,        // As IEEE 754 lays them out.
+  kFiniteFloat,  // The same, but without infinities: the numbers of the largest
+                 // exponent are finite, all but the last, which is NaN.
+  kSigned,       // Two's complement.
+  kUnsigned,
+  kBool,  // A byte, 0 or 1.
+};
+
 struct DTypeInfo {
   DType dtype;
   std::string_view name;  // As specs and checkpoints write it: `bf16`.
+  DTypeKind kind;
   int bytes;
-  // The IEEE-like layout that HDF5 is told: all have the sign on top, then the
+  // The layout of a float that HDF5 is told: all have the sign on top, then the
   // exponent, then the mantissa, with an implied leading one.
   int exponent_bits;
   int mantissa_bits;
+
+  constexpr bool is_float() const {
+    return kind == DTypeKind::kFloat || kind == DTypeKind::kFiniteFloat;
+  }
 };
 
-const DTypeInfo& InfoOf(DType dtype);
-// The largest finite number of the type; larger ones round to infinity.
+inline constexpr DTypeInfo kDTypes[] = {
+#define SHARDINIT_DTYPE(id, name, kind, bytes, exponent_bits, mantissa_bits) \
+  {DType::id, name, DTypeKind::kind, bytes, exponent_bits, mantissa_bits},
+#include "tensor/dtype.def"
+#undef SHARDINIT_DTYPE
+};
+
+constexpr const DTypeInfo& InfoOf(DType dtype) { return kDTypes[static_cast<int>(dtype)]; }
+constexpr std::span<const DTypeInfo> DTypes() { return kDTypes; }
+
+// The smallest and the largest number that a spec may put into an element.
+// Floats: the finite ones. Integers: those of the type, but of 64 bits only
+// those that are not 2^53 or more from 0: specs compute in f64, where what is
+// larger may be the rounding of another whole number.
+double LowestOf(DType dtype);
 double LargestOf(DType dtype);
-std::span<const DTypeInfo> DTypes();
+// The largest f32 that rounds to a finite number of a float of at most 32 bits.
+float LargestRounded(DType dtype);
+// Whether an element can be `value`, rounded if the type is a float: finite and,
+// for an integer, whole and between the limits.
+bool Holds(DType dtype, double value);
+// Of an integer, for messages: "whole numbers from -128 to 127".
+std::string WhatItHolds(DType dtype);
+
 std::optional<DType> FindDType(std::string_view name);
-// By a name that PyTorch or NumPy gives it (`bfloat16`), for "did you mean".
+// By a name that PyTorch, NumPy or JAX gives it (`torch.bfloat16`), for "did you mean".
 std::optional<DType> FindDTypeByOtherName(std::string_view name);
 std::vector<std::string> DTypeNames();
 

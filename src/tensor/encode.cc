@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
+
+#include "base/error.h"
 
 // Rounding to nearest even, on the bits. Dropping the low k bits of a number n
 // rounds it down; adding half of 2^k first rounds to nearest with ties up;
@@ -34,6 +37,45 @@ T LoadLittleEndian(const void* in) {
   return bits;
 }
 
+template <DType dtype>
+uint32_t EncodeSmall(float value) {
+  using T = SmallFloat<dtype>;
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = (bits >> 31) << (8 * T::kInfo.bytes - 1);
+  uint32_t magnitude = bits & 0x7FFFFFFF;
+  if (magnitude > 0x7F800000) return sign | T::kNan;
+  if (magnitude < T::kSmallestNormal) {
+    // A multiple of the smallest subnormal number, which is one unit in the last
+    // place of kPower. The f32 addition rounds, and the sum's mantissa is the result.
+    const float sum = std::bit_cast<float>(magnitude) + std::bit_cast<float>(T::kPower);
+    return sign | (std::bit_cast<uint32_t>(sum) - T::kPower);
+  }
+  // What is larger than all finite numbers is as good as the next one would be.
+  magnitude = std::min(magnitude, T::kBeyond);
+  magnitude -= T::kRebias;
+  magnitude += (1u << (T::kDropped - 1)) - 1 + ((magnitude >> T::kDropped) & 1);
+  return sign | (magnitude >> T::kDropped);
+}
+
+template <DType dtype>
+float DecodeSmall(uint32_t bits) {
+  using T = SmallFloat<dtype>;
+  const uint32_t sign_bit = 1u << (8 * T::kInfo.bytes - 1);
+  const uint32_t sign = (bits & sign_bit) == 0 ? 0 : 0x80000000;
+  const uint32_t magnitude = bits & (sign_bit - 1);
+  uint32_t decoded;
+  if (magnitude >= T::kFirstNotFinite) {
+    decoded = magnitude == T::kFirstNotFinite && T::kHasInfinity ? 0x7F800000
+                                                                 : 0x7F800000 | magnitude << T::kDropped;
+  } else if (magnitude >= 1u << T::kInfo.mantissa_bits) {
+    decoded = (magnitude << T::kDropped) + T::kRebias;
+  } else {
+    constexpr float kSmallest = 2.0f / (1 << T::kBias) / (1 << T::kInfo.mantissa_bits);
+    decoded = std::bit_cast<uint32_t>(static_cast<float>(magnitude) * kSmallest);
+  }
+  return std::bit_cast<float>(sign | decoded);
+}
+
 }  // namespace
 
 uint16_t EncodeBf16(float value) {
@@ -42,38 +84,20 @@ uint16_t EncodeBf16(float value) {
   return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
 }
 
-uint16_t EncodeF16(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  const uint32_t sign = (bits >> 16) & 0x8000;
-  uint32_t magnitude = bits & 0x7FFFFFFF;
-  if (magnitude > 0x7F800000) return static_cast<uint16_t>(sign | 0x7E00);
-  if (magnitude < 0x38800000) {
-    // Below 2^-14: a multiple of 2^-24, which is what one unit in the last
-    // place of 0.5 is. The f32 addition rounds, and the sum's mantissa is the result.
-    const float sum = std::bit_cast<float>(magnitude) + 0.5f;
-    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(sum) - 0x3F000000));
-  }
-  magnitude = std::min(magnitude, 0x47800000u);  // 2^16 and more: infinity.
-  magnitude -= 0x38000000;                       // Exponent bias 127 becomes 15.
-  magnitude += 0xFFF + ((magnitude >> 13) & 1);
-  return static_cast<uint16_t>(sign | (magnitude >> 13));
+uint16_t EncodeF16(float value) { return static_cast<uint16_t>(EncodeSmall<DType::f16>(value)); }
+
+uint8_t EncodeF8E4M3Fn(float value) {
+  return static_cast<uint8_t>(EncodeSmall<DType::f8e4m3fn>(value));
+}
+
+uint8_t EncodeF8E5M2(float value) {
+  return static_cast<uint8_t>(EncodeSmall<DType::f8e5m2>(value));
 }
 
 float DecodeBf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
-
-float DecodeF16(uint16_t bits) {
-  const uint32_t sign = uint32_t{bits & 0x8000u} << 16;
-  const uint32_t magnitude = bits & 0x7FFFu;
-  uint32_t decoded;
-  if (magnitude >= 0x7C00) {
-    decoded = 0x7F800000 | (magnitude & 0x3FF) << 13;
-  } else if (magnitude >= 0x400) {
-    decoded = (magnitude << 13) + 0x38000000;
-  } else {
-    decoded = std::bit_cast<uint32_t>(static_cast<float>(magnitude) * 0x1p-24f);
-  }
-  return std::bit_cast<float>(sign | decoded);
-}
+float DecodeF16(uint16_t bits) { return DecodeSmall<DType::f16>(bits); }
+float DecodeF8E4M3Fn(uint8_t bits) { return DecodeSmall<DType::f8e4m3fn>(bits); }
+float DecodeF8E5M2(uint8_t bits) { return DecodeSmall<DType::f8e5m2>(bits); }
 
 void Encode(float value, DType dtype, void* out) {
   switch (dtype) {
@@ -82,7 +106,36 @@ void Encode(float value, DType dtype, void* out) {
       return StoreLittleEndian(std::bit_cast<uint64_t>(static_cast<double>(value)), out);
     case DType::bf16: return StoreLittleEndian(EncodeBf16(value), out);
     case DType::f16: return StoreLittleEndian(EncodeF16(value), out);
+    case DType::f8e4m3fn: return StoreLittleEndian(EncodeF8E4M3Fn(value), out);
+    case DType::f8e5m2: return StoreLittleEndian(EncodeF8E5M2(value), out);
+    default: Check(false, "a fraction for an integer");
   }
+}
+
+void EncodeNumber(double value, DType dtype, void* out) {
+  const DTypeInfo& info = InfoOf(dtype);
+  if (dtype == DType::f64) return StoreLittleEndian(std::bit_cast<uint64_t>(value), out);
+  if (info.is_float()) return Encode(static_cast<float>(value), dtype, out);
+  Check(Holds(dtype, value), "a number that an integer does not hold");
+  const auto bits = static_cast<uint64_t>(static_cast<int64_t>(value));  // Both are below 2^53.
+  switch (info.bytes) {
+    case 1: return StoreLittleEndian(static_cast<uint8_t>(bits), out);
+    case 2: return StoreLittleEndian(static_cast<uint16_t>(bits), out);
+    case 4: return StoreLittleEndian(static_cast<uint32_t>(bits), out);
+    default: return StoreLittleEndian(bits, out);
+  }
+}
+
+void EncodeMissing(DType dtype, void* out) {
+  if (dtype == DType::f32 || dtype == DType::f64) {
+    return Encode(std::numeric_limits<float>::quiet_NaN(), dtype, out);
+  }
+  // The sign bit against all others: NaN, or the lowest integer.
+  const DTypeInfo& info = InfoOf(dtype);
+  auto* bytes = static_cast<uint8_t*>(out);
+  std::fill_n(bytes, info.bytes, info.kind == DTypeKind::kSigned ? 0 : 0xFF);
+  if (info.is_float()) bytes[info.bytes - 1] = 0x7F;
+  if (info.kind == DTypeKind::kSigned) bytes[info.bytes - 1] = 0x80;
 }
 
 double Decode(const void* in, DType dtype) {
@@ -91,6 +144,17 @@ double Decode(const void* in, DType dtype) {
     case DType::f64: return std::bit_cast<double>(LoadLittleEndian<uint64_t>(in));
     case DType::bf16: return DecodeBf16(LoadLittleEndian<uint16_t>(in));
     case DType::f16: return DecodeF16(LoadLittleEndian<uint16_t>(in));
+    case DType::f8e4m3fn: return DecodeF8E4M3Fn(LoadLittleEndian<uint8_t>(in));
+    case DType::f8e5m2: return DecodeF8E5M2(LoadLittleEndian<uint8_t>(in));
+    case DType::i8: return static_cast<int8_t>(LoadLittleEndian<uint8_t>(in));
+    case DType::i16: return static_cast<int16_t>(LoadLittleEndian<uint16_t>(in));
+    case DType::i32: return static_cast<int32_t>(LoadLittleEndian<uint32_t>(in));
+    case DType::i64: return static_cast<double>(static_cast<int64_t>(LoadLittleEndian<uint64_t>(in)));
+    case DType::boolean:
+    case DType::u8: return LoadLittleEndian<uint8_t>(in);
+    case DType::u16: return LoadLittleEndian<uint16_t>(in);
+    case DType::u32: return LoadLittleEndian<uint32_t>(in);
+    case DType::u64: return static_cast<double>(LoadLittleEndian<uint64_t>(in));
   }
   return 0;
 }

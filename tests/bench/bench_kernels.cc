@@ -49,6 +49,7 @@ void Register() {
     for (const NamedSampler& named : kSamplers) {
       const Sampler& sampler = named.sampler;
       for (const DTypeInfo& info : DTypes()) {
+        if (!info.is_float()) continue;
         if (std::holds_alternative<BitsSampler>(sampler) && info.dtype != DType::f32) continue;
         const std::string label = target + "/" + named.name + "/" + std::string(info.name);
         benchmark::RegisterBenchmark(label.c_str(), [=](benchmark::State& state) {

@@ -23,6 +23,10 @@ DTYPES = {
     "f64": np.dtype("<f8"),
     "f16": np.dtype("<f2"),
     "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f8e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+    "f8e5m2": np.dtype(ml_dtypes.float8_e5m2),
+    **{f"{kind}{8 * n}": np.dtype(f"<{kind}{n}") for kind in "iu" for n in (1, 2, 4, 8)},
+    "bool": np.dtype("?"),
 }
 
 # The variables through which a user's shell could reach the tests.

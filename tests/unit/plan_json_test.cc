@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "graph/validate.h"
 #include "plan/plan.h"
 #include "support/graph_text.h"
 #include "support/random_plan.h"
@@ -119,7 +120,7 @@ TEST(ReadPlan, ReadsAPlanOfNothing) {
 TEST(ReadPlan, ReadsWhatIsWrittenForRandomPlans) {
   Random random(1);
   const Distribution distributions[] = {
-      Constant{-0.0}, Constant{1e300}, Constant{0.1 + 0.2},         Uniform{-0.0, 0x1p-80},
+      Constant{-0.0}, Constant{1}, Constant{1e300}, Constant{0.1 + 0.2},         Uniform{-0.0, 0x1p-80},
       Uniform{-0.5, 0.25}, Normal{1.0 / 3, 0}, TruncatedNormal{0, 0.02, -1e6, 1.0 / 7}};
   for (int i = 0; i < 300 && !testing::Test::HasFailure(); ++i) {
     InitGraph graph{.name = "x", .engine = "philox4x32",
@@ -130,9 +131,11 @@ TEST(ReadPlan, ReadsWhatIsWrittenForRandomPlans) {
     for (int64_t t = 0; t < tensors; ++t) {
       Shape shape = RandomShape(random);
       PartitionSpec partition = RandomPartition(random, graph.mesh, shape);
-      Tensor tensor = MakeTensor(fmt::format("g.{}-t_", t),
-                                 DTypes()[static_cast<size_t>(random.In(0, 3))].dtype,
-                                 std::move(shape), distributions[random.In(0, 6)], std::move(partition));
+      const Distribution& distribution = distributions[random.In(0, 7)];
+      DType dtype = DTypes()[static_cast<size_t>(random.In(0, std::ssize(DTypes()) - 1))].dtype;
+      if (!MisfitOf(distribution, dtype).what.empty()) dtype = DType::f64;
+      Tensor tensor = MakeTensor(fmt::format("g.{}-t_", t), dtype, std::move(shape), distribution,
+                                 std::move(partition));
       if (random.Chance(3)) tensor.draw_path = fmt::format("\"old\" ключ {}", t);
       if (IsRandom(tensor.distribution)) {
         tensor.key = KeyOf(static_cast<uint64_t>(graph.seed),

@@ -6,8 +6,9 @@
 
 namespace shardinit::hdf5 {
 
-// bf16 and f16 are built field by field: HDF5 1.10 does not know them, and
-// HDF5 2 recognizes the result as its own H5T_FLOAT_BFLOAT16LE, H5T_IEEE_F16LE.
+// Floats of less than 32 bits are built field by field: HDF5 1.10 does not know
+// them, and HDF5 2 recognizes the results as its own H5T_FLOAT_BFLOAT16LE,
+// H5T_IEEE_F16LE, H5T_FLOAT_F8E4M3 and H5T_FLOAT_F8E5M2. A bool is a uint8.
 Datatype TypeOf(DType dtype);
 
 }  // namespace shardinit::hdf5

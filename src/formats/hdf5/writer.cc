@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
-#include <limits>
 #include <string_view>
 
 #include "base/error.h"
@@ -13,6 +11,7 @@
 #include "formats/hdf5/layout.h"
 #include "formats/hdf5/types.h"
 #include "rng/stream.h"
+#include "tensor/encode.h"
 
 namespace shardinit::hdf5 {
 namespace {
@@ -247,8 +246,9 @@ void WriteVirtual(int fd, const Plan& plan, const Digest& plan_sha256) {
       const Datatype type = TypeOf(tensor.dtype);
       const PropertyList create = DatasetProperties();
       // A missing piece must not read as plausible numbers.
-      const float nan = std::numeric_limits<float>::quiet_NaN();
-      Require(H5Pset_fill_value(create, H5T_NATIVE_FLOAT, &nan), "set the fill value");
+      uint8_t missing[8];
+      EncodeMissing(tensor.dtype, missing);
+      Require(H5Pset_fill_value(create, type, missing), "set the fill value");
       const Dataspace whole = SpaceOf(tensor.shape);
       const std::string source = DatasetPath(tensor);
       ForEachBox(tensor, plan.graph.mesh, [&](int64_t rank, const Box& box) {

@@ -20,6 +20,17 @@ std::string_view NameOf(DType dtype) {
     case DType::f64: return "<f8";
     case DType::bf16: return "bfloat16";
     case DType::f16: return "<f2";
+    case DType::f8e4m3fn: return "float8_e4m3fn";
+    case DType::f8e5m2: return "float8_e5m2";
+    case DType::i8: return "|i1";
+    case DType::i16: return "<i2";
+    case DType::i32: return "<i4";
+    case DType::i64: return "<i8";
+    case DType::u8: return "|u1";
+    case DType::u16: return "<u2";
+    case DType::u32: return "<u4";
+    case DType::u64: return "<u8";
+    case DType::boolean: return "|b1";
   }
   Check(false, "a dtype that zarr has no name for");
   return {};
