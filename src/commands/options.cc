@@ -72,6 +72,10 @@ void SpecOptions::AddLayoutTo(CLI::App& app) {
       ->check(NotEmpty);
 }
 
+bool SpecOptions::HasOverrides() const {
+  return !request.sets.empty() || !request.mesh.empty() || !layout.empty();
+}
+
 Plan SpecOptions::Load() const {
   Diagnostics diagnostics;
   return Load(diagnostics, nullptr);

@@ -13,6 +13,7 @@
 #include "base/glob.h"
 #include "base/suggest.h"
 #include "base/text.h"
+#include "graph/config.h"
 #include "graph/layout.h"
 #include "graph/scope.h"
 #include "graph/validate.h"
@@ -48,6 +49,7 @@ class Builder {
       graph_.engine = spec_.engine->value;
     }
     if (spec_.replicas && spec_.replicas->value == "full") graph_.replicas = Replicas::kFull;
+    if (spec_.config) graph_.config = BindConfig(*spec_.config, names_, diagnostics_);
     fans_ = spec_.fans;
     BindMesh();
     BindRules();

@@ -294,6 +294,7 @@ std::string WritePlan(const Plan& plan) {
   out.Member("name", graph.name).Member("engine", graph.engine).Member("seed", graph.seed);
   WriteMesh(graph.mesh, out);
   out.Member("replicas", NameOf(graph.replicas));
+  if (!graph.config.empty()) out.Key("config").Raw(graph.config);
   if (graph.drawn) {
     out.Member("layout", graph.layout).Key("logical").BeginArray(JsonWriter::kLines);
     for (const Tensor& tensor : *graph.drawn) {
@@ -357,6 +358,10 @@ Plan ReadPlan(std::string_view text, const std::string& path) {
       }
     }
     graph.replicas = in.at("replicas") == "full" ? Replicas::kFull : Replicas::kDedupe;
+    if (in.contains("config")) {
+      if (!in.at("config").is_object()) Refuse(path, "`config`");
+      graph.config = in.at("config").dump();
+    }
     int64_t bytes = 0;
     const auto count = [&](const Tensor& tensor) {
       if (__builtin_add_overflow(bytes, tensor.bytes(), &bytes)) {

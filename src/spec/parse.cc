@@ -19,6 +19,7 @@ namespace {
 const std::vector<std::string> kUnevenPolicies = {"error", "chunk"};
 const std::vector<std::string> kFanOrders = {"out_in", "in_out"};
 const std::vector<std::string> kReplicaPolicies = {"dedupe", "full"};
+constexpr int kConfigDepth = 16;  // Of 32 that a plan may have.
 
 // A plain scalar that YAML reads as something other than text.
 bool IsBoolean(const Node& node) {
@@ -168,6 +169,57 @@ class SpecParser {
 
   void ReadVars(const Node::Entry& entry, ModelSpec& model) {
     model.vars = ReadExprs(entry, "variable");
+  }
+
+  void ReadConfig(const Node::Entry& entry, ModelSpec& model) {
+    if (!IsMap(entry, "such as `{model_type: llama}`")) return;
+    if (entry.value->height > kConfigDepth) {
+      Error(*entry.value, fmt::format("`config` is nested over {} levels", kConfigDepth));
+      return;
+    }
+    model.config = std::get<ConfigSpec::Map>(ReadConfigValue(*entry.value).value);
+  }
+
+  // Scalars are what JSON would make of them; text that begins with `=` is an
+  // expression, in quotes or not.
+  ConfigSpec ReadConfigValue(const Node& node) {
+    if (node.IsNull()) return {nullptr};
+    if (node.IsMap()) {
+      ConfigSpec::Map map;
+      for (const Node::Entry& entry : node.entries) {
+        map.push_back({Text(*entry.key), ReadConfigValue(*entry.value)});
+      }
+      return {std::move(map)};
+    }
+    if (node.IsSequence()) {
+      ConfigSpec::List list;
+      for (const Node::Entry& entry : node.entries) {
+        list.push_back(ReadConfigValue(*entry.value));
+      }
+      return {std::move(list)};
+    }
+    if (node.text.starts_with('=')) {
+      if (!node.verbatim) {
+        Error(node, "an expression must be in one line, without escapes");
+        return {nullptr};
+      }
+      Span span = node.span;
+      span.column += IsInQuotes(node) ? 2 : 1;
+      return {ParseExpr(node.text.substr(1), span, diagnostics_)};
+    }
+    if (IsBoolean(node)) return {node.text == "true"};
+    if (!IsNumber(node)) return {std::string(node.text)};
+    std::string_view digits = node.text;
+    if (digits.starts_with('+')) digits.remove_prefix(1);
+    const char* end = digits.data() + digits.size();
+    int64_t integer = 0;
+    if (std::from_chars(digits.data(), end, integer).ptr == end) return {integer};
+    double number = 0;
+    const auto parsed = std::from_chars(digits.data(), end, number);
+    if (parsed.ptr == end && parsed.ec == std::errc()) return {number};
+    Error(node, fmt::format("{} is no number that JSON has", Quote(node.text)),
+          "put it in quotes if it is text");
+    return {nullptr};
   }
 
   void ReadMesh(const Node::Entry& entry, ModelSpec& model) {
@@ -792,6 +844,7 @@ const std::vector<SpecParser::Key<ModelSpec>> SpecParser::kModelKeys = {
     {"uneven", false, &SpecParser::ReadUneven},
     {"replicas", false, &SpecParser::ReadReplicas},
     {"fans", false, &SpecParser::ReadFans},
+    {"config", false, &SpecParser::ReadConfig},
     {"include", false, &SpecParser::ReadVersion},  // Merged by LoadTree.
     {"modules", true, &SpecParser::ReadModules},
     {"layouts", false, &SpecParser::ReadLayouts},

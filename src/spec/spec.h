@@ -2,6 +2,7 @@
 // knows its place; no expression is evaluated and no name is looked up yet.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -107,6 +108,13 @@ struct LayoutSpec {
   ModuleSpec modules;
 };
 
+// A value of `config`, as JSON has them; an expression gives a number.
+struct ConfigSpec {
+  using List = std::vector<ConfigSpec>;
+  using Map = std::vector<Named<ConfigSpec>>;
+  std::variant<std::nullptr_t, bool, int64_t, double, std::string, ExprPtr, List, Map> value;
+};
+
 struct ModelSpec {
   Located<std::string> name;
   ExprPtr seed;  // Null: 0.
@@ -122,6 +130,7 @@ struct ModelSpec {
   bool has_rules = false;
   std::vector<RuleSpec> rules;
   std::vector<Named<InitSpec>> inits;
+  std::optional<ConfigSpec::Map> config;
   ModuleSpec modules;
   std::vector<Named<LayoutSpec>> layouts;
 };

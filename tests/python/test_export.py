@@ -320,3 +320,44 @@ def test_folders_that_are_no_checkpoints(spec, tmp_path):
         result = Run("export", tmp_path / "gen", "--to", "dcp", "-o", tmp_path / "out", option)
         assert result.returncode == 2 and "are for specs" in result.stderr
     assert sorted(os.listdir(tmp_path)) == ["gen"]
+
+
+# config.json -------------------------------------------------------------------
+
+
+CONFIG = """
+shardinit: 1
+name: c
+dtype: f32
+vars: {d: 8, eps: 1 / 3}
+config:
+  text: llama
+  quoted: "5"
+  number: =2 * d
+  fraction: "=max(eps, 0.25)"
+  small: 1e-5
+  whole: 500000.0
+  negative: -3
+  yes: true
+  none: null
+  list: [1, two, {three: =d + 1}]
+modules:
+  w: {shape: [d], init: ones}
+"""
+
+
+def test_config(tmp_path):
+    """Written as it is said, by a spec and by a checkpoint that it made."""
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    wanted = {"text": "llama", "quoted": "5", "number": 16, "fraction": 1 / 3, "small": 1e-5,
+              "whole": 500000.0, "negative": -3, "yes": True, "none": None, "list": [1, "two", {"three": 9}]}
+    Export(tmp_path / "c.yaml", "safetensors", tmp_path / "out")
+    text = (tmp_path / "out/config.json").read_text()
+    assert json.loads(text) == wanted
+    assert text == json.dumps(wanted, indent=2, sort_keys=True) + "\n"
+    Ok("gen", tmp_path / "c.yaml", "-o", tmp_path / "gen")
+    Ok("verify", tmp_path / "gen")
+    Export(tmp_path / "gen", "safetensors", tmp_path / "again")
+    assert Tree(tmp_path / "out") == Tree(tmp_path / "again")
+    Export(tmp_path / "c.yaml", "safetensors", tmp_path / "other", "--set", "vars.d=9")
+    assert json.loads((tmp_path / "other/config.json").read_text())["number"] == 18

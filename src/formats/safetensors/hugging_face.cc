@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "base/json.h"
 #include "formats/safetensors/header.h"
@@ -53,14 +54,16 @@ std::vector<FileLayout> LayOut(const LayoutRequest& request) {
   std::vector<FileLayout> files;
   if (parts.size() == 1) {
     files.push_back(safetensors::LayOutFile("model.safetensors", std::move(parts[0]), kMetadata));
-    return files;
   }
-  for (size_t i = 0; i < parts.size(); ++i) {
+  for (size_t i = 0; parts.size() > 1 && i < parts.size(); ++i) {
     files.push_back(
         safetensors::LayOutFile(fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, parts.size()),
                                 std::move(parts[i]), kMetadata));
   }
-  files.push_back(Index(files));
+  if (parts.size() > 1) files.push_back(Index(files));
+  if (const std::string& config = request.plan.graph.config; !config.empty()) {
+    files.push_back({"config.json", nlohmann::json::parse(config).dump(2) + "\n"});
+  }
   return files;
 }
 
