@@ -6,7 +6,9 @@
 #include "base/overloaded.h"
 #include "generate/draw.h"
 #include "generate/expression.h"
+#include "generate/normalized.h"
 #include "generate/orthogonal.h"
+#include "generate/sparse.h"
 #include "generate/view.h"
 #include "tensor/encode.h"
 
@@ -19,6 +21,12 @@ std::unique_ptr<const Filler> FillerOf(const Tensor& tensor) {
   }
   if (std::holds_alternative<Orthogonal>(tensor.distribution)) {
     return std::make_unique<OrthogonalFiller>(tensor);
+  }
+  if (std::holds_alternative<Sparse>(tensor.distribution)) {
+    return std::make_unique<SparseFiller>(tensor);
+  }
+  if (std::holds_alternative<Normalized>(tensor.distribution)) {
+    return std::make_unique<NormalizedFiller>(tensor);
   }
   return nullptr;
 }

@@ -1,12 +1,13 @@
 // Work in pieces that threads share as they come.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <atomic>
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <vector>
 
 namespace shardinit {
 
@@ -15,19 +16,21 @@ class SharedWork {
   // `make(i)` makes piece i, from 0 to pieces - 1, on any thread.
   SharedWork(int64_t pieces, std::function<void(int64_t)> make);
 
-  // Makes pieces until none is left, and returns when those of other threads
-  // are made too. Throws the first exception of a piece, to everybody. A signal
-  // ends it between two pieces.
-  void Finish();
+  // Makes those of the pieces first … last - 1 that nobody has begun, and returns
+  // when the others of them are made too. Throws the first exception of a piece,
+  // to everybody. A signal ends it between two pieces.
+  void Finish(int64_t first, int64_t last);
+  void Finish() { Finish(0, std::ssize(states_)); }
 
  private:
-  const int64_t pieces_;
+  enum State : uint8_t { kNew, kBegun, kMade };
+  bool AreMade(int64_t first, int64_t last) const;
+
   const std::function<void(int64_t)> make_;
-  std::atomic<int64_t> next_{0};
+  std::vector<std::atomic<State>> states_;
   std::atomic<bool> failed_{false};
   std::mutex mutex_;
-  std::condition_variable finished_;
-  int64_t unfinished_;  // Pieces.
+  std::condition_variable changed_;
   std::exception_ptr failure_;
 };
 

@@ -18,6 +18,8 @@ struct Largest {
   double operator()(const Normal& n) const { return std::fabs(n.mean) + 7 * n.std; }
   double operator()(const Expression&) const { return 0; }
   double operator()(const Orthogonal& o) const { return std::fabs(o.gain); }
+  double operator()(const Sparse& s) const { return 7 * s.std; }
+  double operator()(const Normalized& n) const { return n.length; }
   double operator()(const TruncatedNormal& t) const {
     const double sigmas = std::max(std::fabs(t.low), std::fabs(t.high));
     return std::fabs(t.mean) + std::min(7.0, sigmas) * t.std;
@@ -58,6 +60,10 @@ std::string InText(const Distribution& distribution) {
           },
           [](const Expression& e) { return "expr " + e.program->text; },
           [](const Orthogonal& o) { return fmt::format("orthogonal gain {}", o.gain); },
+          [](const Sparse& s) { return fmt::format("sparse std {} zeros {}", s.std, s.zeros); },
+          [](const Normalized& n) {
+            return fmt::format("normalized axis {} length {}", n.axis, n.length);
+          },
       },
       distribution);
 }

@@ -51,8 +51,23 @@ struct Orthogonal {
   bool operator==(const Orthogonal&) const = default;
 };
 
-using Distribution =
-    std::variant<Constant, Uniform, Normal, TruncatedNormal, Expression, Orthogonal>;
+// A matrix with this many zeros in each column, at random places; normal with mean
+// 0 elsewhere.
+struct Sparse {
+  double std;
+  int64_t zeros;
+  bool operator==(const Sparse&) const = default;
+};
+
+// Vectors along a dimension, of this length and any direction.
+struct Normalized {
+  int64_t axis;
+  double length;
+  bool operator==(const Normalized&) const = default;
+};
+
+using Distribution = std::variant<Constant, Uniform, Normal, TruncatedNormal, Expression, Orthogonal,
+                                  Sparse, Normalized>;
 
 // The matrix of an Orthogonal, which is made whole, whatever part of it is wanted.
 struct OrthogonalSize {
@@ -77,6 +92,7 @@ inline int64_t DrawsOf(const Distribution& d) {
   if (const auto* expression = std::get_if<Expression>(&d)) {
     return std::ssize(expression->program->draws);
   }
+  if (std::holds_alternative<Sparse>(d)) return 2;  // A value and a place.
   return !std::holds_alternative<Constant>(d);
 }
 

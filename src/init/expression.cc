@@ -2,6 +2,9 @@
 // makes them, in which its parameters are names.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "init/initializer.h"
 
 namespace shardinit {
@@ -40,6 +43,57 @@ std::optional<std::string> Dirac(Arguments a, const Shape& shape, Span span,
   return text;
 }
 
+constexpr std::string_view kSides[] = {"real", "imag"};
+constexpr std::string_view kWindows[] = {"hann", "hamming", "none"};
+constexpr std::string_view kScalings[] = {"density", "spectrum", "none"};
+constexpr Parameter kStftParameters[] = {
+    {"side", "real", kSides},
+    {"window", "hann", kWindows},
+    {"scaling", "density", kScalings},
+    {"periodic", 0.0},
+};
+
+// keras.initializers.STFT: the real or imaginary parts of the lower half of a
+// discrete Fourier transform, times a window a - (1 - a) cos(2 pi t / period) that
+// may be scaled to a sum of squares or a sum of 1.
+std::optional<std::string> Stft(Arguments a, const Shape& shape, Span span, Diagnostics& diagnostics) {
+  if (shape.size() != 3 || shape[1] != 1 || shape[2] < 2) {
+    diagnostics.Error(span, "`stft` needs the shape [length of a frame, 1, half the length of the "
+                            "transform + 1], the last at least 2");
+    return {};
+  }
+  if (a[3].value != 0 && a[3].value != 1) {
+    diagnostics.Error(a[3].span, fmt::format("`periodic` is {}, but must be 0 or 1", a[3].value));
+    return {};
+  }
+  constexpr double kTwoPi = 0x1.921fb54442d18p+2;
+  const int64_t turn = 2 * (shape[2] - 1);
+  const std::string angle = fmt::format("{} * mod(i0 * i2, {}) / {}", kTwoPi, turn, turn);
+  const std::string part = a[0].word == "real" ? "cos(" + angle + ")" : "-sin(" + angle + ")";
+  if (a[1].word == "none") return part;
+
+  const double low = a[1].word == "hann" ? 0.5 : 0.54, high = 1 - low;
+  const bool periodic = a[3].value == 1;
+  const int64_t period = std::max<int64_t>(1, shape[0] - (periodic ? 0 : 1));
+  // Over a period the cosines add up to 0 and their squares to half of it, but
+  // to all of it where they are all 1 or -1.
+  const auto count = static_cast<double>(period);
+  double sum = low * count, squares = (low * low + high * high * (period > 2 ? 0.5 : 1)) * count;
+  if (period == 1) sum = low - high, squares = sum * sum;
+  if (!periodic) {
+    sum += low - high;
+    squares += (low - high) * (low - high);
+  }
+  std::string window = fmt::format("({} - {} * cos({} * i0 / {}))", low, high, kTwoPi, period);
+  if (shape[0] == 1) window = "1", sum = squares = 1;
+  const double scale = a[2].word == "density" ? std::sqrt(squares) : a[2].word == "spectrum" ? sum : 1;
+  if (scale == 0) {
+    diagnostics.Error(span, fmt::format("this window of {} elements is 0 everywhere", shape[0]));
+    return {};
+  }
+  return fmt::format("{} * {} / {}", part, window, scale);
+}
+
 }  // namespace
 
 // Lowered where the spec's own expression is at hand.
@@ -52,6 +106,9 @@ extern const Initializer kIdentity = {
     .name = "identity", .parameters = kGain, .lower = nullptr, .formula = Diagonal};
 extern const Initializer kDirac = {
     .name = "dirac", .parameters = kGroups, .lower = nullptr, .formula = Dirac};
+
+extern const Initializer kStft = {
+    .name = "stft", .parameters = kStftParameters, .lower = nullptr, .formula = Stft};
 
 extern const Initializer kArange = {
     .name = "arange",

@@ -9,8 +9,8 @@ extern const Initializer kZeros, kOnes, kConstant, kUniform, kRandomUniform,
     kNormal, kRandomNormal, kTruncatedNormal, kTruncNormal, kXavierUniform,
     kXavierNormal, kKaimingUniform, kKaimingNormal, kVarianceScaling,
     kGlorotUniform, kGlorotNormal, kHeUniform, kHeNormal, kLecunUniform,
-    kLecunNormal, kOrthogonal, kDeltaOrthogonal, kExpr, kEye, kIdentity,
-    kDirac, kArange;
+    kLecunNormal, kOrthogonal, kDeltaOrthogonal, kSparse, kNormalized, kExpr,
+    kEye, kIdentity, kDirac, kArange, kStft;
 
 std::span<const Initializer* const> Initializers() {
   static constexpr const Initializer* kInitializers[] = {
@@ -25,9 +25,10 @@ std::span<const Initializer* const> Initializers() {
       &kHeUniform,     &kHeNormal,
       &kLecunUniform,  &kLecunNormal,
       &kOrthogonal,    &kDeltaOrthogonal,
+      &kSparse,        &kNormalized,
       &kExpr,          &kEye,
       &kIdentity,      &kDirac,
-      &kArange,
+      &kArange,        &kStft,
   };
   return kInitializers;
 }

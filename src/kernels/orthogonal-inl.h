@@ -107,7 +107,7 @@ void RunPanel(const PanelJob& job) {
 
   for (int64_t row = 0; row < job.rows; ++row) {
     for (int64_t c = 0; c < job.count; ++c) {
-      job.out[row * job.row_stride + c * job.column_stride] = RoundOrthogonal(at(row, c), job.gain);
+      job.out[row * job.row_stride + c * job.column_stride] = RoundProduct(at(row, c), job.gain);
     }
   }
 }

@@ -56,6 +56,14 @@ void WriteDistribution(const Distribution& distribution, JsonWriter& out) {
                    out.Member("rows", DimensionsOf(o.rows)).Member("columns", DimensionsOf(o.columns));
                    out.EndObject();
                  },
+                 [&](const Sparse& s) {
+                   out.Key("sparse").BeginObject().Member("std", s.std).Member("zeros", s.zeros);
+                   out.EndObject();
+                 },
+                 [&](const Normalized& n) {
+                   out.Key("normalized").BeginObject();
+                   out.Member("axis", n.axis).Member("length", n.length).EndObject();
+                 },
              },
              distribution);
   out.EndObject();
@@ -85,6 +93,22 @@ Distribution ReadOrthogonal(const json& in, const Shape& shape, const std::strin
   return o;
 }
 
+Distribution ReadSparse(const json& in, const Shape& shape, const std::string& path) {
+  const Sparse s{in.at("std"), in.at("zeros")};
+  if (shape.size() != 2 || s.zeros < 0 || s.zeros > shape[0] || s.std < 0 || !IsValidScale(s.std)) {
+    Refuse(path, "a sparse matrix that is none");
+  }
+  return s;
+}
+
+Distribution ReadNormalized(const json& in, const Shape& shape, const std::string& path) {
+  const Normalized n{in.at("axis"), in.at("length")};
+  if (n.axis < 0 || n.axis >= std::ssize(shape) || !(n.length > 0) || !IsValidScale(n.length)) {
+    Refuse(path, "normalized vectors that are none");
+  }
+  return n;
+}
+
 // Distributions are written like the initializers of their names, and read by
 // these, which know what values are allowed.
 Distribution ReadDistribution(const json& init, const Shape& shape, const std::string& path) {
@@ -96,6 +120,8 @@ Distribution ReadDistribution(const json& init, const Shape& shape, const std::s
     return Expression{program};
   }
   if (init.begin().key() == "orthogonal") return ReadOrthogonal(init.begin().value(), shape, path);
+  if (init.begin().key() == "sparse") return ReadSparse(init.begin().value(), shape, path);
+  if (init.begin().key() == "normalized") return ReadNormalized(init.begin().value(), shape, path);
   const Initializer* initializer = FindInitializer(init.begin().key());
   if (initializer == nullptr || initializer->lower == nullptr) Refuse(path, "an unknown initializer");
   std::vector<Argument> arguments;

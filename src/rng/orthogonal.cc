@@ -38,8 +38,8 @@ ReflectionBlock MakeReflections(int64_t rows, int64_t columns, int64_t block, fl
   return b;
 }
 
-float RoundOrthogonal(double q, double gain) {
-  const double value = q * gain;
+float RoundProduct(double a, double b) {
+  const double value = a * b;
   constexpr double kSmallest = std::numeric_limits<float>::min();
   return std::fabs(value) < kSmallest ? 0 : static_cast<float>(value);
 }
@@ -81,7 +81,7 @@ std::vector<float> OrthogonalMatrix(uint64_t key, int64_t rows, int64_t columns,
         for (int64_t j = kReflections; j-- > 0;) q[i] -= static_cast<double>(v[j]) * s[j];
       }
     }
-    for (int64_t i = 0; i < rows; ++i) matrix[i * columns + column] = RoundOrthogonal(q[i], gain);
+    for (int64_t i = 0; i < rows; ++i) matrix[i * columns + column] = RoundProduct(q[i], gain);
   }
   return matrix;
 }

@@ -54,8 +54,8 @@ inline uint64_t ReflectionElement(int64_t rows, int64_t row, int64_t j) {
 // computes the rest of the block.
 ReflectionBlock MakeReflections(int64_t rows, int64_t columns, int64_t block, float* vectors);
 
-// An element of Q as f32: times `gain`, and 0 instead of a subnormal number.
-float RoundOrthogonal(double q, double gain);
+// A product, such as an element of Q times a gain, as f32; 0 instead of a subnormal number.
+float RoundProduct(double a, double b);
 
 // All of it, rows >= columns, row-major: the readable reference.
 std::vector<float> OrthogonalMatrix(uint64_t key, int64_t rows, int64_t columns, double gain);

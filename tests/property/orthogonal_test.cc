@@ -158,9 +158,9 @@ TEST(Orthogonal, ThreadsShareTheWork) {
 }
 
 TEST(Orthogonal, NothingIsSubnormal) {
-  EXPECT_EQ(RoundOrthogonal(0x1p-50, 0x1p-80), 0);
-  EXPECT_EQ(RoundOrthogonal(-0x1p-46, 0x1p-80), -0x1p-126f);
-  EXPECT_EQ(RoundOrthogonal(-1 - 0x1p-50, kMaxScale), -0x1p100f);
+  EXPECT_EQ(RoundProduct(0x1p-50, 0x1p-80), 0);
+  EXPECT_EQ(RoundProduct(-0x1p-46, 0x1p-80), -0x1p-126f);
+  EXPECT_EQ(RoundProduct(-1 - 0x1p-50, kMaxScale), -0x1p100f);
 }
 
 }  // namespace

@@ -395,7 +395,7 @@ def offered(tmp_path_factory):
         path = tmp_path_factory.mktemp("names") / "spec.yaml"
         if "dtype:" not in top:
             top += "dtype: f32\n"
-        path.write_text(f"shardinit: 1\nname: x\n{top}modules: {{w: {{shape: [1], {tensor}}}}}\n")
+        path.write_text(f"shardinit: 1\nname: x\n{top}modules: {{w: {{shape: [1, 1], {tensor}}}}}\n")
         result = Run("validate", path, "--json")
         assert result.returncode == 2
         diagnostic, = json.loads(result.stdout)[0]["diagnostics"]

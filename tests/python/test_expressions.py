@@ -90,6 +90,29 @@ def test_linear_scaling(tensors):
     assert np.array_equal(tensors["rope.inv_freq_linear"], want)
 
 
+def test_yarn_scaling(tensors):
+    """As `_compute_yarn_parameters` of Transformers 5.23.0 has it, which computes in f32."""
+    ours, theta, dim, factor, old = tensors["rope.inv_freq_yarn"], 10000, 64, 40, 4096
+
+    def Dimension(turns):
+        return dim * mpmath.log(old / (turns * 2 * mpmath.pi)) / (2 * mpmath.log(theta))
+
+    low, high = max(mpmath.floor(Dimension(32)), 0), min(mpmath.ceil(Dimension(1)), dim - 1)
+    assert (low, high) == (10, 23)
+    for i in range(dim // 2):
+        ramp = min(max((i - low) / (high - low), 0), 1)
+        f = mpmath.power(theta, mpmath.mpf(-2 * i) / dim)
+        assert ours[i] == Nearest(f / factor * ramp + f * (1 - ramp)), i
+    rope = pytest.importorskip("transformers.modeling_rope_utils")
+    from transformers import LlamaConfig
+
+    config = LlamaConfig(hidden_size=64, num_attention_heads=1, max_position_embeddings=old * factor, rope_parameters={
+        "rope_type": "yarn", "rope_theta": theta, "factor": factor, "original_max_position_embeddings": old,
+        "beta_fast": 32, "beta_slow": 1})
+    theirs, _ = rope._compute_yarn_parameters(config, "cpu")
+    assert Ulps(ours, theirs.numpy()).max() <= 4
+
+
 def test_sinusoidal_positions(tensors):
     ours = tensors["positions.sinusoidal"]
     rows, columns = ours.shape

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from support import DTYPES, Ok, Reassemble
+from support import DTYPES, ROOT, Ok, Reassemble
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -124,6 +124,34 @@ Jax("{orthogonal: {column_axis: 1}}", ("orthogonal", {"column_axis": 1}), (48, 8
 Jax("{delta_orthogonal: {gain: 2}}", ("delta_orthogonal", {"scale": 2}), KERNEL)
 
 
+Torch("{sparse: {sparsity: 0.3, std: 2}}", ("sparse_", {"sparsity": 0.3, "std": 2}))
+
+# Every public name of the three systems: ours, or why there is none.
+HELPERS = {"calculate_gain": "`gain: relu`", "Initializer": "a type", "get": "a helper", "serialize": "a helper",
+           "deserialize": "a helper"}
+
+
+def Names(system):
+    if system == "torch":
+        names = SYSTEMS["torch"].nn.init.__all__
+    else:
+        module = SYSTEMS[system].nn if system == "jax" else SYSTEMS[system]
+        names = [name for name in dir(module.initializers) if not name.startswith("_")]
+    return sorted({name.rstrip("_").removesuffix("Initializer") or name for name in names})
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_no_name_is_missing(system):
+    if isinstance(SYSTEMS[system], ImportError):
+        pytest.skip(f"{system} is not installed")
+    schema = json.loads((ROOT / "schemas/spec.schema.json").read_text())
+    form = next(f for f in schema["definitions"]["initializer"]["anyOf"] if "properties" in f)
+    ours = {name.replace("_", "") for name in form["properties"]}
+    names = [name for name in Names(system) if name not in HELPERS]
+    assert len(names) > 12
+    assert [name for name in names if name.lower().replace("_", "") not in ours] == []
+
+
 @pytest.fixture(scope="module")
 def tensors(tmp_path_factory):
     """case → flat f32 values, each case drawn once as a tensor of one spec."""
@@ -167,6 +195,28 @@ def test_equals(case, tensors):
         assert abs(ours.max() - theirs.max()) < 0.02 * std
         assert abs(ours.min() - theirs.min()) < 0.02 * std
     assert scipy.stats.ks_2samp(ours, theirs, method="asymp").pvalue > 1e-3
+
+
+# Keras computes in f32, with arguments of sine and cosine of some hundreds.
+@pytest.mark.parametrize("side", ["real", "imag"])
+@pytest.mark.parametrize("window", ["hann", "hamming", None])
+@pytest.mark.parametrize("scaling, periodic", [("density", False), ("spectrum", True), (None, False)])
+def test_stft(side, window, scaling, periodic, tmp_path):
+    keras = SYSTEMS["keras"]
+    if isinstance(keras, ImportError):
+        pytest.skip("keras is not installed")
+    shapes = [(64, 1, 33), (5, 1, 4), (3, 1, 2), (2, 1, 3), (1, 1, 3)]
+    if not periodic and window == "hann":
+        shapes.remove((2, 1, 3))  # All zeros, which Keras divides by their sum.
+    arguments = f"side: {side}, window: {window or 'none'}, scaling: {scaling or 'none'}, periodic: {int(periodic)}"
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("shardinit: 1\nname: x\ndtype: f32\nmodules:\n" + "".join(
+        f"  t{i}: {{shape: {list(shape)}, init: {{stft: {{{arguments}}}}}}}\n" for i, shape in enumerate(shapes)))
+    Ok("gen", spec, "-o", tmp_path / "out")
+    ours = {path: words.view("<f4") for path, (_, words) in Reassemble(tmp_path / "out").items()}
+    for i, shape in enumerate(shapes):
+        theirs = np.asarray(keras.initializers.STFT(side, window, scaling, periodic)(shape))
+        assert np.abs(ours[f"t{i}"] - theirs).max() < 3e-5, shape
 
 
 # Every gain, exactly: xavier_normal of a [1, 1] tensor has the gain as its std.

@@ -75,6 +75,10 @@ CUT = """modules:
   orthogonal: {shape: [512, 256], init: orthogonal, SHARD}
   wide: {shape: [256, 512], init: {orthogonal: {gain: relu}}, SHARD, dtype: bf16}
   delta: {shape: [512, 256, 3], init: delta_orthogonal, in_axis: 1, out_axis: 0, SHARD}
+  sparse: {shape: [512, 256], init: {sparse: {sparsity: 0.3}}, SHARD}
+  rows: {shape: [512, 256], init: {normalized: {axis: -1, length: 2}}, SHARD}
+  columns: {shape: [512, 256], init: {normalized: {axis: 0}}, SHARD, dtype: bf16}
+  middle: {shape: [6, 50, 70], init: {normalized: {axis: heads}}, axes: [x, heads, y], SHARD}
   eye: {shape: [512, 256], init: eye, SHARD}
   dirac: {shape: [512, 256, 3], init: dirac, SHARD}
   triangular: {shape: [512, 256], init: {expr: "where(row >= col, normal(), 0)"}, SHARD}
@@ -104,9 +108,50 @@ def test_rows_or_columns_are_orthonormal(whole):
     assert not q[:, :, ::2].any()
 
 
+def test_sparse(whole, tmp_path):
+    """By the manual: a normal draw 0, and in each column the smallest words of draw 1."""
+    # The `where` takes draw 0, so `bits` is draw 1.
+    drawn = Generate(tmp_path, 'modules: {sparse: {shape: [512, 256], dtype: f64, init: {expr: '
+                               '"where(normal() < 9, bits(), 0)"}}}\n')["sparse"]
+    normal = Generate(tmp_path, "modules: {sparse: {shape: [512, 256], init: {normal: {std: 0.01}}}}\n")["sparse"]
+    zeros = math.ceil(0.3 * 512)
+    keep = np.ones((512, 256), bool)
+    np.put_along_axis(keep, np.argsort(drawn, axis=0, kind="stable")[:zeros], False, axis=0)
+    assert np.array_equal(whole["sparse"], np.where(keep, normal, 0))
+    # Every place is as likely.
+    counts = (whole["sparse"] == 0).sum(1)
+    expected = scipy.stats.binom(256, zeros / 512).rvs(5000, random_state=1)
+    assert scipy.stats.ks_2samp(counts, expected).pvalue > 1e-3
+    assert abs(counts - 256 * zeros / 512).max() < 6 * math.sqrt(256 * 0.3 * 0.7)
+
+
+@pytest.mark.parametrize("sparsity, zeros", [(0, 0), (1, 7), (1e-9, 1)])
+def test_sparse_to_its_limits(sparsity, zeros, tmp_path):
+    drawn = Generate(tmp_path, f"modules: {{w: {{shape: [7, 5], init: {{sparse: {{sparsity: {sparsity}}}}}}}}}\n")["w"]
+    assert ((drawn == 0).sum(0) == zeros).all()
+
+
+def test_normalized(whole, tmp_path):
+    """By the manual: normal draws, and sums of squares in eight parts."""
+    for name, axis, length in [("rows", 1, 2), ("columns", 0, 1), ("middle", 1, 1)]:
+        values = whole[name]
+        normal = Generate(tmp_path, f"modules: {{{name}: {{shape: {list(values.shape)}, init: {{normal: {{std: 1}}}}}}}}\n")
+        x = np.moveaxis(normal[name].astype(np.float64), axis, 0)
+        p = [np.add.accumulate(x[m::8] ** 2)[-1] for m in range(8)]
+        n = ((p[0] + p[1]) + (p[2] + p[3])) + ((p[4] + p[5]) + (p[6] + p[7]))
+        want = np.moveaxis((x * (length / np.sqrt(n))).astype(np.float32), 0, axis)
+        assert np.array_equal(values, want.astype(values.dtype)), name
+    lengths = np.linalg.norm(whole["rows"].astype(np.float64), axis=1)
+    assert np.abs(lengths - 2).max() < 1e-6
+    # A coordinate of a point on a sphere: its square has a beta distribution.
+    for name, n in [("rows", 256), ("middle", 50)]:
+        squares = (whole[name].astype(np.float64) / (2 if name == "rows" else 1)) ** 2
+        assert scipy.stats.kstest(squares.ravel()[:20000], scipy.stats.beta(0.5, (n - 1) / 2).cdf).pvalue > 1e-3
+
+
 def test_little_memory_gives_the_same(whole, tmp_path):
     """Each matrix takes more than 1M, so they are made one at a time, and again."""
-    text = CUT.replace("SHARD", "shard: [a, b]")
+    text = CUT.replace("SHARD", "shard: [a, b], uneven: chunk")
     cut = Generate(tmp_path, text, "--mesh", "a=16,b=2", "--memory", "1M", "--jobs", "3")
     for path, values in cut.items():
         assert np.array_equal(values, whole[path]), path

@@ -69,6 +69,12 @@ inline std::string Print(const Distribution& distribution) {
   if (const auto* o = std::get_if<Orthogonal>(&distribution)) {
     return fmt::format("orthogonal({}, rows {:b}, columns {:b})", o->gain, o->rows, o->columns);
   }
+  if (const auto* s = std::get_if<Sparse>(&distribution)) {
+    return fmt::format("sparse({}, {} zeros)", s->std, s->zeros);
+  }
+  if (const auto* n = std::get_if<Normalized>(&distribution)) {
+    return fmt::format("normalized(axis {}, {})", n->axis, n->length);
+  }
   const auto& t = std::get<TruncatedNormal>(distribution);
   return fmt::format("truncated_normal({}, {}, {}, {})", t.mean, t.std, t.low,
                      t.high);

@@ -43,7 +43,8 @@ TEST(Initializers, AreTheseInThisOrder) {
                 "truncated_normal", "trunc_normal", "xavier_uniform", "xavier_normal",
                 "kaiming_uniform", "kaiming_normal", "variance_scaling", "glorot_uniform",
                 "glorot_normal", "he_uniform", "he_normal", "lecun_uniform", "lecun_normal", "orthogonal",
-                "delta_orthogonal", "expr", "eye", "identity", "dirac", "arange"}));
+                "delta_orthogonal", "sparse", "normalized", "expr", "eye", "identity", "dirac", "arange",
+                "stft"}));
   EXPECT_EQ(FindInitializer("none"), nullptr);
   EXPECT_EQ(FindInitializer("normal")->name, "normal");
 }

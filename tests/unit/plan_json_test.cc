@@ -111,6 +111,29 @@ TEST(ReadPlan, ReadsMatrices) {
             "`plan.json` is not a plan of this tool: an orthogonal matrix that is none");
 }
 
+TEST(ReadPlan, ReadsSparseAndNormalized) {
+  const auto plan_of = [](Distribution distribution) {
+    InitGraph graph{.name = "x", .engine = "philox4x32", .mesh = {}, .tensors = {}};
+    graph.tensors = {MakeTensor("w", DType::f32, {4, 3}, distribution)};
+    graph.tensors[0].key = KeyOf(0, "w");
+    return WritePlan(MakePlan(graph));
+  };
+  for (const Distribution& good : {Distribution(Sparse{0.5, 0}), Distribution(Sparse{0, 4}),
+                                   Distribution(Normalized{1, 2})}) {
+    const Plan back = ReadPlan(plan_of(good), "plan.json");
+    EXPECT_EQ(back.graph.tensors[0].distribution, good);
+  }
+  EXPECT_NE(plan_of(Sparse{0.5, 2}).find(R"({"sparse": {"std": 0.5, "zeros": 2}})"), std::string::npos);
+  EXPECT_NE(plan_of(Normalized{1, 2}).find(R"({"normalized": {"axis": 1, "length": 2}})"),
+            std::string::npos);
+  for (const Distribution& bad :
+       {Distribution(Sparse{0.5, 5}), Distribution(Sparse{0.5, -1}), Distribution(Sparse{-1, 1}),
+        Distribution(Sparse{1e40, 1}), Distribution(Normalized{2, 1}), Distribution(Normalized{-1, 1}),
+        Distribution(Normalized{0, 0}), Distribution(Normalized{0, -1})}) {
+    EXPECT_NE(Refusal(plan_of(bad)), "") << Print(bad);
+  }
+}
+
 TEST(ReadPlan, ReadsAPlanOfNothing) {
   const Plan plan = MakePlan({.name = "x", .engine = "philox4x32", .mesh = {}, .tensors = {}});
   const std::string text = WritePlan(plan);

@@ -1,0 +1,113 @@
+#include "generate/normalized.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "generate/draw.h"
+#include "kernels/kernels.h"
+#include "rng/orthogonal.h"
+#include "rng/sampler.h"
+#include "tensor/encode.h"
+
+namespace shardinit {
+namespace {
+
+constexpr int64_t kTile = 512;        // Elements drawn at a time.
+constexpr int64_t kPiece = 64 << 10;  // Elements that make a piece of work, about.
+constexpr int64_t kSums = 8;          // Of each vector: element k goes to sum k mod 8.
+
+const Sampler& StandardNormal() {
+  static const Sampler kNormal = MakeNormal(0, 1);
+  return kNormal;
+}
+
+int64_t CountBehind(const Shape& shape, int64_t axis) {
+  return ElementCount(Shape(shape.begin() + axis + 1, shape.end()));
+}
+
+// From sums that are `stride` apart.
+double Factor(const double* sums, int64_t stride, double length) {
+  const auto s = [&](int i) { return sums[i * stride]; };
+  const double square = ((s(0) + s(1)) + (s(2) + s(3))) + ((s(4) + s(5)) + (s(6) + s(7)));
+  return square > 0 ? length / std::sqrt(square) : 0;
+}
+
+}  // namespace
+
+NormalizedFiller::NormalizedFiller(const Tensor& tensor)
+    : dtype_(tensor.dtype),
+      key_(tensor.key),
+      length_(std::get<Normalized>(tensor.distribution).length),
+      extent_(tensor.shape[std::get<Normalized>(tensor.distribution).axis]),
+      inner_(CountBehind(tensor.shape, std::get<Normalized>(tensor.distribution).axis)),
+      vectors_(tensor.elements() / extent_),
+      each_(std::max<int64_t>(1, kPiece / extent_)),
+      tiles_((inner_ + kTile - 1) / kTile),
+      factors_(std::make_unique_for_overwrite<double[]>(static_cast<size_t>(vectors_))),
+      work_(inner_ == 1 ? (vectors_ + each_ - 1) / each_ : vectors_ / inner_ * tiles_,
+            [this](int64_t piece) { FindFactors(piece); }) {}
+
+int64_t NormalizedFiller::PieceOf(int64_t index) const {
+  if (inner_ == 1) return index / extent_ / each_;
+  return index / (extent_ * inner_) * tiles_ + index % inner_ / kTile;
+}
+
+void NormalizedFiller::FindFactors(int64_t piece) {
+  std::array<float, kTile> x;
+  const auto draw = [&](int64_t first, int64_t count) {
+    kernels::Fill(StandardNormal(), {.key = key_}, static_cast<uint64_t>(first),
+                  static_cast<size_t>(count), DType::f32, x.data());
+  };
+  if (inner_ == 1) {
+    const int64_t end = std::min((piece + 1) * each_, vectors_);
+    for (int64_t v = piece * each_; v < end; ++v) {
+      double sums[kSums] = {};
+      for (int64_t k = 0; k < extent_; k += kTile) {
+        const int64_t n = std::min(kTile, extent_ - k);
+        draw(v * extent_ + k, n);
+        for (int64_t i = 0; i < n; ++i) {
+          sums[i % kSums] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+        }
+      }
+      factors_[v] = Factor(sums, 1, length_);
+    }
+    return;
+  }
+  const int64_t outer = piece / tiles_, from = piece % tiles_ * kTile;
+  const int64_t n = std::min(kTile, inner_ - from);
+  std::array<double, kSums * kTile> sums = {};
+  for (int64_t k = 0; k < extent_; ++k) {
+    draw((outer * extent_ + k) * inner_ + from, n);
+    double* const sum = &sums[k % kSums * kTile];
+    for (int64_t i = 0; i < n; ++i) sum[i] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    factors_[outer * inner_ + from + i] = Factor(&sums[i], kTile, length_);
+  }
+}
+
+void NormalizedFiller::Fill(const Runs& runs, int64_t first, int64_t count, void* out) const {
+  auto* to = static_cast<uint8_t*>(out);
+  const int64_t bytes = InfoOf(dtype_).bytes, slab = extent_ * inner_;
+  std::array<float, kTile> x;
+  while (count > 0) {
+    const int64_t in_run = first % runs.length();
+    const int64_t index = runs.Start(first / runs.length()) + in_run;
+    // A stretch of neighbours: along a vector, or side by side.
+    const int64_t stretch = inner_ == 1 ? extent_ - index % extent_ : inner_ - index % inner_;
+    int64_t left = std::min({count, runs.length() - in_run, stretch});
+    work_.Finish(PieceOf(index), PieceOf(index + left - 1) + 1);
+    const double* const factors = &factors_[index / slab * inner_ + index % inner_];
+    count -= left;
+    for (int64_t n, done = 0; left > 0; done += n, first += n, left -= n) {
+      n = std::min(left, kTile);
+      DrawRuns(runs, StandardNormal(), {.key = key_}, first, n, DType::f32, x.data());
+      for (int64_t i = 0; i < n; ++i, to += bytes) {
+        Encode(RoundProduct(x[i], inner_ == 1 ? factors[0] : factors[done + i]), dtype_, to);
+      }
+    }
+  }
+}
+
+}  // namespace shardinit

@@ -1,0 +1,37 @@
+// Vectors of one length along a dimension: normal vectors, divided by their
+// lengths, for which a shard that is cut along them draws the whole vectors.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "generate/filler.h"
+#include "generate/shared_work.h"
+#include "graph/graph.h"
+
+namespace shardinit {
+
+class NormalizedFiller final : public Filler {
+ public:
+  explicit NormalizedFiller(const Tensor& tensor);
+
+  void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override;
+
+ private:
+  int64_t PieceOf(int64_t index) const;  // That has the vector of this element.
+  void FindFactors(int64_t piece);
+
+  const DType dtype_;
+  const uint64_t key_;
+  const double length_;
+  const int64_t extent_;   // Of the dimension.
+  const int64_t inner_;    // Vectors side by side: elements behind the dimension.
+  const int64_t vectors_;
+  const int64_t each_;     // Of a piece of work, if vectors follow one another.
+  const int64_t tiles_;    // Pieces of those side by side, else.
+  // Of each vector that was asked for: length / its length.
+  const std::unique_ptr<double[]> factors_;
+  mutable SharedWork work_;
+};
+
+}  // namespace shardinit

@@ -1,0 +1,89 @@
+#include "generate/sparse.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <vector>
+
+#include "generate/draw.h"
+#include "kernels/kernels.h"
+#include "tensor/encode.h"
+
+namespace shardinit {
+namespace {
+
+constexpr int64_t kTile = 512;         // Elements filled at a time.
+constexpr int64_t kWords = 256 << 10;  // Drawn at a time to find the smallest.
+
+const Sampler& Bits() {
+  static const Sampler kBits = BitsSampler{};
+  return kBits;
+}
+
+uint64_t RankOf(float word, int64_t row) {
+  return uint64_t{std::bit_cast<uint32_t>(word)} << 32 | static_cast<uint64_t>(row);
+}
+
+}  // namespace
+
+SparseFiller::SparseFiller(const Tensor& tensor)
+    : dtype_(tensor.dtype),
+      key_(tensor.key),
+      rows_(tensor.shape[0]),
+      columns_(tensor.shape[1]),
+      zeros_(std::get<Sparse>(tensor.distribution).zeros),
+      group_(std::clamp<int64_t>(kWords / rows_, 1, 64)),
+      normal_(MakeNormal(0, std::get<Sparse>(tensor.distribution).std)),
+      limits_(std::make_unique_for_overwrite<uint64_t[]>(static_cast<size_t>(columns_))),
+      work_((columns_ + group_ - 1) / group_, [this](int64_t piece) { FindLimits(piece); }) {}
+
+void SparseFiller::FindLimits(int64_t piece) {
+  const int64_t first = piece * group_, columns = std::min(group_, columns_ - first);
+  if (zeros_ == 0) {
+    std::fill_n(&limits_[first], columns, 0);
+    return;
+  }
+  std::vector<float> words(static_cast<size_t>(rows_ * columns));
+  kernels::FillRows(Bits(), {.key = key_, .draw = 1}, static_cast<uint64_t>(first),
+                    static_cast<uint64_t>(columns_), static_cast<size_t>(rows_),
+                    static_cast<size_t>(columns), DType::f32, words.data());
+  std::vector<uint64_t> ranks(static_cast<size_t>(rows_));
+  for (int64_t c = 0; c < columns; ++c) {
+    for (int64_t row = 0; row < rows_; ++row) ranks[row] = RankOf(words[row * columns + c], row);
+    std::nth_element(ranks.begin(), ranks.begin() + (zeros_ - 1), ranks.end());
+    limits_[first + c] = ranks[zeros_ - 1] + 1;
+  }
+}
+
+void SparseFiller::Fill(const Runs& runs, int64_t first, int64_t count, void* out) const {
+  // All columns of the stretch at once: threads then share them out.
+  int64_t low = columns_, high = -1;
+  for (int64_t done = 0; done < count && high - low + 1 < columns_;) {
+    const int64_t in_run = (first + done) % runs.length();
+    const int64_t column = (runs.Start((first + done) / runs.length()) + in_run) % columns_;
+    const int64_t n = std::min({count - done, runs.length() - in_run, columns_ - column});
+    low = std::min(low, column);
+    high = std::max(high, column + n - 1);
+    done += n;
+  }
+  if (high >= 0) work_.Finish(low / group_, high / group_ + 1);
+
+  auto* to = static_cast<uint8_t*>(out);
+  const int64_t bytes = InfoOf(dtype_).bytes;
+  std::array<float, kTile> values, words;
+  while (count > 0) {
+    const int64_t in_run = first % runs.length();
+    const int64_t index = runs.Start(first / runs.length()) + in_run;
+    const int64_t row = index / columns_, column = index % columns_;
+    const int64_t n = std::min({count, kTile, runs.length() - in_run, columns_ - column});
+    DrawRuns(runs, normal_, {.key = key_}, first, n, DType::f32, values.data());
+    DrawRuns(runs, Bits(), {.key = key_, .draw = 1}, first, n, DType::f32, words.data());
+    for (int64_t i = 0; i < n; ++i, to += bytes) {
+      Encode(RankOf(words[i], row) < limits_[column + i] ? 0.0f : values[i], dtype_, to);
+    }
+    first += n;
+    count -= n;
+  }
+}
+
+}  // namespace shardinit

@@ -1,0 +1,35 @@
+// A matrix with zeros at random places of each column: those whose words of draw
+// 1 are the smallest of the column, so a shard needs the words of its columns.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "generate/filler.h"
+#include "generate/shared_work.h"
+#include "graph/graph.h"
+#include "rng/sampler.h"
+
+namespace shardinit {
+
+class SparseFiller final : public Filler {
+ public:
+  explicit SparseFiller(const Tensor& tensor);
+
+  void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override;
+
+ private:
+  void FindLimits(int64_t piece);
+
+  const DType dtype_;
+  const uint64_t key_;
+  const int64_t rows_, columns_, zeros_;
+  const int64_t group_;  // Columns of a piece of work.
+  const Sampler normal_;
+  // Of each column that was asked for: an element is 0 if its word, and behind
+  // that its row, is below it.
+  const std::unique_ptr<uint64_t[]> limits_;
+  mutable SharedWork work_;
+};
+
+}  // namespace shardinit

@@ -1,0 +1,23 @@
+#include <fmt/format.h>
+
+#include "init/initializer.h"
+
+namespace shardinit {
+namespace {
+
+constexpr Parameter kAxisLength[] = {{"axis", {}, {}, true, true}, {"length", 1.0}};
+
+}  // namespace
+
+// Rows or columns on a sphere, as nGPT has them (Loshchilov et al. 2024).
+extern const Initializer kNormalized = {
+    .name = "normalized",
+    .parameters = kAxisLength,
+    .lower = [](Arguments a, const Fans&, Diagnostics& diagnostics) -> std::optional<Distribution> {
+      if (!CheckScale("length", a[1], diagnostics)) return {};
+      if (a[1].value == 0) return Constant{0};
+      return Normalized{static_cast<int64_t>(a[0].value), a[1].value};
+    },
+};
+
+}  // namespace shardinit
