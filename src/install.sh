@@ -38,11 +38,15 @@ Step build cmake --build "$build" --parallel "$(nproc)"
 # Root's help only where the folder itself cannot be written.
 existing=$prefix
 while [ ! -e "$existing" ]; do existing=$(dirname "$existing"); done
-if [ -w "$existing" ] || [ "$(id -u)" -eq 0 ]; then
-  Step install cmake --install "$build"
-else
-  Step install AsRoot cmake --install "$build"
-fi
+as=
+[ -w "$existing" ] || [ "$(id -u)" -eq 0 ] || as=AsRoot
+Step install $as cmake --install "$build"
+
+# Where the loader looks, it knows a new library when its cache does.
+PATH=$PATH:/usr/sbin:/sbin
+case $prefix in
+  /usr|/usr/local) [ "$(id -u)" -ne 0 ] && [ -z "$as" ] || Step 'loader cache' $as ldconfig ;;
+esac
 
 echo "installed $prefix/bin/shardinit"
 case :$PATH: in

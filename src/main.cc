@@ -18,8 +18,7 @@ namespace shardinit {
 namespace {
 
 void PrintError(const std::string& message, const std::string& hint) {
-  Talk(fmt::format("shardinit: error: {}\n", message));
-  if (!hint.empty()) Talk(fmt::format("  hint: {}\n", hint));
+  Talk(RenderError(message, hint));
 }
 
 // Tests force one instruction set, to hold it equal to the others.

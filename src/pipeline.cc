@@ -9,9 +9,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/interrupt.h"
-#include "base/suggest.h"
-#include "base/text.h"
-#include "graph/build.h"
 #include "manifest/rank_writer.h"
 
 namespace shardinit {
@@ -67,35 +64,10 @@ void ClaimFolder(const std::string& folder, const std::string& plan_json) {
   }
 }
 
-void CheckLayout(const ModelSpec& spec, const std::string& layout) {
-  std::vector<std::string> names;
-  for (const auto& known : spec.layouts) names.push_back(known.name.value);
-  if (layout.empty() || std::find(names.begin(), names.end(), layout) != names.end()) return;
-  throw Error(ExitCode::kUsage, fmt::format("the spec has no layout {}", Quote(layout)),
-              names.empty() ? "it declares none; see `layouts` in shardinit-spec(5)"
-                            : DidYouMean(layout, names));
-}
-
 }  // namespace
 
 void CheckFolder(const Plan& plan, const std::string& folder) {
   IsClaimed(folder, WritePlan(plan));
-}
-
-Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics, Explanation* explanation) {
-  const ModelSpec spec = LoadSpec(request.spec, diagnostics);
-  diagnostics.ThrowIfErrors();
-
-  // Resolve every name, expression, shape and rule. Beyond this point no
-  // expression is evaluated and no name is looked up.
-  CheckLayout(spec, request.layout);
-  InitGraph graph = BuildGraph(spec, diagnostics, explanation, request.layout);
-  diagnostics.ThrowIfErrors();
-  if (request.replicas) graph.replicas = *request.replicas;
-
-  // Cut every tensor over the mesh. Beyond this point the spec can no longer be
-  // found wrong.
-  return MakePlan(std::move(graph));
 }
 
 GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCounters* counters) {

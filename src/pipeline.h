@@ -2,30 +2,15 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "base/diagnostics.h"
 #include "generate/workers.h"
-#include "graph/explanation.h"
 #include "manifest/manifest.h"
+#include "plan/load.h"
 #include "plan/plan.h"
-#include "spec/parse.h"
 
 namespace shardinit {
-
-// What a command line may change about a spec.
-struct PlanRequest {
-  SpecRequest spec;
-  std::optional<Replicas> replicas;
-  std::string layout;  // Empty: what is drawn is stored as it is.
-};
-
-// Throws InvalidSpec with everything that is wrong; warnings stay in `diagnostics`.
-// `explanation`, if not null, tells about one tensor.
-Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics,
-              Explanation* explanation = nullptr);
 
 // Called about ten times a second while work is going on.
 using ProgressFunction =

@@ -13,6 +13,12 @@ Error SystemError(const std::string& action, const std::string& path, int error)
                std::move(hint));
 }
 
+std::string RenderError(const std::string& message, const std::string& hint) {
+  std::string out = fmt::format("shardinit: error: {}\n", message);
+  if (!hint.empty()) out += fmt::format("  hint: {}\n", hint);
+  return out;
+}
+
 void Check(bool condition, const char* what, const char* file, int line) {
   if (condition) return;
   throw Bug(fmt::format("{}:{}: {}", file, line, what));

@@ -35,6 +35,9 @@ class Error : public std::runtime_error {
 // "cannot write `path`: No space left on device", exit 3.
 Error SystemError(const std::string& action, const std::string& path, int error = errno);
 
+// As a user sees what is not a Diagnostic: `shardinit: error: …`, a hint.
+std::string RenderError(const std::string& message, const std::string& hint);
+
 // A bug of ours; the message names the place.
 class Bug : public std::logic_error {
  public:

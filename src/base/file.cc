@@ -51,16 +51,18 @@ std::string ReadStream(int fd, const std::string& path, size_t limit) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw SystemError("read", path);
     if (n == 0) return text;
-    if (text.size() + static_cast<size_t>(n) > limit) {
-      throw Error(ExitCode::kUsage,
-                  fmt::format("`{}` is larger than {} bytes, the most this kind of file may have",
-                              path, limit));
-    }
+    if (text.size() + static_cast<size_t>(n) > limit) ThrowTooLarge(path, limit);
     text.append(buffer, static_cast<size_t>(n));
   }
 }
 
 }  // namespace
+
+void ThrowTooLarge(const std::string& path, size_t limit) {
+  throw Error(ExitCode::kUsage,
+              fmt::format("`{}` is larger than {} bytes, the most this kind of file may have", path,
+                          limit));
+}
 
 Fd& Fd::operator=(Fd&& other) noexcept {
   std::swap(fd_, other.fd_);

@@ -28,6 +28,9 @@ class Fd {
 // there is none, it is no regular file or over `limit` bytes, else kWorld.
 std::string ReadFile(const std::string& path, size_t limit = 64 << 20);
 
+// What ReadFile says of a file over its limit.
+[[noreturn]] void ThrowTooLarge(const std::string& path, size_t limit);
+
 // False if there is none; throws as ReadFile does for any other failure.
 bool ReadFileIfExists(const std::string& path, size_t limit, std::string* text);
 

@@ -1,13 +1,59 @@
 #include "base/parallel.h"
 
+#include <sched.h>
+#include <signal.h>
+
+#include <algorithm>
 #include <atomic>
 #include <exception>
+#include <fstream>
 #include <mutex>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <vector>
 
 namespace shardinit {
+namespace {
+
+// The quota of a cgroup, version 2 or 1, in cores; 0: none.
+double CgroupQuota() {
+  double quota = -1, period = 0;
+  std::string word;
+  if (std::ifstream v2("/sys/fs/cgroup/cpu.max"); v2 >> word >> period && word != "max") {
+    quota = static_cast<double>(std::atoll(word.c_str()));
+  } else if (std::ifstream v1("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"); v1 >> quota && quota > 0) {
+    std::ifstream("/sys/fs/cgroup/cpu/cpu.cfs_period_us") >> period;
+  }
+  return quota > 0 && period > 0 ? quota / period : 0;
+}
+
+// Threads that are started while this lives get no signals.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+int AvailableCores() {
+  int cores = static_cast<int>(std::thread::hardware_concurrency());
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) cores = CPU_COUNT(&set);
+  if (const double quota = CgroupQuota(); quota > 0) {
+    cores = std::min(cores, static_cast<int>(quota + 0.5));
+  }
+  return std::max(1, cores);
+}
 
 void ParallelFor(int64_t count, int jobs, const std::function<void(int64_t)>& body) {
   std::atomic<int64_t> next{0};
@@ -23,11 +69,14 @@ void ParallelFor(int64_t count, int jobs, const std::function<void(int64_t)>& bo
     }
   };
   std::vector<std::thread> threads;
-  for (int t = 1; t < jobs && t < count; ++t) {
-    try {
-      threads.emplace_back(work);
-    } catch (const std::system_error&) {
-      break;  // Fewer threads do the same.
+  {
+    const SignalsBlocked blocked;
+    for (int t = 1; t < jobs && t < count; ++t) {
+      try {
+        threads.emplace_back(work);
+      } catch (const std::system_error&) {
+        break;  // Fewer threads do the same.
+      }
     }
   }
   work();

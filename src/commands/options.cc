@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "base/parallel.h"
 #include "base/talk.h"
 #include "report/text.h"
 

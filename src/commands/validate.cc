@@ -65,7 +65,7 @@ ExitCode Run(const Options& options) {
       valid = false;
       out.Member("valid", false);
       WriteDiagnostics({{Diagnostic::Severity::kError, {}, e.what(), e.hint()}}, out);
-      if (!options.json) Talk(fmt::format("shardinit: error: {}\n", e.what()));
+      if (!options.json) Talk(RenderError(e.what(), e.hint()));
     }
     out.EndObject();
   }

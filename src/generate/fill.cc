@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/overloaded.h"
+#include "base/parallel.h"
 #include "generate/draw.h"
 #include "generate/expression.h"
 #include "generate/normalized.h"
@@ -14,6 +15,9 @@
 
 namespace shardinit {
 namespace {
+
+// Bytes that a thread takes at a time: much more work than taking them is.
+constexpr int64_t kBlock = 1 << 20, kLongBlock = 4 << 20;
 
 std::unique_ptr<const Filler> FillerOf(const Tensor& tensor) {
   if (std::holds_alternative<Expression>(tensor.distribution)) {
@@ -105,5 +109,21 @@ void BoxFiller::Fill(int64_t first, int64_t count, void* out) const {
 }
 
 bool BoxFiller::wants_long_stretches() const { return view_ && view_->transposes(); }
+
+void FillBox(const Tensor& tensor, const Box& box, int jobs, void* out) {
+  const int64_t elements = ElementCount(box.shape);
+  if (elements == 0) return;
+  const BoxFiller filler(tensor, box);
+  if (PreparedBytes(tensor, box) > 0) {
+    ParallelFor(jobs, jobs, [&](int64_t) { filler.Prepare(); });
+  }
+  const int64_t block =
+      (filler.wants_long_stretches() ? kLongBlock : kBlock) / filler.element_bytes();
+  ParallelFor((elements + block - 1) / block, jobs, [&](int64_t i) {
+    const int64_t first = i * block;
+    filler.Fill(first, std::min(block, elements - first),
+                static_cast<uint8_t*>(out) + first * filler.element_bytes());
+  });
+}
 
 }  // namespace shardinit

@@ -65,4 +65,7 @@ class BoxFiller {
   std::shared_ptr<const ViewFiller> view_;
 };
 
+// Writes a whole box, on up to `jobs` threads.
+void FillBox(const Tensor& tensor, const Box& box, int jobs, void* out);
+
 }  // namespace shardinit

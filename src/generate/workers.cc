@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -10,7 +9,6 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
-#include <fstream>
 #include <list>
 #include <map>
 #include <mutex>
@@ -20,6 +18,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/parallel.h"
 #include "generate/fill.h"
 
 namespace shardinit {
@@ -44,29 +43,7 @@ class Timer {
   Clock::time_point start_;
 };
 
-// The quota of a cgroup, version 2 or 1, in cores; 0: none.
-double CgroupQuota() {
-  double quota = -1, period = 0;
-  std::string word;
-  if (std::ifstream v2("/sys/fs/cgroup/cpu.max"); v2 >> word >> period && word != "max") {
-    quota = static_cast<double>(std::atoll(word.c_str()));
-  } else if (std::ifstream v1("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"); v1 >> quota && quota > 0) {
-    std::ifstream("/sys/fs/cgroup/cpu/cpu.cfs_period_us") >> period;
-  }
-  return quota > 0 && period > 0 ? quota / period : 0;
-}
-
 }  // namespace
-
-int AvailableCores() {
-  int cores = static_cast<int>(std::thread::hardware_concurrency());
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) cores = CPU_COUNT(&set);
-  if (const double quota = CgroupQuota(); quota > 0) {
-    cores = std::min(cores, static_cast<int>(quota + 0.5));
-  }
-  return std::max(1, cores);
-}
 
 BlockLayout BlocksFor(const WorkerOptions& options) {
   const int jobs = options.jobs > 0 ? options.jobs : AvailableCores();

@@ -60,9 +60,6 @@ struct WorkerOptions {
   int64_t memory = 160 << 20; // For blocks, at most.
 };
 
-// The cores that this process may use: its affinity and its cgroup's quota.
-int AvailableCores();
-
 // Blocks and their size that `options` give; gen's memory is about their product.
 struct BlockLayout {
   int64_t count, bytes;

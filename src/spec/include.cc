@@ -27,12 +27,17 @@ class Loader {
   Loader(NodeStore& store, Diagnostics& diagnostics)
       : store_(store), diagnostics_(diagnostics) {}
 
-  const Node* LoadMain(const std::string& path) {
-    const std::string name = path == "-" ? "<stdin>" : path;
+  const Node* LoadMain(const std::string& path,
+                       const std::optional<std::string>& text) {
     const std::filesystem::path folder =
-        path == "-" ? "" : std::filesystem::path(path).parent_path();
-    if (path != "-") open_.push_back({Canonical(path), {}});
-    return Load(name, ReadFile(path, kLargestFile), folder);
+        std::filesystem::path(path).parent_path();
+    if (text) {
+      if (text->size() > kLargestFile) ThrowTooLarge(path, kLargestFile);
+      return Load(path, *text, folder);
+    }
+    if (path == "-") return Load("<stdin>", ReadFile(path, kLargestFile), "");
+    open_.push_back({Canonical(path), {}});
+    return Load(path, ReadFile(path, kLargestFile), folder);
   }
 
  private:
@@ -198,9 +203,10 @@ class Loader {
 
 }  // namespace
 
-const Node* LoadTree(const std::string& path, NodeStore& store,
+const Node* LoadTree(const std::string& path,
+                     const std::optional<std::string>& text, NodeStore& store,
                      Diagnostics& diagnostics) {
-  return Loader(store, diagnostics).LoadMain(path);
+  return Loader(store, diagnostics).LoadMain(path, text);
 }
 
 const Node* ParseText(const Source& source, size_t begin, NodeStore& store,

@@ -881,7 +881,7 @@ const std::vector<SpecParser::Key<TensorSpec>> SpecParser::kStoredKeys = {
 
 ModelSpec LoadSpec(const SpecRequest& request, Diagnostics& diagnostics) {
   NodeStore store;
-  const Node* root = LoadTree(request.path, store, diagnostics);
+  const Node* root = LoadTree(request.path, request.text, store, diagnostics);
   if (root == nullptr) return {};
   root = ApplySets(root, request.sets, store, diagnostics);
   root = ApplyMesh(root, request.mesh, store, diagnostics);

@@ -1,6 +1,7 @@
 // YAML files, includes and command-line overrides → ModelSpec.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,11 +10,13 @@
 
 namespace shardinit {
 
-// What the user asked for on the command line.
+// What the user asked for.
 struct SpecRequest {
   std::string path;               // A file, or `-` for standard input.
   std::vector<std::string> sets;  // `mesh.axes.fsdp=8`, later wins.
   std::string mesh;               // `fsdp=8,tensor=4`; empty: as in the spec.
+  // The spec itself, where it is in memory; `path` is then its name.
+  std::optional<std::string> text = std::nullopt;
 };
 
 // Reports everything that is wrong with syntax, keys and types to

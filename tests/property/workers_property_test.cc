@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "base/parallel.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "generate/fill.h"

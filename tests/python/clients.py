@@ -3,15 +3,18 @@
 import hashlib
 import importlib
 import json
+import os
 import pathlib
 import sys
 
 import numpy as np
 import pytest
-from support import ROOT, Ok
+from support import BINARY, ROOT, Ok
 
 PACKAGE = ROOT / "src/python"
 sys.path.insert(0, str(PACKAGE))
+# The library that was built with the program.
+LIBRARY = pathlib.Path(os.environ.setdefault("SHARDINIT_LIBRARY", str(BINARY.parent / "libshardinit.so.1")))
 
 # Every dtype, every number of dimensions, dimensions that leave ranks with nothing,
 # columns and rows that are cut, replicas.

@@ -22,7 +22,7 @@ import pytest
 from support import BINARY, CLEAN, CONFIGS, Json, Ok, RECIPES, ROOT, Run, TINY
 
 README = (ROOT / "README.md").read_text()
-PAGES = sorted((ROOT / "man").glob("*.[157]"))
+PAGES = sorted((ROOT / "man").glob("*.[1357]"))
 HELP = Ok("--help").stdout
 
 
@@ -143,7 +143,7 @@ def place(tmp_path_factory):
 def RunBlock(language, text, folder):
     text = text.replace("sh src/install.sh && ", "").replace("/tmp/", f"{folder}/")
     command = ["bash", "-c", text] if language == "sh" else [sys.executable, "-c", text]
-    env = {**CLEAN, "PATH": f"{BINARY.parent}:{os.environ['PATH']}"}
+    env = {**CLEAN, "PATH": f"{BINARY.parent}:{os.environ['PATH']}", "PYTHONPATH": ROOT / "src/python"}
     result = subprocess.run(command, cwd=folder, env=env, text=True, stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
     return result.stdout.replace(f"{folder}/", "/tmp/")
@@ -159,7 +159,7 @@ def test_readme_examples(example, place):
 
 def test_readme_has_examples_of_both_kinds():
     languages = [language for (language, _), _ in EXAMPLES]
-    assert languages.count("sh") >= 3 and languages.count("python") == 1
+    assert languages.count("sh") >= 3 and languages.count("python") == 2
 
 
 def Snippet(text, place):
@@ -174,7 +174,7 @@ def DigestOf(path):
 
 
 def test_readme_snippet_reads_the_right_values(place):
-    text, = [text for language, text in BLOCKS if language == "python"]
+    text = next(text for language, text in BLOCKS if language == "python")
     names = Snippet(text, place)
     weight, part, (row, column) = names["weight"], names["part"], names["offset"]
     assert weight.dtype == ml_dtypes.bfloat16

@@ -1,4 +1,6 @@
-"""Reads the checkpoints that shardinit writes: any part of any tensor, on any mesh.
+"""The initial values of large models: any part of any tensor, on any mesh.
+
+From the checkpoints that shardinit writes, or from a spec, without files:
 
     import shardinit
 
@@ -6,26 +8,37 @@
     checkpoint.tensors["lm_head.weight"].global_shape      # (128256, 16384)
     rows = checkpoint.read("lm_head.weight", slice(0, 1024))
 
-`shardinit.torch` and `shardinit.jax` bring it into PyTorch and JAX. They are
-imported when they are first used, and need these packages; the rest needs NumPy.
+    with shardinit.open_spec("SPEC") as spec:
+        rows = spec.generate("lm_head.weight", slice(0, 1024))
+
+`shardinit.torch` and `shardinit.jax` bring both into PyTorch and JAX. They are
+imported when they are first used, and need these packages; the rest needs NumPy,
+and what makes values from a spec the library libshardinit.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ._checkpoint import Checkpoint
 from ._errors import (
     DamageError,
     FormatError,
+    LibraryError,
     MismatchError,
     NotACheckpointError,
     ShardinitError,
+    SpecError,
     UnknownTensorError,
 )
-from ._manifest import Mesh, Shard, TensorInfo
+from ._manifest import Shard, StoredTensorInfo
+from ._source import Mesh, Slices, Source, TensorInfo
+from ._spec import Sets, Spec, SpecTensorInfo, as_spec
 
 if TYPE_CHECKING:
     from . import jax, torch
@@ -34,15 +47,23 @@ __all__ = [
     "Checkpoint",
     "DamageError",
     "FormatError",
+    "LibraryError",
     "Mesh",
     "MismatchError",
     "NotACheckpointError",
     "Shard",
     "ShardinitError",
+    "Source",
+    "Spec",
+    "SpecError",
+    "SpecTensorInfo",
+    "StoredTensorInfo",
     "TensorInfo",
     "UnknownTensorError",
+    "generate",
     "jax",
     "open",
+    "open_spec",
     "torch",
 ]
 
@@ -60,6 +81,57 @@ def open(folder: str | os.PathLike[str], *, rank: int | None = None) -> Checkpoi
         FormatError: it has one that this package cannot read.
     """
     return Checkpoint(folder, rank)
+
+
+def open_spec(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    text: str | None = None,
+    set: Sets = (),
+    mesh: str | Mapping[str, int] | None = None,
+    threads: int = 0,
+) -> Spec:
+    """Opens a spec, whose tensors can then be made in memory.
+
+    Args:
+        path: a YAML file. With `text`, only the name that messages give it, and its folder is
+            where ``include`` looks.
+        text: the spec itself.
+        set: overrides, as ``shardinit --set`` takes them: ``{"seed": 7}`` or ``["seed=7"]``.
+        mesh: another mesh: ``{"fsdp": 8}`` or ``"fsdp=8"``. Values do not depend on it.
+        threads: how many make the values of one part; 0 is one for each core that the process
+            may use.
+
+    Raises:
+        SpecError: the spec is invalid; the message has every mistake with its place.
+        LibraryError: libshardinit is not installed, or of another version.
+    """
+    return Spec(path, text=text, set=set, mesh=mesh, threads=threads)
+
+
+def generate(
+    spec: str | os.PathLike[str] | Spec,
+    path: str,
+    slices: Slices = None,
+    *,
+    set: Sets = (),
+    threads: int | None = None,
+    out: np.ndarray[Any, Any] | None = None,
+) -> np.ndarray[Any, Any]:
+    """Makes a tensor of a spec, or a part of it; see `Spec.generate`.
+
+    A spec that is used more than once is better opened once, by `open_spec`.
+
+    Args:
+        spec: a YAML file, or a spec that is open.
+        path, slices, threads, out: as for `Spec.generate`.
+        set: overrides, as for `open_spec`; not for a spec that is open.
+
+    Raises:
+        SpecError, LibraryError: as `open_spec`.
+        UnknownTensorError, IndexError, TypeError, ValueError: as `Spec.generate`.
+    """
+    return as_spec(spec, set).generate(path, slices, threads=threads, out=out)
 
 
 def __getattr__(name: str) -> Any:

@@ -5,28 +5,25 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-import operator
 import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from types import EllipsisType, MappingProxyType, TracebackType
-from typing import Any, SupportsIndex, cast
+from types import MappingProxyType, TracebackType
+from typing import Any, cast
 
 import numpy as np
 
 from . import _dtypes, _manifest
-from ._errors import DamageError, FormatError, NotACheckpointError, UnknownTensorError
-from ._manifest import Mesh, Shard, TensorInfo
+from ._errors import DamageError, FormatError, NotACheckpointError
+from ._manifest import Shard, StoredTensorInfo
 from ._read import BoxFile, Words
-
-Index = SupportsIndex | slice | EllipsisType
-Slices = Index | tuple[Index, ...] | None
+from ._source import Mesh, Slices, Source, expanded, region, words_for
 
 _OPEN_FILES = 64
 
 
-class Checkpoint:
+class Checkpoint(Source):
     """A checkpoint that is open for reading; made by `shardinit.open`.
 
     It may be used by several threads at once. Files are opened when a tensor is
@@ -34,7 +31,7 @@ class Checkpoint:
 
     Attributes:
         folder: where it lies.
-        tensors: path → `TensorInfo`, in the order of the spec.
+        tensors: path → `StoredTensorInfo`, in the order of the spec.
         mesh: the grid of ranks that it was cut over.
         name, engine, seed: as in the spec.
         parameters, bytes: of all tensors, replicas not counted.
@@ -44,9 +41,12 @@ class Checkpoint:
         bytes_read: bytes of tensors read from files so far.
     """
 
+    noun = "checkpoint"
+
     def __init__(self, folder: str | os.PathLike[str], rank: int | None = None) -> None:
         """See `shardinit.open`."""
         self.folder = os.fspath(folder)
+        self.where = f"`{self.folder}`"
         path = os.path.join(self.folder, _manifest.MANIFEST)
         try:
             text = _manifest.read_regular(path)
@@ -57,7 +57,7 @@ class Checkpoint:
             ) from None
         of = _manifest.parse_manifest(text, path)
         self._manifest = of
-        self.tensors: Mapping[str, TensorInfo] = MappingProxyType(of.tensors)
+        self.tensors: Mapping[str, StoredTensorInfo] = MappingProxyType(of.tensors)
         self.mesh: Mesh = of.mesh
         self.name = of.name
         self.engine = of.engine
@@ -96,15 +96,13 @@ class Checkpoint:
         with self._lock:
             self._files.clear()
 
-    def info(self, path: str) -> TensorInfo:
-        """The `TensorInfo` of a path.
+    def info(self, path: str) -> StoredTensorInfo:
+        """The `StoredTensorInfo` of a path.
 
         Raises:
             UnknownTensorError: there is no such tensor.
         """
-        if path not in self.tensors:
-            raise UnknownTensorError(path, self.tensors)
-        return self.tensors[path]
+        return cast("StoredTensorInfo", self._find(path))
 
     def partition_spec(self, path: str) -> tuple[tuple[str, ...], ...]:
         """For each dimension of a tensor the mesh axes that cut it, the major one first.
@@ -160,24 +158,13 @@ class Checkpoint:
             FormatError: manifest or receipts say what cannot be.
         """
         info = self.info(path)
-        start, extent, kept = _region(info, slices)
+        start, extent, kept = region(info, slices)
         shape = tuple(extent[d] for d in kept)
         # Found before memory is taken: a manifest that lies can ask for a lot of it.
         empty = 0 in extent
         pieces = [] if empty else [self._locate(info, r) for r in info.grid.touched(start, extent)]
-        words = _dtypes.words_of(info.dtype)
-        if out is None:
-            array = np.empty(shape, words)
-        elif out.shape != shape or out.dtype.itemsize != words.itemsize:
-            raise ValueError(
-                f"`out` is {out.dtype} {list(out.shape)}, but this part of `{path}` is "
-                f"{info.dtype} {list(shape)}"
-            )
-        elif not out.flags.writeable or out.dtype.hasobject:
-            raise ValueError("`out` cannot be written to")
-        else:
-            array = out.view(words)
-        whole = _expanded(array, extent, kept)
+        array = words_for(info, shape, out)
+        whole = expanded(array, extent, kept)
         count = 0
         for shard, at in pieces:
             file = self._file(shard.rank)
@@ -200,7 +187,7 @@ class Checkpoint:
             self.bytes_read += count
         return array.view(info.numpy_dtype) if out is None else out
 
-    def _locate(self, info: TensorInfo, replicas: list[Shard]) -> tuple[Shard, int]:
+    def _locate(self, info: StoredTensorInfo, replicas: list[Shard]) -> tuple[Shard, int]:
         """Of a box that several ranks may hold: one whose file is there, and its place in it."""
         problem: Exception | None = None
         for shard in sorted(replicas, key=lambda s: s.rank != self._rank):
@@ -265,55 +252,8 @@ class Checkpoint:
         return os.path.join(self.folder, _manifest.rank_file(rank, suffix))
 
 
-def _region(info: TensorInfo, slices: Slices) -> tuple[tuple[int, ...], tuple[int, ...], list[int]]:
-    """Start and extent of a part in every dimension, and the dimensions that it keeps."""
-    shape = info.global_shape
-    parts = list(slices) if isinstance(slices, tuple) else [... if slices is None else slices]
-    given = sum(part is not ... for part in parts)
-    if len(parts) - given > 1:
-        raise IndexError("slices can have one `...`")
-    if given > len(shape):
-        raise IndexError(
-            f"{given} slices for `{info.path}`, which has {len(shape)} dimensions: {list(shape)}"
-        )
-    if given == len(parts):
-        parts.append(...)
-    gap = next(i for i, part in enumerate(parts) if part is ...)
-    parts[gap : gap + 1] = [slice(None)] * (len(shape) - given)
-    start, extent, kept = [], [], []
-    at: int | None
-    for dimension, (part, size) in enumerate(zip(parts, shape, strict=True)):
-        if isinstance(part, slice):
-            low, high, step = part.indices(size)
-            if step != 1:
-                raise ValueError(f"a slice of `{info.path}` has step {step}; only 1 can be read")
-            start.append(low)
-            extent.append(max(0, high - low))
-            kept.append(dimension)
-            continue
-        try:
-            at = operator.index(cast("SupportsIndex", part))
-        except TypeError:
-            at = None
-        if at is None or isinstance(part, (bool, np.bool_)):
-            raise TypeError(f"slices are numbers, slices and `...`, not {type(part).__name__}")
-        if not -size <= at < size:
-            raise IndexError(
-                f"index {at} is outside dimension {dimension} of `{info.path}`, which has {size}"
-            )
-        start.append(at % size)
-        extent.append(1)
-    return tuple(start), tuple(extent), kept
-
-
-def _expanded(array: Words, extent: tuple[int, ...], kept: list[int]) -> Words:
-    """The same memory, with the dimensions that numbers dropped."""
-    dimensions = (slice(None) if d in kept else np.newaxis for d in range(len(extent)))
-    return array[(*dimensions, ...)]
-
-
 def _read_verified(
-    info: TensorInfo,
+    info: StoredTensorInfo,
     shard: Shard,
     at: int,
     file: BoxFile,

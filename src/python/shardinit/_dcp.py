@@ -16,9 +16,9 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader as _StorageReader
 from torch.futures import Future
 
-from ._checkpoint import Checkpoint
 from ._manifest import MANIFEST
-from .torch import _as_checkpoint, _fill, dtype_of
+from ._source import Source
+from .torch import _as_source, _fill, dtype_of
 
 
 class StorageReader(_StorageReader):
@@ -44,19 +44,19 @@ class StorageReader(_StorageReader):
 
     def __init__(
         self,
-        checkpoint: str | os.PathLike[str] | Checkpoint,
+        checkpoint: str | os.PathLike[str] | Source,
         *,
         prefix: str = "",
         verify: bool = False,
     ) -> None:
-        self._checkpoint = _as_checkpoint(checkpoint)
+        self._checkpoint = _as_source(checkpoint)
         self._prefix = prefix
         self._verify = verify
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Begins another load, of the checkpoint `checkpoint_id` if one is given."""
         if checkpoint_id is not None:
-            self._checkpoint = _as_checkpoint(checkpoint_id)
+            self._checkpoint = _as_source(checkpoint_id)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """What the checkpoint holds, every tensor as one chunk.

@@ -1,4 +1,4 @@
-"""What can go wrong: the folder, the bytes in it, or what was asked of it."""
+"""What can go wrong: the folder, the bytes in it, the spec, or what was asked of it."""
 
 from __future__ import annotations
 
@@ -22,20 +22,37 @@ class DamageError(ShardinitError):
     """A file is missing, has another size, or its bytes do not have their digest."""
 
 
-class UnknownTensorError(ShardinitError, KeyError):
-    """The checkpoint has no tensor of this path. Also a ``KeyError``."""
+class LibraryError(ShardinitError):
+    """libshardinit, which makes values without files, is not found or does not fit this package."""
 
-    def __init__(self, path: object, known: Iterable[str]) -> None:
+
+class SpecError(ShardinitError):
+    """A spec is invalid, or cannot be opened; the text is what ``shardinit validate`` prints.
+
+    Attributes:
+        code: the exit status that the program would have: 2 for an invalid spec, 3 if it may
+            go well another time, 70 for a bug in shardinit.
+    """
+
+    def __init__(self, text: str, code: int) -> None:
+        self.code = code
+        super().__init__(text)
+
+
+class UnknownTensorError(ShardinitError, KeyError):
+    """The checkpoint or spec has no tensor of this path. Also a ``KeyError``."""
+
+    def __init__(self, path: object, known: Iterable[str], noun: str = "checkpoint") -> None:
         close = difflib.get_close_matches(path, known, n=1) if isinstance(path, str) else []
         hint = f"; did you mean `{close[0]}`?" if close else ""
-        super().__init__(f"the checkpoint has no tensor `{path}`{hint}")
+        super().__init__(f"the {noun} has no tensor `{path}`{hint}")
 
     def __str__(self) -> str:  # A KeyError would show the message's repr.
         return str(self.args[0])
 
 
 class MismatchError(ShardinitError):
-    """What was to be filled and the checkpoint do not hold the same tensors.
+    """What was to be filled and the checkpoint or spec do not hold the same tensors.
 
     Attributes:
         missing: paths that were wanted, and that the checkpoint does not have.
@@ -50,14 +67,15 @@ class MismatchError(ShardinitError):
         unexpected: Iterable[str] = (),
         mismatching: dict[str, str] | None = None,
         hint: str = "",
+        noun: str = "checkpoint",
     ) -> None:
         self.missing = list(missing)
         self.unexpected = list(unexpected)
         self.mismatching = dict(mismatching or {})
         lines = [what]
         for title, paths in (
-            ("missing from the checkpoint", self.missing),
-            ("unexpected in the checkpoint", self.unexpected),
+            (f"missing from the {noun}", self.missing),
+            (f"unexpected in the {noun}", self.unexpected),
         ):
             if paths:
                 lines.append(f"  {title} ({len(paths)}):")

@@ -20,10 +20,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from . import _dtypes
 from ._errors import DamageError, FormatError
+from ._source import Mesh, Shape, TensorInfo
 
 FORMAT_VERSION = 1
 CONTRACT_VERSION = 1
@@ -36,16 +35,6 @@ _MAX_WORLD = 1 << 24
 _MAX_DIMENSIONS = 32
 _PATH = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
-
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Mesh:
-    """The grid of ranks: names and sizes of its axes; the last one varies fastest."""
-
-    axes: tuple[str, ...]
-    shape: Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,39 +55,10 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class TensorInfo:
-    """What a checkpoint says of one tensor.
+class StoredTensorInfo(TensorInfo):
+    """What a checkpoint says of one tensor: a `TensorInfo`, and who holds it."""
 
-    Attributes:
-        path: its name, such as ``model.norm.weight``.
-        dtype: element type as checkpoints write it: ``f32 f64 bf16 f16`` …
-        global_shape: shape of the whole tensor; ``()`` for a scalar.
-    """
-
-    path: str
-    dtype: str
-    global_shape: Shape
     _shards: Any = field(repr=False, compare=False)
-
-    @property
-    def size(self) -> int:
-        """Elements of the whole tensor."""
-        return math.prod(self.global_shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the whole tensor."""
-        return self.size * _dtypes.item_size(self.dtype)
-
-    @property
-    def numpy_dtype(self) -> np.dtype[Any]:
-        """Type of the arrays that ``read`` returns."""
-        return _dtypes.numpy_dtype(self.dtype)
-
-    @property
-    def is_bits(self) -> bool:
-        """Whether ``read`` returns bits as unsigned integers, for want of ml_dtypes."""
-        return _dtypes.is_bits(self.dtype)
 
     @cached_property
     def shards(self) -> tuple[Shard, ...]:
@@ -130,7 +90,7 @@ class TensorInfo:
 class Grid:
     """The different boxes of a tensor. Cuts of each dimension; their product is the boxes."""
 
-    def __init__(self, info: TensorInfo) -> None:
+    def __init__(self, info: StoredTensorInfo) -> None:
         self.cells: dict[Shape, list[Shard]] = {}
         rank = len(info.global_shape)
         intervals: list[set[tuple[int, int]]] = [set() for _ in range(rank)]
@@ -186,7 +146,7 @@ class Manifest:
     bytes: int
     plan_sha256: str
     ranks: tuple[RankEntry, ...]
-    tensors: dict[str, TensorInfo]
+    tensors: dict[str, StoredTensorInfo]
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +264,7 @@ def parse_manifest(text: bytes, path: str) -> Manifest:
         raise FormatError(f"{MANIFEST}: the mesh's axes and shape do not fit")
     if math.prod(shape) != world or len(ranks) != world:
         raise FormatError(f"{MANIFEST}: mesh, world_size and ranks do not fit")
-    tensors: dict[str, TensorInfo] = {}
+    tensors: dict[str, StoredTensorInfo] = {}
     for each in as_list(of.get("tensors"), f"{MANIFEST}: tensors"):
         tensor = as_object(each, f"{MANIFEST}: a tensor")
         name = as_text(tensor.get("path"), f"{MANIFEST}: a tensor's path")
@@ -314,7 +274,7 @@ def parse_manifest(text: bytes, path: str) -> Manifest:
         if dtype not in _dtypes.NAMES:
             raise FormatError(f"{MANIFEST}: `{name}` has the unknown dtype {dtype!r}")
         global_shape = as_shape(tensor.get("global_shape"), f"{MANIFEST}: shape of `{name}`")
-        tensors[name] = TensorInfo(name, dtype, global_shape, tensor.get("shards"))
+        tensors[name] = StoredTensorInfo(name, dtype, global_shape, tensor.get("shards"))
     return Manifest(
         name=as_text(of.get("name"), f"{MANIFEST}: name"),
         engine=as_text(of.get("engine"), f"{MANIFEST}: engine"),

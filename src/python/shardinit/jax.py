@@ -1,14 +1,17 @@
-"""Checkpoints into JAX: sharded arrays, nested dicts for Flax, pytrees for Equinox.
+"""Checkpoints and specs into JAX: sharded arrays, nested dicts for Flax, pytrees for Equinox.
 
     import shardinit
 
     arrays = shardinit.jax.load("DIR", shardings)                # {path: jax.Array}
     params = shardinit.jax.load("DIR", shardings, nested=True)   # {"model": {"norm": …}}
     model = shardinit.jax.fill(skeleton, "DIR", shardings)       # any pytree
+    arrays = shardinit.jax.init_sharded("SPEC", shardings)       # without files
 
-Every array is made by ``jax.make_array_from_callback``: a process reads the slices of
-its own devices, and each slice once. A sharding has to divide a tensor evenly, as JAX
+Every array is made by ``jax.make_array_from_callback``: a process reads or makes the slices
+of its own devices, and each slice once. A sharding has to divide a tensor evenly, as JAX
 demands; how the checkpoint is cut does not matter.
+
+Where a checkpoint is asked for, a spec that is open (`shardinit.open_spec`) will do.
 """
 
 from __future__ import annotations
@@ -27,11 +30,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDev
 
 from ._checkpoint import Checkpoint
 from ._errors import MismatchError
-from ._manifest import TensorInfo
+from ._source import Source, TensorInfo
+from ._spec import Sets, Spec, as_spec
 
-__all__ = ["fill", "load", "nest", "path_of", "shardings_of"]
+__all__ = ["fill", "init_sharded", "load", "nest", "path_of", "shardings_of"]
 
-_Folder = str | os.PathLike[str] | Checkpoint
+_Folder = str | os.PathLike[str] | Source
 Shardings = Sharding | Mapping[str, Any] | Callable[[TensorInfo], Sharding] | None
 
 
@@ -46,7 +50,7 @@ def load(
     """Reads tensors as global arrays.
 
     Args:
-        checkpoint: a folder, or a checkpoint that is open.
+        checkpoint: a folder, or a checkpoint or spec that is open.
         shardings: one ``Sharding`` for all; or a dict from path (or nested, as `nest`
             makes it) to ``Sharding``, with exactly the paths that are loaded; or a function
             of a `TensorInfo`, such as `shardings_of` returns. None is the first local device.
@@ -63,7 +67,7 @@ def load(
             tensors while ``jax_enable_x64`` is off; it names them all.
         NotACheckpointError, FormatError, DamageError: as `Checkpoint.read`.
     """
-    opened = _as_checkpoint(checkpoint)
+    opened = _as_source(checkpoint)
     wanted = list(opened.tensors) if keys is None else list(keys)
     missing = [path for path in wanted if path not in opened.tensors]
     unexpected: list[str] = []
@@ -83,10 +87,35 @@ def load(
     if missing or unexpected or mismatching:
         hint = "give every tensor a sharding, or name those to load in `keys`" if unexpected else ""
         raise MismatchError(
-            f"cannot load `{opened.folder}`", missing, unexpected, mismatching, hint
+            f"cannot load {opened.where}", missing, unexpected, mismatching, hint, opened.noun
         )
     arrays = {path: _array(opened, path, chosen[path], verify) for path in wanted}
     return nest(arrays) if nested else arrays
+
+
+def init_sharded(
+    spec: str | os.PathLike[str] | Spec,
+    shardings: Shardings = None,
+    *,
+    set: Sets = (),
+    keys: Iterable[str] | None = None,
+    nested: bool = False,
+) -> dict[str, Any]:
+    """Makes tensors of a spec as global arrays, without files; each device's slice alone.
+
+    Args:
+        spec: a YAML file, or a spec that is open.
+        set: overrides, as for `shardinit.open_spec`; not for a spec that is open.
+        shardings, keys, nested: as for `load`.
+
+    Returns:
+        What `load` returns for a checkpoint of the spec, bit for bit.
+
+    Raises:
+        MismatchError: as `load`.
+        SpecError, LibraryError: as `shardinit.open_spec`.
+    """
+    return load(as_spec(spec, set), shardings, keys=keys, nested=nested)
 
 
 def fill(
@@ -106,7 +135,7 @@ def fill(
     Args:
         tree: leaves with a shape and a dtype (``jax.ShapeDtypeStruct`` or arrays) are
             replaced; others stay as they are.
-        checkpoint: a folder, or a checkpoint that is open.
+        checkpoint: a folder, or a checkpoint or spec that is open.
         shardings: as for `load`. None takes the leaf's own sharding, if it has one.
         rename: a leaf's name, as `path_of` makes it, → its path in the checkpoint.
         strict: that the checkpoint has more tensors is an error.
@@ -120,7 +149,7 @@ def fill(
             names them all.
         NotACheckpointError, FormatError, DamageError: as `Checkpoint.read`.
     """
-    opened = _as_checkpoint(checkpoint)
+    opened = _as_source(checkpoint)
     flat = _flatten(shardings) if isinstance(shardings, Mapping) else None
     leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
     paths: list[str | None] = []
@@ -149,15 +178,15 @@ def fill(
             chosen[path] = _choose(shardings, info)
         why = _mismatch(info, chosen[path])
         if tuple(leaf.shape) != info.global_shape:
-            why = f"shape {list(info.global_shape)} in the checkpoint, {list(leaf.shape)} here"
+            why = f"shape {list(info.global_shape)} in the {opened.noun}, {list(leaf.shape)} here"
         elif np.dtype(leaf.dtype) != info.numpy_dtype:
-            why = why or f"dtype {info.dtype} in the checkpoint, {leaf.dtype} here"
+            why = why or f"dtype {info.dtype} in the {opened.noun}, {leaf.dtype} here"
         if why:
             mismatching[path] = why
     unexpected = [path for path in opened.tensors if path not in set(paths)] if strict else []
     if missing or unexpected or mismatching:
-        what = f"cannot load `{opened.folder}` into {type(tree).__name__}"
-        raise MismatchError(what, missing, unexpected, mismatching)
+        what = f"cannot load {opened.where} into {type(tree).__name__}"
+        raise MismatchError(what, missing, unexpected, mismatching, noun=opened.noun)
     filled = [
         leaf if path is None else _array(opened, path, chosen[path], verify)
         for path, (_, leaf) in zip(paths, leaves, strict=True)
@@ -166,15 +195,15 @@ def fill(
 
 
 def shardings_of(checkpoint: _Folder, mesh: Mesh) -> dict[str, NamedSharding]:
-    """The checkpoint's own partition of every tensor, over a mesh with axes of these names.
+    """The checkpoint's or spec's own partition of every tensor, over a mesh with axes of these names.
 
-    The mesh may have other sizes than the checkpoint's, and more axes.
+    The mesh may have other sizes than theirs, and more axes.
 
     Raises:
         MismatchError: partitions that name an axis which `mesh` does not have.
         DamageError: ``plan.json`` is missing, or is another one.
     """
-    opened = _as_checkpoint(checkpoint)
+    opened = _as_source(checkpoint)
     specs = {path: opened.partition_spec(path) for path in opened.tensors}
     mismatching = {
         path: f"is cut over the axis `{axis}`, which the mesh does not have"
@@ -184,7 +213,7 @@ def shardings_of(checkpoint: _Folder, mesh: Mesh) -> dict[str, NamedSharding]:
         if axis not in mesh.axis_names
     }
     if mismatching:
-        raise MismatchError(f"cannot shard `{opened.folder}`", mismatching=mismatching)
+        raise MismatchError(f"cannot shard {opened.where}", mismatching=mismatching)
     return {
         path: NamedSharding(mesh, PartitionSpec(*(axes or None for axes in spec)))  # type: ignore[no-untyped-call]
         for path, spec in specs.items()
@@ -248,7 +277,7 @@ def _mismatch(info: TensorInfo, sharding: Any) -> str:
     return ""
 
 
-def _array(checkpoint: Checkpoint, path: str, sharding: Sharding, verify: bool) -> jax.Array:
+def _array(checkpoint: Source, path: str, sharding: Sharding, verify: bool) -> jax.Array:
     info = checkpoint.info(path)
     # Devices with the same slice share it: no byte is read twice.
     seen: dict[Any, np.ndarray[Any, Any]] = {}
@@ -263,5 +292,5 @@ def _array(checkpoint: Checkpoint, path: str, sharding: Sharding, verify: bool) 
     return jax.make_array_from_callback(info.global_shape, sharding, read, dtype=info.numpy_dtype)
 
 
-def _as_checkpoint(checkpoint: _Folder) -> Checkpoint:
-    return checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
+def _as_source(checkpoint: _Folder) -> Source:
+    return checkpoint if isinstance(checkpoint, Source) else Checkpoint(checkpoint)

@@ -1,14 +1,17 @@
-"""Checkpoints into PyTorch: state dicts, models, DTensors, and the DCP reader.
+"""Checkpoints and specs into PyTorch: state dicts, models, DTensors, and the DCP reader.
 
     import shardinit
 
     state = shardinit.torch.load_state_dict("DIR")       # whole tensors
     shardinit.torch.load_into(model, "DIR")              # a model, on `meta` or not, sharded or not
+    shardinit.torch.init_(model, "SPEC")                 # the same, without files
     dcp.load(state_dict, storage_reader=shardinit.torch.StorageReader("DIR"))
 
-Bytes are read from the files straight into the memory of CPU tensors; for other
-devices they are copied there once. Nothing is unpickled. A process reads what its
+Bytes are read from the files, or made, straight into the memory of CPU tensors; for other
+devices they are copied there once. Nothing is unpickled. A process reads or makes what its
 own shards need, and no process talks to another.
+
+Where a checkpoint is asked for, a spec that is open (`shardinit.open_spec`) will do.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import ctypes
 import math
 import mmap
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,11 +31,13 @@ except ImportError as error:
     raise ImportError("shardinit.torch needs PyTorch: pip install torch") from error
 from torch import nn
 
-from ._checkpoint import Checkpoint, Slices
+from ._checkpoint import Checkpoint
 from ._errors import MismatchError
-from ._manifest import TensorInfo
+from ._manifest import StoredTensorInfo
+from ._source import Slices, Source, TensorInfo
+from ._spec import Sets, Spec, as_spec
 
-__all__ = ["LoadResult", "dtype_of", "load_dtensor", "load_into", "load_state_dict"]
+__all__ = ["LoadResult", "dtype_of", "init_", "load_dtensor", "load_into", "load_state_dict"]
 
 _DTYPES = {
     "f64": torch.float64,
@@ -55,8 +60,9 @@ _DTYPES = {
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 _HUGE_FROM = 4 << 20
+_COMPARE_BYTES = 64 << 20
 
-_Folder = str | os.PathLike[str] | Checkpoint
+_Folder = str | os.PathLike[str] | Source
 _Box = tuple[tuple[slice, ...], tuple[slice, ...]]
 
 
@@ -82,7 +88,7 @@ def load_state_dict(
     """Reads whole tensors.
 
     Args:
-        checkpoint: a folder, or a checkpoint that is open.
+        checkpoint: a folder, or a checkpoint or spec that is open.
         keys: the paths to read; None is all.
         device: where the tensors are to be.
         verify: check the digests of all boxes.
@@ -95,11 +101,11 @@ def load_state_dict(
         MismatchError: the checkpoint does not have some of `keys`; it names them all.
         NotACheckpointError, FormatError, DamageError: as `Checkpoint.read`.
     """
-    opened = _as_checkpoint(checkpoint)
+    opened = _as_source(checkpoint)
     wanted = list(opened.tensors) if keys is None else list(keys)
     missing = [path for path in wanted if path not in opened.tensors]
     if missing:
-        raise MismatchError(f"cannot load `{opened.folder}`", missing)
+        raise MismatchError(f"cannot load {opened.where}", missing, noun=opened.noun)
     state = {}
     for path in wanted:
         info = opened.info(path)
@@ -121,7 +127,7 @@ def load_dtensor(
     """Reads this process's part of a tensor.
 
     Args:
-        checkpoint: a folder, or a checkpoint that is open.
+        checkpoint: a folder, or a checkpoint or spec that is open.
         path: the tensor.
         mesh: a ``DeviceMesh``.
         placements: for each of its dimensions ``Shard``, ``Replicate`` or ``_StridedShard``.
@@ -137,7 +143,7 @@ def load_dtensor(
     """
     from torch.distributed.tensor import DTensor
 
-    opened = _as_checkpoint(checkpoint)
+    opened = _as_source(checkpoint)
     info = opened.info(path)
     shape = info.global_shape
     local_shape, boxes = _local_boxes(
@@ -174,7 +180,7 @@ def load_into(
 
     Args:
         model: the model.
-        checkpoint: a folder, or a checkpoint that is open.
+        checkpoint: a folder, or a checkpoint or spec that is open.
         strict: that tensors are missing or unexpected is an error.
         prefix: what stands before the model's names in the checkpoint: ``model.layers.3.``
             to load one layer. Tensors without it are not looked at.
@@ -193,7 +199,7 @@ def load_into(
             checkpoint holds them, and whoever made the model has to compute them.
         NotACheckpointError, FormatError, DamageError: as `Checkpoint.read`.
     """
-    opened = _as_checkpoint(checkpoint)
+    opened = _as_source(checkpoint)
     tensors = {
         name: tensor
         for name, tensor in model.state_dict(keep_vars=True).items()
@@ -211,7 +217,7 @@ def load_into(
         if not found:
             missing += [path_of[name] for name in names]
         for name in found:
-            why = _mismatch(tensors[name], opened.tensors[path_of[name]], cast)
+            why = _mismatch(tensors[name], opened, path_of[name], cast)
             if not why and name != found[0]:
                 why = _tied_mismatch(opened, path_of[found[0]], path_of[name])
             if why:
@@ -225,16 +231,17 @@ def load_into(
     ]
     if mismatching or (strict and (missing or unexpected or computed)):
         hint = (
-            "no checkpoint holds buffers that are not persistent: make the modules of "
+            f"no {opened.noun} holds buffers that are not persistent: make the modules of "
             f"{', '.join(f'`{path}`' for path in computed)} on a real device before loading, or "
             "load with strict=False and compute them"
         )
         raise MismatchError(
-            f"cannot load `{opened.folder}` into {type(model).__name__}",
+            f"cannot load {opened.where} into {type(model).__name__}",
             missing + computed,
             unexpected,
             mismatching,
             hint if computed else "",
+            opened.noun,
         )
 
     fresh: dict[str, torch.Tensor] = {}
@@ -252,11 +259,53 @@ def load_into(
     return LoadResult(missing + computed, unexpected)
 
 
-def _mismatch(tensor: torch.Tensor, info: TensorInfo, cast: bool) -> str:
+def init_(
+    model: nn.Module,
+    spec: str | os.PathLike[str] | Spec,
+    *,
+    set: Sets = (),
+    strict: bool = True,
+    prefix: str = "",
+    rename: Callable[[str], str] | None = None,
+    device: torch.device | str | None = None,
+    cast: bool = False,
+) -> LoadResult:
+    """Makes the values of the parameters and persistent buffers of a model, without files.
+
+    What `load_into` does with a checkpoint of the spec, bit for bit: a model on ``meta`` gets
+    memory, one that has memory is filled in place, and of a DTensor only the local shard is
+    made. No process waits for another.
+
+    Args:
+        model: the model.
+        spec: a YAML file, or a spec that is open.
+        set: overrides, as for `shardinit.open_spec`; not for a spec that is open.
+        strict, prefix, rename, device, cast: as for `load_into`.
+
+    Returns:
+        The names of tensors that were missing and unexpected (with ``strict=False``).
+
+    Raises:
+        MismatchError: as `load_into`.
+        SpecError, LibraryError: as `shardinit.open_spec`.
+    """
+    return load_into(
+        model,
+        as_spec(spec, set),
+        strict=strict,
+        prefix=prefix,
+        rename=rename,
+        device=device,
+        cast=cast,
+    )
+
+
+def _mismatch(tensor: torch.Tensor, source: Source, path: str, cast: bool) -> str:
+    info = source.info(path)
     if tuple(tensor.shape) != info.global_shape:
-        return f"shape {list(info.global_shape)} in the checkpoint, {list(tensor.shape)} here"
+        return f"shape {list(info.global_shape)} in the {source.noun}, {list(tensor.shape)} here"
     if tensor.dtype != dtype_of(info) and not cast:
-        return f"dtype {info.dtype} in the checkpoint, {tensor.dtype} here"
+        return f"dtype {info.dtype} in the {source.noun}, {tensor.dtype} here"
     return ""
 
 
@@ -272,19 +321,35 @@ def _materialize(tensor: torch.Tensor, device: torch.device | str | None) -> tor
     return empty
 
 
-def _tied_mismatch(checkpoint: Checkpoint, first: str, second: str) -> str:
-    """One tensor of the model cannot hold two of the checkpoint, unless they are the same."""
-    infos = checkpoint.info(first), checkpoint.info(second)
-    if (infos[0].dtype, infos[0].shards) == (infos[1].dtype, infos[1].shards):
-        return ""  # By their digests.
-    a, b = checkpoint.read(first), checkpoint.read(second)
-    bits = f"<u{a.dtype.itemsize}"
-    if a.dtype == b.dtype and np.array_equal(a.view(bits), b.view(bits)):
-        return ""
+def _tied_mismatch(source: Source, first: str, second: str) -> str:
+    """One tensor of the model cannot hold two of the source, unless they are the same."""
+    a, b = source.info(first), source.info(second)
+    if (a.dtype, a.global_shape) == (b.dtype, b.global_shape):
+        if isinstance(a, StoredTensorInfo) and a.shards == getattr(b, "shards", None):
+            return ""  # By their digests.
+        if all(_same_bits(source, first, second, rows) for rows in _blocks_of_rows(a)):
+            return ""
     return f"is tied to `{first}`, but has other values"
 
 
-def _fill_local(checkpoint: Checkpoint, path: str, tensor: torch.Tensor, verify: bool) -> None:
+def _same_bits(source: Source, first: str, second: str, slices: Slices) -> bool:
+    a, b = source.read(first, slices), source.read(second, slices)
+    bits = f"<u{a.dtype.itemsize}"
+    return np.array_equal(a.view(bits), b.view(bits))
+
+
+def _blocks_of_rows(info: TensorInfo) -> Iterator[Slices]:
+    """Slices that are a tensor together, none of them large."""
+    if not info.size or not info.global_shape:
+        yield None
+        return
+    rows = info.global_shape[0]
+    step = max(1, _COMPARE_BYTES * rows // info.nbytes)
+    for start in range(0, rows, step):
+        yield slice(start, start + step)
+
+
+def _fill_local(checkpoint: Source, path: str, tensor: torch.Tensor, verify: bool) -> None:
     """Fills a tensor, or the local shard of a DTensor."""
     placements = getattr(tensor, "placements", None)
     if placements is None:
@@ -306,7 +371,7 @@ def _fill_local(checkpoint: Checkpoint, path: str, tensor: torch.Tensor, verify:
 
 
 def _fill(
-    checkpoint: Checkpoint, path: str, slices: Slices, target: torch.Tensor, *, verify: bool
+    checkpoint: Source, path: str, slices: Slices, target: torch.Tensor, *, verify: bool
 ) -> None:
     """Reads a part into a tensor, without a copy if it is the CPU's and of the stored dtype."""
     dtype = dtype_of(checkpoint.info(path))
@@ -404,8 +469,8 @@ def _chunk(intervals: list[tuple[int, int]], parts: int, index: int) -> list[tup
     return chosen
 
 
-def _as_checkpoint(checkpoint: _Folder) -> Checkpoint:
-    return checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
+def _as_source(checkpoint: _Folder) -> Source:
+    return checkpoint if isinstance(checkpoint, Source) else Checkpoint(checkpoint)
 
 
 if torch.distributed.is_available():

@@ -1,0 +1,287 @@
+// The C functions of shardinit.h. Nothing that C++ throws leaves this file.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cfenv>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <new>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/diagnostics.h"
+#include "base/error.h"
+#include "base/parallel.h"
+#include "generate/fill.h"
+#include "library/shardinit.h"
+#include "plan/load.h"
+#include "rng/stream.h"
+
+namespace shardinit {
+namespace {
+
+static_assert(SHARDINIT_ERROR_USAGE == static_cast<int>(ExitCode::kUsage));
+static_assert(SHARDINIT_ERROR_WORLD == static_cast<int>(ExitCode::kWorld));
+static_assert(SHARDINIT_ERROR_BUG == static_cast<int>(ExitCode::kBug));
+
+constexpr int kMostThreads = 4096;
+
+// The arithmetic that values are defined by, whatever the caller's thread has
+// set: rounding, flushing of subnormal numbers, traps. Threads inherit it.
+class DefaultArithmetic {
+ public:
+  DefaultArithmetic() {
+    std::fegetenv(&before_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultArithmetic() { std::fesetenv(&before_); }
+  DefaultArithmetic(const DefaultArithmetic&) = delete;
+
+ private:
+  std::fenv_t before_;
+};
+
+// A Diagnostics' or an Error's text for the caller; null if there is no memory.
+char* Copy(std::string_view text) {
+  auto* copy = static_cast<char*>(std::malloc(text.size() + 1));
+  if (copy == nullptr) return nullptr;
+  std::memcpy(copy, text.data(), text.size());
+  copy[text.size()] = '\0';
+  return copy;
+}
+
+shardinit_status Fail(ExitCode code, std::string_view text, char** message) {
+  if (message != nullptr) *message = Copy(text);
+  return static_cast<shardinit_status>(code);
+}
+
+// The end of everything that is thrown, as main() is for the program.
+template <typename Body>
+shardinit_status Guarded(char** message, const Body& body) noexcept {
+  if (message != nullptr) *message = nullptr;
+  try {
+    try {
+      const DefaultArithmetic arithmetic;
+      body();
+      return SHARDINIT_OK;
+    } catch (const InvalidSpec& e) {
+      return Fail(ExitCode::kUsage, Render(e.diagnostics()), message);
+    } catch (const Error& e) {
+      return Fail(e.code(), RenderError(e.what(), e.hint()), message);
+    } catch (const std::bad_alloc&) {
+      return Fail(ExitCode::kWorld, "shardinit: error: out of memory\n", message);
+    } catch (const std::exception& e) {
+      return Fail(ExitCode::kBug,
+                  RenderError(fmt::format("this is a bug in shardinit: {}", e.what()),
+                              "please report it with the spec and what was asked for"),
+                  message);
+    }
+  } catch (...) {  // No memory for the text.
+    return SHARDINIT_ERROR_WORLD;
+  }
+}
+
+Error Usage(std::string message) { return Error(ExitCode::kUsage, std::move(message)); }
+
+// The caller's struct, which may be of an older or a newer header.
+shardinit_source ReadSource(const shardinit_source* given) {
+  if (given == nullptr) throw Usage("shardinit_open: `source` is NULL");
+  shardinit_source source = {};
+  const size_t size = given->struct_size;
+  if (size < sizeof source) {
+    throw Usage(fmt::format("shardinit_open: `struct_size` is {}, not sizeof(shardinit_source), {}",
+                            size, sizeof source));
+  }
+  std::memcpy(&source, given, sizeof source);
+  const auto* bytes = reinterpret_cast<const char*>(given);
+  if (std::any_of(bytes + sizeof source, bytes + size, [](char c) { return c != 0; })) {
+    throw Error(ExitCode::kUsage, "shardinit_open: `source` has members that this library does not know",
+                "install a libshardinit as new as the header of the program");
+  }
+  return source;
+}
+
+PlanRequest RequestOf(const shardinit_source& source) {
+  PlanRequest request;
+  SpecRequest& spec = request.spec;
+  if (source.text != nullptr) {
+    spec.path = source.path == nullptr ? "<text>" : source.path;
+    spec.text = std::string(source.text, source.text_size);
+  } else if (source.path == nullptr) {
+    throw Usage("shardinit_open: neither `path` nor `text` is given");
+  } else {
+    spec.path = source.path;
+    if (spec.path == "-") spec.path = "./-";  // The host's standard input is not ours.
+  }
+  for (size_t i = 0; i < source.set_count; ++i) {
+    if (source.sets == nullptr || source.sets[i] == nullptr) {
+      throw Usage(fmt::format("shardinit_open: `sets` has no string {}", i));
+    }
+    spec.sets.emplace_back(source.sets[i]);
+  }
+  if (source.mesh != nullptr) spec.mesh = source.mesh;
+  return request;
+}
+
+std::string PartitionInText(const std::vector<int>& axes, const Mesh& mesh) {
+  std::string text;
+  for (const int axis : axes) {
+    if (!text.empty()) text += ',';
+    text += mesh.axes[axis];
+  }
+  return text;
+}
+
+std::vector<const char*> PointersTo(const std::vector<std::string>& strings) {
+  std::vector<const char*> pointers;
+  for (const std::string& s : strings) pointers.push_back(s.c_str());
+  return pointers;
+}
+
+}  // namespace
+}  // namespace shardinit
+
+using namespace shardinit;  // NOLINT: what follows is C.
+
+// The plan, and C's view of it: pointers into the plan and into `strings`.
+struct shardinit_spec {
+  Plan plan;
+  std::string warnings;
+  std::vector<const char*> axes;
+  std::vector<std::vector<std::string>> strings;     // Of each tensor, its partition,
+  std::vector<std::vector<const char*>> partitions;  // as C sees it.
+  std::vector<shardinit_tensor> tensors;
+  std::unordered_map<std::string_view, int64_t> numbers;
+  shardinit_info info;
+
+  explicit shardinit_spec(const PlanRequest& request) {
+    Diagnostics diagnostics;
+    plan = LoadPlan(request, diagnostics);
+    warnings = Render(diagnostics.all());
+    const InitGraph& graph = plan.graph;
+    axes = PointersTo(graph.mesh.axes);
+    const size_t count = graph.tensors.size();
+    strings.reserve(count);
+    partitions.reserve(count);
+    for (const Tensor& tensor : graph.tensors) {
+      std::vector<std::string>& cuts = strings.emplace_back();
+      for (const std::vector<int>& cut : tensor.partition) {
+        cuts.push_back(PartitionInText(cut, graph.mesh));
+      }
+      partitions.push_back(PointersTo(cuts));
+      const DTypeInfo& dtype = InfoOf(tensor.dtype);
+      numbers[tensor.path] = static_cast<int64_t>(tensors.size());
+      tensors.push_back({.path = tensor.path.c_str(),
+                         .dtype = dtype.name.data(),
+                         .element_bytes = dtype.bytes,
+                         .dimensions = static_cast<int32_t>(tensor.shape.size()),
+                         .shape = tensor.shape.data(),
+                         .elements = tensor.elements(),
+                         .bytes = tensor.bytes(),
+                         .partition = partitions.back().data()});
+    }
+    info = {.name = graph.name.c_str(),
+            .engine = graph.engine.c_str(),
+            .seed = graph.seed,
+            .parameters = plan.parameters,
+            .bytes = plan.bytes,
+            .tensor_count = static_cast<int64_t>(count),
+            .mesh_dimensions = static_cast<int32_t>(axes.size()),
+            .mesh_axes = axes.data(),
+            .mesh_shape = graph.mesh.shape.data(),
+            .warnings = warnings.c_str()};
+  }
+  shardinit_spec(const shardinit_spec&) = delete;
+
+  const Tensor& At(int64_t index) const {
+    if (index < 0 || index >= info.tensor_count) {
+      throw Usage(fmt::format("there is no tensor {}: the spec has {}", index, info.tensor_count));
+    }
+    return plan.graph.tensors[index];
+  }
+};
+
+namespace shardinit {
+namespace {
+
+Box BoxOf(const Tensor& tensor, const int64_t* offset, const int64_t* shape) {
+  if (offset == nullptr && shape == nullptr) return WholeOf(tensor.shape);
+  const size_t dimensions = tensor.shape.size();
+  Box box;
+  if (dimensions == 0) return box;
+  if (offset == nullptr || shape == nullptr) throw Usage("one of `offset` and `shape` is NULL");
+  box.offset.assign(offset, offset + dimensions);
+  box.shape.assign(shape, shape + dimensions);
+  for (size_t d = 0; d < dimensions; ++d) {
+    const int64_t extent = tensor.shape[d];
+    if (offset[d] < 0 || shape[d] < 0 || shape[d] > extent || offset[d] > extent - shape[d]) {
+      throw Usage(fmt::format("{} elements from {} on are outside dimension {} of `{}`, which has {}",
+                              shape[d], offset[d], d, tensor.path, extent));
+    }
+  }
+  return box;
+}
+
+void Fill(const Tensor& tensor, const int64_t* offset, const int64_t* shape, void* out,
+          size_t out_size, int threads) {
+  const Box box = BoxOf(tensor, offset, shape);
+  const int size = InfoOf(tensor.dtype).bytes;
+  const auto bytes = static_cast<uint64_t>(ElementCount(box.shape)) * size;
+  if (bytes != out_size) {
+    throw Usage(fmt::format("this part of `{}` has {} bytes, and `out_size` is {}", tensor.path,
+                            bytes, out_size));
+  }
+  if (bytes == 0) return;
+  if (out == nullptr) throw Usage("`out` is NULL");
+  if (reinterpret_cast<uintptr_t>(out) % size != 0) {
+    throw Usage(fmt::format("`out` is not aligned to the {} bytes of an element of `{}`", size,
+                            tensor.path));
+  }
+  if (threads < 0 || threads > kMostThreads) {
+    throw Usage(fmt::format("`threads` is {}: use a number from 1 to {}, or 0 for all cores",
+                            threads, kMostThreads));
+  }
+  FillBox(tensor, box, threads > 0 ? threads : AvailableCores(), out);
+}
+
+}  // namespace
+}  // namespace shardinit
+
+shardinit_status shardinit_open(const shardinit_source* source, shardinit_spec** spec,
+                                char** message) {
+  return Guarded(message, [&] {
+    if (spec == nullptr) throw Usage("shardinit_open: `spec` is NULL");
+    *spec = new shardinit_spec(RequestOf(ReadSource(source)));
+  });
+}
+
+void shardinit_close(shardinit_spec* spec) { delete spec; }
+
+const shardinit_info* shardinit_describe(const shardinit_spec* spec) { return &spec->info; }
+
+const shardinit_tensor* shardinit_tensor_at(const shardinit_spec* spec, int64_t index) {
+  return index < 0 || index >= spec->info.tensor_count ? nullptr : &spec->tensors[index];
+}
+
+int64_t shardinit_find(const shardinit_spec* spec, const char* path) {
+  const auto found = spec->numbers.find(path);
+  return found == spec->numbers.end() ? -1 : found->second;
+}
+
+shardinit_status shardinit_fill(const shardinit_spec* spec, int64_t index, const int64_t* offset,
+                                const int64_t* shape, void* out, size_t out_size, int32_t threads,
+                                char** message) {
+  return Guarded(message,
+                 [&] { Fill(spec->At(index), offset, shape, out, out_size, threads); });
+}
+
+void shardinit_free(char* message) { std::free(message); }
+
+const char* shardinit_version(void) { return SHARDINIT_VERSION; }
+int32_t shardinit_abi_version(void) { return SHARDINIT_ABI_VERSION; }
+int32_t shardinit_contract_version(void) { return kContractVersion; }

@@ -1,0 +1,43 @@
+#include "plan/load.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/error.h"
+#include "base/suggest.h"
+#include "base/text.h"
+#include "graph/build.h"
+
+namespace shardinit {
+namespace {
+
+void CheckLayout(const ModelSpec& spec, const std::string& layout) {
+  std::vector<std::string> names;
+  for (const auto& known : spec.layouts) names.push_back(known.name.value);
+  if (layout.empty() || std::find(names.begin(), names.end(), layout) != names.end()) return;
+  throw Error(ExitCode::kUsage, fmt::format("the spec has no layout {}", Quote(layout)),
+              names.empty() ? "it declares none; see `layouts` in shardinit-spec(5)"
+                            : DidYouMean(layout, names));
+}
+
+}  // namespace
+
+Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics, Explanation* explanation) {
+  const ModelSpec spec = LoadSpec(request.spec, diagnostics);
+  diagnostics.ThrowIfErrors();
+
+  // Resolve every name, expression, shape and rule. Beyond this point no
+  // expression is evaluated and no name is looked up.
+  CheckLayout(spec, request.layout);
+  InitGraph graph = BuildGraph(spec, diagnostics, explanation, request.layout);
+  diagnostics.ThrowIfErrors();
+  if (request.replicas) graph.replicas = *request.replicas;
+
+  // Cut every tensor over the mesh. Beyond this point the spec can no longer be
+  // found wrong.
+  return MakePlan(std::move(graph));
+}
+
+}  // namespace shardinit

@@ -1,0 +1,26 @@
+// The first three steps of everything: spec → graph → plan.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/diagnostics.h"
+#include "graph/explanation.h"
+#include "plan/plan.h"
+#include "spec/parse.h"
+
+namespace shardinit {
+
+// What a command line or a program may change about a spec.
+struct PlanRequest {
+  SpecRequest spec;
+  std::optional<Replicas> replicas;
+  std::string layout;  // Empty: what is drawn is stored as it is.
+};
+
+// Throws InvalidSpec with everything that is wrong; warnings stay in `diagnostics`.
+// `explanation`, if not null, tells about one tensor.
+Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics,
+              Explanation* explanation = nullptr);
+
+}  // namespace shardinit

@@ -1,0 +1,172 @@
+"""libshardinit over ctypes: where it is, its functions, its errors.
+
+The interface is that of ``shardinit.h`` and libshardinit(3). ctypes releases the GIL while
+a function runs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+
+from ._errors import LibraryError, SpecError
+
+ABI_VERSION = 1
+NAME = f"libshardinit.so.{ABI_VERSION}"
+
+_lock = threading.Lock()
+_library: ctypes.CDLL | None = None
+
+_Strings = ctypes.POINTER(ctypes.c_char_p)
+_Numbers = ctypes.POINTER(ctypes.c_int64)
+
+
+class Source(ctypes.Structure):
+    """``shardinit_source``."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("path", ctypes.c_char_p),
+        ("text", ctypes.c_char_p),
+        ("text_size", ctypes.c_size_t),
+        ("sets", _Strings),
+        ("set_count", ctypes.c_size_t),
+        ("mesh", ctypes.c_char_p),
+    )
+
+
+class Info(ctypes.Structure):
+    """``shardinit_info``."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("engine", ctypes.c_char_p),
+        ("seed", ctypes.c_int64),
+        ("parameters", ctypes.c_int64),
+        ("bytes", ctypes.c_int64),
+        ("tensor_count", ctypes.c_int64),
+        ("mesh_dimensions", ctypes.c_int32),
+        ("mesh_axes", _Strings),
+        ("mesh_shape", _Numbers),
+        ("warnings", ctypes.c_char_p),
+    )
+
+
+class Tensor(ctypes.Structure):
+    """``shardinit_tensor``."""
+
+    _fields_ = (
+        ("path", ctypes.c_char_p),
+        ("dtype", ctypes.c_char_p),
+        ("element_bytes", ctypes.c_int32),
+        ("dimensions", ctypes.c_int32),
+        ("shape", _Numbers),
+        ("elements", ctypes.c_int64),
+        ("bytes", ctypes.c_int64),
+        ("partition", _Strings),
+    )
+
+
+_Handle = ctypes.c_void_p
+_Message = ctypes.POINTER(ctypes.c_void_p)
+_FUNCTIONS = {
+    "open": (ctypes.c_int, ctypes.POINTER(Source), ctypes.POINTER(_Handle), _Message),
+    "close": (None, _Handle),
+    "describe": (ctypes.POINTER(Info), _Handle),
+    "tensor_at": (ctypes.POINTER(Tensor), _Handle, ctypes.c_int64),
+    "fill": (
+        ctypes.c_int,
+        _Handle,
+        ctypes.c_int64,
+        _Numbers,
+        _Numbers,
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int32,
+        _Message,
+    ),
+    "free": (None, ctypes.c_void_p),
+    "version": (ctypes.c_char_p,),
+    "abi_version": (ctypes.c_int32,),
+}
+
+
+def library() -> ctypes.CDLL:
+    """The library, loaded when it is first asked for.
+
+    It is the one that ``SHARDINIT_LIBRARY`` names; else one beside the program `shardinit` in
+    ``PATH``; else one that the system's loader finds.
+
+    Raises:
+        LibraryError: there is none, or it is of another version.
+    """
+    global _library
+    with _lock:
+        if _library is None:
+            _library = _load()
+        return _library
+
+
+def _load() -> ctypes.CDLL:
+    tried = []
+    for path in _candidates():
+        try:
+            loaded = ctypes.CDLL(path)
+        except OSError as error:
+            tried.append(f"  {error}")
+            continue
+        _declare(loaded, path)
+        return loaded
+    raise LibraryError(
+        f"{NAME} cannot be loaded:\n"
+        + "\n".join(tried)
+        + "\n  hint: install shardinit (`sh src/install.sh`), or name the library's file in "
+        "SHARDINIT_LIBRARY"
+    )
+
+
+def _candidates() -> Iterator[str]:
+    named = os.environ.get("SHARDINIT_LIBRARY")
+    if named:  # And nothing else: who names one does not want another.
+        yield os.path.abspath(named)
+        return
+    program = shutil.which("shardinit")
+    if program:
+        folder = os.path.dirname(os.path.realpath(program))
+        for pattern in ("../lib", "../lib64", "../lib/*-linux-gnu", "."):
+            yield from sorted(glob.glob(os.path.join(glob.escape(folder), pattern, NAME)))
+    yield NAME
+
+
+def _declare(loaded: ctypes.CDLL, path: str) -> None:
+    for name, (result, *arguments) in _FUNCTIONS.items():
+        try:
+            function = getattr(loaded, f"shardinit_{name}")
+        except AttributeError:
+            raise LibraryError(f"`{path}` is not {NAME}: it has no shardinit_{name}") from None
+        function.restype, function.argtypes = result, arguments
+    version = loaded.shardinit_abi_version()
+    if version != ABI_VERSION:
+        raise LibraryError(
+            f"`{path}` has interface version {version}; this package needs {ABI_VERSION}\n"
+            "  hint: install the library and the package from the same source"
+        )
+
+
+def check(status: int, message: ctypes.c_void_p) -> None:
+    """Raises what a function reported, and releases its message.
+
+    Raises:
+        SpecError: if it reported anything.
+    """
+    text = ""
+    if message.value is not None:
+        text = ctypes.string_at(message.value).decode(errors="replace")
+        library().shardinit_free(message)
+    if status != 0:
+        text = text.removeprefix("shardinit: error: ").rstrip("\n")
+        raise SpecError(text or "out of memory", status)

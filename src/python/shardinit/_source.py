@@ -1,0 +1,170 @@
+"""What checkpoints and specs have in common: tensors, any part of which can be had."""
+
+from __future__ import annotations
+
+import math
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import EllipsisType
+from typing import Any, ClassVar, SupportsIndex, cast
+
+import numpy as np
+
+from . import _dtypes
+from ._errors import UnknownTensorError
+
+Shape = tuple[int, ...]
+Index = SupportsIndex | slice | EllipsisType
+Slices = Index | tuple[Index, ...] | None
+Words = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The grid of ranks: names and sizes of its axes; the last one varies fastest."""
+
+    axes: tuple[str, ...]
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """What is known of one tensor.
+
+    Attributes:
+        path: its name, such as ``model.norm.weight``.
+        dtype: element type as specs and checkpoints write it: ``f32 f64 bf16 f16`` …
+        global_shape: shape of the whole tensor; ``()`` for a scalar.
+    """
+
+    path: str
+    dtype: str
+    global_shape: Shape
+
+    @property
+    def size(self) -> int:
+        """Elements of the whole tensor."""
+        return math.prod(self.global_shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole tensor."""
+        return self.size * _dtypes.item_size(self.dtype)
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """Type of the arrays that are returned."""
+        return _dtypes.numpy_dtype(self.dtype)
+
+    @property
+    def is_bits(self) -> bool:
+        """Whether arrays hold bits as unsigned integers, for want of ml_dtypes."""
+        return _dtypes.is_bits(self.dtype)
+
+
+class Source(ABC):
+    """Where parts of tensors come from: a `Checkpoint` or a `Spec`.
+
+    Attributes:
+        tensors: path → `TensorInfo`, in the order of the spec.
+        mesh: the grid of ranks that the tensors are cut over.
+        noun: what it is, for messages.
+        where: which one it is, for messages.
+    """
+
+    tensors: Mapping[str, Any]
+    mesh: Mesh
+    noun: ClassVar[str]
+    where: str
+
+    def _find(self, path: str) -> Any:
+        if path not in self.tensors:
+            raise UnknownTensorError(path, self.tensors, self.noun)
+        return self.tensors[path]
+
+    def info(self, path: str) -> TensorInfo:
+        """The `TensorInfo` of a path.
+
+        Raises:
+            UnknownTensorError: there is no such tensor.
+        """
+        return cast("TensorInfo", self._find(path))
+
+    @abstractmethod
+    def partition_spec(self, path: str) -> tuple[tuple[str, ...], ...]:
+        """For each dimension of a tensor the mesh axes that cut it, the major one first."""
+
+    @abstractmethod
+    def read(
+        self,
+        path: str,
+        slices: Slices = None,
+        *,
+        verify: bool = False,
+        out: np.ndarray[Any, Any] | None = None,
+    ) -> np.ndarray[Any, Any]:
+        """A tensor, or a part of it; see `Checkpoint.read` and `Spec.generate`."""
+
+
+def words_for(info: TensorInfo, shape: Shape, out: Words | None) -> Words:
+    """Memory for a part of a tensor, as unsigned integers: that of `out`, or new memory."""
+    words = _dtypes.words_of(info.dtype)
+    if out is None:
+        return np.empty(shape, words)
+    if out.shape != shape or out.dtype.itemsize != words.itemsize:
+        raise ValueError(
+            f"`out` is {out.dtype} {list(out.shape)}, but this part of `{info.path}` is "
+            f"{info.dtype} {list(shape)}"
+        )
+    if not out.flags.writeable or out.dtype.hasobject:
+        raise ValueError("`out` cannot be written to")
+    return out.view(words)
+
+
+def region(info: TensorInfo, slices: Slices) -> tuple[tuple[int, ...], tuple[int, ...], list[int]]:
+    """Start and extent of a part in every dimension, and the dimensions that it keeps."""
+    shape = info.global_shape
+    parts = list(slices) if isinstance(slices, tuple) else [... if slices is None else slices]
+    given = sum(part is not ... for part in parts)
+    if len(parts) - given > 1:
+        raise IndexError("slices can have one `...`")
+    if given > len(shape):
+        raise IndexError(
+            f"{given} slices for `{info.path}`, which has {len(shape)} dimensions: {list(shape)}"
+        )
+    if given == len(parts):
+        parts.append(...)
+    gap = next(i for i, part in enumerate(parts) if part is ...)
+    parts[gap : gap + 1] = [slice(None)] * (len(shape) - given)
+    start, extent, kept = [], [], []
+    at: int | None
+    for dimension, (part, size) in enumerate(zip(parts, shape, strict=True)):
+        if isinstance(part, slice):
+            low, high, step = part.indices(size)
+            if step != 1:
+                raise ValueError(f"a slice of `{info.path}` has step {step}; only 1 is possible")
+            start.append(low)
+            extent.append(max(0, high - low))
+            kept.append(dimension)
+            continue
+        try:
+            at = operator.index(cast("SupportsIndex", part))
+        except TypeError:
+            at = None
+        if at is None or isinstance(part, (bool, np.bool_)):
+            raise TypeError(f"slices are numbers, slices and `...`, not {type(part).__name__}")
+        if not -size <= at < size:
+            raise IndexError(
+                f"index {at} is outside dimension {dimension} of `{info.path}`, which has {size}"
+            )
+        start.append(at % size)
+        extent.append(1)
+    return tuple(start), tuple(extent), kept
+
+
+def expanded(array: Words, extent: tuple[int, ...], kept: list[int]) -> Words:
+    """The same memory, with the dimensions that numbers dropped."""
+    dimensions = (slice(None) if d in kept else np.newaxis for d in range(len(extent)))
+    return array[(*dimensions, ...)]

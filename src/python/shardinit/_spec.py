@@ -1,0 +1,270 @@
+"""A spec that is open: its tensors, and any part of them made in memory."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType, TracebackType
+from typing import Any, cast
+
+import numpy as np
+
+from . import _native
+from ._source import Mesh, Shape, Slices, Source, TensorInfo, region, words_for
+
+Sets = Mapping[str, Any] | Iterable[str]
+
+
+@dataclass(frozen=True)
+class SpecTensorInfo(TensorInfo):
+    """What a spec says of one tensor: a `TensorInfo`, and how it is cut.
+
+    Attributes:
+        partition_spec: for each dimension the mesh axes that cut it, the major one first.
+    """
+
+    partition_spec: tuple[tuple[str, ...], ...]
+    _index: int = field(repr=False, compare=False)
+
+
+class Spec(Source):
+    """A spec that is open; made by `shardinit.open_spec`.
+
+    It may be used by several threads at once: the GIL is released while values are made.
+
+    Attributes:
+        tensors: path → `SpecTensorInfo`, in the order of the spec.
+        mesh: the grid of ranks that the spec declares. Values do not depend on it.
+        name, engine, seed: as in the spec.
+        parameters, bytes: of all tensors.
+        threads: how many make the values of one part; 0 is one for each core that the process
+            may use. Values do not depend on it.
+        library_version: of libshardinit.
+    """
+
+    noun = "spec"
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        text: str | None = None,
+        set: Sets = (),
+        mesh: str | Mapping[str, int] | None = None,
+        threads: int = 0,
+    ) -> None:
+        """See `shardinit.open_spec`."""
+        self._handle: _Handle | None = None
+        if path is None and text is None:
+            raise TypeError("open_spec() needs the path of a spec, or its text")
+        self.where = "the spec" if path is None else f"`{os.fspath(path)}`"
+        self.threads = threads
+        handle = _Handle(path, text, set, mesh)
+        library = handle.library
+        of = library.shardinit_describe(handle.value).contents
+        self.name: str = of.name.decode()
+        self.engine: str = of.engine.decode()
+        self.seed: int = of.seed
+        self.parameters: int = of.parameters
+        self.bytes: int = of.bytes
+        axes = of.mesh_dimensions
+        self.mesh = Mesh(
+            tuple(name.decode() for name in of.mesh_axes[:axes]), tuple(of.mesh_shape[:axes])
+        )
+        self.library_version: str = library.shardinit_version().decode()
+        tensors = {}
+        for index in range(of.tensor_count):
+            tensor = library.shardinit_tensor_at(handle.value, index).contents
+            info = SpecTensorInfo(
+                tensor.path.decode(),
+                tensor.dtype.decode(),
+                tuple(tensor.shape[: tensor.dimensions]),
+                tuple(
+                    tuple(cut.decode().split(",")) if cut else ()
+                    for cut in tensor.partition[: tensor.dimensions]
+                ),
+                index,
+            )
+            tensors[info.path] = info
+        self.tensors: Mapping[str, SpecTensorInfo] = MappingProxyType(tensors)
+        self._handle = handle
+        if of.warnings:
+            warnings.warn(of.warnings.decode().rstrip("\n"), stacklevel=3)
+
+    def __repr__(self) -> str:
+        return (
+            f"<shardinit.Spec: {self.name}, {self.parameters:,} parameters in "
+            f"{len(self.tensors)} tensors, seed {self.seed}>"
+        )
+
+    def __enter__(self) -> Spec:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Releases the spec's memory, when calls that other threads are in have returned."""
+        self._handle = None
+
+    def info(self, path: str) -> SpecTensorInfo:
+        """The `SpecTensorInfo` of a path.
+
+        Raises:
+            UnknownTensorError: there is no such tensor.
+        """
+        return cast("SpecTensorInfo", self._find(path))
+
+    def partition_spec(self, path: str) -> tuple[tuple[str, ...], ...]:
+        """For each dimension of a tensor the mesh axes that cut it, the major one first.
+
+        Raises:
+            UnknownTensorError: there is no such tensor.
+        """
+        return self.info(path).partition_spec
+
+    def generate(
+        self,
+        path: str,
+        slices: Slices = None,
+        *,
+        threads: int | None = None,
+        out: np.ndarray[Any, Any] | None = None,
+    ) -> np.ndarray[Any, Any]:
+        """Makes a tensor, or a part of it: the bits that a checkpoint of the spec holds.
+
+        Args:
+            path: the tensor.
+            slices: what NumPy's basic indexing takes, with steps of 1: whole numbers
+                (which drop their dimension), slices and one ``...``. None is all of it.
+            threads: None is the spec's `threads`.
+            out: an array to fill instead of a new one, of the part's shape and with items as
+                wide as the tensor's. If it is not C-contiguous, by way of one that is.
+
+        Returns:
+            An array of the part's shape and of `TensorInfo.numpy_dtype`, as `Checkpoint.read`
+            returns it; or `out`.
+
+        Raises:
+            UnknownTensorError: there is no such tensor.
+            IndexError: `slices` do not fit the tensor's shape.
+            TypeError: `slices` are not made of numbers, slices and ``...``.
+            ValueError: a slice has a step, `out` another shape or item size, or the spec is
+                closed.
+            SpecError: an expression over elements gave what the tensor's type cannot hold.
+        """
+        info = self.info(path)
+        start, extent, kept = region(info, slices)
+        array = words_for(info, tuple(extent[d] for d in kept), out)
+        direct = array.flags.c_contiguous and array.flags.aligned
+        made = array if direct else np.empty(array.shape, array.dtype)
+        self._fill(info, start, extent, made, self.threads if threads is None else threads)
+        if not direct:
+            array[...] = made
+        return array.view(info.numpy_dtype) if out is None else out
+
+    def read(
+        self,
+        path: str,
+        slices: Slices = None,
+        *,
+        verify: bool = False,
+        out: np.ndarray[Any, Any] | None = None,
+    ) -> np.ndarray[Any, Any]:
+        """`generate`, by the name that it has for checkpoints. There is nothing to verify."""
+        return self.generate(path, slices, out=out)
+
+    def _fill(
+        self, info: SpecTensorInfo, start: Shape, extent: Shape, out: Any, threads: int
+    ) -> None:
+        handle = self._handle  # Held until the call returns, whoever closes the spec.
+        if handle is None:
+            raise ValueError(f"{self.where} is closed")
+        numbers = ctypes.c_int64 * len(extent)
+        message = ctypes.c_void_p()
+        status = handle.library.shardinit_fill(
+            handle.value,
+            info._index,
+            numbers(*start),
+            numbers(*extent),
+            out.ctypes.data,
+            math.prod(extent) * out.itemsize,
+            threads,
+            ctypes.byref(message),
+        )
+        _native.check(status, message)
+
+
+def as_spec(spec: str | os.PathLike[str] | Spec, set: Sets = ()) -> Spec:
+    """A spec that is open: this one, or that of a file."""
+    if not isinstance(spec, Spec):
+        return Spec(spec, set=set)
+    if set:
+        raise TypeError("`set` is for open_spec(): this spec is open already")
+    return spec
+
+
+class _Handle:
+    """Owns a ``shardinit_spec``."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None,
+        text: str | None,
+        set: Sets,
+        mesh: str | Mapping[str, int] | None,
+    ) -> None:
+        self.value = ctypes.c_void_p()
+        self.library = _native.library()
+        if isinstance(mesh, Mapping):
+            mesh = ",".join(f"{axis}={size}" for axis, size in mesh.items())
+        strings = [_c_string(each) for each in _overrides(set)]
+        encoded = None if text is None else text.encode()
+        source = _native.Source(
+            struct_size=ctypes.sizeof(_native.Source),
+            path=None if path is None else os.fsencode(path),
+            text=encoded,
+            text_size=0 if encoded is None else len(encoded),
+            sets=(ctypes.c_char_p * len(strings))(*strings),
+            set_count=len(strings),
+            mesh=None if mesh is None else _c_string(mesh),
+        )
+        message = ctypes.c_void_p()
+        status = self.library.shardinit_open(
+            ctypes.byref(source), ctypes.byref(self.value), ctypes.byref(message)
+        )
+        _native.check(status, message)
+
+    def __del__(self) -> None:
+        if self.value:
+            self.library.shardinit_close(self.value)
+
+
+def _overrides(sets: Sets) -> list[str]:
+    """``KEY=VALUE``, as the command line's ``--set`` takes them."""
+    if isinstance(sets, str):
+        return [sets]
+    if not isinstance(sets, Mapping):
+        return list(sets)
+    # A string stands as it is, so that it can be an expression; else JSON, which is YAML.
+    return [
+        f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in sets.items()
+    ]
+
+
+def _c_string(text: str) -> bytes:
+    encoded = text.encode()
+    if b"\0" in encoded:
+        raise ValueError(f"{text!r} has a NUL character")
+    return encoded

@@ -1,0 +1,291 @@
+"""libshardinit as a C program meets it: installed, linked by pkg-config, and well-behaved."""
+
+import ctypes
+import os
+import platform
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from clients import LIBRARY, PACKAGE, Gen
+from support import BINARY, CLEAN, ROOT, TINY, Json, Reassemble, Run
+
+HEADER = (ROOT / "src/library/shardinit.h").read_text()
+PAGE = (ROOT / "man/libshardinit.3").read_text()
+FUNCTIONS = set(re.findall(r"\b(shardinit_\w+)\(", re.sub(r"/\*.*?\*/", "", HEADER, flags=re.S)))
+
+
+def Output(*command, **options):
+    return subprocess.run([*map(str, command)], check=True, capture_output=True, timeout=120,
+                          **options).stdout
+
+
+# As a file --------------------------------------------------------------------
+
+def test_exports_its_functions_and_nothing_else():
+    symbols = Output("nm", "-D", "--defined-only", LIBRARY, text=True).splitlines()
+    names = {line.split()[-1].partition("@@")[0] for line in symbols if " A " not in line}
+    assert len(names) == 10 and names == FUNCTIONS
+    assert set(re.findall(r"^\.F[no] (\w+)", PAGE, re.M)) == FUNCTIONS
+
+
+def test_needs_nothing_that_it_does_not_use():
+    dynamic = Output("readelf", "-d", LIBRARY, text=True)
+    version, = re.findall(r"#define SHARDINIT_ABI_VERSION (\d+)", HEADER)
+    assert f"Library soname: [libshardinit.so.{version}]" in dynamic
+    # HDF5 above all, which has state of its own in a process, and h5py brings another.
+    needed = set(re.findall(r"Shared library: \[lib([\w+-]+?)\.so", dynamic))
+    assert needed <= {"c", "crypto", "fmt", "gcc_s", "hwy", "m", "mpfr", "stdc++", "yaml-cpp"}
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("prefix")
+    Output("cmake", "--install", BINARY.parents[1], "--prefix", folder)
+    return folder
+
+
+def test_the_example_of_the_page(prefix, tmp_path):
+    source, = re.findall(r"^\.Bd -literal\n(#include.*?)^\.Ed$", PAGE, re.M | re.S)
+    (tmp_path / "rows.c").write_text(source.replace("\\e", "\\"))
+    config, = prefix.rglob("shardinit.pc")
+    flags = Output("pkg-config", "--cflags", "--libs", "shardinit", text=True,
+                   env={**CLEAN, "PKG_CONFIG_PATH": config.parent}).split()
+    folder, = [flag[2:] for flag in flags if flag.startswith("-L")]
+    Output("cc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "rows.c", "-o", "rows",
+           *flags, f"-Wl,-rpath,{folder}", cwd=tmp_path)
+    words = Reassemble(Gen(TINY, tmp_path))["lm_head.weight"][1]
+
+    def Rows(*arguments):
+        return subprocess.run([tmp_path / "rows", *map(str, arguments)], capture_output=True)
+
+    assert Rows(TINY, "lm_head.weight", 1000, 24).stdout == words[1000:1024].tobytes()
+    beyond = Rows(TINY, "lm_head.weight", 8000, 200)
+    assert beyond.returncode == 2 and beyond.stdout == b""
+    assert b"200 elements from 8000 on are outside dimension 0 of `lm_head.weight`, which has 8192" \
+        in beyond.stderr
+    (tmp_path / "bad.yaml").write_text("shardinit: 1\nname: x\nmodules: {a: {shape: [b]}}\n")
+    bad = Rows(tmp_path / "bad.yaml", "a", 0, 1)
+    program = Run("validate", tmp_path / "bad.yaml")
+    assert bad.returncode == 2 and bad.stderr.decode() == program.stderr != ""
+    assert Rows(TINY, "model.norm.weight", 0, 1).returncode == 2
+
+
+@pytest.mark.parametrize("compiler", [["cc", "-std=c99"], ["c++", "-std=c++11"]], ids=" ".join)
+def test_the_header_alone(compiler, tmp_path):
+    source = tmp_path / ("h.c" if compiler[0] == "cc" else "h.cc")
+    source.write_text('#include "shardinit.h"\n')
+    Output(*compiler, "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only",
+           "-I", ROOT / "src/library", source)
+
+
+# As functions -----------------------------------------------------------------
+
+sys.path.insert(0, str(PACKAGE))
+from shardinit import _native
+
+
+class Api:
+    """The C functions, called as they are."""
+
+    def __init__(self):
+        self.c = _native.library()
+
+    def Open(self, path=None, text=None, sets=(), mesh=None, size=None, extra=b""):
+        """(status, handle, message)"""
+        source = _native.Source(ctypes.sizeof(_native.Source), path, text, len(text or b""),
+                                (ctypes.c_char_p * len(sets))(*sets), len(sets), mesh)
+        memory = ctypes.create_string_buffer(bytes(source) + extra, ctypes.sizeof(source) + len(extra))
+        given = _native.Source.from_buffer(memory)
+        given.struct_size += len(extra)
+        if size is not None:
+            given.struct_size = size
+        handle, message = ctypes.c_void_p(), ctypes.c_void_p()
+        status = self.c.shardinit_open(ctypes.byref(given), ctypes.byref(handle), ctypes.byref(message))
+        return status, handle, self.Text(message)
+
+    def Text(self, message):
+        text = ctypes.string_at(message.value).decode() if message.value else None
+        self.c.shardinit_free(message)
+        return text
+
+    def Fill(self, handle, index, offset, shape, out, size=None, threads=1):
+        message = ctypes.c_void_p()
+        Numbers = lambda n: None if n is None else (ctypes.c_int64 * len(n))(*n)
+        address = out.ctypes.data if isinstance(out, np.ndarray) else out
+        size = out.nbytes if size is None else size
+        status = self.c.shardinit_fill(handle, index, Numbers(offset), Numbers(shape), address, size,
+                                       threads, ctypes.byref(message))
+        return status, self.Text(message)
+
+
+SMALL = b"shardinit: 1\nname: s\ndtype: f32\nmesh: {axes: {x: 2, y: 3}}\nmodules:\n" \
+    b"  m: {shape: [12, 6], shard: [[y, x], null], init: {normal: {std: 1}}, dtype: f64}\n" \
+    b"  s: {shape: [], init: ones}\n"
+
+
+@pytest.fixture(scope="module")
+def api():
+    return Api()
+
+
+@pytest.fixture(scope="module")
+def small(api):
+    status, handle, message = api.Open(text=SMALL)
+    assert (status, message) == (0, None)
+    yield handle
+    api.c.shardinit_close(handle)
+
+
+def test_descriptions(api, small):
+    info = api.c.shardinit_describe(small).contents
+    assert (info.name, info.engine, info.seed, info.parameters, info.bytes, info.tensor_count) == \
+        (b"s", b"philox4x32", 0, 73, 12 * 6 * 8 + 4, 2)
+    assert (info.mesh_axes[:info.mesh_dimensions], info.mesh_shape[:2], info.warnings) == \
+        ([b"x", b"y"], [2, 3], b"")
+    m, s = (api.c.shardinit_tensor_at(small, i).contents for i in range(2))
+    assert (m.path, m.dtype, m.element_bytes, m.shape[:m.dimensions], m.elements, m.bytes) == \
+        (b"m", b"f64", 8, [12, 6], 72, 576)
+    assert m.partition[:2] == [b"y,x", b""]
+    assert (s.path, s.dimensions, s.elements, s.bytes) == (b"s", 0, 1, 4)
+    api.c.shardinit_find.restype = ctypes.c_int64
+    assert [api.c.shardinit_find(small, p) for p in (b"m", b"s", b"t", b"")] == [0, 1, -1, -1]
+    assert [bool(api.c.shardinit_tensor_at(small, i)) for i in (-1, 0, 1, 2, 1 << 40)] == \
+        [False, True, True, False, False]
+    version = Json("--version")
+    assert api.c.shardinit_version().decode() == version["version"]
+    assert api.c.shardinit_contract_version() == version["contract_version"]
+
+
+def test_misuse_of_fill_is_told_and_changes_nothing(api, small):
+    out = np.full((3, 6), 7.5)
+    for arguments, said in [
+        ((2, (0, 0), (3, 6), out), "there is no tensor 2: the spec has 2"),
+        ((-1, (0, 0), (3, 6), out), "there is no tensor -1: the spec has 2"),
+        ((0, (10, 0), (3, 6), out), "3 elements from 10 on are outside dimension 0 of `m`, which has 12"),
+        ((0, (0, -1), (3, 6), out), "6 elements from -1 on are outside dimension 1 of `m`, which has 6"),
+        ((0, (0, 0), (-1, 6), out), "-1 elements from 0 on are outside dimension 0 of `m`, which has 12"),
+        ((0, (2**63 - 1, 0), (3, 6), out), "outside dimension 0"),
+        ((0, (0, 0), (2**63 - 1, 6), out), "outside dimension 0"),
+        ((0, (0, 0), None, out), "one of `offset` and `shape` is NULL"),
+        ((0, (0, 0), (3, 6), out, 143), "this part of `m` has 144 bytes, and `out_size` is 143"),
+        ((0, None, None, out), "this part of `m` has 576 bytes, and `out_size` is 144"),
+        ((0, (0, 0), (3, 6), None, 144), "`out` is NULL"),
+        ((0, (0, 0), (2, 6), out.ctypes.data + 4, 96), "`out` is not aligned to the 8 bytes of an element"),
+        ((0, (0, 0), (3, 6), out, None, -1), "`threads` is -1: use a number from 1 to 4096"),
+        ((0, (0, 0), (3, 6), out, None, 5000), "`threads` is 5000"),
+    ]:
+        status, message = api.Fill(small, *arguments)
+        assert status == 2 and said in message and message.startswith("shardinit: error: "), said
+    assert (out == 7.5).all()
+    # Nothing at all is a part too; and who wants no message gets none.
+    assert api.Fill(small, 0, (12, 0), (0, 6), None, 0) == (0, None)
+    assert api.c.shardinit_fill(small, 9, None, None, None, 0, 0, None) == 2
+    scalar = np.zeros((), "f4")
+    assert api.Fill(small, 1, None, None, scalar) == (0, None) and scalar == 1
+
+
+def test_misuse_of_open(api):
+    for arguments, said in [
+        ({}, "neither `path` nor `text` is given"),
+        ({"text": SMALL, "size": 8}, f"`struct_size` is 8, not sizeof(shardinit_source), {ctypes.sizeof(_native.Source)}"),
+        ({"text": SMALL, "extra": b"\0" * 8 + b"\1"}, "has members that this library does not know"),
+        ({"text": SMALL, "sets": [b"seed=1", None]}, "`sets` has no string 1"),
+        ({"text": SMALL, "sets": [b"sead=1"]}, "--set:1:1: error: the spec has no key `sead`"),
+        ({"text": SMALL, "mesh": b"z=2"}, "--mesh:1:1: error: the spec declares no mesh axis `z`"),
+        ({"text": b"#" * (9 << 20)}, "`<text>` is larger than 8388608 bytes"),
+        ({"text": b"name: \x01"}, "<text>:1:7: error: "),
+        ({"text": b"", "path": b"name.yaml"}, "name.yaml:"),
+        ({"path": b"-"}, "there is no file `./-`"),
+    ]:
+        status, handle, message = api.Open(**arguments)
+        assert status == 2 and not handle and said in message, (arguments, message)
+    status, handle, message = api.Open(text=SMALL, extra=b"\0" * 16)  # A newer header, nothing new used.
+    assert (status, message) == (0, None)
+    api.c.shardinit_close(handle)
+    api.c.shardinit_close(None)
+    api.c.shardinit_free(None)
+    assert api.c.shardinit_open(None, None, None) == 2
+
+
+def test_text_has_includes_and_a_name(api, tmp_path):
+    (tmp_path / "base.yaml").write_bytes(SMALL)
+    text = b"include: base.yaml\nshardinit: 1\nname: over\nseed: 5\n"
+    status, handle, _ = api.Open(text=text, path=os.fsencode(tmp_path / "unwritten.yaml"), sets=[b"seed=6"])
+    assert status == 0
+    info = api.c.shardinit_describe(handle).contents
+    assert (info.name, info.seed, info.tensor_count) == (b"over", 6, 2)
+    api.c.shardinit_close(handle)
+
+
+# As a guest -------------------------------------------------------------------
+
+GUEST = """
+import ctypes, os, re, sys
+import numpy as np
+import shardinit
+libm, libc = ctypes.CDLL("libm.so.6"), ctypes.CDLL("libc.so.6")
+TEXT = sys.stdin.read()
+UPWARD, TRAPS, FLUSH = 0x800, 1 | 4 | 8, 0x8040
+
+def Mxcsr(set=0):
+    env = (ctypes.c_uint32 * 8)()
+    libm.fegetenv(env)
+    if set:
+        env[7] |= set
+        libm.fesetenv(env)
+    return env[7] & ~0x3f  # Without the sticky flags.
+
+def State():
+    status = open("/proc/self/status").read()
+    return (re.findall(r"^(Sig\\w+|Shd\\w+|Threads):\\s*(\\S+)", status, re.M),
+            sorted(os.listdir("/proc/self/fd")), libm.fegetround(), Mxcsr(), libc.setlocale(6, None))
+
+def Values():
+    with shardinit.open_spec(text=TEXT, threads=2) as spec:
+        return {path: spec.generate(path).view("u1").tobytes() for path in spec.tensors}
+
+before = State()
+wanted = Values()
+assert State() == before
+libm.fesetround(UPWARD)
+Mxcsr(FLUSH)
+libm.feenableexcept(TRAPS)
+hostile = State()
+assert hostile != before
+again = Values()
+for text in ("shardinit: 1", "{", TEXT.replace("i0", "i0 +")):
+    try:
+        shardinit.open_spec(text=text)
+    except shardinit.SpecError:
+        pass
+    else:
+        raise AssertionError(text)
+assert State() == hostile
+libm.fesetenv(ctypes.c_void_p(-1))
+assert State() == before
+assert wanted == again
+sub = np.frombuffer(wanted["tiny"], "f4")
+assert 0 < sub[1] < 1e-41 and len(set(sub)) == 1000
+"""
+TEXT = """
+shardinit: 1
+name: guest
+dtype: f32
+modules:
+  n: {shape: [1000, 1000], init: {normal: {mean: 0.1, std: 1 / 3}}}
+  t: {shape: [1000, 1000], init: {truncated_normal: {std: 0.02}}, dtype: bf16}
+  e: {shape: [100, 100], init: {expr: "exp(row / 7) / (1 + col)"}, dtype: f64}
+  tiny: {shape: [1000], init: {expr: "i0 * 3e-42"}}
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="sets MXCSR")
+def test_leaves_the_process_alone_and_needs_nothing_of_it():
+    """Signals, threads, files, locale and arithmetic are as before; values do not depend on them."""
+    result = subprocess.run([sys.executable, "-c", GUEST], input=TEXT, capture_output=True, text=True,
+                            timeout=120, env={**CLEAN, "PYTHONPATH": PACKAGE, "SHARDINIT_LIBRARY": LIBRARY})
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")

@@ -1,0 +1,260 @@
+"""Values made from a spec in memory are those of the files, bit for bit: every slice, thread and type."""
+
+import concurrent.futures
+import contextlib
+import gc
+import json
+import random
+import shlex
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from clients import AWKWARD, LIBRARY, PACKAGE, Bits, Gen
+from support import CLEAN, DTYPES, ROOT, TINY, Reassemble
+from test_python_reader import RandomSlices
+
+import shardinit
+
+INITIALIZERS = next(
+    s for s in json.loads((ROOT / "schemas/spec.schema.json").read_text())["definitions"]["initializer"]["anyOf"]
+    if "properties" in s
+)["properties"]
+PARAMETERS = {
+    "expr": '"normal() * 0.1 + where(row >= col, uniform(), 1 / (1 + col))"',
+    "uniform": "{low: -1, high: 2}",
+    "constant": "{value: 0.1}",
+}
+SHAPES = {"dirac": [40, 24, 3], "delta_orthogonal": [40, 24, 3], "arange": [40]}
+
+
+def Single(initializer, dtype):
+    parameters = PARAMETERS.get(initializer)
+    if parameters is None:
+        required = INITIALIZERS[initializer].get("required", [])
+        parameters = "{%s}" % ", ".join(f"{p}: 0.5" for p in required)
+    shape = SHAPES.get(initializer, [40, 24])
+    return f"  {dtype}.{initializer}: {{shape: {shape}, dtype: {dtype}, init: {{{initializer}: {parameters}}}}}\n"
+
+
+TOP = "shardinit: 1\nname: x\nuneven: chunk\nfans: out_in\nmesh: {axes: {a: 1}}\nmodules:\n"
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return Reassemble(Gen(TINY, tmp_path_factory.mktemp("tiny")))
+
+
+@pytest.fixture(scope="module")
+def awkward(tmp_path_factory):
+    return Reassemble(Gen(AWKWARD, tmp_path_factory.mktemp("awkward")))
+
+
+def Equal(spec, wanted):
+    assert set(spec.tensors) == set(wanted)
+    for path, (dtype, words) in wanted.items():
+        array = spec.generate(path)
+        info = spec.tensors[path]
+        assert (info.dtype, info.global_shape, info.nbytes) == (dtype, words.shape, words.nbytes)
+        assert array.dtype == DTYPES[dtype] == info.numpy_dtype and array.flags.c_contiguous
+        assert np.array_equal(Bits(array), words), path
+
+
+# ---- The values.
+
+
+def test_every_tensor_of_a_model(tiny):
+    with shardinit.open_spec(TINY) as spec:
+        Equal(spec, tiny)
+        assert (spec.name, spec.engine, spec.seed) == ("llama3-tiny", "philox4x32", 0)
+        assert spec.mesh == shardinit.Mesh(("fsdp", "tensor"), (2, 2))
+        assert spec.partition_spec("lm_head.weight") == (("tensor",), ("fsdp",))
+        assert spec.parameters == sum(w.size for _, w in tiny.values())
+        assert spec.bytes == sum(w.nbytes for _, w in tiny.values())
+    assert np.array_equal(Bits(shardinit.generate(TINY, "model.norm.weight")), tiny["model.norm.weight"][1])
+
+
+def test_every_initializer_in_every_dtype(tmp_path):
+    tensors, drawn, stored = "", set(), set()
+    for initializer in INITIALIZERS:
+        for dtype in DTYPES:
+            line = Single(initializer, dtype)
+            with contextlib.suppress(shardinit.SpecError):  # Not every type holds everything.
+                shardinit.open_spec(text=TOP + line)
+                tensors += line
+                drawn.add(initializer)
+                stored.add(dtype)
+    assert drawn == set(INITIALIZERS) and stored == set(DTYPES)
+    wanted = Reassemble(Gen(TOP + tensors, tmp_path))
+    spec = shardinit.open_spec(text=TOP + tensors)
+    Equal(spec, wanted)
+    rng = random.Random(3)
+    for path, (_, words) in wanted.items():
+        slices = RandomSlices(words.shape, rng)
+        assert np.array_equal(Bits(spec.generate(path, slices)), words[slices]), (path, slices)
+
+
+def test_random_slices(awkward):
+    spec = shardinit.open_spec(text=AWKWARD)
+    rng = random.Random(1)
+    for path, (_, words) in awkward.items():
+        for _ in range(40):
+            slices = RandomSlices(words.shape, rng)
+            array = spec.generate(path, slices, threads=rng.randint(0, 3))
+            assert array.shape == words[slices].shape, (path, slices)
+            assert np.array_equal(Bits(array), words[slices]), (path, slices)
+
+
+def test_into_memory_of_any_layout(awkward):
+    spec = shardinit.open_spec(text=AWKWARD)
+    words = awkward["matrix"][1]
+    block = slice(1, 30), slice(2, 17)
+    for out in (
+        np.zeros((29, 15)),
+        np.zeros((15, 29)).T,
+        np.zeros((58, 30))[::2, ::2],
+        np.zeros((29, 15), "u8"),
+        np.zeros(29 * 15 * 8 + 1, "u1")[1:].view("f8").reshape(29, 15),  # Not aligned.
+    ):
+        assert spec.generate("matrix", block, out=out) is out
+        assert np.array_equal(Bits(np.ascontiguousarray(out)), words[block])
+    for out in (np.zeros((29, 16)), np.zeros((29, 15), "f4"), np.zeros((29, 15), object)):
+        with pytest.raises(ValueError, match="`out`"):
+            spec.generate("matrix", block, out=out)
+    fixed = np.zeros((29, 15))
+    fixed.flags.writeable = False
+    with pytest.raises(ValueError, match="cannot be written"):
+        spec.generate("matrix", block, out=fixed)
+
+
+def test_overrides(tmp_path):
+    wanted = Reassemble(Gen(TINY, tmp_path, "--set", "seed=7", "--set", "vars.ff=3 * d / 2", "--mesh", "fsdp=3"))
+    for sets in ({"seed": 7, "vars.ff": "3 * d / 2"}, ["seed=7", "vars.ff=3 * d / 2"]):
+        spec = shardinit.open_spec(TINY, set=sets, mesh={"fsdp": 3})
+        Equal(spec, wanted)
+        assert spec.mesh.shape == (3, 1) and spec.seed == 7
+    path, key = "model.norm.weight", "modules.model.norm.weight.init"
+    for value, number in [("zeros", 0), ({"constant": {"value": 2}}, 2)]:
+        assert (shardinit.generate(TINY, path, set={key: value}) == number).all()
+    with pytest.raises(TypeError, match="open already"):
+        shardinit.generate(spec, path, set={"seed": 1})
+
+
+def test_threads_at_once(tiny):
+    """Several threads fill from one spec, and each works on several threads."""
+    spec = shardinit.open_spec(TINY, threads=2)
+    rng = random.Random(2)
+    tasks = [(path, RandomSlices(tiny[path][1].shape, rng)) for path in tiny for _ in range(12)]
+
+    def Check(task):
+        path, slices = task
+        return np.array_equal(Bits(spec.generate(path, slices)), tiny[path][1][slices])
+
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(Check, tasks))
+
+
+def test_the_gil_is_released():
+    """Python runs on while a tensor is made: it sees the first values before the last are there."""
+    text = TOP + "  w: {shape: [16, 1048576], dtype: f32, init: {uniform: {low: 1, high: 2}}}\n"
+    spec = shardinit.open_spec(text=text, threads=1)
+
+    def Seen():
+        out = np.zeros((16, 1 << 20), "f4")
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            filled = pool.submit(spec.generate, "w", out=out)
+            while not out[0, 0]:
+                time.sleep(0)
+            last = out[-1, -1]
+            filled.result()
+        assert out.min() >= 1
+        return last == 0
+
+    assert any(Seen() for _ in range(50))  # Once is proof; a busy machine may need a few.
+
+
+def test_closing_while_others_fill(tiny):
+    for _ in range(10):
+        spec = shardinit.open_spec(TINY)
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            filled = [pool.submit(spec.generate, "lm_head.weight") for _ in range(2)]
+            spec.close()
+            gc.collect()
+            for each in filled:
+                try:
+                    assert np.array_equal(Bits(each.result()), tiny["lm_head.weight"][1])
+                except ValueError as error:
+                    assert str(error) == f"`{TINY}` is closed"
+    with pytest.raises(ValueError, match="is closed"):
+        spec.generate("lm_head.weight")
+    assert spec.info("lm_head.weight").global_shape == (8192, 256)
+
+
+# ---- What is told.
+
+
+def test_errors_are_those_of_the_program():
+    """Every golden case of a single invalid spec."""
+    count = 0
+    for case in sorted((ROOT / "golden").glob("bad_*")):
+        words = shlex.split((case / "cmd").read_text())
+        stderr = case / "stderr"
+        if words[:1] != ["validate"] or len(words) < 2 or not stderr.exists():
+            continue
+        path, options = words[1], words[2:]
+        sets = [b for a, b in zip(options, options[1:], strict=False) if a == "--set"]
+        meshes = [b for a, b in zip(options, options[1:], strict=False) if a == "--mesh"]
+        if path.startswith("-") or "$TMP" in path or len(options) != 2 * len(sets + meshes):
+            continue
+        with contextlib.chdir(case), pytest.raises(shardinit.SpecError) as caught:
+            shardinit.open_spec(path, set=sets, mesh="".join(meshes) or None)
+        assert caught.value.code == 2
+        assert str(caught.value) == stderr.read_text().removeprefix("shardinit: error: ").rstrip("\n"), case
+        count += 1
+    assert count > 50
+
+
+def test_what_is_asked_for_can_be_wrong():
+    spec = shardinit.open_spec(TINY)
+    with pytest.raises(shardinit.UnknownTensorError, match=r"the spec has no tensor `lm_head.wieght`; did you mean `lm_head.weight`\?"):
+        spec.generate("lm_head.wieght")
+    for slices, error in [(8192, IndexError), ((0, 0, 0), IndexError), (slice(None, None, 2), ValueError), ("a", TypeError)]:
+        with pytest.raises(error):
+            spec.generate("lm_head.weight", slices)
+    with pytest.raises(shardinit.SpecError, match="use a number from 1 to 4096"):
+        spec.generate("lm_head.weight", threads=-1)
+    with pytest.raises(TypeError, match="path of a spec, or its text"):
+        shardinit.open_spec()
+    with pytest.raises(ValueError, match="NUL"):
+        shardinit.open_spec(TINY, set=["seed=\0"])
+    with pytest.raises(shardinit.SpecError, match=r"element \[2\] of `w` is inf, which f32 does not hold\n  hint"):
+        shardinit.open_spec(text=TOP + '  w: {shape: [3], dtype: f32, init: {expr: "1 / (2 - i0)"}}\n').generate("w")
+
+
+def test_the_library_is_found_or_asked_for(tmp_path):
+    """By SHARDINIT_LIBRARY, beside the program, or an error that says what to do."""
+    code = "import shardinit; print(shardinit.generate({!r}, 'model.norm.weight').sum())".format(str(TINY))
+
+    def Python(**env):
+        path = f"{tmp_path}/bin:/usr/bin:/bin"
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                              env={**CLEAN, "PATH": path, "PYTHONPATH": str(PACKAGE), **env})
+
+    none = Python(SHARDINIT_LIBRARY=str(tmp_path / "none.so"))
+    assert none.returncode and "LibraryError: libshardinit.so.1 cannot be loaded:" in none.stderr
+    assert "none.so" in none.stderr and "hint: install shardinit (`sh src/install.sh`)" in none.stderr
+    wrong = Python(SHARDINIT_LIBRARY="/lib/x86_64-linux-gnu/libm.so.6")
+    assert wrong.returncode and "is not libshardinit.so.1: it has no shardinit_open" in wrong.stderr
+    assert Python(SHARDINIT_LIBRARY=str(LIBRARY)).stdout == "256\n"
+    for folder in ("bin", "opt/bin", "opt/lib"):
+        (tmp_path / folder).mkdir(parents=True)
+    program = tmp_path / "opt/bin/shardinit"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    (tmp_path / "bin/shardinit").symlink_to("../opt/bin/shardinit")  # As module systems do.
+    (tmp_path / "opt/lib/libshardinit.so.1").symlink_to(LIBRARY)
+    found = Python()
+    assert found.stdout == "256\n", found.stderr
