@@ -41,11 +41,16 @@ def Equal(array, words):
         assert np.array_equal(Bits(shard.data), words[shard.index])
 
 
+@pytest.mark.parametrize("files", [True, False], ids=["checkpoint", "spec"])
 @pytest.mark.parametrize("shape", [(8, 1), (1, 8), (4, 2), (2, 4)], ids=str)
-def test_own_partition_on_other_meshes(tiny, shape):
+def test_own_partition_on_other_meshes(tiny, shape, files):
     wanted = Reassemble(tiny)
-    shardings = shardinit.jax.shardings_of(tiny, Devices(*shape))
-    arrays = shardinit.jax.load(tiny, shardings, verify=True)
+    source = tiny if files else shardinit.open_spec(TINY)
+    shardings = shardinit.jax.shardings_of(source, Devices(*shape))
+    if files:
+        arrays = shardinit.jax.load(tiny, shardings, verify=True)
+    else:
+        arrays = shardinit.jax.init_sharded(source, shardings)
     assert set(arrays) == set(wanted)
     for path, array in arrays.items():
         assert array.dtype == jnp.bfloat16 and array.sharding == shardings[path]
@@ -80,6 +85,32 @@ def test_each_device_reads_its_slice_alone(tiny, spec, monkeypatch):
     if len(spec) < 2:
         assert checkpoint.bytes_read == words.nbytes
     assert checkpoint.bytes_read <= words.nbytes * 4
+
+
+@pytest.mark.parametrize("spec", [P("fsdp"), P(None, "fsdp"), P("tensor", "fsdp"), P()], ids=str)
+def test_each_device_makes_its_slice_alone(tiny, spec, monkeypatch):
+    path, words = "lm_head.weight", Reassemble(tiny)["lm_head.weight"][1]
+    made, plain = [], shardinit.Spec.generate
+
+    def Recording(self, path, slices=None, **options):
+        array = plain(self, path, slices, **options)
+        made.append(array.nbytes)
+        return array
+
+    monkeypatch.setattr(shardinit.Spec, "generate", Recording)
+    sharding = NamedSharding(Devices(4, 2), spec)
+    Equal(shardinit.jax.init_sharded(TINY, sharding, keys=[path])[path], words)
+    slices = {str(index) for index in sharding.devices_indices_map(words.shape).values()}
+    assert made == [math.prod(sharding.shard_shape(words.shape)) * 2] * len(slices)
+    assert sum(made) == words.nbytes  # Replicas share what is made once.
+
+
+def test_misfits_of_a_spec():
+    with pytest.raises(shardinit.MismatchError, match="missing from the spec") as caught:
+        shardinit.jax.init_sharded(TINY, keys=["a", "lm_head.weight"])
+    assert caught.value.missing == ["a"]
+    nested = shardinit.jax.init_sharded(TINY, set={"seed": 3}, keys=["model.norm.weight"], nested=True)
+    assert (nested["model"]["norm"]["weight"] == 1).all()
 
 
 def test_every_dtype(tmp_path):
@@ -163,6 +194,8 @@ def test_equinox(tmp_path):
     skeleton = eqx.filter_eval_shape(Model, jax.random.key(0))
     mesh = Devices(8, names=("x",))
     model = shardinit.jax.fill(skeleton, out, NamedSharding(mesh, P("x")))
+    made = shardinit.jax.fill(skeleton, shardinit.open_spec(text=MLP), NamedSharding(mesh, P("x")))
+    assert jax.tree.all(jax.tree.map(lambda a, b: not eqx.is_array(a) or bool((a == b).all()), model, made))
     for i, layer in enumerate(model.layers):
         Equal(layer.weight, wanted[f"layers.{i}.weight"][1])
         Equal(layer.bias, wanted[f"layers.{i}.bias"][1])

@@ -109,6 +109,21 @@ CASES = {
         JAX + "import equinox\nModel = lambda key: equinox.nn.Linear(16, 32, key=key)\n",
         "assert model.weight.sharding.mesh == mesh and model.weight.shape == (32, 16)",
     ),
+    "Without files": (
+        [],
+        TINY,
+        "",
+        "assert (rows.view('<u2') == __import__('support').Reassemble(DIR)['lm_head.weight'][1][1024:2048]).all()\n"
+        "assert spec.seed == 1 and table.shape == (8192, 256)",
+    ),
+    "A model from a spec": (["torch"], MODEL, TORCH + GLOO, LOADED),
+    "JAX from a spec": (
+        ["jax"],
+        TINY,
+        JAX,
+        "for path, (_, words) in __import__('support').Reassemble(DIR).items():\n"
+        "    assert (numpy.asarray(arrays[path]).view(words.dtype) == words).all(), path\n",
+    ),
 }
 
 
@@ -123,7 +138,8 @@ def test_example(title, tmp_path):
         Client(package)
     out = Gen(spec, tmp_path)
     examples = "\n".join(code for t, code in EXAMPLES if t == title)
-    code = f"DIR = {str(out)!r}\n{before}\n{examples}\n{after}\n"
+    path = spec if isinstance(spec, os.PathLike) else tmp_path / "spec.yaml"
+    code = f"DIR, SPEC = {str(out)!r}, {str(path)!r}\n{before}\n{examples}\n{after}\n"
     here = os.path.dirname(os.path.abspath(__file__))
     result = subprocess.run(
         [sys.executable, "-c", code],
@@ -140,4 +156,4 @@ def test_table_names_what_there_is():
     readme = (PACKAGE / "README.md").read_text()
     anchors = {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title, _ in BLOCKS}
     rows = re.findall(r"^\| .* \| \[.*\]\(#(.*)\) \|$", readme, re.M)
-    assert len(rows) == 9 and set(rows) <= anchors
+    assert len(rows) == 12 and set(rows) <= anchors

@@ -89,6 +89,12 @@ def toy(tmp_path_factory):
     return Gen(MODEL, tmp_path_factory.mktemp("toy"))
 
 
+@pytest.fixture(scope="module", params=["checkpoint", "spec"])
+def source(request, toy):
+    """The same tensors from files, and made in memory."""
+    return toy if request.param == "checkpoint" else shardinit.open_spec(text=MODEL)
+
+
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     return Gen(TINY, tmp_path_factory.mktemp("tiny"))
@@ -136,9 +142,9 @@ def test_fp8_and_bool(tmp_path):
     assert state["a"].float()[7, 14] == 448  # 0x7e, which HDF5's conversion makes a NaN.
 
 
-def test_missing_keys_are_all_named(toy):
+def test_missing_keys_are_all_named(source):
     with pytest.raises(shardinit.MismatchError) as caught:
-        shardinit.torch.load_state_dict(toy, ["nope", "head.weight", "layers.9.scale"])
+        shardinit.torch.load_state_dict(source, ["nope", "head.weight", "layers.9.scale"])
     assert caught.value.missing == ["nope", "layers.9.scale"]
 
 
@@ -146,12 +152,12 @@ def test_missing_keys_are_all_named(toy):
 
 
 @pytest.mark.parametrize("meta", [True, False])
-def test_into_a_model(toy, meta):
+def test_into_a_model(source, toy, meta):
     wanted = Reassemble(toy)
     model = OnMeta() if meta else Toy()
     places = {} if meta else {n: t.data_ptr() for n, t in model.state_dict().items()}
     model.head.weight.requires_grad_(False)
-    assert shardinit.torch.load_into(model, toy, verify=True) == ([], [])
+    assert shardinit.torch.load_into(model, source, verify=True) == ([], [])
     for name, tensor in model.state_dict(keep_vars=True).items():
         assert np.array_equal(Words(tensor), wanted[name][1])
         assert places.get(name, tensor.data_ptr()) == tensor.data_ptr()
@@ -160,26 +166,33 @@ def test_into_a_model(toy, meta):
     model(torch.arange(8)).sum().backward()
 
 
-def test_tied_parameters(toy, tmp_path):
+def test_tied_parameters(source, tmp_path, monkeypatch):
     for model in (OnMeta(tied=True), Toy(tied=True)):
         with pytest.raises(shardinit.MismatchError, match="head.weight: is tied to `embed.weight`"):
-            shardinit.torch.load_into(model, toy)
-    one = Gen("\n".join(line for line in MODEL.split("\n") if "head" not in line), tmp_path)
+            shardinit.torch.load_into(model, source)
+    text = "\n".join(line for line in MODEL.split("\n") if "head" not in line)
+    one = Gen(text, tmp_path)
     for model in (OnMeta(tied=True), Toy(tied=True)):
-        shardinit.torch.load_into(model, one)
+        if isinstance(source, shardinit.Spec):
+            shardinit.torch.init_(model, shardinit.open_spec(text=text))
+        else:
+            shardinit.torch.load_into(model, one)
         assert model.head.weight is model.embed.weight
         assert np.array_equal(Words(model.head.weight), Reassemble(one)["embed.weight"][1])
     (tmp_path / "two").mkdir()
-    two = Gen(
-        MODEL.replace("[x, y], init: n}\n  layers", "[x, y], init: ones}\n  layers").replace(
-            "[50, 24], axes: [y, x], init: n", "[50, 24], axes: [y, x], init: ones"
-        ),
-        tmp_path / "two",
+    text = MODEL.replace("[x, y], init: n}\n  layers", "[x, y], init: ones}\n  layers").replace(
+        "[50, 24], axes: [y, x], init: n", "[50, 24], axes: [y, x], init: ones"
     )
-    shardinit.torch.load_into(OnMeta(tied=True), two)  # Cut otherwise, but equal.
+    shardinit.torch.load_into(OnMeta(tied=True), Gen(text, tmp_path / "two"))  # Cut otherwise, but equal.
+    monkeypatch.setattr(shardinit.torch, "_COMPARE_BYTES", 700)  # Compared 7 rows at a time.
+    shardinit.torch.init_(OnMeta(tied=True), shardinit.open_spec(text=text))
+    last = text.replace("axes: [y, x], init: ones", 'axes: [y, x], init: {expr: "where(row == 49, 2, 1)"}')
+    with pytest.raises(shardinit.MismatchError, match="has other values"):
+        shardinit.torch.init_(OnMeta(tied=True), shardinit.open_spec(text=last))
 
 
-def test_every_misfit_is_named_and_nothing_is_changed(toy):
+def test_every_misfit_is_named_and_nothing_is_changed(source, toy):
+    noun = "spec" if isinstance(source, shardinit.Spec) else "checkpoint"
     model = Toy()
     model.embed = nn.Embedding(51, 24)
     model.layers[0].up = nn.Linear(24, 40, bias=False)
@@ -187,20 +200,21 @@ def test_every_misfit_is_named_and_nothing_is_changed(toy):
     model.extra = nn.Linear(2, 2)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     with pytest.raises(shardinit.MismatchError) as caught:
-        shardinit.torch.load_into(model, toy)
+        shardinit.torch.load_into(model, source)
     error = caught.value
     assert error.missing == ["extra.weight", "extra.bias"]
     assert error.unexpected == ["layers.0.up.bias"]
     assert error.mismatching == {
-        "embed.weight": "shape [50, 24] in the checkpoint, [51, 24] here",
-        "layers.1.down.weight": "dtype f32 in the checkpoint, torch.float64 here",
+        "embed.weight": f"shape [50, 24] in the {noun}, [51, 24] here",
+        "layers.1.down.weight": f"dtype f32 in the {noun}, torch.float64 here",
     }
+    assert f"missing from the {noun} (2)" in str(error)
     assert all(path in str(error) for path in ("extra.bias", "layers.0.up.bias", "embed.weight"))
     assert all(torch.equal(before[n], t) for n, t in model.state_dict().items())
     with pytest.raises(shardinit.MismatchError):
-        shardinit.torch.load_into(model, toy, strict=False)  # Shapes have to fit all the same.
+        shardinit.torch.load_into(model, source, strict=False)  # Shapes have to fit all the same.
     model.embed = nn.Embedding(50, 24)
-    result = shardinit.torch.load_into(model, toy, strict=False, cast=True)
+    result = shardinit.torch.load_into(model, source, strict=False, cast=True)
     assert result == (["extra.weight", "extra.bias"], ["layers.0.up.bias"])
     assert np.array_equal(
         Bits(model.layers[1].down.weight.detach().numpy().astype("<f4")),
@@ -208,29 +222,29 @@ def test_every_misfit_is_named_and_nothing_is_changed(toy):
     )
 
 
-def test_prefix_and_rename(toy):
+def test_prefix_and_rename(source, toy):
     wanted = Reassemble(toy)
     layer = Layer()
-    shardinit.torch.load_into(layer, toy, prefix="layers.1.")
+    shardinit.torch.load_into(layer, source, prefix="layers.1.")
     assert np.array_equal(Words(layer.up.bias), wanted["layers.1.up.bias"][1])
     wrapped = nn.Sequential(Toy())
-    shardinit.torch.load_into(wrapped, toy, rename=lambda name: name.removeprefix("0."))
+    shardinit.torch.load_into(wrapped, source, rename=lambda name: name.removeprefix("0."))
     assert np.array_equal(Words(wrapped[0].layers[1].scale), wanted["layers.1.scale"][1])
 
 
-def test_buffers_that_no_checkpoint_holds(toy):
+def test_buffers_that_no_checkpoint_holds(source):
     model = OnMeta()
     model.register_buffer("table", torch.empty(3, device="meta"), persistent=False)
     with pytest.raises(
         shardinit.MismatchError, match=r"(?s)table.*hint: .*`table` on a real device"
     ):
-        shardinit.torch.load_into(model, toy)
+        shardinit.torch.load_into(model, source)
     assert model.head.weight.is_meta
-    assert shardinit.torch.load_into(model, toy, strict=False).missing_keys == ["table"]
+    assert shardinit.torch.load_into(model, source, strict=False).missing_keys == ["table"]
     assert model.table.is_meta and not model.head.weight.is_meta  # Never memory with nothing in it.
 
 
-def test_transformers_llama(tiny):
+def TinyLlama():
     transformers = Client("transformers")
     config = transformers.LlamaConfig(
         hidden_size=256,
@@ -245,6 +259,11 @@ def test_transformers_llama(tiny):
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
     model.model.rotary_emb = type(model.model.rotary_emb)(config)  # Its buffers are computed.
+    return model
+
+
+def test_transformers_llama(tiny):
+    model = TinyLlama()
     assert shardinit.torch.load_into(model, tiny) == ([], [])
     wanted = Reassemble(tiny)
     assert set(model.state_dict()) == set(wanted)
@@ -255,7 +274,7 @@ def test_transformers_llama(tiny):
     assert abs(loss.item() - math.log(8192)) < 0.1
     loss.backward()
     # The model that PyTorch makes itself takes the same state dict, all keys matched.
-    other = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
+    other = type(model)(model.config).to(torch.bfloat16)
     other.model.rotary_emb = model.model.rotary_emb
     other.load_state_dict(shardinit.torch.load_state_dict(tiny), strict=True)
     assert torch.equal(other(tokens).logits, model(tokens).logits)
@@ -461,11 +480,60 @@ def test_fsdp2_of_a_meta_model(toy, tmp_path):
     Spawn(4, tmp_path, TrainSharded, str(toy))
 
 
+def InitSharded(folder):
+    from torch.distributed.fsdp import fully_shard
+
+    whole = Whole(folder)
+    made, plain = [], shardinit.Spec.generate
+
+    def Recording(self, path, slices=None, **options):
+        array = plain(self, path, slices, **options)
+        made.append(array.nbytes)
+        return array
+
+    shardinit.Spec.generate = Recording
+    for shape, names in (((4,), ("dp",)), ((2, 2), ("replicate", "shard"))):
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+        model = TinyLlama()
+        for layer in model.model.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        made.clear()
+        assert shardinit.torch.init_(model, TINY) == ([], [])
+        state = model.state_dict()
+        assert set(state) == set(whole) and all(isinstance(t, DTensor) for t in state.values())
+        LocalsAreEqual(state, whole)
+        # This rank's part of every tensor, and no more.
+        part = sum(t.numel() for t in whole.values()) * 2 // shape[-1]
+        assert sum(made) == sum(t.to_local().nbytes for t in state.values()) == part
+        loss = model(torch.arange(16)[None], labels=torch.arange(16)[None]).loss
+        assert abs(loss.item() - math.log(8192)) < 0.3
+        loss.backward()
+
+
+def test_init_of_a_meta_llama_under_fsdp2(tiny, tmp_path):
+    Client("transformers")
+    Spawn(4, tmp_path, InitSharded, str(tiny))
+
+
+def test_init_takes_overrides(tmp_path):
+    spec = shardinit.open_spec(text=MODEL)
+    with pytest.raises(TypeError, match="open already"):
+        shardinit.torch.init_(Toy(), spec, set={"seed": 1})
+    path = tmp_path / "spec.yaml"
+    path.write_text(MODEL)
+    one, other = Toy(), Toy()
+    shardinit.torch.init_(one, path, set={"seed": 1})
+    shardinit.torch.load_into(other, Gen(MODEL, tmp_path, "--set", "seed=1"))
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
 def test_dcp_in_one_process(toy, tmp_path):
-    state = {name: torch.zeros_like(tensor) for name, tensor in Toy().state_dict().items()}
-    dcp.load(state, storage_reader=shardinit.torch.StorageReader(toy), no_dist=True)
     wanted = Reassemble(toy)
-    assert all(np.array_equal(Words(t), wanted[n][1]) for n, t in state.items())
+    for source in (toy, shardinit.open_spec(text=MODEL)):
+        state = {name: torch.zeros_like(tensor) for name, tensor in Toy().state_dict().items()}
+        dcp.load(state, storage_reader=shardinit.torch.StorageReader(source), no_dist=True)
+        assert all(np.array_equal(Words(t), wanted[n][1]) for n, t in state.items())
     with pytest.raises(dcp.CheckpointException, match="nope"):
         dcp.load(
             {"nope": torch.zeros(3)},
