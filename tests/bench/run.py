@@ -5,8 +5,8 @@
 
 Prints one table: medians, the spread, and the ratio to the first row of each
 group. Rounds are interleaved, so a slow minute of the machine hits every row.
-Needs only Python; PyTorch is compared with where it can be imported
-(tests/bench/requirements.txt). Everything it writes is removed again.
+Needs only Python; libshardinit is timed where NumPy, and PyTorch compared with where it
+can be imported (tests/bench/requirements.txt). Everything it writes is removed again.
 """
 
 import argparse
@@ -58,6 +58,23 @@ def TorchDraw(torch, size):
         tensor.normal_(0, 0.02)
 
 
+def Library(binary):
+    """The Python package, with the library that lies beside the program; None without NumPy."""
+    os.environ.setdefault("SHARDINIT_LIBRARY", str(binary.parent / "libshardinit.so.1"))
+    sys.path.insert(0, str(ROOT / "src/python"))
+    try:
+        import shardinit
+    except ImportError:
+        return None
+    return shardinit
+
+
+def Generate(spec, threads):
+    tensor = None
+    for path in spec.tensors:
+        tensor = spec.generate(path, threads=threads, out=tensor)
+
+
 def Rows(options, folder, out):
     """(group, name, bytes of bf16, what to time) of every row."""
     layers = max(1, round(options.gigabytes * 1e9 / LAYER_BYTES))
@@ -79,6 +96,12 @@ def Rows(options, folder, out):
     yield ("draw", "digest, normal, 1 job", size,
            lambda: Command([binary, "digest", specs["normal"], "--jobs", "1"]))
     yield ("draw", "digest, truncated_normal", size, lambda: Command([binary, "digest", specs["truncated"]]))
+    if library := Library(binary):
+        for name in ("normal", "truncated"):
+            spec = library.open_spec(specs[name])
+            for threads in (1, 2):
+                yield ("draw", f"generate, {name}, {threads} job{'s'[:threads - 1]}", size,
+                       lambda spec=spec, threads=threads: Generate(spec, threads))
     try:
         import torch
     except ImportError:
