@@ -125,6 +125,7 @@ PlanRequest RequestOf(const shardinit_source& source) {
     spec.sets.emplace_back(source.sets[i]);
   }
   if (source.mesh != nullptr) spec.mesh = source.mesh;
+  if (source.layout != nullptr) request.layout = source.layout;
   return request;
 }
 

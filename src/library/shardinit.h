@@ -59,6 +59,7 @@ typedef struct shardinit_source {
   const char* const* sets; /* `set_count` overrides, as `--set` takes them: */
   size_t set_count;        /* "seed=7"; later ones win. */
   const char* mesh;        /* As `--mesh` takes it: "fsdp=8,tensor=4". */
+  const char* layout;      /* As `--layout` takes it; then the tensors are its own. */
 } shardinit_source;
 
 /* A spec as a whole. */

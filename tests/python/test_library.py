@@ -94,10 +94,10 @@ class Api:
     def __init__(self):
         self.c = _native.library()
 
-    def Open(self, path=None, text=None, sets=(), mesh=None, size=None, extra=b""):
+    def Open(self, path=None, text=None, sets=(), mesh=None, layout=None, size=None, extra=b""):
         """(status, handle, message)"""
         source = _native.Source(ctypes.sizeof(_native.Source), path, text, len(text or b""),
-                                (ctypes.c_char_p * len(sets))(*sets), len(sets), mesh)
+                                (ctypes.c_char_p * len(sets))(*sets), len(sets), mesh, layout)
         memory = ctypes.create_string_buffer(bytes(source) + extra, ctypes.sizeof(source) + len(extra))
         given = _native.Source.from_buffer(memory)
         given.struct_size += len(extra)
@@ -196,6 +196,7 @@ def test_misuse_of_open(api):
         ({"text": SMALL, "sets": [b"seed=1", None]}, "`sets` has no string 1"),
         ({"text": SMALL, "sets": [b"sead=1"]}, "--set:1:1: error: the spec has no key `sead`"),
         ({"text": SMALL, "mesh": b"z=2"}, "--mesh:1:1: error: the spec declares no mesh axis `z`"),
+        ({"text": SMALL, "layout": b"z"}, "the spec has no layout `z`"),
         ({"text": b"#" * (9 << 20)}, "`<text>` is larger than 8388608 bytes"),
         ({"text": b"name: \x01"}, "<text>:1:7: error: "),
         ({"text": b"", "path": b"name.yaml"}, "name.yaml:"),

@@ -143,6 +143,21 @@ def test_overrides(tmp_path):
         shardinit.generate(spec, path, set={"seed": 1})
 
 
+@pytest.mark.parametrize("layout", ["megatron", "maxtext"])
+def test_layouts(layout, tmp_path):
+    """Tensors that are put together from drawn ones: any slice of them too."""
+    wanted = Reassemble(Gen(TINY, tmp_path, "--layout", layout))
+    spec = shardinit.open_spec(TINY, layout=layout)
+    Equal(spec, wanted)
+    rng = random.Random(4)
+    for path, (_, words) in wanted.items():
+        for _ in range(4):
+            slices = RandomSlices(words.shape, rng)
+            assert np.array_equal(Bits(spec.generate(path, slices)), words[slices]), (path, slices)
+    path = next(iter(wanted))
+    assert np.array_equal(Bits(shardinit.generate(TINY, path, 3, layout=layout)), wanted[path][1][3])
+
+
 def test_threads_at_once(tiny):
     """Several threads fill from one spec, and each works on several threads."""
     spec = shardinit.open_spec(TINY, threads=2)

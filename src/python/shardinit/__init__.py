@@ -89,6 +89,7 @@ def open_spec(
     text: str | None = None,
     set: Sets = (),
     mesh: str | Mapping[str, int] | None = None,
+    layout: str | None = None,
     threads: int = 0,
 ) -> Spec:
     """Opens a spec, whose tensors can then be made in memory.
@@ -99,6 +100,7 @@ def open_spec(
         text: the spec itself.
         set: overrides, as ``shardinit --set`` takes them: ``{"seed": 7}`` or ``["seed=7"]``.
         mesh: another mesh: ``{"fsdp": 8}`` or ``"fsdp=8"``. Values do not depend on it.
+        layout: one of the spec's layouts, whose tensors then are those of the `Spec`.
         threads: how many make the values of one part; 0 is one for each core that the process
             may use.
 
@@ -106,7 +108,7 @@ def open_spec(
         SpecError: the spec is invalid; the message has every mistake with its place.
         LibraryError: libshardinit is not installed, or of another version.
     """
-    return Spec(path, text=text, set=set, mesh=mesh, threads=threads)
+    return Spec(path, text=text, set=set, mesh=mesh, layout=layout, threads=threads)
 
 
 def generate(
@@ -115,6 +117,7 @@ def generate(
     slices: Slices = None,
     *,
     set: Sets = (),
+    layout: str | None = None,
     threads: int | None = None,
     out: np.ndarray[Any, Any] | None = None,
 ) -> np.ndarray[Any, Any]:
@@ -125,13 +128,13 @@ def generate(
     Args:
         spec: a YAML file, or a spec that is open.
         path, slices, threads, out: as for `Spec.generate`.
-        set: overrides, as for `open_spec`; not for a spec that is open.
+        set, layout: as for `open_spec`; not for a spec that is open.
 
     Raises:
         SpecError, LibraryError: as `open_spec`.
         UnknownTensorError, IndexError, TypeError, ValueError: as `Spec.generate`.
     """
-    return as_spec(spec, set).generate(path, slices, threads=threads, out=out)
+    return as_spec(spec, set, layout).generate(path, slices, threads=threads, out=out)
 
 
 def __getattr__(name: str) -> Any:

@@ -36,6 +36,7 @@ class Source(ctypes.Structure):
         ("sets", _Strings),
         ("set_count", ctypes.c_size_t),
         ("mesh", ctypes.c_char_p),
+        ("layout", ctypes.c_char_p),
     )
 
 

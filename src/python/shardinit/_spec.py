@@ -56,6 +56,7 @@ class Spec(Source):
         text: str | None = None,
         set: Sets = (),
         mesh: str | Mapping[str, int] | None = None,
+        layout: str | None = None,
         threads: int = 0,
     ) -> None:
         """See `shardinit.open_spec`."""
@@ -64,7 +65,7 @@ class Spec(Source):
             raise TypeError("open_spec() needs the path of a spec, or its text")
         self.where = "the spec" if path is None else f"`{os.fspath(path)}`"
         self.threads = threads
-        handle = _Handle(path, text, set, mesh)
+        handle = _Handle(path, text, set, mesh, layout)
         library = handle.library
         of = library.shardinit_describe(handle.value).contents
         self.name: str = of.name.decode()
@@ -205,12 +206,14 @@ class Spec(Source):
         _native.check(status, message)
 
 
-def as_spec(spec: str | os.PathLike[str] | Spec, set: Sets = ()) -> Spec:
+def as_spec(
+    spec: str | os.PathLike[str] | Spec, set: Sets = (), layout: str | None = None
+) -> Spec:
     """A spec that is open: this one, or that of a file."""
     if not isinstance(spec, Spec):
-        return Spec(spec, set=set)
-    if set:
-        raise TypeError("`set` is for open_spec(): this spec is open already")
+        return Spec(spec, set=set, layout=layout)
+    if set or layout is not None:
+        raise TypeError("`set` and `layout` are for open_spec(): this spec is open already")
     return spec
 
 
@@ -223,6 +226,7 @@ class _Handle:
         text: str | None,
         set: Sets,
         mesh: str | Mapping[str, int] | None,
+        layout: str | None,
     ) -> None:
         self.value = ctypes.c_void_p()
         self.library = _native.library()
@@ -238,6 +242,7 @@ class _Handle:
             sets=(ctypes.c_char_p * len(strings))(*strings),
             set_count=len(strings),
             mesh=None if mesh is None else _c_string(mesh),
+            layout=None if layout is None else _c_string(layout),
         )
         message = ctypes.c_void_p()
         status = self.library.shardinit_open(

@@ -98,6 +98,7 @@ def init_sharded(
     shardings: Shardings = None,
     *,
     set: Sets = (),
+    layout: str | None = None,
     keys: Iterable[str] | None = None,
     nested: bool = False,
 ) -> dict[str, Any]:
@@ -105,7 +106,7 @@ def init_sharded(
 
     Args:
         spec: a YAML file, or a spec that is open.
-        set: overrides, as for `shardinit.open_spec`; not for a spec that is open.
+        set, layout: as for `shardinit.open_spec`; not for a spec that is open.
         shardings, keys, nested: as for `load`.
 
     Returns:
@@ -115,7 +116,7 @@ def init_sharded(
         MismatchError: as `load`.
         SpecError, LibraryError: as `shardinit.open_spec`.
     """
-    return load(as_spec(spec, set), shardings, keys=keys, nested=nested)
+    return load(as_spec(spec, set, layout), shardings, keys=keys, nested=nested)
 
 
 def fill(

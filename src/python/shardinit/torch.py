@@ -264,6 +264,7 @@ def init_(
     spec: str | os.PathLike[str] | Spec,
     *,
     set: Sets = (),
+    layout: str | None = None,
     strict: bool = True,
     prefix: str = "",
     rename: Callable[[str], str] | None = None,
@@ -279,7 +280,7 @@ def init_(
     Args:
         model: the model.
         spec: a YAML file, or a spec that is open.
-        set: overrides, as for `shardinit.open_spec`; not for a spec that is open.
+        set, layout: as for `shardinit.open_spec`; not for a spec that is open.
         strict, prefix, rename, device, cast: as for `load_into`.
 
     Returns:
@@ -291,7 +292,7 @@ def init_(
     """
     return load_into(
         model,
-        as_spec(spec, set),
+        as_spec(spec, set, layout),
         strict=strict,
         prefix=prefix,
         rename=rename,
