@@ -7,8 +7,8 @@
 
 namespace shardinit {
 
-extern const Command kGen, kPlan, kValidate, kExplain, kDigest, kExport, kVerify, kInspect, kFinalize, kStatus,
-    kCompletion;
+extern const Command kGen, kPlan, kValidate, kExplain, kDiff, kDigest, kStats, kExport, kVerify, kInspect,
+    kFinalize, kStatus, kCompletion;
 
 std::span<const Command* const> Commands() {
   static constexpr const Command* kCommands[] = {
@@ -16,7 +16,9 @@ std::span<const Command* const> Commands() {
       &kPlan,
       &kValidate,
       &kExplain,
+      &kDiff,
       &kDigest,
+      &kStats,
       &kExport,
       &kVerify,
       &kInspect,

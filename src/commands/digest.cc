@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
-#include "base/glob.h"
 #include "base/json.h"
 #include "base/talk.h"
 #include "commands/command.h"
@@ -92,17 +91,9 @@ ExitCode Run(const Options& options) {
   const WorkerOptions workers = options.work.Workers(false);
   const ProgressMode mode = options.work.Mode();
   const Plan plan = options.spec.Load();
-  std::vector<const Tensor*> tensors;
+  const std::vector<const Tensor*> tensors = Matching(plan.graph.logical(), options.only);
   int64_t bytes = 0;
-  for (const Tensor& tensor : plan.graph.logical()) {
-    if (!options.only.empty() && !GlobMatches(options.only, tensor.path)) continue;
-    tensors.push_back(&tensor);
-    bytes += tensor.bytes();
-  }
-  if (tensors.empty()) {
-    throw Error(ExitCode::kUsage, fmt::format("no tensor matches `--only {}`", Printable(options.only)),
-                "`shardinit plan SPEC --rank 0` lists the paths");
-  }
+  for (const Tensor* tensor : tensors) bytes += tensor->bytes();
   const bool all = tensors.size() == plan.graph.logical().size();
   std::vector<TensorDigest> digests;
   {
@@ -150,9 +141,7 @@ extern const Command kDigest = {
       auto options = std::make_shared<Options>();
       options->spec.AddTo(app);
       options->spec.AddLayoutTo(app);
-      app.add_option("--only", options->only, "Only tensors whose path matches, as in '*.norm.weight'")
-          ->type_name("GLOB")
-          ->check(NotEmpty);
+      AddOnly(app, &options->only);
       app.add_option("--check", options->check, "Compare with a file that --write made; exit 1 if unequal")
           ->type_name("FILE")
           ->check(NotEmpty);

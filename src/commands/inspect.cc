@@ -9,7 +9,6 @@
 #include "commands/command.h"
 #include "commands/options.h"
 #include "formats/hdf5/reader.h"
-#include "graph/view.h"
 #include "manifest/manifest.h"
 #include "report/ranks.h"
 #include "report/text.h"
@@ -23,10 +22,6 @@ struct Options {
   std::string path;
   bool json = false;
 };
-
-std::string InitText(const Tensor& tensor) {
-  return tensor.view ? Describe(*tensor.view) : InText(tensor.distribution);
-}
 
 ExitCode InspectFolder(const Options& options) {
   Digest plan_sha256;

@@ -6,8 +6,10 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "base/glob.h"
 #include "base/parallel.h"
 #include "base/talk.h"
+#include "graph/view.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -126,6 +128,26 @@ ProgressMode WorkOptions::Mode() const {
   const auto mode = FindProgressMode(progress);
   if (!mode) throw Usage(fmt::format("`--progress {}`: use `auto`, `always` or `never`", progress));
   return *mode;
+}
+
+void AddOnly(CLI::App& app, std::string* only) {
+  app.add_option("--only", *only, "Only tensors whose path matches, as in '*.norm.weight'")
+      ->type_name("GLOB")
+      ->check(NotEmpty);
+}
+
+std::vector<const Tensor*> Matching(const std::vector<Tensor>& tensors, const std::string& only) {
+  std::vector<const Tensor*> matching;
+  for (const Tensor& tensor : tensors) {
+    if (only.empty() || GlobMatches(only, tensor.path)) matching.push_back(&tensor);
+  }
+  if (!matching.empty()) return matching;
+  throw Usage(fmt::format("no tensor matches `--only {}`", Printable(only)),
+              "`shardinit plan SPEC --rank 0` lists the paths");
+}
+
+std::string InitText(const Tensor& tensor) {
+  return tensor.view ? Describe(*tensor.view) : InText(tensor.distribution);
 }
 
 void AddRank(CLI::App& app, int64_t* rank, const char* what) {

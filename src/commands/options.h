@@ -43,6 +43,14 @@ struct WorkOptions {
   ProgressMode Mode() const;
 };
 
+// `--only GLOB`, and the tensors that match it; all, if it is empty. Throws Error
+// (kUsage) if there are none.
+void AddOnly(CLI::App& app, std::string* only);
+std::vector<const Tensor*> Matching(const std::vector<Tensor>& tensors, const std::string& only);
+
+// Its distribution, or what it is a view of.
+std::string InitText(const Tensor& tensor);
+
 // `--rank R`.
 void AddRank(CLI::App& app, int64_t* rank, const char* what);
 // Throws Error (kUsage) if the mesh has no such rank.

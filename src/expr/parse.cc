@@ -285,8 +285,11 @@ class Parser {
     if (found == "=") hint = "to compare, write `==`";
     for (std::string_view word :
          {".nan", ".NaN", ".NAN", ".inf", ".Inf", ".INF"}) {
-      if (text_.substr(at_).starts_with(word))
-        hint = "numbers in a spec are finite";
+      if (!text_.substr(at_).starts_with(word)) continue;
+      throw SyntaxError{
+          at_, word.size(),
+          fmt::format("expected a finite number, but found {}", Quote(word)),
+          {}};
     }
     if (text_.substr(at_).starts_with("*"))
       hint = "there is no power operator; multiply instead";

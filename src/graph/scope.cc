@@ -9,7 +9,7 @@
 namespace shardinit {
 namespace {
 
-constexpr int kMaxVarDepth = 256;
+constexpr size_t kMaxVarDepth = 256;
 
 }  // namespace
 
@@ -34,23 +34,23 @@ std::optional<Value> SpecScope::Find(const std::string& name, Diagnostics& diagn
   }
   var.value = int64_t{1};  // Neutral, should it be wrong: its mistake is reported once.
   if (var.state == Var::kBusy) {
-    diagnostics.Error(var.named->name.span, fmt::format("`{}` is defined by itself", name));
+    diagnostics.Error(var.named->name.span, fmt::format("`{}` is defined by itself{}", name, ChainTo(name)));
     var.state = Var::kDone;
     return var.value;
   }
-  if (depth_ == kMaxVarDepth) {
+  if (chain_.size() == kMaxVarDepth) {
     diagnostics.Error(var.named->name.span,
-                      fmt::format("`{}` stands behind a chain of {} variables", name, depth_));
+                      fmt::format("`{}` stands behind a chain of {} variables", name, chain_.size()));
     var.state = Var::kDone;
     return var.value;
   }
   var.state = Var::kBusy;
-  ++depth_;
+  chain_.push_back(&var.named->name.value);
   if (var.named->value) {
     const auto value = Evaluate(*var.named->value, *this, diagnostics);
     if (value && var.state == Var::kBusy) var.value = *value;
   }
-  --depth_;
+  chain_.pop_back();
   var.state = Var::kDone;
   return var.value;
 }
@@ -67,6 +67,16 @@ bool SpecScope::Has(const std::string& name) const {
   return vars_.count(name) != 0 ||
          std::any_of(repeats_.begin(), repeats_.end(),
                      [&](const auto& repeat) { return repeat.first == name; });
+}
+
+std::string SpecScope::ChainTo(const std::string& name) const {
+  constexpr ptrdiff_t kMostShown = 8;
+  const auto first = std::find_if(chain_.begin(), chain_.end(),
+                                  [&](const std::string* link) { return *link == name; });
+  if (chain_.end() - first < 2 || chain_.end() - first > kMostShown) return {};
+  std::string chain = ": ";
+  for (auto it = first; it != chain_.end(); ++it) chain += **it + " → ";
+  return chain + name;
 }
 
 bool SpecScope::Note(const std::string& name, std::string text, const Value& value,

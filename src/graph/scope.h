@@ -33,13 +33,15 @@ class SpecScope : public Scope {
     enum { kNew, kBusy, kDone } state = kNew;
     Value value = int64_t{1};
   };
+  // `: a → b → a`; empty for `a → a` and where it would be long.
+  std::string ChainTo(const std::string& name) const;
   // False: it was there already.
   bool Note(const std::string& name, std::string text, const Value& value, Span span) const;
   // The variable, and by evaluating it once more those that it is made of.
   void Trace(const Var& var) const;
 
   mutable std::unordered_map<std::string, Var> vars_;
-  mutable int depth_ = 0;  // Of variables that need each other.
+  mutable std::vector<const std::string*> chain_;  // Variables that need each other.
   std::vector<std::pair<std::string, int64_t>> repeats_;  // Innermost last.
   std::vector<Explanation::Setting>* trace_ = nullptr;
 };

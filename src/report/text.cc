@@ -55,6 +55,18 @@ std::string Table(const std::vector<std::vector<std::string>>& rows,
   return out;
 }
 
+std::string WithoutIndices(std::string_view path) {
+  std::string out;
+  while (true) {
+    const std::string_view part = path.substr(0, path.find('.'));
+    const bool index = !part.empty() && part.find_first_not_of("0123456789") == part.npos;
+    out += index ? "*" : part;
+    if (part.size() == path.size()) return out;
+    out += '.';
+    path.remove_prefix(part.size() + 1);
+  }
+}
+
 std::string Printable(std::string_view text) {
   std::string out;
   for (const char c : text) {

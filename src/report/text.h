@@ -18,6 +18,9 @@ std::string InShape(const std::vector<int64_t>& shape);  // [128256, 16384]
 // column c to the right.
 std::string Table(const std::vector<std::vector<std::string>>& rows, const std::vector<bool>& right);
 
+// A path whose indices are `*`, as a pattern that matches all tensors of a repeat.
+std::string WithoutIndices(std::string_view path);
+
 // A tensor path, or what a damaged file holds in its place, without control
 // characters.
 std::string Printable(std::string_view text);

@@ -10,7 +10,7 @@ import pytest
 
 from support import BINARY, CLEAN, CONFIGS, Json, Ok, RECIPES, ROOT, Run, TINY
 
-COMMANDS = ["gen", "plan", "validate", "explain", "digest", "export", "inspect", "verify", "finalize", "status"]
+COMMANDS = ["gen", "plan", "validate", "explain", "diff", "digest", "stats", "export", "inspect", "verify", "finalize", "status"]
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +230,7 @@ def test_bad_usage(arguments, tmp_path):
 
 
 @pytest.mark.parametrize("typed, meant", [("gne", "gen"), ("plna", "plan"), ("verfy", "verify"), ("digset", "digest"),
-                                          ("finalise", "finalize"), ("statsu", "status"), ("inspct", "inspect")])
+                                          ("finalise", "finalize"), ("sttaus", "status"), ("inspct", "inspect")])
 def test_did_you_mean(typed, meant):
     result = Run(typed)
     assert result.returncode == 2

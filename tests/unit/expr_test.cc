@@ -154,9 +154,8 @@ TEST(Expr, SyntaxErrors) {
        "  hint: floats are IEEE-754 doubles: magnitudes from 4.9e-324 "
        "to 1.8e308\n"},
       {".nan",
-       "x:1:1: error: expected a number, a name or `(`, but found `.`\n"
-       "  .nan\n  ^\n"
-       "  hint: numbers in a spec are finite\n"},
+       "x:1:1: error: expected a finite number, but found `.nan`\n"
+       "  .nan\n  ^^^^\n"},
       {"0x",
        "x:1:1: error: malformed number `0x`\n  0x\n  ^^\n"
        "  hint: a product needs `*`, and a name cannot start with a "

@@ -181,7 +181,7 @@ TEST(Vars, StandInAnyOrder) {
 
 TEST(Vars, CyclesAreOneMistakeEach) {
   EXPECT_EQ(Messages("vars: {a: b, b: c, c: a, d: d + 1, e: a}\n"),
-            "x.yaml:4:8: error: `a` is defined by itself\n"
+            "x.yaml:4:8: error: `a` is defined by itself: a → b → c → a\n"
             "  vars: {a: b, b: c, c: a, d: d + 1, e: a}\n"
             "         ^\n"
             "x.yaml:4:26: error: `d` is defined by itself\n"

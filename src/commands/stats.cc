@@ -1,0 +1,181 @@
+#include <fmt/format.h>
+
+#include <memory>
+#include <mutex>
+
+#include "base/file.h"
+#include "base/glob.h"
+#include "base/json.h"
+#include "base/talk.h"
+#include "commands/command.h"
+#include "commands/options.h"
+#include "manifest/manifest.h"
+#include "manifest/measure.h"
+#include "report/bars.h"
+#include "report/text.h"
+
+namespace shardinit {
+namespace {
+
+struct Options {
+  SpecOptions spec;
+  WorkOptions work;
+  std::string only;
+  bool json = false;
+};
+
+std::string Short(double value) { return fmt::format("{:.6g}", value); }
+
+std::string InJson(const std::vector<Measurement>& results) {
+  JsonWriter out;
+  out.BeginObject(JsonWriter::kLines).Key("tensors").BeginArray(JsonWriter::kLines);
+  for (const Measurement& m : results) {
+    out.BeginObject().Member("path", m.tensor->path).Member("dtype", InfoOf(m.tensor->dtype).name);
+    out.Member("shape", m.tensor->shape).Member("init", InitText(*m.tensor));
+    out.Member("not_finite", m.not_finite);
+    if (m.moments.count > 0) {
+      out.Member("mean", m.moments.mean).Member("std", m.moments.std());
+      out.Member("min", m.moments.min).Member("max", m.moments.max);
+      out.Key("quantiles").BeginArray();
+      for (size_t i = 0; i < m.quantiles.size(); ++i) {
+        out.BeginArray().Value(kQuantiles[i]).Value(m.quantiles[i]).EndArray();
+      }
+      out.EndArray().Member("histogram", m.histogram);
+    }
+    out.Key("declared");
+    if (m.declared) {
+      out.BeginObject().Member("mean", m.declared->mean).Member("std", m.declared->std).EndObject();
+    } else {
+      out.Null();
+    }
+    out.Key("ks");
+    if (m.fit) {
+      out.BeginObject().Member("distance", m.fit->distance);
+      out.Member("probability", m.fit->probability).EndObject();
+    } else {
+      out.Null();
+    }
+    out.Member("as_declared", !m.is_wrong).EndObject();
+  }
+  out.EndArray().EndObject();
+  return out.Finish();
+}
+
+std::string Verdict(const Measurement& m) {
+  if (m.is_wrong) return "no";
+  return m.declared ? "yes" : "-";
+}
+
+std::string InTable(const std::vector<Measurement>& results) {
+  std::vector<std::vector<std::string>> rows = {
+      {"path", "mean", "std", "min", "median", "max", "KS distance", "probability", "as declared"}};
+  for (const Measurement& m : results) {
+    rows.push_back({m.tensor->path, Short(m.moments.mean), Short(m.moments.std()), Short(m.moments.min),
+                    Short(m.quantiles[kMedian]), Short(m.moments.max),
+                    m.fit ? fmt::format("{:.3g}", m.fit->distance) : "-",
+                    m.fit ? fmt::format("{:.3g}", m.fit->probability) : "-", Verdict(m)});
+  }
+  return Table(rows, {false, true, true, true, true, true, true, true, true});
+}
+
+// One tensor, with everything.
+std::string InFull(const Measurement& m) {
+  const Tensor& tensor = *m.tensor;
+  std::string text = fmt::format("{}: {} {}, {}\n\n", tensor.path, InfoOf(tensor.dtype).name,
+                                 InShape(tensor.shape), InitText(tensor));
+  const auto declared = [&](double DeclaredMoments::* member) {
+    return m.declared ? Short((*m.declared).*member) : "";
+  };
+  std::vector<std::vector<std::string>> rows = {
+      {"", "measured", m.declared ? "declared" : ""},
+      {"mean", Short(m.moments.mean), declared(&DeclaredMoments::mean)},
+      {"std", Short(m.moments.std()), declared(&DeclaredMoments::std)},
+      {"min", Short(m.moments.min)}};
+  for (size_t i = 0; i < m.quantiles.size(); ++i) {
+    rows.push_back({fmt::format("{:g}%", 100 * kQuantiles[i]), Short(m.quantiles[i])});
+  }
+  rows.push_back({"max", Short(m.moments.max)});
+  if (m.not_finite > 0) rows.push_back({"NaN or infinite", Grouped(m.not_finite)});
+  if (m.fit) {
+    rows.push_back({"KS distance", fmt::format("{:.3g}", m.fit->distance)});
+    rows.push_back({"probability", fmt::format("{:.3g}", m.fit->probability)});
+  }
+  text += Table(rows, {false, true, true});
+  if (m.moments.max > m.moments.min) {
+    text += "\n" + Bars(m.histogram, m.moments.min, m.moments.max, BarStyleOfOutput());
+  }
+  return text;
+}
+
+std::string Complaint(const Measurement& m) {
+  std::string why;
+  if (m.not_finite > 0) {
+    why = Count(m.not_finite, "element") + (m.not_finite == 1 ? " is" : " are") + " NaN or infinite";
+  } else if (m.fit) {
+    why = fmt::format("chance alone would give values this far from it (KS distance {:.3g}) with "
+                      "probability {:.3g}",
+                      m.fit->distance, m.fit->probability);
+  } else {
+    why = fmt::format("its values go from {} to {}", m.moments.min, m.moments.max);
+  }
+  return fmt::format("{}: is not as declared ({}): {}\n", m.tensor->path, InitText(*m.tensor), why);
+}
+
+ExitCode Run(const Options& options) {
+  const int jobs = options.work.Jobs();
+  const ProgressMode mode = options.work.Mode();
+  const std::string& path = options.spec.request.path;
+  const bool folder = IsFolder(path);
+  Digest plan_sha256{};
+  if (folder && !(options.spec.request.sets.empty() && options.spec.request.mesh.empty())) {
+    throw Error(ExitCode::kUsage,
+                fmt::format("`{}` is a checkpoint: `--set` and `--mesh` are for specs", path));
+  }
+  const Plan plan = folder ? LoadCheckpointPlan(path, &plan_sha256) : options.spec.Load();
+  // What is drawn, or in a checkpoint what is stored.
+  const std::vector<const Tensor*> tensors =
+      Matching(folder ? plan.graph.tensors : plan.graph.logical(), options.only);
+  int64_t bytes = 0;
+  for (const Tensor* tensor : tensors) bytes += tensor->bytes();
+  std::vector<Measurement> results;
+  {
+    const StretchesOf stretches = folder ? Stored(path, plan, plan_sha256, tensors) : Generated(tensors);
+    std::mutex mutex;
+    Progress progress(mode, "measuring", bytes, options.json);
+    results = Measure(tensors, stretches, jobs, [&](int64_t done) {
+      const std::lock_guard lock(mutex);
+      progress.Update(done, "");
+    });
+  }
+  Print(options.json ? InJson(results) : results.size() == 1 ? InFull(results[0]) : InTable(results));
+  int64_t wrong = 0;
+  for (const Measurement& m : results) {
+    if (!m.is_wrong) continue;
+    ++wrong;
+    Talk(Complaint(m));
+  }
+  if (wrong == 0) return ExitCode::kOk;
+  Talk(fmt::format("shardinit: {} of {} not as declared\n", wrong, Count(std::ssize(results), "tensor")));
+  return ExitCode::kDifferent;
+}
+
+}  // namespace
+
+extern const Command kStats = {
+    .name = "stats",
+    .summary = "Measure the values of tensors and test them against what the spec declares",
+    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
+      auto options = std::make_shared<Options>();
+      app.add_option("SPEC|DIR", options->spec.request.path,
+                     "Model spec, or `-` for standard input; or folder of a checkpoint")
+          ->required();
+      options->spec.AddOverridesTo(app);
+      AddOnly(app, &options->only);
+      options->work.AddJobsTo(app, "generate or read, and count");
+      options->work.AddProgressTo(app);
+      AddJson(app, &options->json);
+      return [options] { return Run(*options); };
+    },
+};
+
+}  // namespace shardinit

@@ -1,0 +1,182 @@
+#include "plan/diff.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <string_view>
+#include <unordered_map>
+
+#include "graph/view.h"
+
+namespace shardinit {
+namespace {
+
+// The mesh axes that cut a dimension, by their effect: of two ranks, r and
+// r + stride, where one axis goes on, each holds the next part.
+struct Cut {
+  int64_t stride, parts;
+  bool operator==(const Cut&) const = default;
+};
+
+std::vector<std::vector<Cut>> CutsOf(const Tensor& tensor, const Mesh& mesh) {
+  std::vector<int64_t> strides(mesh.shape.size(), 1);
+  for (size_t a = strides.size(); a-- > 1;) strides[a - 1] = strides[a] * mesh.shape[a];
+  std::vector<std::vector<Cut>> cuts;
+  for (const auto& axes : tensor.partition) {
+    auto& dimension = cuts.emplace_back();
+    for (const int axis : axes) {
+      const Cut cut{strides[axis], mesh.shape[axis]};
+      if (cut.parts == 1) continue;
+      // Two axes that follow one another are as one.
+      if (!dimension.empty() && dimension.back().stride == cut.stride * cut.parts) {
+        dimension.back() = {cut.stride, dimension.back().parts * cut.parts};
+      } else {
+        dimension.push_back(cut);
+      }
+    }
+  }
+  return cuts;
+}
+
+std::string MeshText(const Mesh& mesh) {
+  std::vector<std::string> axes;
+  for (size_t a = 0; a < mesh.axes.size(); ++a) {
+    axes.push_back(fmt::format("{}={}", mesh.axes[a], mesh.shape[a]));
+  }
+  return fmt::format("{}", fmt::join(axes, ","));
+}
+
+const std::string& DrawPathOf(const Tensor& tensor) {
+  return tensor.draw_path.empty() ? tensor.path : tensor.draw_path;
+}
+
+void AddIf(bool differs, std::string_view what, std::string before, std::string after,
+           std::vector<Change>* changes) {
+  if (differs) changes->push_back({std::string(what), std::move(before), std::move(after)});
+}
+
+void AddValues(const Tensor& a, const Tensor& b, const InitGraph& before, const InitGraph& after,
+               std::vector<Change>* changes) {
+  std::string values_a = InText(a.distribution), values_b = InText(b.distribution);
+  const bool random = IsRandom(a.distribution) && IsRandom(b.distribution);
+  const bool stream = random && (a.key != b.key || before.engine != after.engine);
+  if (stream) {
+    // Of what the stream is made from, what differs.
+    const auto add = [&](std::string_view what, const auto& was, const auto& is) {
+      if (was == is) return;
+      values_a += fmt::format(", {} {}", what, was);
+      values_b += fmt::format(", {} {}", what, is);
+    };
+    add("engine", before.engine, after.engine);
+    add("seed", before.seed, after.seed);
+    add("key", DrawPathOf(a), DrawPathOf(b));
+  }
+  AddIf(stream || a.distribution != b.distribution, "values", values_a, values_b, changes);
+}
+
+void AddForm(const Tensor& a, const Tensor& b, std::vector<Change>* changes) {
+  AddIf(a.dtype != b.dtype, "dtype", std::string(InfoOf(a.dtype).name),
+        std::string(InfoOf(b.dtype).name), changes);
+  AddIf(a.shape != b.shape, "shape", fmt::format("[{}]", fmt::join(a.shape, ", ")),
+        fmt::format("[{}]", fmt::join(b.shape, ", ")), changes);
+}
+
+void AddSharding(const Tensor& a, const Tensor& b, const Mesh& mesh_a, const Mesh& mesh_b,
+                 std::vector<Change>* changes) {
+  const bool meshes = MeshText(mesh_a) != MeshText(mesh_b);
+  const auto text = [&](const Tensor& tensor, const Mesh& mesh) {
+    return InText(tensor.partition, mesh) + (meshes ? " of " + MeshText(mesh) : "");
+  };
+  AddIf(mesh_a.world_size() != mesh_b.world_size() || CutsOf(a, mesh_a) != CutsOf(b, mesh_b),
+        "sharding", text(a, mesh_a), text(b, mesh_b), changes);
+}
+
+// Of the same tensors, arranged by the same operations.
+bool AreEqual(const ViewNode& a, const std::vector<Tensor>& drawn_a, const ViewNode& b,
+              const std::vector<Tensor>& drawn_b) {
+  if (a.operation != b.operation || a.arguments != b.arguments || a.of.size() != b.of.size()) return false;
+  if (a.operation == nullptr) return drawn_a[a.tensor].path == drawn_b[b.tensor].path;
+  for (size_t i = 0; i < a.of.size(); ++i) {
+    if (!AreEqual(a.of[i], drawn_a, b.of[i], drawn_b)) return false;
+  }
+  return true;
+}
+
+void AddView(const Tensor& a, const Tensor& b, std::vector<Change>* changes) {
+  const bool equal = a.view && b.view
+                         ? AreEqual(a.view->root, *a.view->drawn, b.view->root, *b.view->drawn)
+                         : a.view == b.view;
+  const auto text = [](const Tensor& tensor) {
+    return tensor.view ? Describe(*tensor.view) : "as it is drawn";
+  };
+  AddIf(!equal, "view", text(a), text(b), changes);
+}
+
+// `changes_of(a, b)` for each path that both have. Returns how many are equal.
+template <typename F>
+int64_t CompareTensors(const std::vector<Tensor>& before, const std::vector<Tensor>& after, F changes_of,
+                       std::vector<TensorDifference>* differences) {
+  int64_t equal = 0;
+  std::unordered_map<std::string_view, const Tensor*> left;
+  for (const Tensor& tensor : before) left.emplace(tensor.path, &tensor);
+  for (const Tensor& tensor : after) {
+    const auto it = left.find(tensor.path);
+    if (it == left.end()) {
+      differences->push_back({tensor.path, false, true, {}});
+      continue;
+    }
+    std::vector<Change> changes = changes_of(*it->second, tensor);
+    left.erase(it);
+    if (changes.empty()) {
+      ++equal;
+    } else {
+      differences->push_back({tensor.path, true, true, std::move(changes)});
+    }
+  }
+  for (const Tensor& tensor : before) {
+    if (left.count(tensor.path) != 0) differences->push_back({tensor.path, true, false, {}});
+  }
+  return equal;
+}
+
+}  // namespace
+
+PlanDifference Compare(const Plan& before, const Plan& after) {
+  PlanDifference difference;
+  const InitGraph &a = before.graph, &b = after.graph;
+  AddIf(a.name != b.name, "name", a.name, b.name, &difference.changes);
+  AddIf(a.seed != b.seed, "seed", fmt::to_string(a.seed), fmt::to_string(b.seed), &difference.changes);
+  AddIf(a.engine != b.engine, "engine", a.engine, b.engine, &difference.changes);
+  AddIf(MeshText(a.mesh) != MeshText(b.mesh), "mesh", MeshText(a.mesh), MeshText(b.mesh),
+        &difference.changes);
+  AddIf(a.replicas != b.replicas, "replicas", std::string(NameOf(a.replicas)),
+        std::string(NameOf(b.replicas)), &difference.changes);
+  AddIf(a.layout != b.layout, "layout", a.layout.empty() ? "none" : a.layout,
+        b.layout.empty() ? "none" : b.layout, &difference.changes);
+
+  const bool apart = a.drawn || b.drawn;
+  difference.equal = CompareTensors(
+      a.logical(), b.logical(),
+      [&](const Tensor& was, const Tensor& is) {
+        std::vector<Change> changes;
+        AddValues(was, is, a, b, &changes);
+        AddForm(was, is, &changes);
+        if (!apart) AddSharding(was, is, a.mesh, b.mesh, &changes);
+        return changes;
+      },
+      &difference.tensors);
+  if (!apart) return difference;
+  CompareTensors(
+      a.tensors, b.tensors,
+      [&](const Tensor& was, const Tensor& is) {
+        std::vector<Change> changes;
+        AddView(was, is, &changes);
+        AddForm(was, is, &changes);
+        AddSharding(was, is, a.mesh, b.mesh, &changes);
+        return changes;
+      },
+      &difference.stored);
+  return difference;
+}
+
+}  // namespace shardinit

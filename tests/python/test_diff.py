@@ -1,0 +1,77 @@
+"""`shardinit diff` says without generating what `digest` and `plan` say with."""
+
+import json
+
+import pytest
+
+from support import Json, Ok, ROOT, Run
+
+BEFORE, AFTER = ROOT / "golden/diff/before.yaml", ROOT / "golden/diff/after.yaml"
+LAYOUT = ROOT / "golden/plan_layout/spec.yaml"
+
+
+def Diff(*arguments):
+    result = Run("diff", *arguments, "--json")
+    found = json.loads(result.stdout)
+    assert result.returncode == (0 if found["equal"] else 1), result.stderr
+    return found
+
+
+def Kinds(found):
+    """Path → what changed of it; the kind, if it is on one side only."""
+    return {t["path"]: {c["what"] for c in t["changes"]} if t["kind"] == "changed" else t["kind"] for t in found}
+
+
+def Digests(spec):
+    return {t["path"]: (t["dtype"], t["shape"], t["sha256"]) for t in Json("digest", spec)["tensors"]}
+
+
+def Boxes(spec):
+    boxes = {}
+    for rank in range(8):
+        for box in Json("plan", spec, "--rank", rank, "--replicas", "full")["boxes"]:
+            boxes[box["path"], rank] = (box["offset"], box["shape"])
+    return boxes
+
+
+def test_diff_is_what_digests_and_boxes_say():
+    found = Kinds(Diff(BEFORE, AFTER)["tensors"])
+    before, after = Digests(BEFORE), Digests(AFTER)
+    assert {p for p, k in found.items() if k == "added"} == after.keys() - before.keys()
+    assert {p for p, k in found.items() if k == "removed"} == before.keys() - after.keys()
+    both = before.keys() & after.keys()
+    boxes, other = Boxes(BEFORE), Boxes(AFTER)
+    for path in both:
+        changes = found.get(path, set())
+        assert bool(changes & {"values", "dtype", "shape"}) == (before[path] != after[path]), path
+        if before[path][1] == after[path][1]:
+            assert ("sharding" in changes) == any(boxes[path, r] != other[path, r] for r in range(8)), path
+
+
+def test_checkpoints_and_plans(tmp_path):
+    Ok("gen", BEFORE, "-o", tmp_path / "out")
+    for other in [BEFORE, tmp_path / "out", tmp_path / "out/plan.json"]:
+        assert Diff(tmp_path / "out", other)["equal"]
+    found = Diff(tmp_path / "out/plan.json", AFTER)
+    assert found == Diff(BEFORE, AFTER)
+
+
+def test_layouts(tmp_path):
+    name = (ROOT / "golden/plan_layout/cmd").read_text().split("--layout")[1].split()[0]
+    Ok("gen", LAYOUT, "-o", tmp_path / "out", "--layout", name)
+    found = Diff(LAYOUT, tmp_path / "out")
+    assert [c["what"] for c in found["changes"]] == ["layout"]
+    assert found["tensors"] == [] and found["stored"] != []
+    assert Diff(tmp_path / "out", tmp_path / "out")["equal"]
+    assert found["equal_tensors"] == len(Digests(LAYOUT))
+    # What is stored is a view, which declares no distribution of its own.
+    measured = {t["path"]: t for t in Json("stats", tmp_path / "out")["tensors"]}
+    views = [t["path"] for t in found["stored"] if t["kind"] == "added"]
+    assert views and all(measured[path]["declared"] is None for path in views)
+
+
+@pytest.mark.parametrize("arguments, text", [([BEFORE, ROOT / "golden"], "is not a checkpoint"),
+                                             ([BEFORE, ROOT / "schemas/spec.schema.json"], "is not a plan of this tool")])
+def test_what_is_nothing_to_compare(arguments, text):
+    result = Run("diff", *arguments)
+    assert result.returncode in (2, 5) and text in result.stderr

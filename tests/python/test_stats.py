@@ -1,0 +1,135 @@
+"""`shardinit stats` against NumPy and SciPy on the same elements."""
+
+import h5py
+import numpy as np
+import pytest
+import scipy.stats
+
+from support import DTYPES, Json, Ok, ReadRaw, Run
+
+SPEC = """\
+shardinit: 1
+name: measured
+mesh: {axes: {a: 3, b: 2}}
+uneven: chunk
+vars: {rows: 700, columns: 901}
+modules:
+"""
+INITS = {
+    "normal": ("{normal: {mean: 0.5, std: 0.25}}", scipy.stats.norm(0.5, 0.25)),
+    "uniform": ("{uniform: {low: -1, high: 3}}", scipy.stats.uniform(-1, 4)),
+    "truncated": ("{truncated_normal: {std: 2, low: -1, high: 2}}", scipy.stats.truncnorm(-1, 2, scale=2)),
+    "constant": ("{constant: {value: 0.1}}", None),
+    "ramp": ("{expr: 'row - col / 3'}", None),
+}
+FLOATS = ["f32", "f64", "f16", "bf16", "f8e5m2"]
+for name, (init, _) in INITS.items():
+    for dtype in FLOATS:
+        SPEC += f"  {name}.{dtype}: {{shape: [rows, columns], init: {init}, dtype: {dtype}, shard: [b, a]}}\n"
+INTEGERS = ["i8", "i16", "i64", "u8", "u32", "bool"]
+for dtype in INTEGERS:
+    low = -100 if dtype[0] == "i" else 0
+    top = 2 if dtype == "bool" else 100
+    SPEC += f"  digits.{dtype}: {{shape: [rows, 99], dtype: {dtype}, init: {{expr: 'mod(row * col, {top}) + {low}'}}}}\n"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stats")
+    (folder / "spec.yaml").write_text(SPEC)
+    Ok("gen", folder / "spec.yaml", "-o", folder / "out")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def stats(made):
+    return {t["path"]: t for t in Json("stats", made / "spec.yaml")["tensors"]}
+
+
+@pytest.mark.parametrize("name, dtype", [(name, dtype) for name in INITS for dtype in FLOATS] +
+                         [("digits", dtype) for dtype in INTEGERS])
+def test_moments_and_quantiles(name, dtype, made, stats):
+    with h5py.File(made / "out/index.h5") as file:
+        values = ReadRaw(file[f"{name}/{dtype}"]).view(DTYPES[dtype]).astype(np.float64).ravel()
+    found = stats[f"{name}.{dtype}"]
+    assert found["mean"] == pytest.approx(values.mean(), rel=1e-12, abs=1e-15)
+    assert found["std"] == pytest.approx(0 if name == "constant" else values.std(), rel=1e-12)
+    assert (found["min"], found["max"]) == (values.min(), values.max())
+    assert found["not_finite"] == 0 and found["as_declared"]
+    for part, value in found["quantiles"]:
+        exact = np.quantile(values, part, method="inverted_cdf")
+        assert value == exact if DTYPES[dtype].itemsize <= 2 else abs(value - exact) <= abs(exact) / 500
+    heights, _ = np.histogram(values, bins=20, range=(found["min"], found["max"]))
+    assert sum(found["histogram"]) == values.size
+    if name != "constant" and dtype != "f8e5m2":  # Bins straddle the ends of bars.
+        assert np.abs(np.subtract(found["histogram"], heights)).max() < 0.02 * values.size
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", ["normal", "uniform", "truncated"])
+def test_fit(name, dtype, made, stats):
+    declared, found = INITS[name][1], stats[f"{name}.{dtype}"]
+    assert found["declared"]["mean"] == pytest.approx(declared.mean(), rel=1e-12, abs=1e-15)
+    assert found["declared"]["std"] == pytest.approx(declared.std(), rel=1e-12)
+    if dtype in ("f32", "f64"):  # SciPy does not know of rounded values.
+        with h5py.File(made / "out/index.h5") as file:
+            values = ReadRaw(file[f"{name}/{dtype}"]).view(DTYPES[dtype]).astype(np.float64).ravel()
+        exact = scipy.stats.kstest(values, declared.cdf)
+        assert exact.statistic - 1e-3 < found["ks"]["distance"] <= exact.statistic + 1e-6
+        assert found["ks"]["probability"] >= exact.pvalue - 0.01
+    assert 1e-4 < found["ks"]["probability"] <= 1
+
+
+def test_a_checkpoint_has_the_stats_of_its_spec(made, stats):
+    read = {t["path"]: t for t in Json("stats", made / "out")["tensors"]}
+    assert read.keys() == stats.keys()
+    for path, found in read.items():
+        # Boxes are read one by one, so sums are made in another order.
+        for key in ["mean", "std"]:
+            assert found.pop(key) == pytest.approx(stats[path][key], rel=1e-12, abs=1e-15)
+        assert found == {k: v for k, v in stats[path].items() if k not in ("mean", "std")}
+
+
+def test_threads(made):
+    command = ["stats", made / "spec.yaml", "--set", "vars.rows=5000", "--json", "--only", "*.f32"]
+    assert Ok(*command, "--jobs", 1).stdout == Ok(*command, "--jobs", 5).stdout
+
+
+def test_other_values_are_found(made, tmp_path):
+    Ok("gen", made / "spec.yaml", "-o", tmp_path / "out", "--set", "mesh.axes.a=1", "--set", "mesh.axes.b=1")
+    path = tmp_path / "out/ranks/rank-00000.h5"
+    with h5py.File(path) as file:
+        places = {name: (file[name.replace(".", "/")].id.get_offset(), DTYPES[name.split(".")[1]].itemsize)
+                  for name in ["normal.bf16", "uniform.f32", "constant.f16", "truncated.f64"]}
+    count = 700 * 901
+    with open(path, "r+b") as file:
+        for name, change in {"normal.bf16": lambda x: (x.view(np.uint16) + 1).astype("<u2"),  # An ulp.
+                             "uniform.f32": lambda x: np.where(np.arange(count) == 7, np.nan, x).astype("<f4"),
+                             "constant.f16": lambda x: np.where(np.arange(count) == 7, 0, x).astype("<f2"),
+                             "truncated.f64": lambda x: x}.items():
+            offset, size = places[name]
+            file.seek(offset)
+            values = np.frombuffer(file.read(count * size), f"<{'u' if 'bf16' in name else 'f'}{size}")
+            file.seek(offset)
+            file.write(change(values).tobytes())
+    result = Run("stats", tmp_path / "out")
+    assert result.returncode == 1
+    assert [line.split(":")[0] for line in result.stderr.splitlines()] == [
+        "normal.bf16", "uniform.f32", "constant.f16", "shardinit"]
+    assert "1 element is NaN or infinite" in result.stderr
+    assert "its values go from 0 to 0.0999755859375" in result.stderr
+
+
+def test_a_missing_rank(made, tmp_path):
+    Ok("gen", made / "spec.yaml", "-o", tmp_path / "out", "--ranks", "0-4")
+    result = Run("stats", tmp_path / "out")
+    assert result.returncode == 2
+    assert "rank 5" in result.stderr
+
+
+@pytest.mark.parametrize("locale, bar", [({}, "#"), ({"LANG": "en_US.UTF-8"}, "█"),
+                                         ({"LANG": "en_US.UTF-8", "LC_ALL": "C"}, "#")])
+def test_histogram(locale, bar, made):
+    text = Ok("stats", made / "spec.yaml", "--only", "normal.bf16", env=locale).stdout
+    lines = [line for line in text.splitlines() if bar in line]
+    assert len(lines) >= 12 and max(map(len, lines)) == 80
