@@ -27,8 +27,9 @@ PARAMETERS = {
     "expr": '"normal() * 0.1 + where(row >= col, uniform(), 1 / (1 + col))"',
     "uniform": "{low: -1, high: 2}",
     "constant": "{value: 0.1}",
+    "normalized": "{axis: 1}",
 }
-SHAPES = {"dirac": [40, 24, 3], "delta_orthogonal": [40, 24, 3], "arange": [40]}
+SHAPES = {"dirac": [40, 24, 3], "delta_orthogonal": [40, 24, 3], "arange": [40], "stft": [40, 1, 24]}
 
 
 def Single(initializer, dtype):
@@ -83,7 +84,7 @@ def test_every_initializer_in_every_dtype(tmp_path):
         for dtype in DTYPES:
             line = Single(initializer, dtype)
             with contextlib.suppress(shardinit.SpecError):  # Not every type holds everything.
-                shardinit.open_spec(text=TOP + line)
+                shardinit.open_spec(text=TOP + line).generate(f"{dtype}.{initializer}")
                 tensors += line
                 drawn.add(initializer)
                 stored.add(dtype)
