@@ -1,9 +1,12 @@
 // Values per second (items) of one core into a tile that stays in the L2 cache, for
-// each instruction set, sampler and dtype; short rows last.
+// each instruction set, sampler and dtype; then short rows; then SHA-256's bytes per
+// second, of one tile and of two at once; then the core's clock, to tell how many
+// cycles each of these took.
 //
 //   bench_kernels --benchmark_filter='AVX3/normal.*' --benchmark_repetitions=9
 #include <benchmark/benchmark.h>
 
+#include "base/sha256.h"
 #include "kernels/kernels.h"
 
 namespace shardinit {
@@ -27,6 +30,33 @@ void FillTile(benchmark::State& state, const std::string& target, const Sampler&
   }
   const auto values = static_cast<int64_t>(rows * (count / rows));
   state.SetItemsProcessed(state.iterations() * values);
+}
+
+void HashTiles(benchmark::State& state, bool two) {
+  const std::vector<uint8_t> tiles(kTileBytes);
+  const size_t size = kTileBytes / 2;
+  Sha256 a, b;
+  for (auto _ : state) {
+    if (two) {
+      Sha256::UpdateBoth(a, tiles.data(), size, b, tiles.data() + size, size);
+    } else {
+      a.Update(tiles.data(), kTileBytes);
+    }
+  }
+  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(kTileBytes));
+}
+
+// Additions that each wait for the one before: one a cycle.
+void CountCycles(benchmark::State& state) {
+  constexpr int kAdditions = 1 << 16;
+  uint64_t sum = 0;
+  for (auto _ : state) {
+    for (int i = 0; i < kAdditions; ++i) {
+      sum += 3;
+      benchmark::DoNotOptimize(sum);
+    }
+  }
+  state.SetItemsProcessed(state.iterations() * kAdditions);
 }
 
 struct NamedSampler {
@@ -64,6 +94,9 @@ void Register() {
       });
     }
   }
+  benchmark::RegisterBenchmark("sha256", HashTiles, false);
+  benchmark::RegisterBenchmark("sha256_of_two", HashTiles, true);
+  benchmark::RegisterBenchmark("clock", CountCycles);
 }
 
 }  // namespace

@@ -1,15 +1,22 @@
 #!/usr/bin/env python3
 """Times whole commands against what bounds or rivals them, in one run.
 
-    python3 tests/bench/run.py [--gigabytes 8] [--repeats 5] [--folder DIR] [--binary PATH]
+    python3 tests/bench/run.py [--gigabytes 8] [--repeats 5] [--only WORD]
+    python3 tests/bench/run.py --growth [--most 64]
 
 Prints one table: medians, the spread, and the ratio to the first row of each
 group. Rounds are interleaved, so a slow minute of the machine hits every row.
-Needs only Python; libshardinit is timed where NumPy, and PyTorch compared with where it
-can be imported (tests/bench/requirements.txt). Everything it writes is removed again.
+`--growth` prints how time and memory grow with bytes, tensors, ranks and
+threads instead.
+
+Needs only Python and a build with its tests (bench_kernels); libshardinit is
+timed where NumPy can be imported, and PyTorch, safetensors, JAX and NumPy are
+compared with where they can be (tests/bench/requirements.txt). Everything it writes is removed again.
 """
 
 import argparse
+import importlib
+import json
 import os
 import pathlib
 import shutil
@@ -18,24 +25,47 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
+from typing import Callable
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+SHAPE = (8192, 4096)
+LAYER = SHAPE[0] * SHAPE[1]
+BYTES = {"bf16": 2, "f32": 4}
+STD = 0.02
 
 SPEC = """shardinit: 1
 name: bench
-dtype: bf16
-mesh: {{axes: {{data: 1}}}}
+dtype: {dtype}
+mesh: {{axes: {{data: {ranks}}}}}
 modules:
   layers:
     repeat: {{layer: {layers}}}
-    weight: {{shape: [8192, 4096], init: {init}}}
+    weight: {{shape: {shape}, init: {init}, shard: [data]}}
 """
-LAYER_BYTES = 8192 * 4096 * 2
+INITS = {"normal": "{normal: {std: 0.02}}", "uniform": "{uniform: {low: -1, high: 1}}",
+         "truncated_normal": "{truncated_normal: {std: 0.02}}", "ones": "ones"}
 
 
-def Command(arguments):
-    subprocess.run([str(a) for a in arguments], check=True, stdout=subprocess.DEVNULL,
-                   stderr=subprocess.PIPE)
+@dataclass
+class Row:
+    group: str
+    name: str
+    values: int
+    bytes: int
+    work: Callable[[], "float | None"]  # Seconds, if it is not the time of the call.
+
+
+def Command(*arguments):
+    """Runs a command; returns its peak memory in bytes."""
+    process = subprocess.Popen([str(a) for a in arguments], stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE, text=True)
+    message = process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        sys.exit(f"run.py: {' '.join(map(str, arguments))}: exit {process.returncode}\n{message}")
+    return usage.ru_maxrss * 1024
 
 
 def Clear(folder):
@@ -44,29 +74,137 @@ def Clear(folder):
     os.sync()
 
 
-def TorchSave(torch, size, folder):
-    with open(folder / "torch.pt", "wb") as file:
-        torch.save([torch.empty(8192, 4096, dtype=torch.bfloat16).normal_(0, 0.02)
-                    for _ in range(size // LAYER_BYTES)], file)
+def Optional(name):
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        print(f"not compared, since it is not installed: {name}", file=sys.stderr)
+        return None
+
+
+def WriteSpec(path, dtype, init, layers, ranks=1, shape=SHAPE):
+    path.write_text(SPEC.format(dtype=dtype, init=INITS[init], layers=layers, ranks=ranks,
+                                shape=list(shape)))
+    return path
+
+
+# Rates of one core.
+
+
+def Kernels(binary, pattern):
+    """Name -> items or bytes per second of the kernel benchmarks that match."""
+    out = subprocess.run([binary, f"--benchmark_filter={pattern}", "--benchmark_format=json",
+                          "--benchmark_min_time=0.2"], check=True, capture_output=True, text=True)
+    return {row["name"]: row.get("items_per_second") or row.get("bytes_per_second")
+            for row in json.loads(out.stdout)["benchmarks"]}
+
+
+def KernelRows(options):
+    binary = options.kernels
+    targets = subprocess.run([binary, "--benchmark_list_tests"], check=True, capture_output=True,
+                             text=True).stdout
+    best = targets.split("/")[0]
+    for target in dict.fromkeys([best, "AVX2"]):
+        for sampler, dtype in [("normal", "f32"), ("normal", "bf16"), ("truncated_2", "f32"),
+                               ("uniform", "bf16")]:
+            name = f"{target}/{sampler}/{dtype}"
+            if name in targets:
+                yield Row("kernel", f"{sampler} {dtype}, one core, {target}", LAYER,
+                          LAYER * BYTES[dtype],
+                          lambda name=name: LAYER / Kernels(binary, f"^{name}$")[name])
+    for name in ["sha256", "sha256_of_two"]:
+        yield Row("kernel", f"{name}, one core", 0, LAYER,
+                  lambda name=name: LAYER / Kernels(binary, f"^{name}$")[name])
+
+
+def Bound(options, layers, dtype):
+    """Seconds of drawing and hashing on all cores, were there nothing else."""
+    rates = Kernels(options.kernels, f"/normal/{dtype}$|^sha256_of_two$")
+    draw = next(rate for name, rate in rates.items() if name.endswith(f"/normal/{dtype}"))
+    hash_rate = rates["sha256_of_two"]
+    seconds = layers * LAYER * (1 / draw + BYTES[dtype] / hash_rate)
+    return seconds / len(os.sched_getaffinity(0))
+
+
+# Rivals: they draw `layers` tensors of SHAPE one after another.
+
+
+def SaveSynced(path, save):
+    with open(path, "wb") as file:
+        save(file)
         file.flush()
         os.fsync(file.fileno())
 
 
-def TorchDraw(torch, size):
-    tensor = torch.empty(8192, 4096, dtype=torch.bfloat16)
-    for _ in range(size // LAYER_BYTES):
-        tensor.normal_(0, 0.02)
+def RivalRows(options, folder, out, layers):
+    def row(group, name, dtype, work):
+        return Row(group, name, layers * LAYER, layers * LAYER * BYTES[dtype], work)
+
+    torch = Optional("torch")
+    if torch:
+        dtypes = {"bf16": torch.bfloat16, "f32": torch.float32}
+
+        def drawn(dtype):
+            return [torch.empty(SHAPE, dtype=dtypes[dtype]).normal_(0, STD) for _ in range(layers)]
+
+        def redraw(dtype, draw):
+            tensor = torch.empty(SHAPE, dtype=dtypes[dtype])
+            for _ in range(layers):
+                draw(tensor)
+
+        yield row("checkpoint", "torch normal_ bf16, torch.save, fsync", "bf16",
+                  lambda: SaveSynced(out / "t.pt", lambda f: torch.save(drawn("bf16"), f)))
+        safetensors = Optional("safetensors.torch")
+        if safetensors:
+            def save_safetensors():
+                tensors = {str(i): t for i, t in enumerate(drawn("bf16"))}
+                safetensors.save_file(tensors, out / "t.safetensors")
+                os.sync()
+            yield row("checkpoint", "torch normal_ bf16, safetensors, sync", "bf16", save_safetensors)
+        yield row("draw bf16", "torch normal_", "bf16",
+                  lambda: redraw("bf16", lambda t: t.normal_(0, STD)))
+        yield row("draw f32", "torch normal_", "f32",
+                  lambda: redraw("f32", lambda t: t.normal_(0, STD)))
+        yield row("draw f32 truncated", "torch trunc_normal_", "f32", lambda: redraw(
+            "f32", lambda t: torch.nn.init.trunc_normal_(t, 0, STD, -2 * STD, 2 * STD)))
+    numpy = Optional("numpy")
+    if numpy:
+        def numpy_draw():
+            generator = numpy.random.Generator(numpy.random.SFC64(0))
+            array = numpy.empty(SHAPE, numpy.float32)
+            for _ in range(layers):
+                generator.standard_normal(out=array, dtype=numpy.float32)
+        yield row("draw f32", "numpy SFC64 standard_normal", "f32", numpy_draw)
+    jax = Optional("jax")
+    if jax:
+        def jax_draw(draw, dtype):
+            draw = jax.jit(lambda key, draw=draw, dtype=dtype: draw(key, dtype))
+            draw(jax.random.key(0)).block_until_ready()  # Compiles.
+
+            def work():
+                start = time.monotonic()
+                for i in range(layers):
+                    draw(jax.random.key(i)).block_until_ready()
+                return time.monotonic() - start
+            return work
+
+        def normal(key, dtype):
+            return STD * jax.random.normal(key, SHAPE, dtype)
+
+        def truncated(key, dtype):
+            return STD * jax.random.truncated_normal(key, -2, 2, SHAPE, dtype)
+
+        yield row("draw bf16", "jax random.normal", "bf16", jax_draw(normal, jax.numpy.bfloat16))
+        yield row("draw f32", "jax random.normal", "f32", jax_draw(normal, jax.numpy.float32))
+        yield row("draw f32 truncated", "jax random.truncated_normal", "f32",
+                  jax_draw(truncated, jax.numpy.float32))
 
 
 def Library(binary):
     """The Python package, with the library that lies beside the program; None without NumPy."""
     os.environ.setdefault("SHARDINIT_LIBRARY", str(binary.parent / "libshardinit.so.1"))
     sys.path.insert(0, str(ROOT / "src/python"))
-    try:
-        import shardinit
-    except ImportError:
-        return None
-    return shardinit
+    return Optional("shardinit")
 
 
 def Generate(spec, threads):
@@ -75,48 +213,133 @@ def Generate(spec, threads):
         tensor = spec.generate(path, threads=threads, out=tensor)
 
 
-def Rows(options, folder, out):
-    """(group, name, bytes of bf16, what to time) of every row."""
-    layers = max(1, round(options.gigabytes * 1e9 / LAYER_BYTES))
-    size = layers * LAYER_BYTES
-    specs = {}
-    for name, init in [("normal", "{normal: {std: 0.02}}"), ("truncated", "{truncated_normal: {std: 0.02}}"),
-                       ("ones", "ones")]:
-        specs[name] = folder / f"{name}.yaml"
-        specs[name].write_text(SPEC.format(layers=layers, init=init))
-    binary = options.binary
-    yield ("write", "dd oflag=direct bs=4M", size,
-           lambda: Command(["dd", "if=/dev/zero", f"of={out}/dd", "oflag=direct", "bs=4M", "conv=fsync",
-                            f"count={size // (4 << 20)}"]))
-    yield ("write", "gen, normal", size, lambda: Command([binary, "gen", specs["normal"], "-o", out / "a"]))
-    yield ("write", "gen, truncated_normal", size,
-           lambda: Command([binary, "gen", specs["truncated"], "-o", out / "b"]))
-    yield ("write", "gen, ones", size, lambda: Command([binary, "gen", specs["ones"], "-o", out / "c"]))
-    yield ("draw", "digest, normal", size, lambda: Command([binary, "digest", specs["normal"]]))
-    yield ("draw", "digest, normal, 1 job", size,
-           lambda: Command([binary, "digest", specs["normal"], "--jobs", "1"]))
-    yield ("draw", "digest, truncated_normal", size, lambda: Command([binary, "digest", specs["truncated"]]))
-    if library := Library(binary):
-        for name in ("normal", "truncated"):
-            spec = library.open_spec(specs[name])
-            for threads in (1, 2):
-                yield ("draw", f"generate, {name}, {threads} job{'s'[:threads - 1]}", size,
-                       lambda spec=spec, threads=threads: Generate(spec, threads))
-    try:
-        import torch
-    except ImportError:
+def LibraryRows(options, folder):
+    library = Library(options.binary)
+    if library is None:
         return
-    part = max(1, layers // 8) * LAYER_BYTES  # It is slower; the rate is what counts.
-    yield ("write", "torch normal_, save, fsync", part, lambda: TorchSave(torch, part, out))
-    yield ("draw", "torch normal_", part, lambda: TorchDraw(torch, part))
+    layers = max(1, round(options.gigabytes * 1e9 / (LAYER * 4)))
+    for init, dtype, group in [("normal", "bf16", "draw bf16"), ("normal", "f32", "draw f32"),
+                               ("truncated_normal", "f32", "draw f32 truncated")]:
+        spec = library.open_spec(WriteSpec(folder / f"library-{init}-{dtype}.yaml", dtype, init, layers))
+        for threads in range(1, len(os.sched_getaffinity(0)) + 1):
+            yield Row(group, f"libshardinit, threads={threads}", layers * LAYER,
+                      layers * LAYER * BYTES[dtype],
+                      lambda spec=spec, threads=threads: Generate(spec, threads))
+
+
+def Rows(options, folder, out):
+    binary = options.binary
+
+    def own(group, command, init, dtype, *more):
+        layers = max(1, round(options.gigabytes * 1e9 / (LAYER * BYTES[dtype])))
+        spec = WriteSpec(folder / f"{init}-{dtype}.yaml", dtype, init, layers)
+        output = ["-o", out / "checkpoint"] if command == "gen" else []
+        name = " ".join([f"shardinit {command}, {init} {dtype}", *more])
+        return Row(group, name, layers * LAYER, layers * LAYER * BYTES[dtype],
+                   lambda: Command(binary, command, spec, *output, *more) and None)
+
+    layers = max(1, round(options.gigabytes * 1e9 / (LAYER * 2)))
+    size = layers * LAYER * 2
+    yield Row("disk", "dd oflag=direct bs=4M conv=fsync", 0, size,
+              lambda: Command("dd", "if=/dev/zero", f"of={out}/dd", "oflag=direct", "bs=4M",
+                              "conv=fsync", f"count={size // (4 << 20)}") and None)
+    for init in ["normal", "truncated_normal", "ones"]:
+        yield own("disk", "gen", init, "bf16")
+    yield Row("digest", "bound: cores / (1 / draw + 1 / SHA-256)", layers * LAYER, size,
+              lambda: Bound(options, layers, "bf16"))
+    yield own("digest", "digest", "normal", "bf16")
+    yield own("digest", "digest", "normal", "bf16", "--jobs", "1")
+    yield own("checkpoint", "gen", "normal", "bf16")
+    yield own("draw bf16", "digest", "normal", "bf16")
+    yield own("draw f32", "digest", "normal", "f32")
+    yield own("draw f32 truncated", "digest", "truncated_normal", "f32")
+    yield from LibraryRows(options, folder)
+    yield from KernelRows(options)
+    # They are slower; the rate is what counts.
+    yield from RivalRows(options, folder, out, max(1, layers // 16))
+
+
+def Compare(options, folder, out):
+    rows = [row for row in Rows(options, folder, out) if options.only in f"{row.group} {row.name}"]
+    seconds = [[] for _ in rows]
+    for turn in range(options.repeats):
+        for row, times in zip(rows, seconds):
+            print(f"\rround {turn + 1} of {options.repeats}: {row.name:60}", end="", file=sys.stderr)
+            start = time.monotonic()
+            took = row.work()
+            times.append(time.monotonic() - start if took is None else took)
+            Clear(out)
+    print("\r" + " " * 80 + "\r", end="", file=sys.stderr)
+    groups = list(dict.fromkeys(row.group for row in rows))
+    print(f"{'':19}{'':41}{'GB':>6}{'GB/s':>7}{'M values/s':>12}{'spread':>8}{'ratio':>7}")
+    for group in groups:
+        reference = None
+        for row, times in zip(rows, seconds):
+            if row.group != group:
+                continue
+            median = statistics.median(times)
+            rate = row.bytes / median
+            reference = reference or rate
+            spread = (max(times) - min(times)) / median
+            values = f"{row.values / median / 1e6:.0f}" if row.values else ""
+            ratio = "" if group == "kernel" else f"{rate / reference:.2f}"
+            print(f"{group:19}{row.name:41}{row.bytes / 1e9:6.2f}{rate / 1e9:7.2f}{values:>12}"
+                  f"{spread:8.0%}{ratio:>7}")
+
+
+def Growth(options, folder, out):
+    binary = options.binary
+    print(f"{'what':14}{'n':>10}{'command':>10}{'GB':>8}{'seconds':>9}{'GB/s':>7}{'peak MB':>9}")
+
+    def measure(what, n, command, size, *arguments):
+        if command == "gen":
+            arguments = [*arguments, "-o", out / "checkpoint"]
+        start = time.monotonic()
+        peak = Command(binary, command, *arguments)
+        took = time.monotonic() - start
+        Clear(out)
+        print(f"{what:14}{n:>10}{command:>10}{size / 1e9:8.2f}{took:9.2f}{size / 1e9 / took:7.2f}"
+              f"{peak / 1e6:9.0f}", flush=True)
+
+    spec = folder / "growth.yaml"
+    gigabytes = 1
+    while gigabytes <= options.most:
+        layers = round(gigabytes * 1e9 / (LAYER * 2))
+        size = layers * LAYER * 2
+        WriteSpec(spec, "bf16", "normal", layers)
+        for command in ["gen", "digest"]:
+            if command == "gen" and shutil.disk_usage(out).free < 1.2 * size:
+                print(f"{'GB':14}{gigabytes:>10}{'gen':>10}  not run: too little free space")
+                continue
+            measure("GB", gigabytes, command, size, spec)
+        gigabytes *= 2
+    for exponent in range(1, 7):
+        tensors = 10 ** exponent
+        WriteSpec(spec, "bf16", "normal", tensors, shape=(8, 128))
+        measure("tensors", tensors, "plan", tensors * 2048, spec)
+        if tensors <= 100_000:
+            measure("tensors", tensors, "gen", tensors * 2048, spec)
+    for ranks in [1, 8, 64, 512, 4096, 16384]:
+        WriteSpec(spec, "bf16", "normal", 16, ranks, shape=(16384, 2048))
+        measure("ranks", ranks, "plan", 16 * 16384 * 2048 * 2, spec)
+        measure("ranks", ranks, "gen", 16 * 16384 * 2048 * 2, spec)
+    WriteSpec(spec, "bf16", "normal", 60)
+    for jobs in range(1, len(os.sched_getaffinity(0)) + 1):
+        for command in ["gen", "digest"]:
+            measure("threads", jobs, command, 60 * LAYER * 2, spec, "--jobs", jobs)
 
 
 def Main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--gigabytes", type=float, default=8)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", default="", help="rows whose group or name holds this")
+    parser.add_argument("--growth", action="store_true")
+    parser.add_argument("--most", type=float, default=64, help="gigabytes, of --growth")
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build")
     parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build/release/src/shardinit")
+    parser.add_argument("--kernels", type=pathlib.Path,
+                        default=ROOT / "build/release/tests/bench_kernels")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(options.folder).free
@@ -127,27 +350,7 @@ def Main():
         folder = pathlib.Path(name)
         out = folder / "out"
         out.mkdir()
-        rows = list(Rows(options, folder, out))
-        seconds = {row[1]: [] for row in rows}
-        for turn in range(options.repeats):
-            for _, what, _, work in rows:
-                print(f"\rround {turn + 1} of {options.repeats}: {what:40}", end="", file=sys.stderr)
-                start = time.monotonic()
-                work()
-                seconds[what].append(time.monotonic() - start)
-                Clear(out)
-        print("\r" + " " * 70 + "\r", end="", file=sys.stderr)
-
-    print(f"{'':6}{'':28}{'GB':>6}{'median s':>10}{'GB/s':>7}{'M values/s':>12}{'spread':>9}{'ratio':>7}")
-    first = {}
-    for group, what, size, _ in sorted(rows, key=lambda row: row[0] != "write"):
-        times = seconds[what]
-        median = statistics.median(times)
-        rate = size / median
-        ratio = rate / first.setdefault(group, rate)
-        spread = (max(times) - min(times)) / median
-        print(f"{group:6}{what:28}{size / 1e9:6.1f}{median:10.2f}{rate / 1e9:7.2f}{rate / 2e6:12.0f}"
-              f"{spread:9.0%}{ratio:7.2f}")
+        (Growth if options.growth else Compare)(options, folder, out)
 
 
 if __name__ == "__main__":
