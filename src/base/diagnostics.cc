@@ -119,6 +119,13 @@ void Diagnostics::Note(Span span, std::string message) {
   all_.push_back({Diagnostic::Severity::kNote, span, std::move(message), {}});
 }
 
+void Diagnostics::Forget(size_t count) {
+  all_.erase(all_.begin() + static_cast<std::ptrdiff_t>(std::min(count, all_.size())), all_.end());
+  errors_ = static_cast<size_t>(std::count_if(all_.begin(), all_.end(), [](const Diagnostic& d) {
+    return d.severity == Diagnostic::Severity::kError;
+  }));
+}
+
 void Diagnostics::ThrowIfErrors() const {
   if (HasErrors()) throw InvalidSpec(all_, sources_);
 }

@@ -34,6 +34,9 @@ class Diagnostics {
   // A second place that belongs to the last error, such as a first definition.
   void Note(Span span, std::string message);
 
+  // Takes back what was reported after the first `count`.
+  void Forget(size_t count);
+
   const std::vector<Diagnostic>& all() const { return all_; }
   bool HasErrors() const { return errors_ > 0; }
 

@@ -42,7 +42,7 @@ ExitCode Run(const Options& options) {
     std::vector<Diagnostic> all;
     out.BeginObject().Member("spec", path);
     try {
-      PlanRequest request{options.spec.request, {}, options.spec.layout};
+      PlanRequest request{options.spec.request, {}, options.spec.layout, true};
       request.spec.path = path;
       const Plan plan = LoadPlan(request, diagnostics);
       all = diagnostics.all();

@@ -38,7 +38,7 @@ class Builder {
         explanation_(explanation),
         names_(spec.vars, diagnostics) {}
 
-  InitGraph Build(std::string_view layout) {
+  InitGraph Build(std::string_view layout, bool all_layouts) {
     graph_.name = spec_.name.value;
     graph_.seed = spec_.seed ? Integer(*spec_.seed, 0, std::numeric_limits<int64_t>::max(), "`seed`")
                              : 0;
@@ -60,7 +60,7 @@ class Builder {
       diagnostics_.Error(spec_.modules.span, "no tensor is left: each has a `when` that is 0");
     }
     ValidateTensors(graph_.tensors, places_, diagnostics_);
-    if (!spec_.layouts.empty() && !diagnostics_.HasErrors()) BuildLayouts(layout);
+    if (!spec_.layouts.empty() && !diagnostics_.HasErrors()) BuildLayouts(layout, all_layouts);
     // A rule may be for what is wrong in a layout.
     if (spec_.layouts.empty() || !diagnostics_.HasErrors()) CheckUnusedRules();
     return std::move(graph_);
@@ -68,7 +68,7 @@ class Builder {
 
  private:
   // Leaves in graph_ what is drawn, or that under views of the chosen layout.
-  void BuildLayouts(std::string_view chosen) {
+  void BuildLayouts(std::string_view chosen, bool report_all) {
     const auto drawn = std::make_shared<std::vector<Tensor>>(std::move(graph_.tensors));
     explanation_ = nullptr;  // Of what is drawn.
     names_.Trace(nullptr);
@@ -90,7 +90,9 @@ class Builder {
         ValidateTensors(graph_.tensors, places_, diagnostics_);
         layout_->CheckCoverage(layout.name, layout.value);
       }
-      if (layout.name.value == chosen) stored = std::move(graph_.tensors);
+      const bool is_chosen = layout.name.value == chosen;
+      if (is_chosen) stored = std::move(graph_.tensors);
+      if (!is_chosen && !report_all) diagnostics_.Forget(before);
     }
     layout_.reset();
     if (chosen.empty()) {
@@ -875,8 +877,8 @@ class Builder {
 }  // namespace
 
 InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics, Explanation* explanation,
-                     std::string_view layout) {
-  return Builder(spec, diagnostics, explanation).Build(layout);
+                     std::string_view layout, bool all_layouts) {
+  return Builder(spec, diagnostics, explanation).Build(layout, all_layouts);
 }
 
 }  // namespace shardinit

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -70,7 +71,10 @@ class Work {
     const Moments& moments = result.moments;
     result.not_finite = tally_->count() - moments.count;
     for (const double part : kQuantiles) {
-      result.quantiles.push_back(std::clamp(Quantile(bins, part), moments.min, moments.max));
+      const double quantile = std::clamp(Quantile(bins, part), moments.min, moments.max);
+      // A bin of wide integers ends between two of them.
+      const bool whole = !InfoOf(tensor_.dtype).is_float();
+      result.quantiles.push_back(whole ? std::round(quantile) : quantile);
     }
     result.histogram.resize(kBars);
     for (const Bin& bin : bins) {

@@ -31,7 +31,7 @@ Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics, Explanation*
   // Resolve every name, expression, shape and rule. Beyond this point no
   // expression is evaluated and no name is looked up.
   CheckLayout(spec, request.layout);
-  InitGraph graph = BuildGraph(spec, diagnostics, explanation, request.layout);
+  InitGraph graph = BuildGraph(spec, diagnostics, explanation, request.layout, request.all_layouts);
   diagnostics.ThrowIfErrors();
   if (request.replicas) graph.replicas = *request.replicas;
 

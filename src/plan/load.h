@@ -16,6 +16,7 @@ struct PlanRequest {
   SpecRequest spec;
   std::optional<Replicas> replicas;
   std::string layout;  // Empty: what is drawn is stored as it is.
+  bool all_layouts = false;  // Whether to report mistakes in the others.
 };
 
 // Throws InvalidSpec with everything that is wrong; warnings stay in `diagnostics`.

@@ -53,7 +53,9 @@ Low LowOf(const Piece& piece, int64_t place) {
 void Align(const Piece& piece, int64_t place, std::vector<Piece>* out, PieceBudget* budget) {
   const Low low = LowOf(piece, place);
   if (low.base + low.span < place) return Emit(piece, out, budget);
-  const auto [extent, stride, from] = piece.loops[low.loop];
+  // No structured binding: clang 14 cannot capture one.
+  const int64_t extent = piece.loops[low.loop].extent, stride = piece.loops[low.loop].stride,
+                from = piece.loops[low.loop].from;
   const int64_t rest = low.span - (extent - 1) * stride;
   int64_t i = 0;
   while (i < extent && *budget > 0) {

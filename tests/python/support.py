@@ -28,6 +28,7 @@ DTYPES = {
     **{f"{kind}{8 * n}": np.dtype(f"<{kind}{n}") for kind in "iu" for n in (1, 2, 4, 8)},
     "bool": np.dtype("?"),
 }
+FLOATS = ["f32", "f64", "f16", "bf16", "f8e4m3fn", "f8e5m2"]
 
 # The variables through which a user's shell could reach the tests.
 CLEAN = {k: v for k, v in os.environ.items()

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from clients import Bits, Gen
-from support import DTYPES, ROOT, Ok, Run, ReadRaw, Reassemble
+from support import DTYPES, FLOATS, ROOT, Ok, Run, ReadRaw, Reassemble
 
 import shardinit
 
 SPEC = ROOT / "configs/dtypes.yaml"
 HEAD = "shardinit: 1\nname: x\nseed: 3\ndtype: {dtype}\nmesh: {{axes: {{a: 2}}}}\nuneven: chunk\nmodules:\n"
-FLOATS = ["f32", "f64", "bf16", "f16", "f8e4m3fn", "f8e5m2"]
 
 
 @pytest.fixture(scope="module")

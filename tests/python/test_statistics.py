@@ -7,7 +7,7 @@ import pytest
 import scipy.special
 import scipy.stats
 
-from support import DTYPES, Ok, Reassemble
+from support import DTYPES, FLOATS, Ok, Reassemble
 
 ROWS = COLUMNS = 4096
 N = ROWS * COLUMNS
@@ -85,7 +85,7 @@ def tensors(tmp_path_factory):
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
     return {dtype: Generate(STORAGE, tmp_path_factory.mktemp(dtype), "--set", f"dtype={dtype}")
-            for dtype in DTYPES}
+            for dtype in FLOATS}
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)

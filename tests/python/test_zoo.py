@@ -153,7 +153,7 @@ def Sets(values):
 
 
 def test_every_config_is_tested():
-    assert {path.stem for path in CONFIGS} - set(MODELS) == {"expressions", "llama3-tiny"}
+    assert {path.stem for path in CONFIGS} - set(MODELS) == {"dtypes", "expressions", "llama3-tiny"}
 
 
 @pytest.mark.parametrize("name", MODELS)
