@@ -53,9 +53,7 @@ Low LowOf(const Piece& piece, int64_t place) {
 void Align(const Piece& piece, int64_t place, std::vector<Piece>* out, PieceBudget* budget) {
   const Low low = LowOf(piece, place);
   if (low.base + low.span < place) return Emit(piece, out, budget);
-  // No structured binding: clang 14 cannot capture one.
-  const int64_t extent = piece.loops[low.loop].extent, stride = piece.loops[low.loop].stride,
-                from = piece.loops[low.loop].from;
+  const auto [extent, stride, from] = piece.loops[low.loop];
   const int64_t rest = low.span - (extent - 1) * stride;
   int64_t i = 0;
   while (i < extent && *budget > 0) {
@@ -93,7 +91,8 @@ void Clip(const Piece& piece, int64_t place, int64_t first, int64_t last, std::v
   if (low.base >= first && low.base + low.span < last) return Emit(piece, out, budget);
   const auto [extent, stride, from] = piece.loops[low.loop];
   const int64_t rest = low.span - (extent - 1) * stride;
-  const auto clamp = [&](int64_t i) { return std::clamp<int64_t>(i, 0, extent); };
+  // clang 14 captures a structured binding only like this.
+  const auto clamp = [extent = extent](int64_t i) { return std::clamp<int64_t>(i, 0, extent); };
   // Nested loops: iterations come one after another. Some begin outside, some end there.
   const int64_t begin = clamp(CeilDiv(first - low.base - rest, stride));
   const int64_t end = clamp(CeilDiv(last - low.base, stride));
