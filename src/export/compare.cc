@@ -28,7 +28,7 @@ struct Holding {
   std::string file;   // Where it is first met.
   std::string dtype;  // As files of that kind write it.
   Shape shape;
-  std::vector<Piece> pieces;
+  std::vector<FilePiece> pieces;
 };
 using Holdings = std::map<std::string, Holding>;
 

@@ -64,7 +64,7 @@ class SharedRuns {
   int64_t length_ = 1, count_ = 1;
 };
 
-void ReadPiece(const Piece& piece, int64_t size, const Box& box, int64_t first, int64_t count,
+void ReadPiece(const FilePiece& piece, int64_t size, const Box& box, int64_t first, int64_t count,
                uint8_t* out) {
   const SharedRuns runs(piece.box, box);
   const int64_t length = runs.length();
@@ -112,9 +112,9 @@ void ReadPiece(const Piece& piece, int64_t size, const Box& box, int64_t first, 
 
 }  // namespace
 
-void ReadPieces(const std::vector<Piece>& pieces, int element_bytes, const Box& box, int64_t first,
+void ReadPieces(const std::vector<FilePiece>& pieces, int element_bytes, const Box& box, int64_t first,
                 int64_t count, void* out) {
-  for (const Piece& piece : pieces) {
+  for (const FilePiece& piece : pieces) {
     ReadPiece(piece, element_bytes, box, first, count, static_cast<uint8_t*>(out));
   }
 }

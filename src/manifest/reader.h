@@ -17,10 +17,10 @@ class CheckpointReader {
   CheckpointReader(const std::string& folder, const Plan& plan, const Digest& plan_sha256);
 
   // Each box once.
-  const std::vector<Piece>& PiecesOf(const Tensor& tensor) const { return pieces_.at(&tensor); }
+  const std::vector<FilePiece>& PiecesOf(const Tensor& tensor) const { return pieces_.at(&tensor); }
 
  private:
-  std::unordered_map<const Tensor*, std::vector<Piece>> pieces_;
+  std::unordered_map<const Tensor*, std::vector<FilePiece>> pieces_;
 };
 
 }  // namespace shardinit
