@@ -9,7 +9,7 @@
 namespace shardinit {
 namespace {
 
-struct Options {
+struct CompletionOptions {
   std::string shell;
 };
 
@@ -147,7 +147,7 @@ std::string Fish(const CLI::App& root) {
   return out;
 }
 
-ExitCode Run(const Options& options) {
+ExitCode RunCompletion(const CompletionOptions& options) {
   const std::unique_ptr<Application> application = MakeApplication();
   const CLI::App& root = application->app;
   if (options.shell == "bash") {
@@ -169,9 +169,9 @@ extern const Command kCompletion = {
     .name = "completion",
     .summary = "Print completions for a shell",
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<Options>();
+      auto options = std::make_shared<CompletionOptions>();
       app.add_option("SHELL", options->shell, "bash, zsh or fish")->required();
-      return [options] { return Run(*options); };
+      return [options] { return RunCompletion(*options); };
     },
 };
 

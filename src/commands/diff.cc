@@ -15,7 +15,7 @@
 namespace shardinit {
 namespace {
 
-struct Options {
+struct DiffOptions {
   std::string before, after;
   bool json = false;
 };
@@ -104,7 +104,7 @@ std::string InText(const PlanDifference& difference) {
                             difference.tensors.size() == 1 ? "s" : "", difference.equal);
 }
 
-ExitCode Run(const Options& options) {
+ExitCode RunDiff(const DiffOptions& options) {
   const Plan before = Load(options.before), after = Load(options.after);
   const PlanDifference difference = Compare(before, after);
   if (options.json) {
@@ -123,11 +123,11 @@ extern const Command kDiff = {
     .name = "diff",
     .summary = "Show which tensors differ between two specs, plans or checkpoints",
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<Options>();
+      auto options = std::make_shared<DiffOptions>();
       app.add_option("A", options->before, "Model spec, plan.json or folder of a checkpoint")->required();
       app.add_option("B", options->after, "What to compare it with, likewise")->required();
       AddJson(app, &options->json);
-      return [options] { return Run(*options); };
+      return [options] { return RunDiff(*options); };
     },
 };
 

@@ -16,7 +16,7 @@
 namespace shardinit {
 namespace {
 
-struct Options {
+struct DigestOptions {
   SpecOptions spec;
   WorkOptions work;
   std::string only, check, write;
@@ -87,7 +87,7 @@ std::vector<std::string> Differences(const std::string& path, const std::vector<
   return lines;
 }
 
-ExitCode Run(const Options& options) {
+ExitCode RunDigest(const DigestOptions& options) {
   const WorkerOptions workers = options.work.Workers(false);
   const ProgressMode mode = options.work.Mode();
   const Plan plan = options.spec.Load();
@@ -138,7 +138,7 @@ extern const Command kDigest = {
     .name = "digest",
     .summary = "Compute SHA-256 digests of whole tensors, without writing them",
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<Options>();
+      auto options = std::make_shared<DigestOptions>();
       options->spec.AddTo(app);
       options->spec.AddLayoutTo(app);
       AddOnly(app, &options->only);
@@ -151,7 +151,7 @@ extern const Command kDigest = {
       options->work.AddJobsTo(app, "generate and hash");
       options->work.AddProgressTo(app);
       AddJson(app, &options->json);
-      return [options] { return Run(*options); };
+      return [options] { return RunDigest(*options); };
     },
 };
 

@@ -14,7 +14,7 @@
 namespace shardinit {
 namespace {
 
-struct Options {
+struct ExplainOptions {
   SpecOptions spec;
   std::string path;
   int64_t rank = 0;
@@ -243,7 +243,7 @@ std::string InTable(const Facts& facts) {
   return fmt::format("{}{}\n\n{}", tensor.path, others, Table(rows, {false, false, false}));
 }
 
-ExitCode Run(const Options& options) {
+ExitCode RunExplain(const ExplainOptions& options) {
   Diagnostics diagnostics;  // Owns the places.
   Explanation why;
   why.pattern = options.path;
@@ -267,14 +267,14 @@ extern const Command kExplain = {
     .name = "explain",
     .summary = "Show where a tensor's values and sharding come from",
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<Options>();
+      auto options = std::make_shared<ExplainOptions>();
       options->spec.AddTo(app);
       options->spec.AddReplicasTo(app);
       app.add_option("PATH", options->path, "Path of a tensor, or a pattern such as '*.q_proj.weight'")
           ->required();
       AddRank(app, &options->rank, "Show the box of this rank; default 0");
       AddJson(app, &options->json);
-      return [options] { return Run(*options); };
+      return [options] { return RunExplain(*options); };
     },
 };
 

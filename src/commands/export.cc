@@ -21,7 +21,7 @@
 namespace shardinit {
 namespace {
 
-struct Options {
+struct ExportOptions {
   SpecOptions spec;
   WorkOptions work;
   std::string format, folder, only, max_shard_size = "5GB";
@@ -38,7 +38,7 @@ const Format* FormatOf(const std::string& name) {
 }
 
 // The plan of a checkpoint, every byte of which has its digest.
-Plan LoadIntact(const Options& options, Digest* plan_sha256) {
+Plan LoadIntact(const ExportOptions& options, Digest* plan_sha256) {
   const std::string& folder = options.spec.request.path;
   if (!options.spec.request.sets.empty() || !options.spec.request.mesh.empty() ||
       !options.spec.layout.empty()) {
@@ -61,7 +61,7 @@ Plan LoadIntact(const Options& options, Digest* plan_sha256) {
   return plan;
 }
 
-ExitCode Run(const Options& options) {
+ExitCode RunExport(const ExportOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   ExportRequest request;
   request.format = FormatOf(options.format);
@@ -116,7 +116,7 @@ extern const Command kExport = {
     .name = "export",
     .summary = "Write a model in a format that other trainers read",
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<Options>();
+      auto options = std::make_shared<ExportOptions>();
       options->spec.AddTo(app, "Model spec, `-` for standard input, or a checkpoint's folder");
       options->spec.AddLayoutTo(app);
       app.add_option("--to", options->format,
@@ -139,7 +139,7 @@ extern const Command kExport = {
       options->work.AddMemoryTo(app);
       options->work.AddProgressTo(app);
       AddJson(app, &options->json);
-      return [options] { return Run(*options); };
+      return [options] { return RunExport(*options); };
     },
 };
 

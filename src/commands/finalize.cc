@@ -11,12 +11,12 @@
 namespace shardinit {
 namespace {
 
-struct Options {
+struct FinalizeOptions {
   std::string folder, index = "auto";
   bool json = false;
 };
 
-ExitCode Run(const Options& options) {
+ExitCode RunFinalize(const FinalizeOptions& options) {
   const IndexMode index = FindIndexMode(options.index);
   Digest plan_sha256;
   const Plan plan = LoadCheckpointPlan(options.folder, &plan_sha256);
@@ -46,11 +46,11 @@ extern const Command kFinalize = {
     .name = "finalize",
     .summary = "Complete a checkpoint whose ranks were generated apart",
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<Options>();
+      auto options = std::make_shared<FinalizeOptions>();
       app.add_option("DIR", options->folder, "Folder of the checkpoint")->required();
       AddIndex(app, &options->index);
       AddJson(app, &options->json);
-      return [options] { return Run(*options); };
+      return [options] { return RunFinalize(*options); };
     },
 };
 

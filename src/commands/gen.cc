@@ -13,7 +13,7 @@
 namespace shardinit {
 namespace {
 
-struct Options {
+struct GenOptions {
   SpecOptions spec;
   WorkOptions work;
   std::string folder, ranks, index = "auto";
@@ -49,7 +49,7 @@ void PrintStats(const WorkCounters& counters, int64_t plan_ns, double seconds) {
              seconds, Grouped(counters.direct_bytes), Grouped(counters.written_bytes)));
 }
 
-void PrintJson(const Options& options, const Plan& plan, const GenerateResult& result,
+void PrintJson(const GenOptions& options, const Plan& plan, const GenerateResult& result,
                const WorkCounters& counters, int64_t plan_ns, double seconds) {
   JsonWriter out;
   out.BeginObject(JsonWriter::kLines);
@@ -70,7 +70,7 @@ void PrintJson(const Options& options, const Plan& plan, const GenerateResult& r
   Print(out.Finish());
 }
 
-ExitCode Run(const Options& options) {
+ExitCode RunGen(const GenOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   const auto since_start = [&] { return std::chrono::steady_clock::now() - start; };
   GenerateRequest request;
@@ -139,7 +139,7 @@ extern const Command kGen = {
     .name = "gen",
     .summary = "Generate a checkpoint, or some ranks of it",
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<Options>();
+      auto options = std::make_shared<GenOptions>();
       options->spec.AddTo(app);
       options->spec.AddLayoutTo(app);
       app.add_option("-o,--output", options->folder, "Folder of the checkpoint")
@@ -157,7 +157,7 @@ extern const Command kGen = {
       app.add_flag("--dry-run", options->dry_run, "Check the spec and the folder, write nothing");
       app.add_flag("--stats", options->stats, "Show time and bytes of each stage");
       AddJson(app, &options->json);
-      return [options] { return Run(*options); };
+      return [options] { return RunGen(*options); };
     },
 };
 

@@ -18,12 +18,12 @@ namespace {
 
 using nlohmann::json;
 
-struct Options {
+struct InspectOptions {
   std::string path;
   bool json = false;
 };
 
-ExitCode InspectFolder(const Options& options) {
+ExitCode InspectFolder(const InspectOptions& options) {
   Digest plan_sha256;
   const Plan plan = LoadCheckpointPlan(options.path, &plan_sha256);
   const bool complete = Exists(options.path + "/" + kManifestName);
@@ -59,7 +59,7 @@ ExitCode InspectFolder(const Options& options) {
   return ExitCode::kOk;
 }
 
-ExitCode InspectFile(const Options& options) {
+ExitCode InspectFile(const InspectOptions& options) {
   const std::string description = hdf5::DescribeFile(options.path);
   if (options.json) {
     Print(description);
@@ -85,7 +85,7 @@ ExitCode InspectFile(const Options& options) {
   return ExitCode::kOk;
 }
 
-ExitCode Run(const Options& options) {
+ExitCode RunInspect(const InspectOptions& options) {
   struct stat info;
   if (stat(options.path.c_str(), &info) != 0) throw SystemError("read", options.path);
   return S_ISDIR(info.st_mode) ? InspectFolder(options) : InspectFile(options);
@@ -97,10 +97,10 @@ extern const Command kInspect = {
     .name = "inspect",
     .summary = "Show what a checkpoint or one of its files holds",
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<Options>();
+      auto options = std::make_shared<InspectOptions>();
       app.add_option("PATH", options->path, "Folder of a checkpoint, or an HDF5 file of one")->required();
       AddJson(app, &options->json);
-      return [options] { return Run(*options); };
+      return [options] { return RunInspect(*options); };
     },
 };
 

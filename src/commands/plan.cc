@@ -10,14 +10,14 @@
 namespace shardinit {
 namespace {
 
-struct Options {
+struct PlanOptions {
   SpecOptions spec;
   WorkOptions work;
   int64_t rank = -1;
   bool json = false;
 };
 
-int64_t Memory(const Options& options) {
+int64_t Memory(const PlanOptions& options) {
   const BlockLayout blocks = BlocksFor(options.work.Workers(true));
   return blocks.count * blocks.bytes;
 }
@@ -42,7 +42,7 @@ WholeMatrices FindWholeMatrices(const Plan& plan) {
   return found;
 }
 
-void PrintJson(const Options& options, const Plan& plan) {
+void PrintJson(const PlanOptions& options, const Plan& plan) {
   JsonWriter out;
   out.BeginObject(JsonWriter::kLines);
   out.Member("name", plan.graph.name).Member("parameters", plan.parameters);
@@ -77,7 +77,7 @@ void PrintJson(const Options& options, const Plan& plan) {
   Print(out.Finish());
 }
 
-void PrintText(const Options& options, const Plan& plan) {
+void PrintText(const PlanOptions& options, const Plan& plan) {
   const InitGraph& graph = plan.graph;
   std::string mesh;
   for (size_t a = 0; a < graph.mesh.axes.size(); ++a) {
@@ -119,7 +119,7 @@ void PrintText(const Options& options, const Plan& plan) {
   Print(text);
 }
 
-ExitCode Run(const Options& options) {
+ExitCode RunPlan(const PlanOptions& options) {
   const Plan plan = options.spec.Load();
   CheckRank(options.rank, plan);
   options.json ? PrintJson(options, plan) : PrintText(options, plan);
@@ -132,7 +132,7 @@ extern const Command kPlan = {
     .name = "plan",
     .summary = "Show what would be generated and what each rank would hold",
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<Options>();
+      auto options = std::make_shared<PlanOptions>();
       options->spec.AddTo(app);
       options->spec.AddLayoutTo(app);
       options->spec.AddReplicasTo(app);
@@ -140,7 +140,7 @@ extern const Command kPlan = {
       options->work.AddJobsTo(app, "would generate");
       options->work.AddMemoryTo(app);
       AddJson(app, &options->json);
-      return [options] { return Run(*options); };
+      return [options] { return RunPlan(*options); };
     },
 };
 

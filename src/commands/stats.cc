@@ -17,7 +17,7 @@
 namespace shardinit {
 namespace {
 
-struct Options {
+struct StatsOptions {
   SpecOptions spec;
   WorkOptions work;
   std::string only;
@@ -121,7 +121,7 @@ std::string Complaint(const Measurement& m) {
   return fmt::format("{}: is not as declared ({}): {}\n", m.tensor->path, InitText(*m.tensor), why);
 }
 
-ExitCode Run(const Options& options) {
+ExitCode RunStats(const StatsOptions& options) {
   const int jobs = options.work.Jobs();
   const ProgressMode mode = options.work.Mode();
   const std::string& path = options.spec.request.path;
@@ -165,7 +165,7 @@ extern const Command kStats = {
     .name = "stats",
     .summary = "Measure the values of tensors and test them against what the spec declares",
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<Options>();
+      auto options = std::make_shared<StatsOptions>();
       app.add_option("SPEC|DIR", options->spec.request.path,
                      "Model spec, or `-` for standard input; or folder of a checkpoint")
           ->required();
@@ -174,7 +174,7 @@ extern const Command kStats = {
       options->work.AddJobsTo(app, "generate or read, and count");
       options->work.AddProgressTo(app);
       AddJson(app, &options->json);
-      return [options] { return Run(*options); };
+      return [options] { return RunStats(*options); };
     },
 };
 

@@ -13,12 +13,12 @@
 namespace shardinit {
 namespace {
 
-struct Options {
+struct StatusOptions {
   std::string folder;
   bool json = false;
 };
 
-ExitCode Run(const Options& options) {
+ExitCode RunStatus(const StatusOptions& options) {
   Digest plan_sha256;
   const Plan plan = LoadCheckpointPlan(options.folder, &plan_sha256);
   const std::vector<int64_t> missing = MissingRanks(options.folder, plan, plan_sha256);
@@ -52,10 +52,10 @@ extern const Command kStatus = {
     .name = "status",
     .summary = "Show which ranks of a checkpoint are there",
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<Options>();
+      auto options = std::make_shared<StatusOptions>();
       app.add_option("DIR", options->folder, "Folder of the checkpoint")->required();
       AddJson(app, &options->json);
-      return [options] { return Run(*options); };
+      return [options] { return RunStatus(*options); };
     },
 };
 

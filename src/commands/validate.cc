@@ -11,7 +11,7 @@
 namespace shardinit {
 namespace {
 
-struct Options {
+struct ValidateOptions {
   std::vector<std::string> specs;
   SpecOptions spec;  // Without its path.
   bool json = false;
@@ -33,7 +33,7 @@ void WriteDiagnostics(const std::vector<Diagnostic>& diagnostics, JsonWriter& ou
   out.EndArray();
 }
 
-ExitCode Run(const Options& options) {
+ExitCode RunValidate(const ValidateOptions& options) {
   bool valid = true;
   JsonWriter out;
   out.BeginArray(JsonWriter::kLines);
@@ -80,12 +80,12 @@ extern const Command kValidate = {
     .name = "validate",
     .summary = "Check specs, reporting every mistake with its place",
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<Options>();
+      auto options = std::make_shared<ValidateOptions>();
       app.add_option("SPEC", options->specs, "Model specs, or `-` for standard input")->required();
       options->spec.AddOverridesTo(app);
       options->spec.AddLayoutTo(app);
       AddJson(app, &options->json);
-      return [options] { return Run(*options); };
+      return [options] { return RunValidate(*options); };
     },
 };
 

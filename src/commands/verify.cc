@@ -18,7 +18,7 @@
 namespace shardinit {
 namespace {
 
-struct Options {
+struct VerifyOptions {
   std::string folder;
   SpecOptions spec;
   WorkOptions work;
@@ -43,7 +43,7 @@ void AddFindings(const std::vector<Finding>& findings, JsonWriter& out) {
 
 // With --spec: the values, in a checkpoint that was found intact or in
 // safetensors files.
-ExitCode RunAgainstSpec(const Options& options) {
+ExitCode RunAgainstSpec(const VerifyOptions& options) {
   const Plan plan = options.spec.Load();
   WorkCounters counters;
   Comparison result;
@@ -71,7 +71,7 @@ ExitCode RunAgainstSpec(const Options& options) {
   return ExitCode::kDifferent;
 }
 
-ExitCode Run(const Options& options) {
+ExitCode RunVerify(const VerifyOptions& options) {
   const bool against_spec = !options.spec.request.path.empty();
   if (!against_spec && (!options.spec.request.sets.empty() || !options.spec.request.mesh.empty() ||
                         !options.spec.layout.empty())) {
@@ -117,7 +117,7 @@ extern const Command kVerify = {
     .name = "verify",
     .summary = "Check every byte of a checkpoint against its digests",
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
-      auto options = std::make_shared<Options>();
+      auto options = std::make_shared<VerifyOptions>();
       app.add_option("DIR", options->folder, "Folder of the checkpoint, or, with --spec, of safetensors files")
           ->required();
       app.add_option("--spec", options->spec.request.path, "Compare the values with those of this spec")
@@ -128,7 +128,7 @@ extern const Command kVerify = {
       options->work.AddJobsTo(app, "read and hash");
       options->work.AddProgressTo(app);
       AddJson(app, &options->json);
-      return [options] { return Run(*options); };
+      return [options] { return RunVerify(*options); };
     },
 };
 

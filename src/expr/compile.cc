@@ -26,11 +26,11 @@ std::optional<int> NumberedName(std::string_view name, char letter) {
 }
 
 // How tightly an operator binds: where the canonical text needs parentheses.
-enum Power { kComparison = 1, kSum, kProduct, kUnary, kAtom };
+enum Binding { kComparison = 1, kSum, kProduct, kUnary, kAtom };
 
 struct Symbol {
   std::string_view text;
-  Power power;
+  Binding power;
   ElementOp op;
 };
 
@@ -91,7 +91,7 @@ class Compiler {
     Program::Slot slot = 0;       // …or here.
     bool temporary = false;       // The slot is free once this is used.
     std::string text;
-    Power power = kAtom;
+    Binding power = kAtom;
   };
 
   // What a name may stand for. Two of them are a mistake, unless they are the
@@ -154,8 +154,8 @@ class Compiler {
       return false;
     }
     // `a - (b - c)` and `(a < b) < c` keep theirs.
-    const Power left = symbol.power == kComparison ? kSum : symbol.power;
-    const Power right = static_cast<Power>(symbol.power + 1);
+    const Binding left = symbol.power == kComparison ? kSum : symbol.power;
+    const Binding right = static_cast<Binding>(symbol.power + 1);
     return Push(step, symbol.op, operands,
                 Parenthesized(operands[0], left) + std::string(symbol.text) +
                     Parenthesized(operands[1], right),
@@ -315,7 +315,7 @@ class Compiler {
   // What constant operands give is computed here, by the operations that would
   // compute it for each element.
   bool Push(const Step& step, ElementOp op, std::span<const Item> operands,
-            std::string text, Power power) {
+            std::string text, Binding power) {
     const auto operand = [&](size_t i) -> const Item& {
       return operands[i < operands.size() ? i : 0];
     };
@@ -373,7 +373,7 @@ class Compiler {
     return item;
   }
 
-  static std::string Parenthesized(const Item& item, Power least) {
+  static std::string Parenthesized(const Item& item, Binding least) {
     return item.power >= least ? item.text : "(" + item.text + ")";
   }
 

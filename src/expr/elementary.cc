@@ -58,7 +58,7 @@ Two TwoProduct(double a, double b) {
   return {product, error};
 }
 
-Two Multiply(Two a, Two b) {
+Two Times(Two a, Two b) {
   const Two p = TwoProduct(a.hi, b.hi);
   return FastTwoSum(p.hi, p.lo + (a.hi * b.lo + a.lo * b.hi));
 }
@@ -95,11 +95,11 @@ constexpr double kExp[] = {
     0x1.ae7f3e733b81fp-41};
 
 // exp(x) = 2^k * (1 + rest), |ln(1 + rest)| <= ln(2) / 2.
-struct Power {
+struct Scaled {
   uint64_t k;
   Two rest;
 };
-Power Exponential(Two x) {
+Scaled Exponential(Two x) {
   const Integer k = Nearest(x.hi * 0x1.71547652b82fep+0);  // 1 / ln 2
   const Two sum = TwoSum(x.hi - k.value * kLn2[0], -(k.value * kLn2[1]));
   const Two r = FastTwoSum(sum.hi, (sum.lo - k.value * kLn2[2]) + x.lo);
@@ -126,7 +126,7 @@ double Clamp(double x, double low, double high) {
 }
 
 double ExpOf(Two x) {
-  const Power power = Exponential(x);
+  const Scaled power = Exponential(x);
   const Two one = FastTwoSum(1.0, power.rest.hi);
   return Scale(one.hi + (one.lo + power.rest.lo), power.k);
 }
@@ -135,7 +135,7 @@ double Exp(double x) { return ExpOf({Clamp(x, -1100, 1100), 0}); }
 
 // exp(x) - 1 for |x| <= 60.
 Two Expm1Of(double x) {
-  const Power power = Exponential({x, 0});
+  const Scaled power = Exponential({x, 0});
   const double scale = PowerOfTwo(power.k);
   const Two minus_one = TwoSum(scale, -1.0);
   const Two sum = TwoSum(minus_one.hi, scale * power.rest.hi);
@@ -177,11 +177,11 @@ Two LogOf(double x) {
   const Two product = TwoProduct(quotient, d.hi);
   const Two s = {quotient,
                  (((f - product.hi) - product.lo) - quotient * d.lo) / d.hi};
-  const Two u = Multiply(s, s);
+  const Two u = Times(s, s);
   const Two fifth = FastTwoSum(kAtanh5.hi, u.hi * Polynomial(kAtanh, u.hi));
-  const Two product5 = Multiply(u, {fifth.hi, fifth.lo + kAtanh5.lo});
+  const Two product5 = Times(u, {fifth.hi, fifth.lo + kAtanh5.lo});
   const Two third = FastTwoSum(kAtanh3.hi, product5.hi);
-  const Two cubic = Multiply(Multiply(s, u),
+  const Two cubic = Times(Times(s, u),
                              {third.hi, third.lo + (product5.lo + kAtanh3.lo)});
   const Two series = FastTwoSum(2 * s.hi, cubic.hi);
   const Two log_m = FastTwoSum(series.hi, series.lo + (2 * s.lo + cubic.lo));

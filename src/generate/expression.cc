@@ -17,10 +17,6 @@
 namespace shardinit {
 namespace {
 
-// Elements at a time: few enough for the slots of a usual expression to stay
-// in the first-level cache, enough to hide the cost of choosing an operation.
-constexpr int64_t kTile = 512;
-
 const Sampler& SamplerOf(Draw draw) {
   static const Sampler kNormal = MakeNormal(0, 1);
   static const Sampler kUniform = MakeUniform(0, 1);

@@ -13,7 +13,6 @@
 namespace shardinit {
 namespace {
 
-constexpr int64_t kTile = 512;        // Elements drawn at a time.
 constexpr int64_t kPiece = 64 << 10;  // Elements that make a piece of work, about.
 constexpr int64_t kSums = 8;          // Of each vector: element k goes to sum k mod 8.
 

@@ -12,7 +12,6 @@
 namespace shardinit {
 namespace {
 
-constexpr int64_t kTile = 512;         // Elements filled at a time.
 constexpr int64_t kWords = 256 << 10;  // Drawn at a time to find the smallest.
 
 const Sampler& Bits() {

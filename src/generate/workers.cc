@@ -27,7 +27,7 @@ namespace {
 constexpr int64_t kPage = 4096;              // What O_DIRECT wants offsets and sizes to be multiples of.
 constexpr int64_t kLargestBlock = 4 << 20;   // Larger writes are no faster.
 constexpr int64_t kSmallestBlock = 256 << 10;
-constexpr int64_t kTile = 128 << 10;         // Generated and hashed while it is in the L2 cache.
+constexpr int64_t kTileBytes = 128 << 10;    // Generated and hashed while it is in the L2 cache.
 
 // Adds the time of a scope to a counter.
 class Timer {
@@ -353,8 +353,8 @@ class Workers::Pool {
     const bool hash_a = a.busy && a.hash, hash_b = b.busy && b.hash;
     if (hash_a || hash_b) {
       const Timer timer(&counters_.hash_ns);
-      const int64_t a_bytes = hash_a ? std::min(kTile, a.made - a.hashed) : 0;
-      const int64_t b_bytes = hash_b ? std::min(kTile, b.made - b.hashed) : 0;
+      const int64_t a_bytes = hash_a ? std::min(kTileBytes, a.made - a.hashed) : 0;
+      const int64_t b_bytes = hash_b ? std::min(kTileBytes, b.made - b.hashed) : 0;
       const uint8_t* const a_data = a.block.data + a.hashed;
       const uint8_t* const b_data = b.block.data + b.hashed;
       if (hash_a && hash_b) {
@@ -380,7 +380,7 @@ class Workers::Pool {
     const Job& job = *lane->job;
     const int64_t size = job.filler.element_bytes();
     const bool in_tiles = lane->hash && !job.task.source && !job.filler.wants_long_stretches();
-    const int64_t count = (in_tiles ? std::min(kTile, left) : left) / size;
+    const int64_t count = (in_tiles ? std::min(kTileBytes, left) : left) / size;
     const int64_t first = lane->block.index * job.block_elements + lane->made / size;
     uint8_t* out = lane->block.data + lane->made;
     const Timer timer(&counters_.generate_ns);

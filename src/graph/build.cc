@@ -26,7 +26,6 @@ namespace shardinit {
 namespace {
 
 constexpr int64_t kMaxTensors = 4'000'000;
-constexpr size_t kMaxRank = 32;  // HDF5's.
 constexpr size_t kMaxAxes = 32;
 constexpr size_t kMaxPath = 1024;
 

@@ -10,8 +10,6 @@
 namespace shardinit {
 namespace {
 
-constexpr size_t kMaxRank = 32;  // HDF5's.
-
 using Arguments = std::vector<ViewArgument>;
 
 std::string Text(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }

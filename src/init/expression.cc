@@ -10,7 +10,7 @@
 namespace shardinit {
 namespace {
 
-constexpr Parameter kGain[] = {{"gain", 1.0}};
+constexpr Parameter kDiagonalGain[] = {{"gain", 1.0}};
 constexpr Parameter kGroups[] = {{"groups", 1.0}};
 constexpr Parameter kStartStep[] = {{"start", 0.0}, {"step", 1.0}};
 
@@ -101,9 +101,9 @@ extern const Initializer kExpr = {
     .name = "expr", .parameters = {}, .lower = nullptr};
 
 extern const Initializer kEye = {
-    .name = "eye", .parameters = kGain, .lower = nullptr, .formula = Diagonal};
+    .name = "eye", .parameters = kDiagonalGain, .lower = nullptr, .formula = Diagonal};
 extern const Initializer kIdentity = {
-    .name = "identity", .parameters = kGain, .lower = nullptr, .formula = Diagonal};
+    .name = "identity", .parameters = kDiagonalGain, .lower = nullptr, .formula = Diagonal};
 extern const Initializer kDirac = {
     .name = "dirac", .parameters = kGroups, .lower = nullptr, .formula = Dirac};
 

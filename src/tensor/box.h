@@ -2,12 +2,14 @@
 // before (a shape's element count fits 63 bits).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace shardinit {
 
 using Shape = std::vector<int64_t>;
+inline constexpr size_t kMaxRank = 32;  // HDF5's.
 
 // The elements offset[d] <= i[d] < offset[d] + shape[d] of a larger tensor.
 struct Box {

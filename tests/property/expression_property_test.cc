@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "generate/fill.h"
 #include "rng/reference.h"
+#include "support/filled.h"
 #include "tensor/encode.h"
 
 namespace shardinit {
@@ -25,13 +26,6 @@ Tensor Make(const std::string& text, Shape shape, DType dtype = DType::f64) {
   tensor.partition.resize(tensor.shape.size());
   tensor.key = KeyOf(3, tensor.path);
   return tensor;
-}
-
-std::vector<uint8_t> Filled(const Tensor& tensor, const Box& box) {
-  std::vector<uint8_t> bytes(
-      static_cast<size_t>(ElementCount(box.shape) * InfoOf(tensor.dtype).bytes));
-  BoxFiller(tensor, box).Fill(0, ElementCount(box.shape), bytes.data());
-  return bytes;
 }
 
 std::vector<double> Values(const Tensor& tensor) {

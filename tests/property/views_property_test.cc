@@ -9,6 +9,7 @@
 
 #include "generate/fill.h"
 #include "graph/view.h"
+#include "support/filled.h"
 #include "support/random_plan.h"
 #include "tensor/encode.h"
 
@@ -234,12 +235,6 @@ class Maker {
   const DType dtype_;
   PieceBudget budget_ = kMaxPieces;
 };
-
-std::vector<uint8_t> Filled(const Tensor& tensor, const Box& box) {
-  std::vector<uint8_t> bytes(static_cast<size_t>(ElementCount(box.shape) * InfoOf(tensor.dtype).bytes));
-  BoxFiller(tensor, box).Fill(0, ElementCount(box.shape), bytes.data());
-  return bytes;
-}
 
 TEST(Views, AreWhatTheirOperationsSay) {
   for (uint64_t seed = 0; seed < 3000; ++seed) {

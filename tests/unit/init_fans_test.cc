@@ -7,7 +7,7 @@
 namespace shardinit {
 namespace {
 
-std::string Lowered(const std::string& tensor, const std::string& top = "") {
+std::string FanLowered(const std::string& tensor, const std::string& top = "") {
   const GraphOutcome outcome =
       BuildRest(top + "modules: {w: {" + tensor + "}}\n");
   return outcome.messages.empty()
@@ -17,12 +17,12 @@ std::string Lowered(const std::string& tensor, const std::string& top = "") {
 
 // A [48, 80] weight of torch: 80 inputs, 48 outputs.
 std::string Torch(const std::string& init) {
-  return Lowered("shape: [48, 80], fans: out_in, init: " + init);
+  return FanLowered("shape: [48, 80], fans: out_in, init: " + init);
 }
 
 // With this variance, the fan is its inverse.
 std::string Scaled(const std::string& mode, const std::string& tensor) {
-  return Lowered("init: {variance_scaling: {mode: " + mode +
+  return FanLowered("init: {variance_scaling: {mode: " + mode +
                  ", distribution: normal}}, " + tensor);
 }
 
@@ -31,7 +31,7 @@ TEST(Xavier, IsTorchs) {
   EXPECT_EQ(Torch("xavier_normal"), "normal(0, 0.125)");
   EXPECT_EQ(Torch("{xavier_normal: {gain: 2}}"), "normal(0, 0.25)");
   // bound = gain * sqrt(6 / (fan_in + fan_out)), but as sqrt(3) * std.
-  EXPECT_EQ(Lowered("shape: [48, 48], init: {xavier_uniform: {gain: 2}}"),
+  EXPECT_EQ(FanLowered("shape: [48, 48], init: {xavier_uniform: {gain: 2}}"),
             "uniform(-0.49999999999999994, 0.49999999999999994)");
   EXPECT_EQ(Torch("{xavier_uniform: {gain: 8}}"),
             "uniform(-1.7320508075688772, 1.7320508075688772)");
@@ -63,65 +63,65 @@ TEST(Xavier, AGainOfZeroLeavesZeros) {
 TEST(Kaiming, IsTorchs) {
   // std = sqrt(2) / sqrt(32) = 1 / 4
   const std::string w = "shape: [48, 32], fans: out_in, init: ";
-  EXPECT_EQ(Lowered(w + "kaiming_normal"), "normal(0, 0.25)");
-  EXPECT_EQ(Lowered(w + "{kaiming_normal: {a: 1}}"),
+  EXPECT_EQ(FanLowered(w + "kaiming_normal"), "normal(0, 0.25)");
+  EXPECT_EQ(FanLowered(w + "{kaiming_normal: {a: 1}}"),
             "normal(0, 0.17677669529663687)");  // 1 / sqrt(32)
   // (5 / 3) / sqrt(48)
   EXPECT_EQ(
-      Lowered(w + "{kaiming_normal: {mode: fan_out, nonlinearity: tanh}}"),
+      FanLowered(w + "{kaiming_normal: {mode: fan_out, nonlinearity: tanh}}"),
       "normal(0, 0.2405626121623441)");
   // sqrt(6 / 24) = 1 / 2
-  EXPECT_EQ(Lowered("shape: [48, 24], fans: out_in, init: kaiming_uniform"),
+  EXPECT_EQ(FanLowered("shape: [48, 24], fans: out_in, init: kaiming_uniform"),
             "uniform(-0.5, 0.5)");
   // What torch.nn.Linear does: 1 / sqrt(fan_in).
-  EXPECT_EQ(Lowered(w + "{kaiming_uniform: {a: sqrt(5)}}"),
+  EXPECT_EQ(FanLowered(w + "{kaiming_uniform: {a: sqrt(5)}}"),
             "uniform(-0.17677669529663684, 0.17677669529663684)");
 }
 
 TEST(VarianceScaling, HasTheCasesOfJaxAndKeras) {
   const std::string w = "fans: in_out, init: ";
   // sqrt(1 / 16) / 0.87962566103423978, and the same of 2 / 32.
-  EXPECT_EQ(Lowered(w + "lecun_normal, shape: [16, 9]"),
+  EXPECT_EQ(FanLowered(w + "lecun_normal, shape: [16, 9]"),
             "truncated_normal(0, 0.2842118085846391, -2, 2)");
-  EXPECT_EQ(Lowered(w + "he_normal, shape: [32, 9]"),
+  EXPECT_EQ(FanLowered(w + "he_normal, shape: [32, 9]"),
             "truncated_normal(0, 0.2842118085846391, -2, 2)");
   // sqrt(2 / (48 + 80)) / 0.87962566103423978
-  EXPECT_EQ(Lowered(w + "glorot_normal, shape: [48, 80]"),
+  EXPECT_EQ(FanLowered(w + "glorot_normal, shape: [48, 80]"),
             "truncated_normal(0, 0.14210590429231956, -2, 2)");
   // sqrt(3 / 48), sqrt(6 / 24), sqrt(6 / (16 + 80))
-  EXPECT_EQ(Lowered(w + "lecun_uniform, shape: [48, 9]"),
+  EXPECT_EQ(FanLowered(w + "lecun_uniform, shape: [48, 9]"),
             "uniform(-0.25, 0.25)");
-  EXPECT_EQ(Lowered(w + "he_uniform, shape: [24, 9]"), "uniform(-0.5, 0.5)");
-  EXPECT_EQ(Lowered(w + "glorot_uniform, shape: [16, 80]"),
+  EXPECT_EQ(FanLowered(w + "he_uniform, shape: [24, 9]"), "uniform(-0.5, 0.5)");
+  EXPECT_EQ(FanLowered(w + "glorot_uniform, shape: [16, 80]"),
             "uniform(-0.25, 0.25)");
 }
 
 TEST(VarianceScaling, HasModesAndDistributions) {
   const std::string w = "shape: [18, 32], fans: in_out, init: ";
-  EXPECT_EQ(Lowered(w + "{variance_scaling: {scale: 18 / 16}}"),
+  EXPECT_EQ(FanLowered(w + "{variance_scaling: {scale: 18 / 16}}"),
             "truncated_normal(0, 0.2842118085846391, -2, 2)");
-  EXPECT_EQ(Lowered(w + "{variance_scaling: {scale: 2, mode: fan_out, "
+  EXPECT_EQ(FanLowered(w + "{variance_scaling: {scale: 2, mode: fan_out, "
                         "distribution: normal}}"),
             "normal(0, 0.25)");
-  EXPECT_EQ(Lowered(w + "{variance_scaling: {scale: 25, mode: fan_avg, "
+  EXPECT_EQ(FanLowered(w + "{variance_scaling: {scale: 25, mode: fan_avg, "
                         "distribution: untruncated_normal}}"),
             "normal(0, 1)");
   // The geometric mean of 18 and 32 is 24.
-  EXPECT_EQ(Lowered(w + "{variance_scaling: {scale: 2, mode: fan_geo_avg, "
+  EXPECT_EQ(FanLowered(w + "{variance_scaling: {scale: 2, mode: fan_geo_avg, "
                         "distribution: uniform}}"),
             "uniform(-0.5, 0.5)");
   EXPECT_EQ(
-      Lowered(w + "{variance_scaling: {scale: 0, distribution: uniform}}"),
+      FanLowered(w + "{variance_scaling: {scale: 0, distribution: uniform}}"),
       "constant(0)");
 }
 
 TEST(RandomNormalAndUniform, AreKeras) {
-  EXPECT_EQ(Lowered("shape: [2], init: random_normal"), "normal(0, 0.05)");
-  EXPECT_EQ(Lowered("shape: [2], init: {random_normal: {mean: 1, stddev: 2}}"),
+  EXPECT_EQ(FanLowered("shape: [2], init: random_normal"), "normal(0, 0.05)");
+  EXPECT_EQ(FanLowered("shape: [2], init: {random_normal: {mean: 1, stddev: 2}}"),
             "normal(1, 2)");
-  EXPECT_EQ(Lowered("shape: [2], init: random_uniform"),
+  EXPECT_EQ(FanLowered("shape: [2], init: random_uniform"),
             "uniform(-0.05, 0.05)");
-  EXPECT_EQ(Lowered("shape: [2], init: {random_uniform: {maxval: 2}}"),
+  EXPECT_EQ(FanLowered("shape: [2], init: {random_uniform: {maxval: 2}}"),
             "uniform(-0.05, 2)");
 }
 
@@ -190,7 +190,7 @@ TEST(Fans, OrderCanBeSet) {
 
 // Values do not depend on how a tensor is cut.
 TEST(Fans, AreThoseOfTheWholeTensor) {
-  EXPECT_EQ(Lowered("shape: [64, 16], fans: out_in, init: kaiming_normal, "
+  EXPECT_EQ(FanLowered("shape: [64, 16], fans: out_in, init: kaiming_normal, "
                     "shard: [tensor, fsdp]",
                     "mesh: {axes: {fsdp: 8, tensor: 4}}\n"),
             "normal(0, 0.3535533905932738)");  // sqrt(2) / 4
@@ -237,31 +237,31 @@ TEST(Fans, OrderLeavesOutBatchDimensions) {
 }
 
 TEST(Fans, NeedNoOrderWhereItDoesNotMatter) {
-  EXPECT_EQ(Lowered("shape: [32, 32], init: kaiming_normal"),
+  EXPECT_EQ(FanLowered("shape: [32, 32], init: kaiming_normal"),
             "normal(0, 0.25)");
-  EXPECT_EQ(Lowered("shape: [48, 80], init: xavier_normal"),
+  EXPECT_EQ(FanLowered("shape: [48, 80], init: xavier_normal"),
             "normal(0, 0.125)");
   EXPECT_EQ(Scaled("fan_geo_avg", "shape: [2, 8]"), "normal(0, 0.5)");
-  EXPECT_EQ(Lowered("shape: [48, 80], init: {normal: {std: 1}}"),
+  EXPECT_EQ(FanLowered("shape: [48, 80], init: {normal: {std: 1}}"),
             "normal(0, 1)");
-  EXPECT_EQ(Lowered("shape: [], init: {normal: {std: 1}}"), "normal(0, 1)");
+  EXPECT_EQ(FanLowered("shape: [], init: {normal: {std: 1}}"), "normal(0, 1)");
 }
 
 // Mistakes.
 
-std::string Messages(const std::string& tensor, const std::string& top = "") {
+std::string FanMessages(const std::string& tensor, const std::string& top = "") {
   return BuildRest(top + "modules:\n  w: {" + tensor + "}\n").messages;
 }
 
 TEST(Fans, ShowBothReadings) {
-  EXPECT_EQ(Messages("shape: [256, 512], init: kaiming_uniform"),
+  EXPECT_EQ(FanMessages("shape: [256, 512], init: kaiming_uniform"),
             "x.yaml:5:32: error: `kaiming_uniform` needs fan_in, which is 512 "
             "if the shape is [out, in] and 256 if it is [in, out]\n"
             "    w: {shape: [256, 512], init: kaiming_uniform}\n"
             "                                 ^^^^^^^^^^^^^^^\n"
             "  hint: write `fans: out_in` (PyTorch) or `fans: in_out` (JAX, "
             "Keras)\n");
-  EXPECT_EQ(Messages("shape: [3, 3, 16, 64], init: glorot_normal"),
+  EXPECT_EQ(FanMessages("shape: [3, 3, 16, 64], init: glorot_normal"),
             "x.yaml:5:36: error: `glorot_normal` needs fan_avg, which is 3072 "
             "if the shape is [out, in, …] and 360 if it is […, in, out]\n"
             "    w: {shape: [3, 3, 16, 64], init: glorot_normal}\n"
@@ -296,14 +296,14 @@ TEST(Fans, AreATensorsMistake) {
 }
 
 TEST(Fans, OneDimensionHasNone) {
-  EXPECT_EQ(Messages("shape: [512], fans: in_out, init: he_normal"),
+  EXPECT_EQ(FanMessages("shape: [512], fans: in_out, init: he_normal"),
             "x.yaml:5:41: error: `he_normal` needs fan_in, which one dimension "
             "does not have\n"
             "    w: {shape: [512], fans: in_out, init: he_normal}\n"
             "                                          ^^^^^^^^^\n"
             "  hint: say what the dimension is, such as `in_axis: 0` or "
             "`out_axis: 0`\n");
-  EXPECT_EQ(Messages("shape: [], init: xavier_normal"),
+  EXPECT_EQ(FanMessages("shape: [], init: xavier_normal"),
             "x.yaml:5:24: error: `xavier_normal` needs fan_avg, which a scalar "
             "does not have\n"
             "    w: {shape: [], init: xavier_normal}\n"
@@ -312,24 +312,24 @@ TEST(Fans, OneDimensionHasNone) {
 }
 
 TEST(FanAxes, MustBeThere) {
-  EXPECT_EQ(Messages("shape: [2, 4], init: he_normal, in_axis: 2"),
+  EXPECT_EQ(FanMessages("shape: [2, 4], init: he_normal, in_axis: 2"),
             "x.yaml:5:48: error: `in_axis` is 2, but the tensor has 2 "
             "dimensions\n"
             "    w: {shape: [2, 4], init: he_normal, in_axis: 2}\n"
             "                                                 ^\n"
             "  hint: from -2 to 1\n");
-  EXPECT_EQ(Messages("shape: [], init: zeros, batch_axis: -1"),
+  EXPECT_EQ(FanMessages("shape: [], init: zeros, batch_axis: -1"),
             "x.yaml:5:43: error: `batch_axis` is -1, but the tensor has 0 "
             "dimensions\n"
             "    w: {shape: [], init: zeros, batch_axis: -1}\n"
             "                                            ^^\n");
   EXPECT_EQ(
-      Messages("shape: [2, 4], axes: [mlp, embed], init: zeros, in_axis: embd"),
+      FanMessages("shape: [2, 4], axes: [mlp, embed], init: zeros, in_axis: embd"),
       "x.yaml:5:64: error: the tensor has no axis `embd`\n"
       "    w: {shape: [2, 4], axes: [mlp, embed], init: zeros, in_axis: embd}\n"
       "                                                                 ^^^^\n"
       "  hint: did you mean `embed`?\n");
-  EXPECT_EQ(Messages("shape: [2, 4], init: zeros, in_axis: embed"),
+  EXPECT_EQ(FanMessages("shape: [2, 4], init: zeros, in_axis: embed"),
             "x.yaml:5:44: error: the tensor has no axis `embed`\n"
             "    w: {shape: [2, 4], init: zeros, in_axis: embed}\n"
             "                                             ^^^^^\n"
@@ -337,21 +337,21 @@ TEST(FanAxes, MustBeThere) {
 }
 
 TEST(FanAxes, MustBeClear) {
-  EXPECT_EQ(Messages("shape: [4, 4], axes: [e, e], init: zeros, in_axis: e"),
+  EXPECT_EQ(FanMessages("shape: [4, 4], axes: [e, e], init: zeros, in_axis: e"),
             "x.yaml:5:58: error: dimensions 0 and 1 both have the name `e`\n"
             "    w: {shape: [4, 4], axes: [e, e], init: zeros, in_axis: e}\n"
             "                                                           ^\n"
             "  hint: write a position, such as `in_axis: 1`\n");
-  EXPECT_EQ(Messages("shape: [4, 4], init: zeros, in_axis: 0, out_axis: -2"),
+  EXPECT_EQ(FanMessages("shape: [4, 4], init: zeros, in_axis: 0, out_axis: -2"),
             "x.yaml:5:57: error: dimension 0 is in `in_axis` and in "
             "`out_axis`\n"
             "    w: {shape: [4, 4], init: zeros, in_axis: 0, out_axis: -2}\n"
             "                                                          ^^\n");
-  EXPECT_EQ(Messages("shape: [4, 4], init: zeros, in_axis: [0, -2]"),
+  EXPECT_EQ(FanMessages("shape: [4, 4], init: zeros, in_axis: [0, -2]"),
             "x.yaml:5:48: error: dimension 0 is twice in `in_axis`\n"
             "    w: {shape: [4, 4], init: zeros, in_axis: [0, -2]}\n"
             "                                                 ^^\n");
-  EXPECT_EQ(Messages("shape: [3, 4, 5], init: he_normal, in_axis: 1"),
+  EXPECT_EQ(FanMessages("shape: [3, 4, 5], init: he_normal, in_axis: 1"),
             "x.yaml:5:51: error: `in_axis` leaves dimensions 0, 2, and some of "
             "them may be the receptive field\n"
             "    w: {shape: [3, 4, 5], init: he_normal, in_axis: 1}\n"
@@ -361,20 +361,20 @@ TEST(FanAxes, MustBeClear) {
 
 TEST(Words, MustBeKnown) {
   const std::string w = "shape: [4, 4], init: ";
-  EXPECT_EQ(Messages(w + "{kaiming_normal: {mode: fan_inn}}"),
+  EXPECT_EQ(FanMessages(w + "{kaiming_normal: {mode: fan_inn}}"),
             "x.yaml:5:52: error: unknown mode `fan_inn`\n"
             "    w: {shape: [4, 4], init: {kaiming_normal: {mode: fan_inn}}}\n"
             "                                                     ^^^^^^^\n"
             "  hint: did you mean `fan_in`?\n");
   // A mode of JAX's, which torch does not have.
-  EXPECT_EQ(Messages(w + "{kaiming_normal: {mode: fan_geo_avg}}"),
+  EXPECT_EQ(FanMessages(w + "{kaiming_normal: {mode: fan_geo_avg}}"),
             "x.yaml:5:52: error: unknown mode `fan_geo_avg`\n"
             "    w: {shape: [4, 4], init: {kaiming_normal: {mode: "
             "fan_geo_avg}}}\n"
             "                                                     ^^^^^^^^^^^\n"
             "  hint: one of `fan_in`, `fan_out`\n");
   EXPECT_EQ(
-      Messages(w + "{variance_scaling: {distribution: 1 + 2}}"),
+      FanMessages(w + "{variance_scaling: {distribution: 1 + 2}}"),
       "x.yaml:5:62: error: unknown distribution `1 + 2`\n"
       "    w: {shape: [4, 4], init: {variance_scaling: {distribution: 1 + "
       "2}}}\n"
@@ -382,19 +382,19 @@ TEST(Words, MustBeKnown) {
       "^^^^^\n"
       "  hint: one of `truncated_normal`, `untruncated_normal`, "
       "`normal`, `uniform`\n");
-  EXPECT_EQ(Messages(w + "{xavier_normal: {gain: rellu}}"),
+  EXPECT_EQ(FanMessages(w + "{xavier_normal: {gain: rellu}}"),
             "x.yaml:5:51: error: `gain` must be a number or a known word, not "
             "`rellu`\n"
             "    w: {shape: [4, 4], init: {xavier_normal: {gain: rellu}}}\n"
             "                                                    ^^^^^\n"
             "  hint: did you mean `relu`?\n");
-  EXPECT_EQ(Messages(w + "{xavier_normal: {gain: gian}}", "vars: {gain: 1}\n"),
+  EXPECT_EQ(FanMessages(w + "{xavier_normal: {gain: gian}}", "vars: {gain: 1}\n"),
             "x.yaml:6:51: error: `gain` must be a number or a known word, not "
             "`gian`\n"
             "    w: {shape: [4, 4], init: {xavier_normal: {gain: gian}}}\n"
             "                                                    ^^^^\n"
             "  hint: did you mean `gain`?\n");
-  EXPECT_EQ(Messages(w + "{xavier_normal: {gain: 2 * relu}}"),
+  EXPECT_EQ(FanMessages(w + "{xavier_normal: {gain: 2 * relu}}"),
             "x.yaml:5:55: error: unknown name `relu`\n"
             "    w: {shape: [4, 4], init: {xavier_normal: {gain: 2 * relu}}}\n"
             "                                                        ^^^^\n");
@@ -402,7 +402,7 @@ TEST(Words, MustBeKnown) {
 
 TEST(Words, MayNotBeVariablesToo) {
   EXPECT_EQ(
-      Messages("shape: [4, 4], init: {xavier_normal: {gain: relu}}",
+      FanMessages("shape: [4, 4], init: {xavier_normal: {gain: relu}}",
                "vars: {relu: 2}\n"),
       "x.yaml:6:51: error: `relu` is a word that `gain` takes, and a variable "
       "too\n"
@@ -411,37 +411,37 @@ TEST(Words, MayNotBeVariablesToo) {
       "  hint: give the variable another name, or write `1 * relu` for its "
       "value\n");
   // Where no number can stand, nothing is ambiguous.
-  EXPECT_EQ(Lowered("shape: [32, 32], init: {kaiming_normal: {mode: fan_out}}",
+  EXPECT_EQ(FanLowered("shape: [32, 32], init: {kaiming_normal: {mode: fan_out}}",
                     "vars: {fan_out: 2}\n"),
             "normal(0, 0.25)");
-  EXPECT_EQ(Lowered("shape: [48, 80], init: {xavier_normal: {gain: g}}",
+  EXPECT_EQ(FanLowered("shape: [48, 80], init: {xavier_normal: {gain: g}}",
                     "vars: {g: 2}\n"),
             "normal(0, 0.25)");
 }
 
 TEST(Scales, AreChecked) {
   const std::string w = "shape: [4, 4], init: ";
-  EXPECT_EQ(Messages(w + "{xavier_uniform: {gain: -1}}"),
+  EXPECT_EQ(FanMessages(w + "{xavier_uniform: {gain: -1}}"),
             "x.yaml:5:52: error: `gain` is -1, but must not be negative\n"
             "    w: {shape: [4, 4], init: {xavier_uniform: {gain: -1}}}\n"
             "                                                     ^^\n");
-  EXPECT_EQ(Messages(w + "{variance_scaling: {scale: -2}}"),
+  EXPECT_EQ(FanMessages(w + "{variance_scaling: {scale: -2}}"),
             "x.yaml:5:55: error: `scale` is -2, but must not be negative\n"
             "    w: {shape: [4, 4], init: {variance_scaling: {scale: -2}}}\n"
             "                                                        ^^\n");
   EXPECT_EQ(
-      Messages(w + "{kaiming_normal: {a: 1, nonlinearity: relu}}"),
+      FanMessages(w + "{kaiming_normal: {a: 1, nonlinearity: relu}}"),
       "x.yaml:5:49: error: `a` is 1, but only `leaky_relu` has a slope, and "
       "the nonlinearity is `relu`\n"
       "    w: {shape: [4, 4], init: {kaiming_normal: {a: 1, nonlinearity: "
       "relu}}}\n"
       "                                                  ^\n");
-  EXPECT_EQ(Messages(w + "{random_normal: {stddev: -1}}"),
+  EXPECT_EQ(FanMessages(w + "{random_normal: {stddev: -1}}"),
             "x.yaml:5:53: error: `stddev` is -1, but must not be negative\n"
             "    w: {shape: [4, 4], init: {random_normal: {stddev: -1}}}\n"
             "                                                      ^^\n");
   EXPECT_EQ(
-      Messages(w + "{random_uniform: {minval: 1}}"),
+      FanMessages(w + "{random_uniform: {minval: 1}}"),
       "x.yaml:5:29: error: `maxval` is 0.05, but must be above `minval`, which "
       "is 1\n"
       "    w: {shape: [4, 4], init: {random_uniform: {minval: 1}}}\n"
@@ -449,7 +449,7 @@ TEST(Scales, AreChecked) {
       "  hint: for equal values use `{constant: {value: …}}`\n");
   // The gain is a scale, but the bound that follows from it is none.
   EXPECT_EQ(
-      Messages(w + "{xavier_uniform: {gain: 1.2676506e30}}"),
+      FanMessages(w + "{xavier_uniform: {gain: 1.2676506e30}}"),
       "x.yaml:5:52: error: `2 * bound` is 2.1956352454451718e+30, but its "
       "magnitude must be 0 or from 2^-80 (8.3e-25) to 2^100 (1.3e30)\n"
       "    w: {shape: [4, 4], init: {xavier_uniform: {gain: 1.2676506e30}}}\n"

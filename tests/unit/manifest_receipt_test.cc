@@ -49,14 +49,14 @@ std::string SmallText() {
          "}\n";
 }
 
-std::string With(const std::string& from, const std::string& to) {
+std::string ReceiptWith(const std::string& from, const std::string& to) {
   std::string text = SmallText();
   const size_t at = text.find(from);
   EXPECT_NE(at, std::string::npos) << from;
   return text.replace(at, from.size(), to);
 }
 
-std::string Refusal(const std::string& text) {
+std::string ReceiptRefusal(const std::string& text) {
   const Plan plan = SmallPlan();
   try {
     ReadReceipt(text, "r.json", PlanRank(plan, 0));
@@ -85,21 +85,21 @@ TEST(ReadReceipt, IsTheInverse) {
 
 TEST(ReadReceipt, SaysWhyItRefuses) {
   const std::string head = "`r.json` is not the receipt of rank 0 of this plan: ";
-  EXPECT_EQ(Refusal(With("\"rank\": 0", "\"rank\": 1")), head + "it is another rank's");
-  EXPECT_EQ(Refusal(With("\"size\": 3000", "\"size\": -1")), head + "a file of negative size");
-  EXPECT_EQ(Refusal(With("\"size\": 3000", "\"size\": -9223372036854775808")),
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith("\"rank\": 0", "\"rank\": 1")), head + "it is another rank's");
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith("\"size\": 3000", "\"size\": -1")), head + "a file of negative size");
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith("\"size\": 3000", "\"size\": -9223372036854775808")),
             head + "a file of negative size");
-  EXPECT_EQ(Refusal(With("\"path\": \"a.w\"", "\"path\": \"b\"")), head + "box 0 is not the one of `a.w`");
-  EXPECT_EQ(Refusal(With("2000", "-1")), head + "box 0 is not the one of `a.w`");
-  EXPECT_EQ(Refusal(With("2000", "2959")), head + "box 0 is not the one of `a.w`");
-  EXPECT_EQ(Refusal(With("2000", "9223372036854775807")), head + "box 0 is not the one of `a.w`");
-  EXPECT_EQ(Refusal(With("2000", "2958")), "");  // Ends with the file.
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith("\"path\": \"a.w\"", "\"path\": \"b\"")), head + "box 0 is not the one of `a.w`");
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "-1")), head + "box 0 is not the one of `a.w`");
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "2959")), head + "box 0 is not the one of `a.w`");
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "9223372036854775807")), head + "box 0 is not the one of `a.w`");
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "2958")), "");  // Ends with the file.
   const std::string text = SmallText();
   const size_t second = text.find(",\n  {\"path\": \"b\"");
-  EXPECT_EQ(Refusal(text.substr(0, second) + "\n ]\n}\n"), head + "it has 1 boxes instead of 2");
+  EXPECT_EQ(ReceiptRefusal(text.substr(0, second) + "\n ]\n}\n"), head + "it has 1 boxes instead of 2");
   const std::string digest = ToHex(Sha256Of("b"));
-  EXPECT_EQ(Refusal(With(digest, digest.substr(1))), head + "a digest is not one");
-  EXPECT_EQ(Refusal(With(digest, "X" + digest.substr(1))), head + "a digest is not one");
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith(digest, digest.substr(1))), head + "a digest is not one");
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith(digest, "X" + digest.substr(1))), head + "a digest is not one");
 }
 
 TEST(ReadReceipt, RefusesOtherTypes) {
@@ -112,12 +112,12 @@ TEST(ReadReceipt, RefusesOtherTypes) {
            {"\"" + ToHex(Sha256Of("b")) + "\"", "7"},
            {"\"" + ToHex(Sha256Of("plan")) + "\"", "null"},
            {"{\n \"format", "[{\n \"format"}}) {
-    EXPECT_NE(Refusal(With(from, to)), "") << to;
+    EXPECT_NE(ReceiptRefusal(ReceiptWith(from, to)), "") << to;
   }
-  EXPECT_NE(Refusal(""), "");
-  EXPECT_NE(Refusal("[]"), "");
-  EXPECT_NE(Refusal("{}"), "");
-  EXPECT_NE(Refusal("null"), "");
+  EXPECT_NE(ReceiptRefusal(""), "");
+  EXPECT_NE(ReceiptRefusal("[]"), "");
+  EXPECT_NE(ReceiptRefusal("{}"), "");
+  EXPECT_NE(ReceiptRefusal("null"), "");
 }
 
 // A folder with the two files of rank 0, as FindReceipt looks for them.
@@ -147,9 +147,9 @@ TEST(FindReceipt, TakesDamageForAbsence) {
   EXPECT_FALSE(Finds(Files(SmallText().substr(0, 400)), plan));
   EXPECT_FALSE(Finds(Files(SmallText() + "\n"), plan));
   // Right in what is read, but not what this tool writes.
-  EXPECT_FALSE(Finds(Files(With("\"coordinate\": [0]", "\"coordinate\": [1]")), plan));
-  EXPECT_FALSE(Finds(Files(With("\"bytes\": 42", "\"bytes\": 43")), plan));
-  EXPECT_FALSE(Finds(Files(With("3000", "3000.0")), plan));
+  EXPECT_FALSE(Finds(Files(ReceiptWith("\"coordinate\": [0]", "\"coordinate\": [1]")), plan));
+  EXPECT_FALSE(Finds(Files(ReceiptWith("\"bytes\": 42", "\"bytes\": 43")), plan));
+  EXPECT_FALSE(Finds(Files(ReceiptWith("3000", "3000.0")), plan));
   EXPECT_FALSE(Finds(Files(std::string(2 << 20, ' ') + SmallText()), plan));
 }
 

@@ -9,7 +9,7 @@
 namespace shardinit {
 namespace {
 
-Plan SmallPlan() {
+Plan PlanOfTwoRanks() {
   InitGraph graph{.name = "small", .engine = "philox4x32", .seed = 7,
                   .mesh = {{"fsdp", "tensor"}, {2, 3}}, .tensors = {}};
   graph.tensors = {
@@ -25,7 +25,7 @@ Plan SmallPlan() {
   return MakePlan(std::move(graph));
 }
 
-constexpr char kSmallPlan[] = R"({
+constexpr char kPlanOfTwoRanks[] = R"({
  "format_version": 1,
  "contract_version": 1,
  "name": "small",
@@ -41,7 +41,7 @@ constexpr char kSmallPlan[] = R"({
 }
 )";
 
-std::string Refusal(const std::string& text) {
+std::string PlanRefusal(const std::string& text) {
   try {
     ReadPlan(text, "plan.json");
   } catch (const Error& error) {
@@ -51,18 +51,18 @@ std::string Refusal(const std::string& text) {
   return "";
 }
 
-// kSmallPlan with one text replaced.
-std::string With(const std::string& from, const std::string& to) {
-  std::string text = kSmallPlan;
+// kPlanOfTwoRanks with one text replaced.
+std::string PlanWith(const std::string& from, const std::string& to) {
+  std::string text = kPlanOfTwoRanks;
   const size_t at = text.find(from);
   EXPECT_NE(at, std::string::npos) << from;
   return text.replace(at, from.size(), to);
 }
 
-TEST(WritePlan, IsCanonical) { EXPECT_EQ(WritePlan(SmallPlan()), kSmallPlan); }
+TEST(WritePlan, IsCanonical) { EXPECT_EQ(WritePlan(PlanOfTwoRanks()), kPlanOfTwoRanks); }
 
 TEST(ReadPlan, IsTheInverseOfWritePlan) {
-  const Plan plan = ReadPlan(kSmallPlan, "plan.json"), expected = SmallPlan();
+  const Plan plan = ReadPlan(kPlanOfTwoRanks, "plan.json"), expected = PlanOfTwoRanks();
   EXPECT_EQ(Print(plan.graph), Print(expected.graph));
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(plan.graph.tensors[i].key, expected.graph.tensors[i].key);
@@ -102,12 +102,12 @@ TEST(ReadPlan, ReadsMatrices) {
        }) {
     std::string changed = text;
     changed.replace(at, orthogonal.size(), std::string(R"("init": {"orthogonal": )") + bad + "}");
-    EXPECT_NE(Refusal(changed), "") << bad;
+    EXPECT_NE(PlanRefusal(changed), "") << bad;
   }
   graph.tensors[0].shape = {1 << 15, 1, 1 << 15};
-  EXPECT_EQ(Refusal(WritePlan(MakePlan(graph))), "");
+  EXPECT_EQ(PlanRefusal(WritePlan(MakePlan(graph))), "");
   graph.tensors[0].shape = {1 << 17, 1, 1 << 17};
-  EXPECT_EQ(Refusal(WritePlan(MakePlan(graph))),
+  EXPECT_EQ(PlanRefusal(WritePlan(MakePlan(graph))),
             "`plan.json` is not a plan of this tool: an orthogonal matrix that is none");
 }
 
@@ -130,7 +130,7 @@ TEST(ReadPlan, ReadsSparseAndNormalized) {
        {Distribution(Sparse{0.5, 5}), Distribution(Sparse{0.5, -1}), Distribution(Sparse{-1, 1}),
         Distribution(Sparse{1e40, 1}), Distribution(Normalized{2, 1}), Distribution(Normalized{-1, 1}),
         Distribution(Normalized{0, 0}), Distribution(Normalized{0, -1})}) {
-    EXPECT_NE(Refusal(plan_of(bad)), "") << Print(bad);
+    EXPECT_NE(PlanRefusal(plan_of(bad)), "") << Print(bad);
   }
 }
 
@@ -180,9 +180,9 @@ TEST(ReadPlan, ReadsWhatIsWrittenForRandomPlans) {
 }
 
 TEST(ReadPlan, SaysWhichReleaseItNeeds) {
-  EXPECT_EQ(Refusal(With("\"format_version\": 1", "\"format_version\": 2")),
+  EXPECT_EQ(PlanRefusal(PlanWith("\"format_version\": 1", "\"format_version\": 2")),
             "`plan.json` has format version 2 and contract version 1, but this tool knows 1 and 1");
-  EXPECT_EQ(Refusal(With("\"contract_version\": 1", "\"contract_version\": \"9\"")),
+  EXPECT_EQ(PlanRefusal(PlanWith("\"contract_version\": 1", "\"contract_version\": \"9\"")),
             "`plan.json` has format version 1 and contract version \"9\", but this tool knows 1 and 1");
 }
 
@@ -196,7 +196,7 @@ class Hostile : public testing::TestWithParam<Malformation> {};
 
 TEST_P(Hostile, IsRefused) {
   const Malformation& m = GetParam();
-  const std::string message = Refusal(With(m.from, m.to));
+  const std::string message = PlanRefusal(PlanWith(m.from, m.to));
   if (m.message != nullptr) {
     EXPECT_EQ(message, std::string("`plan.json` is not a plan of this tool: ") + m.message);
   } else {
@@ -315,7 +315,7 @@ INSTANTIATE_TEST_SUITE_P(
         Malformation{"\"low\": -2, \"high\": 3", "\"low\": 9, \"high\": 10", nullptr}));
 
 TEST(ReadPlan, RefusesTensorsThatAreTooLargeTogether) {
-  EXPECT_EQ(Refusal(With("\"global_shape\": [4]", "\"global_shape\": [1152921504606846975]")),
+  EXPECT_EQ(PlanRefusal(PlanWith("\"global_shape\": [4]", "\"global_shape\": [1152921504606846975]")),
             "`plan.json` is not a plan of this tool: more than 2^63 - 1 bytes");
 }
 
@@ -324,15 +324,15 @@ TEST(ReadPlan, RefusesHundredsOfMistakesWithOneMessage) {
   for (int i = 0; i < 500; ++i) {
     tensors += R"({"path": "z", "dtype": "f32", "global_shape": [], "partition_spec": [], "init": {"constant": {"value": 1}}},)";
   }
-  EXPECT_EQ(Refusal(With("\"tensors\": [", "\"tensors\": [" + tensors)),
+  EXPECT_EQ(PlanRefusal(PlanWith("\"tensors\": [", "\"tensors\": [" + tensors)),
             "`plan.json` is not a plan of this tool: two tensors have the path `z`");
 }
 
 // Every prefix, and every byte changed: refused or, where it is still a plan,
 // a plan that is written back as it was read.
 TEST(ReadPlan, SurvivesDamage) {
-  const std::string good = kSmallPlan;
-  for (size_t n = 0; n < good.size(); ++n) EXPECT_NE(Refusal(good.substr(0, n)), "") << n;
+  const std::string good = kPlanOfTwoRanks;
+  for (size_t n = 0; n < good.size(); ++n) EXPECT_NE(PlanRefusal(good.substr(0, n)), "") << n;
   for (size_t i = 0; i < good.size(); ++i) {
     for (const char c : {'\0', '9', '-', '"', ']', 'z', '\xff'}) {
       std::string bad = good;
@@ -350,11 +350,11 @@ TEST(PlanNames, AreFixed) {
   EXPECT_EQ(RankFile(0), "ranks/rank-00000.h5");
   EXPECT_EQ(RankFile(123456), "ranks/rank-123456.h5");
   EXPECT_EQ(ReceiptFile(17), "ranks/rank-00017.json");
-  EXPECT_EQ(DatasetPath(SmallPlan().graph.tensors[0]), "/a/w");
+  EXPECT_EQ(DatasetPath(PlanOfTwoRanks().graph.tensors[0]), "/a/w");
 }
 
 TEST(PlanRank, HoldsFirstReplicasInTheOrderOfTheGraph) {
-  const Plan plan = SmallPlan();
+  const Plan plan = PlanOfTwoRanks();
   std::string out;
   for (int64_t rank = 0; rank < plan.world_size(); ++rank) {
     const RankPlan made = PlanRank(plan, rank);

@@ -37,7 +37,7 @@ bool KnownToReader(DType dtype) {
 
 // Ranks that hold nothing have no file. The reader takes the union of all
 // boxes, so that each is in one file, whatever the spec says of replicas.
-std::vector<FileLayout> LayOut(const LayoutRequest& request) {
+std::vector<FileLayout> LayOutDcp(const LayoutRequest& request) {
   for (const Tensor* tensor : request.tensors) {
     if (KnownToReader(tensor->dtype)) continue;
     throw Error(ExitCode::kUsage,
@@ -68,6 +68,6 @@ std::vector<FileLayout> LayOut(const LayoutRequest& request) {
 
 }  // namespace
 
-extern const Format kDcp = {.name = "dcp", .lay_out = LayOut};
+extern const Format kDcp = {.name = "dcp", .lay_out = LayOutDcp};
 
 }  // namespace shardinit

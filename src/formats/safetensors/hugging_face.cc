@@ -49,7 +49,7 @@ FileLayout Index(const std::vector<FileLayout>& files) {
   return {"model.safetensors.index.json", out.Finish()};
 }
 
-std::vector<FileLayout> LayOut(const LayoutRequest& request) {
+std::vector<FileLayout> LayOutHuggingFace(const LayoutRequest& request) {
   auto parts = Distribute(request);
   std::vector<FileLayout> files;
   if (parts.size() == 1) {
@@ -71,7 +71,7 @@ std::vector<FileLayout> LayOut(const LayoutRequest& request) {
 
 extern const Format kSafetensors = {
     .name = "safetensors",
-    .lay_out = LayOut,
+    .lay_out = LayOutHuggingFace,
 };
 
 }  // namespace shardinit

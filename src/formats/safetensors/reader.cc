@@ -18,7 +18,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMaxRank = 32;
 
 [[noreturn]] void Refuse(const std::string& path, std::string_view what) {
   throw Error(ExitCode::kRefused, fmt::format("`{}` is no safetensors file: {}", path, what));
