@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 from clients import AWKWARD, Bits, Client, Gen
-from support import TINY, Ok, Reassemble
+from support import Ok, Reassemble
 
 TORCH_WORDS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
@@ -221,70 +221,3 @@ def test_zarr_of_nested_and_scalar(tmp_path):
     assert names == [".zarray", "0.0", "0.1", "1.0", "1.1"]
     assert sorted(p.name for p in (tmp_path / "zarr/step").iterdir()) == [".zarray", "0"]
     Script(ORBAX, tmp_path / "zarr", Gen(tmp_path / "nested.yaml", tmp_path))
-
-
-# Transformers ------------------------------------------------------------------
-
-GPT2 = """
-shardinit: 1
-name: gpt2-tiny
-dtype: f32
-vars: {d: 48, layers: 2, vocab: 500, context: 64}
-mesh: {axes: {tensor: 2}}
-init:
-  base: {normal: {std: 0.02}}
-  depth: {normal: {std: 0.02 / sqrt(2 * layers)}}
-modules:
-  transformer:
-    wte.weight: {shape: [vocab, d], shard: [tensor], init: base}
-    wpe.weight: {shape: [context, d], init: base}
-    h:
-      repeat: {layer: layers}
-      ln_1.weight: {shape: [d], init: ones}
-      ln_1.bias: {shape: [d], init: zeros}
-      attn.c_attn.weight: {shape: [d, 3 * d], shard: [null, tensor], init: base}
-      attn.c_attn.bias: {shape: [3 * d], init: zeros}
-      attn.c_proj.weight: {shape: [d, d], shard: [tensor], init: depth}
-      attn.c_proj.bias: {shape: [d], init: zeros}
-      ln_2.weight: {shape: [d], init: ones}
-      ln_2.bias: {shape: [d], init: zeros}
-      mlp.c_fc.weight: {shape: [d, 4 * d], shard: [null, tensor], init: base}
-      mlp.c_fc.bias: {shape: [4 * d], init: zeros}
-      mlp.c_proj.weight: {shape: [4 * d, d], shard: [tensor], init: depth}
-      mlp.c_proj.bias: {shape: [d], init: zeros}
-    ln_f.weight: {shape: [d], init: ones}
-    ln_f.bias: {shape: [d], init: zeros}
-"""
-
-
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
-def test_from_pretrained(name, tmp_path):
-    """All keys match, all bits are there, and the loss is that of a model that knows nothing."""
-    torch, transformers = Client("torch"), Client("transformers")
-    if name == "llama":
-        spec, cls, dtype = TINY, transformers.LlamaForCausalLM, torch.bfloat16
-        config = transformers.LlamaConfig(
-            hidden_size=256, intermediate_size=768, num_hidden_layers=2, num_attention_heads=8,
-            head_dim=32, num_key_value_heads=4, vocab_size=8192, tie_word_embeddings=False)
-    else:
-        spec, cls, dtype = tmp_path / "gpt2.yaml", transformers.GPT2LMHeadModel, torch.float32
-        spec.write_text(GPT2)
-        config = transformers.GPT2Config(n_embd=48, n_layer=2, n_head=4, vocab_size=500, n_positions=64)
-    out = tmp_path / "export"
-    Ok("export", spec, "--to", "safetensors", "-o", out, "--max-shard-size", "100KB")
-    config.save_pretrained(out)
-    model, info = cls.from_pretrained(out, dtype="auto", output_loading_info=True)
-    assert not any(info.values()), info
-    state = model.state_dict()
-    if name == "gpt2":  # Tied: a second name for the same values.
-        assert state["lm_head.weight"].data_ptr() == state["transformer.wte.weight"].data_ptr()
-        del state["lm_head.weight"]
-    assert all(tensor.dtype == dtype for tensor in state.values())
-    Equal(state, {p: w for p, (_, w) in Reassemble(Gen(spec, tmp_path)).items()}, TorchBits)
-    ids = torch.randint(0, config.vocab_size, (4, 48), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        loss = model(input_ids=ids, labels=ids).loss.item()
-    assert abs(loss - np.log(config.vocab_size)) < 0.1, loss
-    # And back: what Transformers saves is what the spec says.
-    model.save_pretrained(tmp_path / "saved")
-    Ok("verify", tmp_path / "saved", "--spec", spec)
