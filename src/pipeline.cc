@@ -50,8 +50,9 @@ bool IsClaimed(const std::string& folder, const std::string& plan_json) {
 // Makes the folder this plan's. Of two processes that try it at once with
 // different plans, one succeeds.
 void ClaimFolder(const std::string& folder, const std::string& plan_json) {
-  if (!IsClaimed(folder, plan_json)) {
-    MakeFolder(folder);
+  const bool claimed = IsClaimed(folder, plan_json);
+  MakeFolder(folder);
+  if (!claimed) {
     AtomicFile file(folder + "/" + kPlanName);
     file.Append(plan_json);
     if (!file.CommitNew()) IsClaimed(folder, plan_json);
@@ -107,6 +108,8 @@ GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCo
   }
   wait_for(submitted);
   result.written = submitted;
+  // A killed run may have left names that are seen but are not on the disk yet.
+  if (result.skipped > 0) SyncFolder(request.folder + "/ranks");
 
   // Beyond this point only files that describe other files are written.
   const bool all = static_cast<int64_t>(request.ranks.size()) == plan.world_size() ||

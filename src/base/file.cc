@@ -19,7 +19,8 @@ namespace shardinit {
 namespace {
 
 std::string FolderOf(const std::string& path) {
-  const size_t slash = path.rfind('/');
+  const size_t last = path.find_last_not_of('/');  // `a/b/` is in `a`, as `a/b` is.
+  const size_t slash = path.rfind('/', last);
   if (slash == std::string::npos) return ".";
   return slash == 0 ? "/" : path.substr(0, slash);
 }
@@ -275,22 +276,20 @@ void MakeFolder(const std::string& path) {
     MakeFolder(FolderOf(path));
     error = make();  // Once: an empty name, or a working folder that is gone, stays ENOENT.
   }
-  if (error == 0) {
-    SyncFolder(FolderOf(path));
-    return;
-  }
   struct stat info;
-  if (error != EEXIST || stat(path.c_str(), &info) != 0) {
+  if (error != 0 && (error != EEXIST || stat(path.c_str(), &info) != 0)) {
     throw SystemError("create the folder", path, error);
   }
-  if (!S_ISDIR(info.st_mode)) {
+  if (error != 0 && !S_ISDIR(info.st_mode)) {
     throw Error(ExitCode::kConflict, fmt::format("`{}` exists and is not a folder", path),
                 "choose another output folder with `-o`");
   }
+  SyncFolder(FolderOf(path));  // One that was there may be of a run that was killed before this.
 }
 
 void SyncFolder(const std::string& path) {
   const Fd fd = Open(path, O_RDONLY | O_DIRECTORY);
+  if (!fd && errno == EACCES) return;  // Others' folders can be closed to readers.
   if (!fd) throw SystemError("open the folder", path);
   // Some network file systems do not sync folders and say EINVAL.
   if (fsync(fd.get()) != 0 && errno != EINVAL) throw SystemError("sync the folder", path);

@@ -96,8 +96,8 @@ Fd ReopenDirect(int fd);
 bool WriteAll(int fd, const void* data, size_t size, int64_t offset);
 bool ReadAll(int fd, void* data, size_t size, int64_t offset);  // Short file: false, errno 0.
 
-// Creates the folder, and those above it, unless there is one. A file in its
-// place is an Error (kConflict).
+// Creates the folder, and those above it, unless there is one; its name is on
+// the disk then. A file in its place is an Error (kConflict).
 void MakeFolder(const std::string& path);
 void SyncFolder(const std::string& path);
 // Removes the temporary files and folders in `folder` whose owners are gone (their lock is

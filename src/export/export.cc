@@ -92,7 +92,10 @@ bool IsThere(const std::string& folder, const std::string& origin,
       const auto damaged = std::find_if(files.begin(), files.end(), [&](const FileLayout& file) {
         return FileSize(folder + "/" + file.path) != file.size();
       });
-      if (damaged == files.end()) return true;
+      if (damaged == files.end()) {
+      MakeFolder(folder);  // Its name, which a killed run may have left off the disk.
+      return true;
+    }
       what = fmt::format("holds this export, but `{}` is missing or has another size", damaged->path);
     }
   }

@@ -170,6 +170,7 @@ FinalizeResult Finalize(const std::string& folder, const Plan& plan, const Diges
     index_entry = WriteIndexFile(folder, plan, plan_sha256);
   }
   result.has_index = index_entry.has_value();
+  SyncFolder(folder + "/ranks");  // Names that a killed run left are on the disk before the manifest.
   RemoveTemporaries(folder, kManifestName);
   AtomicFile manifest(folder + "/" + kManifestName);
   WriteManifest(plan, plan_sha256, ranks, index_entry,
