@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "base/text.h"
+
 namespace shardinit {
 
 Error SystemError(const std::string& action, const std::string& path, int error) {
@@ -14,8 +16,8 @@ Error SystemError(const std::string& action, const std::string& path, int error)
 }
 
 std::string RenderError(const std::string& message, const std::string& hint) {
-  std::string out = fmt::format("shardinit: error: {}\n", message);
-  if (!hint.empty()) out += fmt::format("  hint: {}\n", hint);
+  std::string out = fmt::format("shardinit: error: {}\n", Escape(message));
+  if (!hint.empty()) out += fmt::format("  hint: {}\n", Escape(hint));
   return out;
 }
 

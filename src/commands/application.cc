@@ -68,7 +68,7 @@ std::vector<std::string> CommandNames() {
   }
   if (app == nullptr) {
     const std::string closest = Closest(words[0], names);
-    throw Error(ExitCode::kUsage, fmt::format("unknown command `{}`", Printable(words[0])),
+    throw Error(ExitCode::kUsage, fmt::format("unknown command `{}`", words[0]),
                 closest.empty() ? "see `shardinit --help`" : fmt::format("did you mean `{}`?", closest));
   }
   const std::string help = fmt::format("see `shardinit {} --help`", words[0]);
@@ -86,12 +86,12 @@ std::vector<std::string> CommandNames() {
     }
     if (found) continue;
     const std::string closest = Closest(name, known);
-    throw Error(ExitCode::kUsage, fmt::format("`{}` has no option `{}`", words[0], Printable(name)),
+    throw Error(ExitCode::kUsage, fmt::format("`{}` has no option `{}`", words[0], name),
                 closest.empty() ? help : fmt::format("did you mean `{}`?", closest));
   }
   std::string what = error.what();
   if (!what.empty()) what[0] = static_cast<char>(std::tolower(what[0]));
-  throw Error(ExitCode::kUsage, fmt::format("{}: {}", words[0], Printable(what)), help);
+  throw Error(ExitCode::kUsage, fmt::format("{}: {}", words[0], what), help);
 }
 
 }  // namespace

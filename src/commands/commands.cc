@@ -7,7 +7,7 @@
 
 namespace shardinit {
 
-extern const Command kGen, kPlan, kValidate, kExplain, kDiff, kDigest, kStats, kExport, kVerify, kInspect,
+extern const Command kGen, kPlan, kValidate, kExplain, kGraph, kDiff, kDigest, kStats, kExport, kVerify, kInspect,
     kFinalize, kStatus, kCompletion;
 
 std::span<const Command* const> Commands() {
@@ -16,6 +16,7 @@ std::span<const Command* const> Commands() {
       &kPlan,
       &kValidate,
       &kExplain,
+      &kGraph,
       &kDiff,
       &kDigest,
       &kStats,

@@ -78,7 +78,7 @@ std::string InLines(const std::vector<TensorDifference>& tensors) {
       changes += fmt::format("  {}: {} → {}\n", change.what, change.before, change.after);
     }
     const char mark = !tensor.before ? '+' : !tensor.after ? '-' : '~';
-    const std::string head = fmt::format("{} {}", mark, WithoutIndices(tensor.path));
+    const std::string head = fmt::format("{} {}", mark, WithoutNumbers(tensor.path));
     const auto [it, is_new] = places.try_emplace({head, changes}, lines.size());
     if (is_new) lines.push_back({fmt::format("{} {}", mark, tensor.path), changes});
     Line& line = lines[it->second];

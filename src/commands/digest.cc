@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/talk.h"
+#include "base/text.h"
 #include "commands/command.h"
 #include "commands/options.h"
 #include "report/text.h"
@@ -71,17 +72,17 @@ std::vector<std::string> Differences(const std::string& path, const std::vector<
     const auto dtype = InfoOf(tensor.dtype).name;
     if (e.dtype != dtype || e.shape != tensor.shape) {
       lines.push_back(fmt::format("{}: is {} {}, but {} has {} {}", tensor.path, dtype,
-                                  InShape(tensor.shape), path, Printable(e.dtype), InShape(e.shape)));
+                                  InShape(tensor.shape), path, Escape(e.dtype), InShape(e.shape)));
     } else if (e.sha256 != ToHex(digest.sha256)) {
       lines.push_back(fmt::format("{}: has other values: sha256 {} instead of {}", tensor.path,
                                   ToHex(digest.sha256).substr(0, 12),
-                                  Printable(e.sha256.substr(0, 12))));
+                                  Escape(e.sha256.substr(0, 12))));
     }
     expected.erase(it);
   }
   if (all) {
     for (const auto& [path_left, e] : expected) {
-      lines.push_back(fmt::format("{}: is in {}, but not in the spec", Printable(path_left), path));
+      lines.push_back(fmt::format("{}: is in {}, but not in the spec", Escape(path_left), path));
     }
   }
   return lines;

@@ -38,7 +38,7 @@ struct ExplainOptions {
                 fmt::format("`{}.*` explains the first of them", path));
   }
   if (hint.empty()) hint = DidYouMean(path, paths);
-  throw Error(ExitCode::kUsage, fmt::format("no tensor has the path `{}`", Printable(path)),
+  throw Error(ExitCode::kUsage, fmt::format("no tensor has the path `{}`", path),
               hint.empty() ? "`shardinit plan SPEC --rank 0` lists the paths" : hint);
 }
 

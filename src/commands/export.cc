@@ -32,7 +32,7 @@ const Format* FormatOf(const std::string& name) {
   if (const Format* format = FindFormat(name)) return format;
   const auto names = FormatNames();
   const std::string closest = Closest(name, names);
-  throw Error(ExitCode::kUsage, fmt::format("unknown format `{}`", Printable(name)),
+  throw Error(ExitCode::kUsage, fmt::format("unknown format `{}`", name),
               closest.empty() ? fmt::format("use one of: {}", fmt::join(names, ", "))
                               : fmt::format("did you mean `{}`?", closest));
 }

@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "commands/command.h"
 #include "commands/options.h"
 #include "formats/hdf5/reader.h"
@@ -68,7 +69,7 @@ ExitCode InspectFile(const InspectOptions& options) {
   const json in = ParseJson(description, options.path);
   std::string text = options.path + ":";
   for (const auto& [key, value] : in.items()) {
-    if (key != "datasets") text += fmt::format(" {} {},", key, Printable(value.dump()));
+    if (key != "datasets") text += fmt::format(" {} {},", key, Escape(value.dump()));
   }
   text += fmt::format(" {}\n\n", Count(static_cast<int64_t>(in.at("datasets").size()), "dataset"));
   std::vector<std::vector<std::string>> rows = {{"dataset", "dtype", "global shape", "offset", "shape", "layout", "file offset"}};
@@ -76,8 +77,8 @@ ExitCode InspectFile(const InspectOptions& options) {
     const auto shape = [&](const char* key) {
       return d.contains(key) ? InShape(d.at(key).get<std::vector<int64_t>>()) : "";
     };
-    rows.push_back({Printable(d.at("dataset").get<std::string>()),
-                    Printable(d.at("dtype").get<std::string>()), shape("global_shape"),
+    rows.push_back({Escape(d.at("dataset").get<std::string>()),
+                    Escape(d.at("dtype").get<std::string>()), shape("global_shape"),
                     shape("offset"), shape("shape"), d.at("layout").get<std::string>(),
                     d.contains("file_offset") ? d.at("file_offset").dump() : ""});
   }

@@ -142,12 +142,20 @@ std::vector<const Tensor*> Matching(const std::vector<Tensor>& tensors, const st
     if (only.empty() || GlobMatches(only, tensor.path)) matching.push_back(&tensor);
   }
   if (!matching.empty()) return matching;
-  throw Usage(fmt::format("no tensor matches `--only {}`", Printable(only)),
+  throw Usage(fmt::format("no tensor matches `--only {}`", only),
               "`shardinit plan SPEC --rank 0` lists the paths");
 }
 
 std::string InitText(const Tensor& tensor) {
   return tensor.view ? Describe(*tensor.view) : InText(tensor.distribution);
+}
+
+std::string MeshText(const Mesh& mesh) {
+  std::string text;
+  for (size_t a = 0; a < mesh.axes.size(); ++a) {
+    text += fmt::format("{}{}={}", a == 0 ? " (" : ", ", mesh.axes[a], mesh.shape[a]);
+  }
+  return text.empty() ? text : text + ")";
 }
 
 void AddRank(CLI::App& app, int64_t* rank, const char* what) {

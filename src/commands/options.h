@@ -51,6 +51,9 @@ std::vector<const Tensor*> Matching(const std::vector<Tensor>& tensors, const st
 // Its distribution, or what it is a view of.
 std::string InitText(const Tensor& tensor);
 
+// ` (fsdp=128, tensor=4)`; empty for a mesh without axes.
+std::string MeshText(const Mesh& mesh);
+
 // `--rank R`.
 void AddRank(CLI::App& app, int64_t* rank, const char* what);
 // Throws Error (kUsage) if the mesh has no such rank.

@@ -79,17 +79,12 @@ void PrintJson(const PlanOptions& options, const Plan& plan) {
 
 void PrintText(const PlanOptions& options, const Plan& plan) {
   const InitGraph& graph = plan.graph;
-  std::string mesh;
-  for (size_t a = 0; a < graph.mesh.axes.size(); ++a) {
-    mesh += fmt::format("{}{}={}", a == 0 ? " (" : ", ", graph.mesh.axes[a], graph.mesh.shape[a]);
-  }
-  if (!mesh.empty()) mesh += ")";
   std::vector<std::vector<std::string>> rows = {{"name", graph.name},
                             {"seed", fmt::format("{}, engine {}", graph.seed, graph.engine)},
                             {"tensors", Grouped(static_cast<int64_t>(graph.tensors.size()))},
                             {"parameters", Grouped(plan.parameters)},
                             {"bytes", fmt::format("{} ({})", Grouped(plan.bytes), InBytes(plan.bytes))},
-                            {"ranks", Grouped(plan.world_size()) + mesh},
+                            {"ranks", Grouped(plan.world_size()) + MeshText(graph.mesh)},
                             {"largest rank", InBytes(plan.max_rank_bytes)},
                             {"index.h5", WantsIndex(plan, IndexMode::kAuto)
                                              ? "yes"

@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "base/talk.h"
+#include "base/text.h"
 #include "commands/command.h"
 #include "commands/options.h"
 #include "report/text.h"
@@ -48,7 +49,7 @@ ExitCode RunValidate(const ValidateOptions& options) {
       all = diagnostics.all();
       out.Member("valid", true).Member("name", plan.graph.name);
       if (!options.json) {
-        Print(fmt::format("{}: valid: {}, {}, {}, {}\n", Printable(path), plan.graph.name,
+        Print(fmt::format("{}: valid: {}, {}, {}, {}\n", Escape(path), plan.graph.name,
                           Count(static_cast<int64_t>(plan.graph.tensors.size()), "tensor"),
                           Count(plan.parameters, "parameter"), Count(plan.world_size(), "rank")));
       }

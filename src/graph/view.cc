@@ -7,6 +7,8 @@
 #include <limits>
 #include <set>
 
+#include "base/overloaded.h"
+
 namespace shardinit {
 namespace {
 
@@ -285,21 +287,24 @@ std::optional<Viewed> Apply(const ViewOperation& operation, std::vector<Viewed> 
   return out;
 }
 
+std::string DescribeArguments(const ViewNode& node) {
+  std::string text;
+  for (size_t i = 0; i < node.arguments.size(); ++i) {
+    text += fmt::format(" {}=", node.operation->parameters[i].name);
+    text += std::visit(Overloaded{
+                           [](const std::vector<int64_t>& integers) { return Text(integers); },
+                           [](auto number) { return fmt::format("{}", number); },
+                       },
+                       node.arguments[i]);
+  }
+  return text;
+}
+
 std::string Describe(const View& view) {
   const ViewNode* node = &view.root;
   std::string text;
   for (; node->operation != nullptr; node = &node->of.front()) {
-    text += fmt::format("{}{}", text.empty() ? "" : " of ", node->operation->name);
-    for (size_t i = 0; i < node->arguments.size(); ++i) {
-      text += fmt::format(" {}=", node->operation->parameters[i].name);
-      if (const auto* integer = std::get_if<int64_t>(&node->arguments[i])) {
-        text += fmt::format("{}", *integer);
-      } else if (const auto* number = std::get_if<double>(&node->arguments[i])) {
-        text += fmt::format("{}", *number);
-      } else {
-        text += Text(std::get<std::vector<int64_t>>(node->arguments[i]));
-      }
-    }
+    text += fmt::format("{}{}{}", text.empty() ? "" : " of ", node->operation->name, DescribeArguments(*node));
   }
   if (!text.empty()) text += " of ";
   text += (*view.drawn)[node->tensor].path;

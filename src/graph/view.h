@@ -78,7 +78,8 @@ std::optional<Viewed> Apply(const ViewOperation& operation, std::vector<Viewed> 
                             std::vector<ViewArgument>& arguments, PieceBudget* budget,
                             ViewProblem* problem);
 
-// `stack axis=1 of layers.0.w and 31 more`: for people.
+// For people: `stack axis=1 of layers.0.w and 31 more`, and of that ` axis=1`.
 std::string Describe(const View& view);
+std::string DescribeArguments(const ViewNode& node);
 
 }  // namespace shardinit

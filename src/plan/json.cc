@@ -294,7 +294,7 @@ void WriteTensor(const Tensor& tensor, JsonWriter& out) {
   out.Member("global_shape", tensor.shape);
 }
 
-void WriteDraw(const Tensor& tensor, JsonWriter& out) {
+void WriteInit(const Tensor& tensor, JsonWriter& out) {
   out.Key("init");
   WriteDistribution(tensor.distribution, out);
   if (!tensor.draw_path.empty()) out.Member("key", tensor.draw_path);
@@ -312,6 +312,23 @@ std::string_view NameOf(Replicas replicas) {
   return replicas == Replicas::kFull ? "full" : "dedupe";
 }
 
+void WriteDrawn(const Tensor& tensor, JsonWriter& out) {
+  WriteTensor(tensor, out);
+  WriteInit(tensor, out);
+}
+
+void WriteStored(const Tensor& tensor, const InitGraph& graph, JsonWriter& out) {
+  WriteTensor(tensor, out);
+  out.Key("partition_spec").BeginArray();
+  for (const auto& axes : tensor.partition) {
+    out.BeginArray();
+    for (const int axis : axes) out.Value(graph.mesh.axes[axis]);
+    out.EndArray();
+  }
+  out.EndArray();
+  if (tensor.view) WriteView(tensor.view->root, *graph.drawn, out.Key("view"));
+}
+
 std::string WritePlan(const Plan& plan) {
   const InitGraph& graph = plan.graph;
   JsonWriter out;
@@ -324,27 +341,15 @@ std::string WritePlan(const Plan& plan) {
   if (graph.drawn) {
     out.Member("layout", graph.layout).Key("logical").BeginArray(JsonWriter::kLines);
     for (const Tensor& tensor : *graph.drawn) {
-      WriteTensor(tensor, out.BeginObject());
-      WriteDraw(tensor, out);
+      WriteDrawn(tensor, out.BeginObject());
       out.EndObject();
     }
     out.EndArray();
   }
   out.Key("tensors").BeginArray(JsonWriter::kLines);
   for (const Tensor& tensor : graph.tensors) {
-    WriteTensor(tensor, out.BeginObject());
-    out.Key("partition_spec").BeginArray();
-    for (const auto& axes : tensor.partition) {
-      out.BeginArray();
-      for (const int axis : axes) out.Value(graph.mesh.axes[axis]);
-      out.EndArray();
-    }
-    out.EndArray();
-    if (tensor.view) {
-      WriteView(tensor.view->root, *graph.drawn, out.Key("view"));
-    } else {
-      WriteDraw(tensor, out);
-    }
+    WriteStored(tensor, graph, out.BeginObject());
+    if (!tensor.view) WriteInit(tensor, out);
     out.EndObject();
   }
   out.EndArray().EndObject();

@@ -56,6 +56,10 @@ std::string DatasetPath(const Tensor& tensor);  // /model/layers/0/…
 // The member `mesh` of plan.json, manifest.json and `plan --json`.
 void WriteMesh(const Mesh& mesh, JsonWriter& out);
 std::string_view NameOf(Replicas replicas);  // As specs and files write it.
+// The members of plan.json that say how a tensor is drawn; how it is stored, if it
+// has a view also that.
+void WriteDrawn(const Tensor& tensor, JsonWriter& out);
+void WriteStored(const Tensor& tensor, const InitGraph& graph, JsonWriter& out);
 
 // plan.json: canonical, so that equal plans are equal bytes.
 std::string WritePlan(const Plan& plan);

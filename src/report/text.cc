@@ -4,8 +4,79 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
+
+#include "base/text.h"
 
 namespace shardinit {
+namespace {
+
+// Columns of a terminal.
+size_t WidthOf(std::string_view text) {
+  size_t width = 0;
+  for (size_t i = 0; i < text.size();) {
+    const Character c = CharacterAt(text, i);
+    width += static_cast<size_t>(DisplayWidth(c.code));
+    i += static_cast<size_t>(c.size);
+  }
+  return width;
+}
+
+bool IsNumber(std::string_view text) {
+  const size_t digit = text.starts_with('-') || text.starts_with('+');
+  if (digit == text.size() || text[digit] < '0' || text[digit] > '9') return false;
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data() + (text[0] == '+'), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+// Calls with each part and the separator behind it, which is empty at the end.
+template <typename F>
+void ForEachPart(std::string_view text, std::string_view separators, F f) {
+  while (true) {
+    const size_t end = std::min(text.find_first_of(separators), text.size());
+    f(text.substr(0, end), text.substr(end, 1));
+    if (end == text.size()) return;
+    text.remove_prefix(end + 1);
+  }
+}
+
+// `{0…125}`, `{0, 2, …, 124}`, `{0…2, 5}`; of other numbers the first and the last.
+std::string InBraces(const std::vector<std::string_view>& numbers) {
+  std::vector<int64_t> sorted;
+  for (const std::string_view text : numbers) {
+    int64_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    const bool whole = error == std::errc() && fmt::format_int(number).str() == text;
+    if (!whole) return fmt::format("{{{}…{}}}", numbers.front(), numbers.back());
+    sorted.push_back(number);
+  }
+  std::sort(sorted.begin(), sorted.end());
+  sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());
+  if (sorted.size() == 1) return std::string(numbers[0]);
+  const int64_t step = sorted[1] - sorted[0];
+  const auto uneven = std::adjacent_find(sorted.begin(), sorted.end(),
+                                         [&](int64_t a, int64_t b) { return b - a != step; });
+  if (uneven == sorted.end() && step > 1 && sorted.size() > 3) {
+    return fmt::format("{{{}, {}, …, {}}}", sorted[0], sorted[1], sorted.back());
+  }
+  constexpr size_t kMostRanges = 8;
+  std::vector<std::string> ranges;
+  for (size_t i = 0; i < sorted.size();) {
+    size_t last = i;
+    while (last + 1 < sorted.size() && sorted[last + 1] == sorted[last] + 1) ++last;
+    if (ranges.size() == kMostRanges) {
+      ranges.push_back(fmt::format("…, {}", sorted.back()));
+      break;
+    }
+    ranges.push_back(last == i ? fmt::to_string(sorted[i])
+                               : fmt::format("{}{}{}", sorted[i], last == i + 1 ? ", " : "…", sorted[last]));
+    i = last + 1;
+  }
+  return fmt::format("{{{}}}", fmt::join(ranges, ", "));
+}
+
+}  // namespace
 
 std::string Grouped(int64_t number) {
   std::string digits = fmt::format_int(number).str();
@@ -40,42 +111,48 @@ std::string Table(const std::vector<std::vector<std::string>>& rows,
                   const std::vector<bool>& right) {
   std::vector<size_t> widths(right.size());
   for (const auto& row : rows) {
-    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], WidthOf(row[c]));
   }
   std::string out;
   for (const auto& row : rows) {
     std::string line;
     for (size_t c = 0; c < row.size(); ++c) {
-      if (c > 0) line += "  ";
-      line += right[c] ? fmt::format("{:>{}}", row[c], widths[c])
-                       : fmt::format("{:<{}}", row[c], widths[c]);
+      const std::string padding(widths[c] - WidthOf(row[c]), ' ');
+      line += (c > 0 ? "  " : "") + (right[c] ? padding + row[c] : row[c] + padding);
     }
     out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
   }
   return out;
 }
 
-std::string WithoutIndices(std::string_view path) {
+std::string WithoutNumbers(std::string_view text, std::string_view separators) {
   std::string out;
-  while (true) {
-    const std::string_view part = path.substr(0, path.find('.'));
-    const bool index = !part.empty() && part.find_first_not_of("0123456789") == part.npos;
-    out += index ? "*" : part;
-    if (part.size() == path.size()) return out;
-    out += '.';
-    path.remove_prefix(part.size() + 1);
-  }
+  ForEachPart(text, separators, [&](std::string_view part, std::string_view separator) {
+    out += IsNumber(part) ? "*" : part;
+    out += separator;
+  });
+  return out;
 }
 
-std::string Printable(std::string_view text) {
+std::string AsOne(const std::vector<std::string_view>& texts, std::string_view separators) {
+  std::vector<std::vector<std::string_view>> parts;  // By their place in the text.
+  std::vector<std::string_view> behind;
+  for (const std::string_view text : texts) {
+    size_t place = 0;
+    ForEachPart(text, separators, [&](std::string_view part, std::string_view separator) {
+      if (place == parts.size()) {
+        parts.emplace_back();
+        behind.push_back(separator);
+      }
+      // Neighbours are often equal, and there may be a million.
+      if (parts[place].empty() || parts[place].back() != part) parts[place].push_back(part);
+      ++place;
+    });
+  }
   std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f) {
-      out += fmt::format("\\x{:02x}", byte);
-    } else {
-      out += c;
-    }
+  for (size_t p = 0; p < parts.size(); ++p) {
+    out += parts[p].size() == 1 ? std::string(parts[p][0]) : InBraces(parts[p]);
+    out += behind[p];
   }
   return out;
 }

@@ -18,11 +18,12 @@ std::string InShape(const std::vector<int64_t>& shape);  // [128256, 16384]
 // column c to the right.
 std::string Table(const std::vector<std::vector<std::string>>& rows, const std::vector<bool>& right);
 
-// A path whose indices are `*`, as a pattern that matches all tensors of a repeat.
-std::string WithoutIndices(std::string_view path);
-
-// A tensor path, or what a damaged file holds in its place, without control
-// characters.
-std::string Printable(std::string_view text);
+// Texts that are equal but for numbers. A number stands alone between separators: of
+// a path these are its dots.
+//
+// With `*` for numbers: of a path, a pattern that matches all tensors of a repeat.
+std::string WithoutNumbers(std::string_view text, std::string_view separators = ".");
+// One text for all that are equal without numbers: `layers.{0…125}.weight`.
+std::string AsOne(const std::vector<std::string_view>& texts, std::string_view separators = ".");
 
 }  // namespace shardinit

@@ -1,0 +1,327 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <tuple>
+
+#include "base/glob.h"
+#include "base/json.h"
+#include "commands/command.h"
+#include "commands/options.h"
+#include "graph/outline.h"
+#include "report/text.h"
+
+namespace shardinit {
+namespace {
+
+struct GraphOptions {
+  SpecOptions spec;
+  std::string only;
+  int64_t depth = 0;  // 0: no end.
+  bool dot = false, json = false;
+};
+
+using Tensors = std::vector<const Tensor*>;
+
+// What is shown. Without a layout what is drawn is stored.
+struct Shown {
+  const Plan& plan;
+  Tensors drawn, stored;
+  std::vector<int64_t> uses;  // With a layout: of each of the model's tensors in it.
+
+  // How many of the stored tensors are drawn ones that are in others, too.
+  int64_t CountTies(const Tensors& tensors) const {
+    return std::count_if(tensors.begin(), tensors.end(), [&](const Tensor* tensor) {
+      return tensor->view && tensor->view->root.operation == nullptr && uses[tensor->view->root.tensor] > 1;
+    });
+  }
+};
+
+template <typename F>
+void ForEachSource(const ViewNode& node, F f) {
+  if (node.operation == nullptr) f(node.tensor);
+  for (const ViewNode& of : node.of) ForEachSource(of, f);
+}
+
+// The tensors whose path matches; of a layout, those that match or are made of a
+// drawn one that does, and all drawn ones that these are made of.
+Shown Choose(const Plan& plan, const std::string& only) {
+  const InitGraph& graph = plan.graph;
+  if (!graph.drawn) {
+    const Tensors all = Matching(graph.tensors, only);
+    return {plan, all, all, {}};
+  }
+  const auto matches = [&](const Tensor& tensor) { return only.empty() || GlobMatches(only, tensor.path); };
+  const std::vector<Tensor>& drawn = *graph.drawn;
+  std::vector<bool> matching(drawn.size());
+  for (size_t i = 0; i < drawn.size(); ++i) matching[i] = matches(drawn[i]);
+  Shown shown{plan, {}, {}, std::vector<int64_t>(drawn.size())};
+  std::vector<bool> is_shown = matching;
+  for (const Tensor& tensor : graph.tensors) {
+    bool wanted = matches(tensor);
+    ForEachSource(tensor.view->root, [&](size_t i) {
+      wanted = wanted || matching[i];
+      ++shown.uses[i];
+    });
+    if (!wanted) continue;
+    shown.stored.push_back(&tensor);
+    ForEachSource(tensor.view->root, [&](size_t i) { is_shown[i] = true; });
+  }
+  for (size_t i = 0; i < drawn.size(); ++i) {
+    if (is_shown[i]) shown.drawn.push_back(&drawn[i]);
+  }
+  if (shown.drawn.empty()) Matching(graph.tensors, only);  // Says so.
+  return shown;
+}
+
+std::string InJson(const Shown& shown) {
+  const InitGraph& graph = shown.plan.graph;
+  JsonWriter out;
+  out.BeginObject(JsonWriter::kLines).Member("name", graph.name).Key("layout");
+  graph.drawn ? out.Value(graph.layout) : out.Null();
+  out.Member("seed", graph.seed).Member("engine", graph.engine);
+  WriteMesh(graph.mesh, out);
+  out.Key("logical").BeginArray(JsonWriter::kLines);
+  for (const Tensor* tensor : shown.drawn) {
+    WriteDrawn(*tensor, out.BeginObject());
+    out.EndObject();
+  }
+  out.EndArray().Key("stored").BeginArray(JsonWriter::kLines);
+  for (const Tensor* tensor : shown.stored) {
+    WriteStored(*tensor, graph, out.BeginObject());
+    if (!tensor->view) out.Member("view", tensor->path);
+    out.Member("bytes", tensor->bytes()).EndObject();
+  }
+  out.EndArray().EndObject();
+  return out.Finish();
+}
+
+std::string Heading(const Shown& shown) {
+  const InitGraph& graph = shown.plan.graph;
+  int64_t parameters = 0, bytes = 0;
+  for (const Tensor* tensor : shown.drawn) parameters += tensor->elements();
+  for (const Tensor* tensor : shown.stored) bytes += tensor->bytes();
+  std::string text = graph.name;
+  if (graph.drawn) text += ", layout " + graph.layout;
+  text += ": " + Count(std::ssize(shown.drawn), "tensor");
+  if (graph.drawn) text += fmt::format(" stored as {}", Grouped(std::ssize(shown.stored)));
+  return text + fmt::format(", {}, {}, {}{}", Count(parameters, "parameter"), InBytes(bytes),
+                            Count(shown.plan.world_size(), "rank"), MeshText(graph.mesh));
+}
+
+// What a tensor, or several that stand as one, are.
+struct TensorText {
+  std::string dtype, shape, partition, values;
+};
+
+TensorText TextOf(const Tensors& tensors, const Shown& shown) {
+  const Tensor& tensor = *tensors.front();
+  std::string values = tensor.view ? Describe(OutlineOfViews(tensors)) : DescribeValues(tensors);
+  const int64_t ties = shown.CountTies(tensors);
+  if (ties > 0) values += ties == std::ssize(tensors) ? " (tied)" : fmt::format(" ({} tied)", Grouped(ties));
+  return {std::string(InfoOf(tensor.dtype).name), InShape(tensor.shape),
+          InText(tensor.partition, shown.plan.graph.mesh), std::move(values)};
+}
+
+using TreeRows = std::vector<std::vector<std::string>>;
+
+void AddTree(const Outline& outline, const GraphOptions& options, const Shown& shown, int64_t level,
+             TreeRows* rows) {
+  for (const Outline& member : outline.members) {
+    const std::string indent(static_cast<size_t>(2 * level), ' ');
+    rows->push_back({indent + member.name, Grouped(member.count), InBytes(member.bytes)});
+    if (member.members.empty()) {
+      const TensorText text = TextOf(member.tensors, shown);
+      rows->back().insert(rows->back().end(), {text.dtype, text.shape, text.partition, text.values});
+    } else if (level + 1 != options.depth) {
+      AddTree(member, options, shown, level + 1, rows);
+    }
+  }
+}
+
+std::string InTree(const Shown& shown, const GraphOptions& options) {
+  const InitGraph& graph = shown.plan.graph;
+  const auto table = [&](const Tensors& tensors, const char* what, const char* values) {
+    TreeRows rows = {{what, "tensors", "size", "dtype", "shape", "partition", values}};
+    AddTree(OutlineOf(tensors), options, shown, 0, &rows);
+    // Only what is stored is cut.
+    for (auto& row : rows) {
+      if (graph.drawn && &tensors == &shown.drawn && row.size() > 5) row.erase(row.begin() + 5);
+    }
+    return "\n" + Table(rows, {false, true, true, false, false, false, false});
+  };
+  std::string text = Heading(shown) + "\n" + table(shown.drawn, graph.drawn ? "drawn" : "tensor", "values");
+  if (graph.drawn) text += table(shown.stored, "stored", "view");
+  return text;
+}
+
+// A drawing for Graphviz: a cluster for each module, and an edge from what is
+// drawn, through the operations of views, to what is stored.
+class Drawing {
+ public:
+  Drawing(const Shown& shown, int64_t depth)
+      : shown_(shown), depth_(depth), node_of_(shown.plan.graph.logical().size(), -1) {}
+
+  std::string Draw() {
+    const InitGraph& graph = shown_.plan.graph;
+    out_ = fmt::format("digraph {} {{\n", InQuotes({graph.name}));
+    Line(1, fmt::format("graph [label={}, labelloc=t, rankdir=LR, fontname=\"sans-serif\"];",
+                        InQuotes({Heading(shown_)})));
+    Line(1, "node [shape=box, fontname=\"sans-serif\", fontsize=10];");
+    Line(1, "edge [fontname=\"sans-serif\", fontsize=9];");
+    if (graph.drawn) {
+      DrawCluster("drawn", OutlineOf(shown_.drawn), 1, 0);
+      DrawCluster("stored: " + graph.layout, OutlineOf(shown_.stored), 1, 0);
+    } else {
+      DrawMembers(OutlineOf(shown_.drawn), 1, 0);
+    }
+    for (const std::string& operation : operations_) Line(1, operation);
+    for (const auto& [from, to, label] : edges_) {
+      Line(1, fmt::format("n{} -> n{}{};", from, to,
+                          label.empty() ? "" : fmt::format(" [label={}]", InQuotes({label}))));
+    }
+    return out_ + "}\n";
+  }
+
+ private:
+  void Line(int level, std::string_view text) {
+    out_.append(static_cast<size_t>(2 * level), ' ').append(text).append(1, '\n');
+  }
+
+  // Lines of a label as one string of the language.
+  static std::string InQuotes(const std::vector<std::string>& lines) {
+    std::string text;
+    for (const std::string& line : lines) {
+      if (!text.empty()) text += "\\n";
+      for (const char c : line) {
+        if (c == '"' || c == '\\') text += '\\';
+        text += c;
+      }
+    }
+    return fmt::format("\"{}\"", text);
+  }
+
+  // Expressions may be long.
+  static std::string Shortened(const std::string& text) {
+    constexpr size_t kLongest = 60;
+    if (text.size() <= kLongest) return text;
+    size_t end = kLongest - 3;
+    while ((text[end] & 0xc0) == 0x80) --end;  // Between characters.
+    return text.substr(0, end) + "…";
+  }
+
+  void DrawCluster(const std::string& name, const Outline& outline, int level, int64_t depth) {
+    Line(level, fmt::format("subgraph cluster_{} {{", ++clusters_));
+    Line(level + 1, fmt::format("label={};", InQuotes({name, CountAndSize(outline)})));
+    DrawMembers(outline, level + 1, depth);
+    Line(level, "}");
+  }
+
+  static std::string CountAndSize(const Outline& outline) {
+    return fmt::format("{}, {}", Count(outline.count, "tensor"), InBytes(outline.bytes));
+  }
+
+  void DrawMembers(const Outline& outline, int level, int64_t depth) {
+    for (const Outline& member : outline.members) {
+      const bool is_tensor = member.members.empty();
+      if (!is_tensor && depth + 1 != depth_) {
+        DrawCluster(member.name, member, level, depth + 1);
+        continue;
+      }
+      const int64_t node = ++nodes_;
+      std::vector<std::string> lines = {member.name};
+      if (is_tensor) {
+        const TensorText text = TextOf(member.tensors, shown_);
+        const bool is_view = member.tensors.front()->view != nullptr;
+        if (member.count > 1) lines.front() += fmt::format(" × {}", Grouped(member.count));
+        lines.push_back(fmt::format("{} {}", text.dtype, text.shape));
+        if (is_view || !shown_.plan.graph.drawn) lines.push_back(text.partition);
+        if (!is_view) lines.push_back(Shortened(text.values));
+        if (is_view) {
+          DrawView(OutlineOfViews(member.tensors), node, shown_.CountTies(member.tensors) > 0 ? "tie" : "");
+        }
+      } else {
+        lines.push_back(CountAndSize(member));
+      }
+      Line(level, fmt::format("n{} [label={}{}];", node, InQuotes(lines), is_tensor ? "" : ", shape=folder"));
+      NoteTensors(member, node, is_tensor);
+    }
+  }
+
+  // Drawn tensors are found by their nodes. A stored module that is not opened has
+  // edges from all that its tensors are made of.
+  void NoteTensors(const Outline& outline, int64_t node, bool is_tensor) {
+    for (const Outline& member : outline.members) NoteTensors(member, node, is_tensor);
+    for (const Tensor* tensor : outline.tensors) {
+      if (!tensor->view) {
+        node_of_[static_cast<size_t>(tensor - shown_.plan.graph.logical().data())] = node;
+      } else if (!is_tensor) {
+        ForEachSource(tensor->view->root, [&](size_t i) { edges_.insert({node_of_[i], node, ""}); });
+      }
+    }
+  }
+
+  void DrawView(const ViewOutline& view, int64_t to, const std::string& label) {
+    for (const Tensor* tensor : view.tensors) {
+      edges_.insert({node_of_[static_cast<size_t>(tensor - shown_.plan.graph.logical().data())], to, label});
+    }
+    if (view.operation == nullptr) return;
+    const int64_t node = ++nodes_;
+    operations_.push_back(fmt::format("n{} [label={}, shape=ellipse];", node,
+                                      InQuotes({std::string(view.operation->name) + view.arguments})));
+    edges_.insert({node, to, label});
+    for (const ViewOutline& of : view.of) {
+      DrawView(of, node, of.copies > 1 ? fmt::format("× {}", Grouped(of.copies)) : "");
+    }
+  }
+
+  const Shown& shown_;
+  const int64_t depth_;
+  std::vector<int64_t> node_of_;  // Of each drawn tensor; -1: it is not shown.
+  std::set<std::tuple<int64_t, int64_t, std::string>> edges_;
+  std::vector<std::string> operations_;  // Outside of all clusters.
+  int64_t nodes_ = 0, clusters_ = 0;
+  std::string out_;
+};
+
+ExitCode RunGraph(const GraphOptions& options) {
+  if (options.dot && options.json) {
+    throw Error(ExitCode::kUsage, "`--dot` and `--json` are two different forms", "use one of them");
+  }
+  if (options.json && options.depth != 0) {
+    throw Error(ExitCode::kUsage, "`--depth` is for pictures, but `--json` writes every tensor",
+                "leave one of them out");
+  }
+  const Plan plan = options.spec.Load();
+  const Shown shown = Choose(plan, options.only);
+  Print(options.json  ? InJson(shown)
+        : options.dot ? Drawing(shown, options.depth).Draw()
+                      : InTree(shown, options));
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+extern const Command kGraph = {
+    .name = "graph",
+    .summary = "Show the tensors of a model as a tree of its modules, or draw them",
+    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
+      auto options = std::make_shared<GraphOptions>();
+      options->spec.AddTo(app);
+      options->spec.AddLayoutTo(app);
+      AddOnly(app, &options->only);
+      app.add_option("--depth", options->depth, "Open modules down to this level; default: all")
+          ->type_name("N")
+          ->check([](const std::string& text) {
+            return text.empty() || text.find_first_not_of("0123456789") != text.npos || text == "0"
+                       ? fmt::format("`{}` is no number of levels", text)
+                       : std::string();
+          });
+      app.add_flag("--dot", options->dot, "Write a drawing for Graphviz");
+      AddJson(app, &options->json);
+      return [options] { return RunGraph(*options); };
+    },
+};
+
+}  // namespace shardinit

@@ -1,0 +1,230 @@
+"""`shardinit graph`: the tree and the drawing have every tensor, and the drawing is
+one that Graphviz reads."""
+
+import itertools
+import json
+import re
+
+import pytest
+
+from support import CONFIGS, Json, Ok, TINY
+
+LLAMA = TINY.parent / "llama3.1-8b.yaml"
+LAYOUTS = ["hf", "torchtitan", "megatron", "maxtext"]
+# Layouts of tensors apart, slices of one, and ties.
+APART = """shardinit: 1
+name: apart
+dtype: f32
+vars: {n: 5}
+mesh: {axes: {a: 2}}
+modules:
+  l:
+    repeat: {i: n}
+    experts: {shape: [4, 6, 2], init: ones, shard: [null, a]}
+    w: {shape: [6], init: {normal: {std: "1 / (i + 1)"}}}
+layouts:
+  apart:
+    keep: ["l.0.w"]
+    m:
+      repeat: {i: n}
+      e:
+        repeat: {j: 4}
+        w: {from: {transpose: {axes: [1, 0], of: {reshape: {shape: [6, 2], of: {slice: {axis: 0, start: j, stop: j + 1, of: "l.{i}.experts"}}}}}}}
+      w: "l.{i}.w"
+    both: {from: {stack: {axis: 0, for: {i: n}, of: ["l.{i}.w", "l.{n - 1 - i}.w"]}}}
+"""
+
+
+@pytest.fixture
+def apart(tmp_path):
+    path = tmp_path / "apart.yaml"
+    path.write_text(APART)
+    return path
+
+
+# The tree ---------------------------------------------------------------------
+
+def Numbers(braces):
+    """`0…2, 5` and `0, 2, …, 8` as the numbers that they stand for."""
+    steps = re.fullmatch(r"(\d+), (\d+), …, (\d+)", braces)
+    if steps:
+        first, second, last = map(int, steps.groups())
+        return range(first, last + 1, second - first)
+    ranges = [part.split("…") for part in braces.split(", ")]
+    return [n for part in ranges for n in range(int(part[0]), int(part[-1]) + 1)]
+
+
+def Expanded(name):
+    parts = re.split(r"\{(.*?)\}", name)
+    choices = [Numbers(p) if i % 2 else [p] for i, p in enumerate(parts)]
+    return ["".join(map(str, choice)) for choice in itertools.product(*choices)]
+
+
+def Trees(text):
+    """For each table of `graph`: path → (dtype, shape)."""
+    trees = []
+    for table in text.split("\n\n")[1:]:
+        found, above = {}, []
+        for line in table.splitlines()[1:]:
+            indent, name = re.match(r"( *)((?:\{.*?\}|\S)+)", line).groups()
+            above[len(indent) // 2:] = [name]
+            tensor = re.search(r"  (\w+) +(\[[\d, ]*\])  ", line)
+            if not tensor:
+                continue
+            for path in Expanded(".".join(above)):
+                assert path not in found
+                found[path] = (tensor[1], json.loads(tensor[2]))
+        trees.append(found)
+    return trees
+
+
+def InJson(tensors):
+    return {t["path"]: (t["dtype"], t["global_shape"]) for t in tensors}
+
+
+@pytest.mark.parametrize("spec", CONFIGS, ids=lambda p: p.stem)
+def test_the_tree_has_every_tensor(spec):
+    tree, = Trees(Ok("graph", spec).stdout)
+    graph = Json("graph", spec)
+    assert tree == InJson(graph["logical"]) == InJson(graph["stored"])
+    assert all(t["view"] == t["path"] for t in graph["stored"])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_tree_of_a_layout_has_every_tensor(layout):
+    text, graph = Ok("graph", LLAMA, "--layout", layout).stdout, Json("graph", LLAMA, "--layout", layout)
+    assert Trees(text) == [InJson(graph["logical"]), InJson(graph["stored"])]
+    assert len(text.splitlines()) < 50
+
+
+def test_tensors_apart(apart):
+    text, graph = Ok("graph", apart, "--layout", "apart").stdout, Json("graph", apart, "--layout", "apart")
+    assert Trees(text) == [InJson(graph["logical"]), InJson(graph["stored"])]
+    assert "slice axis=0 start={0…3} stop={1…4} of l.{0…4}.experts" in text
+    assert "normal mean 0 std {1…0.2}" in text
+    assert re.search(r"^  w .* l\.\{0…4\}\.w \(tied\)$", text, re.M)
+
+
+def test_only(apart):
+    graph = Json("graph", apart, "--layout", "apart", "--only", "l.3.w")
+    assert {t["path"] for t in graph["stored"]} == {"m.3.w", "both"}
+    assert {t["path"] for t in graph["logical"]} == {f"l.{i}.w" for i in range(5)}
+    graph = Json("graph", apart, "--layout", "apart", "--only", "m.*.e.2.*")
+    assert {t["path"] for t in graph["stored"]} == {f"m.{i}.e.2.w" for i in range(5)}
+    assert {t["path"] for t in graph["logical"]} == {f"l.{i}.experts" for i in range(5)}
+
+
+def test_json_is_that_of_the_plan(apart, tmp_path):
+    graph = Json("graph", apart, "--layout", "apart")
+    Ok("gen", apart, "--layout", "apart", "-o", tmp_path / "out")
+    plan = json.loads((tmp_path / "out/plan.json").read_text())
+    assert graph["logical"] == plan["logical"] and graph["mesh"] == plan["mesh"]
+    assert graph["stored"] == [{**t, "bytes": t_bytes} for t, t_bytes in
+                               zip(plan["tensors"], (t["bytes"] for t in graph["stored"]))]
+
+
+# The drawing ------------------------------------------------------------------
+
+TOKEN = re.compile(r'\s*(?:(?P<id>"(?:[^"\\]|\\.)*"|[A-Za-z_]\w*|\d+)|(?P<sign>->|[{}\[\];,=]))')
+
+
+class Dot:
+    """Reads what `graph --dot` may write of Graphviz' language: nodes, edges,
+    attributes and clusters. Anything else fails."""
+
+    def __init__(self, text):
+        self.tokens, at = [], 0
+        while text[at:].strip():
+            found = TOKEN.match(text, at)
+            assert found, text[at:at + 40]
+            self.tokens.append(found[0].strip())
+            at = found.end()
+        self.nodes, self.edges, self.clusters = {}, [], set()
+        assert self.Take() == "digraph"
+        self.Id()
+        self.Body()
+        assert not self.tokens
+
+    def Take(self, expected=None):
+        token = self.tokens.pop(0)
+        assert expected in (None, token), (expected, token)
+        return token
+
+    def Id(self):
+        token = self.Take()
+        assert re.match(r'["\w]', token), token
+        return json.loads(token) if token.startswith('"') else token
+
+    def Attributes(self):
+        attributes = {}
+        if self.tokens[0] == "[":
+            self.Take()
+            while self.tokens[0] != "]":
+                name = self.Id()
+                self.Take("=")
+                attributes[name] = self.Id()
+                if self.tokens[0] == ",":
+                    self.Take()
+            self.Take()
+        self.Take(";")
+        return attributes
+
+    def Body(self):
+        self.Take("{")
+        while self.tokens[0] != "}":
+            name = self.Id()
+            if name == "subgraph":
+                cluster = self.Id()
+                assert cluster.startswith("cluster_") and cluster not in self.clusters
+                self.clusters.add(cluster)
+                self.Body()
+            elif self.tokens[0] == "->":
+                self.Take()
+                self.edges.append((name, self.Id(), self.Attributes().get("label", "")))
+            elif self.tokens[0] == "=":
+                self.Take()
+                self.Id()
+                self.Take(";")
+            elif name in ("graph", "node", "edge"):
+                self.Attributes()
+            else:
+                assert name not in self.nodes
+                self.nodes[name] = self.Attributes()
+        self.Take("}")
+        assert all(a in self.nodes and b in self.nodes for a, b, _ in self.edges)
+
+
+def Drawing(*arguments):
+    text = Ok("graph", *arguments, "--dot").stdout
+    assert Ok("graph", *arguments, "--dot").stdout == text
+    return Dot(text)
+
+
+@pytest.mark.parametrize("spec", CONFIGS, ids=lambda p: p.stem)
+def test_drawings_are_well_formed(spec):
+    drawing = Drawing(spec)
+    assert not drawing.edges and len(drawing.nodes) < 100
+    assert all(node["label"] and "shape" not in node for node in drawing.nodes.values())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_node_of_a_layout_has_its_edges(layout):
+    drawing = Drawing(LLAMA, "--layout", layout)
+    # One drawing for 32 layers and for 3.
+    few = Drawing(LLAMA, "--layout", layout, "--set", "vars.layers=3")
+    assert (len(few.nodes), len(few.edges)) == (len(drawing.nodes), len(drawing.edges))
+    assert len(drawing.nodes) < 100
+    sources, targets = {a for a, _, _ in drawing.edges}, {b for _, b, _ in drawing.edges}
+    operations = {n for n, a in drawing.nodes.items() if a.get("shape") == "ellipse"}
+    assert sources | targets == set(drawing.nodes) and sources & targets == operations
+    labels = {label for _, _, label in drawing.edges}
+    assert labels == ({"", "× 32"} if layout == "maxtext" else {""})
+
+
+def test_ties_and_several_operands(apart):
+    drawing = Drawing(apart, "--layout", "apart")
+    assert {label for _, _, label in drawing.edges} == {"", "tie", "× 10"}
+    folded = Drawing(apart, "--layout", "apart", "--depth", "1")
+    shapes = [node.get("shape") for node in folded.nodes.values()]
+    assert sorted(map(str, shapes)) == ["None", "None", "ellipse", "folder", "folder"]
+    assert {label for _, _, label in folded.edges} == {"", "tie", "× 10"}
