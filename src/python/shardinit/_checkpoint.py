@@ -9,7 +9,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -79,17 +79,6 @@ class Checkpoint(Source):
             f"<shardinit.Checkpoint {self.folder!r}: {self.name}, {self.parameters:,} parameters "
             f"in {len(self.tensors)} tensors, {self.world_size} ranks, seed {self.seed}>"
         )
-
-    def __enter__(self) -> Checkpoint:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Closes all files; they are opened again if something is read."""

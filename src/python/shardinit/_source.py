@@ -7,8 +7,8 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import EllipsisType
-from typing import Any, ClassVar, SupportsIndex, cast
+from types import EllipsisType, TracebackType
+from typing import Any, ClassVar, SupportsIndex, TypeVar, cast
 
 import numpy as np
 
@@ -19,6 +19,7 @@ Shape = tuple[int, ...]
 Index = SupportsIndex | slice | EllipsisType
 Slices = Index | tuple[Index, ...] | None
 Words = np.ndarray[Any, Any]
+Self = TypeVar("Self", bound="Source")
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,21 @@ class Source(ABC):
     mesh: Mesh
     noun: ClassVar[str]
     where: str
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives back what it holds open."""
 
     def _find(self, path: str) -> Any:
         if path not in self.tensors:

@@ -9,7 +9,7 @@ import os
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -102,17 +102,6 @@ class Spec(Source):
             f"<shardinit.Spec: {self.name}, {self.parameters:,} parameters in "
             f"{len(self.tensors)} tensors, seed {self.seed}>"
         )
-
-    def __enter__(self) -> Spec:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Releases the spec's memory, when calls that other threads are in have returned."""
