@@ -77,19 +77,19 @@ class Builder {
       const std::string name = "mesh_" + graph_.mesh.axes[a];
       if (!names_.Has(name)) names_.repeats().emplace_back(name, graph_.mesh.shape[a]);
     }
+    const size_t repeats = names_.repeats().size();
+    const auto fans = fans_;
+    PieceBudget pieces = kMaxPieces;
     for (const auto& layout : spec_.layouts) {
-      graph_.tensors.clear();
-      places_.clear();
-      total_bytes_ = 0;
       const size_t before = diagnostics_.all().size();
-      layout_.emplace(drawn, names_, diagnostics_);
-      KeepTensors(layout.value, *drawn);
-      Expand(layout.value.modules, "", 1);
-      if (diagnostics_.all().size() == before) {
-        ValidateTensors(graph_.tensors, places_, diagnostics_);
-        layout_->CheckCoverage(layout.name, layout.value);
-      }
       const bool is_chosen = layout.name.value == chosen;
+      try {
+        BuildLayout(layout, drawn, &pieces);
+      } catch (const InvalidSpec&) {  // Too many errors.
+        if (is_chosen || report_all) throw;
+        names_.repeats().resize(repeats);
+        fans_ = fans;
+      }
       if (is_chosen) stored = std::move(graph_.tensors);
       if (!is_chosen && !report_all) diagnostics_.Forget(before);
     }
@@ -101,6 +101,21 @@ class Builder {
     graph_.tensors = std::move(stored);
     graph_.layout = chosen;
     graph_.drawn = drawn;
+  }
+
+  // Leaves its tensors in graph_.
+  void BuildLayout(const Named<LayoutSpec>& layout,
+                   const std::shared_ptr<const std::vector<Tensor>>& drawn, PieceBudget* pieces) {
+    graph_.tensors.clear();
+    places_.clear();
+    total_bytes_ = 0;
+    const size_t before = diagnostics_.all().size();
+    layout_.emplace(drawn, names_, diagnostics_, pieces);
+    KeepTensors(layout.value, *drawn);
+    Expand(layout.value.modules, "", 1);
+    if (diagnostics_.all().size() != before) return;
+    ValidateTensors(graph_.tensors, places_, diagnostics_);
+    layout_->CheckCoverage(layout.name, layout.value);
   }
 
   void KeepTensors(const LayoutSpec& layout, const std::vector<Tensor>& drawn) {

@@ -13,7 +13,7 @@
 namespace shardinit {
 namespace {
 
-constexpr int64_t kMaxOperands = 4'000'000;
+constexpr int64_t kMaxOperands = 1'000'000;
 
 }  // namespace
 
@@ -24,8 +24,12 @@ const Tensor& LoweredView::First() const {
 }
 
 LayoutBuilder::LayoutBuilder(std::shared_ptr<const std::vector<Tensor>> drawn, SpecScope& names,
-                             Diagnostics& diagnostics)
-    : drawn_(std::move(drawn)), names_(names), diagnostics_(diagnostics), held_(drawn_->size()) {
+                             Diagnostics& diagnostics, PieceBudget* budget)
+    : drawn_(std::move(drawn)),
+      names_(names),
+      diagnostics_(diagnostics),
+      held_(drawn_->size()),
+      budget_(*budget) {
   by_path_.reserve(drawn_->size());
   for (size_t i = 0; i < drawn_->size(); ++i) by_path_.emplace((*drawn_)[i].path, i);
 }
@@ -128,7 +132,7 @@ std::optional<Viewed> LayoutBuilder::LowerTensor(const ViewSpec& spec, ViewNode*
     return {};
   }
   if (--budget_ <= 0) {
-    diagnostics_.Error(spec.span, fmt::format("this layout has more than {} pieces", kMaxPieces));
+    diagnostics_.Error(spec.span, fmt::format("the layouts fall into more than {} pieces", kMaxPieces));
     return {};
   }
   node->tensor = it->second;

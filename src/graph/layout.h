@@ -27,7 +27,7 @@ struct LoweredView {
 class LayoutBuilder {
  public:
   LayoutBuilder(std::shared_ptr<const std::vector<Tensor>> drawn, SpecScope& names,
-                Diagnostics& diagnostics);
+                Diagnostics& diagnostics, PieceBudget* budget);
 
   // Reports what is wrong, and returns nothing.
   std::optional<LoweredView> Lower(const ViewSpec& spec);
@@ -52,7 +52,7 @@ class LayoutBuilder {
   Diagnostics& diagnostics_;
   std::unordered_map<std::string_view, size_t> by_path_;
   std::vector<int64_t> held_;  // Elements of each drawn tensor, those of ties twice.
-  PieceBudget budget_ = kMaxPieces;
+  PieceBudget& budget_;         // Of all layouts.
   const Tensor* first_ = nullptr;  // Of the view that is being lowered.
 };
 

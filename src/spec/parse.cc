@@ -20,6 +20,8 @@ const std::vector<std::string> kUnevenPolicies = {"error", "chunk"};
 const std::vector<std::string> kFanOrders = {"out_in", "in_out"};
 const std::vector<std::string> kReplicaPolicies = {"dedupe", "full"};
 constexpr int kConfigDepth = 16;  // Of 32 that a plan may have.
+// Entries of lists that each tensor is held against.
+constexpr size_t kMostRules = 1000;
 
 // A plain scalar that YAML reads as something other than text.
 bool IsBoolean(const Node& node) {
@@ -236,7 +238,7 @@ class SpecParser {
         "a rule has the form `{logical: axis}`, `{logical: [axis, axis]}` or "
         "`{logical: null}`";
     model.has_rules = true;
-    if (!IsSequence(entry, kForm)) return;
+    if (!IsSequence(entry, kForm) || !IsShort(entry)) return;
     for (const Node::Entry& item : entry.value->entries) {
       const Node& rule = *item.value;
       if (!rule.IsMap() || rule.entries.size() != 1) {
@@ -320,8 +322,10 @@ class SpecParser {
 
   void ReadGlobs(const Node::Entry& entry,
                  std::vector<Located<std::string>>& globs) {
-    if (!IsSequence(entry, "of paths, in which `*` stands for anything"))
+    if (!IsSequence(entry, "of paths, in which `*` stands for anything") ||
+        !IsShort(entry)) {
       return;
+    }
     for (const Node::Entry& item : entry.value->entries) {
       if (IsText({entry.key, item.value})) globs.push_back(Text(*item.value));
     }
@@ -819,6 +823,13 @@ class SpecParser {
     return {std::string(node.text), node.span};
   }
 
+  bool IsShort(const Node::Entry& entry) {
+    const size_t entries = entry.value->entries.size();
+    if (entries <= kMostRules) return true;
+    Error(*entry.key, fmt::format("{} has {} entries, but may have at most {}",
+                                  Quote(entry.key->text), entries, kMostRules));
+    return false;
+  }
   void Error(const Node& node, std::string message, std::string hint = {}) {
     ErrorAt(node.span, std::move(message), std::move(hint));
   }
