@@ -4,14 +4,15 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 
 namespace shardinit {
 namespace {
 
-constexpr int kMaxDepth = 32;
+constexpr size_t kMaxDepth = 32;
 
 void AppendQuoted(std::string_view text, std::string* out) {
   *out += '"';
@@ -34,6 +35,69 @@ void AppendQuoted(std::string_view text, std::string* out) {
   }
   *out += '"';
 }
+
+// nlohmann's own way to look at what is parsed, a callback, walks through all earlier members of
+// an array after each member that is an object.
+class TreeBuilder : public nlohmann::json::json_sax_t {
+ public:
+  TreeBuilder(const std::string& path, size_t size, nlohmann::json* tree)
+      : path_(path), size_(size), next_(tree) {}
+
+  bool null() override { return Put(nullptr); }
+  bool boolean(bool value) override { return Put(value); }
+  bool number_integer(int64_t value) override { return Put(value); }
+  bool number_unsigned(uint64_t value) override { return Put(value); }
+  bool number_float(double value, const std::string&) override { return Put(value); }
+  bool string(std::string& value) override { return Put(std::move(value)); }
+  bool binary(nlohmann::json::binary_t&) override { return false; }  // JSON has none.
+  bool start_object(size_t) override { return Open(nlohmann::json::object()); }
+  bool start_array(size_t) override { return Open(nlohmann::json::array()); }
+  bool end_object() override { return Close(); }
+  bool end_array() override { return Close(); }
+
+  bool key(std::string& name) override {
+    const auto [member, is_new] = open_.back()->emplace(std::move(name), nullptr);
+    if (!is_new) Refuse(fmt::format("has the key {} twice", nlohmann::json(member.key()).dump()));
+    next_ = &*member;
+    return true;
+  }
+
+  bool parse_error(size_t position, const std::string&, const nlohmann::json::exception&) override {
+    Refuse(fmt::format("is not valid JSON (byte {} of {})", position, size_));
+  }
+
+ private:
+  [[noreturn]] void Refuse(const std::string& what) {
+    throw Error(ExitCode::kRefused, fmt::format("`{}` {}", path_, what));
+  }
+
+  bool Put(nlohmann::json value) {
+    if (!open_.empty() && open_.back()->is_array()) {
+      open_.back()->push_back(std::move(value));
+      next_ = &open_.back()->back();
+    } else {
+      *next_ = std::move(value);
+    }
+    return true;
+  }
+
+  bool Open(nlohmann::json empty) {
+    if (open_.size() == kMaxDepth) Refuse(fmt::format("is nested over {} levels", kMaxDepth));
+    Put(std::move(empty));
+    open_.push_back(next_);
+    return true;
+  }
+
+  bool Close() {
+    open_.pop_back();
+    return true;
+  }
+
+  const std::string& path_;
+  const size_t size_;
+  nlohmann::json* next_;               // Where the next value goes, unless that is an array.
+  std::vector<nlohmann::json*> open_;  // Objects and arrays; what holds one does not move it while it is open.
+};
 
 }  // namespace
 
@@ -110,30 +174,10 @@ std::string JsonWriter::Finish() {
 }
 
 nlohmann::json ParseJson(std::string_view text, const std::string& path) {
-  using nlohmann::json;
-  std::vector<std::set<std::string>> keys;
-  const json::parser_callback_t guard = [&](int depth, json::parse_event_t event, json& parsed) {
-    if (depth > kMaxDepth) {
-      throw Error(ExitCode::kRefused, fmt::format("`{}` is nested over {} levels", path, kMaxDepth));
-    }
-    if (event == json::parse_event_t::object_start) keys.emplace_back();
-    if (event == json::parse_event_t::object_end) keys.pop_back();
-    if (event == json::parse_event_t::key &&
-        !keys.back().insert(parsed.get_ref<const std::string&>()).second) {
-      throw Error(ExitCode::kRefused, fmt::format("`{}` has the key {} twice", path, parsed.dump()));
-    }
-    return true;
-  };
-  try {
-    return json::parse(text, guard);
-  } catch (const json::exception& e) {
-    throw Error(ExitCode::kRefused, fmt::format("`{}` is not valid JSON (byte {} of {})", path,
-                                                [&]() -> size_t {
-                                                  auto* at = dynamic_cast<const json::parse_error*>(&e);
-                                                  return at ? at->byte : 0;
-                                                }(),
-                                                text.size()));
-  }
+  nlohmann::json tree;
+  TreeBuilder builder(path, text.size(), &tree);
+  nlohmann::json::sax_parse(text, &builder);
+  return tree;
 }
 
 }  // namespace shardinit
