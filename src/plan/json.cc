@@ -1,6 +1,7 @@
 // plan.json: everything that decides the bytes of a checkpoint, in one order.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_map>
@@ -8,6 +9,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/overloaded.h"
+#include "base/text.h"
 #include "graph/validate.h"
 #include "graph/view.h"
 #include "init/initializer.h"
@@ -155,6 +157,13 @@ bool IsPath(std::string_view path) {
   return part;
 }
 
+// The model's name, as specs may have it: it is shown.
+bool IsModelName(std::string_view name) {
+  return !name.empty() && name[0] != '.' && name[0] != '-' &&
+         std::all_of(name.begin(), name.end(),
+                     [](char c) { return c == '.' || IsPath(std::string_view(&c, 1)); });
+}
+
 // What drawn and stored tensors have in common.
 Tensor ReadTensor(const json& in, const std::string& path) {
   Tensor tensor;
@@ -197,6 +206,7 @@ void ReadDraw(const json& in, const InitGraph& graph, const std::string& path, T
     Refuse(path, fmt::format("values of `{}` {}", tensor.path, misfit.what));
   }
   if (in.contains("key")) tensor.draw_path = in.at("key").get<std::string>();
+  if (FindBadText(tensor.draw_path)) Refuse(path, fmt::format("the key of `{}`", tensor.path));
   if (IsRandom(tensor.distribution)) {
     tensor.key = KeyOf(static_cast<uint64_t>(graph.seed),
                        tensor.draw_path.empty() ? tensor.path : tensor.draw_path);
@@ -369,6 +379,7 @@ Plan ReadPlan(std::string_view text, const std::string& path) {
     }
     InitGraph graph;
     graph.name = in.at("name").get<std::string>();
+    if (!IsModelName(graph.name)) Refuse(path, "the model's name");
     graph.engine = in.at("engine").get<std::string>();
     if (FindEngine(graph.engine) == nullptr) Refuse(path, fmt::format("unknown engine `{}`", graph.engine));
     graph.seed = in.at("seed");

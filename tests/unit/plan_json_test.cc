@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "graph/validate.h"
+#include "graph/view.h"
 #include "plan/plan.h"
 #include "support/graph_text.h"
 #include "support/random_plan.h"
@@ -215,6 +216,9 @@ INSTANTIATE_TEST_SUITE_P(
         Malformation{"\"format_version\": 1", "\"format_version\": true", nullptr},
         Malformation{"\"name\": \"small\",", "", nullptr},
         Malformation{"\"name\": \"small\"", "\"name\": 3", nullptr},
+        Malformation{"\"name\": \"small\"", "\"name\": \"\"", "the model's name"},
+        Malformation{"\"name\": \"small\"", "\"name\": \"../small\"", "the model's name"},
+        Malformation{"\"name\": \"small\"", "\"name\": \"\\u001b[2J\"", "the model's name"},
         Malformation{"philox4x32", "philox", "unknown engine `philox`"},
         Malformation{"\"seed\": 7", "\"seed\": -1", "the seed"},
         Malformation{"\"seed\": 7", "\"seed\": 7.5", "it is not written as this tool writes"},
@@ -288,6 +292,7 @@ INSTANTIATE_TEST_SUITE_P(
                      "`a.w` and `c` would be drawn from the same random stream"},
         Malformation{"\"key\": \"old.c\"", "\"key\": \"\"", "it is not written as this tool writes"},
         Malformation{"\"key\": \"old.c\"", "\"key\": 5", nullptr},
+        Malformation{"\"key\": \"old.c\"", "\"key\": \"\\u001b[2J\"", "the key of `c`"},
         Malformation{"\"tensors\": [", "\"tensors\": [5, ", nullptr}));
 
 INSTANTIATE_TEST_SUITE_P(
@@ -313,6 +318,203 @@ INSTANTIATE_TEST_SUITE_P(
         Malformation{"\"low\": -2, \"high\": 3", "\"low\": 3, \"high\": -2",
                      "`high` is -2, but must be above `low`, which is 3"},
         Malformation{"\"low\": -2, \"high\": 3", "\"low\": 9, \"high\": 10", nullptr}));
+
+// Views.
+
+constexpr char kPlanOfViews[] = R"({
+ "format_version": 1,
+ "contract_version": 1,
+ "name": "x",
+ "engine": "philox4x32",
+ "seed": 7,
+ "mesh": {"axes": ["a"], "shape": [2]},
+ "replicas": "dedupe",
+ "layout": "l",
+ "logical": [
+  {"path": "q", "dtype": "f32", "global_shape": [4, 6], "init": {"normal": {"mean": 0, "std": 1}}},
+  {"path": "k", "dtype": "f32", "global_shape": [2, 6], "init": {"constant": {"value": 1}}},
+  {"path": "n", "dtype": "bf16", "global_shape": [6], "init": {"constant": {"value": 1}}}
+ ],
+ "tensors": [
+  {"path": "qk", "dtype": "f32", "global_shape": [6, 6], "partition_spec": [["a"], []], "view": {"concat": {"axis": 0, "of": ["q", "k"]}}},
+  {"path": "n", "dtype": "bf16", "global_shape": [8], "partition_spec": [[]], "view": {"pad": {"axis": 0, "to": 8, "value": 0.5, "of": "n"}}}
+ ]
+}
+)";
+
+std::string PlanOfViewsWith(const std::string& from, const std::string& to) {
+  std::string text = kPlanOfViews;
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+class HostileViews : public testing::TestWithParam<Malformation> {};
+
+TEST_P(HostileViews, AreRefused) {
+  const Malformation& m = GetParam();
+  const std::string message = PlanRefusal(PlanOfViewsWith(m.from, m.to));
+  if (m.message != nullptr) {
+    EXPECT_EQ(message, std::string("`plan.json` is not a plan of this tool: ") + m.message);
+  } else {
+    EXPECT_NE(message, "") << m.to;
+  }
+}
+
+TEST(ReadPlan, ReadsViews) {
+  const Plan plan = ReadPlan(kPlanOfViews, "plan.json");
+  EXPECT_EQ(WritePlan(plan), kPlanOfViews);
+  EXPECT_EQ(plan.graph.tensors[0].view->pieces.size(), 2u);
+  EXPECT_EQ(plan.parameters, 24 + 12 + 6);
+  EXPECT_EQ(plan.bytes, 36 * 4 + 8 * 2);
+}
+
+constexpr char kWhole[] = R"({"concat": {"axis": 0, "of": ["q", "k"]}})";
+constexpr char kPad[] = R"({"pad": {"axis": 0, "to": 8, "value": 0.5, "of": "n"}})";
+constexpr char kCanonical[] = "it is not written as this tool writes";
+constexpr char kAnotherShape[] = "the view of `qk` has another shape";
+constexpr char kTooLarge[] = "this tensor has more than 2^63 - 1 elements";
+
+INSTANTIATE_TEST_SUITE_P(
+    Trees, HostileViews,
+    testing::Values(
+        // Of what is not there, of itself, of another dtype, of nothing.
+        Malformation{kWhole, R"("z")", "the view of `qk`"},
+        Malformation{kWhole, R"("qk")", "the view of `qk`"},
+        Malformation{kWhole, R"("n")", "the view of `qk`"},
+        Malformation{kWhole, R"("q")", kAnotherShape},
+        Malformation{kWhole, R"({"concat": {"axis": 0, "of": []}})", "a view of nothing"},
+        Malformation{kWhole, R"({"concat": {"axis": 0, "of": "q"}})", "a view of nothing"},
+        Malformation{kWhole, R"({"concat": {"axis": 0, "of": {"q": "k"}}})", "a view of nothing"},
+        Malformation{kWhole, R"({"concat": {"axis": 0}})", nullptr},
+        Malformation{kWhole, R"({"concat": {"of": ["q", "k"]}})", nullptr},
+        Malformation{kWhole, R"({"concat": ["q", "k"]})", nullptr},
+        Malformation{kWhole, R"({})", "the view of `qk`"},
+        Malformation{kWhole, R"([])", "the view of `qk`"},
+        Malformation{kWhole, R"(null)", "the view of `qk`"},
+        Malformation{kWhole, R"({"concat": {"axis": 0, "of": ["q", 5]}})", "the view of `qk`"},
+        Malformation{kWhole, R"({"join": {"axis": 0, "of": ["q", "k"]}})", "an unknown view operation"},
+        Malformation{kWhole, R"({"concat": {"axis": 0, "of": ["q", "k"]}, "stack": {}})",
+                     "the view of `qk`"},
+        Malformation{kWhole, R"({"concat": {"axis": 0, "extra": 1, "of": ["q", "k"]}})", kCanonical},
+        Malformation{kWhole, R"({"concat": {"of": ["q", "k"], "axis": 0}})", kCanonical},
+        Malformation{kPad, R"({"pad": {"axis": 0, "to": 8, "value": 0.5, "of": ["n"]}})",
+                     "the view of `n`"},
+        // Levels.
+        Malformation{kWhole,
+                     R"({"transpose": {"axes": [0, 1], "of": {"transpose": {"axes": [0, 1], "of": )"
+                     R"({"transpose": {"axes": [0, 1], "of": {"transpose": {"axes": [0, 1], "of": )"
+                     R"({"transpose": {"axes": [0, 1], "of": {"transpose": {"axes": [0, 1], "of": )"
+                     R"({"transpose": {"axes": [0, 1], "of": {"transpose": {"axes": [0, 1], "of": )"
+                     R"({"concat": {"axis": 0, "of": ["q", "k"]}}}}}}}}}}}}}}}}}})",
+                     "the view of `qk`"},
+        // The rest of the file.
+        Malformation{R"("layout": "l")", R"("layout": "")", "the name of the layout"},
+        Malformation{R"("layout": "l")", R"("layout": "../l")", "the name of the layout"},
+        Malformation{R"( "layout": "l",
+)", "", nullptr},
+        Malformation{R"("logical": [)", R"("other": [)", nullptr},
+        Malformation{R"("view": {"concat")", R"("init": {"concat")", nullptr},
+        Malformation{R"("path": "k")", R"("path": "q")", "two tensors have the path `q`"},
+        Malformation{R"("global_shape": [6, 6])", R"("global_shape": [6, 7])", kAnotherShape},
+        Malformation{R"("global_shape": [6, 6])", R"("global_shape": [36])", nullptr},
+        Malformation{R"("global_shape": [4, 6])", R"("global_shape": [4, 7])", nullptr},
+        Malformation{R"("global_shape": [4, 6])", R"("global_shape": [9223372036854775807, 6])",
+                     "the shape of `q` is not one"},
+        Malformation{R"("global_shape": [2, 6])", R"("global_shape": [2, 0])", "the shape of `k` is not one"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Arguments, HostileViews,
+    testing::Values(
+        Malformation{R"("axis": 0, "of")", R"("axis": 2, "of")",
+                     "axis 2 is out of range: the shape is [4, 6]"},
+        Malformation{R"("axis": 0, "of")", R"("axis": -3, "of")",
+                     "axis -3 is out of range: the shape is [4, 6]"},
+        Malformation{R"("axis": 0, "of")", R"("axis": -2, "of")", kCanonical},
+        Malformation{R"("axis": 0, "of")", R"("axis": 9223372036854775807, "of")", nullptr},
+        Malformation{R"("axis": 0, "of")", R"("axis": -9223372036854775808, "of")", nullptr},
+        Malformation{R"("axis": 0, "of")", R"("axis": 18446744073709551615, "of")", nullptr},
+        Malformation{R"("axis": 0, "of")", R"("axis": 0.5, "of")", kCanonical},
+        Malformation{R"("axis": 0, "of")", R"("axis": "0", "of")", nullptr},
+        Malformation{R"("axis": 0, "of")", R"("axis": [0], "of")", nullptr},
+        Malformation{R"("axis": 0, "of")", R"("axis": null, "of")", nullptr},
+        Malformation{kWhole, R"({"stack": {"axis": 0, "of": ["q", "k"]}})", nullptr},
+        Malformation{kWhole, R"({"stack": {"axis": 3, "of": ["q", "q"]}})", nullptr},
+        Malformation{kWhole, R"({"interleave": {"axis": 0, "groups": 0, "of": ["q", "k"]}})", nullptr},
+        Malformation{kWhole, R"({"interleave": {"axis": 0, "groups": -1, "of": ["q", "k"]}})", nullptr},
+        Malformation{kWhole, R"({"interleave": {"axis": 0, "groups": 4, "of": ["q", "k"]}})", nullptr},
+        Malformation{kWhole, R"({"interleave": {"axis": 0, "groups": 4611686018427387904, "of": ["q", "k"]}})",
+                     nullptr},
+        Malformation{kWhole, R"({"transpose": {"axes": [0], "of": "q"}})", nullptr},
+        Malformation{kWhole, R"({"transpose": {"axes": [0, 0], "of": "q"}})", nullptr},
+        Malformation{kWhole, R"({"transpose": {"axes": [0, 2], "of": "q"}})", nullptr},
+        Malformation{kWhole, R"({"transpose": {"axes": [0, 9223372036854775807], "of": "q"}})", nullptr},
+        Malformation{kWhole, R"({"transpose": {"axes": 1, "of": "q"}})", nullptr},
+        Malformation{kWhole, R"({"reshape": {"shape": [-4, -6], "of": "q"}})", nullptr},
+        Malformation{kWhole, R"({"reshape": {"shape": [0], "of": "q"}})", nullptr},
+        // 2^64 and 24 more: the product, should it wrap, is 24.
+        Malformation{kWhole, R"({"reshape": {"shape": [3, 6148914691236517208], "of": "q"}})", nullptr},
+        Malformation{kWhole, R"({"slice": {"axis": 0, "start": -1, "stop": 2, "of": "q"}})", nullptr},
+        Malformation{kWhole, R"({"slice": {"axis": 0, "start": 2, "stop": 2, "of": "q"}})", nullptr},
+        Malformation{kWhole, R"({"slice": {"axis": 0, "start": 3, "stop": 5, "of": "q"}})", nullptr},
+        Malformation{kWhole,
+                     R"({"slice": {"axis": 0, "start": -9223372036854775808, "stop": 9223372036854775807, "of": "q"}})",
+                     nullptr},
+        Malformation{R"("to": 8)", R"("to": 5)",
+                     "`to` is 5, but axis 0 of `n`, which is [6], is longer"},
+        Malformation{R"("to": 8)", R"("to": -8)", nullptr},
+        Malformation{R"("to": 8)", R"("to": 9)", "the view of `n` has another shape"},
+        Malformation{R"("to": 8)", R"("to": 9223372036854775807)", "the view of `n` has another shape"},
+        Malformation{R"("value": 0.5)", R"("value": 1e300)", "the padding of `n`"},
+        Malformation{R"("value": 0.5)", R"("value": 1e999)", nullptr},
+        Malformation{R"("value": 0.5)", R"("value": 0.50)", kCanonical},
+        Malformation{R"("value": 0.5)", R"("value": null)", nullptr},
+        // On the way to a shape that would be right.
+        Malformation{kWhole,
+                     R"({"slice": {"axis": 0, "start": 0, "stop": 6, "of": {"pad": {"axis": 0, )"
+                     R"("to": 2000000000000000000, "value": 0, "of": "q"}}}})",
+                     kTooLarge},
+        Malformation{kWhole,
+                     R"({"concat": {"axis": 0, "of": [{"pad": {"axis": 0, "to": 1000000000000000000, )"
+                     R"("value": 0, "of": "q"}}, {"pad": {"axis": 0, "to": 1000000000000000000, "value": 0, )"
+                     R"("of": "q"}}]}})",
+                     kTooLarge},
+        Malformation{kWhole,
+                     R"({"stack": {"axis": 0, "of": [{"pad": {"axis": 0, "to": 1000000000000000000, )"
+                     R"("value": 0, "of": "q"}}, {"pad": {"axis": 0, "to": 1000000000000000000, "value": 0, )"
+                     R"("of": "q"}}]}})",
+                     kTooLarge},
+        Malformation{kWhole,
+                     R"({"stack": {"axis": 0, "of": [{"reshape": {"shape": [)"
+                     R"(1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,4,6], "of": "q"}}]}})",
+                     "more than 32 dimensions"}));
+
+// Rows of 7 cut into rows of 10: each is pieces of its own.
+TEST(ReadPlan, RefusesViewsOfMillionsOfPieces) {
+  std::string text = PlanOfViewsWith("[4, 6]", "[10000000, 3]");
+  const std::string view =
+      R"({"transpose": {"axes": [1, 0], "of": {"reshape": {"shape": [7000000, 10], )"
+      R"("of": {"pad": {"axis": 1, "to": 7, "value": 0, "of": "q"}}}}}})";
+  text.replace(text.find(kWhole), std::string(kWhole).size(), view);
+  EXPECT_EQ(PlanRefusal(text),
+            "`plan.json` is not a plan of this tool: the layouts fall into more than 4194304 pieces");
+}
+
+// As SurvivesDamage; views that are still ones may be taken.
+TEST(ReadPlan, SurvivesDamagedViews) {
+  const std::string good = kPlanOfViews;
+  for (size_t i = good.find("\"logical\""); i < good.size(); ++i) {
+    for (const char c : {'0', '9', '-', '"', ']', '{', 'q'}) {
+      std::string bad = good;
+      bad[i] = c;
+      try {
+        EXPECT_EQ(WritePlan(ReadPlan(bad, "plan.json")), bad);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::kRefused);
+      }
+    }
+  }
+}
 
 TEST(ReadPlan, RefusesTensorsThatAreTooLargeTogether) {
   EXPECT_EQ(PlanRefusal(PlanWith("\"global_shape\": [4]", "\"global_shape\": [1152921504606846975]")),
