@@ -132,7 +132,7 @@ extern const Command kExport = {
           ->type_name("GLOB")
           ->check(NotEmpty);
       app.add_option("--max-shard-size", options->max_shard_size,
-                     "safetensors: most bytes of tensors in a file; default 5GB")
+                     "safetensors, keras: most bytes of tensors in a file; default 5GB")
           ->type_name("SIZE")
           ->check(NotEmpty);
       options->work.AddJobsTo(app, "generate");

@@ -107,7 +107,7 @@ bool IsThere(const std::string& folder, const std::string& origin,
 ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters* counters) {
   const std::vector<const Tensor*> tensors = Select(plan, request.only);
   const std::vector<FileLayout> files =
-      request.format->lay_out({plan, tensors, request.max_shard_size});
+      request.format->lay_out({plan, tensors, request.max_shard_size, request.folder});
   ExportResult result;
   result.tensors = static_cast<int64_t>(tensors.size());
   result.files = static_cast<int64_t>(files.size());

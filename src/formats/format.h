@@ -18,6 +18,13 @@ struct FileBox {
   int64_t offset;  // In the file.
 };
 
+int64_t BytesOf(const FileBox& box);
+
+// By the largest power of two up to a page that divides the box's size,
+// descending: behind one another from a page on, every box starts at a multiple
+// of its own, so of its element size, and large ones on pages, for O_DIRECT.
+void SortByAlignment(std::vector<FileBox>* boxes);
+
 // A file is its head, and behind that boxes without gaps; a text is all head.
 struct FileLayout {
   std::string path;  // Within the folder; `/` makes subfolders.
@@ -31,6 +38,7 @@ struct LayoutRequest {
   const Plan& plan;
   const std::vector<const Tensor*>& tensors;  // Those to write, in the plan's order.
   int64_t max_shard_size;                     // Bytes of data in a file, where a format cuts by size.
+  const std::string& beside;                  // A path beside which a format may work, and leave nothing.
 };
 
 struct Format {

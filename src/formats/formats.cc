@@ -1,14 +1,17 @@
 #include "formats/format.h"
 
+#include <algorithm>
+
 namespace shardinit {
 
-extern const Format kSafetensors, kDcp, kZarr;
+extern const Format kSafetensors, kDcp, kZarr, kKeras;
 
 std::span<const Format* const> Formats() {
   static constexpr const Format* kFormats[] = {
       &kSafetensors,
       &kDcp,
       &kZarr,
+      &kKeras,
   };
   return kFormats;
 }
@@ -26,10 +29,25 @@ std::vector<std::string> FormatNames() {
   return names;
 }
 
+int64_t BytesOf(const FileBox& box) {
+  return ElementCount(box.box.shape) * InfoOf(box.tensor->dtype).bytes;
+}
+
+void SortByAlignment(std::vector<FileBox>* boxes) {
+  const auto alignment = [](const FileBox& box) {
+    constexpr int64_t kPage = 4096;
+    const int64_t bytes = BytesOf(box);
+    return std::min(bytes & -bytes, kPage);
+  };
+  std::stable_sort(boxes->begin(), boxes->end(), [&](const FileBox& a, const FileBox& b) {
+    return alignment(a) > alignment(b);
+  });
+}
+
 int64_t FileLayout::size() const {
   if (boxes.empty()) return static_cast<int64_t>(head.size());
   const FileBox& last = boxes.back();
-  return last.offset + ElementCount(last.box.shape) * InfoOf(last.tensor->dtype).bytes;
+  return last.offset + BytesOf(last);
 }
 
 }  // namespace shardinit

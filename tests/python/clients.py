@@ -42,6 +42,9 @@ modules:
 """
 
 
+os.environ.setdefault("KERAS_BACKEND", "jax")  # Its default is TensorFlow.
+
+
 def Client(name):
     """The package of that name, or a skip that says what was not tested."""
     try:

@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pytest
 from clients import AWKWARD
-from support import BINARY, CLEAN, Json, Ok, Reassemble, Run, Tree
+from support import BINARY, CLEAN, DTYPES, Json, Ok, Reassemble, Run, Tree
 from test_faults import BIG, small_disk  # noqa: F401
 
 NAMES = {"F32": "f32", "F64": "f64", "F16": "f16", "BF16": "bf16"}
@@ -78,8 +78,7 @@ def CheckRecord(out):
         assert hashlib.sha256(data[:at]).hexdigest() == entry["head_sha256"]
         for box in entry["boxes"]:
             assert box["file_offset"] == at
-            size = {"f64": 8, "f32": 4}.get(box["dtype"], 2)
-            end = at + size * int(np.prod(box["shape"], dtype=int))
+            end = at + DTYPES[box["dtype"]].itemsize * int(np.prod(box["shape"], dtype=int))
             assert hashlib.sha256(data[at:end]).hexdigest() == box["sha256"]
             at = end
         assert at == len(data)

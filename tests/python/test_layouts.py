@@ -98,7 +98,30 @@ def MaxText(stored, tensor):
     return out
 
 
-LAYOUTS = {"hf": Hf, "torchtitan": Torchtitan, "megatron": Megatron, "maxtext": MaxText}
+def KerasHub(stored, tensor):
+    out = {
+        "model.embed_tokens.weight": stored["layers.reversible_embedding.vars.0"],
+        "lm_head.weight": stored["layers.reversible_embedding.vars.1"].T,
+        "model.norm.weight": stored["layers.llama_layer_norm.vars.0"],
+    }
+    for i in range(LAYERS):
+        there = f"model.layers.{i}."
+        here = f"layers.llama_transformer_decoder.{i}."
+        layer = {name.removeprefix(here).removesuffix(".vars.0"): array for name, array in stored.items()}
+        attention = "_self_attention_layer."
+        assert layer[attention + "_query_dense"].shape == (D, HEADS, HEAD_DIM)
+        assert layer[attention + "_output_dense"].shape == (HEADS, HEAD_DIM, D)
+        for theirs, hf in [("_query_dense", "q"), ("_key_dense", "k"), ("_value_dense", "v")]:
+            out[f"{there}self_attn.{hf}_proj.weight"] = layer[attention + theirs].reshape(D, -1).T
+        out[there + "self_attn.o_proj.weight"] = layer[attention + "_output_dense"].reshape(-1, D).T
+        for theirs, hf in [("gate", "gate"), ("intermediate", "up"), ("output", "down")]:
+            out[f"{there}mlp.{hf}_proj.weight"] = layer[f"_feedforward_{theirs}_dense"].T
+        out[there + "input_layernorm.weight"] = layer["_self_attention_layernorm"]
+        out[there + "post_attention_layernorm.weight"] = layer["_feedforward_layernorm"]
+    return out
+
+
+LAYOUTS = {"hf": Hf, "torchtitan": Torchtitan, "megatron": Megatron, "maxtext": MaxText, "kerashub": KerasHub}
 
 
 @pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES.keys())

@@ -49,6 +49,12 @@ CASES = {
         "import tensorstore\nexpected = {'lm_head.weight': expected['lm_head.weight']}\n",
         "{'lm_head.weight': result.read().result()}",
     ),
+    "model.load_weights": (
+        ["keras"],
+        "import keras, keras_backbone, test_layouts\n"
+        "model = keras_backbone.Llama(keras, layers=2, d=256, ff=768, heads=8, kv_heads=4, vocab=8192)\n",
+        "test_layouts.KerasHub(keras_backbone.Variables(model), 1)",
+    ),
     "shardinit.torch": (
         ["torch", "transformers"],
         LLAMA + "import shardinit\nmodel = LlamaForCausalLM(LlamaConfig(hidden_size=256, "

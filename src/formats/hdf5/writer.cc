@@ -1,13 +1,8 @@
 #include "formats/hdf5/writer.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <bit>
-#include <string_view>
 
-#include "base/error.h"
-#include "formats/hdf5/handle.h"
+#include "formats/hdf5/build.h"
 #include "formats/hdf5/layout.h"
 #include "formats/hdf5/types.h"
 #include "rng/stream.h"
@@ -15,137 +10,6 @@
 
 namespace shardinit::hdf5 {
 namespace {
-
-// What makes the bytes of a file the same everywhere: bounds that fix the
-// format, and no times on anything.
-struct FileProperties {
-  FileProperties(H5F_libver_t high, int64_t datasets)
-      : access(H5Pcreate(H5P_FILE_ACCESS), "make file properties"),
-        create(H5Pcreate(H5P_FILE_CREATE), "make file properties") {
-    Require(H5Pset_libver_bounds(access, H5F_LIBVER_V18, high), "set the format's version");
-    Require(H5Pset_fclose_degree(access, H5F_CLOSE_SEMI), "set how files close");
-    Require(H5Pset_alignment(access, kAlignFrom, kAlignment), "set the alignment");
-    // Metadata in few large pieces costs half the space; no larger than needed,
-    // so that small files stay small.
-    const auto block = std::bit_ceil(static_cast<uint64_t>(std::clamp<int64_t>(
-        datasets * 640, 2048, int64_t{1} << 20)));
-    Require(H5Pset_meta_block_size(access, block), "set the metadata's block size");
-    Require(H5Pset_obj_track_times(create, false), "turn off times");
-#if H5_VERSION_GE(1, 10, 7)
-    Require(H5Pset_file_locking(access, false, true), "turn off file locks");
-#endif
-  }
-  PropertyList access, create;
-};
-
-// Opened again by its descriptor: a name could have been swapped meanwhile.
-File CreateIn(int fd, const FileProperties& properties) {
-  return {H5Fcreate(fmt::format("/proc/self/fd/{}", fd).c_str(), H5F_ACC_TRUNC, properties.create,
-                    properties.access),
-          "create an HDF5 file"};
-}
-
-void CloseFile(File& file) {
-  Check(H5Fget_obj_count(file, H5F_OBJ_ALL) == 1, "an HDF5 object is still open");
-  file.Close("close the HDF5 file");
-}
-
-class AttributeWriter {
- public:
-  explicit AttributeWriter(hid_t object) : object_(object) {}
-
-  void Text(const char* name, std::string_view text) {
-    Datatype type(H5Tcopy(H5T_C_S1), "copy a type");
-    Require(H5Tset_size(type, std::max<size_t>(1, text.size())), "size a text");
-    Require(H5Tset_strpad(type, H5T_STR_NULLPAD), "pad a text");
-    Require(H5Tset_cset(type, H5T_CSET_UTF8), "set a text's encoding");
-    const std::string padded = text.empty() ? std::string(1, '\0') : std::string(text);
-    Write(name, type, type, Dataspace(H5Screate(H5S_SCALAR), "make a dataspace"), padded.data());
-  }
-
-  void Integer(const char* name, int64_t value) {
-    Write(name, H5T_STD_I64LE, H5T_NATIVE_INT64, Dataspace(H5Screate(H5S_SCALAR), "make a dataspace"),
-          &value);
-  }
-
-  void Integers(const char* name, const std::vector<int64_t>& values) {
-    Write(name, H5T_STD_I64LE, H5T_NATIVE_INT64, Line(values.size()), values.data());
-  }
-
-  // Each padded with zero bytes to the longest.
-  void Texts(const char* name, const std::vector<std::string>& texts) {
-    size_t longest = 1;
-    for (const std::string& text : texts) longest = std::max(longest, text.size());
-    Datatype type(H5Tcopy(H5T_C_S1), "copy a type");
-    Require(H5Tset_size(type, longest), "size a text");
-    Require(H5Tset_strpad(type, H5T_STR_NULLPAD), "pad a text");
-    Require(H5Tset_cset(type, H5T_CSET_UTF8), "set a text's encoding");
-    std::string bytes;
-    for (const std::string& text : texts) bytes.append(text).append(longest - text.size(), '\0');
-    Write(name, type, type, Line(texts.size()), bytes.data());
-  }
-
- private:
-  static Dataspace Line(size_t length) {
-    // Nothing has no extent to write: an empty dataspace.
-    if (length == 0) return {H5Screate(H5S_NULL), "make a dataspace"};
-    const hsize_t extent = length;
-    return {H5Screate_simple(1, &extent, nullptr), "make a dataspace"};
-  }
-
-  void Write(const char* name, hid_t file_type, hid_t memory_type, const Dataspace& space,
-             const void* data) {
-    Attribute attribute(H5Acreate2(object_, name, file_type, space, H5P_DEFAULT, H5P_DEFAULT),
-                        "create an attribute");
-    if (H5Sget_simple_extent_type(space) != H5S_NULL) {
-      Require(H5Awrite(attribute, memory_type, data), "write an attribute");
-    }
-  }
-
-  hid_t object_;
-};
-
-// Groups are made one by one, without times (H5Pset_create_intermediate_group
-// would give them some), and stay open while the next dataset needs them.
-class GroupStack {
- public:
-  explicit GroupStack(hid_t file) : file_(file), create_(H5Pcreate(H5P_GROUP_CREATE), "make group properties") {
-    Require(H5Pset_obj_track_times(create_, false), "turn off times");
-  }
-
-  // The group that holds `/a/b/name`, and `name` itself.
-  hid_t Open(const std::string& dataset, std::string* name) {
-    size_t start = 1, depth = 0;
-    for (size_t slash; (slash = dataset.find('/', start)) != std::string::npos; start = slash + 1) {
-      const std::string part = dataset.substr(start, slash - start);
-      if (depth < open_.size() && open_[depth].first != part) open_.erase(open_.begin() + static_cast<ptrdiff_t>(depth), open_.end());
-      if (depth == open_.size()) {
-        const hid_t parent = depth == 0 ? file_ : static_cast<hid_t>(open_.back().second);
-        const htri_t exists = H5Lexists(parent, part.c_str(), H5P_DEFAULT);
-        if (exists < 0) Fail("look for a group");
-        open_.emplace_back(part, exists ? Group(H5Gopen2(parent, part.c_str(), H5P_DEFAULT), "open a group")
-                                        : Group(H5Gcreate2(parent, part.c_str(), H5P_DEFAULT, create_, H5P_DEFAULT),
-                                                "create a group"));
-      }
-      ++depth;
-    }
-    open_.erase(open_.begin() + static_cast<ptrdiff_t>(depth), open_.end());
-    *name = dataset.substr(start);
-    return depth == 0 ? file_ : static_cast<hid_t>(open_.back().second);
-  }
-
- private:
-  hid_t file_;
-  PropertyList create_;
-  std::vector<std::pair<std::string, Group>> open_;
-};
-
-Dataspace SpaceOf(const Shape& shape) {
-  if (shape.empty()) return {H5Screate(H5S_SCALAR), "make a dataspace"};
-  const std::vector<hsize_t> extents(shape.begin(), shape.end());
-  return {H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr),
-          "make a dataspace"};
-}
 
 void SelectBox(hid_t space, const Box& box) {
   if (box.shape.empty()) return;  // A scalar is selected whole.
@@ -165,12 +29,6 @@ void WritePlanAttributes(hid_t file, const Plan& plan, const Digest& plan_sha256
   attributes.Texts(kMeshAxes, plan.graph.mesh.axes);
   attributes.Integers(kMeshShape, plan.graph.mesh.shape);
   attributes.Text(kPlanSha256, ToHex(plan_sha256));
-}
-
-PropertyList DatasetProperties() {
-  PropertyList create(H5Pcreate(H5P_DATASET_CREATE), "make dataset properties");
-  Require(H5Pset_obj_track_times(create, false), "turn off times");
-  return create;
 }
 
 // Calls with every rank that holds a box of its own of `tensor`, and the box.
@@ -268,14 +126,6 @@ void WriteVirtual(int fd, const Plan& plan, const Digest& plan_sha256) {
     }
   }
   CloseFile(file);
-}
-
-// HDF5 does not say which file it failed on.
-template <typename F>
-auto Naming(const std::string& path, F write) try {
-  return write();
-} catch (const Error& e) {
-  throw Error(e.code(), fmt::format("cannot write `{}`: {}", path, e.what()), e.hint());
 }
 
 }  // namespace

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "base/json.h"
 
@@ -12,17 +10,6 @@ namespace {
 
 constexpr int64_t kPage = 4096;
 constexpr size_t kLength = 8;  // Bytes in front of the JSON.
-
-int64_t BytesOf(const FileBox& box) {
-  return ElementCount(box.box.shape) * InfoOf(box.tensor->dtype).bytes;
-}
-
-// The largest power of two up to a page that divides the box's size. Sorted by
-// it, descending, every box starts at a multiple of its own.
-int64_t AlignmentOf(const FileBox& box) {
-  const int64_t bytes = BytesOf(box);
-  return std::min(bytes & -bytes, kPage);
-}
 
 }  // namespace
 
@@ -49,9 +36,7 @@ std::string_view NameOf(DType dtype) {
 }
 
 FileLayout LayOutFile(std::string path, std::vector<FileBox> boxes, const Metadata& metadata) {
-  std::stable_sort(boxes.begin(), boxes.end(), [](const FileBox& a, const FileBox& b) {
-    return AlignmentOf(a) > AlignmentOf(b);
-  });
+  SortByAlignment(&boxes);
   JsonWriter out;
   out.BeginObject();
   out.Key("__metadata__").BeginObject();

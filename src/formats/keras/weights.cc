@@ -1,0 +1,156 @@
+// What Keras's `save_weights` makes: an HDF5 file in which the variables of a
+// layer are datasets 0, 1, … of the group `vars` under the layer's path; or
+// several, and a JSON file that says which layer is in which.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <map>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "formats/format.h"
+#include "formats/hdf5/keras_file.h"
+
+namespace shardinit {
+namespace {
+
+// -1: it is no number as Keras writes them.
+int64_t NumberIn(std::string_view part) {
+  int64_t number = 0;
+  const char* end = part.data() + part.size();
+  const auto [stop, error] = std::from_chars(part.data(), end, number);
+  const bool is_number = error == std::errc() && stop == end && number >= 0;
+  return is_number && (part.size() == 1 || part[0] != '0') ? number : -1;
+}
+
+// Keras counts layers of one name as `dense`, `dense_1`, …, `repeat` as `dense.0`,
+// `dense.1`, …: a number within a path becomes part of the name before it.
+std::string VariablePath(const Tensor& tensor) {
+  std::string path;
+  for (std::string_view rest = tensor.path;;) {
+    const size_t dot = rest.find('.');
+    const std::string_view part = rest.substr(0, dot);
+    const int64_t number = path.empty() || dot == rest.npos ? -1 : NumberIn(part);
+    if (number > 0) path.append("_").append(part);
+    if (number < 0) path.append("/").append(part);
+    if (dot == rest.npos) return path;
+    rest.remove_prefix(dot + 1);
+  }
+}
+
+std::string_view GroupOf(std::string_view path) { return path.substr(0, path.rfind('/')); }
+
+// Complains of the tensors of which something is `wrong`: of the first, and how many.
+struct Complaint {
+  std::string about, hint;
+  int64_t count = 0;
+
+  void Add(const Tensor& tensor, std::string_view wrong) {
+    if (++count == 1) about = fmt::format("`{}` {}", tensor.path, wrong);
+  }
+  void ThrowIfAny() const {
+    if (count == 0) return;
+    const std::string more = count == 1 ? "" : fmt::format(" (and {} more)", count - 1);
+    throw Error(ExitCode::kUsage, about + more, hint);
+  }
+};
+
+void CheckVariables(const std::vector<const Tensor*>& tensors) {
+  Complaint path{"", "paths there are like `layers.dense.vars.0`: name tensors so, or by a layout; "
+                     "shardinit-export(1) says how to list those of a model"};
+  // Keras writes fp8 as bytes of no type, and then cannot read them.
+  Complaint dtype{"", "give it another dtype, or leave it out with `--only`"};
+  Complaint twice{"", "a number after a name counts layers: `dense.0` is `dense`, `dense.1` is `dense_1`"};
+  Complaint gap{"", "Keras loads all variables of a layer, numbered from 0, or none"};
+  std::unordered_map<std::string, const Tensor*> paths;
+  for (const Tensor* tensor : tensors) {
+    const std::string name = VariablePath(*tensor);
+    if (!GroupOf(name).ends_with("/vars")) path.Add(*tensor, "is no path of a variable of Keras");
+    if (tensor->dtype == DType::f8e4m3fn || tensor->dtype == DType::f8e5m2) {
+      dtype.Add(*tensor, fmt::format("is {}, which Keras does not load", InfoOf(tensor->dtype).name));
+    }
+    const auto [other, is_new] = paths.emplace(name, tensor);
+    if (!is_new) {
+      twice.Add(*tensor, fmt::format("and `{}` are both `{}` in Keras", other->second->path,
+                                     name.substr(1)));
+    }
+  }
+  for (const Tensor* tensor : tensors) {
+    const std::string name = VariablePath(*tensor);
+    const std::string_view group = GroupOf(name);
+    for (std::string_view above = group; !above.empty(); above = GroupOf(above)) {
+      if (const auto other = paths.find(std::string(above)); other != paths.end()) {
+        twice.Add(*tensor, fmt::format("is in Keras within `{}`", other->second->path));
+      }
+    }
+    const int64_t number = NumberIn(std::string_view(name).substr(group.size() + 1));
+    if (number > 0 && paths.count(fmt::format("{}/{}", group, number - 1)) == 0) {
+      gap.Add(*tensor, fmt::format("is there without variable {} of its layer", number - 1));
+    }
+  }
+  for (const Complaint* complaint : {&path, &dtype, &twice, &gap}) complaint->ThrowIfAny();
+}
+
+// Files of whole layers, as many to a file as fit; one that is larger alone.
+std::vector<std::vector<FileBox>> DistributeLayers(const LayoutRequest& request) {
+  std::vector<std::vector<FileBox>> layers;
+  std::unordered_map<std::string, size_t> places;
+  for (const Tensor* tensor : request.tensors) {
+    const auto [place, is_new] =
+        places.emplace(GroupOf(VariablePath(*tensor)), layers.size());
+    if (is_new) layers.emplace_back();
+    layers[place->second].push_back({tensor, WholeOf(tensor->shape), 0});
+  }
+  std::vector<std::vector<FileBox>> files(1);
+  int64_t room = request.max_shard_size;
+  for (const std::vector<FileBox>& layer : layers) {
+    int64_t bytes = 0;
+    for (const FileBox& box : layer) bytes += BytesOf(box);
+    if (!files.back().empty() && bytes > room) {
+      files.emplace_back();
+      room = request.max_shard_size;
+    }
+    files.back().insert(files.back().end(), layer.begin(), layer.end());
+    room -= bytes;
+  }
+  return files;
+}
+
+// model.weights.json, as Keras's ShardedH5IOStore reads it.
+FileLayout WeightMap(const std::vector<FileLayout>& files) {
+  std::map<std::string, std::string_view> places;
+  int64_t bytes = 0;
+  for (const FileLayout& file : files) {
+    for (const FileBox& box : file.boxes) {
+      places.emplace(GroupOf(VariablePath(*box.tensor)), file.path);
+      bytes += BytesOf(box);
+    }
+  }
+  JsonWriter out;
+  out.BeginObject(JsonWriter::kLines).Key("metadata").BeginObject();
+  out.Member("total_size", bytes).EndObject();
+  out.Key("weight_map").BeginObject(JsonWriter::kLines);
+  for (const auto& [group, file] : places) out.Member(group, file);
+  out.EndObject().EndObject();
+  return {"model.weights.json", out.Finish()};
+}
+
+std::vector<FileLayout> LayOutKeras(const LayoutRequest& request) {
+  CheckVariables(request.tensors);
+  auto parts = DistributeLayers(request);
+  std::vector<FileLayout> files;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    files.push_back(hdf5::LayOutKerasFile(
+        parts.size() == 1 ? "model.weights.h5" : fmt::format("model_{:05}.weights.h5", i),
+        std::move(parts[i]), VariablePath, request.beside));
+  }
+  if (files.size() > 1) files.push_back(WeightMap(files));
+  return files;
+}
+
+}  // namespace
+
+extern const Format kKeras = {.name = "keras", .lay_out = LayOutKeras};
+
+}  // namespace shardinit
