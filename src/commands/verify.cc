@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/talk.h"
+#include "base/text.h"
 #include "commands/command.h"
 #include "commands/options.h"
 #include "export/compare.h"
@@ -27,8 +28,9 @@ struct VerifyOptions {
 
 void PrintFindings(const std::vector<Finding>& findings) {
   for (const Finding& finding : findings) {
-    Talk(fmt::format("{}{}{}{}{}\n", finding.file, finding.file.empty() ? "" : ": ", finding.tensor,
-                     finding.tensor.empty() ? "" : " ", finding.message));
+    Talk(Escape(fmt::format("{}{}{}{}{}", finding.file, finding.file.empty() ? "" : ": ", finding.tensor,
+                            finding.tensor.empty() ? "" : " ", finding.message)) +
+         "\n");
   }
 }
 

@@ -1,50 +1,47 @@
-// Any bytes as a spec, an override and a mesh, separated by 0xff, which no
-// UTF-8 text holds: there is a result or a message, never a crash.
+// Any bytes as a spec, an override, a mesh and a layout's name, separated by
+// 0xff, which no UTF-8 text holds: there is a message, or a plan that plan.json
+// gives back, and whose values are the same whether made alone or together.
 //
-//   clang++-14 -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -Isrc
-//     tests/fuzz/fuzz_spec.cc src/{base/{diagnostics,error,file,suggest,text},
-//     expr/{eval,functions,parse},spec/{include,names,override,parse,yaml,
-//     yaml_text}}.cc -lyaml-cpp -lfmt -o fuzz_spec
-//   ./fuzz_spec -max_len=4096 tests/fuzz/corpus/spec
+//   cmake --preset fuzz && cmake --build --preset fuzz
+//   build/fuzz/tests/fuzz_spec -max_len=4096 NEW_CORPUS tests/fuzz/corpus/spec
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
+#include "base/error.h"
 #include "base/text.h"
-#include "expr/expr.h"
-#include "spec/include.h"
-#include "spec/override.h"
-#include "spec/parse.h"
+#include "generate/fill.h"
+#include "plan/load.h"
 
 namespace shardinit {
 namespace {
 
-// Every name is 7.
-class AnyName : public Scope {
- public:
-  std::optional<Value> Find(const std::string&, Diagnostics&) const override {
-    return int64_t{7};
+// Elements around the middle of a tensor.
+void MakeValues(const Tensor& tensor) {
+  const Box whole = WholeOf(tensor.shape);
+  if (PreparedBytes(tensor, whole) > 0) return;  // Whole matrices: slow.
+  const BoxFiller filler(tensor, whole);
+  const int64_t count = std::min<int64_t>(37, filler.elements());
+  const int64_t first = (filler.elements() - count) / 2;
+  const auto size = static_cast<size_t>(filler.element_bytes());
+  // Aligned, as blocks are.
+  std::vector<uint64_t> together(static_cast<size_t>(count)), alone(1);
+  filler.Fill(first, count, together.data());
+  for (int64_t i = 0; i < count; i += 5) {
+    filler.Fill(first + i, 1, alone.data());
+    const auto* bytes = reinterpret_cast<const uint8_t*>(together.data()) + static_cast<size_t>(i) * size;
+    if (!std::equal(bytes, bytes + size, reinterpret_cast<const uint8_t*>(alone.data()))) abort();
   }
-  std::vector<std::string> Names() const override { return {}; }
-};
+}
 
-void LoadAll(const std::string& text, const std::string& set,
-             const std::string& mesh, Diagnostics& diagnostics) {
-  NodeStore store;
-  const Source* source = diagnostics.Add({"spec", text});
-  const Node* root = ParseText(*source, 0, store, diagnostics);
-  if (root == nullptr && !diagnostics.HasErrors()) abort();
-  if (root == nullptr || !root->IsMap()) return;
-  if (!set.empty()) root = ApplySets(root, {set}, store, diagnostics);
-  root = ApplyMesh(root, mesh, store, diagnostics);
-  const ModelSpec model = ParseSpec(*root, diagnostics);
-  for (const auto* values : {&model.vars, &model.mesh}) {
-    for (const Named<ExprPtr>& value : *values) {
-      if (value.value == nullptr) continue;
-      EvaluateInteger(*value.value, AnyName(), 0, 1000, "it", diagnostics);
-    }
-  }
+void TryPlan(const PlanRequest& request, Diagnostics& diagnostics) {
+  const Plan plan = LoadPlan(request, diagnostics);
+  if (plan.graph.tensors.size() > 2000) return;
+  const std::string text = WritePlan(plan);
+  if (WritePlan(ReadPlan(text, "plan.json")) != text) abort();
+  for (const Tensor& tensor : plan.graph.tensors) MakeValues(tensor);
 }
 
 }  // namespace
@@ -52,20 +49,30 @@ void LoadAll(const std::string& text, const std::string& set,
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace shardinit;
-  const std::string input(reinterpret_cast<const char*>(data), size);
-  const size_t first = std::min(input.find('\xff'), size);
-  const size_t second = std::min(input.find('\xff', first + 1), size);
-  const std::string set =
-      first < size ? input.substr(first + 1, second - first - 1) : "";
-  const std::string mesh = second < size ? input.substr(second + 1) : "";
+  std::vector<std::string> parts(1);
+  for (const uint8_t byte : std::vector<uint8_t>(data, data + size)) {
+    byte == 0xff ? static_cast<void>(parts.emplace_back()) : parts.back().push_back(static_cast<char>(byte));
+  }
+  parts.resize(4);
+  PlanRequest request;
+  request.spec = {.path = "spec", .sets = {}, .mesh = parts[2], .text = parts[0]};
+  if (!parts[1].empty()) request.spec.sets = {parts[1]};
+  request.layout = parts[3];
+  request.all_layouts = true;
   Diagnostics diagnostics;
+  std::string shown;
   try {
-    LoadAll(input.substr(0, first), set, mesh, diagnostics);
-  } catch (const InvalidSpec&) {
-    // Too many errors.
+    TryPlan(request, diagnostics);
+    shown = Render(diagnostics.all());
+  } catch (const InvalidSpec& e) {
+    shown = Render(e.diagnostics());
+    if (shown.empty()) abort();
+  } catch (const Error& e) {
+    // plan.json of what was accepted is never refused.
+    if (e.code() == ExitCode::kRefused) throw;
+    shown = RenderError(e.what(), e.hint());
   }
   // What is shown is clean text, whatever the input was.
-  const std::string shown = Render(diagnostics.all());
   if (FindBadText(shown)) abort();
   return 0;
 }

@@ -135,9 +135,15 @@ def test_include(tmp_path):
 
 # Output -----------------------------------------------------------------------
 
-@pytest.mark.parametrize("arguments", [["--version"], ["plan", TINY], ["plan", TINY, "--json"], ["digest", TINY],
-                                       ["--help"], ["gen", "--help"]], ids=lambda a: "-".join(map(str, a))[-20:])
-def test_lost_output_is_an_error(arguments):
+@pytest.mark.parametrize("arguments", [
+    "--version", "--help", "gen --help", "completion bash", "validate SPEC", "plan SPEC", "plan SPEC --json", "digest SPEC",
+    "explain SPEC lm_head.weight", "graph SPEC", "diff SPEC GOOD", "stats SPEC", "verify GOOD", "verify GOOD --spec SPEC",
+    "inspect GOOD", "inspect GOOD/ranks/rank-00000.h5", "status GOOD", "finalize GOOD", "gen SPEC -o GOOD",
+    "gen SPEC -o GOOD --dry-run", "export SPEC --to dcp -o OUT"])
+def test_lost_output_is_an_error(arguments, good, tmp_path):
+    for name, path in {"SPEC": TINY, "GOOD": good, "OUT": tmp_path / "out"}.items():
+        arguments = arguments.replace(name, str(path))
+    arguments = arguments.split()
     with open("/dev/full", "w") as full:
         result = Run(*arguments, stdout=full)
     assert result.returncode == 3 and result.stderr

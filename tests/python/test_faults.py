@@ -385,6 +385,29 @@ def test_signals_end_the_run_cleanly(number, tmp_path):
     assert [p.name for p in (out / "ranks").iterdir()] == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
+@pytest.mark.parametrize("command", ["export", "digest", "stats", "verify", "verify --spec", "finalize"])
+def test_every_command_ends_by_a_signal(command, number, spec, good, damaged, tmp_path):
+    """The signal comes with the k-th call: then it is the status, or all was done already."""
+    (damaged / "manifest.json").unlink()
+    (tmp_path / "long.yaml").write_text(BIG.replace("512, ", "16, "))
+    run = {"export": ["export", spec, "--to", "dcp", "-o", tmp_path / "out"], "digest": ["digest", tmp_path / "long.yaml"],
+           "stats": ["stats", spec], "verify": ["verify", good], "verify --spec": ["verify", good, "--spec", spec],
+           "finalize": ["finalize", damaged]}[command]
+    calls = "openat" if command == "finalize" else "clone3"
+    statuses = set()
+    # Before that many files are the libraries.
+    for k in range(45, 80, 5) if calls == "openat" else [1, 2]:
+        result = Run(*run, wrap=Inject(calls, f"signal={number.name}:when={k}"), timeout=30)
+        assert result.returncode in (0, -number, 128 + number), result.stderr
+        assert result.returncode == 0 or not result.stdout
+        statuses.add(result.returncode)
+    assert statuses - {0}, "no signal came in time"
+    Ok(*run)
+    assert Tree(damaged) == Tree(good) or command != "finalize"
+    assert not list(tmp_path.glob(".*tmp*"))
+
+
 # Damage -----------------------------------------------------------------------
 
 def Boxes(name):

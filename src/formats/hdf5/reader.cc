@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -13,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/interrupt.h"
 #include "base/json.h"
 #include "formats/hdf5/handle.h"
 #include "formats/hdf5/layout.h"
@@ -226,13 +228,15 @@ std::string DescribeFile(const std::string& path) {
   char buffer[1 << 16];
   while (answer.size() < kMaxAnswer) {
     const ssize_t n = read(in.get(), buffer, sizeof buffer);
-    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EINTR && PendingSignal() == 0) continue;
     if (n <= 0) break;
     answer.append(buffer, static_cast<size_t>(n));
   }
+  if (PendingSignal() != 0) kill(child, SIGKILL);
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
+  ThrowIfInterrupted();
   if (!WIFEXITED(status) || answer.empty()) {
     Refuse(fmt::format("`{}` is refused: reading its structure crashed HDF5 or took too much", path));
   }

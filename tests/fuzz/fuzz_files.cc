@@ -1,0 +1,85 @@
+// Any bytes as a file that shardinit reads back: the first byte says as which.
+// There is a refusal, or what was read is written as it was.
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "formats/safetensors/reader.h"
+#include "manifest/manifest.h"
+#include "manifest/receipt.h"
+#include "plan/plan.h"
+
+namespace shardinit {
+namespace {
+
+// The plan whose receipts are tried.
+constexpr char kPlan[] = R"({
+ "format_version": 1,
+ "contract_version": 1,
+ "name": "x",
+ "engine": "philox4x32",
+ "seed": 0,
+ "mesh": {"axes": ["a"], "shape": [2]},
+ "replicas": "dedupe",
+ "tensors": [
+  {"path": "a.w", "dtype": "bf16", "global_shape": [5, 7], "partition_spec": [["a"], []], "init": {"normal": {"mean": 0, "std": 0.02}}},
+  {"path": "b", "dtype": "f32", "global_shape": [], "partition_spec": [], "init": {"constant": {"value": 1}}}
+ ]
+}
+)";
+
+void TryPlanFile(const std::string& text) {
+  if (WritePlan(ReadPlan(text, "plan.json")) != text) abort();
+}
+
+void TryReceipt(const std::string& text) {
+  static const Plan plan = ReadPlan(kPlan, "plan.json");
+  static const RankPlan rank = PlanRank(plan, 0);
+  const Receipt receipt = ReadReceipt(text, "rank.json", rank);
+  for (size_t i = 0; i < rank.shards.size(); ++i) {
+    const int64_t end = receipt.offsets[i] + rank.shards[i].bytes();
+    if (receipt.offsets[i] < 0 || end > receipt.size) abort();
+  }
+  WriteReceipt(rank, receipt);
+}
+
+void TryManifest(const std::string& text) {
+  std::optional<FileEntry> index;
+  ClaimedIndex(text, &index);
+}
+
+void TrySafetensors(const std::string& text) {
+  static const std::string path = "/dev/shm/shardinit-fuzz-" + std::to_string(std::rand());
+  WriteFileAtomically(path, text);
+  int64_t end = -1;
+  for (const safetensors::Entry& entry : safetensors::ReadHeader(path)) {
+    if (entry.bytes < 0 || (end >= 0 && entry.offset != end)) abort();
+    end = entry.offset + entry.bytes;
+  }
+  if (end >= 0 && end != static_cast<int64_t>(text.size())) abort();
+}
+
+}  // namespace
+}  // namespace shardinit
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace shardinit;
+  if (size == 0) return 0;
+  const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
+  try {
+    switch (data[0]) {
+      case 'p': TryPlanFile(text); break;
+      case 'r': TryReceipt(text); break;
+      case 'm': TryManifest(text); break;
+      case 's': TrySafetensors(text); break;
+    }
+  } catch (const Error& e) {
+    if (FindBadText(RenderError(e.what(), e.hint()))) abort();
+  }
+  return 0;
+}

@@ -1,0 +1,64 @@
+// The fuzz targets without libFuzzer: the corpus, and mutations of it.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#define LLVMFuzzerTestOneInput FuzzSpec
+#include "fuzz/fuzz_spec.cc"
+#undef LLVMFuzzerTestOneInput
+#define LLVMFuzzerTestOneInput FuzzFiles
+#include "fuzz/fuzz_files.cc"
+#undef LLVMFuzzerTestOneInput
+
+#include "support/random_plan.h"
+
+namespace shardinit {
+namespace {
+
+constexpr const char* kTokens[] = {
+    "-1",  "0",    "9223372036854775807", "18446744073709551616", "1e300", "\xff", "\n",  "  ", "{",  "}", "[",
+    "]",   ": ",   "*",                   "&a",                   "repeat: {i: 3}", "when: 0",   "{i}", "of", "q",
+    "\"",  "null", "0.5",                 "- ",                   "axis",  "mesh_a", "uniform()", "i0", "**"};
+
+std::string Mutated(std::string text, Random& random) {
+  for (int64_t n = random.In(1, 4); n > 0; --n) {
+    const auto size = static_cast<int64_t>(text.size());
+    const auto at = static_cast<size_t>(random.In(0, size));
+    const auto length = static_cast<size_t>(random.In(1, 12));
+    switch (random.In(0, 4)) {
+      case 0: text.insert(at, kTokens[random.In(0, std::ssize(kTokens) - 1)]); break;
+      case 1: text.replace(at, std::min(length / 4, text.size() - at), kTokens[random.In(0, std::ssize(kTokens) - 1)]); break;
+      case 2: text.erase(at, length); break;
+      case 3: text.insert(at, text.substr(static_cast<size_t>(random.In(0, size)), 5 * length)); break;
+      case 4:
+        if (at < text.size()) text[at] = static_cast<char>(text[at] ^ 1 << random.In(0, 7));
+        break;
+    }
+  }
+  return text;
+}
+
+void Fuzz(const char* corpus, int (*target)(const uint8_t*, size_t)) {
+  const auto run = [target](const std::string& text) {
+    target(reinterpret_cast<const uint8_t*>(text.data()), text.size());
+  };
+  int64_t seeds = 0;
+  const std::string folder = std::string(SHARDINIT_SOURCE_DIR "/tests/fuzz/corpus/") + corpus;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    std::ifstream file(entry.path(), std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    run(text);
+    Random random(1);
+    for (int i = 0; i < 300; ++i) run(Mutated(text, random));
+    ++seeds;
+  }
+  EXPECT_GT(seeds, 5);
+}
+
+TEST(Fuzz, Specs) { Fuzz("spec", FuzzSpec); }
+TEST(Fuzz, Files) { Fuzz("files", FuzzFiles); }
+
+}  // namespace
+}  // namespace shardinit
