@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 from clients import AWKWARD, Bits, Client, Gen
-from support import Ok, Reassemble
+from support import DTYPES, FLOATS, Ok, Reassemble
 
 TORCH_WORDS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
@@ -208,13 +208,22 @@ def test_orbax(export, spec, expected):
     Script(ORBAX, export("zarr"), spec.parent / "out")
 
 
+INDEX = "{expr: 'mod(index, 2)'}"
+
+
 def test_zarr_of_nested_and_scalar(tmp_path):
-    """Paths become nested dictionaries; a scalar has one chunk; even shards are chunks."""
+    """Paths become nested dictionaries; a scalar has one chunk; even shards are chunks;
+    and every dtype."""
     Client("orbax.checkpoint")
     (tmp_path / "nested.yaml").write_text(
         "shardinit: 1\nname: nested\ndtype: f32\nmesh: {axes: {a: 2, b: 2}}\n"
         "init: {n: {normal: {std: 1}}}\nmodules:\n  step: {shape: [], init: zeros}\n  model:\n"
         "    layers:\n      repeat: {layer: 2}\n      w: {shape: [8, 6], shard: [a, b], init: n}\n"
+        "  types:\n"
+        + "".join(
+            f"    {d}: {{shape: [8, 6], shard: [a, b], dtype: {d}, init: {'n' if d in FLOATS else INDEX}}}\n"
+            for d in DTYPES
+        )
     )
     Ok("export", tmp_path / "nested.yaml", "--to", "zarr", "-o", tmp_path / "zarr")
     names = sorted(p.name for p in (tmp_path / "zarr/model.layers.1.w").iterdir())

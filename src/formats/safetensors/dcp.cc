@@ -4,7 +4,6 @@
 
 #include <unordered_set>
 
-#include "base/error.h"
 #include "base/json.h"
 #include "formats/safetensors/header.h"
 
@@ -22,29 +21,9 @@ std::string ShardingInfo(const std::vector<FileBox>& boxes) {
   return out.Take();
 }
 
-// DTYPE_MAP in torch/distributed/checkpoint/_hf_utils.py, as of PyTorch 2.13.
-bool KnownToReader(DType dtype) {
-  switch (dtype) {
-    case DType::f8e4m3fn:
-    case DType::f8e5m2:
-    case DType::u16:
-    case DType::u32:
-    case DType::u64:
-    case DType::boolean: return false;
-    default: return true;
-  }
-}
-
 // Ranks that hold nothing have no file. The reader takes the union of all
 // boxes, so that each is in one file, whatever the spec says of replicas.
 std::vector<FileLayout> LayOutDcp(const LayoutRequest& request) {
-  for (const Tensor* tensor : request.tensors) {
-    if (KnownToReader(tensor->dtype)) continue;
-    throw Error(ExitCode::kUsage,
-                fmt::format("`{}` is {}, which PyTorch's reader of this format does not know",
-                            tensor->path, InfoOf(tensor->dtype).name),
-                "use `--to safetensors`, or `shardinit gen` and shardinit.torch.StorageReader");
-  }
   const std::unordered_set<const Tensor*> wanted(request.tensors.begin(), request.tensors.end());
   std::vector<FileLayout> files;
   for (int64_t r = 0; r < request.plan.world_size(); ++r) {
