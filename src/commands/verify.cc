@@ -13,6 +13,8 @@
 #include "commands/command.h"
 #include "commands/options.h"
 #include "export/compare.h"
+#include "export/export.h"
+#include "export/intact.h"
 #include "manifest/manifest.h"
 #include "report/text.h"
 
@@ -81,13 +83,17 @@ ExitCode RunVerify(const VerifyOptions& options) {
                 "add `--spec SPEC`");
   }
   if (against_spec && !Exists(options.folder + "/" + kPlanName)) return RunAgainstSpec(options);
+  // Of an export, which has no ranks, the bytes are compared with its own record.
+  const bool is_export = !Exists(options.folder + "/" + kManifestName) &&
+                         !Exists(options.folder + "/" + kPlanName) &&
+                         Exists(options.folder + "/" + kExportName);
   const int jobs = options.work.Jobs();
   VerifyResult result;
   {
     std::mutex mutex;
     std::optional<Progress> progress;
     const ProgressMode mode = options.work.Mode();
-    result = Verify(options.folder, jobs, [&](int64_t bytes, int64_t total) {
+    result = (is_export ? VerifyExport : Verify)(options.folder, jobs, [&](int64_t bytes, int64_t total) {
       const std::lock_guard lock(mutex);
       if (!progress) progress.emplace(mode, "checking", total, options.json);
       progress->Update(bytes, "");
@@ -97,13 +103,13 @@ ExitCode RunVerify(const VerifyOptions& options) {
   if (options.json) {
     JsonWriter out;
     out.BeginObject(JsonWriter::kLines).Member("folder", options.folder);
-    out.Member("intact", result.findings.empty()).Member("ranks", result.ranks);
+    out.Member("intact", result.findings.empty()).Member(is_export ? "files" : "ranks", result.files);
     out.Member("boxes", result.boxes).Member("bytes", result.bytes);
     AddFindings(result.findings, out);
     out.EndObject();
     Print(out.Finish());
   } else if (result.findings.empty()) {
-    Print(fmt::format("{}: intact: {}, {}, {}\n", options.folder, Count(result.ranks, "rank"),
+    Print(fmt::format("{}: intact: {}, {}, {}\n", options.folder, Count(result.files, is_export ? "file" : "rank"),
                       Count(result.boxes, "box", "boxes"), InBytes(result.bytes)));
   }
   if (result.findings.empty()) return ExitCode::kOk;
@@ -117,10 +123,10 @@ ExitCode RunVerify(const VerifyOptions& options) {
 
 extern const Command kVerify = {
     .name = "verify",
-    .summary = "Check every byte of a checkpoint against its digests",
+    .summary = "Check every byte of a checkpoint or an export against its digests",
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
       auto options = std::make_shared<VerifyOptions>();
-      app.add_option("DIR", options->folder, "Folder of the checkpoint, or, with --spec, of safetensors files")
+      app.add_option("DIR", options->folder, "Folder of the checkpoint or export, or, with --spec, of safetensors files")
           ->required();
       app.add_option("--spec", options->spec.request.path, "Compare the values with those of this spec")
           ->type_name("SPEC")

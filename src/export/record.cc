@@ -1,5 +1,12 @@
 #include "export/record.h"
 
+#include <fmt/format.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "base/error.h"
 #include "base/json.h"
 #include "rng/stream.h"
 
@@ -16,6 +23,46 @@ void BeginRecord(const Plan& plan, const ExportRequest& request, JsonWriter& out
   out.Key("only");
   request.only.empty() ? out.Null() : out.Value(request.only);
   out.Member("max_shard_size", request.max_shard_size);
+}
+
+using nlohmann::json;
+
+Digest DigestIn(const json& hex) {
+  Digest digest;
+  if (!FromHex(hex.get<std::string>(), &digest)) throw std::runtime_error("a digest is not one");
+  return digest;
+}
+
+int64_t PlaceIn(const json& number, int64_t low, int64_t high) {
+  if (!number.is_number_unsigned() || number > high || number < low) {
+    throw std::runtime_error("a size or a place is not one");
+  }
+  return number;
+}
+
+// Names within the folder: nothing that a record could lead elsewhere with.
+std::string PathIn(const json& name) {
+  const std::string path = name.get<std::string>();
+  const std::string parts = "/" + path + "/";
+  if (path.empty() || parts.find("//") != parts.npos || parts.find("/./") != parts.npos ||
+      parts.find("/../") != parts.npos || path.find('\0') != path.npos) {
+    throw std::runtime_error("a file is not in the folder");
+  }
+  return path;
+}
+
+RecordedFile FileIn(const json& in) {
+  RecordedFile file{.path = PathIn(in.at("file")),
+                    .size = PlaceIn(in.at("size"), 0, std::numeric_limits<int64_t>::max()),
+                    .parts = {}};
+  file.parts.push_back({"", 0, file.size, DigestIn(in.at("head_sha256"))});
+  for (const json& box : in.at("boxes")) {
+    RecordedFile::Part& last = file.parts.back();
+    const int64_t offset = PlaceIn(box.at("file_offset"), last.offset, file.size);
+    last.bytes = offset - last.offset;
+    file.parts.push_back({box.at("path"), offset, file.size - offset, DigestIn(box.at("sha256"))});
+  }
+  return file;
 }
 
 }  // namespace
@@ -48,6 +95,25 @@ std::string WriteRecord(const Plan& plan, const ExportRequest& request,
   }
   out.EndArray().EndObject();
   return out.Finish();
+}
+
+std::vector<RecordedFile> ReadRecord(std::string_view text, const std::string& path) {
+  const auto refuse = [&](std::string_view why) {
+    return Error(ExitCode::kRefused, fmt::format("`{}` is not the record of an export: {}", path, why));
+  };
+  const json in = ParseJson(text, path);
+  try {
+    if (in.at("export_version") != kExportVersion) throw refuse("it has another version");
+    std::vector<RecordedFile> files;
+    for (const json& file : in.at("files")) files.push_back(FileIn(file));
+    return files;
+  } catch (const json::exception& e) {
+    throw refuse(e.what());
+  } catch (const Error&) {
+    throw;
+  } catch (const std::runtime_error& e) {
+    throw refuse(e.what());
+  }
 }
 
 }  // namespace shardinit

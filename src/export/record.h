@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "export/export.h"
@@ -16,5 +17,20 @@ std::string WriteOrigin(const Plan& plan, const ExportRequest& request);
 std::string WriteRecord(const Plan& plan, const ExportRequest& request,
                         const std::vector<FileLayout>& files,
                         const std::vector<std::vector<Digest>>& digests);
+
+// What a record says of a file: its head, and behind that boxes without gaps.
+struct RecordedFile {
+  struct Part {
+    std::string tensor;  // Empty: the head.
+    int64_t offset, bytes;
+    Digest digest;
+  };
+  std::string path;
+  int64_t size = 0;
+  std::vector<Part> parts;
+};
+
+// Reads untrusted text. Throws Error (kRefused) that names `path`.
+std::vector<RecordedFile> ReadRecord(std::string_view text, const std::string& path);
 
 }  // namespace shardinit

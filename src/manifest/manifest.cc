@@ -95,19 +95,27 @@ void WriteManifest(const Plan& plan, const Digest& plan_sha256,
   append(out.Finish());
 }
 
+Digest HashRange(int fd, const std::string& path, int64_t offset, int64_t bytes,
+                 const std::function<void(int64_t bytes)>& progress) {
+  Sha256 hash;
+  std::vector<uint8_t> buffer(static_cast<size_t>(std::min<int64_t>(bytes, 1 << 20)));
+  for (const int64_t end = offset + bytes; offset < end;) {
+    ThrowIfInterrupted();
+    const int64_t n = std::min<int64_t>(static_cast<int64_t>(buffer.size()), end - offset);
+    if (!ReadAll(fd, buffer.data(), static_cast<size_t>(n), offset)) {
+      throw SystemError("read", path, errno != 0 ? errno : EIO);
+    }
+    hash.Update(buffer.data(), static_cast<size_t>(n));
+    offset += n;
+    if (progress) progress(n);
+  }
+  return hash.Finish();
+}
+
 FileEntry HashFile(int fd, const std::string& path) {
   struct stat info;
   if (fstat(fd, &info) != 0) throw SystemError("read", path);
-  const int64_t size = info.st_size;
-  Sha256 hash;
-  std::vector<uint8_t> buffer(1 << 20);
-  for (int64_t at = 0; at < size;) {
-    const int64_t n = std::min<int64_t>(static_cast<int64_t>(buffer.size()), size - at);
-    if (!ReadAll(fd, buffer.data(), static_cast<size_t>(n), at)) throw SystemError("read", path);
-    hash.Update(buffer.data(), static_cast<size_t>(n));
-    at += n;
-  }
-  return {size, hash.Finish()};
+  return {info.st_size, HashRange(fd, path, 0, info.st_size)};
 }
 
 ReceiptEntry EntryOf(const Plan& plan, const RankPlan& rank, const Receipt& receipt) {

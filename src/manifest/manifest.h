@@ -67,6 +67,10 @@ bool ClaimedIndex(std::string_view manifest, std::optional<FileEntry>* index);
 // Whether the manifest is there, and the index if it lists one.
 bool IsFinalized(const std::string& folder);
 
+// SHA-256 of a part of an open file, which is that long. `progress` receives the bytes of each step.
+Digest HashRange(int fd, const std::string& path, int64_t offset, int64_t bytes,
+                 const std::function<void(int64_t bytes)>& progress = {});
+
 // Size and SHA-256 of an open file.
 FileEntry HashFile(int fd, const std::string& path);
 

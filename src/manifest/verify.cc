@@ -29,7 +29,7 @@ class Verifier {
                   fmt::format("`{}` is not a checkpoint: it has no {}", folder_, kManifestName),
                   Exists(folder_ + "/" + kPlanName)
                       ? fmt::format("it is unfinished: see `shardinit status {}`", folder_)
-                      : "name a folder that `shardinit gen` wrote");
+                      : "name a folder that `shardinit gen` or `shardinit export` wrote");
     }
     if (!Exists(folder_ + "/" + kPlanName)) {
       Find(kPlanName, "", "is missing, so nothing else can be checked");
@@ -88,7 +88,7 @@ class Verifier {
     }
     *entry = EntryOf(plan_, rank, receipt);
     VerifyRankFile(rank, receipt, file);
-    ++result_.ranks;
+    ++result_.files;
   }
 
   void VerifyRankFile(const RankPlan& rank, const Receipt& receipt, const std::string& file) {
@@ -106,10 +106,15 @@ class Verifier {
     if (HashMetadata(fd.get(), size, rank, receipt.offsets) != receipt.metadata_sha256) {
       Find(file, "", "has damaged metadata: its HDF5 structure is not what was written");
     }
+    const auto progress = [&](int64_t bytes) {
+      hashed_ += bytes;
+      if (progress_) progress_(hashed_, total_);
+    };
     ParallelFor(static_cast<int64_t>(rank.shards.size()), jobs_, [&](int64_t i) {
       const Shard& shard = rank.shards[static_cast<size_t>(i)];
       const int64_t offset = receipt.offsets[static_cast<size_t>(i)];
-      if (HashRange(fd.get(), offset, shard.bytes(), file) == receipt.digests[static_cast<size_t>(i)]) {
+      if (HashRange(fd.get(), folder_ + "/" + file, offset, shard.bytes(), progress) ==
+          receipt.digests[static_cast<size_t>(i)]) {
         return;
       }
       Find(file, shard.tensor->path,
@@ -118,23 +123,6 @@ class Verifier {
     });
     result_.boxes += static_cast<int64_t>(rank.shards.size());
     result_.bytes += rank.bytes();
-  }
-
-  Digest HashRange(int fd, int64_t offset, int64_t bytes, const std::string& file) {
-    Sha256 hash;
-    std::vector<uint8_t> buffer(static_cast<size_t>(std::min<int64_t>(bytes, 1 << 20)));
-    for (const int64_t end = offset + bytes; offset < end;) {
-      ThrowIfInterrupted();
-      const int64_t n = std::min<int64_t>(static_cast<int64_t>(buffer.size()), end - offset);
-      if (!ReadAll(fd, buffer.data(), static_cast<size_t>(n), offset)) {
-        throw SystemError("read", folder_ + "/" + file, errno != 0 ? errno : EIO);
-      }
-      hash.Update(buffer.data(), static_cast<size_t>(n));
-      offset += n;
-      hashed_ += n;
-      if (progress_) progress_(hashed_, total_);
-    }
-    return hash.Finish();
   }
 
   void VerifyManifest(std::string_view manifest, const std::vector<ReceiptEntry>& entries) {

@@ -14,7 +14,7 @@ struct Finding {
 };
 
 struct VerifyResult {
-  int64_t ranks = 0, boxes = 0, bytes = 0;  // Checked.
+  int64_t files = 0, boxes = 0, bytes = 0;  // Checked; of a checkpoint's files those of ranks.
   std::vector<Finding> findings;            // Empty: all is well.
 };
 

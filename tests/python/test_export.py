@@ -321,6 +321,82 @@ def test_folders_that_are_no_checkpoints(spec, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["gen"]
 
 
+# verify of an export ------------------------------------------------------------
+
+LAYERS = """
+shardinit: 1
+name: layers
+dtype: f32
+modules:
+  layers.dense.vars:
+    "0": {shape: [300, 40], init: {normal: {std: 1}}}
+    "1": {shape: [40], init: ones}
+  layers.dense_1.vars:
+    "0": {shape: [40, 3], init: {normal: {std: 1}}}
+"""
+
+
+@pytest.fixture(scope="module", params=["safetensors", "dcp", "zarr", "keras"])
+def layers(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("layers")
+    (folder / "spec.yaml").write_text(LAYERS)
+    Ok("export", folder / "spec.yaml", "--to", request.param, "-o", folder / "out", "--max-shard-size", "1KB")
+    return folder / "out"
+
+
+def test_an_export_is_intact_or_what_is_damaged_is_named(layers):
+    """A flipped bit of any byte; a file that is cut, or gone."""
+    record = json.loads((layers / "shardinit-export.json").read_text())
+    boxes = sum(len(file["boxes"]) for file in record["files"])
+    assert Json("verify", layers) == {
+        "folder": str(layers), "intact": True, "files": len(record["files"]), "boxes": boxes,
+        "bytes": sum(file["size"] for file in record["files"]), "findings": []}
+    (layers / "tokenizer.json").write_text("{}")  # Whoever loads it may need more files.
+    Ok("verify", layers)
+
+    def Findings():
+        done = Run("verify", layers, "--json")
+        assert done.returncode == 1, done.stderr
+        return [(f["file"], f["tensor"], f["message"]) for f in json.loads(done.stdout)["findings"]]
+
+    for entry in record["files"]:
+        path = layers / entry["file"]
+        data = path.read_bytes()
+        places = [(0, "")] if not entry["boxes"] or entry["boxes"][0]["file_offset"] else []
+        places += [(box["file_offset"] + 1, box["path"]) for box in entry["boxes"]]
+        for at, tensor in [*places, (len(data) - 1, places[-1][1])]:
+            path.write_bytes(data[:at] + bytes([data[at] ^ 64]) + data[at + 1:])
+            (file, found, message), = Findings()
+            assert (file, found) == (entry["file"], tensor)
+            first, last = (int(word) for word in message.split("bytes ")[1].split(" of ")[0].split(" to "))
+            assert first <= at <= last
+        path.write_bytes(data[:-1])
+        assert Findings() == [(entry["file"], "", f"has {len(data) - 1} bytes, but the record says {len(data)}")]
+        path.unlink()
+        assert Findings() == [(entry["file"], "", "is missing")]
+        path.write_bytes(data)
+    Ok("verify", layers)
+
+
+@pytest.mark.parametrize("change", [
+    lambda r: r.update(export_version=2), lambda r: r.pop("files"), lambda r: r.update(files=3),
+    lambda r: r["files"][0].update(file="../x"), lambda r: r["files"][0].update(file="/etc/passwd"),
+    lambda r: r["files"][0].update(file=7), lambda r: r["files"][0].update(size=-1),
+    lambda r: r["files"][0].update(size=2**64 - 1), lambda r: r["files"][0].update(head_sha256="00"),
+    lambda r: r["files"][0]["boxes"][0].update(file_offset=2**62),
+    lambda r: r["files"][0]["boxes"][0].update(file_offset=1.5), lambda r: r["files"][0]["boxes"][0].pop("sha256"),
+    lambda r: r["files"][0]["boxes"].reverse(),
+])
+def test_a_damaged_record_is_refused(change, spec, tmp_path):
+    Ok("export", spec, "--to", "dcp", "-o", tmp_path / "out")
+    record = tmp_path / "out/shardinit-export.json"
+    content = json.loads(record.read_text())
+    change(content)
+    record.write_text(json.dumps(content))
+    done = Run("verify", tmp_path / "out")
+    assert done.returncode == 5 and "is not the record of an export" in done.stderr, done.stderr
+
+
 # config.json -------------------------------------------------------------------
 
 
