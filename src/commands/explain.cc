@@ -9,6 +9,7 @@
 #include "base/suggest.h"
 #include "commands/command.h"
 #include "commands/options.h"
+#include "graph/outline.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -21,16 +22,36 @@ struct ExplainOptions {
   bool json = false;
 };
 
-[[noreturn]] void ReportNoTensor(const std::string& path, const Plan& plan) {
+// Those with one of which `path` is a path.
+const std::vector<Tensor>& Candidates(const Plan& plan, bool stored) {
+  return stored ? plan.graph.tensors : plan.graph.logical();
+}
+
+[[noreturn]] void ReportNoTensor(const std::string& path, const Plan& plan, const Explanation& why) {
+  const auto& left_out = why.left_out ? why.left_out : why.stored ? why.stored->left_out : why.left_out;
+  if (left_out) {
+    throw Error(ExitCode::kUsage,
+                fmt::format("`{}` is left out: `when: {}` is 0", left_out->path, left_out->when.text),
+                fmt::format("the condition is at {}", PlaceOf(left_out->when.span)));
+  }
+  if (!why.places.empty()) {
+    const auto& [layout, stored, view, elements, span] = why.places.front();
+    throw Error(ExitCode::kUsage, fmt::format("the model has no tensor `{}`, but its layout `{}` has", path, layout),
+                fmt::format("use `--layout {}` to explain `{}`", layout, stored));
+  }
   std::vector<std::string> paths;
   std::string hint;
   int64_t members = 0;
-  for (const Tensor& tensor : plan.graph.tensors) {
-    paths.push_back(tensor.path);
-    members += tensor.path.starts_with(path + ".");
-    if (hint.empty() && tensor.path.ends_with("." + path)) {
-      hint = fmt::format("did you mean `{}`?", tensor.path);
+  for (const bool stored : {true, false}) {
+    if (stored && !plan.graph.drawn) continue;
+    for (const Tensor& tensor : Candidates(plan, stored)) {
+      paths.push_back(tensor.path);
+      members += tensor.path.starts_with(path + ".");
+      if (hint.empty() && tensor.path.ends_with("." + path)) {
+        hint = fmt::format("did you mean `{}`?", tensor.path);
+      }
     }
+    if (members > 0) break;
   }
   if (members > 0) {
     throw Error(ExitCode::kUsage,
@@ -39,7 +60,7 @@ struct ExplainOptions {
   }
   if (hint.empty()) hint = DidYouMean(path, paths);
   throw Error(ExitCode::kUsage, fmt::format("no tensor has the path `{}`", path),
-              hint.empty() ? "`shardinit plan SPEC --rank 0` lists the paths" : hint);
+              hint.empty() ? "`shardinit graph SPEC` shows the paths" : hint);
 }
 
 // What is shown, gathered from the plan and the explanation.
@@ -62,10 +83,13 @@ struct Facts {
                              IsFirstReplica(tensor.partition, coordinate));
   }
   int64_t box_bytes() const { return ElementCount(box.shape) * InfoOf(tensor.dtype).bytes; }
-  const std::string& draw_path() const {
-    return tensor.draw_path.empty() ? tensor.path : tensor.draw_path;
-  }
+  // Whether it is cut and in files, or only what tensors of a layout are made of.
+  bool is_stored() const { return tensor.view != nullptr || !plan.graph.drawn; }
 };
+
+const std::string& DrawPath(const Tensor& tensor) {
+  return tensor.draw_path.empty() ? tensor.path : tensor.draw_path;
+}
 
 void WriteSetting(const Explanation::Setting& setting, JsonWriter& out) {
   out.Member("name", setting.name);
@@ -86,20 +110,17 @@ void WriteSettings(std::string_view key, const std::vector<Explanation::Setting>
   out.EndArray();
 }
 
-std::string InJson(const Facts& facts) {
+void WritePlace(const Span& span, JsonWriter& out) {
+  out.Key("place");
+  span.source != nullptr ? out.Value(PlaceOf(span)) : out.Null();
+}
+
+void WriteKey(const Tensor& tensor, JsonWriter& out) {
+  out.Member("value", fmt::format("{:016x}", tensor.key)).Member("path", DrawPath(tensor));
+}
+
+void WriteInit(const Facts& facts, JsonWriter& out) {
   const auto& [plan, why, tensor, rank, matches, coordinate, box] = facts;
-  const auto place = [](const Span& span, JsonWriter& out) {
-    out.Key("place");
-    span.source != nullptr ? out.Value(PlaceOf(span)) : out.Null();
-    out.EndObject();
-  };
-  JsonWriter out;
-  out.BeginObject(JsonWriter::kLines).Member("path", tensor.path).Member("matches", matches);
-  out.Member("place", PlaceOf(why.place)).Member("shape", tensor.shape);
-  WriteSettings("dimensions", why.dimensions, out);
-  out.Key("dtype").BeginObject().Member("value", InfoOf(tensor.dtype).name);
-  place(why.dtype, out);
-  out.Member("elements", tensor.elements()).Member("bytes", tensor.bytes());
   WriteSettings("initializers", why.initializers, out);
   WriteSettings("arguments", why.arguments, out);
   out.Key("fans");
@@ -118,20 +139,73 @@ std::string InJson(const Facts& facts) {
     out.EndObject();
   }
   out.EndArray().Member("distribution", InText(tensor.distribution));
+  if (const auto matrix = MatrixInText(tensor.distribution, tensor.shape); !matrix.empty()) {
+    out.Member("matrix", matrix);
+  }
   out.Member("draws", DrawsOf(tensor.distribution));
-  WriteSettings("variables", why.variables, out);
   out.Key("seed").BeginObject().Member("value", plan.graph.seed);
-  place(why.seed, out);
-  out.Key("engine").BeginObject().Member("value", plan.graph.engine);
-  place(why.engine, out);
-  out.Key("key");
+  WritePlace(why.seed, out);
+  out.EndObject().Key("engine").BeginObject().Member("value", plan.graph.engine);
+  WritePlace(why.engine, out);
+  out.EndObject().Key("key");
   if (IsRandom(tensor.distribution)) {
-    out.BeginObject().Member("value", fmt::format("{:016x}", tensor.key));
-    out.Member("path", facts.draw_path());
-    place(why.key, out);
+    WriteKey(tensor, out.BeginObject());
+    WritePlace(why.key, out);
+    out.EndObject();
   } else {
     out.Null();
   }
+  if (why.places.empty()) return;
+  out.Key("layouts").BeginArray(JsonWriter::kLines);
+  for (const auto& place : why.places) {
+    out.BeginObject().Member("layout", place.layout);
+    if (place.view) {
+      out.Member("path", place.path).Member("view", Describe(*place.view)).Member("elements", place.elements);
+      WritePlace(place.span, out);
+    } else {
+      out.Key("path").Null();
+    }
+    out.EndObject();
+  }
+  out.EndArray();
+}
+
+// The drawn tensors that a view is of, in its order, each once.
+std::vector<const Tensor*> SourcesOf(const View& view) {
+  std::vector<const Tensor*> sources;
+  std::vector<bool> seen(view.drawn->size());
+  const auto visit = [&](const ViewNode& node, const auto& self) -> void {
+    if (node.operation == nullptr && !seen[node.tensor]) {
+      seen[node.tensor] = true;
+      sources.push_back(&(*view.drawn)[node.tensor]);
+    }
+    for (const ViewNode& of : node.of) self(of, self);
+  };
+  visit(view.root, visit);
+  return sources;
+}
+
+void WriteViewFacts(const Facts& facts, JsonWriter& out) {
+  out.Member("layout", facts.plan.graph.layout);
+  out.Key("view").BeginObject().Member("text", Describe(OutlineOfViews({&facts.tensor})));
+  WritePlace(facts.why.view, out);
+  out.EndObject().Key("logical").BeginArray(JsonWriter::kLines);
+  for (const Tensor* tensor : SourcesOf(*facts.tensor.view)) {
+    out.BeginObject().Member("path", tensor->path).Member("shape", tensor->shape);
+    out.Member("distribution", InText(tensor->distribution)).Key("key");
+    if (IsRandom(tensor->distribution)) {
+      WriteKey(*tensor, out.BeginObject());
+      out.EndObject();
+    } else {
+      out.Null();
+    }
+    out.EndObject();
+  }
+  out.EndArray();
+}
+
+void WriteSharding(const Facts& facts, JsonWriter& out) {
+  const auto& [plan, why, tensor, rank, matches, coordinate, box] = facts;
   out.Member("partition", InText(tensor.partition, plan.graph.mesh));
   if (why.shard.source != nullptr) out.Member("shard", PlaceOf(why.shard));
   out.Key("rules").BeginArray(JsonWriter::kLines);
@@ -148,7 +222,24 @@ std::string InJson(const Facts& facts) {
   out.Member("offset", box.offset).Member("shape", box.shape).Member("bytes", facts.box_bytes());
   out.Key("file");
   facts.IsStored() ? out.Value(RankFile(rank)) : out.Null();
-  out.EndObject().EndObject();
+  out.EndObject();
+}
+
+std::string InJson(const Facts& facts) {
+  const auto& [plan, why, tensor, rank, matches, coordinate, box] = facts;
+  JsonWriter out;
+  out.BeginObject(JsonWriter::kLines).Member("path", tensor.path).Member("matches", matches);
+  out.Member("place", PlaceOf(why.place));
+  if (!why.conditions.empty()) WriteSettings("conditions", why.conditions, out);
+  out.Member("shape", tensor.shape);
+  WriteSettings("dimensions", why.dimensions, out);
+  out.Key("dtype").BeginObject().Member("value", InfoOf(tensor.dtype).name);
+  WritePlace(why.dtype, out);
+  out.EndObject().Member("elements", tensor.elements()).Member("bytes", tensor.bytes());
+  tensor.view ? WriteViewFacts(facts, out) : WriteInit(facts, out);
+  WriteSettings("variables", why.variables, out);
+  if (facts.is_stored()) WriteSharding(facts, out);
+  out.EndObject();
   return out.Finish();
 }
 
@@ -185,6 +276,41 @@ void AddInitializer(const Facts& facts, Rows* rows) {
                      fan ? PlaceOf(why.fans.span) : ""});
   }
   rows->push_back({"values", InText(facts.tensor.distribution), ""});
+  const std::string matrix = MatrixInText(facts.tensor.distribution, facts.tensor.shape);
+  if (!matrix.empty()) rows->push_back({"matrix", matrix, ""});
+}
+
+// The operations of a view, each above what it is of.
+void AddView(const ViewOutline& view, size_t level, Rows* rows) {
+  std::string text(2 * level, ' ');
+  if (view.copies > 1) text += fmt::format("{} × ", Grouped(view.copies));
+  if (view.operation != nullptr) {
+    rows->push_back({"", text + std::string(view.operation->name) + view.arguments, ""});
+    for (const ViewOutline& of : view.of) AddView(of, level + 1, rows);
+    return;
+  }
+  const Tensor& first = *view.tensors.front();
+  std::string shapes = InShape(first.shape);
+  for (const Tensor* tensor : view.tensors) {
+    if (tensor->shape != first.shape) shapes = "different shapes";
+  }
+  ViewOutline alone = view;
+  alone.copies = 1;
+  rows->push_back({"", fmt::format("{}{}: {}, {}", text, Describe(alone), shapes, DescribeValues(view.tensors)), ""});
+}
+
+void AddPlaces(const Explanation& why, int64_t elements, Rows* rows) {
+  std::string last;
+  for (const auto& place : why.places) {
+    std::string text = place.view ? place.path : "(omitted)";
+    const ViewNode* node = place.view ? &place.view->root : nullptr;
+    for (int level = 0; node != nullptr && node->operation != nullptr; ++level, node = &node->of.front()) {
+      text += fmt::format("{}{}", level == 0 ? ": " : " of ", node->operation->name);
+    }
+    if (place.view && place.elements < elements) text += fmt::format(", {} elements", Grouped(place.elements));
+    rows->push_back({place.layout == last ? "" : "in layout " + place.layout, text, PlaceOf(place.span)});
+    last = place.layout;
+  }
 }
 
 void AddSharding(const Facts& facts, Rows* rows) {
@@ -214,9 +340,21 @@ void AddSharding(const Facts& facts, Rows* rows) {
                    ""});
 }
 
+void AddDraws(const Facts& facts, Rows* rows) {
+  const auto& [plan, why, tensor, rank, matches, coordinate, box] = facts;
+  if (!IsRandom(tensor.distribution)) return;
+  AddSetting("seed", {{}, {}, fmt::to_string(plan.graph.seed), why.seed}, rows);
+  rows->push_back({"key", fmt::format("{:016x}, of the seed and `{}`", tensor.key, DrawPath(tensor)),
+                   PlaceOf(why.key)});
+  AddSetting("engine", {{}, {}, plan.graph.engine, why.engine}, rows);
+  rows->back()[1] += ", " + Count(DrawsOf(tensor.distribution), "draw") + " for each element";
+}
+
 std::string InTable(const Facts& facts) {
   const auto& [plan, why, tensor, rank, matches, coordinate, box] = facts;
-  Rows rows = {{"shape", InShape(tensor.shape), PlaceOf(why.place)}};
+  Rows rows;
+  for (size_t i = 0; i < why.conditions.size(); ++i) AddSetting(i == 0 ? "when" : "", why.conditions[i], &rows);
+  rows.push_back({"shape", InShape(tensor.shape), PlaceOf(why.place)});
   for (size_t d = 0; d < why.dimensions.size(); ++d) {
     const auto& dimension = why.dimensions[d];
     AddSetting(fmt::format("  dimension {}", d), dimension, &rows);
@@ -224,23 +362,26 @@ std::string InTable(const Facts& facts) {
   }
   rows.push_back({"dtype", std::string(InfoOf(tensor.dtype).name), PlaceOf(why.dtype)});
   rows.push_back({"size", fmt::format("{}, {}", Count(tensor.elements(), "element"), InBytes(tensor.bytes())), ""});
-  AddInitializer(facts, &rows);
-  if (IsRandom(tensor.distribution)) {
-    AddSetting("seed", {{}, {}, fmt::to_string(plan.graph.seed), why.seed}, &rows);
-    rows.push_back({"key", fmt::format("{:016x}, of the seed and `{}`", tensor.key, facts.draw_path()),
-                    PlaceOf(why.key)});
-    AddSetting("engine", {{}, {}, plan.graph.engine, why.engine}, &rows);
-    rows.back()[1] += ", " + Count(DrawsOf(tensor.distribution), "draw") + " for each element";
+  if (tensor.view) {
+    const size_t first = rows.size();
+    AddView(OutlineOfViews({&tensor}), 0, &rows);
+    rows[first][0] = "view";
+    rows[first][2] = PlaceOf(why.view);
+  } else {
+    AddInitializer(facts, &rows);
+    AddDraws(facts, &rows);
   }
-  AddSharding(facts, &rows);
+  if (facts.is_stored()) AddSharding(facts, &rows);
+  AddPlaces(why, tensor.elements(), &rows);
   for (size_t i = 0; i < why.variables.size(); ++i) {
     const auto& use = why.variables[i];
     AddSetting((i == 0 ? "using " : "      ") + use.name, use, &rows);
-    if (use.text.empty()) rows.back()[2] = "(repeat)";
+    if (use.text.empty()) rows.back()[2] = use.name.starts_with("mesh_") ? "(mesh)" : "(repeat)";
   }
   const std::string others =
       matches == 1 ? "" : fmt::format(" (the first of {} that match)", Grouped(matches));
-  return fmt::format("{}{}\n\n{}", tensor.path, others, Table(rows, {false, false, false}));
+  const std::string layout = tensor.view ? fmt::format(", stored in layout {}", plan.graph.layout) : "";
+  return fmt::format("{}{}{}\n\n{}", tensor.path, layout, others, Table(rows, {false, false, false}));
 }
 
 ExitCode RunExplain(const ExplainOptions& options) {
@@ -249,12 +390,16 @@ ExitCode RunExplain(const ExplainOptions& options) {
   why.pattern = options.path;
   const Plan plan = options.spec.Load(diagnostics, &why);
   CheckRank(options.rank, plan);
-  if (!why.tensor) ReportNoTensor(options.path, plan);
-  const Tensor& tensor = plan.graph.tensors[*why.tensor];
+  // With a layout, what is stored comes first.
+  const bool stored = why.stored && why.stored->tensor;
+  const Explanation& found = stored ? *why.stored : why;
+  if (!found.tensor) ReportNoTensor(options.path, plan, why);
+  const std::vector<Tensor>& tensors = Candidates(plan, stored);
+  const Tensor& tensor = tensors[*found.tensor];
   const std::vector<int64_t> coordinate = plan.graph.mesh.CoordinateOf(options.rank);
   const Facts facts = {
-      plan, why, tensor, options.rank,
-      std::count_if(plan.graph.tensors.begin(), plan.graph.tensors.end(),
+      plan, found, tensor, options.rank,
+      std::count_if(tensors.begin(), tensors.end(),
                     [&](const Tensor& t) { return GlobMatches(options.path, t.path); }),
       coordinate, BoxAt(tensor.shape, tensor.partition, plan.graph.mesh, coordinate)};
   Print(options.json ? InJson(facts) : InTable(facts));
@@ -269,6 +414,7 @@ extern const Command kExplain = {
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
       auto options = std::make_shared<ExplainOptions>();
       options->spec.AddTo(app);
+      options->spec.AddLayoutTo(app);
       options->spec.AddReplicasTo(app);
       app.add_option("PATH", options->path, "Path of a tensor, or a pattern such as '*.q_proj.weight'")
           ->required();

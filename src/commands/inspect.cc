@@ -24,6 +24,10 @@ struct InspectOptions {
   bool json = false;
 };
 
+std::string MatrixText(const Tensor& tensor) {
+  return tensor.view ? std::string() : MatrixInText(tensor.distribution, tensor.shape);
+}
+
 ExitCode InspectFolder(const InspectOptions& options) {
   Digest plan_sha256;
   const Plan plan = LoadCheckpointPlan(options.path, &plan_sha256);
@@ -40,7 +44,9 @@ ExitCode InspectFolder(const InspectOptions& options) {
       out.BeginObject().Member("path", tensor.path).Member("dtype", InfoOf(tensor.dtype).name);
       out.Member("global_shape", tensor.shape);
       out.Member("shards", CountBoxes(tensor.shape, tensor.partition, graph.mesh));
-      out.Member("init", InitText(tensor)).EndObject();
+      out.Member("init", InitText(tensor));
+      if (const std::string matrix = MatrixText(tensor); !matrix.empty()) out.Member("matrix", matrix);
+      out.EndObject();
     }
     out.EndArray().EndObject();
     Print(out.Finish());
@@ -55,6 +61,7 @@ ExitCode InspectFolder(const InspectOptions& options) {
     rows.push_back({tensor.path, std::string(InfoOf(tensor.dtype).name), InShape(tensor.shape),
                     Grouped(CountBoxes(tensor.shape, tensor.partition, graph.mesh)),
                     InitText(tensor)});
+    if (const std::string matrix = MatrixText(tensor); !matrix.empty()) rows.back().back() += ": " + matrix;
   }
   Print(text + Table(rows, {false, false, false, true, false}));
   return ExitCode::kOk;

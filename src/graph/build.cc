@@ -69,7 +69,7 @@ class Builder {
   // Leaves in graph_ what is drawn, or that under views of the chosen layout.
   void BuildLayouts(std::string_view chosen, bool report_all) {
     const auto drawn = std::make_shared<std::vector<Tensor>>(std::move(graph_.tensors));
-    explanation_ = nullptr;  // Of what is drawn.
+    Explanation* const of_drawn = std::exchange(explanation_, nullptr);
     names_.Trace(nullptr);
     std::vector<Tensor> stored;
     // Some layouts depend on how many ranks share a tensor.
@@ -83,12 +83,23 @@ class Builder {
     for (const auto& layout : spec_.layouts) {
       const size_t before = diagnostics_.all().size();
       const bool is_chosen = layout.name.value == chosen;
+      if (of_drawn != nullptr && is_chosen) {
+        of_drawn->stored = std::make_unique<Explanation>();
+        of_drawn->stored->pattern = of_drawn->pattern;
+        explanation_ = of_drawn->stored.get();
+      }
       try {
         BuildLayout(layout, drawn, &pieces);
       } catch (const InvalidSpec&) {  // Too many errors.
         if (is_chosen || report_all) throw;
         names_.repeats().resize(repeats);
         fans_ = fans;
+        conditions_.clear();
+      }
+      explanation_ = why_ = nullptr;
+      names_.Trace(nullptr);
+      if (of_drawn != nullptr && (is_chosen || chosen.empty()) && diagnostics_.all().size() == before) {
+        NotePlaces(layout.name.value, of_drawn);
       }
       if (is_chosen) stored = std::move(graph_.tensors);
       if (!is_chosen && !report_all) diagnostics_.Forget(before);
@@ -118,6 +129,27 @@ class Builder {
     layout_->CheckCoverage(layout.name, layout.value);
   }
 
+  void NotePlaces(const std::string& layout, Explanation* explanation) const {
+    auto* places = &explanation->places;
+    const size_t before = places->size();
+    if (!explanation->tensor) {
+      for (const Tensor& tensor : graph_.tensors) {
+        if (!places->empty() || !GlobMatches(explanation->pattern, tensor.path)) continue;
+        places->push_back({layout, tensor.path, tensor.view, tensor.elements(), {}});
+      }
+      return;
+    }
+    for (size_t i = 0; i < graph_.tensors.size(); ++i) {
+      const Tensor& tensor = graph_.tensors[i];
+      int64_t elements = 0;
+      for (const Piece& piece : tensor.view->pieces) {
+        if (piece.source == static_cast<int64_t>(*explanation->tensor)) elements += piece.elements();
+      }
+      if (elements > 0) places->push_back({layout, tensor.path, tensor.view, elements, places_[i]});
+    }
+    if (places->size() == before) places->push_back({layout, {}, nullptr, 0, {}});
+  }
+
   void KeepTensors(const LayoutSpec& layout, const std::vector<Tensor>& drawn) {
     std::vector<bool> keeps(layout.keep.size());
     for (size_t i = 0; i < drawn.size(); ++i) {
@@ -129,6 +161,8 @@ class Builder {
       }
       if (!keep) continue;
       Tensor tensor = drawn[i];
+      why_ = IsWanted(tensor.path) ? explanation_ : nullptr;
+      if (why_ != nullptr) why_->view = layout.keep[*keep].span;
       AddView(layout_->Keep(i), layout.keep[*keep].span, &tensor);
     }
     for (size_t g = 0; g < keeps.size(); ++g) {
@@ -169,6 +203,7 @@ class Builder {
       }
     }
     BindSharding(spec, &tensor);
+    if (why_ != nullptr) why_->view = spec.from->span;
     AddView(*lowered, span, &tensor);
   }
 
@@ -185,8 +220,20 @@ class Builder {
       diagnostics_.Error(span, "with this tensor the layout has more than 2^63 - 1 bytes");
       return;
     }
+    NoteTensor(span);
     graph_.tensors.push_back(std::move(*tensor));
     places_.push_back(span);
+  }
+
+  // The tensor that is next is the one that is explained.
+  void NoteTensor(Span span) {
+    if (why_ == nullptr) return;
+    why_->tensor = graph_.tensors.size();
+    why_->place = span;
+  }
+
+  bool IsWanted(const std::string& path) const {
+    return explanation_ != nullptr && !explanation_->tensor && GlobMatches(explanation_->pattern, path);
   }
 
   void Unknown(std::string_view kind, const Located<std::string>& name,
@@ -307,14 +354,57 @@ class Builder {
     }
   }
 
+  void NoteLeftOut(const std::string& path, const Expr& when) {
+    if (!IsWanted(path) || explanation_->left_out) return;
+    explanation_->left_out = {path, {"when", TextOf(when), {}, SpanOf(when)}};
+  }
+
+  // Of a module that is left out no expression is evaluated: its repeats have the
+  // numbers that the pattern asks for.
+  void NoteLeftOut(const ModuleSpec& module, const std::string& path, const Expr& when) {
+    if (--left_out_budget_ < 0) return;
+    std::vector<std::string> inside = {path};
+    if (module.repeat) {
+      inside = {Join(path, "0")};
+      std::string_view rest = explanation_->pattern;
+      while (!rest.empty()) {
+        const std::string_view part = rest.substr(0, rest.find('.'));
+        if (!part.empty() && part.find_first_not_of("0123456789") == part.npos) {
+          inside.push_back(Join(path, std::string(part)));
+        }
+        rest.remove_prefix(std::min(part.size() + 1, rest.size()));
+      }
+    }
+    for (const std::string& prefix : inside) {
+      for (const auto& member : module.members) {
+        const std::string inner = Join(prefix, member.name.value);
+        if (const auto* submodule = std::get_if<std::unique_ptr<ModuleSpec>>(&member.value)) {
+          NoteLeftOut(**submodule, inner, when);
+        } else {
+          NoteLeftOut(inner, when);
+        }
+      }
+    }
+  }
+
+  void ExplainConditions() {
+    for (const Expr* when : conditions_) {
+      const auto value = EvaluateNumber(*when, names_, diagnostics_);
+      why_->conditions.push_back({"when", TextOf(*when), fmt::format("{}", value.value_or(0)), SpanOf(*when)});
+    }
+  }
+
   void Expand(const ModuleSpec& module, const std::string& path, int64_t copies) {
     if (!IsThere(module.when)) {
       SkipAxes(module);
+      if (explanation_ != nullptr) NoteLeftOut(module, path, *module.when);
       return;
     }
     const auto around = fans_;
     if (module.fans) fans_ = module.fans;
+    if (module.when) conditions_.push_back(module.when.get());
     ExpandModule(module, path, copies);
+    if (module.when) conditions_.pop_back();
     fans_ = around;
   }
 
@@ -363,9 +453,12 @@ class Builder {
       const std::string inner = Join(path, member.name.value);
       if (const auto* tensor = std::get_if<TensorSpec>(&member.value)) {
         if (IsThere(tensor->when)) {
+          if (tensor->when) conditions_.push_back(tensor->when.get());
           AddTensor(*tensor, member.name.span, inner);
+          if (tensor->when) conditions_.pop_back();
         } else {
           SkipAxes(*tensor);
+          NoteLeftOut(inner, *tensor->when);
         }
       } else {
         Expand(*std::get<std::unique_ptr<ModuleSpec>>(member.value), inner, copies);
@@ -383,10 +476,9 @@ class Builder {
   void AddTensor(const TensorSpec& spec, Span span, const std::string& path) {
     Tensor tensor;
     tensor.path = path;
-    const bool wanted = explanation_ != nullptr && !explanation_->tensor &&
-                        GlobMatches(explanation_->pattern, path);
-    why_ = wanted ? explanation_ : nullptr;
-    names_.Trace(wanted ? &why_->variables : nullptr);
+    why_ = IsWanted(path) ? explanation_ : nullptr;
+    names_.Trace(why_ != nullptr ? &why_->variables : nullptr);
+    if (why_ != nullptr) ExplainConditions();
     if (path.size() > kMaxPath) {
       diagnostics_.Error(span, fmt::format("this path has {} bytes, but at most {} are allowed",
                                            path.size(), kMaxPath));
@@ -398,9 +490,8 @@ class Builder {
     BindInit(spec, span, &tensor);
     BindSharding(spec, &tensor);
     BindKey(spec, &tensor);
+    NoteTensor(span);
     if (why_ != nullptr) {
-      why_->tensor = graph_.tensors.size();
-      why_->place = span;
       if (spec_.seed) why_->seed = SpanOf(*spec_.seed);
       if (spec_.engine) why_->engine = spec_.engine->span;
     }
@@ -871,6 +962,8 @@ class Builder {
   InitGraph graph_;
   std::vector<Span> places_;  // Of graph_.tensors.
   std::optional<Located<std::string>> fans_;  // Of the module at hand.
+  int64_t left_out_budget_ = 100'000;  // Modules to look into for the sake of a message.
+  std::vector<const Expr*> conditions_;       // Around the tensor at hand, outermost first.
   std::optional<LayoutBuilder> layout_;  // The one at hand.
   std::vector<Rule> rules_;
   std::vector<std::string> logical_;                // Names that rules know.

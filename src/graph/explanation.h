@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +14,8 @@
 #include "init/fans.h"
 
 namespace shardinit {
+
+struct View;
 
 struct Explanation {
   std::string pattern;  // Wanted: the first tensor whose path this glob matches.
@@ -30,7 +34,23 @@ struct Explanation {
     std::string outcome;  // Empty: it settled the dimension.
   };
 
-  std::optional<size_t> tensor;       // Its index in the graph; none: no match.
+  // Where a layout puts a drawn tensor.
+  struct Place {
+    std::string layout, path;          // Of the stored tensor.
+    std::shared_ptr<const View> view;  // Null: the layout omits it.
+    int64_t elements;                  // Of the drawn one that are in it.
+    Span span;
+  };
+
+  // A tensor that would match, but which a `when` of 0 leaves out.
+  struct LeftOut {
+    std::string path;
+    Setting when;
+  };
+
+  std::optional<size_t> tensor;       // Its index among those drawn, or those stored; none: no match.
+  std::optional<LeftOut> left_out;    // The first of them.
+  std::vector<Setting> conditions;    // Each `when` that let it in, outermost first.
   Span place;                         // Of the tensor's name.
   std::vector<Setting> dimensions;    // Logical axis, expression, extent.
   Span dtype, seed, engine, key, shard;
@@ -41,6 +61,11 @@ struct Explanation {
   std::vector<Trial> rules;
   std::vector<Setting> mesh;          // Axes that cut the tensor.
   std::vector<Setting> variables;     // All that the tensor's expressions use.
+  // Of a drawn tensor: in the chosen layout, or in all. If none matches, the first stored one
+  // that does.
+  std::vector<Place> places;
+  Span view;                          // Of a stored tensor.
+  std::unique_ptr<Explanation> stored;  // With a layout: of a tensor that it stores.
 };
 
 }  // namespace shardinit

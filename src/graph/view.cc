@@ -136,12 +136,16 @@ std::optional<Viewed> ApplyInterleave(std::vector<Viewed> of, Arguments& argumen
   return out;
 }
 
+// An order that no tensor has, for one that is not given.
+const std::vector<int64_t> kReversed = {std::numeric_limits<int64_t>::min()};
+
 std::optional<Viewed> ApplyTranspose(std::vector<Viewed> of, Arguments& arguments,
                                      PieceBudget* budget, ViewProblem* problem) {
   Viewed& in = of.front();
   const int64_t rank = std::ssize(ShapeOf(in));
   auto& axes = std::get<std::vector<int64_t>>(arguments[0]);
-  if (axes.empty()) {
+  if (axes == kReversed) {
+    axes.clear();
     for (int64_t d = rank; d-- > 0;) axes.push_back(d);
   }
   std::set<int64_t> different;
@@ -149,8 +153,10 @@ std::optional<Viewed> ApplyTranspose(std::vector<Viewed> of, Arguments& argument
     if (axis >= -rank && axis < rank) different.insert(axis += axis < 0 ? rank : 0);
   }
   if (std::ssize(axes) != rank || std::ssize(different) != rank) {
-    return Wrong(problem, 0, fmt::format("{} is no order of the {} dimensions of `{}`, which is {}", Text(axes),
-                                         rank, in.name, Text(ShapeOf(in))));
+    return Wrong(problem, 0,
+                 fmt::format("{} is no order of the {} dimension{} of `{}`, which is {}", Text(axes), rank,
+                             rank == 1 ? "" : "s", in.name, Text(ShapeOf(in))),
+                 "list each dimension once, or leave `axes` out to reverse their order");
   }
   Viewed out{{}, {}, {}, in.name};
   for (const int64_t axis : axes) {
@@ -235,7 +241,7 @@ const std::vector<ViewOperation>& Operations() {
       {"stack", {{"axis", kInteger, {}}}, true, ApplyStack},
       {"concat", {{"axis", kInteger, {}}}, true, ApplyConcat},
       {"interleave", {{"axis", kInteger, {}}, {"groups", kInteger, {}}}, true, ApplyInterleave},
-      {"transpose", {{"axes", kIntegers, std::vector<int64_t>()}}, false, ApplyTranspose},
+      {"transpose", {{"axes", kIntegers, kReversed}}, false, ApplyTranspose},
       {"reshape", {{"shape", kIntegers, {}}}, false, ApplyReshape},
       {"pad",
        {{"axis", kInteger, {}}, {"to", kInteger, {}}, {"value", kNumber, 0.0}},

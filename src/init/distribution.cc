@@ -1,9 +1,11 @@
 #include "init/distribution.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "base/overloaded.h"
 
@@ -25,6 +27,15 @@ struct Largest {
     return std::fabs(t.mean) + std::min(7.0, sigmas) * t.std;
   }
 };
+
+// `dimension 0`, `dimensions 1, 2, 3`.
+std::string DimensionsInText(DimensionSet set) {
+  std::vector<size_t> dimensions;
+  for (size_t d = 0; d < 32; ++d) {
+    if (set >> d & 1) dimensions.push_back(d);
+  }
+  return fmt::format("dimension{} {}", dimensions.size() == 1 ? "" : "s", fmt::join(dimensions, ", "));
+}
 
 }  // namespace
 
@@ -66,6 +77,28 @@ std::string InText(const Distribution& distribution) {
           },
       },
       distribution);
+}
+
+std::string MatrixInText(const Distribution& distribution, const Shape& shape) {
+  if (const auto* orthogonal = std::get_if<Orthogonal>(&distribution)) {
+    const OrthogonalSize size = SizeOf(*orthogonal, shape);
+    std::string text = fmt::format("{} × {}, rows of {}, columns of {}", size.rows, size.columns,
+                                   DimensionsInText(orthogonal->rows), DimensionsInText(orthogonal->columns));
+    for (size_t d = 0; d < shape.size(); ++d) {
+      if ((orthogonal->rows | orthogonal->columns) >> d & 1) continue;
+      text += fmt::format(", at {} of dimension {}", (shape[d] - 1) / 2, d);
+    }
+    return text;
+  }
+  if (const auto* sparse = std::get_if<Sparse>(&distribution)) {
+    return fmt::format("{} × {}, in each column {} zeros of {}", shape[0], shape[1], sparse->zeros, shape[0]);
+  }
+  if (const auto* normalized = std::get_if<Normalized>(&distribution)) {
+    const int64_t elements = shape[static_cast<size_t>(normalized->axis)];
+    return fmt::format("{} vectors of {} elements, along dimension {}", ElementCount(shape) / elements, elements,
+                       normalized->axis);
+  }
+  return {};
 }
 
 }  // namespace shardinit

@@ -87,6 +87,10 @@ double LargestMagnitude(const Distribution& distribution);
 // `normal mean 0 std 0.02`.
 std::string InText(const Distribution& distribution);
 
+// The matrix or the vectors that a distribution of more than single elements makes of a
+// shape: `256 × 576, of dimensions 0 × 1, 2, 3`. Empty for other distributions.
+std::string MatrixInText(const Distribution& distribution, const Shape& shape);
+
 // Random calls for one element.
 inline int64_t DrawsOf(const Distribution& d) {
   if (const auto* expression = std::get_if<Expression>(&d)) {

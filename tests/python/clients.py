@@ -16,31 +16,6 @@ sys.path.insert(0, str(PACKAGE))
 # The library that was built with the program.
 LIBRARY = pathlib.Path(os.environ.setdefault("SHARDINIT_LIBRARY", str(BINARY.parent / "libshardinit.so.1")))
 
-# Every dtype, every number of dimensions, dimensions that leave ranks with nothing,
-# columns and rows that are cut, replicas.
-AWKWARD = """
-shardinit: 1
-name: awkward
-dtype: f32
-uneven: chunk
-mesh: {axes: {a: 2, b: 2}}
-rules:
-  - {x: a}
-  - {y: b}
-  - {xy: [b, a]}
-init:
-  n: {normal: {std: 0.5}}
-modules:
-  vector: {shape: [5], axes: [xy], init: n}
-  short: {shape: [3], axes: [xy], init: n, dtype: bf16}
-  matrix: {shape: [33, 17], axes: [x, y], init: n, dtype: f64}
-  columns: {shape: [7, 1025], axes: [null, xy], init: n, dtype: bf16}
-  wide: {shape: [5, 20000], axes: [x, y], init: n, dtype: bf16}
-  cube: {shape: [5, 6, 7], axes: [y, null, x], init: n, dtype: f16}
-  deep: {shape: [2, 3, 2, 3, 2], axes: [null, x, null, y, null], init: n}
-  whole: {shape: [1000], axes: [null], init: n, dtype: bf16}
-"""
-
 
 os.environ.setdefault("KERAS_BACKEND", "jax")  # Its default is TensorFlow.
 

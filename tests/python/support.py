@@ -30,6 +30,35 @@ DTYPES = {
 }
 FLOATS = ["f32", "f64", "f16", "bf16", "f8e4m3fn", "f8e5m2"]
 
+# Every kind of tensor that is hard to cut, store or read: all floats of HDF5, ranks up to 5, a
+# dimension cut by two axes in the mesh's other order, boxes of which some are empty, a tensor in
+# several blocks.
+AWKWARD = """
+shardinit: 1
+name: awkward
+dtype: f32
+uneven: chunk
+mesh: {axes: {a: 2, b: 2}}
+rules:
+  - {x: a}
+  - {y: b}
+  - {xy: [b, a]}
+init:
+  n: {normal: {std: 0.5}}
+modules:
+  vector: {shape: [5], axes: [xy], init: n}
+  short: {shape: [3], axes: [xy], init: n, dtype: bf16}
+  matrix: {shape: [33, 17], axes: [x, y], init: n, dtype: f64}
+  columns: {shape: [7, 1025], axes: [null, xy], init: n, dtype: bf16}
+  wide: {shape: [5, 20000], axes: [x, y], init: n, dtype: bf16}
+  cube: {shape: [5, 6, 7], axes: [y, null, x], init: n, dtype: f16}
+  deep: {shape: [2, 3, 2, 3, 2], axes: [null, x, null, y, null], init: {uniform: {low: -1, high: 2}}}
+  whole: {shape: [1000], axes: [null], init: {truncated_normal: {std: 0.02}}, dtype: bf16}
+  one: {shape: [1], axes: [x], init: n, dtype: f16}
+  zeros: {shape: [9, 9], axes: [x, y], init: zeros}
+  constant: {shape: [9], axes: [y], init: {constant: {value: -1.5}}, dtype: f16}
+"""
+
 # The variables through which a user's shell could reach the tests.
 CLEAN = {k: v for k, v in os.environ.items()
          if not k.startswith(("SHARDINIT", "LC_", "LANG", "SLURM_", "NO_COLOR", "COLUMNS"))}

@@ -11,8 +11,7 @@ import time
 
 import numpy as np
 import pytest
-from clients import AWKWARD
-from support import BINARY, CLEAN, DTYPES, Json, Ok, Reassemble, Run, Tree
+from support import AWKWARD, BINARY, CLEAN, DTYPES, Json, Ok, Reassemble, Run, Tree
 from test_faults import BIG, small_disk  # noqa: F401
 
 NAMES = {"F32": "f32", "F64": "f64", "F16": "f16", "BF16": "bf16"}

@@ -7,8 +7,8 @@ import sys
 
 import numpy as np
 import pytest
-from clients import AWKWARD, Bits, Client, Gen
-from support import DTYPES, FLOATS, Ok, Reassemble
+from clients import Bits, Client, Gen
+from support import AWKWARD, DTYPES, FLOATS, Ok, Reassemble
 
 TORCH_WORDS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
@@ -119,7 +119,8 @@ def TorchTypes():
 
     return {"vector": torch.float32, "short": torch.bfloat16, "matrix": torch.float64,
             "columns": torch.bfloat16, "wide": torch.bfloat16, "cube": torch.float16,
-            "deep": torch.float32, "whole": torch.bfloat16}
+            "deep": torch.float32, "whole": torch.bfloat16, "one": torch.float16,
+            "zeros": torch.float32, "constant": torch.float16}
 
 
 def test_dcp_onto_another_mesh(export, expected, tmp_path):

@@ -11,8 +11,8 @@ import math
 import numpy as np
 import pytest
 
-from clients import AWKWARD, Bits, Client, Gen
-from support import TINY, Reassemble
+from clients import Bits, Client, Gen
+from support import AWKWARD, TINY, Reassemble
 
 jax = Client("jax")
 

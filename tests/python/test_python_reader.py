@@ -14,8 +14,8 @@ import h5py
 import numpy as np
 import pytest
 
-from clients import AWKWARD, PACKAGE, Bits, Digest, Gen, WriteCheckpoint
-from support import DTYPES, TINY, Ok, ReadRaw, Reassemble
+from clients import PACKAGE, Bits, Digest, Gen, WriteCheckpoint
+from support import AWKWARD, DTYPES, TINY, Ok, ReadRaw, Reassemble
 
 import shardinit
 

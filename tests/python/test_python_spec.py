@@ -13,8 +13,8 @@ import time
 import numpy as np
 import pytest
 
-from clients import AWKWARD, LIBRARY, PACKAGE, Bits, Gen
-from support import CLEAN, DTYPES, ROOT, TINY, Reassemble
+from clients import LIBRARY, PACKAGE, Bits, Gen
+from support import AWKWARD, CLEAN, DTYPES, ROOT, TINY, Reassemble
 from test_python_reader import RandomSlices
 
 import shardinit

@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
-from support import DTYPES, Datasets, Json, Ok, RankFiles, ReadRaw, Reassemble, Sha256, TINY, Text
+from support import AWKWARD, DTYPES, Datasets, Json, Ok, RankFiles, ReadRaw, Reassemble, Sha256, TINY, Text
 
 MESHES = {
     "1": "fsdp=1,tensor=1",
@@ -19,31 +19,6 @@ MESHES = {
     "3x5": "fsdp=3,tensor=5",
 }
 
-# Every dtype, every rank of tensor, dimensions that leave ranks with nothing.
-AWKWARD = """
-shardinit: 1
-name: awkward
-dtype: f32
-uneven: chunk
-mesh: {axes: {a: 2, b: 2}}
-rules:
-  - {x: a}
-  - {y: b}
-  - {xy: [a, b]}
-init:
-  n: {normal: {std: 0.5}}
-modules:
-  vector: {shape: [5], axes: [xy], init: n}
-  short: {shape: [3], axes: [xy], init: n, dtype: bf16}
-  one: {shape: [1], axes: [x], init: n, dtype: f16}
-  matrix: {shape: [33, 17], axes: [x, y], init: n, dtype: f64}
-  columns: {shape: [7, 1025], axes: [null, xy], init: n, dtype: bf16}
-  cube: {shape: [5, 6, 7], axes: [y, null, x], init: n, dtype: f16}
-  deep: {shape: [2, 3, 2, 3, 2], axes: [null, x, null, y, null], init: {uniform: {low: -1, high: 2}}}
-  whole: {shape: [1000], axes: [null], init: {truncated_normal: {std: 0.02}}, dtype: bf16}
-  zeros: {shape: [9, 9], axes: [x, y], init: zeros}
-  constant: {shape: [9], axes: [y], init: {constant: {value: -1.5}}, dtype: f16}
-"""
 AWKWARD_MESHES = ["a=1,b=1", "a=2,b=2", "a=3,b=1", "a=1,b=7", "a=4,b=3", "a=2,b=8"]
 
 
