@@ -106,7 +106,8 @@ class Builder {
     }
     layout_.reset();
     if (chosen.empty()) {
-      graph_.tensors = std::move(*drawn);
+      // Views of an explanation are of these.
+      graph_.tensors = of_drawn != nullptr ? *drawn : std::move(*drawn);
       return;
     }
     graph_.tensors = std::move(stored);

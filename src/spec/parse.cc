@@ -275,6 +275,7 @@ class SpecParser {
     if (entry.value->IsNull()) return;  // Of a spec that includes one with layouts.
     if (!IsMap(entry, "of layouts by name")) return;
     for (const Node::Entry& item : entry.value->entries) {
+      if (item.value->IsNull()) continue;  // Likewise.
       if (!CheckIdentifier(*item.key, "layout", diagnostics_) ||
           !IsMap(item, "of modules and stored tensors"))
         continue;

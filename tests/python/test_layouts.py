@@ -1,13 +1,14 @@
-"""Every layout of the tiny Llama, taken apart by NumPy, is the same model."""
+"""Every layout of a tiny Llama, Qwen2 and Mixtral, taken apart by NumPy, is the same model."""
 
+import itertools
 import json
 
 import numpy as np
 import pytest
 
-from support import Json, Ok, Reassemble, Run, Sha256, TINY, Tree
+from support import Json, Ok, ROOT, Reassemble, Run, Sha256, TINY, Tree
 
-D, LAYERS, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 256, 2, 8, 4, 32, 8192
+D, FF, LAYERS, HEADS, KV_HEADS, HEAD_DIM, VOCAB, EXPERTS = 256, 768, 2, 8, 4, 32, 8192, 3
 MESHES = {"1": (1, 1), "2x2": (2, 2), "2x3": (2, 3)}
 
 
@@ -48,6 +49,11 @@ def Torchtitan(stored, tensor):
     return out
 
 
+def GateUp(fc1, tensor):
+    both = fc1.reshape(tensor, 2, -1, D)
+    return both[:, 0].reshape(-1, D), both[:, 1].reshape(-1, D)
+
+
 def Megatron(stored, tensor):
     padded = -(-VOCAB // (128 * tensor)) * 128 * tensor
     out = {"model.norm.weight": stored["decoder.final_layernorm.weight"]}
@@ -63,10 +69,10 @@ def Megatron(stored, tensor):
         out[there + "self_attn.k_proj.weight"] = heads[:, queries].reshape(-1, D)
         out[there + "self_attn.v_proj.weight"] = heads[:, queries + 1].reshape(-1, D)
         out[there + "self_attn.o_proj.weight"] = stored[here + "self_attention.linear_proj.weight"]
-        both = stored[here + "mlp.linear_fc1.weight"].reshape(tensor, 2, -1, D)
-        out[there + "mlp.gate_proj.weight"] = both[:, 0].reshape(-1, D)
-        out[there + "mlp.up_proj.weight"] = both[:, 1].reshape(-1, D)
-        out[there + "mlp.down_proj.weight"] = stored[here + "mlp.linear_fc2.weight"]
+        if here + "mlp.linear_fc1.weight" in stored:
+            gate_up = GateUp(stored[here + "mlp.linear_fc1.weight"], tensor)
+            out[there + "mlp.gate_proj.weight"], out[there + "mlp.up_proj.weight"] = gate_up
+            out[there + "mlp.down_proj.weight"] = stored[here + "mlp.linear_fc2.weight"]
         out[there + "input_layernorm.weight"] = stored[here + "input_layernorm.weight"]
         out[there + "post_attention_layernorm.weight"] = stored[here + "pre_mlp_layernorm.weight"]
     return out
@@ -90,9 +96,10 @@ def MaxText(stored, tensor):
         out[there + "self_attn.k_proj.weight"] = Columns(key).reshape(D, -1).T
         out[there + "self_attn.v_proj.weight"] = layer["self_attention.value.kernel"].reshape(D, -1).T
         out[there + "self_attn.o_proj.weight"] = layer["self_attention.out.kernel"].reshape(-1, D).T
-        out[there + "mlp.gate_proj.weight"] = layer["mlp.wi_0.kernel"].T
-        out[there + "mlp.up_proj.weight"] = layer["mlp.wi_1.kernel"].T
-        out[there + "mlp.down_proj.weight"] = layer["mlp.wo.kernel"].T
+        if "mlp.wo.kernel" in layer:
+            out[there + "mlp.gate_proj.weight"] = layer["mlp.wi_0.kernel"].T
+            out[there + "mlp.up_proj.weight"] = layer["mlp.wi_1.kernel"].T
+            out[there + "mlp.down_proj.weight"] = layer["mlp.wo.kernel"].T
         out[there + "input_layernorm.weight"] = layer["pre_self_attention_layer_norm.scale"]
         out[there + "post_attention_layernorm.weight"] = layer["post_self_attention_layer_norm.scale"]
     return out
@@ -135,6 +142,86 @@ def test_layouts_hold_the_same_model(layout, mesh, digests, tmp_path):
     stored = {path: words for path, (_, words) in Reassemble(tmp_path / "out").items()}
     tensors = LAYOUTS[layout](stored, tensor)
     assert {path: Sha256(words) for path, words in tensors.items()} == digests
+
+
+# Other families ---------------------------------------------------------------
+
+def Qwen2Megatron(stored, tensor):
+    out = Megatron(stored, tensor)
+    for i in range(LAYERS):
+        there, queries = f"model.layers.{i}.self_attn.", HEADS // KV_HEADS
+        heads = stored[f"decoder.layers.{i}.self_attention.linear_qkv.bias"].reshape(KV_HEADS, queries + 2, HEAD_DIM)
+        out[there + "q_proj.bias"] = heads[:, :queries].ravel()
+        out[there + "k_proj.bias"] = heads[:, queries].ravel()
+        out[there + "v_proj.bias"] = heads[:, queries + 1].ravel()
+    return out
+
+
+def Hub(stored, tensor):
+    out = {path: words for path, words in stored.items() if "block_sparse_moe" not in path}
+    for i in range(LAYERS):
+        here, there = f"model.layers.{i}.block_sparse_moe.", f"model.layers.{i}.mlp."
+        w1, w2, w3 = ([stored[f"{here}experts.{j}.w{w}.weight"] for j in range(EXPERTS)] for w in (1, 2, 3))
+        out[there + "gate.weight"] = stored[here + "gate.weight"]
+        out[there + "experts.gate_up_proj"] = np.concatenate([np.stack(w1), np.stack(w3)], axis=1)
+        out[there + "experts.down_proj"] = np.stack(w2)
+    return out
+
+
+def MixtralMegatron(stored, tensor):
+    out = Megatron(stored, tensor)
+    for i in range(LAYERS):
+        here, there = f"decoder.layers.{i}.mlp.", f"model.layers.{i}.mlp."
+        experts = [f"{here}experts.local_experts.{j}." for j in range(EXPERTS)]
+        out[there + "gate.weight"] = stored[here + "router.weight"]
+        out[there + "experts.gate_up_proj"] = np.stack(
+            [np.concatenate(GateUp(stored[e + "linear_fc1.weight"], tensor)) for e in experts])
+        out[there + "experts.down_proj"] = np.stack([stored[e + "linear_fc2.weight"] for e in experts])
+    return out
+
+
+def MixtralMaxText(stored, tensor):
+    out = MaxText(stored, tensor)
+    block = {name: stored[f"params.decoder.layers.MoeBlock_0.{name}"] for name in ("gate.kernel", "wi_0", "wi_1", "wo")}
+    assert block["wi_0"].shape == (EXPERTS, LAYERS, D, FF) and block["wo"].shape == (EXPERTS, LAYERS, FF, D)
+    for i in range(LAYERS):
+        there = f"model.layers.{i}.mlp."
+        out[there + "gate.weight"] = block["gate.kernel"][:, i].T
+        out[there + "experts.gate_up_proj"] = np.concatenate(
+            [block["wi_0"][:, i].swapaxes(1, 2), block["wi_1"][:, i].swapaxes(1, 2)], axis=1)
+        out[there + "experts.down_proj"] = block["wo"][:, i].swapaxes(1, 2)
+    return out
+
+
+SMALL = {"uneven": "chunk", "vars.d": D, "vars.ff": FF, "vars.layers": LAYERS, "vars.heads": HEADS,
+         "vars.kv_heads": KV_HEADS, "vars.head_dim": HEAD_DIM, "vars.vocab": VOCAB}
+FAMILIES = {
+    # Biases that are not all 0, so that their order counts.
+    "qwen2.5-72b": ({**SMALL, "init.bias": "linear"}, {"hf": Hf, "megatron": Qwen2Megatron}),
+    "mixtral-8x7b": ({**SMALL, "vars.experts": EXPERTS},
+                     {"hf": Hf, "hub": Hub, "megatron": MixtralMegatron, "maxtext": MixtralMaxText}),
+}
+CASES = [(name, layout) for name, (_, layouts) in FAMILIES.items() for layout in layouts]
+
+
+@pytest.mark.parametrize("mesh", ["fsdp=1", "fsdp=2,tensor=2", "fsdp=1,tensor=3"])
+@pytest.mark.parametrize("name, layout", CASES)
+def test_layouts_of_other_families(name, layout, mesh, tmp_path):
+    sets, layouts = FAMILIES[name]
+    arguments = [ROOT / f"configs/{name}.yaml", "--mesh", mesh + (",expert=2" if "mix" in name else "")]
+    arguments += itertools.chain.from_iterable(("--set", f"{key}={value}") for key, value in sets.items())
+    Ok("gen", *arguments, "--layout", layout, "-o", tmp_path / "out")
+    stored = {path: words for path, (_, words) in Reassemble(tmp_path / "out").items()}
+    tensors = layouts[layout](stored, int(dict(axis.split("=") for axis in mesh.split(",")).get("tensor", 1)))
+    digests = {t["path"]: t["sha256"] for t in Json("digest", *arguments)["tensors"]}
+    assert {path: Sha256(words) for path, words in tensors.items()} == digests
+
+
+def test_every_layout_is_tested():
+    for name in ["qwen2.5-72b", "mixtral-8x7b"]:
+        result = Run("plan", ROOT / f"configs/{name}.yaml", "--layout", "nothing")
+        hint = result.stderr.partition("one of ")[2]
+        assert {word for word in hint.replace("`", "").replace("\n", "").split(", ")} == set(FAMILIES[name][1])
 
 
 def test_digests_are_those_of_the_model_in_every_layout(digests):

@@ -193,14 +193,18 @@ def test_values(name, tmp_path):
         np.testing.assert_array_max_ulp(made[fixed], eager[0][fixed], 1)
         if fixed.all():
             continue
-        made, eager = made[~fixed].astype(np.float64), eager[:, ~fixed].ravel().astype(np.float64)
-        assert len(np.unique(made)) > 0.99 * made.size, path
-        # Five standard errors of the difference, for what is as wide-tailed as a normal
-        # distribution or less.
-        error = eager.std() * math.sqrt(1 / made.size + 1 / eager.size)
-        assert abs(made.mean() - eager.mean()) < 5 * error, path
-        assert abs(made.std() - eager.std()) < 5 * error / math.sqrt(2), path
-        assert scipy.stats.ks_2samp(made, eager).pvalue > 1e-6, path
+        CheckDistribution(made[~fixed], eager[:, ~fixed], path)
+
+
+def CheckDistribution(made, eager, path):
+    made, eager = made.ravel().astype(np.float64), eager.ravel().astype(np.float64)
+    assert len(np.unique(made)) > 0.95 * made.size, path  # Draws have 24 bits: a few are equal.
+    # Five standard errors of the difference, for what is as wide-tailed as a normal
+    # distribution or less.
+    error = eager.std() * math.sqrt(1 / made.size + 1 / eager.size)
+    assert abs(made.mean() - eager.mean()) < 5 * error, path
+    assert abs(made.std() - eager.std()) < 5 * error / math.sqrt(2), path
+    assert scipy.stats.ks_2samp(made, eager).pvalue > 1e-6, path
 
 
 # What makes a tiny model with as few experts run; elsewhere as published.
@@ -387,3 +391,90 @@ def test_loss_before_the_first_step(tmp_path):
     normal = Made(0, **{"init.linear": "{normal: {std: 1}}", "init.norm": "linear"})
     assert abs(made / eager - 1) < 0.01
     assert 5 < normal / eager < 20
+
+
+# Mamba's own code ---------------------------------------------------------------
+#
+# The constructors of mamba_ssm, which cannot be installed without CUDA, in PyTorch:
+# modules/mamba_simple.py and mamba2.py, models/mixer_seq_simple.py (_init_weights).
+
+MAMBA = {"d": 128, "d_inner": 256, "layers": 4, "state": 8, "conv_kernel": 4, "vocab": 512}
+DT_MIN, DT_MAX = 0.001, 0.1
+
+
+def DtBias(size, floor):
+    dt = torch.exp(torch.rand(size) * (math.log(DT_MAX) - math.log(DT_MIN)) + math.log(DT_MIN)).clamp(min=floor)
+    return dt + torch.log(-torch.expm1(-dt))
+
+
+def MambaBlock(floor, dt_rank=12, dt_scale=1.0):
+    d, inner, state, kernel = (MAMBA[name] for name in ("d", "d_inner", "state", "conv_kernel"))
+    conv = torch.nn.Conv1d(inner, inner, kernel, groups=inner)
+    dt_proj = torch.nn.Linear(dt_rank, inner)
+    torch.nn.init.uniform_(dt_proj.weight, -dt_rank**-0.5 * dt_scale, dt_rank**-0.5 * dt_scale)
+    return {
+        "A_log": torch.log(torch.arange(1, state + 1, dtype=torch.float32)).repeat(inner, 1),
+        "D": torch.ones(inner), "conv1d.weight": conv.weight, "conv1d.bias": conv.bias,
+        "in_proj.weight": torch.nn.Linear(d, 2 * inner, bias=False).weight,
+        "x_proj.weight": torch.nn.Linear(inner, dt_rank + 2 * state, bias=False).weight,
+        "dt_proj.weight": dt_proj.weight, "dt_proj.bias": DtBias(inner, floor), **OutProjection(d, inner)}
+
+
+def Mamba2Block(floor, heads=64, groups=2):
+    d, inner, state, kernel = (MAMBA[name] for name in ("d", "d_inner", "state", "conv_kernel"))
+    channels = inner + 2 * groups * state
+    conv = torch.nn.Conv1d(channels, channels, kernel, groups=channels)
+    return {
+        "A_log": torch.log(torch.empty(heads).uniform_(1, 16)), "D": torch.ones(heads),
+        "dt_bias": DtBias(heads, floor), "conv1d.weight": conv.weight, "conv1d.bias": conv.bias,
+        "in_proj.weight": torch.nn.Linear(d, inner + channels + heads, bias=False).weight,
+        "norm.weight": torch.ones(inner), **OutProjection(d, inner)}
+
+
+def OutProjection(d, inner, residuals_per_layer=1):
+    weight = torch.empty(d, inner)
+    torch.nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
+    return {"out_proj.weight": weight / math.sqrt(residuals_per_layer * MAMBA["layers"])}
+
+
+BLOCKS = {  # Spec → its block, its bias that is an inverse softplus, variables besides MAMBA.
+    "mamba-2.8b": (MambaBlock, "dt_proj.bias", {"dt_rank": 12}),
+    "mamba2-2.7b": (Mamba2Block, "dt_bias", {"head_dim": 4, "groups": 2})}
+
+
+@pytest.mark.parametrize("floor", [1e-4, 0.01])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_values_of_mambas_own_code(name, floor):
+    block, dt_bias, variables = BLOCKS[name]
+    sets = {**MAMBA, **variables, "dt_init_floor": floor}
+    torch.manual_seed(1)
+    with torch.no_grad():
+        blocks = [block(floor) for _ in range(3 * MAMBA["layers"])]
+    eager = {path: np.stack([b[path].detach().numpy() for b in blocks]) for path in blocks[0]}
+    with shardinit.open_spec(Spec(name), set=[f"vars.{key}={value}" for key, value in sets.items()],
+                             mesh=Whole(Spec(name))[1]) as spec:
+        inside = [f"backbone.layers.{i}." for i in range(MAMBA["layers"])]
+        paths = {path for path in spec.tensors if path.startswith(inside[0] + "mixer.")}
+        assert paths == {inside[0] + "mixer." + path for path in eager}
+        made = {path: np.stack([spec.generate(f"{i}mixer.{path}") for i in inside]) for path in eager}
+        embedding = spec.generate("backbone.embeddings.weight")
+        assert all((spec.generate(i + "norm.weight") == 1).all() for i in inside)
+    CheckDistribution(embedding, np.random.default_rng(0).normal(0, 0.02, 100_000), "embedding")
+    for path, values in made.items():
+        assert values.dtype == np.float32 and values.shape[1:] == eager[path].shape[1:]
+        if (eager[path] == eager[path][0]).all():
+            assert all(np.testing.assert_array_max_ulp(layer, eager[path][0], 1) is not None for layer in values)
+        elif path != dt_bias or floor < DT_MIN:
+            CheckDistribution(values, eager[path], path)
+    # Its softplus is the step, log-uniform but for the floor.
+    step = np.log1p(np.exp(made[dt_bias].astype(np.float64))).ravel()
+    lowest = max(floor, DT_MIN)
+    assert lowest * (1 - 1e-5) < step.min() and step.max() < DT_MAX * (1 + 1e-5)
+    floored = step < floor * (1 + 1e-5)
+    share = max(0, math.log(floor / DT_MIN) / math.log(DT_MAX / DT_MIN))
+    assert abs(floored.mean() - share) <= 5 * math.sqrt(share * (1 - share) / step.size)
+    log_uniform = scipy.stats.uniform(math.log(lowest), math.log(DT_MAX / lowest))
+    assert scipy.stats.kstest(np.log(step[~floored]), log_uniform.cdf).pvalue > 1e-6
+    # The largest weights show the bound.
+    bound = 1 / math.sqrt(MAMBA["d_inner"] * MAMBA["layers"])
+    assert 0.999 * bound < np.abs(made["out_proj.weight"]).max() <= bound * (1 + 1e-6)
