@@ -46,7 +46,7 @@ void AddFindings(const std::vector<Finding>& findings, JsonWriter& out) {
 }
 
 // With --spec: the values, in a checkpoint that was found intact or in
-// safetensors files.
+// safetensors files or zarr arrays.
 ExitCode RunAgainstSpec(const VerifyOptions& options) {
   const Plan plan = options.spec.Load();
   WorkCounters counters;
@@ -126,7 +126,8 @@ extern const Command kVerify = {
     .summary = "Check every byte of a checkpoint or an export against its digests",
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
       auto options = std::make_shared<VerifyOptions>();
-      app.add_option("DIR", options->folder, "Folder of the checkpoint or export, or, with --spec, of safetensors files")
+      app.add_option("DIR", options->folder,
+                     "Folder of the checkpoint or export, or, with --spec, of safetensors files or zarr arrays")
           ->required();
       app.add_option("--spec", options->spec.request.path, "Compare the values with those of this spec")
           ->type_name("SPEC")

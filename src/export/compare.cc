@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "formats/safetensors/header.h"
 #include "formats/safetensors/reader.h"
+#include "formats/zarr/array.h"
 #include "manifest/manifest.h"
 #include "manifest/reader.h"
 #include "report/text.h"
@@ -102,6 +103,18 @@ Holdings ReadSafetensors(const std::string& folder, const std::vector<std::strin
   return holdings;
 }
 
+Holdings ReadZarr(const std::string& folder, const std::vector<std::string>& names) {
+  Holdings holdings;
+  for (const std::string& name : names) {
+    zarr::Array array = zarr::ReadArray(folder + "/" + name);
+    holdings[name] = {Escape(name) + "/.zarray", std::move(array.dtype), std::move(array.shape),
+                      std::move(array.pieces)};
+  }
+  return holdings;
+}
+
+std::string_view NameOf(DType dtype) { return InfoOf(dtype).name; }
+
 Holdings ReadCheckpoint(const std::string& folder) {
   Digest plan_sha256{};
   const Plan plan = LoadCheckpointPlan(folder, &plan_sha256);
@@ -139,16 +152,23 @@ void CheckIndex(const std::string& folder, const Holdings& holdings, std::vector
 Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOptions& options,
                    const std::function<void(const WorkCounters& counters)>& progress,
                    WorkCounters* counters) {
-  const bool checkpoint = Exists(folder + "/" + kPlanName);
-  const std::vector<std::string> files = checkpoint ? std::vector<std::string>() : FilesOf(folder);
-  if (!checkpoint && files.empty()) {
+  Comparison result;
+  Holdings holdings;
+  std::string_view (*name_of)(DType dtype) = NameOf;
+  if (Exists(folder + "/" + kPlanName)) {
+    holdings = ReadCheckpoint(folder);
+  } else if (const auto files = FilesOf(folder); !files.empty()) {
+    holdings = ReadSafetensors(folder, files);
+    CheckIndex(folder, holdings, &result.findings);
+    name_of = safetensors::NameOf;
+  } else if (const auto arrays = zarr::ArraysIn(folder); !arrays.empty()) {
+    holdings = ReadZarr(folder, arrays);
+    name_of = zarr::NameOf;
+  } else {
     throw Error(ExitCode::kUsage,
-                fmt::format("`{}` is no checkpoint and holds no safetensors files", folder),
+                fmt::format("`{}` is no checkpoint and holds no safetensors files or zarr arrays", folder),
                 "name a folder that `shardinit gen` or `shardinit export` wrote, or Hugging Face's tools");
   }
-  Comparison result;
-  Holdings holdings = checkpoint ? ReadCheckpoint(folder) : ReadSafetensors(folder, files);
-  if (!checkpoint) CheckIndex(folder, holdings, &result.findings);
 
   struct Pair {
     const Tensor* tensor;
@@ -163,8 +183,7 @@ Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOpti
       continue;
     }
     const Holding& holding = it->second;
-    const std::string_view dtype =
-        checkpoint ? InfoOf(tensor.dtype).name : safetensors::NameOf(tensor.dtype);
+    const std::string_view dtype = name_of(tensor.dtype);
     if (holding.dtype != dtype || holding.shape != tensor.shape) {
       result.findings.push_back(
           {holding.file, tensor.path,

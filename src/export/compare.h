@@ -16,8 +16,8 @@ struct Comparison {
   std::vector<Finding> findings;   // Empty: all are equal.
 };
 
-// Compares the safetensors files of a folder, whoever wrote them, or an intact
-// checkpoint, with the values of the plan. Throws Error (kRefused) if a file is
+// Compares the safetensors files or zarr arrays of a folder, whoever wrote them,
+// or an intact checkpoint, with the values of the plan. Throws Error (kRefused) if a file is
 // hostile or damaged, and kUsage if there is nothing to compare.
 Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOptions& options,
                    const std::function<void(const WorkCounters& counters)>& progress,

@@ -1,4 +1,4 @@
-"""verify --spec: folders of safetensors files, ours and others', against a spec;
+"""verify --spec: folders of safetensors files and zarr arrays, ours and others', against a spec;
 and files that were made to do harm."""
 
 import json
@@ -49,6 +49,8 @@ def Verify(folder, spec, *arguments):
     ["export", "--to", "safetensors"],
     ["export", "--to", "safetensors", "--max-shard-size", "20KB"],
     ["export", "--to", "dcp", "--mesh", "a=3,b=5"],
+    ["export", "--to", "zarr"],
+    ["export", "--to", "zarr", "--mesh", "a=5,b=17"],
     ["gen"],
     ["gen", "--mesh", "a=3,b=5", "--replicas", "full"],
 ], ids=" ".join)
@@ -212,3 +214,66 @@ def test_mutated_files_never_crash(spec, tensors, tmp_path):
         assert result.returncode in (0, 1, 5), result.stderr
         seen.add(result.returncode)
     assert seen >= {1, 5}
+
+
+# zarr ---------------------------------------------------------------------------
+
+DESCRIPTION = {"zarr_format": 2, "shape": [3], "chunks": [2], "dtype": "<f4", "order": "C",
+               "compressor": None, "filters": None, "fill_value": None}
+
+
+def test_zarr_arrays_that_others_wrote(spec, tensors, tmp_path):
+    """By TensorStore, with chunks that reach beyond the arrays; then with differences."""
+    ts = Client("tensorstore")
+    for path, (dtype, words) in tensors.items():
+        chunks = [min(n, 1 + 2 * d + n // 3) for d, n in enumerate(words.shape)]
+        array = ts.open({
+            "driver": "zarr", "kvstore": {"driver": "file", "path": f"{tmp_path}/{path}/"},
+            "metadata": {"compressor": None, "shape": words.shape, "chunks": chunks, "dtype":
+                         {"f32": "<f4", "f64": "<f8", "f16": "<f2", "bf16": "bfloat16"}[dtype],
+                         "dimension_separator": "./"[len(path) % 2]}}, create=True).result()
+        array.write(words.view(array.dtype.numpy_dtype)).result()
+    result = Json("verify", tmp_path, "--spec", spec)
+    assert result["equal"] and result["tensors"] == len(tensors)
+    (tmp_path / "cube").rename(tmp_path / "extra.\u202ecube")
+    place = tmp_path / "whole/2"
+    place.write_bytes(bytes(1) + place.read_bytes()[1:])
+    text = (tmp_path / "short/.zarray").read_text()
+    (tmp_path / "short/.zarray").write_text(text.replace("bfloat16", "<i2"))
+    found = {f["tensor"]: f["message"] for f in json.loads(Verify(tmp_path, spec, "--json").stdout)["findings"]}
+    assert found.pop("whole").startswith("has other values: sha256 ")
+    assert found == {"cube": "is missing", "extra.\\u202ecube": "is not in the spec",
+                     "short": "is <i2 [3], but the spec has bfloat16 [3]"}
+
+
+@pytest.mark.parametrize("change, message", [
+    ("[", "JSON"),
+    ([], "its `zarr_format`"),
+    ({"zarr_format": 3}, "its `zarr_format`"),
+    ({"compressor": {"id": "zstd"}}, "it has a `compressor`"),
+    ({"filters": [{}]}, "it has a `filters`"),
+    ({"order": "F"}, "its `order`"),
+    ({"dimension_separator": "/../"}, "its `dimension_separator`"),
+    ({"dtype": 4}, "its `dtype`"),
+    ({"shape": [-3]}, "its `shape`"),
+    ({"shape": 3}, "its `shape`"),
+    ({"shape": [1] * 33, "chunks": [1] * 33}, "its `shape`"),
+    ({"shape": [1 << 40, 1 << 40]}, "its `shape`"),
+    ({"shape": [(1 << 64) - 1]}, "its `shape`"),
+    ({"chunks": [0]}, "its `chunks`"),
+    ({"chunks": [2.5]}, "its `chunks`"),
+    ({"chunks": [1 << 47, 1 << 47]}, "its `chunks`"),
+    ({"chunks": [2, 2]}, "another rank"),
+    ({"chunks": [3]}, "its chunk `0` has 8 bytes instead of 12"),
+    ({"dtype": "<f8"}, "its chunk `0` has 8 bytes instead of 16"),
+    ({"shape": [1 << 40]}, "its chunk `2` is missing"),
+], ids=str)
+def test_hostile_zarr_arrays_are_refused(change, message, spec, tmp_path):
+    (tmp_path / "vector").mkdir()
+    for name in "01":
+        (tmp_path / "vector" / name).write_bytes(EIGHT)
+    text = change if change == "[" else json.dumps({**DESCRIPTION, **change} if change else change)
+    (tmp_path / "vector/.zarray").write_text(text)
+    result = Verify(tmp_path, spec)
+    assert result.returncode == 5 and message in result.stderr, result.stderr
+    assert result.stderr.startswith("shardinit: error: ")

@@ -6,35 +6,12 @@
 
 #include <algorithm>
 
-#include "base/error.h"
 #include "base/json.h"
 #include "formats/format.h"
+#include "formats/zarr/array.h"
 
 namespace shardinit {
 namespace {
-
-// As zarr 2 and TensorStore write it; theirs for what NumPy has no type for.
-std::string_view NameOf(DType dtype) {
-  switch (dtype) {
-    case DType::f32: return "<f4";
-    case DType::f64: return "<f8";
-    case DType::bf16: return "bfloat16";
-    case DType::f16: return "<f2";
-    case DType::f8e4m3fn: return "float8_e4m3fn";
-    case DType::f8e5m2: return "float8_e5m2";
-    case DType::i8: return "|i1";
-    case DType::i16: return "<i2";
-    case DType::i32: return "<i4";
-    case DType::i64: return "<i8";
-    case DType::u8: return "|u1";
-    case DType::u16: return "<u2";
-    case DType::u32: return "<u4";
-    case DType::u64: return "<u8";
-    case DType::boolean: return "|b1";
-  }
-  Check(false, "a dtype that zarr has no name for");
-  return {};
-}
 
 // How long the chunks of a dimension are that is cut in `parts`. A shard where
 // all are equally long. Else, since all chunks of a dimension must be, nearly
@@ -58,7 +35,7 @@ Shape ChunkOf(const Tensor& tensor, const Mesh& mesh) {
 std::string Array(const Tensor& tensor, const Shape& chunk) {
   JsonWriter out;
   out.BeginObject().Member("chunks", chunk).Key("compressor").Null();
-  out.Member("dimension_separator", ".").Member("dtype", NameOf(tensor.dtype));
+  out.Member("dimension_separator", ".").Member("dtype", zarr::NameOf(tensor.dtype));
   out.Key("fill_value").Null().Key("filters").Null().Member("order", "C");
   out.Member("shape", tensor.shape).Member("zarr_format", 2).EndObject();
   return out.Finish();
