@@ -43,6 +43,7 @@ def repeated(tmp_path_factory):
 def Export(spec, out, *arguments):
     Ok("export", spec, "--to", "keras", "-o", out, *arguments)
     CheckRecord(out)
+    Ok("verify", out)
     return out
 
 
