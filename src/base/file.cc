@@ -120,10 +120,17 @@ Fd CreateTemporary(const std::string& path, std::string* temporary) {
   }
 }
 
+bool SyncData(int fd) {
+  while (fdatasync(fd) != 0) {
+    if (errno != EINTR) return false;
+  }
+  return true;
+}
+
 void Commit(int fd, const std::string& temporary, const std::string& path) {
   // A failed sync must not be tried again on the same descriptor: the kernel
   // reports lost pages once and then calls them clean.
-  if (fdatasync(fd) != 0) throw SystemError("write", path);
+  if (!SyncData(fd)) throw SystemError("write", path);
   if (rename(temporary.c_str(), path.c_str()) != 0) throw SystemError("create", path);
   SyncFolder(FolderOf(path));
 }
@@ -143,7 +150,7 @@ void AtomicFile::Commit() {
 }
 
 bool AtomicFile::CommitNew() {
-  if (fdatasync(fd_.get()) != 0) throw SystemError("write", path_);
+  if (!SyncData(fd_.get())) throw SystemError("write", path_);
   // Unlike rename(2), link(2) replaces nothing. Where there are no hard links,
   // looking first has to do.
   if (link(temporary_.c_str(), path_.c_str()) == 0) {
@@ -291,8 +298,12 @@ void SyncFolder(const std::string& path) {
   const Fd fd = Open(path, O_RDONLY | O_DIRECTORY);
   if (!fd && errno == EACCES) return;  // Others' folders can be closed to readers.
   if (!fd) throw SystemError("open the folder", path);
+  int error;
+  do {
+    error = fsync(fd.get()) != 0 ? errno : 0;
+  } while (error == EINTR);
   // Some network file systems do not sync folders and say EINVAL.
-  if (fsync(fd.get()) != 0 && errno != EINVAL) throw SystemError("sync the folder", path);
+  if (error != 0 && error != EINVAL) throw SystemError("sync the folder", path, error);
 }
 
 void RemoveTemporaries(const std::string& folder, const std::string& name) {

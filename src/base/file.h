@@ -39,6 +39,9 @@ bool ReadFileIfExists(const std::string& path, size_t limit, std::string* text);
 // runs carry the same prefix, see RemoveTemporaries.
 Fd CreateTemporary(const std::string& path, std::string* temporary);
 
+// fdatasync(2), not stopped by signals. False with errno set.
+bool SyncData(int fd);
+
 // Puts a finished temporary file in place: data to disk, rename, folder to disk.
 void Commit(int fd, const std::string& temporary, const std::string& path);
 

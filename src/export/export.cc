@@ -55,7 +55,7 @@ class FileWriter {
 
   void Sync() {
     const auto start = std::chrono::steady_clock::now();
-    if (fdatasync(fd_.get()) != 0) throw SystemError("write", path_);
+    if (!SyncData(fd_.get())) throw SystemError("write", path_);
     counters_.sync_ns += (std::chrono::steady_clock::now() - start).count();
   }
 

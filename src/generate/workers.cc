@@ -355,8 +355,8 @@ class Workers::Pool {
       const Timer timer(&counters_.hash_ns);
       const int64_t a_bytes = hash_a ? std::min(kTileBytes, a.made - a.hashed) : 0;
       const int64_t b_bytes = hash_b ? std::min(kTileBytes, b.made - b.hashed) : 0;
-      const uint8_t* const a_data = a.block.data + a.hashed;
-      const uint8_t* const b_data = b.block.data + b.hashed;
+      const uint8_t* const a_data = hash_a ? a.block.data + a.hashed : nullptr;
+      const uint8_t* const b_data = hash_b ? b.block.data + b.hashed : nullptr;
       if (hash_a && hash_b) {
         Sha256::UpdateBoth(a.job->hash, a_data, static_cast<size_t>(a_bytes), b.job->hash, b_data,
                            static_cast<size_t>(b_bytes));

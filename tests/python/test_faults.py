@@ -159,7 +159,7 @@ def test_an_error_ends_the_run_and_says_so(calls, error, when, spec, good, tmp_p
 
 @pytest.mark.parametrize("when", range(1, 9))
 def test_interrupted_calls_go_on(when, spec, good, tmp_path):
-    for calls in ["pwrite64", "openat"]:
+    for calls in ["pwrite64", "openat", "fdatasync", "fsync"]:
         out = tmp_path / calls
         Ok("gen", spec, "-o", out, "--jobs", "1", wrap=Inject(calls, f"error=EINTR:when={when}"))
         assert Tree(out) == Tree(good)
@@ -196,6 +196,32 @@ def test_no_direct_io(spec, good, tmp_path):
         else:
             assert result.returncode in (1, 2, 3, 127), result.stderr
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
+
+
+@pytest.mark.parametrize("calls, error", [
+    ("flock", "ENOLCK"), ("flock", "ENOSYS"), ("fallocate", "EOPNOTSUPP"), ("fallocate", "ENOSYS"),
+    ("link,linkat", "EPERM"), ("link,linkat", "EOPNOTSUPP"), ("fsync", "EINVAL"), ("statfs,fstatfs", "ENOSYS")])
+def test_file_systems_that_lack_something(calls, error, spec, good, tmp_path):
+    Ok("gen", spec, "-o", tmp_path / "out", wrap=Inject(calls, f"error={error}"))
+    assert Tree(tmp_path / "out") == Tree(good)
+
+
+@pytest.mark.parametrize("calls", ["rename,renameat,renameat2", "openat", "pwrite64", "fdatasync"])
+def test_a_stale_handle_is_an_error(calls, spec, good, tmp_path):
+    for when in range(1, 80, 6 if calls == "openat" else 20):
+        result = Run("gen", spec, "-o", tmp_path / "out", wrap=Inject(calls, f"error=ESTALE:when={when}"))
+        assert result.returncode in (0, 1, 2, 3, 127), result.stderr  # The loader's and the spec's are others.
+        Ok("gen", spec, "-o", tmp_path / "out")
+        assert Tree(tmp_path / "out") == Tree(good)
+        shutil.rmtree(tmp_path / "out")
+
+
+@pytest.mark.parametrize("when", ["1+", "2+", "3+", "4"])
+def test_threads_that_cannot_start(when, spec, good, tmp_path):
+    result = Run("gen", spec, "-o", tmp_path / "out", "--jobs", "4", wrap=Inject("clone3", f"error=EAGAIN:when={when}"))
+    assert result.returncode == 0 or result.returncode == 3 and "cannot start a thread" in result.stderr
+    Ok("gen", spec, "-o", tmp_path / "out")
+    assert Tree(tmp_path / "out") == Tree(good)
 
 
 @pytest.fixture
