@@ -17,7 +17,7 @@ Datatype NumPyTypeOf(DType dtype) {
   }
   if (dtype == DType::boolean) {
     Datatype type(H5Tenum_create(H5T_STD_I8LE), "make a type");
-    for (const int8_t value : {0, 1}) {
+    for (const int8_t value : {int8_t{0}, int8_t{1}}) {
       Require(H5Tenum_insert(type, value == 0 ? "FALSE" : "TRUE", &value), "set a type's values");
     }
     return type;
