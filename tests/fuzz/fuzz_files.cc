@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "export/record.h"
 #include "formats/safetensors/reader.h"
 #include "manifest/manifest.h"
 #include "manifest/receipt.h"
@@ -64,6 +65,17 @@ void TrySafetensors(const std::string& text) {
   if (end >= 0 && end != static_cast<int64_t>(text.size())) abort();
 }
 
+void TryRecord(const std::string& text) {
+  for (const RecordedFile& file : ReadRecord(text, "shardinit-export.json")) {
+    int64_t end = 0;
+    for (const RecordedFile::Part& part : file.parts) {
+      if (part.offset != end || part.bytes < 0) abort();
+      end += part.bytes;
+    }
+    if (end != file.size) abort();
+  }
+}
+
 }  // namespace
 }  // namespace shardinit
 
@@ -77,6 +89,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       case 'r': TryReceipt(text); break;
       case 'm': TryManifest(text); break;
       case 's': TrySafetensors(text); break;
+      case 'e': TryRecord(text); break;
     }
   } catch (const Error& e) {
     if (FindBadText(RenderError(e.what(), e.hint()))) abort();
