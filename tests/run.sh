@@ -43,12 +43,11 @@ Build() {
   cmake --build --preset "$preset" --parallel "$jobs" ${1:+--target "$@"}
 }
 
-# The shardinit binary alone, in build/NAME, with a compiler and its flags; each
-# file compiled alone, or (ON) those of a folder together.
+# The shardinit binary alone, in build/NAME, with a compiler and its flags.
 Variant() {
   cmake -S . -B "build/$1" -G Ninja -DBUILD_TESTING=OFF -DCMAKE_BUILD_TYPE=None \
     -DCMAKE_C_COMPILER="$2" -DCMAKE_CXX_COMPILER="$3" -DCMAKE_CXX_FLAGS="$4" \
-    -DCMAKE_UNITY_BUILD="$5" || return
+    -DCMAKE_UNITY_BUILD=ON || return
   cmake --build "build/$1" --parallel "$jobs" --target shardinit
 }
 
@@ -71,8 +70,8 @@ Step 'build' Build default
 Tests 'unit tests' UnitTests release
 Step 'build with clang' Build clang
 Tests 'unit tests, clang' UnitTests clang
-Step 'build with clang -O0' Variant clang-O0 clang clang++ -O0 OFF
-Step 'build with g++ -O0' Variant gcc-O0 gcc g++ -O0 ON
+Step 'build with clang -O0' Variant clang-O0 clang clang++ -O0
+Step 'build with g++ -O0' Variant gcc-O0 gcc g++ -O0
 export SHARDINIT_OTHERS='build/clang/src/shardinit build/clang-O0/src/shardinit build/gcc-O0/src/shardinit'
 Tests 'command tests' build/venv/bin/python -m pytest -q -ra --durations=10 \
   -p no:cacheprovider --junitxml=build/results/pytest.xml tests/python
