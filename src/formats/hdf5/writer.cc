@@ -94,8 +94,10 @@ std::vector<int64_t> WriteRank(int fd, const Plan& plan, const RankPlan& rank,
 void WriteVirtual(int fd, const Plan& plan, const Digest& plan_sha256) {
   // Virtual datasets came with HDF5 1.10.
   const FileProperties properties(H5F_LIBVER_V110, static_cast<int64_t>(plan.graph.tensors.size()));
-  // Else the lists of sources of all datasets stay in memory to the end, 2 kB a box.
-  Require(H5Pset_evict_on_close(properties.access, true), "keep the cache small");
+  // Else the lists of sources of all datasets stay in memory to the end, 2 kB a box. It takes
+  // time for each dataset that is in the file already, so not where the lists are short.
+  const bool long_lists = plan.boxes > 16 * static_cast<int64_t>(plan.graph.tensors.size());
+  Require(H5Pset_evict_on_close(properties.access, long_lists), "keep the cache small");
   File file = CreateIn(fd, properties);
   WritePlanAttributes(file, plan, plan_sha256);
   {
