@@ -78,13 +78,14 @@ struct Facts {
     for (const auto& axes : tensor.partition) replicas /= PartsOf(axes, plan.graph.mesh);
     return replicas;
   }
-  bool IsStored() const {
+  // Whether the rank's file has the box, or that of another rank with the same.
+  bool IsInFile() const {
     return !IsEmpty(box) && (plan.graph.replicas == Replicas::kFull ||
                              IsFirstReplica(tensor.partition, coordinate));
   }
   int64_t box_bytes() const { return ElementCount(box.shape) * InfoOf(tensor.dtype).bytes; }
   // Whether it is cut and in files, or only what tensors of a layout are made of.
-  bool is_stored() const { return tensor.view != nullptr || !plan.graph.drawn; }
+  bool is_of_layout() const { return tensor.view != nullptr || !plan.graph.drawn; }
 };
 
 const std::string& DrawPath(const Tensor& tensor) {
@@ -143,6 +144,10 @@ void WriteInit(const Facts& facts, JsonWriter& out) {
     out.Member("matrix", matrix);
   }
   out.Member("draws", DrawsOf(tensor.distribution));
+}
+
+void WriteStream(const Facts& facts, JsonWriter& out) {
+  const auto& [plan, why, tensor, rank, matches, coordinate, box] = facts;
   out.Key("seed").BeginObject().Member("value", plan.graph.seed);
   WritePlace(why.seed, out);
   out.EndObject().Key("engine").BeginObject().Member("value", plan.graph.engine);
@@ -221,7 +226,7 @@ void WriteSharding(const Facts& facts, JsonWriter& out) {
   out.Key("box").BeginObject().Member("rank", rank).Member("coordinate", coordinate);
   out.Member("offset", box.offset).Member("shape", box.shape).Member("bytes", facts.box_bytes());
   out.Key("file");
-  facts.IsStored() ? out.Value(RankFile(rank)) : out.Null();
+  facts.IsInFile() ? out.Value(RankFile(rank)) : out.Null();
   out.EndObject();
 }
 
@@ -238,7 +243,8 @@ std::string InJson(const Facts& facts) {
   out.EndObject().Member("elements", tensor.elements()).Member("bytes", tensor.bytes());
   tensor.view ? WriteViewFacts(facts, out) : WriteInit(facts, out);
   WriteSettings("variables", why.variables, out);
-  if (facts.is_stored()) WriteSharding(facts, out);
+  if (!tensor.view) WriteStream(facts, out);
+  if (facts.is_of_layout()) WriteSharding(facts, out);
   out.EndObject();
   return out.Finish();
 }
@@ -334,7 +340,7 @@ void AddSharding(const Facts& facts, Rows* rows) {
   rows->push_back({fmt::format("rank {}", rank),
                    IsEmpty(box) ? "nothing of it"
                                 : fmt::format("[{}], {}, {}", where, InBytes(facts.box_bytes()),
-                                              facts.IsStored()
+                                              facts.IsInFile()
                                                   ? "in " + RankFile(rank)
                                                   : "stored by the lowest of its ranks"),
                    ""});
@@ -371,7 +377,7 @@ std::string InTable(const Facts& facts) {
     AddInitializer(facts, &rows);
     AddDraws(facts, &rows);
   }
-  if (facts.is_stored()) AddSharding(facts, &rows);
+  if (facts.is_of_layout()) AddSharding(facts, &rows);
   AddPlaces(why, tensor.elements(), &rows);
   for (size_t i = 0; i < why.variables.size(); ++i) {
     const auto& use = why.variables[i];

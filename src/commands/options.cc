@@ -6,7 +6,6 @@
 #include <charconv>
 
 #include "base/error.h"
-#include "base/glob.h"
 #include "base/parallel.h"
 #include "base/talk.h"
 #include "graph/view.h"
@@ -134,16 +133,6 @@ void AddOnly(CLI::App& app, std::string* only) {
   app.add_option("--only", *only, "Only tensors whose path matches, as in '*.norm.weight'")
       ->type_name("GLOB")
       ->check(NotEmpty);
-}
-
-std::vector<const Tensor*> Matching(const std::vector<Tensor>& tensors, const std::string& only) {
-  std::vector<const Tensor*> matching;
-  for (const Tensor& tensor : tensors) {
-    if (only.empty() || GlobMatches(only, tensor.path)) matching.push_back(&tensor);
-  }
-  if (!matching.empty()) return matching;
-  throw Usage(fmt::format("no tensor matches `--only {}`", only),
-              "`shardinit plan SPEC --rank 0` lists the paths");
 }
 
 std::string InitText(const Tensor& tensor) {

@@ -43,10 +43,8 @@ struct WorkOptions {
   ProgressMode Mode() const;
 };
 
-// `--only GLOB`, and the tensors that match it; all, if it is empty. Throws Error
-// (kUsage) if there are none.
+// `--only GLOB`, for Matching().
 void AddOnly(CLI::App& app, std::string* only);
-std::vector<const Tensor*> Matching(const std::vector<Tensor>& tensors, const std::string& only);
 
 // Its distribution, or what it is a view of.
 std::string InitText(const Tensor& tensor);

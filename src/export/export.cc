@@ -10,9 +10,9 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/glob.h"
 #include "base/interrupt.h"
 #include "export/record.h"
+#include "plan/load.h"
 
 namespace shardinit {
 namespace {
@@ -67,18 +67,6 @@ class FileWriter {
   Fd fd_, direct_;
 };
 
-std::vector<const Tensor*> Select(const Plan& plan, const std::string& only) {
-  std::vector<const Tensor*> tensors;
-  for (const Tensor& tensor : plan.graph.tensors) {
-    if (only.empty() || GlobMatches(only, tensor.path)) tensors.push_back(&tensor);
-  }
-  if (tensors.empty()) {
-    throw Error(ExitCode::kUsage, fmt::format("no tensor matches `--only {}`", only),
-                "`shardinit plan SPEC --rank 0` lists the paths");
-  }
-  return tensors;
-}
-
 // Whether the folder holds this export, whole. Anything else there is a conflict.
 bool IsThere(const std::string& folder, const std::string& origin,
              const std::vector<FileLayout>& files) {
@@ -93,9 +81,9 @@ bool IsThere(const std::string& folder, const std::string& origin,
         return FileSize(folder + "/" + file.path) != file.size();
       });
       if (damaged == files.end()) {
-      MakeFolder(folder);  // Its name, which a killed run may have left off the disk.
-      return true;
-    }
+        MakeFolder(folder);  // Its name, which a killed run may have left off the disk.
+        return true;
+      }
       what = fmt::format("holds this export, but `{}` is missing or has another size", damaged->path);
     }
   }
@@ -105,7 +93,7 @@ bool IsThere(const std::string& folder, const std::string& origin,
 }  // namespace
 
 ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters* counters) {
-  const std::vector<const Tensor*> tensors = Select(plan, request.only);
+  const std::vector<const Tensor*> tensors = Matching(plan.graph.tensors, request.only);
   const std::vector<FileLayout> files =
       request.format->lay_out({plan, tensors, request.max_shard_size, request.folder});
   ExportResult result;

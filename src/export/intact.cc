@@ -53,8 +53,8 @@ VerifyResult VerifyExport(const std::string& folder, int jobs,
       });
       result.boxes += static_cast<int64_t>(file.parts.size()) - 1;
       result.bytes += file.size;
+      ++result.files;
     }
-    ++result.files;
   }
   std::sort(result.findings.begin(), result.findings.end(), [](const Finding& a, const Finding& b) {
     return std::tie(a.file, a.tensor, a.message) < std::tie(b.file, b.tensor, b.message);

@@ -4,7 +4,6 @@
 
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -27,40 +26,45 @@ void BeginRecord(const Plan& plan, const ExportRequest& request, JsonWriter& out
 
 using nlohmann::json;
 
-Digest DigestIn(const json& hex) {
+[[noreturn]] void Refuse(const std::string& record, std::string_view what) {
+  throw Error(ExitCode::kRefused, fmt::format("`{}` is not the record of an export: {}", record, what));
+}
+
+Digest DigestIn(const json& hex, const std::string& record) {
   Digest digest;
-  if (!FromHex(hex.get<std::string>(), &digest)) throw std::runtime_error("a digest is not one");
+  if (!FromHex(hex.get<std::string>(), &digest)) Refuse(record, "a digest is not one");
   return digest;
 }
 
-int64_t PlaceIn(const json& number, int64_t low, int64_t high) {
+int64_t PlaceIn(const json& number, int64_t low, int64_t high, const std::string& record) {
   if (!number.is_number_unsigned() || number > high || number < low) {
-    throw std::runtime_error("a size or a place is not one");
+    Refuse(record, "a size or a place is not one");
   }
   return number;
 }
 
-// Names within the folder: nothing that a record could lead elsewhere with.
-std::string PathIn(const json& name) {
+// A name within the folder: nothing that a record could lead elsewhere with.
+std::string PathIn(const json& name, const std::string& record) {
   const std::string path = name.get<std::string>();
   const std::string parts = "/" + path + "/";
   if (path.empty() || parts.find("//") != parts.npos || parts.find("/./") != parts.npos ||
       parts.find("/../") != parts.npos || path.find('\0') != path.npos) {
-    throw std::runtime_error("a file is not in the folder");
+    Refuse(record, "a file is not in the folder");
   }
   return path;
 }
 
-RecordedFile FileIn(const json& in) {
-  RecordedFile file{.path = PathIn(in.at("file")),
-                    .size = PlaceIn(in.at("size"), 0, std::numeric_limits<int64_t>::max()),
+RecordedFile FileIn(const json& in, const std::string& record) {
+  RecordedFile file{.path = PathIn(in.at("file"), record),
+                    .size = PlaceIn(in.at("size"), 0, std::numeric_limits<int64_t>::max(), record),
                     .parts = {}};
-  file.parts.push_back({"", 0, file.size, DigestIn(in.at("head_sha256"))});
+  file.parts.push_back({"", 0, file.size, DigestIn(in.at("head_sha256"), record)});
   for (const json& box : in.at("boxes")) {
     RecordedFile::Part& last = file.parts.back();
-    const int64_t offset = PlaceIn(box.at("file_offset"), last.offset, file.size);
+    const int64_t offset = PlaceIn(box.at("file_offset"), last.offset, file.size, record);
     last.bytes = offset - last.offset;
-    file.parts.push_back({box.at("path"), offset, file.size - offset, DigestIn(box.at("sha256"))});
+    file.parts.push_back(
+        {box.at("path"), offset, file.size - offset, DigestIn(box.at("sha256"), record)});
   }
   return file;
 }
@@ -98,21 +102,14 @@ std::string WriteRecord(const Plan& plan, const ExportRequest& request,
 }
 
 std::vector<RecordedFile> ReadRecord(std::string_view text, const std::string& path) {
-  const auto refuse = [&](std::string_view why) {
-    return Error(ExitCode::kRefused, fmt::format("`{}` is not the record of an export: {}", path, why));
-  };
   const json in = ParseJson(text, path);
   try {
-    if (in.at("export_version") != kExportVersion) throw refuse("it has another version");
+    if (in.at("export_version") != kExportVersion) Refuse(path, "it has another version");
     std::vector<RecordedFile> files;
-    for (const json& file : in.at("files")) files.push_back(FileIn(file));
+    for (const json& file : in.at("files")) files.push_back(FileIn(file, path));
     return files;
   } catch (const json::exception& e) {
-    throw refuse(e.what());
-  } catch (const Error&) {
-    throw;
-  } catch (const std::runtime_error& e) {
-    throw refuse(e.what());
+    Refuse(path, e.what());
   }
 }
 

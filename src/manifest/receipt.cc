@@ -12,15 +12,7 @@
 
 namespace shardinit {
 namespace {
-
 using nlohmann::json;
-
-Digest ReadDigest(const json& hex) {
-  Digest digest;
-  if (!FromHex(hex.get<std::string>(), &digest)) throw std::runtime_error("a digest is not one");
-  return digest;
-}
-
 }  // namespace
 
 std::string WriteReceipt(const RankPlan& rank, const Receipt& receipt) {
@@ -49,12 +41,17 @@ Receipt ReadReceipt(std::string_view text, const std::string& path, const RankPl
     return Error(ExitCode::kRefused, fmt::format("`{}` is not the receipt of rank {} of this plan: {}",
                                                  path, rank.rank, why));
   };
+  const auto digest_in = [&](const json& hex) {
+    Digest digest;
+    if (!FromHex(hex.get<std::string>(), &digest)) throw refuse("a digest is not one");
+    return digest;
+  };
   const json in = ParseJson(text, path);
   try {
     Receipt receipt;
     receipt.size = in.at("size");
-    receipt.plan_sha256 = ReadDigest(in.at("plan_sha256"));
-    receipt.metadata_sha256 = ReadDigest(in.at("metadata_sha256"));
+    receipt.plan_sha256 = digest_in(in.at("plan_sha256"));
+    receipt.metadata_sha256 = digest_in(in.at("metadata_sha256"));
     const json& boxes = in.at("boxes");
     if (in.at("rank") != rank.rank) throw refuse("it is another rank's");
     if (receipt.size < 0) throw refuse("a file of negative size");
@@ -69,14 +66,10 @@ Receipt ReadReceipt(std::string_view text, const std::string& path, const RankPl
         throw refuse(fmt::format("box {} is not the one of `{}`", i, shard.tensor->path));
       }
       receipt.offsets.push_back(offset);
-      receipt.digests.push_back(ReadDigest(boxes[i].at("sha256")));
+      receipt.digests.push_back(digest_in(boxes[i].at("sha256")));
     }
     return receipt;
   } catch (const json::exception& e) {
-    throw refuse(e.what());
-  } catch (const Error&) {
-    throw;
-  } catch (const std::runtime_error& e) {
     throw refuse(e.what());
   }
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/glob.h"
 #include "base/suggest.h"
 #include "base/text.h"
 #include "graph/build.h"
@@ -38,6 +39,16 @@ Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics, Explanation*
   // Cut every tensor over the mesh. Beyond this point the spec can no longer be
   // found wrong.
   return MakePlan(std::move(graph));
+}
+
+std::vector<const Tensor*> Matching(const std::vector<Tensor>& tensors, const std::string& only) {
+  std::vector<const Tensor*> matching;
+  for (const Tensor& tensor : tensors) {
+    if (only.empty() || GlobMatches(only, tensor.path)) matching.push_back(&tensor);
+  }
+  if (!matching.empty()) return matching;
+  throw Error(ExitCode::kUsage, fmt::format("no tensor matches `--only {}`", only),
+              "`shardinit plan SPEC --rank 0` lists the paths");
 }
 
 }  // namespace shardinit

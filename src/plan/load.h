@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/diagnostics.h"
 #include "graph/explanation.h"
@@ -23,5 +24,9 @@ struct PlanRequest {
 // `explanation`, if not null, tells about one tensor.
 Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics,
               Explanation* explanation = nullptr);
+
+// The tensors whose paths match the pattern of `--only`; all, if it is empty. Throws Error (kUsage)
+// if there are none.
+std::vector<const Tensor*> Matching(const std::vector<Tensor>& tensors, const std::string& only);
 
 }  // namespace shardinit

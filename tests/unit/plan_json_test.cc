@@ -52,12 +52,14 @@ std::string PlanRefusal(const std::string& text) {
   return "";
 }
 
-// kPlanOfTwoRanks with one text replaced.
-std::string PlanWith(const std::string& from, const std::string& to) {
-  std::string text = kPlanOfTwoRanks;
+std::string Replaced(std::string text, const std::string& from, const std::string& to) {
   const size_t at = text.find(from);
   EXPECT_NE(at, std::string::npos) << from;
   return text.replace(at, from.size(), to);
+}
+
+std::string PlanWith(const std::string& from, const std::string& to) {
+  return Replaced(kPlanOfTwoRanks, from, to);
 }
 
 TEST(WritePlan, IsCanonical) { EXPECT_EQ(WritePlan(PlanOfTwoRanks()), kPlanOfTwoRanks); }
@@ -193,17 +195,18 @@ struct Malformation {
   const char* message;  // Behind "`plan.json` is not a plan of this tool: "; null: any refusal.
 };
 
-class Hostile : public testing::TestWithParam<Malformation> {};
-
-TEST_P(Hostile, IsRefused) {
-  const Malformation& m = GetParam();
-  const std::string message = PlanRefusal(PlanWith(m.from, m.to));
+void ExpectRefused(const std::string& plan, const Malformation& m) {
+  const std::string message = PlanRefusal(Replaced(plan, m.from, m.to));
   if (m.message != nullptr) {
     EXPECT_EQ(message, std::string("`plan.json` is not a plan of this tool: ") + m.message);
   } else {
     EXPECT_NE(message, "") << m.to;
   }
 }
+
+class Hostile : public testing::TestWithParam<Malformation> {};
+
+TEST_P(Hostile, IsRefused) { ExpectRefused(kPlanOfTwoRanks, GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(
     Top, Hostile,
@@ -343,23 +346,12 @@ constexpr char kPlanOfViews[] = R"({
 )";
 
 std::string PlanOfViewsWith(const std::string& from, const std::string& to) {
-  std::string text = kPlanOfViews;
-  const size_t at = text.find(from);
-  EXPECT_NE(at, std::string::npos) << from;
-  return text.replace(at, from.size(), to);
+  return Replaced(kPlanOfViews, from, to);
 }
 
 class HostileViews : public testing::TestWithParam<Malformation> {};
 
-TEST_P(HostileViews, AreRefused) {
-  const Malformation& m = GetParam();
-  const std::string message = PlanRefusal(PlanOfViewsWith(m.from, m.to));
-  if (m.message != nullptr) {
-    EXPECT_EQ(message, std::string("`plan.json` is not a plan of this tool: ") + m.message);
-  } else {
-    EXPECT_NE(message, "") << m.to;
-  }
-}
+TEST_P(HostileViews, AreRefused) { ExpectRefused(kPlanOfViews, GetParam()); }
 
 TEST(ReadPlan, ReadsViews) {
   const Plan plan = ReadPlan(kPlanOfViews, "plan.json");
