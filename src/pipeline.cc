@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 
 #include "base/error.h"
@@ -47,9 +48,9 @@ bool IsClaimed(const std::string& folder, const std::string& plan_json) {
               "choose another folder with `-o`, or give the same spec and options as before");
 }
 
-// Makes the folder this plan's. Of two processes that try it at once with
-// different plans, one succeeds.
-void ClaimFolder(const std::string& folder, const std::string& plan_json) {
+// Makes the folder this plan's; returns the plan's digest. Of two processes that try it at once
+// with different plans, one succeeds.
+Digest ClaimFolder(const std::string& folder, const std::string& plan_json) {
   const bool claimed = IsClaimed(folder, plan_json);
   MakeFolder(folder);
   if (!claimed) {
@@ -63,6 +64,40 @@ void ClaimFolder(const std::string& folder, const std::string& plan_json) {
     throw Error(ExitCode::kConflict, fmt::format("`{}` is a link to elsewhere", ranks),
                 "choose another output folder with `-o`");
   }
+  return Sha256Of(plan_json);
+}
+
+// Each rank: metadata here, values by the workers, then its commit on one of
+// their threads. A rank that is dropped on the way leaves nothing behind.
+void WriteRanks(const Plan& plan, const GenerateRequest& request, const Digest& plan_sha256,
+                WorkCounters* counters, GenerateResult* result) {
+  Workers workers(request.workers, counters);
+  int64_t submitted = 0;
+  const auto wait_for = [&](int64_t groups) {
+    while (!workers.Wait(groups, 100)) {
+      ThrowIfInterrupted();
+      if (request.progress) {
+        request.progress(*counters, result->skipped + workers.finished_groups(),
+                         static_cast<int64_t>(request.ranks.size()));
+      }
+    }
+  };
+  for (const int64_t r : request.ranks) {
+    ThrowIfInterrupted();
+    RankPlan rank = PlanRank(plan, r);
+    if (FindReceipt(request.folder, rank, plan_sha256)) {
+      ++result->skipped;
+      continue;
+    }
+    wait_for(submitted - kRanksAtOnce + 1);
+    result->bytes += rank.bytes();
+    const auto writer = std::make_shared<RankWriter>(request.folder, plan, std::move(rank),
+                                                     plan_sha256, counters);
+    workers.Submit(writer->Tasks(), [writer] { writer->Commit(); });
+    ++submitted;
+  }
+  wait_for(submitted);
+  result->written = submitted;
 }
 
 }  // namespace
@@ -73,52 +108,25 @@ void CheckFolder(const Plan& plan, const std::string& folder) {
 
 GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCounters* counters) {
   GenerateResult result;
-  const std::string plan_json = WritePlan(plan);
-  const Digest plan_sha256 = Sha256Of(plan_json);
-  ClaimFolder(request.folder, plan_json);
+  const Digest plan_sha256 = ClaimFolder(request.folder, WritePlan(plan));
   RemoveTemporaries(request.folder);
   RemoveTemporaries(request.folder + "/ranks");
 
-  // Each rank: metadata here, values by the workers, then its commit on one of
-  // their threads. A rank that is dropped on the way leaves nothing behind.
-  Workers workers(request.workers, counters);
-  int64_t submitted = 0;
-  const auto wait_for = [&](int64_t groups) {
-    while (!workers.Wait(groups, 100)) {
-      ThrowIfInterrupted();
-      if (request.progress) {
-        request.progress(*counters, result.skipped + workers.finished_groups(),
-                         static_cast<int64_t>(request.ranks.size()));
-      }
-    }
-  };
-  for (const int64_t r : request.ranks) {
-    ThrowIfInterrupted();
-    RankPlan rank = PlanRank(plan, r);
-    if (FindReceipt(request.folder, rank, plan_sha256)) {
-      ++result.skipped;
-      continue;
-    }
-    wait_for(submitted - kRanksAtOnce + 1);
-    result.bytes += rank.bytes();
-    const auto writer = std::make_shared<RankWriter>(request.folder, plan, std::move(rank),
-                                                     plan_sha256, counters);
-    workers.Submit(writer->Tasks(), [writer] { writer->Commit(); });
-    ++submitted;
-  }
-  wait_for(submitted);
-  result.written = submitted;
+  // Its blocks are given back before files that describe other files take memory.
+  WriteRanks(plan, request, plan_sha256, counters, &result);
   // A killed run may have left names that are seen but are not on the disk yet.
   if (result.skipped > 0) SyncFolder(request.folder + "/ranks");
 
   // Beyond this point only files that describe other files are written.
   const bool all = static_cast<int64_t>(request.ranks.size()) == plan.world_size() ||
                    MissingRanks(request.folder, plan, plan_sha256, 1).empty();
-  if (all && submitted == 0 && IsFinalized(request.folder)) {
+  if (all && result.written == 0 && IsFinalized(request.folder)) {
     result.complete = true;
   } else if (all) {
+    const auto start = std::chrono::steady_clock::now();
     const FinalizeResult finalized = Finalize(request.folder, plan, plan_sha256, request.index);
     result.complete = finalized.missing.empty();
+    counters->finalize_ns += (std::chrono::steady_clock::now() - start).count();
   }
   return result;
 }

@@ -40,15 +40,15 @@ void AppendQuoted(std::string_view text, std::string* out) {
 // an array after each member that is an object.
 class TreeBuilder : public nlohmann::json::json_sax_t {
  public:
-  TreeBuilder(const std::string& path, size_t size, nlohmann::json* tree)
-      : path_(path), size_(size), next_(tree) {}
+  TreeBuilder(const std::string& path, size_t size, const ElementVisitor& visit, nlohmann::json* tree)
+      : path_(path), size_(size), visit_(visit), tree_(*tree), next_(tree) {}
 
-  bool null() override { return Put(nullptr); }
-  bool boolean(bool value) override { return Put(value); }
-  bool number_integer(int64_t value) override { return Put(value); }
-  bool number_unsigned(uint64_t value) override { return Put(value); }
-  bool number_float(double value, const std::string&) override { return Put(value); }
-  bool string(std::string& value) override { return Put(std::move(value)); }
+  bool null() override { return Scalar(nullptr); }
+  bool boolean(bool value) override { return Scalar(value); }
+  bool number_integer(int64_t value) override { return Scalar(value); }
+  bool number_unsigned(uint64_t value) override { return Scalar(value); }
+  bool number_float(double value, const std::string&) override { return Scalar(value); }
+  bool string(std::string& value) override { return Scalar(std::move(value)); }
   bool binary(nlohmann::json::binary_t&) override { return false; }  // JSON has none.
   bool start_object(size_t) override { return Open(nlohmann::json::object()); }
   bool start_array(size_t) override { return Open(nlohmann::json::array()); }
@@ -59,6 +59,7 @@ class TreeBuilder : public nlohmann::json::json_sax_t {
     const auto [member, is_new] = open_.back()->emplace(std::move(name), nullptr);
     if (!is_new) Refuse(fmt::format("has the key {} twice", nlohmann::json(member.key()).dump()));
     next_ = &*member;
+    if (open_.size() == 1) top_key_ = member.key();
     return true;
   }
 
@@ -71,14 +72,26 @@ class TreeBuilder : public nlohmann::json::json_sax_t {
     throw Error(ExitCode::kRefused, fmt::format("`{}` {}", path_, what));
   }
 
-  bool Put(nlohmann::json value) {
+  void Put(nlohmann::json value) {
     if (!open_.empty() && open_.back()->is_array()) {
       open_.back()->push_back(std::move(value));
       next_ = &open_.back()->back();
     } else {
       *next_ = std::move(value);
     }
+  }
+
+  bool Complete() {
+    if (visit_ && open_.size() == 2 && open_.back()->is_array()) {
+      auto& elements = open_.back()->get_ref<nlohmann::json::array_t&>();
+      if (visit_(tree_, top_key_, elements.back())) elements.pop_back();
+    }
     return true;
+  }
+
+  bool Scalar(nlohmann::json value) {
+    Put(std::move(value));
+    return Complete();
   }
 
   bool Open(nlohmann::json empty) {
@@ -90,11 +103,14 @@ class TreeBuilder : public nlohmann::json::json_sax_t {
 
   bool Close() {
     open_.pop_back();
-    return true;
+    return Complete();
   }
 
   const std::string& path_;
   const size_t size_;
+  const ElementVisitor& visit_;
+  nlohmann::json& tree_;
+  std::string top_key_;
   nlohmann::json* next_;               // Where the next value goes, unless that is an array.
   std::vector<nlohmann::json*> open_;  // Objects and arrays; what holds one does not move it while it is open.
 };
@@ -173,9 +189,10 @@ std::string JsonWriter::Finish() {
   return Take();
 }
 
-nlohmann::json ParseJson(std::string_view text, const std::string& path) {
+nlohmann::json ParseJson(std::string_view text, const std::string& path,
+                         const ElementVisitor& visit) {
   nlohmann::json tree;
-  TreeBuilder builder(path, text.size(), &tree);
+  TreeBuilder builder(path, text.size(), visit, &tree);
   nlohmann::json::sax_parse(text, &builder);
   return tree;
 }

@@ -5,6 +5,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
@@ -66,8 +67,15 @@ class JsonWriter {
   bool after_key_ = false;
 };
 
+// Sees each element of the arrays that stand in the top object, as soon as it is complete; `top` is
+// what stands before it, `key` the array's. True: it is not kept. So a list of a million tensors
+// needs no tree of its own.
+using ElementVisitor = std::function<bool(
+    const nlohmann::json& top, const std::string& key, const nlohmann::json& element)>;
+
 // Parses untrusted JSON: no duplicate keys, at most 32 levels. Throws Error
 // (kRefused) that names `path`.
-nlohmann::json ParseJson(std::string_view text, const std::string& path);
+nlohmann::json ParseJson(std::string_view text, const std::string& path,
+                         const ElementVisitor& visit = nullptr);
 
 }  // namespace shardinit

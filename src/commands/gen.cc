@@ -33,7 +33,8 @@ std::vector<Stage> StagesOf(const WorkCounters& c, int64_t plan_ns) {
           {"generate", c.generated_bytes, c.generate_ns},
           {"hash", c.hashed_bytes, c.hash_ns},
           {"write", c.written_bytes, c.write_ns},
-          {"sync", 0, c.sync_ns}};
+          {"sync", 0, c.sync_ns},
+          {"finalize", 0, c.finalize_ns}};
 }
 
 void PrintStats(const WorkCounters& counters, int64_t plan_ns, double seconds) {

@@ -88,7 +88,8 @@ void PrintText(const PlanOptions& options, const Plan& plan) {
                             {"largest rank", InBytes(plan.max_rank_bytes)},
                             {"index.h5", WantsIndex(plan, IndexMode::kAuto)
                                              ? "yes"
-                                             : fmt::format("no: {} boxes", Grouped(plan.boxes))},
+                                             : fmt::format("no: {} boxes, {} of one tensor",
+                                                           Grouped(plan.boxes), Grouped(plan.most_boxes))},
                             {"memory", InBytes(Memory(options)) + " for data on its way to the disk"}};
   if (const WholeMatrices whole = FindWholeMatrices(plan); whole.count > 0) {
     const OrthogonalSize& largest = whole.largest;

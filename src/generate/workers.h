@@ -30,7 +30,8 @@ namespace shardinit {
 // What has been done so far, and the time all threads together spent on it.
 struct WorkCounters {
   std::atomic<int64_t> generated_bytes{0}, hashed_bytes{0}, written_bytes{0}, direct_bytes{0};
-  std::atomic<int64_t> generate_ns{0}, hash_ns{0}, write_ns{0}, sync_ns{0}, metadata_ns{0};
+  std::atomic<int64_t> generate_ns{0}, hash_ns{0}, write_ns{0}, sync_ns{0}, metadata_ns{0},
+      finalize_ns{0};
 };
 
 // Where a box's bytes go. `direct` is the same file opened with O_DIRECT, or

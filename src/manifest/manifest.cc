@@ -127,7 +127,9 @@ ReceiptEntry EntryOf(const Plan& plan, const RankPlan& rank, const Receipt& rece
 }
 
 bool WantsIndex(const Plan& plan, IndexMode mode) {
-  if (mode == IndexMode::kAuto) return plan.boxes <= hdf5::kMaxIndexBoxes;
+  if (mode == IndexMode::kAuto) {
+    return plan.boxes <= hdf5::kMaxIndexBoxes && plan.most_boxes <= hdf5::kMaxTensorBoxes;
+  }
   return mode == IndexMode::kAlways;
 }
 

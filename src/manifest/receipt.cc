@@ -46,27 +46,35 @@ Receipt ReadReceipt(std::string_view text, const std::string& path, const RankPl
     if (!FromHex(hex.get<std::string>(), &digest)) throw refuse("a digest is not one");
     return digest;
   };
-  const json in = ParseJson(text, path);
-  try {
-    Receipt receipt;
-    receipt.size = in.at("size");
-    receipt.plan_sha256 = digest_in(in.at("plan_sha256"));
-    receipt.metadata_sha256 = digest_in(in.at("metadata_sha256"));
-    const json& boxes = in.at("boxes");
-    if (in.at("rank") != rank.rank) throw refuse("it is another rank's");
+  Receipt receipt;
+  const auto read_head = [&](const json& top) {
+    if (top.at("rank") != rank.rank) throw refuse("it is another rank's");
+    receipt.size = top.at("size");
     if (receipt.size < 0) throw refuse("a file of negative size");
-    if (boxes.size() != rank.shards.size()) {
-      throw refuse(fmt::format("it has {} boxes instead of {}", boxes.size(), rank.shards.size()));
+    receipt.plan_sha256 = digest_in(top.at("plan_sha256"));
+    receipt.metadata_sha256 = digest_in(top.at("metadata_sha256"));
+  };
+  size_t boxes = 0;
+  const auto read_box = [&](const json& top, const std::string& key, const json& box) {
+    if (key != "boxes") return false;
+    if (boxes == 0) read_head(top);
+    const size_t i = boxes++;
+    if (i >= rank.shards.size()) return true;  // Their number is refused.
+    const Shard& shard = rank.shards[i];
+    const int64_t offset = box.at("file_offset");
+    if (box.at("path") != shard.tensor->path || offset < 0 ||
+        offset > receipt.size - shard.bytes()) {
+      throw refuse(fmt::format("box {} is not the one of `{}`", i, shard.tensor->path));
     }
-    for (size_t i = 0; i < boxes.size(); ++i) {
-      const Shard& shard = rank.shards[i];
-      const int64_t offset = boxes[i].at("file_offset");
-      if (boxes[i].at("path") != shard.tensor->path || offset < 0 ||
-          offset > receipt.size - shard.bytes()) {
-        throw refuse(fmt::format("box {} is not the one of `{}`", i, shard.tensor->path));
-      }
-      receipt.offsets.push_back(offset);
-      receipt.digests.push_back(digest_in(boxes[i].at("sha256")));
+    receipt.offsets.push_back(offset);
+    receipt.digests.push_back(digest_in(box.at("sha256")));
+    return true;
+  };
+  try {
+    const json in = ParseJson(text, path, read_box);
+    if (boxes == 0) read_head(in);
+    if (!in.at("boxes").is_array() || boxes != rank.shards.size()) {
+      throw refuse(fmt::format("it has {} boxes instead of {}", boxes, rank.shards.size()));
     }
     return receipt;
   } catch (const json::exception& e) {

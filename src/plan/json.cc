@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -310,6 +311,111 @@ void WriteInit(const Tensor& tensor, JsonWriter& out) {
   if (!tensor.draw_path.empty()) out.Member("key", tensor.draw_path);
 }
 
+// Tensors are read one by one, as they come: there may be a million of them.
+class PlanReader {
+ public:
+  explicit PlanReader(const std::string& path) : path_(path) {}
+
+  // As ElementVisitor.
+  bool ReadElement(const json& top, const std::string& key, const json& element) {
+    if (key != "logical" && key != "tensors") return false;
+    ReadHead(top);
+    if (key == "logical") {
+      if (!drawn_ || views_) Refuse(path_, "`logical` where it does not belong");
+      Tensor& tensor = drawn_->emplace_back(ReadTensor(element, path_));
+      tensor.partition.resize(tensor.shape.size());
+      ReadDraw(element, graph_, path_, tensor);
+      Count(tensor);
+      return true;
+    }
+    EndDrawn();
+    Tensor& tensor = graph_.tensors.emplace_back(ReadTensor(element, path_));
+    ReadPartition(element.at("partition_spec"), graph_, path_, tensor);
+    views_ ? views_->Read(element.at("view"), tensor) : ReadDraw(element, graph_, path_, tensor);
+    Count(tensor);
+    return true;
+  }
+
+  InitGraph Finish(const json& top) {
+    ReadHead(top);
+    EndDrawn();
+    if (!top.at("tensors").is_array()) Refuse(path_, "`tensors`");
+    CheckTensors(graph_.tensors, path_);
+    return std::move(graph_);
+  }
+
+ private:
+  // What stands before the tensors, and decides how they are read.
+  void ReadHead(const json& top) {
+    if (std::exchange(has_head_, true)) return;
+    if (top.at("format_version") != kFormatVersion || top.at("contract_version") != kContractVersion) {
+      throw Error(ExitCode::kRefused,
+                  fmt::format("`{}` has format version {} and contract version {}, but this tool "
+                              "knows {} and {}",
+                              path_, top.at("format_version").dump(), top.at("contract_version").dump(),
+                              kFormatVersion, kContractVersion),
+                  "use the release of shardinit that wrote it");
+    }
+    graph_.name = top.at("name").get<std::string>();
+    if (!IsModelName(graph_.name)) Refuse(path_, "the model's name");
+    graph_.engine = top.at("engine").get<std::string>();
+    if (FindEngine(graph_.engine) == nullptr) Refuse(path_, fmt::format("unknown engine `{}`", graph_.engine));
+    graph_.seed = top.at("seed");
+    if (graph_.seed < 0) Refuse(path_, "the seed");
+    ReadMesh(top.at("mesh"));
+    graph_.replicas = top.at("replicas") == "full" ? Replicas::kFull : Replicas::kDedupe;
+    if (top.contains("config")) {
+      if (!top.at("config").is_object()) Refuse(path_, "`config`");
+      graph_.config = top.at("config").dump();
+    }
+    if (top.contains("layout")) {
+      graph_.layout = top.at("layout").get<std::string>();
+      if (!IsPath(graph_.layout)) Refuse(path_, "the name of the layout");
+      drawn_ = std::make_shared<std::vector<Tensor>>();
+    }
+  }
+
+  void ReadMesh(const json& in) {
+    Mesh& mesh = graph_.mesh;
+    mesh.axes = in.at("axes").get<std::vector<std::string>>();
+    mesh.shape = in.at("shape").get<Shape>();
+    if (mesh.axes.size() != mesh.shape.size()) Refuse(path_, "the mesh");
+    for (size_t a = 0; a < mesh.axes.size(); ++a) {
+      if (!IsPath(mesh.axes[a]) || mesh.Find(mesh.axes[a]) != static_cast<int>(a)) {
+        Refuse(path_, "the axes of the mesh");
+      }
+    }
+    int64_t size = 1;
+    for (const int64_t extent : mesh.shape) {
+      if (extent < 1 || extent > kMaxWorldSize || (size *= extent) > kMaxWorldSize) {
+        Refuse(path_, "the shape of the mesh");
+      }
+    }
+  }
+
+  // Before the first tensor of a layout, all that it can be made of is there.
+  void EndDrawn() {
+    if (!drawn_ || views_) return;
+    CheckTensors(*drawn_, path_);
+    views_.emplace(drawn_, path_);
+    graph_.drawn = drawn_;
+    bytes_ = 0;
+  }
+
+  void Count(const Tensor& tensor) {
+    if (__builtin_add_overflow(bytes_, tensor.bytes(), &bytes_)) {
+      Refuse(path_, "more than 2^63 - 1 bytes");
+    }
+  }
+
+  const std::string& path_;
+  bool has_head_ = false;
+  InitGraph graph_;
+  std::shared_ptr<std::vector<Tensor>> drawn_;
+  std::optional<ViewReader> views_;
+  int64_t bytes_ = 0;
+};
+
 }  // namespace
 
 void WriteMesh(const Mesh& mesh, JsonWriter& out) {
@@ -367,73 +473,12 @@ std::string WritePlan(const Plan& plan) {
 }
 
 Plan ReadPlan(std::string_view text, const std::string& path) {
-  const json in = ParseJson(text, path);
   try {
-    if (in.at("format_version") != kFormatVersion || in.at("contract_version") != kContractVersion) {
-      throw Error(ExitCode::kRefused,
-                  fmt::format("`{}` has format version {} and contract version {}, but this tool "
-                              "knows {} and {}",
-                              path, in.at("format_version").dump(), in.at("contract_version").dump(),
-                              kFormatVersion, kContractVersion),
-                  "use the release of shardinit that wrote it");
-    }
-    InitGraph graph;
-    graph.name = in.at("name").get<std::string>();
-    if (!IsModelName(graph.name)) Refuse(path, "the model's name");
-    graph.engine = in.at("engine").get<std::string>();
-    if (FindEngine(graph.engine) == nullptr) Refuse(path, fmt::format("unknown engine `{}`", graph.engine));
-    graph.seed = in.at("seed");
-    if (graph.seed < 0) Refuse(path, "the seed");
-    graph.mesh.axes = in.at("mesh").at("axes").get<std::vector<std::string>>();
-    graph.mesh.shape = in.at("mesh").at("shape").get<Shape>();
-    if (graph.mesh.axes.size() != graph.mesh.shape.size()) Refuse(path, "the mesh");
-    for (size_t a = 0; a < graph.mesh.axes.size(); ++a) {
-      const std::string& axis = graph.mesh.axes[a];
-      if (!IsPath(axis) || graph.mesh.Find(axis) != static_cast<int>(a)) {
-        Refuse(path, "the axes of the mesh");
-      }
-    }
-    int64_t size = 1;
-    for (const int64_t extent : graph.mesh.shape) {
-      if (extent < 1 || extent > kMaxWorldSize || (size *= extent) > kMaxWorldSize) {
-        Refuse(path, "the shape of the mesh");
-      }
-    }
-    graph.replicas = in.at("replicas") == "full" ? Replicas::kFull : Replicas::kDedupe;
-    if (in.contains("config")) {
-      if (!in.at("config").is_object()) Refuse(path, "`config`");
-      graph.config = in.at("config").dump();
-    }
-    int64_t bytes = 0;
-    const auto count = [&](const Tensor& tensor) {
-      if (__builtin_add_overflow(bytes, tensor.bytes(), &bytes)) {
-        Refuse(path, "more than 2^63 - 1 bytes");
-      }
-    };
-    std::optional<ViewReader> views;
-    if (in.contains("layout")) {
-      graph.layout = in.at("layout").get<std::string>();
-      if (!IsPath(graph.layout)) Refuse(path, "the name of the layout");
-      auto drawn = std::make_shared<std::vector<Tensor>>();
-      for (const json& tensor : in.at("logical")) {
-        drawn->push_back(ReadTensor(tensor, path));
-        drawn->back().partition.resize(drawn->back().shape.size());
-        ReadDraw(tensor, graph, path, drawn->back());
-        count(drawn->back());
-      }
-      CheckTensors(*drawn, path);
-      views.emplace(drawn, path);
-      graph.drawn = std::move(drawn);
-      bytes = 0;
-    }
-    for (const json& tensor : in.at("tensors")) {
-      Tensor& made = graph.tensors.emplace_back(ReadTensor(tensor, path));
-      ReadPartition(tensor.at("partition_spec"), graph, path, made);
-      views ? views->Read(tensor.at("view"), made) : ReadDraw(tensor, graph, path, made);
-      count(made);
-    }
-    CheckTensors(graph.tensors, path);
-    Plan plan = MakePlan(std::move(graph));
+    PlanReader reader(path);
+    const json in = ParseJson(text, path, [&](const json& top, const std::string& key, const json& element) {
+      return reader.ReadElement(top, key, element);
+    });
+    Plan plan = MakePlan(reader.Finish(in));
     // Other types, keys or an order of its own: none of that is ours.
     if (WritePlan(plan) != text) Refuse(path, "it is not written as this tool writes");
     return plan;

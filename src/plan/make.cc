@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "plan/plan.h"
@@ -18,7 +16,9 @@ Plan MakePlan(InitGraph graph) {
   for (const Tensor& tensor : plan.graph.logical()) plan.parameters += tensor.elements();
   for (const Tensor& tensor : plan.graph.tensors) {
     plan.bytes += tensor.bytes();
-    plan.boxes += CountBoxes(tensor.shape, tensor.partition, plan.graph.mesh);
+    const int64_t boxes = CountBoxes(tensor.shape, tensor.partition, plan.graph.mesh);
+    plan.boxes += boxes;
+    plan.most_boxes = std::max(plan.most_boxes, boxes);
     // No rank holds more than rank 0: see sharding/partition.h.
     const Box box = BoxAt(tensor.shape, tensor.partition, plan.graph.mesh, origin);
     plan.max_rank_bytes += ElementCount(box.shape) * InfoOf(tensor.dtype).bytes;

@@ -37,6 +37,7 @@ struct Plan {
   int64_t parameters = 0;  // Elements of all that is drawn.
   int64_t bytes = 0;       // Of what is stored: with padding and ties, replicas once.
   int64_t boxes = 0;       // Different non-empty boxes over all ranks.
+  int64_t most_boxes = 0;  // Of one tensor.
   int64_t max_rank_bytes = 0;
 
   int64_t world_size() const { return graph.mesh.world_size(); }

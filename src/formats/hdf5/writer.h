@@ -24,7 +24,9 @@ std::vector<int64_t> WriteRankMetadata(int fd, const std::string& path, const Pl
 void WriteIndex(int fd, const std::string& path, const Plan& plan, const Digest& plan_sha256);
 
 // The most boxes for which an index is worth its size: at 5 µs and 120 bytes
-// each this is 10 s and 240 MB.
+// each this is 10 s and 240 MB. HDF5 keeps those of one tensor in memory, 15 kB
+// each, while it makes the dataset; and a reader some of that when it opens it.
 inline constexpr int64_t kMaxIndexBoxes = 2'000'000;
+inline constexpr int64_t kMaxTensorBoxes = 10'000;
 
 }  // namespace shardinit::hdf5
