@@ -702,6 +702,9 @@ class SpecParser {
   Located<std::string> ReadAxisName(const Node& node, std::string_view what) {
     if (!node.IsScalar()) {
       Error(node, fmt::format("a {} is a name, not {}", what, Describe(node)));
+    } else if (node.text == "-" || node.text == "None") {
+      Error(node, fmt::format("{} is no name of a {}", Quote(node.text), what),
+            "write `null` for a dimension without one");
     } else {
       CheckIdentifier(node, what, diagnostics_);
     }
