@@ -439,6 +439,11 @@ class Builder {
                                      *count, tensors, made, kMaxTensors));
       return;
     }
+    // Else all of a long repeat are moved each time that their number doubles.
+    if (const size_t size = graph_.tensors.size() + static_cast<size_t>(*count * tensors);
+        size > graph_.tensors.capacity()) {
+      graph_.tensors.reserve(std::max(size, 2 * graph_.tensors.capacity()));
+    }
     names_.repeats().emplace_back(variable, 0);
     const size_t before = diagnostics_.all().size();
     // One mistake gives one message, not one per layer.
