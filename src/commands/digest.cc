@@ -72,17 +72,16 @@ std::vector<std::string> Differences(const std::string& path, const std::vector<
     const auto dtype = InfoOf(tensor.dtype).name;
     if (e.dtype != dtype || e.shape != tensor.shape) {
       lines.push_back(fmt::format("{}: is {} {}, but {} has {} {}", tensor.path, dtype,
-                                  InShape(tensor.shape), path, Escape(e.dtype), InShape(e.shape)));
+                                  InShape(tensor.shape), path, e.dtype, InShape(e.shape)));
     } else if (e.sha256 != ToHex(digest.sha256)) {
       lines.push_back(fmt::format("{}: has other values: sha256 {} instead of {}", tensor.path,
-                                  ToHex(digest.sha256).substr(0, 12),
-                                  Escape(e.sha256.substr(0, 12))));
+                                  ToHex(digest.sha256).substr(0, 12), e.sha256.substr(0, 12)));
     }
     expected.erase(it);
   }
   if (all) {
     for (const auto& [path_left, e] : expected) {
-      lines.push_back(fmt::format("{}: is in {}, but not in the spec", Escape(path_left), path));
+      lines.push_back(fmt::format("{}: is in {}, but not in the spec", path_left, path));
     }
   }
   return lines;
@@ -124,12 +123,12 @@ ExitCode RunDigest(const DigestOptions& options) {
   } else if (differences.empty()) {
     Print(fmt::format("{} {} equal to {}\n",
                       Count(static_cast<int64_t>(digests.size()), "tensor"),
-                      digests.size() == 1 ? "is" : "are", options.check));
+                      digests.size() == 1 ? "is" : "are", Escape(options.check)));
   }
-  for (const std::string& line : differences) Talk(fmt::format("{}\n", line));
+  for (const std::string& line : differences) Talk(Escape(line) + "\n");
   if (differences.empty()) return ExitCode::kOk;
   Talk(fmt::format("shardinit: {} of {} tensors differ from {}\n", differences.size(), digests.size(),
-             options.check));
+                   Escape(options.check)));
   return ExitCode::kDifferent;
 }
 

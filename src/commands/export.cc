@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/suggest.h"
 #include "base/talk.h"
+#include "base/text.h"
 #include "commands/command.h"
 #include "commands/options.h"
 #include "manifest/manifest.h"
@@ -100,12 +101,12 @@ ExitCode RunExport(const ExportOptions& options) {
     return ExitCode::kOk;
   }
   if (result.was_there) {
-    Talk(fmt::format("shardinit: `{}` was there already\n", options.folder));
+    Talk(fmt::format("shardinit: `{}` was there already\n", Escape(options.folder)));
   } else {
     Talk(fmt::format("shardinit: wrote {} in {:.2f} s ({:.2f} GB/s)\n", InBytes(result.bytes),
                      seconds, static_cast<double>(result.bytes) / seconds / 1e9));
   }
-  Print(fmt::format("{}: {} of {} in {}, {}\n", options.folder, Count(result.tensors, "tensor"),
+  Print(fmt::format("{}: {} of {} in {}, {}\n", Escape(options.folder), Count(result.tensors, "tensor"),
                     plan.graph.name, Count(result.files, "file"), request.format->name));
   return ExitCode::kOk;
 }

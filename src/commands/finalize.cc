@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "base/json.h"
+#include "base/text.h"
 #include "commands/command.h"
 #include "commands/options.h"
 #include "manifest/manifest.h"
@@ -34,7 +35,7 @@ ExitCode RunFinalize(const FinalizeOptions& options) {
     out.Member("index", result.has_index).EndObject();
     Print(out.Finish());
   } else {
-    Print(fmt::format("{}: complete{}\n", options.folder,
+    Print(fmt::format("{}: complete{}\n", Escape(options.folder),
                       result.has_index ? "" : ", without index.h5"));
   }
   return ExitCode::kOk;

@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "base/talk.h"
+#include "base/text.h"
 #include "commands/command.h"
 #include "commands/options.h"
 #include "report/text.h"
@@ -111,7 +112,7 @@ ExitCode RunGen(const GenOptions& options) {
   }
   if (options.dry_run) {
     Print(fmt::format("would write {} of {} for {} of {} to {}\n", InBytes(total), plan.graph.name,
-                      request.ranks.size(), Count(plan.world_size(), "rank"), options.folder));
+                      request.ranks.size(), Count(plan.world_size(), "rank"), Escape(options.folder)));
     return ExitCode::kOk;
   }
   if (options.stats) PrintStats(counters, plan_ns, seconds);
@@ -125,11 +126,11 @@ ExitCode RunGen(const GenOptions& options) {
                result.skipped == 1 ? "was" : "were"));
   }
   if (result.complete) {
-    Print(fmt::format("{}: {}, {}, complete\n", options.folder, Count(plan.parameters, "parameter"),
+    Print(fmt::format("{}: {}, {}, complete\n", Escape(options.folder), Count(plan.parameters, "parameter"),
                       Count(plan.world_size(), "rank")));
   } else {
-    Print(fmt::format("{}: unfinished: other ranks are missing; see `shardinit status {}`\n",
-                      options.folder, options.folder));
+    Print(fmt::format("{0}: unfinished: other ranks are missing; see `shardinit status {0}`\n",
+                      Escape(options.folder)));
   }
   return ExitCode::kOk;
 }

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "commands/command.h"
 #include "commands/options.h"
 #include "manifest/manifest.h"
@@ -34,7 +35,7 @@ ExitCode RunStatus(const StatusOptions& options) {
     Print(out.Finish());
     return ExitCode::kOk;
   }
-  std::string text = fmt::format("{}: {}: {} of {} {} there, {}\n", options.folder,
+  std::string text = fmt::format("{}: {}: {} of {} {} there, {}\n", Escape(options.folder),
                                  plan.graph.name, Grouped(done), Count(plan.world_size(), "rank"),
                                  plan.world_size() == 1 ? "is" : "are",
                                  complete          ? "complete"

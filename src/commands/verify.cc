@@ -65,12 +65,12 @@ ExitCode RunAgainstSpec(const VerifyOptions& options) {
     out.EndObject();
     Print(out.Finish());
   } else if (equal) {
-    Print(fmt::format("{}: equal to {}: {}, {}\n", options.folder, plan.graph.name,
+    Print(fmt::format("{}: equal to {}: {}, {}\n", Escape(options.folder), plan.graph.name,
                       Count(result.tensors, "tensor"), InBytes(result.bytes)));
   }
   if (equal) return ExitCode::kOk;
   PrintFindings(result.findings);
-  Talk(fmt::format("shardinit: `{}` differs from {}: {}\n", options.folder, plan.graph.name,
+  Talk(fmt::format("shardinit: `{}` differs from {}: {}\n", Escape(options.folder), plan.graph.name,
                    Count(static_cast<int64_t>(result.findings.size()), "finding")));
   return ExitCode::kDifferent;
 }
@@ -109,13 +109,13 @@ ExitCode RunVerify(const VerifyOptions& options) {
     out.EndObject();
     Print(out.Finish());
   } else if (result.findings.empty()) {
-    Print(fmt::format("{}: intact: {}, {}, {}\n", options.folder, Count(result.files, is_export ? "file" : "rank"),
+    Print(fmt::format("{}: intact: {}, {}, {}\n", Escape(options.folder), Count(result.files, is_export ? "file" : "rank"),
                       Count(result.boxes, "box", "boxes"), InBytes(result.bytes)));
   }
   if (result.findings.empty()) return ExitCode::kOk;
   PrintFindings(result.findings);
-  Talk(fmt::format("shardinit: `{}` is damaged: {} finding{}\n", options.folder,
-             result.findings.size(), result.findings.size() == 1 ? "" : "s"));
+  Talk(fmt::format("shardinit: `{}` is damaged: {}\n", Escape(options.folder),
+                   Count(static_cast<int64_t>(result.findings.size()), "finding")));
   return ExitCode::kDifferent;
 }
 
