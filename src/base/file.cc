@@ -323,12 +323,20 @@ void RemoveTemporaries(const std::string& folder, const std::string& name) {
 
 bool Exists(const std::string& path) {
   struct stat info;
-  return lstat(path.c_str(), &info) == 0;
+  if (lstat(path.c_str(), &info) == 0) return true;
+  if (errno == EACCES) throw SystemError("read", path);
+  return false;
 }
 
 bool IsFolder(const std::string& path) {
   struct stat info;
   return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+void RequireFolder(const std::string& path) {
+  if (IsFolder(path)) return;
+  throw Error(ExitCode::kUsage, Exists(path) ? fmt::format("`{}` is a file, not a folder", path)
+                                             : fmt::format("there is no folder `{}`", path));
 }
 
 bool IsEmptyFolder(const std::string& path) {

@@ -107,8 +107,11 @@ void SyncFolder(const std::string& path);
 // free); for every `name` if that is empty.
 void RemoveTemporaries(const std::string& folder, const std::string& name = {});
 
+// Throws, if nobody but others may know.
 bool Exists(const std::string& path);
 bool IsFolder(const std::string& path);  // Or a link to one.
+// Throws Error (kUsage) if `path`, which a user gave for a folder, is none.
+void RequireFolder(const std::string& path);
 bool IsEmptyFolder(const std::string& path);
 bool IsLink(const std::string& path);
 int64_t FileSize(const std::string& path);  // -1: no such regular file.

@@ -56,7 +56,17 @@ std::string Closest(std::string_view name,
     closest = candidate;
     limit = distance;
   }
-  return closest;
+  if (!closest.empty()) return closest;
+  // `generate` for `gen`, `vocab_size` for `vocab`.
+  constexpr size_t kShortestPart = 3;
+  for (size_t i = 0; i < count; ++i) {
+    const std::string_view candidate = candidates[i];
+    const size_t shared = std::min(name.size(), candidate.size());
+    if (shared >= kShortestPart && name.substr(0, shared) == candidate.substr(0, shared)) {
+      return candidates[i];
+    }
+  }
+  return {};
 }
 
 std::string DidYouMean(std::string_view name,

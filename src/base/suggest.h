@@ -9,8 +9,9 @@ namespace shardinit {
 
 // The candidate with the smallest Damerau–Levenshtein distance (adjacent
 // letters swapped count as one), if that is at most max(1, length / 3); the
-// first of equals. Empty: none is near. A hint, not a search: only the first
-// few thousand candidates are looked at.
+// first of equals. Else the first one that begins with the name, or the name
+// with it. Empty: none is near. A hint, not a search: only the first few
+// thousand candidates are looked at.
 std::string Closest(std::string_view name,
                     const std::vector<std::string>& candidates);
 

@@ -67,14 +67,18 @@ std::vector<std::string> CommandNames() {
     if (sub->get_name() == words[0]) app = sub;
   }
   if (app == nullptr) {
-    const std::string closest = Closest(words[0], names);
-    throw Error(ExitCode::kUsage, fmt::format("unknown command `{}`", words[0]),
+    const bool is_option = words[0].starts_with("-");
+    const std::string closest =
+        Closest(words[0], is_option ? std::vector<std::string>{"--help", "--version"} : names);
+    throw Error(ExitCode::kUsage,
+                fmt::format("{} `{}`", is_option ? "there is no option" : "unknown command", words[0]),
                 closest.empty() ? "see `shardinit --help`" : fmt::format("did you mean `{}`?", closest));
   }
   const std::string help = fmt::format("see `shardinit {} --help`", words[0]);
   for (size_t i = 1; i < words.size() && words[i] != "--"; ++i) {
     const std::string name = words[i].substr(0, words[i].find('='));
     if (!name.starts_with("-") || name == "-") continue;
+    if (name.find_first_not_of("0123456789", 1) == name.npos) continue;  // A negative number.
     std::vector<std::string> known;
     bool found = false;
     for (const CLI::Option* option : app->get_options()) {
@@ -90,7 +94,8 @@ std::vector<std::string> CommandNames() {
                 closest.empty() ? help : fmt::format("did you mean `{}`?", closest));
   }
   std::string what = error.what();
-  if (!what.empty()) what[0] = static_cast<char>(std::tolower(what[0]));
+  // A word, not the name of an argument.
+  if (what.size() > 1 && std::islower(what[1])) what[0] = static_cast<char>(std::tolower(what[0]));
   throw Error(ExitCode::kUsage, fmt::format("{}: {}", words[0], what), help);
 }
 

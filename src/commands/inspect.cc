@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -53,7 +52,7 @@ ExitCode InspectFolder(const InspectOptions& options) {
     return ExitCode::kOk;
   }
   std::string text = fmt::format("{}: {}, {} in {}, {}, {}, seed {}, {}\n\n",
-                                 options.path, graph.name, Count(plan.parameters, "parameter"),
+                                 Escape(options.path), graph.name, Count(plan.parameters, "parameter"),
                                  Count(static_cast<int64_t>(graph.tensors.size()), "tensor"),
                                  InBytes(plan.bytes), Count(plan.world_size(), "rank"), graph.seed, complete ? "complete" : "unfinished");
   std::vector<std::vector<std::string>> rows = {{"path", "dtype", "global shape", "shards", "init"}};
@@ -74,7 +73,7 @@ ExitCode InspectFile(const InspectOptions& options) {
     return ExitCode::kOk;
   }
   const json in = ParseJson(description, options.path);
-  std::string text = options.path + ":";
+  std::string text = Escape(options.path) + ":";
   for (const auto& [key, value] : in.items()) {
     if (key != "datasets") text += fmt::format(" {} {},", key, Escape(value.dump()));
   }
@@ -94,9 +93,11 @@ ExitCode InspectFile(const InspectOptions& options) {
 }
 
 ExitCode RunInspect(const InspectOptions& options) {
-  struct stat info;
-  if (stat(options.path.c_str(), &info) != 0) throw SystemError("read", options.path);
-  return S_ISDIR(info.st_mode) ? InspectFolder(options) : InspectFile(options);
+  if (IsFolder(options.path)) return InspectFolder(options);
+  if (!Exists(options.path)) {
+    throw Error(ExitCode::kUsage, fmt::format("there is no file or folder `{}`", options.path));
+  }
+  return InspectFile(options);
 }
 
 }  // namespace

@@ -6,9 +6,11 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/parallel.h"
 #include "base/talk.h"
 #include "graph/view.h"
+#include "manifest/manifest.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -84,6 +86,12 @@ Plan SpecOptions::Load() const {
 }
 
 Plan SpecOptions::Load(Diagnostics& diagnostics, Explanation* explanation) const {
+  if (IsFolder(request.path)) {
+    throw Usage(fmt::format("`{}` is a folder, not a file", request.path),
+                Exists(request.path + "/" + kPlanName)
+                    ? fmt::format("of a checkpoint, `shardinit inspect {}` shows the tensors", request.path)
+                    : "name a spec, which is a YAML file");
+  }
   PlanRequest plan_request{request, {}, layout};
   if (!replicas.empty() && replicas != "dedupe" && replicas != "full") {
     throw Usage(fmt::format("`--replicas {}`: use `dedupe` or `full`", replicas));
@@ -99,7 +107,14 @@ Plan SpecOptions::Load(Diagnostics& diagnostics, Explanation* explanation) const
 void WorkOptions::AddJobsTo(CLI::App& app, const char* what_jobs_do) {
   app.add_option("--jobs", jobs,
                  fmt::format("Threads that {}; default: the cores this job may use", what_jobs_do))
-      ->type_name("N");
+      ->type_name("N")
+      ->check([](const std::string& text) {
+        int64_t number = 0;
+        std::string_view rest = text;
+        return TakeNumber(&rest, &number) && rest.empty() && number <= 4096
+                   ? std::string()
+                   : fmt::format("`{}`: use a number from 1 to 4096, or 0 for all cores", text);
+      });
 }
 
 void WorkOptions::AddProgressTo(CLI::App& app) {
@@ -113,9 +128,6 @@ void WorkOptions::AddMemoryTo(CLI::App& app) {
 }
 
 int WorkOptions::Jobs() const {
-  if (jobs < 0 || jobs > 4096) {
-    throw Usage(fmt::format("`--jobs {}`: use a number from 1 to 4096, or 0 for all cores", jobs));
-  }
   return jobs > 0 ? jobs : AvailableCores();
 }
 

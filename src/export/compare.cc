@@ -155,6 +155,7 @@ Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOpti
   Comparison result;
   Holdings holdings;
   std::string_view (*name_of)(DType dtype) = NameOf;
+  RequireFolder(folder);
   if (Exists(folder + "/" + kPlanName)) {
     holdings = ReadCheckpoint(folder);
   } else if (const auto files = FilesOf(folder); !files.empty()) {

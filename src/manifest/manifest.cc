@@ -194,6 +194,7 @@ FinalizeResult Finalize(const std::string& folder, const Plan& plan, const Diges
 Plan LoadCheckpointPlan(const std::string& folder, Digest* plan_sha256) {
   const std::string path = folder + "/" + kPlanName;
   if (!Exists(path)) {
+    RequireFolder(folder);
     throw Error(ExitCode::kUsage, fmt::format("`{}` is not a checkpoint: it has no {}", folder, kPlanName),
                 "name a folder that `shardinit gen` wrote");
   }

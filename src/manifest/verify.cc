@@ -25,6 +25,7 @@ class Verifier {
   VerifyResult Run() {
     std::string manifest;
     if (!ReadFileIfExists(folder_ + "/" + kManifestName, kManifestLimit, &manifest)) {
+      RequireFolder(folder_);
       throw Error(ExitCode::kUsage,
                   fmt::format("`{}` is not a checkpoint: it has no {}", folder_, kManifestName),
                   Exists(folder_ + "/" + kPlanName)

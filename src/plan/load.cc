@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <vector>
 
 #include "base/error.h"
@@ -10,6 +11,7 @@
 #include "base/suggest.h"
 #include "base/text.h"
 #include "graph/build.h"
+#include "report/text.h"
 
 namespace shardinit {
 namespace {
@@ -21,6 +23,24 @@ void CheckLayout(const ModelSpec& spec, const std::string& layout) {
   throw Error(ExitCode::kUsage, fmt::format("the spec has no layout {}", Quote(layout)),
               names.empty() ? "it declares none; see `layouts` in shardinit-spec(5)"
                             : DidYouMean(layout, names));
+}
+
+// The paths of `tensors` as patterns, one for all that are equal but for numbers; or a pattern that has a
+// part of a path and would match if it stood for the rest, too.
+std::string HintAt(const std::string& only, const std::vector<Tensor>& tensors) {
+  const std::string wider =
+      fmt::format("{}{}{}", only.starts_with('*') ? "" : "*", only, only.ends_with('*') ? "" : "*");
+  const auto matches = std::count_if(tensors.begin(), tensors.end(), [&](const Tensor& tensor) {
+    return GlobMatches(wider, tensor.path);
+  });
+  if (matches > 0) return fmt::format("it is compared with whole paths; `{}` matches {}", wider, Count(matches, "tensor"));
+  std::vector<std::string> patterns;
+  std::set<std::string> seen;
+  for (const Tensor& tensor : tensors) {
+    if (std::string pattern = WithoutNumbers(tensor.path); seen.insert(pattern).second) patterns.push_back(pattern);
+  }
+  const std::string hint = DidYouMean(WithoutNumbers(only), patterns);
+  return !hint.empty() || patterns.empty() ? hint : fmt::format("paths are such as {}", Quote(patterns[0]));
 }
 
 }  // namespace
@@ -48,7 +68,7 @@ std::vector<const Tensor*> Matching(const std::vector<Tensor>& tensors, const st
   }
   if (!matching.empty()) return matching;
   throw Error(ExitCode::kUsage, fmt::format("no tensor matches `--only {}`", only),
-              "`shardinit plan SPEC --rank 0` lists the paths");
+              HintAt(only, tensors));
 }
 
 }  // namespace shardinit

@@ -236,11 +236,48 @@ def test_bad_usage(arguments, tmp_path):
 
 
 @pytest.mark.parametrize("typed, meant", [("gne", "gen"), ("plna", "plan"), ("verfy", "verify"), ("digset", "digest"),
-                                          ("finalise", "finalize"), ("sttaus", "status"), ("inspct", "inspect")])
+                                          ("finalise", "finalize"), ("sttaus", "status"), ("inspct", "inspect"),
+                                          ("generate", "gen"), ("info", None)])
 def test_did_you_mean(typed, meant):
     result = Run(typed)
     assert result.returncode == 2
-    assert f"`{typed}`" in result.stderr and f"did you mean `{meant}`" in result.stderr
+    assert f"`{typed}`" in result.stderr
+    assert (f"did you mean `{meant}`" if meant else "see `shardinit --help`") in result.stderr
+
+
+def test_names_of_files_and_folders_cannot_speak_to_a_terminal(tmp_path):
+    """Whatever a user names them, and whatever the command says of them."""
+    spec = tmp_path / "sp\x1b[31mec\n.yaml"
+    spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 2}}\n"
+                    "modules:\n  w: {shape: [8], shard: [x], init: {normal: {std: 1}}}\n")
+    out = "out\x1b]0;title\x07\r\n"
+    for command in [["validate", spec], ["validate", out], ["gen", spec, "-o", out, "--dry-run"],
+                    ["gen", spec, "-o", out, "--ranks", 0], ["verify", out], ["finalize", out], ["status", out],
+                    ["plan", out], ["gen", spec, "-o", out], ["gen", spec, "-o", out, "--set", "seed=1"],
+                    ["verify", out], ["verify", out, "--spec", spec], ["verify", out, "--spec", spec, "--set", "seed=1"],
+                    ["finalize", out, "--index", "never"], ["finalize", out], ["status", out], ["inspect", out],
+                    ["inspect", f"{out}/ranks/rank-00000.h5"], ["stats", out], ["stats", out, "--set", "seed=1"],
+                    ["diff", out, spec], ["explain", spec, "w"], ["export", spec, "--to", "dcp", "-o", f"{out}.dcp"],
+                    ["export", spec, "--to", "dcp", "-o", f"{out}.dcp"], ["export", spec, "--to", "zarr", "-o", out],
+                    ["verify", f"{out}.dcp"], ["digest", spec, "--write", f"{out}.json"],
+                    ["digest", spec, "--check", f"{out}.json"],
+                    ["digest", spec, "--check", f"{out}.json", "--set", "seed=1"]]:
+        result = Run(*command, cwd=tmp_path)
+        assert result.returncode in (0, 1, 2, 3, 4), result.stderr
+        assert not re.search(r"[^\n\x20-\x7e\u00a0-\uffff]", result.stdout + result.stderr), (command, result)
+        assert out not in result.stdout + result.stderr
+    path = tmp_path / out / "ranks" / "rank-00001.h5"
+    path.write_bytes(path.read_bytes() + b"x")
+    result = Run("verify", out, cwd=tmp_path)
+    assert result.returncode == 1 and not re.search(r"[\x1b\x07\r]", result.stderr)
+
+
+def test_a_checkpoint_is_no_spec(tmp_path):
+    Ok("gen", TINY, "-o", tmp_path / "out")
+    for command in [["plan"], ["graph"], ["digest"], ["explain", "model.norm.weight"], ["gen", "-o", tmp_path / "other"]]:
+        result = Run(command[0], tmp_path / "out", *command[1:])
+        assert result.returncode == 2 and f"`shardinit inspect {tmp_path / 'out'}`" in result.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -203,6 +203,28 @@ TEST(FileSize, IsOfRegularFilesOnly) {
   EXPECT_FALSE(Exists("none"));
 }
 
+// What may not be seen is not taken for what is not there.
+TEST(Exists, ThrowsWhereOthersAloneMayLook) {
+  const WorkingFolder folder(Contents{{"sub/a", ""}});
+  fs::permissions("sub", fs::perms::none);
+  const uid_t me = geteuid();
+  ASSERT_EQ(seteuid(me == 0 ? 65534 : me), 0);  // Root may look everywhere.
+  const std::string failure = Failure(ExitCode::kWorld, [] { Exists("sub/a"); });
+  ASSERT_EQ(seteuid(me), 0);
+  fs::permissions("sub", fs::perms::owner_all);
+  EXPECT_EQ(failure, "cannot read `sub/a`: Permission denied");
+}
+
+TEST(RequireFolder, SaysWhatIsThereInstead) {
+  const WorkingFolder folder(Contents{{"a", ""}, {"sub/b", ""}});
+  fs::create_symlink("sub", "link");
+  RequireFolder("sub");
+  RequireFolder("link");
+  EXPECT_EQ(Failure(ExitCode::kUsage, [] { RequireFolder("a"); }), "`a` is a file, not a folder");
+  EXPECT_EQ(Failure(ExitCode::kUsage, [] { RequireFolder("none"); }), "there is no folder `none`");
+  EXPECT_EQ(Failure(ExitCode::kUsage, [] { RequireFolder("a/b"); }), "there is no folder `a/b`");
+}
+
 TEST(Fd, ClosesOnce) {
   Fd fd(open("/dev/null", O_RDONLY));
   ASSERT_TRUE(fd);

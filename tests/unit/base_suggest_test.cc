@@ -33,5 +33,14 @@ TEST(DidYouMean, NamesAllWhenThereAreFew) {
   EXPECT_EQ(DidYouMean("none", {}), "");
 }
 
+TEST(Closest, KnowsBeginnings) {
+  const std::vector<std::string> names = {"gen", "plan", "generate_all", "d"};
+  EXPECT_EQ(Closest("generate", names), "gen");
+  EXPECT_EQ(Closest("planning", names), "plan");
+  EXPECT_EQ(Closest("generate_al", names), "generate_all");  // Near comes first.
+  EXPECT_EQ(Closest("dimension", names), "");
+  EXPECT_EQ(Closest("pl", names), "");
+}
+
 }  // namespace
 }  // namespace shardinit
