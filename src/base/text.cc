@@ -78,6 +78,24 @@ bool IsUnsafe(char32_t code) {
   return code != '\t' && code != '\n' && Contains(kUnsafe, code);
 }
 
+namespace {
+
+// Looks like a space, and is none to YAML. It comes with text that is copied
+// from a page.
+bool IsForeignSpace(char32_t code) {
+  return code == 0xa0 || (code >= 0x2000 && code <= 0x200a) || code == 0x202f ||
+         code == 0x205f || code == 0x3000;
+}
+
+// Whether the line may have a comment or text in quotes before `offset`.
+bool MayBeProse(std::string_view text, size_t offset) {
+  const std::string_view before = text.substr(0, offset);
+  return before.substr(before.rfind('\n') + 1).find_first_of("#\"'") !=
+         before.npos;
+}
+
+}  // namespace
+
 std::optional<BadText> FindBadText(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const unsigned char byte = text[i];
@@ -96,6 +114,9 @@ std::optional<BadText> FindBadText(std::string_view text) {
       const bool control = c.code < 0xa0;
       return BadText{i, fmt::format("{} character U+{:04X}",
                                     control ? "control" : "invisible",
+                                    static_cast<uint32_t>(c.code))};
+    } else if (IsForeignSpace(c.code) && !MayBeProse(text, i)) {
+      return BadText{i, fmt::format("U+{:04X} looks like a space, but is none",
                                     static_cast<uint32_t>(c.code))};
     }
     i += c.size;

@@ -62,6 +62,7 @@ class Evaluation {
   std::optional<Value> Look(const Step& step) {
     const std::string name(Text(step));
     std::optional<Value> value = scope_.Find(name, diagnostics_);
+    if (!value && scope_.IsBroken(name)) return std::nullopt;
     if (!value) {
       Fail(step, fmt::format("unknown name {}", Quote(name)),
            IsElementName(name) ? "only elements have it, in `init: {expr: …}`"

@@ -39,16 +39,19 @@ bool IsName(const Expr& expr);
 class Scope {
  public:
   virtual ~Scope() = default;
-  // Null: no such name. May report (a cycle, say) to `diagnostics` and return
-  // a neutral 1, so that one mistake gives one message.
+  // Null: no such name, or a broken one.
   virtual std::optional<Value> Find(const std::string& name,
                                     Diagnostics& diagnostics) const = 0;
+  // Whether the name's own mistake has been reported, so that one mistake gives
+  // one message: what uses the name has no value either.
+  virtual bool IsBroken(const std::string&) const { return false; }
   // For "did you mean".
   virtual std::vector<std::string> Names() const = 0;
 };
 
 // Each reports at the guilty subexpression's span and returns nothing:
 // overflow, division by zero, NaN or infinity, unknown names, wrong arity.
+// Nothing is reported of a broken name.
 std::optional<Value> Evaluate(const Expr& expr, const Scope& scope,
                               Diagnostics& diagnostics);
 

@@ -230,7 +230,9 @@ class Parser {
           fmt::format("`{}` takes {}{} argument{}, not {}", name,
                       function->most_arguments < 0 ? "at least " : "", wanted,
                       wanted == 1 ? "" : "s", count),
-          {}};
+          name == "normal"    ? "write `mean + std * normal()`"
+          : name == "uniform" ? "write `low + (high - low) * uniform()`"
+                              : ""};
     }
     Emit({.op = Step::Op::kCall,
           .arguments = static_cast<uint16_t>(count),
@@ -279,10 +281,15 @@ class Parser {
     const std::string_view found = text_.substr(at_, length);
     std::string hint;
     if (found == "+") hint = "a plus sign in front of a number is not needed";
-    if (found == "." || found == "%" || found == "^" || found == "&" ||
-        found == "|" || found == "!" || found == "?")
+    if (found == "." || found == "&" || found == "|" || found == "!" ||
+        found == "?")
       hint = "operators are + - * / < <= > >= == != and parentheses";
+    if (found == "%") hint = "the remainder is `mod(a, b)`";
+    if (found == "^") hint = "a power is `pow(x, y)`";
     if (found == "=") hint = "to compare, write `==`";
+    if (found == "if") hint = "write `where(condition, a, b)`";
+    if (found == "and") hint = "write `where(a, b, 0)`";
+    if (found == "or") hint = "write `where(a, 1, b)`";
     for (std::string_view word :
          {".nan", ".NaN", ".NAN", ".inf", ".Inf", ".INF"}) {
       if (!text_.substr(at_).starts_with(word)) continue;
@@ -291,8 +298,10 @@ class Parser {
           fmt::format("expected a finite number, but found {}", Quote(word)),
           {}};
     }
-    if (text_.substr(at_).starts_with("*"))
-      hint = "there is no power operator; multiply instead";
+    if (text_.substr(0, at_ + 1).ends_with("**"))
+      hint = "a power is `pow(x, y)`";
+    if (text_.substr(0, at_ + 1).ends_with("//"))
+      hint = "a quotient without its fraction is `floor(a / b)`";
     throw SyntaxError{
         at_, length,
         fmt::format("expected {}, but found {}", wanted, Quote(found)), hint};

@@ -166,11 +166,14 @@ class Builder {
       if (why_ != nullptr) why_->view = layout.keep[*keep].span;
       AddView(layout_->Keep(i), layout.keep[*keep].span, &tensor);
     }
+    std::vector<std::string> paths;
+    for (const Tensor& tensor : drawn) paths.push_back(tensor.path);
     for (size_t g = 0; g < keeps.size(); ++g) {
       if (keeps[g]) continue;
       diagnostics_.Error(layout.keep[g].span,
                          fmt::format("`keep` names `{}`, but `modules` has no such tensor",
-                                     layout.keep[g].value));
+                                     layout.keep[g].value),
+                         DidYouMean(layout.keep[g].value, paths));
     }
   }
 

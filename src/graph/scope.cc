@@ -32,7 +32,6 @@ std::optional<Value> SpecScope::Find(const std::string& name, Diagnostics& diagn
     if (trace_ != nullptr) Trace(var);
     return var.value;
   }
-  var.value = int64_t{1};  // Neutral, should it be wrong: its mistake is reported once.
   if (var.state == Var::kBusy) {
     diagnostics.Error(var.named->name.span, fmt::format("`{}` is defined by itself{}", name, ChainTo(name)));
     var.state = Var::kDone;
@@ -53,6 +52,11 @@ std::optional<Value> SpecScope::Find(const std::string& name, Diagnostics& diagn
   chain_.pop_back();
   var.state = Var::kDone;
   return var.value;
+}
+
+bool SpecScope::IsBroken(const std::string& name) const {
+  const auto var = vars_.find(name);
+  return var != vars_.end() && !var->second.value;
 }
 
 std::vector<std::string> SpecScope::Names() const {
@@ -90,7 +94,7 @@ bool SpecScope::Note(const std::string& name, std::string text, const Value& val
 
 void SpecScope::Trace(const Var& var) const {
   const ExprPtr& expr = var.named->value;
-  if (!expr || !Note(var.named->name.value, TextOf(*expr), var.value, SpanOf(*expr))) return;
+  if (!expr || !var.value || !Note(var.named->name.value, TextOf(*expr), *var.value, SpanOf(*expr))) return;
   Diagnostics heard_before;
   Evaluate(*expr, *this, heard_before);
 }

@@ -19,6 +19,7 @@ class SpecScope : public Scope {
   SpecScope(const std::vector<Named<ExprPtr>>& vars, Diagnostics& diagnostics);
 
   std::optional<Value> Find(const std::string& name, Diagnostics& diagnostics) const override;
+  bool IsBroken(const std::string& name) const override;
   std::vector<std::string> Names() const override;
   bool Has(const std::string& name) const;
 
@@ -31,7 +32,7 @@ class SpecScope : public Scope {
   struct Var {
     const Named<ExprPtr>* named;
     enum { kNew, kBusy, kDone } state = kNew;
-    Value value = int64_t{1};
+    std::optional<Value> value = {};  // None: a mistake, which was reported.
   };
   // `: a → b → a`; empty for `a → a` and where it would be long.
   std::string ChainTo(const std::string& name) const;

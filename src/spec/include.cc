@@ -96,6 +96,8 @@ class Loader {
     const Node* merged = nullptr;
     const auto add = [&](const Node& path) {
       const Node* included = Include(path, folder);
+      // What is not here may stand in a file that is not there.
+      rest->incomplete |= included == nullptr || included->incomplete;
       if (included != nullptr)
         merged = merged == nullptr ? included
                                    : Merge(*merged, *included, Context::kRoot);

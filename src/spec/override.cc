@@ -122,9 +122,15 @@ void ReportMissing(const Source& source, std::string_view path,
     std::vector<std::string> keys;
     for (const Node::Entry& entry : node.entries)
       keys.emplace_back(entry.key->text);
-    if (begin == 0)
-      keys.insert(keys.end(), std::begin(kDefaulted), std::end(kDefaulted));
-    const std::string hint = SuggestKey(rest, keys);
+    if (begin == 0) {
+      for (const auto& key : kDefaulted) {
+        if (node.Find(key) == nullptr) keys.emplace_back(key);
+      }
+    }
+    const Node* vars = begin == 0 ? node.Find("vars") : nullptr;
+    const std::string hint = vars != nullptr && vars->Find(rest) != nullptr
+                                 ? fmt::format("did you mean `vars.{}`?", rest)
+                                 : SuggestKey(rest, keys);
     diagnostics.Error(span, fmt::format("{} has no key {}", where, Quote(rest)),
                       hint);
   }

@@ -225,8 +225,17 @@ class SpecParser {
   }
 
   void ReadMesh(const Node::Entry& entry, ModelSpec& model) {
-    if (IsMap(entry, "such as `{axes: {data: 8}}`"))
+    if (!IsMap(entry, "such as `{axes: {data: 8}}`")) return;
+    const std::vector<Node::Entry>& entries = entry.value->entries;
+    const bool is_flat = std::none_of(entries.begin(), entries.end(), [](const Node::Entry& axis) {
+      return !Closest(axis.key->text, Names(kMeshKeys)).empty();
+    });
+    if (is_flat && !entries.empty()) {
+      Error(*entry.key, "`mesh` has no `axes`",
+            fmt::format("write `mesh: {{axes: {{{}: …}}}}`", Escape(entries[0].key->text)));
+    } else {
       ReadMap(*entry.value, entry.key->span, "`mesh`", kMeshKeys, model);
+    }
   }
 
   void ReadMeshAxes(const Node::Entry& entry, ModelSpec& model) {
@@ -659,6 +668,11 @@ class SpecParser {
     constexpr std::string_view kForm =
         "write a name, such as `zeros`, or `{normal: {std: 0.02}}`";
     if (node.IsScalar() && !IsNumber(node) && !IsBoolean(node)) {
+      if (node.text.find('(') != std::string_view::npos) {
+        Error(node, fmt::format("an initializer is a name or a mapping, not {}", Quote(node.text)),
+              "arguments are a mapping, such as `{normal: {std: 0.02}}`");
+        return std::nullopt;
+      }
       if (!CheckIdentifier(node, "initializer", diagnostics_))
         return std::nullopt;
       return InitSpec{Text(node), nullptr, {}};
@@ -668,6 +682,9 @@ class SpecParser {
             fmt::format("an initializer is a name or a mapping, not {}",
                         Describe(node)),
             std::string(kForm));
+      return std::nullopt;
+    }
+    if (size_t first = 0; !node.entries.empty() && ReportCutCall(node.entries, &first)) {
       return std::nullopt;
     }
     if (node.entries.size() != 1) {
@@ -682,7 +699,7 @@ class SpecParser {
       return std::nullopt;
     if (only.key->text == "expr")
       return InitSpec{Text(*only.key), ReadExpr(only, "`expr`"), {}};
-    if (!IsMap(only, "of arguments, such as `{std: 0.02}`"))
+    if (!IsMap(only, "arguments have names, as in `{normal: {std: 0.02}}`"))
       return std::nullopt;
     return InitSpec{Text(*only.key), nullptr, ReadExprs(only, "argument")};
   }
@@ -719,11 +736,23 @@ class SpecParser {
     const std::vector<Node::Entry>& items = entry.value->entries;
     for (size_t i = 0; i < items.size(); ++i) {
       const Node& name = *items[i].key;
+      if (i > 0 && ReportCutNumber(*items[i - 1].value, items[i])) continue;
       if (!CheckIdentifier(name, what, diagnostics_)) continue;
       const bool cut = ReportCutCall(items, &i);
       exprs.push_back({Text(name), cut ? nullptr : ReadExpr(items[i])});
     }
     return exprs;
+  }
+
+  // In braces, `50,304` is the number 50 and a key 304 without a value.
+  bool ReportCutNumber(const Node& before, const Node::Entry& entry) {
+    const std::string_view digits = entry.key->text;
+    if (!entry.value->IsNull() || !IsNumber(before) || digits.empty() ||
+        digits.find_first_not_of("0123456789") != digits.npos)
+      return false;
+    Error(*entry.key, "a comma ends the number before it",
+          fmt::format("write `{}{}{}`", before.text, before.text == "0" ? "." : "", digits));
+    return true;
   }
 
   // Moves `*at` to the last piece of a call that a YAML comma has cut.

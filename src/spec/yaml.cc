@@ -337,10 +337,16 @@ void Builder::Fail(const YAML::ParserException& error) {
     std::erase_if(problems_,
                   [&](const Problem& p) { return p.offset > level.offset; });
     const bool map = level.node->IsMap();
+    // `[layers.{i}.weight]`: a bracket within a word.
+    const std::string_view text = text_.At(0);
+    const size_t brace = text.find_last_of('{', offset);
+    const bool in_word = brace != text.npos && brace > level.offset &&
+                         text.find_first_of(" \t\n[{,:", brace - 1) != brace - 1;
     Add(level.offset, text_.SpanAt(level.offset, 1),
         fmt::format("`{}` is never closed", map ? '{' : '['),
-        fmt::format("a `{}` or a comma is missing at or before line {}",
-                    map ? '}' : ']', text_.SpanAt(offset, 1).line));
+        in_word ? "text that holds `{` needs quotes here"
+                : fmt::format("a `{}` or a comma is missing at or before line {}",
+                              map ? '}' : ']', text_.SpanAt(offset, 1).line));
     return;
   }
   if (what == YAML::ErrorMsg::FLOW_END) {

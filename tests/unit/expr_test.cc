@@ -135,11 +135,11 @@ TEST(Expr, SyntaxErrors) {
       {"2 ** 3",
        "x:1:4: error: expected a number, a name or `(`, but found "
        "`*`\n  2 ** 3\n     ^\n"
-       "  hint: there is no power operator; multiply instead\n"},
+       "  hint: a power is `pow(x, y)`\n"},
       {"2 ^ 3",
        "x:1:3: error: expected an operator, but found `^`\n"
        "  2 ^ 3\n    ^\n"
-       "  hint: operators are + - * / < <= > >= == != and parentheses\n"},
+       "  hint: a power is `pow(x, y)`\n"},
       {"(1 + 2", "x:1:1: error: `(` is never closed\n  (1 + 2\n  ^\n"},
       {"1)",
        "x:1:2: error: expected an operator, but found `)`\n"

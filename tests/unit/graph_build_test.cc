@@ -521,7 +521,7 @@ TEST(Engine, UnknownOnesGetASuggestion) {
             "x.yaml:4:9: error: unknown engine `philox`\n"
             "  engine: philox\n"
             "          ^^^^^^\n"
-            "  hint: the only one is `philox4x32`\n");
+            "  hint: did you mean `philox4x32`?\n");
 }
 
 TEST(Seed, IsANonNegativeInteger) {

@@ -232,7 +232,7 @@ TEST(LoadSpec, Tensors) {
        "x.yaml:3:41: error: `normal` must be a mapping, not `1`\n"
        "  modules: {w: {shape: [], init: {normal: 1}}}\n"
        "                                          ^\n"
-       "  hint: of arguments, such as `{std: 0.02}`\n"},
+       "  hint: arguments have names, as in `{normal: {std: 0.02}}`\n"},
       {"modules: {w: {shape: [], init: {ones: {}, zeros: {}}}}\n",
        "x.yaml:3:32: error: an initializer has one name, not 2\n"
        "  modules: {w: {shape: [], init: {ones: {}, zeros: {}}}}\n"
@@ -276,10 +276,11 @@ TEST(LoadSpec, TopLevel) {
       {"mesh: {fsdp: 4}\n",
        "x.yaml:3:1: error: `mesh` has no `axes`\n"
        "  mesh: {fsdp: 4}\n  ^^^^\n"
-       "  hint: write `mesh: {axes: {data: 8}}`\n"
-       "x.yaml:3:8: error: unknown key `fsdp` in `mesh`\n"
-       "  mesh: {fsdp: 4}\n         ^^^^\n"
-       "  hint: the only one is `axes`\n"},
+       "  hint: write `mesh: {axes: {fsdp: …}}`\n"},
+      {"mesh: {axis: {fsdp: 4}}\n",
+       "x.yaml:3:8: error: unknown key `axis` in `mesh`\n"
+       "  mesh: {axis: {fsdp: 4}}\n         ^^^^\n"
+       "  hint: did you mean `axes`?\n"},
       {"mesh: {axes: {2d: 4}}\n",
        "x.yaml:3:15: error: mesh axis `2d` has the character `2`\n"
        "  mesh: {axes: {2d: 4}}\n                ^\n"
