@@ -73,7 +73,8 @@ Tests 'unit tests, clang' UnitTests clang
 Step 'build with clang -O0' Variant clang-O0 clang clang++ -O0
 Step 'build with g++ -O0' Variant gcc-O0 gcc g++ -O0
 export SHARDINIT_OTHERS='build/clang/src/shardinit build/clang-O0/src/shardinit build/gcc-O0/src/shardinit'
-Tests 'command tests' build/venv/bin/python -m pytest -q -ra --durations=10 \
+# `worksteal` leaves the tests of a file together, which share what they made.
+Tests 'command tests' build/venv/bin/python -m pytest -q -ra --durations=10 -n "$jobs" --dist worksteal \
   -p no:cacheprovider --junitxml=build/results/pytest.xml tests/python
 
 [ -z "$failed_phases" ] || echo "failed:$failed_phases"
