@@ -120,7 +120,7 @@ GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCo
   // Beyond this point only files that describe other files are written.
   const bool all = static_cast<int64_t>(request.ranks.size()) == plan.world_size() ||
                    MissingRanks(request.folder, plan, plan_sha256, 1).empty();
-  if (all && result.written == 0 && IsFinalized(request.folder)) {
+  if (all && result.written == 0 && IsFinalized(request.folder, WantsIndex(plan, request.index))) {
     result.complete = true;
   } else if (all) {
     const auto start = std::chrono::steady_clock::now();

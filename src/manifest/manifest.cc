@@ -152,11 +152,11 @@ bool ClaimedIndex(std::string_view manifest, std::optional<FileEntry>* index) {
   }
 }
 
-bool IsFinalized(const std::string& folder) {
+bool IsFinalized(const std::string& folder, bool wants_index) {
   std::string manifest;
   std::optional<FileEntry> index;
   return ReadFileIfExists(folder + "/" + kManifestName, kManifestLimit, &manifest) &&
-         ClaimedIndex(manifest, &index) &&
+         ClaimedIndex(manifest, &index) && index.has_value() == wants_index &&
          (!index || FileSize(folder + "/" + kIndexName) == index->size);
 }
 

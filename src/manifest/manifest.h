@@ -64,8 +64,8 @@ bool WantsIndex(const Plan& plan, IndexMode mode);
 // False: it is no manifest of this tool.
 bool ClaimedIndex(std::string_view manifest, std::optional<FileEntry>* index);
 
-// Whether the manifest is there, and the index if it lists one.
-bool IsFinalized(const std::string& folder);
+// Whether the manifest is there, and an index if and only if that is wanted.
+bool IsFinalized(const std::string& folder, bool wants_index);
 
 // SHA-256 of a part of an open file, which is that long. `progress` receives the bytes of each step.
 Digest HashRange(int fd, const std::string& path, int64_t offset, int64_t bytes,

@@ -272,6 +272,18 @@ def test_names_of_files_and_folders_cannot_speak_to_a_terminal(tmp_path):
     assert result.returncode == 1 and not re.search(r"[\x1b\x07\r]", result.stderr)
 
 
+def test_index_is_made_and_removed_in_a_complete_checkpoint(tmp_path):
+    out = tmp_path / "out"
+    Ok("gen", TINY, "-o", out)
+    whole = (out / "index.h5").read_bytes()
+    for command in [["finalize", out], ["gen", TINY, "-o", out]]:
+        for index in ["never", "always", "never", "auto"]:
+            Ok(*command, "--index", index)
+            assert (out / "index.h5").exists() == (index != "never"), (command, index)
+            Ok("verify", out)
+        assert (out / "index.h5").read_bytes() == whole
+
+
 def test_a_checkpoint_is_no_spec(tmp_path):
     Ok("gen", TINY, "-o", tmp_path / "out")
     for command in [["plan"], ["graph"], ["digest"], ["explain", "model.norm.weight"], ["gen", "-o", tmp_path / "other"]]:
