@@ -639,6 +639,33 @@ def test_hostile_hdf5(make, libver, damaged, tmp_path):
     assert Run("inspect", damaged, timeout=20).returncode in (0, 1, 5)
 
 
+def test_inspect_lists_a_large_group(tmp_path):
+    """A group is listed once: looked for one by one, its names take more than the time allowed."""
+    with h5py.File(tmp_path / "wide.h5", "w", libver="latest") as file:
+        for i in range(10000):
+            file.create_dataset(f"d{i}", (0,), "f4")
+    assert len(json.loads(Ok("inspect", tmp_path / "wide.h5", "--json").stdout)["datasets"]) == 10000
+
+
+def test_a_killed_inspect_leaves_no_process(tmp_path):
+    """HDF5 reads in a child, which has more to say than a pipe holds."""
+    name = tmp_path / "many.h5"
+    with h5py.File(name, "w") as file:
+        Many(file, tmp_path)
+    process = subprocess.Popen([BINARY, "inspect", name], stdout=subprocess.DEVNULL)
+    children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while not (child := children.read_text().split()):
+        assert process.poll() is None
+    process.send_signal(signal.SIGSTOP)
+    process.kill()
+    process.wait()
+    stat = pathlib.Path(f"/proc/{child[0]}/stat")
+    deadline = time.monotonic() + 60
+    while stat.exists() and stat.read_text().rsplit(")")[1].split()[0] != "Z":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize("text", [b"", b"\x89HDF\r\n\x1a\n", b"\x89HDF\r\n\x1a\n" + b"\xff" * 4096,
                                   b"not HDF5 at all\n" * 100, b"\0" * 10000], ids=range(5))
 def test_inspect_refuses_what_is_no_checkpoint(text, tmp_path):

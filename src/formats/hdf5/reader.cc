@@ -92,21 +92,27 @@ class Lister {
 
   void Group(hid_t group, const std::string& path, int depth) {
     if (depth > kMaxDepth) Refuse(fmt::format("groups are nested over {} levels", kMaxDepth));
-    H5G_info_t info;
-    Require(H5Gget_info(group, &info), "read a group");
-    for (hsize_t i = 0; i < info.nlinks; ++i) {
-      if (++objects_ > kMaxObjects) Refuse(fmt::format("there are over {} objects", kMaxObjects));
-      const ssize_t length = H5Lget_name_by_idx(group, ".", H5_INDEX_NAME, H5_ITER_INC, i, nullptr, 0,
-                                                H5P_DEFAULT);
-      if (length <= 0 || static_cast<size_t>(length) > kMaxText) Refuse("a link has no usable name");
-      std::string name(static_cast<size_t>(length) + 1, '\0');
-      H5Lget_name_by_idx(group, ".", H5_INDEX_NAME, H5_ITER_INC, i, name.data(), name.size(), H5P_DEFAULT);
-      name.pop_back();
-      Link(group, path + "/" + name, name, depth);
-    }
+    for (const std::string& name : NamesIn(group)) Link(group, path + "/" + name, name, depth);
   }
 
  private:
+  // All at once: to look for the i-th name, HDF5 sorts them all.
+  std::vector<std::string> NamesIn(hid_t group) {
+    std::vector<std::string> names;
+    const H5L_iterate_t add = [](hid_t, const char* name, const H5L_info_t*, void* to) {
+      auto& all = *static_cast<std::vector<std::string>*>(to);
+      all.emplace_back(name);
+      const bool usable = !all.back().empty() && all.back().size() <= kMaxText;
+      return usable && std::ssize(all) <= kMaxObjects ? 0 : 1;
+    };
+    const herr_t ended = H5Literate(group, H5_INDEX_NAME, H5_ITER_INC, nullptr, add, &names);
+    Require(ended, "list a group");
+    objects_ += std::ssize(names);
+    if (objects_ > kMaxObjects) Refuse(fmt::format("there are over {} objects", kMaxObjects));
+    if (ended > 0) Refuse("a link has no usable name");
+    return names;
+  }
+
   void Link(hid_t group, const std::string& path, const std::string& name, int depth) {
     H5L_info_t link;
     Require(H5Lget_info(group, name.c_str(), &link, H5P_DEFAULT), "read a link");
@@ -222,7 +228,10 @@ std::string DescribeFile(const std::string& path) {
   Fd out(ends[1]);
   const pid_t child = fork();
   if (child < 0) throw SystemError("start a process to read", path);
-  if (child == 0) Answer(fd.get(), out.get());
+  if (child == 0) {
+    close(in.get());  // So that a killed parent ends what it would write.
+    Answer(fd.get(), out.get());
+  }
   out.Close();
   std::string answer;
   char buffer[1 << 16];
