@@ -97,6 +97,19 @@ std::string SuggestKey(std::string_view rest,
   return DidYouMean(rest, keys);
 }
 
+// The path that lacks its first key: `d` of `vars`, `embed.weight` of `modules`.
+std::string SuggestWhole(const Node& root, std::string_view rest) {
+  for (const Node::Entry& entry : root.entries) {
+    if (!entry.value->IsMap()) continue;
+    for (const Node::Entry& member : entry.value->entries) {
+      const std::string_view key = member.key->text;
+      if (rest == key || rest.starts_with(std::string(key) + "."))
+        return fmt::format("did you mean {}?", Quote(fmt::format("{}.{}", entry.key->text, rest)));
+    }
+  }
+  return {};
+}
+
 void ReportMissing(const Source& source, std::string_view path,
                    const Finder& finder, Diagnostics& diagnostics) {
   const size_t begin = finder.deepest();
@@ -127,10 +140,8 @@ void ReportMissing(const Source& source, std::string_view path,
         if (node.Find(key) == nullptr) keys.emplace_back(key);
       }
     }
-    const Node* vars = begin == 0 ? node.Find("vars") : nullptr;
-    const std::string hint = vars != nullptr && vars->Find(rest) != nullptr
-                                 ? fmt::format("did you mean `vars.{}`?", rest)
-                                 : SuggestKey(rest, keys);
+    std::string hint = begin == 0 ? SuggestWhole(node, rest) : std::string();
+    if (hint.empty()) hint = SuggestKey(rest, keys);
     diagnostics.Error(span, fmt::format("{} has no key {}", where, Quote(rest)),
                       hint);
   }

@@ -107,6 +107,54 @@ def test_pages_refer_to_pages_that_exist(page):
             assert (ROOT / f"man/{name}.{section}").is_file(), name
 
 
+def test_the_main_page_refers_to_all_others():
+    end = (ROOT / "man/shardinit.1").read_text().split(".Sh SEE ALSO")[1]
+    assert {f"{name}.{section}" for name, section in re.findall(r"^\.Xr (\S+) (\d)", end, re.M)} == \
+        {page.name for page in PAGES} - {"shardinit.1"}
+
+
+SMALL = """
+shardinit: 1
+name: small
+dtype: f32
+fans: out_in
+mesh: {axes: {x: 2}}
+modules:
+  constant: {shape: [4], shard: [x], init: ones}
+  uniform: {shape: [4, 6], init: xavier_uniform, key: old}
+  normal: {shape: [4], init: {normal: {std: 1}}}
+  cut: {shape: [4], init: {trunc_normal: {std: 1}}}
+  orthogonal: {shape: [4, 4], init: orthogonal, when: 1}
+  sparse: {shape: [4, 4], init: {sparse: {sparsity: 0.5}}}
+  normalized: {shape: [4, 4], init: {normalized: {axis: 0}}}
+  expr: {shape: [4], init: {expr: uniform() * 2}}
+layouts:
+  other: {stored: orthogonal, keep: ["[!o]*"]}
+"""
+
+
+@pytest.mark.parametrize("command", [
+    "gen SPEC -o OUT", "gen SPEC -o OUT --dry-run --stats", "plan SPEC --rank 1", "validate SPEC",
+    "explain SPEC constant", "explain SPEC uniform", "explain SPEC orthogonal", "explain SPEC stored --layout other",
+    "graph SPEC --layout other", "diff SPEC SPEC", "digest SPEC", "stats SPEC", "export SPEC --to zarr -o OUT",
+    "inspect GOOD", "inspect GOOD/ranks/rank-00001.h5", "finalize GOOD", "status GOOD", "verify GOOD",
+    "verify GOOD --spec SPEC"])
+def test_pages_name_the_members_of_json(command, tmp_path):
+    paths = {name: tmp_path / name.lower() for name in ["SPEC", "GOOD", "OUT"]}
+    paths["SPEC"].write_text(SMALL)
+    if "GOOD" in command:
+        Ok("gen", paths["SPEC"], "-o", paths["GOOD"])
+    words = [re.sub("SPEC|GOOD|OUT", lambda m: str(paths[m[0]]), word) for word in command.split()]
+    value = Json(*words)
+    members = [value, *(item for part in value.values() if isinstance(part, list) for item in part)] \
+        if isinstance(value, dict) else value
+    page = re.sub(r"\\[-&]?", "", (ROOT / f"man/shardinit-{words[0]}.1").read_text())
+    known = set(re.findall(r"\w+", page))
+    if words[0] == "inspect":  # The attributes of a file have a page.
+        known |= set(re.findall(r"\w+", (ROOT / "man/shardinit-format.5").read_text()))
+    assert {key for member in members if isinstance(member, dict) for key in member} - known == set()
+
+
 def test_exit_statuses():
     declared = re.search(r"enum class ExitCode \{(.*?)\};", (ROOT / "src/base/error.h").read_text(), re.S)[1]
     codes = set(re.findall(r"= (\d+),", declared)) | {"128+N"}
@@ -357,6 +405,22 @@ def test_partition_formula_of_the_format_page(odd):
     manifest = json.loads((odd / "out/manifest.json").read_text())
     assert boxes == {t["path"]: [(s["rank"], s["offset"], s["shape"]) for s in t["shards"]]
                      for t in manifest["tensors"]}
+
+
+def test_the_format_page_knows_every_distribution(tmp_path):
+    (tmp_path / "spec.yaml").write_text(SMALL)
+    page = (ROOT / "man/shardinit-format.5").read_text()
+    inits = [tensor["init"] for tensor in Json("graph", tmp_path / "spec.yaml")["logical"]]
+    assert len({*map(tuple, inits)}) == 8
+    for [[name, parameters]] in map(dict.items, inits):
+        assert re.search(rf"^\.Ic {name}\n\.Pq Ic {' , '.join(parameters)}( ,)?$", page, re.M), name
+
+
+def test_example_of_the_model_digest():
+    lines = re.findall(r"^(\S+) bf16 \[.*\] ([0-9a-f]+)\.\.\.$", (ROOT / "man/shardinit-format.5").read_text(), re.M)
+    assert [path for path, _ in lines] == ["lm_head.weight", "model.norm.weight"]
+    for path, digest in lines:
+        assert DigestOf(path).startswith(digest)
 
 
 def test_digests_of_the_format_page(odd):
