@@ -18,6 +18,11 @@ namespace shardinit {
 namespace {
 
 constexpr char kVersion[] = SHARDINIT_VERSION;
+#ifdef __clang__
+constexpr char kCompiler[] = __VERSION__;  // With its name.
+#else
+constexpr char kCompiler[] = "GCC " __VERSION__;
+#endif
 
 // Like CLI11's, but without the blank lines and capital headings that would not
 // fit a man page.
@@ -42,7 +47,7 @@ void PrintVersion(bool json) {
   out.Member("contract_version", kContractVersion).Member("format_version", kFormatVersion);
   out.Member("target", kernels::ActiveTarget()).Key("targets").BeginArray();
   for (const std::string& target : kernels::Targets()) out.Value(target);
-  out.EndArray().Member("compiler", __VERSION__);
+  out.EndArray().Member("compiler", kCompiler);
   out.Member("hdf5", fmt::format("{}.{}.{}", H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE));
   out.EndObject();
   Print(out.Finish());

@@ -105,6 +105,9 @@ std::string InText(const PlanDifference& difference) {
 }
 
 ExitCode RunDiff(const DiffOptions& options) {
+  if (options.before == "-" && options.after == "-") {
+    throw Error(ExitCode::kUsage, "`-` stands twice, but standard input is one spec");
+  }
   const Plan before = Load(options.before), after = Load(options.after);
   const PlanDifference difference = Compare(before, after);
   if (options.json) {
