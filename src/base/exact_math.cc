@@ -22,9 +22,17 @@ class DoubleRange {
   mpfr_exp_t emin_, emax_;  // MPFR's own are per thread.
 };
 
+// Constants that MPFR computes once for each thread go with it.
+struct Constants {
+  ~Constants() { mpfr_free_cache2(MPFR_FREE_LOCAL_CACHE); }
+};
+
 class Number {
  public:
-  explicit Number(mpfr_prec_t precision) { mpfr_init2(value_, precision); }
+  explicit Number(mpfr_prec_t precision) {
+    [[maybe_unused]] thread_local const Constants constants;
+    mpfr_init2(value_, precision);
+  }
   explicit Number(double value) : Number(mpfr_prec_t{53}) { mpfr_set_d(value_, value, MPFR_RNDN); }
   ~Number() { mpfr_clear(value_); }
   Number(const Number&) = delete;

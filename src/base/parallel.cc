@@ -9,7 +9,6 @@
 #include <fstream>
 #include <mutex>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -74,8 +73,8 @@ void ParallelFor(int64_t count, int jobs, const std::function<void(int64_t)>& bo
     for (int t = 1; t < jobs && t < count; ++t) {
       try {
         threads.emplace_back(work);
-      } catch (const std::system_error&) {
-        break;  // Fewer threads do the same.
+      } catch (const std::exception&) {
+        break;  // Without a thread, or memory for one: fewer do the same.
       }
     }
   }

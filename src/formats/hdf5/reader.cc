@@ -195,7 +195,9 @@ void Limit(int resource, rlim_t most) {
 
 // The child's whole life: its answer, after one byte that says which kind it is.
 [[noreturn]] void Answer(int fd, int out) {
+#ifndef SHARDINIT_SANITIZED  // A sanitizer alone takes more.
   Limit(RLIMIT_AS, rlim_t{1} << 30);
+#endif
   Limit(RLIMIT_CPU, 20);
   Limit(RLIMIT_FSIZE, 0);
   Limit(RLIMIT_CORE, 0);
