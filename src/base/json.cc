@@ -189,6 +189,11 @@ std::string JsonWriter::Finish() {
   return Take();
 }
 
+std::string_view ComplaintOf(const std::exception& e) {
+  const std::string_view what = e.what();  // `[json.exception.type_error.302] type must be …`
+  return what.substr(what.find(' ') + 1);
+}
+
 nlohmann::json ParseJson(std::string_view text, const std::string& path,
                          const ElementVisitor& visit) {
   nlohmann::json tree;

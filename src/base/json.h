@@ -5,6 +5,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
@@ -66,6 +67,9 @@ class JsonWriter {
   std::vector<Level> levels_;
   bool after_key_ = false;
 };
+
+// What the JSON library complains of, without the name of its exception.
+std::string_view ComplaintOf(const std::exception& e);
 
 // Sees each element of the arrays that stand in the top object, as soon as it is complete; `top` is
 // what stands before it, `key` the array's. True: it is not kept. So a list of a million tensors

@@ -179,7 +179,7 @@ void AddJson(CLI::App& app, bool* json) {
 }
 
 void AddIndex(CLI::App& app, std::string* index) {
-  app.add_option("--index", *index, "Write index.h5; default auto: up to 2,000,000 boxes")
+  app.add_option("--index", *index, "Write index.h5; default auto: up to 2,000,000 boxes, 10,000 of a tensor")
       ->type_name("auto|always|never");
 }
 

@@ -109,7 +109,7 @@ std::vector<RecordedFile> ReadRecord(std::string_view text, const std::string& p
     for (const json& file : in.at("files")) files.push_back(FileIn(file, path));
     return files;
   } catch (const json::exception& e) {
-    Refuse(path, e.what());
+    Refuse(path, ComplaintOf(e));
   }
 }
 

@@ -167,9 +167,9 @@ class Builder {
       AddView(layout_->Keep(i), layout.keep[*keep].span, &tensor);
     }
     std::vector<std::string> paths;
-    for (const Tensor& tensor : drawn) paths.push_back(tensor.path);
     for (size_t g = 0; g < keeps.size(); ++g) {
       if (keeps[g]) continue;
+      for (size_t i = paths.size(); i < drawn.size(); ++i) paths.push_back(drawn[i].path);
       diagnostics_.Error(layout.keep[g].span,
                          fmt::format("`keep` names `{}`, but `modules` has no such tensor",
                                      layout.keep[g].value),

@@ -78,8 +78,7 @@ Receipt ReadReceipt(std::string_view text, const std::string& path, const RankPl
     }
     return receipt;
   } catch (const json::exception& e) {
-    const std::string_view what = e.what();
-    throw refuse(what.substr(what.find(' ') + 1));  // Without `[json.exception.…]`.
+    throw refuse(ComplaintOf(e));
   }
 }
 

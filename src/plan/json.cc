@@ -483,8 +483,7 @@ Plan ReadPlan(std::string_view text, const std::string& path) {
     if (WritePlan(plan) != text) Refuse(path, "it is not written as this tool writes");
     return plan;
   } catch (const json::exception& e) {
-    const std::string_view what = e.what();
-    Refuse(path, what.substr(what.find(' ') + 1));  // Without `[json.exception.…]`.
+    Refuse(path, ComplaintOf(e));
   }
 }
 

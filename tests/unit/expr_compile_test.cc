@@ -149,7 +149,7 @@ TEST(Compile, Mistakes) {
             "  hint: the index is `i0`\n");
   EXPECT_EQ(Mistake("where(row >= col, 1)", "where(row >= col, 1)"),
             "`where` takes 3 arguments, not 2\n");
-  EXPECT_EQ(Mistake("normal(0.02) * 2", "normal(0.02)"), 
+  EXPECT_EQ(Mistake("normal(0.02) * 2", "normal(0.02)"),
             "`normal` takes 0 arguments, not 1\n"
             "  hint: write `mean + std * normal()`\n");
   EXPECT_EQ(Mistake("where(0 < row < 5, 1, 0)", "<"),
