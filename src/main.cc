@@ -25,8 +25,10 @@ void PrintError(const std::string& message, const std::string& hint) {
 void ForceKernels() {
   const char* target = std::getenv("SHARDINIT_TARGET");
   if (target == nullptr || *target == '\0' || kernels::ForceTarget(target)) return;
-  throw Error(ExitCode::kUsage, fmt::format("SHARDINIT_TARGET is `{}`, which this CPU or build does not have", target),
-              "`shardinit --version --json` lists them");
+  throw Error(
+      ExitCode::kUsage,
+      fmt::format("SHARDINIT_TARGET is `{}`, which this CPU or build does not have", target),
+      "`shardinit --version --json` lists them");
 }
 
 int Main(int argc, char** argv) {

@@ -43,9 +43,10 @@ bool IsClaimed(const std::string& folder, const std::string& plan_json) {
   if (!Exists(path)) return false;
   const std::string present = ReadFile(path, kPlanLimit);
   if (present == plan_json) return true;
-  throw Error(ExitCode::kConflict,
-              fmt::format("`{}` holds another plan: {}", folder, FirstDifference(present, plan_json)),
-              "choose another folder with `-o`, or give the same spec and options as before");
+  throw Error(
+      ExitCode::kConflict,
+      fmt::format("`{}` holds another plan: {}", folder, FirstDifference(present, plan_json)),
+      "choose another folder with `-o`, or give the same spec and options as before");
 }
 
 // Makes the folder this plan's; returns the plan's digest. Of two processes that try it at once
@@ -91,8 +92,8 @@ void WriteRanks(const Plan& plan, const GenerateRequest& request, const Digest& 
     }
     wait_for(submitted - kRanksAtOnce + 1);
     result->bytes += rank.bytes();
-    const auto writer = std::make_shared<RankWriter>(request.folder, plan, std::move(rank),
-                                                     plan_sha256, counters);
+    const auto writer =
+        std::make_shared<RankWriter>(request.folder, plan, std::move(rank), plan_sha256, counters);
     workers.Submit(writer->Tasks(), [writer] { writer->Commit(); });
     ++submitted;
   }

@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 build_packages='cmake g++ libcli11-dev libfmt-dev libhdf5-dev libhwy-dev
   libmpfr-dev libssl-dev libyaml-cpp-dev ninja-build nlohmann-json3-dev pkg-config'
-test_packages='clang fish libbenchmark-dev libgtest-dev mandoc strace zsh'
+test_packages='clang clang-format fish libbenchmark-dev libgtest-dev mandoc strace zsh'
 
 python_packages=
 python3 -c 'import ensurepip, venv' 2>/dev/null || python_packages='python3 python3-venv'
@@ -64,8 +64,13 @@ Venv() {
     -r tests/requirements.txt -r tests/requirements-clients.txt
 }
 
+Format() {
+  find src tests \( -name '*.cc' -o -name '*.h' \) -exec clang-format --dry-run -Werror {} +
+}
+
 InstallPackages $build_packages $test_packages $python_packages
 Step 'python packages' Venv
+Tests 'format' Format
 Step 'build' Build default
 Tests 'unit tests' UnitTests release
 Step 'build with clang' Build clang

@@ -41,14 +41,12 @@ std::string_view LineOf(std::string_view text, uint32_t line) {
 }
 
 size_t CharactersIn(std::string_view text) {
-  return std::count_if(text.begin(), text.end(),
-                       [](char c) { return (c & 0xc0) != 0x80; });
+  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; });
 }
 
 // `offset` moved back to where a character starts.
 size_t CharacterStart(std::string_view text, size_t offset) {
-  while (offset > 0 && offset < text.size() && (text[offset] & 0xc0) == 0x80)
-    --offset;
+  while (offset > 0 && offset < text.size() && (text[offset] & 0xc0) == 0x80) --offset;
   return offset;
 }
 
@@ -56,25 +54,21 @@ size_t CharacterStart(std::string_view text, size_t offset) {
 std::string Excerpt(std::string_view line, size_t start, size_t length) {
   size_t begin = 0, end = line.size();
   if (line.size() > kLongestLine) {
-    if (start > kBeforeCaret)
-      begin = CharacterStart(line, start - kBeforeCaret);
-    if (end - begin > kLongestLine)
-      end = CharacterStart(line, begin + kLongestLine);
+    if (start > kBeforeCaret) begin = CharacterStart(line, start - kBeforeCaret);
+    if (end - begin > kLongestLine) end = CharacterStart(line, begin + kLongestLine);
   }
   std::string shown = begin > 0 ? "…" : "", carets = begin > 0 ? " " : "";
   size_t last = carets.size();  // Where the caret line ends.
   for (size_t i = begin; i < end;) {
     const Character c = CharacterAt(line, i);
     const bool clean = c.valid && !IsUnsafe(c.code);
-    const std::string cell = clean ? std::string(line.substr(i, c.size))
-                                   : Escape(line.substr(i, c.size));
+    const std::string cell =
+        clean ? std::string(line.substr(i, c.size)) : Escape(line.substr(i, c.size));
     const size_t width = clean ? DisplayWidth(c.code) : cell.size();
     shown += cell;
     const bool covered = i >= start && i < start + length;
     // A tab before the caret stays a tab, so that both lines agree on it.
-    carets += covered          ? std::string(width, '^')
-              : c.code == '\t' ? "\t"
-                               : std::string(width, ' ');
+    carets += covered ? std::string(width, '^') : c.code == '\t' ? "\t" : std::string(width, ' ');
     if (covered) last = carets.size();
     i += c.size;
   }
@@ -99,20 +93,16 @@ std::string Locate(const Span& span) {
 
 }  // namespace
 
-const Source* Diagnostics::Add(Source source) {
-  return &sources_->emplace_back(std::move(source));
-}
+const Source* Diagnostics::Add(Source source) { return &sources_->emplace_back(std::move(source)); }
 
 void Diagnostics::Error(Span span, std::string message, std::string hint) {
-  all_.push_back({Diagnostic::Severity::kError, span, std::move(message),
-                  std::move(hint)});
+  all_.push_back({Diagnostic::Severity::kError, span, std::move(message), std::move(hint)});
   // A hostile file must not cost more than an honest one.
   if (++errors_ >= kMostErrors) ThrowIfErrors();
 }
 
 void Diagnostics::Warning(Span span, std::string message, std::string hint) {
-  all_.push_back({Diagnostic::Severity::kWarning, span, std::move(message),
-                  std::move(hint)});
+  all_.push_back({Diagnostic::Severity::kWarning, span, std::move(message), std::move(hint)});
 }
 
 void Diagnostics::Note(Span span, std::string message) {
@@ -134,8 +124,7 @@ std::string PlaceOf(const Span& span) {
   if (span.source == nullptr) return {};
   // An option of the command line is as short as a place in it.
   const auto& [name, text] = *span.source;
-  return name.starts_with("--") ? fmt::format("{} {}", name, Escape(text))
-                                : Locate(span);
+  return name.starts_with("--") ? fmt::format("{} {}", name, Escape(text)) : Locate(span);
 }
 
 std::string Render(const Diagnostic& diagnostic) {
@@ -146,14 +135,12 @@ std::string Render(const Diagnostic& diagnostic) {
     out = Locate(span) + ": ";
     if (span.line > 0) line = LineOf(span.source->text, span.line);
   }
-  out += fmt::format("{}: {}\n", NameOf(diagnostic.severity),
-                     Escape(diagnostic.message));
+  out += fmt::format("{}: {}\n", NameOf(diagnostic.severity), Escape(diagnostic.message));
   if (span.source != nullptr && span.line > 0) {
     const size_t start = std::min<size_t>(span.column - 1, line.size());
     out += Excerpt(line, start, std::max<uint32_t>(span.length, 1));
   }
-  if (!diagnostic.hint.empty())
-    out += fmt::format("  hint: {}\n", Escape(diagnostic.hint));
+  if (!diagnostic.hint.empty()) out += fmt::format("  hint: {}\n", Escape(diagnostic.hint));
   return out;
 }
 
@@ -167,37 +154,30 @@ std::string Render(const std::vector<Diagnostic>& diagnostics, size_t limit) {
   std::unordered_map<const Source*, size_t> order;
   for (size_t i = 0; i < diagnostics.size(); ++i) {
     const Span& span = diagnostics[i].span;
-    if (diagnostics[i].severity == Diagnostic::Severity::kNote &&
-        !groups.empty()) {
+    if (diagnostics[i].severity == Diagnostic::Severity::kNote && !groups.empty()) {
       groups.back().end = i + 1;
       continue;
     }
-    const size_t source =
-        order.try_emplace(span.source, order.size()).first->second;
+    const size_t source = order.try_emplace(span.source, order.size()).first->second;
     groups.push_back({i, i + 1, {source, span.line, span.column}});
   }
-  std::stable_sort(
-      groups.begin(), groups.end(),
-      [](const Group& a, const Group& b) { return a.place < b.place; });
+  std::stable_sort(groups.begin(), groups.end(),
+                   [](const Group& a, const Group& b) { return a.place < b.place; });
 
   std::string out;
   size_t shown = 0, errors = 0, more_errors = 0, more_warnings = 0;
   for (const Group& group : groups) {
-    const bool is_error =
-        diagnostics[group.begin].severity == Diagnostic::Severity::kError;
+    const bool is_error = diagnostics[group.begin].severity == Diagnostic::Severity::kError;
     errors += is_error;
     if (shown == limit) {
       ++(is_error ? more_errors : more_warnings);
       continue;
     }
     ++shown;
-    for (size_t i = group.begin; i < group.end; ++i)
-      out += Render(diagnostics[i]);
+    for (size_t i = group.begin; i < group.end; ++i) out += Render(diagnostics[i]);
   }
   const auto rest = [&](size_t count, std::string_view noun) {
-    if (count > 0)
-      out += fmt::format("… and {} more {}{}\n", count, noun,
-                         count > 1 ? "s" : "");
+    if (count > 0) out += fmt::format("… and {} more {}{}\n", count, noun, count > 1 ? "s" : "");
   };
   if (errors >= Diagnostics::kMostErrors) {
     out += fmt::format("… and at least {} more errors\n", more_errors);

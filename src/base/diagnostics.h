@@ -44,8 +44,7 @@ class Diagnostics {
   void ThrowIfErrors() const;
 
  private:
-  std::shared_ptr<std::deque<Source>> sources_ =
-      std::make_shared<std::deque<Source>>();
+  std::shared_ptr<std::deque<Source>> sources_ = std::make_shared<std::deque<Source>>();
   std::vector<Diagnostic> all_;
   size_t errors_ = 0;
 };
@@ -74,7 +73,6 @@ std::string Render(const Diagnostic& diagnostic);
 
 // All of them, by place, at most `limit` errors, with a last line that counts
 // the rest.
-std::string Render(const std::vector<Diagnostic>& diagnostics,
-                   size_t limit = 20);
+std::string Render(const std::vector<Diagnostic>& diagnostics, size_t limit = 20);
 
 }  // namespace shardinit

@@ -9,13 +9,13 @@ namespace shardinit {
 
 // What a shell or a job scheduler is told. Documented in shardinit(1).
 enum class ExitCode {
-  kOk = 0,        // Done; no difference.
-  kDifferent = 1, // Difference or damage found.
-  kUsage = 2,     // Bad usage or bad spec.
-  kWorld = 3,     // Disk, memory, permissions: a job may retry.
-  kConflict = 4,  // The output folder holds another plan.
-  kRefused = 5,   // A hostile or foreign file.
-  kBug = 70,      // A bug in shardinit.
+  kOk = 0,         // Done; no difference.
+  kDifferent = 1,  // Difference or damage found.
+  kUsage = 2,      // Bad usage or bad spec.
+  kWorld = 3,      // Disk, memory, permissions: a job may retry.
+  kConflict = 4,   // The output folder holds another plan.
+  kRefused = 5,    // A hostile or foreign file.
+  kBug = 70,       // A bug in shardinit.
 };
 
 // Something outside the spec failed: what was being done, to which path, and

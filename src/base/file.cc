@@ -200,7 +200,8 @@ void TemporaryFolder::Commit() {
   SyncFolder(temporary_);
   // A folder takes the name of no more than an empty folder.
   if (rename(temporary_.c_str(), path_.c_str()) != 0) {
-    if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR) throw SystemError("create", path_);
+    if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR)
+      throw SystemError("create", path_);
     throw Error(ExitCode::kConflict, fmt::format("`{}` has appeared meanwhile", path_),
                 "choose another folder with `-o`");
   }
@@ -245,9 +246,7 @@ void CheckFreeSpace(const std::string& folder, int64_t size, const std::string& 
   }
 }
 
-Fd ReopenDirect(int fd) {
-  return Open(fmt::format("/proc/self/fd/{}", fd), O_WRONLY | O_DIRECT);
-}
+Fd ReopenDirect(int fd) { return Open(fmt::format("/proc/self/fd/{}", fd), O_WRONLY | O_DIRECT); }
 
 bool WriteAll(int fd, const void* data, size_t size, int64_t offset) {
   const char* at = static_cast<const char*>(data);

@@ -49,7 +49,8 @@ void Commit(int fd, const std::string& temporary, const std::string& path);
 // there. Without Commit() nothing of it is left.
 class AtomicFile {
  public:
-  explicit AtomicFile(const std::string& path) : path_(path), fd_(CreateTemporary(path, &temporary_)) {}
+  explicit AtomicFile(const std::string& path)
+      : path_(path), fd_(CreateTemporary(path, &temporary_)) {}
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   void Append(std::string_view text);

@@ -18,13 +18,27 @@ void AppendQuoted(std::string_view text, std::string* out) {
   *out += '"';
   for (const char c : text) {
     switch (c) {
-      case '"': *out += "\\\""; break;
-      case '\\': *out += "\\\\"; break;
-      case '\b': *out += "\\b"; break;
-      case '\f': *out += "\\f"; break;
-      case '\n': *out += "\\n"; break;
-      case '\r': *out += "\\r"; break;
-      case '\t': *out += "\\t"; break;
+      case '"':
+        *out += "\\\"";
+        break;
+      case '\\':
+        *out += "\\\\";
+        break;
+      case '\b':
+        *out += "\\b";
+        break;
+      case '\f':
+        *out += "\\f";
+        break;
+      case '\n':
+        *out += "\\n";
+        break;
+      case '\r':
+        *out += "\\r";
+        break;
+      case '\t':
+        *out += "\\t";
+        break;
       default:
         if (static_cast<unsigned char>(c) < 0x20) {
           *out += fmt::format("\\u{:04x}", c);
@@ -40,7 +54,8 @@ void AppendQuoted(std::string_view text, std::string* out) {
 // an array after each member that is an object.
 class TreeBuilder : public nlohmann::json::json_sax_t {
  public:
-  TreeBuilder(const std::string& path, size_t size, const ElementVisitor& visit, nlohmann::json* tree)
+  TreeBuilder(const std::string& path, size_t size, const ElementVisitor& visit,
+              nlohmann::json* tree)
       : path_(path), size_(size), visit_(visit), tree_(*tree), next_(tree) {}
 
   bool null() override { return Scalar(nullptr); }
@@ -111,8 +126,9 @@ class TreeBuilder : public nlohmann::json::json_sax_t {
   const ElementVisitor& visit_;
   nlohmann::json& tree_;
   std::string top_key_;
-  nlohmann::json* next_;               // Where the next value goes, unless that is an array.
-  std::vector<nlohmann::json*> open_;  // Objects and arrays; what holds one does not move it while it is open.
+  nlohmann::json* next_;  // Where the next value goes, unless that is an array.
+  std::vector<nlohmann::json*>
+      open_;  // Objects and arrays; what holds one does not move it while it is open.
 };
 
 }  // namespace

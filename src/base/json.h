@@ -74,8 +74,8 @@ std::string_view ComplaintOf(const std::exception& e);
 // Sees each element of the arrays that stand in the top object, as soon as it is complete; `top` is
 // what stands before it, `key` the array's. True: it is not kept. So a list of a million tensors
 // needs no tree of its own.
-using ElementVisitor = std::function<bool(
-    const nlohmann::json& top, const std::string& key, const nlohmann::json& element)>;
+using ElementVisitor = std::function<bool(const nlohmann::json& top, const std::string& key,
+                                          const nlohmann::json& element)>;
 
 // Parses untrusted JSON: no duplicate keys, at most 32 levels. Throws Error
 // (kRefused) that names `path`.

@@ -39,8 +39,8 @@ void Sha256::Update(const void* data, size_t size) {
   Check(SHA256_Update(&context_->sha, data, size) == 1, "SHA256_Update");
 }
 
-void Sha256::UpdateBoth(Sha256& a, const void* a_data, size_t a_size, Sha256& b,
-                        const void* b_data, size_t b_size) {
+void Sha256::UpdateBoth(Sha256& a, const void* a_data, size_t a_size, Sha256& b, const void* b_data,
+                        size_t b_size) {
   SHA256_CTX *a_sha = &a.context_->sha, *b_sha = &b.context_->sha;
   size_t common = 0;
   if (HasSha256Pair() && a_sha->num == 0 && b_sha->num == 0) {

@@ -13,12 +13,10 @@ constexpr size_t kLongestName = 255;
 
 // Optimal string alignment distance, or limit + 1 if it is more than `limit`.
 size_t Distance(std::string_view a, std::string_view b, size_t limit) {
-  const size_t difference =
-      a.size() > b.size() ? a.size() - b.size() : b.size() - a.size();
+  const size_t difference = a.size() > b.size() ? a.size() - b.size() : b.size() - a.size();
   if (difference > limit) return limit + 1;
   // Rows i - 2, i - 1 and i of the distance matrix.
-  std::vector<size_t> before(b.size() + 1), last(b.size() + 1),
-      row(b.size() + 1);
+  std::vector<size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) last[j] = j;
   for (size_t i = 1; i <= a.size(); ++i) {
     row[0] = i;
@@ -40,8 +38,7 @@ size_t Distance(std::string_view a, std::string_view b, size_t limit) {
 
 }  // namespace
 
-std::string Closest(std::string_view name,
-                    const std::vector<std::string>& candidates) {
+std::string Closest(std::string_view name, const std::vector<std::string>& candidates) {
   if (name.empty() || name.size() > kLongestName) return {};
   size_t limit = std::max<size_t>(1, name.size() / 3);
   std::string closest;
@@ -50,8 +47,7 @@ std::string Closest(std::string_view name,
     const std::string& candidate = candidates[i];
     const size_t distance = Distance(name, candidate, limit);
     // A wholly different name of one or two letters is no suggestion.
-    if (distance > limit || distance >= std::max(name.size(), candidate.size()))
-      continue;
+    if (distance > limit || distance >= std::max(name.size(), candidate.size())) continue;
     if (!closest.empty() && distance == limit) continue;
     closest = candidate;
     limit = distance;
@@ -69,8 +65,7 @@ std::string Closest(std::string_view name,
   return {};
 }
 
-std::string DidYouMean(std::string_view name,
-                       const std::vector<std::string>& candidates) {
+std::string DidYouMean(std::string_view name, const std::vector<std::string>& candidates) {
   const std::string closest = Closest(name, candidates);
   if (!closest.empty()) return "did you mean " + Quote(closest) + "?";
   if (candidates.empty() || candidates.size() > kMostListed) return {};

@@ -12,12 +12,10 @@ namespace shardinit {
 // first of equals. Else the first one that begins with the name, or the name
 // with it. Empty: none is near. A hint, not a search: only the first few
 // thousand candidates are looked at.
-std::string Closest(std::string_view name,
-                    const std::vector<std::string>& candidates);
+std::string Closest(std::string_view name, const std::vector<std::string>& candidates);
 
 // "did you mean `x`?", or else, when there are few candidates, "one of `a`,
 // `b`, `c`"; empty when neither helps.
-std::string DidYouMean(std::string_view name,
-                       const std::vector<std::string>& candidates);
+std::string DidYouMean(std::string_view name, const std::vector<std::string>& candidates);
 
 }  // namespace shardinit

@@ -14,42 +14,36 @@ struct Range {
 
 template <size_t N>
 bool Contains(const Range (&ranges)[N], char32_t code) {
-  const Range* range =
-      std::lower_bound(std::begin(ranges), std::end(ranges), code,
-                       [](const Range& r, char32_t c) { return r.last < c; });
+  const Range* range = std::lower_bound(std::begin(ranges), std::end(ranges), code,
+                                        [](const Range& r, char32_t c) { return r.last < c; });
   return range != std::end(ranges) && range->first <= code;
 }
 
 // Unicode 15, general category Mn and Cf, coarsened to blocks.
 constexpr Range kZeroWidth[] = {
-    {0x0300, 0x036f},  {0x0483, 0x0489}, {0x0591, 0x05bd}, {0x064b, 0x065f},
-    {0x1ab0, 0x1aff},  {0x1dc0, 0x1dff}, {0x200b, 0x200f}, {0x2060, 0x2064},
-    {0x20d0, 0x20ff},  {0xfe00, 0xfe0f}, {0xfe20, 0xfe2f}, {0xfeff, 0xfeff},
-    {0xe0100, 0xe01ef}};
+    {0x0300, 0x036f}, {0x0483, 0x0489}, {0x0591, 0x05bd},  {0x064b, 0x065f}, {0x1ab0, 0x1aff},
+    {0x1dc0, 0x1dff}, {0x200b, 0x200f}, {0x2060, 0x2064},  {0x20d0, 0x20ff}, {0xfe00, 0xfe0f},
+    {0xfe20, 0xfe2f}, {0xfeff, 0xfeff}, {0xe0100, 0xe01ef}};
 
 // Unicode 15, East Asian Width W and F, coarsened to blocks.
-constexpr Range kWide[] = {
-    {0x1100, 0x115f},   {0x2e80, 0x303e},   {0x3041, 0x33ff},
-    {0x3400, 0x4dbf},   {0x4e00, 0xa4cf},   {0xa960, 0xa97f},
-    {0xac00, 0xd7a3},   {0xf900, 0xfaff},   {0xfe30, 0xfe6f},
-    {0xff00, 0xff60},   {0xffe0, 0xffe6},   {0x1f300, 0x1f64f},
-    {0x1f680, 0x1f6ff}, {0x1f900, 0x1f9ff}, {0x20000, 0x3fffd}};
+constexpr Range kWide[] = {{0x1100, 0x115f},   {0x2e80, 0x303e},   {0x3041, 0x33ff},
+                           {0x3400, 0x4dbf},   {0x4e00, 0xa4cf},   {0xa960, 0xa97f},
+                           {0xac00, 0xd7a3},   {0xf900, 0xfaff},   {0xfe30, 0xfe6f},
+                           {0xff00, 0xff60},   {0xffe0, 0xffe6},   {0x1f300, 0x1f64f},
+                           {0x1f680, 0x1f6ff}, {0x1f900, 0x1f9ff}, {0x20000, 0x3fffd}};
 
 // C0, DEL and C1; soft hyphen; zero-width and directional marks; line and
 // paragraph separators; directional embeddings, overrides and isolates;
 // interlinear annotation; tags.
 constexpr Range kUnsafe[] = {
-    {0x0000, 0x001f}, {0x007f, 0x009f},  {0x00ad, 0x00ad}, {0x061c, 0x061c},
-    {0x200b, 0x200f}, {0x2028, 0x202e},  {0x2060, 0x206f}, {0xfeff, 0xfeff},
-    {0xfff9, 0xfffb}, {0xe0000, 0xe007f}};
+    {0x0000, 0x001f}, {0x007f, 0x009f}, {0x00ad, 0x00ad}, {0x061c, 0x061c}, {0x200b, 0x200f},
+    {0x2028, 0x202e}, {0x2060, 0x206f}, {0xfeff, 0xfeff}, {0xfff9, 0xfffb}, {0xe0000, 0xe007f}};
 
 }  // namespace
 
 Character CharacterAt(std::string_view text, size_t offset) {
   const auto byte = [&](size_t i) -> unsigned {
-    return offset + i < text.size()
-               ? static_cast<unsigned char>(text[offset + i])
-               : 0u;
+    return offset + i < text.size() ? static_cast<unsigned char>(text[offset + i]) : 0u;
   };
   const unsigned lead = byte(0);
   if (lead < 0x80) return {.code = lead, .size = 1, .valid = true};
@@ -62,8 +56,7 @@ Character CharacterAt(std::string_view text, size_t offset) {
     code = code << 6 | (byte(i) & 0x3f);
   }
   constexpr char32_t kSmallest[] = {0x80, 0x800, 0x10000};
-  if (code < kSmallest[size - 2] || code > 0x10ffff ||
-      (code >= 0xd800 && code <= 0xdfff)) {
+  if (code < kSmallest[size - 2] || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff)) {
     return bad;
   }
   return {.code = code, .size = size, .valid = true};
@@ -74,24 +67,21 @@ int DisplayWidth(char32_t code) {
   return Contains(kZeroWidth, code) ? 0 : Contains(kWide, code) ? 2 : 1;
 }
 
-bool IsUnsafe(char32_t code) {
-  return code != '\t' && code != '\n' && Contains(kUnsafe, code);
-}
+bool IsUnsafe(char32_t code) { return code != '\t' && code != '\n' && Contains(kUnsafe, code); }
 
 namespace {
 
 // Looks like a space, and is none to YAML. It comes with text that is copied
 // from a page.
 bool IsForeignSpace(char32_t code) {
-  return code == 0xa0 || (code >= 0x2000 && code <= 0x200a) || code == 0x202f ||
-         code == 0x205f || code == 0x3000;
+  return code == 0xa0 || (code >= 0x2000 && code <= 0x200a) || code == 0x202f || code == 0x205f ||
+         code == 0x3000;
 }
 
 // Whether the line may have a comment or text in quotes before `offset`.
 bool MayBeProse(std::string_view text, size_t offset) {
   const std::string_view before = text.substr(0, offset);
-  return before.substr(before.rfind('\n') + 1).find_first_of("#\"'") !=
-         before.npos;
+  return before.substr(before.rfind('\n') + 1).find_first_of("#\"'") != before.npos;
 }
 
 }  // namespace
@@ -104,16 +94,14 @@ std::optional<BadText> FindBadText(std::string_view text) {
       continue;
     }
     const Character c = CharacterAt(text, i);
-    if (!c.valid)
-      return BadText{i, fmt::format("invalid UTF-8 (byte {:#04x})", byte)};
+    if (!c.valid) return BadText{i, fmt::format("invalid UTF-8 (byte {:#04x})", byte)};
     if (c.code == '\r') {
       if (i + 1 >= text.size() || text[i + 1] != '\n') {
         return BadText{i, "carriage return without a newline"};
       }
     } else if (IsUnsafe(c.code)) {
       const bool control = c.code < 0xa0;
-      return BadText{i, fmt::format("{} character U+{:04X}",
-                                    control ? "control" : "invisible",
+      return BadText{i, fmt::format("{} character U+{:04X}", control ? "control" : "invisible",
                                     static_cast<uint32_t>(c.code))};
     } else if (IsForeignSpace(c.code) && !MayBeProse(text, i)) {
       return BadText{i, fmt::format("U+{:04X} looks like a space, but is none",
@@ -148,9 +136,7 @@ std::string Escape(std::string_view text) {
 std::string Quote(std::string_view text) {
   constexpr size_t kLongest = 80, kHead = 50, kTail = 20;
   if (text.size() <= kLongest) return fmt::format("`{}`", text);
-  const auto starts_character = [&](size_t i) {
-    return (text[i] & 0xc0) != 0x80;
-  };
+  const auto starts_character = [&](size_t i) { return (text[i] & 0xc0) != 0x80; };
   size_t head = kHead, tail = text.size() - kTail;
   while (head > 0 && !starts_character(head)) --head;
   while (tail < text.size() && !starts_character(tail)) ++tail;

@@ -31,15 +31,16 @@ class HelpFormatter : public CLI::Formatter {
   HelpFormatter() { column_width(34); }
   std::string make_option_opts(const CLI::Option* option) const override {
     const std::string type = option->get_type_name();
-    return option->get_items_expected_max() == 0 || type.empty() || option->get_positional() ? ""
-                                                                                            : " " + type;
+    return option->get_items_expected_max() == 0 || type.empty() || option->get_positional()
+               ? ""
+               : " " + type;
   }
 };
 
 void PrintVersion(bool json) {
   if (!json) {
-    Print(fmt::format("shardinit {} (contract {}, format {}, kernels {})\n", kVersion, kContractVersion,
-                      kFormatVersion, kernels::ActiveTarget()));
+    Print(fmt::format("shardinit {} (contract {}, format {}, kernels {})\n", kVersion,
+                      kContractVersion, kFormatVersion, kernels::ActiveTarget()));
     return;
   }
   JsonWriter out;
@@ -75,9 +76,10 @@ std::vector<std::string> CommandNames() {
     const bool is_option = words[0].starts_with("-");
     const std::string closest =
         Closest(words[0], is_option ? std::vector<std::string>{"--help", "--version"} : names);
-    throw Error(ExitCode::kUsage,
-                fmt::format("{} `{}`", is_option ? "there is no option" : "unknown command", words[0]),
-                closest.empty() ? "see `shardinit --help`" : fmt::format("did you mean `{}`?", closest));
+    throw Error(
+        ExitCode::kUsage,
+        fmt::format("{} `{}`", is_option ? "there is no option" : "unknown command", words[0]),
+        closest.empty() ? "see `shardinit --help`" : fmt::format("did you mean `{}`?", closest));
   }
   const std::string help = fmt::format("see `shardinit {} --help`", words[0]);
   for (size_t i = 1; i < words.size() && words[i] != "--"; ++i) {
@@ -110,12 +112,14 @@ std::unique_ptr<Application> MakeApplication() {
   auto application = std::make_unique<Application>();
   CLI::App& app = application->app;
   app.name("shardinit");
-  app.description("Initialize large models: a spec in, sharded checkpoints out.\n"
-                  "The same bits on every mesh, machine, compiler and instruction set.");
+  app.description(
+      "Initialize large models: a spec in, sharded checkpoints out.\n"
+      "The same bits on every mesh, machine, compiler and instruction set.");
   app.formatter(std::make_shared<HelpFormatter>());
   app.require_subcommand(1);
   app.set_help_flag("-h,--help", "Show this help");
-  app.add_flag("-V,--version", application->version, "Show the version; with --json, how it was built");
+  app.add_flag("-V,--version", application->version,
+               "Show the version; with --json, how it was built");
   app.footer("See shardinit(1), and shardinit-spec(5) for how to write a spec.");
   for (const Command* command : Commands()) {
     CLI::App* sub = app.add_subcommand(std::string(command->name), std::string(command->summary));

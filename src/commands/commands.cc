@@ -7,25 +7,13 @@
 
 namespace shardinit {
 
-extern const Command kGen, kPlan, kValidate, kExplain, kGraph, kDiff, kDigest, kStats, kExport, kVerify, kInspect,
-    kFinalize, kStatus, kCompletion;
+extern const Command kGen, kPlan, kValidate, kExplain, kGraph, kDiff, kDigest, kStats, kExport,
+    kVerify, kInspect, kFinalize, kStatus, kCompletion;
 
 std::span<const Command* const> Commands() {
   static constexpr const Command* kCommands[] = {
-      &kGen,
-      &kPlan,
-      &kValidate,
-      &kExplain,
-      &kGraph,
-      &kDiff,
-      &kDigest,
-      &kStats,
-      &kExport,
-      &kVerify,
-      &kInspect,
-      &kFinalize,
-      &kStatus,
-      &kCompletion,
+      &kGen,   &kPlan,   &kValidate, &kExplain, &kGraph,    &kDiff,   &kDigest,
+      &kStats, &kExport, &kVerify,   &kInspect, &kFinalize, &kStatus, &kCompletion,
   };
   return kCommands;
 }

@@ -129,10 +129,11 @@ _shardinit "$@"
 std::string Fish(const CLI::App& root) {
   std::string out;
   for (const CLI::App* app : root.get_subcommands({})) {
-    out += fmt::format("complete -c shardinit -n __fish_use_subcommand -a {} -d {}\n", app->get_name(),
-                       Quoted(app->get_description()));
+    out += fmt::format("complete -c shardinit -n __fish_use_subcommand -a {} -d {}\n",
+                       app->get_name(), Quoted(app->get_description()));
     for (const CLI::Option* option : Flags(*app)) {
-      out += fmt::format("complete -c shardinit -n '__fish_seen_subcommand_from {}'", app->get_name());
+      out +=
+          fmt::format("complete -c shardinit -n '__fish_seen_subcommand_from {}'", app->get_name());
       for (const std::string& name : option->get_snames()) out += " -s " + name;
       for (const std::string& name : option->get_lnames()) out += " -l " + name;
       const std::string choices = Choices(*option);

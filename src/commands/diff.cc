@@ -43,7 +43,8 @@ const char* KindOf(const TensorDifference& tensor) {
   return !tensor.before ? "added" : !tensor.after ? "removed" : "changed";
 }
 
-void WriteTensors(std::string_view key, const std::vector<TensorDifference>& tensors, JsonWriter& out) {
+void WriteTensors(std::string_view key, const std::vector<TensorDifference>& tensors,
+                  JsonWriter& out) {
   out.Key(key).BeginArray(JsonWriter::kLines);
   for (const TensorDifference& tensor : tensors) {
     out.BeginObject().Member("path", tensor.path).Member("kind", KindOf(tensor));
@@ -100,7 +101,8 @@ std::string InText(const PlanDifference& difference) {
   }
   text += InLines(difference.tensors);
   if (!difference.stored.empty()) text += "stored:\n" + InLines(difference.stored);
-  return text + fmt::format("{} differ{}, {} equal\n", Count(std::ssize(difference.tensors), "tensor"),
+  return text + fmt::format("{} differ{}, {} equal\n",
+                            Count(std::ssize(difference.tensors), "tensor"),
                             difference.tensors.size() == 1 ? "s" : "", difference.equal);
 }
 
@@ -127,7 +129,8 @@ extern const Command kDiff = {
     .summary = "Show which tensors differ between two specs, plans or checkpoints",
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
       auto options = std::make_shared<DiffOptions>();
-      app.add_option("A", options->before, "Model spec, plan.json or folder of a checkpoint")->required();
+      app.add_option("A", options->before, "Model spec, plan.json or folder of a checkpoint")
+          ->required();
       app.add_option("B", options->after, "What to compare it with, likewise")->required();
       AddJson(app, &options->json);
       return [options] { return RunDiff(*options); };

@@ -42,8 +42,8 @@ std::string InJson(const Plan& plan, const std::vector<TensorDigest>& digests, b
 }
 
 // What differs from the file that `--write` or `--json` made earlier, one line each.
-std::vector<std::string> Differences(const std::string& path, const std::vector<TensorDigest>& digests,
-                                     bool all) {
+std::vector<std::string> Differences(const std::string& path,
+                                     const std::vector<TensorDigest>& digests, bool all) {
   std::vector<std::string> lines;
   const nlohmann::json in = ParseJson(ReadFile(path, size_t{1} << 30), path);
   struct Expected {
@@ -121,14 +121,13 @@ ExitCode RunDigest(const DigestOptions& options) {
     if (all) text += fmt::format("{}  (model)\n", ToHex(ModelDigest(digests)));
     Print(text);
   } else if (differences.empty()) {
-    Print(fmt::format("{} {} equal to {}\n",
-                      Count(static_cast<int64_t>(digests.size()), "tensor"),
+    Print(fmt::format("{} {} equal to {}\n", Count(static_cast<int64_t>(digests.size()), "tensor"),
                       digests.size() == 1 ? "is" : "are", Escape(options.check)));
   }
   for (const std::string& line : differences) Talk(Escape(line) + "\n");
   if (differences.empty()) return ExitCode::kOk;
-  Talk(fmt::format("shardinit: {} of {} tensors differ from {}\n", differences.size(), digests.size(),
-                   Escape(options.check)));
+  Talk(fmt::format("shardinit: {} of {} tensors differ from {}\n", differences.size(),
+                   digests.size(), Escape(options.check)));
   return ExitCode::kDifferent;
 }
 
@@ -142,7 +141,8 @@ extern const Command kDigest = {
       options->spec.AddTo(app);
       options->spec.AddLayoutTo(app);
       AddOnly(app, &options->only);
-      app.add_option("--check", options->check, "Compare with a file that --write made; exit 1 if unequal")
+      app.add_option("--check", options->check,
+                     "Compare with a file that --write made; exit 1 if unequal")
           ->type_name("FILE")
           ->check(NotEmpty);
       app.add_option("--write", options->write, "Write the digests to a file")

@@ -27,16 +27,21 @@ const std::vector<Tensor>& Candidates(const Plan& plan, bool stored) {
   return stored ? plan.graph.tensors : plan.graph.logical();
 }
 
-[[noreturn]] void ReportNoTensor(const std::string& path, const Plan& plan, const Explanation& why) {
-  const auto& left_out = why.left_out ? why.left_out : why.stored ? why.stored->left_out : why.left_out;
+[[noreturn]] void ReportNoTensor(const std::string& path, const Plan& plan,
+                                 const Explanation& why) {
+  const auto& left_out = why.left_out ? why.left_out
+                         : why.stored ? why.stored->left_out
+                                      : why.left_out;
   if (left_out) {
-    throw Error(ExitCode::kUsage,
-                fmt::format("`{}` is left out: `when: {}` is 0", left_out->path, left_out->when.text),
-                fmt::format("the condition is at {}", PlaceOf(left_out->when.span)));
+    throw Error(
+        ExitCode::kUsage,
+        fmt::format("`{}` is left out: `when: {}` is 0", left_out->path, left_out->when.text),
+        fmt::format("the condition is at {}", PlaceOf(left_out->when.span)));
   }
   if (!why.places.empty()) {
     const auto& [layout, stored, view, elements, span] = why.places.front();
-    throw Error(ExitCode::kUsage, fmt::format("the model has no tensor `{}`, but its layout `{}` has", path, layout),
+    throw Error(ExitCode::kUsage,
+                fmt::format("the model has no tensor `{}`, but its layout `{}` has", path, layout),
                 fmt::format("use `--layout {}` to explain `{}`", layout, stored));
   }
   std::vector<std::string> paths;
@@ -54,9 +59,10 @@ const std::vector<Tensor>& Candidates(const Plan& plan, bool stored) {
     if (members > 0) break;
   }
   if (members > 0) {
-    throw Error(ExitCode::kUsage,
-                fmt::format("`{}` is no tensor, but the group of {}", path, Count(members, "tensor")),
-                fmt::format("`{}.*` explains the first of them", path));
+    throw Error(
+        ExitCode::kUsage,
+        fmt::format("`{}` is no tensor, but the group of {}", path, Count(members, "tensor")),
+        fmt::format("`{}.*` explains the first of them", path));
   }
   if (hint.empty()) hint = DidYouMean(path, paths);
   throw Error(ExitCode::kUsage, fmt::format("no tensor has the path `{}`", path),
@@ -80,8 +86,8 @@ struct Facts {
   }
   // Whether the rank's file has the box, or that of another rank with the same.
   bool IsInFile() const {
-    return !IsEmpty(box) && (plan.graph.replicas == Replicas::kFull ||
-                             IsFirstReplica(tensor.partition, coordinate));
+    return !IsEmpty(box) &&
+           (plan.graph.replicas == Replicas::kFull || IsFirstReplica(tensor.partition, coordinate));
   }
   int64_t box_bytes() const { return ElementCount(box.shape) * InfoOf(tensor.dtype).bytes; }
   // Whether it is cut and in files, or only what tensors of a layout are made of.
@@ -165,7 +171,9 @@ void WriteStream(const Facts& facts, JsonWriter& out) {
   for (const auto& place : why.places) {
     out.BeginObject().Member("layout", place.layout);
     if (place.view) {
-      out.Member("path", place.path).Member("view", Describe(*place.view)).Member("elements", place.elements);
+      out.Member("path", place.path)
+          .Member("view", Describe(*place.view))
+          .Member("elements", place.elements);
       WritePlace(place.span, out);
     } else {
       out.Key("path").Null();
@@ -302,7 +310,9 @@ void AddView(const ViewOutline& view, size_t level, Rows* rows) {
   }
   ViewOutline alone = view;
   alone.copies = 1;
-  rows->push_back({"", fmt::format("{}{}: {}, {}", text, Describe(alone), shapes, DescribeValues(view.tensors)), ""});
+  rows->push_back(
+      {"", fmt::format("{}{}: {}, {}", text, Describe(alone), shapes, DescribeValues(view.tensors)),
+       ""});
 }
 
 void AddPlaces(const Explanation& why, int64_t elements, Rows* rows) {
@@ -310,11 +320,14 @@ void AddPlaces(const Explanation& why, int64_t elements, Rows* rows) {
   for (const auto& place : why.places) {
     std::string text = place.view ? place.path : "(omitted)";
     const ViewNode* node = place.view ? &place.view->root : nullptr;
-    for (int level = 0; node != nullptr && node->operation != nullptr; ++level, node = &node->of.front()) {
+    for (int level = 0; node != nullptr && node->operation != nullptr;
+         ++level, node = &node->of.front()) {
       text += fmt::format("{}{}", level == 0 ? ": " : " of ", node->operation->name);
     }
-    if (place.view && place.elements < elements) text += fmt::format(", {} elements", Grouped(place.elements));
-    rows->push_back({place.layout == last ? "" : "in layout " + place.layout, text, PlaceOf(place.span)});
+    if (place.view && place.elements < elements)
+      text += fmt::format(", {} elements", Grouped(place.elements));
+    rows->push_back(
+        {place.layout == last ? "" : "in layout " + place.layout, text, PlaceOf(place.span)});
     last = place.layout;
   }
 }
@@ -335,14 +348,15 @@ void AddSharding(const Facts& facts, Rows* rows) {
                    ""});
   std::string where;
   for (size_t d = 0; d < box.shape.size(); ++d) {
-    where += fmt::format("{}{}:{}", d == 0 ? "" : ", ", box.offset[d], box.offset[d] + box.shape[d]);
+    where +=
+        fmt::format("{}{}:{}", d == 0 ? "" : ", ", box.offset[d], box.offset[d] + box.shape[d]);
   }
   rows->push_back({fmt::format("rank {}", rank),
-                   IsEmpty(box) ? "nothing of it"
-                                : fmt::format("[{}], {}, {}", where, InBytes(facts.box_bytes()),
-                                              facts.IsInFile()
-                                                  ? "in " + RankFile(rank)
-                                                  : "stored by the lowest of its ranks"),
+                   IsEmpty(box)
+                       ? "nothing of it"
+                       : fmt::format("[{}], {}, {}", where, InBytes(facts.box_bytes()),
+                                     facts.IsInFile() ? "in " + RankFile(rank)
+                                                      : "stored by the lowest of its ranks"),
                    ""});
 }
 
@@ -350,7 +364,8 @@ void AddDraws(const Facts& facts, Rows* rows) {
   const auto& [plan, why, tensor, rank, matches, coordinate, box] = facts;
   if (!IsRandom(tensor.distribution)) return;
   AddSetting("seed", {{}, {}, fmt::to_string(plan.graph.seed), why.seed}, rows);
-  rows->push_back({"key", fmt::format("{:016x}, of the seed and `{}`", tensor.key, DrawPath(tensor)),
+  rows->push_back({"key",
+                   fmt::format("{:016x}, of the seed and `{}`", tensor.key, DrawPath(tensor)),
                    PlaceOf(why.key)});
   AddSetting("engine", {{}, {}, plan.graph.engine, why.engine}, rows);
   rows->back()[1] += ", " + Count(DrawsOf(tensor.distribution), "draw") + " for each element";
@@ -359,7 +374,8 @@ void AddDraws(const Facts& facts, Rows* rows) {
 std::string InTable(const Facts& facts) {
   const auto& [plan, why, tensor, rank, matches, coordinate, box] = facts;
   Rows rows;
-  for (size_t i = 0; i < why.conditions.size(); ++i) AddSetting(i == 0 ? "when" : "", why.conditions[i], &rows);
+  for (size_t i = 0; i < why.conditions.size(); ++i)
+    AddSetting(i == 0 ? "when" : "", why.conditions[i], &rows);
   rows.push_back({"shape", InShape(tensor.shape), PlaceOf(why.place)});
   for (size_t d = 0; d < why.dimensions.size(); ++d) {
     const auto& dimension = why.dimensions[d];
@@ -367,7 +383,9 @@ std::string InTable(const Facts& facts) {
     if (!dimension.name.empty()) rows.back()[1] += ", axis " + dimension.name;
   }
   rows.push_back({"dtype", std::string(InfoOf(tensor.dtype).name), PlaceOf(why.dtype)});
-  rows.push_back({"size", fmt::format("{}, {}", Count(tensor.elements(), "element"), InBytes(tensor.bytes())), ""});
+  rows.push_back(
+      {"size", fmt::format("{}, {}", Count(tensor.elements(), "element"), InBytes(tensor.bytes())),
+       ""});
   if (tensor.view) {
     const size_t first = rows.size();
     AddView(OutlineOfViews({&tensor}), 0, &rows);
@@ -386,8 +404,10 @@ std::string InTable(const Facts& facts) {
   }
   const std::string others =
       matches == 1 ? "" : fmt::format(" (the first of {} that match)", Grouped(matches));
-  const std::string layout = tensor.view ? fmt::format(", stored in layout {}", plan.graph.layout) : "";
-  return fmt::format("{}{}{}\n\n{}", tensor.path, layout, others, Table(rows, {false, false, false}));
+  const std::string layout =
+      tensor.view ? fmt::format(", stored in layout {}", plan.graph.layout) : "";
+  return fmt::format("{}{}{}\n\n{}", tensor.path, layout, others,
+                     Table(rows, {false, false, false}));
 }
 
 ExitCode RunExplain(const ExplainOptions& options) {
@@ -404,10 +424,14 @@ ExitCode RunExplain(const ExplainOptions& options) {
   const Tensor& tensor = tensors[*found.tensor];
   const std::vector<int64_t> coordinate = plan.graph.mesh.CoordinateOf(options.rank);
   const Facts facts = {
-      plan, found, tensor, options.rank,
+      plan,
+      found,
+      tensor,
+      options.rank,
       std::count_if(tensors.begin(), tensors.end(),
                     [&](const Tensor& t) { return GlobMatches(options.path, t.path); }),
-      coordinate, BoxAt(tensor.shape, tensor.partition, plan.graph.mesh, coordinate)};
+      coordinate,
+      BoxAt(tensor.shape, tensor.partition, plan.graph.mesh, coordinate)};
   Print(options.json ? InJson(facts) : InTable(facts));
   return ExitCode::kOk;
 }
@@ -422,7 +446,8 @@ extern const Command kExplain = {
       options->spec.AddTo(app);
       options->spec.AddLayoutTo(app);
       options->spec.AddReplicasTo(app);
-      app.add_option("PATH", options->path, "Path of a tensor, or a pattern such as '*.q_proj.weight'")
+      app.add_option("PATH", options->path,
+                     "Path of a tensor, or a pattern such as '*.q_proj.weight'")
           ->required();
       AddRank(app, &options->rank, "Show the box of this rank; default 0");
       AddJson(app, &options->json);

@@ -55,9 +55,10 @@ Plan LoadIntact(const ExportOptions& options, Digest* plan_sha256) {
     progress.Update(bytes, "");
   });
   if (!result.findings.empty()) {
-    throw Error(ExitCode::kDifferent, fmt::format("`{}` is damaged", folder),
-                fmt::format("`shardinit verify {}` says where; `shardinit gen` makes lost files again",
-                            folder));
+    throw Error(
+        ExitCode::kDifferent, fmt::format("`{}` is damaged", folder),
+        fmt::format("`shardinit verify {}` says where; `shardinit gen` makes lost files again",
+                    folder));
   }
   return plan;
 }
@@ -106,8 +107,9 @@ ExitCode RunExport(const ExportOptions& options) {
     Talk(fmt::format("shardinit: wrote {} in {:.2f} s ({:.2f} GB/s)\n", InBytes(result.bytes),
                      seconds, static_cast<double>(result.bytes) / seconds / 1e9));
   }
-  Print(fmt::format("{}: {} of {} in {}, {}\n", Escape(options.folder), Count(result.tensors, "tensor"),
-                    plan.graph.name, Count(result.files, "file"), request.format->name));
+  Print(fmt::format("{}: {} of {} in {}, {}\n", Escape(options.folder),
+                    Count(result.tensors, "tensor"), plan.graph.name, Count(result.files, "file"),
+                    request.format->name));
   return ExitCode::kOk;
 }
 
@@ -129,7 +131,8 @@ extern const Command kExport = {
           ->required()
           ->type_name("DIR")
           ->check(NotEmpty);
-      app.add_option("--only", options->only, "Only tensors whose path matches, as in '*.norm.weight'")
+      app.add_option("--only", options->only,
+                     "Only tensors whose path matches, as in '*.norm.weight'")
           ->type_name("GLOB")
           ->check(NotEmpty);
       app.add_option("--max-shard-size", options->max_shard_size,

@@ -42,13 +42,14 @@ void PrintStats(const WorkCounters& counters, int64_t plan_ns, double seconds) {
   std::vector<std::vector<std::string>> rows = {{"stage", "bytes", "seconds", "GB/s"}};
   for (const Stage& stage : StagesOf(counters, plan_ns)) {
     const double s = static_cast<double>(stage.ns) / 1e9;
-    rows.push_back({stage.name, stage.bytes > 0 ? Grouped(stage.bytes) : "",
-                    fmt::format("{:.3f}", s),
-                    stage.bytes > 0 ? fmt::format("{:.2f}", static_cast<double>(stage.bytes) / s / 1e9) : ""});
+    rows.push_back(
+        {stage.name, stage.bytes > 0 ? Grouped(stage.bytes) : "", fmt::format("{:.3f}", s),
+         stage.bytes > 0 ? fmt::format("{:.2f}", static_cast<double>(stage.bytes) / s / 1e9) : ""});
   }
   Talk(Table(rows, {false, true, true, true}));
-  Talk(fmt::format("wall time {:.3f} s; seconds are summed over threads; {} of {} bytes written with O_DIRECT\n",
-             seconds, Grouped(counters.direct_bytes), Grouped(counters.written_bytes)));
+  Talk(fmt::format(
+      "wall time {:.3f} s; seconds are summed over threads; {} of {} bytes written with O_DIRECT\n",
+      seconds, Grouped(counters.direct_bytes), Grouped(counters.written_bytes)));
 }
 
 void PrintJson(const GenOptions& options, const Plan& plan, const GenerateResult& result,
@@ -112,22 +113,23 @@ ExitCode RunGen(const GenOptions& options) {
   }
   if (options.dry_run) {
     Print(fmt::format("would write {} of {} for {} of {} to {}\n", InBytes(total), plan.graph.name,
-                      request.ranks.size(), Count(plan.world_size(), "rank"), Escape(options.folder)));
+                      request.ranks.size(), Count(plan.world_size(), "rank"),
+                      Escape(options.folder)));
     return ExitCode::kOk;
   }
   if (options.stats) PrintStats(counters, plan_ns, seconds);
   if (result.written > 0) {
     Talk(fmt::format("shardinit: wrote {} in {:.2f} s ({:.2f} GB/s)\n", InBytes(result.bytes),
-               seconds, static_cast<double>(result.bytes) / seconds / 1e9));
+                     seconds, static_cast<double>(result.bytes) / seconds / 1e9));
   }
   if (result.skipped > 0) {
     Talk(fmt::format("shardinit: {} of {} {} there already\n", result.skipped,
-               Count(static_cast<int64_t>(request.ranks.size()), "rank"),
-               result.skipped == 1 ? "was" : "were"));
+                     Count(static_cast<int64_t>(request.ranks.size()), "rank"),
+                     result.skipped == 1 ? "was" : "were"));
   }
   if (result.complete) {
-    Print(fmt::format("{}: {}, {}, complete\n", Escape(options.folder), Count(plan.parameters, "parameter"),
-                      Count(plan.world_size(), "rank")));
+    Print(fmt::format("{}: {}, {}, complete\n", Escape(options.folder),
+                      Count(plan.parameters, "parameter"), Count(plan.world_size(), "rank")));
   } else {
     Print(fmt::format("{0}: unfinished: other ranks are missing; see `shardinit status {0}`\n",
                       Escape(options.folder)));

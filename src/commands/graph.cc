@@ -33,7 +33,8 @@ struct Shown {
   // How many of the stored tensors are drawn ones that are in others, too.
   int64_t CountTies(const Tensors& tensors) const {
     return std::count_if(tensors.begin(), tensors.end(), [&](const Tensor* tensor) {
-      return tensor->view && tensor->view->root.operation == nullptr && uses[tensor->view->root.tensor] > 1;
+      return tensor->view && tensor->view->root.operation == nullptr &&
+             uses[tensor->view->root.tensor] > 1;
     });
   }
 };
@@ -52,7 +53,9 @@ Shown Choose(const Plan& plan, const std::string& only) {
     const Tensors all = Matching(graph.tensors, only);
     return {plan, all, all, {}};
   }
-  const auto matches = [&](const Tensor& tensor) { return only.empty() || GlobMatches(only, tensor.path); };
+  const auto matches = [&](const Tensor& tensor) {
+    return only.empty() || GlobMatches(only, tensor.path);
+  };
   const std::vector<Tensor>& drawn = *graph.drawn;
   std::vector<bool> matching(drawn.size());
   for (size_t i = 0; i < drawn.size(); ++i) matching[i] = matches(drawn[i]);
@@ -119,7 +122,8 @@ TensorText TextOf(const Tensors& tensors, const Shown& shown) {
   const Tensor& tensor = *tensors.front();
   std::string values = tensor.view ? Describe(OutlineOfViews(tensors)) : DescribeValues(tensors);
   const int64_t ties = shown.CountTies(tensors);
-  if (ties > 0) values += ties == std::ssize(tensors) ? " (tied)" : fmt::format(" ({} tied)", Grouped(ties));
+  if (ties > 0)
+    values += ties == std::ssize(tensors) ? " (tied)" : fmt::format(" ({} tied)", Grouped(ties));
   return {std::string(InfoOf(tensor.dtype).name), InShape(tensor.shape),
           InText(tensor.partition, shown.plan.graph.mesh), std::move(values)};
 }
@@ -133,7 +137,8 @@ void AddTree(const Outline& outline, const GraphOptions& options, const Shown& s
     rows->push_back({indent + member.name, Grouped(member.count), InBytes(member.bytes)});
     if (member.members.empty()) {
       const TensorText text = TextOf(member.tensors, shown);
-      rows->back().insert(rows->back().end(), {text.dtype, text.shape, text.partition, text.values});
+      rows->back().insert(rows->back().end(),
+                          {text.dtype, text.shape, text.partition, text.values});
     } else if (level + 1 != options.depth) {
       AddTree(member, options, shown, level + 1, rows);
     }
@@ -151,7 +156,8 @@ std::string InTree(const Shown& shown, const GraphOptions& options) {
     }
     return "\n" + Table(rows, {false, true, true, false, false, false, false});
   };
-  std::string text = Heading(shown) + "\n" + table(shown.drawn, graph.drawn ? "drawn" : "tensor", "values");
+  std::string text =
+      Heading(shown) + "\n" + table(shown.drawn, graph.drawn ? "drawn" : "tensor", "values");
   if (graph.drawn) text += table(shown.stored, "stored", "view");
   return text;
 }
@@ -239,12 +245,14 @@ class Drawing {
         if (is_view || !shown_.plan.graph.drawn) lines.push_back(text.partition);
         if (!is_view) lines.push_back(Shortened(text.values));
         if (is_view) {
-          DrawView(OutlineOfViews(member.tensors), node, shown_.CountTies(member.tensors) > 0 ? "tie" : "");
+          DrawView(OutlineOfViews(member.tensors), node,
+                   shown_.CountTies(member.tensors) > 0 ? "tie" : "");
         }
       } else {
         lines.push_back(CountAndSize(member));
       }
-      Line(level, fmt::format("n{} [label={}{}];", node, InQuotes(lines), is_tensor ? "" : ", shape=folder"));
+      Line(level, fmt::format("n{} [label={}{}];", node, InQuotes(lines),
+                              is_tensor ? "" : ", shape=folder"));
       NoteTensors(member, node, is_tensor);
     }
   }
@@ -257,19 +265,23 @@ class Drawing {
       if (!tensor->view) {
         node_of_[static_cast<size_t>(tensor - shown_.plan.graph.logical().data())] = node;
       } else if (!is_tensor) {
-        ForEachSource(tensor->view->root, [&](size_t i) { edges_.insert({node_of_[i], node, ""}); });
+        ForEachSource(tensor->view->root, [&](size_t i) {
+          edges_.insert({node_of_[i], node, ""});
+        });
       }
     }
   }
 
   void DrawView(const ViewOutline& view, int64_t to, const std::string& label) {
     for (const Tensor* tensor : view.tensors) {
-      edges_.insert({node_of_[static_cast<size_t>(tensor - shown_.plan.graph.logical().data())], to, label});
+      edges_.insert(
+          {node_of_[static_cast<size_t>(tensor - shown_.plan.graph.logical().data())], to, label});
     }
     if (view.operation == nullptr) return;
     const int64_t node = ++nodes_;
-    operations_.push_back(fmt::format("n{} [label={}, shape=ellipse];", node,
-                                      InQuotes({std::string(view.operation->name) + view.arguments})));
+    operations_.push_back(
+        fmt::format("n{} [label={}, shape=ellipse];", node,
+                    InQuotes({std::string(view.operation->name) + view.arguments})));
     edges_.insert({node, to, label});
     for (const ViewOutline& of : view.of) {
       DrawView(of, node, of.copies > 1 ? fmt::format("× {}", Grouped(of.copies)) : "");
@@ -287,7 +299,8 @@ class Drawing {
 
 ExitCode RunGraph(const GraphOptions& options) {
   if (options.dot && options.json) {
-    throw Error(ExitCode::kUsage, "`--dot` and `--json` are two different forms", "use one of them");
+    throw Error(ExitCode::kUsage, "`--dot` and `--json` are two different forms",
+                "use one of them");
   }
   if (options.json && options.depth != 0) {
     throw Error(ExitCode::kUsage, "`--depth` is for pictures, but `--json` writes every tensor",

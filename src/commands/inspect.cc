@@ -44,23 +44,27 @@ ExitCode InspectFolder(const InspectOptions& options) {
       out.Member("global_shape", tensor.shape);
       out.Member("shards", CountBoxes(tensor.shape, tensor.partition, graph.mesh));
       out.Member("init", InitText(tensor));
-      if (const std::string matrix = MatrixText(tensor); !matrix.empty()) out.Member("matrix", matrix);
+      if (const std::string matrix = MatrixText(tensor); !matrix.empty())
+        out.Member("matrix", matrix);
       out.EndObject();
     }
     out.EndArray().EndObject();
     Print(out.Finish());
     return ExitCode::kOk;
   }
-  std::string text = fmt::format("{}: {}, {} in {}, {}, {}, seed {}, {}\n\n",
-                                 Escape(options.path), graph.name, Count(plan.parameters, "parameter"),
+  std::string text = fmt::format("{}: {}, {} in {}, {}, {}, seed {}, {}\n\n", Escape(options.path),
+                                 graph.name, Count(plan.parameters, "parameter"),
                                  Count(static_cast<int64_t>(graph.tensors.size()), "tensor"),
-                                 InBytes(plan.bytes), Count(plan.world_size(), "rank"), graph.seed, complete ? "complete" : "unfinished");
-  std::vector<std::vector<std::string>> rows = {{"path", "dtype", "global shape", "shards", "init"}};
+                                 InBytes(plan.bytes), Count(plan.world_size(), "rank"), graph.seed,
+                                 complete ? "complete" : "unfinished");
+  std::vector<std::vector<std::string>> rows = {
+      {"path", "dtype", "global shape", "shards", "init"}};
   for (const Tensor& tensor : graph.tensors) {
     rows.push_back({tensor.path, std::string(InfoOf(tensor.dtype).name), InShape(tensor.shape),
                     Grouped(CountBoxes(tensor.shape, tensor.partition, graph.mesh)),
                     InitText(tensor)});
-    if (const std::string matrix = MatrixText(tensor); !matrix.empty()) rows.back().back() += ": " + matrix;
+    if (const std::string matrix = MatrixText(tensor); !matrix.empty())
+      rows.back().back() += ": " + matrix;
   }
   Print(text + Table(rows, {false, false, false, true, false}));
   return ExitCode::kOk;
@@ -78,7 +82,8 @@ ExitCode InspectFile(const InspectOptions& options) {
     if (key != "datasets") text += fmt::format(" {} {},", key, Escape(value.dump()));
   }
   text += fmt::format(" {}\n\n", Count(static_cast<int64_t>(in.at("datasets").size()), "dataset"));
-  std::vector<std::vector<std::string>> rows = {{"dataset", "dtype", "global shape", "offset", "shape", "layout", "file offset"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"dataset", "dtype", "global shape", "offset", "shape", "layout", "file offset"}};
   for (const json& d : in.at("datasets")) {
     const auto shape = [&](const char* key) {
       return d.contains(key) ? InShape(d.at(key).get<std::vector<int64_t>>()) : "";
@@ -107,7 +112,8 @@ extern const Command kInspect = {
     .summary = "Show what a checkpoint or one of its files holds",
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
       auto options = std::make_shared<InspectOptions>();
-      app.add_option("PATH", options->path, "Folder of a checkpoint, or an HDF5 file of one")->required();
+      app.add_option("PATH", options->path, "Folder of a checkpoint, or an HDF5 file of one")
+          ->required();
       AddJson(app, &options->json);
       return [options] { return RunInspect(*options); };
     },

@@ -87,10 +87,11 @@ Plan SpecOptions::Load() const {
 
 Plan SpecOptions::Load(Diagnostics& diagnostics, Explanation* explanation) const {
   if (IsFolder(request.path)) {
-    throw Usage(fmt::format("`{}` is a folder, not a file", request.path),
-                Exists(request.path + "/" + kPlanName)
-                    ? fmt::format("of a checkpoint, `shardinit inspect {}` shows the tensors", request.path)
-                    : "name a spec, which is a YAML file");
+    throw Usage(
+        fmt::format("`{}` is a folder, not a file", request.path),
+        Exists(request.path + "/" + kPlanName)
+            ? fmt::format("of a checkpoint, `shardinit inspect {}` shows the tensors", request.path)
+            : "name a spec, which is a YAML file");
   }
   PlanRequest plan_request{request, {}, layout};
   if (!replicas.empty() && replicas != "dedupe" && replicas != "full") {
@@ -127,9 +128,7 @@ void WorkOptions::AddMemoryTo(CLI::App& app) {
       ->type_name("SIZE");
 }
 
-int WorkOptions::Jobs() const {
-  return jobs > 0 ? jobs : AvailableCores();
-}
+int WorkOptions::Jobs() const { return jobs > 0 ? jobs : AvailableCores(); }
 
 WorkerOptions WorkOptions::Workers(bool writes) const {
   return {.jobs = Jobs(), .writers = writes ? kDefaultWriters : 0, .memory = ParseMemory(memory)};
@@ -179,7 +178,8 @@ void AddJson(CLI::App& app, bool* json) {
 }
 
 void AddIndex(CLI::App& app, std::string* index) {
-  app.add_option("--index", *index, "Write index.h5; default auto: up to 2,000,000 boxes, 10,000 of a tensor")
+  app.add_option("--index", *index,
+                 "Write index.h5; default auto: up to 2,000,000 boxes, 10,000 of a tensor")
       ->type_name("auto|always|never");
 }
 
@@ -207,9 +207,10 @@ int64_t ParseFileSize(std::string_view option, const std::string& text) {
     }
     if (rest.empty() && number > 0 && !__builtin_mul_overflow(number, unit, &bytes)) return bytes;
   }
-  throw Usage(fmt::format("`{} {}` is no size of a file", option, text),
-              fmt::format("write a number of bytes, or one with KB, MB, GB or KiB, MiB, GiB: `{} 5GB`",
-                          option));
+  throw Usage(
+      fmt::format("`{} {}` is no size of a file", option, text),
+      fmt::format("write a number of bytes, or one with KB, MB, GB or KiB, MiB, GiB: `{} 5GB`",
+                  option));
 }
 
 std::vector<int64_t> ParseRanks(const std::string& text, int64_t world_size) {
@@ -223,7 +224,8 @@ std::vector<int64_t> ParseRanks(const std::string& text, int64_t world_size) {
       rest.remove_prefix(1);
       if (!TakeNumber(&rest, &last)) break;
     }
-    if (first > last) throw Usage(fmt::format("`--ranks {}`: {} comes after {}", text, first, last));
+    if (first > last)
+      throw Usage(fmt::format("`--ranks {}`: {} comes after {}", text, first, last));
     if (last >= world_size) {
       throw Usage(fmt::format("rank {} does not exist: the mesh has {} ranks", last, world_size),
                   fmt::format("use ranks from 0 to {}", world_size - 1));

@@ -48,7 +48,9 @@ void PrintJson(const PlanOptions& options, const Plan& plan) {
   out.Member("name", plan.graph.name).Member("parameters", plan.parameters);
   out.Member("bytes", plan.bytes).Member("world_size", plan.world_size());
   out.Member("tensors", plan.graph.tensors.size()).Member("max_rank_bytes", plan.max_rank_bytes);
-  out.Member("box_count", plan.boxes).Member("seed", plan.graph.seed).Member("engine", plan.graph.engine);
+  out.Member("box_count", plan.boxes)
+      .Member("seed", plan.graph.seed)
+      .Member("engine", plan.graph.engine);
   WriteMesh(plan.graph.mesh, out);
   out.Member("replicas", NameOf(plan.graph.replicas));
   out.Member("index", WantsIndex(plan, IndexMode::kAuto)).Member("memory", Memory(options));
@@ -79,30 +81,33 @@ void PrintJson(const PlanOptions& options, const Plan& plan) {
 
 void PrintText(const PlanOptions& options, const Plan& plan) {
   const InitGraph& graph = plan.graph;
-  std::vector<std::vector<std::string>> rows = {{"name", graph.name},
-                            {"seed", fmt::format("{}, engine {}", graph.seed, graph.engine)},
-                            {"tensors", Grouped(static_cast<int64_t>(graph.tensors.size()))},
-                            {"parameters", Grouped(plan.parameters)},
-                            {"bytes", fmt::format("{} ({})", Grouped(plan.bytes), InBytes(plan.bytes))},
-                            {"ranks", Grouped(plan.world_size()) + MeshText(graph.mesh)},
-                            {"largest rank", InBytes(plan.max_rank_bytes)},
-                            {"index.h5", WantsIndex(plan, IndexMode::kAuto)
-                                             ? "yes"
-                                             : fmt::format("no: {} boxes, {} of one tensor",
-                                                           Grouped(plan.boxes), Grouped(plan.most_boxes))},
-                            {"memory", InBytes(Memory(options)) + " for data on its way to the disk"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"name", graph.name},
+      {"seed", fmt::format("{}, engine {}", graph.seed, graph.engine)},
+      {"tensors", Grouped(static_cast<int64_t>(graph.tensors.size()))},
+      {"parameters", Grouped(plan.parameters)},
+      {"bytes", fmt::format("{} ({})", Grouped(plan.bytes), InBytes(plan.bytes))},
+      {"ranks", Grouped(plan.world_size()) + MeshText(graph.mesh)},
+      {"largest rank", InBytes(plan.max_rank_bytes)},
+      {"index.h5", WantsIndex(plan, IndexMode::kAuto)
+                       ? "yes"
+                       : fmt::format("no: {} boxes, {} of one tensor", Grouped(plan.boxes),
+                                     Grouped(plan.most_boxes))},
+      {"memory", InBytes(Memory(options)) + " for data on its way to the disk"}};
   if (const WholeMatrices whole = FindWholeMatrices(plan); whole.count > 0) {
     const OrthogonalSize& largest = whole.largest;
-    rows.push_back({"orthogonal", fmt::format("{}, {:.2g} operations; the largest, {} × {}: {:.2g} and {}",
-                                              Count(whole.count, "matrix", "matrices"), whole.operations,
-                                              largest.rows, largest.columns, largest.operations,
-                                              InBytes(static_cast<int64_t>(largest.bytes)))});
+    rows.push_back(
+        {"orthogonal", fmt::format("{}, {:.2g} operations; the largest, {} × {}: {:.2g} and {}",
+                                   Count(whole.count, "matrix", "matrices"), whole.operations,
+                                   largest.rows, largest.columns, largest.operations,
+                                   InBytes(static_cast<int64_t>(largest.bytes)))});
   }
   std::string text = Table(rows, {false, false});
   if (options.rank >= 0) {
     const RankPlan rank = PlanRank(plan, options.rank);
     text += fmt::format("\nrank {} at {}: {} in {} of {}\n\n", rank.rank, InShape(rank.coordinate),
-                        InBytes(rank.bytes()), Count(static_cast<int64_t>(rank.shards.size()), "box", "boxes"),
+                        InBytes(rank.bytes()),
+                        Count(static_cast<int64_t>(rank.shards.size()), "box", "boxes"),
                         RankFile(rank.rank));
     rows = {{"path", "dtype", "global shape", "partition", "offset", "shape"}};
     for (const Shard& shard : rank.shards) {

@@ -70,8 +70,8 @@ std::string InTable(const std::vector<Measurement>& results) {
   std::vector<std::vector<std::string>> rows = {
       {"path", "mean", "std", "min", "median", "max", "KS distance", "probability", "as declared"}};
   for (const Measurement& m : results) {
-    rows.push_back({m.tensor->path, Short(m.moments.mean), Short(m.moments.std()), Short(m.moments.min),
-                    Short(m.quantiles[kMedian]), Short(m.moments.max),
+    rows.push_back({m.tensor->path, Short(m.moments.mean), Short(m.moments.std()),
+                    Short(m.moments.min), Short(m.quantiles[kMedian]), Short(m.moments.max),
                     m.fit ? fmt::format("{:.3g}", m.fit->distance) : "-",
                     m.fit ? fmt::format("{:.3g}", m.fit->probability) : "-", Verdict(m)});
   }
@@ -83,7 +83,7 @@ std::string InFull(const Measurement& m) {
   const Tensor& tensor = *m.tensor;
   std::string text = fmt::format("{}: {} {}, {}\n\n", tensor.path, InfoOf(tensor.dtype).name,
                                  InShape(tensor.shape), InitText(tensor));
-  const auto declared = [&](double DeclaredMoments::* member) {
+  const auto declared = [&](double DeclaredMoments::*member) {
     return m.declared ? Short((*m.declared).*member) : "";
   };
   std::vector<std::vector<std::string>> rows = {
@@ -110,11 +110,13 @@ std::string InFull(const Measurement& m) {
 std::string Complaint(const Measurement& m) {
   std::string why;
   if (m.not_finite > 0) {
-    why = Count(m.not_finite, "element") + (m.not_finite == 1 ? " is" : " are") + " NaN or infinite";
+    why =
+        Count(m.not_finite, "element") + (m.not_finite == 1 ? " is" : " are") + " NaN or infinite";
   } else if (m.fit) {
-    why = fmt::format("chance alone would give values this far from it (KS distance {:.3g}) with "
-                      "probability {:.3g}",
-                      m.fit->distance, m.fit->probability);
+    why = fmt::format(
+        "chance alone would give values this far from it (KS distance {:.3g}) with "
+        "probability {:.3g}",
+        m.fit->distance, m.fit->probability);
   } else {
     why = fmt::format("its values go from {} to {}", m.moments.min, m.moments.max);
   }
@@ -139,7 +141,8 @@ ExitCode RunStats(const StatsOptions& options) {
   for (const Tensor* tensor : tensors) bytes += tensor->bytes();
   std::vector<Measurement> results;
   {
-    const StretchesOf stretches = folder ? Stored(path, plan, plan_sha256, tensors) : Generated(tensors);
+    const StretchesOf stretches =
+        folder ? Stored(path, plan, plan_sha256, tensors) : Generated(tensors);
     std::mutex mutex;
     Progress progress(mode, "measuring", bytes, options.json);
     results = Measure(tensors, stretches, jobs, [&](int64_t done) {
@@ -147,7 +150,9 @@ ExitCode RunStats(const StatsOptions& options) {
       progress.Update(done, "");
     });
   }
-  Print(options.json ? InJson(results) : results.size() == 1 ? InFull(results[0]) : InTable(results));
+  Print(options.json          ? InJson(results)
+        : results.size() == 1 ? InFull(results[0])
+                              : InTable(results));
   int64_t wrong = 0;
   for (const Measurement& m : results) {
     if (!m.is_wrong) continue;
@@ -155,7 +160,8 @@ ExitCode RunStats(const StatsOptions& options) {
     Talk(Complaint(m));
   }
   if (wrong == 0) return ExitCode::kOk;
-  Talk(fmt::format("shardinit: {} of {} not as declared\n", wrong, Count(std::ssize(results), "tensor")));
+  Talk(fmt::format("shardinit: {} of {} not as declared\n", wrong,
+                   Count(std::ssize(results), "tensor")));
   return ExitCode::kDifferent;
 }
 

@@ -30,8 +30,8 @@ struct VerifyOptions {
 
 void PrintFindings(const std::vector<Finding>& findings) {
   for (const Finding& finding : findings) {
-    Talk(Escape(fmt::format("{}{}{}{}{}", finding.file, finding.file.empty() ? "" : ": ", finding.tensor,
-                            finding.tensor.empty() ? "" : " ", finding.message)) +
+    Talk(Escape(fmt::format("{}{}{}{}{}", finding.file, finding.file.empty() ? "" : ": ",
+                            finding.tensor, finding.tensor.empty() ? "" : " ", finding.message)) +
          "\n");
   }
 }
@@ -53,8 +53,9 @@ ExitCode RunAgainstSpec(const VerifyOptions& options) {
   Comparison result;
   {
     Progress progress(options.work.Mode(), "comparing", plan.bytes, options.json);
-    result = Compare(options.folder, plan, options.work.Workers(false),
-                     [&](const WorkCounters& c) { progress.Update(c.hashed_bytes / 2, ""); }, &counters);
+    result = Compare(
+        options.folder, plan, options.work.Workers(false),
+        [&](const WorkCounters& c) { progress.Update(c.hashed_bytes / 2, ""); }, &counters);
   }
   const bool equal = result.findings.empty();
   if (options.json) {
@@ -79,7 +80,8 @@ ExitCode RunVerify(const VerifyOptions& options) {
   const bool against_spec = !options.spec.request.path.empty();
   if (!against_spec && (!options.spec.request.sets.empty() || !options.spec.request.mesh.empty() ||
                         !options.spec.layout.empty())) {
-    throw Error(ExitCode::kUsage, "`--set`, `--mesh` and `--layout` are for a spec, and none is given",
+    throw Error(ExitCode::kUsage,
+                "`--set`, `--mesh` and `--layout` are for a spec, and none is given",
                 "add `--spec SPEC`");
   }
   if (against_spec && !Exists(options.folder + "/" + kPlanName)) return RunAgainstSpec(options);
@@ -93,23 +95,26 @@ ExitCode RunVerify(const VerifyOptions& options) {
     std::mutex mutex;
     std::optional<Progress> progress;
     const ProgressMode mode = options.work.Mode();
-    result = (is_export ? VerifyExport : Verify)(options.folder, jobs, [&](int64_t bytes, int64_t total) {
-      const std::lock_guard lock(mutex);
-      if (!progress) progress.emplace(mode, "checking", total, options.json);
-      progress->Update(bytes, "");
-    });
+    result = (is_export ? VerifyExport : Verify)(
+        options.folder, jobs, [&](int64_t bytes, int64_t total) {
+          const std::lock_guard lock(mutex);
+          if (!progress) progress.emplace(mode, "checking", total, options.json);
+          progress->Update(bytes, "");
+        });
   }
   if (against_spec && result.findings.empty()) return RunAgainstSpec(options);
   if (options.json) {
     JsonWriter out;
     out.BeginObject(JsonWriter::kLines).Member("folder", options.folder);
-    out.Member("intact", result.findings.empty()).Member(is_export ? "files" : "ranks", result.files);
+    out.Member("intact", result.findings.empty())
+        .Member(is_export ? "files" : "ranks", result.files);
     out.Member("boxes", result.boxes).Member("bytes", result.bytes);
     AddFindings(result.findings, out);
     out.EndObject();
     Print(out.Finish());
   } else if (result.findings.empty()) {
-    Print(fmt::format("{}: intact: {}, {}, {}\n", Escape(options.folder), Count(result.files, is_export ? "file" : "rank"),
+    Print(fmt::format("{}: intact: {}, {}, {}\n", Escape(options.folder),
+                      Count(result.files, is_export ? "file" : "rank"),
                       Count(result.boxes, "box", "boxes"), InBytes(result.bytes)));
   }
   if (result.findings.empty()) return ExitCode::kOk;
@@ -127,9 +132,11 @@ extern const Command kVerify = {
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
       auto options = std::make_shared<VerifyOptions>();
       app.add_option("DIR", options->folder,
-                     "Folder of the checkpoint or export, or, with --spec, of safetensors files or zarr arrays")
+                     "Folder of the checkpoint or export, or, with --spec, of safetensors files or "
+                     "zarr arrays")
           ->required();
-      app.add_option("--spec", options->spec.request.path, "Compare the values with those of this spec")
+      app.add_option("--spec", options->spec.request.path,
+                     "Compare the values with those of this spec")
           ->type_name("SPEC")
           ->check(NotEmpty);
       options->spec.AddOverridesTo(app);

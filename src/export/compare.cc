@@ -50,7 +50,8 @@ std::vector<std::string> FilesOf(const std::string& folder) {
 
 bool Overlap(const Box& a, const Box& b) {
   for (size_t d = 0; d < a.shape.size(); ++d) {
-    if (a.offset[d] + a.shape[d] <= b.offset[d] || b.offset[d] + b.shape[d] <= a.offset[d]) return false;
+    if (a.offset[d] + a.shape[d] <= b.offset[d] || b.offset[d] + b.shape[d] <= a.offset[d])
+      return false;
   }
   return true;
 }
@@ -62,9 +63,8 @@ void CheckPieces(const std::string& name, const Holding& holding) {
     count += ElementCount(holding.pieces[i].box.shape);
     for (size_t j = 0; j < i; ++j) {
       if (!Overlap(holding.pieces[i].box, holding.pieces[j].box)) continue;
-      throw Error(ExitCode::kRefused,
-                  fmt::format("{} is in `{}` and `{}`", Quote(name), holding.pieces[j].file,
-                              holding.pieces[i].file));
+      throw Error(ExitCode::kRefused, fmt::format("{} is in `{}` and `{}`", Quote(name),
+                                                  holding.pieces[j].file, holding.pieces[i].file));
     }
   }
   int64_t whole = 1;
@@ -72,8 +72,9 @@ void CheckPieces(const std::string& name, const Holding& holding) {
     if (__builtin_mul_overflow(whole, extent, &whole)) whole = -1;
   }
   if (count != whole) {
-    throw Error(ExitCode::kRefused, fmt::format("{} is not whole: its boxes have {} of the {} elements of {}",
-                                                Quote(name), count, whole, InShape(holding.shape)));
+    throw Error(ExitCode::kRefused,
+                fmt::format("{} is not whole: its boxes have {} of the {} elements of {}",
+                            Quote(name), count, whole, InShape(holding.shape)));
   }
 }
 
@@ -128,7 +129,8 @@ Holdings ReadCheckpoint(const std::string& folder) {
 }
 
 // Loaders look for a tensor where the index says it is.
-void CheckIndex(const std::string& folder, const Holdings& holdings, std::vector<Finding>* findings) {
+void CheckIndex(const std::string& folder, const Holdings& holdings,
+                std::vector<Finding>* findings) {
   std::string text;
   if (!ReadFileIfExists(folder + "/" + kIndexFile, kIndexLimit, &text)) return;
   const nlohmann::json index = ParseJson(text, kIndexFile);
@@ -139,7 +141,8 @@ void CheckIndex(const std::string& folder, const Holdings& holdings, std::vector
   for (const auto& [name, file] : map.items()) {
     const auto held = holdings.find(name);
     if (held == holdings.end() || file != held->second.file) {
-      findings->push_back({kIndexFile, Escape(name), fmt::format("is not in {}", Escape(file.dump()))});
+      findings->push_back(
+          {kIndexFile, Escape(name), fmt::format("is not in {}", Escape(file.dump()))});
     }
   }
   for (const auto& [name, holding] : holdings) {
@@ -166,9 +169,10 @@ Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOpti
     holdings = ReadZarr(folder, arrays);
     name_of = zarr::NameOf;
   } else {
-    throw Error(ExitCode::kUsage,
-                fmt::format("`{}` is no checkpoint and holds no safetensors files or zarr arrays", folder),
-                "name a folder that `shardinit gen` or `shardinit export` wrote, or Hugging Face's tools");
+    throw Error(
+        ExitCode::kUsage,
+        fmt::format("`{}` is no checkpoint and holds no safetensors files or zarr arrays", folder),
+        "name a folder that `shardinit gen` or `shardinit export` wrote, or Hugging Face's tools");
   }
 
   struct Pair {
@@ -223,10 +227,10 @@ Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOpti
   }
   for (const Pair& pair : pairs) {
     if (pair.held == pair.wanted) continue;
-    result.findings.push_back({pair.holding->file, pair.tensor->path,
-                               fmt::format("has other values: sha256 {} instead of {}",
-                                           ToHex(pair.held).substr(0, 12),
-                                           ToHex(pair.wanted).substr(0, 12))});
+    result.findings.push_back(
+        {pair.holding->file, pair.tensor->path,
+         fmt::format("has other values: sha256 {} instead of {}", ToHex(pair.held).substr(0, 12),
+                     ToHex(pair.wanted).substr(0, 12))});
   }
   return result;
 }

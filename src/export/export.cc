@@ -27,7 +27,10 @@ class FileWriter {
  public:
   FileWriter(const std::string& folder, const FileLayout& layout, std::vector<Digest>* digests,
              WorkCounters* counters)
-      : path_(folder + "/" + layout.path), layout_(layout), digests_(*digests), counters_(*counters) {
+      : path_(folder + "/" + layout.path),
+        layout_(layout),
+        digests_(*digests),
+        counters_(*counters) {
     fd_ = CreateFile(path_);
     digests_.resize(layout.boxes.size());
     if (!WriteAll(fd_.get(), layout.head.data(), layout.head.size(), 0)) {
@@ -42,8 +45,8 @@ class FileWriter {
     std::vector<BoxTask> tasks;
     for (size_t b = 0; b < layout_.boxes.size(); ++b) {
       const FileBox& box = layout_.boxes[b];
-      tasks.push_back({box.tensor, box.box, {fd_.get(), direct_.get(), box.offset, &path_},
-                       &digests_[b]});
+      tasks.push_back(
+          {box.tensor, box.box, {fd_.get(), direct_.get(), box.offset, &path_}, &digests_[b]});
       if (source == nullptr) continue;
       tasks.back().source = [source, &box](int64_t first, int64_t count, void* out) {
         ReadPieces(source->PiecesOf(*box.tensor), InfoOf(box.tensor->dtype).bytes, box.box, first,
@@ -84,7 +87,8 @@ bool IsThere(const std::string& folder, const std::string& origin,
         MakeFolder(folder);  // Its name, which a killed run may have left off the disk.
         return true;
       }
-      what = fmt::format("holds this export, but `{}` is missing or has another size", damaged->path);
+      what =
+          fmt::format("holds this export, but `{}` is missing or has another size", damaged->path);
     }
   }
   throw Error(ExitCode::kConflict, fmt::format("`{}` exists and {}", folder, what), hint);

@@ -24,7 +24,8 @@ VerifyResult VerifyExport(const std::string& folder, int jobs,
   const std::vector<RecordedFile> files = ReadRecord(ReadFile(record, kManifestLimit), record);
   VerifyResult result;
   int64_t total = 0;
-  for (const RecordedFile& file : files) total += std::max<int64_t>(0, FileSize(folder + "/" + file.path));
+  for (const RecordedFile& file : files)
+    total += std::max<int64_t>(0, FileSize(folder + "/" + file.path));
 
   std::mutex mutex;
   std::atomic<int64_t> hashed{0};
@@ -41,15 +42,17 @@ VerifyResult VerifyExport(const std::string& folder, int jobs,
     } else {
       ParallelFor(static_cast<int64_t>(file.parts.size()), jobs, [&](int64_t i) {
         const RecordedFile::Part& part = file.parts[static_cast<size_t>(i)];
-        const Digest digest = HashRange(fd.get(), path, part.offset, part.bytes, [&](int64_t bytes) {
-          hashed += bytes;
-          if (progress) progress(hashed, total);
-        });
+        const Digest digest =
+            HashRange(fd.get(), path, part.offset, part.bytes, [&](int64_t bytes) {
+              hashed += bytes;
+              if (progress) progress(hashed, total);
+            });
         if (digest == part.digest) return;
         const std::lock_guard lock(mutex);
-        result.findings.push_back({file.path, part.tensor,
-                                   fmt::format("has other data than was written (bytes {} to {} of the file)",
-                                               part.offset, part.offset + part.bytes - 1)});
+        result.findings.push_back(
+            {file.path, part.tensor,
+             fmt::format("has other data than was written (bytes {} to {} of the file)",
+                         part.offset, part.offset + part.bytes - 1)});
       });
       result.boxes += static_cast<int64_t>(file.parts.size()) - 1;
       result.bytes += file.size;

@@ -27,7 +27,8 @@ void BeginRecord(const Plan& plan, const ExportRequest& request, JsonWriter& out
 using nlohmann::json;
 
 [[noreturn]] void Refuse(const std::string& record, std::string_view what) {
-  throw Error(ExitCode::kRefused, fmt::format("`{}` is not the record of an export: {}", record, what));
+  throw Error(ExitCode::kRefused,
+              fmt::format("`{}` is not the record of an export: {}", record, what));
 }
 
 Digest DigestIn(const json& hex, const std::string& record) {

@@ -63,14 +63,9 @@ Symbol SymbolOf(Step::Op op) {
 // now, or the slot that will hold a tile of them.
 class Compiler {
  public:
-  Compiler(const Expr& expr, std::span<const int64_t> shape,
-           std::span<const std::string> axes, const Scope& constants,
-           Diagnostics& diagnostics)
-      : expr_(expr),
-        shape_(shape),
-        axes_(axes),
-        constants_(constants),
-        diagnostics_(diagnostics) {}
+  Compiler(const Expr& expr, std::span<const int64_t> shape, std::span<const std::string> axes,
+           const Scope& constants, Diagnostics& diagnostics)
+      : expr_(expr), shape_(shape), axes_(axes), constants_(constants), diagnostics_(diagnostics) {}
 
   std::shared_ptr<const Program> Run() {
     for (const Step& step : expr_.steps) {
@@ -124,11 +119,11 @@ class Compiler {
     }
     for (const Meaning& other : meanings) {
       if (other.SameAs(meanings[0])) continue;
-      Fail(step,
-           fmt::format("{} has two meanings: {}, and {}", Quote(name),
-                       meanings[0].what, other.what),
-           "write the index by position, `i0`, the size `n0`, or rename the "
-           "variable");
+      Fail(
+          step,
+          fmt::format("{} has two meanings: {}, and {}", Quote(name), meanings[0].what, other.what),
+          "write the index by position, `i0`, the size `n0`, or rename the "
+          "variable");
       return false;
     }
     if (meanings[0].value) {
@@ -142,8 +137,7 @@ class Compiler {
   bool Operation(const Step& step) {
     if (step.op == Step::Op::kNegate) {
       const Item a = Pop();
-      return Push(step, ElementOp::kNegate, {&a, 1},
-                  "-" + Parenthesized(a, kUnary), kUnary);
+      return Push(step, ElementOp::kNegate, {&a, 1}, "-" + Parenthesized(a, kUnary), kUnary);
     }
     Item operands[2];
     operands[1] = Pop();
@@ -199,21 +193,18 @@ class Compiler {
 
   // Names.
 
-  bool FindMeanings(const Step& step, const std::string& name,
-                    std::vector<Meaning>* meanings) {
+  bool FindMeanings(const Step& step, const std::string& name, std::vector<Meaning>* meanings) {
     const int rank = static_cast<int>(shape_.size());
     if (const auto value = constants_.Find(name, diagnostics_)) {
       const auto number = Exactly(step, *value, Quote(name));
       if (!number) return false;
-      meanings->push_back(
-          {number, 0, fmt::format("the variable of the spec, {}", *number)});
+      meanings->push_back({number, 0, fmt::format("the variable of the spec, {}", *number)});
     }
     for (const char letter : {'i', 'n'}) {
       const auto number = NumberedName(name, letter);
       if (!number) continue;
       if (*number >= rank) {
-        Fail(step, fmt::format("the tensor has no dimension {}, only {}",
-                               *number, Dimensions()));
+        Fail(step, fmt::format("the tensor has no dimension {}, only {}", *number, Dimensions()));
         return false;
       }
       AddDimension(*number, letter == 'n', meanings);
@@ -245,17 +236,15 @@ class Compiler {
 
   void AddDimension(int d, bool size, std::vector<Meaning>* meanings) {
     if (size) {
-      meanings->push_back(
-          {static_cast<double>(shape_[d]), 0,
-           fmt::format("the size of dimension {}, {}", d, shape_[d])});
+      meanings->push_back({static_cast<double>(shape_[d]), 0,
+                           fmt::format("the size of dimension {}, {}", d, shape_[d])});
     } else {
       meanings->push_back({{}, d, fmt::format("the index in dimension {}", d)});
     }
   }
 
   std::string Dimensions() const {
-    return shape_.size() == 1 ? "1 dimension"
-                              : fmt::format("{} dimensions", shape_.size());
+    return shape_.size() == 1 ? "1 dimension" : fmt::format("{} dimensions", shape_.size());
   }
 
   std::string Suggest(const std::string& name) const {
@@ -275,12 +264,11 @@ class Compiler {
   // The stack and the program.
 
   // A whole number that no double holds would become another one.
-  std::optional<double> Exactly(const Step& step, const Value& value,
-                                const std::string& what) {
+  std::optional<double> Exactly(const Step& step, const Value& value, const std::string& what) {
     const double number = ToDouble(value);
     const int64_t* integer = std::get_if<int64_t>(&value);
-    if (integer == nullptr || (std::abs(number) < 0x1p63 &&
-                               static_cast<int64_t>(number) == *integer)) {
+    if (integer == nullptr ||
+        (std::abs(number) < 0x1p63 && static_cast<int64_t>(number) == *integer)) {
       return number;
     }
     Fail(step, fmt::format("{} is {}, which is no f64 number", what, *integer),
@@ -299,8 +287,7 @@ class Compiler {
 
   void PushIndex(int dimension) {
     Item item;
-    item.text =
-        dimension == Program::kLinear ? "index" : fmt::format("i{}", dimension);
+    item.text = dimension == Program::kLinear ? "index" : fmt::format("i{}", dimension);
     for (const Program::Index& index : program_.indices) {
       if (index.dimension != dimension) continue;
       item.slot = index.slot;
@@ -314,28 +301,25 @@ class Compiler {
 
   // What constant operands give is computed here, by the operations that would
   // compute it for each element.
-  bool Push(const Step& step, ElementOp op, std::span<const Item> operands,
-            std::string text, Binding power) {
+  bool Push(const Step& step, ElementOp op, std::span<const Item> operands, std::string text,
+            Binding power) {
     const auto operand = [&](size_t i) -> const Item& {
       return operands[i < operands.size() ? i : 0];
     };
     bool constant = true;
     for (const Item& item : operands) constant &= item.value.has_value();
     if (constant) {
-      const double value =
-          Apply(op, *operand(0).value, *operand(1).value, *operand(2).value);
+      const double value = Apply(op, *operand(0).value, *operand(1).value, *operand(2).value);
       if (!std::isfinite(value)) {
         Fail(step, fmt::format("{} is {}", Quote(Text(step)),
-                               std::isnan(value) ? "not a real number"
-                                                 : "too large for a float"));
+                               std::isnan(value) ? "not a real number" : "too large for a float"));
         return false;
       }
       PushValue(value);
       return true;
     }
     Item result;
-    const Program::Slot a = SlotOf(operand(0)), b = SlotOf(operand(1)),
-                        c = SlotOf(operand(2));
+    const Program::Slot a = SlotOf(operand(0)), b = SlotOf(operand(1)), c = SlotOf(operand(2));
     for (const Item& item : operands) {
       if (item.temporary) free_.push_back(item.slot);
     }
@@ -356,8 +340,7 @@ class Compiler {
   Program::Slot SlotOf(const Item& item) {
     if (!item.value) return item.slot;
     for (const Program::Literal& literal : program_.literals) {
-      if (std::bit_cast<uint64_t>(literal.value) ==
-          std::bit_cast<uint64_t>(*item.value)) {
+      if (std::bit_cast<uint64_t>(literal.value) == std::bit_cast<uint64_t>(*item.value)) {
         return literal.slot;
       }
     }
@@ -395,26 +378,21 @@ class Compiler {
 
 class NoNames : public Scope {
  public:
-  std::optional<Value> Find(const std::string&, Diagnostics&) const override {
-    return {};
-  }
+  std::optional<Value> Find(const std::string&, Diagnostics&) const override { return {}; }
   std::vector<std::string> Names() const override { return {}; }
 };
 
 }  // namespace
 
-std::shared_ptr<const Program> Compile(const Expr& expr,
-                                       std::span<const int64_t> shape,
-                                       std::span<const std::string> axes,
-                                       const Scope& constants,
+std::shared_ptr<const Program> Compile(const Expr& expr, std::span<const int64_t> shape,
+                                       std::span<const std::string> axes, const Scope& constants,
                                        Diagnostics& diagnostics) {
   double elements = 1;
   for (const int64_t extent : shape) elements *= static_cast<double>(extent);
   if (elements > 0x1p53) {
-    diagnostics.Error(
-        expr.span,
-        "a tensor of more than 2^53 elements has indices that are "
-        "no f64 numbers");
+    diagnostics.Error(expr.span,
+                      "a tensor of more than 2^53 elements has indices that are "
+                      "no f64 numbers");
     return nullptr;
   }
   auto program = Compiler(expr, shape, axes, constants, diagnostics).Run();
@@ -422,19 +400,18 @@ std::shared_ptr<const Program> Compile(const Expr& expr,
   // Numbers in the place of names may make it too long or too deep to be read.
   Diagnostics ignored;
   if (ParseExpr(program->text, {}, ignored) == nullptr) {
-    diagnostics.Error(
-        expr.span,
-        fmt::format("with its variables replaced by their numbers this "
-                    "expression is too long ({} bytes) or too deep",
-                    program->text.size()),
-        "compute more of it under `vars`");
+    diagnostics.Error(expr.span,
+                      fmt::format("with its variables replaced by their numbers this "
+                                  "expression is too long ({} bytes) or too deep",
+                                  program->text.size()),
+                      "compute more of it under `vars`");
     return nullptr;
   }
   return program;
 }
 
-std::shared_ptr<const Program> CompileCanonical(
-    std::string_view text, std::span<const int64_t> shape) {
+std::shared_ptr<const Program> CompileCanonical(std::string_view text,
+                                                std::span<const int64_t> shape) {
   Diagnostics ignored;
   const ExprPtr expr = ParseExpr(text, {}, ignored);
   if (expr == nullptr) return nullptr;
@@ -443,8 +420,8 @@ std::shared_ptr<const Program> CompileCanonical(
 }
 
 bool IsElementName(std::string_view name) {
-  return name == "index" || name == "row" || name == "col" ||
-         NumberedName(name, 'i') || NumberedName(name, 'n');
+  return name == "index" || name == "row" || name == "col" || NumberedName(name, 'i') ||
+         NumberedName(name, 'n');
 }
 
 }  // namespace shardinit

@@ -53,8 +53,7 @@ Two Split(double x) {
 Two TwoProduct(double a, double b) {
   const double product = a * b;
   const Two x = Split(a), y = Split(b);
-  const double error =
-      (((x.hi * y.hi - product) + x.hi * y.lo) + x.lo * y.hi) + x.lo * y.lo;
+  const double error = (((x.hi * y.hi - product) + x.hi * y.lo) + x.lo * y.hi) + x.lo * y.lo;
   return {product, error};
 }
 
@@ -83,16 +82,14 @@ Integer Nearest(double x) {
 }
 
 // ln 2 in parts of 42, 42 and 53 bits: k times the first two is exact.
-constexpr double kLn2[] = {0x1.62e42fefa38p-1, 0x1.ef35793c76p-45,
-                           0x1.cc01f97b57a08p-87};
+constexpr double kLn2[] = {0x1.62e42fefa38p-1, 0x1.ef35793c76p-45, 0x1.cc01f97b57a08p-87};
 
 // (exp(r) - 1 - r - r^2 / 2) / r^3: 1 / 3!, 1 / 4!, … 1 / 15!.
-constexpr double kExp[] = {
-    0x1.5555555555555p-3,  0x1.5555555555555p-5,  0x1.1111111111111p-7,
-    0x1.6c16c16c16c17p-10, 0x1.a01a01a01a01ap-13, 0x1.a01a01a01a01ap-16,
-    0x1.71de3a556c734p-19, 0x1.27e4fb7789f5cp-22, 0x1.ae64567f544e4p-26,
-    0x1.1eed8eff8d898p-29, 0x1.6124613a86d09p-33, 0x1.93974a8c07c9dp-37,
-    0x1.ae7f3e733b81fp-41};
+constexpr double kExp[] = {0x1.5555555555555p-3,  0x1.5555555555555p-5,  0x1.1111111111111p-7,
+                           0x1.6c16c16c16c17p-10, 0x1.a01a01a01a01ap-13, 0x1.a01a01a01a01ap-16,
+                           0x1.71de3a556c734p-19, 0x1.27e4fb7789f5cp-22, 0x1.ae64567f544e4p-26,
+                           0x1.1eed8eff8d898p-29, 0x1.6124613a86d09p-33, 0x1.93974a8c07c9dp-37,
+                           0x1.ae7f3e733b81fp-41};
 
 // exp(x) = 2^k * (1 + rest), |ln(1 + rest)| <= ln(2) / 2.
 struct Scaled {
@@ -151,11 +148,10 @@ double Expm1(double x) {
 // 2/7, 2/9, … 2/27 as one.
 constexpr Two kAtanh3 = {0x1.5555555555555p-1, 0x1.5555555555555p-55};
 constexpr Two kAtanh5 = {0x1.999999999999ap-2, -0x1.999999999999ap-56};
-constexpr double kAtanh[] = {
-    0x1.2492492492492p-2, 0x1.c71c71c71c71cp-3, 0x1.745d1745d1746p-3,
-    0x1.3b13b13b13b14p-3, 0x1.1111111111111p-3, 0x1.e1e1e1e1e1e1ep-4,
-    0x1.af286bca1af28p-4, 0x1.8618618618618p-4, 0x1.642c8590b2164p-4,
-    0x1.47ae147ae147bp-4, 0x1.2f684bda12f68p-4};
+constexpr double kAtanh[] = {0x1.2492492492492p-2, 0x1.c71c71c71c71cp-3, 0x1.745d1745d1746p-3,
+                             0x1.3b13b13b13b14p-3, 0x1.1111111111111p-3, 0x1.e1e1e1e1e1e1ep-4,
+                             0x1.af286bca1af28p-4, 0x1.8618618618618p-4, 0x1.642c8590b2164p-4,
+                             0x1.47ae147ae147bp-4, 0x1.2f684bda12f68p-4};
 
 // ln(x) for finite x > 0, to about 2^-68 of it: x = m * 2^e with m from
 // sqrt(1/2) to sqrt(2), and ln m = 2 atanh((m - 1) / (m + 1)).
@@ -167,22 +163,19 @@ Two LogOf(double x) {
   // e + 1024 is a small positive integer; as the low bits of 2^52 it is a
   // double.
   const uint64_t biased = (shifted + (uint64_t{1024} << 52)) >> 52;
-  const double e =
-      (FromBits(biased | Bits(0x1p52)) - 0x1p52) - (tiny ? 1078.0 : 1024.0);
+  const double e = (FromBits(biased | Bits(0x1p52)) - 0x1p52) - (tiny ? 1078.0 : 1024.0);
   const double m = FromBits((shifted & 0xFFFFFFFFFFFFF) + kSqrtHalf);
 
   const double f = m - 1.0;
   const Two d = TwoSum(m, 1.0);
   const double quotient = f / d.hi;
   const Two product = TwoProduct(quotient, d.hi);
-  const Two s = {quotient,
-                 (((f - product.hi) - product.lo) - quotient * d.lo) / d.hi};
+  const Two s = {quotient, (((f - product.hi) - product.lo) - quotient * d.lo) / d.hi};
   const Two u = Times(s, s);
   const Two fifth = FastTwoSum(kAtanh5.hi, u.hi * Polynomial(kAtanh, u.hi));
   const Two product5 = Times(u, {fifth.hi, fifth.lo + kAtanh5.lo});
   const Two third = FastTwoSum(kAtanh3.hi, product5.hi);
-  const Two cubic = Times(Times(s, u),
-                             {third.hi, third.lo + (product5.lo + kAtanh3.lo)});
+  const Two cubic = Times(Times(s, u), {third.hi, third.lo + (product5.lo + kAtanh3.lo)});
   const Two series = FastTwoSum(2 * s.hi, cubic.hi);
   const Two log_m = FastTwoSum(series.hi, series.lo + (2 * s.lo + cubic.lo));
 
@@ -219,8 +212,7 @@ double Pow(double x, double y) {
   const double bounded = Clamp(y, -0x1p64, 0x1p64);
   const Two product = TwoProduct(bounded, log.hi);
   const double exponent = Clamp(product.hi, -1100, 1100);
-  const double rest =
-      exponent == product.hi ? product.lo + bounded * log.lo : 0;
+  const double rest = exponent == product.hi ? product.lo + bounded * log.lo : 0;
   const double power = ExpOf({exponent, rest});
 
   const bool whole = Floor(y) == y;
@@ -236,8 +228,8 @@ double Pow(double x, double y) {
 }
 
 // pi / 2 in parts of 27, 27, 27, 27 and 53 bits.
-constexpr double kHalfPi[] = {0x1.921fb54p+0, 0x1.10b461p-30, 0x1.a62633p-58,
-                              0x1.45c06ep-86, 0x1.cd129024e088ap-115};
+constexpr double kHalfPi[] = {0x1.921fb54p+0, 0x1.10b461p-30, 0x1.a62633p-58, 0x1.45c06ep-86,
+                              0x1.cd129024e088ap-115};
 
 struct Angle {
   uint64_t quarter;
@@ -251,20 +243,17 @@ Angle Reduce(double x) {
   const Two rest = TwoSum(second.lo, third.lo);
   const Two fourth = TwoSum(rest.hi, -(k.value * kHalfPi[3]));
   const Two sum = TwoSum(third.hi, fourth.hi);
-  return {k.bits, FastTwoSum(sum.hi, sum.lo + ((rest.lo + fourth.lo) -
-                                               k.value * kHalfPi[4]))};
+  return {k.bits, FastTwoSum(sum.hi, sum.lo + ((rest.lo + fourth.lo) - k.value * kHalfPi[4]))};
 }
 
 // (sin(r) - r) / r^3 in r^2: -1 / 3!, 1 / 5!, … -1 / 19!.
-constexpr double kSin[] = {
-    -0x1.5555555555555p-3,  0x1.1111111111111p-7,   -0x1.a01a01a01a01ap-13,
-    0x1.71de3a556c734p-19,  -0x1.ae64567f544e4p-26, 0x1.6124613a86d09p-33,
-    -0x1.ae7f3e733b81fp-41, 0x1.952c77030ad4ap-49,  -0x1.2f49b46814157p-57};
+constexpr double kSin[] = {-0x1.5555555555555p-3,  0x1.1111111111111p-7,   -0x1.a01a01a01a01ap-13,
+                           0x1.71de3a556c734p-19,  -0x1.ae64567f544e4p-26, 0x1.6124613a86d09p-33,
+                           -0x1.ae7f3e733b81fp-41, 0x1.952c77030ad4ap-49,  -0x1.2f49b46814157p-57};
 // (cos(r) - 1 + r^2 / 2) / r^4 in r^2: 1 / 4!, -1 / 6!, … 1 / 20!.
-constexpr double kCos[] = {
-    0x1.5555555555555p-5,   -0x1.6c16c16c16c17p-10, 0x1.a01a01a01a01ap-16,
-    -0x1.27e4fb7789f5cp-22, 0x1.1eed8eff8d898p-29,  -0x1.93974a8c07c9dp-37,
-    0x1.ae7f3e733b81fp-45,  -0x1.6827863b97d97p-53, 0x1.e542ba4020225p-62};
+constexpr double kCos[] = {0x1.5555555555555p-5,   -0x1.6c16c16c16c17p-10, 0x1.a01a01a01a01ap-16,
+                           -0x1.27e4fb7789f5cp-22, 0x1.1eed8eff8d898p-29,  -0x1.93974a8c07c9dp-37,
+                           0x1.ae7f3e733b81fp-45,  -0x1.6827863b97d97p-53, 0x1.e542ba4020225p-62};
 
 // sin of x plus a number of quarter turns.
 double Sine(double x, uint64_t turns) {
@@ -277,8 +266,7 @@ double Sine(double x, uint64_t turns) {
   const double sine = r.hi + (cubic + (r.lo - half * r.lo));
   const double near_one = 1.0 - half;
   const double quartic = (square * square) * Polynomial(kCos, square);
-  const double cosine =
-      near_one + (((1.0 - near_one) - half) + (quartic - r.hi * r.lo));
+  const double cosine = near_one + (((1.0 - near_one) - half) + (quartic - r.hi * r.lo));
 
   const uint64_t quarter = angle.quarter + turns;
   const double value = (quarter & 1) != 0 ? cosine : sine;
@@ -297,8 +285,7 @@ double Tanh(double x) {
   const double d_lo = sum.lo + e.lo;
   const double quotient = e.hi / sum.hi;
   const Two product = TwoProduct(quotient, sum.hi);
-  const double rest =
-      ((e.hi - product.hi) - product.lo) + (e.lo - quotient * d_lo);
+  const double rest = ((e.hi - product.hi) - product.lo) + (e.lo - quotient * d_lo);
   const double large = quotient + rest / sum.hi;
   return size < 0x1p-28 ? x : std::copysign(large, x);
 }
@@ -317,13 +304,11 @@ constexpr ErfInvRow kErfInv[] = {
     {0x1p-3,
      0x1p+3,
      -0x1.7f22acb79d9ccp-55,
-     {0x1.d5b68cab21ed6p-1,  0x1.12fc00eac5523p-5,  0x1.56a033eae079cp-9,
-      0x1.08877d2b5758ap-12, 0x1.c499564b137f5p-16, 0x1.9b356de909b6cp-19,
-      0x1.84ae113efcb89p-22, 0x1.79cf268111f9cp-25, 0x1.76f88a42f7e9fp-28,
-      0x1.7a31dfc502a0cp-31, 0x1.825e2ba961e1ep-34, 0x1.8edcc0c2b7e25p-37,
-      0x1.9f590f3c2a44fp-40, 0x1.b3b12975db08fp-43, 0x1.cbeff8b23ad55p-46,
-      0x1.e820a0de5eb02p-49, 0x1.03414764d3555p-51, 0x1.1595f725da5b9p-54,
-      0x1.483f22b513b17p-57, 0x1.621eef9040412p-60}},
+     {0x1.d5b68cab21ed6p-1,  0x1.12fc00eac5523p-5,  0x1.56a033eae079cp-9,  0x1.08877d2b5758ap-12,
+      0x1.c499564b137f5p-16, 0x1.9b356de909b6cp-19, 0x1.84ae113efcb89p-22, 0x1.79cf268111f9cp-25,
+      0x1.76f88a42f7e9fp-28, 0x1.7a31dfc502a0cp-31, 0x1.825e2ba961e1ep-34, 0x1.8edcc0c2b7e25p-37,
+      0x1.9f590f3c2a44fp-40, 0x1.b3b12975db08fp-43, 0x1.cbeff8b23ad55p-46, 0x1.e820a0de5eb02p-49,
+      0x1.03414764d3555p-51, 0x1.1595f725da5b9p-54, 0x1.483f22b513b17p-57, 0x1.621eef9040412p-60}},
     // s in [0.8125, 1.4375]: 2^-67.1
     {0x1.2p+0,
      0x1.999999999999ap+1,
@@ -376,11 +361,9 @@ double ErfInv(double y) {
   const Two log = LogOf(central ? 0.5 : 1.0 - size);
   const double s = std::sqrt(-log.hi);
   const Two square = TwoProduct(s, s);
-  const double s_rest =
-      (((-log.hi - square.hi) - square.lo) - log.lo) / (2 * s);
-  const int row = central ? 0
-                          : 1 + (s > kErfInvEnds[0]) + (s > kErfInvEnds[1]) +
-                                (s > kErfInvEnds[2]);
+  const double s_rest = (((-log.hi - square.hi) - square.lo) - log.lo) / (2 * s);
+  const int row =
+      central ? 0 : 1 + (s > kErfInvEnds[0]) + (s > kErfInvEnds[1]) + (s > kErfInvEnds[2]);
   const ErfInvRow& p = kErfInv[row];
   const double factor = central ? size : s;
   const double factor_rest = central ? 0 : s_rest;
@@ -390,8 +373,7 @@ double ErfInv(double y) {
   const Two value = TwoSum(p.c[0], t * sum);
   const Two product = TwoProduct(factor, value.hi);
   const double result =
-      product.hi + (product.lo + (factor * (value.lo + p.constant_rest) +
-                                  factor_rest * value.hi));
+      product.hi + (product.lo + (factor * (value.lo + p.constant_rest) + factor_rest * value.hi));
   const double end = size == 1 ? kInfinity : kNaN;
   return std::copysign(size < 1 ? result : end, y);
 }
@@ -405,27 +387,23 @@ void Each(const double* a, const double* b, double* out, size_t n, F f) {
   for (size_t i = 0; i < n; ++i) out[i] = f(a[i], b[i]);
 }
 template <typename F>
-void Each(const double* a, const double* b, const double* c, double* out,
-          size_t n, F f) {
+void Each(const double* a, const double* b, const double* c, double* out, size_t n, F f) {
   for (size_t i = 0; i < n; ++i) out[i] = f(a[i], b[i], c[i]);
 }
 
 }  // namespace
 
-void Apply(ElementOp op, const double* a, const double* b, const double* c,
-           double* out, size_t n) {
+void Apply(ElementOp op, const double* a, const double* b, const double* c, double* out, size_t n) {
   // A function's address would be called for each element; these are inlined.
 #define SHARDINIT_ONE(name, result) \
   case ElementOp::name:             \
     return Each(a, out, n, [](double x) -> double { return result; })
 #define SHARDINIT_TWO(name, result) \
   case ElementOp::name:             \
-    return Each(a, b, out, n,       \
-                [](double x, double y) -> double { return result; })
+    return Each(a, b, out, n, [](double x, double y) -> double { return result; })
 #define SHARDINIT_THREE(name, result) \
   case ElementOp::name:               \
-    return Each(a, b, c, out, n,      \
-                [](double x, double y, double z) -> double { return result; })
+    return Each(a, b, c, out, n, [](double x, double y, double z) -> double { return result; })
   switch (op) {
     SHARDINIT_ONE(kNegate, -x);
     SHARDINIT_TWO(kAdd, x + y);

@@ -43,8 +43,7 @@ enum class ElementOp : uint8_t {
 
 // out[i] = op(a[i], b[i], c[i]) for i < n; what the operation does not take may
 // be null. `out` may be one of the operands.
-void Apply(ElementOp op, const double* a, const double* b, const double* c,
-           double* out, size_t n);
+void Apply(ElementOp op, const double* a, const double* b, const double* c, double* out, size_t n);
 
 // One value.
 double Apply(ElementOp op, double a, double b = 0, double c = 0);

@@ -74,12 +74,10 @@ class Evaluation {
 
   std::optional<Value> Negate(const Step& step, const Value& value) {
     if (const double* number = std::get_if<double>(&value)) return -*number;
-    return Checked(step, Subtract(0, std::get<int64_t>(value)), "-", 0,
-                   std::get<int64_t>(value));
+    return Checked(step, Subtract(0, std::get<int64_t>(value)), "-", 0, std::get<int64_t>(value));
   }
 
-  std::optional<Value> Call(const Step& step,
-                            std::span<const Value> arguments) {
+  std::optional<Value> Call(const Step& step, std::span<const Value> arguments) {
     if (step.function->call == nullptr) {
       Fail(step,
            fmt::format("{} is another number for each element, but here stands "
@@ -92,16 +90,13 @@ class Evaluation {
     if (!result.value) {
       // "needs …" and "overflows …" continue the name of what was called.
       const bool clause = result.problem.starts_with("the ");
-      Fail(step, clause
-                     ? result.problem
-                     : fmt::format("{} {}", Quote(Text(step)), result.problem));
+      Fail(step, clause ? result.problem : fmt::format("{} {}", Quote(Text(step)), result.problem));
       return std::nullopt;
     }
     return Finite(step, *result.value);
   }
 
-  std::optional<Value> Binary(const Step& step, const Value& left,
-                              const Value& right) {
+  std::optional<Value> Binary(const Step& step, const Value& left, const Value& right) {
     if (step.op == Step::Op::kDivide && ToDouble(right) == 0) {
       Fail(step, fmt::format("division by zero in {}", Quote(Text(step))));
       return std::nullopt;
@@ -160,12 +155,10 @@ class Evaluation {
     }
   }
 
-  std::optional<Value> Checked(const Step& step, std::optional<int64_t> result,
-                               const char* op, int64_t a, int64_t b) {
+  std::optional<Value> Checked(const Step& step, std::optional<int64_t> result, const char* op,
+                               int64_t a, int64_t b) {
     if (result) return *result;
-    Fail(step,
-         fmt::format("{} overflows 64-bit integers: {} {} {}",
-                     Quote(Text(step)), a, op, b),
+    Fail(step, fmt::format("{} overflows 64-bit integers: {} {} {}", Quote(Text(step)), a, op, b),
          "write one of the numbers with a decimal point to compute in floats");
     return std::nullopt;
   }
@@ -196,38 +189,32 @@ std::string ButIs(const Expr& expr, const Value& value) {
 }
 
 std::string Bounds(int64_t low, int64_t high) {
-  if (high == std::numeric_limits<int64_t>::max())
-    return fmt::format("at least {}", low);
+  if (high == std::numeric_limits<int64_t>::max()) return fmt::format("at least {}", low);
   return fmt::format("between {} and {}", low, high);
 }
 
 }  // namespace
 
-std::optional<Value> Evaluate(const Expr& expr, const Scope& scope,
-                              Diagnostics& diagnostics) {
+std::optional<Value> Evaluate(const Expr& expr, const Scope& scope, Diagnostics& diagnostics) {
   return Evaluation(expr, scope, diagnostics).Run();
 }
 
-std::optional<int64_t> EvaluateInteger(const Expr& expr, const Scope& scope,
-                                       int64_t low, int64_t high,
-                                       std::string_view what,
+std::optional<int64_t> EvaluateInteger(const Expr& expr, const Scope& scope, int64_t low,
+                                       int64_t high, std::string_view what,
                                        Diagnostics& diagnostics) {
   const std::optional<Value> value = Evaluate(expr, scope, diagnostics);
   if (!value) return std::nullopt;
   const std::optional<int64_t> integer = ExactInteger(*value);
   if (!integer) {
     const bool large = std::abs(ToDouble(*value)) > 0x1p53;
-    diagnostics.Error(
-        expr.span,
-        fmt::format("{} must be a whole number, {}", what, ButIs(expr, *value)),
-        large ? "floats above 2^53 have no exact units; write it with integers"
-              : "");
+    diagnostics.Error(expr.span,
+                      fmt::format("{} must be a whole number, {}", what, ButIs(expr, *value)),
+                      large ? "floats above 2^53 have no exact units; write it with integers" : "");
     return std::nullopt;
   }
   if (*integer < low || *integer > high) {
-    diagnostics.Error(expr.span,
-                      fmt::format("{} must be {}, {}", what, Bounds(low, high),
-                                  ButIs(expr, *value)));
+    diagnostics.Error(
+        expr.span, fmt::format("{} must be {}, {}", what, Bounds(low, high), ButIs(expr, *value)));
     return std::nullopt;
   }
   return integer;

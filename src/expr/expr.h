@@ -40,8 +40,7 @@ class Scope {
  public:
   virtual ~Scope() = default;
   // Null: no such name, or a broken one.
-  virtual std::optional<Value> Find(const std::string& name,
-                                    Diagnostics& diagnostics) const = 0;
+  virtual std::optional<Value> Find(const std::string& name, Diagnostics& diagnostics) const = 0;
   // Whether the name's own mistake has been reported, so that one mistake gives
   // one message: what uses the name has no value either.
   virtual bool IsBroken(const std::string&) const { return false; }
@@ -52,14 +51,12 @@ class Scope {
 // Each reports at the guilty subexpression's span and returns nothing:
 // overflow, division by zero, NaN or infinity, unknown names, wrong arity.
 // Nothing is reported of a broken name.
-std::optional<Value> Evaluate(const Expr& expr, const Scope& scope,
-                              Diagnostics& diagnostics);
+std::optional<Value> Evaluate(const Expr& expr, const Scope& scope, Diagnostics& diagnostics);
 
 // Additionally an error unless the result is an integer in [low, high];
 // `what` names it in the message: "dimension 0", "axis `fsdp`".
-std::optional<int64_t> EvaluateInteger(const Expr& expr, const Scope& scope,
-                                       int64_t low, int64_t high,
-                                       std::string_view what,
+std::optional<int64_t> EvaluateInteger(const Expr& expr, const Scope& scope, int64_t low,
+                                       int64_t high, std::string_view what,
                                        Diagnostics& diagnostics);
 
 std::optional<double> EvaluateNumber(const Expr& expr, const Scope& scope,

@@ -11,31 +11,27 @@
 namespace shardinit {
 namespace {
 
-CallResult Fail(std::string problem) {
-  return {std::nullopt, std::move(problem)};
-}
+CallResult Fail(std::string problem) { return {std::nullopt, std::move(problem)}; }
 
 // IEEE-754 asks for a correctly rounded square root: the same on every machine.
 CallResult Sqrt(std::span<const Value> arguments) {
   const double x = ToDouble(arguments[0]);
   if (x < 0)
-    return Fail(fmt::format("the square root of {} is not a real number",
-                            FormatValue(arguments[0])));
+    return Fail(
+        fmt::format("the square root of {} is not a real number", FormatValue(arguments[0])));
   return {std::sqrt(x), {}};
 }
 
 template <bool kLargest>
 CallResult Extreme(std::span<const Value> arguments) {
-  const bool integers = std::all_of(
-      arguments.begin(), arguments.end(),
-      [](const Value& v) { return std::holds_alternative<int64_t>(v); });
+  const bool integers = std::all_of(arguments.begin(), arguments.end(), [](const Value& v) {
+    return std::holds_alternative<int64_t>(v);
+  });
   const auto less = [&](const Value& a, const Value& b) {
-    return integers ? std::get<int64_t>(a) < std::get<int64_t>(b)
-                    : ToDouble(a) < ToDouble(b);
+    return integers ? std::get<int64_t>(a) < std::get<int64_t>(b) : ToDouble(a) < ToDouble(b);
   };
-  const Value& found =
-      kLargest ? *std::max_element(arguments.begin(), arguments.end(), less)
-               : *std::min_element(arguments.begin(), arguments.end(), less);
+  const Value& found = kLargest ? *std::max_element(arguments.begin(), arguments.end(), less)
+                                : *std::min_element(arguments.begin(), arguments.end(), less);
   if (integers) return {found, {}};
   return {ToDouble(found), {}};
 }
@@ -46,33 +42,25 @@ CallResult OnIntegers(std::span<const Value> arguments, F f) {
   int64_t integers[2];
   for (int i = 0; i < 2; ++i) {
     const std::optional<int64_t> exact = ExactInteger(arguments[i]);
-    if (!exact)
-      return Fail(fmt::format("needs whole numbers, not {}",
-                              FormatValue(arguments[i])));
+    if (!exact) return Fail(fmt::format("needs whole numbers, not {}", FormatValue(arguments[i])));
     integers[i] = *exact;
   }
   if (integers[1] <= 0)
-    return Fail(
-        fmt::format("needs a divisor of at least 1, not {}", integers[1]));
+    return Fail(fmt::format("needs a divisor of at least 1, not {}", integers[1]));
   const std::optional<int64_t> result = f(integers[0], integers[1]);
   if (!result) return Fail("overflows 64-bit integers");
   return {*result, {}};
 }
 
 CallResult CallCeilDiv(std::span<const Value> arguments) {
-  return OnIntegers(arguments, [](int64_t a, int64_t b) {
-    return std::optional(CeilDiv(a, b));
-  });
+  return OnIntegers(arguments, [](int64_t a, int64_t b) { return std::optional(CeilDiv(a, b)); });
 }
 
-CallResult CallRoundUp(std::span<const Value> arguments) {
-  return OnIntegers(arguments, RoundUp);
-}
+CallResult CallRoundUp(std::span<const Value> arguments) { return OnIntegers(arguments, RoundUp); }
 
 CallResult CallAbs(std::span<const Value> arguments) {
   if (const int64_t* integer = std::get_if<int64_t>(&arguments[0])) {
-    const std::optional<int64_t> size =
-        *integer < 0 ? Subtract(0, *integer) : *integer;
+    const std::optional<int64_t> size = *integer < 0 ? Subtract(0, *integer) : *integer;
     if (!size) return Fail("overflows 64-bit integers");
     return {*size, {}};
   }
@@ -103,8 +91,7 @@ CallResult CallWhere(std::span<const Value> arguments) {
 
 CallResult Real(double result, std::span<const Value> arguments) {
   if (!std::isnan(result)) return {result, {}};
-  return Fail(fmt::format("of {} is not a real number",
-                          FormatValue(arguments.front())));
+  return Fail(fmt::format("of {} is not a real number", FormatValue(arguments.front())));
 }
 
 // One number is computed by MPFR, which rounds correctly.
@@ -114,8 +101,7 @@ CallResult Exact(std::span<const Value> arguments) {
 }
 
 CallResult CallPow(std::span<const Value> arguments) {
-  return Real(exact::Pow(ToDouble(arguments[0]), ToDouble(arguments[1])),
-              arguments);
+  return Real(exact::Pow(ToDouble(arguments[0]), ToDouble(arguments[1])), arguments);
 }
 
 CallResult CallErfInv(std::span<const Value> arguments) {
@@ -124,31 +110,19 @@ CallResult CallErfInv(std::span<const Value> arguments) {
 
 constexpr Function kFunctions[] = {
     {"abs", "the magnitude", 1, 1, CallAbs, ElementOp::kAbs},
-    {"bits",
-     "32 random bits, a whole number from 0 to 2^32 - 1",
-     0,
-     0,
-     nullptr,
-     {},
-     Draw::kBits},
-    {"ceil_div", "a / b, rounded up to a whole number", 2, 2, CallCeilDiv,
-     ElementOp::kCeilDiv},
+    {"bits", "32 random bits, a whole number from 0 to 2^32 - 1", 0, 0, nullptr, {}, Draw::kBits},
+    {"ceil_div", "a / b, rounded up to a whole number", 2, 2, CallCeilDiv, ElementOp::kCeilDiv},
     {"clip", "min(max(x, low), high)", 3, 3, CallClip, ElementOp::kClip},
     {"cos", "the cosine", 1, 1, Exact<exact::Cos>, ElementOp::kCos},
-    {"erf_inv", "the inverse of the error function", 1, 1, CallErfInv,
-     ElementOp::kErfInv},
+    {"erf_inv", "the inverse of the error function", 1, 1, CallErfInv, ElementOp::kErfInv},
     {"exp", "e^x", 1, 1, Exact<exact::Exp>, ElementOp::kExp},
-    {"expm1", "e^x - 1, exact for small x", 1, 1, Exact<exact::Expm1>,
-     ElementOp::kExpm1},
-    {"floor", "x rounded down to a whole number", 1, 1, CallFloor,
-     ElementOp::kFloor},
+    {"expm1", "e^x - 1, exact for small x", 1, 1, Exact<exact::Expm1>, ElementOp::kExpm1},
+    {"floor", "x rounded down to a whole number", 1, 1, CallFloor, ElementOp::kFloor},
     {"log", "the natural logarithm", 1, 1, Exact<exact::Log>, ElementOp::kLog},
-    {"log1p", "ln(1 + x), exact for small x", 1, 1, Exact<exact::Log1p>,
-     ElementOp::kLog1p},
+    {"log1p", "ln(1 + x), exact for small x", 1, 1, Exact<exact::Log1p>, ElementOp::kLog1p},
     {"max", "the largest argument", 1, -1, Extreme<true>, ElementOp::kMax},
     {"min", "the smallest argument", 1, -1, Extreme<false>, ElementOp::kMin},
-    {"mod", "a - floor(a / b) * b, the remainder", 2, 2, CallMod,
-     ElementOp::kMod},
+    {"mod", "a - floor(a / b) * b, the remainder", 2, 2, CallMod, ElementOp::kMod},
     {"normal",
      "a random number of mean 0 and standard deviation 1",
      0,
@@ -157,15 +131,13 @@ constexpr Function kFunctions[] = {
      {},
      Draw::kNormal},
     {"pow", "x^y", 2, 2, CallPow, ElementOp::kPow},
-    {"round_up", "the smallest multiple of b that is at least a", 2, 2,
-     CallRoundUp, ElementOp::kRoundUp},
+    {"round_up", "the smallest multiple of b that is at least a", 2, 2, CallRoundUp,
+     ElementOp::kRoundUp},
     {"sin", "the sine", 1, 1, Exact<exact::Sin>, ElementOp::kSin},
     {"sqrt", "the square root, a float", 1, 1, Sqrt, ElementOp::kSqrt},
-    {"tanh", "the hyperbolic tangent", 1, 1, Exact<exact::Tanh>,
-     ElementOp::kTanh},
+    {"tanh", "the hyperbolic tangent", 1, 1, Exact<exact::Tanh>, ElementOp::kTanh},
     {"uniform", "a random number in [0, 1)", 0, 0, nullptr, {}, Draw::kUniform},
-    {"where", "a if the condition is not 0, else b", 3, 3, CallWhere,
-     ElementOp::kWhere},
+    {"where", "a if the condition is not 0, else b", 3, 3, CallWhere, ElementOp::kWhere},
 };
 
 }  // namespace
@@ -182,8 +154,7 @@ const Function* FindFunction(std::string_view name) {
 std::optional<int64_t> ExactInteger(const Value& value) {
   if (const int64_t* integer = std::get_if<int64_t>(&value)) return *integer;
   const double number = std::get<double>(value);
-  if (std::abs(number) > 0x1p53 || std::trunc(number) != number)
-    return std::nullopt;
+  if (std::abs(number) > 0x1p53 || std::trunc(number) != number) return std::nullopt;
   return static_cast<int64_t>(number);
 }
 

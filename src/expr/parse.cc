@@ -16,9 +16,7 @@ constexpr size_t kLongestText = 4096;
 constexpr int kDeepest = 64;
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
-bool IsNameStart(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
-}
+bool IsNameStart(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool IsNamePart(char c) { return IsNameStart(c) || IsDigit(c); }
 
 // Thrown at the first mistake; an expression is too short for recovery.
@@ -69,11 +67,9 @@ class Parser {
 
   void Expression(int power) {
     if (++depth_ > kDeepest) {
-      throw SyntaxError{
-          at_, 1,
-          fmt::format("expression is nested more than {} levels deep",
-                      kDeepest),
-          "give parts of it a name under `vars`"};
+      throw SyntaxError{at_, 1,
+                        fmt::format("expression is nested more than {} levels deep", kDeepest),
+                        "give parts of it a name under `vars`"};
     }
     SkipSpace();
     const size_t begin = at_;
@@ -97,8 +93,7 @@ class Parser {
   void Operand() {
     const size_t begin = at_;
     const char c = at_ < text_.size() ? text_[at_] : '\0';
-    if (IsDigit(c) ||
-        (c == '.' && at_ + 1 < text_.size() && IsDigit(text_[at_ + 1]))) {
+    if (IsDigit(c) || (c == '.' && at_ + 1 < text_.size() && IsDigit(text_[at_ + 1]))) {
       Number();
     } else if (IsNameStart(c)) {
       NameOrCall();
@@ -131,23 +126,19 @@ class Parser {
     const bool hex = number.starts_with("0x");
     const std::string_view digits = hex ? number.substr(2) : number;
     const char* end = digits.data() + digits.size();
-    const bool is_integer =
-        hex || number.find_first_not_of("0123456789") == std::string_view::npos;
+    const bool is_integer = hex || number.find_first_not_of("0123456789") == std::string_view::npos;
     if (!hex && number.size() > 1 && number[0] == '0' && IsDigit(number[1])) {
-      throw SyntaxError{
-          begin, number.size(),
-          fmt::format("number {} has a leading zero", Quote(number)),
-          "other tools read such numbers as octal: write it without the zero"};
+      throw SyntaxError{begin, number.size(),
+                        fmt::format("number {} has a leading zero", Quote(number)),
+                        "other tools read such numbers as octal: write it without the zero"};
     }
     if (is_integer) {
       int64_t value = 0;
-      const auto [stop, error] =
-          std::from_chars(digits.data(), end, value, hex ? 16 : 10);
+      const auto [stop, error] = std::from_chars(digits.data(), end, value, hex ? 16 : 10);
       if (error == std::errc::result_out_of_range) {
-        throw SyntaxError{
-            begin, number.size(),
-            fmt::format("integer {} does not fit in 64 bits", Quote(number)),
-            "the largest is 9223372036854775807"};
+        throw SyntaxError{begin, number.size(),
+                          fmt::format("integer {} does not fit in 64 bits", Quote(number)),
+                          "the largest is 9223372036854775807"};
       }
       if (error != std::errc() || stop != end) Malformed(begin, number);
       Emit({.op = Step::Op::kLiteral, .literal = value}, begin, 0);
@@ -157,10 +148,9 @@ class Parser {
     const auto [stop, error] = std::from_chars(digits.data(), end, value);
     if (stop != end) Malformed(begin, number);
     if (error != std::errc()) {
-      throw SyntaxError{
-          begin, number.size(),
-          fmt::format("number {} is out of range", Quote(number)),
-          "floats are IEEE-754 doubles: magnitudes from 4.9e-324 to 1.8e308"};
+      throw SyntaxError{begin, number.size(),
+                        fmt::format("number {} is out of range", Quote(number)),
+                        "floats are IEEE-754 doubles: magnitudes from 4.9e-324 to 1.8e308"};
     }
     Emit({.op = Step::Op::kLiteral, .literal = value}, begin, 0);
   }
@@ -168,8 +158,7 @@ class Parser {
   // At a sign: does it belong to the exponent of the number from `begin`?
   bool IsExponent(size_t begin) const {
     const char before = text_[at_ - 1];
-    return (before == 'e' || before == 'E') &&
-           !text_.substr(begin).starts_with("0x");
+    return (before == 'e' || before == 'E') && !text_.substr(begin).starts_with("0x");
   }
 
   [[noreturn]] void Malformed(size_t begin, std::string_view number) {
@@ -178,13 +167,12 @@ class Parser {
       std::string plain(number);
       std::erase(plain, '_');
       hint = fmt::format("write {}, without `_`", Quote(plain));
-    } else if (number.find_first_not_of("0123456789.") !=
-                   std::string_view::npos &&
+    } else if (number.find_first_not_of("0123456789.") != std::string_view::npos &&
                number[0] != '.') {
       hint = "a product needs `*`, and a name cannot start with a digit";
     }
-    throw SyntaxError{begin, number.size(),
-                      fmt::format("malformed number {}", Quote(number)), hint};
+    throw SyntaxError{begin, number.size(), fmt::format("malformed number {}", Quote(number)),
+                      hint};
   }
 
   void NameOrCall() {
@@ -206,8 +194,7 @@ class Parser {
     if (function == nullptr) {
       std::vector<std::string> names;
       for (const Function& f : Functions()) names.emplace_back(f.name);
-      throw SyntaxError{begin, name.size(),
-                        fmt::format("unknown function {}", Quote(name)),
+      throw SyntaxError{begin, name.size(), fmt::format("unknown function {}", Quote(name)),
                         DidYouMean(name, names)};
     }
     const size_t open = at_++;
@@ -224,19 +211,15 @@ class Parser {
     if (count < function->least_arguments ||
         (function->most_arguments >= 0 && count > function->most_arguments)) {
       const int wanted = function->least_arguments;
-      throw SyntaxError{
-          begin,
-          at_ - begin,
-          fmt::format("`{}` takes {}{} argument{}, not {}", name,
-                      function->most_arguments < 0 ? "at least " : "", wanted,
-                      wanted == 1 ? "" : "s", count),
-          name == "normal"    ? "write `mean + std * normal()`"
-          : name == "uniform" ? "write `low + (high - low) * uniform()`"
-                              : ""};
+      throw SyntaxError{begin, at_ - begin,
+                        fmt::format("`{}` takes {}{} argument{}, not {}", name,
+                                    function->most_arguments < 0 ? "at least " : "", wanted,
+                                    wanted == 1 ? "" : "s", count),
+                        name == "normal"    ? "write `mean + std * normal()`"
+                        : name == "uniform" ? "write `low + (high - low) * uniform()`"
+                                            : ""};
     }
-    Emit({.op = Step::Op::kCall,
-          .arguments = static_cast<uint16_t>(count),
-          .function = function},
+    Emit({.op = Step::Op::kCall, .arguments = static_cast<uint16_t>(count), .function = function},
          begin, count);
   }
 
@@ -246,8 +229,7 @@ class Parser {
       ++at_;
       return;
     }
-    if (at_ < text_.size())
-      Unexpected(in_call ? "an operator, `,` or `)`" : "an operator or `)`");
+    if (at_ < text_.size()) Unexpected(in_call ? "an operator, `,` or `)`" : "an operator or `)`");
     throw SyntaxError{open, 1, "`(` is never closed", {}};
   }
 
@@ -261,28 +243,24 @@ class Parser {
   }
 
   void SkipSpace() {
-    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\t'))
-      ++at_;
+    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\t')) ++at_;
   }
 
   [[noreturn]] void Unexpected(std::string_view wanted) {
     if (at_ >= text_.size()) {
-      throw SyntaxError{
-          text_.empty() ? 0 : text_.size() - 1,
-          1,
-          fmt::format("expected {}, but the expression ends", wanted),
-          {}};
+      throw SyntaxError{text_.empty() ? 0 : text_.size() - 1,
+                        1,
+                        fmt::format("expected {}, but the expression ends", wanted),
+                        {}};
     }
     size_t length = CharacterAt(text_, at_).size;
     if (IsNamePart(text_[at_])) {
-      while (at_ + length < text_.size() && IsNamePart(text_[at_ + length]))
-        ++length;
+      while (at_ + length < text_.size() && IsNamePart(text_[at_ + length])) ++length;
     }
     const std::string_view found = text_.substr(at_, length);
     std::string hint;
     if (found == "+") hint = "a plus sign in front of a number is not needed";
-    if (found == "." || found == "&" || found == "|" || found == "!" ||
-        found == "?")
+    if (found == "." || found == "&" || found == "|" || found == "!" || found == "?")
       hint = "operators are + - * / < <= > >= == != and parentheses";
     if (found == "%") hint = "the remainder is `mod(a, b)`";
     if (found == "^") hint = "a power is `pow(x, y)`";
@@ -290,21 +268,16 @@ class Parser {
     if (found == "if") hint = "write `where(condition, a, b)`";
     if (found == "and") hint = "write `where(a, b, 0)`";
     if (found == "or") hint = "write `where(a, 1, b)`";
-    for (std::string_view word :
-         {".nan", ".NaN", ".NAN", ".inf", ".Inf", ".INF"}) {
+    for (std::string_view word : {".nan", ".NaN", ".NAN", ".inf", ".Inf", ".INF"}) {
       if (!text_.substr(at_).starts_with(word)) continue;
       throw SyntaxError{
-          at_, word.size(),
-          fmt::format("expected a finite number, but found {}", Quote(word)),
-          {}};
+          at_, word.size(), fmt::format("expected a finite number, but found {}", Quote(word)), {}};
     }
-    if (text_.substr(0, at_ + 1).ends_with("**"))
-      hint = "a power is `pow(x, y)`";
+    if (text_.substr(0, at_ + 1).ends_with("**")) hint = "a power is `pow(x, y)`";
     if (text_.substr(0, at_ + 1).ends_with("//"))
       hint = "a quotient without its fraction is `floor(a / b)`";
-    throw SyntaxError{
-        at_, length,
-        fmt::format("expected {}, but found {}", wanted, Quote(found)), hint};
+    throw SyntaxError{at_, length, fmt::format("expected {}, but found {}", wanted, Quote(found)),
+                      hint};
   }
 
   Expr& expr_;
@@ -319,10 +292,9 @@ class Parser {
 ExprPtr ParseExpr(std::string_view text, Span span, Diagnostics& diagnostics) {
   span.length = text.size();
   if (text.size() > kLongestText) {
-    diagnostics.Error(span,
-                      fmt::format("expression is {} bytes long, more than {}",
-                                  text.size(), kLongestText),
-                      "give parts of it a name under `vars`");
+    diagnostics.Error(
+        span, fmt::format("expression is {} bytes long, more than {}", text.size(), kLongestText),
+        "give parts of it a name under `vars`");
     return nullptr;
   }
   auto expr = std::make_shared<Expr>();

@@ -52,10 +52,8 @@ struct Program {
 // For a tensor of `shape` whose dimensions have the names `axes` (an empty name
 // or no names: none). `constants` are the spec's variables. Reports what is
 // wrong at its place in the expression and returns null.
-std::shared_ptr<const Program> Compile(const Expr& expr,
-                                       std::span<const int64_t> shape,
-                                       std::span<const std::string> axes,
-                                       const Scope& constants,
+std::shared_ptr<const Program> Compile(const Expr& expr, std::span<const int64_t> shape,
+                                       std::span<const std::string> axes, const Scope& constants,
                                        Diagnostics& diagnostics);
 
 // The program whose `text` this is; null if there is none.

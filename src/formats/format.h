@@ -37,8 +37,8 @@ struct FileLayout {
 struct LayoutRequest {
   const Plan& plan;
   const std::vector<const Tensor*>& tensors;  // Those to write, in the plan's order.
-  int64_t max_shard_size;                     // Bytes of data in a file, where a format cuts by size.
-  const std::string& beside;                  // A path beside which a format may work, and leave nothing.
+  int64_t max_shard_size;     // Bytes of data in a file, where a format cuts by size.
+  const std::string& beside;  // A path beside which a format may work, and leave nothing.
 };
 
 struct Format {

@@ -1,6 +1,6 @@
-#include "formats/format.h"
-
 #include <algorithm>
+
+#include "formats/format.h"
 
 namespace shardinit {
 
@@ -39,9 +39,8 @@ void SortByAlignment(std::vector<FileBox>* boxes) {
     const int64_t bytes = BytesOf(box);
     return std::min(bytes & -bytes, kPage);
   };
-  std::stable_sort(boxes->begin(), boxes->end(), [&](const FileBox& a, const FileBox& b) {
-    return alignment(a) > alignment(b);
-  });
+  std::stable_sort(boxes->begin(), boxes->end(),
+                   [&](const FileBox& a, const FileBox& b) { return alignment(a) > alignment(b); });
 }
 
 int64_t FileLayout::size() const {

@@ -23,7 +23,8 @@ class SharedRuns {
     const size_t rank = piece.shape.size();
     for (size_t d = 0; d < rank; ++d) {
       const int64_t begin = std::max(piece.offset[d], wanted.offset[d]);
-      const int64_t end = std::min(piece.offset[d] + piece.shape[d], wanted.offset[d] + wanted.shape[d]);
+      const int64_t end =
+          std::min(piece.offset[d] + piece.shape[d], wanted.offset[d] + wanted.shape[d]);
       shared_.offset.push_back(begin);
       shared_.shape.push_back(std::max<int64_t>(0, end - begin));
     }
@@ -79,7 +80,8 @@ void ReadPiece(const FilePiece& piece, int64_t size, const Box& box, int64_t fir
   const Fd fd(open(piece.file.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) throw SystemError("read", piece.file);
   const auto read = [&](uint8_t* to, int64_t element, int64_t elements) {
-    if (!ReadAll(fd.get(), to, static_cast<size_t>(elements * size), piece.offset + element * size)) {
+    if (!ReadAll(fd.get(), to, static_cast<size_t>(elements * size),
+                 piece.offset + element * size)) {
       throw SystemError("read", piece.file, errno != 0 ? errno : EIO);
     }
   };
@@ -103,7 +105,8 @@ void ReadPiece(const FilePiece& piece, int64_t size, const Box& box, int64_t fir
       if (span.empty()) {
         read(target, source, to - from);
       } else {
-        memcpy(target, span.data() + (source - begin) * size, static_cast<size_t>((to - from) * size));
+        memcpy(target, span.data() + (source - begin) * size,
+               static_cast<size_t>((to - from) * size));
       }
     }
     span.clear();
@@ -112,8 +115,8 @@ void ReadPiece(const FilePiece& piece, int64_t size, const Box& box, int64_t fir
 
 }  // namespace
 
-void ReadPieces(const std::vector<FilePiece>& pieces, int element_bytes, const Box& box, int64_t first,
-                int64_t count, void* out) {
+void ReadPieces(const std::vector<FilePiece>& pieces, int element_bytes, const Box& box,
+                int64_t first, int64_t count, void* out) {
   for (const FilePiece& piece : pieces) {
     ReadPiece(piece, element_bytes, box, first, count, static_cast<uint8_t*>(out));
   }

@@ -17,7 +17,7 @@ struct FilePiece {
 
 // Reads elements first … first + count - 1 of a box, in the box's row-major
 // order, from the pieces that have them. Safe to use from several threads.
-void ReadPieces(const std::vector<FilePiece>& pieces, int element_bytes, const Box& box, int64_t first,
-                int64_t count, void* out);
+void ReadPieces(const std::vector<FilePiece>& pieces, int element_bytes, const Box& box,
+                int64_t first, int64_t count, void* out);
 
 }  // namespace shardinit

@@ -7,7 +7,7 @@
 namespace shardinit {
 
 void DrawRuns(const Runs& runs, const Sampler& sampler, Stream stream, int64_t first, int64_t count,
-             DType dtype, void* out) {
+              DType dtype, void* out) {
   auto* at = static_cast<uint8_t*>(out);
   const int64_t size = InfoOf(dtype).bytes;
   while (count > 0) {

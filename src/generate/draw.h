@@ -17,6 +17,6 @@ inline constexpr int64_t kTile = 512;
 // Writes elements first … first + count - 1 of the runs, one run after another,
 // encoded as `dtype`.
 void DrawRuns(const Runs& runs, const Sampler& sampler, Stream stream, int64_t first, int64_t count,
-             DType dtype, void* out);
+              DType dtype, void* out);
 
 }  // namespace shardinit

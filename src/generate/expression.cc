@@ -85,7 +85,7 @@ void ExpressionFiller::FillDraws(const Runs& runs, int64_t first, int64_t count,
   for (size_t number = 0; number < program_->draws.size(); ++number) {
     const auto [slot, draw] = program_->draws[number];
     DrawRuns(runs, SamplerOf(draw), {.key = key_, .draw = static_cast<uint32_t>(number)}, first,
-            count, DType::f32, drawn.data());
+             count, DType::f32, drawn.data());
     double* out = slots + slot * kTile;
     if (draw == Draw::kBits) {
       for (int64_t i = 0; i < count; ++i) out[i] = std::bit_cast<uint32_t>(drawn[i]);
@@ -119,7 +119,8 @@ void ExpressionFiller::Store(const Runs& runs, int64_t first, int64_t count, con
     for (int64_t i = 0; i < count; ++i) {
       bad |= !(values[i] >= lowest && values[i] <= largest && std::trunc(values[i]) == values[i]);
     }
-    for (int64_t i = 0; i < count && !bad; ++i) EncodeNumber(values[i], dtype_, out + i * info.bytes);
+    for (int64_t i = 0; i < count && !bad; ++i)
+      EncodeNumber(values[i], dtype_, out + i * info.bytes);
   }
   if (!bad) return;
   for (int64_t i = 0; i < count; ++i) {
@@ -132,11 +133,12 @@ void ExpressionFiller::Refuse(int64_t linear, double value) const {
   Shape at(shape_.size());
   for (size_t d = shape_.size(); d-- > 0; linear /= shape_[d]) at[d] = linear % shape_[d];
   const DTypeInfo& info = InfoOf(dtype_);
-  throw Error(ExitCode::kUsage,
-              fmt::format("element [{}] of `{}` is {}, {}", fmt::join(at, ", "), path_, value,
-                          info.is_float() ? fmt::format("which {} does not hold", info.name)
-                                          : fmt::format("but {} holds {}", info.name, WhatItHolds(dtype_))),
-              fmt::format("its initializer is {{expr: \"{}\"}}", program_->text));
+  throw Error(
+      ExitCode::kUsage,
+      fmt::format("element [{}] of `{}` is {}, {}", fmt::join(at, ", "), path_, value,
+                  info.is_float() ? fmt::format("which {} does not hold", info.name)
+                                  : fmt::format("but {} holds {}", info.name, WhatItHolds(dtype_))),
+      fmt::format("its initializer is {{expr: \"{}\"}}", program_->text));
 }
 
 }  // namespace shardinit

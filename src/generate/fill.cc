@@ -36,19 +36,16 @@ std::unique_ptr<const Filler> FillerOf(const Tensor& tensor) {
 }
 
 std::optional<Sampler> SamplerOf(const Distribution& distribution) {
-  return std::visit(Overloaded{
-                        [](const Uniform& u) -> std::optional<Sampler> {
-                          return MakeUniform(u.low, u.high);
-                        },
-                        [](const Normal& n) -> std::optional<Sampler> {
-                          return MakeNormal(n.mean, n.std);
-                        },
-                        [](const TruncatedNormal& t) -> std::optional<Sampler> {
-                          return MakeTruncatedNormal(t.mean, t.std, t.low, t.high);
-                        },
-                        [](const auto&) -> std::optional<Sampler> { return {}; },
-                    },
-                    distribution);
+  return std::visit(
+      Overloaded{
+          [](const Uniform& u) -> std::optional<Sampler> { return MakeUniform(u.low, u.high); },
+          [](const Normal& n) -> std::optional<Sampler> { return MakeNormal(n.mean, n.std); },
+          [](const TruncatedNormal& t) -> std::optional<Sampler> {
+            return MakeTruncatedNormal(t.mean, t.std, t.low, t.high);
+          },
+          [](const auto&) -> std::optional<Sampler> { return {}; },
+      },
+      distribution);
 }
 
 }  // namespace

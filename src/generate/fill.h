@@ -28,7 +28,7 @@ class DrawnFiller {
   uint64_t key_;
   std::optional<Sampler> sampler_;  // None: a filler or a constant.
   std::unique_ptr<const Filler> filler_;
-  uint8_t constant_[8] = {};        // One stored element.
+  uint8_t constant_[8] = {};  // One stored element.
 };
 
 class ViewFiller;

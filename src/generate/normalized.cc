@@ -75,7 +75,7 @@ void NormalizedFiller::FindFactors(int64_t piece) {
   }
   const int64_t outer = piece / tiles_, from = piece % tiles_ * kTile;
   const int64_t n = std::min(kTile, inner_ - from);
-  std::array<double, kSums * kTile> sums = {};
+  std::array<double, kSums* kTile> sums = {};
   for (int64_t k = 0; k < extent_; ++k) {
     draw((outer * extent_ + k) * inner_ + from, n);
     double* const sum = &sums[k % kSums * kTile];

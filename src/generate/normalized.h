@@ -24,11 +24,11 @@ class NormalizedFiller final : public Filler {
   const DType dtype_;
   const uint64_t key_;
   const double length_;
-  const int64_t extent_;   // Of the dimension.
-  const int64_t inner_;    // Vectors side by side: elements behind the dimension.
+  const int64_t extent_;  // Of the dimension.
+  const int64_t inner_;   // Vectors side by side: elements behind the dimension.
   const int64_t vectors_;
-  const int64_t each_;     // Of a piece of work, if vectors follow one another.
-  const int64_t tiles_;    // Pieces of those side by side, else.
+  const int64_t each_;   // Of a piece of work, if vectors follow one another.
+  const int64_t tiles_;  // Pieces of those side by side, else.
   // Of each vector that was asked for: length / its length.
   const std::unique_ptr<double[]> factors_;
   mutable SharedWork work_;

@@ -46,10 +46,11 @@ class WholeMatrix {
     const auto get = [&](int64_t count) {
       std::unique_ptr<float[]> numbers(new (std::nothrow) float[static_cast<size_t>(count)]);
       if (numbers) return numbers;
-      throw Error(ExitCode::kWorld,
-                  fmt::format("cannot get {:.2g} bytes of memory for an orthogonal matrix of {} × {}",
-                              size_.bytes, size_.rows, size_.columns),
-                  "`shardinit plan` shows what each takes");
+      throw Error(
+          ExitCode::kWorld,
+          fmt::format("cannot get {:.2g} bytes of memory for an orthogonal matrix of {} × {}",
+                      size_.bytes, size_.rows, size_.columns),
+          "`shardinit plan` shows what each takes");
     };
     vectors_ = get(VectorsBefore(longer_, std::ssize(blocks_)));
     values_ = get(longer_ * shorter_);
@@ -75,7 +76,8 @@ class WholeMatrix {
     // Later columns take longer, so they go first.
     const int64_t panels = (shorter_ + kernels::kPanelColumns - 1) / kernels::kPanelColumns;
     const int64_t first = (panels - 1 - p) * kernels::kPanelColumns;
-    const int64_t row_stride = transposed_ ? 1 : shorter_, column_stride = transposed_ ? longer_ : 1;
+    const int64_t row_stride = transposed_ ? 1 : shorter_,
+                  column_stride = transposed_ ? longer_ : 1;
     kernels::MakePanel({.blocks = blocks_,
                         .rows = longer_,
                         .first = first,
@@ -102,7 +104,8 @@ namespace {
 // The one that boxes at work have already, else a new one.
 std::shared_ptr<WholeMatrix> FindMatrix(uint64_t key, double gain, OrthogonalSize size) {
   static std::mutex mutex;
-  static std::map<std::tuple<uint64_t, double, int64_t, int64_t>, std::weak_ptr<WholeMatrix>> matrices;
+  static std::map<std::tuple<uint64_t, double, int64_t, int64_t>, std::weak_ptr<WholeMatrix>>
+      matrices;
   const std::lock_guard lock(mutex);
   std::erase_if(matrices, [](const auto& matrix) { return matrix.second.expired(); });
   std::weak_ptr<WholeMatrix>& found = matrices[{key, gain, size.rows, size.columns}];

@@ -8,10 +8,10 @@
 namespace shardinit {
 namespace {
 
-constexpr size_t kLeaf = 4;               // Pieces that are looked at one by one.
-constexpr int64_t kDirect = 512;          // Elements in a row that are worth a call of their own.
-constexpr int64_t kScratch = 16 << 10;    // Bytes: it stays in the first-level cache.
-constexpr int64_t kLongestRun = 256;      // Elements; of longer runs, fewer would fit.
+constexpr size_t kLeaf = 4;             // Pieces that are looked at one by one.
+constexpr int64_t kDirect = 512;        // Elements in a row that are worth a call of their own.
+constexpr int64_t kScratch = 16 << 10;  // Bytes: it stays in the first-level cache.
+constexpr int64_t kLongestRun = 256;    // Elements; of longer runs, fewer would fit.
 
 // Runs of `run` elements to their places: element i of run j to i * run_stride + j * stride.
 template <typename Word>
@@ -260,24 +260,33 @@ void ViewFiller::MakeMoved(const Piece& part, uint8_t* out) const {
   const int64_t longest = std::min(along.extent, kLongestRun);
   const int64_t most = std::min(across.extent, kScratch / element_bytes_ / longest);
   const DrawnFiller& filler = fillers_[static_cast<size_t>(part.source)];
-  ForEach(loops.data(), loops.data() + loops.size(), part.base, part.from, [&](int64_t base,
-                                                                                int64_t from) {
-    for (int64_t i = 0; i < along.extent; i += longest) {
-      const int64_t run = std::min(longest, along.extent - i);
-      for (int64_t j = 0; j < across.extent; j += most) {
-        const int64_t runs = std::min(most, across.extent - j);
-        filler.Fill(Runs(from + i * along.from + j * across.from, {{runs, across.from}}, run), 0,
+  ForEach(loops.data(), loops.data() + loops.size(), part.base, part.from,
+          [&](int64_t base, int64_t from) {
+            for (int64_t i = 0; i < along.extent; i += longest) {
+              const int64_t run = std::min(longest, along.extent - i);
+              for (int64_t j = 0; j < across.extent; j += most) {
+                const int64_t runs = std::min(most, across.extent - j);
+                filler.Fill(
+                    Runs(from + i * along.from + j * across.from, {{runs, across.from}}, run), 0,
                     runs * run, scratch);
-        uint8_t* to = out + (base + i * along.stride + j * across.stride) * element_bytes_;
-        switch (element_bytes_) {
-          case 1: Scatter<uint8_t>(scratch, run, runs, along.stride, across.stride, to); break;
-          case 2: Scatter<uint16_t>(scratch, run, runs, along.stride, across.stride, to); break;
-          case 4: Scatter<uint32_t>(scratch, run, runs, along.stride, across.stride, to); break;
-          default: Scatter<uint64_t>(scratch, run, runs, along.stride, across.stride, to); break;
-        }
-      }
-    }
-  });
+                uint8_t* to = out + (base + i * along.stride + j * across.stride) * element_bytes_;
+                switch (element_bytes_) {
+                  case 1:
+                    Scatter<uint8_t>(scratch, run, runs, along.stride, across.stride, to);
+                    break;
+                  case 2:
+                    Scatter<uint16_t>(scratch, run, runs, along.stride, across.stride, to);
+                    break;
+                  case 4:
+                    Scatter<uint32_t>(scratch, run, runs, along.stride, across.stride, to);
+                    break;
+                  default:
+                    Scatter<uint64_t>(scratch, run, runs, along.stride, across.stride, to);
+                    break;
+                }
+              }
+            }
+          });
 }
 
 }  // namespace shardinit

@@ -44,7 +44,7 @@ class ViewFiller {
 
   const int64_t element_bytes_;
   std::vector<DrawnFiller> fillers_;
-  std::vector<Piece> pieces_;    // Of the box, by their first index; sources are in `fillers_`.
+  std::vector<Piece> pieces_;  // Of the box, by their first index; sources are in `fillers_`.
   bool transposes_ = false;
   std::vector<int64_t> places_;  // Largest first, each a multiple of the next.
   std::vector<Digits> tree_;     // Node i has the halves 2i + 1 and 2i + 2.

@@ -24,10 +24,10 @@
 namespace shardinit {
 namespace {
 
-constexpr int64_t kPage = 4096;              // What O_DIRECT wants offsets and sizes to be multiples of.
-constexpr int64_t kLargestBlock = 4 << 20;   // Larger writes are no faster.
+constexpr int64_t kPage = 4096;  // What O_DIRECT wants offsets and sizes to be multiples of.
+constexpr int64_t kLargestBlock = 4 << 20;  // Larger writes are no faster.
 constexpr int64_t kSmallestBlock = 256 << 10;
-constexpr int64_t kTileBytes = 128 << 10;    // Generated and hashed while it is in the L2 cache.
+constexpr int64_t kTileBytes = 128 << 10;  // Generated and hashed while it is in the L2 cache.
 
 // Adds the time of a scope to a counter.
 class Timer {
@@ -84,9 +84,8 @@ class Workers::Pool {
   }
 
   void Submit(std::vector<BoxTask> tasks, std::function<void()> done) {
-    std::stable_sort(tasks.begin(), tasks.end(), [](const BoxTask& a, const BoxTask& b) {
-      return Bytes(a) > Bytes(b);
-    });
+    std::stable_sort(tasks.begin(), tasks.end(),
+                     [](const BoxTask& a, const BoxTask& b) { return Bytes(a) > Bytes(b); });
     auto group = std::make_shared<Group>();
     group->done = std::move(done);
     group->unfinished = static_cast<int64_t>(tasks.size());
@@ -142,12 +141,12 @@ class Workers::Pool {
     const BoxFiller filler;
     const int64_t block_elements, blocks;
     // Under the pool's mutex:
-    int64_t next_block = 0;              // To generate.
-    int64_t next_hash = 0;               // To hash.
-    bool hashing = false;                // Some thread holds `hash`.
-    std::map<int64_t, uint8_t*> ahead;   // Generated, waiting for their turn to be hashed.
-    Sha256 hash;                         // Used by the thread that set `hashing`, unlocked.
-    std::atomic<int64_t> unwritten;      // Blocks, counting those not yet made.
+    int64_t next_block = 0;             // To generate.
+    int64_t next_hash = 0;              // To hash.
+    bool hashing = false;               // Some thread holds `hash`.
+    std::map<int64_t, uint8_t*> ahead;  // Generated, waiting for their turn to be hashed.
+    Sha256 hash;                        // Used by the thread that set `hashing`, unlocked.
+    std::atomic<int64_t> unwritten;     // Blocks, counting those not yet made.
   };
   using JobPtr = std::shared_ptr<Job>;
 
@@ -208,10 +207,10 @@ class Workers::Pool {
     JobPtr job;  // The one it keeps to while there is work.
     Block block;
     bool busy = false;
-    bool hash = false;      // The block is next in turn, and this thread holds the job's hash.
-    int64_t made = 0;       // Bytes of the block.
+    bool hash = false;  // The block is next in turn, and this thread holds the job's hash.
+    int64_t made = 0;   // Bytes of the block.
     int64_t hashed = 0;
-    int64_t bytes = 0;      // Of the block.
+    int64_t bytes = 0;  // Of the block.
   };
 
   // The life of a generating thread. It works on two boxes at once, since hashing
@@ -252,10 +251,9 @@ class Workers::Pool {
         Take(&lane);
       } else if (!other.busy && !active_.empty()) {
         // Generates ahead for the box whose hash has the least to go on with.
-        lane.job = *std::min_element(active_.begin(), active_.end(),
-                                     [](const JobPtr& a, const JobPtr& b) {
-                                       return a->ahead.size() < b->ahead.size();
-                                     });
+        lane.job = *std::min_element(
+            active_.begin(), active_.end(),
+            [](const JobPtr& a, const JobPtr& b) { return a->ahead.size() < b->ahead.size(); });
         Take(&lane);
       }
     }
@@ -266,8 +264,8 @@ class Workers::Pool {
   // others made ahead, else to make one.
   bool Take(Lane* lane) {
     Job& job = *lane->job;
-    const bool ready = !job.hashing && !job.ahead.empty() &&
-                       job.ahead.begin()->first == job.next_hash;
+    const bool ready =
+        !job.hashing && !job.ahead.empty() && job.ahead.begin()->first == job.next_hash;
     if (ready) {
       lane->block = {lane->job, job.next_hash, job.ahead.begin()->second};
       job.ahead.erase(job.ahead.begin());
@@ -449,8 +447,8 @@ class Workers::Pool {
         direct = 0;  // This file system refuses it after all.
       }
     }
-    if (direct < bytes && !WriteAll(out.fd, block.data + direct, static_cast<size_t>(bytes - direct),
-                                    offset + direct)) {
+    if (direct < bytes && !WriteAll(out.fd, block.data + direct,
+                                    static_cast<size_t>(bytes - direct), offset + direct)) {
       Throw(*block.job);
     }
     counters_.written_bytes += bytes;
@@ -505,8 +503,8 @@ class Workers::Pool {
   };
   std::map<const Tensor*, Held> held_;
   int64_t held_bytes_ = 0;
-  int users_ = 0;  // Of all.
-  std::list<JobPtr> active_;         // With blocks left to generate.
+  int users_ = 0;             // Of all.
+  std::list<JobPtr> active_;  // With blocks left to generate.
   std::deque<Block> unwritten_;
   int64_t finished_ = 0;  // Groups.
   bool stopped_ = false;

@@ -56,9 +56,9 @@ struct BoxTask {
 inline constexpr int kDefaultWriters = 4;
 
 struct WorkerOptions {
-  int jobs = 0;               // Threads that generate and hash; 0: as many as there are cores.
-  int writers = 0;            // Threads that write; 0: none, for digests.
-  int64_t memory = 160 << 20; // For blocks, at most.
+  int jobs = 0;                // Threads that generate and hash; 0: as many as there are cores.
+  int writers = 0;             // Threads that write; 0: none, for digests.
+  int64_t memory = 160 << 20;  // For blocks, at most.
 };
 
 // Blocks and their size that `options` give; gen's memory is about their product.

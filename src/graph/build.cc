@@ -39,8 +39,8 @@ class Builder {
 
   InitGraph Build(std::string_view layout, bool all_layouts) {
     graph_.name = spec_.name.value;
-    graph_.seed = spec_.seed ? Integer(*spec_.seed, 0, std::numeric_limits<int64_t>::max(), "`seed`")
-                             : 0;
+    graph_.seed =
+        spec_.seed ? Integer(*spec_.seed, 0, std::numeric_limits<int64_t>::max(), "`seed`") : 0;
     graph_.engine = std::string(Engines().front().name);
     if (spec_.engine && FindEngine(spec_.engine->value) == nullptr) {
       Unknown("engine", *spec_.engine, EngineNames());
@@ -98,7 +98,8 @@ class Builder {
       }
       explanation_ = why_ = nullptr;
       names_.Trace(nullptr);
-      if (of_drawn != nullptr && (is_chosen || chosen.empty()) && diagnostics_.all().size() == before) {
+      if (of_drawn != nullptr && (is_chosen || chosen.empty()) &&
+          diagnostics_.all().size() == before) {
         NotePlaces(layout.name.value, of_drawn);
       }
       if (is_chosen) stored = std::move(graph_.tensors);
@@ -144,7 +145,8 @@ class Builder {
       const Tensor& tensor = graph_.tensors[i];
       int64_t elements = 0;
       for (const Piece& piece : tensor.view->pieces) {
-        if (piece.source == static_cast<int64_t>(*explanation->tensor)) elements += piece.elements();
+        if (piece.source == static_cast<int64_t>(*explanation->tensor))
+          elements += piece.elements();
       }
       if (elements > 0) places->push_back({layout, tensor.path, tensor.view, elements, places_[i]});
     }
@@ -170,10 +172,10 @@ class Builder {
     for (size_t g = 0; g < keeps.size(); ++g) {
       if (keeps[g]) continue;
       for (size_t i = paths.size(); i < drawn.size(); ++i) paths.push_back(drawn[i].path);
-      diagnostics_.Error(layout.keep[g].span,
-                         fmt::format("`keep` names `{}`, but `modules` has no such tensor",
-                                     layout.keep[g].value),
-                         DidYouMean(layout.keep[g].value, paths));
+      diagnostics_.Error(
+          layout.keep[g].span,
+          fmt::format("`keep` names `{}`, but `modules` has no such tensor", layout.keep[g].value),
+          DidYouMean(layout.keep[g].value, paths));
     }
   }
 
@@ -183,9 +185,9 @@ class Builder {
     if (!lowered) return;
     tensor.shape = lowered->viewed.arrangement.shape;
     const auto fits = [&](Span place, std::string_view key, size_t found) {
-      diagnostics_.Error(place, fmt::format("`{}` has {} entr{}, but the shape of `{}` is [{}]", key,
-                                            found, found == 1 ? "y" : "ies", tensor.path,
-                                            fmt::join(tensor.shape, ", ")));
+      diagnostics_.Error(
+          place, fmt::format("`{}` has {} entr{}, but the shape of `{}` is [{}]", key, found,
+                             found == 1 ? "y" : "ies", tensor.path, fmt::join(tensor.shape, ", ")));
     };
     if (spec.axes && spec.axes->value.size() != tensor.shape.size()) {
       return fits(spec.axes->span, "axes", spec.axes->value.size());
@@ -237,7 +239,8 @@ class Builder {
   }
 
   bool IsWanted(const std::string& path) const {
-    return explanation_ != nullptr && !explanation_->tensor && GlobMatches(explanation_->pattern, path);
+    return explanation_ != nullptr && !explanation_->tensor &&
+           GlobMatches(explanation_->pattern, path);
   }
 
   void Unknown(std::string_view kind, const Located<std::string>& name,
@@ -249,7 +252,8 @@ class Builder {
 
   // Neutral 1 where the expression is wrong.
   int64_t Integer(const Expr& expr, int64_t low, int64_t high, std::string_view what) {
-    return EvaluateInteger(expr, names_, low, high, what, diagnostics_).value_or(std::max<int64_t>(low, 1));
+    return EvaluateInteger(expr, names_, low, high, what, diagnostics_)
+        .value_or(std::max<int64_t>(low, 1));
   }
 
   void BindMesh() {
@@ -260,13 +264,14 @@ class Builder {
                                      spec_.mesh.size(), kMaxAxes));
     }
     for (const auto& axis : spec_.mesh) {
-      const int64_t extent =
-          axis.value ? Integer(*axis.value, 1, kMaxWorldSize, fmt::format("axis `{}`", axis.name.value))
-                     : 1;
+      const int64_t extent = axis.value ? Integer(*axis.value, 1, kMaxWorldSize,
+                                                  fmt::format("axis `{}`", axis.name.value))
+                                        : 1;
       graph_.mesh.axes.push_back(axis.name.value);
       graph_.mesh.shape.push_back(extent);
       if (size > kMaxWorldSize / extent) {
-        diagnostics_.Error(axis.name.span, fmt::format("the mesh has more than {} ranks", kMaxWorldSize));
+        diagnostics_.Error(axis.name.span,
+                           fmt::format("the mesh has more than {} ranks", kMaxWorldSize));
         size = 1;
       }
       size *= extent;
@@ -281,7 +286,8 @@ class Builder {
       if (axis < 0) {
         Unknown("mesh axis", name, graph_.mesh.axes);
       } else if (std::find(used->begin(), used->end(), axis) != used->end()) {
-        diagnostics_.Error(name.span, fmt::format("mesh axis `{}` would cut a tensor twice", name.value),
+        diagnostics_.Error(name.span,
+                           fmt::format("mesh axis `{}` would cut a tensor twice", name.value),
                            "each mesh axis may cut one dimension of a tensor, once");
       } else {
         axes.push_back(axis);
@@ -304,14 +310,14 @@ class Builder {
   // A logical axis that no tensor has is a misspelt one, here or there.
   void CheckUnusedRules() {
     for (const RuleSpec& rule : spec_.rules) {
-      if (seen_logical_.count(rule.logical.value) + skipped_logical_.count(rule.logical.value) != 0) {
+      if (seen_logical_.count(rule.logical.value) + skipped_logical_.count(rule.logical.value) !=
+          0) {
         continue;
       }
       const std::vector<std::string> seen(seen_logical_.begin(), seen_logical_.end());
-      diagnostics_.Error(rule.logical.span,
-                         fmt::format("no tensor has the logical axis `{}`", rule.logical.value),
-                         seen.empty() ? "no tensor names its `axes`"
-                                      : DidYouMean(rule.logical.value, seen));
+      diagnostics_.Error(
+          rule.logical.span, fmt::format("no tensor has the logical axis `{}`", rule.logical.value),
+          seen.empty() ? "no tensor names its `axes`" : DidYouMean(rule.logical.value, seen));
     }
   }
 
@@ -394,7 +400,8 @@ class Builder {
   void ExplainConditions() {
     for (const Expr* when : conditions_) {
       const auto value = EvaluateNumber(*when, names_, diagnostics_);
-      why_->conditions.push_back({"when", TextOf(*when), fmt::format("{}", value.value_or(0)), SpanOf(*when)});
+      why_->conditions.push_back(
+          {"when", TextOf(*when), fmt::format("{}", value.value_or(0)), SpanOf(*when)});
     }
   }
 
@@ -430,16 +437,18 @@ class Builder {
     if (!count) return;
     const int64_t tensors = std::max<int64_t>(1, CountTensors(module));
     if (*count > kMaxTensors / copies / tensors) {
-      diagnostics_.Error(SpanOf(*module.repeat->value),
-                         fmt::format("this makes {} × {} × {} tensors, but a spec may have at most {}",
-                                     copies, *count, tensors, kMaxTensors));
+      diagnostics_.Error(
+          SpanOf(*module.repeat->value),
+          fmt::format("this makes {} × {} × {} tensors, but a spec may have at most {}", copies,
+                      *count, tensors, kMaxTensors));
       return;
     }
     if (const int64_t made = std::ssize(graph_.tensors); *count * tensors > kMaxTensors - made) {
-      diagnostics_.Error(SpanOf(*module.repeat->value),
-                         fmt::format("this makes {} × {} tensors after {} others, but a spec may have "
-                                     "at most {}",
-                                     *count, tensors, made, kMaxTensors));
+      diagnostics_.Error(
+          SpanOf(*module.repeat->value),
+          fmt::format("this makes {} × {} tensors after {} others, but a spec may have "
+                      "at most {}",
+                      *count, tensors, made, kMaxTensors));
       return;
     }
     // Else all of a long repeat are moved each time that their number doubles.
@@ -547,14 +556,15 @@ class Builder {
                                     fmt::to_string(*extent), SpanOf(*spec.shape[d])});
       }
       if (__builtin_mul_overflow(bytes, *extent, &bytes)) {
-        diagnostics_.Error(spec.shape_span, "this tensor has more than 2^63 - 1 bytes",
-                           fmt::format("the dimensions up to here are {}",
-                                       fmt::join(tensor->shape, " × ")));
+        diagnostics_.Error(
+            spec.shape_span, "this tensor has more than 2^63 - 1 bytes",
+            fmt::format("the dimensions up to here are {}", fmt::join(tensor->shape, " × ")));
         return false;
       }
     }
     if (__builtin_add_overflow(total_bytes_, bytes, &total_bytes_)) {
-      diagnostics_.Error(spec.shape_span, "with this tensor the model has more than 2^63 - 1 bytes");
+      diagnostics_.Error(spec.shape_span,
+                         "with this tensor the model has more than 2^63 - 1 bytes");
       return false;
     }
     return true;
@@ -587,10 +597,11 @@ class Builder {
         const auto d = FindDimension(spec, tensor.shape, use.key, ref);
         if (!d) return {};
         if (!taken[*d].empty()) {
-          diagnostics_.Error(ref.span, taken[*d] == use.key
-                                           ? fmt::format("dimension {} is twice in `{}`", *d, use.key)
-                                           : fmt::format("dimension {} is in `{}` and in `{}`", *d,
-                                                         taken[*d], use.key));
+          diagnostics_.Error(
+              ref.span,
+              taken[*d] == use.key
+                  ? fmt::format("dimension {} is twice in `{}`", *d, use.key)
+                  : fmt::format("dimension {} is in `{}` and in `{}`", *d, taken[*d], use.key));
           return {};
         }
         taken[*d] = use.key;
@@ -637,8 +648,8 @@ class Builder {
         return static_cast<size_t>(*position < 0 ? *position + rank : *position);
       }
       diagnostics_.Error(ref.span,
-                         fmt::format("`{}` is {}, but the tensor has {} dimension{}", key, *position,
-                                     rank, rank == 1 ? "" : "s"),
+                         fmt::format("`{}` is {}, but the tensor has {} dimension{}", key,
+                                     *position, rank, rank == 1 ? "" : "s"),
                          rank == 0 ? "" : fmt::format("from {} to {}", -rank, rank - 1));
       return {};
     }
@@ -649,9 +660,9 @@ class Builder {
       known.push_back(spec.axes->value[d].value);
       if (known.back() != name) continue;
       if (found) {
-        diagnostics_.Error(ref.span,
-                           fmt::format("dimensions {} and {} both have the name `{}`", *found, d, name),
-                           fmt::format("write a position, such as `{}: {}`", key, d));
+        diagnostics_.Error(
+            ref.span, fmt::format("dimensions {} and {} both have the name `{}`", *found, d, name),
+            fmt::format("write a position, such as `{}: {}`", key, d));
         return {};
       }
       found = d;
@@ -679,15 +690,17 @@ class Builder {
       if (it == inits_.end()) break;
       if (steps > inits_.size()) {
         Report(init, [&] {
-          diagnostics_.Error(init->name.span, fmt::format("`{}` is defined by itself", init->name.value));
+          diagnostics_.Error(init->name.span,
+                             fmt::format("`{}` is defined by itself", init->name.value));
         });
         return;
       }
       if (!init->arguments.empty()) {
         Report(init, [&] {
-          diagnostics_.Error(init->arguments[0].name.span,
-                             fmt::format("`{}` is an initializer of this spec and takes no arguments",
-                                         init->name.value));
+          diagnostics_.Error(
+              init->arguments[0].name.span,
+              fmt::format("`{}` is an initializer of this spec and takes no arguments",
+                          init->name.value));
         });
         return;
       }
@@ -703,7 +716,8 @@ class Builder {
       tensor->distribution = *distribution;
     }
     if (const auto [what, hint] = MisfitOf(tensor->distribution, tensor->dtype); !what.empty()) {
-      diagnostics_.Error(init->name.span, fmt::format("values of `{}` {}", tensor->path, what), hint);
+      diagnostics_.Error(init->name.span, fmt::format("values of `{}` {}", tensor->path, what),
+                         hint);
     }
     if (diagnostics_.all().size() != before && !fans.reported()) bad_inits_.insert(init);
   }
@@ -732,9 +746,10 @@ class Builder {
       std::vector<std::string> known;
       for (const Parameter& parameter : initializer->parameters) known.emplace_back(parameter.name);
       if (std::find(known.begin(), known.end(), argument.name.value) != known.end()) continue;
-      diagnostics_.Error(argument.name.span,
-                         fmt::format("`{}` has no parameter `{}`", init.name.value, argument.name.value),
-                         known.empty() ? "it takes none" : DidYouMean(argument.name.value, known));
+      diagnostics_.Error(
+          argument.name.span,
+          fmt::format("`{}` has no parameter `{}`", init.name.value, argument.name.value),
+          known.empty() ? "it takes none" : DidYouMean(argument.name.value, known));
       complete = false;
     }
     const bool misspelt = !complete;
@@ -742,7 +757,8 @@ class Builder {
       const auto it = std::find_if(init.arguments.begin(), init.arguments.end(),
                                    [&](const auto& a) { return a.name.value == parameter.name; });
       if (it != init.arguments.end()) {
-        const auto argument = it->value ? BindArgument(parameter, *it->value, tensor, shape) : std::nullopt;
+        const auto argument =
+            it->value ? BindArgument(parameter, *it->value, tensor, shape) : std::nullopt;
         complete &= argument.has_value();
         arguments.push_back(argument.value_or(Argument{}));
       } else if (const auto* number = std::get_if<double>(&parameter.default_value)) {
@@ -750,9 +766,9 @@ class Builder {
       } else if (const auto* word = std::get_if<std::string_view>(&parameter.default_value)) {
         arguments.push_back({0, init.name.span, *word});
       } else if (!misspelt) {  // Else that one was probably meant to be this.
-        diagnostics_.Error(init.name.span,
-                           fmt::format("`{}` needs `{}`", init.name.value, parameter.name),
-                           fmt::format("write `{{{}: {{{}: …}}}}`", init.name.value, parameter.name));
+        diagnostics_.Error(
+            init.name.span, fmt::format("`{}` needs `{}`", init.name.value, parameter.name),
+            fmt::format("write `{{{}: {{{}: …}}}}`", init.name.value, parameter.name));
         complete = false;
       }
     }
@@ -787,11 +803,10 @@ class Builder {
     const auto word = std::find(parameter.words.begin(), parameter.words.end(), text);
     if (word != parameter.words.end()) {
       if (!parameter.number || !names_.Has(text)) return Argument{0, span, *word};
-      diagnostics_.Error(span,
-                         fmt::format("`{}` is a word that `{}` takes, and a variable too", text,
-                                     parameter.name),
-                         fmt::format("give the variable another name, or write `1 * {}` for its value",
-                                     text));
+      diagnostics_.Error(
+          span,
+          fmt::format("`{}` is a word that `{}` takes, and a variable too", text, parameter.name),
+          fmt::format("give the variable another name, or write `1 * {}` for its value", text));
       return {};
     }
     if (parameter.dimension) {
@@ -812,12 +827,12 @@ class Builder {
       if (parameter.number) {
         for (const auto& name : names_.Names()) known.push_back(name);
       }
-      diagnostics_.Error(span,
-                         parameter.number
-                             ? fmt::format("`{}` must be a number or a known word, not `{}`",
-                                           parameter.name, text)
-                             : fmt::format("unknown {} `{}`", parameter.name, text),
-                         DidYouMean(text, known));
+      diagnostics_.Error(
+          span,
+          parameter.number
+              ? fmt::format("`{}` must be a number or a known word, not `{}`", parameter.name, text)
+              : fmt::format("unknown {} `{}`", parameter.name, text),
+          DidYouMean(text, known));
       return {};
     }
     const auto value = EvaluateNumber(expr, names_, diagnostics_);
@@ -887,7 +902,8 @@ class Builder {
       for (const auto& name : spec.axes->value) logical.push_back(name.value);
       std::vector<int> fired;
       std::vector<RuleTrial> trials;
-      tensor->partition = ResolveRules(logical, rules_, &fired, why_ != nullptr ? &trials : nullptr);
+      tensor->partition =
+          ResolveRules(logical, rules_, &fired, why_ != nullptr ? &trials : nullptr);
       for (const RuleTrial& trial : trials) ExplainRule(trial);
     }
     if (why_ != nullptr) ExplainSharding(spec, *tensor);
@@ -897,15 +913,16 @@ class Builder {
       const int64_t parts = PartsOf(tensor->partition[d], graph_.mesh);
       if (tensor->shape[d] % parts == 0) continue;
       std::vector<std::string> axes;
-      for (const int axis : tensor->partition[d]) axes.push_back("`" + graph_.mesh.axes[axis] + "`");
-      diagnostics_.Error(spec.from ? spec.span : SpanOf(*spec.shape[d]),
-                         fmt::format("mesh {} {} ({}) {} not divide dimension {} of `{}` ({})",
-                                     axes.size() == 1 ? "axis" : "axes", fmt::join(axes, " × "), parts,
-                                     axes.size() == 1 ? "does" : "do", d, tensor->path,
-                                     tensor->shape[d]),
-                         fmt::format("use a multiple of {}, leave the dimension whole, or allow "
-                                     "shorter last shards with `uneven: chunk`",
-                                     parts));
+      for (const int axis : tensor->partition[d])
+        axes.push_back("`" + graph_.mesh.axes[axis] + "`");
+      diagnostics_.Error(
+          spec.from ? spec.span : SpanOf(*spec.shape[d]),
+          fmt::format("mesh {} {} ({}) {} not divide dimension {} of `{}` ({})",
+                      axes.size() == 1 ? "axis" : "axes", fmt::join(axes, " × "), parts,
+                      axes.size() == 1 ? "does" : "do", d, tensor->path, tensor->shape[d]),
+          fmt::format("use a multiple of {}, leave the dimension whole, or allow "
+                      "shorter last shards with `uneven: chunk`",
+                      parts));
     }
   }
 
@@ -925,13 +942,17 @@ class Builder {
     const RuleSpec& rule = spec_.rules[trial.rule];
     std::vector<std::string> axes;
     for (const auto& name : rule.axes.value) axes.push_back(name.value);
-    const std::string text =
-        axes.size() == 1 ? axes[0] : axes.empty() ? "null" : fmt::format("[{}]", fmt::join(axes, ", "));
-    why_->rules.push_back(
-        {trial.dimension,
-         {rule.logical.value, fmt::format("{{{}: {}}}", rule.logical.value, text), {}, rule.logical.span},
-         trial.taken < 0 ? "" : fmt::format("{} cuts another dimension already",
-                                            graph_.mesh.axes[trial.taken])});
+    const std::string text = axes.size() == 1 ? axes[0]
+                             : axes.empty()   ? "null"
+                                              : fmt::format("[{}]", fmt::join(axes, ", "));
+    why_->rules.push_back({trial.dimension,
+                           {rule.logical.value,
+                            fmt::format("{{{}: {}}}", rule.logical.value, text),
+                            {},
+                            rule.logical.span},
+                           trial.taken < 0 ? ""
+                                           : fmt::format("{} cuts another dimension already",
+                                                         graph_.mesh.axes[trial.taken])});
   }
 
   void NoteLogicalAxes(const Located<std::vector<Located<std::string>>>& axes) {
@@ -941,8 +962,9 @@ class Builder {
       if (!seen_logical_.insert(name.value).second) continue;
       if (std::find(logical_.begin(), logical_.end(), name.value) != logical_.end()) continue;
       const std::string closest = DidYouMean(name.value, logical_);
-      diagnostics_.Error(name.span, fmt::format("no rule names the logical axis `{}`", name.value),
-                         fmt::format("{}; `{{{}: null}}` in `rules` keeps it whole", closest, name.value));
+      diagnostics_.Error(
+          name.span, fmt::format("no rule names the logical axis `{}`", name.value),
+          fmt::format("{}; `{{{}: null}}` in `rules` keeps it whole", closest, name.value));
     }
   }
 
@@ -965,18 +987,18 @@ class Builder {
 
   const ModelSpec& spec_;
   Diagnostics& diagnostics_;
-  Explanation* explanation_;  // May be null.
-  Explanation* why_ = nullptr;      // The same, while the tensor at hand is the one.
+  Explanation* explanation_;    // May be null.
+  Explanation* why_ = nullptr;  // The same, while the tensor at hand is the one.
   SpecScope names_;
   InitGraph graph_;
-  std::vector<Span> places_;  // Of graph_.tensors.
+  std::vector<Span> places_;                  // Of graph_.tensors.
   std::optional<Located<std::string>> fans_;  // Of the module at hand.
-  int64_t left_out_budget_ = 100'000;  // Modules to look into for the sake of a message.
+  int64_t left_out_budget_ = 100'000;         // Modules to look into for the sake of a message.
   std::vector<const Expr*> conditions_;       // Around the tensor at hand, outermost first.
-  std::optional<LayoutBuilder> layout_;  // The one at hand.
+  std::optional<LayoutBuilder> layout_;       // The one at hand.
   std::vector<Rule> rules_;
-  std::vector<std::string> logical_;                // Names that rules know.
-  std::unordered_set<std::string> seen_logical_;    // Names that tensors have.
+  std::vector<std::string> logical_;                 // Names that rules know.
+  std::unordered_set<std::string> seen_logical_;     // Names that tensors have.
   std::unordered_set<std::string> skipped_logical_;  // The same of tensors that are left out.
   std::unordered_map<std::string, const InitSpec*> inits_;
   std::unordered_set<const InitSpec*> bad_inits_;

@@ -14,8 +14,8 @@ namespace shardinit {
 // Reports everything that is wrong; the result is only to be used when
 // `diagnostics` has no errors. Beyond this point no expression is evaluated
 // and no name is looked up. `explanation`, if not null, tells about one tensor
-// that is drawn, and one that `layout` stores. `layout` is one that the spec has, or empty: then what is drawn
-// is stored. With `all_layouts` mistakes in the other layouts are reported, too; a
+// that is drawn, and one that `layout` stores. `layout` is one that the spec has, or empty: then
+// what is drawn is stored. With `all_layouts` mistakes in the other layouts are reported, too; a
 // layout may be none for the mesh at hand, and does no harm then if it is not chosen.
 InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics,
                      Explanation* explanation = nullptr, std::string_view layout = {},

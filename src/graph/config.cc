@@ -45,7 +45,8 @@ class Binder {
 
 }  // namespace
 
-std::string BindConfig(const ConfigSpec::Map& config, const Scope& names, Diagnostics& diagnostics) {
+std::string BindConfig(const ConfigSpec::Map& config, const Scope& names,
+                       Diagnostics& diagnostics) {
   return Binder(names, diagnostics).Bind(config).dump();
 }
 

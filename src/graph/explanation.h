@@ -48,23 +48,23 @@ struct Explanation {
     Setting when;
   };
 
-  std::optional<size_t> tensor;       // Its index among those drawn, or those stored; none: no match.
-  std::optional<LeftOut> left_out;    // The first of them.
-  std::vector<Setting> conditions;    // Each `when` that let it in, outermost first.
-  Span place;                         // Of the tensor's name.
-  std::vector<Setting> dimensions;    // Logical axis, expression, extent.
+  std::optional<size_t> tensor;     // Its index among those drawn, or those stored; none: no match.
+  std::optional<LeftOut> left_out;  // The first of them.
+  std::vector<Setting> conditions;  // Each `when` that let it in, outermost first.
+  Span place;                       // Of the tensor's name.
+  std::vector<Setting> dimensions;  // Logical axis, expression, extent.
   Span dtype, seed, engine, key, shard;
   std::vector<Setting> initializers;  // From the tensor's own to the tool's.
   std::vector<Setting> arguments;
-  Setting fans;                       // What the spec says of fans.
-  std::vector<Working> working;       // From the arguments to the distribution.
+  Setting fans;                  // What the spec says of fans.
+  std::vector<Working> working;  // From the arguments to the distribution.
   std::vector<Trial> rules;
-  std::vector<Setting> mesh;          // Axes that cut the tensor.
-  std::vector<Setting> variables;     // All that the tensor's expressions use.
+  std::vector<Setting> mesh;       // Axes that cut the tensor.
+  std::vector<Setting> variables;  // All that the tensor's expressions use.
   // Of a drawn tensor: in the chosen layout, or in all. If none matches, the first stored one
   // that does.
   std::vector<Place> places;
-  Span view;                          // Of a stored tensor.
+  Span view;                            // Of a stored tensor.
   std::unique_ptr<Explanation> stored;  // With a layout: of a tensor that it stores.
 };
 

@@ -41,7 +41,7 @@ struct InitGraph {
   int64_t seed = 0;
   Mesh mesh;
   Replicas replicas = Replicas::kDedupe;
-  std::string config = {};  // JSON in one line, keys sorted; empty: none.
+  std::string config = {};      // JSON in one line, keys sorted; empty: none.
   std::vector<Tensor> tensors;  // What is stored, in the order of the spec.
   // With a layout: its name, and what its views are of.
   std::string layout = {};

@@ -42,17 +42,18 @@ std::optional<LoweredView> LayoutBuilder::Lower(const ViewSpec& spec) {
   for (const Piece& piece : viewed->arrangement.pieces) {
     const DTypeInfo& info = InfoOf(first_->dtype);
     if (MisfitOf(Constant{piece.padding}, first_->dtype).what.empty()) continue;
-    diagnostics_.Error(spec.span,
-                       fmt::format("the padding is {}, but {} {}", piece.padding, info.name,
-                                   info.is_float() ? fmt::format("ends at {}", LargestOf(first_->dtype))
-                                                   : "holds " + WhatItHolds(first_->dtype)));
+    diagnostics_.Error(
+        spec.span, fmt::format("the padding is {}, but {} {}", piece.padding, info.name,
+                               info.is_float() ? fmt::format("ends at {}", LargestOf(first_->dtype))
+                                               : "holds " + WhatItHolds(first_->dtype)));
     return {};
   }
   return Finish(std::move(root), std::move(*viewed));
 }
 
 LoweredView LayoutBuilder::Keep(size_t tensor) {
-  return Finish({.tensor = tensor, .arguments = {}, .of = {}}, ViewedTensor(tensor, (*drawn_)[tensor]));
+  return Finish({.tensor = tensor, .arguments = {}, .of = {}},
+                ViewedTensor(tensor, (*drawn_)[tensor]));
 }
 
 LoweredView LayoutBuilder::Finish(ViewNode root, Viewed viewed) {
@@ -61,7 +62,8 @@ LoweredView LayoutBuilder::Finish(ViewNode root, Viewed viewed) {
   for (const Piece& piece : view->pieces) {
     if (piece.source == Piece::kPadding) continue;
     int64_t& held = held_[static_cast<size_t>(piece.source)];
-    if (__builtin_add_overflow(held, piece.elements(), &held)) held = std::numeric_limits<int64_t>::max();
+    if (__builtin_add_overflow(held, piece.elements(), &held))
+      held = std::numeric_limits<int64_t>::max();
   }
   return {std::move(view), std::move(viewed)};
 }
@@ -88,16 +90,17 @@ void LayoutBuilder::CheckCoverage(const Located<std::string>& name, const Layout
   if (missing.empty()) return;
   const Tensor& tensor = (*drawn_)[missing.front()];
   const int64_t held = held_[missing.front()];
-  const std::string others =
-      missing.size() == 1 ? ""
-                          : fmt::format(", and not all of {} other{}", missing.size() - 1,
-                                        missing.size() == 2 ? "" : "s");
-  diagnostics_.Error(name.span,
-                     held == 0 ? fmt::format("layout `{}` holds nothing of `{}`{}", name.value,
-                                             tensor.path, others)
-                               : fmt::format("layout `{}` holds {} of the {} elements of `{}`{}", name.value,
-                                             held, tensor.elements(), tensor.path, others),
-                     "add it, or list it under `omit`");
+  const std::string others = missing.size() == 1
+                                 ? ""
+                                 : fmt::format(", and not all of {} other{}", missing.size() - 1,
+                                               missing.size() == 2 ? "" : "s");
+  diagnostics_.Error(
+      name.span,
+      held == 0
+          ? fmt::format("layout `{}` holds nothing of `{}`{}", name.value, tensor.path, others)
+          : fmt::format("layout `{}` holds {} of the {} elements of `{}`{}", name.value, held,
+                        tensor.elements(), tensor.path, others),
+      "add it, or list it under `omit`");
 }
 
 std::optional<Viewed> LayoutBuilder::LowerNode(const ViewSpec& spec, int depth, ViewNode* node) {
@@ -109,8 +112,9 @@ std::optional<Viewed> LayoutBuilder::LowerTensor(const ViewSpec& spec, ViewNode*
   for (const PathSpec::Part& part : spec.path->parts) {
     path += part.text;
     if (part.number == nullptr) continue;
-    const auto number = EvaluateInteger(*part.number, names_, 0, std::numeric_limits<int64_t>::max(),
-                                        "a number in a path", diagnostics_);
+    const auto number =
+        EvaluateInteger(*part.number, names_, 0, std::numeric_limits<int64_t>::max(),
+                        "a number in a path", diagnostics_);
     if (!number) return {};
     path += fmt::format_int(*number).str();
   }
@@ -125,14 +129,16 @@ std::optional<Viewed> LayoutBuilder::LowerTensor(const ViewSpec& spec, ViewNode*
   const Tensor& tensor = (*drawn_)[it->second];
   if (first_ == nullptr) first_ = &tensor;
   if (tensor.dtype != first_->dtype) {
-    diagnostics_.Error(spec.span,
-                       fmt::format("`{}` is {}, but `{}`, in the same tensor, is {}", path,
-                                   InfoOf(tensor.dtype).name, first_->path, InfoOf(first_->dtype).name),
-                       "a stored tensor has one dtype: make them equal under `modules`");
+    diagnostics_.Error(
+        spec.span,
+        fmt::format("`{}` is {}, but `{}`, in the same tensor, is {}", path,
+                    InfoOf(tensor.dtype).name, first_->path, InfoOf(first_->dtype).name),
+        "a stored tensor has one dtype: make them equal under `modules`");
     return {};
   }
   if (--budget_ <= 0) {
-    diagnostics_.Error(spec.span, fmt::format("the layouts fall into more than {} pieces", kMaxPieces));
+    diagnostics_.Error(spec.span,
+                       fmt::format("the layouts fall into more than {} pieces", kMaxPieces));
     return {};
   }
   node->tensor = it->second;
@@ -149,7 +155,8 @@ std::optional<Viewed> LayoutBuilder::LowerOperation(const ViewSpec& spec, int de
     return {};
   }
   if (depth == kMaxViewDepth) {
-    diagnostics_.Error(name.span, fmt::format("more than {} operations within one another", kMaxViewDepth));
+    diagnostics_.Error(name.span,
+                       fmt::format("more than {} operations within one another", kMaxViewDepth));
     return {};
   }
   if (!node->operation->many && (spec.is_list || spec.loop)) {
@@ -211,16 +218,17 @@ bool LayoutBuilder::BindArguments(const ViewSpec& spec, ViewNode* node) {
   const std::vector<ViewParameter>& parameters = node->operation->parameters;
   bool good = true;
   for (const ViewSpec::Argument& argument : spec.arguments) {
-    const auto known = std::any_of(parameters.begin(), parameters.end(), [&](const ViewParameter& p) {
-      return p.name == argument.name.value;
-    });
+    const auto known =
+        std::any_of(parameters.begin(), parameters.end(),
+                    [&](const ViewParameter& p) { return p.name == argument.name.value; });
     if (known) continue;
     std::vector<std::string> names = {"of"};
     if (node->operation->many) names.emplace_back("for");
     for (const ViewParameter& parameter : parameters) names.emplace_back(parameter.name);
-    diagnostics_.Error(argument.name.span,
-                       fmt::format("`{}` has no argument `{}`", node->operation->name, argument.name.value),
-                       DidYouMean(argument.name.value, names));
+    diagnostics_.Error(
+        argument.name.span,
+        fmt::format("`{}` has no argument `{}`", node->operation->name, argument.name.value),
+        DidYouMean(argument.name.value, names));
     good = false;
   }
   const bool misspelt = !good;
@@ -244,8 +252,9 @@ std::optional<ViewArgument> LayoutBuilder::BindArgument(const ViewParameter& par
                                                         const ViewSpec::Argument& argument) {
   const bool wants_list = parameter.kind == ViewParameter::kIntegers;
   if (argument.is_list != wants_list) {
-    diagnostics_.Error(argument.name.span, wants_list ? fmt::format("`{}` must be a list", parameter.name)
-                                                      : fmt::format("`{}` must be one number", parameter.name));
+    diagnostics_.Error(argument.name.span,
+                       wants_list ? fmt::format("`{}` must be a list", parameter.name)
+                                  : fmt::format("`{}` must be one number", parameter.name));
     return {};
   }
   std::vector<int64_t> integers;
@@ -256,9 +265,9 @@ std::optional<ViewArgument> LayoutBuilder::BindArgument(const ViewParameter& par
       if (!number) return {};
       return *number;
     }
-    const auto integer =
-        EvaluateInteger(*value, names_, std::numeric_limits<int64_t>::min(),
-                        std::numeric_limits<int64_t>::max(), fmt::format("`{}`", parameter.name), diagnostics_);
+    const auto integer = EvaluateInteger(*value, names_, std::numeric_limits<int64_t>::min(),
+                                         std::numeric_limits<int64_t>::max(),
+                                         fmt::format("`{}`", parameter.name), diagnostics_);
     if (!integer) return {};
     if (!wants_list) return *integer;
     integers.push_back(*integer);

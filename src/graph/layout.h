@@ -51,8 +51,8 @@ class LayoutBuilder {
   SpecScope& names_;
   Diagnostics& diagnostics_;
   std::unordered_map<std::string_view, size_t> by_path_;
-  std::vector<int64_t> held_;  // Elements of each drawn tensor, those of ties twice.
-  PieceBudget& budget_;         // Of all layouts.
+  std::vector<int64_t> held_;      // Elements of each drawn tensor, those of ties twice.
+  PieceBudget& budget_;            // Of all layouts.
   const Tensor* first_ = nullptr;  // Of the view that is being lowered.
 };
 

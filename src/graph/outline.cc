@@ -73,12 +73,15 @@ class OutlineBuilder {
     size_t form;  // Equal for what may stand as one.
   };
 
-  size_t Number(std::string form) { return forms_.try_emplace(std::move(form), forms_.size()).first->second; }
+  size_t Number(std::string form) {
+    return forms_.try_emplace(std::move(form), forms_.size()).first->second;
+  }
 
   size_t FormOfTensor(const Tensor& tensor) {
     const std::string what = tensor.view ? FormOf(tensor.view->root, *tensor.view->drawn)
                                          : WithoutNumbers(InText(tensor.distribution), kNumberEnds);
-    std::string form = fmt::format("{} {} {}", InfoOf(tensor.dtype).name, fmt::join(tensor.shape, ","), what);
+    std::string form =
+        fmt::format("{} {} {}", InfoOf(tensor.dtype).name, fmt::join(tensor.shape, ","), what);
     for (const auto& axes : tensor.partition) form += fmt::format(" [{}]", fmt::join(axes, ","));
     return Number(std::move(form));
   }
@@ -88,7 +91,8 @@ class OutlineBuilder {
     into->count += from.count;
     into->bytes += from.bytes;
     into->tensors.insert(into->tensors.end(), from.tensors.begin(), from.tensors.end());
-    for (size_t m = 0; m < from.members.size(); ++m) Merge(std::move(from.members[m]), &into->members[m]);
+    for (size_t m = 0; m < from.members.size(); ++m)
+      Merge(std::move(from.members[m]), &into->members[m]);
   }
 
   Made Make(size_t index) {
@@ -150,7 +154,8 @@ std::string ValuesAsOne(const std::vector<std::string>& texts) {
   return AsOne(std::vector<std::string_view>(texts.begin(), texts.end()), kNumberEnds);
 }
 
-ViewOutline OutlineOfNodes(const std::vector<const ViewNode*>& nodes, const std::vector<Tensor>& drawn) {
+ViewOutline OutlineOfNodes(const std::vector<const ViewNode*>& nodes,
+                           const std::vector<Tensor>& drawn) {
   ViewOutline out{.operation = nodes.front()->operation, .arguments = {}, .tensors = {}, .of = {}};
   if (out.operation == nullptr) {
     for (const ViewNode* node : nodes) out.tensors.push_back(&drawn[node->tensor]);
@@ -180,7 +185,9 @@ ViewOutline OutlineOfNodes(const std::vector<const ViewNode*>& nodes, const std:
 
 }  // namespace
 
-Outline OutlineOf(const std::vector<const Tensor*>& tensors) { return OutlineBuilder().Build(tensors); }
+Outline OutlineOf(const std::vector<const Tensor*>& tensors) {
+  return OutlineBuilder().Build(tensors);
+}
 
 ViewOutline OutlineOfViews(const std::vector<const Tensor*>& stored) {
   std::vector<const ViewNode*> nodes;

@@ -11,8 +11,8 @@
 namespace shardinit {
 
 struct Outline {
-  std::string name;                    // Without what is above: `layers.{0…125}`, `q_proj.weight`.
-  std::vector<Outline> members;        // None: tensors, which are
+  std::string name;              // Without what is above: `layers.{0…125}`, `q_proj.weight`.
+  std::vector<Outline> members;  // None: tensors, which are
   std::vector<const Tensor*> tensors;  // all that stand here.
   int64_t count = 0, bytes = 0;        // Of all tensors here and below.
 };

@@ -33,13 +33,15 @@ std::optional<Value> SpecScope::Find(const std::string& name, Diagnostics& diagn
     return var.value;
   }
   if (var.state == Var::kBusy) {
-    diagnostics.Error(var.named->name.span, fmt::format("`{}` is defined by itself{}", name, ChainTo(name)));
+    diagnostics.Error(var.named->name.span,
+                      fmt::format("`{}` is defined by itself{}", name, ChainTo(name)));
     var.state = Var::kDone;
     return var.value;
   }
   if (chain_.size() == kMaxVarDepth) {
-    diagnostics.Error(var.named->name.span,
-                      fmt::format("`{}` stands behind a chain of {} variables", name, chain_.size()));
+    diagnostics.Error(
+        var.named->name.span,
+        fmt::format("`{}` stands behind a chain of {} variables", name, chain_.size()));
     var.state = Var::kDone;
     return var.value;
   }
@@ -94,7 +96,8 @@ bool SpecScope::Note(const std::string& name, std::string text, const Value& val
 
 void SpecScope::Trace(const Var& var) const {
   const ExprPtr& expr = var.named->value;
-  if (!expr || !var.value || !Note(var.named->name.value, TextOf(*expr), *var.value, SpanOf(*expr))) return;
+  if (!expr || !var.value || !Note(var.named->name.value, TextOf(*expr), *var.value, SpanOf(*expr)))
+    return;
   Diagnostics heard_before;
   Evaluate(*expr, *this, heard_before);
 }

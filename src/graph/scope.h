@@ -42,7 +42,7 @@ class SpecScope : public Scope {
   void Trace(const Var& var) const;
 
   mutable std::unordered_map<std::string, Var> vars_;
-  mutable std::vector<const std::string*> chain_;  // Variables that need each other.
+  mutable std::vector<const std::string*> chain_;         // Variables that need each other.
   std::vector<std::pair<std::string, int64_t>> repeats_;  // Innermost last.
   std::vector<Explanation::Setting>* trace_ = nullptr;
 };

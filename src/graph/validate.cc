@@ -42,7 +42,8 @@ bool IsIn(std::string_view group, std::string_view path) {
 }
 
 // `a.b.c` makes the groups `a.b` and `a`; a tensor may not have such a path.
-void CheckPaths(const std::vector<Tensor>& all, const std::vector<Span>& places, Diagnostics& diagnostics) {
+void CheckPaths(const std::vector<Tensor>& all, const std::vector<Span>& places,
+                Diagnostics& diagnostics) {
   std::vector<Name> paths, groups;
   paths.reserve(all.size());
   for (size_t i = 0; i < all.size(); ++i) {
@@ -56,7 +57,8 @@ void CheckPaths(const std::vector<Tensor>& all, const std::vector<Span>& places,
   SortNames(paths);
   SortNames(groups);
 
-  std::vector<std::pair<size_t, size_t>> equal, inside;  // The later or the outer one, and the other.
+  std::vector<std::pair<size_t, size_t>> equal,
+      inside;  // The later or the outer one, and the other.
   for (size_t k = 1, first = 0; k < paths.size(); ++k) {
     if (Before(paths[first], paths[k])) {
       first = k;
@@ -73,7 +75,8 @@ void CheckPaths(const std::vector<Tensor>& all, const std::vector<Span>& places,
   std::sort(equal.begin(), equal.end());
   std::sort(inside.begin(), inside.end());
   for (const auto& [tensor, first] : equal) {
-    diagnostics.Error(places[tensor], fmt::format("two tensors have the path `{}`", all[first].path));
+    diagnostics.Error(places[tensor],
+                      fmt::format("two tensors have the path `{}`", all[first].path));
     diagnostics.Note(places[first], "the first one is here");
   }
   for (const auto& [outer, inner] : inside) {
@@ -87,7 +90,8 @@ void CheckPaths(const std::vector<Tensor>& all, const std::vector<Span>& places,
 
 // 64-bit keys of two paths could collide, though nobody will see it happen; an
 // explicit `key:` that repeats is the case to find.
-void CheckKeys(const std::vector<Tensor>& all, const std::vector<Span>& places, Diagnostics& diagnostics) {
+void CheckKeys(const std::vector<Tensor>& all, const std::vector<Span>& places,
+               Diagnostics& diagnostics) {
   std::vector<std::pair<uint64_t, size_t>> order;  // Key and tensor.
   order.reserve(all.size());
   for (size_t i = 0; i < all.size(); ++i) {

@@ -110,8 +110,8 @@ bool BindConcat(std::string_view name, const std::vector<Viewed>& of, Arguments&
   return true;
 }
 
-std::optional<Viewed> ApplyConcat(std::vector<Viewed> of, Arguments& arguments,
-                                  PieceBudget* budget, ViewProblem* problem) {
+std::optional<Viewed> ApplyConcat(std::vector<Viewed> of, Arguments& arguments, PieceBudget* budget,
+                                  ViewProblem* problem) {
   if (!BindConcat("concat", of, arguments, problem)) return {};
   Viewed out = Together(of);
   out.arrangement = Concat(Arrangements(std::move(of)),
@@ -124,11 +124,13 @@ std::optional<Viewed> ApplyInterleave(std::vector<Viewed> of, Arguments& argumen
   if (!BindConcat("interleave", of, arguments, problem)) return {};
   const auto axis = static_cast<size_t>(std::get<int64_t>(arguments[0]));
   const auto groups = std::get<int64_t>(arguments[1]);
-  if (groups < 1) return Wrong(problem, 1, fmt::format("`groups` is {}, but must be at least 1", groups));
+  if (groups < 1)
+    return Wrong(problem, 1, fmt::format("`groups` is {}, but must be at least 1", groups));
   for (const Viewed& viewed : of) {
     if (ShapeOf(viewed)[axis] % groups == 0) continue;
-    return Wrong(problem, 1, fmt::format("{} groups do not divide axis {} of `{}`, which is {}", groups,
-                                         axis, viewed.name, Text(ShapeOf(viewed))));
+    return Wrong(problem, 1,
+                 fmt::format("{} groups do not divide axis {} of `{}`, which is {}", groups, axis,
+                             viewed.name, Text(ShapeOf(viewed))));
   }
   if (ShapeOf(of.front()).size() == kMaxRank) return Wrong(problem, -1, "more than 31 dimensions");
   Viewed out = Together(of);
@@ -154,8 +156,8 @@ std::optional<Viewed> ApplyTranspose(std::vector<Viewed> of, Arguments& argument
   }
   if (std::ssize(axes) != rank || std::ssize(different) != rank) {
     return Wrong(problem, 0,
-                 fmt::format("{} is no order of the {} dimension{} of `{}`, which is {}", Text(axes), rank,
-                             rank == 1 ? "" : "s", in.name, Text(ShapeOf(in))),
+                 fmt::format("{} is no order of the {} dimension{} of `{}`, which is {}",
+                             Text(axes), rank, rank == 1 ? "" : "s", in.name, Text(ShapeOf(in))),
                  "list each dimension once, or leave `axes` out to reverse their order");
   }
   Viewed out{{}, {}, {}, in.name};
@@ -179,8 +181,9 @@ std::optional<Viewed> ApplyReshape(std::vector<Viewed> of, Arguments& arguments,
     fits = fits && extent >= 1 && !__builtin_mul_overflow(elements, extent, &elements);
   }
   if (!fits || elements != ElementCount(before)) {
-    return Wrong(problem, 0, fmt::format("`{}` is {}, which has {} elements, and so cannot be {}", in.name,
-                                         Text(before), ElementCount(before), Text(shape)));
+    return Wrong(problem, 0,
+                 fmt::format("`{}` is {}, which has {} elements, and so cannot be {}", in.name,
+                             Text(before), ElementCount(before), Text(shape)));
   }
   Viewed out{{}, PartitionSpec(shape.size()), std::vector<bool>(shape.size()), in.name};
   // Dimensions at either end that are still what they were stay cut.
@@ -190,7 +193,8 @@ std::optional<Viewed> ApplyReshape(std::vector<Viewed> of, Arguments& arguments,
     out.partition[kept] = in.partition[kept];
     out.in_doubt[kept] = in.in_doubt[kept];
   }
-  for (size_t e = 1; kept + e <= both && shape[shape.size() - e] == before[before.size() - e]; ++e) {
+  for (size_t e = 1; kept + e <= both && shape[shape.size() - e] == before[before.size() - e];
+       ++e) {
     out.partition[shape.size() - e] = in.partition[before.size() - e];
     out.in_doubt[shape.size() - e] = in.in_doubt[before.size() - e];
   }
@@ -206,14 +210,16 @@ std::optional<Viewed> ApplyPad(std::vector<Viewed> of, Arguments& arguments, Pie
   const auto axis = static_cast<size_t>(std::get<int64_t>(arguments[0]));
   const auto to = std::get<int64_t>(arguments[1]);
   if (to < shape[axis]) {
-    return Wrong(problem, 1, fmt::format("`to` is {}, but axis {} of `{}`, which is {}, is longer", to, axis,
-                                         out.name, Text(shape)));
+    return Wrong(problem, 1,
+                 fmt::format("`to` is {}, but axis {} of `{}`, which is {}, is longer", to, axis,
+                             out.name, Text(shape)));
   }
   int64_t elements;
   if (__builtin_mul_overflow(ElementCount(shape) / shape[axis], to, &elements)) {
     return Wrong(problem, 1, "this tensor has more than 2^63 - 1 elements");
   }
-  out.arrangement = Pad(std::move(out.arrangement), axis, to, std::get<double>(arguments[2]), budget);
+  out.arrangement =
+      Pad(std::move(out.arrangement), axis, to, std::get<double>(arguments[2]), budget);
   return out;
 }
 
@@ -225,8 +231,9 @@ std::optional<Viewed> ApplySlice(std::vector<Viewed> of, Arguments& arguments, P
   const auto axis = static_cast<size_t>(std::get<int64_t>(arguments[0]));
   const auto start = std::get<int64_t>(arguments[1]), stop = std::get<int64_t>(arguments[2]);
   if (start < 0 || start >= stop || stop > shape[axis]) {
-    return Wrong(problem, 2, fmt::format("{} to {} is no part of axis {} of `{}`, which is {}", start, stop, axis,
-                                         out.name, Text(shape)));
+    return Wrong(problem, 2,
+                 fmt::format("{} to {} is no part of axis {} of `{}`, which is {}", start, stop,
+                             axis, out.name, Text(shape)));
   }
   out.arrangement = Slice(std::move(out.arrangement), axis, start, stop, budget);
   return out;
@@ -310,7 +317,8 @@ std::string Describe(const View& view) {
   const ViewNode* node = &view.root;
   std::string text;
   for (; node->operation != nullptr; node = &node->of.front()) {
-    text += fmt::format("{}{}{}", text.empty() ? "" : " of ", node->operation->name, DescribeArguments(*node));
+    text += fmt::format("{}{}{}", text.empty() ? "" : " of ", node->operation->name,
+                        DescribeArguments(*node));
   }
   if (!text.empty()) text += " of ";
   text += (*view.drawn)[node->tensor].path;

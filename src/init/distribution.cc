@@ -34,7 +34,8 @@ std::string DimensionsInText(DimensionSet set) {
   for (size_t d = 0; d < 32; ++d) {
     if (set >> d & 1) dimensions.push_back(d);
   }
-  return fmt::format("dimension{} {}", dimensions.size() == 1 ? "" : "s", fmt::join(dimensions, ", "));
+  return fmt::format("dimension{} {}", dimensions.size() == 1 ? "" : "s",
+                     fmt::join(dimensions, ", "));
 }
 
 }  // namespace
@@ -45,7 +46,8 @@ OrthogonalSize SizeOf(const Orthogonal& orthogonal, const Shape& shape) {
     if (orthogonal.rows >> d & 1) size.rows *= shape[d];
     if (orthogonal.columns >> d & 1) size.columns *= shape[d];
   }
-  const int64_t longer = std::max(size.rows, size.columns), shorter = std::min(size.rows, size.columns);
+  const int64_t longer = std::max(size.rows, size.columns),
+                shorter = std::min(size.rows, size.columns);
   const auto l = static_cast<double>(longer), s = static_cast<double>(shorter);
   // A multiplication and an addition, twice, for each element of column j and each
   // element of the reflections 0 … j.
@@ -66,8 +68,8 @@ std::string InText(const Distribution& distribution) {
           [](const Uniform& u) { return fmt::format("uniform {} to {}", u.low, u.high); },
           [](const Normal& n) { return fmt::format("normal mean {} std {}", n.mean, n.std); },
           [](const TruncatedNormal& t) {
-            return fmt::format("truncated_normal mean {} std {} low {} high {}", t.mean, t.std, t.low,
-                               t.high);
+            return fmt::format("truncated_normal mean {} std {} low {} high {}", t.mean, t.std,
+                               t.low, t.high);
           },
           [](const Expression& e) { return "expr " + e.program->text; },
           [](const Orthogonal& o) { return fmt::format("orthogonal gain {}", o.gain); },
@@ -82,8 +84,9 @@ std::string InText(const Distribution& distribution) {
 std::string MatrixInText(const Distribution& distribution, const Shape& shape) {
   if (const auto* orthogonal = std::get_if<Orthogonal>(&distribution)) {
     const OrthogonalSize size = SizeOf(*orthogonal, shape);
-    std::string text = fmt::format("{} × {}, rows of {}, columns of {}", size.rows, size.columns,
-                                   DimensionsInText(orthogonal->rows), DimensionsInText(orthogonal->columns));
+    std::string text =
+        fmt::format("{} × {}, rows of {}, columns of {}", size.rows, size.columns,
+                    DimensionsInText(orthogonal->rows), DimensionsInText(orthogonal->columns));
     for (size_t d = 0; d < shape.size(); ++d) {
       if ((orthogonal->rows | orthogonal->columns) >> d & 1) continue;
       text += fmt::format(", at {} of dimension {}", (shape[d] - 1) / 2, d);
@@ -91,12 +94,13 @@ std::string MatrixInText(const Distribution& distribution, const Shape& shape) {
     return text;
   }
   if (const auto* sparse = std::get_if<Sparse>(&distribution)) {
-    return fmt::format("{} × {}, in each column {} zeros of {}", shape[0], shape[1], sparse->zeros, shape[0]);
+    return fmt::format("{} × {}, in each column {} zeros of {}", shape[0], shape[1], sparse->zeros,
+                       shape[0]);
   }
   if (const auto* normalized = std::get_if<Normalized>(&distribution)) {
     const int64_t elements = shape[static_cast<size_t>(normalized->axis)];
-    return fmt::format("{} vectors of {} elements, along dimension {}", ElementCount(shape) / elements, elements,
-                       normalized->axis);
+    return fmt::format("{} vectors of {} elements, along dimension {}",
+                       ElementCount(shape) / elements, elements, normalized->axis);
   }
   return {};
 }

@@ -33,7 +33,7 @@ struct TruncatedNormal {  // low and high in standard deviations from the mean.
   bool operator==(const TruncatedNormal&) const = default;
 };
 
-struct Expression {  // A function of the element's index and of draws.
+struct Expression {                        // A function of the element's index and of draws.
   std::shared_ptr<const Program> program;  // Many tensors may share one.
   bool operator==(const Expression& other) const { return program->text == other.program->text; }
 };
@@ -66,8 +66,8 @@ struct Normalized {
   bool operator==(const Normalized&) const = default;
 };
 
-using Distribution = std::variant<Constant, Uniform, Normal, TruncatedNormal, Expression, Orthogonal,
-                                  Sparse, Normalized>;
+using Distribution = std::variant<Constant, Uniform, Normal, TruncatedNormal, Expression,
+                                  Orthogonal, Sparse, Normalized>;
 
 // The matrix of an Orthogonal, which is made whole, whatever part of it is wanted.
 struct OrthogonalSize {

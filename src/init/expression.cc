@@ -34,8 +34,9 @@ std::optional<std::string> Dirac(Arguments a, const Shape& shape, Span span,
   const double groups = a[0].value;
   const auto whole = static_cast<int64_t>(groups >= 1 && groups <= 0x1p53 ? groups : 0);
   if (whole == 0 || static_cast<double>(whole) != groups || shape[0] % whole != 0) {
-    diagnostics.Error(a[0].span, fmt::format("`groups` is {}, but must divide dimension 0, which is {}",
-                                             groups, shape[0]));
+    diagnostics.Error(
+        a[0].span,
+        fmt::format("`groups` is {}, but must divide dimension 0, which is {}", groups, shape[0]));
     return {};
   }
   std::string text = "(mod(i0, n0 / groups) == i1)";
@@ -56,10 +57,12 @@ constexpr Parameter kStftParameters[] = {
 // keras.initializers.STFT: the real or imaginary parts of the lower half of a
 // discrete Fourier transform, times a window a - (1 - a) cos(2 pi t / period) that
 // may be scaled to a sum of squares or a sum of 1.
-std::optional<std::string> Stft(Arguments a, const Shape& shape, Span span, Diagnostics& diagnostics) {
+std::optional<std::string> Stft(Arguments a, const Shape& shape, Span span,
+                                Diagnostics& diagnostics) {
   if (shape.size() != 3 || shape[1] != 1 || shape[2] < 2) {
-    diagnostics.Error(span, "`stft` needs the shape [length of a frame, 1, half the length of the "
-                            "transform + 1], the last at least 2");
+    diagnostics.Error(span,
+                      "`stft` needs the shape [length of a frame, 1, half the length of the "
+                      "transform + 1], the last at least 2");
     return {};
   }
   if (a[3].value != 0 && a[3].value != 1) {
@@ -86,7 +89,9 @@ std::optional<std::string> Stft(Arguments a, const Shape& shape, Span span, Diag
   }
   std::string window = fmt::format("({} - {} * cos({} * i0 / {}))", low, high, kTwoPi, period);
   if (shape[0] == 1) window = "1", sum = squares = 1;
-  const double scale = a[2].word == "density" ? std::sqrt(squares) : a[2].word == "spectrum" ? sum : 1;
+  const double scale = a[2].word == "density"    ? std::sqrt(squares)
+                       : a[2].word == "spectrum" ? sum
+                                                 : 1;
   if (scale == 0) {
     diagnostics.Error(span, fmt::format("this window of {} elements is 0 everywhere", shape[0]));
     return {};
@@ -97,8 +102,7 @@ std::optional<std::string> Stft(Arguments a, const Shape& shape, Span span, Diag
 }  // namespace
 
 // Lowered where the spec's own expression is at hand.
-extern const Initializer kExpr = {
-    .name = "expr", .parameters = {}, .lower = nullptr};
+extern const Initializer kExpr = {.name = "expr", .parameters = {}, .lower = nullptr};
 
 extern const Initializer kEye = {
     .name = "eye", .parameters = kDiagonalGain, .lower = nullptr, .formula = Diagonal};

@@ -28,8 +28,7 @@ std::string_view NameOf(FanOrder order, bool more) {
 
 }  // namespace
 
-std::nullopt_t Fans::Report(std::string message, std::string hint,
-                            Diagnostics& diagnostics) const {
+std::nullopt_t Fans::Report(std::string message, std::string hint, Diagnostics& diagnostics) const {
   diagnostics.Error(place_, std::move(message), std::move(hint));
   reported_ = true;
   return std::nullopt;
@@ -37,16 +36,14 @@ std::nullopt_t Fans::Report(std::string message, std::string hint,
 
 // Exact: a tensor has fewer than 2^63 elements, and each product is rounded
 // once, at the end.
-double Fans::Combine(std::string_view mode, const FanAxes& axes,
-                     std::string_view reason) const {
+double Fans::Combine(std::string_view mode, const FanAxes& axes, std::string_view reason) const {
   const auto fan = [&](std::string_view name, const std::vector<size_t>& own,
                        const std::vector<size_t>& other) {
     int64_t product = 1;
     std::string formula, numbers;
     for (const bool field : {false, true}) {
       for (size_t d = 0; d < shape_->size(); ++d) {
-        if (field ? Holds(own, d) || Holds(other, d) || Holds(source_->batch, d)
-                  : !Holds(own, d)) {
+        if (field ? Holds(own, d) || Holds(other, d) || Holds(source_->batch, d) : !Holds(own, d)) {
           continue;
         }
         product *= (*shape_)[d];
@@ -68,12 +65,10 @@ double Fans::Combine(std::string_view mode, const FanAxes& axes,
   static const Formula kAverage("fan_avg", "(fan_in + fan_out) / 2");
   static const Formula kGeometric("fan_geo_avg", "sqrt(fan_in * fan_out)");
   Check(mode == "fan_avg" || mode == "fan_geo_avg", "a mode of kFanModes");
-  return (mode == "fan_avg" ? kAverage : kGeometric)(
-      {{"fan_in", in}, {"fan_out", out}}, *this);
+  return (mode == "fan_avg" ? kAverage : kGeometric)({{"fan_in", in}, {"fan_out", out}}, *this);
 }
 
-std::optional<double> Fans::Get(std::string_view mode,
-                                Diagnostics& diagnostics) const {
+std::optional<double> Fans::Get(std::string_view mode, Diagnostics& diagnostics) const {
   const auto report = [&](std::string message, std::string hint) {
     return Report(std::move(message), std::move(hint), diagnostics);
   };
@@ -86,13 +81,11 @@ std::optional<double> Fans::Get(std::string_view mode,
     if (!Holds(source_->batch, d)) rest.push_back(d);
   }
   if (rest.size() < 2) {
-    return report(
-        fmt::format("`{}` needs {}, which {} does not have", initializer_, mode,
-                    rest.empty() ? "a scalar" : "one dimension"),
-        rest.empty()
-            ? "use an initializer without fans, such as `normal`"
-            : "say what the dimension is, such as `in_axis: 0` or `out_axis: "
-              "0`");
+    return report(fmt::format("`{}` needs {}, which {} does not have", initializer_, mode,
+                              rest.empty() ? "a scalar" : "one dimension"),
+                  rest.empty() ? "use an initializer without fans, such as `normal`"
+                               : "say what the dimension is, such as `in_axis: 0` or `out_axis: "
+                                 "0`");
   }
   const bool more = rest.size() > 2;
   const auto fan = [&](FanOrder order) {
@@ -109,16 +102,15 @@ std::optional<double> Fans::Get(std::string_view mode,
   if (out_in == in_out) {
     return Combine(mode, AxesOf(FanOrder::kOutIn, rest), "either order");
   }
-  return report(
-      fmt::format("`{}` needs {}, which is {} if the shape is {} and {} if it "
-                  "is {}",
-                  initializer_, mode, out_in, NameOf(FanOrder::kOutIn, more),
-                  in_out, NameOf(FanOrder::kInOut, more)),
-      fmt::format("write `fans: out_in` (PyTorch) or `fans: in_out` (JAX, "
-                  "Keras){}",
-                  more ? ", or say which dimensions they are with `in_axis`, "
-                         "`out_axis` and `batch_axis`"
-                       : ""));
+  return report(fmt::format("`{}` needs {}, which is {} if the shape is {} and {} if it "
+                            "is {}",
+                            initializer_, mode, out_in, NameOf(FanOrder::kOutIn, more), in_out,
+                            NameOf(FanOrder::kInOut, more)),
+                fmt::format("write `fans: out_in` (PyTorch) or `fans: in_out` (JAX, "
+                            "Keras){}",
+                            more ? ", or say which dimensions they are with `in_axis`, "
+                                   "`out_axis` and `batch_axis`"
+                                 : ""));
 }
 
 }  // namespace shardinit

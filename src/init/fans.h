@@ -40,8 +40,7 @@ struct FanSource {
 };
 
 // Numbers that can be asked for. JAX has all of them, the others some.
-inline constexpr std::string_view kFanModes[] = {"fan_in", "fan_out", "fan_avg",
-                                                 "fan_geo_avg"};
+inline constexpr std::string_view kFanModes[] = {"fan_in", "fan_out", "fan_avg", "fan_geo_avg"};
 
 // One step from what a spec says to the parameters of a distribution:
 // `std = gain / sqrt(fan_in) = 1.41421 / sqrt(4096) = 0.0220971`.
@@ -59,8 +58,7 @@ class Fans {
   Fans() = default;
   // `initializer` and its `place` at the tensor are for the message. What is
   // computed goes to `working`, if that is not null.
-  Fans(const Shape& shape, const FanSource& source,
-       std::string_view initializer, Span place,
+  Fans(const Shape& shape, const FanSource& source, std::string_view initializer, Span place,
        std::vector<Working>* working = nullptr)
       : shape_(&shape),
         source_(&source),
@@ -70,8 +68,7 @@ class Fans {
 
   // `mode` is one of kFanModes. Where nothing settles which dimensions are in
   // and out, and the two orders give different numbers, reports both of them.
-  std::optional<double> Get(std::string_view mode,
-                            Diagnostics& diagnostics) const;
+  std::optional<double> Get(std::string_view mode, Diagnostics& diagnostics) const;
 
   // For what needs to know more of the tensor. Of no tensor: a bug.
   const Shape& shape() const { return *shape_; }
@@ -86,8 +83,7 @@ class Fans {
   void Explain(Working step) const { working_->push_back(std::move(step)); }
 
  private:
-  double Combine(std::string_view mode, const FanAxes& axes,
-                 std::string_view reason) const;
+  double Combine(std::string_view mode, const FanAxes& axes, std::string_view reason) const;
 
   const Shape* shape_ = nullptr;
   const FanSource* source_ = nullptr;

@@ -54,22 +54,27 @@ double ProbabilityAbove(double x) {
 
 std::optional<DeclaredMoments> DeclaredMomentsOf(const Distribution& distribution) {
   using Result = std::optional<DeclaredMoments>;
-  return std::visit(
-      Overloaded{
-          [](const Constant& c) -> Result { return {{c.value, 0}}; },
-          [](const Uniform& u) -> Result {
-            return {{(u.low + u.high) / 2, (u.high - u.low) / std::sqrt(12.0)}};
-          },
-          [](const Normal& n) -> Result { return {{n.mean, n.std}}; },
-          [](const TruncatedNormal& t) -> Result {
-            const double all = Between(t.low, t.high);
-            const double shift = (Density(t.low) - Density(t.high)) / all;
-            const double spread = 1 + (t.low * Density(t.low) - t.high * Density(t.high)) / all;
-            return {{t.mean + t.std * shift, t.std * std::sqrt(std::max(0.0, spread - shift * shift))}};
-          },
-          [](const auto&) -> Result { return {}; },  // No closed form.
-      },
-      distribution);
+  return std::visit(Overloaded{
+                        [](const Constant& c) -> Result {
+                          return {{c.value, 0}};
+                        },
+                        [](const Uniform& u) -> Result {
+                          return {{(u.low + u.high) / 2, (u.high - u.low) / std::sqrt(12.0)}};
+                        },
+                        [](const Normal& n) -> Result {
+                          return {{n.mean, n.std}};
+                        },
+                        [](const TruncatedNormal& t) -> Result {
+                          const double all = Between(t.low, t.high);
+                          const double shift = (Density(t.low) - Density(t.high)) / all;
+                          const double spread =
+                              1 + (t.low * Density(t.low) - t.high * Density(t.high)) / all;
+                          return {{t.mean + t.std * shift,
+                                   t.std * std::sqrt(std::max(0.0, spread - shift * shift))}};
+                        },
+                        [](const auto&) -> Result { return {}; },  // No closed form.
+                    },
+                    distribution);
 }
 
 std::optional<Fit> FitOf(std::span<const Bin> bins, const Distribution& distribution) {
@@ -80,7 +85,8 @@ std::optional<Fit> FitOf(std::span<const Bin> bins, const Distribution& distribu
   double before = 0, distance = 0;
   for (const Bin& bin : bins) {
     const double after = before + static_cast<double>(bin.count);
-    distance = std::max({distance, std::fabs(before / total - std::visit(Cumulative{bin.from}, distribution)),
+    distance = std::max({distance,
+                         std::fabs(before / total - std::visit(Cumulative{bin.from}, distribution)),
                          std::fabs(after / total - std::visit(Cumulative{bin.to}, distribution))});
     before = after;
   }

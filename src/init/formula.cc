@@ -22,8 +22,7 @@ const Formula::Name* Find(Bindings names, std::string_view name) {
 class NameScope : public Scope {
  public:
   explicit NameScope(Bindings names) : names_(names) {}
-  std::optional<Value> Find(const std::string& name,
-                            Diagnostics&) const override {
+  std::optional<Value> Find(const std::string& name, Diagnostics&) const override {
     const Formula::Name* known = shardinit::Find(names_, name);
     if (known == nullptr) return {};
     return known->value;
@@ -67,10 +66,12 @@ double Formula::operator()(Bindings names, const Fans& fans) const {
   Check(value.has_value(), "a formula without a value");
   if (fans.explains()) {
     const std::string& text = TextOf(*expr_);
-    fans.Explain({name_,
-                  Substitute(text, names, [](const Name& n) { return std::string(n.shown); }),
-                  Substitute(text, names, [](const Name& n) { return fmt::format("{:.6g}", n.value); }),
-                  *value, {}});
+    fans.Explain(
+        {name_,
+         Substitute(text, names, [](const Name& n) { return std::string(n.shown); }),
+         Substitute(text, names, [](const Name& n) { return fmt::format("{:.6g}", n.value); }),
+         *value,
+         {}});
   }
   return *value;
 }

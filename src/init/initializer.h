@@ -28,8 +28,8 @@ struct Parameter {
 };
 
 struct Argument {
-  double value;  // A dimension counts from 0 here.
-  Span span;  // Where the user wrote it, or the initializer's name.
+  double value;                // A dimension counts from 0 here.
+  Span span;                   // Where the user wrote it, or the initializer's name.
   std::string_view word = {};  // One of the parameter's; empty: a number.
 };
 using Arguments = std::span<const Argument>;  // In the order of `parameters`.
@@ -42,9 +42,8 @@ struct Initializer {
                                        Diagnostics& diagnostics);
   // Instead of `lower`: the expression over elements that gives the values, with
   // the parameters as names. `span` is that of the initializer's name.
-  std::optional<std::string> (*formula)(Arguments arguments, const Shape& shape,
-                                        Span span, Diagnostics& diagnostics) =
-      nullptr;
+  std::optional<std::string> (*formula)(Arguments arguments, const Shape& shape, Span span,
+                                        Diagnostics& diagnostics) = nullptr;
 };
 
 std::span<const Initializer* const> Initializers();
@@ -53,19 +52,14 @@ std::vector<std::string> InitializerNames();
 
 // Shared by the initializers that scale a random number: magnitudes for which
 // every intermediate value of the samplers is a normal f32 number.
-bool CheckMagnitude(std::string_view name, const Argument& argument,
-                    Diagnostics& diagnostics);
-bool CheckNotNegative(std::string_view name, const Argument& argument,
-                      Diagnostics& diagnostics);
+bool CheckMagnitude(std::string_view name, const Argument& argument, Diagnostics& diagnostics);
+bool CheckNotNegative(std::string_view name, const Argument& argument, Diagnostics& diagnostics);
 // Both.
-bool CheckScale(std::string_view name, const Argument& argument,
-                Diagnostics& diagnostics);
+bool CheckScale(std::string_view name, const Argument& argument, Diagnostics& diagnostics);
 
 // Around 0. `cause` is the argument that decides the scale.
-std::optional<Distribution> NormalOf(double std, Span cause,
-                                     Diagnostics& diagnostics);
+std::optional<Distribution> NormalOf(double std, Span cause, Diagnostics& diagnostics);
 // On [-bound, bound); a bound of 0 leaves zeros.
-std::optional<Distribution> UniformOf(double bound, Span cause,
-                                      Diagnostics& diagnostics);
+std::optional<Distribution> UniformOf(double bound, Span cause, Diagnostics& diagnostics);
 
 }  // namespace shardinit

@@ -5,12 +5,11 @@
 
 namespace shardinit {
 
-extern const Initializer kZeros, kOnes, kConstant, kUniform, kRandomUniform,
-    kNormal, kRandomNormal, kTruncatedNormal, kTruncNormal, kXavierUniform,
-    kXavierNormal, kKaimingUniform, kKaimingNormal, kVarianceScaling,
-    kGlorotUniform, kGlorotNormal, kHeUniform, kHeNormal, kLecunUniform,
-    kLecunNormal, kOrthogonal, kDeltaOrthogonal, kSparse, kNormalized, kExpr,
-    kEye, kIdentity, kDirac, kArange, kStft;
+extern const Initializer kZeros, kOnes, kConstant, kUniform, kRandomUniform, kNormal, kRandomNormal,
+    kTruncatedNormal, kTruncNormal, kXavierUniform, kXavierNormal, kKaimingUniform, kKaimingNormal,
+    kVarianceScaling, kGlorotUniform, kGlorotNormal, kHeUniform, kHeNormal, kLecunUniform,
+    kLecunNormal, kOrthogonal, kDeltaOrthogonal, kSparse, kNormalized, kExpr, kEye, kIdentity,
+    kDirac, kArange, kStft;
 
 std::span<const Initializer* const> Initializers() {
   static constexpr const Initializer* kInitializers[] = {
@@ -42,46 +41,38 @@ const Initializer* FindInitializer(std::string_view name) {
 
 std::vector<std::string> InitializerNames() {
   std::vector<std::string> names;
-  for (const Initializer* initializer : Initializers())
-    names.emplace_back(initializer->name);
+  for (const Initializer* initializer : Initializers()) names.emplace_back(initializer->name);
   return names;
 }
 
-bool CheckMagnitude(std::string_view name, const Argument& argument,
-                    Diagnostics& diagnostics) {
+bool CheckMagnitude(std::string_view name, const Argument& argument, Diagnostics& diagnostics) {
   if (IsValidScale(argument.value)) return true;
-  diagnostics.Error(
-      argument.span,
-      fmt::format("`{}` is {}, but its magnitude must be 0 or from 2^-80 "
-                  "(8.3e-25) to 2^100 (1.3e30)",
-                  name, argument.value),
-      "outside that range f32 arithmetic would not be exact on every machine");
+  diagnostics.Error(argument.span,
+                    fmt::format("`{}` is {}, but its magnitude must be 0 or from 2^-80 "
+                                "(8.3e-25) to 2^100 (1.3e30)",
+                                name, argument.value),
+                    "outside that range f32 arithmetic would not be exact on every machine");
   return false;
 }
 
-bool CheckNotNegative(std::string_view name, const Argument& argument,
-                      Diagnostics& diagnostics) {
+bool CheckNotNegative(std::string_view name, const Argument& argument, Diagnostics& diagnostics) {
   if (argument.value >= 0) return true;
   diagnostics.Error(argument.span,
-                    fmt::format("`{}` is {}, but must not be negative", name,
-                                argument.value));
+                    fmt::format("`{}` is {}, but must not be negative", name, argument.value));
   return false;
 }
 
-bool CheckScale(std::string_view name, const Argument& argument,
-                Diagnostics& diagnostics) {
+bool CheckScale(std::string_view name, const Argument& argument, Diagnostics& diagnostics) {
   return CheckNotNegative(name, argument, diagnostics) &&
          CheckMagnitude(name, argument, diagnostics);
 }
 
-std::optional<Distribution> NormalOf(double std, Span cause,
-                                     Diagnostics& diagnostics) {
+std::optional<Distribution> NormalOf(double std, Span cause, Diagnostics& diagnostics) {
   if (!CheckScale("std", {std, cause}, diagnostics)) return {};
   return Normal{0, std};
 }
 
-std::optional<Distribution> UniformOf(double bound, Span cause,
-                                      Diagnostics& diagnostics) {
+std::optional<Distribution> UniformOf(double bound, Span cause, Diagnostics& diagnostics) {
   // The distance of the bounds is a scale of the sampler too.
   if (!CheckScale("bound", {bound, cause}, diagnostics) ||
       !CheckMagnitude("2 * bound", {2 * bound, cause}, diagnostics)) {

@@ -11,8 +11,7 @@
 namespace shardinit {
 namespace {
 
-constexpr auto kModes =
-    std::span(kFanModes).first<2>();  // The fans themselves.
+constexpr auto kModes = std::span(kFanModes).first<2>();  // The fans themselves.
 
 constexpr Parameter kXavier[] = {
     {"gain", 1.0, kNonlinearities, true},
@@ -25,8 +24,7 @@ constexpr Parameter kKaiming[] = {
 
 // Glorot and Bengio 2010, equation 12 has the mean of both fans; torch's
 // xavier_normal_: std = gain * sqrt(2 / (fan_in + fan_out)).
-std::optional<double> XavierStd(Arguments a, const Fans& fans,
-                                Diagnostics& diagnostics) {
+std::optional<double> XavierStd(Arguments a, const Fans& fans, Diagnostics& diagnostics) {
   if (a[0].word.empty() && !CheckScale("gain", a[0], diagnostics)) return {};
   const auto average = fans.Get("fan_avg", diagnostics);
   if (!average) return {};
@@ -38,23 +36,19 @@ std::optional<double> XavierStd(Arguments a, const Fans& fans,
 
 // He et al. 2015, equations 10, 14 and 15; torch's kaiming_normal_: std =
 // gain / sqrt(fan).
-std::optional<double> KaimingStd(Arguments a, const Fans& fans,
-                                 Diagnostics& diagnostics) {
+std::optional<double> KaimingStd(Arguments a, const Fans& fans, Diagnostics& diagnostics) {
   if (!CheckMagnitude("a", a[0], diagnostics)) return {};
   if (a[0].value != 0 && a[2].word != "leaky_relu") {
-    diagnostics.Error(
-        a[0].span,
-        fmt::format("`a` is {}, but only `leaky_relu` has a slope, and the "
-                    "nonlinearity is `{}`",
-                    a[0].value, a[2].word));
+    diagnostics.Error(a[0].span,
+                      fmt::format("`a` is {}, but only `leaky_relu` has a slope, and the "
+                                  "nonlinearity is `{}`",
+                                  a[0].value, a[2].word));
     return {};
   }
   const auto fan = fans.Get(a[1].word, diagnostics);
   if (!fan) return {};
   static const Formula kStd("std", "gain / sqrt(fan)");
-  return kStd({{"gain", GainOf(a[2].word, a[0].value, fans)},
-               {"fan", *fan, a[1].word}},
-              fans);
+  return kStd({{"gain", GainOf(a[2].word, a[0].value, fans)}, {"fan", *fan, a[1].word}}, fans);
 }
 
 // The bounds of a uniform distribution with this standard deviation.

@@ -6,8 +6,7 @@ namespace {
 constexpr Parameter kMeanStd[] = {{"mean", 0.0}, {"std", {}}};
 constexpr Parameter kMeanStddev[] = {{"mean", 0.0}, {"stddev", 0.05}};
 
-std::optional<Distribution> Lower(std::string_view name, Arguments a,
-                                  Diagnostics& diagnostics) {
+std::optional<Distribution> Lower(std::string_view name, Arguments a, Diagnostics& diagnostics) {
   const bool mean = CheckMagnitude("mean", a[0], diagnostics);
   if (!CheckScale(name, a[1], diagnostics) || !mean) return {};
   return Normal{a[0].value, a[1].value};
@@ -20,20 +19,16 @@ std::optional<Distribution> Lower(std::string_view name, Arguments a,
 extern const Initializer kNormal = {
     .name = "normal",
     .parameters = kMeanStd,
-    .lower =
-        [](Arguments a, const Fans&, Diagnostics& diagnostics) {
-          return Lower("std", a, diagnostics);
-        },
+    .lower = [](Arguments a, const Fans&,
+                Diagnostics& diagnostics) { return Lower("std", a, diagnostics); },
 };
 
 // keras.initializers.RandomNormal.
 extern const Initializer kRandomNormal = {
     .name = "random_normal",
     .parameters = kMeanStddev,
-    .lower =
-        [](Arguments a, const Fans&, Diagnostics& diagnostics) {
-          return Lower("stddev", a, diagnostics);
-        },
+    .lower = [](Arguments a, const Fans&,
+                Diagnostics& diagnostics) { return Lower("stddev", a, diagnostics); },
 };
 
 }  // namespace shardinit

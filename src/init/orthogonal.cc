@@ -37,10 +37,11 @@ std::optional<Distribution> MatrixOf(double gain, DimensionSet one, DimensionSet
   const OrthogonalSize size = SizeOf(orthogonal, fans.shape());
   if (size.operations <= kMaxOperations && size.bytes <= kMaxMatrixBytes) return orthogonal;
   return fans.Report(
-      fmt::format("this `{}` matrix is {} × {}: some {:.2g} operations and {:.2g} bytes of memory to "
-                  "make it, but at most {:.0e} and {:.2g} are allowed",
-                  name, size.rows, size.columns, size.operations, size.bytes, kMaxOperations,
-                  kMaxMatrixBytes),
+      fmt::format(
+          "this `{}` matrix is {} × {}: some {:.2g} operations and {:.2g} bytes of memory to "
+          "make it, but at most {:.0e} and {:.2g} are allowed",
+          name, size.rows, size.columns, size.operations, size.bytes, kMaxOperations,
+          kMaxMatrixBytes),
       "make it of several tensors; or use `normal` with `std` gain / sqrt of the longer side, "
       "whose columns are nearly orthogonal",
       diagnostics);
@@ -63,12 +64,14 @@ bool CheckArguments(std::string_view name, Arguments a, size_t lowest, size_t hi
     return false;
   }
   if (fans.source().batch.empty()) return true;
-  fans.Report(fmt::format("`{}` makes one matrix of a tensor, so `batch_axis` has no meaning", name),
-              "make each matrix a tensor of its own, with `repeat`", diagnostics);
+  fans.Report(
+      fmt::format("`{}` makes one matrix of a tensor, so `batch_axis` has no meaning", name),
+      "make each matrix a tensor of its own, with `repeat`", diagnostics);
   return false;
 }
 
-std::optional<Distribution> LowerOrthogonal(Arguments a, const Fans& fans, Diagnostics& diagnostics) {
+std::optional<Distribution> LowerOrthogonal(Arguments a, const Fans& fans,
+                                            Diagnostics& diagnostics) {
   if (!CheckArguments("orthogonal", a, 2, 32, fans, diagnostics)) return {};
   const Shape& shape = fans.shape();
   DimensionSet column = 0;
@@ -82,13 +85,15 @@ std::optional<Distribution> LowerOrthogonal(Arguments a, const Fans& fans, Diagn
     column = 2;
   } else {
     const int64_t all = ElementCount(shape), first = shape.front(), last = shape.back();
-    return fans.Report(fmt::format("`orthogonal` needs to know the matrix, which is {} × {} if the shape "
-                                   "is [out, in, …] and {} × {} if it is […, in, out]",
-                                   first, all / first, all / last, last),
-                       "write `fans: out_in` (PyTorch), `fans: in_out` (JAX, Keras) or `column_axis`",
-                       diagnostics);
+    return fans.Report(
+        fmt::format("`orthogonal` needs to know the matrix, which is {} × {} if the shape "
+                    "is [out, in, …] and {} × {} if it is […, in, out]",
+                    first, all / first, all / last, last),
+        "write `fans: out_in` (PyTorch), `fans: in_out` (JAX, Keras) or `column_axis`",
+        diagnostics);
   }
-  return MatrixOf(GainOf(a[0], fans), column, AllOf(shape) & ~column, "orthogonal", fans, diagnostics);
+  return MatrixOf(GainOf(a[0], fans), column, AllOf(shape) & ~column, "orthogonal", fans,
+                  diagnostics);
 }
 
 // Xiao et al. 2018: a convolution that keeps lengths, orthogonal at the centre of
@@ -99,7 +104,8 @@ std::optional<Distribution> LowerDelta(Arguments a, const Fans& fans, Diagnostic
   if (!fans.source().axes && !fans.source().order) {
     return fans.Report(
         "`delta_orthogonal` needs to know which dimensions are inputs and outputs",
-        "write `fans: in_out` (JAX), `fans: out_in` (PyTorch), or `in_axis` and `out_axis`", diagnostics);
+        "write `fans: in_out` (JAX), `fans: out_in` (PyTorch), or `in_axis` and `out_axis`",
+        diagnostics);
   }
   const FanAxes axes =
       fans.source().axes ? *fans.source().axes : AxesIn(*fans.source().order, shape.size());
@@ -107,12 +113,14 @@ std::optional<Distribution> LowerDelta(Arguments a, const Fans& fans, Diagnostic
   for (const size_t d : axes.in) in *= shape[d];
   for (const size_t d : axes.out) out *= shape[d];
   if (out < in) {
-    return fans.Report(fmt::format("`delta_orthogonal` needs at least as many outputs as inputs, but this "
-                                   "tensor has {} and {}",
-                                   out, in),
-                       "lengths cannot be kept in fewer dimensions", diagnostics);
+    return fans.Report(
+        fmt::format("`delta_orthogonal` needs at least as many outputs as inputs, but this "
+                    "tensor has {} and {}",
+                    out, in),
+        "lengths cannot be kept in fewer dimensions", diagnostics);
   }
-  return MatrixOf(GainOf(a[0], fans), SetOf(axes.in), SetOf(axes.out), "delta_orthogonal", fans, diagnostics);
+  return MatrixOf(GainOf(a[0], fans), SetOf(axes.in), SetOf(axes.out), "delta_orthogonal", fans,
+                  diagnostics);
 }
 
 }  // namespace

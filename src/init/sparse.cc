@@ -15,17 +15,19 @@ constexpr Parameter kSparsityStd[] = {{"sparsity", {}}, {"std", 0.01}};
 extern const Initializer kSparse = {
     .name = "sparse",
     .parameters = kSparsityStd,
-    .lower = [](Arguments a, const Fans& fans, Diagnostics& diagnostics) -> std::optional<Distribution> {
+    .lower = [](Arguments a, const Fans& fans,
+                Diagnostics& diagnostics) -> std::optional<Distribution> {
       if (!CheckScale("std", a[1], diagnostics)) return {};
       if (!(a[0].value >= 0 && a[0].value <= 1)) {
-        diagnostics.Error(a[0].span, fmt::format("`sparsity` is {}, but must be from 0 to 1: it is the part "
-                                                 "of each column that is zero",
-                                                 a[0].value));
+        diagnostics.Error(a[0].span,
+                          fmt::format("`sparsity` is {}, but must be from 0 to 1: it is the part "
+                                      "of each column that is zero",
+                                      a[0].value));
         return {};
       }
       if (const size_t rank = fans.shape().size(); rank != 2) {
-        return fans.Report(fmt::format("`sparse` needs 2 dimensions, but this tensor has {}", rank), "",
-                           diagnostics);
+        return fans.Report(fmt::format("`sparse` needs 2 dimensions, but this tensor has {}", rank),
+                           "", diagnostics);
       }
       const double zeros = std::ceil(a[0].value * static_cast<double>(fans.shape()[0]));
       return Sparse{a[1].value, static_cast<int64_t>(zeros)};

@@ -6,46 +6,37 @@
 namespace shardinit {
 namespace {
 
-constexpr Parameter kSigmas[] = {
-    {"mean", 0.0}, {"std", {}}, {"low", -2.0}, {"high", 2.0}};
-constexpr Parameter kAbsolute[] = {
-    {"mean", 0.0}, {"std", {}}, {"a", -2.0}, {"b", 2.0}};
+constexpr Parameter kSigmas[] = {{"mean", 0.0}, {"std", {}}, {"low", -2.0}, {"high", 2.0}};
+constexpr Parameter kAbsolute[] = {{"mean", 0.0}, {"std", {}}, {"a", -2.0}, {"b", 2.0}};
 
-bool CheckCommon(Arguments a, const Parameter* parameters,
-                 Diagnostics& diagnostics) {
+bool CheckCommon(Arguments a, const Parameter* parameters, Diagnostics& diagnostics) {
   const bool mean = CheckMagnitude("mean", a[0], diagnostics);
   if (!CheckScale("std", a[1], diagnostics) || !mean) return false;
   if (a[2].value < a[3].value) return true;
   diagnostics.Error(
-      a[3].span, fmt::format("`{}` is {}, but must be above `{}`, which is {}",
-                             parameters[3].name, a[3].value, parameters[2].name,
-                             a[2].value));
+      a[3].span, fmt::format("`{}` is {}, but must be above `{}`, which is {}", parameters[3].name,
+                             a[3].value, parameters[2].name, a[2].value));
   return false;
 }
 
 // The part of the normal distribution that is left must be there to draw from.
 std::optional<Distribution> Cut(const TruncatedNormal& cut, const Argument& low,
-                                const Argument& high,
-                                Diagnostics& diagnostics) {
+                                const Argument& high, Diagnostics& diagnostics) {
   constexpr double kFarthest = 8;
   if (cut.low > kFarthest || cut.high < -kFarthest) {
     const bool above = cut.low > kFarthest;
-    diagnostics.Error(
-        above ? low.span : high.span,
-        fmt::format("this cut-off is {} standard deviations from the mean, but "
-                    "nothing of a normal distribution is left beyond {}",
-                    above ? cut.low : cut.high,
-                    above ? kFarthest : -kFarthest));
+    diagnostics.Error(above ? low.span : high.span,
+                      fmt::format("this cut-off is {} standard deviations from the mean, but "
+                                  "nothing of a normal distribution is left beyond {}",
+                                  above ? cut.low : cut.high, above ? kFarthest : -kFarthest));
     return {};
   }
   if (cut.high - cut.low < 1e-3) {
-    diagnostics.Error(
-        high.span,
-        fmt::format(
-            "the cut-offs are {} standard deviations apart, but must be at "
-            "least 0.001 apart",
-            cut.high - cut.low),
-        "use `uniform` for so narrow a range");
+    diagnostics.Error(high.span,
+                      fmt::format("the cut-offs are {} standard deviations apart, but must be at "
+                                  "least 0.001 apart",
+                                  cut.high - cut.low),
+                      "use `uniform` for so narrow a range");
     return {};
   }
   return cut;
@@ -58,11 +49,9 @@ std::optional<Distribution> Cut(const TruncatedNormal& cut, const Argument& low,
 extern const Initializer kTruncatedNormal = {
     .name = "truncated_normal",
     .parameters = kSigmas,
-    .lower = [](Arguments a, const Fans&,
-                Diagnostics& diagnostics) -> std::optional<Distribution> {
+    .lower = [](Arguments a, const Fans&, Diagnostics& diagnostics) -> std::optional<Distribution> {
       if (!CheckCommon(a, kSigmas, diagnostics)) return {};
-      return Cut({a[0].value, a[1].value, a[2].value, a[3].value}, a[2], a[3],
-                 diagnostics);
+      return Cut({a[0].value, a[1].value, a[2].value, a[3].value}, a[2], a[3], diagnostics);
     },
 };
 
@@ -70,10 +59,8 @@ extern const Initializer kTruncatedNormal = {
 extern const Initializer kTruncNormal = {
     .name = "trunc_normal",
     .parameters = kAbsolute,
-    .lower = [](Arguments a, const Fans&,
-                Diagnostics& diagnostics) -> std::optional<Distribution> {
-      if (!CheckMagnitude("a", a[2], diagnostics) ||
-          !CheckMagnitude("b", a[3], diagnostics) ||
+    .lower = [](Arguments a, const Fans&, Diagnostics& diagnostics) -> std::optional<Distribution> {
+      if (!CheckMagnitude("a", a[2], diagnostics) || !CheckMagnitude("b", a[3], diagnostics) ||
           !CheckCommon(a, kAbsolute, diagnostics)) {
         return {};
       }
@@ -83,9 +70,8 @@ extern const Initializer kTruncNormal = {
                           "use `{constant: {value: …}}`");
         return {};
       }
-      return Cut(
-          {mean, std, (a[2].value - mean) / std, (a[3].value - mean) / std},
-          a[2], a[3], diagnostics);
+      return Cut({mean, std, (a[2].value - mean) / std, (a[3].value - mean) / std}, a[2], a[3],
+                 diagnostics);
     },
 };
 

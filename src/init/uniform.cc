@@ -11,24 +11,21 @@ constexpr Parameter kKerasBounds[] = {{"minval", -0.05}, {"maxval", 0.05}};
 std::optional<Distribution> Lower(const Parameter* parameters, Arguments a,
                                   Diagnostics& diagnostics) {
   const std::string_view low = parameters[0].name, high = parameters[1].name;
-  if (!CheckMagnitude(low, a[0], diagnostics) ||
-      !CheckMagnitude(high, a[1], diagnostics)) {
+  if (!CheckMagnitude(low, a[0], diagnostics) || !CheckMagnitude(high, a[1], diagnostics)) {
     return {};
   }
   // The values are f32, so the bounds must differ there.
   const auto least = static_cast<float>(a[0].value);
   const auto most = static_cast<float>(a[1].value);
   if (!(least < most)) {
-    diagnostics.Error(
-        a[1].span,
-        fmt::format("`{}` is {}, but must be above `{}`, which is {}", high,
-                    a[1].value, low, a[0].value),
-        "for equal values use `{constant: {value: …}}`");
+    diagnostics.Error(a[1].span,
+                      fmt::format("`{}` is {}, but must be above `{}`, which is {}", high,
+                                  a[1].value, low, a[0].value),
+                      "for equal values use `{constant: {value: …}}`");
     return {};
   }
   const double span = static_cast<double>(most) - static_cast<double>(least);
-  if (!CheckMagnitude(fmt::format("{} - {}", high, low), {span, a[1].span},
-                      diagnostics)) {
+  if (!CheckMagnitude(fmt::format("{} - {}", high, low), {span, a[1].span}, diagnostics)) {
     return {};
   }
   return Uniform{a[0].value, a[1].value};
@@ -41,20 +38,16 @@ std::optional<Distribution> Lower(const Parameter* parameters, Arguments a,
 extern const Initializer kUniform = {
     .name = "uniform",
     .parameters = kBounds,
-    .lower =
-        [](Arguments a, const Fans&, Diagnostics& diagnostics) {
-          return Lower(kBounds, a, diagnostics);
-        },
+    .lower = [](Arguments a, const Fans&,
+                Diagnostics& diagnostics) { return Lower(kBounds, a, diagnostics); },
 };
 
 // keras.initializers.RandomUniform.
 extern const Initializer kRandomUniform = {
     .name = "random_uniform",
     .parameters = kKerasBounds,
-    .lower =
-        [](Arguments a, const Fans&, Diagnostics& diagnostics) {
-          return Lower(kKerasBounds, a, diagnostics);
-        },
+    .lower = [](Arguments a, const Fans&,
+                Diagnostics& diagnostics) { return Lower(kKerasBounds, a, diagnostics); },
 };
 
 }  // namespace shardinit

@@ -20,15 +20,13 @@ double Compute(const Formula& formula, const Scaling& s, const Fans& fans) {
   return formula({{"scale", s.scale}, {"fan", s.fan, s.mode}}, fans);
 }
 
-using Shaped = std::optional<Distribution> (*)(const Scaling& scaling,
-                                               Span cause, const Fans& fans,
+using Shaped = std::optional<Distribution> (*)(const Scaling& scaling, Span cause, const Fans& fans,
                                                Diagnostics& diagnostics);
 
 // The divisor is the standard deviation of the standard normal distribution
 // that is cut at -2 and 2, as it stands in both systems:
 // sqrt(1 - 4 φ(2) / (2 Φ(2) - 1)).
-std::optional<Distribution> TruncatedOf(const Scaling& scaling, Span cause,
-                                        const Fans& fans,
+std::optional<Distribution> TruncatedOf(const Scaling& scaling, Span cause, const Fans& fans,
                                         Diagnostics& diagnostics) {
   static const Formula kStd("std", "sqrt(scale / fan) / 0.87962566103423978");
   const double std = Compute(kStd, scaling, fans);
@@ -36,15 +34,14 @@ std::optional<Distribution> TruncatedOf(const Scaling& scaling, Span cause,
   return TruncatedNormal{0, std, -2, 2};
 }
 
-std::optional<Distribution> UntruncatedOf(const Scaling& scaling, Span cause,
-                                          const Fans& fans,
+std::optional<Distribution> UntruncatedOf(const Scaling& scaling, Span cause, const Fans& fans,
                                           Diagnostics& diagnostics) {
   static const Formula kStd("std", "sqrt(scale / fan)");
   return NormalOf(Compute(kStd, scaling, fans), cause, diagnostics);
 }
 
-std::optional<Distribution> EvenOf(const Scaling& scaling, Span cause,
-                                   const Fans& fans, Diagnostics& diagnostics) {
+std::optional<Distribution> EvenOf(const Scaling& scaling, Span cause, const Fans& fans,
+                                   Diagnostics& diagnostics) {
   static const Formula kBound("bound", "sqrt(3 * (scale / fan))");
   return UniformOf(Compute(kBound, scaling, fans), cause, diagnostics);
 }
@@ -76,9 +73,8 @@ constexpr Parameter kScaling[] = {
     {"distribution", "truncated_normal", kFormNames},
 };
 
-std::optional<Distribution> Scaled(double scale, std::string_view mode,
-                                   Shaped form, Span cause, const Fans& fans,
-                                   Diagnostics& diagnostics) {
+std::optional<Distribution> Scaled(double scale, std::string_view mode, Shaped form, Span cause,
+                                   const Fans& fans, Diagnostics& diagnostics) {
   const auto fan = fans.Get(mode, diagnostics);
   if (!fan) return {};
   return form({scale, *fan, mode}, cause, fans, diagnostics);
@@ -86,10 +82,8 @@ std::optional<Distribution> Scaled(double scale, std::string_view mode,
 
 // A case without parameters.
 template <int kScale, bool kAverage, Shaped kForm>
-std::optional<Distribution> Case(Arguments, const Fans& fans,
-                                 Diagnostics& diagnostics) {
-  return Scaled(kScale, kAverage ? "fan_avg" : "fan_in", kForm, {}, fans,
-                diagnostics);
+std::optional<Distribution> Case(Arguments, const Fans& fans, Diagnostics& diagnostics) {
+  return Scaled(kScale, kAverage ? "fan_avg" : "fan_in", kForm, {}, fans, diagnostics);
 }
 
 }  // namespace
@@ -103,8 +97,7 @@ extern const Initializer kVarianceScaling = {
       if (!CheckScale("scale", a[0], diagnostics)) return {};
       for (const Form& form : kForms) {
         if (form.name != a[2].word) continue;
-        return Scaled(a[0].value, a[1].word, form.of, a[0].span, fans,
-                      diagnostics);
+        return Scaled(a[0].value, a[1].word, form.of, a[0].span, fans, diagnostics);
       }
       throw Bug("a distribution of the table");
     },

@@ -10,10 +10,13 @@
 #include <hwy/highway.h>  // Its vocabulary for this instruction set.
 
 #if HWY_TARGET != HWY_SCALAR
+// Each needs those before it.
+// clang-format off
 #include "kernels/wide-inl.h"
 #include "kernels/philox-inl.h"
 #include "kernels/samplers-inl.h"
 #include "kernels/encode-inl.h"
+// clang-format on
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -36,8 +39,7 @@ void RunJob(const Job& job) {
 template <class Kernel, class Encoder>
 class Filler {
  public:
-  Filler(const Kernel& kernel, Stream stream)
-      : kernel_(kernel), stream_(stream), keys_(stream, 0) {
+  Filler(const Kernel& kernel, Stream stream) : kernel_(kernel), stream_(stream), keys_(stream, 0) {
     for (size_t k = 0; k < hn::Lanes(D64()); ++k) order_[Slot(k, kInterleaved)] = k;
   }
 
@@ -81,8 +83,7 @@ class Filler {
     Make(waiting_, blocks, buffer);
     for (size_t i = 0; i < pieces_; ++i) {
       const Piece& piece = piece_[i];
-      std::memcpy(piece.out, buffer + piece.begin * Encoder::kBytes,
-                  piece.count * Encoder::kBytes);
+      std::memcpy(piece.out, buffer + piece.begin * Encoder::kBytes, piece.count * Encoder::kBytes);
     }
     blocks_ = pieces_ = 0;
   }
@@ -155,13 +156,20 @@ void RunTyped(const Job& job, const Kernel& kernel) {
 template <class Kernel>
 void RunKernel(const Job& job, const Kernel& kernel) {
   switch (job.dtype) {
-    case DType::f32: return RunTyped<Kernel, EncodeF32>(job, kernel);
-    case DType::f64: return RunTyped<Kernel, EncodeF64>(job, kernel);
-    case DType::bf16: return RunTyped<Kernel, EncodeBf16>(job, kernel);
-    case DType::f16: return RunTyped<Kernel, EncodeF16>(job, kernel);
-    case DType::f8e4m3fn: return RunTyped<Kernel, EncodeF8E4M3Fn>(job, kernel);
-    case DType::f8e5m2: return RunTyped<Kernel, EncodeF8E5M2>(job, kernel);
-    default: return;  // FillRows takes floats alone.
+    case DType::f32:
+      return RunTyped<Kernel, EncodeF32>(job, kernel);
+    case DType::f64:
+      return RunTyped<Kernel, EncodeF64>(job, kernel);
+    case DType::bf16:
+      return RunTyped<Kernel, EncodeBf16>(job, kernel);
+    case DType::f16:
+      return RunTyped<Kernel, EncodeF16>(job, kernel);
+    case DType::f8e4m3fn:
+      return RunTyped<Kernel, EncodeF8E4M3Fn>(job, kernel);
+    case DType::f8e5m2:
+      return RunTyped<Kernel, EncodeF8E5M2>(job, kernel);
+    default:
+      return;  // FillRows takes floats alone.
   }
 }
 

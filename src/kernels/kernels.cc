@@ -13,6 +13,7 @@
 
 #define HWY_TARGET_INCLUDE "kernels/fill-inl.h"
 #include <hwy/foreach_target.h>
+
 #include "kernels/fill-inl.h"
 
 namespace shardinit::kernels {
@@ -51,9 +52,7 @@ std::vector<std::string> Targets() {
   return names;
 }
 
-std::string ActiveTarget() {
-  return hwy::TargetName(hwy::SupportedAndGeneratedTargets().front());
-}
+std::string ActiveTarget() { return hwy::TargetName(hwy::SupportedAndGeneratedTargets().front()); }
 
 bool ForceTarget(std::string_view name) {
   AllTargets();  // Before anything is forced.

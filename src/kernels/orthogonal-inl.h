@@ -41,9 +41,7 @@ HWY_INLINE void Reflect(const ReflectionBlock& block, const double* HWY_RESTRICT
   const auto minus = [&](auto y, int j, int k, auto s) HWY_ATTR {
     return hn::Sub(y, hn::Mul(hn::Set(d, block.products[j][k]), s));
   };
-  const auto times = [&](auto y, int j) HWY_ATTR {
-    return hn::Mul(y, hn::Set(d, block.scale[j]));
-  };
+  const auto times = [&](auto y, int j) HWY_ATTR { return hn::Mul(y, hn::Set(d, block.scale[j])); };
   const auto s7 = times(y7, 7);
   y6 = minus(y6, 6, 7, s7);
   const auto s6 = times(y6, 6);

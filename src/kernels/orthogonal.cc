@@ -6,6 +6,7 @@
 
 #define HWY_TARGET_INCLUDE "kernels/orthogonal-inl.h"
 #include <hwy/foreach_target.h>
+
 #include "kernels/orthogonal-inl.h"
 
 namespace shardinit::kernels {

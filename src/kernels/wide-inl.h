@@ -28,22 +28,22 @@ Two(V, V) -> Two<V>;
 template <class V>
 using Of = Two<V>;
 
-#define SHARDINIT_WIDE(Op)                                                 \
-  template <class V>                                                       \
-  HWY_INLINE auto Op(Two<V> x) {                                           \
-    return Two{hn::Op(x.a), hn::Op(x.b)};                                  \
-  }                                                                        \
-  template <class V>                                                       \
-  HWY_INLINE auto Op(Two<V> x, Two<V> y) {                                 \
-    return Two{hn::Op(x.a, y.a), hn::Op(x.b, y.b)};                        \
-  }                                                                        \
-  template <class M, class V>                                              \
-  HWY_INLINE auto Op(Two<M> x, Two<V> y, Two<V> z) {                       \
-    return Two{hn::Op(x.a, y.a, z.a), hn::Op(x.b, y.b, z.b)};              \
-  }                                                                        \
-  template <class D, class V>                                              \
-  HWY_INLINE auto Op(D d, Two<V> x) {                                      \
-    return Two{hn::Op(d, x.a), hn::Op(d, x.b)};                            \
+#define SHARDINIT_WIDE(Op)                                    \
+  template <class V>                                          \
+  HWY_INLINE auto Op(Two<V> x) {                              \
+    return Two{hn::Op(x.a), hn::Op(x.b)};                     \
+  }                                                           \
+  template <class V>                                          \
+  HWY_INLINE auto Op(Two<V> x, Two<V> y) {                    \
+    return Two{hn::Op(x.a, y.a), hn::Op(x.b, y.b)};           \
+  }                                                           \
+  template <class M, class V>                                 \
+  HWY_INLINE auto Op(Two<M> x, Two<V> y, Two<V> z) {          \
+    return Two{hn::Op(x.a, y.a, z.a), hn::Op(x.b, y.b, z.b)}; \
+  }                                                           \
+  template <class D, class V>                                 \
+  HWY_INLINE auto Op(D d, Two<V> x) {                         \
+    return Two{hn::Op(d, x.a), hn::Op(d, x.b)};               \
   }
 SHARDINIT_WIDE(Abs)
 SHARDINIT_WIDE(Add)

@@ -100,7 +100,8 @@ shardinit_source ReadSource(const shardinit_source* given) {
   std::memcpy(&source, given, sizeof source);
   const auto* bytes = reinterpret_cast<const char*>(given);
   if (std::any_of(bytes + sizeof source, bytes + size, [](char c) { return c != 0; })) {
-    throw Error(ExitCode::kUsage, "shardinit_open: `source` has members that this library does not know",
+    throw Error(ExitCode::kUsage,
+                "shardinit_open: `source` has members that this library does not know",
                 "install a libshardinit as new as the header of the program");
   }
   return source;
@@ -221,8 +222,9 @@ Box BoxOf(const Tensor& tensor, const int64_t* offset, const int64_t* shape) {
   for (size_t d = 0; d < dimensions; ++d) {
     const int64_t extent = tensor.shape[d];
     if (offset[d] < 0 || shape[d] < 0 || shape[d] > extent || offset[d] > extent - shape[d]) {
-      throw Usage(fmt::format("{} elements from {} on are outside dimension {} of `{}`, which has {}",
-                              shape[d], offset[d], d, tensor.path, extent));
+      throw Usage(
+          fmt::format("{} elements from {} on are outside dimension {} of `{}`, which has {}",
+                      shape[d], offset[d], d, tensor.path, extent));
     }
   }
   return box;
@@ -277,8 +279,7 @@ int64_t shardinit_find(const shardinit_spec* spec, const char* path) {
 shardinit_status shardinit_fill(const shardinit_spec* spec, int64_t index, const int64_t* offset,
                                 const int64_t* shape, void* out, size_t out_size, int32_t threads,
                                 char** message) {
-  return Guarded(message,
-                 [&] { Fill(spec->At(index), offset, shape, out, out_size, threads); });
+  return Guarded(message, [&] { Fill(spec->At(index), offset, shape, out, out_size, threads); });
 }
 
 void shardinit_free(char* message) { std::free(message); }

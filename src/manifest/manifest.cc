@@ -83,7 +83,8 @@ void WriteManifest(const Plan& plan, const Digest& plan_sha256,
     out.Member("global_shape", tensor.shape).Member("dataset", DatasetPath(tensor));
     out.Key("shards").BeginArray(JsonWriter::kLines);
     for (const Held& held : shards[t]) {
-      const Box box = BoxAt(tensor.shape, tensor.partition, graph.mesh, graph.mesh.CoordinateOf(held.rank));
+      const Box box =
+          BoxAt(tensor.shape, tensor.partition, graph.mesh, graph.mesh.CoordinateOf(held.rank));
       out.BeginObject().Member("rank", held.rank).Member("offset", box.offset);
       out.Member("shape", box.shape).Member("sha256", ToHex(*held.sha256)).EndObject();
     }
@@ -180,7 +181,8 @@ FinalizeResult Finalize(const std::string& folder, const Plan& plan, const Diges
     index_entry = WriteIndexFile(folder, plan, plan_sha256);
   }
   result.has_index = index_entry.has_value();
-  SyncFolder(folder + "/ranks");  // Names that a killed run left are on the disk before the manifest.
+  SyncFolder(folder +
+             "/ranks");  // Names that a killed run left are on the disk before the manifest.
   RemoveTemporaries(folder, kManifestName);
   AtomicFile manifest(folder + "/" + kManifestName);
   WriteManifest(plan, plan_sha256, ranks, index_entry,
@@ -195,7 +197,8 @@ Plan LoadCheckpointPlan(const std::string& folder, Digest* plan_sha256) {
   const std::string path = folder + "/" + kPlanName;
   if (!Exists(path)) {
     RequireFolder(folder);
-    throw Error(ExitCode::kUsage, fmt::format("`{}` is not a checkpoint: it has no {}", folder, kPlanName),
+    throw Error(ExitCode::kUsage,
+                fmt::format("`{}` is not a checkpoint: it has no {}", folder, kPlanName),
                 "name a folder that `shardinit gen` wrote");
   }
   const std::string text = ReadFile(path, kPlanLimit);

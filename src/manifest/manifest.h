@@ -29,10 +29,10 @@ struct FileEntry {
 
 // What the manifest takes from a rank's receipt.
 struct ReceiptEntry {
-  int64_t size;                    // Of the rank file.
-  Digest sha256;                   // Of the receipt.
-  std::vector<uint32_t> tensors;   // Index in the graph, of each box in the file.
-  std::vector<Digest> digests;     // Of each box.
+  int64_t size;                   // Of the rank file.
+  Digest sha256;                  // Of the receipt.
+  std::vector<uint32_t> tensors;  // Index in the graph, of each box in the file.
+  std::vector<Digest> digests;    // Of each box.
 };
 
 ReceiptEntry EntryOf(const Plan& plan, const RankPlan& rank, const Receipt& receipt);
@@ -67,7 +67,8 @@ bool ClaimedIndex(std::string_view manifest, std::optional<FileEntry>* index);
 // Whether the manifest is there, and an index if and only if that is wanted.
 bool IsFinalized(const std::string& folder, bool wants_index);
 
-// SHA-256 of a part of an open file, which is that long. `progress` receives the bytes of each step.
+// SHA-256 of a part of an open file, which is that long. `progress` receives the bytes of each
+// step.
 Digest HashRange(int fd, const std::string& path, int64_t offset, int64_t bytes,
                  const std::function<void(int64_t bytes)>& progress = {});
 

@@ -87,7 +87,8 @@ class Work {
       result.declared = DeclaredMomentsOf(tensor_.distribution);
       result.fit = FitOf(bins, tensor_.distribution);
     }
-    result.is_wrong = result.not_finite > 0 || (result.fit && result.fit->probability < kLeastProbability);
+    result.is_wrong =
+        result.not_finite > 0 || (result.fit && result.fit->probability < kLeastProbability);
     if (result.declared && result.declared->std == 0) {
       const double value = StoredConstant(result.declared->mean);
       result.is_wrong |= moments.min != value || moments.max != value;
@@ -148,7 +149,7 @@ StretchesOf Generated(const std::vector<const Tensor*>& tensors) {
 }
 
 StretchesOf Stored(const std::string& folder, const Plan& plan, const Digest& plan_sha256,
-                const std::vector<const Tensor*>& tensors) {
+                   const std::vector<const Tensor*>& tensors) {
   struct Place {
     int64_t rank, offset, elements;
   };
@@ -159,14 +160,14 @@ StretchesOf Stored(const std::string& folder, const Plan& plan, const Digest& pl
     const RankPlan rank = PlanRank(plan, r);
     const auto receipt = FindReceipt(folder, rank, plan_sha256);
     if (!receipt) {
-      throw Error(ExitCode::kUsage,
-                  fmt::format("rank {} of `{}` is missing or damaged", r, folder),
+      throw Error(ExitCode::kUsage, fmt::format("rank {} of `{}` is missing or damaged", r, folder),
                   fmt::format("`shardinit verify {}` tells more", folder));
     }
     for (size_t i = 0; i < rank.shards.size(); ++i) {
       const Shard& shard = rank.shards[i];
       const auto wanted = indices.find(shard.tensor);
-      if (wanted == indices.end() || !IsFirstReplica(shard.tensor->partition, rank.coordinate)) continue;
+      if (wanted == indices.end() || !IsFirstReplica(shard.tensor->partition, rank.coordinate))
+        continue;
       (*places)[wanted->second].push_back({r, receipt->offsets[i], ElementCount(shard.box.shape)});
     }
   }
@@ -175,20 +176,21 @@ StretchesOf Stored(const std::string& folder, const Plan& plan, const Digest& pl
     std::vector<Stretch> stretches;
     for (const Place& place : (*places)[index]) {
       stretches.push_back({place.elements, [=](int64_t first, int64_t count, void* out) {
-                          const std::string path = folder + "/" + RankFile(place.rank);
-                          const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-                          if (!fd || !ReadAll(fd.get(), out, static_cast<size_t>(count * size),
-                                              place.offset + first * size)) {
-                            throw SystemError("read", path, errno != 0 ? errno : EIO);
-                          }
-                        }});
+                             const std::string path = folder + "/" + RankFile(place.rank);
+                             const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+                             if (!fd || !ReadAll(fd.get(), out, static_cast<size_t>(count * size),
+                                                 place.offset + first * size)) {
+                               throw SystemError("read", path, errno != 0 ? errno : EIO);
+                             }
+                           }});
     }
     return stretches;
   };
 }
 
-std::vector<Measurement> Measure(const std::vector<const Tensor*>& tensors, const StretchesOf& stretches,
-                                 int jobs, const std::function<void(int64_t bytes)>& progress) {
+std::vector<Measurement> Measure(const std::vector<const Tensor*>& tensors,
+                                 const StretchesOf& stretches, int jobs,
+                                 const std::function<void(int64_t bytes)>& progress) {
   std::vector<Measurement> results(tensors.size());
   struct Slice {
     size_t tensor;

@@ -16,10 +16,10 @@ namespace shardinit {
 
 struct Measurement {
   const Tensor* tensor = nullptr;
-  Moments moments;                  // Of the finite elements.
-  int64_t not_finite = 0;           // Elements that are NaN or infinite.
-  std::vector<double> quantiles;    // At kQuantiles.
-  std::vector<int64_t> histogram;   // kBars equal parts from min to max.
+  Moments moments;                          // Of the finite elements.
+  int64_t not_finite = 0;                   // Elements that are NaN or infinite.
+  std::vector<double> quantiles;            // At kQuantiles.
+  std::vector<int64_t> histogram;           // kBars equal parts from min to max.
   std::optional<DeclaredMoments> declared;  // None of a view.
   std::optional<Fit> fit;
   // The elements are not what the tensor declares: one is not finite, a constant
@@ -45,11 +45,12 @@ StretchesOf Generated(const std::vector<const Tensor*>& tensors);
 // Each box from the first rank file that holds it. Throws Error if a rank is
 // missing. Whether the bytes are those that were written, `verify` tells.
 StretchesOf Stored(const std::string& folder, const Plan& plan, const Digest& plan_sha256,
-                const std::vector<const Tensor*>& tensors);
+                   const std::vector<const Tensor*>& tensors);
 
 // The result does not depend on `jobs`. `progress` receives the bytes so far,
 // from several threads.
-std::vector<Measurement> Measure(const std::vector<const Tensor*>& tensors, const StretchesOf& stretches,
-                                 int jobs, const std::function<void(int64_t bytes)>& progress);
+std::vector<Measurement> Measure(const std::vector<const Tensor*>& tensors,
+                                 const StretchesOf& stretches, int jobs,
+                                 const std::function<void(int64_t bytes)>& progress);
 
 }  // namespace shardinit

@@ -41,7 +41,8 @@ RankWriter::~RankWriter() {
 std::vector<BoxTask> RankWriter::Tasks() {
   std::vector<BoxTask> tasks;
   for (size_t i = 0; i < rank_.shards.size(); ++i) {
-    tasks.push_back({rank_.shards[i].tensor, rank_.shards[i].box,
+    tasks.push_back({rank_.shards[i].tensor,
+                     rank_.shards[i].box,
                      {fd_.get(), direct_.get(), receipt_.offsets[i], &path_},
                      &receipt_.digests[i]});
   }

@@ -18,7 +18,8 @@ CheckpointReader::CheckpointReader(const std::string& folder, const Plan& plan,
     const RankPlan rank = PlanRank(plan, r);
     const auto receipt = FindReceipt(folder, rank, plan_sha256);
     if (!receipt) {
-      throw Error(ExitCode::kUsage, fmt::format("`{}` is unfinished: rank {} is missing", folder, r),
+      throw Error(ExitCode::kUsage,
+                  fmt::format("`{}` is unfinished: rank {} is missing", folder, r),
                   fmt::format("see `shardinit status {}`", folder));
     }
     const std::string file = folder + "/" + RankFile(r);

@@ -38,8 +38,9 @@ std::string WriteReceipt(const RankPlan& rank, const Receipt& receipt) {
 
 Receipt ReadReceipt(std::string_view text, const std::string& path, const RankPlan& rank) {
   const auto refuse = [&](std::string_view why) {
-    return Error(ExitCode::kRefused, fmt::format("`{}` is not the receipt of rank {} of this plan: {}",
-                                                 path, rank.rank, why));
+    return Error(
+        ExitCode::kRefused,
+        fmt::format("`{}` is not the receipt of rank {} of this plan: {}", path, rank.rank, why));
   };
   const auto digest_in = [&](const json& hex) {
     Digest digest;
@@ -105,7 +106,8 @@ Digest HashMetadata(int fd, int64_t size, const RankPlan& rank,
                     const std::vector<int64_t>& offsets) {
   std::vector<size_t> order(offsets.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return offsets[a] < offsets[b]; });
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return offsets[a] < offsets[b]; });
   Sha256 hash;
   std::vector<uint8_t> buffer(1 << 16);
   int64_t at = 0;

@@ -12,11 +12,11 @@
 namespace shardinit {
 
 struct Receipt {
-  int64_t size = 0;                  // Of the file.
+  int64_t size = 0;  // Of the file.
   Digest plan_sha256{};
-  Digest metadata_sha256{};          // Of all bytes that belong to no box, in order.
-  std::vector<int64_t> offsets;      // In the file, one per shard of the rank's plan.
-  std::vector<Digest> digests;       // Of each box's bytes.
+  Digest metadata_sha256{};      // Of all bytes that belong to no box, in order.
+  std::vector<int64_t> offsets;  // In the file, one per shard of the rank's plan.
+  std::vector<Digest> digests;   // Of each box's bytes.
 };
 
 std::string WriteReceipt(const RankPlan& rank, const Receipt& receipt);
@@ -30,7 +30,8 @@ std::optional<Receipt> FindReceipt(const std::string& folder, const RankPlan& ra
                                    const Digest& plan_sha256);
 
 // The bytes of a rank file that belong to no box, hashed in order.
-Digest HashMetadata(int fd, int64_t size, const RankPlan& rank, const std::vector<int64_t>& offsets);
+Digest HashMetadata(int fd, int64_t size, const RankPlan& rank,
+                    const std::vector<int64_t>& offsets);
 
 // The most bytes a receipt of `shards` boxes can have.
 size_t ReceiptLimit(size_t shards);

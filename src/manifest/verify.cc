@@ -19,7 +19,8 @@ namespace {
 
 class Verifier {
  public:
-  Verifier(const std::string& folder, int jobs, const std::function<void(int64_t, int64_t)>& progress)
+  Verifier(const std::string& folder, int jobs,
+           const std::function<void(int64_t, int64_t)>& progress)
       : folder_(folder), jobs_(jobs), progress_(progress) {}
 
   VerifyResult Run() {
@@ -69,7 +70,8 @@ class Verifier {
     Receipt receipt;
     try {
       std::string text;
-      if (!ReadFileIfExists(folder_ + "/" + receipt_file, ReceiptLimit(rank.shards.size()), &text)) {
+      if (!ReadFileIfExists(folder_ + "/" + receipt_file, ReceiptLimit(rank.shards.size()),
+                            &text)) {
         Find(receipt_file, "", "is missing");
         return;
       }

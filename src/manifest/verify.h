@@ -8,8 +8,8 @@
 namespace shardinit {
 
 struct Finding {
-  std::string file;     // Within the folder.
-  std::string tensor;   // Empty: not about one tensor.
+  std::string file;    // Within the folder.
+  std::string tensor;  // Empty: not about one tensor.
   std::string message;
 };
 

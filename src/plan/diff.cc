@@ -94,7 +94,8 @@ void AddSharding(const Tensor& a, const Tensor& b, const Mesh& mesh_a, const Mes
 // Of the same tensors, arranged by the same operations.
 bool AreEqual(const ViewNode& a, const std::vector<Tensor>& drawn_a, const ViewNode& b,
               const std::vector<Tensor>& drawn_b) {
-  if (a.operation != b.operation || a.arguments != b.arguments || a.of.size() != b.of.size()) return false;
+  if (a.operation != b.operation || a.arguments != b.arguments || a.of.size() != b.of.size())
+    return false;
   if (a.operation == nullptr) return drawn_a[a.tensor].path == drawn_b[b.tensor].path;
   for (size_t i = 0; i < a.of.size(); ++i) {
     if (!AreEqual(a.of[i], drawn_a, b.of[i], drawn_b)) return false;
@@ -114,8 +115,8 @@ void AddView(const Tensor& a, const Tensor& b, std::vector<Change>* changes) {
 
 // `changes_of(a, b)` for each path that both have. Returns how many are equal.
 template <typename F>
-int64_t CompareTensors(const std::vector<Tensor>& before, const std::vector<Tensor>& after, F changes_of,
-                       std::vector<TensorDifference>* differences) {
+int64_t CompareTensors(const std::vector<Tensor>& before, const std::vector<Tensor>& after,
+                       F changes_of, std::vector<TensorDifference>* differences) {
   int64_t equal = 0;
   std::unordered_map<std::string_view, const Tensor*> left;
   for (const Tensor& tensor : before) left.emplace(tensor.path, &tensor);
@@ -145,7 +146,8 @@ PlanDifference Compare(const Plan& before, const Plan& after) {
   PlanDifference difference;
   const InitGraph &a = before.graph, &b = after.graph;
   AddIf(a.name != b.name, "name", a.name, b.name, &difference.changes);
-  AddIf(a.seed != b.seed, "seed", fmt::to_string(a.seed), fmt::to_string(b.seed), &difference.changes);
+  AddIf(a.seed != b.seed, "seed", fmt::to_string(a.seed), fmt::to_string(b.seed),
+        &difference.changes);
   AddIf(a.engine != b.engine, "engine", a.engine, b.engine, &difference.changes);
   AddIf(MeshText(a.mesh) != MeshText(b.mesh), "mesh", MeshText(a.mesh), MeshText(b.mesh),
         &difference.changes);

@@ -1,4 +1,6 @@
 // plan.json: everything that decides the bytes of a checkpoint, in one order.
+#include "base/json.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,7 +10,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/json.h"
 #include "base/overloaded.h"
 #include "base/text.h"
 #include "graph/validate.h"
@@ -34,41 +35,42 @@ std::vector<int64_t> DimensionsOf(DimensionSet set) {
 
 void WriteDistribution(const Distribution& distribution, JsonWriter& out) {
   out.BeginObject();
-  std::visit(Overloaded{
-                 [&](const Constant& c) {
-                   out.Key("constant").BeginObject().Member("value", c.value).EndObject();
-                 },
-                 [&](const Uniform& u) {
-                   out.Key("uniform").BeginObject().Member("low", u.low).Member("high", u.high);
-                   out.EndObject();
-                 },
-                 [&](const Normal& n) {
-                   out.Key("normal").BeginObject().Member("mean", n.mean).Member("std", n.std);
-                   out.EndObject();
-                 },
-                 [&](const TruncatedNormal& t) {
-                   out.Key("truncated_normal").BeginObject();
-                   out.Member("mean", t.mean).Member("std", t.std);
-                   out.Member("low", t.low).Member("high", t.high).EndObject();
-                 },
-                 [&](const Expression& e) {
-                   out.Key("expr").BeginObject().Member("text", e.program->text).EndObject();
-                 },
-                 [&](const Orthogonal& o) {
-                   out.Key("orthogonal").BeginObject().Member("gain", o.gain);
-                   out.Member("rows", DimensionsOf(o.rows)).Member("columns", DimensionsOf(o.columns));
-                   out.EndObject();
-                 },
-                 [&](const Sparse& s) {
-                   out.Key("sparse").BeginObject().Member("std", s.std).Member("zeros", s.zeros);
-                   out.EndObject();
-                 },
-                 [&](const Normalized& n) {
-                   out.Key("normalized").BeginObject();
-                   out.Member("axis", n.axis).Member("length", n.length).EndObject();
-                 },
-             },
-             distribution);
+  std::visit(
+      Overloaded{
+          [&](const Constant& c) {
+            out.Key("constant").BeginObject().Member("value", c.value).EndObject();
+          },
+          [&](const Uniform& u) {
+            out.Key("uniform").BeginObject().Member("low", u.low).Member("high", u.high);
+            out.EndObject();
+          },
+          [&](const Normal& n) {
+            out.Key("normal").BeginObject().Member("mean", n.mean).Member("std", n.std);
+            out.EndObject();
+          },
+          [&](const TruncatedNormal& t) {
+            out.Key("truncated_normal").BeginObject();
+            out.Member("mean", t.mean).Member("std", t.std);
+            out.Member("low", t.low).Member("high", t.high).EndObject();
+          },
+          [&](const Expression& e) {
+            out.Key("expr").BeginObject().Member("text", e.program->text).EndObject();
+          },
+          [&](const Orthogonal& o) {
+            out.Key("orthogonal").BeginObject().Member("gain", o.gain);
+            out.Member("rows", DimensionsOf(o.rows)).Member("columns", DimensionsOf(o.columns));
+            out.EndObject();
+          },
+          [&](const Sparse& s) {
+            out.Key("sparse").BeginObject().Member("std", s.std).Member("zeros", s.zeros);
+            out.EndObject();
+          },
+          [&](const Normalized& n) {
+            out.Key("normalized").BeginObject();
+            out.Member("axis", n.axis).Member("length", n.length).EndObject();
+          },
+      },
+      distribution);
   out.EndObject();
 }
 
@@ -81,7 +83,8 @@ Distribution ReadOrthogonal(const json& in, const Shape& shape, const std::strin
     DimensionSet dimensions = 0;
     for (const json& number : in.at(key)) {
       const int64_t d = number;
-      if (d < 0 || d >= std::ssize(shape)) Refuse(path, "a dimension that the tensor does not have");
+      if (d < 0 || d >= std::ssize(shape))
+        Refuse(path, "a dimension that the tensor does not have");
       dimensions |= DimensionSet{1} << d;
     }
     return dimensions;
@@ -115,21 +118,25 @@ Distribution ReadNormalized(const json& in, const Shape& shape, const std::strin
 // Distributions are written like the initializers of their names, and read by
 // these, which know what values are allowed.
 Distribution ReadDistribution(const json& init, const Shape& shape, const std::string& path) {
-  if (!init.is_object() || init.size() != 1) Refuse(path, "an `init` that is no single initializer");
+  if (!init.is_object() || init.size() != 1)
+    Refuse(path, "an `init` that is no single initializer");
   if (init.begin().key() == "expr") {
     const auto program =
         CompileCanonical(init.begin().value().at("text").get<std::string>(), shape);
-    if (program == nullptr) Refuse(path, "an expression that is not one, or not as this tool writes it");
+    if (program == nullptr)
+      Refuse(path, "an expression that is not one, or not as this tool writes it");
     return Expression{program};
   }
   if (init.begin().key() == "orthogonal") return ReadOrthogonal(init.begin().value(), shape, path);
   if (init.begin().key() == "sparse") return ReadSparse(init.begin().value(), shape, path);
   if (init.begin().key() == "normalized") return ReadNormalized(init.begin().value(), shape, path);
   const Initializer* initializer = FindInitializer(init.begin().key());
-  if (initializer == nullptr || initializer->lower == nullptr) Refuse(path, "an unknown initializer");
+  if (initializer == nullptr || initializer->lower == nullptr)
+    Refuse(path, "an unknown initializer");
   std::vector<Argument> arguments;
   for (const Parameter& parameter : initializer->parameters) {
-    if (!parameter.number || parameter.dimension) Refuse(path, "an initializer that is no distribution");
+    if (!parameter.number || parameter.dimension)
+      Refuse(path, "an initializer that is no distribution");
     arguments.push_back({init.begin().value().at(std::string(parameter.name)), {}});
   }
   Diagnostics diagnostics;
@@ -150,8 +157,8 @@ void CheckTensors(const std::vector<Tensor>& tensors, const std::string& path) t
 bool IsPath(std::string_view path) {
   bool part = false;
   for (const char c : path) {
-    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                        c == '_' || c == '-';
+    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                        (c >= '0' && c <= '9') || c == '_' || c == '-';
     if (!letter && !(c == '.' && part)) return false;
     part = letter;
   }
@@ -249,8 +256,8 @@ class ViewReader {
       if (MisfitOf(Constant{piece.padding}, tensor.dtype).what.empty()) continue;
       Refuse(path_, fmt::format("the padding of `{}`", tensor.path));
     }
-    tensor.view = std::make_shared<View>(
-        View{drawn_, std::move(root), std::move(viewed.arrangement.pieces)});
+    tensor.view =
+        std::make_shared<View>(View{drawn_, std::move(root), std::move(viewed.arrangement.pieces)});
   }
 
  private:
@@ -272,9 +279,15 @@ class ViewReader {
     for (const ViewParameter& parameter : node->operation->parameters) {
       const json& value = body.at(std::string(parameter.name));
       switch (parameter.kind) {
-        case ViewParameter::kInteger: node->arguments.emplace_back(value.get<int64_t>()); break;
-        case ViewParameter::kNumber: node->arguments.emplace_back(value.get<double>()); break;
-        case ViewParameter::kIntegers: node->arguments.emplace_back(value.get<Shape>()); break;
+        case ViewParameter::kInteger:
+          node->arguments.emplace_back(value.get<int64_t>());
+          break;
+        case ViewParameter::kNumber:
+          node->arguments.emplace_back(value.get<double>());
+          break;
+        case ViewParameter::kIntegers:
+          node->arguments.emplace_back(value.get<Shape>());
+          break;
       }
     }
     std::vector<Viewed> of;
@@ -348,18 +361,20 @@ class PlanReader {
   // What stands before the tensors, and decides how they are read.
   void ReadHead(const json& top) {
     if (std::exchange(has_head_, true)) return;
-    if (top.at("format_version") != kFormatVersion || top.at("contract_version") != kContractVersion) {
+    if (top.at("format_version") != kFormatVersion ||
+        top.at("contract_version") != kContractVersion) {
       throw Error(ExitCode::kRefused,
                   fmt::format("`{}` has format version {} and contract version {}, but this tool "
                               "knows {} and {}",
-                              path_, top.at("format_version").dump(), top.at("contract_version").dump(),
-                              kFormatVersion, kContractVersion),
+                              path_, top.at("format_version").dump(),
+                              top.at("contract_version").dump(), kFormatVersion, kContractVersion),
                   "use the release of shardinit that wrote it");
     }
     graph_.name = top.at("name").get<std::string>();
     if (!IsModelName(graph_.name)) Refuse(path_, "the model's name");
     graph_.engine = top.at("engine").get<std::string>();
-    if (FindEngine(graph_.engine) == nullptr) Refuse(path_, fmt::format("unknown engine `{}`", graph_.engine));
+    if (FindEngine(graph_.engine) == nullptr)
+      Refuse(path_, fmt::format("unknown engine `{}`", graph_.engine));
     graph_.seed = top.at("seed");
     if (graph_.seed < 0) Refuse(path_, "the seed");
     ReadMesh(top.at("mesh"));
@@ -475,9 +490,10 @@ std::string WritePlan(const Plan& plan) {
 Plan ReadPlan(std::string_view text, const std::string& path) {
   try {
     PlanReader reader(path);
-    const json in = ParseJson(text, path, [&](const json& top, const std::string& key, const json& element) {
-      return reader.ReadElement(top, key, element);
-    });
+    const json in =
+        ParseJson(text, path, [&](const json& top, const std::string& key, const json& element) {
+          return reader.ReadElement(top, key, element);
+        });
     Plan plan = MakePlan(reader.Finish(in));
     // Other types, keys or an order of its own: none of that is ours.
     if (WritePlan(plan) != text) Refuse(path, "it is not written as this tool writes");

@@ -25,22 +25,27 @@ void CheckLayout(const ModelSpec& spec, const std::string& layout) {
                             : DidYouMean(layout, names));
 }
 
-// The paths of `tensors` as patterns, one for all that are equal but for numbers; or a pattern that has a
-// part of a path and would match if it stood for the rest, too.
+// The paths of `tensors` as patterns, one for all that are equal but for numbers; or a pattern that
+// has a part of a path and would match if it stood for the rest, too.
 std::string HintAt(const std::string& only, const std::vector<Tensor>& tensors) {
   const std::string wider =
       fmt::format("{}{}{}", only.starts_with('*') ? "" : "*", only, only.ends_with('*') ? "" : "*");
   const auto matches = std::count_if(tensors.begin(), tensors.end(), [&](const Tensor& tensor) {
     return GlobMatches(wider, tensor.path);
   });
-  if (matches > 0) return fmt::format("it is compared with whole paths; `{}` matches {}", wider, Count(matches, "tensor"));
+  if (matches > 0)
+    return fmt::format("it is compared with whole paths; `{}` matches {}", wider,
+                       Count(matches, "tensor"));
   std::vector<std::string> patterns;
   std::set<std::string> seen;
   for (const Tensor& tensor : tensors) {
-    if (std::string pattern = WithoutNumbers(tensor.path); seen.insert(pattern).second) patterns.push_back(pattern);
+    if (std::string pattern = WithoutNumbers(tensor.path); seen.insert(pattern).second)
+      patterns.push_back(pattern);
   }
   const std::string hint = DidYouMean(WithoutNumbers(only), patterns);
-  return !hint.empty() || patterns.empty() ? hint : fmt::format("paths are such as {}", Quote(patterns[0]));
+  return !hint.empty() || patterns.empty()
+             ? hint
+             : fmt::format("paths are such as {}", Quote(patterns[0]));
 }
 
 }  // namespace

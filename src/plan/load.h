@@ -16,7 +16,7 @@ namespace shardinit {
 struct PlanRequest {
   SpecRequest spec;
   std::optional<Replicas> replicas;
-  std::string layout;  // Empty: what is drawn is stored as it is.
+  std::string layout;        // Empty: what is drawn is stored as it is.
   bool all_layouts = false;  // Whether to report mistakes in the others.
 };
 

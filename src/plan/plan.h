@@ -50,8 +50,8 @@ Plan MakePlan(InitGraph graph);
 RankPlan PlanRank(const Plan& plan, int64_t rank);
 
 // Names within a checkpoint's folder and file.
-std::string RankFile(int64_t rank);     // ranks/rank-00017.h5
-std::string ReceiptFile(int64_t rank);  // ranks/rank-00017.json
+std::string RankFile(int64_t rank);             // ranks/rank-00017.h5
+std::string ReceiptFile(int64_t rank);          // ranks/rank-00017.json
 std::string DatasetPath(const Tensor& tensor);  // /model/layers/0/…
 
 // The member `mesh` of plan.json, manifest.json and `plan --json`.

@@ -56,7 +56,8 @@ Progress::~Progress() {
 void Progress::Update(int64_t bytes, const std::string& detail) {
   if (style_ == Style::kNone) return;
   const Clock::time_point now = Clock::now();
-  const auto pause = style_ == Style::kRepaint ? std::chrono::milliseconds(100) : std::chrono::seconds(10);
+  const auto pause =
+      style_ == Style::kRepaint ? std::chrono::milliseconds(100) : std::chrono::seconds(10);
   if (now - last_ < pause) return;
   last_ = now;
   const double seconds = std::chrono::duration<double>(now - start_).count();
@@ -64,7 +65,8 @@ void Progress::Update(int64_t bytes, const std::string& detail) {
   std::string line = fmt::format("{} {} of {}", verb_, InBytes(bytes), InBytes(total_));
   if (total_ > 0) line += fmt::format(" ({}%)", bytes / (total_ / 100 + 1));
   line += fmt::format(", {:.2f} GB/s", rate / 1e9);
-  if (bytes > 0) line += fmt::format(", {} left", InTime(static_cast<double>(total_ - bytes) / rate));
+  if (bytes > 0)
+    line += fmt::format(", {} left", InTime(static_cast<double>(total_ - bytes) / rate));
   if (!detail.empty()) line += ", " + detail;
   if (style_ == Style::kLines) {
     Talk(fmt::format("shardinit: {}\n", line));

@@ -26,7 +26,8 @@ bool IsNumber(std::string_view text) {
   const size_t digit = text.starts_with('-') || text.starts_with('+');
   if (digit == text.size() || text[digit] < '0' || text[digit] > '9') return false;
   double number = 0;
-  const auto [end, error] = std::from_chars(text.data() + (text[0] == '+'), text.data() + text.size(), number);
+  const auto [end, error] =
+      std::from_chars(text.data() + (text[0] == '+'), text.data() + text.size(), number);
   return error == std::errc() && end == text.data() + text.size();
 }
 
@@ -69,8 +70,9 @@ std::string InBraces(const std::vector<std::string_view>& numbers) {
       ranges.push_back(fmt::format("…, {}", sorted.back()));
       break;
     }
-    ranges.push_back(last == i ? fmt::to_string(sorted[i])
-                               : fmt::format("{}{}{}", sorted[i], last == i + 1 ? ", " : "…", sorted[last]));
+    ranges.push_back(
+        last == i ? fmt::to_string(sorted[i])
+                  : fmt::format("{}{}{}", sorted[i], last == i + 1 ? ", " : "…", sorted[last]));
     i = last + 1;
   }
   return fmt::format("{{{}}}", fmt::join(ranges, ", "));

@@ -8,15 +8,16 @@
 
 namespace shardinit {
 
-std::string Grouped(int64_t number);     // 405,853,388,800
+std::string Grouped(int64_t number);  // 405,853,388,800
 // `1 rank`, `512 ranks`; `plural` where an s will not do.
 std::string Count(int64_t number, std::string_view noun, std::string_view plural = {});
-std::string InBytes(int64_t bytes);      // 811.7 GB, powers of 1000 as disks are sold
+std::string InBytes(int64_t bytes);  // 811.7 GB, powers of 1000 as disks are sold
 std::string InShape(const std::vector<int64_t>& shape);  // [128256, 16384]
 
 // Columns padded to their widest cell, two spaces apart; `right[c]` aligns
 // column c to the right.
-std::string Table(const std::vector<std::vector<std::string>>& rows, const std::vector<bool>& right);
+std::string Table(const std::vector<std::vector<std::string>>& rows,
+                  const std::vector<bool>& right);
 
 // Texts that are equal but for numbers. A number stands alone between separators: of
 // a path these are its dots.

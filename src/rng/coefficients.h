@@ -9,15 +9,13 @@
 namespace shardinit::coefficients {
 
 // -log2(1 + f) ≈ f * (c0 + c1 f + …) for f in [-1/3, 1/3]: 2^-22.4.
-inline constexpr float kLog[] = {-0x1.715472p+0f, 0x1.715472p-1f,  -0x1.ec8306p-2f,
-                                 0x1.71614ep-2f,  -0x1.2466d0p-2f, 0x1.e73310p-3f,
-                                 -0x1.f9b01ap-3f, 0x1.bc8b92p-3f};
+inline constexpr float kLog[] = {-0x1.715472p+0f, 0x1.715472p-1f, -0x1.ec8306p-2f, 0x1.71614ep-2f,
+                                 -0x1.2466d0p-2f, 0x1.e73310p-3f, -0x1.f9b01ap-3f, 0x1.bc8b92p-3f};
 // Where the mantissas' interval starts: the bits of 2/3.
 inline constexpr uint32_t kTwoThirds = 0x3F2AAAAB;
 
 // sin(pi/4 x) ≈ x * (c0 + c1 y + …), y = x * x, for x in [-1, 1]: 2^-25.1.
-inline constexpr float kSin[] = {0x1.921fb6p-1f, -0x1.4abc24p-4f, 0x1.4680a4p-9f,
-                                 -0x1.33198ep-15f};
+inline constexpr float kSin[] = {0x1.921fb6p-1f, -0x1.4abc24p-4f, 0x1.4680a4p-9f, -0x1.33198ep-15f};
 // cos(pi/4 x) ≈ c0 + c1 y + …: 2^-24.6.
 inline constexpr float kCos[] = {0x1p+0f, -0x1.3bd39cp-2f, 0x1.03b058p-6f, -0x1.4e78bep-12f};
 

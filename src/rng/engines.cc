@@ -4,7 +4,8 @@ namespace shardinit {
 
 std::span<const Engine> Engines() {
   static constexpr Engine kEngines[] = {
-      {"philox4x32", "Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (SC 2011), 10 rounds"},
+      {"philox4x32",
+       "Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (SC 2011), 10 rounds"},
   };
   return kEngines;
 }

@@ -9,7 +9,8 @@
 namespace shardinit {
 
 ReflectionBlock MakeReflections(int64_t rows, int64_t columns, int64_t block, float* vectors) {
-  ReflectionBlock b{.first = block * kReflections, .vectors = vectors, .products = {}, .scale = {}, .sign = {}};
+  ReflectionBlock b{
+      .first = block * kReflections, .vectors = vectors, .products = {}, .scale = {}, .sign = {}};
   const int64_t count = std::min(kReflections, columns - b.first), height = rows - b.first;
   double squares[kReflections] = {};
   for (int64_t i = 0; i < height; ++i) {
@@ -22,7 +23,8 @@ ReflectionBlock MakeReflections(int64_t rows, int64_t columns, int64_t block, fl
     float& x = vectors[j * kReflections + j];
     const double length = std::sqrt(squares[j]);
     b.sign[j] = x < 0 ? 1 : -1;
-    x = static_cast<float>(x < 0 ? static_cast<double>(x) - length : static_cast<double>(x) + length);
+    x = static_cast<float>(x < 0 ? static_cast<double>(x) - length
+                                 : static_cast<double>(x) + length);
   }
   for (int64_t i = 0; i < height; ++i) {
     const float* v = vectors + i * kReflections;

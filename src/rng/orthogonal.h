@@ -28,11 +28,11 @@ namespace shardinit {
 inline constexpr int64_t kReflections = 8;  // In a block.
 
 struct ReflectionBlock {
-  int64_t first;  // Its first reflection, and the first row where a vector is not 0.
+  int64_t first;         // Its first reflection, and the first row where a vector is not 0.
   const float* vectors;  // Eight to a row, from row `first` on; missing ones are 0.
   double products[kReflections][kReflections];  // [j][k] = vj · vk, j <= k.
-  double scale[kReflections];  // 2 / vj · vj; 0 of a vector of zeros.
-  double sign[kReflections];   // Of D.
+  double scale[kReflections];                   // 2 / vj · vj; 0 of a vector of zeros.
+  double sign[kReflections];                    // Of D.
 };
 
 inline int64_t ReflectionBlocks(int64_t columns) {

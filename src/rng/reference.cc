@@ -79,8 +79,7 @@ float Uniform(const UniformSampler& s, uint32_t word) {
 
 // Box and Muller, "A note on the generation of random normal deviates" (1958):
 // a random radius and a random angle give two independent normals.
-std::array<float, 2> NormalPair(const NormalSampler& s, uint32_t radius_word,
-                                uint32_t angle_word) {
+std::array<float, 2> NormalPair(const NormalSampler& s, uint32_t radius_word, uint32_t angle_word) {
   // The word as a signed integer k. |k + 1/4| is (j + 1/2) / 2 with each j from 0 to
   // 2^32 - 1 once, so u = |k + 1/4| * 2^-31 is (j + 1/2) * 2^-32, exact where it
   // is small: the tail ends at sqrt(2 * 33 ln 2) = 6.76. "Below" keeps u under 1
@@ -147,9 +146,7 @@ philox4x32::Words BlockOf(Stream stream, uint64_t block) {
 
 }  // namespace
 
-uint32_t Word(Stream stream, uint64_t element) {
-  return BlockOf(stream, element / 4)[element % 4];
-}
+uint32_t Word(Stream stream, uint64_t element) { return BlockOf(stream, element / 4)[element % 4]; }
 
 float Sample(const Sampler& sampler, Stream stream, uint64_t element) {
   const philox4x32::Words words = BlockOf(stream, element / 4);

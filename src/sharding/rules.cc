@@ -12,7 +12,8 @@ PartitionSpec ResolveRules(const std::vector<std::string>& logical_axes,
   std::vector<int> used;
   for (size_t r = 0; r < rules.size(); ++r) {
     const Rule& rule = rules[r];
-    const auto taken = std::find_first_of(rule.axes.begin(), rule.axes.end(), used.begin(), used.end());
+    const auto taken =
+        std::find_first_of(rule.axes.begin(), rule.axes.end(), used.begin(), used.end());
     const bool applies = taken == rule.axes.end();
     if (!applies && trials == nullptr) continue;
     for (size_t d = 0; d < logical_axes.size(); ++d) {

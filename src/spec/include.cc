@@ -24,13 +24,10 @@ enum class Context { kRoot, kInits, kTensor, kOther };
 
 class Loader {
  public:
-  Loader(NodeStore& store, Diagnostics& diagnostics)
-      : store_(store), diagnostics_(diagnostics) {}
+  Loader(NodeStore& store, Diagnostics& diagnostics) : store_(store), diagnostics_(diagnostics) {}
 
-  const Node* LoadMain(const std::string& path,
-                       const std::optional<std::string>& text) {
-    const std::filesystem::path folder =
-        std::filesystem::path(path).parent_path();
+  const Node* LoadMain(const std::string& path, const std::optional<std::string>& text) {
+    const std::filesystem::path folder = std::filesystem::path(path).parent_path();
     if (text) {
       if (text->size() > kLargestFile) ThrowTooLarge(path, kLargestFile);
       return Load(path, *text, folder);
@@ -49,24 +46,21 @@ class Loader {
   // Two names of one file must compare equal.
   static std::string Canonical(const std::filesystem::path& path) {
     std::error_code error;
-    const std::filesystem::path canonical =
-        std::filesystem::weakly_canonical(path, error);
+    const std::filesystem::path canonical = std::filesystem::weakly_canonical(path, error);
     return (error ? path : canonical).string();
   }
 
-  const Node* Load(const std::string& name, std::string text,
-                   const std::filesystem::path& folder) {
+  const Node* Load(const std::string& name, std::string text, const std::filesystem::path& folder) {
     if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
     const Source* source = diagnostics_.Add({name, std::move(text)});
     const Node* root = ParseText(*source, 0, store_, diagnostics_);
     if (root == nullptr) return nullptr;
     if (!root->IsMap()) {
-      diagnostics_.Error(
-          root->span,
-          root->IsNull()
-              ? "the spec is empty"
-              : fmt::format("a spec is a mapping, not {}", Describe(*root)),
-          "a spec starts with `shardinit: 1`");
+      diagnostics_.Error(root->span,
+                         root->IsNull()
+                             ? "the spec is empty"
+                             : fmt::format("a spec is a mapping, not {}", Describe(*root)),
+                         "a spec starts with `shardinit: 1`");
       return nullptr;
     }
     CheckVersion(*root);
@@ -77,13 +71,11 @@ class Loader {
   // In every file, so that a recipe for another version is never merged.
   void CheckVersion(const Node& root) {
     const Node* version = root.Find("shardinit");
-    if (version == nullptr ||
-        (version->IsScalar() && version->text == "1" && !version->quoted))
+    if (version == nullptr || (version->IsScalar() && version->text == "1" && !version->quoted))
       return;
-    diagnostics_.Error(
-        version->span,
-        fmt::format("spec version must be 1, not {}", Describe(*version)),
-        "this program reads version 1");
+    diagnostics_.Error(version->span,
+                       fmt::format("spec version must be 1, not {}", Describe(*version)),
+                       "this program reads version 1");
   }
 
   const Node* WithIncludes(const Node& root, const Node& include,
@@ -99,8 +91,7 @@ class Loader {
       // What is not here may stand in a file that is not there.
       rest->incomplete |= included == nullptr || included->incomplete;
       if (included != nullptr)
-        merged = merged == nullptr ? included
-                                   : Merge(*merged, *included, Context::kRoot);
+        merged = merged == nullptr ? included : Merge(*merged, *included, Context::kRoot);
     };
     if (include.IsSequence()) {
       for (const Node::Entry& entry : include.entries) add(*entry.value);
@@ -112,27 +103,22 @@ class Loader {
 
   const Node* Include(const Node& path, const std::filesystem::path& folder) {
     if (!path.IsScalar() || path.text.empty()) {
-      diagnostics_.Error(
-          path.span,
-          fmt::format("`include` takes the path of a file, not {}",
-                      Describe(path)),
-          "write `include: base.yaml` or `include: [a.yaml, b.yaml]`");
+      diagnostics_.Error(path.span,
+                         fmt::format("`include` takes the path of a file, not {}", Describe(path)),
+                         "write `include: base.yaml` or `include: [a.yaml, b.yaml]`");
       return nullptr;
     }
     const std::filesystem::path file = folder / path.text;
     const std::string canonical = Canonical(file);
     for (const OpenFile& open : open_) {
       if (open.canonical != canonical) continue;
-      diagnostics_.Error(
-          path.span, fmt::format("{} includes itself", Quote(file.string())));
-      if (open.include.source != nullptr)
-        diagnostics_.Note(open.include, "first included here");
+      diagnostics_.Error(path.span, fmt::format("{} includes itself", Quote(file.string())));
+      if (open.include.source != nullptr) diagnostics_.Note(open.include, "first included here");
       return nullptr;
     }
     if (open_.size() > kDeepestInclude) {
       diagnostics_.Error(
-          path.span, fmt::format("files are included more than {} levels deep",
-                                 kDeepestInclude));
+          path.span, fmt::format("files are included more than {} levels deep", kDeepestInclude));
       return nullptr;
     }
     // Once per file, however often it is included.
@@ -142,11 +128,9 @@ class Loader {
     try {
       text = ReadFile(file.string(), kLargestFile);
     } catch (const Error& error) {
-      diagnostics_.Error(
-          path.span, error.what(),
-          error.hint().empty()
-              ? "paths are relative to the file that includes them"
-              : error.hint());
+      diagnostics_.Error(path.span, error.what(),
+                         error.hint().empty() ? "paths are relative to the file that includes them"
+                                              : error.hint());
       return nullptr;
     }
     open_.push_back({canonical, path.span});
@@ -160,16 +144,14 @@ class Loader {
     if (!store_.Count(base.entries.size() + over.entries.size())) {
       diagnostics_.Error(
           over.span,
-          fmt::format("the spec and its includes have more than {} values",
-                      NodeStore::kMostNodes));
+          fmt::format("the spec and its includes have more than {} values", NodeStore::kMostNodes));
       diagnostics_.ThrowIfErrors();
     }
     std::unordered_map<std::string_view, size_t> places;
     Node* merged = store_.New();
     *merged = over;
     merged->entries = base.entries;
-    for (size_t i = 0; i < base.entries.size(); ++i)
-      places[base.entries[i].key->text] = i;
+    for (size_t i = 0; i < base.entries.size(); ++i) places[base.entries[i].key->text] = i;
     for (const Node::Entry& entry : over.entries) {
       const auto place = places.find(entry.key->text);
       if (place == places.end()) {
@@ -182,17 +164,15 @@ class Loader {
     return merged;
   }
 
-  const Node* MergeValue(const Node& base, const Node::Entry& entry,
-                         const Node& map, Context context) {
+  const Node* MergeValue(const Node& base, const Node::Entry& entry, const Node& map,
+                         Context context) {
     const std::string_view key = entry.key->text;
     if (context == Context::kRoot) {
-      return Merge(base, *entry.value,
-                   key == "init" ? Context::kInits : Context::kOther);
+      return Merge(base, *entry.value, key == "init" ? Context::kInits : Context::kOther);
     }
     const bool is_initializer =
         context == Context::kInits ||
-        (key == "init" &&
-         (map.Find("shape") != nullptr || entry.value->entries.size() == 1));
+        (key == "init" && (map.Find("shape") != nullptr || entry.value->entries.size() == 1));
     if (is_initializer || key == "repeat") return entry.value;
     return Merge(base, *entry.value, Context::kOther);
   }
@@ -205,21 +185,18 @@ class Loader {
 
 }  // namespace
 
-const Node* LoadTree(const std::string& path,
-                     const std::optional<std::string>& text, NodeStore& store,
-                     Diagnostics& diagnostics) {
+const Node* LoadTree(const std::string& path, const std::optional<std::string>& text,
+                     NodeStore& store, Diagnostics& diagnostics) {
   return Loader(store, diagnostics).LoadMain(path, text);
 }
 
 const Node* ParseText(const Source& source, size_t begin, NodeStore& store,
                       Diagnostics& diagnostics) {
   const std::string_view text = source.text;
-  const bool utf16 =
-      text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff") ||
-      (text.size() > 1 && (text[0] == '\0') != (text[1] == '\0'));
+  const bool utf16 = text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff") ||
+                     (text.size() > 1 && (text[0] == '\0') != (text[1] == '\0'));
   if (utf16) {
-    diagnostics.Error({&source, 0, 0, 0},
-                      "the file is not UTF-8 but UTF-16 or UTF-32",
+    diagnostics.Error({&source, 0, 0, 0}, "the file is not UTF-8 but UTF-16 or UTF-32",
                       "save it as UTF-8");
     return nullptr;
   }
@@ -227,8 +204,7 @@ const Node* ParseText(const Source& source, size_t begin, NodeStore& store,
     const std::string_view before = text.substr(0, bad->offset);
     const size_t line = std::count(before.begin(), before.end(), '\n') + 1;
     const size_t column = bad->offset - (before.rfind('\n') + 1) + 1;
-    diagnostics.Error({&source, static_cast<uint32_t>(line),
-                       static_cast<uint32_t>(column), 1},
+    diagnostics.Error({&source, static_cast<uint32_t>(line), static_cast<uint32_t>(column), 1},
                       bad->what, "a spec is plain UTF-8 text");
     return nullptr;
   }

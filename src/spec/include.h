@@ -10,16 +10,14 @@
 namespace shardinit {
 
 // Reads `path` (`-`: standard input) unless its `text` is here, parses it, and
-// merges what its `include` names underneath. Mappings are merged key by key; everything else of the
-// including file replaces what was included, and a later include an earlier
-// one. An initializer and a `repeat` are replaced whole, since merging the two
-// would make a third that nobody wrote.
+// merges what its `include` names underneath. Mappings are merged key by key; everything else of
+// the including file replaces what was included, and a later include an earlier one. An initializer
+// and a `repeat` are replaced whole, since merging the two would make a third that nobody wrote.
 //
 // Null if there is no mapping to go on with. Throws Error if `path` itself
 // cannot be read; an include that cannot be read is reported where it is named.
-const Node* LoadTree(const std::string& path,
-                     const std::optional<std::string>& text, NodeStore& store,
-                     Diagnostics& diagnostics);
+const Node* LoadTree(const std::string& path, const std::optional<std::string>& text,
+                     NodeStore& store, Diagnostics& diagnostics);
 
 // Parses `source`, after the checks that come before any YAML. Null: reported.
 const Node* ParseText(const Source& source, size_t begin, NodeStore& store,

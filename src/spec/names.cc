@@ -9,12 +9,8 @@
 namespace shardinit {
 namespace {
 
-bool IsLetter(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-bool IsWordCharacter(char c) {
-  return IsLetter(c) || (c >= '0' && c <= '9') || c == '_';
-}
+bool IsLetter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+bool IsWordCharacter(char c) { return IsLetter(c) || (c >= '0' && c <= '9') || c == '_'; }
 
 // The place of the character at `offset` in a name.
 Span PlaceIn(const Node& name, size_t offset, size_t length) {
@@ -36,48 +32,39 @@ void ReportCharacter(const Node& name, size_t offset, std::string_view what,
     diagnostics.Error(span, fmt::format("{} has a slash", subject),
                       "separate the parts of a path by dots");
   } else if (found == "\n" || found == "\t" || IsUnsafe(c.code)) {
-    diagnostics.Error(name.span,
-                      fmt::format("{} has a control character", subject),
+    diagnostics.Error(name.span, fmt::format("{} has a control character", subject),
                       std::string(allowed));
   } else {
-    diagnostics.Error(
-        span, fmt::format("{} has the character {}", subject, Quote(found)),
-        std::string(allowed));
+    diagnostics.Error(span, fmt::format("{} has the character {}", subject, Quote(found)),
+                      std::string(allowed));
   }
 }
 
-bool CheckLength(const Node& name, std::string_view what, size_t length,
-                 size_t longest, Diagnostics& diagnostics) {
+bool CheckLength(const Node& name, std::string_view what, size_t length, size_t longest,
+                 Diagnostics& diagnostics) {
   if (length <= longest) return true;
-  diagnostics.Error(name.span, fmt::format("{} is {} bytes long, more than {}",
-                                           what, length, longest));
+  diagnostics.Error(name.span,
+                    fmt::format("{} is {} bytes long, more than {}", what, length, longest));
   return false;
 }
 
 // One part of a path, which starts at `begin` of the name.
-bool CheckPart(const Node& name, std::string_view part, size_t begin,
-               Diagnostics& diagnostics) {
+bool CheckPart(const Node& name, std::string_view part, size_t begin, Diagnostics& diagnostics) {
   for (size_t i = 0; i < part.size(); ++i) {
     if (IsWordCharacter(part[i]) || part[i] == '-') continue;
-    ReportCharacter(
-        name, begin + i, "name",
-        "names use letters, digits, `_` and `-`, with dots between parts",
-        diagnostics);
+    ReportCharacter(name, begin + i, "name",
+                    "names use letters, digits, `_` and `-`, with dots between parts", diagnostics);
     return false;
   }
-  return CheckLength(name, "this part of a path", part.size(), kLongestPart,
-                     diagnostics);
+  return CheckLength(name, "this part of a path", part.size(), kLongestPart, diagnostics);
 }
 
 }  // namespace
 
-bool CheckIdentifier(const Node& name, std::string_view what,
-                     Diagnostics& diagnostics) {
-  constexpr std::string_view kAllowed =
-      "use letters, digits and `_`, not a digit first";
+bool CheckIdentifier(const Node& name, std::string_view what, Diagnostics& diagnostics) {
+  constexpr std::string_view kAllowed = "use letters, digits and `_`, not a digit first";
   if (name.text.empty()) {
-    diagnostics.Error(name.span, fmt::format("{} has an empty name", what),
-                      std::string(kAllowed));
+    diagnostics.Error(name.span, fmt::format("{} has an empty name", what), std::string(kAllowed));
     return false;
   }
   for (size_t i = 0; i < name.text.size(); ++i) {
@@ -112,12 +99,10 @@ bool CheckPath(const Node& name, size_t prefix, Diagnostics& diagnostics) {
                         "single dots separate the parts of a path");
       return false;
     }
-    if (!CheckPart(name, text.substr(begin, end - begin), begin, diagnostics))
-      return false;
+    if (!CheckPart(name, text.substr(begin, end - begin), begin, diagnostics)) return false;
     begin = end + 1;
   }
-  return CheckLength(name, "this path", prefix + text.size(), kLongestPath,
-                     diagnostics);
+  return CheckLength(name, "this path", prefix + text.size(), kLongestPath, diagnostics);
 }
 
 bool CheckKey(const Node& key, Diagnostics& diagnostics) {
@@ -133,8 +118,7 @@ bool CheckKey(const Node& key, Diagnostics& diagnostics) {
     }
     i += c.size;
   }
-  return CheckLength(key, "this key", key.text.size(), kLongestPath,
-                     diagnostics);
+  return CheckLength(key, "this key", key.text.size(), kLongestPath, diagnostics);
 }
 
 bool CheckModelName(const Node& name, Diagnostics& diagnostics) {
@@ -151,13 +135,11 @@ bool CheckModelName(const Node& name, Diagnostics& diagnostics) {
   }
   if (text[0] == '.' || text[0] == '-') {
     diagnostics.Error(PlaceIn(name, 0, 1),
-                      fmt::format("the model's name {} starts with `{}`",
-                                  Quote(text), text[0]),
+                      fmt::format("the model's name {} starts with `{}`", Quote(text), text[0]),
                       "it names folders: start with a letter or a digit");
     return false;
   }
-  return CheckLength(name, "the model's name", text.size(), kLongestPart,
-                     diagnostics);
+  return CheckLength(name, "the model's name", text.size(), kLongestPart, diagnostics);
 }
 
 }  // namespace shardinit

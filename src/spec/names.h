@@ -15,8 +15,7 @@ constexpr size_t kLongestPath = 1024;  // Without the indices of repeats.
 
 // [A-Za-z_][A-Za-z0-9_]*: vars, mesh axes, logical axes, initializers.
 // `what` names the kind in messages: "mesh axis".
-bool CheckIdentifier(const Node& name, std::string_view what,
-                     Diagnostics& diagnostics);
+bool CheckIdentifier(const Node& name, std::string_view what, Diagnostics& diagnostics);
 
 // Parts of letters, digits, `_` and `-`, separated by dots. `prefix` bytes of
 // the path stand in the modules around it.

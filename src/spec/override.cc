@@ -15,8 +15,7 @@ namespace shardinit {
 namespace {
 
 // Keys that a spec need not have: everything else must exist to be set.
-constexpr std::string_view kDefaulted[] = {"seed", "dtype", "engine", "uneven",
-                                           "replicas", "fans"};
+constexpr std::string_view kDefaulted[] = {"seed", "dtype", "engine", "uneven", "replicas", "fans"};
 
 Span PlaceIn(const Source& source, size_t begin, size_t length) {
   return {&source, 1, static_cast<uint32_t>(begin + 1),
@@ -37,8 +36,7 @@ class Finder {
     for (const auto& [index, length] : Matches(node, begin)) {
       way.steps.push_back({&node, index});
       const size_t next = begin + length + 1;
-      if (next > path_.size() || Find(*node.entries[index].value, next, way))
-        return true;
+      if (next > path_.size() || Find(*node.entries[index].value, next, way)) return true;
       way.steps.pop_back();
     }
     if (begin >= deepest_) {
@@ -55,17 +53,14 @@ class Finder {
  private:
   // Entries whose key is what follows in the path, up to its end or a dot; the
   // longest first.
-  std::vector<std::pair<size_t, size_t>> Matches(const Node& node,
-                                                 size_t begin) const {
+  std::vector<std::pair<size_t, size_t>> Matches(const Node& node, size_t begin) const {
     std::vector<std::pair<size_t, size_t>> found;
     const std::string_view rest = path_.substr(begin);
     for (size_t i = 0; i < node.entries.size(); ++i) {
       const std::string index = node.IsSequence() ? std::to_string(i) : "";
-      const std::string_view key = node.IsSequence()
-                                       ? std::string_view(index)
-                                       : node.entries[i].key->text;
-      if (rest.starts_with(key) &&
-          (rest.size() == key.size() || rest[key.size()] == '.'))
+      const std::string_view key =
+          node.IsSequence() ? std::string_view(index) : node.entries[i].key->text;
+      if (rest.starts_with(key) && (rest.size() == key.size() || rest[key.size()] == '.'))
         found.push_back({i, key.size()});
     }
     std::sort(found.begin(), found.end(),
@@ -80,16 +75,12 @@ class Finder {
 
 // Keys hold dots too: `embd.weight.init` is compared with `embed.weight` by its
 // first two parts.
-std::string SuggestKey(std::string_view rest,
-                       const std::vector<std::string>& keys) {
-  const auto dots = [](std::string_view text) {
-    return std::count(text.begin(), text.end(), '.');
-  };
+std::string SuggestKey(std::string_view rest, const std::vector<std::string>& keys) {
+  const auto dots = [](std::string_view text) { return std::count(text.begin(), text.end(), '.'); };
   for (std::string_view prefix = rest; !prefix.empty();) {
     std::vector<std::string> alike;
-    std::copy_if(
-        keys.begin(), keys.end(), std::back_inserter(alike),
-        [&](const std::string& key) { return dots(key) == dots(prefix); });
+    std::copy_if(keys.begin(), keys.end(), std::back_inserter(alike),
+                 [&](const std::string& key) { return dots(key) == dots(prefix); });
     if (!Closest(prefix, alike).empty()) return DidYouMean(prefix, alike);
     const size_t dot = prefix.rfind('.');
     prefix = prefix.substr(0, dot == std::string_view::npos ? 0 : dot);
@@ -110,31 +101,24 @@ std::string SuggestWhole(const Node& root, std::string_view rest) {
   return {};
 }
 
-void ReportMissing(const Source& source, std::string_view path,
-                   const Finder& finder, Diagnostics& diagnostics) {
+void ReportMissing(const Source& source, std::string_view path, const Finder& finder,
+                   Diagnostics& diagnostics) {
   const size_t begin = finder.deepest();
   const std::string_view rest = path.substr(begin);
   const Node& node = finder.stuck();
-  const std::string where =
-      begin == 0 ? "the spec" : Quote(path.substr(0, begin - 1));
+  const std::string where = begin == 0 ? "the spec" : Quote(path.substr(0, begin - 1));
   const Span span = PlaceIn(source, begin, rest.size());
   if (node.IsSequence()) {
-    diagnostics.Error(span,
-                      fmt::format("{} has no item {}", where, Quote(rest)),
-                      fmt::format("it is a list of {}; items count from 0",
-                                  node.entries.size()));
+    diagnostics.Error(span, fmt::format("{} has no item {}", where, Quote(rest)),
+                      fmt::format("it is a list of {}; items count from 0", node.entries.size()));
   } else if (!node.IsMap()) {
-    diagnostics.Error(
-        span,
-        fmt::format("{} has no keys, so there is no {}", where, Quote(rest)),
-        fmt::format("it is {}", Describe(node)));
+    diagnostics.Error(span, fmt::format("{} has no keys, so there is no {}", where, Quote(rest)),
+                      fmt::format("it is {}", Describe(node)));
   } else if (rest == "include") {
-    diagnostics.Error(span, "`include` cannot be set",
-                      "what was included is set by its own keys");
+    diagnostics.Error(span, "`include` cannot be set", "what was included is set by its own keys");
   } else {
     std::vector<std::string> keys;
-    for (const Node::Entry& entry : node.entries)
-      keys.emplace_back(entry.key->text);
+    for (const Node::Entry& entry : node.entries) keys.emplace_back(entry.key->text);
     if (begin == 0) {
       for (const auto& key : kDefaulted) {
         if (node.Find(key) == nullptr) keys.emplace_back(key);
@@ -142,8 +126,7 @@ void ReportMissing(const Source& source, std::string_view path,
     }
     std::string hint = begin == 0 ? SuggestWhole(node, rest) : std::string();
     if (hint.empty()) hint = SuggestKey(rest, keys);
-    diagnostics.Error(span, fmt::format("{} has no key {}", where, Quote(rest)),
-                      hint);
+    diagnostics.Error(span, fmt::format("{} has no key {}", where, Quote(rest)), hint);
   }
 }
 
@@ -180,13 +163,11 @@ const Node* ParseValue(const Source& source, size_t begin, NodeStore& store,
     return null;
   }
   const size_t first = std::min(text.find_first_not_of(' '), text.size());
-  const bool flow = text.substr(first).starts_with('{') ||
-                    text.substr(first).starts_with('[');
+  const bool flow = text.substr(first).starts_with('{') || text.substr(first).starts_with('[');
   if ((value->IsMap() || value->IsSequence()) && !flow) {
-    diagnostics.Error(
-        PlaceIn(source, begin, text.size()),
-        "a mapping or list on the command line needs brackets",
-        value->IsMap() ? "write `{key: value}`" : "write `[a, b]`");
+    diagnostics.Error(PlaceIn(source, begin, text.size()),
+                      "a mapping or list on the command line needs brackets",
+                      value->IsMap() ? "write `{key: value}`" : "write `[a, b]`");
     return nullptr;
   }
   return value;
@@ -197,8 +178,7 @@ const Node* ApplySet(const Node* root, const Source& source, NodeStore& store,
   const std::string_view text = source.text;
   const size_t equals = text.find('=');
   if (equals == std::string_view::npos || equals == 0) {
-    diagnostics.Error(PlaceIn(source, 0, text.size()),
-                      "an override has the form `path=value`",
+    diagnostics.Error(PlaceIn(source, 0, text.size()), "an override has the form `path=value`",
                       "such as `--set seed=1`");
     return root;
   }
@@ -208,12 +188,10 @@ const Node* ApplySet(const Node* root, const Source& source, NodeStore& store,
   Finder finder(path);
   Way way;
   if (finder.Find(*root, 0, way)) return Replace(way, value, store);
-  if (std::find(std::begin(kDefaulted), std::end(kDefaulted), path) !=
-      std::end(kDefaulted)) {
+  if (std::find(std::begin(kDefaulted), std::end(kDefaulted), path) != std::end(kDefaulted)) {
     Node* copy = store.New();
     *copy = *root;
-    copy->entries.push_back(
-        {ScalarNode(PlaceIn(source, 0, path.size()), path, store), value});
+    copy->entries.push_back({ScalarNode(PlaceIn(source, 0, path.size()), path, store), value});
     return copy;
   }
   ReportMissing(source, path, finder, diagnostics);
@@ -223,25 +201,23 @@ const Node* ApplySet(const Node* root, const Source& source, NodeStore& store,
 bool IsClean(const Source& source, Diagnostics& diagnostics) {
   const std::optional<BadText> bad = FindBadText(source.text);
   if (!bad) return true;
-  diagnostics.Error({&source, 0, 0, 0},
-                    fmt::format("{} in {}", bad->what, Quote(source.text)));
+  diagnostics.Error({&source, 0, 0, 0}, fmt::format("{} in {}", bad->what, Quote(source.text)));
   return false;
 }
 
 }  // namespace
 
-const Node* ApplySets(const Node* root, const std::vector<std::string>& sets,
-                      NodeStore& store, Diagnostics& diagnostics) {
+const Node* ApplySets(const Node* root, const std::vector<std::string>& sets, NodeStore& store,
+                      Diagnostics& diagnostics) {
   for (const std::string& set : sets) {
     const Source* source = diagnostics.Add({"--set", set});
-    if (IsClean(*source, diagnostics))
-      root = ApplySet(root, *source, store, diagnostics);
+    if (IsClean(*source, diagnostics)) root = ApplySet(root, *source, store, diagnostics);
   }
   return root;
 }
 
-const Node* ApplyMesh(const Node* root, const std::string& mesh,
-                      NodeStore& store, Diagnostics& diagnostics) {
+const Node* ApplyMesh(const Node* root, const std::string& mesh, NodeStore& store,
+                      Diagnostics& diagnostics) {
   if (mesh.empty()) return root;
   const Source& source = *diagnostics.Add({"--mesh", mesh});
   if (!IsClean(source, diagnostics)) return root;
@@ -259,8 +235,7 @@ const Node* ApplyMesh(const Node* root, const std::string& mesh,
     return root;
   }
   std::vector<std::string> names;
-  for (const Node::Entry& entry : axes->entries)
-    names.emplace_back(entry.key->text);
+  for (const Node::Entry& entry : axes->entries) names.emplace_back(entry.key->text);
 
   Node* chosen = store.New();
   *chosen = *axes;
@@ -272,31 +247,25 @@ const Node* ApplyMesh(const Node* root, const std::string& mesh,
     const size_t equals = item.find('=');
     const std::string_view name = item.substr(0, equals);
     const Span name_span = PlaceIn(source, begin, name.size());
-    if (equals == std::string_view::npos || equals == 0 ||
-        equals + 1 == item.size()) {
+    if (equals == std::string_view::npos || equals == 0 || equals + 1 == item.size()) {
       diagnostics.Error(PlaceIn(source, begin, item.size()),
                         "mesh axes have the form `axis=size,axis=size`");
     } else if (chosen->Find(name) != nullptr) {
-      diagnostics.Error(
-          name_span, fmt::format("mesh axis {} is given twice", Quote(name)));
+      diagnostics.Error(name_span, fmt::format("mesh axis {} is given twice", Quote(name)));
     } else if (axes->Find(name) == nullptr) {
-      diagnostics.Error(
-          name_span,
-          fmt::format("the spec declares no mesh axis {}", Quote(name)),
-          DidYouMean(name, names));
+      diagnostics.Error(name_span, fmt::format("the spec declares no mesh axis {}", Quote(name)),
+                        DidYouMean(name, names));
     } else {
       const std::string_view size = item.substr(equals + 1);
       chosen->entries.push_back(
           {ScalarNode(name_span, name, store),
-           ScalarNode(PlaceIn(source, begin + equals + 1, size.size()), size,
-                      store)});
+           ScalarNode(PlaceIn(source, begin + equals + 1, size.size()), size, store)});
     }
     begin = end + 1;
   }
   for (const Node::Entry& entry : axes->entries) {
     if (chosen->Find(entry.key->text) == nullptr) {
-      chosen->entries.push_back(
-          {entry.key, ScalarNode(entry.key->span, "1", store)});
+      chosen->entries.push_back({entry.key, ScalarNode(entry.key->span, "1", store)});
     }
   }
   return Replace(way, chosen, store);

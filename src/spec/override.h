@@ -14,12 +14,12 @@ namespace shardinit {
 // that leads to a match is taken, so every key can be written as it stands:
 // `modules.model.embed_tokens.weight.init=zeros`. The value is YAML. The key
 // must exist, save for top-level scalars with a default.
-const Node* ApplySets(const Node* root, const std::vector<std::string>& sets,
-                      NodeStore& store, Diagnostics& diagnostics);
+const Node* ApplySets(const Node* root, const std::vector<std::string>& sets, NodeStore& store,
+                      Diagnostics& diagnostics);
 
 // `fsdp=8,tensor=4`: the sizes and the order of mesh axes. Axes that the spec
 // declares and `mesh` leaves out have size 1 and come last.
-const Node* ApplyMesh(const Node* root, const std::string& mesh,
-                      NodeStore& store, Diagnostics& diagnostics);
+const Node* ApplyMesh(const Node* root, const std::string& mesh, NodeStore& store,
+                      Diagnostics& diagnostics);
 
 }  // namespace shardinit

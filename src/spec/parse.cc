@@ -25,8 +25,7 @@ constexpr size_t kMostRules = 1000;
 
 // A plain scalar that YAML reads as something other than text.
 bool IsBoolean(const Node& node) {
-  return node.IsScalar() && !node.quoted &&
-         (node.text == "true" || node.text == "false");
+  return node.IsScalar() && !node.quoted && (node.text == "true" || node.text == "false");
 }
 
 bool IsNumberText(std::string_view text) {
@@ -37,8 +36,7 @@ bool IsNumberText(std::string_view text) {
   }
   double unused;
   const char* end = text.data() + text.size();
-  return text.starts_with("0x") ||
-         std::from_chars(text.data(), end, unused).ptr == end;
+  return text.starts_with("0x") || std::from_chars(text.data(), end, unused).ptr == end;
 }
 
 bool IsNumber(const Node& node) {
@@ -49,8 +47,7 @@ bool IsNumber(const Node& node) {
 int OpenParentheses(const Node& node) {
   if (!node.IsScalar() || node.quoted) return 0;
   const std::string_view text = node.text;
-  return std::count(text.begin(), text.end(), '(') -
-         std::count(text.begin(), text.end(), ')');
+  return std::count(text.begin(), text.end(), '(') - std::count(text.begin(), text.end(), ')');
 }
 
 // YAML cuts `[max(a, b), c]` at each comma. How many entries from `begin` on
@@ -106,38 +103,31 @@ class SpecParser {
                const std::vector<Key<T>>& keys, T& out) {
     std::string suggested;  // Required keys that may only be misspelt.
     for (const Node::Entry& entry : map.entries) {
-      const auto key = std::find_if(
-          keys.begin(), keys.end(),
-          [&](const Key<T>& k) { return k.name == entry.key->text; });
+      const auto key = std::find_if(keys.begin(), keys.end(),
+                                    [&](const Key<T>& k) { return k.name == entry.key->text; });
       if (key != keys.end()) {
         (this->*key->read)(entry, out);
         continue;
       }
       const std::vector<std::string> names = Names(keys);
       suggested += " " + Closest(entry.key->text, names) + " ";
-      Error(*entry.key,
-            fmt::format("unknown key {} in {}", Quote(entry.key->text), what),
+      Error(*entry.key, fmt::format("unknown key {} in {}", Quote(entry.key->text), what),
             DidYouMean(entry.key->text, names));
     }
     if (map.incomplete) return;
     for (const Key<T>& key : keys) {
       if (!key.required || map.Find(key.name) != nullptr) continue;
-      if (suggested.find(fmt::format(" {} ", key.name)) != std::string::npos)
-        continue;
-      ErrorAt(place, fmt::format("{} has no `{}`", what, key.name),
-              RequiredHint(key.name));
+      if (suggested.find(fmt::format(" {} ", key.name)) != std::string::npos) continue;
+      ErrorAt(place, fmt::format("{} has no `{}`", what, key.name), RequiredHint(key.name));
     }
   }
 
   static std::string RequiredHint(std::string_view key) {
-    if (key == "shardinit")
-      return "start with `shardinit: 1`, the version of the format";
+    if (key == "shardinit") return "start with `shardinit: 1`, the version of the format";
     if (key == "init") return "name an initializer, such as `init: zeros`";
-    if (key == "shape")
-      return "list its dimensions, such as `shape: [8, 16]`; `[]` is a scalar";
+    if (key == "shape") return "list its dimensions, such as `shape: [8, 16]`; `[]` is a scalar";
     if (key == "axes") return "write `mesh: {axes: {data: 8}}`";
-    if (key == "from")
-      return "name a tensor of `modules`, as in `from: model.norm.weight`";
+    if (key == "from") return "name a tensor of `modules`, as in `from: model.norm.weight`";
     return {};
   }
 
@@ -150,15 +140,11 @@ class SpecParser {
       model.name = Text(*entry.value);
   }
 
-  void ReadSeed(const Node::Entry& entry, ModelSpec& model) {
-    model.seed = ReadExpr(entry);
-  }
+  void ReadSeed(const Node::Entry& entry, ModelSpec& model) { model.seed = ReadExpr(entry); }
   void ReadDtype(const Node::Entry& entry, ModelSpec& model) {
     if (IsText(entry)) model.dtype = Text(*entry.value);
   }
-  void ReadEngine(const Node::Entry& entry, ModelSpec& model) {
-    model.engine = ReadWord(entry);
-  }
+  void ReadEngine(const Node::Entry& entry, ModelSpec& model) { model.engine = ReadWord(entry); }
   void ReadUneven(const Node::Entry& entry, ModelSpec& model) {
     model.uneven = ReadChoice(entry, kUnevenPolicies);
   }
@@ -252,10 +238,8 @@ class SpecParser {
       const Node& rule = *item.value;
       if (!rule.IsMap() || rule.entries.size() != 1) {
         Error(rule,
-              rule.IsMap()
-                  ? fmt::format("a rule has one entry, not {}",
-                                rule.entries.size())
-                  : fmt::format("a rule is a mapping, not {}", Describe(rule)),
+              rule.IsMap() ? fmt::format("a rule has one entry, not {}", rule.entries.size())
+                           : fmt::format("a rule is a mapping, not {}", Describe(rule)),
               std::string(kForm));
         continue;
       }
@@ -276,8 +260,7 @@ class SpecParser {
   }
 
   void ReadModules(const Node::Entry& entry, ModelSpec& model) {
-    if (IsMap(entry, "of modules and tensors"))
-      ReadModule(entry, 0, model.modules);
+    if (IsMap(entry, "of modules and tensors")) ReadModule(entry, 0, model.modules);
   }
 
   void ReadLayouts(const Node::Entry& entry, ModelSpec& model) {
@@ -326,14 +309,11 @@ class SpecParser {
         ReadMember(item, prefix + item.key->text.size() + 1, module);
     }
     if (!has_members && !entry.value->incomplete)
-      Error(*entry.key,
-            fmt::format("module {} is empty", Quote(entry.key->text)));
+      Error(*entry.key, fmt::format("module {} is empty", Quote(entry.key->text)));
   }
 
-  void ReadGlobs(const Node::Entry& entry,
-                 std::vector<Located<std::string>>& globs) {
-    if (!IsSequence(entry, "of paths, in which `*` stands for anything") ||
-        !IsShort(entry)) {
+  void ReadGlobs(const Node::Entry& entry, std::vector<Located<std::string>>& globs) {
+    if (!IsSequence(entry, "of paths, in which `*` stands for anything") || !IsShort(entry)) {
       return;
     }
     for (const Node::Entry& item : entry.value->entries) {
@@ -349,14 +329,13 @@ class SpecParser {
       module.members.push_back({Text(*item.key), std::move(tensor)});
     } else if (layout_ != nullptr && !item.value->IsMap()) {
       Error(*item.value,
-            fmt::format("{} must be a stored tensor or a module, not {}",
-                        Quote(item.key->text), Describe(*item.value)),
+            fmt::format("{} must be a stored tensor or a module, not {}", Quote(item.key->text),
+                        Describe(*item.value)),
             "name a tensor of `modules`, or write `{from: …}`");
     } else if (!item.value->IsMap()) {
       Error(*item.value,
-            fmt::format(
-                "{} must be a tensor or a module, which are mappings, not {}",
-                Quote(item.key->text), Describe(*item.value)),
+            fmt::format("{} must be a tensor or a module, which are mappings, not {}",
+                        Quote(item.key->text), Describe(*item.value)),
             "a tensor has the form `{shape: [8, 16], init: zeros}`");
     } else if (IsTensor(*item.value)) {
       TensorSpec tensor;
@@ -385,15 +364,12 @@ class SpecParser {
   bool IsTensor(const Node& map) const {
     const auto& keys = TensorKeys();
     if (map.Find(keys.front().name) != nullptr) return true;
-    return std::any_of(keys.begin(), keys.end(),
-                       [&](const Key<TensorSpec>& key) {
-                         const Node* value = map.Find(key.name);
-                         if (value == nullptr || key.name == "fans" || key.name == "when")
-                           return false;
-                         // A layout's member may be a plain path.
-                         return layout_ != nullptr ? value->IsSequence()
-                                                   : !value->IsMap();
-                       });
+    return std::any_of(keys.begin(), keys.end(), [&](const Key<TensorSpec>& key) {
+      const Node* value = map.Find(key.name);
+      if (value == nullptr || key.name == "fans" || key.name == "when") return false;
+      // A layout's member may be a plain path.
+      return layout_ != nullptr ? value->IsSequence() : !value->IsMap();
+    });
   }
 
   void ReadRepeat(const Node::Entry& entry, ModuleSpec& module) {
@@ -412,8 +388,7 @@ class SpecParser {
       return std::nullopt;
     }
     const Node::Entry& only = entry.value->entries[0];
-    if (!CheckIdentifier(*only.key, fmt::format("{} variable", entry.key->text),
-                         diagnostics_))
+    if (!CheckIdentifier(*only.key, fmt::format("{} variable", entry.key->text), diagnostics_))
       return std::nullopt;
     return Named<ExprPtr>{Text(*only.key), ReadExpr(only)};
   }
@@ -437,10 +412,8 @@ class SpecParser {
     }
     if (!node.IsMap() || node.entries.size() != 1) {
       Error(node,
-            node.IsMap() ? fmt::format("a view has one operation, not {}",
-                                       node.entries.size())
-                         : fmt::format("a view is a path or a mapping, not {}",
-                                       Describe(node)),
+            node.IsMap() ? fmt::format("a view has one operation, not {}", node.entries.size())
+                         : fmt::format("a view is a path or a mapping, not {}", Describe(node)),
             std::string(kForm));
       return view;
     }
@@ -450,10 +423,8 @@ class SpecParser {
     if (!CheckIdentifier(*only.key, "operation", diagnostics_) ||
         !IsMap(only, "such as `{axis: 0, of: [a, b]}`"))
       return view;
-    for (const Node::Entry& item : only.value->entries)
-      ReadViewArgument(item, view);
-    if (view.of.empty() && !only.value->incomplete &&
-        only.value->Find("of") == nullptr) {
+    for (const Node::Entry& item : only.value->entries) ReadViewArgument(item, view);
+    if (view.of.empty() && !only.value->incomplete && only.value->Find("of") == nullptr) {
       Error(*only.key, fmt::format("{} has no `of`", Quote(only.key->text)),
             "say what it is of: a path or another operation, or a list of them");
     }
@@ -465,8 +436,7 @@ class SpecParser {
       view.loop = ReadCount(item);
     } else if (item.key->text == "of" && item.value->IsSequence()) {
       view.is_list = true;
-      for (const Node::Entry& of : item.value->entries)
-        view.of.push_back(ReadView(*of.value));
+      for (const Node::Entry& of : item.value->entries) view.of.push_back(ReadView(*of.value));
       if (view.of.empty()) Error(*item.value, "`of` is empty");
     } else if (item.key->text == "of") {
       view.of.push_back(ReadView(*item.value));
@@ -477,9 +447,8 @@ class SpecParser {
       } else {
         const std::vector<Node::Entry>& items = item.value->entries;
         for (size_t i = 0; i < items.size(); ++i) {
-          argument.values.push_back(ReportCutCall(items, &i)
-                                        ? nullptr
-                                        : ReadExpr({item.key, items[i].value}));
+          argument.values.push_back(
+              ReportCutCall(items, &i) ? nullptr : ReadExpr({item.key, items[i].value}));
         }
       }
       view.arguments.push_back(std::move(argument));
@@ -499,8 +468,9 @@ class SpecParser {
       if (open < text.size()) {
         const size_t close = text.find('}', open);
         if (close == text.npos || !node.verbatim) {
-          Error(node, node.verbatim ? fmt::format("{} has a `{{` without its `}}`", Quote(text))
-                                    : "a path with expressions must be in one line, without escapes");
+          Error(node, node.verbatim
+                          ? fmt::format("{} has a `{{` without its `}}`", Quote(text))
+                          : "a path with expressions must be in one line, without escapes");
           return path;
         }
         Span span = node.span;
@@ -517,8 +487,7 @@ class SpecParser {
 
   void ReadShape(const Node::Entry& entry, TensorSpec& tensor) {
     tensor.shape_span = entry.value->span;
-    shape_is_list_ =
-        IsSequence(entry, "of dimensions, such as `[8, 16]`; `[]` is a scalar");
+    shape_is_list_ = IsSequence(entry, "of dimensions, such as `[8, 16]`; `[]` is a scalar");
     if (!shape_is_list_) return;
     const std::vector<Node::Entry>& items = entry.value->entries;
     for (size_t i = 0; i < items.size(); ++i) {
@@ -526,8 +495,7 @@ class SpecParser {
         tensor.shape.push_back(nullptr);
         continue;
       }
-      tensor.shape.push_back(
-          ReadExpr({entry.key, items[i].value}, "a dimension"));
+      tensor.shape.push_back(ReadExpr({entry.key, items[i].value}, "a dimension"));
     }
   }
 
@@ -536,9 +504,8 @@ class SpecParser {
     auto& axes = tensor.axes.emplace();
     axes.span = entry.value->span;
     for (const Node::Entry& item : entry.value->entries) {
-      axes.value.push_back(item.value->IsNull()
-                               ? Located<std::string>{"", item.value->span}
-                               : ReadAxisName(*item.value, "logical axis"));
+      axes.value.push_back(item.value->IsNull() ? Located<std::string>{"", item.value->span}
+                                                : ReadAxisName(*item.value, "logical axis"));
     }
   }
 
@@ -567,8 +534,7 @@ class SpecParser {
   }
 
   void ReadKey(const Node::Entry& entry, TensorSpec& tensor) {
-    if (IsText(entry) && CheckKey(*entry.value, diagnostics_))
-      tensor.key = Text(*entry.value);
+    if (IsText(entry) && CheckKey(*entry.value, diagnostics_)) tensor.key = Text(*entry.value);
   }
 
   void ReadTensorFans(const Node::Entry& entry, TensorSpec& tensor) {
@@ -602,26 +568,22 @@ class SpecParser {
     return list;
   }
 
-  std::optional<DimensionRef> ReadDimension(const Node::Entry& entry,
-                                            const Node& node) {
+  std::optional<DimensionRef> ReadDimension(const Node::Entry& entry, const Node& node) {
     // Neither `01`, which some read as octal, nor what 64 bits do not hold.
     int64_t position = 0;
     if (IsNumber(node)) {
-      std::from_chars(node.text.data(), node.text.data() + node.text.size(),
-                      position);
+      std::from_chars(node.text.data(), node.text.data() + node.text.size(), position);
     }
     if (!node.IsScalar() || IsBoolean(node) ||
         (IsNumber(node) && fmt::format("{}", position) != node.text)) {
       Error(node,
-            fmt::format("{} must name a dimension, not {}",
-                        Quote(entry.key->text), Describe(node)),
+            fmt::format("{} must name a dimension, not {}", Quote(entry.key->text), Describe(node)),
             "write a name of the tensor's `axes` or a position, such as `-2` "
             "for the last but one");
       return std::nullopt;
     }
     if (IsNumber(node)) return DimensionRef{position, node.span};
-    if (!CheckIdentifier(node, "logical axis", diagnostics_))
-      return std::nullopt;
+    if (!CheckIdentifier(node, "logical axis", diagnostics_)) return std::nullopt;
     return DimensionRef{std::string(node.text), node.span};
   }
 
@@ -640,8 +602,7 @@ class SpecParser {
     if (tensor.axes && tensor.axes->value.size() != rank) {
       ErrorAt(tensor.axes->span,
               fmt::format("`axes` has {}, but the shape has {}",
-                          Count(tensor.axes->value.size(), "name"),
-                          Count(rank, "dimension")),
+                          Count(tensor.axes->value.size(), "name"), Count(rank, "dimension")),
               "name one logical axis for each dimension; `null` for none");
       diagnostics_.Note(tensor.shape_span, "the shape");
     }
@@ -657,30 +618,24 @@ class SpecParser {
 
   // Values.
 
-  static std::string Count(size_t n, std::string_view one,
-                           std::string_view many = {}) {
+  static std::string Count(size_t n, std::string_view one, std::string_view many = {}) {
     if (n == 1) return fmt::format("1 {}", one);
-    return many.empty() ? fmt::format("{} {}s", n, one)
-                        : fmt::format("{} {}", n, many);
+    return many.empty() ? fmt::format("{} {}s", n, one) : fmt::format("{} {}", n, many);
   }
 
   std::optional<InitSpec> ReadInit(const Node& node) {
-    constexpr std::string_view kForm =
-        "write a name, such as `zeros`, or `{normal: {std: 0.02}}`";
+    constexpr std::string_view kForm = "write a name, such as `zeros`, or `{normal: {std: 0.02}}`";
     if (node.IsScalar() && !IsNumber(node) && !IsBoolean(node)) {
       if (node.text.find('(') != std::string_view::npos) {
         Error(node, fmt::format("an initializer is a name or a mapping, not {}", Quote(node.text)),
               "arguments are a mapping, such as `{normal: {std: 0.02}}`");
         return std::nullopt;
       }
-      if (!CheckIdentifier(node, "initializer", diagnostics_))
-        return std::nullopt;
+      if (!CheckIdentifier(node, "initializer", diagnostics_)) return std::nullopt;
       return InitSpec{Text(node), nullptr, {}};
     }
     if (!node.IsMap()) {
-      Error(node,
-            fmt::format("an initializer is a name or a mapping, not {}",
-                        Describe(node)),
+      Error(node, fmt::format("an initializer is a name or a mapping, not {}", Describe(node)),
             std::string(kForm));
       return std::nullopt;
     }
@@ -688,19 +643,14 @@ class SpecParser {
       return std::nullopt;
     }
     if (node.entries.size() != 1) {
-      Error(node,
-            fmt::format("an initializer has one name, not {}",
-                        node.entries.size()),
+      Error(node, fmt::format("an initializer has one name, not {}", node.entries.size()),
             std::string(kForm));
       return std::nullopt;
     }
     const Node::Entry& only = node.entries[0];
-    if (!CheckIdentifier(*only.key, "initializer", diagnostics_))
-      return std::nullopt;
-    if (only.key->text == "expr")
-      return InitSpec{Text(*only.key), ReadExpr(only, "`expr`"), {}};
-    if (!IsMap(only, "arguments have names, as in `{normal: {std: 0.02}}`"))
-      return std::nullopt;
+    if (!CheckIdentifier(*only.key, "initializer", diagnostics_)) return std::nullopt;
+    if (only.key->text == "expr") return InitSpec{Text(*only.key), ReadExpr(only, "`expr`"), {}};
+    if (!IsMap(only, "arguments have names, as in `{normal: {std: 0.02}}`")) return std::nullopt;
     return InitSpec{Text(*only.key), nullptr, ReadExprs(only, "argument")};
   }
 
@@ -729,8 +679,7 @@ class SpecParser {
   }
 
   // A mapping of names to expressions.
-  std::vector<Named<ExprPtr>> ReadExprs(const Node::Entry& entry,
-                                        std::string_view what) {
+  std::vector<Named<ExprPtr>> ReadExprs(const Node::Entry& entry, std::string_view what) {
     std::vector<Named<ExprPtr>> exprs;
     if (!IsMap(entry, "of names to numbers")) return exprs;
     const std::vector<Node::Entry>& items = entry.value->entries;
@@ -759,8 +708,7 @@ class SpecParser {
   bool ReportCutCall(const std::vector<Node::Entry>& items, size_t* at) {
     const size_t pieces = PiecesOfCall(items, *at);
     if (pieces == 1) return false;
-    Error(*items[*at].value,
-          "a comma ends the value here, inside the parentheses",
+    Error(*items[*at].value, "a comma ends the value here, inside the parentheses",
           "put the whole expression in quotes, such as \"max(a, b)\"");
     *at += pieces - 1;
     return true;
@@ -768,27 +716,21 @@ class SpecParser {
 
   ExprPtr ReadExpr(const Node::Entry& entry, std::string_view what = {}) {
     const Node& node = *entry.value;
-    const std::string subject =
-        what.empty() ? Quote(entry.key->text) : std::string(what);
+    const std::string subject = what.empty() ? Quote(entry.key->text) : std::string(what);
     if (!node.IsScalar() || IsBoolean(node)) {
-      Error(
-          node,
-          fmt::format("{} must be a number or an expression, not {}", subject,
-                      Describe(node)),
-          node.IsSequence() || node.IsMap() ? "" : "such as `4096` or `2 * d`");
+      Error(node,
+            fmt::format("{} must be a number or an expression, not {}", subject, Describe(node)),
+            node.IsSequence() || node.IsMap() ? "" : "such as `4096` or `2 * d`");
       return nullptr;
     }
     if (node.quoted && IsNumberText(node.text)) {
       Error(node,
-            fmt::format("{} must be a number, but {} in quotes is text",
-                        subject, Quote(node.text)),
+            fmt::format("{} must be a number, but {} in quotes is text", subject, Quote(node.text)),
             "remove the quotes; they are for expressions with commas");
       return nullptr;
     }
     if (!node.verbatim) {
-      Error(node,
-            fmt::format("{} must be an expression in one line, without escapes",
-                        subject));
+      Error(node, fmt::format("{} must be an expression in one line, without escapes", subject));
       return nullptr;
     }
     Span span = node.span;
@@ -797,29 +739,24 @@ class SpecParser {
   }
 
   // `!!str 5` is quoted in effect, but has no quotes.
-  static bool IsInQuotes(const Node& node) {
-    return node.span.length == node.text.size() + 2;
-  }
+  static bool IsInQuotes(const Node& node) { return node.span.length == node.text.size() + 2; }
 
   std::optional<Located<std::string>> ReadWord(const Node::Entry& entry) {
     if (!IsText(entry)) return std::nullopt;
-    if (!CheckIdentifier(*entry.value, Quote(entry.key->text), diagnostics_))
-      return std::nullopt;
+    if (!CheckIdentifier(*entry.value, Quote(entry.key->text), diagnostics_)) return std::nullopt;
     return Text(*entry.value);
   }
 
-  std::optional<Located<std::string>> ReadChoice(
-      const Node::Entry& entry, const std::vector<std::string>& choices) {
+  std::optional<Located<std::string>> ReadChoice(const Node::Entry& entry,
+                                                 const std::vector<std::string>& choices) {
     const Node& node = *entry.value;
-    if (node.IsScalar() &&
-        std::find(choices.begin(), choices.end(), node.text) != choices.end())
+    if (node.IsScalar() && std::find(choices.begin(), choices.end(), node.text) != choices.end())
       return Text(node);
     Error(node,
-          fmt::format("{} must be `{}` or `{}`, not {}", Quote(entry.key->text),
-                      choices[0], choices[1], Describe(node)),
-          node.IsScalar() && !Closest(node.text, choices).empty()
-              ? DidYouMean(node.text, choices)
-              : "");
+          fmt::format("{} must be `{}` or `{}`, not {}", Quote(entry.key->text), choices[0],
+                      choices[1], Describe(node)),
+          node.IsScalar() && !Closest(node.text, choices).empty() ? DidYouMean(node.text, choices)
+                                                                  : "");
     return std::nullopt;
   }
 
@@ -844,17 +781,14 @@ class SpecParser {
     return false;
   }
 
-  void ReportKind(const Node::Entry& entry, std::string_view wanted,
-                  std::string_view hint) {
+  void ReportKind(const Node::Entry& entry, std::string_view wanted, std::string_view hint) {
     Error(*entry.value,
           fmt::format("{} must be {}, not {}", Quote(entry.key->text), wanted,
                       Describe(*entry.value)),
           std::string(hint));
   }
 
-  static Located<std::string> Text(const Node& node) {
-    return {std::string(node.text), node.span};
-  }
+  static Located<std::string> Text(const Node& node) { return {std::string(node.text), node.span}; }
 
   bool IsShort(const Node::Entry& entry) {
     const size_t entries = entry.value->entries.size();
@@ -872,7 +806,7 @@ class SpecParser {
 
   Diagnostics& diagnostics_;
   LayoutSpec* layout_ = nullptr;  // The one that is being read.
-  bool shape_is_list_ = false;  // Of the tensor that is being read.
+  bool shape_is_list_ = false;    // Of the tensor that is being read.
 };
 
 const std::vector<SpecParser::Key<ModelSpec>> SpecParser::kModelKeys = {
@@ -914,10 +848,8 @@ const std::vector<SpecParser::Key<TensorSpec>> SpecParser::kTensorKeys = {
 };
 
 const std::vector<SpecParser::Key<TensorSpec>> SpecParser::kStoredKeys = {
-    {"from", true, &SpecParser::ReadFrom},
-    {"axes", false, &SpecParser::ReadTensorAxes},
-    {"shard", false, &SpecParser::ReadShard},
-    {"uneven", false, &SpecParser::ReadTensorUneven},
+    {"from", true, &SpecParser::ReadFrom},        {"axes", false, &SpecParser::ReadTensorAxes},
+    {"shard", false, &SpecParser::ReadShard},     {"uneven", false, &SpecParser::ReadTensorUneven},
     {"when", false, &SpecParser::ReadTensorWhen},
 };
 

@@ -25,7 +25,7 @@ struct Named {
 // `{expr: "…"}`.
 struct InitSpec {
   Located<std::string> name;
-  ExprPtr expr;  // Of `expr`, which has no arguments; null if it is wrong.
+  ExprPtr expr;                           // Of `expr`, which has no arguments; null if it is wrong.
   std::vector<Named<ExprPtr>> arguments;  // In the order they were written.
 };
 
@@ -78,7 +78,7 @@ struct TensorSpec {
   std::optional<Located<std::string>> key;   // Drawn under this path instead.
   std::optional<Located<std::string>> fans;  // `out_in` or `in_out`.
   std::optional<DimensionList> in_axis, out_axis, batch_axis;
-  ExprPtr when;  // Null: always there. Where it is 0, there is no such tensor.
+  ExprPtr when;                  // Null: always there. Where it is 0, there is no such tensor.
   std::optional<ViewSpec> from;  // In a layout, instead of a shape and an initializer.
 };
 
@@ -91,7 +91,7 @@ struct ModuleSpec {
   // `layer`.
   std::optional<Named<ExprPtr>> repeat;
   std::optional<Located<std::string>> fans;  // Of members that say nothing.
-  ExprPtr when;  // As a tensor's, for the module with all its repeats.
+  ExprPtr when;                              // As a tensor's, for the module with all its repeats.
   std::vector<Named<ModuleMember>> members;  // Names may hold dots.
 };
 
@@ -117,14 +117,12 @@ struct ConfigSpec {
 
 struct ModelSpec {
   Located<std::string> name;
-  ExprPtr seed;  // Null: 0.
-  std::optional<Located<std::string>>
-      dtype;  // Absent: every tensor says its own.
+  ExprPtr seed;                               // Null: 0.
+  std::optional<Located<std::string>> dtype;  // Absent: every tensor says its own.
   std::optional<Located<std::string>> engine;
-  std::optional<Located<std::string>> uneven;  // `error` (default) or `chunk`.
-  std::optional<Located<std::string>>
-      replicas;                              // `dedupe` (default) or `full`.
-  std::optional<Located<std::string>> fans;  // Absent: no order is assumed.
+  std::optional<Located<std::string>> uneven;    // `error` (default) or `chunk`.
+  std::optional<Located<std::string>> replicas;  // `dedupe` (default) or `full`.
+  std::optional<Located<std::string>> fans;      // Absent: no order is assumed.
   std::vector<Named<ExprPtr>> vars;
   std::vector<Named<ExprPtr>> mesh;  // Axes in order: row-major, last fastest.
   bool has_rules = false;

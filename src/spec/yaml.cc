@@ -56,16 +56,14 @@ class Builder : public YAML::EventHandler {
   void OnDocumentEnd() override {}
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override;
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override;
-  void OnScalar(const YAML::Mark& mark, const std::string& tag,
-                YAML::anchor_t anchor, const std::string& value) override;
-  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag,
-                       YAML::anchor_t anchor,
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override;
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                        YAML::EmitterStyle::value style) override {
     Open(Node::Kind::kSequence, mark, tag, anchor, style);
   }
   void OnSequenceEnd() override { Close(); }
-  void OnMapStart(const YAML::Mark& mark, const std::string& tag,
-                  YAML::anchor_t anchor,
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                   YAML::EmitterStyle::value style) override {
     Open(Node::Kind::kMap, mark, tag, anchor, style);
   }
@@ -86,19 +84,16 @@ class Builder : public YAML::EventHandler {
   };
 
   Node* NewNode(Node::Kind kind, Span span);
-  void Open(Node::Kind kind, const YAML::Mark& mark, const std::string& tag,
-            YAML::anchor_t anchor, YAML::EmitterStyle::value style);
+  void Open(Node::Kind kind, const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+            YAML::EmitterStyle::value style);
   void Close();
   void Attach(const Node* node, size_t offset, bool is_alias = false);
   void AttachKey(Level& level, const Node* key, size_t offset, bool is_alias);
   void DropDuplicates(Node& map);
-  void CheckTag(const std::string& tag, Node::Kind kind,
-                const YAML::Mark& mark);
+  void CheckTag(const std::string& tag, Node::Kind kind, const YAML::Mark& mark);
   void SetAnchor(YAML::anchor_t anchor, const Node* node, Span span);
-  void Add(size_t offset, Span span, std::string message,
-           std::string hint = {}) {
-    problems_.push_back(
-        {offset, span, std::move(message), std::move(hint), {}, {}});
+  void Add(size_t offset, Span span, std::string message, std::string hint = {}) {
+    problems_.push_back({offset, span, std::move(message), std::move(hint), {}, {}});
   }
 
   YamlText text_;
@@ -113,8 +108,7 @@ class Builder : public YAML::EventHandler {
 
 Node* Builder::NewNode(Node::Kind kind, Span span) {
   if (!store_.Count(1)) {
-    Add(0, span,
-        fmt::format("the spec has more than {} values", NodeStore::kMostNodes),
+    Add(0, span, fmt::format("the spec has more than {} values", NodeStore::kMostNodes),
         "use `repeat` for layers that are alike");
     throw Stop();
   }
@@ -131,8 +125,7 @@ void Builder::OnDocumentStart(const YAML::Mark& mark) {
       Add(offset, text_.SpanAt(offset, 3), "a second YAML document starts here",
           "a spec is one document; split the file");
     } else {
-      Add(offset, text_.LineSpan(offset),
-          "this does not belong to the mapping or list above it",
+      Add(offset, text_.LineSpan(offset), "this does not belong to the mapping or list above it",
           "check the indentation");
     }
     throw Stop();
@@ -145,8 +138,7 @@ void Builder::OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) {
   const size_t length = text_.NullLength(offset);
   Span span = text_.SpanAt(offset, std::max<size_t>(length, 1));
   // A value that is not written has its key's place.
-  if (length == 0 && !open_.empty() && open_.back().key != nullptr)
-    span = open_.back().key->span;
+  if (length == 0 && !open_.empty() && open_.back().key != nullptr) span = open_.back().key->span;
   Node* node = NewNode(Node::Kind::kNull, span);
   SetAnchor(anchor, node, span);
   Attach(node, offset);
@@ -166,34 +158,28 @@ void Builder::OnAlias(const YAML::Mark& mark, YAML::anchor_t id) {
     throw Stop();
   }
   if (!store_.Count(anchor.node->size)) {
-    Add(offset, span,
-        fmt::format("aliases expand to more than {} values",
-                    NodeStore::kMostNodes),
+    Add(offset, span, fmt::format("aliases expand to more than {} values", NodeStore::kMostNodes),
         "use `repeat` for layers that are alike");
     throw Stop();
   }
   if (open_.size() + anchor.node->height > NodeStore::kDeepest) {
-    Add(offset, span,
-        fmt::format("aliases nest more than {} levels deep",
-                    NodeStore::kDeepest));
+    Add(offset, span, fmt::format("aliases nest more than {} levels deep", NodeStore::kDeepest));
     throw Stop();
   }
   Attach(anchor.node, offset, true);
 }
 
-void Builder::OnScalar(const YAML::Mark& mark, const std::string& tag,
-                       YAML::anchor_t anchor, const std::string& value) {
+void Builder::OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       const std::string& value) {
   const size_t begin = text_.OffsetOf(mark.pos);
   CheckTag(tag, Node::Kind::kScalar, mark);
   const ScalarPlace place = text_.PlaceScalar(begin, value);
   Node* node = NewNode(Node::Kind::kScalar, place.span);
-  node->quoted = place.style != ScalarPlace::Style::kPlain ||
-                 tag == "tag:yaml.org,2002:str";
+  node->quoted = place.style != ScalarPlace::Style::kPlain || tag == "tag:yaml.org,2002:str";
   node->verbatim = place.verbatim;
   node->text = place.verbatim ? place.text : store_.Keep(value);
   if (place.unterminated) {
-    Add(place.offset, text_.SpanAt(place.offset, 1),
-        "this quote is never closed");
+    Add(place.offset, text_.SpanAt(place.offset, 1), "this quote is never closed");
     throw Stop();
   }
   if (place.style == ScalarPlace::Style::kPlain && !place.verbatim) {
@@ -207,24 +193,19 @@ void Builder::OnScalar(const YAML::Mark& mark, const std::string& tag,
   Attach(node, begin);
 }
 
-void Builder::Open(Node::Kind kind, const YAML::Mark& mark,
-                   const std::string& tag, YAML::anchor_t anchor,
-                   YAML::EmitterStyle::value style) {
+void Builder::Open(Node::Kind kind, const YAML::Mark& mark, const std::string& tag,
+                   YAML::anchor_t anchor, YAML::EmitterStyle::value style) {
   const size_t offset = text_.OffsetOf(mark.pos);
   CheckTag(tag, kind, mark);
   const bool flow = style == YAML::EmitterStyle::Flow;
   const Span span = text_.CollectionSpan(offset, flow);
   if (open_.size() >= NodeStore::kDeepest) {
-    Add(offset, span,
-        fmt::format("nested more than {} levels deep", NodeStore::kDeepest));
+    Add(offset, span, fmt::format("nested more than {} levels deep", NodeStore::kDeepest));
     throw Stop();
   }
   last_ = std::max(last_, offset);
   SetAnchor(anchor, nullptr, span);
-  open_.push_back({.node = NewNode(kind, span),
-                   .offset = offset,
-                   .flow = flow,
-                   .anchor = anchor});
+  open_.push_back({.node = NewNode(kind, span), .offset = offset, .flow = flow, .anchor = anchor});
 }
 
 void Builder::Close() {
@@ -264,22 +245,17 @@ void Builder::Attach(const Node* node, size_t offset, bool is_alias) {
   }
 }
 
-void Builder::AttachKey(Level& level, const Node* key, size_t offset,
-                        bool is_alias) {
+void Builder::AttachKey(Level& level, const Node* key, size_t offset, bool is_alias) {
   level.key = key;
   level.drop = true;
   if (is_alias) {
-    Add(offset, text_.WordSpan(offset), "a key cannot be an alias",
-        "write the name");
+    Add(offset, text_.WordSpan(offset), "a key cannot be an alias", "write the name");
   } else if (key->IsNull()) {
-    Add(offset, key->span, "a key is missing here",
-        "a key that is called null needs quotes");
+    Add(offset, key->span, "a key is missing here", "a key that is called null needs quotes");
   } else if (!key->IsScalar()) {
-    Add(offset, key->span,
-        fmt::format("a key must be a name, not {}", Describe(*key)));
+    Add(offset, key->span, fmt::format("a key must be a name, not {}", Describe(*key)));
   } else if (key->text == "<<" && !key->quoted) {
-    Add(offset, key->span, "merge keys are not supported",
-        "use `include`, or repeat the keys");
+    Add(offset, key->span, "merge keys are not supported", "use `include`, or repeat the keys");
   } else {
     level.drop = false;
   }
@@ -289,20 +265,17 @@ void Builder::DropDuplicates(Node& map) {
   std::unordered_map<std::string_view, const Node*> first;
   first.reserve(map.entries.size());
   std::erase_if(map.entries, [&](const Node::Entry& entry) {
-    const auto [earlier, is_new] =
-        first.try_emplace(entry.key->text, entry.key);
+    const auto [earlier, is_new] = first.try_emplace(entry.key->text, entry.key);
     if (!is_new) {
-      problems_.push_back(
-          {0, entry.key->span,
-           fmt::format("key {} is given twice", Quote(entry.key->text)),
-           "remove one of them", earlier->second->span, "first here"});
+      problems_.push_back({0, entry.key->span,
+                           fmt::format("key {} is given twice", Quote(entry.key->text)),
+                           "remove one of them", earlier->second->span, "first here"});
     }
     return !is_new;
   });
 }
 
-void Builder::CheckTag(const std::string& tag, Node::Kind kind,
-                       const YAML::Mark& mark) {
+void Builder::CheckTag(const std::string& tag, Node::Kind kind, const YAML::Mark& mark) {
   // "?" is a plain node, "!" a quoted one or an explicit `!`.
   if (tag.empty() || tag == "?" || tag == "!") return;
   constexpr std::string_view kCore = "tag:yaml.org,2002:";
@@ -315,8 +288,7 @@ void Builder::CheckTag(const std::string& tag, Node::Kind kind,
     if (fits) return;
   }
   const size_t offset = text_.OffsetOf(mark.pos);
-  Add(offset, text_.TagSpan(offset), "YAML tags have no meaning in a spec",
-      "remove the tag");
+  Add(offset, text_.TagSpan(offset), "YAML tags have no meaning in a spec", "remove the tag");
 }
 
 void Builder::SetAnchor(YAML::anchor_t anchor, const Node* node, Span span) {
@@ -334,8 +306,7 @@ void Builder::Fail(const YAML::ParserException& error) {
   if (in_flow && what.find("flow not found") != std::string::npos) {
     const Level& level = open_.back();
     // What looked wrong after the bracket was its consequence.
-    std::erase_if(problems_,
-                  [&](const Problem& p) { return p.offset > level.offset; });
+    std::erase_if(problems_, [&](const Problem& p) { return p.offset > level.offset; });
     const bool map = level.node->IsMap();
     // `[layers.{i}.weight]`: a bracket within a word.
     const std::string_view text = text_.At(0);
@@ -345,22 +316,21 @@ void Builder::Fail(const YAML::ParserException& error) {
     Add(level.offset, text_.SpanAt(level.offset, 1),
         fmt::format("`{}` is never closed", map ? '{' : '['),
         in_word ? "text that holds `{` needs quotes here"
-                : fmt::format("a `{}` or a comma is missing at or before line {}",
-                              map ? '}' : ']', text_.SpanAt(offset, 1).line));
+                : fmt::format("a `{}` or a comma is missing at or before line {}", map ? '}' : ']',
+                              text_.SpanAt(offset, 1).line));
     return;
   }
   if (what == YAML::ErrorMsg::FLOW_END) {
     // Events lag behind the scanner, so the bracket may not be in open_ yet.
-    const auto outermost = std::find_if(open_.begin(), open_.end(),
-                                        [](const Level& l) { return l.flow; });
-    const std::optional<size_t> bracket = text_.FindOpenBracket(
-        outermost == open_.end() ? last_ : outermost->offset, offset);
+    const auto outermost =
+        std::find_if(open_.begin(), open_.end(), [](const Level& l) { return l.flow; });
+    const std::optional<size_t> bracket =
+        text_.FindOpenBracket(outermost == open_.end() ? last_ : outermost->offset, offset);
     if (bracket) {
       problems_.push_back(
           {offset,
            text_.SpanAt(offset, 1),
-           fmt::format("`{}` cannot close `{}`", text_.At(offset)[0],
-                       text_.At(*bracket)[0]),
+           fmt::format("`{}` cannot close `{}`", text_.At(offset)[0], text_.At(*bracket)[0]),
            {},
            text_.SpanAt(*bracket, 1),
            "opened here"});

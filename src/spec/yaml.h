@@ -54,9 +54,7 @@ class NodeStore {
   static constexpr int kDeepest = 64;
 
   Node* New() { return &nodes_.emplace_back(); }
-  std::string_view Keep(std::string text) {
-    return texts_.emplace_back(std::move(text));
-  }
+  std::string_view Keep(std::string text) { return texts_.emplace_back(std::move(text)); }
   // Counts nodes, written or through an alias; false: there are too many.
   bool Count(uint64_t nodes) { return (count_ += nodes) <= kMostNodes; }
 

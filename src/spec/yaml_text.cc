@@ -28,11 +28,9 @@ size_t YamlText::OffsetOf(int pos) const {
 }
 
 Span YamlText::SpanAt(size_t offset, size_t length) const {
-  const size_t line =
-      std::upper_bound(lines_.begin(), lines_.end(), offset) - lines_.begin();
+  const size_t line = std::upper_bound(lines_.begin(), lines_.end(), offset) - lines_.begin();
   return {&source_, static_cast<uint32_t>(line),
-          static_cast<uint32_t>(offset - lines_[line - 1] + 1),
-          static_cast<uint32_t>(length)};
+          static_cast<uint32_t>(offset - lines_[line - 1] + 1), static_cast<uint32_t>(length)};
 }
 
 size_t YamlText::LineEnd(size_t offset) const {
@@ -50,8 +48,7 @@ Span YamlText::LineSpan(size_t offset) const {
 }
 
 Span YamlText::WordSpan(size_t offset) const {
-  const size_t end =
-      std::min(text_.find_first_of(kWordEnd, offset), text_.size());
+  const size_t end = std::min(text_.find_first_of(kWordEnd, offset), text_.size());
   return SpanAt(offset, std::max<size_t>(end - offset, 1));
 }
 
@@ -72,8 +69,7 @@ Span YamlText::CollectionSpan(size_t offset, bool flow) const {
   for (size_t i = offset; i < end; ++i) {
     const char c = text_[i];
     if (c == '[' || c == '{') ++depth;
-    if ((c == ']' || c == '}') && --depth == 0)
-      return SpanAt(offset, i + 1 - offset);
+    if ((c == ']' || c == '}') && --depth == 0) return SpanAt(offset, i + 1 - offset);
     // A single pair in a list, `[a: b]`, has no brackets of its own.
     if (depth == 0) return WordSpan(offset);
     if (i - offset > 4096) break;
@@ -96,8 +92,7 @@ size_t YamlText::SkipProperties(size_t offset) const {
     } else if (c == '#') {
       offset = std::min(text_.find('\n', offset), text_.size());
     } else {
-      const size_t next =
-          std::min(text_.find_first_not_of(kBlank, offset), text_.size());
+      const size_t next = std::min(text_.find_first_not_of(kBlank, offset), text_.size());
       if (next == offset) break;
       offset = next;
     }
@@ -130,16 +125,15 @@ ScalarPlace YamlText::PlaceScalar(size_t offset, std::string_view value) const {
     place.style = ScalarPlace::Style::kQuoted;
     end = QuoteEnd(offset);
     place.unterminated = end == kNone;
-    if (!place.unterminated)
-      place.text = text_.substr(offset + 1, end - offset - 2);
+    if (!place.unterminated) place.text = text_.substr(offset + 1, end - offset - 2);
   } else if (c == '|' || c == '>') {
     place.style = ScalarPlace::Style::kBlock;
     end = line_end;
   } else {
     place.text = At(offset).substr(0, value.size());
   }
-  place.verbatim = place.style != ScalarPlace::Style::kBlock &&
-                   !place.unterminated && place.text == value;
+  place.verbatim =
+      place.style != ScalarPlace::Style::kBlock && !place.unterminated && place.text == value;
   end = std::min(end, line_end);
   place.span = SpanAt(offset, end > offset ? end - offset : 1);
   return place;
@@ -149,14 +143,12 @@ size_t YamlText::SkipOpaque(size_t offset) const {
   constexpr std::string_view kBefore = " \t\r\n[{,:-?";
   const bool starts = offset == 0 || kBefore.find(text_[offset - 1]) != kNone;
   const char c = text_[offset];
-  if (starts && c == '#')
-    return std::min(text_.find('\n', offset), text_.size());
+  if (starts && c == '#') return std::min(text_.find('\n', offset), text_.size());
   if (starts && (c == '"' || c == '\'')) return QuoteEnd(offset);
   return offset;
 }
 
-std::optional<size_t> YamlText::FindOpenBracket(size_t begin,
-                                                size_t end) const {
+std::optional<size_t> YamlText::FindOpenBracket(size_t begin, size_t end) const {
   std::vector<size_t> open;
   for (size_t i = begin; i < end;) {
     const size_t next = SkipOpaque(i);
@@ -182,22 +174,17 @@ std::optional<size_t> YamlText::FindOpenQuote(size_t offset) const {
   return std::nullopt;
 }
 
-SyntaxProblem ExplainSyntax(std::string_view message, const YamlText& text,
-                            size_t offset) {
+SyntaxProblem ExplainSyntax(std::string_view message, const YamlText& text, size_t offset) {
   const Span here = text.SpanAt(offset, 1);
   const std::string_view rest = text.At(offset);
   const size_t start = offset + 1 - here.column;
   const std::string_view line = text.At(start);
   const size_t indent = std::min(line.find_first_not_of(" \t"), line.size());
   if (const size_t tab = line.substr(0, indent).find('\t'); tab != kNone) {
-    return {text.SpanAt(start + tab, 1), "a tab cannot indent YAML",
-            "use spaces"};
+    return {text.SpanAt(start + tab, 1), "a tab cannot indent YAML", "use spaces"};
   }
-  const auto has = [&](std::string_view part) {
-    return message.find(part) != kNone;
-  };
-  const std::string_view character =
-      rest.substr(0, rest.empty() ? 0 : CharacterAt(rest, 0).size);
+  const auto has = [&](std::string_view part) { return message.find(part) != kNone; };
+  const std::string_view character = rest.substr(0, rest.empty() ? 0 : CharacterAt(rest, 0).size);
   constexpr uint32_t kLongestKey = 1024;  // YAML 1.2, section 7.4.
   if (has("illegal map value") && here.column > kLongestKey) {
     return {here, fmt::format("a key must end within {} bytes", kLongestKey),
@@ -213,8 +200,7 @@ SyntaxProblem ExplainSyntax(std::string_view message, const YamlText& text,
             "text that starts with `*` needs quotes"};
   }
   if (has("unknown token")) {
-    return {here, fmt::format("text cannot start with {}", Quote(character)),
-            "put it in quotes"};
+    return {here, fmt::format("text cannot start with {}", Quote(character)), "put it in quotes"};
   }
   if (has("illegal flow end")) {
     return {here, fmt::format("{} closes nothing", Quote(character)), {}};
@@ -223,18 +209,14 @@ SyntaxProblem ExplainSyntax(std::string_view message, const YamlText& text,
     return {here, "a list item cannot start here",
             "put it in a line of its own, or write the list as `[a, b]`"};
   }
-  if (has("unknown escape character") || has("hex number") ||
-      has("invalid unicode")) {
-    return {here, "unknown escape in a double-quoted string",
-            "single quotes take `\\` as it is"};
+  if (has("unknown escape character") || has("hex number") || has("invalid unicode")) {
+    return {here, "unknown escape in a double-quoted string", "single quotes take `\\` as it is"};
   }
   if (has("directive") || has("YAML version") || has("YAML major version")) {
-    return {text.LineSpan(offset), "YAML directives have no meaning in a spec",
-            "remove the line"};
+    return {text.LineSpan(offset), "YAML directives have no meaning in a spec", "remove the line"};
   }
   if (has("end of map") || has("end of seq")) {
-    return {text.LineSpan(offset),
-            "this does not belong to what stands before it",
+    return {text.LineSpan(offset), "this does not belong to what stands before it",
             "check the indentation; text after a closing quote or bracket "
             "needs a line of its own"};
   }

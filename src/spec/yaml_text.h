@@ -68,7 +68,6 @@ struct SyntaxProblem {
 };
 
 // What yaml-cpp's `message` at `offset` means.
-SyntaxProblem ExplainSyntax(std::string_view message, const YamlText& text,
-                            size_t offset);
+SyntaxProblem ExplainSyntax(std::string_view message, const YamlText& text, size_t offset);
 
 }  // namespace shardinit

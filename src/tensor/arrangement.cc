@@ -56,7 +56,7 @@ void Align(const Piece& piece, int64_t place, std::vector<Piece>* out, PieceBudg
   const auto [extent, stride, from] = piece.loops[low.loop];
   const int64_t rest = low.span - (extent - 1) * stride;
   int64_t i = 0;
-  while (i < extent && *budget > 0) {
+  while (i<extent&& * budget> 0) {
     const int64_t at = (piece.base + i * stride) % place;
     // Iterations that are all on one side of the next carry.
     const int64_t fit = at + rest < place ? (place - 1 - rest - at) / stride + 1 : 0;
@@ -72,7 +72,8 @@ void Align(const Piece& piece, int64_t place, std::vector<Piece>* out, PieceBudg
       part.loops[low.loop] = {fit, stride, from};
       part.loops.insert(part.loops.begin() + static_cast<std::ptrdiff_t>(low.loop),
                         {rounds, place, fit * from});
-      if (fit == 1) part.loops.erase(part.loops.begin() + static_cast<std::ptrdiff_t>(low.loop) + 1);
+      if (fit == 1)
+        part.loops.erase(part.loops.begin() + static_cast<std::ptrdiff_t>(low.loop) + 1);
       Emit(std::move(part), out, budget);
       i += rounds * fit;
       continue;
@@ -97,8 +98,7 @@ void Clip(const Piece& piece, int64_t place, int64_t first, int64_t last, std::v
   const int64_t begin = clamp(CeilDiv(first - low.base - rest, stride));
   const int64_t end = clamp(CeilDiv(last - low.base, stride));
   const int64_t whole_begin = std::clamp(CeilDiv(first - low.base, stride), begin, end);
-  const int64_t whole_end =
-      std::max(whole_begin, clamp(CeilDiv(last - low.base - rest, stride)));
+  const int64_t whole_end = std::max(whole_begin, clamp(CeilDiv(last - low.base - rest, stride)));
   for (int64_t i = begin; i < whole_begin; ++i) {
     Clip(Iterations(piece, low.loop, i, 1), place, first, last, out, budget);
   }
@@ -236,7 +236,9 @@ Arrangement Transpose(Arrangement of, const std::vector<int64_t>& axes, PieceBud
   return out;
 }
 
-Arrangement Reshape(Arrangement of, Shape shape) { return {std::move(shape), std::move(of.pieces)}; }
+Arrangement Reshape(Arrangement of, Shape shape) {
+  return {std::move(shape), std::move(of.pieces)};
+}
 
 Arrangement Pad(Arrangement of, size_t axis, int64_t extent, double padding, PieceBudget* budget) {
   if (extent == of.shape[axis]) return of;

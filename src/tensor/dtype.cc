@@ -26,9 +26,12 @@ double LargestOf(DType dtype) {
       const int numbers_after = info.kind == DTypeKind::kFiniteFloat ? 2 : 1;  // Up to 2^(e + 1).
       return std::ldexp(2 - std::ldexp(numbers_after, -info.mantissa_bits), GreatestExponent(info));
     }
-    case DTypeKind::kSigned: return static_cast<double>((int64_t{1} << std::min(8 * info.bytes - 1, 53)) - 1);
-    case DTypeKind::kUnsigned: return static_cast<double>((int64_t{1} << std::min(8 * info.bytes, 53)) - 1);
-    case DTypeKind::kBool: return 1;
+    case DTypeKind::kSigned:
+      return static_cast<double>((int64_t{1} << std::min(8 * info.bytes - 1, 53)) - 1);
+    case DTypeKind::kUnsigned:
+      return static_cast<double>((int64_t{1} << std::min(8 * info.bytes, 53)) - 1);
+    case DTypeKind::kBool:
+      return 1;
   }
   return 0;
 }
@@ -72,18 +75,24 @@ std::optional<DType> FindDType(std::string_view name) {
 
 std::optional<DType> FindDTypeByOtherName(std::string_view name) {
   static constexpr std::pair<std::string_view, DType> kOthers[] = {
-      {"float32", DType::f32},   {"float", DType::f32},     {"single", DType::f32},
-      {"float64", DType::f64},   {"double", DType::f64},    {"bfloat16", DType::bf16},
-      {"float16", DType::f16},   {"half", DType::f16},      {"fp32", DType::f32},
-      {"fp64", DType::f64},      {"fp16", DType::f16},      {"float8_e4m3fn", DType::f8e4m3fn},
-      {"fp8", DType::f8e4m3fn},  {"float8", DType::f8e4m3fn}, {"e4m3", DType::f8e4m3fn},
-      {"f8e4m3", DType::f8e4m3fn}, {"fp8_e4m3", DType::f8e4m3fn}, {"float8_e5m2", DType::f8e5m2},
-      {"e5m2", DType::f8e5m2},   {"fp8_e5m2", DType::f8e5m2}, {"int8", DType::i8},
-      {"char", DType::i8},       {"int16", DType::i16},     {"short", DType::i16},
-      {"int32", DType::i32},     {"int", DType::i32},       {"int64", DType::i64},
-      {"long", DType::i64},      {"uint8", DType::u8},      {"byte", DType::u8},
-      {"uint16", DType::u16},    {"uint32", DType::u32},    {"uint64", DType::u64},
-      {"boolean", DType::boolean}, {"bool_", DType::boolean},
+      {"float32", DType::f32},       {"float", DType::f32},
+      {"single", DType::f32},        {"float64", DType::f64},
+      {"double", DType::f64},        {"bfloat16", DType::bf16},
+      {"float16", DType::f16},       {"half", DType::f16},
+      {"fp32", DType::f32},          {"fp64", DType::f64},
+      {"fp16", DType::f16},          {"float8_e4m3fn", DType::f8e4m3fn},
+      {"fp8", DType::f8e4m3fn},      {"float8", DType::f8e4m3fn},
+      {"e4m3", DType::f8e4m3fn},     {"f8e4m3", DType::f8e4m3fn},
+      {"fp8_e4m3", DType::f8e4m3fn}, {"float8_e5m2", DType::f8e5m2},
+      {"e5m2", DType::f8e5m2},       {"fp8_e5m2", DType::f8e5m2},
+      {"int8", DType::i8},           {"char", DType::i8},
+      {"int16", DType::i16},         {"short", DType::i16},
+      {"int32", DType::i32},         {"int", DType::i32},
+      {"int64", DType::i64},         {"long", DType::i64},
+      {"uint8", DType::u8},          {"byte", DType::u8},
+      {"uint16", DType::u16},        {"uint32", DType::u32},
+      {"uint64", DType::u64},        {"boolean", DType::boolean},
+      {"bool_", DType::boolean},
   };
   // `torch.`, `np.`, `jax.numpy.`.
   if (const size_t dot = name.rfind('.'); dot != name.npos) {

@@ -65,8 +65,9 @@ float DecodeSmall(uint32_t bits) {
   const uint32_t magnitude = bits & (sign_bit - 1);
   uint32_t decoded;
   if (magnitude >= T::kFirstNotFinite) {
-    decoded = magnitude == T::kFirstNotFinite && T::kHasInfinity ? 0x7F800000
-                                                                 : 0x7F800000 | magnitude << T::kDropped;
+    decoded = magnitude == T::kFirstNotFinite && T::kHasInfinity
+                  ? 0x7F800000
+                  : 0x7F800000 | magnitude << T::kDropped;
   } else if (magnitude >= 1u << T::kInfo.mantissa_bits) {
     decoded = (magnitude << T::kDropped) + T::kRebias;
   } else {
@@ -101,14 +102,20 @@ float DecodeF8E5M2(uint8_t bits) { return DecodeSmall<DType::f8e5m2>(bits); }
 
 void Encode(float value, DType dtype, void* out) {
   switch (dtype) {
-    case DType::f32: return StoreLittleEndian(std::bit_cast<uint32_t>(value), out);
+    case DType::f32:
+      return StoreLittleEndian(std::bit_cast<uint32_t>(value), out);
     case DType::f64:
       return StoreLittleEndian(std::bit_cast<uint64_t>(static_cast<double>(value)), out);
-    case DType::bf16: return StoreLittleEndian(EncodeBf16(value), out);
-    case DType::f16: return StoreLittleEndian(EncodeF16(value), out);
-    case DType::f8e4m3fn: return StoreLittleEndian(EncodeF8E4M3Fn(value), out);
-    case DType::f8e5m2: return StoreLittleEndian(EncodeF8E5M2(value), out);
-    default: Check(false, "a fraction for an integer");
+    case DType::bf16:
+      return StoreLittleEndian(EncodeBf16(value), out);
+    case DType::f16:
+      return StoreLittleEndian(EncodeF16(value), out);
+    case DType::f8e4m3fn:
+      return StoreLittleEndian(EncodeF8E4M3Fn(value), out);
+    case DType::f8e5m2:
+      return StoreLittleEndian(EncodeF8E5M2(value), out);
+    default:
+      Check(false, "a fraction for an integer");
   }
 }
 
@@ -119,10 +126,14 @@ void EncodeNumber(double value, DType dtype, void* out) {
   Check(Holds(dtype, value), "a number that an integer does not hold");
   const auto bits = static_cast<uint64_t>(static_cast<int64_t>(value));  // Both are below 2^53.
   switch (info.bytes) {
-    case 1: return StoreLittleEndian(static_cast<uint8_t>(bits), out);
-    case 2: return StoreLittleEndian(static_cast<uint16_t>(bits), out);
-    case 4: return StoreLittleEndian(static_cast<uint32_t>(bits), out);
-    default: return StoreLittleEndian(bits, out);
+    case 1:
+      return StoreLittleEndian(static_cast<uint8_t>(bits), out);
+    case 2:
+      return StoreLittleEndian(static_cast<uint16_t>(bits), out);
+    case 4:
+      return StoreLittleEndian(static_cast<uint32_t>(bits), out);
+    default:
+      return StoreLittleEndian(bits, out);
   }
 }
 
@@ -140,21 +151,35 @@ void EncodeMissing(DType dtype, void* out) {
 
 double Decode(const void* in, DType dtype) {
   switch (dtype) {
-    case DType::f32: return std::bit_cast<float>(LoadLittleEndian<uint32_t>(in));
-    case DType::f64: return std::bit_cast<double>(LoadLittleEndian<uint64_t>(in));
-    case DType::bf16: return DecodeBf16(LoadLittleEndian<uint16_t>(in));
-    case DType::f16: return DecodeF16(LoadLittleEndian<uint16_t>(in));
-    case DType::f8e4m3fn: return DecodeF8E4M3Fn(LoadLittleEndian<uint8_t>(in));
-    case DType::f8e5m2: return DecodeF8E5M2(LoadLittleEndian<uint8_t>(in));
-    case DType::i8: return static_cast<int8_t>(LoadLittleEndian<uint8_t>(in));
-    case DType::i16: return static_cast<int16_t>(LoadLittleEndian<uint16_t>(in));
-    case DType::i32: return static_cast<int32_t>(LoadLittleEndian<uint32_t>(in));
-    case DType::i64: return static_cast<double>(static_cast<int64_t>(LoadLittleEndian<uint64_t>(in)));
+    case DType::f32:
+      return std::bit_cast<float>(LoadLittleEndian<uint32_t>(in));
+    case DType::f64:
+      return std::bit_cast<double>(LoadLittleEndian<uint64_t>(in));
+    case DType::bf16:
+      return DecodeBf16(LoadLittleEndian<uint16_t>(in));
+    case DType::f16:
+      return DecodeF16(LoadLittleEndian<uint16_t>(in));
+    case DType::f8e4m3fn:
+      return DecodeF8E4M3Fn(LoadLittleEndian<uint8_t>(in));
+    case DType::f8e5m2:
+      return DecodeF8E5M2(LoadLittleEndian<uint8_t>(in));
+    case DType::i8:
+      return static_cast<int8_t>(LoadLittleEndian<uint8_t>(in));
+    case DType::i16:
+      return static_cast<int16_t>(LoadLittleEndian<uint16_t>(in));
+    case DType::i32:
+      return static_cast<int32_t>(LoadLittleEndian<uint32_t>(in));
+    case DType::i64:
+      return static_cast<double>(static_cast<int64_t>(LoadLittleEndian<uint64_t>(in)));
     case DType::boolean:
-    case DType::u8: return LoadLittleEndian<uint8_t>(in);
-    case DType::u16: return LoadLittleEndian<uint16_t>(in);
-    case DType::u32: return LoadLittleEndian<uint32_t>(in);
-    case DType::u64: return static_cast<double>(LoadLittleEndian<uint64_t>(in));
+    case DType::u8:
+      return LoadLittleEndian<uint8_t>(in);
+    case DType::u16:
+      return LoadLittleEndian<uint16_t>(in);
+    case DType::u32:
+      return LoadLittleEndian<uint32_t>(in);
+    case DType::u64:
+      return static_cast<double>(LoadLittleEndian<uint64_t>(in));
   }
   return 0;
 }

@@ -18,9 +18,9 @@ struct SmallFloat {
   static constexpr int kBias = (1 << (kInfo.exponent_bits - 1)) - 1;
   static constexpr int kDropped = 23 - kInfo.mantissa_bits;  // Bits of the mantissa.
   // Its own code: the first that is no finite number; infinity where there is one.
-  static constexpr uint32_t kFirstNotFinite =
-      kHasInfinity ? ((1u << kInfo.exponent_bits) - 1) << kInfo.mantissa_bits
-                   : (1u << (8 * kInfo.bytes - 1)) - 1;
+  static constexpr uint32_t kFirstNotFinite = kHasInfinity ? ((1u << kInfo.exponent_bits) - 1)
+                                                                 << kInfo.mantissa_bits
+                                                           : (1u << (8 * kInfo.bytes - 1)) - 1;
   static constexpr uint32_t kNan =
       kHasInfinity ? kFirstNotFinite | 1u << (kInfo.mantissa_bits - 1) : kFirstNotFinite;
 

@@ -58,7 +58,8 @@ double Sum(const T* values, int64_t count, F of) {
     for (int j = 0; j < kLanes; ++j) lanes[j] += of(static_cast<double>(values[i + j]));
   }
   for (int64_t i = whole; i < count; ++i) lanes[i - whole] += of(static_cast<double>(values[i]));
-  return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+  return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) +
+         ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
 }
 
 template <typename T>
@@ -68,7 +69,8 @@ Moments MomentsOf(const T* values, int64_t count) {
   const double sum = Sum(values, count, [](double x) { return x; });
   if (!std::isfinite(sum)) {
     std::vector<T> finite;
-    std::copy_if(values, values + count, std::back_inserter(finite), [](T x) { return std::isfinite(x); });
+    std::copy_if(values, values + count, std::back_inserter(finite),
+                 [](T x) { return std::isfinite(x); });
     // Else finite values whose sum is not.
     if (std::ssize(finite) < count) return MomentsOf(finite.data(), std::ssize(finite));
   }
@@ -90,7 +92,8 @@ Moments MomentsOf(const T* values, int64_t count) {
   moments.max = *std::max_element(high, high + kLanes);
   // A constant is its own mean, however the sum was rounded.
   moments.mean = moments.min == moments.max ? moments.min : sum / static_cast<double>(count);
-  moments.squares = Sum(values, count, [mean = moments.mean](double x) { return (x - mean) * (x - mean); });
+  moments.squares =
+      Sum(values, count, [mean = moments.mean](double x) { return (x - mean) * (x - mean); });
   return moments;
 }
 
@@ -107,7 +110,9 @@ void Moments::Append(const Moments& next) {
   max = std::max(max, next.max);
 }
 
-double Moments::std() const { return count == 0 ? 0 : std::sqrt(squares / static_cast<double>(count)); }
+double Moments::std() const {
+  return count == 0 ? 0 : std::sqrt(squares / static_cast<double>(count));
+}
 
 Tally::Tally(DType dtype) : dtype_(dtype), narrow_(InfoOf(dtype).bytes <= 2) {
   for (auto& table : counts_) table.resize(TableSize(dtype));
@@ -149,7 +154,8 @@ Moments Tally::Add(const void* elements, int64_t count) {
   constexpr auto kMost = static_cast<double>(std::numeric_limits<float>::max());
   count_by([&](int64_t i) {
     const double value = values[static_cast<size_t>(i)];
-    return f32_key(static_cast<float>(std::isfinite(value) ? std::clamp(value, -kMost, kMost) : value));
+    return f32_key(
+        static_cast<float>(std::isfinite(value) ? std::clamp(value, -kMost, kMost) : value));
   });
   return MomentsOf(values.data(), count);
 }
@@ -190,7 +196,8 @@ std::vector<Bin> Tally::Bins() const {
             std::numeric_limits<double>::infinity(), 0};
     if (i > 0) bin.from = Halfway(values[i - 1].value, bin.lowest);
     // 0 and -0 are one value.
-    for (; i < values.size() && values[i].value == bin.lowest; ++i) bin.count += CountOf(values[i].bits);
+    for (; i < values.size() && values[i].value == bin.lowest; ++i)
+      bin.count += CountOf(values[i].bits);
     if (i < values.size()) bin.to = Halfway(bin.highest, values[i].value);
     if (bin.count > 0) bins.push_back(bin);
   }

@@ -41,8 +41,8 @@ class Tally {
   Moments Add(const void* elements, int64_t count);
   void Merge(const Tally& other);
 
-  std::vector<Bin> Bins() const;  // With elements, ascending; finite ones only.
-  int64_t count() const;            // Also of what is not finite.
+  std::vector<Bin> Bins() const;             // With elements, ascending; finite ones only.
+  int64_t count() const;                     // Also of what is not finite.
   bool is_exact() const { return narrow_; }  // A bin is one value.
 
  private:

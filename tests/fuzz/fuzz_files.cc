@@ -85,11 +85,21 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
   try {
     switch (data[0]) {
-      case 'p': TryPlanFile(text); break;
-      case 'r': TryReceipt(text); break;
-      case 'm': TryManifest(text); break;
-      case 's': TrySafetensors(text); break;
-      case 'e': TryRecord(text); break;
+      case 'p':
+        TryPlanFile(text);
+        break;
+      case 'r':
+        TryReceipt(text);
+        break;
+      case 'm':
+        TryManifest(text);
+        break;
+      case 's':
+        TrySafetensors(text);
+        break;
+      case 'e':
+        TryRecord(text);
+        break;
     }
   } catch (const Error& e) {
     if (FindBadText(RenderError(e.what(), e.hint()))) abort();

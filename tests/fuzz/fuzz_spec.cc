@@ -31,7 +31,8 @@ void MakeValues(const Tensor& tensor) {
   filler.Fill(first, count, together.data());
   for (int64_t i = 0; i < count; i += 5) {
     filler.Fill(first + i, 1, alone.data());
-    const auto* bytes = reinterpret_cast<const uint8_t*>(together.data()) + static_cast<size_t>(i) * size;
+    const auto* bytes =
+        reinterpret_cast<const uint8_t*>(together.data()) + static_cast<size_t>(i) * size;
     if (!std::equal(bytes, bytes + size, reinterpret_cast<const uint8_t*>(alone.data()))) abort();
   }
 }
@@ -51,7 +52,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace shardinit;
   std::vector<std::string> parts(1);
   for (const uint8_t byte : std::vector<uint8_t>(data, data + size)) {
-    byte == 0xff ? static_cast<void>(parts.emplace_back()) : parts.back().push_back(static_cast<char>(byte));
+    byte == 0xff ? static_cast<void>(parts.emplace_back())
+                 : parts.back().push_back(static_cast<char>(byte));
   }
   parts.resize(4);
   PlanRequest request;

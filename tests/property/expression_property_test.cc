@@ -55,7 +55,9 @@ TEST(Expressions, AreFunctionsOfTheElement) {
 
 TEST(Expressions, APartEqualsThatPartOfTheWhole) {
   std::mt19937_64 random(5);
-  const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+  const auto below = [&](int64_t n) {
+    return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
+  };
   const struct {
     const char* text;
     Shape shape;

@@ -17,10 +17,35 @@
 namespace shardinit {
 namespace {
 
-constexpr const char* kTokens[] = {
-    "-1",  "0",    "9223372036854775807", "18446744073709551616", "1e300", "\xff", "\n",  "  ", "{",  "}", "[",
-    "]",   ": ",   "*",                   "&a",                   "repeat: {i: 3}", "when: 0",   "{i}", "of", "q",
-    "\"",  "null", "0.5",                 "- ",                   "axis",  "mesh_a", "uniform()", "i0", "**"};
+constexpr const char* kTokens[] = {"-1",
+                                   "0",
+                                   "9223372036854775807",
+                                   "18446744073709551616",
+                                   "1e300",
+                                   "\xff",
+                                   "\n",
+                                   "  ",
+                                   "{",
+                                   "}",
+                                   "[",
+                                   "]",
+                                   ": ",
+                                   "*",
+                                   "&a",
+                                   "repeat: {i: 3}",
+                                   "when: 0",
+                                   "{i}",
+                                   "of",
+                                   "q",
+                                   "\"",
+                                   "null",
+                                   "0.5",
+                                   "- ",
+                                   "axis",
+                                   "mesh_a",
+                                   "uniform()",
+                                   "i0",
+                                   "**"};
 
 std::string Mutated(std::string text, Random& random) {
   for (int64_t n = random.In(1, 4); n > 0; --n) {
@@ -28,10 +53,19 @@ std::string Mutated(std::string text, Random& random) {
     const auto at = static_cast<size_t>(random.In(0, size));
     const auto length = static_cast<size_t>(random.In(1, 12));
     switch (random.In(0, 4)) {
-      case 0: text.insert(at, kTokens[random.In(0, std::ssize(kTokens) - 1)]); break;
-      case 1: text.replace(at, std::min(length / 4, text.size() - at), kTokens[random.In(0, std::ssize(kTokens) - 1)]); break;
-      case 2: text.erase(at, length); break;
-      case 3: text.insert(at, text.substr(static_cast<size_t>(random.In(0, size)), 5 * length)); break;
+      case 0:
+        text.insert(at, kTokens[random.In(0, std::ssize(kTokens) - 1)]);
+        break;
+      case 1:
+        text.replace(at, std::min(length / 4, text.size() - at),
+                     kTokens[random.In(0, std::ssize(kTokens) - 1)]);
+        break;
+      case 2:
+        text.erase(at, length);
+        break;
+      case 3:
+        text.insert(at, text.substr(static_cast<size_t>(random.In(0, size)), 5 * length));
+        break;
       case 4:
         if (at < text.size()) text[at] = static_cast<char>(text[at] ^ 1 << random.In(0, 7));
         break;

@@ -51,8 +51,8 @@ std::vector<NamedSampler> Samplers() {
   };
 }
 
-std::vector<uint8_t> Reference(const Sampler& sampler, uint64_t first, uint64_t stride,
-                               size_t rows, size_t count, DType dtype) {
+std::vector<uint8_t> Reference(const Sampler& sampler, uint64_t first, uint64_t stride, size_t rows,
+                               size_t count, DType dtype) {
   const size_t bytes = static_cast<size_t>(InfoOf(dtype).bytes);
   std::vector<uint8_t> out(rows * count * bytes);
   uint8_t* to = out.data();
@@ -79,8 +79,8 @@ void ForEach(const NamedSampler& sampler, Test test) {
   kernels::ForceTarget("");
 }
 
-void ExpectRows(const Sampler& sampler, uint64_t first, uint64_t stride, size_t rows,
-                size_t count, DType dtype, const std::vector<uint8_t>& expected) {
+void ExpectRows(const Sampler& sampler, uint64_t first, uint64_t stride, size_t rows, size_t count,
+                DType dtype, const std::vector<uint8_t>& expected) {
   constexpr size_t kGuard = 64;
   std::vector<uint8_t> out(expected.size() + kGuard, 0xEE);
   kernels::FillRows(sampler, kStream, first, stride, rows, count, dtype, out.data());
@@ -92,8 +92,8 @@ void ExpectRows(const Sampler& sampler, uint64_t first, uint64_t stride, size_t 
 
 TEST(Kernels, RunsEqualReference) {
   for (const NamedSampler& sampler : Samplers()) {
-    for (const uint64_t first : {uint64_t{0}, uint64_t{1}, uint64_t{7}, kCarry - 301,
-                                 kFarCarry - 64}) {
+    for (const uint64_t first :
+         {uint64_t{0}, uint64_t{1}, uint64_t{7}, kCarry - 301, kFarCarry - 64}) {
       constexpr size_t kLongest = 1100;  // More than two batches.
       std::vector<std::vector<uint8_t>> whole;
       for (const DTypeInfo& info : DTypes()) {
@@ -101,8 +101,8 @@ TEST(Kernels, RunsEqualReference) {
         whole.push_back(Reference(sampler.sampler, first, 0, 1, kLongest, info.dtype));
       }
       ForEach(sampler, [&](DType dtype) {
-        for (const size_t count : {0, 1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65,
-                                   127, 128, 129, 511, 512, 513, 1100}) {
+        for (const size_t count : {0,  1,  3,  4,  5,  7,   8,   9,   15,  16,  17,  31,
+                                   32, 33, 63, 64, 65, 127, 128, 129, 511, 512, 513, 1100}) {
           auto expected = whole[static_cast<size_t>(dtype)];
           expected.resize(count * static_cast<size_t>(InfoOf(dtype).bytes));
           ExpectRows(sampler.sampler, first, 0, 1, count, dtype, expected);

@@ -1,5 +1,7 @@
 // Random orthogonal matrices: the kernels give the reference's bits, and the
 // reference is orthogonal.
+#include "kernels/orthogonal.h"
+
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -7,7 +9,6 @@
 
 #include "generate/fill.h"
 #include "kernels/kernels.h"
-#include "kernels/orthogonal.h"
 #include "rng/sampler.h"
 #include "support/random_plan.h"
 #include "tensor/encode.h"
@@ -18,7 +19,8 @@ namespace {
 constexpr uint64_t kKey = 0x0123456789abcdef;
 
 // As the reference, by the kernels, in panels of `width` columns.
-std::vector<float> ByKernels(int64_t rows, int64_t columns, double gain, int64_t width, bool transposed) {
+std::vector<float> ByKernels(int64_t rows, int64_t columns, double gain, int64_t width,
+                             bool transposed) {
   const int64_t count = ReflectionBlocks(columns);
   std::vector<float> vectors(static_cast<size_t>(VectorsBefore(rows, count)));
   std::vector<ReflectionBlock> blocks;
@@ -27,8 +29,10 @@ std::vector<float> ByKernels(int64_t rows, int64_t columns, double gain, int64_t
     float* const at = &vectors[VectorsBefore(rows, b)];
     for (int64_t j = first; j < std::min(first + kReflections, columns); ++j) {
       std::vector<float> x(static_cast<size_t>(rows - j));
-      kernels::Fill(MakeNormal(0, 1), {.key = kKey}, ReflectionElement(rows, j, j), x.size(), DType::f32, x.data());
-      for (int64_t row = j; row < rows; ++row) at[(row - first) * kReflections + j - first] = x[row - j];
+      kernels::Fill(MakeNormal(0, 1), {.key = kKey}, ReflectionElement(rows, j, j), x.size(),
+                    DType::f32, x.data());
+      for (int64_t row = j; row < rows; ++row)
+        at[(row - first) * kReflections + j - first] = x[row - j];
     }
     blocks.push_back(MakeReflections(rows, columns, b, at));
   }
@@ -42,14 +46,16 @@ std::vector<float> ByKernels(int64_t rows, int64_t columns, double gain, int64_t
 }
 
 TEST(Orthogonal, KernelsEqualReference) {
-  const int64_t shapes[][2] = {{1, 1}, {2, 1}, {2, 2}, {7, 7}, {8, 8}, {9, 8}, {9, 9}, {40, 17}, {64, 33}, {101, 100}, {300, 3}};
+  const int64_t shapes[][2] = {{1, 1}, {2, 1},   {2, 2},   {7, 7},     {8, 8},  {9, 8},
+                               {9, 9}, {40, 17}, {64, 33}, {101, 100}, {300, 3}};
   for (const auto& [rows, columns] : shapes) {
     const double gain = rows % 2 ? 1 : -0.3;
     const std::vector<float> expected = OrthogonalMatrix(kKey, rows, columns, gain);
     for (const std::string& target : kernels::Targets()) {
       ASSERT_TRUE(kernels::ForceTarget(target));
       for (const int64_t width : {kernels::kPanelColumns, int64_t{5}}) {
-        EXPECT_EQ(ByKernels(rows, columns, gain, width, false), expected) << rows << " x " << columns << " " << target;
+        EXPECT_EQ(ByKernels(rows, columns, gain, width, false), expected)
+            << rows << " x " << columns << " " << target;
         const std::vector<float> transposed = ByKernels(rows, columns, gain, width, true);
         for (int64_t i = 0; i < rows * columns; ++i) {
           ASSERT_EQ(transposed[i % columns * rows + i / columns], expected[i]) << target;
@@ -62,13 +68,15 @@ TEST(Orthogonal, KernelsEqualReference) {
 
 // |q . r - (q is r)| of columns, at most a few roundings to f32.
 TEST(Orthogonal, ColumnsAreOrthonormal) {
-  for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{1, 1}, {2, 2}, {37, 37}, {200, 130}, {513, 9}}) {
+  for (const auto& [rows, columns] :
+       {std::pair<int64_t, int64_t>{1, 1}, {2, 2}, {37, 37}, {200, 130}, {513, 9}}) {
     const std::vector<float> q = OrthogonalMatrix(kKey, rows, columns, 1);
     for (int64_t a = 0; a < columns; ++a) {
       for (int64_t b = a; b < columns; ++b) {
         double product = 0;
         for (int64_t i = 0; i < rows; ++i) {
-          product += static_cast<double>(q[i * columns + a]) * static_cast<double>(q[i * columns + b]);
+          product +=
+              static_cast<double>(q[i * columns + a]) * static_cast<double>(q[i * columns + b]);
         }
         ASSERT_NEAR(product, a == b, 3e-7) << rows << " x " << columns;
       }
@@ -109,9 +117,9 @@ TEST(Orthogonal, AnyBoxIsAPartOfTheMatrix) {
   const struct {
     Shape shape;
     DimensionSet rows, columns;
-  } cases[] = {{{64, 24}, 1, 2},       {{24, 64}, 1, 2},       {{7, 7}, 1, 2},
-               {{6, 5, 2, 3}, 1, 14},  {{3, 2, 5, 6}, 7, 8},   {{5, 12, 3}, 5, 2},
-               {{3, 4, 5, 6}, 4, 8},   {{6, 4, 3, 1}, 1, 2},   {{2, 2, 3}, 1, 4}};
+  } cases[] = {{{64, 24}, 1, 2},      {{24, 64}, 1, 2},     {{7, 7}, 1, 2},
+               {{6, 5, 2, 3}, 1, 14}, {{3, 2, 5, 6}, 7, 8}, {{5, 12, 3}, 5, 2},
+               {{3, 4, 5, 6}, 4, 8},  {{6, 4, 3, 1}, 1, 2}, {{2, 2, 3}, 1, 4}};
   for (const auto& [shape, rows, columns] : cases) {
     for (const DTypeInfo& info : DTypes()) {
       if (!info.is_float()) continue;
@@ -151,7 +159,8 @@ TEST(Orthogonal, ThreadsShareTheWork) {
   std::vector<float> made(expected.size());
   std::vector<std::thread> threads;
   for (int64_t t = 0; t < 6; ++t) {
-    threads.emplace_back([&, t] { filler.Fill(t * 10000, 10000, &made[static_cast<size_t>(t) * 10000]); });
+    threads.emplace_back(
+        [&, t] { filler.Fill(t * 10000, 10000, &made[static_cast<size_t>(t) * 10000]); });
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(made, expected);

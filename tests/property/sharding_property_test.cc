@@ -1,8 +1,7 @@
 // For random shapes, meshes and partitions, held against brute force.
-#include <gtest/gtest.h>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <gtest/gtest.h>
 
 #include <set>
 #include <utility>
@@ -187,13 +186,14 @@ TEST(Sharding, CoordinatesNumberTheRanks) {
 TEST(Sharding, PlansAddUp) {
   Random random(10);
   for (int i = 0; i < 200 && !testing::Test::HasFailure(); ++i) {
-    InitGraph graph{.name = "x", .engine = "philox4x32", .seed = 1, .mesh = RandomMesh(random),
-                    .tensors = {}};
+    InitGraph graph{
+        .name = "x", .engine = "philox4x32", .seed = 1, .mesh = RandomMesh(random), .tensors = {}};
     const int64_t tensors = random.In(1, 6);
     for (int64_t t = 0; t < tensors; ++t) {
       Shape shape = RandomShape(random, 500);
       PartitionSpec partition = RandomPartition(random, graph.mesh, shape);
-      const auto dtype = DTypes()[static_cast<size_t>(random.In(0, std::ssize(DTypes()) - 1))].dtype;
+      const auto dtype =
+          DTypes()[static_cast<size_t>(random.In(0, std::ssize(DTypes()) - 1))].dtype;
       graph.tensors.push_back(MakeTensor("t" + std::to_string(t), dtype, std::move(shape),
                                          Normal{0, 1}, std::move(partition)));
     }

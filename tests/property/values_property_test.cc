@@ -1,9 +1,8 @@
 // However a tensor is cut, and in whatever pieces its boxes are made, the values
 // are those of the whole.
-#include <gtest/gtest.h>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
@@ -19,14 +18,8 @@ namespace {
 using Bytes = std::vector<uint8_t>;
 
 const Distribution kDistributions[] = {
-    Constant{0},
-    Constant{1},
-    Constant{-2.71828},
-    Uniform{-0.5, 3},
-    Normal{0, 0.02},
-    Normal{1, 0},
-    TruncatedNormal{0, 1, -2, 2},
-    TruncatedNormal{0.5, 0.02, 1, 6},
+    Constant{0},     Constant{1},  Constant{-2.71828},           Uniform{-0.5, 3},
+    Normal{0, 0.02}, Normal{1, 0}, TruncatedNormal{0, 1, -2, 2}, TruncatedNormal{0.5, 0.02, 1, 6},
 };
 
 Bytes Fill(const Tensor& tensor, const Box& box) {
@@ -49,7 +42,8 @@ Bytes FillInPieces(const Tensor& tensor, const Box& box, Random& random) {
     at += count;
   }
   for (size_t i = pieces.size(); i > 0; --i) {
-    std::swap(pieces[i - 1], pieces[static_cast<size_t>(random.In(0, static_cast<int64_t>(i) - 1))]);
+    std::swap(pieces[i - 1],
+              pieces[static_cast<size_t>(random.In(0, static_cast<int64_t>(i) - 1))]);
     const auto [first, count] = pieces[i - 1];
     filler.Fill(first, count, bytes.data() + first * size);
   }
@@ -136,9 +130,10 @@ TEST(Values, AnyBoxIsAPartOfTheTensor) {
       const std::vector<int64_t> indices = IndicesOf(tensor.shape, box);
       ASSERT_EQ(made.size(), indices.size() * size);
       for (size_t e = 0; e < indices.size(); ++e) {
-        ASSERT_EQ(std::memcmp(&made[e * size], &whole[static_cast<size_t>(indices[e]) * size], size), 0)
-            << "element " << e << " of the box at [" << fmt::format("{}", fmt::join(box.offset, ", "))
-            << "]";
+        ASSERT_EQ(
+            std::memcmp(&made[e * size], &whole[static_cast<size_t>(indices[e]) * size], size), 0)
+            << "element " << e << " of the box at ["
+            << fmt::format("{}", fmt::join(box.offset, ", ")) << "]";
       }
     }
   });
@@ -235,7 +230,8 @@ TEST(Values, DependOnTheKeyAlone) {
   EXPECT_TRUE(Fill(a, WholeOf(a.shape)) == Fill(c, WholeOf(c.shape)));
   // The first elements of another shape are the same elements.
   const Tensor longer = MakeTensor("a", DType::f32, {3, 50}, Uniform{0, 1});
-  const Bytes short_bytes = Fill(a, WholeOf(a.shape)), long_bytes = Fill(longer, WholeOf(longer.shape));
+  const Bytes short_bytes = Fill(a, WholeOf(a.shape)),
+              long_bytes = Fill(longer, WholeOf(longer.shape));
   EXPECT_TRUE(std::equal(short_bytes.begin(), short_bytes.end(), long_bytes.begin()));
 }
 

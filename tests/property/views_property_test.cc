@@ -1,8 +1,7 @@
 // Views: random trees of operations against a plain evaluator that moves one
 // element at a time. Every stretch of every box equals that part of the whole.
-#include <gtest/gtest.h>
-
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include <cstring>
 #include <numeric>
@@ -38,7 +37,8 @@ int64_t LinearOf(const Shape& index, const Shape& shape) {
 template <typename Pick>
 Labels Make(Shape shape, const Pick& pick) {
   Labels out{std::move(shape), {}};
-  for (int64_t i = 0; i < ElementCount(out.shape); ++i) out.at.push_back(pick(IndexOf(i, out.shape)));
+  for (int64_t i = 0; i < ElementCount(out.shape); ++i)
+    out.at.push_back(pick(IndexOf(i, out.shape)));
   return out;
 }
 
@@ -66,17 +66,23 @@ class Maker {
     const int64_t extent = rank == 0 ? 1 : in.labels.shape[static_cast<size_t>(axis)];
     if (rank == 0) return Stacked(std::move(in));
     switch (random_.In(0, 6)) {
-      case 0: return Stacked(std::move(in));
-      case 1: return Concatenated(std::move(in), axis);
-      case 2: return Interleaved(std::move(in), axis, extent);
-      case 3: return Transposed(std::move(in));
-      case 4: return Reshaped(std::move(in));
+      case 0:
+        return Stacked(std::move(in));
+      case 1:
+        return Concatenated(std::move(in), axis);
+      case 2:
+        return Interleaved(std::move(in), axis, extent);
+      case 3:
+        return Transposed(std::move(in));
+      case 4:
+        return Reshaped(std::move(in));
       case 5: {
         const int64_t to = extent + random_.In(0, 5);
         Shape shape = in.labels.shape;
         shape[static_cast<size_t>(axis)] = to;
         const Labels labels = Make(shape, [&](const Shape& i) {
-          return i[static_cast<size_t>(axis)] < extent ? At(in.labels, i) : std::pair(Piece::kPadding, int64_t{0});
+          return i[static_cast<size_t>(axis)] < extent ? At(in.labels, i)
+                                                       : std::pair(Piece::kPadding, int64_t{0});
         });
         return Applied("pad", {std::move(in)}, {axis, to, 2.5}, labels);
       }
@@ -105,7 +111,8 @@ class Maker {
     drawn_->push_back(MakeTensor(fmt::format("t{}", index), dtype_, shape, distribution));
     Labels labels{shape, {}};
     for (int64_t i = 0; i < ElementCount(shape); ++i) labels.at.emplace_back(index, i);
-    return {ViewedTensor(static_cast<size_t>(index), drawn_->back()), std::move(labels), fmt::format("t{}", index)};
+    return {ViewedTensor(static_cast<size_t>(index), drawn_->back()), std::move(labels),
+            fmt::format("t{}", index)};
   }
 
   // Of the shape of another, by a way of its own.
@@ -127,7 +134,8 @@ class Maker {
       inputs.push_back(std::move(input.viewed));
     }
     for (const ViewArgument& argument : arguments) {
-      if (const auto* integer = std::get_if<int64_t>(&argument)) out.text += fmt::format("{} ", *integer);
+      if (const auto* integer = std::get_if<int64_t>(&argument))
+        out.text += fmt::format("{} ", *integer);
     }
     out.text += ")";
     ViewProblem problem;
@@ -150,7 +158,8 @@ class Maker {
       i.erase(i.begin() + axis);
       return At(of[which].labels, i);
     });
-    return Applied("stack", std::move(of), {axis - (random_.Chance(2) ? 0 : std::ssize(stacked))}, labels);
+    return Applied("stack", std::move(of), {axis - (random_.Chance(2) ? 0 : std::ssize(stacked))},
+                   labels);
   }
 
   Case Concatenated(Case first, int64_t axis) {
@@ -191,7 +200,8 @@ class Maker {
       const int64_t per_group = whole[d] / groups, group = i[d] / per_group;
       i[d] %= per_group;
       size_t which = 0;
-      while (i[d] >= of[which].labels.shape[d] / groups) i[d] -= of[which++].labels.shape[d] / groups;
+      while (i[d] >= of[which].labels.shape[d] / groups)
+        i[d] -= of[which++].labels.shape[d] / groups;
       i[d] += group * (of[which].labels.shape[d] / groups);
       return At(of[which].labels, i);
     });
@@ -270,7 +280,9 @@ TEST(Views, AreWhatTheirOperationsSay) {
     for (size_t i = 0; i < made.labels.at.size(); ++i) {
       const auto [source, index] = made.labels.at[i];
       const uint8_t* expected =
-          source == Piece::kPadding ? padding : &sources[static_cast<size_t>(source)][static_cast<size_t>(index) * size];
+          source == Piece::kPadding
+              ? padding
+              : &sources[static_cast<size_t>(source)][static_cast<size_t>(index) * size];
       ASSERT_EQ(std::memcmp(&whole[i * size], expected, size), 0) << "element " << i;
     }
 
@@ -288,7 +300,9 @@ TEST(Views, AreWhatTheirOperationsSay) {
       for (int64_t i = 0; i < count; ++i) {
         Shape index = IndexOf(i, box.shape);
         for (size_t d = 0; d < index.size(); ++d) index[d] += box.offset[d];
-        const auto at = whole.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(LinearOf(index, tensor.shape)) * size);
+        const auto at =
+            whole.begin() +
+            static_cast<std::ptrdiff_t>(static_cast<size_t>(LinearOf(index, tensor.shape)) * size);
         expected.insert(expected.end(), at, at + static_cast<std::ptrdiff_t>(size));
       }
       const BoxFiller filler(tensor, box);
@@ -297,8 +311,11 @@ TEST(Views, AreWhatTheirOperationsSay) {
         const int64_t length = s == 0 ? count : random.In(1, count - first);
         std::vector<uint8_t> made_bytes(static_cast<size_t>(length) * size);
         filler.Fill(first, length, made_bytes.data());
-        ASSERT_EQ(std::memcmp(made_bytes.data(), &expected[static_cast<size_t>(first) * size], made_bytes.size()), 0)
-            << "box of [" << fmt::format("{}", fmt::join(box.shape, ", ")) << "], elements " << first << " + " << length;
+        ASSERT_EQ(std::memcmp(made_bytes.data(), &expected[static_cast<size_t>(first) * size],
+                              made_bytes.size()),
+                  0)
+            << "box of [" << fmt::format("{}", fmt::join(box.shape, ", ")) << "], elements "
+            << first << " + " << length;
       }
     }
   }

@@ -1,12 +1,11 @@
 // Threads, memory and block sizes change nothing; failures end the work.
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <fmt/format.h>
-
-#include "base/parallel.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/parallel.h"
 #include "generate/fill.h"
 #include "generate/workers.h"
 #include "support/random_plan.h"
@@ -48,7 +47,8 @@ Work MixedWork() {
   work.Add(MakeTensor("page", DType::f32, {1024}, Uniform{-1, 1}));
   Random random(1);
   for (int i = 0; i < 200; ++i) {
-    work.Add(MakeTensor("small" + std::to_string(i), DType::bf16, {random.In(1, 300)}, Normal{0, 1}));
+    work.Add(
+        MakeTensor("small" + std::to_string(i), DType::bf16, {random.In(1, 300)}, Normal{0, 1}));
   }
   return work;
 }
@@ -82,7 +82,8 @@ std::vector<WorkerOptions> ManyOptions(bool writing) {
     for (const int writers : {0, 1, 4}) {
       if ((writers > 0) != writing) continue;
       // Two blocks of the smallest size, odd sizes in between, more than enough.
-      for (const int64_t memory : {int64_t{1}, int64_t{3'000'000}, int64_t{7} << 20, int64_t{64} << 20}) {
+      for (const int64_t memory :
+           {int64_t{1}, int64_t{3'000'000}, int64_t{7} << 20, int64_t{64} << 20}) {
         all.push_back({.jobs = jobs, .writers = writers, .memory = memory});
       }
     }
@@ -131,8 +132,10 @@ TEST(Workers, FilesDoNotDependOnTheOptions) {
     std::vector<Digest> digests(work.tensors.size());
     std::vector<BoxTask> tasks;
     for (size_t i = 0; i < work.tensors.size(); ++i) {
-      tasks.push_back({&work.tensors[i], work.boxes[i],
-                       {fd.get(), direct.get(), offsets[i], &path}, &digests[i]});
+      tasks.push_back({&work.tensors[i],
+                       work.boxes[i],
+                       {fd.get(), direct.get(), offsets[i], &path},
+                       &digests[i]});
     }
     WorkCounters counters;
     std::string seen_by_done;
@@ -164,12 +167,14 @@ TEST(Workers, GoWithoutDirectWritesWhereTheyFail) {
   WorkCounters counters;
   {
     Workers workers({.jobs = 2, .writers = 2, .memory = 1 << 20}, &counters);
-    workers.Submit({{&tensor, WholeOf(tensor.shape), {fd.get(), out.get(), 0, &path}, &digest}}, nullptr);
+    workers.Submit({{&tensor, WholeOf(tensor.shape), {fd.get(), out.get(), 0, &path}, &digest}},
+                   nullptr);
     EXPECT_THROW(workers.Wait(1, kPatience), Error);
   }
   // ...but an offset that is no page is never tried directly.
   Workers workers({.jobs = 2, .writers = 2, .memory = 1 << 20}, &counters);
-  workers.Submit({{&tensor, WholeOf(tensor.shape), {fd.get(), out.get(), 100, &path}, &digest}}, nullptr);
+  workers.Submit({{&tensor, WholeOf(tensor.shape), {fd.get(), out.get(), 100, &path}, &digest}},
+                 nullptr);
   EXPECT_TRUE(workers.Wait(1, kPatience));
   EXPECT_EQ(ToHex(Sha256Of(ReadFile("a").substr(100))), ToHex(digest));
 }
@@ -256,7 +261,8 @@ TEST(Workers, AFailingWriteSurfacesAndStopsTheRest) {
     std::vector<Digest> digests(tensors.size());
     std::vector<BoxTask> tasks;
     for (size_t i = 0; i < tensors.size(); ++i) {
-      tasks.push_back({&tensors[i], WholeOf(tensors[i].shape), {full.get(), -1, 0, &path}, &digests[i]});
+      tasks.push_back(
+          {&tensors[i], WholeOf(tensors[i].shape), {full.get(), -1, 0, &path}, &digests[i]});
     }
     WorkCounters counters;
     std::atomic<bool> done{false};

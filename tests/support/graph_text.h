@@ -21,16 +21,14 @@ struct GraphOutcome {
   std::string messages;
 };
 
-inline GraphOutcome BuildText(const std::string& text,
-                              std::vector<std::string> sets = {},
+inline GraphOutcome BuildText(const std::string& text, std::vector<std::string> sets = {},
                               std::string mesh = {}) {
   const WorkingFolder folder(std::map<std::string, std::string>{{"x.yaml", text}});
   Diagnostics diagnostics;
   GraphOutcome outcome;
   try {
-    const ModelSpec spec = LoadSpec(
-        {.path = "x.yaml", .sets = std::move(sets), .mesh = std::move(mesh)},
-        diagnostics);
+    const ModelSpec spec =
+        LoadSpec({.path = "x.yaml", .sets = std::move(sets), .mesh = std::move(mesh)}, diagnostics);
     diagnostics.ThrowIfErrors();
     outcome.graph = BuildGraph(spec, diagnostics);
     diagnostics.ThrowIfErrors();
@@ -43,8 +41,7 @@ inline GraphOutcome BuildText(const std::string& text,
 
 // `text` starts on line 4, after what every spec needs, and gets a tensor if it
 // has none.
-inline GraphOutcome BuildRest(const std::string& text,
-                              std::vector<std::string> sets = {},
+inline GraphOutcome BuildRest(const std::string& text, std::vector<std::string> sets = {},
                               std::string mesh = {}) {
   std::string spec = "shardinit: 1\nname: x\ndtype: f32\n" + text;
   if (text.find("modules:") == std::string::npos) {
@@ -76,8 +73,7 @@ inline std::string Print(const Distribution& distribution) {
     return fmt::format("normalized(axis {}, {})", n->axis, n->length);
   }
   const auto& t = std::get<TruncatedNormal>(distribution);
-  return fmt::format("truncated_normal({}, {}, {}, {})", t.mean, t.std, t.low,
-                     t.high);
+  return fmt::format("truncated_normal({}, {}, {}, {})", t.mean, t.std, t.low, t.high);
 }
 
 // One line per tensor: `path f32 [8, 4] normal(0, 0.02) (fsdp, tensor) () key k`.
@@ -86,8 +82,7 @@ inline std::string PrintTensors(const InitGraph& graph) {
   std::string out;
   for (const Tensor& tensor : graph.tensors) {
     out += fmt::format("{} {} [{}] {}", tensor.path, InfoOf(tensor.dtype).name,
-                       fmt::join(tensor.shape, ", "),
-                       Print(tensor.distribution));
+                       fmt::join(tensor.shape, ", "), Print(tensor.distribution));
     for (const std::vector<int>& axes : tensor.partition) {
       std::vector<std::string> names;
       for (const int axis : axes) names.push_back(graph.mesh.axes[axis]);
@@ -100,8 +95,7 @@ inline std::string PrintTensors(const InitGraph& graph) {
 }
 
 inline std::string Print(const InitGraph& graph) {
-  std::string out = fmt::format("{} seed {} {} mesh", graph.name, graph.seed,
-                                graph.engine);
+  std::string out = fmt::format("{} seed {} {} mesh", graph.name, graph.seed, graph.engine);
   for (size_t a = 0; a < graph.mesh.axes.size(); ++a) {
     out += fmt::format(" {}={}", graph.mesh.axes[a], graph.mesh.shape[a]);
   }

@@ -59,8 +59,7 @@ inline Shape RandomShape(Random& random, int64_t most = 2000) {
 }
 
 // Each mesh axis cuts at most one dimension, in any order: tuples are common.
-inline PartitionSpec RandomPartition(Random& random, const Mesh& mesh,
-                                     const Shape& shape) {
+inline PartitionSpec RandomPartition(Random& random, const Mesh& mesh, const Shape& shape) {
   PartitionSpec spec(shape.size());
   if (shape.empty()) return spec;
   std::vector<int> axes;
@@ -75,8 +74,8 @@ inline PartitionSpec RandomPartition(Random& random, const Mesh& mesh,
   return spec;
 }
 
-inline Tensor MakeTensor(std::string path, DType dtype, Shape shape,
-                         Distribution distribution, PartitionSpec partition = {}) {
+inline Tensor MakeTensor(std::string path, DType dtype, Shape shape, Distribution distribution,
+                         PartitionSpec partition = {}) {
   partition.resize(shape.size());
   Tensor tensor{.path = std::move(path),
                 .draw_path = {},

@@ -21,15 +21,12 @@ class WorkingFolder {
  public:
   explicit WorkingFolder(const std::map<std::string, std::string>& files)
       : before_(std::filesystem::current_path()) {
-    std::string name =
-        (std::filesystem::temp_directory_path() / "shardinit-test-XXXXXX")
-            .string();
+    std::string name = (std::filesystem::temp_directory_path() / "shardinit-test-XXXXXX").string();
     if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
     folder_ = name;
     std::filesystem::current_path(folder_);
     for (const auto& [path, text] : files) {
-      const std::filesystem::path parent =
-          std::filesystem::path(path).parent_path();
+      const std::filesystem::path parent = std::filesystem::path(path).parent_path();
       if (!parent.empty()) std::filesystem::create_directories(parent);
       std::ofstream(path, std::ios::binary) << text;
     }
@@ -52,15 +49,13 @@ struct SpecOutcome {
 
 // Loads `x.yaml` among `files`.
 inline SpecOutcome LoadFiles(const std::map<std::string, std::string>& files,
-                             std::vector<std::string> sets = {},
-                             std::string mesh = {}) {
+                             std::vector<std::string> sets = {}, std::string mesh = {}) {
   const WorkingFolder folder(files);
   Diagnostics diagnostics;
   SpecOutcome outcome;
   try {
-    outcome.model = LoadSpec(
-        {.path = "x.yaml", .sets = std::move(sets), .mesh = std::move(mesh)},
-        diagnostics);
+    outcome.model =
+        LoadSpec({.path = "x.yaml", .sets = std::move(sets), .mesh = std::move(mesh)}, diagnostics);
     outcome.messages = Render(diagnostics.all());
   } catch (const InvalidSpec& invalid) {
     outcome.messages = Render(invalid.diagnostics());
@@ -68,16 +63,14 @@ inline SpecOutcome LoadFiles(const std::map<std::string, std::string>& files,
   return outcome;
 }
 
-inline SpecOutcome LoadText(const std::string& text,
-                            std::vector<std::string> sets = {},
+inline SpecOutcome LoadText(const std::string& text, std::vector<std::string> sets = {},
                             std::string mesh = {}) {
   return LoadFiles({{"x.yaml", text}}, std::move(sets), std::move(mesh));
 }
 
 // For mistakes below the top level: `text` starts on line 3, after what every
 // spec needs, and gets a tensor if it has none.
-inline std::string MessagesFor(const std::string& text,
-                               std::vector<std::string> sets = {},
+inline std::string MessagesFor(const std::string& text, std::vector<std::string> sets = {},
                                std::string mesh = {}) {
   std::string spec = "shardinit: 1\nname: x\n" + text;
   if (text.find("modules:") == std::string::npos) {

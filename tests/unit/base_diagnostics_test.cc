@@ -9,17 +9,15 @@ namespace {
 // One error at `column` (in bytes) of the only line.
 std::string ErrorIn(const std::string& line, uint32_t column, uint32_t length) {
   const Source source = {"x.yaml", line};
-  return Render(Diagnostic{
-      Diagnostic::Severity::kError, {&source, 1, column, length}, "no", {}});
+  return Render(Diagnostic{Diagnostic::Severity::kError, {&source, 1, column, length}, "no", {}});
 }
 
 TEST(Render, ShowsPlaceLineCaretsAndHint) {
   const Source source = {"x.yaml", "a: 1\nshape: [d_model, 4096]\n"};
-  EXPECT_EQ(Render(Diagnostic{
-                Diagnostic::Severity::kError,
-                {&source, 2, 9, 7},
-                "axis `tensor` (3) does not divide dimension 0 (4096)",
-                "use a multiple of 3, or leave the dimension unsharded"}),
+  EXPECT_EQ(Render(Diagnostic{Diagnostic::Severity::kError,
+                              {&source, 2, 9, 7},
+                              "axis `tensor` (3) does not divide dimension 0 (4096)",
+                              "use a multiple of 3, or leave the dimension unsharded"}),
             "x.yaml:2:9: error: axis `tensor` (3) does not divide dimension 0 "
             "(4096)\n"
             "  shape: [d_model, 4096]\n"
@@ -31,8 +29,7 @@ TEST(Render, WithoutSourceOrLineShowsNoExcerpt) {
   const Source source = {"x.yaml", "a: 1\n"};
   EXPECT_EQ(Render(Diagnostic{Diagnostic::Severity::kWarning, {}, "no", "yes"}),
             "warning: no\n  hint: yes\n");
-  EXPECT_EQ(Render(Diagnostic{
-                Diagnostic::Severity::kError, {&source, 0, 0, 0}, "no", {}}),
+  EXPECT_EQ(Render(Diagnostic{Diagnostic::Severity::kError, {&source, 0, 0, 0}, "no", {}}),
             "x.yaml: error: no\n");
 }
 
@@ -56,9 +53,9 @@ TEST(Render, KeepsTabsAligned) {
 
 TEST(Render, CutsLongLinesAroundTheCaret) {
   const std::string line = std::string(500, 'a') + "X" + std::string(500, 'b');
-  EXPECT_EQ(ErrorIn(line, 501, 1),
-            "x.yaml:1:501: error: no\n  …" + std::string(40, 'a') + "X" +
-                std::string(79, 'b') + "…\n  " + std::string(41, ' ') + "^\n");
+  EXPECT_EQ(ErrorIn(line, 501, 1), "x.yaml:1:501: error: no\n  …" + std::string(40, 'a') + "X" +
+                                       std::string(79, 'b') + "…\n  " + std::string(41, ' ') +
+                                       "^\n");
 }
 
 TEST(Render, EscapesControlCharacters) {
@@ -66,8 +63,7 @@ TEST(Render, EscapesControlCharacters) {
             "x.yaml:1:8: error: no\n"
             "  a\\x1b[31m b\n"
             "            ^\n");
-  EXPECT_EQ(Render(Diagnostic{
-                Diagnostic::Severity::kError, {}, "a\nb\x07\u202e\xff", {}}),
+  EXPECT_EQ(Render(Diagnostic{Diagnostic::Severity::kError, {}, "a\nb\x07\u202e\xff", {}}),
             "error: a\\nb\\x07\\u202e\\xff\n");
 }
 
@@ -96,10 +92,8 @@ TEST(Render, SortsByPlaceWithinTheSourcesAsTheyAppear) {
 TEST(Render, CountsWhatIsOverTheLimit) {
   Diagnostics diagnostics;
   for (int i = 0; i < 23; ++i) diagnostics.Error({}, "no");
-  EXPECT_EQ(Render(diagnostics.all(), 2),
-            "error: no\nerror: no\n… and 21 more errors\n");
-  EXPECT_EQ(Render(diagnostics.all(), 22).substr(22 * 10),
-            "… and 1 more error\n");
+  EXPECT_EQ(Render(diagnostics.all(), 2), "error: no\nerror: no\n… and 21 more errors\n");
+  EXPECT_EQ(Render(diagnostics.all(), 22).substr(22 * 10), "… and 1 more error\n");
 }
 
 TEST(Diagnostics, EndsTheRunWhenThereAreTooMany) {

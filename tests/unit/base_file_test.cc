@@ -118,9 +118,9 @@ TEST(AtomicFile, SaysWhyItCannot) {
 
 TEST(RemoveTemporaries, SparesFilesWhoseOwnersLive) {
   const WorkingFolder folder(Contents{{".a.tmp-0123456789abcdef", "killed"},
-                              {".b.tmp-0123456789abcdef", "killed"},
-                              {".hidden", "the user's"},
-                              {"a.tmp-0123456789abcdef", "the user's"}});
+                                      {".b.tmp-0123456789abcdef", "killed"},
+                                      {".hidden", "the user's"},
+                                      {"a.tmp-0123456789abcdef", "the user's"}});
   std::string mine;
   const Fd fd = CreateTemporary("a", &mine);
   EXPECT_TRUE(mine.starts_with("./.a.tmp-")) << mine;

@@ -52,8 +52,7 @@ TEST(JsonWriter, PutsLinesMembersOnTheirOwnLines) {
 TEST(JsonWriter, EscapesWhatRfc8785Escapes) {
   JsonWriter out;
   out.Value(std::string_view("\"\\/\b\f\n\r\t\0\x1f\x7f\xc3\xa9", 13));
-  EXPECT_EQ(out.Finish(),
-            "\"\\\"\\\\/\\b\\f\\n\\r\\t\\u0000\\u001f\x7f\xc3\xa9\"\n");
+  EXPECT_EQ(out.Finish(), "\"\\\"\\\\/\\b\\f\\n\\r\\t\\u0000\\u001f\x7f\xc3\xa9\"\n");
 }
 
 TEST(JsonWriter, EscapesKeys) {
@@ -72,8 +71,7 @@ TEST(JsonWriter, WritesTheLimitsOfIntegers) {
 TEST(JsonWriter, DoublesComeBackBitForBit) {
   for (const double value :
        {0.0, -0.0, 1.0, 0.02, 0.1 + 0.2, 1e-5, 8.3e-25, 0x1p-80, 0x1p100, 1e16, 1e17,
-        9007199254740993.0, 123456789012345680.0, -2.5,
-        std::numeric_limits<double>::denorm_min(),
+        9007199254740993.0, 123456789012345680.0, -2.5, std::numeric_limits<double>::denorm_min(),
         std::numeric_limits<double>::max()}) {
     JsonWriter out;
     out.Value(value);

@@ -14,9 +14,10 @@ constexpr char kBefore[] = "    init: {expr: \"";
 
 GraphOutcome Build(const std::string& expr, const std::string& shape = "[6, 4]",
                    const std::string& axes = "[heads, embed]") {
-  return BuildRest("vars: {d: 4, third: 1 / 3, embed: 7, negative: -2, big: 9007199254740993}\n"
-                   "modules:\n  w:\n    shape: " + shape + "\n" +
-                   (axes.empty() ? "" : "    axes: " + axes + "\n") + kBefore + expr + "\"}\n");
+  return BuildRest(
+      "vars: {d: 4, third: 1 / 3, embed: 7, negative: -2, big: 9007199254740993}\n"
+      "modules:\n  w:\n    shape: " +
+      shape + "\n" + (axes.empty() ? "" : "    axes: " + axes + "\n") + kBefore + expr + "\"}\n");
 }
 
 // The canonical text, or the message without its place, which is that of
@@ -127,11 +128,11 @@ TEST(Compile, NamedOnes) {
   };
   EXPECT_EQ(lowered("[3, 4]", "eye"), "expr(where(i0 == i1, 1, 0))");
   EXPECT_EQ(lowered("[3, 4]", "{identity: {gain: 0.5}}"), "expr(where(i0 == i1, 0.5, 0))");
-  EXPECT_EQ(lowered("[8, 4, 3]", "{dirac: {groups: 2}}"),
-            "expr((mod(i0, 4) == i1) * (i2 == 1))");
+  EXPECT_EQ(lowered("[8, 4, 3]", "{dirac: {groups: 2}}"), "expr((mod(i0, 4) == i1) * (i2 == 1))");
   EXPECT_EQ(lowered("[5]", "{arange: {start: 1, step: 2}}"), "expr(1 + 2 * index)");
-  EXPECT_NE(lowered("[3]", "eye").find("an identity matrix has 2 dimensions, but this tensor has 1"),
-            std::string::npos);
+  EXPECT_NE(
+      lowered("[3]", "eye").find("an identity matrix has 2 dimensions, but this tensor has 1"),
+      std::string::npos);
   EXPECT_NE(lowered("[8, 4, 3]", "{dirac: {groups: 3}}")
                 .find("`groups` is 3, but must divide dimension 0, which is 8"),
             std::string::npos);
@@ -157,8 +158,7 @@ TEST(Compile, Mistakes) {
             "  hint: write `(a < b) * (b < c)`: each gives 1 or 0\n");
   EXPECT_EQ(Mistake("row = col", "="),
             "expected an operator, but found `=`\n  hint: to compare, write `==`\n");
-  EXPECT_EQ(Mistake("row + log(d - 4)", "log(d - 4)"),
-            "`log(d - 4)` is too large for a float\n");
+  EXPECT_EQ(Mistake("row + log(d - 4)", "log(d - 4)"), "`log(d - 4)` is too large for a float\n");
   EXPECT_EQ(Mistake("row + log(negative)", "log(negative)"),
             "`log(negative)` is not a real number\n");
   EXPECT_EQ(Mistake("row / (d - 4)", "row / (d - 4)"), "division by zero in `row / (d - 4)`\n");
@@ -180,8 +180,9 @@ TEST(Compile, NumbersForAWholeTensorAreNotDrawn) {
   EXPECT_NE(index.find("only elements have it, in `init: {expr: …}`"), std::string::npos) << index;
   EXPECT_NE(BuildRest("init: {expr: zeros}\n").messages.find("is the tool's own initializer"),
             std::string::npos);
-  EXPECT_NE(BuildRest("modules: {w: {shape: [2], init: expr}}\n").messages.find("needs an expression"),
-            std::string::npos);
+  EXPECT_NE(
+      BuildRest("modules: {w: {shape: [2], init: expr}}\n").messages.find("needs an expression"),
+      std::string::npos);
 }
 
 }  // namespace

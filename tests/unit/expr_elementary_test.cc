@@ -1,7 +1,5 @@
 // The functions of expressions over elements against MPFR: the bounds below are
 // those that shardinit-values(7) promises.
-#include "expr/elementary.h"
-
 #include <gtest/gtest.h>
 #include <mpfr.h>
 
@@ -12,6 +10,8 @@
 #include <limits>
 #include <random>
 #include <vector>
+
+#include "expr/elementary.h"
 
 namespace shardinit {
 namespace {
@@ -140,8 +140,9 @@ TEST_F(Elementary, Pow) {
   double x = 1;
   const auto base = [&] { return x = std::fabs(Size(1e-6, 1e6)); };
   Expect(ElementOp::kPow, 0.54, Pow, base, [&] { return Between(-700, 700) / std::log(x); });
-  Expect(ElementOp::kPow, 0.54, Pow, [&] { return Between(0.9, 1.1); },
-         [&] { return Between(-6000, 6000); });
+  Expect(
+      ElementOp::kPow, 0.54, Pow, [&] { return Between(0.9, 1.1); },
+      [&] { return Between(-6000, 6000); });
 }
 
 TEST_F(Elementary, PowIsExactWhereItCanBe) {
@@ -160,15 +161,13 @@ TEST_F(Elementary, PowIsExactWhereItCanBe) {
 }
 
 TEST_F(Elementary, SinAndCos) {
-  for (const auto& [op, reference] :
-       {std::pair(ElementOp::kSin, Reference(One<mpfr_sin>)),
-        std::pair(ElementOp::kCos, Reference(One<mpfr_cos>))}) {
+  for (const auto& [op, reference] : {std::pair(ElementOp::kSin, Reference(One<mpfr_sin>)),
+                                      std::pair(ElementOp::kCos, Reference(One<mpfr_cos>))}) {
     Expect(op, 0.80, reference, [&] { return Between(-10, 10); });
     Expect(op, 0.80, reference, [&] { return Size(1e-300, kLargestAngle); });
     Expect(op, 0.80, reference, [&] { return Between(-kLargestAngle, kLargestAngle); });
     // The doubles nearest to multiples of a quarter turn: everything cancels.
-    Expect(op, 0.80, reference,
-           [&] { return std::floor(Between(0, 4e7)) * 0x1.921fb54442d18p+0; });
+    Expect(op, 0.80, reference, [&] { return std::floor(Between(0, 4e7)) * 0x1.921fb54442d18p+0; });
   }
 }
 

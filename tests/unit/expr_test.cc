@@ -12,8 +12,7 @@ namespace {
 
 class TestScope : public Scope {
  public:
-  std::optional<Value> Find(const std::string& name,
-                            Diagnostics&) const override {
+  std::optional<Value> Find(const std::string& name, Diagnostics&) const override {
     const auto found = values_.find(name);
     if (found == values_.end()) return std::nullopt;
     return found->second;
@@ -25,10 +24,8 @@ class TestScope : public Scope {
   }
 
  private:
-  const std::map<std::string, Value> values_ = {{"d", int64_t{10}},
-                                                {"heads", int64_t{4}},
-                                                {"big", int64_t{1} << 62},
-                                                {"std", 0.02}};
+  const std::map<std::string, Value> values_ = {
+      {"d", int64_t{10}}, {"heads", int64_t{4}}, {"big", int64_t{1} << 62}, {"std", 0.02}};
 };
 
 // "7", "2.5" (with ".0" where a float is whole), or the rendered errors.
@@ -40,8 +37,7 @@ std::string Result(const std::string& text) {
   if (expr != nullptr) value = Evaluate(*expr, TestScope(), diagnostics);
   EXPECT_EQ(value.has_value(), !diagnostics.HasErrors()) << text;
   if (!value) return Render(diagnostics.all());
-  const bool whole_float =
-      std::holds_alternative<double>(*value) && ExactInteger(*value);
+  const bool whole_float = std::holds_alternative<double>(*value) && ExactInteger(*value);
   return FormatValue(*value) + (whole_float ? ".0" : "");
 }
 
@@ -49,8 +45,8 @@ std::string IntegerResult(const std::string& text, int64_t low, int64_t high) {
   Diagnostics diagnostics;
   const Source* source = diagnostics.Add({"x", text});
   const ExprPtr expr = ParseExpr(text, {source, 1, 1, 1}, diagnostics);
-  const std::optional<int64_t> value = EvaluateInteger(
-      *expr, TestScope(), low, high, "dimension 0", diagnostics);
+  const std::optional<int64_t> value =
+      EvaluateInteger(*expr, TestScope(), low, high, "dimension 0", diagnostics);
   return value ? std::to_string(*value) : Render(diagnostics.all());
 }
 
@@ -182,15 +178,13 @@ TEST(Expr, SyntaxErrors) {
 
 TEST(Expr, Limits) {
   EXPECT_EQ(Result(std::string(60, '(') + "1" + std::string(60, ')')), "1");
-  for (const std::string& deep :
-       {std::string(1000, '('), std::string(1000, '-') + "1"}) {
-    EXPECT_NE(Result(deep).find(
-                  "error: expression is nested more than 64 levels deep\n"),
+  for (const std::string& deep : {std::string(1000, '('), std::string(1000, '-') + "1"}) {
+    EXPECT_NE(Result(deep).find("error: expression is nested more than 64 levels deep\n"),
               std::string::npos);
   }
-  EXPECT_NE(Result(std::string(5000, '1'))
-                .find("error: expression is 5000 bytes long, more than 4096\n"),
-            std::string::npos);
+  EXPECT_NE(
+      Result(std::string(5000, '1')).find("error: expression is 5000 bytes long, more than 4096\n"),
+      std::string::npos);
 }
 
 TEST(Expr, EvaluationErrorsPointAtTheGuiltyPart) {

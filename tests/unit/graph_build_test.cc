@@ -35,7 +35,8 @@ TEST(BuildGraph, ResolvesEverything) {
       "    up.weight: {shape: [ff, d], axes: [mlp, embed], init: other}\n"
       "    norm: {shape: [d], axes: [norm], init: ones, dtype: f32}\n"
       "    scale: {shape: [], init: {constant: {value: layer + 0.5}}}\n"
-      "  head: {shape: [8, 3], axes: [both, null], init: {uniform: {low: -1, high: 1}}, key: embed2}\n");
+      "  head: {shape: [8, 3], axes: [both, null], init: {uniform: {low: -1, high: 1}}, key: "
+      "embed2}\n");
   EXPECT_EQ(outcome.messages, "");
   EXPECT_EQ(Print(outcome.graph),
             "llama seed 7 philox4x32 mesh fsdp=2 tensor=4 full\n"
@@ -127,19 +128,20 @@ TEST(Repeat, NamesMayComeAgainSideBySide) {
 }
 
 TEST(Repeat, CountsWithinLimits) {
-  EXPECT_EQ(Messages("modules:\n"
-                     "  a: {repeat: {i: 0}, w: {shape: [1], init: zeros}}\n"
-                     "  b: {repeat: {i: 4000001}, w: {shape: [1], init: zeros}}\n"
-                     "  c: {repeat: {i: 2.5}, w: {shape: [1], init: zeros}}\n"),
-            "x.yaml:5:19: error: the count of `i` must be between 1 and 4000000, but it is 0\n"
-            "    a: {repeat: {i: 0}, w: {shape: [1], init: zeros}}\n"
-            "                    ^\n"
-            "x.yaml:6:19: error: the count of `i` must be between 1 and 4000000, but it is 4000001\n"
-            "    b: {repeat: {i: 4000001}, w: {shape: [1], init: zeros}}\n"
-            "                    ^^^^^^^\n"
-            "x.yaml:7:19: error: the count of `i` must be a whole number, but it is 2.5\n"
-            "    c: {repeat: {i: 2.5}, w: {shape: [1], init: zeros}}\n"
-            "                    ^^^\n");
+  EXPECT_EQ(
+      Messages("modules:\n"
+               "  a: {repeat: {i: 0}, w: {shape: [1], init: zeros}}\n"
+               "  b: {repeat: {i: 4000001}, w: {shape: [1], init: zeros}}\n"
+               "  c: {repeat: {i: 2.5}, w: {shape: [1], init: zeros}}\n"),
+      "x.yaml:5:19: error: the count of `i` must be between 1 and 4000000, but it is 0\n"
+      "    a: {repeat: {i: 0}, w: {shape: [1], init: zeros}}\n"
+      "                    ^\n"
+      "x.yaml:6:19: error: the count of `i` must be between 1 and 4000000, but it is 4000001\n"
+      "    b: {repeat: {i: 4000001}, w: {shape: [1], init: zeros}}\n"
+      "                    ^^^^^^^\n"
+      "x.yaml:7:19: error: the count of `i` must be a whole number, but it is 2.5\n"
+      "    c: {repeat: {i: 2.5}, w: {shape: [1], init: zeros}}\n"
+      "                    ^^^\n");
 }
 
 TEST(Repeat, MultipliedStaysWithinTheLimit) {
@@ -157,18 +159,20 @@ TEST(Repeat, MultipliedStaysWithinTheLimit) {
 }
 
 TEST(Repeat, SideBySideStaysWithinTheLimit) {
-  EXPECT_EQ(Messages("modules:\n"
-                     "  a: {repeat: {i: 2}, w: {shape: [], init: zeros}}\n"
-                     "  b: {repeat: {i: 3999999}, w: {shape: [], init: zeros}}\n"
-                     "  c: {repeat: {i: 2000000}, v: {shape: [], init: zeros}, w: {shape: [], init: zeros}}\n"),
-            "x.yaml:6:19: error: this makes 3999999 × 1 tensors after 2 others, but a spec may have "
-            "at most 4000000\n"
-            "    b: {repeat: {i: 3999999}, w: {shape: [], init: zeros}}\n"
-            "                    ^^^^^^^\n"
-            "x.yaml:7:19: error: this makes 2000000 × 2 tensors after 2 others, but a spec may have "
-            "at most 4000000\n"
-            "    c: {repeat: {i: 2000000}, v: {shape: [], init: zeros}, w: {shape: [], init: zeros}}\n"
-            "                    ^^^^^^^\n");
+  EXPECT_EQ(
+      Messages("modules:\n"
+               "  a: {repeat: {i: 2}, w: {shape: [], init: zeros}}\n"
+               "  b: {repeat: {i: 3999999}, w: {shape: [], init: zeros}}\n"
+               "  c: {repeat: {i: 2000000}, v: {shape: [], init: zeros}, w: {shape: [], init: "
+               "zeros}}\n"),
+      "x.yaml:6:19: error: this makes 3999999 × 1 tensors after 2 others, but a spec may have "
+      "at most 4000000\n"
+      "    b: {repeat: {i: 3999999}, w: {shape: [], init: zeros}}\n"
+      "                    ^^^^^^^\n"
+      "x.yaml:7:19: error: this makes 2000000 × 2 tensors after 2 others, but a spec may have "
+      "at most 4000000\n"
+      "    c: {repeat: {i: 2000000}, v: {shape: [], init: zeros}, w: {shape: [], init: zeros}}\n"
+      "                    ^^^^^^^\n");
 }
 
 // Variables.
@@ -208,8 +212,9 @@ std::string Chain(int links) {
 TEST(Vars, LongChainsDoNotExhaustTheStack) {
   EXPECT_EQ(Tensors(Chain(200)), "w f32 [201] constant(0) ()\n");
   const std::string messages = Messages(Chain(100'000));
-  EXPECT_TRUE(messages.starts_with("x.yaml:261:3: error: `v99744` stands behind a chain of 256 "
-                                   "variables\n"))
+  EXPECT_TRUE(
+      messages.starts_with("x.yaml:261:3: error: `v99744` stands behind a chain of 256 "
+                           "variables\n"))
       << messages;
 }
 
@@ -316,39 +321,39 @@ TEST(Key, MayNotBeTwoTensors) {
 constexpr char kTwoAxes[] = "mesh: {axes: {fsdp: 2, tensor: 4}}\n";
 
 TEST(GraphSharding, RulesTakeTheFirstThatApplies) {
-  EXPECT_EQ(Tensors(std::string(kTwoAxes) +
-                    "rules: [{a: fsdp}, {b: fsdp}, {b: tensor}, {c: null}]\n"
-                    "modules:\n"
-                    "  u: {shape: [8, 8], axes: [a, b], init: zeros}\n"
-                    "  v: {shape: [8, 8], axes: [b, a], init: zeros}\n"
-                    "  w: {shape: [8, 8], axes: [b, null], init: zeros}\n"
-                    "  x: {shape: [8], axes: [c], init: zeros}\n"
-                    "  y: {shape: [8], init: zeros}\n"),
-            "u f32 [8, 8] constant(0) (fsdp) (tensor)\n"
-            "v f32 [8, 8] constant(0) (tensor) (fsdp)\n"
-            "w f32 [8, 8] constant(0) (fsdp) ()\n"
-            "x f32 [8] constant(0) ()\n"
-            "y f32 [8] constant(0) ()\n");
+  EXPECT_EQ(
+      Tensors(std::string(kTwoAxes) + "rules: [{a: fsdp}, {b: fsdp}, {b: tensor}, {c: null}]\n"
+                                      "modules:\n"
+                                      "  u: {shape: [8, 8], axes: [a, b], init: zeros}\n"
+                                      "  v: {shape: [8, 8], axes: [b, a], init: zeros}\n"
+                                      "  w: {shape: [8, 8], axes: [b, null], init: zeros}\n"
+                                      "  x: {shape: [8], axes: [c], init: zeros}\n"
+                                      "  y: {shape: [8], init: zeros}\n"),
+      "u f32 [8, 8] constant(0) (fsdp) (tensor)\n"
+      "v f32 [8, 8] constant(0) (tensor) (fsdp)\n"
+      "w f32 [8, 8] constant(0) (fsdp) ()\n"
+      "x f32 [8] constant(0) ()\n"
+      "y f32 [8] constant(0) ()\n");
 }
 
 TEST(GraphSharding, AShortShardLeavesTheRestWhole) {
-  EXPECT_EQ(Tensors(std::string(kTwoAxes) +
-                    "modules:\n"
-                    "  u: {shape: [8, 8], shard: [[tensor, fsdp]], init: zeros}\n"
-                    "  v: {shape: [8, 8], shard: [null, fsdp], init: zeros}\n"
-                    "  w: {shape: [8, 8], shard: [], init: zeros}\n"),
-            "u f32 [8, 8] constant(0) (tensor, fsdp) ()\n"
-            "v f32 [8, 8] constant(0) () (fsdp)\n"
-            "w f32 [8, 8] constant(0) () ()\n");
+  EXPECT_EQ(
+      Tensors(std::string(kTwoAxes) + "modules:\n"
+                                      "  u: {shape: [8, 8], shard: [[tensor, fsdp]], init: zeros}\n"
+                                      "  v: {shape: [8, 8], shard: [null, fsdp], init: zeros}\n"
+                                      "  w: {shape: [8, 8], shard: [], init: zeros}\n"),
+      "u f32 [8, 8] constant(0) (tensor, fsdp) ()\n"
+      "v f32 [8, 8] constant(0) () (fsdp)\n"
+      "w f32 [8, 8] constant(0) () ()\n");
 }
 
 TEST(GraphSharding, UnknownAxesGetASuggestion) {
-  EXPECT_EQ(Messages(std::string(kTwoAxes) +
-                     "modules: {w: {shape: [8], shard: [tensr], init: zeros}}\n"),
-            "x.yaml:5:35: error: unknown mesh axis `tensr`\n"
-            "  modules: {w: {shape: [8], shard: [tensr], init: zeros}}\n"
-            "                                    ^^^^^\n"
-            "  hint: did you mean `tensor`?\n");
+  EXPECT_EQ(
+      Messages(std::string(kTwoAxes) + "modules: {w: {shape: [8], shard: [tensr], init: zeros}}\n"),
+      "x.yaml:5:35: error: unknown mesh axis `tensr`\n"
+      "  modules: {w: {shape: [8], shard: [tensr], init: zeros}}\n"
+      "                                    ^^^^^\n"
+      "  hint: did you mean `tensor`?\n");
   EXPECT_EQ(Messages("modules: {w: {shape: [8], shard: [tensor], init: zeros}}\n"),
             "x.yaml:4:35: error: unknown mesh axis `tensor`\n"
             "  modules: {w: {shape: [8], shard: [tensor], init: zeros}}\n"
@@ -366,23 +371,23 @@ TEST(GraphSharding, AnAxisCutsOnce) {
 }
 
 TEST(GraphSharding, LogicalAxesNeedARule) {
-  EXPECT_EQ(Messages(std::string(kTwoAxes) +
-                     "rules: [{embed: fsdp}]\n"
-                     "modules: {w: {shape: [8], axes: [embd], init: zeros}}\n"),
-            "x.yaml:6:34: error: no rule names the logical axis `embd`\n"
-            "  modules: {w: {shape: [8], axes: [embd], init: zeros}}\n"
-            "                                   ^^^^\n"
-            "  hint: did you mean `embed`?; `{embd: null}` in `rules` keeps it whole\n");
+  EXPECT_EQ(
+      Messages(std::string(kTwoAxes) + "rules: [{embed: fsdp}]\n"
+                                       "modules: {w: {shape: [8], axes: [embd], init: zeros}}\n"),
+      "x.yaml:6:34: error: no rule names the logical axis `embd`\n"
+      "  modules: {w: {shape: [8], axes: [embd], init: zeros}}\n"
+      "                                   ^^^^\n"
+      "  hint: did you mean `embed`?; `{embd: null}` in `rules` keeps it whole\n");
 }
 
 TEST(GraphSharding, RulesNeedALogicalAxis) {
-  EXPECT_EQ(Messages(std::string(kTwoAxes) +
-                     "rules: [{embed: fsdp}, {embde: tensor}]\n"
-                     "modules: {w: {shape: [8], axes: [embed], init: zeros}}\n"),
-            "x.yaml:5:25: error: no tensor has the logical axis `embde`\n"
-            "  rules: [{embed: fsdp}, {embde: tensor}]\n"
-            "                          ^^^^^\n"
-            "  hint: did you mean `embed`?\n");
+  EXPECT_EQ(
+      Messages(std::string(kTwoAxes) + "rules: [{embed: fsdp}, {embde: tensor}]\n"
+                                       "modules: {w: {shape: [8], axes: [embed], init: zeros}}\n"),
+      "x.yaml:5:25: error: no tensor has the logical axis `embde`\n"
+      "  rules: [{embed: fsdp}, {embde: tensor}]\n"
+      "                          ^^^^^\n"
+      "  hint: did you mean `embed`?\n");
 }
 
 TEST(Uneven, IsAMistakeUnlessAllowed) {
@@ -485,7 +490,8 @@ TEST(Limits, OfShapes) {
             "  modules: {w: {shape: [4611686018427387904], dtype: f16, init: zeros}}\n"
             "                       ^^^^^^^^^^^^^^^^^^^^^\n"
             "  hint: the dimensions up to here are 4611686018427387904\n");
-  EXPECT_EQ(Messages("modules: {w: {shape: [4611686018427387903], dtype: f16, init: zeros}}\n"), "");
+  EXPECT_EQ(Messages("modules: {w: {shape: [4611686018427387903], dtype: f16, init: zeros}}\n"),
+            "");
 }
 
 TEST(Limits, OfAllTensorsTogether) {
@@ -503,7 +509,8 @@ TEST(Limits, OfDimensions) {
   for (int i = 1; i < 32; ++i) shape += ", 1";
   EXPECT_EQ(Messages("modules: {w: {shape: [" + shape + "], init: zeros}}\n"), "");
   const std::string messages = Messages("modules: {w: {shape: [" + shape + ", 1], init: zeros}}\n");
-  EXPECT_NE(messages.find("33 dimensions, but at most 32 are allowed\n"), std::string::npos) << messages;
+  EXPECT_NE(messages.find("33 dimensions, but at most 32 are allowed\n"), std::string::npos)
+      << messages;
 }
 
 TEST(DTypes, UnknownOnesGetASuggestion) {

@@ -32,8 +32,11 @@ class Hdf5 : public testing::Test {
 };
 
 Plan SamplePlan() {
-  InitGraph graph{.name = "sample", .engine = "philox4x32", .seed = 42,
-                  .mesh = {{"fsdp", "tp"}, {2, 2}}, .tensors = {}};
+  InitGraph graph{.name = "sample",
+                  .engine = "philox4x32",
+                  .seed = 42,
+                  .mesh = {{"fsdp", "tp"}, {2, 2}},
+                  .tensors = {}};
   graph.tensors = {
       MakeTensor("model.layers.0.w", DType::bf16, {100, 40}, Normal{0, 0.02}, {{0}, {1}}),
       MakeTensor("model.layers.0.big", DType::f32, {300, 200}, Uniform{0, 1}, {{0}}),
@@ -53,13 +56,15 @@ struct Written {
 Written WriteRankFile(const Plan& plan, int64_t rank, const std::string& path) {
   const Fd fd(open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0666));
   Written written;
-  written.offsets = hdf5::WriteRankMetadata(fd.get(), path, plan, PlanRank(plan, rank), Sha256Of("plan"));
+  written.offsets =
+      hdf5::WriteRankMetadata(fd.get(), path, plan, PlanRank(plan, rank), Sha256Of("plan"));
   written.bytes = ReadFile(path);
   return written;
 }
 
 // The shards' values put where the metadata says.
-void FillIn(const std::string& path, const Plan& plan, int64_t rank, const std::vector<int64_t>& offsets) {
+void FillIn(const std::string& path, const Plan& plan, int64_t rank,
+            const std::vector<int64_t>& offsets) {
   const Fd fd(open(path.c_str(), O_RDWR));
   const RankPlan made = PlanRank(plan, rank);
   for (size_t i = 0; i < made.shards.size(); ++i) {
@@ -95,7 +100,8 @@ std::vector<double> ExpectedDoubles(const Tensor& tensor, const Box& box) {
   std::vector<uint8_t> bytes(static_cast<size_t>(filler.elements()) * size);
   filler.Fill(0, filler.elements(), bytes.data());
   std::vector<double> values;
-  for (size_t at = 0; at < bytes.size(); at += size) values.push_back(Decode(&bytes[at], tensor.dtype));
+  for (size_t at = 0; at < bytes.size(); at += size)
+    values.push_back(Decode(&bytes[at], tensor.dtype));
   return values;
 }
 
@@ -134,13 +140,16 @@ TEST_F(Hdf5, BoxesLieApartAndInsideTheFile) {
 TEST_F(Hdf5, AlignsEveryLargeBox) {
   InitGraph graph{.name = "x", .engine = "philox4x32", .mesh = {}, .tensors = {}};
   for (int i = 0; i < 20; ++i) {
-    graph.tensors.push_back(MakeTensor("small" + std::to_string(i), DType::bf16, {i + 1}, Constant{1}));
-    graph.tensors.push_back(MakeTensor("large" + std::to_string(i), DType::f32, {16384 + i}, Constant{1}));
+    graph.tensors.push_back(
+        MakeTensor("small" + std::to_string(i), DType::bf16, {i + 1}, Constant{1}));
+    graph.tensors.push_back(
+        MakeTensor("large" + std::to_string(i), DType::f32, {16384 + i}, Constant{1}));
   }
   const Plan plan = MakePlan(std::move(graph));
   const WorkingFolder folder(Contents{});
   const Written written = WriteRankFile(plan, 0, "a.h5");
-  for (size_t i = 1; i < written.offsets.size(); i += 2) EXPECT_EQ(written.offsets[i] % 4096, 0) << i;
+  for (size_t i = 1; i < written.offsets.size(); i += 2)
+    EXPECT_EQ(written.offsets[i] % 4096, 0) << i;
 }
 
 TEST_F(Hdf5, SaysWhatIsInIt) {
@@ -320,7 +329,8 @@ TEST_F(Hdf5, RefusesLinksToElsewhere) {
       H5Lcreate_soft("/x", file, "link", H5P_DEFAULT, H5P_DEFAULT);
     }
     H5Fclose(file);
-    EXPECT_EQ(Failure(ExitCode::kRefused, "a.h5"), "`a.h5` is refused: `/link` is a link to elsewhere");
+    EXPECT_EQ(Failure(ExitCode::kRefused, "a.h5"),
+              "`a.h5` is refused: `/link` is a link to elsewhere");
   }
 }
 

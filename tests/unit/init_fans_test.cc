@@ -8,11 +8,9 @@ namespace shardinit {
 namespace {
 
 std::string FanLowered(const std::string& tensor, const std::string& top = "") {
-  const GraphOutcome outcome =
-      BuildRest(top + "modules: {w: {" + tensor + "}}\n");
-  return outcome.messages.empty()
-             ? Print(outcome.graph.tensors.at(0).distribution)
-             : outcome.messages;
+  const GraphOutcome outcome = BuildRest(top + "modules: {w: {" + tensor + "}}\n");
+  return outcome.messages.empty() ? Print(outcome.graph.tensors.at(0).distribution)
+                                  : outcome.messages;
 }
 
 // A [48, 80] weight of torch: 80 inputs, 48 outputs.
@@ -22,8 +20,8 @@ std::string Torch(const std::string& init) {
 
 // With this variance, the fan is its inverse.
 std::string Scaled(const std::string& mode, const std::string& tensor) {
-  return FanLowered("init: {variance_scaling: {mode: " + mode +
-                 ", distribution: normal}}, " + tensor);
+  return FanLowered("init: {variance_scaling: {mode: " + mode + ", distribution: normal}}, " +
+                    tensor);
 }
 
 TEST(Xavier, IsTorchs) {
@@ -38,19 +36,14 @@ TEST(Xavier, IsTorchs) {
 }
 
 TEST(Xavier, KnowsGainsByNonlinearity) {
-  for (const char* name :
-       {"linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
-        "conv_transpose2d", "conv_transpose3d", "sigmoid"}) {
-    EXPECT_EQ(Torch("{xavier_normal: {gain: " + std::string(name) + "}}"),
-              "normal(0, 0.125)");
+  for (const char* name : {"linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
+                           "conv_transpose2d", "conv_transpose3d", "sigmoid"}) {
+    EXPECT_EQ(Torch("{xavier_normal: {gain: " + std::string(name) + "}}"), "normal(0, 0.125)");
   }
   // 5 / 3, sqrt(2), sqrt(2 / (1 + 0.01^2)) and 3 / 4, by 8.
-  EXPECT_EQ(Torch("{xavier_normal: {gain: tanh}}"),
-            "normal(0, 0.20833333333333334)");
-  EXPECT_EQ(Torch("{xavier_normal: {gain: relu}}"),
-            "normal(0, 0.1767766952966369)");
-  EXPECT_EQ(Torch("{xavier_normal: {gain: leaky_relu}}"),
-            "normal(0, 0.17676785712472942)");
+  EXPECT_EQ(Torch("{xavier_normal: {gain: tanh}}"), "normal(0, 0.20833333333333334)");
+  EXPECT_EQ(Torch("{xavier_normal: {gain: relu}}"), "normal(0, 0.1767766952966369)");
+  EXPECT_EQ(Torch("{xavier_normal: {gain: leaky_relu}}"), "normal(0, 0.17676785712472942)");
   EXPECT_EQ(Torch("{xavier_normal: {gain: selu}}"), "normal(0, 0.09375)");
   EXPECT_EQ(Torch("{xavier_normal: {gain: 'selu'}}"), "normal(0, 0.09375)");
 }
@@ -67,9 +60,8 @@ TEST(Kaiming, IsTorchs) {
   EXPECT_EQ(FanLowered(w + "{kaiming_normal: {a: 1}}"),
             "normal(0, 0.17677669529663687)");  // 1 / sqrt(32)
   // (5 / 3) / sqrt(48)
-  EXPECT_EQ(
-      FanLowered(w + "{kaiming_normal: {mode: fan_out, nonlinearity: tanh}}"),
-      "normal(0, 0.2405626121623441)");
+  EXPECT_EQ(FanLowered(w + "{kaiming_normal: {mode: fan_out, nonlinearity: tanh}}"),
+            "normal(0, 0.2405626121623441)");
   // sqrt(6 / 24) = 1 / 2
   EXPECT_EQ(FanLowered("shape: [48, 24], fans: out_in, init: kaiming_uniform"),
             "uniform(-0.5, 0.5)");
@@ -89,11 +81,9 @@ TEST(VarianceScaling, HasTheCasesOfJaxAndKeras) {
   EXPECT_EQ(FanLowered(w + "glorot_normal, shape: [48, 80]"),
             "truncated_normal(0, 0.14210590429231956, -2, 2)");
   // sqrt(3 / 48), sqrt(6 / 24), sqrt(6 / (16 + 80))
-  EXPECT_EQ(FanLowered(w + "lecun_uniform, shape: [48, 9]"),
-            "uniform(-0.25, 0.25)");
+  EXPECT_EQ(FanLowered(w + "lecun_uniform, shape: [48, 9]"), "uniform(-0.25, 0.25)");
   EXPECT_EQ(FanLowered(w + "he_uniform, shape: [24, 9]"), "uniform(-0.5, 0.5)");
-  EXPECT_EQ(FanLowered(w + "glorot_uniform, shape: [16, 80]"),
-            "uniform(-0.25, 0.25)");
+  EXPECT_EQ(FanLowered(w + "glorot_uniform, shape: [16, 80]"), "uniform(-0.25, 0.25)");
 }
 
 TEST(VarianceScaling, HasModesAndDistributions) {
@@ -101,54 +91,41 @@ TEST(VarianceScaling, HasModesAndDistributions) {
   EXPECT_EQ(FanLowered(w + "{variance_scaling: {scale: 18 / 16}}"),
             "truncated_normal(0, 0.2842118085846391, -2, 2)");
   EXPECT_EQ(FanLowered(w + "{variance_scaling: {scale: 2, mode: fan_out, "
-                        "distribution: normal}}"),
+                           "distribution: normal}}"),
             "normal(0, 0.25)");
   EXPECT_EQ(FanLowered(w + "{variance_scaling: {scale: 25, mode: fan_avg, "
-                        "distribution: untruncated_normal}}"),
+                           "distribution: untruncated_normal}}"),
             "normal(0, 1)");
   // The geometric mean of 18 and 32 is 24.
   EXPECT_EQ(FanLowered(w + "{variance_scaling: {scale: 2, mode: fan_geo_avg, "
-                        "distribution: uniform}}"),
+                           "distribution: uniform}}"),
             "uniform(-0.5, 0.5)");
-  EXPECT_EQ(
-      FanLowered(w + "{variance_scaling: {scale: 0, distribution: uniform}}"),
-      "constant(0)");
+  EXPECT_EQ(FanLowered(w + "{variance_scaling: {scale: 0, distribution: uniform}}"), "constant(0)");
 }
 
 TEST(RandomNormalAndUniform, AreKeras) {
   EXPECT_EQ(FanLowered("shape: [2], init: random_normal"), "normal(0, 0.05)");
-  EXPECT_EQ(FanLowered("shape: [2], init: {random_normal: {mean: 1, stddev: 2}}"),
-            "normal(1, 2)");
-  EXPECT_EQ(FanLowered("shape: [2], init: random_uniform"),
-            "uniform(-0.05, 0.05)");
-  EXPECT_EQ(FanLowered("shape: [2], init: {random_uniform: {maxval: 2}}"),
-            "uniform(-0.05, 2)");
+  EXPECT_EQ(FanLowered("shape: [2], init: {random_normal: {mean: 1, stddev: 2}}"), "normal(1, 2)");
+  EXPECT_EQ(FanLowered("shape: [2], init: random_uniform"), "uniform(-0.05, 0.05)");
+  EXPECT_EQ(FanLowered("shape: [2], init: {random_uniform: {maxval: 2}}"), "uniform(-0.05, 2)");
 }
 
 // Where fans come from.
 
 TEST(Fans, FollowTheOrder) {
   // A Linear layer of torch and a Dense layer of Flax with 256 inputs.
-  EXPECT_EQ(Scaled("fan_in", "shape: [16, 256], fans: out_in"),
-            "normal(0, 0.0625)");
-  EXPECT_EQ(Scaled("fan_out", "shape: [16, 256], fans: out_in"),
-            "normal(0, 0.25)");
-  EXPECT_EQ(Scaled("fan_in", "shape: [256, 16], fans: in_out"),
-            "normal(0, 0.0625)");
-  EXPECT_EQ(Scaled("fan_out", "shape: [256, 16], fans: in_out"),
-            "normal(0, 0.25)");
+  EXPECT_EQ(Scaled("fan_in", "shape: [16, 256], fans: out_in"), "normal(0, 0.0625)");
+  EXPECT_EQ(Scaled("fan_out", "shape: [16, 256], fans: out_in"), "normal(0, 0.25)");
+  EXPECT_EQ(Scaled("fan_in", "shape: [256, 16], fans: in_out"), "normal(0, 0.0625)");
+  EXPECT_EQ(Scaled("fan_out", "shape: [256, 16], fans: in_out"), "normal(0, 0.25)");
 }
 
 TEST(Fans, HaveAReceptiveField) {
   // Conv2d(64, 16, 4), [out, in, 4, 4] and [4, 4, in, out].
-  EXPECT_EQ(Scaled("fan_in", "shape: [16, 64, 4, 4], fans: out_in"),
-            "normal(0, 0.03125)");
-  EXPECT_EQ(Scaled("fan_out", "shape: [16, 64, 4, 4], fans: out_in"),
-            "normal(0, 0.0625)");
-  EXPECT_EQ(Scaled("fan_in", "shape: [4, 4, 64, 16], fans: in_out"),
-            "normal(0, 0.03125)");
-  EXPECT_EQ(Scaled("fan_out", "shape: [4, 4, 64, 16], fans: in_out"),
-            "normal(0, 0.0625)");
+  EXPECT_EQ(Scaled("fan_in", "shape: [16, 64, 4, 4], fans: out_in"), "normal(0, 0.03125)");
+  EXPECT_EQ(Scaled("fan_out", "shape: [16, 64, 4, 4], fans: out_in"), "normal(0, 0.0625)");
+  EXPECT_EQ(Scaled("fan_in", "shape: [4, 4, 64, 16], fans: in_out"), "normal(0, 0.03125)");
+  EXPECT_EQ(Scaled("fan_out", "shape: [4, 4, 64, 16], fans: in_out"), "normal(0, 0.0625)");
 }
 
 TEST(Fans, OrderIsInherited) {
@@ -191,33 +168,28 @@ TEST(Fans, OrderCanBeSet) {
 // Values do not depend on how a tensor is cut.
 TEST(Fans, AreThoseOfTheWholeTensor) {
   EXPECT_EQ(FanLowered("shape: [64, 16], fans: out_in, init: kaiming_normal, "
-                    "shard: [tensor, fsdp]",
-                    "mesh: {axes: {fsdp: 8, tensor: 4}}\n"),
+                       "shard: [tensor, fsdp]",
+                       "mesh: {axes: {fsdp: 8, tensor: 4}}\n"),
             "normal(0, 0.3535533905932738)");  // sqrt(2) / 4
 }
 
 TEST(Fans, AreGivenByAxes) {
   const std::string w = "shape: [5, 16, 64], axes: [k, out, in], ";
-  EXPECT_EQ(Scaled("fan_in", w + "in_axis: in, out_axis: out, batch_axis: k"),
-            "normal(0, 0.125)");
-  EXPECT_EQ(Scaled("fan_in", w + "in_axis: -1, out_axis: -2, batch_axis: 0"),
-            "normal(0, 0.125)");
+  EXPECT_EQ(Scaled("fan_in", w + "in_axis: in, out_axis: out, batch_axis: k"), "normal(0, 0.125)");
+  EXPECT_EQ(Scaled("fan_in", w + "in_axis: -1, out_axis: -2, batch_axis: 0"), "normal(0, 0.125)");
   EXPECT_EQ(Scaled("fan_out", w + "in_axis: [in], out_axis: [1], "
                                   "batch_axis: [-3]"),
             "normal(0, 0.25)");
   // An attention output [heads, head_dim, model]: both are inputs.
-  EXPECT_EQ(Scaled("fan_in", "shape: [4, 16, 9], in_axis: [0, 1]"),
-            "normal(0, 0.125)");
+  EXPECT_EQ(Scaled("fan_in", "shape: [4, 16, 9], in_axis: [0, 1]"), "normal(0, 0.125)");
   EXPECT_EQ(Scaled("fan_out",
                    "shape: [9, 4, 16], in_axis: 0, "
                    "out_axis: [1, 2]"),
             "normal(0, 0.125)");
   // All that is left of two dimensions is the other one.
   EXPECT_EQ(Scaled("fan_in", "shape: [16, 64], in_axis: 0"), "normal(0, 0.25)");
-  EXPECT_EQ(Scaled("fan_in", "shape: [16, 64], out_axis: 0"),
-            "normal(0, 0.125)");
-  EXPECT_EQ(Scaled("fan_out", "shape: [16, 64], in_axis: [], out_axis: 0"),
-            "normal(0, 0.03125)");
+  EXPECT_EQ(Scaled("fan_in", "shape: [16, 64], out_axis: 0"), "normal(0, 0.125)");
+  EXPECT_EQ(Scaled("fan_out", "shape: [16, 64], in_axis: [], out_axis: 0"), "normal(0, 0.03125)");
 }
 
 TEST(Fans, OfOneDimensionNeedAxes) {
@@ -232,18 +204,14 @@ TEST(Fans, OrderLeavesOutBatchDimensions) {
   EXPECT_EQ(Scaled("fan_in", w + "in_out"), "normal(0, 0.25)");
   EXPECT_EQ(Scaled("fan_in", w + "out_in"), "normal(0, 0.125)");
   // Without it, JAX too takes the layers for a receptive field.
-  EXPECT_EQ(Scaled("fan_in", "shape: [4, 16, 9], fans: in_out"),
-            "normal(0, 0.125)");
+  EXPECT_EQ(Scaled("fan_in", "shape: [4, 16, 9], fans: in_out"), "normal(0, 0.125)");
 }
 
 TEST(Fans, NeedNoOrderWhereItDoesNotMatter) {
-  EXPECT_EQ(FanLowered("shape: [32, 32], init: kaiming_normal"),
-            "normal(0, 0.25)");
-  EXPECT_EQ(FanLowered("shape: [48, 80], init: xavier_normal"),
-            "normal(0, 0.125)");
+  EXPECT_EQ(FanLowered("shape: [32, 32], init: kaiming_normal"), "normal(0, 0.25)");
+  EXPECT_EQ(FanLowered("shape: [48, 80], init: xavier_normal"), "normal(0, 0.125)");
   EXPECT_EQ(Scaled("fan_geo_avg", "shape: [2, 8]"), "normal(0, 0.5)");
-  EXPECT_EQ(FanLowered("shape: [48, 80], init: {normal: {std: 1}}"),
-            "normal(0, 1)");
+  EXPECT_EQ(FanLowered("shape: [48, 80], init: {normal: {std: 1}}"), "normal(0, 1)");
   EXPECT_EQ(FanLowered("shape: [], init: {normal: {std: 1}}"), "normal(0, 1)");
 }
 
@@ -323,12 +291,11 @@ TEST(FanAxes, MustBeThere) {
             "dimensions\n"
             "    w: {shape: [], init: zeros, batch_axis: -1}\n"
             "                                            ^^\n");
-  EXPECT_EQ(
-      FanMessages("shape: [2, 4], axes: [mlp, embed], init: zeros, in_axis: embd"),
-      "x.yaml:5:64: error: the tensor has no axis `embd`\n"
-      "    w: {shape: [2, 4], axes: [mlp, embed], init: zeros, in_axis: embd}\n"
-      "                                                                 ^^^^\n"
-      "  hint: did you mean `embed`?\n");
+  EXPECT_EQ(FanMessages("shape: [2, 4], axes: [mlp, embed], init: zeros, in_axis: embd"),
+            "x.yaml:5:64: error: the tensor has no axis `embd`\n"
+            "    w: {shape: [2, 4], axes: [mlp, embed], init: zeros, in_axis: embd}\n"
+            "                                                                 ^^^^\n"
+            "  hint: did you mean `embed`?\n");
   EXPECT_EQ(FanMessages("shape: [2, 4], init: zeros, in_axis: embed"),
             "x.yaml:5:44: error: the tensor has no axis `embed`\n"
             "    w: {shape: [2, 4], init: zeros, in_axis: embed}\n"
@@ -373,15 +340,14 @@ TEST(Words, MustBeKnown) {
             "fan_geo_avg}}}\n"
             "                                                     ^^^^^^^^^^^\n"
             "  hint: one of `fan_in`, `fan_out`\n");
-  EXPECT_EQ(
-      FanMessages(w + "{variance_scaling: {distribution: 1 + 2}}"),
-      "x.yaml:5:62: error: unknown distribution `1 + 2`\n"
-      "    w: {shape: [4, 4], init: {variance_scaling: {distribution: 1 + "
-      "2}}}\n"
-      "                                                               "
-      "^^^^^\n"
-      "  hint: one of `truncated_normal`, `untruncated_normal`, "
-      "`normal`, `uniform`\n");
+  EXPECT_EQ(FanMessages(w + "{variance_scaling: {distribution: 1 + 2}}"),
+            "x.yaml:5:62: error: unknown distribution `1 + 2`\n"
+            "    w: {shape: [4, 4], init: {variance_scaling: {distribution: 1 + "
+            "2}}}\n"
+            "                                                               "
+            "^^^^^\n"
+            "  hint: one of `truncated_normal`, `untruncated_normal`, "
+            "`normal`, `uniform`\n");
   EXPECT_EQ(FanMessages(w + "{xavier_normal: {gain: rellu}}"),
             "x.yaml:5:51: error: `gain` must be a number or a known word, not "
             "`rellu`\n"
@@ -401,21 +367,18 @@ TEST(Words, MustBeKnown) {
 }
 
 TEST(Words, MayNotBeVariablesToo) {
-  EXPECT_EQ(
-      FanMessages("shape: [4, 4], init: {xavier_normal: {gain: relu}}",
-               "vars: {relu: 2}\n"),
-      "x.yaml:6:51: error: `relu` is a word that `gain` takes, and a variable "
-      "too\n"
-      "    w: {shape: [4, 4], init: {xavier_normal: {gain: relu}}}\n"
-      "                                                    ^^^^\n"
-      "  hint: give the variable another name, or write `1 * relu` for its "
-      "value\n");
+  EXPECT_EQ(FanMessages("shape: [4, 4], init: {xavier_normal: {gain: relu}}", "vars: {relu: 2}\n"),
+            "x.yaml:6:51: error: `relu` is a word that `gain` takes, and a variable "
+            "too\n"
+            "    w: {shape: [4, 4], init: {xavier_normal: {gain: relu}}}\n"
+            "                                                    ^^^^\n"
+            "  hint: give the variable another name, or write `1 * relu` for its "
+            "value\n");
   // Where no number can stand, nothing is ambiguous.
   EXPECT_EQ(FanLowered("shape: [32, 32], init: {kaiming_normal: {mode: fan_out}}",
-                    "vars: {fan_out: 2}\n"),
+                       "vars: {fan_out: 2}\n"),
             "normal(0, 0.25)");
-  EXPECT_EQ(FanLowered("shape: [48, 80], init: {xavier_normal: {gain: g}}",
-                    "vars: {g: 2}\n"),
+  EXPECT_EQ(FanLowered("shape: [48, 80], init: {xavier_normal: {gain: g}}", "vars: {g: 2}\n"),
             "normal(0, 0.25)");
 }
 
@@ -429,33 +392,30 @@ TEST(Scales, AreChecked) {
             "x.yaml:5:55: error: `scale` is -2, but must not be negative\n"
             "    w: {shape: [4, 4], init: {variance_scaling: {scale: -2}}}\n"
             "                                                        ^^\n");
-  EXPECT_EQ(
-      FanMessages(w + "{kaiming_normal: {a: 1, nonlinearity: relu}}"),
-      "x.yaml:5:49: error: `a` is 1, but only `leaky_relu` has a slope, and "
-      "the nonlinearity is `relu`\n"
-      "    w: {shape: [4, 4], init: {kaiming_normal: {a: 1, nonlinearity: "
-      "relu}}}\n"
-      "                                                  ^\n");
+  EXPECT_EQ(FanMessages(w + "{kaiming_normal: {a: 1, nonlinearity: relu}}"),
+            "x.yaml:5:49: error: `a` is 1, but only `leaky_relu` has a slope, and "
+            "the nonlinearity is `relu`\n"
+            "    w: {shape: [4, 4], init: {kaiming_normal: {a: 1, nonlinearity: "
+            "relu}}}\n"
+            "                                                  ^\n");
   EXPECT_EQ(FanMessages(w + "{random_normal: {stddev: -1}}"),
             "x.yaml:5:53: error: `stddev` is -1, but must not be negative\n"
             "    w: {shape: [4, 4], init: {random_normal: {stddev: -1}}}\n"
             "                                                      ^^\n");
-  EXPECT_EQ(
-      FanMessages(w + "{random_uniform: {minval: 1}}"),
-      "x.yaml:5:29: error: `maxval` is 0.05, but must be above `minval`, which "
-      "is 1\n"
-      "    w: {shape: [4, 4], init: {random_uniform: {minval: 1}}}\n"
-      "                              ^^^^^^^^^^^^^^\n"
-      "  hint: for equal values use `{constant: {value: …}}`\n");
+  EXPECT_EQ(FanMessages(w + "{random_uniform: {minval: 1}}"),
+            "x.yaml:5:29: error: `maxval` is 0.05, but must be above `minval`, which "
+            "is 1\n"
+            "    w: {shape: [4, 4], init: {random_uniform: {minval: 1}}}\n"
+            "                              ^^^^^^^^^^^^^^\n"
+            "  hint: for equal values use `{constant: {value: …}}`\n");
   // The gain is a scale, but the bound that follows from it is none.
-  EXPECT_EQ(
-      FanMessages(w + "{xavier_uniform: {gain: 1.2676506e30}}"),
-      "x.yaml:5:52: error: `2 * bound` is 2.1956352454451718e+30, but its "
-      "magnitude must be 0 or from 2^-80 (8.3e-25) to 2^100 (1.3e30)\n"
-      "    w: {shape: [4, 4], init: {xavier_uniform: {gain: 1.2676506e30}}}\n"
-      "                                                     ^^^^^^^^^^^^\n"
-      "  hint: outside that range f32 arithmetic would not be exact on every "
-      "machine\n");
+  EXPECT_EQ(FanMessages(w + "{xavier_uniform: {gain: 1.2676506e30}}"),
+            "x.yaml:5:52: error: `2 * bound` is 2.1956352454451718e+30, but its "
+            "magnitude must be 0 or from 2^-80 (8.3e-25) to 2^100 (1.3e30)\n"
+            "    w: {shape: [4, 4], init: {xavier_uniform: {gain: 1.2676506e30}}}\n"
+            "                                                     ^^^^^^^^^^^^\n"
+            "  hint: outside that range f32 arithmetic would not be exact on every "
+            "machine\n");
 }
 
 }  // namespace

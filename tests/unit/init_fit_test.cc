@@ -1,8 +1,8 @@
-#include "init/fit.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
+
+#include "init/fit.h"
 
 namespace shardinit {
 namespace {

@@ -26,8 +26,8 @@ std::string Mistake(const std::string& init, const std::string& marked) {
   const std::string line = "modules: {w: {shape: [2], init: " + init + "}}";
   const size_t column = line.rfind(marked);
   const std::string head = "x.yaml:4:" + std::to_string(column + 1) + ": error: ";
-  const std::string quote = "\n  " + line + "\n  " + std::string(column, ' ') +
-                            std::string(marked.size(), '^') + "\n";
+  const std::string quote =
+      "\n  " + line + "\n  " + std::string(column, ' ') + std::string(marked.size(), '^') + "\n";
   std::string messages = Build(init).messages;
   EXPECT_TRUE(messages.starts_with(head)) << messages;
   const size_t at = messages.find(quote);
@@ -37,14 +37,21 @@ std::string Mistake(const std::string& init, const std::string& marked) {
 }
 
 TEST(Initializers, AreTheseInThisOrder) {
-  EXPECT_EQ(InitializerNames(),
-            (std::vector<std::string>{
-                "zeros", "ones", "constant", "uniform", "random_uniform", "normal", "random_normal",
-                "truncated_normal", "trunc_normal", "xavier_uniform", "xavier_normal",
-                "kaiming_uniform", "kaiming_normal", "variance_scaling", "glorot_uniform",
-                "glorot_normal", "he_uniform", "he_normal", "lecun_uniform", "lecun_normal", "orthogonal",
-                "delta_orthogonal", "sparse", "normalized", "expr", "eye", "identity", "dirac", "arange",
-                "stft"}));
+  EXPECT_EQ(InitializerNames(), (std::vector<std::string>{"zeros",          "ones",
+                                                          "constant",       "uniform",
+                                                          "random_uniform", "normal",
+                                                          "random_normal",  "truncated_normal",
+                                                          "trunc_normal",   "xavier_uniform",
+                                                          "xavier_normal",  "kaiming_uniform",
+                                                          "kaiming_normal", "variance_scaling",
+                                                          "glorot_uniform", "glorot_normal",
+                                                          "he_uniform",     "he_normal",
+                                                          "lecun_uniform",  "lecun_normal",
+                                                          "orthogonal",     "delta_orthogonal",
+                                                          "sparse",         "normalized",
+                                                          "expr",           "eye",
+                                                          "identity",       "dirac",
+                                                          "arange",         "stft"}));
   EXPECT_EQ(FindInitializer("none"), nullptr);
   EXPECT_EQ(FindInitializer("normal")->name, "normal");
 }
@@ -65,7 +72,8 @@ TEST(Initializers, LowerToDistributions) {
             "truncated_normal(1, 0.5, -2, 2)");
 }
 
-std::string Lowered(const std::string& shape, const std::string& init, const std::string& more = "") {
+std::string Lowered(const std::string& shape, const std::string& init,
+                    const std::string& more = "") {
   const GraphOutcome outcome =
       BuildRest("modules: {w: {shape: " + shape + ", init: " + init + more + "}}\n");
   return outcome.messages.empty() ? Print(outcome.graph.tensors.at(0).distribution)
@@ -79,12 +87,17 @@ TEST(Initializers, OrthogonalKnowsTheMatrix) {
     EXPECT_EQ(Lowered("[4, 3]", "orthogonal", more), "orthogonal(1, rows 1, columns 10)");
   }
   // torch keeps dimension 0, JAX and Keras the last one, `column_axis` any.
-  EXPECT_EQ(Lowered("[4, 3, 2]", "orthogonal", ", fans: out_in"), "orthogonal(1, rows 1, columns 110)");
-  EXPECT_EQ(Lowered("[4, 3, 2]", "orthogonal", ", fans: in_out"), "orthogonal(1, rows 11, columns 100)");
-  EXPECT_EQ(Lowered("[4, 3, 2]", "{orthogonal: {column_axis: 1}}"), "orthogonal(1, rows 101, columns 10)");
-  EXPECT_EQ(Lowered("[4, 3, 2]", "{orthogonal: {column_axis: -3}}"), "orthogonal(1, rows 1, columns 110)");
-  EXPECT_EQ(Lowered("[4, 3, 2]", "{orthogonal: {column_axis: out}}", ", in_axis: 1, out_axis: [0, 2]"),
+  EXPECT_EQ(Lowered("[4, 3, 2]", "orthogonal", ", fans: out_in"),
+            "orthogonal(1, rows 1, columns 110)");
+  EXPECT_EQ(Lowered("[4, 3, 2]", "orthogonal", ", fans: in_out"),
+            "orthogonal(1, rows 11, columns 100)");
+  EXPECT_EQ(Lowered("[4, 3, 2]", "{orthogonal: {column_axis: 1}}"),
             "orthogonal(1, rows 101, columns 10)");
+  EXPECT_EQ(Lowered("[4, 3, 2]", "{orthogonal: {column_axis: -3}}"),
+            "orthogonal(1, rows 1, columns 110)");
+  EXPECT_EQ(
+      Lowered("[4, 3, 2]", "{orthogonal: {column_axis: out}}", ", in_axis: 1, out_axis: [0, 2]"),
+      "orthogonal(1, rows 101, columns 10)");
   EXPECT_EQ(Lowered("[4, 3, 2]", "{orthogonal: {column_axis: h}}", ", axes: [e, h, x]"),
             "orthogonal(1, rows 101, columns 10)");
   EXPECT_EQ(Lowered("[4, 3]", "{orthogonal: {gain: tanh}}"),
@@ -92,7 +105,8 @@ TEST(Initializers, OrthogonalKnowsTheMatrix) {
   EXPECT_EQ(Lowered("[4, 3]", "{orthogonal: {gain: 0}}"), "constant(0)");
   EXPECT_EQ(Lowered("[3, 3, 2, 4]", "delta_orthogonal", ", fans: in_out"),
             "orthogonal(1, rows 100, columns 1000)");
-  EXPECT_EQ(Lowered("[4, 2, 3]", "delta_orthogonal", ", fans: out_in"), "orthogonal(1, rows 1, columns 10)");
+  EXPECT_EQ(Lowered("[4, 2, 3]", "delta_orthogonal", ", fans: out_in"),
+            "orthogonal(1, rows 1, columns 10)");
 }
 
 TEST(Initializers, AllowTheirLimits) {
@@ -100,7 +114,8 @@ TEST(Initializers, AllowTheirLimits) {
   EXPECT_EQ(Lowered("{normal: {std: 1.2676506002282294e30, mean: -8.271806125530277e-25}}"),
             "normal(-8.271806125530277e-25, 1.2676506002282294e+30)");
   EXPECT_EQ(Lowered("{truncated_normal: {std: 0}}"), "truncated_normal(0, 0, -2, 2)");
-  EXPECT_EQ(Lowered("{truncated_normal: {std: 1, low: 8, high: 9}}"), "truncated_normal(0, 1, 8, 9)");
+  EXPECT_EQ(Lowered("{truncated_normal: {std: 1, low: 8, high: 9}}"),
+            "truncated_normal(0, 1, 8, 9)");
   EXPECT_EQ(Lowered("{truncated_normal: {std: 1, low: -9, high: -8}}"),
             "truncated_normal(0, 1, -9, -8)");
 }
@@ -124,15 +139,16 @@ TEST(NormalInit, Mistakes) {
 }
 
 TEST(NormalInit, BothMistakesAtOnce) {
-  EXPECT_EQ(Build("{normal: {mean: 1e31, std: -1}}").messages,
-            "x.yaml:4:49: error: `mean` is 1e+31, but its magnitude must be 0 or from 2^-80 (8.3e-25) "
-            "to 2^100 (1.3e30)\n"
-            "  modules: {w: {shape: [2], init: {normal: {mean: 1e31, std: -1}}}}\n"
-            "                                                  ^^^^\n"
-            "  hint: outside that range f32 arithmetic would not be exact on every machine\n"
-            "x.yaml:4:60: error: `std` is -1, but must not be negative\n"
-            "  modules: {w: {shape: [2], init: {normal: {mean: 1e31, std: -1}}}}\n"
-            "                                                             ^^\n");
+  EXPECT_EQ(
+      Build("{normal: {mean: 1e31, std: -1}}").messages,
+      "x.yaml:4:49: error: `mean` is 1e+31, but its magnitude must be 0 or from 2^-80 (8.3e-25) "
+      "to 2^100 (1.3e30)\n"
+      "  modules: {w: {shape: [2], init: {normal: {mean: 1e31, std: -1}}}}\n"
+      "                                                  ^^^^\n"
+      "  hint: outside that range f32 arithmetic would not be exact on every machine\n"
+      "x.yaml:4:60: error: `std` is -1, but must not be negative\n"
+      "  modules: {w: {shape: [2], init: {normal: {mean: 1e31, std: -1}}}}\n"
+      "                                                             ^^\n");
 }
 
 TEST(UniformInit, Mistakes) {
@@ -161,7 +177,8 @@ TEST(UniformInit, ASpanThatF32CannotScale) {
 }
 
 TEST(TruncatedNormalInit, Mistakes) {
-  EXPECT_EQ(Mistake("{truncated_normal: {std: -1}}", "-1"), "`std` is -1, but must not be negative\n");
+  EXPECT_EQ(Mistake("{truncated_normal: {std: -1}}", "-1"),
+            "`std` is -1, but must not be negative\n");
   EXPECT_EQ(Mistake("{truncated_normal: {std: 1, mean: 1e31}}", "1e31"),
             std::string("`mean` is 1e+31") + kRange);
   EXPECT_EQ(Mistake("{truncated_normal: {std: 1, low: 3, high: -5}}", "-5"),
@@ -175,9 +192,10 @@ TEST(TruncatedNormalInit, Mistakes) {
   EXPECT_EQ(Mistake("{truncated_normal: {std: 1, low: -10, high: -9}}", "-9"),
             "this cut-off is -9 standard deviations from the mean, but nothing of a normal "
             "distribution is left beyond -8\n");
-  EXPECT_EQ(Mistake("{truncated_normal: {std: 1, low: 0.5, high: 0.500976562500}}", "0.500976562500"),
-            "the cut-offs are 0.0009765625 standard deviations apart, but must be at least 0.001 "
-            "apart\n  hint: use `uniform` for so narrow a range\n");
+  EXPECT_EQ(
+      Mistake("{truncated_normal: {std: 1, low: 0.5, high: 0.500976562500}}", "0.500976562500"),
+      "the cut-offs are 0.0009765625 standard deviations apart, but must be at least 0.001 "
+      "apart\n  hint: use `uniform` for so narrow a range\n");
   EXPECT_EQ(Mistake("{truncated_normal: {std: 1, a: 1}}", "a"),
             "`truncated_normal` has no parameter `a`\n"
             "  hint: one of `mean`, `std`, `low`, `high`\n");
@@ -195,7 +213,8 @@ TEST(TruncNormalInit, Mistakes) {
   // A quotient that overflows, and elements that f32 does not hold.
   EXPECT_EQ(Mistake("{trunc_normal: {std: 1e-20, a: -1e300}}", "-1e300"),
             std::string("`a` is -1e+300") + kRange);
-  EXPECT_EQ(Mistake("{trunc_normal: {std: 1, b: 1e39}}", "1e39"), std::string("`b` is 1e+39") + kRange);
+  EXPECT_EQ(Mistake("{trunc_normal: {std: 1, b: 1e39}}", "1e39"),
+            std::string("`b` is 1e+39") + kRange);
 }
 
 TEST(ConstantInit, Mistakes) {
@@ -209,9 +228,9 @@ TEST(ConstantInit, Mistakes) {
 
 // Whatever lowering accepts, generating must be able to draw.
 TEST(Initializers, WhatTheyAcceptCanBeDrawn) {
-  const double values[] = {0,     -0.0,  1,     -1,     0.02,    2,       -2,     8,     -8,    8.5,
-                           1e-24, 1e-25, 1e-30, 1e30,   -1e30,   1.2e30,  1e31,   1e300, 1e-300, 9,
-                           -9,    100,   -100,  1e6,    -1e6,    1.0009,  7.9999, 1e39,  -1e39, 5e-324};
+  const double values[] = {0,     -0.0,  1,     -1,   0.02,  2,      -2,     8,     -8,     8.5,
+                           1e-24, 1e-25, 1e-30, 1e30, -1e30, 1.2e30, 1e31,   1e300, 1e-300, 9,
+                           -9,    100,   -100,  1e6,  -1e6,  1.0009, 7.9999, 1e39,  -1e39,  5e-324};
   const Shape shape = {3, 5};
   const FanSource source{.order = FanOrder::kOutIn, .axes = {}, .batch = {}};
   for (const Initializer* initializer : Initializers()) {
@@ -231,7 +250,7 @@ TEST(Initializers, WhatTheyAcceptCanBeDrawn) {
     size_t cases = 1;
     for (const auto& list : choices) cases *= list.size();
     // All combinations of up to two numbers, every seventh-odd of more.
-    for (size_t c = 0; c < cases; c += cases > 2000 ? 71 : 1) {
+    for (size_t c = 0; c<cases; c += cases> 2000 ? 71 : 1) {
       std::vector<Argument> arguments;
       size_t rest = c;
       for (const auto& list : choices) {

@@ -16,8 +16,8 @@ namespace {
 using Contents = std::map<std::string, std::string>;
 
 Plan SmallPlan() {
-  InitGraph graph{.name = "small", .engine = "philox4x32", .seed = 1, .mesh = {{"x"}, {2}},
-                  .tensors = {}};
+  InitGraph graph{
+      .name = "small", .engine = "philox4x32", .seed = 1, .mesh = {{"x"}, {2}}, .tensors = {}};
   graph.tensors = {MakeTensor("a.w", DType::bf16, {5, 7}, Normal{0, 0.02}, {{0}}),
                    MakeTensor("b", DType::f32, {3}, Constant{1})};
   return MakePlan(std::move(graph));
@@ -38,13 +38,21 @@ std::string SmallText() {
          " \"coordinate\": [0],\n"
          " \"file\": \"ranks/rank-00000.h5\",\n"
          " \"size\": 3000,\n"
-         " \"plan_sha256\": \"" + ToHex(Sha256Of("plan")) + "\",\n"
-         " \"metadata_sha256\": \"" + ToHex(Sha256Of("metadata")) + "\",\n"
+         " \"plan_sha256\": \"" +
+         ToHex(Sha256Of("plan")) +
+         "\",\n"
+         " \"metadata_sha256\": \"" +
+         ToHex(Sha256Of("metadata")) +
+         "\",\n"
          " \"boxes\": [\n"
          "  {\"path\": \"a.w\", \"offset\": [0, 0], \"shape\": [3, 7], \"dataset\": \"/a/w\", "
-         "\"file_offset\": 2000, \"bytes\": 42, \"sha256\": \"" + ToHex(Sha256Of("a.w")) + "\"},\n"
+         "\"file_offset\": 2000, \"bytes\": 42, \"sha256\": \"" +
+         ToHex(Sha256Of("a.w")) +
+         "\"},\n"
          "  {\"path\": \"b\", \"offset\": [0], \"shape\": [3], \"dataset\": \"/b\", "
-         "\"file_offset\": 2048, \"bytes\": 12, \"sha256\": \"" + ToHex(Sha256Of("b")) + "\"}\n"
+         "\"file_offset\": 2048, \"bytes\": 12, \"sha256\": \"" +
+         ToHex(Sha256Of("b")) +
+         "\"}\n"
          " ]\n"
          "}\n";
 }
@@ -85,21 +93,27 @@ TEST(ReadReceipt, IsTheInverse) {
 
 TEST(ReadReceipt, SaysWhyItRefuses) {
   const std::string head = "`r.json` is not the receipt of rank 0 of this plan: ";
-  EXPECT_EQ(ReceiptRefusal(ReceiptWith("\"rank\": 0", "\"rank\": 1")), head + "it is another rank's");
-  EXPECT_EQ(ReceiptRefusal(ReceiptWith("\"size\": 3000", "\"size\": -1")), head + "a file of negative size");
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith("\"rank\": 0", "\"rank\": 1")),
+            head + "it is another rank's");
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith("\"size\": 3000", "\"size\": -1")),
+            head + "a file of negative size");
   EXPECT_EQ(ReceiptRefusal(ReceiptWith("\"size\": 3000", "\"size\": -9223372036854775808")),
             head + "a file of negative size");
-  EXPECT_EQ(ReceiptRefusal(ReceiptWith("\"path\": \"a.w\"", "\"path\": \"b\"")), head + "box 0 is not the one of `a.w`");
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith("\"path\": \"a.w\"", "\"path\": \"b\"")),
+            head + "box 0 is not the one of `a.w`");
   EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "-1")), head + "box 0 is not the one of `a.w`");
   EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "2959")), head + "box 0 is not the one of `a.w`");
-  EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "9223372036854775807")), head + "box 0 is not the one of `a.w`");
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "9223372036854775807")),
+            head + "box 0 is not the one of `a.w`");
   EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "2958")), "");  // Ends with the file.
   const std::string text = SmallText();
   const size_t second = text.find(",\n  {\"path\": \"b\"");
-  EXPECT_EQ(ReceiptRefusal(text.substr(0, second) + "\n ]\n}\n"), head + "it has 1 boxes instead of 2");
+  EXPECT_EQ(ReceiptRefusal(text.substr(0, second) + "\n ]\n}\n"),
+            head + "it has 1 boxes instead of 2");
   const std::string digest = ToHex(Sha256Of("b"));
   EXPECT_EQ(ReceiptRefusal(ReceiptWith(digest, digest.substr(1))), head + "a digest is not one");
-  EXPECT_EQ(ReceiptRefusal(ReceiptWith(digest, "X" + digest.substr(1))), head + "a digest is not one");
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith(digest, "X" + digest.substr(1))),
+            head + "a digest is not one");
 }
 
 TEST(ReadReceipt, RefusesOtherTypes) {
@@ -193,7 +207,8 @@ TEST(RankWriter, LeavesAFileWithAReceipt) {
   const std::string file = ReadFile(RankFile(0));
   EXPECT_EQ(std::ssize(file), receipt->size);
   const Fd fd(open(RankFile(0).c_str(), O_RDONLY));
-  EXPECT_EQ(HashMetadata(fd.get(), receipt->size, rank, receipt->offsets), receipt->metadata_sha256);
+  EXPECT_EQ(HashMetadata(fd.get(), receipt->size, rank, receipt->offsets),
+            receipt->metadata_sha256);
   for (size_t i = 0; i < rank.shards.size(); ++i) {
     const auto bytes = std::string_view(file).substr(static_cast<size_t>(receipt->offsets[i]),
                                                      static_cast<size_t>(rank.shards[i].bytes()));
@@ -223,38 +238,54 @@ TEST(WriteManifest, FollowsFromPlanAndReceipts) {
   std::string text;
   WriteManifest(plan, Sha256Of("p"), ranks, FileEntry{300, index},
                 [&](std::string_view piece) { text += piece; });
-  EXPECT_EQ(text,
-            "{\n"
-            " \"format_version\": 1,\n"
-            " \"contract_version\": 1,\n"
-            " \"name\": \"small\",\n"
-            " \"engine\": \"philox4x32\",\n"
-            " \"seed\": 1,\n"
-            " \"mesh\": {\"axes\": [\"x\"], \"shape\": [2]},\n"
-            " \"world_size\": 2,\n"
-            " \"replicas\": \"dedupe\",\n"
-            " \"parameters\": 38,\n"
-            " \"bytes\": 82,\n"
-            " \"plan_sha256\": \"" + ToHex(Sha256Of("p")) + "\",\n"
-            " \"index\": {\"file\": \"index.h5\", \"size\": 300, \"sha256\": \"" + ToHex(index) + "\"},\n"
-            " \"ranks\": [\n"
-            "  {\"rank\": 0, \"file\": \"ranks/rank-00000.h5\", \"size\": 100, \"receipt\": "
-            "\"ranks/rank-00000.json\", \"receipt_sha256\": \"" + ToHex(Sha256Of("r0")) + "\"},\n"
-            "  {\"rank\": 1, \"file\": \"ranks/rank-00001.h5\", \"size\": 200, \"receipt\": "
-            "\"ranks/rank-00001.json\", \"receipt_sha256\": \"" + ToHex(Sha256Of("r1")) + "\"}\n"
-            " ],\n"
-            " \"tensors\": [\n"
-            "  {\"path\": \"a.w\", \"dtype\": \"bf16\", \"global_shape\": [5, 7], \"dataset\": \"/a/w\", "
-            "\"shards\": [\n"
-            "    {\"rank\": 0, \"offset\": [0, 0], \"shape\": [3, 7], \"sha256\": \"" + ToHex(d0) + "\"},\n"
-            "    {\"rank\": 1, \"offset\": [3, 0], \"shape\": [2, 7], \"sha256\": \"" + ToHex(d2) + "\"}\n"
-            "   ]},\n"
-            "  {\"path\": \"b\", \"dtype\": \"f32\", \"global_shape\": [3], \"dataset\": \"/b\", "
-            "\"shards\": [\n"
-            "    {\"rank\": 0, \"offset\": [0], \"shape\": [3], \"sha256\": \"" + ToHex(d1) + "\"}\n"
-            "   ]}\n"
-            " ]\n"
-            "}\n");
+  EXPECT_EQ(
+      text,
+      "{\n"
+      " \"format_version\": 1,\n"
+      " \"contract_version\": 1,\n"
+      " \"name\": \"small\",\n"
+      " \"engine\": \"philox4x32\",\n"
+      " \"seed\": 1,\n"
+      " \"mesh\": {\"axes\": [\"x\"], \"shape\": [2]},\n"
+      " \"world_size\": 2,\n"
+      " \"replicas\": \"dedupe\",\n"
+      " \"parameters\": 38,\n"
+      " \"bytes\": 82,\n"
+      " \"plan_sha256\": \"" +
+          ToHex(Sha256Of("p")) +
+          "\",\n"
+          " \"index\": {\"file\": \"index.h5\", \"size\": 300, \"sha256\": \"" +
+          ToHex(index) +
+          "\"},\n"
+          " \"ranks\": [\n"
+          "  {\"rank\": 0, \"file\": \"ranks/rank-00000.h5\", \"size\": 100, \"receipt\": "
+          "\"ranks/rank-00000.json\", \"receipt_sha256\": \"" +
+          ToHex(Sha256Of("r0")) +
+          "\"},\n"
+          "  {\"rank\": 1, \"file\": \"ranks/rank-00001.h5\", \"size\": 200, \"receipt\": "
+          "\"ranks/rank-00001.json\", \"receipt_sha256\": \"" +
+          ToHex(Sha256Of("r1")) +
+          "\"}\n"
+          " ],\n"
+          " \"tensors\": [\n"
+          "  {\"path\": \"a.w\", \"dtype\": \"bf16\", \"global_shape\": [5, 7], \"dataset\": "
+          "\"/a/w\", "
+          "\"shards\": [\n"
+          "    {\"rank\": 0, \"offset\": [0, 0], \"shape\": [3, 7], \"sha256\": \"" +
+          ToHex(d0) +
+          "\"},\n"
+          "    {\"rank\": 1, \"offset\": [3, 0], \"shape\": [2, 7], \"sha256\": \"" +
+          ToHex(d2) +
+          "\"}\n"
+          "   ]},\n"
+          "  {\"path\": \"b\", \"dtype\": \"f32\", \"global_shape\": [3], \"dataset\": \"/b\", "
+          "\"shards\": [\n"
+          "    {\"rank\": 0, \"offset\": [0], \"shape\": [3], \"sha256\": \"" +
+          ToHex(d1) +
+          "\"}\n"
+          "   ]}\n"
+          " ]\n"
+          "}\n");
 }
 
 }  // namespace

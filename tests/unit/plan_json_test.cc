@@ -11,8 +11,11 @@ namespace shardinit {
 namespace {
 
 Plan PlanOfTwoRanks() {
-  InitGraph graph{.name = "small", .engine = "philox4x32", .seed = 7,
-                  .mesh = {{"fsdp", "tensor"}, {2, 3}}, .tensors = {}};
+  InitGraph graph{.name = "small",
+                  .engine = "philox4x32",
+                  .seed = 7,
+                  .mesh = {{"fsdp", "tensor"}, {2, 3}},
+                  .tensors = {}};
   graph.tensors = {
       MakeTensor("a.w", DType::bf16, {5, 7}, Normal{0, 0.02}, {{0, 1}, {}}),
       MakeTensor("a.b", DType::f32, {}, Constant{1}),
@@ -82,7 +85,8 @@ TEST(ReadPlan, ReadsMatrices) {
   graph.tensors = {MakeTensor("w", DType::f32, {3, 4, 5}, Orthogonal{-2, 5, 2})};
   graph.tensors[0].key = KeyOf(0, "w");
   const std::string text = WritePlan(MakePlan(graph));
-  const std::string orthogonal = R"("init": {"orthogonal": {"gain": -2, "rows": [0, 2], "columns": [1]}})";
+  const std::string orthogonal =
+      R"("init": {"orthogonal": {"gain": -2, "rows": [0, 2], "columns": [1]}})";
   const size_t at = text.find(orthogonal);
   ASSERT_NE(at, std::string::npos) << text;
   const Plan back = ReadPlan(text, "plan.json");
@@ -121,18 +125,20 @@ TEST(ReadPlan, ReadsSparseAndNormalized) {
     graph.tensors[0].key = KeyOf(0, "w");
     return WritePlan(MakePlan(graph));
   };
-  for (const Distribution& good : {Distribution(Sparse{0.5, 0}), Distribution(Sparse{0, 4}),
-                                   Distribution(Normalized{1, 2})}) {
+  for (const Distribution& good :
+       {Distribution(Sparse{0.5, 0}), Distribution(Sparse{0, 4}), Distribution(Normalized{1, 2})}) {
     const Plan back = ReadPlan(plan_of(good), "plan.json");
     EXPECT_EQ(back.graph.tensors[0].distribution, good);
   }
-  EXPECT_NE(plan_of(Sparse{0.5, 2}).find(R"({"sparse": {"std": 0.5, "zeros": 2}})"), std::string::npos);
+  EXPECT_NE(plan_of(Sparse{0.5, 2}).find(R"({"sparse": {"std": 0.5, "zeros": 2}})"),
+            std::string::npos);
   EXPECT_NE(plan_of(Normalized{1, 2}).find(R"({"normalized": {"axis": 1, "length": 2}})"),
             std::string::npos);
   for (const Distribution& bad :
        {Distribution(Sparse{0.5, 5}), Distribution(Sparse{0.5, -1}), Distribution(Sparse{-1, 1}),
-        Distribution(Sparse{1e40, 1}), Distribution(Normalized{2, 1}), Distribution(Normalized{-1, 1}),
-        Distribution(Normalized{0, 0}), Distribution(Normalized{0, -1})}) {
+        Distribution(Sparse{1e40, 1}), Distribution(Normalized{2, 1}),
+        Distribution(Normalized{-1, 1}), Distribution(Normalized{0, 0}),
+        Distribution(Normalized{0, -1})}) {
     EXPECT_NE(PlanRefusal(plan_of(bad)), "") << Print(bad);
   }
 }
@@ -146,11 +152,15 @@ TEST(ReadPlan, ReadsAPlanOfNothing) {
 TEST(ReadPlan, ReadsWhatIsWrittenForRandomPlans) {
   Random random(1);
   const Distribution distributions[] = {
-      Constant{-0.0}, Constant{1}, Constant{1e300}, Constant{0.1 + 0.2},         Uniform{-0.0, 0x1p-80},
-      Uniform{-0.5, 0.25}, Normal{1.0 / 3, 0}, TruncatedNormal{0, 0.02, -1e6, 1.0 / 7}};
+      Constant{-0.0},         Constant{1},
+      Constant{1e300},        Constant{0.1 + 0.2},
+      Uniform{-0.0, 0x1p-80}, Uniform{-0.5, 0.25},
+      Normal{1.0 / 3, 0},     TruncatedNormal{0, 0.02, -1e6, 1.0 / 7}};
   for (int i = 0; i < 300 && !testing::Test::HasFailure(); ++i) {
-    InitGraph graph{.name = "x", .engine = "philox4x32",
-                    .seed = static_cast<int64_t>(random.Bits() >> 1), .mesh = RandomMesh(random),
+    InitGraph graph{.name = "x",
+                    .engine = "philox4x32",
+                    .seed = static_cast<int64_t>(random.Bits() >> 1),
+                    .mesh = RandomMesh(random),
                     .replicas = random.Chance(2) ? Replicas::kFull : Replicas::kDedupe,
                     .tensors = {}};
     const int64_t tensors = random.In(0, 5);
@@ -185,8 +195,9 @@ TEST(ReadPlan, ReadsWhatIsWrittenForRandomPlans) {
 TEST(ReadPlan, SaysWhichReleaseItNeeds) {
   EXPECT_EQ(PlanRefusal(PlanWith("\"format_version\": 1", "\"format_version\": 2")),
             "`plan.json` has format version 2 and contract version 1, but this tool knows 1 and 1");
-  EXPECT_EQ(PlanRefusal(PlanWith("\"contract_version\": 1", "\"contract_version\": \"9\"")),
-            "`plan.json` has format version 1 and contract version \"9\", but this tool knows 1 and 1");
+  EXPECT_EQ(
+      PlanRefusal(PlanWith("\"contract_version\": 1", "\"contract_version\": \"9\"")),
+      "`plan.json` has format version 1 and contract version \"9\", but this tool knows 1 and 1");
 }
 
 struct Malformation {
@@ -231,7 +242,8 @@ INSTANTIATE_TEST_SUITE_P(
         Malformation{"\"seed\": 7", "\"seed\": 1e300", nullptr},
         Malformation{"dedupe", "none", "it is not written as this tool writes"},
         Malformation{"\"replicas\": \"dedupe\",", "", nullptr},
-        Malformation{"\"seed\": 7", "\"seed\": 7, \"extra\": 1", "it is not written as this tool writes"},
+        Malformation{"\"seed\": 7", "\"seed\": 7, \"extra\": 1",
+                     "it is not written as this tool writes"},
         Malformation{"\"seed\": 7", "\"seed\": 7, \"seed\": 8", nullptr},
         Malformation{"\"seed\": 7", "\"seed\":  7", "it is not written as this tool writes"},
         Malformation{"\n}\n", "\n}", "it is not written as this tool writes"},
@@ -239,23 +251,23 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     Mesh, Hostile,
-    testing::Values(
-        Malformation{"[2, 3]", "[2]", "the mesh"},
-        Malformation{"[2, 3]", "[2, 3, 4]", "the mesh"},
-        Malformation{"[2, 3]", "[0, 3]", "the shape of the mesh"},
-        Malformation{"[2, 3]", "[-2, -3]", "the shape of the mesh"},
-        Malformation{"[2, 3]", "[16777216, 3]", "the shape of the mesh"},
-        Malformation{"[2, 3]", "[4294967296, 4294967296]", "the shape of the mesh"},
-        Malformation{"[2, 3]", "[2, 3.5]", "it is not written as this tool writes"},
-        Malformation{"[2, 3]", "{\"a\": 2, \"b\": 3}", nullptr},
-        Malformation{"[2, 3]", "6", nullptr},
-        Malformation{"\"axes\": [\"fsdp\", \"tensor\"]", "\"axes\": [\"fsdp\", \"fsdp\"]",
-                     "the axes of the mesh"},
-        Malformation{"\"axes\": [\"fsdp\", \"tensor\"]", "\"axes\": [\"fsdp\", \"\"]",
-                     "the axes of the mesh"},
-        Malformation{"\"axes\": [\"fsdp\", \"tensor\"]", "\"axes\": [\"fsdp\", \"\\u001b[2J\"]",
-                     "the axes of the mesh"},
-        Malformation{"\"axes\": [\"fsdp\", \"tensor\"]", "\"axes\": [\"fsdp\", 5]", nullptr}));
+    testing::Values(Malformation{"[2, 3]", "[2]", "the mesh"},
+                    Malformation{"[2, 3]", "[2, 3, 4]", "the mesh"},
+                    Malformation{"[2, 3]", "[0, 3]", "the shape of the mesh"},
+                    Malformation{"[2, 3]", "[-2, -3]", "the shape of the mesh"},
+                    Malformation{"[2, 3]", "[16777216, 3]", "the shape of the mesh"},
+                    Malformation{"[2, 3]", "[4294967296, 4294967296]", "the shape of the mesh"},
+                    Malformation{"[2, 3]", "[2, 3.5]", "it is not written as this tool writes"},
+                    Malformation{"[2, 3]", "{\"a\": 2, \"b\": 3}", nullptr},
+                    Malformation{"[2, 3]", "6", nullptr},
+                    Malformation{"\"axes\": [\"fsdp\", \"tensor\"]",
+                                 "\"axes\": [\"fsdp\", \"fsdp\"]", "the axes of the mesh"},
+                    Malformation{"\"axes\": [\"fsdp\", \"tensor\"]", "\"axes\": [\"fsdp\", \"\"]",
+                                 "the axes of the mesh"},
+                    Malformation{"\"axes\": [\"fsdp\", \"tensor\"]",
+                                 "\"axes\": [\"fsdp\", \"\\u001b[2J\"]", "the axes of the mesh"},
+                    Malformation{"\"axes\": [\"fsdp\", \"tensor\"]", "\"axes\": [\"fsdp\", 5]",
+                                 nullptr}));
 
 INSTANTIATE_TEST_SUITE_P(
     Tensor, Hostile,
@@ -266,7 +278,8 @@ INSTANTIATE_TEST_SUITE_P(
         Malformation{"\"a.w\"", "\".a\"", "a tensor path with characters that paths cannot have"},
         Malformation{"\"a.w\"", "\"a.\"", "a tensor path with characters that paths cannot have"},
         Malformation{"\"a.w\"", "\"\"", "a tensor path with characters that paths cannot have"},
-        Malformation{"\"a.w\"", "\"a\\u0000w\"", "a tensor path with characters that paths cannot have"},
+        Malformation{"\"a.w\"", "\"a\\u0000w\"",
+                     "a tensor path with characters that paths cannot have"},
         Malformation{"\"a.w\"", "\"a.b\"", "two tensors have the path `a.b`"},
         Malformation{"\"a.w\"", "\"c.w\"", "`c` is a tensor and also the group of `c.w`"},
         Malformation{"bf16", "bf17", "unknown dtype \"bf17\""},
@@ -275,10 +288,12 @@ INSTANTIATE_TEST_SUITE_P(
         Malformation{"[5, 7]", "[5, -7]", "the shape of `a.w` is not one"},
         Malformation{"[5, 7]", "[4294967296, 4294967296]", "the shape of `a.w` is not one"},
         Malformation{"[5, 7]", "[4611686018427387904, 1]", "the shape of `a.w` is not one"},
-        Malformation{"[5, 7]", "[5, 7, 1]", "the partition of `a.w` has another rank than its shape"},
+        Malformation{"[5, 7]", "[5, 7, 1]",
+                     "the partition of `a.w` has another rank than its shape"},
         Malformation{"[5, 7]", "[5, 7.5]", "it is not written as this tool writes"},
         Malformation{"[5, 7]", "[5, true]", nullptr},
-        Malformation{"[5, 7]", "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]",
+        Malformation{"[5, 7]",
+                     "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]",
                      "a tensor of more than 32 dimensions"},
         Malformation{"[5, 7]", "35", nullptr},
         Malformation{"[[\"fsdp\", \"tensor\"], []]", "[[\"fsdp\", \"fsdp\"], []]",
@@ -293,7 +308,8 @@ INSTANTIATE_TEST_SUITE_P(
                      "the partition of `a.w` has another rank than its shape"},
         Malformation{"\"key\": \"old.c\"", "\"key\": \"a.w\"",
                      "`a.w` and `c` would be drawn from the same random stream"},
-        Malformation{"\"key\": \"old.c\"", "\"key\": \"\"", "it is not written as this tool writes"},
+        Malformation{"\"key\": \"old.c\"", "\"key\": \"\"",
+                     "it is not written as this tool writes"},
         Malformation{"\"key\": \"old.c\"", "\"key\": 5", nullptr},
         Malformation{"\"key\": \"old.c\"", "\"key\": \"\\u001b[2J\"", "the key of `c`"},
         Malformation{"\"tensors\": [", "\"tensors\": [5, ", nullptr}));
@@ -311,7 +327,8 @@ INSTANTIATE_TEST_SUITE_P(
         Malformation{"\"normal\"", "\"trunc_normal\"", nullptr},
         Malformation{"{\"constant\": {\"value\": 1}}", "{\"ones\": {}}",
                      "it is not written as this tool writes"},
-        Malformation{"{\"constant\": {\"value\": 1}}", "{}", "an `init` that is no single initializer"},
+        Malformation{"{\"constant\": {\"value\": 1}}", "{}",
+                     "an `init` that is no single initializer"},
         Malformation{"{\"constant\": {\"value\": 1}}", "\"ones\"",
                      "an `init` that is no single initializer"},
         Malformation{"{\"constant\": {\"value\": 1}}",
@@ -385,10 +402,12 @@ INSTANTIATE_TEST_SUITE_P(
         Malformation{kWhole, R"([])", "the view of `qk`"},
         Malformation{kWhole, R"(null)", "the view of `qk`"},
         Malformation{kWhole, R"({"concat": {"axis": 0, "of": ["q", 5]}})", "the view of `qk`"},
-        Malformation{kWhole, R"({"join": {"axis": 0, "of": ["q", "k"]}})", "an unknown view operation"},
+        Malformation{kWhole, R"({"join": {"axis": 0, "of": ["q", "k"]}})",
+                     "an unknown view operation"},
         Malformation{kWhole, R"({"concat": {"axis": 0, "of": ["q", "k"]}, "stack": {}})",
                      "the view of `qk`"},
-        Malformation{kWhole, R"({"concat": {"axis": 0, "extra": 1, "of": ["q", "k"]}})", kCanonical},
+        Malformation{kWhole, R"({"concat": {"axis": 0, "extra": 1, "of": ["q", "k"]}})",
+                     kCanonical},
         Malformation{kWhole, R"({"concat": {"of": ["q", "k"], "axis": 0}})", kCanonical},
         Malformation{kPad, R"({"pad": {"axis": 0, "to": 8, "value": 0.5, "of": ["n"]}})",
                      "the view of `n`"},
@@ -404,7 +423,8 @@ INSTANTIATE_TEST_SUITE_P(
         Malformation{R"("layout": "l")", R"("layout": "")", "the name of the layout"},
         Malformation{R"("layout": "l")", R"("layout": "../l")", "the name of the layout"},
         Malformation{R"( "layout": "l",
-)", "", nullptr},
+)",
+                     "", nullptr},
         Malformation{R"("logical": [)", R"("other": [)", nullptr},
         Malformation{R"("view": {"concat")", R"("init": {"concat")", nullptr},
         Malformation{R"("path": "k")", R"("path": "q")", "two tensors have the path `q`"},
@@ -413,7 +433,8 @@ INSTANTIATE_TEST_SUITE_P(
         Malformation{R"("global_shape": [4, 6])", R"("global_shape": [4, 7])", nullptr},
         Malformation{R"("global_shape": [4, 6])", R"("global_shape": [9223372036854775807, 6])",
                      "the shape of `q` is not one"},
-        Malformation{R"("global_shape": [2, 6])", R"("global_shape": [2, 0])", "the shape of `k` is not one"}));
+        Malformation{R"("global_shape": [2, 6])", R"("global_shape": [2, 0])",
+                     "the shape of `k` is not one"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Arguments, HostileViews,
@@ -432,31 +453,43 @@ INSTANTIATE_TEST_SUITE_P(
         Malformation{R"("axis": 0, "of")", R"("axis": null, "of")", nullptr},
         Malformation{kWhole, R"({"stack": {"axis": 0, "of": ["q", "k"]}})", nullptr},
         Malformation{kWhole, R"({"stack": {"axis": 3, "of": ["q", "q"]}})", nullptr},
-        Malformation{kWhole, R"({"interleave": {"axis": 0, "groups": 0, "of": ["q", "k"]}})", nullptr},
-        Malformation{kWhole, R"({"interleave": {"axis": 0, "groups": -1, "of": ["q", "k"]}})", nullptr},
-        Malformation{kWhole, R"({"interleave": {"axis": 0, "groups": 4, "of": ["q", "k"]}})", nullptr},
-        Malformation{kWhole, R"({"interleave": {"axis": 0, "groups": 4611686018427387904, "of": ["q", "k"]}})",
+        Malformation{kWhole, R"({"interleave": {"axis": 0, "groups": 0, "of": ["q", "k"]}})",
                      nullptr},
+        Malformation{kWhole, R"({"interleave": {"axis": 0, "groups": -1, "of": ["q", "k"]}})",
+                     nullptr},
+        Malformation{kWhole, R"({"interleave": {"axis": 0, "groups": 4, "of": ["q", "k"]}})",
+                     nullptr},
+        Malformation{
+            kWhole,
+            R"({"interleave": {"axis": 0, "groups": 4611686018427387904, "of": ["q", "k"]}})",
+            nullptr},
         Malformation{kWhole, R"({"transpose": {"axes": [0], "of": "q"}})", nullptr},
         Malformation{kWhole, R"({"transpose": {"axes": [0, 0], "of": "q"}})", nullptr},
         Malformation{kWhole, R"({"transpose": {"axes": [0, 2], "of": "q"}})", nullptr},
-        Malformation{kWhole, R"({"transpose": {"axes": [0, 9223372036854775807], "of": "q"}})", nullptr},
+        Malformation{kWhole, R"({"transpose": {"axes": [0, 9223372036854775807], "of": "q"}})",
+                     nullptr},
         Malformation{kWhole, R"({"transpose": {"axes": 1, "of": "q"}})", nullptr},
         Malformation{kWhole, R"({"reshape": {"shape": [-4, -6], "of": "q"}})", nullptr},
         Malformation{kWhole, R"({"reshape": {"shape": [0], "of": "q"}})", nullptr},
         // 2^64 and 24 more: the product, should it wrap, is 24.
-        Malformation{kWhole, R"({"reshape": {"shape": [3, 6148914691236517208], "of": "q"}})", nullptr},
-        Malformation{kWhole, R"({"slice": {"axis": 0, "start": -1, "stop": 2, "of": "q"}})", nullptr},
-        Malformation{kWhole, R"({"slice": {"axis": 0, "start": 2, "stop": 2, "of": "q"}})", nullptr},
-        Malformation{kWhole, R"({"slice": {"axis": 0, "start": 3, "stop": 5, "of": "q"}})", nullptr},
-        Malformation{kWhole,
-                     R"({"slice": {"axis": 0, "start": -9223372036854775808, "stop": 9223372036854775807, "of": "q"}})",
+        Malformation{kWhole, R"({"reshape": {"shape": [3, 6148914691236517208], "of": "q"}})",
                      nullptr},
+        Malformation{kWhole, R"({"slice": {"axis": 0, "start": -1, "stop": 2, "of": "q"}})",
+                     nullptr},
+        Malformation{kWhole, R"({"slice": {"axis": 0, "start": 2, "stop": 2, "of": "q"}})",
+                     nullptr},
+        Malformation{kWhole, R"({"slice": {"axis": 0, "start": 3, "stop": 5, "of": "q"}})",
+                     nullptr},
+        Malformation{
+            kWhole,
+            R"({"slice": {"axis": 0, "start": -9223372036854775808, "stop": 9223372036854775807, "of": "q"}})",
+            nullptr},
         Malformation{R"("to": 8)", R"("to": 5)",
                      "`to` is 5, but axis 0 of `n`, which is [6], is longer"},
         Malformation{R"("to": 8)", R"("to": -8)", nullptr},
         Malformation{R"("to": 8)", R"("to": 9)", "the view of `n` has another shape"},
-        Malformation{R"("to": 8)", R"("to": 9223372036854775807)", "the view of `n` has another shape"},
+        Malformation{R"("to": 8)", R"("to": 9223372036854775807)",
+                     "the view of `n` has another shape"},
         Malformation{R"("value": 0.5)", R"("value": 1e300)", "the padding of `n`"},
         Malformation{R"("value": 0.5)", R"("value": 1e999)", nullptr},
         Malformation{R"("value": 0.5)", R"("value": 0.50)", kCanonical},
@@ -466,20 +499,23 @@ INSTANTIATE_TEST_SUITE_P(
                      R"({"slice": {"axis": 0, "start": 0, "stop": 6, "of": {"pad": {"axis": 0, )"
                      R"("to": 2000000000000000000, "value": 0, "of": "q"}}}})",
                      kTooLarge},
-        Malformation{kWhole,
-                     R"({"concat": {"axis": 0, "of": [{"pad": {"axis": 0, "to": 1000000000000000000, )"
-                     R"("value": 0, "of": "q"}}, {"pad": {"axis": 0, "to": 1000000000000000000, "value": 0, )"
-                     R"("of": "q"}}]}})",
-                     kTooLarge},
-        Malformation{kWhole,
-                     R"({"stack": {"axis": 0, "of": [{"pad": {"axis": 0, "to": 1000000000000000000, )"
-                     R"("value": 0, "of": "q"}}, {"pad": {"axis": 0, "to": 1000000000000000000, "value": 0, )"
-                     R"("of": "q"}}]}})",
-                     kTooLarge},
-        Malformation{kWhole,
-                     R"({"stack": {"axis": 0, "of": [{"reshape": {"shape": [)"
-                     R"(1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,4,6], "of": "q"}}]}})",
-                     "more than 32 dimensions"}));
+        Malformation{
+            kWhole,
+            R"({"concat": {"axis": 0, "of": [{"pad": {"axis": 0, "to": 1000000000000000000, )"
+            R"("value": 0, "of": "q"}}, {"pad": {"axis": 0, "to": 1000000000000000000, "value": 0, )"
+            R"("of": "q"}}]}})",
+            kTooLarge},
+        Malformation{
+            kWhole,
+            R"({"stack": {"axis": 0, "of": [{"pad": {"axis": 0, "to": 1000000000000000000, )"
+            R"("value": 0, "of": "q"}}, {"pad": {"axis": 0, "to": 1000000000000000000, "value": 0, )"
+            R"("of": "q"}}]}})",
+            kTooLarge},
+        Malformation{
+            kWhole,
+            R"({"stack": {"axis": 0, "of": [{"reshape": {"shape": [)"
+            R"(1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,4,6], "of": "q"}}]}})",
+            "more than 32 dimensions"}));
 
 // Rows of 7 cut into rows of 10: each is pieces of its own.
 TEST(ReadPlan, RefusesViewsOfMillionsOfPieces) {
@@ -488,8 +524,9 @@ TEST(ReadPlan, RefusesViewsOfMillionsOfPieces) {
       R"({"transpose": {"axes": [1, 0], "of": {"reshape": {"shape": [7000000, 10], )"
       R"("of": {"pad": {"axis": 1, "to": 7, "value": 0, "of": "q"}}}}}})";
   text.replace(text.find(kWhole), std::string(kWhole).size(), view);
-  EXPECT_EQ(PlanRefusal(text),
-            "`plan.json` is not a plan of this tool: the layouts fall into more than 4194304 pieces");
+  EXPECT_EQ(
+      PlanRefusal(text),
+      "`plan.json` is not a plan of this tool: the layouts fall into more than 4194304 pieces");
 }
 
 // As SurvivesDamage; views that are still ones may be taken.
@@ -509,14 +546,16 @@ TEST(ReadPlan, SurvivesDamagedViews) {
 }
 
 TEST(ReadPlan, RefusesTensorsThatAreTooLargeTogether) {
-  EXPECT_EQ(PlanRefusal(PlanWith("\"global_shape\": [4]", "\"global_shape\": [1152921504606846975]")),
-            "`plan.json` is not a plan of this tool: more than 2^63 - 1 bytes");
+  EXPECT_EQ(
+      PlanRefusal(PlanWith("\"global_shape\": [4]", "\"global_shape\": [1152921504606846975]")),
+      "`plan.json` is not a plan of this tool: more than 2^63 - 1 bytes");
 }
 
 TEST(ReadPlan, RefusesHundredsOfMistakesWithOneMessage) {
   std::string tensors;
   for (int i = 0; i < 500; ++i) {
-    tensors += R"({"path": "z", "dtype": "f32", "global_shape": [], "partition_spec": [], "init": {"constant": {"value": 1}}},)";
+    tensors +=
+        R"({"path": "z", "dtype": "f32", "global_shape": [], "partition_spec": [], "init": {"constant": {"value": 1}}},)";
   }
   EXPECT_EQ(PlanRefusal(PlanWith("\"tensors\": [", "\"tensors\": [" + tensors)),
             "`plan.json` is not a plan of this tool: two tensors have the path `z`");

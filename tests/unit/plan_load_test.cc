@@ -1,11 +1,10 @@
-#include "plan/load.h"
-
 #include <gtest/gtest.h>
 
 #include <locale>
 #include <string>
 
 #include "base/error.h"
+#include "plan/load.h"
 #include "support/spec_text.h"
 
 namespace shardinit {
@@ -34,7 +33,8 @@ TEST(LoadPlan, OfTextIsThatOfTheFile) {
     EXPECT_EQ(PlanOf({.path = path, .sets = {}, .mesh = {}, .text = over}), plan) << path;
   }
   EXPECT_THROW(PlanOf({.path = "base.yaml", .sets = {}, .mesh = {}, .text = over}), InvalidSpec);
-  EXPECT_THROW(PlanOf({.path = "x", .sets = {}, .mesh = {}, .text = std::string(9 << 20, ' ')}), Error);
+  EXPECT_THROW(PlanOf({.path = "x", .sets = {}, .mesh = {}, .text = std::string(9 << 20, ' ')}),
+               Error);
 }
 
 // What a host program may have set: 1.234,5 in place of 1234.5.

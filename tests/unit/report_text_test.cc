@@ -1,8 +1,7 @@
-#include "report/text.h"
-
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "report/text.h"
 
 namespace shardinit {
 namespace {
@@ -15,12 +14,14 @@ TEST(AsOne, HasTheNumbersInBraces) {
   EXPECT_EQ(AsOne({"0", "2", "4"}), "{0, 2, 4}");
   EXPECT_EQ(AsOne({"1", "4", "7", "10", "13"}), "{1, 4, …, 13}");
   EXPECT_EQ(AsOne({"0", "1", "2", "5", "7", "8"}), "{0…2, 5, 7, 8}");
-  EXPECT_EQ(AsOne({"0", "2", "4", "6", "9", "11", "20", "22", "24", "26"}), "{0, 2, 4, 6, 9, 11, 20, 22, …, 26}");
+  EXPECT_EQ(AsOne({"0", "2", "4", "6", "9", "11", "20", "22", "24", "26"}),
+            "{0, 2, 4, 6, 9, 11, 20, 22, …, 26}");
   EXPECT_EQ(AsOne({"a.0.b.1", "a.1.b.0", "a.0.b.0", "a.1.b.1"}), "a.{0, 1}.b.{0, 1}");
 }
 
 TEST(AsOne, HasOtherNumbersFromTheFirstToTheLast) {
-  EXPECT_EQ(AsOne({"normal std 0.5", "normal std 0.25", "normal std 1e-05"}, " "), "normal std {0.5…1e-05}");
+  EXPECT_EQ(AsOne({"normal std 0.5", "normal std 0.25", "normal std 1e-05"}, " "),
+            "normal std {0.5…1e-05}");
   EXPECT_EQ(AsOne({"007", "7"}), "{007…7}");
 }
 
@@ -32,17 +33,19 @@ TEST(WithoutNumbers, TakesWholePartsOnly) {
 }
 
 TEST(Table, AlignsWhatPeopleSee) {
-  EXPECT_EQ(Table({{"{0…2}", "1", "x"}, {"层", "22", "y"}, {"abcdef", "", "z"}}, {false, true, false}),
-            "{0…2}    1  x\n"
-            "层      22  y\n"
-            "abcdef      z\n");
+  EXPECT_EQ(
+      Table({{"{0…2}", "1", "x"}, {"层", "22", "y"}, {"abcdef", "", "z"}}, {false, true, false}),
+      "{0…2}    1  x\n"
+      "层      22  y\n"
+      "abcdef      z\n");
 }
 
 // What a user wrote must not be able to hide, move or reverse what is around it.
 TEST(RenderError, EscapesWhatCannotBeSeen) {
-  const char* const kHidden[] = {"\x1b",         "\x07",         "\xc2\x80",     "\xc2\x9f",     "\xd8\x9c",
-                                 "\xe2\x80\x8e", "\xe2\x80\x8f", "\xe2\x80\xa8", "\xe2\x80\xa9", "\xe2\x80\xaa",
-                                 "\xe2\x80\xae", "\xe2\x81\xa6", "\xe2\x81\xa9", "\xff"};
+  const char* const kHidden[] = {"\x1b",         "\x07",         "\xc2\x80",     "\xc2\x9f",
+                                 "\xd8\x9c",     "\xe2\x80\x8e", "\xe2\x80\x8f", "\xe2\x80\xa8",
+                                 "\xe2\x80\xa9", "\xe2\x80\xaa", "\xe2\x80\xae", "\xe2\x81\xa6",
+                                 "\xe2\x81\xa9", "\xff"};
   for (const std::string hidden : kHidden) {
     const std::string text = RenderError("a" + hidden + "b", "c" + hidden + "d");
     EXPECT_EQ(text.find(hidden), text.npos) << text;

@@ -1,5 +1,3 @@
-#include "rng/sampler.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,6 +12,7 @@
 #include "base/exact_math.h"
 #include "kernels/kernels.h"
 #include "rng/reference.h"
+#include "rng/sampler.h"
 
 namespace shardinit {
 namespace {
@@ -168,8 +167,8 @@ TEST(Normal, Accuracy) {
 }
 
 TEST(TruncatedNormal, Distribution) {
-  const double cutoffs[][2] = {{-2, 2},  {-3, 3}, {-100, 100}, {-1, 3},  {0, 5},
-                               {5, 6},   {1.9, 2}, {-10, -1.9}, {9.5, 20}, {-0.01, 0.01}};
+  const double cutoffs[][2] = {{-2, 2}, {-3, 3},  {-100, 100}, {-1, 3},   {0, 5},
+                               {5, 6},  {1.9, 2}, {-10, -1.9}, {9.5, 20}, {-0.01, 0.01}};
   for (const auto& [low, high] : cutoffs) {
     const auto z = Draw(MakeTruncatedNormal(0, 1, low, high), 1 << 20);
     const auto [least, most] = std::minmax_element(z.begin(), z.end());

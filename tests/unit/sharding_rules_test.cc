@@ -58,8 +58,9 @@ TEST(ResolveRules, LeavesUnnamedDimensionsWhole) {
 TEST(ResolveRules, TellsWhichRulesWereTried) {
   std::vector<int> fired;
   std::vector<RuleTrial> trials;
-  ResolveRules({"b", "a", "b"}, {{"a", {X}}, {"c", {}}, {"b", {Y, X}}, {"b", {Y}}, {"b", {}}, {"b", {Z}}},
-               &fired, &trials);
+  ResolveRules({"b", "a", "b"},
+               {{"a", {X}}, {"c", {}}, {"b", {Y, X}}, {"b", {Y}}, {"b", {}}, {"b", {Z}}}, &fired,
+               &trials);
   std::string text;
   for (const RuleTrial& trial : trials) {
     text += std::to_string(trial.rule) + ">" + std::to_string(trial.dimension) + " " +

@@ -11,15 +11,12 @@ namespace {
 std::string Print(const std::vector<Named<ExprPtr>>& values) {
   std::string out;
   for (const Named<ExprPtr>& value : values) {
-    out += (out.empty() ? "" : ", ") + value.name.value + ": " +
-           TextOf(*value.value);
+    out += (out.empty() ? "" : ", ") + value.name.value + ": " + TextOf(*value.value);
   }
   return "{" + out + "}";
 }
 
-std::string Print(const InitSpec& init) {
-  return init.name.value + Print(init.arguments);
-}
+std::string Print(const InitSpec& init) { return init.name.value + Print(init.arguments); }
 
 std::string Print(const AxisList& axes) {
   std::string out;
@@ -51,16 +48,15 @@ std::string Print(const TensorSpec& tensor) {
 std::string Print(const ModuleSpec& module, const std::string& indent = "") {
   std::string out;
   if (module.repeat) {
-    out += indent + "repeat " + module.repeat->name.value + " " +
-           TextOf(*module.repeat->value) + "\n";
+    out +=
+        indent + "repeat " + module.repeat->name.value + " " + TextOf(*module.repeat->value) + "\n";
   }
   for (const Named<ModuleMember>& member : module.members) {
     out += indent + member.name.value;
     if (const auto* tensor = std::get_if<TensorSpec>(&member.value)) {
       out += " " + Print(*tensor) + "\n";
     } else {
-      out += "\n" + Print(*std::get<std::unique_ptr<ModuleSpec>>(member.value),
-                          indent + "  ");
+      out += "\n" + Print(*std::get<std::unique_ptr<ModuleSpec>>(member.value), indent + "  ");
     }
   }
   return out;
@@ -301,33 +297,23 @@ TEST(LoadSpec, TopLevel) {
 
 // The first line of what is said about a tensor called `name` (as YAML).
 std::string NameMessage(const std::string& name) {
-  const std::string messages =
-      MessagesFor("modules:\n  " + name + ": {shape: [], init: ones}\n");
+  const std::string messages = MessagesFor("modules:\n  " + name + ": {shape: [], init: ones}\n");
   return messages.substr(0, messages.find('\n'));
 }
 
 TEST(LoadSpec, Names) {
   EXPECT_EQ(NameMessage("a.b-c_d.0"), "");
   EXPECT_EQ(NameMessage("''"), "x.yaml:4:3: error: a name is empty");
-  EXPECT_EQ(NameMessage("a..b"),
-            "x.yaml:4:5: error: name `a..b` has an empty part");
-  EXPECT_EQ(NameMessage(".a"),
-            "x.yaml:4:3: error: name `.a` has an empty part");
-  EXPECT_EQ(NameMessage("a."),
-            "x.yaml:4:4: error: name `a.` has an empty part");
+  EXPECT_EQ(NameMessage("a..b"), "x.yaml:4:5: error: name `a..b` has an empty part");
+  EXPECT_EQ(NameMessage(".a"), "x.yaml:4:3: error: name `.a` has an empty part");
+  EXPECT_EQ(NameMessage("a."), "x.yaml:4:4: error: name `a.` has an empty part");
   EXPECT_EQ(NameMessage(".."), "x.yaml:4:3: error: `..` is not a name");
-  EXPECT_EQ(NameMessage("a/../b"),
-            "x.yaml:4:4: error: name `a/../b` has a slash");
-  EXPECT_EQ(NameMessage("\"a\\nb\""),
-            "x.yaml:4:3: error: name `a\\nb` has a control character");
-  EXPECT_EQ(NameMessage("\"a\\eb\""),
-            "x.yaml:4:3: error: name `a\\x1bb` has a control character");
-  EXPECT_EQ(NameMessage("a b"),
-            "x.yaml:4:4: error: name `a b` has the character ` `");
-  EXPECT_EQ(NameMessage("\"a é\""),
-            "x.yaml:4:5: error: name `a é` has the character ` `");
-  EXPECT_EQ(NameMessage("poids_é"),
-            "x.yaml:4:9: error: name `poids_é` has the character `é`");
+  EXPECT_EQ(NameMessage("a/../b"), "x.yaml:4:4: error: name `a/../b` has a slash");
+  EXPECT_EQ(NameMessage("\"a\\nb\""), "x.yaml:4:3: error: name `a\\nb` has a control character");
+  EXPECT_EQ(NameMessage("\"a\\eb\""), "x.yaml:4:3: error: name `a\\x1bb` has a control character");
+  EXPECT_EQ(NameMessage("a b"), "x.yaml:4:4: error: name `a b` has the character ` `");
+  EXPECT_EQ(NameMessage("\"a é\""), "x.yaml:4:5: error: name `a é` has the character ` `");
+  EXPECT_EQ(NameMessage("poids_é"), "x.yaml:4:9: error: name `poids_é` has the character `é`");
   EXPECT_EQ(NameMessage(std::string(256, 'a')),
             "x.yaml:4:3: error: this part of a path is 256 bytes long, more "
             "than 255");
@@ -350,17 +336,17 @@ TEST(LoadSpec, Names) {
 constexpr char kModules[] = "modules: {w: {shape: [d], init: base}}\n";
 
 TEST(Include, MergesMappingsAndReplacesTheRest) {
-  const SpecOutcome outcome = LoadFiles(
-      {{"x.yaml",
-        "shardinit: 1\nname: x\ninclude: [a.yaml, lib/b.yaml]\n"
-        "vars: {d: 3}\nrules: [{own: null}]\n"
-        "init: {base: {uniform: {low: 0, high: 1}}}\n"},
-       {"a.yaml", std::string("shardinit: 1\nvars: {d: 1, e: 1}\nseed: 1\n"
-                              "rules: [{a: x}, {b: y}]\n"
-                              "init: {base: {normal: {std: 1}}}\n") +
-                      kModules},
-       {"lib/b.yaml", "include: c.yaml\nvars: {e: 2}\n"},
-       {"lib/c.yaml", "vars: {f: 9}\nseed: 2\n"}});
+  const SpecOutcome outcome =
+      LoadFiles({{"x.yaml",
+                  "shardinit: 1\nname: x\ninclude: [a.yaml, lib/b.yaml]\n"
+                  "vars: {d: 3}\nrules: [{own: null}]\n"
+                  "init: {base: {uniform: {low: 0, high: 1}}}\n"},
+                 {"a.yaml", std::string("shardinit: 1\nvars: {d: 1, e: 1}\nseed: 1\n"
+                                        "rules: [{a: x}, {b: y}]\n"
+                                        "init: {base: {normal: {std: 1}}}\n") +
+                                kModules},
+                 {"lib/b.yaml", "include: c.yaml\nvars: {e: 2}\n"},
+                 {"lib/c.yaml", "vars: {f: 9}\nseed: 2\n"}});
   EXPECT_EQ(outcome.messages, "");
   EXPECT_EQ(Print(outcome.model.vars), "{d: 3, e: 2, f: 9}");
   EXPECT_EQ(TextOf(*outcome.model.seed), "2");
@@ -369,14 +355,13 @@ TEST(Include, MergesMappingsAndReplacesTheRest) {
 }
 
 TEST(Include, ReplacesATensorsInitializerWhole) {
-  const SpecOutcome outcome = LoadFiles(
-      {{"x.yaml",
-        "shardinit: 1\nname: x\ninclude: a.yaml\n"
-        "modules: {w: {init: {uniform: {low: 0, high: 1}}}}\n"},
-       {"a.yaml", "modules: {w: {shape: [4], init: {normal: {std: 1}}}}\n"}});
+  const SpecOutcome outcome =
+      LoadFiles({{"x.yaml",
+                  "shardinit: 1\nname: x\ninclude: a.yaml\n"
+                  "modules: {w: {init: {uniform: {low: 0, high: 1}}}}\n"},
+                 {"a.yaml", "modules: {w: {shape: [4], init: {normal: {std: 1}}}}\n"}});
   EXPECT_EQ(outcome.messages, "");
-  EXPECT_EQ(Print(outcome.model.modules),
-            "w (4 ) init uniform{low: 0, high: 1}\n");
+  EXPECT_EQ(Print(outcome.model.modules), "w (4 ) init uniform{low: 0, high: 1}\n");
 }
 
 TEST(Include, MistakesAreReportedWhereTheyAre) {
@@ -389,11 +374,10 @@ TEST(Include, MistakesAreReportedWhereTheyAre) {
             "  modules: {w: {shape: [4]}}\n"
             "            ^\n"
             "  hint: name an initializer, such as `init: zeros`\n");
-  const std::string missing =
-      LoadFiles({{"x.yaml", std::string("shardinit: 1\nname: x\n"
-                                        "include: no.yaml\n") +
-                                kModules}})
-          .messages;
+  const std::string missing = LoadFiles({{"x.yaml", std::string("shardinit: 1\nname: x\n"
+                                                                "include: no.yaml\n") +
+                                                        kModules}})
+                                  .messages;
   EXPECT_TRUE(missing.starts_with("x.yaml:3:10: error: ")) << missing;
   EXPECT_NE(missing.find("no.yaml"), std::string::npos);
   EXPECT_EQ(LoadFiles({{"x.yaml", std::string("shardinit: 1\nname: x\n"
@@ -422,11 +406,9 @@ TEST(Include, RefusesCyclesAndDepth) {
             "  include: a.yaml\n"
             "           ^^^^^^\n");
   std::map<std::string, std::string> files = {
-      {"x.yaml",
-       std::string("shardinit: 1\nname: x\ninclude: 1.yaml\n") + kModules}};
+      {"x.yaml", std::string("shardinit: 1\nname: x\ninclude: 1.yaml\n") + kModules}};
   for (int i = 1; i <= 17; ++i) {
-    files[std::to_string(i) + ".yaml"] =
-        "include: " + std::to_string(i + 1) + ".yaml\n";
+    files[std::to_string(i) + ".yaml"] = "include: " + std::to_string(i + 1) + ".yaml\n";
   }
   EXPECT_EQ(LoadFiles(files).messages,
             "16.yaml:1:10: error: files are included more than 16 levels deep\n"
@@ -437,14 +419,11 @@ TEST(Include, RefusesCyclesAndDepth) {
 TEST(Include, TwiceTheSameFileIsReadOnce) {
   // 2^15 ways to the last file.
   std::map<std::string, std::string> files = {
-      {"x.yaml",
-       std::string("shardinit: 1\nname: x\ninclude: [1.yaml, 1.yaml]\n") +
-           kModules},
+      {"x.yaml", std::string("shardinit: 1\nname: x\ninclude: [1.yaml, 1.yaml]\n") + kModules},
       {"16.yaml", "vars: {d: 1}\n"}};
   for (int i = 1; i < 16; ++i) {
     const std::string next = std::to_string(i + 1) + ".yaml";
-    files[std::to_string(i) + ".yaml"] =
-        "include: [" + next + ", " + next + "]\n";
+    files[std::to_string(i) + ".yaml"] = "include: [" + next + ", " + next + "]\n";
   }
   EXPECT_EQ(LoadFiles(files).messages, "");
 }
@@ -462,18 +441,17 @@ constexpr char kSpec[] =
     "    embed: {bias: {shape: [1, 2], init: ones}}\n";
 
 ModelSpec ModelWith(std::vector<std::string> sets, std::string mesh = {}) {
-  SpecOutcome outcome = LoadText(std::string("shardinit: 1\nname: x\n") + kSpec,
-                                 std::move(sets), std::move(mesh));
+  SpecOutcome outcome =
+      LoadText(std::string("shardinit: 1\nname: x\n") + kSpec, std::move(sets), std::move(mesh));
   EXPECT_EQ(outcome.messages, "");
   return std::move(outcome.model);
 }
 
 TEST(Override, ReplacesKeysOfAnyDepth) {
-  const ModelSpec model =
-      ModelWith({"vars.d=1", "vars.d=2 * 8", "rules.0={b: [fsdp, tensor]}",
-                 "seed=5", "uneven=chunk", "mesh.axes.fsdp=2",
-                 "modules.model.embed.weight.init={normal: {std: 0.1}}",
-                 "modules.model.embed.bias.shape.1=7"});
+  const ModelSpec model = ModelWith({"vars.d=1", "vars.d=2 * 8", "rules.0={b: [fsdp, tensor]}",
+                                     "seed=5", "uneven=chunk", "mesh.axes.fsdp=2",
+                                     "modules.model.embed.weight.init={normal: {std: 0.1}}",
+                                     "modules.model.embed.bias.shape.1=7"});
   EXPECT_EQ(Print(model.vars), "{d: 2 * 8}");
   EXPECT_EQ(TextOf(*model.seed), "5");
   EXPECT_EQ(model.uneven->value, "chunk");
@@ -543,8 +521,7 @@ TEST(Override, MistakesShowTheOverride) {
 }
 
 TEST(Override, MeshGivesOrderAndSizes) {
-  EXPECT_EQ(Print(ModelWith({}, "tensor=2,fsdp=3").mesh),
-            "{tensor: 2, fsdp: 3}");
+  EXPECT_EQ(Print(ModelWith({}, "tensor=2,fsdp=3").mesh), "{tensor: 2, fsdp: 3}");
   EXPECT_EQ(Print(ModelWith({}, "tensor=2").mesh), "{tensor: 2, fsdp: 1}");
   EXPECT_EQ(MessagesFor(kSpec, {}, "tensr=2,fsdp=3,fsdp=3,tensor"),
             "--mesh:1:1: error: the spec declares no mesh axis `tensr`\n"
@@ -566,12 +543,8 @@ TEST(Override, MeshGivesOrderAndSizes) {
 TEST(LoadSpec, AFileThatCannotBeReadIsNotTheSpecsFault) {
   const WorkingFolder folder({});
   Diagnostics diagnostics;
-  EXPECT_THROW(
-      LoadSpec({.path = "no.yaml", .sets = {}, .mesh = {}}, diagnostics),
-      Error);
-  EXPECT_THROW(
-      LoadSpec({.path = "/dev/zero", .sets = {}, .mesh = {}}, diagnostics),
-      Error);
+  EXPECT_THROW(LoadSpec({.path = "no.yaml", .sets = {}, .mesh = {}}, diagnostics), Error);
+  EXPECT_THROW(LoadSpec({.path = "/dev/zero", .sets = {}, .mesh = {}}, diagnostics), Error);
 }
 
 TEST(Fans, OfSpecModuleAndTensor) {
@@ -625,13 +598,11 @@ TEST(Fans, AreSaidOnce) {
 }
 
 TEST(Fans, NameDimensions) {
-  for (const char* number :
-       {"99999999999999999999", "01", "+1", "0x1", "1e0"}) {
+  for (const char* number : {"99999999999999999999", "01", "+1", "0x1", "1e0"}) {
     const std::string messages =
-        MessagesFor("modules: {w: {shape: [2], init: ones, in_axis: " +
-                    std::string(number) + "}}");
-    EXPECT_NE(messages.find("error: `in_axis` must name a dimension, not `" +
-                            std::string(number) + "`\n"),
+        MessagesFor("modules: {w: {shape: [2], init: ones, in_axis: " + std::string(number) + "}}");
+    EXPECT_NE(messages.find("error: `in_axis` must name a dimension, not `" + std::string(number) +
+                            "`\n"),
               std::string::npos)
         << messages;
   }
@@ -643,18 +614,16 @@ TEST(Fans, NameDimensions) {
             "  modules: {w: {shape: [2], init: ones, in_axis: 0.5}}\n"
             "                                                 ^^^\n" +
                 hint);
-  EXPECT_EQ(
-      MessagesFor("modules: {w: {shape: [2], init: ones, out_axis: [true]}}"),
-      "x.yaml:3:50: error: `out_axis` must name a dimension, not `true`\n"
-      "  modules: {w: {shape: [2], init: ones, out_axis: [true]}}\n"
-      "                                                   ^^^^\n" +
-          hint);
-  EXPECT_EQ(
-      MessagesFor("modules: {w: {shape: [2], init: ones, batch_axis: null}}"),
-      "x.yaml:3:51: error: `batch_axis` must name a dimension, not nothing\n"
-      "  modules: {w: {shape: [2], init: ones, batch_axis: null}}\n"
-      "                                                    ^^^^\n" +
-          hint);
+  EXPECT_EQ(MessagesFor("modules: {w: {shape: [2], init: ones, out_axis: [true]}}"),
+            "x.yaml:3:50: error: `out_axis` must name a dimension, not `true`\n"
+            "  modules: {w: {shape: [2], init: ones, out_axis: [true]}}\n"
+            "                                                   ^^^^\n" +
+                hint);
+  EXPECT_EQ(MessagesFor("modules: {w: {shape: [2], init: ones, batch_axis: null}}"),
+            "x.yaml:3:51: error: `batch_axis` must name a dimension, not nothing\n"
+            "  modules: {w: {shape: [2], init: ones, batch_axis: null}}\n"
+            "                                                    ^^^^\n" +
+                hint);
 }
 
 }  // namespace

@@ -12,8 +12,7 @@ namespace {
 std::string Print(const Node& node) {
   if (node.IsNull()) return "null";
   if (node.IsScalar()) {
-    return node.quoted ? "'" + std::string(node.text) + "'"
-                       : std::string(node.text);
+    return node.quoted ? "'" + std::string(node.text) + "'" : std::string(node.text);
   }
   std::string out;
   for (const Node::Entry& entry : node.entries) {
@@ -58,13 +57,12 @@ TEST(ParseYaml, SharesAliases) {
 TEST(ParseYaml, SpansCoverWhatWasWritten) {
   Diagnostics diagnostics;
   NodeStore store;
-  const Source* source = diagnostics.Add(
-      {"x", "a: &n !!str 5\r\né: [1, {b: 'c d'}]\r\nl: | \r\n  x\r\nn:\r\n"});
+  const Source* source =
+      diagnostics.Add({"x", "a: &n !!str 5\r\né: [1, {b: 'c d'}]\r\nl: | \r\n  x\r\nn:\r\n"});
   const Node* root = ParseText(*source, 0, store, diagnostics);
   ASSERT_EQ(Render(diagnostics.all()), "");
   const auto where = [](const Node& node) {
-    return std::to_string(node.span.line) + ":" +
-           std::to_string(node.span.column) + "+" +
+    return std::to_string(node.span.line) + ":" + std::to_string(node.span.column) + "+" +
            std::to_string(node.span.length);
   };
   EXPECT_EQ(where(*root->entries[0].value), "1:13+1");
@@ -112,8 +110,7 @@ TEST(ParseYaml, RefusesWhatItCannotMean) {
        "x:2:4: error: YAML tags have no meaning in a spec\n"
        "  b: !!python/name:os.system x\n     ^^^^^^^^^^^^^^^^^^^^^^^\n"
        "  hint: remove the tag\n"},
-      {"? [a]\n: b\n",
-       "x:1:3: error: a key must be a name, not a list\n  ? [a]\n    ^^^\n"},
+      {"? [a]\n: b\n", "x:1:3: error: a key must be a name, not a list\n  ? [a]\n    ^^^\n"},
       {"a: &b c\n*b : 1\n",
        "x:2:1: error: a key cannot be an alias\n  *b : 1\n  ^^\n"
        "  hint: write the name\n"},
@@ -133,10 +130,8 @@ TEST(ParseYaml, ExplainsSyntaxErrors) {
        "x:1:4: error: `{` is never closed\n  a: {b: 1\n     ^\n"
        "  hint: a `}` or a comma is missing at or before line 2\n"},
       {"'", "x:1:1: error: this quote is never closed\n  '\n  ^\n"},
-      {"a: \"x\n",
-       "x:1:4: error: this quote is never closed\n  a: \"x\n     ^\n"},
-      {"a: it's\nb: \"x",
-       "x:2:4: error: this quote is never closed\n  b: \"x\n     ^\n"},
+      {"a: \"x\n", "x:1:4: error: this quote is never closed\n  a: \"x\n     ^\n"},
+      {"a: it's\nb: \"x", "x:2:4: error: this quote is never closed\n  b: \"x\n     ^\n"},
       {"a:\n\tb: c\n",
        "x:2:1: error: a tab cannot indent YAML\n  \tb: c\n  ^\n"
        "  hint: use spaces\n"},
@@ -218,15 +213,13 @@ TEST(ParseYaml, RefusesBombsAtOnce) {
       {"[" + Repeat("x,", 40000) + "]", "this line has more than 65536 bytes"},
       {"# c\n--- [" + Repeat("x,\n", 40000) + "]",
        "more than 65536 bytes stand in one pair of brackets"},
-      {"a: [" + Repeat("x,\n", 1100000) + "]",
-       "the spec has more than 1000000 values"},
+      {"a: [" + Repeat("x,\n", 1100000) + "]", "the spec has more than 1000000 values"},
       {Repeat("k", 2000) + ": 1", "a key must end within 1024 bytes"},
   };
   const auto start = std::chrono::steady_clock::now();
   for (const Case& c : cases) {
     const std::string message = Parse(c.text);
-    EXPECT_NE(message.find("error: " + c.expected + "\n"), std::string::npos)
-        << message;
+    EXPECT_NE(message.find("error: " + c.expected + "\n"), std::string::npos) << message;
     EXPECT_LT(message.size(), 1000u);
   }
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));

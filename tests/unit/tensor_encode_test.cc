@@ -1,5 +1,3 @@
-#include "tensor/encode.h"
-
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -10,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/sha256.h"
+#include "tensor/encode.h"
 
 namespace shardinit {
 namespace {
@@ -18,8 +17,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 TEST(DType, TableAgreesWithItself) {
   EXPECT_EQ(DTypeNames(),
-            (std::vector<std::string>{"f32", "f64", "bf16", "f16", "f8e4m3fn", "f8e5m2", "i8", "i16",
-                                      "i32", "i64", "u8", "u16", "u32", "u64", "bool"}));
+            (std::vector<std::string>{"f32", "f64", "bf16", "f16", "f8e4m3fn", "f8e5m2", "i8",
+                                      "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool"}));
   for (const DTypeInfo& info : DTypes()) {
     EXPECT_EQ(&InfoOf(info.dtype), &info);
     EXPECT_EQ(FindDType(info.name), info.dtype);
@@ -45,11 +44,19 @@ TEST(DType, Limits) {
     DType dtype;
     double lowest, largest;
   } cases[] = {
-      {DType::f8e4m3fn, -448, 448},   {DType::f8e5m2, -57344, 57344}, {DType::f16, -65504, 65504},
-      {DType::bf16, -0x1.fep127, 0x1.fep127}, {DType::i8, -128, 127},
-      {DType::i16, -32768, 32767},    {DType::i32, -0x1p31, 0x1p31 - 1}, {DType::i64, -safe, safe},
-      {DType::u8, 0, 255},            {DType::u16, 0, 65535},         {DType::u32, 0, 0x1p32 - 1},
-      {DType::u64, 0, safe},          {DType::boolean, 0, 1},
+      {DType::f8e4m3fn, -448, 448},
+      {DType::f8e5m2, -57344, 57344},
+      {DType::f16, -65504, 65504},
+      {DType::bf16, -0x1.fep127, 0x1.fep127},
+      {DType::i8, -128, 127},
+      {DType::i16, -32768, 32767},
+      {DType::i32, -0x1p31, 0x1p31 - 1},
+      {DType::i64, -safe, safe},
+      {DType::u8, 0, 255},
+      {DType::u16, 0, 65535},
+      {DType::u32, 0, 0x1p32 - 1},
+      {DType::u64, 0, safe},
+      {DType::boolean, 0, 1},
   };
   for (const auto& [dtype, lowest, largest] : cases) {
     SCOPED_TRACE(InfoOf(dtype).name);
@@ -119,7 +126,8 @@ TEST(Encode, EqualsMlDtypes) {
     const DType dtype = *FindDType(name);
     std::vector<uint8_t> encoded;
     for (uint32_t high = 0; high < 0x10000; ++high) {
-      for (const uint32_t low : {0u, 1u, 0xFFFu, 0x1000u, 0x1001u, 0x7FFFu, 0x8000u, 0x8001u, 0xFFFFu}) {
+      for (const uint32_t low :
+           {0u, 1u, 0xFFFu, 0x1000u, 0x1001u, 0x7FFFu, 0x8000u, 0x8001u, 0xFFFFu}) {
         const float value = std::bit_cast<float>(high << 16 | low);
         if (std::isnan(value)) continue;
         uint8_t bytes[8];
@@ -141,8 +149,8 @@ TEST(Decode, F8IsItsDefinition) {
     const int bias = (1 << (exponent_bits - 1)) - 1;
     const int exponent = (code & 0x7F) >> mantissa_bits;
     const double fraction = std::ldexp(code & ((1 << mantissa_bits) - 1), -mantissa_bits);
-    const double magnitude = exponent == 0 ? std::ldexp(fraction, 1 - bias)
-                                           : std::ldexp(1 + fraction, exponent - bias);
+    const double magnitude =
+        exponent == 0 ? std::ldexp(fraction, 1 - bias) : std::ldexp(1 + fraction, exponent - bias);
     return code & 0x80 ? -magnitude : magnitude;
   };
   for (int code = 0; code < 256; ++code) {
@@ -211,7 +219,8 @@ TEST(Decode, GivesBackWhatWasEncoded) {
       EncodeNumber(value, info.dtype, bytes);
       // Exact, or to the last place of a float.
       const double back = Decode(bytes, info.dtype);
-      const double error = info.is_float() ? std::ldexp(std::fabs(value), -1 - info.mantissa_bits) : 0;
+      const double error =
+          info.is_float() ? std::ldexp(std::fabs(value), -1 - info.mantissa_bits) : 0;
       EXPECT_LE(std::fabs(back - value), error) << info.name << " " << value;
     }
   }

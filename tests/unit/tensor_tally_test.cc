@@ -1,10 +1,9 @@
-#include "tensor/tally.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "tensor/encode.h"
+#include "tensor/tally.h"
 
 namespace shardinit {
 namespace {
@@ -72,7 +71,8 @@ TEST(Tally, LeavesOutWhatIsNotFinite) {
 
 // Of every sign and magnitude, also those that only f64 has.
 TEST(Tally, BinsOfWideTypesHoldTheirValues) {
-  for (const double value : {0.0, 1.0, 1.9999, -1e-30, 3e38, -7.5, 0x1p-149, -0x1.fffffep127, 1e300}) {
+  for (const double value :
+       {0.0, 1.0, 1.9999, -1e-30, 3e38, -7.5, 0x1p-149, -0x1.fffffep127, 1e300}) {
     Tally tally(DType::f64);
     tally.Add(&value, 1);
     ASSERT_EQ(tally.Bins().size(), 1u) << value;

@@ -49,7 +49,8 @@ void CreateDatasets(int fd, const std::vector<FileBox>& boxes, DatasetNames name
       Dataset dataset(H5Dcreate2(group, name.c_str(), NumPyTypeOf(box.tensor->dtype),
                                  SpaceOf(box.box.shape), H5P_DEFAULT, create, H5P_DEFAULT),
                       "create a dataset");
-      if (box.tensor->dtype == DType::bf16) AttributeWriter(dataset).VariableText("dtype", "bfloat16");
+      if (box.tensor->dtype == DType::bf16)
+        AttributeWriter(dataset).VariableText("dtype", "bfloat16");
       dataset.Close("close a dataset");
     }
   }
@@ -60,7 +61,8 @@ void CreateDatasets(int fd, const std::vector<FileBox>& boxes, DatasetNames name
 int64_t Allocate(hid_t file, const FileBox& box, const std::string& name) {
   Dataset dataset(H5Dopen2(file, name.c_str(), H5P_DEFAULT), "open a dataset");
   const Dataspace space(H5Dget_space(dataset), "read a dataspace");
-  if (const std::vector<hsize_t> first(box.box.shape.size(), 0), one(first.size(), 1); !first.empty()) {
+  if (const std::vector<hsize_t> first(box.box.shape.size(), 0), one(first.size(), 1);
+      !first.empty()) {
     Require(H5Sselect_hyperslab(space, H5S_SELECT_SET, first.data(), nullptr, one.data(), nullptr),
             "select an element");
   }

@@ -138,11 +138,13 @@ class Lister {
     std::vector<hsize_t> extents(static_cast<size_t>(rank));
     if (rank > 0) H5Sget_simple_extent_dims(space, extents.data(), nullptr);
     const H5D_layout_t layout = H5Pget_layout(create);
-    if (H5Pget_external_count(create) > 0) Refuse(fmt::format("`{}` keeps its data in other files", path));
+    if (H5Pget_external_count(create) > 0)
+      Refuse(fmt::format("`{}` keeps its data in other files", path));
     out_.BeginObject().Member("dataset", path);
     out_.Member("path", Has(dataset, kPath) ? ReadText(dataset, kPath) : "");
     out_.Member("dtype", Has(dataset, kDType) ? ReadText(dataset, kDType) : "");
-    if (Has(dataset, kGlobalShape)) out_.Member("global_shape", ReadIntegers(dataset, kGlobalShape));
+    if (Has(dataset, kGlobalShape))
+      out_.Member("global_shape", ReadIntegers(dataset, kGlobalShape));
     if (Has(dataset, kOffset)) out_.Member("offset", ReadIntegers(dataset, kOffset));
     out_.Member("shape", std::vector<int64_t>(extents.begin(), extents.end()));
     out_.Member("layout", layout == H5D_CONTIGUOUS ? "contiguous"
@@ -249,7 +251,8 @@ std::string DescribeFile(const std::string& path) {
   }
   ThrowIfInterrupted();
   if (!WIFEXITED(status) || answer.empty()) {
-    Refuse(fmt::format("`{}` is refused: reading its structure crashed HDF5 or took too much", path));
+    Refuse(
+        fmt::format("`{}` is refused: reading its structure crashed HDF5 or took too much", path));
   }
   if (answer[0] != '+') Refuse(fmt::format("`{}` is refused: {}", path, answer.substr(1)));
   return answer.substr(1);

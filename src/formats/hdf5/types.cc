@@ -5,18 +5,30 @@ namespace {
 
 hid_t StandardType(DType dtype) {
   switch (dtype) {
-    case DType::f32: return H5T_IEEE_F32LE;
-    case DType::f64: return H5T_IEEE_F64LE;
-    case DType::i8: return H5T_STD_I8LE;
-    case DType::i16: return H5T_STD_I16LE;
-    case DType::i32: return H5T_STD_I32LE;
-    case DType::i64: return H5T_STD_I64LE;
-    case DType::u8: return H5T_STD_U8LE;
-    case DType::u16: return H5T_STD_U16LE;
-    case DType::u32: return H5T_STD_U32LE;
-    case DType::u64: return H5T_STD_U64LE;
-    case DType::boolean: return H5T_STD_U8LE;
-    default: return H5I_INVALID_HID;
+    case DType::f32:
+      return H5T_IEEE_F32LE;
+    case DType::f64:
+      return H5T_IEEE_F64LE;
+    case DType::i8:
+      return H5T_STD_I8LE;
+    case DType::i16:
+      return H5T_STD_I16LE;
+    case DType::i32:
+      return H5T_STD_I32LE;
+    case DType::i64:
+      return H5T_STD_I64LE;
+    case DType::u8:
+      return H5T_STD_U8LE;
+    case DType::u16:
+      return H5T_STD_U16LE;
+    case DType::u32:
+      return H5T_STD_U32LE;
+    case DType::u64:
+      return H5T_STD_U64LE;
+    case DType::boolean:
+      return H5T_STD_U8LE;
+    default:
+      return H5I_INVALID_HID;
   }
 }
 

@@ -12,12 +12,12 @@
 namespace shardinit::hdf5 {
 
 // Writes the metadata of a rank's file into the open, empty file `fd` (`path`
-// names it in messages) and returns where each shard's data belongs: offsets in the file, in the order of
-// `rank.shards`. All space is allocated; nothing of it is written yet (it reads
-// as zeros, which is why a checkpoint needs its receipt). The same plan gives
-// the same bytes on every machine and HDF5 version.
-std::vector<int64_t> WriteRankMetadata(int fd, const std::string& path, const Plan& plan, const RankPlan& rank,
-                                       const Digest& plan_sha256);
+// names it in messages) and returns where each shard's data belongs: offsets in the file, in the
+// order of `rank.shards`. All space is allocated; nothing of it is written yet (it reads as zeros,
+// which is why a checkpoint needs its receipt). The same plan gives the same bytes on every machine
+// and HDF5 version.
+std::vector<int64_t> WriteRankMetadata(int fd, const std::string& path, const Plan& plan,
+                                       const RankPlan& rank, const Digest& plan_sha256);
 
 // Writes index.h5 into the open, empty file `fd`: each tensor whole, as a
 // virtual dataset over the rank files, with NaN where a piece is missing.

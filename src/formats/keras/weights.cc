@@ -57,18 +57,21 @@ struct Complaint {
 };
 
 void CheckVariables(const std::vector<const Tensor*>& tensors) {
-  Complaint path{"", "paths there are like `layers.dense.vars.0`: name tensors so, or by a layout; "
-                     "shardinit-export(1) says how to list those of a model"};
+  Complaint path{"",
+                 "paths there are like `layers.dense.vars.0`: name tensors so, or by a layout; "
+                 "shardinit-export(1) says how to list those of a model"};
   // Keras writes fp8 as bytes of no type, and then cannot read them.
   Complaint dtype{"", "give it another dtype, or leave it out with `--only`"};
-  Complaint twice{"", "a number after a name counts layers: `dense.0` is `dense`, `dense.1` is `dense_1`"};
+  Complaint twice{
+      "", "a number after a name counts layers: `dense.0` is `dense`, `dense.1` is `dense_1`"};
   Complaint gap{"", "Keras loads all variables of a layer, numbered from 0, or none"};
   std::unordered_map<std::string, const Tensor*> paths;
   for (const Tensor* tensor : tensors) {
     const std::string name = VariablePath(*tensor);
     if (!GroupOf(name).ends_with("/vars")) path.Add(*tensor, "is no path of a variable of Keras");
     if (tensor->dtype == DType::f8e4m3fn || tensor->dtype == DType::f8e5m2) {
-      dtype.Add(*tensor, fmt::format("is {}, which Keras does not load", InfoOf(tensor->dtype).name));
+      dtype.Add(*tensor,
+                fmt::format("is {}, which Keras does not load", InfoOf(tensor->dtype).name));
     }
     const auto [other, is_new] = paths.emplace(name, tensor);
     if (!is_new) {
@@ -97,8 +100,7 @@ std::vector<std::vector<FileBox>> DistributeLayers(const LayoutRequest& request)
   std::vector<std::vector<FileBox>> layers;
   std::unordered_map<std::string, size_t> places;
   for (const Tensor* tensor : request.tensors) {
-    const auto [place, is_new] =
-        places.emplace(GroupOf(VariablePath(*tensor)), layers.size());
+    const auto [place, is_new] = places.emplace(GroupOf(VariablePath(*tensor)), layers.size());
     if (is_new) layers.emplace_back();
     layers[place->second].push_back({tensor, WholeOf(tensor->shape), 0});
   }

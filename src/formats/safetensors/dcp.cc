@@ -38,9 +38,9 @@ std::vector<FileLayout> LayOutDcp(const LayoutRequest& request) {
     if (boxes.empty()) continue;
     const safetensors::Metadata metadata = {
         {"format", "pt"}, {"DCP_VERSION", "1.0"}, {"DCP_SHARDING_INFO", ShardingInfo(boxes)}};
-    files.push_back(safetensors::LayOutFile(
-        fmt::format("shard-{:05}-model-00001-of-00001.safetensors", r + 1), std::move(boxes),
-        metadata));
+    files.push_back(
+        safetensors::LayOutFile(fmt::format("shard-{:05}-model-00001-of-00001.safetensors", r + 1),
+                                std::move(boxes), metadata));
   }
   return files;
 }

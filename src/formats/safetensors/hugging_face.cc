@@ -56,9 +56,9 @@ std::vector<FileLayout> LayOutHuggingFace(const LayoutRequest& request) {
     files.push_back(safetensors::LayOutFile("model.safetensors", std::move(parts[0]), kMetadata));
   }
   for (size_t i = 0; parts.size() > 1 && i < parts.size(); ++i) {
-    files.push_back(
-        safetensors::LayOutFile(fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, parts.size()),
-                                std::move(parts[i]), kMetadata));
+    files.push_back(safetensors::LayOutFile(
+        fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, parts.size()), std::move(parts[i]),
+        kMetadata));
   }
   if (parts.size() > 1) files.push_back(Index(files));
   if (const std::string& config = request.plan.graph.config; !config.empty()) {

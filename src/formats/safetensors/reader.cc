@@ -18,7 +18,6 @@ namespace {
 
 using nlohmann::json;
 
-
 [[noreturn]] void Refuse(const std::string& path, std::string_view what) {
   throw Error(ExitCode::kRefused, fmt::format("`{}` is no safetensors file: {}", path, what));
 }
@@ -30,7 +29,8 @@ std::string ReadJson(const std::string& path, int64_t* data) {
   if (size < 8) Refuse(path, fmt::format("it has {} bytes, fewer than its header's length", size));
   uint8_t prefix[8];
   const auto read = [&](void* out, size_t bytes, int64_t offset) {
-    if (!ReadAll(fd.get(), out, bytes, offset)) throw SystemError("read", path, errno != 0 ? errno : EIO);
+    if (!ReadAll(fd.get(), out, bytes, offset))
+      throw SystemError("read", path, errno != 0 ? errno : EIO);
   };
   read(prefix, sizeof prefix, 0);
   uint64_t length = 0;
@@ -46,7 +46,8 @@ std::string ReadJson(const std::string& path, int64_t* data) {
 
 Shape ReadShape(const json& in, const std::string& path, const std::string& name) {
   Shape shape;
-  if (!in.is_array() || in.size() > kMaxRank) Refuse(path, fmt::format("the shape of {}", Quote(name)));
+  if (!in.is_array() || in.size() > kMaxRank)
+    Refuse(path, fmt::format("the shape of {}", Quote(name)));
   int64_t count = 1;
   for (const json& extent : in) {
     if (!extent.is_number_unsigned() || extent.get<uint64_t>() >> 62 != 0) {
@@ -71,8 +72,8 @@ Entry ReadEntry(const std::string& name, const json& in, const std::string& path
       offsets[1].get<uint64_t>() >> 62 != 0) {
     Refuse(path, fmt::format("the data_offsets of {}", Quote(name)));
   }
-  Entry entry{name, in["dtype"].get<std::string>(), WholeOf(ReadShape(in["shape"], path, name)),
-              false, offsets[0].get<int64_t>(), 0};
+  Entry entry{name,  in["dtype"].get<std::string>(), WholeOf(ReadShape(in["shape"], path, name)),
+              false, offsets[0].get<int64_t>(),      0};
   entry.bytes = offsets[1].get<int64_t>() - entry.offset;
   for (const DTypeInfo& info : DTypes()) {
     int64_t bytes = 0;
@@ -100,7 +101,8 @@ void PlaceBoxes(const json& metadata, const std::string& path, std::vector<Entry
     }
     entry.box.offset = ReadShape(places[entry.name]["saved_offsets"], path, entry.name);
     if (entry.box.offset.size() != entry.box.shape.size()) {
-      Refuse(path, fmt::format("the place of {} has another rank than its shape", Quote(entry.name)));
+      Refuse(path,
+             fmt::format("the place of {} has another rank than its shape", Quote(entry.name)));
     }
     entry.is_box = true;
   }

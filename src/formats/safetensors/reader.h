@@ -14,8 +14,8 @@ struct Entry {
   std::string name;
   std::string dtype;  // As the file says it: `BF16`.
   Box box;
-  bool is_box;        // The offset is the file's own.
-  int64_t offset;     // Of its first byte in the file.
+  bool is_box;     // The offset is the file's own.
+  int64_t offset;  // Of its first byte in the file.
   int64_t bytes;
 };
 

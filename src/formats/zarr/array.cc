@@ -22,8 +22,8 @@ constexpr char kDescription[] = "/.zarray";
 constexpr size_t kDescriptionLimit = 1 << 20;
 
 [[noreturn]] void RefuseArray(const std::string& folder, std::string_view what) {
-  throw Error(ExitCode::kRefused, fmt::format("`{}` is no zarr array that is read here: {}",
-                                              Escape(folder), what));
+  throw Error(ExitCode::kRefused,
+              fmt::format("`{}` is no zarr array that is read here: {}", Escape(folder), what));
 }
 
 // Small enough for sums of two, and with a product that fits.
@@ -48,21 +48,36 @@ Shape ReadExtents(const json& in, const char* key, int64_t least, const std::str
 
 std::string_view NameOf(DType dtype) {
   switch (dtype) {
-    case DType::f32: return "<f4";
-    case DType::f64: return "<f8";
-    case DType::bf16: return "bfloat16";
-    case DType::f16: return "<f2";
-    case DType::f8e4m3fn: return "float8_e4m3fn";
-    case DType::f8e5m2: return "float8_e5m2";
-    case DType::i8: return "|i1";
-    case DType::i16: return "<i2";
-    case DType::i32: return "<i4";
-    case DType::i64: return "<i8";
-    case DType::u8: return "|u1";
-    case DType::u16: return "<u2";
-    case DType::u32: return "<u4";
-    case DType::u64: return "<u8";
-    case DType::boolean: return "|b1";
+    case DType::f32:
+      return "<f4";
+    case DType::f64:
+      return "<f8";
+    case DType::bf16:
+      return "bfloat16";
+    case DType::f16:
+      return "<f2";
+    case DType::f8e4m3fn:
+      return "float8_e4m3fn";
+    case DType::f8e5m2:
+      return "float8_e5m2";
+    case DType::i8:
+      return "|i1";
+    case DType::i16:
+      return "<i2";
+    case DType::i32:
+      return "<i4";
+    case DType::i64:
+      return "<i8";
+    case DType::u8:
+      return "|u1";
+    case DType::u16:
+      return "<u2";
+    case DType::u32:
+      return "<u4";
+    case DType::u64:
+      return "<u8";
+    case DType::boolean:
+      return "|b1";
   }
   Check(false, "a dtype that zarr has no name for");
   return {};
@@ -85,7 +100,8 @@ std::vector<std::string> ArraysIn(const std::string& folder) {
 Array ReadArray(const std::string& folder) {
   const std::string path = folder + kDescription;
   const json in = ParseJson(ReadFile(path, kDescriptionLimit), path);
-  if (!in.is_object() || in.value("zarr_format", json()) != 2) RefuseArray(folder, "its `zarr_format`");
+  if (!in.is_object() || in.value("zarr_format", json()) != 2)
+    RefuseArray(folder, "its `zarr_format`");
   for (const char* key : {"compressor", "filters"}) {
     if (!in.value(key, json()).is_null()) RefuseArray(folder, fmt::format("it has a `{}`", key));
   }
@@ -95,7 +111,8 @@ Array ReadArray(const std::string& folder) {
   if (!in.contains("dtype") || !in["dtype"].is_string()) RefuseArray(folder, "its `dtype`");
   Array array{in["dtype"].get<std::string>(), ReadExtents(in, "shape", 0, folder), {}};
   const Shape chunk = ReadExtents(in, "chunks", 1, folder);
-  if (chunk.size() != array.shape.size()) RefuseArray(folder, "its chunks have another rank than its shape");
+  if (chunk.size() != array.shape.size())
+    RefuseArray(folder, "its chunks have another rank than its shape");
   const auto dtype = std::find_if(DTypes().begin(), DTypes().end(), [&](const DTypeInfo& info) {
     return NameOf(info.dtype) == array.dtype;
   });
@@ -110,7 +127,8 @@ Array ReadArray(const std::string& folder) {
     const int64_t size = FileSize(folder + "/" + file);
     if (size != bytes) {
       RefuseArray(folder, size < 0 ? fmt::format("its chunk `{}` is missing", file)
-                                   : fmt::format("its chunk `{}` has {} bytes instead of {}", file, size, bytes));
+                                   : fmt::format("its chunk `{}` has {} bytes instead of {}", file,
+                                                 size, bytes));
     }
     array.pieces.push_back({std::move(box), folder + "/" + file, 0});
     size_t d = chunk.size();
