@@ -1,13 +1,16 @@
 // An output format: which files there are, and where in each of them every box
-// lies. A format only says where; export/ makes the values and writes.
+// lies; and how such a folder is read back. A format only says where; export/ makes
+// the values, writes and compares.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "formats/contents.h"
 #include "plan/plan.h"
 
 namespace shardinit {
@@ -41,12 +44,24 @@ struct LayoutRequest {
   const std::string& beside;  // A path beside which a format may work, and leave nothing.
 };
 
+// Reads a folder back, whoever wrote it. Formats of the same kind of files share one.
+struct FormatReader {
+  std::string_view what;                     // `zarr arrays`.
+  std::string_view (*name_of)(DType dtype);  // As those files write a type.
+  // None: there is nothing of that kind in the folder. Throws Error (kRefused) if what is there is
+  // hostile or damaged.
+  std::optional<Contents> (*read)(const std::string& folder);
+};
+
 struct Format {
   std::string_view name;
   std::vector<FileLayout> (*lay_out)(const LayoutRequest& request);
+  const FormatReader* reader = nullptr;  // Null: it is not read back.
 };
 
 std::span<const Format* const> Formats();
+// Each once.
+std::vector<const FormatReader*> FormatReaders();
 // Null: there is none of that name.
 const Format* FindFormat(std::string_view name);
 std::vector<std::string> FormatNames();

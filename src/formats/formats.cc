@@ -29,6 +29,17 @@ std::vector<std::string> FormatNames() {
   return names;
 }
 
+std::vector<const FormatReader*> FormatReaders() {
+  std::vector<const FormatReader*> readers;
+  for (const Format* format : Formats()) {
+    if (format->reader != nullptr &&
+        std::find(readers.begin(), readers.end(), format->reader) == readers.end()) {
+      readers.push_back(format->reader);
+    }
+  }
+  return readers;
+}
+
 int64_t BytesOf(const FileBox& box) {
   return ElementCount(box.box.shape) * InfoOf(box.tensor->dtype).bytes;
 }

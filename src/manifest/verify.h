@@ -5,13 +5,9 @@
 #include <string>
 #include <vector>
 
-namespace shardinit {
+#include "formats/contents.h"
 
-struct Finding {
-  std::string file;    // Within the folder.
-  std::string tensor;  // Empty: not about one tensor.
-  std::string message;
-};
+namespace shardinit {
 
 struct VerifyResult {
   int64_t files = 0, boxes = 0, bytes = 0;  // Checked; of a checkpoint's files those of ranks.

@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "base/json.h"
+#include "formats/safetensors/folder.h"
 #include "formats/safetensors/header.h"
 
 namespace shardinit {
@@ -47,6 +48,10 @@ std::vector<FileLayout> LayOutDcp(const LayoutRequest& request) {
 
 }  // namespace
 
-extern const Format kDcp = {.name = "dcp", .lay_out = LayOutDcp};
+extern const Format kDcp = {
+    .name = "dcp",
+    .lay_out = LayOutDcp,
+    .reader = &safetensors::kReader,
+};
 
 }  // namespace shardinit

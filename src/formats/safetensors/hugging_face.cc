@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
+#include "formats/safetensors/folder.h"
 #include "formats/safetensors/header.h"
 
 namespace shardinit {
@@ -72,6 +73,7 @@ std::vector<FileLayout> LayOutHuggingFace(const LayoutRequest& request) {
 extern const Format kSafetensors = {
     .name = "safetensors",
     .lay_out = LayOutHuggingFace,
+    .reader = &safetensors::kReader,
 };
 
 }  // namespace shardinit

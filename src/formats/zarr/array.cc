@@ -83,6 +83,9 @@ std::string_view NameOf(DType dtype) {
   return {};
 }
 
+namespace {
+
+// The names of the folders in `folder` that are arrays.
 std::vector<std::string> ArraysIn(const std::string& folder) {
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(folder.c_str()), closedir);
   if (!dir) throw SystemError("read the folder", folder);
@@ -97,7 +100,7 @@ std::vector<std::string> ArraysIn(const std::string& folder) {
   return names;
 }
 
-Array ReadArray(const std::string& folder) {
+Holding ReadArray(const std::string& folder, std::string file) {
   const std::string path = folder + kDescription;
   const json in = ParseJson(ReadFile(path, kDescriptionLimit), path);
   if (!in.is_object() || in.value("zarr_format", json()) != 2)
@@ -109,7 +112,8 @@ Array ReadArray(const std::string& folder) {
   const json separator = in.value("dimension_separator", json("."));
   if (separator != "." && separator != "/") RefuseArray(folder, "its `dimension_separator`");
   if (!in.contains("dtype") || !in["dtype"].is_string()) RefuseArray(folder, "its `dtype`");
-  Array array{in["dtype"].get<std::string>(), ReadExtents(in, "shape", 0, folder), {}};
+  Holding array{
+      std::move(file), in["dtype"].get<std::string>(), ReadExtents(in, "shape", 0, folder), {}};
   const Shape chunk = ReadExtents(in, "chunks", 1, folder);
   if (chunk.size() != array.shape.size())
     RefuseArray(folder, "its chunks have another rank than its shape");
@@ -136,5 +140,23 @@ Array ReadArray(const std::string& folder) {
     if (d == 0) return array;
   }
 }
+
+std::optional<Contents> ReadFolder(const std::string& folder) {
+  const std::vector<std::string> names = ArraysIn(folder);
+  if (names.empty()) return std::nullopt;
+  Contents contents;
+  for (const std::string& name : names) {
+    contents.tensors[name] = ReadArray(folder + "/" + name, Escape(name) + kDescription);
+  }
+  return contents;
+}
+
+}  // namespace
+
+extern const FormatReader kReader = {
+    .what = "zarr arrays",
+    .name_of = NameOf,
+    .read = ReadFolder,
+};
 
 }  // namespace shardinit::zarr

@@ -113,6 +113,10 @@ std::vector<FileLayout> LayOut(const LayoutRequest& request) {
 
 }  // namespace
 
-extern const Format kZarr = {.name = "zarr", .lay_out = LayOut};
+extern const Format kZarr = {
+    .name = "zarr",
+    .lay_out = LayOut,
+    .reader = &zarr::kReader,
+};
 
 }  // namespace shardinit

@@ -1,0 +1,33 @@
+// What a folder holds, whoever wrote it: of each tensor its type, its shape and where its
+// elements lie.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "formats/pieces.h"
+
+namespace shardinit {
+
+// Something that is not as it should be.
+struct Finding {
+  std::string file;    // Within the folder.
+  std::string tensor;  // Empty: not about one tensor.
+  std::string message;
+};
+
+// A tensor as the folder has it.
+struct Holding {
+  std::string file;   // Where it is first met.
+  std::string dtype;  // As files of that kind write it.
+  Shape shape;
+  std::vector<FilePiece> pieces;  // Together the whole tensor, none of it twice.
+};
+
+struct Contents {
+  std::map<std::string, Holding> tensors;
+  std::vector<Finding> findings;  // What is wrong with the folder, but in no tensor's way.
+};
+
+}  // namespace shardinit

@@ -1,0 +1,125 @@
+#include "formats/safetensors/folder.h"
+
+#include <dirent.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "formats/safetensors/header.h"
+#include "formats/safetensors/reader.h"
+#include "report/text.h"
+
+namespace shardinit::safetensors {
+namespace {
+
+constexpr std::string_view kSuffix = ".safetensors";
+constexpr char kIndexFile[] = "model.safetensors.index.json";
+constexpr size_t kIndexLimit = size_t{1} << 30;
+
+std::vector<std::string> FilesOf(const std::string& folder) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(folder.c_str()), closedir);
+  if (!dir) throw SystemError("read the folder", folder);
+  std::vector<std::string> files;
+  while (const dirent* entry = readdir(dir.get())) {
+    if (std::string_view(entry->d_name).ends_with(kSuffix)) files.emplace_back(entry->d_name);
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+bool Overlap(const Box& a, const Box& b) {
+  for (size_t d = 0; d < a.shape.size(); ++d) {
+    if (a.offset[d] + a.shape[d] <= b.offset[d] || b.offset[d] + b.shape[d] <= a.offset[d])
+      return false;
+  }
+  return true;
+}
+
+// Pieces that together are the whole tensor, none of it twice.
+void CheckPieces(const std::string& name, const Holding& holding) {
+  int64_t count = 0;
+  for (size_t i = 0; i < holding.pieces.size(); ++i) {
+    count += ElementCount(holding.pieces[i].box.shape);
+    for (size_t j = 0; j < i; ++j) {
+      if (!Overlap(holding.pieces[i].box, holding.pieces[j].box)) continue;
+      throw Error(ExitCode::kRefused, fmt::format("{} is in `{}` and `{}`", Quote(name),
+                                                  holding.pieces[j].file, holding.pieces[i].file));
+    }
+  }
+  int64_t whole = 1;
+  for (const int64_t extent : holding.shape) {
+    if (__builtin_mul_overflow(whole, extent, &whole)) whole = -1;
+  }
+  if (count != whole) {
+    throw Error(ExitCode::kRefused,
+                fmt::format("{} is not whole: its boxes have {} of the {} elements of {}",
+                            Quote(name), count, whole, InShape(holding.shape)));
+  }
+}
+
+// Loaders look for a tensor where the index says it is.
+void CheckIndex(const std::string& folder, Contents* contents) {
+  std::string text;
+  if (!ReadFileIfExists(folder + "/" + kIndexFile, kIndexLimit, &text)) return;
+  const nlohmann::json index = ParseJson(text, kIndexFile);
+  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
+    throw Error(ExitCode::kRefused, fmt::format("`{}` has no `weight_map`", kIndexFile));
+  }
+  const auto& map = index["weight_map"];
+  for (const auto& [name, file] : map.items()) {
+    const auto held = contents->tensors.find(name);
+    if (held == contents->tensors.end() || file != held->second.file) {
+      contents->findings.push_back(
+          {kIndexFile, Escape(name), fmt::format("is not in {}", Escape(file.dump()))});
+    }
+  }
+  for (const auto& [name, holding] : contents->tensors) {
+    if (!map.contains(name))
+      contents->findings.push_back({kIndexFile, Escape(name), "is not listed"});
+  }
+}
+
+std::optional<Contents> ReadFolder(const std::string& folder) {
+  const std::vector<std::string> files = FilesOf(folder);
+  if (files.empty()) return std::nullopt;
+  Contents contents;
+  for (const std::string& file : files) {
+    const std::string path = folder + "/" + file;
+    for (Entry& entry : ReadHeader(path)) {
+      Holding& holding = contents.tensors[entry.name];
+      if (holding.pieces.empty()) {
+        holding.file = file;
+        holding.dtype = entry.dtype;
+        holding.shape.resize(entry.box.shape.size());
+      } else if (holding.dtype != entry.dtype || holding.shape.size() != entry.box.shape.size()) {
+        throw Error(ExitCode::kRefused, fmt::format("{} is in `{}` and, otherwise, in `{}`",
+                                                    Quote(entry.name), holding.file, file));
+      }
+      for (size_t d = 0; d < holding.shape.size(); ++d) {
+        int64_t end = 0;
+        if (__builtin_add_overflow(entry.box.offset[d], entry.box.shape[d], &end)) end = INT64_MAX;
+        holding.shape[d] = std::max(holding.shape[d], end);
+      }
+      holding.pieces.push_back({std::move(entry.box), path, entry.offset});
+    }
+  }
+  for (const auto& [name, holding] : contents.tensors) CheckPieces(name, holding);
+  CheckIndex(folder, &contents);
+  return contents;
+}
+
+}  // namespace
+
+extern const FormatReader kReader = {
+    .what = "safetensors files",
+    .name_of = NameOf,
+    .read = ReadFolder,
+};
+
+}  // namespace shardinit::safetensors
