@@ -6,6 +6,7 @@
 #include <exception>
 #include <new>
 
+#include "base/arithmetic.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/interrupt.h"
@@ -32,6 +33,7 @@ void ForceKernels() {
 }
 
 int Main(int argc, char** argv) {
+  const DefaultArithmetic arithmetic;
   try {
     OccupyStandardStreams();
     HandleSignals();

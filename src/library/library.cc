@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cfenv>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/arithmetic.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/parallel.h"
@@ -30,21 +30,6 @@ static_assert(SHARDINIT_ERROR_WORLD == static_cast<int>(ExitCode::kWorld));
 static_assert(SHARDINIT_ERROR_BUG == static_cast<int>(ExitCode::kBug));
 
 constexpr int kMostThreads = 4096;
-
-// The arithmetic that values are defined by, whatever the caller's thread has
-// set: rounding, flushing of subnormal numbers, traps. Threads inherit it.
-class DefaultArithmetic {
- public:
-  DefaultArithmetic() {
-    std::fegetenv(&before_);
-    std::fesetenv(FE_DFL_ENV);
-  }
-  ~DefaultArithmetic() { std::fesetenv(&before_); }
-  DefaultArithmetic(const DefaultArithmetic&) = delete;
-
- private:
-  std::fenv_t before_;
-};
 
 // A Diagnostics' or an Error's text for the caller; null if there is no memory.
 char* Copy(std::string_view text) {

@@ -3,11 +3,16 @@
 // once, to nearest even.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "tensor/dtype.h"
 
 namespace shardinit {
+
+// Kernels, expressions and arrangements move numbers as they lie in memory.
+static_assert(std::endian::native == std::endian::little,
+              "shardinit runs on little-endian machines only: here its files would be wrong");
 
 // What rounding to a float of less exponent bits than f32 needs to know; in terms
 // of the bits of f32 numbers where nothing else is said.

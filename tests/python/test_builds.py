@@ -1,0 +1,64 @@
+"""What a build for another machine, or with other flags, must not change; what refuses to build."""
+
+import subprocess
+
+import pytest
+
+from support import ROOT, Json
+
+SUBNORMALS = """
+shardinit: 1
+name: subnormals
+dtype: f32
+modules:
+  tiny: {shape: [300000], init: {expr: "i0 * 3e-45"}}
+  sum: {shape: [300000], init: {expr: "(i0 + 1 / 3) / 7 + n0 * 1e-310"}, dtype: f64}
+  small: {shape: [1000, 300], init: {normal: {std: 1e-6}}, dtype: f16}
+  free: {shape: [300, 1000], init: {truncated_normal: {std: 0.02}}}
+  matrix: {shape: [64, 64], init: orthogonal}
+"""
+
+
+def Compile(folder, name, source, *flags, compiler="cc"):
+    """A library or an object of `source`; the compiler's complaints if there are any."""
+    (folder / name).write_text(source)
+    return subprocess.run([compiler, *flags, name], cwd=folder, capture_output=True, text=True,
+                          timeout=120)
+
+
+# What a linker makes of -ffast-math or -Ofast, and what a batch system's wrapper may do.
+HOSTILE = """
+#include <fenv.h>
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
+__attribute__((constructor)) static void SetUp(void) {
+#if defined(__SSE2__)
+  _mm_setcsr(_mm_getcsr() | 0x8040);  /* Flush to zero, denormals are zero. */
+#elif defined(__aarch64__)
+  __asm__ volatile("msr fpcr, %0" ::"r"(1ull << 24));
+#endif
+  fesetround(FE_UPWARD);
+}
+"""
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_start_code_that_sets_the_arithmetic_changes_nothing(jobs, tmp_path):
+    (tmp_path / "spec.yaml").write_text(SUBNORMALS)
+    made = Compile(tmp_path, "hostile.c", HOSTILE, "-shared", "-fPIC", "-O2", "-o", "hostile.so", "-lm")
+    assert (made.returncode, made.stderr) == (0, "")
+    before, after = (Json("digest", tmp_path / "spec.yaml", "--jobs", jobs, env=env)
+                     for env in ({}, {"LD_PRELOAD": str(tmp_path / "hostile.so")}))
+    assert before == after
+
+
+def test_big_endian_is_refused(tmp_path):
+    made = Compile(tmp_path, "big.cc", '#include "tensor/encode.h"\n', "-std=c++20", "-fsyntax-only",
+                   f"-I{ROOT / 'src'}", "-U__BYTE_ORDER__", "-D__BYTE_ORDER__=__ORDER_BIG_ENDIAN__",
+                   compiler="c++")
+    assert made.returncode != 0
+    assert "shardinit runs on little-endian machines only" in made.stderr
+    as_it_is = Compile(tmp_path, "big.cc", '#include "tensor/encode.h"\n', "-std=c++20",
+                       "-fsyntax-only", f"-I{ROOT / 'src'}", compiler="c++")
+    assert (as_it_is.returncode, as_it_is.stderr) == (0, "")
