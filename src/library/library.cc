@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -73,18 +74,23 @@ shardinit_status Guarded(char** message, const Body& body) noexcept {
 
 Error Usage(std::string message) { return Error(ExitCode::kUsage, std::move(message)); }
 
+// The struct as the first header had it: it ended with `layout`.
+constexpr size_t kFirstSourceSize =
+    offsetof(shardinit_source, layout) + sizeof(shardinit_source::layout);
+
 // The caller's struct, which may be of an older or a newer header.
 shardinit_source ReadSource(const shardinit_source* given) {
   if (given == nullptr) throw Usage("shardinit_open: `source` is NULL");
   shardinit_source source = {};
   const size_t size = given->struct_size;
-  if (size < sizeof source) {
+  if (size < kFirstSourceSize) {
     throw Usage(fmt::format("shardinit_open: `struct_size` is {}, not sizeof(shardinit_source), {}",
                             size, sizeof source));
   }
-  std::memcpy(&source, given, sizeof source);
+  std::memcpy(&source, given, std::min(size, sizeof source));
   const auto* bytes = reinterpret_cast<const char*>(given);
-  if (std::any_of(bytes + sizeof source, bytes + size, [](char c) { return c != 0; })) {
+  if (size > sizeof source &&
+      std::any_of(bytes + sizeof source, bytes + size, [](char c) { return c != 0; })) {
     throw Error(ExitCode::kUsage,
                 "shardinit_open: `source` has members that this library does not know",
                 "install a libshardinit as new as the header of the program");

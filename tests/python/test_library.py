@@ -82,6 +82,81 @@ def test_the_header_alone(compiler, tmp_path):
            "-I", ROOT / "src/library", source)
 
 
+# A program of the first header with SHARDINIT_ABI_VERSION 1.
+OLD_PROGRAM = """
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include "shardinit-abi-1.h"
+int main(int argc, char** argv) {
+  const char* sets[] = {"seed=7"};
+  shardinit_source source = {.struct_size = sizeof source, .path = argv[1], .sets = sets,
+                             .set_count = 1, .mesh = "fsdp=2,tensor=1"};
+  shardinit_spec* spec = NULL;
+  char* message = NULL;
+  if (argc != 2 || shardinit_open(&source, &spec, &message) != SHARDINIT_OK) {
+    fputs(message, stderr);
+    return 1;
+  }
+  const shardinit_info* info = shardinit_describe(spec);
+  fprintf(stderr, "%s %s %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %d %s %" PRId64 " %s\\n",
+          info->name, info->engine, info->seed, info->parameters, info->bytes, info->tensor_count,
+          info->mesh_dimensions, info->mesh_axes[0], info->mesh_shape[0], info->warnings);
+  const shardinit_tensor* t = shardinit_tensor_at(spec, shardinit_find(spec, "lm_head.weight"));
+  fprintf(stderr, "%s %s %d %d %" PRId64 " %" PRId64 " %" PRId64 " %s\\n", t->path, t->dtype,
+          t->element_bytes, t->dimensions, t->shape[0], t->elements, t->bytes, t->partition[1]);
+  void* out = malloc((size_t)t->bytes);
+  const int64_t index = shardinit_find(spec, "lm_head.weight");
+  if (shardinit_fill(spec, index, NULL, NULL, out, (size_t)t->bytes, 1, &message)) return 2;
+  fwrite(out, 1, (size_t)t->bytes, stdout);
+  free(out);
+  shardinit_close(spec);
+  return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def old_program(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("old")
+    (folder / "old.c").write_text(OLD_PROGRAM)
+    Output("cc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-I", ROOT / "tests/vectors", "old.c",
+           LIBRARY, "-o", "old", cwd=folder)
+    return folder / "old"
+
+
+def Loaded(program, folder):
+    return subprocess.run([program, TINY], capture_output=True, timeout=120,
+                          env={**CLEAN, "LD_LIBRARY_PATH": str(folder)})
+
+
+def test_a_program_of_the_first_header(old_program, tmp_path):
+    ran = Loaded(old_program, os.path.dirname(LIBRARY))
+    dtype, words = Reassemble(Gen(TINY, tmp_path, "--set", "seed=7"))["lm_head.weight"]
+    plan = Json("plan", TINY, "--mesh", "fsdp=2,tensor=1")
+    assert ran.returncode == 0 and ran.stdout == words.tobytes()
+    assert ran.stderr.decode().splitlines() == [
+        f"llama3-tiny philox4x32 7 {plan['parameters']} {plan['bytes']} {plan['tensors']} 2 fsdp 2 ",
+        f"lm_head.weight {dtype} {words.itemsize} 2 {words.shape[0]} {words.size} {words.nbytes} fsdp"]
+
+
+def test_a_new_member_leaves_older_programs_as_they_are(old_program, tmp_path):
+    """The library again, from a header whose structs have one more member each."""
+    member = re.compile(r"^(} shardinit_(source|info|tensor);)", re.M)
+    header, count = member.subn(r"  const char* future;\n\1", HEADER)
+    assert count == 3
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library/shardinit.h").write_text(header)
+    core = BINARY.parent / "libshardinit_core.a"
+    Output("c++", "-std=c++20", "-shared", "-fPIC", "-O0", f"-I{tmp_path}", f"-I{ROOT / 'src'}",
+           '-DSHARDINIT_VERSION="0"', ROOT / "src/library/library.cc", core, "-Wl,--as-needed",
+           f"-Wl,--version-script={ROOT / 'src/library/shardinit.map'}", "-Wl,-soname,libshardinit.so.1", "-lfmt", "-lhwy", "-lmpfr", "-lcrypto", "-lyaml-cpp",
+           "-o", tmp_path / "libshardinit.so.1")
+    now, then = (Loaded(old_program, folder) for folder in (tmp_path, os.path.dirname(LIBRARY)))
+    assert now.returncode == 0, now.stderr.decode()
+    assert (now.stdout, now.stderr) == (then.stdout, then.stderr)
+
+
 # As functions -----------------------------------------------------------------
 
 sys.path.insert(0, str(PACKAGE))
