@@ -110,8 +110,7 @@ void CheckFolder(const Plan& plan, const std::string& folder) {
 GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCounters* counters) {
   GenerateResult result;
   const Digest plan_sha256 = ClaimFolder(request.folder, WritePlan(plan));
-  RemoveTemporaries(request.folder);
-  RemoveTemporaries(request.folder + "/ranks");
+  RemoveLeftOvers(request.folder);
 
   // Its blocks are given back before files that describe other files take memory.
   WriteRanks(plan, request, plan_sha256, counters, &result);

@@ -27,7 +27,34 @@ std::string FolderOf(const std::string& path) {
 
 std::string NameOf(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
-std::string TemporaryPrefix(const std::string& name) { return "." + name + ".tmp-"; }
+std::string TemporaryName(const std::string& name, uint64_t bits) {
+  return fmt::format(".{}.tmp-{:016x}", name, bits);
+}
+
+// The name that a temporary one stands for; empty if TemporaryName() gives no such one.
+std::string_view NameBehind(std::string_view temporary) {
+  constexpr std::string_view kInfix = ".tmp-";
+  constexpr size_t kDigits = 16, kRest = kInfix.size() + kDigits;
+  if (temporary.size() < 1 + kRest || temporary[0] != '.') return {};
+  const std::string_view rest = temporary.substr(temporary.size() - kRest);
+  if (!rest.starts_with(kInfix) ||
+      rest.find_first_not_of("0123456789abcdef", kInfix.size()) != rest.npos) {
+    return {};
+  }
+  return temporary.substr(1, temporary.size() - kRest - 1);
+}
+
+// Calls with the temporary names in a folder, if there is one, that stand for names of which
+// `is_ours` is true.
+template <typename F>
+void ForEachTemporary(const std::string& folder, const NamePredicate& is_ours, F visit) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(folder.c_str()), closedir);
+  if (!dir) return;
+  while (const dirent* entry = readdir(dir.get())) {
+    const std::string_view name = NameBehind(entry->d_name);
+    if (!name.empty() && is_ours(name)) visit(fmt::format("{}/{}", folder, entry->d_name));
+  }
+}
 
 uint64_t RandomBits() {
   uint64_t bits = 0;
@@ -104,9 +131,8 @@ bool ReadFileIfExists(const std::string& path, size_t limit, std::string* text) 
 
 Fd CreateTemporary(const std::string& path, std::string* temporary) {
   const std::string folder = FolderOf(path);
-  const std::string prefix = TemporaryPrefix(NameOf(path));
   while (true) {
-    *temporary = fmt::format("{}/{}{:016x}", folder, prefix, RandomBits());
+    *temporary = fmt::format("{}/{}", folder, TemporaryName(NameOf(path), RandomBits()));
     Fd fd = Open(*temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
     if (!fd && errno == EEXIST) continue;
     if (!fd) throw SystemError("create a file in", folder);
@@ -173,10 +199,9 @@ void WriteFileAtomically(const std::string& path, std::string_view text) {
 TemporaryFolder::TemporaryFolder(const std::string& path)
     : path_(path.substr(0, path.find_last_not_of('/') + 1)) {
   MakeFolder(FolderOf(path_));
-  RemoveTemporaries(FolderOf(path_), NameOf(path_));
+  RemoveLeftOvers();
   do {
-    temporary_ =
-        fmt::format("{}/{}{:016x}", FolderOf(path_), TemporaryPrefix(NameOf(path_)), RandomBits());
+    temporary_ = fmt::format("{}/{}", FolderOf(path_), TemporaryName(NameOf(path_), RandomBits()));
     if (mkdir(temporary_.c_str(), 0777) != 0) {
       throw SystemError("create a folder in", FolderOf(path_));
     }
@@ -189,6 +214,19 @@ TemporaryFolder::TemporaryFolder(const std::string& path)
     // RemoveTemporaries may have got in between, as for CreateTemporary.
   } while (!lock_ || (flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) ||
            !Exists(temporary_));
+}
+
+void TemporaryFolder::RemoveLeftOvers() {
+  const std::string name = NameOf(path_);
+  ForEachTemporary(
+      FolderOf(path_), [&](std::string_view other) { return other == name; },
+      [](const std::string& path) {
+        const Fd fd = Open(path, O_RDONLY | O_NOFOLLOW | O_DIRECTORY);
+        std::error_code ignored;
+        if (fd && flock(fd.get(), LOCK_EX | LOCK_NB) == 0) {
+          std::filesystem::remove_all(path, ignored);
+        }
+      });
 }
 
 TemporaryFolder::~TemporaryFolder() {
@@ -305,19 +343,15 @@ void SyncFolder(const std::string& path) {
   if (error != 0 && error != EINVAL) throw SystemError("sync the folder", path, error);
 }
 
-void RemoveTemporaries(const std::string& folder, const std::string& name) {
-  const std::string prefix = name.empty() ? "." : TemporaryPrefix(name);
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(folder.c_str()), closedir);
-  if (!dir) return;
-  while (const dirent* entry = readdir(dir.get())) {
-    const std::string_view file = entry->d_name;
-    if (!file.starts_with(prefix) || file.find(".tmp-") == file.npos) continue;
-    const std::string path = fmt::format("{}/{}", folder, file);
-    Fd fd = Open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK);
-    if (!fd && errno == EISDIR) fd = Open(path, O_RDONLY | O_NOFOLLOW | O_DIRECTORY);
-    std::error_code ignored;
-    if (fd && flock(fd.get(), LOCK_EX | LOCK_NB) == 0) std::filesystem::remove_all(path, ignored);
-  }
+void RemoveTemporaries(const std::string& folder, const NamePredicate& is_ours) {
+  ForEachTemporary(folder, is_ours, [](const std::string& path) {
+    const Fd fd = Open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK);
+    struct stat info;
+    if (fd && fstat(fd.get(), &info) == 0 && S_ISREG(info.st_mode) &&
+        flock(fd.get(), LOCK_EX | LOCK_NB) == 0) {
+      unlink(path.c_str());
+    }
+  });
 }
 
 bool Exists(const std::string& path) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -79,6 +80,8 @@ class TemporaryFolder {
   void Commit();
 
  private:
+  void RemoveLeftOvers();
+
   const std::string path_;
   std::string temporary_;
   Fd lock_;
@@ -104,9 +107,10 @@ bool ReadAll(int fd, void* data, size_t size, int64_t offset);  // Short file: f
 // the disk then. A file in its place is an Error (kConflict).
 void MakeFolder(const std::string& path);
 void SyncFolder(const std::string& path);
-// Removes the temporary files and folders in `folder` whose owners are gone (their lock is
-// free); for every `name` if that is empty.
-void RemoveTemporaries(const std::string& folder, const std::string& name = {});
+// Removes the temporary files in `folder`, and no others, whose owners are gone (their lock is
+// free), and that stand for names of which `is_ours` is true.
+using NamePredicate = std::function<bool(std::string_view name)>;
+void RemoveTemporaries(const std::string& folder, const NamePredicate& is_ours);
 
 // Throws, if nobody but others may know.
 bool Exists(const std::string& path);

@@ -21,7 +21,6 @@ namespace {
 
 FileEntry WriteIndexFile(const std::string& folder, const Plan& plan, const Digest& plan_sha256) {
   const std::string path = folder + "/" + kIndexName;
-  RemoveTemporaries(folder, kIndexName);
   std::string temporary;
   const Fd fd = CreateTemporary(path, &temporary);
   try {
@@ -36,6 +35,19 @@ FileEntry WriteIndexFile(const std::string& folder, const Plan& plan, const Dige
 }
 
 }  // namespace
+
+void RemoveLeftOvers(const std::string& folder) {
+  RemoveTemporaries(folder, [](std::string_view name) {
+    return name == kPlanName || name == kIndexName || name == kManifestName;
+  });
+  RemoveTemporaries(folder + "/ranks", [](std::string_view name) {
+    constexpr std::string_view kStart = "rank-";
+    if (!name.starts_with(kStart)) return false;
+    const size_t end = name.find_first_not_of("0123456789", kStart.size());
+    return end != name.npos && end >= kStart.size() + 5 &&
+           (name.substr(end) == ".h5" || name.substr(end) == ".json");
+  });
+}
 
 void WriteManifest(const Plan& plan, const Digest& plan_sha256,
                    const std::vector<ReceiptEntry>& ranks, const std::optional<FileEntry>& index,
@@ -176,6 +188,7 @@ FinalizeResult Finalize(const std::string& folder, const Plan& plan, const Diges
     }
   }
   if (!result.missing.empty()) return result;
+  RemoveLeftOvers(folder);
   std::optional<FileEntry> index_entry;
   if (WantsIndex(plan, index)) {
     index_entry = WriteIndexFile(folder, plan, plan_sha256);
@@ -183,7 +196,6 @@ FinalizeResult Finalize(const std::string& folder, const Plan& plan, const Diges
   result.has_index = index_entry.has_value();
   SyncFolder(folder +
              "/ranks");  // Names that a killed run left are on the disk before the manifest.
-  RemoveTemporaries(folder, kManifestName);
   AtomicFile manifest(folder + "/" + kManifestName);
   WriteManifest(plan, plan_sha256, ranks, index_entry,
                 [&](std::string_view text) { manifest.Append(text); });

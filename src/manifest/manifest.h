@@ -52,6 +52,10 @@ inline constexpr char kPlanName[] = "plan.json";
 inline constexpr char kManifestName[] = "manifest.json";
 inline constexpr char kIndexName[] = "index.h5";
 
+// Removes what killed runs left in a checkpoint's folder, and nothing else: temporary files of the
+// names above and of rank files and receipts.
+void RemoveLeftOvers(const std::string& folder);
+
 // Once every rank has its receipt, writes index.h5 and then manifest.json. Two
 // processes may do this at once: they write the same bytes.
 FinalizeResult Finalize(const std::string& folder, const Plan& plan, const Digest& plan_sha256,

@@ -337,6 +337,43 @@ def test_output_holds_something_else(spec, tmp_path):
     assert (tmp_path / "out/thesis.tex").read_text() == "mine"
 
 
+# Left-overs of killed runs have names like these, but not these.
+MINE = [".photos.tmp-2024/a.jpg", ".photos.tmp-00000000000000aa/a.jpg", ".plan.json.tmp-mine",
+        ".plan.json.tmp-00000000000000aa/a.jpg", "ranks/.rank-00000.h5.tmp-00000000000000aa/a",
+        "ranks/.rank-0.h5.tmp-0123456789abcdef", "ranks/.notes.tmp-0123456789abcdef",
+        ".manifest.json.tmp-0123456789ABCDEF", ".tmp-0123456789abcdef"]
+LEFT_OVERS = [".plan.json.tmp-0123456789abcdef", ".manifest.json.tmp-0123456789abcdef",
+              ".index.h5.tmp-0123456789abcdef", "ranks/.rank-00000.h5.tmp-0123456789abcdef",
+              "ranks/.rank-123456.json.tmp-0123456789abcdef"]
+
+
+def Put(folder, names):
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("mine")
+
+
+@pytest.mark.parametrize("command", ["gen", "finalize"])
+def test_what_is_the_users_stays(command, good, spec, tmp_path):
+    out = pathlib.Path(shutil.copytree(good, tmp_path / "out"))
+    (out / "manifest.json").unlink()
+    Put(out, MINE + LEFT_OVERS)
+    Ok(*(["finalize", out] if command == "finalize" else ["gen", spec, "-o", out]))
+    mine = {name: b"mine" for name in MINE}
+    assert {name: data for name, data in Tree(out).items() if data is not None} == {
+        **{name: data for name, data in Tree(good).items() if data is not None}, **mine}
+
+
+def test_what_is_beside_an_export_stays(spec, tmp_path):
+    mine = [".out.tmp-mine/a", ".out.tmp-0123456789ABCDEF/a", ".outer.tmp-0123456789abcdef/a",
+            ".out.tmp-0123456789abcde/a"]
+    Put(tmp_path, [*mine, ".out.tmp-0123456789abcdef/a", ".out.tmp-00000000000000aa"])
+    Ok("export", spec, "--to", "dcp", "-o", tmp_path / "out")
+    for name in [*mine, ".out.tmp-00000000000000aa"]:  # A file is no folder of an export.
+        assert (tmp_path / name).read_text() == "mine"
+    assert not (tmp_path / ".out.tmp-0123456789abcdef").exists()
+
+
 @pytest.mark.parametrize("name", ["ranks", "ranks/rank-00000.h5", "ranks/rank-00000.json", "plan.json",
                                   "manifest.json", "index.h5"])
 def test_links_in_the_output_are_not_followed(name, spec, tmp_path):

@@ -117,19 +117,33 @@ TEST(AtomicFile, SaysWhyItCannot) {
 }
 
 TEST(RemoveTemporaries, SparesFilesWhoseOwnersLive) {
-  const WorkingFolder folder(Contents{{".a.tmp-0123456789abcdef", "killed"},
-                                      {".b.tmp-0123456789abcdef", "killed"},
-                                      {".hidden", "the user's"},
-                                      {"a.tmp-0123456789abcdef", "the user's"}});
+  const WorkingFolder folder(
+      Contents{{".a.tmp-0123456789abcdef", "killed"}, {".b.tmp-0123456789abcdef", "killed"}});
   std::string mine;
   const Fd fd = CreateTemporary("a", &mine);
   EXPECT_TRUE(mine.starts_with("./.a.tmp-")) << mine;
-  RemoveTemporaries(".", "a");
-  EXPECT_EQ(NamesIn("."), (Names{mine.substr(2), ".b.tmp-0123456789abcdef", ".hidden",
-                                 "a.tmp-0123456789abcdef"}));
-  RemoveTemporaries(".");
-  EXPECT_EQ(NamesIn("."), (Names{mine.substr(2), ".hidden", "a.tmp-0123456789abcdef"}));
-  RemoveTemporaries("none");  // No folder, nothing to remove.
+  RemoveTemporaries(".", [](std::string_view name) { return name == "a"; });
+  EXPECT_EQ(NamesIn("."), (Names{mine.substr(2), ".b.tmp-0123456789abcdef"}));
+  RemoveTemporaries(".", [](std::string_view) { return true; });
+  EXPECT_EQ(NamesIn("."), Names{mine.substr(2)});
+  RemoveTemporaries("none", [](std::string_view) { return true; });  // Nothing to remove.
+}
+
+TEST(RemoveTemporaries, SparesWhatIsTheUsers) {
+  const WorkingFolder folder(Contents{{".hidden", ""},
+                                      {"a.tmp-0123456789abcdef", ""},
+                                      {".a.tmp-2024", ""},
+                                      {".a.tmp-0123456789ABCDEF", ""},
+                                      {".a.tmp-0123456789abcdef0", ""},
+                                      {".a.tmp-0123456789abcdef.txt", ""},
+                                      {".tmp-0123456789abcdef", ""},
+                                      {".b.tmp-0123456789abcdef", ""},
+                                      {".a.tmp-00000000000000aa/photo", ""}});
+  ASSERT_EQ(mkfifo(".a.tmp-00000000000000bb", 0600), 0);
+  fs::create_symlink(".hidden", ".a.tmp-00000000000000cc");
+  const Names before = NamesIn(".");
+  RemoveTemporaries(".", [](std::string_view name) { return name == "a"; });
+  EXPECT_EQ(NamesIn("."), before);
 }
 
 TEST(CreateTemporary, MakesAFileOfItsOwnEachTime) {
