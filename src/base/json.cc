@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace shardinit {
 namespace {
@@ -16,7 +17,8 @@ constexpr size_t kMaxDepth = 32;
 
 void AppendQuoted(std::string_view text, std::string* out) {
   *out += '"';
-  for (const char c : text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
     switch (c) {
       case '"':
         *out += "\\\"";
@@ -42,8 +44,11 @@ void AppendQuoted(std::string_view text, std::string* out) {
       default:
         if (static_cast<unsigned char>(c) < 0x20) {
           *out += fmt::format("\\u{:04x}", c);
+        } else if (const Character at = CharacterAt(text, i); !at.valid) {
+          *out += fmt::format("\\\\x{:02x}", static_cast<unsigned char>(c));
         } else {
-          *out += c;
+          *out += text.substr(i, static_cast<size_t>(at.size));
+          i += static_cast<size_t>(at.size) - 1;
         }
     }
   }

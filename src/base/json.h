@@ -1,6 +1,7 @@
 // Canonical JSON: the same facts give the same bytes on every machine. Keys
 // stand in the order they are written (each schema fixes it), numbers are
-// integers or shortest round-trip decimals, text is escaped by RFC 8785.
+// integers or shortest round-trip decimals, text is escaped by RFC 8785; a byte
+// of a name that is not UTF-8, which JSON cannot say, is the four characters `\xff`.
 #pragma once
 
 #include <concepts>

@@ -111,15 +111,21 @@ std::string InShape(const std::vector<int64_t>& shape) {
 
 std::string Table(const std::vector<std::vector<std::string>>& rows,
                   const std::vector<bool>& right) {
+  // A cell wider than that moves the rest of its own row, and does not fill all others with spaces.
+  constexpr size_t kWidest = 200;
   std::vector<size_t> widths(right.size());
   for (const auto& row : rows) {
-    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], WidthOf(row[c]));
+    for (size_t c = 0; c < row.size(); ++c) {
+      if (const size_t width = WidthOf(row[c]); width <= kWidest)
+        widths[c] = std::max(widths[c], width);
+    }
   }
   std::string out;
   for (const auto& row : rows) {
     std::string line;
     for (size_t c = 0; c < row.size(); ++c) {
-      const std::string padding(widths[c] - WidthOf(row[c]), ' ');
+      const size_t width = WidthOf(row[c]);
+      const std::string padding(widths[c] - std::min(widths[c], width), ' ');
       line += (c > 0 ? "  " : "") + (right[c] ? padding + row[c] : row[c] + padding);
     }
     out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";

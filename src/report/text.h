@@ -14,7 +14,7 @@ std::string Count(int64_t number, std::string_view noun, std::string_view plural
 std::string InBytes(int64_t bytes);  // 811.7 GB, powers of 1000 as disks are sold
 std::string InShape(const std::vector<int64_t>& shape);  // [128256, 16384]
 
-// Columns padded to their widest cell, two spaces apart; `right[c]` aligns
+// Columns padded to their widest cell of up to 200 characters, two spaces apart; `right[c]` aligns
 // column c to the right.
 std::string Table(const std::vector<std::vector<std::string>>& rows,
                   const std::vector<bool>& right);

@@ -660,10 +660,23 @@ def Many(file, _):
         file.create_dataset(f"d{i}", (0,), "f4")
 
 
-@pytest.mark.parametrize("make", [External, Virtual, ExternalLink, SoftLink, Cycle, Deep, ShapeBomb, Filtered,
+def Endless(file, folder):
+    """Sources without end, whose names the file makes up; HDF5 opens them to know the extent."""
+    fifo = folder / "source-0.h5"
+    if not fifo.exists():
+        os.mkfifo(fifo)
+    unlimited = h5py.h5s.UNLIMITED
+    whole = h5py.h5s.create_simple((4,), (unlimited,))
+    whole.select_hyperslab((0,), (unlimited,), (4,), (4,))
+    create = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    create.set_virtual(whole, f"{folder}/source-%b.h5".encode(), b"w", h5py.h5s.create_simple((4,)))
+    h5py.h5d.create(file.id, b"w", h5py.h5t.NATIVE_UINT8, whole, create)
+
+
+@pytest.mark.parametrize("make", [External, Virtual, Endless, ExternalLink, SoftLink, Cycle, Deep, ShapeBomb, Filtered,
                                   HugeAttribute, WrongTypes, Names, Compound, Many],
                          ids=lambda f: f.__name__)
-@pytest.mark.parametrize("libver", ["earliest", "latest"])
+@pytest.mark.parametrize("libver", ["earliest", "v110", "latest"])
 def test_hostile_hdf5(make, libver, damaged, tmp_path):
     name = tmp_path / "foreign.h5"
     with h5py.File(name, "w", libver=libver, track_order=False) as file:
@@ -674,6 +687,57 @@ def test_hostile_hdf5(make, libver, damaged, tmp_path):
     shutil.copy(name, damaged / "ranks/rank-00001.h5")
     assert Run("verify", damaged, timeout=20).returncode in (1, 5)
     assert Run("inspect", damaged, timeout=20).returncode in (0, 1, 5)
+
+
+def test_inspect_says_what_a_file_without_end_is(tmp_path):
+    """Not even the name of its first source, a FIFO, is opened: that would wait for a writer."""
+    with h5py.File(tmp_path / "x.h5", "w", libver=("v110", "v110")) as file:
+        Endless(file, tmp_path)
+    result = Run("inspect", tmp_path / "x.h5", timeout=20)
+    assert result.returncode == 5 and "`/w` is made of other files without end" in result.stderr
+
+
+def test_the_process_that_reads_hdf5_opens_nothing_else(good, tmp_path):
+    calls = tmp_path / "calls"
+    Ok("inspect", good / "index.h5", wrap=["strace", "-f", "-o", calls, "-e", "trace=open,openat,prlimit64,setrlimit"])
+    lines = calls.read_text().splitlines()
+    limit = max(i for i, line in enumerate(lines) if "RLIMIT_NOFILE, {rlim_cur=0, rlim_max=0}" in line)
+    child = lines[limit].split()[0]
+    assert [line for line in lines[:limit] if line.startswith(child) and "/proc/self/fd/" in line]
+    assert not [line for line in lines[limit:] if line.startswith(child) and "open" in line]
+
+
+def Paths(file, levels, name):
+    """Groups of ten names for the same group: 10^levels paths to each dataset."""
+    group = file.create_group("g")
+    group.create_dataset(name, (0,), "f4")
+    for i in range(levels):
+        outer = file.create_group(f"g{i}")
+        for k in range(10):
+            outer[f"{k}{name}"] = group
+        group = outer
+
+
+def test_inspect_answers_with_little_about_a_little_file(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        Paths(file, 5, "x" * 60)
+    size = (tmp_path / "x.h5").stat().st_size
+    for arguments in [], ["--json"]:
+        result = Run("inspect", tmp_path / "x.h5", *arguments, timeout=20)
+        assert result.returncode == 5 and "too much for a file of this size" in result.stderr
+    with h5py.File(tmp_path / "y.h5", "w") as file:  # One long path among many short ones.
+        Paths(file, 1, "x" * 4000)
+        Many(file, tmp_path)
+    size = (tmp_path / "y.h5").stat().st_size
+    assert len(Ok("inspect", tmp_path / "y.h5").stdout) < size
+    assert len(Ok("inspect", tmp_path / "y.h5", "--json").stdout) < size
+
+
+def test_json_is_utf_8_whatever_names_are(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset(b"w\xff\x80 \xc3\xa9", (1,), "u1")
+    done = Run("inspect", tmp_path / "x.h5", "--json")
+    assert json.loads(done.stdout)["datasets"][0]["dataset"] == "/w\\xff\\x80 é"
 
 
 def test_inspect_lists_a_large_group(tmp_path):

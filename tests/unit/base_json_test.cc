@@ -55,6 +55,15 @@ TEST(JsonWriter, EscapesWhatRfc8785Escapes) {
   EXPECT_EQ(out.Finish(), "\"\\\"\\\\/\\b\\f\\n\\r\\t\\u0000\\u001f\x7f\xc3\xa9\"\n");
 }
 
+TEST(JsonWriter, IsUtf8WhateverTheTextIs) {
+  JsonWriter out;
+  out.Value("\xc3\xa9\x80\xff\xe2\x82|\xed\xa0\x80|\xf0\x9f\x98\x80");
+  const std::string text = out.Finish();
+  EXPECT_EQ(text,
+            "\"\xc3\xa9\\\\x80\\\\xff\\\\xe2\\\\x82|\\\\xed\\\\xa0\\\\x80|\xf0\x9f\x98\x80\"\n");
+  EXPECT_TRUE(nlohmann::json::accept(text));
+}
+
 TEST(JsonWriter, EscapesKeys) {
   JsonWriter out;
   out.BeginObject().Member("a\"\n", 1).EndObject();

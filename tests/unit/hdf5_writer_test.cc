@@ -302,9 +302,10 @@ TEST_F(Hdf5, TypesHaveTheirFields) {
   H5Fclose(file);
 }
 
-std::string Failure(ExitCode code, const std::string& path) {
+std::string Failure(ExitCode code, const std::string& path,
+                    std::chrono::milliseconds time = std::chrono::minutes(1)) {
   try {
-    hdf5::DescribeFile(path);
+    hdf5::DescribeFile(path, time);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), code) << error.what();
     return error.what();
@@ -317,6 +318,14 @@ TEST_F(Hdf5, RefusesWhatIsNoHdf5) {
   EXPECT_EQ(Failure(ExitCode::kWorld, "none"), "cannot read `none`: No such file or directory");
   EXPECT_TRUE(Failure(ExitCode::kRefused, "text").starts_with("`text` is refused: "));
   EXPECT_TRUE(Failure(ExitCode::kRefused, "empty").starts_with("`empty` is refused: "));
+}
+
+TEST_F(Hdf5, ReadsForNoLongerThanItMay) {
+  const WorkingFolder folder(Contents{});
+  WriteRankFile(SamplePlan(), 0, "a.h5");
+  EXPECT_EQ(Failure(ExitCode::kRefused, "a.h5"), "");
+  EXPECT_EQ(Failure(ExitCode::kRefused, "a.h5", std::chrono::milliseconds(0)),
+            "`a.h5` is refused: reading its structure crashed HDF5 or took too much");
 }
 
 TEST_F(Hdf5, RefusesLinksToElsewhere) {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -9,13 +10,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "formats/hdf5/handle.h"
 #include "formats/hdf5/layout.h"
 
@@ -25,7 +29,6 @@ namespace {
 constexpr int kMaxDepth = 64;
 constexpr int64_t kMaxObjects = 4'000'000;
 constexpr size_t kMaxText = 4096;
-constexpr size_t kMaxAnswer = size_t{1} << 30;
 
 [[noreturn]] void Refuse(const std::string& what) { throw Error(ExitCode::kRefused, what); }
 
@@ -85,10 +88,37 @@ std::vector<std::string> ReadTexts(hid_t object, const char* name) {
   return texts;
 }
 
+// An extent without end is found by looking into all sources, whose names a file may make up
+// (`w-%b.h5`) and which HDF5 opens when it is asked for the dataset's dataspace.
+bool IsUnlimited(hid_t selection) {
+  if (H5Sget_select_type(selection) != H5S_SEL_HYPERSLABS ||
+      H5Sis_regular_hyperslab(selection) <= 0) {
+    return false;
+  }
+  hsize_t start[H5S_MAX_RANK], stride[H5S_MAX_RANK], count[H5S_MAX_RANK], block[H5S_MAX_RANK];
+  Require(H5Sget_regular_hyperslab(selection, start, stride, count, block), "read a selection");
+  for (int d = 0; d < H5Sget_simple_extent_ndims(selection); ++d) {
+    if (count[d] == H5S_UNLIMITED || block[d] == H5S_UNLIMITED) return true;
+  }
+  return false;
+}
+
+void RefuseUnlimited(hid_t create, const std::string& path) {
+  size_t sources = 0;
+  Require(H5Pget_virtual_count(create, &sources), "read a list of sources");
+  for (size_t i = 0; i < sources; ++i) {
+    const Dataspace whole(H5Pget_virtual_vspace(create, i), "read a selection");
+    const Dataspace source(H5Pget_virtual_srcspace(create, i), "read a selection");
+    if (IsUnlimited(whole) || IsUnlimited(source)) {
+      Refuse(fmt::format("{} is made of other files without end", Quote(path)));
+    }
+  }
+}
+
 // Walks groups by hard links only; a soft or external link is refused unread.
 class Lister {
  public:
-  explicit Lister(JsonWriter& out) : out_(out) {}
+  Lister(JsonWriter& out, size_t most) : out_(out), most_(most) {}
 
   void Group(hid_t group, const std::string& path, int depth) {
     if (depth > kMaxDepth) Refuse(fmt::format("groups are nested over {} levels", kMaxDepth));
@@ -116,7 +146,7 @@ class Lister {
   void Link(hid_t group, const std::string& path, const std::string& name, int depth) {
     H5L_info_t link;
     Require(H5Lget_info(group, name.c_str(), &link, H5P_DEFAULT), "read a link");
-    if (link.type != H5L_TYPE_HARD) Refuse(fmt::format("`{}` is a link to elsewhere", path));
+    if (link.type != H5L_TYPE_HARD) Refuse(fmt::format("{} is a link to elsewhere", Quote(path)));
     H5O_info_t object;
     Require(H5Oget_info_by_name(group, name.c_str(), &object, H5P_DEFAULT), "read an object");
     if (object.type == H5O_TYPE_GROUP) {
@@ -126,20 +156,22 @@ class Lister {
       const Dataset dataset(H5Dopen2(group, name.c_str(), H5P_DEFAULT), "open a dataset");
       Describe(dataset, path);
     } else {
-      Refuse(fmt::format("`{}` is neither a group nor a dataset", path));
+      Refuse(fmt::format("{} is neither a group nor a dataset", Quote(path)));
     }
   }
 
   void Describe(const Dataset& dataset, const std::string& path) {
     const PropertyList create(H5Dget_create_plist(dataset), "read dataset properties");
+    const H5D_layout_t layout = H5Pget_layout(create);
+    if (H5Pget_external_count(create) > 0) {
+      Refuse(fmt::format("{} keeps its data in other files", Quote(path)));
+    }
+    if (layout == H5D_VIRTUAL) RefuseUnlimited(create, path);
     const Dataspace space(H5Dget_space(dataset), "read a dataspace");
     const int rank = H5Sget_simple_extent_ndims(space);
-    if (rank < 0 || rank > 32) Refuse(fmt::format("`{}` has no shape", path));
+    if (rank < 0 || rank > 32) Refuse(fmt::format("{} has no shape", Quote(path)));
     std::vector<hsize_t> extents(static_cast<size_t>(rank));
     if (rank > 0) H5Sget_simple_extent_dims(space, extents.data(), nullptr);
-    const H5D_layout_t layout = H5Pget_layout(create);
-    if (H5Pget_external_count(create) > 0)
-      Refuse(fmt::format("`{}` keeps its data in other files", path));
     out_.BeginObject().Member("dataset", path);
     out_.Member("path", Has(dataset, kPath) ? ReadText(dataset, kPath) : "");
     out_.Member("dtype", Has(dataset, kDType) ? ReadText(dataset, kDType) : "");
@@ -154,17 +186,29 @@ class Lister {
     const haddr_t offset = layout == H5D_CONTIGUOUS ? H5Dget_offset(dataset) : HADDR_UNDEF;
     if (offset != HADDR_UNDEF) out_.Member("file_offset", static_cast<int64_t>(offset));
     out_.EndObject();
+    if (out_.size() > most_) {
+      Refuse(fmt::format("its list of datasets has over {} bytes, too much for a file of this size",
+                         most_));
+    }
   }
 
   JsonWriter& out_;
+  const size_t most_;
   int64_t objects_ = 0;
 };
 
-std::string Describe(int fd) {
+void Limit(int resource, rlim_t most) {
+  const rlimit limit = {most, most};
+  setrlimit(static_cast<__rlimit_resource>(resource), &limit);
+}
+
+std::string Describe(int fd, size_t most) {
   const PropertyList access(H5Pcreate(H5P_FILE_ACCESS), "make file properties");
   Require(H5Pset_file_locking(access, false, true), "turn off file locks");
   const File file(H5Fopen(fmt::format("/proc/self/fd/{}", fd).c_str(), H5F_ACC_RDONLY, access),
                   "open it");
+  // From here on nothing can be opened: no source, link, plugin or FIFO that the file names.
+  Limit(RLIMIT_NOFILE, 0);
   JsonWriter out;
   out.BeginObject(JsonWriter::kLines);
   for (const char* name : {kFormatVersionName, kContractVersionName, kSeed, kRank, kWorldSize}) {
@@ -185,18 +229,13 @@ std::string Describe(int fd) {
   }
   out.Key("datasets").BeginArray(JsonWriter::kLines);
   const Group root(H5Gopen2(file, "/", H5P_DEFAULT), "open the root group");
-  Lister(out).Group(root, "", 0);
+  Lister(out, most).Group(root, "", 0);
   out.EndArray().EndObject();
   return out.Finish();
 }
 
-void Limit(int resource, rlim_t most) {
-  const rlimit limit = {most, most};
-  setrlimit(static_cast<__rlimit_resource>(resource), &limit);
-}
-
 // The child's whole life: its answer, after one byte that says which kind it is.
-[[noreturn]] void Answer(int fd, int out) {
+[[noreturn]] void Answer(int fd, int out, size_t most) {
 #ifndef SHARDINIT_SANITIZED  // A sanitizer alone takes more.
   Limit(RLIMIT_AS, rlim_t{1} << 30);
 #endif
@@ -205,7 +244,7 @@ void Limit(int resource, rlim_t most) {
   Limit(RLIMIT_CORE, 0);
   std::string answer;
   try {
-    answer = "+" + Describe(fd);
+    answer = "+" + Describe(fd, most);
   } catch (const std::exception& e) {
     answer = std::string("-") + e.what();
   }
@@ -217,15 +256,43 @@ void Limit(int resource, rlim_t most) {
   _exit(0);
 }
 
+// A dataset of this tool takes more bytes in its file than in the text about it. Links that lead to
+// the same groups again and again make a text of any length.
+size_t MostText(int64_t file_size) {
+  return std::min(size_t{1} << 30, (size_t{1} << 20) + 4 * static_cast<size_t>(file_size));
+}
+
+// What comes through the pipe until it ends, has over `most` bytes or is not at its end in time;
+// nothing then.
+std::string Receive(int in, size_t most, std::chrono::milliseconds time) {
+  const auto end = std::chrono::steady_clock::now() + time;
+  std::string answer;
+  char buffer[1 << 16];
+  while (PendingSignal() == 0) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        end - std::chrono::steady_clock::now());
+    pollfd from = {in, POLLIN, 0};
+    const int ready = left.count() > 0 ? poll(&from, 1, static_cast<int>(left.count())) : 0;
+    if (ready < 0 && errno == EINTR) continue;
+    const ssize_t n = ready > 0 ? read(in, buffer, sizeof buffer) : -1;
+    if (n == 0) return answer;
+    if (n < 0 && errno == EINTR && ready > 0) continue;
+    if (n < 0 || answer.size() + static_cast<size_t>(n) > most) break;
+    answer.append(buffer, static_cast<size_t>(n));
+  }
+  return {};
+}
+
 }  // namespace
 
-std::string DescribeFile(const std::string& path) {
+std::string DescribeFile(const std::string& path, std::chrono::milliseconds time) {
   const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) throw SystemError("read", path);
   struct stat info;
   if (fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
     throw Error(ExitCode::kUsage, fmt::format("`{}` is not a file", path));
   }
+  const size_t most = MostText(info.st_size);
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw SystemError("read", path);
   const Fd in(ends[0]);
@@ -234,18 +301,12 @@ std::string DescribeFile(const std::string& path) {
   if (child < 0) throw SystemError("start a process to read", path);
   if (child == 0) {
     close(in.get());  // So that a killed parent ends what it would write.
-    Answer(fd.get(), out.get());
+    Answer(fd.get(), out.get(), most);
   }
   out.Close();
-  std::string answer;
-  char buffer[1 << 16];
-  while (answer.size() < kMaxAnswer) {
-    const ssize_t n = read(in.get(), buffer, sizeof buffer);
-    if (n < 0 && errno == EINTR && PendingSignal() == 0) continue;
-    if (n <= 0) break;
-    answer.append(buffer, static_cast<size_t>(n));
-  }
-  if (PendingSignal() != 0) kill(child, SIGKILL);
+  // The last dataset may be over the limit by its own length, and is refused by the child.
+  const std::string answer = Receive(in.get(), most + (size_t{1} << 20), time);
+  if (answer.empty()) kill(child, SIGKILL);
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
@@ -255,6 +316,10 @@ std::string DescribeFile(const std::string& path) {
         fmt::format("`{}` is refused: reading its structure crashed HDF5 or took too much", path));
   }
   if (answer[0] != '+') Refuse(fmt::format("`{}` is refused: {}", path, answer.substr(1)));
+  // The child may be the file's by now.
+  if (!nlohmann::json::accept(answer.begin() + 1, answer.end())) {
+    Refuse(fmt::format("`{}` is refused: reading it gave no description", path));
+  }
   return answer.substr(1);
 }
 
