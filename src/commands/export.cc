@@ -69,7 +69,7 @@ ExitCode RunExport(const ExportOptions& options) {
   request.format = FormatOf(options.format);
   request.folder = options.folder;
   request.only = options.only;
-  request.max_shard_size = ParseFileSize("--max-shard-size", options.max_shard_size);
+  request.max_shard_size = ParseSize("--max-shard-size", options.max_shard_size, 1);
   request.workers = options.work.Workers(true);
   const ProgressMode mode = options.work.Mode();
   const bool is_folder = IsFolder(options.spec.request.path);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <numeric>
 
+#include "base/interrupt.h"
 #include "base/json.h"
 #include "base/talk.h"
 #include "base/text.h"
@@ -99,11 +100,19 @@ ExitCode RunGen(const GenOptions& options) {
     CheckFolder(plan, options.folder);
     result.bytes = total;
   } else {
-    Progress progress(mode, "writing", total, options.json);
-    request.progress = [&](const WorkCounters& c, int64_t done, int64_t ranks) {
-      progress.Update(c.written_bytes, ranks > 1 ? fmt::format("rank {} of {}", done, ranks) : "");
-    };
-    result = Generate(plan, request, &counters);
+    try {
+      Progress progress(mode, "writing", total, options.json);
+      request.progress = [&](const WorkCounters& c, int64_t done, int64_t ranks) {
+        progress.Update(c.written_bytes,
+                        ranks > 1 ? fmt::format("rank {} of {}", done, ranks) : "");
+      };
+      result = Generate(plan, request, &counters);
+    } catch (const Interrupted&) {
+      Talk(
+          "shardinit: interrupted; ranks that are done stay, and the same command makes the "
+          "rest\n");
+      throw;
+    }
   }
   const double seconds = std::chrono::duration<double>(since_start()).count();
   if (options.json) {

@@ -28,25 +28,6 @@ bool TakeNumber(std::string_view* text, int64_t* number) {
   return true;
 }
 
-int64_t ParseMemory(std::string_view text) {
-  std::string_view rest = text;
-  int64_t number = 0;
-  int shift = 0;
-  if (TakeNumber(&rest, &number)) {
-    if (rest == "K" || rest == "KiB") shift = 10;
-    if (rest == "M" || rest == "MiB") shift = 20;
-    if (rest == "G" || rest == "GiB") shift = 30;
-    if (shift != 0) rest = {};
-  } else {
-    rest = "?";
-  }
-  if (!rest.empty() || number > (int64_t{1} << 62) >> shift || (number << shift) < (1 << 20)) {
-    throw Usage(fmt::format("`--memory {}` is no amount of memory of at least 1M", text),
-                "write a number of bytes, or one with K, M or G: `--memory 512M`");
-  }
-  return number << shift;
-}
-
 }  // namespace
 
 void SpecOptions::AddTo(CLI::App& app, const char* help) {
@@ -131,7 +112,9 @@ void WorkOptions::AddMemoryTo(CLI::App& app) {
 int WorkOptions::Jobs() const { return jobs > 0 ? jobs : AvailableCores(); }
 
 WorkerOptions WorkOptions::Workers(bool writes) const {
-  return {.jobs = Jobs(), .writers = writes ? kDefaultWriters : 0, .memory = ParseMemory(memory)};
+  return {.jobs = Jobs(),
+          .writers = writes ? kDefaultWriters : 0,
+          .memory = ParseSize("--memory", memory, 1 << 20)};
 }
 
 ProgressMode WorkOptions::Mode() const {
@@ -194,23 +177,28 @@ std::string NotEmpty(const std::string& value) {
   return value.empty() ? "its value is empty" : std::string();
 }
 
-int64_t ParseFileSize(std::string_view option, const std::string& text) {
+int64_t ParseSize(std::string_view option, const std::string& text, int64_t least) {
   std::string_view rest = text;
-  int64_t number = 0, bytes = 0;
-  if (TakeNumber(&rest, &number)) {
-    constexpr std::string_view kLetters = "KMGT";
-    int64_t unit = 1;
-    if (const size_t power = rest.empty() ? kLetters.npos : kLetters.find(rest[0]);
-        power != kLetters.npos && (rest.substr(1) == "B" || rest.substr(1) == "iB")) {
-      for (size_t i = 0; i <= power; ++i) unit *= rest.size() == 2 ? 1000 : 1024;
-      rest = {};
+  int64_t bytes = 0;
+  bool is_size = TakeNumber(&rest, &bytes);
+  constexpr std::string_view kLetters = "KMGT";
+  if (const size_t power = rest.empty() ? rest.npos : kLetters.find(rest[0]); power != rest.npos) {
+    const std::string_view suffix = rest.substr(1);
+    const int64_t unit = suffix == "B" ? 1000 : 1024;
+    if (suffix.empty() || suffix == "B" || suffix == "iB") rest = {};
+    for (size_t i = 0; i <= power; ++i) {
+      is_size = is_size && !__builtin_mul_overflow(bytes, unit, &bytes);
     }
-    if (rest.empty() && number > 0 && !__builtin_mul_overflow(number, unit, &bytes)) return bytes;
   }
-  throw Usage(
-      fmt::format("`{} {}` is no size of a file", option, text),
-      fmt::format("write a number of bytes, or one with KB, MB, GB or KiB, MiB, GiB: `{} 5GB`",
-                  option));
+  if (!is_size || !rest.empty()) {
+    throw Usage(fmt::format("`{} {}` is no size", option, text),
+                fmt::format("write a number of bytes, or one with K, M, G or KiB, MiB, GiB (of "
+                            "1024) or KB, MB, GB (of 1000): `{} 160MiB`",
+                            option));
+  }
+  if (bytes >= least) return bytes;
+  throw Usage(fmt::format("`{} {}` is too little: {} at least", option, text, Count(least, "byte")),
+              fmt::format("write a larger size: `{} 160MiB`", option));
 }
 
 std::vector<int64_t> ParseRanks(const std::string& text, int64_t world_size) {

@@ -64,9 +64,9 @@ IndexMode FindIndexMode(const std::string& name);
 // mistake and not the default.
 std::string NotEmpty(const std::string& value);
 
-// The value of `option`: bytes, or with KB, MB, GB, TB of 1000 and KiB, MiB,
-// GiB, TiB of 1024. At least 1.
-int64_t ParseFileSize(std::string_view option, const std::string& text);
+// The value of `option`: bytes, or with K, M, G, T or KiB, MiB, GiB, TiB of 1024 and KB,
+// MB, GB, TB of 1000. Throws Error (kUsage) for other text, and below `least`.
+int64_t ParseSize(std::string_view option, const std::string& text, int64_t least);
 
 // `0,3-5` → 0 3 4 5: ascending, without repeats, each below `world_size`.
 std::vector<int64_t> ParseRanks(const std::string& text, int64_t world_size);

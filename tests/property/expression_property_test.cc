@@ -5,12 +5,14 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <random>
 
 #include "base/error.h"
 #include "generate/fill.h"
 #include "rng/reference.h"
 #include "support/filled.h"
+#include "support/random_plan.h"
 #include "tensor/encode.h"
 
 namespace shardinit {
@@ -51,6 +53,135 @@ TEST(Expressions, AreFunctionsOfTheElement) {
     const double chosen = i0 >= i2 ? n * 0.02 : u - static_cast<double>(i1);
     ASSERT_EQ(values[element], chosen + bits + static_cast<double>(i)) << i;
   }
+}
+
+double At(const std::vector<uint8_t>& bytes, size_t element) {
+  double value;
+  std::memcpy(&value, &bytes[element * sizeof value], sizeof value);
+  return value;
+}
+
+uint64_t BitsOf(double value) { return std::bit_cast<uint64_t>(value); }
+
+// 0 and -0 are equal numbers, and different constants.
+TEST(Expressions, TellZeroFromMinusZero) {
+  const uint64_t zero = BitsOf(0.0), minus = BitsOf(-0.0);
+  const struct {
+    const char* text;
+    uint64_t first, other;  // Of element 0, and of the others.
+  } kCases[] = {
+      {"where(i0 < 1, -0, 0)", minus, zero},
+      {"where(i0 < 1, 0, -0)", zero, minus},
+      {"where(i0 < 1, 0, 0)", zero, zero},
+      {"where(i0 < 1, -0, -0)", minus, minus},
+      // With either already there for another use.
+      {"where(i0 + 0 < 1, -0, 0)", minus, zero},
+      {"where(-0 < i0, 0, -0)", minus, zero},
+      {"where(i0 < 1, 0 * i0, i0 * -0)", zero, minus},
+  };
+  for (const auto& c : kCases) {
+    const Tensor tensor = Make(c.text, {300});
+    const std::vector<uint8_t> bytes = Filled(tensor, WholeOf(tensor.shape));
+    for (size_t i = 0; i < 300; ++i) {
+      ASSERT_EQ(BitsOf(At(bytes, i)), i == 0 ? c.first : c.other) << c.text << " element " << i;
+    }
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f8e5m2}) {
+      const Tensor narrow = Make(c.text, {2}, dtype);
+      const std::vector<uint8_t> made = Filled(narrow, WholeOf(narrow.shape));
+      const size_t size = made.size() / 2;
+      EXPECT_EQ(made[size - 1], c.first == minus ? 0x80 : 0) << c.text;
+      EXPECT_EQ(made[2 * size - 1], c.other == minus ? 0x80 : 0) << c.text;
+    }
+  }
+}
+
+// A tree of operations, and what it is, without the compiler's constants and slots.
+struct RandomTree {
+  std::string text;
+  std::function<double(int64_t i0, int64_t i1)> value;
+};
+
+// No operation that could give an infinity or a NaN, which no tensor holds.
+RandomTree MakeTree(Random& random, int depth) {
+  if (depth == 0 || random.Chance(5)) {
+    static constexpr struct {
+      const char* text;
+      double value;
+    } kNumbers[] = {{"0", 0.0},     {"-0", -0.0}, {"0.0", 0.0}, {"(0 * -1)", -0.0}, {"0.5", 0.5},
+                    {"-0.5", -0.5}, {"3", 3.0},   {"-3", -3.0}, {"1e-300", 1e-300}};
+    if (random.Chance(3)) return {"i0", [](int64_t i0, int64_t) { return double(i0); }};
+    if (random.Chance(3)) return {"i1", [](int64_t, int64_t i1) { return double(i1); }};
+    const auto& number = kNumbers[random.In(0, std::ssize(kNumbers) - 1)];
+    return {number.text, [value = number.value](int64_t, int64_t) { return value; }};
+  }
+  const RandomTree a = MakeTree(random, depth - 1), b = MakeTree(random, depth - 1);
+  const auto binary = [&](const std::string& text, auto operation) -> RandomTree {
+    return {text,
+            [=](int64_t i0, int64_t i1) { return operation(a.value(i0, i1), b.value(i0, i1)); }};
+  };
+  const auto infix = [&](const char* symbol, auto operation) {
+    return binary("(" + a.text + symbol + b.text + ")", operation);
+  };
+  switch (random.In(0, 9)) {
+    case 0:
+      return infix(" + ", [](double x, double y) { return x + y; });
+    case 1:
+      return infix(" - ", [](double x, double y) { return x - y; });
+    case 2:
+      return infix(" * ", [](double x, double y) { return x * y; });
+    case 3:
+      return infix(" < ", [](double x, double y) { return x < y ? 1.0 : 0.0; });
+    case 4:
+      return infix(" == ", [](double x, double y) { return x == y ? 1.0 : 0.0; });
+    case 5:
+      return binary("min(" + a.text + ", " + b.text + ")",
+                    [](double x, double y) { return y < x ? y : x; });
+    case 6:
+      return {"(-" + a.text + ")", [=](int64_t i0, int64_t i1) { return -a.value(i0, i1); }};
+    case 7:
+      return {"abs(" + a.text + ")",
+              [=](int64_t i0, int64_t i1) { return std::fabs(a.value(i0, i1)); }};
+    default: {
+      const RandomTree c = MakeTree(random, depth - 1);
+      return {"where(" + c.text + ", " + a.text + ", " + b.text + ")", [=](int64_t i0, int64_t i1) {
+                return c.value(i0, i1) != 0 ? a.value(i0, i1) : b.value(i0, i1);
+              }};
+    }
+  }
+}
+
+class NoVariables : public Scope {
+ public:
+  std::optional<Value> Find(const std::string&, Diagnostics&) const override { return {}; }
+  std::vector<std::string> Names() const override { return {}; }
+};
+
+TEST(Expressions, RandomOnesGiveTheBitsOfTheirTrees) {
+  Random random(11);
+  const Shape shape = {3, 5};
+  int64_t with_both = 0;
+  for (int i = 0; i < 3000; ++i) {
+    const RandomTree tree = MakeTree(random, 4);
+    Diagnostics diagnostics;
+    const auto expr = ParseExpr(tree.text, {}, diagnostics);
+    ASSERT_NE(expr, nullptr) << tree.text << Render(diagnostics.all());
+    Tensor tensor = MakeTensor("w", DType::f64, shape, Constant{0});
+    tensor.distribution = Expression{Compile(*expr, shape, {}, NoVariables(), diagnostics)};
+    const auto& program = std::get<Expression>(tensor.distribution).program;
+    ASSERT_NE(program, nullptr) << tree.text << Render(diagnostics.all());
+    bool zero = false, minus = false;
+    for (const Program::Literal& literal : program->literals) {
+      zero |= BitsOf(literal.value) == BitsOf(0.0);
+      minus |= BitsOf(literal.value) == BitsOf(-0.0);
+    }
+    with_both += zero && minus;
+    const std::vector<uint8_t> bytes = Filled(tensor, WholeOf(shape));
+    for (int64_t e = 0; e < tensor.elements(); ++e) {
+      ASSERT_EQ(BitsOf(At(bytes, static_cast<size_t>(e))), BitsOf(tree.value(e / 5, e % 5)))
+          << tree.text << " as " << program->text << ", element " << e;
+    }
+  }
+  EXPECT_GT(with_both, 300);
 }
 
 TEST(Expressions, APartEqualsThatPartOfTheWhole) {

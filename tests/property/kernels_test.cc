@@ -13,8 +13,10 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <stdexcept>
 
 #include "rng/reference.h"
+#include "support/forced_target.h"
 #include "tensor/encode.h"
 
 namespace shardinit {
@@ -72,11 +74,10 @@ void ForEach(const NamedSampler& sampler, Test test) {
     if (std::holds_alternative<BitsSampler>(sampler.sampler) && info.dtype != DType::f32) continue;
     for (const std::string& target : kernels::Targets()) {
       SCOPED_TRACE(std::string(sampler.name) + ", " + std::string(info.name) + ", " + target);
-      ASSERT_TRUE(kernels::ForceTarget(target));
+      const ForcedTarget forced(target);
       test(info.dtype);
     }
   }
-  kernels::ForceTarget("");
 }
 
 void ExpectRows(const Sampler& sampler, uint64_t first, uint64_t stride, size_t rows, size_t count,
@@ -179,7 +180,7 @@ TEST(Kernels, FlushingSubnormalsChangesNothing) {
 TEST(Kernels, EncodingsEqualReference) {
   const float infinity = std::numeric_limits<float>::infinity();
   for (const std::string& target : kernels::Targets()) {
-    ASSERT_TRUE(kernels::ForceTarget(target));
+    const ForcedTarget forced(target);
     for (uint32_t bits = 0; bits < 0x10000; bits += 7) {
       for (const uint32_t low : {0x0000u, 0x7FFFu, 0x8000u, 0x8001u, 0xFFFFu}) {
         const float value = std::bit_cast<float>(bits << 16 | low) + 0.0f;
@@ -196,7 +197,18 @@ TEST(Kernels, EncodingsEqualReference) {
       }
     }
   }
-  kernels::ForceTarget("");
+}
+
+// A test that fails within a forced one leaves the best for those after it.
+TEST(Targets, AreForcedForATestAlone) {
+  const std::string best = kernels::ActiveTarget();
+  const auto leave_early = [] {
+    const ForcedTarget forced("SCALAR");
+    EXPECT_EQ(kernels::ActiveTarget(), "SCALAR");
+    throw std::runtime_error("as an assertion leaves a test");
+  };
+  EXPECT_THROW(leave_early(), std::runtime_error);
+  EXPECT_EQ(kernels::ActiveTarget(), best);
 }
 
 TEST(Targets, OnlyThoseOfThisCpu) {

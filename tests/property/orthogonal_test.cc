@@ -10,6 +10,7 @@
 #include "generate/fill.h"
 #include "kernels/kernels.h"
 #include "rng/sampler.h"
+#include "support/forced_target.h"
 #include "support/random_plan.h"
 #include "tensor/encode.h"
 
@@ -52,7 +53,7 @@ TEST(Orthogonal, KernelsEqualReference) {
     const double gain = rows % 2 ? 1 : -0.3;
     const std::vector<float> expected = OrthogonalMatrix(kKey, rows, columns, gain);
     for (const std::string& target : kernels::Targets()) {
-      ASSERT_TRUE(kernels::ForceTarget(target));
+      const ForcedTarget forced(target);
       for (const int64_t width : {kernels::kPanelColumns, int64_t{5}}) {
         EXPECT_EQ(ByKernels(rows, columns, gain, width, false), expected)
             << rows << " x " << columns << " " << target;
@@ -63,7 +64,6 @@ TEST(Orthogonal, KernelsEqualReference) {
       }
     }
   }
-  kernels::ForceTarget("");
 }
 
 // |q . r - (q is r)| of columns, at most a few roundings to f32.

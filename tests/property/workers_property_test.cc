@@ -3,6 +3,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+
 #include "base/error.h"
 #include "base/file.h"
 #include "base/parallel.h"
@@ -177,6 +182,43 @@ TEST(Workers, GoWithoutDirectWritesWhereTheyFail) {
                  nullptr);
   EXPECT_TRUE(workers.Wait(1, kPatience));
   EXPECT_EQ(ToHex(Sha256Of(ReadFile("a").substr(100))), ToHex(digest));
+}
+
+// Blocks that are made out of turn wait for those before them. A thread that is held back
+// in block 1 lets others make 2 and 3, and block 0 is not done before 1 has begun: so 1
+// is made without its turn to be hashed, and 2 lies there when the turn is that of 1.
+TEST(Workers, HashBlocksInOrderWhateverTheOrderTheyAreMadeIn) {
+  constexpr int64_t kBlocks = 12;
+  const WorkerOptions options{.jobs = 2, .memory = 4 << 20};
+  const int64_t block = BlocksFor(options).bytes;
+  ASSERT_GE(BlocksFor(options).count, 5);
+  const Tensor tensor = MakeTensor("t", DType::u8, {kBlocks * block}, Constant{0});
+  std::string expected;
+  for (int64_t b = 0; b < kBlocks; ++b) {
+    expected.append(static_cast<size_t>(block), static_cast<char>('a' + b));
+  }
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<bool> begun(kBlocks);
+  bool in_time = true;
+  const auto source = [&](int64_t first, int64_t count, void* out) {
+    {
+      std::unique_lock lock(mutex);
+      begun[static_cast<size_t>(first / block)] = true;
+      changed.notify_all();
+      const int64_t until = first == 0 ? 1 : first == block ? 3 : -1;
+      in_time &= until < 0 || changed.wait_for(lock, std::chrono::milliseconds(kPatience),
+                                               [&] { return begun[static_cast<size_t>(until)]; });
+    }
+    std::memcpy(out, expected.data() + first, static_cast<size_t>(count));
+  };
+  Digest digest;
+  WorkCounters counters;
+  Workers workers(options, &counters);
+  workers.Submit({{&tensor, WholeOf(tensor.shape), {}, &digest, source}}, nullptr);
+  ASSERT_TRUE(workers.Wait(1, 2 * kPatience));
+  ASSERT_TRUE(in_time) << "the blocks were not made in the order that this test is for";
+  EXPECT_EQ(ToHex(digest), ToHex(Sha256Of(expected)));
 }
 
 TEST(Workers, OneLargeBoxIsSharedByAllThreads) {

@@ -376,3 +376,28 @@ def test_readme_has_the_two_commands():
     lines = (ROOT / "README.md").read_text().splitlines()
     assert "sh src/install.sh && shardinit gen configs/llama3-tiny.yaml -o /tmp/tiny" in lines
     assert "sh tests/run.sh" in lines
+
+
+@pytest.mark.parametrize("size, of_bytes", {
+    "123": 123, "100K": 102_400, "100KiB": 102_400, "100KB": 100_000, "160M": 160 << 20, "160MiB": 160 << 20,
+    "160MB": 160_000_000, "5G": 5 << 30, "5GiB": 5 << 30, "5GB": 5_000_000_000, "2T": 2 << 40, "2TiB": 2 << 40,
+    "2TB": 2_000_000_000_000, "9223372036854775807": 2**63 - 1, "8388607T": 8388607 << 40}.items())
+def test_every_option_takes_every_form_of_a_size(size, of_bytes, tmp_path):
+    out = tmp_path / "out"
+    (tmp_path / "x.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmodules: {w: {shape: [2], init: zeros}}\n")
+    Ok("export", tmp_path / "x.yaml", "--to", "safetensors", "-o", out, "--max-shard-size", size)
+    assert json.loads((out / "shardinit-export.json").read_text())["max_shard_size"] == of_bytes
+    memory = ["plan", tmp_path / "x.yaml", "--json", "--jobs", "1", "--memory"]
+    if of_bytes < 1 << 20:
+        assert f"`--memory {size}` is too little: 1,048,576 bytes at least" in Run(*memory, size).stderr
+    else:
+        assert Ok(*memory, size).stdout == Ok(*memory, of_bytes).stdout
+
+
+@pytest.mark.parametrize("option", ["--max-shard-size", "--memory"])
+@pytest.mark.parametrize("size", ["K", "MB", "-1", "-1M", "1.5G", "5 GB", "5g", "5gb", "5Gi", "5GBs", "5X", "0x10", "1e6",
+                                  "8388608T", "9223372036854775808", "10000000TB", "99999999999999999999"])
+def test_what_is_no_size(option, size, tmp_path):
+    result = Run("export", ROOT / "configs/llama3-tiny.yaml", "--to", "safetensors", "-o", tmp_path / "out", f"{option}={size}")
+    assert result.returncode == 2
+    assert f"`{option} {size}` is no size\n" in result.stderr and f"`{option} 160MiB`" in result.stderr

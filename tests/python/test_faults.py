@@ -444,8 +444,29 @@ def test_signals_end_the_run_cleanly(number, tmp_path):
     _, stderr = run.communicate(timeout=20)
     assert time.monotonic() - start < 3
     assert run.returncode in (-number, 128 + number), stderr
+    assert stderr.endswith("shardinit: interrupted; ranks that are done stay, and the same command makes the rest\n")
     assert not IsCommitted(out)
     assert [p.name for p in (out / "ranks").iterdir()] == []
+
+
+def test_the_same_command_goes_on_after_a_signal(tmp_path):
+    """As the message says: what is done is not made again."""
+    (tmp_path / "x.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmesh: {axes: {a: 256}}\nmodules:\n"
+                                     "  w: {shape: [256, 16, 4096], shard: [a, null, null], init: {normal: {std: 1}}}\n")
+    command = ["gen", tmp_path / "x.yaml", "-o", tmp_path / "out", "--jobs", "1"]
+    run = subprocess.Popen([BINARY, *command], env=CLEAN, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 20
+    while not list((tmp_path / "out").glob("ranks/rank-*.json")):
+        assert run.poll() is None and time.monotonic() < deadline, "it ended before the signal"
+        time.sleep(0.002)
+    run.send_signal(signal.SIGINT)
+    _, stderr = run.communicate(timeout=20)
+    assert "the same command makes the rest" in stderr
+    done = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out/ranks").glob("rank-*.json")}
+    assert 0 < len(done) < 256
+    Ok(*command)
+    assert all((tmp_path / "out/ranks" / name).stat().st_mtime_ns == time for name, time in done.items())
+    Ok("verify", tmp_path / "out")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)

@@ -7,6 +7,7 @@
 #include "rng/philox4x32.h"
 #include "rng/reference.h"
 #include "rng/stream.h"
+#include "support/forced_target.h"
 
 namespace shardinit {
 namespace {
@@ -49,12 +50,11 @@ TEST(Philox4x32, KnownAnswers) {
 TEST(Philox4x32, KnownAnswerFromEveryTarget) {
   const KnownAnswer answer = KnownAnswers().front();
   for (const std::string& target : kernels::Targets()) {
-    ASSERT_TRUE(kernels::ForceTarget(target));
+    const ForcedTarget forced(target);
     philox4x32::Words words;
     kernels::Fill(BitsSampler{}, Stream{0, 0}, 0, 4, DType::f32, words.data());
     EXPECT_EQ(words, answer.expected) << target;
   }
-  kernels::ForceTarget("");
 }
 
 // Counter, key and draw each go to their own word.

@@ -1,8 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 
 #include "sharding/rules.h"
+#include "support/random_plan.h"
 
 namespace shardinit {
 namespace {
@@ -36,6 +38,61 @@ TEST(ResolveRules, TakesALaterRuleOfTheSameNameAsAFallback) {
 
 TEST(ResolveRules, FollowsTheOrderOfRulesNotOfDimensions) {
   EXPECT_EQ(Resolve({"a", "b"}, {{"b", {X}}, {"a", {X}}}), (Resolved{{{}, {X}}, {-1, 0}}));
+}
+
+TEST(ResolveRules, GoesThroughDimensionsOfOneNameFromTheFirst) {
+  EXPECT_EQ(Resolve({"a", "a"}, {{"a", {X}}}), (Resolved{{{X}, {}}, {0, -1}}));
+  EXPECT_EQ(Resolve({"a", "b", "a"}, {{"a", {X}}, {"a", {Y}}}),
+            (Resolved{{{X}, {}, {Y}}, {0, -1, 1}}));
+  EXPECT_EQ(Resolve({"a", "a", "a"}, {{"a", {}}, {"a", {X}}, {"a", {X}}, {"a", {Z}}}),
+            (Resolved{{{}, {X}, {Z}}, {0, 1, 3}}));
+}
+
+// For each rule of the list, in order: the first dimension that it names and that is not
+// settled, if its axes are free.
+Resolved ByDefinition(const std::vector<std::string>& logical, const std::vector<Rule>& rules) {
+  Resolved result{PartitionSpec(logical.size()), std::vector<int>(logical.size(), -1)};
+  for (int r = 0; r < static_cast<int>(rules.size()); ++r) {
+    const Rule& rule = rules[static_cast<size_t>(r)];
+    bool taken = false;
+    for (const auto& cut : result.spec) {
+      for (const int axis : cut) {
+        taken |= std::find(rule.axes.begin(), rule.axes.end(), axis) != rule.axes.end();
+      }
+    }
+    size_t d = 0;
+    while (d < logical.size() && (logical[d] != rule.logical || result.fired[d] >= 0)) ++d;
+    if (taken || d == logical.size()) continue;
+    result.spec[d] = rule.axes;
+    result.fired[d] = r;
+  }
+  return result;
+}
+
+// Of few names and axes, so that rules meet often; with and without being told the trials.
+TEST(ResolveRules, RandomOnesFollowTheDefinition) {
+  Random random(12);
+  const auto name = [&] { return std::string(1, static_cast<char>('a' + random.In(0, 2))); };
+  for (int i = 0; i < 5000; ++i) {
+    std::vector<std::string> logical;
+    for (int64_t d = random.In(0, 4); d > 0; --d) {
+      logical.push_back(random.Chance(6) ? "" : name());
+    }
+    std::vector<Rule> rules;
+    for (int64_t r = random.In(0, 6); r > 0; --r) {
+      Rule rule{name(), {}};
+      for (const int axis : {X, Y, Z}) {
+        if (random.Chance(3)) rule.axes.push_back(axis);
+      }
+      rules.push_back(rule);
+    }
+    const Resolved expected = ByDefinition(logical, rules);
+    EXPECT_EQ(Resolve(logical, rules), expected);
+    Resolved told;
+    std::vector<RuleTrial> trials;
+    told.spec = ResolveRules(logical, rules, &told.fired, &trials);
+    EXPECT_EQ(told, expected);
+  }
 }
 
 TEST(ResolveRules, SettlesADimensionAsWhole) {

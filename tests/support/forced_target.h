@@ -1,0 +1,23 @@
+// An instruction set for a test, and for what it calls, but not for the test after it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "kernels/kernels.h"
+
+namespace shardinit {
+
+class ForcedTarget {
+ public:
+  explicit ForcedTarget(const std::string& name) {
+    EXPECT_TRUE(kernels::ForceTarget(name)) << name;
+  }
+  // Also where an assertion leaves the test.
+  ~ForcedTarget() { kernels::ForceTarget(""); }
+  ForcedTarget(const ForcedTarget&) = delete;
+  ForcedTarget& operator=(const ForcedTarget&) = delete;
+};
+
+}  // namespace shardinit
