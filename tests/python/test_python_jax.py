@@ -1,5 +1,6 @@
 """Checkpoints into JAX on 8 devices: bit-equal, and each device reads its slice alone."""
 
+import dataclasses
 import os
 
 # Before JAX is imported, which looks at it once.
@@ -281,12 +282,36 @@ def test_flax_nnx(tmp_path):
     skeleton = nnx.eval_shape(lambda: Model(nnx.Rngs(0)))
     graph, state = nnx.split(skeleton)
     shardings = shardinit.jax.shardings_of(out, Devices(8, names=("a",)))
-    state = shardinit.jax.fill(
-        state, out, shardings, rename=lambda name: name.removesuffix(".value")
-    )
+    whole = shardinit.jax.fill(skeleton, out, shardings)
+    renamed = shardinit.jax.fill(state, out, shardings, rename=lambda name: name)
+    state = shardinit.jax.fill(state, out, shardings)
+    assert jax.tree.all(jax.tree.map(lambda a, b: (a == b).all(), state, renamed))
+    assert jax.tree.all(jax.tree.map(lambda a, b: (a == b).all(), state, nnx.state(whole)))
     model = nnx.merge(graph, state)
     wanted = {path: words.view("<f4") for path, (_, words) in Reassemble(out).items()}
     assert np.allclose(
         model(jnp.ones(16)), np.ones(16) @ wanted["up.kernel"] @ wanted["down.kernel"], atol=1e-5
     )
     assert model.up.kernel.get_value().sharding.spec == P(None, ("a",))
+
+
+def test_an_attribute_value_of_ones_own(tmp_path):
+    """It is left out of a path only where the checkpoint has none with it."""
+
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class Head:
+        value: jax.ShapeDtypeStruct
+
+    leaf = Head(jax.ShapeDtypeStruct((5,), "float32"))
+    for path in ("head.value", "head"):
+        text = f"""
+shardinit: 1
+name: head
+dtype: f32
+modules:
+  {path}: {{shape: [5], init: {{normal: {{std: 1}}}}}}
+"""
+        spec = shardinit.open_spec(text=text)
+        filled = shardinit.jax.fill({"head": leaf}, spec)["head"].value
+        assert np.array_equal(np.asarray(filled), spec.read(path))

@@ -5,6 +5,7 @@ import copy
 import json
 import os
 import random
+import shutil
 import resource
 import subprocess
 import sys
@@ -327,11 +328,10 @@ modules:
 
 
 def test_no_checkpoint(tmp_path):
-    for folder in (tmp_path, tmp_path / "nothing", TINY):
-        with pytest.raises(
-            shardinit.NotACheckpointError, match=r"is not a checkpoint: it has no manifest.json"
-        ):
-            shardinit.open(folder)
+    with pytest.raises(
+        shardinit.NotACheckpointError, match=r"is not a checkpoint: it has no manifest.json"
+    ):
+        shardinit.open(tmp_path)
     Ok("gen", TINY, "-o", tmp_path / "part", "--ranks", "1")
     with pytest.raises(shardinit.NotACheckpointError):
         shardinit.open(tmp_path / "part")
@@ -475,7 +475,7 @@ def test_hostile_manifest(awkward, tmp_path, edit):
     manifest = json.loads((awkward / "manifest.json").read_text())
     assert manifest["tensors"][4]["path"] == "wide"
     Edit(manifest, *edit)
-    (tmp_path / "ranks").symlink_to(awkward / "ranks")
+    shutil.copytree(awkward / "ranks", tmp_path / "ranks", copy_function=os.link)
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises((shardinit.FormatError, shardinit.DamageError)):
         checkpoint = shardinit.open(tmp_path)
@@ -510,8 +510,29 @@ def test_manifest_that_is_no_file(tmp_path):
         shardinit.open(tmp_path)
     (tmp_path / "manifest.json").unlink()
     (tmp_path / "manifest.json").symlink_to("/dev/zero")
-    with pytest.raises(shardinit.FormatError, match="no regular file"):
+    with pytest.raises(shardinit.FormatError, match="manifest.json` is a symbolic link"):
         shardinit.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "plan.json", "ranks", "ranks/rank-00001.h5", "ranks/rank-00001.json"]
+)
+def test_links_that_lead_out_of_the_folder(awkward, tmp_path, name):
+    """To the very same bytes, so that nothing but the link is wrong."""
+    out = tmp_path / "out"
+    shutil.copytree(awkward, out)
+    (out / name).rename(tmp_path / "elsewhere")
+    (out / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(shardinit.FormatError) as caught:
+        checkpoint = shardinit.open(out)
+        for path in checkpoint.tensors:
+            checkpoint.read(path, verify=True)
+            checkpoint.partition_spec(path)
+    assert str(caught.value) == (
+        f"`{out / name}` is a symbolic link: a checkpoint has its files in its folder"
+    )
+    (tmp_path / "link").symlink_to(awkward)  # The folder itself may be one.
+    assert len(shardinit.open(tmp_path / "link").read("vector")) == 5
 
 
 @pytest.mark.parametrize(
@@ -557,7 +578,7 @@ def test_mutated_manifests(awkward, tmp_path):
     """Whatever a manifest says: the right values, or an error of this package."""
     manifest = json.loads((awkward / "manifest.json").read_text())
     wanted = Reassemble(awkward)
-    (tmp_path / "ranks").symlink_to(awkward / "ranks")
+    shutil.copytree(awkward / "ranks", tmp_path / "ranks", copy_function=os.link)
     rng = random.Random(7)
     values = [
         0,

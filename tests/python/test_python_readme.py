@@ -103,6 +103,12 @@ CASES = {
         JAX + "from flax import linen\nx = jax.numpy.ones(16)\nmodel = linen.Dense(32)\n",
         "assert numpy.allclose(logits, numpy.asarray(params['kernel']).sum(0), atol=1e-4)",
     ),
+    "Flax NNX": (
+        ["jax", "flax"],
+        DENSE,
+        JAX + "from flax import nnx\nModel = lambda rngs: nnx.Linear(16, 32, rngs=rngs)\n",
+        "assert model.kernel.get_value().sharding.mesh == mesh and model(numpy.ones(16)).shape == (32,)",
+    ),
     "Equinox": (
         ["jax", "equinox"],
         LINEAR,
@@ -156,4 +162,4 @@ def test_table_names_what_there_is():
     readme = (PACKAGE / "README.md").read_text()
     anchors = {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title, _ in BLOCKS}
     rows = re.findall(r"^\| .* \| \[.*\]\(#(.*)\) \|$", readme, re.M)
-    assert len(rows) == 12 and set(rows) <= anchors
+    assert len(rows) == 13 and set(rows) <= anchors

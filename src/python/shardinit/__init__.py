@@ -43,6 +43,9 @@ from ._spec import Sets, Spec, SpecTensorInfo, as_spec
 if TYPE_CHECKING:
     from . import jax, torch
 
+# That of the program and the library: CMakeLists.txt has it, and a test holds the two equal.
+__version__ = "0.1.0"
+
 __all__ = [
     "Checkpoint",
     "DamageError",
@@ -60,6 +63,7 @@ __all__ = [
     "StoredTensorInfo",
     "TensorInfo",
     "UnknownTensorError",
+    "__version__",
     "generate",
     "jax",
     "open",

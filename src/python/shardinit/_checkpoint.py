@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import math
 import os
+import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -21,6 +23,65 @@ from ._read import BoxFile, Words
 from ._source import Mesh, Slices, Source, expanded, region, words_for
 
 _OPEN_FILES = 64
+_EXPORT = "shardinit-export.json"
+_MAX_RECORD = 1 << 30
+# Format of an export → what loads it.
+_READERS = {
+    "safetensors": "`from_pretrained` of Transformers, or safetensors.torch.load_file(),",
+    "dcp": "torch.distributed.checkpoint.load() with a HuggingFaceStorageReader",
+    "zarr": "orbax.checkpoint.StandardCheckpointer, or tensorstore.open(),",
+    "keras": "`load_weights` of a Keras model",
+}
+
+Folder = str | os.PathLike[str] | Source
+
+
+def as_source(folder: Folder, instead: str = "shardinit.open_spec") -> Source:
+    """A checkpoint or spec that is open: this one, or the checkpoint of a folder.
+
+    Args:
+        folder: what the user gave.
+        instead: for the message about a spec's file: the function that takes one.
+
+    Raises:
+        NotACheckpointError: it is something else; the message says which function takes it.
+        FormatError: as `shardinit.open`.
+        TypeError: it is neither a path nor open.
+    """
+    if isinstance(folder, Source):
+        return folder
+    if not isinstance(folder, (str, os.PathLike)):
+        raise TypeError(
+            f"a checkpoint is a folder, or an open checkpoint or spec, not {type(folder).__name__}"
+        )
+    if not os.path.isdir(folder):
+        raise NotACheckpointError(_why_not(os.fspath(folder), instead))
+    return Checkpoint(folder)
+
+
+def _why_not(path: str, instead: str = "shardinit.open_spec") -> str:
+    """What `path` is, since it is no checkpoint, and which function takes it."""
+    if not os.path.exists(path):
+        return f"`{path}` is not a checkpoint: there is no such folder"
+    if path.endswith((".yaml", ".yml")) and os.path.isfile(path):
+        return (
+            f"`{path}` is a spec, not a checkpoint: {instead}() takes it; or write a checkpoint "
+            f"with `shardinit gen {path} -o DIR`"
+        )
+    if not os.path.isdir(path):
+        return f"`{path}` is not a checkpoint, which is the folder that `shardinit gen` writes"
+    try:
+        record = json.loads(_manifest.read_regular(path, _EXPORT, _MAX_RECORD))
+        format = record["format"]
+        return (
+            f"`{path}` is an export to {format}, not a checkpoint: {_READERS[format]} takes it; or "
+            "write a checkpoint with `shardinit gen`"
+        )
+    except (OSError, FormatError, ValueError, TypeError, LookupError, RecursionError):
+        return (
+            f"`{path}` is not a checkpoint: it has no {_manifest.MANIFEST} "
+            "(which is written last, when all ranks are complete)"
+        )
 
 
 class Checkpoint(Source):
@@ -49,12 +110,9 @@ class Checkpoint(Source):
         self.where = f"`{self.folder}`"
         path = os.path.join(self.folder, _manifest.MANIFEST)
         try:
-            text = _manifest.read_regular(path)
+            text = _manifest.read_regular(self.folder, _manifest.MANIFEST)
         except (FileNotFoundError, NotADirectoryError):
-            raise NotACheckpointError(
-                f"`{self.folder}` is not a checkpoint: it has no {_manifest.MANIFEST} "
-                "(which is written last, when all ranks are complete)"
-            ) from None
+            raise NotACheckpointError(_why_not(self.folder)) from None
         of = _manifest.parse_manifest(text, path)
         self._manifest = of
         self.tensors: Mapping[str, StoredTensorInfo] = MappingProxyType(of.tensors)
@@ -104,7 +162,7 @@ class Checkpoint(Source):
         if self._partitions is None:
             name = os.path.join(self.folder, _manifest.PLAN)
             try:
-                text = _manifest.read_regular(name)
+                text = _manifest.read_regular(self.folder, _manifest.PLAN)
             except FileNotFoundError:
                 raise DamageError(f"`{name}` is missing") from None
             self._partitions = _manifest.parse_partitions(text, name, self._manifest)
@@ -190,7 +248,7 @@ class Checkpoint(Source):
                         f"box of `{info.path}` at {list(shard.offset)}"
                     )
                 if shard.rank not in self._files:
-                    self._check_size(shard.rank, os.stat(self._path(shard.rank)).st_size)
+                    self._check_size(shard.rank, os.lstat(self._path(shard.rank)))
                 return shard, extent.file_offset
             except DamageError as error:  # Another rank may have it.
                 problem = problem or error
@@ -203,7 +261,7 @@ class Checkpoint(Source):
         if rank not in self._receipts:
             path = self._path(rank, "json")
             try:
-                text = _manifest.read_regular(path)
+                text = _manifest.read_regular(self.folder, _manifest.rank_file(rank, "json"))
             except FileNotFoundError:
                 raise DamageError(f"`{path}` is missing") from None
             self._receipts[rank] = _manifest.parse_receipt(text, path, rank, self._manifest)
@@ -216,12 +274,12 @@ class Checkpoint(Source):
                 return self._files[rank]
         path = self._path(rank)
         try:
-            file = _manifest.open_regular(path)
+            file = _manifest.open_regular(self.folder, _manifest.rank_file(rank))
         except FileNotFoundError:
             raise DamageError(f"`{path}` is missing") from None
         with contextlib.ExitStack() as stack:
             stack.callback(file.close)
-            self._check_size(rank, os.fstat(file.fileno()).st_size)
+            self._check_size(rank, os.fstat(file.fileno()))
             stack.pop_all()
         opened = BoxFile(file, path)
         with self._lock:
@@ -230,10 +288,11 @@ class Checkpoint(Source):
                 self._files.popitem(last=False)
         return opened
 
-    def _check_size(self, rank: int, size: int) -> None:
+    def _check_size(self, rank: int, found: os.stat_result) -> None:
         said = self._manifest.ranks[rank].size
-        if size != said:
-            raise DamageError(f"`{self._path(rank)}` has {size} bytes instead of {said}")
+        # What a link is, is said where it is opened.
+        if found.st_size != said and not stat.S_ISLNK(found.st_mode):
+            raise DamageError(f"`{self._path(rank)}` has {found.st_size} bytes instead of {said}")
 
     def _path(self, rank: int, suffix: str = "h5") -> str:
         if rank >= self.world_size:

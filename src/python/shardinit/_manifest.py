@@ -8,6 +8,7 @@ tensor tile it.
 from __future__ import annotations
 
 import bisect
+import errno
 import hashlib
 import itertools
 import json
@@ -207,23 +208,56 @@ def as_shape(value: Any, what: str, low: int = 1) -> Shape:
     return shape
 
 
-def read_regular(path: str, limit: int = _MAX_JSON) -> bytes:
-    """The bytes of a regular file of at most `limit` bytes."""
-    with open_regular(path) as file:
+def read_regular(folder: str, name: str, limit: int = _MAX_JSON) -> bytes:
+    """The bytes of a regular file of at most `limit` bytes; see `open_regular`."""
+    with open_regular(folder, name) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
-            raise FormatError(f"`{path}` has {size} bytes, more than the {limit} that it may have")
+            raise FormatError(
+                f"`{os.path.join(folder, name)}` has {size} bytes, more than the {limit} that it "
+                "may have"
+            )
         return bytes(file.readall())
 
 
-def open_regular(path: str) -> Any:
-    """`path` opened for reading, unbuffered; neither a device nor a FIFO."""
-    # O_NONBLOCK: opening a FIFO must not wait for a writer.
-    file = open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb", buffering=0)  # noqa: SIM115
+def open_regular(folder: str, name: str) -> Any:
+    """A file of the folder opened for reading, unbuffered: no device, no FIFO, and no link.
+
+    The folder itself may be a symbolic link, but what is in it must not lead out of it.
+
+    Raises:
+        FormatError: it, or a folder on the way to it, is a link, or it is no regular file.
+        OSError: as ``os.open``.
+    """
+    at = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        *parents, last = name.split("/")
+        for parent in parents:
+            inner = os.open(parent, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            os.close(at)
+            at = inner
+            _no_link(os.fstat(at), os.path.join(folder, parent))
+        # O_NONBLOCK: opening a FIFO must not wait for a writer.
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+        path = os.path.join(folder, name)
+        try:
+            file = open(os.open(last, flags, dir_fd=at), "rb", buffering=0)  # noqa: SIM115
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                _no_link(os.stat(last, dir_fd=at, follow_symlinks=False), path)
+            error.filename = path
+            raise
+    finally:
+        os.close(at)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise FormatError(f"`{path}` is no regular file")
     return file
+
+
+def _no_link(found: os.stat_result, path: str) -> None:
+    if stat.S_ISLNK(found.st_mode):
+        raise FormatError(f"`{path}` is a symbolic link: a checkpoint has its files in its folder")
 
 
 def parse_json(text: bytes, path: str) -> dict[str, Any]:

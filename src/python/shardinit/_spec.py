@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from . import _native
+from ._errors import SpecError
 from ._source import Mesh, Shape, Slices, Source, TensorInfo, region, words_for
 
 Sets = Mapping[str, Any] | Iterable[str]
@@ -63,6 +64,8 @@ class Spec(Source):
         self._handle: _Handle | None = None
         if path is None and text is None:
             raise TypeError("open_spec() needs the path of a spec, or its text")
+        if path is not None and text is None:
+            _refuse_folder(path, "shardinit.open")
         self.where = "the spec" if path is None else f"`{os.fspath(path)}`"
         self.threads = threads
         handle = _Handle(path, text, set, mesh, layout)
@@ -196,14 +199,43 @@ class Spec(Source):
 
 
 def as_spec(
-    spec: str | os.PathLike[str] | Spec, set: Sets = (), layout: str | None = None
+    spec: str | os.PathLike[str] | Spec,
+    set: Sets = (),
+    layout: str | None = None,
+    instead: str = "shardinit.open",
 ) -> Spec:
-    """A spec that is open: this one, or that of a file."""
-    if not isinstance(spec, Spec):
-        return Spec(spec, set=set, layout=layout)
-    if set or layout is not None:
-        raise TypeError("`set` and `layout` are for open_spec(): this spec is open already")
-    return spec
+    """A spec that is open: this one, or that of a file.
+
+    Args:
+        spec: what the user gave.
+        set, layout: as for `shardinit.open_spec`.
+        instead: for the message about a checkpoint: the function that takes one.
+
+    Raises:
+        TypeError: it is neither, or is open and `set` or `layout` are given.
+        SpecError, LibraryError: as `shardinit.open_spec`.
+    """
+    if isinstance(spec, Spec):
+        if set or layout is not None:
+            raise TypeError("`set` and `layout` are for open_spec(): this spec is open already")
+        return spec
+    if isinstance(spec, Source):
+        raise TypeError(f"{spec.where} is a {spec.noun}, not a spec: {instead}() takes it")
+    if not isinstance(spec, (str, os.PathLike)):
+        raise TypeError(f"a spec is a YAML file or an open spec, not {type(spec).__name__}")
+    _refuse_folder(spec, instead)
+    return Spec(spec, set=set, layout=layout)
+
+
+def _refuse_folder(path: str | os.PathLike[str], instead: str) -> None:
+    if not os.path.isdir(path):
+        return
+    name = os.fspath(path)
+    if os.path.isfile(os.path.join(path, "manifest.json")):
+        text = f"`{name}` is a checkpoint, not a spec: {instead}() takes it"
+    else:
+        text = f"`{name}` is a folder, not a spec, which is a YAML file"
+    raise SpecError(text, 2)
 
 
 class _Handle:

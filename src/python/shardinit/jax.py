@@ -28,19 +28,18 @@ except ImportError as error:
     raise ImportError('shardinit.jax needs JAX: pip install "jax[cpu]"') from error
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
-from ._checkpoint import Checkpoint
+from ._checkpoint import Folder, as_source
 from ._errors import MismatchError
 from ._source import Source, TensorInfo
 from ._spec import Sets, Spec, as_spec
 
 __all__ = ["fill", "init_sharded", "load", "nest", "path_of", "shardings_of"]
 
-_Folder = str | os.PathLike[str] | Source
 Shardings = Sharding | Mapping[str, Any] | Callable[[TensorInfo], Sharding] | None
 
 
 def load(
-    checkpoint: _Folder,
+    checkpoint: Folder,
     shardings: Shardings = None,
     *,
     keys: Iterable[str] | None = None,
@@ -67,7 +66,7 @@ def load(
             tensors while ``jax_enable_x64`` is off; it names them all.
         NotACheckpointError, FormatError, DamageError: as `Checkpoint.read`.
     """
-    opened = _as_source(checkpoint)
+    opened = as_source(checkpoint, "shardinit.jax.init_sharded")
     wanted = list(opened.tensors) if keys is None else list(keys)
     missing = [path for path in wanted if path not in opened.tensors]
     unexpected: list[str] = []
@@ -116,12 +115,14 @@ def init_sharded(
         MismatchError: as `load`.
         SpecError, LibraryError: as `shardinit.open_spec`.
     """
-    return load(as_spec(spec, set, layout), shardings, keys=keys, nested=nested)
+    return load(
+        as_spec(spec, set, layout, "shardinit.jax.load"), shardings, keys=keys, nested=nested
+    )
 
 
 def fill(
     tree: Any,
-    checkpoint: _Folder,
+    checkpoint: Folder,
     shardings: Shardings = None,
     *,
     rename: Callable[[str], str] | None = None,
@@ -150,7 +151,7 @@ def fill(
             names them all.
         NotACheckpointError, FormatError, DamageError: as `Checkpoint.read`.
     """
-    opened = _as_source(checkpoint)
+    opened = as_source(checkpoint, "shardinit.jax.init_sharded")
     flat = _flatten(shardings) if isinstance(shardings, Mapping) else None
     leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
     paths: list[str | None] = []
@@ -161,8 +162,9 @@ def fill(
         if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
             paths.append(None)
             continue
-        path = path_of(keys)
-        path = rename(path) if rename else path
+        path = ".".join(_parts(keys))
+        if path not in opened.tensors or rename:
+            path = rename(path_of(keys)) if rename else path_of(keys)
         paths.append(path)
         if path not in opened.tensors:
             missing.append(path)
@@ -195,8 +197,8 @@ def fill(
     return jax.tree_util.tree_unflatten(structure, filled)
 
 
-def shardings_of(checkpoint: _Folder, mesh: Mesh) -> dict[str, NamedSharding]:
-    """The checkpoint's or spec's own partition of every tensor, over a mesh with axes of these names.
+def shardings_of(checkpoint: Folder, mesh: Mesh) -> dict[str, NamedSharding]:
+    """The checkpoint's or spec's own partition of tensors, over a mesh with axes of these names.
 
     The mesh may have other sizes than theirs, and more axes.
 
@@ -204,7 +206,7 @@ def shardings_of(checkpoint: _Folder, mesh: Mesh) -> dict[str, NamedSharding]:
         MismatchError: partitions that name an axis which `mesh` does not have.
         DamageError: ``plan.json`` is missing, or is another one.
     """
-    opened = _as_source(checkpoint)
+    opened = as_source(checkpoint, "shardinit.jax.init_sharded")
     specs = {path: opened.partition_spec(path) for path in opened.tensors}
     mismatching = {
         path: f"is cut over the axis `{axis}`, which the mesh does not have"
@@ -234,7 +236,18 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def path_of(keys: Iterable[Any]) -> str:
-    """The path of a leaf from JAX's key path: attributes, keys and indices, joined by dots."""
+    """The path of a leaf from JAX's key path: attributes, keys and indices, joined by dots.
+
+    A last attribute ``value`` is left out, which is the array of a Flax NNX variable; `fill` does
+    so where the checkpoint has no such path.
+    """
+    keys = list(keys)
+    if len(keys) > 1 and getattr(keys[-1], "name", "") == "value":
+        keys.pop()
+    return ".".join(_parts(keys))
+
+
+def _parts(keys: Iterable[Any]) -> list[str]:
     parts = []
     for key in keys:
         for attribute in ("name", "key", "idx"):  # GetAttrKey; DictKey and others; SequenceKey.
@@ -243,7 +256,7 @@ def path_of(keys: Iterable[Any]) -> str:
                 break
         else:
             parts.append(str(key))
-    return ".".join(parts)
+    return parts
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -291,7 +304,3 @@ def _array(checkpoint: Source, path: str, sharding: Sharding, verify: bool) -> j
         return seen[key]
 
     return jax.make_array_from_callback(info.global_shape, sharding, read, dtype=info.numpy_dtype)
-
-
-def _as_source(checkpoint: _Folder) -> Source:
-    return checkpoint if isinstance(checkpoint, Source) else Checkpoint(checkpoint)
