@@ -184,7 +184,7 @@ def test_tied_parameters(source, tmp_path, monkeypatch):
         "[50, 24], axes: [y, x], init: n", "[50, 24], axes: [y, x], init: ones"
     )
     shardinit.torch.load_into(OnMeta(tied=True), Gen(text, tmp_path / "two"))  # Cut otherwise, but equal.
-    monkeypatch.setattr(shardinit.torch, "_COMPARE_BYTES", 700)  # Compared 7 rows at a time.
+    monkeypatch.setattr(shardinit._torch_model, "_COMPARE_BYTES", 700)  # Compared 7 rows at a time.
     shardinit.torch.init_(OnMeta(tied=True), shardinit.open_spec(text=text))
     last = text.replace("axes: [y, x], init: ones", 'axes: [y, x], init: {expr: "where(row == 49, 2, 1)"}')
     with pytest.raises(shardinit.MismatchError, match="has other values"):
@@ -292,7 +292,7 @@ def Placements(dimensions):
 
 
 def test_local_boxes_are_where_torch_cuts():
-    from shardinit.torch import _local_boxes
+    from shardinit._torch_tensors import local_boxes as _local_boxes
 
     count = 0
     for shape in ((7,), (10, 3), (5, 4), (12, 12)):
@@ -325,7 +325,7 @@ def test_local_boxes_are_where_torch_cuts():
 
 
 def test_partial_is_refused(tmp_path):
-    from shardinit.torch import _local_boxes
+    from shardinit._torch_tensors import local_boxes as _local_boxes
 
     with pytest.raises(TypeError, match="Partial"):
         _local_boxes((8,), (2,), (0,), (Partial(),))

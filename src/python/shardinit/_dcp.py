@@ -16,9 +16,10 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader as _StorageReader
 from torch.futures import Future
 
+from ._checkpoint import as_source
 from ._manifest import MANIFEST
 from ._source import Source
-from .torch import _as_source, _fill, dtype_of
+from ._torch_tensors import dtype_of, fill
 
 
 class StorageReader(_StorageReader):
@@ -49,14 +50,14 @@ class StorageReader(_StorageReader):
         prefix: str = "",
         verify: bool = False,
     ) -> None:
-        self._checkpoint = _as_source(checkpoint)
+        self._checkpoint = as_source(checkpoint)
         self._prefix = prefix
         self._verify = verify
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Begins another load, of the checkpoint `checkpoint_id` if one is given."""
         if checkpoint_id is not None:
-            self._checkpoint = _as_source(checkpoint_id)
+            self._checkpoint = as_source(checkpoint_id)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """What the checkpoint holds, every tensor as one chunk.
@@ -107,7 +108,7 @@ class StorageReader(_StorageReader):
                 for offset, length in zip(item.storage_offsets, item.lengths, strict=True)
             )
             path = name.removeprefix(self._prefix)
-            _fill(self._checkpoint, path, slices, target, verify=self._verify)
+            fill(self._checkpoint, path, slices, target, verify=self._verify)
             planner.commit_tensor(item, target)
         future: Future[None] = Future()
         future.set_result(None)

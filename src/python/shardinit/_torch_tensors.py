@@ -1,0 +1,153 @@
+"""Tensors of PyTorch: their types, their memory, and which part of a whole a DTensor holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+try:
+    import torch
+except ImportError as error:
+    raise ImportError("shardinit.torch needs PyTorch: pip install torch") from error
+
+from ._errors import MismatchError
+from ._source import Slices, Source, TensorInfo
+
+_DTYPES = {
+    "f64": torch.float64,
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f8e4m3fn": torch.float8_e4m3fn,
+    "f8e5m2": torch.float8_e5m2,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "i16": torch.int16,
+    "i8": torch.int8,
+    "u64": torch.uint64,
+    "u32": torch.uint32,
+    "u16": torch.uint16,
+    "u8": torch.uint8,
+    "bool": torch.bool,
+}
+# What NumPy can look at whatever the type is.
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+_Box = tuple[tuple[slice, ...], tuple[slice, ...]]
+
+
+def dtype_of(info: TensorInfo) -> torch.dtype:
+    """PyTorch's type of a tensor's elements."""
+    return _DTYPES[info.dtype]
+
+
+def fill_local(checkpoint: Source, path: str, tensor: torch.Tensor, verify: bool) -> None:
+    """Fills a tensor, or the local shard of a DTensor."""
+    placements = getattr(tensor, "placements", None)
+    if placements is None:
+        fill(checkpoint, path, None, tensor, verify=verify)
+        return
+    mesh = tensor.device_mesh  # type: ignore[attr-defined]
+    shape = checkpoint.info(path).global_shape
+    local = tensor.detach().to_local()  # type: ignore[attr-defined]
+    local_shape, boxes = local_boxes(
+        shape, mesh.shape, mesh.get_coordinate(), placements, what=f"`{path}`"
+    )
+    if boxes and tuple(local.shape) != local_shape:
+        raise MismatchError(
+            "a local shard has another shape than its placements say",
+            mismatching={path: f"{list(local_shape)} by {placements}, {list(local.shape)} here"},
+        )
+    for there, here in boxes:
+        fill(checkpoint, path, there, local[here], verify=verify)
+
+
+def fill(
+    checkpoint: Source, path: str, slices: Slices, target: torch.Tensor, *, verify: bool
+) -> None:
+    """Reads a part into a tensor, without a copy if it is the CPU's and of the stored dtype."""
+    dtype = dtype_of(checkpoint.info(path))
+    target = target.detach()
+    if target.device.type == "cpu" and target.dtype == dtype:
+        checkpoint.read(path, slices, verify=verify, out=_words(target))
+        torch.autograd.graph.increment_version(target)
+        return
+    stored = torch.empty(target.shape, dtype=dtype)
+    checkpoint.read(path, slices, verify=verify, out=_words(stored))
+    target.copy_(stored)
+
+
+def _words(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """The memory of a CPU tensor as unsigned integers."""
+    size = tensor.element_size()
+    words: np.ndarray[Any, Any] = tensor.view(_BITS[size]).numpy()
+    return words.view(f"<u{size}")
+
+
+def local_boxes(
+    shape: Sequence[int],
+    mesh_shape: Sequence[int],
+    coordinate: Sequence[int] | None,
+    placements: Sequence[Any],
+    what: str = "a tensor",
+) -> tuple[tuple[int, ...], list[_Box]]:
+    """The part of a DTensor that is at a coordinate of its mesh.
+
+    Returns:
+        The local shape, and for each box of the part its slices in the whole tensor and in
+        the local one. More than one box comes of ``_StridedShard``.
+    """
+    from torch.distributed.tensor import Replicate, Shard
+
+    # For each dimension the intervals [start, stop) that are here, in local order.
+    here: list[list[tuple[int, int]]] = [[(0, size)] for size in shape]
+    if coordinate is None:  # This process is not in the mesh.
+        return (0,) * len(shape), []
+    for size, at, placement in zip(mesh_shape, coordinate, placements, strict=True):
+        if isinstance(placement, Replicate):
+            continue
+        kind = type(placement).__name__
+        if not isinstance(placement, Shard) and kind != "_StridedShard":
+            raise TypeError(f"{what} has the placement {placement!r}, which cannot be loaded")
+        dimension = placement.dim % len(shape)
+        parts = [here[dimension]]
+        if kind == "_StridedShard":
+            factor = int(placement.split_factor)
+            parts = [_chunk(here[dimension], factor, i) for i in range(factor)]
+        here[dimension] = [interval for part in parts for interval in _chunk(part, size, at)]
+    local_shape = tuple(sum(b - a for a, b in intervals) for intervals in here)
+    if 0 in local_shape:
+        return local_shape, []
+    boxes: list[_Box] = [((), ())]
+    for intervals in here:
+        merged: list[tuple[slice, slice]] = []
+        position = 0
+        for start, stop in intervals:
+            there = slice(start, stop)
+            mine = slice(position, position + stop - start)
+            if merged and merged[-1][0].stop == start:
+                there = slice(merged[-1][0].start, stop)
+                mine = slice(merged[-1][1].start, mine.stop)
+                merged.pop()
+            merged.append((there, mine))
+            position = mine.stop
+        boxes = [((*t, there), (*h, mine)) for t, h in boxes for there, mine in merged]
+    return local_shape, boxes
+
+
+def _chunk(intervals: list[tuple[int, int]], parts: int, index: int) -> list[tuple[int, int]]:
+    """The part of that index by the rule of ``torch.chunk``: each ceil(n / parts) long."""
+    total = sum(stop - start for start, stop in intervals)
+    width = -(-total // parts)
+    low, high = min(total, index * width), min(total, (index + 1) * width)
+    chosen = []
+    position = 0
+    for start, stop in intervals:
+        a = max(low, position) - position + start
+        b = min(high, position + stop - start) - position + start
+        if a < b:
+            chosen.append((a, b))
+        position += stop - start
+    return chosen

@@ -1,0 +1,378 @@
+"""Models whose state dict is not their parameters: state_dict hooks, wrappers, parametrizations."""
+
+import sys
+import types
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from clients import Client, Gen
+
+torch = Client("torch")
+
+import shardinit
+from test_python_torch import Spawn, Words
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.utils import parametrizations, parametrize
+
+QKV = """
+shardinit: 1
+name: qkv
+dtype: f32
+init: {{n: {{normal: {{std: 0.1}}}}}}
+modules:
+  layers:
+    repeat: {{layer: 2}}
+    wq.weight: {{shape: [32, 16], init: n}}
+    wk.weight: {{shape: [{kv}, 16], init: n}}
+    wv.weight: {{shape: [{kv}, 16], init: n}}
+  norm: {{shape: [16], init: n}}
+"""
+PAIR = """
+shardinit: 1
+name: pair
+dtype: f32
+modules:
+  one.weight: {shape: [6, 4], init: {normal: {std: 1}}}
+  one.bias: {shape: [6], init: {normal: {std: 1}}}
+  two.weight: {shape: [4, 6], init: {normal: {std: 1}}}
+"""
+
+
+def FusedQKVLinear(heads, kv_heads):
+    """torchtitan's own module; Triton, which its kernels for GPUs import, is not needed for it."""
+    Client("torch._inductor.compile_fx")  # Which would take the stand-in for Triton.
+    stand_ins = {name: mock.MagicMock() for name in ("triton", "triton.language")}
+    sys.modules.update({name: each for name, each in stand_ins.items() if name not in sys.modules})
+    try:
+        attention = Client("torchtitan.models.common.attention")
+    finally:
+        for name, each in stand_ins.items():
+            if sys.modules[name] is each:
+                del sys.modules[name]
+    linear = Client("torchtitan.models.common.linear").Linear
+    width = 8 * (heads + 2 * kv_heads)
+    return attention.FusedQKVLinear.Config(
+        head_dim=8,
+        n_heads=heads,
+        n_kv_heads=kv_heads,
+        wqkv=linear.Config(in_features=16, out_features=width),
+    ).build()
+
+
+class Attention(nn.Module):
+    def __init__(self, kv_heads):
+        super().__init__()
+        self.layers = nn.ModuleList([FusedQKVLinear(4, kv_heads) for _ in range(2)])
+        self.norm = nn.Parameter(torch.ones(16))
+
+
+@pytest.fixture(scope="module", params=[2, 1])
+def fused(request, tmp_path_factory):
+    """KV heads; spec; checkpoint; parameters as torch.nn.Module.load_state_dict makes them."""
+    text = QKV.format(kv=8 * request.param)
+    folder = Gen(text, tmp_path_factory.mktemp("qkv"))
+    model = Attention(request.param)
+    model.load_state_dict(shardinit.torch.load_state_dict(folder))
+    return request.param, text, folder, dict(model.named_parameters())
+
+
+@pytest.mark.parametrize("meta", [True, False])
+def test_a_fused_matrix_that_a_hook_splits(fused, meta):
+    """Of torchtitan. With one KV head what its hook returns is views, else copies."""
+    kv_heads, text, folder, wanted = fused
+    for fill in (
+        lambda model: shardinit.torch.load_into(model, folder, verify=True),
+        lambda model: shardinit.torch.init_(model, shardinit.open_spec(text=text)),
+    ):
+        with torch.device("meta" if meta else "cpu"):
+            model = Attention(kv_heads)
+        places = {n: p.data_ptr() for n, p in model.named_parameters()}
+        result = fill(model)
+        assert result == ([], []) and result.on_meta == []
+        assert [n for n, _ in model.named_parameters()] == list(wanted)
+        for name, parameter in model.named_parameters():
+            assert torch.equal(parameter, wanted[name]), name
+            assert isinstance(parameter, nn.Parameter) and parameter.requires_grad
+            assert meta or parameter.data_ptr() == places[name]
+
+
+@pytest.mark.parametrize("meta", [True, False])
+def test_a_part_of_a_fused_matrix_is_not_enough(meta, tmp_path):
+    without = "\n".join(line for line in QKV.format(kv=16).split("\n") if "wv" not in line)
+    spec = shardinit.open_spec(text=without)
+    with torch.device("meta" if meta else "cpu"):
+        model = Attention(2)
+    with pytest.raises(shardinit.MismatchError) as caught:
+        shardinit.torch.init_(model, spec)
+    assert caught.value.missing == ["layers.0.wv.weight", "layers.1.wv.weight"]
+    result = shardinit.torch.init_(model, spec, strict=False)
+    unwritten = ["layers.0.wqkv.weight", "layers.1.wqkv.weight"]
+    assert result.missing_keys == caught.value.missing + unwritten
+    assert result.on_meta == (unwritten if meta else [])
+    assert not model.norm.is_meta and not (model.norm == 1).any()
+
+
+def FillSharded(folder, text):
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor
+
+    wanted = Attention(2)
+    wanted.load_state_dict(shardinit.torch.load_state_dict(folder))
+    wanted = dict(wanted.named_parameters())
+    mesh = init_device_mesh("cpu", (2,))
+    for meta in (True, False):
+        with torch.device("meta" if meta else "cpu"):
+            model = Attention(2)
+        for layer in model.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        if meta:
+            shardinit.torch.load_into(model, folder)
+        else:
+            shardinit.torch.init_(model, shardinit.open_spec(text=text))
+        for name, parameter in model.named_parameters():
+            assert isinstance(parameter, DTensor) and parameter.placements[0].is_shard(0), name
+            assert torch.equal(parameter.full_tensor(), wanted[name]), name
+        model.layers[0](torch.ones(1, 3, 16))[0].sum().backward()  # FSDP2 knows its parameters.
+
+
+def test_a_fused_matrix_under_fsdp2(tmp_path):
+    FusedQKVLinear(4, 2)
+    text = QKV.format(kv=16)
+    Spawn(2, tmp_path, FillSharded, str(Gen(text, tmp_path)), text)
+
+
+# ---- Hooks of all kinds.
+
+
+class Hooked(nn.Module):
+    """Two layers; `save` changes the state dict of the first, and `load` undoes it."""
+
+    def __init__(self, save, load=None):
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 6), nn.Linear(6, 4, bias=False)
+        self.one.register_state_dict_post_hook(
+            lambda module, state, prefix, _: save(state, prefix, module)
+        )
+        if load:
+            self.one.register_load_state_dict_pre_hook(
+                lambda module, state, prefix, *_: load(state, prefix)
+            )
+
+
+def Rows(state, prefix, module, clone):
+    weight = state.pop(prefix + "weight")
+    for i, part in enumerate(weight.split(3)):
+        state[f"{prefix}part{i}"] = part.clone() if clone else part
+
+
+def Join(state, prefix):
+    parts = [state.pop(f"{prefix}part{i}") for i in range(2)]  # A KeyError if one is not there.
+    state[prefix + "weight"] = torch.cat(parts)
+
+
+PARTS = PAIR.replace(
+    "  one.weight: {shape: [6, 4], init: {normal: {std: 1}}}",
+    "  one.part0: {shape: [3, 4], init: {normal: {std: 1}}}\n"
+    "  one.part1: {shape: [3, 4], init: {normal: {std: 1}}}",
+)
+
+
+def Equal(model, spec):
+    made = {path: torch.from_numpy(spec.read(path)) for path in spec.tensors}
+    if "one.part0" in made:
+        made["one.weight"] = torch.cat([made.pop("one.part0"), made.pop("one.part1")])
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, made[name]), name
+
+
+@pytest.mark.parametrize("meta", [True, False])
+@pytest.mark.parametrize("clone", [True, False])
+def test_parts_that_are_copies_or_views(meta, clone):
+    spec = shardinit.open_spec(text=PARTS)
+    with torch.device("meta" if meta else "cpu"):
+        model = Hooked(lambda *of: Rows(*of, clone), Join)
+    assert shardinit.torch.load_into(model, spec) == ([], [])
+    Equal(model, spec)
+
+
+def test_copies_that_no_hook_takes_back_are_named():
+    spec = shardinit.open_spec(text=PARTS)
+    for device in ("meta", "cpu"):
+        with torch.device(device):
+            model = Hooked(lambda *of: Rows(*of, True))
+        old = model.one.weight
+        with pytest.raises(shardinit.MismatchError, match="but not all of it") as caught:
+            shardinit.torch.load_into(model, spec)
+        assert caught.value.missing == ["one.weight"] and model.one.weight is old
+        result = shardinit.torch.load_into(model, spec, strict=False)
+        assert result.missing_keys == ["one.weight"]
+        assert result.on_meta == (["one.weight"] if device == "meta" else [])
+        assert torch.equal(model.two.weight, torch.from_numpy(spec.read("two.weight")))
+
+
+def test_what_the_state_dict_leaves_out_is_named_before_anything_is_changed():
+    def LeaveOut(state, prefix, module):
+        del state[prefix + "weight"]
+
+    text = "\n".join(line for line in PAIR.split("\n") if "one.weight" not in line)
+    spec = shardinit.open_spec(text=text)
+    model = Hooked(LeaveOut)
+    before = model.two.weight.clone()
+    with pytest.raises(shardinit.MismatchError, match="leaves out `one.weight`") as caught:
+        shardinit.torch.load_into(model, spec)
+    assert caught.value.missing == ["one.weight"] and torch.equal(model.two.weight, before)
+    assert shardinit.torch.load_into(model, spec, strict=False) == (["one.weight"], [])
+    assert not torch.equal(model.two.weight, before)
+
+
+def test_views_of_a_part_and_views_that_overlap():
+    def Half(state, prefix, module):
+        state[prefix + "part0"] = state.pop(prefix + "weight")[:3]
+
+    def Twice(state, prefix, module):
+        weight = state.pop(prefix + "weight")
+        state[prefix + "part0"], state[prefix + "part1"] = weight[:3], weight[2:5]
+
+    half = "\n".join(line for line in PARTS.split("\n") if "part1" not in line)
+    model = Hooked(Half)
+    with pytest.raises(shardinit.MismatchError) as caught:
+        shardinit.torch.load_into(model, shardinit.open_spec(text=half))
+    assert caught.value.missing == ["one.weight"]
+    model = Hooked(Twice)
+    with pytest.raises(shardinit.MismatchError) as caught:
+        shardinit.torch.load_into(model, shardinit.open_spec(text=PARTS))
+    assert caught.value.mismatching == {
+        "one.part1": "shares a part of its memory with another tensor"
+    }
+
+
+def test_views_with_another_shape_and_values_that_a_hook_changes():
+    def Transpose(state, prefix, module):
+        state[prefix + "weight"] = state[prefix + "weight"].t()
+
+    def Double(state, prefix, module):
+        state[prefix + "weight"] = state[prefix + "weight"] * 2
+
+    def Halve(state, prefix):
+        state[prefix + "weight"] = state[prefix + "weight"] / 2
+
+    turned = shardinit.open_spec(text=PAIR.replace("one.weight: {shape: [6, 4]", "one.weight: {shape: [4, 6]"))
+    model = Hooked(Transpose)
+    shardinit.torch.load_into(model, turned)
+    assert torch.equal(model.one.weight.t(), torch.from_numpy(turned.read("one.weight")))
+    model, spec = Hooked(Double, Halve), shardinit.open_spec(text=PAIR)
+    shardinit.torch.load_into(model, spec)
+    assert torch.equal(model.one.weight, torch.from_numpy(spec.read("one.weight")) / 2)
+    assert torch.equal(model.one.bias, torch.from_numpy(spec.read("one.bias")))
+
+
+# ---- Wrappers.
+
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 6), nn.Linear(6, 4, bias=False)
+
+    def forward(self, x):
+        return self.two(self.one(x))
+
+
+def Wrapped():
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    inner = Pair()
+    inner.one = torch.compile(inner.one)
+    yield "compiled", torch.compile(Pair())
+    yield "a compiled layer", inner
+    yield "DataParallel", nn.DataParallel(Pair())
+    yield "DataParallel of compiled", nn.DataParallel(torch.compile(Pair()))
+    inner = Pair()
+    inner.two = checkpoint_wrapper(inner.two)
+    yield "activation checkpointing", inner
+
+
+@pytest.mark.parametrize("index", range(5))
+@pytest.mark.parametrize("meta", [True, False])
+def test_wrapped_models_need_no_rename(index, meta):
+    spec = shardinit.open_spec(text=PAIR)
+    with torch.device("meta" if meta else "cpu"):
+        name, model = list(Wrapped())[index]
+    assert shardinit.torch.load_into(model, spec) == ([], []), name
+    for path, parameter in zip(spec.tensors, model.parameters(), strict=True):
+        assert torch.equal(parameter, torch.from_numpy(spec.read(path))), (name, path)
+    with pytest.raises(shardinit.MismatchError) as caught:
+        shardinit.torch.load_into(model, shardinit.open_spec(text=PAIR.replace("two.", "three.")))
+    assert [path.removeprefix("module.") for path in caught.value.missing] == ["two.weight"]
+
+
+def test_a_name_of_the_model_is_no_wrapper():
+    """A submodule that is called `module`, in the checkpoint, too, and beside one that is not."""
+    text = PAIR.replace("one.", "module.one.").replace("two.", "module.two.")
+    spec = shardinit.open_spec(text=text + "  one.weight: {shape: [6, 4], init: ones}\n")
+    model = nn.Module()
+    model.module, model.one = Pair(), nn.Linear(4, 6, bias=False)
+    assert shardinit.torch.load_into(model, spec) == ([], [])
+    assert (model.one.weight == 1).all()
+    assert np.array_equal(Words(model.module.one.weight), spec.read("module.one.weight").view("<u4"))
+
+
+class Scaled(nn.Module):
+    def forward(self, x):
+        return x * 3
+
+
+class Power(Scaled):
+    def right_inverse(self, x):
+        return x / 3
+
+
+@pytest.mark.parametrize("meta", [True, False])
+def test_parametrized_tensors(meta):
+    """They get what they would have, had they been parametrized with the values in them."""
+    spec = shardinit.open_spec(text=PAIR)
+    for register in (
+        lambda layer: parametrize.register_parametrization(layer, "weight", Scaled(), unsafe=True),
+        lambda layer: parametrize.register_parametrization(layer, "weight", Power(), unsafe=True),
+        parametrizations.weight_norm,
+    ):
+        wanted = Pair()
+        wanted.load_state_dict({p: torch.from_numpy(spec.read(p)) for p in spec.tensors})
+        register(wanted.one)
+        model = Pair()
+        register(model.one)
+        if meta:
+            model = model.to("meta")
+        assert shardinit.torch.load_into(model, spec, verify=True) == ([], [])
+        for name, tensor in wanted.state_dict().items():
+            assert torch.equal(model.state_dict()[name], tensor), name
+        # By the names of what is stored, too.
+        direct = shardinit.torch.load_into(
+            model, spec, strict=False, rename=lambda name: name.replace("one.", "none.")
+        )
+        assert len(direct.missing_keys) >= 2 and direct.unexpected_keys == ["one.weight", "one.bias"]
+
+
+def TrainWrapped(text):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.nn.parallel import DistributedDataParallel
+
+    spec = shardinit.open_spec(text=text)
+    wanted = {path: torch.from_numpy(spec.read(path)) for path in spec.tensors}
+    model = DistributedDataParallel(Pair())
+    assert shardinit.torch.init_(model, spec) == ([], [])
+    for path, parameter in zip(spec.tensors, model.parameters(), strict=True):
+        assert torch.equal(parameter, wanted[path])
+    model = FullyShardedDataParallel(Pair(), use_orig_params=True, device_id=torch.device("cpu"))
+    assert shardinit.torch.init_(model, spec) == ([], [])
+    with FullyShardedDataParallel.summon_full_params(model):
+        for path, parameter in zip(spec.tensors, model.parameters(), strict=True):
+            assert torch.equal(parameter, wanted[path]), path
+
+
+def test_models_wrapped_for_many_processes(tmp_path):
+    Spawn(2, tmp_path, TrainWrapped, PAIR)

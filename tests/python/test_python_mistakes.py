@@ -1,0 +1,170 @@
+"""What the Python package says to the wrong kind of input, word for word; and its version."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from clients import PACKAGE, Client, Gen
+from support import ROOT, Json, Ok
+
+import shardinit
+
+SPEC = """
+shardinit: 1
+name: small
+dtype: f32
+modules:
+  weight: {shape: [4, 4], init: ones}
+  bias: {shape: [4], init: zeros}
+"""
+
+
+@pytest.fixture
+def spec(tmp_path):
+    (tmp_path / "x.yaml").write_text(SPEC)
+    return tmp_path / "x.yaml"
+
+
+def Says(error, call, *arguments, **options):
+    with pytest.raises(error) as caught:
+        call(*arguments, **options)
+    return str(caught.value)
+
+
+def test_a_spec_where_a_checkpoint_is_wanted(spec):
+    Client("torch")
+    Client("jax")
+    import torch
+
+    no = shardinit.NotACheckpointError
+    for call, instead in (
+        (lambda: shardinit.open(spec), "shardinit.open_spec"),
+        (lambda: shardinit.torch.load_into(torch.nn.Linear(4, 4), spec), "shardinit.torch.init_"),
+        (lambda: shardinit.torch.load_state_dict(spec), "shardinit.torch.init_"),
+        (lambda: shardinit.torch.StorageReader(spec), "shardinit.open_spec"),
+        (lambda: shardinit.jax.load(spec), "shardinit.jax.init_sharded"),
+        (lambda: shardinit.jax.fill({}, spec), "shardinit.jax.init_sharded"),
+    ):
+        assert Says(no, call) == (
+            f"`{spec}` is a spec, not a checkpoint: {instead}() takes it; or write a checkpoint "
+            f"with `shardinit gen {spec} -o DIR`"
+        )
+    for path in (spec.parent / "no.yaml", spec.parent / "no"):
+        assert Says(no, shardinit.open, path) == (
+            f"`{path}` is not a checkpoint: there is no such folder"
+        )
+    (spec.parent / "model.bin").write_text("")
+    assert Says(no, shardinit.open, spec.parent / "model.bin") == (
+        f"`{spec.parent / 'model.bin'}` is not a checkpoint, which is the folder that "
+        "`shardinit gen` writes"
+    )
+    assert "it has no manifest.json (which is written last" in Says(no, shardinit.open, spec.parent)
+    assert Says(TypeError, shardinit.torch.load_state_dict, {"a": 1}) == (
+        "a checkpoint is a folder, or an open checkpoint or spec, not dict"
+    )
+
+
+@pytest.mark.parametrize(
+    ("format", "takes"),
+    [
+        ("safetensors", "`from_pretrained` of Transformers, or safetensors.torch.load_file(),"),
+        ("dcp", "torch.distributed.checkpoint.load() with a HuggingFaceStorageReader"),
+        ("zarr", "orbax.checkpoint.StandardCheckpointer, or tensorstore.open(),"),
+    ],
+)
+def test_an_export_where_a_checkpoint_is_wanted(spec, format, takes):
+    out = spec.parent / "out"
+    Ok("export", spec, "--to", format, "-o", out)
+    assert Says(shardinit.NotACheckpointError, shardinit.open, out) == (
+        f"`{out}` is an export to {format}, not a checkpoint: {takes} takes it; or write a "
+        "checkpoint with `shardinit gen`"
+    )
+    for text in ("{", "[]", '{"format": []}', "[" * 9999):  # Of a stranger.
+        (out / "shardinit-export.json").write_text(text)
+        assert "has no manifest.json" in Says(shardinit.NotACheckpointError, shardinit.open, out)
+
+
+def test_a_checkpoint_where_a_spec_is_wanted(spec):
+    Client("torch")
+    Client("jax")
+    import torch
+
+    model = torch.nn.Linear(4, 4)
+    out = Gen(SPEC, spec.parent)
+    opened = shardinit.open(out)
+    for call, instead in (
+        (lambda it: shardinit.torch.init_(model, it), "shardinit.torch.load_into"),
+        (shardinit.jax.init_sharded, "shardinit.jax.load"),
+        (lambda it: shardinit.generate(it, "weight"), "shardinit.open"),
+    ):
+        wanted = f"`{out}` is a checkpoint, not a spec: {instead}() takes it"
+        assert Says(shardinit.SpecError, call, out) == wanted
+        assert Says(TypeError, call, opened) == wanted
+    assert Says(shardinit.SpecError, shardinit.open_spec, out) == (
+        f"`{out}` is a checkpoint, not a spec: shardinit.open() takes it"
+    )
+    assert Says(shardinit.SpecError, shardinit.open_spec, spec.parent) == (
+        f"`{spec.parent}` is a folder, not a spec, which is a YAML file"
+    )
+    assert Says(TypeError, shardinit.generate, 7, "weight") == (
+        "a spec is a YAML file or an open spec, not int"
+    )
+    # With the text of a spec, a path is only a name, and its folder the one of includes.
+    assert shardinit.open_spec(out, text=SPEC).name == "small"
+
+
+def test_no_model(spec):
+    Client("torch")
+    import torch
+
+    assert Says(TypeError, shardinit.torch.init_, "x", spec) == (
+        "init_() fills a torch.nn.Module, its first argument, not str; the spec is the second: "
+        "init_(model, SPEC)"
+    )
+    assert Says(TypeError, shardinit.torch.load_into, {}, spec) == (
+        "load_into() fills a torch.nn.Module, its first argument, not dict"
+    )
+    lazy = torch.nn.LazyLinear(4)
+    error = shardinit.MismatchError
+    assert "  mismatching (2):\n    weight: is not initialized: run the model once" in Says(
+        error, shardinit.torch.init_, lazy, spec
+    )
+
+
+def test_what_stays_on_meta_is_said(spec):
+    Client("torch")
+    import torch
+
+    model = torch.nn.Linear(4, 4, device="meta")
+    model.register_buffer("table", torch.empty(3, device="meta"), persistent=False)
+    model.more = torch.nn.Linear(4, 4, device="meta")
+    result = shardinit.torch.init_(model, spec, strict=False)
+    missing, unexpected = result  # A pair, as PyTorch's.
+    assert (missing, unexpected) == (["more.weight", "more.bias", "table"], [])
+    assert result.on_meta == ["table", "more.weight", "more.bias"]
+    assert repr(result) == (
+        "LoadResult(missing_keys=['more.weight', 'more.bias', 'table'], unexpected_keys=[], "
+        "on_meta=['table', 'more.weight', 'more.bias'])"
+    )
+
+
+# ---- The version.
+
+
+def test_one_version_everywhere(tmp_path):
+    """What CMakeLists.txt says: of the program, the library and the package, installed or not."""
+    version, = re.findall(
+        r"^project\(shardinit VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text(), re.M
+    )
+    assert Json("--version")["version"] == version
+    assert shardinit.__version__ == version
+    assert shardinit.open_spec(text=SPEC).library_version == version
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+         "--no-deps", "--no-build-isolation", "--target", tmp_path / "site", PACKAGE],
+        check=True,
+    )
+    folder, = (tmp_path / "site").glob("shardinit-*.dist-info")
+    assert folder.name == f"shardinit-{version}.dist-info"
