@@ -118,15 +118,21 @@ GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCo
   if (result.skipped > 0) SyncFolder(request.folder + "/ranks");
 
   // Beyond this point only files that describe other files are written.
-  const bool all = static_cast<int64_t>(request.ranks.size()) == plan.world_size() ||
-                   MissingRanks(request.folder, plan, plan_sha256, 1).empty();
-  if (all && result.written == 0 && IsFinalized(request.folder, WantsIndex(plan, request.index))) {
+  const bool all = static_cast<int64_t>(request.ranks.size()) == plan.world_size();
+  if (!all && !MissingRanks(request.folder, plan, plan_sha256, 1).empty()) return result;
+  if (result.written == 0 && IsFinalized(request.folder, WantsIndex(plan, request.index))) {
     result.complete = true;
-  } else if (all) {
+  } else {
     const auto start = std::chrono::steady_clock::now();
     const FinalizeResult finalized = Finalize(request.folder, plan, plan_sha256, request.index);
     result.complete = finalized.missing.empty();
     counters->finalize_ns += (std::chrono::steady_clock::now() - start).count();
+    if (all && !result.complete) {
+      throw Error(ExitCode::kWorld,
+                  fmt::format("`{}` is unfinished: {} of {} ranks were there and are no more",
+                              request.folder, finalized.missing.size(), plan.world_size()),
+                  "something else removes or damages files there; then the same command goes on");
+    }
   }
   return result;
 }

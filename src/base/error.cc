@@ -11,7 +11,11 @@ namespace shardinit {
 Error SystemError(const std::string& action, const std::string& path, int error) {
   std::string hint;
   if (error == EMFILE || error == ENFILE) hint = "raise the limit on open files: `ulimit -n`";
-  return Error(ExitCode::kWorld, fmt::format("cannot {} `{}`: {}", action, path, strerror(error)),
+  // Trying again does not help where nothing can be written, or not in this way.
+  const bool permanent = error == EROFS || error == EOPNOTSUPP || error == ENOSYS;
+  if (permanent) hint = "choose a place on another file system";
+  return Error(permanent ? ExitCode::kUsage : ExitCode::kWorld,
+               fmt::format("cannot {} `{}`: {}", action, path, strerror(error)),
                std::move(hint));
 }
 

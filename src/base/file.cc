@@ -354,16 +354,25 @@ void RemoveTemporaries(const std::string& folder, const NamePredicate& is_ours) 
   });
 }
 
+namespace {
+
+// What is at `path`; false if nothing is. Any other failure says nothing of that, and is an error.
+bool Look(const std::string& path, bool follow, struct stat* info) {
+  if ((follow ? stat : lstat)(path.c_str(), info) == 0) return true;
+  if (errno == ENOENT || errno == ENOTDIR) return false;
+  throw SystemError("read", path);
+}
+
+}  // namespace
+
 bool Exists(const std::string& path) {
   struct stat info;
-  if (lstat(path.c_str(), &info) == 0) return true;
-  if (errno == EACCES) throw SystemError("read", path);
-  return false;
+  return Look(path, false, &info);
 }
 
 bool IsFolder(const std::string& path) {
   struct stat info;
-  return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+  return Look(path, true, &info) && S_ISDIR(info.st_mode);
 }
 
 void RequireFolder(const std::string& path) {
@@ -373,19 +382,21 @@ void RequireFolder(const std::string& path) {
 }
 
 bool IsEmptyFolder(const std::string& path) {
-  std::error_code ignored;
-  return IsFolder(path) && std::filesystem::is_empty(path, ignored);
+  if (!IsFolder(path)) return false;
+  std::error_code error;
+  const bool empty = std::filesystem::is_empty(path, error);
+  if (error) throw SystemError("read", path, error.value());
+  return empty;
 }
 
 bool IsLink(const std::string& path) {
   struct stat info;
-  return lstat(path.c_str(), &info) == 0 && S_ISLNK(info.st_mode);
+  return Look(path, false, &info) && S_ISLNK(info.st_mode);
 }
 
 int64_t FileSize(const std::string& path) {
   struct stat info;
-  if (lstat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return -1;
-  return info.st_size;
+  return Look(path, false, &info) && S_ISREG(info.st_mode) ? info.st_size : -1;
 }
 
 }  // namespace shardinit

@@ -166,9 +166,10 @@ bool ClaimedIndex(std::string_view manifest, std::optional<FileEntry>* index) {
 }
 
 bool IsFinalized(const std::string& folder, bool wants_index) {
+  const std::string path = folder + "/" + kManifestName;
   std::string manifest;
   std::optional<FileEntry> index;
-  return ReadFileIfExists(folder + "/" + kManifestName, kManifestLimit, &manifest) &&
+  return FileSize(path) >= 0 && ReadFileIfExists(path, kManifestLimit, &manifest) &&
          ClaimedIndex(manifest, &index) && index.has_value() == wants_index &&
          (!index || FileSize(folder + "/" + kIndexName) == index->size);
 }
@@ -189,19 +190,25 @@ FinalizeResult Finalize(const std::string& folder, const Plan& plan, const Diges
   }
   if (!result.missing.empty()) return result;
   RemoveLeftOvers(folder);
-  std::optional<FileEntry> index_entry;
-  if (WantsIndex(plan, index)) {
-    index_entry = WriteIndexFile(folder, plan, plan_sha256);
-  }
-  result.has_index = index_entry.has_value();
-  SyncFolder(folder +
-             "/ranks");  // Names that a killed run left are on the disk before the manifest.
-  AtomicFile manifest(folder + "/" + kManifestName);
-  WriteManifest(plan, plan_sha256, ranks, index_entry,
-                [&](std::string_view text) { manifest.Append(text); });
-  manifest.Commit();
-  // Only now: until then the old manifest may have vouched for it.
-  if (!index_entry) unlink((folder + "/" + kIndexName).c_str());
+  // Names that a killed run left are on the disk before the manifest.
+  SyncFolder(folder + "/ranks");
+  // Again if another process does this at once and with another `index`: each may have removed or
+  // replaced what the other's manifest vouches for, and the last one to do so looks after that.
+  do {
+    ThrowIfInterrupted();
+    std::optional<FileEntry> index_entry;
+    if (WantsIndex(plan, index)) index_entry = WriteIndexFile(folder, plan, plan_sha256);
+    result.has_index = index_entry.has_value();
+    AtomicFile manifest(folder + "/" + kManifestName);
+    WriteManifest(plan, plan_sha256, ranks, index_entry,
+                  [&](std::string_view text) { manifest.Append(text); });
+    manifest.Commit();
+    // Only now: until then the old manifest may have vouched for it.
+    if (const std::string path = folder + "/" + kIndexName;
+        !index_entry && unlink(path.c_str()) != 0 && errno != ENOENT) {
+      throw SystemError("remove", path);
+    }
+  } while (!IsFinalized(folder, true) && !IsFinalized(folder, false));
   return result;
 }
 

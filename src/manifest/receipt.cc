@@ -86,20 +86,22 @@ Receipt ReadReceipt(std::string_view text, const std::string& path, const RankPl
 std::optional<Receipt> FindReceipt(const std::string& folder, const RankPlan& rank,
                                    const Digest& plan_sha256) {
   const std::string path = folder + "/" + ReceiptFile(rank.rank);
+  const int64_t size = FileSize(path);
+  if (size < 0 || size > static_cast<int64_t>(ReceiptLimit(rank.shards.size()))) return {};
+  std::string text;
+  if (!ReadFileIfExists(path, ReceiptLimit(rank.shards.size()), &text)) return {};
+  Receipt receipt;
   try {
-    std::string text;
-    if (!ReadFileIfExists(path, ReceiptLimit(rank.shards.size()), &text)) return {};
-    Receipt receipt = ReadReceipt(text, path, rank);
-    // Written by anything but this tool, it proves nothing.
-    if (receipt.plan_sha256 != plan_sha256 || WriteReceipt(rank, receipt) != text ||
-        FileSize(folder + "/" + RankFile(rank.rank)) != receipt.size) {
-      return {};
-    }
-    return receipt;
-  } catch (const Error& e) {
-    if (e.code() == ExitCode::kWorld) throw;
+    receipt = ReadReceipt(text, path, rank);
+  } catch (const Error&) {
     return {};
   }
+  // Written by anything but this tool, it proves nothing.
+  if (receipt.plan_sha256 != plan_sha256 || WriteReceipt(rank, receipt) != text ||
+      FileSize(folder + "/" + RankFile(rank.rank)) != receipt.size) {
+    return {};
+  }
+  return receipt;
 }
 
 Digest HashMetadata(int fd, int64_t size, const RankPlan& rank,

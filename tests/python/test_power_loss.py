@@ -269,3 +269,26 @@ def test_power_loss(command, tmp_path):
         assert disk.Visible() == good == Tree(tmp_path / "disk")
         for tree in disk.States():
             assert Final(tree) == good, f"killed after call {k}, then done, then power loss: {set(good) - set(tree)}"
+
+
+def test_power_loss_after_gen_was_killed_and_finalize_run(tmp_path):
+    """What `finalize` vouches for is on the disk, even where `gen` was killed before it said so."""
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    run = ["gen", tmp_path / "spec.yaml", "-o", "out/", "--jobs", "1"]
+    for name in ["good", "disk"]:
+        (tmp_path / name).mkdir()
+    Ok(*run, cwd=tmp_path / "good")
+    good = Tree(tmp_path / "good")
+    checker = Checker(good, tmp_path / "scratch", run, lambda tree: "out/manifest.json" in tree)
+    calls, disk = Trace(tmp_path / "disk", *run), Disk()
+    for call in calls:
+        disk.Apply(*call)
+        if all(f"out/ranks/rank-0000{r}.json" in disk.Visible() for r in range(2)):
+            break
+    assert disk.Changes(), "the last receipt's name is on the disk already"
+    Put(disk.Visible(), tmp_path / "disk")
+    for call in Trace(tmp_path / "disk", "finalize", "out"):
+        disk.Apply(*call)
+        for tree in disk.States():
+            checker.Check(tree, f"power loss after {call[0]} {call[1]} of finalize")
+    assert disk.Visible() == good == Tree(tmp_path / "disk")

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <string_view>
 
 #include "base/error.h"
@@ -29,7 +30,12 @@ std::string LastReason() {
 }
 
 void Fail(const std::string& doing) {
-  throw Error(ExitCode::kWorld, fmt::format("HDF5 cannot {}: {}", doing, LastReason()));
+  const std::string reason = LastReason();
+  ExitCode code = ExitCode::kWorld;
+  for (const int error : {EROFS, EOPNOTSUPP, ENOSYS}) {  // As SystemError() has it.
+    if (reason == strerror(error)) code = SystemError(doing, "", error).code();
+  }
+  throw Error(code, fmt::format("HDF5 cannot {}: {}", doing, reason));
 }
 
 void SetUpLibrary() {
