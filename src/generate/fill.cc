@@ -50,10 +50,11 @@ std::optional<Sampler> SamplerOf(const Distribution& distribution) {
 
 }  // namespace
 
-int64_t PreparedBytes(const Tensor& tensor, const Box& box) {
-  if (tensor.view) return PreparedBytesOfView(tensor, box);
+std::vector<Preparation> PreparationsOf(const Tensor& tensor, const Box& box) {
+  if (tensor.view) return PreparationsOfView(tensor, box);
   const auto* orthogonal = std::get_if<Orthogonal>(&tensor.distribution);
-  return orthogonal ? static_cast<int64_t>(SizeOf(*orthogonal, tensor.shape).bytes) : 0;
+  if (orthogonal == nullptr) return {};
+  return {{&tensor, static_cast<int64_t>(SizeOf(*orthogonal, tensor.shape).bytes)}};
 }
 
 DrawnFiller::DrawnFiller(const Tensor& tensor)
@@ -111,7 +112,7 @@ void FillBox(const Tensor& tensor, const Box& box, int jobs, void* out) {
   const int64_t elements = ElementCount(box.shape);
   if (elements == 0) return;
   const BoxFiller filler(tensor, box);
-  if (PreparedBytes(tensor, box) > 0) {
+  if (!PreparationsOf(tensor, box).empty()) {
     ParallelFor(jobs, jobs, [&](int64_t) { filler.Prepare(); });
   }
   const int64_t block =

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "generate/filler.h"
+#include "generate/preparations.h"
 #include "graph/graph.h"
 #include "rng/sampler.h"
 
@@ -33,8 +35,8 @@ class DrawnFiller {
 
 class ViewFiller;
 
-// The memory that BoxFiller::Prepare takes, about; 0: there is nothing to prepare.
-int64_t PreparedBytes(const Tensor& tensor, const Box& box);
+// What BoxFiller::Prepare prepares, each once.
+std::vector<Preparation> PreparationsOf(const Tensor& tensor, const Box& box);
 
 // Makes elements of one box of a tensor, as stored bytes, in the box's own
 // row-major order. Safe to use from several threads.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <map>
+#include <set>
 #include <utility>
 
 namespace shardinit {
@@ -78,21 +79,26 @@ void ViewFiller::Prepare() const {
   for (const DrawnFiller& filler : fillers_) filler.Prepare();
 }
 
-int64_t PreparedBytesOfView(const Tensor& tensor, const Box& box) {
+std::vector<Preparation> PreparationsOfView(const Tensor& tensor, const Box& box) {
   const std::vector<Tensor>& drawn = *tensor.view->drawn;
-  // Most need nothing: that is quickly seen.
-  const auto bytes = [&](const Piece& piece) {
-    if (piece.source == Piece::kPadding) return int64_t{0};
-    const Tensor& source = drawn[static_cast<size_t>(piece.source)];
-    return PreparedBytes(source, WholeOf(source.shape));
+  const auto needs_of = [&](int64_t source) -> std::vector<Preparation> {
+    if (source == Piece::kPadding) return {};
+    const Tensor& whole = drawn[static_cast<size_t>(source)];
+    return PreparationsOf(whole, WholeOf(whole.shape));
   };
+  // Most need nothing: that is quickly seen.
   const std::vector<Piece>& all = tensor.view->pieces;
-  if (std::all_of(all.begin(), all.end(), [&](const Piece& p) { return bytes(p) == 0; })) return 0;
-  std::map<int64_t, int64_t> sources;
-  for (const Piece& piece : PiecesOf(tensor, box)) sources[piece.source] = bytes(piece);
-  int64_t sum = 0;
-  for (const auto& [source, prepared] : sources) sum += prepared;
-  return sum;
+  if (std::all_of(all.begin(), all.end(),
+                  [&](const Piece& p) { return needs_of(p.source).empty(); })) {
+    return {};
+  }
+  std::set<int64_t> sources;
+  for (const Piece& piece : PiecesOf(tensor, box)) sources.insert(piece.source);
+  std::vector<Preparation> needs;
+  for (const int64_t source : sources) {
+    for (const Preparation& need : needs_of(source)) needs.push_back(need);
+  }
+  return needs;
 }
 
 void ViewFiller::Fill(int64_t first, int64_t count, void* out) const {

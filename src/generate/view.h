@@ -50,7 +50,7 @@ class ViewFiller {
   std::vector<Digits> tree_;     // Node i has the halves 2i + 1 and 2i + 2.
 };
 
-// PreparedBytes of a view: of all that the box has elements of.
-int64_t PreparedBytesOfView(const Tensor& tensor, const Box& box);
+// PreparationsOf a view: of all that the box has elements of.
+std::vector<Preparation> PreparationsOfView(const Tensor& tensor, const Box& box);
 
 }  // namespace shardinit

@@ -60,8 +60,10 @@ class Workers::Pool {
   Pool(const WorkerOptions& options, WorkCounters* counters)
       : counters_(*counters),
         layout_(BlocksFor(options)),
-        memory_limit_(options.memory),
-        has_writers_(options.writers > 0) {
+        has_writers_(options.writers > 0),
+        preparations_(options.memory, [](const Tensor& drawn) {
+          return std::make_shared<const DrawnFiller>(drawn);
+        }) {
     const size_t size = static_cast<size_t>(layout_.count * layout_.bytes);
     memory_ = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory_ == MAP_FAILED) {
@@ -93,8 +95,9 @@ class Workers::Pool {
     {
       const std::lock_guard lock(mutex_);
       for (BoxTask& task : tasks) {
-        const bool whole = PreparedBytes(*task.tensor, task.box) > 0;
-        (whole ? pending_prepared_ : pending_).push_back({std::move(task), group});
+        std::vector<Preparation> needs = PreparationsOf(*task.tensor, task.box);
+        auto& queue = needs.empty() ? pending_ : pending_prepared_;
+        queue.push_back({std::move(task), group, std::move(needs)});
       }
     }
     work_.notify_all();
@@ -124,6 +127,7 @@ class Workers::Pool {
   struct Waiting {
     BoxTask task;
     std::shared_ptr<Group> group;
+    std::vector<Preparation> needs;
   };
 
   // A box at work.
@@ -131,6 +135,7 @@ class Workers::Pool {
     Job(Waiting waiting, int64_t block_bytes)
         : task(std::move(waiting.task)),
           group(std::move(waiting.group)),
+          needs(std::move(waiting.needs)),
           filler(*task.tensor, task.box),
           block_elements(block_bytes / filler.element_bytes()),
           blocks((filler.elements() + block_elements - 1) / block_elements),
@@ -138,6 +143,7 @@ class Workers::Pool {
 
     const BoxTask task;
     const std::shared_ptr<Group> group;
+    const std::vector<Preparation> needs;
     const BoxFiller filler;
     const int64_t block_elements, blocks;
     // Under the pool's mutex:
@@ -222,7 +228,7 @@ class Workers::Pool {
       work_.wait(lock, [&] { return stopped_ || FillLanes(lanes) || PickPreparation(); });
       if (stopped_) return;
       if (!lanes[0].busy && !lanes[1].busy) {
-        for (Lane& lane : lanes) lane.job = nullptr;  // And what it has prepared.
+        for (Lane& lane : lanes) lane.job = nullptr;
         Prepare(lock);
         continue;
       }
@@ -242,6 +248,8 @@ class Workers::Pool {
       Lane &lane = lanes[i], &other = lanes[1 - i];
       if (lane.busy) continue;
       if (lane.job && Take(&lane)) continue;
+      // What it has prepared must not outlive it here.
+      if (lane.job && lane.job->next_hash == lane.job->blocks) lane.job = nullptr;
       if (!other.busy && other.job && (std::swap(lane.job, other.job), Take(&lane))) continue;
       if (free_.empty()) continue;
       if (!pending_.empty()) {
@@ -286,28 +294,16 @@ class Workers::Pool {
   }
 
   // Needs the lock. Whether there is a job whose filler wants to be prepared: one
-  // at a time, by all threads that have nothing better to do.
-  //
-  // Of the prepared ones as many are held as fit in the memory, if only one: they
-  // serve the boxes of later ranks too.
+  // at a time, by all threads that have nothing better to do. Those that need only
+  // what is held already go first.
   bool PickPreparation() {
     if (!preparing_.empty()) return true;
     if (pending_prepared_.empty()) return false;
     auto next = std::find_if(pending_prepared_.begin(), pending_prepared_.end(),
-                             [&](const Waiting& w) { return held_.count(w.task.tensor) != 0; });
+                             [&](const Waiting& w) { return preparations_.AreHeld(w.needs); });
     if (next == pending_prepared_.end()) next = pending_prepared_.begin();
-    Held& held = held_[next->task.tensor];
-    if (held.users == 0 && held.job == nullptr) {
-      const int64_t bytes = PreparedBytes(*next->task.tensor, next->task.box);
-      if (users_ > 0 && held_bytes_ + bytes > memory_limit_) {
-        held_.erase(next->task.tensor);
-        return false;
-      }
-      held_bytes_ += held.bytes = bytes;
-    }
-    ++held.users, ++users_;
-    held.job = std::make_shared<Job>(std::move(*next), layout_.bytes);
-    preparing_.push_back(held.job);
+    if (!preparations_.Use(next->needs)) return false;
+    preparing_.push_back(std::make_shared<Job>(std::move(*next), layout_.bytes));
     pending_prepared_.erase(next);
     work_.notify_all();
     return true;
@@ -326,16 +322,6 @@ class Workers::Pool {
     preparing_.pop_front();
     active_.push_back(job);
     work_.notify_all();
-  }
-
-  // Needs the lock.
-  void Release(const Tensor* tensor) {
-    const auto held = held_.find(tensor);
-    if (held == held_.end()) return;
-    --users_;
-    if (--held->second.users > 0 || held_bytes_ <= memory_limit_) return;
-    held_bytes_ -= held->second.bytes;
-    held_.erase(held);
   }
 
   static bool IsDone(const Lane& lane) {
@@ -465,7 +451,7 @@ class Workers::Pool {
     {
       const std::lock_guard lock(mutex_);
       free_.push_back(block.data);
-      if (last) Release(block.job->task.tensor);
+      if (last && !block.job->needs.empty()) preparations_.Release(block.job->needs);
     }
     last ? work_.notify_all() : work_.notify_one();
     if (last && --group->unfinished == 0) FinishGroup(group);
@@ -483,7 +469,6 @@ class Workers::Pool {
 
   WorkCounters& counters_;
   const BlockLayout layout_;
-  const int64_t memory_limit_;
   const bool has_writers_;
   void* memory_ = nullptr;
 
@@ -493,17 +478,9 @@ class Workers::Pool {
   std::condition_variable changed_;  // A group finished, or a failure.
   std::vector<uint8_t*> free_;
   std::deque<Waiting> pending_;
-  std::deque<Waiting> pending_prepared_;  // Those to prepare first.
+  std::deque<Waiting> pending_prepared_;  // Those that need preparations.
   std::list<JobPtr> preparing_;           // At most one.
-  // Preparations, by tensor, that jobs use or that fit in the memory.
-  struct Held {
-    int64_t bytes = 0;
-    int users = 0;  // Jobs.
-    JobPtr job;     // Keeps it.
-  };
-  std::map<const Tensor*, Held> held_;
-  int64_t held_bytes_ = 0;
-  int users_ = 0;             // Of all.
+  Preparations preparations_;
   std::list<JobPtr> active_;  // With blocks left to generate.
   std::deque<Block> unwritten_;
   int64_t finished_ = 0;  // Groups.

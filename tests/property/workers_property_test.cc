@@ -268,6 +268,42 @@ TEST(Workers, ManyTinyBoxesInManyGroups) {
   }
 }
 
+// Matrices that are made whole, for the boxes of several ranks, where all, some, or not even
+// one of them fits in the memory.
+TEST(Workers, DigestsDoNotDependOnHowManyMatricesAreHeld) {
+  Work work;
+  for (int i = 0; i < 5; ++i) {
+    const Tensor tensor = MakeTensor(fmt::format("q{}", i), DType::f32, {40 + 8 * i, 48},
+                                     Orthogonal{.gain = 1, .rows = 1, .columns = 2});
+    for (int64_t rank = 0; rank < 4; ++rank) work.Add(tensor, {{10 * rank, 0}, {10, 48}});
+    work.Add(MakeTensor(fmt::format("n{}", i), DType::f32, {100}, Normal{0, 1}));
+  }
+  std::string file;
+  std::vector<int64_t> offsets;
+  const std::vector<Digest> expected = ExpectedDigests(work, &file, &offsets);
+  for (const int jobs : {1, 3}) {
+    for (const int64_t memory : {1, 40'000, 1 << 20}) {
+      SCOPED_TRACE(fmt::format("jobs {} memory {}", jobs, memory));
+      std::vector<Digest> digests(work.tensors.size());
+      WorkCounters counters;
+      Workers workers({.jobs = jobs, .memory = memory}, &counters);
+      for (size_t group = 0; group < 5; ++group) {
+        std::vector<BoxTask> tasks;
+        for (size_t i = group; i < work.tensors.size(); i += 5) {
+          // Of one tensor, as the boxes of a plan's ranks are.
+          const auto tensor =
+              std::find_if(work.tensors.begin(), work.tensors.end(),
+                           [&](const Tensor& t) { return t.path == work.tensors[i].path; });
+          tasks.push_back({&*tensor, work.boxes[i], {}, &digests[i]});
+        }
+        workers.Submit(std::move(tasks), nullptr);
+      }
+      ASSERT_TRUE(workers.Wait(5, kPatience));
+      EXPECT_TRUE(digests == expected);
+    }
+  }
+}
+
 TEST(Workers, AGroupOfNothingIsDoneAtOnce) {
   WorkCounters counters;
   Workers workers({.jobs = 1, .memory = 1}, &counters);

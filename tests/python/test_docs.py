@@ -494,7 +494,7 @@ def test_dtypes(offered):
 def test_initializers(offered):
     # More than a message lists.
     names = {name for path in (ROOT / "src/init").glob("*.cc")
-             for name in re.findall(r'^    \.name = "(\w+)"', path.read_text(), re.M)}
+             for name in re.findall(r'^(?:    |extern const Initializer \w+ = {)\.name = "(\w+)"', path.read_text(), re.M)}
     object_form, = [s for s in SPEC["definitions"]["initializer"]["anyOf"] if "properties" in s]
     assert names == set(object_form["properties"])
     assert InSpecPage(names) and all(f"`{name}`" in README for name in names)
