@@ -113,6 +113,7 @@ class Compiler {
     const std::string name(Text(step));
     std::vector<Meaning> meanings;
     if (!FindMeanings(step, name, &meanings)) return false;
+    if (meanings.empty() && constants_.IsBroken(name)) return false;
     if (meanings.empty()) {
       Fail(step, fmt::format("unknown name {}", Quote(name)), Suggest(name));
       return false;

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -33,6 +34,10 @@ class Evaluation {
   std::optional<Value> Run(Value* const stack) {
     Value* top = stack;  // One past the last value.
     for (const Step& step : expr_.steps) {
+      if (failed_) {  // Nothing can be computed, but other names may be wrong, too.
+        if (step.op == Step::Op::kName) Look(step);
+        continue;
+      }
       std::optional<Value> value;
       switch (step.op) {
         case Step::Op::kLiteral:
@@ -53,9 +58,10 @@ class Evaluation {
           top -= 2;
           value = Binary(step, top[0], top[1]);
       }
-      if (!value) return std::nullopt;
-      *top++ = *value;
+      failed_ = !value;
+      if (value) *top++ = *value;
     }
+    if (failed_) return std::nullopt;
     return stack[0];
   }
 
@@ -64,6 +70,8 @@ class Evaluation {
     std::optional<Value> value = scope_.Find(name, diagnostics_);
     if (!value && scope_.IsBroken(name)) return std::nullopt;
     if (!value) {
+      if (std::find(unknown_.begin(), unknown_.end(), name) != unknown_.end()) return std::nullopt;
+      unknown_.push_back(name);
       Fail(step, fmt::format("unknown name {}", Quote(name)),
            IsElementName(name) ? "only elements have it, in `init: {expr: …}`"
                                : DidYouMean(name, scope_.Names()));
@@ -179,6 +187,8 @@ class Evaluation {
   const Expr& expr_;
   const Scope& scope_;
   Diagnostics& diagnostics_;
+  bool failed_ = false;
+  std::vector<std::string> unknown_;  // Names that were reported.
 };
 
 // "but it is 0" for a literal, else "but `d / heads` is 2.5".

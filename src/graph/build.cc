@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -35,9 +36,12 @@ class Builder {
       : spec_(spec),
         diagnostics_(diagnostics),
         explanation_(explanation),
-        names_(spec.vars, diagnostics) {}
+        before_(diagnostics.all().size()),
+        names_(spec.vars, MayLack(spec.vars, spec.wrong.Has("vars")), diagnostics),
+        lacks_axes_(MayLack(spec.mesh, spec.wrong.Has("mesh"))) {}
 
   InitGraph Build(std::string_view layout, bool all_layouts) {
+    const size_t variables = diagnostics_.all().size();
     graph_.name = spec_.name.value;
     graph_.seed =
         spec_.seed ? Integer(*spec_.seed, 0, std::numeric_limits<int64_t>::max(), "`seed`") : 0;
@@ -49,23 +53,33 @@ class Builder {
     }
     if (spec_.replicas && spec_.replicas->value == "full") graph_.replicas = Replicas::kFull;
     if (spec_.config) graph_.config = BindConfig(*spec_.config, names_, diagnostics_);
-    fans_ = spec_.fans;
+    before_ += diagnostics_.all().size() - variables;  // These concern no tensor.
+    fans_ = FansOf(spec_);
     BindMesh();
     BindRules();
     BindInits();
     Expand(spec_.modules, "", 1);
-    if (diagnostics_.HasErrors()) return {};
+    ValidateTensors(graph_.tensors, places_, diagnostics_);
+    CheckUnusedRules();
+    // Of tensors that are not all known, nobody can say how they are stored.
+    if (diagnostics_.all().size() != before_ || IsInDoubt()) return {};
     if (graph_.tensors.empty()) {
       diagnostics_.Error(spec_.modules.span, "no tensor is left: each has a `when` that is 0");
+    } else if (!spec_.layouts.empty()) {
+      BuildLayouts(layout, all_layouts);
     }
-    ValidateTensors(graph_.tensors, places_, diagnostics_);
-    if (!spec_.layouts.empty() && !diagnostics_.HasErrors()) BuildLayouts(layout, all_layouts);
-    // A rule may be for what is wrong in a layout.
-    if (spec_.layouts.empty() || !diagnostics_.HasErrors()) CheckUnusedRules();
     return std::move(graph_);
   }
 
  private:
+  // Whether something is wrong in what decides which tensors are drawn, and how they are cut.
+  bool IsInDoubt() const {
+    constexpr std::string_view kKeys[] = {"dtype", "vars",   "mesh", "rules",
+                                          "init",  "uneven", "fans", "modules"};
+    return std::any_of(std::begin(kKeys), std::end(kKeys),
+                       [&](std::string_view key) { return spec_.wrong.Has(key); });
+  }
+
   // Leaves in graph_ what is drawn, or that under views of the chosen layout.
   void BuildLayouts(std::string_view chosen, bool report_all) {
     const auto drawn = std::make_shared<std::vector<Tensor>>(std::move(graph_.tensors));
@@ -126,7 +140,7 @@ class Builder {
     layout_.emplace(drawn, names_, diagnostics_, pieces);
     KeepTensors(layout.value, *drawn);
     Expand(layout.value.modules, "", 1);
-    if (diagnostics_.all().size() != before) return;
+    if (diagnostics_.all().size() != before || layout.value.wrong) return;
     ValidateTensors(graph_.tensors, places_, diagnostics_);
     layout_->CheckCoverage(layout.name, layout.value);
   }
@@ -208,7 +222,7 @@ class Builder {
         return;
       }
     }
-    BindSharding(spec, &tensor);
+    BindSharding(spec, true, &tensor);
     if (why_ != nullptr) why_->view = spec.from->span;
     AddView(*lowered, span, &tensor);
   }
@@ -283,6 +297,7 @@ class Builder {
     std::vector<int> axes;
     for (const auto& name : list.value) {
       const int axis = graph_.mesh.Find(name.value);
+      if (axis < 0 && lacks_axes_) continue;
       if (axis < 0) {
         Unknown("mesh axis", name, graph_.mesh.axes);
       } else if (std::find(used->begin(), used->end(), axis) != used->end()) {
@@ -298,23 +313,28 @@ class Builder {
   }
 
   void BindRules() {
+    const size_t before = diagnostics_.all().size();
     for (const RuleSpec& rule : spec_.rules) {
+      lacks_rules_ |= rule.logical.value.empty();
       std::vector<int> used;
       rules_.push_back({rule.logical.value, BindAxes(rule.axes, &used)});
       if (std::find(logical_.begin(), logical_.end(), rule.logical.value) == logical_.end()) {
         logical_.push_back(rule.logical.value);
       }
     }
+    knows_rules_ = !spec_.wrong.Has("rules") && !lacks_axes_ && diagnostics_.all().size() == before;
+    lacks_rules_ |= spec_.rules.empty() && spec_.wrong.Has("rules");
   }
 
   // A logical axis that no tensor has is a misspelt one, here or there.
   void CheckUnusedRules() {
+    if (unknown_logical_ || spec_.wrong.Has("modules") || spec_.wrong.Has("layouts")) return;
+    std::set<std::string> written;
+    CollectAxes(spec_.modules, &written);
+    for (const auto& layout : spec_.layouts) CollectAxes(layout.value.modules, &written);
     for (const RuleSpec& rule : spec_.rules) {
-      if (seen_logical_.count(rule.logical.value) + skipped_logical_.count(rule.logical.value) !=
-          0) {
-        continue;
-      }
-      const std::vector<std::string> seen(seen_logical_.begin(), seen_logical_.end());
+      if (rule.logical.value.empty() || written.count(rule.logical.value) != 0) continue;
+      const std::vector<std::string> seen(written.begin(), written.end());
       diagnostics_.Error(
           rule.logical.span, fmt::format("no tensor has the logical axis `{}`", rule.logical.value),
           seen.empty() ? "no tensor names its `axes`" : DidYouMean(rule.logical.value, seen));
@@ -323,6 +343,7 @@ class Builder {
 
   void BindInits() {
     for (const auto& init : spec_.inits) {
+      if (init.name.value.empty()) continue;
       if (FindInitializer(init.name.value) != nullptr) {
         diagnostics_.Error(init.name.span,
                            fmt::format("`{}` is the tool's own initializer", init.name.value),
@@ -342,24 +363,24 @@ class Builder {
     return count;
   }
 
-  bool IsThere(const ExprPtr& when) {
-    if (when == nullptr) return true;
-    const auto value = EvaluateNumber(*when, names_, diagnostics_);
+  // Of a tensor or a module. What may not be there may well be wrong.
+  template <typename T>
+  bool IsThere(const T& spec) {
+    if (spec.when == nullptr) return !spec.wrong.Has("when");
+    const auto value = EvaluateNumber(*spec.when, names_, diagnostics_);
     return value && *value != 0;
   }
 
-  // A rule for what is left out is no mistake.
-  void SkipAxes(const TensorSpec& tensor) {
-    if (!tensor.axes) return;
-    for (const auto& name : tensor.axes->value) skipped_logical_.insert(name.value);
-  }
-
-  void SkipAxes(const ModuleSpec& module) {
+  // The logical axes of all tensors: a rule for what is left out is no mistake.
+  static void CollectAxes(const ModuleSpec& module, std::set<std::string>* axes) {
     for (const auto& member : module.members) {
-      if (const auto* tensor = std::get_if<TensorSpec>(&member.value)) {
-        SkipAxes(*tensor);
-      } else {
-        SkipAxes(*std::get<std::unique_ptr<ModuleSpec>>(member.value));
+      const auto* tensor = std::get_if<TensorSpec>(&member.value);
+      if (tensor == nullptr) {
+        CollectAxes(*std::get<std::unique_ptr<ModuleSpec>>(member.value), axes);
+      } else if (tensor->axes) {
+        for (const auto& name : tensor->axes->value) {
+          if (!name.value.empty()) axes->insert(name.value);
+        }
       }
     }
   }
@@ -406,13 +427,12 @@ class Builder {
   }
 
   void Expand(const ModuleSpec& module, const std::string& path, int64_t copies) {
-    if (!IsThere(module.when)) {
-      SkipAxes(module);
-      if (explanation_ != nullptr) NoteLeftOut(module, path, *module.when);
+    if (!IsThere(module)) {
+      if (explanation_ != nullptr && module.when) NoteLeftOut(module, path, *module.when);
       return;
     }
     const auto around = fans_;
-    if (module.fans) fans_ = module.fans;
+    if (const auto fans = FansOf(module)) fans_ = fans;
     if (module.when) conditions_.push_back(module.when.get());
     ExpandModule(module, path, copies);
     if (module.when) conditions_.pop_back();
@@ -421,7 +441,10 @@ class Builder {
 
   void ExpandModule(const ModuleSpec& module, const std::string& path, int64_t copies) {
     if (!module.repeat) {
+      const bool lacks = names_.lacks();
+      names_.Lack(lacks || module.wrong.Has("repeat"));
       ExpandMembers(module, path, copies);
+      names_.Lack(lacks);
       return;
     }
     const std::string& variable = module.repeat->name.value;
@@ -431,37 +454,40 @@ class Builder {
                          "choose another name for this repeat");
       return;
     }
-    if (!module.repeat->value) return;  // Reported when it was parsed.
-    const auto count = EvaluateInteger(*module.repeat->value, names_, 1, kMaxTensors,
-                                       fmt::format("the count of `{}`", variable), diagnostics_);
-    if (!count) return;
+    // Where the number is wrong, once is enough to find what else is.
+    const int64_t count =
+        !module.repeat->value
+            ? 1
+            : EvaluateInteger(*module.repeat->value, names_, 1, kMaxTensors,
+                              fmt::format("the count of `{}`", variable), diagnostics_)
+                  .value_or(1);
     const int64_t tensors = std::max<int64_t>(1, CountTensors(module));
-    if (*count > kMaxTensors / copies / tensors) {
+    if (count > kMaxTensors / copies / tensors) {
       diagnostics_.Error(
           SpanOf(*module.repeat->value),
           fmt::format("this makes {} × {} × {} tensors, but a spec may have at most {}", copies,
-                      *count, tensors, kMaxTensors));
+                      count, tensors, kMaxTensors));
       return;
     }
-    if (const int64_t made = std::ssize(graph_.tensors); *count * tensors > kMaxTensors - made) {
+    if (const int64_t made = std::ssize(graph_.tensors); count * tensors > kMaxTensors - made) {
       diagnostics_.Error(
           SpanOf(*module.repeat->value),
           fmt::format("this makes {} × {} tensors after {} others, but a spec may have "
                       "at most {}",
-                      *count, tensors, made, kMaxTensors));
+                      count, tensors, made, kMaxTensors));
       return;
     }
     // Else all of a long repeat are moved each time that their number doubles.
-    if (const size_t size = graph_.tensors.size() + static_cast<size_t>(*count * tensors);
+    if (const size_t size = graph_.tensors.size() + static_cast<size_t>(count * tensors);
         size > graph_.tensors.capacity()) {
       graph_.tensors.reserve(std::max(size, 2 * graph_.tensors.capacity()));
     }
     names_.repeats().emplace_back(variable, 0);
     const size_t before = diagnostics_.all().size();
     // One mistake gives one message, not one per layer.
-    for (int64_t i = 0; i < *count && diagnostics_.all().size() == before; ++i) {
+    for (int64_t i = 0; i < count && diagnostics_.all().size() == before; ++i) {
       names_.repeats().back().second = i;
-      ExpandMembers(module, Join(path, fmt::format_int(i).str()), copies * *count);
+      ExpandMembers(module, Join(path, fmt::format_int(i).str()), copies * count);
     }
     names_.repeats().pop_back();
   }
@@ -470,12 +496,11 @@ class Builder {
     for (const auto& member : module.members) {
       const std::string inner = Join(path, member.name.value);
       if (const auto* tensor = std::get_if<TensorSpec>(&member.value)) {
-        if (IsThere(tensor->when)) {
+        if (IsThere(*tensor)) {
           if (tensor->when) conditions_.push_back(tensor->when.get());
           AddTensor(*tensor, member.name.span, inner);
           if (tensor->when) conditions_.pop_back();
-        } else {
-          SkipAxes(*tensor);
+        } else if (tensor->when) {
           NoteLeftOut(inner, *tensor->when);
         }
       } else {
@@ -502,11 +527,16 @@ class Builder {
                                            path.size(), kMaxPath));
       return;
     }
-    if (spec.from) return AddStored(spec, span, std::move(tensor));
+    if (layout_) {
+      if (spec.wrong.empty()) AddStored(spec, span, std::move(tensor));
+      return;
+    }
     BindDType(spec, span, &tensor);
-    if (!BindShape(spec, &tensor)) return;
-    BindInit(spec, span, &tensor);
-    BindSharding(spec, &tensor);
+    // Without a shape there is no tensor, but what else is wrong with it can be seen.
+    const bool has_shape = BindShape(spec, &tensor);
+    BindInit(spec, span, has_shape, &tensor);
+    BindSharding(spec, has_shape, &tensor);
+    if (!has_shape) return;
     BindKey(spec, &tensor);
     NoteTensor(span);
     if (why_ != nullptr) {
@@ -520,6 +550,7 @@ class Builder {
   // Where it is wrong the tensor stays f32, so that its other mistakes show too.
   void BindDType(const TensorSpec& spec, Span span, Tensor* tensor) {
     const auto& name = spec.dtype ? spec.dtype : spec_.dtype;
+    if (!name && (spec.wrong.Has("dtype") || spec_.wrong.Has("dtype"))) return;
     if (!name) {
       diagnostics_.Error(span, fmt::format("tensor `{}` has no dtype", tensor->path),
                          "give it a `dtype`, or the spec one at the top");
@@ -543,12 +574,14 @@ class Builder {
       return false;
     }
     int64_t bytes = InfoOf(tensor->dtype).bytes;
+    bool good = !spec.wrong.Has("shape");
     for (size_t d = 0; d < spec.shape.size(); ++d) {
-      if (!spec.shape[d]) return false;
+      if (!spec.shape[d]) continue;
       const auto extent =
           EvaluateInteger(*spec.shape[d], names_, 1, std::numeric_limits<int64_t>::max(),
                           dimension_names_[d], diagnostics_);
-      if (!extent) return false;
+      good = good && extent;
+      if (!good) continue;
       tensor->shape.push_back(*extent);
       if (why_ != nullptr) {
         const bool named = spec.axes && d < spec.axes->value.size();
@@ -562,15 +595,22 @@ class Builder {
         return false;
       }
     }
-    if (__builtin_add_overflow(total_bytes_, bytes, &total_bytes_)) {
+    if (good && __builtin_add_overflow(total_bytes_, bytes, &total_bytes_)) {
       diagnostics_.Error(spec.shape_span,
                          "with this tensor the model has more than 2^63 - 1 bytes");
       return false;
     }
-    return true;
+    return good;
   }
 
   // Fans.
+
+  // Of a module or the spec; an empty word if it is wrong.
+  template <typename T>
+  static std::optional<Located<std::string>> FansOf(const T& spec) {
+    if (!spec.fans && spec.wrong.Has("fans")) return Located<std::string>();
+    return spec.fans;
+  }
 
   static std::optional<FanOrder> OrderOf(const std::optional<Located<std::string>>& fans) {
     if (!fans) return {};
@@ -579,6 +619,10 @@ class Builder {
 
   // What the spec says of a tensor's dimensions; none if that is wrong.
   std::optional<FanSource> BindFans(const TensorSpec& spec, const Tensor& tensor) {
+    for (const std::string_view key : {"fans", "in_axis", "out_axis", "batch_axis"}) {
+      if (spec.wrong.Has(key)) return {};
+    }
+    if (!spec.fans && fans_ && fans_->value.empty()) return {};
     FanSource source{.order = OrderOf(spec.fans ? spec.fans : fans_), .axes = {}, .batch = {}};
     if (why_ != nullptr) ExplainFans(spec);
     if (!spec.in_axis && !spec.out_axis && !spec.batch_axis) return source;
@@ -653,6 +697,7 @@ class Builder {
                          rank == 0 ? "" : fmt::format("from {} to {}", -rank, rank - 1));
       return {};
     }
+    if (spec.wrong.Has("axes")) return {};
     const auto& name = std::get<std::string>(ref.value);
     std::vector<std::string> known;
     std::optional<size_t> found;
@@ -675,7 +720,8 @@ class Builder {
     return {};
   }
 
-  void BindInit(const TensorSpec& spec, Span span, Tensor* tensor) {
+  void BindInit(const TensorSpec& spec, Span span, bool has_shape, Tensor* tensor) {
+    if (!spec.init && spec.wrong.Has("init")) return;
     if (!spec.init) {
       diagnostics_.Error(span, fmt::format("tensor `{}` has no `init`", tensor->path));
       return;
@@ -707,12 +753,13 @@ class Builder {
       init = it->second;
     }
     if (bad_inits_.count(init) != 0) return;
-    const auto source = BindFans(spec, *tensor);
-    if (!source) return;
-    const Fans fans(tensor->shape, *source, init->name.value, spec.init->name.span,
-                    why_ != nullptr ? &why_->working : nullptr);
+    const auto source = has_shape ? BindFans(spec, *tensor) : std::nullopt;
+    const Fans fans = source ? Fans(tensor->shape, *source, init->name.value, spec.init->name.span,
+                                    why_ != nullptr ? &why_->working : nullptr)
+                             : Fans();
     const size_t before = diagnostics_.all().size();
-    if (const auto distribution = Lower(*init, spec, tensor->shape, fans)) {
+    if (const auto distribution =
+            Lower(*init, spec, has_shape ? &tensor->shape : nullptr, source ? &fans : nullptr)) {
       tensor->distribution = *distribution;
     }
     if (const auto [what, hint] = MisfitOf(tensor->distribution, tensor->dtype); !what.empty()) {
@@ -728,10 +775,14 @@ class Builder {
     if (bad_inits_.insert(init).second) report();
   }
 
+  // `shape` and `fans` are null where they are not known: then only names and arguments are
+  // looked at.
   std::optional<Distribution> Lower(const InitSpec& init, const TensorSpec& tensor,
-                                    const Shape& shape, const Fans& fans) {
+                                    const Shape* shape, const Fans* fans) {
+    if (init.name.value.empty()) return {};
     if (init.name.value == "expr") return LowerExpression(init, tensor, shape);
     const Initializer* initializer = FindInitializer(init.name.value);
+    if (initializer == nullptr && MayLack(spec_.inits, spec_.wrong.Has("init"))) return {};
     if (initializer == nullptr) {
       std::vector<std::string> known = InitializerNames();
       for (const auto& named : spec_.inits) known.push_back(named.name.value);
@@ -742,7 +793,10 @@ class Builder {
     }
     std::vector<Argument> arguments;
     bool complete = true;
+    bool misspelt = false;
     for (const auto& argument : init.arguments) {
+      misspelt |= argument.name.value.empty();
+      if (argument.name.value.empty()) continue;
       std::vector<std::string> known;
       for (const Parameter& parameter : initializer->parameters) known.emplace_back(parameter.name);
       if (std::find(known.begin(), known.end(), argument.name.value) != known.end()) continue;
@@ -750,9 +804,12 @@ class Builder {
           argument.name.span,
           fmt::format("`{}` has no parameter `{}`", init.name.value, argument.name.value),
           known.empty() ? "it takes none" : DidYouMean(argument.name.value, known));
-      complete = false;
+      misspelt = true;
+      if (argument.value && !IsName(*argument.value)) {  // Which may be a word.
+        EvaluateNumber(*argument.value, names_, diagnostics_);
+      }
     }
-    const bool misspelt = !complete;
+    complete &= !misspelt;
     for (const Parameter& parameter : initializer->parameters) {
       const auto it = std::find_if(init.arguments.begin(), init.arguments.end(),
                                    [&](const auto& a) { return a.name.value == parameter.name; });
@@ -772,12 +829,12 @@ class Builder {
         complete = false;
       }
     }
-    if (!complete) return {};
+    if (!complete || shape == nullptr || fans == nullptr) return {};
     if (why_ != nullptr) ExplainArguments(*initializer, init, arguments);
     if (initializer->formula != nullptr) {
-      return LowerFormula(*initializer, arguments, shape, init.name.span);
+      return LowerFormula(*initializer, arguments, *shape, init.name.span);
     }
-    return initializer->lower(arguments, fans, diagnostics_);
+    return initializer->lower(arguments, *fans, diagnostics_);
   }
 
   void ExplainArguments(const Initializer& initializer, const InitSpec& init, Arguments arguments) {
@@ -797,7 +854,7 @@ class Builder {
   // A number, or a word of those that the parameter knows. Words come first,
   // and a variable that is called like one of them would be ambiguous.
   std::optional<Argument> BindArgument(const Parameter& parameter, const Expr& expr,
-                                       const TensorSpec& tensor, const Shape& shape) {
+                                       const TensorSpec& tensor, const Shape* shape) {
     const std::string& text = TextOf(expr);
     const Span span = SpanOf(expr);
     const auto word = std::find(parameter.words.begin(), parameter.words.end(), text);
@@ -809,6 +866,7 @@ class Builder {
           fmt::format("give the variable another name, or write `1 * {}` for its value", text));
       return {};
     }
+    if (parameter.number && IsName(expr) && names_.IsBroken(text)) return {};
     if (parameter.dimension) {
       DimensionRef ref{text, span};
       if (!IsName(expr) || names_.Has(text)) {
@@ -818,7 +876,8 @@ class Builder {
         if (!position) return {};
         ref.value = *position;
       }
-      const auto d = FindDimension(tensor, shape, parameter.name, ref);
+      if (shape == nullptr) return {};
+      const auto d = FindDimension(tensor, *shape, parameter.name, ref);
       if (!d) return {};
       return Argument{static_cast<double>(*d), span};
     }
@@ -841,14 +900,14 @@ class Builder {
   }
 
   std::optional<Distribution> LowerExpression(const InitSpec& init, const TensorSpec& tensor,
-                                              const Shape& shape) {
+                                              const Shape* shape) {
     if (init.expr == nullptr) {
-      if (!diagnostics_.HasErrors()) {
-        diagnostics_.Error(init.name.span, "`expr` needs an expression",
-                           "write `{expr: \"where(row >= col, normal() * 0.02, 0)\"}`");
-      }
+      diagnostics_.Error(init.name.span, "`expr` needs an expression",
+                         "write `{expr: \"where(row >= col, normal() * 0.02, 0)\"}`");
       return {};
     }
+    // Its names are also those of axes.
+    if (shape == nullptr || tensor.wrong.Has("axes")) return {};
     std::vector<std::string> axes;
     if (tensor.axes) {
       for (const auto& name : tensor.axes->value) axes.push_back(name.value);
@@ -856,7 +915,7 @@ class Builder {
     if (why_ != nullptr) {
       why_->arguments.push_back({"expr", TextOf(*init.expr), {}, SpanOf(*init.expr)});
     }
-    return Intern(Compile(*init.expr, shape, axes, names_, diagnostics_));
+    return Intern(Compile(*init.expr, *shape, axes, names_, diagnostics_));
   }
 
   std::optional<Distribution> LowerFormula(const Initializer& initializer, Arguments arguments,
@@ -889,15 +948,17 @@ class Builder {
     return Expression{programs_.try_emplace(program->text, program).first->second};
   }
 
-  void BindSharding(const TensorSpec& spec, Tensor* tensor) {
+  void BindSharding(const TensorSpec& spec, bool has_shape, Tensor* tensor) {
     tensor->partition.resize(tensor->shape.size());
     if (spec.axes) NoteLogicalAxes(*spec.axes);
     if (spec.shard) {
       std::vector<int> used;
-      for (size_t d = 0; d < std::min(spec.shard->value.size(), tensor->shape.size()); ++d) {
-        tensor->partition[d] = BindAxes(spec.shard->value[d], &used);
+      for (size_t d = 0; d < spec.shard->value.size(); ++d) {
+        std::vector<int> axes = BindAxes(spec.shard->value[d], &used);
+        if (d < tensor->partition.size()) tensor->partition[d] = std::move(axes);
       }
-    } else if (spec.axes && spec_.has_rules && spec.axes->value.size() == tensor->shape.size()) {
+    } else if (spec.axes && spec_.has_rules && knows_rules_ && !spec.wrong.Has("axes") &&
+               !spec.wrong.Has("shard") && spec.axes->value.size() == tensor->shape.size()) {
       std::vector<std::string> logical;
       for (const auto& name : spec.axes->value) logical.push_back(name.value);
       std::vector<int> fired;
@@ -909,6 +970,9 @@ class Builder {
     if (why_ != nullptr) ExplainSharding(spec, *tensor);
     const auto& uneven = spec.uneven ? spec.uneven : spec_.uneven;
     if (uneven && uneven->value == "chunk") return;
+    if (!has_shape || spec.wrong.Has("uneven") || (!spec.uneven && spec_.wrong.Has("uneven"))) {
+      return;
+    }
     for (size_t d = 0; d < tensor->shape.size(); ++d) {
       const int64_t parts = PartsOf(tensor->partition[d], graph_.mesh);
       if (tensor->shape[d] % parts == 0) continue;
@@ -961,6 +1025,8 @@ class Builder {
       if (name.value.empty()) continue;
       if (!seen_logical_.insert(name.value).second) continue;
       if (std::find(logical_.begin(), logical_.end(), name.value) != logical_.end()) continue;
+      if (lacks_rules_) continue;
+      unknown_logical_ = true;
       const std::string closest = DidYouMean(name.value, logical_);
       diagnostics_.Error(
           name.span, fmt::format("no rule names the logical axis `{}`", name.value),
@@ -989,6 +1055,7 @@ class Builder {
   Diagnostics& diagnostics_;
   Explanation* explanation_;    // May be null.
   Explanation* why_ = nullptr;  // The same, while the tensor at hand is the one.
+  size_t before_;               // Diagnostics that tensors have no part in.
   SpecScope names_;
   InitGraph graph_;
   std::vector<Span> places_;                  // Of graph_.tensors.
@@ -997,9 +1064,12 @@ class Builder {
   std::vector<const Expr*> conditions_;       // Around the tensor at hand, outermost first.
   std::optional<LayoutBuilder> layout_;       // The one at hand.
   std::vector<Rule> rules_;
-  std::vector<std::string> logical_;                 // Names that rules know.
-  std::unordered_set<std::string> seen_logical_;     // Names that tensors have.
-  std::unordered_set<std::string> skipped_logical_;  // The same of tensors that are left out.
+  std::vector<std::string> logical_;              // Names that rules know.
+  std::unordered_set<std::string> seen_logical_;  // Names that tensors have.
+  bool lacks_axes_ = false;                       // The mesh may have other axes.
+  bool lacks_rules_ = false;                      // There may be other rules.
+  bool knows_rules_ = true;                       // None is wrong.
+  bool unknown_logical_ = false;  // A tensor's axis was reported that no rule names.
   std::unordered_map<std::string, const InitSpec*> inits_;
   std::unordered_set<const InitSpec*> bad_inits_;
   std::unordered_map<std::string, std::shared_ptr<const Program>> programs_;  // By text.

@@ -13,10 +13,16 @@ constexpr size_t kMaxVarDepth = 256;
 
 }  // namespace
 
-SpecScope::SpecScope(const std::vector<Named<ExprPtr>>& vars, Diagnostics& diagnostics) {
-  for (const auto& var : vars) vars_.try_emplace(var.name.value, Var{&var});
+SpecScope::SpecScope(const std::vector<Named<ExprPtr>>& vars, bool lacks, Diagnostics& diagnostics)
+    : lacks_(lacks) {
+  for (const auto& var : vars) {
+    if (!var.name.value.empty()) vars_.try_emplace(var.name.value, Var{&var});
+  }
   // Every variable is evaluated, used or not, so that its mistakes show.
-  for (const auto& var : vars) Find(var.name.value, diagnostics);
+  for (const auto& var : vars) {
+    if (Find(var.name.value, diagnostics) || !var.name.value.empty() || !var.value) continue;
+    Evaluate(*var.value, *this, diagnostics);
+  }
 }
 
 std::optional<Value> SpecScope::Find(const std::string& name, Diagnostics& diagnostics) const {
@@ -58,7 +64,7 @@ std::optional<Value> SpecScope::Find(const std::string& name, Diagnostics& diagn
 
 bool SpecScope::IsBroken(const std::string& name) const {
   const auto var = vars_.find(name);
-  return var != vars_.end() && !var->second.value;
+  return var == vars_.end() ? lacks_ : !var->second.value;
 }
 
 std::vector<std::string> SpecScope::Names() const {

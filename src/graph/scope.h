@@ -16,7 +16,8 @@ namespace shardinit {
 // of the repeats around the tensor at hand.
 class SpecScope : public Scope {
  public:
-  SpecScope(const std::vector<Named<ExprPtr>>& vars, Diagnostics& diagnostics);
+  // `lacks`: there may be others.
+  SpecScope(const std::vector<Named<ExprPtr>>& vars, bool lacks, Diagnostics& diagnostics);
 
   std::optional<Value> Find(const std::string& name, Diagnostics& diagnostics) const override;
   bool IsBroken(const std::string& name) const override;
@@ -24,6 +25,10 @@ class SpecScope : public Scope {
   bool Has(const std::string& name) const;
 
   std::vector<std::pair<std::string, int64_t>>& repeats() { return repeats_; }
+
+  // Whether there may be names that are not known: of variables, or of a repeat around.
+  bool lacks() const { return lacks_; }
+  void Lack(bool lacks) { lacks_ = lacks; }
 
   // From now on notes every name that is used in `uses`; null: no more.
   void Trace(std::vector<Explanation::Setting>* uses) { trace_ = uses; }
@@ -41,6 +46,7 @@ class SpecScope : public Scope {
   // The variable, and by evaluating it once more those that it is made of.
   void Trace(const Var& var) const;
 
+  bool lacks_;
   mutable std::unordered_map<std::string, Var> vars_;
   mutable std::vector<const std::string*> chain_;         // Variables that need each other.
   std::vector<std::pair<std::string, int64_t>> repeats_;  // Innermost last.

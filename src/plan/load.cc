@@ -51,13 +51,15 @@ std::string HintAt(const std::string& only, const std::vector<Tensor>& tensors) 
 }  // namespace
 
 Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics, Explanation* explanation) {
-  const ModelSpec spec = LoadSpec(request.spec, diagnostics);
-  diagnostics.ThrowIfErrors();
+  const std::optional<ModelSpec> spec = LoadSpec(request.spec, diagnostics);
+  if (!spec) diagnostics.ThrowIfErrors();
+  Check(spec.has_value(), "a spec without a mistake is there");
+  if (!diagnostics.HasErrors()) CheckLayout(*spec, request.layout);
 
   // Resolve every name, expression, shape and rule. Beyond this point no
   // expression is evaluated and no name is looked up.
-  CheckLayout(spec, request.layout);
-  InitGraph graph = BuildGraph(spec, diagnostics, explanation, request.layout, request.all_layouts);
+  InitGraph graph =
+      BuildGraph(*spec, diagnostics, explanation, request.layout, request.all_layouts);
   diagnostics.ThrowIfErrors();
   if (request.replicas) graph.replicas = *request.replicas;
 

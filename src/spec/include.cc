@@ -151,6 +151,7 @@ class Loader {
     Node* merged = store_.New();
     *merged = over;
     merged->entries = base.entries;
+    merged->incomplete |= base.incomplete;
     for (size_t i = 0; i < base.entries.size(); ++i) places[base.entries[i].key->text] = i;
     for (const Node::Entry& entry : over.entries) {
       const auto place = places.find(entry.key->text);

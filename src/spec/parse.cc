@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 #include <string_view>
 
 #include "base/suggest.h"
@@ -73,6 +74,8 @@ class SpecParser {
   ModelSpec Parse(const Node& root) {
     ModelSpec model;
     const Span whole_file = {root.span.source, 0, 0, 0};
+    // What a mapping lacks may stand in a file that is not there.
+    is_part_ = root.incomplete;
     ReadMap(root, whole_file, "the spec", kModelKeys, model);
     return model;
   }
@@ -101,24 +104,29 @@ class SpecParser {
   template <typename T>
   void ReadMap(const Node& map, Span place, const std::string& what,
                const std::vector<Key<T>>& keys, T& out) {
-    std::string suggested;  // Required keys that may only be misspelt.
+    NoteGaps(map);
+    std::set<std::string> meant;  // Keys that unknown ones are near; "": one is near none.
     for (const Node::Entry& entry : map.entries) {
       const auto key = std::find_if(keys.begin(), keys.end(),
                                     [&](const Key<T>& k) { return k.name == entry.key->text; });
       if (key != keys.end()) {
+        const size_t before = Faults();
         (this->*key->read)(entry, out);
+        if (Faults() != before) out.wrong.Add(key->name);
         continue;
       }
       const std::vector<std::string> names = Names(keys);
-      suggested += " " + Closest(entry.key->text, names) + " ";
+      meant.insert(Closest(entry.key->text, names));
       Error(*entry.key, fmt::format("unknown key {} in {}", Quote(entry.key->text), what),
             DidYouMean(entry.key->text, names));
     }
-    if (map.incomplete) return;
     for (const Key<T>& key : keys) {
-      if (!key.required || map.Find(key.name) != nullptr) continue;
-      if (suggested.find(fmt::format(" {} ", key.name)) != std::string::npos) continue;
+      if (map.Find(key.name) != nullptr) continue;
+      const bool misspelt = meant.count(std::string(key.name)) != 0;
+      if (misspelt || IsPart(map) || meant.count("") != 0) out.wrong.Add(key.name);
+      if (!key.required || misspelt || IsPart(map)) continue;
       ErrorAt(place, fmt::format("{} has no `{}`", what, key.name), RequiredHint(key.name));
+      out.wrong.Add(key.name);
     }
   }
 
@@ -236,6 +244,8 @@ class SpecParser {
     if (!IsSequence(entry, kForm) || !IsShort(entry)) return;
     for (const Node::Entry& item : entry.value->entries) {
       const Node& rule = *item.value;
+      RuleSpec& read = model.rules.emplace_back();
+      if (NoteGaps(rule)) continue;
       if (!rule.IsMap() || rule.entries.size() != 1) {
         Error(rule,
               rule.IsMap() ? fmt::format("a rule has one entry, not {}", rule.entries.size())
@@ -244,19 +254,18 @@ class SpecParser {
         continue;
       }
       const Node::Entry& only = rule.entries[0];
-      if (!CheckIdentifier(*only.key, "logical axis", diagnostics_)) continue;
-      model.rules.push_back({Text(*only.key), ReadMeshAxisList(*only.value)});
+      read = {ReadIdentifier(*only.key, "logical axis"), ReadMeshAxisList(*only.value)};
     }
   }
 
   void ReadInits(const Node::Entry& entry, ModelSpec& model) {
     if (!IsMap(entry, "such as `{base: {normal: {std: 0.02}}}`")) return;
     for (const Node::Entry& item : entry.value->entries) {
-      if (!CheckIdentifier(*item.key, "initializer", diagnostics_)) continue;
-      if (std::optional<InitSpec> init = ReadInit(*item.value)) {
-        model.inits.push_back({Text(*item.key), std::move(*init)});
-      }
+      Named<InitSpec>& init = model.inits.emplace_back();
+      init.name = ReadIdentifier(*item.key, "initializer");
+      init.value = ReadInit(*item.value).value_or(InitSpec());
     }
+    if (entry.value->incomplete) model.inits.emplace_back();
   }
 
   void ReadModules(const Node::Entry& entry, ModelSpec& model) {
@@ -273,7 +282,9 @@ class SpecParser {
         continue;
       Named<LayoutSpec> layout = {Text(*item.key), {}};
       layout_ = &layout.value;
+      const size_t before = Faults();
       ReadModule(item, 0, layout.value.modules);
+      layout.value.wrong = Faults() != before || item.value->incomplete;
       layout_ = nullptr;
       model.layouts.push_back(std::move(layout));
     }
@@ -284,32 +295,45 @@ class SpecParser {
 
   void ReadModule(const Node::Entry& entry, size_t prefix, ModuleSpec& module) {
     module.span = entry.key->span;
+    NoteGaps(*entry.value);
     bool has_members = false;
     for (const Node::Entry& item : entry.value->entries) {
-      if (item.key->text == "repeat") {
-        ReadRepeat(item, module);
-        continue;
+      const size_t before = Faults();
+      has_members |= ReadModuleEntry(item, prefix, module);
+      if (Faults() == before) continue;
+      // A member that is wrong may be one of these, misspelt.
+      static const std::vector<std::string> kKeys = {"repeat", "fans", "when"};
+      const std::string closest = Closest(item.key->text, kKeys);
+      for (const std::string& key : kKeys) {
+        if (key == closest) module.wrong.Add(key);
       }
-      if (layout_ != nullptr && prefix == 0 &&
-          (item.key->text == "keep" || item.key->text == "omit")) {
-        has_members |= item.key->text == "keep";
-        ReadGlobs(item, item.key->text == "keep" ? layout_->keep : layout_->omit);
-        continue;
-      }
-      if (item.key->text == "fans" && layout_ == nullptr) {
-        module.fans = ReadChoice(item, kFanOrders);
-        continue;
-      }
-      if (item.key->text == "when") {
-        module.when = ReadExpr(item);
-        continue;
-      }
-      has_members = true;
-      if (CheckPath(*item.key, prefix, diagnostics_))
-        ReadMember(item, prefix + item.key->text.size() + 1, module);
     }
-    if (!has_members && !entry.value->incomplete)
+    if (!has_members && !IsPart(*entry.value))
       Error(*entry.key, fmt::format("module {} is empty", Quote(entry.key->text)));
+  }
+
+  // Whether it is a member, or stands for some.
+  bool ReadModuleEntry(const Node::Entry& item, size_t prefix, ModuleSpec& module) {
+    if (item.key->text == "repeat") {
+      ReadRepeat(item, module);
+      return false;
+    }
+    if (layout_ != nullptr && prefix == 0 &&
+        (item.key->text == "keep" || item.key->text == "omit")) {
+      ReadGlobs(item, item.key->text == "keep" ? layout_->keep : layout_->omit);
+      return item.key->text == "keep";
+    }
+    if (item.key->text == "fans" && layout_ == nullptr) {
+      module.fans = ReadChoice(item, kFanOrders);
+      return false;
+    }
+    if (item.key->text == "when") {
+      module.when = ReadExpr(item);
+      return false;
+    }
+    if (CheckPath(*item.key, prefix, diagnostics_))
+      ReadMember(item, prefix + item.key->text.size() + 1, module);
+    return true;
   }
 
   void ReadGlobs(const Node::Entry& entry, std::vector<Located<std::string>>& globs) {
@@ -325,7 +349,9 @@ class SpecParser {
     if (layout_ != nullptr && item.value->IsScalar()) {
       TensorSpec tensor;
       tensor.span = item.key->span;
+      const size_t before = Faults();
       ReadFrom(item, tensor);
+      if (Faults() != before) tensor.wrong.Add("from");
       module.members.push_back({Text(*item.key), std::move(tensor)});
     } else if (layout_ != nullptr && !item.value->IsMap()) {
       Error(*item.value,
@@ -379,7 +405,7 @@ class SpecParser {
   // `{variable: count}`, of `repeat` and `for`.
   std::optional<Named<ExprPtr>> ReadCount(const Node::Entry& entry) {
     const std::string form = fmt::format("such as `{}: {{layer: 32}}`", entry.key->text);
-    if (!IsMap(entry, form)) return std::nullopt;
+    if (!IsMap(entry, form) || entry.value->incomplete) return std::nullopt;
     if (entry.value->entries.size() != 1) {
       Error(*entry.value,
             fmt::format("{} has one variable, not {}", Quote(entry.key->text),
@@ -410,6 +436,7 @@ class SpecParser {
       view.path = ReadPathSpec(node);
       return view;
     }
+    if (NoteGaps(node)) return view;
     if (!node.IsMap() || node.entries.size() != 1) {
       Error(node,
             node.IsMap() ? fmt::format("a view has one operation, not {}", node.entries.size())
@@ -424,7 +451,7 @@ class SpecParser {
         !IsMap(only, "such as `{axis: 0, of: [a, b]}`"))
       return view;
     for (const Node::Entry& item : only.value->entries) ReadViewArgument(item, view);
-    if (view.of.empty() && !only.value->incomplete && only.value->Find("of") == nullptr) {
+    if (view.of.empty() && !IsPart(*only.value) && only.value->Find("of") == nullptr) {
       Error(*only.key, fmt::format("{} has no `of`", Quote(only.key->text)),
             "say what it is of: a path or another operation, or a list of them");
     }
@@ -595,11 +622,12 @@ class SpecParser {
             "remove one of the two");
   }
 
-  void CheckRank(const TensorSpec& tensor) {
+  void CheckRank(TensorSpec& tensor) {
     // Without a good shape there is nothing to compare with.
     if (tensor.shape_span.source == nullptr || !shape_is_list_) return;
     const size_t rank = tensor.shape.size();
     if (tensor.axes && tensor.axes->value.size() != rank) {
+      tensor.wrong.Add("axes");
       ErrorAt(tensor.axes->span,
               fmt::format("`axes` has {}, but the shape has {}",
                           Count(tensor.axes->value.size(), "name"), Count(rank, "dimension")),
@@ -634,6 +662,7 @@ class SpecParser {
       if (!CheckIdentifier(node, "initializer", diagnostics_)) return std::nullopt;
       return InitSpec{Text(node), nullptr, {}};
     }
+    if (NoteGaps(node)) return std::nullopt;
     if (!node.IsMap()) {
       Error(node, fmt::format("an initializer is a name or a mapping, not {}", Describe(node)),
             std::string(kForm));
@@ -649,7 +678,11 @@ class SpecParser {
     }
     const Node::Entry& only = node.entries[0];
     if (!CheckIdentifier(*only.key, "initializer", diagnostics_)) return std::nullopt;
-    if (only.key->text == "expr") return InitSpec{Text(*only.key), ReadExpr(only, "`expr`"), {}};
+    if (only.key->text == "expr") {
+      const ExprPtr expr = ReadExpr(only, "`expr`");
+      if (expr == nullptr) return std::nullopt;
+      return InitSpec{Text(*only.key), expr, {}};
+    }
     if (!IsMap(only, "arguments have names, as in `{normal: {std: 0.02}}`")) return std::nullopt;
     return InitSpec{Text(*only.key), nullptr, ReadExprs(only, "argument")};
   }
@@ -663,9 +696,11 @@ class SpecParser {
     } else if (!node.IsNull()) {
       axes.value.push_back(ReadAxisName(node, "mesh axis"));
     }
+    std::erase_if(axes.value, [](const auto& axis) { return axis.value.empty(); });
     return axes;
   }
 
+  // Empty if it is wrong.
   Located<std::string> ReadAxisName(const Node& node, std::string_view what) {
     if (!node.IsScalar()) {
       Error(node, fmt::format("a {} is a name, not {}", what, Describe(node)));
@@ -673,9 +708,15 @@ class SpecParser {
       Error(node, fmt::format("{} is no name of a {}", Quote(node.text), what),
             "write `null` for a dimension without one");
     } else {
-      CheckIdentifier(node, what, diagnostics_);
+      return ReadIdentifier(node, what);
     }
-    return Text(node);
+    return {"", node.span};
+  }
+
+  // Empty if it is wrong.
+  Located<std::string> ReadIdentifier(const Node& node, std::string_view what) {
+    if (CheckIdentifier(node, what, diagnostics_)) return Text(node);
+    return {"", node.span};
   }
 
   // A mapping of names to expressions.
@@ -685,11 +726,15 @@ class SpecParser {
     const std::vector<Node::Entry>& items = entry.value->entries;
     for (size_t i = 0; i < items.size(); ++i) {
       const Node& name = *items[i].key;
-      if (i > 0 && ReportCutNumber(*items[i - 1].value, items[i])) continue;
-      if (!CheckIdentifier(name, what, diagnostics_)) continue;
-      const bool cut = ReportCutCall(items, &i);
-      exprs.push_back({Text(name), cut ? nullptr : ReadExpr(items[i])});
+      if (i > 0 && ReportCutNumber(*items[i - 1].value, items[i])) {
+        exprs.back().value = nullptr;
+        continue;
+      }
+      Named<ExprPtr>& expr = exprs.emplace_back();
+      expr.name = ReadIdentifier(name, what);
+      if (!ReportCutCall(items, &i)) expr.value = ReadExpr(items[i]);
     }
+    if (entry.value->incomplete) exprs.emplace_back();
     return exprs;
   }
 
@@ -763,6 +808,7 @@ class SpecParser {
   // Kinds. Each reports, naming the key, what it does not find.
 
   bool IsMap(const Node::Entry& entry, std::string_view hint) {
+    NoteGaps(*entry.value);
     if (entry.value->IsMap()) return true;
     ReportKind(entry, "a mapping", hint);
     return false;
@@ -797,14 +843,32 @@ class SpecParser {
                                   Quote(entry.key->text), entries, kMostRules));
     return false;
   }
+
+  bool IsPart(const Node& map) const { return map.incomplete || is_part_; }
+
+  // True: entries of the map were left out, and so its number of them says nothing.
+  bool NoteGaps(const Node& map) {
+    known_faults_ += map.incomplete;
+    return map.incomplete;
+  }
+
+  // Grows with every mistake, be it reported here or before.
+  size_t Faults() const { return diagnostics_.all().size() + known_faults_; }
+
   void Error(const Node& node, std::string message, std::string hint = {}) {
-    ErrorAt(node.span, std::move(message), std::move(hint));
+    if (node.ambiguous) {
+      ++known_faults_;
+    } else {
+      ErrorAt(node.span, std::move(message), std::move(hint));
+    }
   }
   void ErrorAt(Span span, std::string message, std::string hint = {}) {
     diagnostics_.Error(span, std::move(message), std::move(hint));
   }
 
   Diagnostics& diagnostics_;
+  size_t known_faults_ = 0;       // Met again, and not reported again.
+  bool is_part_ = false;          // Of a spec of which the rest is not there.
   LayoutSpec* layout_ = nullptr;  // The one that is being read.
   bool shape_is_list_ = false;    // Of the tensor that is being read.
 };
@@ -855,13 +919,22 @@ const std::vector<SpecParser::Key<TensorSpec>> SpecParser::kStoredKeys = {
 
 }  // namespace
 
-ModelSpec LoadSpec(const SpecRequest& request, Diagnostics& diagnostics) {
+bool WrongKeys::Has(std::string_view key) const {
+  return std::find(keys_.begin(), keys_.end(), key) != keys_.end();
+}
+
+std::optional<ModelSpec> LoadSpec(const SpecRequest& request, Diagnostics& diagnostics) {
   NodeStore store;
   const Node* root = LoadTree(request.path, request.text, store, diagnostics);
   if (root == nullptr) return {};
+  const size_t before = diagnostics.all().size();
   root = ApplySets(root, request.sets, store, diagnostics);
   root = ApplyMesh(root, request.mesh, store, diagnostics);
-  return ParseSpec(*root, diagnostics);
+  const bool is_asked_for = diagnostics.all().size() == before;
+  ModelSpec spec = ParseSpec(*root, diagnostics);
+  // Of a part of a spec, or of another one, nobody knows what else is wrong.
+  if (!is_asked_for || root->incomplete) return {};
+  return spec;
 }
 
 ModelSpec ParseSpec(const Node& root, Diagnostics& diagnostics) {

@@ -19,10 +19,10 @@ struct SpecRequest {
   std::optional<std::string> text = std::nullopt;
 };
 
-// Reports everything that is wrong with syntax, keys and types to
-// `diagnostics`; the result is only to be used when it has no errors. Throws
-// Error when the file itself cannot be read.
-ModelSpec LoadSpec(const SpecRequest& request, Diagnostics& diagnostics);
+// Reports everything that is wrong with syntax, keys and types to `diagnostics`, and gives what is
+// known besides; nothing, if that is too little to look for further mistakes. Throws Error when the
+// file itself cannot be read.
+std::optional<ModelSpec> LoadSpec(const SpecRequest& request, Diagnostics& diagnostics);
 
 // The last step of LoadSpec: a tree whose includes and overrides are done.
 struct Node;

@@ -2,11 +2,13 @@
 // knows its place; no expression is evaluated and no name is looked up yet.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -15,17 +17,41 @@
 
 namespace shardinit {
 
+// Mistakes are reported once: what was wrong is absent here, or null, or has an empty name, and
+// whoever meets it says no more about it.
+
 template <typename T>
 struct Named {
   Located<std::string> name;
   T value;
 };
 
+// Keys of a mapping within which something is wrong, or that an unknown key may be meant for.
+class WrongKeys {
+ public:
+  bool Has(std::string_view key) const;
+  bool empty() const { return keys_.empty(); }
+  void Add(std::string_view key) {
+    keys_.push_back(key);
+  }  // The text lives as long as the program.
+
+ private:
+  std::vector<std::string_view> keys_;
+};
+
+// Whether there may be more entries than those that are known. `wrong`: something in them is.
+template <typename T>
+bool MayLack(const std::vector<Named<T>>& entries, bool wrong) {
+  return wrong &&
+         (entries.empty() || std::any_of(entries.begin(), entries.end(),
+                                         [](const auto& e) { return e.name.value.empty(); }));
+}
+
 // `base`, `ones` (no arguments), `{normal: {mean: 0, std: 0.02}}` or
 // `{expr: "…"}`.
 struct InitSpec {
   Located<std::string> name;
-  ExprPtr expr;                           // Of `expr`, which has no arguments; null if it is wrong.
+  ExprPtr expr;                           // Of `expr`, which has no arguments.
   std::vector<Named<ExprPtr>> arguments;  // In the order they were written.
 };
 
@@ -66,6 +92,7 @@ struct ViewSpec {
 
 struct TensorSpec {
   Span span;  // Of the tensor's key.
+  WrongKeys wrong;
   std::vector<ExprPtr> shape;
   Span shape_span;
   // Logical axis names, one per dimension; an empty name is `null`.
@@ -87,6 +114,7 @@ using ModuleMember = std::variant<TensorSpec, std::unique_ptr<ModuleSpec>>;
 
 struct ModuleSpec {
   Span span;
+  WrongKeys wrong;
   // `repeat: {layer: layers}`: members stand under <0>, <1>, … and may use
   // `layer`.
   std::optional<Named<ExprPtr>> repeat;
@@ -106,6 +134,7 @@ struct LayoutSpec {
   // Patterns of those that are stored as they are, and of those that are not.
   std::vector<Located<std::string>> keep, omit;
   ModuleSpec modules;
+  bool wrong = false;  // Something in it is.
 };
 
 // A value of `config`, as JSON has them; an expression gives a number.
@@ -116,6 +145,7 @@ struct ConfigSpec {
 };
 
 struct ModelSpec {
+  WrongKeys wrong;
   Located<std::string> name;
   ExprPtr seed;                               // Null: 0.
   std::optional<Located<std::string>> dtype;  // Absent: every tensor says its own.

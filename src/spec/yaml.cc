@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <istream>
 #include <optional>
+#include <set>
 #include <streambuf>
 #include <string_view>
 #include <unordered_map>
@@ -264,15 +265,31 @@ void Builder::AttachKey(Level& level, const Node* key, size_t offset, bool is_al
 void Builder::DropDuplicates(Node& map) {
   std::unordered_map<std::string_view, const Node*> first;
   first.reserve(map.entries.size());
+  std::set<std::string_view> twice;
   std::erase_if(map.entries, [&](const Node::Entry& entry) {
     const auto [earlier, is_new] = first.try_emplace(entry.key->text, entry.key);
     if (!is_new) {
       problems_.push_back({0, entry.key->span,
                            fmt::format("key {} is given twice", Quote(entry.key->text)),
                            "remove one of them", earlier->second->span, "first here"});
+      twice.insert(entry.key->text);
     }
     return !is_new;
   });
+  if (twice.empty()) return;
+  // Nobody knows which one is meant; of a mapping, the other one may be the rest.
+  for (Node::Entry& entry : map.entries) {
+    if (twice.count(entry.key->text) == 0) continue;
+    Node* value = store_.New();
+    if (entry.value->IsMap()) {
+      *value = *entry.value;
+      value->incomplete = true;
+    } else {
+      value->span = entry.value->span;
+      value->ambiguous = true;
+    }
+    entry.value = value;
+  }
 }
 
 void Builder::CheckTag(const std::string& tag, Node::Kind kind, const YAML::Mark& mark) {

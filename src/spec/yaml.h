@@ -29,6 +29,8 @@ struct Node {
   bool verbatim = false;
   // A map whose bad entries, which were reported, were left out.
   bool incomplete = false;
+  // A null in place of a value that is given twice, which was reported.
+  bool ambiguous = false;
   uint8_t height = 1;  // Levels of nesting, this one included.
   uint32_t size = 1;   // Nodes from here on, each alias counted in full.
   Span span;           // With the quotes; of a collection, its first line.

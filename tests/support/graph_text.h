@@ -27,10 +27,9 @@ inline GraphOutcome BuildText(const std::string& text, std::vector<std::string> 
   Diagnostics diagnostics;
   GraphOutcome outcome;
   try {
-    const ModelSpec spec =
+    const std::optional<ModelSpec> spec =
         LoadSpec({.path = "x.yaml", .sets = std::move(sets), .mesh = std::move(mesh)}, diagnostics);
-    diagnostics.ThrowIfErrors();
-    outcome.graph = BuildGraph(spec, diagnostics);
+    if (spec) outcome.graph = BuildGraph(*spec, diagnostics);
     diagnostics.ThrowIfErrors();
     outcome.messages = Render(diagnostics.all());
   } catch (const InvalidSpec& invalid) {

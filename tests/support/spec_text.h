@@ -54,8 +54,9 @@ inline SpecOutcome LoadFiles(const std::map<std::string, std::string>& files,
   Diagnostics diagnostics;
   SpecOutcome outcome;
   try {
-    outcome.model =
+    std::optional<ModelSpec> model =
         LoadSpec({.path = "x.yaml", .sets = std::move(sets), .mesh = std::move(mesh)}, diagnostics);
+    if (model) outcome.model = std::move(*model);
     outcome.messages = Render(diagnostics.all());
   } catch (const InvalidSpec& invalid) {
     outcome.messages = Render(invalid.diagnostics());
