@@ -4,6 +4,7 @@ say with digests what they are. The clients that read them: test_export_clients.
 import hashlib
 import json
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -424,7 +425,7 @@ def test_config(tmp_path):
     """Written as it is said, by a spec and by a checkpoint that it made."""
     (tmp_path / "c.yaml").write_text(CONFIG)
     wanted = {"text": "llama", "quoted": "5", "number": 16, "fraction": 1 / 3, "small": 1e-5,
-              "whole": 500000.0, "negative": -3, "yes": True, "none": None, "list": [1, "two", {"three": 9}]}
+              "whole": 500000.0, "negative": -3, "yes": True, "none": None, "list": [1, "two", {"three": 9}], "dtype": "float32"}
     Export(tmp_path / "c.yaml", "safetensors", tmp_path / "out")
     text = (tmp_path / "out/config.json").read_text()
     assert json.loads(text) == wanted
@@ -435,3 +436,52 @@ def test_config(tmp_path):
     assert Tree(tmp_path / "out") == Tree(tmp_path / "again")
     Export(tmp_path / "c.yaml", "safetensors", tmp_path / "other", "--set", "vars.d=9")
     assert json.loads((tmp_path / "other/config.json").read_text())["number"] == 18
+
+
+def test_dtype_of_config(tmp_path):
+    """Of the most elements, among those that a whole model can have, unless the spec says one."""
+    def Dtype(config, *tensors):
+        (tmp_path / "c.yaml").write_text(
+            "shardinit: 1\nname: c\ndtype: f32\nconfig: " + config + "\nmodules:\n" + "".join(
+                f"  t{i}: {{shape: [{size}], dtype: {dtype}, init: zeros}}\n"
+                for i, (dtype, size) in enumerate(tensors)))
+        Export(tmp_path / "c.yaml", "safetensors", tmp_path / "out", "--only", "t0")
+        found = json.loads((tmp_path / "out/config.json").read_text())
+        shutil.rmtree(tmp_path / "out")
+        return found.get("dtype")
+
+    for name, wanted in (("f32", "float32"), ("f64", "float64"), ("bf16", "bfloat16"), ("f16", "float16")):
+        assert Dtype("{}", (name, 3), ("f8e4m3fn", 9), ("i64", 9)) == wanted
+        assert Dtype("{dtype: other}", (name, 3)) == "other"
+        assert Dtype("{torch_dtype: other}", (name, 3)) is None
+    assert Dtype("{}", ("f32", 4), ("bf16", 3), ("bf16", 2)) == "bfloat16"
+    assert Dtype("{}", ("i64", 4), ("f8e5m2", 3)) is None
+
+
+def test_token_ids_outside_the_vocabulary(tmp_path):
+    (tmp_path / "c.yaml").write_text("""
+shardinit: 1
+name: c
+dtype: f32
+vars: {vocab: 100}
+config:
+  vocab_size: =vocab
+  bos_token_id: 99
+  eos_token_id: [98, 100, 5]
+  pad_token_id: 100
+  sep_token_id: [100, 101]
+  unk_token_id: null
+  num_token_ids: 500
+  text: {vocab_size: 7, eos_token_id: 7, pad_token_id: 6, inner: {eos_token_id: 9}}
+  vision: {image_token_id: 100, size: 1000, begin_token_id: -1}
+modules:
+  w: {shape: [4], init: ones}
+""")
+    Export(tmp_path / "c.yaml", "safetensors", tmp_path / "out")
+    assert json.loads((tmp_path / "out/config.json").read_text()) == {
+        "dtype": "float32", "vocab_size": 100, "bos_token_id": 99, "eos_token_id": [98, 5],
+        "pad_token_id": None, "sep_token_id": None, "unk_token_id": None, "num_token_ids": 500,
+        "text": {"vocab_size": 7, "eos_token_id": None, "pad_token_id": 6, "inner": {"eos_token_id": None}},
+        "vision": {"image_token_id": None, "size": 1000, "begin_token_id": -1}}
+    Export(tmp_path / "c.yaml", "safetensors", tmp_path / "more", "--set", "vars.vocab=200")
+    assert json.loads((tmp_path / "more/config.json").read_text())["pad_token_id"] == 100

@@ -226,6 +226,10 @@ def test_from_pretrained(name, tmp_path):
     cls = getattr(transformers, model.of)
     made, info = cls.from_pretrained(out, dtype="auto", output_loading_info=True)
     assert not any(info.values()), info
+    said = json.loads((out / "config.json").read_text())
+    assert made.config.dtype == made.dtype == getattr(torch, said["dtype"])
+    vocabulary = said.get("vocab_size", math.inf)
+    assert all(id is None or id < vocabulary for key, id in said.items() if key.endswith("_token_id"))
     for field, value in {**model.config, **model.TinyConfig(), "architectures": [model.of]}.items():
         assert getattr(made.config, field) == value, field
     with shardinit.open_spec(spec, set=[f"{key}={value}" for key, value in sets.items()],
