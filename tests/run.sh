@@ -10,7 +10,11 @@ cd "$(dirname "$0")/.."
 
 build_packages='cmake g++ libcli11-dev libfmt-dev libhdf5-dev libhwy-dev
   libmpfr-dev libssl-dev libyaml-cpp-dev ninja-build nlohmann-json3-dev pkg-config'
-test_packages='clang clang-format fish libbenchmark-dev libgtest-dev mandoc strace zsh'
+test_packages='clang clang-format fish g++-aarch64-linux-gnu libbenchmark-dev libgtest-dev mandoc
+  qemu-user-static strace zsh'
+# Of another machine's Debian: what build_packages has of libraries.
+arm64_packages='libcli11-dev libfmt-dev libhdf5-dev libhwy-dev libmpfr-dev libssl-dev
+  libstdc++-12-dev libyaml-cpp-dev nlohmann-json3-dev'
 
 python_packages=
 python3 -c 'import ensurepip, venv' 2>/dev/null || python_packages='python3 python3-venv'
@@ -43,12 +47,42 @@ Build() {
   cmake --build --preset "$preset" --parallel "$jobs" ${1:+--target "$@"}
 }
 
-# The shardinit binary alone, in build/NAME, with a compiler and its flags.
+# What is installed, in build/NAME, with a compiler and its flags: each file compiled alone, so
+# that each includes what it uses, and warnings are errors.
 Variant() {
   cmake -S . -B "build/$1" -G Ninja -DBUILD_TESTING=OFF -DCMAKE_BUILD_TYPE=None \
-    -DCMAKE_C_COMPILER="$2" -DCMAKE_CXX_COMPILER="$3" -DCMAKE_CXX_FLAGS="$4" \
-    -DCMAKE_UNITY_BUILD=ON || return
-  cmake --build "build/$1" --parallel "$jobs" --target shardinit
+    -DCMAKE_C_COMPILER="$2" -DCMAKE_CXX_COMPILER="$3" -DCMAKE_CXX_FLAGS="$4 -Werror" || return
+  cmake --build "build/$1" --parallel "$jobs" --target shardinit shardinit_library
+}
+
+# The libraries of Debian for arm64, unpacked into build/arm64: this machine's dpkg knows nothing of
+# them, for many of their packages could not stand beside its own.
+Arm64Libraries() {
+  [ ! -f build/arm64/complete ] || return 0
+  rm -rf build/arm64 && mkdir -p build/arm64/apt/lists/partial build/arm64/apt/archives/partial ||
+    return
+  : > build/arm64/apt/status
+  apt="apt-get -o APT::Architecture=arm64 -o APT::Architectures::=arm64
+    -o Dir::State=$PWD/build/arm64/apt -o Dir::State::status=$PWD/build/arm64/apt/status
+    -o Dir::Cache=$PWD/build/arm64/apt -o Debug::NoLocking=1 -o APT::Sandbox::User=root"
+  $apt update || return
+  $apt install -y --no-install-recommends --download-only $arm64_packages || return
+  for package in build/arm64/apt/archives/*.deb; do
+    dpkg-deb -x "$package" build/arm64 || return
+  done
+  rm -r build/arm64/apt && touch build/arm64/complete
+}
+
+# The program for aarch64, and as build/aarch64/run/shardinit what runs it here.
+Aarch64() {
+  Arm64Libraries || return
+  cmake -S . -B build/aarch64 -G Ninja --toolchain "$PWD/tests/aarch64.cmake" -DBUILD_TESTING=OFF \
+    -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS='-O2 -Werror' -DCMAKE_UNITY_BUILD=ON || return
+  cmake --build build/aarch64 --parallel "$jobs" --target shardinit || return
+  mkdir -p build/aarch64/run
+  printf '#!/bin/sh\nexec qemu-aarch64-static -L "%s" "%s" "$@"\n' "$PWD/build/arm64" \
+    "$PWD/build/aarch64/src/shardinit" > build/aarch64/run/shardinit
+  chmod +x build/aarch64/run/shardinit
 }
 
 # The unit tests of build/NAME: one process, in a folder of its own.
@@ -80,7 +114,9 @@ Step 'build with clang' Build clang
 Tests 'unit tests, clang' UnitTests clang
 Step 'build with clang -O0' Variant clang-O0 clang clang++ -O0
 Step 'build with g++ -O0' Variant gcc-O0 gcc g++ -O0
-export SHARDINIT_OTHERS='build/clang/src/shardinit build/clang-O0/src/shardinit build/gcc-O0/src/shardinit'
+Step 'build for aarch64' Aarch64
+export SHARDINIT_OTHERS='build/clang/src/shardinit build/clang-O0/src/shardinit
+  build/gcc-O0/src/shardinit build/aarch64/run/shardinit'
 # `worksteal` leaves the tests of a file together, which share what they made.
 Tests 'command tests' build/venv/bin/python -m pytest -q -ra --durations=10 -n "$jobs" --dist worksteal \
   -p no:cacheprovider --junitxml=build/results/pytest.xml tests/python

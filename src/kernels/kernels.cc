@@ -21,11 +21,12 @@ namespace {
 
 HWY_EXPORT(RunJob);
 
-// Those this file was compiled for and this CPU has, whatever is forced now.
+// Those this file was compiled for and this CPU has, whatever is forced now. Where every CPU has
+// vectors there is no scalar code.
 std::vector<int64_t> AllTargets() {
   static const std::vector<int64_t> targets = [] {
     std::vector<int64_t> all = hwy::SupportedAndGeneratedTargets();
-    if (all.back() != HWY_SCALAR) all.push_back(HWY_SCALAR);
+    if ((HWY_TARGETS & HWY_SCALAR) != 0 && all.back() != HWY_SCALAR) all.push_back(HWY_SCALAR);
     return all;
   }();
   return targets;

@@ -18,12 +18,14 @@ namespace wide {
 
 inline constexpr size_t kVectors = 2;
 
+// Its constructors are written out because GCC compiles implicit ones for the baseline, where it
+// cannot inline Highway's.
 template <class V>
 struct Two {
+  HWY_INLINE Two() {}
+  HWY_INLINE Two(V first, V second) : a(first), b(second) {}
   V a, b;
 };
-template <class V>
-Two(V, V) -> Two<V>;
 
 template <class V>
 using Of = Two<V>;
