@@ -43,24 +43,24 @@ NormalizedFiller::NormalizedFiller(const Tensor& tensor)
       vectors_(tensor.elements() / extent_),
       each_(std::max<int64_t>(1, kPiece / extent_)),
       tiles_((inner_ + kTile - 1) / kTile),
-      factors_(std::make_unique_for_overwrite<double[]>(static_cast<size_t>(vectors_))),
-      work_(inner_ == 1 ? (vectors_ + each_ - 1) / each_ : vectors_ / inner_ * tiles_,
-            [this](int64_t piece) { FindFactors(piece); }) {}
+      work_([this](int64_t piece) { return FindFactors(piece); }) {}
 
 int64_t NormalizedFiller::PieceOf(int64_t index) const {
   if (inner_ == 1) return index / extent_ / each_;
   return index / (extent_ * inner_) * tiles_ + index % inner_ / kTile;
 }
 
-void NormalizedFiller::FindFactors(int64_t piece) {
+NormalizedFiller::Factors NormalizedFiller::FindFactors(int64_t piece) const {
   std::array<float, kTile> x;
   const auto draw = [&](int64_t first, int64_t count) {
     kernels::Fill(StandardNormal(), {.key = key_}, static_cast<uint64_t>(first),
                   static_cast<size_t>(count), DType::f32, x.data());
   };
   if (inner_ == 1) {
-    const int64_t end = std::min((piece + 1) * each_, vectors_);
-    for (int64_t v = piece * each_; v < end; ++v) {
+    const int64_t begin = piece * each_, end = begin + std::min(each_, vectors_ - begin);
+    Factors factors;
+    factors.reserve(static_cast<size_t>(end - begin));
+    for (int64_t v = begin; v < end; ++v) {
       double sums[kSums] = {};
       for (int64_t k = 0; k < extent_; k += kTile) {
         const int64_t n = std::min(kTile, extent_ - k);
@@ -69,9 +69,9 @@ void NormalizedFiller::FindFactors(int64_t piece) {
           sums[i % kSums] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
         }
       }
-      factors_[v] = Factor(sums, 1, length_);
+      factors.push_back(Factor(sums, 1, length_));
     }
-    return;
+    return factors;
   }
   const int64_t outer = piece / tiles_, from = piece % tiles_ * kTile;
   const int64_t n = std::min(kTile, inner_ - from);
@@ -81,14 +81,15 @@ void NormalizedFiller::FindFactors(int64_t piece) {
     double* const sum = &sums[k % kSums * kTile];
     for (int64_t i = 0; i < n; ++i) sum[i] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
   }
-  for (int64_t i = 0; i < n; ++i) {
-    factors_[outer * inner_ + from + i] = Factor(&sums[i], kTile, length_);
-  }
+  Factors factors(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; ++i) factors[i] = Factor(&sums[i], kTile, length_);
+  return factors;
 }
 
 void NormalizedFiller::Fill(const Runs& runs, int64_t first, int64_t count, void* out) const {
   auto* to = static_cast<uint8_t*>(out);
-  const int64_t bytes = InfoOf(dtype_).bytes, slab = extent_ * inner_;
+  const int64_t bytes = InfoOf(dtype_).bytes;
+  SharedWork<Factors>::Reader pieces(work_);
   std::array<float, kTile> x;
   while (count > 0) {
     const int64_t in_run = first % runs.length();
@@ -96,14 +97,16 @@ void NormalizedFiller::Fill(const Runs& runs, int64_t first, int64_t count, void
     // A stretch of neighbours: along a vector, or side by side.
     const int64_t stretch = inner_ == 1 ? extent_ - index % extent_ : inner_ - index % inner_;
     int64_t left = std::min({count, runs.length() - in_run, stretch});
-    work_.Finish(PieceOf(index), PieceOf(index + left - 1) + 1);
-    const double* const factors = &factors_[index / slab * inner_ + index % inner_];
+    // All pieces of the stretch at once: threads then share them out.
+    if (inner_ > 1) work_.Finish(PieceOf(index), PieceOf(index + left - 1) + 1);
     count -= left;
     for (int64_t n, done = 0; left > 0; done += n, first += n, left -= n) {
-      n = std::min(left, kTile);
+      const int64_t at = inner_ == 1 ? index / extent_ % each_ : (index + done) % inner_ % kTile;
+      n = std::min(left, inner_ == 1 ? kTile : kTile - at);
+      const double* const factors = &pieces[PieceOf(index + done)][static_cast<size_t>(at)];
       DrawRuns(runs, StandardNormal(), {.key = key_}, first, n, DType::f32, x.data());
       for (int64_t i = 0; i < n; ++i, to += bytes) {
-        Encode(RoundProduct(x[i], inner_ == 1 ? factors[0] : factors[done + i]), dtype_, to);
+        Encode(RoundProduct(x[i], factors[inner_ == 1 ? 0 : i]), dtype_, to);
       }
     }
   }

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <vector>
 
 #include "generate/filler.h"
 #include "generate/shared_work.h"
@@ -19,7 +19,9 @@ class NormalizedFiller final : public Filler {
 
  private:
   int64_t PieceOf(int64_t index) const;  // That has the vector of this element.
-  void FindFactors(int64_t piece);
+  // Of each vector of a piece, length / its length.
+  using Factors = std::vector<double>;
+  Factors FindFactors(int64_t piece) const;
 
   const DType dtype_;
   const uint64_t key_;
@@ -29,9 +31,7 @@ class NormalizedFiller final : public Filler {
   const int64_t vectors_;
   const int64_t each_;   // Of a piece of work, if vectors follow one another.
   const int64_t tiles_;  // Pieces of those side by side, else.
-  // Of each vector that was asked for: length / its length.
-  const std::unique_ptr<double[]> factors_;
-  mutable SharedWork work_;
+  mutable SharedWork<Factors> work_;
 };
 
 }  // namespace shardinit

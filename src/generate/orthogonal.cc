@@ -28,20 +28,21 @@ class WholeMatrix {
         longer_(std::max(size.rows, size.columns)),
         shorter_(std::min(size.rows, size.columns)),
         blocks_(static_cast<size_t>(ReflectionBlocks(shorter_))),
-        reflections_(std::ssize(blocks_), [this](int64_t b) { MakeBlock(b); }),
-        panels_((shorter_ + kernels::kPanelColumns - 1) / kernels::kPanelColumns,
-                [this](int64_t p) { MakePanel(p); }) {}
+        reflections_([this](int64_t b) { return MakeBlock(b); }),
+        panels_([this](int64_t p) { return MakePanel(p); }) {}
 
   // Row-major. Makes it first: threads that come meanwhile take part.
   const float* Values() {
     std::call_once(allocated_, [this] { Allocate(); });
-    reflections_.Finish();
-    panels_.Finish();
+    reflections_.Finish(0, std::ssize(blocks_));
+    panels_.Finish(0, Panels());
     std::call_once(released_, [this] { vectors_.reset(); });
     return values_.get();
   }
 
  private:
+  struct Made {};  // The pieces lie in the members below.
+
   void Allocate() {
     const auto get = [&](int64_t count) {
       std::unique_ptr<float[]> numbers(new (std::nothrow) float[static_cast<size_t>(count)]);
@@ -56,7 +57,7 @@ class WholeMatrix {
     values_ = get(longer_ * shorter_);
   }
 
-  void MakeBlock(int64_t b) {
+  Made MakeBlock(int64_t b) {
     static const Sampler kNormal = MakeNormal(0, 1);
     const int64_t first = b * kReflections;
     float* const at = vectors_.get() + VectorsBefore(longer_, b);
@@ -70,12 +71,16 @@ class WholeMatrix {
       }
     }
     blocks_[static_cast<size_t>(b)] = MakeReflections(longer_, shorter_, b, at);
+    return {};
   }
 
-  void MakePanel(int64_t p) {
+  int64_t Panels() const {
+    return (shorter_ + kernels::kPanelColumns - 1) / kernels::kPanelColumns;
+  }
+
+  Made MakePanel(int64_t p) {
     // Later columns take longer, so they go first.
-    const int64_t panels = (shorter_ + kernels::kPanelColumns - 1) / kernels::kPanelColumns;
-    const int64_t first = (panels - 1 - p) * kernels::kPanelColumns;
+    const int64_t first = (Panels() - 1 - p) * kernels::kPanelColumns;
     const int64_t row_stride = transposed_ ? 1 : shorter_,
                   column_stride = transposed_ ? longer_ : 1;
     kernels::MakePanel({.blocks = blocks_,
@@ -86,6 +91,7 @@ class WholeMatrix {
                         .out = values_.get() + first * column_stride,
                         .row_stride = row_stride,
                         .column_stride = column_stride});
+    return {};
   }
 
   const uint64_t key_;
@@ -96,7 +102,7 @@ class WholeMatrix {
   std::once_flag allocated_, released_;
   std::unique_ptr<float[]> vectors_, values_;
   std::vector<ReflectionBlock> blocks_;
-  SharedWork reflections_, panels_;
+  SharedWork<Made> reflections_, panels_;
 };
 
 namespace {

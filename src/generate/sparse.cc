@@ -33,15 +33,12 @@ SparseFiller::SparseFiller(const Tensor& tensor)
       zeros_(std::get<Sparse>(tensor.distribution).zeros),
       group_(std::clamp<int64_t>(kWords / rows_, 1, 64)),
       normal_(MakeNormal(0, std::get<Sparse>(tensor.distribution).std)),
-      limits_(std::make_unique_for_overwrite<uint64_t[]>(static_cast<size_t>(columns_))),
-      work_((columns_ + group_ - 1) / group_, [this](int64_t piece) { FindLimits(piece); }) {}
+      work_([this](int64_t piece) { return FindLimits(piece); }) {}
 
-void SparseFiller::FindLimits(int64_t piece) {
+SparseFiller::Limits SparseFiller::FindLimits(int64_t piece) const {
   const int64_t first = piece * group_, columns = std::min(group_, columns_ - first);
-  if (zeros_ == 0) {
-    std::fill_n(&limits_[first], columns, 0);
-    return;
-  }
+  Limits limits(static_cast<size_t>(columns));
+  if (zeros_ == 0) return limits;
   std::vector<float> words(static_cast<size_t>(rows_ * columns));
   kernels::FillRows(Bits(), {.key = key_, .draw = 1}, static_cast<uint64_t>(first),
                     static_cast<uint64_t>(columns_), static_cast<size_t>(rows_),
@@ -50,8 +47,9 @@ void SparseFiller::FindLimits(int64_t piece) {
   for (int64_t c = 0; c < columns; ++c) {
     for (int64_t row = 0; row < rows_; ++row) ranks[row] = RankOf(words[row * columns + c], row);
     std::nth_element(ranks.begin(), ranks.begin() + (zeros_ - 1), ranks.end());
-    limits_[first + c] = ranks[zeros_ - 1] + 1;
+    limits[c] = ranks[zeros_ - 1] + 1;
   }
+  return limits;
 }
 
 void SparseFiller::Fill(const Runs& runs, int64_t first, int64_t count, void* out) const {
@@ -65,20 +63,28 @@ void SparseFiller::Fill(const Runs& runs, int64_t first, int64_t count, void* ou
     high = std::max(high, column + n - 1);
     done += n;
   }
-  if (high >= 0) work_.Finish(low / group_, high / group_ + 1);
+  if (high < 0) return;
+  work_.Finish(low / group_, high / group_ + 1);
 
   auto* to = static_cast<uint8_t*>(out);
   const int64_t bytes = InfoOf(dtype_).bytes;
   std::array<float, kTile> values, words;
+  std::array<uint64_t, kTile> limits;
+  SharedWork<Limits>::Reader pieces(work_);
   while (count > 0) {
     const int64_t in_run = first % runs.length();
     const int64_t index = runs.Start(first / runs.length()) + in_run;
     const int64_t row = index / columns_, column = index % columns_;
     const int64_t n = std::min({count, kTile, runs.length() - in_run, columns_ - column});
+    for (int64_t i = 0, some; i < n; i += some) {
+      const int64_t in_piece = (column + i) % group_;
+      some = std::min(n - i, group_ - in_piece);
+      std::copy_n(&pieces[(column + i) / group_][static_cast<size_t>(in_piece)], some, &limits[i]);
+    }
     DrawRuns(runs, normal_, {.key = key_}, first, n, DType::f32, values.data());
     DrawRuns(runs, Bits(), {.key = key_, .draw = 1}, first, n, DType::f32, words.data());
     for (int64_t i = 0; i < n; ++i, to += bytes) {
-      Encode(RankOf(words[i], row) < limits_[column + i] ? 0.0f : values[i], dtype_, to);
+      Encode(RankOf(words[i], row) < limits[i] ? 0.0f : values[i], dtype_, to);
     }
     first += n;
     count -= n;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <vector>
 
 #include "generate/filler.h"
 #include "generate/shared_work.h"
@@ -19,17 +19,17 @@ class SparseFiller final : public Filler {
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override;
 
  private:
-  void FindLimits(int64_t piece);
+  // Of each column of a piece: an element is 0 if its word, and behind that its row, is
+  // below it.
+  using Limits = std::vector<uint64_t>;
+  Limits FindLimits(int64_t piece) const;
 
   const DType dtype_;
   const uint64_t key_;
   const int64_t rows_, columns_, zeros_;
   const int64_t group_;  // Columns of a piece of work.
   const Sampler normal_;
-  // Of each column that was asked for: an element is 0 if its word, and behind
-  // that its row, is below it.
-  const std::unique_ptr<uint64_t[]> limits_;
-  mutable SharedWork work_;
+  mutable SharedWork<Limits> work_;
 };
 
 }  // namespace shardinit

@@ -59,6 +59,8 @@ struct Sparse {
   bool operator==(const Sparse&) const = default;
 };
 
+inline constexpr int64_t kMaxSparseRows = int64_t{1} << 32;
+
 // Vectors along a dimension, of this length and any direction.
 struct Normalized {
   int64_t axis;

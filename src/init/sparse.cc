@@ -29,6 +29,12 @@ extern const Initializer kSparse = {
         return fans.Report(fmt::format("`sparse` needs 2 dimensions, but this tensor has {}", rank),
                            "", diagnostics);
       }
+      // Places in a column are told apart by 32 bits beside those that are drawn.
+      if (const int64_t rows = fans.shape()[0]; rows > kMaxSparseRows) {
+        return fans.Report(fmt::format("a `sparse` matrix has at most {} rows, but this one has {}",
+                                       kMaxSparseRows, rows),
+                           "make it of several tensors", diagnostics);
+      }
       const double zeros = std::ceil(a[0].value * static_cast<double>(fans.shape()[0]));
       return Sparse{a[1].value, static_cast<int64_t>(zeros)};
     },

@@ -101,7 +101,8 @@ Distribution ReadOrthogonal(const json& in, const Shape& shape, const std::strin
 
 Distribution ReadSparse(const json& in, const Shape& shape, const std::string& path) {
   const Sparse s{in.at("std"), in.at("zeros")};
-  if (shape.size() != 2 || s.zeros < 0 || s.zeros > shape[0] || s.std < 0 || !IsValidScale(s.std)) {
+  if (shape.size() != 2 || shape[0] > kMaxSparseRows || s.zeros < 0 || s.zeros > shape[0] ||
+      s.std < 0 || !IsValidScale(s.std)) {
     Refuse(path, "a sparse matrix that is none");
   }
   return s;

@@ -235,6 +235,24 @@ def test_errors_are_those_of_the_program():
     assert count > 50
 
 
+def test_a_slice_takes_memory_for_itself_alone():
+    """Also of vectors and columns that are drawn whole: of tensors that have 2^40 of them."""
+    big = 2**40
+    text = TOP + f"  rows: {{shape: [{big}, 4], dtype: f32, init: {{normalized: {{axis: 1}}}}}}\n" \
+        f"  columns: {{shape: [3, {big}], dtype: f32, init: {{normalized: {{axis: 0}}}}}}\n" \
+        f"  sparse: {{shape: [3, {big}], dtype: f32, init: {{sparse: {{sparsity: 0.5}}}}}}\n"
+    code = f"""if True:
+        import resource, shardinit
+        spec = shardinit.open_spec(text={text!r}, threads=2)
+        resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+        assert spec.generate("rows", slice({big} - 5, None)).shape == (5, 4)
+        for path in "columns", "sparse":
+            assert spec.generate(path, (slice(None), slice({big} - 5000, None))).shape == (3, 5000)
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60,
+                   env={**CLEAN, "PYTHONPATH": str(PACKAGE), "SHARDINIT_LIBRARY": str(LIBRARY)})
+
+
 def test_what_is_asked_for_can_be_wrong():
     spec = shardinit.open_spec(TINY)
     with pytest.raises(shardinit.UnknownTensorError, match=r"the spec has no tensor `lm_head.wieght`; did you mean `lm_head.weight`\?"):
