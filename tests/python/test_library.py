@@ -48,6 +48,11 @@ def prefix(tmp_path_factory):
     return folder
 
 
+def test_the_known_answers_are_installed(prefix):
+    wanted = (ROOT / "tests/vectors/conformance.json").read_bytes()
+    assert (prefix / "share/shardinit/conformance.json").read_bytes() == wanted
+
+
 def test_the_example_of_the_page(prefix, tmp_path):
     source, = re.findall(r"^\.Bd -literal\n(#include.*?)^\.Ed$", PAGE, re.M | re.S)
     (tmp_path / "rows.c").write_text(source.replace("\\e", "\\"))

@@ -1,0 +1,297 @@
+"""The contract's page against the tool: the reference of tests/python/reference.py, which was
+written from shardinit-values(7) alone, and the known answers that it makes."""
+
+import json
+import pathlib
+import random
+import re
+import sys
+
+import numpy as np
+import pytest
+
+import conformance
+import reference
+from clients import PACKAGE, Bits
+from support import ROOT, TINY, Json, Ok
+
+sys.path.insert(0, str(PACKAGE))
+import shardinit
+
+VECTORS = json.loads(conformance.PATH.read_text())["vectors"]
+
+
+# The known answers ------------------------------------------------------------
+
+def test_the_file_is_what_the_reference_makes():
+    assert conformance.PATH.read_text() == conformance.Text(), "python tests/python/conformance.py"
+
+
+def test_all_is_in_the_file():
+    kinds = {next(iter(v["init"])) for v in VECTORS}
+    assert kinds == {"constant", "uniform", "normal", "truncated_normal", "expr", "orthogonal", "sparse", "normalized"}
+    assert {v["dtype"] for v in VECTORS} == set(reference.SIZES)
+    texts = [v["init"]["expr"]["text"] for v in VECTORS if "expr" in v["init"]]
+    functions = [*reference.FUNCTIONS, *reference.DRAWS]
+    assert all(any(f"{function}(" in text for text in texts) for function in functions)
+    page = (ROOT / "man/shardinit-spec.5").read_text()
+    assert set(functions) == set(re.findall(r"\bFn (\w+)", page))
+
+
+def test_the_known_answers_of_the_page():
+    page = (ROOT / "man/shardinit-values.7").read_text().replace("\\-", "-")
+    key, = re.findall(r"seed 0 is\n\.Li 0x(\w+)", page)
+    assert reference.Key(0, "w") == int(key, 16)
+    words, = re.findall(r"counter and key all zeros gives ([0-9a-f\s]+) \(", page)
+    assert [f"{word:08x}" for word in reference.Blocks(0, 0, np.zeros(1, np.uint64))[0]] == words.split()
+    answers = re.findall(r"^(\w+) ([-\d. ]+)\n((?:    [0-9a-f ]+\n){2})", page, re.M)
+    assert len(answers) == 8
+    for kind, parameters, bits in answers:
+        sampler = {"uniform": reference.Uniform, "normal": reference.Normal,
+                   "truncated_normal": reference.TruncatedNormal}[kind]
+        values = sampler(reference.Key(0, "w"), 0, np.arange(8), *map(float, parameters.split()))
+        assert [f"{word:08x}" for word in values.view(np.uint32)] == bits.split()
+
+
+def Spec(vector):
+    """A spec whose plan has the tensor."""
+    (kind, p), = vector["init"].items()
+    fans = ""
+    if kind == "expr":
+        init = json.dumps({kind: p["text"]})
+    elif kind == "sparse":  # Of so many rows, this part is `zeros` after it is rounded up.
+        init = json.dumps({kind: {"std": p["std"], "sparsity": max(0, p["zeros"] - 0.5) / vector["global_shape"][0]}})
+    elif kind == "orthogonal":
+        inner = len(vector["global_shape"]) != len(p["rows"] + p["columns"])
+        one = p["rows"] if len(p["rows"]) == 1 else p["columns"]
+        fans = "fans: out_in, " if inner else ""
+        kind = "delta_orthogonal" if inner else kind
+        init = json.dumps({kind: {"gain": p["gain"], **({} if inner else {"column_axis": one[0]})}})
+    else:
+        init = json.dumps({kind: p})
+    key = f", key: {json.dumps(vector['key'], ensure_ascii=False)}" if "key" in vector else ""
+    return (f"shardinit: 1\nname: conformance\nseed: {vector['seed']}\nmodules:\n  {vector['path']}: "
+            f"{{shape: {vector['global_shape']}, dtype: {vector['dtype']}, {fans}init: {init}{key}}}\n")
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
+def test_the_library_has_the_known_answers(vector):
+    with shardinit.open_spec(text=Spec(vector)) as spec:
+        box = tuple(slice(o, o + n) for o, n in zip(vector["offset"], vector["shape"]))
+        words = Bits(spec.generate(vector["path"], box)).ravel()
+    digits = 2 * reference.SIZES[vector["dtype"]]
+    assert [f"{word:0{digits}x}" for word in words.tolist()] == vector["bits"].split()
+
+
+def test_specs_of_the_known_answers_are_planned_as_they_say(tmp_path):
+    """Those that are small enough to be written."""
+    small = [v for v in VECTORS if np.prod(v["global_shape"], dtype=object) < 10000 and v["seed"] == 0]
+    head, _, _ = Spec(small[0]).rpartition("  ")
+    tensors = ["  " + Spec(v).rpartition("\n  ")[2] for v in small]
+    (tmp_path / "spec.yaml").write_text(Spec(small[0]).partition("  ")[0] + "".join(tensors))
+    Ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
+    plan = json.loads((tmp_path / "out/plan.json").read_text())
+    planned = {t["path"]: (t["init"], t.get("key"), t["dtype"], t["global_shape"]) for t in plan["tensors"]}
+    assert planned == {v["path"]: (v["init"], v.get("key"), v["dtype"], v["global_shape"]) for v in small}
+
+
+# From a spec to plan.json, as INITIALIZERS says. Names: of parameters and fans, in f64.
+
+FORMULAS = {
+    ("xavier_normal", "gain: 0.7"): ("normal", "0.7 * sqrt(1 / ((30 + 7) / 2))"),
+    ("xavier_uniform", "gain: tanh"): ("uniform", "sqrt(3) * (5 / 3 * sqrt(1 / ((30 + 7) / 2)))"),
+    ("kaiming_normal", "nonlinearity: relu"): ("normal", "sqrt(2) / sqrt(30)"),
+    ("kaiming_uniform", "a: 0.3, mode: fan_out"): ("uniform", "sqrt(3) * (sqrt(2 / (1 + 0.3 * 0.3)) / sqrt(7))"),
+    ("kaiming_normal", "nonlinearity: selu"): ("normal", "3 / 4 / sqrt(30)"),
+    ("variance_scaling", "scale: 0.3"): ("truncated_normal", "sqrt(0.3 / 30) / 0.87962566103423978"),
+    ("variance_scaling", "mode: fan_geo_avg, distribution: normal"): ("normal", "sqrt(1 / sqrt(30 * 7))"),
+    ("variance_scaling", "mode: fan_out, distribution: uniform"): ("uniform", "sqrt(3 * (1 / 7))"),
+    ("glorot_normal", ""): ("truncated_normal", "sqrt(1 / ((30 + 7) / 2)) / 0.87962566103423978"),
+    ("glorot_uniform", ""): ("uniform", "sqrt(3 * (1 / ((30 + 7) / 2)))"),
+    ("he_normal", ""): ("truncated_normal", "sqrt(2 / 30) / 0.87962566103423978"),
+    ("he_uniform", ""): ("uniform", "sqrt(3 * (2 / 30))"),
+    ("lecun_normal", ""): ("truncated_normal", "sqrt(1 / 30) / 0.87962566103423978"),
+    ("lecun_uniform", ""): ("uniform", "sqrt(3 * (1 / 30))"),
+}
+
+
+def Stft(n0, n2, side, window, scaling, periodic):
+    T = 2 * (n2 - 1)
+    part = f"{side}(6.283185307179586 * mod(i0 * i2, {T}) / {T})"
+    if window is None:
+        return part
+    b = 1 - window
+    p = max(1, n0) if periodic else max(1, n0 - 1)
+    S = window - b if p == 1 else window * p
+    Q = S * S if p == 1 else (window * window + b * b * (1 if p == 2 else 0.5)) * p
+    if not periodic:
+        S, Q = S + (window - b), Q + (window - b) * (window - b)
+    text = f"({window} - {b} * cos(6.283185307179586 * i0 / {p}))"
+    if n0 == 1:
+        text, S, Q = "1", 1, 1
+    return f"{part} * {text} / {np.sqrt(Q) if scaling == 'density' else S if scaling == 'spectrum' else 1}"
+
+
+def test_initializers_become_what_the_page_says(tmp_path):
+    lines, wanted = [], {}
+    for number, ((name, parameters), (kind, formula)) in enumerate(FORMULAS.items()):
+        x = float(eval(formula, {"sqrt": np.sqrt}))
+        wanted[f"f{number}"] = {"normal": {"mean": 0, "std": x}, "uniform": {"low": -x, "high": x},
+                                "truncated_normal": {"mean": 0, "std": x, "low": -2, "high": 2}}[kind]
+        lines.append(f"f{number}: {{shape: [7, 30], fans: out_in, init: {{{name}: {{{parameters}}}}}}}")
+    wanted["trunc"] = {"mean": 0.1, "std": 0.3, "low": (-1 - 0.1) / 0.3, "high": (0.7 - 0.1) / 0.3}
+    lines.append("trunc: {shape: [2], init: {trunc_normal: {mean: 0.1, std: 0.3, a: -1, b: 0.7}}}")
+    wanted["sparse"] = {"std": 0.01, "zeros": 3}
+    lines.append("sparse: {shape: [7, 2], init: {sparse: {sparsity: 0.3}}}")
+    for name in "uniform", "normalized", "orthogonal":
+        wanted[name] = {"value": 0}
+    lines += ["uniform: {shape: [2, 2], init: {xavier_uniform: {gain: 0}}}",
+              "normalized: {shape: [2, 2], init: {normalized: {axis: 0, length: 0}}}",
+              "orthogonal: {shape: [2, 2], init: {orthogonal: {gain: 0}}}"]
+
+    pairs = [("[4, 5]", "{eye: {gain: 0.3}}", "where(row == col, 0.3, 0)"),
+             ("[8, 3, 5, 4]", "{dirac: {groups: 2}}", "(mod(i0, 8 / 2) == i1) * (i2 == floor(5 / 2)) * (i3 == floor(4 / 2))"),
+             ("[9]", "{arange: {start: 0.1, step: 0.3}}", "0.1 + 0.3 * index")]
+    for n0 in (1, 2, 3, 10):
+        for word, window in {"hann": 0.5, "hamming": 0.54, "none": None}.items():
+            for scaling in ("density", "spectrum", "none"):
+                for periodic in (0, 1):
+                    if n0 == 2 - periodic and n0 > 1 and word == "hann" and scaling != "none":
+                        continue  # A window that is 0 everywhere is refused.
+                    side, f = [("real", "cos"), ("imag", "-sin")][n0 % 2]
+                    pairs.append((f"[{n0}, 1, 6]", f"{{stft: {{side: {side}, window: {word}, scaling: {scaling}, "
+                                  f"periodic: {periodic}}}}}", Stft(n0, 6, f, window, scaling, periodic)))
+    for number, (shape, init, formula) in enumerate(pairs):
+        lines.append(f"a{number}: {{shape: {shape}, init: {init}}}")
+        lines.append(f"b{number}: {{shape: {shape}, init: {{expr: \"{formula}\"}}}}")
+    (tmp_path / "spec.yaml").write_text(
+        "shardinit: 1\nname: x\ndtype: f32\nmodules:\n" + "".join(f"  {line}\n" for line in lines))
+    Ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
+    tensors = json.loads((tmp_path / "out/plan.json").read_text())["tensors"]
+    inits = {tensor["path"]: next(iter(tensor["init"].values())) for tensor in tensors}
+    assert {path: inits[path] for path in wanted} == wanted
+    for number, pair in enumerate(pairs):
+        assert inits[f"a{number}"] == inits[f"b{number}"], pair
+
+
+# Whole plans ------------------------------------------------------------------
+
+def Same(folder, *arguments):
+    """The digests of a spec, from the tool and by the reference from plan.json."""
+    Ok("gen", *arguments, "-o", folder)
+    wanted = Json("digest", *arguments)
+    plan = json.loads((pathlib.Path(folder) / "plan.json").read_text())
+    model, digests = reference.Digests(plan)
+    inits = {t["path"]: (t["dtype"], t["global_shape"], t["init"]) for t in plan.get("logical", plan["tensors"])}
+    for tensor in wanted["tensors"]:
+        assert digests.pop(tensor["path"]) == tensor["sha256"], inits[tensor["path"]]
+    assert not digests and model == wanted["model_digest"]
+
+
+@pytest.mark.parametrize("config", ["llama3-tiny", "dtypes", "expressions"])
+def test_configs(config, tmp_path):
+    Same(tmp_path / "out", ROOT / f"configs/{config}.yaml")
+
+
+def test_a_layout(tmp_path):
+    (tmp_path / "spec.yaml").write_text(f"include: [{TINY}, {ROOT}/configs/layouts/llama.yaml]\n")
+    Same(tmp_path / "out", tmp_path / "spec.yaml", "--layout", "megatron")
+
+
+LIMITS = {"f32": 1e30, "f64": 1e30, "bf16": 1e30, "f16": 60000, "f8e4m3fn": 400, "f8e5m2": 50000}
+
+
+class Random(random.Random):
+    def Shape(self, low, high, most=3000):
+        while True:
+            shape = [self.choice([1, 2, 3, 5, 8, 17, 64, 600]) for _ in range(self.randint(low, high))]
+            if np.prod(shape) <= most:
+                return shape
+
+    def Scale(self, dtype):
+        return float(f"{10 ** self.uniform(-9, np.log10(LIMITS[dtype] / 8)):.3g}")
+
+    def Initializer(self, kind, dtype):
+        """(initializer, shape, more keys)"""
+        scale, shape = self.Scale(dtype), self.Shape(0, 4)
+        mean = self.choice([0, -0.0, 1, scale])
+        if kind == "constant":
+            return {kind: {"value": self.choice([0, -0.0, 1, scale, -scale])}}, shape, {}
+        if kind == "uniform":
+            return {kind: {"low": -scale, "high": self.choice([0.0, -scale / 3, scale])}}, shape, {}
+        if kind == "normal":
+            return {kind: {"mean": mean, "std": min(scale, LIMITS[dtype] / 10)}}, shape, {}
+        if kind == "truncated_normal":
+            low, high = sorted([self.uniform(-9, 8), self.uniform(-8, 9)])
+            return {kind: {"mean": mean, "std": scale, "low": low, "high": max(high, low + 0.001)}}, shape, {}
+        if kind == "trunc_normal":
+            return {kind: {"mean": 1, "std": 0.3, "a": self.uniform(-1, 0), "b": self.uniform(0.1, 3)}}, shape, {}
+        if kind == "sparse":
+            return {kind: {"std": scale, "sparsity": self.random()}}, self.Shape(2, 2), {}
+        if kind == "normalized":
+            shape = self.Shape(1, 4)
+            return {kind: {"axis": self.randrange(len(shape)), "length": scale}}, shape, {}
+        if kind == "orthogonal":
+            shape = [self.randint(1, 30) for _ in range(self.randint(2, 3))]
+            axis = self.randrange(len(shape))
+            return {kind: {"gain": self.choice([1, -0.5]), "column_axis": axis}}, shape, {}
+        if kind == "delta_orthogonal":
+            return kind, [self.randint(6, 20), self.randint(1, 6), self.randint(1, 4), 3], {"fans": "out_in"}
+        if kind == "expr":
+            shape = self.Shape(0, 4)
+            text = self.Expression(len(shape), 6)
+            bound = LIMITS.get(dtype, 1)
+            low, high = ("0" if dtype == "bool" or dtype[0] == "u" else str(-bound), str(bound))
+            text = f"min({high}, max({low}, {text}))"  # Of no number `low`.
+            return {kind: text if dtype in LIMITS else f"floor({text})"}, shape, {}
+        return kind, self.Shape(2, 4), {"fans": self.choice(["out_in", "in_out"])}
+
+    def Expression(self, rank, depth):
+        """A text that is no constant, and may be infinite or no number."""
+        if depth == 0 or self.random() < 0.1:
+            return self.choice([f"i{d}" for d in range(rank)] * 3 + ["index", "normal()", "uniform()", "bits()"])
+        of = lambda: self.Expression(rank, depth - 1)
+        other = lambda: of() if self.random() < 0.5 else self.choice(
+            ["0", "-0", "1", "-1", "0.5", "3", "1e-320", "1e300", "-7.25", "0.1", "1e9"])
+        kind = self.randrange(10)
+        if kind < 3:
+            operator = self.choice("+-*/")
+            return f"({of()} {operator} {of() if operator == '/' else other()})"
+        if kind == 3:
+            return f"({other()} {self.choice(['<', '<=', '>', '>=', '==', '!='])} {of()})"
+        if kind == 4:
+            return f"-{of()}"
+        if kind == 5:
+            return f"where({of()}, {other()}, {other()})"
+        if kind == 6:
+            return f"{self.choice(['min', 'max'])}({of()}, {other()}, {other()})"
+        if kind == 7:
+            name = self.choice(["pow", "mod", "ceil_div", "round_up"])
+            return f"{name}({of()}, {other()})"
+        if kind == 8:
+            return f"clip({other()}, {of()}, {other()})"
+        name = self.choice(["abs", "floor", "sqrt", "exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf_inv"])
+        return f"{name}({of()})"
+
+
+FLOAT_KINDS = ["uniform", "normal", "truncated_normal", "sparse", "normalized", "orthogonal", "delta_orthogonal",
+               "constant", "expr", "expr"]
+FAN_KINDS = ["xavier_uniform", "xavier_normal", "kaiming_uniform", "he_normal", "lecun_uniform", "variance_scaling"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_plans(seed, tmp_path):
+    rng = Random(seed)
+    tensors = {}
+    for number in range(60):
+        dtype = rng.choice(list(reference.SIZES))
+        kind = rng.choice(FLOAT_KINDS + ["trunc_normal"] + FAN_KINDS if dtype in LIMITS else ["constant", "expr"])
+        if dtype in ("f8e4m3fn", "f8e5m2", "f16") and kind == "trunc_normal":
+            dtype = "f64"
+        init, shape, more = rng.Initializer(kind, dtype if dtype in LIMITS else "f32")
+        if dtype not in LIMITS:
+            init = rng.choice(["zeros", "ones"]) if kind == "constant" else {"expr": f"({init['expr']}) > 0.5"}
+        tensors[f"t{number}"] = {"shape": shape, "dtype": dtype, "init": init, **more}
+    spec = {"shardinit": 1, "name": "random", "seed": rng.choice([0, 7, 2**63 - 1]), "modules": tensors}
+    (tmp_path / "spec.yaml").write_text(json.dumps(spec, indent=1))
+    Same(tmp_path / "out", tmp_path / "spec.yaml")
