@@ -29,6 +29,7 @@ namespace {
 constexpr int64_t kMaxTensors = 4'000'000;
 constexpr size_t kMaxAxes = 32;
 constexpr size_t kMaxPath = 1024;
+constexpr PieceBudget kMaxPiecesOfAll = 2 * kMaxPieces;  // Of layouts that are checked together.
 
 class Builder {
  public:
@@ -93,17 +94,24 @@ class Builder {
     }
     const size_t repeats = names_.repeats().size();
     const auto fans = fans_;
-    PieceBudget pieces = kMaxPieces;
+    PieceBudget pieces_of_all = kMaxPiecesOfAll;
+    const Located<std::string>* unchecked = nullptr;
     for (const auto& layout : spec_.layouts) {
       const size_t before = diagnostics_.all().size();
       const bool is_chosen = layout.name.value == chosen;
+      if (!is_chosen && !report_all && (of_drawn == nullptr || !chosen.empty())) continue;
+      if (!is_chosen && pieces_of_all <= 0) {
+        unchecked = unchecked != nullptr ? unchecked : &layout.name;
+        continue;
+      }
+      seen_logical_.clear();
       if (of_drawn != nullptr && is_chosen) {
         of_drawn->stored = std::make_unique<Explanation>();
         of_drawn->stored->pattern = of_drawn->pattern;
         explanation_ = of_drawn->stored.get();
       }
       try {
-        BuildLayout(layout, drawn, &pieces);
+        pieces_of_all -= BuildLayout(layout, drawn);
       } catch (const InvalidSpec&) {  // Too many errors.
         if (is_chosen || report_all) throw;
         names_.repeats().resize(repeats);
@@ -119,6 +127,13 @@ class Builder {
       if (is_chosen) stored = std::move(graph_.tensors);
       if (!is_chosen && !report_all) diagnostics_.Forget(before);
     }
+    if (unchecked != nullptr && report_all) {
+      diagnostics_.Error(unchecked->span,
+                         fmt::format("other layouts fall into more than {} pieces, too many to "
+                                     "check this one in the same run",
+                                     kMaxPiecesOfAll),
+                         "choose it with `--layout` to check it");
+    }
     layout_.reset();
     if (chosen.empty()) {
       // Views of an explanation are of these.
@@ -130,19 +145,22 @@ class Builder {
     graph_.drawn = drawn;
   }
 
-  // Leaves its tensors in graph_.
-  void BuildLayout(const Named<LayoutSpec>& layout,
-                   const std::shared_ptr<const std::vector<Tensor>>& drawn, PieceBudget* pieces) {
+  // Leaves its tensors in graph_; returns how many pieces that took.
+  PieceBudget BuildLayout(const Named<LayoutSpec>& layout,
+                          const std::shared_ptr<const std::vector<Tensor>>& drawn) {
     graph_.tensors.clear();
     places_.clear();
     total_bytes_ = 0;
     const size_t before = diagnostics_.all().size();
-    layout_.emplace(drawn, names_, diagnostics_, pieces);
+    PieceBudget pieces = kMaxPieces;
+    layout_.emplace(drawn, names_, diagnostics_, &pieces);
     KeepTensors(layout.value, *drawn);
     Expand(layout.value.modules, "", 1);
-    if (diagnostics_.all().size() != before || layout.value.wrong) return;
-    ValidateTensors(graph_.tensors, places_, diagnostics_);
-    layout_->CheckCoverage(layout.name, layout.value);
+    if (diagnostics_.all().size() == before && !layout.value.wrong) {
+      ValidateTensors(graph_.tensors, places_, diagnostics_);
+      layout_->CheckCoverage(layout.name, layout.value, graph_.tensors);
+    }
+    return kMaxPieces - pieces;
   }
 
   void NotePlaces(const std::string& layout, Explanation* explanation) const {

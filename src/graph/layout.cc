@@ -5,15 +5,43 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "base/glob.h"
 #include "base/suggest.h"
 #include "graph/validate.h"
+#include "tensor/coverage.h"
 
 namespace shardinit {
 namespace {
 
 constexpr int64_t kMaxOperands = 1'000'000;
+
+// What of each drawn tensor is stored.
+class PiecesOf {
+ public:
+  PiecesOf(const std::vector<Tensor>& stored, size_t drawn) : begins_(drawn + 2) {
+    const auto for_each = [&](const auto& use) {
+      for (const Tensor& tensor : stored) {
+        for (const Piece& piece : tensor.view->pieces) {
+          if (piece.source != Piece::kPadding) use(static_cast<size_t>(piece.source), piece);
+        }
+      }
+    };
+    for_each([&](size_t source, const Piece&) { ++begins_[source + 2]; });
+    for (size_t i = 2; i < begins_.size(); ++i) begins_[i] += begins_[i - 1];
+    pieces_.resize(begins_.back());
+    for_each([&](size_t source, const Piece& piece) { pieces_[begins_[source + 1]++] = &piece; });
+  }
+
+  std::span<const Piece* const> operator[](size_t drawn) const {
+    return std::span(pieces_).subspan(begins_[drawn], begins_[drawn + 1] - begins_[drawn]);
+  }
+
+ private:
+  std::vector<size_t> begins_;  // Of each tensor's pieces.
+  std::vector<const Piece*> pieces_;
+};
 
 }  // namespace
 
@@ -25,11 +53,7 @@ const Tensor& LoweredView::First() const {
 
 LayoutBuilder::LayoutBuilder(std::shared_ptr<const std::vector<Tensor>> drawn, SpecScope& names,
                              Diagnostics& diagnostics, PieceBudget* budget)
-    : drawn_(std::move(drawn)),
-      names_(names),
-      diagnostics_(diagnostics),
-      held_(drawn_->size()),
-      budget_(*budget) {
+    : drawn_(std::move(drawn)), names_(names), diagnostics_(diagnostics), budget_(*budget) {
   by_path_.reserve(drawn_->size());
   for (size_t i = 0; i < drawn_->size(); ++i) by_path_.emplace((*drawn_)[i].path, i);
 }
@@ -59,21 +83,17 @@ LoweredView LayoutBuilder::Keep(size_t tensor) {
 LoweredView LayoutBuilder::Finish(ViewNode root, Viewed viewed) {
   auto view = std::make_shared<View>(View{drawn_, std::move(root), {}});
   view->pieces = std::move(viewed.arrangement.pieces);
-  for (const Piece& piece : view->pieces) {
-    if (piece.source == Piece::kPadding) continue;
-    int64_t& held = held_[static_cast<size_t>(piece.source)];
-    if (__builtin_add_overflow(held, piece.elements(), &held))
-      held = std::numeric_limits<int64_t>::max();
-  }
   return {std::move(view), std::move(viewed)};
 }
 
-void LayoutBuilder::CheckCoverage(const Located<std::string>& name, const LayoutSpec& layout) {
+void LayoutBuilder::CheckCoverage(const Located<std::string>& name, const LayoutSpec& layout,
+                                  const std::vector<Tensor>& stored) {
+  const PiecesOf pieces(stored, drawn_->size());
   std::vector<bool> omits(layout.omit.size());
   std::vector<size_t> missing;
   for (size_t i = 0; i < drawn_->size(); ++i) {
     const Tensor& tensor = (*drawn_)[i];
-    if (held_[i] >= tensor.elements()) continue;
+    if (CountHeld(pieces[i]) == tensor.elements()) continue;
     bool omitted = false;
     for (size_t g = 0; g < omits.size(); ++g) {
       if (!GlobMatches(layout.omit[g].value, tensor.path)) continue;
@@ -89,18 +109,29 @@ void LayoutBuilder::CheckCoverage(const Located<std::string>& name, const Layout
   }
   if (missing.empty()) return;
   const Tensor& tensor = (*drawn_)[missing.front()];
-  const int64_t held = held_[missing.front()];
-  const std::string others = missing.size() == 1
-                                 ? ""
-                                 : fmt::format(", and not all of {} other{}", missing.size() - 1,
-                                               missing.size() == 2 ? "" : "s");
-  diagnostics_.Error(
-      name.span,
-      held == 0
-          ? fmt::format("layout `{}` holds nothing of `{}`{}", name.value, tensor.path, others)
-          : fmt::format("layout `{}` holds {} of the {} elements of `{}`{}", name.value, held,
-                        tensor.elements(), tensor.path, others),
-      "add it, or list it under `omit`");
+  const auto of = pieces[missing.front()];
+  const auto held = CountHeld(of);
+  if (!held) {
+    diagnostics_.Error(name.span,
+                       fmt::format("the {} pieces of `{}` in layout `{}` overlap in too many ways "
+                                   "to tell whether they hold all of it",
+                                   of.size(), tensor.path, name.value),
+                       "store it from fewer slices, or list it under `omit`");
+    return;
+  }
+  std::string what = fmt::format("layout `{}` holds nothing of `{}`", name.value, tensor.path);
+  if (*held > 0) {
+    int64_t stored_elements = 0;
+    for (const Piece* piece : of) stored_elements += piece->elements();
+    what = fmt::format("layout `{}` holds {} of the {} elements of `{}`{}", name.value, *held,
+                       tensor.elements(), tensor.path,
+                       stored_elements > *held ? ", some of them twice" : "");
+  }
+  if (missing.size() > 1) {
+    what += fmt::format(", and not all of {} other{}", missing.size() - 1,
+                        missing.size() == 2 ? "" : "s");
+  }
+  diagnostics_.Error(name.span, std::move(what), "add it, or list it under `omit`");
 }
 
 std::optional<Viewed> LayoutBuilder::LowerNode(const ViewSpec& spec, int depth, ViewNode* node) {
@@ -138,7 +169,7 @@ std::optional<Viewed> LayoutBuilder::LowerTensor(const ViewSpec& spec, ViewNode*
   }
   if (--budget_ <= 0) {
     diagnostics_.Error(spec.span,
-                       fmt::format("the layouts fall into more than {} pieces", kMaxPieces));
+                       fmt::format("the layout falls into more than {} pieces", kMaxPieces));
     return {};
   }
   node->tensor = it->second;

@@ -23,7 +23,7 @@ struct LoweredView {
   const Tensor& First() const;  // Of those that it is of.
 };
 
-// One layout at work. Remembers what of the drawn tensors its views hold.
+// One layout at work.
 class LayoutBuilder {
  public:
   LayoutBuilder(std::shared_ptr<const std::vector<Tensor>> drawn, SpecScope& names,
@@ -34,8 +34,9 @@ class LayoutBuilder {
   // The views of tensors that are kept as they are.
   LoweredView Keep(size_t tensor);
 
-  // Every drawn tensor is held whole, or is to be omitted.
-  void CheckCoverage(const Located<std::string>& name, const LayoutSpec& layout);
+  // Every element of every drawn tensor is in one of `stored`, or the tensor is to be omitted.
+  void CheckCoverage(const Located<std::string>& name, const LayoutSpec& layout,
+                     const std::vector<Tensor>& stored);
 
  private:
   std::optional<Viewed> LowerNode(const ViewSpec& spec, int depth, ViewNode* node);
@@ -51,8 +52,7 @@ class LayoutBuilder {
   SpecScope& names_;
   Diagnostics& diagnostics_;
   std::unordered_map<std::string_view, size_t> by_path_;
-  std::vector<int64_t> held_;      // Elements of each drawn tensor, those of ties twice.
-  PieceBudget& budget_;            // Of all layouts.
+  PieceBudget& budget_;
   const Tensor* first_ = nullptr;  // Of the view that is being lowered.
 };
 

@@ -294,7 +294,7 @@ std::optional<Viewed> Apply(const ViewOperation& operation, std::vector<Viewed> 
                             ViewProblem* problem) {
   auto out = operation.apply(std::move(of), arguments, budget, problem);
   if (out && *budget <= 0) {
-    return Wrong(problem, -1, fmt::format("the layouts fall into more than {} pieces", kMaxPieces),
+    return Wrong(problem, -1, fmt::format("the layout falls into more than {} pieces", kMaxPieces),
                  "reshape along the boundaries of what is concatenated or padded");
   }
   return out;

@@ -66,8 +66,8 @@ struct View {
 // Operations within operations, at most; plan.json has three levels for each.
 inline constexpr int kMaxViewDepth = 8;
 
-// Of all views of a spec's layouts together, those that operations make on the
-// way included: what bounds time and memory.
+// Of all views of a layout together, those that operations make on the way included: what bounds
+// time and memory.
 inline constexpr PieceBudget kMaxPieces = 4 << 20;
 
 Viewed ViewedTensor(size_t index, const Tensor& tensor);

@@ -275,6 +275,10 @@ Arrangement BoxOf(Arrangement of, const Box& box, PieceBudget* budget) {
   return of;
 }
 
+void AlignPiece(const Piece& piece, int64_t place, std::vector<Piece>* out, PieceBudget* budget) {
+  Align(piece, place, out, budget);
+}
+
 void ClipPiece(const Piece& piece, int64_t first, int64_t last, std::vector<Piece>* out) {
   PieceBudget budget = kEverything;
   Clip(piece, kEverything, first, last, out, &budget);

@@ -74,6 +74,9 @@ Arrangement Slice(Arrangement of, size_t axis, int64_t start, int64_t stop, Piec
 // The part in a box, as a tensor of the box's shape.
 Arrangement BoxOf(Arrangement of, const Box& box, PieceBudget* budget);
 
+// The parts of `piece`, in none of which indices below `place` carry into it, appended.
+void AlignPiece(const Piece& piece, int64_t place, std::vector<Piece>* out, PieceBudget* budget);
+
 // The parts of `piece` whose elements have an index from `first` to `last` - 1,
 // appended in their order.
 void ClipPiece(const Piece& piece, int64_t first, int64_t last, std::vector<Piece>* out);

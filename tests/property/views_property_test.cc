@@ -3,13 +3,16 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <set>
 
 #include "generate/fill.h"
 #include "graph/view.h"
 #include "support/filled.h"
 #include "support/random_plan.h"
+#include "tensor/coverage.h"
 #include "tensor/encode.h"
 
 namespace shardinit {
@@ -59,7 +62,7 @@ class Maker {
       : random_(seed), drawn_(drawn), dtype_(dtype) {}
 
   Case Any(int depth) {
-    if (depth == 0 || random_.Chance(6)) return Drawn(RandomShape(random_, 200));
+    if (depth == 0 || random_.Chance(6)) return again_ ? First() : Drawn(RandomShape(random_, 200));
     Case in = Any(depth - 1);
     const int64_t rank = std::ssize(in.labels.shape);
     const int64_t axis = rank == 0 ? 0 : random_.In(0, rank - 1);
@@ -99,7 +102,17 @@ class Maker {
     }
   }
 
+  // From now on what operations are on is the first tensor that was drawn.
+  void DrawAgain() { again_ = true; }
+
  private:
+  Case First() {
+    const Tensor& first = drawn_->front();
+    Labels labels{first.shape, {}};
+    for (int64_t i = 0; i < first.elements(); ++i) labels.at.emplace_back(0, i);
+    return {ViewedTensor(0, first), std::move(labels), first.path};
+  }
+
   Case Drawn(const Shape& shape) {
     const auto index = std::ssize(*drawn_);
     Distribution distribution = Normal{0, 1};
@@ -244,7 +257,47 @@ class Maker {
   std::vector<Tensor>* drawn_;
   const DType dtype_;
   PieceBudget budget_ = kMaxPieces;
+  bool again_ = false;
 };
+
+TEST(Views, HoldEachElementOnceHoweverOftenTheyHaveIt) {
+  int whole = 0, more_than_whole = 0;
+  for (uint64_t seed = 0; seed < 3000; ++seed) {
+    std::vector<Tensor> drawn;
+    Maker maker(seed, &drawn, DType::f32);
+    maker.Any(0);
+    std::vector<Case> cases;
+    const int64_t all = drawn[0].elements();
+    maker.DrawAgain();
+    for (uint64_t n = 0; n <= seed % 12; ++n) {
+      Case made = maker.Any(1 + static_cast<int>(n + seed) % 4);
+      const bool is_whole = std::count_if(made.labels.at.begin(), made.labels.at.end(),
+                                          [](const auto& at) { return at.first == 0; }) >= all;
+      if (!is_whole || n == 1) cases.push_back(std::move(made));
+    }
+    ASSERT_FALSE(HasFailure()) << seed;
+    std::vector<const Piece*> pieces;
+    std::set<int64_t> held;
+    int64_t elements = 0;
+    std::string text;
+    for (const Case& of : cases) {
+      text += of.text + "; ";
+      for (const Piece& piece : of.viewed.arrangement.pieces) {
+        if (piece.source == 0) pieces.push_back(&piece);
+      }
+      for (const auto& [source, index] : of.labels.at) {
+        if (source != 0) continue;
+        held.insert(index);
+        ++elements;
+      }
+    }
+    ASSERT_EQ(CountHeld(pieces), std::ssize(held)) << "seed " << seed << ": " << text;
+    whole += std::ssize(held) == all;
+    more_than_whole += std::ssize(held) < all && elements >= all;
+  }
+  EXPECT_GT(whole, 500);  // Otherwise this shows little.
+  EXPECT_GT(more_than_whole, 50);
+}
 
 TEST(Views, AreWhatTheirOperationsSay) {
   for (uint64_t seed = 0; seed < 3000; ++seed) {

@@ -22,14 +22,15 @@ struct GraphOutcome {
 };
 
 inline GraphOutcome BuildText(const std::string& text, std::vector<std::string> sets = {},
-                              std::string mesh = {}) {
+                              std::string mesh = {}, const std::string& layout = {},
+                              bool all_layouts = true) {
   const WorkingFolder folder(std::map<std::string, std::string>{{"x.yaml", text}});
   Diagnostics diagnostics;
   GraphOutcome outcome;
   try {
     const std::optional<ModelSpec> spec =
         LoadSpec({.path = "x.yaml", .sets = std::move(sets), .mesh = std::move(mesh)}, diagnostics);
-    if (spec) outcome.graph = BuildGraph(*spec, diagnostics);
+    if (spec) outcome.graph = BuildGraph(*spec, diagnostics, nullptr, layout, all_layouts);
     diagnostics.ThrowIfErrors();
     outcome.messages = Render(diagnostics.all());
   } catch (const InvalidSpec& invalid) {

@@ -444,6 +444,73 @@ TEST(GraphMesh, HasALimit) {
   EXPECT_EQ(Messages("mesh: {axes: {a: 4096, b: 4096, c: 1}}\n"), "");
 }
 
+// Layouts.
+
+constexpr char kLayoutHead[] =
+    "shardinit: 1\n"
+    "name: x\n"
+    "dtype: f32\n"
+    "modules: {w: {shape: [4, 8], init: zeros}}\n"
+    "layouts:\n"
+    "  l:\n";
+
+std::string LayoutMessages(const std::string& members) {
+  return BuildText(kLayoutHead + members, {}, {}, "l", false).messages;
+}
+
+TEST(LayoutCoverage, ElementsOfTiesCountOnce) {
+  EXPECT_EQ(LayoutMessages("    a: {from: {slice: {axis: 0, stop: 2, of: w}}}\n"
+                           "    b: {from: {slice: {axis: 0, stop: 2, of: w}}}\n"),
+            "x.yaml:6:3: error: layout `l` holds 16 of the 32 elements of `w`, some of them twice\n"
+            "    l:\n"
+            "    ^\n"
+            "  hint: add it, or list it under `omit`\n");
+  EXPECT_EQ(LayoutMessages("    a: {from: {slice: {axis: 0, stop: 2, of: w}}}\n"),
+            "x.yaml:6:3: error: layout `l` holds 16 of the 32 elements of `w`\n"
+            "    l:\n"
+            "    ^\n"
+            "  hint: add it, or list it under `omit`\n");
+}
+
+TEST(LayoutCoverage, RowsAndColumnsThatOverlapMayHoldAll) {
+  const std::string rows = "    a: {from: {slice: {axis: 0, stop: 3, of: w}}}\n";
+  EXPECT_EQ(LayoutMessages(rows + "    b: {from: {slice: {axis: 1, start: 1, stop: 8, of: w}}}\n"),
+            "x.yaml:6:3: error: layout `l` holds 31 of the 32 elements of `w`, some of them twice\n"
+            "    l:\n"
+            "    ^\n"
+            "  hint: add it, or list it under `omit`\n");
+  EXPECT_EQ(LayoutMessages(rows + "    b: {from: {slice: {axis: 0, start: 1, stop: 4, of: w}}}\n"),
+            "");
+  EXPECT_EQ(LayoutMessages("    a: {from: w}\n    b: {from: w}\n"), "");
+}
+
+TEST(OtherLayouts, NeitherFailNorHelpTheChosenOne) {
+  const auto messages = [](const std::string& layout, bool all_layouts) {
+    return BuildText(
+               "shardinit: 1\n"
+               "name: x\n"
+               "dtype: f32\n"
+               "mesh: {axes: {fsdp: 2}}\n"
+               "rules: [{embed: fsdp}, {other: fsdp}]\n"
+               "modules: {w: {shape: [4], axes: [embed], init: zeros}}\n"
+               "layouts:\n"
+               "  first: {w: {from: w, axes: [embd]}}\n"
+               "  second: {w: {from: w, axes: [embd]}}\n"
+               "  third: {w: {from: w, axes: [other]}}\n",
+               {}, {}, layout, all_layouts)
+        .messages;
+  };
+  const std::string misspelt =
+      "error: no rule names the logical axis `embd`\n"
+      "    second: {w: {from: w, axes: [embd]}}\n";
+  EXPECT_EQ(messages("", false), "");
+  EXPECT_EQ(messages("third", false), "");
+  EXPECT_NE(messages("second", false).find(misspelt), std::string::npos);
+  EXPECT_EQ(messages("second", false).find("first"), std::string::npos);
+  EXPECT_NE(messages("", true).find(misspelt), std::string::npos);
+  EXPECT_NE(messages("", true).find("  first: {w"), std::string::npos);
+}
+
 // Clashes.
 
 TEST(Paths, AreUnique) {

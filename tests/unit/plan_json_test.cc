@@ -526,7 +526,7 @@ TEST(ReadPlan, RefusesViewsOfMillionsOfPieces) {
   text.replace(text.find(kWhole), std::string(kWhole).size(), view);
   EXPECT_EQ(
       PlanRefusal(text),
-      "`plan.json` is not a plan of this tool: the layouts fall into more than 4194304 pieces");
+      "`plan.json` is not a plan of this tool: the layout falls into more than 4194304 pieces");
 }
 
 // As SurvivesDamage; views that are still ones may be taken.
