@@ -192,6 +192,12 @@ JsonWriter& JsonWriter::Integer(int64_t value) {
   return *this;
 }
 
+JsonWriter& JsonWriter::Natural(uint64_t value) {
+  Separate();
+  text_ += fmt::format_int(value).str();
+  return *this;
+}
+
 JsonWriter& JsonWriter::Value(std::span<const int64_t> values) {
   BeginArray();
   for (const int64_t value : values) Integer(value);

@@ -33,7 +33,8 @@ class JsonWriter {
   JsonWriter& Value(std::string_view text);
   JsonWriter& Value(const char* text) { return Value(std::string_view(text)); }
   JsonWriter& Value(bool value) { return Raw(value ? "true" : "false"); }
-  JsonWriter& Value(std::integral auto value) { return Integer(static_cast<int64_t>(value)); }
+  JsonWriter& Value(std::signed_integral auto value) { return Integer(value); }
+  JsonWriter& Value(std::unsigned_integral auto value) { return Natural(value); }
   JsonWriter& Value(double value);
   JsonWriter& Null() { return Raw("null"); }
   JsonWriter& Value(std::span<const int64_t> values);
@@ -62,6 +63,7 @@ class JsonWriter {
   JsonWriter& Begin(char bracket, Layout layout);
   JsonWriter& End(char bracket);
   JsonWriter& Integer(int64_t value);
+  JsonWriter& Natural(uint64_t value);
   void Separate();
 
   std::string text_;

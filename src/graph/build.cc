@@ -44,8 +44,11 @@ class Builder {
   InitGraph Build(std::string_view layout, bool all_layouts) {
     const size_t variables = diagnostics_.all().size();
     graph_.name = spec_.name.value;
-    graph_.seed =
-        spec_.seed ? Integer(*spec_.seed, 0, std::numeric_limits<int64_t>::max(), "`seed`") : 0;
+    if (spec_.large_seed) graph_.seed = spec_.large_seed->value;
+    if (spec_.seed) {
+      graph_.seed = static_cast<uint64_t>(
+          Integer(*spec_.seed, 0, std::numeric_limits<int64_t>::max(), "`seed`"));
+    }
     graph_.engine = std::string(Engines().front().name);
     if (spec_.engine && FindEngine(spec_.engine->value) == nullptr) {
       Unknown("engine", *spec_.engine, EngineNames());
@@ -559,6 +562,7 @@ class Builder {
     NoteTensor(span);
     if (why_ != nullptr) {
       if (spec_.seed) why_->seed = SpanOf(*spec_.seed);
+      if (spec_.large_seed) why_->seed = spec_.large_seed->span;
       if (spec_.engine) why_->engine = spec_.engine->span;
     }
     graph_.tensors.push_back(std::move(tensor));
@@ -1052,6 +1056,17 @@ class Builder {
     }
   }
 
+  // Of a key in which the numbers of repeats stand.
+  void CheckPlaceholders(Span span, std::string_view key) {
+    const size_t begin = key.find('{'), end = key.find('}', begin);
+    if (begin == key.npos || end == key.npos) return;
+    std::vector<std::string> known;
+    for (const auto& repeat : names_.repeats()) known.push_back(repeat.first);
+    const std::string_view name = key.substr(begin + 1, end - begin - 1);
+    diagnostics_.Error(span, fmt::format("`{{{}}}` in `key` is no repeat around this tensor", name),
+                       known.empty() ? "no `repeat` is around it" : DidYouMean(name, known));
+  }
+
   // `{layer}` in a key stands for the number of the repeat around the tensor.
   void BindKey(const TensorSpec& spec, Tensor* tensor) {
     if (spec.key) {
@@ -1063,10 +1078,10 @@ class Builder {
           tensor->draw_path.replace(at, placeholder.size(), fmt::format_int(index).str());
         }
       }
+      CheckPlaceholders(spec.key->span, tensor->draw_path);
     }
     if (!IsRandom(tensor->distribution)) return;
-    tensor->key = KeyOf(static_cast<uint64_t>(graph_.seed),
-                        tensor->draw_path.empty() ? tensor->path : tensor->draw_path);
+    tensor->key = KeyOf(graph_.seed, tensor->draw_path.empty() ? tensor->path : tensor->draw_path);
   }
 
   const ModelSpec& spec_;

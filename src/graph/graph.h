@@ -38,7 +38,7 @@ enum class Replicas { kDedupe, kFull };
 struct InitGraph {
   std::string name;
   std::string engine;
-  int64_t seed = 0;
+  uint64_t seed = 0;
   Mesh mesh;
   Replicas replicas = Replicas::kDedupe;
   std::string config = {};      // JSON in one line, keys sorted; empty: none.

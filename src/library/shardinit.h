@@ -66,7 +66,7 @@ typedef struct shardinit_source {
 typedef struct shardinit_info {
   const char* name;
   const char* engine; /* Of random numbers. */
-  int64_t seed;
+  uint64_t seed;
   int64_t parameters; /* Elements of all tensors, */
   int64_t bytes;      /* and their bytes. */
   int64_t tensor_count;

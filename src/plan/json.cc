@@ -217,8 +217,7 @@ void ReadDraw(const json& in, const InitGraph& graph, const std::string& path, T
   if (in.contains("key")) tensor.draw_path = in.at("key").get<std::string>();
   if (FindBadText(tensor.draw_path)) Refuse(path, fmt::format("the key of `{}`", tensor.path));
   if (IsRandom(tensor.distribution)) {
-    tensor.key = KeyOf(static_cast<uint64_t>(graph.seed),
-                       tensor.draw_path.empty() ? tensor.path : tensor.draw_path);
+    tensor.key = KeyOf(graph.seed, tensor.draw_path.empty() ? tensor.path : tensor.draw_path);
   }
 }
 
@@ -376,8 +375,8 @@ class PlanReader {
     graph_.engine = top.at("engine").get<std::string>();
     if (FindEngine(graph_.engine) == nullptr)
       Refuse(path_, fmt::format("unknown engine `{}`", graph_.engine));
+    if (!top.at("seed").is_number_unsigned()) Refuse(path_, "the seed");
     graph_.seed = top.at("seed");
-    if (graph_.seed < 0) Refuse(path_, "the seed");
     ReadMesh(top.at("mesh"));
     graph_.replicas = top.at("replicas") == "full" ? Replicas::kFull : Replicas::kDedupe;
     if (top.contains("config")) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <set>
 #include <string_view>
 
@@ -38,6 +39,18 @@ bool IsNumberText(std::string_view text) {
   double unused;
   const char* end = text.data() + text.size();
   return text.starts_with("0x") || std::from_chars(text.data(), end, unused).ptr == end;
+}
+
+bool IsDigits(std::string_view text) {
+  return text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// Of digits alone, below 2^64.
+std::optional<uint64_t> Natural(std::string_view text) {
+  uint64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  return stop == end && error == std::errc() ? std::optional(value) : std::nullopt;
 }
 
 bool IsNumber(const Node& node) {
@@ -148,7 +161,20 @@ class SpecParser {
       model.name = Text(*entry.value);
   }
 
-  void ReadSeed(const Node::Entry& entry, ModelSpec& model) { model.seed = ReadExpr(entry); }
+  // Numbers in expressions end at 2^63 - 1.
+  void ReadSeed(const Node::Entry& entry, ModelSpec& model) {
+    const Node& node = *entry.value;
+    if (!IsNumber(node) || !IsDigits(node.text) || node.text.starts_with('0')) {
+      model.seed = ReadExpr(entry);
+    } else if (const auto seed = Natural(node.text); !seed) {
+      Error(node, fmt::format("`seed` {} does not fit in 64 bits", Quote(node.text)),
+            fmt::format("the largest is {}", std::numeric_limits<uint64_t>::max()));
+    } else if (*seed > std::numeric_limits<int64_t>::max()) {
+      model.large_seed = {*seed, node.span};
+    } else {
+      model.seed = ReadExpr(entry);
+    }
+  }
   void ReadDtype(const Node::Entry& entry, ModelSpec& model) {
     if (IsText(entry)) model.dtype = Text(*entry.value);
   }
@@ -209,7 +235,14 @@ class SpecParser {
     if (digits.starts_with('+')) digits.remove_prefix(1);
     const char* end = digits.data() + digits.size();
     int64_t integer = 0;
-    if (std::from_chars(digits.data(), end, integer).ptr == end) return {integer};
+    const auto [stop, error] = std::from_chars(digits.data(), end, integer);
+    if (stop == end && error == std::errc()) return {integer};
+    if (const auto natural = Natural(digits)) return {*natural};
+    if (stop == end) {
+      Error(node, fmt::format("{} does not fit in 64 bits", Quote(node.text)),
+            "put it in quotes to keep its digits as text, or write it as a float, such as `1e20`");
+      return {nullptr};
+    }
     double number = 0;
     const auto parsed = std::from_chars(digits.data(), end, number);
     if (parsed.ptr == end && parsed.ec == std::errc()) return {number};

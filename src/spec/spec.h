@@ -141,14 +141,16 @@ struct LayoutSpec {
 struct ConfigSpec {
   using List = std::vector<ConfigSpec>;
   using Map = std::vector<Named<ConfigSpec>>;
-  std::variant<std::nullptr_t, bool, int64_t, double, std::string, ExprPtr, List, Map> value;
+  std::variant<std::nullptr_t, bool, int64_t, uint64_t, double, std::string, ExprPtr, List, Map>
+      value;
 };
 
 struct ModelSpec {
   WrongKeys wrong;
   Located<std::string> name;
-  ExprPtr seed;                               // Null: 0.
-  std::optional<Located<std::string>> dtype;  // Absent: every tensor says its own.
+  ExprPtr seed;                                 // Null: 0, or
+  std::optional<Located<uint64_t>> large_seed;  // one that expressions do not have.
+  std::optional<Located<std::string>> dtype;    // Absent: every tensor says its own.
   std::optional<Located<std::string>> engine;
   std::optional<Located<std::string>> uneven;    // `error` (default) or `chunk`.
   std::optional<Located<std::string>> replicas;  // `dedupe` (default) or `full`.

@@ -10,11 +10,12 @@ import subprocess
 import sys
 import time
 
+import h5py
 import numpy as np
 import pytest
 
 from clients import LIBRARY, PACKAGE, Bits, Gen
-from support import AWKWARD, CLEAN, DTYPES, ROOT, TINY, Reassemble
+from support import AWKWARD, CLEAN, DTYPES, ROOT, TINY, Json, Ok, Reassemble
 from test_python_reader import RandomSlices
 
 import shardinit
@@ -142,6 +143,24 @@ def test_overrides(tmp_path):
         assert (shardinit.generate(TINY, path, set={key: value}) == number).all()
     with pytest.raises(TypeError, match="open already"):
         shardinit.generate(spec, path, set={"seed": 1})
+
+
+@pytest.mark.parametrize("seed", [2**63 - 1, 2**63, 2**64 - 1])
+def test_every_64_bit_seed(seed, tmp_path):
+    """It is itself in every file and answer, and in the values."""
+    folder = Gen(TINY, tmp_path, "--set", f"seed={seed}")
+    wanted = Reassemble(folder)
+    assert {json.loads((folder / name).read_text())["seed"] for name in ("plan.json", "manifest.json")} == {seed}
+    with h5py.File(folder / "ranks/rank-00000.h5") as file:
+        assert file.attrs["seed"] == seed and file.attrs["seed"].dtype == (np.int64 if seed < 2**63 else np.uint64)
+    for file in (folder, folder / "ranks/rank-00000.h5"):
+        assert Json("inspect", file)["seed"] == seed
+    assert Json("explain", TINY, "lm_head.weight", "--set", f"seed={seed}")["seed"]["value"] == seed
+    Ok("verify", folder, "--spec", TINY, "--set", f"seed={seed}")
+    assert shardinit.open(folder).seed == seed
+    spec = shardinit.open_spec(TINY, set={"seed": seed})
+    assert spec.seed == seed
+    Equal(spec, wanted)
 
 
 @pytest.mark.parametrize("layout", ["megatron", "maxtext"])

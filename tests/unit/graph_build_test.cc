@@ -278,11 +278,28 @@ TEST(Key, PutsInTheNumbersOfRepeats) {
                     "    repeat: {i: 2}\n"
                     "    b:\n"
                     "      repeat: {j: 2}\n"
-                    "      w: {shape: [1], init: zeros, key: \"old.{i}.{j}.{i}.w.{k}\"}\n"),
-            "a.0.b.0.w f32 [1] constant(0) () key old.0.0.0.w.{k}\n"
-            "a.0.b.1.w f32 [1] constant(0) () key old.0.1.0.w.{k}\n"
-            "a.1.b.0.w f32 [1] constant(0) () key old.1.0.1.w.{k}\n"
-            "a.1.b.1.w f32 [1] constant(0) () key old.1.1.1.w.{k}\n");
+                    "      w: {shape: [1], init: zeros, key: \"old.{i}.{j}.{i}.w\"}\n"),
+            "a.0.b.0.w f32 [1] constant(0) () key old.0.0.0.w\n"
+            "a.0.b.1.w f32 [1] constant(0) () key old.0.1.0.w\n"
+            "a.1.b.0.w f32 [1] constant(0) () key old.1.0.1.w\n"
+            "a.1.b.1.w f32 [1] constant(0) () key old.1.1.1.w\n");
+}
+
+TEST(Key, KnowsOnlyTheRepeatsAroundIt) {
+  EXPECT_EQ(Messages("vars: {n: 2}\n"
+                     "modules:\n"
+                     "  a:\n"
+                     "    repeat: {layer: n}\n"
+                     "    w: {shape: [1], init: zeros, key: \"old.{layer}.{layr}.w\"}\n"
+                     "  b: {shape: [1], init: zeros, key: \"{n}\"}\n"),
+            "x.yaml:8:39: error: `{layr}` in `key` is no repeat around this tensor\n"
+            "      w: {shape: [1], init: zeros, key: \"old.{layer}.{layr}.w\"}\n"
+            "                                        ^^^^^^^^^^^^^^^^^^^^^^\n"
+            "  hint: did you mean `layer`?\n"
+            "x.yaml:9:37: error: `{n}` in `key` is no repeat around this tensor\n"
+            "    b: {shape: [1], init: zeros, key: \"{n}\"}\n"
+            "                                      ^^^^^\n"
+            "  hint: no `repeat` is around it\n");
 }
 
 TEST(Key, DecidesTheStream) {
@@ -599,11 +616,37 @@ TEST(Engine, UnknownOnesGetASuggestion) {
 }
 
 TEST(Seed, IsANonNegativeInteger) {
-  EXPECT_EQ(Messages("seed: 9223372036854775807\n"), "");
+  for (const uint64_t seed :
+       {uint64_t{0}, (uint64_t{1} << 63) - 1, uint64_t{1} << 63, ~uint64_t{0}}) {
+    const GraphOutcome outcome = BuildRest(fmt::format(
+        "seed: {}\nmodules: {{w: {{shape: [1], init: {{normal: {{std: 1}}}}}}}}\n", seed));
+    EXPECT_EQ(outcome.messages, "");
+    ASSERT_EQ(outcome.graph.seed, seed);
+    EXPECT_EQ(outcome.graph.tensors.at(0).key, KeyOf(seed, "w"));
+  }
+  EXPECT_EQ(Messages("seed: 18446744073709551616\n"),
+            "x.yaml:4:7: error: `seed` `18446744073709551616` does not fit in 64 bits\n"
+            "  seed: 18446744073709551616\n"
+            "        ^^^^^^^^^^^^^^^^^^^^\n"
+            "  hint: the largest is 18446744073709551615\n");
   EXPECT_EQ(Messages("seed: 3 - 4\n"),
             "x.yaml:4:7: error: `seed` must be at least 0, but `3 - 4` is -1\n"
             "  seed: 3 - 4\n"
             "        ^^^^^\n");
+}
+
+TEST(Config, KeepsIntegersAsTheyAre) {
+  EXPECT_EQ(
+      BuildRest("config: {a: 18446744073709551615, b: -9223372036854775808, c: 9007199254740993}\n")
+          .graph.config,
+      "{\"a\":18446744073709551615,\"b\":-9223372036854775808,\"c\":9007199254740993}");
+  EXPECT_EQ(Messages("config: {a: 99999999999999999999999}\n"),
+            "x.yaml:4:13: error: `99999999999999999999999` does not fit in 64 bits\n"
+            "  config: {a: 99999999999999999999999}\n"
+            "              ^^^^^^^^^^^^^^^^^^^^^^^\n"
+            "  hint: put it in quotes to keep its digits as text, or write it as a float, such as "
+            "`1e20`\n");
+  EXPECT_NE(Messages("config: {a: [-9223372036854775809]}\n"), "");
 }
 
 TEST(BuildGraph, ReportsAllMistakesTogether) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "formats/hdf5/layout.h"
 
@@ -87,6 +88,14 @@ void AttributeWriter::VariableText(const char* name, const std::string& text) {
 
 void AttributeWriter::Integer(const char* name, int64_t value) {
   Write(name, H5T_STD_I64LE, H5T_NATIVE_INT64, Scalar(), &value);
+}
+
+void AttributeWriter::Natural(const char* name, uint64_t value) {
+  if (value <= std::numeric_limits<int64_t>::max()) {
+    Integer(name, static_cast<int64_t>(value));
+  } else {
+    Write(name, H5T_STD_U64LE, H5T_NATIVE_UINT64, Scalar(), &value);
+  }
 }
 
 void AttributeWriter::Integers(const char* name, const std::vector<int64_t>& values) {

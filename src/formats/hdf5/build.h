@@ -39,6 +39,8 @@ class AttributeWriter {
   // For readers that take no other text. It lies in a heap of the file.
   void VariableText(const char* name, const std::string& text);
   void Integer(const char* name, int64_t value);
+  // As Integer, and of an unsigned type from 2^63 on.
+  void Natural(const char* name, uint64_t value);
   void Integers(const char* name, const std::vector<int64_t>& values);
   // Each padded with zero bytes to the longest.
   void Texts(const char* name, const std::vector<std::string>& texts);

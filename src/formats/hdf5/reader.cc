@@ -52,7 +52,9 @@ std::string ReadText(hid_t object, const char* name) {
   return text.substr(0, text.find('\0'));
 }
 
-std::vector<int64_t> ReadIntegers(hid_t object, const char* name) {
+// Integers of a type `T` of memory; others are the nearest of it.
+template <typename T>
+std::vector<T> ReadList(hid_t object, const char* name, hid_t memory_type) {
   const Attribute attribute = OpenAttribute(object, name);
   const Datatype type(H5Aget_type(attribute), "read a type");
   const Dataspace space(H5Aget_space(attribute), "read a dataspace");
@@ -61,9 +63,13 @@ std::vector<int64_t> ReadIntegers(hid_t object, const char* name) {
   if (H5Tget_class(type) != H5T_INTEGER || count < 0 || count > 32) {
     Refuse(fmt::format("the attribute `{}` is no short list of integers", name));
   }
-  std::vector<int64_t> values(static_cast<size_t>(count));
-  Require(H5Aread(attribute, H5T_NATIVE_INT64, values.data()), "read an attribute");
+  std::vector<T> values(static_cast<size_t>(count));
+  Require(H5Aread(attribute, memory_type, values.data()), "read an attribute");
   return values;
+}
+
+std::vector<int64_t> ReadIntegers(hid_t object, const char* name) {
+  return ReadList<int64_t>(object, name, H5T_NATIVE_INT64);
 }
 
 // Names of equal length, padded with zero bytes: see AttributeWriter::Texts.
@@ -213,6 +219,12 @@ std::string Describe(int fd, size_t most) {
   out.BeginObject(JsonWriter::kLines);
   for (const char* name : {kFormatVersionName, kContractVersionName, kSeed, kRank, kWorldSize}) {
     if (!Has(file, name)) continue;
+    // A seed may be unsigned.
+    if (name == std::string_view(kSeed)) {
+      const auto seed = ReadList<uint64_t>(file, name, H5T_NATIVE_UINT64);
+      if (seed.size() == 1) out.Member(name, seed[0]);
+      continue;
+    }
     const std::vector<int64_t> value = ReadIntegers(file, name);
     if (value.size() == 1) out.Member(name, value[0]);
   }

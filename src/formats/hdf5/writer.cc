@@ -24,7 +24,7 @@ void WritePlanAttributes(hid_t file, const Plan& plan, const Digest& plan_sha256
   attributes.Integer(kFormatVersionName, kFormatVersion);
   attributes.Integer(kContractVersionName, kContractVersion);
   attributes.Text(kEngine, plan.graph.engine);
-  attributes.Integer(kSeed, plan.graph.seed);
+  attributes.Natural(kSeed, plan.graph.seed);
   attributes.Integer(kWorldSize, plan.world_size());
   attributes.Texts(kMeshAxes, plan.graph.mesh.axes);
   attributes.Integers(kMeshShape, plan.graph.mesh.shape);

@@ -312,7 +312,7 @@ def parse_manifest(text: bytes, path: str) -> Manifest:
     return Manifest(
         name=as_text(of.get("name"), f"{MANIFEST}: name"),
         engine=as_text(of.get("engine"), f"{MANIFEST}: engine"),
-        seed=as_int(of.get("seed"), f"{MANIFEST}: seed"),
+        seed=as_int(of.get("seed"), f"{MANIFEST}: seed", high=2**64 - 1),
         mesh=Mesh(axes, shape),
         replicas=as_text(of.get("replicas"), f"{MANIFEST}: replicas"),
         parameters=as_int(of.get("parameters"), f"{MANIFEST}: parameters"),

@@ -46,7 +46,7 @@ class Info(ctypes.Structure):
     _fields_ = (
         ("name", ctypes.c_char_p),
         ("engine", ctypes.c_char_p),
-        ("seed", ctypes.c_int64),
+        ("seed", ctypes.c_uint64),
         ("parameters", ctypes.c_int64),
         ("bytes", ctypes.c_int64),
         ("tensor_count", ctypes.c_int64),
