@@ -1,10 +1,12 @@
-"""What a build for another machine, or with other flags, must not change; what refuses to build."""
+"""What a build for another machine, or with other flags, must not change; what refuses to build;
+what is built in for the case of a bug."""
 
+import re
 import subprocess
 
 import pytest
 
-from support import ROOT, Json
+from support import BINARY, ROOT, Json
 
 SUBNORMALS = """
 shardinit: 1
@@ -62,3 +64,24 @@ def test_big_endian_is_refused(tmp_path):
     as_it_is = Compile(tmp_path, "big.cc", '#include "tensor/encode.h"\n', "-std=c++20",
                        "-fsyntax-only", f"-I{ROOT / 'src'}", compiler="c++")
     assert (as_it_is.returncode, as_it_is.stderr) == (0, "")
+
+
+CACHE = BINARY.parents[1] / "CMakeCache.txt"
+
+
+@pytest.mark.skipif("CMAKE_BUILD_TYPE:STRING=Release" not in CACHE.read_text(), reason="not what is installed")
+@pytest.mark.parametrize("name", ["shardinit", "libshardinit.so.1"])
+def test_what_is_installed_is_hardened(name):
+    def Read(*options):
+        return subprocess.run(["readelf", "-W", *options, BINARY.parent / name], check=True,
+                              capture_output=True, text=True).stdout
+
+    assert re.search(r"Type: +DYN", Read("-h"))  # At any address.
+    segments = Read("-l")
+    assert "GNU_RELRO" in segments and "NOW" in Read("-d")  # And its tables read-only.
+    flags, = re.findall(r"GNU_STACK .* (\S+) +0x\w+$", segments, re.M)
+    assert flags == "RW"
+    imports = set(re.findall(r" UND (\w+)", Read("--dyn-syms")))
+    assert "__stack_chk_fail" in imports
+    assert any("glibcxx_assert_fail" in symbol for symbol in imports)
+    assert {symbol for symbol in imports if re.fullmatch(r"__(?!stack)\w+_chk", symbol)}
