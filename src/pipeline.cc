@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/folder.h"
 #include "base/interrupt.h"
 #include "manifest/rank_writer.h"
 
@@ -86,7 +87,8 @@ void WriteRanks(const Plan& plan, const GenerateRequest& request, const Digest& 
   for (const int64_t r : request.ranks) {
     ThrowIfInterrupted();
     RankPlan rank = PlanRank(plan, r);
-    if (FindReceipt(request.folder, rank, plan_sha256)) {
+    if (!std::binary_search(request.damage.ranks.begin(), request.damage.ranks.end(), r) &&
+        FindReceipt(request.folder, rank, plan_sha256)) {
       ++result->skipped;
       continue;
     }
@@ -107,6 +109,22 @@ void CheckFolder(const Plan& plan, const std::string& folder) {
   IsClaimed(folder, WritePlan(plan));
 }
 
+Damage FindRepairs(const Plan& plan, const std::string& folder, const std::vector<int64_t>& ranks,
+                   int jobs, const VerifyProgress& progress) {
+  const std::string plan_json = WritePlan(plan), path = folder + "/" + kPlanName;
+  const Digest plan_sha256 = Sha256Of(plan_json);
+  std::string present, manifest;
+  if (!ReadIfFile(path, kPlanLimit, &present).empty() || present != plan_json) {
+    const std::string claim = fmt::format("\n \"plan_sha256\": \"{}\",\n", ToHex(plan_sha256));
+    if (ReadIfFile(folder + "/" + kManifestName, kManifestLimit, &manifest).empty() &&
+        manifest.find(claim) != manifest.npos) {
+      WriteFileAtomically(path, plan_json);
+    }
+  }
+  if (!IsClaimed(folder, plan_json)) return {};
+  return FindDamage(folder, plan, plan_sha256, ranks, jobs, progress);
+}
+
 GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCounters* counters) {
   GenerateResult result;
   const Digest plan_sha256 = ClaimFolder(request.folder, WritePlan(plan));
@@ -120,7 +138,8 @@ GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCo
   // Beyond this point only files that describe other files are written.
   const bool all = static_cast<int64_t>(request.ranks.size()) == plan.world_size();
   if (!all && !MissingRanks(request.folder, plan, plan_sha256, 1).empty()) return result;
-  if (result.written == 0 && IsFinalized(request.folder, WantsIndex(plan, request.index))) {
+  if (result.written == 0 && !request.damage.completion &&
+      IsFinalized(request.folder, WantsIndex(plan, request.index))) {
     result.complete = true;
   } else {
     const auto start = std::chrono::steady_clock::now();

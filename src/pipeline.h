@@ -7,6 +7,7 @@
 
 #include "generate/workers.h"
 #include "manifest/manifest.h"
+#include "manifest/verify.h"
 #include "plan/load.h"
 #include "plan/plan.h"
 
@@ -21,6 +22,7 @@ struct GenerateRequest {
   std::vector<int64_t> ranks;  // Ascending.
   WorkerOptions workers;
   IndexMode index = IndexMode::kAuto;
+  Damage damage;  // What to make again, as if it were not there.
   ProgressFunction progress;
 };
 
@@ -32,6 +34,12 @@ struct GenerateResult {
 
 // Throws Error (kConflict) if `folder` is there and for another plan.
 void CheckFolder(const Plan& plan, const std::string& folder);
+
+// What Generate() must make again of what is in `folder`, if anything is. A plan.json that is not
+// what it was is made again here, if the manifest says that the folder is this plan's. Throws as
+// CheckFolder() does.
+Damage FindRepairs(const Plan& plan, const std::string& folder, const std::vector<int64_t>& ranks,
+                   int jobs, const VerifyProgress& progress);
 
 // Writes the files of these ranks, skipping those that are there with a valid
 // receipt, and finalizes the checkpoint if no rank is missing. Throws Error

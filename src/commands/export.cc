@@ -49,7 +49,7 @@ Plan LoadIntact(const ExportOptions& options, Digest* plan_sha256) {
   }
   Plan plan = LoadCheckpointPlan(folder, plan_sha256);
   std::mutex mutex;
-  Progress progress(options.work.Mode(), "checking", plan.bytes, options.json);
+  Progress progress(options.work.Mode(), "checking", BytesInFiles(plan), options.json);
   const VerifyResult result = Verify(folder, options.work.Jobs(), [&](int64_t bytes, int64_t) {
     const std::lock_guard lock(mutex);
     progress.Update(bytes, "");
@@ -57,8 +57,9 @@ Plan LoadIntact(const ExportOptions& options, Digest* plan_sha256) {
   if (!result.findings.empty()) {
     throw Error(
         ExitCode::kDifferent, fmt::format("`{}` is damaged", folder),
-        fmt::format("`shardinit verify {}` says where; `shardinit gen` makes lost files again",
-                    folder));
+        fmt::format(
+            "`shardinit verify {}` says where; `shardinit gen` with `--repair` makes it again",
+            folder));
   }
   return plan;
 }

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <numeric>
 
 #include "base/interrupt.h"
@@ -19,7 +20,7 @@ struct GenOptions {
   SpecOptions spec;
   WorkOptions work;
   std::string folder, ranks, index = "auto";
-  bool dry_run = false, stats = false, json = false;
+  bool repair = false, dry_run = false, stats = false, json = false;
 };
 
 // The stages of a run: what all threads together spent on each.
@@ -82,6 +83,10 @@ ExitCode RunGen(const GenOptions& options) {
   request.workers = options.work.Workers(true);
   request.index = FindIndexMode(options.index);
   const ProgressMode mode = options.work.Mode();
+  if (options.repair && options.dry_run) {
+    throw Error(ExitCode::kUsage, "`--dry-run` writes nothing, so it repairs nothing",
+                fmt::format("`shardinit verify {}` says what is damaged", options.folder));
+  }
 
   const Plan plan = options.spec.Load();
   if (options.ranks.empty()) {
@@ -101,6 +106,15 @@ ExitCode RunGen(const GenOptions& options) {
     result.bytes = total;
   } else {
     try {
+      if (options.repair) {
+        std::mutex mutex;
+        Progress progress(mode, "checking", total, options.json);
+        request.damage = FindRepairs(plan, options.folder, request.ranks, request.workers.jobs,
+                                     [&](int64_t bytes, int64_t) {
+                                       const std::lock_guard lock(mutex);
+                                       progress.Update(bytes, "");
+                                     });
+      }
       Progress progress(mode, "writing", total, options.json);
       request.progress = [&](const WorkCounters& c, int64_t done, int64_t ranks) {
         progress.Update(c.written_bytes,
@@ -167,6 +181,8 @@ extern const Command kGen = {
       options->work.AddJobsTo(app, "generate");
       options->work.AddMemoryTo(app);
       options->work.AddProgressTo(app);
+      app.add_flag("--repair", options->repair,
+                   "Check every byte of what is there, and make again what is damaged");
       app.add_flag("--dry-run", options->dry_run, "Check the spec and the folder, write nothing");
       app.add_flag("--stats", options->stats, "Show time and bytes of each stage");
       AddJson(app, &options->json);

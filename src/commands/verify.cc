@@ -28,21 +28,22 @@ struct VerifyOptions {
   bool json = false;
 };
 
-void PrintFindings(const std::vector<Finding>& findings) {
+void PrintFindings(const Findings& findings) {
   for (const Finding& finding : findings) {
     Talk(Escape(fmt::format("{}{}{}{}{}", finding.file, finding.file.empty() ? "" : ": ",
                             finding.tensor, finding.tensor.empty() ? "" : " ", finding.message)) +
          "\n");
   }
+  if (findings.more() > 0) Talk(fmt::format("and {} more\n", Grouped(findings.more())));
 }
 
-void AddFindings(const std::vector<Finding>& findings, JsonWriter& out) {
+void AddFindings(const Findings& findings, JsonWriter& out) {
   out.Key("findings").BeginArray(JsonWriter::kLines);
   for (const Finding& finding : findings) {
     out.BeginObject().Member("file", finding.file).Member("tensor", finding.tensor);
     out.Member("message", finding.message).EndObject();
   }
-  out.EndArray();
+  out.EndArray().Member("more_findings", findings.more());
 }
 
 // With --spec: the values, in a checkpoint that was found intact or in
@@ -72,7 +73,7 @@ ExitCode RunAgainstSpec(const VerifyOptions& options) {
   if (equal) return ExitCode::kOk;
   PrintFindings(result.findings);
   Talk(fmt::format("shardinit: `{}` differs from {}: {}\n", Escape(options.folder), plan.graph.name,
-                   Count(static_cast<int64_t>(result.findings.size()), "finding")));
+                   Count(result.findings.count(), "finding")));
   return ExitCode::kDifferent;
 }
 
@@ -119,8 +120,11 @@ ExitCode RunVerify(const VerifyOptions& options) {
   }
   if (result.findings.empty()) return ExitCode::kOk;
   PrintFindings(result.findings);
-  Talk(fmt::format("shardinit: `{}` is damaged: {}\n", Escape(options.folder),
-                   Count(static_cast<int64_t>(result.findings.size()), "finding")));
+  Talk(fmt::format("shardinit: `{}` is damaged: {}\n  hint: {}\n", Escape(options.folder),
+                   Count(result.findings.count(), "finding"),
+                   is_export ? "remove it, and export again; what does not belong is yours to move"
+                             : "the `shardinit gen` that wrote it, with `--repair`, makes again "
+                               "what is damaged; what does not belong is yours to move"));
   return ExitCode::kDifferent;
 }
 

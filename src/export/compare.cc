@@ -68,16 +68,15 @@ Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOpti
   for (const Tensor& tensor : plan.graph.tensors) {
     const auto it = holdings.find(tensor.path);
     if (it == holdings.end()) {
-      result.findings.push_back({"", tensor.path, "is missing"});
+      result.findings.Add({"", tensor.path, "is missing"});
       continue;
     }
     const Holding& holding = it->second;
     const std::string_view dtype = name_of(tensor.dtype);
     if (holding.dtype != dtype || holding.shape != tensor.shape) {
-      result.findings.push_back(
-          {holding.file, tensor.path,
-           fmt::format("is {} {}, but the spec has {} {}", Escape(holding.dtype),
-                       InShape(holding.shape), dtype, InShape(tensor.shape))});
+      result.findings.Add({holding.file, tensor.path,
+                           fmt::format("is {} {}, but the spec has {} {}", Escape(holding.dtype),
+                                       InShape(holding.shape), dtype, InShape(tensor.shape))});
     } else {
       pairs.push_back({&tensor, &holding});
       ++result.tensors;
@@ -88,7 +87,7 @@ Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOpti
   for (const Tensor& tensor : plan.graph.tensors) paths.insert(tensor.path);
   for (const auto& [name, holding] : holdings) {
     if (paths.count(name) == 0) {
-      result.findings.push_back({holding.file, Escape(name), "is not in the spec"});
+      result.findings.Add({holding.file, Escape(name), "is not in the spec"});
     }
   }
 
@@ -111,7 +110,7 @@ Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOpti
   }
   for (const Pair& pair : pairs) {
     if (pair.held == pair.wanted) continue;
-    result.findings.push_back(
+    result.findings.Add(
         {pair.holding->file, pair.tensor->path,
          fmt::format("has other values: sha256 {} instead of {}", ToHex(pair.held).substr(0, 12),
                      ToHex(pair.wanted).substr(0, 12))});

@@ -13,7 +13,7 @@ namespace shardinit {
 
 struct Comparison {
   int64_t tensors = 0, bytes = 0;  // Whose values were compared.
-  std::vector<Finding> findings;   // Empty: all are equal.
+  Findings findings;               // Empty: all are equal.
 };
 
 // Compares the safetensors files or zarr arrays of a folder, whoever wrote them,

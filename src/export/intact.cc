@@ -1,28 +1,62 @@
 #include "export/intact.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <mutex>
-#include <tuple>
+#include <unordered_set>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/folder.h"
 #include "base/parallel.h"
 #include "export/export.h"
 #include "export/record.h"
 #include "manifest/manifest.h"
 
 namespace shardinit {
+namespace {
 
-VerifyResult VerifyExport(const std::string& folder, int jobs,
-                          const std::function<void(int64_t bytes, int64_t total)>& progress) {
+// Finds what does not belong. Returns the names of the record's files that are files, reached by no
+// link.
+std::unordered_set<std::string> FindFiles(const std::string& folder,
+                                          const std::vector<RecordedFile>& files,
+                                          Findings* findings) {
+  std::unordered_set<std::string> recorded, folders, found;
+  for (const RecordedFile& file : files) {
+    recorded.insert(file.path);
+    for (size_t i = file.path.find('/'); i != file.path.npos; i = file.path.find('/', i + 1)) {
+      folders.insert(file.path.substr(0, i));
+    }
+  }
+  Walk(folder, [&](const std::string& name, NameKind kind) {
+    const bool is_folder = folders.contains(name);
+    if (kind == NameKind::kFile && recorded.contains(name)) {
+      found.insert(name);
+    } else if (kind == NameKind::kLink && (is_folder || recorded.contains(name))) {
+      findings->Add({name, "", "is a link to elsewhere"});
+    } else if (name != kExportName && !(is_folder && kind == NameKind::kFolder)) {
+      findings->Add({name, "", "does not belong to the export"});
+    }
+    return is_folder;
+  });
+  return found;
+}
+
+}  // namespace
+
+VerifyResult VerifyExport(const std::string& folder, int jobs, const VerifyProgress& progress) {
   const std::string record = folder + "/" + kExportName;
-  const std::vector<RecordedFile> files = ReadRecord(ReadFile(record, kManifestLimit), record);
   VerifyResult result;
+  std::string text;
+  if (const auto wrong = ReadIfFile(record, kManifestLimit, &text); !wrong.empty()) {
+    result.findings.Add({kExportName, "", std::string(wrong)});
+    return result;
+  }
+  const std::vector<RecordedFile> files = ReadRecord(std::exchange(text, {}), record);
+  const std::unordered_set<std::string> found = FindFiles(folder, files, &result.findings);
   int64_t total = 0;
   for (const RecordedFile& file : files)
     total += std::max<int64_t>(0, FileSize(folder + "/" + file.path));
@@ -31,13 +65,14 @@ VerifyResult VerifyExport(const std::string& folder, int jobs,
   std::atomic<int64_t> hashed{0};
   for (const RecordedFile& file : files) {
     const std::string path = folder + "/" + file.path;
-    const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (!fd && errno != ENOENT && errno != ENOTDIR) throw SystemError("read", path);
-    const int64_t size = FileSize(path);
-    if (!fd || size < 0) {
-      result.findings.push_back({file.path, "", "is missing"});
+    Fd fd;
+    int64_t size = 0;
+    const std::string_view wrong =
+        found.contains(file.path) ? OpenIfFile(path, &fd, &size) : "is missing";
+    if (!wrong.empty()) {
+      result.findings.Add({file.path, "", std::string(wrong)});
     } else if (size != file.size) {
-      result.findings.push_back(
+      result.findings.Add(
           {file.path, "", fmt::format("has {} bytes, but the record says {}", size, file.size)});
     } else {
       ParallelFor(static_cast<int64_t>(file.parts.size()), jobs, [&](int64_t i) {
@@ -49,7 +84,7 @@ VerifyResult VerifyExport(const std::string& folder, int jobs,
             });
         if (digest == part.digest) return;
         const std::lock_guard lock(mutex);
-        result.findings.push_back(
+        result.findings.Add(
             {file.path, part.tensor,
              fmt::format("has other data than was written (bytes {} to {} of the file)",
                          part.offset, part.offset + part.bytes - 1)});
@@ -59,9 +94,6 @@ VerifyResult VerifyExport(const std::string& folder, int jobs,
       ++result.files;
     }
   }
-  std::sort(result.findings.begin(), result.findings.end(), [](const Finding& a, const Finding& b) {
-    return std::tie(a.file, a.tensor, a.message) < std::tie(b.file, b.tensor, b.message);
-  });
   return result;
 }
 

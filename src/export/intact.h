@@ -1,16 +1,14 @@
 // Is an export what its record says, byte for byte?
 #pragma once
 
-#include <functional>
 #include <string>
 
 #include "manifest/verify.h"
 
 namespace shardinit {
 
-// Hashes every byte of every file that shardinit-export.json lists, `jobs` at a time; other files
-// in the folder are not looked at. `progress` as of Verify().
-VerifyResult VerifyExport(const std::string& folder, int jobs,
-                          const std::function<void(int64_t bytes, int64_t total)>& progress);
+// Hashes every byte of every file that shardinit-export.json lists, `jobs` at a time, and looks for
+// names that do not belong. No link is followed. Throws Error (kRefused) if that record is damaged.
+VerifyResult VerifyExport(const std::string& folder, int jobs, const VerifyProgress& progress);
 
 }  // namespace shardinit

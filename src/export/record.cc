@@ -12,7 +12,7 @@
 namespace shardinit {
 namespace {
 
-constexpr int kExportVersion = 1;
+constexpr int kExportVersion = 2;  // 1 had no digest of itself.
 
 void BeginRecord(const Plan& plan, const ExportRequest& request, JsonWriter& out) {
   out.BeginObject(JsonWriter::kLines).Member("export_version", kExportVersion);
@@ -98,14 +98,25 @@ std::string WriteRecord(const Plan& plan, const ExportRequest& request,
     }
     out.EndArray().EndObject();
   }
-  out.EndArray().EndObject();
-  return out.Finish();
+  out.EndArray();
+  return WithDigest(out.Take() + ",\n");
+}
+
+std::string WithDigest(std::string lines) {
+  return fmt::format("{0} \"sha256\": \"{1}\"\n}}\n", lines, ToHex(Sha256Of(lines)));
 }
 
 std::vector<RecordedFile> ReadRecord(std::string_view text, const std::string& path) {
   const json in = ParseJson(text, path);
   try {
-    if (in.at("export_version") != kExportVersion) Refuse(path, "it has another version");
+    if (in.at("export_version") != kExportVersion) {
+      Refuse(path, fmt::format("it has version {} instead of {}; export again, into another folder",
+                               in.at("export_version").dump(), kExportVersion));
+    }
+    const size_t end = text.rfind("\n \"sha256\": ");
+    if (end == text.npos || WithDigest(std::string(text.substr(0, end + 1))) != text) {
+      Refuse(path, "it is damaged: its last line but one is not the digest of those before it");
+    }
     std::vector<RecordedFile> files;
     for (const json& file : in.at("files")) files.push_back(FileIn(file, path));
     return files;

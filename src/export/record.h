@@ -18,6 +18,9 @@ std::string WriteRecord(const Plan& plan, const ExportRequest& request,
                         const std::vector<FileLayout>& files,
                         const std::vector<std::vector<Digest>>& digests);
 
+// The whole record, of the lines before the digest of itself, which has the last two lines.
+std::string WithDigest(std::string lines);
+
 // What a record says of a file: its head, and behind that boxes without gaps.
 struct RecordedFile {
   struct Part {

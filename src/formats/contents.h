@@ -6,16 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "formats/findings.h"
 #include "formats/pieces.h"
 
 namespace shardinit {
-
-// Something that is not as it should be.
-struct Finding {
-  std::string file;    // Within the folder.
-  std::string tensor;  // Empty: not about one tensor.
-  std::string message;
-};
 
 // A tensor as the folder has it.
 struct Holding {
@@ -27,7 +21,7 @@ struct Holding {
 
 struct Contents {
   std::map<std::string, Holding> tensors;
-  std::vector<Finding> findings;  // What is wrong with the folder, but in no tensor's way.
+  Findings findings;  // What is wrong with the folder, but in no tensor's way.
 };
 
 }  // namespace shardinit

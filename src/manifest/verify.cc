@@ -1,15 +1,18 @@
 #include "manifest/verify.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
+#include <limits>
 #include <mutex>
-#include <tuple>
+#include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/folder.h"
 #include "base/interrupt.h"
 #include "base/parallel.h"
 #include "manifest/manifest.h"
@@ -17,91 +20,143 @@
 namespace shardinit {
 namespace {
 
+// The rank whose name in `ranks` that is, as in `rank-00017`; -1: nobody's.
+int64_t RankOf(std::string_view name, std::string_view suffix) {
+  constexpr std::string_view kPrefix = "rank-";
+  if (!name.starts_with(kPrefix)) return -1;
+  int64_t rank = -1;
+  std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), rank);
+  return rank >= 0 && name == fmt::format("{}{:05}{}", kPrefix, rank, suffix) ? rank : -1;
+}
+
 class Verifier {
  public:
-  Verifier(const std::string& folder, int jobs,
-           const std::function<void(int64_t, int64_t)>& progress)
-      : folder_(folder), jobs_(jobs), progress_(progress) {}
+  Verifier(const std::string& folder, const Plan& plan, const Digest& plan_sha256, int jobs,
+           int64_t total, const VerifyProgress& progress)
+      : folder_(folder),
+        plan_(plan),
+        plan_sha256_(plan_sha256),
+        jobs_(jobs),
+        total_(total),
+        progress_(progress) {}
 
-  VerifyResult Run() {
-    std::string manifest;
-    if (!ReadFileIfExists(folder_ + "/" + kManifestName, kManifestLimit, &manifest)) {
-      RequireFolder(folder_);
-      throw Error(ExitCode::kUsage,
-                  fmt::format("`{}` is not a checkpoint: it has no {}", folder_, kManifestName),
-                  Exists(folder_ + "/" + kPlanName)
-                      ? fmt::format("it is unfinished: see `shardinit status {}`", folder_)
-                      : "name a folder that `shardinit gen` or `shardinit export` wrote");
-    }
-    if (!Exists(folder_ + "/" + kPlanName)) {
-      Find(kPlanName, "", "is missing, so nothing else can be checked");
-      return std::move(result_);
-    }
-    try {
-      plan_ = LoadCheckpointPlan(folder_, &plan_sha256_);
-    } catch (const Error& e) {
-      if (e.code() != ExitCode::kRefused) throw;
-      Find(kPlanName, "", fmt::format("is damaged, so nothing else can be checked: {}", e.what()));
-      return std::move(result_);
-    }
-    total_ = plan_.bytes;
-    std::vector<ReceiptEntry> entries(static_cast<size_t>(plan_.world_size()));
-    for (int64_t rank = 0; rank < plan_.world_size(); ++rank) {
-      ThrowIfInterrupted();
-      VerifyRank(PlanRank(plan_, rank), &entries[static_cast<size_t>(rank)]);
-    }
-    // The manifest follows from what was read, so one comparison covers all of it.
-    if (result_.findings.empty()) VerifyManifest(manifest, entries);
-    std::stable_sort(result_.findings.begin(), result_.findings.end(),
-                     [](const Finding& a, const Finding& b) {
-                       return std::tie(a.file, a.tensor) < std::tie(b.file, b.tensor);
-                     });
-    return std::move(result_);
+  // The ranks that have a receipt, ascending. What does not belong is a finding.
+  std::vector<int64_t> List() {
+    std::vector<int64_t> ranks;
+    Walk(folder_, [&](const std::string& name, NameKind kind) {
+      const std::string_view file = std::string_view(name).substr(name.rfind('/') + 1);
+      const bool inner = file.size() != name.size();
+      if (name == "ranks" && kind == NameKind::kFolder) return true;
+      if (name == "ranks" && kind == NameKind::kLink) {
+        Find(name, "", "is a link to elsewhere");
+        return false;
+      }
+      if (inner && RankOf(file, ".json") >= 0 && RankOf(file, ".json") < plan_.world_size()) {
+        ranks.push_back(RankOf(file, ".json"));
+      } else if (!Belongs(file, inner) && !IsTemporary(file, inner, kind)) {
+        Find(name, "", "does not belong to the checkpoint");
+      }
+      return false;
+    });
+    std::sort(ranks.begin(), ranks.end());
+    return ranks;
   }
 
- private:
-  void Find(std::string file, std::string tensor, std::string message) {
-    const std::lock_guard lock(mutex_);
-    result_.findings.push_back({std::move(file), std::move(tensor), std::move(message)});
+  // Those ranks that have no receipt, by ranges: there may be millions.
+  void FindMissing(const std::vector<int64_t>& present) {
+    int64_t next = 0;
+    const auto find = [&](int64_t end) {
+      if (next < end) {
+        Find(ReceiptFile(next), "",
+             end - next == 1 ? "is missing"
+                             : fmt::format("is missing, and so are those up to rank {}", end - 1));
+      }
+      next = end + 1;
+    };
+    for (const int64_t rank : present) find(rank);
+    find(plan_.world_size());
   }
 
-  void VerifyRank(const RankPlan& rank, ReceiptEntry* entry) {
+  // Whether the receipt is valid; the rank's file is a finding or what that says.
+  bool VerifyRank(const RankPlan& rank, ReceiptEntry* entry) {
     const std::string receipt_file = ReceiptFile(rank.rank), file = RankFile(rank.rank);
     Receipt receipt;
     try {
       std::string text;
-      if (!ReadFileIfExists(folder_ + "/" + receipt_file, ReceiptLimit(rank.shards.size()),
-                            &text)) {
-        Find(receipt_file, "", "is missing");
-        return;
+      const std::string_view wrong =
+          ReadIfFile(folder_ + "/" + receipt_file, ReceiptLimit(rank.shards.size()), &text);
+      if (!wrong.empty()) {
+        Find(receipt_file, "", std::string(wrong));
+        return false;
       }
       receipt = ReadReceipt(text, receipt_file, rank);
       if (WriteReceipt(rank, receipt) != text) {
         Find(receipt_file, "", "is damaged: it is not what this tool wrote");
-        return;
+        return false;
       }
     } catch (const Error& e) {
       if (e.code() == ExitCode::kWorld) throw;
       Find(receipt_file, "", fmt::format("is damaged: {}", e.what()));
-      return;
+      return false;
     }
     if (receipt.plan_sha256 != plan_sha256_) {
       Find(receipt_file, "", "belongs to another plan");
-      return;
+      return false;
     }
     *entry = EntryOf(plan_, rank, receipt);
     VerifyRankFile(rank, receipt, file);
     ++result_.files;
+    return true;
+  }
+
+  void VerifyManifest(std::string_view manifest, const std::vector<ReceiptEntry>& entries) {
+    std::optional<FileEntry> index;
+    if (!ClaimedIndex(manifest, &index)) {
+      Find(kManifestName, "", "is damaged: it does not say whether there is an index");
+      return;
+    }
+    if (index) VerifyIndex(*index);
+    size_t at = 0;
+    bool equal = true;
+    WriteManifest(plan_, plan_sha256_, entries, index, [&](std::string_view text) {
+      equal = equal && manifest.substr(at, text.size()) == text;
+      at = std::min(manifest.size(), at + text.size());
+    });
+    if (!equal || at != manifest.size()) {
+      Find(kManifestName, "", "is damaged: it is not what follows from the plan and the receipts");
+    }
+  }
+
+  void Find(std::string file, std::string tensor, std::string message) {
+    const std::lock_guard lock(mutex_);
+    result_.findings.Add({std::move(file), std::move(tensor), std::move(message)});
+  }
+
+  const VerifyResult& result() const { return result_; }
+
+ private:
+  // An index that the manifest does not list is what a run leaves that was killed before its end.
+  bool Belongs(std::string_view file, bool inner) const {
+    if (!inner) return file == kPlanName || file == kManifestName || file == kIndexName;
+    const int64_t rank = std::max(RankOf(file, ".h5"), RankOf(file, ".json"));
+    return rank >= 0 && rank < plan_.world_size();
+  }
+
+  // Of a run that goes on, or was killed: the next one removes it.
+  bool IsTemporary(std::string_view file, bool inner, NameKind kind) const {
+    const size_t end = file.rfind(".tmp-");
+    return kind == NameKind::kFile && file.starts_with('.') && end != file.npos && end > 0 &&
+           Belongs(file.substr(1, end - 1), inner);
   }
 
   void VerifyRankFile(const RankPlan& rank, const Receipt& receipt, const std::string& file) {
-    const Fd fd(open((folder_ + "/" + file).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (!fd && errno == ENOENT) {
-      Find(file, "", "is missing");
+    Fd fd;
+    int64_t size = 0;
+    if (const std::string_view wrong = OpenIfFile(folder_ + "/" + file, &fd, &size);
+        !wrong.empty()) {
+      Find(file, "", std::string(wrong));
       return;
     }
-    if (!fd) throw SystemError("read", folder_ + "/" + file);
-    const int64_t size = FileSize(folder_ + "/" + file);
     if (size != receipt.size) {
       Find(file, "", fmt::format("has {} bytes, but its receipt says {}", size, receipt.size));
       return;
@@ -128,53 +183,128 @@ class Verifier {
     result_.bytes += rank.bytes();
   }
 
-  void VerifyManifest(std::string_view manifest, const std::vector<ReceiptEntry>& entries) {
-    std::optional<FileEntry> index;
-    if (!ClaimedIndex(manifest, &index)) {
-      Find(kManifestName, "", "is damaged: it does not say whether there is an index");
-      return;
-    }
-    if (index) VerifyIndex(*index);
-    size_t at = 0;
-    bool equal = true;
-    WriteManifest(plan_, plan_sha256_, entries, index, [&](std::string_view text) {
-      equal = equal && manifest.substr(at, text.size()) == text;
-      at = std::min(manifest.size(), at + text.size());
-    });
-    if (!equal || at != manifest.size()) {
-      Find(kManifestName, "", "is damaged: it is not what follows from the plan and the receipts");
-    }
-  }
-
   void VerifyIndex(const FileEntry& claimed) {
     const std::string path = folder_ + "/" + kIndexName;
-    const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (!fd) {
-      Find(kIndexName, "", "is missing, but the manifest lists it");
+    Fd fd;
+    int64_t size = 0;
+    if (const std::string_view wrong = OpenIfFile(path, &fd, &size); !wrong.empty()) {
+      Find(kIndexName, "", fmt::format("{}, but the manifest lists it", wrong));
       return;
     }
-    const FileEntry found = HashFile(fd.get(), path);
-    if (found.size != claimed.size || found.sha256 != claimed.sha256) {
+    if (size != claimed.size || HashFile(fd.get(), path).sha256 != claimed.sha256) {
       Find(kIndexName, "", "is damaged: its digest is not the one in the manifest");
     }
   }
 
   const std::string folder_;
+  const Plan& plan_;
+  const Digest plan_sha256_;
   const int jobs_;
-  const std::function<void(int64_t, int64_t)>& progress_;
-  Plan plan_;
-  Digest plan_sha256_{};
+  const int64_t total_;
+  const VerifyProgress& progress_;
   std::mutex mutex_;
   std::atomic<int64_t> hashed_{0};
-  int64_t total_ = 0;
   VerifyResult result_;
 };
 
+VerifyResult OneFinding(std::string file, std::string message) {
+  VerifyResult result;
+  result.findings.Add({std::move(file), "", std::move(message)});
+  return result;
+}
+
 }  // namespace
 
-VerifyResult Verify(const std::string& folder, int jobs,
-                    const std::function<void(int64_t, int64_t)>& progress) {
-  return Verifier(folder, jobs, progress).Run();
+int64_t BytesInFiles(const Plan& plan) {
+  const InitGraph& graph = plan.graph;
+  if (graph.replicas == Replicas::kDedupe) return plan.bytes;
+  int64_t all = 0;
+  for (const Tensor& tensor : graph.tensors) {
+    // The boxes of the ranks that differ only in axes that cut nothing are equal.
+    int64_t times = plan.world_size();
+    for (const auto& axes : tensor.partition) {
+      for (const auto axis : axes) times /= graph.mesh.shape[static_cast<size_t>(axis)];
+    }
+    int64_t stored = 0;
+    if (__builtin_mul_overflow(tensor.bytes(), times, &stored) ||
+        __builtin_add_overflow(all, stored, &all)) {
+      return std::numeric_limits<int64_t>::max();
+    }
+  }
+  return all;
+}
+
+VerifyResult Verify(const std::string& folder, int jobs, const VerifyProgress& progress) {
+  if (!Exists(folder + "/" + kManifestName)) {
+    RequireFolder(folder);
+    throw Error(ExitCode::kUsage,
+                fmt::format("`{}` is not a checkpoint: it has no {}", folder, kManifestName),
+                Exists(folder + "/" + kPlanName)
+                    ? fmt::format("it is unfinished: see `shardinit status {}`", folder)
+                    : "name a folder that `shardinit gen` or `shardinit export` wrote");
+  }
+  std::string manifest, plan_json;
+  const std::string_view bad_manifest =
+      ReadIfFile(folder + "/" + kManifestName, kManifestLimit, &manifest);
+  const std::string_view bad_plan = ReadIfFile(folder + "/" + kPlanName, kPlanLimit, &plan_json);
+  if (!bad_plan.empty()) {
+    return OneFinding(kPlanName, fmt::format("{}, so nothing else can be checked", bad_plan));
+  }
+  const Digest plan_sha256 = Sha256Of(plan_json);
+  Plan plan;
+  try {
+    plan = ReadPlan(std::exchange(plan_json, {}), folder + "/" + kPlanName);
+  } catch (const Error& e) {
+    if (e.code() != ExitCode::kRefused) throw;
+    return OneFinding(kPlanName,
+                      fmt::format("is damaged, so nothing else can be checked: {}", e.what()));
+  }
+  Verifier verifier(folder, plan, plan_sha256, jobs, BytesInFiles(plan), progress);
+  const std::vector<int64_t> present = verifier.List();
+  verifier.FindMissing(present);
+  bool receipts = static_cast<int64_t>(present.size()) == plan.world_size();
+  std::vector<ReceiptEntry> entries;
+  for (const int64_t rank : present) {
+    ThrowIfInterrupted();
+    ReceiptEntry entry;
+    receipts = verifier.VerifyRank(PlanRank(plan, rank), &entry) && receipts;
+    if (receipts) entries.push_back(std::move(entry));
+  }
+  // The manifest follows from the receipts, so one comparison covers all of it.
+  if (!bad_manifest.empty()) {
+    verifier.Find(kManifestName, "", std::string(bad_manifest));
+  } else if (receipts) {
+    verifier.VerifyManifest(manifest, entries);
+  }
+  return verifier.result();
+}
+
+Damage FindDamage(const std::string& folder, const Plan& plan, const Digest& plan_sha256,
+                  const std::vector<int64_t>& ranks, int jobs, const VerifyProgress& progress) {
+  Verifier verifier(folder, plan, plan_sha256, jobs, 0, progress);
+  Damage damage;
+  std::vector<ReceiptEntry> entries;
+  for (const int64_t rank : ranks) {
+    ThrowIfInterrupted();
+    if (!Exists(folder + "/" + ReceiptFile(rank))) continue;
+    const int64_t before = verifier.result().findings.count();
+    ReceiptEntry entry;
+    verifier.VerifyRank(PlanRank(plan, rank), &entry);
+    if (verifier.result().findings.count() > before) {
+      damage.ranks.push_back(rank);
+    } else {
+      entries.push_back(std::move(entry));
+    }
+  }
+  std::string manifest;
+  if (static_cast<int64_t>(entries.size()) < plan.world_size()) return damage;
+  if (!ReadIfFile(folder + "/" + kManifestName, kManifestLimit, &manifest).empty()) {
+    damage.completion = true;
+  } else {
+    verifier.VerifyManifest(manifest, entries);
+    damage.completion = !verifier.result().findings.empty();
+  }
+  return damage;
 }
 
 }  // namespace shardinit

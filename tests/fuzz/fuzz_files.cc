@@ -66,7 +66,7 @@ void TrySafetensors(const std::string& text) {
 }
 
 void TryRecord(const std::string& text) {
-  for (const RecordedFile& file : ReadRecord(text, "shardinit-export.json")) {
+  for (const RecordedFile& file : ReadRecord(WithDigest(text), "shardinit-export.json")) {
     int64_t end = 0;
     for (const RecordedFile::Part& part : file.parts) {
       if (part.offset != end || part.bytes < 0) abort();

@@ -350,9 +350,7 @@ def test_an_export_is_intact_or_what_is_damaged_is_named(layers):
     boxes = sum(len(file["boxes"]) for file in record["files"])
     assert Json("verify", layers) == {
         "folder": str(layers), "intact": True, "files": len(record["files"]), "boxes": boxes,
-        "bytes": sum(file["size"] for file in record["files"]), "findings": []}
-    (layers / "tokenizer.json").write_text("{}")  # Whoever loads it may need more files.
-    Ok("verify", layers)
+        "bytes": sum(file["size"] for file in record["files"]), "findings": [], "more_findings": 0}
 
     def Findings():
         done = Run("verify", layers, "--json")
@@ -378,8 +376,54 @@ def test_an_export_is_intact_or_what_is_damaged_is_named(layers):
     Ok("verify", layers)
 
 
+def test_names_that_do_not_belong_to_an_export_are_found(layers, tmp_path):
+    """Files and folders beside the record's; links in the place of these, and of the record."""
+    def Findings():
+        done = Run("verify", layers, "--json")
+        assert done.returncode == 1, done.stderr
+        return {(f["file"], f["message"]) for f in json.loads(done.stdout)["findings"]}
+
+    inner = next((p for p in layers.iterdir() if p.is_dir()), layers)
+    (inner / "0.9").write_text("")
+    (layers / "more").mkdir()
+    (layers / "more/secret").write_text("")
+    (layers / "link").symlink_to("/etc")
+    assert Findings() == {(str(path.relative_to(layers)), "does not belong to the export")
+                          for path in [inner / "0.9", layers / "more", layers / "link"]}
+    (inner / "0.9").unlink(), shutil.rmtree(layers / "more"), (layers / "link").unlink()
+    record = json.loads((layers / "shardinit-export.json").read_text())
+    for name in [record["files"][0]["file"], inner.name if inner != layers else record["files"][-1]["file"],
+                 "shardinit-export.json"]:
+        (layers / name).rename(tmp_path / "elsewhere")
+        (layers / name).symlink_to(tmp_path / "elsewhere")
+        assert (name, "is a link to elsewhere") in Findings()
+        (layers / name).unlink()
+        (tmp_path / "elsewhere").rename(layers / name)
+    Ok("verify", layers)
+
+
+def Digested(lines):
+    """A record as man/shardinit-export.1 has it: the last line but one has the digest of all before it."""
+    return f'{lines} "sha256": "{hashlib.sha256(lines.encode()).hexdigest()}"\n}}\n'
+
+
+def test_a_record_has_the_digest_of_itself(layers):
+    text = (layers / "shardinit-export.json").read_text()
+    lines = "".join(text.splitlines(keepends=True)[:-2])
+    assert text == Digested(lines)
+    record = layers / "shardinit-export.json"
+    for bad in [text.replace("layers", "Layers", 1), text + " ", text.replace('"name": ', '"name":  '), lines + "}"]:
+        record.write_text(bad)
+        done = Run("verify", layers)
+        assert done.returncode == 5 and "shardinit-export.json" in done.stderr, done.stderr
+    record.write_text(Digested(lines.replace('"export_version": 2', '"export_version": 1')))
+    assert "it has version 1 instead of 2" in Run("verify", layers).stderr
+    record.write_text(text)
+    Ok("verify", layers)
+
+
 @pytest.mark.parametrize("change", [
-    lambda r: r.update(export_version=2), lambda r: r.pop("files"), lambda r: r.update(files=3),
+    lambda r: r.update(export_version=3), lambda r: r.pop("files"), lambda r: r.update(files=3),
     lambda r: r["files"][0].update(file="../x"), lambda r: r["files"][0].update(file="/etc/passwd"),
     lambda r: r["files"][0].update(file=7), lambda r: r["files"][0].update(size=-1),
     lambda r: r["files"][0].update(size=2**64 - 1), lambda r: r["files"][0].update(head_sha256="00"),
@@ -392,7 +436,8 @@ def test_a_damaged_record_is_refused(change, spec, tmp_path):
     record = tmp_path / "out/shardinit-export.json"
     content = json.loads(record.read_text())
     change(content)
-    record.write_text(json.dumps(content))
+    del content["sha256"]
+    record.write_text(Digested(json.dumps(content)[:-1] + ",\n"))
     done = Run("verify", tmp_path / "out")
     assert done.returncode == 5 and "is not the record of an export" in done.stderr, done.stderr
 

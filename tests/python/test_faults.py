@@ -3,6 +3,7 @@
 strace injects the failures, so nothing in shardinit knows that it is tested.
 """
 
+import contextlib
 import errno
 import json
 import os
@@ -18,7 +19,7 @@ import h5py
 import numpy as np
 import pytest
 
-from support import BINARY, CLEAN, Datasets, Ok, RankFiles, ReadRaw, Run, Text, Tree
+from support import BINARY, CLEAN, Datasets, Json, Ok, RankFiles, ReadRaw, Run, Text, Tree
 
 # Small, and still with large and small boxes, replicas, several ranks, an f64.
 SPEC = """
@@ -679,6 +680,158 @@ def test_a_damaged_rank_file_is_found(damage, damaged):
     result = Run("verify", damaged)
     assert result.returncode == 1, result.stderr
     assert "rank-00002" in result.stdout + result.stderr or "rank 2" in result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "plan.json", "index.h5", "ranks", "ranks/rank-00002.h5",
+                                  "ranks/rank-00002.json"])
+def test_a_link_is_no_part_of_a_checkpoint(name, damaged, tmp_path):
+    """Whatever it leads to: that is not in the folder, and may be anyone's."""
+    (damaged / name).rename(tmp_path / "elsewhere")
+    (damaged / name).symlink_to(tmp_path / "elsewhere")
+    done = Run("verify", damaged)
+    assert done.returncode == 1 and f"{name}: is a link to elsewhere" in done.stderr, done.stderr
+    (tmp_path / "link").symlink_to(damaged)  # The folder itself is the user's to name.
+    (damaged / name).unlink()
+    (tmp_path / "elsewhere").rename(damaged / name)
+    Ok("verify", tmp_path / "link")
+
+
+def Rewritten(before, folder):
+    """The files that are not those of `before`, a map of names to their inodes."""
+    return {name for name, inode in Inodes(folder).items() if before.get(name) != inode}
+
+
+def Inodes(folder):
+    return {str(p.relative_to(folder)): p.lstat().st_ino for p in folder.rglob("*") if not p.is_dir()}
+
+
+RANK_1 = {"ranks/rank-00001.h5", "ranks/rank-00001.json", "index.h5", "manifest.json"}
+
+
+@pytest.mark.parametrize("name, damage, again", [
+    ("ranks/rank-00001.h5", "data", RANK_1), ("ranks/rank-00001.h5", "head", RANK_1),
+    ("ranks/rank-00001.h5", "link", RANK_1), ("ranks/rank-00001.h5", "cut", RANK_1),
+    ("ranks/rank-00001.h5", "lost", RANK_1), ("ranks/rank-00001.json", "data", RANK_1),
+    ("ranks/rank-00001.json", "link", RANK_1), ("ranks/rank-00001.json", "lost", RANK_1),
+    ("index.h5", "data", {"index.h5", "manifest.json"}), ("index.h5", "lost", {"index.h5", "manifest.json"}),
+    ("index.h5", "link", {"index.h5", "manifest.json"}), ("manifest.json", "data", {"index.h5", "manifest.json"}),
+    ("manifest.json", "cut", {"index.h5", "manifest.json"}), ("manifest.json", "link", {"index.h5", "manifest.json"}),
+    ("plan.json", "data", {"plan.json"}), ("plan.json", "cut", {"plan.json"}), ("plan.json", "lost", {"plan.json"}),
+    ("plan.json", "link", {"plan.json"})])
+def test_gen_repairs_what_verify_finds(name, damage, again, good, damaged, spec, tmp_path):
+    """And leaves the rest alone, what does not belong too; the folder is then what it was."""
+    path = damaged / name
+    if damage in ("data", "head"):
+        Flip(path, path.stat().st_size - 1 if damage == "data" and name.endswith("1.h5") else 30)
+    elif damage == "cut":
+        Truncate(path)
+    else:
+        path.rename(tmp_path / "elsewhere")
+    if damage == "link":
+        path.symlink_to(tmp_path / "elsewhere")
+    before, mine = Inodes(damaged), damaged / "mine"
+    found = Run("verify", damaged)
+    assert found.returncode == 1 and name in found.stderr and "--repair" in found.stderr
+    mine.write_text("mine")
+    Ok("gen", spec, "-o", damaged, "--repair")
+    assert Rewritten(before, damaged) == again | {"mine"}
+    assert mine.read_text() == "mine"
+    mine.unlink()
+    Ok("verify", damaged)
+    assert Tree(damaged) == Tree(good) and not any(p.is_symlink() for p in damaged.rglob("*"))
+    before = Inodes(damaged)
+    assert "4 ranks" in Ok("gen", spec, "-o", damaged, "--repair").stdout
+    assert Inodes(damaged) == before
+
+
+def test_repair_by_ranks_and_of_an_unfinished_folder(good, spec, tmp_path):
+    out = tmp_path / "out"
+    Ok("gen", spec, "-o", out, "--ranks", "0,1", "--repair")  # Nothing is there yet.
+    Flip(out / "ranks/rank-00000.h5", 30)
+    Flip(out / "ranks/rank-00001.h5", 30)
+    Ok("gen", spec, "-o", out, "--ranks", "1-3", "--repair")
+    assert Json("gen", spec, "-o", out, "--ranks", "1-3", "--repair")["ranks_written"] == 0
+    assert Json("gen", spec, "-o", out, "--repair")["ranks_written"] == 1
+    Ok("verify", out)
+    assert Tree(out) == Tree(good)
+
+
+def test_repair_is_no_way_around_a_conflict(damaged, good, spec):
+    done = Run("gen", spec, "-o", damaged, "--set", "seed=5", "--repair")
+    assert done.returncode == 4 and Tree(damaged) == Tree(good)
+    (damaged / "manifest.json").unlink()  # It alone says that a damaged plan was this one.
+    Flip(damaged / "plan.json", 40)
+    before = Tree(damaged)
+    assert Run("gen", spec, "-o", damaged, "--repair").returncode in (4, 5) and Tree(damaged) == before
+    assert Run("gen", spec, "-o", damaged, "--repair", "--dry-run").returncode == 2
+
+
+@pytest.mark.parametrize("command", [["verify"], ["export", "--to", "safetensors", "-o", "OUT"]], ids=lambda c: c[0])
+def test_progress_ends_at_all_of_it(command, tmp_path):
+    """With replicas stored by every rank there is more to read than the tensors have."""
+    (tmp_path / "x.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmesh: {axes: {a: 8}}\n"
+                                     "modules: {w: {shape: [3000, 3000], init: zeros}}\n")
+    Ok("gen", tmp_path / "x.yaml", "-o", tmp_path / "in", "--replicas", "full")
+    leader, follower = os.openpty()
+    process = subprocess.Popen(
+        [BINARY, command[0], tmp_path / "in", *(str(tmp_path / "out") if a == "OUT" else a for a in command[1:]),
+         "--progress", "always", "--jobs", "1"],
+        stdout=subprocess.DEVNULL, stderr=follower, env={**CLEAN, "TERM": "xterm"})
+    os.close(follower)
+    talk = b""
+    with contextlib.suppress(OSError):
+        while part := os.read(leader, 65536):
+            talk += part
+    os.close(leader)
+    assert process.wait() == 0
+    shown = [line for line in talk.decode().split("\r") if "checking" in line]
+    assert shown and all("of 288.0 MB" in line for line in shown)
+    assert max(int(line.split("(")[1].split("%")[0]) for line in shown) <= 100
+
+
+def test_names_that_do_not_belong_are_found(damaged):
+    (damaged / ".plan.json.tmp-0123456789abcdef").write_text("")  # A run's, that may be going on.
+    (damaged / "ranks/.rank-00001.h5.tmp-0123456789abcdef").write_text("")
+    Ok("verify", damaged)
+    strange = ["x", ".x.tmp-0123456789abcdef", "ranks/x", "ranks/rank-00004.h5", "ranks/rank-00004.json",
+               "ranks/rank-000001.h5", "ranks/rank-1.json", "ranks/rank--0001.h5", "ranks/index.h5", "rank-00000.h5"]
+    for name in strange:
+        (damaged / name).write_text("")
+    (damaged / "folder").mkdir()
+    (damaged / "folder/inner").write_text("")
+    done = Run("verify", damaged, "--json")
+    assert done.returncode == 1
+    assert {(f["file"], f["message"]) for f in json.loads(done.stdout)["findings"]} == {
+        (name, "does not belong to the checkpoint") for name in [*strange, "folder"]}
+
+
+def test_findings_are_folded_and_counted(damaged):
+    """Missing ranks by ranges; of others the first thousand, and how many more there are."""
+    for rank in 0, 1, 3:
+        (damaged / f"ranks/rank-{rank:05}.json").unlink()
+    for i in range(1200):
+        (damaged / f"x{i:04}").touch()
+    done = Run("verify", damaged, "--json")
+    findings = json.loads(done.stdout)
+    assert [(f["file"], f["message"]) for f in findings["findings"]] == [
+        ("ranks/rank-00000.json", "is missing, and so are those up to rank 1"), ("ranks/rank-00003.json", "is missing"),
+        *[(f"x{i:04}", "does not belong to the checkpoint") for i in range(998)]]
+    assert findings["more_findings"] == 202
+    assert "and 202 more\n" in done.stderr and "1,202 findings" in done.stderr
+
+
+def test_a_small_plan_of_many_ranks_costs_little(tmp_path):
+    """Whoever writes 300 bytes must not hold `verify` for minutes."""
+    (tmp_path / "x.yaml").write_text("shardinit: 1\nname: x\ndtype: bf16\nmesh: {axes: {a: 16777216}}\n"
+                                     "modules: {w: {shape: [1], init: zeros}}\n")
+    out = tmp_path / "out"
+    Ok("gen", tmp_path / "x.yaml", "-o", out, "--ranks", "0")
+    (out / "manifest.json").write_text("{}")
+    assert (out / "plan.json").stat().st_size < 320
+    limit = ["prlimit", f"--as={300 << 20}", "--cpu=10"]
+    done = Run("verify", out, wrap=limit, timeout=30)
+    assert done.returncode == 1
+    assert "ranks/rank-00001.json: is missing, and so are those up to rank 16777215" in done.stderr
 
 
 def test_swapped_rank_files_are_found(damaged):

@@ -9,9 +9,9 @@
 #include "base/file.h"
 #include "formats/hdf5/layout.h"
 #include "formats/hdf5/reader.h"
-#include "formats/hdf5/setup.h"
 #include "formats/hdf5/writer.h"
 #include "generate/fill.h"
+#include "support/hdf5_once.h"
 #include "support/random_plan.h"
 #include "support/spec_text.h"
 #include "tensor/encode.h"
@@ -23,12 +23,7 @@ using Contents = std::map<std::string, std::string>;
 
 class Hdf5 : public testing::Test {
  protected:
-  static void SetUpTestSuite() {
-    [[maybe_unused]] static const bool once = [] {
-      hdf5::SetUpLibrary();
-      return true;
-    }();
-  }
+  static void SetUpTestSuite() { SetUpHdf5Once(); }
 };
 
 Plan SamplePlan() {

@@ -75,13 +75,12 @@ void CheckIndex(const std::string& folder, Contents* contents) {
   for (const auto& [name, file] : map.items()) {
     const auto held = contents->tensors.find(name);
     if (held == contents->tensors.end() || file != held->second.file) {
-      contents->findings.push_back(
+      contents->findings.Add(
           {kIndexFile, Escape(name), fmt::format("is not in {}", Escape(file.dump()))});
     }
   }
   for (const auto& [name, holding] : contents->tensors) {
-    if (!map.contains(name))
-      contents->findings.push_back({kIndexFile, Escape(name), "is not listed"});
+    if (!map.contains(name)) contents->findings.Add({kIndexFile, Escape(name), "is not listed"});
   }
 }
 

@@ -1,0 +1,112 @@
+// No changed byte of a checkpoint or an export goes unnoticed: a bit of one after another is
+// flipped in each file, and the folder verified. A stride leaves most of them out; the variable
+// SHARDINIT_EVERY_BYTE, set to anything, none.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "export/export.h"
+#include "export/intact.h"
+#include "manifest/verify.h"
+#include "pipeline.h"
+#include "support/hdf5_once.h"
+#include "support/random_plan.h"
+#include "support/spec_text.h"
+
+namespace shardinit {
+namespace {
+
+// As formats like it: Keras has numbered variables of layers.
+Plan TinyPlan() {
+  InitGraph graph{.name = "tiny",
+                  .engine = "philox4x32",
+                  .seed = 1,
+                  .mesh = {{"x"}, {2}},
+                  .replicas = Replicas::kFull,
+                  .tensors = {}};
+  graph.tensors = {
+      MakeTensor("layers.dense.vars.0", DType::f32, {6, 5}, Normal{0, 0.5}, {{0}}),
+      MakeTensor("layers.dense.vars.1", DType::f32, {5}, Constant{0}),
+      MakeTensor("layers.dense_1.vars.0", DType::bf16, {5, 3}, Uniform{-1, 1}, {{}, {0}}),
+  };
+  return MakePlan(std::move(graph));
+}
+
+bool IsFound(const std::string& folder, bool is_export) {
+  try {
+    const VerifyResult result = (is_export ? VerifyExport : Verify)(folder, 1, {});
+    return !result.findings.empty();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::kRefused) << e.what();
+    return true;
+  }
+}
+
+void ChangeEveryByte(const std::string& folder, bool is_export) {
+  ASSERT_FALSE(IsFound(folder, is_export));
+  const bool every = std::getenv("SHARDINIT_EVERY_BYTE") != nullptr;
+  int64_t changed = 0, unnoticed = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    const std::string path = entry.path().string();
+    const Fd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_TRUE(fd);
+    const int64_t size = FileSize(path);
+    // Odd, so that all columns of text and all fields of binary structures are met.
+    const int64_t stride = every ? 1 : 1 + size / 300 / 2 * 2;
+    for (int64_t at = 0; at < size; at += stride) {
+      uint8_t byte = 0;
+      ASSERT_TRUE(ReadAll(fd.get(), &byte, 1, at));
+      const int bit = static_cast<int>(at % 8);
+      const uint8_t other = static_cast<uint8_t>(byte ^ 1u << bit);
+      ASSERT_TRUE(WriteAll(fd.get(), &other, 1, at));
+      ++changed;
+      if (!IsFound(folder, is_export) && ++unnoticed <= 5) {
+        ADD_FAILURE() << path << ", bit " << bit << " of byte " << at;
+      }
+      ASSERT_TRUE(WriteAll(fd.get(), &byte, 1, at));
+    }
+  }
+  ASSERT_FALSE(IsFound(folder, is_export));
+  EXPECT_EQ(unnoticed, 0);
+  printf("%s: %lld changes, %lld unnoticed\n", folder.c_str(), static_cast<long long>(changed),
+         static_cast<long long>(unnoticed));
+}
+
+constexpr WorkerOptions kFew = {.jobs = 1, .writers = 1, .memory = 4 << 20};
+
+TEST(EveryByte, OfACheckpoint) {
+  SetUpHdf5Once();
+  const WorkingFolder folder(std::map<std::string, std::string>{});
+  WorkCounters counters;
+  GenerateRequest request;
+  request.folder = "checkpoint";
+  request.ranks = {0, 1};
+  request.workers = kFew;
+  ASSERT_TRUE(Generate(TinyPlan(), request, &counters).complete);
+  ChangeEveryByte("checkpoint", false);
+}
+
+class EveryByteOfAnExport : public testing::TestWithParam<std::string> {};
+
+TEST_P(EveryByteOfAnExport, IsFound) {
+  SetUpHdf5Once();
+  const WorkingFolder folder(std::map<std::string, std::string>{});
+  WorkCounters counters;
+  ExportRequest request;
+  request.format = FindFormat(GetParam());
+  request.folder = GetParam();
+  request.max_shard_size = 100;
+  request.workers = kFew;
+  Export(TinyPlan(), request, &counters);
+  ChangeEveryByte(GetParam(), true);
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, EveryByteOfAnExport, testing::ValuesIn(FormatNames()));
+
+}  // namespace
+}  // namespace shardinit

@@ -1,0 +1,15 @@
+// HDF5, set up once in a process of tests.
+#pragma once
+
+#include "formats/hdf5/setup.h"
+
+namespace shardinit {
+
+inline void SetUpHdf5Once() {
+  [[maybe_unused]] static const bool once = [] {
+    hdf5::SetUpLibrary();
+    return true;
+  }();
+}
+
+}  // namespace shardinit
