@@ -6,6 +6,7 @@
 
 Prints one table: medians, the spread, and the ratio to the first row of each
 group. Rounds are interleaved, so a slow minute of the machine hits every row.
+Reading is compared by `--only load`, of 2 GB at most, that are in the page cache.
 `--growth` prints how time and memory grow with bytes, tensors, ranks and
 threads instead.
 
@@ -15,6 +16,8 @@ compared with where they can be (tests/bench/requirements.txt). Everything it wr
 """
 
 import argparse
+import functools
+import hashlib
 import importlib
 import json
 import os
@@ -25,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Callable
 
@@ -227,6 +231,54 @@ def LibraryRows(options, folder):
                       lambda spec=spec, threads=threads: Generate(spec, threads))
 
 
+# Reading, warm.
+
+
+def LoadRows(options, folder):
+    """Whole tensors into new memory, out of files that are in the page cache."""
+    library, torch = Library(options.binary), Optional("torch")
+    safetensors = Optional("safetensors.torch")
+    if not (library and torch and safetensors):
+        return
+    module = importlib.import_module("shardinit.torch")
+    layers = max(1, round(min(options.gigabytes, 2) * 1e9 / (LAYER * 2)))
+    checkpoint, exported = folder / "load-checkpoint", folder / "load-export"
+    file, pickled = exported / "model.safetensors", folder / "load.pt"
+
+    @functools.cache
+    def make():
+        spec = WriteSpec(folder / "load.yaml", "bf16", "ones", layers, ranks=4)
+        Command(options.binary, "gen", spec, "-o", checkpoint)
+        Command(options.binary, "export", spec, "--to", "safetensors", "-o", exported)
+        torch.save(safetensors.load_file(file), pickled)
+        for each in [file, pickled, *checkpoint.glob("ranks/*.h5")]:
+            Command("cat", each)
+
+    def row(name, load):
+        def work():
+            make()
+            start = time.monotonic()
+            loaded = load()
+            took = time.monotonic() - start
+            del loaded
+            return took
+        return Row("load", name, layers * LAYER, layers * LAYER * 2, work)
+
+    def digests():
+        tensors = safetensors.load_file(file)
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            return list(pool.map(lambda t: hashlib.sha256(t.view(torch.uint8).numpy()).digest(),
+                                 tensors.values()))
+
+    yield row("safetensors load_file, with a copy",
+              lambda: {path: t.clone() for path, t in safetensors.load_file(file).items()})
+    yield row("torch.load", lambda: torch.load(pickled))
+    yield row("shardinit.torch.load_state_dict", lambda: module.load_state_dict(checkpoint))
+    yield row("SHA-256 on all cores", digests)
+    yield row("load_state_dict, verify=True",
+              lambda: module.load_state_dict(checkpoint, verify=True))
+
+
 def Rows(options, folder, out):
     binary = options.binary
 
@@ -254,6 +306,7 @@ def Rows(options, folder, out):
     yield own("draw f32", "digest", "normal", "f32")
     yield own("draw f32 truncated", "digest", "truncated_normal", "f32")
     yield from LibraryRows(options, folder)
+    yield from LoadRows(options, folder)
     yield from KernelRows(options)
     # They are slower; the rate is what counts.
     yield from RivalRows(options, folder, out, max(1, layers // 16))

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import threading
 import resource
 import subprocess
 import sys
@@ -322,6 +323,46 @@ modules:
     record_property("rates", str(rates))
     assert rates["read"] >= 0.5 * rates["read(2)"]
     assert rates["read"] >= 20 * rates["h5py's conversion"]
+
+
+def test_slabs_on_many_threads(awkward, monkeypatch):
+    """Large regions are cut for threads; here all of them are, to a few elements each."""
+    monkeypatch.setattr(shardinit._read, "SLAB", 64)
+    monkeypatch.setattr(shardinit._checkpoint, "SLAB", 0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(5))
+    names, plain = set(), shardinit._read.BoxFile.read
+
+    def Reading(self, *arguments):
+        names.add(threading.current_thread().name)
+        return plain(self, *arguments)
+
+    monkeypatch.setattr(shardinit._read.BoxFile, "read", Reading)
+    checkpoint = shardinit.open(awkward)
+    for path, (_, words) in Reassemble(awkward).items():
+        assert np.array_equal(Bits(checkpoint.read(path)), words), path
+        assert np.array_equal(Bits(checkpoint.read(path, verify=True)), words), path
+        part = tuple(slice(n // 3, n) for n in words.shape)
+        assert np.array_equal(Bits(checkpoint.read(path, part)), words[part]), path
+        out = np.zeros(words.shape, words.dtype, order="F")
+        assert np.array_equal(checkpoint.read(path, out=out), words), path
+    assert len(names - {threading.main_thread().name}) > 1
+
+
+def test_what_fails_on_a_thread(awkward, tmp_path, monkeypatch):
+    """The first box that is wrong is named; the others are given up, and no thread is left."""
+    monkeypatch.setattr(shardinit._checkpoint, "SLAB", 0)
+    out = shutil.copytree(awkward, tmp_path / "out")
+    checkpoint = shardinit.open(out)
+    for shard in checkpoint.info("matrix").shards[1:]:
+        receipt = json.loads((out / f"ranks/rank-{shard.rank:05d}.json").read_text())
+        place = next(b["file_offset"] for b in receipt["boxes"] if b["path"] == "matrix")
+        with open(out / f"ranks/rank-{shard.rank:05d}.h5", "r+b") as file:
+            file.seek(place)
+            file.write(b"\x55")
+    before = threading.active_count()
+    with pytest.raises(shardinit.DamageError, match=r"`matrix` at \[0, 9\] on rank 1"):
+        checkpoint.read("matrix", verify=True)
+    assert threading.active_count() == before
 
 
 # ---- What it refuses.

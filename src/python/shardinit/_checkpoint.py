@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
+import operator
 import os
 import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -19,10 +20,11 @@ import numpy as np
 from . import _dtypes, _manifest
 from ._errors import DamageError, FormatError, NotACheckpointError
 from ._manifest import Shard, StoredTensorInfo
-from ._read import BoxFile, Words
-from ._source import Mesh, Slices, Source, expanded, region, words_for
+from ._read import SLAB, BoxFile, run, slabs
+from ._source import Job, Mesh, Shape, Slices, Source, Words, expanded, region, words_for
 
 _OPEN_FILES = 64
+_MAX_THREADS = 32
 _EXPORT = "shardinit-export.json"
 _MAX_RECORD = 1 << 30
 # Format of an export → what loads it.
@@ -206,19 +208,51 @@ class Checkpoint(Source):
         """
         info = self.info(path)
         start, extent, kept = region(info, slices)
-        shape = tuple(extent[d] for d in kept)
         # Found before memory is taken: a manifest that lies can ask for a lot of it.
-        empty = 0 in extent
-        pieces = [] if empty else [self._locate(info, r) for r in info.grid.touched(start, extent)]
-        array = words_for(info, shape, out)
-        whole = expanded(array, extent, kept)
-        count = 0
+        pieces = self._pieces(info, start, extent)
+        array = words_for(info, tuple(extent[d] for d in kept), out)
+        jobs = self._jobs(info, pieces, start, expanded(array, extent, kept), verify)
+        if array.nbytes <= SLAB:  # Sooner done than threads are started.
+            run(jobs, 1)
+        else:
+            self.run(jobs)
+        return array.view(info.numpy_dtype) if out is None else out
+
+    def jobs(
+        self, path: str, slices: Slices, out: np.ndarray[Any, Any], *, verify: bool = False
+    ) -> list[Job]:
+        """What `read` into `out` comes to: for each box, or each part of a large one, a job."""
+        info = self.info(path)
+        start, extent, kept = region(info, slices)
+        array = words_for(info, tuple(extent[d] for d in kept), out)
+        pieces = self._pieces(info, start, extent)
+        return self._jobs(info, pieces, start, expanded(array, extent, kept), verify)
+
+    def run(self, jobs: list[Job]) -> None:
+        """Does `jobs` on all cores that the process may use."""
+        run(jobs, min(_MAX_THREADS, len(os.sched_getaffinity(0))))
+
+    def _pieces(
+        self, info: StoredTensorInfo, start: Shape, extent: Shape
+    ) -> list[tuple[Shard, int]]:
+        if 0 in extent:
+            return []
+        return [self._locate(info, replicas) for replicas in info.grid.touched(start, extent)]
+
+    def _jobs(
+        self,
+        info: StoredTensorInfo,
+        pieces: list[tuple[Shard, int]],
+        start: Shape,
+        whole: Words,
+        verify: bool,
+    ) -> list[Job]:
+        found: list[Job] = []
         for shard, at in pieces:
-            file = self._file(shard.rank)
             low = tuple(map(max, start, shard.offset))
             high = tuple(
                 min(s + n, o + m)
-                for s, n, o, m in zip(start, extent, shard.offset, shard.shape, strict=True)
+                for s, n, o, m in zip(start, whole.shape, shard.offset, shard.shape, strict=True)
             )
             # With `...` what comes of a scalar is an array too, not a copy of its value.
             part: list[Any] = [
@@ -227,12 +261,37 @@ class Checkpoint(Source):
             into = whole[(*part, ...)]
             within = tuple(a - o for a, o in zip(low, shard.offset, strict=True))
             if verify:
-                count += _read_verified(info, shard, at, file, within, into)
-            else:
-                count += file.read(at, shard.shape, within, into)
+                found.append(partial(self._read_verified, info, shard, at, within, into))
+                continue
+            for first, some in slabs(into):
+                found.append(
+                    partial(self._read, shard, at, tuple(map(operator.add, within, first)), some)
+                )
+        return found
+
+    def _read(self, shard: Shard, at: int, within: Shape, into: Words) -> None:
+        # Opened no sooner, so that few files are open at once.
+        self._count(self._file(shard.rank).read(at, shard.shape, within, into))
+
+    def _read_verified(
+        self, info: StoredTensorInfo, shard: Shard, at: int, within: Shape, into: Words
+    ) -> None:
+        """As `_read`, by way of the whole box, whose digest must be right."""
+        direct = into.shape == shard.shape and into.flags.c_contiguous
+        box = into if direct else np.empty(shard.shape, into.dtype)
+        if self._file(shard.rank).read_hashed(at, box) != shard.sha256:
+            raise DamageError(
+                f"the box of `{info.path}` at {list(shard.offset)} on rank {shard.rank} "
+                "does not have its digest"
+            )
+        self._count(box.nbytes)
+        if not direct:
+            ends = zip(within, into.shape, strict=True)
+            into[...] = box[tuple(slice(first, first + n) for first, n in ends)]
+
+    def _count(self, count: int) -> None:
         with self._lock:
             self.bytes_read += count
-        return array.view(info.numpy_dtype) if out is None else out
 
     def _locate(self, info: StoredTensorInfo, replicas: list[Shard]) -> tuple[Shard, int]:
         """Of a box that several ranks may hold: one whose file is there, and its place in it."""
@@ -298,26 +357,3 @@ class Checkpoint(Source):
         if rank >= self.world_size:
             raise FormatError(f"{_manifest.MANIFEST}: a box is on rank {rank}, which there is not")
         return os.path.join(self.folder, _manifest.rank_file(rank, suffix))
-
-
-def _read_verified(
-    info: StoredTensorInfo,
-    shard: Shard,
-    at: int,
-    file: BoxFile,
-    within: tuple[int, ...],
-    into: Words,
-) -> int:
-    """As BoxFile.read, by way of the whole box, whose digest must be right."""
-    direct = into.shape == shard.shape and into.flags.c_contiguous
-    box = into if direct else np.empty(shard.shape, into.dtype)
-    count = file.read(at, shard.shape, (0,) * len(shard.shape), box)
-    if hashlib.sha256(box.reshape(-1)).hexdigest() != shard.sha256:
-        raise DamageError(
-            f"the box of `{info.path}` at {list(shard.offset)} on rank {shard.rank} "
-            "does not have its digest"
-        )
-    if not direct:
-        ends = zip(within, into.shape, strict=True)
-        into[...] = box[tuple(slice(start, start + n) for start, n in ends)]
-    return count

@@ -96,6 +96,7 @@ class StorageReader(_StorageReader):
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Fills the tensors of the plan, straight into their memory where that is the CPU's."""
+        jobs, filled = [], []
         for item in plan.items:
             name = item.storage_index.fqn
             if item.type is not LoadItemType.TENSOR:
@@ -108,7 +109,10 @@ class StorageReader(_StorageReader):
                 for offset, length in zip(item.storage_offsets, item.lengths, strict=True)
             )
             path = name.removeprefix(self._prefix)
-            fill(self._checkpoint, path, slices, target, verify=self._verify)
+            jobs += fill(self._checkpoint, path, slices, target, verify=self._verify)
+            filled.append((item, target))
+        self._checkpoint.run(jobs)
+        for item, target in filled:
             planner.commit_tensor(item, target)
         future: Future[None] = Future()
         future.set_result(None)

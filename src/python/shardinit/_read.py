@@ -5,20 +5,28 @@ piece. Rows that lie apart in the array are read by one scattering call, or, if 
 are short, through a buffer that fits the processor's cache. Where bytes that nobody
 asked for lie between rows in the file, they are skipped, unless they are less than a
 page: no page is read that holds nothing of what was asked for.
+
+Half of the time goes into getting pages of new memory, and SHA-256 takes longer than reading: both
+are shared by all cores, a large region in slabs, and a digest's bytes are hashed while the cache
+still has them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from ._errors import DamageError
+from ._source import Job, Words
 
-Words = np.ndarray[Any, np.dtype[Any]]
+SLAB = 16 << 20  # What is worth a thread.
 
 _PAGE = 4096
 _BUFFER = 1 << 20
@@ -62,6 +70,20 @@ class BoxFile:
         while cut > 0 and into.shape[0] == 1:
             into, strides, cut = into[0], strides[1:], cut - 1
         return self._region(at, strides[:cut], into)
+
+    def read_hashed(self, at: int, box: Words) -> str:
+        """Fills `box`, which is C-contiguous, from `at` on; returns its SHA-256 in hexadecimal.
+
+        Raises:
+            DamageError: the file ends before the box does.
+        """
+        digest = hashlib.sha256()
+        rest = box.reshape(-1).view(np.uint8)
+        for first in range(0, len(rest), _BUFFER):
+            part = rest[first : first + _BUFFER]
+            self._exactly(at + first, part)
+            digest.update(part)
+        return digest.hexdigest()
 
     def _region(self, at: int, strides: list[int], into: Words) -> int:
         if not strides:
@@ -132,6 +154,34 @@ class BoxFile:
 
     def __del__(self) -> None:
         self._file.close()
+
+
+def slabs(into: Words) -> Iterator[tuple[tuple[int, ...], Words]]:
+    """Parts of a region that are large enough for a thread each, and where they begin in it."""
+    cut = next((d for d in range(into.ndim) if into.shape[d] > 1), None)
+    if cut is None or into.nbytes <= SLAB:
+        yield (0,) * into.ndim, into
+        return
+    count = max(1, into.shape[cut] * SLAB // into.nbytes)
+    for first in range(0, into.shape[cut], count):
+        start = tuple(first if d == cut else 0 for d in range(into.ndim))
+        yield start, into[(slice(None),) * cut + (slice(first, first + count),)]
+
+
+def run(jobs: list[Job], threads: int) -> None:
+    """Does all of `jobs` and raises what the first of them that failed raised."""
+    if len(jobs) < 2 or threads < 2:
+        for job in jobs:
+            job()
+        return
+    with ThreadPoolExecutor(min(threads, len(jobs))) as pool:
+        running = [pool.submit(job) for job in jobs]
+        try:
+            for each in running:
+                each.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def _buffer() -> Words:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import EllipsisType, TracebackType
 from typing import Any, ClassVar, SupportsIndex, TypeVar, cast
@@ -19,6 +19,7 @@ Shape = tuple[int, ...]
 Index = SupportsIndex | slice | EllipsisType
 Slices = Index | tuple[Index, ...] | None
 Words = np.ndarray[Any, Any]
+Job = Callable[[], object]
 Self = TypeVar("Self", bound="Source")
 
 
@@ -122,6 +123,16 @@ class Source(ABC):
         out: np.ndarray[Any, Any] | None = None,
     ) -> np.ndarray[Any, Any]:
         """A tensor, or a part of it; see `Checkpoint.read` and `Spec.generate`."""
+
+    @abstractmethod
+    def jobs(
+        self, path: str, slices: Slices, out: np.ndarray[Any, Any], *, verify: bool = False
+    ) -> list[Job]:
+        """What `read` into `out` comes to, in any order; for `run`, with the jobs of others."""
+
+    @abstractmethod
+    def run(self, jobs: list[Job]) -> None:
+        """Does `jobs` on as many threads as pay. The first that fails, of any, is raised."""
 
 
 def words_for(info: TensorInfo, shape: Shape, out: Words | None) -> Words:

@@ -16,7 +16,7 @@ import numpy as np
 
 from . import _native
 from ._errors import SpecError
-from ._source import Mesh, Shape, Slices, Source, TensorInfo, region, words_for
+from ._source import Job, Mesh, Shape, Slices, Source, TensorInfo, region, words_for
 
 Sets = Mapping[str, Any] | Iterable[str]
 
@@ -176,6 +176,17 @@ class Spec(Source):
     ) -> np.ndarray[Any, Any]:
         """`generate`, by the name that it has for checkpoints. There is nothing to verify."""
         return self.generate(path, slices, out=out)
+
+    def jobs(
+        self, path: str, slices: Slices, out: np.ndarray[Any, Any], *, verify: bool = False
+    ) -> list[Job]:
+        """One call of `generate`."""
+        return [lambda: self.generate(path, slices, out=out)]
+
+    def run(self, jobs: list[Job]) -> None:
+        """One after another: each has threads of its own."""
+        for job in jobs:
+            job()
 
     def _fill(
         self, info: SpecTensorInfo, start: Shape, extent: Shape, out: Any, threads: int

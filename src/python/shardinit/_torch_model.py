@@ -22,7 +22,7 @@ from torch.nn.parameter import is_lazy
 from ._checkpoint import Folder, as_source
 from ._errors import MismatchError
 from ._manifest import StoredTensorInfo
-from ._source import Slices, Source, TensorInfo
+from ._source import Job, Slices, Source, TensorInfo
 from ._spec import Sets, Spec, as_spec
 from ._torch_names import Inverse, inverses_of, paths_of
 from ._torch_tensors import dtype_of, fill_local
@@ -387,15 +387,17 @@ class _Loading:
             if id(slot.tensor) in fresh:
                 setattr(slot.module, slot.key, fresh[id(slot.tensor)])
         given: dict[str, torch.Tensor] = {}
+        jobs: list[Job] = []
         for entry in self.entries:
             if not entry.found:
                 continue
             tensor = fresh.get(id(entry.tensor), entry.tensor)
-            fill_local(self.source, self.paths[entry.found[0]], tensor, verify)
+            jobs += fill_local(self.source, self.paths[entry.found[0]], tensor, verify)
             if entry.place != "view" or self.by_hooks:
                 given.update(
                     dict.fromkeys(entry.names, tensor if entry.place == "held" else tensor.detach())
                 )
+        self.source.run(jobs)
         for inverse in self.inverses:
             self._fill_inverse(inverse, fresh, verify)
         if not self.by_hooks:
@@ -431,7 +433,7 @@ class _Loading:
         info = self.source.info(inverse.path)
         targets = [fresh.get(id(each), each) for each in inverse.originals]
         value = torch.empty(info.global_shape, dtype=dtype_of(info))
-        fill_local(self.source, inverse.path, value, verify)
+        self.source.run(fill_local(self.source, inverse.path, value, verify))
         with torch.no_grad():
             stored = inverse.apply(value.to(targets[0]))
             shapes = [list(each.shape) for each in stored], [list(each.shape) for each in targets]

@@ -13,7 +13,7 @@ except ImportError as error:
     raise ImportError("shardinit.torch needs PyTorch: pip install torch") from error
 
 from ._errors import MismatchError
-from ._source import Slices, Source, TensorInfo
+from ._source import Job, Slices, Source, TensorInfo
 
 _DTYPES = {
     "f64": torch.float64,
@@ -43,12 +43,11 @@ def dtype_of(info: TensorInfo) -> torch.dtype:
     return _DTYPES[info.dtype]
 
 
-def fill_local(checkpoint: Source, path: str, tensor: torch.Tensor, verify: bool) -> None:
-    """Fills a tensor, or the local shard of a DTensor."""
+def fill_local(checkpoint: Source, path: str, tensor: torch.Tensor, verify: bool) -> list[Job]:
+    """What fills a tensor, or the local shard of a DTensor; see `fill`."""
     placements = getattr(tensor, "placements", None)
     if placements is None:
-        fill(checkpoint, path, None, tensor, verify=verify)
-        return
+        return fill(checkpoint, path, None, tensor, verify=verify)
     mesh = tensor.device_mesh  # type: ignore[attr-defined]
     shape = checkpoint.info(path).global_shape
     local = tensor.detach().to_local()  # type: ignore[attr-defined]
@@ -60,23 +59,27 @@ def fill_local(checkpoint: Source, path: str, tensor: torch.Tensor, verify: bool
             "a local shard has another shape than its placements say",
             mismatching={path: f"{list(local_shape)} by {placements}, {list(local.shape)} here"},
         )
-    for there, here in boxes:
-        fill(checkpoint, path, there, local[here], verify=verify)
+    parts = [fill(checkpoint, path, there, local[here], verify=verify) for there, here in boxes]
+    return [job for part in parts for job in part]
 
 
 def fill(
     checkpoint: Source, path: str, slices: Slices, target: torch.Tensor, *, verify: bool
-) -> None:
-    """Reads a part into a tensor, without a copy if it is the CPU's and of the stored dtype."""
+) -> list[Job]:
+    """What reads a part into a tensor: jobs for `Source.run`.
+
+    There is no copy on the way if it is the CPU's and of the stored dtype. Else the part has been
+    read when this returns, so that there is never more than one on the way, and nothing is to do.
+    """
     dtype = dtype_of(checkpoint.info(path))
     target = target.detach()
-    if target.device.type == "cpu" and target.dtype == dtype:
-        checkpoint.read(path, slices, verify=verify, out=_words(target))
+    if target.device.type == "cpu" and target.dtype == dtype and type(target) is torch.Tensor:
         torch.autograd.graph.increment_version(target)
-        return
+        return checkpoint.jobs(path, slices, _words(target), verify=verify)
     stored = torch.empty(target.shape, dtype=dtype)
     checkpoint.read(path, slices, verify=verify, out=_words(stored))
     target.copy_(stored)
+    return []
 
 
 def _words(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

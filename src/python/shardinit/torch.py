@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._torch_tensors import dtype_of, fill, local_boxes  # isort: skip (says what is missing)
 import torch
@@ -27,7 +27,18 @@ from ._checkpoint import Folder, as_source
 from ._errors import MismatchError
 from ._torch_model import LoadResult, init_, load_into
 
-__all__ = ["LoadResult", "dtype_of", "init_", "load_dtensor", "load_into", "load_state_dict"]
+if TYPE_CHECKING:
+    from ._dcp import StorageReader
+
+__all__ = [
+    "LoadResult",
+    "StorageReader",
+    "dtype_of",
+    "init_",
+    "load_dtensor",
+    "load_into",
+    "load_state_dict",
+]
 
 
 def load_state_dict(
@@ -59,10 +70,12 @@ def load_state_dict(
     if missing:
         raise MismatchError(f"cannot load {opened.where}", missing, noun=opened.noun)
     state = {}
+    jobs = []
     for path in wanted:
         info = opened.info(path)
         state[path] = torch.empty(info.global_shape, dtype=dtype_of(info), device=device)
-        fill(opened, path, None, state[path], verify=verify)
+        jobs += fill(opened, path, None, state[path], verify=verify)
+    opened.run(jobs)
     return state
 
 
@@ -102,14 +115,16 @@ def load_dtensor(
     )
     local = torch.empty(local_shape, dtype=dtype_of(info), device=device or mesh.device_type)
     for there, here in boxes:
-        fill(opened, path, there, local[here], verify=verify)
+        opened.run(fill(opened, path, there, local[here], verify=verify))
     stride = tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
     return DTensor.from_local(
         local, mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride
     )
 
 
-if torch.distributed.is_available():
-    from ._dcp import StorageReader
+def __getattr__(name: str) -> Any:
+    if name == "StorageReader":  # Not before it is used: it imports for as long as 2 GB load.
+        from ._dcp import StorageReader
 
-    __all__ += ["StorageReader"]
+        return StorageReader
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
