@@ -1,6 +1,6 @@
-// Why one tensor is what it is: the places in the spec, and on the command line,
-// that decided it. BuildGraph fills this in as it decides, so that the graph
-// itself need not know places.
+// Why one tensor is what it is: the places in the spec, and on the command line, that decided it.
+// Each pass takes notes of its own, if it is asked to (graph/explain.h), so that the graph itself
+// need not know places.
 #pragma once
 
 #include <cstddef>
@@ -17,22 +17,43 @@ namespace shardinit {
 
 struct View;
 
-struct Explanation {
-  std::string pattern;  // Wanted: the first tensor whose path this glob matches.
+// Something that was written: `text` as it stands at `span`, which has no source if it is a
+// default.
+struct Setting {
+  std::string name, text, value;
+  Span span;
+};
 
-  // Something that was written: `text` as it stands at `span`, which has no
-  // source if it is a default.
-  struct Setting {
-    std::string name, text, value;
-    Span span;
-  };
+// Of the values.
+struct InitNotes {
+  std::vector<Setting> initializers;  // From the tensor's own to the tool's.
+  std::vector<Setting> arguments;
+  Setting fans;                  // What the spec says of fans.
+  std::vector<Working> working;  // From the arguments to the distribution.
+};
 
+struct DrawNotes : InitNotes {
+  std::vector<Setting> dimensions;  // Logical axis, expression, extent.
+  Span dtype, key;
+};
+
+struct ShardingNotes {
   // A rule that names one of the tensor's logical axes.
   struct Trial {
     size_t dimension;
     Setting rule;         // Its logical axis, itself, the mesh axes.
     std::string outcome;  // Empty: it settled the dimension.
   };
+
+  Span shard;
+  std::vector<Trial> rules;
+  std::vector<Setting> mesh;  // Axes that cut the tensor.
+};
+
+struct Explanation : DrawNotes, ShardingNotes {
+  using Setting = shardinit::Setting;
+
+  std::string pattern;  // Wanted: the first tensor whose path this glob matches.
 
   // Where a layout puts a drawn tensor.
   struct Place {
@@ -52,14 +73,7 @@ struct Explanation {
   std::optional<LeftOut> left_out;  // The first of them.
   std::vector<Setting> conditions;  // Each `when` that let it in, outermost first.
   Span place;                       // Of the tensor's name.
-  std::vector<Setting> dimensions;  // Logical axis, expression, extent.
-  Span dtype, seed, engine, key, shard;
-  std::vector<Setting> initializers;  // From the tensor's own to the tool's.
-  std::vector<Setting> arguments;
-  Setting fans;                  // What the spec says of fans.
-  std::vector<Working> working;  // From the arguments to the distribution.
-  std::vector<Trial> rules;
-  std::vector<Setting> mesh;       // Axes that cut the tensor.
+  Span seed, engine;
   std::vector<Setting> variables;  // All that the tensor's expressions use.
   // Of a drawn tensor: in the chosen layout, or in all. If none matches, the first stored one
   // that does.

@@ -26,10 +26,12 @@ SpecScope::SpecScope(const std::vector<Named<ExprPtr>>& vars, bool lacks, Diagno
 }
 
 std::optional<Value> SpecScope::Find(const std::string& name, Diagnostics& diagnostics) const {
-  for (auto it = repeats_.rbegin(); it != repeats_.rend(); ++it) {
-    if (it->first != name) continue;
-    if (trace_ != nullptr) Note(name, {}, it->second, {});
-    return Value(it->second);
+  for (const auto* list : {&loops_, &defined_}) {
+    for (const auto& [variable, number] : *list) {
+      if (variable != name) continue;
+      if (trace_ != nullptr) Note(name, {}, number, {});
+      return Value(number);
+    }
   }
   const auto it = vars_.find(name);
   if (it == vars_.end()) return {};
@@ -69,16 +71,22 @@ bool SpecScope::IsBroken(const std::string& name) const {
 
 std::vector<std::string> SpecScope::Names() const {
   std::vector<std::string> names;
-  for (const auto& [name, value] : repeats_) names.push_back(name);
+  for (const auto& [name, value] : loops_) names.push_back(name);
+  for (const auto& [name, value] : defined_) names.push_back(name);
   for (const auto& [name, var] : vars_) names.push_back(name);
   std::sort(names.begin(), names.end());
   return names;
 }
 
 bool SpecScope::Has(const std::string& name) const {
-  return vars_.count(name) != 0 ||
-         std::any_of(repeats_.begin(), repeats_.end(),
-                     [&](const auto& repeat) { return repeat.first == name; });
+  const auto has = [&](const auto& list) {
+    return std::any_of(list.begin(), list.end(), [&](const auto& v) { return v.first == name; });
+  };
+  return vars_.count(name) != 0 || has(loops_) || has(defined_);
+}
+
+void SpecScope::Define(const std::string& name, int64_t value) {
+  if (!Has(name)) defined_.emplace_back(name, value);
 }
 
 std::string SpecScope::ChainTo(const std::string& name) const {

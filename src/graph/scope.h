@@ -12,8 +12,8 @@
 
 namespace shardinit {
 
-// `vars` of the spec, each evaluated when first asked for, and the variables
-// of the repeats around the tensor at hand.
+// `vars` of the spec, each evaluated when first asked for, the tool's own variables, and those that
+// count in the loops around what is at hand.
 class SpecScope : public Scope {
  public:
   // `lacks`: there may be others.
@@ -24,14 +24,31 @@ class SpecScope : public Scope {
   std::vector<std::string> Names() const override;
   bool Has(const std::string& name) const;
 
-  std::vector<std::pair<std::string, int64_t>>& repeats() { return repeats_; }
+  // A variable of the tool's own, unless one of `vars` has its name.
+  void Define(const std::string& name, int64_t value);
+
+  // A variable that counts, as long as this lives: of a `repeat`, of a `for`.
+  class Loop {
+   public:
+    Loop(SpecScope& scope, const std::string& variable) : loops_(scope.loops_) {
+      loops_.emplace_back(variable, 0);
+    }
+    ~Loop() { loops_.pop_back(); }
+    Loop(const Loop&) = delete;
+    Loop& operator=(const Loop&) = delete;
+    void Set(int64_t value) { loops_.back().second = value; }
+
+   private:
+    std::vector<std::pair<std::string, int64_t>>& loops_;
+  };
+  const std::vector<std::pair<std::string, int64_t>>& loops() const { return loops_; }
 
   // Whether there may be names that are not known: of variables, or of a repeat around.
   bool lacks() const { return lacks_; }
   void Lack(bool lacks) { lacks_ = lacks; }
 
   // From now on notes every name that is used in `uses`; null: no more.
-  void Trace(std::vector<Explanation::Setting>* uses) { trace_ = uses; }
+  void Trace(std::vector<Setting>* uses) { trace_ = uses; }
 
  private:
   struct Var {
@@ -48,9 +65,10 @@ class SpecScope : public Scope {
 
   bool lacks_;
   mutable std::unordered_map<std::string, Var> vars_;
-  mutable std::vector<const std::string*> chain_;         // Variables that need each other.
-  std::vector<std::pair<std::string, int64_t>> repeats_;  // Innermost last.
-  std::vector<Explanation::Setting>* trace_ = nullptr;
+  mutable std::vector<const std::string*> chain_;  // Variables that need each other.
+  std::vector<std::pair<std::string, int64_t>> defined_;
+  std::vector<std::pair<std::string, int64_t>> loops_;  // Innermost last.
+  std::vector<Setting>* trace_ = nullptr;
 };
 
 }  // namespace shardinit

@@ -42,7 +42,7 @@ bool IsIn(std::string_view group, std::string_view path) {
 }
 
 // `a.b.c` makes the groups `a.b` and `a`; a tensor may not have such a path.
-void CheckPaths(const std::vector<Tensor>& all, const std::vector<Span>& places,
+void CheckPaths(const std::vector<Tensor>& all, const std::vector<const Span*>& places,
                 Diagnostics& diagnostics) {
   std::vector<Name> paths, groups;
   paths.reserve(all.size());
@@ -75,22 +75,22 @@ void CheckPaths(const std::vector<Tensor>& all, const std::vector<Span>& places,
   std::sort(equal.begin(), equal.end());
   std::sort(inside.begin(), inside.end());
   for (const auto& [tensor, first] : equal) {
-    diagnostics.Error(places[tensor],
+    diagnostics.Error(*places[tensor],
                       fmt::format("two tensors have the path `{}`", all[first].path));
-    diagnostics.Note(places[first], "the first one is here");
+    diagnostics.Note(*places[first], "the first one is here");
   }
   for (const auto& [outer, inner] : inside) {
-    diagnostics.Error(places[outer],
+    diagnostics.Error(*places[outer],
                       fmt::format("`{}` is a tensor and also the group of `{}`", all[outer].path,
                                   all[inner].path),
                       "rename one of them: a checkpoint cannot hold both");
-    diagnostics.Note(places[inner], "the other one is here");
+    diagnostics.Note(*places[inner], "the other one is here");
   }
 }
 
 // 64-bit keys of two paths could collide, though nobody will see it happen; an
 // explicit `key:` that repeats is the case to find.
-void CheckKeys(const std::vector<Tensor>& all, const std::vector<Span>& places,
+void CheckKeys(const std::vector<Tensor>& all, const std::vector<const Span*>& places,
                Diagnostics& diagnostics) {
   std::vector<std::pair<uint64_t, size_t>> order;  // Key and tensor.
   order.reserve(all.size());
@@ -101,11 +101,11 @@ void CheckKeys(const std::vector<Tensor>& all, const std::vector<Span>& places,
   for (size_t k = 1; k < order.size(); ++k) {
     if (order[k].first != order[k - 1].first) continue;
     const size_t first = order[k - 1].second, second = order[k].second;
-    diagnostics.Error(places[second],
+    diagnostics.Error(*places[second],
                       fmt::format("`{}` and `{}` would be drawn from the same random stream",
                                   all[first].path, all[second].path),
                       "give one of them another `key`");
-    diagnostics.Note(places[first], "the other one is here");
+    diagnostics.Note(*places[first], "the other one is here");
   }
 }
 
@@ -141,7 +141,7 @@ Misfit MisfitOf(const Distribution& distribution, DType dtype) {
                       dtype == DType::boolean ? "uniform() < 0.5" : "floor(uniform() * 10)")};
 }
 
-void ValidateTensors(const std::vector<Tensor>& all, const std::vector<Span>& places,
+void ValidateTensors(const std::vector<Tensor>& all, const std::vector<const Span*>& places,
                      Diagnostics& diagnostics) {
   const size_t before = diagnostics.all().size();
   CheckPaths(all, places, diagnostics);

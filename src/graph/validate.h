@@ -18,8 +18,8 @@ struct Misfit {
 Misfit MisfitOf(const Distribution& distribution, DType dtype);
 
 // Paths are unique, none is both a tensor and a group of others, and no two
-// random tensors share a stream. `places[i]` is where tensor i was written.
-void ValidateTensors(const std::vector<Tensor>& tensors, const std::vector<Span>& places,
+// random tensors share a stream. `*places[i]` is where tensor i was written.
+void ValidateTensors(const std::vector<Tensor>& tensors, const std::vector<const Span*>& places,
                      Diagnostics& diagnostics);
 
 }  // namespace shardinit

@@ -148,7 +148,8 @@ Distribution ReadDistribution(const json& init, const Shape& shape, const std::s
 
 void CheckTensors(const std::vector<Tensor>& tensors, const std::string& path) try {
   Diagnostics diagnostics;
-  ValidateTensors(tensors, std::vector<Span>(tensors.size()), diagnostics);
+  const Span nowhere;
+  ValidateTensors(tensors, std::vector<const Span*>(tensors.size(), &nowhere), diagnostics);
   diagnostics.ThrowIfErrors();
 } catch (const InvalidSpec& e) {
   Refuse(path, e.diagnostics().front().message);

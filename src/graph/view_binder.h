@@ -1,4 +1,4 @@
-// A layout's views: ViewSpec → View.
+// The views of a layout: ViewSpec → View.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/diagnostics.h"
-#include "graph/scope.h"
+#include "graph/building.h"
 #include "graph/view.h"
 #include "spec/spec.h"
 
@@ -23,20 +23,15 @@ struct LoweredView {
   const Tensor& First() const;  // Of those that it is of.
 };
 
-// One layout at work.
-class LayoutBuilder {
+class ViewBinder {
  public:
-  LayoutBuilder(std::shared_ptr<const std::vector<Tensor>> drawn, SpecScope& names,
-                Diagnostics& diagnostics, PieceBudget* budget);
+  ViewBinder(std::shared_ptr<const std::vector<Tensor>> drawn, Building& building,
+             PieceBudget* budget);
 
   // Reports what is wrong, and returns nothing.
   std::optional<LoweredView> Lower(const ViewSpec& spec);
   // The views of tensors that are kept as they are.
   LoweredView Keep(size_t tensor);
-
-  // Every element of every drawn tensor is in one of `stored`, or the tensor is to be omitted.
-  void CheckCoverage(const Located<std::string>& name, const LayoutSpec& layout,
-                     const std::vector<Tensor>& stored);
 
  private:
   std::optional<Viewed> LowerNode(const ViewSpec& spec, int depth, ViewNode* node);

@@ -1,47 +1,18 @@
-#include "graph/layout.h"
+#include "graph/view_binder.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <span>
 
-#include "base/glob.h"
 #include "base/suggest.h"
 #include "graph/validate.h"
-#include "tensor/coverage.h"
 
 namespace shardinit {
 namespace {
 
 constexpr int64_t kMaxOperands = 1'000'000;
-
-// What of each drawn tensor is stored.
-class PiecesOf {
- public:
-  PiecesOf(const std::vector<Tensor>& stored, size_t drawn) : begins_(drawn + 2) {
-    const auto for_each = [&](const auto& use) {
-      for (const Tensor& tensor : stored) {
-        for (const Piece& piece : tensor.view->pieces) {
-          if (piece.source != Piece::kPadding) use(static_cast<size_t>(piece.source), piece);
-        }
-      }
-    };
-    for_each([&](size_t source, const Piece&) { ++begins_[source + 2]; });
-    for (size_t i = 2; i < begins_.size(); ++i) begins_[i] += begins_[i - 1];
-    pieces_.resize(begins_.back());
-    for_each([&](size_t source, const Piece& piece) { pieces_[begins_[source + 1]++] = &piece; });
-  }
-
-  std::span<const Piece* const> operator[](size_t drawn) const {
-    return std::span(pieces_).subspan(begins_[drawn], begins_[drawn + 1] - begins_[drawn]);
-  }
-
- private:
-  std::vector<size_t> begins_;  // Of each tensor's pieces.
-  std::vector<const Piece*> pieces_;
-};
 
 }  // namespace
 
@@ -51,14 +22,17 @@ const Tensor& LoweredView::First() const {
   return (*view->drawn)[node->tensor];
 }
 
-LayoutBuilder::LayoutBuilder(std::shared_ptr<const std::vector<Tensor>> drawn, SpecScope& names,
-                             Diagnostics& diagnostics, PieceBudget* budget)
-    : drawn_(std::move(drawn)), names_(names), diagnostics_(diagnostics), budget_(*budget) {
+ViewBinder::ViewBinder(std::shared_ptr<const std::vector<Tensor>> drawn, Building& building,
+                       PieceBudget* budget)
+    : drawn_(std::move(drawn)),
+      names_(building.names),
+      diagnostics_(building.diagnostics),
+      budget_(*budget) {
   by_path_.reserve(drawn_->size());
   for (size_t i = 0; i < drawn_->size(); ++i) by_path_.emplace((*drawn_)[i].path, i);
 }
 
-std::optional<LoweredView> LayoutBuilder::Lower(const ViewSpec& spec) {
+std::optional<LoweredView> ViewBinder::Lower(const ViewSpec& spec) {
   ViewNode root;
   first_ = nullptr;
   auto viewed = LowerNode(spec, 0, &root);
@@ -75,70 +49,22 @@ std::optional<LoweredView> LayoutBuilder::Lower(const ViewSpec& spec) {
   return Finish(std::move(root), std::move(*viewed));
 }
 
-LoweredView LayoutBuilder::Keep(size_t tensor) {
+LoweredView ViewBinder::Keep(size_t tensor) {
   return Finish({.tensor = tensor, .arguments = {}, .of = {}},
                 ViewedTensor(tensor, (*drawn_)[tensor]));
 }
 
-LoweredView LayoutBuilder::Finish(ViewNode root, Viewed viewed) {
+LoweredView ViewBinder::Finish(ViewNode root, Viewed viewed) {
   auto view = std::make_shared<View>(View{drawn_, std::move(root), {}});
   view->pieces = std::move(viewed.arrangement.pieces);
   return {std::move(view), std::move(viewed)};
 }
 
-void LayoutBuilder::CheckCoverage(const Located<std::string>& name, const LayoutSpec& layout,
-                                  const std::vector<Tensor>& stored) {
-  const PiecesOf pieces(stored, drawn_->size());
-  std::vector<bool> omits(layout.omit.size());
-  std::vector<size_t> missing;
-  for (size_t i = 0; i < drawn_->size(); ++i) {
-    const Tensor& tensor = (*drawn_)[i];
-    if (CountHeld(pieces[i]) == tensor.elements()) continue;
-    bool omitted = false;
-    for (size_t g = 0; g < omits.size(); ++g) {
-      if (!GlobMatches(layout.omit[g].value, tensor.path)) continue;
-      omits[g] = omitted = true;
-    }
-    if (!omitted) missing.push_back(i);
-  }
-  for (size_t g = 0; g < omits.size(); ++g) {
-    if (omits[g]) continue;
-    diagnostics_.Error(layout.omit[g].span,
-                       fmt::format("`omit` names `{}`, but layout `{}` leaves out no such tensor",
-                                   layout.omit[g].value, name.value));
-  }
-  if (missing.empty()) return;
-  const Tensor& tensor = (*drawn_)[missing.front()];
-  const auto of = pieces[missing.front()];
-  const auto held = CountHeld(of);
-  if (!held) {
-    diagnostics_.Error(name.span,
-                       fmt::format("the {} pieces of `{}` in layout `{}` overlap in too many ways "
-                                   "to tell whether they hold all of it",
-                                   of.size(), tensor.path, name.value),
-                       "store it from fewer slices, or list it under `omit`");
-    return;
-  }
-  std::string what = fmt::format("layout `{}` holds nothing of `{}`", name.value, tensor.path);
-  if (*held > 0) {
-    int64_t stored_elements = 0;
-    for (const Piece* piece : of) stored_elements += piece->elements();
-    what = fmt::format("layout `{}` holds {} of the {} elements of `{}`{}", name.value, *held,
-                       tensor.elements(), tensor.path,
-                       stored_elements > *held ? ", some of them twice" : "");
-  }
-  if (missing.size() > 1) {
-    what += fmt::format(", and not all of {} other{}", missing.size() - 1,
-                        missing.size() == 2 ? "" : "s");
-  }
-  diagnostics_.Error(name.span, std::move(what), "add it, or list it under `omit`");
-}
-
-std::optional<Viewed> LayoutBuilder::LowerNode(const ViewSpec& spec, int depth, ViewNode* node) {
+std::optional<Viewed> ViewBinder::LowerNode(const ViewSpec& spec, int depth, ViewNode* node) {
   return spec.path ? LowerTensor(spec, node) : LowerOperation(spec, depth, node);
 }
 
-std::optional<Viewed> LayoutBuilder::LowerTensor(const ViewSpec& spec, ViewNode* node) {
+std::optional<Viewed> ViewBinder::LowerTensor(const ViewSpec& spec, ViewNode* node) {
   std::string path;
   for (const PathSpec::Part& part : spec.path->parts) {
     path += part.text;
@@ -176,8 +102,7 @@ std::optional<Viewed> LayoutBuilder::LowerTensor(const ViewSpec& spec, ViewNode*
   return ViewedTensor(it->second, tensor);
 }
 
-std::optional<Viewed> LayoutBuilder::LowerOperation(const ViewSpec& spec, int depth,
-                                                    ViewNode* node) {
+std::optional<Viewed> ViewBinder::LowerOperation(const ViewSpec& spec, int depth, ViewNode* node) {
   const Located<std::string>& name = spec.operation;
   node->operation = FindViewOperation(name.value);
   if (node->operation == nullptr) {
@@ -212,8 +137,8 @@ std::optional<Viewed> LayoutBuilder::LowerOperation(const ViewSpec& spec, int de
   return {};
 }
 
-bool LayoutBuilder::LowerOperands(const ViewSpec& spec, int depth, ViewNode* node,
-                                  std::vector<Viewed>* of) {
+bool ViewBinder::LowerOperands(const ViewSpec& spec, int depth, ViewNode* node,
+                               std::vector<Viewed>* of) {
   const auto lower_all = [&] {
     bool good = !spec.of.empty();
     for (const ViewSpec& operand : spec.of) {
@@ -235,17 +160,16 @@ bool LayoutBuilder::LowerOperands(const ViewSpec& spec, int depth, ViewNode* nod
   const auto count = EvaluateInteger(*spec.loop->value, names_, 1, kMaxOperands,
                                      fmt::format("the count of `{}`", variable), diagnostics_);
   if (!count) return false;
-  names_.repeats().emplace_back(variable, 0);
+  SpecScope::Loop loop(names_, variable);
   bool good = true;
   for (int64_t i = 0; i < *count && good; ++i) {
-    names_.repeats().back().second = i;
+    loop.Set(i);
     good = lower_all();
   }
-  names_.repeats().pop_back();
   return good;
 }
 
-bool LayoutBuilder::BindArguments(const ViewSpec& spec, ViewNode* node) {
+bool ViewBinder::BindArguments(const ViewSpec& spec, ViewNode* node) {
   const std::vector<ViewParameter>& parameters = node->operation->parameters;
   bool good = true;
   for (const ViewSpec::Argument& argument : spec.arguments) {
@@ -279,8 +203,8 @@ bool LayoutBuilder::BindArguments(const ViewSpec& spec, ViewNode* node) {
   return good;
 }
 
-std::optional<ViewArgument> LayoutBuilder::BindArgument(const ViewParameter& parameter,
-                                                        const ViewSpec::Argument& argument) {
+std::optional<ViewArgument> ViewBinder::BindArgument(const ViewParameter& parameter,
+                                                     const ViewSpec::Argument& argument) {
   const bool wants_list = parameter.kind == ViewParameter::kIntegers;
   if (argument.is_list != wants_list) {
     diagnostics_.Error(argument.name.span,

@@ -1,0 +1,161 @@
+#include "graph/draw.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/suggest.h"
+#include "base/text.h"
+#include "rng/stream.h"
+
+namespace shardinit {
+namespace {
+
+class Drawer : public LeafVisitor {
+ public:
+  Drawer(Building& building, uint64_t seed, WrittenTensors* drawn)
+      : binder_(building, seed), drawn_(*drawn) {}
+
+  void Visit(const Leaf& leaf) override {
+    if (std::optional<Tensor> tensor = binder_.Bind(leaf, nullptr)) {
+      drawn_.Add(std::move(*tensor), leaf.place, &leaf.spec);
+    } else {
+      drawn_.shapeless.push_back(&leaf.spec);
+    }
+  }
+
+  // Else all of a long repeat are moved each time that their number doubles.
+  void Expect(size_t more) override {
+    const size_t size = drawn_.tensors.size() + more;
+    if (size <= drawn_.tensors.capacity()) return;
+    const size_t wanted = std::max(size, 2 * drawn_.tensors.capacity());
+    drawn_.tensors.reserve(wanted);
+    drawn_.places.reserve(wanted);
+    drawn_.specs.reserve(wanted);
+  }
+
+ private:
+  TensorBinder binder_;
+  WrittenTensors& drawn_;
+};
+
+}  // namespace
+
+WrittenTensors DrawTensors(Building& building, uint64_t seed) {
+  WrittenTensors drawn;
+  Drawer drawer(building, seed, &drawn);
+  Expand(building.spec.modules, 0, building, drawer);
+  return drawn;
+}
+
+TensorBinder::TensorBinder(Building& building, uint64_t seed)
+    : spec_(building.spec),
+      diagnostics_(building.diagnostics),
+      names_(building.names),
+      seed_(seed),
+      inits_(building) {
+  for (size_t d = 0; d < kMaxRank; ++d) dimension_names_.push_back(fmt::format("dimension {}", d));
+}
+
+std::optional<Tensor> TensorBinder::Bind(const Leaf& leaf, DrawNotes* notes) {
+  Tensor tensor;
+  tensor.path = leaf.path;
+  BindDType(leaf, notes, &tensor);
+  // Without a shape there is no tensor, but what else is wrong with it can be seen.
+  const bool has_shape = BindShape(leaf.spec, notes, &tensor) && CountBytes(leaf.spec, tensor);
+  inits_.Bind(leaf, has_shape ? &tensor.shape : nullptr, notes, &tensor);
+  if (!has_shape) return {};
+  BindKey(leaf.spec, notes, &tensor);
+  return tensor;
+}
+
+// Where it is wrong the tensor stays f32, so that its other mistakes show too.
+void TensorBinder::BindDType(const Leaf& leaf, DrawNotes* notes, Tensor* tensor) {
+  const TensorSpec& spec = leaf.spec;
+  const auto& name = spec.dtype ? spec.dtype : spec_.dtype;
+  if (!name && (spec.wrong.Has("dtype") || spec_.wrong.Has("dtype"))) return;
+  if (!name) {
+    diagnostics_.Error(leaf.place, fmt::format("tensor `{}` has no dtype", tensor->path),
+                       "give it a `dtype`, or the spec one at the top");
+    return;
+  }
+  const auto dtype = FindDType(name->value);
+  if (dtype) tensor->dtype = *dtype;
+  if (notes != nullptr) notes->dtype = name->span;
+  // The spec's own dtype is wrong once, not once per tensor.
+  if (dtype || (!spec.dtype && std::exchange(dtype_reported_, true))) return;
+  const auto meant = FindDTypeByOtherName(name->value);
+  diagnostics_.Error(name->span, fmt::format("unknown dtype {}", Quote(name->value)),
+                     meant ? fmt::format("did you mean `{}`?", InfoOf(*meant).name)
+                           : DidYouMean(name->value, DTypeNames()));
+}
+
+bool TensorBinder::BindShape(const TensorSpec& spec, DrawNotes* notes, Tensor* tensor) {
+  if (spec.shape.size() > kMaxRank) {
+    diagnostics_.Error(spec.shape_span, fmt::format("{} dimensions, but at most {} are allowed",
+                                                    spec.shape.size(), kMaxRank));
+    return false;
+  }
+  int64_t bytes = InfoOf(tensor->dtype).bytes;
+  bool good = !spec.wrong.Has("shape");
+  for (size_t d = 0; d < spec.shape.size(); ++d) {
+    if (!spec.shape[d]) continue;
+    const auto extent =
+        EvaluateInteger(*spec.shape[d], names_, 1, std::numeric_limits<int64_t>::max(),
+                        dimension_names_[d], diagnostics_);
+    good = good && extent;
+    if (!good) continue;
+    tensor->shape.push_back(*extent);
+    if (notes != nullptr) {
+      const bool named = spec.axes && d < spec.axes->value.size();
+      notes->dimensions.push_back({named ? spec.axes->value[d].value : "", TextOf(*spec.shape[d]),
+                                   fmt::to_string(*extent), SpanOf(*spec.shape[d])});
+    }
+    if (__builtin_mul_overflow(bytes, *extent, &bytes)) {
+      diagnostics_.Error(
+          spec.shape_span, "this tensor has more than 2^63 - 1 bytes",
+          fmt::format("the dimensions up to here are {}", fmt::join(tensor->shape, " × ")));
+      return false;
+    }
+  }
+  return good;
+}
+
+bool TensorBinder::CountBytes(const TensorSpec& spec, const Tensor& tensor) {
+  if (!__builtin_add_overflow(total_bytes_, tensor.bytes(), &total_bytes_)) return true;
+  diagnostics_.Error(spec.shape_span, "with this tensor the model has more than 2^63 - 1 bytes");
+  return false;
+}
+
+// `{layer}` in a key stands for the number of the repeat around the tensor.
+void TensorBinder::BindKey(const TensorSpec& spec, DrawNotes* notes, Tensor* tensor) {
+  if (spec.key) {
+    if (notes != nullptr) notes->key = spec.key->span;
+    tensor->draw_path = spec.key->value;
+    for (const auto& [variable, index] : names_.loops()) {
+      const std::string placeholder = "{" + variable + "}";
+      for (size_t at = 0; (at = tensor->draw_path.find(placeholder, at)) != std::string::npos;) {
+        tensor->draw_path.replace(at, placeholder.size(), fmt::format_int(index).str());
+      }
+    }
+    CheckPlaceholders(spec.key->span, tensor->draw_path);
+  }
+  if (!IsRandom(tensor->distribution)) return;
+  tensor->key = KeyOf(seed_, tensor->draw_path.empty() ? tensor->path : tensor->draw_path);
+}
+
+// Of a key in which the numbers of repeats stand.
+void TensorBinder::CheckPlaceholders(Span span, std::string_view key) {
+  const size_t begin = key.find('{'), end = key.find('}', begin);
+  if (begin == key.npos || end == key.npos) return;
+  std::vector<std::string> known;
+  for (const auto& loop : names_.loops()) known.push_back(loop.first);
+  const std::string_view name = key.substr(begin + 1, end - begin - 1);
+  diagnostics_.Error(span, fmt::format("`{{{}}}` in `key` is no repeat around this tensor", name),
+                     known.empty() ? "no `repeat` is around it" : DidYouMean(name, known));
+}
+
+}  // namespace shardinit

@@ -1,0 +1,43 @@
+// The second pass: what is drawn. Shapes, element types, initializers and keys; how a tensor is cut
+// is said by the next one.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/expand.h"
+#include "graph/explanation.h"
+#include "graph/initializer.h"
+
+namespace shardinit {
+
+// Makes a leaf a tensor, all but how it is cut.
+class TensorBinder {
+ public:
+  TensorBinder(Building& building, uint64_t seed);
+
+  // None: it has no shape. `notes` may be null.
+  std::optional<Tensor> Bind(const Leaf& leaf, DrawNotes* notes);
+
+ private:
+  void BindDType(const Leaf& leaf, DrawNotes* notes, Tensor* tensor);
+  bool BindShape(const TensorSpec& spec, DrawNotes* notes, Tensor* tensor);
+  bool CountBytes(const TensorSpec& spec, const Tensor& tensor);
+  void BindKey(const TensorSpec& spec, DrawNotes* notes, Tensor* tensor);
+  void CheckPlaceholders(Span span, std::string_view key);
+
+  const ModelSpec& spec_;
+  Diagnostics& diagnostics_;
+  SpecScope& names_;
+  const uint64_t seed_;
+  InitBinder inits_;
+  bool dtype_reported_ = false;
+  int64_t total_bytes_ = 0;
+  std::vector<std::string> dimension_names_;
+};
+
+WrittenTensors DrawTensors(Building& building, uint64_t seed);
+
+}  // namespace shardinit

@@ -1,0 +1,156 @@
+#include "graph/expand.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace shardinit {
+namespace {
+
+constexpr size_t kMaxPath = 1024;
+
+// How many tensors stand in a module, its repeats taken as one.
+int64_t CountTensors(const ModuleSpec& module) {
+  int64_t count = 0;
+  for (const auto& member : module.members) {
+    const auto* inner = std::get_if<std::unique_ptr<ModuleSpec>>(&member.value);
+    count += inner ? CountTensors(**inner) : 1;
+  }
+  return count;
+}
+
+// Of a module or the spec; an empty word if it is wrong.
+template <typename T>
+std::optional<Located<std::string>> FansOf(const T& spec) {
+  if (!spec.fans && spec.wrong.Has("fans")) return Located<std::string>();
+  return spec.fans;
+}
+
+class Expander {
+ public:
+  Expander(int64_t before, Building& building, LeafVisitor& visitor)
+      : building_(building),
+        diagnostics_(building.diagnostics),
+        names_(building.names),
+        visitor_(visitor),
+        fans_(FansOf(building.spec)),
+        made_(before) {}
+
+  void Expand(const ModuleSpec& module, const std::string& path, int64_t copies) {
+    if (!IsThere(module)) {
+      if (module.when) visitor_.LeaveOut(path, module);
+      return;
+    }
+    const auto around = fans_;
+    if (const auto fans = FansOf(module)) fans_ = fans;
+    if (module.when) conditions_.push_back(module.when.get());
+    ExpandModule(module, path, copies);
+    if (module.when) conditions_.pop_back();
+    fans_ = around;
+  }
+
+ private:
+  // Of a tensor or a module. What may not be there may well be wrong.
+  template <typename T>
+  bool IsThere(const T& spec) {
+    if (spec.when == nullptr) return !spec.wrong.Has("when");
+    const auto value = EvaluateNumber(*spec.when, names_, diagnostics_);
+    return value && *value != 0;
+  }
+
+  void ExpandModule(const ModuleSpec& module, const std::string& path, int64_t copies) {
+    if (!module.repeat) {
+      const bool lacks = names_.lacks();
+      names_.Lack(lacks || module.wrong.Has("repeat"));
+      ExpandMembers(module, path, copies);
+      names_.Lack(lacks);
+      return;
+    }
+    const std::string& variable = module.repeat->name.value;
+    if (names_.Has(variable)) {
+      diagnostics_.Error(module.repeat->name.span,
+                         fmt::format("`{}` already names a variable or an outer repeat", variable),
+                         "choose another name for this repeat");
+      return;
+    }
+    const ExprPtr& times = module.repeat->value;
+    // Where the number is wrong, once is enough to find what else is.
+    const int64_t count =
+        !times ? 1
+               : EvaluateInteger(*times, names_, 1, kMaxTensors,
+                                 fmt::format("the count of `{}`", variable), diagnostics_)
+                     .value_or(1);
+    const Span place = times ? SpanOf(*times) : module.repeat->name.span;
+    const int64_t tensors = std::max<int64_t>(1, CountTensors(module));
+    if (count > kMaxTensors / copies / tensors) {
+      diagnostics_.Error(
+          place, fmt::format("this makes {} × {} × {} tensors, but a spec may have at most {}",
+                             copies, count, tensors, kMaxTensors));
+      return;
+    }
+    if (count * tensors > kMaxTensors - made_) {
+      diagnostics_.Error(
+          place, fmt::format("this makes {} × {} tensors after {} others, but a spec may have "
+                             "at most {}",
+                             count, tensors, made_, kMaxTensors));
+      return;
+    }
+    visitor_.Expect(static_cast<size_t>(count * tensors));
+    SpecScope::Loop loop(names_, variable);
+    const size_t before = building_.Reported();
+    for (int64_t i = 0; i < count && building_.Reported() == before; ++i) {
+      loop.Set(i);
+      ExpandMembers(module, JoinPaths(path, fmt::format_int(i).str()), copies * count);
+    }
+  }
+
+  void ExpandMembers(const ModuleSpec& module, const std::string& path, int64_t copies) {
+    for (const auto& member : module.members) {
+      const std::string inner = JoinPaths(path, member.name.value);
+      if (const auto* tensor = std::get_if<TensorSpec>(&member.value)) {
+        Visit(*tensor, member.name.span, inner);
+      } else {
+        Expand(*std::get<std::unique_ptr<ModuleSpec>>(member.value), inner, copies);
+      }
+    }
+  }
+
+  void Visit(const TensorSpec& tensor, const Span& place, const std::string& path) {
+    if (!IsThere(tensor)) {
+      if (tensor.when) visitor_.LeaveOut(path, tensor);
+      return;
+    }
+    if (path.size() > kMaxPath) {
+      diagnostics_.Error(place, fmt::format("this path has {} bytes, but at most {} are allowed",
+                                            path.size(), kMaxPath));
+      return;
+    }
+    if (tensor.when) conditions_.push_back(tensor.when.get());
+    ++made_;
+    visitor_.Visit({path, tensor, place, fans_, conditions_});
+    if (tensor.when) conditions_.pop_back();
+  }
+
+  Building& building_;
+  Diagnostics& diagnostics_;
+  SpecScope& names_;
+  LeafVisitor& visitor_;
+  std::optional<Located<std::string>> fans_;  // Of the module at hand.
+  std::vector<const Expr*> conditions_;       // Around the tensor at hand.
+  int64_t made_;
+};
+
+}  // namespace
+
+void Expand(const ModuleSpec& root, int64_t before, Building& building, LeafVisitor& visitor) {
+  Expander(before, building, visitor).Expand(root, "", 1);
+}
+
+std::string JoinPaths(const std::string& path, const std::string& name) {
+  if (path.empty() || name.empty()) return path + name;
+  std::string joined;
+  joined.reserve(path.size() + 1 + name.size());
+  return joined.append(path).append(1, '.').append(name);
+}
+
+}  // namespace shardinit

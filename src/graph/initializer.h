@@ -1,0 +1,50 @@
+// A spec's initializer → the distribution of a tensor: names followed, arguments and formulas
+// evaluated.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "graph/expand.h"
+#include "graph/explanation.h"
+#include "init/initializer.h"
+
+namespace shardinit {
+
+// Names of initializers that are the tool's own are reported.
+void CheckInitNames(const ModelSpec& spec, Diagnostics& diagnostics);
+
+class InitBinder {
+ public:
+  explicit InitBinder(Building& building);
+
+  // Gives the tensor its distribution. `shape` is null where it is wrong: then only names and
+  // arguments are looked at. `notes` may be null. What is wrong with a named initializer is
+  // reported once.
+  void Bind(const Leaf& leaf, const Shape* shape, InitNotes* notes, Tensor* tensor);
+
+ private:
+  template <typename F>
+  void Report(const InitSpec* init, F report);
+  std::optional<Distribution> Lower(const InitSpec& init, const TensorSpec& tensor,
+                                    const Shape* shape, const Fans* fans, InitNotes* notes);
+  std::optional<Argument> BindArgument(const Parameter& parameter, const Expr& expr,
+                                       const TensorSpec& tensor, const Shape* shape);
+  std::optional<Distribution> LowerExpression(const InitSpec& init, const TensorSpec& tensor,
+                                              const Shape* shape, InitNotes* notes);
+  std::optional<Distribution> LowerFormula(const Initializer& initializer, Arguments arguments,
+                                           const Shape& shape, Span span);
+  std::optional<Distribution> Intern(std::shared_ptr<const Program> program);
+
+  const ModelSpec& spec_;
+  Diagnostics& diagnostics_;
+  SpecScope& names_;
+  std::unordered_map<std::string, const InitSpec*> inits_;
+  std::unordered_set<const InitSpec*> bad_inits_;
+  std::unordered_map<std::string, std::shared_ptr<const Program>> programs_;  // By text.
+};
+
+}  // namespace shardinit

@@ -1,0 +1,213 @@
+#include "graph/store.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <span>
+
+#include "base/glob.h"
+#include "base/suggest.h"
+#include "graph/expand.h"
+#include "graph/sharding.h"
+#include "graph/validate.h"
+#include "tensor/coverage.h"
+
+namespace shardinit {
+namespace {
+
+// Lays out tensors: each a view of drawn ones, cut as these are unless the spec says how.
+class Storer : public LeafVisitor {
+ public:
+  Storer(Building& building, std::shared_ptr<const std::vector<Tensor>> drawn, PieceBudget* budget,
+         WrittenTensors* stored)
+      : diagnostics_(building.diagnostics),
+        drawn_(*drawn),
+        binder_(std::move(drawn), building, budget),
+        stored_(*stored) {}
+
+  void Keep(const LayoutSpec& layout) {
+    std::vector<bool> keeps(layout.keep.size());
+    for (size_t i = 0; i < drawn_.size(); ++i) {
+      std::optional<size_t> keep;
+      for (size_t g = 0; g < keeps.size(); ++g) {
+        if (!GlobMatches(layout.keep[g].value, drawn_[i].path)) continue;
+        keep = keep.value_or(g);
+        keeps[g] = true;
+      }
+      if (!keep) continue;
+      Tensor tensor = drawn_[i];
+      tensor.draw_path.clear();
+      tensor.key = 0;
+      Add(binder_.Keep(i), layout.keep[*keep].span, nullptr, std::move(tensor));
+    }
+    std::vector<std::string> paths;
+    for (size_t g = 0; g < keeps.size(); ++g) {
+      if (keeps[g]) continue;
+      for (size_t i = paths.size(); i < drawn_.size(); ++i) paths.push_back(drawn_[i].path);
+      diagnostics_.Error(
+          layout.keep[g].span,
+          fmt::format("`keep` names `{}`, but `modules` has no such tensor", layout.keep[g].value),
+          DidYouMean(layout.keep[g].value, paths));
+    }
+  }
+
+  void Visit(const Leaf& leaf) override {
+    const TensorSpec& spec = leaf.spec;
+    if (!spec.wrong.empty()) return;
+    const auto lowered = binder_.Lower(*spec.from);
+    if (!lowered) return;
+    Tensor tensor;
+    tensor.path = leaf.path;
+    tensor.shape = lowered->viewed.arrangement.shape;
+    if (spec.axes && spec.axes->value.size() != tensor.shape.size()) {
+      return ReportEntries(spec.axes->span, "axes", spec.axes->value.size(), tensor);
+    }
+    if (spec.shard && spec.shard->value.size() > tensor.shape.size()) {
+      return ReportEntries(spec.shard->span, "shard", spec.shard->value.size(), tensor);
+    }
+    if (!spec.axes && !spec.shard) {
+      tensor.partition = lowered->viewed.partition;
+      const std::vector<bool>& in_doubt = lowered->viewed.in_doubt;
+      const auto doubt = std::find(in_doubt.begin(), in_doubt.end(), true);
+      if (doubt != in_doubt.end()) {
+        diagnostics_.Error(leaf.place,
+                           fmt::format("the tensors of `{}` are cut in different ways along its "
+                                       "dimension {}",
+                                       tensor.path, doubt - in_doubt.begin()),
+                           "say how it is to be cut, with `axes` or `shard`");
+        return;
+      }
+    }
+    Add(*lowered, leaf.place, &spec, std::move(tensor));
+  }
+
+ private:
+  void ReportEntries(Span place, std::string_view key, size_t found, const Tensor& tensor) {
+    diagnostics_.Error(
+        place, fmt::format("`{}` has {} entr{}, but the shape of `{}` is [{}]", key, found,
+                           found == 1 ? "y" : "ies", tensor.path, fmt::join(tensor.shape, ", ")));
+  }
+
+  void Add(const LoweredView& lowered, const Span& place, const TensorSpec* spec, Tensor tensor) {
+    tensor.dtype = lowered.First().dtype;
+    tensor.distribution = Constant{0};
+    tensor.view = lowered.view;
+    int64_t bytes;
+    if (__builtin_mul_overflow(tensor.elements(), InfoOf(tensor.dtype).bytes, &bytes) ||
+        __builtin_add_overflow(total_bytes_, bytes, &total_bytes_)) {
+      diagnostics_.Error(place, "with this tensor the layout has more than 2^63 - 1 bytes");
+      return;
+    }
+    stored_.Add(std::move(tensor), place, spec);
+  }
+
+  Diagnostics& diagnostics_;
+  const std::vector<Tensor>& drawn_;
+  ViewBinder binder_;
+  WrittenTensors& stored_;
+  int64_t total_bytes_ = 0;
+};
+
+// What of each drawn tensor is stored.
+class PiecesOf {
+ public:
+  PiecesOf(const std::vector<Tensor>& stored, size_t drawn) : begins_(drawn + 2) {
+    const auto for_each = [&](const auto& use) {
+      for (const Tensor& tensor : stored) {
+        for (const Piece& piece : tensor.view->pieces) {
+          if (piece.source != Piece::kPadding) use(static_cast<size_t>(piece.source), piece);
+        }
+      }
+    };
+    for_each([&](size_t source, const Piece&) { ++begins_[source + 2]; });
+    for (size_t i = 2; i < begins_.size(); ++i) begins_[i] += begins_[i - 1];
+    pieces_.resize(begins_.back());
+    for_each([&](size_t source, const Piece& piece) { pieces_[begins_[source + 1]++] = &piece; });
+  }
+
+  std::span<const Piece* const> operator[](size_t drawn) const {
+    return std::span(pieces_).subspan(begins_[drawn], begins_[drawn + 1] - begins_[drawn]);
+  }
+
+ private:
+  std::vector<size_t> begins_;  // Of each tensor's pieces.
+  std::vector<const Piece*> pieces_;
+};
+
+// Every element of every drawn tensor is in one of `stored`, or the tensor is to be omitted.
+void CheckCoverage(const Located<std::string>& name, const LayoutSpec& layout,
+                   const std::vector<Tensor>& drawn, const std::vector<Tensor>& stored,
+                   Diagnostics& diagnostics) {
+  const PiecesOf pieces(stored, drawn.size());
+  std::vector<bool> omits(layout.omit.size());
+  std::vector<size_t> missing;
+  for (size_t i = 0; i < drawn.size(); ++i) {
+    const Tensor& tensor = drawn[i];
+    if (CountHeld(pieces[i]) == tensor.elements()) continue;
+    bool omitted = false;
+    for (size_t g = 0; g < omits.size(); ++g) {
+      if (!GlobMatches(layout.omit[g].value, tensor.path)) continue;
+      omits[g] = omitted = true;
+    }
+    if (!omitted) missing.push_back(i);
+  }
+  for (size_t g = 0; g < omits.size(); ++g) {
+    if (omits[g]) continue;
+    diagnostics.Error(layout.omit[g].span,
+                      fmt::format("`omit` names `{}`, but layout `{}` leaves out no such tensor",
+                                  layout.omit[g].value, name.value));
+  }
+  if (missing.empty()) return;
+  const Tensor& tensor = drawn[missing.front()];
+  const auto of = pieces[missing.front()];
+  const auto held = CountHeld(of);
+  if (!held) {
+    diagnostics.Error(name.span,
+                      fmt::format("the {} pieces of `{}` in layout `{}` overlap in too many ways "
+                                  "to tell whether they hold all of it",
+                                  of.size(), tensor.path, name.value),
+                      "store it from fewer slices, or list it under `omit`");
+    return;
+  }
+  std::string what = fmt::format("layout `{}` holds nothing of `{}`", name.value, tensor.path);
+  if (*held > 0) {
+    int64_t stored_elements = 0;
+    for (const Piece* piece : of) stored_elements += piece->elements();
+    what = fmt::format("layout `{}` holds {} of the {} elements of `{}`{}", name.value, *held,
+                       tensor.elements(), tensor.path,
+                       stored_elements > *held ? ", some of them twice" : "");
+  }
+  if (missing.size() > 1) {
+    what += fmt::format(", and not all of {} other{}", missing.size() - 1,
+                        missing.size() == 2 ? "" : "s");
+  }
+  diagnostics.Error(name.span, std::move(what), "add it, or list it under `omit`");
+}
+
+}  // namespace
+
+WrittenTensors StoreLayout(const Named<LayoutSpec>& layout, const Mesh& mesh,
+                           std::shared_ptr<const std::vector<Tensor>> drawn, Building& building,
+                           PieceBudget* budget) {
+  const size_t before = building.Reported();
+  DefineMeshSizes(mesh, building);
+  WrittenTensors stored;
+  Storer storer(building, drawn, budget, &stored);
+  storer.Keep(layout.value);
+  Expand(layout.value.modules, std::ssize(stored.tensors), building, storer);
+  Sharder(building, mesh).Shard(stored);
+  if (building.Reported() == before && !layout.value.wrong) {
+    ValidateTensors(stored.tensors, stored.places, building.diagnostics);
+    CheckCoverage(layout.name, layout.value, *drawn, stored.tensors, building.diagnostics);
+  }
+  return stored;
+}
+
+void DefineMeshSizes(const Mesh& mesh, Building& building) {
+  for (size_t a = 0; a < mesh.axes.size(); ++a) {
+    building.names.Define("mesh_" + mesh.axes[a], mesh.shape[a]);
+  }
+}
+
+}  // namespace shardinit

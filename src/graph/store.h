@@ -1,0 +1,21 @@
+// The pass that stores what is drawn: a layout's views of it.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "graph/building.h"
+#include "graph/view_binder.h"
+
+namespace shardinit {
+
+// What the layout stores, cut over the mesh. `building` is of this layout alone; `budget` is what
+// it may still take.
+WrittenTensors StoreLayout(const Named<LayoutSpec>& layout, const Mesh& mesh,
+                           std::shared_ptr<const std::vector<Tensor>> drawn, Building& building,
+                           PieceBudget* budget);
+
+// `mesh_AXIS`: some layouts depend on how many ranks share a tensor.
+void DefineMeshSizes(const Mesh& mesh, Building& building);
+
+}  // namespace shardinit
