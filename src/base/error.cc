@@ -15,8 +15,7 @@ Error SystemError(const std::string& action, const std::string& path, int error)
   const bool permanent = error == EROFS || error == EOPNOTSUPP || error == ENOSYS;
   if (permanent) hint = "choose a place on another file system";
   return Error(permanent ? ExitCode::kUsage : ExitCode::kWorld,
-               fmt::format("cannot {} `{}`: {}", action, path, strerror(error)),
-               std::move(hint));
+               fmt::format("cannot {} `{}`: {}", action, path, strerror(error)), std::move(hint));
 }
 
 std::string RenderError(const std::string& message, const std::string& hint) {

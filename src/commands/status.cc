@@ -2,7 +2,6 @@
 
 #include <memory>
 
-#include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "commands/command.h"
@@ -22,8 +21,9 @@ struct StatusOptions {
 ExitCode RunStatus(const StatusOptions& options) {
   Digest plan_sha256;
   const Plan plan = LoadCheckpointPlan(options.folder, &plan_sha256);
-  const std::vector<int64_t> missing = MissingRanks(options.folder, plan, plan_sha256);
-  const bool has_manifest = Exists(options.folder + "/" + kManifestName);
+  const CheckpointFolder folder(options.folder);
+  const std::vector<int64_t> missing = MissingRanks(folder, plan, plan_sha256);
+  const bool has_manifest = folder.root().Exists(kManifestName);
   const bool complete = has_manifest && missing.empty();
   const int64_t done = plan.world_size() - static_cast<int64_t>(missing.size());
   if (options.json) {

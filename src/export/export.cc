@@ -1,6 +1,5 @@
 #include "export/export.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,8 +8,8 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/interrupt.h"
+#include "base/new_file.h"
 #include "export/record.h"
 #include "plan/load.h"
 
@@ -25,13 +24,13 @@ constexpr size_t kRecordLimit = size_t{4} << 30;
 // One file on its way to the disk. The folder that it is in is nobody else's.
 class FileWriter {
  public:
-  FileWriter(const std::string& folder, const FileLayout& layout, std::vector<Digest>* digests,
+  FileWriter(const Folder& folder, const FileLayout& layout, std::vector<Digest>* digests,
              WorkCounters* counters)
-      : path_(folder + "/" + layout.path),
+      : path_(folder.PathOf(layout.path)),
         layout_(layout),
         digests_(*digests),
         counters_(*counters) {
-    fd_ = CreateFile(path_);
+    fd_ = folder.Create(layout.path);
     digests_.resize(layout.boxes.size());
     if (!WriteAll(fd_.get(), layout.head.data(), layout.head.size(), 0)) {
       throw SystemError("write", path_);
@@ -112,8 +111,9 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
   }
 
   // All is written beside the folder, and gets its name when all is there.
-  TemporaryFolder folder(request.folder);
-  CheckFreeSpace(folder.path(), total, request.folder);
+  NewFolder target(request.folder);
+  const Folder& folder = target.folder();
+  CheckFreeSpace(folder.fd(), total, request.folder);
   std::set<std::string> folders;
   std::vector<std::vector<Digest>> digests(files.size());
   {
@@ -127,22 +127,23 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
     };
     for (size_t f = 0; f < files.size(); ++f) {
       ThrowIfInterrupted();
-      if (const size_t slash = files[f].path.rfind('/'); slash != std::string::npos) {
-        const std::string parent = folder.path() + "/" + files[f].path.substr(0, slash);
-        if (folders.insert(parent).second) MakeFolder(parent);
+      const std::string& path = files[f].path;
+      for (size_t slash = 0; (slash = path.find('/', slash + 1)) != std::string::npos;) {
+        const std::string parent = path.substr(0, slash);
+        if (folders.insert(parent).second) folder.MakeSub(parent);
       }
       wait_for(submitted - kFilesAtOnce + 1);
-      const auto writer =
-          std::make_shared<FileWriter>(folder.path(), files[f], &digests[f], counters);
+      const auto writer = std::make_shared<FileWriter>(folder, files[f], &digests[f], counters);
       workers.Submit(writer->Tasks(request.source), [writer] { writer->Sync(); });
       ++submitted;
     }
     wait_for(submitted);
   }
-  WriteFileAtomically(folder.path() + "/" + kExportName,
-                      WriteRecord(plan, request, files, digests));
-  for (const std::string& parent : folders) SyncFolder(parent);
-  folder.Commit();
+  NewFile record(folder, kExportName);
+  record.Append(WriteRecord(plan, request, files, digests));
+  record.Commit();
+  for (const std::string& parent : folders) folder.OpenSub(parent).Sync();
+  target.Commit();
   return result;
 }
 

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -19,35 +18,17 @@
 namespace shardinit {
 namespace {
 
-FileEntry WriteIndexFile(const std::string& folder, const Plan& plan, const Digest& plan_sha256) {
-  const std::string path = folder + "/" + kIndexName;
-  std::string temporary;
-  const Fd fd = CreateTemporary(path, &temporary);
-  try {
-    hdf5::WriteIndex(fd.get(), path, plan, plan_sha256);
-    const FileEntry entry = HashFile(fd.get(), path);
-    Commit(fd.get(), temporary, path);
-    return entry;
-  } catch (...) {
-    unlink(temporary.c_str());
-    throw;
-  }
+FileEntry WriteIndexFile(const CheckpointFolder& folder, const Plan& plan,
+                         const Digest& plan_sha256) {
+  const auto file = BeginFile(folder.root(), kIndexName, [&](const NewFile& begun) {
+    hdf5::WriteIndex(begun.fd(), begun.path(), plan, plan_sha256);
+  });
+  const FileEntry entry = HashFile(file->fd(), file->path());
+  file->Commit([&] { folder.RequirePlan(plan_sha256); });
+  return entry;
 }
 
 }  // namespace
-
-void RemoveLeftOvers(const std::string& folder) {
-  RemoveTemporaries(folder, [](std::string_view name) {
-    return name == kPlanName || name == kIndexName || name == kManifestName;
-  });
-  RemoveTemporaries(folder + "/ranks", [](std::string_view name) {
-    constexpr std::string_view kStart = "rank-";
-    if (!name.starts_with(kStart)) return false;
-    const size_t end = name.find_first_not_of("0123456789", kStart.size());
-    return end != name.npos && end >= kStart.size() + 5 &&
-           (name.substr(end) == ".h5" || name.substr(end) == ".json");
-  });
-}
 
 void WriteManifest(const Plan& plan, const Digest& plan_sha256,
                    const std::vector<ReceiptEntry>& ranks, const std::optional<FileEntry>& index,
@@ -165,16 +146,15 @@ bool ClaimedIndex(std::string_view manifest, std::optional<FileEntry>* index) {
   }
 }
 
-bool IsFinalized(const std::string& folder, bool wants_index) {
-  const std::string path = folder + "/" + kManifestName;
+bool IsFinalized(const CheckpointFolder& folder, bool wants_index) {
   std::string manifest;
   std::optional<FileEntry> index;
-  return FileSize(path) >= 0 && ReadFileIfExists(path, kManifestLimit, &manifest) &&
+  return folder.root().Read(kManifestName, kManifestLimit, &manifest) &&
          ClaimedIndex(manifest, &index) && index.has_value() == wants_index &&
-         (!index || FileSize(folder + "/" + kIndexName) == index->size);
+         (!index || folder.root().FileSize(kIndexName) == index->size);
 }
 
-FinalizeResult Finalize(const std::string& folder, const Plan& plan, const Digest& plan_sha256,
+FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const Digest& plan_sha256,
                         IndexMode index) {
   FinalizeResult result;
   std::vector<ReceiptEntry> ranks;
@@ -189,9 +169,8 @@ FinalizeResult Finalize(const std::string& folder, const Plan& plan, const Diges
     }
   }
   if (!result.missing.empty()) return result;
-  RemoveLeftOvers(folder);
   // Names that a killed run left are on the disk before the manifest.
-  SyncFolder(folder + "/ranks");
+  folder.ranks().Sync();
   // Again if another process does this at once and with another `index`: each may have removed or
   // replaced what the other's manifest vouches for, and the last one to do so looks after that.
   do {
@@ -199,16 +178,14 @@ FinalizeResult Finalize(const std::string& folder, const Plan& plan, const Diges
     std::optional<FileEntry> index_entry;
     if (WantsIndex(plan, index)) index_entry = WriteIndexFile(folder, plan, plan_sha256);
     result.has_index = index_entry.has_value();
-    AtomicFile manifest(folder + "/" + kManifestName);
+    NewFile manifest(folder.root(), kManifestName);
     WriteManifest(plan, plan_sha256, ranks, index_entry,
                   [&](std::string_view text) { manifest.Append(text); });
-    manifest.Commit();
+    manifest.Commit([&] { folder.RequirePlan(plan_sha256); });
     // Only now: until then the old manifest may have vouched for it.
-    if (const std::string path = folder + "/" + kIndexName;
-        !index_entry && unlink(path.c_str()) != 0 && errno != ENOENT) {
-      throw SystemError("remove", path);
-    }
+    if (!index_entry) folder.root().Remove(kIndexName);
   } while (!IsFinalized(folder, true) && !IsFinalized(folder, false));
+  folder.RemoveLeftOvers(Others::kAll);
   return result;
 }
 
@@ -225,13 +202,13 @@ Plan LoadCheckpointPlan(const std::string& folder, Digest* plan_sha256) {
   return ReadPlan(text, path);
 }
 
-std::vector<int64_t> MissingRanks(const std::string& folder, const Plan& plan,
+std::vector<int64_t> MissingRanks(const CheckpointFolder& folder, const Plan& plan,
                                   const Digest& plan_sha256, size_t most) {
   std::vector<int64_t> missing;
   for (int64_t r = 0; r < plan.world_size() && missing.size() < most; ++r) {
     ThrowIfInterrupted();
     // A name that is not there answers at once, without making the rank's plan.
-    if (!Exists(folder + "/" + ReceiptFile(r)) ||
+    if (!folder.ranks().Exists(NameOf(ReceiptFile(r))) ||
         !FindReceipt(folder, PlanRank(plan, r), plan_sha256)) {
       missing.push_back(r);
     }

@@ -43,22 +43,9 @@ void WriteManifest(const Plan& plan, const Digest& plan_sha256,
                    const std::vector<ReceiptEntry>& ranks, const std::optional<FileEntry>& index,
                    const std::function<void(std::string_view)>& append);
 
-// The most bytes a plan.json and a manifest.json may have.
-inline constexpr size_t kPlanLimit = size_t{4} << 30;
-inline constexpr size_t kManifestLimit = size_t{4} << 30;
-
-// Names in a checkpoint's folder.
-inline constexpr char kPlanName[] = "plan.json";
-inline constexpr char kManifestName[] = "manifest.json";
-inline constexpr char kIndexName[] = "index.h5";
-
-// Removes what killed runs left in a checkpoint's folder, and nothing else: temporary files of the
-// names above and of rank files and receipts.
-void RemoveLeftOvers(const std::string& folder);
-
 // Once every rank has its receipt, writes index.h5 and then manifest.json. Two
 // processes may do this at once: they write the same bytes.
-FinalizeResult Finalize(const std::string& folder, const Plan& plan, const Digest& plan_sha256,
+FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const Digest& plan_sha256,
                         IndexMode index);
 
 // Whether `plan` gets an index.h5 by default.
@@ -69,7 +56,7 @@ bool WantsIndex(const Plan& plan, IndexMode mode);
 bool ClaimedIndex(std::string_view manifest, std::optional<FileEntry>* index);
 
 // Whether the manifest is there, and an index if and only if that is wanted.
-bool IsFinalized(const std::string& folder, bool wants_index);
+bool IsFinalized(const CheckpointFolder& folder, bool wants_index);
 
 // SHA-256 of a part of an open file, which is that long. `progress` receives the bytes of each
 // step.
@@ -83,7 +70,7 @@ FileEntry HashFile(int fd, const std::string& path);
 Plan LoadCheckpointPlan(const std::string& folder, Digest* plan_sha256);
 
 // Ranks of `plan` that have no valid receipt in `folder`; the first `most` of them.
-std::vector<int64_t> MissingRanks(const std::string& folder, const Plan& plan,
+std::vector<int64_t> MissingRanks(const CheckpointFolder& folder, const Plan& plan,
                                   const Digest& plan_sha256, size_t most = SIZE_MAX);
 
 }  // namespace shardinit

@@ -156,9 +156,10 @@ StretchesOf Stored(const std::string& folder, const Plan& plan, const Digest& pl
   const auto places = std::make_shared<std::vector<std::vector<Place>>>(tensors.size());
   std::unordered_map<const Tensor*, size_t> indices;
   for (size_t i = 0; i < tensors.size(); ++i) indices.emplace(tensors[i], i);
+  const CheckpointFolder checkpoint(folder);
   for (int64_t r = 0; r < plan.world_size(); ++r) {
     const RankPlan rank = PlanRank(plan, r);
-    const auto receipt = FindReceipt(folder, rank, plan_sha256);
+    const auto receipt = FindReceipt(checkpoint, rank, plan_sha256);
     if (!receipt) {
       throw Error(ExitCode::kUsage, fmt::format("rank {} of `{}` is missing or damaged", r, folder),
                   fmt::format("`shardinit verify {}` tells more", folder));

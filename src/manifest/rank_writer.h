@@ -1,23 +1,21 @@
 // One rank's file, from an empty temporary file to a file with a receipt.
 #pragma once
 
-#include <string>
+#include <memory>
 #include <vector>
 
-#include "base/file.h"
 #include "generate/workers.h"
 #include "manifest/receipt.h"
 
 namespace shardinit {
 
-// Removes its temporary file unless Commit() was reached.
+// Nothing is left of it unless Commit() was reached.
 class RankWriter {
  public:
-  // Creates the temporary file, writes its metadata and allocates its space.
-  RankWriter(const std::string& folder, const Plan& plan, RankPlan rank, const Digest& plan_sha256,
-             WorkCounters* counters);
-  ~RankWriter();
-  RankWriter(const RankWriter&) = delete;
+  // Creates the temporary file, writes its metadata and allocates its space. `folder` must outlive
+  // it.
+  RankWriter(const CheckpointFolder& folder, const Plan& plan, RankPlan rank,
+             const Digest& plan_sha256, WorkCounters* counters);
 
   // What is to be written; valid as long as this object lives.
   std::vector<BoxTask> Tasks();
@@ -25,15 +23,13 @@ class RankWriter {
   // Data to disk, file in place, then its receipt: called when all tasks are done.
   void Commit();
 
-  const RankPlan& rank() const { return rank_; }
-
  private:
-  const std::string folder_, path_;
+  const CheckpointFolder& folder_;
   const RankPlan rank_;
   WorkCounters& counters_;
-  std::string temporary_;
-  Fd fd_, direct_;
   Receipt receipt_;
+  std::unique_ptr<NewFile> file_;
+  Fd direct_;
 };
 
 }  // namespace shardinit

@@ -12,11 +12,12 @@ namespace shardinit {
 
 CheckpointReader::CheckpointReader(const std::string& folder, const Plan& plan,
                                    const Digest& plan_sha256) {
+  const CheckpointFolder checkpoint(folder);
   std::unordered_map<const Tensor*, std::set<Shape>> seen;
   for (int64_t r = 0; r < plan.world_size(); ++r) {
     ThrowIfInterrupted();
     const RankPlan rank = PlanRank(plan, r);
-    const auto receipt = FindReceipt(folder, rank, plan_sha256);
+    const auto receipt = FindReceipt(checkpoint, rank, plan_sha256);
     if (!receipt) {
       throw Error(ExitCode::kUsage,
                   fmt::format("`{}` is unfinished: rank {} is missing", folder, r),

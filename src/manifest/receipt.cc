@@ -83,13 +83,12 @@ Receipt ReadReceipt(std::string_view text, const std::string& path, const RankPl
   }
 }
 
-std::optional<Receipt> FindReceipt(const std::string& folder, const RankPlan& rank,
+std::optional<Receipt> FindReceipt(const CheckpointFolder& folder, const RankPlan& rank,
                                    const Digest& plan_sha256) {
-  const std::string path = folder + "/" + ReceiptFile(rank.rank);
-  const int64_t size = FileSize(path);
-  if (size < 0 || size > static_cast<int64_t>(ReceiptLimit(rank.shards.size()))) return {};
+  const Folder& ranks = folder.ranks();
+  const std::string path = folder.root().PathOf(ReceiptFile(rank.rank));
   std::string text;
-  if (!ReadFileIfExists(path, ReceiptLimit(rank.shards.size()), &text)) return {};
+  if (!ranks.Read(NameOf(path), ReceiptLimit(rank.shards.size()), &text)) return {};
   Receipt receipt;
   try {
     receipt = ReadReceipt(text, path, rank);
@@ -98,7 +97,7 @@ std::optional<Receipt> FindReceipt(const std::string& folder, const RankPlan& ra
   }
   // Written by anything but this tool, it proves nothing.
   if (receipt.plan_sha256 != plan_sha256 || WriteReceipt(rank, receipt) != text ||
-      FileSize(folder + "/" + RankFile(rank.rank)) != receipt.size) {
+      ranks.FileSize(NameOf(RankFile(rank.rank))) != receipt.size) {
     return {};
   }
   return receipt;

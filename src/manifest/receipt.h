@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/sha256.h"
+#include "manifest/checkpoint.h"
 #include "plan/plan.h"
 
 namespace shardinit {
@@ -26,7 +27,7 @@ Receipt ReadReceipt(std::string_view text, const std::string& path, const RankPl
 
 // The rank's receipt, if it is there, belongs to this plan and the rank file is
 // there with the size that it says. What is damaged counts as missing.
-std::optional<Receipt> FindReceipt(const std::string& folder, const RankPlan& rank,
+std::optional<Receipt> FindReceipt(const CheckpointFolder& folder, const RankPlan& rank,
                                    const Digest& plan_sha256);
 
 // The bytes of a rank file that belong to no box, hashed in order.

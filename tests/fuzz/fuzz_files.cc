@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/new_file.h"
 #include "base/text.h"
 #include "export/record.h"
 #include "formats/safetensors/reader.h"

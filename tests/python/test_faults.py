@@ -385,13 +385,13 @@ def test_output_holds_something_else(spec, tmp_path):
 
 
 # Left-overs of killed runs have names like these, but not these.
-MINE = [".photos.tmp-2024/a.jpg", ".photos.tmp-00000000000000aa/a.jpg", ".plan.json.tmp-mine",
-        ".plan.json.tmp-00000000000000aa/a.jpg", "ranks/.rank-00000.h5.tmp-00000000000000aa/a",
-        "ranks/.rank-0.h5.tmp-0123456789abcdef", "ranks/.notes.tmp-0123456789abcdef",
-        ".manifest.json.tmp-0123456789ABCDEF", ".tmp-0123456789abcdef"]
-LEFT_OVERS = [".plan.json.tmp-0123456789abcdef", ".manifest.json.tmp-0123456789abcdef",
-              ".index.h5.tmp-0123456789abcdef", "ranks/.rank-00000.h5.tmp-0123456789abcdef",
-              "ranks/.rank-123456.json.tmp-0123456789abcdef"]
+BITS = "0123456789abcdef-0123456789abcdef"
+MINE = [".photos.tmp-2024/a.jpg", f".photos.tmp-{BITS}/a.jpg", ".plan.json.tmp-mine",
+        f".index.h5.tmp-{BITS[:-2]}aa/a.jpg", f"ranks/.rank-00000.h5.tmp-{BITS[:-2]}aa/a",
+        f"ranks/.rank-0.h5.tmp-{BITS}", f"ranks/.notes.tmp-{BITS}", f".manifest.json.tmp-{BITS.upper()}",
+        f".tmp-{BITS}", ".plan.json.tmp-0123456789abcdef"]
+LEFT_OVERS = [f".plan.json.tmp-{BITS}", f".manifest.json.tmp-{BITS}", f".index.h5.tmp-{BITS}",
+              f"ranks/.rank-00000.h5.tmp-{BITS}", f"ranks/.rank-123456.json.tmp-{BITS}"]
 
 
 def Put(folder, names):
@@ -412,13 +412,16 @@ def test_what_is_the_users_stays(command, good, spec, tmp_path):
 
 
 def test_what_is_beside_an_export_stays(spec, tmp_path):
-    mine = [".out.tmp-mine/a", ".out.tmp-0123456789ABCDEF/a", ".outer.tmp-0123456789abcdef/a",
-            ".out.tmp-0123456789abcde/a"]
-    Put(tmp_path, [*mine, ".out.tmp-0123456789abcdef/a", ".out.tmp-00000000000000aa"])
+    old, young = f".out.tmp-{BITS}", f".out.tmp-{BITS[:-2]}aa"
+    mine = [".out.tmp-mine/a", f".out.tmp-{BITS.upper()}/a", f".outer.tmp-{BITS}/a", f".out.tmp-{BITS[:-1]}/a",
+            f".out.tmp-{BITS[:-2]}bb"]  # A file is no folder of an export.
+    Put(tmp_path, [*mine, f"{old}/a", f"{old}/b/c", f"{young}/b/c"])
+    for path in [*(tmp_path / old).rglob("*"), tmp_path / old, tmp_path / young]:
+        os.utime(path, (0, 0))
     Ok("export", spec, "--to", "dcp", "-o", tmp_path / "out")
-    for name in [*mine, ".out.tmp-00000000000000aa"]:  # A file is no folder of an export.
+    for name in [*mine, f"{young}/b/c"]:  # Of another machine, and perhaps still being written.
         assert (tmp_path / name).read_text() == "mine"
-    assert not (tmp_path / ".out.tmp-0123456789abcdef").exists()
+    assert not (tmp_path / old).exists()
 
 
 @pytest.mark.parametrize("name", ["ranks", "ranks/rank-00000.h5", "ranks/rank-00000.json", "plan.json",
@@ -516,6 +519,137 @@ def test_ranks_that_vanish_are_worth_another_try(spec, good, tmp_path):
     stdout, stderr = run.communicate(timeout=30)
     assert run.returncode == 3 and "1 of 4 ranks" in stderr and not stdout
     Ok("gen", spec, "-o", out)
+    assert Tree(out) == Tree(good)
+
+
+# One folder, two plans ---------------------------------------------------------
+
+# File systems on which no name can be taken but by looking first.
+BARE = ["-e", "inject=renameat2:error=EINVAL", "-e", "inject=linkat:error=EPERM"]
+
+
+def Slow(calls, seconds, *more):
+    return ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={calls},renameat2,linkat",
+            "-e", f"inject={calls}:delay_enter={int(seconds * 1e6)}", *more]
+
+
+def Start(*command, wrap=()):
+    return subprocess.Popen([*map(str, wrap), BINARY, *map(str, command)], env=CLEAN, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def WaitFor(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def other(tmp_path):
+    path = tmp_path / "other.yaml"
+    path.write_text(SPEC.format(seed=1))
+    return path
+
+
+def test_two_plans_at_once_without_hard_links(spec, other, good, tmp_path):
+    for turn in range(10):
+        out = tmp_path / str(turn)
+        runs = [Start("gen", path, "-o", out, wrap=Slow("fdatasync", 0.01, *BARE)) for path in (spec, other)]
+        for run in runs:
+            run.communicate(timeout=60)
+        assert sorted(run.returncode for run in runs) == [0, 4]
+        Ok("verify", out)
+        assert "plan.json" in Tree(out) and len(Tree(out)) == len(Tree(good))
+
+
+def test_a_claim_that_was_killed_is_no_conflict(spec, good, tmp_path):
+    for k in range(1, 20):
+        result = Run("gen", spec, "-o", tmp_path / "out", wrap=Inject("renameat2,renameat,linkat", f"signal=SIGKILL:when={k}") + BARE)
+        Ok("gen", spec, "-o", tmp_path / "out")
+        assert Tree(tmp_path / "out") == Tree(good)
+        shutil.rmtree(tmp_path / "out")
+        if result.returncode == 0:
+            break
+    # Nor is an empty file, which is all that it leaves.
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/plan.json").touch()
+    Ok("gen", spec, "-o", tmp_path / "out")
+    assert Tree(tmp_path / "out") == Tree(good)
+
+
+@pytest.mark.parametrize("point", ["plan.json", "ranks/rank-00001.json", "index.h5"])
+def test_a_folder_that_is_given_to_another_plan(point, spec, other, good, tmp_path):
+    """While a run is suspended: it goes on, and changes nothing of that other plan's."""
+    out = tmp_path / "out"
+    run = Start("gen", spec, "-o", out, "--jobs", "1", wrap=Slow("fsync", 0.15))
+    WaitFor((out / point).exists)
+    child = int(pathlib.Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()[0])
+    os.kill(child, signal.SIGSTOP)
+    for path in out.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    Ok("gen", other, "-o", out)
+    before = Tree(out)
+    os.kill(child, signal.SIGCONT)
+    run.communicate(timeout=60)
+    assert run.returncode in (3, 4)
+    assert Tree(out) == before
+    Ok("verify", out)
+
+
+def test_a_folder_that_moves_stays_whole(spec, good, tmp_path):
+    """A run writes where its folder is, makes no other, and says that it is not where it was asked for."""
+    out = tmp_path / "deep/out"
+    run = Start("gen", spec, "-o", out, "--jobs", "1", wrap=Slow("fsync", 0.05))
+    WaitFor((out / "ranks/rank-00001.json").exists)
+    (tmp_path / "deep").rename(tmp_path / "moved")
+    _, stderr = run.communicate(timeout=60)
+    assert run.returncode == 3 and "was moved or removed" in stderr
+    assert not (tmp_path / "deep").exists()
+    assert Tree(tmp_path / "moved/out") == Tree(good)
+
+
+# Nodes whose locks are their own ------------------------------------------------
+
+def Node(number, tmp_path):
+    """A command's prefix: as on a machine of this number, to which no lock of another one is known."""
+    boot = tmp_path / f"boot-{number}"
+    boot.write_text(f"00000000-0000-0000-0000-{number:012}\n")
+    return ["unshare", "-m", "sh", "-c",
+            f'mount --bind {boot} /proc/sys/kernel/random/boot_id && exec "$@"', "sh",
+            "strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=flock,fdatasync", "-e", "inject=flock:retval=0",
+            "-e", "inject=fdatasync:delay_enter=50000"]
+
+
+@pytest.fixture
+def nodes(tmp_path):
+    made = [Node(number, tmp_path) for number in range(3)]
+    if subprocess.run([*made[0], "true"], capture_output=True).returncode:
+        pytest.skip("no namespaces here")
+    return made
+
+
+@pytest.mark.parametrize("ranks", [["0,1", "2,3", "0-3"], ["0-3"] * 3])
+def test_nodes_spare_one_another(ranks, nodes, spec, good, tmp_path):
+    for turn in range(3):
+        out = tmp_path / str(turn)
+        runs = []
+        for node, which in zip(nodes, ranks):
+            runs.append(Start("gen", spec, "-o", out, "--ranks", which, wrap=node))
+            time.sleep(0.1)
+        for run in runs:
+            _, stderr = run.communicate(timeout=60)
+            assert run.returncode == 0, stderr
+        assert Tree(out) == Tree(good)
+
+
+def test_a_killed_nodes_files_do_not_stay(nodes, spec, good, tmp_path):
+    out = tmp_path / "out"
+    killed = Run("gen", spec, "-o", out, wrap=nodes[0] + ["-e", "inject=fdatasync:signal=SIGKILL:when=3"])
+    assert killed.returncode != 0
+    names = [name for name in Tree(out) if ".tmp-" in name]
+    assert names and not any(b"0000" in name.encode()[-33:-17] for name in names)  # No id as it is.
+    Ok("gen", spec, "-o", out, wrap=nodes[1])
     assert Tree(out) == Tree(good)
 
 

@@ -54,7 +54,7 @@ def Trace(disk, *arguments):
         if name == "openat":
             words = [bytes.fromhex(opened[1:-1].replace("\\x", ""))]
         data = words.pop() if name == "pwrite64" else b""
-        if name.endswith("at") and name != "openat":
+        if name.endswith(("at", "at2")) and name != "openat":
             words = [os.path.join(*pair) for pair in zip(words[::2], words[1::2])]
         prefix = os.fsencode(disk)
         words = [os.path.join(prefix, w) for w in words]

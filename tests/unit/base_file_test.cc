@@ -1,6 +1,8 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,7 +10,7 @@
 #include <fstream>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/new_file.h"
 #include "support/spec_text.h"
 
 namespace shardinit {
@@ -73,86 +75,6 @@ TEST(ReadFileIfExists, TellsAbsentFromUnreadable) {
   // A link to nowhere is there, and cannot be read.
   fs::create_symlink("nowhere", "link");
   EXPECT_THROW(ReadFileIfExists("link", 10, &text), Error);
-}
-
-TEST(AtomicFile, AppearsWholeWhenCommitted) {
-  const WorkingFolder folder(Contents{{"a", "before"}});
-  {
-    AtomicFile file("a");
-    file.Append("one ");
-    EXPECT_EQ(ReadFile("a"), "before");
-    file.Append("");
-    file.Append("two");
-    EXPECT_EQ(ReadFile("a"), "before");
-    file.Commit();
-  }
-  EXPECT_EQ(ReadFile("a"), "one two");
-  EXPECT_EQ(NamesIn("."), Names{"a"});
-}
-
-TEST(AtomicFile, LeavesNothingWithoutCommit) {
-  const WorkingFolder folder(Contents{{"a", "before"}});
-  { AtomicFile("a").Append("after"); }
-  { AtomicFile("b").Append("after"); }
-  EXPECT_EQ(ReadFile("a"), "before");
-  EXPECT_EQ(NamesIn("."), Names{"a"});
-}
-
-TEST(AtomicFile, ReplacesALinkAndNotItsTarget) {
-  const WorkingFolder folder(Contents{{"target", "before"}});
-  fs::create_symlink("target", "link");
-  WriteFileAtomically("link", "after");
-  EXPECT_FALSE(fs::is_symlink("link"));
-  EXPECT_EQ(ReadFile("link"), "after");
-  EXPECT_EQ(ReadFile("target"), "before");
-}
-
-TEST(AtomicFile, SaysWhyItCannot) {
-  const WorkingFolder folder(Contents{{"sub/b", ""}});
-  EXPECT_EQ(Failure(ExitCode::kWorld, [] { WriteFileAtomically("none/a", "x"); }),
-            "cannot create a file in `none`: No such file or directory");
-  EXPECT_EQ(Failure(ExitCode::kWorld, [] { WriteFileAtomically("sub", "x"); }),
-            "cannot create `sub`: Is a directory");
-  EXPECT_EQ(NamesIn("."), Names{"sub"});
-}
-
-TEST(RemoveTemporaries, SparesFilesWhoseOwnersLive) {
-  const WorkingFolder folder(
-      Contents{{".a.tmp-0123456789abcdef", "killed"}, {".b.tmp-0123456789abcdef", "killed"}});
-  std::string mine;
-  const Fd fd = CreateTemporary("a", &mine);
-  EXPECT_TRUE(mine.starts_with("./.a.tmp-")) << mine;
-  RemoveTemporaries(".", [](std::string_view name) { return name == "a"; });
-  EXPECT_EQ(NamesIn("."), (Names{mine.substr(2), ".b.tmp-0123456789abcdef"}));
-  RemoveTemporaries(".", [](std::string_view) { return true; });
-  EXPECT_EQ(NamesIn("."), Names{mine.substr(2)});
-  RemoveTemporaries("none", [](std::string_view) { return true; });  // Nothing to remove.
-}
-
-TEST(RemoveTemporaries, SparesWhatIsTheUsers) {
-  const WorkingFolder folder(Contents{{".hidden", ""},
-                                      {"a.tmp-0123456789abcdef", ""},
-                                      {".a.tmp-2024", ""},
-                                      {".a.tmp-0123456789ABCDEF", ""},
-                                      {".a.tmp-0123456789abcdef0", ""},
-                                      {".a.tmp-0123456789abcdef.txt", ""},
-                                      {".tmp-0123456789abcdef", ""},
-                                      {".b.tmp-0123456789abcdef", ""},
-                                      {".a.tmp-00000000000000aa/photo", ""}});
-  ASSERT_EQ(mkfifo(".a.tmp-00000000000000bb", 0600), 0);
-  fs::create_symlink(".hidden", ".a.tmp-00000000000000cc");
-  const Names before = NamesIn(".");
-  RemoveTemporaries(".", [](std::string_view name) { return name == "a"; });
-  EXPECT_EQ(NamesIn("."), before);
-}
-
-TEST(CreateTemporary, MakesAFileOfItsOwnEachTime) {
-  const WorkingFolder folder(Contents{{"sub/x", ""}});
-  std::string first, second;
-  const Fd a = CreateTemporary("sub/x", &first), b = CreateTemporary("sub/x", &second);
-  EXPECT_NE(first, second);
-  EXPECT_TRUE(first.starts_with("sub/.x.tmp-")) << first;
-  EXPECT_EQ(FileSize(first), 0);
 }
 
 TEST(WriteAllAndReadAll, WorkAtOffsets) {
@@ -249,6 +171,178 @@ TEST(Fd, ClosesOnce) {
   EXPECT_TRUE(other.Close());
   EXPECT_TRUE(other.Close());
   EXPECT_EQ(fcntl(number, F_GETFD), -1);
+}
+
+TEST(NewFile, AppearsWholeWhenCommitted) {
+  const WorkingFolder scratch(Contents{{"a", "before"}});
+  const Folder folder = Folder::Open(".");
+  {
+    NewFile file(folder, "a");
+    EXPECT_EQ(file.path(), "./a");
+    file.Append("one ");
+    EXPECT_EQ(ReadFile("a"), "before");
+    file.Append("");
+    file.Append("two");
+    EXPECT_EQ(ReadFile("a"), "before");
+    file.Commit();
+  }
+  EXPECT_EQ(ReadFile("a"), "one two");
+  EXPECT_EQ(NamesIn("."), Names{"a"});
+}
+
+TEST(NewFile, LeavesNothingWithoutCommit) {
+  const WorkingFolder scratch(Contents{{"a", "before"}});
+  const Folder folder = Folder::Open(".");
+  { NewFile(folder, "a").Append("after"); }
+  { NewFile(folder, "b").Append("after"); }
+  EXPECT_ANY_THROW(NewFile(folder, "c").Commit([] { throw Error(ExitCode::kConflict, "no"); }));
+  EXPECT_EQ(ReadFile("a"), "before");
+  EXPECT_EQ(NamesIn("."), Names{"a"});
+}
+
+// Whatever becomes of the folder's name.
+TEST(NewFile, IsWhereItsFolderIs) {
+  const WorkingFolder scratch(Contents{{"here/x", ""}});
+  const Folder folder = Folder::Open("here");
+  EXPECT_TRUE(folder.IsInPlace());
+  NewFile file(folder, "a");
+  fs::rename("here", "there");
+  fs::create_directory("here");
+  EXPECT_FALSE(folder.IsInPlace());
+  file.Commit();
+  EXPECT_EQ(NamesIn("there"), (Names{"a", "x"}));
+  EXPECT_EQ(NamesIn("here"), Names{});
+}
+
+TEST(NewFile, IsThereIfAnotherOneWithItsBytesIs) {
+  const WorkingFolder scratch(Contents{{"a", "same"}, {"b", "another"}});
+  const Folder folder = Folder::Open(".");
+  for (const std::string name : {"a", "b", "c"}) {
+    NewFile file(folder, name);
+    file.Append("same");
+    for (const std::string& other : NamesIn(".")) {
+      if (other.starts_with("." + name)) fs::remove(other);
+    }
+    EXPECT_EQ(
+        Failure(ExitCode::kWorld, [&] { file.Commit(); }),
+        name == "a" ? "no error" : "cannot create `./" + name + "`: No such file or directory");
+  }
+  EXPECT_EQ(ReadFile("a"), "same");
+}
+
+TEST(NewFile, TakesAFreeNameAlone) {
+  const WorkingFolder scratch(Contents{{"a", "before"}});
+  const Folder folder = Folder::Open(".");
+  NewFile a(folder, "a"), b(folder, "b");
+  EXPECT_FALSE(a.CommitNew());
+  EXPECT_TRUE(b.CommitNew());
+  EXPECT_EQ(ReadFile("a"), "before");
+  EXPECT_EQ(ReadFile("b"), "");
+}
+
+TEST(WriteFileAtomically, ReplacesALinkAndNotItsTarget) {
+  const WorkingFolder scratch(Contents{{"target", "before"}});
+  fs::create_symlink("target", "link");
+  WriteFileAtomically("link", "after");
+  EXPECT_FALSE(fs::is_symlink("link"));
+  EXPECT_EQ(ReadFile("link"), "after");
+  EXPECT_EQ(ReadFile("target"), "before");
+}
+
+TEST(WriteFileAtomically, SaysWhyItCannot) {
+  const WorkingFolder scratch(Contents{{"sub/b", ""}});
+  EXPECT_EQ(Failure(ExitCode::kWorld, [] { WriteFileAtomically("none/a", "x"); }),
+            "cannot create a file in `none`: No such file or directory");
+  EXPECT_EQ(Failure(ExitCode::kWorld, [] { WriteFileAtomically("sub", "x"); }),
+            "cannot create `./sub`: Is a directory");
+  EXPECT_EQ(NamesIn("."), Names{"sub"});
+}
+
+bool Any(std::string_view) { return true; }
+
+// `.NAME.tmp-MACHINE-RANDOM`, of this machine.
+std::string TemporaryOf(const Folder& folder, const std::string& name) {
+  const NewFile file(folder, name);
+  for (const std::string& other : NamesIn(".")) {
+    if (other.starts_with("." + name + ".tmp-")) return other;
+  }
+  return "none";
+}
+
+TEST(RemoveLeftOvers, SparesFilesWhoseOwnersLive) {
+  const WorkingFolder scratch(Contents{});
+  const Folder folder = Folder::Open(".");
+  const std::string a = TemporaryOf(folder, "a"), b = TemporaryOf(folder, "b");
+  for (const std::string& name : {a, b}) WriteFileAtomically(name, "killed");
+  const NewFile file(folder, "a");
+  const auto is_a = [](std::string_view name) { return name == "a"; };
+  EXPECT_EQ(NamesIn(".").size(), 3u);
+  RemoveLeftOvers(folder, is_a, Others::kOld);
+  EXPECT_EQ(NamesIn(".").size(), 2u);
+  EXPECT_TRUE(fs::exists(b));
+  RemoveLeftOvers(folder, Any, Others::kAll);
+  ASSERT_EQ(NamesIn(".").size(), 1u);
+  EXPECT_TRUE(NamesIn(".")[0].starts_with(".a.tmp-"));
+  RemoveLeftOvers(Folder::Open("none"), Any, Others::kAll);  // Nothing to remove.
+}
+
+TEST(RemoveLeftOvers, SparesThoseOfOtherMachinesForHours) {
+  const std::string young = ".a.tmp-0123456789abcdef-0000000000000001",
+                    old = ".a.tmp-0123456789abcdef-0000000000000002";
+  const WorkingFolder scratch(Contents{{young, ""}, {old, ""}});
+  const timeval day_ago[2] = {{time(nullptr) - 86400, 0}, {time(nullptr) - 86400, 0}};
+  ASSERT_EQ(utimes(old.c_str(), day_ago), 0);
+  const Folder folder = Folder::Open(".");
+  RemoveLeftOvers(folder, Any, Others::kOld);
+  EXPECT_EQ(NamesIn("."), Names{young});
+  const Fd locked(open(young.c_str(), O_RDWR));  // Where locks are seen on other machines.
+  ASSERT_EQ(flock(locked.get(), LOCK_EX), 0);
+  RemoveLeftOvers(folder, Any, Others::kAll);
+  EXPECT_EQ(NamesIn("."), Names{young});
+  ASSERT_EQ(flock(locked.get(), LOCK_UN), 0);
+  RemoveLeftOvers(folder, Any, Others::kAll);
+  EXPECT_EQ(NamesIn("."), Names{});
+}
+
+TEST(RemoveLeftOvers, SparesWhatIsTheUsers) {
+  const WorkingFolder scratch(Contents{{".hidden", ""},
+                                       {"a.tmp-0123456789abcdef-0123456789abcdef", ""},
+                                       {".a.tmp-2024", ""},
+                                       {".a.tmp-0123456789abcdef", ""},
+                                       {".a.tmp-0123456789abcdef-0123456789ABCDEF", ""},
+                                       {".a.tmp-0123456789abcdef-0123456789abcdef0", ""},
+                                       {".a.tmp-0123456789abcdef-0123456789abcdef.txt", ""},
+                                       {".tmp-0123456789abcdef-0123456789abcdef", ""},
+                                       {".b.tmp-0123456789abcdef-0123456789abcdef", ""},
+                                       {".a.tmp-0123456789abcdef-00000000000000aa/photo", ""}});
+  ASSERT_EQ(mkfifo(".a.tmp-0123456789abcdef-00000000000000bb", 0600), 0);
+  fs::create_symlink(".hidden", ".a.tmp-0123456789abcdef-00000000000000cc");
+  const Names before = NamesIn(".");
+  const Folder folder = Folder::Open(".");
+  RemoveLeftOvers(
+      folder, [](std::string_view name) { return name == "a"; }, Others::kAll);
+  EXPECT_EQ(NamesIn("."), before);
+}
+
+TEST(Folder, NeverReadsThroughALink) {
+  const WorkingFolder scratch(Contents{{"sub/a", "123"}, {"elsewhere/b", ""}});
+  fs::create_symlink("a", "sub/link");
+  fs::create_symlink("elsewhere", "folder");
+  std::string text = "unchanged";
+  const Folder folder = Folder::Open("sub"), here = Folder::Open(".");
+  EXPECT_FALSE(folder.Read("link", 10, &text));
+  EXPECT_FALSE(folder.Read("none", 10, &text));
+  EXPECT_FALSE(folder.Read("a", 2, &text));
+  EXPECT_FALSE(here.Read("sub", 10, &text));
+  EXPECT_EQ(text, "unchanged");
+  EXPECT_TRUE(folder.Read("a", 3, &text));
+  EXPECT_EQ(text, "123");
+  EXPECT_EQ(folder.FileSize("link"), -1);
+  EXPECT_TRUE(folder.Exists("link"));
+  EXPECT_EQ(Failure(ExitCode::kConflict, [&] { here.OpenSub("folder"); }),
+            "`./folder` is a link to elsewhere, or no folder");
+  EXPECT_FALSE(Folder::Open("none"));
+  EXPECT_FALSE(Folder::Open("none").Exists("a"));
 }
 
 }  // namespace

@@ -142,7 +142,7 @@ Contents Files(const std::string& receipt, size_t size = 3000) {
 bool Finds(const Contents& files, const Digest& plan_sha256) {
   const WorkingFolder folder(files);
   const Plan plan = SmallPlan();
-  return FindReceipt(".", PlanRank(plan, 0), plan_sha256).has_value();
+  return FindReceipt(CheckpointFolder("."), PlanRank(plan, 0), plan_sha256).has_value();
 }
 
 TEST(FindReceipt, ProvesAFileThatIsThere) {
@@ -193,16 +193,17 @@ TEST(HashMetadata, ReadsLargeFilesInPieces) {
 TEST(RankWriter, LeavesAFileWithAReceipt) {
   const Plan plan = SmallPlan();
   const Digest plan_sha256 = Sha256Of(WritePlan(plan));
-  const WorkingFolder folder(Contents{{"ranks/.keep", ""}});
+  const WorkingFolder scratch(Contents{});
+  const CheckpointFolder folder(".", WritePlan(plan));
   WorkCounters counters;
   {
-    RankWriter writer(".", plan, PlanRank(plan, 0), plan_sha256, &counters);
+    RankWriter writer(folder, plan, PlanRank(plan, 0), plan_sha256, &counters);
     Workers workers({.jobs = 1, .writers = 1, .memory = 1}, &counters);
     workers.Submit(writer.Tasks(), [&] { writer.Commit(); });
     ASSERT_TRUE(workers.Wait(1, 60'000));
   }
   const RankPlan rank = PlanRank(plan, 0);
-  const auto receipt = FindReceipt(".", rank, plan_sha256);
+  const auto receipt = FindReceipt(folder, rank, plan_sha256);
   ASSERT_TRUE(receipt.has_value());
   const std::string file = ReadFile(RankFile(0));
   EXPECT_EQ(std::ssize(file), receipt->size);
@@ -214,20 +215,21 @@ TEST(RankWriter, LeavesAFileWithAReceipt) {
                                                      static_cast<size_t>(rank.shards[i].bytes()));
     EXPECT_EQ(Sha256Of(bytes), receipt->digests[i]);
   }
-  EXPECT_EQ(MissingRanks(".", plan, plan_sha256), std::vector<int64_t>{1});
+  EXPECT_EQ(MissingRanks(folder, plan, plan_sha256), std::vector<int64_t>{1});
   // Without the other rank nothing is finalized.
-  EXPECT_EQ(Finalize(".", plan, plan_sha256, IndexMode::kAuto).missing, std::vector<int64_t>{1});
+  EXPECT_EQ(Finalize(folder, plan, plan_sha256, IndexMode::kAuto).missing, std::vector<int64_t>{1});
   EXPECT_FALSE(Exists(kManifestName));
 }
 
 TEST(RankWriter, LeavesNothingWithoutCommit) {
   const Plan plan = SmallPlan();
-  const WorkingFolder folder(Contents{{"ranks/.keep", ""}});
+  const WorkingFolder scratch(Contents{});
+  const CheckpointFolder folder(".", WritePlan(plan));
   WorkCounters counters;
-  { const RankWriter writer(".", plan, PlanRank(plan, 0), {}, &counters); }
+  { const RankWriter writer(folder, plan, PlanRank(plan, 0), {}, &counters); }
   size_t files = 0;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("ranks")) ++files;
-  EXPECT_EQ(files, 1u);
+  EXPECT_EQ(files, 0u);
 }
 
 TEST(WriteManifest, FollowsFromPlanAndReceipts) {

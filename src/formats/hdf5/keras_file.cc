@@ -1,6 +1,8 @@
 #include "formats/hdf5/keras_file.h"
 
-#include "base/file.h"
+#include <sys/stat.h>
+
+#include "base/new_file.h"
 #include "formats/hdf5/build.h"
 #include "formats/hdf5/types.h"
 
@@ -87,26 +89,31 @@ void Allocate(int fd, std::span<FileBox> boxes, DatasetNames names,
 
 FileLayout LayOutKerasFile(std::string path, std::vector<FileBox> boxes, DatasetNames names,
                            const std::string& beside) {
-  // As long as the file that will be, but a hole from the head on.
-  const TemporaryFolder folder(beside);
-  const std::string name = folder.path() + "/head";
-  const Fd fd = CreateFile(name);
-  return Naming(name, [&] {
-    CreateDatasets(fd.get(), boxes, names);
+  // As long as the file that will be, but a hole from the head on. HDF5 wants files that have a
+  // name.
+  const Folder folder = Folder::Make(FolderOf(beside));
+  RemoveLeftOvers(
+      folder, [&](std::string_view name) { return name == NameOf(beside); }, Others::kOld);
+  const NewFile head(folder, NameOf(beside));
+  return Naming(head.path(), [&] {
+    CreateDatasets(head.fd(), boxes, names);
     SortByAlignment(&boxes);
     // The first box on a page, the others without gaps: HDF5 has one alignment
     // for as long as the file is open.
     constexpr hsize_t kPage = 4096;
-    Allocate(fd.get(), {boxes.data(), 1}, names, PropertiesFor(boxes, kPage));
-    Allocate(fd.get(), std::span(boxes).subspan(1), names, PropertiesFor(boxes, 1));
+    Allocate(head.fd(), {boxes.data(), 1}, names, PropertiesFor(boxes, kPage));
+    Allocate(head.fd(), std::span(boxes).subspan(1), names, PropertiesFor(boxes, 1));
     FileLayout file{std::move(path), std::string(static_cast<size_t>(boxes[0].offset), '\0')};
-    if (!ReadAll(fd.get(), file.head.data(), file.head.size(), 0)) throw SystemError("read", name);
+    if (!ReadAll(head.fd(), file.head.data(), file.head.size(), 0))
+      throw SystemError("read", head.path());
     int64_t end = boxes[0].offset;
     for (const FileBox& box : boxes) {
       Check(box.offset == end, "HDF5 left a gap between datasets");
       end += BytesOf(box);
     }
-    Check(FileSize(name) == end, "HDF5 wrote behind the datasets");
+    struct stat info;
+    if (fstat(head.fd(), &info) != 0) throw SystemError("read", head.path());
+    Check(info.st_size == end, "HDF5 wrote behind the datasets");
     file.boxes = std::move(boxes);
     return file;
   });

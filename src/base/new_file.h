@@ -1,0 +1,81 @@
+// Files and folders on their way to the disk: under a temporary name, which says who makes them,
+// until all of them is there.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/open_folder.h"
+
+namespace shardinit {
+
+// Without Commit() nothing of it is left. `folder` must outlive it.
+class NewFile {
+ public:
+  NewFile(const Folder& folder, std::string name);
+  ~NewFile();
+  NewFile(const NewFile&) = delete;
+
+  const std::string& path() const { return path_; }  // Where it will be, for messages.
+  int fd() const { return fd_.get(); }
+
+  void Append(std::string_view text);
+  // Data to disk, its name, the folder to disk; replaces what had the name. `before_name` may throw
+  // when all but the name is there. If the temporary file
+  // was removed meanwhile, as by a finalize() that had no need of it, a file of the same size that
+  // has the name is this one: two that write a name of a checkpoint write the same bytes.
+  void Commit(const std::function<void()>& before_name = {});
+  // False, and nothing done, if another file has the name already, and is not empty.
+  bool CommitNew();
+  // Whether another process has removed the temporary file.
+  bool IsRemoved() const;
+
+ private:
+  void TakeName();
+
+  const Folder& folder_;
+  const std::string name_, path_;
+  std::string temporary_;
+  Fd fd_;
+  int64_t size_ = 0;
+};
+
+// A new file that `begin`, which needs its name, has dealt with: again if another machine has taken
+// it for a left-over meanwhile.
+std::unique_ptr<NewFile> BeginFile(const Folder& folder, const std::string& name,
+                                   const std::function<void(const NewFile& file)>& begin);
+
+// Replaces what was there.
+void WriteFileAtomically(const std::string& path, std::string_view text);
+
+// A folder beside `path` that gets the name when all in it is there. Without Commit() nothing of it
+// is left.
+class NewFolder {
+ public:
+  explicit NewFolder(const std::string& path);  // Also removes left-overs of killed runs.
+  ~NewFolder();
+  NewFolder(const NewFolder&) = delete;
+  const Folder& folder() const { return folder_; }
+  // Throws Error (kConflict) if the name is taken by more than an empty folder.
+  void Commit();
+
+ private:
+  const std::string path_;
+  const Folder parent_;
+  std::string temporary_;
+  Folder folder_;
+};
+
+// Which temporary files of other machines are left-overs. One's own machine's are those whose lock
+// is free; whether a lock of another machine is seen is the file system's secret.
+enum class Others { kOld, kAll };
+
+// Removes the left-overs of NewFile in `folder` that stand for names of which `is_ours` is true,
+// and nothing else. What cannot be removed stays.
+void RemoveLeftOvers(const Folder& folder,
+                     const std::function<bool(std::string_view name)>& is_ours, Others others);
+
+}  // namespace shardinit

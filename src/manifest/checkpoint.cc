@@ -1,0 +1,103 @@
+#include "manifest/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace shardinit {
+namespace {
+
+// The first lines that differ, to say what is different.
+std::string FirstDifference(std::string_view present, std::string_view wanted) {
+  size_t line = 0;
+  for (size_t i = 0; i < std::min(present.size(), wanted.size()) && present[i] == wanted[i]; ++i) {
+    if (present[i] == '\n') line = i + 1;
+  }
+  const auto shown = [line](std::string_view text) {
+    text = text.substr(std::min(text.size(), line));
+    text = text.substr(0, std::min(text.find('\n'), size_t{100}));
+    return text.substr(std::min(text.find_first_not_of(' '), text.size()));
+  };
+  return fmt::format("there it is `{}`, here `{}`", shown(present), shown(wanted));
+}
+
+bool IsRankFileOrReceipt(std::string_view name) {
+  constexpr std::string_view kStart = "rank-";
+  if (!name.starts_with(kStart)) return false;
+  const size_t end = name.find_first_not_of("0123456789", kStart.size());
+  return end != name.npos && end >= kStart.size() + 5 &&
+         (name.substr(end) == ".h5" || name.substr(end) == ".json");
+}
+
+}  // namespace
+
+CheckpointFolder::CheckpointFolder(const std::string& path)
+    : root_(Folder::Open(path)), ranks_(root_.OpenSub("ranks")) {}
+
+CheckpointFolder::CheckpointFolder(const std::string& path, const std::string& plan_json)
+    : root_(Folder::Open(path)) {
+  const bool claimed = IsClaimed(plan_json);  // Before anything is made.
+  root_ = Folder::Make(path);
+  if (!claimed) {
+    NewFile file(root_, kPlanName);
+    file.Append(plan_json);
+    file.CommitNew();
+  }
+  root_.Look(kPlanName, &plan_);  // Before it is read: one that replaces it shows later.
+  if (!IsClaimed(plan_json)) ThrowLost();
+  ranks_ = root_.MakeSub("ranks");
+  root_.Sync();  // A name that was there may be of a run that was killed before this.
+}
+
+bool CheckpointFolder::IsClaimed(const std::string& plan_json) const {
+  if (!root_.Exists(kPlanName)) return false;
+  std::string present;
+  if (!root_.Read(kPlanName, kPlanLimit, &present)) {
+    throw Error(ExitCode::kConflict,
+                fmt::format("`{}` is no file that this tool wrote", root_.PathOf(kPlanName)),
+                "choose another folder with `-o`");
+  }
+  if (present == plan_json) return true;
+  if (present.empty()) return false;  // NewFile::CommitNew says whose it is.
+  throw Error(
+      ExitCode::kConflict,
+      fmt::format("`{}` holds another plan: {}", root_.path(), FirstDifference(present, plan_json)),
+      "choose another folder with `-o`, or give the same spec and options as before");
+}
+
+void CheckpointFolder::RequirePlan(const Digest& plan_sha256) const {
+  struct stat info = {};
+  const auto is_the_same = [&] {
+    return info.st_ino == plan_.st_ino && info.st_dev == plan_.st_dev &&
+           info.st_size == plan_.st_size && info.st_mtim.tv_sec == plan_.st_mtim.tv_sec &&
+           info.st_mtim.tv_nsec == plan_.st_mtim.tv_nsec;
+  };
+  std::string present;
+  if (root_.Look(kPlanName, &info) &&
+      (is_the_same() ||
+       (root_.Read(kPlanName, kPlanLimit, &present) && Sha256Of(present) == plan_sha256))) {
+    return;
+  }
+  ThrowLost();
+}
+
+void CheckpointFolder::ThrowLost() const {
+  throw Error(ExitCode::kConflict,
+              fmt::format("`{}` has lost its {}, or was given to another plan meanwhile",
+                          root_.path(), kPlanName),
+              "choose another folder with `-o`");
+}
+
+void CheckpointFolder::RemoveLeftOvers(Others others) const {
+  shardinit::RemoveLeftOvers(
+      root_,
+      [](std::string_view name) {
+        return name == kPlanName || name == kIndexName || name == kManifestName;
+      },
+      others);
+  shardinit::RemoveLeftOvers(ranks_, IsRankFileOrReceipt, others);
+}
+
+}  // namespace shardinit
