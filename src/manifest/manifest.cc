@@ -146,12 +146,22 @@ bool ClaimedIndex(std::string_view manifest, std::optional<FileEntry>* index) {
   }
 }
 
-bool IsFinalized(const CheckpointFolder& folder, bool wants_index) {
+namespace {
+
+// Whether the manifest is there, and what it lists.
+bool ReadClaim(const Folder& root, std::optional<FileEntry>* index) {
   std::string manifest;
+  index->reset();
+  return root.Read(kManifestName, kManifestLimit, &manifest) && ClaimedIndex(manifest, index);
+}
+
+}  // namespace
+
+bool IsFinalized(const CheckpointFolder& folder, bool wants_index) {
+  const Folder& root = folder.root();
   std::optional<FileEntry> index;
-  return folder.root().Read(kManifestName, kManifestLimit, &manifest) &&
-         ClaimedIndex(manifest, &index) && index.has_value() == wants_index &&
-         (!index || folder.root().FileSize(kIndexName) == index->size);
+  return ReadClaim(root, &index) && index.has_value() == wants_index &&
+         (index ? root.FileSize(kIndexName) == index->size : !root.Exists(kIndexName));
 }
 
 FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const Digest& plan_sha256,
@@ -173,6 +183,7 @@ FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const 
   folder.ranks().Sync();
   // Again if another process does this at once and with another `index`: each may have removed or
   // replaced what the other's manifest vouches for, and the last one to do so looks after that.
+  std::optional<FileEntry> claimed;
   do {
     ThrowIfInterrupted();
     std::optional<FileEntry> index_entry;
@@ -184,7 +195,8 @@ FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const 
     manifest.Commit([&] { folder.RequirePlan(plan_sha256); });
     // Only now: until then the old manifest may have vouched for it.
     if (!index_entry) folder.root().Remove(kIndexName);
-  } while (!IsFinalized(folder, true) && !IsFinalized(folder, false));
+  } while (!ReadClaim(folder.root(), &claimed) ||
+           (claimed && folder.root().FileSize(kIndexName) != claimed->size));
   folder.RemoveLeftOvers(Others::kAll);
   return result;
 }

@@ -1,0 +1,142 @@
+"""An error of every call at which a command touches the system, one at a time.
+
+Each ends with the right result, or with a documented exit status and nothing left behind; and then
+the same command, undisturbed, ends with the same bytes. ERRORS=all tries every call, and says how
+many there were; otherwise some of each kind are tried."""
+
+import collections
+import os
+import re
+import shutil
+
+import pytest
+
+from support import Ok, Run, Tree
+
+SPEC = """
+shardinit: 1
+name: errors
+dtype: f32
+mesh: {axes: {a: 2}}
+rules: [{rows: a}]
+modules:
+  layers.dense.vars:
+    "0": {shape: [30, 40], axes: [rows, null], init: {normal: {std: 1}}}
+    "1": {shape: [3], axes: [null], init: ones}
+"""
+
+# Calls of one kind → the errors that they are given.
+KINDS = {
+    "open,openat": ["EIO", "EMFILE", "EACCES"],
+    "newfstatat,fstat,stat,lstat,statx,fstatfs,statfs": ["EIO"],
+    "link,linkat,rename,renameat,renameat2": ["EIO", "ENOSPC"],
+    "mkdir,mkdirat,unlink,unlinkat,rmdir": ["EIO"],
+    "write,pwrite64,ftruncate,fallocate": ["ENOSPC", "EIO"],
+    "read,pread64,getdents64": ["EIO"],
+    "fsync,fdatasync": ["EIO"],
+    "close": ["EIO"],
+    "getrandom,flock,memfd_create": ["EIO", "ENOSYS"],
+}
+ALL = os.environ.get("ERRORS") == "all"
+TRIES = 3  # Of each command and kind of calls, unless all are tried.
+STATUSES = {0, 1, 2, 3, 4, 5, 127}  # 127: the loader's, before the program begins.
+
+COMMANDS = {
+    "gen": "gen spec.yaml -o out --jobs 1",
+    "gen of a rank": "gen spec.yaml -o out --jobs 1 --ranks 1",
+    "gen again": "gen spec.yaml -o good",
+    "gen without an index": "gen spec.yaml -o good --index never",
+    "finalize": "finalize unfinished",
+    "finalize without an index": "finalize good --index never",
+    **{f"export to {name}": f"export spec.yaml --to {name} -o out --jobs 1"
+       for name in ["safetensors", "dcp", "zarr", "keras"]},
+    "export of a checkpoint": "export good --to dcp -o out --jobs 1",
+    "verify": "verify good",
+    "verify of an export": "verify export",
+    "status": "status good",
+    "inspect": "inspect good",
+    "inspect of a file": "inspect good/ranks/rank-00000.h5",
+    "stats": "stats good",
+    "digest": "digest spec.yaml --write digest.json --jobs 1",
+    "digest of two": "digest spec.yaml --check good.json",
+    "diff": "diff spec.yaml good",
+}
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """What each command finds."""
+    folder = tmp_path_factory.mktemp("start")
+    (folder / "spec.yaml").write_text(SPEC)
+    Ok("gen", "spec.yaml", "-o", "good", cwd=folder)
+    shutil.copytree(folder / "good", folder / "unfinished")
+    for name in ["manifest.json", "index.h5"]:
+        (folder / "unfinished" / name).unlink()
+    Ok("export", "spec.yaml", "--to", "zarr", "-o", "export", cwd=folder)
+    Ok("digest", "spec.yaml", "--write", "good.json", cwd=folder)
+    return folder
+
+
+def Counts(command, calls, cwd):
+    """Call → how often the thread that makes most of them makes it."""
+    log = cwd.parent / "calls.log"
+    Ok(*command, cwd=cwd, wrap=["strace", "-f", "-qq", "-o", log, "-e", f"trace={calls}"])
+    found = collections.Counter(re.findall(r"^(\d+) +(\w+)\(", log.read_text(), re.M))
+    counts = collections.Counter()
+    for (_, call), n in found.items():
+        counts[call] = max(counts[call], n)
+    return counts
+
+
+def Steps(text):
+    """Without the times that some commands print."""
+    return re.sub(r"[0-9.]+ s \([0-9.]+ GB/s\)|\"seconds\": [0-9.e-]+", "", text)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.split(",")[-1])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_call_may_fail(name, kind, start, tmp_path):
+    command = COMMANDS[name].split()
+    shutil.copytree(start, tmp_path / "work")
+    good = Run(*command, cwd=tmp_path / "work")
+    assert good.returncode == 0, good.stderr
+    expected = Tree(tmp_path / "work")
+
+    def Fresh():
+        shutil.rmtree(tmp_path / "work")
+        shutil.copytree(start, tmp_path / "work")
+
+    Fresh()
+    before = Tree(tmp_path / "work")
+    counts = Counts(command, kind, tmp_path / "work")
+    Fresh()
+    places = [(call, k, error) for call, n in sorted(counts.items()) for k in range(1, n + 1) for error in KINDS[kind]]
+    if not ALL:
+        places = places[len(name) % 3::max(1, len(places) // TRIES)][:TRIES]
+    ended = collections.Counter()
+    for call, k, error in places:
+        where = f"{name}: {error} of {call} {k}"
+        result = Run(*command, cwd=tmp_path / "work", timeout=60, wrap=[
+            "strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={call}:error={error}:when={k}"])
+        ended[result.returncode] += 1
+        assert result.returncode in STATUSES, f"{where}: {result.returncode} {result.stderr}"
+        tree = Tree(tmp_path / "work")
+        if result.returncode == 0:
+            assert Steps(result.stdout) == Steps(good.stdout), where
+        else:
+            assert result.stderr or result.returncode == 1, where
+        if tree == before and result.returncode == 0:
+            assert tree == expected, where
+        # What could not be removed is left, and nothing else.
+        left = [path for path in tree if ".tmp-" in path and not call.startswith("unlink")]
+        assert not left, f"{where}: {result.returncode}, {left}"
+        if result.returncode == 0 and not call.startswith("unlink"):
+            assert tree == expected, where
+        for path, data in tree.items():
+            assert path in before or data == expected.get(path, data), f"{where}: {path}"
+        if tree != before:
+            assert Run(*command, cwd=tmp_path / "work").returncode == 0, where
+            assert {p: d for p, d in Tree(tmp_path / "work").items() if ".tmp-" not in p} == expected, where
+            Fresh()
+    print(f"{name}: {sum(ended.values())} errors of {kind}: " +
+          ", ".join(f"{n} ended with {status}" for status, n in sorted(ended.items())))
