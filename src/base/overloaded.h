@@ -1,5 +1,8 @@
-// One lambda per alternative, for std::visit.
+// One lambda per alternative, for std::visit; `OneOf<A, B> auto` takes several that are alike.
+// Neither takes what nobody thought of, as `auto` would: that does not compile.
 #pragma once
+
+#include <concepts>
 
 namespace shardinit {
 
@@ -9,5 +12,8 @@ struct Overloaded : Cases... {
 };
 template <typename... Cases>
 Overloaded(Cases...) -> Overloaded<Cases...>;  // clang 14 needs it said.
+
+template <typename T, typename... Ts>
+concept OneOf = (std::same_as<T, Ts> || ...);
 
 }  // namespace shardinit

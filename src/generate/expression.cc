@@ -26,8 +26,8 @@ const Sampler& SamplerOf(Draw draw) {
 
 }  // namespace
 
-ExpressionFiller::ExpressionFiller(const Tensor& tensor)
-    : program_(std::get<Expression>(tensor.distribution).program),
+ExpressionFiller::ExpressionFiller(const Expression& expression, const Tensor& tensor)
+    : program_(expression.program),
       path_(tensor.path),
       dtype_(tensor.dtype),
       shape_(tensor.shape),

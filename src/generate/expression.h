@@ -13,7 +13,7 @@ namespace shardinit {
 
 class ExpressionFiller final : public Filler {
  public:
-  explicit ExpressionFiller(const Tensor& tensor);
+  ExpressionFiller(const Expression& expression, const Tensor& tensor);
 
   // Throws Error (kUsage) for an element that is not a number, or that the
   // tensor's type cannot hold.

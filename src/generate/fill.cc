@@ -19,74 +19,85 @@ namespace {
 // Bytes that a thread takes at a time: much more work than taking them is.
 constexpr int64_t kBlock = 1 << 20, kLongBlock = 4 << 20;
 
-std::unique_ptr<const Filler> FillerOf(const Tensor& tensor) {
-  if (std::holds_alternative<Expression>(tensor.distribution)) {
-    return std::make_unique<ExpressionFiller>(tensor);
+class ConstantFiller final : public Filler {
+ public:
+  ConstantFiller(double value, DType dtype) : size_(InfoOf(dtype).bytes) {
+    EncodeNumber(value, dtype, element_);
   }
-  if (std::holds_alternative<Orthogonal>(tensor.distribution)) {
-    return std::make_unique<OrthogonalFiller>(tensor);
-  }
-  if (std::holds_alternative<Sparse>(tensor.distribution)) {
-    return std::make_unique<SparseFiller>(tensor);
-  }
-  if (std::holds_alternative<Normalized>(tensor.distribution)) {
-    return std::make_unique<NormalizedFiller>(tensor);
-  }
-  return nullptr;
-}
 
-std::optional<Sampler> SamplerOf(const Distribution& distribution) {
-  return std::visit(
-      Overloaded{
-          [](const Uniform& u) -> std::optional<Sampler> { return MakeUniform(u.low, u.high); },
-          [](const Normal& n) -> std::optional<Sampler> { return MakeNormal(n.mean, n.std); },
-          [](const TruncatedNormal& t) -> std::optional<Sampler> {
-            return MakeTruncatedNormal(t.mean, t.std, t.low, t.high);
-          },
-          [](const auto&) -> std::optional<Sampler> { return {}; },
-      },
-      distribution);
-}
+  // Doubling copies: what is written so far is the source of the next.
+  void Fill(const Runs&, int64_t, int64_t count, void* out) const override {
+    auto* at = static_cast<uint8_t*>(out);
+    const int64_t bytes = count * size_;
+    std::memcpy(at, element_, static_cast<size_t>(std::min(size_, bytes)));
+    for (int64_t done = size_; done < bytes; done *= 2) {
+      std::memcpy(at + done, at, static_cast<size_t>(std::min(done, bytes - done)));
+    }
+  }
+
+ private:
+  const int64_t size_;
+  uint8_t element_[8] = {};  // As it is stored.
+};
+
+// Elements that are one draw each.
+class SampleFiller final : public Filler {
+ public:
+  SampleFiller(const Sampler& sampler, const Tensor& tensor)
+      : sampler_(sampler), key_(tensor.key), dtype_(tensor.dtype) {}
+
+  void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override {
+    DrawRuns(runs, sampler_, {.key = key_}, first, count, dtype_, out);
+  }
+
+ private:
+  const Sampler sampler_;
+  const uint64_t key_;
+  const DType dtype_;
+};
 
 }  // namespace
 
+std::unique_ptr<const Filler> FillerOf(const Tensor& tensor) {
+  using Result = std::unique_ptr<const Filler>;
+  const auto sample = [&](const Sampler& sampler) -> Result {
+    return std::make_unique<SampleFiller>(sampler, tensor);
+  };
+  return std::visit(
+      Overloaded{
+          [&](const Constant& c) -> Result {
+            return std::make_unique<ConstantFiller>(c.value, tensor.dtype);
+          },
+          [&](const Uniform& u) { return sample(MakeUniform(u.low, u.high)); },
+          [&](const Normal& n) { return sample(MakeNormal(n.mean, n.std)); },
+          [&](const TruncatedNormal& t) {
+            return sample(MakeTruncatedNormal(t.mean, t.std, t.low, t.high));
+          },
+          [&](const Expression& e) -> Result {
+            return std::make_unique<ExpressionFiller>(e, tensor);
+          },
+          [&](const Orthogonal& o) -> Result {
+            return std::make_unique<OrthogonalFiller>(o, tensor);
+          },
+          [&](const Sparse& s) -> Result { return std::make_unique<SparseFiller>(s, tensor); },
+          [&](const Normalized& n) -> Result {
+            return std::make_unique<NormalizedFiller>(n, tensor);
+          },
+      },
+      tensor.distribution);
+}
+
 std::vector<Preparation> PreparationsOf(const Tensor& tensor, const Box& box) {
   if (tensor.view) return PreparationsOfView(tensor, box);
-  const auto* orthogonal = std::get_if<Orthogonal>(&tensor.distribution);
-  if (orthogonal == nullptr) return {};
-  return {{&tensor, static_cast<int64_t>(SizeOf(*orthogonal, tensor.shape).bytes)}};
-}
-
-DrawnFiller::DrawnFiller(const Tensor& tensor)
-    : dtype_(tensor.dtype),
-      key_(tensor.key),
-      sampler_(SamplerOf(tensor.distribution)),
-      filler_(FillerOf(tensor)) {
-  if (const auto* constant = std::get_if<Constant>(&tensor.distribution)) {
-    EncodeNumber(constant->value, dtype_, constant_);
-  }
-}
-
-void DrawnFiller::Prepare() const {
-  if (filler_) filler_->Prepare();
-}
-
-void DrawnFiller::Fill(const Runs& runs, int64_t first, int64_t count, void* out) const {
-  if (filler_) {
-    filler_->Fill(runs, first, count, out);
-    return;
-  }
-  if (sampler_) {
-    DrawRuns(runs, *sampler_, {.key = key_}, first, count, dtype_, out);
-    return;
-  }
-  // Doubling copies: what is written so far is the source of the next.
-  auto* at = static_cast<uint8_t*>(out);
-  const int64_t size = InfoOf(dtype_).bytes, bytes = count * size;
-  std::memcpy(at, constant_, static_cast<size_t>(std::min(size, bytes)));
-  for (int64_t done = size; done < bytes; done *= 2) {
-    std::memcpy(at + done, at, static_cast<size_t>(std::min(done, bytes - done)));
-  }
+  using Result = std::vector<Preparation>;
+  return std::visit(Overloaded{
+                        [&](const Orthogonal& o) -> Result {
+                          return {{&tensor, static_cast<int64_t>(SizeOf(o, tensor.shape).bytes)}};
+                        },
+                        [](const OneOf<Constant, Uniform, Normal, TruncatedNormal, Expression,
+                                       Sparse, Normalized> auto&) { return Result(); },
+                    },
+                    tensor.distribution);
 }
 
 BoxFiller::BoxFiller(const Tensor& tensor, const Box& box)
@@ -94,11 +105,13 @@ BoxFiller::BoxFiller(const Tensor& tensor, const Box& box)
       element_bytes_(InfoOf(tensor.dtype).bytes),
       runs_(tensor.shape, box) {
   if (tensor.view) {
-    view_ = std::make_shared<ViewFiller>(tensor, box);
+    view_ = std::make_unique<ViewFiller>(tensor, box);
   } else {
-    drawn_.emplace(tensor);
+    drawn_ = FillerOf(tensor);
   }
 }
+
+BoxFiller::~BoxFiller() = default;
 
 void BoxFiller::Prepare() const { drawn_ ? drawn_->Prepare() : view_->Prepare(); }
 

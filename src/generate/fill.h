@@ -3,35 +3,16 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "generate/filler.h"
 #include "generate/preparations.h"
 #include "graph/graph.h"
-#include "rng/sampler.h"
 
 namespace shardinit {
 
-// Makes elements of a tensor that is drawn, as stored bytes, wherever they
-// stand. Safe to use from several threads.
-class DrawnFiller {
- public:
-  explicit DrawnFiller(const Tensor& tensor);
-
-  // As BoxFiller's.
-  void Prepare() const;
-
-  // Writes elements first … first + count - 1 of the runs, one run after another.
-  void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const;
-
- private:
-  DType dtype_;
-  uint64_t key_;
-  std::optional<Sampler> sampler_;  // None: a filler or a constant.
-  std::unique_ptr<const Filler> filler_;
-  uint8_t constant_[8] = {};  // One stored element.
-};
+// Makes elements of a tensor that is drawn, as stored bytes, wherever they stand.
+std::unique_ptr<const Filler> FillerOf(const Tensor& tensor);
 
 class ViewFiller;
 
@@ -43,6 +24,7 @@ std::vector<Preparation> PreparationsOf(const Tensor& tensor, const Box& box);
 class BoxFiller {
  public:
   BoxFiller(const Tensor& tensor, const Box& box);
+  ~BoxFiller();
 
   // Writes elements first … first + count - 1 of the box to `out`.
   void Fill(int64_t first, int64_t count, void* out) const;
@@ -63,8 +45,8 @@ class BoxFiller {
   int64_t elements_;
   int element_bytes_;
   Runs runs_;
-  std::optional<DrawnFiller> drawn_;  // Else:
-  std::shared_ptr<const ViewFiller> view_;
+  std::unique_ptr<const Filler> drawn_;  // Else:
+  std::unique_ptr<const ViewFiller> view_;
 };
 
 // Writes a whole box, on up to `jobs` threads.

@@ -34,12 +34,12 @@ double Factor(const double* sums, int64_t stride, double length) {
 
 }  // namespace
 
-NormalizedFiller::NormalizedFiller(const Tensor& tensor)
+NormalizedFiller::NormalizedFiller(const Normalized& normalized, const Tensor& tensor)
     : dtype_(tensor.dtype),
       key_(tensor.key),
-      length_(std::get<Normalized>(tensor.distribution).length),
-      extent_(tensor.shape[std::get<Normalized>(tensor.distribution).axis]),
-      inner_(CountBehind(tensor.shape, std::get<Normalized>(tensor.distribution).axis)),
+      length_(normalized.length),
+      extent_(tensor.shape[normalized.axis]),
+      inner_(CountBehind(tensor.shape, normalized.axis)),
       vectors_(tensor.elements() / extent_),
       each_(std::max<int64_t>(1, kPiece / extent_)),
       tiles_((inner_ + kTile - 1) / kTile),

@@ -13,7 +13,7 @@ namespace shardinit {
 
 class NormalizedFiller final : public Filler {
  public:
-  explicit NormalizedFiller(const Tensor& tensor);
+  NormalizedFiller(const Normalized& normalized, const Tensor& tensor);
 
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override;
 

@@ -122,12 +122,11 @@ std::shared_ptr<WholeMatrix> FindMatrix(uint64_t key, double gain, OrthogonalSiz
 
 }  // namespace
 
-OrthogonalFiller::OrthogonalFiller(const Tensor& tensor)
+OrthogonalFiller::OrthogonalFiller(const Orthogonal& orthogonal, const Tensor& tensor)
     : dtype_(tensor.dtype),
       shape_(tensor.shape),
       stride_(tensor.shape.size()),
       centre_(tensor.shape.size(), -1) {
-  const auto& orthogonal = std::get<Orthogonal>(tensor.distribution);
   const OrthogonalSize size = SizeOf(orthogonal, tensor.shape);
   int64_t row = size.columns, column = 1;
   for (size_t d = tensor.shape.size(); d-- > 0;) {

@@ -14,7 +14,7 @@ class WholeMatrix;
 
 class OrthogonalFiller final : public Filler {
  public:
-  explicit OrthogonalFiller(const Tensor& tensor);
+  OrthogonalFiller(const Orthogonal& orthogonal, const Tensor& tensor);
 
   void Prepare() const override;
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override;

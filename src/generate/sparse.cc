@@ -25,14 +25,14 @@ uint64_t RankOf(float word, int64_t row) {
 
 }  // namespace
 
-SparseFiller::SparseFiller(const Tensor& tensor)
+SparseFiller::SparseFiller(const Sparse& sparse, const Tensor& tensor)
     : dtype_(tensor.dtype),
       key_(tensor.key),
       rows_(tensor.shape[0]),
       columns_(tensor.shape[1]),
-      zeros_(std::get<Sparse>(tensor.distribution).zeros),
+      zeros_(sparse.zeros),
       group_(std::clamp<int64_t>(kWords / rows_, 1, 64)),
-      normal_(MakeNormal(0, std::get<Sparse>(tensor.distribution).std)),
+      normal_(MakeNormal(0, sparse.std)),
       work_([this](int64_t piece) { return FindLimits(piece); }) {}
 
 SparseFiller::Limits SparseFiller::FindLimits(int64_t piece) const {

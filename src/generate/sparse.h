@@ -14,7 +14,7 @@ namespace shardinit {
 
 class SparseFiller final : public Filler {
  public:
-  explicit SparseFiller(const Tensor& tensor);
+  SparseFiller(const Sparse& sparse, const Tensor& tensor);
 
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override;
 

@@ -58,12 +58,12 @@ ViewFiller::ViewFiller(const Tensor& tensor, const Box& box)
     const auto [it, is_new] = fillers.try_emplace(
         {piece.source, std::bit_cast<uint64_t>(piece.padding)}, fillers_.size());
     if (piece.source != Piece::kPadding) {
-      if (is_new) fillers_.emplace_back((*view.drawn)[static_cast<size_t>(piece.source)]);
+      if (is_new) fillers_.push_back(FillerOf((*view.drawn)[static_cast<size_t>(piece.source)]));
     } else {
       Tensor constant;
       constant.dtype = tensor.dtype;
       constant.distribution = Constant{piece.padding};
-      if (is_new) fillers_.emplace_back(constant);
+      if (is_new) fillers_.push_back(FillerOf(constant));
       // Any index will do: one that makes for long runs.
       for (Piece::Loop& loop : piece.loops) loop.from = loop.stride;
     }
@@ -76,7 +76,7 @@ ViewFiller::ViewFiller(const Tensor& tensor, const Box& box)
 }
 
 void ViewFiller::Prepare() const {
-  for (const DrawnFiller& filler : fillers_) filler.Prepare();
+  for (const auto& filler : fillers_) filler->Prepare();
 }
 
 std::vector<Preparation> PreparationsOfView(const Tensor& tensor, const Box& box) {
@@ -227,7 +227,7 @@ void ViewFiller::Search(size_t node, size_t begin, size_t end, const Digits& wan
 // Elements that lie side by side in both tensors are made in place.
 void ViewFiller::MakePart(const Piece& part, uint8_t* out) const {
   const std::vector<Piece::Loop>& loops = part.loops;
-  const DrawnFiller& filler = fillers_[static_cast<size_t>(part.source)];
+  const Filler& filler = *fillers_[static_cast<size_t>(part.source)];
   if (loops.empty()) {
     return filler.Fill(Runs(part.from, {}, 1), 0, 1, out + part.base * element_bytes_);
   }
@@ -265,7 +265,7 @@ void ViewFiller::MakeMoved(const Piece& part, uint8_t* out) const {
   alignas(64) uint8_t scratch[kScratch];
   const int64_t longest = std::min(along.extent, kLongestRun);
   const int64_t most = std::min(across.extent, kScratch / element_bytes_ / longest);
-  const DrawnFiller& filler = fillers_[static_cast<size_t>(part.source)];
+  const Filler& filler = *fillers_[static_cast<size_t>(part.source)];
   ForEach(loops.data(), loops.data() + loops.size(), part.base, part.from,
           [&](int64_t base, int64_t from) {
             for (int64_t i = 0; i < along.extent; i += longest) {

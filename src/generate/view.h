@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "generate/fill.h"
@@ -43,7 +44,7 @@ class ViewFiller {
   void MakeMoved(const Piece& part, uint8_t* out) const;
 
   const int64_t element_bytes_;
-  std::vector<DrawnFiller> fillers_;
+  std::vector<std::unique_ptr<const Filler>> fillers_;
   std::vector<Piece> pieces_;  // Of the box, by their first index; sources are in `fillers_`.
   bool transposes_ = false;
   std::vector<int64_t> places_;  // Largest first, each a multiple of the next.

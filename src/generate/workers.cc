@@ -62,7 +62,7 @@ class Workers::Pool {
         layout_(BlocksFor(options)),
         has_writers_(options.writers > 0),
         preparations_(options.memory, [](const Tensor& drawn) {
-          return std::make_shared<const DrawnFiller>(drawn);
+          return std::shared_ptr<const Filler>(FillerOf(drawn));
         }) {
     const size_t size = static_cast<size_t>(layout_.count * layout_.bytes);
     memory_ = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

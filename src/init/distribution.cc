@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
+#include <iterator>
 
 #include "base/overloaded.h"
 
@@ -30,15 +30,26 @@ struct Largest {
 
 // `dimension 0`, `dimensions 1, 2, 3`.
 std::string DimensionsInText(DimensionSet set) {
-  std::vector<size_t> dimensions;
-  for (size_t d = 0; d < 32; ++d) {
-    if (set >> d & 1) dimensions.push_back(d);
-  }
+  const std::vector<int64_t> dimensions = DimensionsOf(set);
   return fmt::format("dimension{} {}", dimensions.size() == 1 ? "" : "s",
                      fmt::join(dimensions, ", "));
 }
 
+std::string ValueInText(const OneOf<double, int64_t> auto& value) {
+  return fmt::format("{}", value);
+}
+std::string ValueInText(const DimensionSet& set) { return DimensionsInText(set); }
+std::string ValueInText(const ProgramPtr& program) { return program->text; }
+
 }  // namespace
+
+std::vector<int64_t> DimensionsOf(DimensionSet set) {
+  std::vector<int64_t> dimensions;
+  for (int64_t d = 0; d < 32; ++d) {
+    if (set >> d & 1) dimensions.push_back(d);
+  }
+  return dimensions;
+}
 
 OrthogonalSize SizeOf(const Orthogonal& orthogonal, const Shape& shape) {
   OrthogonalSize size{1, 1, 0, 0};
@@ -63,46 +74,58 @@ double LargestMagnitude(const Distribution& distribution) {
 
 std::string InText(const Distribution& distribution) {
   return std::visit(
-      Overloaded{
-          [](const Constant& c) { return fmt::format("constant {}", c.value); },
-          [](const Uniform& u) { return fmt::format("uniform {} to {}", u.low, u.high); },
-          [](const Normal& n) { return fmt::format("normal mean {} std {}", n.mean, n.std); },
-          [](const TruncatedNormal& t) {
-            return fmt::format("truncated_normal mean {} std {} low {} high {}", t.mean, t.std,
-                               t.low, t.high);
-          },
-          [](const Expression& e) { return "expr " + e.program->text; },
-          [](const Orthogonal& o) { return fmt::format("orthogonal gain {}", o.gain); },
-          [](const Sparse& s) { return fmt::format("sparse std {} zeros {}", s.std, s.zeros); },
-          [](const Normalized& n) {
-            return fmt::format("normalized axis {} length {}", n.axis, n.length);
-          },
+      [](const auto& each) {
+        std::string text(each.kName);
+        ForEachMember(each, [&](const auto& member, const auto& value) {
+          if (member.words == nullptr) return;
+          if (*member.words != '\0') text.append(" ").append(member.words);
+          text.append(" ").append(ValueInText(value));
+        });
+        return text;
       },
       distribution);
 }
 
 std::string MatrixInText(const Distribution& distribution, const Shape& shape) {
-  if (const auto* orthogonal = std::get_if<Orthogonal>(&distribution)) {
-    const OrthogonalSize size = SizeOf(*orthogonal, shape);
-    std::string text =
-        fmt::format("{} × {}, rows of {}, columns of {}", size.rows, size.columns,
-                    DimensionsInText(orthogonal->rows), DimensionsInText(orthogonal->columns));
-    for (size_t d = 0; d < shape.size(); ++d) {
-      if ((orthogonal->rows | orthogonal->columns) >> d & 1) continue;
-      text += fmt::format(", at {} of dimension {}", (shape[d] - 1) / 2, d);
-    }
-    return text;
-  }
-  if (const auto* sparse = std::get_if<Sparse>(&distribution)) {
-    return fmt::format("{} × {}, in each column {} zeros of {}", shape[0], shape[1], sparse->zeros,
-                       shape[0]);
-  }
-  if (const auto* normalized = std::get_if<Normalized>(&distribution)) {
-    const int64_t elements = shape[static_cast<size_t>(normalized->axis)];
-    return fmt::format("{} vectors of {} elements, along dimension {}",
-                       ElementCount(shape) / elements, elements, normalized->axis);
-  }
-  return {};
+  return std::visit(
+      Overloaded{
+          [&](const Orthogonal& o) {
+            const OrthogonalSize size = SizeOf(o, shape);
+            std::string text =
+                fmt::format("{} × {}, rows of {}, columns of {}", size.rows, size.columns,
+                            DimensionsInText(o.rows), DimensionsInText(o.columns));
+            for (size_t d = 0; d < shape.size(); ++d) {
+              if ((o.rows | o.columns) >> d & 1) continue;
+              text += fmt::format(", at {} of dimension {}", (shape[d] - 1) / 2, d);
+            }
+            return text;
+          },
+          [&](const Sparse& s) {
+            return fmt::format("{} × {}, in each column {} zeros of {}", shape[0], shape[1],
+                               s.zeros, shape[0]);
+          },
+          [&](const Normalized& n) {
+            const int64_t elements = shape[static_cast<size_t>(n.axis)];
+            return fmt::format("{} vectors of {} elements, along dimension {}",
+                               ElementCount(shape) / elements, elements, n.axis);
+          },
+          [](const OneOf<Constant, Uniform, Normal, TruncatedNormal, Expression> auto&) {
+            return std::string();
+          },
+      },
+      distribution);
+}
+
+int64_t DrawsOf(const Distribution& distribution) {
+  return std::visit(
+      Overloaded{
+          [](const Constant&) -> int64_t { return 0; },
+          [](const OneOf<Uniform, Normal, TruncatedNormal, Orthogonal, Normalized> auto&)
+              -> int64_t { return 1; },
+          [](const Sparse&) -> int64_t { return 2; },  // A value and a place.
+          [](const Expression& e) -> int64_t { return std::ssize(e.program->draws); },
+      },
+      distribution);
 }
 
 }  // namespace shardinit

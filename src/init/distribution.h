@@ -3,43 +3,76 @@
 #pragma once
 
 #include <cstdint>
-#include <iterator>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
 #include <variant>
+#include <vector>
 
 #include "expr/program.h"
 #include "tensor/box.h"
 
 namespace shardinit {
 
+// A member of a distribution: its key in plan.json, its place, and what stands before it where
+// people read it; null: they do not.
+template <typename Owner, typename Value>
+struct Member {
+  std::string_view key;
+  Value Owner::*place;
+  const char* words;
+};
+template <typename Owner, typename Value>
+Member(std::string_view, Value Owner::*, const char*) -> Member<Owner, Value>;
+
+// Each lists its members once: text, plan.json and equality follow.
+
 struct Constant {
   double value;
-  bool operator==(const Constant&) const = default;
+
+  static constexpr std::string_view kName = "constant";
+  static constexpr auto kMembers = std::tuple(Member{"value", &Constant::value, ""});
 };
 
 struct Uniform {  // On [low, high).
   double low, high;
-  bool operator==(const Uniform&) const = default;
+
+  static constexpr std::string_view kName = "uniform";
+  static constexpr auto kMembers =
+      std::tuple(Member{"low", &Uniform::low, ""}, Member{"high", &Uniform::high, "to"});
 };
 
 struct Normal {
   double mean, std;
-  bool operator==(const Normal&) const = default;
+
+  static constexpr std::string_view kName = "normal";
+  static constexpr auto kMembers =
+      std::tuple(Member{"mean", &Normal::mean, "mean"}, Member{"std", &Normal::std, "std"});
 };
 
 struct TruncatedNormal {  // low and high in standard deviations from the mean.
   double mean, std, low, high;
-  bool operator==(const TruncatedNormal&) const = default;
+
+  static constexpr std::string_view kName = "truncated_normal";
+  static constexpr auto kMembers = std::tuple(
+      Member{"mean", &TruncatedNormal::mean, "mean"}, Member{"std", &TruncatedNormal::std, "std"},
+      Member{"low", &TruncatedNormal::low, "low"}, Member{"high", &TruncatedNormal::high, "high"});
 };
 
-struct Expression {                        // A function of the element's index and of draws.
-  std::shared_ptr<const Program> program;  // Many tensors may share one.
-  bool operator==(const Expression& other) const { return program->text == other.program->text; }
+using ProgramPtr = std::shared_ptr<const Program>;  // Many tensors may share one.
+
+struct Expression {  // A function of the element's index and of draws.
+  ProgramPtr program;
+
+  static constexpr std::string_view kName = "expr";
+  static constexpr auto kMembers = std::tuple(Member{"text", &Expression::program, ""});
 };
 
 // Bit d stands for dimension d; a tensor has at most 32.
 using DimensionSet = uint32_t;
+std::vector<int64_t> DimensionsOf(DimensionSet set);
 
 // A matrix with orthonormal columns, or rows if these are fewer, uniformly
 // distributed, times `gain`. Two sets of the tensor's dimensions, each in row-major
@@ -48,7 +81,11 @@ using DimensionSet = uint32_t;
 struct Orthogonal {
   double gain;
   DimensionSet rows, columns;  // The first dimension of all is in `rows`.
-  bool operator==(const Orthogonal&) const = default;
+
+  static constexpr std::string_view kName = "orthogonal";
+  static constexpr auto kMembers = std::tuple(Member{"gain", &Orthogonal::gain, "gain"},
+                                              Member{"rows", &Orthogonal::rows, nullptr},
+                                              Member{"columns", &Orthogonal::columns, nullptr});
 };
 
 // A matrix with this many zeros in each column, at random places; normal with mean
@@ -56,7 +93,10 @@ struct Orthogonal {
 struct Sparse {
   double std;
   int64_t zeros;
-  bool operator==(const Sparse&) const = default;
+
+  static constexpr std::string_view kName = "sparse";
+  static constexpr auto kMembers =
+      std::tuple(Member{"std", &Sparse::std, "std"}, Member{"zeros", &Sparse::zeros, "zeros"});
 };
 
 inline constexpr int64_t kMaxSparseRows = int64_t{1} << 32;
@@ -65,11 +105,36 @@ inline constexpr int64_t kMaxSparseRows = int64_t{1} << 32;
 struct Normalized {
   int64_t axis;
   double length;
-  bool operator==(const Normalized&) const = default;
+
+  static constexpr std::string_view kName = "normalized";
+  static constexpr auto kMembers = std::tuple(Member{"axis", &Normalized::axis, "axis"},
+                                              Member{"length", &Normalized::length, "length"});
 };
 
+// Whoever visits it names each alternative (OneOf: several that are alike), so that the compiler
+// points at each place that a new one is missing from.
 using Distribution = std::variant<Constant, Uniform, Normal, TruncatedNormal, Expression,
                                   Orthogonal, Sparse, Normalized>;
+
+// Calls body(member, value) for each member.
+template <typename D, typename Body>
+void ForEachMember(D&& distribution, const Body& body) {
+  std::apply([&](const auto&... member) { (body(member, distribution.*member.place), ...); },
+             std::remove_cvref_t<D>::kMembers);
+}
+
+inline bool IsSame(const auto& a, const auto& b) { return a == b; }
+inline bool IsSame(const ProgramPtr& a, const ProgramPtr& b) { return a->text == b->text; }
+
+template <typename D>
+requires requires { D::kMembers; }
+bool operator==(const D& a, const D& b) {
+  bool same = true;
+  ForEachMember(a, [&](const auto& member, const auto& value) {
+    same = same && IsSame(value, b.*member.place);
+  });
+  return same;
+}
 
 // The matrix of an Orthogonal, which is made whole, whatever part of it is wanted.
 struct OrthogonalSize {
@@ -94,13 +159,7 @@ std::string InText(const Distribution& distribution);
 std::string MatrixInText(const Distribution& distribution, const Shape& shape);
 
 // Random calls for one element.
-inline int64_t DrawsOf(const Distribution& d) {
-  if (const auto* expression = std::get_if<Expression>(&d)) {
-    return std::ssize(expression->program->draws);
-  }
-  if (std::holds_alternative<Sparse>(d)) return 2;  // A value and a place.
-  return !std::holds_alternative<Constant>(d);
-}
+int64_t DrawsOf(const Distribution& distribution);
 
 // Whether elements are drawn, and so need a stream of random words of their own.
 inline bool IsRandom(const Distribution& d) { return DrawsOf(d) > 0; }

@@ -173,27 +173,37 @@ void RunKernel(const Job& job, const Kernel& kernel) {
   }
 }
 
-void RunJob(const Job& job) {
-  if (const auto* s = std::get_if<NormalSampler>(&job.sampler)) {
-    if (s->mean == 0 && s->scale > 0) {
-      RunKernel(job, NormalKernel<true>(*s));
-    } else {
-      RunKernel(job, NormalKernel<false>(*s));
-    }
-  } else if (const auto* s = std::get_if<TruncatedNormalSampler>(&job.sampler)) {
-    if (s->tail[0] == s->tail[1] && s->step[0] == s->step[1] && s->z_low == -s->z_high) {
-      RunKernel(job, TruncatedNormalKernel<true>(*s));
-    } else {
-      RunKernel(job, TruncatedNormalKernel<false>(*s));
-    }
-  } else if (const auto* s = std::get_if<UniformSampler>(&job.sampler)) {
-    RunKernel(job, UniformKernel(*s));
+void RunSampler(const Job& job, const BitsSampler&) {
+  RunTyped<BitsKernel, EncodeF32>(job, BitsKernel({}));
+}
+
+void RunSampler(const Job& job, const UniformSampler& s) { RunKernel(job, UniformKernel(s)); }
+
+void RunSampler(const Job& job, const NormalSampler& s) {
+  if (s.mean == 0 && s.scale > 0) {
+    RunKernel(job, NormalKernel<true>(s));
   } else {
-    RunTyped<BitsKernel, EncodeF32>(job, BitsKernel({}));
+    RunKernel(job, NormalKernel<false>(s));
   }
+}
+
+void RunSampler(const Job& job, const TruncatedNormalSampler& s) {
+  if (s.tail[0] == s.tail[1] && s.step[0] == s.step[1] && s.z_low == -s.z_high) {
+    RunKernel(job, TruncatedNormalKernel<true>(s));
+  } else {
+    RunKernel(job, TruncatedNormalKernel<false>(s));
+  }
+}
+
+void RunJob(const Job& job) {
+  std::visit([&](const auto& sampler) { RunSampler(job, sampler); }, job.sampler);
 }
 
 #endif
 
 }  // namespace shardinit::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
+
+namespace shardinit::kernels::HWY_NAMESPACE {
+[[maybe_unused]] const bool kRunEntered = EnterRun(HWY_TARGET, &RunJob);
+}  // namespace shardinit::kernels::HWY_NAMESPACE

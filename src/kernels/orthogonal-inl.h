@@ -112,3 +112,7 @@ void RunPanel(const PanelJob& job) {
 
 }  // namespace shardinit::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
+
+namespace shardinit::kernels::HWY_NAMESPACE {
+[[maybe_unused]] const bool kPanelEntered = EnterPanel(HWY_TARGET, &RunPanel);
+}  // namespace shardinit::kernels::HWY_NAMESPACE

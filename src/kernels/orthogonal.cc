@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/backend.h"
 #include "kernels/targets.h"
 
 #define HWY_TARGET_INCLUDE "kernels/orthogonal-inl.h"
@@ -11,8 +12,6 @@
 
 namespace shardinit::kernels {
 
-HWY_EXPORT(RunPanel);
-
-void MakePanel(const PanelJob& job) { HWY_DYNAMIC_DISPATCH(RunPanel)(job); }
+void MakePanel(const PanelJob& job) { ActiveBackend().make_panel(job); }
 
 }  // namespace shardinit::kernels

@@ -25,126 +25,111 @@ namespace {
 
 using nlohmann::json;
 
-std::vector<int64_t> DimensionsOf(DimensionSet set) {
-  std::vector<int64_t> dimensions;
-  for (int64_t d = 0; d < 32; ++d) {
-    if (set >> d & 1) dimensions.push_back(d);
-  }
-  return dimensions;
-}
-
-void WriteDistribution(const Distribution& distribution, JsonWriter& out) {
-  out.BeginObject();
-  std::visit(
-      Overloaded{
-          [&](const Constant& c) {
-            out.Key("constant").BeginObject().Member("value", c.value).EndObject();
-          },
-          [&](const Uniform& u) {
-            out.Key("uniform").BeginObject().Member("low", u.low).Member("high", u.high);
-            out.EndObject();
-          },
-          [&](const Normal& n) {
-            out.Key("normal").BeginObject().Member("mean", n.mean).Member("std", n.std);
-            out.EndObject();
-          },
-          [&](const TruncatedNormal& t) {
-            out.Key("truncated_normal").BeginObject();
-            out.Member("mean", t.mean).Member("std", t.std);
-            out.Member("low", t.low).Member("high", t.high).EndObject();
-          },
-          [&](const Expression& e) {
-            out.Key("expr").BeginObject().Member("text", e.program->text).EndObject();
-          },
-          [&](const Orthogonal& o) {
-            out.Key("orthogonal").BeginObject().Member("gain", o.gain);
-            out.Member("rows", DimensionsOf(o.rows)).Member("columns", DimensionsOf(o.columns));
-            out.EndObject();
-          },
-          [&](const Sparse& s) {
-            out.Key("sparse").BeginObject().Member("std", s.std).Member("zeros", s.zeros);
-            out.EndObject();
-          },
-          [&](const Normalized& n) {
-            out.Key("normalized").BeginObject();
-            out.Member("axis", n.axis).Member("length", n.length).EndObject();
-          },
-      },
-      distribution);
-  out.EndObject();
-}
-
 [[noreturn]] void Refuse(const std::string& path, std::string_view what) {
   throw Error(ExitCode::kRefused, fmt::format("`{}` is not a plan of this tool: {}", path, what));
 }
 
-Distribution ReadOrthogonal(const json& in, const Shape& shape, const std::string& path) {
-  const auto set = [&](const char* key) {
-    DimensionSet dimensions = 0;
-    for (const json& number : in.at(key)) {
-      const int64_t d = number;
-      if (d < 0 || d >= std::ssize(shape))
-        Refuse(path, "a dimension that the tensor does not have");
-      dimensions |= DimensionSet{1} << d;
+void WriteValue(double value, JsonWriter& out) { out.Value(value); }
+void WriteValue(int64_t value, JsonWriter& out) { out.Value(value); }
+void WriteValue(DimensionSet set, JsonWriter& out) { out.Value(DimensionsOf(set)); }
+void WriteValue(const ProgramPtr& program, JsonWriter& out) { out.Value(program->text); }
+
+void WriteDistribution(const Distribution& distribution, JsonWriter& out) {
+  std::visit(
+      [&](const auto& each) {
+        out.BeginObject().Key(each.kName).BeginObject();
+        ForEachMember(each, [&](const auto& member, const auto& value) {
+          WriteValue(value, out.Key(member.key));
+        });
+        out.EndObject().EndObject();
+      },
+      distribution);
+}
+
+// A distribution of a tensor of this shape.
+class DistributionReader {
+ public:
+  DistributionReader(const Shape& shape, const std::string& path) : shape_(shape), path_(path) {}
+
+  Distribution Read(const json& init) const {
+    if (!init.is_object() || init.size() != 1) {
+      Refuse(path_, "an `init` that is no single initializer");
     }
-    return dimensions;
-  };
-  const Orthogonal o{in.at("gain"), set("rows"), set("columns")};
-  const OrthogonalSize size = SizeOf(o, shape);
-  if (o.gain == 0 || !IsValidScale(o.gain) || (o.rows & o.columns) != 0 || o.columns == 0 ||
-      (o.rows & -o.rows) > (o.columns & -o.columns) || o.rows == 0 ||
-      size.operations > kMaxOperations || size.bytes > kMaxMatrixBytes) {
-    Refuse(path, "an orthogonal matrix that is none");
+    const Distribution read = ReadAs<Distribution>(init.begin().key(), init.begin().value());
+    std::visit([&](const auto& each) { CheckMembers(each); }, read);
+    return read;
   }
-  return o;
-}
 
-Distribution ReadSparse(const json& in, const Shape& shape, const std::string& path) {
-  const Sparse s{in.at("std"), in.at("zeros")};
-  if (shape.size() != 2 || shape[0] > kMaxSparseRows || s.zeros < 0 || s.zeros > shape[0] ||
-      s.std < 0 || !IsValidScale(s.std)) {
-    Refuse(path, "a sparse matrix that is none");
+ private:
+  template <typename Variant, size_t i = 0>
+  Distribution ReadAs(const std::string& name, const json& in) const {
+    if constexpr (i < std::variant_size_v<Variant>) {
+      using D = std::variant_alternative_t<i, Variant>;
+      if (name != D::kName) return ReadAs<Variant, i + 1>(name, in);
+      D distribution;
+      ForEachMember(distribution, [&](const auto& member, auto& value) {
+        ReadValue(in.at(std::string(member.key)), &value);
+      });
+      return distribution;
+    }
+    Refuse(path_, "an unknown initializer");
   }
-  return s;
-}
 
-Distribution ReadNormalized(const json& in, const Shape& shape, const std::string& path) {
-  const Normalized n{in.at("axis"), in.at("length")};
-  if (n.axis < 0 || n.axis >= std::ssize(shape) || !(n.length > 0) || !IsValidScale(n.length)) {
-    Refuse(path, "normalized vectors that are none");
+  void ReadValue(const json& in, double* value) const { in.get_to(*value); }
+  void ReadValue(const json& in, int64_t* value) const { in.get_to(*value); }
+  void ReadValue(const json& in, DimensionSet* value) const {
+    *value = 0;
+    for (const json& number : in) {
+      const int64_t d = number;
+      if (d < 0 || d >= std::ssize(shape_)) {
+        Refuse(path_, "a dimension that the tensor does not have");
+      }
+      *value |= DimensionSet{1} << d;
+    }
   }
-  return n;
-}
+  void ReadValue(const json& in, ProgramPtr* value) const {
+    *value = CompileCanonical(in.get<std::string>(), shape_);
+    if (*value == nullptr) {
+      Refuse(path_, "an expression that is not one, or not as this tool writes it");
+    }
+  }
 
-// Distributions are written like the initializers of their names, and read by
-// these, which know what values are allowed.
-Distribution ReadDistribution(const json& init, const Shape& shape, const std::string& path) {
-  if (!init.is_object() || init.size() != 1)
-    Refuse(path, "an `init` that is no single initializer");
-  if (init.begin().key() == "expr") {
-    const auto program =
-        CompileCanonical(init.begin().value().at("text").get<std::string>(), shape);
-    if (program == nullptr)
-      Refuse(path, "an expression that is not one, or not as this tool writes it");
-    return Expression{program};
+  // These have initializers of the same names and arguments, which know what values are allowed.
+  template <OneOf<Constant, Uniform, Normal, TruncatedNormal> D>
+  void CheckMembers(const D& distribution) const {
+    std::vector<Argument> arguments;
+    ForEachMember(distribution, [&](const auto&, double value) {
+      arguments.push_back({value, {}});
+    });
+    Diagnostics diagnostics;
+    const auto lowered = FindInitializer(D::kName)->lower(arguments, Fans(), diagnostics);
+    if (!lowered) Refuse(path_, diagnostics.all().front().message);
+    if (*lowered != Distribution(distribution)) Refuse(path_, "a distribution that is another");
   }
-  if (init.begin().key() == "orthogonal") return ReadOrthogonal(init.begin().value(), shape, path);
-  if (init.begin().key() == "sparse") return ReadSparse(init.begin().value(), shape, path);
-  if (init.begin().key() == "normalized") return ReadNormalized(init.begin().value(), shape, path);
-  const Initializer* initializer = FindInitializer(init.begin().key());
-  if (initializer == nullptr || initializer->lower == nullptr)
-    Refuse(path, "an unknown initializer");
-  std::vector<Argument> arguments;
-  for (const Parameter& parameter : initializer->parameters) {
-    if (!parameter.number || parameter.dimension)
-      Refuse(path, "an initializer that is no distribution");
-    arguments.push_back({init.begin().value().at(std::string(parameter.name)), {}});
+  void CheckMembers(const Expression&) const {}
+  void CheckMembers(const Orthogonal& o) const {
+    const OrthogonalSize size = SizeOf(o, shape_);
+    if (o.gain == 0 || !IsValidScale(o.gain) || (o.rows & o.columns) != 0 || o.columns == 0 ||
+        (o.rows & -o.rows) > (o.columns & -o.columns) || o.rows == 0 ||
+        size.operations > kMaxOperations || size.bytes > kMaxMatrixBytes) {
+      Refuse(path_, "an orthogonal matrix that is none");
+    }
   }
-  Diagnostics diagnostics;
-  const auto distribution = initializer->lower(arguments, Fans(), diagnostics);
-  if (!distribution) Refuse(path, diagnostics.all().front().message);
-  return *distribution;
-}
+  void CheckMembers(const Sparse& s) const {
+    if (shape_.size() != 2 || shape_[0] > kMaxSparseRows || s.zeros < 0 || s.zeros > shape_[0] ||
+        s.std < 0 || !IsValidScale(s.std)) {
+      Refuse(path_, "a sparse matrix that is none");
+    }
+  }
+  void CheckMembers(const Normalized& n) const {
+    if (n.axis < 0 || n.axis >= std::ssize(shape_) || !(n.length > 0) || !IsValidScale(n.length)) {
+      Refuse(path_, "normalized vectors that are none");
+    }
+  }
+
+  const Shape& shape_;
+  const std::string& path_;
+};
 
 void CheckTensors(const std::vector<Tensor>& tensors, const std::string& path) try {
   Diagnostics diagnostics;
@@ -211,7 +196,7 @@ void ReadPartition(const json& in, const InitGraph& graph, const std::string& pa
 }
 
 void ReadDraw(const json& in, const InitGraph& graph, const std::string& path, Tensor& tensor) {
-  tensor.distribution = ReadDistribution(in.at("init"), tensor.shape, path);
+  tensor.distribution = DistributionReader(tensor.shape, path).Read(in.at("init"));
   if (const Misfit misfit = MisfitOf(tensor.distribution, tensor.dtype); !misfit.what.empty()) {
     Refuse(path, fmt::format("values of `{}` {}", tensor.path, misfit.what));
   }

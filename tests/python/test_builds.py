@@ -70,7 +70,8 @@ def test_big_endian_is_refused(tmp_path):
 CACHE = BINARY.parents[1] / "CMakeCache.txt"
 
 
-@pytest.mark.skipif("CMAKE_BUILD_TYPE:STRING=Release" not in CACHE.read_text(), reason="not what is installed")
+@pytest.mark.skipif(not CACHE.exists() or "CMAKE_BUILD_TYPE:STRING=Release" not in CACHE.read_text(),
+                    reason="not what is installed")
 @pytest.mark.parametrize("name", ["shardinit", "libshardinit.so.1"])
 def test_what_is_installed_is_hardened(name):
     def Read(*options):
@@ -88,3 +89,26 @@ def test_what_is_installed_is_hardened(name):
     # Which of the functions are fortified is up to the compiler, in every file.
     commands = json.loads((BINARY.parents[1] / "compile_commands.json").read_text())
     assert all("-D_FORTIFY_SOURCE=2" in each["command"] for each in commands)
+
+
+@pytest.mark.parametrize("place", ["init/distribution.cc", "init/fit.cc", "generate/fill.cc", "plan/json.cc"])
+def test_a_distribution_that_was_forgotten_does_not_compile(place, tmp_path):
+    """Everywhere that looks at each: else its values would be zeros, or its plan none."""
+    header = (ROOT / "src/init/distribution.h").read_text()
+    forgotten = header.replace("Orthogonal, Sparse, Normalized>;", "Orthogonal, Sparse, Normalized, Forgotten>;")
+    forgotten = forgotten.replace("\nusing Distribution =", """
+struct Forgotten {
+  double value;
+  static constexpr std::string_view kName = "forgotten";
+  static constexpr auto kMembers = std::tuple(Member{"value", &Forgotten::value, ""});
+};
+using Distribution =""")
+    assert forgotten.count("Forgotten") == 3
+    errors = []
+    for text in (header, forgotten):
+        (tmp_path / "init").mkdir(exist_ok=True)
+        (tmp_path / "init/distribution.h").write_text(text)
+        made = subprocess.run(["c++", "-std=c++20", "-fsyntax-only", f"-I{tmp_path}", f"-I{ROOT / 'src'}",
+                               ROOT / "src" / place], capture_output=True, text=True, timeout=300)
+        errors.append(made.stderr)
+    assert errors[0] == "" and "error:" in errors[1]
