@@ -14,9 +14,6 @@
 namespace shardinit {
 namespace {
 
-// Ten times the largest spec that anyone has a reason to write; yaml-cpp reads
-// some 10 MB/s, and a file must be refused within a second or so.
-constexpr size_t kLargestFile = 8 << 20;
 constexpr size_t kDeepestInclude = 16;
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
@@ -29,12 +26,12 @@ class Loader {
   const Node* LoadMain(const std::string& path, const std::optional<std::string>& text) {
     const std::filesystem::path folder = std::filesystem::path(path).parent_path();
     if (text) {
-      if (text->size() > kLargestFile) ThrowTooLarge(path, kLargestFile);
+      if (text->size() > kLargestYaml) ThrowTooLarge(path, kLargestYaml);
       return Load(path, *text, folder);
     }
-    if (path == "-") return Load("<stdin>", ReadFile(path, kLargestFile), "");
+    if (path == "-") return Load("<stdin>", ReadFile(path, kLargestYaml), "");
     open_.push_back({Canonical(path), {}});
-    return Load(path, ReadFile(path, kLargestFile), folder);
+    return Load(path, ReadFile(path, kLargestYaml), folder);
   }
 
  private:
@@ -53,7 +50,7 @@ class Loader {
   const Node* Load(const std::string& name, std::string text, const std::filesystem::path& folder) {
     if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
     const Source* source = diagnostics_.Add({name, std::move(text)});
-    const Node* root = ParseText(*source, 0, store_, diagnostics_);
+    const Node* root = ParseYaml(*source, 0, store_, diagnostics_);
     if (root == nullptr) return nullptr;
     if (!root->IsMap()) {
       diagnostics_.Error(root->span,
@@ -126,7 +123,7 @@ class Loader {
     if (!is_new) return known->second;
     std::string text;
     try {
-      text = ReadFile(file.string(), kLargestFile);
+      text = ReadFile(file.string(), kLargestYaml);
     } catch (const Error& error) {
       diagnostics_.Error(path.span, error.what(),
                          error.hint().empty() ? "paths are relative to the file that includes them"
@@ -189,27 +186,6 @@ class Loader {
 const Node* LoadTree(const std::string& path, const std::optional<std::string>& text,
                      NodeStore& store, Diagnostics& diagnostics) {
   return Loader(store, diagnostics).LoadMain(path, text);
-}
-
-const Node* ParseText(const Source& source, size_t begin, NodeStore& store,
-                      Diagnostics& diagnostics) {
-  const std::string_view text = source.text;
-  const bool utf16 = text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff") ||
-                     (text.size() > 1 && (text[0] == '\0') != (text[1] == '\0'));
-  if (utf16) {
-    diagnostics.Error({&source, 0, 0, 0}, "the file is not UTF-8 but UTF-16 or UTF-32",
-                      "save it as UTF-8");
-    return nullptr;
-  }
-  if (const std::optional<BadText> bad = FindBadText(text)) {
-    const std::string_view before = text.substr(0, bad->offset);
-    const size_t line = std::count(before.begin(), before.end(), '\n') + 1;
-    const size_t column = bad->offset - (before.rfind('\n') + 1) + 1;
-    diagnostics.Error({&source, static_cast<uint32_t>(line), static_cast<uint32_t>(column), 1},
-                      bad->what, "a spec is plain UTF-8 text");
-    return nullptr;
-  }
-  return ParseYaml(source, begin, store, diagnostics);
 }
 
 }  // namespace shardinit

@@ -19,8 +19,4 @@ namespace shardinit {
 const Node* LoadTree(const std::string& path, const std::optional<std::string>& text,
                      NodeStore& store, Diagnostics& diagnostics);
 
-// Parses `source`, after the checks that come before any YAML. Null: reported.
-const Node* ParseText(const Source& source, size_t begin, NodeStore& store,
-                      Diagnostics& diagnostics);
-
 }  // namespace shardinit

@@ -3,19 +3,26 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
 #include <string_view>
 
 #include "base/suggest.h"
 #include "base/text.h"
-#include "spec/include.h"
+#include "spec/keys.h"
 
 namespace shardinit {
 namespace {
 
-// Keys that a spec need not have: everything else must exist to be set.
-constexpr std::string_view kDefaulted[] = {"seed", "dtype", "engine", "uneven", "replicas", "fans"};
+// Keys that can be set where the spec lacks them: those of one value that it need not have.
+std::vector<std::string> DefaultedKeys() {
+  std::vector<std::string> names;
+  for (const SpecKey& key : KeysOf(SpecMapping::kModel)) {
+    const bool is_scalar = key.kind == SpecKind::kNumber || key.kind == SpecKind::kChoice ||
+                           key.kind == SpecKind::kDType || key.kind == SpecKind::kEngine;
+    if (is_scalar) names.emplace_back(key.name);
+  }
+  return names;
+}
 
 Span PlaceIn(const Source& source, size_t begin, size_t length) {
   return {&source, 1, static_cast<uint32_t>(begin + 1),
@@ -120,8 +127,8 @@ void ReportMissing(const Source& source, std::string_view path, const Finder& fi
     std::vector<std::string> keys;
     for (const Node::Entry& entry : node.entries) keys.emplace_back(entry.key->text);
     if (begin == 0) {
-      for (const auto& key : kDefaulted) {
-        if (node.Find(key) == nullptr) keys.emplace_back(key);
+      for (const std::string& key : DefaultedKeys()) {
+        if (node.Find(key) == nullptr) keys.push_back(key);
       }
     }
     std::string hint = begin == 0 ? SuggestWhole(node, rest) : std::string();
@@ -154,7 +161,7 @@ const Node* ScalarNode(Span span, std::string_view text, NodeStore& store) {
 // The value of `path=value`, which starts at `begin`.
 const Node* ParseValue(const Source& source, size_t begin, NodeStore& store,
                        Diagnostics& diagnostics) {
-  const Node* value = ParseText(source, begin, store, diagnostics);
+  const Node* value = ParseYaml(source, begin, store, diagnostics);
   const std::string_view text = std::string_view(source.text).substr(begin);
   if (value == nullptr) return nullptr;
   if (value->span.line == 0) {  // `path=`, as `path:` in a file.
@@ -188,7 +195,8 @@ const Node* ApplySet(const Node* root, const Source& source, NodeStore& store,
   Finder finder(path);
   Way way;
   if (finder.Find(*root, 0, way)) return Replace(way, value, store);
-  if (std::find(std::begin(kDefaulted), std::end(kDefaulted), path) != std::end(kDefaulted)) {
+  const std::vector<std::string> defaulted = DefaultedKeys();
+  if (std::find(defaulted.begin(), defaulted.end(), path) != defaulted.end()) {
     Node* copy = store.New();
     *copy = *root;
     copy->entries.push_back({ScalarNode(PlaceIn(source, 0, path.size()), path, store), value});

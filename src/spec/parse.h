@@ -24,8 +24,4 @@ struct SpecRequest {
 // file itself cannot be read.
 std::optional<ModelSpec> LoadSpec(const SpecRequest& request, Diagnostics& diagnostics);
 
-// The last step of LoadSpec: a tree whose includes and overrides are done.
-struct Node;
-ModelSpec ParseSpec(const Node& root, Diagnostics& diagnostics);
-
 }  // namespace shardinit

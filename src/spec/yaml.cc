@@ -1,6 +1,22 @@
-// The only file that knows yaml-cpp, and only its event interface: yaml-cpp's
-// own tree expands aliases without bound, keeps duplicate keys and guesses
-// types by the C++ locale.
+// The only file that knows yaml-cpp. What is done around it, and why:
+//  - Only its events are used: its own tree expands aliases without bound, keeps duplicate keys and
+//    guesses types by the C++ locale. Builder bounds depth and number of nodes, drops what is
+//    twice.
+//  - UTF-16 and control characters are refused first: it would convert the one, so that places are
+//    no longer those of the file, and takes the others as text (ParseYaml).
+//  - A long line or a bracket around everything is refused first: it keeps some 100 bytes for each
+//    token until it knows that none of them is a key (kLongestLine, IsOneBracket).
+//  - It says where a value starts, but not where it ends, nor whether it was in quotes, and not at
+//    all where an empty value stands: looked up in the text (YamlText, OnNull).
+//  - A plain scalar goes on in the next line if that is indented: legal YAML, but in a spec always
+//  a
+//    mistake of indentation (OnScalar).
+//  - Of a quote that nothing closes it says so at the end of the file or not at all (PlaceScalar,
+//  Fail).
+//  - It reads what is less indented than the first key as a second document (OnDocumentStart).
+//  - It accepts tags, and knows `<<` only in its own tree: both are refused (CheckTag, AttachKey).
+//  - Its message names the rule of its grammar and the place where it gave up: Fail looks for the
+//    bracket or quote that is open, and ExplainSyntax says what a person would call it.
 #include "spec/yaml.h"
 
 #include <fmt/format.h>
@@ -431,6 +447,22 @@ std::string Describe(const Node& node) {
 
 const Node* ParseYaml(const Source& source, size_t begin, NodeStore& store,
                       Diagnostics& diagnostics) {
+  const std::string_view text = source.text;
+  const bool utf16 = text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff") ||
+                     (text.size() > 1 && (text[0] == '\0') != (text[1] == '\0'));
+  if (utf16) {
+    diagnostics.Error({&source, 0, 0, 0}, "the file is not UTF-8 but UTF-16 or UTF-32",
+                      "save it as UTF-8");
+    return nullptr;
+  }
+  if (const std::optional<BadText> bad = FindBadText(text)) {
+    const std::string_view before = text.substr(0, bad->offset);
+    const size_t line = std::count(before.begin(), before.end(), '\n') + 1;
+    const size_t column = bad->offset - (before.rfind('\n') + 1) + 1;
+    diagnostics.Error({&source, static_cast<uint32_t>(line), static_cast<uint32_t>(column), 1},
+                      bad->what, "a spec is plain UTF-8 text");
+    return nullptr;
+  }
   if (const uint32_t line = FirstLongLine(source.text)) {
     diagnostics.Error({&source, line, 1, 1},
                       fmt::format("this line has more than {} bytes", kLongestLine),

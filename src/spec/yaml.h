@@ -66,9 +66,13 @@ class NodeStore {
   uint64_t count_ = 0;
 };
 
-// Parses source.text from byte `begin` (of its first line) on. Null if the
-// text is no tree at all; otherwise everything reported is also repaired. Text
-// with nothing in it gives a null node whose line is 0.
+// Ten times the largest spec that anyone has a reason to write: a file must be refused within a
+// second or so, and is read at some 10 MB/s.
+inline constexpr size_t kLargestYaml = 8 << 20;
+
+// Parses source.text, UTF-8 of at most kLargestYaml, from byte `begin` (of its first line) on. Null
+// if the text is no tree at all; otherwise everything reported is also repaired. Text with nothing
+// in it gives a null node whose line is 0.
 const Node* ParseYaml(const Source& source, size_t begin, NodeStore& store,
                       Diagnostics& diagnostics);
 

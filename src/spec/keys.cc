@@ -1,0 +1,293 @@
+#include "spec/keys.h"
+
+#include <cstdint>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "spec/parser.h"
+
+namespace shardinit {
+namespace {
+
+// Readers of rows: a field of a spec, from a value of a kind; or a method of the parser.
+
+template <auto kField, typename T>
+void Number(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
+  out.*kField = parser.ReadExpr(entry);
+}
+template <auto kField, typename T>
+void Word(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
+  out.*kField = parser.ReadText(entry);
+}
+template <auto kField, typename T>
+void Choice(SpecParser& parser, const SpecKey& key, const Node::Entry& entry, T& out) {
+  out.*kField = parser.ReadChoice(entry, key.words);
+}
+template <auto kField, typename T>
+void Dimensions(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
+  out.*kField = parser.ReadDimensions(entry);
+}
+template <auto kMethod, typename T>
+void By(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
+  (parser.*kMethod)(entry, out);
+}
+// What the files that are merged into one tree have been read for.
+void Nothing(SpecParser&, const SpecKey&, const Node::Entry&, ModelSpec&) {}
+
+constexpr std::string_view kUnevenPolicies[] = {"error", "chunk"};
+constexpr std::string_view kFanOrders[] = {"out_in", "in_out"};
+constexpr std::string_view kReplicaPolicies[] = {"dedupe", "full"};
+
+// What several mappings have.
+constexpr SpecKey kUneven = {
+    .name = "uneven",
+    .description =
+        "what to do with a dimension that its mesh axes do not divide: `error`, or "
+        "`chunk`, by which every shard has ceil(size / count) rows and the last ones "
+        "fewer or none; of a tensor: instead of the spec's",
+    .kind = SpecKind::kChoice,
+    .words = kUnevenPolicies};
+constexpr SpecKey kFans = {
+    .name = "fans",
+    .description =
+        "which dimensions fan_in and fan_out are counted over: `out_in`, [out, in, ...], "
+        "as in PyTorch; `in_out`, [..., in, out], as in JAX and Keras; the tensor's goes "
+        "before the module's, and that before the spec's",
+    .kind = SpecKind::kChoice,
+    .words = kFanOrders};
+constexpr SpecKey kWhen = {
+    .name = "when",
+    .description = "what it stands on is left out where this is 0; such as `layer < 3`",
+    .kind = SpecKind::kNumber};
+constexpr SpecKey kRepeat = {
+    .name = "repeat",
+    .description =
+        "the variable and how often: members stand under <name>.0, <name>.1, … and may "
+        "use the variable",
+    .kind = SpecKind::kRepeat};
+constexpr SpecKey kAxes = {
+    .name = "axes",
+    .description = "the logical axis of each dimension, which `rules` map to mesh axes; null: none",
+    .kind = SpecKind::kLogicalAxes};
+constexpr SpecKey kShard = {
+    .name = "shard",
+    .description = "the mesh axes of each dimension, instead of `axes` and rules",
+    .kind = SpecKind::kShard};
+
+constexpr SpecKey WithDefault(SpecKey key, std::string_view default_text) {
+  key.default_text = default_text;
+  return key;
+}
+
+void ReadRepeat(SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModuleSpec& module) {
+  module.repeat = parser.ReadCount(entry);
+}
+
+template <typename T>
+std::vector<SpecKey> RowsOf(const std::vector<KeyRow<T>>& keys) {
+  return {keys.begin(), keys.end()};
+}
+
+}  // namespace
+
+extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
+    {{.name = "shardinit",
+      .description = "the version of this format",
+      .kind = SpecKind::kVersion,
+      .required = true,
+      .hint = "start with `shardinit: 1`, the version of the format"},
+     Nothing},
+    {{.name = "name",
+      .description = "the model's name, which names folders",
+      .kind = SpecKind::kName,
+      .required = true},
+     By<&SpecParser::ReadName>},
+    {{.name = "seed",
+      .description =
+          "a whole number from 0 to 18446744073709551615; another seed gives another model",
+      .kind = SpecKind::kNumber,
+      .default_text = "0"},
+     [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModelSpec& model) {
+       const auto seed = parser.ReadSeed(entry);
+       if (const auto* expr = std::get_if<ExprPtr>(&seed)) {
+         model.seed = *expr;
+       } else {
+         model.large_seed = {std::get<uint64_t>(seed), entry.value->span};
+       }
+     }},
+    {{.name = "dtype",
+      .description = "the element type of every tensor that has none of its own",
+      .kind = SpecKind::kDType},
+     Word<&ModelSpec::dtype>},
+    {{.name = "engine", .description = "the random generator", .kind = SpecKind::kEngine},
+     [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModelSpec& model) {
+       model.engine = parser.ReadWord(entry);
+     }},
+    {{.name = "vars",
+      .description = "names for numbers, for use in expressions; in any order",
+      .kind = SpecKind::kNumbers},
+     [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModelSpec& model) {
+       model.vars = parser.ReadExprs(entry, "variable");
+     }},
+    {{.name = "mesh", .description = "the grid of ranks", .kind = SpecKind::kMesh},
+     By<&SpecParser::ReadMesh>},
+    {{.name = "rules",
+      .description = "logical axis to mesh axes, tried in order; repeat a name for a fallback",
+      .kind = SpecKind::kRules},
+     By<&SpecParser::ReadRules>},
+    {{.name = "init",
+      .description = "initializers by name, for use in tensors",
+      .kind = SpecKind::kInits},
+     By<&SpecParser::ReadInits>},
+    {WithDefault(kUneven, "\"error\""), Choice<&ModelSpec::uneven>},
+    {{.name = "replicas",
+      .description = "where a shard goes that several ranks hold: `dedupe`, into the file of the "
+                     "lowest; `full`, into the file of each",
+      .kind = SpecKind::kChoice,
+      .words = kReplicaPolicies,
+      .default_text = "\"dedupe\""},
+     Choice<&ModelSpec::replicas>},
+    {kFans, Choice<&ModelSpec::fans>},
+    {{.name = "config",
+      .description = "what `export --to safetensors` writes to config.json; text that begins with "
+                     "`=` is an expression over `vars`",
+      .kind = SpecKind::kConfig},
+     By<&SpecParser::ReadConfig>},
+    {{.name = "include",
+      .description = "files to start from, relative to this one; this file's keys replace theirs",
+      .kind = SpecKind::kPaths},
+     Nothing},
+    {{.name = "modules",
+      .description = "the tensors, in a tree",
+      .kind = SpecKind::kModules,
+      .required = true},
+     By<&SpecParser::ReadModules>},
+    {{.name = "layouts",
+      .description =
+          "other ways to store the tensors, by name; --layout chooses one; null, for one "
+          "or all: not those of an included file",
+      .kind = SpecKind::kLayouts},
+     By<&SpecParser::ReadLayouts>},
+};
+
+extern const std::vector<KeyRow<ModelSpec>> kMeshKeys = {
+    {{.name = "axes",
+      .description = "the axes and their sizes; ranks are row-major, the last axis varies fastest",
+      .kind = SpecKind::kNumbers,
+      .required = true,
+      .hint = "write `mesh: {axes: {data: 8}}`"},
+     [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModelSpec& model) {
+       model.mesh = parser.ReadExprs(entry, "mesh axis");
+     }},
+};
+
+extern const std::vector<KeyRow<TensorSpec>> kTensorKeys = {
+    {{.name = "shape",
+      .description = "the size of each dimension; [] is a scalar",
+      .kind = SpecKind::kShape,
+      .required = true,
+      .hint = "list its dimensions, such as `shape: [8, 16]`; `[]` is a scalar"},
+     By<&SpecParser::ReadShape>},
+    {kAxes, By<&SpecParser::ReadTensorAxes>},
+    {{.name = "dtype", .description = "instead of the spec's dtype", .kind = SpecKind::kDType},
+     Word<&TensorSpec::dtype>},
+    {{.name = "init",
+      .description =
+          "the name of an initializer, of the spec's `init` or built in, or one with its "
+          "arguments",
+      .kind = SpecKind::kInit,
+      .required = true,
+      .hint = "name an initializer, such as `init: zeros`"},
+     [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, TensorSpec& tensor) {
+       tensor.init = parser.ReadInit(*entry.value);
+     }},
+    {kShard, By<&SpecParser::ReadShard>},
+    {kUneven, Choice<&TensorSpec::uneven>},
+    {{.name = "key",
+      .description = "the path under which values are drawn, instead of the tensor's own: keeps "
+                     "them through a renaming",
+      .kind = SpecKind::kKey},
+     By<&SpecParser::ReadKey>},
+    {kFans, Choice<&TensorSpec::fans>},
+    {{.name = "in_axis",
+      .description = "the dimensions that are inputs, instead of `fans`",
+      .kind = SpecKind::kDimensions},
+     Dimensions<&TensorSpec::in_axis>},
+    {{.name = "out_axis",
+      .description = "the dimensions that are outputs, instead of `fans`",
+      .kind = SpecKind::kDimensions},
+     Dimensions<&TensorSpec::out_axis>},
+    {{.name = "batch_axis",
+      .description = "dimensions that count in no fan: layers of a stack, experts",
+      .kind = SpecKind::kDimensions},
+     Dimensions<&TensorSpec::batch_axis>},
+    {kWhen, Number<&TensorSpec::when>},
+};
+
+extern const std::vector<KeyRow<TensorSpec>> kStoredTensorKeys = {
+    {{.name = "from",
+      .description = "where its elements come from",
+      .kind = SpecKind::kView,
+      .required = true,
+      .hint = "name a tensor of `modules`, as in `from: model.norm.weight`"},
+     [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, TensorSpec& tensor) {
+       tensor.from = parser.ReadView(*entry.value);
+     }},
+    {kAxes, By<&SpecParser::ReadTensorAxes>},
+    {kShard, By<&SpecParser::ReadShard>},
+    {kUneven, Choice<&TensorSpec::uneven>},
+    {kWhen, Number<&TensorSpec::when>},
+};
+
+extern const std::vector<KeyRow<ModuleSpec>> kModuleKeys = {
+    {kRepeat, ReadRepeat},
+    {kFans, Choice<&ModuleSpec::fans>},
+    {kWhen, Number<&ModuleSpec::when>},
+};
+
+extern const std::vector<KeyRow<ModuleSpec>> kStoredModuleKeys = {
+    {kRepeat, ReadRepeat},
+    {kWhen, Number<&ModuleSpec::when>},
+};
+
+extern const std::vector<KeyRow<ModuleSpec>> kLayoutKeys = {
+    {kRepeat, ReadRepeat},
+    {{.name = "keep",
+      .description = "patterns of tensors that are stored as they are",
+      .kind = SpecKind::kPatterns},
+     [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModuleSpec&) {
+       parser.ReadGlobs(entry, parser.layout()->keep);
+     }},
+    {{.name = "omit",
+      .description = "patterns of tensors that are not stored",
+      .kind = SpecKind::kPatterns},
+     [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModuleSpec&) {
+       parser.ReadGlobs(entry, parser.layout()->omit);
+     }},
+    {kWhen, Number<&ModuleSpec::when>},
+};
+
+std::vector<SpecKey> KeysOf(SpecMapping mapping) {
+  switch (mapping) {
+    case SpecMapping::kModel:
+      return RowsOf(kModelKeys);
+    case SpecMapping::kMesh:
+      return RowsOf(kMeshKeys);
+    case SpecMapping::kTensor:
+      return RowsOf(kTensorKeys);
+    case SpecMapping::kModule:
+      return RowsOf(kModuleKeys);
+    case SpecMapping::kLayout:
+      return RowsOf(kLayoutKeys);
+    case SpecMapping::kStoredTensor:
+      return RowsOf(kStoredTensorKeys);
+    case SpecMapping::kStoredModule:
+      return RowsOf(kStoredModuleKeys);
+    case SpecMapping::kOperation:
+      return OperationKeys();
+  }
+  return {};
+}
+
+}  // namespace shardinit

@@ -1,0 +1,117 @@
+// A spec's tree → ModelSpec. The tables of keys (keys.cc) say which mapping has which, so unknown
+// keys are found by the way.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/suggest.h"
+#include "base/text.h"
+#include "spec/keys.h"
+#include "spec/reader.h"
+
+namespace shardinit {
+
+class SpecParser;
+
+// A row of a table of keys, with what reads its value into a T.
+template <typename T>
+struct KeyRow : SpecKey {
+  void (*read)(SpecParser& parser, const SpecKey& key, const Node::Entry& entry, T& out);
+};
+
+extern const std::vector<KeyRow<ModelSpec>> kModelKeys, kMeshKeys;
+// The first one is what makes a mapping a tensor.
+extern const std::vector<KeyRow<TensorSpec>> kTensorKeys, kStoredTensorKeys;
+extern const std::vector<KeyRow<ModuleSpec>> kModuleKeys, kLayoutKeys, kStoredModuleKeys;
+
+template <typename T>
+std::vector<std::string> NamesOf(const std::vector<KeyRow<T>>& keys) {
+  std::vector<std::string> names;
+  for (const KeyRow<T>& key : keys) names.emplace_back(key.name);
+  return names;
+}
+
+template <typename T>
+const KeyRow<T>* FindKey(const std::vector<KeyRow<T>>& keys, std::string_view name) {
+  const auto key =
+      std::find_if(keys.begin(), keys.end(), [&](const KeyRow<T>& k) { return k.name == name; });
+  return key == keys.end() ? nullptr : &*key;
+}
+
+class SpecParser : public SpecReader {
+ public:
+  using SpecReader::SpecReader;
+
+  // `place` is where a missing key is missing, `what` says what lacks it.
+  template <typename T>
+  void ReadMap(const Node& map, Span place, const std::string& what,
+               const std::vector<KeyRow<T>>& keys, T& out) {
+    NoteGaps(map);
+    std::set<std::string> meant;  // Keys that unknown ones are near; "": one is near none.
+    for (const Node::Entry& entry : map.entries) {
+      if (const KeyRow<T>* key = FindKey(keys, entry.key->text)) {
+        const size_t before = Faults();
+        key->read(*this, *key, entry, out);
+        if (Faults() != before) out.wrong.Add(key->name);
+        continue;
+      }
+      const std::vector<std::string> names = NamesOf(keys);
+      meant.insert(Closest(entry.key->text, names));
+      Error(*entry.key, fmt::format("unknown key {} in {}", Quote(entry.key->text), what),
+            DidYouMean(entry.key->text, names));
+    }
+    for (const KeyRow<T>& key : keys) {
+      if (map.Find(key.name) != nullptr) continue;
+      const bool misspelt = meant.count(std::string(key.name)) != 0;
+      if (misspelt || IsPart(map) || meant.count("") != 0) out.wrong.Add(key.name);
+      if (!key.required || misspelt || IsPart(map)) continue;
+      ErrorAt(place, fmt::format("{} has no `{}`", what, key.name), std::string(key.hint));
+      out.wrong.Add(key.name);
+    }
+  }
+
+  // Keys of the spec.
+  void ReadName(const Node::Entry& entry, ModelSpec& model);
+  void ReadConfig(const Node::Entry& entry, ModelSpec& model);
+  void ReadMesh(const Node::Entry& entry, ModelSpec& model);
+  void ReadRules(const Node::Entry& entry, ModelSpec& model);
+  void ReadInits(const Node::Entry& entry, ModelSpec& model);
+  void ReadModules(const Node::Entry& entry, ModelSpec& model);
+  void ReadLayouts(const Node::Entry& entry, ModelSpec& model);
+
+  // Keys of modules and tensors.
+  void ReadGlobs(const Node::Entry& entry, std::vector<Located<std::string>>& globs);
+  void ReadShape(const Node::Entry& entry, TensorSpec& tensor);
+  void ReadTensorAxes(const Node::Entry& entry, TensorSpec& tensor);
+  void ReadShard(const Node::Entry& entry, TensorSpec& tensor);
+  void ReadKey(const Node::Entry& entry, TensorSpec& tensor);
+
+  LayoutSpec* layout() { return layout_; }
+
+ private:
+  // Modules and tensors. `prefix`: bytes of the path before these names. In a
+  // layout these are modules and stored tensors.
+  void ReadModule(const Node::Entry& entry, size_t prefix, ModuleSpec& module);
+  void ReadMember(const Node::Entry& item, size_t prefix, ModuleSpec& module);
+  // What has a shape (in a layout, a `from`) is a tensor. So is what has a
+  // tensor's key with a value that no module's member has: its shape was
+  // forgotten. `fans` and `when` may be a module's.
+  bool IsTensor(const Node& map) const;
+  const std::vector<KeyRow<TensorSpec>>& TensorKeys() const {
+    return layout_ != nullptr ? kStoredTensorKeys : kTensorKeys;
+  }
+  void CheckFans(const TensorSpec& tensor);
+  void CheckRank(TensorSpec& tensor);
+  bool IsShort(const Node::Entry& entry);
+
+  LayoutSpec* layout_ = nullptr;  // The one that is being read.
+  bool shape_is_list_ = false;    // Of the tensor that is being read.
+};
+
+}  // namespace shardinit

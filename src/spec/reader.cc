@@ -1,0 +1,377 @@
+#include "spec/reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <utility>
+
+#include "base/suggest.h"
+#include "base/text.h"
+#include "spec/names.h"
+
+namespace shardinit {
+namespace {
+
+bool IsNumberText(std::string_view text) {
+  if (text.starts_with('-') || text.starts_with('+')) text.remove_prefix(1);
+  const size_t digit = text.starts_with('.') ? 1 : 0;
+  if (text.size() <= digit || text[digit] < '0' || text[digit] > '9') {
+    return false;
+  }
+  double unused;
+  const char* end = text.data() + text.size();
+  return text.starts_with("0x") || std::from_chars(text.data(), end, unused).ptr == end;
+}
+
+// Of digits alone, below 2^64.
+std::optional<uint64_t> Natural(std::string_view text) {
+  uint64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  return stop == end && error == std::errc() ? std::optional(value) : std::nullopt;
+}
+
+// Opening minus closing parentheses of an unquoted scalar.
+int OpenParentheses(const Node& node) {
+  if (!node.IsScalar() || node.quoted) return 0;
+  const std::string_view text = node.text;
+  return std::count(text.begin(), text.end(), '(') - std::count(text.begin(), text.end(), ')');
+}
+
+// YAML cuts `[max(a, b), c]` at each comma. How many entries from `begin` on
+// are the pieces of one call; 1 if none was cut.
+size_t PiecesOfCall(const std::vector<Node::Entry>& entries, size_t begin) {
+  int open = OpenParentheses(*entries[begin].value);
+  if (open <= 0) return 1;
+  for (size_t i = begin + 1; i < entries.size(); ++i) {
+    const Node::Entry& entry = entries[i];
+    if (entry.key != nullptr) open += OpenParentheses(*entry.key);
+    open += OpenParentheses(*entry.value);
+    if (open <= 0) return i - begin + 1;
+  }
+  return 1;
+}
+
+}  // namespace
+
+bool IsBoolean(const Node& node) {
+  return node.IsScalar() && !node.quoted && (node.text == "true" || node.text == "false");
+}
+
+bool IsNumber(const Node& node) {
+  return node.IsScalar() && !node.quoted && IsNumberText(node.text);
+}
+
+ExprPtr SpecReader::ReadExpr(const Node::Entry& entry, std::string_view what) {
+  const Node& node = *entry.value;
+  const std::string subject = what.empty() ? Quote(entry.key->text) : std::string(what);
+  if (!node.IsScalar() || IsBoolean(node)) {
+    Error(node,
+          fmt::format("{} must be a number or an expression, not {}", subject, Describe(node)),
+          node.IsSequence() || node.IsMap() ? "" : "such as `4096` or `2 * d`");
+    return nullptr;
+  }
+  if (node.quoted && IsNumberText(node.text)) {
+    Error(node,
+          fmt::format("{} must be a number, but {} in quotes is text", subject, Quote(node.text)),
+          "remove the quotes; they are for expressions with commas");
+    return nullptr;
+  }
+  if (!node.verbatim) {
+    Error(node, fmt::format("{} must be an expression in one line, without escapes", subject));
+    return nullptr;
+  }
+  Span span = node.span;
+  span.column += node.text.data() == nullptr || !IsInQuotes(node) ? 0 : 1;
+  return ParseExpr(node.text, span, diagnostics_);
+}
+
+std::vector<Named<ExprPtr>> SpecReader::ReadExprs(const Node::Entry& entry, std::string_view what) {
+  std::vector<Named<ExprPtr>> exprs;
+  if (!IsMap(entry, "of names to numbers")) return exprs;
+  const std::vector<Node::Entry>& items = entry.value->entries;
+  for (size_t i = 0; i < items.size(); ++i) {
+    const Node& name = *items[i].key;
+    if (i > 0 && ReportCutNumber(*items[i - 1].value, items[i])) {
+      exprs.back().value = nullptr;
+      continue;
+    }
+    Named<ExprPtr>& expr = exprs.emplace_back();
+    expr.name = ReadIdentifier(name, what);
+    if (!ReportCutCall(items, &i)) expr.value = ReadExpr(items[i]);
+  }
+  if (entry.value->incomplete) exprs.emplace_back();
+  return exprs;
+}
+
+std::vector<ExprPtr> SpecReader::ReadExprList(const Node::Entry& entry, std::string_view what) {
+  std::vector<ExprPtr> exprs;
+  const std::vector<Node::Entry>& items = entry.value->entries;
+  for (size_t i = 0; i < items.size(); ++i) {
+    const Node::Entry item = {entry.key, items[i].value};
+    exprs.push_back(ReportCutCall(items, &i) ? nullptr : ReadExpr(item, what));
+  }
+  return exprs;
+}
+
+std::optional<Named<ExprPtr>> SpecReader::ReadCount(const Node::Entry& entry) {
+  const std::string form = fmt::format("such as `{}: {{layer: 32}}`", entry.key->text);
+  if (!IsMap(entry, form) || entry.value->incomplete) return std::nullopt;
+  if (entry.value->entries.size() != 1) {
+    Error(*entry.value,
+          fmt::format("{} has one variable, not {}", Quote(entry.key->text),
+                      entry.value->entries.size()),
+          form);
+    return std::nullopt;
+  }
+  const Node::Entry& only = entry.value->entries[0];
+  if (!CheckIdentifier(*only.key, fmt::format("{} variable", entry.key->text), diagnostics_))
+    return std::nullopt;
+  return Named<ExprPtr>{Text(*only.key), ReadExpr(only)};
+}
+
+std::optional<Located<std::string>> SpecReader::ReadText(const Node::Entry& entry) {
+  if (!IsText(entry)) return std::nullopt;
+  return Text(*entry.value);
+}
+
+std::optional<Located<std::string>> SpecReader::ReadWord(const Node::Entry& entry) {
+  if (!IsText(entry)) return std::nullopt;
+  if (!CheckIdentifier(*entry.value, Quote(entry.key->text), diagnostics_)) return std::nullopt;
+  return Text(*entry.value);
+}
+
+std::optional<Located<std::string>> SpecReader::ReadChoice(
+    const Node::Entry& entry, std::span<const std::string_view> choices) {
+  const Node& node = *entry.value;
+  if (node.IsScalar() && std::find(choices.begin(), choices.end(), node.text) != choices.end())
+    return Text(node);
+  const std::vector<std::string> names(choices.begin(), choices.end());
+  Error(node,
+        fmt::format("{} must be `{}` or `{}`, not {}", Quote(entry.key->text), names[0], names[1],
+                    Describe(node)),
+        node.IsScalar() && !Closest(node.text, names).empty() ? DidYouMean(node.text, names) : "");
+  return std::nullopt;
+}
+
+Located<std::string> SpecReader::ReadIdentifier(const Node& node, std::string_view what) {
+  if (CheckIdentifier(node, what, diagnostics_)) return Text(node);
+  return {"", node.span};
+}
+
+Located<std::string> SpecReader::ReadAxisName(const Node& node, std::string_view what) {
+  if (!node.IsScalar()) {
+    Error(node, fmt::format("a {} is a name, not {}", what, Describe(node)));
+  } else if (node.text == "-" || node.text == "None") {
+    Error(node, fmt::format("{} is no name of a {}", Quote(node.text), what),
+          "write `null` for a dimension without one");
+  } else {
+    return ReadIdentifier(node, what);
+  }
+  return {"", node.span};
+}
+
+AxisList SpecReader::ReadMeshAxisList(const Node& node) {
+  AxisList axes = {{}, node.span};
+  if (node.IsSequence()) {
+    for (const Node::Entry& item : node.entries)
+      axes.value.push_back(ReadAxisName(*item.value, "mesh axis"));
+  } else if (!node.IsNull()) {
+    axes.value.push_back(ReadAxisName(node, "mesh axis"));
+  }
+  std::erase_if(axes.value, [](const auto& axis) { return axis.value.empty(); });
+  return axes;
+}
+
+std::optional<DimensionList> SpecReader::ReadDimensions(const Node::Entry& entry) {
+  DimensionList list = {{}, entry.value->span};
+  if (!entry.value->IsSequence()) {
+    if (const auto dimension = ReadDimension(entry, *entry.value)) {
+      list.value.push_back(*dimension);
+      return list;
+    }
+    return std::nullopt;
+  }
+  for (const Node::Entry& item : entry.value->entries) {
+    const auto dimension = ReadDimension(entry, *item.value);
+    if (!dimension) return std::nullopt;
+    list.value.push_back(*dimension);
+  }
+  return list;
+}
+
+std::optional<DimensionRef> SpecReader::ReadDimension(const Node::Entry& entry, const Node& node) {
+  // Neither `01`, which some read as octal, nor what 64 bits do not hold.
+  int64_t position = 0;
+  if (IsNumber(node)) {
+    std::from_chars(node.text.data(), node.text.data() + node.text.size(), position);
+  }
+  if (!node.IsScalar() || IsBoolean(node) ||
+      (IsNumber(node) && fmt::format("{}", position) != node.text)) {
+    Error(node,
+          fmt::format("{} must name a dimension, not {}", Quote(entry.key->text), Describe(node)),
+          "write a name of the tensor's `axes` or a position, such as `-2` "
+          "for the last but one");
+    return std::nullopt;
+  }
+  if (IsNumber(node)) return DimensionRef{position, node.span};
+  if (!CheckIdentifier(node, "logical axis", diagnostics_)) return std::nullopt;
+  return DimensionRef{std::string(node.text), node.span};
+}
+
+std::optional<InitSpec> SpecReader::ReadInit(const Node& node) {
+  constexpr std::string_view kForm = "write a name, such as `zeros`, or `{normal: {std: 0.02}}`";
+  if (node.IsScalar() && !IsNumber(node) && !IsBoolean(node)) {
+    if (node.text.find('(') != std::string_view::npos) {
+      Error(node, fmt::format("an initializer is a name or a mapping, not {}", Quote(node.text)),
+            "arguments are a mapping, such as `{normal: {std: 0.02}}`");
+      return std::nullopt;
+    }
+    if (!CheckIdentifier(node, "initializer", diagnostics_)) return std::nullopt;
+    return InitSpec{Text(node), nullptr, {}};
+  }
+  if (NoteGaps(node)) return std::nullopt;
+  if (!node.IsMap()) {
+    Error(node, fmt::format("an initializer is a name or a mapping, not {}", Describe(node)),
+          std::string(kForm));
+    return std::nullopt;
+  }
+  if (size_t first = 0; !node.entries.empty() && ReportCutCall(node.entries, &first)) {
+    return std::nullopt;
+  }
+  if (node.entries.size() != 1) {
+    Error(node, fmt::format("an initializer has one name, not {}", node.entries.size()),
+          std::string(kForm));
+    return std::nullopt;
+  }
+  const Node::Entry& only = node.entries[0];
+  if (!CheckIdentifier(*only.key, "initializer", diagnostics_)) return std::nullopt;
+  if (only.key->text == "expr") {
+    const ExprPtr expr = ReadExpr(only, "`expr`");
+    if (expr == nullptr) return std::nullopt;
+    return InitSpec{Text(*only.key), expr, {}};
+  }
+  if (!IsMap(only, "arguments have names, as in `{normal: {std: 0.02}}`")) return std::nullopt;
+  return InitSpec{Text(*only.key), nullptr, ReadExprs(only, "argument")};
+}
+
+std::variant<ExprPtr, uint64_t> SpecReader::ReadSeed(const Node::Entry& entry) {
+  const Node& node = *entry.value;
+  const bool is_digits =
+      IsNumber(node) && node.text.find_first_not_of("0123456789") == std::string_view::npos;
+  if (!is_digits || node.text.starts_with('0')) return ReadExpr(entry);
+  const std::optional<uint64_t> seed = Natural(node.text);
+  if (!seed) {
+    Error(node, fmt::format("`seed` {} does not fit in 64 bits", Quote(node.text)),
+          fmt::format("the largest is {}", std::numeric_limits<uint64_t>::max()));
+    return ExprPtr();
+  }
+  if (*seed <= std::numeric_limits<int64_t>::max()) return ReadExpr(entry);
+  return *seed;
+}
+
+ConfigSpec SpecReader::ReadConfigValue(const Node& node) {
+  if (node.IsNull()) return {nullptr};
+  if (node.IsMap()) {
+    ConfigSpec::Map map;
+    for (const Node::Entry& entry : node.entries) {
+      map.push_back({Text(*entry.key), ReadConfigValue(*entry.value)});
+    }
+    return {std::move(map)};
+  }
+  if (node.IsSequence()) {
+    ConfigSpec::List list;
+    for (const Node::Entry& entry : node.entries) {
+      list.push_back(ReadConfigValue(*entry.value));
+    }
+    return {std::move(list)};
+  }
+  if (node.text.starts_with('=')) {
+    if (!node.verbatim) {
+      Error(node, "an expression must be in one line, without escapes");
+      return {nullptr};
+    }
+    Span span = node.span;
+    span.column += IsInQuotes(node) ? 2 : 1;
+    return {ParseExpr(node.text.substr(1), span, diagnostics_)};
+  }
+  if (IsBoolean(node)) return {node.text == "true"};
+  if (!IsNumber(node)) return {std::string(node.text)};
+  std::string_view digits = node.text;
+  if (digits.starts_with('+')) digits.remove_prefix(1);
+  const char* end = digits.data() + digits.size();
+  int64_t integer = 0;
+  const auto [stop, error] = std::from_chars(digits.data(), end, integer);
+  if (stop == end && error == std::errc()) return {integer};
+  if (const auto natural = Natural(digits)) return {*natural};
+  if (stop == end) {
+    Error(node, fmt::format("{} does not fit in 64 bits", Quote(node.text)),
+          "put it in quotes to keep its digits as text, or write it as a float, such as `1e20`");
+    return {nullptr};
+  }
+  double number = 0;
+  const auto parsed = std::from_chars(digits.data(), end, number);
+  if (parsed.ptr == end && parsed.ec == std::errc()) return {number};
+  Error(node, fmt::format("{} is no number that JSON has", Quote(node.text)),
+        "put it in quotes if it is text");
+  return {nullptr};
+}
+
+bool SpecReader::ReportCutNumber(const Node& before, const Node::Entry& entry) {
+  const std::string_view digits = entry.key->text;
+  if (!entry.value->IsNull() || !IsNumber(before) || digits.empty() ||
+      digits.find_first_not_of("0123456789") != digits.npos)
+    return false;
+  Error(*entry.key, "a comma ends the number before it",
+        fmt::format("write `{}{}{}`", before.text, before.text == "0" ? "." : "", digits));
+  return true;
+}
+
+bool SpecReader::ReportCutCall(const std::vector<Node::Entry>& items, size_t* at) {
+  const size_t pieces = PiecesOfCall(items, *at);
+  if (pieces == 1) return false;
+  Error(*items[*at].value, "a comma ends the value here, inside the parentheses",
+        "put the whole expression in quotes, such as \"max(a, b)\"");
+  *at += pieces - 1;
+  return true;
+}
+
+bool SpecReader::IsMap(const Node::Entry& entry, std::string_view hint) {
+  NoteGaps(*entry.value);
+  if (entry.value->IsMap()) return true;
+  ReportKind(entry, "a mapping", hint);
+  return false;
+}
+
+bool SpecReader::IsSequence(const Node::Entry& entry, std::string_view hint) {
+  if (entry.value->IsSequence()) return true;
+  ReportKind(entry, "a list", hint);
+  return false;
+}
+
+bool SpecReader::IsText(const Node::Entry& entry) {
+  const Node& node = *entry.value;
+  if (node.IsScalar() && !IsBoolean(node) && !IsNumber(node)) return true;
+  ReportKind(entry, "text", node.IsScalar() ? "put it in quotes" : "");
+  return false;
+}
+
+void SpecReader::ReportKind(const Node::Entry& entry, std::string_view wanted,
+                            std::string_view hint) {
+  Error(
+      *entry.value,
+      fmt::format("{} must be {}, not {}", Quote(entry.key->text), wanted, Describe(*entry.value)),
+      std::string(hint));
+}
+
+void SpecReader::Error(const Node& node, std::string message, std::string hint) {
+  if (node.ambiguous) {
+    ++known_faults_;
+  } else {
+    ErrorAt(node.span, std::move(message), std::move(hint));
+  }
+}
+
+}  // namespace shardinit
