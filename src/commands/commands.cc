@@ -8,12 +8,12 @@
 namespace shardinit {
 
 extern const Command kGen, kPlan, kValidate, kExplain, kGraph, kDiff, kDigest, kStats, kExport,
-    kVerify, kInspect, kFinalize, kStatus, kCompletion;
+    kVerify, kInspect, kFinalize, kStatus, kSchema, kCompletion;
 
 std::span<const Command* const> Commands() {
   static constexpr const Command* kCommands[] = {
-      &kGen,   &kPlan,   &kValidate, &kExplain, &kGraph,    &kDiff,   &kDigest,
-      &kStats, &kExport, &kVerify,   &kInspect, &kFinalize, &kStatus, &kCompletion,
+      &kGen,    &kPlan,   &kValidate, &kExplain,  &kGraph,  &kDiff,   &kDigest,     &kStats,
+      &kExport, &kVerify, &kInspect,  &kFinalize, &kStatus, &kSchema, &kCompletion,
   };
   return kCommands;
 }

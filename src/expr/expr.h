@@ -22,9 +22,11 @@ using Value = std::variant<int64_t, double>;
 class Expr;
 using ExprPtr = std::shared_ptr<const Expr>;
 
+inline constexpr size_t kLongestExpression = 4096;
+
 // Parses `text`, whose first byte stands at `span` in its source. Reports what
-// is wrong and returns null. Depth and length are bounded (64 levels, 4096
-// bytes): deeper or longer text is an error of its own.
+// is wrong and returns null. Depth (64 levels) and length are bounded: deeper
+// or longer text is an error of its own.
 ExprPtr ParseExpr(std::string_view text, Span span, Diagnostics& diagnostics);
 
 Span SpanOf(const Expr& expr);

@@ -12,7 +12,6 @@
 namespace shardinit {
 namespace {
 
-constexpr size_t kLongestText = 4096;
 constexpr int kDeepest = 64;
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
@@ -291,9 +290,10 @@ class Parser {
 
 ExprPtr ParseExpr(std::string_view text, Span span, Diagnostics& diagnostics) {
   span.length = text.size();
-  if (text.size() > kLongestText) {
+  if (text.size() > kLongestExpression) {
     diagnostics.Error(
-        span, fmt::format("expression is {} bytes long, more than {}", text.size(), kLongestText),
+        span,
+        fmt::format("expression is {} bytes long, more than {}", text.size(), kLongestExpression),
         "give parts of it a name under `vars`");
     return nullptr;
   }

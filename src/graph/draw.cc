@@ -141,7 +141,8 @@ void TensorBinder::BindKey(const TensorSpec& spec, DrawNotes* notes, Tensor* ten
         tensor->draw_path.replace(at, placeholder.size(), fmt::format_int(index).str());
       }
     }
-    CheckPlaceholders(spec.key->span, tensor->draw_path);
+    // Of a repeat that is wrong not even the name may be known.
+    if (!names_.lacks()) CheckPlaceholders(spec.key->span, tensor->draw_path);
   }
   if (!IsRandom(tensor->distribution)) return;
   tensor->key = KeyOf(seed_, tensor->draw_path.empty() ? tensor->path : tensor->draw_path);

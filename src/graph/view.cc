@@ -243,25 +243,6 @@ constexpr auto kInteger = ViewParameter::kInteger;
 constexpr auto kNumber = ViewParameter::kNumber;
 constexpr auto kIntegers = ViewParameter::kIntegers;
 
-const std::vector<ViewOperation>& Operations() {
-  static const std::vector<ViewOperation> rows = {
-      {"stack", {{"axis", kInteger, {}}}, true, ApplyStack},
-      {"concat", {{"axis", kInteger, {}}}, true, ApplyConcat},
-      {"interleave", {{"axis", kInteger, {}}, {"groups", kInteger, {}}}, true, ApplyInterleave},
-      {"transpose", {{"axes", kIntegers, kReversed}}, false, ApplyTranspose},
-      {"reshape", {{"shape", kIntegers, {}}}, false, ApplyReshape},
-      {"pad",
-       {{"axis", kInteger, {}}, {"to", kInteger, {}}, {"value", kNumber, 0.0}},
-       false,
-       ApplyPad},
-      {"slice",
-       {{"axis", kInteger, {}}, {"start", kInteger, int64_t{0}}, {"stop", kInteger, {}}},
-       false,
-       ApplySlice},
-  };
-  return rows;
-}
-
 size_t CountTensors(const ViewNode& node) {
   if (node.operation == nullptr) return 1;
   size_t count = 0;
@@ -271,8 +252,45 @@ size_t CountTensors(const ViewNode& node) {
 
 }  // namespace
 
+const std::vector<ViewOperation>& ViewOperations() {
+  static const ViewParameter kAxis = {
+      "axis", "the dimension, from the end if negative", kInteger, {}};
+  static const std::vector<ViewOperation> rows = {
+      {"stack", "tensors of one shape along a new dimension", {kAxis}, true, ApplyStack},
+      {"concat", "one tensor after another along a dimension", {kAxis}, true, ApplyConcat},
+      {"interleave",
+       "tensors along a dimension, a part of each in turn",
+       {kAxis, {"groups", "into how many parts each is cut", kInteger, {}}},
+       true,
+       ApplyInterleave},
+      {"transpose",
+       "dimensions in another order",
+       {{"axes", "the order; default: reversed", kIntegers, kReversed}},
+       false,
+       ApplyTranspose},
+      {"reshape",
+       "the same elements, in the same order, in another shape",
+       {{"shape", "the size of each dimension", kIntegers, {}}},
+       false,
+       ApplyReshape},
+      {"pad",
+       "a dimension made longer by a constant at its end",
+       {kAxis, {"to", "its new size", kInteger, {}}, {"value", "the constant", kNumber, 0.0}},
+       false,
+       ApplyPad},
+      {"slice",
+       "a part of a dimension",
+       {kAxis,
+        {"start", "its first index", kInteger, int64_t{0}},
+        {"stop", "the index behind its last", kInteger, {}}},
+       false,
+       ApplySlice},
+  };
+  return rows;
+}
+
 const ViewOperation* FindViewOperation(std::string_view name) {
-  for (const ViewOperation& operation : Operations()) {
+  for (const ViewOperation& operation : ViewOperations()) {
     if (operation.name == name) return &operation;
   }
   return nullptr;
@@ -280,7 +298,7 @@ const ViewOperation* FindViewOperation(std::string_view name) {
 
 std::vector<std::string> ViewOperationNames() {
   std::vector<std::string> names;
-  for (const ViewOperation& operation : Operations()) names.emplace_back(operation.name);
+  for (const ViewOperation& operation : ViewOperations()) names.emplace_back(operation.name);
   return names;
 }
 

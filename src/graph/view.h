@@ -17,6 +17,7 @@ using ViewArgument = std::variant<int64_t, double, std::vector<int64_t>>;
 
 struct ViewParameter {
   std::string_view name;
+  std::string_view description;  // For editors: a phrase.
   enum Kind { kInteger, kNumber, kIntegers } kind;
   std::optional<ViewArgument> default_value;  // None: it must be given.
 };
@@ -38,6 +39,7 @@ struct Viewed {
 // An operation that specs and plans may name: a row of the table in view.cc.
 struct ViewOperation {
   std::string_view name;
+  std::string_view description;
   std::vector<ViewParameter> parameters;
   bool many;  // Takes a list of tensors.
   // Arguments stand in the order of the parameters; positions in them that are
@@ -46,6 +48,7 @@ struct ViewOperation {
                                  PieceBudget* budget, ViewProblem* problem);
 };
 
+const std::vector<ViewOperation>& ViewOperations();
 const ViewOperation* FindViewOperation(std::string_view name);
 std::vector<std::string> ViewOperationNames();
 

@@ -3,12 +3,13 @@
 namespace shardinit {
 namespace {
 
-constexpr Parameter kValue[] = {{"value", {}}};
+constexpr Parameter kValue[] = {{"value", "the value of every element", {}}};
 
 }  // namespace
 
 extern const Initializer kZeros = {
     .name = "zeros",
+    .description = "all elements 0",
     .parameters = {},
     .lower = [](Arguments, const Fans&, Diagnostics&) -> std::optional<Distribution> {
       return Constant{0};
@@ -17,6 +18,7 @@ extern const Initializer kZeros = {
 
 extern const Initializer kOnes = {
     .name = "ones",
+    .description = "all elements 1",
     .parameters = {},
     .lower = [](Arguments, const Fans&, Diagnostics&) -> std::optional<Distribution> {
       return Constant{1};
@@ -25,6 +27,7 @@ extern const Initializer kOnes = {
 
 extern const Initializer kConstant = {
     .name = "constant",
+    .description = "all elements `value`",
     .parameters = kValue,
     .lower = [](Arguments a, const Fans&, Diagnostics&) -> std::optional<Distribution> {
       return Constant{a[0].value};

@@ -10,9 +10,10 @@
 namespace shardinit {
 namespace {
 
-constexpr Parameter kDiagonalGain[] = {{"gain", 1.0}};
-constexpr Parameter kGroups[] = {{"groups", 1.0}};
-constexpr Parameter kStartStep[] = {{"start", 0.0}, {"step", 1.0}};
+constexpr Parameter kDiagonalGain[] = {{"gain", "the number on the diagonal", 1.0}};
+constexpr Parameter kGroups[] = {{"groups", "how many groups of output channels", 1.0}};
+constexpr Parameter kStartStep[] = {{"start", "the first element", 0.0},
+                                    {"step", "between neighbours", 1.0}};
 
 std::optional<std::string> Diagonal(Arguments, const Shape& shape, Span span,
                                     Diagnostics& diagnostics) {
@@ -48,10 +49,11 @@ constexpr std::string_view kSides[] = {"real", "imag"};
 constexpr std::string_view kWindows[] = {"hann", "hamming", "none"};
 constexpr std::string_view kScalings[] = {"density", "spectrum", "none"};
 constexpr Parameter kStftParameters[] = {
-    {"side", "real", kSides},
-    {"window", "hann", kWindows},
-    {"scaling", "density", kScalings},
-    {"periodic", 0.0},
+    {"side", "which part of the transform", "real", kSides},
+    {"window", "what each frame is multiplied with", "hann", kWindows},
+    {"scaling", "what of the window is scaled to 1: the sum of its squares or its sum", "density",
+     kScalings},
+    {"periodic", "1: the window has the period of the frame; 0: it ends as it starts", 0.0},
 };
 
 // keras.initializers.STFT: the real or imaginary parts of the lower half of a
@@ -102,20 +104,50 @@ std::optional<std::string> Stft(Arguments a, const Shape& shape, Span span,
 }  // namespace
 
 // Lowered where the spec's own expression is at hand.
-extern const Initializer kExpr = {.name = "expr", .parameters = {}, .lower = nullptr};
+extern const Initializer kExpr = {
+    .name = "expr",
+    .description =
+        "each element as an expression over draws `normal() uniform() bits()`, indices `row col "
+        "index "
+        "i0 i1` and names of axes, sizes `n0 n1`, and `vars`; such as "
+        "\"where(row >= col, normal() * 0.02, 0)\"",
+    .parameters = {},
+    .lower = nullptr,
+};
 
 extern const Initializer kEye = {
-    .name = "eye", .parameters = kDiagonalGain, .lower = nullptr, .formula = Diagonal};
+    .name = "eye",
+    .description = "ones where the row is the column, else zeros",
+    .parameters = kDiagonalGain,
+    .lower = nullptr,
+    .formula = Diagonal,
+};
 extern const Initializer kIdentity = {
-    .name = "identity", .parameters = kDiagonalGain, .lower = nullptr, .formula = Diagonal};
+    .name = "identity",
+    .description = "as `eye`",
+    .parameters = kDiagonalGain,
+    .lower = nullptr,
+    .formula = Diagonal,
+};
 extern const Initializer kDirac = {
-    .name = "dirac", .parameters = kGroups, .lower = nullptr, .formula = Dirac};
+    .name = "dirac",
+    .description = "the identity of a convolution, as torch.nn.init.dirac_",
+    .parameters = kGroups,
+    .lower = nullptr,
+    .formula = Dirac,
+};
 
 extern const Initializer kStft = {
-    .name = "stft", .parameters = kStftParameters, .lower = nullptr, .formula = Stft};
+    .name = "stft",
+    .description = "the kernel of a short-time Fourier transform, as of Keras",
+    .parameters = kStftParameters,
+    .lower = nullptr,
+    .formula = Stft,
+};
 
 extern const Initializer kArange = {
     .name = "arange",
+    .description = "start + step * index",
     .parameters = kStartStep,
     .lower = nullptr,
     .formula = [](Arguments, const Shape&, Span, Diagnostics&) -> std::optional<std::string> {

@@ -16,10 +16,11 @@
 
 namespace shardinit {
 
-// One argument that an initializer accepts. Parsing, errors and the manual
+// One argument that an initializer accepts. Parsing, errors and the schema
 // follow from these.
 struct Parameter {
   std::string_view name;
+  std::string_view description;  // For editors: a phrase.
   // A number or one of `words`. None: the spec must give it.
   std::variant<std::monostate, double, std::string_view> default_value;
   std::span<const std::string_view> words = {};  // That it may be.
@@ -36,6 +37,7 @@ using Arguments = std::span<const Argument>;  // In the order of `parameters`.
 
 struct Initializer {
   std::string_view name;
+  std::string_view description;
   std::span<const Parameter> parameters;
   // Reports arguments that make no distribution, and then returns nothing.
   std::optional<Distribution> (*lower)(Arguments arguments, const Fans& fans,

@@ -14,12 +14,16 @@ namespace {
 constexpr auto kModes = std::span(kFanModes).first<2>();  // The fans themselves.
 
 constexpr Parameter kXavier[] = {
-    {"gain", 1.0, kNonlinearities, true},
+    {"gain",
+     "a factor of the standard deviation, not negative; or a nonlinearity, for the gain that "
+     "PyTorch "
+     "gives it",
+     1.0, kNonlinearities, true},
 };
 constexpr Parameter kKaiming[] = {
-    {"a", 0.0},
-    {"mode", "fan_in", kModes},
-    {"nonlinearity", "leaky_relu", kNonlinearities},
+    {"a", "the slope of `leaky_relu` for negative inputs", 0.0},
+    {"mode", "the fan that divides the variance", "fan_in", kModes},
+    {"nonlinearity", "which gain", "leaky_relu", kNonlinearities},
 };
 
 // Glorot and Bengio 2010, equation 12 has the mean of both fans; torch's
@@ -61,6 +65,8 @@ double BoundOf(double std, const Fans& fans) {
 
 extern const Initializer kXavierUniform = {
     .name = "xavier_uniform",
+    .description =
+        "uniform with the standard deviation gain * sqrt(2 / (fan_in + fan_out)), as of PyTorch",
     .parameters = kXavier,
     .lower = [](Arguments a, const Fans& fans,
                 Diagnostics& diagnostics) -> std::optional<Distribution> {
@@ -72,6 +78,8 @@ extern const Initializer kXavierUniform = {
 
 extern const Initializer kXavierNormal = {
     .name = "xavier_normal",
+    .description =
+        "normal with the standard deviation gain * sqrt(2 / (fan_in + fan_out)), as of PyTorch",
     .parameters = kXavier,
     .lower = [](Arguments a, const Fans& fans,
                 Diagnostics& diagnostics) -> std::optional<Distribution> {
@@ -83,6 +91,7 @@ extern const Initializer kXavierNormal = {
 
 extern const Initializer kKaimingUniform = {
     .name = "kaiming_uniform",
+    .description = "uniform with the standard deviation gain / sqrt(fan), as of PyTorch",
     .parameters = kKaiming,
     .lower = [](Arguments a, const Fans& fans,
                 Diagnostics& diagnostics) -> std::optional<Distribution> {
@@ -94,6 +103,7 @@ extern const Initializer kKaimingUniform = {
 
 extern const Initializer kKaimingNormal = {
     .name = "kaiming_normal",
+    .description = "normal with the standard deviation gain / sqrt(fan), as of PyTorch",
     .parameters = kKaiming,
     .lower = [](Arguments a, const Fans& fans,
                 Diagnostics& diagnostics) -> std::optional<Distribution> {

@@ -3,8 +3,10 @@
 namespace shardinit {
 namespace {
 
-constexpr Parameter kMeanStd[] = {{"mean", 0.0}, {"std", {}}};
-constexpr Parameter kMeanStddev[] = {{"mean", 0.0}, {"stddev", 0.05}};
+constexpr Parameter kMeanStd[] = {{"mean", "its mean", 0.0},
+                                  {"std", "its standard deviation, not negative", {}}};
+constexpr Parameter kMeanStddev[] = {{"mean", "its mean", 0.0},
+                                     {"stddev", "its standard deviation, not negative", 0.05}};
 
 std::optional<Distribution> Lower(std::string_view name, Arguments a, Diagnostics& diagnostics) {
   const bool mean = CheckMagnitude("mean", a[0], diagnostics);
@@ -18,6 +20,7 @@ std::optional<Distribution> Lower(std::string_view name, Arguments a, Diagnostic
 // of 0.01, so here there is none.
 extern const Initializer kNormal = {
     .name = "normal",
+    .description = "a normal distribution",
     .parameters = kMeanStd,
     .lower = [](Arguments a, const Fans&,
                 Diagnostics& diagnostics) { return Lower("std", a, diagnostics); },
@@ -26,6 +29,7 @@ extern const Initializer kNormal = {
 // keras.initializers.RandomNormal.
 extern const Initializer kRandomNormal = {
     .name = "random_normal",
+    .description = "a normal distribution, as of Keras",
     .parameters = kMeanStddev,
     .lower = [](Arguments a, const Fans&,
                 Diagnostics& diagnostics) { return Lower("stddev", a, diagnostics); },

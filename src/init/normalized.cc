@@ -5,13 +5,17 @@
 namespace shardinit {
 namespace {
 
-constexpr Parameter kAxisLength[] = {{"axis", {}, {}, true, true}, {"length", 1.0}};
+constexpr Parameter kAxisLength[] = {
+    {"axis", "the dimension along which a vector lies, by position or name", {}, {}, true, true},
+    {"length", "the length of each vector", 1.0},
+};
 
 }  // namespace
 
 // Rows or columns on a sphere, as nGPT has them (Loshchilov et al. 2024).
 extern const Initializer kNormalized = {
     .name = "normalized",
+    .description = "vectors along `axis`, of one length and any direction",
     .parameters = kAxisLength,
     .lower = [](Arguments a, const Fans&, Diagnostics& diagnostics) -> std::optional<Distribution> {
       if (!CheckScale("length", a[1], diagnostics)) return {};

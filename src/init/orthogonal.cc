@@ -10,11 +10,18 @@ namespace shardinit {
 namespace {
 
 constexpr std::string_view kOut[] = {"out"};
+constexpr Parameter kFactor = {
+    "gain", "a factor: a number, or a nonlinearity, for the gain that PyTorch gives it", 1.0,
+    kNonlinearities, true};
 constexpr Parameter kGainColumn[] = {
-    {"gain", 1.0, kNonlinearities, true},
-    {"column_axis", "out", kOut, true, true},
+    kFactor,
+    {"column_axis",
+     "the dimension that is the columns, by position or name, all others being the rows; `out`: "
+     "the "
+     "one that `fans` says is the output",
+     "out", kOut, true, true},
 };
-constexpr Parameter kGain[] = {{"gain", 1.0, kNonlinearities, true}};
+constexpr Parameter kGain[] = {kFactor};
 
 DimensionSet SetOf(const std::vector<size_t>& dimensions) {
   DimensionSet set = 0;
@@ -126,8 +133,20 @@ std::optional<Distribution> LowerDelta(Arguments a, const Fans& fans, Diagnostic
 }  // namespace
 
 extern const Initializer kOrthogonal = {
-    .name = "orthogonal", .parameters = kGainColumn, .lower = LowerOrthogonal};
+    .name = "orthogonal",
+    .description =
+        "an orthogonal matrix, as of PyTorch, JAX and Keras: uniformly distributed among those "
+        "with "
+        "orthonormal columns (or rows, if these are fewer), times `gain`",
+    .parameters = kGainColumn,
+    .lower = LowerOrthogonal,
+};
 extern const Initializer kDeltaOrthogonal = {
-    .name = "delta_orthogonal", .parameters = kGain, .lower = LowerDelta};
+    .name = "delta_orthogonal",
+    .description =
+        "a convolution that is an orthogonal matrix at its centre, else zeros, as of JAX",
+    .parameters = kGain,
+    .lower = LowerDelta,
+};
 
 }  // namespace shardinit

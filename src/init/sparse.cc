@@ -7,13 +7,17 @@
 namespace shardinit {
 namespace {
 
-constexpr Parameter kSparsityStd[] = {{"sparsity", {}}, {"std", 0.01}};
+constexpr Parameter kSparsityStd[] = {
+    {"sparsity", "the part of each column that is zero, from 0 to 1", {}},
+    {"std", "the standard deviation of the others", 0.01},
+};
 
 }  // namespace
 
 // torch.nn.init.sparse_: Martens 2010.
 extern const Initializer kSparse = {
     .name = "sparse",
+    .description = "zeros at random places of each column, normal elsewhere, as of PyTorch",
     .parameters = kSparsityStd,
     .lower = [](Arguments a, const Fans& fans,
                 Diagnostics& diagnostics) -> std::optional<Distribution> {

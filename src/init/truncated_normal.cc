@@ -6,8 +6,18 @@
 namespace shardinit {
 namespace {
 
-constexpr Parameter kSigmas[] = {{"mean", 0.0}, {"std", {}}, {"low", -2.0}, {"high", 2.0}};
-constexpr Parameter kAbsolute[] = {{"mean", 0.0}, {"std", {}}, {"a", -2.0}, {"b", 2.0}};
+constexpr Parameter kSigmas[] = {
+    {"mean", "the mean before cutting", 0.0},
+    {"std", "the standard deviation before cutting", {}},
+    {"low", "where it is cut below, in standard deviations", -2.0},
+    {"high", "where it is cut above, in standard deviations", 2.0},
+};
+constexpr Parameter kAbsolute[] = {
+    {"mean", "the mean before cutting", 0.0},
+    {"std", "the standard deviation before cutting", {}},
+    {"a", "the smallest value", -2.0},
+    {"b", "the largest value", 2.0},
+};
 
 bool CheckCommon(Arguments a, const Parameter* parameters, Diagnostics& diagnostics) {
   const bool mean = CheckMagnitude("mean", a[0], diagnostics);
@@ -48,6 +58,7 @@ std::optional<Distribution> Cut(const TruncatedNormal& cut, const Argument& low,
 // correction of the standard deviation.
 extern const Initializer kTruncatedNormal = {
     .name = "truncated_normal",
+    .description = "a normal distribution cut `low` and `high` standard deviations from its mean",
     .parameters = kSigmas,
     .lower = [](Arguments a, const Fans&, Diagnostics& diagnostics) -> std::optional<Distribution> {
       if (!CheckCommon(a, kSigmas, diagnostics)) return {};
@@ -58,6 +69,7 @@ extern const Initializer kTruncatedNormal = {
 // torch.nn.init.trunc_normal_: cut-offs are values of the element itself.
 extern const Initializer kTruncNormal = {
     .name = "trunc_normal",
+    .description = "a normal distribution cut at the values `a` and `b`",
     .parameters = kAbsolute,
     .lower = [](Arguments a, const Fans&, Diagnostics& diagnostics) -> std::optional<Distribution> {
       if (!CheckMagnitude("a", a[2], diagnostics) || !CheckMagnitude("b", a[3], diagnostics) ||

@@ -5,8 +5,10 @@
 namespace shardinit {
 namespace {
 
-constexpr Parameter kBounds[] = {{"low", {}}, {"high", {}}};
-constexpr Parameter kKerasBounds[] = {{"minval", -0.05}, {"maxval", 0.05}};
+constexpr Parameter kBounds[] = {{"low", "its smallest value", {}},
+                                 {"high", "its upper bound, above `low`", {}}};
+constexpr Parameter kKerasBounds[] = {{"minval", "its smallest value", -0.05},
+                                      {"maxval", "its upper bound, above `minval`", 0.05}};
 
 std::optional<Distribution> Lower(const Parameter* parameters, Arguments a,
                                   Diagnostics& diagnostics) {
@@ -37,6 +39,7 @@ std::optional<Distribution> Lower(const Parameter* parameters, Arguments a,
 // jax.nn.initializers.uniform from [0, 0.01), so here there is no default.
 extern const Initializer kUniform = {
     .name = "uniform",
+    .description = "a uniform distribution on [low, high)",
     .parameters = kBounds,
     .lower = [](Arguments a, const Fans&,
                 Diagnostics& diagnostics) { return Lower(kBounds, a, diagnostics); },
@@ -45,6 +48,7 @@ extern const Initializer kUniform = {
 // keras.initializers.RandomUniform.
 extern const Initializer kRandomUniform = {
     .name = "random_uniform",
+    .description = "a uniform distribution on [minval, maxval), as of Keras",
     .parameters = kKerasBounds,
     .lower = [](Arguments a, const Fans&,
                 Diagnostics& diagnostics) { return Lower(kKerasBounds, a, diagnostics); },

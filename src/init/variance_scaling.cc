@@ -68,9 +68,12 @@ constexpr auto kFormNames = [] {
 
 // JAX has no defaults; these are Keras'.
 constexpr Parameter kScaling[] = {
-    {"scale", 1.0},
-    {"mode", "fan_in", kFanModes},
-    {"distribution", "truncated_normal", kFormNames},
+    {"scale", "a factor of the variance, not negative", 1.0},
+    {"mode", "the fan that divides the variance", "fan_in", kFanModes},
+    {"distribution",
+     "its form; `truncated_normal` is cut at two standard deviations and corrected for that; "
+     "`normal` and `untruncated_normal` are the same",
+     "truncated_normal", kFormNames},
 };
 
 std::optional<Distribution> Scaled(double scale, std::string_view mode, Shaped form, Span cause,
@@ -91,6 +94,7 @@ std::optional<Distribution> Case(Arguments, const Fans& fans, Diagnostics& diagn
 // jax.nn.initializers.variance_scaling, keras.initializers.VarianceScaling.
 extern const Initializer kVarianceScaling = {
     .name = "variance_scaling",
+    .description = "variance scale / fan, as of JAX and Keras",
     .parameters = kScaling,
     .lower = [](Arguments a, const Fans& fans,
                 Diagnostics& diagnostics) -> std::optional<Distribution> {
@@ -106,11 +110,13 @@ extern const Initializer kVarianceScaling = {
 // Glorot and Bengio 2010, equations 12 and 16: variance 2 / (fan_in + fan_out).
 extern const Initializer kGlorotUniform = {
     .name = "glorot_uniform",
+    .description = "uniform with variance 2 / (fan_in + fan_out), as of JAX and Keras",
     .parameters = {},
     .lower = Case<1, true, EvenOf>,
 };
 extern const Initializer kGlorotNormal = {
     .name = "glorot_normal",
+    .description = "truncated normal with variance 2 / (fan_in + fan_out), as of JAX and Keras",
     .parameters = {},
     .lower = Case<1, true, TruncatedOf>,
 };
@@ -118,11 +124,13 @@ extern const Initializer kGlorotNormal = {
 // He et al. 2015, equation 10: variance 2 / fan_in.
 extern const Initializer kHeUniform = {
     .name = "he_uniform",
+    .description = "uniform with variance 2 / fan_in, as of JAX and Keras",
     .parameters = {},
     .lower = Case<2, false, EvenOf>,
 };
 extern const Initializer kHeNormal = {
     .name = "he_normal",
+    .description = "truncated normal with variance 2 / fan_in, as of JAX and Keras",
     .parameters = {},
     .lower = Case<2, false, TruncatedOf>,
 };
@@ -130,11 +138,13 @@ extern const Initializer kHeNormal = {
 // LeCun et al. 1998 (Efficient BackProp), equation 16: variance 1 / fan_in.
 extern const Initializer kLecunUniform = {
     .name = "lecun_uniform",
+    .description = "uniform with variance 1 / fan_in, as of JAX and Keras",
     .parameters = {},
     .lower = Case<1, false, EvenOf>,
 };
 extern const Initializer kLecunNormal = {
     .name = "lecun_normal",
+    .description = "truncated normal with variance 1 / fan_in, as of JAX and Keras",
     .parameters = {},
     .lower = Case<1, false, TruncatedOf>,
 };

@@ -193,9 +193,7 @@ extern const std::vector<KeyRow<TensorSpec>> kTensorKeys = {
     {{.name = "dtype", .description = "instead of the spec's dtype", .kind = SpecKind::kDType},
      Word<&TensorSpec::dtype>},
     {{.name = "init",
-      .description =
-          "the name of an initializer, of the spec's `init` or built in, or one with its "
-          "arguments",
+      .description = "how its elements are made",
       .kind = SpecKind::kInit,
       .required = true,
       .hint = "name an initializer, such as `init: zeros`"},

@@ -1,16 +1,19 @@
-"""schemas/spec.schema.json, which editors use, and `shardinit validate` agree
-on every rule that a JSON Schema can express."""
+"""schemas/spec.schema.json, which editors use and `shardinit schema` prints, and `shardinit
+validate` agree on every rule that a JSON Schema can express."""
 
+import copy
 import json
+import random
 import re
 
 import jsonschema
 import pytest
 import yaml
 
-from support import CONFIGS, LAYOUTS, RECIPES, ROOT, Run
+from support import CONFIGS, LAYOUTS, Ok, RECIPES, ROOT, Run
 
-SCHEMA = json.loads((ROOT / "schemas/spec.schema.json").read_text())
+FILE = ROOT / "schemas/spec.schema.json"
+SCHEMA = json.loads(FILE.read_text())
 
 
 class Yaml12(yaml.SafeLoader):
@@ -190,6 +193,11 @@ def Validate(tmp_path, text):
     return Run("validate", spec)
 
 
+def test_the_file_is_what_the_tool_prints():
+    # Recorded by `shardinit schema > schemas/spec.schema.json`.
+    assert Ok("schema").stdout == FILE.read_text()
+
+
 def test_the_schema_is_a_schema():
     jsonschema.Draft7Validator.check_schema(SCHEMA)
 
@@ -233,3 +241,54 @@ def test_the_operations_of_views_are_those_of_the_tool(tmp_path):
     manual = (ROOT / "man/shardinit-spec.5").read_text()
     assert known == list(SCHEMA["definitions"]["view"]["anyOf"][1]["properties"])
     assert [name for name in known if f".It Cm {name}\n" not in manual] == []
+
+
+def test_editors_get_defaults_and_words():
+    assert SCHEMA["properties"]["replicas"]["enum"] == ["dedupe", "full"]
+    assert SCHEMA["properties"]["engine"]["default"] in SCHEMA["properties"]["engine"]["enum"]
+    initializers = SCHEMA["definitions"]["initializer"]["anyOf"][1]["properties"]
+    assert initializers["truncated_normal"]["properties"]["low"]["default"] == -2
+    assert initializers["kaiming_normal"]["properties"]["mode"]["default"] == "fan_in"
+    assert initializers["constant"]["required"] == ["value"]
+    view = SCHEMA["definitions"]["view"]["anyOf"][1]["properties"]
+    assert view["slice"]["properties"]["start"]["default"] == 0
+    assert "for" in view["stack"]["properties"] and "for" not in view["slice"]["properties"]
+
+
+def Paths(node, path=()):
+    yield path
+    children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else []
+    for key, child in children:
+        yield from Paths(child, (*path, key))
+
+
+def Mutated(document, rng):
+    document = copy.deepcopy(document)
+    path = rng.choice([path for path in Paths(document) if path])
+    parent = document
+    for key in path[:-1]:
+        parent = parent[key]
+    value = rng.choice([0, -1, 0.5, None, [], {}, ["a"], "ones", "2 * 2", "chunk", "f32", {"normal": {"std": 1}},
+                        {"stack": {"axis": 0, "of": ["w"]}}])
+    if rng.random() < 0.2:
+        del parent[path[-1]]
+    elif isinstance(parent, dict) and rng.random() < 0.3:
+        parent[rng.choice(["uneven", "fans", "when", "dtype", "shard", "axes", "vars", "omit"])] = value
+    else:
+        parent[path[-1]] = value
+    return document
+
+
+def test_what_is_valid_is_accepted(tmp_path):
+    """Specs that are right but for one place: what `validate` accepts the schema accepts."""
+    rng = random.Random(5)
+    documents = [yaml.load(text, Loader=Yaml12) for text in VALID.values()]
+    mutated = [json.loads(json.dumps(Mutated(rng.choice(documents), rng))) for _ in range(600)]
+    paths = []
+    for i, document in enumerate(mutated):
+        paths.append(tmp_path / f"{i}.yaml")
+        paths[-1].write_text(json.dumps(document))
+    verdicts = json.loads(Run("validate", "--json", *paths).stdout)
+    accepts = jsonschema.Draft7Validator(SCHEMA).is_valid
+    assert [d for d, verdict in zip(mutated, verdicts, strict=True) if verdict["valid"] and not accepts(d)] == []
+    assert 50 < sum(verdict["valid"] for verdict in verdicts) < 550

@@ -1,0 +1,432 @@
+// The JSON Schema of specs, from the tables that read them: keys, initializers, operations of
+// views, element types, engines. What no table says is how mappings stand in one another.
+#include <fmt/format.h>
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/json.h"
+#include "commands/command.h"
+#include "expr/expr.h"
+#include "graph/view.h"
+#include "init/initializer.h"
+#include "rng/engines.h"
+#include "spec/keys.h"
+#include "spec/names.h"
+#include "tensor/dtype.h"
+
+namespace shardinit {
+namespace {
+
+using Keys = std::vector<SpecKey>;
+
+// The definition that a key's value is an instance of; null: it has none.
+const char* DefinitionOf(SpecKind kind) {
+  switch (kind) {
+    case SpecKind::kName:
+      return "name";
+    case SpecKind::kPaths:
+      return "files";
+    case SpecKind::kNumber:
+      return "number";
+    case SpecKind::kNumbers:
+      return "numbers";
+    case SpecKind::kDType:
+      return "dtype";
+    case SpecKind::kMesh:
+      return "mesh";
+    case SpecKind::kRules:
+      return "rules";
+    case SpecKind::kInits:
+      return "initializers";
+    case SpecKind::kLayouts:
+      return "layouts";
+    case SpecKind::kShape:
+      return "shape";
+    case SpecKind::kLogicalAxes:
+      return "logicalAxes";
+    case SpecKind::kShard:
+      return "shard";
+    case SpecKind::kInit:
+      return "initializer";
+    case SpecKind::kKey:
+      return "key";
+    case SpecKind::kDimensions:
+      return "dimensions";
+    case SpecKind::kRepeat:
+      return "repeat";
+    case SpecKind::kPatterns:
+      return "patterns";
+    case SpecKind::kView:
+      return "view";
+    case SpecKind::kViews:
+      return "views";
+    case SpecKind::kVersion:
+    case SpecKind::kChoice:
+    case SpecKind::kEngine:
+    case SpecKind::kConfig:
+    case SpecKind::kModules:
+      break;
+  }
+  return nullptr;
+}
+
+std::string Ref(std::string_view definition) {
+  return fmt::format(R"({{"$ref": "#/definitions/{}"}})", definition);
+}
+
+// Editors show what stands beside `allOf`, but not what stands beside `$ref`.
+std::string AllOf(std::string_view definition) { return fmt::format("[{}]", Ref(definition)); }
+
+std::string ListOf(std::string_view definition) {
+  return fmt::format(R"({{"type": "array", "items": {}}})", Ref(definition));
+}
+
+// A mapping of names to instances of a definition.
+std::string MapOf(std::string_view definition, std::string_view members = {}) {
+  return fmt::format(R"({{"type": "object", {}"propertyNames": {}, "additionalProperties": {}}})",
+                     members, Ref("identifier"), Ref(definition));
+}
+constexpr std::string_view kOne = R"("minProperties": 1, "maxProperties": 1, )";
+
+// Text that is no number: YAML tells the two apart before a schema sees them.
+constexpr std::string_view kNotANumber =
+    R"("not": {"pattern": "^[-+]?(\\.[0-9]+|[0-9]+(\\.[0-9]*)?)([eE][-+]?[0-9]+)?$"})";
+
+class SchemaWriter {
+ public:
+  std::string Write() {
+    const Keys keys = KeysOf(SpecMapping::kModel);
+    out_.BeginObject(JsonWriter::kLines);
+    out_.Member("$schema", "http://json-schema.org/draft-07/schema#");
+    out_.Member("$comment",
+                "For editors. The program checks more: names, ranges, ranks, rules. A file that is "
+                "only included need not be complete.");
+    out_.Member("title", "shardinit spec, version 1");
+    out_.Member("description", "every tensor of a model: shape, distribution, sharding");
+    out_.Member("type", "object").Member("additionalProperties", false);
+    // With an `include` the rest may be there; without a name and modules it is a recipe.
+    out_.Key("required").Raw(R"(["shardinit"])");
+    out_.Key("anyOf").BeginArray(JsonWriter::kLines);
+    out_.Raw(R"({"required": ["include"]})").Raw(R"({"required": ["name", "modules"]})");
+    out_.Raw(R"({"not": {"anyOf": [{"required": ["name"]}, {"required": ["modules"]}]}})");
+    out_.EndArray();
+    out_.Key("if").Raw(R"({"required": ["include"]})");
+    out_.Key("then").Raw(
+        fmt::format(R"({{"properties": {{"modules": {}}}}})", Ref("partialModule")));
+    out_.Key("else").Raw(fmt::format(R"({{"properties": {{"modules": {}}}}})", Ref("module")));
+    WriteProperties(keys);
+    out_.Key("definitions").BeginObject(JsonWriter::kLines);
+    WriteValues();
+    WriteInitializer();
+    WriteModules();
+    WriteLayouts();
+    WriteView();
+    out_.EndObject().EndObject();
+    return out_.Finish();
+  }
+
+ private:
+  // Definitions.
+
+  void WriteValues() {
+    Define("number", R"("description": "a number, or an expression over `vars` such as )"
+                     R"(`0.02 / sqrt(2 * layers)`", "anyOf": [{"type": "number"}, )" +
+                         Ref("expression") + "]");
+    Define("expression",
+           fmt::format(R"("description": "+ - * /, comparisons, parentheses, names of `vars`, )"
+                       R"(functions such as sqrt, max and ceil_div; whole numbers stay exact", )"
+                       R"("type": "string", "minLength": 1, "maxLength": {}, )"
+                       R"("pattern": "^[-+*/(),. \\t<>=!A-Za-z0-9_]+$", {})",
+                       kLongestExpression, kNotANumber));
+    Define(
+        "identifier",
+        fmt::format(R"("type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$", "maxLength": {})",
+                    kLongestPart));
+    Define("name", fmt::format(R"("type": "string", "pattern": "^[A-Za-z0-9_][A-Za-z0-9._-]*$", )"
+                               R"("maxLength": {})",
+                               kLongestPart));
+    Define("key",
+           fmt::format(R"("type": "string", "minLength": 1, "maxLength": {})", kLongestPath));
+    Define("path",
+           fmt::format(R"("description": "letters, digits, `_` and `-`, in parts separated )"
+                       R"(by dots", "pattern": "^[A-Za-z0-9_-]{{1,{0}}})"
+                       R"((\\.[A-Za-z0-9_-]{{1,{0}}})*$", "maxLength": {1})",
+                       kLongestPart, kLongestPath));
+    Define("files", R"("anyOf": [{"type": "string", "minLength": 1}, )"
+                    R"({"type": "array", "items": {"type": "string", "minLength": 1}}])");
+    Define("patterns", R"("type": "array", "items": {"type": "string"})");
+    out_.Key("dtype").BeginObject().Member("description", "the element type that is stored");
+    WriteWords("enum", DTypeNames());
+    out_.EndObject();
+    Define("dimension",
+           R"("description": "a dimension of the tensor: the name of its logical axis, )"
+           R"(or its position, from the end if negative", )"
+           R"("anyOf": [{"type": "integer"}, )" +
+               Ref("identifier") + "]");
+    Define("dimensions",
+           fmt::format(R"("anyOf": [{}, {}])", Ref("dimension"), ListOf("dimension")));
+    Define("shape", R"("type": "array", "items": )" + Ref("number"));
+    Define("logicalAxes",
+           fmt::format(R"("type": "array", "items": {{"anyOf": [{{"type": "null"}}, {}]}})",
+                       Ref("identifier")));
+    Define("meshAxes",
+           fmt::format(R"("description": "the mesh axes that cut a dimension, the first is major; )"
+                       R"(null: not cut", "anyOf": [{{"type": "null"}}, {}, {}])",
+                       Ref("identifier"), ListOf("identifier")));
+    Define("shard", R"("type": "array", "items": )" + Ref("meshAxes"));
+    DefineRaw("numbers", MapOf("number"));
+    DefineRaw("repeat", MapOf("number", kOne));
+    Define("rules", R"("type": "array", "items": )" + MapOf("meshAxes", kOne));
+    DefineRaw("initializers", MapOf("initializer"));
+    WriteMapping("mesh", "its axes", KeysOf(SpecMapping::kMesh));
+  }
+
+  void WriteInitializer() {
+    out_.Key("initializer").BeginObject(JsonWriter::kLines);
+    out_.Member("description",
+                "the name of an initializer, of the spec's `init` or built in, or one with its "
+                "arguments");
+    BeginOneOf("identifier");
+    for (const Initializer* initializer : Initializers()) {
+      out_.Key(initializer->name).BeginObject(JsonWriter::kLines);
+      out_.Member("description", initializer->description);
+      // What is neither lowered nor a formula is the expression itself.
+      if (initializer->lower == nullptr && initializer->formula == nullptr) {
+        out_.Key("allOf").Raw(AllOf("number"));
+      } else {
+        WriteParameters(initializer->parameters);
+      }
+      out_.EndObject();
+    }
+    EndOneOf();
+    out_.EndObject();
+  }
+
+  void WriteParameters(std::span<const Parameter> parameters) {
+    out_.Member("type", "object").Member("additionalProperties", false);
+    out_.Key("properties").BeginObject(JsonWriter::kLines);
+    std::vector<std::string> required;
+    for (const Parameter& parameter : parameters) {
+      out_.Key(parameter.name).BeginObject().Member("description", parameter.description);
+      if (parameter.words.empty() || parameter.dimension) {
+        out_.Key("allOf").Raw(AllOf("number"));  // A name of an axis is an expression, too.
+      } else if (!parameter.number) {
+        WriteWords("enum", parameter.words);
+      } else {
+        out_.Key("anyOf").BeginArray().Raw(Ref("number")).BeginObject();
+        WriteWords("enum", parameter.words);
+        out_.EndObject().EndArray();
+      }
+      if (const auto* number = std::get_if<double>(&parameter.default_value)) {
+        out_.Member("default", *number);
+      } else if (const auto* word = std::get_if<std::string_view>(&parameter.default_value)) {
+        out_.Member("default", *word);
+      } else {
+        required.emplace_back(parameter.name);
+      }
+      out_.EndObject();
+    }
+    out_.EndObject();
+    if (!required.empty()) WriteWords("required", required);
+  }
+
+  void WriteModules() {
+    const Keys keys = KeysOf(SpecMapping::kTensor);
+    WriteMapping("tensor", "a tensor: has a `shape`", keys, [&] {
+      out_.Key("not").Raw(R"({"required": ["fans"], "anyOf": [{"required": ["in_axis"]}, )"
+                          R"({"required": ["out_axis"]}]})");
+    });
+    out_.Key("member").BeginObject(JsonWriter::kLines);
+    out_.Member("type", "object").Key("if").Raw(R"({"required": ["shape"]})");
+    out_.Key("then").BeginObject().Key("allOf").Raw(AllOf("tensor"));
+    WriteRequired(keys);
+    out_.EndObject().Key("else").Raw(Ref("module")).EndObject();
+    WriteModule("module", "a module: a mapping without a `shape`", KeysOf(SpecMapping::kModule),
+                Ref("member"));
+    // Members of a file that includes others may say no more than what is new.
+    WriteModule("partialModule", "a module, or what is new in one of an included file",
+                KeysOf(SpecMapping::kModule),
+                fmt::format(R"({{"anyOf": [{}, {}]}})", Ref("tensor"), Ref("partialModule")),
+                false);
+  }
+
+  void WriteLayouts() {
+    Define("layouts",
+           fmt::format(R"("type": ["object", "null"], "propertyNames": {}, )"
+                       R"("additionalProperties": {{"anyOf": [{}, {{"type": "null"}}]}})",
+                       Ref("identifier"), Ref("layout")));
+    WriteModule("layout", "a layout: a tree of modules whose leaves are stored tensors",
+                KeysOf(SpecMapping::kLayout), Ref("storedMember"));
+    WriteModule("storedModule", "a module of a layout: a mapping without a `from`",
+                KeysOf(SpecMapping::kStoredModule), Ref("storedMember"));
+    out_.Key("storedMember").BeginObject(JsonWriter::kLines);
+    out_.Key("anyOf").BeginArray(JsonWriter::kLines).Raw(Ref("tensorPath"));
+    out_.BeginObject().Member("description", "one of an included file, left out");
+    out_.Member("type", "object").Key("required").Raw(R"(["when"])");
+    out_.Key("properties").Raw(fmt::format(R"({{"when": {}}})", Ref("number")));
+    out_.Member("additionalProperties", false).EndObject();
+    out_.BeginObject().Member("type", "object").Key("if").Raw(R"({"required": ["from"]})");
+    out_.Key("then").Raw(Ref("storedTensor")).Key("else").Raw(Ref("storedModule"));
+    out_.EndObject().EndArray().EndObject();
+    const Keys keys = KeysOf(SpecMapping::kStoredTensor);
+    WriteMapping("storedTensor", "a stored tensor: has a `from`", keys);
+  }
+
+  void WriteView() {
+    Define(
+        "tensorPath",
+        fmt::format(R"("description": "the path of a tensor of `modules`; {{EXPRESSION}} stands )"
+                    R"(for a number", "type": "string", "minLength": 1, {})",
+                    kNotANumber));
+    Define("views",
+           fmt::format(R"("anyOf": [{0}, {{"type": "array", "minItems": 1, "items": {0}}}])",
+                       Ref("view")));
+    out_.Key("view").BeginObject(JsonWriter::kLines);
+    out_.Member("description", "a tensor of `modules`, or an operation on such");
+    BeginOneOf("tensorPath");
+    for (const ViewOperation& operation : ViewOperations()) WriteOperation(operation);
+    EndOneOf();
+    out_.EndObject();
+  }
+
+  void WriteOperation(const ViewOperation& operation) {
+    out_.Key(operation.name).BeginObject(JsonWriter::kLines);
+    out_.Member("description", operation.description);
+    out_.Member("type", "object").Member("additionalProperties", false);
+    out_.Key("properties").BeginObject(JsonWriter::kLines);
+    std::vector<std::string> required;
+    for (const ViewParameter& parameter : operation.parameters) {
+      out_.Key(parameter.name).BeginObject().Member("description", parameter.description);
+      out_.Key("allOf").Raw(AllOf(parameter.kind == ViewParameter::kIntegers ? "shape" : "number"));
+      if (!parameter.default_value) {
+        required.emplace_back(parameter.name);
+      } else if (const auto* integer = std::get_if<int64_t>(&*parameter.default_value)) {
+        out_.Member("default", *integer);
+      } else if (const auto* number = std::get_if<double>(&*parameter.default_value)) {
+        out_.Member("default", *number);
+      }
+      out_.EndObject();
+    }
+    for (SpecKey key : KeysOf(SpecMapping::kOperation)) {
+      if (!operation.many && key.kind != SpecKind::kViews) continue;
+      if (!operation.many) key.kind = SpecKind::kView;
+      WriteKey(key);
+      if (key.required) required.emplace_back(key.name);
+    }
+    out_.EndObject();
+    WriteWords("required", required);
+    out_.EndObject();
+  }
+
+  // Parts of them.
+
+  void Define(std::string_view name, const std::string& members) {
+    DefineRaw(name, "{" + members + "}");
+  }
+  void DefineRaw(std::string_view name, const std::string& json) { out_.Key(name).Raw(json); }
+
+  void WriteMapping(std::string_view name, std::string_view description, const Keys& keys) {
+    WriteMapping(name, description, keys, [&] { WriteRequired(keys); });
+  }
+
+  // `more` writes what else there is to say.
+  template <typename F>
+  void WriteMapping(std::string_view name, std::string_view description, const Keys& keys, F more) {
+    out_.Key(name).BeginObject(JsonWriter::kLines);
+    out_.Member("description", description).Member("type", "object");
+    out_.Member("additionalProperties", false);
+    WriteProperties(keys);
+    more();
+    out_.EndObject();
+  }
+
+  // `member` is the schema of what has another name than those of `keys`; one there must be, or
+  // what stands for some.
+  void WriteModule(std::string_view name, std::string_view description, const Keys& keys,
+                   const std::string& member, bool is_whole = true) {
+    out_.Key(name).BeginObject(JsonWriter::kLines);
+    out_.Member("description", description).Member("type", "object").Member("minProperties", 1);
+    out_.Key("propertyNames").Raw(Ref("path"));
+    WriteProperties(keys);
+    out_.Key("additionalProperties").Raw(member);
+    if (is_whole) {
+      std::vector<std::string> names;
+      for (const SpecKey& key : keys) {
+        if (key.name != "keep") names.emplace_back(key.name);
+      }
+      out_.Key("not").BeginObject().Key("propertyNames").BeginObject();
+      WriteWords("enum", names);
+      out_.EndObject().EndObject();
+    }
+    out_.EndObject();
+  }
+
+  void WriteProperties(const Keys& keys) {
+    out_.Key("properties").BeginObject(JsonWriter::kLines);
+    for (const SpecKey& key : keys) WriteKey(key);
+    out_.EndObject();
+  }
+
+  void WriteKey(const SpecKey& key) {
+    out_.Key(key.name).BeginObject().Member("description", key.description);
+    if (const char* definition = DefinitionOf(key.kind)) {
+      out_.Key("allOf").Raw(AllOf(definition));
+    } else if (key.kind == SpecKind::kVersion) {
+      out_.Member("const", 1);
+    } else if (key.kind == SpecKind::kChoice) {
+      WriteWords("enum", key.words);
+    } else if (key.kind == SpecKind::kEngine) {
+      WriteWords("enum", EngineNames());
+      out_.Member("default", Engines().front().name);
+    } else {
+      out_.Member("type", "object");
+    }
+    if (!key.default_text.empty()) out_.Key("default").Raw(key.default_text);
+    out_.EndObject();
+  }
+
+  void WriteRequired(const Keys& keys) {
+    std::vector<std::string> names;
+    for (const SpecKey& key : keys) {
+      if (key.required) names.emplace_back(key.name);
+    }
+    WriteWords("required", names);
+  }
+
+  template <typename Words>
+  void WriteWords(std::string_view key, const Words& words) {
+    out_.Key(key).BeginArray();
+    for (const auto& word : words) out_.Value(std::string_view(word));
+    out_.EndArray();
+  }
+
+  // An instance of `definition`, or a mapping with one of the properties that follow.
+  void BeginOneOf(std::string_view definition) {
+    out_.Key("anyOf").BeginArray(JsonWriter::kLines).Raw(Ref(definition));
+    out_.BeginObject(JsonWriter::kLines).Member("type", "object").Member("minProperties", 1);
+    out_.Member("maxProperties", 1).Member("additionalProperties", false);
+    out_.Key("properties").BeginObject(JsonWriter::kLines);
+  }
+  void EndOneOf() { out_.EndObject().EndObject().EndArray(); }
+
+  JsonWriter out_;
+};
+
+}  // namespace
+
+extern const Command kSchema = {
+    .name = "schema",
+    .summary = "Print the JSON Schema of specs, for editors",
+    .configure = [](CLI::App&) -> std::function<ExitCode()> {
+      return [] {
+        Print(SchemaWriter().Write());
+        return ExitCode::kOk;
+      };
+    },
+};
+
+}  // namespace shardinit
