@@ -78,17 +78,9 @@ struct Facts {
   std::vector<int64_t> coordinate;
   Box box;
 
-  int64_t boxes() const { return CountBoxes(tensor.shape, tensor.partition, plan.graph.mesh); }
-  int64_t replicas() const {
-    int64_t replicas = plan.world_size();
-    for (const auto& axes : tensor.partition) replicas /= PartsOf(axes, plan.graph.mesh);
-    return replicas;
-  }
-  // Whether the rank's file has the box, or that of another rank with the same.
-  bool IsInFile() const {
-    return !IsEmpty(box) &&
-           (plan.graph.replicas == Replicas::kFull || IsFirstReplica(tensor.partition, coordinate));
-  }
+  Sharding sharding() const { return plan.ShardingOf(tensor); }
+  // The rank whose file has the box: that one, or the lowest that holds the same.
+  int64_t storer() const { return sharding().Stores(rank) ? rank : sharding().FirstHolder(rank); }
   int64_t box_bytes() const { return ElementCount(box.shape) * InfoOf(tensor.dtype).bytes; }
   // Whether it is cut and in files, or only what tensors of a layout are made of.
   bool is_of_layout() const { return tensor.view != nullptr || !plan.graph.drawn; }
@@ -230,11 +222,11 @@ void WriteSharding(const Facts& facts, JsonWriter& out) {
   }
   out.EndArray();
   WriteSettings("mesh", why.mesh, out);
-  out.Member("boxes", facts.boxes()).Member("replicas", facts.replicas());
+  out.Member("boxes", facts.sharding().CountBoxes()).Member("replicas", facts.sharding().holders());
   out.Key("box").BeginObject().Member("rank", rank).Member("coordinate", coordinate);
   out.Member("offset", box.offset).Member("shape", box.shape).Member("bytes", facts.box_bytes());
   out.Key("file");
-  facts.IsInFile() ? out.Value(RankFile(rank)) : out.Null();
+  !IsEmpty(box) && facts.storer() == rank ? out.Value(RankFile(rank)) : out.Null();
   out.EndObject();
 }
 
@@ -343,8 +335,8 @@ void AddSharding(const Facts& facts, Rows* rows) {
   }
   for (const auto& axis : why.mesh) AddSetting("  mesh axis " + axis.name, axis, rows);
   rows->push_back({"boxes",
-                   fmt::format("{} different, each on {}", Grouped(facts.boxes()),
-                               Count(facts.replicas(), "rank")),
+                   fmt::format("{} different, each on {}", Grouped(facts.sharding().CountBoxes()),
+                               Count(facts.sharding().holders(), "rank")),
                    ""});
   std::string where;
   for (size_t d = 0; d < box.shape.size(); ++d) {
@@ -352,11 +344,10 @@ void AddSharding(const Facts& facts, Rows* rows) {
         fmt::format("{}{}:{}", d == 0 ? "" : ", ", box.offset[d], box.offset[d] + box.shape[d]);
   }
   rows->push_back({fmt::format("rank {}", rank),
-                   IsEmpty(box)
-                       ? "nothing of it"
-                       : fmt::format("[{}], {}, {}", where, InBytes(facts.box_bytes()),
-                                     facts.IsInFile() ? "in " + RankFile(rank)
-                                                      : "stored by the lowest of its ranks"),
+                   IsEmpty(box) ? "nothing of it"
+                                : fmt::format("[{}], {}, {}", where, InBytes(facts.box_bytes()),
+                                              (facts.storer() == rank ? "in " : "stored in ") +
+                                                  RankFile(facts.storer())),
                    ""});
 }
 
@@ -422,7 +413,6 @@ ExitCode RunExplain(const ExplainOptions& options) {
   if (!found.tensor) ReportNoTensor(options.path, plan, why);
   const std::vector<Tensor>& tensors = Candidates(plan, stored);
   const Tensor& tensor = tensors[*found.tensor];
-  const std::vector<int64_t> coordinate = plan.graph.mesh.CoordinateOf(options.rank);
   const Facts facts = {
       plan,
       found,
@@ -430,8 +420,8 @@ ExitCode RunExplain(const ExplainOptions& options) {
       options.rank,
       std::count_if(tensors.begin(), tensors.end(),
                     [&](const Tensor& t) { return GlobMatches(options.path, t.path); }),
-      coordinate,
-      BoxAt(tensor.shape, tensor.partition, plan.graph.mesh, coordinate)};
+      plan.graph.mesh.CoordinateOf(options.rank),
+      plan.ShardingOf(tensor).BoxOn(options.rank)};
   Print(options.json ? InJson(facts) : InTable(facts));
   return ExitCode::kOk;
 }

@@ -42,7 +42,7 @@ ExitCode InspectFolder(const InspectOptions& options) {
     for (const Tensor& tensor : graph.tensors) {
       out.BeginObject().Member("path", tensor.path).Member("dtype", InfoOf(tensor.dtype).name);
       out.Member("global_shape", tensor.shape);
-      out.Member("shards", CountBoxes(tensor.shape, tensor.partition, graph.mesh));
+      out.Member("shards", plan.ShardingOf(tensor).CountBoxes());
       out.Member("init", InitText(tensor));
       if (const std::string matrix = MatrixText(tensor); !matrix.empty())
         out.Member("matrix", matrix);
@@ -61,8 +61,7 @@ ExitCode InspectFolder(const InspectOptions& options) {
       {"path", "dtype", "global shape", "shards", "init"}};
   for (const Tensor& tensor : graph.tensors) {
     rows.push_back({tensor.path, std::string(InfoOf(tensor.dtype).name), InShape(tensor.shape),
-                    Grouped(CountBoxes(tensor.shape, tensor.partition, graph.mesh)),
-                    InitText(tensor)});
+                    Grouped(plan.ShardingOf(tensor).CountBoxes()), InitText(tensor)});
     if (const std::string matrix = MatrixText(tensor); !matrix.empty())
       rows.back().back() += ": " + matrix;
   }

@@ -57,10 +57,6 @@ void SpecOptions::AddLayoutTo(CLI::App& app) {
       ->check(NotEmpty);
 }
 
-bool SpecOptions::HasOverrides() const {
-  return !request.sets.empty() || !request.mesh.empty() || !layout.empty();
-}
-
 Plan SpecOptions::Load() const {
   Diagnostics diagnostics;
   return Load(diagnostics, nullptr);
@@ -134,11 +130,7 @@ std::string InitText(const Tensor& tensor) {
 }
 
 std::string MeshText(const Mesh& mesh) {
-  std::string text;
-  for (size_t a = 0; a < mesh.axes.size(); ++a) {
-    text += fmt::format("{}{}={}", a == 0 ? " (" : ", ", mesh.axes[a], mesh.shape[a]);
-  }
-  return text.empty() ? text : text + ")";
+  return mesh.axes.empty() ? "" : fmt::format(" ({})", InText(mesh));
 }
 
 void AddRank(CLI::App& app, int64_t* rank, const char* what) {

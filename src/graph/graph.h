@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "init/distribution.h"
-#include "sharding/mesh.h"
-#include "sharding/partition.h"
+#include "sharding/sharding.h"
 #include "tensor/dtype.h"
 
 namespace shardinit {
@@ -32,8 +31,6 @@ struct Tensor {
   int64_t elements() const { return ElementCount(shape); }
   int64_t bytes() const { return elements() * InfoOf(dtype).bytes; }
 };
-
-enum class Replicas { kDedupe, kFull };
 
 struct InitGraph {
   std::string name;

@@ -76,8 +76,7 @@ void WriteManifest(const Plan& plan, const Digest& plan_sha256,
     out.Member("global_shape", tensor.shape).Member("dataset", DatasetPath(tensor));
     out.Key("shards").BeginArray(JsonWriter::kLines);
     for (const Held& held : shards[t]) {
-      const Box box =
-          BoxAt(tensor.shape, tensor.partition, graph.mesh, graph.mesh.CoordinateOf(held.rank));
+      const Box box = plan.ShardingOf(tensor).BoxOn(held.rank);
       out.BeginObject().Member("rank", held.rank).Member("offset", box.offset);
       out.Member("shape", box.shape).Member("sha256", ToHex(*held.sha256)).EndObject();
     }

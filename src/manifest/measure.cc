@@ -167,8 +167,7 @@ StretchesOf Stored(const std::string& folder, const Plan& plan, const Digest& pl
     for (size_t i = 0; i < rank.shards.size(); ++i) {
       const Shard& shard = rank.shards[i];
       const auto wanted = indices.find(shard.tensor);
-      if (wanted == indices.end() || !IsFirstReplica(shard.tensor->partition, rank.coordinate))
-        continue;
+      if (wanted == indices.end() || !plan.ShardingOf(*shard.tensor).IsFirstHolder(r)) continue;
       (*places)[wanted->second].push_back({r, receipt->offsets[i], ElementCount(shard.box.shape)});
     }
   }

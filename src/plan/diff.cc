@@ -11,41 +11,6 @@
 namespace shardinit {
 namespace {
 
-// The mesh axes that cut a dimension, by their effect: of two ranks, r and
-// r + stride, where one axis goes on, each holds the next part.
-struct Cut {
-  int64_t stride, parts;
-  bool operator==(const Cut&) const = default;
-};
-
-std::vector<std::vector<Cut>> CutsOf(const Tensor& tensor, const Mesh& mesh) {
-  std::vector<int64_t> strides(mesh.shape.size(), 1);
-  for (size_t a = strides.size(); a-- > 1;) strides[a - 1] = strides[a] * mesh.shape[a];
-  std::vector<std::vector<Cut>> cuts;
-  for (const auto& axes : tensor.partition) {
-    auto& dimension = cuts.emplace_back();
-    for (const int axis : axes) {
-      const Cut cut{strides[axis], mesh.shape[axis]};
-      if (cut.parts == 1) continue;
-      // Two axes that follow one another are as one.
-      if (!dimension.empty() && dimension.back().stride == cut.stride * cut.parts) {
-        dimension.back() = {cut.stride, dimension.back().parts * cut.parts};
-      } else {
-        dimension.push_back(cut);
-      }
-    }
-  }
-  return cuts;
-}
-
-std::string MeshText(const Mesh& mesh) {
-  std::vector<std::string> axes;
-  for (size_t a = 0; a < mesh.axes.size(); ++a) {
-    axes.push_back(fmt::format("{}={}", mesh.axes[a], mesh.shape[a]));
-  }
-  return fmt::format("{}", fmt::join(axes, ","));
-}
-
 const std::string& DrawPathOf(const Tensor& tensor) {
   return tensor.draw_path.empty() ? tensor.path : tensor.draw_path;
 }
@@ -81,14 +46,14 @@ void AddForm(const Tensor& a, const Tensor& b, std::vector<Change>* changes) {
         fmt::format("[{}]", fmt::join(b.shape, ", ")), changes);
 }
 
-void AddSharding(const Tensor& a, const Tensor& b, const Mesh& mesh_a, const Mesh& mesh_b,
+void AddSharding(const Tensor& a, const Tensor& b, const Plan& before, const Plan& after,
                  std::vector<Change>* changes) {
-  const bool meshes = MeshText(mesh_a) != MeshText(mesh_b);
-  const auto text = [&](const Tensor& tensor, const Mesh& mesh) {
-    return InText(tensor.partition, mesh) + (meshes ? " of " + MeshText(mesh) : "");
+  const std::string mesh_a = InText(before.graph.mesh), mesh_b = InText(after.graph.mesh);
+  const auto text = [&](const Tensor& tensor, const Mesh& mesh, const std::string& mesh_text) {
+    return InText(tensor.partition, mesh) + (mesh_a == mesh_b ? "" : " of " + mesh_text);
   };
-  AddIf(mesh_a.world_size() != mesh_b.world_size() || CutsOf(a, mesh_a) != CutsOf(b, mesh_b),
-        "sharding", text(a, mesh_a), text(b, mesh_b), changes);
+  AddIf(!(before.ShardingOf(a) == after.ShardingOf(b)), "sharding",
+        text(a, before.graph.mesh, mesh_a), text(b, after.graph.mesh, mesh_b), changes);
 }
 
 // Of the same tensors, arranged by the same operations.
@@ -149,7 +114,7 @@ PlanDifference Compare(const Plan& before, const Plan& after) {
   AddIf(a.seed != b.seed, "seed", fmt::to_string(a.seed), fmt::to_string(b.seed),
         &difference.changes);
   AddIf(a.engine != b.engine, "engine", a.engine, b.engine, &difference.changes);
-  AddIf(MeshText(a.mesh) != MeshText(b.mesh), "mesh", MeshText(a.mesh), MeshText(b.mesh),
+  AddIf(InText(a.mesh) != InText(b.mesh), "mesh", InText(a.mesh), InText(b.mesh),
         &difference.changes);
   AddIf(a.replicas != b.replicas, "replicas", std::string(NameOf(a.replicas)),
         std::string(NameOf(b.replicas)), &difference.changes);
@@ -163,7 +128,7 @@ PlanDifference Compare(const Plan& before, const Plan& after) {
         std::vector<Change> changes;
         AddValues(was, is, a, b, &changes);
         AddForm(was, is, &changes);
-        if (!apart) AddSharding(was, is, a.mesh, b.mesh, &changes);
+        if (!apart) AddSharding(was, is, before, after, &changes);
         return changes;
       },
       &difference.tensors);
@@ -174,7 +139,7 @@ PlanDifference Compare(const Plan& before, const Plan& after) {
         std::vector<Change> changes;
         AddView(was, is, &changes);
         AddForm(was, is, &changes);
-        AddSharding(was, is, a.mesh, b.mesh, &changes);
+        AddSharding(was, is, before, after, &changes);
         return changes;
       },
       &difference.stored);

@@ -14,26 +14,25 @@ int64_t RankPlan::bytes() const {
 
 Plan MakePlan(InitGraph graph) {
   Plan plan{.graph = std::move(graph)};
-  const std::vector<int64_t> origin(plan.graph.mesh.shape.size(), 0);
   for (const Tensor& tensor : plan.graph.logical()) plan.parameters += tensor.elements();
   for (const Tensor& tensor : plan.graph.tensors) {
     plan.bytes += tensor.bytes();
-    const int64_t boxes = CountBoxes(tensor.shape, tensor.partition, plan.graph.mesh);
+    const Sharding sharding = plan.ShardingOf(tensor);
+    const int64_t boxes = sharding.CountBoxes();
     plan.boxes += boxes;
     plan.most_boxes = std::max(plan.most_boxes, boxes);
-    // No rank holds more than rank 0: see sharding/partition.h.
-    const Box box = BoxAt(tensor.shape, tensor.partition, plan.graph.mesh, origin);
-    plan.max_rank_bytes += ElementCount(box.shape) * InfoOf(tensor.dtype).bytes;
+    const Box most = sharding.BoxOn(Sharding::kLargestRank);
+    plan.max_rank_bytes += ElementCount(most.shape) * InfoOf(tensor.dtype).bytes;
   }
   return plan;
 }
 
 RankPlan PlanRank(const Plan& plan, int64_t rank) {
   RankPlan made{.rank = rank, .coordinate = plan.graph.mesh.CoordinateOf(rank), .shards = {}};
-  const bool dedupe = plan.graph.replicas == Replicas::kDedupe;
   for (const Tensor& tensor : plan.graph.tensors) {
-    if (dedupe && !IsFirstReplica(tensor.partition, made.coordinate)) continue;
-    Box box = BoxAt(tensor.shape, tensor.partition, plan.graph.mesh, made.coordinate);
+    const Sharding sharding = plan.ShardingOf(tensor);
+    if (!sharding.Stores(rank)) continue;
+    Box box = sharding.BoxOn(rank);
     if (!IsEmpty(box)) made.shards.push_back({&tensor, std::move(box)});
   }
   return made;

@@ -41,6 +41,9 @@ struct Plan {
   int64_t max_rank_bytes = 0;
 
   int64_t world_size() const { return graph.mesh.world_size(); }
+  Sharding ShardingOf(const Tensor& tensor) const {
+    return {graph.mesh, graph.replicas, tensor.shape, tensor.partition};
+  }
 };
 
 Plan MakePlan(InitGraph graph);

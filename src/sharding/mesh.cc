@@ -1,5 +1,7 @@
 #include "sharding/mesh.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace shardinit {
@@ -10,18 +12,29 @@ int64_t Mesh::world_size() const {
   return size;
 }
 
+int64_t Mesh::StrideOf(int axis) const {
+  int64_t stride = 1;
+  for (size_t a = shape.size(); a-- > static_cast<size_t>(axis) + 1;) stride *= shape[a];
+  return stride;
+}
+
 std::vector<int64_t> Mesh::CoordinateOf(int64_t rank) const {
   std::vector<int64_t> coordinate(shape.size());
-  for (size_t a = shape.size(); a-- > 0;) {
-    coordinate[a] = rank % shape[a];
-    rank /= shape[a];
-  }
+  for (size_t a = 0; a < shape.size(); ++a) coordinate[a] = IndexOf(rank, static_cast<int>(a));
   return coordinate;
 }
 
 int Mesh::Find(const std::string& axis) const {
   const auto it = std::find(axes.begin(), axes.end(), axis);
   return it == axes.end() ? -1 : static_cast<int>(it - axes.begin());
+}
+
+std::string InText(const Mesh& mesh) {
+  std::string text;
+  for (size_t a = 0; a < mesh.axes.size(); ++a) {
+    text += fmt::format("{}{}={}", a == 0 ? "" : ", ", mesh.axes[a], mesh.shape[a]);
+  }
+  return text;
 }
 
 }  // namespace shardinit

@@ -12,11 +12,17 @@ struct Mesh {
   std::vector<int64_t> shape;
 
   int64_t world_size() const;
-  // One index per axis.
+  // Along an axis neighbours are this many ranks apart.
+  int64_t StrideOf(int axis) const;
+  // Of a rank's coordinate the index along one axis, and all of them.
+  int64_t IndexOf(int64_t rank, int axis) const { return rank / StrideOf(axis) % shape[axis]; }
   std::vector<int64_t> CoordinateOf(int64_t rank) const;
   // -1: no such axis.
   int Find(const std::string& axis) const;
 };
+
+// `fsdp=128, tensor=4`.
+std::string InText(const Mesh& mesh);
 
 // More ranks than any cluster has, few enough to count without overflow.
 inline constexpr int64_t kMaxWorldSize = int64_t{1} << 24;

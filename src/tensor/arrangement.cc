@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/checked_math.h"
+
 namespace shardinit {
 namespace {
 
 constexpr int64_t kEverything = std::numeric_limits<int64_t>::max();
-
-int64_t CeilDiv(int64_t n, int64_t k) { return n / k + (n % k > 0); }
 
 // Elements of dimensions `axis` and later.
 int64_t ElementsFrom(const Shape& shape, size_t axis) {

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 #include <utility>
 
@@ -16,6 +17,10 @@ struct Layout {
   Mesh mesh;
   Shape shape;
   PartitionSpec partition;
+
+  Sharding sharding(Replicas replicas = Replicas::kDedupe) const {
+    return {mesh, replicas, shape, partition};
+  }
 };
 
 std::string Describe(const Layout& layout) {
@@ -55,15 +60,13 @@ void ForElements(const Box& box, F visit) {
   }
 }
 
-Box BoxOf(const Layout& layout, int64_t rank) {
-  return BoxAt(layout.shape, layout.partition, layout.mesh, layout.mesh.CoordinateOf(rank));
-}
+Box BoxOf(const Layout& layout, int64_t rank) { return layout.sharding().BoxOn(rank); }
 
 TEST(Sharding, FirstReplicasCoverEveryElementExactlyOnce) {
   ForLayouts(1, 600, [](const Layout& layout) {
     std::vector<int> held(static_cast<size_t>(ElementCount(layout.shape)));
     for (int64_t rank = 0; rank < layout.mesh.world_size(); ++rank) {
-      if (!IsFirstReplica(layout.partition, layout.mesh.CoordinateOf(rank))) continue;
+      if (!layout.sharding().IsFirstHolder(rank)) continue;
       ForElements(BoxOf(layout, rank), [&](const Shape& index) {
         ++held[static_cast<size_t>(LinearIndex(layout.shape, index))];
       });
@@ -114,10 +117,75 @@ TEST(Sharding, TheFirstReplicaIsTheLowestRank) {
       const Box box = BoxOf(layout, rank);
       if (IsEmpty(box)) continue;
       const bool is_new = seen.emplace(box.offset, box.shape).second;
-      EXPECT_EQ(IsFirstReplica(layout.partition, layout.mesh.CoordinateOf(rank)), is_new)
-          << "rank " << rank;
+      EXPECT_EQ(layout.sharding().IsFirstHolder(rank), is_new) << "rank " << rank;
     }
   });
+}
+
+// Of the ranks that hold something: each one's box is that of its first holder, which is the
+// lowest with it, and as many hold the same as `holders` says.
+TEST(Sharding, HoldersAreTheRanksOfEqualBoxes) {
+  ForLayouts(14, 600, [](const Layout& layout) {
+    const Sharding sharding = layout.sharding(), full = layout.sharding(Replicas::kFull);
+    std::map<std::pair<Shape, Shape>, std::vector<int64_t>> ranks;
+    for (int64_t rank = 0; rank < layout.mesh.world_size(); ++rank) {
+      EXPECT_TRUE(full.Stores(rank));
+      const Box box = sharding.BoxOn(rank);
+      EXPECT_EQ(sharding.BoxOn(sharding.FirstHolder(rank)), box);
+      if (!IsEmpty(box)) ranks[{box.offset, box.shape}].push_back(rank);
+    }
+    for (const auto& [box, holders] : ranks) {
+      EXPECT_EQ(std::ssize(holders), sharding.holders());
+      for (const int64_t rank : holders) {
+        EXPECT_EQ(sharding.FirstHolder(rank), holders.front());
+        EXPECT_EQ(sharding.Stores(rank), rank == holders.front());
+      }
+    }
+  });
+}
+
+TEST(Sharding, EachBoxIsVisitedOnceWithItsFirstHolder) {
+  ForLayouts(15, 600, [](const Layout& layout) {
+    std::vector<std::pair<int64_t, Box>> expected, visited;
+    std::set<std::pair<Shape, Shape>> seen;
+    for (int64_t rank = 0; rank < layout.mesh.world_size(); ++rank) {
+      const Box box = BoxOf(layout, rank);
+      if (!IsEmpty(box) && seen.emplace(box.offset, box.shape).second) {
+        expected.emplace_back(rank, box);
+      }
+    }
+    layout.sharding().ForEachBox(
+        [&](int64_t rank, const Box& box) { visited.emplace_back(rank, box); });
+    EXPECT_EQ(visited, expected);
+  });
+}
+
+// Shapes of 5040 elements a dimension tell any two ways to cut apart: no part is empty, and
+// all are equally long.
+TEST(Sharding, IsEqualIfEveryRankHoldsTheSame) {
+  Random random(16);
+  int64_t equal = 0;
+  for (int i = 0; i < 20'000 && !testing::Test::HasFailure(); ++i) {
+    const Shape shape(static_cast<size_t>(random.In(0, 2)), 5040);
+    const auto layout = [&] {
+      Layout made{{}, shape, {}};
+      for (int64_t a = random.In(0, 3), room = 12; a > 0; --a) {
+        made.mesh.axes.push_back("a" + std::to_string(random.In(0, 99)));
+        made.mesh.shape.push_back(random.In(1, std::min<int64_t>(room, 4)));
+        room /= made.mesh.shape.back();
+      }
+      made.partition = RandomPartition(random, made.mesh, shape);
+      return made;
+    };
+    const Layout a = layout(), b = layout();
+    bool same = a.mesh.world_size() == b.mesh.world_size();
+    for (int64_t rank = 0; same && rank < a.mesh.world_size(); ++rank) {
+      same = BoxOf(a, rank) == BoxOf(b, rank);
+    }
+    equal += same && a.mesh.shape != b.mesh.shape;
+    EXPECT_EQ(a.sharding() == b.sharding(), same) << Describe(a) << " and " << Describe(b);
+  }
+  EXPECT_GT(equal, 200);
 }
 
 TEST(Sharding, CountBoxesCountsThem) {
@@ -127,13 +195,13 @@ TEST(Sharding, CountBoxesCountsThem) {
       const Box box = BoxOf(layout, rank);
       if (!IsEmpty(box)) boxes.emplace(box.offset, box.shape);
     }
-    EXPECT_EQ(CountBoxes(layout.shape, layout.partition, layout.mesh), std::ssize(boxes));
+    EXPECT_EQ(layout.sharding().CountBoxes(), std::ssize(boxes));
   });
 }
 
 TEST(Sharding, NoRankHoldsMoreOfAnyDimensionThanRankZero) {
   ForLayouts(6, 600, [](const Layout& layout) {
-    const Box most = BoxOf(layout, 0);
+    const Box most = BoxOf(layout, Sharding::kLargestRank);
     for (int64_t rank = 0; rank < layout.mesh.world_size(); ++rank) {
       const Box box = BoxOf(layout, rank);
       for (size_t d = 0; d < layout.shape.size(); ++d) EXPECT_LE(box.shape[d], most.shape[d]);
@@ -149,7 +217,7 @@ TEST(Sharding, EveryDimensionIsCutLikeTorchChunk) {
     const Mesh mesh{{"x"}, {k}};
     int64_t left = n;
     for (int64_t part = 0; part < k; ++part) {
-      const Box box = BoxAt({n}, {{0}}, mesh, {part});
+      const Box box = Sharding(mesh, Replicas::kDedupe, {n}, {{0}}).BoxOn(part);
       EXPECT_EQ(box.shape[0], std::min(left, (n + k - 1) / k)) << n << " / " << k;
       left -= box.shape[0];
     }
@@ -163,11 +231,13 @@ TEST(Sharding, ATupleCutsLikeOneAxisOfItsProduct) {
   for (int i = 0; i < 500; ++i) {
     const int64_t a = random.In(1, 5), b = random.In(1, 5), n = random.In(1, 60);
     const Mesh two{{"a", "b"}, {a, b}}, one{{"ab"}, {a * b}};
+    const auto box = [&](const Mesh& mesh, const PartitionSpec& partition, int64_t rank) {
+      return Sharding(mesh, Replicas::kDedupe, {n}, partition).BoxOn(rank);
+    };
     for (int64_t rank = 0; rank < a * b; ++rank) {
       const auto coordinate = two.CoordinateOf(rank);
-      EXPECT_EQ(BoxAt({n}, {{0, 1}}, two, coordinate), BoxAt({n}, {{0}}, one, {rank}));
-      EXPECT_EQ(BoxAt({n}, {{1, 0}}, two, coordinate),
-                BoxAt({n}, {{0}}, one, {coordinate[1] * a + coordinate[0]}));
+      EXPECT_EQ(box(two, {{0, 1}}, rank), box(one, {{0}}, rank));
+      EXPECT_EQ(box(two, {{1, 0}}, rank), box(one, {{0}}, coordinate[1] * a + coordinate[0]));
     }
   }
 }
@@ -177,7 +247,12 @@ TEST(Sharding, CoordinatesNumberTheRanks) {
   for (int i = 0; i < 200; ++i) {
     const Mesh mesh = RandomMesh(random);
     for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
-      EXPECT_EQ(LinearIndex(mesh.shape, mesh.CoordinateOf(rank)), rank);
+      const std::vector<int64_t> coordinate = mesh.CoordinateOf(rank);
+      EXPECT_EQ(LinearIndex(mesh.shape, coordinate), rank);
+      for (size_t a = 0; a < coordinate.size(); ++a) {
+        EXPECT_LT(coordinate[a], mesh.shape[a]);
+        EXPECT_EQ(mesh.IndexOf(rank, static_cast<int>(a)), coordinate[a]);
+      }
     }
   }
 }

@@ -106,8 +106,8 @@ TEST(Values, ShardsOfAnyMeshAreTheTensor) {
     const size_t size = static_cast<size_t>(InfoOf(tensor.dtype).bytes);
     Bytes together(expected.size(), 0xEE);
     for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
-      const auto coordinate = mesh.CoordinateOf(rank);
-      const Box box = BoxAt(tensor.shape, tensor.partition, mesh, coordinate);
+      const Sharding sharding(mesh, Replicas::kDedupe, tensor.shape, tensor.partition);
+      const Box box = sharding.BoxOn(rank);
       if (IsEmpty(box)) continue;
       const Bytes shard = FillInPieces(tensor, box, random);
       const std::vector<int64_t> indices = IndicesOf(tensor.shape, box);

@@ -1,7 +1,5 @@
 #include "formats/hdf5/writer.h"
 
-#include <algorithm>
-
 #include "formats/hdf5/build.h"
 #include "formats/hdf5/layout.h"
 #include "formats/hdf5/types.h"
@@ -29,27 +27,6 @@ void WritePlanAttributes(hid_t file, const Plan& plan, const Digest& plan_sha256
   attributes.Texts(kMeshAxes, plan.graph.mesh.axes);
   attributes.Integers(kMeshShape, plan.graph.mesh.shape);
   attributes.Text(kPlanSha256, ToHex(plan_sha256));
-}
-
-// Calls with every rank that holds a box of its own of `tensor`, and the box.
-template <typename F>
-void ForEachBox(const Tensor& tensor, const Mesh& mesh, F visit) {
-  // Only the axes that cut the tensor move; on all others the holder is at 0.
-  std::vector<int> axes;
-  for (const auto& cut : tensor.partition) axes.insert(axes.end(), cut.begin(), cut.end());
-  std::sort(axes.begin(), axes.end());
-  std::vector<int64_t> coordinate(mesh.shape.size(), 0);
-  while (true) {
-    const Box box = BoxAt(tensor.shape, tensor.partition, mesh, coordinate);
-    if (!IsEmpty(box)) {
-      int64_t rank = 0;
-      for (size_t a = 0; a < coordinate.size(); ++a) rank = rank * mesh.shape[a] + coordinate[a];
-      visit(rank, box);
-    }
-    size_t a = axes.size();
-    while (a > 0 && ++coordinate[axes[a - 1]] == mesh.shape[axes[a - 1]]) coordinate[axes[--a]] = 0;
-    if (a == 0) return;
-  }
 }
 
 std::vector<int64_t> WriteRank(int fd, const Plan& plan, const RankPlan& rank,
@@ -113,7 +90,7 @@ void WriteVirtual(int fd, const Plan& plan, const Digest& plan_sha256) {
       Require(H5Pset_fill_value(create, type, missing), "set the fill value");
       const Dataspace whole = SpaceOf(tensor.shape);
       const std::string source = DatasetPath(tensor);
-      ForEachBox(tensor, plan.graph.mesh, [&](int64_t rank, const Box& box) {
+      plan.ShardingOf(tensor).ForEachBox([&](int64_t rank, const Box& box) {
         const Dataspace from = SpaceOf(box.shape);
         SelectBox(whole, box);
         Require(H5Pset_virtual(create, whole, RankFile(rank).c_str(), source.c_str(), from),

@@ -32,7 +32,7 @@ std::vector<FileLayout> LayOutDcp(const LayoutRequest& request) {
     std::vector<FileBox> boxes;
     for (const Shard& shard : rank.shards) {
       if (wanted.count(shard.tensor) != 0 &&
-          IsFirstReplica(shard.tensor->partition, rank.coordinate)) {
+          request.plan.ShardingOf(*shard.tensor).IsFirstHolder(r)) {
         boxes.push_back({shard.tensor, shard.box, 0});
       }
     }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "base/checked_math.h"
 #include "base/json.h"
 #include "formats/format.h"
 #include "formats/zarr/array.h"
@@ -17,7 +18,7 @@ namespace {
 // all are equally long. Else, since all chunks of a dimension must be, nearly
 // that; or the dimension stays whole.
 int64_t ChunkOf(int64_t extent, int64_t parts) {
-  const int64_t shard = (extent + parts - 1) / parts;
+  const int64_t shard = CeilDiv(extent, parts);
   for (int64_t chunk = shard; 2 * chunk > shard; --chunk) {
     if (extent % chunk == 0) return chunk;
   }

@@ -1,11 +1,32 @@
-#include <gtest/gtest.h>
+#include "sharding/sharding.h"
 
-#include "sharding/partition.h"
+#include <gtest/gtest.h>
 
 namespace shardinit {
 namespace {
 
 using Extents = std::vector<int64_t>;
+
+int64_t RankOf(const Mesh& mesh, const std::vector<int64_t>& coordinate) {
+  int64_t rank = 0;
+  for (size_t a = 0; a < coordinate.size(); ++a) rank = rank * mesh.shape[a] + coordinate[a];
+  return rank;
+}
+
+Box BoxAt(const Shape& shape, const PartitionSpec& spec, const Mesh& mesh,
+          const std::vector<int64_t>& coordinate) {
+  return Sharding(mesh, Replicas::kDedupe, shape, spec).BoxOn(RankOf(mesh, coordinate));
+}
+
+bool IsFirstHolder(const PartitionSpec& spec, const std::vector<int64_t>& coordinate) {
+  const Mesh mesh{std::vector<std::string>(coordinate.size()), Shape(coordinate.size(), 6)};
+  const Shape shape(spec.size(), 6);
+  return Sharding(mesh, Replicas::kDedupe, shape, spec).IsFirstHolder(RankOf(mesh, coordinate));
+}
+
+int64_t CountBoxes(const Shape& shape, const PartitionSpec& spec, const Mesh& mesh) {
+  return Sharding(mesh, Replicas::kDedupe, shape, spec).CountBoxes();
+}
 
 // How `parts` ranks of one axis cut n elements.
 Extents Cut(int64_t n, int64_t parts) {
@@ -86,15 +107,15 @@ TEST(BoxAt, DoesNotOverflowAtTheLimits) {
   EXPECT_GT(box.shape[0], 0);
 }
 
-TEST(IsFirstReplica, LooksAtTheAxesThatCutNothing) {
+TEST(IsFirstHolder, LooksAtTheAxesThatCutNothing) {
   const PartitionSpec spec = {{2}, {}};
-  EXPECT_TRUE(IsFirstReplica(spec, {0, 0, 0}));
-  EXPECT_TRUE(IsFirstReplica(spec, {0, 0, 5}));
-  EXPECT_FALSE(IsFirstReplica(spec, {0, 1, 0}));
-  EXPECT_FALSE(IsFirstReplica(spec, {1, 0, 5}));
-  EXPECT_TRUE(IsFirstReplica({}, {0, 0, 0}));
-  EXPECT_FALSE(IsFirstReplica({}, {0, 0, 1}));
-  EXPECT_TRUE(IsFirstReplica({}, {}));
+  EXPECT_TRUE(IsFirstHolder(spec, {0, 0, 0}));
+  EXPECT_TRUE(IsFirstHolder(spec, {0, 0, 5}));
+  EXPECT_FALSE(IsFirstHolder(spec, {0, 1, 0}));
+  EXPECT_FALSE(IsFirstHolder(spec, {1, 0, 5}));
+  EXPECT_TRUE(IsFirstHolder({}, {0, 0, 0}));
+  EXPECT_FALSE(IsFirstHolder({}, {0, 0, 1}));
+  EXPECT_TRUE(IsFirstHolder({}, {}));
 }
 
 TEST(PartsOf, MultipliesAxes) {
