@@ -58,13 +58,10 @@ double Exp(double x) { return Rounded(mpfr_exp, x); }
 double Expm1(double x) { return Rounded(mpfr_expm1, x); }
 double Log(double x) { return Rounded(mpfr_log, x); }
 double Log1p(double x) { return Rounded(mpfr_log1p, x); }
-double Log2(double x) { return Rounded(mpfr_log2, x); }
-double Log10(double x) { return Rounded(mpfr_log10, x); }
 double Pow(double x, double y) { return Rounded(mpfr_pow, x, y); }
 double Sin(double x) { return Rounded(mpfr_sin, x); }
 double Cos(double x) { return Rounded(mpfr_cos, x); }
 double Tanh(double x) { return Rounded(mpfr_tanh, x); }
-double Erf(double x) { return Rounded(mpfr_erf, x); }
 
 double NormalCdf(double z) {
   // erfc(-z / sqrt 2) / 2 with so many digits that only the last step, to

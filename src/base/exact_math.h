@@ -9,13 +9,10 @@ double Exp(double x);
 double Expm1(double x);
 double Log(double x);
 double Log1p(double x);
-double Log2(double x);
-double Log10(double x);
 double Pow(double x, double y);
 double Sin(double x);
 double Cos(double x);
 double Tanh(double x);
-double Erf(double x);
 double NormalCdf(double z);  // The standard normal's: (1 + erf(z / sqrt 2)) / 2.
 
 }  // namespace shardinit::exact

@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <memory>
-#include <set>
-#include <tuple>
 
 #include "base/glob.h"
 #include "base/json.h"
 #include "commands/command.h"
 #include "commands/options.h"
 #include "graph/outline.h"
+#include "report/graphviz.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -162,52 +161,27 @@ std::string InTree(const Shown& shown, const GraphOptions& options) {
   return text;
 }
 
-// A drawing for Graphviz: a cluster for each module, and an edge from what is
+// A drawing for Graphviz: a cluster for each module, and an arrow from what is
 // drawn, through the operations of views, to what is stored.
 class Drawing {
  public:
   Drawing(const Shown& shown, int64_t depth)
-      : shown_(shown), depth_(depth), node_of_(shown.plan.graph.logical().size(), -1) {}
+      : shown_(shown),
+        depth_(depth),
+        out_(shown.plan.graph.name, Heading(shown)),
+        node_of_(shown.plan.graph.logical().size(), -1) {}
 
   std::string Draw() {
-    const InitGraph& graph = shown_.plan.graph;
-    out_ = fmt::format("digraph {} {{\n", InQuotes({graph.name}));
-    Line(1, fmt::format("graph [label={}, labelloc=t, rankdir=LR, fontname=\"sans-serif\"];",
-                        InQuotes({Heading(shown_)})));
-    Line(1, "node [shape=box, fontname=\"sans-serif\", fontsize=10];");
-    Line(1, "edge [fontname=\"sans-serif\", fontsize=9];");
-    if (graph.drawn) {
-      DrawCluster("drawn", OutlineOf(shown_.drawn), 1, 0);
-      DrawCluster("stored: " + graph.layout, OutlineOf(shown_.stored), 1, 0);
+    if (shown_.plan.graph.drawn) {
+      DrawCluster("drawn", OutlineOf(shown_.drawn), 0);
+      DrawCluster("stored: " + shown_.plan.graph.layout, OutlineOf(shown_.stored), 0);
     } else {
-      DrawMembers(OutlineOf(shown_.drawn), 1, 0);
+      DrawMembers(OutlineOf(shown_.drawn), 0);
     }
-    for (const std::string& operation : operations_) Line(1, operation);
-    for (const auto& [from, to, label] : edges_) {
-      Line(1, fmt::format("n{} -> n{}{};", from, to,
-                          label.empty() ? "" : fmt::format(" [label={}]", InQuotes({label}))));
-    }
-    return out_ + "}\n";
+    return out_.Finish();
   }
 
  private:
-  void Line(int level, std::string_view text) {
-    out_.append(static_cast<size_t>(2 * level), ' ').append(text).append(1, '\n');
-  }
-
-  // Lines of a label as one string of the language.
-  static std::string InQuotes(const std::vector<std::string>& lines) {
-    std::string text;
-    for (const std::string& line : lines) {
-      if (!text.empty()) text += "\\n";
-      for (const char c : line) {
-        if (c == '"' || c == '\\') text += '\\';
-        text += c;
-      }
-    }
-    return fmt::format("\"{}\"", text);
-  }
-
   // Expressions may be long.
   static std::string Shortened(const std::string& text) {
     constexpr size_t kLongest = 60;
@@ -217,72 +191,67 @@ class Drawing {
     return text.substr(0, end) + "…";
   }
 
-  void DrawCluster(const std::string& name, const Outline& outline, int level, int64_t depth) {
-    Line(level, fmt::format("subgraph cluster_{} {{", ++clusters_));
-    Line(level + 1, fmt::format("label={};", InQuotes({name, CountAndSize(outline)})));
-    DrawMembers(outline, level + 1, depth);
-    Line(level, "}");
+  void DrawCluster(const std::string& name, const Outline& outline, int64_t depth) {
+    out_.BeginCluster({name, CountAndSize(outline)});
+    DrawMembers(outline, depth);
+    out_.EndCluster();
   }
 
   static std::string CountAndSize(const Outline& outline) {
     return fmt::format("{}, {}", Count(outline.count, "tensor"), InBytes(outline.bytes));
   }
 
-  void DrawMembers(const Outline& outline, int level, int64_t depth) {
+  void DrawMembers(const Outline& outline, int64_t depth) {
     for (const Outline& member : outline.members) {
-      const bool is_tensor = member.members.empty();
-      if (!is_tensor && depth + 1 != depth_) {
-        DrawCluster(member.name, member, level, depth + 1);
-        continue;
-      }
-      const int64_t node = ++nodes_;
-      std::vector<std::string> lines = {member.name};
-      if (is_tensor) {
-        const TensorText text = TextOf(member.tensors, shown_);
-        const bool is_view = member.tensors.front()->view != nullptr;
-        if (member.count > 1) lines.front() += fmt::format(" × {}", Grouped(member.count));
-        lines.push_back(fmt::format("{} {}", text.dtype, text.shape));
-        if (is_view || !shown_.plan.graph.drawn) lines.push_back(text.partition);
-        if (!is_view) lines.push_back(Shortened(text.values));
-        if (is_view) {
-          DrawView(OutlineOfViews(member.tensors), node,
-                   shown_.CountTies(member.tensors) > 0 ? "tie" : "");
-        }
+      if (member.members.empty()) {
+        DrawTensors(member);
+      } else if (depth + 1 != depth_) {
+        DrawCluster(member.name, member, depth + 1);
       } else {
-        lines.push_back(CountAndSize(member));
+        NoteTensors(member, out_.Node({member.name, CountAndSize(member)}, "folder"), false);
       }
-      Line(level, fmt::format("n{} [label={}{}];", node, InQuotes(lines),
-                              is_tensor ? "" : ", shape=folder"));
-      NoteTensors(member, node, is_tensor);
     }
   }
 
+  void DrawTensors(const Outline& member) {
+    const TensorText text = TextOf(member.tensors, shown_);
+    const bool is_view = member.tensors.front()->view != nullptr;
+    std::vector<std::string> lines = {member.name};
+    if (member.count > 1) lines.front() += fmt::format(" × {}", Grouped(member.count));
+    lines.push_back(fmt::format("{} {}", text.dtype, text.shape));
+    if (is_view || !shown_.plan.graph.drawn) lines.push_back(text.partition);
+    if (!is_view) lines.push_back(Shortened(text.values));
+    const int64_t node = out_.Node(lines);
+    if (is_view) {
+      DrawView(OutlineOfViews(member.tensors), node,
+               shown_.CountTies(member.tensors) > 0 ? "tie" : "");
+    }
+    NoteTensors(member, node, true);
+  }
+
+  int64_t& NodeOf(const Tensor* drawn) {
+    return node_of_[static_cast<size_t>(drawn - shown_.plan.graph.logical().data())];
+  }
+
   // Drawn tensors are found by their nodes. A stored module that is not opened has
-  // edges from all that its tensors are made of.
+  // arrows from all that its tensors are made of.
   void NoteTensors(const Outline& outline, int64_t node, bool is_tensor) {
     for (const Outline& member : outline.members) NoteTensors(member, node, is_tensor);
     for (const Tensor* tensor : outline.tensors) {
       if (!tensor->view) {
-        node_of_[static_cast<size_t>(tensor - shown_.plan.graph.logical().data())] = node;
+        NodeOf(tensor) = node;
       } else if (!is_tensor) {
-        ForEachSource(tensor->view->root, [&](size_t i) {
-          edges_.insert({node_of_[i], node, ""});
-        });
+        ForEachSource(tensor->view->root, [&](size_t i) { out_.Arrow(node_of_[i], node, ""); });
       }
     }
   }
 
   void DrawView(const ViewOutline& view, int64_t to, const std::string& label) {
-    for (const Tensor* tensor : view.tensors) {
-      edges_.insert(
-          {node_of_[static_cast<size_t>(tensor - shown_.plan.graph.logical().data())], to, label});
-    }
+    for (const Tensor* tensor : view.tensors) out_.Arrow(NodeOf(tensor), to, label);
     if (view.operation == nullptr) return;
-    const int64_t node = ++nodes_;
-    operations_.push_back(
-        fmt::format("n{} [label={}, shape=ellipse];", node,
-                    InQuotes({std::string(view.operation->name) + view.arguments})));
-    edges_.insert({node, to, label});
+    const int64_t node =
+        out_.OuterNode({std::string(view.operation->name) + view.arguments}, "ellipse");
+    out_.Arrow(node, to, label);
     for (const ViewOutline& of : view.of) {
       DrawView(of, node, of.copies > 1 ? fmt::format("× {}", Grouped(of.copies)) : "");
     }
@@ -290,11 +259,8 @@ class Drawing {
 
   const Shown& shown_;
   const int64_t depth_;
+  Graphviz out_;
   std::vector<int64_t> node_of_;  // Of each drawn tensor; -1: it is not shown.
-  std::set<std::tuple<int64_t, int64_t, std::string>> edges_;
-  std::vector<std::string> operations_;  // Outside of all clusters.
-  int64_t nodes_ = 0, clusters_ = 0;
-  std::string out_;
 };
 
 ExitCode RunGraph(const GraphOptions& options) {

@@ -21,8 +21,6 @@ struct SpecOptions {
   void AddOverridesTo(CLI::App& app);  // --set and --mesh alone.
   void AddLayoutTo(CLI::App& app);
   void AddReplicasTo(CLI::App& app);
-  // Whether --set, --mesh or --layout was given.
-  bool HasOverrides() const;
   // Also prints the spec's warnings to standard error. The places in an
   // `explanation` live as long as `diagnostics`.
   Plan Load() const;

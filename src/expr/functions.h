@@ -20,7 +20,6 @@ struct CallResult {
 
 struct Function {
   std::string_view name;
-  std::string_view summary;
   int least_arguments;
   int most_arguments;  // -1: any number.
   // For one number. Null: only elements have it.

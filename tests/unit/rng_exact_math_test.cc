@@ -17,15 +17,12 @@ TEST(ExactMath, KnownValues) {
   EXPECT_EQ(Log(0.1), -0x1.26bb1bbb55515p+1);
   EXPECT_EQ(Log(10), 0x1.26bb1bbb55516p+1);
   EXPECT_EQ(Log(1e300), 0x1.5963447f87fb5p+9);
-  EXPECT_EQ(Log2(10), 0x1.a934f0979a371p+1);
-  EXPECT_EQ(Log10(2), 0x1.34413509f79ffp-2);
   EXPECT_EQ(Pow(10000, -0.015625), 0x1.bb5fad00ab22cp-1);
   EXPECT_EQ(Pow(500000, 0.9921875), 0x1.b8b42f83896bfp+18);
   EXPECT_EQ(Pow(2, -1074), 0x0.0000000000001p-1022);
   EXPECT_EQ(Sin(1e22), -0x1.b453ab76bf397p-1);
   EXPECT_EQ(Cos(0.1), 0x1.fd712f9a817c1p-1);
   EXPECT_EQ(Tanh(0.5), 0x1.d9353d7568af3p-2);
-  EXPECT_EQ(Erf(0.5), 0x1.0a7ef5c18edd2p-1);
   EXPECT_EQ(NormalCdf(-2), 0x1.74bcf82c9d860p-6);
   EXPECT_EQ(NormalCdf(2), 0x1.f45a183e9b13dp-1);
   EXPECT_EQ(NormalCdf(-3), 0x1.61de1f985b5d7p-10);
