@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -25,7 +26,8 @@ namespace {
 struct ExportOptions {
   SpecOptions spec;
   WorkOptions work;
-  std::string format, folder, only, max_shard_size = "5GB";
+  std::string format, folder, only;
+  std::map<const FormatOption*, std::string> of_format;  // As given.
   bool json = false;
 };
 
@@ -36,6 +38,24 @@ const Format* FormatOf(const std::string& name) {
   throw Error(ExitCode::kUsage, fmt::format("unknown format `{}`", name),
               closest.empty() ? fmt::format("use one of: {}", fmt::join(names, ", "))
                               : fmt::format("did you mean `{}`?", closest));
+}
+
+// Throws Error (kUsage) if one was given that the format does not have.
+OptionValues OptionsOf(const Format& format,
+                       const std::map<const FormatOption*, std::string>& given) {
+  OptionValues values;
+  for (const FormatOption* option : format.options) {
+    const std::string& text = given.at(option);
+    values[option] =
+        ParseSize(option->flag, text.empty() ? std::string(option->default_text) : text, 1);
+  }
+  for (const auto& [option, text] : given) {
+    if (text.empty() || values.count(option) != 0) continue;
+    throw Error(
+        ExitCode::kUsage, fmt::format("`{}` is not for the format `{}`", option->flag, format.name),
+        fmt::format("leave it out; it is for {}", fmt::join(FormatsWith(*option), " and ")));
+  }
+  return values;
 }
 
 // The plan of a checkpoint, every byte of which has its digest.
@@ -70,7 +90,7 @@ ExitCode RunExport(const ExportOptions& options) {
   request.format = FormatOf(options.format);
   request.folder = options.folder;
   request.only = options.only;
-  request.max_shard_size = ParseSize("--max-shard-size", options.max_shard_size, 1);
+  request.options = OptionsOf(*request.format, options.of_format);
   request.workers = options.work.Workers(true);
   const ProgressMode mode = options.work.Mode();
   const bool is_folder = IsFolder(options.spec.request.path);
@@ -136,10 +156,13 @@ extern const Command kExport = {
                      "Only tensors whose path matches, as in '*.norm.weight'")
           ->type_name("GLOB")
           ->check(NotEmpty);
-      app.add_option("--max-shard-size", options->max_shard_size,
-                     "safetensors, keras: most bytes of tensors in a file; default 5GB")
-          ->type_name("SIZE")
-          ->check(NotEmpty);
+      for (const FormatOption* option : FormatOptions()) {
+        app.add_option(std::string(option->flag), options->of_format[option],
+                       fmt::format("{}: {}; default {}", fmt::join(FormatsWith(*option), ", "),
+                                   option->help, option->default_text))
+            ->type_name("SIZE")
+            ->check(NotEmpty);
+      }
       options->work.AddJobsTo(app, "generate");
       options->work.AddMemoryTo(app);
       options->work.AddProgressTo(app);

@@ -14,7 +14,7 @@ struct ExportRequest {
   const Format* format;
   std::string folder;
   std::string only;  // A pattern over paths; empty: all tensors.
-  int64_t max_shard_size = 5'000'000'000;
+  OptionValues options;  // Of the format.
   // The checkpoint that values are read from, which was found intact; null:
   // they are generated.
   const CheckpointReader* source = nullptr;

@@ -21,7 +21,9 @@ void BeginRecord(const Plan& plan, const ExportRequest& request, JsonWriter& out
   out.Member("seed", plan.graph.seed).Member("plan_sha256", ToHex(Sha256Of(WritePlan(plan))));
   out.Key("only");
   request.only.empty() ? out.Null() : out.Value(request.only);
-  out.Member("max_shard_size", request.max_shard_size);
+  for (const FormatOption* option : request.format->options) {
+    out.Member(option->member, request.options.at(option));
+  }
 }
 
 using nlohmann::json;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -37,10 +38,19 @@ struct FileLayout {
   int64_t size() const;
 };
 
+// An option of `export` that some formats have: a size.
+struct FormatOption {
+  std::string_view flag;    // `--max-shard-size`.
+  std::string_view member;  // Its name in the record of an export.
+  std::string_view help, default_text;
+};
+// The bytes given for each option that the format has.
+using OptionValues = std::map<const FormatOption*, int64_t>;
+
 struct LayoutRequest {
   const Plan& plan;
   const std::vector<const Tensor*>& tensors;  // Those to write, in the plan's order.
-  int64_t max_shard_size;     // Bytes of data in a file, where a format cuts by size.
+  const OptionValues& options;
   const std::string& beside;  // A path beside which a format may work, and leave nothing.
 };
 
@@ -57,11 +67,18 @@ struct Format {
   std::string_view name;
   std::vector<FileLayout> (*lay_out)(const LayoutRequest& request);
   const FormatReader* reader = nullptr;  // Null: it is not read back.
+  std::vector<const FormatOption*> options = {};
 };
 
 std::span<const Format* const> Formats();
 // Each once.
 std::vector<const FormatReader*> FormatReaders();
+std::vector<const FormatOption*> FormatOptions();
+// The names of those that have the option.
+std::vector<std::string> FormatsWith(const FormatOption& option);
+
+// Most bytes of tensors in a file, where a format cuts by size.
+extern const FormatOption kMaxShardSize;
 // Null: there is none of that name.
 const Format* FindFormat(std::string_view name);
 std::vector<std::string> FormatNames();

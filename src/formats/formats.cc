@@ -4,6 +4,22 @@
 
 namespace shardinit {
 
+namespace {
+
+template <typename T>
+void AddNew(const T* item, std::vector<const T*>* items) {
+  if (std::find(items->begin(), items->end(), item) == items->end()) items->push_back(item);
+}
+
+}  // namespace
+
+extern const FormatOption kMaxShardSize = {
+    .flag = "--max-shard-size",
+    .member = "max_shard_size",
+    .help = "most bytes of tensors in a file",
+    .default_text = "5GB",
+};
+
 extern const Format kSafetensors, kDcp, kZarr, kKeras;
 
 std::span<const Format* const> Formats() {
@@ -32,12 +48,27 @@ std::vector<std::string> FormatNames() {
 std::vector<const FormatReader*> FormatReaders() {
   std::vector<const FormatReader*> readers;
   for (const Format* format : Formats()) {
-    if (format->reader != nullptr &&
-        std::find(readers.begin(), readers.end(), format->reader) == readers.end()) {
-      readers.push_back(format->reader);
-    }
+    if (format->reader != nullptr) AddNew(format->reader, &readers);
   }
   return readers;
+}
+
+std::vector<const FormatOption*> FormatOptions() {
+  std::vector<const FormatOption*> options;
+  for (const Format* format : Formats()) {
+    for (const FormatOption* option : format->options) AddNew(option, &options);
+  }
+  return options;
+}
+
+std::vector<std::string> FormatsWith(const FormatOption& option) {
+  std::vector<std::string> names;
+  for (const Format* format : Formats()) {
+    if (std::count(format->options.begin(), format->options.end(), &option) != 0) {
+      names.emplace_back(format->name);
+    }
+  }
+  return names;
 }
 
 int64_t BytesOf(const FileBox& box) {

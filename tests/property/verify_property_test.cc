@@ -100,7 +100,7 @@ TEST_P(EveryByteOfAnExport, IsFound) {
   ExportRequest request;
   request.format = FindFormat(GetParam());
   request.folder = GetParam();
-  request.max_shard_size = 100;
+  for (const FormatOption* option : request.format->options) request.options[option] = 100;
   request.workers = kFew;
   Export(TinyPlan(), request, &counters);
   ChangeEveryByte(GetParam(), true);

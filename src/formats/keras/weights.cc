@@ -105,13 +105,14 @@ std::vector<std::vector<FileBox>> DistributeLayers(const LayoutRequest& request)
     layers[place->second].push_back({tensor, WholeOf(tensor->shape), 0});
   }
   std::vector<std::vector<FileBox>> files(1);
-  int64_t room = request.max_shard_size;
+  const int64_t most = request.options.at(&kMaxShardSize);
+  int64_t room = most;
   for (const std::vector<FileBox>& layer : layers) {
     int64_t bytes = 0;
     for (const FileBox& box : layer) bytes += BytesOf(box);
     if (!files.back().empty() && bytes > room) {
       files.emplace_back();
-      room = request.max_shard_size;
+      room = most;
     }
     files.back().insert(files.back().end(), layer.begin(), layer.end());
     room -= bytes;
@@ -153,6 +154,10 @@ std::vector<FileLayout> LayOutKeras(const LayoutRequest& request) {
 
 }  // namespace
 
-extern const Format kKeras = {.name = "keras", .lay_out = LayOutKeras};
+extern const Format kKeras = {
+    .name = "keras",
+    .lay_out = LayOutKeras,
+    .options = {&kMaxShardSize},
+};
 
 }  // namespace shardinit

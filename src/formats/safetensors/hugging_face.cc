@@ -17,10 +17,11 @@ const safetensors::Metadata kMetadata = {{"format", "pt"}};
 
 // Tensors in order, as many to a file as fit; one that is larger alone.
 std::vector<std::vector<FileBox>> Distribute(const LayoutRequest& request) {
+  const int64_t most = request.options.at(&kMaxShardSize);
   std::vector<std::vector<FileBox>> files(1);
   int64_t bytes = 0;
   for (const Tensor* tensor : request.tensors) {
-    if (!files.back().empty() && tensor->bytes() > request.max_shard_size - bytes) {
+    if (!files.back().empty() && tensor->bytes() > most - bytes) {
       files.emplace_back();
       bytes = 0;
     }
@@ -132,6 +133,7 @@ extern const Format kSafetensors = {
     .name = "safetensors",
     .lay_out = LayOutHuggingFace,
     .reader = &safetensors::kReader,
+    .options = {&kMaxShardSize},
 };
 
 }  // namespace shardinit
