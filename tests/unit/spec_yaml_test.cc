@@ -2,7 +2,6 @@
 
 #include <chrono>
 
-#include "spec/include.h"
 #include "spec/yaml.h"
 
 namespace shardinit {
@@ -28,7 +27,7 @@ std::string Parse(const std::string& text) {
   NodeStore store;
   const Source* source = diagnostics.Add({"x", text});
   try {
-    const Node* root = ParseText(*source, 0, store, diagnostics);
+    const Node* root = ParseYaml(*source, 0, store, diagnostics);
     if (!diagnostics.HasErrors()) return Print(*root);
   } catch (const InvalidSpec&) {
     // Too many errors; they are still in `diagnostics`.
@@ -59,7 +58,7 @@ TEST(ParseYaml, SpansCoverWhatWasWritten) {
   NodeStore store;
   const Source* source =
       diagnostics.Add({"x", "a: &n !!str 5\r\né: [1, {b: 'c d'}]\r\nl: | \r\n  x\r\nn:\r\n"});
-  const Node* root = ParseText(*source, 0, store, diagnostics);
+  const Node* root = ParseYaml(*source, 0, store, diagnostics);
   ASSERT_EQ(Render(diagnostics.all()), "");
   const auto where = [](const Node& node) {
     return std::to_string(node.span.line) + ":" + std::to_string(node.span.column) + "+" +
@@ -170,7 +169,7 @@ TEST(ParseYaml, ExplainsSyntaxErrors) {
   for (const Case& c : cases) EXPECT_EQ(Parse(c.text), c.expected);
 }
 
-TEST(ParseText, RefusesWhatIsNotPlainText) {
+TEST(ParseYaml, RefusesWhatIsNotPlainText) {
   EXPECT_EQ(Parse("a: \xff\n"),
             "x:1:4: error: invalid UTF-8 (byte 0xff)\n  a: \\xff\n     ^^^^\n"
             "  hint: a spec is plain UTF-8 text\n");
