@@ -5,8 +5,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "base/new_file.h"
 #include "base/json.h"
+#include "base/new_file.h"
 #include "base/talk.h"
 #include "base/text.h"
 #include "commands/command.h"

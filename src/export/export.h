@@ -13,7 +13,7 @@ namespace shardinit {
 struct ExportRequest {
   const Format* format;
   std::string folder;
-  std::string only;  // A pattern over paths; empty: all tensors.
+  std::string only;      // A pattern over paths; empty: all tensors.
   OptionValues options;  // Of the format.
   // The checkpoint that values are read from, which was found intact; null:
   // they are generated.

@@ -7,6 +7,7 @@
 #include "manifest/manifest.h"
 #include "manifest/rank_writer.h"
 #include "manifest/receipt.h"
+#include "support/hdf5_once.h"
 #include "support/random_plan.h"
 #include "support/spec_text.h"
 
@@ -191,6 +192,7 @@ TEST(HashMetadata, ReadsLargeFilesInPieces) {
 
 // The whole life of a rank's file, and what a verifier makes of it.
 TEST(RankWriter, LeavesAFileWithAReceipt) {
+  SetUpHdf5Once();
   const Plan plan = SmallPlan();
   const Digest plan_sha256 = Sha256Of(WritePlan(plan));
   const WorkingFolder scratch(Contents{});
@@ -222,6 +224,7 @@ TEST(RankWriter, LeavesAFileWithAReceipt) {
 }
 
 TEST(RankWriter, LeavesNothingWithoutCommit) {
+  SetUpHdf5Once();
   const Plan plan = SmallPlan();
   const WorkingFolder scratch(Contents{});
   const CheckpointFolder folder(".", WritePlan(plan));
