@@ -223,6 +223,9 @@ def test_short_writes_go_on(size, good, spec, tmp_path):
         result = Run("gen", spec, "-o", out, "--jobs", "1", wrap=Inject("pwrite64", f"retval={size}:when={when}"))
         if result.returncode == 3:  # HDF5's own metadata: it notices, or does not go on.
             continue
+        if result.returncode == 4:  # The plan's: it is read again before anything else gets its name.
+            assert (out / "plan.json").read_bytes() != (good / "plan.json").read_bytes()
+            continue
         assert result.returncode == 0, result.stderr
         for name in RankFiles(good):
             a = np.frombuffer(name.read_bytes(), np.uint8)

@@ -244,8 +244,10 @@ def test_errors_are_those_of_the_program():
         meshes = [b for a, b in zip(options, options[1:], strict=False) if a == "--mesh"]
         if path.startswith("-") or "$TMP" in path or len(options) != 2 * len(sets + meshes):
             continue
-        if case.name in ("bad_layout", "bad_transpose"):
+        if case.name in ("bad_layout", "bad_layout_beside", "bad_transpose"):
             continue  # Layouts that are not chosen are checked by `validate` alone.
+        if case.name == "bad_spec_is_folder":
+            continue  # Python says more: that it may be a checkpoint, and what takes one.
         with contextlib.chdir(case), pytest.raises(shardinit.SpecError) as caught:
             shardinit.open_spec(path, set=sets, mesh="".join(meshes) or None)
         assert caught.value.code == 2
