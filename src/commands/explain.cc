@@ -115,7 +115,7 @@ void WritePlace(const Span& span, JsonWriter& out) {
 }
 
 void WriteKey(const Tensor& tensor, JsonWriter& out) {
-  out.Member("value", fmt::format("{:016x}", tensor.key)).Member("path", DrawPath(tensor));
+  out.Member("value", fmt::format("{:016x}", tensor.stream.key)).Member("path", DrawPath(tensor));
 }
 
 void WriteInit(const Facts& facts, JsonWriter& out) {
@@ -355,9 +355,9 @@ void AddDraws(const Facts& facts, Rows* rows) {
   const auto& [plan, why, tensor, rank, matches, coordinate, box] = facts;
   if (!IsRandom(tensor.distribution)) return;
   AddSetting("seed", {{}, {}, fmt::to_string(plan.graph.seed), why.seed}, rows);
-  rows->push_back({"key",
-                   fmt::format("{:016x}, of the seed and `{}`", tensor.key, DrawPath(tensor)),
-                   PlaceOf(why.key)});
+  rows->push_back(
+      {"key", fmt::format("{:016x}, of the seed and `{}`", tensor.stream.key, DrawPath(tensor)),
+       PlaceOf(why.key)});
   AddSetting("engine", {{}, {}, plan.graph.engine, why.engine}, rows);
   rows->back()[1] += ", " + Count(DrawsOf(tensor.distribution), "draw") + " for each element";
 }

@@ -381,7 +381,7 @@ class SchemaWriter {
       WriteWords("enum", key.words);
     } else if (key.kind == SpecKind::kEngine) {
       WriteWords("enum", EngineNames());
-      out_.Member("default", Engines().front().name);
+      out_.Member("default", Engines().front()->name);
     } else {
       out_.Member("type", "object");
     }

@@ -31,7 +31,7 @@ ExpressionFiller::ExpressionFiller(const Expression& expression, const Tensor& t
       path_(tensor.path),
       dtype_(tensor.dtype),
       shape_(tensor.shape),
-      key_(tensor.key) {}
+      stream_(tensor.stream) {}
 
 void ExpressionFiller::Fill(const Runs& runs, int64_t first, int64_t count, void* out) const {
   std::vector<double> slots(static_cast<size_t>(program_->slots) * kTile);
@@ -84,8 +84,8 @@ void ExpressionFiller::FillDraws(const Runs& runs, int64_t first, int64_t count,
   std::array<float, kTile> drawn;
   for (size_t number = 0; number < program_->draws.size(); ++number) {
     const auto [slot, draw] = program_->draws[number];
-    DrawRuns(runs, SamplerOf(draw), {.key = key_, .draw = static_cast<uint32_t>(number)}, first,
-             count, DType::f32, drawn.data());
+    DrawRuns(runs, SamplerOf(draw), DrawOf(stream_, static_cast<uint32_t>(number)), first, count,
+             DType::f32, drawn.data());
     double* out = slots + slot * kTile;
     if (draw == Draw::kBits) {
       for (int64_t i = 0; i < count; ++i) out[i] = std::bit_cast<uint32_t>(drawn[i]);

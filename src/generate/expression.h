@@ -30,7 +30,7 @@ class ExpressionFiller final : public Filler {
   std::string path_;
   DType dtype_;
   Shape shape_;
-  uint64_t key_;
+  Stream stream_;
 };
 
 }  // namespace shardinit

@@ -44,15 +44,15 @@ class ConstantFiller final : public Filler {
 class SampleFiller final : public Filler {
  public:
   SampleFiller(const Sampler& sampler, const Tensor& tensor)
-      : sampler_(sampler), key_(tensor.key), dtype_(tensor.dtype) {}
+      : sampler_(sampler), stream_(tensor.stream), dtype_(tensor.dtype) {}
 
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override {
-    DrawRuns(runs, sampler_, {.key = key_}, first, count, dtype_, out);
+    DrawRuns(runs, sampler_, stream_, first, count, dtype_, out);
   }
 
  private:
   const Sampler sampler_;
-  const uint64_t key_;
+  const Stream stream_;
   const DType dtype_;
 };
 

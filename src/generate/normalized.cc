@@ -36,7 +36,7 @@ double Factor(const double* sums, int64_t stride, double length) {
 
 NormalizedFiller::NormalizedFiller(const Normalized& normalized, const Tensor& tensor)
     : dtype_(tensor.dtype),
-      key_(tensor.key),
+      stream_(tensor.stream),
       length_(normalized.length),
       extent_(tensor.shape[normalized.axis]),
       inner_(CountBehind(tensor.shape, normalized.axis)),
@@ -53,7 +53,7 @@ int64_t NormalizedFiller::PieceOf(int64_t index) const {
 NormalizedFiller::Factors NormalizedFiller::FindFactors(int64_t piece) const {
   std::array<float, kTile> x;
   const auto draw = [&](int64_t first, int64_t count) {
-    kernels::Fill(StandardNormal(), {.key = key_}, static_cast<uint64_t>(first),
+    kernels::Fill(StandardNormal(), stream_, static_cast<uint64_t>(first),
                   static_cast<size_t>(count), DType::f32, x.data());
   };
   if (inner_ == 1) {
@@ -104,7 +104,7 @@ void NormalizedFiller::Fill(const Runs& runs, int64_t first, int64_t count, void
       const int64_t at = inner_ == 1 ? index / extent_ % each_ : (index + done) % inner_ % kTile;
       n = std::min(left, inner_ == 1 ? kTile : kTile - at);
       const double* const factors = &pieces[PieceOf(index + done)][static_cast<size_t>(at)];
-      DrawRuns(runs, StandardNormal(), {.key = key_}, first, n, DType::f32, x.data());
+      DrawRuns(runs, StandardNormal(), stream_, first, n, DType::f32, x.data());
       for (int64_t i = 0; i < n; ++i, to += bytes) {
         Encode(RoundProduct(x[i], factors[inner_ == 1 ? 0 : i]), dtype_, to);
       }

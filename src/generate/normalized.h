@@ -24,7 +24,7 @@ class NormalizedFiller final : public Filler {
   Factors FindFactors(int64_t piece) const;
 
   const DType dtype_;
-  const uint64_t key_;
+  const Stream stream_;
   const double length_;
   const int64_t extent_;  // Of the dimension.
   const int64_t inner_;   // Vectors side by side: elements behind the dimension.

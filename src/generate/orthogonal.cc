@@ -20,8 +20,8 @@ namespace shardinit {
 // rows x columns of it; the orthonormal ones are the columns if these are fewer, else the rows.
 class WholeMatrix {
  public:
-  WholeMatrix(uint64_t key, double gain, OrthogonalSize size)
-      : key_(key),
+  WholeMatrix(const Stream& stream, double gain, OrthogonalSize size)
+      : stream_(stream),
         gain_(gain),
         size_(size),
         transposed_(size.rows < size.columns),
@@ -64,7 +64,7 @@ class WholeMatrix {
     std::fill_n(at, (longer_ - first) * kReflections, 0.0f);
     std::vector<float> x(static_cast<size_t>(longer_ - first));
     for (int64_t j = first; j < std::min(first + kReflections, shorter_); ++j) {
-      kernels::Fill(kNormal, {.key = key_}, ReflectionElement(longer_, j, j),
+      kernels::Fill(kNormal, stream_, ReflectionElement(longer_, j, j),
                     static_cast<size_t>(longer_ - j), DType::f32, x.data());
       for (int64_t row = j; row < longer_; ++row) {
         at[(row - first) * kReflections + (j - first)] = x[static_cast<size_t>(row - j)];
@@ -94,7 +94,7 @@ class WholeMatrix {
     return {};
   }
 
-  const uint64_t key_;
+  const Stream stream_;
   const double gain_;
   const OrthogonalSize size_;
   const bool transposed_;
@@ -108,15 +108,15 @@ class WholeMatrix {
 namespace {
 
 // The one that boxes at work have already, else a new one.
-std::shared_ptr<WholeMatrix> FindMatrix(uint64_t key, double gain, OrthogonalSize size) {
+std::shared_ptr<WholeMatrix> FindMatrix(const Stream& stream, double gain, OrthogonalSize size) {
   static std::mutex mutex;
-  static std::map<std::tuple<uint64_t, double, int64_t, int64_t>, std::weak_ptr<WholeMatrix>>
+  static std::map<std::tuple<Stream, double, int64_t, int64_t>, std::weak_ptr<WholeMatrix>>
       matrices;
   const std::lock_guard lock(mutex);
   std::erase_if(matrices, [](const auto& matrix) { return matrix.second.expired(); });
-  std::weak_ptr<WholeMatrix>& found = matrices[{key, gain, size.rows, size.columns}];
+  std::weak_ptr<WholeMatrix>& found = matrices[{stream, gain, size.rows, size.columns}];
   std::shared_ptr<WholeMatrix> matrix = found.lock();
-  if (!matrix) found = matrix = std::make_shared<WholeMatrix>(key, gain, size);
+  if (!matrix) found = matrix = std::make_shared<WholeMatrix>(stream, gain, size);
   return matrix;
 }
 
@@ -140,7 +140,7 @@ OrthogonalFiller::OrthogonalFiller(const Orthogonal& orthogonal, const Tensor& t
       centre_[d] = (tensor.shape[d] - 1) / 2;
     }
   }
-  matrix_ = FindMatrix(tensor.key, orthogonal.gain, size);
+  matrix_ = FindMatrix(tensor.stream, orthogonal.gain, size);
 }
 
 void OrthogonalFiller::Prepare() const { matrix_->Values(); }

@@ -27,7 +27,7 @@ uint64_t RankOf(float word, int64_t row) {
 
 SparseFiller::SparseFiller(const Sparse& sparse, const Tensor& tensor)
     : dtype_(tensor.dtype),
-      key_(tensor.key),
+      stream_(tensor.stream),
       rows_(tensor.shape[0]),
       columns_(tensor.shape[1]),
       zeros_(sparse.zeros),
@@ -40,7 +40,7 @@ SparseFiller::Limits SparseFiller::FindLimits(int64_t piece) const {
   Limits limits(static_cast<size_t>(columns));
   if (zeros_ == 0) return limits;
   std::vector<float> words(static_cast<size_t>(rows_ * columns));
-  kernels::FillRows(Bits(), {.key = key_, .draw = 1}, static_cast<uint64_t>(first),
+  kernels::FillRows(Bits(), DrawOf(stream_, 1), static_cast<uint64_t>(first),
                     static_cast<uint64_t>(columns_), static_cast<size_t>(rows_),
                     static_cast<size_t>(columns), DType::f32, words.data());
   std::vector<uint64_t> ranks(static_cast<size_t>(rows_));
@@ -81,8 +81,8 @@ void SparseFiller::Fill(const Runs& runs, int64_t first, int64_t count, void* ou
       some = std::min(n - i, group_ - in_piece);
       std::copy_n(&pieces[(column + i) / group_][static_cast<size_t>(in_piece)], some, &limits[i]);
     }
-    DrawRuns(runs, normal_, {.key = key_}, first, n, DType::f32, values.data());
-    DrawRuns(runs, Bits(), {.key = key_, .draw = 1}, first, n, DType::f32, words.data());
+    DrawRuns(runs, normal_, stream_, first, n, DType::f32, values.data());
+    DrawRuns(runs, Bits(), DrawOf(stream_, 1), first, n, DType::f32, words.data());
     for (int64_t i = 0; i < n; ++i, to += bytes) {
       Encode(RankOf(words[i], row) < limits[i] ? 0.0f : values[i], dtype_, to);
     }

@@ -25,7 +25,7 @@ class SparseFiller final : public Filler {
   Limits FindLimits(int64_t piece) const;
 
   const DType dtype_;
-  const uint64_t key_;
+  const Stream stream_;
   const int64_t rows_, columns_, zeros_;
   const int64_t group_;  // Columns of a piece of work.
   const Sampler normal_;

@@ -12,6 +12,7 @@
 #include "graph/explain.h"
 #include "graph/sharding.h"
 #include "graph/store.h"
+#include "graph/streams.h"
 #include "graph/validate.h"
 #include "rng/engines.h"
 
@@ -32,7 +33,7 @@ InitGraph BindModel(Building& building) {
                                                        "`seed`", building.diagnostics)
                                            .value_or(0));
   }
-  graph.engine = std::string(Engines().front().name);
+  graph.engine = std::string(Engines().front()->name);
   if (spec.engine && FindEngine(spec.engine->value) == nullptr) {
     ReportUnknown("engine", *spec.engine, EngineNames(), building.diagnostics);
   } else if (spec.engine) {
@@ -119,13 +120,14 @@ InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics, Explanatio
   graph.mesh = BindMesh(building);
   Sharder sharder(building, graph.mesh);
 
-  // Count out modules and repeats; each tensor gets its shape, element type, values and key.
-  WrittenTensors drawn = DrawTensors(building, graph.seed);
+  // Count out modules and repeats; each tensor gets its shape, element type and values.
+  WrittenTensors drawn = DrawTensors(building);
 
   // Cut them, all together.
   sharder.Shard(drawn);
   sharder.CheckUse();
 
+  AssignStreams(*FindEngine(graph.engine), graph.seed, drawn.tensors);
   ValidateTensors(drawn.tensors, drawn.places, diagnostics);
   graph.tensors = std::move(drawn.tensors);
   // Of tensors that are not all known, nobody can say how they are stored.

@@ -16,8 +16,7 @@ namespace {
 
 class Drawer : public LeafVisitor {
  public:
-  Drawer(Building& building, uint64_t seed, WrittenTensors* drawn)
-      : binder_(building, seed), drawn_(*drawn) {}
+  Drawer(Building& building, WrittenTensors* drawn) : binder_(building), drawn_(*drawn) {}
 
   void Visit(const Leaf& leaf) override {
     if (std::optional<Tensor> tensor = binder_.Bind(leaf, nullptr)) {
@@ -44,18 +43,17 @@ class Drawer : public LeafVisitor {
 
 }  // namespace
 
-WrittenTensors DrawTensors(Building& building, uint64_t seed) {
+WrittenTensors DrawTensors(Building& building) {
   WrittenTensors drawn;
-  Drawer drawer(building, seed, &drawn);
+  Drawer drawer(building, &drawn);
   Expand(building.spec.modules, 0, building, drawer);
   return drawn;
 }
 
-TensorBinder::TensorBinder(Building& building, uint64_t seed)
+TensorBinder::TensorBinder(Building& building)
     : spec_(building.spec),
       diagnostics_(building.diagnostics),
       names_(building.names),
-      seed_(seed),
       inits_(building) {
   for (size_t d = 0; d < kMaxRank; ++d) dimension_names_.push_back(fmt::format("dimension {}", d));
 }
@@ -144,8 +142,6 @@ void TensorBinder::BindKey(const TensorSpec& spec, DrawNotes* notes, Tensor* ten
     // Of a repeat that is wrong not even the name may be known.
     if (!names_.lacks()) CheckPlaceholders(spec.key->span, tensor->draw_path);
   }
-  if (!IsRandom(tensor->distribution)) return;
-  tensor->key = KeyOf(seed_, tensor->draw_path.empty() ? tensor->path : tensor->draw_path);
 }
 
 // Of a key in which the numbers of repeats stand.

@@ -16,7 +16,7 @@ namespace shardinit {
 // Makes a leaf a tensor, all but how it is cut.
 class TensorBinder {
  public:
-  TensorBinder(Building& building, uint64_t seed);
+  explicit TensorBinder(Building& building);
 
   // None: it has no shape. `notes` may be null.
   std::optional<Tensor> Bind(const Leaf& leaf, DrawNotes* notes);
@@ -31,13 +31,12 @@ class TensorBinder {
   const ModelSpec& spec_;
   Diagnostics& diagnostics_;
   SpecScope& names_;
-  const uint64_t seed_;
   InitBinder inits_;
   bool dtype_reported_ = false;
   int64_t total_bytes_ = 0;
   std::vector<std::string> dimension_names_;
 };
 
-WrittenTensors DrawTensors(Building& building, uint64_t seed);
+WrittenTensors DrawTensors(Building& building);
 
 }  // namespace shardinit

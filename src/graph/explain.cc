@@ -101,7 +101,7 @@ class Explainer : public LeafVisitor {
 class DrawnExplainer : public Explainer {
  public:
   DrawnExplainer(Building& building, const InitGraph& graph, Explanation* why)
-      : Explainer(building, graph.mesh, graph.tensors, 0, why), binder_(building, graph.seed) {}
+      : Explainer(building, graph.mesh, graph.tensors, 0, why), binder_(building) {}
 
  private:
   void Explain(const Leaf& leaf) override {

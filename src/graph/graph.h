@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "init/distribution.h"
+#include "rng/stream.h"
 #include "sharding/sharding.h"
 #include "tensor/dtype.h"
 
@@ -25,7 +26,7 @@ struct Tensor {
   Shape shape;
   Distribution distribution;
   PartitionSpec partition;  // One entry per dimension.
-  uint64_t key = 0;         // Of its random stream (rng/stream.h); 0 if it needs none.
+  Stream stream = {};       // Of what is drawn: its first draw. Its key is 0 if nothing is.
   std::shared_ptr<const View> view = nullptr;  // Null: drawn.
 
   int64_t elements() const { return ElementCount(shape); }

@@ -38,7 +38,7 @@ class Storer : public LeafVisitor {
       if (!keep) continue;
       Tensor tensor = drawn_[i];
       tensor.draw_path.clear();
-      tensor.key = 0;
+      tensor.stream = {};
       Add(binder_.Keep(i), layout.keep[*keep].span, nullptr, std::move(tensor));
     }
     std::vector<std::string> paths;

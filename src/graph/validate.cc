@@ -92,10 +92,10 @@ void CheckPaths(const std::vector<Tensor>& all, const std::vector<const Span*>& 
 // explicit `key:` that repeats is the case to find.
 void CheckKeys(const std::vector<Tensor>& all, const std::vector<const Span*>& places,
                Diagnostics& diagnostics) {
-  std::vector<std::pair<uint64_t, size_t>> order;  // Key and tensor.
+  std::vector<std::pair<Stream, size_t>> order;  // And the tensor.
   order.reserve(all.size());
   for (size_t i = 0; i < all.size(); ++i) {
-    if (IsRandom(all[i].distribution)) order.emplace_back(all[i].key, i);
+    if (IsRandom(all[i].distribution)) order.emplace_back(all[i].stream, i);
   }
   std::sort(order.begin(), order.end());
   for (size_t k = 1; k < order.size(); ++k) {

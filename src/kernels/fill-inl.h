@@ -24,15 +24,8 @@ namespace shardinit::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR
 
-// No vectors at all: the reference.
-void RunJob(const Job& job) {
-  uint8_t* out = job.out;
-  for (size_t row = 0; row < job.rows; ++row) {
-    for (size_t i = 0; i < job.count; ++i, out += InfoOf(job.dtype).bytes) {
-      Encode(Sample(job.sampler, job.stream, job.first + row * job.stride + i), job.dtype, out);
-    }
-  }
-}
+// No vectors at all.
+void RunJob(const Job& job) { RunReference(job); }
 
 #else
 

@@ -19,4 +19,7 @@ struct Job {
   uint8_t* out;
 };
 
+// By the engine's own reference, an element at a time.
+void RunReference(const Job& job);
+
 }  // namespace shardinit::kernels

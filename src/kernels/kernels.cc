@@ -1,6 +1,7 @@
 #include "kernels/kernels.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/error.h"
@@ -8,8 +9,8 @@
 #include "kernels/job.h"
 #include "kernels/targets.h"
 #include "rng/coefficients.h"
+#include "rng/engines.h"
 #include "rng/philox4x32.h"
-#include "rng/reference.h"
 #include "tensor/encode.h"
 
 #define HWY_TARGET_INCLUDE "kernels/fill-inl.h"
@@ -18,6 +19,7 @@
 #include "kernels/fill-inl.h"
 
 namespace shardinit::kernels {
+
 void Fill(const Sampler& sampler, Stream stream, uint64_t first, size_t count, DType dtype,
           void* out) {
   FillRows(sampler, stream, first, 0, 1, count, dtype, out);
@@ -27,8 +29,25 @@ void FillRows(const Sampler& sampler, Stream stream, uint64_t first, uint64_t st
               size_t count, DType dtype, void* out) {
   Check(InfoOf(dtype).is_float(), "random numbers are floats");
   Check(dtype == DType::f32 || !std::holds_alternative<BitsSampler>(sampler), "bits are f32");
-  ActiveBackend().run(
-      {sampler, stream, first, stride, rows, count, dtype, static_cast<uint8_t*>(out)});
+  const Job job{sampler, stream, first, stride, rows, count, dtype, static_cast<uint8_t*>(out)};
+  // Backends make Philox alone.
+  stream.engine == &kPhilox4x32 ? ActiveBackend().run(job) : RunReference(job);
+}
+
+void RunReference(const Job& job) {
+  std::array<float, 512> values;
+  uint8_t* out = job.out;
+  for (size_t row = 0; row < job.rows; ++row) {
+    for (size_t done = 0; done < job.count;) {
+      const size_t n = std::min(values.size(), job.count - done);
+      job.stream.engine->sample(job.sampler, job.stream, job.first + row * job.stride + done, n,
+                                values.data());
+      for (size_t i = 0; i < n; ++i, out += InfoOf(job.dtype).bytes) {
+        Encode(values[i], job.dtype, out);
+      }
+      done += n;
+    }
+  }
 }
 
 }  // namespace shardinit::kernels

@@ -24,7 +24,7 @@ void AddValues(const Tensor& a, const Tensor& b, const InitGraph& before, const 
                std::vector<Change>* changes) {
   std::string values_a = InText(a.distribution), values_b = InText(b.distribution);
   const bool random = IsRandom(a.distribution) && IsRandom(b.distribution);
-  const bool stream = random && (a.key != b.key || before.engine != after.engine);
+  const bool stream = random && a.stream != b.stream;
   if (stream) {
     // Of what the stream is made from, what differs.
     const auto add = [&](std::string_view what, const auto& was, const auto& is) {

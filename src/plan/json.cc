@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/overloaded.h"
 #include "base/text.h"
+#include "graph/streams.h"
 #include "graph/validate.h"
 #include "graph/view.h"
 #include "init/initializer.h"
@@ -195,16 +196,13 @@ void ReadPartition(const json& in, const InitGraph& graph, const std::string& pa
   }
 }
 
-void ReadDraw(const json& in, const InitGraph& graph, const std::string& path, Tensor& tensor) {
+void ReadDraw(const json& in, const std::string& path, Tensor& tensor) {
   tensor.distribution = DistributionReader(tensor.shape, path).Read(in.at("init"));
   if (const Misfit misfit = MisfitOf(tensor.distribution, tensor.dtype); !misfit.what.empty()) {
     Refuse(path, fmt::format("values of `{}` {}", tensor.path, misfit.what));
   }
   if (in.contains("key")) tensor.draw_path = in.at("key").get<std::string>();
   if (FindBadText(tensor.draw_path)) Refuse(path, fmt::format("the key of `{}`", tensor.path));
-  if (IsRandom(tensor.distribution)) {
-    tensor.key = KeyOf(graph.seed, tensor.draw_path.empty() ? tensor.path : tensor.draw_path);
-  }
 }
 
 // Views are written as specs have them, with all their arguments.
@@ -323,14 +321,14 @@ class PlanReader {
       if (!drawn_ || views_) Refuse(path_, "`logical` where it does not belong");
       Tensor& tensor = drawn_->emplace_back(ReadTensor(element, path_));
       tensor.partition.resize(tensor.shape.size());
-      ReadDraw(element, graph_, path_, tensor);
+      ReadDraw(element, path_, tensor);
       Count(tensor);
       return true;
     }
     EndDrawn();
     Tensor& tensor = graph_.tensors.emplace_back(ReadTensor(element, path_));
     ReadPartition(element.at("partition_spec"), graph_, path_, tensor);
-    views_ ? views_->Read(element.at("view"), tensor) : ReadDraw(element, graph_, path_, tensor);
+    views_ ? views_->Read(element.at("view"), tensor) : ReadDraw(element, path_, tensor);
     Count(tensor);
     return true;
   }
@@ -339,6 +337,7 @@ class PlanReader {
     ReadHead(top);
     EndDrawn();
     if (!top.at("tensors").is_array()) Refuse(path_, "`tensors`");
+    AssignStreams(graph_.tensors);
     CheckTensors(graph_.tensors, path_);
     return std::move(graph_);
   }
@@ -395,8 +394,13 @@ class PlanReader {
   }
 
   // Before the first tensor of a layout, all that it can be made of is there.
+  void AssignStreams(std::vector<Tensor>& tensors) const {
+    shardinit::AssignStreams(*FindEngine(graph_.engine), graph_.seed, tensors);
+  }
+
   void EndDrawn() {
     if (!drawn_ || views_) return;
+    AssignStreams(*drawn_);
     CheckTensors(*drawn_, path_);
     views_.emplace(drawn_, path_);
     graph_.drawn = drawn_;

@@ -2,24 +2,21 @@
 
 namespace shardinit {
 
-std::span<const Engine> Engines() {
-  static constexpr Engine kEngines[] = {
-      {"philox4x32",
-       "Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (SC 2011), 10 rounds"},
-  };
+std::span<const Engine* const> Engines() {
+  static const Engine* const kEngines[] = {&kPhilox4x32};
   return kEngines;
 }
 
 const Engine* FindEngine(std::string_view name) {
-  for (const Engine& engine : Engines()) {
-    if (engine.name == name) return &engine;
+  for (const Engine* engine : Engines()) {
+    if (engine->name == name) return engine;
   }
   return nullptr;
 }
 
 std::vector<std::string> EngineNames() {
   std::vector<std::string> names;
-  for (const Engine& engine : Engines()) names.emplace_back(engine.name);
+  for (const Engine* engine : Engines()) names.emplace_back(engine->name);
   return names;
 }
 

@@ -1,19 +1,32 @@
-// The counter-based generators that a spec may name.
+// The random generators that a spec may name, and how values come from each.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "rng/sampler.h"
+#include "rng/stream.h"
 
 namespace shardinit {
 
 struct Engine {
   std::string_view name;
   std::string_view source;  // Where it is defined.
+  // Of a tensor that is drawn under this path.
+  uint64_t (*key)(uint64_t seed, std::string_view path);
+  // Values depend on how many numbers are drawn before them, for other tensors too.
+  bool sequential;
+  // Elements first … first + count - 1 of a stream. Readable: kernels that are faster give the same
+  // bits, and an engine that has none is made by this alone.
+  void (*sample)(const Sampler& sampler, const Stream& stream, uint64_t first, size_t count,
+                 float* out);
 };
 
-std::span<const Engine> Engines();  // The default first.
+std::span<const Engine* const> Engines();  // The default first.
 const Engine* FindEngine(std::string_view name);
 std::vector<std::string> EngineNames();
 

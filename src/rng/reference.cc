@@ -8,6 +8,7 @@
 
 #include "base/overloaded.h"
 #include "rng/coefficients.h"
+#include "rng/engines.h"
 #include "rng/philox4x32.h"
 
 // Parentheses and statements give the order of operations; each is rounded once
@@ -163,5 +164,16 @@ float Sample(const Sampler& sampler, Stream stream, uint64_t element) {
       },
       sampler);
 }
+
+extern const Engine kPhilox4x32 = {
+    .name = "philox4x32",
+    .source = "Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (SC 2011), 10 rounds",
+    .key = KeyOf,
+    .sequential = false,
+    .sample =
+        [](const Sampler& sampler, const Stream& stream, uint64_t first, size_t count, float* out) {
+          for (size_t i = 0; i < count; ++i) out[i] = Sample(sampler, stream, first + i);
+        },
+};
 
 }  // namespace shardinit

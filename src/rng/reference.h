@@ -1,4 +1,4 @@
-// The contract of values as readable code: one element at a time, one IEEE
+// The contract of values as readable code, with Philox4x32: one element at a time, one IEEE
 // operation a statement. The kernels are tested against it, bit for bit.
 #pragma once
 

@@ -1,4 +1,5 @@
-// Which random words belong to a tensor: contract of values, version 1.
+// Where a tensor's random numbers come from. Of Philox4x32 which words these are, by the contract
+// of values, version 1:
 //
 // key     = first 8 bytes, little-endian, of
 //           SHA-256("shardinit.key.v1" ‖ 00 ‖ seed as 8 bytes LE ‖ path in UTF-8)
@@ -6,6 +7,7 @@
 // element i takes word i mod 4 of block i div 4.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <string_view>
 
@@ -13,10 +15,23 @@ namespace shardinit {
 
 inline constexpr int kContractVersion = 1;
 
+struct Engine;
+extern const Engine kPhilox4x32;  // The default.
+
 struct Stream {
   uint64_t key = 0;
-  uint32_t draw = 0;  // Numbers the random calls inside one initializer.
+  uint32_t draw = 0;      // Numbers the random calls inside one initializer.
+  uint64_t position = 0;  // Of a sequential engine: numbers that are drawn before the first.
+  const Engine* engine = &kPhilox4x32;
+
+  auto operator<=>(const Stream&) const = default;
 };
+
+// Another draw of the same elements.
+inline Stream DrawOf(Stream stream, uint32_t draw) {
+  stream.draw = draw;
+  return stream;
+}
 
 uint64_t KeyOf(uint64_t seed, std::string_view path);
 

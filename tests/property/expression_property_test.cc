@@ -26,7 +26,7 @@ Tensor Make(const std::string& text, Shape shape, DType dtype = DType::f64) {
   tensor.distribution = Expression{CompileCanonical(text, tensor.shape)};
   EXPECT_NE(std::get<Expression>(tensor.distribution).program, nullptr) << text;
   tensor.partition.resize(tensor.shape.size());
-  tensor.key = KeyOf(3, tensor.path);
+  tensor.stream.key = KeyOf(3, tensor.path);
   return tensor;
 }
 
@@ -46,9 +46,9 @@ TEST(Expressions, AreFunctionsOfTheElement) {
   const Sampler normal = MakeNormal(0, 1), uniform = MakeUniform(0, 1);
   for (int64_t i = 0; i < tensor.elements(); ++i) {
     const auto element = static_cast<uint64_t>(i);
-    const double n = Sample(normal, {tensor.key, 0}, element);
-    const double u = Sample(uniform, {tensor.key, 1}, element);
-    const auto bits = static_cast<double>(Word({tensor.key, 2}, element));
+    const double n = Sample(normal, {tensor.stream.key, 0}, element);
+    const double u = Sample(uniform, {tensor.stream.key, 1}, element);
+    const auto bits = static_cast<double>(Word({tensor.stream.key, 2}, element));
     const int64_t i0 = i / 85, i1 = i / 17 % 5, i2 = i % 17;
     const double chosen = i0 >= i2 ? n * 0.02 : u - static_cast<double>(i1);
     ASSERT_EQ(values[element], chosen + bits + static_cast<double>(i)) << i;

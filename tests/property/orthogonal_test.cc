@@ -89,8 +89,9 @@ std::vector<float> Definition(const Tensor& tensor) {
   const auto& o = std::get<Orthogonal>(tensor.distribution);
   const OrthogonalSize size = SizeOf(o, tensor.shape);
   const bool transposed = size.rows < size.columns;
-  const std::vector<float> q = OrthogonalMatrix(tensor.key, std::max(size.rows, size.columns),
-                                                std::min(size.rows, size.columns), o.gain);
+  const std::vector<float> q =
+      OrthogonalMatrix(tensor.stream.key, std::max(size.rows, size.columns),
+                       std::min(size.rows, size.columns), o.gain);
   std::vector<float> values;
   for (int64_t i = 0; i < tensor.elements(); ++i) {
     Shape at(tensor.shape.size());

@@ -225,7 +225,7 @@ TEST(Values, DependOnTheKeyAlone) {
   const Tensor a = MakeTensor("a", DType::f32, {64}, Uniform{0, 1});
   const Tensor b = MakeTensor("b", DType::f32, {64}, Uniform{0, 1});
   Tensor c = b;
-  c.key = a.key;
+  c.stream.key = a.stream.key;
   EXPECT_FALSE(Fill(a, WholeOf(a.shape)) == Fill(b, WholeOf(b.shape)));
   EXPECT_TRUE(Fill(a, WholeOf(a.shape)) == Fill(c, WholeOf(c.shape)));
   // The first elements of another shape are the same elements.

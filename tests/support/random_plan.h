@@ -83,7 +83,7 @@ inline Tensor MakeTensor(std::string path, DType dtype, Shape shape, Distributio
                 .shape = std::move(shape),
                 .distribution = distribution,
                 .partition = std::move(partition)};
-  if (IsRandom(distribution)) tensor.key = KeyOf(1, tensor.path);
+  if (IsRandom(distribution)) tensor.stream.key = KeyOf(1, tensor.path);
   return tensor;
 }
 

@@ -116,7 +116,7 @@ TEST(Compile, PlansKeepIt) {
   const Plan again = ReadPlan(text, "plan.json");
   EXPECT_EQ(WritePlan(again), text);
   EXPECT_EQ(again.graph.tensors[0].distribution, plan.graph.tensors[0].distribution);
-  EXPECT_EQ(again.graph.tensors[0].key, plan.graph.tensors[0].key);
+  EXPECT_EQ(again.graph.tensors[0].stream.key, plan.graph.tensors[0].stream.key);
 }
 
 TEST(Compile, NamedOnes) {

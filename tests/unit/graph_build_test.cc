@@ -310,9 +310,9 @@ TEST(Key, DecidesTheStream) {
       "  new: {shape: [1], init: {normal: {std: 1}}, key: before}\n"
       "  none: {shape: [1], init: ones}\n");
   ASSERT_EQ(outcome.graph.tensors.size(), 3u) << outcome.messages;
-  EXPECT_EQ(outcome.graph.tensors[0].key, KeyOf(5, "old"));
-  EXPECT_EQ(outcome.graph.tensors[1].key, KeyOf(5, "before"));
-  EXPECT_EQ(outcome.graph.tensors[2].key, 0u);
+  EXPECT_EQ(outcome.graph.tensors[0].stream.key, KeyOf(5, "old"));
+  EXPECT_EQ(outcome.graph.tensors[1].stream.key, KeyOf(5, "before"));
+  EXPECT_EQ(outcome.graph.tensors[2].stream.key, 0u);
 }
 
 TEST(Key, MayNotBeTwoTensors) {
@@ -622,7 +622,7 @@ TEST(Seed, IsANonNegativeInteger) {
         "seed: {}\nmodules: {{w: {{shape: [1], init: {{normal: {{std: 1}}}}}}}}\n", seed));
     EXPECT_EQ(outcome.messages, "");
     ASSERT_EQ(outcome.graph.seed, seed);
-    EXPECT_EQ(outcome.graph.tensors.at(0).key, KeyOf(seed, "w"));
+    EXPECT_EQ(outcome.graph.tensors.at(0).stream.key, KeyOf(seed, "w"));
   }
   EXPECT_EQ(Messages("seed: 18446744073709551616\n"),
             "x.yaml:4:7: error: `seed` `18446744073709551616` does not fit in 64 bits\n"

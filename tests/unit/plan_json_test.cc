@@ -24,7 +24,7 @@ Plan PlanOfTwoRanks() {
   graph.tensors[2].draw_path = "old.c";
   for (Tensor& tensor : graph.tensors) {
     if (!IsRandom(tensor.distribution)) continue;
-    tensor.key = KeyOf(7, tensor.draw_path.empty() ? tensor.path : tensor.draw_path);
+    tensor.stream.key = KeyOf(7, tensor.draw_path.empty() ? tensor.path : tensor.draw_path);
   }
   return MakePlan(std::move(graph));
 }
@@ -71,7 +71,7 @@ TEST(ReadPlan, IsTheInverseOfWritePlan) {
   const Plan plan = ReadPlan(kPlanOfTwoRanks, "plan.json"), expected = PlanOfTwoRanks();
   EXPECT_EQ(Print(plan.graph), Print(expected.graph));
   for (size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(plan.graph.tensors[i].key, expected.graph.tensors[i].key);
+    EXPECT_EQ(plan.graph.tensors[i].stream.key, expected.graph.tensors[i].stream.key);
     EXPECT_EQ(plan.graph.tensors[i].distribution, expected.graph.tensors[i].distribution);
   }
   EXPECT_EQ(plan.parameters, 5 * 7 + 1 + 4);
@@ -83,7 +83,7 @@ TEST(ReadPlan, IsTheInverseOfWritePlan) {
 TEST(ReadPlan, ReadsMatrices) {
   InitGraph graph{.name = "x", .engine = "philox4x32", .mesh = {}, .tensors = {}};
   graph.tensors = {MakeTensor("w", DType::f32, {3, 4, 5}, Orthogonal{-2, 5, 2})};
-  graph.tensors[0].key = KeyOf(0, "w");
+  graph.tensors[0].stream.key = KeyOf(0, "w");
   const std::string text = WritePlan(MakePlan(graph));
   const std::string orthogonal =
       R"("init": {"orthogonal": {"gain": -2, "rows": [0, 2], "columns": [1]}})";
@@ -91,7 +91,7 @@ TEST(ReadPlan, ReadsMatrices) {
   ASSERT_NE(at, std::string::npos) << text;
   const Plan back = ReadPlan(text, "plan.json");
   EXPECT_EQ(back.graph.tensors[0].distribution, graph.tensors[0].distribution);
-  EXPECT_EQ(back.graph.tensors[0].key, graph.tensors[0].key);
+  EXPECT_EQ(back.graph.tensors[0].stream.key, graph.tensors[0].stream.key);
   for (const char* bad : {
            R"({"gain": 0, "rows": [0, 2], "columns": [1]})",
            R"({"gain": 1e40, "rows": [0, 2], "columns": [1]})",
@@ -122,7 +122,7 @@ TEST(ReadPlan, ReadsSparseAndNormalized) {
   const auto plan_of = [](Distribution distribution) {
     InitGraph graph{.name = "x", .engine = "philox4x32", .mesh = {}, .tensors = {}};
     graph.tensors = {MakeTensor("w", DType::f32, {4, 3}, distribution)};
-    graph.tensors[0].key = KeyOf(0, "w");
+    graph.tensors[0].stream.key = KeyOf(0, "w");
     return WritePlan(MakePlan(graph));
   };
   for (const Distribution& good :
@@ -174,7 +174,8 @@ TEST(ReadPlan, ReadsWhatIsWrittenForRandomPlans) {
                                  std::move(partition));
       if (random.Chance(3)) tensor.draw_path = fmt::format("\"old\" ключ {}", t);
       if (IsRandom(tensor.distribution)) {
-        tensor.key = KeyOf(graph.seed, tensor.draw_path.empty() ? tensor.path : tensor.draw_path);
+        tensor.stream.key =
+            KeyOf(graph.seed, tensor.draw_path.empty() ? tensor.path : tensor.draw_path);
       }
       graph.tensors.push_back(std::move(tensor));
     }
@@ -184,7 +185,7 @@ TEST(ReadPlan, ReadsWhatIsWrittenForRandomPlans) {
     EXPECT_EQ(WritePlan(back), text);
     EXPECT_EQ(Print(back.graph), Print(plan.graph));
     for (size_t t = 0; t < plan.graph.tensors.size(); ++t) {
-      EXPECT_EQ(back.graph.tensors[t].key, plan.graph.tensors[t].key);
+      EXPECT_EQ(back.graph.tensors[t].stream.key, plan.graph.tensors[t].stream.key);
     }
     EXPECT_EQ(back.boxes, plan.boxes);
     EXPECT_EQ(back.max_rank_bytes, plan.max_rank_bytes);

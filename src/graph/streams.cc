@@ -1,0 +1,19 @@
+#include "graph/streams.h"
+
+namespace shardinit {
+
+void AssignStreams(const Engine& engine, uint64_t seed, std::vector<Tensor>& tensors) {
+  uint64_t position = 0;
+  for (Tensor& tensor : tensors) {
+    if (tensor.view || !IsRandom(tensor.distribution)) continue;
+    tensor.stream = {
+        .key = engine.key(seed, tensor.draw_path.empty() ? tensor.path : tensor.draw_path),
+        .position = position,
+        .engine = &engine};
+    if (engine.sequential) {
+      position += static_cast<uint64_t>(tensor.elements() * DrawsOf(tensor.distribution));
+    }
+  }
+}
+
+}  // namespace shardinit
