@@ -255,14 +255,14 @@ NewFolder::NewFolder(const std::string& path)
     }
     try {
       folder_ = parent_.OpenSub(temporary_);
+      // As for NewFile, another process may have got in between.
+      if (folder_ && (flock(folder_.fd(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) &&
+          parent_.Exists(temporary_)) {
+        return;
+      }
     } catch (const Error&) {
       unlinkat(parent_.fd(), temporary_.c_str(), AT_REMOVEDIR);
       throw;
-    }
-    // As for NewFile, another process may have got in between.
-    if (folder_ && (flock(folder_.fd(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) &&
-        parent_.Exists(temporary_)) {
-      return;
     }
   }
 }

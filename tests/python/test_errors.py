@@ -97,6 +97,8 @@ def Steps(text):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_call_may_fail(name, kind, start, tmp_path):
     command = COMMANDS[name].split()
+    if kind == "close" and name == "inspect of a file":
+        pytest.skip("strace does not close what it says could not be closed, so a pipe does not end")
     shutil.copytree(start, tmp_path / "work")
     good = Run(*command, cwd=tmp_path / "work")
     assert good.returncode == 0, good.stderr
@@ -124,7 +126,8 @@ def test_every_call_may_fail(name, kind, start, tmp_path):
         if result.returncode == 0:
             assert Steps(result.stdout) == Steps(good.stdout), where
         else:
-            assert result.stderr or result.returncode == 1, where
+            # An injected first write is that of the message, too.
+            assert result.stderr or result.returncode == 1 or call == "write", where
         if tree == before and result.returncode == 0:
             assert tree == expected, where
         # What could not be removed is left, and nothing else.
