@@ -99,8 +99,7 @@ ExitCode RunGen(const GenOptions& options) {
 
   WorkCounters counters;
   GenerateResult result;
-  int64_t total = 0;
-  for (const int64_t rank : request.ranks) total += PlanRank(plan, rank).bytes();
+  const int64_t total = BytesIn(plan, request.ranks);
   if (options.dry_run) {
     CheckFolder(plan, options.folder);
     result.bytes = total;

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "plan/plan.h"
 
@@ -36,6 +37,25 @@ RankPlan PlanRank(const Plan& plan, int64_t rank) {
     if (!IsEmpty(box)) made.shards.push_back({&tensor, std::move(box)});
   }
   return made;
+}
+
+int64_t BytesIn(const Plan& plan, const std::vector<int64_t>& ranks) {
+  int64_t sum = 0;
+  if (static_cast<int64_t>(ranks.size()) < plan.world_size()) {
+    for (const int64_t rank : ranks) sum += PlanRank(plan, rank).bytes();
+    return sum;
+  }
+  // Without planning each rank: every element is in as many files as store it.
+  for (const Tensor& tensor : plan.graph.tensors) {
+    const int64_t copies =
+        plan.graph.replicas == Replicas::kFull ? plan.ShardingOf(tensor).holders() : 1;
+    int64_t bytes = 0;
+    if (__builtin_mul_overflow(tensor.bytes(), copies, &bytes) ||
+        __builtin_add_overflow(sum, bytes, &sum)) {
+      return std::numeric_limits<int64_t>::max();
+    }
+  }
+  return sum;
 }
 
 std::string RankFile(int64_t rank) { return fmt::format("ranks/rank-{:05}.h5", rank); }

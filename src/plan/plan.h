@@ -51,6 +51,8 @@ Plan MakePlan(InitGraph graph);
 // What `rank` holds and writes: with Replicas::kDedupe a replicated box only
 // if `rank` is its first replica.
 RankPlan PlanRank(const Plan& plan, int64_t rank);
+// Bytes of the shards of these ranks, each rank once; 2^63 - 1 if they are more.
+int64_t BytesIn(const Plan& plan, const std::vector<int64_t>& ranks);
 
 // Names within a checkpoint's folder and file.
 std::string RankFile(int64_t rank);             // ranks/rank-00017.h5

@@ -606,5 +606,29 @@ TEST(PlanRank, HoldsFirstReplicasInTheOrderOfTheGraph) {
             "5 (1, 2) 0 bytes:\n");
 }
 
+// Random meshes and cuts, uneven ones among them: of all ranks it is the sum over their plans.
+TEST(BytesIn, IsWhatTheRanksHold) {
+  Random random(24);
+  for (int trial = 0; trial < 300; ++trial) {
+    InitGraph graph{.name = "x", .engine = "philox4x32", .seed = 0, .mesh = {}, .tensors = {}};
+    graph.mesh = RandomMesh(random);
+    graph.replicas = random.Chance(2) ? Replicas::kFull : Replicas::kDedupe;
+    for (const char* path : {"a", "b"}) {
+      const Shape shape = RandomShape(random);
+      const PartitionSpec partition = RandomPartition(random, graph.mesh, shape);
+      graph.tensors.push_back(MakeTensor(path, DType::bf16, shape, Normal{0, 1}, partition));
+    }
+    const Plan plan = MakePlan(std::move(graph));
+    std::vector<int64_t> ranks;
+    int64_t sum = 0;
+    for (int64_t rank = 0; rank < plan.world_size(); ++rank) {
+      EXPECT_EQ(BytesIn(plan, {rank}), PlanRank(plan, rank).bytes());
+      sum += PlanRank(plan, rank).bytes();
+      ranks.push_back(rank);
+    }
+    EXPECT_EQ(BytesIn(plan, ranks), sum);
+  }
+}
+
 }  // namespace
 }  // namespace shardinit

@@ -36,7 +36,11 @@ Attribute OpenAttribute(hid_t object, const char* name) {
   return {H5Aopen(object, name, H5P_DEFAULT), "open an attribute"};
 }
 
-bool Has(hid_t object, const char* name) { return H5Aexists(object, name) > 0; }
+bool Has(hid_t object, const char* name) {
+  const htri_t found = H5Aexists(object, name);
+  Require(found, "look for an attribute");  // What cannot be read is not absent.
+  return found > 0;
+}
 
 std::string ReadText(hid_t object, const char* name) {
   const Attribute attribute = OpenAttribute(object, name);
