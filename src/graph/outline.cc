@@ -82,7 +82,12 @@ class OutlineBuilder {
                                          : WithoutNumbers(InText(tensor.distribution), kNumberEnds);
     std::string form =
         fmt::format("{} {} {}", InfoOf(tensor.dtype).name, fmt::join(tensor.shape, ","), what);
-    for (const auto& axes : tensor.partition) form += fmt::format(" [{}]", fmt::join(axes, ","));
+    for (const DimensionCut& cut : tensor.partition.cuts) {
+      form += fmt::format(" [{}/{}]", fmt::join(cut.axes, ","), cut.segments);
+    }
+    for (const Pin& pin : tensor.partition.pins) {
+      form += fmt::format(" {}@{}", pin.axis, fmt::join(pin.indices, ","));
+    }
     return Number(std::move(form));
   }
 

@@ -48,7 +48,7 @@ std::optional<PartitionSpec> RuleLanguage::Shard(std::string_view, const Shape& 
   const auto [known, is_new] = partitions_.try_emplace(&axes);
   if (is_new) CheckNames(axes);
   if (!knows_rules_ || axes.size() != shape.size()) return {};
-  if (known->second.size() != axes.size() || notes != nullptr) {
+  if (known->second.cuts.size() != axes.size() || notes != nullptr) {
     std::vector<std::string> logical;
     for (const auto& name : axes) logical.push_back(name.value);
     std::vector<int> fired;

@@ -72,9 +72,9 @@ void Sharder::Shard(WrittenTensors& written) {
     Tensor& tensor = written.tensors[i];
     const TensorSpec& spec = *written.specs[i];
     if (auto partition = PartitionOf(spec, tensor.path, tensor.shape, nullptr)) {
-      tensor.partition = std::move(*partition);
+      tensor.partition.cuts = std::move(partition->cuts);
     }
-    tensor.partition.resize(tensor.shape.size());
+    tensor.partition.cuts.resize(tensor.shape.size());
     CheckDivides(spec, tensor);
   }
   // For the mistakes in their axes.
@@ -84,8 +84,8 @@ void Sharder::Shard(WrittenTensors& written) {
 void Sharder::Explain(const TensorSpec& spec, const Tensor& tensor, ShardingNotes* notes) {
   PartitionOf(spec, tensor.path, tensor.shape, notes);
   if (spec.shard) notes->shard = spec.shard->span;
-  for (const auto& axes : tensor.partition) {
-    for (const int axis : axes) {
+  for (const DimensionCut& cut : tensor.partition.cuts) {
+    for (const int axis : cut.axes) {
       const auto& written = building_.spec.mesh[static_cast<size_t>(axis)];
       if (!written.value) continue;
       notes->mesh.push_back({written.name.value, TextOf(*written.value),
@@ -107,7 +107,7 @@ std::optional<PartitionSpec> Sharder::PartitionOf(const TensorSpec& spec, std::s
   }
   if (spec.shard) {
     partition = ExplicitOf(spec);
-    partition->resize(shape.size());
+    partition->cuts.resize(shape.size());
   } else if (spec.wrong.Has("axes") || spec.wrong.Has("shard")) {
     partition.reset();
   }
@@ -119,7 +119,7 @@ const PartitionSpec& Sharder::ExplicitOf(const TensorSpec& spec) {
   if (is_new) {
     std::vector<int> used;
     for (const AxisList& list : spec.shard->value) {
-      it->second.push_back(BindAxes(list, mesh_, &used, building_));
+      it->second.cuts.emplace_back(BindAxes(list, mesh_, &used, building_));
     }
   }
   return it->second;
@@ -132,14 +132,15 @@ void Sharder::CheckDivides(const TensorSpec& spec, const Tensor& tensor) {
   if (spec.wrong.Has("uneven") || (!spec.uneven && model.wrong.Has("uneven"))) return;
   bool divides = true;
   for (size_t d = 0; d < tensor.shape.size(); ++d) {
-    divides = divides && tensor.shape[d] % PartsOf(tensor.partition[d], mesh_) == 0;
+    divides = divides && tensor.shape[d] % PartsOf(tensor.partition.cuts[d], mesh_) == 0;
   }
   if (divides || !uneven_.insert(&spec).second) return;
   for (size_t d = 0; d < tensor.shape.size(); ++d) {
-    const int64_t parts = PartsOf(tensor.partition[d], mesh_);
+    const int64_t parts = PartsOf(tensor.partition.cuts[d], mesh_);
     if (tensor.shape[d] % parts == 0) continue;
     std::vector<std::string> axes;
-    for (const int axis : tensor.partition[d]) axes.push_back("`" + mesh_.axes[axis] + "`");
+    for (const int axis : tensor.partition.cuts[d].axes)
+      axes.push_back("`" + mesh_.axes[axis] + "`");
     building_.diagnostics.Error(
         spec.from ? spec.span : SpanOf(*spec.shape[d]),
         fmt::format("mesh {} {} ({}) {} not divide dimension {} of `{}` ({})",

@@ -66,6 +66,7 @@ class Storer : public LeafVisitor {
     if (spec.shard && spec.shard->value.size() > tensor.shape.size()) {
       return ReportEntries(spec.shard->span, "shard", spec.shard->value.size(), tensor);
     }
+    tensor.partition.pins = lowered->viewed.partition.pins;
     if (!spec.axes && !spec.shard) {
       tensor.partition = lowered->viewed.partition;
       const std::vector<bool>& in_doubt = lowered->viewed.in_doubt;

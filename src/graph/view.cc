@@ -38,13 +38,15 @@ bool BindAxis(int64_t rank, const Shape& shape, Arguments& arguments, ViewProble
 // Of several tensors that are put side by side: dimensions that all cut alike
 // stay cut.
 Viewed Together(const std::vector<Viewed>& of) {
-  Viewed out{{}, of.front().partition, of.front().in_doubt, of.front().name};
+  const Viewed& first = of.front();
+  Viewed out{{}, first.partition, first.in_doubt, first.name, first.pins_in_doubt};
   for (const Viewed& viewed : of) {
-    for (size_t d = 0; d < out.partition.size(); ++d) {
-      if (viewed.partition[d] == out.partition[d] && !viewed.in_doubt[d]) continue;
+    for (size_t d = 0; d < out.partition.cuts.size(); ++d) {
+      if (viewed.partition.cuts[d] == out.partition.cuts[d] && !viewed.in_doubt[d]) continue;
       out.in_doubt[d] = true;
-      out.partition[d].clear();
+      out.partition.cuts[d] = {};
     }
+    out.pins_in_doubt |= viewed.partition.pins != out.partition.pins || viewed.pins_in_doubt;
   }
   return out;
 }
@@ -76,7 +78,7 @@ std::optional<Viewed> ApplyStack(std::vector<Viewed> of, Arguments& arguments, P
   if (shape.size() == kMaxRank) return Wrong(problem, -1, "more than 32 dimensions");
   const auto axis = std::get<int64_t>(arguments[0]);
   Viewed out = Together(of);
-  out.partition.emplace(out.partition.begin() + axis);
+  out.partition.cuts.emplace(out.partition.cuts.begin() + axis);
   out.in_doubt.insert(out.in_doubt.begin() + axis, false);
   int64_t elements;
   if (__builtin_mul_overflow(ElementCount(shape), std::ssize(of), &elements)) {
@@ -160,9 +162,10 @@ std::optional<Viewed> ApplyTranspose(std::vector<Viewed> of, Arguments& argument
                              Text(axes), rank, rank == 1 ? "" : "s", in.name, Text(ShapeOf(in))),
                  "list each dimension once, or leave `axes` out to reverse their order");
   }
-  Viewed out{{}, {}, {}, in.name};
+  Viewed out{{}, {}, {}, in.name, in.pins_in_doubt};
+  out.partition.pins = in.partition.pins;
   for (const int64_t axis : axes) {
-    out.partition.push_back(in.partition[static_cast<size_t>(axis)]);
+    out.partition.cuts.push_back(in.partition.cuts[static_cast<size_t>(axis)]);
     out.in_doubt.push_back(in.in_doubt[static_cast<size_t>(axis)]);
   }
   out.arrangement = Transpose(std::move(in.arrangement), axes, budget);
@@ -185,17 +188,19 @@ std::optional<Viewed> ApplyReshape(std::vector<Viewed> of, Arguments& arguments,
                  fmt::format("`{}` is {}, which has {} elements, and so cannot be {}", in.name,
                              Text(before), ElementCount(before), Text(shape)));
   }
-  Viewed out{{}, PartitionSpec(shape.size()), std::vector<bool>(shape.size()), in.name};
+  Viewed out{
+      {}, PartitionSpec(shape.size()), std::vector<bool>(shape.size()), in.name, in.pins_in_doubt};
+  out.partition.pins = in.partition.pins;
   // Dimensions at either end that are still what they were stay cut.
   const size_t both = std::min(shape.size(), before.size());
   size_t kept = 0;
   for (; kept < both && shape[kept] == before[kept]; ++kept) {
-    out.partition[kept] = in.partition[kept];
+    out.partition.cuts[kept] = in.partition.cuts[kept];
     out.in_doubt[kept] = in.in_doubt[kept];
   }
   for (size_t e = 1; kept + e <= both && shape[shape.size() - e] == before[before.size() - e];
        ++e) {
-    out.partition[shape.size() - e] = in.partition[before.size() - e];
+    out.partition.cuts[shape.size() - e] = in.partition.cuts[before.size() - e];
     out.in_doubt[shape.size() - e] = in.in_doubt[before.size() - e];
   }
   out.arrangement = Reshape(std::move(in.arrangement), shape);
@@ -304,7 +309,7 @@ std::vector<std::string> ViewOperationNames() {
 
 Viewed ViewedTensor(size_t index, const Tensor& tensor) {
   return {WholeTensor(static_cast<int64_t>(index), tensor.shape), tensor.partition,
-          std::vector<bool>(tensor.shape.size()), tensor.path};
+          std::vector<bool>(tensor.shape.size()), tensor.path, false};
 }
 
 std::optional<Viewed> Apply(const ViewOperation& operation, std::vector<Viewed> of,

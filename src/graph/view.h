@@ -34,6 +34,7 @@ struct Viewed {
   PartitionSpec partition;
   std::vector<bool> in_doubt;  // Dimensions that its tensors cut differently.
   std::string name;            // For messages: its first tensor.
+  bool pins_in_doubt = false;  // Its tensors are on different ranks.
 };
 
 // An operation that specs and plans may name: a row of the table in view.cc.

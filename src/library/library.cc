@@ -163,8 +163,8 @@ struct shardinit_spec {
     partitions.reserve(count);
     for (const Tensor& tensor : graph.tensors) {
       std::vector<std::string>& cuts = strings.emplace_back();
-      for (const std::vector<int>& cut : tensor.partition) {
-        cuts.push_back(PartitionInText(cut, graph.mesh));
+      for (const DimensionCut& cut : tensor.partition.cuts) {
+        cuts.push_back(PartitionInText(cut.axes, graph.mesh));
       }
       partitions.push_back(PointersTo(cuts));
       const DTypeInfo& dtype = InfoOf(tensor.dtype);

@@ -47,7 +47,7 @@ void WriteManifest(const Plan& plan, const Digest& plan_sha256,
   }
   JsonWriter out;
   out.BeginObject(JsonWriter::kLines);
-  out.Member("format_version", kFormatVersion).Member("contract_version", kContractVersion);
+  out.Member("format_version", plan.format_version).Member("contract_version", kContractVersion);
   out.Member("name", graph.name).Member("engine", graph.engine).Member("seed", graph.seed);
   WriteMesh(graph.mesh, out);
   out.Member("world_size", plan.world_size());
@@ -75,8 +75,16 @@ void WriteManifest(const Plan& plan, const Digest& plan_sha256,
     out.BeginObject().Member("path", tensor.path).Member("dtype", InfoOf(tensor.dtype).name);
     out.Member("global_shape", tensor.shape).Member("dataset", DatasetPath(tensor));
     out.Key("shards").BeginArray(JsonWriter::kLines);
+    int64_t last = -1;
+    std::vector<Box> boxes;  // Of one rank, which come one after another.
+    size_t part = 0;
     for (const Held& held : shards[t]) {
-      const Box box = plan.ShardingOf(tensor).BoxOn(held.rank);
+      if (held.rank != last) {
+        boxes = plan.ShardingOf(tensor).BoxesOn(held.rank);
+        part = 0;
+      }
+      last = held.rank;
+      const Box& box = boxes[part++];
       out.BeginObject().Member("rank", held.rank).Member("offset", box.offset);
       out.Member("shape", box.shape).Member("sha256", ToHex(*held.sha256)).EndObject();
     }

@@ -18,7 +18,7 @@ using nlohmann::json;
 std::string WriteReceipt(const RankPlan& rank, const Receipt& receipt) {
   JsonWriter out;
   out.BeginObject(JsonWriter::kLines);
-  out.Member("format_version", kFormatVersion);
+  out.Member("format_version", rank.format_version);
   out.Member("rank", rank.rank).Member("coordinate", rank.coordinate);
   out.Member("file", RankFile(rank.rank)).Member("size", receipt.size);
   out.Member("plan_sha256", ToHex(receipt.plan_sha256));
@@ -28,7 +28,8 @@ std::string WriteReceipt(const RankPlan& rank, const Receipt& receipt) {
     const Shard& shard = rank.shards[i];
     out.BeginObject().Member("path", shard.tensor->path);
     out.Member("offset", shard.box.offset).Member("shape", shard.box.shape);
-    out.Member("dataset", DatasetPath(*shard.tensor)).Member("file_offset", receipt.offsets[i]);
+    out.Member("dataset", DatasetPath(*shard.tensor, shard.part))
+        .Member("file_offset", receipt.offsets[i]);
     out.Member("bytes", shard.bytes()).Member("sha256", ToHex(receipt.digests[i]));
     out.EndObject();
   }

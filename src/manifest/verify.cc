@@ -220,13 +220,8 @@ int64_t BytesInFiles(const Plan& plan) {
   if (graph.replicas == Replicas::kDedupe) return plan.bytes;
   int64_t all = 0;
   for (const Tensor& tensor : graph.tensors) {
-    // The boxes of the ranks that differ only in axes that cut nothing are equal.
-    int64_t times = plan.world_size();
-    for (const auto& axes : tensor.partition) {
-      for (const auto axis : axes) times /= graph.mesh.shape[static_cast<size_t>(axis)];
-    }
     int64_t stored = 0;
-    if (__builtin_mul_overflow(tensor.bytes(), times, &stored) ||
+    if (__builtin_mul_overflow(tensor.bytes(), plan.ShardingOf(tensor).holders(), &stored) ||
         __builtin_add_overflow(all, stored, &all)) {
       return std::numeric_limits<int64_t>::max();
     }

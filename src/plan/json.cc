@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_map>
@@ -179,21 +180,57 @@ Tensor ReadTensor(const json& in, const std::string& path) {
   return tensor;
 }
 
+void ReadSegments(const json& in, const Mesh& mesh, const std::string& path, Tensor& tensor) {
+  const auto segments = in.get<std::vector<int64_t>>();
+  bool good = segments.size() == tensor.shape.size();
+  int64_t boxes = 1;
+  for (size_t d = 0; good && d < segments.size(); ++d) {
+    DimensionCut& cut = tensor.partition.cuts[d];
+    cut.segments = segments[d];
+    good = segments[d] >= 1 && segments[d] <= kMaxSegments / boxes &&
+           segments[d] <= tensor.shape[d] && (segments[d] == 1 || PartsOf(cut, mesh) > 1);
+    boxes *= segments[d];
+  }
+  if (!good) Refuse(path, fmt::format("the segments of `{}`", tensor.path));
+}
+
+void ReadPins(const json& in, const Mesh& mesh, const std::vector<bool>& used,
+              const std::string& path, Tensor& tensor) {
+  // JSON's keys come sorted: the order that was written shows when the plan is written again.
+  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+    if (!in.contains(mesh.axes[axis])) continue;
+    Pin pin{static_cast<int>(axis), in.at(mesh.axes[axis]).get<std::vector<int64_t>>()};
+    const std::vector<int64_t>& indices = pin.indices;
+    if (used[axis] || indices.empty() || std::ssize(indices) >= mesh.shape[axis] ||
+        indices.front() < 0 || indices.back() >= mesh.shape[axis] ||
+        std::adjacent_find(indices.begin(), indices.end(), std::greater_equal<>()) !=
+            indices.end()) {
+      break;
+    }
+    tensor.partition.pins.push_back(std::move(pin));
+  }
+  if (tensor.partition.pins.size() != in.size()) {
+    Refuse(path, fmt::format("the stage of `{}`", tensor.path));
+  }
+}
+
 void ReadPartition(const json& in, const InitGraph& graph, const std::string& path,
                    Tensor& tensor) {
   std::vector<bool> used(graph.mesh.axes.size());
-  for (const json& axes : in) {
-    tensor.partition.emplace_back();
+  for (const json& axes : in.at("partition_spec")) {
+    tensor.partition.cuts.emplace_back();
     for (const json& name : axes) {
       const int axis = graph.mesh.Find(name.get<std::string>());
       if (axis < 0 || used[axis]) Refuse(path, fmt::format("the partition of `{}`", tensor.path));
       used[axis] = true;
-      tensor.partition.back().push_back(axis);
+      tensor.partition.cuts.back().axes.push_back(axis);
     }
   }
-  if (tensor.partition.size() != tensor.shape.size()) {
+  if (tensor.partition.cuts.size() != tensor.shape.size()) {
     Refuse(path, fmt::format("the partition of `{}` has another rank than its shape", tensor.path));
   }
+  if (in.contains("segments")) ReadSegments(in.at("segments"), graph.mesh, path, tensor);
+  if (in.contains("stage")) ReadPins(in.at("stage"), graph.mesh, used, path, tensor);
 }
 
 void ReadDraw(const json& in, const std::string& path, Tensor& tensor) {
@@ -320,14 +357,14 @@ class PlanReader {
     if (key == "logical") {
       if (!drawn_ || views_) Refuse(path_, "`logical` where it does not belong");
       Tensor& tensor = drawn_->emplace_back(ReadTensor(element, path_));
-      tensor.partition.resize(tensor.shape.size());
+      tensor.partition.cuts.resize(tensor.shape.size());
       ReadDraw(element, path_, tensor);
       Count(tensor);
       return true;
     }
     EndDrawn();
     Tensor& tensor = graph_.tensors.emplace_back(ReadTensor(element, path_));
-    ReadPartition(element.at("partition_spec"), graph_, path_, tensor);
+    ReadPartition(element, graph_, path_, tensor);
     views_ ? views_->Read(element.at("view"), tensor) : ReadDraw(element, path_, tensor);
     Count(tensor);
     return true;
@@ -346,14 +383,16 @@ class PlanReader {
   // What stands before the tensors, and decides how they are read.
   void ReadHead(const json& top) {
     if (std::exchange(has_head_, true)) return;
-    if (top.at("format_version") != kFormatVersion ||
+    if ((top.at("format_version") != kFormatVersion &&
+         top.at("format_version") != kNewestFormatVersion) ||
         top.at("contract_version") != kContractVersion) {
-      throw Error(ExitCode::kRefused,
-                  fmt::format("`{}` has format version {} and contract version {}, but this tool "
-                              "knows {} and {}",
-                              path_, top.at("format_version").dump(),
-                              top.at("contract_version").dump(), kFormatVersion, kContractVersion),
-                  "use the release of shardinit that wrote it");
+      throw Error(
+          ExitCode::kRefused,
+          fmt::format("`{}` has format version {} and contract version {}, but this tool "
+                      "knows {} to {}, and {}",
+                      path_, top.at("format_version").dump(), top.at("contract_version").dump(),
+                      kFormatVersion, kNewestFormatVersion, kContractVersion),
+          "use the release of shardinit that wrote it");
     }
     graph_.name = top.at("name").get<std::string>();
     if (!IsModelName(graph_.name)) Refuse(path_, "the model's name");
@@ -441,12 +480,22 @@ void WriteDrawn(const Tensor& tensor, JsonWriter& out) {
 void WriteStored(const Tensor& tensor, const InitGraph& graph, JsonWriter& out) {
   WriteTensor(tensor, out);
   out.Key("partition_spec").BeginArray();
-  for (const auto& axes : tensor.partition) {
+  for (const DimensionCut& cut : tensor.partition.cuts) {
     out.BeginArray();
-    for (const int axis : axes) out.Value(graph.mesh.axes[axis]);
+    for (const int axis : cut.axes) out.Value(graph.mesh.axes[axis]);
     out.EndArray();
   }
   out.EndArray();
+  if (const auto segments = tensor.partition.segments(); !segments.empty()) {
+    out.Member("segments", segments);
+  }
+  if (!tensor.partition.pins.empty()) {
+    out.Key("stage").BeginObject();
+    for (const Pin& pin : tensor.partition.pins) {
+      out.Member(graph.mesh.axes[pin.axis], pin.indices);
+    }
+    out.EndObject();
+  }
   if (tensor.view) WriteView(tensor.view->root, *graph.drawn, out.Key("view"));
 }
 
@@ -454,7 +503,7 @@ std::string WritePlan(const Plan& plan) {
   const InitGraph& graph = plan.graph;
   JsonWriter out;
   out.BeginObject(JsonWriter::kLines);
-  out.Member("format_version", kFormatVersion).Member("contract_version", kContractVersion);
+  out.Member("format_version", plan.format_version).Member("contract_version", kContractVersion);
   out.Member("name", graph.name).Member("engine", graph.engine).Member("seed", graph.seed);
   WriteMesh(graph.mesh, out);
   out.Member("replicas", NameOf(graph.replicas));

@@ -1,11 +1,137 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
+#include <map>
+#include <numeric>
+#include <set>
+#include <utility>
 
 #include "plan/plan.h"
 
 namespace shardinit {
+namespace {
+
+// The largest rank: a search over the indices on axes that tensors are pinned to. Of ranks with the
+// same of these the first has the most of everything; and axes that no tensor brings together can
+// be searched one by one.
+class LargestRank {
+ public:
+  explicit LargestRank(const Plan& plan) : plan_(plan), mesh_(plan.graph.mesh) {
+    for (const Tensor& tensor : plan.graph.tensors) {
+      for (const Pin& pin : tensor.partition.pins) axes_.insert(pin.axis);
+    }
+    group_.resize(mesh_.axes.size());
+    std::iota(group_.begin(), group_.end(), 0);
+    for (const Tensor& tensor : plan.graph.tensors) Add(tensor);
+  }
+
+  int64_t Bytes() const {
+    int64_t bytes = everywhere_;
+    for (const int first : axes_) {
+      if (group_[first] != first) continue;
+      std::vector<int> axes;
+      for (const int axis : axes_) {
+        if (group_[axis] == first) axes.push_back(axis);
+      }
+      bytes += MostAt(axes);
+    }
+    return bytes;
+  }
+
+ private:
+  void Add(const Tensor& tensor) {
+    const Sharding sharding = plan_.ShardingOf(tensor);
+    const std::vector<Pin>& pins = tensor.partition.pins;
+    std::vector<int> axes = UnevenAxes(tensor);
+    if (axes.empty()) {
+      const int64_t bytes = BytesOn(tensor, sharding.LargestRank());
+      (pins.empty() ? everywhere_ : pinned_[pins]) += bytes;
+    } else {
+      uneven_.emplace_back(axes.front(), &tensor);
+    }
+    for (const Pin& pin : pins) axes.push_back(pin.axis);
+    for (const int axis : axes) {
+      const auto [to, from] = std::minmax({group_[axes.front()], group_[axis]});
+      std::replace(group_.begin(), group_.end(), from, to);
+    }
+  }
+
+  // Those of the axes that cut it, so that ranks which differ in them alone hold different numbers
+  // of bytes.
+  std::vector<int> UnevenAxes(const Tensor& tensor) const {
+    std::vector<int> uneven;
+    for (size_t d = 0; d < tensor.shape.size(); ++d) {
+      const DimensionCut& cut = tensor.partition.cuts[d];
+      if (tensor.shape[d] % (cut.segments * PartsOf(cut, mesh_)) == 0) continue;
+      std::copy_if(cut.axes.begin(), cut.axes.end(), std::back_inserter(uneven),
+                   [&](int axis) { return axes_.contains(axis); });
+    }
+    return uneven;
+  }
+
+  int64_t BytesOn(const Tensor& tensor, int64_t rank) const {
+    return plan_.ShardingOf(tensor).ElementsOn(rank) * InfoOf(tensor.dtype).bytes;
+  }
+
+  // The most that the tensors of a group of axes have on the first rank with some indices on them.
+  int64_t MostAt(const std::vector<int>& axes) const {
+    std::vector<int64_t> ranks = {0};  // Of all indices.
+    for (const int axis : axes) {
+      std::vector<int64_t> next;
+      for (const int64_t rank : ranks) {
+        for (int64_t i = 0; i < mesh_.shape[axis]; ++i) {
+          next.push_back(rank + i * mesh_.StrideOf(axis));
+        }
+      }
+      ranks = std::move(next);
+    }
+    std::vector<int64_t> bytes(ranks.size());
+    for (const auto& [pins, of_tensors] : pinned_) {
+      if (group_[pins.front().axis] != axes.front()) continue;
+      for (const size_t place : PlacesOf(pins, axes)) bytes[place] += of_tensors;
+    }
+    for (const auto& [axis, tensor] : uneven_) {
+      if (group_[axis] != axes.front()) continue;
+      for (size_t place = 0; place < ranks.size(); ++place) {
+        bytes[place] += BytesOn(*tensor, ranks[place]);
+      }
+    }
+    return *std::max_element(bytes.begin(), bytes.end());
+  }
+
+  // Where in the list of all indices on these axes those are that are pinned.
+  std::vector<size_t> PlacesOf(const std::vector<Pin>& pins, const std::vector<int>& axes) const {
+    std::vector<size_t> places = {0};
+    for (const int axis : axes) {
+      const auto pin =
+          std::find_if(pins.begin(), pins.end(), [&](const Pin& p) { return p.axis == axis; });
+      std::vector<int64_t> indices(static_cast<size_t>(mesh_.shape[axis]));
+      std::iota(indices.begin(), indices.end(), 0);
+      if (pin != pins.end()) indices = pin->indices;
+      std::vector<size_t> next;
+      for (const size_t place : places) {
+        for (const int64_t index : indices) {
+          next.push_back(place * static_cast<size_t>(mesh_.shape[axis]) +
+                         static_cast<size_t>(index));
+        }
+      }
+      places = std::move(next);
+    }
+    return places;
+  }
+
+  const Plan& plan_;
+  const Mesh& mesh_;
+  std::set<int> axes_;      // That tensors are pinned to.
+  std::vector<int> group_;  // Of each axis the lowest that is searched together with it.
+  int64_t everywhere_ = 0;  // Bytes of what has as much at all indices.
+  std::map<std::vector<Pin>, int64_t> pinned_;
+  std::vector<std::pair<int, const Tensor*>> uneven_;  // Each with one of its axes.
+};
+
+}  // namespace
 
 int64_t RankPlan::bytes() const {
   int64_t bytes = 0;
@@ -22,19 +148,24 @@ Plan MakePlan(InitGraph graph) {
     const int64_t boxes = sharding.CountBoxes();
     plan.boxes += boxes;
     plan.most_boxes = std::max(plan.most_boxes, boxes);
-    const Box most = sharding.BoxOn(Sharding::kLargestRank);
-    plan.max_rank_bytes += ElementCount(most.shape) * InfoOf(tensor.dtype).bytes;
+    if (tensor.partition.IsExtended()) plan.format_version = kNewestFormatVersion;
   }
+  plan.max_rank_bytes = LargestRank(plan).Bytes();
   return plan;
 }
 
 RankPlan PlanRank(const Plan& plan, int64_t rank) {
-  RankPlan made{.rank = rank, .coordinate = plan.graph.mesh.CoordinateOf(rank), .shards = {}};
+  RankPlan made{.rank = rank,
+                .format_version = plan.format_version,
+                .coordinate = plan.graph.mesh.CoordinateOf(rank),
+                .shards = {}};
   for (const Tensor& tensor : plan.graph.tensors) {
     const Sharding sharding = plan.ShardingOf(tensor);
     if (!sharding.Stores(rank)) continue;
-    Box box = sharding.BoxOn(rank);
-    if (!IsEmpty(box)) made.shards.push_back({&tensor, std::move(box)});
+    std::vector<Box> boxes = sharding.BoxesOn(rank);
+    for (size_t part = 0; part < boxes.size(); ++part) {
+      made.shards.push_back({&tensor, std::move(boxes[part]), part});
+    }
   }
   return made;
 }
@@ -61,10 +192,10 @@ int64_t BytesIn(const Plan& plan, const std::vector<int64_t>& ranks) {
 std::string RankFile(int64_t rank) { return fmt::format("ranks/rank-{:05}.h5", rank); }
 std::string ReceiptFile(int64_t rank) { return fmt::format("ranks/rank-{:05}.json", rank); }
 
-std::string DatasetPath(const Tensor& tensor) {
+std::string DatasetPath(const Tensor& tensor, size_t part) {
   std::string path = "/" + tensor.path;
   std::replace(path.begin(), path.end(), '.', '/');
-  return path;
+  return part == 0 ? path : fmt::format("{}@{}", path, part);
 }
 
 }  // namespace shardinit

@@ -14,18 +14,22 @@ namespace shardinit {
 
 class JsonWriter;
 
-inline constexpr int kFormatVersion = 1;
+// Of the files of a checkpoint: the newest where a tensor has segments or pins, else the other, so
+// that older readers read what they can.
+inline constexpr int kFormatVersion = 1, kNewestFormatVersion = 2;
 
 // One box of one tensor in one rank's file.
 struct Shard {
   const Tensor* tensor;
   Box box;
+  size_t part = 0;  // Its number among the rank's boxes of the tensor.
 
   int64_t bytes() const { return ElementCount(box.shape) * InfoOf(tensor->dtype).bytes; }
 };
 
 struct RankPlan {
   int64_t rank;
+  int format_version;  // The plan's.
   std::vector<int64_t> coordinate;
   std::vector<Shard> shards;  // In the order of the graph.
 
@@ -34,11 +38,12 @@ struct RankPlan {
 
 struct Plan {
   InitGraph graph;
-  int64_t parameters = 0;  // Elements of all that is drawn.
-  int64_t bytes = 0;       // Of what is stored: with padding and ties, replicas once.
-  int64_t boxes = 0;       // Different non-empty boxes over all ranks.
-  int64_t most_boxes = 0;  // Of one tensor.
-  int64_t max_rank_bytes = 0;
+  int format_version = kFormatVersion;
+  int64_t parameters = 0;      // Elements of all that is drawn.
+  int64_t bytes = 0;           // Of what is stored: with padding and ties, replicas once.
+  int64_t boxes = 0;           // Different non-empty boxes over all ranks.
+  int64_t most_boxes = 0;      // Of one tensor.
+  int64_t max_rank_bytes = 0;  // That any rank holds, whoever stores it.
 
   int64_t world_size() const { return graph.mesh.world_size(); }
   Sharding ShardingOf(const Tensor& tensor) const {
@@ -55,9 +60,10 @@ RankPlan PlanRank(const Plan& plan, int64_t rank);
 int64_t BytesIn(const Plan& plan, const std::vector<int64_t>& ranks);
 
 // Names within a checkpoint's folder and file.
-std::string RankFile(int64_t rank);             // ranks/rank-00017.h5
-std::string ReceiptFile(int64_t rank);          // ranks/rank-00017.json
-std::string DatasetPath(const Tensor& tensor);  // /model/layers/0/…
+std::string RankFile(int64_t rank);     // ranks/rank-00017.h5
+std::string ReceiptFile(int64_t rank);  // ranks/rank-00017.json
+// /model/layers/0/…; of a rank's further boxes with a suffix that no path has: `…@1`.
+std::string DatasetPath(const Tensor& tensor, size_t part = 0);
 
 // The member `mesh` of plan.json, manifest.json and `plan --json`.
 void WriteMesh(const Mesh& mesh, JsonWriter& out);

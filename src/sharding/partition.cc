@@ -1,20 +1,40 @@
 #include "sharding/partition.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
 namespace shardinit {
+
+std::vector<int64_t> PartitionSpec::segments() const {
+  std::vector<int64_t> all;
+  for (const DimensionCut& cut : cuts) all.push_back(cut.segments);
+  return std::all_of(all.begin(), all.end(), [](int64_t n) { return n == 1; })
+             ? std::vector<int64_t>()
+             : all;
+}
+
+bool PartitionSpec::IsExtended() const { return !pins.empty() || !segments().empty(); }
 
 std::string InText(const PartitionSpec& spec, const Mesh& mesh) {
   std::string text;
-  for (const auto& axes : spec) {
+  for (const DimensionCut& cut : spec.cuts) {
     std::string entry;
-    for (const int axis : axes) entry += (entry.empty() ? "" : "+") + mesh.axes[axis];
+    for (const int axis : cut.axes) entry += (entry.empty() ? "" : "+") + mesh.axes[axis];
+    if (cut.segments != 1) entry += fmt::format(" in {} segments", cut.segments);
     text += (text.empty() ? "" : ", ") + (entry.empty() ? "-" : entry);
   }
-  return "[" + text + "]";
+  text = "[" + text + "]";
+  for (const Pin& pin : spec.pins) {
+    text += fmt::format(" on {} {}", mesh.axes[pin.axis], fmt::join(pin.indices, ", "));
+  }
+  return text;
 }
 
-int64_t PartsOf(const std::vector<int>& axes, const Mesh& mesh) {
+int64_t PartsOf(const DimensionCut& cut, const Mesh& mesh) {
   int64_t parts = 1;
-  for (const int axis : axes) parts *= mesh.shape[axis];
+  for (const int axis : cut.axes) parts *= mesh.shape[axis];
   return parts;
 }
 

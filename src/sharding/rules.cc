@@ -20,7 +20,7 @@ PartitionSpec ResolveRules(const std::vector<std::string>& logical_axes,
       if (logical_axes[d] != rule.logical || (*fired)[d] >= 0) continue;
       if (trials != nullptr) trials->push_back({r, d, applies ? -1 : *taken});
       if (!applies) break;
-      spec[d] = rule.axes;
+      spec.cuts[d] = rule.axes;
       (*fired)[d] = static_cast<int>(r);
       used.insert(used.end(), rule.axes.begin(), rule.axes.end());
       break;

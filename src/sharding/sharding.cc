@@ -8,70 +8,165 @@ bool IsEmpty(const Box& box) {
   return std::find(box.shape.begin(), box.shape.end(), 0) != box.shape.end();
 }
 
-Box Sharding::BoxOn(int64_t rank) const {
-  Box box = WholeOf(shape_);
-  for (size_t d = 0; d < partition_.size(); ++d) {
-    if (partition_[d].empty()) continue;
-    int64_t part = 0;
-    for (const int axis : partition_[d]) {
-      part = part * mesh_.shape[axis] + mesh_.IndexOf(rank, axis);
+std::vector<Box> Sharding::BoxesOn(int64_t rank) const {
+  std::vector<Box> boxes;
+  if (!IsOn(rank)) return boxes;
+  boxes.push_back(WholeOf(shape_));
+  const auto set = [](size_t d, const Interval& interval, Box* box) {
+    box->offset[d] = interval.start;
+    box->shape[d] = interval.length;
+  };
+  for (size_t d = 0; d < partition_.cuts.size(); ++d) {
+    const DimensionCut& cut = partition_.cuts[d];
+    if (cut.axes.empty()) continue;
+    const int64_t part = PartOf(d, rank);
+    if (cut.segments == 1) {
+      const Interval interval = Chunk(shape_[d], PartsOf(cut, mesh_), part);
+      if (interval.length == 0) return {};
+      for (Box& box : boxes) set(d, interval, &box);
+      continue;
     }
-    const int64_t width = CeilDiv(shape_[d], PartsOf(partition_[d], mesh_));
-    // part * width stays below n + k: both were checked to fit.
-    box.offset[d] = std::min(shape_[d], part * width);
-    box.shape[d] = std::min(shape_[d], (part + 1) * width) - box.offset[d];
+    std::vector<Box> more;
+    for (const Box& box : boxes) {
+      for (const Interval& interval : IntervalsOf(d, part))
+        set(d, interval, &more.emplace_back(box));
+    }
+    boxes = std::move(more);
+  }
+  return boxes;
+}
+
+Box Sharding::BoxOn(int64_t rank) const {
+  const std::vector<Box> boxes = BoxesOn(rank);
+  if (!boxes.empty()) return boxes[0];
+  Box box = WholeOf(shape_);
+  for (size_t d = 0; d < partition_.cuts.size(); ++d) {
+    const DimensionCut& cut = partition_.cuts[d];
+    const Interval interval = Chunk(shape_[d], PartsOf(cut, mesh_), PartOf(d, rank));
+    box.offset[d] = interval.start;
+    box.shape[d] = IsOn(rank) ? interval.length : 0;
   }
   return box;
 }
 
+int64_t Sharding::ElementsOn(int64_t rank) const {
+  if (!IsOn(rank)) return 0;
+  int64_t elements = 1;
+  for (size_t d = 0; d < partition_.cuts.size(); ++d) {
+    int64_t extent = 0;
+    for (const Interval& interval : IntervalsOf(d, PartOf(d, rank))) extent += interval.length;
+    elements *= extent;
+  }
+  return elements;
+}
+
+int64_t Sharding::PartOf(size_t dimension, int64_t rank) const {
+  int64_t part = 0;
+  for (const int axis : partition_.cuts[dimension].axes) {
+    part = part * mesh_.shape[axis] + mesh_.IndexOf(rank, axis);
+  }
+  return part;
+}
+
+Sharding::Interval Sharding::Chunk(int64_t extent, int64_t parts, int64_t part) {
+  const int64_t width = CeilDiv(extent, parts);
+  // part * width stays below n + k: both were checked to fit.
+  const int64_t start = std::min(extent, part * width);
+  return {start, std::min(extent - start, width)};
+}
+
+std::vector<Sharding::Interval> Sharding::IntervalsOf(size_t dimension, int64_t part) const {
+  const DimensionCut& cut = partition_.cuts[dimension];
+  const int64_t n = shape_[dimension], parts = PartsOf(cut, mesh_);
+  const int64_t segment = CeilDiv(n, cut.segments);
+  std::vector<Interval> intervals;
+  for (int64_t start = 0; start < n; start += segment) {
+    Interval interval = Chunk(std::min(segment, n - start), parts, part);
+    interval.start += start;
+    if (interval.length > 0) intervals.push_back(interval);
+  }
+  return intervals;
+}
+
+bool Sharding::IsOn(int64_t rank) const {
+  return std::all_of(partition_.pins.begin(), partition_.pins.end(), [&](const Pin& pin) {
+    return std::binary_search(pin.indices.begin(), pin.indices.end(),
+                              mesh_.IndexOf(rank, pin.axis));
+  });
+}
+
+int64_t Sharding::Lowest() const {
+  int64_t lowest = 0;
+  for (const Pin& pin : partition_.pins) lowest += pin.indices.front() * mesh_.StrideOf(pin.axis);
+  return lowest;
+}
+
 int64_t Sharding::FirstHolder(int64_t rank) const {
-  int64_t first = 0;
-  for (const auto& axes : partition_) {
-    for (const int axis : axes) first += mesh_.IndexOf(rank, axis) * mesh_.StrideOf(axis);
+  int64_t first = Lowest();
+  for (const DimensionCut& cut : partition_.cuts) {
+    for (const int axis : cut.axes) first += mesh_.IndexOf(rank, axis) * mesh_.StrideOf(axis);
   }
   return first;
 }
 
 int64_t Sharding::holders() const {
   int64_t holders = mesh_.world_size();
-  for (const auto& axes : partition_) holders /= PartsOf(axes, mesh_);
+  for (const DimensionCut& cut : partition_.cuts) holders /= PartsOf(cut, mesh_);
+  for (const Pin& pin : partition_.pins) {
+    holders = holders / mesh_.shape[pin.axis] * std::ssize(pin.indices);
+  }
   return holders;
 }
 
 int64_t Sharding::CountBoxes() const {
   int64_t count = 1;
-  for (size_t d = 0; d < partition_.size(); ++d) {
-    const int64_t width = CeilDiv(shape_[d], PartsOf(partition_[d], mesh_));
-    count *= CeilDiv(shape_[d], width);
+  for (size_t d = 0; d < partition_.cuts.size(); ++d) {
+    const int64_t n = shape_[d], parts = PartsOf(partition_.cuts[d], mesh_);
+    const int64_t segment = CeilDiv(n, partition_.cuts[d].segments);
+    const auto parts_of = [&](int64_t extent) {
+      return extent == 0 ? 0 : CeilDiv(extent, CeilDiv(extent, parts));
+    };
+    count *= n / segment * parts_of(segment) + parts_of(n % segment);
   }
   return count;
 }
 
 bool Sharding::operator==(const Sharding& other) const {
-  return mesh_.world_size() == other.mesh_.world_size() && Cuts() == other.Cuts();
+  return mesh_.world_size() == other.mesh_.world_size() && StepsOf() == other.StepsOf() &&
+         PlacesOf() == other.PlacesOf();
 }
 
-std::vector<std::vector<Sharding::Cut>> Sharding::Cuts() const {
-  std::vector<std::vector<Cut>> cuts;
-  for (const auto& axes : partition_) {
-    auto& dimension = cuts.emplace_back();
-    for (const int axis : axes) {
-      const Cut cut{mesh_.StrideOf(axis), mesh_.shape[axis]};
-      if (cut.parts == 1) continue;
+std::vector<Sharding::Steps> Sharding::StepsOf() const {
+  std::vector<Steps> all;
+  for (const DimensionCut& cut : partition_.cuts) {
+    auto& [segments, steps] = all.emplace_back(cut.segments, std::vector<Step>());
+    for (const int axis : cut.axes) {
+      const Step step{mesh_.StrideOf(axis), mesh_.shape[axis]};
+      if (step.parts == 1) continue;
       // Two axes that follow one another are as one.
-      if (!dimension.empty() && dimension.back().stride == cut.stride * cut.parts) {
-        dimension.back() = {cut.stride, dimension.back().parts * cut.parts};
+      if (!steps.empty() && steps.back().stride == step.stride * step.parts) {
+        steps.back() = {step.stride, steps.back().parts * step.parts};
       } else {
-        dimension.push_back(cut);
+        steps.push_back(step);
       }
     }
   }
-  return cuts;
+  return all;
+}
+
+std::vector<Sharding::Place> Sharding::PlacesOf() const {
+  std::vector<Place> places;
+  for (const Pin& pin : partition_.pins) {
+    places.push_back({mesh_.StrideOf(pin.axis), mesh_.shape[pin.axis], pin.indices});
+  }
+  return places;
 }
 
 std::vector<int> Sharding::CuttingAxes() const {
   std::vector<int> cutting;
-  for (const auto& axes : partition_) cutting.insert(cutting.end(), axes.begin(), axes.end());
+  for (const DimensionCut& cut : partition_.cuts) {
+    cutting.insert(cutting.end(), cut.axes.begin(), cut.axes.end());
+  }
   std::sort(cutting.begin(), cutting.end());
   return cutting;
 }

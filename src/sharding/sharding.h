@@ -1,5 +1,5 @@
-// Who holds what of one tensor: which box a rank holds, which ranks hold equal ones, and
-// which of them stores it. Nothing else computes ranks from coordinates or boxes.
+// Who holds what of one tensor: which boxes a rank holds, which ranks hold equal ones, and
+// which of them stores them. Nothing else computes ranks from coordinates or boxes.
 //
 // A PartitionSpec names, for each dimension, the mesh axes that cut it; the
 // first of several is the major one. A dimension of n elements over axes
@@ -10,12 +10,19 @@
 //
 // which is the rule of torch.chunk, DTensor's Shard and torch_xla: 10 elements
 // over 4 parts are 3, 3, 3, 1, and 5 over 4 are 2, 2, 1, 0. (JAX allows only
-// k that divides n, where all rules agree.) Axes that cut no dimension hold
-// replicas: of those ranks the one at coordinate 0 on all such axes, which is
-// the lowest, is the first replica.
+// k that divides n, where all rules agree.) In s segments, the dimension is
+// first cut into s parts by the same rule, and the rank holds part p of each:
+// up to s boxes, which is the rule of DTensor's _StridedShard. With segments
+// in several dimensions a rank's boxes are all their combinations.
 //
-// So rank 0 holds the largest part of every dimension, and is the first
-// replica of everything: no rank holds more bytes than rank 0.
+// Axes that cut no dimension hold replicas: of those ranks the one at
+// coordinate 0 on all such axes, which is the lowest, is the first replica.
+// Where the tensor is pinned to indices of an axis, only ranks with these
+// hold replicas, and the lowest of the indices takes the place of 0.
+//
+// So of the ranks that hold anything the first holds the largest part of every
+// segment, and the lowest rank at given indices of the pinned axes is the first
+// replica of everything there: no rank with these indices holds more bytes.
 #pragma once
 
 #include <algorithm>
@@ -39,39 +46,70 @@ class Sharding {
   Sharding(const Mesh& mesh, Replicas replicas, const Shape& shape, const PartitionSpec& partition)
       : mesh_(mesh), replicas_(replicas), shape_(shape), partition_(partition) {}
 
-  // What `rank` holds; if its shape has zeros, nothing.
+  // What `rank` holds: boxes with elements, in the row-major order of their segments. Together, in
+  // that order and along each dimension, they are its local tensor.
+  std::vector<Box> BoxesOn(int64_t rank) const;
+  // The first of these boxes; if there is none, an empty one.
   Box BoxOn(int64_t rank) const;
+  // The elements of these boxes.
+  int64_t ElementsOn(int64_t rank) const;
 
+  // Whether `rank` has the indices that the tensor is pinned to.
+  bool IsOn(int64_t rank) const;
   // The first replica's rank: the lowest that holds what `rank` does, if that is anything.
   int64_t FirstHolder(int64_t rank) const;
-  bool IsFirstHolder(int64_t rank) const { return FirstHolder(rank) == rank; }
-  // How many ranks hold the same as any one does.
+  bool IsFirstHolder(int64_t rank) const { return IsOn(rank) && FirstHolder(rank) == rank; }
+  // How many ranks hold the same as any one does that holds anything.
   int64_t holders() const;
 
   // Whether the file of `rank` has what it holds, if that is anything.
-  bool Stores(int64_t rank) const { return replicas_ == Replicas::kFull || IsFirstHolder(rank); }
+  bool Stores(int64_t rank) const {
+    return replicas_ == Replicas::kFull ? IsOn(rank) : IsFirstHolder(rank);
+  }
 
   // How many different boxes with elements there are over all ranks.
   int64_t CountBoxes() const;
-  // Calls visit(rank, box) for each of them, with its first holder, ascending.
+  // Calls visit(rank, part, box) for each of them, with its first holder, ascending, of whose
+  // boxes it is number `part`.
   template <typename F>
   void ForEachBox(F visit) const;
 
-  // No rank holds more of anything.
-  static constexpr int64_t kLargestRank = 0;
+  // No rank holds more.
+  int64_t LargestRank() const { return Lowest(); }
 
-  // Whether each rank holds the same of tensors of one shape, whatever the names of axes.
+  // Whether each rank holds the same of tensors of one shape, whatever the names of axes. Pinned
+  // axes must be the same ones.
   bool operator==(const Sharding& other) const;
 
  private:
+  struct Interval {
+    int64_t start, length;
+  };
   // A mesh axis that cuts, by its effect: of two ranks, r and r + stride, where one axis goes
   // on, each holds the next part.
-  struct Cut {
+  struct Step {
     int64_t stride, parts;
-    bool operator==(const Cut&) const = default;
+    bool operator==(const Step&) const = default;
   };
-  std::vector<std::vector<Cut>> Cuts() const;  // Of each dimension.
-  std::vector<int> CuttingAxes() const;        // Ascending.
+  struct Steps {
+    int64_t segments;
+    std::vector<Step> steps;
+    bool operator==(const Steps&) const = default;
+  };
+  struct Place {
+    int64_t stride, extent;
+    std::vector<int64_t> indices;
+    bool operator==(const Place&) const = default;
+  };
+
+  // Of an extent cut in `parts`.
+  static Interval Chunk(int64_t extent, int64_t parts, int64_t part);
+  std::vector<Interval> IntervalsOf(size_t dimension, int64_t part) const;  // None of them empty.
+  int64_t PartOf(size_t dimension, int64_t rank) const;
+  int64_t Lowest() const;                // Of the ranks that hold anything.
+  std::vector<Steps> StepsOf() const;    // Of each dimension.
+  std::vector<Place> PlacesOf() const;   // Of each pin.
+  std::vector<int> CuttingAxes() const;  // Ascending.
 
   const Mesh& mesh_;
   const Replicas replicas_;
@@ -81,10 +119,11 @@ class Sharding {
 
 template <typename F>
 void Sharding::ForEachBox(F visit) const {
-  // Only the axes that cut the tensor move; on all others the first holder is at 0.
+  // Only the axes that cut the tensor move; on all others the first holder is at its lowest.
   const std::vector<int> axes = CuttingAxes();
-  for (int64_t rank = 0;;) {
-    if (const Box box = BoxOn(rank); !IsEmpty(box)) visit(rank, box);
+  for (int64_t rank = Lowest();;) {
+    const std::vector<Box> boxes = BoxesOn(rank);
+    for (size_t part = 0; part < boxes.size(); ++part) visit(rank, part, boxes[part]);
     size_t a = axes.size();
     for (; a > 0; --a) {
       const int axis = axes[a - 1];

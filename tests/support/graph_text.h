@@ -83,10 +83,14 @@ inline std::string PrintTensors(const InitGraph& graph) {
   for (const Tensor& tensor : graph.tensors) {
     out += fmt::format("{} {} [{}] {}", tensor.path, InfoOf(tensor.dtype).name,
                        fmt::join(tensor.shape, ", "), Print(tensor.distribution));
-    for (const std::vector<int>& axes : tensor.partition) {
+    for (const DimensionCut& cut : tensor.partition.cuts) {
       std::vector<std::string> names;
-      for (const int axis : axes) names.push_back(graph.mesh.axes[axis]);
-      out += fmt::format(" ({})", fmt::join(names, ", "));
+      for (const int axis : cut.axes) names.push_back(graph.mesh.axes[axis]);
+      out += fmt::format(" ({}{})", fmt::join(names, ", "),
+                         cut.segments == 1 ? "" : fmt::format(" / {}", cut.segments));
+    }
+    for (const Pin& pin : tensor.partition.pins) {
+      out += fmt::format(" on {} {}", graph.mesh.axes[pin.axis], fmt::join(pin.indices, ", "));
     }
     if (!tensor.draw_path.empty()) out += " key " + tensor.draw_path;
     out += '\n';

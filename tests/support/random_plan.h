@@ -58,7 +58,8 @@ inline Shape RandomShape(Random& random, int64_t most = 2000) {
   return shape;
 }
 
-// Each mesh axis cuts at most one dimension, in any order: tuples are common.
+// Each mesh axis cuts at most one dimension, in any order: tuples are common. Some dimensions have
+// segments, and of the axes that cut nothing some are pinned.
 inline PartitionSpec RandomPartition(Random& random, const Mesh& mesh, const Shape& shape) {
   PartitionSpec spec(shape.size());
   if (shape.empty()) return spec;
@@ -68,15 +69,30 @@ inline PartitionSpec RandomPartition(Random& random, const Mesh& mesh, const Sha
     std::swap(axes[a - 1], axes[static_cast<size_t>(random.In(0, static_cast<int64_t>(a) - 1))]);
   }
   for (const int axis : axes) {
-    if (random.Chance(4)) continue;
-    spec[static_cast<size_t>(random.In(0, static_cast<int64_t>(shape.size()) - 1))].push_back(axis);
+    if (random.Chance(4)) {
+      const int64_t extent = mesh.shape[static_cast<size_t>(axis)];
+      Pin pin{axis, {}};
+      for (int64_t i = 0; i < extent; ++i) {
+        if (random.Chance(2)) pin.indices.push_back(i);
+      }
+      const int64_t some = std::ssize(pin.indices);
+      if (random.Chance(2) && some > 0 && some < extent) spec.pins.push_back(std::move(pin));
+      continue;
+    }
+    const int64_t d = random.In(0, static_cast<int64_t>(shape.size()) - 1);
+    spec.cuts[static_cast<size_t>(d)].axes.push_back(axis);
+  }
+  std::sort(spec.pins.begin(), spec.pins.end());
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (PartsOf(spec.cuts[d], mesh) == 1 || shape[d] == 1 || !random.Chance(3)) continue;
+    spec.cuts[d].segments = random.In(2, std::min<int64_t>(shape[d], 5));
   }
   return spec;
 }
 
 inline Tensor MakeTensor(std::string path, DType dtype, Shape shape, Distribution distribution,
                          PartitionSpec partition = {}) {
-  partition.resize(shape.size());
+  partition.cuts.resize(shape.size());
   Tensor tensor{.path = std::move(path),
                 .draw_path = {},
                 .dtype = dtype,

@@ -24,7 +24,7 @@ Chunks ChunksOf(const Shape& shape, const Shape& parts) {
   for (size_t d = 0; d < shape.size(); ++d) {
     graph.mesh.axes.push_back("a" + std::to_string(d));
     graph.mesh.shape.push_back(parts[d]);
-    partition.push_back({static_cast<int>(d)});
+    partition.cuts.push_back({static_cast<int>(d)});
   }
   graph.tensors.push_back(MakeTensor("w", DType::f32, shape, Normal{0, 1}, partition));
   const Plan plan = MakePlan(std::move(graph));

@@ -193,11 +193,12 @@ TEST(ReadPlan, ReadsWhatIsWrittenForRandomPlans) {
 }
 
 TEST(ReadPlan, SaysWhichReleaseItNeeds) {
-  EXPECT_EQ(PlanRefusal(PlanWith("\"format_version\": 1", "\"format_version\": 2")),
-            "`plan.json` has format version 2 and contract version 1, but this tool knows 1 and 1");
   EXPECT_EQ(
-      PlanRefusal(PlanWith("\"contract_version\": 1", "\"contract_version\": \"9\"")),
-      "`plan.json` has format version 1 and contract version \"9\", but this tool knows 1 and 1");
+      PlanRefusal(PlanWith("\"format_version\": 1", "\"format_version\": 3")),
+      "`plan.json` has format version 3 and contract version 1, but this tool knows 1 to 2, and 1");
+  EXPECT_EQ(PlanRefusal(PlanWith("\"contract_version\": 1", "\"contract_version\": \"9\"")),
+            "`plan.json` has format version 1 and contract version \"9\", but this tool knows 1 to "
+            "2, and 1");
 }
 
 struct Malformation {

@@ -20,8 +20,14 @@ Box BoxAt(const Shape& shape, const PartitionSpec& spec, const Mesh& mesh,
 
 bool IsFirstHolder(const PartitionSpec& spec, const std::vector<int64_t>& coordinate) {
   const Mesh mesh{std::vector<std::string>(coordinate.size()), Shape(coordinate.size(), 6)};
-  const Shape shape(spec.size(), 6);
+  const Shape shape(spec.cuts.size(), 6);
   return Sharding(mesh, Replicas::kDedupe, shape, spec).IsFirstHolder(RankOf(mesh, coordinate));
+}
+
+DimensionCut InSegments(std::vector<int> axes, int64_t segments) {
+  DimensionCut cut(std::move(axes));
+  cut.segments = segments;
+  return cut;
 }
 
 int64_t CountBoxes(const Shape& shape, const PartitionSpec& spec, const Mesh& mesh) {
@@ -116,6 +122,53 @@ TEST(IsFirstHolder, LooksAtTheAxesThatCutNothing) {
   EXPECT_TRUE(IsFirstHolder({}, {0, 0, 0}));
   EXPECT_FALSE(IsFirstHolder({}, {0, 0, 1}));
   EXPECT_TRUE(IsFirstHolder({}, {}));
+}
+
+// The example in DTensor's _StridedShard: 9 elements, split_factor 2, over 4 ranks.
+TEST(BoxesOn, ArePartsOfEverySegment) {
+  const Mesh mesh{{"x"}, {4}};
+  const Shape shape = {9};
+  const PartitionSpec spec = {InSegments({0}, 2)};
+  const Sharding sharding(mesh, Replicas::kDedupe, shape, spec);
+  EXPECT_EQ(sharding.BoxesOn(0), (std::vector<Box>{{{0}, {2}}, {{5}, {1}}}));
+  EXPECT_EQ(sharding.BoxesOn(1), (std::vector<Box>{{{2}, {2}}, {{6}, {1}}}));
+  EXPECT_EQ(sharding.BoxesOn(2), (std::vector<Box>{{{4}, {1}}, {{7}, {1}}}));
+  EXPECT_EQ(sharding.BoxesOn(3), (std::vector<Box>{{{8}, {1}}}));
+}
+
+// Megatron's: of 8 rows of gate and 8 of up rank 1 of 2 has rows 4 to 7 of each.
+TEST(BoxesOn, OfGateAndUp) {
+  const Mesh mesh{{"tensor"}, {2}};
+  const Shape shape = {16, 3};
+  const PartitionSpec spec = {InSegments({0}, 2), {}};
+  EXPECT_EQ(Sharding(mesh, Replicas::kDedupe, shape, spec).BoxesOn(1),
+            (std::vector<Box>{{{4, 0}, {4, 3}}, {{12, 0}, {4, 3}}}));
+}
+
+TEST(BoxesOn, AreInRowMajorOrderOfSegments) {
+  const Mesh mesh{{"x", "y"}, {2, 2}};
+  const Shape shape = {4, 8};
+  const PartitionSpec spec = {InSegments({0}, 2), InSegments({1}, 2)};
+  EXPECT_EQ(
+      Sharding(mesh, Replicas::kDedupe, shape, spec).BoxesOn(1),
+      (std::vector<Box>{{{0, 2}, {1, 2}}, {{0, 6}, {1, 2}}, {{2, 2}, {1, 2}}, {{2, 6}, {1, 2}}}));
+}
+
+TEST(Sharding, HoldsAPinnedTensorOnThoseRanksAlone) {
+  const Mesh mesh{{"pipe", "x", "y"}, {3, 2, 2}};
+  const Shape shape = {6};
+  PartitionSpec spec = {DimensionCut{2}};
+  spec.pins = {{0, {1, 2}}};
+  const Sharding sharding(mesh, Replicas::kDedupe, shape, spec);
+  EXPECT_EQ(sharding.BoxesOn(0), std::vector<Box>());
+  EXPECT_EQ(sharding.BoxesOn(4), (std::vector<Box>{{{0}, {3}}}));
+  EXPECT_EQ(sharding.BoxesOn(11), (std::vector<Box>{{{3}, {3}}}));
+  EXPECT_EQ(sharding.FirstHolder(11), 5);
+  EXPECT_FALSE(sharding.Stores(1));
+  EXPECT_EQ(sharding.holders(), 4);
+  EXPECT_EQ(sharding.CountBoxes(), 2);
+  EXPECT_EQ(sharding.LargestRank(), 4);
+  EXPECT_EQ(InText(spec, mesh), "[y] on pipe 1, 2");
 }
 
 TEST(PartsOf, MultipliesAxes) {

@@ -19,7 +19,7 @@ void SelectBox(hid_t space, const Box& box) {
 
 void WritePlanAttributes(hid_t file, const Plan& plan, const Digest& plan_sha256) {
   AttributeWriter attributes(file);
-  attributes.Integer(kFormatVersionName, kFormatVersion);
+  attributes.Integer(kFormatVersionName, plan.format_version);
   attributes.Integer(kContractVersionName, kContractVersion);
   attributes.Text(kEngine, plan.graph.engine);
   attributes.Natural(kSeed, plan.graph.seed);
@@ -49,7 +49,7 @@ std::vector<int64_t> WriteRank(int fd, const Plan& plan, const RankPlan& rank,
     GroupStack groups(file);
     std::string name;
     for (const Shard& shard : rank.shards) {
-      const hid_t group = groups.Open(DatasetPath(*shard.tensor), &name);
+      const hid_t group = groups.Open(DatasetPath(*shard.tensor, shard.part), &name);
       Dataset dataset(H5Dcreate2(group, name.c_str(), TypeOf(shard.tensor->dtype),
                                  SpaceOf(shard.box.shape), H5P_DEFAULT, create, H5P_DEFAULT),
                       "create a dataset");
@@ -89,11 +89,11 @@ void WriteVirtual(int fd, const Plan& plan, const Digest& plan_sha256) {
       EncodeMissing(tensor.dtype, missing);
       Require(H5Pset_fill_value(create, type, missing), "set the fill value");
       const Dataspace whole = SpaceOf(tensor.shape);
-      const std::string source = DatasetPath(tensor);
-      plan.ShardingOf(tensor).ForEachBox([&](int64_t rank, const Box& box) {
+      plan.ShardingOf(tensor).ForEachBox([&](int64_t rank, size_t part, const Box& box) {
         const Dataspace from = SpaceOf(box.shape);
         SelectBox(whole, box);
-        Require(H5Pset_virtual(create, whole, RankFile(rank).c_str(), source.c_str(), from),
+        Require(H5Pset_virtual(create, whole, RankFile(rank).c_str(),
+                               DatasetPath(tensor, part).c_str(), from),
                 "map a box");
       });
       Dataset dataset(H5Dcreate2(group, name.c_str(), type, SpaceOf(tensor.shape), H5P_DEFAULT,

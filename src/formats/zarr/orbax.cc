@@ -28,7 +28,8 @@ int64_t ChunkOf(int64_t extent, int64_t parts) {
 Shape ChunkOf(const Tensor& tensor, const Mesh& mesh) {
   Shape chunk;
   for (size_t d = 0; d < tensor.shape.size(); ++d) {
-    chunk.push_back(ChunkOf(tensor.shape[d], PartsOf(tensor.partition[d], mesh)));
+    const DimensionCut& cut = tensor.partition.cuts[d];
+    chunk.push_back(ChunkOf(tensor.shape[d], PartsOf(cut, mesh) * cut.segments));
   }
   return chunk;
 }
