@@ -25,14 +25,10 @@ void WriteRanks(const Plan& plan, const GenerateRequest& request, const Checkpoi
                 const Digest& plan_sha256, WorkCounters* counters, GenerateResult* result) {
   Workers workers(request.workers, counters);
   int64_t submitted = 0;
-  const auto wait_for = [&](int64_t groups) {
-    while (!workers.Wait(groups, 100)) {
-      ThrowIfInterrupted();
-      if (request.progress) {
-        request.progress(*counters, result->skipped + workers.finished_groups(),
-                         static_cast<int64_t>(request.ranks.size()));
-      }
-    }
+  const auto tick = [&] {
+    if (!request.progress) return;
+    request.progress(*counters, result->skipped + workers.finished_groups(),
+                     static_cast<int64_t>(request.ranks.size()));
   };
   for (const int64_t r : request.ranks) {
     ThrowIfInterrupted();
@@ -42,14 +38,14 @@ void WriteRanks(const Plan& plan, const GenerateRequest& request, const Checkpoi
       ++result->skipped;
       continue;
     }
-    wait_for(submitted - kRanksAtOnce + 1);
+    workers.WaitFor(submitted - kRanksAtOnce + 1, tick);
     result->bytes += rank.bytes();
     const auto writer =
         std::make_shared<RankWriter>(folder, plan, std::move(rank), plan_sha256, counters);
-    workers.Submit(writer->Tasks(), [writer] { writer->Commit(); });
+    workers.Submit(writer->Tasks(nullptr), [writer] { writer->Commit(); });
     ++submitted;
   }
-  wait_for(submitted);
+  workers.WaitFor(submitted, tick);
   result->written = submitted;
 }
 
@@ -132,10 +128,9 @@ std::vector<TensorDigest> DigestTensors(const std::vector<const Tensor*>& tensor
   }
   Workers workers(options, counters);
   workers.Submit(std::move(tasks), nullptr);
-  while (!workers.Wait(1, 100)) {
-    ThrowIfInterrupted();
+  workers.WaitFor(1, [&] {
     if (progress) progress(*counters, 0, 0);
-  }
+  });
   return digests;
 }
 

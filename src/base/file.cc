@@ -127,10 +127,6 @@ void CheckFreeSpace(int folder, int64_t size, const std::string& path) {
   }
 }
 
-Fd ReopenDirect(int fd) {
-  return OpenAt(AT_FDCWD, fmt::format("/proc/self/fd/{}", fd), O_WRONLY | O_DIRECT);
-}
-
 bool WriteAll(int fd, const void* data, size_t size, int64_t offset) {
   const char* at = static_cast<const char*>(data);
   while (size > 0) {

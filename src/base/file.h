@@ -52,10 +52,6 @@ bool SyncData(int fd);
 void AllocateSpace(int fd, int64_t size, const std::string& path);
 void CheckFreeSpace(int folder, int64_t size, const std::string& path);
 
-// The same file for O_DIRECT; none where the file system refuses that (tmpfs,
-// some overlays): then all goes through the cache.
-Fd ReopenDirect(int fd);
-
 // Writes all of it, whatever the kernel takes at a time. False with errno set.
 bool WriteAll(int fd, const void* data, size_t size, int64_t offset);
 bool ReadAll(int fd, void* data, size_t size, int64_t offset);  // Short file: false, errno 0.

@@ -83,6 +83,22 @@ void ForEachTemporary(const Folder& folder, P is_ours, F visit) try {
 // Free, or of a file system without locks where none is ever taken.
 bool IsLocked(int fd) { return flock(fd, LOCK_EX | LOCK_NB) != 0; }
 
+// A new file under a temporary name.
+std::pair<std::string, Fd> MakeTemporary(const Folder& folder, const std::string& name) {
+  while (true) {
+    std::string temporary = TemporaryName(name);
+    Fd fd = OpenAt(folder.fd(), temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
+    if (!fd && errno == EEXIST) continue;
+    if (!fd) throw SystemError("create a file in", folder.path());
+    // The lock says "my owner lives" to RemoveLeftOvers. If that got in between our two calls, its
+    // unlink shows in the link count: try again. File systems without locks are fine: nothing
+    // there is removed either.
+    if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) continue;
+    struct stat info;
+    if (fstat(fd.get(), &info) != 0 || info.st_nlink != 0) return {temporary, std::move(fd)};
+  }
+}
+
 // What the folder's file system takes for the time.
 time_t Now(const Folder& folder) {
   const NewFile file(folder, "time");
@@ -120,37 +136,26 @@ std::string ProcPath(const Folder& folder, const std::string& name) {
 
 }  // namespace
 
-NewFile::NewFile(const Folder& folder, std::string name)
-    : folder_(folder), name_(std::move(name)), path_(folder.PathOf(name_)) {
-  while (true) {
-    temporary_ = TemporaryName(name_);
-    fd_ = OpenAt(folder.fd(), temporary_, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
-    if (!fd_ && errno == EEXIST) continue;
-    if (!fd_) throw SystemError("create a file in", folder.path());
-    // The lock says "my owner lives" to RemoveLeftOvers. If that got in between our two calls, its
-    // unlink shows in the link count: try again. File systems without locks are fine: nothing
-    // there is removed either.
-    if (flock(fd_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) continue;
-    if (!IsRemoved()) return;
-  }
-}
+NewFile::NewFile(const Folder& folder, const std::string& name)
+    : NewFile(folder, name, MakeTemporary(folder, name)) {}
+
+NewFile::NewFile(const Folder& folder, const std::string& name,
+                 std::pair<std::string, Fd> temporary)
+    : OutputFile(folder.PathOf(name), std::move(temporary.second)),
+      folder_(folder),
+      name_(name),
+      temporary_(std::move(temporary.first)) {}
 
 NewFile::~NewFile() {
   if (!temporary_.empty()) unlinkat(folder_.fd(), temporary_.c_str(), 0);
-}
-
-void NewFile::Append(std::string_view text) {
-  if (!WriteAll(fd_.get(), text.data(), text.size(), size_)) throw SystemError("write", path_);
-  size_ += static_cast<int64_t>(text.size());
 }
 
 void NewFile::TakeName() {
   if (renameat(folder_.fd(), temporary_.c_str(), folder_.fd(), name_.c_str()) != 0) {
     struct stat info;
     const int error = errno;
-    if (error != ENOENT || fstat(fd_.get(), &info) != 0 ||
-        folder_.FileSize(name_) != info.st_size) {
-      throw SystemError("create", path_, error);
+    if (error != ENOENT || fstat(fd(), &info) != 0 || folder_.FileSize(name_) != info.st_size) {
+      throw SystemError("create", path(), error);
     }
   }
   temporary_.clear();
@@ -158,15 +163,13 @@ void NewFile::TakeName() {
 }
 
 void NewFile::Commit(const std::function<void()>& before_name) {
-  // A failed sync must not be tried again on the same descriptor: the kernel
-  // reports lost pages once and then calls them clean.
-  if (!SyncData(fd_.get())) throw SystemError("write", path_);
+  Sync();
   if (before_name) before_name();
   TakeName();
 }
 
 bool NewFile::CommitNew() {
-  if (!SyncData(fd_.get())) throw SystemError("write", path_);
+  Sync();
   const int folder = folder_.fd();
   const char *from = temporary_.c_str(), *to = name_.c_str();
   // File systems know the one, or the other.
@@ -177,7 +180,7 @@ bool NewFile::CommitNew() {
   }
   if (errno != EEXIST) {
     if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP) {
-      throw SystemError("create", path_);
+      throw SystemError("create", path());
     }
     if (linkat(folder, from, folder, to, 0) == 0) {
       unlinkat(folder, from, 0);
@@ -191,7 +194,7 @@ bool NewFile::CommitNew() {
         TakeName();
         return true;
       }
-      if (errno != EEXIST) throw SystemError("create", path_);
+      if (errno != EEXIST) throw SystemError("create", path());
     }
   }
   // One that stays empty is of a process that was killed.
@@ -201,24 +204,6 @@ bool NewFile::CommitNew() {
   if (folder_.FileSize(name_) != 0) return false;
   TakeName();
   return true;
-}
-
-bool NewFile::IsRemoved() const {
-  struct stat info;
-  return fstat(fd_.get(), &info) == 0 && info.st_nlink == 0;
-}
-
-std::unique_ptr<NewFile> BeginFile(const Folder& folder, const std::string& name,
-                                   const std::function<void(const NewFile& file)>& begin) {
-  while (true) {
-    auto file = std::make_unique<NewFile>(folder, name);
-    try {
-      begin(*file);
-      return file;
-    } catch (const Error&) {
-      if (!file->IsRemoved()) throw;
-    }
-  }
 }
 
 void WriteFileAtomically(const std::string& path, std::string_view text) {

@@ -2,27 +2,21 @@
 // until all of them is there.
 #pragma once
 
-#include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
-#include "base/open_folder.h"
+#include "base/output_file.h"
 
 namespace shardinit {
 
 // Without Commit() nothing of it is left. `folder` must outlive it.
-class NewFile {
+class NewFile : public OutputFile {
  public:
-  NewFile(const Folder& folder, std::string name);
+  NewFile(const Folder& folder, const std::string& name);
   ~NewFile();
-  NewFile(const NewFile&) = delete;
 
-  const std::string& path() const { return path_; }  // Where it will be, for messages.
-  int fd() const { return fd_.get(); }
-
-  void Append(std::string_view text);
   // Data to disk, its name, the folder to disk; replaces what had the name. `before_name` may throw
   // when all but the name is there. If the temporary file
   // was removed meanwhile, as by a finalize() that had no need of it, a file of the same size that
@@ -30,23 +24,16 @@ class NewFile {
   void Commit(const std::function<void()>& before_name = {});
   // False, and nothing done, if another file has the name already, and is not empty.
   bool CommitNew();
-  // Whether another process has removed the temporary file.
-  bool IsRemoved() const;
 
  private:
   void TakeName();
 
-  const Folder& folder_;
-  const std::string name_, path_;
-  std::string temporary_;
-  Fd fd_;
-  int64_t size_ = 0;
-};
+  NewFile(const Folder& folder, const std::string& name, std::pair<std::string, Fd> temporary);
 
-// A new file that `begin`, which needs its name, has dealt with: again if another machine has taken
-// it for a left-over meanwhile.
-std::unique_ptr<NewFile> BeginFile(const Folder& folder, const std::string& name,
-                                   const std::function<void(const NewFile& file)>& begin);
+  const Folder& folder_;
+  const std::string name_;
+  std::string temporary_;
+};
 
 // Replaces what was there.
 void WriteFileAtomically(const std::string& path, std::string_view text);

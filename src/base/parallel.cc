@@ -9,8 +9,6 @@
 #include <fstream>
 #include <mutex>
 #include <string>
-#include <thread>
-#include <vector>
 
 namespace shardinit {
 namespace {
@@ -54,6 +52,21 @@ int AvailableCores() {
   return std::max(1, cores);
 }
 
+Threads::~Threads() {
+  for (std::thread& thread : threads_) thread.join();
+}
+
+int Threads::Start(int count, const std::function<void()>& body) {
+  for (int t = 0; t < count; ++t) {
+    try {
+      threads_.emplace_back(body);
+    } catch (const std::exception&) {
+      return t;  // Without a thread, or memory for one.
+    }
+  }
+  return count;
+}
+
 void ParallelFor(int64_t count, int jobs, const std::function<void(int64_t)>& body) {
   std::atomic<int64_t> next{0};
   std::mutex mutex;
@@ -67,19 +80,14 @@ void ParallelFor(int64_t count, int jobs, const std::function<void(int64_t)>& bo
       if (!failure) failure = std::current_exception();
     }
   };
-  std::vector<std::thread> threads;
   {
-    const SignalsBlocked blocked;
-    for (int t = 1; t < jobs && t < count; ++t) {
-      try {
-        threads.emplace_back(work);
-      } catch (const std::exception&) {
-        break;  // Without a thread, or memory for one: fewer do the same.
-      }
+    Threads threads;
+    {
+      const SignalsBlocked blocked;
+      threads.Start(static_cast<int>(std::min<int64_t>(jobs, count)) - 1, work);
     }
+    work();
   }
-  work();
-  for (std::thread& thread : threads) thread.join();
   if (failure) std::rethrow_exception(failure);
 }
 

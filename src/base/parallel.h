@@ -1,13 +1,26 @@
-// A loop on several threads. The result never depends on how many.
+// Threads, and a loop on several of them. The result never depends on how many.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <thread>
+#include <vector>
 
 namespace shardinit {
 
 // The cores that this process may use: its affinity and its cgroup's quota.
 int AvailableCores();
+
+class Threads {
+ public:
+  ~Threads();  // Waits for their end.
+
+  // Starts up to `count` of them; how many there are: fewer do the same work.
+  int Start(int count, const std::function<void()>& body);
+
+ private:
+  std::vector<std::thread> threads_;
+};
 
 // Calls body(0) … body(count - 1), each once, on up to `jobs` threads. The
 // first exception of a body stops the loop and is thrown here. Signals go to the

@@ -17,6 +17,7 @@
 #include "commands/command.h"
 #include "commands/options.h"
 #include "manifest/manifest.h"
+#include "manifest/reader.h"
 #include "manifest/verify.h"
 #include "report/text.h"
 
@@ -96,9 +97,11 @@ ExitCode RunExport(const ExportOptions& options) {
   const bool is_folder = IsFolder(options.spec.request.path);
   Digest plan_sha256{};
   const Plan plan = is_folder ? LoadIntact(options, &plan_sha256) : options.spec.Load();
-  std::optional<CheckpointReader> source;
-  if (is_folder) source.emplace(options.spec.request.path, plan, plan_sha256);
-  request.source = source ? &*source : nullptr;
+  std::optional<CheckpointReader> checkpoint;
+  if (is_folder) {
+    checkpoint.emplace(options.spec.request.path, plan, plan_sha256);
+    request.source = std::bind_front(&CheckpointReader::Read, &*checkpoint);
+  }
 
   WorkCounters counters;
   ExportResult result;

@@ -103,10 +103,9 @@ Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOpti
   {
     Workers workers(options, counters);
     workers.Submit(std::move(tasks), nullptr);
-    while (!workers.Wait(1, 100)) {
-      ThrowIfInterrupted();
+    workers.WaitFor(1, [&] {
       if (progress) progress(*counters);
-    }
+    });
   }
   for (const Pair& pair : pairs) {
     if (pair.held == pair.wanted) continue;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <set>
 
@@ -11,6 +10,7 @@
 #include "base/interrupt.h"
 #include "base/new_file.h"
 #include "export/record.h"
+#include "manifest/file_tasks.h"
 #include "plan/load.h"
 
 namespace shardinit {
@@ -20,54 +20,6 @@ namespace {
 // one another's disk.
 constexpr int64_t kFilesAtOnce = 16;
 constexpr size_t kRecordLimit = size_t{4} << 30;
-
-// One file on its way to the disk. The folder that it is in is nobody else's.
-class FileWriter {
- public:
-  FileWriter(const Folder& folder, const FileLayout& layout, std::vector<Digest>* digests,
-             WorkCounters* counters)
-      : path_(folder.PathOf(layout.path)),
-        layout_(layout),
-        digests_(*digests),
-        counters_(*counters) {
-    fd_ = folder.Create(layout.path);
-    digests_.resize(layout.boxes.size());
-    if (!WriteAll(fd_.get(), layout.head.data(), layout.head.size(), 0)) {
-      throw SystemError("write", path_);
-    }
-    if (layout.boxes.empty()) return;
-    AllocateSpace(fd_.get(), layout.size(), path_);
-    direct_ = ReopenDirect(fd_.get());
-  }
-
-  std::vector<BoxTask> Tasks(const CheckpointReader* source) {
-    std::vector<BoxTask> tasks;
-    for (size_t b = 0; b < layout_.boxes.size(); ++b) {
-      const FileBox& box = layout_.boxes[b];
-      tasks.push_back(
-          {box.tensor, box.box, {fd_.get(), direct_.get(), box.offset, &path_}, &digests_[b]});
-      if (source == nullptr) continue;
-      tasks.back().source = [source, &box](int64_t first, int64_t count, void* out) {
-        ReadPieces(source->PiecesOf(*box.tensor), InfoOf(box.tensor->dtype).bytes, box.box, first,
-                   count, out);
-      };
-    }
-    return tasks;
-  }
-
-  void Sync() {
-    const auto start = std::chrono::steady_clock::now();
-    if (!SyncData(fd_.get())) throw SystemError("write", path_);
-    counters_.sync_ns += (std::chrono::steady_clock::now() - start).count();
-  }
-
- private:
-  const std::string path_;
-  const FileLayout& layout_;
-  std::vector<Digest>& digests_;
-  WorkCounters& counters_;
-  Fd fd_, direct_;
-};
 
 // Whether the folder holds this export, whole. Anything else there is a conflict.
 bool IsThere(const std::string& folder, const std::string& origin,
@@ -97,8 +49,7 @@ bool IsThere(const std::string& folder, const std::string& origin,
 
 ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters* counters) {
   const std::vector<const Tensor*> tensors = Matching(plan.graph.tensors, request.only);
-  const std::vector<FileLayout> files =
-      request.format->lay_out({plan, tensors, request.options, request.folder});
+  const std::vector<FileLayout> files = request.format->lay_out({plan, tensors, request.options});
   ExportResult result;
   result.tensors = static_cast<int64_t>(tensors.size());
   result.files = static_cast<int64_t>(files.size());
@@ -119,11 +70,8 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
   {
     Workers workers(request.workers, counters);
     int64_t submitted = 0;
-    const auto wait_for = [&](int64_t groups) {
-      while (!workers.Wait(groups, 100)) {
-        ThrowIfInterrupted();
-        if (request.progress) request.progress(*counters, result.bytes);
-      }
+    const auto tick = [&] {
+      if (request.progress) request.progress(*counters, result.bytes);
     };
     for (size_t f = 0; f < files.size(); ++f) {
       ThrowIfInterrupted();
@@ -132,12 +80,16 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
         const std::string parent = path.substr(0, slash);
         if (folders.insert(parent).second) folder.MakeSub(parent);
       }
-      wait_for(submitted - kFilesAtOnce + 1);
-      const auto writer = std::make_shared<FileWriter>(folder, files[f], &digests[f], counters);
-      workers.Submit(writer->Tasks(request.source), [writer] { writer->Sync(); });
+      workers.WaitFor(submitted - kFilesAtOnce + 1, tick);
+      const auto file = std::make_shared<OutputFile>(folder, path);
+      BeginFile(files[f], *file);
+      workers.Submit(TasksOf(files[f], *file, request.source, &digests[f]), [file, counters] {
+        const Timer timer(&counters->sync_ns);
+        file->Sync();
+      });
       ++submitted;
     }
-    wait_for(submitted);
+    workers.WaitFor(submitted, tick);
   }
   NewFile record(folder, kExportName);
   record.Append(WriteRecord(plan, request, files, digests));

@@ -5,19 +5,16 @@
 #include <string>
 
 #include "formats/format.h"
-#include "generate/workers.h"
-#include "manifest/reader.h"
+#include "manifest/file_tasks.h"
 
 namespace shardinit {
 
 struct ExportRequest {
   const Format* format;
   std::string folder;
-  std::string only;      // A pattern over paths; empty: all tensors.
-  OptionValues options;  // Of the format.
-  // The checkpoint that values are read from, which was found intact; null:
-  // they are generated.
-  const CheckpointReader* source = nullptr;
+  std::string only;                // A pattern over paths; empty: all tensors.
+  OptionValues options;            // Of the format.
+  ElementSource source = nullptr;  // Null: values are generated.
   WorkerOptions workers;
   // Called about ten times a second with the bytes there will be.
   std::function<void(const WorkCounters& counters, int64_t total)> progress;

@@ -29,11 +29,19 @@ int64_t BytesOf(const FileBox& box);
 // of its own, so of its element size, and large ones on pages, for O_DIRECT.
 void SortByAlignment(std::vector<FileBox>* boxes);
 
-// A file is its head, and behind that boxes without gaps; a text is all head.
+struct FileText {
+  int64_t offset;
+  std::string bytes;
+};
+
+// What lies where in a file. In an export a file is its head, and behind that boxes without gaps,
+// ascending; a text is all head.
 struct FileLayout {
   std::string path;  // Within the folder; `/` makes subfolders.
   std::string head;
-  std::vector<FileBox> boxes = {};  // Ascending, none of them empty.
+  std::vector<FileBox> boxes = {};   // None of them empty.
+  std::vector<FileText> texts = {};  // Ascending. What is nowhere is zeros.
+  int64_t end = 0;                   // Of the file, where zeros may be the last of it.
 
   int64_t size() const;
 };
@@ -51,7 +59,6 @@ struct LayoutRequest {
   const Plan& plan;
   const std::vector<const Tensor*>& tensors;  // Those to write, in the plan's order.
   const OptionValues& options;
-  const std::string& beside;  // A path beside which a format may work, and leave nothing.
 };
 
 // Reads a folder back, whoever wrote it. Formats of the same kind of files share one.

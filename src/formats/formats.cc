@@ -86,9 +86,10 @@ void SortByAlignment(std::vector<FileBox>* boxes) {
 }
 
 int64_t FileLayout::size() const {
-  if (boxes.empty()) return static_cast<int64_t>(head.size());
-  const FileBox& last = boxes.back();
-  return last.offset + BytesOf(last);
+  int64_t size = std::max(end, std::ssize(head));
+  for (const FileBox& box : boxes) size = std::max(size, box.offset + BytesOf(box));
+  for (const FileText& text : texts) size = std::max(size, text.offset + std::ssize(text.bytes));
+  return size;
 }
 
 }  // namespace shardinit

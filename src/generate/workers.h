@@ -15,7 +15,6 @@
 // no free block waits for the writers. The result depends on none of this.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -23,24 +22,18 @@
 #include <vector>
 
 #include "base/sha256.h"
+#include "generate/blocks.h"
+#include "generate/counters.h"
 #include "graph/graph.h"
 
 namespace shardinit {
 
-// What has been done so far, and the time all threads together spent on it.
-struct WorkCounters {
-  std::atomic<int64_t> generated_bytes{0}, hashed_bytes{0}, written_bytes{0}, direct_bytes{0};
-  std::atomic<int64_t> generate_ns{0}, hash_ns{0}, write_ns{0}, sync_ns{0}, metadata_ns{0},
-      finalize_ns{0};
-};
+class OutputFile;
 
-// Where a box's bytes go. `direct` is the same file opened with O_DIRECT, or
-// -1 where the file system refuses that.
+// Where a box's bytes go.
 struct BoxOutput {
-  int fd = -1;  // -1: nowhere, only the digest is wanted.
-  int direct = -1;
+  const OutputFile* file = nullptr;  // Null: nowhere, only the digest is wanted.
   int64_t offset = 0;
-  const std::string* path = nullptr;  // For messages.
 };
 
 struct BoxTask {
@@ -55,18 +48,6 @@ struct BoxTask {
 // Writes that are under way at once; more of them are no faster.
 inline constexpr int kDefaultWriters = 4;
 
-struct WorkerOptions {
-  int jobs = 0;                // Threads that generate and hash; 0: as many as there are cores.
-  int writers = 0;             // Threads that write; 0: none, for digests.
-  int64_t memory = 160 << 20;  // For blocks, at most.
-};
-
-// Blocks and their size that `options` give; gen's memory is about their product.
-struct BlockLayout {
-  int64_t count, bytes;
-};
-BlockLayout BlocksFor(const WorkerOptions& options);
-
 class Workers {
  public:
   Workers(const WorkerOptions& options, WorkCounters* counters);
@@ -79,6 +60,10 @@ class Workers {
   // Waits until the `done` of this many groups has returned, at most
   // `milliseconds`; true if so. Rethrows the first exception of a task or a `done`.
   bool Wait(int64_t groups, int milliseconds);
+
+  // Waits as long as it takes, and calls `every_tick`, if there is one, about ten times a second.
+  // Throws Interrupted when a signal asks for the end.
+  void WaitFor(int64_t groups, const std::function<void()>& every_tick);
 
   int64_t finished_groups() const;
 

@@ -12,6 +12,7 @@
 #include "base/interrupt.h"
 #include "base/json.h"
 #include "formats/hdf5/writer.h"
+#include "manifest/file_tasks.h"
 #include "manifest/receipt.h"
 #include "rng/stream.h"
 
@@ -20,11 +21,10 @@ namespace {
 
 FileEntry WriteIndexFile(const CheckpointFolder& folder, const Plan& plan,
                          const Digest& plan_sha256) {
-  const auto file = BeginFile(folder.root(), kIndexName, [&](const NewFile& begun) {
-    hdf5::WriteIndex(begun.fd(), begun.path(), plan, plan_sha256);
-  });
-  const FileEntry entry = HashFile(file->fd(), file->path());
-  file->Commit([&] { folder.RequirePlan(plan_sha256); });
+  NewFile file(folder.root(), kIndexName);
+  BeginFile(hdf5::LayOutIndex(kIndexName, plan, plan_sha256), file);
+  const FileEntry entry = HashFile(file.fd(), file.path());
+  file.Commit([&] { folder.RequirePlan(plan_sha256); });
   return entry;
 }
 

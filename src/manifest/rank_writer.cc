@@ -1,51 +1,38 @@
 #include "manifest/rank_writer.h"
 
-#include <sys/stat.h>
-
-#include <chrono>
-
-#include "base/error.h"
 #include "formats/hdf5/writer.h"
 
 namespace shardinit {
 
 RankWriter::RankWriter(const CheckpointFolder& folder, const Plan& plan, RankPlan rank,
                        const Digest& plan_sha256, WorkCounters* counters)
-    : folder_(folder), rank_(std::move(rank)), counters_(*counters) {
-  const auto start = std::chrono::steady_clock::now();
+    : folder_(folder),
+      rank_(std::move(rank)),
+      counters_(*counters),
+      layout_([&] {
+        const Timer timer(&counters_.metadata_ns);
+        return hdf5::LayOutRank(plan, rank_, plan_sha256);
+      }()),
+      file_(folder.ranks(), NameOf(RankFile(rank_.rank))) {
+  const Timer timer(&counters_.metadata_ns);
   receipt_.plan_sha256 = plan_sha256;
-  file_ = BeginFile(folder.ranks(), NameOf(RankFile(rank_.rank)), [&](const NewFile& file) {
-    receipt_.offsets = hdf5::WriteRankMetadata(file.fd(), file.path(), plan, rank_, plan_sha256);
-  });
-  receipt_.digests.resize(rank_.shards.size());
-  struct stat info;
-  if (fstat(file_->fd(), &info) != 0) throw SystemError("read", file_->path());
-  receipt_.size = info.st_size;
-  receipt_.metadata_sha256 = HashMetadata(file_->fd(), receipt_.size, rank_, receipt_.offsets);
-  AllocateSpace(file_->fd(), receipt_.size, file_->path());
-  direct_ = ReopenDirect(file_->fd());
-  counters_.metadata_ns += (std::chrono::steady_clock::now() - start).count();
+  receipt_.size = layout_.size();
+  for (const FileBox& box : layout_.boxes) receipt_.offsets.push_back(box.offset);
+  BeginFile(layout_, file_);
+  receipt_.metadata_sha256 = HashMetadata(file_.fd(), receipt_.size, rank_, receipt_.offsets);
 }
 
-std::vector<BoxTask> RankWriter::Tasks() {
-  std::vector<BoxTask> tasks;
-  for (size_t i = 0; i < rank_.shards.size(); ++i) {
-    tasks.push_back({rank_.shards[i].tensor,
-                     rank_.shards[i].box,
-                     {file_->fd(), direct_.get(), receipt_.offsets[i], &file_->path()},
-                     &receipt_.digests[i]});
-  }
-  return tasks;
+std::vector<BoxTask> RankWriter::Tasks(const ElementSource& source) {
+  return TasksOf(layout_, file_, source, &receipt_.digests);
 }
 
 void RankWriter::Commit() {
-  const auto start = std::chrono::steady_clock::now();
+  const Timer timer(&counters_.sync_ns);
   const auto require_plan = [&] { folder_.RequirePlan(receipt_.plan_sha256); };
-  file_->Commit(require_plan);
+  file_.Commit(require_plan);
   NewFile receipt(folder_.ranks(), NameOf(ReceiptFile(rank_.rank)));
   receipt.Append(WriteReceipt(rank_, receipt_));
   receipt.Commit(require_plan);
-  counters_.sync_ns += (std::chrono::steady_clock::now() - start).count();
 }
 
 }  // namespace shardinit

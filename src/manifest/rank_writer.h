@@ -1,10 +1,10 @@
 // One rank's file, from an empty temporary file to a file with a receipt.
 #pragma once
 
-#include <memory>
 #include <vector>
 
-#include "generate/workers.h"
+#include "base/new_file.h"
+#include "manifest/file_tasks.h"
 #include "manifest/receipt.h"
 
 namespace shardinit {
@@ -12,13 +12,13 @@ namespace shardinit {
 // Nothing is left of it unless Commit() was reached.
 class RankWriter {
  public:
-  // Creates the temporary file, writes its metadata and allocates its space. `folder` must outlive
+  // Creates the temporary file, allocates its space and writes its metadata. `folder` must outlive
   // it.
   RankWriter(const CheckpointFolder& folder, const Plan& plan, RankPlan rank,
              const Digest& plan_sha256, WorkCounters* counters);
 
-  // What is to be written; valid as long as this object lives.
-  std::vector<BoxTask> Tasks();
+  // What is to be written, as TasksOf says; valid as long as this object lives.
+  std::vector<BoxTask> Tasks(const ElementSource& source);
 
   // Data to disk, file in place, then its receipt: called when all tasks are done.
   void Commit();
@@ -28,8 +28,8 @@ class RankWriter {
   const RankPlan rank_;
   WorkCounters& counters_;
   Receipt receipt_;
-  std::unique_ptr<NewFile> file_;
-  Fd direct_;
+  const FileLayout layout_;
+  NewFile file_;
 };
 
 }  // namespace shardinit

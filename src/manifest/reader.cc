@@ -32,4 +32,9 @@ CheckpointReader::CheckpointReader(const std::string& folder, const Plan& plan,
   }
 }
 
+void CheckpointReader::Read(const Tensor& tensor, const Box& box, int64_t first, int64_t count,
+                            void* out) const {
+  ReadPieces(PiecesOf(tensor), InfoOf(tensor.dtype).bytes, box, first, count, out);
+}
+
 }  // namespace shardinit

@@ -18,6 +18,8 @@ class CheckpointReader {
 
   // Each box once.
   const std::vector<FilePiece>& PiecesOf(const Tensor& tensor) const { return pieces_.at(&tensor); }
+  // An ElementSource.
+  void Read(const Tensor& tensor, const Box& box, int64_t first, int64_t count, void* out) const;
 
  private:
   std::unordered_map<const Tensor*, std::vector<FilePiece>> pieces_;

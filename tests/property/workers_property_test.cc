@@ -2,6 +2,8 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -9,7 +11,7 @@
 #include <mutex>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/new_file.h"
 #include "base/parallel.h"
 #include "generate/fill.h"
 #include "generate/workers.h"
@@ -130,17 +132,16 @@ TEST(Workers, FilesDoNotDependOnTheOptions) {
   for (const WorkerOptions& options : ManyOptions(true)) {
     SCOPED_TRACE(Describe(options));
     // What no box covers must stay as it is.
-    const WorkingFolder folder(Contents{{path, std::string(expected_file.size(), '.')}});
-    const Fd fd(open(path.c_str(), O_RDWR));
-    ASSERT_TRUE(WriteAll(fd.get(), "end", 3, static_cast<int64_t>(expected_file.size()) - 3));
-    const Fd direct(open(path.c_str(), O_WRONLY | O_DIRECT));
+    const WorkingFolder scratch(Contents{});
+    const Folder folder = Folder::Open(".");
+    OutputFile file(folder, path);
+    file.Append(std::string(expected_file.size() - 3, '.'));
+    file.Append("end");
+    file.Reserve(std::ssize(expected_file));
     std::vector<Digest> digests(work.tensors.size());
     std::vector<BoxTask> tasks;
     for (size_t i = 0; i < work.tensors.size(); ++i) {
-      tasks.push_back({&work.tensors[i],
-                       work.boxes[i],
-                       {fd.get(), direct.get(), offsets[i], &path},
-                       &digests[i]});
+      tasks.push_back({&work.tensors[i], work.boxes[i], {&file, offsets[i]}, &digests[i]});
     }
     WorkCounters counters;
     std::string seen_by_done;
@@ -158,35 +159,43 @@ TEST(Workers, FilesDoNotDependOnTheOptions) {
   }
 }
 
-// Where O_DIRECT is refused by the write itself, the same bytes go the other way.
-TEST(Workers, GoWithoutDirectWritesWhereTheyFail) {
+TEST(Workers, WriteDirectlyOnlyWhatIsOnPages) {
   const Tensor tensor = MakeTensor("t", DType::f32, {300'000}, Normal{0, 1});
-  const WorkingFolder folder(Contents{{"a", ""}, {"b", ""}});
-  const std::string path = "a";
-  const Fd fd(open("a", O_RDWR));
-  int ends[2];
-  ASSERT_EQ(pipe(ends), 0);
-  const Fd in(ends[0]), out(ends[1]);
-  // pwrite(2) to an eventfd or pipe is ESPIPE, an error that must surface...
+  const WorkingFolder scratch(Contents{});
+  const Folder folder = Folder::Open(".");
+  OutputFile file(folder, "a");
+  file.Reserve(2'000'000);
+  Digest digest;
+  WorkCounters counters;
+  Workers workers({.jobs = 2, .writers = 2, .memory = 1 << 20}, &counters);
+  workers.Submit({{&tensor, WholeOf(tensor.shape), {&file, 100}, &digest}}, nullptr);
+  ASSERT_TRUE(workers.Wait(1, kPatience));
+  EXPECT_EQ(counters.direct_bytes, 0);
+  EXPECT_EQ(Sha256Of(std::string_view(ReadFile("a")).substr(100, 1'200'000)), digest);
+}
+
+// A disk that refuses the data.
+TEST(Workers, SayWhatCouldNotBeWritten) {
+  const Tensor tensor = MakeTensor("t", DType::f32, {300'000}, Normal{0, 1});
+  const WorkingFolder scratch(Contents{});
+  const Folder folder = Folder::Open(".");
+  const OutputFile file(folder, "a");
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small = {500'000, before.rlim_max};
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
   Digest digest;
   WorkCounters counters;
   {
     Workers workers({.jobs = 2, .writers = 2, .memory = 1 << 20}, &counters);
-    workers.Submit({{&tensor, WholeOf(tensor.shape), {fd.get(), out.get(), 0, &path}, &digest}},
-                   nullptr);
+    workers.Submit({{&tensor, WholeOf(tensor.shape), {&file, 0}, &digest}}, nullptr);
     EXPECT_THROW(workers.Wait(1, kPatience), Error);
   }
-  // ...but an offset that is no page is never tried directly.
-  Workers workers({.jobs = 2, .writers = 2, .memory = 1 << 20}, &counters);
-  workers.Submit({{&tensor, WholeOf(tensor.shape), {fd.get(), out.get(), 100, &path}, &digest}},
-                 nullptr);
-  EXPECT_TRUE(workers.Wait(1, kPatience));
-  EXPECT_EQ(ToHex(Sha256Of(ReadFile("a").substr(100))), ToHex(digest));
+  EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  signal(SIGXFSZ, handler);
 }
 
-// Blocks that are made out of turn wait for those before them. A thread that is held back
-// in block 1 lets others make 2 and 3, and block 0 is not done before 1 has begun: so 1
-// is made without its turn to be hashed, and 2 lies there when the turn is that of 1.
 TEST(Workers, HashBlocksInOrderWhateverTheOrderTheyAreMadeIn) {
   constexpr int64_t kBlocks = 12;
   const WorkerOptions options{.jobs = 2, .memory = 4 << 20};
@@ -328,9 +337,11 @@ TEST(Workers, DestroyWhatTheGroupHeldWhenItIsDone) {
 }
 
 TEST(Workers, AFailingWriteSurfacesAndStopsTheRest) {
-  const std::string path = "out/x.h5";
-  const Fd full(open("/dev/full", O_WRONLY));
-  if (!full) GTEST_SKIP() << "no /dev/full here";
+  struct FullFile : OutputFile {
+    FullFile() : OutputFile("out/x.h5", OpenAt(AT_FDCWD, "/dev/full", O_WRONLY)) {}
+  };
+  const FullFile full;
+  if (full.fd() < 0) GTEST_SKIP() << "no /dev/full here";
   std::vector<Tensor> tensors;
   for (int i = 0; i < 40; ++i) {
     tensors.push_back(MakeTensor("t" + std::to_string(i), DType::f32, {1 << 18}, Normal{0, 1}));
@@ -339,8 +350,7 @@ TEST(Workers, AFailingWriteSurfacesAndStopsTheRest) {
     std::vector<Digest> digests(tensors.size());
     std::vector<BoxTask> tasks;
     for (size_t i = 0; i < tensors.size(); ++i) {
-      tasks.push_back(
-          {&tensors[i], WholeOf(tensors[i].shape), {full.get(), -1, 0, &path}, &digests[i]});
+      tasks.push_back({&tensors[i], WholeOf(tensors[i].shape), {&full, 0}, &digests[i]});
     }
     WorkCounters counters;
     std::atomic<bool> done{false};

@@ -30,7 +30,7 @@ Chunks ChunksOf(const Shape& shape, const Shape& parts) {
   const Plan plan = MakePlan(std::move(graph));
   const std::vector<const Tensor*> tensors = {&plan.graph.tensors[0]};
   Chunks found{{}, 0};
-  for (const FileLayout& file : FindFormat("zarr")->lay_out({plan, tensors, {}, "out"})) {
+  for (const FileLayout& file : FindFormat("zarr")->lay_out({plan, tensors, {}})) {
     if (file.path == "w/.zarray") {
       found.chunk = nlohmann::json::parse(file.head)["chunks"].get<Shape>();
     }

@@ -11,6 +11,7 @@
 #include "formats/hdf5/reader.h"
 #include "formats/hdf5/writer.h"
 #include "generate/fill.h"
+#include "manifest/file_tasks.h"
 #include "support/hdf5_once.h"
 #include "support/random_plan.h"
 #include "support/spec_text.h"
@@ -48,12 +49,20 @@ struct Written {
   std::string bytes;
 };
 
+// Replaces what has the name.
+void WriteLayout(const FileLayout& layout, const std::string& path) {
+  std::filesystem::remove(path);
+  const Folder folder = Folder::Open(".");
+  OutputFile file(folder, path);
+  BeginFile(layout, file);
+}
+
 Written WriteRankFile(const Plan& plan, int64_t rank, const std::string& path) {
-  const Fd fd(open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0666));
-  Written written;
-  written.offsets =
-      hdf5::WriteRankMetadata(fd.get(), path, plan, PlanRank(plan, rank), Sha256Of("plan"));
-  written.bytes = ReadFile(path);
+  const RankPlan made = PlanRank(plan, rank);
+  const FileLayout layout = hdf5::LayOutRank(plan, made, Sha256Of("plan"));
+  WriteLayout(layout, path);
+  Written written{{}, ReadFile(path)};
+  for (const FileBox& box : layout.boxes) written.offsets.push_back(box.offset);
   return written;
 }
 
@@ -206,8 +215,7 @@ TEST_F(Hdf5, AnIndexShowsTensorsWhole) {
   }
   std::string bytes[2];
   for (std::string& text : bytes) {
-    const Fd fd(open("index.h5", O_RDWR | O_CREAT | O_TRUNC, 0666));
-    hdf5::WriteIndex(fd.get(), "index.h5", plan, Sha256Of("plan"));
+    WriteLayout(hdf5::LayOutIndex("index.h5", plan, Sha256Of("plan")), "index.h5");
     text = ReadFile("index.h5");
   }
   EXPECT_TRUE(bytes[0] == bytes[1]);

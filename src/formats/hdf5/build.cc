@@ -4,12 +4,11 @@
 #include <bit>
 #include <limits>
 
+#include "base/error.h"
 #include "formats/hdf5/layout.h"
 
 namespace shardinit::hdf5 {
 namespace {
-
-std::string PathOf(int fd) { return fmt::format("/proc/self/fd/{}", fd); }
 
 Dataspace Scalar() { return {H5Screate(H5S_SCALAR), "make a dataspace"}; }
 
@@ -42,18 +41,6 @@ FileProperties::FileProperties(H5F_libver_t high, int64_t datasets)
       static_cast<uint64_t>(std::clamp<int64_t>(datasets * 640, 2048, int64_t{1} << 20)));
   Require(H5Pset_meta_block_size(access, block), "set the metadata's block size");
   Require(H5Pset_obj_track_times(create, false), "turn off times");
-#if H5_VERSION_GE(1, 10, 7)
-  Require(H5Pset_file_locking(access, false, true), "turn off file locks");
-#endif
-}
-
-File CreateIn(int fd, const FileProperties& properties) {
-  return {H5Fcreate(PathOf(fd).c_str(), H5F_ACC_TRUNC, properties.create, properties.access),
-          "create an HDF5 file"};
-}
-
-File OpenIn(int fd, const FileProperties& properties) {
-  return {H5Fopen(PathOf(fd).c_str(), H5F_ACC_RDWR, properties.access), "open an HDF5 file"};
 }
 
 void CloseFile(File& file) {

@@ -2,15 +2,12 @@
 // groups, attributes.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
 #include "formats/hdf5/handle.h"
 #include "tensor/box.h"
 
@@ -23,9 +20,6 @@ struct FileProperties {
   PropertyList access, create;
 };
 
-// Both by the file's descriptor: a name could have been swapped meanwhile.
-File CreateIn(int fd, const FileProperties& properties);
-File OpenIn(int fd, const FileProperties& properties);
 void CloseFile(File& file);
 
 PropertyList DatasetProperties();
@@ -66,13 +60,5 @@ class GroupStack {
   PropertyList create_;
   std::vector<std::pair<std::string, Group>> open_;
 };
-
-// HDF5 does not say which file it failed on.
-template <typename F>
-auto Naming(const std::string& path, F write) try {
-  return write();
-} catch (const Error& e) {
-  throw Error(e.code(), fmt::format("cannot write `{}`: {}", path, e.what()), e.hint());
-}
 
 }  // namespace shardinit::hdf5

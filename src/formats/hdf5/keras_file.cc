@@ -1,9 +1,10 @@
 #include "formats/hdf5/keras_file.h"
 
-#include <sys/stat.h>
+#include <span>
 
-#include "base/new_file.h"
+#include "base/error.h"
 #include "formats/hdf5/build.h"
+#include "formats/hdf5/memory_file.h"
 #include "formats/hdf5/types.h"
 
 namespace shardinit::hdf5 {
@@ -37,8 +38,8 @@ FileProperties PropertiesFor(const std::vector<FileBox>& boxes, hsize_t alignmen
 }
 
 // All but the datasets' storage.
-void CreateDatasets(int fd, const std::vector<FileBox>& boxes, DatasetNames names) {
-  File file = CreateIn(fd, PropertiesFor(boxes, 1));
+void CreateDatasets(MemoryFile& memory, const std::vector<FileBox>& boxes, DatasetNames names) {
+  File file = memory.Create(PropertiesFor(boxes, 1));
   const PropertyList create = DatasetProperties();
   Require(H5Pset_layout(create, H5D_CONTIGUOUS), "set the layout");
   Require(H5Pset_alloc_time(create, H5D_ALLOC_TIME_LATE), "allocate late");
@@ -78,45 +79,36 @@ int64_t Allocate(hid_t file, const FileBox& box, const std::string& name) {
 }
 
 // Storage for all of these, behind what is there.
-void Allocate(int fd, std::span<FileBox> boxes, DatasetNames names,
+void Allocate(MemoryFile& memory, std::span<FileBox> boxes, DatasetNames names,
               const FileProperties& properties) {
-  File file = OpenIn(fd, properties);
+  File file = memory.Open(properties);
   for (FileBox& box : boxes) box.offset = Allocate(file, box, names(*box.tensor));
   CloseFile(file);
 }
 
 }  // namespace
 
-FileLayout LayOutKerasFile(std::string path, std::vector<FileBox> boxes, DatasetNames names,
-                           const std::string& beside) {
-  // As long as the file that will be, but a hole from the head on. HDF5 wants files that have a
-  // name.
-  const Folder folder = Folder::Make(FolderOf(beside));
-  RemoveLeftOvers(
-      folder, [&](std::string_view name) { return name == NameOf(beside); }, Others::kOld);
-  const NewFile head(folder, NameOf(beside));
-  return Naming(head.path(), [&] {
-    CreateDatasets(head.fd(), boxes, names);
-    SortByAlignment(&boxes);
-    // The first box on a page, the others without gaps: HDF5 has one alignment
-    // for as long as the file is open.
-    constexpr hsize_t kPage = 4096;
-    Allocate(head.fd(), {boxes.data(), 1}, names, PropertiesFor(boxes, kPage));
-    Allocate(head.fd(), std::span(boxes).subspan(1), names, PropertiesFor(boxes, 1));
-    FileLayout file{std::move(path), std::string(static_cast<size_t>(boxes[0].offset), '\0')};
-    if (!ReadAll(head.fd(), file.head.data(), file.head.size(), 0))
-      throw SystemError("read", head.path());
-    int64_t end = boxes[0].offset;
-    for (const FileBox& box : boxes) {
-      Check(box.offset == end, "HDF5 left a gap between datasets");
-      end += BytesOf(box);
-    }
-    struct stat info;
-    if (fstat(head.fd(), &info) != 0) throw SystemError("read", head.path());
-    Check(info.st_size == end, "HDF5 wrote behind the datasets");
-    file.boxes = std::move(boxes);
-    return file;
-  });
+FileLayout LayOutKerasFile(std::string path, std::vector<FileBox> boxes, DatasetNames names) {
+  MemoryFile memory;
+  CreateDatasets(memory, boxes, names);
+  SortByAlignment(&boxes);
+  // The first box on a page, the others without gaps: HDF5 has one alignment
+  // for as long as the file is open.
+  constexpr hsize_t kPage = 4096;
+  Allocate(memory, {boxes.data(), 1}, names, PropertiesFor(boxes, kPage));
+  Allocate(memory, std::span(boxes).subspan(1), names, PropertiesFor(boxes, 1));
+  int64_t end = boxes[0].offset;
+  for (const FileBox& box : boxes) {
+    Check(box.offset == end, "HDF5 left a gap between datasets");
+    end += BytesOf(box);
+  }
+  Check(memory.size() == end, "HDF5 wrote behind the datasets");
+  FileLayout file = memory.Take(std::move(path), std::move(boxes));
+  file.head.resize(static_cast<size_t>(file.boxes[0].offset));
+  for (const FileText& text : std::exchange(file.texts, {})) {
+    text.bytes.copy(file.head.data() + text.offset, text.bytes.size());
+  }
+  return file;
 }
 
 }  // namespace shardinit::hdf5

@@ -10,10 +10,8 @@ namespace shardinit::hdf5 {
 
 using DatasetNames = std::string (*)(const Tensor& tensor);  // `/layers/dense/vars/0`
 
-// A file of these boxes, a dataset for each. Its head has all that HDF5 writes,
-// and is made in a temporary file beside `beside`. The same boxes give the same
-// bytes on every machine and HDF5 version.
-FileLayout LayOutKerasFile(std::string path, std::vector<FileBox> boxes, DatasetNames names,
-                           const std::string& beside);
+// A file of these boxes, a dataset for each. Its head has all that HDF5 writes. The same boxes give
+// the same bytes on every machine and HDF5 version.
+FileLayout LayOutKerasFile(std::string path, std::vector<FileBox> boxes, DatasetNames names);
 
 }  // namespace shardinit::hdf5

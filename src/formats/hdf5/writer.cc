@@ -2,6 +2,7 @@
 
 #include "formats/hdf5/build.h"
 #include "formats/hdf5/layout.h"
+#include "formats/hdf5/memory_file.h"
 #include "formats/hdf5/types.h"
 #include "rng/stream.h"
 #include "tensor/encode.h"
@@ -29,10 +30,12 @@ void WritePlanAttributes(hid_t file, const Plan& plan, const Digest& plan_sha256
   attributes.Text(kPlanSha256, ToHex(plan_sha256));
 }
 
-std::vector<int64_t> WriteRank(int fd, const Plan& plan, const RankPlan& rank,
-                               const Digest& plan_sha256) {
+}  // namespace
+
+FileLayout LayOutRank(const Plan& plan, const RankPlan& rank, const Digest& plan_sha256) {
   const FileProperties properties(H5F_LIBVER_V18, static_cast<int64_t>(rank.shards.size()));
-  File file = CreateIn(fd, properties);
+  MemoryFile memory;
+  File file = memory.Create(properties);
   WritePlanAttributes(file, plan, plan_sha256);
   AttributeWriter attributes(file);
   attributes.Integer(kRank, rank.rank);
@@ -43,8 +46,8 @@ std::vector<int64_t> WriteRank(int fd, const Plan& plan, const RankPlan& rank,
   Require(H5Pset_alloc_time(create, H5D_ALLOC_TIME_EARLY), "allocate early");
   Require(H5Pset_fill_time(create, H5D_FILL_TIME_NEVER), "turn off filling");
 
-  std::vector<int64_t> offsets;
-  offsets.reserve(rank.shards.size());
+  std::vector<FileBox> boxes;
+  boxes.reserve(rank.shards.size());
   {
     GroupStack groups(file);
     std::string name;
@@ -60,22 +63,23 @@ std::vector<int64_t> WriteRank(int fd, const Plan& plan, const RankPlan& rank,
       about.Integers(kOffset, shard.box.offset);
       const haddr_t offset = H5Dget_offset(dataset);
       if (offset == HADDR_UNDEF) Fail("allocate a dataset");
-      offsets.push_back(static_cast<int64_t>(offset));
+      boxes.push_back({shard.tensor, shard.box, static_cast<int64_t>(offset)});
       dataset.Close("close a dataset");
     }
   }
   CloseFile(file);
-  return offsets;
+  return memory.Take(RankFile(rank.rank), std::move(boxes));
 }
 
-void WriteVirtual(int fd, const Plan& plan, const Digest& plan_sha256) {
+FileLayout LayOutIndex(std::string path, const Plan& plan, const Digest& plan_sha256) {
   // Virtual datasets came with HDF5 1.10.
   const FileProperties properties(H5F_LIBVER_V110, static_cast<int64_t>(plan.graph.tensors.size()));
   // Else the lists of sources of all datasets stay in memory to the end, 2 kB a box. It takes
   // time for each dataset that is in the file already, so not where the lists are short.
   const bool long_lists = plan.boxes > 16 * static_cast<int64_t>(plan.graph.tensors.size());
   Require(H5Pset_evict_on_close(properties.access, long_lists), "keep the cache small");
-  File file = CreateIn(fd, properties);
+  MemoryFile memory;
+  File file = memory.Create(properties);
   WritePlanAttributes(file, plan, plan_sha256);
   {
     GroupStack groups(file);
@@ -107,17 +111,7 @@ void WriteVirtual(int fd, const Plan& plan, const Digest& plan_sha256) {
     }
   }
   CloseFile(file);
-}
-
-}  // namespace
-
-std::vector<int64_t> WriteRankMetadata(int fd, const std::string& path, const Plan& plan,
-                                       const RankPlan& rank, const Digest& plan_sha256) {
-  return Naming(path, [&] { return WriteRank(fd, plan, rank, plan_sha256); });
-}
-
-void WriteIndex(int fd, const std::string& path, const Plan& plan, const Digest& plan_sha256) {
-  Naming(path, [&] { WriteVirtual(fd, plan, plan_sha256); });
+  return memory.Take(std::move(path), {});
 }
 
 }  // namespace shardinit::hdf5

@@ -146,7 +146,7 @@ std::vector<FileLayout> LayOutKeras(const LayoutRequest& request) {
   for (size_t i = 0; i < parts.size(); ++i) {
     files.push_back(hdf5::LayOutKerasFile(
         parts.size() == 1 ? "model.weights.h5" : fmt::format("model_{:05}.weights.h5", i),
-        std::move(parts[i]), VariablePath, request.beside));
+        std::move(parts[i]), VariablePath));
   }
   if (files.size() > 1) files.push_back(WeightMap(files));
   return files;

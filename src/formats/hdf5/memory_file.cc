@@ -1,0 +1,174 @@
+#include "formats/hdf5/memory_file.h"
+
+#include <hdf5.h>
+
+#include <algorithm>
+#include <cstring>
+#if H5_VERSION_GE(1, 13, 2)
+#include <H5FDdevelop.h>
+#endif
+
+namespace shardinit::hdf5 {
+
+// How HDF5 asks for bytes (`H5FD_class_t`). Nothing may be thrown through it.
+struct MemoryDriver {
+  H5FD_t base;  // HDF5's own part.
+  MemoryFile* file;
+  haddr_t end_of_allocation;
+
+  static MemoryDriver* Of(H5FD_t* driver) { return reinterpret_cast<MemoryDriver*>(driver); }
+  static const MemoryDriver* Of(const H5FD_t* driver) {
+    return reinterpret_cast<const MemoryDriver*>(driver);
+  }
+
+  static H5FD_t* Open(const char*, unsigned flags, hid_t access, haddr_t) {
+    auto* const file = *static_cast<MemoryFile* const*>(H5Pget_driver_info(access));
+    if ((flags & H5F_ACC_TRUNC) != 0) *file = {};
+    return &(new MemoryDriver{{}, file, 0})->base;
+  }
+  static herr_t Close(H5FD_t* driver) {
+    delete Of(driver);
+    return 0;
+  }
+  // As those of HDF5's driver for files, which decides where things lie.
+  static herr_t Query(const H5FD_t*, unsigned long* flags) {
+    *flags = H5FD_FEAT_AGGREGATE_METADATA | H5FD_FEAT_ACCUMULATE_METADATA | H5FD_FEAT_DATA_SIEVE |
+             H5FD_FEAT_AGGREGATE_SMALLDATA;
+    return 0;
+  }
+  static haddr_t GetEndOfAllocation(const H5FD_t* driver, H5FD_mem_t) {
+    return Of(driver)->end_of_allocation;
+  }
+  static herr_t SetEndOfAllocation(H5FD_t* driver, H5FD_mem_t, haddr_t end) {
+    Of(driver)->end_of_allocation = end;
+    return 0;
+  }
+  static haddr_t GetEndOfFile(const H5FD_t* driver, H5FD_mem_t) {
+    return static_cast<haddr_t>(Of(driver)->file->size_);
+  }
+  static herr_t Read(H5FD_t* driver, H5FD_mem_t, hid_t, haddr_t offset, size_t bytes, void* out) {
+    Of(driver)->file->Read(static_cast<int64_t>(offset), static_cast<int64_t>(bytes),
+                           static_cast<char*>(out));
+    return 0;
+  }
+  static herr_t Write(H5FD_t* driver, H5FD_mem_t, hid_t, haddr_t offset, size_t bytes,
+                      const void* in) try {
+    Of(driver)->file->Write(static_cast<int64_t>(offset), static_cast<int64_t>(bytes),
+                            static_cast<const char*>(in));
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return -1;
+  }
+  static herr_t Truncate(H5FD_t* driver, hid_t, hbool_t) {
+    Of(driver)->file->size_ = static_cast<int64_t>(Of(driver)->end_of_allocation);
+    return 0;
+  }
+
+  static hid_t Id() {
+    static const hid_t id = [] {
+      H5FD_class_t driver = {};
+#ifdef H5FD_CLASS_VERSION
+      driver.version = H5FD_CLASS_VERSION;
+      driver.value = static_cast<H5FD_class_value_t>(H5_VFD_RESERVED + 1);
+#endif
+      driver.name = "shardinit_memory";
+      driver.maxaddr = static_cast<haddr_t>(INT64_MAX);
+      driver.fc_degree = H5F_CLOSE_SEMI;
+      driver.fapl_size = sizeof(MemoryFile*);
+      driver.open = Open;
+      driver.close = Close;
+      driver.query = Query;
+      driver.get_eoa = GetEndOfAllocation;
+      driver.set_eoa = SetEndOfAllocation;
+      driver.get_eof = GetEndOfFile;
+      driver.read = Read;
+      driver.write = Write;
+      driver.truncate = Truncate;
+      static constexpr H5FD_mem_t kMap[] = H5FD_FLMAP_DICHOTOMY;
+      std::copy(std::begin(kMap), std::end(kMap), driver.fl_map);
+      return H5FDregister(&driver);
+    }();
+    return id;
+  }
+};
+
+PropertyList MemoryFile::AccessFor(const FileProperties& properties) {
+  PropertyList access(H5Pcopy(properties.access), "copy file properties");
+  MemoryFile* const self = this;
+  Require(H5Pset_driver(access, MemoryDriver::Id(), &self), "set the driver");
+  return access;
+}
+
+File MemoryFile::Create(const FileProperties& properties) {
+  return {H5Fcreate("memory", H5F_ACC_TRUNC, properties.create, AccessFor(properties)),
+          "create an HDF5 file"};
+}
+
+File MemoryFile::Open(const FileProperties& properties) {
+  return {H5Fopen("memory", H5F_ACC_RDWR, AccessFor(properties)), "open an HDF5 file"};
+}
+
+void MemoryFile::Read(int64_t offset, int64_t bytes, char* out) const {
+  std::memset(out, 0, static_cast<size_t>(bytes));
+  for (auto page = pages_.lower_bound(offset / kPage * kPage);
+       page != pages_.end() && page->first < offset + bytes; ++page) {
+    const int64_t begin = std::max(offset, page->first);
+    const int64_t end = std::min(offset + bytes, page->first + kPage);
+    std::copy(page->second->begin() + (begin - page->first),
+              page->second->begin() + (end - page->first), out + (begin - offset));
+  }
+}
+
+void MemoryFile::Write(int64_t offset, int64_t bytes, const char* in) {
+  for (int64_t at = offset; at < offset + bytes;) {
+    const int64_t start = at / kPage * kPage, end = std::min(offset + bytes, start + kPage);
+    std::unique_ptr<Page>& page = pages_[start];
+    if (!page) page = std::make_unique<Page>();
+    std::copy(in + (at - offset), in + (end - offset), page->begin() + (at - start));
+    at = end;
+  }
+  size_ = std::max(size_, offset + bytes);
+}
+
+void MemoryFile::TakeText(int64_t begin, int64_t end, std::vector<FileText>* texts) {
+  FileText text{begin, {}};
+  const auto take = [&] {
+    const size_t first = text.bytes.find_first_not_of('\0');
+    if (first != text.bytes.npos) {
+      text.bytes.resize(text.bytes.find_last_not_of('\0') + 1);
+      text.bytes.erase(0, first);
+      texts->push_back({text.offset + static_cast<int64_t>(first), std::move(text.bytes)});
+    }
+    text.bytes.clear();
+  };
+  while (!pages_.empty() && pages_.begin()->first < end) {
+    const auto& [start, page] = *pages_.begin();
+    const int64_t from = std::max(begin, start), to = std::min(end, start + kPage);
+    if (from < to) {
+      if (text.offset + std::ssize(text.bytes) != from) {
+        take();
+        text.offset = from;
+      }
+      text.bytes.append(page->data() + (from - start), static_cast<size_t>(to - from));
+    }
+    if (start + kPage > end) break;
+    pages_.erase(pages_.begin());
+  }
+  take();
+}
+
+FileLayout MemoryFile::Take(std::string path, std::vector<FileBox> boxes) {
+  FileLayout layout{std::move(path), {}, std::move(boxes), {}, size_};
+  std::vector<std::pair<int64_t, int64_t>> places;
+  for (const FileBox& box : layout.boxes) places.emplace_back(box.offset, BytesOf(box));
+  std::sort(places.begin(), places.end());
+  int64_t begin = 0;
+  for (const auto& [offset, bytes] : places) {
+    TakeText(begin, offset, &layout.texts);
+    begin = offset + bytes;
+  }
+  TakeText(begin, size_, &layout.texts);
+  return layout;
+}
+
+}  // namespace shardinit::hdf5

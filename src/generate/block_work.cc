@@ -1,0 +1,77 @@
+#include "generate/block_work.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/checked_math.h"
+
+namespace shardinit {
+namespace {
+
+constexpr int64_t kTileBytes = 128 << 10;  // Stays in the L2 cache between being made and hashed.
+
+// The next tile of the block, if all of those made are hashed; all of the block at
+// once if it is not to be hashed now.
+void Make(BlockWork& work, WorkCounters& counters) {
+  const int64_t left = work.bytes - work.made;
+  if (left == 0) return;
+  const BoxWork& box = *work.box;
+  const int64_t size = box.filler.element_bytes();
+  const bool in_tiles = work.hash && !box.task.source && !box.filler.wants_long_stretches();
+  const int64_t count = (in_tiles ? std::min(kTileBytes, left) : left) / size;
+  const int64_t first = work.index * box.block_elements + work.made / size;
+  uint8_t* const out = work.data + work.made;
+  const Timer timer(&counters.generate_ns);
+  box.task.source ? box.task.source(first, count, out) : box.filler.Fill(first, count, out);
+  work.made += count * size;
+  counters.generated_bytes += count * size;
+}
+
+// What of the block is made and is to be hashed, a tile at most.
+std::pair<const uint8_t*, size_t> NextToHash(const BlockWork& work) {
+  if (work.box == nullptr || !work.hash) return {};
+  return {work.data + work.hashed,
+          static_cast<size_t>(std::min(kTileBytes, work.made - work.hashed))};
+}
+
+void Hash(BlockWork& a, BlockWork& b, WorkCounters& counters) {
+  const auto [a_data, a_bytes] = NextToHash(a);
+  const auto [b_data, b_bytes] = NextToHash(b);
+  if (a_data == nullptr && b_data == nullptr) return;
+  const Timer timer(&counters.hash_ns);
+  if (a_data != nullptr && b_data != nullptr) {
+    Sha256::UpdateBoth(a.box->hash, a_data, a_bytes, b.box->hash, b_data, b_bytes);
+  } else if (a_data != nullptr) {
+    a.box->hash.Update(a_data, a_bytes);
+  } else {
+    b.box->hash.Update(b_data, b_bytes);
+  }
+  a.hashed += static_cast<int64_t>(a_bytes);
+  b.hashed += static_cast<int64_t>(b_bytes);
+  counters.hashed_bytes += static_cast<int64_t>(a_bytes + b_bytes);
+}
+
+}  // namespace
+
+BoxWork::BoxWork(BoxTask box, int64_t block_bytes)
+    : task(std::move(box)),
+      filler(*task.tensor, task.box),
+      block_elements(block_bytes / filler.element_bytes()),
+      blocks(CeilDiv(filler.elements(), block_elements)) {}
+
+int64_t BoxWork::BytesOf(int64_t block) const {
+  return std::min(block_elements, filler.elements() - block * block_elements) *
+         filler.element_bytes();
+}
+
+void WorkOn(BlockWork& a, BlockWork& b, WorkCounters& counters) {
+  const auto has_ended = [](const BlockWork& work) { return work.box != nullptr && work.IsDone(); };
+  do {
+    for (BlockWork* work : {&a, &b}) {
+      if (work->box != nullptr) Make(*work, counters);
+    }
+    Hash(a, b, counters);
+  } while (!has_ended(a) && !has_ended(b));
+}
+
+}  // namespace shardinit

@@ -1,0 +1,41 @@
+// What a thread does with a block in its hands, which needs nothing that threads share: makes it
+// and hashes it, tile by tile, while those are in its cache.
+#pragma once
+
+#include <cstdint>
+
+#include "base/sha256.h"
+#include "generate/counters.h"
+#include "generate/fill.h"
+#include "generate/workers.h"
+
+namespace shardinit {
+
+// A box that is made in blocks.
+struct BoxWork {
+  BoxWork(BoxTask box, int64_t block_bytes);
+
+  int64_t BytesOf(int64_t block) const;
+  int64_t OffsetOf(int64_t block) const { return block * block_elements * filler.element_bytes(); }
+
+  const BoxTask task;
+  const BoxFiller filler;
+  const int64_t block_elements, blocks;
+  Sha256 hash;  // Of the blocks in order; one thread at a time.
+};
+
+struct BlockWork {
+  bool IsDone() const { return (hash ? hashed : made) == bytes; }
+
+  BoxWork* box = nullptr;  // Null: there is nothing to do.
+  int64_t index = 0;
+  uint8_t* data = nullptr;
+  bool hash = false;  // The block is next in turn, and this thread has the box's hash.
+  int64_t made = 0, hashed = 0, bytes = 0;  // Of the block; `bytes` are all of it.
+};
+
+// Makes and hashes until one of the blocks is done: two at once, since hashing two takes the time
+// of one.
+void WorkOn(BlockWork& a, BlockWork& b, WorkCounters& counters);
+
+}  // namespace shardinit
