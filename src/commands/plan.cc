@@ -2,9 +2,9 @@
 
 #include <memory>
 
-#include "base/json.h"
 #include "commands/command.h"
 #include "commands/options.h"
+#include "report/facts.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -42,88 +42,116 @@ WholeMatrices FindWholeMatrices(const Plan& plan) {
   return found;
 }
 
-void PrintJson(const PlanOptions& options, const Plan& plan) {
-  JsonWriter out;
-  out.BeginObject(JsonWriter::kLines);
-  out.Member("name", plan.graph.name).Member("parameters", plan.parameters);
-  out.Member("bytes", plan.bytes).Member("world_size", plan.world_size());
-  out.Member("tensors", plan.graph.tensors.size()).Member("max_rank_bytes", plan.max_rank_bytes);
-  out.Member("box_count", plan.boxes)
-      .Member("seed", plan.graph.seed)
-      .Member("engine", plan.graph.engine);
-  WriteMesh(plan.graph.mesh, out);
-  out.Member("replicas", NameOf(plan.graph.replicas));
-  out.Member("index", WantsIndex(plan, IndexMode::kAuto)).Member("memory", Memory(options));
-  if (const WholeMatrices whole = FindWholeMatrices(plan); whole.count > 0) {
-    out.Key("orthogonal").BeginObject().Member("tensors", whole.count);
-    out.Member("operations", whole.operations);
-    out.Member("largest", Shape{whole.largest.rows, whole.largest.columns});
-    out.Member("largest_operations", whole.largest.operations);
-    out.Member("largest_memory", static_cast<int64_t>(whole.largest.bytes)).EndObject();
-  }
-  if (options.rank >= 0) {
-    const RankPlan rank = PlanRank(plan, options.rank);
-    out.Member("rank", rank.rank).Member("coordinate", rank.coordinate);
-    out.Member("rank_bytes", rank.bytes());
-    out.Key("boxes").BeginArray(JsonWriter::kLines);
-    for (const Shard& shard : rank.shards) {
-      out.BeginObject().Member("path", shard.tensor->path);
-      out.Member("dtype", InfoOf(shard.tensor->dtype).name);
-      out.Member("global_shape", shard.tensor->shape);
-      out.Member("offset", shard.box.offset).Member("shape", shard.box.shape);
-      out.Member("file", RankFile(rank.rank)).EndObject();
-    }
-    out.EndArray();
-  }
-  out.EndObject();
-  Print(out.Finish());
+// Rows for people stand in this order.
+enum PlanSection { kModel, kTensors, kSizes };
+
+Fact FactOfMesh(const Mesh& mesh) {
+  FactList axes;
+  for (const std::string& axis : mesh.axes) axes.items.push_back({"", axis});
+  return {"mesh", Facts{{"axes", axes}, {"shape", mesh.shape}}};
 }
 
-void PrintText(const PlanOptions& options, const Plan& plan) {
+Fact FactOfMatrices(const WholeMatrices& whole) {
+  const OrthogonalSize& largest = whole.largest;
+  const auto memory = static_cast<int64_t>(largest.bytes);
+  return {"orthogonal",
+          Facts{{"tensors", whole.count},
+                {"operations", whole.operations},
+                {"largest", Shape{largest.rows, largest.columns}},
+                {"largest_operations", largest.operations},
+                {"largest_memory", memory}},
+          {.label = "orthogonal",
+           .text = fmt::format("{}, {:.2g} operations; the largest, {} × {}: {:.2g} and {}",
+                               Count(whole.count, "matrix", "matrices"), whole.operations,
+                               largest.rows, largest.columns, largest.operations, InBytes(memory)),
+           .section = kSizes}};
+}
+
+Facts FactsOfPlan(const PlanOptions& options, const Plan& plan) {
   const InitGraph& graph = plan.graph;
-  std::vector<std::vector<std::string>> rows = {
-      {"name", graph.name},
-      {"seed", fmt::format("{}, engine {}", graph.seed, graph.engine)},
-      {"tensors", Grouped(static_cast<int64_t>(graph.tensors.size()))},
-      {"parameters", Grouped(plan.parameters)},
-      {"bytes", fmt::format("{} ({})", Grouped(plan.bytes), InBytes(plan.bytes))},
-      {"ranks", Grouped(plan.world_size()) + MeshText(graph.mesh)},
-      {"largest rank", InBytes(plan.max_rank_bytes)},
-      {"index.h5", WantsIndex(plan, IndexMode::kAuto)
-                       ? "yes"
-                       : fmt::format("no: {} boxes, {} of one tensor", Grouped(plan.boxes),
-                                     Grouped(plan.most_boxes))},
-      {"memory", InBytes(Memory(options)) + " for data on its way to the disk"}};
+  const bool index = WantsIndex(plan, IndexMode::kAuto);
+  const int64_t memory = Memory(options);
+  Facts facts = {
+      {"name", graph.name, {.label = "name"}},
+      {"parameters", plan.parameters, {.label = "parameters", .section = kSizes}},
+      {"bytes",
+       plan.bytes,
+       {.label = "bytes",
+        .text = fmt::format("{} ({})", Grouped(plan.bytes), InBytes(plan.bytes)),
+        .section = kSizes}},
+      {"world_size",
+       plan.world_size(),
+       {.label = "ranks",
+        .text = Grouped(plan.world_size()) + MeshText(graph.mesh),
+        .section = kSizes}},
+      {"tensors", graph.tensors.size(), {.label = "tensors", .section = kTensors}},
+      {"max_rank_bytes",
+       plan.max_rank_bytes,
+       {.label = "largest rank", .text = InBytes(plan.max_rank_bytes), .section = kSizes}},
+      {"box_count", plan.boxes},
+      {"seed",
+       graph.seed,
+       {.label = "seed", .text = fmt::format("{}, engine {}", graph.seed, graph.engine)}},
+      {"engine", graph.engine},
+      FactOfMesh(graph.mesh),
+      {"replicas", std::string(NameOf(graph.replicas))},
+      {"index",
+       index,
+       {.label = "index.h5",
+        .text = index ? ""
+                      : fmt::format("no: {} boxes, {} of one tensor", Grouped(plan.boxes),
+                                    Grouped(plan.most_boxes)),
+        .section = kSizes}},
+      {"memory",
+       memory,
+       {.label = "memory",
+        .text = InBytes(memory) + " for data on its way to the disk",
+        .section = kSizes}}};
   if (const WholeMatrices whole = FindWholeMatrices(plan); whole.count > 0) {
-    const OrthogonalSize& largest = whole.largest;
-    rows.push_back(
-        {"orthogonal", fmt::format("{}, {:.2g} operations; the largest, {} × {}: {:.2g} and {}",
-                                   Count(whole.count, "matrix", "matrices"), whole.operations,
-                                   largest.rows, largest.columns, largest.operations,
-                                   InBytes(static_cast<int64_t>(largest.bytes)))});
+    facts.push_back(FactOfMatrices(whole));
   }
-  std::string text = Table(rows, {false, false});
-  if (options.rank >= 0) {
-    const RankPlan rank = PlanRank(plan, options.rank);
-    text += fmt::format("\nrank {} at {}: {} in {} of {}\n\n", rank.rank, InShape(rank.coordinate),
-                        InBytes(rank.bytes()),
-                        Count(static_cast<int64_t>(rank.shards.size()), "box", "boxes"),
-                        RankFile(rank.rank));
-    rows = {{"path", "dtype", "global shape", "partition", "offset", "shape"}};
-    for (const Shard& shard : rank.shards) {
-      rows.push_back({shard.tensor->path, std::string(InfoOf(shard.tensor->dtype).name),
-                      InShape(shard.tensor->shape), InText(shard.tensor->partition, graph.mesh),
-                      InShape(shard.box.offset), InShape(shard.box.shape)});
-    }
-    text += Table(rows, {false, false, false, false, false, false});
-  }
-  Print(text);
+  return facts;
+}
+
+// `plan` must outlive them.
+void AddFactsOfRank(const Plan& plan, int64_t rank, Facts* facts) {
+  const auto of_rank = std::make_shared<const RankPlan>(PlanRank(plan, rank));
+  const std::string file = RankFile(rank);
+  const Mesh& mesh = plan.graph.mesh;
+  facts->push_back({"rank", rank});
+  facts->push_back({"coordinate", of_rank->coordinate});
+  facts->push_back({"rank_bytes", of_rank->bytes()});
+  // A column of what `get` says of each shard.
+  const auto column = [&](std::string_view key, std::string_view label, auto get) {
+    return FactTable::Column{
+        key, label, [of_rank, get](size_t row) -> FactScalar { return get(of_rank->shards[row]); }};
+  };
+  const FactTable boxes = {
+      of_rank->shards.size(),
+      {column("path", "path", [](const Shard& shard) { return shard.tensor->path; }),
+       column("dtype", "dtype",
+              [](const Shard& shard) { return std::string(InfoOf(shard.tensor->dtype).name); }),
+       column("global_shape", "global shape",
+              [](const Shard& shard) { return shard.tensor->shape; }),
+       column("", "partition",
+              [&mesh](const Shard& shard) { return InText(shard.tensor->partition, mesh); }),
+       column("offset", "offset", [](const Shard& shard) { return shard.box.offset; }),
+       column("shape", "shape", [](const Shard& shard) { return shard.box.shape; }),
+       column("file", "", [file](const Shard&) { return file; })}};
+  facts->push_back(
+      {"boxes",
+       boxes,
+       {.text = fmt::format("rank {} at {}: {} in {} of {}", rank, InShape(of_rank->coordinate),
+                            InBytes(of_rank->bytes()),
+                            Count(static_cast<int64_t>(boxes.rows), "box", "boxes"), file)}});
 }
 
 ExitCode RunPlan(const PlanOptions& options) {
   const Plan plan = options.spec.Load();
   CheckRank(options.rank, plan);
-  options.json ? PrintJson(options, plan) : PrintText(options, plan);
+  Facts facts = FactsOfPlan(options, plan);
+  if (options.rank >= 0) AddFactsOfRank(plan, options.rank, &facts);
+  Print(options.json ? FactsInJson(facts) : FactsInText(facts));
   return ExitCode::kOk;
 }
 

@@ -65,7 +65,7 @@ std::string ReceiptFile(int64_t rank);  // ranks/rank-00017.json
 // /model/layers/0/…; of a rank's further boxes with a suffix that no path has: `…@1`.
 std::string DatasetPath(const Tensor& tensor, size_t part = 0);
 
-// The member `mesh` of plan.json, manifest.json and `plan --json`.
+// The member `mesh` of plan.json, manifest.json and `graph --json`.
 void WriteMesh(const Mesh& mesh, JsonWriter& out);
 std::string_view NameOf(Replicas replicas);  // As specs and files write it.
 // The members of plan.json that say how a tensor is drawn; how it is stored, if it

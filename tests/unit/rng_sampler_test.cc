@@ -71,7 +71,7 @@ TEST(Sampler, ParametersRoundToF32) {
 
 constexpr size_t kCount = 1 << 22;
 
-std::vector<float> Draw(const Sampler& sampler, size_t count = kCount) {
+std::vector<float> DrawMany(const Sampler& sampler, size_t count = kCount) {
   std::vector<float> values(count);
   kernels::Fill(sampler, Stream{KeyOf(7, "statistics"), 0}, 0, count, DType::f32, values.data());
   return values;
@@ -102,7 +102,7 @@ double MomentError(const std::vector<float>& values, int power, double expected,
 }
 
 TEST(Normal, Distribution) {
-  const auto z = Draw(MakeNormal(0, 1));
+  const auto z = DrawMany(MakeNormal(0, 1));
   EXPECT_LT(KolmogorovSmirnov(z, Phi), 1.63);
   EXPECT_LT(std::fabs(MomentError(z, 1, 0, 1)), 3);
   EXPECT_LT(std::fabs(MomentError(z, 2, 1, 2)), 3);
@@ -114,7 +114,7 @@ TEST(Normal, Distribution) {
 // values nor their squares know of each other. A wrong sign in a quadrant
 // leaves each value normal, and shows here.
 TEST(Normal, Independence) {
-  const auto z = Draw(MakeNormal(0, 1));
+  const auto z = DrawMany(MakeNormal(0, 1));
   for (const size_t lag : {1, 2, 3, 4, 1024}) {
     double product = 0, squares = 0, cubes = 0;
     for (size_t i = 0; i + lag < z.size(); ++i) {
@@ -132,7 +132,7 @@ TEST(Normal, Independence) {
 
 // Chi-squared of 64 sectors: 63 expected, standard deviation 11.
 TEST(Normal, AnglesOfPairsAreUniform) {
-  const auto z = Draw(MakeNormal(0, 1));
+  const auto z = DrawMany(MakeNormal(0, 1));
   std::vector<double> sectors(64);
   for (size_t i = 0; i < z.size(); i += 2) {
     const double turn = std::atan2(z[i + 1], z[i]) / (2 * M_PI) + 0.5;
@@ -170,7 +170,7 @@ TEST(TruncatedNormal, Distribution) {
   const double cutoffs[][2] = {{-2, 2}, {-3, 3},  {-100, 100}, {-1, 3},   {0, 5},
                                {5, 6},  {1.9, 2}, {-10, -1.9}, {9.5, 20}, {-0.01, 0.01}};
   for (const auto& [low, high] : cutoffs) {
-    const auto z = Draw(MakeTruncatedNormal(0, 1, low, high), 1 << 20);
+    const auto z = DrawMany(MakeTruncatedNormal(0, 1, low, high), 1 << 20);
     const auto [least, most] = std::minmax_element(z.begin(), z.end());
     EXPECT_GE(*least, static_cast<float>(low));
     EXPECT_LE(*most, static_cast<float>(high));
@@ -205,10 +205,10 @@ TEST(TruncatedNormal, Accuracy) {
 }
 
 TEST(Uniform, Distribution) {
-  const auto u = Draw(MakeUniform(0, 1));
+  const auto u = DrawMany(MakeUniform(0, 1));
   EXPECT_LT(KolmogorovSmirnov(u, [](double x) { return x; }), 1.63);
   for (const auto& [low, high] : {std::pair{-0.1, 0.1}, {1.0, 1.0001}, {-1.0, 0.0}, {0.0, 3e-20}}) {
-    const auto values = Draw(MakeUniform(low, high), 1 << 20);
+    const auto values = DrawMany(MakeUniform(low, high), 1 << 20);
     const auto [least, most] = std::minmax_element(values.begin(), values.end());
     EXPECT_GE(*least, static_cast<float>(low));
     EXPECT_LT(*most, static_cast<float>(high));
