@@ -11,6 +11,7 @@
 #include "base/folder.h"
 #include "base/interrupt.h"
 #include "manifest/rank_writer.h"
+#include "plan/devices.h"
 
 namespace shardinit {
 namespace {
@@ -84,6 +85,7 @@ GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCo
   const std::string plan_json = WritePlan(plan);
   const Digest plan_sha256 = Sha256Of(plan_json);
   const CheckpointFolder folder(request.folder, plan_json);
+  folder.WriteDevices(WriteDeviceLayout(plan.graph.mesh));
   folder.RemoveLeftOvers(Others::kOld);
 
   // Its blocks are given back before files that describe other files take memory.

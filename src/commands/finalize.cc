@@ -20,9 +20,10 @@ struct FinalizeOptions {
 ExitCode RunFinalize(const FinalizeOptions& options) {
   const IndexMode index = FindIndexMode(options.index);
   Digest plan_sha256;
-  const Plan plan = LoadCheckpointPlan(options.folder, &plan_sha256);
-  const FinalizeResult result =
-      Finalize(CheckpointFolder(options.folder), plan, plan_sha256, index);
+  Plan plan = LoadCheckpointPlan(options.folder, &plan_sha256);
+  const CheckpointFolder folder(options.folder);
+  LoadDevices(folder, &plan);
+  const FinalizeResult result = Finalize(folder, plan, plan_sha256, index);
   if (!result.missing.empty()) {
     throw Error(ExitCode::kWorld,
                 fmt::format("cannot finalize `{}`: {} of {} ranks have no valid receipt: {}",

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
-#include <numeric>
 
 #include "base/interrupt.h"
 #include "base/json.h"
@@ -19,7 +18,8 @@ namespace {
 struct GenOptions {
   SpecOptions spec;
   WorkOptions work;
-  std::string folder, ranks, index = "auto";
+  RankOptions ranks;
+  std::string folder, index = "auto";
   bool repair = false, dry_run = false, stats = false, json = false;
 };
 
@@ -89,12 +89,7 @@ ExitCode RunGen(const GenOptions& options) {
   }
 
   const Plan plan = options.spec.Load();
-  if (options.ranks.empty()) {
-    request.ranks.resize(static_cast<size_t>(plan.world_size()));
-    std::iota(request.ranks.begin(), request.ranks.end(), int64_t{0});
-  } else {
-    request.ranks = ParseRanks(options.ranks, plan.world_size());
-  }
+  request.ranks = options.ranks.Ranks(plan.graph.mesh);
   const int64_t plan_ns = since_start().count();
 
   WorkCounters counters;
@@ -172,9 +167,7 @@ extern const Command kGen = {
           ->required()
           ->type_name("DIR")
           ->check(NotEmpty);
-      app.add_option("--ranks", options->ranks, "Only these ranks, as in 0,3-5; default: all")
-          ->type_name("LIST")
-          ->check(NotEmpty);
+      AddRanks(app, &options->ranks);
       options->spec.AddReplicasTo(app);
       AddIndex(app, &options->index);
       options->work.AddJobsTo(app, "generate");

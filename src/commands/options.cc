@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -26,6 +27,46 @@ bool TakeNumber(std::string_view* text, int64_t* number) {
   if (error != std::errc() || *number < 0) return false;
   text->remove_prefix(static_cast<size_t>(end - text->data()));
   return true;
+}
+
+struct Range {
+  int64_t first, last;
+};
+
+// `0,3-5` → 0-0, 3-5: ascending, and none touches another.
+std::vector<Range> ParseRanges(std::string_view option, const std::string& text) {
+  std::vector<Range> ranges;
+  std::string_view rest = text;
+  while (true) {
+    Range range{0, 0};
+    if (!TakeNumber(&rest, &range.first)) break;
+    range.last = range.first;
+    if (rest.starts_with('-')) {
+      rest.remove_prefix(1);
+      if (!TakeNumber(&rest, &range.last)) break;
+    }
+    if (range.first > range.last) {
+      throw Usage(fmt::format("`{} {}`: {} comes after {}", option, text, range.first, range.last));
+    }
+    ranges.push_back(range);
+    if (rest.empty()) {
+      std::sort(ranges.begin(), ranges.end(),
+                [](const Range& a, const Range& b) { return a.first < b.first; });
+      std::vector<Range> joined;
+      for (const Range& each : ranges) {
+        if (joined.empty() || each.first > joined.back().last) {
+          joined.push_back(each);
+        } else {
+          joined.back().last = std::max(joined.back().last, each.last);
+        }
+      }
+      return joined;
+    }
+    if (!rest.starts_with(',')) break;
+    rest.remove_prefix(1);
+  }
+  throw Usage(fmt::format("`{}` is no list of {}", text, option.substr(2)),
+              "write it as in `0,3-5`");
 }
 
 }  // namespace
@@ -148,6 +189,26 @@ void CheckRank(int64_t rank, const Plan& plan) {
               fmt::format("use a rank from 0 to {}", plan.world_size() - 1));
 }
 
+void AddRanks(CLI::App& app, RankOptions* options) {
+  app.add_option("--ranks", options->ranks, "Only these ranks, as in 0,3-5; default: all")
+      ->type_name("LIST")
+      ->check(NotEmpty);
+  app.add_option("--devices", options->devices, "Only the ranks on these devices, by their ids")
+      ->type_name("LIST")
+      ->check(NotEmpty);
+}
+
+std::vector<int64_t> RankOptions::Ranks(const Mesh& mesh) const {
+  if (!ranks.empty() && !devices.empty()) {
+    throw Usage("`--ranks` and `--devices` both say what to make", "give one of them");
+  }
+  if (!devices.empty()) return ParseDevices(devices, mesh);
+  if (!ranks.empty()) return ParseRanks(ranks, mesh.world_size());
+  std::vector<int64_t> all(static_cast<size_t>(mesh.world_size()));
+  std::iota(all.begin(), all.end(), int64_t{0});
+  return all;
+}
+
 void AddJson(CLI::App& app, bool* json) {
   app.add_flag("--json", *json, "Write JSON to standard output");
 }
@@ -195,31 +256,42 @@ int64_t ParseSize(std::string_view option, const std::string& text, int64_t leas
 
 std::vector<int64_t> ParseRanks(const std::string& text, int64_t world_size) {
   std::vector<int64_t> ranks;
-  std::string_view rest = text;
-  while (true) {
-    int64_t first = 0;
-    if (!TakeNumber(&rest, &first)) break;
-    int64_t last = first;
-    if (rest.starts_with('-')) {
-      rest.remove_prefix(1);
-      if (!TakeNumber(&rest, &last)) break;
+  for (const Range& range : ParseRanges("--ranks", text)) {
+    if (range.last >= world_size) {
+      throw Usage(
+          fmt::format("rank {} does not exist: the mesh has {} ranks", range.last, world_size),
+          fmt::format("use ranks from 0 to {}", world_size - 1));
     }
-    if (first > last)
-      throw Usage(fmt::format("`--ranks {}`: {} comes after {}", text, first, last));
-    if (last >= world_size) {
-      throw Usage(fmt::format("rank {} does not exist: the mesh has {} ranks", last, world_size),
-                  fmt::format("use ranks from 0 to {}", world_size - 1));
-    }
-    for (int64_t rank = first; rank <= last; ++rank) ranks.push_back(rank);
-    if (rest.empty()) {
-      std::sort(ranks.begin(), ranks.end());
-      ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-      return ranks;
-    }
-    if (!rest.starts_with(',')) break;
-    rest.remove_prefix(1);
+    for (int64_t rank = range.first; rank <= range.last; ++rank) ranks.push_back(rank);
   }
-  throw Usage(fmt::format("`{}` is no list of ranks", text), "write it as in `0,3-5`");
+  return ranks;
+}
+
+std::vector<int64_t> ParseDevices(const std::string& text, const Mesh& mesh) {
+  const std::vector<Range> ranges = ParseRanges("--devices", text);
+  const DeviceMap devices(mesh);
+  std::vector<int64_t> ranks, found;
+  for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+    const int64_t id = devices.At(rank).id;
+    const auto after =
+        std::upper_bound(ranges.begin(), ranges.end(), id,
+                         [](int64_t i, const Range& range) { return i < range.first; });
+    if (after == ranges.begin() || std::prev(after)->last < id) continue;
+    ranks.push_back(rank);
+    found.push_back(id);
+  }
+  std::sort(found.begin(), found.end());
+  auto next = found.begin();
+  for (const Range& range : ranges) {
+    for (int64_t id = range.first; id <= range.last; ++id, ++next) {
+      if (next != found.end() && *next == id) continue;
+      throw Usage(fmt::format("the mesh has no device {}", id),
+                  mesh.devices.ids
+                      ? "`shardinit plan --devices` shows which it has"
+                      : fmt::format("use devices from 0 to {}", mesh.world_size() - 1));
+    }
+  }
+  return ranks;
 }
 
 }  // namespace shardinit

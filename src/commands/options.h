@@ -41,6 +41,15 @@ struct WorkOptions {
   ProgressMode Mode() const;
 };
 
+// --ranks, --devices.
+struct RankOptions {
+  std::string ranks, devices;
+
+  // Those asked for, ascending; default: all. Throws Error (kUsage).
+  std::vector<int64_t> Ranks(const Mesh& mesh) const;
+};
+void AddRanks(CLI::App& app, RankOptions* options);
+
 // `--only GLOB`, for Matching().
 void AddOnly(CLI::App& app, std::string* only);
 
@@ -68,5 +77,7 @@ int64_t ParseSize(std::string_view option, const std::string& text, int64_t leas
 
 // `0,3-5` → 0 3 4 5: ascending, without repeats, each below `world_size`.
 std::vector<int64_t> ParseRanks(const std::string& text, int64_t world_size);
+// Of such a list of device ids the ranks on them, ascending.
+std::vector<int64_t> ParseDevices(const std::string& text, const Mesh& mesh);
 
 }  // namespace shardinit

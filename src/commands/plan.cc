@@ -14,7 +14,7 @@ struct PlanOptions {
   SpecOptions spec;
   WorkOptions work;
   int64_t rank = -1;
-  bool json = false;
+  bool devices = false, json = false;
 };
 
 int64_t Memory(const PlanOptions& options) {
@@ -113,6 +113,28 @@ Facts FactsOfPlan(const PlanOptions& options, const Plan& plan) {
   return facts;
 }
 
+// `mesh` must outlive it.
+Fact FactOfDevices(const Mesh& mesh) {
+  const auto devices = std::make_shared<const DeviceMap>(mesh);
+  const auto column = [&](std::string_view key, std::string_view label, auto get) {
+    return FactTable::Column{key, label, [devices, get](size_t row) -> FactScalar {
+                               return get(devices->At(static_cast<int64_t>(row)));
+                             }};
+  };
+  const FactTable table = {
+      static_cast<size_t>(mesh.world_size()),
+      {column("id", "device", [](const Device& device) { return device.id; }),
+       column("slice", "slice", [](const Device& device) { return device.slice; }),
+       {"coordinate", "coordinate",
+        [&mesh](size_t row) -> FactScalar { return mesh.CoordinateOf(static_cast<int64_t>(row)); }},
+       {"rank", "rank", [](size_t row) -> FactScalar { return static_cast<int64_t>(row); }}}};
+  const int64_t slices = mesh.devices.slice_count();
+  return {"devices",
+          table,
+          {.text = fmt::format("{} of {}", Count(slices, "slice"),
+                               Count(mesh.world_size() / slices, "device"))}};
+}
+
 // `plan` must outlive them.
 void AddFactsOfRank(const Plan& plan, int64_t rank, Facts* facts) {
   const auto of_rank = std::make_shared<const RankPlan>(PlanRank(plan, rank));
@@ -150,6 +172,7 @@ ExitCode RunPlan(const PlanOptions& options) {
   const Plan plan = options.spec.Load();
   CheckRank(options.rank, plan);
   Facts facts = FactsOfPlan(options, plan);
+  if (options.devices) facts.push_back(FactOfDevices(plan.graph.mesh));
   if (options.rank >= 0) AddFactsOfRank(plan, options.rank, &facts);
   Print(options.json ? FactsInJson(facts) : FactsInText(facts));
   return ExitCode::kOk;
@@ -166,6 +189,7 @@ extern const Command kPlan = {
       options->spec.AddLayoutTo(app);
       options->spec.AddReplicasTo(app);
       AddRank(app, &options->rank, "Also list the boxes of this rank");
+      app.add_flag("--devices", options->devices, "Also list the device of each rank");
       options->work.AddJobsTo(app, "would generate");
       options->work.AddMemoryTo(app);
       AddJson(app, &options->json);

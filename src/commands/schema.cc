@@ -14,6 +14,7 @@
 #include "graph/view.h"
 #include "init/initializer.h"
 #include "rng/engines.h"
+#include "sharding/devices.h"
 #include "spec/keys.h"
 #include "spec/names.h"
 #include "tensor/dtype.h"
@@ -38,6 +39,8 @@ const char* DefinitionOf(SpecKind kind) {
       return "dtype";
     case SpecKind::kMesh:
       return "mesh";
+    case SpecKind::kDevices:
+      return "devices";
     case SpecKind::kRules:
       return "rules";
     case SpecKind::kInits:
@@ -182,7 +185,17 @@ class SchemaWriter {
     DefineRaw("repeat", MapOf("number", kOne));
     Define("rules", R"("type": "array", "items": )" + MapOf("meshAxes", kOne));
     DefineRaw("initializers", MapOf("initializer"));
-    WriteMapping("mesh", "its axes", KeysOf(SpecMapping::kMesh));
+    WriteMapping("mesh", "its axes, and which devices have its places", KeysOf(SpecMapping::kMesh));
+    std::vector<std::string_view> orders;
+    for (const DeviceOrder& order : DeviceOrders()) orders.push_back(order.name);
+    out_.Key("devices").BeginObject().Key("anyOf").BeginArray().BeginObject();
+    WriteWords("enum", orders);
+    out_.EndObject().Raw(R"({"description": "a file", "type": "string", "pattern": "[./]"})");
+    out_.Raw(Ref("deviceIds")).EndArray().EndObject();
+    Define("deviceIds", fmt::format(R"("description": "an id for each place; rows may be lists", )"
+                                    R"("type": "array", "minItems": 1, "items": {{"anyOf": [{}, )"
+                                    R"({{"type": "integer", "minimum": 0, "maximum": {}}}]}})",
+                                    Ref("deviceIds"), kMaxDeviceId));
   }
 
   void WriteInitializer() {

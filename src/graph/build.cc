@@ -10,6 +10,7 @@
 #include "graph/config.h"
 #include "graph/draw.h"
 #include "graph/explain.h"
+#include "graph/mesh.h"
 #include "graph/sharding.h"
 #include "graph/store.h"
 #include "graph/streams.h"

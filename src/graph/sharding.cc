@@ -8,39 +8,6 @@
 #include "graph/rule_language.h"
 
 namespace shardinit {
-namespace {
-
-constexpr size_t kMaxAxes = 32;
-
-}  // namespace
-
-Mesh BindMesh(Building& building) {
-  const auto& axes = building.spec.mesh;
-  Mesh mesh;
-  int64_t size = 1;
-  if (axes.size() > kMaxAxes) {
-    building.diagnostics.Error(
-        axes[kMaxAxes].name.span,
-        fmt::format("the mesh has {} axes, but may have at most {}", axes.size(), kMaxAxes));
-  }
-  for (const auto& axis : axes) {
-    const int64_t extent =
-        !axis.value
-            ? 1
-            : EvaluateInteger(*axis.value, building.names, 1, kMaxWorldSize,
-                              fmt::format("axis `{}`", axis.name.value), building.diagnostics)
-                  .value_or(1);
-    mesh.axes.push_back(axis.name.value);
-    mesh.shape.push_back(extent);
-    if (size > kMaxWorldSize / extent) {
-      building.diagnostics.Error(axis.name.span,
-                                 fmt::format("the mesh has more than {} ranks", kMaxWorldSize));
-      size = 1;
-    }
-    size *= extent;
-  }
-  return mesh;
-}
 
 std::vector<int> BindAxes(const AxisList& list, const Mesh& mesh, std::vector<int>* used,
                           const Building& building) {

@@ -29,9 +29,6 @@ class ShardingLanguage {
   virtual void CheckUse() = 0;
 };
 
-// Reports mistakes in the axes; they count as of extent 1.
-Mesh BindMesh(Building& building);
-
 // The mesh axes of one dimension or rule; those in `used` may not be used again.
 std::vector<int> BindAxes(const AxisList& list, const Mesh& mesh, std::vector<int>* used,
                           const Building& building);

@@ -83,6 +83,28 @@ void CheckpointFolder::RequirePlan(const Digest& plan_sha256) const {
   ThrowLost();
 }
 
+std::string CheckpointFolder::ReadDevices() const {
+  std::string text;
+  if (root_.Exists(kDevicesName) && !root_.Read(kDevicesName, kPlanLimit, &text)) {
+    throw Error(ExitCode::kConflict,
+                fmt::format("`{}` is no file that this tool wrote", root_.PathOf(kDevicesName)),
+                "remove it");
+  }
+  return text;
+}
+
+void CheckpointFolder::WriteDevices(const std::string& devices_json) const {
+  const bool is_equal = ReadDevices() == devices_json;
+  if (is_equal && root_.Exists(kDevicesName) == !devices_json.empty()) return;
+  // The manifest says what this file says: there must be none that says otherwise.
+  root_.Remove(kManifestName);
+  root_.Sync();
+  if (devices_json.empty()) return root_.Remove(kDevicesName);
+  NewFile file(root_, kDevicesName);
+  file.Append(devices_json);
+  file.Commit();
+}
+
 void CheckpointFolder::ThrowLost() const {
   throw Error(ExitCode::kConflict,
               fmt::format("`{}` has lost its {}, or was given to another plan meanwhile",
@@ -94,7 +116,8 @@ void CheckpointFolder::RemoveLeftOvers(Others others) const {
   shardinit::RemoveLeftOvers(
       root_,
       [](std::string_view name) {
-        return name == kPlanName || name == kIndexName || name == kManifestName;
+        return name == kPlanName || name == kIndexName || name == kManifestName ||
+               name == kDevicesName;
       },
       others);
   shardinit::RemoveLeftOvers(ranks_, IsRankFileOrReceipt, others);

@@ -14,6 +14,7 @@ namespace shardinit {
 inline constexpr char kPlanName[] = "plan.json";
 inline constexpr char kManifestName[] = "manifest.json";
 inline constexpr char kIndexName[] = "index.h5";
+inline constexpr char kDevicesName[] = "devices.json";
 
 // The most bytes a plan.json and a manifest.json may have.
 inline constexpr size_t kPlanLimit = size_t{4} << 30;
@@ -36,6 +37,12 @@ class CheckpointFolder {
   // Throws Error (kConflict) unless plan.json is there and has this digest. Called before anything
   // gets its name: the folder may have been emptied and given to another plan meanwhile.
   void RequirePlan(const Digest& plan_sha256) const;
+
+  // The text of devices.json; empty: there is none.
+  std::string ReadDevices() const;
+  // Makes it this text. If it is another one, or none, what is here is unfinished until it is
+  // finalized again.
+  void WriteDevices(const std::string& devices_json) const;
 
   // Removes what killed runs left, and nothing else: temporary files of the names above and of rank
   // files and receipts.

@@ -14,6 +14,7 @@
 #include "formats/hdf5/writer.h"
 #include "manifest/file_tasks.h"
 #include "manifest/receipt.h"
+#include "plan/devices.h"
 #include "rng/stream.h"
 
 namespace shardinit {
@@ -61,6 +62,15 @@ void WriteManifest(const Plan& plan, const Digest& plan_sha256,
     out.Member("sha256", ToHex(index->sha256)).EndObject();
   } else {
     out.Null();
+  }
+  if (!graph.mesh.devices.IsPlain()) {
+    const DeviceMap devices(graph.mesh);
+    out.Key("devices").BeginArray(JsonWriter::kLines);
+    for (int64_t rank = 0; rank < plan.world_size(); ++rank) {
+      WriteDevice(devices, graph.mesh, rank, out);
+      if (out.size() > (1 << 20)) append(out.Take());
+    }
+    out.EndArray();
   }
   out.Key("ranks").BeginArray(JsonWriter::kLines);
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -191,6 +201,7 @@ FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const 
   // Again if another process does this at once and with another `index`: each may have removed or
   // replaced what the other's manifest vouches for, and the last one to do so looks after that.
   std::optional<FileEntry> claimed;
+  const std::string devices = WriteDeviceLayout(plan.graph.mesh);
   do {
     ThrowIfInterrupted();
     std::optional<FileEntry> index_entry;
@@ -199,7 +210,14 @@ FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const 
     NewFile manifest(folder.root(), kManifestName);
     WriteManifest(plan, plan_sha256, ranks, index_entry,
                   [&](std::string_view text) { manifest.Append(text); });
-    manifest.Commit([&] { folder.RequirePlan(plan_sha256); });
+    manifest.Commit([&] {
+      folder.RequirePlan(plan_sha256);
+      if (folder.ReadDevices() == devices) return;
+      throw Error(
+          ExitCode::kConflict,
+          fmt::format("`{}` was given another {} meanwhile", folder.root().path(), kDevicesName),
+          "give the same `slices` and `devices` to all that write to it");
+    });
     // Only now: until then the old manifest may have vouched for it.
     if (!index_entry) folder.root().Remove(kIndexName);
   } while (!ReadClaim(folder.root(), &claimed) ||
@@ -219,6 +237,13 @@ Plan LoadCheckpointPlan(const std::string& folder, Digest* plan_sha256) {
   const std::string text = ReadFile(path, kPlanLimit);
   *plan_sha256 = Sha256Of(text);
   return ReadPlan(text, path);
+}
+
+void LoadDevices(const CheckpointFolder& folder, Plan* plan) {
+  const std::string text = folder.ReadDevices();
+  if (text.empty()) return;
+  Mesh& mesh = plan->graph.mesh;
+  mesh.devices = ReadDeviceLayout(text, folder.root().PathOf(kDevicesName), mesh);
 }
 
 std::vector<int64_t> MissingRanks(const CheckpointFolder& folder, const Plan& plan,

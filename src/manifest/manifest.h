@@ -37,11 +37,15 @@ struct ReceiptEntry {
 
 ReceiptEntry EntryOf(const Plan& plan, const RankPlan& rank, const Receipt& receipt);
 
-// The manifest follows from the plan, all receipts and the index file alone.
+// The manifest follows from the plan with its devices, all receipts and the index file alone.
 // Its text is passed on in pieces.
 void WriteManifest(const Plan& plan, const Digest& plan_sha256,
                    const std::vector<ReceiptEntry>& ranks, const std::optional<FileEntry>& index,
                    const std::function<void(std::string_view)>& append);
+
+// What devices.json says, to the mesh of the folder's plan. Throws Error (kRefused) if it is
+// damaged.
+void LoadDevices(const CheckpointFolder& folder, Plan* plan);
 
 // Once every rank has its receipt, writes index.h5 and then manifest.json. Two
 // processes may do this at once: they write the same bytes.

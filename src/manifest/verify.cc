@@ -16,6 +16,7 @@
 #include "base/interrupt.h"
 #include "base/parallel.h"
 #include "manifest/manifest.h"
+#include "plan/devices.h"
 
 namespace shardinit {
 namespace {
@@ -137,7 +138,10 @@ class Verifier {
  private:
   // An index that the manifest does not list is what a run leaves that was killed before its end.
   bool Belongs(std::string_view file, bool inner) const {
-    if (!inner) return file == kPlanName || file == kManifestName || file == kIndexName;
+    if (!inner) {
+      return file == kPlanName || file == kManifestName || file == kIndexName ||
+             file == kDevicesName;
+    }
     const int64_t rank = std::max(RankOf(file, ".h5"), RankOf(file, ".json"));
     return rank >= 0 && rank < plan_.world_size();
   }
@@ -213,6 +217,25 @@ VerifyResult OneFinding(std::string file, std::string message) {
   return result;
 }
 
+// To the mesh of the plan; else says what is wrong. There is such a file if the manifest has what
+// follows from it.
+std::string ReadDevices(const std::string& folder, std::string_view manifest, Plan* plan) {
+  const bool is_listed = manifest.find("\n \"devices\": [") != manifest.npos;
+  std::string text;
+  const std::string_view wrong = ReadIfFile(folder + "/" + kDevicesName, kPlanLimit, &text);
+  if (!wrong.empty()) {
+    if (is_listed) return fmt::format("{}, but the manifest lists devices", wrong);
+    return Exists(folder + "/" + kDevicesName) ? std::string(wrong) : std::string();
+  }
+  try {
+    plan->graph.mesh.devices = ReadDeviceLayout(text, kDevicesName, plan->graph.mesh);
+    return {};
+  } catch (const Error& e) {
+    if (e.code() != ExitCode::kRefused) throw;
+    return fmt::format("is damaged: {}", e.what());
+  }
+}
+
 }  // namespace
 
 int64_t BytesInFiles(const Plan& plan) {
@@ -254,6 +277,7 @@ VerifyResult Verify(const std::string& folder, int jobs, const VerifyProgress& p
     return OneFinding(kPlanName,
                       fmt::format("is damaged, so nothing else can be checked: {}", e.what()));
   }
+  const std::string bad_devices = ReadDevices(folder, manifest, &plan);
   Verifier verifier(folder, plan, plan_sha256, jobs, BytesInFiles(plan), progress);
   const std::vector<int64_t> present = verifier.List();
   verifier.FindMissing(present);
@@ -268,6 +292,8 @@ VerifyResult Verify(const std::string& folder, int jobs, const VerifyProgress& p
   // The manifest follows from the receipts, so one comparison covers all of it.
   if (!bad_manifest.empty()) {
     verifier.Find(kManifestName, "", std::string(bad_manifest));
+  } else if (!bad_devices.empty()) {
+    verifier.Find(kDevicesName, "", bad_devices);
   } else if (receipts) {
     verifier.VerifyManifest(manifest, entries);
   }

@@ -5,11 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "sharding/devices.h"
+
 namespace shardinit {
 
 struct Mesh {
   std::vector<std::string> axes;  // Names; no axes: one rank.
   std::vector<int64_t> shape;
+  DeviceLayout devices = {};
 
   int64_t world_size() const;
   // Along an axis neighbours are this many ranks apart.

@@ -38,6 +38,7 @@ void Nothing(SpecParser&, const SpecKey&, const Node::Entry&, ModelSpec&) {}
 constexpr std::string_view kUnevenPolicies[] = {"error", "chunk"};
 constexpr std::string_view kFanOrders[] = {"out_in", "in_out"};
 constexpr std::string_view kReplicaPolicies[] = {"dedupe", "full"};
+constexpr std::string_view kSliceOrders[] = {"outer", "inner"};
 
 // What several mappings have.
 constexpr SpecKey kUneven = {
@@ -180,6 +181,26 @@ extern const std::vector<KeyRow<ModelSpec>> kMeshKeys = {
      [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModelSpec& model) {
        model.mesh = parser.ReadExprs(entry, "mesh axis");
      }},
+    {{.name = "slices",
+      .description =
+          "of axes: how many parts lie on different slices (DCN), the rest within one (ICI)",
+      .kind = SpecKind::kNumbers},
+     [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModelSpec& model) {
+       model.slices = parser.ReadExprs(entry, "mesh axis");
+     }},
+    {{.name = "slice_order",
+      .description = "how an axis crosses slices: `outer`, its parts one after another, as in JAX "
+                     "and MaxText; `inner`, at every step, as in torchprime",
+      .kind = SpecKind::kChoice,
+      .words = kSliceOrders,
+      .default_text = "\"outer\""},
+     Choice<&ModelSpec::slice_order>},
+    {{.name = "devices",
+      .description = "which device has which place: an order, a list of ids in row-major order of "
+                     "coordinates, or a file with such a list, whose name has a `.` or a `/`",
+      .kind = SpecKind::kDevices,
+      .default_text = "\"row_major\""},
+     By<&SpecParser::ReadDevices>},
 };
 
 extern const std::vector<KeyRow<TensorSpec>> kTensorKeys = {

@@ -21,6 +21,7 @@ enum class SpecKind {
   kEngine,
   kConfig,
   kMesh,
+  kDevices,
   kRules,
   kInits,  // By name.
   kModules,

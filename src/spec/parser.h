@@ -80,6 +80,7 @@ class SpecParser : public SpecReader {
   void ReadName(const Node::Entry& entry, ModelSpec& model);
   void ReadConfig(const Node::Entry& entry, ModelSpec& model);
   void ReadMesh(const Node::Entry& entry, ModelSpec& model);
+  void ReadDevices(const Node::Entry& entry, ModelSpec& model);
   void ReadRules(const Node::Entry& entry, ModelSpec& model);
   void ReadInits(const Node::Entry& entry, ModelSpec& model);
   void ReadModules(const Node::Entry& entry, ModelSpec& model);

@@ -145,6 +145,13 @@ struct ConfigSpec {
       value;
 };
 
+// `hybrid_ring_64x4`, or a list of ids, here or in a file of its own.
+struct DevicesSpec {
+  Span span;
+  Located<std::string> order;  // Empty: a list.
+  std::vector<Located<int64_t>> ids;
+};
+
 struct ModelSpec {
   WrongKeys wrong;
   Located<std::string> name;
@@ -156,7 +163,10 @@ struct ModelSpec {
   std::optional<Located<std::string>> replicas;  // `dedupe` (default) or `full`.
   std::optional<Located<std::string>> fans;      // Absent: no order is assumed.
   std::vector<Named<ExprPtr>> vars;
-  std::vector<Named<ExprPtr>> mesh;  // Axes in order: row-major, last fastest.
+  std::vector<Named<ExprPtr>> mesh;    // Axes in order: row-major, last fastest.
+  std::vector<Named<ExprPtr>> slices;  // Of axes, how many parts lie on different slices.
+  std::optional<Located<std::string>> slice_order;  // `outer` (default) or `inner`.
+  std::optional<DevicesSpec> devices;               // Absent: as ranks.
   bool has_rules = false;
   std::vector<RuleSpec> rules;
   std::vector<Named<InitSpec>> inits;

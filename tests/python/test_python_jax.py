@@ -1,6 +1,7 @@
 """Checkpoints into JAX on 8 devices: bit-equal, and each device reads its slice alone."""
 
 import dataclasses
+import json
 import os
 
 # Before JAX is imported, which looks at it once.
@@ -315,3 +316,54 @@ modules:
         spec = shardinit.open_spec(text=text)
         filled = shardinit.jax.fill({"head": leaf}, spec)["head"].value
         assert np.array_equal(np.asarray(filled), spec.read(path))
+
+
+def test_devices_go_where_the_spec_put_them(tmp_path):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("shardinit: 1\nname: m\ndtype: f32\n"
+                    "mesh: {axes: {fsdp: 4, tensor: 2}, slices: {fsdp: 2}, slice_order: inner, "
+                    "devices: [0, 1, 4, 5, 3, 2, 7, 6]}\nmodules: {w: {shape: [8, 4], "
+                    "shard: [fsdp, tensor], init: {normal: {std: 1}}}}\n")
+    folder = Gen(spec, tmp_path / "out")
+    checkpoint = shardinit.open(folder)
+    assert [(d.id, d.slice, d.coordinate, d.rank) for d in checkpoint.devices][:4] == [
+        (0, 0, (0, 0), 0), (1, 0, (0, 1), 1), (4, 1, (1, 0), 2), (5, 1, (1, 1), 3)]
+    mesh = shardinit.jax.mesh_of(folder)
+    assert mesh.axis_names == ("fsdp", "tensor")
+    assert [[d.id for d in row] for row in mesh.devices] == [[0, 1], [4, 5], [3, 2], [7, 6]]
+    array = shardinit.jax.load(folder, shardinit.jax.shardings_of(folder, mesh))["w"]
+    whole = checkpoint.read("w")
+    for shard in array.addressable_shards:  # Each device has the box of its rank.
+        rank = next(d for d in checkpoint.devices if d.id == shard.device.id).rank
+        box = next(s for s in checkpoint.info("w").shards if s.rank == rank)
+        assert tuple(part.start or 0 for part in shard.index) == box.offset
+        assert np.array_equal(np.asarray(shard.data), whole[shard.index])
+    with pytest.raises(shardinit.MismatchError, match="8 ranks, but there are 7 devices"):
+        shardinit.jax.mesh_of(folder, jax.devices()[1:])
+    others = [dataclasses.make_dataclass("Device", ["id"])(8 + i) for i in range(8)]
+    with pytest.raises(shardinit.MismatchError, match="has device 0, which is not there"):
+        shardinit.jax.mesh_of(folder, others)
+
+
+def test_the_mesh_of_what_says_nothing_of_devices(tiny):
+    for source in (tiny, shardinit.open_spec(TINY)):
+        mesh = shardinit.jax.mesh_of(source, jax.devices()[: shardinit.open(tiny).world_size])
+        assert list(mesh.devices.ravel()) == jax.devices()[: mesh.size]
+    assert shardinit.open(tiny).devices == ()
+
+
+@pytest.mark.parametrize("change", [
+    lambda d: d.pop(), lambda d: d.append(d[0]), lambda d: d[0].update(id=0),
+    lambda d: d[0].update(id=-1), lambda d: d[0].update(rank=1),
+    lambda d: d[0].update(coordinate=[1]), lambda d: d[0].update(slice="0"),
+    lambda d: d.__setitem__(0, 5)])
+def test_a_manifest_with_impossible_devices_is_refused(tmp_path, change):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 2}, devices: [1, 0]}\n"
+                    "modules: {w: {shape: [8], shard: [x], init: zeros}}\n")
+    path = Gen(spec, tmp_path / "out") / "manifest.json"
+    manifest = json.loads(path.read_text())
+    change(manifest["devices"])
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(shardinit.FormatError, match="device"):
+        shardinit.open(path.parent)

@@ -36,7 +36,7 @@ from ._errors import (
     SpecError,
     UnknownTensorError,
 )
-from ._manifest import Shard, StoredTensorInfo
+from ._manifest import Device, Shard, StoredTensorInfo
 from ._source import Mesh, Slices, Source, TensorInfo
 from ._spec import Sets, Spec, SpecTensorInfo, as_spec
 
@@ -49,6 +49,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Checkpoint",
     "DamageError",
+    "Device",
     "FormatError",
     "LibraryError",
     "Mesh",

@@ -19,7 +19,7 @@ import numpy as np
 
 from . import _dtypes, _manifest
 from ._errors import DamageError, FormatError, NotACheckpointError
-from ._manifest import Shard, StoredTensorInfo
+from ._manifest import Device, Shard, StoredTensorInfo
 from ._read import SLAB, BoxFile, run, slabs
 from ._source import Job, Mesh, Shape, Slices, Source, Words, expanded, region, words_for
 
@@ -101,6 +101,8 @@ class Checkpoint(Source):
         world_size: the number of ranks.
         replicas: ``dedupe`` or ``full``.
         plan_sha256: digest of ``plan.json``; two checkpoints of one plan are equal.
+        devices: by rank, if the spec's mesh has ``slices`` or ``devices``; else empty, and
+            rank r is on the r-th device.
         bytes_read: bytes of tensors read from files so far.
     """
 
@@ -127,6 +129,7 @@ class Checkpoint(Source):
         self.world_size = len(of.ranks)
         self.replicas = of.replicas
         self.plan_sha256 = of.plan_sha256
+        self.devices: tuple[Device, ...] = of.devices
         self.bytes_read = 0
         self._rank = rank
         self._lock = threading.Lock()

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from . import _dtypes
 from ._errors import DamageError, FormatError
 from ._source import Mesh, Shape, TensorInfo
@@ -36,6 +38,23 @@ _MAX_WORLD = 1 << 24
 _MAX_DIMENSIONS = 32
 _PATH = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Which place of the mesh a device has.
+
+    Attributes:
+        id: the device, as JAX numbers them.
+        slice: the slice that it lies on.
+        coordinate: its place, one index per axis of the mesh.
+        rank: the same place as a number, row-major: whose file it reads.
+    """
+
+    id: int
+    slice: int
+    coordinate: Shape
+    rank: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +165,7 @@ class Manifest:
     parameters: int
     bytes: int
     plan_sha256: str
+    devices: tuple[Device, ...]
     ranks: tuple[RankEntry, ...]
     tensors: dict[str, StoredTensorInfo]
 
@@ -309,6 +329,7 @@ def parse_manifest(text: bytes, path: str) -> Manifest:
             raise FormatError(f"{MANIFEST}: `{name}` has the unknown dtype {dtype!r}")
         global_shape = as_shape(tensor.get("global_shape"), f"{MANIFEST}: shape of `{name}`")
         tensors[name] = StoredTensorInfo(name, dtype, global_shape, tensor.get("shards"))
+    devices = _parse_devices(of["devices"], shape) if "devices" in of else ()
     return Manifest(
         name=as_text(of.get("name"), f"{MANIFEST}: name"),
         engine=as_text(of.get("engine"), f"{MANIFEST}: engine"),
@@ -318,9 +339,26 @@ def parse_manifest(text: bytes, path: str) -> Manifest:
         parameters=as_int(of.get("parameters"), f"{MANIFEST}: parameters"),
         bytes=as_int(of.get("bytes"), f"{MANIFEST}: bytes"),
         plan_sha256=as_digest(of.get("plan_sha256"), f"{MANIFEST}: plan_sha256"),
+        devices=devices,
         ranks=tuple(ranks),
         tensors=tensors,
     )
+
+
+def _parse_devices(of: Any, mesh: Shape) -> tuple[Device, ...]:
+    """``devices``, which is there if rank r is not on device r."""
+    devices = []
+    entries = as_list(of, f"{MANIFEST}: devices")
+    for rank, (place, each) in enumerate(zip(np.ndindex(*mesh), entries, strict=False)):
+        entry = as_object(each, f"{MANIFEST}: a device")
+        if (entry.get("coordinate"), entry.get("rank")) != (list(place), rank):
+            raise FormatError(f"{MANIFEST}: device {rank} in the list is not that of rank {rank}")
+        device = as_int(entry.get("id"), f"{MANIFEST}: id of a device", high=2**31 - 1)
+        on = as_int(entry.get("slice"), f"{MANIFEST}: slice of a device", high=_MAX_WORLD - 1)
+        devices.append(Device(device, on, place, rank))
+    if len(entries) != math.prod(mesh) or len({device.id for device in devices}) != len(entries):
+        raise FormatError(f"{MANIFEST}: devices and mesh do not fit")
+    return tuple(devices)
 
 
 def parse_receipt(text: bytes, path: str, rank: int, manifest: Manifest) -> dict[Any, Extent]:

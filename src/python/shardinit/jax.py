@@ -16,6 +16,7 @@ Where a checkpoint is asked for, a spec that is open (`shardinit.open_spec`) wil
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -33,7 +34,7 @@ from ._errors import MismatchError
 from ._source import Source, TensorInfo
 from ._spec import Sets, Spec, as_spec
 
-__all__ = ["fill", "init_sharded", "load", "nest", "path_of", "shardings_of"]
+__all__ = ["fill", "init_sharded", "load", "mesh_of", "nest", "path_of", "shardings_of"]
 
 Shardings = Sharding | Mapping[str, Any] | Callable[[TensorInfo], Sharding] | None
 
@@ -195,6 +196,36 @@ def fill(
         for path, (_, leaf) in zip(paths, leaves, strict=True)
     ]
     return jax.tree_util.tree_unflatten(structure, filled)
+
+
+def mesh_of(checkpoint: Folder, devices: Iterable[Any] | None = None) -> Mesh:
+    """The mesh that a checkpoint or spec is cut over, its devices where the spec put them.
+
+        mesh = shardinit.jax.mesh_of("DIR")
+        arrays = shardinit.jax.load("DIR", shardinit.jax.shardings_of("DIR", mesh))
+
+    Args:
+        checkpoint: a folder, or a checkpoint or spec that is open.
+        devices: those to use; None is ``jax.devices()``. Where the spec's mesh has ``slices`` or
+            ``devices``, each goes by its id to the place that the manifest gives it; else they
+            are taken in their order. A spec that is open does not say.
+
+    Raises:
+        MismatchError: there are more or fewer devices than ranks, or others.
+    """
+    opened = as_source(checkpoint, "shardinit.jax.init_sharded")
+    given = list(jax.devices() if devices is None else devices)
+    wanted = [device.id for device in getattr(opened, "devices", ())]
+    shape = opened.mesh.shape
+    if len(given) != math.prod(shape):
+        what = f"{opened.where} has {math.prod(shape)} ranks, but there are {len(given)} devices"
+        raise MismatchError(what)
+    by_id = {device.id: device for device in given}
+    if missing := [each for each in wanted if each not in by_id]:
+        raise MismatchError(f"{opened.where} has device {missing[0]}, which is not there")
+    ordered = np.empty(len(given), object)
+    ordered[:] = [by_id[each] for each in wanted] if wanted else given
+    return Mesh(ordered.reshape(shape), opened.mesh.axes)
 
 
 def shardings_of(checkpoint: Folder, mesh: Mesh) -> dict[str, NamedSharding]:

@@ -1,0 +1,87 @@
+#include "sharding/devices.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "sharding/mesh.h"
+
+namespace shardinit {
+namespace {
+
+// Of MaxText (reshape_mesh_to_rings) and, for a tray of 2 x 4 chips of TPU v5e and v6e, of JAX
+// (mesh_utils).
+constexpr DeviceOrder kOrders[] = {
+    {.name = "row_major"},
+    {.name = "hybrid_ring_64x4", .devices = 256, .columns = 16, .block = 2, .has_shape = true},
+    {.name = "hybrid_ring_32x8", .devices = 256, .columns = 16, .block = 4, .has_shape = true},
+    {.name = "tray_ring", .devices = 8, .columns = 4, .block = 4},
+};
+
+int64_t Part(const DeviceLayout& layout, size_t axis) {
+  return layout.slices.empty() ? 1 : layout.slices[axis];
+}
+
+}  // namespace
+
+int64_t DeviceOrder::At(int64_t position) const {
+  if (devices == 0) return position;
+  const int64_t at = position / ring(), step = position % ring();
+  const int64_t blocks = columns / block;  // Side by side.
+  const bool is_lower = step >= block;
+  const int64_t row = at / blocks * 2 + is_lower;
+  return row * columns + at % blocks * block + (is_lower ? ring() - 1 - step : step);
+}
+
+std::span<const DeviceOrder> DeviceOrders() { return kOrders; }
+
+const DeviceOrder* FindDeviceOrder(std::string_view name) {
+  const auto* order = std::find_if(std::begin(kOrders), std::end(kOrders),
+                                   [&](const DeviceOrder& each) { return each.name == name; });
+  return order == std::end(kOrders) ? nullptr : order;
+}
+
+int64_t DeviceLayout::slice_count() const {
+  int64_t count = 1;
+  for (const int64_t parts : slices) count *= parts;
+  return count;
+}
+
+DeviceMap::DeviceMap(const Mesh& mesh)
+    : mesh_(mesh), devices_(mesh.world_size() / mesh.devices.slice_count()) {}
+
+Device DeviceMap::At(int64_t rank) const {
+  const DeviceLayout& layout = mesh_.devices;
+  int64_t slice = 0, position = 0;
+  for (size_t a = 0; a < mesh_.shape.size(); ++a) {
+    const int64_t index = mesh_.IndexOf(rank, static_cast<int>(a));
+    const int64_t parts = Part(layout, a), places = mesh_.shape[a] / parts;
+    slice = slice * parts + (layout.inner ? index % parts : index / places);
+    position = position * places + (layout.inner ? index / parts : index % places);
+  }
+  if (layout.ids) return {(*layout.ids)[static_cast<size_t>(rank)], slice};
+  return {slice * devices_ + layout.order->At(position), slice};
+}
+
+std::string MisfitOf(const DeviceOrder& order, const Mesh& mesh) {
+  if (order.devices == 0) return {};
+  std::vector<int64_t> sizes;
+  std::string text;
+  int64_t devices = 1;
+  for (size_t a = 0; a < mesh.shape.size(); ++a) {
+    const int64_t places = mesh.shape[a] / Part(mesh.devices, a);
+    devices *= places;
+    if (places > 1) sizes.push_back(places);
+    text += fmt::format("{}{}={}", a == 0 ? "" : ", ", mesh.axes[a], places);
+  }
+  std::sort(sizes.begin(), sizes.end());
+  std::vector<int64_t> wanted = {order.ring(), order.devices / order.ring()};
+  std::sort(wanted.begin(), wanted.end());
+  if (devices == order.devices && (!order.has_shape || sizes == wanted)) return {};
+  return fmt::format("`{}` needs slices of {} devices{}, but those of this mesh have {} ({})",
+                     order.name, order.devices,
+                     order.has_shape ? fmt::format(", {} x {}", wanted[1], wanted[0]) : "", devices,
+                     text);
+}
+
+}  // namespace shardinit

@@ -1,0 +1,406 @@
+"""Which device has which place: as JAX, MaxText and torchprime put them, and in a folder's life."""
+
+import itertools
+import json
+import math
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from support import Json, Ok, Run, Tree
+
+SPEC = """shardinit: 1
+name: m
+dtype: f32
+uneven: chunk
+mesh: {}
+rules: [{{e: fsdp}}]
+modules: {{w: {{shape: [1024], axes: [e], init: {{normal: {{std: 1}}}}}}}}
+"""
+
+
+def Write(folder, mesh, name="spec.yaml"):
+    path = folder / name
+    path.write_text(SPEC.format(mesh))
+    return path
+
+
+def Devices(folder, mesh):
+    """The list of `plan --devices`, which is held to be in row-major order of coordinates."""
+    plan = Json("plan", Write(folder, mesh), "--devices")
+    devices, shape = plan["devices"], plan["mesh"]["shape"]
+    assert [d["coordinate"] for d in devices] == [list(c) for c in np.ndindex(*shape)]
+    assert [d["rank"] for d in devices] == list(range(math.prod(shape)))
+    return devices
+
+
+def Ids(folder, mesh):
+    return np.array([d["id"] for d in Devices(folder, mesh)])
+
+
+def Rows(folder, width, mesh):
+    return Ids(folder, mesh).reshape(-1, width).tolist()
+
+
+# The rings that are known by their rows.
+
+
+def test_hybrid_ring_64x4(tmp_path):
+    rows = Rows(tmp_path, 4, "{axes: {fsdp: 64, tensor: 4}, devices: hybrid_ring_64x4}")
+    assert len(rows) == 64
+    assert [rows[r] for r in (0, 1, 2, 8, 63)] == [
+        [0, 1, 17, 16], [2, 3, 19, 18], [4, 5, 21, 20], [32, 33, 49, 48], [238, 239, 255, 254]]
+
+
+def test_hybrid_ring_32x8(tmp_path):
+    rows = Rows(tmp_path, 8, "{axes: {fsdp: 32, tensor: 8}, devices: hybrid_ring_32x8}")
+    assert len(rows) == 32
+    assert [rows[r] for r in (0, 1, 4, 31)] == [
+        [0, 1, 2, 3, 19, 18, 17, 16], [4, 5, 6, 7, 23, 22, 21, 20],
+        [32, 33, 34, 35, 51, 50, 49, 48], [236, 237, 238, 239, 255, 254, 253, 252]]
+
+
+TWO = "{{axes: {{fsdp: 128, tensor: 4}}, slices: {{fsdp: 2}}, devices: hybrid_ring_64x4{}}}"
+
+
+@pytest.mark.parametrize("order", ["", ", slice_order: outer"])
+def test_two_slices_as_maxtext_has_them(tmp_path, order):
+    devices = Devices(tmp_path, TWO.format(order))
+    rows = np.array([d["id"] for d in devices]).reshape(128, 4).tolist()
+    assert rows[:2] == [[0, 1, 17, 16], [2, 3, 19, 18]]
+    assert rows[64:66] == [[256, 257, 273, 272], [258, 259, 275, 274]]
+    assert [d["slice"] for d in devices] == [0] * 256 + [1] * 256
+    assert devices[5] == {"id": 3, "slice": 0, "coordinate": [1, 1], "rank": 5}
+
+
+def test_two_slices_as_torchprime_has_them(tmp_path):
+    devices = Devices(tmp_path, TWO.format(", slice_order: inner"))
+    rows = np.array([d["id"] for d in devices]).reshape(128, 4).tolist()
+    assert rows[:4] == [
+        [0, 1, 17, 16], [256, 257, 273, 272], [2, 3, 19, 18], [258, 259, 275, 274]]
+    assert [d["slice"] for d in devices] == [0, 0, 0, 0, 1, 1, 1, 1] * 64
+
+
+@pytest.mark.parametrize("axes", ["{fsdp: 8}", "{fsdp: 2, tensor: 4}", "{fsdp: 1, tensor: 8}"])
+def test_tray_ring(tmp_path, axes):
+    ids = Ids(tmp_path, f"{{axes: {axes}, devices: tray_ring}}")
+    assert ids.tolist() == [0, 1, 2, 3, 7, 6, 5, 4]
+
+
+def test_without_slices_and_devices_a_rank_is_on_its_own(tmp_path):
+    devices = Devices(tmp_path, "{axes: {fsdp: 4, tensor: 2}}")
+    assert [(d["id"], d["slice"]) for d in devices] == [(i, 0) for i in range(8)]
+
+
+# Against the functions that trainers call.
+
+
+@dataclass(frozen=True)
+class Tpu:
+    """What JAX asks a device of a slice of `grid` chips for."""
+
+    id: int
+    slice_index: int
+    coords: tuple
+    device_kind: str = "TPU v6 lite"
+    platform: str = "tpu"
+    core_on_chip: int = 0
+    process_index: int = 0
+
+
+def Slices(count, columns, rows, **kind):
+    """Devices whose ids are row-major in each slice: x is the column."""
+    for s, y, x in itertools.product(range(count), range(rows), range(columns)):
+        yield Tpu((s * rows + y) * columns + x, s, (x, y, 0), **kind)
+
+
+def Inner(ids, places, parts):
+    """`ids` of slices one after another → with the slices innermost within each axis."""
+    split = ids.reshape([n for s, m in zip(parts, places) for n in (s, m)])
+    order = [d for a in range(len(parts)) for d in (2 * a + 1, 2 * a)]
+    return split.transpose(order).reshape(ids.shape)
+
+
+def Factors(rng, number, count):
+    sizes = [1] * count
+    for prime in (2, 3, 5, 7):
+        while number % prime == 0:
+            number //= prime
+            sizes[rng.randrange(count)] *= prime
+    return sizes
+
+
+def Spec(names, places, parts, order, devices):
+    axes = ", ".join(f"{n}: {s * m}" for n, s, m in zip(names, parts, places))
+    slices = ", ".join(f"{n}: {s}" for n, s in zip(names, parts) if s > 1)
+    return (f"{{axes: {{{axes}}}, slices: {{{slices}}}, slice_order: {order}, "
+            f"devices: {devices}}}")
+
+
+def test_random_meshes_are_those_of_jax(tmp_path):
+    mesh_utils = pytest.importorskip("jax.experimental.mesh_utils")
+    rng = random.Random(7)
+    for _ in range(40):
+        count, slices, size = rng.randint(1, 4), rng.choice([1, 2, 3, 4, 6]), rng.choice([1, 4, 6, 8, 30])
+        places, parts = Factors(rng, size, count), Factors(rng, slices, count)
+        devices = list(Slices(slices, size, 1, platform="gpu", device_kind="H100"))
+        rng.shuffle(devices)
+        wanted = mesh_utils.create_hybrid_device_mesh(places, parts, devices)
+        ids = np.vectorize(lambda d: d.id)(wanted)
+        names = ["fsdp", "tensor", "expert", "context"][:count]
+        for order, expected in [("outer", ids), ("inner", Inner(ids, places, parts))]:
+            found = Devices(tmp_path, Spec(names, places, parts, order, "row_major"))
+            assert [d["id"] for d in found] == expected.ravel().tolist()
+            assert [d["slice"] for d in found] == (expected // size).ravel().tolist()
+
+
+@pytest.mark.parametrize("kind", ["TPU v5 lite", "TPU v6 lite"])
+def test_trays_are_those_of_jax(tmp_path, kind):
+    mesh_utils = pytest.importorskip("jax.experimental.mesh_utils")
+    rng = random.Random(8)
+    for _ in range(12):
+        slices = rng.choice([1, 2, 4])
+        places, parts = Factors(rng, 8, 2), Factors(rng, slices, 2)
+        devices = list(Slices(slices, 4, 2, device_kind=kind))
+        wanted = mesh_utils.create_hybrid_device_mesh(places, parts, devices)
+        found = Ids(tmp_path, Spec(["fsdp", "tensor"], places, parts, "outer", "tray_ring"))
+        assert found.tolist() == [d.id for d in wanted.ravel()]
+
+
+def Rings(grid, width):
+    """MaxText's reshape_mesh_to_rings for 64x4 (width 2) and 32x8 (width 4)."""
+    rings = []
+    for i, j in itertools.product(range(0, 16, 2), range(0, 16, width)):
+        rings.append([*grid[i, j : j + width], *grid[i + 1, j : j + width][::-1]])
+    return np.array(rings)
+
+
+@pytest.mark.parametrize(("width", "sizes"), [(2, (64, 4)), (4, (32, 8))])
+def test_hybrid_rings_are_those_of_maxtext_and_torchprime(tmp_path, width, sizes):
+    """On JAX's own 16 x 16 mesh of a slice, joined by np.block; hierarchical, by axes swapped."""
+    mesh_utils = pytest.importorskip("jax.experimental.mesh_utils")
+    rng = random.Random(9)
+    names = ["data", "fsdp", "tensor"]
+    for _ in range(8):
+        slices = rng.choice([1, 2, 4])
+        places, parts = [1, *sizes], Factors(rng, slices, 3)
+        if rng.random() < 0.3:
+            places = [sizes[0], 1, sizes[1]]
+        devices = list(Slices(slices, 16, 16, device_kind="TPU v4"))
+        blocks = np.empty(slices, object)
+        for s in range(slices):
+            grid = mesh_utils.create_device_mesh([16, 16], devices[s * 256 : (s + 1) * 256])
+            ids = np.vectorize(lambda d: d.id)(grid)
+            blocks[s] = Rings(ids, width).reshape(places)
+        ids = np.block(blocks.reshape(parts).tolist())
+        name = f"hybrid_ring_{sizes[0]}x{sizes[1]}"
+        for order, expected in [("outer", ids), ("inner", Inner(ids, places, parts))]:
+            found = Ids(tmp_path, Spec(names, places, parts, order, name))
+            assert found.tolist() == expected.ravel().tolist()
+
+
+# Lists.
+
+
+@pytest.mark.parametrize("text", [
+    "5 3\n9 131072\n", "[[5, 3], [9, 131072]]", "# by hand\r\n5,3, # first\r\n\n9,\t131072"])
+def test_a_file_lists_ids(tmp_path, text):
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists/ids.txt").write_bytes(text.encode())
+    mesh = "{axes: {fsdp: 2, tensor: 2}, devices: lists/ids.txt}"
+    assert Ids(tmp_path, mesh).tolist() == [5, 3, 9, 131072]
+    assert Ids(tmp_path, mesh.replace("lists/ids.txt", "[[5, 3], [9, 131072]]")).tolist() == [
+        5, 3, 9, 131072]
+    # Relative to the file that says it, which another one includes.
+    Write(tmp_path, mesh, "base.yaml")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/spec.yaml").write_text("shardinit: 1\ninclude: ../base.yaml\n")
+    plan = Json("plan", tmp_path / "sub/spec.yaml", "--devices")
+    assert [d["id"] for d in plan["devices"]] == [5, 3, 9, 131072]
+
+
+def test_slices_of_a_listed_device_are_those_of_its_place(tmp_path):
+    mesh = "{axes: {fsdp: 4}, slices: {fsdp: 2}, slice_order: inner, devices: [3, 1, 2, 0]}"
+    assert [(d["id"], d["slice"]) for d in Devices(tmp_path, mesh)] == [
+        (3, 0), (1, 1), (2, 0), (0, 1)]
+
+
+def test_an_override_says_where_devices_are(tmp_path):
+    spec = Write(tmp_path, "{axes: {fsdp: 8}, devices: tray_ring}")
+    plain = Json("plan", spec, "--devices", "--set", "mesh.devices=row_major")
+    assert [d["id"] for d in plain["devices"]] == list(range(8))
+    plan = Json("plan", spec, "--devices", "--mesh", "fsdp=2", "--set", "mesh.devices=[7, 4]")
+    assert [d["id"] for d in plan["devices"]] == [7, 4]
+
+
+# Mistakes.
+
+
+# A `^` stands before the place, where that is in the spec.
+@pytest.mark.parametrize(("mesh", "place", "message", "hint"), [
+    ("{axes: {fsdp: 8}, slices: {^fsdp: 3}}", "",
+     "3 slices do not divide mesh axis `fsdp` (8)", "each slice has the same number"),
+    ("{axes: {fsdp: 8}, slices: {^fsd: 2}}", "",
+     "unknown mesh axis `fsd`", "did you mean `fsdp`?"),
+    ("{axes: {fsdp: 8}, slices: {fsdp: ^0}}", "",
+     "slices of `fsdp` must be between 1 and", ""),
+    ("{axes: {fsdp: 8}, slices: ^2}", "",
+     "`slices` must be a mapping, not `2`", ""),
+    ("{axes: {fsdp: 8}, slice_order: ^dcn}", "",
+     "`slice_order` must be `outer` or `inner`, not `dcn`", ""),
+    ("{axes: {fsdp: 32, tensor: 4}, devices: ^hybrid_ring_64x4}", "",
+     "`hybrid_ring_64x4` needs slices of 256 devices, 64 x 4, but those of this mesh have 128 "
+     "(fsdp=32, tensor=4)", "`slices` says"),
+    ("{axes: {fsdp: 32, tensor: 8}, devices: ^hybrid_ring_64x4}", "",
+     "64 x 4, but those of this mesh have 256 (fsdp=32, tensor=8)", "must be these two"),
+    ("{axes: {fsdp: 64, tensor: 8}, slices: {tensor: 2}, devices: ^hybrid_ring_32x8}", "",
+     "32 x 8, but those of this mesh have 256 (fsdp=64, tensor=4)", "must be these two"),
+    ("{axes: {fsdp: 16}, devices: ^tray_ring}", "",
+     "`tray_ring` needs slices of 8 devices, but those of this mesh have 16 (fsdp=16)", "`slices`"),
+    ("{axes: {fsdp: 8}, devices: ^tray}", "",
+     "unknown order of devices `tray`",
+     "did you mean `tray_ring`?"),
+    ("{axes: {fsdp: 8}, devices: ^circle}", "",
+     "unknown order of devices `circle`",
+     "the name of a file has a `.` or a `/`"),
+    ("{axes: {fsdp: 8}, devices: ^3}", "",
+     "`devices` must be an order, a list of ids or a file", ""),
+    ("{axes: {fsdp: 4}, devices: ^[0, 1, 2]}", "",
+     "`devices` lists 3 devices, but the mesh has 4 ranks", "row-major order"),
+    ("{axes: {fsdp: 2}, devices: [0, 1, ^2]}", "",
+     "`devices` lists 3 devices, but the mesh has 2 ranks", "row-major order"),
+    ("{axes: {fsdp: 4}, devices: [0, 1, ^1, 2]}", "",
+     "device 1 has two places", ""),
+    ("{axes: {fsdp: 2}, devices: [0, ^-1]}", "",
+     "a device is a number, not `-1`",
+     "from 0 to 2147483647"),
+    ("{axes: {fsdp: 2}, devices: [0, ^2147483648]}", "",
+     "a device is a number, not `2147483648`", "from 0 to 2147483647"),
+    ("{axes: {fsdp: 2}, devices: ^[]}", "",
+     "`devices` lists none", ""),
+    ("{axes: {fsdp: 2}, devices: ^no.txt}", "",
+     "there is no file", "relative to the file"),
+    ("{axes: {fsdp: 2}, devices: bad.txt}", "bad.txt:2:4", "`1x` is no device", "from 0 to"),
+    ("{axes: {fsdp: 2}, devices: twice.txt}", "twice.txt:2:1", "device 4 has two places", ""),
+    ("{axes: {fsdp: 2}, devices: empty.txt}", "empty.txt", "the file lists no devices", ""),
+    ("{axes: {fsdp: 2}, devices: ^binary.bin}", "",
+     "is no text", ""),
+])
+def test_mistakes_have_places(tmp_path, mesh, place, message, hint):
+    (tmp_path / "bad.txt").write_text("# two\n0, 1x\n")
+    (tmp_path / "twice.txt").write_text("4\n4\n")
+    (tmp_path / "empty.txt").write_text("# none\n")
+    (tmp_path / "binary.bin").write_bytes(b"\x00\xff")
+    if not place:
+        place = f"spec.yaml:5:{len('mesh: ') + mesh.index('^') + 1}"
+    result = Run("plan", Write(tmp_path, mesh.replace("^", "")))
+    assert result.returncode == 2
+    first = result.stderr.splitlines()[0]
+    assert f"{place}: error: " in first and message in first
+    assert hint in result.stderr and result.stderr.count("error: ") == 1
+
+
+# In a folder.
+
+RING = "{axes: {fsdp: 8, tensor: 1}, devices: tray_ring}"
+PLAIN = "{axes: {fsdp: 8, tensor: 1}}"
+
+
+def Changed(a, b):
+    a, b = Tree(a), Tree(b)
+    return {name for name in a.keys() | b.keys() if a.get(name) != b.get(name)}
+
+
+def test_only_the_manifest_knows(tmp_path):
+    """No other file, of ranks least of all, depends on devices; and nobody has to say them."""
+    Ok("gen", Write(tmp_path, RING), "-o", tmp_path / "ring")
+    Ok("gen", Write(tmp_path, PLAIN), "-o", tmp_path / "plain")
+    Ok("gen", Write(tmp_path, PLAIN[:-1] + ", slices: {fsdp: 1}, devices: row_major}"),
+       "-o", tmp_path / "said")
+    assert Changed(tmp_path / "ring", tmp_path / "plain") == {"devices.json", "manifest.json"}
+    assert not Changed(tmp_path / "said", tmp_path / "plain")
+    manifest = json.loads((tmp_path / "ring/manifest.json").read_text())
+    assert manifest["devices"] == Devices(tmp_path, RING)
+    del manifest["devices"]
+    assert manifest == json.loads((tmp_path / "plain/manifest.json").read_text())
+    Ok("verify", tmp_path / "ring")
+
+
+def test_ranks_by_devices_and_finalize_without_the_spec(tmp_path):
+    spec = Write(tmp_path, RING)
+    Ok("gen", spec, "-o", tmp_path / "whole")
+    Ok("gen", spec, "-o", tmp_path / "parts", "--devices", "5,0-2")
+    made = sorted(p.name for p in (tmp_path / "parts/ranks").glob("*.h5"))
+    assert made == [f"rank-0000{r}.h5" for r in (0, 1, 2, 6)]
+    Ok("gen", spec, "-o", tmp_path / "parts", "--devices", "3-4,6-7")
+    (tmp_path / "parts/manifest.json").unlink()
+    Ok("finalize", tmp_path / "parts")
+    assert not Changed(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_other_devices_make_no_rank_again(tmp_path):
+    folder = tmp_path / "folder"
+    Ok("gen", Write(tmp_path, RING), "-o", folder)
+    Ok("gen", Write(tmp_path, PLAIN), "-o", tmp_path / "plain")
+    files = {p: p.stat().st_mtime_ns for p in (folder / "ranks").iterdir()}
+    assert Json("gen", Write(tmp_path, PLAIN), "-o", folder)["ranks_written"] == 0
+    assert not Changed(folder, tmp_path / "plain")
+    assert Json("gen", Write(tmp_path, RING), "-o", folder)["complete"]
+    Ok("verify", folder)
+    assert files == {p: p.stat().st_mtime_ns for p in (folder / "ranks").iterdir()}
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    (None, "devices.json: is missing, but the manifest lists devices"),
+    ("{}", "devices.json: is damaged"),
+    ("", "devices.json: is damaged"),
+    ('{\n "format_version": 1,\n "slices": [3, 1],\n "slice_order": "outer",\n "devices": '
+     '"row_major"\n}\n', "slices that do not divide the mesh"),
+    ('{\n "format_version": 1,\n "slices": [1, 1],\n "slice_order": "outer",\n "devices": '
+     '[0, 0, 1, 2, 3, 4, 5, 6]\n}\n', "has two places"),
+    ('{\n "format_version": 1,\n "slices": [1, 1],\n "slice_order": "outer",\n "devices": '
+     '"hybrid_ring_64x4"\n}\n', "needs slices of 256 devices"),
+    ('{\n "format_version": 1,\n "slices": [2, 1],\n "slice_order": "outer",\n "devices": '
+     '"row_major"\n}\n', "manifest.json: is damaged"),
+])
+def test_damage_is_found_and_repaired(tmp_path, text, message):
+    folder, spec = tmp_path / "folder", Write(tmp_path, RING)
+    Ok("gen", spec, "-o", folder)
+    before = Tree(folder)
+    (folder / "devices.json").unlink()
+    if text is not None:
+        (folder / "devices.json").write_text(text)
+    found = Run("verify", folder)
+    assert found.returncode == 1 and message in found.stderr
+    assert Run("finalize", folder).returncode in (0, 5)
+    Ok("gen", spec, "-o", folder, "--repair")
+    assert Tree(folder) == before
+
+
+def test_what_is_asked_for_must_be_there(tmp_path):
+    spec = Write(tmp_path, RING)
+    for arguments, message in [
+        (("--devices", "8"), "the mesh has no device 8"),
+        (("--devices", "0-9"), "the mesh has no device 8"),
+        (("--devices", "1,x"), "`1,x` is no list of devices"),
+        (("--devices", "4-2"), "`--devices 4-2`: 4 comes after 2"),
+        (("--devices", "1", "--ranks", "1"), "`--ranks` and `--devices` both say"),
+    ]:
+        result = Run("gen", spec, "-o", tmp_path / "none", *arguments)
+        assert result.returncode == 2 and message in result.stderr
+    listed = Write(tmp_path, "{axes: {fsdp: 2}, devices: [7, 100]}")
+    result = Run("gen", listed, "-o", tmp_path / "none", "--devices", "7-100")
+    assert result.returncode == 2 and "the mesh has no device 8" in result.stderr
+    assert not (tmp_path / "none").exists()
+    assert Json("gen", listed, "-o", tmp_path / "one", "--devices", "100")["ranks_written"] == 1
+    assert (tmp_path / "one/ranks/rank-00001.h5").exists()
+
+
+def test_text_lists_places(tmp_path):
+    spec = Write(tmp_path, "{axes: {fsdp: 4}, slices: {fsdp: 2}, devices: [3, 1, 2, 0]}")
+    lines = [line.split() for line in Ok("plan", spec, "--devices").stdout.splitlines()]
+    assert lines[-7:] == [
+        ["2", "slices", "of", "2", "devices"], [], ["device", "slice", "coordinate", "rank"],
+        ["3", "0", "[0]", "0"], ["1", "0", "[1]", "1"], ["2", "1", "[2]", "2"], ["0", "1", "[3]", "3"]]
