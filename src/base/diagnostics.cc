@@ -17,15 +17,7 @@ constexpr size_t kLongestLine = 120;
 constexpr size_t kBeforeCaret = 40;
 
 std::string_view NameOf(Diagnostic::Severity severity) {
-  switch (severity) {
-    case Diagnostic::Severity::kNote:
-      return "note";
-    case Diagnostic::Severity::kWarning:
-      return "warning";
-    case Diagnostic::Severity::kError:
-      break;
-  }
-  return "error";
+  return severity == Diagnostic::Severity::kNote ? "note" : "error";
 }
 
 std::string_view LineOf(std::string_view text, uint32_t line) {
@@ -101,19 +93,8 @@ void Diagnostics::Error(Span span, std::string message, std::string hint) {
   if (++errors_ >= kMostErrors) ThrowIfErrors();
 }
 
-void Diagnostics::Warning(Span span, std::string message, std::string hint) {
-  all_.push_back({Diagnostic::Severity::kWarning, span, std::move(message), std::move(hint)});
-}
-
 void Diagnostics::Note(Span span, std::string message) {
   all_.push_back({Diagnostic::Severity::kNote, span, std::move(message), {}});
-}
-
-void Diagnostics::Forget(size_t count) {
-  all_.erase(all_.begin() + static_cast<std::ptrdiff_t>(std::min(count, all_.size())), all_.end());
-  errors_ = static_cast<size_t>(std::count_if(all_.begin(), all_.end(), [](const Diagnostic& d) {
-    return d.severity == Diagnostic::Severity::kError;
-  }));
 }
 
 void Diagnostics::ThrowIfErrors() const {
@@ -165,26 +146,15 @@ std::string Render(const std::vector<Diagnostic>& diagnostics, size_t limit) {
                    [](const Group& a, const Group& b) { return a.place < b.place; });
 
   std::string out;
-  size_t shown = 0, errors = 0, more_errors = 0, more_warnings = 0;
-  for (const Group& group : groups) {
-    const bool is_error = diagnostics[group.begin].severity == Diagnostic::Severity::kError;
-    errors += is_error;
-    if (shown == limit) {
-      ++(is_error ? more_errors : more_warnings);
-      continue;
-    }
-    ++shown;
-    for (size_t i = group.begin; i < group.end; ++i) out += Render(diagnostics[i]);
+  const size_t shown = std::min(limit, groups.size()), more = groups.size() - shown;
+  for (size_t g = 0; g < shown; ++g) {
+    for (size_t i = groups[g].begin; i < groups[g].end; ++i) out += Render(diagnostics[i]);
   }
-  const auto rest = [&](size_t count, std::string_view noun) {
-    if (count > 0) out += fmt::format("… and {} more {}{}\n", count, noun, count > 1 ? "s" : "");
-  };
-  if (errors >= Diagnostics::kMostErrors) {
-    out += fmt::format("… and at least {} more errors\n", more_errors);
-  } else {
-    rest(more_errors, "error");
+  if (groups.size() >= Diagnostics::kMostErrors) {
+    out += fmt::format("… and at least {} more errors\n", more);
+  } else if (more > 0) {
+    out += fmt::format("… and {} more error{}\n", more, more > 1 ? "s" : "");
   }
-  rest(more_warnings, "warning");
   return out;
 }
 

@@ -12,7 +12,7 @@
 namespace shardinit {
 
 struct Diagnostic {
-  enum class Severity { kNote, kWarning, kError };
+  enum class Severity { kNote, kError };
   Severity severity;
   Span span;  // span.source may be null: then only the message is shown.
   std::string message;
@@ -30,12 +30,8 @@ class Diagnostics {
 
   // Ends the run (throws InvalidSpec) at kMostErrors.
   void Error(Span span, std::string message, std::string hint = {});
-  void Warning(Span span, std::string message, std::string hint = {});
   // A second place that belongs to the last error, such as a first definition.
   void Note(Span span, std::string message);
-
-  // Takes back what was reported after the first `count`.
-  void Forget(size_t count);
 
   const std::vector<Diagnostic>& all() const { return all_; }
   bool HasErrors() const { return errors_ > 0; }

@@ -7,11 +7,12 @@
 
 namespace shardinit {
 
-// What a shell or a job scheduler is told. Documented in shardinit(1).
+// What a shell or a job scheduler is told: whether it helps to try again. Documented in
+// shardinit(1).
 enum class ExitCode {
   kOk = 0,         // Done; no difference.
   kDifferent = 1,  // Difference or damage found.
-  kUsage = 2,      // Bad usage or bad spec.
+  kUsage = 2,      // Bad usage or bad spec; a place that cannot do it, as one that is read-only.
   kWorld = 3,      // Disk, memory, permissions: a job may retry.
   kConflict = 4,   // The output folder holds another plan.
   kRefused = 5,    // A hostile or foreign file.
@@ -32,7 +33,8 @@ class Error : public std::runtime_error {
   std::string hint_;
 };
 
-// "cannot write `path`: No space left on device", exit 3.
+// "cannot write `path`: No space left on device", exit 3; or 2, where the file system never can: it
+// is read-only (EROFS) or has no such operation (EOPNOTSUPP, ENOSYS).
 Error SystemError(const std::string& action, const std::string& path, int error = errno);
 
 // As a user sees what is not a Diagnostic: `shardinit: error: …`, a hint.

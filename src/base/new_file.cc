@@ -276,6 +276,8 @@ void NewFolder::Commit() {
   parent_.Sync();
 }
 
+std::string_view NameOfTemporary(std::string_view file) { return ParseTemporary(file).name; }
+
 void RemoveLeftOvers(const Folder& folder,
                      const std::function<bool(std::string_view name)>& is_ours, Others others) {
   ForEachTemporary(folder, is_ours, [&](const std::string& file, bool own) {

@@ -56,6 +56,9 @@ class NewFolder {
   Folder folder_;
 };
 
+// The name that a temporary file or folder stands for; empty: it is none.
+std::string_view NameOfTemporary(std::string_view file);
+
 // Which temporary files of other machines are left-overs. One's own machine's are those whose lock
 // is free; whether a lock of another machine is seen is the file system's secret.
 enum class Others { kOld, kAll };

@@ -19,7 +19,7 @@ struct ValidateOptions {
 };
 
 void WriteDiagnostics(const std::vector<Diagnostic>& diagnostics, JsonWriter& out) {
-  static constexpr const char* kSeverities[] = {"note", "warning", "error"};
+  static constexpr const char* kSeverities[] = {"note", "error"};
   out.Key("diagnostics").BeginArray(JsonWriter::kLines);
   for (const Diagnostic& d : diagnostics) {
     out.BeginObject().Member("severity", kSeverities[static_cast<int>(d.severity)]);

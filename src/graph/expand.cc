@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
+#include "spec/names.h"
+
 namespace shardinit {
 namespace {
-
-constexpr size_t kMaxPath = 1024;
 
 // How many tensors stand in a module, its repeats taken as one.
 int64_t CountTensors(const ModuleSpec& module) {
@@ -120,9 +120,9 @@ class Expander {
       if (tensor.when) visitor_.LeaveOut(path, tensor);
       return;
     }
-    if (path.size() > kMaxPath) {
+    if (path.size() > kLongestPath) {
       diagnostics_.Error(place, fmt::format("this path has {} bytes, but at most {} are allowed",
-                                            path.size(), kMaxPath));
+                                            path.size(), kLongestPath));
       return;
     }
     if (tensor.when) conditions_.push_back(tensor.when.get());

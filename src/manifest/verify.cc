@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/folder.h"
 #include "base/interrupt.h"
+#include "base/new_file.h"
 #include "base/parallel.h"
 #include "manifest/manifest.h"
 #include "plan/devices.h"
@@ -148,9 +149,7 @@ class Verifier {
 
   // Of a run that goes on, or was killed: the next one removes it.
   bool IsTemporary(std::string_view file, bool inner, NameKind kind) const {
-    const size_t end = file.rfind(".tmp-");
-    return kind == NameKind::kFile && file.starts_with('.') && end != file.npos && end > 0 &&
-           Belongs(file.substr(1, end - 1), inner);
+    return kind == NameKind::kFile && Belongs(NameOfTemporary(file), inner);
   }
 
   void VerifyRankFile(const RankPlan& rank, const Receipt& receipt, const std::string& file) {

@@ -21,6 +21,7 @@
 #include "rng/engines.h"
 #include "rng/sampler.h"
 #include "rng/stream.h"
+#include "spec/names.h"
 
 namespace shardinit {
 namespace {
@@ -142,30 +143,11 @@ void CheckTensors(const std::vector<Tensor>& tensors, const std::string& path) t
   Refuse(path, e.diagnostics().front().message);
 }
 
-// A path that names a dataset inside the checkpoint, and nothing else.
-bool IsPath(std::string_view path) {
-  bool part = false;
-  for (const char c : path) {
-    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                        (c >= '0' && c <= '9') || c == '_' || c == '-';
-    if (!letter && !(c == '.' && part)) return false;
-    part = letter;
-  }
-  return part;
-}
-
-// The model's name, as specs may have it: it is shown.
-bool IsModelName(std::string_view name) {
-  return !name.empty() && name[0] != '.' && name[0] != '-' &&
-         std::all_of(name.begin(), name.end(),
-                     [](char c) { return c == '.' || IsPath(std::string_view(&c, 1)); });
-}
-
 // What drawn and stored tensors have in common.
 Tensor ReadTensor(const json& in, const std::string& path) {
   Tensor tensor;
   tensor.path = in.at("path").get<std::string>();
-  if (!IsPath(tensor.path)) Refuse(path, "a tensor path with characters that paths cannot have");
+  if (!IsPath(tensor.path)) Refuse(path, "a tensor path that specs cannot have");
   const auto dtype = FindDType(in.at("dtype").get<std::string>());
   if (!dtype) Refuse(path, fmt::format("unknown dtype {}", in.at("dtype").dump()));
   tensor.dtype = *dtype;
@@ -409,7 +391,7 @@ class PlanReader {
     }
     if (top.contains("layout")) {
       graph_.layout = top.at("layout").get<std::string>();
-      if (!IsPath(graph_.layout)) Refuse(path_, "the name of the layout");
+      if (!IsIdentifier(graph_.layout)) Refuse(path_, "the name of the layout");
       drawn_ = std::make_shared<std::vector<Tensor>>();
     }
   }
@@ -420,7 +402,7 @@ class PlanReader {
     mesh.shape = in.at("shape").get<Shape>();
     if (mesh.axes.size() != mesh.shape.size()) Refuse(path_, "the mesh");
     for (size_t a = 0; a < mesh.axes.size(); ++a) {
-      if (!IsPath(mesh.axes[a]) || mesh.Find(mesh.axes[a]) != static_cast<int>(a)) {
+      if (!IsIdentifier(mesh.axes[a]) || mesh.Find(mesh.axes[a]) != static_cast<int>(a)) {
         Refuse(path_, "the axes of the mesh");
       }
     }

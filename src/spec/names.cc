@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/text.h"
 
@@ -12,134 +13,135 @@ namespace {
 bool IsLetter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 bool IsWordCharacter(char c) { return IsLetter(c) || (c >= '0' && c <= '9') || c == '_'; }
 
-// The place of the character at `offset` in a name.
-Span PlaceIn(const Node& name, size_t offset, size_t length) {
-  if (!name.verbatim) return name.span;
+struct BadName {
+  std::string message, hint;
+  size_t offset = 0, length = 0;  // What is wrong of the text; of length 0: all of it.
+};
+using Judgement = std::optional<BadName>;  // None: the name is a good one.
+
+bool Report(const Node& name, const Judgement& bad, Diagnostics& diagnostics) {
+  if (!bad) return true;
   Span span = name.span;
-  span.column += offset + (name.quoted ? 1 : 0);
-  span.length = length;
-  return span;
-}
-
-// Reports the character of `name` at `offset`, which its rule excludes.
-void ReportCharacter(const Node& name, size_t offset, std::string_view what,
-                     std::string_view allowed, Diagnostics& diagnostics) {
-  const Character c = CharacterAt(name.text, offset);
-  const std::string_view found = name.text.substr(offset, c.size);
-  const std::string subject = fmt::format("{} {}", what, Quote(name.text));
-  const Span span = PlaceIn(name, offset, c.size);
-  if (found == "/") {
-    diagnostics.Error(span, fmt::format("{} has a slash", subject),
-                      "separate the parts of a path by dots");
-  } else if (found == "\n" || found == "\t" || IsUnsafe(c.code)) {
-    diagnostics.Error(name.span, fmt::format("{} has a control character", subject),
-                      std::string(allowed));
-  } else {
-    diagnostics.Error(span, fmt::format("{} has the character {}", subject, Quote(found)),
-                      std::string(allowed));
+  if (name.verbatim && bad->length > 0) {
+    span.column += bad->offset + (name.quoted ? 1 : 0);
+    span.length = bad->length;
   }
-}
-
-bool CheckLength(const Node& name, std::string_view what, size_t length, size_t longest,
-                 Diagnostics& diagnostics) {
-  if (length <= longest) return true;
-  diagnostics.Error(name.span,
-                    fmt::format("{} is {} bytes long, more than {}", what, length, longest));
+  diagnostics.Error(span, bad->message, bad->hint);
   return false;
 }
 
-// One part of a path, which starts at `begin` of the name.
-bool CheckPart(const Node& name, std::string_view part, size_t begin, Diagnostics& diagnostics) {
-  for (size_t i = 0; i < part.size(); ++i) {
-    if (IsWordCharacter(part[i]) || part[i] == '-') continue;
-    ReportCharacter(name, begin + i, "name",
-                    "names use letters, digits, `_` and `-`, with dots between parts", diagnostics);
-    return false;
+// The character at `offset`, which the rule excludes.
+BadName BadCharacter(std::string_view text, size_t offset, std::string_view what,
+                     std::string_view allowed) {
+  const Character c = CharacterAt(text, offset);
+  const auto size = static_cast<size_t>(c.size);
+  const std::string_view found = text.substr(offset, size);
+  const std::string subject = fmt::format("{} {}", what, Quote(text));
+  if (found == "/") {
+    return {fmt::format("{} has a slash", subject), "separate the parts of a path by dots", offset,
+            size};
   }
-  return CheckLength(name, "this part of a path", part.size(), kLongestPart, diagnostics);
+  if (found == "\n" || found == "\t" || IsUnsafe(c.code)) {
+    return {fmt::format("{} has a control character", subject), std::string(allowed)};
+  }
+  return {fmt::format("{} has the character {}", subject, Quote(found)), std::string(allowed),
+          offset, size};
 }
 
-}  // namespace
+Judgement JudgeLength(std::string_view what, size_t length, size_t longest) {
+  if (length <= longest) return {};
+  return BadName{fmt::format("{} is {} bytes long, more than {}", what, length, longest), {}};
+}
 
-bool CheckIdentifier(const Node& name, std::string_view what, Diagnostics& diagnostics) {
+Judgement JudgeIdentifier(std::string_view text, std::string_view what) {
   constexpr std::string_view kAllowed = "use letters, digits and `_`, not a digit first";
-  if (name.text.empty()) {
-    diagnostics.Error(name.span, fmt::format("{} has an empty name", what), std::string(kAllowed));
-    return false;
+  if (text.empty()) {
+    return BadName{fmt::format("{} has an empty name", what), std::string(kAllowed)};
   }
-  for (size_t i = 0; i < name.text.size(); ++i) {
-    const char c = name.text[i];
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
     if (i == 0 ? IsLetter(c) || c == '_' : IsWordCharacter(c)) continue;
-    ReportCharacter(name, i, what, kAllowed, diagnostics);
-    return false;
+    return BadCharacter(text, i, what, kAllowed);
   }
-  return CheckLength(name, what, name.text.size(), kLongestPart, diagnostics);
+  return JudgeLength(what, text.size(), kLongestPart);
 }
 
-bool CheckPath(const Node& name, size_t prefix, Diagnostics& diagnostics) {
-  const std::string_view text = name.text;
-  if (text.empty()) {
-    diagnostics.Error(name.span, "a name is empty");
-    return false;
+// Of a path, from `begin` to `end`.
+Judgement JudgePart(std::string_view path, size_t begin, size_t end) {
+  for (size_t i = begin; i < end; ++i) {
+    if (IsWordCharacter(path[i]) || path[i] == '-') continue;
+    return BadCharacter(path, i, "name",
+                        "names use letters, digits, `_` and `-`, with dots between parts");
   }
+  return JudgeLength("this part of a path", end - begin, kLongestPart);
+}
+
+Judgement JudgePath(std::string_view text, size_t prefix) {
+  if (text.empty()) return BadName{"a name is empty", {}};
   if (text == "." || text == "..") {
-    diagnostics.Error(name.span, fmt::format("{} is not a name", Quote(text)),
-                      "paths have no way to say this folder or the one above");
-    return false;
+    return BadName{fmt::format("{} is not a name", Quote(text)),
+                   "paths have no way to say this folder or the one above"};
   }
-  if (const size_t slash = text.find('/'); slash != std::string_view::npos) {
-    ReportCharacter(name, slash, "name", {}, diagnostics);
-    return false;
+  if (const size_t slash = text.find('/'); slash != text.npos) {
+    return BadCharacter(text, slash, "name", {});
   }
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find('.', begin), text.size());
     if (end == begin) {
-      diagnostics.Error(PlaceIn(name, std::min(begin, text.size() - 1), 1),
-                        fmt::format("name {} has an empty part", Quote(text)),
-                        "single dots separate the parts of a path");
-      return false;
+      return BadName{fmt::format("name {} has an empty part", Quote(text)),
+                     "single dots separate the parts of a path", std::min(begin, text.size() - 1),
+                     1};
     }
-    if (!CheckPart(name, text.substr(begin, end - begin), begin, diagnostics)) return false;
+    if (auto bad = JudgePart(text, begin, end)) return bad;
     begin = end + 1;
   }
-  return CheckLength(name, "this path", prefix + text.size(), kLongestPath, diagnostics);
+  return JudgeLength("this path", prefix + text.size(), kLongestPath);
+}
+
+Judgement JudgeKey(std::string_view text) {
+  if (text.empty()) return BadName{"a key is empty", {}};
+  for (size_t i = 0; i < text.size();) {
+    const Character c = CharacterAt(text, i);
+    if (c.code == '\n' || c.code == '\t' || IsUnsafe(c.code))
+      return BadCharacter(text, i, "key", {});
+    i += static_cast<size_t>(c.size);
+  }
+  return JudgeLength("this key", text.size(), kLongestPath);
+}
+
+Judgement JudgeModelName(std::string_view text) {
+  if (text.empty()) return BadName{"the model's name is empty", {}};
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (IsWordCharacter(text[i]) || text[i] == '-' || text[i] == '.') continue;
+    return BadCharacter(text, i, "the model's name", "use letters, digits, `.`, `_` and `-`");
+  }
+  if (text[0] == '.' || text[0] == '-') {
+    return BadName{fmt::format("the model's name {} starts with `{}`", Quote(text), text[0]),
+                   "it names folders: start with a letter or a digit", 0, 1};
+  }
+  return JudgeLength("the model's name", text.size(), kLongestPart);
+}
+
+}  // namespace
+
+bool IsIdentifier(std::string_view text) { return !JudgeIdentifier(text, {}); }
+bool IsPath(std::string_view text) { return !JudgePath(text, 0); }
+bool IsModelName(std::string_view text) { return !JudgeModelName(text); }
+
+bool CheckIdentifier(const Node& name, std::string_view what, Diagnostics& diagnostics) {
+  return Report(name, JudgeIdentifier(name.text, what), diagnostics);
+}
+
+bool CheckPath(const Node& name, size_t prefix, Diagnostics& diagnostics) {
+  return Report(name, JudgePath(name.text, prefix), diagnostics);
 }
 
 bool CheckKey(const Node& key, Diagnostics& diagnostics) {
-  if (key.text.empty()) {
-    diagnostics.Error(key.span, "a key is empty");
-    return false;
-  }
-  for (size_t i = 0; i < key.text.size();) {
-    const Character c = CharacterAt(key.text, i);
-    if (c.code == '\n' || c.code == '\t' || IsUnsafe(c.code)) {
-      ReportCharacter(key, i, "key", {}, diagnostics);
-      return false;
-    }
-    i += c.size;
-  }
-  return CheckLength(key, "this key", key.text.size(), kLongestPath, diagnostics);
+  return Report(key, JudgeKey(key.text), diagnostics);
 }
 
 bool CheckModelName(const Node& name, Diagnostics& diagnostics) {
-  constexpr std::string_view kAllowed = "use letters, digits, `.`, `_` and `-`";
-  const std::string_view text = name.text;
-  if (text.empty()) {
-    diagnostics.Error(name.span, "the model's name is empty");
-    return false;
-  }
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (IsWordCharacter(text[i]) || text[i] == '-' || text[i] == '.') continue;
-    ReportCharacter(name, i, "the model's name", kAllowed, diagnostics);
-    return false;
-  }
-  if (text[0] == '.' || text[0] == '-') {
-    diagnostics.Error(PlaceIn(name, 0, 1),
-                      fmt::format("the model's name {} starts with `{}`", Quote(text), text[0]),
-                      "it names folders: start with a letter or a digit");
-    return false;
-  }
-  return CheckLength(name, "the model's name", text.size(), kLongestPart, diagnostics);
+  return Report(name, JudgeModelName(name.text), diagnostics);
 }
 
 }  // namespace shardinit

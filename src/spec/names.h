@@ -11,7 +11,12 @@
 namespace shardinit {
 
 constexpr size_t kLongestPart = 255;   // Of a path; also of every other name.
-constexpr size_t kLongestPath = 1024;  // Without the indices of repeats.
+constexpr size_t kLongestPath = 1024;  // With the indices of repeats.
+
+// Whether text may be such a name. Each has a function below that reports what is wrong.
+bool IsIdentifier(std::string_view text);
+bool IsPath(std::string_view text);
+bool IsModelName(std::string_view text);
 
 // [A-Za-z_][A-Za-z0-9_]*: vars, mesh axes, logical axes, initializers.
 // `what` names the kind in messages: "mesh axis".

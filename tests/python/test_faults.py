@@ -931,10 +931,12 @@ def test_progress_ends_at_all_of_it(command, tmp_path):
 
 
 def test_names_that_do_not_belong_are_found(damaged):
-    (damaged / ".plan.json.tmp-0123456789abcdef").write_text("")  # A run's, that may be going on.
-    (damaged / "ranks/.rank-00001.h5.tmp-0123456789abcdef").write_text("")
+    (damaged / f".plan.json.tmp-{BITS}").write_text("")  # A run's, that may be going on.
+    (damaged / f"ranks/.rank-00001.h5.tmp-{BITS}").write_text("")
     Ok("verify", damaged)
-    strange = ["x", ".x.tmp-0123456789abcdef", "ranks/x", "ranks/rank-00004.h5", "ranks/rank-00004.json",
+    # No run calls its files like the first three: they are somebody's, and no run removes them.
+    strange = [".plan.json.tmp-mine", ".plan.json.tmp-0123456789abcdef", f".plan.json.tmp-{BITS.upper()}",
+               "x", f".x.tmp-{BITS}", "ranks/x", "ranks/rank-00004.h5", "ranks/rank-00004.json",
                "ranks/rank-000001.h5", "ranks/rank-1.json", "ranks/rank--0001.h5", "ranks/index.h5", "rank-00000.h5"]
     for name in strange:
         (damaged / name).write_text("")

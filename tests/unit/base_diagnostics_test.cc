@@ -27,8 +27,8 @@ TEST(Render, ShowsPlaceLineCaretsAndHint) {
 
 TEST(Render, WithoutSourceOrLineShowsNoExcerpt) {
   const Source source = {"x.yaml", "a: 1\n"};
-  EXPECT_EQ(Render(Diagnostic{Diagnostic::Severity::kWarning, {}, "no", "yes"}),
-            "warning: no\n  hint: yes\n");
+  EXPECT_EQ(Render(Diagnostic{Diagnostic::Severity::kNote, {}, "no", "yes"}),
+            "note: no\n  hint: yes\n");
   EXPECT_EQ(Render(Diagnostic{Diagnostic::Severity::kError, {&source, 0, 0, 0}, "no", {}}),
             "x.yaml: error: no\n");
 }
