@@ -13,6 +13,7 @@
 #include "expr/expr.h"
 #include "graph/view.h"
 #include "init/initializer.h"
+#include "report/json_schema.h"
 #include "rng/engines.h"
 #include "sharding/devices.h"
 #include "spec/keys.h"
@@ -77,17 +78,6 @@ const char* DefinitionOf(SpecKind kind) {
   return nullptr;
 }
 
-std::string Ref(std::string_view definition) {
-  return fmt::format(R"({{"$ref": "#/definitions/{}"}})", definition);
-}
-
-// Editors show what stands beside `allOf`, but not what stands beside `$ref`.
-std::string AllOf(std::string_view definition) { return fmt::format("[{}]", Ref(definition)); }
-
-std::string ListOf(std::string_view definition) {
-  return fmt::format(R"({{"type": "array", "items": {}}})", Ref(definition));
-}
-
 // A mapping of names to instances of a definition.
 std::string MapOf(std::string_view definition, std::string_view members = {}) {
   return fmt::format(R"({{"type": "object", {}"propertyNames": {}, "additionalProperties": {}}})",
@@ -99,7 +89,7 @@ constexpr std::string_view kOne = R"("minProperties": 1, "maxProperties": 1, )";
 constexpr std::string_view kNotANumber =
     R"("not": {"pattern": "^[-+]?(\\.[0-9]+|[0-9]+(\\.[0-9]*)?)([eE][-+]?[0-9]+)?$"})";
 
-class SchemaWriter {
+class SchemaWriter : JsonSchemaWriter {
  public:
   std::string Write() {
     const Keys keys = KeysOf(SpecMapping::kModel);
@@ -337,11 +327,6 @@ class SchemaWriter {
 
   // Parts of them.
 
-  void Define(std::string_view name, const std::string& members) {
-    DefineRaw(name, "{" + members + "}");
-  }
-  void DefineRaw(std::string_view name, const std::string& json) { out_.Key(name).Raw(json); }
-
   void WriteMapping(std::string_view name, std::string_view description, const Keys& keys) {
     WriteMapping(name, description, keys, [&] { WriteRequired(keys); });
   }
@@ -409,24 +394,6 @@ class SchemaWriter {
     }
     WriteWords("required", names);
   }
-
-  template <typename Words>
-  void WriteWords(std::string_view key, const Words& words) {
-    out_.Key(key).BeginArray();
-    for (const auto& word : words) out_.Value(std::string_view(word));
-    out_.EndArray();
-  }
-
-  // An instance of `definition`, or a mapping with one of the properties that follow.
-  void BeginOneOf(std::string_view definition) {
-    out_.Key("anyOf").BeginArray(JsonWriter::kLines).Raw(Ref(definition));
-    out_.BeginObject(JsonWriter::kLines).Member("type", "object").Member("minProperties", 1);
-    out_.Member("maxProperties", 1).Member("additionalProperties", false);
-    out_.Key("properties").BeginObject(JsonWriter::kLines);
-  }
-  void EndOneOf() { out_.EndObject().EndObject().EndArray(); }
-
-  JsonWriter out_;
 };
 
 }  // namespace
