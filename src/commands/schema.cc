@@ -52,8 +52,12 @@ const char* DefinitionOf(SpecKind kind) {
       return "shape";
     case SpecKind::kLogicalAxes:
       return "logicalAxes";
+    case SpecKind::kMeshAxes:
+      return "meshAxes";
     case SpecKind::kShard:
       return "shard";
+    case SpecKind::kStage:
+      return "stage";
     case SpecKind::kInit:
       return "initializer";
     case SpecKind::kKey:
@@ -170,7 +174,13 @@ class SchemaWriter : JsonSchemaWriter {
            fmt::format(R"("description": "the mesh axes that cut a dimension, the first is major; )"
                        R"(null: not cut", "anyOf": [{{"type": "null"}}, {}, {}])",
                        Ref("identifier"), ListOf("identifier")));
-    Define("shard", R"("type": "array", "items": )" + Ref("meshAxes"));
+    WriteMapping("cut", "how a dimension is cut", KeysOf(SpecMapping::kCut));
+    Define("shard", fmt::format(R"("type": "array", "items": {{"anyOf": [{}, {}]}})",
+                                Ref("meshAxes"), Ref("cut")));
+    Define("stage", fmt::format(R"("anyOf": [{{"type": "null"}}, {{"type": "object", )"
+                                R"("propertyNames": {}, "additionalProperties": {{"anyOf": [{}, )"
+                                R"({{"type": "array", "minItems": 1, "items": {}}}]}}}}])",
+                                Ref("identifier"), Ref("number"), Ref("number")));
     DefineRaw("numbers", MapOf("number"));
     DefineRaw("repeat", MapOf("number", kOne));
     Define("rules", R"("type": "array", "items": )" + MapOf("meshAxes", kOne));

@@ -122,7 +122,7 @@ InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics, Explanatio
   Sharder sharder(building, graph.mesh);
 
   // Count out modules and repeats; each tensor gets its shape, element type and values.
-  WrittenTensors drawn = DrawTensors(building);
+  WrittenTensors drawn = DrawTensors(building, graph.mesh);
 
   // Cut them, all together.
   sharder.Shard(drawn);

@@ -9,6 +9,7 @@
 
 #include "base/suggest.h"
 #include "base/text.h"
+#include "graph/stage.h"
 #include "rng/stream.h"
 
 namespace shardinit {
@@ -16,10 +17,14 @@ namespace {
 
 class Drawer : public LeafVisitor {
  public:
-  Drawer(Building& building, WrittenTensors* drawn) : binder_(building), drawn_(*drawn) {}
+  Drawer(Building& building, const Mesh& mesh, WrittenTensors* drawn)
+      : binder_(building), stages_(building, mesh), drawn_(*drawn) {}
 
   void Visit(const Leaf& leaf) override {
+    std::vector<Pin> pins;
+    if (leaf.stage != nullptr) pins = stages_.Bind(*leaf.stage);
     if (std::optional<Tensor> tensor = binder_.Bind(leaf, nullptr)) {
+      tensor->partition.pins = std::move(pins);
       drawn_.Add(std::move(*tensor), leaf.place, &leaf.spec);
     } else {
       drawn_.shapeless.push_back(&leaf.spec);
@@ -38,14 +43,15 @@ class Drawer : public LeafVisitor {
 
  private:
   TensorBinder binder_;
+  StageBinder stages_;
   WrittenTensors& drawn_;
 };
 
 }  // namespace
 
-WrittenTensors DrawTensors(Building& building) {
+WrittenTensors DrawTensors(Building& building, const Mesh& mesh) {
   WrittenTensors drawn;
-  Drawer drawer(building, &drawn);
+  Drawer drawer(building, mesh, &drawn);
   Expand(building.spec.modules, 0, building, drawer);
   return drawn;
 }

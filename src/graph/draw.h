@@ -1,5 +1,5 @@
 // The second pass: what is drawn. Shapes, element types, initializers and keys; how a tensor is cut
-// is said by the next one.
+// is said by the next one, but which ranks hold it at all here, where its repeats are counted.
 #pragma once
 
 #include <cstdint>
@@ -37,6 +37,6 @@ class TensorBinder {
   std::vector<std::string> dimension_names_;
 };
 
-WrittenTensors DrawTensors(Building& building);
+WrittenTensors DrawTensors(Building& building, const Mesh& mesh);
 
 }  // namespace shardinit

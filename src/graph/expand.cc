@@ -43,10 +43,13 @@ class Expander {
     }
     const auto around = fans_;
     if (const auto fans = FansOf(module)) fans_ = fans;
+    const StageSpec* const stage_around = stage_;
+    if (module.stage) stage_ = &*module.stage;
     if (module.when) conditions_.push_back(module.when.get());
     ExpandModule(module, path, copies);
     if (module.when) conditions_.pop_back();
     fans_ = around;
+    stage_ = stage_around;
   }
 
  private:
@@ -127,7 +130,8 @@ class Expander {
     }
     if (tensor.when) conditions_.push_back(tensor.when.get());
     ++made_;
-    visitor_.Visit({path, tensor, place, fans_, conditions_});
+    visitor_.Visit(
+        {path, tensor, place, fans_, tensor.stage ? &*tensor.stage : stage_, conditions_});
     if (tensor.when) conditions_.pop_back();
   }
 
@@ -136,6 +140,7 @@ class Expander {
   SpecScope& names_;
   LeafVisitor& visitor_;
   std::optional<Located<std::string>> fans_;  // Of the module at hand.
+  const StageSpec* stage_ = nullptr;          // The same.
   std::vector<const Expr*> conditions_;       // Around the tensor at hand.
   int64_t made_;
 };

@@ -16,6 +16,7 @@ struct Leaf {
   const TensorSpec& spec;
   const Span& place;                                // Of its name.
   const std::optional<Located<std::string>>& fans;  // Of the modules around; an empty word: wrong.
+  const StageSpec* stage;                           // Its own or of the modules around; null: none.
   std::span<const Expr* const> conditions;          // Each `when` that let it in, outermost first.
 };
 

@@ -36,6 +36,7 @@ class Explainer : public LeafVisitor {
     }
     Explain(leaf);
     sharder_.Explain(leaf.spec, tensors_[index], &why_);
+    if (leaf.stage != nullptr) why_.stage = leaf.stage->span;
     building_.names.Trace(nullptr);
   }
 

@@ -45,7 +45,7 @@ struct ShardingNotes {
     std::string outcome;  // Empty: it settled the dimension.
   };
 
-  Span shard;
+  Span shard, stage;
   std::vector<Trial> rules;
   std::vector<Setting> mesh;  // Axes that cut the tensor.
 };

@@ -42,7 +42,7 @@ void Sharder::Shard(WrittenTensors& written) {
       tensor.partition.cuts = std::move(partition->cuts);
     }
     tensor.partition.cuts.resize(tensor.shape.size());
-    CheckDivides(spec, tensor);
+    if (CheckFits(spec, *written.places[i], tensor)) CheckDivides(spec, tensor);
   }
   // For the mistakes in their axes.
   for (const TensorSpec* spec : written.shapeless) PartitionOf(*spec, {}, {}, nullptr);
@@ -85,11 +85,46 @@ const PartitionSpec& Sharder::ExplicitOf(const TensorSpec& spec) {
   const auto [it, is_new] = explicit_.try_emplace(&spec);
   if (is_new) {
     std::vector<int> used;
-    for (const AxisList& list : spec.shard->value) {
-      it->second.cuts.emplace_back(BindAxes(list, mesh_, &used, building_));
+    int64_t boxes = 1;
+    for (const CutSpec& written : spec.shard->value) {
+      DimensionCut& cut =
+          it->second.cuts.emplace_back(BindAxes(written.axes, mesh_, &used, building_));
+      if (written.segments == nullptr) continue;
+      const int64_t segments =
+          EvaluateInteger(*written.segments, building_.names, 1, kMaxSegments / boxes, "`segments`",
+                          building_.diagnostics)
+              .value_or(1);
+      // A dimension that nothing cuts is one box.
+      if (PartsOf(cut, mesh_) > 1) boxes *= cut.segments = segments;
     }
   }
   return it->second;
+}
+
+bool Sharder::CheckFits(const TensorSpec& spec, const Span& place, const Tensor& tensor) {
+  const auto report = [&](std::string message, std::string hint) {
+    if (!reported_.insert(&spec).second) return;
+    building_.diagnostics.Error(spec.shard ? spec.shard->span : place, std::move(message),
+                                std::move(hint));
+  };
+  bool fits = true;
+  for (size_t d = 0; d < tensor.shape.size(); ++d) {
+    const DimensionCut& cut = tensor.partition.cuts[d];
+    if (cut.segments > tensor.shape[d]) {
+      fits = false;
+      report(fmt::format("dimension {} of `{}` ({}) cannot have {} segments", d, tensor.path,
+                         tensor.shape[d], cut.segments),
+             "each has at least one element");
+    }
+    for (const Pin& pin : tensor.partition.pins) {
+      if (std::find(cut.axes.begin(), cut.axes.end(), pin.axis) == cut.axes.end()) continue;
+      fits = false;
+      report(fmt::format("mesh axis `{}` would cut dimension {} of `{}`, whose stage is {} of it",
+                         mesh_.axes[pin.axis], d, tensor.path, fmt::join(pin.indices, ", ")),
+             "a mesh axis either cuts a tensor or says which ranks hold it");
+    }
+  }
+  return fits;
 }
 
 void Sharder::CheckDivides(const TensorSpec& spec, const Tensor& tensor) {
@@ -99,23 +134,25 @@ void Sharder::CheckDivides(const TensorSpec& spec, const Tensor& tensor) {
   if (spec.wrong.Has("uneven") || (!spec.uneven && model.wrong.Has("uneven"))) return;
   bool divides = true;
   for (size_t d = 0; d < tensor.shape.size(); ++d) {
-    divides = divides && tensor.shape[d] % PartsOf(tensor.partition.cuts[d], mesh_) == 0;
+    const DimensionCut& cut = tensor.partition.cuts[d];
+    divides = divides && tensor.shape[d] % (PartsOf(cut, mesh_) * cut.segments) == 0;
   }
-  if (divides || !uneven_.insert(&spec).second) return;
+  if (divides || !reported_.insert(&spec).second) return;
   for (size_t d = 0; d < tensor.shape.size(); ++d) {
-    const int64_t parts = PartsOf(tensor.partition.cuts[d], mesh_);
-    if (tensor.shape[d] % parts == 0) continue;
+    const DimensionCut& cut = tensor.partition.cuts[d];
+    const int64_t parts = PartsOf(cut, mesh_);
+    if (tensor.shape[d] % (parts * cut.segments) == 0) continue;
     std::vector<std::string> axes;
-    for (const int axis : tensor.partition.cuts[d].axes)
-      axes.push_back("`" + mesh_.axes[axis] + "`");
+    for (const int axis : cut.axes) axes.push_back("`" + mesh_.axes[axis] + "`");
     building_.diagnostics.Error(
         spec.from ? spec.span : SpanOf(*spec.shape[d]),
-        fmt::format("mesh {} {} ({}) {} not divide dimension {} of `{}` ({})",
+        fmt::format("mesh {} {} ({}){} {} not divide dimension {} of `{}` ({})",
                     axes.size() == 1 ? "axis" : "axes", fmt::join(axes, " × "), parts,
+                    cut.segments == 1 ? "" : fmt::format(" of {} segments", cut.segments),
                     axes.size() == 1 ? "does" : "do", d, tensor.path, tensor.shape[d]),
         fmt::format("use a multiple of {}, leave the dimension whole, or allow "
                     "shorter last shards with `uneven: chunk`",
-                    parts));
+                    parts * cut.segments));
   }
 }
 

@@ -47,13 +47,15 @@ class Sharder {
   std::optional<PartitionSpec> PartitionOf(const TensorSpec& spec, std::string_view path,
                                            const Shape& shape, ShardingNotes* notes);
   const PartitionSpec& ExplicitOf(const TensorSpec& spec);
+  // Whether its segments have elements, and its pinned axes cut nothing.
+  bool CheckFits(const TensorSpec& spec, const Span& place, const Tensor& tensor);
   void CheckDivides(const TensorSpec& spec, const Tensor& tensor);
 
   Building& building_;
   const Mesh& mesh_;
   std::unique_ptr<ShardingLanguage> language_;  // Null: the spec has none.
   std::unordered_map<const TensorSpec*, PartitionSpec> explicit_;
-  std::set<const TensorSpec*> uneven_;  // That were reported.
+  std::set<const TensorSpec*> reported_;  // That do not fit, or are uneven.
 };
 
 }  // namespace shardinit

@@ -10,6 +10,7 @@
 #include "base/suggest.h"
 #include "graph/expand.h"
 #include "graph/sharding.h"
+#include "graph/stage.h"
 #include "graph/validate.h"
 #include "tensor/coverage.h"
 
@@ -19,11 +20,12 @@ namespace {
 // Lays out tensors: each a view of drawn ones, cut as these are unless the spec says how.
 class Storer : public LeafVisitor {
  public:
-  Storer(Building& building, std::shared_ptr<const std::vector<Tensor>> drawn, PieceBudget* budget,
-         WrittenTensors* stored)
+  Storer(Building& building, const Mesh& mesh, std::shared_ptr<const std::vector<Tensor>> drawn,
+         PieceBudget* budget, WrittenTensors* stored)
       : diagnostics_(building.diagnostics),
         drawn_(*drawn),
         binder_(std::move(drawn), building, budget),
+        stages_(building, mesh),
         stored_(*stored) {}
 
   void Keep(const LayoutSpec& layout) {
@@ -66,9 +68,19 @@ class Storer : public LeafVisitor {
     if (spec.shard && spec.shard->value.size() > tensor.shape.size()) {
       return ReportEntries(spec.shard->span, "shard", spec.shard->value.size(), tensor);
     }
-    tensor.partition.pins = lowered->viewed.partition.pins;
+    if (leaf.stage != nullptr) {
+      tensor.partition.pins = stages_.Bind(*leaf.stage);
+    } else {
+      tensor.partition.pins = lowered->viewed.partition.pins;
+      if (lowered->viewed.pins_in_doubt) {
+        diagnostics_.Error(leaf.place,
+                           fmt::format("the tensors of `{}` are on different stages", tensor.path),
+                           "say on which ranks it is to be, with `stage`; `stage: null` is on all");
+        return;
+      }
+    }
     if (!spec.axes && !spec.shard) {
-      tensor.partition = lowered->viewed.partition;
+      tensor.partition.cuts = lowered->viewed.partition.cuts;
       const std::vector<bool>& in_doubt = lowered->viewed.in_doubt;
       const auto doubt = std::find(in_doubt.begin(), in_doubt.end(), true);
       if (doubt != in_doubt.end()) {
@@ -106,6 +118,7 @@ class Storer : public LeafVisitor {
   Diagnostics& diagnostics_;
   const std::vector<Tensor>& drawn_;
   ViewBinder binder_;
+  StageBinder stages_;
   WrittenTensors& stored_;
   int64_t total_bytes_ = 0;
 };
@@ -194,7 +207,7 @@ WrittenTensors StoreLayout(const Named<LayoutSpec>& layout, const Mesh& mesh,
   const size_t before = building.Reported();
   DefineMeshSizes(mesh, building);
   WrittenTensors stored;
-  Storer storer(building, drawn, budget, &stored);
+  Storer storer(building, mesh, drawn, budget, &stored);
   storer.Keep(layout.value);
   Expand(layout.value.modules, std::ssize(stored.tensors), building, storer);
   Sharder(building, mesh).Shard(stored);

@@ -75,6 +75,12 @@ constexpr SpecKey kShard = {
     .name = "shard",
     .description = "the mesh axes of each dimension, instead of `axes` and rules",
     .kind = SpecKind::kShard};
+constexpr SpecKey kStage = {
+    .name = "stage",
+    .description =
+        "the index, or a list of them, on mesh axes that ranks have which hold the tensor, or "
+        "the module's tensors: a pipeline's stage; instead of that of the module around",
+    .kind = SpecKind::kStage};
 
 constexpr SpecKey WithDefault(SpecKey key, std::string_view default_text) {
   key.default_text = default_text;
@@ -83,6 +89,11 @@ constexpr SpecKey WithDefault(SpecKey key, std::string_view default_text) {
 
 void ReadRepeat(SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModuleSpec& module) {
   module.repeat = parser.ReadCount(entry);
+}
+
+template <typename T>
+void Stage(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
+  out.stage = parser.ReadStage(entry);
 }
 
 template <typename T>
@@ -203,6 +214,24 @@ extern const std::vector<KeyRow<ModelSpec>> kMeshKeys = {
      By<&SpecParser::ReadDevices>},
 };
 
+extern const std::vector<KeyRow<CutSpec>> kCutKeys = {
+    {{.name = "axes",
+      .description = "the mesh axes that cut each segment",
+      .kind = SpecKind::kMeshAxes,
+      .required = true,
+      .hint = "such as `{axes: tensor, segments: 2}`"},
+     [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, CutSpec& cut) {
+       cut.axes = parser.ReadMeshAxisList(*entry.value);
+     }},
+    {{.name = "segments",
+      .description =
+          "in how many the dimension is cut first; a rank has a part of each, such as of "
+          "gate and up, which lie behind one another",
+      .kind = SpecKind::kNumber,
+      .default_text = "1"},
+     Number<&CutSpec::segments>},
+};
+
 extern const std::vector<KeyRow<TensorSpec>> kTensorKeys = {
     {{.name = "shape",
       .description = "the size of each dimension; [] is a scalar",
@@ -222,6 +251,7 @@ extern const std::vector<KeyRow<TensorSpec>> kTensorKeys = {
        tensor.init = parser.ReadInit(*entry.value);
      }},
     {kShard, By<&SpecParser::ReadShard>},
+    {kStage, Stage<TensorSpec>},
     {kUneven, Choice<&TensorSpec::uneven>},
     {{.name = "key",
       .description = "the path under which values are drawn, instead of the tensor's own: keeps "
@@ -255,6 +285,7 @@ extern const std::vector<KeyRow<TensorSpec>> kStoredTensorKeys = {
      }},
     {kAxes, By<&SpecParser::ReadTensorAxes>},
     {kShard, By<&SpecParser::ReadShard>},
+    {kStage, Stage<TensorSpec>},
     {kUneven, Choice<&TensorSpec::uneven>},
     {kWhen, Number<&TensorSpec::when>},
 };
@@ -262,11 +293,13 @@ extern const std::vector<KeyRow<TensorSpec>> kStoredTensorKeys = {
 extern const std::vector<KeyRow<ModuleSpec>> kModuleKeys = {
     {kRepeat, ReadRepeat},
     {kFans, Choice<&ModuleSpec::fans>},
+    {kStage, Stage<ModuleSpec>},
     {kWhen, Number<&ModuleSpec::when>},
 };
 
 extern const std::vector<KeyRow<ModuleSpec>> kStoredModuleKeys = {
     {kRepeat, ReadRepeat},
+    {kStage, Stage<ModuleSpec>},
     {kWhen, Number<&ModuleSpec::when>},
 };
 
@@ -284,6 +317,7 @@ extern const std::vector<KeyRow<ModuleSpec>> kLayoutKeys = {
      [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModuleSpec&) {
        parser.ReadGlobs(entry, parser.layout()->omit);
      }},
+    {kStage, Stage<ModuleSpec>},
     {kWhen, Number<&ModuleSpec::when>},
 };
 
@@ -295,6 +329,8 @@ std::vector<SpecKey> KeysOf(SpecMapping mapping) {
       return RowsOf(kMeshKeys);
     case SpecMapping::kTensor:
       return RowsOf(kTensorKeys);
+    case SpecMapping::kCut:
+      return RowsOf(kCutKeys);
     case SpecMapping::kModule:
       return RowsOf(kModuleKeys);
     case SpecMapping::kLayout:

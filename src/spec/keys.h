@@ -28,7 +28,9 @@ enum class SpecKind {
   kLayouts,
   kShape,
   kLogicalAxes,
+  kMeshAxes,  // That cut a dimension.
   kShard,
+  kStage,
   kInit,
   kKey,
   kDimensions,
@@ -52,6 +54,7 @@ enum class SpecMapping {
   kModel,
   kMesh,
   kTensor,
+  kCut,  // An entry of a tensor's `shard`.
   kModule,
   kLayout,
   kStoredTensor,

@@ -209,13 +209,39 @@ void SpecParser::ReadTensorAxes(const Node::Entry& entry, TensorSpec& tensor) {
 
 void SpecParser::ReadShard(const Node::Entry& entry, TensorSpec& tensor) {
   if (!IsSequence(entry,
-                  "of one entry for each dimension: `axis`, `[axis, axis]` "
-                  "or `null`"))
+                  "of one entry for each dimension: `axis`, `[axis, axis]`, "
+                  "`{axes: axis, segments: 2}` or `null`"))
     return;
   auto& shard = tensor.shard.emplace();
   shard.span = entry.value->span;
-  for (const Node::Entry& item : entry.value->entries)
-    shard.value.push_back(ReadMeshAxisList(*item.value));
+  for (const Node::Entry& item : entry.value->entries) shard.value.push_back(ReadCut(*item.value));
+}
+
+CutSpec SpecParser::ReadCut(const Node& node) {
+  if (!node.IsMap()) return {ReadMeshAxisList(node)};
+  CutSpec cut;
+  ReadMap(node, node.span, "an entry of `shard`", kCutKeys, cut);
+  return cut;
+}
+
+std::optional<StageSpec> SpecParser::ReadStage(const Node::Entry& entry) {
+  StageSpec stage = {{}, entry.value->span};
+  if (entry.value->IsNull()) return stage;
+  if (!IsMap(entry, "of mesh axes to indices on them, such as `{pipe: 0}`")) return {};
+  for (const Node::Entry& item : entry.value->entries) {
+    auto& on = stage.value.emplace_back();
+    on.name = ReadAxisName(*item.key, "mesh axis");
+    if (item.value->IsSequence()) {
+      on.value = ReadExprList(item, "an index");
+      if (item.value->entries.empty()) {
+        Error(*item.value, fmt::format("{} lists no index", Quote(item.key->text)),
+              "a tensor that is nowhere can have `when: 0`");
+      }
+    } else {
+      on.value.push_back(ReadExpr(item));
+    }
+  }
+  return stage;
 }
 
 void SpecParser::ReadKey(const Node::Entry& entry, TensorSpec& tensor) {

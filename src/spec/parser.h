@@ -28,6 +28,7 @@ struct KeyRow : SpecKey {
 extern const std::vector<KeyRow<ModelSpec>> kModelKeys, kMeshKeys;
 // The first one is what makes a mapping a tensor.
 extern const std::vector<KeyRow<TensorSpec>> kTensorKeys, kStoredTensorKeys;
+extern const std::vector<KeyRow<CutSpec>> kCutKeys;
 extern const std::vector<KeyRow<ModuleSpec>> kModuleKeys, kLayoutKeys, kStoredModuleKeys;
 
 template <typename T>
@@ -91,6 +92,7 @@ class SpecParser : public SpecReader {
   void ReadShape(const Node::Entry& entry, TensorSpec& tensor);
   void ReadTensorAxes(const Node::Entry& entry, TensorSpec& tensor);
   void ReadShard(const Node::Entry& entry, TensorSpec& tensor);
+  std::optional<StageSpec> ReadStage(const Node::Entry& entry);
   void ReadKey(const Node::Entry& entry, TensorSpec& tensor);
 
   LayoutSpec* layout() { return layout_; }
@@ -109,6 +111,7 @@ class SpecParser : public SpecReader {
   }
   void CheckFans(const TensorSpec& tensor);
   void CheckRank(TensorSpec& tensor);
+  CutSpec ReadCut(const Node& node);
   bool IsShort(const Node::Entry& entry);
 
   LayoutSpec* layout_ = nullptr;  // The one that is being read.

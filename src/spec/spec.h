@@ -58,6 +58,16 @@ struct InitSpec {
 // Mesh axes that cut one dimension, first is major; empty: not cut (`null`).
 using AxisList = Located<std::vector<Located<std::string>>>;
 
+// How `shard` cuts a dimension.
+struct CutSpec {
+  AxisList axes;
+  ExprPtr segments = nullptr;  // Null: 1.
+  WrongKeys wrong = {};
+};
+
+// `{pipe: [0, 3]}`: the only indices on mesh axes at which a tensor is held.
+using StageSpec = Located<std::vector<Named<std::vector<ExprPtr>>>>;
+
 // A dimension of a tensor: the name of its logical axis, or its position,
 // counted from the end where that is negative.
 using DimensionRef = Located<std::variant<std::string, int64_t>>;
@@ -100,7 +110,8 @@ struct TensorSpec {
   std::optional<Located<std::string>> dtype;
   std::optional<InitSpec> init;
   // The explicit PartitionSpec; may be shorter than the rank.
-  std::optional<Located<std::vector<AxisList>>> shard;
+  std::optional<Located<std::vector<CutSpec>>> shard;
+  std::optional<StageSpec> stage;  // Instead of the module's.
   std::optional<Located<std::string>> uneven;
   std::optional<Located<std::string>> key;   // Drawn under this path instead.
   std::optional<Located<std::string>> fans;  // `out_in` or `in_out`.
@@ -119,6 +130,7 @@ struct ModuleSpec {
   // `layer`.
   std::optional<Named<ExprPtr>> repeat;
   std::optional<Located<std::string>> fans;  // Of members that say nothing.
+  std::optional<StageSpec> stage;            // The same.
   ExprPtr when;                              // As a tensor's, for the module with all its repeats.
   std::vector<Named<ModuleMember>> members;  // Names may hold dots.
 };

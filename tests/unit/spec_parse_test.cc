@@ -38,7 +38,7 @@ std::string Print(const TensorSpec& tensor) {
   if (tensor.init) out += " init " + Print(*tensor.init);
   if (tensor.shard) {
     out += " shard";
-    for (const AxisList& axes : tensor.shard->value) out += " " + Print(axes);
+    for (const CutSpec& cut : tensor.shard->value) out += " " + Print(cut.axes);
   }
   if (tensor.uneven) out += " uneven " + tensor.uneven->value;
   if (tensor.key) out += " key " + tensor.key->value;

@@ -1,0 +1,41 @@
+// `stage`: which ranks hold a tensor at all.
+#pragma once
+
+#include <unordered_map>
+#include <vector>
+
+#include "graph/building.h"
+
+namespace shardinit {
+
+class StageBinder {
+ public:
+  StageBinder(Building& building, const Mesh& mesh);
+
+  // While the scope has the numbers of the repeats around. A mistake in the names of axes is
+  // reported once for all tensors that have the stage.
+  std::vector<Pin> Bind(const StageSpec& stage);
+
+ private:
+  // Also the sizes of the mesh, as `mesh_AXIS`: stages depend on them as values do not.
+  class MeshScope : public Scope {
+   public:
+    MeshScope(const SpecScope& names, const Mesh& mesh) : names_(names), mesh_(mesh) {}
+    std::optional<Value> Find(const std::string& name, Diagnostics& diagnostics) const override;
+    bool IsBroken(const std::string& name) const override { return names_.IsBroken(name); }
+    std::vector<std::string> Names() const override;
+
+   private:
+    int AxisOf(const std::string& name) const;  // -1: not such a name, or the spec's own.
+
+    const SpecScope& names_;
+    const Mesh& mesh_;
+  };
+
+  Building& building_;
+  const Mesh& mesh_;
+  const MeshScope scope_;
+  std::unordered_map<const StageSpec*, std::vector<int>> axes_;  // -1: there is none.
+};
+
+}  // namespace shardinit
