@@ -16,7 +16,7 @@ namespace {
 struct ExplainOptions {
   SpecOptions spec;
   std::string path;
-  int64_t rank = 0;
+  int64_t rank = -1;  // Not given: the first that holds the largest part.
   bool json = false;
 };
 
@@ -79,10 +79,11 @@ ExitCode RunExplain(const ExplainOptions& options) {
   if (!found.tensor) ReportNoTensor(options.path, plan, why);
   const std::vector<Tensor>& tensors = Candidates(plan, stored);
   const Tensor& tensor = tensors[*found.tensor];
+  const int64_t rank = options.rank >= 0 ? options.rank : plan.ShardingOf(tensor).LargestRank();
   const auto matches = std::count_if(tensors.begin(), tensors.end(), [&](const Tensor& t) {
     return GlobMatches(options.path, t.path);
   });
-  const Facts facts = FactsOf({plan, found, tensor, options.rank}, matches);
+  const Facts facts = FactsOf({plan, found, tensor, rank}, matches);
   if (options.json) {
     Print(FactsInJson(facts));
   } else {
@@ -108,7 +109,8 @@ extern const Command kExplain = {
       app.add_option("PATH", options->path,
                      "Path of a tensor, or a pattern such as '*.q_proj.weight'")
           ->required();
-      AddRank(app, &options->rank, "Show the box of this rank; default 0");
+      AddRank(app, &options->rank,
+              "Show the boxes of this rank; default: the lowest that holds any");
       AddJson(app, &options->json);
       return [options] { return RunExplain(*options); };
     },

@@ -1,6 +1,7 @@
 #include "commands/tensor_facts.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <string>
 #include <utility>
@@ -249,32 +250,52 @@ void AddLayouts(const Subject& subject, Facts* facts) {
   facts->push_back({"layouts", std::move(layouts), {.section = kLayouts}});
 }
 
-// The part of it that the rank has, and the file that stores that.
-Fact FactOfBox(const Subject& subject) {
-  const auto& [plan, why, tensor, rank] = subject;
-  const Sharding sharding = plan.ShardingOf(tensor);
-  const Box box = sharding.BoxOn(rank);
-  const int64_t bytes = ElementCount(box.shape) * InfoOf(tensor.dtype).bytes;
-  const int64_t storer = sharding.Stores(rank) ? rank : sharding.FirstHolder(rank);
+// `0:2, 4:8`: the elements in each dimension.
+std::string RangesOf(const Box& box) {
   std::string ranges;
   for (size_t d = 0; d < box.shape.size(); ++d) {
     ranges +=
         fmt::format("{}{}:{}", d == 0 ? "" : ", ", box.offset[d], box.offset[d] + box.shape[d]);
   }
+  return ranges;
+}
+
+// The parts of it that the rank has, and the file that stores them.
+Fact FactOfBoxes(const Subject& subject) {
+  constexpr size_t kMostShown = 4;
+  const auto& [plan, why, tensor, rank] = subject;
+  const Sharding sharding = plan.ShardingOf(tensor);
+  const std::vector<Box> boxes = sharding.BoxesOn(rank);
+  const Shape none(tensor.shape.size());
+  const int64_t bytes = sharding.ElementsOn(rank) * InfoOf(tensor.dtype).bytes;
+  Facts members = {{"rank", rank},
+                   {"coordinate", plan.graph.mesh.CoordinateOf(rank)},
+                   {"offset", boxes.empty() ? none : boxes[0].offset},
+                   {"shape", boxes.empty() ? none : boxes[0].shape},
+                   {"bytes", bytes}};
   FactScalar file;
-  if (!IsEmpty(box) && storer == rank) file = RankFile(rank);
-  return {"box",
-          Facts{{"rank", rank},
-                {"coordinate", plan.graph.mesh.CoordinateOf(rank)},
-                {"offset", box.offset},
-                {"shape", box.shape},
-                {"bytes", bytes},
-                {"file", std::move(file)}},
-          {.label = fmt::format("rank {}", rank),
-           .text = IsEmpty(box)
-                       ? "nothing of it"
-                       : fmt::format("[{}], {}, {}{}", ranges, InBytes(bytes),
-                                     storer == rank ? "in " : "stored in ", RankFile(storer))}};
+  std::string text = "nothing of it";
+  if (!boxes.empty()) {
+    const int64_t storer = sharding.Stores(rank) ? rank : sharding.FirstHolder(rank);
+    if (storer == rank) file = RankFile(rank);
+    text.clear();
+    for (size_t i = 0; i < std::min(boxes.size(), kMostShown); ++i) {
+      text += fmt::format("[{}], ", RangesOf(boxes[i]));
+    }
+    if (boxes.size() > kMostShown) text += fmt::format("{} more, ", boxes.size() - kMostShown);
+    text += fmt::format("{}, {}{}", InBytes(bytes), storer == rank ? "in " : "stored in ",
+                        RankFile(storer));
+  }
+  members.push_back({"file", std::move(file)});
+  if (boxes.size() > 1) {
+    FactList more;
+    for (size_t i = 1; i < boxes.size(); ++i) {
+      more.items.push_back({"", Facts{{"offset", boxes[i].offset}, {"shape", boxes[i].shape}}});
+    }
+    members.push_back({"more", std::move(more)});
+  }
+  return {
+      "box", std::move(members), {.label = fmt::format("rank {}", rank), .text = std::move(text)}};
 }
 
 void AddSharding(const Subject& subject, Facts* facts) {
@@ -286,6 +307,16 @@ void AddSharding(const Subject& subject, Facts* facts) {
                     {.label = "partition", .place = PlaceOf(why.shard)}});
   if (why.shard.source != nullptr) {
     facts->push_back({"shard", PlaceOf(why.shard)});
+  }
+  if (why.stage.source != nullptr) {
+    std::string text = tensor.partition.pins.empty() ? "all ranks" : "";
+    for (const Pin& pin : tensor.partition.pins) {
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", plan.graph.mesh.axes[pin.axis],
+                          fmt::join(pin.indices, " and "));
+    }
+    const std::string place = PlaceOf(why.stage);
+    facts->push_back(
+        {"stage", place, {.label = "  stage", .text = std::move(text), .place = place}});
   }
   FactList rules;
   for (const auto& [dimension, rule, outcome] : why.rules) {
@@ -305,7 +336,7 @@ void AddSharding(const Subject& subject, Facts* facts) {
                      .text = fmt::format("{} different, each on {}", Grouped(sharding.CountBoxes()),
                                          Count(sharding.holders(), "rank"))}});
   facts->push_back({"replicas", sharding.holders()});
-  facts->push_back(FactOfBox(subject));
+  facts->push_back(FactOfBoxes(subject));
   for (size_t i = first; i < facts->size(); ++i) (*facts)[i].row.section = kSharding;
 }
 

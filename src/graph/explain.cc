@@ -8,6 +8,7 @@
 #include "graph/draw.h"
 #include "graph/expand.h"
 #include "graph/sharding.h"
+#include "graph/stage.h"
 #include "graph/store.h"
 
 namespace shardinit {
@@ -21,7 +22,12 @@ class Explainer : public LeafVisitor {
   // Of `tensors`, those before `kept` are no leaves.
   Explainer(Building& building, const Mesh& mesh, const std::vector<Tensor>& tensors, size_t kept,
             Explanation* why)
-      : building_(building), sharder_(building, mesh), tensors_(tensors), next_(kept), why_(*why) {}
+      : building_(building),
+        sharder_(building, mesh),
+        stages_(building, mesh),
+        tensors_(tensors),
+        next_(kept),
+        why_(*why) {}
 
   void Visit(const Leaf& leaf) override {
     const size_t index = next_++;
@@ -35,8 +41,11 @@ class Explainer : public LeafVisitor {
           {"when", TextOf(*when), fmt::format("{}", value.value_or(0)), SpanOf(*when)});
     }
     Explain(leaf);
+    if (leaf.stage != nullptr) {
+      why_.stage = leaf.stage->span;
+      stages_.Bind(*leaf.stage);  // For the variables in it.
+    }
     sharder_.Explain(leaf.spec, tensors_[index], &why_);
-    if (leaf.stage != nullptr) why_.stage = leaf.stage->span;
     building_.names.Trace(nullptr);
   }
 
@@ -93,6 +102,7 @@ class Explainer : public LeafVisitor {
   }
 
   Sharder sharder_;
+  StageBinder stages_;
   const std::vector<Tensor>& tensors_;
   size_t next_;
   Explanation& why_;

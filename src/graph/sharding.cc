@@ -119,9 +119,10 @@ bool Sharder::CheckFits(const TensorSpec& spec, const Span& place, const Tensor&
     for (const Pin& pin : tensor.partition.pins) {
       if (std::find(cut.axes.begin(), cut.axes.end(), pin.axis) == cut.axes.end()) continue;
       fits = false;
-      report(fmt::format("mesh axis `{}` would cut dimension {} of `{}`, whose stage is {} of it",
-                         mesh_.axes[pin.axis], d, tensor.path, fmt::join(pin.indices, ", ")),
-             "a mesh axis either cuts a tensor or says which ranks hold it");
+      report(
+          fmt::format("mesh axis `{}` would cut dimension {} of `{}`, whose stage is at {} of it",
+                      mesh_.axes[pin.axis], d, tensor.path, fmt::join(pin.indices, ", ")),
+          "a mesh axis either cuts a tensor or says which ranks hold it");
     }
   }
   return fits;

@@ -33,10 +33,10 @@ std::vector<Pin> StageBinder::Bind(const StageSpec& stage) {
     std::set<int64_t> indices;
     for (const ExprPtr& expr : stage.value[i].value) {
       if (expr == nullptr) continue;
-      const auto index = EvaluateInteger(
-          *expr, scope_, 0, extent - 1,
-          fmt::format("the index on axis `{}`, which has {},", mesh_.axes[axis], extent),
-          building_.diagnostics);
+      const auto index =
+          EvaluateInteger(*expr, scope_, 0, extent - 1,
+                          fmt::format("the index on mesh axis `{}` ({})", mesh_.axes[axis], extent),
+                          building_.diagnostics);
       if (index) indices.insert(*index);
     }
     if (indices.empty() || std::ssize(indices) == extent) continue;

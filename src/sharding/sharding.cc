@@ -4,10 +4,6 @@
 
 namespace shardinit {
 
-bool IsEmpty(const Box& box) {
-  return std::find(box.shape.begin(), box.shape.end(), 0) != box.shape.end();
-}
-
 std::vector<Box> Sharding::BoxesOn(int64_t rank) const {
   std::vector<Box> boxes;
   if (!IsOn(rank)) return boxes;
@@ -34,19 +30,6 @@ std::vector<Box> Sharding::BoxesOn(int64_t rank) const {
     boxes = std::move(more);
   }
   return boxes;
-}
-
-Box Sharding::BoxOn(int64_t rank) const {
-  const std::vector<Box> boxes = BoxesOn(rank);
-  if (!boxes.empty()) return boxes[0];
-  Box box = WholeOf(shape_);
-  for (size_t d = 0; d < partition_.cuts.size(); ++d) {
-    const DimensionCut& cut = partition_.cuts[d];
-    const Interval interval = Chunk(shape_[d], PartsOf(cut, mesh_), PartOf(d, rank));
-    box.offset[d] = interval.start;
-    box.shape[d] = IsOn(rank) ? interval.length : 0;
-  }
-  return box;
 }
 
 int64_t Sharding::ElementsOn(int64_t rank) const {

@@ -38,8 +38,6 @@ namespace shardinit {
 // Whether a box that several ranks hold is stored once, or by each of them.
 enum class Replicas { kDedupe, kFull };
 
-bool IsEmpty(const Box& box);
-
 // Of what it is made from, all of which outlives it.
 class Sharding {
  public:
@@ -49,8 +47,6 @@ class Sharding {
   // What `rank` holds: boxes with elements, in the row-major order of their segments. Together, in
   // that order and along each dimension, they are its local tensor.
   std::vector<Box> BoxesOn(int64_t rank) const;
-  // The first of these boxes; if there is none, an empty one.
-  Box BoxOn(int64_t rank) const;
   // The elements of these boxes.
   int64_t ElementsOn(int64_t rank) const;
 

@@ -443,6 +443,137 @@ TEST(Uneven, OfATensorGoesBeforeTheSpecs) {
             "with `uneven: chunk`\n");
 }
 
+TEST(GraphSegments, AreOfDimensionsThatAreCut) {
+  EXPECT_EQ(
+      Tensors(
+          "mesh: {axes: {fsdp: 2, tensor: 4, one: 1}}\n"
+          "vars: {two: 2}\n"
+          "modules:\n"
+          "  u: {shape: [16, 4], init: zeros, shard: [{axes: [tensor, fsdp], segments: two}]}\n"
+          "  v: {shape: [16, 4], init: zeros, shard: [{axes: one, segments: 3}, {axes: fsdp}]}\n"
+          "  w: {shape: [9], uneven: chunk, init: zeros, shard: [{axes: fsdp, segments: 4}]}\n"),
+      "u f32 [16, 4] constant(0) (tensor, fsdp / 2) ()\n"
+      "v f32 [16, 4] constant(0) (one) (fsdp)\n"
+      "w f32 [9] constant(0) (fsdp / 4)\n");
+}
+
+TEST(GraphSegments, HaveTheirMistakes) {
+  EXPECT_EQ(
+      Messages(
+          std::string(kTwoAxes) +
+          "modules:\n"
+          "  a: {shape: [8], init: zeros, shard: [{axes: fsdp, segments: 0}]}\n"
+          "  b: {shape: [8], init: zeros, shard: [{axes: fsdp, segment: 2}]}\n"
+          "  c: {shape: [8], init: zeros, shard: [{segments: 2}]}\n"
+          "  d: {shape: [8], init: zeros, shard: [{axes: tensor, segments: 4}]}\n"
+          "  e: {shape: [2], init: zeros, shard: [{axes: fsdp, segments: 3}], uneven: chunk}\n"),
+      "x.yaml:6:63: error: `segments` must be between 1 and 65536, but it is 0\n"
+      "    a: {shape: [8], init: zeros, shard: [{axes: fsdp, segments: 0}]}\n"
+      "                                                                ^\n"
+      "x.yaml:7:53: error: unknown key `segment` in an entry of `shard`\n"
+      "    b: {shape: [8], init: zeros, shard: [{axes: fsdp, segment: 2}]}\n"
+      "                                                      ^^^^^^^\n"
+      "  hint: did you mean `segments`?\n"
+      "x.yaml:8:40: error: an entry of `shard` has no `axes`\n"
+      "    c: {shape: [8], init: zeros, shard: [{segments: 2}]}\n"
+      "                                         ^^^^^^^^^^^^^\n"
+      "  hint: such as `{axes: tensor, segments: 2}`\n"
+      "x.yaml:9:15: error: mesh axis `tensor` (4) of 4 segments does not divide dimension 0 of `d` "
+      "(8)\n"
+      "    d: {shape: [8], init: zeros, shard: [{axes: tensor, segments: 4}]}\n"
+      "                ^\n"
+      "  hint: use a multiple of 16, leave the dimension whole, or allow shorter last shards with "
+      "`uneven: chunk`\n"
+      "x.yaml:10:39: error: dimension 0 of `e` (2) cannot have 3 segments\n"
+      "    e: {shape: [2], init: zeros, shard: [{axes: fsdp, segments: 3}], uneven: chunk}\n"
+      "                                        ^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+      "  hint: each has at least one element\n");
+}
+
+constexpr char kPipe[] = "mesh: {axes: {pipe: 4, tensor: 2}}\n";
+
+TEST(GraphStage, IsTheInnermostOne) {
+  EXPECT_EQ(Tensors(std::string(kPipe) +
+                    "modules:\n"
+                    "  a: {shape: [4], init: zeros}\n"
+                    "  m:\n"
+                    "    repeat: {layer: 2}\n"
+                    "    stage: {pipe: layer * mesh_pipe / 2}\n"
+                    "    b: {shape: [4], init: zeros, shard: [tensor]}\n"
+                    "    c: {shape: [4], init: zeros, stage: {tensor: 1, pipe: [3, 0, layer]}}\n"
+                    "    n: {stage: null, d: {shape: [4], init: zeros}}\n"
+                    "    e: {shape: [4], init: zeros, stage: {pipe: [0, 1, 2, 3]}}\n"),
+            "a f32 [4] constant(0) ()\n"
+            "m.0.b f32 [4] constant(0) (tensor) on pipe 0\n"
+            "m.0.c f32 [4] constant(0) () on pipe 0, 3 on tensor 1\n"
+            "m.0.n.d f32 [4] constant(0) ()\n"
+            "m.0.e f32 [4] constant(0) ()\n"
+            "m.1.b f32 [4] constant(0) (tensor) on pipe 2\n"
+            "m.1.c f32 [4] constant(0) () on pipe 0, 1, 3 on tensor 1\n"
+            "m.1.n.d f32 [4] constant(0) ()\n"
+            "m.1.e f32 [4] constant(0) ()\n");
+}
+
+TEST(GraphStage, HasItsMistakes) {
+  EXPECT_EQ(
+      Messages(std::string(kPipe) +
+               "modules:\n"
+               "  a: {shape: [4], init: zeros, stage: {pipe: 4}}\n"
+               "  b: {shape: [4], init: zeros, stage: {pip: 0}}\n"
+               "  c: {shape: [4], init: zeros, stage: {pipe: []}}\n"
+               "  d: {shape: [4], init: zeros, stage: 1}\n"
+               "  e: {shape: [4], init: zeros, stage: {pipe: 0}, shard: [pipe]}\n"
+               "  m: {repeat: {i: 9}, stage: {pipe: i}, f: {shape: [4], init: zeros}}\n"),
+      "x.yaml:6:46: error: the index on mesh axis `pipe` (4) must be between 0 and 3, but it is 4\n"
+      "    a: {shape: [4], init: zeros, stage: {pipe: 4}}\n"
+      "                                               ^\n"
+      "x.yaml:7:40: error: unknown mesh axis `pip`\n"
+      "    b: {shape: [4], init: zeros, stage: {pip: 0}}\n"
+      "                                         ^^^\n"
+      "  hint: did you mean `pipe`?\n"
+      "x.yaml:8:46: error: `pipe` lists no index\n"
+      "    c: {shape: [4], init: zeros, stage: {pipe: []}}\n"
+      "                                               ^^\n"
+      "  hint: a tensor that is nowhere can have `when: 0`\n"
+      "x.yaml:9:39: error: `stage` must be a mapping, not `1`\n"
+      "    d: {shape: [4], init: zeros, stage: 1}\n"
+      "                                        ^\n"
+      "  hint: of mesh axes to indices on them, such as `{pipe: 0}`\n"
+      "x.yaml:10:57: error: mesh axis `pipe` would cut dimension 0 of `e`, whose stage is at 0 of "
+      "it\n"
+      "    e: {shape: [4], init: zeros, stage: {pipe: 0}, shard: [pipe]}\n"
+      "                                                          ^^^^^^\n"
+      "  hint: a mesh axis either cuts a tensor or says which ranks hold it\n"
+      "x.yaml:11:37: error: the index on mesh axis `pipe` (4) must be between 0 and 3, but `i` is "
+      "4\n"
+      "    m: {repeat: {i: 9}, stage: {pipe: i}, f: {shape: [4], init: zeros}}\n"
+      "                                      ^\n");
+}
+
+TEST(GraphStage, OfViewsIsThatOfTheirTensors) {
+  const std::string spec = "shardinit: 1\nname: x\ndtype: f32\n" + std::string(kPipe) +
+                           "modules:\n"
+                           "  a: {shape: [4], init: zeros, stage: {pipe: 1}}\n"
+                           "  b: {shape: [4], init: zeros, stage: {pipe: 1}}\n"
+                           "  c: {shape: [4], init: zeros, stage: {pipe: 2}}\n"
+                           "layouts:\n"
+                           "  l:\n"
+                           "    keep: [c]\n"
+                           "    ab: {from: {concat: {axis: 0, of: [a, b]}}}\n"
+                           "    t: {from: {transpose: {of: a}}}\n"
+                           "    x: {from: {concat: {axis: 0, of: [a, c]}}";
+  EXPECT_EQ(PrintTensors(BuildText(spec + ", stage: null}\n", {}, {}, "l").graph),
+            "c f32 [4] constant(0) () on pipe 2\n"
+            "ab f32 [8] constant(0) () on pipe 1\n"
+            "t f32 [4] constant(0) () on pipe 1\n"
+            "x f32 [8] constant(0) ()\n");
+  EXPECT_EQ(BuildText(spec + "}\n", {}, {}, "l").messages,
+            "x.yaml:14:5: error: the tensors of `x` are on different stages\n"
+            "      x: {from: {concat: {axis: 0, of: [a, c]}}}\n"
+            "      ^\n"
+            "  hint: say on which ranks it is to be, with `stage`; `stage: null` is on all\n");
+}
+
 TEST(GraphMesh, CommandLineReplacesIt) {
   const GraphOutcome outcome =
       BuildRest(std::string(kTwoAxes) + "modules: {w: {shape: [9], shard: [fsdp], init: zeros}}\n",

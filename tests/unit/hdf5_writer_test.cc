@@ -230,7 +230,7 @@ TEST_F(Hdf5, AnIndexShowsTensorsWhole) {
   const Tensor& w = plan.graph.tensors[0];
   const auto values = ReadDoubles("index.h5", DatasetPath(w), &shape);
   const auto expected = ExpectedDoubles(w, WholeOf(w.shape));
-  const Box gone = plan.ShardingOf(w).BoxOn(3);
+  const Box gone = plan.ShardingOf(w).BoxesOn(3)[0];
   for (int64_t i = 0; i < 100; ++i) {
     for (int64_t j = 0; j < 40; ++j) {
       const size_t at = static_cast<size_t>(i * 40 + j);

@@ -314,6 +314,55 @@ INSTANTIATE_TEST_SUITE_P(
         Malformation{"\"key\": \"old.c\"", "\"key\": \"\\u001b[2J\"", "the key of `c`"},
         Malformation{"\"tensors\": [", "\"tensors\": [5, ", nullptr}));
 
+constexpr char kPlanWithStages[] = R"({
+ "format_version": 2,
+ "contract_version": 1,
+ "name": "small",
+ "engine": "philox4x32",
+ "seed": 7,
+ "mesh": {"axes": ["pipe", "tensor"], "shape": [3, 2]},
+ "replicas": "dedupe",
+ "tensors": [
+  {"path": "w", "dtype": "bf16", "global_shape": [8, 7], "partition_spec": [["tensor"], []], "segments": [2, 1], "stage": {"pipe": [0, 2]}, "init": {"normal": {"mean": 0, "std": 0.02}}}
+ ]
+}
+)";
+
+TEST(ReadPlan, ReadsSegmentsAndStages) {
+  const Plan plan = ReadPlan(kPlanWithStages, "plan.json");
+  EXPECT_EQ(WritePlan(plan), kPlanWithStages);
+  const PartitionSpec& partition = plan.graph.tensors[0].partition;
+  EXPECT_EQ(partition.segments(), (std::vector<int64_t>{2, 1}));
+  EXPECT_EQ(partition.pins, (std::vector<Pin>{{0, {0, 2}}}));
+  EXPECT_EQ(plan.boxes, 4);
+  EXPECT_EQ(PlanRank(plan, 0).shards.size(), 2u);
+  EXPECT_EQ(PlanRank(plan, 2).shards.size(), 0u);
+  EXPECT_EQ(PlanRank(plan, 4).shards.size(), 0u);  // Rank 0 stores what it holds.
+  EXPECT_EQ(DatasetPath(*PlanRank(plan, 1).shards[1].tensor, 1), "/w@1");
+}
+
+TEST(ReadPlan, RefusesSegmentsAndStagesThatAreNone) {
+  const auto refusal = [](const std::string& from, const std::string& to) {
+    return PlanRefusal(Replaced(kPlanWithStages, from, to));
+  };
+  const std::string none = "`plan.json` is not a plan of this tool: ";
+  for (const char* segments : {"[2]", "[0, 1]", "[-2, 1]", "[9, 1]", "[2, 2]", "[2, 1, 1]", "[]",
+                               "[4611686018427387904, 1]"}) {
+    EXPECT_EQ(refusal("[2, 1]", segments), none + "the segments of `w`") << segments;
+  }
+  for (const char* stage : {"{\"pipe\": []}", "{\"pipe\": [2, 0]}", "{\"pipe\": [0, 0]}",
+                            "{\"pipe\": [0, 3]}", "{\"pipe\": [-1]}", "{\"pipe\": [0, 1, 2]}",
+                            "{\"tensor\": [0]}", "{\"x\": [0]}", "{\"pipe\": [0], \"x\": [0]}"}) {
+    EXPECT_EQ(refusal("{\"pipe\": [0, 2]}", stage), none + "the stage of `w`") << stage;
+  }
+  for (const auto& [from, to] : {std::pair{"\"format_version\": 2", "\"format_version\": 1"},
+                                 {"[2, 1]", "[1, 1]"},
+                                 {"{\"pipe\": [0, 2]}", "{}"},
+                                 {"{\"pipe\": [0, 2]}", "[]"}}) {
+    EXPECT_EQ(refusal(from, to), none + "it is not written as this tool writes") << to;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Init, Hostile,
     testing::Values(
