@@ -90,6 +90,10 @@ void SpecOptions::AddOverridesTo(CLI::App& app) {
   app.add_option("--mesh", request.mesh, "Use this mesh, as in fsdp=8,tensor=4")
       ->type_name("AXIS=SIZE,...")
       ->check(NotEmpty);
+  app.add_option("--sharding", request.sharding,
+                 "Cut tensors as this file or word says, instead of the spec")
+      ->type_name("FILE|WORD")
+      ->check(NotEmpty);
 }
 
 void SpecOptions::AddLayoutTo(CLI::App& app) {

@@ -12,13 +12,13 @@
 
 namespace shardinit {
 
-// SPEC, --set, --mesh and, where files matter, --layout and --replicas.
+// SPEC, --set, --mesh, --sharding and, where files matter, --layout and --replicas.
 struct SpecOptions {
   SpecRequest request;
   std::string replicas, layout;
 
   void AddTo(CLI::App& app, const char* help = "Model spec, or `-` for standard input");
-  void AddOverridesTo(CLI::App& app);  // --set and --mesh alone.
+  void AddOverridesTo(CLI::App& app);  // --set, --mesh and --sharding alone.
   void AddLayoutTo(CLI::App& app);
   void AddReplicasTo(CLI::App& app);
   // Also prints the spec's warnings to standard error. The places in an

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "commands/command.h"
 #include "expr/expr.h"
+#include "graph/languages/languages.h"
 #include "graph/view.h"
 #include "init/initializer.h"
 #include "report/json_schema.h"
@@ -38,12 +39,16 @@ const char* DefinitionOf(SpecKind kind) {
       return "numbers";
     case SpecKind::kDType:
       return "dtype";
+    case SpecKind::kAxes:
+      return "axes";
     case SpecKind::kMesh:
       return "mesh";
     case SpecKind::kDevices:
       return "devices";
     case SpecKind::kRules:
       return "rules";
+    case SpecKind::kSharding:
+      return "sharding";
     case SpecKind::kInits:
       return "initializers";
     case SpecKind::kLayouts:
@@ -183,8 +188,12 @@ class SchemaWriter : JsonSchemaWriter {
                                 Ref("identifier"), Ref("number"), Ref("number")));
     DefineRaw("numbers", MapOf("number"));
     DefineRaw("repeat", MapOf("number", kOne));
-    Define("rules", R"("type": "array", "items": )" + MapOf("meshAxes", kOne));
+    Define("rules", R"("anyOf": [{"type": "null"}, {"type": "array", "items": )" +
+                        MapOf("meshAxes", kOne) + "}]");
+    WriteSharding();
     DefineRaw("initializers", MapOf("initializer"));
+    Define("axes", fmt::format(R"("anyOf": [{}, {{"type": "array", "items": {}}}])",
+                               MapOf("number"), MapOf("number", kOne)));
     WriteMapping("mesh", "its axes, and which devices have its places", KeysOf(SpecMapping::kMesh));
     std::vector<std::string_view> orders;
     for (const DeviceOrder& order : DeviceOrders()) orders.push_back(order.name);
@@ -196,6 +205,53 @@ class SchemaWriter : JsonSchemaWriter {
                                     R"("type": "array", "minItems": 1, "items": {{"anyOf": [{}, )"
                                     R"({{"type": "integer", "minimum": 0, "maximum": {}}}]}})",
                                     Ref("deviceIds"), kMaxDeviceId));
+  }
+
+  // What stands in a language is its own (graph/languages/).
+  void WriteSharding() {
+    constexpr std::string_view kUneven =
+        R"({"description": "as the spec's, and before it", "enum": ["error", "chunk"]})";
+    std::vector<std::string_view> names = {"uneven"}, words;
+    for (const LanguageRow* language : Languages()) {
+      names.push_back(language->name);
+      if (language->is_word) words.push_back(language->name);
+    }
+    Define("sharding",
+           fmt::format(R"("anyOf": [{{"type": "null"}}, {0}, {{"type": "array", "items": {0}}}])",
+                       Ref("shardingItem")));
+    out_.Key("shardingItem")
+        .BeginObject(JsonWriter::kLines)
+        .Key("anyOf")
+        .BeginArray(JsonWriter::kLines);
+    out_.BeginObject();
+    WriteWords("enum", words);
+    out_.EndObject();
+    out_.Raw(R"({"description": "a file", "type": "string", "pattern": "[./]"})");
+    out_.Raw(Ref("shardingMap"));
+    out_.BeginObject(JsonWriter::kLines).Member("type", "object").Member("minProperties", 1);
+    out_.Member("additionalProperties", false).Key("properties").BeginObject(JsonWriter::kLines);
+    out_.Key("uneven").Raw(kUneven);
+    for (const LanguageRow* language : Languages()) {
+      out_.Key(language->name).BeginObject().Member("description", language->description);
+      if (language->name == "map") out_.Key("allOf").Raw(AllOf("shardingMap"));
+      out_.EndObject();
+    }
+    out_.EndObject().EndObject().EndArray().EndObject();
+    out_.Key("shardingMap").BeginObject(JsonWriter::kLines);
+    out_.Member("description",
+                "patterns of paths, in which `*` stands for a part of a path; each "
+                "with mesh axes for the dimensions or placements for the mesh axes");
+    out_.Member("type", "object").Member("minProperties", 1);
+    out_.Key("properties").Raw(fmt::format(R"({{"uneven": {}}})", kUneven));
+    out_.Key("propertyNames").BeginObject().Key("not").BeginObject();
+    names.erase(names.begin());
+    WriteWords("enum", names);
+    out_.EndObject().EndObject();
+    out_.Key("additionalProperties")
+        .Raw(R"({"type": ["null", "string", "array", "object"], "items": )"
+             R"({"type": ["null", "string", "array"]}, "additionalProperties": )"
+             R"({"type": ["null", "string"]}})");
+    out_.EndObject();
   }
 
   void WriteInitializer() {

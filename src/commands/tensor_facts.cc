@@ -328,6 +328,10 @@ void AddSharding(const Subject& subject, Facts* facts) {
     rules.items.push_back(std::move(fact));
   }
   facts->push_back({"rules", std::move(rules)});
+  if (!why.pins.empty()) {
+    facts->push_back(
+        FactOf("pins", why.pins, [](const Setting& pin, bool) { return "  only on " + pin.name; }));
+  }
   facts->push_back(FactOf("mesh", why.mesh,
                           [](const Setting& axis, bool) { return "  mesh axis " + axis.name; }));
   facts->push_back({"boxes",

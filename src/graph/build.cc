@@ -47,7 +47,7 @@ InitGraph BindModel(Building& building) {
 
 // Whether something is wrong in what decides which tensors are drawn, and how they are cut.
 bool IsInDoubt(const ModelSpec& spec) {
-  constexpr std::string_view kKeys[] = {"dtype", "vars",   "mesh", "rules",
+  constexpr std::string_view kKeys[] = {"dtype", "vars",   "mesh", "rules",  "sharding",
                                         "init",  "uneven", "fans", "modules"};
   return std::any_of(std::begin(kKeys), std::end(kKeys),
                      [&](std::string_view key) { return spec.wrong.Has(key); });

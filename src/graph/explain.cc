@@ -164,7 +164,7 @@ void ExplainStored(const ModelSpec& spec, const LayoutSpec& layout, const Mesh& 
   }
   Diagnostics heard_before;
   Building building(spec, heard_before);
-  DefineMeshSizes(mesh, building);
+  DefineMeshSizes(mesh, &building.names);
   StoredExplainer explainer(building, mesh, stored.tensors, kept, std::move(drawn), explanation);
   Expand(layout.modules, static_cast<int64_t>(kept), building, explainer);
 }

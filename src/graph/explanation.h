@@ -48,6 +48,7 @@ struct ShardingNotes {
   Span shard, stage;
   std::vector<Trial> rules;
   std::vector<Setting> mesh;  // Axes that cut the tensor.
+  std::vector<Setting> pins;  // A mesh axis, and the indices on it that hold the tensor.
 };
 
 struct Explanation : DrawNotes, ShardingNotes {

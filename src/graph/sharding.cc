@@ -5,9 +5,18 @@
 
 #include <algorithm>
 
-#include "graph/rule_language.h"
+#include "graph/languages/languages.h"
 
 namespace shardinit {
+namespace {
+
+const AxisNames* AxesOf(const TensorSpec& spec) { return spec.axes ? &spec.axes->value : nullptr; }
+
+TensorToCut SeenOf(const TensorSpec& spec, const Tensor& tensor) {
+  return {tensor.path, tensor.shape, AxesOf(spec), &tensor.partition, spec.from.has_value()};
+}
+
+}  // namespace
 
 std::vector<int> BindAxes(const AxisList& list, const Mesh& mesh, std::vector<int>* used,
                           const Building& building) {
@@ -29,27 +38,32 @@ std::vector<int> BindAxes(const AxisList& list, const Mesh& mesh, std::vector<in
   return axes;
 }
 
-Sharder::Sharder(Building& building, const Mesh& mesh) : building_(building), mesh_(mesh) {
-  if (building.spec.has_rules) language_ = std::make_unique<RuleLanguage>(building, mesh);
-}
+Sharder::Sharder(Building& building, const Mesh& mesh)
+    : building_(building), mesh_(mesh), stack_(ReadLanguages(building, mesh)) {}
 
 void Sharder::Shard(WrittenTensors& written) {
   for (size_t i = 0; i < written.tensors.size(); ++i) {
     if (written.specs[i] == nullptr) continue;
     Tensor& tensor = written.tensors[i];
     const TensorSpec& spec = *written.specs[i];
-    if (auto partition = PartitionOf(spec, tensor.path, tensor.shape, nullptr)) {
-      tensor.partition.cuts = std::move(partition->cuts);
-    }
     tensor.partition.cuts.resize(tensor.shape.size());
+    if (auto cutting = CuttingOf(spec, SeenOf(spec, tensor), nullptr)) {
+      tensor.partition = std::move(cutting->partition);
+    }
     if (CheckFits(spec, *written.places[i], tensor)) CheckDivides(spec, tensor);
   }
   // For the mistakes in their axes.
-  for (const TensorSpec* spec : written.shapeless) PartitionOf(*spec, {}, {}, nullptr);
+  const Shape unknown;
+  for (const TensorSpec* spec : written.shapeless) {
+    CuttingOf(*spec, {{}, unknown, AxesOf(*spec), nullptr, false}, nullptr);
+  }
 }
 
 void Sharder::Explain(const TensorSpec& spec, const Tensor& tensor, ShardingNotes* notes) {
-  PartitionOf(spec, tensor.path, tensor.shape, notes);
+  TensorToCut seen = SeenOf(spec, tensor);
+  // A drawn one's stage is the word of `stage`, or of a language that is asked once more.
+  if (!seen.is_view && notes->stage.source == nullptr) seen.before = nullptr;
+  CuttingOf(spec, seen, notes);
   if (spec.shard) notes->shard = spec.shard->span;
   for (const DimensionCut& cut : tensor.partition.cuts) {
     for (const int axis : cut.axes) {
@@ -63,22 +77,35 @@ void Sharder::Explain(const TensorSpec& spec, const Tensor& tensor, ShardingNote
 }
 
 void Sharder::CheckUse() {
-  if (language_ != nullptr) language_->CheckUse();
+  if (building_.spec.wrong.Has("modules")) return;
+  for (const auto& language : stack_.languages) language->CheckUse();
 }
 
-std::optional<PartitionSpec> Sharder::PartitionOf(const TensorSpec& spec, std::string_view path,
-                                                  const Shape& shape, ShardingNotes* notes) {
-  std::optional<PartitionSpec> partition;
-  if (spec.axes && language_ != nullptr) {  // Whose mistakes show even where it has no say.
-    partition = language_->Shard(path, shape, spec.axes->value, spec.shard ? nullptr : notes);
+bool Sharder::InheritsCuts(const TensorSpec& spec, const Tensor& tensor) {
+  const auto cutting = CuttingOf(spec, SeenOf(spec, tensor), nullptr);
+  return cutting && !cutting->says_cuts;
+}
+
+std::optional<Cutting> Sharder::CuttingOf(const TensorSpec& spec, const TensorToCut& tensor,
+                                          ShardingNotes* notes) {
+  Cutting cutting;
+  cutting.partition.cuts.resize(tensor.shape.size());
+  if (tensor.before != nullptr) cutting.partition.pins = tensor.before->pins;
+  cutting.is_pinned = tensor.is_view || spec.stage || !cutting.partition.pins.empty();
+  bool is_known = true;
+  for (const auto& language :
+       stack_.languages) {  // Their mistakes show even where `shard` goes before.
+    is_known &= language->Cut(tensor, &cutting, spec.shard ? nullptr : notes);
   }
   if (spec.shard) {
-    partition = ExplicitOf(spec);
-    partition->cuts.resize(shape.size());
-  } else if (spec.wrong.Has("axes") || spec.wrong.Has("shard")) {
-    partition.reset();
+    cutting.partition.cuts = ExplicitOf(spec).cuts;
+    cutting.partition.cuts.resize(tensor.shape.size());
+    cutting.says_cuts = true;
+  } else if (!is_known || spec.wrong.Has("axes") || spec.wrong.Has("shard")) {
+    return {};
   }
-  return partition;
+  if (tensor.is_view && !cutting.says_cuts) cutting.partition.cuts = tensor.before->cuts;
+  return cutting;
 }
 
 const PartitionSpec& Sharder::ExplicitOf(const TensorSpec& spec) {
@@ -128,11 +155,20 @@ bool Sharder::CheckFits(const TensorSpec& spec, const Span& place, const Tensor&
   return fits;
 }
 
-void Sharder::CheckDivides(const TensorSpec& spec, const Tensor& tensor) {
+// The tensor's word goes before that of `sharding`, and that before the spec's.
+bool Sharder::AllowsUneven(const TensorSpec& spec) const {
   const ModelSpec& model = building_.spec;
-  const auto& uneven = spec.uneven ? spec.uneven : model.uneven;
-  if (uneven && uneven->value == "chunk") return;
-  if (spec.wrong.Has("uneven") || (!spec.uneven && model.wrong.Has("uneven"))) return;
+  if (spec.wrong.Has("uneven")) return true;  // Nobody knows.
+  if (spec.uneven) return spec.uneven->value == "chunk";
+  if (stack_.uneven) return stack_.uneven->value == "chunk";
+  if (model.uneven) return model.uneven->value == "chunk";
+  return model.wrong.Has("uneven") || model.wrong.Has("sharding") ||
+         std::any_of(stack_.languages.begin(), stack_.languages.end(),
+                     [](const auto& language) { return language->AllowsUneven(); });
+}
+
+void Sharder::CheckDivides(const TensorSpec& spec, const Tensor& tensor) {
+  if (AllowsUneven(spec)) return;
   bool divides = true;
   for (size_t d = 0; d < tensor.shape.size(); ++d) {
     const DimensionCut& cut = tensor.partition.cuts[d];

@@ -16,17 +16,44 @@ namespace shardinit {
 
 using AxisNames = std::vector<Located<std::string>>;  // One per dimension; an empty name: none.
 
+// What languages see of a tensor.
+struct TensorToCut {
+  std::string_view path;  // Empty: not known, nor is the shape. Only its axes are to be checked.
+  const Shape& shape;
+  const AxisNames* axes;        // One per dimension, living as long as the spec; null: it has none.
+  const PartitionSpec* before;  // Of a view: of what it is of. Of all: its `stage`.
+  bool is_view;
+};
+
+// What languages have said of it so far.
+struct Cutting {
+  PartitionSpec partition;  // One cut for each dimension.
+  bool says_cuts = false;   // If not, a view is cut as what it is of.
+  bool is_pinned = false;   // Its stage is settled, or that it has none.
+};
+
 // A way to say how tensors are cut that do not say it themselves, by `shard`. Rules on logical axes
-// are one (graph/rule_language.h). One that looks at the graph as a whole does so when it is made.
+// are one (graph/languages/rules.h); languages.cc lists all. One that looks at the graph as a whole
+// does so when it is made.
 class ShardingLanguage {
  public:
   virtual ~ShardingLanguage() = default;
-  // One entry per dimension; or reports why not, once for all tensors that have the mistake, and
-  // returns nothing. `axes` lives as long as the spec. `notes` may be null.
-  virtual std::optional<PartitionSpec> Shard(std::string_view path, const Shape& shape,
-                                             const AxisNames& axes, ShardingNotes* notes) = 0;
-  // Reports what it says of no tensor. After all tensors.
-  virtual void CheckUse() = 0;
+  // Changes `cutting` where it has something to say. Or reports why not, once for all tensors that
+  // have the mistake, and returns false. `notes` may be null.
+  virtual bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) = 0;
+  // Reports what it says of no tensor. After all tensors that are drawn.
+  virtual void CheckUse() {}
+  // Whether shorter last shards are what its system makes, so that nobody need ask for them.
+  virtual bool AllowsUneven() const { return false; }
+};
+
+struct LanguageContext;  // graph/languages/languages.h
+
+// What a spec says of all tensors: languages, each of which works on what the last one made.
+struct LanguageStack {
+  std::shared_ptr<LanguageContext> context;
+  std::vector<std::unique_ptr<ShardingLanguage>> languages;
+  std::optional<Located<std::string>> uneven;  // `error` or `chunk`.
 };
 
 // The mesh axes of one dimension or rule; those in `used` may not be used again.
@@ -40,20 +67,23 @@ class Sharder {
   // A tensor whose spec says nothing stays as it is. Mistakes are reported once for each spec of a
   // tensor, whatever the repeats around it.
   void Shard(WrittenTensors& written);
+  // Whether nothing but what it is a view of says how this tensor is cut.
+  bool InheritsCuts(const TensorSpec& spec, const Tensor& tensor);
   void Explain(const TensorSpec& spec, const Tensor& tensor, ShardingNotes* notes);
   void CheckUse();
 
  private:
-  std::optional<PartitionSpec> PartitionOf(const TensorSpec& spec, std::string_view path,
-                                           const Shape& shape, ShardingNotes* notes);
+  std::optional<Cutting> CuttingOf(const TensorSpec& spec, const TensorToCut& tensor,
+                                   ShardingNotes* notes);
   const PartitionSpec& ExplicitOf(const TensorSpec& spec);
   // Whether its segments have elements, and its pinned axes cut nothing.
   bool CheckFits(const TensorSpec& spec, const Span& place, const Tensor& tensor);
+  bool AllowsUneven(const TensorSpec& spec) const;
   void CheckDivides(const TensorSpec& spec, const Tensor& tensor);
 
   Building& building_;
   const Mesh& mesh_;
-  std::unique_ptr<ShardingLanguage> language_;  // Null: the spec has none.
+  LanguageStack stack_;
   std::unordered_map<const TensorSpec*, PartitionSpec> explicit_;
   std::set<const TensorSpec*> reported_;  // That do not fit, or are uneven.
 };

@@ -20,9 +20,12 @@ namespace {
 // Lays out tensors: each a view of drawn ones, cut as these are unless the spec says how.
 class Storer : public LeafVisitor {
  public:
-  Storer(Building& building, const Mesh& mesh, std::shared_ptr<const std::vector<Tensor>> drawn,
-         PieceBudget* budget, WrittenTensors* stored)
-      : diagnostics_(building.diagnostics),
+  Storer(Building& building, const Mesh& mesh, Sharder& sharder,
+         std::shared_ptr<const std::vector<Tensor>> drawn, PieceBudget* budget,
+         WrittenTensors* stored)
+      : spec_(building.spec),
+        sharder_(sharder),
+        diagnostics_(building.diagnostics),
         drawn_(*drawn),
         binder_(std::move(drawn), building, budget),
         stages_(building, mesh),
@@ -79,11 +82,12 @@ class Storer : public LeafVisitor {
         return;
       }
     }
-    if (!spec.axes && !spec.shard) {
+    // Languages of `sharding` need not look at `axes`.
+    if ((!spec.axes || spec_.sharding) && !spec.shard) {
       tensor.partition.cuts = lowered->viewed.partition.cuts;
       const std::vector<bool>& in_doubt = lowered->viewed.in_doubt;
       const auto doubt = std::find(in_doubt.begin(), in_doubt.end(), true);
-      if (doubt != in_doubt.end()) {
+      if (doubt != in_doubt.end() && sharder_.InheritsCuts(spec, tensor)) {
         diagnostics_.Error(leaf.place,
                            fmt::format("the tensors of `{}` are cut in different ways along its "
                                        "dimension {}",
@@ -115,6 +119,8 @@ class Storer : public LeafVisitor {
     stored_.Add(std::move(tensor), place, spec);
   }
 
+  const ModelSpec& spec_;
+  Sharder& sharder_;
   Diagnostics& diagnostics_;
   const std::vector<Tensor>& drawn_;
   ViewBinder binder_;
@@ -205,12 +211,13 @@ WrittenTensors StoreLayout(const Named<LayoutSpec>& layout, const Mesh& mesh,
                            std::shared_ptr<const std::vector<Tensor>> drawn, Building& building,
                            PieceBudget* budget) {
   const size_t before = building.Reported();
-  DefineMeshSizes(mesh, building);
+  DefineMeshSizes(mesh, &building.names);
   WrittenTensors stored;
-  Storer storer(building, mesh, drawn, budget, &stored);
+  Sharder sharder(building, mesh);
+  Storer storer(building, mesh, sharder, drawn, budget, &stored);
   storer.Keep(layout.value);
   Expand(layout.value.modules, std::ssize(stored.tensors), building, storer);
-  Sharder(building, mesh).Shard(stored);
+  sharder.Shard(stored);
   if (building.Reported() == before && !layout.value.wrong) {
     ValidateTensors(stored.tensors, stored.places, building.diagnostics);
     CheckCoverage(layout.name, layout.value, *drawn, stored.tensors, building.diagnostics);
@@ -218,9 +225,9 @@ WrittenTensors StoreLayout(const Named<LayoutSpec>& layout, const Mesh& mesh,
   return stored;
 }
 
-void DefineMeshSizes(const Mesh& mesh, Building& building) {
+void DefineMeshSizes(const Mesh& mesh, SpecScope* names) {
   for (size_t a = 0; a < mesh.axes.size(); ++a) {
-    building.names.Define("mesh_" + mesh.axes[a], mesh.shape[a]);
+    names->Define("mesh_" + mesh.axes[a], mesh.shape[a]);
   }
 }
 

@@ -16,6 +16,6 @@ WrittenTensors StoreLayout(const Named<LayoutSpec>& layout, const Mesh& mesh,
                            PieceBudget* budget);
 
 // `mesh_AXIS`: some layouts depend on how many ranks share a tensor.
-void DefineMeshSizes(const Mesh& mesh, Building& building);
+void DefineMeshSizes(const Mesh& mesh, SpecScope* names);
 
 }  // namespace shardinit

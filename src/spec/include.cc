@@ -19,6 +19,12 @@ constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 enum class Context { kRoot, kInits, kTensor, kOther };
 
+const Node* Parse(const std::string& name, std::string text, NodeStore& store,
+                  Diagnostics& diagnostics) {
+  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
+  return ParseYaml(*diagnostics.Add({name, std::move(text)}), 0, store, diagnostics);
+}
+
 class Loader {
  public:
   Loader(NodeStore& store, Diagnostics& diagnostics) : store_(store), diagnostics_(diagnostics) {}
@@ -48,9 +54,7 @@ class Loader {
   }
 
   const Node* Load(const std::string& name, std::string text, const std::filesystem::path& folder) {
-    if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
-    const Source* source = diagnostics_.Add({name, std::move(text)});
-    const Node* root = ParseYaml(*source, 0, store_, diagnostics_);
+    const Node* root = Parse(name, std::move(text), store_, diagnostics_);
     if (root == nullptr) return nullptr;
     if (!root->IsMap()) {
       diagnostics_.Error(root->span,
@@ -61,8 +65,62 @@ class Loader {
       return nullptr;
     }
     CheckVersion(*root);
+    root = WithFiles(root, folder);
     const Node* include = root->Find("include");
     return include == nullptr ? root : WithIncludes(*root, *include, folder);
+  }
+
+  // Names of files in `sharding` are relative to this one.
+  const Node* WithFiles(const Node* root, const std::filesystem::path& folder) {
+    root = WithValue(root, "sharding", [&](const Node& sharding) {
+      return LoadShardingFiles(sharding, folder, store_, diagnostics_);
+    });
+    return WithValue(root, "mesh", [&](const Node& mesh) {
+      return WithValue(&mesh, "axes", [&](const Node& axes) { return ListedAxes(axes); });
+    });
+  }
+
+  // `[{pipe: 2}, {fsdp: 8}]` as a map that is not merged with that of an included file.
+  const Node* ListedAxes(const Node& axes) {
+    const bool is_list =
+        axes.IsSequence() &&
+        std::all_of(axes.entries.begin(), axes.entries.end(), [](const auto& axis) {
+          return axis.value->IsMap() && axis.value->entries.size() == 1;
+        });
+    if (!is_list) return &axes;
+    Node* map = store_.New();
+    map->kind = Node::Kind::kMap;
+    map->whole = true;
+    map->span = axes.span;
+    map->height = axes.height - 1;
+    map->size = axes.size;
+    for (const Node::Entry& axis : axes.entries) {
+      const Node::Entry& only = axis.value->entries[0];
+      map->incomplete |= axis.value->incomplete;
+      if (map->Find(only.key->text) == nullptr) {
+        map->entries.push_back(only);
+        continue;
+      }
+      diagnostics_.Error(only.key->span,
+                         fmt::format("mesh axis {} is given twice", Quote(only.key->text)));
+      map->incomplete = true;
+    }
+    return map;
+  }
+
+  // The map with what `change` makes of the value of `key`, if it is one that has it.
+  template <typename F>
+  const Node* WithValue(const Node* map, std::string_view key, F change) {
+    for (size_t i = 0; map->IsMap() && i < map->entries.size(); ++i) {
+      if (map->entries[i].key->text != key) continue;
+      const Node* value = change(*map->entries[i].value);
+      if (value == map->entries[i].value) break;
+      Node* changed = store_.New();
+      *changed = *map;
+      changed->entries[i].value = value;
+      return changed;
+    }
+    return map;
   }
 
   // In every file, so that a recipe for another version is never merged.
@@ -137,7 +195,7 @@ class Loader {
   }
 
   const Node* Merge(const Node& base, const Node& over, Context context) {
-    if (&base == &over || !base.IsMap() || !over.IsMap()) return &over;
+    if (&base == &over || !base.IsMap() || !over.IsMap() || over.whole) return &over;
     if (!store_.Count(base.entries.size() + over.entries.size())) {
       diagnostics_.Error(
           over.span,
@@ -149,7 +207,9 @@ class Loader {
     *merged = over;
     merged->entries = base.entries;
     merged->incomplete |= base.incomplete;
-    for (size_t i = 0; i < base.entries.size(); ++i) places[base.entries[i].key->text] = i;
+    merged->whole = base.whole;
+    if (context == Context::kRoot) DropReplaced(over, merged);
+    for (size_t i = 0; i < merged->entries.size(); ++i) places[merged->entries[i].key->text] = i;
     for (const Node::Entry& entry : over.entries) {
       const auto place = places.find(entry.key->text);
       if (place == places.end()) {
@@ -162,10 +222,21 @@ class Loader {
     return merged;
   }
 
+  // `rules` and `sharding` say the same thing in two ways.
+  static void DropReplaced(const Node& over, Node* merged) {
+    for (const auto& [key, other] : {std::pair{"rules", "sharding"}, {"sharding", "rules"}}) {
+      if (over.Find(key) == nullptr || over.Find(other) != nullptr) continue;
+      std::erase_if(merged->entries, [&, name = std::string_view(other)](const Node::Entry& entry) {
+        return entry.key->text == name;
+      });
+    }
+  }
+
   const Node* MergeValue(const Node& base, const Node::Entry& entry, const Node& map,
                          Context context) {
     const std::string_view key = entry.key->text;
     if (context == Context::kRoot) {
+      if (key == "sharding") return entry.value;
       return Merge(base, *entry.value, key == "init" ? Context::kInits : Context::kOther);
     }
     const bool is_initializer =
@@ -182,6 +253,33 @@ class Loader {
 };
 
 }  // namespace
+
+const Node* LoadShardingFiles(const Node& value, const std::filesystem::path& folder,
+                              NodeStore& store, Diagnostics& diagnostics) {
+  if (value.IsSequence()) {
+    Node* list = store.New();
+    *list = value;
+    for (Node::Entry& item : list->entries) {
+      item.value = LoadShardingFiles(*item.value, folder, store, diagnostics);
+    }
+    return list;
+  }
+  if (!value.IsScalar() || value.text.find_first_of("./") == value.text.npos) return &value;
+  const std::string file = (folder / value.text).string();
+  const Node* tree = nullptr;
+  try {
+    tree = Parse(file, ReadFile(file, kLargestYaml), store, diagnostics);
+  } catch (const Error& error) {
+    diagnostics.Error(
+        value.span, error.what(),
+        error.hint().empty() ? "paths are relative to the file that has them" : error.hint());
+  }
+  if (tree != nullptr && !tree->IsNull()) return tree;
+  if (tree != nullptr) diagnostics.Error(value.span, fmt::format("{} is empty", Quote(file)));
+  Node* null = store.New();
+  null->span = value.span;
+  return null;
+}
 
 const Node* LoadTree(const std::string& path, const std::optional<std::string>& text,
                      NodeStore& store, Diagnostics& diagnostics) {

@@ -1,6 +1,7 @@
 // A spec file and the files that it includes → one tree.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -18,5 +19,10 @@ namespace shardinit {
 // cannot be read; an include that cannot be read is reported where it is named.
 const Node* LoadTree(const std::string& path, const std::optional<std::string>& text,
                      NodeStore& store, Diagnostics& diagnostics);
+
+// The value of `sharding` with the trees of files in place of their names, which have a dot or a
+// slash and are relative to `folder`. Null nodes where a file is wrong, which is reported.
+const Node* LoadShardingFiles(const Node& value, const std::filesystem::path& folder,
+                              NodeStore& store, Diagnostics& diagnostics);
 
 }  // namespace shardinit

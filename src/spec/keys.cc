@@ -148,6 +148,13 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
       .description = "logical axis to mesh axes, tried in order; repeat a name for a fallback",
       .kind = SpecKind::kRules},
      By<&SpecParser::ReadRules>},
+    {{.name = "sharding",
+      .description = "how tensors are cut, instead of `rules`: a file, a word for automatic rules, "
+                     "a map from patterns of paths to mesh axes, or one or several languages",
+      .kind = SpecKind::kSharding},
+     [](SpecParser&, const SpecKey&, const Node::Entry& entry, ModelSpec& model) {
+       if (!entry.value->IsNull()) model.sharding = CopyTree(*entry.value);
+     }},
     {{.name = "init",
       .description = "initializers by name, for use in tensors",
       .kind = SpecKind::kInits},
@@ -185,8 +192,9 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
 
 extern const std::vector<KeyRow<ModelSpec>> kMeshKeys = {
     {{.name = "axes",
-      .description = "the axes and their sizes; ranks are row-major, the last axis varies fastest",
-      .kind = SpecKind::kNumbers,
+      .description = "the axes and their sizes; ranks are row-major, the last axis varies fastest; "
+                     "as a list of one each, instead of those of an included file",
+      .kind = SpecKind::kAxes,
       .required = true,
       .hint = "write `mesh: {axes: {data: 8}}`"},
      [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModelSpec& model) {

@@ -22,7 +22,9 @@ enum class SpecKind {
   kConfig,
   kMesh,
   kDevices,
+  kAxes,  // Of a mesh.
   kRules,
+  kSharding,
   kInits,  // By name.
   kModules,
   kLayouts,

@@ -8,6 +8,7 @@
 
 #include "base/suggest.h"
 #include "base/text.h"
+#include "spec/include.h"
 #include "spec/keys.h"
 
 namespace shardinit {
@@ -277,6 +278,24 @@ const Node* ApplyMesh(const Node* root, const std::string& mesh, NodeStore& stor
     }
   }
   return Replace(way, chosen, store);
+}
+
+const Node* ApplySharding(const Node* root, const std::string& sharding, NodeStore& store,
+                          Diagnostics& diagnostics) {
+  if (sharding.empty()) return root;
+  const Source& source = *diagnostics.Add({"--sharding", sharding});
+  if (!IsClean(source, diagnostics)) return root;
+  const Node* value = ParseValue(source, 0, store, diagnostics);
+  if (value == nullptr) return root;
+  Node* copy = store.New();
+  *copy = *root;
+  std::erase_if(copy->entries, [](const Node::Entry& entry) {
+    return entry.key->text == "rules" || entry.key->text == "sharding";
+  });
+  const Span place = PlaceIn(source, 0, source.text.size());
+  copy->entries.push_back(
+      {ScalarNode(place, "sharding", store), LoadShardingFiles(*value, {}, store, diagnostics)});
+  return copy;
 }
 
 }  // namespace shardinit

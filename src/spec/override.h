@@ -22,4 +22,9 @@ const Node* ApplySets(const Node* root, const std::vector<std::string>& sets, No
 const Node* ApplyMesh(const Node* root, const std::string& mesh, NodeStore& store,
                       Diagnostics& diagnostics);
 
+// Text as after `sharding:`, instead of the spec's `sharding` and `rules`; files are relative to
+// the current folder.
+const Node* ApplySharding(const Node* root, const std::string& sharding, NodeStore& store,
+                          Diagnostics& diagnostics);
+
 }  // namespace shardinit

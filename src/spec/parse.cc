@@ -59,6 +59,7 @@ void SpecParser::ReadRules(const Node::Entry& entry, ModelSpec& model) {
   constexpr std::string_view kForm =
       "a rule has the form `{logical: axis}`, `{logical: [axis, axis]}` or "
       "`{logical: null}`";
+  if (entry.value->IsNull() && !entry.value->ambiguous) return;  // Not those of an included file.
   model.has_rules = true;
   if (!IsSequence(entry, kForm) || !IsShort(entry)) return;
   for (const Node::Entry& item : entry.value->entries) {
@@ -297,11 +298,17 @@ std::optional<ModelSpec> LoadSpec(const SpecRequest& request, Diagnostics& diagn
   const size_t before = diagnostics.all().size();
   root = ApplySets(root, request.sets, store, diagnostics);
   root = ApplyMesh(root, request.mesh, store, diagnostics);
+  root = ApplySharding(root, request.sharding, store, diagnostics);
   const bool is_asked_for = diagnostics.all().size() == before;
   ModelSpec spec;
   const Span whole_file = {root->span.source, 0, 0, 0};
   SpecParser(root->incomplete, diagnostics)
       .ReadMap(*root, whole_file, "the spec", kModelKeys, spec);
+  if (spec.has_rules && spec.sharding) {
+    diagnostics.Error(spec.sharding->root->span, "a spec has `rules` or `sharding`, not both",
+                      "`sharding: {rules: [...]}` has rules beside other languages");
+    spec.wrong.Add("sharding");
+  }
   // Of a part of a spec, or of another one, nobody knows what else is wrong.
   if (!is_asked_for || root->incomplete) return {};
   return spec;

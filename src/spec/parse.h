@@ -15,6 +15,7 @@ struct SpecRequest {
   std::string path;               // A file, or `-` for standard input.
   std::vector<std::string> sets;  // `mesh.axes.fsdp=8`, later wins.
   std::string mesh;               // `fsdp=8,tensor=4`; empty: as in the spec.
+  std::string sharding = {};      // A file or a word; empty: as in the spec.
   // The spec itself, where it is in memory; `path` is then its name.
   std::optional<std::string> text = std::nullopt;
 };

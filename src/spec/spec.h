@@ -164,6 +164,8 @@ struct DevicesSpec {
   std::vector<Located<int64_t>> ids;
 };
 
+struct NodeTree;  // spec/yaml.h
+
 struct ModelSpec {
   WrongKeys wrong;
   Located<std::string> name;
@@ -181,6 +183,7 @@ struct ModelSpec {
   std::optional<DevicesSpec> devices;               // Absent: as ranks.
   bool has_rules = false;
   std::vector<RuleSpec> rules;
+  std::shared_ptr<const NodeTree> sharding;  // Each language reads its own (graph/languages/).
   std::vector<Named<InitSpec>> inits;
   std::optional<ConfigSpec::Map> config;
   ModuleSpec modules;

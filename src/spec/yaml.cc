@@ -496,4 +496,20 @@ const Node* ParseYaml(const Source& source, size_t begin, NodeStore& store,
   return nothing;
 }
 
+std::shared_ptr<const NodeTree> CopyTree(const Node& root) {
+  const auto tree = std::make_shared<NodeTree>();
+  const auto copy = [&](const Node& node, const auto& self) -> const Node* {
+    Node* made = tree->store.New();
+    *made = node;
+    made->text = tree->store.Keep(std::string(node.text));
+    for (Node::Entry& entry : made->entries) {
+      if (entry.key != nullptr) entry.key = self(*entry.key, self);
+      entry.value = self(*entry.value, self);
+    }
+    return made;
+  };
+  tree->root = copy(root, copy);
+  return tree;
+}
+
 }  // namespace shardinit

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +32,8 @@ struct Node {
   bool incomplete = false;
   // A null in place of a value that is given twice, which was reported.
   bool ambiguous = false;
+  // A map that replaces what it is merged over, where another is merged key by key.
+  bool whole = false;
   uint8_t height = 1;  // Levels of nesting, this one included.
   uint32_t size = 1;   // Nodes from here on, each alias counted in full.
   Span span;           // With the quotes; of a collection, its first line.
@@ -65,6 +68,13 @@ class NodeStore {
   std::deque<std::string> texts_;
   uint64_t count_ = 0;
 };
+
+// A tree that lives as long as itself, and the sources that its places are in.
+struct NodeTree {
+  NodeStore store;
+  const Node* root = nullptr;
+};
+std::shared_ptr<const NodeTree> CopyTree(const Node& root);
 
 // Ten times the largest spec that anyone has a reason to write: a file must be refused within a
 // second or so, and is read at some 10 MB/s.

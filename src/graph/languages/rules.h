@@ -1,4 +1,4 @@
-// `rules` of a spec: the sharding language of logical axes (sharding/rules.h has how it decides).
+// `rules`: the sharding language of logical axes (sharding/rules.h has how it decides).
 #pragma once
 
 #include <set>
@@ -13,11 +13,12 @@ namespace shardinit {
 
 class RuleLanguage : public ShardingLanguage {
  public:
-  // Reports mistakes in the rules.
-  RuleLanguage(Building& building, const Mesh& mesh);
+  // Reports mistakes in the rules. `is_wrong`: something in them was reported before.
+  // `keeps_others`: an axis that no rule names is no mistake, and stays whole.
+  RuleLanguage(Building& building, const Mesh& mesh, std::vector<RuleSpec> rules, bool is_wrong,
+               bool keeps_others = false);
 
-  std::optional<PartitionSpec> Shard(std::string_view path, const Shape& shape,
-                                     const AxisNames& axes, ShardingNotes* notes) override;
+  bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) override;
   void CheckUse() override;
 
  private:
@@ -26,6 +27,8 @@ class RuleLanguage : public ShardingLanguage {
 
   Building& building_;
   const Mesh& mesh_;
+  const std::vector<RuleSpec> written_;
+  const bool keeps_others_;
   std::vector<Rule> rules_;
   std::vector<std::string> logical_;  // Names that rules know.
   bool lacks_rules_ = false;          // There may be other rules.

@@ -1,0 +1,280 @@
+// Languages that look at shapes alone: FSDPv2 of torch_xla, torchax's SingleAxisSharder, and
+// PyTorch's fully_shard, which cuts further what others have cut.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "graph/languages/languages.h"
+#include "graph/languages/tensor_patterns.h"
+
+namespace shardinit {
+namespace {
+
+bool IsCut(const std::vector<DimensionCut>& cuts) {
+  return std::any_of(cuts.begin(), cuts.end(),
+                     [](const DimensionCut& cut) { return !cut.axes.empty(); });
+}
+
+// Whether others have cut the tensor, or what it is a view of: by axes that are not `own`.
+bool IsCutByOthers(const TensorToCut& tensor, const Cutting& cutting, const std::vector<int>& own) {
+  if (cutting.says_cuts) return IsCut(cutting.partition.cuts);
+  if (!tensor.is_view) return false;
+  const auto& cuts = tensor.before->cuts;
+  return std::any_of(cuts.begin(), cuts.end(), [&](const DimensionCut& cut) {
+    return std::any_of(cut.axes.begin(), cut.axes.end(), [&](int axis) {
+      return std::find(own.begin(), own.end(), axis) == own.end();
+    });
+  });
+}
+
+std::string AxesText(const std::vector<int>& axes, const Mesh& mesh) {
+  std::vector<std::string> names;
+  for (const int axis : axes) names.push_back(mesh.axes[static_cast<size_t>(axis)]);
+  return fmt::format("{}", fmt::join(names, " × "));
+}
+
+void NoteDimension(std::string_view name, Span place, size_t d, std::string outcome,
+                   ShardingNotes* notes) {
+  if (notes == nullptr) return;
+  notes->rules.push_back(
+      {d, {std::string(name), std::string(name), {}, place}, std::move(outcome)});
+}
+
+// torch_xla/experimental/spmd_fully_sharded_data_parallel.py: the largest dimension of what is not
+// cut yet, the first one of equals.
+class FsdpLanguage : public ShardingLanguage {
+ public:
+  FsdpLanguage(std::vector<int> axes, Span place) : axes_(std::move(axes)), place_(place) {}
+
+  bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) override {
+    if (tensor.path.empty() || IsCutByOthers(tensor, *cutting, axes_)) return true;
+    cutting->says_cuts = true;
+    if (tensor.shape.empty()) return true;
+    const auto largest = std::max_element(tensor.shape.begin(), tensor.shape.end());
+    const auto dimension = static_cast<size_t>(largest - tensor.shape.begin());
+    cutting->partition.cuts[dimension].axes = axes_;
+    for (size_t d = 0; d < tensor.shape.size(); ++d) {
+      NoteDimension("fsdp", place_, d,
+                    d == dimension ? ""
+                                   : fmt::format("dimension {} ({}) is {}", dimension, *largest,
+                                                 tensor.shape[d] == *largest ? "as large, and first"
+                                                                             : "larger"),
+                    notes);
+    }
+    return true;
+  }
+  bool AllowsUneven() const override { return true; }
+
+ private:
+  const std::vector<int> axes_;
+  const Span place_;
+};
+
+// torchax/mesh_util.py: the first dimension that the axis divides.
+class FirstDivisibleLanguage : public ShardingLanguage {
+ public:
+  FirstDivisibleLanguage(LanguageContext& context, std::vector<int> axes, bool replicates,
+                         Span place)
+      : context_(context), axes_(std::move(axes)), replicates_(replicates), place_(place) {}
+
+  bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) override {
+    if (tensor.path.empty() || IsCutByOthers(tensor, *cutting, axes_)) return true;
+    cutting->says_cuts = true;
+    const int64_t parts = PartsOf(axes_, context_.mesh);
+    for (size_t d = 0; d < tensor.shape.size(); ++d) {
+      const bool divides = tensor.shape[d] % parts == 0;
+      NoteDimension("first_divisible", place_, d,
+                    divides ? "" : fmt::format("{} does not divide it", parts), notes);
+      if (!divides) continue;
+      cutting->partition.cuts[d].axes = axes_;
+      return true;
+    }
+    if (replicates_) return true;
+    if (is_reported_) return false;
+    is_reported_ = true;
+    context_.Error(
+        place_,
+        fmt::format("`{}` ({}) divides no dimension of `{}` [{}]", AxesText(axes_, context_.mesh),
+                    parts, tensor.path, fmt::join(tensor.shape, ", ")),
+        "`{first_divisible: {replicate_unshardable: true}}` keeps such tensors whole");
+    return false;
+  }
+
+ private:
+  LanguageContext& context_;
+  const std::vector<int> axes_;
+  const bool replicates_;
+  const Span place_;
+  bool is_reported_ = false;
+};
+
+// torch.distributed.fsdp.fully_shard after parallelize_module: cuts each part of a dimension, the
+// first or another one, by axes that do not cut the tensor yet.
+class FullyShardLanguage : public ShardingLanguage {
+ public:
+  FullyShardLanguage(LanguageContext& context, std::vector<int> axes, TensorPatterns patterns,
+                     std::vector<int64_t> dimensions, Span place)
+      : context_(context),
+        axes_(std::move(axes)),
+        patterns_(std::move(patterns)),
+        dimensions_(std::move(dimensions)),
+        place_(place) {}
+
+  bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) override {
+    if (tensor.path.empty()) {
+      lacks_tensors_ = true;
+      return true;
+    }
+    // A view of what is cut is cut.
+    if (tensor.is_view && !cutting->says_cuts) return true;
+    cutting->says_cuts = true;
+    std::vector<int> axes = axes_;
+    for (const DimensionCut& cut : cutting->partition.cuts) {
+      std::erase_if(axes, [&](int axis) {
+        return std::find(cut.axes.begin(), cut.axes.end(), axis) != cut.axes.end();
+      });
+    }
+    int64_t dimension = 0;
+    const std::vector<size_t>& matches = patterns_.Match(tensor.path);
+    if (!matches.empty()) dimension = dimensions_[matches.front()];
+    for (const size_t other : matches) {
+      if (dimensions_[other] == dimension) continue;
+      Report(patterns_.all()[other].span,
+             fmt::format("`{}` matches two patterns, for the dimensions {} and {}", tensor.path,
+                         dimension, dimensions_[other]));
+      return false;
+    }
+    if (tensor.shape.empty() || axes.empty()) return true;
+    if (dimension >= std::ssize(tensor.shape)) {
+      Report(patterns_.all()[matches.front()].span,
+             fmt::format("`{}` has {} dimension{}, and so no dimension {}", tensor.path,
+                         tensor.shape.size(), tensor.shape.size() == 1 ? "" : "s", dimension));
+      return false;
+    }
+    DimensionCut& cut = cutting->partition.cuts[static_cast<size_t>(dimension)];
+    cut.axes.insert(cut.axes.end(), axes.begin(), axes.end());
+    NoteDimension("fully_shard", place_, static_cast<size_t>(dimension), "", notes);
+    return CheckBorders(tensor, cut, static_cast<size_t>(dimension));
+  }
+  void CheckUse() override {
+    if (!lacks_tensors_) patterns_.CheckUse(context_.building, context_.mesh);
+  }
+  bool AllowsUneven() const override { return true; }
+
+ private:
+  // What is cut by one axis after the other has other borders than ours, unless all parts are
+  // equal.
+  bool CheckBorders(const TensorToCut& tensor, const DimensionCut& cut, size_t dimension) {
+    const Mesh& mesh = context_.mesh;
+    const auto cuts = std::count_if(cut.axes.begin(), cut.axes.end(), [&](int axis) {
+      return mesh.shape[static_cast<size_t>(axis)] > 1;
+    });
+    const int64_t parts = PartsOf(cut, mesh);
+    // Its own axes are one for fully_shard.
+    if (cuts <= 1 || cut.axes.size() == axes_.size() || tensor.shape[dimension] % parts == 0) {
+      return true;
+    }
+    Report(place_, fmt::format("mesh axes {} ({}) do not divide dimension {} of `{}` ({}), and "
+                               "fully_shard would cut the parts of the others",
+                               AxesText(cut.axes, mesh), parts, dimension, tensor.path,
+                               tensor.shape[dimension]));
+    return false;
+  }
+
+  void Report(Span span, std::string message) {
+    if (is_reported_) return;
+    is_reported_ = true;
+    context_.Error(span, std::move(message));
+  }
+
+  LanguageContext& context_;
+  const std::vector<int> axes_;
+  TensorPatterns patterns_;
+  const std::vector<int64_t> dimensions_;  // Of those that match.
+  const Span place_;
+  bool is_reported_ = false, lacks_tensors_ = false;
+};
+
+const Node* Value(const LanguageText& text, std::string_view key) {
+  return text.value == nullptr ? nullptr : text.value->Find(key);
+}
+
+bool CheckText(LanguageContext& context, const LanguageText& text, std::string_view name,
+               const std::vector<std::string>& keys) {
+  return text.value == nullptr || context.CheckKeys(*text.value, name, keys);
+}
+
+std::unique_ptr<ShardingLanguage> ReadFsdp(LanguageContext& context, const LanguageText& text) {
+  if (!CheckText(context, text, "fsdp", {"axis"})) return nullptr;
+  auto axes = context.Axes(Value(text, "axis"), "fsdp", text.key);
+  return std::make_unique<FsdpLanguage>(std::move(axes), text.key);
+}
+
+std::unique_ptr<ShardingLanguage> ReadFirstDivisible(LanguageContext& context,
+                                                     const LanguageText& text) {
+  if (!CheckText(context, text, "first_divisible", {"axis", "replicate_unshardable"})) {
+    return nullptr;
+  }
+  const Node* replicates = Value(text, "replicate_unshardable");
+  if (replicates != nullptr && !IsBoolean(*replicates)) {
+    context.Error(
+        replicates->span,
+        fmt::format("`replicate_unshardable` is `true` or `false`, not {}", Describe(*replicates)));
+  }
+  auto axes = context.Axes(Value(text, "axis"), "fsdp", text.key);
+  return std::make_unique<FirstDivisibleLanguage>(
+      context, std::move(axes), replicates != nullptr && replicates->text == "true", text.key);
+}
+
+std::unique_ptr<ShardingLanguage> ReadFullyShard(LanguageContext& context,
+                                                 const LanguageText& text) {
+  if (!CheckText(context, text, "fully_shard", {"axes", "dimensions"})) return nullptr;
+  std::vector<Located<std::string>> patterns;
+  std::vector<int64_t> dimensions;
+  const Node* written = Value(text, "dimensions");
+  if (written != nullptr && !written->IsMap()) {
+    context.Error(written->span,
+                  fmt::format("`dimensions` takes a mapping, not {}", Describe(*written)),
+                  "of patterns of paths to dimensions, where it is not the first that is cut");
+  } else if (written != nullptr) {
+    for (const Node::Entry& entry : written->entries) {
+      patterns.push_back(SpecReader::Text(*entry.key));
+      dimensions.push_back(context.Integer(entry, 0, 31).value_or(0));
+    }
+  }
+  return std::make_unique<FullyShardLanguage>(
+      context, context.Axes(Value(text, "axes"), "fsdp", text.key),
+      TensorPatterns(std::move(patterns)), std::move(dimensions), text.key);
+}
+
+}  // namespace
+
+extern const LanguageRow kFsdpLanguage = {
+    .name = "fsdp",
+    .description =
+        "what is not cut yet by its largest dimension, the first of equals, over "
+        "`axis`, as FSDPv2 of PyTorch/XLA does",
+    .is_word = true,
+    .read = ReadFsdp,
+};
+
+extern const LanguageRow kFirstDivisibleLanguage = {
+    .name = "first_divisible",
+    .description =
+        "what is not cut yet by the first dimension that `axis` divides, as torchax does",
+    .is_word = true,
+    .read = ReadFirstDivisible,
+};
+
+extern const LanguageRow kFullyShardLanguage = {
+    .name = "fully_shard",
+    .description =
+        "what there is further, by its first dimension over `axes` that do not cut it "
+        "yet, as fully_shard of PyTorch does after parallelize_module",
+    .is_word = true,
+    .read = ReadFullyShard,
+};
+
+}  // namespace shardinit

@@ -1,0 +1,169 @@
+#include "graph/languages/languages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/suggest.h"
+#include "base/text.h"
+#include "graph/languages/rules.h"
+#include "graph/store.h"
+
+namespace shardinit {
+
+extern const LanguageRow kMapLanguage, kRuleLanguage, kHaliaxLanguage, kFsdpLanguage,
+    kFirstDivisibleLanguage, kFullyShardLanguage, kMegatronLanguage, kPipelineLanguage;
+
+namespace {
+
+constexpr const LanguageRow* kLanguages[] = {
+    &kMapLanguage,  &kRuleLanguage,           &kHaliaxLanguage,     &kMegatronLanguage,
+    &kFsdpLanguage, &kFirstDivisibleLanguage, &kFullyShardLanguage, &kPipelineLanguage,
+};
+
+const LanguageRow* FindLanguage(std::string_view name) {
+  const auto row = std::find_if(std::begin(kLanguages), std::end(kLanguages),
+                                [&](const LanguageRow* l) { return l->name == name; });
+  return row == std::end(kLanguages) ? nullptr : *row;
+}
+
+std::vector<std::string> Words() {
+  std::vector<std::string> words;
+  for (const LanguageRow* language : kLanguages) {
+    if (language->is_word) words.emplace_back(language->name);
+  }
+  return words;
+}
+
+// Adds the languages of one value of `sharding`: a word, a mapping of languages, a map of patterns.
+class StackReader {
+ public:
+  StackReader(LanguageContext& context, LanguageStack& stack) : context_(context), stack_(stack) {}
+
+  void Read(const Node& value) {
+    if (value.IsSequence()) {
+      for (const Node::Entry& item : value.entries) Read(*item.value);
+    } else if (value.IsMap()) {
+      ReadMap(value);
+    } else if (const LanguageRow* word = value.IsScalar() ? FindLanguage(value.text) : nullptr;
+               word != nullptr && word->is_word) {
+      Add(*word, {value.span, nullptr});
+    } else if (word != nullptr) {
+      context_.Error(value.span, fmt::format("`{}` says nothing by itself", word->name),
+                     fmt::format("write `{{{}: …}}`", word->name));
+    } else if (value.IsScalar()) {
+      context_.Error(value.span, fmt::format("unknown sharding {}", Quote(value.text)),
+                     DidYouMean(value.text, Words()) + "; the name of a file has a dot or a slash");
+    } else if (!context_.building.diagnostics.HasErrors()) {
+      context_.Error(value.span, "nothing says how tensors are cut",
+                     "remove `sharding`, or name a file, a word or a language");
+    }
+  }
+
+ private:
+  // A map of patterns has a dot in each, or else no language's name.
+  void ReadMap(const Node& map) {
+    const bool is_of_languages =
+        std::all_of(map.entries.begin(), map.entries.end(), [](const Node::Entry& entry) {
+          return entry.key->text == "uneven" || FindLanguage(entry.key->text) != nullptr;
+        });
+    for (const Node::Entry& entry : map.entries) {
+      if (entry.key->text != "uneven") continue;
+      static constexpr std::string_view kPolicies[] = {"error", "chunk"};
+      stack_.uneven = context_.reader.ReadChoice(entry, kPolicies);
+    }
+    if (!is_of_languages) return Add(kMapLanguage, {map.span, &map});
+    for (const Node::Entry& entry : map.entries) {
+      if (entry.key->text == "uneven" || entry.value->IsNull()) continue;
+      Add(*FindLanguage(entry.key->text), {entry.key->span, entry.value});
+    }
+  }
+
+  void Add(const LanguageRow& row, const LanguageText& text) {
+    if (auto language = row.read(context_, text)) stack_.languages.push_back(std::move(language));
+  }
+
+  LanguageContext& context_;
+  LanguageStack& stack_;
+};
+
+}  // namespace
+
+std::span<const LanguageRow* const> Languages() { return kLanguages; }
+
+LanguageStack ReadLanguages(Building& building, const Mesh& mesh) {
+  const ModelSpec& spec = building.spec;
+  LanguageStack stack;
+  if (spec.has_rules && spec.sharding) return stack;  // Reported: nobody knows which is meant.
+  if (spec.has_rules) {
+    stack.languages.push_back(
+        std::make_unique<RuleLanguage>(building, mesh, spec.rules, spec.wrong.Has("rules")));
+  }
+  if (!spec.sharding) return stack;
+  stack.context = std::make_shared<LanguageContext>(building, mesh);
+  StackReader(*stack.context, stack).Read(*spec.sharding->root);
+  return stack;
+}
+
+// Mistakes in variables were reported before.
+LanguageContext::LanguageContext(Building& of, const Mesh& over)
+    : building(of),
+      mesh(over),
+      names([&] {
+        Diagnostics heard_before;
+        return SpecScope(of.spec.vars, of.names.lacks(), heard_before);
+      }()),
+      reader(false, of.diagnostics) {
+  DefineMeshSizes(mesh, &names);
+}
+
+std::optional<int64_t> LanguageContext::Integer(const Expr& expr, int64_t low, int64_t high,
+                                                std::string_view what) {
+  return EvaluateInteger(expr, names, low, high, what, building.diagnostics);
+}
+
+std::optional<int64_t> LanguageContext::Integer(const Node::Entry& entry, int64_t low,
+                                                int64_t high) {
+  const ExprPtr expr = reader.ReadExpr(entry);
+  if (expr == nullptr) return {};
+  return Integer(*expr, low, high, Quote(entry.key->text));
+}
+
+std::vector<int> LanguageContext::Axes(const Node* node, std::string_view fallback, Span place) {
+  AxisList list = {{{std::string(fallback), place}}, place};
+  if (node != nullptr) list = reader.ReadMeshAxisList(*node);
+  std::vector<int> used;
+  return BindAxes(list, mesh, &used, building);
+}
+
+std::vector<Located<std::string>> LanguageContext::Patterns(const Node::Entry& entry) {
+  std::vector<Located<std::string>> patterns;
+  const auto add = [&](const Node& node) {
+    if (reader.IsText({entry.key, &node})) patterns.push_back(SpecReader::Text(node));
+  };
+  if (!entry.value->IsSequence()) {
+    add(*entry.value);
+    return patterns;
+  }
+  for (const Node::Entry& item : entry.value->entries) add(*item.value);
+  return patterns;
+}
+
+bool LanguageContext::CheckKeys(const Node& map, std::string_view what,
+                                const std::vector<std::string>& keys) {
+  if (!map.IsMap()) {
+    Error(map.span, fmt::format("`{}` takes a mapping, not {}", what, Describe(map)),
+          DidYouMean("", keys));
+    return false;
+  }
+  bool all_known = true;
+  for (const Node::Entry& entry : map.entries) {
+    if (std::find(keys.begin(), keys.end(), entry.key->text) != keys.end()) continue;
+    Error(entry.key->span, fmt::format("unknown key {} in `{}`", Quote(entry.key->text), what),
+          DidYouMean(entry.key->text, keys));
+    all_known = false;
+  }
+  return all_known;
+}
+
+}  // namespace shardinit

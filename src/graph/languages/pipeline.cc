@@ -1,0 +1,401 @@
+// Pipeline parallelism: which ranks of a mesh axis hold a layer. Layers are given to stages in
+// order, and virtual stages to ranks in turn, as in Megatron
+// (core/transformer/transformer_layer.py) and torchtitan (distributed/pipeline_parallel.py), which
+// also count what the first stage holds before the layers, and the last behind them, as so many
+// layers.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "base/text.h"
+#include "graph/languages/languages.h"
+#include "graph/languages/tensor_patterns.h"
+#include "report/text.h"
+
+namespace shardinit {
+namespace {
+
+constexpr int64_t kMostLayers = 1'000'000;
+constexpr std::string_view kLayerEnd = ".*.**";  // Of a pattern of layers.
+
+// How many layers each stage has.
+struct StageCounts {
+  int64_t layers = 0, stages = 1;
+  int64_t before = 0, behind = 0;            // That the ends count as.
+  std::optional<int64_t> in_first, in_last;  // Layers of the ends; the others share the rest.
+  bool remainder = false;                    // The first stages have one more.
+};
+
+// Nothing, if they do not come out; then `problem` says why.
+std::optional<std::vector<int64_t>> Distribute(const StageCounts& of, std::string* problem) {
+  std::vector<int64_t> counts(static_cast<size_t>(of.stages));
+  const int64_t fixed = of.in_first.value_or(0) + of.in_last.value_or(0);
+  const int64_t sharing = of.stages - of.in_first.has_value() - of.in_last.has_value();
+  const int64_t before = of.in_first ? 0 : of.before, behind = of.in_last ? 0 : of.behind;
+  const int64_t rest = of.layers - fixed + before + behind;
+  if (of.layers < fixed || sharing < 0 || (sharing == 0 && rest != 0)) {
+    *problem =
+        fmt::format("the first and last stage have {} layers, but there are {}", fixed, of.layers);
+    return {};
+  }
+  if (sharing > 0 && rest % sharing != 0 && !of.remainder) {
+    *problem =
+        before + behind > 0
+            ? fmt::format("{} layers and {} for the ends are no equal parts for {} stages",
+                          of.layers - fixed, before + behind, sharing)
+            : fmt::format("{} layers are no equal parts for {} stages", of.layers - fixed, sharing);
+    return {};
+  }
+  int64_t nth = 0;
+  for (size_t s = 0; s < counts.size(); ++s) {
+    const bool is_first = s == 0, is_last = s + 1 == counts.size();
+    if (is_first && of.in_first) {
+      counts[s] = *of.in_first;
+      continue;
+    }
+    if (is_last && of.in_last) {
+      counts[s] = *of.in_last;
+      continue;
+    }
+    counts[s] = rest / sharing + (nth++ < rest % sharing);
+    if (is_first) counts[s] -= before;
+    if (is_last) counts[s] -= behind;
+    if (counts[s] >= 0) continue;
+    *problem = fmt::format("the ends count as more layers than stage {} would have", s);
+    return {};
+  }
+  return counts;
+}
+
+class PipelineLanguage : public ShardingLanguage {
+ public:
+  struct Text {
+    Span place;
+    int axis = -1;  // None: a mistake.
+    std::vector<Located<std::string>> layers, first, last;
+    std::vector<int64_t> ranks;  // Of each layer.
+    int64_t first_rank = 0, last_rank = 0;
+  };
+
+  PipelineLanguage(LanguageContext& context, Text text)
+      : context_(context), text_(std::move(text)), layers_(text_.layers), ends_([&] {
+          std::vector<Located<std::string>> all = text_.first;
+          all.insert(all.end(), text_.last.begin(), text_.last.end());
+          return all;
+        }()) {}
+
+  bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) override {
+    if (tensor.path.empty()) {
+      lacks_tensors_ = true;
+      return true;
+    }
+    if (text_.axis < 0) return false;
+    if (cutting->is_pinned) return true;  // A view is where what it is of is.
+    std::set<int64_t> ranks;
+    std::string why;
+    for (const size_t end : ends_.Match(tensor.path)) {
+      const bool is_first = end < text_.first.size();
+      ranks.insert(is_first ? text_.first_rank : text_.last_rank);
+      why += fmt::format("{}{}: {}", why.empty() ? "" : ", ", is_first ? "first" : "last",
+                         ends_.all()[end].value);
+    }
+    if (const auto layer = LayerOf(tensor.path)) {
+      if (*layer >= std::ssize(text_.ranks)) {
+        Report(fmt::format("`{}` is of layer {}, but `count` is {}", tensor.path, *layer,
+                           text_.ranks.size()));
+        return false;
+      }
+      ranks.insert(text_.ranks[static_cast<size_t>(*layer)]);
+      why = fmt::format("layer {}", *layer);
+    }
+    if (ranks.empty() && ends_.all().empty()) {
+      if (const auto is_before = IsBeforeLayers(tensor.path)) {
+        ranks.insert(*is_before ? text_.first_rank : text_.last_rank);
+        why = *is_before ? "in front of the layers" : "behind the layers";
+      }
+    }
+    if (ranks.empty()) {
+      Report(fmt::format("no stage has `{}`", tensor.path));
+      return false;
+    }
+    // On all ranks there is no need to say so.
+    cutting->is_pinned = true;
+    if (std::ssize(ranks) < context_.mesh.shape[static_cast<size_t>(text_.axis)]) {
+      cutting->partition.pins = {{text_.axis, {ranks.begin(), ranks.end()}}};
+    }
+    if (notes != nullptr) {
+      notes->pins.push_back({context_.mesh.axes[static_cast<size_t>(text_.axis)],
+                             {},
+                             fmt::format("{}, by {}", fmt::join(ranks, ", "), why),
+                             text_.place});
+    }
+    return true;
+  }
+
+  void CheckUse() override {
+    if (lacks_tensors_ || text_.axis < 0) return;
+    layers_.CheckUse(context_.building, context_.mesh);
+    ends_.CheckUse(context_.building, context_.mesh);
+  }
+
+ private:
+  // The number that stands for the pattern's last part.
+  std::optional<int64_t> LayerOf(std::string_view path) {
+    for (const size_t match : layers_.Match(path)) {
+      std::string_view before = layers_.all()[match].value;
+      before.remove_suffix(kLayerEnd.size());
+      for (size_t dot = path.find('.'); dot != path.npos; dot = path.find('.', dot + 1)) {
+        if (!PathMatches(before, path.substr(0, dot))) continue;
+        const std::string_view number =
+            path.substr(dot + 1, std::min(path.find('.', dot + 1), path.size()) - dot - 1);
+        int64_t layer = 0;
+        const char* end = number.data() + number.size();
+        const auto [stop, error] = std::from_chars(number.data(), end, layer);
+        if (error == std::errc() && stop == end) return layer;
+      }
+    }
+    return {};
+  }
+
+  // Of a tensor that is no layer's: whether it is declared before the layers, or behind them.
+  std::optional<bool> IsBeforeLayers(std::string_view path) {
+    if (!order_) {
+      order_.emplace();
+      bool met_layers = false;
+      const auto declared = DeclaredPaths(context_.building, context_.mesh);
+      for (const DeclaredPath& of : declared) {
+        if (!of.is_drawn) break;  // Views are where their tensors are.
+        const bool is_layer = LayerOf(of.path).has_value();
+        met_layers |= is_layer;
+        if (!is_layer) order_->emplace(WithoutNumbers(of.path), !met_layers);
+      }
+    }
+    const auto found = order_->find(WithoutNumbers(path));
+    return found == order_->end() ? std::nullopt : std::optional(found->second);
+  }
+
+  void Report(std::string message) {
+    if (is_reported_) return;
+    is_reported_ = true;
+    context_.Error(text_.place, std::move(message),
+                   "name it under `first` or `last`, or its layers under `layers`");
+  }
+
+  LanguageContext& context_;
+  const Text text_;
+  TensorPatterns layers_, ends_;
+  std::optional<std::map<std::string, bool>> order_;
+  bool is_reported_ = false, lacks_tensors_ = false;
+};
+
+class PipelineReader {
+ public:
+  PipelineReader(LanguageContext& context, const LanguageText& text)
+      : context_(context), map_(*text.value), key_(text.key) {}
+
+  std::unique_ptr<ShardingLanguage> Read() {
+    const size_t before = context_.building.Reported();
+    if (!context_.CheckKeys(map_, "pipeline",
+                            {"axis", "layers", "count", "first", "last", "virtual", "style",
+                             "stages", "first_counts_as", "last_counts_as", "layers_in_first",
+                             "layers_in_last", "remainder"})) {
+      return nullptr;
+    }
+    PipelineLanguage::Text text;
+    text.place = key_;
+    const std::vector<int> axes = context_.Axes(map_.Find("axis"), "pipe", key_);
+    if (axes.size() > 1) context_.Error(map_.Find("axis")->span, "a pipeline has one mesh axis");
+    for (const Node::Entry& entry : map_.entries) {
+      if (entry.key->text == "layers") text.layers = LayerPatterns(entry);
+      if (entry.key->text == "first") text.first = context_.Patterns(entry);
+      if (entry.key->text == "last") text.last = context_.Patterns(entry);
+    }
+    for (const std::string_view key : {"layers", "count"}) {
+      if (map_.Find(key) != nullptr) continue;
+      context_.Error(key_, fmt::format("`pipeline` has no `{}`", key),
+                     "such as `{layers: \"model.layers.*\", count: layers}`");
+    }
+    if (context_.building.Reported() == before && axes.size() == 1) {
+      ranks_ = context_.mesh.shape[static_cast<size_t>(axes.front())];
+      ReadStages(&text);
+    }
+    if (context_.building.Reported() == before && !axes.empty()) text.axis = axes.front();
+    return std::make_unique<PipelineLanguage>(context_, std::move(text));
+  }
+
+ private:
+  // `layers.*` is short for `layers.*.**`.
+  std::vector<Located<std::string>> LayerPatterns(const Node::Entry& entry) {
+    std::vector<Located<std::string>> patterns = context_.Patterns(entry);
+    for (auto& pattern : patterns) {
+      if (!pattern.value.ends_with(".*")) {
+        context_.Error(pattern.span, fmt::format("{} does not end in `.*`", Quote(pattern.value)),
+                       "`layers` names what stands around a layer's tensors, as `model.layers.*`");
+      }
+      pattern.value += kLayerEnd.substr(2);
+    }
+    return patterns;
+  }
+
+  int64_t Integer(std::string_view key, int64_t fallback, int64_t low, int64_t high) {
+    for (const Node::Entry& entry : map_.entries) {
+      if (entry.key->text == key) return context_.Integer(entry, low, high).value_or(fallback);
+    }
+    return fallback;
+  }
+  std::string_view Choice(std::string_view key, std::span<const std::string_view> words) {
+    for (const Node::Entry& entry : map_.entries) {
+      if (entry.key->text != key) continue;
+      const auto word = context_.reader.ReadChoice(entry, words);
+      return word ? *std::find(words.begin(), words.end(), word->value) : words[0];
+    }
+    return words[0];
+  }
+
+  void ReadStages(PipelineLanguage::Text* text) {
+    static constexpr std::string_view kStyles[] = {"loop", "v"};
+    static constexpr std::string_view kRemainders[] = {"error", "first"};
+    const int64_t rounds = Integer("virtual", 1, 1, 1024);
+    const bool is_v = Choice("style", kStyles) == "v";
+    StageCounts counts;
+    counts.stages = ranks_ * rounds;
+    counts.layers = Integer("count", 0, 0, kMostLayers);
+    counts.before = Integer("first_counts_as", 0, 0, 1000);
+    counts.behind = Integer("last_counts_as", 0, 0, 1000);
+    if (map_.Find("layers_in_first") != nullptr) {
+      counts.in_first = Integer("layers_in_first", 0, 0, kMostLayers);
+    }
+    if (map_.Find("layers_in_last") != nullptr) {
+      counts.in_last = Integer("layers_in_last", 0, 0, kMostLayers);
+    }
+    counts.remainder = Choice("remainder", kRemainders) == "first";
+    const auto stages = StagesOf(counts);
+    if (!stages) return;
+    // Megatron's virtual stages go round; in a V every other round goes back.
+    const auto rank_of = [&](int64_t stage) {
+      const int64_t rank = stage % ranks_;
+      return is_v && stage / ranks_ % 2 == 1 ? ranks_ - 1 - rank : rank;
+    };
+    for (const int64_t stage : *stages) text->ranks.push_back(rank_of(stage));
+    text->first_rank = rank_of(0);
+    text->last_rank = rank_of(counts.stages - 1);
+  }
+
+  // The stage of each layer.
+  std::optional<std::vector<int64_t>> StagesOf(const StageCounts& counts) {
+    std::vector<int64_t> of_stage;
+    const Node* written = map_.Find("stages");
+    if (written == nullptr) {
+      std::string problem;
+      const auto distributed = Distribute(counts, &problem);
+      if (!distributed) {
+        const Node* count = map_.Find("count");
+        context_.Error(count->span, std::move(problem),
+                       "say how many layers each has, as in `stages: [9, 8, 8, 7]`, or "
+                       "`remainder: first`");
+        return {};
+      }
+      of_stage = *distributed;
+    } else if (!written->IsSequence()) {
+      context_.Error(written->span,
+                     fmt::format("`stages` takes a list, not {}", Describe(*written)),
+                     "of how many layers each stage has, as in `[9, 8, 8, 7]`");
+      return {};
+    } else if (std::any_of(written->entries.begin(), written->entries.end(),
+                           [](const Node::Entry& item) { return item.value->IsSequence(); })) {
+      return ListedStages(*written, counts);
+    } else {
+      for (const ExprPtr& expr :
+           context_.reader.ReadExprList({KeyOf("stages"), written}, "a number of layers")) {
+        const auto count =
+            expr == nullptr ? std::nullopt : context_.Integer(*expr, 0, kMostLayers, "a stage");
+        if (!count) return {};
+        of_stage.push_back(*count);
+      }
+      if (!CheckStages(*written, of_stage.size(), counts)) return {};
+      const int64_t sum = std::accumulate(of_stage.begin(), of_stage.end(), int64_t{0});
+      if (sum != counts.layers) {
+        context_.Error(written->span, fmt::format("the stages have {} layers, but there are {}",
+                                                  sum, counts.layers));
+        return {};
+      }
+    }
+    std::vector<int64_t> stages;
+    for (size_t s = 0; s < of_stage.size(); ++s) {
+      stages.insert(stages.end(), static_cast<size_t>(of_stage[s]), static_cast<int64_t>(s));
+    }
+    return stages;
+  }
+
+  // `[[0, 1], [2, 3, 5], [4]]`: the layers of each.
+  std::optional<std::vector<int64_t>> ListedStages(const Node& written, const StageCounts& counts) {
+    if (!CheckStages(written, written.entries.size(), counts)) return {};
+    std::vector<int64_t> stages(static_cast<size_t>(counts.layers), -1);
+    for (size_t s = 0; s < written.entries.size(); ++s) {
+      const Node& list = *written.entries[s].value;
+      if (!list.IsSequence()) {
+        context_.Error(list.span, "a list of stages is of numbers or of lists of layers");
+        return {};
+      }
+      for (const ExprPtr& expr :
+           context_.reader.ReadExprList({KeyOf("stages"), &list}, "a layer")) {
+        const auto layer = expr == nullptr
+                               ? std::nullopt
+                               : context_.Integer(*expr, 0, counts.layers - 1, "a layer");
+        if (!layer) return {};
+        if (stages[static_cast<size_t>(*layer)] >= 0) {
+          context_.Error(SpanOf(*expr), fmt::format("layer {} is on two stages, {} and {}", *layer,
+                                                    stages[static_cast<size_t>(*layer)], s));
+          return {};
+        }
+        stages[static_cast<size_t>(*layer)] = static_cast<int64_t>(s);
+      }
+    }
+    const auto missing = std::find(stages.begin(), stages.end(), -1);
+    if (missing == stages.end()) return stages;
+    context_.Error(written.span, fmt::format("no stage has layer {}", missing - stages.begin()));
+    return {};
+  }
+
+  bool CheckStages(const Node& written, size_t stages, const StageCounts& counts) {
+    if (std::ssize(written.entries) == counts.stages && std::cmp_equal(stages, counts.stages)) {
+      return true;
+    }
+    context_.Error(written.span,
+                   fmt::format("{} stages are listed, but there are {}: {} ranks × {} virtual",
+                               stages, counts.stages, ranks_, counts.stages / ranks_));
+    return false;
+  }
+
+  const Node* KeyOf(std::string_view key) const {
+    for (const Node::Entry& entry : map_.entries) {
+      if (entry.key->text == key) return entry.key;
+    }
+    return nullptr;
+  }
+
+  LanguageContext& context_;
+  const Node& map_;
+  const Span key_;
+  int64_t ranks_ = 1;
+};
+
+std::unique_ptr<ShardingLanguage> ReadPipeline(LanguageContext& context, const LanguageText& text) {
+  return PipelineReader(context, text).Read();
+}
+
+}  // namespace
+
+extern const LanguageRow kPipelineLanguage = {
+    .name = "pipeline",
+    .description = "layers by stages, over `axis`; beside languages that cut dimensions",
+    .is_word = false,
+    .read = ReadPipeline,
+};
+
+}  // namespace shardinit

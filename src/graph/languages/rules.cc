@@ -1,0 +1,136 @@
+#include "graph/languages/rules.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/suggest.h"
+#include "base/text.h"
+#include "graph/languages/axes.h"
+#include "graph/languages/languages.h"
+
+namespace shardinit {
+RuleLanguage::RuleLanguage(Building& building, const Mesh& mesh, std::vector<RuleSpec> rules,
+                           bool is_wrong, bool keeps_others)
+    : building_(building), mesh_(mesh), written_(std::move(rules)), keeps_others_(keeps_others) {
+  const ModelSpec& spec = building.spec;
+  const size_t before = building.Reported();
+  for (const RuleSpec& rule : written_) {
+    lacks_rules_ |= rule.logical.value.empty();
+    std::vector<int> used;
+    rules_.push_back({rule.logical.value, BindAxes(rule.axes, mesh, &used, building)});
+    if (std::find(logical_.begin(), logical_.end(), rule.logical.value) == logical_.end()) {
+      logical_.push_back(rule.logical.value);
+    }
+  }
+  knows_rules_ =
+      !is_wrong && !MayLack(spec.mesh, spec.wrong.Has("mesh")) && building.Reported() == before;
+  lacks_rules_ |= written_.empty() && is_wrong;
+}
+
+bool RuleLanguage::Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) {
+  if (tensor.axes == nullptr) return true;
+  const AxisNames& axes = *tensor.axes;
+  const auto [known, is_new] = partitions_.try_emplace(&axes);
+  if (is_new) CheckNames(axes);
+  if (!knows_rules_ || axes.size() != tensor.shape.size()) return false;
+  if (known->second.cuts.size() != axes.size() || notes != nullptr) {
+    std::vector<std::string> logical;
+    for (const auto& name : axes) logical.push_back(name.value);
+    std::vector<int> fired;
+    std::vector<RuleTrial> trials;
+    known->second = ResolveRules(logical, rules_, &fired, notes != nullptr ? &trials : nullptr);
+    for (const RuleTrial& trial : trials) notes->rules.push_back(Explain(trial));
+  }
+  cutting->partition.cuts = known->second.cuts;
+  cutting->says_cuts = true;
+  return true;
+}
+
+void RuleLanguage::CheckNames(const AxisNames& axes) {
+  for (const auto& name : axes) {
+    if (name.value.empty()) continue;
+    if (!seen_.insert(name.value).second) continue;
+    if (std::find(logical_.begin(), logical_.end(), name.value) != logical_.end()) continue;
+    if (lacks_rules_ || keeps_others_) continue;
+    unknown_logical_ = true;
+    const std::string closest = DidYouMean(name.value, logical_);
+    building_.diagnostics.Error(
+        name.span, fmt::format("no rule names the logical axis `{}`", name.value),
+        fmt::format("{}; `{{{}: null}}` in `rules` keeps it whole", closest, name.value));
+  }
+}
+
+ShardingNotes::Trial RuleLanguage::Explain(const RuleTrial& trial) const {
+  const RuleSpec& rule = written_[trial.rule];
+  return {trial.dimension,
+          {rule.logical.value,
+           fmt::format("{{{}: {}}}", rule.logical.value, InText(rule.axes)),
+           {},
+           rule.logical.span},
+          trial.taken < 0 ? ""
+                          : fmt::format("{} cuts another dimension already",
+                                        mesh_.axes[static_cast<size_t>(trial.taken)])};
+}
+
+// A logical axis that no tensor has is a misspelt one, here or there.
+void RuleLanguage::CheckUse() {
+  if (unknown_logical_ || building_.spec.wrong.Has("layouts")) return;
+  const std::set<std::string> written = LogicalAxes(building_.spec);
+  for (const RuleSpec& rule : written_) {
+    if (rule.logical.value.empty() || written.count(rule.logical.value) != 0) continue;
+    const std::vector<std::string> seen(written.begin(), written.end());
+    building_.diagnostics.Error(
+        rule.logical.span, fmt::format("no tensor has the logical axis `{}`", rule.logical.value),
+        seen.empty() ? "no tensor names its `axes`" : DidYouMean(rule.logical.value, seen));
+  }
+}
+
+namespace {
+
+// `{logical: axis}` or, as Flax and MaxText write it, `[logical, axis]`.
+std::unique_ptr<ShardingLanguage> ReadRuleList(LanguageContext& context, const LanguageText& text) {
+  constexpr std::string_view kForm =
+      "a rule has the form `{logical: axis}` or `[logical, [axis, axis]]`; null for no axis";
+  const Node& list = *text.value;
+  const size_t before = context.building.Reported();
+  std::vector<RuleSpec> rules;
+  bool keeps_others = false;  // `{*: null}`: those that no rule names stay whole.
+  if (!list.IsSequence()) {
+    context.Error(list.span, fmt::format("`rules` takes a list, not {}", Describe(list)),
+                  std::string(kForm));
+    return nullptr;
+  }
+  for (const Node::Entry& item : list.entries) {
+    const Node& rule = *item.value;
+    const bool is_map = rule.IsMap() && rule.entries.size() == 1;
+    if (!is_map && !(rule.IsSequence() && rule.entries.size() == 2)) {
+      context.Error(rule.span, fmt::format("{} is no rule", Describe(rule)), std::string(kForm));
+      rules.emplace_back();
+      continue;
+    }
+    const Node& logical = is_map ? *rule.entries[0].key : *rule.entries[0].value;
+    const Node& axes = is_map ? *rule.entries[0].value : *rule.entries[1].value;
+    if (logical.IsScalar() && logical.text == "*" && axes.IsNull()) {
+      keeps_others = true;
+      continue;
+    }
+    rules.push_back({context.reader.ReadAxisName(logical, "logical axis"),
+                     context.reader.ReadMeshAxisList(axes)});
+  }
+  const bool is_wrong = context.building.Reported() != before;
+  return std::make_unique<RuleLanguage>(context.building, context.mesh, std::move(rules), is_wrong,
+                                        keeps_others);
+}
+
+}  // namespace
+
+extern const LanguageRow kRuleLanguage = {
+    .name = "rules",
+    .description = "logical axes to mesh axes, tried in order, as `rules` of a spec",
+    .is_word = false,
+    .read = ReadRuleList,
+};
+
+}  // namespace shardinit

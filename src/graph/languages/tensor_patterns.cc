@@ -1,0 +1,131 @@
+#include "graph/languages/tensor_patterns.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/glob.h"
+#include "base/suggest.h"
+#include "base/text.h"
+#include "graph/expand.h"
+#include "graph/store.h"
+#include "report/text.h"
+
+namespace shardinit {
+namespace {
+
+class PathCollector : public LeafVisitor {
+ public:
+  PathCollector(bool is_drawn, std::vector<DeclaredPath>* paths)
+      : is_drawn_(is_drawn), paths_(*paths) {}
+
+  void Visit(const Leaf& leaf) override {
+    if (!seen_.insert(WithoutNumbers(leaf.path)).second) return;
+    paths_.push_back({leaf.path, leaf.spec.shape.size(), is_drawn_});
+  }
+
+ private:
+  const bool is_drawn_;
+  std::vector<DeclaredPath>& paths_;
+  std::set<std::string> seen_;
+};
+
+}  // namespace
+
+bool PathMatches(std::string_view pattern, std::string_view path) {
+  while (true) {
+    const size_t end = std::min(pattern.find('.'), pattern.size());
+    const std::string_view part = pattern.substr(0, end);
+    const bool is_last = end == pattern.size();
+    if (part == "**") {
+      if (is_last) return true;
+      // Each place where a part begins.
+      for (size_t at = 0;; ++at) {
+        if (PathMatches(pattern.substr(end + 1), path.substr(at))) return true;
+        at = path.find('.', at);
+        if (at == path.npos) return false;
+      }
+    }
+    const size_t stop = std::min(path.find('.'), path.size());
+    if (!GlobMatches(part, path.substr(0, stop))) return false;
+    if (is_last || stop == path.size()) return is_last && stop == path.size();
+    pattern.remove_prefix(end + 1);
+    path.remove_prefix(stop + 1);
+  }
+}
+
+std::vector<DeclaredPath> DeclaredPaths(const Building& building, const Mesh& mesh) {
+  std::vector<DeclaredPath> paths;
+  const auto collect = [&](const ModuleSpec& modules, bool is_drawn) {
+    Diagnostics heard_elsewhere;
+    Building apart(building.spec, heard_elsewhere);
+    if (!is_drawn) DefineMeshSizes(mesh, &apart.names);
+    PathCollector collector(is_drawn, &paths);
+    try {
+      Expand(modules, 0, apart, collector);
+    } catch (const InvalidSpec&) {  // Too many mistakes.
+    }
+  };
+  collect(building.spec.modules, true);
+  for (const auto& layout : building.spec.layouts) collect(layout.value.modules, false);
+  return paths;
+}
+
+TensorPatterns::TensorPatterns(std::vector<Located<std::string>> patterns)
+    : patterns_(std::move(patterns)), used_(patterns_.size()) {
+  for (const auto& pattern : patterns_) {
+    name_numbers_ |= pattern.value.find_first_of("0123456789?[") != std::string::npos;
+  }
+}
+
+const std::vector<size_t>& TensorPatterns::Match(std::string_view path) {
+  const auto [known, is_new] =
+      matches_.try_emplace(name_numbers_ ? std::string(path) : WithoutNumbers(path));
+  if (is_new) {
+    for (size_t i = 0; i < patterns_.size(); ++i) {
+      if (!PathMatches(patterns_[i].value, path)) continue;
+      known->second.push_back(i);
+      used_[i] = true;
+    }
+  }
+  return known->second;
+}
+
+bool TensorPatterns::AllUsed() const {
+  return std::all_of(used_.begin(), used_.end(), [](bool used) { return used; });
+}
+
+std::vector<size_t> TensorPatterns::Unused(const std::vector<DeclaredPath>& declared) const {
+  std::vector<size_t> unused;
+  for (size_t i = 0; i < patterns_.size(); ++i) {
+    const bool is_used =
+        used_[i] || std::any_of(declared.begin(), declared.end(), [&](const DeclaredPath& of) {
+          return PathMatches(patterns_[i].value, of.path);
+        });
+    if (!is_used) unused.push_back(i);
+  }
+  return unused;
+}
+
+void TensorPatterns::CheckUse(Building& building, const Mesh& mesh) const {
+  if (AllUsed()) return;
+  const std::vector<DeclaredPath> declared = DeclaredPaths(building, mesh);
+  for (const size_t i : Unused(declared)) {
+    building.diagnostics.Error(patterns_[i].span,
+                               fmt::format("no tensor matches {}", Quote(patterns_[i].value)),
+                               NearestPath(patterns_[i].value, declared));
+  }
+}
+
+std::string NearestPath(std::string_view pattern, const std::vector<DeclaredPath>& declared) {
+  std::vector<std::string> paths;
+  for (const DeclaredPath& of : declared) {
+    if (of.is_drawn) paths.push_back(WithoutNumbers(of.path));
+  }
+  const std::string hint = DidYouMean(WithoutNumbers(pattern), paths);
+  if (!hint.empty() || paths.empty()) return hint;
+  return fmt::format("paths are such as {}", Quote(paths[0]));
+}
+
+}  // namespace shardinit

@@ -1,0 +1,363 @@
+"""Languages of sharding against the systems that they are of: the boxes of shardinit are those that
+JAX and PyTorch themselves cut, and what a preset says is what its trainer does."""
+
+import json
+import math
+import pathlib
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import yaml
+
+from clients import Client
+from support import Json, Ok, ROOT, Reassemble, Run, Sha256, TINY
+
+PRESETS = sorted((ROOT / "configs/sharding").glob("*.yaml"))
+
+
+def Ask(function, *arguments):
+    """A function of sharding_clients.py, in a process of its own."""
+    script = pathlib.Path(__file__).with_name("sharding_clients.py")
+    result = subprocess.run([sys.executable, script, function], input=json.dumps(arguments),
+                            capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def Write(path, mesh, tensors, sharding, **keys):
+    """A spec of tensors of zeros, each of a shape, or of a shape and names of axes."""
+    def Tensor(shape, axes=None):
+        return {"shape": shape, "init": "zeros", **({"axes": axes} if axes else {})}
+
+    spec = {"shardinit": 1, "name": "x", "dtype": "f32", "replicas": "full", "mesh": {"axes": mesh},
+            "sharding": sharding, **keys,
+            "modules": {name: Tensor(*tensor) if isinstance(tensor, tuple) else Tensor(tensor)
+                        for name, tensor in tensors.items()}}
+    path.write_text(yaml.safe_dump(spec, sort_keys=False, width=10**6))
+    return path
+
+
+def Boxes(spec, rank, *arguments):
+    """Path → [offset, shape] of each box that a rank holds."""
+    boxes = {}
+    for box in Json("plan", spec, "--rank", rank, "--replicas", "full", *arguments)["boxes"]:
+        boxes.setdefault(box["path"], []).append([box["offset"], box["shape"]])
+    return boxes
+
+
+def Elements(shape, boxes):
+    """The elements in boxes of a tensor, by their index, ascending."""
+    index = np.arange(math.prod(shape)).reshape(shape)
+    parts = [index[tuple(slice(o, o + n) for o, n in zip(*box))].ravel() for box in boxes]
+    return sorted(np.concatenate(parts).tolist()) if parts else []
+
+
+# JAX --------------------------------------------------------------------------
+
+def RandomSpec(rng, mesh, rank):
+    """A PartitionSpec over some of the axes, and a shape that it divides."""
+    axes, spec, shape = rng.sample(list(mesh), rng.randint(0, len(mesh))), [], []
+    for _ in range(rank):
+        take = [axes.pop() for _ in range(rng.choice([0, 1, 1, 2])) if axes]
+        spec.append(None if not take else take[0] if len(take) == 1 and rng.random() < 0.7 else take)
+        shape.append(math.prod(mesh[a] for a in take) * rng.randint(1, 3))
+    while spec and spec[-1] is None and rng.random() < 0.5:
+        spec.pop()  # Shorter than the rank.
+    return spec, shape
+
+
+@pytest.mark.parametrize("devices, meshes, tensors", [
+    (8, [{"x": 8}, {"x": 2, "y": 4}, {"x": 4, "y": 1, "z": 2}, {"x": 2, "y": 2, "z": 2}], 60),
+    (512, [{"fsdp": 128, "tensor": 4}, {"data": 2, "fsdp": 64, "tensor": 4}], 60),
+])
+def test_boxes_are_those_of_named_sharding(tmp_path, devices, meshes, tensors):
+    Client("jax")
+    rng = random.Random(devices)
+    cases = [[list(mesh), list(mesh.values()), shape, spec]
+             for mesh in meshes for _ in range(tensors)
+             for spec, shape in [RandomSpec(rng, mesh, rng.randint(1, 4))]]
+    answers = Ask("NamedShardings", devices, cases)
+    for m, mesh in enumerate(meshes):
+        mine = slice(m * tensors, (m + 1) * tensors)
+        shapes = {f"w{i}": case[2] for i, case in enumerate(cases[mine])}
+        as_python = {f"w{i}": text for i, (text, _) in enumerate(answers[mine])}
+        as_lists = {f"w{i}": case[3] for i, case in enumerate(cases[mine])}
+        spec = Write(tmp_path / f"{m}.yaml", mesh, shapes, as_python)
+        lists = Write(tmp_path / f"{m}-lists.yaml", mesh, shapes, {"map": as_lists})
+        ranks = range(devices) if devices <= 8 else [0, devices - 1, *rng.sample(range(devices), 6)]
+        for rank in ranks:
+            boxes = Boxes(spec, rank)
+            for i, (text, expected) in enumerate(answers[mine]):
+                assert boxes[f"w{i}"] == [expected[rank]], (mesh, shapes[f"w{i}"], text, rank)
+            assert Boxes(lists, rank) == boxes
+
+
+def test_rules_are_those_of_flax(tmp_path):
+    flax = Client("flax.linen")
+    rng = random.Random(3)
+    mesh, names = {"x": 2, "y": 2, "z": 2}, ["a", "b", "c", "d", "e"]
+    for turn in range(20):
+        rules = [(rng.choice(names), rng.choice([None, "x", "y", "z", ("x", "z"), ("y", "x")]))
+                 for _ in range(rng.randint(3, 9))]
+        known = sorted({name for name, _ in rules})
+        tensors = {f"w{i}": rng.sample(known, rng.randint(1, len(known))) for i in range(8)}
+        tensors["all"] = known
+        written = [[name, list(axes) if isinstance(axes, tuple) else axes] for name, axes in rules]
+        spec = Write(tmp_path / f"{turn}.yaml", mesh, {n: ([8] * len(a), a) for n, a in tensors.items()},
+                     {"rules": written})
+        for name, axes in tensors.items():
+            expected = [None if not entry else entry if isinstance(entry, tuple) else (entry,)
+                        for entry in flax.logical_to_mesh_axes(axes, rules)]
+            text = ", ".join("-" if entry is None else "+".join(entry) for entry in expected)
+            assert Json("explain", spec, name)["partition"] == f"[{text}]", (rules, axes)
+
+
+# PyTorch ----------------------------------------------------------------------
+
+def RandomPlacements(rng, mesh):
+    """For each mesh axis a dimension of three and a split factor, or None, and a shape."""
+    cuts = [rng.choice([None, 0, 1, 2, 0, 1]) for _ in mesh]
+    shape, placements = [], [None] * len(mesh)
+    for d in range(3):
+        axes = [a for a, cut in enumerate(cuts) if cut == d]
+        for a in axes:
+            placements[a] = [d, None]
+        parts = math.prod(mesh[a] for a in axes)
+        strided = rng.random() < 0.5 and axes
+        if strided and len(axes) == 1:
+            placements[axes[0]] = [d, rng.randint(2, 3)]
+        elif strided:  # As fully_shard leaves it: behind all axes after it.
+            placements[axes[0]] = [d, math.prod(mesh[a] for a in axes[1:])]
+        is_nested = sum(mesh[a] > 1 for a in axes) > 1
+        shape.append(parts * rng.randint(1, 3) if is_nested else rng.randint(3 if strided else 1, 11))
+    return placements, shape
+
+
+def test_boxes_are_those_of_dtensor(tmp_path):
+    Client("torch")
+    rng = random.Random(7)
+    meshes = [{"a": 8}, {"a": 2, "b": 2}, {"a": 4, "b": 2}, {"a": 2, "b": 2, "c": 2}, {"a": 2, "b": 3}]
+    tensors = 60
+    cases = [[list(mesh.values()), shape, cuts] for mesh in meshes for _ in range(tensors)
+             for cuts, shape in [RandomPlacements(rng, list(mesh.values()))]]
+    answers = Ask("Placements", cases)
+    for m, mesh in enumerate(meshes):
+        mine = slice(m * tensors, (m + 1) * tensors)
+        shapes = {f"w{i}": case[1] for i, case in enumerate(cases[mine])}
+        spec = Write(tmp_path / f"{m}.yaml", mesh, shapes,
+                     {"uneven": "chunk", **{f"w{i}": text for i, (text, _) in enumerate(answers[mine])}})
+        for rank in range(math.prod(mesh.values())):
+            boxes = Boxes(spec, rank)
+            for i, (text, elements) in enumerate(answers[mine]):
+                shape = shapes[f"w{i}"]
+                assert Elements(shape, boxes.get(f"w{i}", [])) == sorted(elements[rank]), (mesh, shape, text, rank)
+
+
+def test_fully_shard_after_parallelize_module(tmp_path):
+    """Over gloo. The boxes follow from the languages, and from the placements that PyTorch leaves."""
+    Client("torch")
+    width, hidden, vocab = 8, 16, 24
+    ranks = Ask("FullyShard", [2, 2], 2, width, hidden, vocab)
+    tensors = {"embed.weight": ([vocab, width], ["vocab", "embed"])}
+    for i in range(2):
+        tensors |= {
+            f"layers.{i}.up.weight": ([hidden, width], ["mlp", "embed"]),
+            f"layers.{i}.up.bias": ([hidden], ["mlp"]),
+            f"layers.{i}.down.weight": ([width, hidden], ["embed", "mlp"]),
+            f"layers.{i}.down.bias": ([width], ["embed"]),
+            f"layers.{i}.norm.weight": ([width], ["norm"]),
+            f"layers.{i}.norm.bias": ([width], ["norm"]),
+        }
+    assert set(ranks[0]) == set(tensors)
+    mesh = {"fsdp": 2, "tensor": 2}
+    specs = [
+        Write(tmp_path / "languages.yaml", mesh, tensors,
+              [{"haliax": {"vocab": "tensor", "mlp": "tensor"}}, "fully_shard"]),
+        Write(tmp_path / "roles.yaml", mesh, tensors,
+              [{"megatron": {"vocab": "embed.weight", "column": "layers.*.up.*", "row": "layers.*.down.*"}},
+               {"fully_shard": {"axes": "fsdp"}}]),
+        Write(tmp_path / "placements.yaml", mesh, tensors,
+              {path: placements for path, (placements, _) in ranks[0].items()}),
+    ]
+    strided = ranks[0]["layers.0.up.weight"][0]
+    assert strided["fsdp"].startswith("_StridedShard(dim=0") and strided["tensor"] == "Shard(dim=0)"
+    for spec in specs:
+        for rank, parameters in enumerate(ranks):
+            boxes = Boxes(spec, rank)
+            for path, (_, elements) in parameters.items():
+                assert Elements(tensors[path][0], boxes[path]) == sorted(elements), (spec.name, path, rank)
+
+
+def test_stages_are_those_of_torchtitan(tmp_path):
+    pipeline = Client("torchtitan.distributed.pipeline_parallel")
+    for layers, ranks, virtual in [(8, 2, 1), (8, 2, 2), (32, 4, 2), (10, 3, 1), (80, 4, 1), (126, 16, 1)]:
+        stages = pipeline._generate_llm_fqn_per_model_part(ranks * virtual, layers, 1, 1)
+        of = {name: i % ranks for i, names in enumerate(stages) for name in names}
+        spec = tmp_path / "spec.yaml"
+        spec.write_text(f"""
+shardinit: 1
+include: {ROOT}/configs/sharding/torchtitan.yaml
+name: x
+dtype: f32
+vars: {{layers: {layers}, pipe: {ranks}, virtual: {virtual}, fsdp: 1}}
+modules:
+  tok_embeddings: {{shape: [4], axes: [table_rows], init: zeros}}
+  layers: {{repeat: {{i: layers}}, a: {{shape: [4], axes: [heads], init: zeros}}, b: {{shape: [4], axes: [mlp], init: zeros}}}}
+  norm: {{shape: [4], init: zeros}}
+  lm_head: {{shape: [4], axes: [vocab], init: zeros}}
+""")
+        for rank in range(ranks):
+            held = {path.removesuffix(".a").removesuffix(".b") for path in Boxes(spec, rank)}
+            assert held == {name for name, stage in of.items() if stage == rank and name != "rotary_emb"}
+
+
+# Presets ----------------------------------------------------------------------
+
+def Preset(path, preset, model=TINY, **variables):
+    path.write_text(f"shardinit: 1\ninclude: [{model}, {ROOT}/configs/sharding/{preset}.yaml]\n"
+                    f"vars: {json.dumps(variables)}\n")
+    return path
+
+
+def test_torchtitan_cuts_by_columns_and_rows_then_fully(tmp_path):
+    spec = Preset(tmp_path / "spec.yaml", "torchtitan", pipe=2, replicate=2, fsdp=2, context=2, tensor=4)
+    assert Json("plan", spec)["mesh"] == {"axes": ["pipe", "replicate", "fsdp", "context", "tensor"],
+                                          "shape": [2, 2, 2, 2, 4]}
+    expected = {
+        "model.embed_tokens.weight": "[tensor+fsdp+context, -] on pipe 0",
+        "model.layers.0.self_attn.q_proj.weight": "[tensor+fsdp+context, -] on pipe 0",
+        "model.layers.0.self_attn.o_proj.weight": "[fsdp+context, tensor] on pipe 0",
+        "model.layers.1.mlp.gate_proj.weight": "[tensor+fsdp+context, -] on pipe 1",
+        "model.layers.1.mlp.down_proj.weight": "[fsdp+context, tensor] on pipe 1",
+        "model.layers.1.input_layernorm.weight": "[fsdp+context] on pipe 1",
+        "model.norm.weight": "[fsdp+context] on pipe 1",
+        "lm_head.weight": "[tensor+fsdp+context, -] on pipe 1",
+    }
+    for path, partition in expected.items():
+        assert Json("explain", spec, path)["partition"] == partition
+    stored = {"layers.1.attention.wq.weight": "[tensor+fsdp+context, -] on pipe 1",
+              "tok_embeddings.weight": "[tensor+fsdp+context, -] on pipe 0"}
+    for path, partition in stored.items():
+        assert Json("explain", spec, path, "--layout", "torchtitan")["partition"] == partition
+
+
+def test_presets_of_experts(tmp_path):
+    model = ROOT / "configs/mixtral-8x7b.yaml"
+    expert, gate = "model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.mlp.gate.weight"
+    titan = Preset(tmp_path / "titan.yaml", "torchtitan-experts", model, fsdp=2, expert=2, tensor=2)
+    assert Json("explain", titan, expert)["partition"] == "[expert+context+tensor+fsdp, -, -]"
+    assert Json("explain", titan, gate)["partition"] == "[fsdp+expert+context, -]"
+    # More ranks than experts: the second dimension.
+    titan = Preset(tmp_path / "titan.yaml", "torchtitan-experts", model, fsdp=4, expert=2, tensor=2)
+    assert Json("explain", titan, expert)["partition"] == "[expert+context+tensor, fsdp, -]"
+    maxtext = Preset(tmp_path / "maxtext.yaml", "maxtext-experts", model, fsdp=2, expert=2, tensor=2)
+    assert Json("explain", maxtext, expert)["partition"] == "[expert, fsdp_transpose+tensor+tensor_sequence, fsdp+context]"
+
+
+def test_torchprime_405b(tmp_path):
+    """Field guide 2.2: one box of each matrix on 128 × 4."""
+    spec = Preset(tmp_path / "spec.yaml", "torchprime-405b", ROOT / "configs/llama3.1-405b.yaml")
+    plan = Json("plan", spec, "--rank", 511)
+    assert plan["mesh"] == {"axes": ["fsdp", "tensor"], "shape": [128, 4]}
+    boxes = {box["path"]: box for box in plan["boxes"]}
+    assert boxes["model.embed_tokens.weight"]["shape"] == [1002, 4096]
+    assert boxes["model.layers.125.self_attn.q_proj.weight"]["shape"] == [4096, 128]
+    assert boxes["model.layers.125.mlp.down_proj.weight"]["offset"] == [16256, 39936]
+
+
+@pytest.mark.parametrize("tensor, vocab, padded", [
+    (1, 128256, 128256), (2, 128256, 128256), (4, 128256, 128512), (8, 128256, 129024), (16, 128256, 129024),
+    (1, 50257, 50304), (2, 50257, 50432), (4, 50257, 50688), (8, 50257, 51200)])
+def test_megatron_pads_the_vocabulary(tmp_path, tensor, vocab, padded):
+    spec = Preset(tmp_path / "spec.yaml", "megatron", tensor=tensor, vocab=vocab, heads=16, kv_heads=16,
+                  head_dim=16)
+    boxes = Boxes(spec, tensor - 1, "--layout", "megatron")
+    part = padded // tensor
+    assert boxes["embedding.word_embeddings.weight"] == [[[padded - part, 0], [part, 256]]]
+    assert boxes["output_layer.weight"] == [[[padded - part, 0], [part, 256]]]
+    assert boxes["decoder.layers.1.mlp.linear_fc2.weight"][0][1] == [256, 768 // tensor]
+    assert boxes["decoder.final_layernorm.weight"] == [[[0], [256]]]
+
+
+def test_fsdpv2_and_t5x(tmp_path):
+    fsdp = Preset(tmp_path / "fsdp.yaml", "fsdpv2", data=2, fsdp=4)
+    assert Json("explain", fsdp, "model.layers.0.mlp.down_proj.weight")["partition"] == "[-, fsdp]"
+    assert Json("explain", fsdp, "model.layers.0.self_attn.q_proj.weight")["partition"] == "[fsdp, -]"
+    t5x = Preset(tmp_path / "t5x.yaml", "t5x", ROOT / "configs/t5-11b.yaml")
+    wi, bias = "encoder.block.0.layer.1.DenseReluDense.wi.weight", "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    assert Json("explain", t5x, wi)["partition"] == "[model, data]"
+    assert Json("explain", t5x, bias)["partition"] == "[-, model]"
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda p: p.stem)
+def test_every_preset_keeps_the_values(preset, tmp_path):
+    model = {"t5x": "t5-11b", "torchprime-405b": "llama3.1-405b"}.get(
+        preset.stem, "mixtral-8x7b" if "experts" in preset.stem else "llama3.1-70b")
+    spec = Preset(tmp_path / "spec.yaml", preset.stem, ROOT / f"configs/{model}.yaml")
+    Ok("validate", spec)
+    alone = tmp_path / "alone.yaml"
+    alone.write_text(f"shardinit: 1\ninclude: {ROOT}/configs/{model}.yaml\n")
+    names = Json("plan", alone)["tensors"], Json("plan", spec)["tensors"]
+    assert names[0] == names[1]
+    assert [line for line in preset.read_text().splitlines()[1:] if line.startswith("# ")], "no source"
+
+
+# Where sharding is written ----------------------------------------------------
+
+def test_a_file_of_torchprime_as_it_is(tmp_path):
+    """Its map for Llama, with activations, by the key and by the option."""
+    lines = (ROOT / "configs/sharding/torchprime-405b.yaml").read_text().partition("sharding:\n")[2]
+    (tmp_path / "maps").mkdir()
+    (tmp_path / "maps/llama.yaml").write_text("# Weights\n" + "".join(line[2:] for line in lines.splitlines(True)) + """
+# Activations
+model.layers.*.self_attn.q_proj: [[data, fsdp], context, tensor]
+model.layers.*.mlp.up_proj: [[data, fsdp], null, tensor]
+model.layers.*: [[data, fsdp], null, tensor]
+model.layers.*[0]: [[fsdp, data], null, null]
+lm_head: [[fsdp, data], null, null]
+""")
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(f"shardinit: 1\ninclude: {TINY}\nsharding: maps/llama.yaml\n")
+    by_key = Boxes(spec, 3)
+    by_option = json.loads(Ok("plan", TINY, "--rank", "3", "--json", "--replicas", "full", "--sharding",
+                              "maps/llama.yaml", cwd=tmp_path).stdout)["boxes"]
+    assert by_key == {box["path"]: [[box["offset"], box["shape"]]] for box in by_option}
+    assert by_key["model.embed_tokens.weight"] == [[[4096, 128], [4096, 128]]]
+    assert by_key["model.norm.weight"] == [[[128], [128]]]
+    # What includes a spec can have rules again.
+    again = tmp_path / "again.yaml"
+    again.write_text("shardinit: 1\ninclude: spec.yaml\nrules: [{heads: null}, {mlp: null}, {vocab: null}, {embed: null}, "
+                     "{table_rows: null}, {table_columns: null}, {norm: null}]\n")
+    assert Boxes(again, 3)["model.norm.weight"] == [[[0], [256]]]
+
+
+def test_digests_are_those_of_any_sharding(tmp_path):
+    digest = Json("digest", TINY)["model_digest"]
+    for preset, variables in [("torchtitan", {"fsdp": 7, "pipe": 2, "tensor": 1}), ("fsdpv2", {"fsdp": 3}),
+                              ("megatron", {"tensor": 4, "pipe": 2})]:
+        spec = Preset(tmp_path / "spec.yaml", preset, **variables)
+        assert Json("digest", spec)["model_digest"] == digest
+
+
+def test_a_pipeline_in_files(tmp_path):
+    """Ranks hold what their stage has, and together all of it."""
+    spec = Preset(tmp_path / "spec.yaml", "torchtitan", fsdp=2, pipe=2, tensor=1)
+    Ok("gen", spec, "-o", tmp_path / "out")
+    Ok("verify", tmp_path / "out")
+    whole = Reassemble(tmp_path / "out")
+    for tensor in Json("digest", TINY)["tensors"]:
+        assert Sha256(whole[tensor["path"]][1]) == tensor["sha256"]
+
+
+def test_mistakes_in_a_file_have_its_places(tmp_path):
+    (tmp_path / "map.yaml").write_text("model.norm.weight: [fdsp]\nmodel.nrm.weight: [fsdp]\n")
+    result = Run("plan", TINY, "--sharding", "map.yaml", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "map.yaml:1:21: error: unknown mesh axis `fdsp`" in result.stderr
+    assert "map.yaml:2:1: error: no tensor matches `model.nrm.weight`" in result.stderr
+    assert "did you mean `model.norm.weight`?" in result.stderr
+    result = Run("plan", TINY, "--sharding", "absent.yaml", cwd=tmp_path)
+    assert result.returncode == 2 and "--sharding:1:1: error: there is no file `absent.yaml`" in result.stderr

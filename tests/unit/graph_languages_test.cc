@@ -1,0 +1,423 @@
+// Each sharding language: what it makes of tensors, and its mistakes.
+#include <gtest/gtest.h>
+
+#include "graph/languages/python_text.h"
+#include "graph/languages/tensor_patterns.h"
+#include "support/graph_text.h"
+
+namespace shardinit {
+namespace {
+
+constexpr std::string_view kMesh = "mesh: {axes: {fsdp: 2, tensor: 4}}\n";
+constexpr std::string_view kLlama =
+    "modules:\n"
+    "  embed.weight: {shape: [32, 16], axes: [vocab, embed], init: zeros}\n"
+    "  layers:\n"
+    "    repeat: {layer: 2}\n"
+    "    q.weight: {shape: [16, 16], axes: [heads, embed], init: zeros}\n"
+    "    up.weight: {shape: [64, 16], axes: [mlp, embed], init: zeros}\n"
+    "    up.bias: {shape: [64], axes: [mlp], init: zeros}\n"
+    "    down.weight: {shape: [16, 64], axes: [embed, mlp], init: zeros}\n"
+    "    down.bias: {shape: [16], axes: [embed], init: zeros}\n"
+    "  norm.weight: {shape: [16], axes: [embed], init: ones}\n";
+
+// `path (axes) (axes)` of each tensor, or the messages.
+std::string Cuts(const std::string& sharding, std::string_view mesh = kMesh,
+                 std::string_view modules = kLlama) {
+  const GraphOutcome outcome =
+      BuildRest(std::string(mesh) + "sharding:" + sharding + "\n" + std::string(modules));
+  std::string out = outcome.messages;
+  for (const Tensor& tensor : outcome.graph.tensors) {
+    InitGraph one;
+    one.mesh = outcome.graph.mesh;
+    one.tensors = {tensor};
+    const std::string line = PrintTensors(one);
+    // Without element type, shape and values.
+    out += tensor.path;
+    const size_t values = line.find("constant(");
+    out += line.substr(line.find(')', values) + 1);
+  }
+  return out;
+}
+
+std::string One(const std::string& sharding, const std::string& shape,
+                std::string_view mesh = kMesh) {
+  return Cuts(sharding, mesh, "modules: {w: {shape: " + shape + ", init: zeros}}\n");
+}
+
+// Maps from patterns.
+
+TEST(MapLanguage, TakesListsOfTorchprime) {
+  EXPECT_EQ(Cuts("\n"
+                 "  # Weights\n"
+                 "  embed.weight: [fsdp, tensor]\n"
+                 "  layers.*.q.weight: [tensor, fsdp]\n"
+                 "  layers.*.up.weight: ['tensor', null]\n"
+                 "  layers.*.up.bias: tensor\n"
+                 "  layers.*.down.weight: [null, [tensor, fsdp]]\n"
+                 "  norm.weight: null\n"
+                 "  # Activations\n"
+                 "  layers.*.q: [[data, fsdp], context, tensor]\n"
+                 "  layers.*: [[data, fsdp], null, tensor]\n"
+                 "  layers.*[0]: [[data, fsdp], null, null]\n"),
+            "embed.weight (fsdp) (tensor)\n"
+            "layers.0.q.weight (tensor) (fsdp)\n"
+            "layers.0.up.weight (tensor) ()\n"
+            "layers.0.up.bias (tensor)\n"
+            "layers.0.down.weight () (tensor, fsdp)\n"
+            "layers.0.down.bias ()\n"
+            "layers.1.q.weight (tensor) (fsdp)\n"
+            "layers.1.up.weight (tensor) ()\n"
+            "layers.1.up.bias (tensor)\n"
+            "layers.1.down.weight () (tensor, fsdp)\n"
+            "layers.1.down.bias ()\n"
+            "norm.weight ()\n");
+}
+
+TEST(MapLanguage, TakesPartitionSpecsOfJax) {
+  EXPECT_EQ(One(" {w: \"P('fsdp', None, ('tensor',))\"}", "[8, 8, 8]"), "w (fsdp) () (tensor)\n");
+  EXPECT_EQ(One("\n  w: P('fsdp')", "[8, 8]"), "w (fsdp) ()\n");
+  EXPECT_EQ(One("\n  w: jax.sharding.PartitionSpec(None, ('tensor', 'fsdp'))", "[8, 8]"),
+            "w () (tensor, fsdp)\n");
+  EXPECT_EQ(One("\n  w: (('tensor', 'fsdp'), None)", "[8, 8]"), "w (tensor, fsdp) ()\n");
+  EXPECT_EQ(One("\n  w: P()", "[8, 8]"), "w () ()\n");
+}
+
+// Field guide: fully_shard after parallelize_module cuts 8 rows into 0-1, 4-5, 2-3, 6-7.
+TEST(MapLanguage, TakesPlacementsOfDTensor) {
+  const std::string_view mesh = "mesh: {axes: {dp: 2, tp: 2}}\n";
+  EXPECT_EQ(One(" {w: {dp: Shard(0), tp: Shard(0)}}", "[8]", mesh), "w (dp, tp)\n");
+  EXPECT_EQ(One(" {w: {dp: _StridedShard(0, split_factor=2), tp: Shard(0)}}", "[8]", mesh),
+            "w (tp, dp)\n");
+  EXPECT_EQ(
+      One("\n  w: [_StridedShard(dim=0, sf=mesh_tp), Shard(dim=0)]", "[8]", mesh).substr(0, 5),
+      "x.yam");  // YAML cuts it.
+  EXPECT_EQ(One("\n  w: (_StridedShard(dim=0, sf=mesh_tp), Shard(dim=0))", "[8]", mesh),
+            "w (tp, dp)\n");
+  EXPECT_EQ(One(" {w: {tp: Shard(-1), dp: Replicate()}}", "[8, 8]", mesh), "w () (tp)\n");
+  EXPECT_EQ(One(" {w: {tp: Shard(mesh_dp > 1)}}", "[8, 8]", mesh), "w () (tp)\n");
+  EXPECT_EQ(One(" {w: [Shard(1), Shard(0)]}", "[8, 8]", mesh), "w (tp) (dp)\n");
+  EXPECT_EQ(One(" {w: {tp: _StridedShard(0, split_factor=3)}}", "[12]", mesh), "w (tp / 3)\n");
+  EXPECT_EQ(One(" {w: {a: _StridedShard(0, split_factor=4), b: Shard(0), c: Shard(0)}}", "[16]",
+                "mesh: {axes: {a: 2, b: 2, c: 2}}\n"),
+            "w (b, c, a)\n");
+}
+
+TEST(MapLanguage, ReportsPlacementsThatAreNone) {
+  const std::string_view mesh = "mesh: {axes: {dp: 2, tp: 2}}\n";
+  const auto message = [&](const std::string& placement) {
+    const std::string all = One(" {w: {dp: " + placement + "}}", "[8]", mesh);
+    return all.substr(0, all.find('\n'));
+  };
+  EXPECT_EQ(
+      message("Partial()"),
+      "x.yaml:5:20: error: a weight cannot be `Partial`: its parts would have to be added up");
+  EXPECT_EQ(message("Shard(1)"), "x.yaml:5:20: error: `w` has 1 dimension, and so no dimension 1");
+  EXPECT_EQ(message("Shard()"), "x.yaml:5:20: error: `Shard` has 1 argument, not these");
+  EXPECT_EQ(message("Sharded(0)"), "x.yaml:5:20: error: `Sharded(0)` is no placement");
+  EXPECT_EQ(message("fsdp"), "x.yaml:5:20: error: `fsdp` is no placement");
+  EXPECT_EQ(message("Shard(0"), "x.yaml:5:20: error: `Shard(0` is not well formed");
+  EXPECT_EQ(One(" {w: {dp: Shard(0), tp: Shard(0)}}", "[10]", mesh),
+            "x.yaml:5:20: error: `dp` × `tp` do not divide dimension 0 of `w` (10) into 4 equal "
+            "parts, and DTensor would cut it by one after the other\n"
+            "  sharding: {w: {dp: Shard(0), tp: Shard(0)}}\n"
+            "                     ^^^^^^^^\n"
+            "  hint: use a multiple of 4, or one axis for this dimension\n");
+}
+
+TEST(MapLanguage, IsStrict) {
+  EXPECT_EQ(Cuts("\n"
+                 "  layers.*.qq.weight: [tensor]\n"
+                 "  norm: [fsdp]\n"
+                 "  embed.weight: [fsdp, fsdp]\n"
+                 "  layers.*.up.bias: [tensor, null]\n"
+                 "  layers.*.down.*: [fsdp]\n"
+                 "  layers.0.down.weight: [fsdp]\n"
+                 "  layers.1.down.weight: [tensor]\n"),
+            "x.yaml:6:3: error: no tensor matches `layers.*.qq.weight`\n"
+            "    layers.*.qq.weight: [tensor]\n"
+            "    ^^^^^^^^^^^^^^^^^^\n"
+            "  hint: did you mean `layers.*.q.weight`?\n"
+            "x.yaml:7:3: error: `norm` matches a module, but no tensor\n"
+            "    norm: [fsdp]\n"
+            "    ^^^^\n"
+            "  hint: did you mean `norm.weight`?\n"
+            "x.yaml:8:24: error: mesh axis `fsdp` would cut a tensor twice\n"
+            "    embed.weight: [fsdp, fsdp]\n"
+            "                         ^^^^\n"
+            "  hint: each mesh axis may cut one dimension of a tensor, once\n"
+            "x.yaml:9:21: error: [tensor, null] has 2 entries, but `layers.0.up.bias` has 1 "
+            "dimension\n"
+            "    layers.*.up.bias: [tensor, null]\n"
+            "                      ^^^^^^^^^^^^^^\n"
+            "  hint: give at most one entry for each dimension\n"
+            "x.yaml:12:3: error: `layers.1.down.weight` matches two patterns that cut it in two "
+            "ways, [fsdp] and [tensor]\n"
+            "    layers.1.down.weight: [tensor]\n"
+            "    ^^^^^^^^^^^^^^^^^^^^\n"
+            "  hint: make one of them narrower, or the two equal\n"
+            "x.yaml:10:3: note: the other pattern\n"
+            "    layers.*.down.*: [fsdp]\n"
+            "    ^^^^^^^^^^^^^^^\n");
+}
+
+TEST(MapLanguage, LeavesATensorsOwnShard) {
+  EXPECT_EQ(Cuts(" {w: [fsdp]}", kMesh,
+                 "modules: {w: {shape: [8, 8], shard: [null, tensor], init: zeros}}\n"),
+            "w () (tensor)\n");
+}
+
+TEST(MapLanguage, SaysWhatMayBeUneven) {
+  const std::string even = One(" {w: [tensor]}", "[10]");
+  EXPECT_EQ(even.substr(0, even.find('\n')),
+            "x.yaml:6:23: error: mesh axis `tensor` (4) does not divide dimension 0 of `w` (10)");
+  EXPECT_EQ(One(" {uneven: chunk, w: [tensor]}", "[10]"), "w (tensor)\n");
+  EXPECT_EQ(One(" {uneven: chunk, map: {w: [tensor]}}", "[10]"), "w (tensor)\n");
+  const std::string own = Cuts(" {uneven: chunk, w: [tensor]}", kMesh,
+                               "modules: {w: {shape: [10], uneven: error, init: zeros}}\n");
+  EXPECT_NE(own.find("does not divide"), own.npos);
+}
+
+TEST(PathMatches, KeepsToParts) {
+  EXPECT_TRUE(PathMatches("a.*.w", "a.0.w"));
+  EXPECT_TRUE(PathMatches("a.l*r.w", "a.layer.w"));
+  EXPECT_FALSE(PathMatches("a.*.w", "a.0.1.w"));
+  EXPECT_FALSE(PathMatches("a.*", "a"));
+  EXPECT_FALSE(PathMatches("a", "a.w"));
+  EXPECT_TRUE(PathMatches("**.w", "w"));
+  EXPECT_TRUE(PathMatches("**.w", "a.0.1.w"));
+  EXPECT_TRUE(PathMatches("a.**.w", "a.w"));
+  EXPECT_TRUE(PathMatches("a.**", "a.b.c"));
+  EXPECT_FALSE(PathMatches("a.**.w", "a.0.v"));
+}
+
+// Languages of axes.
+
+TEST(HaliaxLanguage, KnowsNoOrder) {
+  const std::string_view modules =
+      "modules:\n"
+      "  a: {shape: [16, 8], axes: [mlp, embed], init: zeros}\n"
+      "  b: {shape: [8, 8], axes: [embed, embed], init: zeros}\n"
+      "  c: {shape: [8, 3], axes: [embed, null], init: zeros}\n";
+  EXPECT_EQ(Cuts(" {haliax: {embed: fsdp, mlp: tensor, embed#2: tensor}}", kMesh, modules),
+            "a (tensor) (fsdp)\nb (fsdp) (tensor)\nc (fsdp) ()\n");
+  EXPECT_EQ(Cuts(" {haliax: {embed: [fsdp, tensor], embed#2: null}}", kMesh, modules),
+            "a () (fsdp, tensor)\nb (fsdp, tensor) ()\nc (fsdp, tensor) ()\n");
+  EXPECT_EQ(Cuts(" {haliax: {embed: fsdp, mlp: tensor}}", kMesh, modules),
+            "x.yaml:5:21: error: mesh axis `fsdp` would cut `b` twice: its dimensions 0 and 1, "
+            "`embed` and `embed`\n"
+            "  sharding: {haliax: {embed: fsdp, mlp: tensor}}\n"
+            "                      ^^^^^\n"
+            "  hint: `embed#2: null` keeps the second one whole\n");
+  EXPECT_EQ(Cuts(" {haliax: {embd: fsdp, embed#3: tensor}}", kMesh, modules),
+            "x.yaml:5:21: error: no tensor has the logical axis `embd`\n"
+            "  sharding: {haliax: {embd: fsdp, embed#3: tensor}}\n"
+            "                      ^^^^\n"
+            "  hint: did you mean `embed`?\n"
+            "x.yaml:5:33: error: no tensor has so many axes `embed` as `embed#3` needs\n"
+            "  sharding: {haliax: {embd: fsdp, embed#3: tensor}}\n"
+            "                                  ^^^^^^^\n"
+            "  hint: remove it\n");
+}
+
+// The example of flax.linen.spmd's documentation, in both forms of a rule.
+TEST(RuleLanguage, StandsInShardingToo) {
+  const std::string_view mesh = "mesh: {axes: {X: 2, Y: 2, Z: 2}}\n";
+  const std::string_view modules =
+      "modules: {w: {shape: [8, 8, 8, 8], axes: [batch, length, heads, features], init: zeros}}\n";
+  EXPECT_EQ(
+      Cuts(" {rules: [[batch, X], [features, X], ['heads', ['Y']], [batch, Z], [length, null], "
+           "[features, null]]}",
+           mesh, modules),
+      "w (X) () (Y) ()\n");
+  EXPECT_EQ(
+      Cuts(" {rules: [{batch: X}, {features: X}, {heads: Y}, {length: null}]}", mesh, modules),
+      "w (X) () (Y) ()\n");
+}
+
+// Languages of shapes.
+
+TEST(AutomaticLanguages, Fsdp) {
+  EXPECT_EQ(One(" fsdp", "[4, 8, 8]"), "w () (fsdp) ()\n");
+  EXPECT_EQ(One(" fsdp", "[]"), "w\n");
+  EXPECT_EQ(One(" fsdp", "[3]"), "w (fsdp)\n");  // Uneven.
+  EXPECT_EQ(One(" {fsdp: {axis: [fsdp, tensor]}}", "[3, 9]"), "w () (fsdp, tensor)\n");
+  EXPECT_EQ(Cuts(" [{map: {layers.*.q.weight: [tensor]}}, fsdp]").substr(0, 60),
+            "embed.weight (fsdp) ()\nlayers.0.q.weight (tensor) ()\nlayers.");
+}
+
+TEST(AutomaticLanguages, FirstDivisible) {
+  EXPECT_EQ(One(" first_divisible", "[3, 4, 8]"), "w () (fsdp) ()\n");
+  EXPECT_EQ(One(" {first_divisible: {axis: tensor}}", "[2, 3, 8]"), "w () () (tensor)\n");
+  EXPECT_EQ(One(" {first_divisible: {replicate_unshardable: true}}", "[3, 5]"), "w () ()\n");
+  EXPECT_EQ(
+      One(" first_divisible", "[3, 5]"),
+      "x.yaml:5:11: error: `fsdp` (2) divides no dimension of `w` [3, 5]\n"
+      "  sharding: first_divisible\n"
+      "            ^^^^^^^^^^^^^^^\n"
+      "  hint: `{first_divisible: {replicate_unshardable: true}}` keeps such tensors whole\n");
+}
+
+TEST(AutomaticLanguages, FullyShard) {
+  EXPECT_EQ(Cuts(" {map: {layers.*.*.weight: [tensor]}, fully_shard: {}}").substr(0, 59),
+            "embed.weight (fsdp) ()\nlayers.0.q.weight (tensor, fsdp) ()\n");
+  // Experts on their own axes; where these are many, their second dimension.
+  const std::string_view mesh = "mesh: {axes: {fsdp: 8, expert: 2}}\n";
+  const std::string_view modules =
+      "modules:\n"
+      "  experts.w: {shape: [4, 16, 3], axes: [experts, mlp, null], init: zeros}\n"
+      "  dense.w: {shape: [16, 3], axes: [mlp, null], init: zeros}\n";
+  EXPECT_EQ(Cuts(" [{haliax: {experts: expert}}, {fully_shard: {axes: [fsdp, expert], "
+                 "dimensions: {experts.*: mesh_fsdp * mesh_expert > 4}}}]",
+                 mesh, modules),
+            "experts.w (expert) (fsdp) ()\ndense.w (fsdp, expert) ()\n");
+}
+
+TEST(MegatronLanguage, CutsByRole) {
+  EXPECT_EQ(Cuts(" {megatron: {column: [layers.*.q.*, layers.*.up.*], row: layers.*.down.*, "
+                 "vocab: [embed.weight]}}")
+                .substr(0, 190),
+            "embed.weight (tensor) ()\n"
+            "layers.0.q.weight (tensor) ()\n"
+            "layers.0.up.weight (tensor) ()\n"
+            "layers.0.up.bias (tensor)\n"
+            "layers.0.down.weight () (tensor)\n"
+            "layers.0.down.bias ()\n"
+            "layers.1.q.weight (tens");
+  const std::string_view mesh = "mesh: {axes: {expert: 2, tensor: 2}}\n";
+  EXPECT_EQ(Cuts(" {megatron: {expert: 'e.*', column: e.up, row: e.down}}", mesh,
+                 "modules:\n"
+                 "  e.up: {shape: [4, 8, 2], init: zeros}\n"
+                 "  e.down: {shape: [4, 2, 8], init: zeros}\n"),
+            "e.up (expert) (tensor) ()\ne.down (expert) () (tensor)\n");
+  EXPECT_EQ(Cuts(" {megatron: {column: 'w', row: 'w'}}", kMesh,
+                 "modules: {w: {shape: [8, 8], init: zeros}}\n"),
+            "x.yaml:5:41: error: `w` has two roles, `column` and `row`\n"
+            "  sharding: {megatron: {column: 'w', row: 'w'}}\n"
+            "                                          ^^^\n"
+            "  hint: make one of the patterns narrower\n"
+            "x.yaml:5:31: note: the other pattern\n"
+            "  sharding: {megatron: {column: 'w', row: 'w'}}\n"
+            "                                ^^^\n");
+}
+
+// Pipelines.
+
+std::string Pipeline(const std::string& keys, int ranks, int layers) {
+  return Cuts(" {pipeline: {layers: 'layers.*', count: " + std::to_string(layers) +
+                  ", first: [embed], last: [norm, embed]" + keys + "}}",
+              "mesh: {axes: {pipe: " + std::to_string(ranks) + "}}\n",
+              "modules:\n"
+              "  embed: {shape: [], init: zeros}\n"
+              "  layers: {repeat: {i: " +
+                  std::to_string(layers) +
+                  "}, w: {shape: [], init: zeros}}\n"
+                  "  norm: {shape: [], init: zeros}\n");
+}
+
+// The rank of each layer.
+std::string Ranks(const std::string& keys, int ranks, int layers) {
+  const std::string all = Pipeline(keys, ranks, layers);
+  if (all.find("error") != all.npos) return all.substr(0, all.find('\n'));
+  std::string out;
+  for (int i = 0; i < layers; ++i) {
+    const size_t at = all.find(" on pipe ", all.find("layers." + std::to_string(i) + "."));
+    out += all.substr(at + 9, all.find('\n', at) - at - 9);
+  }
+  return out;
+}
+
+TEST(PipelineLanguage, GivesLayersToStages) {
+  EXPECT_EQ(Pipeline("", 3, 3),
+            "embed on pipe 0, 2\n"  // Tied: a copy on the last stage.
+            "layers.0.w on pipe 0\n"
+            "layers.1.w on pipe 1\n"
+            "layers.2.w on pipe 2\n"
+            "norm on pipe 2\n");
+  // What stands in front of the layers is on the first stage, what stands behind them on the last.
+  EXPECT_EQ(
+      Cuts(" {pipeline: {layers: '**.layers.*', count: 2}}", "mesh: {axes: {pipe: 2}}\n",
+           "modules:\n"
+           "  m.embed: {shape: [], init: zeros}\n"
+           "  m.layers: {repeat: {i: 2}, w: {shape: [], init: zeros}}\n"
+           "  m.norm: {shape: [], init: zeros}\n"),
+      "m.embed on pipe 0\nm.layers.0.w on pipe 0\nm.layers.1.w on pipe 1\nm.norm on pipe 1\n");
+  EXPECT_EQ(Pipeline("", 1, 1), "embed\nlayers.0.w\nnorm\n");
+  // Megatron: 8 layers, 2 ranks, 2 virtual stages.
+  EXPECT_EQ(Ranks(", virtual: 2", 2, 8), "00110011");
+  EXPECT_EQ(Ranks(", virtual: 2, style: v", 2, 8), "00111100");
+  EXPECT_EQ(Ranks(", stages: [1, 3]", 2, 4), "0111");
+  EXPECT_EQ(Ranks(", virtual: 2, stages: [1, 0, 3, 0]", 2, 4), "0000");
+  EXPECT_EQ(Ranks(", stages: [[0, 3], [1, 2]]", 2, 4), "0110");
+  EXPECT_EQ(Ranks(", remainder: first", 3, 8), "00011122");
+  // account_for_embedding_in_pipeline_split, account_for_loss_in_pipeline_split.
+  EXPECT_EQ(Ranks(", first_counts_as: 1, last_counts_as: 1", 4, 10), "0011122233");
+  // num_layers_in_first_pipeline_stage, num_layers_in_last_pipeline_stage.
+  EXPECT_EQ(Ranks(", layers_in_first: 1, layers_in_last: 3", 4, 8), "01122333");
+}
+
+TEST(PipelineLanguage, ReportsWhatDoesNotComeOut) {
+  EXPECT_EQ(Ranks("", 3, 8), "x.yaml:5:50: error: 8 layers are no equal parts for 3 stages");
+  EXPECT_EQ(Ranks(", first_counts_as: 1", 2, 8),
+            "x.yaml:5:50: error: 8 layers and 1 for the ends are no equal parts for 2 stages");
+  EXPECT_EQ(Ranks(", stages: [1, 2]", 2, 4),
+            "x.yaml:5:98: error: the stages have 3 layers, but there are 4");
+  EXPECT_EQ(Ranks(", stages: [4]", 2, 4),
+            "x.yaml:5:98: error: 1 stages are listed, but there are 2: 2 ranks × 1 virtual");
+  EXPECT_EQ(Ranks(", stages: [[0, 1], [1]]", 2, 2),
+            "x.yaml:5:108: error: layer 1 is on two stages, 0 and 1");
+  EXPECT_EQ(Ranks(", stages: [[0], [1]]", 2, 3), "x.yaml:5:98: error: no stage has layer 2");
+  EXPECT_EQ(Cuts(" {pipeline: {layers: 'layers.*', count: 2, first: [embed.weight]}}",
+                 "mesh: {axes: {pipe: 2}}\n")
+                .substr(0, 53),
+            "x.yaml:5:12: error: no stage has `norm.weight`\n  shar");
+}
+
+// Where `sharding` stands.
+
+TEST(Languages, ReportsWhatIsNone) {
+  EXPECT_EQ(One(" fdsp", "[8]"),
+            "x.yaml:5:11: error: unknown sharding `fdsp`\n"
+            "  sharding: fdsp\n"
+            "            ^^^^\n"
+            "  hint: did you mean `fsdp`?; the name of a file has a dot or a slash\n");
+  EXPECT_EQ(One(" {halliax: {a: b}}", "[8]").substr(0, 40),
+            "x.yaml:5:25: error: `b` is no placement\n");
+  EXPECT_EQ(Cuts(" fsdp\nrules: [{a: fsdp}]"),
+            "x.yaml:5:11: error: a spec has `rules` or `sharding`, not both\n"
+            "  sharding: fsdp\n"
+            "            ^^^^\n"
+            "  hint: `sharding: {rules: [...]}` has rules beside other languages\n");
+}
+
+TEST(ParsePython, ReadsWhatItPrints) {
+  const auto text = [](std::string_view of) {
+    Node node;
+    node.kind = Node::Kind::kScalar;
+    node.text = of;
+    Diagnostics diagnostics;
+    const auto value = ParsePython(node, diagnostics);
+    const auto print = [](const PythonValue& v, const auto& self) -> std::string {
+      std::string out = v.keyword.empty() ? "" : v.keyword + "=";
+      if (v.kind == PythonValue::kName) return out + v.text;
+      if (v.kind == PythonValue::kNone) return out + "-";
+      out += v.name + "[";
+      for (const PythonValue& item : v.items) out += self(item, self) + ";";
+      return out + "]";
+    };
+    return value ? print(*value, print) : Render(diagnostics.all()).substr(0, 5);
+  };
+  EXPECT_EQ(text("P('a', None, ('b', \"c\"))"), "P[a;-;[b;c;];]");
+  EXPECT_EQ(text("(('a', 'b'), None)"), "[[a;b;];-;]");
+  EXPECT_EQ(text("('a',)"), "[a;]");
+  EXPECT_EQ(text("('a')"), "a");
+  EXPECT_EQ(text("Shard(dim=max(0, 1))"), "Shard[dim=max[0;1;];]");
+  EXPECT_EQ(text("S(a == b)"), "S[a == b;]");
+  EXPECT_EQ(text("P()"), "P[]");
+  for (const char* bad : {"P(", "P(a", "P('a)", "P(a))", "(a,,b)", "P('a'b)"}) {
+    EXPECT_EQ(text(bad), "error") << bad;
+  }
+}
+
+}  // namespace
+}  // namespace shardinit
