@@ -41,9 +41,16 @@ void WriteRanks(const Plan& plan, const GenerateRequest& request, const Checkpoi
     }
     workers.WaitFor(submitted - kRanksAtOnce + 1, tick);
     result->bytes += rank.bytes();
+    RankCheck check;
+    if (request.check) check = request.check(rank);
     const auto writer =
         std::make_shared<RankWriter>(folder, plan, std::move(rank), plan_sha256, counters);
-    workers.Submit(writer->Tasks(nullptr), [writer] { writer->Commit(); });
+    std::vector<BoxTask> tasks = writer->Tasks(request.source);
+    std::move(check.tasks.begin(), check.tasks.end(), std::back_inserter(tasks));
+    workers.Submit(std::move(tasks), [writer, done = std::move(check.done)] {
+      if (done) done(writer->digests());
+      writer->Commit();
+    });
     ++submitted;
   }
   workers.WaitFor(submitted, tick);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "generate/workers.h"
+#include "manifest/file_tasks.h"
 #include "manifest/manifest.h"
 #include "manifest/verify.h"
 #include "plan/load.h"
@@ -17,12 +18,21 @@ namespace shardinit {
 using ProgressFunction =
     std::function<void(const WorkCounters& counters, int64_t ranks_done, int64_t ranks)>;
 
+// What else is to be done before a rank's file gets its name.
+struct RankCheck {
+  std::vector<BoxTask> tasks;
+  // Called when all is done, with the digests of the rank's boxes; may throw.
+  std::function<void(const std::vector<Digest>& digests)> done;
+};
+
 struct GenerateRequest {
   std::string folder;
   std::vector<int64_t> ranks;  // Ascending.
   WorkerOptions workers;
   IndexMode index = IndexMode::kAuto;
-  Damage damage;  // What to make again, as if it were not there.
+  Damage damage;                   // What to make again, as if it were not there.
+  ElementSource source = nullptr;  // Null: values are generated.
+  std::function<RankCheck(const RankPlan& rank)> check = nullptr;
   ProgressFunction progress;
 };
 

@@ -129,6 +129,19 @@ void RemoveTree(const Folder& parent, const std::string& name) {
   unlinkat(parent.fd(), name.c_str(), AT_REMOVEDIR);
 }
 
+// From the name in `parent` to that of `path`, which is there, too.
+void TakeFolderName(const Folder& parent, const std::string& from, const std::string& path) {
+  // A folder takes the name of no more than an empty folder.
+  if (renameat(parent.fd(), from.c_str(), parent.fd(), shardinit::NameOf(path).c_str()) != 0) {
+    if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR) {
+      throw SystemError("create", path);
+    }
+    throw Error(ExitCode::kConflict, fmt::format("`{}` has appeared meanwhile", path),
+                "choose another folder with `-o`");
+  }
+  parent.Sync();
+}
+
 // By the folder's descriptor.
 std::string ProcPath(const Folder& folder, const std::string& name) {
   return fmt::format("/proc/self/fd/{}/{}", folder.fd(), name);
@@ -263,17 +276,31 @@ NewFolder::~NewFolder() {
 
 void NewFolder::Commit() {
   folder_.Sync();
-  const std::string name = NameOf(path_);
-  // A folder takes the name of no more than an empty folder.
-  if (renameat(parent_.fd(), temporary_.c_str(), parent_.fd(), name.c_str()) != 0) {
-    if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR) {
-      throw SystemError("create", path_);
-    }
-    throw Error(ExitCode::kConflict, fmt::format("`{}` has appeared meanwhile", path_),
+  TakeFolderName(parent_, temporary_, path_);
+  temporary_.clear();
+}
+
+StagedFolder::StagedFolder(const std::string& path, std::string_view key)
+    : path_(path.substr(0, path.find_last_not_of('/') + 1)),
+      parent_(Folder::Make(FolderOf(path_))),
+      name_(fmt::format(".{}.part-{}", NameOf(path_), key)),
+      staged_(FolderOf(path_) + "/" + name_) {
+  if (Exists(path_) && !IsEmptyFolder(path_)) {
+    throw Error(ExitCode::kConflict, fmt::format("`{}` exists", path_),
                 "choose another folder with `-o`");
   }
-  temporary_.clear();
-  parent_.Sync();
+  folder_ = parent_.MakeSub(name_);
+  if (flock(folder_.fd(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    throw Error(ExitCode::kConflict, fmt::format("another process is making `{}`", path_),
+                "wait for it, or choose another folder with `-o`");
+  }
+}
+
+void StagedFolder::Remove() { RemoveTree(parent_, name_); }
+
+void StagedFolder::Commit() {
+  folder_.Sync();
+  TakeFolderName(parent_, name_, path_);
 }
 
 std::string_view NameOfTemporary(std::string_view file) { return ParseTemporary(file).name; }

@@ -59,6 +59,25 @@ class NewFolder {
 // The name that a temporary file or folder stands for; empty: it is none.
 std::string_view NameOfTemporary(std::string_view file);
 
+// A folder beside `path` that gets the name when all in it is there, as NewFolder; but without
+// Commit() it stays, and the next one of the same `key` goes on with it.
+class StagedFolder {
+ public:
+  // Throws Error (kConflict) if `path` is more than an empty folder, or another process has this
+  // one.
+  StagedFolder(const std::string& path, std::string_view key);
+  const std::string& staged() const { return staged_; }  // Where it is meanwhile.
+  void Remove();                                         // With all in it.
+  // Throws Error (kConflict) if the name is taken by more than an empty folder.
+  void Commit();
+
+ private:
+  const std::string path_;
+  const Folder parent_;
+  const std::string name_, staged_;
+  Folder folder_;
+};
+
 // Which temporary files of other machines are left-overs. One's own machine's are those whose lock
 // is free; whether a lock of another machine is seen is the file system's secret.
 enum class Others { kOld, kAll };

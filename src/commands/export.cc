@@ -100,7 +100,7 @@ ExitCode RunExport(const ExportOptions& options) {
   std::optional<CheckpointReader> checkpoint;
   if (is_folder) {
     checkpoint.emplace(options.spec.request.path, plan, plan_sha256);
-    request.source = std::bind_front(&CheckpointReader::Read, &*checkpoint);
+    request.source = std::bind_front(&CheckpointReader::Open, &*checkpoint);
   }
 
   WorkCounters counters;

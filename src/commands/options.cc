@@ -102,6 +102,13 @@ void SpecOptions::AddLayoutTo(CLI::App& app) {
       ->check(NotEmpty);
 }
 
+std::optional<Replicas> SpecOptions::FindReplicas() const {
+  if (replicas.empty()) return {};
+  if (replicas == "full") return Replicas::kFull;
+  if (replicas == "dedupe") return Replicas::kDedupe;
+  throw Usage(fmt::format("`--replicas {}`: use `dedupe` or `full`", replicas));
+}
+
 Plan SpecOptions::Load() const {
   Diagnostics diagnostics;
   return Load(diagnostics, nullptr);
@@ -115,13 +122,7 @@ Plan SpecOptions::Load(Diagnostics& diagnostics, Explanation* explanation) const
             ? fmt::format("of a checkpoint, `shardinit inspect {}` shows the tensors", request.path)
             : "name a spec, which is a YAML file");
   }
-  PlanRequest plan_request{request, {}, layout};
-  if (!replicas.empty() && replicas != "dedupe" && replicas != "full") {
-    throw Usage(fmt::format("`--replicas {}`: use `dedupe` or `full`", replicas));
-  }
-  if (!replicas.empty()) {
-    plan_request.replicas = replicas == "full" ? Replicas::kFull : Replicas::kDedupe;
-  }
+  const PlanRequest plan_request{request, FindReplicas(), layout};
   Plan plan = LoadPlan(plan_request, diagnostics, explanation);
   Talk(Render(diagnostics.all()));
   return plan;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,8 @@ struct SpecOptions {
   void AddOverridesTo(CLI::App& app);  // --set, --mesh and --sharding alone.
   void AddLayoutTo(CLI::App& app);
   void AddReplicasTo(CLI::App& app);
+  // What --replicas says.
+  std::optional<Replicas> FindReplicas() const;
   // Also prints the spec's warnings to standard error. The places in an
   // `explanation` live as long as `diagnostics`.
   Plan Load() const;

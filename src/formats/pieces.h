@@ -15,6 +15,9 @@ struct FilePiece {
   int64_t offset;  // Of the box's first byte in the file.
 };
 
+// Whether two boxes of a tensor share an element.
+bool Overlap(const Box& a, const Box& b);
+
 // Reads elements first … first + count - 1 of a box, in the box's row-major
 // order, from the pieces that have them. Safe to use from several threads.
 void ReadPieces(const std::vector<FilePiece>& pieces, int element_bytes, const Box& box,

@@ -48,7 +48,7 @@ void ForEach(const Piece::Loop* begin, const Piece::Loop* end, int64_t base, int
 
 }  // namespace
 
-ViewFiller::ViewFiller(const Tensor& tensor, const Box& box)
+ViewFiller::ViewFiller(const Tensor& tensor, const Box& box, const FillerFunction& filler_of)
     : element_bytes_(InfoOf(tensor.dtype).bytes), pieces_(PiecesOf(tensor, box)) {
   const View& view = *tensor.view;
   std::sort(pieces_.begin(), pieces_.end(),
@@ -58,7 +58,7 @@ ViewFiller::ViewFiller(const Tensor& tensor, const Box& box)
     const auto [it, is_new] = fillers.try_emplace(
         {piece.source, std::bit_cast<uint64_t>(piece.padding)}, fillers_.size());
     if (piece.source != Piece::kPadding) {
-      if (is_new) fillers_.push_back(FillerOf((*view.drawn)[static_cast<size_t>(piece.source)]));
+      if (is_new) fillers_.push_back(filler_of((*view.drawn)[static_cast<size_t>(piece.source)]));
     } else {
       Tensor constant;
       constant.dtype = tensor.dtype;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -15,7 +16,9 @@ namespace shardinit {
 // tile and moved to their places.
 class ViewFiller {
  public:
-  ViewFiller(const Tensor& tensor, const Box& box);
+  // `filler_of` makes those of what the view is of.
+  using FillerFunction = std::function<std::unique_ptr<const Filler>(const Tensor& drawn)>;
+  ViewFiller(const Tensor& tensor, const Box& box, const FillerFunction& filler_of = FillerOf);
 
   // As BoxFiller's.
   void Prepare() const;

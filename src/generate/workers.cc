@@ -98,7 +98,8 @@ class Workers::Pool {
     {
       const std::lock_guard lock(mutex_);
       for (BoxTask& task : tasks) {
-        std::vector<Preparation> needs = PreparationsOf(*task.tensor, task.box);
+        std::vector<Preparation> needs;
+        if (!task.source) needs = PreparationsOf(*task.tensor, task.box);
         auto& queue = needs.empty() ? pending_ : pending_prepared_;
         queue.push_back({std::move(task), group, std::move(needs)});
       }

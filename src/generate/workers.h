@@ -36,13 +36,15 @@ struct BoxOutput {
   int64_t offset = 0;
 };
 
+// Gives elements first … first + count - 1 of a box, from several threads.
+using BoxElements = std::function<void(int64_t first, int64_t count, void* out)>;
+
 struct BoxTask {
   const Tensor* tensor;
   Box box;
   BoxOutput output;
-  Digest* digest;  // Receives the SHA-256 of the box's bytes.
-  // Gives elements of the box, from several threads; null: they are generated.
-  std::function<void(int64_t first, int64_t count, void* out)> source = nullptr;
+  Digest* digest;                // Receives the SHA-256 of the box's bytes.
+  BoxElements source = nullptr;  // Null: they are generated.
 };
 
 // Writes that are under way at once; more of them are no faster.

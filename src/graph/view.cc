@@ -336,6 +336,25 @@ std::string DescribeArguments(const ViewNode& node) {
   return text;
 }
 
+namespace {
+
+bool AreEqualNodes(const ViewNode& a, const std::vector<Tensor>& drawn_a, const ViewNode& b,
+                   const std::vector<Tensor>& drawn_b) {
+  if (a.operation != b.operation || a.arguments != b.arguments || a.of.size() != b.of.size())
+    return false;
+  if (a.operation == nullptr) return drawn_a[a.tensor].path == drawn_b[b.tensor].path;
+  for (size_t i = 0; i < a.of.size(); ++i) {
+    if (!AreEqualNodes(a.of[i], drawn_a, b.of[i], drawn_b)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool AreEqual(const View& a, const View& b) {
+  return AreEqualNodes(a.root, *a.drawn, b.root, *b.drawn);
+}
+
 std::string Describe(const View& view) {
   const ViewNode* node = &view.root;
   std::string text;

@@ -82,6 +82,9 @@ std::optional<Viewed> Apply(const ViewOperation& operation, std::vector<Viewed> 
                             std::vector<ViewArgument>& arguments, PieceBudget* budget,
                             ViewProblem* problem);
 
+// Whether both are of the same tensors, arranged by the same operations.
+bool AreEqual(const View& a, const View& b);
+
 // For people: `stack axis=1 of layers.0.w and 31 more`, and of that ` axis=1`.
 std::string Describe(const View& view);
 std::string DescribeArguments(const ViewNode& node);

@@ -17,10 +17,7 @@ std::vector<BoxTask> TasksOf(const FileLayout& layout, const OutputFile& file,
   for (size_t b = 0; b < layout.boxes.size(); ++b) {
     const FileBox& box = layout.boxes[b];
     tasks.push_back({box.tensor, box.box, {&file, box.offset}, &(*digests)[b]});
-    if (!source) continue;
-    tasks.back().source = [&source, &box](int64_t first, int64_t count, void* out) {
-      source(*box.tensor, box.box, first, count, out);
-    };
+    if (source) tasks.back().source = source(*box.tensor, box.box);
   }
   return tasks;
 }

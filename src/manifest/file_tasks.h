@@ -10,9 +10,8 @@
 
 namespace shardinit {
 
-// Gives elements first … first + count - 1 of a box of a tensor, from several threads.
-using ElementSource = std::function<void(const Tensor& tensor, const Box& box, int64_t first,
-                                         int64_t count, void* out)>;
+// Where the elements of boxes come from that are not generated.
+using ElementSource = std::function<BoxElements(const Tensor& tensor, const Box& box)>;
 
 // Reserves the space of all of the file, if it has boxes, and writes its texts.
 void BeginFile(const FileLayout& layout, OutputFile& file);

@@ -106,6 +106,17 @@ void WriteManifest(const Plan& plan, const Digest& plan_sha256,
   append(out.Finish());
 }
 
+bool IsManifestOf(std::string_view manifest, const Plan& plan, const Digest& plan_sha256,
+                  const std::vector<ReceiptEntry>& ranks, const std::optional<FileEntry>& index) {
+  size_t at = 0;
+  bool equal = true;
+  WriteManifest(plan, plan_sha256, ranks, index, [&](std::string_view text) {
+    equal = equal && manifest.substr(at, text.size()) == text;
+    at = std::min(manifest.size(), at + text.size());
+  });
+  return equal && at == manifest.size();
+}
+
 Digest HashRange(int fd, const std::string& path, int64_t offset, int64_t bytes,
                  const std::function<void(int64_t bytes)>& progress) {
   Sha256 hash;

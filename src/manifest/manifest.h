@@ -47,6 +47,11 @@ void WriteManifest(const Plan& plan, const Digest& plan_sha256,
 // damaged.
 void LoadDevices(const CheckpointFolder& folder, Plan* plan);
 
+// Whether the text of a manifest, which says that there is this `index`, is what WriteManifest()
+// makes.
+bool IsManifestOf(std::string_view manifest, const Plan& plan, const Digest& plan_sha256,
+                  const std::vector<ReceiptEntry>& ranks, const std::optional<FileEntry>& index);
+
 // Once every rank has its receipt, writes index.h5 and then manifest.json. Two
 // processes may do this at once: they write the same bytes.
 FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const Digest& plan_sha256,

@@ -20,6 +20,9 @@ class RankWriter {
   // What is to be written, as TasksOf says; valid as long as this object lives.
   std::vector<BoxTask> Tasks(const ElementSource& source);
 
+  // Of the boxes, in the order of the rank's plan, once all tasks are done.
+  const std::vector<Digest>& digests() const { return receipt_.digests; }
+
   // Data to disk, file in place, then its receipt: called when all tasks are done.
   void Commit();
 

@@ -27,14 +27,23 @@ CheckpointReader::CheckpointReader(const std::string& folder, const Plan& plan,
     for (size_t i = 0; i < rank.shards.size(); ++i) {
       const Shard& shard = rank.shards[i];
       if (!seen[shard.tensor].insert(shard.box.offset).second) continue;
-      pieces_[shard.tensor].push_back({shard.box, file, receipt->offsets[i]});
+      Held& held = held_[shard.tensor];
+      held.pieces.push_back({shard.box, file, receipt->offsets[i]});
+      held.digests.push_back(receipt->digests[i]);
     }
+    receipts_.push_back(EntryOf(plan, rank, *receipt));
   }
 }
 
-void CheckpointReader::Read(const Tensor& tensor, const Box& box, int64_t first, int64_t count,
-                            void* out) const {
-  ReadPieces(PiecesOf(tensor), InfoOf(tensor.dtype).bytes, box, first, count, out);
+BoxElements CheckpointReader::Open(const Tensor& tensor, const Box& box) const {
+  std::vector<FilePiece> pieces;
+  for (const FilePiece& piece : PiecesOf(tensor)) {
+    if (Overlap(piece.box, box)) pieces.push_back(piece);
+  }
+  return
+      [pieces, box, bytes = InfoOf(tensor.dtype).bytes](int64_t first, int64_t count, void* out) {
+        ReadPieces(pieces, bytes, box, first, count, out);
+      };
 }
 
 }  // namespace shardinit

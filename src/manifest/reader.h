@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "formats/pieces.h"
+#include "manifest/file_tasks.h"
+#include "manifest/manifest.h"
 #include "plan/plan.h"
 
 namespace shardinit {
@@ -16,13 +18,26 @@ class CheckpointReader {
   // bytes is for verify to check.
   CheckpointReader(const std::string& folder, const Plan& plan, const Digest& plan_sha256);
 
-  // Each box once.
-  const std::vector<FilePiece>& PiecesOf(const Tensor& tensor) const { return pieces_.at(&tensor); }
-  // An ElementSource.
-  void Read(const Tensor& tensor, const Box& box, int64_t first, int64_t count, void* out) const;
+  // Each box once; and the digest that the receipt gives of each.
+  const std::vector<FilePiece>& PiecesOf(const Tensor& tensor) const {
+    return held_.at(&tensor).pieces;
+  }
+  const std::vector<Digest>& DigestsOf(const Tensor& tensor) const {
+    return held_.at(&tensor).digests;
+  }
+  // Of all ranks, for WriteManifest().
+  const std::vector<ReceiptEntry>& receipts() const { return receipts_; }
+
+  // An ElementSource. What it returns needs this no more.
+  BoxElements Open(const Tensor& tensor, const Box& box) const;
 
  private:
-  std::unordered_map<const Tensor*, std::vector<FilePiece>> pieces_;
+  struct Held {
+    std::vector<FilePiece> pieces;
+    std::vector<Digest> digests;
+  };
+  std::unordered_map<const Tensor*, Held> held_;
+  std::vector<ReceiptEntry> receipts_;
 };
 
 }  // namespace shardinit

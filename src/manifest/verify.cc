@@ -118,13 +118,7 @@ class Verifier {
       return;
     }
     if (index) VerifyIndex(*index);
-    size_t at = 0;
-    bool equal = true;
-    WriteManifest(plan_, plan_sha256_, entries, index, [&](std::string_view text) {
-      equal = equal && manifest.substr(at, text.size()) == text;
-      at = std::min(manifest.size(), at + text.size());
-    });
-    if (!equal || at != manifest.size()) {
+    if (!IsManifestOf(manifest, plan_, plan_sha256_, entries, index)) {
       Find(kManifestName, "", "is damaged: it is not what follows from the plan and the receipts");
     }
   }

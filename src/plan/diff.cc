@@ -56,22 +56,8 @@ void AddSharding(const Tensor& a, const Tensor& b, const Plan& before, const Pla
         text(a, before.graph.mesh, mesh_a), text(b, after.graph.mesh, mesh_b), changes);
 }
 
-// Of the same tensors, arranged by the same operations.
-bool AreEqual(const ViewNode& a, const std::vector<Tensor>& drawn_a, const ViewNode& b,
-              const std::vector<Tensor>& drawn_b) {
-  if (a.operation != b.operation || a.arguments != b.arguments || a.of.size() != b.of.size())
-    return false;
-  if (a.operation == nullptr) return drawn_a[a.tensor].path == drawn_b[b.tensor].path;
-  for (size_t i = 0; i < a.of.size(); ++i) {
-    if (!AreEqual(a.of[i], drawn_a, b.of[i], drawn_b)) return false;
-  }
-  return true;
-}
-
 void AddView(const Tensor& a, const Tensor& b, std::vector<Change>* changes) {
-  const bool equal = a.view && b.view
-                         ? AreEqual(a.view->root, *a.view->drawn, b.view->root, *b.view->drawn)
-                         : a.view == b.view;
+  const bool equal = a.view && b.view ? AreEqual(*a.view, *b.view) : a.view == b.view;
   const auto text = [](const Tensor& tensor) {
     return tensor.view ? Describe(*tensor.view) : "as it is drawn";
   };

@@ -279,6 +279,37 @@ def LoadRows(options, folder):
               lambda: module.load_state_dict(checkpoint, verify=True))
 
 
+# Copying, from a checkpoint that is in the page cache as far as that holds it.
+
+
+def ReshardRows(options, folder, out):
+    """A checkpoint of four ranks to another mesh, against cp of its files."""
+    binary, source = options.binary, folder / "reshard-source"
+    layers = max(1, round(options.gigabytes * 1e9 / (LAYER * 2)))
+    spec = folder / "reshard.yaml"
+    spec.write_text(SPEC.format(dtype="bf16", ranks="4, tensor: 1", shape=list(SHAPE), layers=layers,
+                                init=INITS["normal"]).replace("[data]", "[data, tensor]"))
+
+    def row(name, *command):
+        def work():
+            if not source.exists():
+                Command(binary, "gen", spec, "-o", source)
+            start = time.monotonic()
+            Command(*command, out / "copy")
+            if command[0] == "cp":
+                for file in (out / "copy").rglob("*"):
+                    if file.is_file():
+                        with open(file, "rb") as opened:
+                            os.fsync(opened.fileno())
+            return time.monotonic() - start
+        return Row("reshard", name, 0, layers * LAYER * 2, work)
+
+    yield row("cp -r, fsync of each file", "cp", "-r", source)
+    yield row("shardinit reshard, 4 ranks to 8", binary, "reshard", source, "--mesh", "data=8", "-o")
+    yield row("shardinit reshard, rows to columns", binary, "reshard", source, "--mesh", "tensor=4",
+              "-o")
+
+
 def Rows(options, folder, out):
     binary = options.binary
 
@@ -307,6 +338,7 @@ def Rows(options, folder, out):
     yield own("draw f32 truncated", "digest", "truncated_normal", "f32")
     yield from LibraryRows(options, folder)
     yield from LoadRows(options, folder)
+    yield from ReshardRows(options, folder, out)
     yield from KernelRows(options)
     # They are slower; the rate is what counts.
     yield from RivalRows(options, folder, out, max(1, layers // 16))

@@ -46,11 +46,13 @@ COMMANDS = {
     "gen of a rank": "gen spec.yaml -o out --jobs 1 --ranks 1",
     "gen again": "gen spec.yaml -o good",
     "gen without an index": "gen spec.yaml -o good --index never",
+    "gen on other devices": "gen devices.yaml -o good",
     "finalize": "finalize unfinished",
     "finalize without an index": "finalize good --index never",
     **{f"export to {name}": f"export spec.yaml --to {name} -o out --jobs 1"
        for name in ["safetensors", "dcp", "zarr", "keras"]},
     "export of a checkpoint": "export good --to dcp -o out --jobs 1",
+    "reshard": "reshard good --mesh a=1 -o out --jobs 1",
     "verify": "verify good",
     "verify of an export": "verify export",
     "status": "status good",
@@ -69,6 +71,7 @@ def start(tmp_path_factory):
     folder = tmp_path_factory.mktemp("start")
     (folder / "spec.yaml").write_text(SPEC)
     Ok("gen", "spec.yaml", "-o", "good", cwd=folder)
+    (folder / "devices.yaml").write_text(SPEC.replace("{a: 2}", "{a: 2}, devices: [1, 0]"))
     shutil.copytree(folder / "good", folder / "unfinished")
     for name in ["manifest.json", "index.h5"]:
         (folder / "unfinished" / name).unlink()

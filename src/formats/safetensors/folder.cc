@@ -33,14 +33,6 @@ std::vector<std::string> FilesOf(const std::string& folder) {
   return files;
 }
 
-bool Overlap(const Box& a, const Box& b) {
-  for (size_t d = 0; d < a.shape.size(); ++d) {
-    if (a.offset[d] + a.shape[d] <= b.offset[d] || b.offset[d] + b.shape[d] <= a.offset[d])
-      return false;
-  }
-  return true;
-}
-
 // Pieces that together are the whole tensor, none of it twice.
 void CheckPieces(const std::string& name, const Holding& holding) {
   int64_t count = 0;

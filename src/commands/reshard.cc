@@ -1,0 +1,226 @@
+#include "plan/reshard.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <numeric>
+
+#include "base/file.h"
+#include "base/folder.h"
+#include "base/interrupt.h"
+#include "base/json.h"
+#include "base/new_file.h"
+#include "base/talk.h"
+#include "base/text.h"
+#include "commands/command.h"
+#include "commands/options.h"
+#include "manifest/copy.h"
+#include "manifest/receipt.h"
+#include "plan/devices.h"
+#include "plan/diff.h"
+#include "report/text.h"
+
+namespace shardinit {
+namespace {
+
+struct ReshardOptions {
+  SpecOptions spec;  // Its path: of --spec.
+  WorkOptions work;
+  std::string from, folder, uneven = "error", index = "auto";
+  bool json = false;
+};
+
+// Of the same model, drawn alike.
+void RequireSameModel(const std::string& spec, const std::string& folder, const Plan& from,
+                      const Plan& to) {
+  for (const TensorDifference& tensor : Compare(from, to).tensors) {
+    std::string what;
+    if (!tensor.before || !tensor.after) {
+      what = fmt::format("only {} has `{}`", tensor.before ? "the checkpoint" : "the spec",
+                         tensor.path);
+    }
+    for (const Change& change : tensor.changes) {
+      if (change.what == "sharding") continue;
+      what = fmt::format("{} of `{}`: {} in the checkpoint, {} in the spec", change.what,
+                         tensor.path, change.before, change.after);
+      break;
+    }
+    if (what.empty()) continue;
+    throw Error(ExitCode::kUsage,
+                fmt::format("`{}` is not the model of `{}`: {}", spec, folder, what),
+                "give the spec that the checkpoint was made from");
+  }
+}
+
+Plan NewPlan(const ReshardOptions& options, const Plan& from) {
+  if (!options.spec.request.path.empty()) {
+    if (options.uneven != "error") {
+      throw Error(ExitCode::kUsage, "`--uneven` is for a checkpoint without a spec",
+                  "the spec says it");
+    }
+    Plan to = options.spec.Load();
+    RequireSameModel(options.spec.request.path, options.from, from, to);
+    return to;
+  }
+  const SpecRequest& request = options.spec.request;
+  if (!request.sets.empty() || !request.sharding.empty() || !options.spec.layout.empty()) {
+    throw Error(ExitCode::kUsage,
+                "`--set`, `--sharding` and `--layout` are for a spec, and none is given",
+                "add `--spec SPEC`");
+  }
+  if (options.uneven != "error" && options.uneven != "chunk") {
+    throw Error(ExitCode::kUsage,
+                fmt::format("`--uneven {}`: use `error` or `chunk`", options.uneven));
+  }
+  Plan to = from;
+  if (!options.spec.request.mesh.empty()) {
+    to = OnMesh(from, options.spec.request.mesh, options.uneven == "chunk");
+  }
+  if (const auto replicas = options.spec.FindReplicas()) to.graph.replicas = *replicas;
+  return MakePlan(std::move(to.graph));
+}
+
+// Whether the folder holds this very copy, all of which is made once more to tell, but not written.
+// Anything else there is a conflict.
+bool IsThere(const ReshardOptions& options, const CheckpointCopy& copy, const Plan& to,
+             WorkCounters* counters) {
+  if (!Exists(options.folder) || IsEmptyFolder(options.folder)) return false;
+  const auto conflict = [&](std::string_view what) {
+    return Error(ExitCode::kConflict, fmt::format("`{}` exists and {}", options.folder, what),
+                 "choose another folder with `-o`");
+  };
+  const std::string plan_json = WritePlan(to);
+  std::string present;
+  if (!ReadIfFile(options.folder + "/" + kPlanName, kPlanLimit, &present).empty() ||
+      present != plan_json || !Exists(options.folder + "/" + kManifestName)) {
+    throw conflict("holds something else");
+  }
+  const CheckpointFolder folder(options.folder);
+  if (folder.ReadDevices() != WriteDeviceLayout(to.graph.mesh)) {
+    throw conflict("has other slices or devices");
+  }
+  Progress progress(options.work.Mode(), "comparing", BytesInFiles(to), options.json);
+  Workers workers(options.work.Workers(false), counters);
+  const auto tick = [&] { progress.Update(counters->hashed_bytes, ""); };
+  for (int64_t r = 0; r < to.world_size(); ++r) {
+    ThrowIfInterrupted();
+    const auto rank = std::make_shared<const RankPlan>(PlanRank(to, r));
+    const auto receipt = FindReceipt(folder, *rank, Sha256Of(plan_json));
+    if (!receipt) throw conflict("is damaged");
+    const auto digests = std::make_shared<std::vector<Digest>>(rank->shards.size());
+    std::vector<BoxTask> tasks;
+    for (size_t s = 0; s < rank->shards.size(); ++s) {
+      const Shard& shard = rank->shards[s];
+      tasks.push_back({shard.tensor, shard.box, {}, &(*digests)[s]});
+      tasks.back().source = copy.Open(*shard.tensor, shard.box);
+    }
+    workers.WaitFor(r - 1, tick);
+    workers.Submit(std::move(tasks), [rank, digests, conflict, wanted = receipt->digests] {
+      if (*digests != wanted) throw conflict("has other values");
+    });
+  }
+  workers.WaitFor(to.world_size(), tick);
+  MakeFolder(options.folder);  // Its name, which a killed run may have left off the disk.
+  return true;
+}
+
+// Copies into a folder beside the one that is asked for, which gets its name at the end.
+GenerateResult Copy(const ReshardOptions& options, const Plan& from, const Digest& plan_sha256,
+                    const Plan& to, WorkCounters* counters) {
+  CheckpointCopy copy(options.from, from, plan_sha256, to);
+  if (IsThere(options, copy, to, counters)) return {.skipped = to.world_size(), .complete = true};
+  const Digest key = Sha256Of(ToHex(copy.manifest_sha256()) + ToHex(Sha256Of(WritePlan(to))));
+  StagedFolder staged(options.folder, ToHex(key).substr(0, 16));
+  GenerateRequest request;
+  request.folder = staged.staged();
+  request.ranks.resize(static_cast<size_t>(to.world_size()));
+  std::iota(request.ranks.begin(), request.ranks.end(), int64_t{0});
+  request.workers = options.work.Workers(true);
+  request.index = FindIndexMode(options.index);
+  request.source = std::bind_front(&CheckpointCopy::Open, &copy);
+  request.check = [&](const RankPlan& rank) { return copy.CheckOf(rank); };
+  Progress progress(options.work.Mode(), "copying", BytesIn(to, request.ranks), options.json);
+  request.progress = [&](const WorkCounters& c, int64_t done, int64_t ranks) {
+    progress.Update(c.written_bytes, ranks > 1 ? fmt::format("rank {} of {}", done, ranks) : "");
+  };
+  try {
+    const GenerateResult result = Generate(to, request, counters);
+    staged.Commit();
+    return result;
+  } catch (const Error& e) {
+    if (e.code() == ExitCode::kDifferent) staged.Remove();
+    throw;
+  } catch (const Interrupted&) {
+    Talk(
+        fmt::format("shardinit: interrupted; ranks that are done stay in `{}`, and the same "
+                    "command makes the rest\n",
+                    Escape(staged.staged())));
+    throw;
+  }
+}
+
+ExitCode RunReshard(const ReshardOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  Digest plan_sha256{};
+  Plan from = LoadCheckpointPlan(options.from, &plan_sha256);
+  LoadDevices(CheckpointFolder(options.from), &from);
+  const Plan to = NewPlan(options, from);
+  WorkCounters counters;
+  const GenerateResult result = Copy(options, from, plan_sha256, to, &counters);
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (options.json) {
+    JsonWriter out;
+    out.BeginObject(JsonWriter::kLines).Member("name", to.graph.name);
+    out.Member("from", options.from).Member("folder", options.folder);
+    out.Member("world_size", to.world_size());
+    out.Member("ranks_written", result.written).Member("ranks_skipped", result.skipped);
+    out.Member("bytes", result.bytes).Member("seconds", seconds).EndObject();
+    Print(out.Finish());
+    return ExitCode::kOk;
+  }
+  if (result.written == 0) {
+    Talk(fmt::format("shardinit: `{}` was there already\n", Escape(options.folder)));
+  } else {
+    Talk(fmt::format("shardinit: copied {} in {:.2f} s ({:.2f} GB/s)\n", InBytes(result.bytes),
+                     seconds, static_cast<double>(result.bytes) / seconds / 1e9));
+  }
+  Print(fmt::format("{}: {}, {}, complete\n", Escape(options.folder),
+                    Count(to.parameters, "parameter"), Count(to.world_size(), "rank")));
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+extern const Command kReshard = {
+    .name = "reshard",
+    .summary = "Copy a checkpoint to another mesh or layout",
+    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
+      auto options = std::make_shared<ReshardOptions>();
+      app.add_option("DIR", options->from, "Folder of the checkpoint")->required();
+      app.add_option("-o,--output", options->folder, "Folder to make")
+          ->required()
+          ->type_name("DIR2")
+          ->check(NotEmpty);
+      app.add_option("--spec", options->spec.request.path,
+                     "As this spec says, which is of the same model")
+          ->type_name("SPEC")
+          ->check(NotEmpty);
+      options->spec.AddOverridesTo(app);
+      options->spec.AddLayoutTo(app);
+      options->spec.AddReplicasTo(app);
+      app.add_option("--uneven", options->uneven,
+                     "Without --spec: what to do with a dimension that the mesh does not divide")
+          ->type_name("error|chunk");
+      AddIndex(app, &options->index);
+      options->work.AddJobsTo(app, "copy and hash");
+      options->work.AddMemoryTo(app);
+      options->work.AddProgressTo(app);
+      AddJson(app, &options->json);
+      return [options] { return RunReshard(*options); };
+    },
+};
+
+}  // namespace shardinit

@@ -1,0 +1,307 @@
+"""reshard: what it copies is what gen makes anew; and what the checkpoint has, if that is another."""
+
+import hashlib
+import itertools
+import json
+import random
+import re
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+from support import AWKWARD, BINARY, CLEAN, Json, Ok, ROOT, Reassemble, Run, TINY, Tree
+
+LAYOUTS = ROOT / "configs/layouts/llama.yaml"
+
+
+def Gen(folder, spec, *options):
+    Ok("gen", spec, "-o", folder, *options)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def awkward(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("awkward")
+    (folder / "spec.yaml").write_text(AWKWARD)
+    return folder / "spec.yaml"
+
+
+@pytest.fixture(scope="module")
+def tiny_layouts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("layouts")
+    spec = folder / "spec.yaml"
+    spec.write_text(f"shardinit: 1\ninclude: [{TINY}, {LAYOUTS}]\n")
+    return spec
+
+
+# Equal to a new one, byte for byte.
+
+
+@pytest.mark.parametrize("given", ["plan", "spec"])
+@pytest.mark.parametrize(("before", "after"), [
+    (["--mesh", "a=2,b=2"], ["--mesh", "a=1,b=1"]),
+    (["--mesh", "a=1,b=1"], ["--mesh", "b=3,a=2"]),
+    (["--mesh", "a=3,b=1"], ["--mesh", "a=2,b=5"]),
+    (["--mesh", "b=2,a=7", "--replicas", "full"], ["--mesh", "b=4", "--replicas", "dedupe"]),
+    ([], ["--replicas", "full"]),
+    ([], ["--mesh", "a=2,b=3", "--index", "never"]),
+])
+def test_another_mesh(tmp_path, awkward, before, after, given):
+    source = Gen(tmp_path / "from", awkward, *before)
+    wanted = Gen(tmp_path / "wanted", awkward, *after)
+    before = Tree(source)
+    by = ["--spec", awkward] if given == "spec" else ["--uneven", "chunk"]
+    replicas = [] if "--replicas" in after or given == "spec" else ["--replicas", "dedupe"]
+    Ok("reshard", source, *by, *after, *replicas, "-o", tmp_path / "to")
+    assert Tree(tmp_path / "to") == Tree(wanted)
+    assert Tree(source) == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["from", "to", "wanted"]
+
+
+def test_random_meshes(tmp_path):
+    rng = random.Random(11)
+    for n in range(6):
+        axes = {a: rng.randint(1, 4) for a in "xyz"}
+        tensors = {}
+        for t in range(rng.randint(1, 5)):
+            shape = [rng.randint(1, 40) for _ in range(rng.randint(0, 4))]
+            free = list("xyz")
+            rng.shuffle(free)
+            shard = [[free.pop() for _ in range(rng.randint(0, min(2, len(free))))] for _ in shape]
+            tensors[f"t{t}"] = {"shape": shape, "shard": [s or None for s in shard],
+                                "init": {"normal": {"std": 1}},
+                                "dtype": rng.choice(["f64", "f32", "bf16", "f8e5m2"])}
+        spec = tmp_path / f"{n}.yaml"
+        spec.write_text(json.dumps({"shardinit": 1, "name": "m", "uneven": "chunk",
+                                    "mesh": {"axes": axes}, "modules": tensors}))
+        source = Gen(tmp_path / f"from{n}", spec)
+        mesh = ",".join(f"{a}={rng.randint(1, 5)}" for a in rng.sample("xyz", 3))
+        wanted = Gen(tmp_path / f"wanted{n}", spec, "--mesh", mesh)
+        Ok("reshard", source, "--mesh", mesh, "--uneven", "chunk", "-o", tmp_path / f"to{n}")
+        assert Tree(tmp_path / f"to{n}") == Tree(wanted), mesh
+
+
+def test_segments_and_stages(tmp_path):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {pipe: 2, tensor: 2}}\nmodules:\n"
+                    "  gate_up: {shape: [24, 5], shard: [{axes: tensor, segments: 2}], stage: {pipe: 1}, "
+                    "init: {normal: {std: 1}}}\n"
+                    "  whole: {shape: [9], init: {normal: {std: 1}}, stage: {pipe: 0}}\n")
+    source = Gen(tmp_path / "from", spec)
+    for mesh in ("tensor=3,pipe=2", "pipe=2,tensor=6", "pipe=2"):
+        wanted = Gen(tmp_path / f"wanted-{mesh}", spec, "--mesh", mesh)
+        Ok("reshard", source, "--mesh", mesh, "-o", tmp_path / f"to-{mesh}")
+        Ok("reshard", wanted, "--spec", spec, "-o", tmp_path / f"back-{mesh}")
+        assert Tree(tmp_path / f"to-{mesh}") == Tree(wanted)
+        assert Tree(tmp_path / f"back-{mesh}") == Tree(source)
+    result = Run("reshard", source, "--mesh", "pipe=1", "-o", tmp_path / "to")
+    assert result.returncode == 2 and "give the spec, with `--spec`" in result.stderr
+
+
+def test_another_sharding(tmp_path):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {fsdp: 4}}\nmodules:\n"
+                    "  w: {shape: [8, 12], shard: [fsdp], init: {normal: {std: 1}}}\n"
+                    "  v: {shape: [4, 16], init: {normal: {std: 1}}}\n")
+    other = ["--sharding", "fsdp", "--set", "modules.w.shard=[]"]
+    source, wanted = Gen(tmp_path / "from", spec), Gen(tmp_path / "wanted", spec, *other)
+    Ok("reshard", source, "--spec", spec, *other, "-o", tmp_path / "to")
+    assert Tree(tmp_path / "to") == Tree(wanted)
+    assert Tree(source) != Tree(wanted)
+
+
+LAYOUT_NAMES = ["", "torchtitan", "megatron", "maxtext", "kerashub"]
+
+
+def Layout(name):
+    return ["--layout", name] if name else []
+
+
+@pytest.mark.parametrize(("before", "after"), [
+    *[("", name) for name in LAYOUT_NAMES[1:]], *[(name, "") for name in LAYOUT_NAMES[1:]],
+    *itertools.pairwise(LAYOUT_NAMES[1:])])
+def test_another_layout(tmp_path, tiny_layouts, before, after):
+    source = Gen(tmp_path / "from", tiny_layouts, "--mesh", "fsdp=2,tensor=2", *Layout(before))
+    wanted = Gen(tmp_path / "wanted", tiny_layouts, "--mesh", "fsdp=3,tensor=1",
+                 "--set", "uneven=chunk", *Layout(after))
+    Ok("reshard", source, "--spec", tiny_layouts, "--mesh", "fsdp=3,tensor=1", "--set",
+       "uneven=chunk", *Layout(after), "-o", tmp_path / "to")
+    assert Tree(tmp_path / "to") == Tree(wanted)
+
+
+@pytest.mark.parametrize("name", LAYOUT_NAMES[1:])
+def test_a_layout_on_another_mesh_without_the_spec(tmp_path, tiny_layouts, name):
+    source = Gen(tmp_path / "from", tiny_layouts, "--mesh", "fsdp=2", *Layout(name))
+    wanted = Gen(tmp_path / "wanted", tiny_layouts, "--mesh", "fsdp=4", *Layout(name))
+    Ok("reshard", source, "--mesh", "fsdp=4", "-o", tmp_path / "to")
+    assert Tree(tmp_path / "to") == Tree(wanted)
+
+
+def test_slices_and_devices_are_those_of_the_spec(tmp_path):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 8}, devices: tray_ring}\n"
+                    "modules: {w: {shape: [64], shard: [x], init: {normal: {std: 1}}}}\n")
+    plain = ["--mesh", "x=4", "--set", "mesh.devices=row_major"]
+    ring, rows = Gen(tmp_path / "ring", spec), Gen(tmp_path / "rows", spec, *plain)
+    Ok("reshard", rows, "--spec", spec, "-o", tmp_path / "a")
+    Ok("reshard", ring, "--mesh", "x=4", "-o", tmp_path / "b")
+    Ok("reshard", ring, "-o", tmp_path / "c")
+    assert Tree(tmp_path / "a") == Tree(ring) == Tree(tmp_path / "c")
+    assert Tree(tmp_path / "b") == Tree(rows)
+
+
+# Values that are no spec's.
+
+
+def Edit(folder, change):
+    """Other values in each box, with receipts and a manifest that fit, as a trainer would leave it."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    text = (folder / "manifest.json").read_text()
+    for entry in manifest["ranks"]:
+        receipt_path, file = folder / entry["receipt"], folder / entry["file"]
+        receipt = receipt_path.read_text()
+        data = bytearray(file.read_bytes())
+        for box in json.loads(receipt)["boxes"]:
+            part = slice(box["file_offset"], box["file_offset"] + box["bytes"])
+            data[part] = change(bytes(data[part]))
+            digest = hashlib.sha256(data[part]).hexdigest()
+            receipt = receipt.replace(
+                f'"file_offset": {box["file_offset"]}, "bytes": {box["bytes"]}, "sha256": "{box["sha256"]}"',
+                f'"file_offset": {box["file_offset"]}, "bytes": {box["bytes"]}, "sha256": "{digest}"')
+            text = re.sub(
+                rf'("rank": {entry["rank"]}, "offset": {re.escape(json.dumps(box["offset"]))}, '
+                rf'"shape": {re.escape(json.dumps(box["shape"]))}, "sha256": )"{box["sha256"]}"',
+                rf'\1"{digest}"', text)
+        file.write_bytes(data)
+        receipt_path.write_text(receipt)
+        text = text.replace(entry["receipt_sha256"], hashlib.sha256(receipt.encode()).hexdigest())
+    (folder / "manifest.json").write_text(text)
+    Ok("verify", folder)
+
+
+@pytest.mark.parametrize("layout", ["", "megatron"])
+def test_trained_values_are_copied(tmp_path, tiny_layouts, layout):
+    source = Gen(tmp_path / "from", tiny_layouts, "--mesh", "fsdp=2,tensor=2", *Layout(layout))
+    before = Reassemble(source)
+    Edit(source, lambda data: bytes(b ^ 0x55 for b in data))
+    Ok("reshard", source, "--mesh", "fsdp=4", "-o", tmp_path / "to")
+    Ok("verify", tmp_path / "to")
+    after = Reassemble(tmp_path / "to")
+    assert set(after) == set(before)
+    for path, (_, words) in before.items():
+        mask = np.frombuffer(b"\x55" * words.itemsize, words.dtype)[0]
+        assert np.array_equal(after[path][1], words ^ mask), path
+    # And through another layout, there and back.
+    Ok("reshard", source, "--spec", tiny_layouts, *Layout("maxtext"), "--mesh", "fsdp=2",
+       "-o", tmp_path / "other")
+    Ok("reshard", tmp_path / "other", "--spec", tiny_layouts, *Layout(layout), "--mesh", "fsdp=4",
+       "-o", tmp_path / "back")
+    if layout == "":  # Megatron's padding is made anew.
+        assert Tree(tmp_path / "back") == Tree(tmp_path / "to")
+
+
+# What is wrong.
+
+
+def test_damage_leaves_nothing(tmp_path, awkward):
+    source = Gen(tmp_path / "from", awkward)
+    receipt = json.loads((source / "ranks/rank-00001.json").read_text())
+    for box in receipt["boxes"][::3]:
+        file = source / "ranks/rank-00001.h5"
+        whole = file.read_bytes()
+        at = box["file_offset"] + box["bytes"] - 1
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        for mesh in ("a=1,b=1", "a=2,b=2", "a=5,b=1"):
+            result = Run("reshard", source, "--mesh", mesh, "--uneven", "chunk", "-o", tmp_path / "to")
+            assert result.returncode == 1, mesh
+            assert "is damaged" in result.stderr and f"`{box['path']}`" in result.stderr
+            assert [p.name for p in tmp_path.iterdir()] == ["from"]
+        file.write_bytes(whole)
+    Ok("reshard", source, "--mesh", "a=1", "--uneven", "chunk", "-o", tmp_path / "to")
+
+
+def test_a_manifest_that_says_otherwise(tmp_path, awkward):
+    source = Gen(tmp_path / "from", awkward)
+    text = (source / "manifest.json").read_text()
+    (source / "manifest.json").write_text(text.replace('"sha256": "', '"sha256": "0', 1))
+    result = Run("reshard", source, "-o", tmp_path / "to")
+    assert result.returncode == 1 and "is damaged: manifest.json" in result.stderr
+    (source / "manifest.json").unlink()
+    result = Run("reshard", source, "-o", tmp_path / "to")
+    assert result.returncode == 2 and "is unfinished" in result.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["from"]
+
+
+@pytest.mark.parametrize(("options", "code", "message"), [
+    (["--mesh", "a=3"], 2, "in 3 parts, which do not divide it"),
+    (["--mesh", "c=3"], 2, "the checkpoint's mesh has no axis `c`"),
+    (["--mesh", "a=2,a=2"], 2, "mesh axis `a` is given twice"),
+    (["--mesh", "a=x"], 2, "`a=x` is not of the form `axis=size`"),
+    (["--mesh", "a=0"], 2, "`a=0` is not of the form `axis=size`"),
+    (["--mesh", "a=16777216,b=2"], 2, "more than 16777216 ranks"),
+    (["--set", "seed=1"], 2, "for a spec, and none is given"),
+    (["--sharding", "fsdp"], 2, "for a spec, and none is given"),
+    (["--layout", "x"], 2, "for a spec, and none is given"),
+    (["--uneven", "pad"], 2, "`--uneven pad`: use `error` or `chunk`"),
+    (["--spec", "SPEC", "--set", "seed=1"], 2, "is not the model of"),
+    (["--spec", "SPEC", "--set", "modules.vector.shape=[7]"], 2, "shape of `vector`"),
+    (["--spec", "SPEC", "--uneven", "chunk"], 2, "`--uneven` is for a checkpoint without a spec"),
+])
+def test_mistakes(tmp_path, awkward, options, code, message):
+    source = Gen(tmp_path / "from", awkward)
+    result = Run("reshard", source, *[awkward if o == "SPEC" else o for o in options],
+                 "-o", tmp_path / "to")
+    assert result.returncode == code and message in result.stderr, result.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["from"]
+
+
+def test_a_folder_that_is_there_is_left_alone(tmp_path, awkward):
+    source = Gen(tmp_path / "from", awkward)
+    other = Gen(tmp_path / "other", awkward, "--mesh", "a=1")
+    before = Tree(other)
+    for target in (other, tmp_path):
+        result = Run("reshard", source, "-o", target)
+        assert result.returncode == 4 and "exists" in result.stderr
+    assert Tree(other) == before
+    unequal = tmp_path / "unequal"
+    Ok("gen", awkward, "--mesh", "a=1", "-o", unequal)
+    Edit(unequal, lambda data: bytes(b ^ 1 for b in data))
+    for target, why in [(other, ""), (unequal, "has other values")]:
+        result = Run("reshard", source, "--mesh", "a=1", "--uneven", "chunk", "-o", target)
+        assert result.returncode == (4 if why else 0) and why in result.stderr, result.stderr
+    assert Tree(other) == before
+    (tmp_path / "empty").mkdir()
+    Ok("reshard", source, "-o", tmp_path / "empty")
+    assert Tree(tmp_path / "empty") == Tree(source)
+
+
+# Interrupted.
+
+
+def test_the_same_command_goes_on(tmp_path):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 2}}\nmodules: {w: "
+                    "{repeat: {i: 40}, v: {shape: [64, 8192], shard: [x], init: zeros}}}\n")
+    source = Gen(tmp_path / "from", spec)
+    wanted = Gen(tmp_path / "wanted", spec, "--mesh", "x=32")
+    command = ["reshard", source, "--mesh", "x=32", "-o", tmp_path / "to"]
+    skipped = 0
+    for kill in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM):
+        process = subprocess.Popen([str(BINARY), *map(str, command)], env=CLEAN,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        end = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < end:
+            done = list(tmp_path.glob(".to.part-*/ranks/*.json"))
+            if len(done) > skipped:
+                break
+        process.send_signal(kill)
+        process.wait()
+        skipped = len(list(tmp_path.glob(".to.part-*/ranks/*.json")))
+        if (tmp_path / "to").exists():
+            pytest.skip("it was too fast to be stopped")
+    assert Json(*command)["ranks_skipped"] >= skipped > 0
+    assert Tree(tmp_path / "to") == Tree(wanted)
+    assert not list(tmp_path.glob(".to*"))
