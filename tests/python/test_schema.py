@@ -45,6 +45,17 @@ VALID = {
     "rules": HEAD + "mesh: {axes: {data: 1, tensor: 1}}\n"
                     "rules: [{a: data}, {b: [data, tensor]}, {c: null}, {a: tensor}]\n"
                     "modules: {w: {shape: [2, 2, 2], init: ones, axes: [a, b, c]}}\n",
+    "sharding by a word": BODY.replace("modules", "sharding: first_divisible\nmodules").replace(
+        "data: 1", "fsdp: 1") + "{shape: [2], init: ones}\n",
+    "sharding by a map": BODY.replace("modules", "sharding: {uneven: chunk, w: [[data, tensor], null]}\nmodules")
+                         + "{shape: [2, 2], init: ones}\n",
+    "sharding by placements": BODY.replace("modules", "sharding: {w: {data: Shard(0)}}\nmodules")
+                              + "{shape: [2, 2], init: ones}\n",
+    "sharding by languages": BODY.replace(
+        "modules", "sharding: [{map: {w: [data]}, uneven: error}, {fully_shard: {axes: tensor}}]\nmodules")
+        + "{shape: [2, 2], init: ones}\n",
+    "axes in a list": HEAD + "mesh: {axes: [{data: 1}, {tensor: 2}]}\nrules: null\n"
+                             "modules: {w: {shape: [2], init: ones}}\n",
     "no mesh": HEAD + "modules: {w: {shape: [3], init: ones}}\n",
     "mesh without axes": HEAD + "mesh: {axes: {}}\nmodules: {w: {shape: [3], init: ones}}\n",
     "named initializers": HEAD + "init: {a: {normal: {std: 0.02}}, b: a}\n"
@@ -119,6 +130,13 @@ INVALID = {
     "unknown engine": HEAD + "engine: mt19937\nmodules: {w: {shape: [], init: zeros}}\n",
     "unknown uneven": HEAD + "uneven: chunks\nmodules: {w: {shape: [], init: zeros}}\n",
     "unknown replicas": HEAD + "replicas: none\nmodules: {w: {shape: [], init: zeros}}\n",
+    "sharding by a number": BODY.replace("modules", "sharding: 1\nmodules") + "{shape: [2], init: ones}\n",
+    "sharding by an unknown word": BODY.replace("modules", "sharding: fdsp\nmodules") + "{shape: [2], init: ones}\n",
+    "sharding by a language and a pattern": BODY.replace("modules", "sharding: {haliax: {}, w: [data]}\nmodules")
+                                            + "{shape: [2], init: ones}\n",
+    "a policy that there is not": BODY.replace("modules", "sharding: {uneven: pad, w: [data]}\nmodules")
+                                  + "{shape: [2], init: ones}\n",
+    "an axis of two in a list": HEAD + "mesh: {axes: [{data: 1, tensor: 2}]}\nmodules: {w: {shape: [2], init: ones}}\n",
     "rules are a map": HEAD + "rules: {a: x}\nmodules: {w: {shape: [], init: zeros}}\n",
     "rule of two": HEAD + "rules: [{a: x, b: y}]\nmodules: {w: {shape: [], init: zeros}}\n",
     "rule of none": HEAD + "rules: [{}]\nmodules: {w: {shape: [], init: zeros}}\n",

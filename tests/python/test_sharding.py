@@ -282,6 +282,65 @@ def test_megatron_pads_the_vocabulary(tmp_path, tensor, vocab, padded):
     assert boxes["decoder.final_layernorm.weight"] == [[[0], [256]]]
 
 
+def test_megatron_fuses_by_groups_and_ranks(tmp_path):
+    """Field guide 3.4, on 405B: a group of heads is 2304 rows of linear_qkv, and a rank has whole
+    groups; a rank's rows of linear_fc1 are its gate and its up projection."""
+    spec = Preset(tmp_path / "spec.yaml", "megatron", ROOT / "configs/llama3.1-405b.yaml", tensor=8, pipe=2,
+                  virtual=9)
+    layer = "decoder.layers.{}.self_attention.linear_qkv.weight"
+    boxes = Boxes(spec, 15, "--layout", "megatron")  # tensor 7, pipe 1.
+    assert boxes[layer.format(7)] == [[[7 * 2304, 0], [2304, 16384]]]
+    # 126 layers in 18 stages of 7, one after the other on the two ranks.
+    held = [i for i in range(126) if layer.format(i) in boxes]
+    assert held == [i for i in range(126) if i // 7 % 2 == 1]
+    assert boxes["decoder.layers.7.mlp.linear_fc1.weight"] == [[[7 * 13312, 0], [13312, 16384]]]
+    assert boxes["output_layer.weight"][0][1] == [129024 // 8, 16384]
+    assert "embedding.word_embeddings.weight" not in boxes
+
+
+def test_maxtext_cuts_stacked_layers(tmp_path):
+    """Field guide 3.6: MaxText stacks layers as axis 1, and its rules cut what was cut before."""
+    spec = Preset(tmp_path / "spec.yaml", "maxtext", fsdp=4, tensor=2)
+    query = Json("explain", spec, "params.decoder.layers.self_attention.query.kernel", "--layout", "maxtext")
+    assert query["shape"] == [256, 2, 8, 32]
+    assert query["partition"] == "[fsdp+fsdp_transpose+context+expert, -, tensor+tensor_sequence, -]"
+    wo = Json("explain", spec, "params.decoder.layers.mlp.wo.kernel", "--layout", "maxtext")
+    assert wo["shape"] == [768, 2, 256]
+    assert wo["partition"] == "[fsdp_transpose+tensor+tensor_sequence, -, fsdp+context+expert]"
+
+
+def test_uneven_parts_are_those_of_torch_chunk(tmp_path):
+    """Field guide 3.1: 10 over 4 are 3, 3, 3, 1; 128256 over 512 are 251 and, last, 246 and none."""
+    tensors = {"a": [10], "b": [6], "c": [5]}
+    spec = Write(tmp_path / "small.yaml", {"fsdp": 4}, tensors, "fsdp")
+    sizes = {name: [Boxes(spec, rank).get(name, [[[0], [0]]])[0][1][0] for rank in range(4)] for name in tensors}
+    assert sizes == {"a": [3, 3, 3, 1], "b": [2, 2, 2, 0], "c": [2, 2, 1, 0]}
+    spec = Write(tmp_path / "large.yaml", {"fsdp": 512}, {"w": [128256, 4]}, "fsdp")
+    assert [Boxes(spec, rank).get("w", [[[], [0, 4]]])[0][1] for rank in (0, 509, 510, 511)] == [
+        [251, 4], [251, 4], [246, 4], [0, 4]]
+
+
+def test_the_map_of_the_first_405b_run(tmp_path):
+    """Field guide 2.3: lm_head by both axes in its first dimension, tensor the major one."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(f"""
+shardinit: 1
+include: {ROOT}/configs/llama3.1-405b.yaml
+sharding:
+  model.embed_tokens.weight: ('fsdp', 'tensor')
+  model.layers.*.self_attn.[qkv]_proj.weight: ('tensor', 'fsdp')
+  model.layers.*.self_attn.o_proj.weight: ('fsdp', 'tensor')
+  model.layers.*.mlp.gate_proj.weight: ('tensor', 'fsdp')
+  model.layers.*.mlp.up_proj.weight: ('tensor', 'fsdp')
+  model.layers.*.mlp.down_proj.weight: ('fsdp', 'tensor')
+  lm_head.weight: (('tensor', 'fsdp'), None)
+uneven: chunk
+""")
+    boxes = Boxes(spec, 4 * 3 + 2)  # fsdp 3, tensor 2.
+    assert boxes["lm_head.weight"] == [[[(2 * 128 + 3) * 251, 0], [251, 16384]]]
+    assert boxes["model.norm.weight"] == [[[0], [16384]]]
+
+
 def test_fsdpv2_and_t5x(tmp_path):
     fsdp = Preset(tmp_path / "fsdp.yaml", "fsdpv2", data=2, fsdp=4)
     assert Json("explain", fsdp, "model.layers.0.mlp.down_proj.weight")["partition"] == "[-, fsdp]"

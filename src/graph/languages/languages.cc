@@ -43,7 +43,7 @@ class StackReader {
   void Read(const Node& value) {
     if (value.IsSequence()) {
       for (const Node::Entry& item : value.entries) Read(*item.value);
-    } else if (value.IsMap()) {
+    } else if (value.IsMap() && !value.entries.empty()) {
       ReadMap(value);
     } else if (const LanguageRow* word = value.IsScalar() ? FindLanguage(value.text) : nullptr;
                word != nullptr && word->is_word) {
