@@ -273,6 +273,29 @@ shardinit_status shardinit_fill(const shardinit_spec* spec, int64_t index, const
   return Guarded(message, [&] { Fill(spec->At(index), offset, shape, out, out_size, threads); });
 }
 
+shardinit_status shardinit_boxes(const shardinit_spec* spec, int64_t index, int64_t rank,
+                                 int64_t* offsets, int64_t* shapes, int64_t capacity,
+                                 int64_t* count, char** message) {
+  return Guarded(message, [&] {
+    const Tensor& tensor = spec->At(index);
+    if (rank < 0 || rank >= spec->plan.world_size()) {
+      throw Usage(
+          fmt::format("there is no rank {}: the mesh has {}", rank, spec->plan.world_size()));
+    }
+    if (count == nullptr) throw Usage("`count` is NULL");
+    if (capacity > 0 && (offsets == nullptr || shapes == nullptr)) {
+      throw Usage("`offsets` or `shapes` is NULL");
+    }
+    const std::vector<Box> boxes = spec->plan.ShardingOf(tensor).BoxesOn(rank);
+    *count = std::ssize(boxes);
+    for (int64_t i = 0; i < std::min(capacity, *count); ++i) {
+      const Box& box = boxes[static_cast<size_t>(i)];
+      offsets = std::copy(box.offset.begin(), box.offset.end(), offsets);
+      shapes = std::copy(box.shape.begin(), box.shape.end(), shapes);
+    }
+  });
+}
+
 void shardinit_free(char* message) { std::free(message); }
 
 const char* shardinit_version(void) { return SHARDINIT_VERSION; }

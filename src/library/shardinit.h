@@ -85,7 +85,8 @@ typedef struct shardinit_tensor {
   int64_t elements;
   int64_t bytes;
   /* For each dimension the mesh axes that cut it, the major one first,
-   * separated by commas: "fsdp,tensor"; "" if it is whole on every rank. */
+   * separated by commas: "fsdp,tensor"; "" if it is whole on every rank. Of
+   * segments and stages shardinit_boxes() knows. */
   const char* const* partition;
 } shardinit_tensor;
 
@@ -118,6 +119,14 @@ SHARDINIT_API shardinit_status shardinit_fill(const shardinit_spec* spec, int64_
                                               const int64_t* offset, const int64_t* shape,
                                               void* out, size_t out_size, int32_t threads,
                                               char** message);
+
+/* The boxes of tensor `index` that `rank` of the spec's mesh holds: *count of them, none where the
+ * rank has nothing of the tensor, several where `shard` has segments. Side by side along each
+ * dimension, in this order, they are the rank's local tensor. `offsets` and `shapes` get those of
+ * the first `capacity` boxes, with one number per dimension each. */
+SHARDINIT_API shardinit_status shardinit_boxes(const shardinit_spec* spec, int64_t index,
+                                               int64_t rank, int64_t* offsets, int64_t* shapes,
+                                               int64_t capacity, int64_t* count, char** message);
 
 /* Releases a message; NULL is allowed. */
 SHARDINIT_API void shardinit_free(char* message);

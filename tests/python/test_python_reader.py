@@ -456,7 +456,7 @@ def Edit(manifest, *keys_and_value):
 
 SHARD = ("tensors", 4, "shards")  # Of `wide`, which is cut both ways.
 HOSTILE = [
-    ("format_version", 2),
+    ("format_version", 3),
     ("format_version", True),
     ("contract_version", 2),
     ("format_version", None),

@@ -2,6 +2,7 @@
 // a safetensors file for each rank, with the place of its boxes in the metadata.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "base/json.h"
@@ -23,25 +24,30 @@ std::string ShardingInfo(const std::vector<FileBox>& boxes) {
 }
 
 // Ranks that hold nothing have no file. The reader takes the union of all
-// boxes, so that each is in one file, whatever the spec says of replicas.
+// boxes, so that each is in one file, whatever the spec says of replicas. A
+// file has one box of a tensor: a rank that has more has more files.
 std::vector<FileLayout> LayOutDcp(const LayoutRequest& request) {
   const std::unordered_set<const Tensor*> wanted(request.tensors.begin(), request.tensors.end());
   std::vector<FileLayout> files;
   for (int64_t r = 0; r < request.plan.world_size(); ++r) {
     const RankPlan rank = PlanRank(request.plan, r);
-    std::vector<FileBox> boxes;
+    std::vector<std::vector<FileBox>> parts;
     for (const Shard& shard : rank.shards) {
       if (wanted.count(shard.tensor) != 0 &&
           request.plan.ShardingOf(*shard.tensor).IsFirstHolder(r)) {
-        boxes.push_back({shard.tensor, shard.box, 0});
+        parts.resize(std::max(parts.size(), shard.part + 1));
+        parts[shard.part].push_back({shard.tensor, shard.box, 0});
       }
     }
-    if (boxes.empty()) continue;
-    const safetensors::Metadata metadata = {
-        {"format", "pt"}, {"DCP_VERSION", "1.0"}, {"DCP_SHARDING_INFO", ShardingInfo(boxes)}};
-    files.push_back(
-        safetensors::LayOutFile(fmt::format("shard-{:05}-model-00001-of-00001.safetensors", r + 1),
-                                std::move(boxes), metadata));
+    for (size_t part = 0; part < parts.size(); ++part) {
+      const safetensors::Metadata metadata = {{"format", "pt"},
+                                              {"DCP_VERSION", "1.0"},
+                                              {"DCP_SHARDING_INFO", ShardingInfo(parts[part])}};
+      files.push_back(
+          safetensors::LayOutFile(fmt::format("shard-{:05}-model-{:05}-of-{:05}.safetensors", r + 1,
+                                              part + 1, parts.size()),
+                                  std::move(parts[part]), metadata));
+    }
   }
   return files;
 }

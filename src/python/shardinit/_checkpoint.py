@@ -21,7 +21,7 @@ from . import _dtypes, _manifest
 from ._errors import DamageError, FormatError, NotACheckpointError
 from ._manifest import Device, Shard, StoredTensorInfo
 from ._read import SLAB, BoxFile, run, slabs
-from ._source import Job, Mesh, Shape, Slices, Source, Words, expanded, region, words_for
+from ._source import Box, Job, Mesh, Shape, Slices, Source, Words, expanded, region, words_for
 
 _OPEN_FILES = 64
 _MAX_THREADS = 32
@@ -135,7 +135,7 @@ class Checkpoint(Source):
         self._lock = threading.Lock()
         self._files: OrderedDict[int, BoxFile] = OrderedDict()
         self._receipts: dict[int, dict[Any, _manifest.Extent]] = {}
-        self._partitions: dict[str, Any] | None = None
+        self._partitions: dict[str, _manifest.Partition] | None = None
 
     def __repr__(self) -> str:
         return (
@@ -163,6 +163,19 @@ class Checkpoint(Source):
             UnknownTensorError: there is no such tensor.
             DamageError: ``plan.json`` is missing, or is another one.
         """
+        return self._partition(path).axes
+
+    def boxes(self, path: str, rank: int) -> list[Box]:
+        """See `Source.boxes`.
+
+        Raises:
+            DamageError: ``plan.json`` is missing, or is another one.
+        """
+        partition = self._partition(path)
+        self._check_rank(rank)
+        return partition.boxes(self.info(path).global_shape, self.mesh, rank)
+
+    def _partition(self, path: str) -> _manifest.Partition:
         self.info(path)
         if self._partitions is None:
             name = os.path.join(self.folder, _manifest.PLAN)
@@ -171,7 +184,7 @@ class Checkpoint(Source):
             except FileNotFoundError:
                 raise DamageError(f"`{name}` is missing") from None
             self._partitions = _manifest.parse_partitions(text, name, self._manifest)
-        return cast("tuple[tuple[str, ...], ...]", self._partitions[path])
+        return self._partitions[path]
 
     def read(
         self,

@@ -25,9 +25,9 @@ import numpy as np
 
 from . import _dtypes
 from ._errors import DamageError, FormatError
-from ._source import Mesh, Shape, TensorInfo
+from ._source import Box, Mesh, Shape, TensorInfo
 
-FORMAT_VERSION = 1
+FORMAT_VERSIONS = (1, 2)
 CONTRACT_VERSION = 1
 MANIFEST = "manifest.json"
 PLAN = "plan.json"
@@ -36,6 +36,7 @@ _MAX_INT64 = 2**63 - 1
 _MAX_JSON = 4 << 30
 _MAX_WORLD = 1 << 24
 _MAX_DIMENSIONS = 32
+_MAX_SEGMENTS = 1 << 16
 _PATH = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
@@ -290,10 +291,12 @@ def parse_json(text: bytes, path: str) -> dict[str, Any]:
 
 def _check_versions(of: dict[str, Any], path: str) -> None:
     found = (of.get("format_version"), of.get("contract_version", CONTRACT_VERSION))
-    if found != (FORMAT_VERSION, CONTRACT_VERSION) or any(type(v) is not int for v in found):
+    known = found[0] in FORMAT_VERSIONS and found[1] == CONTRACT_VERSION
+    if not known or any(type(v) is not int for v in found):
         raise FormatError(
             f"`{path}` has format version {found[0]!r} and contract version {found[1]!r}, but this "
-            f"package knows {FORMAT_VERSION} and {CONTRACT_VERSION}: use a release that does"
+            f"package knows {FORMAT_VERSIONS[0]} to {FORMAT_VERSIONS[-1]}, and {CONTRACT_VERSION}: "
+            "use a release that does"
         )
 
 
@@ -396,11 +399,65 @@ def parse_receipt(text: bytes, path: str, rank: int, manifest: Manifest) -> dict
     return extents
 
 
-def parse_partitions(text: bytes, path: str, manifest: Manifest) -> dict[str, Any]:
-    """From ``plan.json``: path → for each dimension the mesh axes that cut it."""
+@dataclass(frozen=True)
+class Partition:
+    """Which part of a tensor which ranks hold.
+
+    Attributes:
+        axes: for each dimension the mesh axes that cut it, the major one first.
+        segments: for each dimension in how many it is cut first.
+        stage: mesh axis → the indices on it of ranks that hold the tensor; other axes do not
+            matter.
+    """
+
+    axes: tuple[tuple[str, ...], ...]
+    segments: tuple[int, ...]
+    stage: dict[str, frozenset[int]]
+
+    def boxes(self, shape: Shape, mesh: Mesh, rank: int) -> list[Box]:
+        """What a rank holds of a tensor of that shape: see `Source.boxes`."""
+        at: dict[str, int] = {}
+        rest = rank
+        for axis, extent in zip(reversed(mesh.axes), reversed(mesh.shape), strict=True):
+            rest, at[axis] = divmod(rest, extent)
+        if any(at[axis] not in indices for axis, indices in self.stage.items()):
+            return []
+        sizes = dict(zip(mesh.axes, mesh.shape, strict=True))
+        intervals = []
+        for extent, axes, segments in zip(shape, self.axes, self.segments, strict=True):
+            part = 0
+            for axis in axes:
+                part = part * sizes[axis] + at[axis]
+            parts = math.prod(sizes[axis] for axis in axes)
+            found = []
+            for start, stop in _chunks(0, extent, segments):
+                first, last = _chunk(start, stop, parts, part)
+                if first < last:
+                    found.append((first, last - first))
+            intervals.append(found)
+        return [
+            (tuple(start for start, _ in box), tuple(length for _, length in box))
+            for box in itertools.product(*intervals)
+        ]
+
+
+def _chunk(start: int, stop: int, parts: int, part: int) -> tuple[int, int]:
+    """One of the parts of [start, stop) by the rule of ``torch.chunk``."""
+    width = -(-(stop - start) // parts)
+    return min(stop, start + part * width), min(stop, start + (part + 1) * width)
+
+
+def _chunks(start: int, stop: int, parts: int) -> Iterator[tuple[int, int]]:
+    for part in range(parts):
+        yield _chunk(start, stop, parts, part)
+
+
+def parse_partitions(text: bytes, path: str, manifest: Manifest) -> dict[str, Partition]:
+    """From ``plan.json``: path → how the tensor is cut."""
     if hashlib.sha256(text).hexdigest() != manifest.plan_sha256:
         raise DamageError(f"`{path}` is not the plan of this checkpoint")
-    partitions: dict[str, Any] = {}
+    partitions: dict[str, Partition] = {}
+    extents = dict(zip(manifest.mesh.axes, manifest.mesh.shape, strict=True))
     for each in as_list(parse_json(text, path).get("tensors"), f"`{path}`: tensors"):
         tensor = as_object(each, f"`{path}`: a tensor")
         name = as_text(tensor.get("path"), f"`{path}`: a path")
@@ -414,7 +471,17 @@ def parse_partitions(text: bytes, path: str, manifest: Manifest) -> dict[str, An
             raise FormatError(f"`{path}`: partition_spec of `{name}` does not fit {MANIFEST}")
         if not {axis for axes in cut for axis in axes} <= set(manifest.mesh.axes):
             raise FormatError(f"`{path}`: partition_spec of `{name}` has an axis that no mesh has")
-        partitions[name] = cut
+        what = f"`{path}`: segments or stage of `{name}`"
+        segments = as_shape(tensor.get("segments", [1] * len(cut)), what)
+        if len(segments) != len(cut) or math.prod(segments) > _MAX_SEGMENTS:
+            raise FormatError(f"{what} do not fit {MANIFEST}")
+        stage: dict[str, frozenset[int]] = {}
+        for axis, indices in as_object(tensor.get("stage", {}), what).items():
+            if axis not in extents:
+                raise FormatError(f"{what} do not fit {MANIFEST}")
+            high = extents[axis] - 1
+            stage[axis] = frozenset(as_int(i, what, 0, high) for i in as_list(indices, what))
+        partitions[name] = Partition(cut, segments, stage)
     if len(partitions) != len(manifest.tensors):
         raise FormatError(f"`{path}` has not the tensors of {MANIFEST}")
     return partitions

@@ -16,6 +16,7 @@ from . import _dtypes
 from ._errors import UnknownTensorError
 
 Shape = tuple[int, ...]
+Box = tuple[Shape, Shape]  # Offset and shape.
 Index = SupportsIndex | slice | EllipsisType
 Slices = Index | tuple[Index, ...] | None
 Words = np.ndarray[Any, Any]
@@ -111,7 +112,80 @@ class Source(ABC):
 
     @abstractmethod
     def partition_spec(self, path: str) -> tuple[tuple[str, ...], ...]:
-        """For each dimension of a tensor the mesh axes that cut it, the major one first."""
+        """For each dimension of a tensor the mesh axes that cut it, the major one first.
+
+        Of segments and stages `boxes` knows.
+        """
+
+    @abstractmethod
+    def boxes(self, path: str, rank: int) -> list[Box]:
+        """What a rank of the mesh holds of a tensor, stored by it or by another.
+
+        Returns:
+            Offset and shape of each box, none of them empty; no box where the rank has nothing of
+            the tensor, several where it is cut in segments. Side by side along each dimension, in
+            this order, they are the rank's local tensor.
+
+        Raises:
+            UnknownTensorError: there is no such tensor.
+            IndexError: there is no such rank.
+        """
+
+    def read_local(
+        self,
+        path: str,
+        rank: int,
+        *,
+        verify: bool = False,
+        out: np.ndarray[Any, Any] | None = None,
+    ) -> np.ndarray[Any, Any] | None:
+        """What a rank of the mesh holds of a tensor, its boxes side by side, as a DTensor has it.
+
+        Args:
+            path: the tensor.
+            rank: whose part.
+            verify: of a checkpoint: check the digests of these boxes.
+            out: an array to fill instead of a new one, as for `read`.
+
+        Returns:
+            The local tensor; None where the rank holds nothing of it.
+
+        Raises:
+            IndexError: there is no such rank.
+            UnknownTensorError, ValueError, DamageError, FormatError: as `read`.
+        """
+        info = self.info(path)
+        boxes = self.boxes(path, rank)
+        if not boxes:
+            return None
+        # For each dimension: where an interval of the tensor begins in the local one.
+        places: list[dict[int, int]] = []
+        extent = []
+        for dimension in range(len(info.global_shape)):
+            lengths = {offset[dimension]: shape[dimension] for offset, shape in boxes}
+            place: dict[int, int] = {}
+            end = 0
+            for start in sorted(lengths):
+                place[start] = end
+                end += lengths[start]
+            places.append(place)
+            extent.append(end)
+        array = words_for(info, tuple(extent), out)
+        jobs: list[Job] = []
+        for offset, shape in boxes:
+            there = tuple(slice(o, o + n) for o, n in zip(offset, shape, strict=True))
+            here = tuple(
+                slice(place[o], place[o] + n)
+                for place, o, n in zip(places, offset, shape, strict=True)
+            )
+            jobs += self.jobs(path, there, array[(*here, ...)], verify=verify)
+        self.run(jobs)
+        return array.view(info.numpy_dtype) if out is None else out
+
+    def _check_rank(self, rank: int) -> None:
+        count = math.prod(self.mesh.shape)
+        if not 0 <= rank < count:
+            raise IndexError(f"there is no rank {rank}: the mesh of {self.where} has {count}")
 
     @abstractmethod
     def read(

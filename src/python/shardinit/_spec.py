@@ -16,7 +16,7 @@ import numpy as np
 
 from . import _native
 from ._errors import SpecError
-from ._source import Job, Mesh, Shape, Slices, Source, TensorInfo, region, words_for
+from ._source import Box, Job, Mesh, Shape, Slices, Source, TensorInfo, region, words_for
 
 Sets = Mapping[str, Any] | Iterable[str]
 
@@ -126,6 +126,38 @@ class Spec(Source):
         """
         return self.info(path).partition_spec
 
+    def boxes(self, path: str, rank: int) -> list[Box]:
+        """See `Source.boxes`.
+
+        Raises:
+            ValueError: the spec is closed.
+        """
+        info = self.info(path)
+        self._check_rank(rank)
+        dimensions = len(info.global_shape)
+        count = 0
+        while True:  # The first time only to learn how many there are.
+            numbers = ctypes.c_int64 * (count * dimensions)
+            offsets, shapes, found = numbers(), numbers(), ctypes.c_int64()
+            handle = self._open()
+            message = ctypes.c_void_p()
+            status = handle.library.shardinit_boxes(
+                handle.value,
+                info._index,
+                rank,
+                offsets,
+                shapes,
+                count,
+                ctypes.byref(found),
+                ctypes.byref(message),
+            )
+            _native.check(status, message)
+            if found.value == count:
+                break
+            count = found.value
+        each = [slice(i * dimensions, (i + 1) * dimensions) for i in range(count)]
+        return [(tuple(offsets[at]), tuple(shapes[at])) for at in each]
+
     def generate(
         self,
         path: str,
@@ -188,12 +220,15 @@ class Spec(Source):
         for job in jobs:
             job()
 
+    def _open(self) -> _Handle:
+        if self._handle is None:
+            raise ValueError(f"{self.where} is closed")
+        return self._handle
+
     def _fill(
         self, info: SpecTensorInfo, start: Shape, extent: Shape, out: Any, threads: int
     ) -> None:
-        handle = self._handle  # Held until the call returns, whoever closes the spec.
-        if handle is None:
-            raise ValueError(f"{self.where} is closed")
+        handle = self._open()  # Held until the call returns, whoever closes the spec.
         numbers = ctypes.c_int64 * len(extent)
         message = ctypes.c_void_p()
         status = handle.library.shardinit_fill(

@@ -1,0 +1,216 @@
+"""Tensors of which a rank holds several boxes, or nothing: through all files and readers."""
+
+import itertools
+import json
+import random
+
+import h5py
+import numpy as np
+import pytest
+
+from clients import Bits, Client
+from support import DTYPES, ROOT, Json, Ok, ReadRaw, Reassemble, Run, Sha256, Text
+
+import shardinit
+
+SPEC = ROOT / "golden/plan_segments/spec.yaml"
+MESHES = ["pipe=2,fsdp=2,tensor=2", "pipe=1,fsdp=1,tensor=1", "pipe=4,fsdp=1,tensor=2",
+          "pipe=2,fsdp=4,tensor=1", "pipe=3,fsdp=2,tensor=1"]
+
+
+@pytest.fixture(scope="module")
+def digests():
+    return {t["path"]: t["sha256"] for t in Json("digest", SPEC)["tensors"]}
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("replicas", ["dedupe", "full"])
+def test_the_model_is_the_same_on_every_mesh(mesh, replicas, digests, tmp_path):
+    out = tmp_path / "out"
+    Ok("gen", SPEC, "-o", out, "--mesh", mesh, "--replicas", replicas)
+    Ok("verify", out)
+    plan = json.loads((out / "plan.json").read_text())
+    # Where nothing is in segments or on a stage, older readers read the checkpoint.
+    extended = any("segments" in t or "stage" in t for t in plan["tensors"])
+    assert extended == (mesh != MESHES[1])
+    for name in ["plan.json", "manifest.json", "ranks/rank-00000.json"]:
+        assert json.loads((out / name).read_text())["format_version"] == 1 + extended, name
+    for path, (_, words) in Reassemble(out).items():
+        assert Sha256(words) == digests[path], path
+    checkpoint = shardinit.open(out)
+    with h5py.File(out / "index.h5") as index:
+        assert index.attrs["format_version"] == 1 + extended
+        for path, digest in digests.items():
+            assert Sha256(ReadRaw(index[path.replace(".", "/")])) == digest, path
+            assert Sha256(Bits(checkpoint.read(path, verify=True))) == digest, path
+
+
+def test_boxes_have_datasets_of_their_own(tmp_path):
+    out = tmp_path / "out"
+    Ok("gen", SPEC, "-o", out)
+    with h5py.File(out / "ranks/rank-00005.h5") as file:
+        group = file["layers/2/mlp/gate_up"]
+        assert list(group) == ["weight", "weight@1"]
+        assert [list(group[n].attrs["offset"]) for n in group] == [[4, 0], [12, 0]]
+        assert {Text(group[n].attrs["path"]) for n in group} == {"layers.2.mlp.gate_up.weight"}
+    assert not any(name.startswith("layers/0") for name in _names(out / "ranks/rank-00005.h5"))
+    names = [b["dataset"] for b in json.loads((out / "ranks/rank-00001.json").read_text())["boxes"]
+             if b["path"] == "rest.weight"]
+    assert names == ["/rest/weight", "/rest/weight@1", "/rest/weight@2", "/rest/weight@3"]
+
+
+def _names(file):
+    names = []
+    with h5py.File(file) as opened:
+        opened.visit(names.append)
+    return names
+
+
+@pytest.mark.parametrize("source", ["checkpoint", "spec"])
+def test_what_ranks_hold(source, tmp_path):
+    out = tmp_path / "out"
+    Ok("gen", SPEC, "-o", out)
+    whole = {p: w.view(DTYPES[d]) for p, (d, w) in Reassemble(out).items()}
+    with shardinit.open(out) if source == "checkpoint" else shardinit.open_spec(SPEC) as opened:
+        gate_up = whole["layers.2.mlp.gate_up.weight"]
+        # At (pipe 1, fsdp 0, tensor 1), of both halves the rows 4 and 5.
+        local = opened.read_local("layers.2.mlp.gate_up.weight", 5, verify=True)
+        assert np.array_equal(local, np.concatenate([gate_up[4:6], gate_up[12:14]]))
+        assert opened.boxes("layers.2.mlp.gate_up.weight", 5) == [((4, 0), (2, 6)), ((12, 0), (2, 6))]
+        assert opened.read_local("layers.2.mlp.gate_up.weight", 1) is None
+        assert opened.boxes("layers.2.norm.weight", 0) == []
+        for rank in range(8):  # On both stages.
+            rows = slice(0, 16) if rank % 2 == 0 else slice(16, 32)
+            assert np.array_equal(opened.read_local("embed.weight", rank), whole["embed.weight"][rows])
+        rest = whole["rest.weight"]
+        out_array = np.empty((5, 2), np.float32)
+        assert opened.read_local("rest.weight", 0, out=out_array) is out_array
+        assert np.array_equal(out_array, rest[np.ix_([0, 1, 2, 5, 6], [0, 2])])
+        assert np.array_equal(opened.read_local("rest.weight", 7), rest[np.ix_([3, 4, 7, 8], [1, 3])])
+        for rank in (-1, 8):
+            with pytest.raises(IndexError, match="rank"):
+                opened.boxes("rest.weight", rank)
+        with pytest.raises(ValueError, match="`out`"):
+            opened.read_local("rest.weight", 0, out=np.empty((9, 4), np.float32))
+
+
+def test_verify_sees_each_box(tmp_path):
+    out = tmp_path / "out"
+    Ok("gen", SPEC, "-o", out)
+    file = out / "ranks/rank-00005.h5"
+    good = file.read_bytes()
+    boxes = json.loads((out / "ranks/rank-00005.json").read_text())["boxes"]
+    assert len({b["file_offset"] for b in boxes}) == len(boxes) == 6
+    for box in boxes:
+        bad = bytearray(good)
+        bad[box["file_offset"] + box["bytes"] - 1] ^= 1
+        file.write_bytes(bad)
+        result = Run("verify", out)
+        assert result.returncode == 1
+        first = box["file_offset"]
+        assert f"bytes {first} to {first + box['bytes'] - 1} of the file" in result.stderr + result.stdout
+        offset = tuple(box["offset"])
+        with pytest.raises(shardinit.DamageError, match=rf"at \[{offset[0]}, {offset[1]}\] on rank 5"):
+            shardinit.open(out).read_local(box["path"], 5, verify=True)
+    file.write_bytes(good)
+    Ok("verify", out)
+    # What is lost is made again, and nothing else.
+    file.unlink()
+    Ok("gen", SPEC, "-o", out)
+    assert file.read_bytes() == good
+
+
+@pytest.mark.parametrize("to", ["safetensors", "dcp", "zarr"])
+@pytest.mark.parametrize("of", ["spec", "checkpoint"])
+def test_exports_hold_the_same(to, of, tmp_path):
+    source = SPEC
+    if of == "checkpoint":
+        source = tmp_path / "gen"
+        Ok("gen", SPEC, "-o", source)
+    Ok("export", source, "--to", to, "-o", tmp_path / "out")
+    Ok("verify", tmp_path / "out")
+    Ok("verify", tmp_path / "out", "--spec", SPEC)
+
+
+def test_dcp_loads_ranks_of_several_files(tmp_path):
+    torch = Client("torch")
+    import torch.distributed.checkpoint as dcp
+    Ok("export", SPEC, "--to", "dcp", "-o", tmp_path / "out")
+    assert (tmp_path / "out/shard-00001-model-00001-of-00004.safetensors").is_file()
+    with shardinit.open_spec(SPEC) as spec:
+        state = {p: torch.empty(t.global_shape) for p, t in spec.tensors.items()}
+        dcp.load(state, storage_reader=dcp.HuggingFaceStorageReader(str(tmp_path / "out")), no_dist=True)
+        for path, tensor in state.items():
+            assert np.array_equal(tensor.numpy(), spec.generate(path)), path
+
+
+def _random_tensors(rng, sizes, count):
+    """(shape, spec's `shard`, placements on mesh axes a and b), each axis on a dimension of its own."""
+    for _ in range(count):
+        shape = [rng.randint(1, 23) for _ in range(rng.randint(1, 3))]
+        free = list(range(len(shape)))
+        shard, placements = ["null"] * len(shape), []
+        for axis, _ in zip("ab", sizes):
+            if not free or rng.random() < 0.2:
+                placements.append(None)
+                continue
+            d = free.pop(rng.randrange(len(free)))
+            segments = rng.randint(1, min(5, shape[d]))
+            placements.append((d, segments))
+            shard[d] = f"{{axes: {axis}, segments: {segments}}}" if segments > 1 else axis
+        yield shape, f"[{', '.join(shard)}]", placements
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (3, 2), (4, 1), (1, 5), (4, 3), (7, 2)], ids=str)
+def test_local_tensors_are_those_of_dtensor(sizes, tmp_path):
+    """Of elements that are their own index, cut by PyTorch's placements themselves."""
+    torch = Client("torch")
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
+    from torch.distributed.tensor.placement_types import _StridedShard
+
+    cases = list(_random_tensors(random.Random(str(sizes)), sizes, 60))
+    # FSDP2 after tensor parallelism on one dimension, which both divide: b cuts first.
+    a, b = sizes
+    cases.append(([4 * a * b, 3], "[[b, a]]", "fsdp2"))
+    spec = "shardinit: 1\nname: x\ndtype: i32\nuneven: chunk\n"
+    spec += f"mesh: {{axes: {{a: {a}, b: {b}}}}}\nmodules:\n"
+    for i, (shape, shard, _) in enumerate(cases):
+        spec += f"  t{i}: {{shape: {shape}, shard: {shard}, init: {{expr: index}}}}\n"
+    (tmp_path / "x.yaml").write_text(spec)
+    Ok("gen", tmp_path / "x.yaml", "-o", tmp_path / "out")
+    several = 0
+    with shardinit.open(tmp_path / "out") as checkpoint, shardinit.open_spec(text=spec) as opened:
+        for i, (shape, _, placed) in enumerate(cases):
+            if placed == "fsdp2":
+                placements = [_StridedShard(0, split_factor=b), Shard(0)]
+            else:
+                placements = [Replicate() if p is None else Shard(p[0]) if p[1] == 1 else
+                              _StridedShard(p[0], split_factor=p[1]) for p in placed]
+            for rank, coordinate in enumerate(itertools.product(range(a), range(b))):
+                local = torch.arange(np.prod(shape), dtype=torch.int32).reshape(shape)
+                for size, at, placement in zip(sizes, coordinate, placements):
+                    if not isinstance(placement, Replicate):
+                        local = placement._split_tensor(local, size, with_padding=False)[0][at]
+                where = _compute_local_shape_and_global_offset(shape, sizes, list(coordinate), placements)
+                boxes = checkpoint.boxes(f"t{i}", rank)
+                assert boxes == opened.boxes(f"t{i}", rank)
+                several += len(boxes) > 1
+                found = checkpoint.read_local(f"t{i}", rank)
+                if local.numel() == 0:
+                    assert found is None
+                    continue
+                assert np.array_equal(found, local.numpy()), (shape, placements, coordinate)
+                assert (tuple(found.shape), boxes[0][0]) == where
+    assert several > 20
+
+
+def test_a_stage_has_the_layers_of_megatron(tmp_path):
+    """8 layers on 2 stages of 2 virtual ones: 0-1 and 4-5 on the first, as Megatron has it."""
+    (tmp_path / "x.yaml").write_text(
+        "shardinit: 1\nname: x\ndtype: f32\nvars: {pp: 2, vp: 2, layers: 8}\nmesh: {axes: {pipe: pp}}\n"
+        "modules:\n  layers:\n    repeat: {i: layers}\n"
+        "    stage: {pipe: floor(i / (layers / vp / pp)) - pp * floor(i / (layers / vp))}\n"
+        "    w: {shape: [4], init: {normal: {std: 1}}}\n")
+    held = [{b["path"] for b in Json("plan", tmp_path / "x.yaml", "--rank", r)["boxes"]} for r in (0, 1)]
+    assert held == [{f"layers.{i}.w" for i in stage} for stage in ([0, 1, 4, 5], [2, 3, 6, 7])]
