@@ -61,6 +61,24 @@ def Placements(cases):
     return [Locals(*case) for case in cases]
 
 
+def Forked(function, ranks):
+    """function(rank, folder) in a process of its own for each rank, side by side; PyTorch, which is
+    imported by now, is not imported again. The folder is for all."""
+    fork = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as folder:
+        def Write(rank):
+            with open(f"{folder}/{rank}.json", "w") as file:
+                json.dump(function(rank, folder), file)
+
+        processes = [fork.Process(target=Write, args=(rank,)) for rank in ranks]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        assert [process.exitcode for process in processes] == [0] * len(processes)
+        return [json.load(open(f"{folder}/{rank}.json")) for rank in ranks]
+
+
 def FullyShard(mesh, layers, width, hidden, vocab):
     """A small model, cut by parallelize_module and then fully_shard over gloo: of each rank, by
     parameter, its placements and its elements, which are their own index."""
@@ -104,19 +122,77 @@ def FullyShard(mesh, layers, width, hidden, vocab):
             names = parameter.device_mesh.mesh_dim_names
             placements = dict(zip(names, map(repr, parameter.placements)))
             out[name] = [placements, parameter.to_local().flatten().int().tolist()]
-        with open(f"{folder}/{rank}.json", "w") as file:
-            json.dump(out, file)
         dist.destroy_process_group()
+        return out
 
-    with tempfile.TemporaryDirectory() as folder:
-        fork = multiprocessing.get_context("fork")  # PyTorch is imported once.
-        ranks = [fork.Process(target=Cut, args=(rank, folder)) for rank in range(math.prod(mesh))]
-        for process in ranks:
-            process.start()
-        for process in ranks:
-            process.join()
-        assert [process.exitcode for process in ranks] == [0] * len(ranks)
-        return [json.load(open(f"{folder}/{rank}.json")) for rank in range(len(ranks))]
+    return Forked(Cut, range(math.prod(mesh)))
+
+
+def Torchtitan(cases, sizes):
+    """torchtitan's Llama as torchtitan itself cuts it: of each case of degrees and a rank, by
+    parameter, the box [offset, shape]. No rank is anywhere: torch.distributed has a group without
+    members for this."""
+    import unittest.mock
+
+    import torch
+    # What of PyTorch looks for Triton, which torchtitan's kernels for GPUs import, and nothing else here.
+    import torch._dynamo
+    import torch._functorch.partitioners
+    import torch._inductor.codecache
+    import torch._inductor.compile_fx
+    import torch.distributed as dist
+    import torch.distributed.pipelining
+    import torch.nn.attention.flex_attention
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    with unittest.mock.patch.dict(sys.modules, {name: unittest.mock.MagicMock() for name in ("triton", "triton.language")}):
+        from torchtitan.distributed import ParallelDims, parallel_dims
+        from torchtitan.distributed.fsdp import apply_fsdp_to_decoder
+        from torchtitan.models import llama3
+        from torchtitan.models.llama3.sharding import set_llama3_sharding_config
+    import dataclasses
+
+    width, hidden, layers, heads, kv_heads, vocab = sizes
+    parallel_dims.device_type = "cpu"
+
+    def Config():
+        config = llama3._debugmodel("flex")
+        rope = llama3.ComplexRoPE.Config(dim=width // heads, max_seq_len=128, theta=5e5, scaling="llama")
+        return dataclasses.replace(
+            config, dim=width, vocab_size=vocab,
+            tok_embeddings=dataclasses.replace(config.tok_embeddings, num_embeddings=vocab, embedding_dim=width),
+            norm=dataclasses.replace(config.norm, normalized_shape=width),
+            lm_head=dataclasses.replace(config.lm_head, in_features=width, out_features=vocab),
+            layers=llama3._build_llama3_layers(
+                fuse_qkv=False, n_layers=layers, dim=width, n_heads=heads, n_kv_heads=kv_heads, hidden_dim=hidden,
+                rope=rope, attn_backend="flex", tp_gemm_backend="default"))
+
+    def Boxes(case, _):
+        torch.set_num_threads(1)
+        degrees, rank = cases[case]
+        world = math.prod(degrees.values())
+        dist.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
+        dims = ParallelDims(**degrees, pp=1, ep=1, world_size=world, spmd_backend="partial_dtensor")
+        dims.build_mesh()
+        config = Config()
+        set_llama3_sharding_config(config, enable_sp=True)
+        with torch.device("meta"):
+            model = config.build()
+        if dims.tp_enabled:
+            model.parallelize(dims)
+        names = ["dp_replicate", "fsdp"] if dims.dp_replicate_enabled else ["fsdp"]
+        apply_fsdp_to_decoder(
+            model, dims.get_mesh(names), param_dtype=torch.bfloat16, reduce_dtype=torch.float32, pp_enabled=False,
+            cpu_offload=False, reshard_after_forward_policy="default", dp_mesh_dims=None, enable_symm_mem=False)
+        boxes = {}
+        for name, parameter in model.named_parameters():
+            mesh = parameter.device_mesh
+            shape, offset = compute_local_shape_and_global_offset(parameter.shape, mesh, parameter.placements)
+            assert tuple(shape) == tuple(parameter.to_local().shape)
+            boxes[name] = [list(offset), list(shape)]
+        return boxes
+
+    return Forked(Boxes, range(len(cases)))
 
 
 if __name__ == "__main__":

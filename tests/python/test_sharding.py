@@ -191,6 +191,21 @@ def test_fully_shard_after_parallelize_module(tmp_path):
                 assert Elements(tensors[path][0], boxes[path]) == sorted(elements), (spec.name, path, rank)
 
 
+def test_the_preset_of_torchtitan_is_what_it_does(tmp_path):
+    """torchtitan's own model, cut by its own functions, against configs/sharding/torchtitan.yaml:
+    context parallelism, and replicas (HSDP)."""
+    Client("torchtitan")
+    names = {"dp_replicate": "replicate", "dp_shard": "fsdp", "cp": "context", "tp": "tensor"}
+    cases = [[dict(zip(names, degrees)), rank] for degrees, ranks in [
+        ((1, 2, 2, 2), [3, 6]), ((2, 2, 1, 4), [7, 9]), ((1, 4, 1, 1), [3])] for rank in ranks]
+    answers = Ask("Torchtitan", cases, [256, 768, 2, 8, 4, 8192])
+    for (degrees, rank), boxes in zip(cases, answers):
+        spec = Preset(tmp_path / "spec.yaml", "torchtitan", **{names[d]: n for d, n in degrees.items()})
+        expected = {path.replace("qkv_linear.", "").replace("lm_head", "output"): [box]
+                    for path, box in boxes.items()}
+        assert len(expected) == 21 and Boxes(spec, rank, "--layout", "torchtitan") == expected
+
+
 def test_stages_are_those_of_torchtitan(tmp_path):
     pipeline = Client("torchtitan.distributed.pipeline_parallel")
     for layers, ranks, virtual in [(8, 2, 1), (8, 2, 2), (32, 4, 2), (10, 3, 1), (80, 4, 1), (126, 16, 1)]:
