@@ -16,8 +16,13 @@ namespace {
 constexpr size_t kMaxDepth = 32;
 
 void AppendQuoted(std::string_view text, std::string* out) {
+  const auto is_plain = [](char c) { return c >= ' ' && c <= '~' && c != '"' && c != '\\'; };
   *out += '"';
   for (size_t i = 0; i < text.size(); ++i) {
+    size_t end = i;
+    while (end < text.size() && is_plain(text[end])) ++end;
+    out->append(text, i, end - i);
+    if ((i = end) == text.size()) break;
     const char c = text[i];
     switch (c) {
       case '"':

@@ -71,11 +71,10 @@ Digest Sha256Of(std::string_view bytes) {
 
 std::string ToHex(const Digest& digest) {
   static constexpr char kDigits[] = "0123456789abcdef";
-  std::string hex;
-  hex.reserve(64);
-  for (const uint8_t byte : digest) {
-    hex += kDigits[byte >> 4];
-    hex += kDigits[byte & 15];
+  std::string hex(2 * digest.size(), '\0');
+  for (size_t i = 0; i < digest.size(); ++i) {
+    hex[2 * i] = kDigits[digest[i] >> 4];
+    hex[2 * i + 1] = kDigits[digest[i] & 15];
   }
   return hex;
 }

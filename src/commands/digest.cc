@@ -107,7 +107,8 @@ ExitCode RunDigest(const DigestOptions& options) {
   std::sort(digests.begin(), digests.end(), [](const TensorDigest& a, const TensorDigest& b) {
     return a.tensor->path < b.tensor->path;
   });
-  const std::string json = InJson(plan, digests, all);
+  std::string json;
+  if (options.json || !options.write.empty()) json = InJson(plan, digests, all);
   if (!options.write.empty()) WriteFileAtomically(options.write, json);
   std::vector<std::string> differences;
   if (!options.check.empty()) differences = Differences(options.check, digests, all);

@@ -89,19 +89,22 @@ class Workers::Pool {
   ~Pool() { Stop(); }
 
   void Submit(std::vector<BoxTask> tasks, std::function<void()> done) {
-    std::stable_sort(tasks.begin(), tasks.end(),
-                     [](const BoxTask& a, const BoxTask& b) { return Bytes(a) > Bytes(b); });
+    // Not the tasks themselves, which are large and can be a million.
+    std::vector<std::pair<int64_t, BoxTask*>> order;
+    order.reserve(tasks.size());
+    for (BoxTask& task : tasks) order.emplace_back(-Bytes(task), &task);
+    std::sort(order.begin(), order.end());
     auto group = std::make_shared<Group>();
     group->done = std::move(done);
     group->unfinished = static_cast<int64_t>(tasks.size());
     const bool empty = tasks.empty();
     {
       const std::lock_guard lock(mutex_);
-      for (BoxTask& task : tasks) {
+      for (const auto& [bytes, task] : order) {
         std::vector<Preparation> needs;
-        if (!task.source) needs = PreparationsOf(*task.tensor, task.box);
+        if (!task->source) needs = PreparationsOf(*task->tensor, task->box);
         auto& queue = needs.empty() ? pending_ : pending_prepared_;
-        queue.push_back({std::move(task), group, std::move(needs)});
+        queue.push_back({std::move(*task), group, std::move(needs)});
       }
     }
     work_.notify_all();

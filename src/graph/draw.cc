@@ -21,19 +21,21 @@ class Drawer : public LeafVisitor {
       : binder_(building), stages_(building, mesh), drawn_(*drawn) {}
 
   void Visit(const Leaf& leaf) override {
-    std::vector<Pin> pins;
-    if (leaf.stage != nullptr) pins = stages_.Bind(*leaf.stage);
-    if (std::optional<Tensor> tensor = binder_.Bind(leaf, nullptr)) {
-      tensor->partition.pins = std::move(pins);
-      drawn_.Add(std::move(*tensor), leaf.place, &leaf.spec);
+    // In its place at once: to move a tensor takes longer than to bind most of its parts.
+    Tensor& tensor = drawn_.tensors.emplace_back();
+    if (leaf.stage != nullptr) tensor.partition.pins = stages_.Bind(*leaf.stage);
+    if (binder_.Bind(leaf, nullptr, &tensor)) {
+      drawn_.places.push_back(&leaf.place);
+      drawn_.specs.push_back(&leaf.spec);
     } else {
+      drawn_.tensors.pop_back();
       drawn_.shapeless.push_back(&leaf.spec);
     }
   }
 
   // Else all of a long repeat are moved each time that their number doubles.
-  void Expect(size_t more) override {
-    const size_t size = drawn_.tensors.size() + more;
+  void Expect(int64_t more) override {
+    const size_t size = drawn_.tensors.size() + static_cast<size_t>(std::min(more, kMaxTensors));
     if (size <= drawn_.tensors.capacity()) return;
     const size_t wanted = std::max(size, 2 * drawn_.tensors.capacity());
     drawn_.tensors.reserve(wanted);
@@ -64,16 +66,14 @@ TensorBinder::TensorBinder(Building& building)
   for (size_t d = 0; d < kMaxRank; ++d) dimension_names_.push_back(fmt::format("dimension {}", d));
 }
 
-std::optional<Tensor> TensorBinder::Bind(const Leaf& leaf, DrawNotes* notes) {
-  Tensor tensor;
-  tensor.path = leaf.path;
-  BindDType(leaf, notes, &tensor);
+bool TensorBinder::Bind(const Leaf& leaf, DrawNotes* notes, Tensor* tensor) {
+  tensor->path = leaf.path;
+  BindDType(leaf, notes, tensor);
   // Without a shape there is no tensor, but what else is wrong with it can be seen.
-  const bool has_shape = BindShape(leaf.spec, notes, &tensor) && CountBytes(leaf.spec, tensor);
-  inits_.Bind(leaf, has_shape ? &tensor.shape : nullptr, notes, &tensor);
-  if (!has_shape) return {};
-  BindKey(leaf.spec, notes, &tensor);
-  return tensor;
+  const bool has_shape = BindShape(leaf.spec, notes, tensor) && CountBytes(leaf.spec, *tensor);
+  inits_.Bind(leaf, has_shape ? &tensor->shape : nullptr, notes, tensor);
+  if (has_shape) BindKey(leaf.spec, notes, tensor);
+  return has_shape;
 }
 
 // Where it is wrong the tensor stays f32, so that its other mistakes show too.

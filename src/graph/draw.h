@@ -18,8 +18,8 @@ class TensorBinder {
  public:
   explicit TensorBinder(Building& building);
 
-  // None: it has no shape. `notes` may be null.
-  std::optional<Tensor> Bind(const Leaf& leaf, DrawNotes* notes);
+  // Into a new tensor; false: it has no shape. `notes` may be null.
+  bool Bind(const Leaf& leaf, DrawNotes* notes, Tensor* tensor);
 
  private:
   void BindDType(const Leaf& leaf, DrawNotes* notes, Tensor* tensor);

@@ -98,12 +98,14 @@ class Expander {
                              count, tensors, made_, kMaxTensors));
       return;
     }
-    visitor_.Expect(static_cast<size_t>(count * tensors));
     SpecScope::Loop loop(names_, variable);
     const size_t before = building_.Reported();
+    const int64_t made_before = made_;
     for (int64_t i = 0; i < count && building_.Reported() == before; ++i) {
       loop.Set(i);
       ExpandMembers(module, JoinPaths(path, fmt::format_int(i).str()), copies * count);
+      // The others are likely to make as many.
+      if (i == 0) visitor_.Expect((count - 1) * (made_ - made_before));
     }
   }
 

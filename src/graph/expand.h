@@ -25,8 +25,8 @@ class LeafVisitor {
   virtual ~LeafVisitor() = default;
   // While the scope has the numbers of the repeats around.
   virtual void Visit(const Leaf& leaf) = 0;
-  // So many are about to be visited.
-  virtual void Expect(size_t) {}
+  // So many are likely to be visited next.
+  virtual void Expect(int64_t) {}
   // What a `when` of 0 leaves out.
   virtual void LeaveOut(const std::string& /*path*/, const TensorSpec&) {}
   virtual void LeaveOut(const std::string& /*path*/, const ModuleSpec&) {}

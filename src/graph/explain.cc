@@ -116,7 +116,8 @@ class DrawnExplainer : public Explainer {
 
  private:
   void Explain(const Leaf& leaf) override {
-    binder_.Bind(leaf, &why());
+    Tensor tensor;
+    binder_.Bind(leaf, &why(), &tensor);
     const ModelSpec& spec = building_.spec;
     if (spec.seed) why().seed = SpanOf(*spec.seed);
     if (spec.large_seed) why().seed = spec.large_seed->span;

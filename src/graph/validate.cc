@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 namespace shardinit {
@@ -33,7 +34,8 @@ bool Before(const Name& a, const Name& b) {
 
 void SortNames(std::vector<Name>& names) {
   std::sort(names.begin(), names.end(), [](const Name& a, const Name& b) {
-    return Before(a, b) || (!Before(b, a) && a.tensor < b.tensor);
+    if (a.hash != b.hash) return a.hash < b.hash;
+    return std::tie(a.text, a.tensor) < std::tie(b.text, b.tensor);
   });
 }
 
@@ -92,15 +94,25 @@ void CheckPaths(const std::vector<Tensor>& all, const std::vector<const Span*>& 
 // explicit `key:` that repeats is the case to find.
 void CheckKeys(const std::vector<Tensor>& all, const std::vector<const Span*>& places,
                Diagnostics& diagnostics) {
-  std::vector<std::pair<Stream, size_t>> order;  // And the tensor.
+  std::vector<std::pair<uint64_t, size_t>> order;  // The key, and the tensor.
   order.reserve(all.size());
   for (size_t i = 0; i < all.size(); ++i) {
-    if (IsRandom(all[i].distribution)) order.emplace_back(all[i].stream, i);
+    if (IsRandom(all[i].distribution)) order.emplace_back(all[i].stream.key, i);
   }
   std::sort(order.begin(), order.end());
+  // Few have one key, but of an engine with one for all.
+  const auto before = [&](const auto& a, const auto& b) {
+    return std::tie(all[a.second].stream, a.second) < std::tie(all[b.second].stream, b.second);
+  };
+  for (auto begin = order.begin(); begin != order.end();) {
+    const auto end = std::find_if(begin, order.end(),
+                                  [&](const auto& each) { return each.first != begin->first; });
+    if (end - begin > 1) std::sort(begin, end, before);
+    begin = end;
+  }
   for (size_t k = 1; k < order.size(); ++k) {
-    if (order[k].first != order[k - 1].first) continue;
     const size_t first = order[k - 1].second, second = order[k].second;
+    if (all[first].stream != all[second].stream) continue;
     diagnostics.Error(*places[second],
                       fmt::format("`{}` and `{}` would be drawn from the same random stream",
                                   all[first].path, all[second].path),

@@ -15,7 +15,10 @@ std::vector<int64_t> PartitionSpec::segments() const {
              : all;
 }
 
-bool PartitionSpec::IsExtended() const { return !pins.empty() || !segments().empty(); }
+bool PartitionSpec::IsExtended() const {
+  return !pins.empty() || std::any_of(cuts.begin(), cuts.end(),
+                                      [](const DimensionCut& cut) { return cut.segments != 1; });
+}
 
 std::string InText(const PartitionSpec& spec, const Mesh& mesh) {
   std::string text;

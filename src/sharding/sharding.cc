@@ -36,9 +36,12 @@ int64_t Sharding::ElementsOn(int64_t rank) const {
   if (!IsOn(rank)) return 0;
   int64_t elements = 1;
   for (size_t d = 0; d < partition_.cuts.size(); ++d) {
-    int64_t extent = 0;
-    for (const Interval& interval : IntervalsOf(d, PartOf(d, rank))) extent += interval.length;
-    elements *= extent;
+    const DimensionCut& cut = partition_.cuts[d];
+    const int64_t n = shape_[d], segment = CeilDiv(n, cut.segments);
+    const auto extent_of = [&](int64_t whole) {
+      return Chunk(whole, PartsOf(cut, mesh_), PartOf(d, rank)).length;
+    };
+    elements *= n == 0 ? 0 : n / segment * extent_of(segment) + extent_of(n % segment);
   }
   return elements;
 }
