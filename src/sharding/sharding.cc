@@ -125,7 +125,8 @@ bool Sharding::operator==(const Sharding& other) const {
 std::vector<Sharding::Steps> Sharding::StepsOf() const {
   std::vector<Steps> all;
   for (const DimensionCut& cut : partition_.cuts) {
-    auto& [segments, steps] = all.emplace_back(cut.segments, std::vector<Step>());
+    all.push_back({cut.segments, {}});
+    std::vector<Step>& steps = all.back().steps;
     for (const int axis : cut.axes) {
       const Step step{mesh_.StrideOf(axis), mesh_.shape[axis]};
       if (step.parts == 1) continue;

@@ -240,6 +240,34 @@ def test_descriptions(api, small):
     assert api.c.shardinit_contract_version() == version["contract_version"]
 
 
+def test_boxes_of_a_rank(api):
+    status, handle, _ = api.Open(text=b"shardinit: 1\nname: s\ndtype: f32\nmesh: {axes: {x: 2, y: 2}}\nmodules:\n"
+                                      b"  w: {shape: [8, 3], stage: {x: 1}, init: ones,\n"
+                                      b"      shard: [{axes: y, segments: 2}]}\n")
+    assert status == 0
+
+    def Boxes(index, rank, capacity, count=True, memory=True):
+        offsets, shapes = ((ctypes.c_int64 * 8)(*[-7] * 8) for _ in range(2))
+        found, message = ctypes.c_int64(-7), ctypes.c_void_p()
+        status = api.c.shardinit_boxes(
+            handle, index, rank, offsets if memory else None, shapes if memory else None, capacity,
+            ctypes.byref(found) if count else None, ctypes.byref(message))
+        return status, api.Text(message) or [found.value, offsets[:4], shapes[:4]]
+
+    assert Boxes(0, 3, 2) == (0, [2, [2, 0, 6, 0], [2, 3, 2, 3]])
+    assert Boxes(0, 3, 1) == (0, [2, [2, 0, -7, -7], [2, 3, -7, -7]])
+    assert Boxes(0, 3, 0, memory=False) == (0, [2, [-7] * 4, [-7] * 4])
+    assert Boxes(0, 1, 2) == (0, [0, [-7] * 4, [-7] * 4])
+    for arguments, said in [((1, 0, 2), "there is no tensor 1: the spec has 1"),
+                            ((0, 4, 2), "there is no rank 4: the mesh has 4"),
+                            ((0, -1, 2), "there is no rank -1: the mesh has 4"),
+                            ((0, 3, 2, False), "`count` is NULL"),
+                            ((0, 3, 1, True, False), "`offsets` or `shapes` is NULL")]:
+        status, message = Boxes(*arguments)
+        assert (status, message) == (2, f"shardinit: error: {said}\n")
+    api.c.shardinit_close(handle)
+
+
 def test_misuse_of_fill_is_told_and_changes_nothing(api, small):
     out = np.full((3, 6), 7.5)
     for arguments, said in [

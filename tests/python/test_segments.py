@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from clients import Bits, Client
-from support import DTYPES, ROOT, Json, Ok, ReadRaw, Reassemble, Run, Sha256, Text
+from support import DTYPES, ROOT, Json, Ok, ReadRaw, Reassemble, Run, Sha256, Text, Tree
 
 import shardinit
 
@@ -214,3 +214,19 @@ def test_a_stage_has_the_layers_of_megatron(tmp_path):
         "    w: {shape: [4], init: {normal: {std: 1}}}\n")
     held = [{b["path"] for b in Json("plan", tmp_path / "x.yaml", "--rank", r)["boxes"]} for r in (0, 1)]
     assert held == [{f"layers.{i}.w" for i in stage} for stage in ([0, 1, 4, 5], [2, 3, 6, 7])]
+
+
+@pytest.mark.parametrize("mesh", ["pipe=1,fsdp=2,tensor=4", "pipe=4,fsdp=1,tensor=2"])
+def test_reshard_is_as_generating_anew(mesh, tmp_path):
+    """To one box a rank and back, and between two ways to have several."""
+    Ok("gen", SPEC, "-o", tmp_path / "a")
+    Ok("gen", SPEC, "-o", tmp_path / "b", "--mesh", mesh)
+    Ok("reshard", tmp_path / "a", "--spec", SPEC, "--mesh", mesh, "-o", tmp_path / "ab")
+    assert Tree(tmp_path / "ab") == Tree(tmp_path / "b")
+    Ok("reshard", tmp_path / "b", "--spec", SPEC, "-o", tmp_path / "ba")
+    assert Tree(tmp_path / "ba") == Tree(tmp_path / "a")
+    # Without the spec: stages and segments stay as they are.
+    other = "pipe=2,fsdp=4,tensor=2"
+    Ok("gen", SPEC, "-o", tmp_path / "c", "--mesh", other)
+    Ok("reshard", tmp_path / "a", "--mesh", other, "--uneven", "chunk", "-o", tmp_path / "ac")
+    assert Tree(tmp_path / "ac") == Tree(tmp_path / "c")
