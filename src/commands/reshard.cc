@@ -28,7 +28,7 @@ namespace {
 struct ReshardOptions {
   SpecOptions spec;  // Its path: of --spec.
   WorkOptions work;
-  std::string from, folder, uneven = "error", index = "auto";
+  std::string from, folder, uneven, index = "auto";
   bool json = false;
 };
 
@@ -56,7 +56,7 @@ void RequireSameModel(const std::string& spec, const std::string& folder, const 
 
 Plan NewPlan(const ReshardOptions& options, const Plan& from) {
   if (!options.spec.request.path.empty()) {
-    if (options.uneven != "error") {
+    if (!options.uneven.empty()) {
       throw Error(ExitCode::kUsage, "`--uneven` is for a checkpoint without a spec",
                   "the spec says it");
     }
@@ -65,18 +65,22 @@ Plan NewPlan(const ReshardOptions& options, const Plan& from) {
     return to;
   }
   const SpecRequest& request = options.spec.request;
-  if (!request.sets.empty() || !request.sharding.empty() || !options.spec.layout.empty()) {
-    throw Error(ExitCode::kUsage,
-                "`--set`, `--sharding` and `--layout` are for a spec, and none is given",
+  if (!request.sets.empty() || !options.spec.layout.empty()) {
+    throw Error(ExitCode::kUsage, "`--set` and `--layout` are for a spec, and none is given",
                 "add `--spec SPEC`");
   }
-  if (options.uneven != "error" && options.uneven != "chunk") {
+  if (!options.uneven.empty() && options.uneven != "error" && options.uneven != "chunk") {
     throw Error(ExitCode::kUsage,
                 fmt::format("`--uneven {}`: use `error` or `chunk`", options.uneven));
   }
   Plan to = from;
-  if (!options.spec.request.mesh.empty()) {
-    to = OnMesh(from, options.spec.request.mesh, options.uneven == "chunk");
+  if (!request.sharding.empty()) {
+    Diagnostics diagnostics;
+    to = CutAs(from, fmt::format("{}/{} as a spec", options.from, kPlanName), request.mesh,
+               request.sharding, options.uneven, diagnostics);
+    Talk(Render(diagnostics.all()));
+  } else if (!request.mesh.empty()) {
+    to = OnMesh(from, request.mesh, options.uneven == "chunk");
   }
   if (const auto replicas = options.spec.FindReplicas()) to.graph.replicas = *replicas;
   return MakePlan(std::move(to.graph));

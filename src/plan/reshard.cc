@@ -4,11 +4,15 @@
 
 #include <algorithm>
 #include <charconv>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/suggest.h"
 #include "base/text.h"
+#include "plan/load.h"
 
 namespace shardinit {
 namespace {
@@ -90,6 +94,37 @@ Plan OnMesh(const Plan& plan, const std::string& mesh, bool allows_uneven) {
           "`--uneven chunk` allows shorter last parts");
     }
   }
+  return MakePlan(std::move(graph));
+}
+
+Plan CutAs(const Plan& plan, const std::string& path, const std::string& mesh,
+           const std::string& sharding, const std::string& uneven, Diagnostics& diagnostics) {
+  const InitGraph& before = plan.graph;
+  JsonWriter spec;
+  spec.BeginObject(JsonWriter::kLines).Member("shardinit", 1).Member("name", before.name);
+  if (!uneven.empty()) spec.Member("uneven", uneven);
+  spec.Key("mesh").BeginObject().Key("axes").BeginObject();
+  for (size_t a = 0; a < before.mesh.axes.size(); ++a) {
+    spec.Member(before.mesh.axes[a], before.mesh.shape[a]);
+  }
+  spec.EndObject().EndObject().Key("modules").BeginObject(JsonWriter::kLines);
+  for (const Tensor& tensor : before.tensors) {
+    spec.Key(tensor.path).BeginObject().Member("shape", tensor.shape);
+    spec.Member("dtype", InfoOf(tensor.dtype).name).Member("init", "zeros").EndObject();
+  }
+  spec.EndObject().EndObject();
+  PlanRequest request;
+  request.spec.path = path;
+  request.spec.text = spec.Finish();
+  request.spec.mesh = mesh;
+  request.spec.sharding = sharding;
+  const Plan cut = LoadPlan(request, diagnostics);
+
+  InitGraph graph = before;
+  if (!mesh.empty()) graph.mesh = cut.graph.mesh;
+  std::unordered_map<std::string_view, const Tensor*> by_path;
+  for (const Tensor& tensor : cut.graph.tensors) by_path.emplace(tensor.path, &tensor);
+  for (Tensor& tensor : graph.tensors) tensor.partition = by_path.at(tensor.path)->partition;
   return MakePlan(std::move(graph));
 }
 

@@ -113,7 +113,33 @@ def test_another_sharding(tmp_path):
     assert Tree(source) != Tree(wanted)
 
 
+@pytest.mark.parametrize("layout", ["", "torchtitan", "megatron"])
+def test_another_sharding_without_the_spec(tmp_path, tiny_layouts, layout):
+    for sharding in ("map.yaml", "fsdp"):
+        where = {"cwd": tmp_path}
+        source = Gen(tmp_path / f"from-{sharding}", tiny_layouts, "--mesh", "fsdp=2", *Layout(layout))
+        before = Reassemble(source)
+        (tmp_path / "map.yaml").write_text(json.dumps({
+            path: [None, "fsdp"] for path, (_, words) in before.items() if words.ndim == 2}))
+        Ok("reshard", source, "--sharding", sharding, "--mesh", "fsdp=4", "-o", f"to-{sharding}", **where)
+        Ok("verify", tmp_path / f"to-{sharding}")
+        after = Reassemble(tmp_path / f"to-{sharding}")
+        assert {p: (d, w.tobytes()) for p, (d, w) in after.items()} == {
+            p: (d, w.tobytes()) for p, (d, w) in before.items()}
+        for path, shards in Shards(tmp_path / f"to-{sharding}").items():
+            if sharding == "map.yaml" and len(before[path][1].shape) == 2:
+                assert [s["offset"][0] for s in shards] == [0] * 4, path
+    if not layout:  # Where the spec has no `shard`, as gen with the same option.
+        wanted = Gen(tmp_path / "wanted", tiny_layouts, "--mesh", "fsdp=4", "--sharding", "fsdp")
+        assert Tree(tmp_path / "to-fsdp") == Tree(wanted)
+
+
 LAYOUT_NAMES = ["", "torchtitan", "megatron", "maxtext", "kerashub"]
+
+
+def Shards(folder):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    return {tensor["path"]: tensor["shards"] for tensor in manifest["tensors"]}
 
 
 def Layout(name):
@@ -243,7 +269,8 @@ def test_a_manifest_that_says_otherwise(tmp_path, awkward):
     (["--mesh", "a=0"], 2, "`a=0` is not of the form `axis=size`"),
     (["--mesh", "a=16777216,b=2"], 2, "more than 16777216 ranks"),
     (["--set", "seed=1"], 2, "for a spec, and none is given"),
-    (["--sharding", "fsdp"], 2, "for a spec, and none is given"),
+    (["--sharding", "nothing"], 2, "nothing"),
+    (["--sharding", "none.yaml"], 2, "none.yaml"),
     (["--layout", "x"], 2, "for a spec, and none is given"),
     (["--uneven", "pad"], 2, "`--uneven pad`: use `error` or `chunk`"),
     (["--spec", "SPEC", "--set", "seed=1"], 2, "is not the model of"),
