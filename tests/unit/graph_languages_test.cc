@@ -273,6 +273,18 @@ TEST(AutomaticLanguages, FullyShard) {
             "experts.w (expert) (fsdp) ()\ndense.w (fsdp, expert) ()\n");
 }
 
+// Parts of parts have other borders than parts.
+TEST(AutomaticLanguages, FullyShardCutsEqualParts) {
+  EXPECT_EQ(
+      One(" {map: {w: [tensor]}, fully_shard: {}}", "[12]"),
+      "x.yaml:5:32: error: mesh axes `tensor × fsdp` (8) do not divide dimension 0 of `w` (12), "
+      "and fully_shard would cut the parts of the others\n"
+      "  sharding: {map: {w: [tensor]}, fully_shard: {}}\n"
+      "                                 ^^^^^^^^^^^\n"
+      "  hint: use a multiple of 8, or another of its dimensions under `dimensions`\n");
+  EXPECT_EQ(One(" fully_shard", "[11]"), "w (fsdp)\n");
+}
+
 TEST(MegatronLanguage, CutsByRole) {
   EXPECT_EQ(Cuts(" {megatron: {column: [layers.*.q.*, layers.*.up.*], row: layers.*.down.*, "
                  "vocab: [embed.weight]}}")

@@ -176,17 +176,20 @@ class FullyShardLanguage : public ShardingLanguage {
     if (cuts <= 1 || cut.axes.size() == axes_.size() || tensor.shape[dimension] % parts == 0) {
       return true;
     }
-    Report(place_, fmt::format("mesh axes {} ({}) do not divide dimension {} of `{}` ({}), and "
-                               "fully_shard would cut the parts of the others",
-                               AxesText(cut.axes, mesh), parts, dimension, tensor.path,
-                               tensor.shape[dimension]));
+    Report(place_,
+           fmt::format(
+               "mesh axes `{}` ({}) do not divide dimension {} of `{}` ({}), and fully_shard "
+               "would cut the parts of the others",
+               AxesText(cut.axes, mesh), parts, dimension, tensor.path, tensor.shape[dimension]),
+           fmt::format("use a multiple of {}, or another of its dimensions under `dimensions`",
+                       parts));
     return false;
   }
 
-  void Report(Span span, std::string message) {
+  void Report(Span span, std::string message, std::string hint = {}) {
     if (is_reported_) return;
     is_reported_ = true;
-    context_.Error(span, std::move(message));
+    context_.Error(span, std::move(message), std::move(hint));
   }
 
   LanguageContext& context_;
