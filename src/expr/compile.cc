@@ -59,6 +59,31 @@ Symbol SymbolOf(Step::Op op) {
   }
 }
 
+// What a step leaves on the stack.
+struct Item {
+  std::optional<double> value;  // Known now…
+  Program::Slot slot = 0;       // …or here.
+  bool temporary = false;       // The slot is free once this is used.
+  std::string text;
+  Binding power = kAtom;
+};
+
+// What a name may stand for. Two of them are a mistake, unless they are the
+// same number or index.
+struct Meaning {
+  std::optional<double> value;
+  int dimension = 0;  // Of an index.
+  std::string what;
+
+  bool SameAs(const Meaning& other) const {
+    return value == other.value && (value || dimension == other.dimension);
+  }
+};
+
+std::string Parenthesized(const Item& item, Binding least) {
+  return item.power >= least ? item.text : "(" + item.text + ")";
+}
+
 // Runs the postfix steps on a stack of what each leaves behind: a number known
 // now, or the slot that will hold a tile of them.
 class Compiler {
@@ -81,26 +106,6 @@ class Compiler {
   }
 
  private:
-  struct Item {
-    std::optional<double> value;  // Known now…
-    Program::Slot slot = 0;       // …or here.
-    bool temporary = false;       // The slot is free once this is used.
-    std::string text;
-    Binding power = kAtom;
-  };
-
-  // What a name may stand for. Two of them are a mistake, unless they are the
-  // same number or index.
-  struct Meaning {
-    std::optional<double> value;
-    int dimension = 0;  // Of an index.
-    std::string what;
-
-    bool SameAs(const Meaning& other) const {
-      return value == other.value && (value || dimension == other.dimension);
-    }
-  };
-
   // Steps.
 
   bool Literal(const Step& step) {
@@ -355,10 +360,6 @@ class Compiler {
     Item item = std::move(stack_.back());
     stack_.pop_back();
     return item;
-  }
-
-  static std::string Parenthesized(const Item& item, Binding least) {
-    return item.power >= least ? item.text : "(" + item.text + ")";
   }
 
   std::string_view Text(const Step& step) const { return expr_.TextOf(step); }

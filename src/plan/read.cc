@@ -1,9 +1,6 @@
-// plan.json: everything that decides the bytes of a checkpoint, in one order.
-#include "base/json.h"
-
+// Reads plan.json (plan/write.cc), whoever wrote it.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -11,8 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/overloaded.h"
-#include "base/text.h"
+#include "base/json.h"
 #include "graph/streams.h"
 #include "graph/validate.h"
 #include "graph/view.h"
@@ -30,23 +26,6 @@ using nlohmann::json;
 
 [[noreturn]] void Refuse(const std::string& path, std::string_view what) {
   throw Error(ExitCode::kRefused, fmt::format("`{}` is not a plan of this tool: {}", path, what));
-}
-
-void WriteValue(double value, JsonWriter& out) { out.Value(value); }
-void WriteValue(int64_t value, JsonWriter& out) { out.Value(value); }
-void WriteValue(DimensionSet set, JsonWriter& out) { out.Value(DimensionsOf(set)); }
-void WriteValue(const ProgramPtr& program, JsonWriter& out) { out.Value(program->text); }
-
-void WriteDistribution(const Distribution& distribution, JsonWriter& out) {
-  std::visit(
-      [&](const auto& each) {
-        out.BeginObject().Key(each.kName).BeginObject();
-        ForEachMember(each, [&](const auto& member, const auto& value) {
-          WriteValue(value, out.Key(member.key));
-        });
-        out.EndObject().EndObject();
-      },
-      distribution);
 }
 
 // A distribution of a tensor of this shape.
@@ -224,24 +203,6 @@ void ReadDraw(const json& in, const std::string& path, Tensor& tensor) {
   if (FindBadText(tensor.draw_path)) Refuse(path, fmt::format("the key of `{}`", tensor.path));
 }
 
-// Views are written as specs have them, with all their arguments.
-void WriteView(const ViewNode& node, const std::vector<Tensor>& drawn, JsonWriter& out) {
-  if (node.operation == nullptr) {
-    out.Value(drawn[node.tensor].path);
-    return;
-  }
-  out.BeginObject().Key(node.operation->name).BeginObject();
-  for (size_t i = 0; i < node.arguments.size(); ++i) {
-    out.Key(node.operation->parameters[i].name);
-    std::visit([&](const auto& value) { out.Value(value); }, node.arguments[i]);
-  }
-  out.Key("of");
-  if (node.operation->many) out.BeginArray();
-  for (const ViewNode& of : node.of) WriteView(of, drawn, out);
-  if (node.operation->many) out.EndArray();
-  out.EndObject().EndObject();
-}
-
 class ViewReader {
  public:
   ViewReader(std::shared_ptr<const std::vector<Tensor>> drawn, const std::string& path)
@@ -315,17 +276,6 @@ class ViewReader {
   std::unordered_map<std::string_view, size_t> by_path_;
   PieceBudget budget_ = kMaxPieces;
 };
-
-void WriteTensor(const Tensor& tensor, JsonWriter& out) {
-  out.Member("path", tensor.path).Member("dtype", InfoOf(tensor.dtype).name);
-  out.Member("global_shape", tensor.shape);
-}
-
-void WriteInit(const Tensor& tensor, JsonWriter& out) {
-  out.Key("init");
-  WriteDistribution(tensor.distribution, out);
-  if (!tensor.draw_path.empty()) out.Member("key", tensor.draw_path);
-}
 
 // Tensors are read one by one, as they come: there may be a million of them.
 class PlanReader {
@@ -443,70 +393,6 @@ class PlanReader {
 };
 
 }  // namespace
-
-void WriteMesh(const Mesh& mesh, JsonWriter& out) {
-  out.Key("mesh").BeginObject().Key("axes").BeginArray();
-  for (const std::string& axis : mesh.axes) out.Value(axis);
-  out.EndArray().Member("shape", mesh.shape).EndObject();
-}
-
-std::string_view NameOf(Replicas replicas) {
-  return replicas == Replicas::kFull ? "full" : "dedupe";
-}
-
-void WriteDrawn(const Tensor& tensor, JsonWriter& out) {
-  WriteTensor(tensor, out);
-  WriteInit(tensor, out);
-}
-
-void WriteStored(const Tensor& tensor, const InitGraph& graph, JsonWriter& out) {
-  WriteTensor(tensor, out);
-  out.Key("partition_spec").BeginArray();
-  for (const DimensionCut& cut : tensor.partition.cuts) {
-    out.BeginArray();
-    for (const int axis : cut.axes) out.Value(graph.mesh.axes[axis]);
-    out.EndArray();
-  }
-  out.EndArray();
-  if (const auto segments = tensor.partition.segments(); !segments.empty()) {
-    out.Member("segments", segments);
-  }
-  if (!tensor.partition.pins.empty()) {
-    out.Key("stage").BeginObject();
-    for (const Pin& pin : tensor.partition.pins) {
-      out.Member(graph.mesh.axes[pin.axis], pin.indices);
-    }
-    out.EndObject();
-  }
-  if (tensor.view) WriteView(tensor.view->root, *graph.drawn, out.Key("view"));
-}
-
-std::string WritePlan(const Plan& plan) {
-  const InitGraph& graph = plan.graph;
-  JsonWriter out;
-  out.BeginObject(JsonWriter::kLines);
-  out.Member("format_version", plan.format_version).Member("contract_version", kContractVersion);
-  out.Member("name", graph.name).Member("engine", graph.engine).Member("seed", graph.seed);
-  WriteMesh(graph.mesh, out);
-  out.Member("replicas", NameOf(graph.replicas));
-  if (!graph.config.empty()) out.Key("config").Raw(graph.config);
-  if (graph.drawn) {
-    out.Member("layout", graph.layout).Key("logical").BeginArray(JsonWriter::kLines);
-    for (const Tensor& tensor : *graph.drawn) {
-      WriteDrawn(tensor, out.BeginObject());
-      out.EndObject();
-    }
-    out.EndArray();
-  }
-  out.Key("tensors").BeginArray(JsonWriter::kLines);
-  for (const Tensor& tensor : graph.tensors) {
-    WriteStored(tensor, graph, out.BeginObject());
-    if (!tensor.view) WriteInit(tensor, out);
-    out.EndObject();
-  }
-  out.EndArray().EndObject();
-  return out.Finish();
-}
 
 Plan ReadPlan(std::string_view text, const std::string& path) {
   try {

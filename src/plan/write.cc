@@ -1,0 +1,122 @@
+// plan.json: everything that decides the bytes of a checkpoint, in one order.
+#include "base/json.h"
+#include "graph/view.h"
+#include "plan/plan.h"
+#include "rng/stream.h"
+
+namespace shardinit {
+namespace {
+
+void WriteValue(double value, JsonWriter& out) { out.Value(value); }
+void WriteValue(int64_t value, JsonWriter& out) { out.Value(value); }
+void WriteValue(DimensionSet set, JsonWriter& out) { out.Value(DimensionsOf(set)); }
+void WriteValue(const ProgramPtr& program, JsonWriter& out) { out.Value(program->text); }
+
+void WriteDistribution(const Distribution& distribution, JsonWriter& out) {
+  std::visit(
+      [&](const auto& each) {
+        out.BeginObject().Key(each.kName).BeginObject();
+        ForEachMember(each, [&](const auto& member, const auto& value) {
+          WriteValue(value, out.Key(member.key));
+        });
+        out.EndObject().EndObject();
+      },
+      distribution);
+}
+
+// Views are written as specs have them, with all their arguments.
+void WriteView(const ViewNode& node, const std::vector<Tensor>& drawn, JsonWriter& out) {
+  if (node.operation == nullptr) {
+    out.Value(drawn[node.tensor].path);
+    return;
+  }
+  out.BeginObject().Key(node.operation->name).BeginObject();
+  for (size_t i = 0; i < node.arguments.size(); ++i) {
+    out.Key(node.operation->parameters[i].name);
+    std::visit([&](const auto& value) { out.Value(value); }, node.arguments[i]);
+  }
+  out.Key("of");
+  if (node.operation->many) out.BeginArray();
+  for (const ViewNode& of : node.of) WriteView(of, drawn, out);
+  if (node.operation->many) out.EndArray();
+  out.EndObject().EndObject();
+}
+
+void WriteTensor(const Tensor& tensor, JsonWriter& out) {
+  out.Member("path", tensor.path).Member("dtype", InfoOf(tensor.dtype).name);
+  out.Member("global_shape", tensor.shape);
+}
+
+void WriteInit(const Tensor& tensor, JsonWriter& out) {
+  out.Key("init");
+  WriteDistribution(tensor.distribution, out);
+  if (!tensor.draw_path.empty()) out.Member("key", tensor.draw_path);
+}
+
+}  // namespace
+
+void WriteMesh(const Mesh& mesh, JsonWriter& out) {
+  out.Key("mesh").BeginObject().Key("axes").BeginArray();
+  for (const std::string& axis : mesh.axes) out.Value(axis);
+  out.EndArray().Member("shape", mesh.shape).EndObject();
+}
+
+std::string_view NameOf(Replicas replicas) {
+  return replicas == Replicas::kFull ? "full" : "dedupe";
+}
+
+void WriteDrawn(const Tensor& tensor, JsonWriter& out) {
+  WriteTensor(tensor, out);
+  WriteInit(tensor, out);
+}
+
+void WriteStored(const Tensor& tensor, const InitGraph& graph, JsonWriter& out) {
+  WriteTensor(tensor, out);
+  out.Key("partition_spec").BeginArray();
+  for (const DimensionCut& cut : tensor.partition.cuts) {
+    out.BeginArray();
+    for (const int axis : cut.axes) out.Value(graph.mesh.axes[axis]);
+    out.EndArray();
+  }
+  out.EndArray();
+  if (const auto segments = tensor.partition.segments(); !segments.empty()) {
+    out.Member("segments", segments);
+  }
+  if (!tensor.partition.pins.empty()) {
+    out.Key("stage").BeginObject();
+    for (const Pin& pin : tensor.partition.pins) {
+      out.Member(graph.mesh.axes[pin.axis], pin.indices);
+    }
+    out.EndObject();
+  }
+  if (tensor.view) WriteView(tensor.view->root, *graph.drawn, out.Key("view"));
+}
+
+std::string WritePlan(const Plan& plan) {
+  const InitGraph& graph = plan.graph;
+  JsonWriter out;
+  out.BeginObject(JsonWriter::kLines);
+  out.Member("format_version", plan.format_version).Member("contract_version", kContractVersion);
+  out.Member("name", graph.name).Member("engine", graph.engine).Member("seed", graph.seed);
+  WriteMesh(graph.mesh, out);
+  out.Member("replicas", NameOf(graph.replicas));
+  if (!graph.config.empty()) out.Key("config").Raw(graph.config);
+  if (graph.drawn) {
+    out.Member("layout", graph.layout).Key("logical").BeginArray(JsonWriter::kLines);
+    for (const Tensor& tensor : *graph.drawn) {
+      WriteDrawn(tensor, out.BeginObject());
+      out.EndObject();
+    }
+    out.EndArray();
+  }
+  out.Key("tensors").BeginArray(JsonWriter::kLines);
+  for (const Tensor& tensor : graph.tensors) {
+    WriteStored(tensor, graph, out.BeginObject());
+    if (!tensor.view) WriteInit(tensor, out);
+    out.EndObject();
+  }
+  out.EndArray().EndObject();
+  return out.Finish();
+}
+
+}  // namespace shardinit
