@@ -109,6 +109,16 @@ std::optional<Replicas> SpecOptions::FindReplicas() const {
   throw Usage(fmt::format("`--replicas {}`: use `dedupe` or `full`", replicas));
 }
 
+void SpecOptions::AddTrainingTo(CLI::App& app) {
+  app.add_option("--tokens", tokens, "Tokens of a training step, for what a sharding costs")
+      ->type_name("COUNT")
+      ->check(NotEmpty);
+  app.add_option("--memory-per-rank", memory_per_rank,
+                 "The most that `sharding: auto` may give a rank, as in 80G")
+      ->type_name("SIZE")
+      ->check(NotEmpty);
+}
+
 Plan SpecOptions::Load() const {
   Diagnostics diagnostics;
   return Load(diagnostics, nullptr);
@@ -122,7 +132,15 @@ Plan SpecOptions::Load(Diagnostics& diagnostics, Explanation* explanation) const
             ? fmt::format("of a checkpoint, `shardinit inspect {}` shows the tensors", request.path)
             : "name a spec, which is a YAML file");
   }
-  const PlanRequest plan_request{request, FindReplicas(), layout};
+  PlanRequest plan_request{request, FindReplicas(), layout};
+  plan_request.with_cost = with_cost;
+  auto* training = &plan_request.spec.training;
+  if (!tokens.empty()) training->push_back({"--tokens", "tokens", tokens});
+  if (!memory_per_rank.empty()) {
+    constexpr std::string_view kOption = "--memory-per-rank";
+    training->push_back({std::string(kOption), "memory_per_rank",
+                         fmt::to_string(ParseSize(kOption, memory_per_rank, 1))});
+  }
   Plan plan = LoadPlan(plan_request, diagnostics, explanation);
   Talk(Render(diagnostics.all()));
   return plan;

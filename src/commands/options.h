@@ -16,7 +16,8 @@ namespace shardinit {
 // SPEC, --set, --mesh, --sharding and, where files matter, --layout and --replicas.
 struct SpecOptions {
   SpecRequest request;
-  std::string replicas, layout;
+  std::string replicas, layout, tokens, memory_per_rank;
+  bool with_cost = false;  // The plan says what its sharding costs.
 
   void AddTo(CLI::App& app, const char* help = "Model spec, or `-` for standard input");
   void AddOverridesTo(CLI::App& app);  // --set, --mesh and --sharding alone.
@@ -24,6 +25,7 @@ struct SpecOptions {
   void AddReplicasTo(CLI::App& app);
   // What --replicas says.
   std::optional<Replicas> FindReplicas() const;
+  void AddTrainingTo(CLI::App& app);  // --tokens, --memory-per-rank.
   // Also prints the spec's warnings to standard error. The places in an
   // `explanation` live as long as `diagnostics`.
   Plan Load() const;

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "commands/command.h"
@@ -67,6 +69,32 @@ Fact FactOfMatrices(const WholeMatrices& whole) {
            .section = kSizes}};
 }
 
+std::string InSeconds(double seconds) {
+  if (seconds >= 1 || seconds == 0) return fmt::format("{:.3g} s", seconds);
+  if (seconds >= 1e-3) return fmt::format("{:.3g} ms", seconds * 1e3);
+  return seconds >= 1e-6 ? fmt::format("{:.3g} µs", seconds * 1e6)
+                         : fmt::format("{:.3g} ns", seconds * 1e9);
+}
+
+// `graph` must outlive it.
+Fact FactOfCost(const InitGraph& graph) {
+  const StepCost& cost = *graph.cost;
+  Facts members;
+  std::string text;
+  for (size_t a = 0; a < cost.bytes.size(); ++a) {
+    const double bytes = std::min(cost.bytes[a], 9e18);
+    members.push_back({graph.mesh.axes[a], static_cast<int64_t>(std::llround(bytes))});
+    if (bytes == 0) continue;
+    text += fmt::format("{}{} {}", text.empty() ? ": " : ", ", graph.mesh.axes[a],
+                        InBytes(static_cast<int64_t>(bytes)));
+  }
+  return {"cost",
+          Facts{{"seconds", cost.seconds}, {"bytes", std::move(members)}},
+          {.label = "step",
+           .text = fmt::format("{} of communication{}", InSeconds(cost.seconds), text),
+           .section = kSizes}};
+}
+
 Facts FactsOfPlan(const PlanOptions& options, const Plan& plan) {
   const InitGraph& graph = plan.graph;
   const bool index = WantsIndex(plan, IndexMode::kAuto);
@@ -107,6 +135,7 @@ Facts FactsOfPlan(const PlanOptions& options, const Plan& plan) {
        {.label = "memory",
         .text = InBytes(memory) + " for data on its way to the disk",
         .section = kSizes}}};
+  if (graph.cost && plan.world_size() > 1) facts.push_back(FactOfCost(graph));
   if (const WholeMatrices whole = FindWholeMatrices(plan); whole.count > 0) {
     facts.push_back(FactOfMatrices(whole));
   }
@@ -188,6 +217,8 @@ extern const Command kPlan = {
       options->spec.AddTo(app);
       options->spec.AddLayoutTo(app);
       options->spec.AddReplicasTo(app);
+      options->spec.AddTrainingTo(app);
+      options->spec.with_cost = true;
       AddRank(app, &options->rank, "Also list the boxes of this rank");
       app.add_flag("--devices", options->devices, "Also list the device of each rank");
       options->work.AddJobsTo(app, "would generate");

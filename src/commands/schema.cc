@@ -45,6 +45,8 @@ const char* DefinitionOf(SpecKind kind) {
       return "mesh";
     case SpecKind::kDevices:
       return "devices";
+    case SpecKind::kTraining:
+      return "training";
     case SpecKind::kRules:
       return "rules";
     case SpecKind::kSharding:
@@ -195,6 +197,7 @@ class SchemaWriter : JsonSchemaWriter {
     Define("axes", fmt::format(R"("anyOf": [{}, {{"type": "array", "items": {}}}])",
                                MapOf("number"), MapOf("number", kOne)));
     WriteMapping("mesh", "its axes, and which devices have its places", KeysOf(SpecMapping::kMesh));
+    WriteMapping("training", "what is known of a step", KeysOf(SpecMapping::kTraining));
     std::vector<std::string_view> orders;
     for (const DeviceOrder& order : DeviceOrders()) orders.push_back(order.name);
     out_.Key("devices").BeginObject().Key("anyOf").BeginArray().BeginObject();

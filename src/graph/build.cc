@@ -14,6 +14,7 @@
 #include "graph/sharding.h"
 #include "graph/store.h"
 #include "graph/streams.h"
+#include "graph/training.h"
 #include "graph/validate.h"
 #include "rng/engines.h"
 
@@ -110,7 +111,7 @@ void StoreLayouts(const ModelSpec& spec, std::string_view chosen, bool report_al
 }  // namespace
 
 InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics, Explanation* explanation,
-                     std::string_view layout, bool all_layouts) {
+                     std::string_view layout, bool all_layouts, bool with_cost) {
   const size_t before = diagnostics.all().size();
   Building building(spec, diagnostics);
   const size_t variables = building.Reported();
@@ -119,6 +120,7 @@ InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics, Explanatio
 
   CheckInitNames(spec, diagnostics);
   graph.mesh = BindMesh(building);
+  const Training training = BindTraining(building, graph.mesh);
   Sharder sharder(building, graph.mesh);
 
   // Count out modules and repeats; each tensor gets its shape, element type and values.
@@ -130,6 +132,9 @@ InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics, Explanatio
 
   AssignStreams(*FindEngine(graph.engine), graph.seed, drawn.tensors);
   ValidateTensors(drawn.tensors, drawn.places, diagnostics);
+  if (with_cost && building.Reported() == before + of_model) {
+    graph.cost = CostOf(drawn, training, graph.mesh, spec);
+  }
   graph.tensors = std::move(drawn.tensors);
   // Of tensors that are not all known, nobody can say how they are stored.
   if (building.Reported() != before + of_model || IsInDoubt(spec)) return {};

@@ -16,9 +16,10 @@ namespace shardinit {
 // and no name is looked up. `explanation`, if not null, tells about one tensor
 // that is drawn, and one that `layout` stores. `layout` is one that the spec has, or empty: then
 // what is drawn is stored. With `all_layouts` mistakes in the other layouts are reported, too; a
-// layout may be none for the mesh at hand, and does no harm then if it is not chosen.
+// layout may be none for the mesh at hand, and does no harm then if it is not chosen. `with_cost`:
+// says what the sharding of what is drawn costs.
 InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics,
                      Explanation* explanation = nullptr, std::string_view layout = {},
-                     bool all_layouts = true);
+                     bool all_layouts = true, bool with_cost = false);
 
 }  // namespace shardinit

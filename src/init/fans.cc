@@ -28,6 +28,16 @@ std::string_view NameOf(FanOrder order, bool more) {
 
 }  // namespace
 
+std::optional<FanAxes> DirectionsOf(const FanSource& source, size_t dimensions) {
+  if (source.axes) return source.axes;
+  std::vector<size_t> rest;
+  for (size_t d = 0; d < dimensions; ++d) {
+    if (!Holds(source.batch, d)) rest.push_back(d);
+  }
+  if (rest.size() < 2) return {};
+  return AxesOf(source.order.value_or(FanOrder::kOutIn), rest);
+}
+
 std::nullopt_t Fans::Report(std::string message, std::string hint, Diagnostics& diagnostics) const {
   diagnostics.Error(place_, std::move(message), std::move(hint));
   reported_ = true;

@@ -39,6 +39,10 @@ struct FanSource {
   std::vector<size_t> batch;
 };
 
+// The dimensions of a tensor with so many that are in and out; where nothing says it, by the order
+// of PyTorch. None: all but one of them are batch dimensions.
+std::optional<FanAxes> DirectionsOf(const FanSource& source, size_t dimensions);
+
 // Numbers that can be asked for. JAX has all of them, the others some.
 inline constexpr std::string_view kFanModes[] = {"fan_in", "fan_out", "fan_avg", "fan_geo_avg"};
 

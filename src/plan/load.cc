@@ -58,8 +58,8 @@ Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics, Explanation*
 
   // Resolve every name, expression, shape and rule. Beyond this point no
   // expression is evaluated and no name is looked up.
-  InitGraph graph =
-      BuildGraph(*spec, diagnostics, explanation, request.layout, request.all_layouts);
+  InitGraph graph = BuildGraph(*spec, diagnostics, explanation, request.layout, request.all_layouts,
+                               request.with_cost);
   diagnostics.ThrowIfErrors();
   if (request.replicas) graph.replicas = *request.replicas;
 

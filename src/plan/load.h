@@ -18,6 +18,7 @@ struct PlanRequest {
   std::optional<Replicas> replicas;
   std::string layout;        // Empty: what is drawn is stored as it is.
   bool all_layouts = false;  // Whether to report mistakes in the others.
+  bool with_cost = false;    // Whether to say what the sharding costs.
 };
 
 // Throws InvalidSpec with everything that is wrong; warnings stay in `diagnostics`.

@@ -28,6 +28,10 @@ template <auto kField, typename T>
 void Dimensions(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
   out.*kField = parser.ReadDimensions(entry);
 }
+template <auto kField, typename T>
+void MeshAxes(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
+  out.*kField = parser.ReadMeshAxisList(*entry.value);
+}
 template <auto kMethod, typename T>
 void By(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
   (parser.*kMethod)(entry, out);
@@ -144,6 +148,17 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
      }},
     {{.name = "mesh", .description = "the grid of ranks", .kind = SpecKind::kMesh},
      By<&SpecParser::ReadMesh>},
+    {{.name = "bandwidth",
+      .description = "of mesh axes: the bytes a second that a rank sends over it, for what a "
+                     "sharding costs",
+      .kind = SpecKind::kNumbers},
+     [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModelSpec& model) {
+       model.bandwidth = parser.ReadExprs(entry, "mesh axis");
+     }},
+    {{.name = "training",
+      .description = "what is known of a training step, for what a sharding costs",
+      .kind = SpecKind::kTraining},
+     By<&SpecParser::ReadTraining>},
     {{.name = "rules",
       .description = "logical axis to mesh axes, tried in order; repeat a name for a fallback",
       .kind = SpecKind::kRules},
@@ -220,6 +235,28 @@ extern const std::vector<KeyRow<ModelSpec>> kMeshKeys = {
       .kind = SpecKind::kDevices,
       .default_text = "\"row_major\""},
      By<&SpecParser::ReadDevices>},
+};
+
+extern const std::vector<KeyRow<TrainingSpec>> kTrainingKeys = {
+    {{.name = "tokens",
+      .description = "how many tokens of a step pass through the ranks of one place on the batch "
+                     "axes, together",
+      .kind = SpecKind::kNumber,
+      .default_text = "8192"},
+     Number<&TrainingSpec::tokens>},
+    {{.name = "memory_per_rank",
+      .description = "the most bytes of tensors that a sharding which is chosen may give a rank",
+      .kind = SpecKind::kNumber},
+     Number<&TrainingSpec::memory_per_rank>},
+    {{.name = "batch",
+      .description = "the mesh axes that divide the batch, instead of those with such names",
+      .kind = SpecKind::kMeshAxes},
+     MeshAxes<&TrainingSpec::batch>},
+    {{.name = "computation",
+      .description = "the mesh axes that divide the work on the same tokens, instead of those with "
+                     "such names",
+      .kind = SpecKind::kMeshAxes},
+     MeshAxes<&TrainingSpec::computation>},
 };
 
 extern const std::vector<KeyRow<CutSpec>> kCutKeys = {
@@ -335,6 +372,8 @@ std::vector<SpecKey> KeysOf(SpecMapping mapping) {
       return RowsOf(kModelKeys);
     case SpecMapping::kMesh:
       return RowsOf(kMeshKeys);
+    case SpecMapping::kTraining:
+      return RowsOf(kTrainingKeys);
     case SpecMapping::kTensor:
       return RowsOf(kTensorKeys);
     case SpecMapping::kCut:

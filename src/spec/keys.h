@@ -23,6 +23,7 @@ enum class SpecKind {
   kMesh,
   kDevices,
   kAxes,  // Of a mesh.
+  kTraining,
   kRules,
   kSharding,
   kInits,  // By name.
@@ -55,6 +56,7 @@ struct SpecKey {
 enum class SpecMapping {
   kModel,
   kMesh,
+  kTraining,
   kTensor,
   kCut,  // An entry of a tensor's `shard`.
   kModule,

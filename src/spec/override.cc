@@ -298,4 +298,28 @@ const Node* ApplySharding(const Node* root, const std::string& sharding, NodeSto
   return copy;
 }
 
+const Node* ApplyTraining(const Node* root, const std::string& option, const std::string& key,
+                          const std::string& value, NodeStore& store, Diagnostics& diagnostics) {
+  const Source& source = *diagnostics.Add({option, value});
+  if (!IsClean(source, diagnostics)) return root;
+  const Span place = PlaceIn(source, 0, source.text.size());
+  const auto with = [&](const Node& map, std::string_view name, const Node* member) {
+    Node* copy = store.New();
+    *copy = map;
+    std::erase_if(copy->entries, [&](const Node::Entry& e) { return e.key->text == name; });
+    copy->entries.push_back({ScalarNode(place, name, store), member});
+    return copy;
+  };
+  const Node* number = ScalarNode(place, source.text, store);
+  const Node* training = root->Find("training");
+  if (training != nullptr && !training->IsMap() && !training->IsNull()) return root;  // Reported.
+  if (training == nullptr || training->IsNull()) {
+    Node* empty = store.New();
+    empty->kind = Node::Kind::kMap;
+    empty->span = place;
+    training = empty;
+  }
+  return with(*root, "training", with(*training, store.Keep(key), number));
+}
+
 }  // namespace shardinit

@@ -27,4 +27,8 @@ const Node* ApplyMesh(const Node* root, const std::string& mesh, NodeStore& stor
 const Node* ApplySharding(const Node* root, const std::string& sharding, NodeStore& store,
                           Diagnostics& diagnostics);
 
+// A number for a key of `training`, which the spec may lack.
+const Node* ApplyTraining(const Node* root, const std::string& option, const std::string& key,
+                          const std::string& value, NodeStore& store, Diagnostics& diagnostics);
+
 }  // namespace shardinit

@@ -55,6 +55,11 @@ void SpecParser::ReadMesh(const Node::Entry& entry, ModelSpec& model) {
   }
 }
 
+void SpecParser::ReadTraining(const Node::Entry& entry, ModelSpec& model) {
+  if (!IsMap(entry, "such as `{tokens: 8192}`")) return;
+  ReadMap(*entry.value, entry.key->span, "`training`", kTrainingKeys, model.training);
+}
+
 void SpecParser::ReadRules(const Node::Entry& entry, ModelSpec& model) {
   constexpr std::string_view kForm =
       "a rule has the form `{logical: axis}`, `{logical: [axis, axis]}` or "
@@ -299,6 +304,9 @@ std::optional<ModelSpec> LoadSpec(const SpecRequest& request, Diagnostics& diagn
   root = ApplySets(root, request.sets, store, diagnostics);
   root = ApplyMesh(root, request.mesh, store, diagnostics);
   root = ApplySharding(root, request.sharding, store, diagnostics);
+  for (const auto& [option, key, value] : request.training) {
+    root = ApplyTraining(root, option, key, value, store, diagnostics);
+  }
   const bool is_asked_for = diagnostics.all().size() == before;
   ModelSpec spec;
   const Span whole_file = {root->span.source, 0, 0, 0};

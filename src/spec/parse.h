@@ -16,6 +16,11 @@ struct SpecRequest {
   std::vector<std::string> sets;  // `mesh.axes.fsdp=8`, later wins.
   std::string mesh;               // `fsdp=8,tensor=4`; empty: as in the spec.
   std::string sharding = {};      // A file or a word; empty: as in the spec.
+  // Keys of `training` with their values, each from its option.
+  struct OfTraining {
+    std::string option, key, value;
+  };
+  std::vector<OfTraining> training = {};
   // The spec itself, where it is in memory; `path` is then its name.
   std::optional<std::string> text = std::nullopt;
 };

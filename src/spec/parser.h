@@ -26,6 +26,7 @@ struct KeyRow : SpecKey {
 };
 
 extern const std::vector<KeyRow<ModelSpec>> kModelKeys, kMeshKeys;
+extern const std::vector<KeyRow<TrainingSpec>> kTrainingKeys;
 // The first one is what makes a mapping a tensor.
 extern const std::vector<KeyRow<TensorSpec>> kTensorKeys, kStoredTensorKeys;
 extern const std::vector<KeyRow<CutSpec>> kCutKeys;
@@ -81,6 +82,7 @@ class SpecParser : public SpecReader {
   void ReadName(const Node::Entry& entry, ModelSpec& model);
   void ReadConfig(const Node::Entry& entry, ModelSpec& model);
   void ReadMesh(const Node::Entry& entry, ModelSpec& model);
+  void ReadTraining(const Node::Entry& entry, ModelSpec& model);
   void ReadDevices(const Node::Entry& entry, ModelSpec& model);
   void ReadRules(const Node::Entry& entry, ModelSpec& model);
   void ReadInits(const Node::Entry& entry, ModelSpec& model);

@@ -166,6 +166,13 @@ struct DevicesSpec {
 
 struct NodeTree;  // spec/yaml.h
 
+// What is known of the training that the checkpoint is for.
+struct TrainingSpec {
+  WrongKeys wrong;
+  std::optional<AxisList> batch, computation;  // Mesh axes, whatever their names say.
+  ExprPtr tokens, memory_per_rank;             // Null: not said.
+};
+
 struct ModelSpec {
   WrongKeys wrong;
   Located<std::string> name;
@@ -181,6 +188,8 @@ struct ModelSpec {
   std::vector<Named<ExprPtr>> slices;  // Of axes, how many parts lie on different slices.
   std::optional<Located<std::string>> slice_order;  // `outer` (default) or `inner`.
   std::optional<DevicesSpec> devices;               // Absent: as ranks.
+  std::vector<Named<ExprPtr>> bandwidth;            // Of mesh axes, in bytes a second.
+  TrainingSpec training;
   bool has_rules = false;
   std::vector<RuleSpec> rules;
   std::shared_ptr<const NodeTree> sharding;  // Each language reads its own (graph/languages/).

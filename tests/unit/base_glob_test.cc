@@ -7,51 +7,54 @@
 namespace shardinit {
 namespace {
 
-struct Case {
+struct GlobCase {
   const char* pattern;
   const char* text;
   bool matches;
 };
 
-class Glob : public testing::TestWithParam<Case> {};
+class Glob : public testing::TestWithParam<GlobCase> {};
 
 TEST_P(Glob, Matches) {
-  const Case& c = GetParam();
+  const GlobCase& c = GetParam();
   EXPECT_EQ(GlobMatches(c.pattern, c.text), c.matches) << c.pattern << " against " << c.text;
 }
 
 INSTANTIATE_TEST_SUITE_P(Literal, Glob,
-                         testing::Values(Case{"", "", true}, Case{"", "a", false},
-                                         Case{"a.b", "a.b", true}, Case{"a.b", "axb", false},
-                                         Case{"a", "", false}, Case{"a", "ab", false},
-                                         Case{"ab", "a", false}, Case{"A", "a", false}));
+                         testing::Values(GlobCase{"", "", true}, GlobCase{"", "a", false},
+                                         GlobCase{"a.b", "a.b", true},
+                                         GlobCase{"a.b", "axb", false}, GlobCase{"a", "", false},
+                                         GlobCase{"a", "ab", false}, GlobCase{"ab", "a", false},
+                                         GlobCase{"A", "a", false}));
 
 INSTANTIATE_TEST_SUITE_P(
     Star, Glob,
-    testing::Values(Case{"*", "", true}, Case{"*", "model.w", true}, Case{"**", "a", true},
-                    Case{"model.*", "model.a.b", true}, Case{"model.*", "model", false},
-                    Case{"*.weight", "a.b.weight", true}, Case{"*.weight", "a.b.weights", false},
-                    Case{"a*b*c", "a.b.b.c", true}, Case{"a*b*c", "a.c.b", false},
-                    Case{"*ab", "aab", true}, Case{"*aab", "aaab", true}, Case{"a*", "ba", false}));
+    testing::Values(GlobCase{"*", "", true}, GlobCase{"*", "model.w", true},
+                    GlobCase{"**", "a", true}, GlobCase{"model.*", "model.a.b", true},
+                    GlobCase{"model.*", "model", false}, GlobCase{"*.weight", "a.b.weight", true},
+                    GlobCase{"*.weight", "a.b.weights", false}, GlobCase{"a*b*c", "a.b.b.c", true},
+                    GlobCase{"a*b*c", "a.c.b", false}, GlobCase{"*ab", "aab", true},
+                    GlobCase{"*aab", "aaab", true}, GlobCase{"a*", "ba", false}));
 
 INSTANTIATE_TEST_SUITE_P(One, Glob,
-                         testing::Values(Case{"?", "a", true}, Case{"?", "", false},
-                                         Case{"?", "ab", false},
-                                         Case{"layers.?.w", "layers.7.w", true},
-                                         Case{"layers.?.w", "layers.17.w", false},
-                                         Case{"layers.?*.w", "layers.17.w", true}));
+                         testing::Values(GlobCase{"?", "a", true}, GlobCase{"?", "", false},
+                                         GlobCase{"?", "ab", false},
+                                         GlobCase{"layers.?.w", "layers.7.w", true},
+                                         GlobCase{"layers.?.w", "layers.17.w", false},
+                                         GlobCase{"layers.?*.w", "layers.17.w", true}));
 
 INSTANTIATE_TEST_SUITE_P(
     Set, Glob,
-    testing::Values(Case{"[abc]", "b", true}, Case{"[abc]", "d", false}, Case{"[0-9]", "7", true},
-                    Case{"[0-9]", "x", false}, Case{"[a-cx]", "x", true}, Case{"[!0-9]", "x", true},
-                    Case{"[!0-9]", "7", false}, Case{"l[0-9].*", "l3.w", true},
-                    Case{"[-a]", "-", true}, Case{"[a-]", "-", true}, Case{"[]a]", "]", true},
-                    Case{"[]a]", "a", true}, Case{"[!]a]", "]", false}, Case{"[!]a]", "b", true},
-                    Case{"*[0-9]", "a.b7", true}, Case{"[]", "[]", true},
-                    // A bracket that nothing closes stands for itself.
-                    Case{"[a", "[a", true}, Case{"[a", "a", false}, Case{"[", "[", true},
-                    Case{"[!]", "x", false}, Case{"[!]", "[!]", true}));
+    testing::Values(
+        GlobCase{"[abc]", "b", true}, GlobCase{"[abc]", "d", false}, GlobCase{"[0-9]", "7", true},
+        GlobCase{"[0-9]", "x", false}, GlobCase{"[a-cx]", "x", true}, GlobCase{"[!0-9]", "x", true},
+        GlobCase{"[!0-9]", "7", false}, GlobCase{"l[0-9].*", "l3.w", true},
+        GlobCase{"[-a]", "-", true}, GlobCase{"[a-]", "-", true}, GlobCase{"[]a]", "]", true},
+        GlobCase{"[]a]", "a", true}, GlobCase{"[!]a]", "]", false}, GlobCase{"[!]a]", "b", true},
+        GlobCase{"*[0-9]", "a.b7", true}, GlobCase{"[]", "[]", true},
+        // A bracket that nothing closes stands for itself.
+        GlobCase{"[a", "[a", true}, GlobCase{"[a", "a", false}, GlobCase{"[", "[", true},
+        GlobCase{"[!]", "x", false}, GlobCase{"[!]", "[!]", true}));
 
 // Backtracking over every `*` would take longer than the universe has.
 TEST(GlobMatches, IsFastOnHostilePatterns) {

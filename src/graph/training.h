@@ -1,0 +1,36 @@
+// What a spec and the names in it say of a training step, for what a sharding costs
+// (sharding/cost.h). shardinit-auto(7) has what each name means.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "graph/building.h"
+#include "sharding/cost.h"
+
+namespace shardinit {
+
+struct Training {
+  std::vector<StepAxis> axes;  // Of the mesh.
+  double tokens = 0;
+  std::optional<double> memory_per_rank;
+};
+
+// Reports mistakes in `bandwidth` and `training`.
+Training BindTraining(Building& building, const Mesh& mesh);
+
+// The tensors of a spec as weights: equal ones of one TensorSpec are one weight.
+struct TrainingStep {
+  StepModel model;
+  std::vector<size_t> weights;  // Of each tensor.
+};
+
+// `by_partition`: those that are cut in other ways are not equal.
+TrainingStep StepOf(const WrittenTensors& drawn, const Training& training, const Mesh& mesh,
+                    bool by_partition, const ModelSpec& spec);
+
+// What the sharding that the tensors have costs.
+StepCost CostOf(const WrittenTensors& drawn, const Training& training, const Mesh& mesh,
+                const ModelSpec& spec);
+
+}  // namespace shardinit
