@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/overloaded.h"
+#include "base/text.h"
 #include "base/json.h"
 #include "graph/streams.h"
 #include "graph/validate.h"
