@@ -159,10 +159,11 @@ RankPlan PlanRank(const Plan& plan, int64_t rank) {
                 .format_version = plan.format_version,
                 .coordinate = plan.graph.mesh.CoordinateOf(rank),
                 .shards = {}};
+  std::vector<Box> boxes;
   for (const Tensor& tensor : plan.graph.tensors) {
     const Sharding sharding = plan.ShardingOf(tensor);
     if (!sharding.Stores(rank)) continue;
-    std::vector<Box> boxes = sharding.BoxesOn(rank);
+    sharding.FindBoxesOn(rank, &boxes);
     for (size_t part = 0; part < boxes.size(); ++part) {
       made.shards.push_back({&tensor, std::move(boxes[part]), part});
     }

@@ -4,10 +4,10 @@
 
 namespace shardinit {
 
-std::vector<Box> Sharding::BoxesOn(int64_t rank) const {
-  std::vector<Box> boxes;
-  if (!IsOn(rank)) return boxes;
-  boxes.push_back(WholeOf(shape_));
+void Sharding::FindBoxesOn(int64_t rank, std::vector<Box>* boxes) const {
+  boxes->clear();
+  if (!IsOn(rank)) return;
+  boxes->push_back(WholeOf(shape_));
   const auto set = [](size_t d, const Interval& interval, Box* box) {
     box->offset[d] = interval.start;
     box->shape[d] = interval.length;
@@ -18,18 +18,17 @@ std::vector<Box> Sharding::BoxesOn(int64_t rank) const {
     const int64_t part = PartOf(d, rank);
     if (cut.segments == 1) {
       const Interval interval = Chunk(shape_[d], PartsOf(cut, mesh_), part);
-      if (interval.length == 0) return {};
-      for (Box& box : boxes) set(d, interval, &box);
+      if (interval.length == 0) return boxes->clear();
+      for (Box& box : *boxes) set(d, interval, &box);
       continue;
     }
     std::vector<Box> more;
-    for (const Box& box : boxes) {
+    for (const Box& box : *boxes) {
       for (const Interval& interval : IntervalsOf(d, part))
         set(d, interval, &more.emplace_back(box));
     }
-    boxes = std::move(more);
+    *boxes = std::move(more);
   }
-  return boxes;
 }
 
 int64_t Sharding::ElementsOn(int64_t rank) const {

@@ -46,7 +46,13 @@ class Sharding {
 
   // What `rank` holds: boxes with elements, in the row-major order of their segments. Together, in
   // that order and along each dimension, they are its local tensor.
-  std::vector<Box> BoxesOn(int64_t rank) const;
+  std::vector<Box> BoxesOn(int64_t rank) const {
+    std::vector<Box> boxes;
+    FindBoxesOn(rank, &boxes);
+    return boxes;
+  }
+  // The same in memory that a caller has for many tensors.
+  void FindBoxesOn(int64_t rank, std::vector<Box>* boxes) const;
   // The elements of these boxes.
   int64_t ElementsOn(int64_t rank) const;
 
