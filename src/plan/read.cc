@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/overloaded.h"
 #include "base/text.h"
-#include "base/json.h"
 #include "graph/streams.h"
 #include "graph/validate.h"
 #include "graph/view.h"
