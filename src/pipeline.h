@@ -18,13 +18,6 @@ namespace shardinit {
 using ProgressFunction =
     std::function<void(const WorkCounters& counters, int64_t ranks_done, int64_t ranks)>;
 
-// What else is to be done before a rank's file gets its name.
-struct RankCheck {
-  std::vector<BoxTask> tasks;
-  // Called when all is done, with the digests of the rank's boxes; may throw.
-  std::function<void(const std::vector<Digest>& digests)> done;
-};
-
 struct GenerateRequest {
   std::string folder;
   std::vector<int64_t> ranks;  // Ascending.

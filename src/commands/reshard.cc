@@ -185,8 +185,8 @@ ExitCode RunReshard(const ReshardOptions& options) {
     Print(out.Finish());
     return ExitCode::kOk;
   }
-  if (result.written == 0) {
-    Talk(fmt::format("shardinit: `{}` was there already\n", Escape(options.folder)));
+  if (result.bytes == 0) {
+    Talk(fmt::format("shardinit: nothing was left to copy to `{}`\n", Escape(options.folder)));
   } else {
     Talk(fmt::format("shardinit: copied {} in {:.2f} s ({:.2f} GB/s)\n", InBytes(result.bytes),
                      seconds, static_cast<double>(result.bytes) / seconds / 1e9));

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "manifest/reader.h"
-#include "pipeline.h"
 #include "plan/plan.h"
 
 namespace shardinit {

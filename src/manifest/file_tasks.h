@@ -13,6 +13,13 @@ namespace shardinit {
 // Where the elements of boxes come from that are not generated.
 using ElementSource = std::function<BoxElements(const Tensor& tensor, const Box& box)>;
 
+// What else is to be done before a rank's file gets its name.
+struct RankCheck {
+  std::vector<BoxTask> tasks;
+  // Called when all is done, with the digests of the rank's boxes; may throw.
+  std::function<void(const std::vector<Digest>& digests)> done;
+};
+
 // Reserves the space of all of the file, if it has boxes, and writes its texts.
 void BeginFile(const FileLayout& layout, OutputFile& file);
 
