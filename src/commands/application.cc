@@ -35,6 +35,15 @@ class HelpFormatter : public CLI::Formatter {
                ? ""
                : " " + type;
   }
+  // Hidden options leave no empty line behind.
+  std::string make_help(const CLI::App* app, std::string name,
+                        CLI::AppFormatMode mode) const override {
+    std::string text = CLI::Formatter::make_help(app, name, mode);
+    for (size_t at = text.find("\n\n\n"); at != text.npos; at = text.find("\n\n\n")) {
+      text.erase(at, 1);
+    }
+    return text;
+  }
 };
 
 void PrintVersion(bool json) {

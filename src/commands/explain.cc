@@ -106,6 +106,7 @@ extern const Command kExplain = {
       options->spec.AddTo(app);
       options->spec.AddLayoutTo(app);
       options->spec.AddReplicasTo(app);
+      options->spec.AddTrainingTo(app);
       app.add_option("PATH", options->path,
                      "Path of a tensor, or a pattern such as '*.q_proj.weight'")
           ->required();

@@ -4,8 +4,10 @@
 #include <cmath>
 #include <memory>
 
+#include "base/new_file.h"
 #include "commands/command.h"
 #include "commands/options.h"
+#include "graph/languages/write_map.h"
 #include "report/facts.h"
 #include "report/text.h"
 
@@ -17,6 +19,7 @@ struct PlanOptions {
   WorkOptions work;
   int64_t rank = -1;
   bool devices = false, json = false;
+  std::string write;
 };
 
 int64_t Memory(const PlanOptions& options) {
@@ -200,6 +203,7 @@ void AddFactsOfRank(const Plan& plan, int64_t rank, Facts* facts) {
 ExitCode RunPlan(const PlanOptions& options) {
   const Plan plan = options.spec.Load();
   CheckRank(options.rank, plan);
+  if (!options.write.empty()) WriteFileAtomically(options.write, WriteShardingMap(plan.graph));
   Facts facts = FactsOfPlan(options, plan);
   if (options.devices) facts.push_back(FactOfDevices(plan.graph.mesh));
   if (options.rank >= 0) AddFactsOfRank(plan, options.rank, &facts);
@@ -219,6 +223,10 @@ extern const Command kPlan = {
       options->spec.AddReplicasTo(app);
       options->spec.AddTrainingTo(app);
       options->spec.with_cost = true;
+      app.add_option("--write", options->write,
+                     "Also write the sharding to this file, as --sharding takes it")
+          ->type_name("FILE")
+          ->check(NotEmpty);
       AddRank(app, &options->rank, "Also list the boxes of this rank");
       app.add_flag("--devices", options->devices, "Also list the device of each rank");
       options->work.AddJobsTo(app, "would generate");

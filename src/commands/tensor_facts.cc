@@ -298,6 +298,31 @@ Fact FactOfBoxes(const Subject& subject) {
       "box", std::move(members), {.label = fmt::format("rank {}", rank), .text = std::move(text)}};
 }
 
+// Ways to cut it, with what all tensors would cost then. People see the best ones.
+Fact FactOfAlternatives(const Subject& subject) {
+  constexpr size_t kMostRows = 6;
+  FactList list;
+  for (const auto& [partition, seconds, padding, rank_bytes] : subject.why.alternatives) {
+    const std::string text = InText(partition, subject.plan.graph.mesh);
+    FactRow row;
+    if (list.items.size() < kMostRows) {
+      row.label = list.items.empty() ? "  costs" : "";
+      row.text = fmt::format("{}: {:.6g} s a step, {} a rank", text, seconds,
+                             InBytes(static_cast<int64_t>(rank_bytes)));
+      if (padding > 0) {
+        row.text += fmt::format(", {} of padding", InBytes(static_cast<int64_t>(padding)));
+      }
+    }
+    list.items.push_back({"",
+                          Facts{{"partition", text},
+                                {"seconds", seconds},
+                                {"padding", static_cast<int64_t>(padding)},
+                                {"rank_bytes", static_cast<int64_t>(rank_bytes)}},
+                          std::move(row)});
+  }
+  return {"alternatives", std::move(list)};
+}
+
 void AddSharding(const Subject& subject, Facts* facts) {
   const auto& [plan, why, tensor, rank] = subject;
   const size_t first = facts->size();
@@ -328,6 +353,7 @@ void AddSharding(const Subject& subject, Facts* facts) {
     rules.items.push_back(std::move(fact));
   }
   facts->push_back({"rules", std::move(rules)});
+  if (!why.alternatives.empty()) facts->push_back(FactOfAlternatives(subject));
   if (!why.pins.empty()) {
     facts->push_back(
         FactOf("pins", why.pins, [](const Setting& pin, bool) { return "  only on " + pin.name; }));

@@ -132,6 +132,9 @@ InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics, Explanatio
 
   AssignStreams(*FindEngine(graph.engine), graph.seed, drawn.tensors);
   ValidateTensors(drawn.tensors, drawn.places, diagnostics);
+  if (explanation != nullptr && sharder.Chooses() && building.Reported() == before + of_model) {
+    ExplainAlternatives(drawn, training, graph.mesh, spec, explanation);
+  }
   if (with_cost && building.Reported() == before + of_model) {
     graph.cost = CostOf(drawn, training, graph.mesh, spec);
   }

@@ -12,6 +12,7 @@
 
 #include "base/source.h"
 #include "init/fans.h"
+#include "sharding/partition.h"
 
 namespace shardinit {
 
@@ -38,6 +39,12 @@ struct DrawNotes : InitNotes {
 };
 
 struct ShardingNotes {
+  // A way in which it could be cut, if the others stay as they are.
+  struct Alternative {
+    PartitionSpec partition;
+    double seconds, padding, rank_bytes;  // Of all (sharding/cost.h).
+  };
+
   // A rule that names one of the tensor's logical axes.
   struct Trial {
     size_t dimension;
@@ -47,7 +54,8 @@ struct ShardingNotes {
 
   Span shard, stage;
   std::vector<Trial> rules;
-  std::vector<Setting> mesh;  // Axes that cut the tensor.
+  std::vector<Alternative> alternatives;  // Of least cost first; if a language compared them.
+  std::vector<Setting> mesh;              // Axes that cut the tensor.
   std::vector<Setting> pins;  // A mesh axis, and the indices on it that hold the tensor.
 };
 

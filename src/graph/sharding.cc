@@ -42,6 +42,13 @@ Sharder::Sharder(Building& building, const Mesh& mesh)
     : building_(building), mesh_(mesh), stack_(ReadLanguages(building, mesh)) {}
 
 void Sharder::Shard(WrittenTensors& written) {
+  if (Chooses()) {
+    std::vector<const PartitionSpec*> fixed;
+    for (const TensorSpec* spec : written.specs) {
+      fixed.push_back(spec != nullptr && spec->shard ? &ExplicitOf(*spec) : nullptr);
+    }
+    for (const auto& language : stack_.languages) language->Look(written, fixed);
+  }
   for (size_t i = 0; i < written.tensors.size(); ++i) {
     if (written.specs[i] == nullptr) continue;
     Tensor& tensor = written.tensors[i];
@@ -79,6 +86,11 @@ void Sharder::Explain(const TensorSpec& spec, const Tensor& tensor, ShardingNote
 void Sharder::CheckUse() {
   if (building_.spec.wrong.Has("modules")) return;
   for (const auto& language : stack_.languages) language->CheckUse();
+}
+
+bool Sharder::Chooses() const {
+  return std::any_of(stack_.languages.begin(), stack_.languages.end(),
+                     [](const auto& language) { return language->Chooses(); });
 }
 
 bool Sharder::InheritsCuts(const TensorSpec& spec, const Tensor& tensor) {

@@ -33,11 +33,14 @@ struct Cutting {
 };
 
 // A way to say how tensors are cut that do not say it themselves, by `shard`. Rules on logical axes
-// are one (graph/languages/rules.h); languages.cc lists all. One that looks at the graph as a whole
-// does so when it is made.
+// are one (graph/languages/rules.h); languages.cc lists all.
 class ShardingLanguage {
  public:
   virtual ~ShardingLanguage() = default;
+  // Before the first Cut, all tensors that are drawn, and how those are cut that say it themselves;
+  // null for the others.
+  virtual void Look(const WrittenTensors& /*drawn*/,
+                    const std::vector<const PartitionSpec*>& /*fixed*/) {}
   // Changes `cutting` where it has something to say. Or reports why not, once for all tensors that
   // have the mistake, and returns false. `notes` may be null.
   virtual bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) = 0;
@@ -45,6 +48,8 @@ class ShardingLanguage {
   virtual void CheckUse() {}
   // Whether shorter last shards are what its system makes, so that nobody need ask for them.
   virtual bool AllowsUneven() const { return false; }
+  // Whether it compares ways to cut a tensor.
+  virtual bool Chooses() const { return false; }
 };
 
 struct LanguageContext;  // graph/languages/languages.h
@@ -71,6 +76,8 @@ class Sharder {
   bool InheritsCuts(const TensorSpec& spec, const Tensor& tensor);
   void Explain(const TensorSpec& spec, const Tensor& tensor, ShardingNotes* notes);
   void CheckUse();
+  // Whether a language compares ways to cut tensors.
+  bool Chooses() const;
 
  private:
   std::optional<Cutting> CuttingOf(const TensorSpec& spec, const TensorToCut& tensor,

@@ -8,9 +8,11 @@
 #include <string>
 #include <unordered_map>
 
+#include "base/glob.h"
 #include "graph/dimensions.h"
 #include "graph/sharding.h"
 #include "init/fans.h"
+#include "sharding/search.h"
 
 namespace shardinit {
 namespace {
@@ -279,14 +281,53 @@ TrainingStep StepOf(const WrittenTensors& drawn, const Training& training, const
   return StepBuilder(training, mesh, spec).Build(drawn, by_partition);
 }
 
-StepCost CostOf(const WrittenTensors& drawn, const Training& training, const Mesh& mesh,
-                const ModelSpec& spec) {
-  const TrainingStep step = StepOf(drawn, training, mesh, true, spec);
+namespace {
+
+// Of each weight.
+std::vector<AxisCuts> CutsOf(const WrittenTensors& drawn, const TrainingStep& step,
+                             const Mesh& mesh) {
   std::vector<AxisCuts> cuts(step.model.weights.size());
   for (size_t i = 0; i < drawn.tensors.size(); ++i) {
     cuts[step.weights[i]] = CutsOf(drawn.tensors[i].partition, mesh);
   }
-  return CostOf(step.model, cuts);
+  return cuts;
+}
+
+}  // namespace
+
+void ExplainAlternatives(const WrittenTensors& drawn, const Training& training, const Mesh& mesh,
+                         const ModelSpec& spec, Explanation* notes) {
+  const auto found =
+      std::find_if(drawn.tensors.begin(), drawn.tensors.end(),
+                   [&](const Tensor& tensor) { return GlobMatches(notes->pattern, tensor.path); });
+  if (found == drawn.tensors.end()) return;
+  const TrainingStep step = StepOf(drawn, training, mesh, true, spec);
+  const size_t weight = step.weights[static_cast<size_t>(found - drawn.tensors.begin())];
+  const StepWeight& of = step.model.weights[weight];
+  std::vector<AxisCuts> cuts = CutsOf(drawn, step, mesh);
+  std::vector<AxisCuts> ways = Candidates(step.model, of);
+  if (std::find(ways.begin(), ways.end(), cuts[weight]) == ways.end()) {
+    ways.push_back(cuts[weight]);
+  }
+  std::vector<std::pair<StepCost, PartitionSpec>> all;
+  for (const AxisCuts& way : ways) {
+    cuts[weight] = way;
+    all.emplace_back(CostOf(step.model, cuts), PartitionOf(way, of.shape.size(), step.model));
+  }
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.first.padding, a.first.seconds) <
+           std::pair(b.first.padding, b.first.seconds);
+  });
+  for (auto& [cost, partition] : all) {
+    notes->alternatives.push_back(
+        {std::move(partition), cost.seconds, cost.padding, cost.rank_bytes});
+  }
+}
+
+StepCost CostOf(const WrittenTensors& drawn, const Training& training, const Mesh& mesh,
+                const ModelSpec& spec) {
+  const TrainingStep step = StepOf(drawn, training, mesh, true, spec);
+  return CostOf(step.model, CutsOf(drawn, step, mesh));
 }
 
 }  // namespace shardinit

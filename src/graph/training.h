@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "graph/building.h"
+#include "graph/explanation.h"
 #include "sharding/cost.h"
 
 namespace shardinit {
@@ -28,6 +29,10 @@ struct TrainingStep {
 // `by_partition`: those that are cut in other ways are not equal.
 TrainingStep StepOf(const WrittenTensors& drawn, const Training& training, const Mesh& mesh,
                     bool by_partition, const ModelSpec& spec);
+
+// What each way to cut the first tensor whose path matches `notes->pattern` would cost.
+void ExplainAlternatives(const WrittenTensors& drawn, const Training& training, const Mesh& mesh,
+                         const ModelSpec& spec, Explanation* notes);
 
 // What the sharding that the tensors have costs.
 StepCost CostOf(const WrittenTensors& drawn, const Training& training, const Mesh& mesh,

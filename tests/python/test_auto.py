@@ -1,6 +1,7 @@
 """What a sharding costs, by shardinit-auto(7), and the sharding that costs least."""
 
 import json
+import time
 
 import pytest
 
@@ -93,3 +94,80 @@ def test_mistakes(tmp_path, line, message):
     result = Run("plan", tmp_path / "spec.yaml")
     assert result.returncode == 2
     assert message in result.stderr
+
+
+# ../field-guide 2.3: PyTorch/XLA's 405B on two pods, by hand.
+BY_HAND = """\
+uneven: chunk  # 512 do not divide 128256.
+"model.embed_tokens.weight": [fsdp, tensor]
+"model.layers.*.self_attn.[qkv]_proj.weight": [tensor, fsdp]
+"model.layers.*.self_attn.o_proj.weight": [fsdp, tensor]
+"model.layers.*.mlp.gate_proj.weight": [tensor, fsdp]
+"model.layers.*.mlp.up_proj.weight": [tensor, fsdp]
+"model.layers.*.mlp.down_proj.weight": [fsdp, tensor]
+"model.layers.*.*layernorm.weight": null
+"model.norm.weight": null
+"lm_head.weight": [[tensor, fsdp], null]
+"""
+
+
+def Partitions(*arguments):
+    """Of each tensor its box on the last rank, which says how it is cut."""
+    result = Run("plan", "--json", *arguments)
+    assert result.returncode == 0, result.stderr
+    ranks = json.loads(result.stdout)["world_size"]
+    boxes = []
+    for rank in {1 % ranks, ranks // 2, ranks - 1}:
+        plan = json.loads(Run("plan", "--json", "--rank", str(rank), *arguments).stdout)
+        boxes += [(rank, b["path"], b["offset"], b["shape"]) for b in plan["boxes"]]
+    return boxes
+
+
+def test_auto_of_405b_is_not_above_the_one_by_hand(tmp_path):
+    (tmp_path / "hand.yaml").write_text(BY_HAND)
+    hand = CostOf(SPEC_405B, "--sharding", tmp_path / "hand.yaml")
+    start = time.monotonic()
+    auto = CostOf(SPEC_405B, "--shard", "auto")
+    assert time.monotonic() - start < 2
+    assert auto["seconds"] <= hand["seconds"]
+    assert auto == CostOf(SPEC_405B)
+
+
+@pytest.mark.parametrize(
+    "model, mesh",
+    [
+        ("llama3.1-405b", "fsdp=128,tensor=4"),
+        ("mixtral-8x7b", "fsdp=4,expert=4,tensor=2"),
+        ("gpt2-xl", "fsdp=8"),
+        ("deepseek-v3", "fsdp=8,expert=32"),
+        ("t5-11b", "fsdp=4,tensor=8"),
+        ("vit-l-16", "fsdp=8"),
+    ],
+)
+def test_what_plan_writes_is_the_same_sharding(tmp_path, model, mesh):
+    spec = ROOT / f"configs/{model}.yaml"
+    written = tmp_path / "map.yaml"
+    result = Run("plan", spec, "--mesh", mesh, "--shard", "auto", "--write", written)
+    assert result.returncode == 0, result.stderr
+    auto = Partitions(spec, "--mesh", mesh, "--sharding", "auto")
+    assert Partitions(spec, "--mesh", mesh, "--sharding", written) == auto
+    of_auto = CostOf(spec, "--mesh", mesh, "--sharding", "auto")
+    assert of_auto == CostOf(spec, "--mesh", mesh, "--sharding", written)
+
+
+def test_memory_per_rank(tmp_path):
+    result = Run("plan", SPEC_405B, "--shard", "auto", "--memory-per-rank", "1G")
+    assert result.returncode == 2
+    assert "each way to cut the tensors gives some rank at least 1.6 GB" in result.stderr
+    # Norms are whole until memory is scarce.
+    result = Run("plan", "--json", SPEC_405B, "--shard", "auto", "--memory-per-rank", "1590MB")
+    assert json.loads(result.stdout)["max_rank_bytes"] <= 1590 * 10**6
+
+
+def test_explain_has_what_others_would_cost():
+    result = Run("explain", "--json", SPEC_405B, "*embed_tokens.weight", "--sharding", "auto")
+    alternatives = json.loads(result.stdout)["alternatives"]
+    assert alternatives[0]["partition"] == json.loads(result.stdout)["partition"] == "[fsdp, tensor]"
+    seconds = [a["seconds"] for a in alternatives]
+    assert seconds == sorted(seconds) and seconds[0] == CostOf(SPEC_405B)["seconds"]
+    assert seconds[0] < seconds[-1]

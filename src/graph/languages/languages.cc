@@ -11,14 +11,15 @@
 
 namespace shardinit {
 
-extern const LanguageRow kMapLanguage, kRuleLanguage, kHaliaxLanguage, kFsdpLanguage,
+extern const LanguageRow kAutoLanguage, kMapLanguage, kRuleLanguage, kHaliaxLanguage, kFsdpLanguage,
     kFirstDivisibleLanguage, kFullyShardLanguage, kMegatronLanguage, kPipelineLanguage;
 
 namespace {
 
 constexpr const LanguageRow* kLanguages[] = {
-    &kMapLanguage,  &kRuleLanguage,           &kHaliaxLanguage,     &kMegatronLanguage,
-    &kFsdpLanguage, &kFirstDivisibleLanguage, &kFullyShardLanguage, &kPipelineLanguage,
+    &kMapLanguage,        &kRuleLanguage,     &kHaliaxLanguage,
+    &kMegatronLanguage,   &kFsdpLanguage,     &kFirstDivisibleLanguage,
+    &kFullyShardLanguage, &kPipelineLanguage, &kAutoLanguage,
 };
 
 const LanguageRow* FindLanguage(std::string_view name) {

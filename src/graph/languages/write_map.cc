@@ -1,0 +1,92 @@
+#include "graph/languages/write_map.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <vector>
+
+#include "base/error.h"
+#include "graph/languages/tensor_patterns.h"
+#include "report/text.h"
+
+namespace shardinit {
+namespace {
+
+std::string InYaml(const PartitionSpec& partition, const Mesh& mesh) {
+  std::vector<std::string> dimensions;
+  bool is_whole = true;
+  for (const DimensionCut& cut : partition.cuts) {
+    std::vector<std::string> axes;
+    for (const int axis : cut.axes) axes.push_back(mesh.axes[static_cast<size_t>(axis)]);
+    is_whole &= axes.empty();
+    dimensions.push_back(axes.empty()       ? "null"
+                         : axes.size() == 1 ? axes[0]
+                                            : fmt::format("[{}]", fmt::join(axes, ", ")));
+  }
+  return is_whole ? "null" : fmt::format("[{}]", fmt::join(dimensions, ", "));
+}
+
+// Tensors whose paths differ in numbers alone.
+struct Group {
+  std::string pattern;
+  std::vector<const Tensor*> tensors;
+  bool is_one = true;  // All are cut alike.
+};
+
+std::vector<Group> GroupsOf(const std::vector<Tensor>& tensors) {
+  std::vector<Group> groups;
+  std::unordered_map<std::string, size_t> known;
+  for (const Tensor& tensor : tensors) {
+    const auto [at, is_new] = known.emplace(WithoutNumbers(tensor.path), groups.size());
+    if (is_new) groups.push_back({at->first, {}});
+    Group& group = groups[at->second];
+    group.tensors.push_back(&tensor);
+    group.is_one &= tensor.partition == group.tensors.front()->partition;
+  }
+  // A pattern must not match what is cut in another way.
+  for (Group& group : groups) {
+    if (group.pattern.find('*') == group.pattern.npos) continue;
+    group.is_one =
+        group.is_one && std::none_of(groups.begin(), groups.end(), [&](const Group& g) {
+          return &g != &group && PathMatches(group.pattern, g.tensors.front()->path) &&
+                 std::any_of(g.tensors.begin(), g.tensors.end(), [&](const Tensor* tensor) {
+                   return tensor->partition != group.tensors.front()->partition;
+                 });
+        });
+  }
+  return groups;
+}
+
+}  // namespace
+
+std::string WriteShardingMap(const InitGraph& graph) {
+  const std::vector<Tensor>& tensors = graph.logical();
+  bool is_even = true;
+  for (const Tensor& tensor : tensors) {
+    if (tensor.partition.IsExtended()) {
+      throw Error(ExitCode::kRefused,
+                  fmt::format("`{}` is cut as {}, and a map has no stages or segments", tensor.path,
+                              InText(tensor.partition, graph.mesh)));
+    }
+    for (size_t d = 0; d < tensor.shape.size(); ++d) {
+      is_even &= tensor.shape[d] % PartsOf(tensor.partition.cuts[d], graph.mesh) == 0;
+    }
+  }
+  std::string text = fmt::format("# The sharding of {} over the mesh {}.\n{}map:\n", graph.name,
+                                 InText(graph.mesh), is_even ? "" : "uneven: chunk\n");
+  for (const Group& group : GroupsOf(tensors)) {
+    const auto line = [&](std::string_view pattern, const Tensor& tensor) {
+      text += fmt::format("  \"{}\": {}\n", pattern, InYaml(tensor.partition, graph.mesh));
+    };
+    if (group.is_one) {
+      line(group.pattern, *group.tensors.front());
+    } else {
+      for (const Tensor* tensor : group.tensors) line(tensor->path, *tensor);
+    }
+  }
+  return text;
+}
+
+}  // namespace shardinit
