@@ -7,7 +7,9 @@
 #include "base/new_file.h"
 #include "commands/command.h"
 #include "commands/options.h"
+#include "commands/plan_page.h"
 #include "graph/languages/write_map.h"
+#include "plan/balance.h"
 #include "report/facts.h"
 #include "report/text.h"
 
@@ -20,6 +22,7 @@ struct PlanOptions {
   int64_t rank = -1;
   bool devices = false, json = false;
   std::string write;
+  std::string html;  // A file; empty: none.
 };
 
 int64_t Memory(const PlanOptions& options) {
@@ -48,7 +51,7 @@ WholeMatrices FindWholeMatrices(const Plan& plan) {
 }
 
 // Rows for people stand in this order.
-enum PlanSection { kModel, kTensors, kSizes };
+enum PlanSection { kModel, kTensors, kSizes, kFiles };
 
 Fact FactOfMesh(const Mesh& mesh) {
   FactList axes;
@@ -69,6 +72,23 @@ Fact FactOfMatrices(const WholeMatrices& whole) {
            .text = fmt::format("{}, {:.2g} operations; the largest, {} × {}: {:.2g} and {}",
                                Count(whole.count, "matrix", "matrices"), whole.operations,
                                largest.rows, largest.columns, largest.operations, InBytes(memory)),
+           .section = kFiles}};
+}
+
+double ImbalanceOf(const Plan& plan, const Balance& balance) {
+  const double mean = static_cast<double>(balance.held) / static_cast<double>(plan.world_size());
+  return mean > 0 ? static_cast<double>(plan.max_rank_bytes) / mean : 1;
+}
+
+Fact FactOfLargestRank(const Plan& plan, const Balance& balance) {
+  const std::string least = balance.ranks.empty()
+                                ? "the smallest is not known: too many differ"
+                                : "the smallest " + InBytes(balance.ranks.begin()->first);
+  return {"max_rank_bytes",
+          plan.max_rank_bytes,
+          {.label = "largest rank",
+           .text = fmt::format("{}, {:.3f} × the mean; {}", InBytes(plan.max_rank_bytes),
+                               ImbalanceOf(plan, balance), least),
            .section = kSizes}};
 }
 
@@ -95,10 +115,36 @@ Fact FactOfCost(const InitGraph& graph) {
           Facts{{"seconds", cost.seconds}, {"bytes", std::move(members)}},
           {.label = "step",
            .text = fmt::format("{} of communication{}", InSeconds(cost.seconds), text),
-           .section = kSizes}};
+           .section = kFiles}};
 }
 
-Facts FactsOfPlan(const PlanOptions& options, const Plan& plan) {
+// How evenly ranks are filled, and what stands in files.
+void AddFactsOfBalance(const Plan& plan, const Balance& balance, Facts* facts) {
+  const bool full = plan.graph.replicas == Replicas::kFull;
+  const int64_t file_bytes = full ? balance.held : plan.bytes;
+  facts->push_back({"min_rank_bytes", balance.ranks.empty()
+                                          ? FactScalar(nullptr)
+                                          : FactScalar(balance.ranks.begin()->first)});
+  facts->push_back({"imbalance", ImbalanceOf(plan, balance)});
+  facts->push_back({"held_bytes", balance.held});
+  facts->push_back({"padding_bytes",
+                    balance.padding,
+                    {.label = "padding",
+                     .text = balance.padding == 0 ? "none: all parts of a tensor are equal"
+                                                  : InBytes(balance.padding) +
+                                                        " if all parts of a tensor were equal",
+                     .section = kSizes}});
+  facts->push_back({"file_bytes",
+                    file_bytes,
+                    {.label = "files",
+                     .text = fmt::format(
+                         "{}, {} in all; ranks hold {}, {}", Count(plan.world_size(), "rank file"),
+                         InBytes(file_bytes), InBytes(balance.held),
+                         full ? "replicas in each one's file" : "replicas are stored once"),
+                     .section = kFiles}});
+}
+
+Facts FactsOfPlan(const PlanOptions& options, const Plan& plan, const Balance& balance) {
   const InitGraph& graph = plan.graph;
   const bool index = WantsIndex(plan, IndexMode::kAuto);
   const int64_t memory = Memory(options);
@@ -116,9 +162,7 @@ Facts FactsOfPlan(const PlanOptions& options, const Plan& plan) {
         .text = Grouped(plan.world_size()) + MeshText(graph.mesh),
         .section = kSizes}},
       {"tensors", graph.tensors.size(), {.label = "tensors", .section = kTensors}},
-      {"max_rank_bytes",
-       plan.max_rank_bytes,
-       {.label = "largest rank", .text = InBytes(plan.max_rank_bytes), .section = kSizes}},
+      FactOfLargestRank(plan, balance),
       {"box_count", plan.boxes},
       {"seed",
        graph.seed,
@@ -132,12 +176,13 @@ Facts FactsOfPlan(const PlanOptions& options, const Plan& plan) {
         .text = index ? ""
                       : fmt::format("no: {} boxes, {} of one tensor", Grouped(plan.boxes),
                                     Grouped(plan.most_boxes)),
-        .section = kSizes}},
+        .section = kFiles}},
       {"memory",
        memory,
        {.label = "memory",
         .text = InBytes(memory) + " for data on its way to the disk",
-        .section = kSizes}}};
+        .section = kFiles}}};
+  AddFactsOfBalance(plan, balance, &facts);
   if (graph.cost && plan.world_size() > 1) facts.push_back(FactOfCost(graph));
   if (const WholeMatrices whole = FindWholeMatrices(plan); whole.count > 0) {
     facts.push_back(FactOfMatrices(whole));
@@ -201,10 +246,19 @@ void AddFactsOfRank(const Plan& plan, int64_t rank, Facts* facts) {
 }
 
 ExitCode RunPlan(const PlanOptions& options) {
+  if (options.html == "-") {
+    throw Error(ExitCode::kUsage, "`--html` writes a file, and `-` is none",
+                "name one, as in `--html plan.html`");
+  }
   const Plan plan = options.spec.Load();
   CheckRank(options.rank, plan);
   if (!options.write.empty()) WriteFileAtomically(options.write, WriteShardingMap(plan.graph));
-  Facts facts = FactsOfPlan(options, plan);
+  const std::vector<TensorKind> kinds = KindsOf(plan);
+  const Balance balance = BalanceOf(plan, kinds);
+  Facts facts = FactsOfPlan(options, plan, balance);
+  if (!options.html.empty()) {
+    WriteFileAtomically(options.html, PlanPage(plan, facts, kinds, balance));
+  }
   if (options.devices) facts.push_back(FactOfDevices(plan.graph.mesh));
   if (options.rank >= 0) AddFactsOfRank(plan, options.rank, &facts);
   Print(options.json ? FactsInJson(facts) : FactsInText(facts));
@@ -231,6 +285,9 @@ extern const Command kPlan = {
       app.add_flag("--devices", options->devices, "Also list the device of each rank");
       options->work.AddJobsTo(app, "would generate");
       options->work.AddMemoryTo(app);
+      app.add_option("--html", options->html, "Also write a page of pictures: mesh, ranks, boxes")
+          ->type_name("FILE")
+          ->check(NotEmpty);
       AddJson(app, &options->json);
       return [options] { return RunPlan(*options); };
     },

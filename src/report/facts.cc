@@ -91,6 +91,14 @@ void AddRows(const Fact& fact, Rows* rows) {
   }
 }
 
+std::vector<const Fact*> BySection(const Facts& facts) {
+  std::vector<const Fact*> sorted;
+  for (const Fact& fact : facts) sorted.push_back(&fact);
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const Fact* a, const Fact* b) { return a->row.section < b->row.section; });
+  return sorted;
+}
+
 std::string TableInText(const FactTable& table) {
   Rows rows(1 + table.rows);
   size_t columns = 0;
@@ -125,20 +133,20 @@ std::string FactsInJson(const Facts& facts) {
   return out.Finish();
 }
 
-std::string FactsInText(const Facts& facts) {
-  std::vector<const Fact*> sorted;
-  for (const Fact& fact : facts) sorted.push_back(&fact);
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const Fact* a, const Fact* b) { return a->row.section < b->row.section; });
+std::vector<std::vector<std::string>> FactRows(const Facts& facts) {
   Rows rows;
+  for (const Fact* fact : BySection(facts)) AddRows(*fact, &rows);
+  return rows;
+}
+
+std::string FactsInText(const Facts& facts) {
   std::string tables;
-  for (const Fact* fact : sorted) {
-    AddRows(*fact, &rows);
+  for (const Fact* fact : BySection(facts)) {
     if (const auto* table = std::get_if<FactTable>(&fact->value)) {
       tables += fmt::format("\n{}\n\n{}", fact->row.text, TableInText(*table));
     }
   }
-  return Table(rows, {false, false, false}) + tables;
+  return Table(FactRows(facts), {false, false, false}) + tables;
 }
 
 }  // namespace shardinit

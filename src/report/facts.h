@@ -58,7 +58,9 @@ struct Fact {
 Fact At(Fact fact, const Span& place, std::string_view nowhere = "(default)");
 
 std::string FactsInJson(const Facts& facts);
-// Label, value and place of each, then what has a table of its own.
+// Label, value and place of each, but of what has a table of its own.
+std::vector<std::vector<std::string>> FactRows(const Facts& facts);
+// The same as a table, then the other tables.
 std::string FactsInText(const Facts& facts);
 
 }  // namespace shardinit

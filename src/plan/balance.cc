@@ -1,0 +1,123 @@
+#include "plan/balance.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <string>
+#include <unordered_map>
+
+namespace shardinit {
+namespace {
+
+constexpr int64_t kMostSums = int64_t{1} << 20;
+
+using Wide = __int128;
+
+int64_t Saturated(Wide value) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  return value > kMost ? kMost : static_cast<int64_t>(value);
+}
+
+void AddTo(std::string* key, int64_t number) {
+  key->append(reinterpret_cast<const char*>(&number), sizeof number);
+}
+
+// The axes on whose indices it depends how much of the tensor a rank holds.
+void AddUnequalAxes(const Tensor& tensor, const Mesh& mesh, std::set<int>* axes) {
+  for (const Pin& pin : tensor.partition.pins) axes->insert(pin.axis);
+  for (size_t d = 0; d < tensor.shape.size(); ++d) {
+    const DimensionCut& cut = tensor.partition.cuts[d];
+    if (tensor.shape[d] % (cut.segments * PartsOf(cut, mesh)) == 0) continue;
+    axes->insert(cut.axes.begin(), cut.axes.end());
+  }
+}
+
+// A rank for each of all indices on these axes.
+std::vector<int64_t> RanksAlong(const std::set<int>& axes, const Mesh& mesh) {
+  std::vector<int64_t> ranks = {0};
+  for (const int axis : axes) {
+    std::vector<int64_t> next;
+    for (const int64_t rank : ranks) {
+      for (int64_t i = 0; i < mesh.shape[axis]; ++i) next.push_back(rank + i * mesh.StrideOf(axis));
+    }
+    ranks = std::move(next);
+  }
+  return ranks;
+}
+
+}  // namespace
+
+std::vector<TensorKind> KindsOf(const Plan& plan) {
+  std::vector<TensorKind> kinds;
+  std::unordered_map<std::string, size_t> found;
+  std::string key;
+  for (const Tensor& tensor : plan.graph.tensors) {
+    key.clear();
+    AddTo(&key, InfoOf(tensor.dtype).bytes);
+    AddTo(&key, std::ssize(tensor.shape));
+    for (size_t d = 0; d < tensor.shape.size(); ++d) {
+      const DimensionCut& cut = tensor.partition.cuts[d];
+      AddTo(&key, tensor.shape[d]);
+      AddTo(&key, cut.segments);
+      AddTo(&key, std::ssize(cut.axes));
+      for (const int axis : cut.axes) AddTo(&key, axis);
+    }
+    for (const Pin& pin : tensor.partition.pins) {
+      AddTo(&key, pin.axis);
+      AddTo(&key, std::ssize(pin.indices));
+      for (const int64_t index : pin.indices) AddTo(&key, index);
+    }
+    const auto [it, is_new] = found.try_emplace(key, kinds.size());
+    if (is_new) kinds.push_back({&tensor});
+    ++kinds[it->second].count;
+  }
+  return kinds;
+}
+
+RankLoad LoadOf(const Plan& plan, const std::vector<TensorKind>& kinds, int64_t rank) {
+  RankLoad load;
+  for (const TensorKind& kind : kinds) {
+    const Sharding sharding = plan.ShardingOf(*kind.tensor);
+    const int64_t bytes = sharding.ElementsOn(rank) * kind.bytes_per_element() * kind.count;
+    load.held += bytes;
+    if (sharding.Stores(rank)) load.stored += bytes;
+  }
+  return load;
+}
+
+Balance BalanceOf(const Plan& plan, const std::vector<TensorKind>& kinds) {
+  const Mesh& mesh = plan.graph.mesh;
+  Wide held = 0, padding = 0;
+  int64_t everywhere = 0;  // What every rank holds of the tensors of which all hold as much.
+  std::vector<TensorKind> unequal;
+  std::set<int> axes;
+  for (const TensorKind& kind : kinds) {
+    const Sharding sharding = plan.ShardingOf(*kind.tensor);
+    const int64_t largest = sharding.ElementsOn(sharding.LargestRank());
+    const int64_t bytes = kind.bytes_per_element() * kind.count;
+    int64_t ranks = mesh.world_size();  // Where it is, or would be if it were large enough.
+    for (const Pin& pin : kind.tensor->partition.pins) {
+      ranks = ranks / mesh.shape[pin.axis] * std::ssize(pin.indices);
+    }
+    const Wide of_all = Wide(kind.tensor->elements()) * sharding.holders();
+    held += of_all * bytes;
+    padding += (Wide(largest) * ranks - of_all) * bytes;
+    const bool is_equal = of_all == Wide(largest) * mesh.world_size();
+    if (is_equal) {
+      everywhere += largest * bytes;
+    } else {
+      unequal.push_back(kind);
+      AddUnequalAxes(*kind.tensor, mesh, &axes);
+    }
+  }
+  Balance balance{.held = Saturated(held), .padding = Saturated(padding)};
+  int64_t places = 1;
+  for (const int axis : axes) places *= mesh.shape[axis];
+  if (places > kMostSums / std::max<int64_t>(1, std::ssize(unequal))) return balance;
+  for (const int64_t rank : RanksAlong(axes, mesh)) {
+    balance.ranks[everywhere + LoadOf(plan, unequal, rank).held] += mesh.world_size() / places;
+  }
+  return balance;
+}
+
+}  // namespace shardinit
