@@ -10,84 +10,18 @@
 
 #include "base/json.h"
 #include "commands/command.h"
+#include "commands/key_schema.h"
 #include "expr/expr.h"
 #include "graph/languages/languages.h"
 #include "graph/view.h"
 #include "init/initializer.h"
-#include "report/json_schema.h"
 #include "rng/engines.h"
 #include "sharding/devices.h"
-#include "spec/keys.h"
 #include "spec/names.h"
 #include "tensor/dtype.h"
 
 namespace shardinit {
 namespace {
-
-using Keys = std::vector<SpecKey>;
-
-// The definition that a key's value is an instance of; null: it has none.
-const char* DefinitionOf(SpecKind kind) {
-  switch (kind) {
-    case SpecKind::kName:
-      return "name";
-    case SpecKind::kPaths:
-      return "files";
-    case SpecKind::kNumber:
-      return "number";
-    case SpecKind::kNumbers:
-      return "numbers";
-    case SpecKind::kDType:
-      return "dtype";
-    case SpecKind::kAxes:
-      return "axes";
-    case SpecKind::kMesh:
-      return "mesh";
-    case SpecKind::kDevices:
-      return "devices";
-    case SpecKind::kTraining:
-      return "training";
-    case SpecKind::kRules:
-      return "rules";
-    case SpecKind::kSharding:
-      return "sharding";
-    case SpecKind::kInits:
-      return "initializers";
-    case SpecKind::kLayouts:
-      return "layouts";
-    case SpecKind::kShape:
-      return "shape";
-    case SpecKind::kLogicalAxes:
-      return "logicalAxes";
-    case SpecKind::kMeshAxes:
-      return "meshAxes";
-    case SpecKind::kShard:
-      return "shard";
-    case SpecKind::kStage:
-      return "stage";
-    case SpecKind::kInit:
-      return "initializer";
-    case SpecKind::kKey:
-      return "key";
-    case SpecKind::kDimensions:
-      return "dimensions";
-    case SpecKind::kRepeat:
-      return "repeat";
-    case SpecKind::kPatterns:
-      return "patterns";
-    case SpecKind::kView:
-      return "view";
-    case SpecKind::kViews:
-      return "views";
-    case SpecKind::kVersion:
-    case SpecKind::kChoice:
-    case SpecKind::kEngine:
-    case SpecKind::kConfig:
-    case SpecKind::kModules:
-      break;
-  }
-  return nullptr;
-}
 
 // A mapping of names to instances of a definition.
 std::string MapOf(std::string_view definition, std::string_view members = {}) {
@@ -100,7 +34,7 @@ constexpr std::string_view kOne = R"("minProperties": 1, "maxProperties": 1, )";
 constexpr std::string_view kNotANumber =
     R"("not": {"pattern": "^[-+]?(\\.[0-9]+|[0-9]+(\\.[0-9]*)?)([eE][-+]?[0-9]+)?$"})";
 
-class SchemaWriter : JsonSchemaWriter {
+class SchemaWriter : KeySchemaWriter {
  public:
   std::string Write() {
     const Keys keys = KeysOf(SpecMapping::kModel);
@@ -392,76 +326,6 @@ class SchemaWriter : JsonSchemaWriter {
     out_.EndObject();
     WriteWords("required", required);
     out_.EndObject();
-  }
-
-  // Parts of them.
-
-  void WriteMapping(std::string_view name, std::string_view description, const Keys& keys) {
-    WriteMapping(name, description, keys, [&] { WriteRequired(keys); });
-  }
-
-  // `more` writes what else there is to say.
-  template <typename F>
-  void WriteMapping(std::string_view name, std::string_view description, const Keys& keys, F more) {
-    out_.Key(name).BeginObject(JsonWriter::kLines);
-    out_.Member("description", description).Member("type", "object");
-    out_.Member("additionalProperties", false);
-    WriteProperties(keys);
-    more();
-    out_.EndObject();
-  }
-
-  // `member` is the schema of what has another name than those of `keys`; one there must be, or
-  // what stands for some.
-  void WriteModule(std::string_view name, std::string_view description, const Keys& keys,
-                   const std::string& member, bool is_whole = true) {
-    out_.Key(name).BeginObject(JsonWriter::kLines);
-    out_.Member("description", description).Member("type", "object").Member("minProperties", 1);
-    out_.Key("propertyNames").Raw(Ref("path"));
-    WriteProperties(keys);
-    out_.Key("additionalProperties").Raw(member);
-    if (is_whole) {
-      std::vector<std::string> names;
-      for (const SpecKey& key : keys) {
-        if (key.name != "keep") names.emplace_back(key.name);
-      }
-      out_.Key("not").BeginObject().Key("propertyNames").BeginObject();
-      WriteWords("enum", names);
-      out_.EndObject().EndObject();
-    }
-    out_.EndObject();
-  }
-
-  void WriteProperties(const Keys& keys) {
-    out_.Key("properties").BeginObject(JsonWriter::kLines);
-    for (const SpecKey& key : keys) WriteKey(key);
-    out_.EndObject();
-  }
-
-  void WriteKey(const SpecKey& key) {
-    out_.Key(key.name).BeginObject().Member("description", key.description);
-    if (const char* definition = DefinitionOf(key.kind)) {
-      out_.Key("allOf").Raw(AllOf(definition));
-    } else if (key.kind == SpecKind::kVersion) {
-      out_.Member("const", 1);
-    } else if (key.kind == SpecKind::kChoice) {
-      WriteWords("enum", key.words);
-    } else if (key.kind == SpecKind::kEngine) {
-      WriteWords("enum", EngineNames());
-      out_.Member("default", Engines().front()->name);
-    } else {
-      out_.Member("type", "object");
-    }
-    if (!key.default_text.empty()) out_.Key("default").Raw(key.default_text);
-    out_.EndObject();
-  }
-
-  void WriteRequired(const Keys& keys) {
-    std::vector<std::string> names;
-    for (const SpecKey& key : keys) {
-      if (key.required) names.emplace_back(key.name);
-    }
-    WriteWords("required", names);
   }
 };
 
