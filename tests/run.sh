@@ -97,9 +97,9 @@ Venv() {
   [ -x build/venv/bin/python ] || python3 -m venv build/venv || return
   build/venv/bin/python -m pip install --disable-pip-version-check \
     -r tests/requirements.txt -r tests/requirements-clients.txt || return
-  # Without what they need for anything but their modules: torchtitan's trainer needs hundreds of MB.
+  # Without what they need for anything but their modules: trainers need hundreds of MB.
   build/venv/bin/python -m pip install --disable-pip-version-check --no-deps \
-    -r tests/requirements-torchtitan.txt
+    -r tests/requirements-no-deps.txt
 }
 
 Format() {

@@ -195,5 +195,64 @@ def Torchtitan(cases, sizes):
     return Forked(Boxes, range(len(cases)))
 
 
+def Megatron(cases, sizes):
+    """Megatron-core's own GPTModel: of each case of degrees and a rank, by the parameter's name with the
+    layer's number in the whole model, [the box [offset, shape] of each part, the shape on the rank].
+    No rank is anywhere, as for Torchtitan."""
+    import warnings
+
+    import torch
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    warnings.simplefilter("ignore")  # Of what GPUs would have.
+    from megatron.core import parallel_state
+    from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
+    from megatron.core.models.gpt import GPTModel
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.transformer import TransformerConfig
+
+    width, hidden, layers, heads, kv_heads, vocab = sizes
+
+    def Boxes(case, _):
+        torch.set_num_threads(1)
+        degrees, rank = cases[case]
+        tensor, pipe, virtual = (degrees[name] for name in ("tensor", "pipe", "virtual"))
+        chunks = virtual if virtual > 1 else None  # Megatron's word for no virtual stages.
+        world = tensor * pipe * degrees["context"] * degrees["data"]
+        dist.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
+        parallel_state.initialize_model_parallel(
+            tensor, pipe, virtual_pipeline_model_parallel_size=chunks,
+            context_parallel_size=degrees["context"], create_gloo_process_groups=False)
+        config = TransformerConfig(
+            num_layers=layers, hidden_size=width, ffn_hidden_size=hidden, num_attention_heads=heads,
+            num_query_groups=kv_heads, kv_channels=width // heads, add_bias_linear=False, gated_linear_unit=True,
+            normalization="RMSNorm", use_cpu_initialization=True, perform_initialization=False,
+            tensor_model_parallel_size=tensor, pipeline_model_parallel_size=pipe,
+            virtual_pipeline_model_parallel_size=chunks, pipeline_dtype=torch.float32)
+        # (Not context_parallel_size: its attention for CPUs has none, and no parameter knows of it.)
+        boxes = {}
+        for stage in range(virtual):
+            place = {"ignore_virtual": False, "vp_stage": stage} if chunks else {}
+            model = GPTModel(
+                config, get_gpt_layer_local_spec(normalization="RMSNorm"), vocab_size=vocab, max_sequence_length=64,
+                pre_process=parallel_state.is_pipeline_first_stage(**place),
+                post_process=parallel_state.is_pipeline_last_stage(**place),
+                share_embeddings_and_output_weights=False, position_embedding_type="rope",
+                vp_stage=stage if chunks else None)
+            for name, held in model.sharded_state_dict().items():
+                if not isinstance(held, (ShardedTensor, ShardedTensorFactory)):
+                    continue  # What is no tensor.
+                parts = held.build() if isinstance(held, ShardedTensorFactory) else [held]
+                parts = list(parts.values()) if isinstance(parts, dict) else parts
+                if (words := name.split("."))[:2] == ["decoder", "layers"]:
+                    words[2] = str(parts[0].global_offset[0])
+                boxes[".".join(words)] = [
+                    [[list(part.global_offset[part.prepend_axis_num:]), list(part.local_shape)] for part in parts],
+                    list(held.data.shape)]
+        return boxes
+
+    return Forked(Boxes, range(len(cases)))
+
+
 if __name__ == "__main__":
     json.dump(globals()[sys.argv[1]](*json.load(sys.stdin)), sys.stdout)

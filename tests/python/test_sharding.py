@@ -206,6 +206,28 @@ def test_the_preset_of_torchtitan_is_what_it_does(tmp_path):
         assert len(expected) == 21 and Boxes(spec, rank, "--layout", "torchtitan") == expected
 
 
+def test_the_preset_of_megatron_is_what_it_does(tmp_path):
+    """Megatron-core's own model against configs/sharding/megatron.yaml, with virtual stages and context
+    parallelism. What it stores as halves of [gate; up] is one box of the layout's fused rows."""
+    Client("megatron")
+    degrees = ["tensor", "pipe", "virtual", "context", "data"]
+    cases = [[dict(zip(degrees, numbers)), rank] for numbers, ranks in [
+        ((2, 2, 2, 1, 1), [0, 3]), ((4, 1, 1, 2, 1), [3, 6]), ((2, 4, 1, 1, 2), [5, 14])] for rank in ranks]
+    answers = Ask("Megatron", cases, [256, 768, 8, 8, 4, 8192])
+    for (numbers, rank), parameters in zip(cases, answers):
+        spec = Preset(tmp_path / "spec.yaml", "megatron", layers=8, **numbers)
+        boxes, whole = Boxes(spec, rank, "--layout", "megatron"), Boxes(spec, rank)
+        assert boxes.keys() == parameters.keys()
+        for name, (parts, shape) in parameters.items():
+            assert [boxes[name][0][1]] == [shape]
+            if "linear_fc1" not in name:
+                assert boxes[name] == parts, (numbers, rank, name)
+                continue
+            gate, up = ([[box[0][0] - offset, box[0][1]], box[1]] for box, offset in zip(parts, (0, 768)))
+            layer = f"model.layers.{name.split('.')[2]}.mlp."
+            assert [whole[layer + "gate_proj.weight"], whole[layer + "up_proj.weight"]] == [[gate], [up]]
+
+
 def test_stages_are_those_of_torchtitan(tmp_path):
     pipeline = Client("torchtitan.distributed.pipeline_parallel")
     for layers, ranks, virtual in [(8, 2, 1), (8, 2, 2), (32, 4, 2), (10, 3, 1), (80, 4, 1), (126, 16, 1)]:
@@ -408,12 +430,34 @@ lm_head: [[fsdp, data], null, null]
     assert Boxes(again, 3)["model.norm.weight"] == [[[0], [256]]]
 
 
-def test_digests_are_those_of_any_sharding(tmp_path):
-    digest = Json("digest", TINY)["model_digest"]
-    for preset, variables in [("torchtitan", {"fsdp": 7, "pipe": 2, "tensor": 1}), ("fsdpv2", {"fsdp": 3}),
-                              ("megatron", {"tensor": 4, "pipe": 2})]:
-        spec = Preset(tmp_path / "spec.yaml", preset, **variables)
-        assert Json("digest", spec)["model_digest"] == digest
+SMALL = {"d": 64, "ff": 128, "layers": 4, "heads": 8, "kv_heads": 4, "head_dim": 16, "vocab": 512}
+RINGS = "slice_order: {}, devices: hybrid_ring_64x4"
+
+
+@pytest.mark.parametrize("model, preset, variables, mesh, world", [
+    ("llama3-tiny", None, {}, "{axes: {fsdp: 1, tensor: 1}}", 1),
+    ("llama3-tiny", None, {}, "{axes: {fsdp: 2, tensor: 2}}", 4),
+    ("llama3-tiny", None, {}, "{axes: {fsdp: 64, tensor: 4}}", 256),
+    ("llama3-tiny", None, {}, f"{{axes: {{fsdp: 128, tensor: 4}}, slices: {{fsdp: 2}}, {RINGS.format('outer')}}}", 512),
+    ("llama3-tiny", None, {}, f"{{axes: {{fsdp: 128, tensor: 4}}, slices: {{fsdp: 2}}, {RINGS.format('inner')}}}", 512),
+    ("llama3-tiny", None, {}, "{axes: {fsdp: 32, tensor: 8}, devices: hybrid_ring_32x8}", 256),
+    ("llama3-tiny", "torchtitan", {"fsdp": 2, "tensor": 2}, None, 4),  # _StridedShard.
+    ("llama3-tiny", "torchtitan", {"fsdp": 7, "tensor": 1}, None, 7),
+    ("llama3-tiny", "megatron", {"pipe": 2, "virtual": 2, "tensor": 2}, None, 4),
+    ("mixtral-8x7b", "torchtitan-experts", {"expert": 4, "fsdp": 1, "tensor": 1}, None, 4),
+])
+def test_files_of_any_sharding_hold_the_model(model, preset, variables, mesh, world, tmp_path):
+    """The bytes of all rank files, put together by h5py, have the digests of whole tensors."""
+    spec = tmp_path / "spec.yaml"
+    presets = [ROOT / f"configs/sharding/{preset}.yaml"] if preset else []
+    spec.write_text(f"shardinit: 1\ninclude: [{', '.join(map(str, [ROOT / f'configs/{model}.yaml', *presets]))}]\n"
+                    f"uneven: chunk\nvars: {json.dumps(SMALL | variables)}\n" + (f"mesh: {mesh}\n" if mesh else ""))
+    alone = tmp_path / "alone.yaml"
+    alone.write_text(f"shardinit: 1\ninclude: {ROOT}/configs/{model}.yaml\nvars: {json.dumps(SMALL)}\n")
+    expected = {t["path"]: t["sha256"] for t in Json("digest", alone)["tensors"]}
+    Ok("gen", spec, "-o", tmp_path / "out")
+    assert Json("plan", spec)["world_size"] == world
+    assert {path: Sha256(words) for path, (_, words) in Reassemble(tmp_path / "out").items()} == expected
 
 
 def test_a_pipeline_in_files(tmp_path):
