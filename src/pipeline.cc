@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 
 #include "base/error.h"
 #include "base/folder.h"
@@ -20,10 +23,42 @@ namespace {
 // one's data is synced, while the one between is written.
 constexpr int64_t kRanksAtOnce = 8;
 
+// A box is checked with the first rank that has some of it: a rank gets its name when what it and
+// all before it were made from is checked. Else one that was made from damaged boxes could stay
+// where the run ends before they are found out.
+class CheckedCommits {
+ public:
+  // Of rank `number` of those that are written, whose check has passed. Also makes those that
+  // waited for it.
+  void Add(int64_t number, std::function<void()> commit) {
+    std::unique_lock lock(mutex_);
+    waiting_.emplace(number, std::move(commit));
+    while (!waiting_.empty() && waiting_.begin()->first == next_) {
+      auto first = waiting_.extract(waiting_.begin());
+      ++next_;
+      lock.unlock();  // Others make theirs meanwhile.
+      first.mapped()();
+      first = {};
+      lock.lock();
+    }
+  }
+
+  int64_t waiting() const {
+    const std::lock_guard lock(mutex_);
+    return std::ssize(waiting_);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  int64_t next_ = 0;
+  std::map<int64_t, std::function<void()>> waiting_;
+};
+
 // Each rank: metadata here, values by the workers, then its commit on one of
 // their threads. A rank that is dropped on the way leaves nothing behind.
 void WriteRanks(const Plan& plan, const GenerateRequest& request, const CheckpointFolder& folder,
                 const Digest& plan_sha256, WorkCounters* counters, GenerateResult* result) {
+  CheckedCommits commits;
   Workers workers(request.workers, counters);
   int64_t submitted = 0;
   const auto tick = [&] {
@@ -39,7 +74,11 @@ void WriteRanks(const Plan& plan, const GenerateRequest& request, const Checkpoi
       ++result->skipped;
       continue;
     }
-    workers.WaitFor(submitted - kRanksAtOnce + 1, tick);
+    // Ranks that are finished but wait for their commit are open, too.
+    const auto wanted = [&] { return submitted - kRanksAtOnce + 1 + commits.waiting(); };
+    do {
+      workers.WaitFor(wanted(), tick);
+    } while (workers.finished_groups() < wanted());
     result->bytes += rank.bytes();
     RankCheck check;
     if (request.check) check = request.check(rank);
@@ -47,10 +86,12 @@ void WriteRanks(const Plan& plan, const GenerateRequest& request, const Checkpoi
         std::make_shared<RankWriter>(folder, plan, std::move(rank), plan_sha256, counters);
     std::vector<BoxTask> tasks = writer->Tasks(request.source);
     std::move(check.tasks.begin(), check.tasks.end(), std::back_inserter(tasks));
-    workers.Submit(std::move(tasks), [writer, done = std::move(check.done)] {
-      if (done) done(writer->digests());
-      writer->Commit();
-    });
+    workers.Submit(std::move(tasks),
+                   [&commits, writer, number = submitted, done = std::move(check.done)] {
+                     if (!done) return writer->Commit();
+                     done(writer->digests());
+                     commits.Add(number, [writer] { writer->Commit(); });
+                   });
     ++submitted;
   }
   workers.WaitFor(submitted, tick);

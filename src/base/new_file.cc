@@ -142,6 +142,22 @@ void TakeFolderName(const Folder& parent, const std::string& from, const std::st
   parent.Sync();
 }
 
+// Of a folder that is to be made beside `path`, which must be able to take that name.
+std::string PathToTake(const std::string& path) {
+  std::string plain = path.substr(0, path.find_last_not_of('/') + 1);
+  const std::string name = shardinit::NameOf(plain);
+  if (name.empty() || name == "." || name == "..") {
+    throw Error(ExitCode::kUsage, fmt::format("`{}` is not the name of a new folder", path),
+                "name one with `-o`");
+  }
+  std::error_code error;
+  if (std::filesystem::is_symlink(plain, error)) {
+    throw Error(ExitCode::kConflict, fmt::format("`{}` is a link", plain),
+                "choose another folder with `-o`");
+  }
+  return plain;
+}
+
 // By the folder's descriptor.
 std::string ProcPath(const Folder& folder, const std::string& name) {
   return fmt::format("/proc/self/fd/{}/{}", folder.fd(), name);
@@ -231,8 +247,7 @@ void WriteFileAtomically(const std::string& path, std::string_view text) {
 }
 
 NewFolder::NewFolder(const std::string& path)
-    : path_(path.substr(0, path.find_last_not_of('/') + 1)),
-      parent_(Folder::Make(FolderOf(path_))) {
+    : path_(PathToTake(path)), parent_(Folder::Make(FolderOf(path_))) {
   const std::string name = NameOf(path_);
   ForEachTemporary(
       parent_, [&](std::string_view other) { return other == name; },
@@ -281,7 +296,7 @@ void NewFolder::Commit() {
 }
 
 StagedFolder::StagedFolder(const std::string& path, std::string_view key)
-    : path_(path.substr(0, path.find_last_not_of('/') + 1)),
+    : path_(PathToTake(path)),
       parent_(Folder::Make(FolderOf(path_))),
       name_(fmt::format(".{}.part-{}", NameOf(path_), key)),
       staged_(FolderOf(path_) + "/" + name_) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -165,10 +166,22 @@ GenerateResult Copy(const ReshardOptions& options, const Plan& from, const Diges
   }
 }
 
+// A folder in the checkpoint would not belong to it.
+void RequireOutside(const std::string& folder, const std::string& checkpoint) {
+  std::error_code error;
+  const auto path = std::filesystem::weakly_canonical(folder, error);
+  const auto within = path.lexically_relative(std::filesystem::canonical(checkpoint, error));
+  if (within.empty() || within == "." || *within.begin() == "..") return;
+  throw Error(ExitCode::kUsage,
+              fmt::format("`{}` is in `{}`, the checkpoint that is copied", folder, checkpoint),
+              "choose another folder with `-o`");
+}
+
 ExitCode RunReshard(const ReshardOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   Digest plan_sha256{};
   Plan from = LoadCheckpointPlan(options.from, &plan_sha256);
+  RequireOutside(options.folder, options.from);
   LoadDevices(CheckpointFolder(options.from), &from);
   const Plan to = NewPlan(options, from);
   WorkCounters counters;

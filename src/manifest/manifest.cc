@@ -252,7 +252,7 @@ Plan LoadCheckpointPlan(const std::string& folder, Digest* plan_sha256) {
 
 void LoadDevices(const CheckpointFolder& folder, Plan* plan) {
   const std::string text = folder.ReadDevices();
-  if (text.empty()) return;
+  if (text.empty() && !folder.root().Exists(kDevicesName)) return;
   Mesh& mesh = plan->graph.mesh;
   mesh.devices = ReadDeviceLayout(text, folder.root().PathOf(kDevicesName), mesh);
 }

@@ -305,7 +305,45 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path, awkward):
     assert Tree(tmp_path / "empty") == Tree(source)
 
 
+def test_a_name_that_cannot_be_taken(tmp_path, awkward):
+    source = Gen(tmp_path / "from", awkward)
+    before = Tree(source)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    for target, code, why in [("from/to", 2, "is in"), ("from/ranks/to", 2, "is in"),
+                              ("empty/../from/to", 2, "is in"), ("link", 4, "is a link"),
+                              ("empty/.", 2, "is not the name of a new folder")]:
+        for command in (["reshard"], ["export", "--to", "safetensors"]):
+            if command == ["export", "--to", "safetensors"] and why == "is in":
+                continue
+            result = Run(*command, source, "-o", f"{tmp_path}/{target}")
+            assert result.returncode == code and why in result.stderr, result.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "from", "link"]
+    assert not list((tmp_path / "empty").iterdir())
+    assert Tree(source) == before
+
+
 # Interrupted.
+
+
+def test_no_rank_has_its_name_before_it_is_checked(tmp_path):
+    """A box is checked with the first rank that has some of it, here one that takes long."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 2}}\nmodules:\n"
+                    "  long: {shape: [40000000], shard: [null], init: zeros}\n"
+                    "  cut: {shape: [4096], shard: [x], init: zeros}\n")
+    source = Gen(tmp_path / "from", spec, "--mesh", "x=1")
+    receipt = json.loads((source / "ranks/rank-00000.json").read_text())
+    box = next(box for box in receipt["boxes"] if box["path"] == "cut")
+    with open(source / "ranks/rank-00000.h5", "r+b") as file:
+        file.seek(box["file_offset"] + box["bytes"] - 1)  # In the second rank's half.
+        file.write(b"\x01")
+    process = subprocess.Popen([str(BINARY), "reshard", source, "--mesh", "x=2", "-o", tmp_path / "to"],
+                               env=CLEAN, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None:
+        assert not list(tmp_path.glob(".to.part-*/ranks/rank-00001.*"))
+    assert process.returncode == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["from", "spec.yaml"]
 
 
 def test_the_same_command_goes_on(tmp_path):
