@@ -250,6 +250,10 @@ ExitCode RunPlan(const PlanOptions& options) {
     throw Error(ExitCode::kUsage, "`--html` writes a file, and `-` is none",
                 "name one, as in `--html plan.html`");
   }
+  if (options.write == "-") {
+    throw Error(ExitCode::kUsage, "`--write` writes a file, and `-` is none",
+                "name one, as in `--write sharding.yaml`");
+  }
   const Plan plan = options.spec.Load();
   CheckRank(options.rank, plan);
   if (!options.write.empty()) WriteFileAtomically(options.write, WriteShardingMap(plan.graph));

@@ -166,6 +166,10 @@ class Search {
 
   SearchResult Run() {
     SearchResult result;
+    if (gave_up_) {  // Some weight has no choices, and so no least bytes.
+      result.status = SearchResult::kTooMany;
+      return result;
+    }
     for (const SearchWeight& weight : weights_) {
       result.cost.rank_bytes += weight.least_bytes;
     }
@@ -173,7 +177,7 @@ class Search {
       result.status = SearchResult::kTooLittleMemory;
       return result;
     }
-    if (!gave_up_) Visit(0);
+    Visit(0);
     if (gave_up_) {
       result.status = SearchResult::kTooMany;
       return result;

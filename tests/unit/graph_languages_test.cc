@@ -189,6 +189,36 @@ TEST(PathMatches, KeepsToParts) {
   EXPECT_TRUE(PathMatches("a.**.w", "a.w"));
   EXPECT_TRUE(PathMatches("a.**", "a.b.c"));
   EXPECT_FALSE(PathMatches("a.**.w", "a.0.v"));
+  EXPECT_FALSE(PathMatches("a.**", "a"));
+  EXPECT_TRUE(PathMatches("**.b.**.w", "a.b.c.b.w"));
+  EXPECT_FALSE(PathMatches("**.b.**.b.w", "a.b.w"));
+}
+
+// One choice after the other, not all of them together.
+TEST(PathMatches, TakesManyStarsInTime) {
+  std::string pattern, path = "a";
+  for (int i = 0; i < 200; ++i) {
+    pattern += "**.";
+    path += ".a";
+  }
+  EXPECT_FALSE(PathMatches(pattern + "b", path));
+  EXPECT_TRUE(PathMatches(pattern + "a", path));
+}
+
+TEST(TensorPatterns, MatchesWholePathsAndWildcardsInOrder) {
+  TensorPatterns patterns({{"a.*.w", {}}, {"a.1.w", {}}, {"**", {}}, {"a.1.w", {}}, {"a.2.w", {}}});
+  EXPECT_EQ(patterns.Match("a.1.w"), (std::vector<size_t>{0, 1, 2, 3}));
+  EXPECT_EQ(patterns.Match("a.3.w"), (std::vector<size_t>{0, 2}));
+  EXPECT_FALSE(patterns.AllUsed());
+  EXPECT_EQ(patterns.Match("a.2.w"), (std::vector<size_t>{0, 2, 4}));
+  EXPECT_TRUE(patterns.AllUsed());
+}
+
+// What is left empty is not taken for "whole".
+TEST(Languages, NeedAValue) {
+  EXPECT_NE(Cuts(" {fsdp: null}").find("`fsdp` takes a mapping, not nothing"), std::string::npos);
+  EXPECT_NE(Cuts(" {rules: null}").find("`rules` takes a list, not nothing"), std::string::npos);
+  EXPECT_NE(Cuts(" []").find("nothing says how tensors are cut"), std::string::npos);
 }
 
 // Languages of axes.

@@ -42,7 +42,7 @@ class StackReader {
   StackReader(LanguageContext& context, LanguageStack& stack) : context_(context), stack_(stack) {}
 
   void Read(const Node& value) {
-    if (value.IsSequence()) {
+    if (value.IsSequence() && !value.entries.empty()) {
       for (const Node::Entry& item : value.entries) Read(*item.value);
     } else if (value.IsMap() && !value.entries.empty()) {
       ReadMap(value);
@@ -75,7 +75,7 @@ class StackReader {
     }
     if (!is_of_languages) return Add(kMapLanguage, {map.span, &map});
     for (const Node::Entry& entry : map.entries) {
-      if (entry.key->text == "uneven" || entry.value->IsNull()) continue;
+      if (entry.key->text == "uneven") continue;
       Add(*FindLanguage(entry.key->text), {entry.key->span, entry.value});
     }
   }

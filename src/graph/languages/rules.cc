@@ -56,9 +56,10 @@ void RuleLanguage::CheckNames(const AxisNames& axes) {
     if (lacks_rules_ || keeps_others_) continue;
     unknown_logical_ = true;
     const std::string closest = DidYouMean(name.value, logical_);
-    building_.diagnostics.Error(
-        name.span, fmt::format("no rule names the logical axis `{}`", name.value),
-        fmt::format("{}; `{{{}: null}}` in `rules` keeps it whole", closest, name.value));
+    building_.diagnostics.Error(name.span,
+                                fmt::format("no rule names the logical axis `{}`", name.value),
+                                fmt::format("{}{}`{{{}: null}}` in `rules` keeps it whole", closest,
+                                            closest.empty() ? "" : "; ", name.value));
   }
 }
 

@@ -34,24 +34,32 @@ class PathCollector : public LeafVisitor {
 }  // namespace
 
 bool PathMatches(std::string_view pattern, std::string_view path) {
+  // On a mismatch only the last `**` can take one part more, as in GlobMatches.
+  bool has_stars = false;
+  std::string_view behind, tried;  // The last `**`: the pattern behind it, and what this met.
   while (true) {
-    const size_t end = std::min(pattern.find('.'), pattern.size());
-    const std::string_view part = pattern.substr(0, end);
-    const bool is_last = end == pattern.size();
+    const std::string_view part = pattern.substr(0, pattern.find('.'));
+    const bool is_last = part.size() == pattern.size();
     if (part == "**") {
       if (is_last) return true;
-      // Each place where a part begins.
-      for (size_t at = 0;; ++at) {
-        if (PathMatches(pattern.substr(end + 1), path.substr(at))) return true;
-        at = path.find('.', at);
-        if (at == path.npos) return false;
-      }
+      pattern.remove_prefix(part.size() + 1);
+      has_stars = true;
+      behind = pattern;
+      tried = path;
+      continue;
     }
-    const size_t stop = std::min(path.find('.'), path.size());
-    if (!GlobMatches(part, path.substr(0, stop))) return false;
-    if (is_last || stop == path.size()) return is_last && stop == path.size();
-    pattern.remove_prefix(end + 1);
-    path.remove_prefix(stop + 1);
+    const std::string_view own = path.substr(0, path.find('.'));
+    if (is_last == (own.size() == path.size()) && GlobMatches(part, own)) {
+      if (is_last) return true;
+      pattern.remove_prefix(part.size() + 1);
+      path.remove_prefix(own.size() + 1);
+      continue;
+    }
+    const size_t dot = has_stars ? tried.find('.') : tried.npos;
+    if (dot == tried.npos) return false;
+    tried.remove_prefix(dot + 1);
+    pattern = behind;
+    path = tried;
   }
 }
 
@@ -74,8 +82,14 @@ std::vector<DeclaredPath> DeclaredPaths(const Building& building, const Mesh& me
 
 TensorPatterns::TensorPatterns(std::vector<Located<std::string>> patterns)
     : patterns_(std::move(patterns)), used_(patterns_.size()) {
-  for (const auto& pattern : patterns_) {
-    name_numbers_ |= pattern.value.find_first_of("0123456789?[") != std::string::npos;
+  for (size_t i = 0; i < patterns_.size(); ++i) {
+    const std::string& pattern = patterns_[i].value;
+    name_numbers_ |= pattern.find_first_of("0123456789?[") != std::string::npos;
+    if (pattern.find_first_of("*?[") != std::string::npos) {
+      globs_.push_back(i);
+    } else {
+      paths_[pattern].push_back(i);
+    }
   }
 }
 
@@ -83,11 +97,15 @@ const std::vector<size_t>& TensorPatterns::Match(std::string_view path) {
   const auto [known, is_new] =
       matches_.try_emplace(name_numbers_ ? std::string(path) : WithoutNumbers(path));
   if (is_new) {
-    for (size_t i = 0; i < patterns_.size(); ++i) {
-      if (!PathMatches(patterns_[i].value, path)) continue;
-      known->second.push_back(i);
-      used_[i] = true;
+    std::vector<size_t>& matches = known->second;
+    if (const auto same = paths_.find(std::string(path)); same != paths_.end()) {
+      matches = same->second;
     }
+    for (const size_t i : globs_) {
+      if (PathMatches(patterns_[i].value, path)) matches.push_back(i);
+    }
+    std::sort(matches.begin(), matches.end());
+    for (const size_t i : matches) used_[i] = true;
   }
   return known->second;
 }

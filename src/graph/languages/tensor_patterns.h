@@ -40,7 +40,9 @@ class TensorPatterns {
  private:
   std::vector<Located<std::string>> patterns_;
   std::vector<bool> used_;
-  bool name_numbers_ = false;  // Some pattern tells numbers apart.
+  std::vector<size_t> globs_;                                   // Those with a wildcard.
+  std::unordered_map<std::string, std::vector<size_t>> paths_;  // The others, each a whole path.
+  bool name_numbers_ = false;                                   // Some pattern tells numbers apart.
   std::unordered_map<std::string, std::vector<size_t>> matches_;
 };
 
