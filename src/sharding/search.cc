@@ -11,6 +11,7 @@ namespace shardinit {
 namespace {
 
 constexpr int64_t kMaxNodes = 1 << 21;
+constexpr int64_t kMaxSteps = 1 << 27;  // Of fitting into memory: a few seconds.
 constexpr size_t kMaxCandidates = 1 << 14, kMaxStates = 1 << 19;
 
 // Axes that go together, which are one for a candidate.
@@ -259,12 +260,19 @@ class Search {
     return bound;
   }
 
+  double LeastBytes() const {
+    double bytes = 0;
+    for (const SearchWeight& weight : weights_) bytes += weight.least_bytes;
+    return bytes;
+  }
+
   void Visit(size_t next) {
     if (gave_up_ || ++nodes_ > kMaxNodes) {
       gave_up_ = true;
       return;
     }
     if (is_found_ && !Bound().IsBelow(least_)) return;
+    if (LeastBytes() > memory_) return;
     if (next == questions_.size()) return Finish();
     // The more promising answer first.
     const Question& question = questions_[next];
@@ -326,6 +334,9 @@ class Search {
       std::vector<State> all;
       for (size_t s = 0; s < states.back().size(); ++s) {
         const State& state = states.back()[s];
+        steps_ += std::ssize(weights_[w].choices);
+        if (steps_ > kMaxSteps) gave_up_ = true;
+        if (gave_up_) return;
         for (size_t c = 0; c < weights_[w].choices.size(); ++c) {
           const Choice& choice = weights_[w].choices[c];
           const State after = {state.bytes + choice.bytes, state.key + choice.key,
@@ -363,7 +374,7 @@ class Search {
   const double memory_;
   std::vector<SearchWeight> weights_;
   std::vector<Question> questions_;  // Those on which most hangs first.
-  int64_t nodes_ = 0;
+  int64_t nodes_ = 0, steps_ = 0;
   bool gave_up_ = false, is_found_ = false;
   Key least_;
   std::vector<size_t> found_;

@@ -3,7 +3,10 @@
 #include <hdf5.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <new>
 #if H5_VERSION_GE(1, 13, 2)
 #include <H5FDdevelop.h>
 #endif
@@ -93,6 +96,11 @@ struct MemoryDriver {
 };
 
 PropertyList MemoryFile::AccessFor(const FileProperties& properties) {
+  // HDF5 1.10 crashes where it cannot get the memory of its caches, a few MB: better to fail here.
+  constexpr size_t kForHdf5 = 16 << 20;
+  const std::unique_ptr<char, void (*)(void*)> probe(static_cast<char*>(std::malloc(kForHdf5)),
+                                                     std::free);
+  if (!probe) throw std::bad_alloc();
   PropertyList access(H5Pcopy(properties.access), "copy file properties");
   MemoryFile* const self = this;
   Require(H5Pset_driver(access, MemoryDriver::Id(), &self), "set the driver");
