@@ -69,6 +69,7 @@ Plan LoadIntact(const ExportOptions& options, Digest* plan_sha256) {
                 "`--set`, `--mesh` and `--layout` are for specs");
   }
   Plan plan = LoadCheckpointPlan(folder, plan_sha256);
+  RequireOutside(options.folder, folder);
   std::mutex mutex;
   Progress progress(options.work.Mode(), "checking", BytesInFiles(plan), options.json);
   const VerifyResult result = Verify(folder, options.work.Jobs(), [&](int64_t bytes, int64_t) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <numeric>
 
 #include "base/error.h"
@@ -316,6 +317,16 @@ std::vector<int64_t> ParseDevices(const std::string& text, const Mesh& mesh) {
     }
   }
   return ranks;
+}
+
+void RequireOutside(const std::string& folder, const std::string& checkpoint) {
+  std::error_code error;
+  const auto path = std::filesystem::weakly_canonical(folder, error);
+  const auto within = path.lexically_relative(std::filesystem::canonical(checkpoint, error));
+  if (within.empty() || within == "." || *within.begin() == "..") return;
+  throw Error(ExitCode::kUsage,
+              fmt::format("`{}` is in `{}`, the checkpoint that is copied", folder, checkpoint),
+              "choose another folder with `-o`");
 }
 
 }  // namespace shardinit

@@ -85,4 +85,8 @@ std::vector<int64_t> ParseRanks(const std::string& text, int64_t world_size);
 // Of such a list of device ids the ranks on them, ascending.
 std::vector<int64_t> ParseDevices(const std::string& text, const Mesh& mesh);
 
+// Throws Error (kUsage) if `folder`, which is to be made, is in the checkpoint that is copied: it
+// would not belong to it.
+void RequireOutside(const std::string& folder, const std::string& checkpoint);
+
 }  // namespace shardinit

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -164,17 +163,6 @@ GenerateResult Copy(const ReshardOptions& options, const Plan& from, const Diges
                     Escape(staged.staged())));
     throw;
   }
-}
-
-// A folder in the checkpoint would not belong to it.
-void RequireOutside(const std::string& folder, const std::string& checkpoint) {
-  std::error_code error;
-  const auto path = std::filesystem::weakly_canonical(folder, error);
-  const auto within = path.lexically_relative(std::filesystem::canonical(checkpoint, error));
-  if (within.empty() || within == "." || *within.begin() == "..") return;
-  throw Error(ExitCode::kUsage,
-              fmt::format("`{}` is in `{}`, the checkpoint that is copied", folder, checkpoint),
-              "choose another folder with `-o`");
 }
 
 ExitCode RunReshard(const ReshardOptions& options) {
