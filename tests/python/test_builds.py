@@ -67,6 +67,15 @@ def test_big_endian_is_refused(tmp_path):
     assert (as_it_is.returncode, as_it_is.stderr) == (0, "")
 
 
+BENCH = BINARY.parents[1] / "tests/bench_kernels"
+
+
+@pytest.mark.skipif(not BENCH.exists(), reason=f"there is no {BENCH}")
+def test_the_benchmark_has_all_kernels():
+    listed = subprocess.run([BENCH, "--benchmark_list_tests"], check=True, capture_output=True, text=True)
+    assert len(listed.stdout.splitlines()) > 10
+
+
 CACHE = BINARY.parents[1] / "CMakeCache.txt"
 
 
