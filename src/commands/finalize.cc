@@ -23,6 +23,7 @@ ExitCode RunFinalize(const FinalizeOptions& options) {
   Plan plan = LoadCheckpointPlan(options.folder, &plan_sha256);
   const CheckpointFolder folder(options.folder);
   LoadDevices(folder, &plan);
+  RequireListedDevices(folder, plan.graph.mesh);
   const FinalizeResult result = Finalize(folder, plan, plan_sha256, index);
   if (!result.missing.empty()) {
     throw Error(ExitCode::kWorld,

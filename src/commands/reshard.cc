@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <numeric>
 
 #include "base/file.h"
@@ -18,6 +19,7 @@
 #include "commands/options.h"
 #include "manifest/copy.h"
 #include "manifest/receipt.h"
+#include "manifest/verify.h"
 #include "plan/devices.h"
 #include "plan/diff.h"
 #include "report/text.h"
@@ -86,14 +88,20 @@ Plan NewPlan(const ReshardOptions& options, const Plan& from) {
   return MakePlan(std::move(to.graph));
 }
 
-// Whether the folder holds this very copy, all of which is made once more to tell, but not written.
-// Anything else there is a conflict.
+// Whether the folder holds this very copy, undamaged: all of it is read, and made once more to
+// tell, but not written. Anything else there is a conflict.
 bool IsThere(const ReshardOptions& options, const CheckpointCopy& copy, const Plan& to,
              WorkCounters* counters) {
   if (!Exists(options.folder) || IsEmptyFolder(options.folder)) return false;
   const auto conflict = [&](std::string_view what) {
     return Error(ExitCode::kConflict, fmt::format("`{}` exists and {}", options.folder, what),
                  "choose another folder with `-o`");
+  };
+  const auto damaged = [&](std::string_view what) {
+    return Error(
+        ExitCode::kConflict, fmt::format("`{}` exists and is damaged: {}", options.folder, what),
+        fmt::format("`shardinit verify {}` says all that is; or choose another folder with `-o`",
+                    options.folder));
   };
   const std::string plan_json = WritePlan(to);
   std::string present;
@@ -105,6 +113,21 @@ bool IsThere(const ReshardOptions& options, const CheckpointCopy& copy, const Pl
   if (folder.ReadDevices() != WriteDeviceLayout(to.graph.mesh)) {
     throw conflict("has other slices or devices");
   }
+  {
+    std::mutex mutex;
+    Progress progress(options.work.Mode(), "checking", BytesInFiles(to), options.json);
+    const VerifyResult result =
+        Verify(options.folder, options.work.Workers(false).jobs, [&](int64_t bytes, int64_t) {
+          const std::lock_guard lock(mutex);
+          progress.Update(bytes, "");
+        });
+    if (!result.findings.empty()) {
+      const Finding& first = *result.findings.begin();
+      throw damaged(fmt::format("{}: {}{}", first.file,
+                                first.tensor.empty() ? "" : fmt::format("`{}` ", first.tensor),
+                                first.message));
+    }
+  }
   Progress progress(options.work.Mode(), "comparing", BytesInFiles(to), options.json);
   Workers workers(options.work.Workers(false), counters);
   const auto tick = [&] { progress.Update(counters->hashed_bytes, ""); };
@@ -112,7 +135,7 @@ bool IsThere(const ReshardOptions& options, const CheckpointCopy& copy, const Pl
     ThrowIfInterrupted();
     const auto rank = std::make_shared<const RankPlan>(PlanRank(to, r));
     const auto receipt = FindReceipt(folder, *rank, Sha256Of(plan_json));
-    if (!receipt) throw conflict("is damaged");
+    if (!receipt) throw damaged(fmt::format("{} is missing", ReceiptFile(r)));
     const auto digests = std::make_shared<std::vector<Digest>>(rank->shards.size());
     std::vector<BoxTask> tasks;
     for (size_t s = 0; s < rank->shards.size(); ++s) {
@@ -172,6 +195,12 @@ ExitCode RunReshard(const ReshardOptions& options) {
   RequireOutside(options.folder, options.from);
   LoadDevices(CheckpointFolder(options.from), &from);
   const Plan to = NewPlan(options, from);
+  if (!from.graph.mesh.devices.IsPlain() && to.graph.mesh.devices.IsPlain() &&
+      options.spec.request.path.empty()) {
+    Talk(
+        "shardinit: where the devices of the new mesh are is not known; the new checkpoint says "
+        "nothing of slices and devices\n  hint: give the spec, with `--spec`\n");
+  }
   WorkCounters counters;
   const GenerateResult result = Copy(options, from, plan_sha256, to, &counters);
   const double seconds =

@@ -29,7 +29,40 @@ FileEntry WriteIndexFile(const CheckpointFolder& folder, const Plan& plan,
   return entry;
 }
 
+// The manifest has its devices, if any, from a line of its own on.
+constexpr std::string_view kDevicesKey = "\n \"devices\": [";
+
+void WriteDevices(const Mesh& mesh, JsonWriter& out,
+                  const std::function<void(std::string_view)>& append) {
+  const DeviceMap devices(mesh);
+  out.Key("devices").BeginArray(JsonWriter::kLines);
+  for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+    WriteDevice(devices, mesh, rank, out);
+    if (out.size() > (1 << 20)) append(out.Take());
+  }
+  out.EndArray();
+}
+
+// Whether a text that is passed on in pieces is what stands first in `wanted`.
+class Comparison {
+ public:
+  explicit Comparison(std::string_view wanted) : rest_(wanted) {}
+
+  void Add(std::string_view text) {
+    equal_ = equal_ && rest_.starts_with(text);
+    rest_.remove_prefix(std::min(rest_.size(), text.size()));
+  }
+  bool equal() const { return equal_; }
+  bool at_end() const { return rest_.empty(); }
+
+ private:
+  std::string_view rest_;
+  bool equal_ = true;
+};
+
 }  // namespace
+
+bool ListsDevices(std::string_view manifest) { return manifest.find(kDevicesKey) != manifest.npos; }
 
 void WriteManifest(const Plan& plan, const Digest& plan_sha256,
                    const std::vector<ReceiptEntry>& ranks, const std::optional<FileEntry>& index,
@@ -63,15 +96,7 @@ void WriteManifest(const Plan& plan, const Digest& plan_sha256,
   } else {
     out.Null();
   }
-  if (!graph.mesh.devices.IsPlain()) {
-    const DeviceMap devices(graph.mesh);
-    out.Key("devices").BeginArray(JsonWriter::kLines);
-    for (int64_t rank = 0; rank < plan.world_size(); ++rank) {
-      WriteDevice(devices, graph.mesh, rank, out);
-      if (out.size() > (1 << 20)) append(out.Take());
-    }
-    out.EndArray();
-  }
+  if (!graph.mesh.devices.IsPlain()) WriteDevices(graph.mesh, out, append);
   out.Key("ranks").BeginArray(JsonWriter::kLines);
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     out.BeginObject().Member("rank", rank);
@@ -108,13 +133,10 @@ void WriteManifest(const Plan& plan, const Digest& plan_sha256,
 
 bool IsManifestOf(std::string_view manifest, const Plan& plan, const Digest& plan_sha256,
                   const std::vector<ReceiptEntry>& ranks, const std::optional<FileEntry>& index) {
-  size_t at = 0;
-  bool equal = true;
-  WriteManifest(plan, plan_sha256, ranks, index, [&](std::string_view text) {
-    equal = equal && manifest.substr(at, text.size()) == text;
-    at = std::min(manifest.size(), at + text.size());
-  });
-  return equal && at == manifest.size();
+  Comparison comparison(manifest);
+  WriteManifest(plan, plan_sha256, ranks, index,
+                [&](std::string_view text) { comparison.Add(text); });
+  return comparison.equal() && comparison.at_end();
 }
 
 Digest HashRange(int fd, const std::string& path, int64_t offset, int64_t bytes,
@@ -251,10 +273,45 @@ Plan LoadCheckpointPlan(const std::string& folder, Digest* plan_sha256) {
 }
 
 void LoadDevices(const CheckpointFolder& folder, Plan* plan) {
-  const std::string text = folder.ReadDevices();
-  if (text.empty() && !folder.root().Exists(kDevicesName)) return;
+  const Folder& root = folder.root();
+  if (!root.Exists(kDevicesName)) return;
+  const std::string path = root.PathOf(kDevicesName);
+  std::string text;
+  if (!root.Read(kDevicesName, kPlanLimit, &text)) {
+    throw Error(
+        ExitCode::kRefused, fmt::format("`{}` is no file that this tool wrote", path),
+        "remove it; then `shardinit gen` with the spec, options and folder as before writes "
+        "it again");
+  }
   Mesh& mesh = plan->graph.mesh;
-  mesh.devices = ReadDeviceLayout(text, folder.root().PathOf(kDevicesName), mesh);
+  mesh.devices = ReadDeviceLayout(text, path, mesh);
+}
+
+void RequireListedDevices(const CheckpointFolder& folder, const Mesh& mesh) {
+  static constexpr char kHint[] =
+      "`shardinit gen --repair` with the spec, options and folder as before writes again what is "
+      "wrong";
+  const Folder& root = folder.root();
+  std::string manifest;
+  if (!root.Read(kManifestName, kManifestLimit, &manifest)) return;
+  const size_t listed = manifest.find(kDevicesKey);
+  if (!root.Exists(kDevicesName)) {
+    if (listed == manifest.npos) return;
+    throw Error(
+        ExitCode::kRefused,
+        fmt::format("`{}` is missing, but the manifest lists devices", root.PathOf(kDevicesName)),
+        kHint);
+  }
+  Comparison comparison(std::string_view(manifest).substr(std::min(listed, manifest.size())));
+  JsonWriter out;
+  out.BeginObject(JsonWriter::kLines).Take();
+  WriteDevices(mesh, out, [&](std::string_view text) { comparison.Add(text); });
+  comparison.Add(out.Take());
+  if (comparison.equal()) return;
+  throw Error(
+      ExitCode::kRefused,
+      fmt::format("`{}` does not say what the manifest says of devices", root.PathOf(kDevicesName)),
+      kHint);
 }
 
 std::vector<int64_t> MissingRanks(const CheckpointFolder& folder, const Plan& plan,

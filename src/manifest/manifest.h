@@ -47,6 +47,14 @@ void WriteManifest(const Plan& plan, const Digest& plan_sha256,
 // damaged.
 void LoadDevices(const CheckpointFolder& folder, Plan* plan);
 
+// Throws Error (kRefused) if there is a manifest and it lists other devices than devices.json, by
+// which this mesh has them, or lists some and that file is not there: another manifest would lose
+// them.
+void RequireListedDevices(const CheckpointFolder& folder, const Mesh& mesh);
+
+// Whether the text of a manifest lists devices.
+bool ListsDevices(std::string_view manifest);
+
 // Whether the text of a manifest, which says that there is this `index`, is what WriteManifest()
 // makes.
 bool IsManifestOf(std::string_view manifest, const Plan& plan, const Digest& plan_sha256,

@@ -213,11 +213,10 @@ VerifyResult OneFinding(std::string file, std::string message) {
 // To the mesh of the plan; else says what is wrong. There is such a file if the manifest has what
 // follows from it.
 std::string ReadDevices(const std::string& folder, std::string_view manifest, Plan* plan) {
-  const bool is_listed = manifest.find("\n \"devices\": [") != manifest.npos;
   std::string text;
   const std::string_view wrong = ReadIfFile(folder + "/" + kDevicesName, kPlanLimit, &text);
   if (!wrong.empty()) {
-    if (is_listed) return fmt::format("{}, but the manifest lists devices", wrong);
+    if (ListsDevices(manifest)) return fmt::format("{}, but the manifest lists devices", wrong);
     return Exists(folder + "/" + kDevicesName) ? std::string(wrong) : std::string();
   }
   try {

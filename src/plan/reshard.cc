@@ -55,6 +55,8 @@ Mesh ReadMeshOption(const std::string& text, const Mesh& known) {
     mesh.axes.push_back(axis);
     mesh.shape.push_back(1);
   }
+  // Of the same mesh the places are known.
+  if (mesh.axes == known.axes && mesh.shape == known.shape) mesh.devices = known.devices;
   return mesh;
 }
 
@@ -121,7 +123,9 @@ Plan CutAs(const Plan& plan, const std::string& path, const std::string& mesh,
   const Plan cut = LoadPlan(request, diagnostics);
 
   InitGraph graph = before;
-  if (!mesh.empty()) graph.mesh = cut.graph.mesh;
+  if (cut.graph.mesh.axes != before.mesh.axes || cut.graph.mesh.shape != before.mesh.shape) {
+    graph.mesh = cut.graph.mesh;
+  }
   std::unordered_map<std::string_view, const Tensor*> by_path;
   for (const Tensor& tensor : cut.graph.tensors) by_path.emplace(tensor.path, &tensor);
   for (Tensor& tensor : graph.tensors) tensor.partition = by_path.at(tensor.path)->partition;

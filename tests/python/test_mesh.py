@@ -374,11 +374,47 @@ def test_damage_is_found_and_repaired(tmp_path, text, message):
         (folder / "devices.json").write_text(text)
     found = Run("verify", folder)
     assert found.returncode == 1 and message in found.stderr
-    finalized = Run("finalize", folder).returncode
-    assert finalized in (0, 5)
-    assert finalized != 0 or Run("verify", folder).returncode == 0
+    damaged = Tree(folder)
+    finalized = Run("finalize", folder)
+    assert finalized.returncode == 5 and "devices.json`" in finalized.stderr
+    assert Tree(folder) == damaged
     Ok("gen", spec, "-o", folder, "--repair")
     assert Tree(folder) == before
+
+
+def test_finalize_loses_no_devices(tmp_path):
+    folder, spec = tmp_path / "folder", Write(tmp_path, RING)
+    Ok("gen", spec, "-o", folder)
+    manifest = (folder / "manifest.json").read_text()
+    Ok("finalize", folder, "--index", "never")
+    assert json.loads((folder / "manifest.json").read_text())["devices"] == Devices(tmp_path, RING)
+    (folder / "devices.json").unlink()
+    result = Run("finalize", folder)
+    assert result.returncode == 5 and "is missing, but the manifest lists devices" in result.stderr
+    # Without a manifest nobody says that there were any.
+    (folder / "manifest.json").unlink()
+    Ok("finalize", folder)
+    Ok("gen", spec, "-o", folder)
+    assert (folder / "manifest.json").read_text() == manifest
+    # The manifest's are damaged, not the file's: nobody can tell.
+    (folder / "manifest.json").write_text(manifest.replace('"id": 5', '"id": 4'))
+    result = Run("finalize", folder)
+    assert result.returncode == 5 and "does not say what the manifest says" in result.stderr
+    Ok("gen", spec, "-o", folder, "--repair")
+    assert (folder / "manifest.json").read_text() == manifest
+
+
+@pytest.mark.parametrize("command", ["finalize", "reshard"])
+@pytest.mark.parametrize("make", [lambda p: p.mkdir(), lambda p: p.symlink_to("plan.json")])
+def test_devices_that_are_no_file_are_refused(tmp_path, command, make):
+    folder, spec = tmp_path / "folder", Write(tmp_path, RING)
+    Ok("gen", spec, "-o", folder)
+    (folder / "devices.json").unlink()
+    make(folder / "devices.json")
+    options = ["-o", tmp_path / "to"] if command == "reshard" else []
+    result = Run(command, folder, *options)
+    assert result.returncode == 5 and "devices.json` is no file" in result.stderr
+    assert not (tmp_path / "to").exists()
 
 
 def test_what_is_asked_for_must_be_there(tmp_path):

@@ -175,6 +175,14 @@ def test_slices_and_devices_are_those_of_the_spec(tmp_path):
     Ok("reshard", ring, "-o", tmp_path / "c")
     assert Tree(tmp_path / "a") == Tree(ring) == Tree(tmp_path / "c")
     assert Tree(tmp_path / "b") == Tree(rows)
+    (tmp_path / "cut.yaml").write_text("{w: [x]}")
+    for name, options in [("d", ["--mesh", "x=8"]), ("e", ["--sharding", tmp_path / "cut.yaml"]),
+                          ("f", ["--sharding", tmp_path / "cut.yaml", "--mesh", "x=8"])]:
+        result = Ok("reshard", ring, *options, "-o", tmp_path / name)  # The same mesh.
+        assert Tree(tmp_path / name) == Tree(ring) and "not known" not in result.stderr
+    said = Ok("reshard", ring, "--mesh", "x=2", "-o", tmp_path / "g").stderr
+    assert "where the devices of the new mesh are is not known" in said
+    assert "not known" not in Ok("reshard", rows, "--mesh", "x=2", "-o", tmp_path / "h").stderr
 
 
 # Values that are no spec's.
@@ -301,6 +309,26 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path, awkward):
     (tmp_path / "empty").mkdir()
     Ok("reshard", source, "-o", tmp_path / "empty")
     assert Tree(tmp_path / "empty") == Tree(source)
+
+
+def test_a_copy_that_is_there_is_read(tmp_path, awkward):
+    source, target = Gen(tmp_path / "from", awkward), tmp_path / "to"
+    again = ["reshard", source, "--mesh", "a=2,b=2", "--uneven", "chunk", "-o", target]
+    Ok(*again)
+    before = Tree(target)
+    Ok(*again)
+    for name in sorted(p.relative_to(target) for p in target.rglob("*") if p.is_file()):
+        whole = (target / name).read_bytes()
+        for at in (0, len(whole) // 2, len(whole) - 1):
+            (target / name).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            damaged = Tree(target)
+            result = Run(*again)
+            assert result.returncode == 4, (name, at, result.stderr)
+            assert "holds something else" in result.stderr or "exists and is damaged: " in result.stderr
+            assert Tree(target) == damaged
+        (target / name).write_bytes(whole)
+    assert Tree(target) == before
+    Ok(*again)
 
 
 def test_a_name_that_cannot_be_taken(tmp_path, awkward):
