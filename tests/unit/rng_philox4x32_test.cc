@@ -41,7 +41,7 @@ TEST(Philox4x32, KnownAnswers) {
   const auto answers = KnownAnswers();
   ASSERT_EQ(answers.size(), 3u);
   for (const KnownAnswer& answer : answers) {
-    EXPECT_EQ(philox4x32::Block(answer.counter, answer.key), answer.expected);
+    EXPECT_EQ(philox4x32::Block<uint32_t>(answer.counter, answer.key), answer.expected);
   }
 }
 
@@ -62,7 +62,7 @@ TEST(Philox4x32, CounterLayout) {
   const Stream stream{0x299f31d0a4093822, 0x13198a2e};
   const uint64_t block = 0x05a308d3243f6a88;
   const auto expected =
-      philox4x32::Block({0x243f6a88, 0x05a308d3, 0x13198a2e, 0}, {0xa4093822, 0x299f31d0});
+      philox4x32::Block<uint32_t>({0x243f6a88, 0x05a308d3, 0x13198a2e, 0}, {0xa4093822, 0x299f31d0});
   for (int i = 0; i < 4; ++i) EXPECT_EQ(Word(stream, 4 * block + i), expected[i]);
 }
 
