@@ -13,7 +13,8 @@ namespace {
 const AxisNames* AxesOf(const TensorSpec& spec) { return spec.axes ? &spec.axes->value : nullptr; }
 
 TensorToCut SeenOf(const TensorSpec& spec, const Tensor& tensor) {
-  return {tensor.path, tensor.shape, AxesOf(spec), &tensor.partition, spec.from.has_value()};
+  return {tensor.path,       tensor.shape,          AxesOf(spec),
+          &tensor.partition, spec.from.has_value(), spec.stage.has_value()};
 }
 
 }  // namespace
@@ -62,7 +63,7 @@ void Sharder::Shard(WrittenTensors& written) {
   // For the mistakes in their axes.
   const Shape unknown;
   for (const TensorSpec* spec : written.shapeless) {
-    CuttingOf(*spec, {{}, unknown, AxesOf(*spec), nullptr, false}, nullptr);
+    CuttingOf(*spec, {{}, unknown, AxesOf(*spec), nullptr, false, false}, nullptr);
   }
 }
 

@@ -23,6 +23,7 @@ struct TensorToCut {
   const AxisNames* axes;        // One per dimension, living as long as the spec; null: it has none.
   const PartitionSpec* before;  // Of a view: of what it is of. Of all: its `stage`.
   bool is_view;
+  bool says_stage;  // By itself.
 };
 
 // What languages have said of it so far.

@@ -195,9 +195,10 @@ def Torchtitan(cases, sizes):
     return Forked(Boxes, range(len(cases)))
 
 
-def Megatron(cases, sizes):
+def Megatron(cases, sizes, experts=None):
     """Megatron-core's own GPTModel: of each case of degrees and a rank, by the parameter's name with the
     layer's number in the whole model, [the box [offset, shape] of each part, the shape on the rank].
+    With experts, which are of Megatron's SequentialMLP, one's number is that in the whole model, too.
     No rank is anywhere, as for Torchtitan."""
     import warnings
 
@@ -222,19 +223,22 @@ def Megatron(cases, sizes):
         dist.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
         parallel_state.initialize_model_parallel(
             tensor, pipe, virtual_pipeline_model_parallel_size=chunks,
-            context_parallel_size=degrees["context"], create_gloo_process_groups=False)
+            context_parallel_size=degrees["context"], create_gloo_process_groups=False,
+            expert_model_parallel_size=degrees.get("expert_parallel", 1))
         config = TransformerConfig(
             num_layers=layers, hidden_size=width, ffn_hidden_size=hidden, num_attention_heads=heads,
             num_query_groups=kv_heads, kv_channels=width // heads, add_bias_linear=False, gated_linear_unit=True,
             normalization="RMSNorm", use_cpu_initialization=True, perform_initialization=False,
             tensor_model_parallel_size=tensor, pipeline_model_parallel_size=pipe,
-            virtual_pipeline_model_parallel_size=chunks, pipeline_dtype=torch.float32)
+            virtual_pipeline_model_parallel_size=chunks, pipeline_dtype=torch.float32,
+            num_moe_experts=experts, moe_ffn_hidden_size=experts and hidden, moe_router_topk=2,
+            expert_model_parallel_size=degrees.get("expert_parallel", 1))
         # (Not context_parallel_size: its attention for CPUs has none, and no parameter knows of it.)
         boxes = {}
         for stage in range(virtual):
             place = {"ignore_virtual": False, "vp_stage": stage} if chunks else {}
             model = GPTModel(
-                config, get_gpt_layer_local_spec(normalization="RMSNorm"), vocab_size=vocab, max_sequence_length=64,
+                config, get_gpt_layer_local_spec(experts, normalization="RMSNorm"), vocab_size=vocab, max_sequence_length=64,
                 pre_process=parallel_state.is_pipeline_first_stage(**place),
                 post_process=parallel_state.is_pipeline_last_stage(**place),
                 share_embeddings_and_output_weights=False, position_embedding_type="rope",
@@ -246,6 +250,8 @@ def Megatron(cases, sizes):
                 parts = list(parts.values()) if isinstance(parts, dict) else parts
                 if (words := name.split("."))[:2] == ["decoder", "layers"]:
                     words[2] = str(parts[0].global_offset[0])
+                    if "local_experts" in words:
+                        words[words.index("local_experts") + 1] = str(parts[0].global_offset[1])
                 boxes[".".join(words)] = [
                     [[list(part.global_offset[part.prepend_axis_num:]), list(part.local_shape)] for part in parts],
                     list(held.data.shape)]

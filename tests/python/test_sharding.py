@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from clients import Client
-from support import Json, Ok, ROOT, Reassemble, Run, Sha256, TINY
+from support import Json, Ok, ROOT, Reassemble, Run, Sha256, TINY, Tree
 
 PRESETS = sorted((ROOT / "configs/sharding").glob("*.yaml"))
 
@@ -226,6 +226,30 @@ def test_the_preset_of_megatron_is_what_it_does(tmp_path):
             gate, up = ([[box[0][0] - offset, box[0][1]], box[1]] for box, offset in zip(parts, (0, 768)))
             layer = f"model.layers.{name.split('.')[2]}.mlp."
             assert [whole[layer + "gate_proj.weight"], whole[layer + "up_proj.weight"]] == [[gate], [up]]
+
+
+def test_experts_are_where_megatron_has_them(tmp_path):
+    """Megatron-core's own SequentialMLP: the experts of each rank, where ranks of context parallelism have
+    other ones, and with stages."""
+    Client("megatron")
+    degrees = ["tensor", "pipe", "context", "expert", "data"]
+    cases = [[dict(zip(degrees, numbers)), rank] for numbers, ranks in [
+        ((2, 1, 1, 4, 1), [0, 5, 7]), ((1, 2, 1, 2, 2), [3, 6]), ((2, 1, 2, 2, 2), [3, 7, 12])] for rank in ranks]
+    answers = Ask("Megatron", [
+        [dict(of, virtual=1, data=of["data"] * of["expert"], expert_parallel=of["expert"] * of["context"]), rank]
+        for of, rank in cases], [64, 128, 2, 8, 4, 512], 8)
+    for (of, rank), parameters in zip(cases, answers):
+        spec = Preset(tmp_path / "spec.yaml", "megatron-experts", ROOT / "configs/mixtral-8x7b.yaml",
+                      **SMALL | {"layers": 2, "head_dim": 8}, **of)
+        boxes = Boxes(spec, rank, "--layout", "megatron")
+        assert boxes.keys() == parameters.keys()
+        experts = [name for name in boxes if "local_experts" in name]
+        assert len(experts) == 2 * 8 * 2 // of["pipe"] // (of["expert"] * of["context"])
+        for name, (parts, shape) in parameters.items():
+            if "linear_fc1" in name:  # Halves of [gate; up], of which the layout's rows are made.
+                assert [box[0] for box in parts] == [[parts[0][0][0] + half, 0] for half in (0, 128)]
+                parts = [[[2 * parts[0][0][0], 0], shape]]
+            assert boxes[name] == parts, (of, rank, name)
 
 
 def test_stages_are_those_of_torchtitan(tmp_path):
@@ -445,6 +469,7 @@ RINGS = "slice_order: {}, devices: hybrid_ring_64x4"
     ("llama3-tiny", "torchtitan", {"fsdp": 7, "tensor": 1}, None, 7),
     ("llama3-tiny", "megatron", {"pipe": 2, "virtual": 2, "tensor": 2}, None, 4),
     ("mixtral-8x7b", "torchtitan-experts", {"expert": 4, "fsdp": 1, "tensor": 1}, None, 4),
+    ("mixtral-8x7b", "megatron-experts", {"expert": 4, "pipe": 2, "tensor": 2}, None, 16),
 ])
 def test_files_of_any_sharding_hold_the_model(model, preset, variables, mesh, world, tmp_path):
     """The bytes of all rank files, put together by h5py, have the digests of whole tensors."""
@@ -458,6 +483,33 @@ def test_files_of_any_sharding_hold_the_model(model, preset, variables, mesh, wo
     Ok("gen", spec, "-o", tmp_path / "out")
     assert Json("plan", spec)["world_size"] == world
     assert {path: Sha256(words) for path, (_, words) in Reassemble(tmp_path / "out").items()} == expected
+
+
+@pytest.mark.parametrize("variables", [{"expert": 4, "tensor": 1}, {"expert": 2, "context": 2, "pipe": 2, "tensor": 2},
+                                       {"expert": 1, "tensor": 1}])
+def test_files_of_single_experts_hold_the_model(tmp_path, variables):
+    """One tensor of each expert, on its ranks alone: together the layout's digests."""
+    spec = Preset(tmp_path / "spec.yaml", "megatron-experts", ROOT / "configs/mixtral-8x7b.yaml", **SMALL | variables)
+    alone = Preset(tmp_path / "alone.yaml", "megatron-experts", ROOT / "configs/mixtral-8x7b.yaml",
+                   **SMALL | {"tensor": variables["tensor"]})
+    layout = ["--layout", "megatron"]
+    Ok("gen", spec, "-o", tmp_path / "out", *layout)
+    Ok("verify", tmp_path / "out")
+    stored = Reassemble(tmp_path / "out")
+    experts = [path for path in stored if "local_experts" in path]
+    assert len(experts) == 8 * 2 * SMALL["layers"]
+    Ok("gen", alone, "-o", tmp_path / "drawn")
+    drawn = Reassemble(tmp_path / "drawn")
+    for path in experts:
+        if path.endswith("linear_fc2.weight"):
+            layer, expert = int(path.split(".")[2]), int(path.split(".")[6])
+            whole = drawn[f"model.layers.{layer}.mlp.experts.down_proj"][1]
+            assert np.array_equal(stored[path][1], whole[expert])
+    Ok("gen", alone, "-o", tmp_path / "one", *layout)
+    one = Reassemble(tmp_path / "one")
+    assert stored.keys() == one.keys() and all(np.array_equal(stored[p][1], one[p][1]) for p in one)
+    Ok("reshard", tmp_path / "out", "--spec", alone, *layout, "-o", tmp_path / "again")
+    assert Tree(tmp_path / "again") == Tree(tmp_path / "one")
 
 
 def test_a_pipeline_in_files(tmp_path):

@@ -332,6 +332,9 @@ TEST(MegatronLanguage, CutsByRole) {
                  "  e.up: {shape: [4, 8, 2], init: zeros}\n"
                  "  e.down: {shape: [4, 2, 8], init: zeros}\n"),
             "e.up (expert) (tensor) ()\ne.down (expert) () (tensor)\n");
+  EXPECT_EQ(Cuts(" {megatron: {expert: 'e.*'}}", "mesh: {axes: {expert: 2}}\n",
+                 "modules: {e.up: {shape: [4, 8, 2], init: zeros}}\n"),
+            "e.up (expert) () ()\n");
   EXPECT_EQ(Cuts(" {megatron: {column: 'w', row: 'w'}}", kMesh,
                  "modules: {w: {shape: [8, 8], init: zeros}}\n"),
             "x.yaml:5:41: error: `w` has two roles, `column` and `row`\n"
@@ -367,6 +370,66 @@ std::string Ranks(const std::string& keys, int ranks, int layers) {
     out += all.substr(at + 9, all.find('\n', at) - at - 9);
   }
   return out;
+}
+
+constexpr std::string_view kExperts =
+    "modules:\n"
+    "  layers:\n"
+    "    repeat: {i: 2}\n"
+    "    router: {shape: [6, 2], init: zeros}\n"
+    "    experts: {repeat: {j: 6}, up: {shape: [8, 2], init: zeros}}\n";
+
+TEST(MegatronLanguage, PlacesExperts) {
+  const std::string_view mesh = "mesh: {axes: {pipe: 2, e: 3, tensor: 2}}\n";
+  const std::string experts =
+      "megatron: {expert: '**.experts.**', expert_axis: e, num_experts: 6, column: '**.up'}";
+  const std::string pipeline = "pipeline: {layers: 'layers.*', count: 2}";
+  std::string expected;
+  for (int i = 0; i < 2; ++i) {
+    expected += fmt::format("layers.{}.router () () on pipe {}\n", i, i);
+    for (int j = 0; j < 6; ++j) {
+      expected +=
+          fmt::format("layers.{}.experts.{}.up (tensor) () on pipe {} on e {}\n", i, j, i, j / 2);
+    }
+  }
+  EXPECT_EQ(Cuts(" {" + experts + ", " + pipeline + "}", mesh, kExperts), expected);
+  EXPECT_EQ(Cuts(" {" + pipeline + ", " + experts + "}", mesh, kExperts), expected);
+  // Several axes, the first major; of one rank nothing need be said.
+  const std::string several =
+      Cuts(" {megatron: {expert: '**.experts.**', expert_axis: [a, one, b], num_experts: 6}}",
+           "mesh: {axes: {b: 3, one: 1, a: 2}}\n", kExperts);
+  for (int j = 0; j < 6; ++j) {
+    const auto line =
+        fmt::format("layers.1.experts.{}.up () () on b {} on a {}\n", j, j % 3, j / 3);
+    EXPECT_NE(several.find(line), several.npos) << line << several;
+  }
+  // A tensor's own stage goes before.
+  EXPECT_EQ(Cuts(" {megatron: {expert: 'experts.**', expert_axis: e, num_experts: 2}}",
+                 "mesh: {axes: {e: 2}}\n",
+                 "modules:\n"
+                 "  experts.0: {shape: [2], init: zeros, stage: {e: 1}}\n"
+                 "  experts.1: {shape: [2], init: zeros, stage: null}\n"),
+            "experts.0 () on e 1\nexperts.1 ()\n");
+}
+
+TEST(MegatronLanguage, ReportsExpertsThatHaveNoPlace) {
+  const auto said = [](std::string_view more) {
+    return Cuts(fmt::format(" {{megatron: {{expert: '**.experts.**', {}}}}}", more),
+                "mesh: {axes: {expert: 4}}\n", kExperts);
+  };
+  const auto first = [&](std::string_view more) {
+    const std::string text = said(more);
+    const size_t error = text.find("error");
+    return text.substr(error, text.find('\n') - error);
+  };
+  EXPECT_EQ(first("expert_axis: expert"),
+            "error: `layers.0.experts.0.up` is of expert 0, and nothing says how many there are");
+  EXPECT_EQ(first("num_experts: 4"),
+            "error: `layers.0.experts.4.up` is of expert 4, but `num_experts` is 4");
+  const std::string uneven = said("num_experts: 6");
+  EXPECT_EQ(uneven.substr(0, uneven.find('\n')),
+            "x.yaml:5:61: error: mesh axis `expert` (4) does not divide 6 experts");
+  EXPECT_EQ(uneven.find("error", uneven.find("error") + 1), uneven.npos) << uneven;
 }
 
 TEST(PipelineLanguage, GivesLayersToStages) {

@@ -1,8 +1,9 @@
 // Megatron's tensor parallelism by the roles of layers, [out, in] as it has them
 // (megatron/core/tensor_parallel/layers.py): ColumnParallelLinear cuts outputs, and the bias with
 // them; RowParallelLinear inputs, and its bias is whole; VocabParallelEmbedding rows. Whole experts
-// go to the ranks of another axis.
+// go to the ranks of another axis, as many to each and in order (transformer/moe/moe_layer.py).
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -12,16 +13,20 @@
 namespace shardinit {
 namespace {
 
+constexpr std::string_view kBelow = ".**";
+constexpr int64_t kMostExperts = 1'000'000;
 constexpr std::string_view kRoles[] = {"column", "row", "vocab", "expert"};
 enum Role { kColumn, kRow, kVocab, kExpert };
 
 class MegatronLanguage : public ShardingLanguage {
  public:
+  // `experts`: how many there are; none: nobody knows, and 0: that is a mistake.
   MegatronLanguage(LanguageContext& context, std::vector<int> axes, std::vector<int> expert_axes,
-                   TensorPatterns patterns, std::vector<Role> roles)
+                   std::optional<int64_t> experts, TensorPatterns patterns, std::vector<Role> roles)
       : context_(context),
         axes_(std::move(axes)),
         expert_axes_(std::move(expert_axes)),
+        experts_(experts),
         patterns_(std::move(patterns)),
         roles_(std::move(roles)) {}
 
@@ -33,9 +38,18 @@ class MegatronLanguage : public ShardingLanguage {
     const std::vector<size_t>& matches = patterns_.Match(tensor.path);
     if (matches.empty()) return true;
     std::vector<DimensionCut> cuts(tensor.shape.size());
-    const auto expert = std::find_if(matches.begin(), matches.end(),
-                                     [&](size_t match) { return roles_[match] == kExpert; });
-    const size_t first = expert != matches.end() ? 1 : 0;  // Behind that of experts.
+    const auto is_expert = [&](size_t match) { return roles_[match] == kExpert; };
+    const auto expert = std::find_if(matches.begin(), matches.end(), is_expert);
+    bool is_one = false;  // One expert's.
+    for (const size_t match : matches) {
+      const auto number = is_expert(match) ? ExpertOf(match, tensor.path) : std::nullopt;
+      if (!number) continue;
+      is_one = true;
+      if (!Place(match, *number, tensor, cutting, notes)) return false;
+      break;
+    }
+    if (is_one && std::all_of(matches.begin(), matches.end(), is_expert)) return true;
+    const size_t first = expert != matches.end() && !is_one ? 1 : 0;  // Behind that of experts.
     if (first > 0) {
       if (tensor.shape.empty()) return ReportRank(*expert, tensor);
       cuts[0].axes = expert_axes_;
@@ -66,6 +80,67 @@ class MegatronLanguage : public ShardingLanguage {
   }
 
  private:
+  // Of a pattern that ends in `.**`: the first number behind what stands before that.
+  std::optional<int64_t> ExpertOf(size_t match, std::string_view path) const {
+    std::string_view around = patterns_.all()[match].value;
+    if (!around.ends_with(kBelow)) return {};
+    around.remove_suffix(kBelow.size());
+    bool is_below = false;
+    for (size_t start = 0; start < path.size();) {
+      const size_t end = std::min(path.find('.', start), path.size());
+      const auto number = is_below ? NumberOf(path.substr(start, end - start)) : std::nullopt;
+      if (number) return number;
+      is_below = is_below || PathMatches(around, path.substr(0, end));
+      start = end + 1;
+    }
+    return {};
+  }
+
+  // On the ranks that have the expert.
+  bool Place(size_t match, int64_t expert, const TensorToCut& tensor, Cutting* cutting,
+             ShardingNotes* notes) {
+    const Located<std::string>& pattern = patterns_.all()[match];
+    if (!experts_ || expert >= *experts_) {
+      if (is_reported_ || experts_ == 0) return false;
+      is_reported_ = true;
+      context_.Error(pattern.span,
+                     experts_ ? fmt::format("`{}` is of expert {}, but `num_experts` is {}",
+                                            tensor.path, expert, *experts_)
+                              : fmt::format("`{}` is of expert {}, and nothing says how many there "
+                                            "are",
+                                            tensor.path, expert),
+                     experts_ ? ""
+                              : "add `num_experts`, as in `{expert: \"**.experts.**\", "
+                                "num_experts: 8}`");
+      return false;
+    }
+    if (tensor.says_stage) return true;
+    const Mesh& mesh = context_.mesh;
+    int64_t ranks = 1;
+    for (const int axis : expert_axes_) ranks *= mesh.shape[static_cast<size_t>(axis)];
+    int64_t rank = expert / (*experts_ / ranks);
+    std::vector<Pin>& pins = cutting->partition.pins;
+    for (auto axis = expert_axes_.rbegin(); axis != expert_axes_.rend(); ++axis) {
+      const int64_t extent = mesh.shape[static_cast<size_t>(*axis)];
+      const int64_t index = rank % extent;
+      rank /= extent;
+      if (extent == 1) continue;
+      // A view is where what it is of is.
+      const Pin pin = {*axis, {index}};
+      const auto known = std::find_if(pins.begin(), pins.end(),
+                                      [&](const Pin& other) { return other.axis == *axis; });
+      if (known != pins.end() && *known != pin) continue;
+      if (known == pins.end()) pins.push_back(pin);
+      if (notes == nullptr) continue;
+      notes->pins.push_back({mesh.axes[static_cast<size_t>(*axis)],
+                             {},
+                             fmt::format("{}, by expert {}", index, expert),
+                             pattern.span});
+    }
+    std::sort(pins.begin(), pins.end());
+    return true;
+  }
+
   void Note(size_t match, size_t dimension, ShardingNotes* notes) const {
     if (notes == nullptr) return;
     const auto& pattern = patterns_.all()[match];
@@ -100,13 +175,34 @@ class MegatronLanguage : public ShardingLanguage {
 
   LanguageContext& context_;
   const std::vector<int> axes_, expert_axes_;
+  const std::optional<int64_t> experts_;
   TensorPatterns patterns_;
   const std::vector<Role> roles_;  // Of each pattern.
   bool is_reported_ = false, lacks_tensors_ = false;
 };
 
+// 0: a mistake.
+int64_t ReadExperts(LanguageContext& context, const Node::Entry& entry,
+                    const std::vector<int>& axes) {
+  const auto experts = context.Integer(entry, 1, kMostExperts);
+  if (!experts) return 0;
+  int64_t ranks = 1;
+  std::vector<std::string_view> names;
+  for (const int axis : axes) {
+    ranks *= context.mesh.shape[static_cast<size_t>(axis)];
+    names.push_back(context.mesh.axes[static_cast<size_t>(axis)]);
+  }
+  if (*experts % ranks == 0) return *experts;
+  context.Error(
+      entry.value->span,
+      fmt::format("mesh ax{} `{}` ({}) do{} not divide {} experts", axes.size() == 1 ? "is" : "es",
+                  fmt::join(names, " × "), ranks, axes.size() == 1 ? "es" : "", *experts),
+      "each rank has as many experts");
+  return 0;
+}
+
 std::unique_ptr<ShardingLanguage> ReadMegatron(LanguageContext& context, const LanguageText& text) {
-  std::vector<std::string> keys = {"axis", "expert_axis"};
+  std::vector<std::string> keys = {"axis", "expert_axis", "num_experts"};
   keys.insert(keys.begin(), std::begin(kRoles), std::end(kRoles));
   if (!context.CheckKeys(*text.value, "megatron", keys)) return nullptr;
   std::vector<Located<std::string>> patterns;
@@ -120,13 +216,26 @@ std::unique_ptr<ShardingLanguage> ReadMegatron(LanguageContext& context, const L
     }
   }
   const bool has_experts = std::find(roles.begin(), roles.end(), kExpert) != roles.end();
-  auto axes = context.Axes(text.value->Find("axis"), "tensor", text.key);
+  std::vector<int> axes;
+  const Node* axis = text.value->Find("axis");
+  if (axis != nullptr ||
+      std::any_of(roles.begin(), roles.end(), [](Role r) { return r != kExpert; })) {
+    axes = context.Axes(axis, "tensor", text.key);
+  }
   std::vector<int> expert_axes;
+  std::optional<int64_t> experts;
   if (has_experts) {
+    const size_t before = context.building.Reported();
     expert_axes = context.Axes(text.value->Find("expert_axis"), "expert", text.key);
+    const bool knows_axes = context.building.Reported() == before;
+    for (const Node::Entry& entry : text.value->entries) {
+      if (entry.key->text != "num_experts") continue;
+      experts = knows_axes ? ReadExperts(context, entry, expert_axes) : 0;
+    }
   }
   return std::make_unique<MegatronLanguage>(context, std::move(axes), std::move(expert_axes),
-                                            TensorPatterns(std::move(patterns)), std::move(roles));
+                                            experts, TensorPatterns(std::move(patterns)),
+                                            std::move(roles));
 }
 
 }  // namespace
@@ -135,7 +244,7 @@ extern const LanguageRow kMegatronLanguage = {
     .name = "megatron",
     .description =
         "patterns of paths by role: `column`, `row`, `vocab` over `axis`, `expert` "
-        "over `expert_axis`",
+        "over `expert_axis`, and `num_experts`",
     .is_word = false,
     .read = ReadMegatron,
 };

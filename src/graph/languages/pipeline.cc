@@ -7,7 +7,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <numeric>
 #include <set>
@@ -126,7 +125,9 @@ class PipelineLanguage : public ShardingLanguage {
     // On all ranks there is no need to say so.
     cutting->is_pinned = true;
     if (std::ssize(ranks) < context_.mesh.shape[static_cast<size_t>(text_.axis)]) {
-      cutting->partition.pins = {{text_.axis, {ranks.begin(), ranks.end()}}};
+      std::vector<Pin>& pins = cutting->partition.pins;
+      pins.push_back({text_.axis, {ranks.begin(), ranks.end()}});
+      std::sort(pins.begin(), pins.end());
     }
     if (notes != nullptr) {
       notes->pins.push_back({context_.mesh.axes[static_cast<size_t>(text_.axis)],
@@ -151,12 +152,8 @@ class PipelineLanguage : public ShardingLanguage {
       before.remove_suffix(kLayerEnd.size());
       for (size_t dot = path.find('.'); dot != path.npos; dot = path.find('.', dot + 1)) {
         if (!PathMatches(before, path.substr(0, dot))) continue;
-        const std::string_view number =
-            path.substr(dot + 1, std::min(path.find('.', dot + 1), path.size()) - dot - 1);
-        int64_t layer = 0;
-        const char* end = number.data() + number.size();
-        const auto [stop, error] = std::from_chars(number.data(), end, layer);
-        if (error == std::errc() && stop == end) return layer;
+        const size_t end = std::min(path.find('.', dot + 1), path.size());
+        if (const auto layer = NumberOf(path.substr(dot + 1, end - dot - 1))) return layer;
       }
     }
     return {};

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <set>
 
 #include "base/glob.h"
@@ -61,6 +62,14 @@ bool PathMatches(std::string_view pattern, std::string_view path) {
     pattern = behind;
     path = tried;
   }
+}
+
+std::optional<int64_t> NumberOf(std::string_view part) {
+  int64_t number = 0;
+  const char* end = part.data() + part.size();
+  const auto [stop, error] = std::from_chars(part.data(), end, number);
+  if (error != std::errc() || stop != end) return {};
+  return number;
 }
 
 std::vector<DeclaredPath> DeclaredPaths(const Building& building, const Mesh& mesh) {

@@ -2,6 +2,8 @@
 // number of parts, `?` and `[a-z]` for a character.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -12,6 +14,9 @@
 namespace shardinit {
 
 bool PathMatches(std::string_view pattern, std::string_view path);
+
+// That a part of a path is.
+std::optional<int64_t> NumberOf(std::string_view part);
 
 // A tensor that a spec declares, drawn or of a layout.
 struct DeclaredPath {
