@@ -297,7 +297,7 @@ class PlanPageWriter {
       for (const int axis : cut.axes) step = std::min(step, mesh_.StrideOf(axis));
     }
     int64_t drawn = 0, tried = 0;
-    for (int64_t rank = sharding.LargestRank();
+    for (int64_t rank = sharding.LowestRank();
          rank < mesh_.world_size() && drawn < most && tried < kMostTried; rank += step, ++tried) {
       if (!sharding.IsFirstHolder(rank)) continue;
       for (const Box& box : sharding.BoxesOn(rank)) {

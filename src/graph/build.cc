@@ -54,6 +54,13 @@ bool IsInDoubt(const ModelSpec& spec) {
                      [&](std::string_view key) { return spec.wrong.Has(key); });
 }
 
+// Once no view inherits cuts any more: of another extent they may have other borders.
+void Simplify(const Mesh& mesh, std::vector<Tensor>* tensors) {
+  for (Tensor& tensor : *tensors) {
+    tensor.partition = Simplified(std::move(tensor.partition), tensor.shape, mesh);
+  }
+}
+
 // Stores what is drawn under the chosen layout. Each layout starts from the spec, so that none can
 // spoil another; those that are neither chosen, nor to be reported, nor to be explained, are left.
 void StoreLayouts(const ModelSpec& spec, std::string_view chosen, bool report_all,
@@ -98,6 +105,7 @@ void StoreLayouts(const ModelSpec& spec, std::string_view chosen, bool report_al
                                   kMaxPiecesOfAll),
                       "choose it with `--layout` to check it");
   }
+  Simplify(graph->mesh, drawn.get());
   if (!chosen.empty()) {
     graph->layout = chosen;
     graph->drawn = drawn;
@@ -153,6 +161,7 @@ InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics, Explanatio
   if (!spec.layouts.empty()) {
     StoreLayouts(spec, layout, all_layouts, diagnostics, explanation, &graph);
   }
+  Simplify(graph.mesh, &graph.tensors);
   return graph;
 }
 

@@ -83,7 +83,8 @@ class OutlineBuilder {
     std::string form =
         fmt::format("{} {} {}", InfoOf(tensor.dtype).name, fmt::join(tensor.shape, ","), what);
     for (const DimensionCut& cut : tensor.partition.cuts) {
-      form += fmt::format(" [{}/{}]", fmt::join(cut.axes, ","), cut.segments);
+      form += fmt::format(" [{}/{}/{}]", fmt::join(cut.axes, ","), cut.segments,
+                          fmt::join(cut.nested, ","));
     }
     for (const Pin& pin : tensor.partition.pins) {
       form += fmt::format(" {}@{}", pin.axis, fmt::join(pin.indices, ","));

@@ -185,24 +185,25 @@ void Sharder::CheckDivides(const TensorSpec& spec, const Tensor& tensor) {
   bool divides = true;
   for (size_t d = 0; d < tensor.shape.size(); ++d) {
     const DimensionCut& cut = tensor.partition.cuts[d];
-    divides = divides && tensor.shape[d] % (PartsOf(cut, mesh_) * cut.segments) == 0;
+    divides = divides && tensor.shape[d] % DivisorOf(cut, mesh_) == 0;
   }
   if (divides || !reported_.insert(&spec).second) return;
   for (size_t d = 0; d < tensor.shape.size(); ++d) {
     const DimensionCut& cut = tensor.partition.cuts[d];
     const int64_t parts = PartsOf(cut, mesh_);
-    if (tensor.shape[d] % (parts * cut.segments) == 0) continue;
+    const int64_t divisor = DivisorOf(cut, mesh_), segments = SegmentsOf(cut);
+    if (tensor.shape[d] % divisor == 0) continue;
     std::vector<std::string> axes;
     for (const int axis : cut.axes) axes.push_back("`" + mesh_.axes[axis] + "`");
     building_.diagnostics.Error(
         spec.from ? spec.span : SpanOf(*spec.shape[d]),
         fmt::format("mesh {} {} ({}){} {} not divide dimension {} of `{}` ({})",
                     axes.size() == 1 ? "axis" : "axes", fmt::join(axes, " × "), parts,
-                    cut.segments == 1 ? "" : fmt::format(" of {} segments", cut.segments),
+                    segments == 1 ? "" : fmt::format(" of {} segments", segments),
                     axes.size() == 1 ? "does" : "do", d, tensor.path, tensor.shape[d]),
         fmt::format("use a multiple of {}, leave the dimension whole, or allow "
                     "shorter last shards with `uneven: chunk`",
-                    parts * cut.segments));
+                    divisor));
   }
 }
 

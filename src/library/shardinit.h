@@ -86,7 +86,7 @@ typedef struct shardinit_tensor {
   int64_t bytes;
   /* For each dimension the mesh axes that cut it, the major one first,
    * separated by commas: "fsdp,tensor"; "" if it is whole on every rank. Of
-   * segments and stages shardinit_boxes() knows. */
+   * segments, nested axes and stages shardinit_boxes() knows. */
   const char* const* partition;
 } shardinit_tensor;
 
@@ -121,7 +121,7 @@ SHARDINIT_API shardinit_status shardinit_fill(const shardinit_spec* spec, int64_
                                               char** message);
 
 /* The boxes of tensor `index` that `rank` of the spec's mesh holds: *count of them, none where the
- * rank has nothing of the tensor, several where `shard` has segments. Side by side along each
+ * rank has nothing of the tensor, several where it has segments. Side by side along each
  * dimension, in this order, they are the rank's local tensor. `offsets` and `shapes` get those of
  * the first `capacity` boxes, with one number per dimension each. */
 SHARDINIT_API shardinit_status shardinit_boxes(const shardinit_spec* spec, int64_t index,

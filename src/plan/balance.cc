@@ -27,22 +27,9 @@ void AddUnequalAxes(const Tensor& tensor, const Mesh& mesh, std::set<int>* axes)
   for (const Pin& pin : tensor.partition.pins) axes->insert(pin.axis);
   for (size_t d = 0; d < tensor.shape.size(); ++d) {
     const DimensionCut& cut = tensor.partition.cuts[d];
-    if (tensor.shape[d] % (cut.segments * PartsOf(cut, mesh)) == 0) continue;
+    if (tensor.shape[d] % DivisorOf(cut, mesh) == 0) continue;
     axes->insert(cut.axes.begin(), cut.axes.end());
   }
-}
-
-// A rank for each of all indices on these axes.
-std::vector<int64_t> RanksAlong(const std::set<int>& axes, const Mesh& mesh) {
-  std::vector<int64_t> ranks = {0};
-  for (const int axis : axes) {
-    std::vector<int64_t> next;
-    for (const int64_t rank : ranks) {
-      for (int64_t i = 0; i < mesh.shape[axis]; ++i) next.push_back(rank + i * mesh.StrideOf(axis));
-    }
-    ranks = std::move(next);
-  }
-  return ranks;
 }
 
 }  // namespace
@@ -61,6 +48,8 @@ std::vector<TensorKind> KindsOf(const Plan& plan) {
       AddTo(&key, cut.segments);
       AddTo(&key, std::ssize(cut.axes));
       for (const int axis : cut.axes) AddTo(&key, axis);
+      AddTo(&key, std::ssize(cut.nested));
+      for (const int64_t segments : cut.nested) AddTo(&key, segments);
     }
     for (const Pin& pin : tensor.partition.pins) {
       AddTo(&key, pin.axis);
@@ -114,7 +103,7 @@ Balance BalanceOf(const Plan& plan, const std::vector<TensorKind>& kinds) {
   int64_t places = 1;
   for (const int axis : axes) places *= mesh.shape[axis];
   if (places > kMostSums / std::max<int64_t>(1, std::ssize(unequal))) return balance;
-  for (const int64_t rank : RanksAlong(axes, mesh)) {
+  for (const int64_t rank : RanksAlong({axes.begin(), axes.end()}, mesh)) {
     balance.ranks[everywhere + LoadOf(plan, unequal, rank).held] += mesh.world_size() / places;
   }
   return balance;

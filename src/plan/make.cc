@@ -13,15 +13,16 @@
 namespace shardinit {
 namespace {
 
-// The largest rank: a search over the indices on axes that tensors are pinned to. Of ranks with the
-// same of these the first has the most of everything; and axes that no tensor brings together can
-// be searched one by one.
+// The largest rank: a search over the indices on axes that tensors are pinned to, or nested on
+// where the first rank has not the most. Of ranks with the same of these the first has the most of
+// everything; and axes that no tensor brings together can be searched one by one.
 class LargestRank {
  public:
   explicit LargestRank(const Plan& plan) : plan_(plan), mesh_(plan.graph.mesh) {
     for (const Tensor& tensor : plan.graph.tensors) {
       for (const Pin& pin : tensor.partition.pins) axes_.insert(pin.axis);
     }
+    while (AddNestedAxes()) continue;
     group_.resize(mesh_.axes.size());
     std::iota(group_.begin(), group_.end(), 0);
     for (const Tensor& tensor : plan.graph.tensors) Add(tensor);
@@ -41,6 +42,24 @@ class LargestRank {
   }
 
  private:
+  // Of nested axes all or none are searched: at an index of one, the first index of another may
+  // have less than the next one. Whether there were more to add.
+  bool AddNestedAxes() {
+    const size_t before = axes_.size();
+    for (const Tensor& tensor : plan_.graph.tensors) {
+      const Sharding sharding = plan_.ShardingOf(tensor);
+      for (const DimensionCut& cut : tensor.partition.cuts) {
+        if (cut.nested.empty()) continue;
+        if (sharding.LargestRank() != sharding.LowestRank() ||
+            std::any_of(cut.axes.begin(), cut.axes.end(),
+                        [&](int axis) { return axes_.contains(axis); })) {
+          axes_.insert(cut.axes.begin(), cut.axes.end());
+        }
+      }
+    }
+    return axes_.size() != before;
+  }
+
   void Add(const Tensor& tensor) {
     const Sharding sharding = plan_.ShardingOf(tensor);
     const std::vector<Pin>& pins = tensor.partition.pins;
@@ -64,7 +83,7 @@ class LargestRank {
     std::vector<int> uneven;
     for (size_t d = 0; d < tensor.shape.size(); ++d) {
       const DimensionCut& cut = tensor.partition.cuts[d];
-      if (tensor.shape[d] % (cut.segments * PartsOf(cut, mesh_)) == 0) continue;
+      if (tensor.shape[d] % DivisorOf(cut, mesh_) == 0) continue;
       std::copy_if(cut.axes.begin(), cut.axes.end(), std::back_inserter(uneven),
                    [&](int axis) { return axes_.contains(axis); });
     }
@@ -77,16 +96,7 @@ class LargestRank {
 
   // The most that the tensors of a group of axes have on the first rank with some indices on them.
   int64_t MostAt(const std::vector<int>& axes) const {
-    std::vector<int64_t> ranks = {0};  // Of all indices.
-    for (const int axis : axes) {
-      std::vector<int64_t> next;
-      for (const int64_t rank : ranks) {
-        for (int64_t i = 0; i < mesh_.shape[axis]; ++i) {
-          next.push_back(rank + i * mesh_.StrideOf(axis));
-        }
-      }
-      ranks = std::move(next);
-    }
+    const std::vector<int64_t> ranks = RanksAlong(axes, mesh_);
     std::vector<int64_t> bytes(ranks.size());
     for (const auto& [pins, of_tensors] : pinned_) {
       if (group_[pins.front().axis] != axes.front()) continue;
@@ -124,7 +134,7 @@ class LargestRank {
 
   const Plan& plan_;
   const Mesh& mesh_;
-  std::set<int> axes_;      // That tensors are pinned to.
+  std::set<int> axes_;      // That are searched.
   std::vector<int> group_;  // Of each axis the lowest that is searched together with it.
   int64_t everywhere_ = 0;  // Bytes of what has as much at all indices.
   std::map<std::vector<Pin>, int64_t> pinned_;

@@ -14,8 +14,8 @@ namespace shardinit {
 
 class JsonWriter;
 
-// Of the files of a checkpoint: the newest where a tensor has segments or pins, else the other, so
-// that older readers read what they can.
+// Of the files of a checkpoint: the newest where a tensor has segments, nested axes or pins, else
+// the other, so that older readers read what they can.
 inline constexpr int kFormatVersion = 1, kNewestFormatVersion = 2;
 
 // One box of one tensor in one rank's file.

@@ -1,6 +1,7 @@
 // Reads plan.json (plan/write.cc), whoever wrote it.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -157,6 +158,26 @@ void ReadSegments(const json& in, const Mesh& mesh, const std::string& path, Ten
   if (!good) Refuse(path, fmt::format("the segments of `{}`", tensor.path));
 }
 
+void ReadNested(const json& in, const Mesh& mesh, const std::string& path, Tensor& tensor) {
+  const auto nested = in.get<std::vector<std::vector<int64_t>>>();
+  PartitionSpec& partition = tensor.partition;
+  bool good = nested.size() == partition.cuts.size();
+  int64_t boxes = 1;
+  for (size_t d = 0; good && d < nested.size(); ++d) {
+    DimensionCut& cut = partition.cuts[d];
+    cut.nested = nested[d];
+    good = cut.nested.empty() ||
+           (cut.nested.size() == cut.axes.size() && cut.segments == 1 && cut.nested[0] > 0);
+    for (const int64_t segments : cut.nested) {
+      good = good && segments >= 0 && segments <= kMaxSegments / boxes;
+      if (good) boxes *= std::max<int64_t>(1, segments);
+    }
+  }
+  if (!good || Simplified(partition, tensor.shape, mesh) != partition) {
+    Refuse(path, fmt::format("the nested axes of `{}`", tensor.path));
+  }
+}
+
 void ReadPins(const json& in, const Mesh& mesh, const std::vector<bool>& used,
               const std::string& path, Tensor& tensor) {
   // JSON's keys come sorted: the order that was written shows when the plan is written again.
@@ -193,6 +214,7 @@ void ReadPartition(const json& in, const InitGraph& graph, const std::string& pa
     Refuse(path, fmt::format("the partition of `{}` has another rank than its shape", tensor.path));
   }
   if (in.contains("segments")) ReadSegments(in.at("segments"), graph.mesh, path, tensor);
+  if (in.contains("nested")) ReadNested(in.at("nested"), graph.mesh, path, tensor);
   if (in.contains("stage")) ReadPins(in.at("stage"), graph.mesh, used, path, tensor);
 }
 

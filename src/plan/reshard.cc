@@ -87,7 +87,7 @@ Plan OnMesh(const Plan& plan, const std::string& mesh, bool allows_uneven) {
       DimensionCut& cut = tensor.partition.cuts[d];
       for (int& axis : cut.axes) axis = axis_of(axis);
       if (PartsOf(cut, graph.mesh) == 1) cut.segments = 1;  // As a spec's, on this mesh.
-      const int64_t parts = PartsOf(cut, graph.mesh) * cut.segments;
+      const int64_t parts = DivisorOf(cut, graph.mesh);
       if (allows_uneven || tensor.shape[d] % parts == 0) continue;
       throw WrongMesh(
           fmt::format("the mesh cuts dimension {} of `{}` ({}) in {} parts, which do not "
@@ -95,6 +95,7 @@ Plan OnMesh(const Plan& plan, const std::string& mesh, bool allows_uneven) {
                       d, tensor.path, tensor.shape[d], parts),
           "`--uneven chunk` allows shorter last parts");
     }
+    tensor.partition = Simplified(std::move(tensor.partition), tensor.shape, graph.mesh);
   }
   return MakePlan(std::move(graph));
 }

@@ -82,6 +82,11 @@ void WriteStored(const Tensor& tensor, const InitGraph& graph, JsonWriter& out) 
   if (const auto segments = tensor.partition.segments(); !segments.empty()) {
     out.Member("segments", segments);
   }
+  if (tensor.partition.IsNested()) {
+    out.Key("nested").BeginArray();
+    for (const DimensionCut& cut : tensor.partition.cuts) out.Value(cut.nested);
+    out.EndArray();
+  }
   if (!tensor.partition.pins.empty()) {
     out.Key("stage").BeginObject();
     for (const Pin& pin : tensor.partition.pins) {

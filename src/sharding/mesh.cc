@@ -29,6 +29,18 @@ int Mesh::Find(const std::string& axis) const {
   return it == axes.end() ? -1 : static_cast<int>(it - axes.begin());
 }
 
+std::vector<int64_t> RanksAlong(const std::vector<int>& axes, const Mesh& mesh) {
+  std::vector<int64_t> ranks = {0};
+  for (const int axis : axes) {
+    std::vector<int64_t> next;
+    for (const int64_t rank : ranks) {
+      for (int64_t i = 0; i < mesh.shape[axis]; ++i) next.push_back(rank + i * mesh.StrideOf(axis));
+    }
+    ranks = std::move(next);
+  }
+  return ranks;
+}
+
 std::string InText(const Mesh& mesh) {
   std::string text;
   for (size_t a = 0; a < mesh.axes.size(); ++a) {

@@ -24,6 +24,10 @@ struct Mesh {
   int Find(const std::string& axis) const;
 };
 
+// A rank for each of all indices on these axes, the last of which is the fastest; at 0 on all
+// others.
+std::vector<int64_t> RanksAlong(const std::vector<int>& axes, const Mesh& mesh);
+
 // `fsdp=128, tensor=4`.
 std::string InText(const Mesh& mesh);
 

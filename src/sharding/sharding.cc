@@ -15,17 +15,16 @@ void Sharding::FindBoxesOn(int64_t rank, std::vector<Box>* boxes) const {
   for (size_t d = 0; d < partition_.cuts.size(); ++d) {
     const DimensionCut& cut = partition_.cuts[d];
     if (cut.axes.empty()) continue;
-    const int64_t part = PartOf(d, rank);
-    if (cut.segments == 1) {
-      const Interval interval = Chunk(shape_[d], PartsOf(cut, mesh_), part);
+    if (cut.segments == 1 && cut.nested.empty()) {
+      const Interval interval = Chunk(shape_[d], PartsOf(cut, mesh_), PartOf(d, rank));
       if (interval.length == 0) return boxes->clear();
       for (Box& box : *boxes) set(d, interval, &box);
       continue;
     }
+    const std::vector<Interval> intervals = IntervalsOf(d, rank);
     std::vector<Box> more;
     for (const Box& box : *boxes) {
-      for (const Interval& interval : IntervalsOf(d, part))
-        set(d, interval, &more.emplace_back(box));
+      for (const Interval& interval : intervals) set(d, interval, &more.emplace_back(box));
     }
     *boxes = std::move(more);
   }
@@ -36,6 +35,12 @@ int64_t Sharding::ElementsOn(int64_t rank) const {
   int64_t elements = 1;
   for (size_t d = 0; d < partition_.cuts.size(); ++d) {
     const DimensionCut& cut = partition_.cuts[d];
+    if (!cut.nested.empty()) {
+      int64_t extent = 0;
+      for (const Interval& interval : IntervalsOf(d, rank)) extent += interval.length;
+      elements *= extent;
+      continue;
+    }
     const int64_t n = shape_[d], segment = CeilDiv(n, cut.segments);
     const auto extent_of = [&](int64_t whole) {
       return Chunk(whole, PartsOf(cut, mesh_), PartOf(d, rank)).length;
@@ -60,17 +65,54 @@ Sharding::Interval Sharding::Chunk(int64_t extent, int64_t parts, int64_t part) 
   return {start, std::min(extent - start, width)};
 }
 
-std::vector<Sharding::Interval> Sharding::IntervalsOf(size_t dimension, int64_t part) const {
-  const DimensionCut& cut = partition_.cuts[dimension];
-  const int64_t n = shape_[dimension], parts = PartsOf(cut, mesh_);
-  const int64_t segment = CeilDiv(n, cut.segments);
-  std::vector<Interval> intervals;
+std::vector<Sharding::Interval> Sharding::Take(const std::vector<Interval>& intervals,
+                                               int64_t segments, int64_t parts, int64_t part) {
+  int64_t n = 0;
+  for (const Interval& interval : intervals) n += interval.length;
+  const int64_t segment = CeilDiv(n, segments);
+  std::vector<Interval> taken;
+  size_t i = 0;
+  int64_t before = 0;  // Elements in front of intervals[i].
   for (int64_t start = 0; start < n; start += segment) {
-    Interval interval = Chunk(std::min(segment, n - start), parts, part);
-    interval.start += start;
-    if (interval.length > 0) intervals.push_back(interval);
+    auto [from, length] = Chunk(std::min(segment, n - start), parts, part);
+    from += start;
+    while (length > 0) {
+      for (; from >= before + intervals[i].length; ++i) before += intervals[i].length;
+      const int64_t skipped = from - before;
+      const int64_t some = std::min(length, intervals[i].length - skipped);
+      taken.push_back({intervals[i].start + skipped, some});
+      from += some;
+      length -= some;
+    }
   }
-  return intervals;
+  return taken;
+}
+
+std::vector<Sharding::Interval> Sharding::IntervalsOf(size_t dimension, int64_t rank) const {
+  const DimensionCut& cut = partition_.cuts[dimension];
+  std::vector<Interval> left = {{0, shape_[dimension]}};
+  if (cut.nested.empty()) {
+    return Take(left, cut.segments, PartsOf(cut, mesh_), PartOf(dimension, rank));
+  }
+  for (size_t a = 0; a < cut.axes.size();) {
+    const int64_t segments = cut.nested[a];
+    int64_t parts = 1, part = 0;
+    do {
+      parts *= mesh_.shape[cut.axes[a]];
+      part = part * mesh_.shape[cut.axes[a]] + mesh_.IndexOf(rank, cut.axes[a]);
+    } while (++a < cut.axes.size() && cut.nested[a] == 0);
+    left = Take(left, segments, parts, part);
+  }
+  // What lies side by side is one box.
+  std::vector<Interval> joined;
+  for (const Interval& interval : left) {
+    if (!joined.empty() && joined.back().start + joined.back().length == interval.start) {
+      joined.back().length += interval.length;
+    } else {
+      joined.push_back(interval);
+    }
+  }
+  return joined;
 }
 
 bool Sharding::IsOn(int64_t rank) const {
@@ -80,14 +122,30 @@ bool Sharding::IsOn(int64_t rank) const {
   });
 }
 
-int64_t Sharding::Lowest() const {
+int64_t Sharding::LowestRank() const {
   int64_t lowest = 0;
   for (const Pin& pin : partition_.pins) lowest += pin.indices.front() * mesh_.StrideOf(pin.axis);
   return lowest;
 }
 
+int64_t Sharding::LargestRank() const {
+  int64_t largest = LowestRank();
+  for (size_t d = 0; d < partition_.cuts.size(); ++d) {
+    if (SegmentsOf(partition_.cuts[d]) == 1 || partition_.cuts[d].nested.empty()) continue;
+    int64_t most = -1, at = 0;
+    for (const int64_t rank : RanksAlong(partition_.cuts[d].axes, mesh_)) {
+      int64_t extent = 0;
+      for (const Interval& interval : IntervalsOf(d, rank)) extent += interval.length;
+      if (extent > most) at = rank;
+      most = std::max(most, extent);
+    }
+    largest += at;
+  }
+  return largest;
+}
+
 int64_t Sharding::FirstHolder(int64_t rank) const {
-  int64_t first = Lowest();
+  int64_t first = LowestRank();
   for (const DimensionCut& cut : partition_.cuts) {
     for (const int axis : cut.axes) first += mesh_.IndexOf(rank, axis) * mesh_.StrideOf(axis);
   }
@@ -106,8 +164,16 @@ int64_t Sharding::holders() const {
 int64_t Sharding::CountBoxes() const {
   int64_t count = 1;
   for (size_t d = 0; d < partition_.cuts.size(); ++d) {
-    const int64_t n = shape_[d], parts = PartsOf(partition_.cuts[d], mesh_);
-    const int64_t segment = CeilDiv(n, partition_.cuts[d].segments);
+    const DimensionCut& cut = partition_.cuts[d];
+    if (!cut.nested.empty()) {
+      int64_t along = 0;
+      for (const int64_t rank : RanksAlong(cut.axes, mesh_))
+        along += std::ssize(IntervalsOf(d, rank));
+      count *= along;
+      continue;
+    }
+    const int64_t n = shape_[d], parts = PartsOf(cut, mesh_);
+    const int64_t segment = CeilDiv(n, cut.segments);
     const auto parts_of = [&](int64_t extent) {
       return extent == 0 ? 0 : CeilDiv(extent, CeilDiv(extent, parts));
     };
@@ -124,14 +190,17 @@ bool Sharding::operator==(const Sharding& other) const {
 std::vector<Sharding::Steps> Sharding::StepsOf() const {
   std::vector<Steps> all;
   for (const DimensionCut& cut : partition_.cuts) {
-    all.push_back({cut.segments, {}});
-    std::vector<Step>& steps = all.back().steps;
-    for (const int axis : cut.axes) {
-      const Step step{mesh_.StrideOf(axis), mesh_.shape[axis]};
+    Steps& steps = all.emplace_back();
+    int64_t segments = cut.segments;  // Of a step that has begun.
+    for (size_t a = 0; a < cut.axes.size(); ++a) {
+      if (!cut.nested.empty() && cut.nested[a] > 0) segments = cut.nested[a];
+      const Step step{segments, mesh_.StrideOf(cut.axes[a]), mesh_.shape[cut.axes[a]]};
       if (step.parts == 1) continue;
+      segments = 0;
       // Two axes that follow one another are as one.
-      if (!steps.empty() && steps.back().stride == step.stride * step.parts) {
-        steps.back() = {step.stride, steps.back().parts * step.parts};
+      if (step.segments == 0 && steps.back().stride == step.stride * step.parts) {
+        steps.back().stride = step.stride;
+        steps.back().parts *= step.parts;
       } else {
         steps.push_back(step);
       }
@@ -155,6 +224,46 @@ std::vector<int> Sharding::CuttingAxes() const {
   }
   std::sort(cutting.begin(), cutting.end());
   return cutting;
+}
+
+PartitionSpec Simplified(PartitionSpec partition, const Shape& shape, const Mesh& mesh) {
+  for (size_t d = 0; d < partition.cuts.size(); ++d) {
+    DimensionCut& cut = partition.cuts[d];
+    if (cut.nested.empty()) continue;
+    // Of several steps, the later ones first: each as one with the one before it.
+    for (size_t a = cut.axes.size(); a-- > 1;) {
+      if (cut.nested[a] == 0) continue;
+      DimensionCut joined = cut;
+      joined.nested[a] = 0;
+      // In front of it may be nothing but axes of one rank.
+      const auto before = cut.axes.begin() + static_cast<ptrdiff_t>(a);
+      if (PartsOf(std::vector<int>(cut.axes.begin(), before), mesh) == 1) {
+        std::fill(joined.nested.begin(), joined.nested.end(), 0);
+        joined.nested[0] = cut.nested[a];
+      }
+      if (CutAlike(shape[d], cut, joined, mesh)) cut = std::move(joined);
+    }
+    if (std::all_of(cut.nested.begin() + 1, cut.nested.end(), [](int64_t n) { return n == 0; })) {
+      cut.segments = PartsOf(cut, mesh) == 1 ? 1 : std::min(cut.nested[0], shape[d]);
+      cut.nested.clear();
+    }
+  }
+  return partition;
+}
+
+bool CutAlike(int64_t extent, const DimensionCut& a, const DimensionCut& b, const Mesh& mesh) {
+  // Where no axis has segments and all parts are equal, only the axes' order counts.
+  if (a.axes == b.axes && SegmentsOf(a) == 1 && SegmentsOf(b) == 1 &&
+      extent % PartsOf(a, mesh) == 0) {
+    return true;
+  }
+  const Shape shape = {extent};
+  const PartitionSpec of_a = {a}, of_b = {b};
+  const Sharding by_a(mesh, Replicas::kFull, shape, of_a);
+  const Sharding by_b(mesh, Replicas::kFull, shape, of_b);
+  const std::vector<int64_t> ranks = RanksAlong(a.axes, mesh);
+  return std::all_of(ranks.begin(), ranks.end(),
+                     [&](int64_t rank) { return by_a.BoxesOn(rank) == by_b.BoxesOn(rank); });
 }
 
 }  // namespace shardinit

@@ -15,14 +15,20 @@
 // up to s boxes, which is the rule of DTensor's _StridedShard. With segments
 // in several dimensions a rank's boxes are all their combinations.
 //
+// Nested axes go one after the other: each cuts what those before it left to the
+// rank, put side by side, into segments and these into parts, as DTensor does.
+// 10 elements over (a, b) of 2 and 2 are 3, 2, 3, 2.
+//
 // Axes that cut no dimension hold replicas: of those ranks the one at
 // coordinate 0 on all such axes, which is the lowest, is the first replica.
 // Where the tensor is pinned to indices of an axis, only ranks with these
 // hold replicas, and the lowest of the indices takes the place of 0.
 //
-// So of the ranks that hold anything the first holds the largest part of every
-// segment, and the lowest rank at given indices of the pinned axes is the first
-// replica of everything there: no rank with these indices holds more bytes.
+// So, unless axes are nested, of the ranks that hold anything the first holds the
+// largest part of every segment, and the lowest rank at given indices of the pinned
+// axes is the first replica of everything there: no rank with these indices holds
+// more bytes. Of what is nested with segments, another rank may hold the most: 7
+// elements over 2, and each part in 3 segments over 2, are 2, 2, 3, 0.
 #pragma once
 
 #include <algorithm>
@@ -76,8 +82,10 @@ class Sharding {
   template <typename F>
   void ForEachBox(F visit) const;
 
+  // The lowest rank that holds anything.
+  int64_t LowestRank() const;
   // No rank holds more.
-  int64_t LargestRank() const { return Lowest(); }
+  int64_t LargestRank() const;
 
   // Whether each rank holds the same of tensors of one shape, whatever the names of axes. Pinned
   // axes must be the same ones.
@@ -88,16 +96,12 @@ class Sharding {
     int64_t start, length;
   };
   // A mesh axis that cuts, by its effect: of two ranks, r and r + stride, where one axis goes
-  // on, each holds the next part.
+  // on, each holds the next part. 0 segments: it is as one with the step before.
   struct Step {
-    int64_t stride, parts;
+    int64_t segments, stride, parts;
     bool operator==(const Step&) const = default;
   };
-  struct Steps {
-    int64_t segments;
-    std::vector<Step> steps;
-    bool operator==(const Steps&) const = default;
-  };
+  using Steps = std::vector<Step>;
   struct Place {
     int64_t stride, extent;
     std::vector<int64_t> indices;
@@ -106,9 +110,11 @@ class Sharding {
 
   // Of an extent cut in `parts`.
   static Interval Chunk(int64_t extent, int64_t parts, int64_t part);
-  std::vector<Interval> IntervalsOf(size_t dimension, int64_t part) const;  // None of them empty.
+  // Of what `intervals` have together, cut in segments and these in parts; none of them is empty.
+  static std::vector<Interval> Take(const std::vector<Interval>& intervals, int64_t segments,
+                                    int64_t parts, int64_t part);
+  std::vector<Interval> IntervalsOf(size_t dimension, int64_t rank) const;
   int64_t PartOf(size_t dimension, int64_t rank) const;
-  int64_t Lowest() const;                // Of the ranks that hold anything.
   std::vector<Steps> StepsOf() const;    // Of each dimension.
   std::vector<Place> PlacesOf() const;   // Of each pin.
   std::vector<int> CuttingAxes() const;  // Ascending.
@@ -123,7 +129,7 @@ template <typename F>
 void Sharding::ForEachBox(F visit) const {
   // Only the axes that cut the tensor move; on all others the first holder is at its lowest.
   const std::vector<int> axes = CuttingAxes();
-  for (int64_t rank = Lowest();;) {
+  for (int64_t rank = LowestRank();;) {
     const std::vector<Box> boxes = BoxesOn(rank);
     for (size_t part = 0; part < boxes.size(); ++part) visit(rank, part, boxes[part]);
     size_t a = axes.size();
@@ -139,5 +145,14 @@ void Sharding::ForEachBox(F visit) const {
     if (a == 0) return;
   }
 }
+
+// The partition in its simplest form that gives each rank the same of a tensor of this shape:
+// nested axes are as one where that has the same borders. So equal plans are equal bytes, and only
+// those have nested axes that need them.
+PartitionSpec Simplified(PartitionSpec partition, const Shape& shape, const Mesh& mesh);
+
+// Whether each rank holds the same of a dimension of this extent. Both have the same axes, in any
+// order.
+bool CutAlike(int64_t extent, const DimensionCut& a, const DimensionCut& b, const Mesh& mesh);
 
 }  // namespace shardinit

@@ -40,6 +40,45 @@ std::vector<std::vector<int64_t>> Chunks(const std::vector<int64_t>& list, int64
   return chunks;
 }
 
+// Of a dimension the indices of the rank's part, by the definition: in lists of what is one box.
+std::vector<std::vector<int64_t>> IndicesOf(const DimensionCut& cut, int64_t extent,
+                                            const Mesh& mesh, int64_t rank) {
+  std::vector<int64_t> left(static_cast<size_t>(extent));
+  std::iota(left.begin(), left.end(), 0);
+  // Of what is left, its part by the axes from a to b.
+  const auto take = [&](int64_t segments, size_t a, size_t b) {
+    size_t part = 0;
+    int64_t parts = 1;
+    for (; a < b; ++a) {
+      const int64_t size = mesh.shape[static_cast<size_t>(cut.axes[a])];
+      part =
+          part * static_cast<size_t>(size) + static_cast<size_t>(mesh.IndexOf(rank, cut.axes[a]));
+      parts *= size;
+    }
+    std::vector<std::vector<int64_t>> held;
+    for (const auto& segment : Chunks(left, segments)) {
+      if (!segment.empty()) held.push_back(Chunks(segment, parts)[part]);
+    }
+    return held;
+  };
+  if (cut.nested.empty()) return take(cut.segments, 0, cut.axes.size());
+  for (size_t a = 0, b = 0; a < cut.axes.size(); a = b) {
+    for (b = a + 1; b < cut.axes.size() && cut.nested[b] == 0;) ++b;
+    std::vector<int64_t> all;
+    for (const auto& held : take(cut.nested[a], a, b)) {
+      all.insert(all.end(), held.begin(), held.end());
+    }
+    left = std::move(all);
+    if (left.empty()) break;
+  }
+  std::vector<std::vector<int64_t>> runs;
+  for (const int64_t i : left) {
+    if (runs.empty() || runs.back().back() + 1 != i) runs.emplace_back();
+    runs.back().push_back(i);
+  }
+  return runs;
+}
+
 // What a rank holds, by the definition of a partition: of each dimension the indices of the rank's
 // part of every segment, and of these lists all combinations.
 std::vector<Box> ByDefinition(const Layout& layout, int64_t rank) {
@@ -50,21 +89,10 @@ std::vector<Box> ByDefinition(const Layout& layout, int64_t rank) {
   }
   std::vector<Box> boxes = {Box()};
   for (size_t d = 0; d < layout.shape.size(); ++d) {
-    const DimensionCut& cut = layout.partition.cuts[d];
-    size_t part = 0;
-    int64_t parts = 1;
-    for (const int axis : cut.axes) {
-      const auto a = static_cast<size_t>(axis);
-      part = part * static_cast<size_t>(layout.mesh.shape[a]) + static_cast<size_t>(coordinate[a]);
-      parts *= layout.mesh.shape[a];
-    }
-    std::vector<int64_t> indices(static_cast<size_t>(layout.shape[d]));
-    std::iota(indices.begin(), indices.end(), 0);
     std::vector<Box> more;
     for (const Box& box : boxes) {
-      for (const auto& segment : Chunks(indices, cut.segments)) {
-        if (segment.empty()) continue;
-        const auto held = Chunks(segment, parts)[part];
+      for (const auto& held :
+           IndicesOf(layout.partition.cuts[d], layout.shape[d], layout.mesh, rank)) {
         if (held.empty()) continue;
         more.push_back(box);
         more.back().offset.push_back(held.front());
@@ -121,9 +149,10 @@ Holders HoldersByDefinition(const Layout& layout) {
 }
 
 TEST(Sharding, BoxesAreThoseOfTheDefinition) {
-  int64_t several = 0, nothing = 0;
+  int64_t several = 0, nothing = 0, nested = 0;
   ForLayouts(1, 2000, [&](const Layout& layout) {
     const Sharding sharding = layout.sharding();
+    nested += layout.partition.IsNested();
     for (int64_t rank = 0; rank < layout.mesh.world_size(); ++rank) {
       const std::vector<Box> expected = ByDefinition(layout, rank);
       EXPECT_EQ(sharding.BoxesOn(rank), expected) << "rank " << rank;
@@ -136,6 +165,7 @@ TEST(Sharding, BoxesAreThoseOfTheDefinition) {
   });
   EXPECT_GT(several, 2000);
   EXPECT_GT(nothing, 2000);
+  EXPECT_GT(nested, 50);
 }
 
 // So boxes are equal or disjoint, and none is lost.

@@ -205,6 +205,81 @@ def test_local_tensors_are_those_of_dtensor(sizes, tmp_path):
     assert several > 20
 
 
+NESTED = """shardinit: 1
+name: nested
+dtype: f32
+uneven: chunk
+mesh: {axes: {a: 2, b: 2}}
+sharding:
+  both: {a: Shard(0), b: Shard(0)}
+  even: {a: Shard(0), b: Shard(0)}
+  behind: {a: Shard(1), b: '_StridedShard(1, split_factor=3)'}
+  front: {a: '_StridedShard(0, split_factor=3)', b: Shard(0)}
+modules:
+  both: {shape: [10, 3], init: {normal: {std: 1}}}
+  even: {shape: [8, 3], init: {normal: {std: 1}}}
+  behind: {shape: [2, 7], init: {normal: {std: 1}}}
+  front: {shape: [11], dtype: bf16, init: {normal: {std: 1}}}
+"""
+
+
+@pytest.mark.parametrize("replicas", ["dedupe", "full"])
+def test_axes_one_after_the_other(replicas, tmp_path):
+    """Through all files and readers, as segments go."""
+    spec = tmp_path / "x.yaml"
+    spec.write_text(NESTED)
+    Ok("gen", spec, "-o", tmp_path / "out", "--replicas", replicas)
+    Ok("verify", tmp_path / "out")
+    plan = json.loads((tmp_path / "out/plan.json").read_text())
+    assert {t["path"]: t.get("nested") for t in plan["tensors"]} == {
+        "both": [[1, 1], []], "even": None, "behind": [[], [1, 3]], "front": [[3, 1]]}
+    assert plan["format_version"] == 2
+    digests = {t["path"]: t["sha256"] for t in Json("digest", spec)["tensors"]}
+    for path, (_, words) in Reassemble(tmp_path / "out").items():
+        assert Sha256(words) == digests[path], path
+    with shardinit.open(tmp_path / "out") as checkpoint, shardinit.open_spec(spec) as opened:
+        rows = [[(o[0], n[0]) for o, n in checkpoint.boxes("both", rank)] for rank in range(4)]
+        assert rows == [[(0, 3)], [(3, 2)], [(5, 3)], [(8, 2)]]
+        for path in digests:
+            for rank in range(4):
+                assert checkpoint.boxes(path, rank) == opened.boxes(path, rank)
+                local = checkpoint.read_local(path, rank, verify=True)
+                other = opened.read_local(path, rank)
+                assert (local is None and other is None) or np.array_equal(Bits(local), Bits(other))
+    # The most that any rank has is not on the first one.
+    held = [Json("plan", spec, "--rank", rank, "--replicas", "full")["rank_bytes"] for rank in range(4)]
+    summary = Json("plan", spec)
+    assert [summary["max_rank_bytes"], summary["min_rank_bytes"]] == [max(held), min(held)]
+    assert Json("explain", spec, "both")["partition"] == "[a then b, -]"
+    assert Json("explain", spec, "behind")["partition"] == "[-, a then b in 3 segments]"
+    assert Json("explain", spec, "front")["partition"] == "[a in 3 segments then b]"
+    for to in ("safetensors", "dcp", "zarr"):
+        Ok("export", tmp_path / "out", "--to", to, "-o", tmp_path / to)
+        Ok("verify", tmp_path / to, "--spec", spec)
+    refused = Run("plan", spec, "--write", tmp_path / "map.yaml")
+    assert refused.returncode == 5
+    assert "`both` is cut as [a then b, -], and a map has no" in refused.stderr
+
+
+def test_reshard_of_axes_one_after_the_other(tmp_path):
+    spec = tmp_path / "x.yaml"
+    spec.write_text(NESTED)
+    Ok("gen", spec, "-o", tmp_path / "a")
+    for mesh in ["a=3,b=2", "a=1,b=4", "a=1,b=1"]:
+        to = tmp_path / mesh
+        Ok("gen", spec, "-o", to / "gen", "--mesh", mesh)
+        Ok("reshard", tmp_path / "a", "--spec", spec, "--mesh", mesh, "-o", to / "reshard")
+        assert Tree(to / "reshard") == Tree(to / "gen")
+        Ok("reshard", to / "gen", "--spec", spec, "-o", to / "back")
+        assert Tree(to / "back") == Tree(tmp_path / "a")
+        version = json.loads((to / "gen/manifest.json").read_text())["format_version"]
+        assert version == (1 if mesh == "a=1,b=1" else 2)
+        # By what the plan alone says: the same, but of what is even here.
+        Ok("reshard", tmp_path / "a", "--mesh", mesh, "--uneven", "chunk", "-o", to / "alone")
+        alone, anew = (json.loads((to / f / "plan.json").read_text())["tensors"] for f in ("alone", "gen"))
+        assert [t for t in alone if t["path"] != "even"] == [t for t in anew if t["path"] != "even"]
+
+
 def test_a_stage_has_the_layers_of_megatron(tmp_path):
     """8 layers on 2 stages of 2 virtual ones: 0-1 and 4-5 on the first, as Megatron has it."""
     (tmp_path / "x.yaml").write_text(

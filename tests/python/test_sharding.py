@@ -15,6 +15,8 @@ import yaml
 from clients import Client
 from support import Json, Ok, ROOT, Reassemble, Run, Sha256, TINY, Tree
 
+import shardinit
+
 PRESETS = sorted((ROOT / "configs/sharding").glob("*.yaml"))
 
 
@@ -125,22 +127,24 @@ def RandomPlacements(rng, mesh):
         axes = [a for a, cut in enumerate(cuts) if cut == d]
         for a in axes:
             placements[a] = [d, None]
-        parts = math.prod(mesh[a] for a in axes)
         strided = rng.random() < 0.5 and axes
-        if strided and len(axes) == 1:
-            placements[axes[0]] = [d, rng.randint(2, 3)]
-        elif strided:  # As fully_shard leaves it: behind all axes after it.
+        if strided and len(axes) > 1 and rng.random() < 0.5:
+            # As fully_shard leaves it: behind all axes after it.
             placements[axes[0]] = [d, math.prod(mesh[a] for a in axes[1:])]
-        is_nested = sum(mesh[a] > 1 for a in axes) > 1
-        shape.append(parts * rng.randint(1, 3) if is_nested else rng.randint(3 if strided else 1, 11))
+        elif strided:  # Any of them, in front of others or behind.
+            for a in rng.sample(axes, rng.randint(1, len(axes))):
+                placements[a] = [d, rng.randint(1, 4)]
+        even = math.prod(mesh[a] for a in axes)
+        shape.append(even * rng.randint(1, 3) if rng.random() < 0.3 else rng.randint(1, 23))
     return placements, shape
 
 
 def test_boxes_are_those_of_dtensor(tmp_path):
     Client("torch")
     rng = random.Random(7)
-    meshes = [{"a": 8}, {"a": 2, "b": 2}, {"a": 4, "b": 2}, {"a": 2, "b": 2, "c": 2}, {"a": 2, "b": 3}]
-    tensors = 60
+    meshes = [{"a": 8}, {"a": 2, "b": 2}, {"a": 4, "b": 2}, {"a": 2, "b": 2, "c": 2}, {"a": 2, "b": 3},
+              {"a": 3, "b": 1, "c": 4}]
+    tensors, nested, segments = 100, 0, 0
     cases = [[list(mesh.values()), shape, cuts] for mesh in meshes for _ in range(tensors)
              for cuts, shape in [RandomPlacements(rng, list(mesh.values()))]]
     answers = Ask("Placements", cases)
@@ -149,18 +153,28 @@ def test_boxes_are_those_of_dtensor(tmp_path):
         shapes = {f"w{i}": case[1] for i, case in enumerate(cases[mine])}
         spec = Write(tmp_path / f"{m}.yaml", mesh, shapes,
                      {"uneven": "chunk", **{f"w{i}": text for i, (text, _) in enumerate(answers[mine])}})
-        for rank in range(math.prod(mesh.values())):
-            boxes = Boxes(spec, rank)
-            for i, (text, elements) in enumerate(answers[mine]):
-                shape = shapes[f"w{i}"]
-                assert Elements(shape, boxes.get(f"w{i}", [])) == sorted(elements[rank]), (mesh, shape, text, rank)
+        Ok("gen", spec, "-o", tmp_path / f"{m}")
+        plan = json.loads((tmp_path / f"{m}/plan.json").read_text())
+        nested += sum("nested" in tensor for tensor in plan["tensors"])
+        with shardinit.open(tmp_path / f"{m}") as checkpoint:
+            for rank in range(math.prod(mesh.values())):
+                boxes = Boxes(spec, rank)
+                for i, (text, elements) in enumerate(answers[mine]):
+                    shape, held = shapes[f"w{i}"], boxes.get(f"w{i}", [])
+                    assert Elements(shape, held) == sorted(elements[rank]), (mesh, shape, text, rank)
+                    # Side by side in their order, as DTensor has them.
+                    segments += len(held) > 1
+                    assert checkpoint.boxes(f"w{i}", rank) == [(tuple(o), tuple(n)) for o, n in held]
+    assert nested > 60 and segments > 300
 
 
-def test_fully_shard_after_parallelize_module(tmp_path):
-    """Over gloo. The boxes follow from the languages, and from the placements that PyTorch leaves."""
+@pytest.mark.parametrize("mesh, width, hidden, vocab", [
+    ([2, 2], 8, 16, 24), ([3, 2], 7, 10, 23), ([2, 3], 10, 20, 13)], ids=str)
+def test_fully_shard_after_parallelize_module(mesh, width, hidden, vocab, tmp_path):
+    """Over gloo. The boxes follow from the languages, and from the placements that PyTorch leaves, also
+    where tensor parallelism's parts are not equal, nor those that fully_shard cuts."""
     Client("torch")
-    width, hidden, vocab = 8, 16, 24
-    ranks = Ask("FullyShard", [2, 2], 2, width, hidden, vocab)
+    ranks = Ask("FullyShard", mesh, 2, width, hidden, vocab)
     tensors = {"embed.weight": ([vocab, width], ["vocab", "embed"])}
     for i in range(2):
         tensors |= {
@@ -172,7 +186,7 @@ def test_fully_shard_after_parallelize_module(tmp_path):
             f"layers.{i}.norm.bias": ([width], ["norm"]),
         }
     assert set(ranks[0]) == set(tensors)
-    mesh = {"fsdp": 2, "tensor": 2}
+    mesh = dict(zip(["fsdp", "tensor"], mesh))
     specs = [
         Write(tmp_path / "languages.yaml", mesh, tensors,
               [{"haliax": {"vocab": "tensor", "mlp": "tensor"}}, "fully_shard"]),
@@ -180,7 +194,7 @@ def test_fully_shard_after_parallelize_module(tmp_path):
               [{"megatron": {"vocab": "embed.weight", "column": "layers.*.up.*", "row": "layers.*.down.*"}},
                {"fully_shard": {"axes": "fsdp"}}]),
         Write(tmp_path / "placements.yaml", mesh, tensors,
-              {path: placements for path, (placements, _) in ranks[0].items()}),
+              {"uneven": "chunk", **{path: placements for path, (placements, _) in ranks[0].items()}}),
     ]
     strided = ranks[0]["layers.0.up.weight"][0]
     assert strided["fsdp"].startswith("_StridedShard(dim=0") and strided["tensor"] == "Shard(dim=0)"
@@ -188,7 +202,8 @@ def test_fully_shard_after_parallelize_module(tmp_path):
         for rank, parameters in enumerate(ranks):
             boxes = Boxes(spec, rank)
             for path, (_, elements) in parameters.items():
-                assert Elements(tensors[path][0], boxes[path]) == sorted(elements), (spec.name, path, rank)
+                held = Elements(tensors[path][0], boxes.get(path, []))
+                assert held == sorted(elements), (spec.name, path, rank)
 
 
 def test_the_preset_of_torchtitan_is_what_it_does(tmp_path):

@@ -88,6 +88,7 @@ inline std::string PrintTensors(const InitGraph& graph) {
       for (const int axis : cut.axes) names.push_back(graph.mesh.axes[axis]);
       out += fmt::format(" ({}{})", fmt::join(names, ", "),
                          cut.segments == 1 ? "" : fmt::format(" / {}", cut.segments));
+      if (!cut.nested.empty()) out += fmt::format(" nested {}", fmt::join(cut.nested, ", "));
     }
     for (const Pin& pin : tensor.partition.pins) {
       out += fmt::format(" on {} {}", graph.mesh.axes[pin.axis], fmt::join(pin.indices, ", "));

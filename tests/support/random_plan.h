@@ -59,7 +59,8 @@ inline Shape RandomShape(Random& random, int64_t most = 2000) {
 }
 
 // Each mesh axis cuts at most one dimension, in any order: tuples are common. Some dimensions have
-// segments, and of the axes that cut nothing some are pinned.
+// segments, or nested axes, and of the axes that cut nothing some are pinned. As plans have it: in
+// the simplest form.
 inline PartitionSpec RandomPartition(Random& random, const Mesh& mesh, const Shape& shape) {
   PartitionSpec spec(shape.size());
   if (shape.empty()) return spec;
@@ -84,10 +85,17 @@ inline PartitionSpec RandomPartition(Random& random, const Mesh& mesh, const Sha
   }
   std::sort(spec.pins.begin(), spec.pins.end());
   for (size_t d = 0; d < shape.size(); ++d) {
+    if (random.Chance(2) && spec.cuts[d].axes.size() > 1) {
+      for (size_t a = 0; a < spec.cuts[d].axes.size(); ++a) {
+        const bool has_segments = random.Chance(3);
+        spec.cuts[d].nested.push_back(random.In(a == 0, has_segments ? 3 : 1));
+      }
+      continue;
+    }
     if (PartsOf(spec.cuts[d], mesh) == 1 || shape[d] == 1 || !random.Chance(3)) continue;
     spec.cuts[d].segments = random.In(2, std::min<int64_t>(shape[d], 5));
   }
-  return spec;
+  return Simplified(std::move(spec), shape, mesh);
 }
 
 inline Tensor MakeTensor(std::string path, DType dtype, Shape shape, Distribution distribution,

@@ -117,12 +117,38 @@ TEST(MapLanguage, ReportsPlacementsThatAreNone) {
   EXPECT_EQ(message("Sharded(0)"), "x.yaml:5:20: error: `Sharded(0)` is no placement");
   EXPECT_EQ(message("fsdp"), "x.yaml:5:20: error: `fsdp` is no placement");
   EXPECT_EQ(message("Shard(0"), "x.yaml:5:20: error: `Shard(0` is not well formed");
-  EXPECT_EQ(One(" {w: {dp: Shard(0), tp: Shard(0)}}", "[10]", mesh),
-            "x.yaml:5:20: error: `dp` × `tp` do not divide dimension 0 of `w` (10) into 4 equal "
-            "parts, and DTensor would cut it by one after the other\n"
-            "  sharding: {w: {dp: Shard(0), tp: Shard(0)}}\n"
-            "                     ^^^^^^^^\n"
-            "  hint: use a multiple of 4, or one axis for this dimension\n");
+  EXPECT_EQ(One(" {w: {dp: '_StridedShard(0, split_factor=999)', tp: '_StridedShard(0, "
+                "split_factor=99)'}}",
+                "[8]", mesh),
+            "x.yaml:5:21: error: the split_factors of `w` are more than 65536 segments on a rank\n"
+            "  sharding: {w: {dp: '_StridedShard(0, split_factor=999)', tp: '_StridedShard(0, "
+            "split_factor=99)'}}\n"
+            "                      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n");
+}
+
+// What is cut by one axis after the other, where that is not what is cut by both at once.
+TEST(MapLanguage, KeepsAxesOneAfterTheOther) {
+  const std::string_view mesh = "mesh: {axes: {dp: 2, tp: 2}}\n";
+  const std::string both = "dp: Shard(0), tp: Shard(0)}";
+  EXPECT_EQ(One(" {w: {" + both + "}", "[10]", mesh),
+            "x.yaml:6:23: error: mesh axes `dp` × `tp` (4) do not divide dimension 0 of `w` (10)\n"
+            "  modules: {w: {shape: [10], init: zeros}}\n"
+            "                        ^^\n"
+            "  hint: use a multiple of 4, leave the dimension whole, or allow shorter last shards "
+            "with `uneven: chunk`\n");
+  EXPECT_EQ(One(" {uneven: chunk, w: {" + both + "}", "[10]", mesh), "w (dp, tp) nested 1, 1\n");
+  EXPECT_EQ(One(" {uneven: chunk, w: {" + both + "}", "[7]", mesh), "w (dp, tp)\n");
+  const std::string strided = " {uneven: chunk, w: {dp: _StridedShard(0, split_factor=2), ";
+  EXPECT_EQ(One(strided + "tp: Shard(0)}}", "[10]", mesh), "w (tp, dp) nested 1, 1\n");
+  EXPECT_EQ(One(" {w: {dp: Shard(0), tp: _StridedShard(0, split_factor=2)}}", "[8]", mesh),
+            "w (dp, tp) nested 1, 2\n");
+  EXPECT_EQ(One(strided + "tp: '_StridedShard(0, split_factor=2)'}}", "[8]", mesh),
+            "w (dp, tp / 2)\n");
+  // In two words for the same two patterns agree, not in two for different ones.
+  EXPECT_EQ(One(" {'w': {" + both + ", '?': [[dp, tp]]}", "[8]", mesh), "w (dp, tp)\n");
+  const std::string two =
+      One(" {uneven: chunk, 'w': {" + both + ", '?': [[dp, tp]]}", "[10]", mesh);
+  EXPECT_NE(two.find("in two ways, {dp: Shard(0), tp: Shard(0)} and [[dp, tp]]"), two.npos) << two;
 }
 
 TEST(MapLanguage, IsStrict) {
@@ -303,16 +329,33 @@ TEST(AutomaticLanguages, FullyShard) {
             "experts.w (expert) (fsdp) ()\ndense.w (fsdp, expert) ()\n");
 }
 
-// Parts of parts have other borders than parts.
-TEST(AutomaticLanguages, FullyShardCutsEqualParts) {
-  EXPECT_EQ(
-      One(" {map: {w: [tensor]}, fully_shard: {}}", "[12]"),
-      "x.yaml:5:32: error: mesh axes `tensor × fsdp` (8) do not divide dimension 0 of `w` (12), "
-      "and fully_shard would cut the parts of the others\n"
-      "  sharding: {map: {w: [tensor]}, fully_shard: {}}\n"
-      "                                 ^^^^^^^^^^^\n"
-      "  hint: use a multiple of 8, or another of its dimensions under `dimensions`\n");
+// Parts of parts have other borders than parts. Its own axes are as one.
+TEST(AutomaticLanguages, FullyShardCutsWhatIsLeft) {
+  EXPECT_EQ(One(" {map: {w: [tensor]}, fully_shard: {}}", "[12]"),
+            "w (tensor, fsdp) nested 1, 1\n");
   EXPECT_EQ(One(" fully_shard", "[11]"), "w (fsdp)\n");
+  const std::string_view mesh = "mesh: {axes: {fsdp: 2, context: 3, tensor: 2}}\n";
+  EXPECT_EQ(One(" {map: {w: [tensor]}, fully_shard: {axes: [fsdp, context]}}", "[48]", mesh),
+            "w (tensor, fsdp, context)\n");
+  EXPECT_EQ(One(" {map: {w: [tensor]}, fully_shard: {axes: [fsdp, context]}}", "[14]", mesh),
+            "w (tensor, fsdp, context) nested 1, 1, 0\n");
+  // Of what a _StridedShard leaves, which lies side by side.
+  EXPECT_EQ(One(" {map: {w: {tensor: _StridedShard(0, split_factor=2)}}, fully_shard: {}}", "[8]",
+                "mesh: {axes: {fsdp: 2, tensor: 2}}\n"),
+            "w (tensor, fsdp) nested 2, 1\n");
+}
+
+TEST(AutomaticLanguages, FullyShardCutsOtherDimensionsEvenly) {
+  const std::string_view mesh = "mesh: {axes: {fsdp: 3, tensor: 2}}\n";
+  const std::string with = " {map: {w: [null, tensor]}, fully_shard: {dimensions: {w: 1}}}";
+  EXPECT_EQ(One(with, "[4, 18]", mesh), "w () (tensor, fsdp)\n");
+  EXPECT_EQ(
+      One(with, "[4, 10]", mesh),
+      "x.yaml:5:38: error: `fsdp` (3) does not divide the 5 that rank 0 has of dimension 1 of "
+      "`w`, and fully_shard of PyTorch refuses that for all but the first dimension\n"
+      "  sharding: {map: {w: [null, tensor]}, fully_shard: {dimensions: {w: 1}}}\n"
+      "                                       ^^^^^^^^^^^\n"
+      "  hint: use a multiple, or another of its dimensions under `dimensions`\n");
 }
 
 TEST(MegatronLanguage, CutsByRole) {

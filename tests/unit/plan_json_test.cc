@@ -341,6 +341,37 @@ TEST(ReadPlan, ReadsSegmentsAndStages) {
   EXPECT_EQ(DatasetPath(*PlanRank(plan, 1).shards[1].tensor, 1), "/w@1");
 }
 
+constexpr char kPlanWithNested[] = R"({
+ "format_version": 2,
+ "contract_version": 1,
+ "name": "small",
+ "engine": "philox4x32",
+ "seed": 7,
+ "mesh": {"axes": ["x", "y"], "shape": [2, 2]},
+ "replicas": "dedupe",
+ "tensors": [
+  {"path": "w", "dtype": "bf16", "global_shape": [10, 7], "partition_spec": [["x", "y"], []], "nested": [[1, 1], []], "init": {"normal": {"mean": 0, "std": 0.02}}}
+ ]
+}
+)";
+
+TEST(ReadPlan, ReadsNestedAxes) {
+  const Plan plan = ReadPlan(kPlanWithNested, "plan.json");
+  EXPECT_EQ(WritePlan(plan), kPlanWithNested);
+  EXPECT_EQ(PlanRank(plan, 2).shards[0].box, (Box{{5, 0}, {3, 7}}));
+  EXPECT_EQ(plan.max_rank_bytes, 3 * 7 * 2);
+  const std::string none = "`plan.json` is not a plan of this tool: ";
+  for (const char* nested : {"[[1, 1]]", "[[1], []]", "[[0, 1], []]", "[[1, -1], []]",
+                             "[[1, 0], []]", "[[], [1]]", "[[65536, 2], []]", "[[], [], []]"}) {
+    EXPECT_EQ(PlanRefusal(Replaced(kPlanWithNested, "[[1, 1], []]", nested)),
+              none + "the nested axes of `w`")
+        << nested;
+  }
+  // All borders are those of the two as one.
+  EXPECT_EQ(PlanRefusal(Replaced(kPlanWithNested, "[10, 7]", "[12, 7]")),
+            none + "the nested axes of `w`");
+}
+
 TEST(ReadPlan, RefusesSegmentsAndStagesThatAreNone) {
   const auto refusal = [](const std::string& from, const std::string& to) {
     return PlanRefusal(Replaced(kPlanWithStages, from, to));

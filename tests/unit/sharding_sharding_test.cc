@@ -157,6 +157,59 @@ TEST(BoxesOn, AreInRowMajorOrderOfSegments) {
       (std::vector<Box>{{{0, 2}, {1, 2}}, {{0, 6}, {1, 2}}, {{2, 2}, {1, 2}}, {{2, 6}, {1, 2}}}));
 }
 
+DimensionCut Nested(std::vector<int> axes, std::vector<int64_t> segments) {
+  DimensionCut cut(std::move(axes));
+  cut.nested = std::move(segments);
+  return cut;
+}
+
+// DTensor's [Shard(0), Shard(0)] of 10 elements: 5 and 5, and each 3 and 2.
+TEST(BoxesOn, OfNestedAxes) {
+  const Mesh mesh{{"x", "y"}, {2, 2}};
+  const Shape shape = {10};
+  const PartitionSpec spec = {Nested({0, 1}, {1, 1})};
+  const Sharding sharding(mesh, Replicas::kDedupe, shape, spec);
+  const std::vector<Box> boxes = {{{0}, {3}}, {{3}, {2}}, {{5}, {3}}, {{8}, {2}}};
+  for (size_t rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(sharding.BoxesOn(static_cast<int64_t>(rank)), std::vector<Box>{boxes[rank]});
+  }
+  EXPECT_EQ(sharding.CountBoxes(), 4);
+  EXPECT_EQ(InText(spec, mesh), "[x then y]");
+  EXPECT_EQ(DivisorOf(spec.cuts[0], mesh), 4);
+}
+
+// [Shard(0), _StridedShard(0, split_factor=3)] of 7: not the first rank has the most.
+TEST(BoxesOn, OfSegmentsOfWhatIsLeft) {
+  const Mesh mesh{{"x", "y"}, {2, 2}};
+  const Shape shape = {7};
+  const PartitionSpec spec = {Nested({0, 1}, {1, 3})};
+  const Sharding sharding(mesh, Replicas::kDedupe, shape, spec);
+  EXPECT_EQ(sharding.BoxesOn(0), (std::vector<Box>{{{0}, {1}}, {{2}, {1}}}));
+  EXPECT_EQ(sharding.BoxesOn(1), (std::vector<Box>{{{1}, {1}}, {{3}, {1}}}));
+  EXPECT_EQ(sharding.BoxesOn(2), (std::vector<Box>{{{4}, {3}}}));
+  EXPECT_EQ(sharding.BoxesOn(3), std::vector<Box>());
+  EXPECT_EQ(sharding.LargestRank(), 2);
+  EXPECT_EQ(sharding.LowestRank(), 0);
+  EXPECT_EQ(sharding.CountBoxes(), 5);
+  EXPECT_EQ(InText(spec, mesh), "[x then y in 3 segments]");
+  EXPECT_EQ(DivisorOf(spec.cuts[0], mesh), 12);
+}
+
+TEST(Simplified, NestsOnlyWhatMustBe) {
+  const Mesh mesh{{"x", "y", "one"}, {2, 2, 1}};
+  const auto simple = [&](DimensionCut cut, int64_t extent) {
+    return Simplified({std::move(cut)}, {extent}, mesh).cuts[0];
+  };
+  EXPECT_EQ(simple(Nested({0, 1}, {1, 1}), 8), DimensionCut({0, 1}));
+  EXPECT_EQ(simple(Nested({0, 1}, {1, 1}), 7), DimensionCut({0, 1}));  // 2, 2, 2, 1.
+  EXPECT_EQ(simple(Nested({0, 1}, {1, 1}), 10), Nested({0, 1}, {1, 1}));
+  EXPECT_EQ(simple(Nested({0, 2, 1}, {1, 1, 1}), 10), Nested({0, 2, 1}, {1, 1, 0}));
+  EXPECT_EQ(simple(Nested({2, 0}, {1, 3}), 12), InSegments({2, 0}, 3));
+  EXPECT_EQ(simple(Nested({2, 0}, {5, 3}), 2), InSegments({2, 0}, 2));
+  EXPECT_EQ(simple(Nested({0, 1}, {2, 2}), 8), InSegments({0, 1}, 2));
+  EXPECT_EQ(simple(Nested({2}, {2}), 8), DimensionCut({2}));
+}
+
 TEST(Sharding, HoldsAPinnedTensorOnThoseRanksAlone) {
   const Mesh mesh{{"pipe", "x", "y"}, {3, 2, 2}};
   const Shape shape = {6};

@@ -29,7 +29,7 @@ Shape ChunkOf(const Tensor& tensor, const Mesh& mesh) {
   Shape chunk;
   for (size_t d = 0; d < tensor.shape.size(); ++d) {
     const DimensionCut& cut = tensor.partition.cuts[d];
-    chunk.push_back(ChunkOf(tensor.shape[d], PartsOf(cut, mesh) * cut.segments));
+    chunk.push_back(ChunkOf(tensor.shape[d], DivisorOf(cut, mesh)));
   }
   return chunk;
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "graph/languages/languages.h"
 #include "graph/languages/tensor_patterns.h"
@@ -154,9 +155,24 @@ class FullyShardLanguage : public ShardingLanguage {
       return false;
     }
     DimensionCut& cut = cutting->partition.cuts[static_cast<size_t>(dimension)];
+    if (dimension > 0 && !CheckEven(tensor, cut, axes, static_cast<size_t>(dimension))) {
+      return false;
+    }
+    // Its own axes are one for fully_shard, and cut what the others have left.
+    const bool is_first = std::all_of(cut.axes.begin(), cut.axes.end(), [&](int axis) {
+      return std::find(axes_.begin(), axes_.end(), axis) != axes_.end();
+    });
+    if (!is_first) {
+      if (cut.nested.empty()) {
+        cut.nested.assign(cut.axes.size(), 0);
+        cut.nested.front() = std::exchange(cut.segments, 1);
+      }
+      cut.nested.resize(cut.axes.size() + axes.size(), 0);
+      cut.nested[cut.axes.size()] = 1;
+    }
     cut.axes.insert(cut.axes.end(), axes.begin(), axes.end());
     NoteDimension("fully_shard", place_, static_cast<size_t>(dimension), "", notes);
-    return CheckBorders(tensor, cut, static_cast<size_t>(dimension));
+    return true;
   }
   void CheckUse() override {
     if (!lacks_tensors_) patterns_.CheckUse(context_.building, context_.mesh);
@@ -164,26 +180,27 @@ class FullyShardLanguage : public ShardingLanguage {
   bool AllowsUneven() const override { return true; }
 
  private:
-  // What is cut by one axis after the other has other borders than ours, unless all parts are
-  // equal.
-  bool CheckBorders(const TensorToCut& tensor, const DimensionCut& cut, size_t dimension) {
+  // PyTorch's does not cut other dimensions than the first into parts that are not equal.
+  bool CheckEven(const TensorToCut& tensor, const DimensionCut& before,
+                 const std::vector<int>& axes, size_t dimension) {
     const Mesh& mesh = context_.mesh;
-    const auto cuts = std::count_if(cut.axes.begin(), cut.axes.end(), [&](int axis) {
-      return mesh.shape[static_cast<size_t>(axis)] > 1;
-    });
-    const int64_t parts = PartsOf(cut, mesh);
-    // Its own axes are one for fully_shard.
-    if (cuts <= 1 || cut.axes.size() == axes_.size() || tensor.shape[dimension] % parts == 0) {
-      return true;
+    const int64_t parts = PartsOf(axes, mesh);
+    const Shape shape = {tensor.shape[dimension]};
+    const PartitionSpec partition = {before};
+    const Sharding sharding(mesh, Replicas::kFull, shape, partition);
+    if (shape[0] % (DivisorOf(before, mesh) * parts) == 0) return true;
+    for (const int64_t rank : RanksAlong(before.axes, mesh)) {
+      const int64_t left = sharding.ElementsOn(rank);
+      if (left % parts == 0) continue;
+      Report(
+          place_,
+          fmt::format("`{}` ({}) does not divide the {} that rank {} has of dimension {} of `{}`, "
+                      "and fully_shard of PyTorch refuses that for all but the first dimension",
+                      AxesText(axes, mesh), parts, left, rank, dimension, tensor.path),
+          "use a multiple, or another of its dimensions under `dimensions`");
+      return false;
     }
-    Report(place_,
-           fmt::format(
-               "mesh axes `{}` ({}) do not divide dimension {} of `{}` ({}), and fully_shard "
-               "would cut the parts of the others",
-               AxesText(cut.axes, mesh), parts, dimension, tensor.path, tensor.shape[dimension]),
-           fmt::format("use a multiple of {}, or another of its dimensions under `dimensions`",
-                       parts));
-    return false;
+    return true;
   }
 
   void Report(Span span, std::string message, std::string hint = {}) {

@@ -175,7 +175,7 @@ class MapLanguage : public ShardingLanguage {
       if (!other) return false;
       if (!cuts) {
         cuts = std::move(other);
-      } else if (*other != *cuts) {
+      } else if (*other != *cuts && !AreAlike(*other, *cuts, tensor)) {
         ReportConflict(matches.front(), index, tensor);
         return false;
       }
@@ -216,6 +216,16 @@ class MapLanguage : public ShardingLanguage {
     std::vector<DimensionCut> cuts = entry.cuts;
     cuts.resize(tensor.shape.size());
     return cuts;
+  }
+
+  // In whatever words.
+  bool AreAlike(std::vector<DimensionCut> a, std::vector<DimensionCut> b,
+                const TensorToCut& tensor) const {
+    PartitionSpec first, second;
+    first.cuts = std::move(a);
+    second.cuts = std::move(b);
+    return Simplified(std::move(first), tensor.shape, context_.mesh) ==
+           Simplified(std::move(second), tensor.shape, context_.mesh);
   }
 
   void Bind(MapEntry* entry) {

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "base/text.h"
 
@@ -30,35 +29,45 @@ std::optional<int64_t> Number(const PythonValue& value, int64_t low, int64_t hig
   return context.Integer(*expr, low, high, what);
 }
 
-// The axes of one dimension, the major one first, and its segments.
-class Order {
- public:
-  explicit Order(const Mesh& mesh) : mesh_(mesh) {}
-
-  // In front of those behind it in the mesh, unless it is strided. False: of no order here.
-  bool Add(int axis, const Placement& placement) {
-    size_t place = 0;
-    if (placement.kind == Placement::kStridedShard) {
-      int64_t parts = 1;
-      while (place < cut_.axes.size() && parts < placement.split_factor) {
-        parts *= mesh_.shape[static_cast<size_t>(cut_.axes[place++])];
-      }
-      if (parts != placement.split_factor) {
-        if (!cut_.axes.empty()) return false;
-        cut_.segments = placement.split_factor;
-        place = 0;
-      }
-    }
-    cut_.axes.insert(cut_.axes.begin() + static_cast<ptrdiff_t>(place), axis);
-    return cut_.segments == 1 || cut_.axes.size() == 1;
+// In this order, each cuts what those before it left.
+DimensionCut InSteps(std::vector<int> axes, std::vector<int64_t> segments) {
+  DimensionCut cut(std::move(axes));
+  if (cut.axes.size() == 1) {
+    cut.segments = segments.front();
+  } else {
+    cut.nested = std::move(segments);
   }
+  return cut;
+}
 
-  const DimensionCut& cut() const { return cut_; }
+// Where an axis is strided behind others of the mesh whose sizes have the product of its
+// split_factor, it is fully_shard's, which came after them. If this is so of all, they cut in this
+// order, and none in segments.
+std::optional<DimensionCut> AsFullyShard(const DimensionCut& steps, const Mesh& mesh) {
+  std::vector<int> axes;
+  for (size_t a = steps.axes.size(); a-- > 0;) {
+    size_t place = 0;
+    for (int64_t left = steps.nested[a]; left > 1; ++place) {
+      if (place == axes.size() || left % mesh.shape[static_cast<size_t>(axes[place])] != 0)
+        return {};
+      left /= mesh.shape[static_cast<size_t>(axes[place])];
+    }
+    axes.insert(axes.begin() + static_cast<ptrdiff_t>(place), steps.axes[a]);
+  }
+  return InSteps(axes, std::vector<int64_t>(axes.size(), 1));
+}
 
- private:
-  const Mesh& mesh_;
-  DimensionCut cut_;
-};
+// As DTensor cuts a dimension of this extent, in words that hold for other extents, too.
+DimensionCut CutOf(std::vector<int> axes, std::vector<int64_t> segments, int64_t extent,
+                   const Mesh& mesh) {
+  DimensionCut steps = InSteps(std::move(axes), std::move(segments));
+  steps.segments = std::min(steps.segments, extent);  // DTensor's others are empty.
+  if (SegmentsOf(steps) == 1 || steps.nested.empty()) return steps;
+  const auto other = AsFullyShard(steps, mesh);
+  const bool is_other =
+      other && (extent % PartsOf(steps, mesh) == 0 || CutAlike(extent, steps, *other, mesh));
+  return is_other ? *other : steps;
+}
 
 }  // namespace
 
@@ -112,8 +121,9 @@ std::optional<std::vector<DimensionCut>> CutsOf(const std::vector<Placement>& pl
                                                 LanguageContext& context) {
   const Mesh& mesh = context.mesh;
   const int64_t rank = std::ssize(tensor.shape);
-  std::vector<Order> orders(tensor.shape.size(), Order(mesh));
-  for (size_t a = placements.size(); a-- > 0;) {
+  std::vector<std::vector<int>> axes(tensor.shape.size());
+  std::vector<std::vector<int64_t>> segments(tensor.shape.size());
+  for (size_t a = 0; a < placements.size(); ++a) {
     const Placement& placement = placements[a];
     if (placement.kind == Placement::kReplicate) continue;
     const int64_t d = placement.dimension < 0 ? placement.dimension + rank : placement.dimension;
@@ -123,33 +133,26 @@ std::optional<std::vector<DimensionCut>> CutsOf(const std::vector<Placement>& pl
                                 rank, rank == 1 ? "" : "s", placement.dimension));
       return {};
     }
-    if (orders[static_cast<size_t>(d)].Add(static_cast<int>(a), placement)) continue;
-    context.Error(placement.span,
-                  fmt::format("no order of the axes that cut dimension {} of `{}` is that of its "
-                              "_StridedShard",
-                              d, tensor.path),
-                  "its split_factor is the product of axes behind it, or it cuts the dimension "
-                  "alone");
-    return {};
+    axes[static_cast<size_t>(d)].push_back(static_cast<int>(a));
+    segments[static_cast<size_t>(d)].push_back(placement.split_factor);
   }
   std::vector<DimensionCut> cuts;
-  for (size_t d = 0; d < orders.size(); ++d) {
-    const DimensionCut& cut = orders[d].cut();
-    const int64_t parts = PartsOf(cut, mesh);
-    const auto divides = std::count_if(cut.axes.begin(), cut.axes.end(), [&](int axis) {
-      return mesh.shape[static_cast<size_t>(axis)] > 1;
-    });
-    if (divides > 1 && tensor.shape[d] % parts != 0) {
-      std::vector<std::string> names;
-      for (const int axis : cut.axes) names.push_back(fmt::format("`{}`", mesh.axes[axis]));
-      context.Error(placements[static_cast<size_t>(cut.axes.front())].span,
-                    fmt::format("{} do not divide dimension {} of `{}` ({}) into {} equal parts, "
-                                "and DTensor would cut it by one after the other",
-                                fmt::join(names, " × "), d, tensor.path, tensor.shape[d], parts),
-                    fmt::format("use a multiple of {}, or one axis for this dimension", parts));
+  int64_t boxes = 1;
+  for (size_t d = 0; d < axes.size(); ++d) {
+    if (axes[d].empty()) {
+      cuts.emplace_back();
+      continue;
+    }
+    const Span place = placements[static_cast<size_t>(axes[d].front())].span;
+    cuts.push_back(CutOf(std::move(axes[d]), std::move(segments[d]), tensor.shape[d], mesh));
+    if (PartsOf(cuts.back(), mesh) == 1) cuts.back().segments = 1;
+    if (SegmentsOf(cuts.back()) > kMaxSegments / boxes) {
+      context.Error(place,
+                    fmt::format("the split_factors of `{}` are more than {} segments on a rank",
+                                tensor.path, kMaxSegments));
       return {};
     }
-    cuts.push_back(cut);
+    boxes *= SegmentsOf(cuts.back());
   }
   return cuts;
 }

@@ -27,9 +27,9 @@ bool IsPlacement(const PythonValue& value);
 std::optional<Placement> ReadPlacement(const PythonValue& value, LanguageContext& context);
 
 // `placements`: one for each mesh axis, in the mesh's order, by which DTensor cuts: each axis the
-// parts that those before it made. One that is strided comes after those behind it whose product is
-// its split_factor: so fully_shard leaves what parallelize_module has cut. A strided one alone cuts
-// split_factor segments. Reports what cannot be, and what would have other borders here.
+// parts that those before it made, a strided one each in split_factor segments. Of one that is
+// strided by those behind it the axis cuts after these, where that is the same: so fully_shard
+// leaves what parallelize_module has cut. Reports what cannot be.
 std::optional<std::vector<DimensionCut>> CutsOf(const std::vector<Placement>& placements,
                                                 const TensorToCut& tensor,
                                                 LanguageContext& context);

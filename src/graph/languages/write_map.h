@@ -7,8 +7,8 @@
 
 namespace shardinit {
 
-// YAML. Of what is drawn; each tensor is in it. Throws Error (kRefused) if tensors have segments or
-// stages, which a map does not say.
+// YAML. Of what is drawn; each tensor is in it. Throws Error (kRefused) if tensors have segments,
+// nested axes or stages, which a map does not say.
 std::string WriteShardingMap(const InitGraph& graph);
 
 }  // namespace shardinit

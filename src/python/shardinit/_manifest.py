@@ -37,6 +37,7 @@ _MAX_JSON = 4 << 30
 _MAX_WORLD = 1 << 24
 _MAX_DIMENSIONS = 32
 _MAX_SEGMENTS = 1 << 16
+_Interval = tuple[int, int]  # Start and length.
 _PATH = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
@@ -406,12 +407,16 @@ class Partition:
     Attributes:
         axes: for each dimension the mesh axes that cut it, the major one first.
         segments: for each dimension in how many it is cut first.
+        nested: for each dimension whose axes cut one after the other, each what those before it
+            left: in how many segments each axis cuts this, 0 where it is as one with the axis
+            before it. Empty for all others.
         stage: mesh axis → the indices on it of ranks that hold the tensor; other axes do not
             matter.
     """
 
     axes: tuple[tuple[str, ...], ...]
     segments: tuple[int, ...]
+    nested: tuple[tuple[int, ...], ...]
     stage: dict[str, frozenset[int]]
 
     def boxes(self, shape: Shape, mesh: Mesh, rank: int) -> list[Box]:
@@ -424,21 +429,54 @@ class Partition:
             return []
         sizes = dict(zip(mesh.axes, mesh.shape, strict=True))
         intervals = []
-        for extent, axes, segments in zip(shape, self.axes, self.segments, strict=True):
-            part = 0
-            for axis in axes:
-                part = part * sizes[axis] + at[axis]
-            parts = math.prod(sizes[axis] for axis in axes)
-            found = []
-            for start, stop in _chunks(0, extent, segments):
-                first, last = _chunk(start, stop, parts, part)
-                if first < last:
-                    found.append((first, last - first))
-            intervals.append(found)
+        for d, extent in enumerate(shape):
+            left = [(0, extent)]
+            for segments, axes in self._steps(d):
+                part = 0
+                for axis in axes:
+                    part = part * sizes[axis] + at[axis]
+                left = _take(left, segments, math.prod(sizes[axis] for axis in axes), part)
+            intervals.append(_joined(left) if self.nested[d] else left)
         return [
             (tuple(start for start, _ in box), tuple(length for _, length in box))
             for box in itertools.product(*intervals)
         ]
+
+    def _steps(self, d: int) -> list[tuple[int, list[str]]]:
+        """How a dimension is cut: in so many segments, and these over axes as one."""
+        if not self.nested[d]:
+            return [(self.segments[d], list(self.axes[d]))]
+        steps: list[tuple[int, list[str]]] = []
+        for axis, segments in zip(self.axes[d], self.nested[d], strict=True):
+            if segments > 0:
+                steps.append((segments, []))
+            steps[-1][1].append(axis)
+        return steps
+
+
+def _take(intervals: list[_Interval], segments: int, parts: int, part: int) -> list[_Interval]:
+    """Of what intervals have together, cut in segments, one of the parts of each."""
+    taken = []
+    for start, stop in _chunks(0, sum(length for _, length in intervals), segments):
+        first, last = _chunk(start, stop, parts, part)
+        before = 0  # Elements in front of the interval.
+        for begin, length in intervals:
+            some = min(last, before + length) - max(first, before)
+            if some > 0:
+                taken.append((begin + max(first, before) - before, some))
+            before += length
+    return taken
+
+
+def _joined(intervals: list[_Interval]) -> list[_Interval]:
+    """What lies side by side is one."""
+    joined: list[_Interval] = []
+    for start, length in intervals:
+        if joined and sum(joined[-1]) == start:
+            joined[-1] = (joined[-1][0], joined[-1][1] + length)
+        else:
+            joined.append((start, length))
+    return joined
 
 
 def _chunk(start: int, stop: int, parts: int, part: int) -> tuple[int, int]:
@@ -471,7 +509,7 @@ def parse_partitions(text: bytes, path: str, manifest: Manifest) -> dict[str, Pa
             raise FormatError(f"`{path}`: partition_spec of `{name}` does not fit {MANIFEST}")
         if not {axis for axes in cut for axis in axes} <= set(manifest.mesh.axes):
             raise FormatError(f"`{path}`: partition_spec of `{name}` has an axis that no mesh has")
-        what = f"`{path}`: segments or stage of `{name}`"
+        what = f"`{path}`: segments, nested or stage of `{name}`"
         segments = as_shape(tensor.get("segments", [1] * len(cut)), what)
         if len(segments) != len(cut) or math.prod(segments) > _MAX_SEGMENTS:
             raise FormatError(f"{what} do not fit {MANIFEST}")
@@ -481,7 +519,17 @@ def parse_partitions(text: bytes, path: str, manifest: Manifest) -> dict[str, Pa
                 raise FormatError(f"{what} do not fit {MANIFEST}")
             high = extents[axis] - 1
             stage[axis] = frozenset(as_int(i, what, 0, high) for i in as_list(indices, what))
-        partitions[name] = Partition(cut, segments, stage)
+        nested = tuple(
+            as_shape(steps, what, low=0)
+            for steps in as_list(tensor.get("nested", [[] for _ in cut]), what)
+        )
+        good = len(nested) == len(cut) and all(
+            not steps or (len(steps) == len(axes) and steps[0] > 0)
+            for axes, steps in zip(cut, nested, strict=True)
+        )
+        if not good or math.prod(filter(None, itertools.chain(*nested))) > _MAX_SEGMENTS:
+            raise FormatError(f"{what} do not fit {MANIFEST}")
+        partitions[name] = Partition(cut, segments, nested, stage)
     if len(partitions) != len(manifest.tensors):
         raise FormatError(f"`{path}` has not the tensors of {MANIFEST}")
     return partitions

@@ -114,7 +114,7 @@ class Source(ABC):
     def partition_spec(self, path: str) -> tuple[tuple[str, ...], ...]:
         """For each dimension of a tensor the mesh axes that cut it, the major one first.
 
-        Of segments and stages `boxes` knows.
+        Of segments, axes that cut one after the other, and stages `boxes` knows.
         """
 
     @abstractmethod

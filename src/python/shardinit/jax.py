@@ -231,8 +231,9 @@ def mesh_of(checkpoint: Folder, devices: Iterable[Any] | None = None) -> Mesh:
 def shardings_of(checkpoint: Folder, mesh: Mesh) -> dict[str, NamedSharding]:
     """The checkpoint's or spec's own partition of tensors, over a mesh with axes of these names.
 
-    The mesh may have other sizes than theirs, and more axes. JAX has neither segments nor stages: a
-    tensor with these is cut by its axes alone.
+    The mesh may have other sizes than theirs, and more axes. JAX has neither segments nor stages,
+    nor axes that cut one after the other what they do not divide: a tensor with these is cut by its
+    axes alone.
 
     Raises:
         MismatchError: partitions that name an axis which `mesh` does not have.
