@@ -35,6 +35,9 @@ struct WrittenTensors {
   std::vector<const Span*> places;           // Of its name.
   std::vector<const TensorSpec*> specs;      // Null: one that a layout keeps as it is.
   std::vector<const TensorSpec*> shapeless;  // Not among these, as their shapes are wrong.
+  bool all_visited = true;                   // Else mistakes in repeats or `when` hide some.
+
+  bool IsComplete() const { return all_visited && shapeless.empty(); }
 
   void Add(Tensor tensor, const Span& place, const TensorSpec* spec) {
     tensors.push_back(std::move(tensor));

@@ -54,7 +54,7 @@ class Drawer : public LeafVisitor {
 WrittenTensors DrawTensors(Building& building, const Mesh& mesh) {
   WrittenTensors drawn;
   Drawer drawer(building, mesh, &drawn);
-  Expand(building.spec.modules, 0, building, drawer);
+  drawn.all_visited = Expand(building.spec.modules, 0, building, drawer);
   return drawn;
 }
 

@@ -52,17 +52,22 @@ class Expander {
     stage_ = stage_around;
   }
 
+  bool all_visited() const { return all_visited_; }
+
  private:
   // Of a tensor or a module. What may not be there may well be wrong.
   template <typename T>
   bool IsThere(const T& spec) {
-    if (spec.when == nullptr) return !spec.wrong.Has("when");
-    const auto value = EvaluateNumber(*spec.when, names_, diagnostics_);
+    const bool is_wrong = spec.when == nullptr && spec.wrong.Has("when");
+    if (spec.when == nullptr && !is_wrong) return true;
+    const auto value = is_wrong ? std::nullopt : EvaluateNumber(*spec.when, names_, diagnostics_);
+    all_visited_ &= value.has_value();
     return value && *value != 0;
   }
 
   void ExpandModule(const ModuleSpec& module, const std::string& path, int64_t copies) {
     if (!module.repeat) {
+      all_visited_ &= !module.wrong.Has("repeat");
       const bool lacks = names_.lacks();
       names_.Lack(lacks || module.wrong.Has("repeat"));
       ExpandMembers(module, path, copies);
@@ -74,21 +79,24 @@ class Expander {
       diagnostics_.Error(module.repeat->name.span,
                          fmt::format("`{}` already names a variable or an outer repeat", variable),
                          "choose another name for this repeat");
+      all_visited_ = false;
       return;
     }
     const ExprPtr& times = module.repeat->value;
     // Where the number is wrong, once is enough to find what else is.
-    const int64_t count =
-        !times ? 1
+    const auto evaluated =
+        !times ? std::nullopt
                : EvaluateInteger(*times, names_, 1, kMaxTensors,
-                                 fmt::format("the count of `{}`", variable), diagnostics_)
-                     .value_or(1);
+                                 fmt::format("the count of `{}`", variable), diagnostics_);
+    const int64_t count = evaluated.value_or(1);
+    all_visited_ &= evaluated.has_value();
     const Span place = times ? SpanOf(*times) : module.repeat->name.span;
     const int64_t tensors = std::max<int64_t>(1, CountTensors(module));
     if (count > kMaxTensors / copies / tensors) {
       diagnostics_.Error(
           place, fmt::format("this makes {} × {} × {} tensors, but a spec may have at most {}",
                              copies, count, tensors, kMaxTensors));
+      all_visited_ = false;
       return;
     }
     if (count * tensors > kMaxTensors - made_) {
@@ -96,12 +104,17 @@ class Expander {
           place, fmt::format("this makes {} × {} tensors after {} others, but a spec may have "
                              "at most {}",
                              count, tensors, made_, kMaxTensors));
+      all_visited_ = false;
       return;
     }
     SpecScope::Loop loop(names_, variable);
     const size_t before = building_.Reported();
     const int64_t made_before = made_;
-    for (int64_t i = 0; i < count && building_.Reported() == before; ++i) {
+    for (int64_t i = 0; i < count; ++i) {
+      if (building_.Reported() != before) {
+        all_visited_ = false;
+        break;
+      }
       loop.Set(i);
       ExpandMembers(module, JoinPaths(path, fmt::format_int(i).str()), copies * count);
       // The others are likely to make as many.
@@ -128,6 +141,7 @@ class Expander {
     if (path.size() > kLongestPath) {
       diagnostics_.Error(place, fmt::format("this path has {} bytes, but at most {} are allowed",
                                             path.size(), kLongestPath));
+      all_visited_ = false;
       return;
     }
     if (tensor.when) conditions_.push_back(tensor.when.get());
@@ -145,12 +159,15 @@ class Expander {
   const StageSpec* stage_ = nullptr;          // The same.
   std::vector<const Expr*> conditions_;       // Around the tensor at hand.
   int64_t made_;
+  bool all_visited_ = true;
 };
 
 }  // namespace
 
-void Expand(const ModuleSpec& root, int64_t before, Building& building, LeafVisitor& visitor) {
-  Expander(before, building, visitor).Expand(root, "", 1);
+bool Expand(const ModuleSpec& root, int64_t before, Building& building, LeafVisitor& visitor) {
+  Expander expander(before, building, visitor);
+  expander.Expand(root, "", 1);
+  return expander.all_visited();
 }
 
 std::string JoinPaths(const std::string& path, const std::string& name) {

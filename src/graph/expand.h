@@ -33,8 +33,8 @@ class LeafVisitor {
 };
 
 // `before`: how many tensors there are already. A repeat ends at the first turn in which anything
-// is reported, so that one mistake gives one message.
-void Expand(const ModuleSpec& root, int64_t before, Building& building, LeafVisitor& visitor);
+// is reported, so that one mistake gives one message. False: mistakes hide some of the tensors.
+bool Expand(const ModuleSpec& root, int64_t before, Building& building, LeafVisitor& visitor);
 
 // `a.b`, whichever is empty.
 std::string JoinPaths(const std::string& path, const std::string& name);

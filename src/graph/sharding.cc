@@ -43,6 +43,9 @@ Sharder::Sharder(Building& building, const Mesh& mesh)
     : building_(building), mesh_(mesh), stack_(ReadLanguages(building, mesh)) {}
 
 void Sharder::Shard(WrittenTensors& written) {
+  if (stack_.context != nullptr) {
+    stack_.context->lacks_tensors |= !written.IsComplete() || building_.spec.wrong.Has("layouts");
+  }
   if (Chooses()) {
     std::vector<const PartitionSpec*> fixed;
     for (const TensorSpec* spec : written.specs) {

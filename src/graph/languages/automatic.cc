@@ -124,10 +124,7 @@ class FullyShardLanguage : public ShardingLanguage {
         place_(place) {}
 
   bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) override {
-    if (tensor.path.empty()) {
-      lacks_tensors_ = true;
-      return true;
-    }
+    if (tensor.path.empty()) return true;
     // A view of what is cut is cut.
     if (tensor.is_view && !cutting->says_cuts) return true;
     cutting->says_cuts = true;
@@ -140,6 +137,8 @@ class FullyShardLanguage : public ShardingLanguage {
     int64_t dimension = 0;
     const std::vector<size_t>& matches = patterns_.Match(tensor.path);
     if (!matches.empty()) dimension = dimensions_[matches.front()];
+    const auto is_unknown = [&](size_t match) { return dimensions_[match] == kUnknown; };
+    if (std::any_of(matches.begin(), matches.end(), is_unknown)) return false;
     for (const size_t other : matches) {
       if (dimensions_[other] == dimension) continue;
       Report(patterns_.all()[other].span,
@@ -175,9 +174,11 @@ class FullyShardLanguage : public ShardingLanguage {
     return true;
   }
   void CheckUse() override {
-    if (!lacks_tensors_) patterns_.CheckUse(context_.building, context_.mesh);
+    if (!context_.lacks_tensors) patterns_.CheckUse(context_.building, context_.mesh);
   }
   bool AllowsUneven() const override { return true; }
+
+  static constexpr int64_t kUnknown = -1;  // A dimension that is a mistake.
 
  private:
   // PyTorch's does not cut other dimensions than the first into parts that are not equal.
@@ -214,7 +215,7 @@ class FullyShardLanguage : public ShardingLanguage {
   TensorPatterns patterns_;
   const std::vector<int64_t> dimensions_;  // Of those that match.
   const Span place_;
-  bool is_reported_ = false, lacks_tensors_ = false;
+  bool is_reported_ = false;
 };
 
 const Node* Value(const LanguageText& text, std::string_view key) {
@@ -261,7 +262,7 @@ std::unique_ptr<ShardingLanguage> ReadFullyShard(LanguageContext& context,
   } else if (written != nullptr) {
     for (const Node::Entry& entry : written->entries) {
       patterns.push_back(SpecReader::Text(*entry.key));
-      dimensions.push_back(context.Integer(entry, 0, 31).value_or(0));
+      dimensions.push_back(context.Integer(entry, 0, 31).value_or(FullyShardLanguage::kUnknown));
     }
   }
   return std::make_unique<FullyShardLanguage>(

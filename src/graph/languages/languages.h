@@ -38,6 +38,7 @@ struct LanguageContext {
   const Mesh& mesh;
   SpecScope names;
   SpecReader reader;
+  bool lacks_tensors = false;  // Mistakes hide some: who names none may be right.
 };
 
 // Of `{NAME: VALUE}`, or of the word NAME alone.

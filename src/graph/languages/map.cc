@@ -164,10 +164,7 @@ class MapLanguage : public ShardingLanguage {
       : context_(context), entries_(std::move(entries)), patterns_(PatternsOf(entries_)) {}
 
   bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) override {
-    if (tensor.path.empty()) {
-      lacks_tensors_ = true;
-      return true;
-    }
+    if (tensor.path.empty()) return true;
     const std::vector<size_t>& matches = patterns_.Match(tensor.path);
     std::optional<std::vector<DimensionCut>> cuts;
     for (const size_t index : matches) {
@@ -188,7 +185,7 @@ class MapLanguage : public ShardingLanguage {
   }
 
   void CheckUse() override {
-    if (lacks_tensors_ || patterns_.AllUsed()) return;
+    if (context_.lacks_tensors || patterns_.AllUsed()) return;
     const auto declared = DeclaredPaths(context_.building, context_.mesh);
     for (const size_t i : patterns_.Unused(declared)) CheckActivation(entries_[i], declared);
   }
@@ -328,7 +325,6 @@ class MapLanguage : public ShardingLanguage {
   std::vector<MapEntry> entries_;
   TensorPatterns patterns_;
   std::set<std::pair<size_t, size_t>> conflicts_;  // That were reported.
-  bool lacks_tensors_ = false;
 };
 
 std::unique_ptr<ShardingLanguage> ReadMap(LanguageContext& context, const LanguageText& text) {

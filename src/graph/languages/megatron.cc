@@ -31,10 +31,7 @@ class MegatronLanguage : public ShardingLanguage {
         roles_(std::move(roles)) {}
 
   bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) override {
-    if (tensor.path.empty()) {
-      lacks_tensors_ = true;
-      return true;
-    }
+    if (tensor.path.empty()) return true;
     const std::vector<size_t>& matches = patterns_.Match(tensor.path);
     if (matches.empty()) return true;
     std::vector<DimensionCut> cuts(tensor.shape.size());
@@ -76,7 +73,7 @@ class MegatronLanguage : public ShardingLanguage {
   }
 
   void CheckUse() override {
-    if (!lacks_tensors_) patterns_.CheckUse(context_.building, context_.mesh);
+    if (!context_.lacks_tensors) patterns_.CheckUse(context_.building, context_.mesh);
   }
 
  private:
@@ -178,7 +175,7 @@ class MegatronLanguage : public ShardingLanguage {
   const std::optional<int64_t> experts_;
   TensorPatterns patterns_;
   const std::vector<Role> roles_;  // Of each pattern.
-  bool is_reported_ = false, lacks_tensors_ = false;
+  bool is_reported_ = false;
 };
 
 // 0: a mistake.

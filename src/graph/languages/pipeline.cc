@@ -89,10 +89,7 @@ class PipelineLanguage : public ShardingLanguage {
         }()) {}
 
   bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) override {
-    if (tensor.path.empty()) {
-      lacks_tensors_ = true;
-      return true;
-    }
+    if (tensor.path.empty()) return true;
     if (text_.axis < 0) return false;
     if (cutting->is_pinned) return true;  // A view is where what it is of is.
     std::set<int64_t> ranks;
@@ -119,6 +116,7 @@ class PipelineLanguage : public ShardingLanguage {
       }
     }
     if (ranks.empty()) {
+      if (context_.lacks_tensors) return false;  // Its path may be wrong.
       Report(fmt::format("no stage has `{}`", tensor.path));
       return false;
     }
@@ -139,7 +137,7 @@ class PipelineLanguage : public ShardingLanguage {
   }
 
   void CheckUse() override {
-    if (lacks_tensors_ || text_.axis < 0) return;
+    if (context_.lacks_tensors || text_.axis < 0) return;
     layers_.CheckUse(context_.building, context_.mesh);
     ends_.CheckUse(context_.building, context_.mesh);
   }
@@ -187,7 +185,7 @@ class PipelineLanguage : public ShardingLanguage {
   const Text text_;
   TensorPatterns layers_, ends_;
   std::optional<std::map<std::string, bool>> order_;
-  bool is_reported_ = false, lacks_tensors_ = false;
+  bool is_reported_ = false;
 };
 
 class PipelineReader {
@@ -221,7 +219,9 @@ class PipelineReader {
       ranks_ = context_.mesh.shape[static_cast<size_t>(axes.front())];
       ReadStages(&text);
     }
-    if (context_.building.Reported() == before && !axes.empty()) text.axis = axes.front();
+    if (context_.building.Reported() == before && !axes.empty() && knows_numbers_) {
+      text.axis = axes.front();
+    }
     return std::make_unique<PipelineLanguage>(context_, std::move(text));
   }
 
@@ -241,9 +241,15 @@ class PipelineReader {
 
   int64_t Integer(std::string_view key, int64_t fallback, int64_t low, int64_t high) {
     for (const Node::Entry& entry : map_.entries) {
-      if (entry.key->text == key) return context_.Integer(entry, low, high).value_or(fallback);
+      if (entry.key->text == key)
+        return Known(context_.Integer(entry, low, high)).value_or(fallback);
     }
     return fallback;
+  }
+  // What a mistake elsewhere hides was reported there.
+  std::optional<int64_t> Known(std::optional<int64_t> number) {
+    knows_numbers_ &= number.has_value();
+    return number;
   }
   std::string_view Choice(std::string_view key, std::span<const std::string_view> words) {
     for (const Node::Entry& entry : map_.entries) {
@@ -311,7 +317,7 @@ class PipelineReader {
            context_.reader.ReadExprList({KeyOf("stages"), written}, "a number of layers")) {
         const auto count =
             expr == nullptr ? std::nullopt : context_.Integer(*expr, 0, kMostLayers, "a stage");
-        if (!count) return {};
+        if (!Known(count)) return {};
         of_stage.push_back(*count);
       }
       if (!CheckStages(*written, of_stage.size(), counts)) return {};
@@ -344,7 +350,7 @@ class PipelineReader {
         const auto layer = expr == nullptr
                                ? std::nullopt
                                : context_.Integer(*expr, 0, counts.layers - 1, "a layer");
-        if (!layer) return {};
+        if (!Known(layer)) return {};
         if (stages[static_cast<size_t>(*layer)] >= 0) {
           context_.Error(SpanOf(*expr), fmt::format("layer {} is on two stages, {} and {}", *layer,
                                                     stages[static_cast<size_t>(*layer)], s));
@@ -380,6 +386,7 @@ class PipelineReader {
   const Node& map_;
   const Span key_;
   int64_t ranks_ = 1;
+  bool knows_numbers_ = true;
 };
 
 std::unique_ptr<ShardingLanguage> ReadPipeline(LanguageContext& context, const LanguageText& text) {
