@@ -1,5 +1,9 @@
 // Each sharding language: what it makes of tensors, and its mistakes.
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
+
+#include <random>
+#include <span>
 
 #include "graph/languages/python_text.h"
 #include "graph/languages/tensor_patterns.h"
@@ -229,6 +233,37 @@ TEST(PathMatches, TakesManyStarsInTime) {
   }
   EXPECT_FALSE(PathMatches(pattern + "b", path));
   EXPECT_TRUE(PathMatches(pattern + "a", path));
+}
+
+// All at once, as each alone.
+TEST(PatternTrie, FindsThePatternsThatMatch) {
+  std::mt19937 random(1);
+  const auto join = [&](std::span<const std::string_view> words, size_t most) {
+    std::string joined(words[random() % words.size()]);
+    for (size_t more = random() % most; more > 0; --more) {
+      joined += fmt::format(".{}", words[random() % words.size()]);
+    }
+    return joined;
+  };
+  constexpr std::string_view kParts[] = {"a", "b", "ab", "*", "**", "**", "?", "a*", "[!a]", "*b"};
+  constexpr std::string_view kWords[] = {"a", "b", "ab", "bb", "aab"};
+  int found = 0;
+  for (int round = 0; round < 300; ++round) {
+    std::vector<std::string> patterns;
+    PatternTrie trie;
+    for (int i = 0; i < 20; ++i) trie.Add(patterns.emplace_back(join(kParts, 6)));
+    for (int i = 0; i < 20; ++i) {
+      const std::string path = join(kWords, 6);
+      std::vector<size_t> expected, matches;
+      for (size_t p = 0; p < patterns.size(); ++p) {
+        if (PathMatches(patterns[p], path)) expected.push_back(p);
+      }
+      trie.Match(path, &matches);
+      EXPECT_EQ(matches, expected) << path << ": " << fmt::format("{}", fmt::join(patterns, " "));
+      found += static_cast<int>(expected.size());
+    }
+  }
+  EXPECT_GT(found, 10'000);
 }
 
 TEST(TensorPatterns, MatchesWholePathsAndWildcardsInOrder) {

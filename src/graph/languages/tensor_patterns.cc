@@ -91,51 +91,29 @@ std::vector<DeclaredPath> DeclaredPaths(const Building& building, const Mesh& me
 
 TensorPatterns::TensorPatterns(std::vector<Located<std::string>> patterns)
     : patterns_(std::move(patterns)), used_(patterns_.size()) {
-  for (size_t i = 0; i < patterns_.size(); ++i) {
-    const std::string& pattern = patterns_[i].value;
-    name_numbers_ |= pattern.find_first_of("0123456789?[") != std::string::npos;
-    if (pattern.find_first_of("*?[") != std::string::npos) {
-      globs_.push_back(i);
-    } else {
-      paths_[pattern].push_back(i);
-    }
-  }
+  for (const auto& pattern : patterns_) trie_.Add(pattern.value);
 }
 
 const std::vector<size_t>& TensorPatterns::Match(std::string_view path) {
-  const auto [known, is_new] =
-      matches_.try_emplace(name_numbers_ ? std::string(path) : WithoutNumbers(path));
-  if (is_new) {
-    std::vector<size_t>& matches = known->second;
-    if (const auto same = paths_.find(std::string(path)); same != paths_.end()) {
-      matches = same->second;
-    }
-    for (const size_t i : globs_) {
-      if (PathMatches(patterns_[i].value, path)) matches.push_back(i);
-    }
-    std::sort(matches.begin(), matches.end());
-    for (const size_t i : matches) used_[i] = true;
-  }
-  return known->second;
+  trie_.Match(path, &matches_);
+  for (const size_t i : matches_) used_[i] = true;
+  return matches_;
 }
 
 bool TensorPatterns::AllUsed() const {
   return std::all_of(used_.begin(), used_.end(), [](bool used) { return used; });
 }
 
-std::vector<size_t> TensorPatterns::Unused(const std::vector<DeclaredPath>& declared) const {
+std::vector<size_t> TensorPatterns::Unused(const std::vector<DeclaredPath>& declared) {
+  for (const DeclaredPath& of : declared) Match(of.path);
   std::vector<size_t> unused;
   for (size_t i = 0; i < patterns_.size(); ++i) {
-    const bool is_used =
-        used_[i] || std::any_of(declared.begin(), declared.end(), [&](const DeclaredPath& of) {
-          return PathMatches(patterns_[i].value, of.path);
-        });
-    if (!is_used) unused.push_back(i);
+    if (!used_[i]) unused.push_back(i);
   }
   return unused;
 }
 
-void TensorPatterns::CheckUse(Building& building, const Mesh& mesh) const {
+void TensorPatterns::CheckUse(Building& building, const Mesh& mesh) {
   if (AllUsed()) return;
   const std::vector<DeclaredPath> declared = DeclaredPaths(building, mesh);
   for (const size_t i : Unused(declared)) {

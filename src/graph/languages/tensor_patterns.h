@@ -6,10 +6,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "graph/building.h"
+#include "graph/languages/pattern_trie.h"
 
 namespace shardinit {
 
@@ -33,22 +33,20 @@ class TensorPatterns {
  public:
   explicit TensorPatterns(std::vector<Located<std::string>> patterns);
 
-  // Ascending indices of those that match.
+  // Ascending indices of those that match, until the next call.
   const std::vector<size_t>& Match(std::string_view path);
   const std::vector<Located<std::string>>& all() const { return patterns_; }
   // Those that matched no tensor, nor match a declared one.
-  std::vector<size_t> Unused(const std::vector<DeclaredPath>& declared) const;
+  std::vector<size_t> Unused(const std::vector<DeclaredPath>& declared);
   bool AllUsed() const;
   // Reports these, in the words that the user would look for.
-  void CheckUse(Building& building, const Mesh& mesh) const;
+  void CheckUse(Building& building, const Mesh& mesh);
 
  private:
   std::vector<Located<std::string>> patterns_;
   std::vector<bool> used_;
-  std::vector<size_t> globs_;                                   // Those with a wildcard.
-  std::unordered_map<std::string, std::vector<size_t>> paths_;  // The others, each a whole path.
-  bool name_numbers_ = false;                                   // Some pattern tells numbers apart.
-  std::unordered_map<std::string, std::vector<size_t>> matches_;
+  PatternTrie trie_;
+  std::vector<size_t> matches_;  // Of the last path.
 };
 
 // "did you mean": a declared path, with `*` for its numbers.
