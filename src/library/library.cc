@@ -176,7 +176,8 @@ struct shardinit_spec {
                          .shape = tensor.shape.data(),
                          .elements = tensor.elements(),
                          .bytes = tensor.bytes(),
-                         .partition = partitions.back().data()});
+                         .partition = partitions.back().data(),
+                         .extended = tensor.partition.IsExtended()});
     }
     info = {.name = graph.name.c_str(),
             .engine = graph.engine.c_str(),

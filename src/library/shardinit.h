@@ -88,6 +88,7 @@ typedef struct shardinit_tensor {
    * separated by commas: "fsdp,tensor"; "" if it is whole on every rank. Of
    * segments, nested axes and stages shardinit_boxes() knows. */
   const char* const* partition;
+  int32_t extended; /* 1 if `partition` is not all: it has such ones. */
 } shardinit_tensor;
 
 /* Opens and checks a spec: *spec is to be closed by shardinit_close(). */

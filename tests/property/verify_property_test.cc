@@ -36,6 +36,27 @@ Plan TinyPlan() {
   return MakePlan(std::move(graph));
 }
 
+// Segments, axes that cut one after the other, stages and devices: format version 2.
+Plan ExtendedPlan() {
+  InitGraph graph{.name = "extended",
+                  .engine = "philox4x32",
+                  .seed = 1,
+                  .mesh = {{"x", "y"}, {2, 2}},
+                  .replicas = Replicas::kDedupe,
+                  .tensors = {}};
+  graph.mesh.devices.ids = std::make_shared<std::vector<int64_t>>(std::vector<int64_t>{3, 1, 0, 2});
+  DimensionCut segments = {0}, nested = {0, 1};
+  segments.segments = 2;
+  nested.nested = {1, 1};
+  graph.tensors = {
+      MakeTensor("fused", DType::f32, {8, 3}, Normal{0, 0.5}, {segments, {}}),
+      MakeTensor("turns", DType::f32, {5}, Normal{0, 0.5}, {nested}),
+      MakeTensor("placed", DType::bf16, {6}, Uniform{-1, 1}, {{0}}),
+  };
+  graph.tensors.back().partition.pins = {{1, {1}}};
+  return MakePlan(std::move(graph));
+}
+
 bool IsFound(const std::string& folder, bool is_export) {
   try {
     const VerifyResult result = (is_export ? VerifyExport : Verify)(folder, 1, {});
@@ -79,16 +100,24 @@ void ChangeEveryByte(const std::string& folder, bool is_export) {
 
 constexpr WorkerOptions kFew = {.jobs = 1, .writers = 1, .memory = 4 << 20};
 
-TEST(EveryByte, OfACheckpoint) {
+void ChangeCheckpoint(const Plan& plan) {
   SetUpHdf5Once();
   const WorkingFolder folder(std::map<std::string, std::string>{});
   WorkCounters counters;
   GenerateRequest request;
   request.folder = "checkpoint";
-  request.ranks = {0, 1};
+  for (int64_t r = 0; r < plan.world_size(); ++r) request.ranks.push_back(r);
   request.workers = kFew;
-  ASSERT_TRUE(Generate(TinyPlan(), request, &counters).complete);
+  ASSERT_TRUE(Generate(plan, request, &counters).complete);
   ChangeEveryByte("checkpoint", false);
+}
+
+TEST(EveryByte, OfACheckpoint) { ChangeCheckpoint(TinyPlan()); }
+
+TEST(EveryByte, OfACheckpointOfVersion2) {
+  const Plan plan = ExtendedPlan();
+  ASSERT_EQ(plan.format_version, 2);
+  ChangeCheckpoint(plan);
 }
 
 class EveryByteOfAnExport : public testing::TestWithParam<std::string> {};

@@ -345,6 +345,20 @@ def test_devices_go_where_the_spec_put_them(tmp_path):
         shardinit.jax.mesh_of(folder, others)
 
 
+def test_what_no_named_sharding_says_is_an_error(tmp_path):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {a: 2, b: 2}}\nmodules:\n"
+                    "  plain: {shape: [8], shard: [a], init: zeros}\n"
+                    "  fused: {shape: [8], shard: [{axes: a, segments: 2}], init: zeros}\n"
+                    "  placed: {shape: [8], stage: {b: 1}, init: zeros}\n")
+    for source in (Gen(spec, tmp_path / "out"), shardinit.open_spec(spec)):
+        with pytest.raises(shardinit.MismatchError) as error:
+            shardinit.jax.shardings_of(source, Devices(2, 4, names=("a", "b")))
+        assert sorted(error.value.mismatching) == ["fused", "placed"]
+        opened = source if isinstance(source, shardinit.Spec) else shardinit.open(source)
+        assert [opened.is_extended(p) for p in ("plain", "fused", "placed")] == [False, True, True]
+
+
 def test_the_mesh_of_what_says_nothing_of_devices(tiny):
     for source in (tiny, shardinit.open_spec(TINY)):
         mesh = shardinit.jax.mesh_of(source, jax.devices()[: shardinit.open(tiny).world_size])

@@ -165,6 +165,15 @@ class Checkpoint(Source):
         """
         return self._partition(path).axes
 
+    def is_extended(self, path: str) -> bool:
+        """See `Source.is_extended`.
+
+        Raises:
+            DamageError: ``plan.json`` is missing, or is another one.
+        """
+        partition = self._partition(path)
+        return bool(partition.stage) or any(partition.nested) or any(n > 1 for n in partition.segments)
+
     def boxes(self, path: str, rank: int) -> list[Box]:
         """See `Source.boxes`.
 

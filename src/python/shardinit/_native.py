@@ -69,6 +69,7 @@ class Tensor(ctypes.Structure):
         ("elements", ctypes.c_int64),
         ("bytes", ctypes.c_int64),
         ("partition", _Strings),
+        ("extended", ctypes.c_int32),
     )
 
 

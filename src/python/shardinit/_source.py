@@ -118,6 +118,15 @@ class Source(ABC):
         """
 
     @abstractmethod
+    def is_extended(self, path: str) -> bool:
+        """Whether `partition_spec` is not all: a tensor has segments, axes that cut one after the
+        other, or a stage.
+
+        Raises:
+            UnknownTensorError: there is no such tensor.
+        """
+
+    @abstractmethod
     def boxes(self, path: str, rank: int) -> list[Box]:
         """What a rank of the mesh holds of a tensor, stored by it or by another.
 

@@ -31,6 +31,7 @@ class SpecTensorInfo(TensorInfo):
 
     partition_spec: tuple[tuple[str, ...], ...]
     _index: int = field(repr=False, compare=False)
+    _extended: bool = field(repr=False, compare=False)
 
 
 class Spec(Source):
@@ -93,6 +94,7 @@ class Spec(Source):
                     for cut in tensor.partition[: tensor.dimensions]
                 ),
                 index,
+                bool(tensor.extended),
             )
             tensors[info.path] = info
         self.tensors: Mapping[str, SpecTensorInfo] = MappingProxyType(tensors)
@@ -125,6 +127,10 @@ class Spec(Source):
             UnknownTensorError: there is no such tensor.
         """
         return self.info(path).partition_spec
+
+    def is_extended(self, path: str) -> bool:
+        """See `Source.is_extended`."""
+        return self.info(path)._extended
 
     def boxes(self, path: str, rank: int) -> list[Box]:
         """See `Source.boxes`.

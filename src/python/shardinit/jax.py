@@ -231,17 +231,22 @@ def mesh_of(checkpoint: Folder, devices: Iterable[Any] | None = None) -> Mesh:
 def shardings_of(checkpoint: Folder, mesh: Mesh) -> dict[str, NamedSharding]:
     """The checkpoint's or spec's own partition of tensors, over a mesh with axes of these names.
 
-    The mesh may have other sizes than theirs, and more axes. JAX has neither segments nor stages,
-    nor axes that cut one after the other what they do not divide: a tensor with these is cut by its
-    axes alone.
+    The mesh may have other sizes than theirs, and more axes.
 
     Raises:
-        MismatchError: partitions that name an axis which `mesh` does not have.
+        MismatchError: partitions that name an axis which `mesh` does not have, or that no
+            ``NamedSharding`` says: segments, stages, and axes that cut one after the other what
+            they do not divide. It names them all.
         DamageError: ``plan.json`` is missing, or is another one.
     """
     opened = as_source(checkpoint, "shardinit.jax.init_sharded")
     specs = {path: opened.partition_spec(path) for path in opened.tensors}
     mismatching = {
+        path: "has segments, a stage or axes that cut one after the other, which JAX has not"
+        for path in specs
+        if opened.is_extended(path)
+    }
+    mismatching |= {
         path: f"is cut over the axis `{axis}`, which the mesh does not have"
         for path, spec in specs.items()
         for axes in spec
