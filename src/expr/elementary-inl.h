@@ -135,8 +135,8 @@ F Scale(F x, BitsIn<F> k) {
 
 template <typename F>
 F Clamp(F x, std::type_identity_t<F> low, std::type_identity_t<F> high) {
-  const F above = Select(x < low, low, x);
-  return Select(above > high, high, above);
+  const F above = Select<F>(x < low, low, x);
+  return Select<F>(above > high, high, above);
 }
 
 template <typename F>
@@ -213,7 +213,7 @@ template <typename F>
 F LogEnds(F x, F log) {
   const F positive = Select<F>(x == kInfinity, kInfinity, log);
   const F zero = Select<F>(x == 0, -kInfinity, kNaN);
-  return Select(x > 0, positive, zero);
+  return Select<F>(x > 0, positive, zero);
 }
 
 template <typename F>

@@ -6,17 +6,7 @@
 #include <limits>
 
 #include "base/error.h"
-
-// Rounding to nearest even, on the bits. Dropping the low k bits of a number n
-// rounds it down; adding half of 2^k first rounds to nearest with ties up;
-// adding half minus one, plus the lowest bit that stays, sends ties to even:
-//
-//   bf16 of 0x3F808000 (1 + 2^-8, between 0x3F80 and 0x3F81, which is odd):
-//   0x3F808000 + 0x7FFF + 0 = 0x3F80FFFF → 0x3F80;
-//   0x3F818000 + 0x7FFF + 1 = 0x3F820000 → 0x3F82.
-//
-// A carry out of the mantissa adds one to the exponent, which is right too, and
-// from the largest finite number leads to infinity.
+#include "tensor/encode-inl.h"
 
 namespace shardinit {
 namespace {
@@ -35,26 +25,6 @@ T LoadLittleEndian(const void* in) {
   T bits = 0;
   for (size_t i = 0; i < sizeof(T); ++i) bits |= static_cast<T>(T{bytes[i]} << (8 * i));
   return bits;
-}
-
-template <DType dtype>
-uint32_t EncodeSmall(float value) {
-  using T = SmallFloat<dtype>;
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  const uint32_t sign = (bits >> 31) << (8 * T::kInfo.bytes - 1);
-  uint32_t magnitude = bits & 0x7FFFFFFF;
-  if (magnitude > 0x7F800000) return sign | T::kNan;
-  if (magnitude < T::kSmallestNormal) {
-    // A multiple of the smallest subnormal number, which is one unit in the last
-    // place of kPower. The f32 addition rounds, and the sum's mantissa is the result.
-    const float sum = std::bit_cast<float>(magnitude) + std::bit_cast<float>(T::kPower);
-    return sign | (std::bit_cast<uint32_t>(sum) - T::kPower);
-  }
-  // What is larger than all finite numbers is as good as the next one would be.
-  magnitude = std::min(magnitude, T::kBeyond);
-  magnitude -= T::kRebias;
-  magnitude += (1u << (T::kDropped - 1)) - 1 + ((magnitude >> T::kDropped) & 1);
-  return sign | (magnitude >> T::kDropped);
 }
 
 template <DType dtype>
@@ -79,20 +49,18 @@ float DecodeSmall(uint32_t bits) {
 
 }  // namespace
 
-uint16_t EncodeBf16(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if (value != value) return static_cast<uint16_t>((bits >> 16) | 0x40);
-  return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+uint16_t EncodeBf16(float value) { return static_cast<uint16_t>(encoding::Bf16(BitsOf(value))); }
+
+uint16_t EncodeF16(float value) {
+  return static_cast<uint16_t>(encoding::Small<DType::f16>(BitsOf(value)));
 }
 
-uint16_t EncodeF16(float value) { return static_cast<uint16_t>(EncodeSmall<DType::f16>(value)); }
-
 uint8_t EncodeF8E4M3Fn(float value) {
-  return static_cast<uint8_t>(EncodeSmall<DType::f8e4m3fn>(value));
+  return static_cast<uint8_t>(encoding::Small<DType::f8e4m3fn>(BitsOf(value)));
 }
 
 uint8_t EncodeF8E5M2(float value) {
-  return static_cast<uint8_t>(EncodeSmall<DType::f8e5m2>(value));
+  return static_cast<uint8_t>(encoding::Small<DType::f8e5m2>(BitsOf(value)));
 }
 
 float DecodeBf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }

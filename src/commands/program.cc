@@ -1,0 +1,132 @@
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/new_file.h"
+#include "commands/command.h"
+#include "commands/options.h"
+#include "program/module.h"
+
+namespace shardinit {
+namespace {
+
+struct ProgramOptions {
+  SpecOptions spec;
+  std::string out, only, arithmetic = "f32";
+  int64_t rank = -1;
+  bool stack = false, kinds = false;
+};
+
+std::string InJson(const Plan& plan, const ProgramRequest& request, const ProgramKinds& program) {
+  JsonWriter out;
+  out.BeginObject(JsonWriter::kLines);
+  out.Member("contract_version", kContractVersion).Member("name", plan.graph.name);
+  out.Member("engine", plan.graph.engine).Member("seed", plan.graph.seed);
+  out.Key("mesh");
+  WriteMesh(plan.graph.mesh, out);
+  out.Key("rank");
+  request.rank ? out.Value(*request.rank) : out.Null();
+  out.Key("kinds").BeginArray(JsonWriter::kLines);
+  for (const ProgramKind& kind : program.kinds) {
+    out.BeginObject().Member("file", kind.name + ".mlir").Member("dtype", kind.dtype);
+    out.Member("shape", kind.shape).Member("takes_zero", kind.needs_zero);
+    out.Key("partition").BeginArray();
+    for (const auto& axes : kind.partition) {
+      out.BeginArray();
+      for (const std::string& axis : axes) out.Value(axis);
+      out.EndArray();
+    }
+    out.EndArray().Key("tables").BeginArray();
+    for (const Shape& shape : kind.arguments) out.Value(shape);
+    out.EndArray().EndObject();
+  }
+  out.EndArray().Key("tensors").BeginArray(JsonWriter::kLines);
+  for (const ProgramTensor& tensor : program.tensors) {
+    out.BeginObject().Member("path", tensor.path);
+    if (tensor.part > 0) out.Member("part", static_cast<int64_t>(tensor.part));
+    out.Member("kind", static_cast<int64_t>(tensor.kind)).Key("tables").BeginArray();
+    for (const std::vector<uint32_t>& words : tensor.arguments) {
+      out.BeginArray();
+      for (const uint32_t word : words) out.Value(static_cast<int64_t>(word));
+      out.EndArray();
+    }
+    out.EndArray().EndObject();
+  }
+  out.EndArray().EndObject();
+  return out.Finish();
+}
+
+// The folder gets its name when all of it is there.
+void WriteFolder(const std::string& path, const ProgramKinds& program, const std::string& json) {
+  NewFolder folder(path);
+  const auto write = [&](const std::string& name, std::string_view text) {
+    NewFile file(folder.folder(), name);
+    file.Append(text);
+    file.Commit();
+  };
+  for (const ProgramKind& kind : program.kinds) write(kind.name + ".mlir", kind.module);
+  write("program.json", json);
+  folder.Commit();
+}
+
+ExitCode RunProgram(const ProgramOptions& options) {
+  if (options.arithmetic != "f32" && options.arithmetic != "f64") {
+    throw Error(ExitCode::kUsage, fmt::format("`--arith` is `{}`", options.arithmetic),
+                "use `f32` or `f64`");
+  }
+  if (options.kinds && options.stack) {
+    throw Error(ExitCode::kUsage, "`--kinds` and `--stack` are two different forms",
+                "use one of them");
+  }
+  if (options.kinds && options.out.empty()) {
+    throw Error(ExitCode::kUsage, "`--kinds` writes a folder of modules", "name it with `-o DIR`");
+  }
+  const Plan plan = options.spec.Load();
+  ProgramRequest request;
+  request.tensors = Matching(plan.graph.tensors, options.only);
+  request.stacked = options.stack;
+  if (options.arithmetic == "f64") request.arithmetic = program::Arithmetic::kDouble;
+  if (options.rank != -1) {
+    CheckRank(options.rank, plan);
+    request.rank = options.rank;
+  }
+  if (options.kinds) {
+    const ProgramKinds program = WriteProgramKinds(plan, request);
+    WriteFolder(options.out, program, InJson(plan, request, program));
+  } else if (options.out.empty()) {
+    Print(WriteProgram(plan, request));
+  } else {
+    WriteFileAtomically(options.out, WriteProgram(plan, request));
+  }
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+extern const Command kProgram = {
+    .name = "program",
+    .summary = "Write the init graph as a StableHLO program that XLA runs",
+    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
+      auto options = std::make_shared<ProgramOptions>();
+      options->spec.AddTo(app);
+      options->spec.AddLayoutTo(app);
+      AddOnly(app, &options->only);
+      AddRank(app, &options->rank, "The boxes of this rank alone, for one device");
+      app.add_flag("--stack", options->stack,
+                   "Layers that are alike as one tensor, made in a loop");
+      app.add_flag("--kinds", options->kinds,
+                   "A module for each kind of tensor, and a list of which tensor is which");
+      app.add_option("--arith", options->arithmetic,
+                     "How f32 is computed: f32, mixed with an argument that is 0, or f64")
+          ->type_name("f32|f64")
+          ->capture_default_str();
+      app.add_option("-o,--out", options->out, "File; with --kinds the folder. Default: printed")
+          ->type_name("PATH")
+          ->check(NotEmpty);
+      return [options] { return RunProgram(*options); };
+    },
+};
+
+}  // namespace shardinit

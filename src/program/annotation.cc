@@ -1,0 +1,91 @@
+#include "program/annotation.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <numeric>
+
+#include "base/error.h"
+
+namespace shardinit::program {
+
+// As XLA writes it: the numbers of parts, and the devices part by part as a transposed grid.
+std::string ShardingText(const Mesh& mesh, const PartitionSpec& partition, bool stacked) {
+  std::vector<int> order;  // Axes of the mesh, as they number the parts.
+  std::vector<int64_t> parts;
+  if (stacked) parts.push_back(1);
+  for (const DimensionCut& cut : partition.cuts) {
+    parts.push_back(PartsOf(cut, mesh));
+    order.insert(order.end(), cut.axes.begin(), cut.axes.end());
+  }
+  int64_t cut_in = 1, copies = 1;
+  for (const int64_t count : parts) cut_in *= count;
+  if (cut_in == 1) return "{replicated}";
+  std::vector<bool> cuts(mesh.axes.size());
+  for (const int axis : order) cuts[axis] = true;
+  for (size_t axis = 0; axis < cuts.size(); ++axis) {
+    if (cuts[axis]) continue;
+    order.push_back(static_cast<int>(axis));
+    copies *= mesh.shape[axis];
+  }
+  if (copies > 1) parts.push_back(copies);
+  std::string text = fmt::format("{{devices=[{}]<=", fmt::join(parts, ","));
+  // Axes of one device, and those that stay neighbours, need not be told apart.
+  std::vector<int64_t> extents;
+  std::vector<int> number(mesh.shape.size(), -1);
+  for (size_t axis = 0; axis < mesh.shape.size(); ++axis) {
+    if (mesh.shape[axis] == 1) continue;
+    number[axis] = static_cast<int>(extents.size());
+    extents.push_back(mesh.shape[axis]);
+  }
+  std::vector<int> permutation;
+  for (const int axis : order) {
+    if (number[axis] >= 0) permutation.push_back(number[axis]);
+  }
+  if (std::is_sorted(permutation.begin(), permutation.end())) {
+    text += fmt::format("[{}]", mesh.world_size());
+  } else {
+    text += fmt::format("[{}]T({})", fmt::join(extents, ","), fmt::join(permutation, ","));
+  }
+  if (copies > 1) text += " last_tile_dim_replicate";
+  return text + "}";
+}
+
+std::string ShardyText(const Mesh& mesh, const PartitionSpec& partition, bool stacked) {
+  std::vector<std::string> dimensions;
+  if (stacked) dimensions.emplace_back("{}");
+  for (const DimensionCut& cut : partition.cuts) {
+    std::vector<std::string> axes;
+    for (const int axis : cut.axes) axes.push_back(fmt::format("\"{}\"", mesh.axes[axis]));
+    dimensions.push_back(fmt::format("{{{}}}", fmt::join(axes, ", ")));
+  }
+  return fmt::format("#sdy.sharding<@mesh, [{}]>", fmt::join(dimensions, ", "));
+}
+
+std::string ShardyMeshText(const Mesh& mesh) {
+  std::vector<std::string> axes;
+  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+    axes.push_back(fmt::format("\"{}\"={}", mesh.axes[axis], mesh.shape[axis]));
+  }
+  return fmt::format("sdy.mesh @mesh = <[{}]>", fmt::join(axes, ", "));
+}
+
+void RequireAnnotation(const Mesh& mesh, const Tensor& tensor) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ExitCode::kUsage,
+                fmt::format("`{}` {}, which no annotation of a program says", tensor.path, why),
+                "write the program of one rank with `--rank R`");
+  };
+  if (!tensor.partition.pins.empty()) refuse("is on a part of the mesh");
+  for (size_t d = 0; d < tensor.partition.cuts.size(); ++d) {
+    const DimensionCut& cut = tensor.partition.cuts[d];
+    if (cut.segments > 1) refuse(fmt::format("is cut in {} segments", cut.segments));
+    const int64_t parts = PartsOf(cut, mesh);
+    if (tensor.shape[d] % parts != 0) {
+      refuse(
+          fmt::format("has {} elements in {} parts along dimension {}", tensor.shape[d], parts, d));
+    }
+  }
+}
+
+}  // namespace shardinit::program

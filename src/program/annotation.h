@@ -1,0 +1,21 @@
+// How a result lies on the mesh, in the two forms that frameworks read.
+#pragma once
+
+#include <string>
+
+#include "graph/graph.h"
+
+namespace shardinit::program {
+
+// `{devices=[2,1,4]<=[8] last_tile_dim_replicate}` (mhlo.sharding). With `stacked`, of a tensor
+// with one more dimension, the first, that nothing cuts.
+std::string ShardingText(const Mesh& mesh, const PartitionSpec& partition, bool stacked = false);
+// `#sdy.sharding<@mesh, [{"fsdp"}, {}]>`.
+std::string ShardyText(const Mesh& mesh, const PartitionSpec& partition, bool stacked = false);
+// `sdy.mesh @mesh = <["fsdp"=2, "tensor"=4]>`.
+std::string ShardyMeshText(const Mesh& mesh);
+
+// Throws Error (kUsage) if no annotation says how the tensor is cut.
+void RequireAnnotation(const Mesh& mesh, const Tensor& tensor);
+
+}  // namespace shardinit::program

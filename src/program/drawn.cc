@@ -1,0 +1,388 @@
+#include "program/drawn.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <bit>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/overloaded.h"
+#include "expr/elementary-inl.h"
+#include "generate/fill.h"
+#include "program/engine.h"
+#include "rng/engines.h"
+#include "tensor/encode-inl.h"
+
+namespace shardinit::program {
+
+// Of a row of its table the conditions that choose a row of the polynomials.
+struct ErfInvRows {
+  Flag central, past0, past1, past2;
+};
+inline ErfInvRows ErfInvRowOf(Flag central, Flag past0, Flag past1, Flag past2) {
+  return {central, past0, past1, past2};
+}
+template <typename Member>
+Double OfRow(const ErfInvRows& row, Member member) {
+  const auto& rows = elementary::kErfInv;
+  const Double upper = Select<Double>(row.past2, member(rows[4]), member(rows[3]));
+  const Double past0 = Select<Double>(row.past1, upper, member(rows[2]));
+  const Double outer = Select<Double>(row.past0, past0, member(rows[1]));
+  return Select<Double>(row.central, member(rows[0]), outer);
+}
+
+namespace {
+
+using Indices = std::vector<Word64>;
+
+// An orthogonal matrix is written as its values, if it is not larger.
+constexpr int64_t kMaxWrittenElements = 1 << 16;
+
+uint32_t BitsIn(float value) { return std::bit_cast<uint32_t>(value); }
+
+void AppendKey(const Tensor& tensor, std::vector<uint32_t>* words) {
+  words->push_back(static_cast<uint32_t>(tensor.stream.key));
+  words->push_back(static_cast<uint32_t>(tensor.stream.key >> 32));
+}
+
+// Of a tensor's row, in the order in which writers take the words.
+void AppendRow(const Tensor& tensor, std::vector<uint32_t>* words) {
+  if (IsRandom(tensor.distribution) && !std::holds_alternative<Orthogonal>(tensor.distribution)) {
+    AppendKey(tensor, words);
+  }
+  std::visit(
+      Overloaded{
+          [&](const Uniform& u) {
+            const UniformSampler s = MakeUniform(u.low, u.high);
+            for (const float x : {s.low, s.span, s.last}) words->push_back(BitsIn(x));
+          },
+          [&](const Normal& n) {
+            const NormalSampler s = MakeNormal(n.mean, n.std);
+            for (const float x : {s.mean, s.scale}) words->push_back(BitsIn(x));
+          },
+          [&](const TruncatedNormal& t) {
+            const TruncatedNormalSampler s = MakeTruncatedNormal(t.mean, t.std, t.low, t.high);
+            for (const float x : {s.mean, s.std, s.tail[0], s.tail[1], s.step[0], s.step[1]}) {
+              words->push_back(BitsIn(x));
+            }
+            words->push_back(s.sign_mask);
+            words->push_back(s.sign_flip);
+            for (const float x : {s.z_low, s.z_high}) words->push_back(BitsIn(x));
+          },
+          [&](const Sparse& s) {
+            const NormalSampler n = MakeNormal(0, s.std);
+            for (const float x : {n.mean, n.scale}) words->push_back(BitsIn(x));
+          },
+          [&](const Orthogonal&) {
+            if (tensor.elements() > kMaxWrittenElements) {
+              throw Error(ExitCode::kUsage,
+                          fmt::format("`{}` is an orthogonal matrix of {} elements, but a program "
+                                      "has such matrices of up to {} alone, as their values",
+                                      tensor.path, tensor.elements(), kMaxWrittenElements),
+                          "leave it out with `--only`, and take it from `gen`");
+            }
+            Tensor whole = tensor;
+            whole.dtype = DType::f32;
+            std::vector<uint32_t> bits(static_cast<size_t>(whole.elements()));
+            FillBox(whole, WholeOf(whole.shape), 1, bits.data());
+            words->insert(words->end(), bits.begin(), bits.end());
+          },
+          [](const OneOf<Constant, Expression, Normalized> auto&) {},
+      },
+      tensor.distribution);
+}
+
+// The words of a row, one after another.
+class RowReader {
+ public:
+  RowReader(Function* out, std::string argument, const Word64& row)
+      : out_(out), argument_(std::move(argument)), row_(row) {}
+
+  Word32 Next() { return At(next_++); }
+  Word32 At(int64_t column) { return {out_, out_->Take(argument_, row_.value(), column)}; }
+  Single NextSingle() { return FromBits(Next()); }
+
+ private:
+  Function* out_;
+  std::string argument_;
+  Word64 row_;
+  int64_t next_ = 0;
+};
+
+// The bits of the f32 that is nearest: subnormal ones too, on processors that have none.
+Word32 RoundToF32(const Double& number) {
+  Function* in = number.in();
+  if (in == nullptr) {
+    return BitsIn(static_cast<float>(std::bit_cast<double>(BitsOf(number).constant())));
+  }
+  const Double size = Abs(number);
+  // One unit in the last place of 2^-97 is 2^-149.
+  const Word64 multiple = BitsOf(size + 0x1p-97) - std::bit_cast<uint64_t>(0x1p-97);
+  const Word32 sign = LowWord(BitsOf(number) >> 32) & 0x80000000u;
+  const Value near = in->Convert(size.ValueIn(in), Element::kF32);
+  const Word32 normal = {in, in->Bitcast(near, Element::kU32)};
+  return sign | Select<Word32>(size < 0x1p-126, LowWord(multiple), normal);
+}
+
+Value Narrow(const Word32& word, Element element) {
+  Function* in = word.in();
+  const Word32 low = word & ((1u << (8 * BytesOf(element))) - 1);
+  return in->Convert(low.value(), element);
+}
+
+// As a sampler's value is stored.
+Value Encoded(const Word32& bits, DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return bits.value();
+    case DType::f64: {
+      Function* in = bits.in();
+      return in->Bitcast(in->Convert(in->Bitcast(bits.value(), Element::kF32), Element::kF64),
+                         Element::kU64);
+    }
+    case DType::bf16:
+      return Narrow(encoding::Bf16(bits), Element::kU16);
+    case DType::f16:
+      return Narrow(encoding::Small<DType::f16>(bits), Element::kU16);
+    case DType::f8e4m3fn:
+      return Narrow(encoding::Small<DType::f8e4m3fn>(bits), Element::kU8);
+    case DType::f8e5m2:
+      return Narrow(encoding::Small<DType::f8e5m2>(bits), Element::kU8);
+    default:
+      Check(false, "a fraction for an integer");
+  }
+  return {};
+}
+
+// As the number of an expression is stored.
+Value EncodedNumber(const Double& number, DType dtype, Function* in) {
+  if (number.is_constant()) {
+    return ConstantOf(*in, std::bit_cast<double>(BitsOf(number).constant()), dtype);
+  }
+  const DTypeInfo& info = InfoOf(dtype);
+  if (dtype == DType::f64) return BitsOf(number).value();
+  if (info.is_float()) return Encoded(RoundToF32(number), dtype);
+  if (dtype == DType::boolean) return (number != 0).value();
+  const Value whole = in->Convert(number.ValueIn(in), Element::kI64);
+  return in->Convert(whole, ElementOf(dtype));
+}
+
+Word64 LinearOf(const Shape& shape, const Indices& at) {
+  Word64 linear = 0;
+  // The last index last: the sum of the others is over fewer elements.
+  for (size_t d = 0; d < shape.size(); ++d) linear = linear * shape[d] + at[d];
+  return linear;
+}
+
+const NormalParameters kStandardNormal = [] {
+  const NormalSampler s = MakeNormal(0, 1);
+  return NormalParameters{s.mean, s.scale};
+}();
+
+struct Leaf {
+  const Tensor& tensor;
+  const Indices& at;
+  Function* out;
+  const ProgramEngine& engine;
+
+  Source SourceOf(RowReader& row) const {
+    const Word32 low = row.Next(), high = row.Next();
+    return {low, high, LinearOf(tensor.shape, at)};
+  }
+};
+
+Value WriteExpression(const Expression& e, const Leaf& leaf, RowReader& row) {
+  const Program& program = *e.program;
+  std::vector<Double> slots(program.slots, Double(0));
+  for (const Program::Literal& literal : program.literals) slots[literal.slot] = literal.value;
+  for (const Program::Index& index : program.indices) {
+    slots[index.slot] =
+        ToDouble(index.dimension == Program::kLinear ? LinearOf(leaf.tensor.shape, leaf.at)
+                                                     : leaf.at[index.dimension]);
+  }
+  if (!program.draws.empty()) {
+    const Source source = leaf.SourceOf(row);
+    static const UniformSampler kUniform = MakeUniform(0, 1);
+    for (size_t i = 0; i < program.draws.size(); ++i) {
+      const auto draw = static_cast<uint32_t>(i);
+      Double& slot = slots[program.draws[i].slot];
+      switch (program.draws[i].draw) {
+        case Draw::kNormal:
+          slot = ToDouble(leaf.engine.normal(kStandardNormal, source, draw));
+          break;
+        case Draw::kUniform:
+          slot = ToDouble(
+              leaf.engine.uniform({kUniform.low, kUniform.span, kUniform.last}, source, draw));
+          break;
+        case Draw::kBits:
+          slot = ToDouble(Widen(leaf.engine.word(source, draw)));
+          break;
+      }
+    }
+  }
+  for (const Program::Instruction& i : program.code) {
+    using F = Double;
+    const F x = slots[i.a], y = slots[i.b], z = slots[i.c];
+    F& result = slots[i.out];
+    switch (i.op) {
+#define SHARDINIT_CASE(name, formula) \
+  case ElementOp::name:               \
+    result = formula;                 \
+    break;
+      SHARDINIT_ELEMENT_OPERATIONS(SHARDINIT_CASE, SHARDINIT_CASE, SHARDINIT_CASE)
+#undef SHARDINIT_CASE
+    }
+  }
+  return EncodedNumber(slots[program.result], leaf.tensor.dtype, leaf.out);
+}
+
+Value WriteSparse(const Sparse& s, const Leaf& leaf, RowReader& row) {
+  const Source source = leaf.SourceOf(row);
+  const Single mean = row.NextSingle(), scale = row.NextSingle();
+  const Word32 value = BitsOf(leaf.engine.normal({mean, scale}, source, 0));
+  if (s.zeros == 0) return Encoded(value, leaf.tensor.dtype);
+  const auto rank_of = [&](const Word64& element, const Word64& in_row) {
+    const Source of{source.key_low, source.key_high, element};
+    return (Widen(leaf.engine.word(of, 1)) << 32) | in_row;
+  };
+  // All rows of the columns, along a dimension of their own.
+  const int64_t rows = leaf.tensor.shape[0], columns = leaf.tensor.shape[1];
+  const int dimension = leaf.out->AddDimension(rows);
+  const Word64 each = {leaf.out, leaf.out->Iota(dimension)};
+  const Word64 all = rank_of(each * columns + leaf.at[1], each);
+  const Word64 last = {leaf.out, leaf.out->Nth(all.value(), dimension, s.zeros - 1)};
+  const Flag is_drawn = last < rank_of(source.element, leaf.at[0]);
+  return Encoded(Select<Word32>(is_drawn, value, 0), leaf.tensor.dtype);
+}
+
+Value WriteNormalized(const Normalized& n, const Leaf& leaf, RowReader& row) {
+  const Source source = leaf.SourceOf(row);
+  const int64_t extent = leaf.tensor.shape[n.axis];
+  Function* out = leaf.out;
+  Over over = source.key_low.value().over;
+  for (size_t d = 0; d < leaf.at.size(); ++d) {
+    if (static_cast<int64_t>(d) != n.axis) over |= leaf.at[d].value().over;
+  }
+  // Element k of a vector goes to sum k mod 8: a step is eight elements.
+  constexpr int64_t kSums = 8;
+  const Value nothing = out->Spread(out->Constant(Element::kF64, 0), over);
+  std::vector<Value> zeros(kSums, nothing);
+  for (Value& zero : zeros) zero.over = over;
+  const std::vector<Value> sums = out->Repeat(
+      (extent + kSums - 1) / kSums, zeros, [&](Value step, const std::vector<Value>& before) {
+        std::vector<Value> after;
+        for (int64_t m = 0; m < kSums; ++m) {
+          const Word64 k = Word64(out, step) * kSums + m;
+          Indices at = leaf.at;
+          at[n.axis] = k;
+          const Source of{source.key_low, source.key_high, LinearOf(leaf.tensor.shape, at)};
+          const Double x = ToDouble(leaf.engine.normal(kStandardNormal, of, 0));
+          Double square = x * x;
+          if (extent % kSums != 0) square = Select<Double>(k < Word64(extent), square, 0);
+          after.push_back((Double(out, before[m]) + square).ValueIn(out));
+        }
+        return after;
+      });
+  const auto p = [&](int m) { return Double(out, sums[m]); };
+  const Double square = ((p(0) + p(1)) + (p(2) + p(3))) + ((p(4) + p(5)) + (p(6) + p(7)));
+  const Double factor = Select<Double>(square > 0, Double(n.length) / Sqrt(square), 0);
+  const Double value = ToDouble(leaf.engine.normal(kStandardNormal, source, 0)) * factor;
+  const Double settled = Select<Double>(Abs(value) < 0x1p-126, 0, value);
+  return Encoded(RoundToF32(settled), leaf.tensor.dtype);
+}
+
+}  // namespace
+
+std::string KindOf(const Tensor& tensor) {
+  std::string kind = fmt::format("{} ", tensor.shape);
+  return kind +
+         std::visit(Overloaded{
+                        // Their parameters are in the table.
+                        [](const Uniform&) -> std::string { return "uniform"; },
+                        [](const Normal&) -> std::string { return "normal"; },
+                        [](const TruncatedNormal&) -> std::string { return "truncated_normal"; },
+                        [](const Orthogonal&) -> std::string { return "orthogonal"; },
+                        [](const Sparse& s) { return fmt::format("sparse {}", s.zeros); },
+                        [](const OneOf<Constant, Expression, Normalized> auto& d) {
+                          return InText(Distribution(d));
+                        },
+                    },
+                    tensor.distribution);
+}
+
+Table TableOf(const std::vector<const Tensor*>& tensors) {
+  Table table;
+  for (const Tensor* tensor : tensors) {
+    ProgramEngineOf(*tensor->stream.engine);
+    AppendRow(*tensor, &table.words);
+  }
+  table.columns = std::ssize(table.words) / std::ssize(tensors);
+  return table;
+}
+
+Value ConstantOf(const Function& out, double value, DType dtype) {
+  uint64_t bits = 0;
+  EncodeNumber(value, dtype, &bits);
+  Element element = ElementOf(dtype);
+  if (InfoOf(dtype).is_float()) {
+    const int bytes = InfoOf(dtype).bytes;
+    element = bytes == 8   ? Element::kU64
+              : bytes == 4 ? Element::kU32
+              : bytes == 2 ? Element::kU16
+                           : Element::kU8;
+  }
+  return out.Constant(element, bits);
+}
+
+Value WriteDrawnTensors(const std::vector<const Tensor*>& tensors, const Word64& row,
+                        const Indices& at, Function* out, std::vector<Table>* tables) {
+  const Tensor& tensor = *tensors.front();
+  Table table = TableOf(tensors);
+  std::string argument;
+  if (table.columns > 0) {
+    argument = out->AddArgument({table.rows(), table.columns}, Element::kU32);
+    tables->push_back(std::move(table));
+  }
+  RowReader words(out, argument, row);
+  const Leaf leaf{tensor, at, out, ProgramEngineOf(*tensor.stream.engine)};
+  return std::visit(
+      Overloaded{
+          [&](const Constant& c) { return ConstantOf(*out, c.value, tensor.dtype); },
+          [&](const Uniform&) {
+            const Source source = leaf.SourceOf(words);
+            const Single low = words.NextSingle(), span = words.NextSingle();
+            const UniformParameters s{low, span, words.NextSingle()};
+            return Encoded(BitsOf(leaf.engine.uniform(s, source, 0)), tensor.dtype);
+          },
+          [&](const Normal&) {
+            const Source source = leaf.SourceOf(words);
+            const Single mean = words.NextSingle();
+            const NormalParameters s{mean, words.NextSingle()};
+            return Encoded(BitsOf(leaf.engine.normal(s, source, 0)), tensor.dtype);
+          },
+          [&](const TruncatedNormal&) {
+            const Source source = leaf.SourceOf(words);
+            // Braces take their words from left to right.
+            const TruncatedNormalParameters s{words.NextSingle(),
+                                              words.NextSingle(),
+                                              {words.NextSingle(), words.NextSingle()},
+                                              {words.NextSingle(), words.NextSingle()},
+                                              words.Next(),
+                                              words.Next(),
+                                              words.NextSingle(),
+                                              words.NextSingle()};
+            return Encoded(BitsOf(leaf.engine.truncated_normal(s, source, 0)), tensor.dtype);
+          },
+          [&](const Expression& e) { return WriteExpression(e, leaf, words); },
+          [&](const Orthogonal&) {
+            const Word64 element = row * tensor.elements() + LinearOf(tensor.shape, at);
+            return Encoded({out, out->TakeFlat(argument, element.value())}, tensor.dtype);
+          },
+          [&](const Sparse& s) { return WriteSparse(s, leaf, words); },
+          [&](const Normalized& n) { return WriteNormalized(n, leaf, words); },
+      },
+      tensor.distribution);
+}
+
+}  // namespace shardinit::program

@@ -1,0 +1,46 @@
+// The init graph as a StableHLO module: a program whose results are the tensors.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+#include "program/function.h"
+
+namespace shardinit {
+
+struct ProgramRequest {
+  program::Arithmetic arithmetic = program::Arithmetic::kSingle;
+  std::vector<const Tensor*> tensors;  // Of the plan's.
+  std::optional<int64_t> rank = {};    // Its boxes alone, for one device.
+  bool stacked = false;                // Tensors that are alike but for a layer's number as one.
+};
+
+// All of it as one module, in text. Throws Error (kUsage) for what no program does.
+std::string WriteProgram(const Plan& plan, const ProgramRequest& request);
+
+// A module for each kind of tensor, and which tensor is which.
+struct ProgramKind {
+  std::string name;
+  std::string module;
+  std::string dtype;
+  Shape shape;  // Of the result.
+  bool needs_zero;
+  std::vector<Shape> arguments;  // Tables of words, behind the zero if that is needed.
+  std::vector<std::vector<std::string>> partition;  // Names of axes for each dimension.
+};
+struct ProgramTensor {
+  std::string path;
+  size_t part;  // Of a rank's several boxes.
+  size_t kind;
+  std::vector<std::vector<uint32_t>> arguments;  // The words of each table, row by row.
+};
+struct ProgramKinds {
+  std::vector<ProgramKind> kinds;
+  std::vector<ProgramTensor> tensors;
+};
+ProgramKinds WriteProgramKinds(const Plan& plan, const ProgramRequest& request);
+
+}  // namespace shardinit

@@ -1,0 +1,311 @@
+// Numbers of a program: formulas that are templates over their numbers (base/number.h), made of
+// these, write their operations into a Function.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <concepts>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "base/number.h"
+#include "program/function.h"
+
+namespace shardinit::program {
+
+// A condition.
+class Flag {
+ public:
+  Flag(bool value) : value_{-1, Element::kI1, 0, value} {}
+  Flag(Function* in, Value value) : in_(in), value_(value) {}
+
+  Function* in() const { return in_; }
+  Value value() const { return value_; }
+
+  friend Flag operator&(Flag a, Flag b) { return Of("and", a, b); }
+  friend Flag operator|(Flag a, Flag b) { return Of("or", a, b); }
+  friend Flag operator!=(Flag a, Flag b) { return Of("xor", a, b); }
+
+ private:
+  // One of them is no constant.
+  static Flag Of(std::string_view operation, Flag a, Flag b) {
+    Function* in = a.in_ ? a.in_ : b.in_;
+    return {in, in->Elementwise(operation, {a.value_, b.value_}, Element::kI1)};
+  }
+
+  Function* in_ = nullptr;
+  Value value_;
+};
+
+// An unsigned integer of T's size, which wraps.
+template <std::unsigned_integral T>
+class Word {
+ public:
+  static constexpr Element kElement = sizeof(T) == 4 ? Element::kU32 : Element::kU64;
+
+  template <std::integral I>
+  Word(I value) : value_{-1, kElement, 0, static_cast<T>(value)} {}
+  Word(Function* in, Value value) : in_(in), value_(value) {}
+
+  Function* in() const { return in_; }
+  Value value() const { return value_; }
+  bool is_constant() const { return in_ == nullptr; }
+  T constant() const { return static_cast<T>(value_.bits); }
+
+  friend Word operator+(Word a, Word b) {
+    if (a.Is(0)) return b;
+    if (b.Is(0)) return a;
+    return Of("add", a, b, [](T x, T y) { return x + y; });
+  }
+  friend Word operator-(Word a, Word b) {
+    return b.Is(0) ? a : Of("subtract", a, b, [](T x, T y) { return x - y; });
+  }
+  friend Word operator*(Word a, Word b) {
+    if (a.Is(1)) return b;
+    if (b.Is(1)) return a;
+    return Of("multiply", a, b, [](T x, T y) { return x * y; });
+  }
+  friend Word operator/(Word a, Word b) {
+    return b.Is(1) ? a : Of("divide", a, b, [](T x, T y) { return x / y; });
+  }
+  friend Word operator%(Word a, Word b) {
+    return b.Is(1) ? Word(0) : Of("remainder", a, b, [](T x, T y) { return x % y; });
+  }
+  friend Word operator&(Word a, Word b) {
+    return Of("and", a, b, [](T x, T y) { return x & y; });
+  }
+  friend Word operator|(Word a, Word b) {
+    return Of("or", a, b, [](T x, T y) { return x | y; });
+  }
+  friend Word operator^(Word a, Word b) {
+    return Of("xor", a, b, [](T x, T y) { return x ^ y; });
+  }
+  friend Word operator>>(Word a, Word b) {
+    return Of("shift_right_logical", a, b, [](T x, T y) { return x >> y; });
+  }
+  friend Word operator<<(Word a, Word b) {
+    return Of("shift_left", a, b, [](T x, T y) { return x << y; });
+  }
+  friend Flag operator==(Word a, Word b) {
+    return Is("EQ", a, b, [](T x, T y) { return x == y; });
+  }
+  friend Flag operator!=(Word a, Word b) {
+    return Is("NE", a, b, [](T x, T y) { return x != y; });
+  }
+  friend Flag operator<(Word a, Word b) {
+    return Is("LT", a, b, [](T x, T y) { return x < y; });
+  }
+
+ private:
+  bool Is(T value) const { return is_constant() && constant() == value; }
+
+  template <typename F>
+  static Word Of(std::string_view operation, Word a, Word b, F compute) {
+    if (a.is_constant() && b.is_constant()) {
+      return static_cast<T>(compute(a.constant(), b.constant()));
+    }
+    Function* in = a.in_ ? a.in_ : b.in_;
+    return {in, in->Elementwise(operation, {a.value_, b.value_}, kElement)};
+  }
+  template <typename F>
+  static Flag Is(std::string_view direction, Word a, Word b, F compute) {
+    if (a.is_constant() && b.is_constant()) return compute(a.constant(), b.constant());
+    Function* in = a.in_ ? a.in_ : b.in_;
+    return {in, in->Compare(direction, a.value_, b.value_, "UNSIGNED")};
+  }
+
+  Function* in_ = nullptr;  // Null: a constant.
+  Value value_;
+};
+
+using Word32 = Word<uint32_t>;
+using Word64 = Word<uint64_t>;
+
+// A number of type T, f32 or f64. Each result is that of one IEEE operation on numbers of this
+// type, whatever a compiler of programs may do (Arithmetic).
+template <std::floating_point T>
+class Real {
+ public:
+  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+
+  template <typename N>
+  requires std::is_arithmetic_v<N> Real(N value) : constant_(static_cast<T>(value)) {}
+  // Of the type that the function has for T.
+  Real(Function* in, Value value) : in_(in), value_(value) {}
+
+  Function* in() const { return in_; }
+  bool is_constant() const { return in_ == nullptr; }
+  // In a function, what a T is there.
+  Value ValueIn(Function* in) const {
+    if (!is_constant()) return value_;
+    if (ElementIn(*in) == Element::kF64) {
+      return in->Constant(Element::kF64, std::bit_cast<uint64_t>(static_cast<double>(constant_)));
+    }
+    return in->Constant(Element::kF32, std::bit_cast<uint32_t>(static_cast<float>(constant_)));
+  }
+  static Element ElementIn(const Function& in) {
+    return sizeof(T) == 8 || in.arithmetic() == Arithmetic::kDouble ? Element::kF64 : Element::kF32;
+  }
+
+  friend Real operator+(Real a, Real b) {
+    return Of("add", a, b, [](T x, T y) { return x + y; });
+  }
+  friend Real operator-(Real a, Real b) {
+    return Of("subtract", a, b, [](T x, T y) { return x - y; });
+  }
+  friend Real operator*(Real a, Real b) {
+    return Of("multiply", a, b, [](T x, T y) { return x * y; });
+  }
+  friend Real operator/(Real a, Real b) {
+    // Compilers multiply by the inverse of a constant.
+    if (b.is_constant() && !a.is_constant()) b = Settled(a.in_, b.ValueIn(a.in_));
+    return Of("divide", a, b, [](T x, T y) { return x / y; });
+  }
+  friend Real operator-(Real a) { return a.is_constant() ? Real(-a.constant_) : a.Unary("negate"); }
+  friend Flag operator<(Real a, Real b) {
+    return Is("LT", a, b, [](T x, T y) { return x < y; });
+  }
+  friend Flag operator<=(Real a, Real b) {
+    return Is("LE", a, b, [](T x, T y) { return x <= y; });
+  }
+  friend Flag operator>(Real a, Real b) {
+    return Is("GT", a, b, [](T x, T y) { return x > y; });
+  }
+  friend Flag operator>=(Real a, Real b) {
+    return Is("GE", a, b, [](T x, T y) { return x >= y; });
+  }
+  friend Flag operator==(Real a, Real b) {
+    return Is("EQ", a, b, [](T x, T y) { return x == y; });
+  }
+  friend Flag operator!=(Real a, Real b) {
+    return Is("NE", a, b, [](T x, T y) { return x != y; });
+  }
+
+  friend Real Sqrt(Real a) {
+    if (a.is_constant()) return std::sqrt(a.constant_);
+    return Settled(a.in_, a.Unary("sqrt").value_);
+  }
+  friend Real Abs(Real a) {
+    return a.is_constant() ? Real(std::fabs(a.constant_)) : a.Unary("abs");
+  }
+  friend Real Floor(Real a) {
+    return a.is_constant() ? Real(std::floor(a.constant_)) : a.Unary("floor");
+  }
+  friend Word<Bits> BitsOf(Real a) {
+    if (a.is_constant()) return std::bit_cast<Bits>(a.constant_);
+    const Element element = sizeof(T) == 4 ? Element::kF32 : Element::kF64;
+    return {a.in_, a.in_->Bitcast(a.in_->Convert(a.value_, element), Word<Bits>::kElement)};
+  }
+  friend Real CopySign(Real size, Real sign) {
+    constexpr Bits kSign = Bits{1} << (8 * sizeof(T) - 1);
+    return FromBits((BitsOf(size) & (kSign - 1)) | (BitsOf(sign) & kSign));
+  }
+
+  // A result that no compiler joins with other operations.
+  static Real Settled(Function* in, Value value) {
+    if (sizeof(T) == 4 && in->arithmetic() == Arithmetic::kDouble) {
+      return {in, in->Elementwise("reduce_precision", {value}, Element::kF64, ", format = e8m23")};
+    }
+    const Element bits = Word<Bits>::kElement;
+    const Value mixed = in->Elementwise("xor", {in->Bitcast(value, bits), in->Zero(bits)}, bits);
+    return {in, in->Bitcast(mixed, value.element)};
+  }
+
+ private:
+  Real Unary(std::string_view operation) const {
+    return {in_, in_->Elementwise(operation, {value_}, value_.element)};
+  }
+  template <typename F>
+  static Real Of(std::string_view operation, Real a, Real b, F compute) {
+    if (a.is_constant() && b.is_constant()) return compute(a.constant_, b.constant_);
+    Function* in = a.in_ ? a.in_ : b.in_;
+    return Settled(in, in->Elementwise(operation, {a.ValueIn(in), b.ValueIn(in)}, ElementIn(*in)));
+  }
+  template <typename F>
+  static Flag Is(std::string_view direction, Real a, Real b, F compute) {
+    if (a.is_constant() && b.is_constant()) return compute(a.constant_, b.constant_);
+    Function* in = a.in_ ? a.in_ : b.in_;
+    return {in, in->Compare(direction, a.ValueIn(in), b.ValueIn(in), "FLOAT")};
+  }
+
+  Function* in_ = nullptr;  // Null: a constant.
+  Value value_;
+  T constant_ = 0;
+};
+
+using Single = Real<float>;
+using Double = Real<double>;
+
+inline Single FromBits(Word32 bits) {
+  if (bits.is_constant()) return std::bit_cast<float>(bits.constant());
+  Function* in = bits.in();
+  return {in, in->Convert(in->Bitcast(bits.value(), Element::kF32), Single::ElementIn(*in))};
+}
+inline Double FromBits(Word64 bits) {
+  if (bits.is_constant()) return std::bit_cast<double>(bits.constant());
+  return {bits.in(), bits.in()->Bitcast(bits.value(), Element::kF64)};
+}
+
+inline Single SignedToF32(Word32 word) {
+  if (word.is_constant()) return shardinit::SignedToF32(word.constant());
+  Function* in = word.in();
+  const Value number =
+      in->Convert(in->Bitcast(word.value(), Element::kI32), Single::ElementIn(*in));
+  // An f64 holds all of them.
+  return number.element == Element::kF32 ? Single(in, number) : Single::Settled(in, number);
+}
+
+inline Word32 ShiftSigned(Word32 word, int places) {
+  if (word.is_constant()) return shardinit::ShiftSigned(word.constant(), places);
+  Function* in = word.in();
+  const Value number = in->Bitcast(word.value(), Element::kI32);
+  const Value shifted = in->Elementwise(
+      "shift_right_arithmetic",
+      {number, in->Constant(Element::kI32, static_cast<uint64_t>(places))}, Element::kI32);
+  return {in, in->Bitcast(shifted, Element::kU32)};
+}
+
+inline Word64 Widen(Word32 word) {
+  if (word.is_constant()) return uint64_t{word.constant()};
+  return {word.in(), word.in()->Convert(word.value(), Element::kU64)};
+}
+inline Word32 LowWord(Word64 word) {
+  if (word.is_constant()) return static_cast<uint32_t>(word.constant());
+  const Word64 low = word & 0xFFFFFFFFu;
+  return {low.in(), low.in()->Convert(low.value(), Element::kU32)};
+}
+inline Word32 HighProduct(uint32_t a, Word32 b) { return LowWord((Widen(b) * uint64_t{a}) >> 32); }
+
+// Numbers that f64 holds.
+inline Double ToDouble(Word64 word) {
+  if (word.is_constant()) return static_cast<double>(word.constant());
+  return {word.in(), word.in()->Convert(word.value(), Element::kF64)};
+}
+inline Double ToDouble(Single number) {
+  if (number.is_constant()) {
+    return {static_cast<double>(std::bit_cast<float>(BitsOf(number).constant()))};
+  }
+  return {number.in(), number.in()->Convert(number.ValueIn(number.in()), Element::kF64)};
+}
+
+// As Select<N>(…) of base/number.h.
+template <typename N>
+requires std::same_as<N, Single> || std::same_as<N, Double> N Select(Flag condition,
+                                                                     std::type_identity_t<N> yes,
+                                                                     std::type_identity_t<N> no) {
+  Function* in = condition.in();
+  if (in == nullptr) return condition.value().bits != 0 ? yes : no;
+  return {in, in->Select(condition.value(), yes.ValueIn(in), no.ValueIn(in))};
+}
+template <typename N>
+requires std::same_as<N, Word32> || std::same_as<N, Word64> N Select(Flag condition,
+                                                                     std::type_identity_t<N> yes,
+                                                                     std::type_identity_t<N> no) {
+  Function* in = condition.in();
+  if (in == nullptr) return condition.value().bits != 0 ? yes : no;
+  return {in, in->Select(condition.value(), yes.value(), no.value())};
+}
+
+}  // namespace shardinit::program

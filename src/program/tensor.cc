@@ -1,0 +1,285 @@
+#include "program/tensor.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <bit>
+#include <functional>
+#include <map>
+#include <optional>
+
+#include "base/error.h"
+#include "base/overloaded.h"
+#include "generate/fill.h"
+#include "graph/view.h"
+#include "program/drawn.h"
+#include "tensor/encode.h"
+
+namespace shardinit::program {
+namespace {
+
+using Indices = std::vector<Word64>;  // Of an element, along each dimension.
+using Nodes = std::vector<const ViewNode*>;
+
+// What a node of a view is, but for which tensors of a kind are at its leaves.
+std::string KindOfNode(const std::vector<Tensor>& drawn, const ViewNode& node) {
+  if (node.operation == nullptr) return KindOf(drawn[node.tensor]);
+  std::string kind = fmt::format("{}{}(", node.operation->name, DescribeArguments(node));
+  for (const ViewNode& of : node.of) kind += KindOfNode(drawn, of) + ",";
+  return kind + ")";
+}
+
+int64_t Integer(const ViewNode& node, size_t argument) {
+  return std::get<int64_t>(node.arguments[argument]);
+}
+
+Shape ShapeOf(const std::vector<Tensor>& drawn, const ViewNode& node) {
+  if (node.operation == nullptr) return drawn[node.tensor].shape;
+  Shape shape = ShapeOf(drawn, node.of.front());
+  const std::string_view name = node.operation->name;
+  if (name == "stack") {
+    shape.insert(shape.begin() + Integer(node, 0), std::ssize(node.of));
+  } else if (name == "concat" || name == "interleave") {
+    for (size_t i = 1; i < node.of.size(); ++i) {
+      shape[Integer(node, 0)] += ShapeOf(drawn, node.of[i])[Integer(node, 0)];
+    }
+  } else if (name == "transpose") {
+    const Shape of = shape;
+    const auto& axes = std::get<std::vector<int64_t>>(node.arguments[0]);
+    for (size_t d = 0; d < axes.size(); ++d) shape[d] = of[axes[d]];
+  } else if (name == "reshape") {
+    shape = std::get<std::vector<int64_t>>(node.arguments[0]);
+  } else if (name == "pad") {
+    shape[Integer(node, 0)] = Integer(node, 1);
+  } else {
+    Check(name == "slice", "an operation of views that programs do not know");
+    shape[Integer(node, 0)] = Integer(node, 2) - Integer(node, 1);
+  }
+  return shape;
+}
+
+// A view as operations on an element's indices: each element is computed from its own index in the
+// drawn tensor that it is of, wherever it lies, so that no device needs what another one makes.
+//
+// Nodes that are alike but for the tensors at their leaves, such as the layers of a stack, are
+// written once: which of them an element is in is an index too, `row`, the row of its table.
+class ViewWriter {
+ public:
+  ViewWriter(const std::vector<Tensor>& drawn, DType dtype, Function* out,
+             std::vector<Table>* tables)
+      : drawn_(drawn), dtype_(dtype), out_(out), tables_(tables) {}
+
+  Value Write(const Nodes& nodes, const Word64& row, Indices at) {
+    const ViewNode& node = *nodes.front();
+    if (node.operation == nullptr) return WriteLeaves(nodes, row, at);
+    const std::string_view name = node.operation->name;
+    if (name == "stack") {
+      const auto axis = Integer(node, 0);
+      const Word64 place = at[axis];
+      at.erase(at.begin() + axis);
+      const std::vector<int64_t> ones(node.of.size(), 1);
+      return WriteSeries(nodes, row, at, place, ones, [&](Indices&, const Word64&, int64_t) {});
+    }
+    if (name == "concat") {
+      const auto axis = Integer(node, 0);
+      return WriteSeries(nodes, row, at, at[axis], ExtentsOf(node, axis, 1),
+                         [&](Indices& in, const Word64& index, int64_t) { in[axis] = index; });
+    }
+    if (name == "interleave") {
+      const auto axis = Integer(node, 0), groups = Integer(node, 1);
+      const std::vector<int64_t> extents = ExtentsOf(node, axis, groups);
+      int64_t all = 0;
+      for (const int64_t extent : extents) all += extent;
+      const Word64 group = at[axis] / all, within = at[axis] % all;
+      return WriteSeries(nodes, row, at, within, extents,
+                         [&](Indices& in, const Word64& index, int64_t extent) {
+                           in[axis] = group * extent + index;
+                         });
+    }
+    Nodes of;
+    for (const ViewNode* each : nodes) of.push_back(&each->of.front());
+    const Shape before = ShapeOf(drawn_, *of.front());
+    if (name == "transpose") {
+      const auto& axes = std::get<std::vector<int64_t>>(node.arguments[0]);
+      const Indices in = at;
+      for (size_t d = 0; d < axes.size(); ++d) at[axes[d]] = in[d];
+      return Write(of, row, at);
+    }
+    if (name == "reshape") return Write(of, row, Reshaped(at, ShapeOf(drawn_, node), before));
+    const auto axis = Integer(node, 0);
+    if (name == "slice") {
+      at[axis] = at[axis] + Integer(node, 1);
+      return Write(of, row, at);
+    }
+    Check(name == "pad", "an operation of views that programs do not know");
+    const Flag inside = at[axis] < Word64(before[axis]);
+    at[axis] = Select<Word64>(inside, at[axis], 0);
+    return ChooseBetween(inside, Write(of, row, at),
+                         ConstantOf(*out_, std::get<double>(node.arguments[2]), dtype_));
+  }
+
+ private:
+  Value ChooseBetween(const Flag& condition, Value yes, Value no) {
+    if (condition.in() == nullptr) return condition.value().bits != 0 ? yes : no;
+    return out_->Select(condition.value(), yes, no);
+  }
+
+  std::vector<int64_t> ExtentsOf(const ViewNode& node, int64_t axis, int64_t groups) const {
+    std::vector<int64_t> extents;
+    for (const ViewNode& of : node.of) extents.push_back(ShapeOf(drawn_, of)[axis] / groups);
+    return extents;
+  }
+
+  // Nodes' operands one after another, of these extents along `place`; `enter` turns indices into
+  // those in the operand, of which the index along it is given.
+  template <typename Enter>
+  Value WriteSeries(const Nodes& nodes, const Word64& row, const Indices& at, const Word64& place,
+                    const std::vector<int64_t>& extents, Enter enter) {
+    const ViewNode& node = *nodes.front();
+    std::vector<std::string> kinds;
+    for (const ViewNode& of : node.of) kinds.push_back(KindOfNode(drawn_, of));
+    std::optional<Value> value;
+    int64_t start = 0;
+    for (size_t first = 0, end; first < node.of.size(); first = end) {
+      for (end = first + 1; end < node.of.size() && kinds[end] == kinds[first];) ++end;
+      const int64_t extent = extents[first], count = static_cast<int64_t>(end - first);
+      Nodes of;
+      for (const ViewNode* each : nodes) {
+        for (size_t i = first; i < end; ++i) of.push_back(&each->of[i]);
+      }
+      const bool alone = count == std::ssize(node.of);
+      // Elsewhere any index will do that is one.
+      Word64 index = place - start;
+      if (!alone) {
+        const Flag inside = (index < Word64(extent * count));
+        index = Select<Word64>(inside, index, 0);
+      }
+      Indices in = at;
+      const Word64 within = extent == 1 ? Word64(0) : count == 1 ? index : index % extent;
+      enter(in, within, extent);
+      const Word64 number = count == 1 ? Word64(0) : index / extent;
+      const Value made = Write(of, row * count + number, in);
+      value = value ? ChooseBetween(place < Word64(start), *value, made) : made;
+      start += extent * count;
+    }
+    return *value;
+  }
+
+  Indices Reshaped(const Indices& at, const Shape& from, const Shape& to) const {
+    // Dimensions at either end that stay what they are need no arithmetic.
+    Indices out(to.size(), Word64(0));
+    size_t head = 0, tail = 0;
+    const size_t both = std::min(from.size(), to.size());
+    for (; head < both && from[head] == to[head]; ++head) out[head] = at[head];
+    for (; head + tail < both && from[from.size() - 1 - tail] == to[to.size() - 1 - tail]; ++tail) {
+      out[to.size() - 1 - tail] = at[at.size() - 1 - tail];
+    }
+    Word64 linear = 0;
+    for (size_t d = head; d < from.size() - tail; ++d) linear = linear * from[d] + at[d];
+    for (size_t d = to.size() - tail; d-- > head;) {
+      out[d] = d == head ? linear : linear % to[d];
+      if (d > head) linear = linear / to[d];
+    }
+    return out;
+  }
+
+  Value WriteLeaves(const Nodes& nodes, const Word64& row, const Indices& at) {
+    std::vector<const Tensor*> tensors;
+    for (const ViewNode* node : nodes) tensors.push_back(&drawn_[node->tensor]);
+    return WriteDrawnTensors(tensors, row, at, out_, tables_);
+  }
+
+  const std::vector<Tensor>& drawn_;
+  DType dtype_;
+  Function* out_;
+  std::vector<Table>* tables_;
+};
+
+Value WriteElements(const Tensor& tensor, const Box& box, Function* out,
+                    std::vector<Table>* tables) {
+  Indices at;
+  for (size_t d = 0; d < box.shape.size(); ++d) {
+    at.push_back(tensor.shape[d] == 1
+                     ? Word64(0)
+                     : Word64(out, out->Iota(static_cast<int>(d))) + Word64(box.offset[d]));
+  }
+  if (!tensor.view) return WriteDrawnTensors({&tensor}, 0, at, out, tables);
+  const View& view = *tensor.view;
+  return ViewWriter(*view.drawn, tensor.dtype, out, tables).Write({&view.root}, 0, at);
+}
+
+// As WriteSeries and its callers go through the leaves.
+void CollectTables(const std::vector<Tensor>& drawn, const Nodes& nodes,
+                   std::vector<Table>* tables) {
+  const ViewNode& node = *nodes.front();
+  if (node.operation == nullptr) {
+    std::vector<const Tensor*> tensors;
+    for (const ViewNode* each : nodes) tensors.push_back(&drawn[each->tensor]);
+    Table table = TableOf(tensors);
+    if (table.columns > 0) tables->push_back(std::move(table));
+    return;
+  }
+  std::vector<std::string> kinds;
+  for (const ViewNode& of : node.of) kinds.push_back(KindOfNode(drawn, of));
+  for (size_t first = 0, end; first < node.of.size(); first = end) {
+    for (end = first + 1; end < node.of.size() && kinds[end] == kinds[first];) ++end;
+    Nodes of;
+    for (const ViewNode* each : nodes) {
+      for (size_t i = first; i < end; ++i) of.push_back(&each->of[i]);
+    }
+    CollectTables(drawn, of, tables);
+  }
+}
+
+}  // namespace
+
+TensorParts PartsOf(const Setting& setting, const Tensor& tensor, const Box& box) {
+  TensorParts parts;
+  parts.kind =
+      fmt::format("{} {} {} {} {} ", InfoOf(tensor.dtype).name,
+                  static_cast<int>(setting.arithmetic), tensor.shape, box.offset, box.shape);
+  if (!tensor.view) {
+    parts.kind += KindOf(tensor);
+    Table table = TableOf({&tensor});
+    if (table.columns > 0) parts.tables.push_back(std::move(table));
+  } else {
+    const View& view = *tensor.view;
+    parts.kind += KindOfNode(*view.drawn, view.root);
+    CollectTables(*view.drawn, {&view.root}, &parts.tables);
+  }
+  return parts;
+}
+
+WrittenFunction WriteFunction(const Setting& setting, const Tensor& tensor, const Box& box,
+                              std::string_view name) {
+  Function out(box.shape, setting.arithmetic);
+  std::vector<Table> tables;
+  const Value stored = WriteElements(tensor, box, &out, &tables);
+  const Value whole = out.Spread(stored, out.whole());
+  return {out.Finish(name, out.Bitcast(whole, ElementOf(tensor.dtype))), out.needs_zero()};
+}
+
+Element ElementOf(DType dtype) {
+  switch (dtype) {
+    // clang-format off
+    case DType::f32: return Element::kF32;
+    case DType::f64: return Element::kF64;
+    case DType::bf16: return Element::kBf16;
+    case DType::f16: return Element::kF16;
+    case DType::f8e4m3fn: return Element::kF8E4M3Fn;
+    case DType::f8e5m2: return Element::kF8E5M2;
+    case DType::i8: return Element::kI8;
+    case DType::i16: return Element::kI16;
+    case DType::i32: return Element::kI32;
+    case DType::i64: return Element::kI64;
+    case DType::u8: return Element::kU8;
+    case DType::u16: return Element::kU16;
+    case DType::u32: return Element::kU32;
+    case DType::u64: return Element::kU64;
+    case DType::boolean: return Element::kI1;
+      // clang-format on
+  }
+  return Element::kF32;
+}
+
+}  // namespace shardinit::program
