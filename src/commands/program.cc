@@ -24,7 +24,6 @@ std::string InJson(const Plan& plan, const ProgramRequest& request, const Progra
   out.BeginObject(JsonWriter::kLines);
   out.Member("contract_version", kContractVersion).Member("name", plan.graph.name);
   out.Member("engine", plan.graph.engine).Member("seed", plan.graph.seed);
-  out.Key("mesh");
   WriteMesh(plan.graph.mesh, out);
   out.Key("rank");
   request.rank ? out.Value(*request.rank) : out.Null();
