@@ -19,14 +19,15 @@ struct ProgramOptions {
   bool stack = false, kinds = false;
 };
 
-std::string InJson(const Plan& plan, const ProgramRequest& request, const ProgramKinds& program) {
+std::string InJson(const Plan& plan, const ProgramRequest& request, int64_t rank,
+                   const ProgramKinds& program) {
   JsonWriter out;
   out.BeginObject(JsonWriter::kLines);
   out.Member("contract_version", kContractVersion).Member("name", plan.graph.name);
   out.Member("engine", plan.graph.engine).Member("seed", plan.graph.seed);
   WriteMesh(plan.graph.mesh, out);
   out.Key("rank");
-  request.rank ? out.Value(*request.rank) : out.Null();
+  request.annotated ? out.Null() : out.Value(rank);
   out.Key("kinds").BeginArray(JsonWriter::kLines);
   for (const ProgramKind& kind : program.kinds) {
     out.BeginObject().Member("file", kind.name + ".mlir").Member("dtype", kind.dtype);
@@ -84,16 +85,16 @@ ExitCode RunProgram(const ProgramOptions& options) {
   }
   const Plan plan = options.spec.Load();
   ProgramRequest request;
-  request.tensors = Matching(plan.graph.tensors, options.only);
   request.stacked = options.stack;
   if (options.arithmetic == "f64") request.arithmetic = program::Arithmetic::kDouble;
-  if (options.rank != -1) {
-    CheckRank(options.rank, plan);
-    request.rank = options.rank;
-  }
+  request.annotated = options.rank == -1;
+  if (!request.annotated) CheckRank(options.rank, plan);
+  request.boxes = ProgramBoxesOf(
+      plan, Matching(plan.graph.tensors, options.only),
+      request.annotated ? std::nullopt : std::optional<int64_t>(options.rank));
   if (options.kinds) {
     const ProgramKinds program = WriteProgramKinds(plan, request);
-    WriteFolder(options.out, program, InJson(plan, request, program));
+    WriteFolder(options.out, program, InJson(plan, request, options.rank, program));
   } else if (options.out.empty()) {
     Print(WriteProgram(plan, request));
   } else {

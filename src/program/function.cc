@@ -139,6 +139,15 @@ Value Function::Zero(Element element) {
   return element == Element::kU32 ? zero32_ : zero64_;
 }
 
+Value Function::ZeroOver(Over over, Element element) {
+  Value zero = Zero(element);
+  for (size_t d = 0; d < domain_.size(); ++d) {
+    if ((over >> d & 1) == 0) continue;
+    zero = Elementwise("and", {zero, Convert(Iota(static_cast<int>(d)), element)}, element);
+  }
+  return zero;
+}
+
 Value Function::Iota(int dimension) {
   const auto it = iotas_.find(dimension);
   if (it != iotas_.end()) return it->second;

@@ -82,6 +82,8 @@ class Function {
   Value Constant(Element element, uint64_t bits) const { return {-1, element, 0, bits}; }
   // The argument that is 0, as of this type.
   Value Zero(Element element);
+  // The same, as a value that is not known to be one number over these dimensions.
+  Value ZeroOver(Over over, Element element);
   bool needs_zero() const { return needs_zero_; }
 
   // 0, 1, 2, … along a dimension.

@@ -15,29 +15,6 @@ namespace {
 
 using namespace program;
 
-// A box that a program makes, and how it lies on the mesh.
-struct Made {
-  const Tensor* tensor;
-  Box box;
-  size_t part;
-};
-
-std::vector<Made> MadeOf(const Plan& plan, const ProgramRequest& request) {
-  std::vector<Made> made;
-  for (const Tensor* tensor : request.tensors) {
-    if (request.rank) {
-      const std::vector<Box> boxes = plan.ShardingOf(*tensor).BoxesOn(*request.rank);
-      for (size_t part = 0; part < boxes.size(); ++part) {
-        made.push_back({tensor, boxes[part], part});
-      }
-    } else {
-      RequireAnnotation(plan.graph.mesh, *tensor);
-      made.push_back({tensor, WholeOf(tensor->shape), 0});
-    }
-  }
-  return made;
-}
-
 // MLIR's text in quotes.
 std::string Quoted(std::string_view text) {
   std::string out = "\"";
@@ -68,16 +45,15 @@ std::string TableText(const std::vector<uint32_t>& words, const Shape& shape) {
   return fmt::format("dense<\"0x{}\"> : {}", numbers, type);
 }
 
-std::string PathOf(const Made& one) {
-  return one.part == 0 ? one.tensor->path
-                         : fmt::format("{}@{}", one.tensor->path, one.part);
+std::string PathOf(const ProgramBox& one) {
+  return one.part == 0 ? one.tensor->path : fmt::format("{}@{}", one.tensor->path, one.part);
 }
 
 // The attributes of a result.
 std::string ResultText(const Plan& plan, const ProgramRequest& request, const std::string& type,
                        const std::string& name, const PartitionSpec& partition, bool stacked) {
   std::string attributes = fmt::format("jax.result_info = {}", Quoted(name));
-  if (!request.rank) {
+  if (request.annotated) {
     attributes += fmt::format(", mhlo.sharding = \"{}\", sdy.sharding = {}",
                               ShardingText(plan.graph.mesh, partition, stacked),
                               ShardyText(plan.graph.mesh, partition, stacked));
@@ -85,21 +61,21 @@ std::string ResultText(const Plan& plan, const ProgramRequest& request, const st
   return fmt::format("{} {{{}}}", type, attributes);
 }
 
-std::string ArgumentText(const Plan& plan, const ProgramRequest& request, const std::string& name,
+std::string ArgumentText(const ProgramRequest& request, const std::string& name,
                          const std::string& type) {
-  if (request.rank) return fmt::format("{}: {}", name, type);
+  if (!request.annotated) return fmt::format("{}: {}", name, type);
   return fmt::format("{}: {} {{mhlo.sharding = \"{{replicated}}\"}}", name, type);
-  (void)plan;
 }
 
 std::string ModuleText(const Plan& plan, const ProgramRequest& request, const std::string& main,
                        const std::string& functions) {
-  const int64_t devices = request.rank ? 1 : plan.world_size();
+  const int64_t devices = request.annotated ? plan.world_size() : 1;
   return fmt::format(
       "module @{} attributes {{mhlo.num_partitions = {} : i32, mhlo.num_replicas = 1 : i32}} {{\n"
       "{}{}{}}}\n",
       Quoted(plan.graph.name), devices,
-      request.rank ? "" : fmt::format("  {}\n", ShardyMeshText(plan.graph.mesh)), main, functions);
+      request.annotated ? fmt::format("  {}\n", ShardyMeshText(plan.graph.mesh)) : "", main,
+      functions);
 }
 
 // The functions of a module: one for each kind.
@@ -115,7 +91,7 @@ class Functions {
   };
 
   // Makes it where it is a new one.
-  const Entry& Find(const Made& one, const TensorParts& parts) {
+  const Entry& Find(const ProgramBox& one, const TensorParts& parts) {
     const auto [it, is_new] = entries_.try_emplace(parts.kind);
     Entry& entry = it->second;
     if (is_new) {
@@ -174,7 +150,7 @@ struct Group {
   std::vector<int64_t> numbers;
 };
 
-std::vector<Group> GroupsOf(const Plan& plan, const std::vector<Made>& made,
+std::vector<Group> GroupsOf(const Plan& plan, const std::vector<ProgramBox>& made,
                             const std::vector<TensorParts>& parts, bool stacked) {
   std::vector<Group> groups;
   std::map<std::string, size_t> places;
@@ -280,18 +256,33 @@ Setting SettingOf(const Plan& plan, const ProgramRequest& request) {
 
 }  // namespace
 
+std::vector<ProgramBox> ProgramBoxesOf(const Plan& plan, const std::vector<const Tensor*>& tensors,
+                                       std::optional<int64_t> rank) {
+  std::vector<ProgramBox> all;
+  for (const Tensor* tensor : tensors) {
+    if (!rank) {
+      RequireAnnotation(plan.graph.mesh, *tensor);
+      all.push_back({tensor, WholeOf(tensor->shape)});
+      continue;
+    }
+    const std::vector<Box> boxes = plan.ShardingOf(*tensor).BoxesOn(*rank);
+    for (size_t part = 0; part < boxes.size(); ++part) all.push_back({tensor, boxes[part], part});
+  }
+  return all;
+}
+
 std::string WriteProgram(const Plan& plan, const ProgramRequest& request) {
   const Setting setting = SettingOf(plan, request);
-  const std::vector<Made> made = MadeOf(plan, request);
+  const std::vector<ProgramBox> made = request.boxes;
   std::vector<TensorParts> parts;
-  for (const Made& one : made) parts.push_back(PartsOf(setting, *one.tensor, one.box));
+  for (const ProgramBox& one : made) parts.push_back(PartsOf(setting, *one.tensor, one.box));
   const std::vector<Group> groups = GroupsOf(plan, made, parts, request.stacked);
   Functions functions(setting);
   std::string body;
   std::vector<std::string> names, types, results;
   for (size_t g = 0; g < groups.size(); ++g) {
     const Group& group = groups[g];
-    const Made& one = made[group.made.front()];
+    const ProgramBox& one = made[group.made.front()];
     const TensorParts& first = parts[group.made.front()];
     const Functions::Entry& entry = functions.Find(one, first);
     const bool stacked = group.made.size() > 1;
@@ -316,13 +307,12 @@ std::string WriteProgram(const Plan& plan, const ProgramRequest& request) {
       names.push_back(fmt::format("%x{}", g));
     }
     types.push_back(type);
-    results.push_back(
-        ResultText(plan, request, type, group.name, one.tensor->partition, stacked));
+    results.push_back(ResultText(plan, request, type, group.name, one.tensor->partition, stacked));
   }
   const bool takes_zero = request.arithmetic == Arithmetic::kSingle || functions.needs_zero;
   const std::string main = fmt::format(
       "  func.func public @main({}) -> ({}) {{\n{}    return {} : {}\n  }}\n",
-      takes_zero ? ArgumentText(plan, request, "%zero", "tensor<ui32>") : "",
+      takes_zero ? ArgumentText(request, "%zero", "tensor<ui32>") : "",
       fmt::join(results, ",\n      "), body, fmt::join(names, ", "), fmt::join(types, ", "));
   return ModuleText(plan, request, main, functions.text);
 }
@@ -331,10 +321,10 @@ ProgramKinds WriteProgramKinds(const Plan& plan, const ProgramRequest& request) 
   const Setting setting = SettingOf(plan, request);
   ProgramKinds out;
   std::unordered_map<std::string, size_t> places;
-  for (const Made& one : MadeOf(plan, request)) {
+  for (const ProgramBox& one : request.boxes) {
     TensorParts parts = PartsOf(setting, *one.tensor, one.box);
     const std::string partition =
-        request.rank ? "" : InText(one.tensor->partition, plan.graph.mesh);
+        request.annotated ? InText(one.tensor->partition, plan.graph.mesh) : "";
     const auto [it, is_new] = places.try_emplace(parts.kind + partition, out.kinds.size());
     if (is_new) {
       Functions functions(setting);
@@ -351,12 +341,12 @@ ProgramKinds WriteProgramKinds(const Plan& plan, const ProgramRequest& request) 
       }
       std::vector<std::string> arguments, tables;
       if (entry.needs_zero) {
-        arguments.push_back(ArgumentText(plan, request, "%zero", "tensor<ui32>"));
+        arguments.push_back(ArgumentText(request, "%zero", "tensor<ui32>"));
       }
       for (size_t t = 0; t < entry.arguments.size(); ++t) {
         tables.push_back(fmt::format("%t{}", t));
-        arguments.push_back(ArgumentText(plan, request, tables.back(),
-                                         TypeText(entry.arguments[t], Element::kU32)));
+        arguments.push_back(
+            ArgumentText(request, tables.back(), TypeText(entry.arguments[t], Element::kU32)));
       }
       kind.module = ModuleText(
           plan, request,

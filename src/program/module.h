@@ -11,11 +11,21 @@
 
 namespace shardinit {
 
+// What a program makes: a box of one of the plan's tensors.
+struct ProgramBox {
+  const Tensor* tensor;
+  Box box;
+  size_t part = 0;  // Its number among a rank's boxes of the tensor.
+};
+// The tensors as a whole, or what a rank holds of them.
+std::vector<ProgramBox> ProgramBoxesOf(const Plan& plan, const std::vector<const Tensor*>& tensors,
+                                       std::optional<int64_t> rank);
+
 struct ProgramRequest {
+  std::vector<ProgramBox> boxes;
   program::Arithmetic arithmetic = program::Arithmetic::kSingle;
-  std::vector<const Tensor*> tensors;  // Of the plan's.
-  std::optional<int64_t> rank = {};    // Its boxes alone, for one device.
-  bool stacked = false;                // Tensors that are alike but for a layer's number as one.
+  bool annotated = false;  // Boxes are whole tensors, and lie on the plan's mesh.
+  bool stacked = false;    // Tensors that are alike but for a layer's number as one.
 };
 
 // All of it as one module, in text. Throws Error (kUsage) for what no program does.

@@ -159,8 +159,7 @@ class Real {
     return Of("multiply", a, b, [](T x, T y) { return x * y; });
   }
   friend Real operator/(Real a, Real b) {
-    // Compilers multiply by the inverse of a constant.
-    if (b.is_constant() && !a.is_constant()) b = Settled(a.in_, b.ValueIn(a.in_));
+    if (Function* in = a.in_ ? a.in_ : b.in_) b = Divisor(in, a, b);
     return Of("divide", a, b, [](T x, T y) { return x / y; });
   }
   friend Real operator-(Real a) { return a.is_constant() ? Real(-a.constant_) : a.Unary("negate"); }
@@ -216,6 +215,16 @@ class Real {
  private:
   Real Unary(std::string_view operation) const {
     return {in_, in_->Elementwise(operation, {value_}, value_.element)};
+  }
+  // Compilers multiply by the inverse of what they know, and of what is one number for many a.
+  static Real Divisor(Function* in, Real a, Real b) {
+    const Value value = b.ValueIn(in);
+    const Over missing = a.value_.over & ~value.over;
+    if (missing == 0) return Settled(in, value);
+    const Element bits = value.element == Element::kF32 ? Element::kU32 : Element::kU64;
+    const Value mixed =
+        in->Elementwise("xor", {in->Bitcast(value, bits), in->ZeroOver(missing, bits)}, bits);
+    return Settled(in, in->Bitcast(mixed, value.element));
   }
   template <typename F>
   static Real Of(std::string_view operation, Real a, Real b, F compute) {

@@ -10,7 +10,7 @@ import pytest
 
 from support import BINARY, CLEAN, CONFIGS, Json, Ok, RECIPES, ROOT, Run, TINY
 
-COMMANDS = ["gen", "plan", "validate", "explain", "graph", "diff", "digest", "stats", "export", "reshard", "inspect", "verify", "finalize", "status"]
+COMMANDS = ["gen", "plan", "validate", "explain", "graph", "diff", "digest", "stats", "export", "program", "reshard", "inspect", "verify", "finalize", "status"]
 
 
 @pytest.fixture(scope="module")

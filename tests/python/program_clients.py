@@ -1,0 +1,106 @@
+"""What test_program.py asks of XLA, in processes of its own: how many devices a host has is fixed when
+JAX starts.
+
+    python program_clients.py FUNCTION < arguments.json > result.json
+"""
+
+import json
+import os
+import re
+import sys
+import time
+
+
+def Parsed(path):
+    """The module, which jaxlib's own verifier accepts; within a context of MLIR."""
+    from jaxlib.mlir import ir
+
+    with open(path) as file:
+        module = ir.Module.parse(file.read())
+    assert module.operation.verify()
+    main, = [f for f in module.body.operations if getattr(f, "sym_name", None) and f.sym_name.value == "main"]
+    return module, main
+
+
+def Results(main):
+    """name → attributes, in order."""
+    return {a["jax.result_info"].value: a for a in main.attributes["res_attrs"]}
+
+
+def RunAll(devices, cases):
+    """Runs modules, with XLA's default options but for the number of devices, and stores each device's part of
+    each result as unsigned words in a file. A case is [module, file, which of its arguments are to be given]."""
+    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    import jax
+    import numpy as np
+    from jax._src.interpreters import mlir
+    from jaxlib import xla_client
+
+    places = jax.devices()[:devices]
+    everywhere = jax.sharding.NamedSharding(jax.sharding.Mesh(np.array(places), ("all",)), jax.sharding.PartitionSpec())
+    options = xla_client.CompileOptions()
+    options.num_replicas, options.num_partitions = 1, devices
+    build = options.executable_build_options
+    build.num_replicas, build.num_partitions = 1, devices
+    build.use_spmd_partitioning = build.use_shardy_partitioner = devices > 1
+    build.device_assignment = xla_client.DeviceAssignment.create(np.arange(devices).reshape(1, devices))
+
+    def Run(path, out):
+        with mlir.make_ir_context():
+            module, main = Parsed(path)
+            names = list(Results(main))
+            takes_zero = len(main.arguments) == 1
+            begin = time.monotonic()
+            program = places[0].client.compile_and_load(module, xla_client.DeviceList(tuple(places)), options)
+            seconds = time.monotonic() - begin
+        zero = [jax.device_put(np.uint32(0), everywhere)] if takes_zero else []
+        results = program.execute_sharded(zero).disassemble_into_single_device_arrays()
+        parts = {}
+        for number, result in enumerate(results):
+            for device, part in enumerate(result):
+                array = np.asarray(part)
+                parts[f"{number}/{device}"] = array.view(f"u{array.dtype.itemsize}")
+        np.savez(out, **parts)
+        memory = program.get_compiled_memory_stats()
+        text = program.hlo_modules()[0].to_string()
+        return {"names": names, "takes_zero": takes_zero, "seconds": seconds,
+                "output": memory.output_size_in_bytes, "temporary": memory.temp_size_in_bytes,
+                "collectives": re.findall(r"all-gather|all-reduce|all-to-all|collective-permute", text),
+                "shapes": sorted(set(re.findall(r"\b\w+\[[\d,]+\]", text)))}
+
+    return [Run(*case) for case in cases]
+
+
+def Shardings(path):
+    """The shape of each result and of its parts, and per device the offset of its part, as XLA reads the one
+    annotation and as JAX's mesh says for the other; and the seconds that parsing takes."""
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=512"
+    import jax
+    import numpy as np
+    from jax._src.interpreters import mlir
+
+    begin = time.monotonic()
+    with mlir.make_ir_context():
+        _, main = Parsed(path)
+        seconds = time.monotonic() - begin
+        with open(path) as file:
+            axes = re.findall(r'"([^"]+)"=(\d+)', re.search(r"sdy.mesh @mesh = <\[(.*)\]>", file.read())[1])
+        mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape([int(n) for _, n in axes]), [name for name, _ in axes])
+        results = {}
+        for (name, attributes), type_ in zip(Results(main).items(), main.type.results):
+            dimensions = re.findall(r"\{([^{}]*)\}", str(attributes["sdy.sharding"]).partition("[")[2])
+            spec = jax.sharding.PartitionSpec(*(tuple(re.findall(r'"([^"]+)"', d)) for d in dimensions))
+            sharding = jax.sharding.NamedSharding(mesh, spec)
+            shape = tuple(type_.shape)
+            places = sharding.devices_indices_map(shape)
+            offsets = [[i.indices(n)[0] for i, n in zip(places[d], shape)] for d in mesh.devices.flat]
+            hlo = sharding._to_xla_hlo_sharding(len(shape))
+            results[name] = [list(shape), list(sharding.shard_shape(shape)), offsets,
+                             attributes["mhlo.sharding"].value, str(hlo)]
+    return {"seconds": seconds, "results": results}
+
+
+if __name__ == "__main__":
+    print(json.dumps(globals()[sys.argv[1]](**json.load(sys.stdin))))

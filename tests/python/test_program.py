@@ -1,0 +1,341 @@
+"""The init graph as a program: what XLA makes of it is what `gen` writes, bit for bit."""
+
+import collections
+import json
+import math
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import conformance
+from clients import Client, Gen
+from support import BINARY, ROOT, TINY, Json, Ok, Reassemble, Run
+from test_reference import VECTORS, Spec
+
+Client("jax")
+
+SCHEMA = json.loads((ROOT / "schemas/spec.schema.json").read_text())["definitions"]
+BOXES = BINARY.parents[1] / "tests/program_of_boxes"
+
+
+def Ask(function, **arguments):
+    script = pathlib.Path(__file__).with_name("program_clients.py")
+    result = subprocess.run([sys.executable, script, function], input=json.dumps(arguments), text=True,
+                            stdout=subprocess.PIPE, timeout=900)
+    assert result.returncode == 0
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def RunModules(folder, modules, devices=1):
+    """Of each module its facts, and name → the words of each device's part."""
+    cases = [[str(module), str(folder / f"{number}.npz")] for number, module in enumerate(modules)]
+    results = []
+    for facts, (_, out) in zip(Ask("RunAll", devices=devices, cases=cases), cases):
+        parts = np.load(out)
+        results.append((facts, {name: [parts[f"{i}/{d}"] for d in range(devices)]
+                                for i, name in enumerate(facts["names"])}))
+    return results
+
+
+def Program(spec, folder, *arguments):
+    path = folder / "program.mlir"
+    Ok("program", spec, "-o", path, *arguments)
+    return path
+
+
+# The known answers of the contract ---------------------------------------------
+
+# f64 numbers below 2^-1022 are 0 where a processor is told so, as by XLA: results of expressions that have them
+# on the way. shardinit-program(1) says so.
+FLUSHED = {"exp subnormal", "log subnormal", "pow subnormal", "sqrt special", "expm1 special", "log special",
+           "log1p special", "sin special", "tanh special", "erf_inv special"}
+
+
+def IsSubnormal(bits):
+    return 0 < int(bits, 16) & ~(1 << 63) < 1 << 52
+
+
+def Batches(vectors):
+    """Those that fit one spec together: of one seed, below 2^63 bytes, no key twice."""
+    batches = collections.defaultdict(list)
+    for number, vector in enumerate(vectors):
+        alone = math.prod(vector["global_shape"]) > 2**52 or vector["name"] == "sparse tie 1"
+        batches[vector["seed"], number if alone else -1].append(vector)
+    return list(batches.values())
+
+
+def ModuleOf(vectors, folder, *arguments):
+    head = Spec(vectors[0]).partition("  ")[0]
+    spec = folder / "spec.yaml"
+    spec.write_text(head + "".join("  " + Spec(v).rpartition("\n  ")[2] for v in vectors))
+    lines = [" ".join([v["path"], *(",".join(map(str, numbers)) or "-" for numbers in (v["offset"], v["shape"]))])
+             for v in vectors]
+    result = subprocess.run([BOXES, spec, *arguments], input="\n".join(lines), text=True, capture_output=True)
+    assert result.returncode == 0, result.stderr
+    path = folder / "program.mlir"
+    path.write_text(result.stdout)
+    return path
+
+
+@pytest.mark.parametrize("arithmetic", ["f32", "f64"])
+def test_known_answers(tmp_path, arithmetic):
+    vectors = VECTORS
+    if arithmetic == "f64":  # Expressions are the same in both.
+        vectors = [v for v in VECTORS if "expr" not in v["init"] and "normalized" not in v["init"]]
+    modules, batches = [], Batches(vectors)
+    for number, batch in enumerate(batches):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        modules.append(ModuleOf(batch, folder, *(["f64"] if arithmetic == "f64" else [])))
+    different = set()
+    for batch, (facts, results) in zip(batches, RunModules(tmp_path, modules)):
+        assert facts["takes_zero"] or arithmetic == "f64"
+        for vector in batch:
+            words, = results[vector["path"]]
+            made = [f"{word:0{2 * words.dtype.itemsize}x}" for word in words.ravel().tolist()]
+            if made == vector["bits"].split():
+                continue
+            different.add(vector["name"])
+            # Elsewhere than there, all are equal.
+            if vector["name"] in ("exp subnormal", "pow subnormal"):
+                assert all(a == b or IsSubnormal(b) for a, b in zip(made, vector["bits"].split()))
+            elif vector["name"] != "log subnormal":
+                special = {conformance.SPECIAL.index(text) for text in ("5e-324", "-2.2250738585072014e-308")}
+                assert {i for i, (a, b) in enumerate(zip(made, vector["bits"].split())) if a != b} <= special
+    assert different == (FLUSHED if arithmetic == "f32" else set())
+
+
+def test_all_element_types_are_in_them():
+    assert {v["dtype"] for v in VECTORS} == set(SCHEMA["dtype"]["enum"])
+
+
+# Everything that a spec can ask for ---------------------------------------------
+
+# A tensor of each initializer, by its name in the schema; of [16, 8] if nothing else is said.
+SPECIAL_TENSORS = {
+    "constant": "init: {constant: {value: -1.5}}", "expr": 'init: {expr: "normal() * 0.1 + i0 / 3"}',
+    "normal": "init: {normal: {std: 0.5}}", "random_normal": "init: {random_normal: {stddev: 0.5}}",
+    "delta_orthogonal": "shape: [3, 8, 8], shard: [null, a, b], fans: in_out, init: delta_orthogonal",
+    "dirac": "shape: [16, 8, 3], init: dirac", "sparse": "init: {sparse: {sparsity: 0.3}}",
+    "trunc_normal": "init: {trunc_normal: {std: 0.5}}", "truncated_normal": "init: {truncated_normal: {std: 0.5}}",
+    "uniform": "init: {uniform: {low: -1, high: 0.5}}", "random_uniform": "init: {random_uniform: {maxval: 0.5}}",
+    "stft": "shape: [16, 1, 8], shard: [a, null, b], init: {stft: {side: real}}",
+    "normalized": "init: {normalized: {axis: 0}}",
+}
+
+
+def Tensor(name):
+    text = SPECIAL_TENSORS.get(name, f"init: {name}")
+    needs = SCHEMA["initializer"]["anyOf"][1]["properties"][name].get("required", [])
+    if name not in SPECIAL_TENSORS and needs:
+        pytest.fail(f"`{name}` needs {needs}: give it a line in SPECIAL_TENSORS")
+    for key, value in {"shape": "[16, 8]", "fans": "out_in", "shard": "[a, b]"}.items():
+        if f"{key}:" not in text:
+            text = f"{key}: {value}, {text}"
+    return f"{{{text}}}"
+
+
+INITIALIZERS = sorted(SCHEMA["initializer"]["anyOf"][1]["properties"])
+VIEWS = {
+    "stack": "{stack: {axis: 1, of: [w0, w1, w2, w3]}}",
+    "concat": "{concat: {axis: 0, of: [v, w4]}}",
+    "interleave": "{interleave: {axis: 0, groups: 4, of: [w5, u, w6]}}",
+    "transpose": "{transpose: {of: w7}}",
+    "reshape": "{reshape: {shape: [8, 4, 4], of: w8}}",
+    "pad": "{pad: {axis: 1, to: 24, value: -2.5, of: w9}}",
+    "slice": "{slice: {axis: 0, start: 0, stop: 8, of: w10}}",
+    "rest of slice": "{slice: {axis: 0, start: 8, stop: 16, of: w10}}",
+    "all of them": "{reshape: {shape: [8, 8, 4], of: {pad: {axis: 0, to: 32, of: {transpose: {axes: [1, 0], of: "
+                   "{interleave: {axis: 1, groups: 2, of: [{concat: {axis: 1, of: [n, p]}}, s]}}}}}}}}",
+}
+
+
+def test_every_view_operation_has_its_program():
+    operations = set(SCHEMA["view"]["anyOf"][1]["properties"])
+    assert operations <= set(VIEWS), f"give {operations - set(VIEWS)} a line in VIEWS"
+
+
+def Everything(devices):
+    head = f"shardinit: 1\nname: everything\nseed: 5\ndtype: f32\nmesh: {{axes: {{a: {max(1, devices // 2)}, b: {min(2, devices)}}}}}\n"
+    return head + "modules:\n" + "".join(f"  {name}: {Tensor(name)}\n" for name in INITIALIZERS)
+
+
+def Views(devices):
+    text = (f"shardinit: 1\nname: views\nmesh: {{axes: {{a: {max(1, devices // 2)}, b: {min(2, devices)}}}}}\ndtype: bf16\n"
+            "init: {n: {normal: {std: 0.5}}}\nmodules:\n")
+    for i in range(11):
+        # Those of the stack are of two kinds, and have different parameters.
+        init = "{uniform: {low: -1, high: 1}}" if i == 2 else f"{{normal: {{std: {0.5 + i}}}}}"
+        text += f"  w{i}: {{shape: [16, 8], init: {init}}}\n"
+    text += ("  v: {shape: [8, 8], init: {uniform: {low: 0, high: 2}}}\n  u: {shape: [4, 8], init: {normalized: {axis: 1}}}\n"
+             "  n: {shape: [8, 4], init: n}\n  p: {shape: [8, 2], init: {sparse: {sparsity: 0.4}}}\n"
+             '  s: {shape: [8, 2], init: {expr: "index"}}\nlayouts:\n  all:\n')
+    cuts = {"stack": "[a, null, b]", "reshape": "[a, b, null]", "all of them": "[a, b, null]"}
+    for number, (name, view) in enumerate(VIEWS.items()):
+        text += f"    t{number}: {{from: {view}, shard: {cuts.get(name, '[a, b]')}}}\n"
+    return text
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("what", ["initializers", "views"])
+@pytest.mark.parametrize("arithmetic", ["f32", "f64"])
+def test_everything_is_as_gen_writes_it(tmp_path, devices, what, arithmetic):
+    if arithmetic == "f64" and (devices, what) != (8, "initializers"):
+        pytest.skip("the form of arithmetic and that of views do not meet")
+    text = Everything(devices) if what == "initializers" else Views(devices)
+    layout = ["--layout", "all"] if what == "views" else []
+    made = Gen(text, tmp_path, *layout, "--replicas", "full")
+    module = Program(tmp_path / "spec.yaml", tmp_path, *layout, "--arith", arithmetic)
+    (facts, results), = RunModules(tmp_path, [module], devices)
+    assert set(results) == set(Reassemble(made))
+    for path, parts in results.items():
+        for rank, words in enumerate(parts):
+            assert np.array_equal(words, Stored(made, path, rank)), (path, rank)
+
+
+def Stored(folder, path, rank):
+    """The words of a rank's box."""
+    import h5py
+    from support import Datasets, RankFiles, ReadRaw, Text
+    with h5py.File(RankFiles(folder)[rank], "r") as file:
+        dataset, = [d for d in Datasets(file) if Text(d.attrs["path"]) == path]
+        return ReadRaw(dataset)
+
+
+# Its forms ----------------------------------------------------------------------
+
+def test_the_tiny_llama_digest_for_digest(tmp_path):
+    import hashlib
+    expected = {t["path"]: t["sha256"] for t in Json("digest", TINY)["tensors"]}
+    mesh = ["--mesh", "fsdp=4,tensor=2"]
+    (facts, results), = RunModules(tmp_path, [Program(TINY, tmp_path, *mesh)], 8)
+    plan = Gen(TINY, tmp_path, *mesh, "--replicas", "full")
+    import shardinit
+    with shardinit.open(plan) as checkpoint:
+        for path, parts in results.items():
+            whole = np.zeros(checkpoint.info(path).global_shape, parts[0].dtype)
+            for rank, words in enumerate(parts):
+                box, = checkpoint.boxes(path, rank)
+                whole[tuple(slice(o, o + n) for o, n in zip(*box))] = words
+            assert hashlib.sha256(whole.tobytes()).hexdigest() == expected.pop(path)
+    assert not expected
+    # Each device makes its own part, and nothing else.
+    assert facts["collectives"] == []
+    assert facts["output"] + facts["temporary"] <= 1.02 * sum(w.nbytes for p in results.values() for w in p[:1])
+    assert "bf16[8192,256]" not in facts["shapes"] and "bf16[2048,128]" in facts["shapes"]
+
+
+def test_layers_in_a_loop(tmp_path):
+    sets = ["--set", "vars.layers=5"]
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    modules = [Program(TINY, plain, *sets, "--mesh", "fsdp=4,tensor=2"),
+               Program(TINY, tmp_path, *sets, "--mesh", "fsdp=4,tensor=2", "--stack")]
+    (_, alone), (facts, stacked) = RunModules(tmp_path, modules, 8)
+    name = "model.layers.*.self_attn.q_proj.weight"
+    assert stacked[name][0].shape == (5, 128, 64)
+    seen = set()
+    for name, parts in stacked.items():
+        for rank, words in enumerate(parts):
+            layers = [name.replace("*", str(i)) for i in range(5)] if "*" in name else [name]
+            for path, layer in zip(layers, words if "*" in name else [words]):
+                assert np.array_equal(layer, alone[path][rank])
+                seen.add(path)
+    assert seen == set(alone) and facts["collectives"] == []
+
+
+def test_one_rank_alone(tmp_path):
+    """Uneven boxes, and ranks that hold none."""
+    text = """
+shardinit: 1
+name: uneven
+dtype: f16
+uneven: chunk
+mesh: {axes: {a: 2, b: 3}}
+modules:
+  w: {shape: [5, 7], shard: [[b, a], null], init: {normal: {std: 1}}}
+  v: {shape: [4], shard: [b], init: {truncated_normal: {std: 1}}}
+  gate_up: {shape: [16, 3], shard: [{axes: [a], segments: 2}], init: {uniform: {low: 0, high: 1}}}
+"""
+    made = Gen(text, tmp_path, "--replicas", "full")
+    import shardinit
+    checkpoint = shardinit.open(made)
+    modules = []
+    for rank in range(6):
+        folder = tmp_path / str(rank)
+        folder.mkdir()
+        modules.append(Program(tmp_path / "spec.yaml", folder, "--rank", str(rank)))
+    for rank, (_, results) in enumerate(RunModules(tmp_path, modules)):
+        boxes = {f"{path}@{part}" if part else path: (path, box) for path in checkpoint.tensors
+                 for part, box in enumerate(checkpoint.boxes(path, rank))}
+        assert set(results) == set(boxes)
+        for name, (path, box) in boxes.items():
+            wanted = checkpoint.read(path, tuple(slice(o, o + n) for o, n in zip(*box)))
+            assert results[name][0].tobytes() == wanted.tobytes()
+
+
+def test_kinds(tmp_path):
+    out = tmp_path / "kinds"
+    Ok("program", ROOT / "configs/llama3.1-405b.yaml", "--kinds", "-o", out)
+    program = json.loads((out / "program.json").read_text())
+    assert len(program["tensors"]) == 1137 and len(program["kinds"]) <= 10
+    assert sorted(p.name for p in out.iterdir()) == sorted(["program.json", *(k["file"] for k in program["kinds"])])
+    plan = Json("plan", ROOT / "configs/llama3.1-405b.yaml")
+    assert len(plan["mesh"]["axes"]) == 2
+    keys = set()
+    for tensor in program["tensors"]:
+        kind = program["kinds"][tensor["kind"]]
+        assert [[len(rows)] for rows in tensor["tables"]] == [[math.prod(shape)] for shape in kind["tables"]]
+        if tensor["tables"]:
+            low, high = tensor["tables"][0][:2]
+            keys.add(high << 32 | low)
+    assert len(keys) == sum(bool(t["tables"]) for t in program["tensors"])
+
+
+def test_llama_405b_as_one_module(tmp_path):
+    config = ROOT / "configs/llama3.1-405b.yaml"
+    module = Program(config, tmp_path)
+    assert module.stat().st_size < 5e6
+    answer = Ask("Shardings", path=str(module))
+    import shardinit
+    with shardinit.open_spec(config) as spec:
+        assert set(answer["results"]) == set(spec.tensors)
+    for shape, part, offsets, text, by_jax in answer["results"].values():
+        assert text == by_jax or (text == "{replicated}" and by_jax.startswith("{replicated"))
+    for rank in range(512):
+        held = {box["path"]: box for box in Json("plan", config, "--rank", rank, "--replicas", "full")["boxes"]}
+        assert len(held) == len(answer["results"])
+        for path, (_, part, offsets, _, _) in answer["results"].items():
+            assert held[path]["offset"] == offsets[rank] and held[path]["shape"] == part
+    print("seconds to parse:", answer["seconds"], "bytes:", module.stat().st_size)
+
+
+# Mistakes ------------------------------------------------------------------------
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--arith", "f16"], "`--arith` is `f16`"),
+    (["--kinds"], "`--kinds` writes a folder"),
+    (["--kinds", "--stack", "-o", "x"], "two different forms"),
+    (["--rank", "4"], "rank 4 does not exist"),
+    (["--only", "nothing.*"], "nothing.*"),
+])
+def test_command_lines_that_make_no_sense(arguments, message):
+    result = Run("program", TINY, *arguments)
+    assert result.returncode == 2 and message in result.stderr and result.stdout == ""
+
+
+@pytest.mark.parametrize("tensor, message", [
+    ("{shape: [5], shard: [a], init: zeros}", "`w` has 5 elements in 2 parts along dimension 0"),
+    ("{shape: [512, 512], init: orthogonal}", "`w` is an orthogonal matrix of 262144 elements"),
+    ("{shape: [8], shard: [{axes: [a], segments: 2}], init: zeros}", "`w` is cut in 2 segments"),
+])
+def test_what_no_program_does(tmp_path, tensor, message):
+    (tmp_path / "spec.yaml").write_text(
+        f"shardinit: 1\nname: x\ndtype: f32\nuneven: chunk\nmesh: {{axes: {{a: 2}}}}\nmodules:\n  w: {tensor}\n")
+    for form in ([], ["--kinds"]):
+        result = Run("program", tmp_path / "spec.yaml", *form, "-o", tmp_path / "out")
+        assert result.returncode == 2 and message in result.stderr and "hint:" in result.stderr
+        assert not (tmp_path / "out").exists()
