@@ -89,7 +89,8 @@ class TreeBuilder : public nlohmann::json::json_sax_t {
   }
 
   bool parse_error(size_t position, const std::string&, const nlohmann::json::exception&) override {
-    Refuse(fmt::format("is not valid JSON (byte {} of {})", position, size_));
+    Refuse(position > size_ ? fmt::format("is not valid JSON: it ends at byte {}", size_)
+                            : fmt::format("is not valid JSON (byte {} of {})", position, size_));
   }
 
  private:

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <iterator>
 
 namespace shardinit {
@@ -141,6 +142,23 @@ std::string Quote(std::string_view text) {
   while (head > 0 && !starts_character(head)) --head;
   while (tail < text.size() && !starts_character(tail)) ++tail;
   return fmt::format("`{}…{}`", text.substr(0, head), text.substr(tail));
+}
+
+std::optional<int64_t> SizeInBytes(std::string_view text) {
+  int64_t bytes = 0;
+  const char* last = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), last, bytes);
+  if (error != std::errc() || bytes < 0) return {};
+  text.remove_prefix(static_cast<size_t>(stop - text.data()));
+  if (text.empty()) return bytes;
+  constexpr std::string_view kLetters = "KMGT";
+  const size_t power = kLetters.find(text[0]);
+  const std::string_view suffix = text.substr(1);
+  if (power == kLetters.npos || !(suffix.empty() || suffix == "B" || suffix == "iB")) return {};
+  for (size_t i = 0; i <= power; ++i) {
+    if (__builtin_mul_overflow(bytes, suffix == "B" ? 1000 : 1024, &bytes)) return {};
+  }
+  return bytes;
 }
 
 }  // namespace shardinit

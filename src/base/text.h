@@ -2,6 +2,7 @@
 // move the cursor, reverse a line or hide a character.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -36,5 +37,8 @@ std::string Escape(std::string_view text);
 
 // In backticks, shortened in the middle when it is long: for messages.
 std::string Quote(std::string_view text);
+
+// Of `80`, `80G`, `80GiB` (of 1024) or `80GB` (of 1000).
+std::optional<int64_t> SizeInBytes(std::string_view text);
 
 }  // namespace shardinit

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/parallel.h"
 #include "base/talk.h"
+#include "base/text.h"
 #include "graph/view.h"
 #include "manifest/manifest.h"
 #include "report/text.h"
@@ -139,9 +140,7 @@ Plan SpecOptions::Load(Diagnostics& diagnostics, Explanation* explanation) const
   auto* training = &plan_request.spec.training;
   if (!tokens.empty()) training->push_back({"--tokens", "tokens", tokens});
   if (!memory_per_rank.empty()) {
-    constexpr std::string_view kOption = "--memory-per-rank";
-    training->push_back({std::string(kOption), "memory_per_rank",
-                         fmt::to_string(ParseSize(kOption, memory_per_rank, 1))});
+    training->push_back({"--memory-per-rank", "memory_per_rank", memory_per_rank});
   }
   Plan plan = LoadPlan(plan_request, diagnostics, explanation);
   Talk(Render(diagnostics.all()));
@@ -256,25 +255,14 @@ std::string NotEmpty(const std::string& value) {
 }
 
 int64_t ParseSize(std::string_view option, const std::string& text, int64_t least) {
-  std::string_view rest = text;
-  int64_t bytes = 0;
-  bool is_size = TakeNumber(&rest, &bytes);
-  constexpr std::string_view kLetters = "KMGT";
-  if (const size_t power = rest.empty() ? rest.npos : kLetters.find(rest[0]); power != rest.npos) {
-    const std::string_view suffix = rest.substr(1);
-    const int64_t unit = suffix == "B" ? 1000 : 1024;
-    if (suffix.empty() || suffix == "B" || suffix == "iB") rest = {};
-    for (size_t i = 0; i <= power; ++i) {
-      is_size = is_size && !__builtin_mul_overflow(bytes, unit, &bytes);
-    }
-  }
-  if (!is_size || !rest.empty()) {
+  const auto bytes = SizeInBytes(text);
+  if (!bytes) {
     throw Usage(fmt::format("`{} {}` is no size", option, text),
                 fmt::format("write a number of bytes, or one with K, M, G or KiB, MiB, GiB (of "
                             "1024) or KB, MB, GB (of 1000): `{} 160MiB`",
                             option));
   }
-  if (bytes >= least) return bytes;
+  if (*bytes >= least) return *bytes;
   throw Usage(fmt::format("`{} {}` is too little: {} at least", option, text, Count(least, "byte")),
               fmt::format("write a larger size: `{} 160MiB`", option));
 }

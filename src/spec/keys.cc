@@ -1,10 +1,13 @@
 #include "spec/keys.h"
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <string_view>
 #include <variant>
 #include <vector>
 
+#include "base/text.h"
 #include "spec/parser.h"
 
 namespace shardinit {
@@ -15,6 +18,17 @@ namespace {
 template <auto kField, typename T>
 void Number(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
   out.*kField = parser.ReadExpr(entry);
+}
+// Also as `80GB`.
+template <auto kField, typename T>
+void Size(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
+  Node node = *entry.value;
+  const auto bytes = node.IsScalar() ? SizeInBytes(node.text) : std::nullopt;
+  if (bytes && node.text.find_first_of("KMGT") != node.text.npos) {
+    node.text = fmt::to_string(*bytes);
+    node.quoted = false;
+  }
+  out.*kField = parser.ReadExpr({entry.key, &node});
 }
 template <auto kField, typename T>
 void Word(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
@@ -245,9 +259,10 @@ extern const std::vector<KeyRow<TrainingSpec>> kTrainingKeys = {
       .default_text = "8192"},
      Number<&TrainingSpec::tokens>},
     {{.name = "memory_per_rank",
-      .description = "the most bytes of tensors that a sharding which is chosen may give a rank",
+      .description = "the most bytes of tensors that a sharding which is chosen may give a rank, "
+                     "also as `80GB`",
       .kind = SpecKind::kNumber},
-     Number<&TrainingSpec::memory_per_rank>},
+     Size<&TrainingSpec::memory_per_rank>},
     {{.name = "batch",
       .description = "the mesh axes that divide the batch, instead of those with such names",
       .kind = SpecKind::kMeshAxes},

@@ -25,6 +25,16 @@ std::vector<std::string> DefaultedKeys() {
   return names;
 }
 
+// Of `mesh`, a mapping that the spec has.
+bool IsOfMesh(const Node& root, std::string_view path) {
+  constexpr std::string_view kMesh = "mesh.";
+  const Node* mesh = root.Find("mesh");
+  if (!path.starts_with(kMesh) || mesh == nullptr || !mesh->IsMap()) return false;
+  const auto keys = KeysOf(SpecMapping::kMesh);
+  return std::any_of(keys.begin(), keys.end(),
+                     [&](const SpecKey& key) { return key.name == path.substr(kMesh.size()); });
+}
+
 Span PlaceIn(const Source& source, size_t begin, size_t length) {
   return {&source, 1, static_cast<uint32_t>(begin + 1),
           static_cast<uint32_t>(std::max<size_t>(length, 1))};
@@ -202,6 +212,16 @@ const Node* ApplySet(const Node* root, const Source& source, NodeStore& store,
     *copy = *root;
     copy->entries.push_back({ScalarNode(PlaceIn(source, 0, path.size()), path, store), value});
     return copy;
+  }
+  if (IsOfMesh(*root, path)) {
+    Way to_mesh;
+    Finder("mesh").Find(*root, 0, to_mesh);
+    Node* mesh = store.New();
+    *mesh = *root->Find("mesh");
+    const size_t begin = path.find('.') + 1;
+    const std::string_view key = path.substr(begin);
+    mesh->entries.push_back({ScalarNode(PlaceIn(source, begin, key.size()), key, store), value});
+    return Replace(to_mesh, mesh, store);
   }
   ReportMissing(source, path, finder, diagnostics);
   return root;

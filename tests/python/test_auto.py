@@ -155,6 +155,16 @@ def test_what_plan_writes_is_the_same_sharding(tmp_path, model, mesh):
     assert of_auto == CostOf(spec, "--mesh", mesh, "--sharding", written)
 
 
+def test_memory_is_a_number_or_a_size_in_both_places(tmp_path):
+    plans = []
+    for memory in ("1590e6", "1590MB"):
+        plans.append(Run("plan", "--json", SPEC_405B, "--shard", "auto", "--memory-per-rank", memory).stdout)
+        spec = tmp_path / "spec.yaml"
+        spec.write_text(f"shardinit: 1\ninclude: {SPEC_405B}\nsharding: auto\ntraining: {{memory_per_rank: {memory}}}\n")
+        plans.append(Run("plan", "--json", spec).stdout)
+    assert json.loads(plans[0]) and plans[1:] == plans[:1] * 3
+
+
 def test_memory_per_rank(tmp_path):
     result = Run("plan", SPEC_405B, "--shard", "auto", "--memory-per-rank", "1G")
     assert result.returncode == 2

@@ -328,6 +328,14 @@ def test_only_the_manifest_knows(tmp_path):
     Ok("verify", tmp_path / "ring")
 
 
+def test_an_override_gives_a_mesh_what_it_lacks(tmp_path):
+    spec = Write(tmp_path, "{axes: {fsdp: 4}}")
+    plan = Json("plan", spec, "--devices", "--set", "mesh.slices={fsdp: 2}", "--set", "mesh.devices=[3, 1, 2, 0]")
+    assert [(d["id"], d["slice"]) for d in plan["devices"]] == [(3, 0), (1, 0), (2, 1), (0, 1)]
+    result = Run("plan", spec, "--set", "mesh.slice={fsdp: 2}")
+    assert result.returncode == 2 and "`mesh` has no key `slice`" in result.stderr
+
+
 def test_ranks_by_devices_and_finalize_without_the_spec(tmp_path):
     spec = Write(tmp_path, RING)
     Ok("gen", spec, "-o", tmp_path / "whole")

@@ -546,3 +546,10 @@ def test_mistakes_in_a_file_have_its_places(tmp_path):
     assert "did you mean `model.norm.weight`?" in result.stderr
     result = Run("plan", TINY, "--sharding", "absent.yaml", cwd=tmp_path)
     assert result.returncode == 2 and "--sharding:1:1: error: there is no file `absent.yaml`" in result.stderr
+
+
+def test_a_file_names_no_other_file(tmp_path):
+    (tmp_path / "a.yaml").write_text("b.yaml\n")
+    result = Run("plan", TINY, "--sharding", tmp_path / "a.yaml")
+    assert result.returncode == 2
+    assert "a.yaml:1:1: error: a file with a sharding names another one, `b.yaml`" in result.stderr

@@ -145,10 +145,10 @@ TEST(ParseJson, RefusesDeepNesting) {
 }
 
 TEST(ParseJson, RefusesWhatIsNoJson) {
-  EXPECT_EQ(Refusal(""), "`x.json` is not valid JSON (byte 1 of 0)");
+  EXPECT_EQ(Refusal(""), "`x.json` is not valid JSON: it ends at byte 0");
   EXPECT_EQ(Refusal("{\"a\": }"), "`x.json` is not valid JSON (byte 7 of 7)");
   EXPECT_EQ(Refusal("[1] x"), "`x.json` is not valid JSON (byte 5 of 5)");
-  EXPECT_EQ(Refusal("[1"), "`x.json` is not valid JSON (byte 3 of 2)");
+  EXPECT_EQ(Refusal("[1"), "`x.json` is not valid JSON: it ends at byte 2");
   EXPECT_NE(Refusal("[NaN]"), "");
   EXPECT_NE(Refusal("[1e999]"), "");
   EXPECT_NE(Refusal("[1,]"), "");

@@ -282,6 +282,39 @@ TEST(Languages, NeedAValue) {
   EXPECT_NE(Cuts(" []").find("nothing says how tensors are cut"), std::string::npos);
 }
 
+std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+TEST(Languages, SaySomething) {
+  EXPECT_EQ(FirstLine(Cuts(" {uneven: chunk}")),
+            "x.yaml:5:11: error: nothing says how tensors are cut");
+  EXPECT_EQ(FirstLine(Cuts(" {haliax: {}}")), "x.yaml:5:20: error: `haliax` names no axis");
+  EXPECT_EQ(FirstLine(Cuts(" {rules: []}")), "x.yaml:5:19: error: there is no rule");
+  EXPECT_EQ(FirstLine(Cuts(" {megatron: {axis: tensor}}")),
+            "x.yaml:5:12: error: `megatron` gives no tensor a role");
+  EXPECT_EQ(FirstLine(Cuts(" {'**': [Shard(0)]}")),
+            "x.yaml:5:18: error: 1 placement, but the mesh has 2 axes");
+}
+
+TEST(Languages, ReportAnAxisThatIsNotThereOnce) {
+  EXPECT_EQ(Cuts(" first_divisible", "mesh: {axes: {a: 2}}\n",
+                 "modules: {w: {shape: [], init: zeros}}\n"),
+            "x.yaml:5:11: error: unknown mesh axis `fsdp`\n"
+            "  sharding: first_divisible\n"
+            "            ^^^^^^^^^^^^^^^\n"
+            "  hint: the only one is `a`\n");
+}
+
+TEST(TensorPatterns, AreSuggestedAsTheyAreWritten) {
+  const auto hint = [](std::string_view pattern) {
+    const std::string text = Cuts(fmt::format(" {{megatron: {{column: '{}'}}}}", pattern));
+    return text.substr(std::min(text.size(), text.find("hint: ")));
+  };
+  EXPECT_EQ(hint("**.q"), "hint: did you mean `**.q.weight`?\n");
+  EXPECT_EQ(hint("layers.*.up"), "hint: did you mean `layers.*.up.weight`?\n");
+  EXPECT_EQ(hint("**.dwn.weight"), "hint: did you mean `**.down.weight`?\n");
+  EXPECT_EQ(hint("layers.1.qq.weight"), "hint: did you mean `layers.*.q.weight`?\n");
+}
+
 // Languages of axes.
 
 TEST(HaliaxLanguage, KnowsNoOrder) {

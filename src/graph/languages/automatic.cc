@@ -81,7 +81,8 @@ class FirstDivisibleLanguage : public ShardingLanguage {
       : context_(context), axes_(std::move(axes)), replicates_(replicates), place_(place) {}
 
   bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) override {
-    if (tensor.path.empty() || IsCutByOthers(tensor, *cutting, axes_)) return true;
+    if (tensor.path.empty() || axes_.empty()) return true;  // No axis: a mistake.
+    if (IsCutByOthers(tensor, *cutting, axes_)) return true;
     cutting->says_cuts = true;
     const int64_t parts = PartsOf(axes_, context_.mesh);
     for (size_t d = 0; d < tensor.shape.size(); ++d) {

@@ -136,6 +136,9 @@ std::unique_ptr<ShardingLanguage> ReadHaliax(LanguageContext& context, const Lan
     entry.axes = BindAxes(entry.written, context.mesh, &used, context.building);
     entries.push_back(std::move(entry));
   }
+  if (map.entries.empty() && !map.incomplete) {
+    context.Error(map.span, "`haliax` names no axis", "such as `{haliax: {embed: fsdp}}`");
+  }
   const bool is_wrong = map.incomplete || context.building.Reported() != before;
   return std::make_unique<HaliaxLanguage>(context, std::move(entries), is_wrong);
 }

@@ -52,6 +52,10 @@ class StackReader {
     } else if (word != nullptr) {
       context_.Error(value.span, fmt::format("`{}` says nothing by itself", word->name),
                      fmt::format("write `{{{}: …}}`", word->name));
+    } else if (value.IsScalar() && value.text.find_first_of("./") != value.text.npos) {
+      context_.Error(value.span,
+                     fmt::format("a file with a sharding names another one, {}", Quote(value.text)),
+                     "name that one instead, or write here what it says");
     } else if (value.IsScalar()) {
       context_.Error(value.span, fmt::format("unknown sharding {}", Quote(value.text)),
                      DidYouMean(value.text, Words()) + "; the name of a file has a dot or a slash");
@@ -72,6 +76,10 @@ class StackReader {
       if (entry.key->text != "uneven") continue;
       static constexpr std::string_view kPolicies[] = {"error", "chunk"};
       stack_.uneven = context_.reader.ReadChoice(entry, kPolicies);
+    }
+    if (map.entries.size() == 1 && map.entries[0].key->text == "uneven") {
+      return context_.Error(map.span, "nothing says how tensors are cut",
+                            "`uneven` stands beside languages or patterns; the spec has one, too");
     }
     if (!is_of_languages) return Add(kMapLanguage, {map.span, &map});
     for (const Node::Entry& entry : map.entries) {

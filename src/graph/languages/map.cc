@@ -14,6 +14,7 @@
 #include "graph/languages/languages.h"
 #include "graph/languages/placements.h"
 #include "graph/languages/tensor_patterns.h"
+#include "report/text.h"
 
 namespace shardinit {
 namespace {
@@ -244,10 +245,11 @@ class MapLanguage : public ShardingLanguage {
     entry->placements.resize(mesh.axes.size());
     const bool in_order = entry->by_axis.empty() || entry->by_axis[0].first.value.empty();
     if (in_order && !entry->by_axis.empty() && entry->by_axis.size() != mesh.axes.size()) {
-      context_.Error(entry->span,
-                     fmt::format("{} placements, but the mesh has {} axes", entry->by_axis.size(),
-                                 mesh.axes.size()),
-                     "give one for each axis, or name the axes: `{fsdp: Shard(0)}`");
+      context_.Error(
+          entry->span,
+          fmt::format("{}, but the mesh has {}", Count(entry->by_axis.size(), "placement"),
+                      Count(mesh.axes.size(), "axis", "axes")),
+          "give one for each axis, or name the axes: `{fsdp: Shard(0)}`");
       return;
     }
     for (size_t i = 0; i < entry->by_axis.size(); ++i) {

@@ -204,13 +204,19 @@ std::unique_ptr<ShardingLanguage> ReadMegatron(LanguageContext& context, const L
   if (!context.CheckKeys(*text.value, "megatron", keys)) return nullptr;
   std::vector<Located<std::string>> patterns;
   std::vector<Role> roles;
+  bool says_role = false;
   for (const Node::Entry& entry : text.value->entries) {
     const auto role = std::find(std::begin(kRoles), std::end(kRoles), entry.key->text);
     if (role == std::end(kRoles)) continue;
+    says_role = true;
     for (auto& pattern : context.Patterns(entry)) {
       patterns.push_back(std::move(pattern));
       roles.push_back(static_cast<Role>(role - std::begin(kRoles)));
     }
+  }
+  if (!says_role && !text.value->incomplete) {
+    context.Error(text.key, "`megatron` gives no tensor a role",
+                  "such as `{megatron: {column: \"**.up_proj.weight\"}}`");
   }
   const bool has_experts = std::find(roles.begin(), roles.end(), kExpert) != roles.end();
   std::vector<int> axes;

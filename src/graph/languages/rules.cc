@@ -120,6 +120,7 @@ std::unique_ptr<ShardingLanguage> ReadRuleList(LanguageContext& context, const L
     rules.push_back({context.reader.ReadAxisName(logical, "logical axis"),
                      context.reader.ReadMeshAxisList(axes)});
   }
+  if (list.entries.empty()) context.Error(list.span, "there is no rule", std::string(kForm));
   const bool is_wrong = context.building.Reported() != before;
   return std::make_unique<RuleLanguage>(context.building, context.mesh, std::move(rules), is_wrong,
                                         keeps_others);

@@ -123,13 +123,47 @@ void TensorPatterns::CheckUse(Building& building, const Mesh& mesh) {
   }
 }
 
+namespace {
+
+// The last parts of a path, as many as `like` has.
+std::string_view Ending(std::string_view path, std::string_view like) {
+  size_t start = path.size() + 1;
+  for (auto dots = std::count(like.begin(), like.end(), '.'); dots >= 0 && start > 0; --dots) {
+    start = start < 2 ? 0 : path.rfind('.', start - 2) + 1;
+  }
+  return path.substr(start);
+}
+
+}  // namespace
+
 std::string NearestPath(std::string_view pattern, const std::vector<DeclaredPath>& declared) {
+  constexpr size_t kMostListed = 8;
   std::vector<std::string> paths;
   for (const DeclaredPath& of : declared) {
     if (of.is_drawn) paths.push_back(WithoutNumbers(of.path));
   }
-  const std::string hint = DidYouMean(WithoutNumbers(pattern), paths);
-  if (!hint.empty() || paths.empty()) return hint;
+  // What matches a module, and its tensors were meant.
+  for (const DeclaredPath& of : declared) {
+    for (size_t dot = of.path.find('.'); dot != of.path.npos; dot = of.path.find('.', dot + 1)) {
+      if (!PathMatches(pattern, std::string_view(of.path).substr(0, dot))) continue;
+      const std::string below = WithoutNumbers(std::string_view(of.path).substr(dot));
+      return fmt::format("did you mean {}?", Quote(std::string(pattern) + below));
+    }
+  }
+  // Behind `**` some parts of a path are misspelt.
+  if (const size_t stars = pattern.rfind("**."); stars != pattern.npos) {
+    const std::string_view behind = pattern.substr(stars + 3);
+    std::vector<std::string> endings;
+    for (const std::string& path : paths) endings.emplace_back(Ending(path, behind));
+    const std::string closest = Closest(WithoutNumbers(behind), endings);
+    if (!closest.empty()) {
+      return fmt::format("did you mean {}?",
+                         Quote(fmt::format("{}{}", pattern.substr(0, stars + 3), closest)));
+    }
+  }
+  const std::string closest = Closest(WithoutNumbers(pattern), paths);
+  if (!closest.empty() || paths.size() <= kMostListed)
+    return DidYouMean(WithoutNumbers(pattern), paths);
   return fmt::format("paths are such as {}", Quote(paths[0]));
 }
 
