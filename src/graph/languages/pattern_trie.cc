@@ -1,6 +1,7 @@
 #include "graph/languages/pattern_trie.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/glob.h"
 
