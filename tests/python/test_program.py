@@ -228,6 +228,17 @@ def test_the_tiny_llama_digest_for_digest(tmp_path):
     assert "bf16[8192,256]" not in facts["shapes"] and "bf16[2048,128]" in facts["shapes"]
 
 
+@pytest.mark.parametrize("layout", ["torchtitan", "megatron", "maxtext"])
+def test_layouts_of_trainers(tmp_path, layout):
+    options = ["--layout", layout, "--mesh", "fsdp=4,tensor=2"]
+    made = Gen(TINY, tmp_path, *options, "--replicas", "full")
+    (facts, results), = RunModules(tmp_path, [Program(TINY, tmp_path, *options)], 8)
+    assert set(results) == set(Reassemble(made)) and facts["collectives"] == []
+    for path, parts in results.items():
+        for rank, words in enumerate(parts):
+            assert np.array_equal(words, Stored(made, path, rank)), (path, rank)
+
+
 def test_layers_in_a_loop(tmp_path):
     sets = ["--set", "vars.layers=5"]
     plain = tmp_path / "plain"
