@@ -150,6 +150,17 @@ struct Group {
   std::vector<int64_t> numbers;
 };
 
+// `3..60,62`.
+std::string NumbersText(const std::vector<int64_t>& numbers) {
+  std::string text;
+  for (size_t i = 0, end; i < numbers.size(); i = end) {
+    for (end = i + 1; end < numbers.size() && numbers[end] == numbers[end - 1] + 1;) ++end;
+    text += fmt::format("{}{}", i == 0 ? "" : ",", numbers[i]);
+    if (end > i + 1) text += fmt::format("{}{}", end == i + 2 ? "," : "..", numbers[end - 1]);
+  }
+  return text;
+}
+
 std::vector<Group> GroupsOf(const Plan& plan, const std::vector<ProgramBox>& made,
                             const std::vector<TensorParts>& parts, bool stacked) {
   std::vector<Group> groups;
@@ -181,7 +192,7 @@ std::vector<Group> GroupsOf(const Plan& plan, const std::vector<ProgramBox>& mad
       group.numbers.clear();
     } else if (!all) {
       group.name.replace(group.name.find('*'), 1,
-                         fmt::format("{{{}}}", fmt::join(group.numbers, ",")));
+                         fmt::format("{{{}}}", NumbersText(group.numbers)));
     }
   }
   return groups;
