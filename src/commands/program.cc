@@ -14,7 +14,7 @@ namespace {
 
 struct ProgramOptions {
   SpecOptions spec;
-  std::string out, only, arithmetic = "f32";
+  std::string out, only, arithmetic = "f32", annotations = "both";
   int64_t rank = -1;
   bool stack = false, kinds = false;
 };
@@ -27,7 +27,7 @@ std::string InJson(const Plan& plan, const ProgramRequest& request, int64_t rank
   out.Member("engine", plan.graph.engine).Member("seed", plan.graph.seed);
   WriteMesh(plan.graph.mesh, out);
   out.Key("rank");
-  request.annotated ? out.Null() : out.Value(rank);
+  request.annotated() ? out.Null() : out.Value(rank);
   out.Key("kinds").BeginArray(JsonWriter::kLines);
   for (const ProgramKind& kind : program.kinds) {
     out.BeginObject().Member("file", kind.name + ".mlir").Member("dtype", kind.dtype);
@@ -76,6 +76,11 @@ ExitCode RunProgram(const ProgramOptions& options) {
     throw Error(ExitCode::kUsage, fmt::format("`--arith` is `{}`", options.arithmetic),
                 "use `f32` or `f64`");
   }
+  if (options.annotations != "both" && options.annotations != "mhlo" &&
+      options.annotations != "sdy") {
+    throw Error(ExitCode::kUsage, fmt::format("`--annotate` is `{}`", options.annotations),
+                "use `mhlo`, `sdy` or `both`");
+  }
   if (options.kinds && options.stack) {
     throw Error(ExitCode::kUsage, "`--kinds` and `--stack` are two different forms",
                 "use one of them");
@@ -87,11 +92,15 @@ ExitCode RunProgram(const ProgramOptions& options) {
   ProgramRequest request;
   request.stacked = options.stack;
   if (options.arithmetic == "f64") request.arithmetic = program::Arithmetic::kDouble;
-  request.annotated = options.rank == -1;
-  if (!request.annotated) CheckRank(options.rank, plan);
-  request.boxes = ProgramBoxesOf(
-      plan, Matching(plan.graph.tensors, options.only),
-      request.annotated ? std::nullopt : std::optional<int64_t>(options.rank));
+  if (options.rank == -1) {
+    request.with_mhlo = options.annotations != "sdy";
+    request.with_shardy = options.annotations != "mhlo";
+  } else {
+    CheckRank(options.rank, plan);
+  }
+  request.boxes =
+      ProgramBoxesOf(plan, Matching(plan.graph.tensors, options.only),
+                     request.annotated() ? std::nullopt : std::optional<int64_t>(options.rank));
   if (options.kinds) {
     const ProgramKinds program = WriteProgramKinds(plan, request);
     WriteFolder(options.out, program, InJson(plan, request, options.rank, program));
@@ -121,6 +130,10 @@ extern const Command kProgram = {
       app.add_option("--arith", options->arithmetic,
                      "How f32 is computed: f32, mixed with an argument that is 0, or f64")
           ->type_name("f32|f64")
+          ->capture_default_str();
+      app.add_option("--annotate", options->annotations,
+                     "Which annotations say how results are cut: mhlo, sdy or both")
+          ->type_name("WHICH")
           ->capture_default_str();
       app.add_option("-o,--out", options->out, "File; with --kinds the folder. Default: printed")
           ->type_name("PATH")

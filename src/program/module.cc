@@ -53,28 +53,31 @@ std::string PathOf(const ProgramBox& one) {
 std::string ResultText(const Plan& plan, const ProgramRequest& request, const std::string& type,
                        const std::string& name, const PartitionSpec& partition, bool stacked) {
   std::string attributes = fmt::format("jax.result_info = {}", Quoted(name));
-  if (request.annotated) {
-    attributes += fmt::format(", mhlo.sharding = \"{}\", sdy.sharding = {}",
-                              ShardingText(plan.graph.mesh, partition, stacked),
-                              ShardyText(plan.graph.mesh, partition, stacked));
+  if (request.with_mhlo) {
+    attributes +=
+        fmt::format(", mhlo.sharding = \"{}\"", ShardingText(plan.graph.mesh, partition, stacked));
+  }
+  if (request.with_shardy) {
+    attributes +=
+        fmt::format(", sdy.sharding = {}", ShardyText(plan.graph.mesh, partition, stacked));
   }
   return fmt::format("{} {{{}}}", type, attributes);
 }
 
 std::string ArgumentText(const ProgramRequest& request, const std::string& name,
                          const std::string& type) {
-  if (!request.annotated) return fmt::format("{}: {}", name, type);
+  if (!request.with_mhlo) return fmt::format("{}: {}", name, type);
   return fmt::format("{}: {} {{mhlo.sharding = \"{{replicated}}\"}}", name, type);
 }
 
 std::string ModuleText(const Plan& plan, const ProgramRequest& request, const std::string& main,
                        const std::string& functions) {
-  const int64_t devices = request.annotated ? plan.world_size() : 1;
+  const int64_t devices = request.annotated() ? plan.world_size() : 1;
   return fmt::format(
       "module @{} attributes {{mhlo.num_partitions = {} : i32, mhlo.num_replicas = 1 : i32}} {{\n"
       "{}{}{}}}\n",
       Quoted(plan.graph.name), devices,
-      request.annotated ? fmt::format("  {}\n", ShardyMeshText(plan.graph.mesh)) : "", main,
+      request.with_shardy ? fmt::format("  {}\n", ShardyMeshText(plan.graph.mesh)) : "", main,
       functions);
 }
 
@@ -335,7 +338,7 @@ ProgramKinds WriteProgramKinds(const Plan& plan, const ProgramRequest& request) 
   for (const ProgramBox& one : request.boxes) {
     TensorParts parts = PartsOf(setting, *one.tensor, one.box);
     const std::string partition =
-        request.annotated ? InText(one.tensor->partition, plan.graph.mesh) : "";
+        request.annotated() ? InText(one.tensor->partition, plan.graph.mesh) : "";
     const auto [it, is_new] = places.try_emplace(parts.kind + partition, out.kinds.size());
     if (is_new) {
       Functions functions(setting);

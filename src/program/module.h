@@ -24,8 +24,11 @@ std::vector<ProgramBox> ProgramBoxesOf(const Plan& plan, const std::vector<const
 struct ProgramRequest {
   std::vector<ProgramBox> boxes;
   program::Arithmetic arithmetic = program::Arithmetic::kSingle;
-  bool annotated = false;  // Boxes are whole tensors, and lie on the plan's mesh.
-  bool stacked = false;    // Tensors that are alike but for a layer's number as one.
+  // Boxes are whole tensors, and lie on the plan's mesh: which annotations say so.
+  bool with_mhlo = false, with_shardy = false;
+  bool stacked = false;  // Tensors that are alike but for a layer's number as one.
+
+  bool annotated() const { return with_mhlo || with_shardy; }
 };
 
 // All of it as one module, in text. Throws Error (kUsage) for what no program does.

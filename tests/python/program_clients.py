@@ -27,7 +27,7 @@ def Results(main):
     return {a["jax.result_info"].value: a for a in main.attributes["res_attrs"]}
 
 
-def RunAll(devices, cases):
+def RunAll(devices, cases, shardy=True):
     """Runs modules, with XLA's default options but for the number of devices, and stores each device's part of
     each result as unsigned words in a file. A case is [module, file, which of its arguments are to be given]."""
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
@@ -43,7 +43,8 @@ def RunAll(devices, cases):
     options.num_replicas, options.num_partitions = 1, devices
     build = options.executable_build_options
     build.num_replicas, build.num_partitions = 1, devices
-    build.use_spmd_partitioning = build.use_shardy_partitioner = devices > 1
+    build.use_spmd_partitioning = devices > 1
+    build.use_shardy_partitioner = devices > 1 and shardy
     build.device_assignment = xla_client.DeviceAssignment.create(np.arange(devices).reshape(1, devices))
 
     def Run(path, out):

@@ -29,11 +29,11 @@ def Ask(function, **arguments):
     return json.loads(result.stdout.splitlines()[-1])
 
 
-def RunModules(folder, modules, devices=1):
+def RunModules(folder, modules, devices=1, shardy=True):
     """Of each module its facts, and name → the words of each device's part."""
     cases = [[str(module), str(folder / f"{number}.npz")] for number, module in enumerate(modules)]
     results = []
-    for facts, (_, out) in zip(Ask("RunAll", devices=devices, cases=cases), cases):
+    for facts, (_, out) in zip(Ask("RunAll", devices=devices, cases=cases, shardy=shardy), cases):
         parts = np.load(out)
         results.append((facts, {name: [parts[f"{i}/{d}"] for d in range(devices)]
                                 for i, name in enumerate(facts["names"])}))
@@ -228,11 +228,13 @@ def test_the_tiny_llama_digest_for_digest(tmp_path):
     assert "bf16[8192,256]" not in facts["shapes"] and "bf16[2048,128]" in facts["shapes"]
 
 
-@pytest.mark.parametrize("layout", ["torchtitan", "megatron", "maxtext"])
-def test_layouts_of_trainers(tmp_path, layout):
+@pytest.mark.parametrize("layout, annotations", [("torchtitan", "both"), ("megatron", "sdy"), ("maxtext", "mhlo")])
+def test_layouts_of_trainers(tmp_path, layout, annotations):
+    """And each annotation alone, for the partitioner that reads it."""
     options = ["--layout", layout, "--mesh", "fsdp=4,tensor=2"]
     made = Gen(TINY, tmp_path, *options, "--replicas", "full")
-    (facts, results), = RunModules(tmp_path, [Program(TINY, tmp_path, *options)], 8)
+    (facts, results), = RunModules(tmp_path, [Program(TINY, tmp_path, *options, "--annotate", annotations)],
+                                     8, shardy=annotations != "mhlo")
     assert set(results) == set(Reassemble(made)) and facts["collectives"] == []
     for path, parts in results.items():
         for rank, words in enumerate(parts):
@@ -328,6 +330,7 @@ def test_llama_405b_as_one_module(tmp_path):
 
 @pytest.mark.parametrize("arguments, message", [
     (["--arith", "f16"], "`--arith` is `f16`"),
+    (["--annotate", "all"], "`--annotate` is `all`"),
     (["--kinds"], "`--kinds` writes a folder"),
     (["--kinds", "--stack", "-o", "x"], "two different forms"),
     (["--rank", "4"], "rank 4 does not exist"),
