@@ -50,6 +50,8 @@ const char* DefinitionOf(SpecKind kind) {
       return "key";
     case SpecKind::kDimensions:
       return "dimensions";
+    case SpecKind::kUneven:
+      return "uneven";
     case SpecKind::kRepeat:
       return "repeat";
     case SpecKind::kPatterns:

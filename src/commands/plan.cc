@@ -119,7 +119,8 @@ Fact FactOfCost(const InitGraph& graph) {
 }
 
 // How evenly ranks are filled, and what stands in files.
-void AddFactsOfBalance(const Plan& plan, const Balance& balance, Facts* facts) {
+void AddFactsOfBalance(const Plan& plan, const Balance& balance, int64_t stored_padding,
+                       Facts* facts) {
   const bool full = plan.graph.replicas == Replicas::kFull;
   const int64_t file_bytes = full ? balance.held : plan.bytes;
   facts->push_back({"min_rank_bytes", balance.ranks.empty()
@@ -127,13 +128,15 @@ void AddFactsOfBalance(const Plan& plan, const Balance& balance, Facts* facts) {
                                           : FactScalar(balance.ranks.begin()->first)});
   facts->push_back({"imbalance", ImbalanceOf(plan, balance)});
   facts->push_back({"held_bytes", balance.held});
-  facts->push_back({"padding_bytes",
-                    balance.padding,
-                    {.label = "padding",
-                     .text = balance.padding == 0 ? "none: all parts of a tensor are equal"
-                                                  : InBytes(balance.padding) +
-                                                        " if all parts of a tensor were equal",
-                     .section = kSizes}});
+  const std::string more = stored_padding == 0 ? "" : " but what is stored";
+  facts->push_back(
+      {"padding_bytes",
+       balance.padding,
+       {.label = "padding",
+        .text = balance.padding == 0
+                    ? fmt::format("none{}: all parts of a tensor are equal", more)
+                    : InBytes(balance.padding) + " if all parts of a tensor were equal",
+        .section = kSizes}});
   facts->push_back({"file_bytes",
                     file_bytes,
                     {.label = "files",
@@ -144,8 +147,21 @@ void AddFactsOfBalance(const Plan& plan, const Balance& balance, Facts* facts) {
                      .section = kFiles}});
 }
 
+// What is stored and was not drawn.
+int64_t PaddingIn(const InitGraph& graph) {
+  int64_t bytes = 0;
+  for (const Tensor& tensor : graph.tensors) {
+    if (!tensor.view) continue;
+    for (const Piece& piece : tensor.view->pieces) {
+      if (piece.source == Piece::kPadding) bytes += piece.elements() * InfoOf(tensor.dtype).bytes;
+    }
+  }
+  return bytes;
+}
+
 Facts FactsOfPlan(const PlanOptions& options, const Plan& plan, const Balance& balance) {
   const InitGraph& graph = plan.graph;
+  const int64_t padding = PaddingIn(graph);
   const bool index = WantsIndex(plan, IndexMode::kAuto);
   const int64_t memory = Memory(options);
   Facts facts = {
@@ -154,7 +170,10 @@ Facts FactsOfPlan(const PlanOptions& options, const Plan& plan, const Balance& b
       {"bytes",
        plan.bytes,
        {.label = "bytes",
-        .text = fmt::format("{} ({})", Grouped(plan.bytes), InBytes(plan.bytes)),
+        .text = fmt::format("{} ({}){}", Grouped(plan.bytes), InBytes(plan.bytes),
+                            padding == 0 ? ""
+                                         : fmt::format(", of which {} ({}) are padding",
+                                                       Grouped(padding), InBytes(padding))),
         .section = kSizes}},
       {"world_size",
        plan.world_size(),
@@ -182,7 +201,8 @@ Facts FactsOfPlan(const PlanOptions& options, const Plan& plan, const Balance& b
        {.label = "memory",
         .text = InBytes(memory) + " for data on its way to the disk",
         .section = kFiles}}};
-  AddFactsOfBalance(plan, balance, &facts);
+  if (padding > 0) facts.push_back({"stored_padding_bytes", padding});
+  AddFactsOfBalance(plan, balance, padding, &facts);
   if (graph.cost && plan.world_size() > 1) facts.push_back(FactOfCost(graph));
   if (const WholeMatrices whole = FindWholeMatrices(plan); whole.count > 0) {
     facts.push_back(FactOfMatrices(whole));

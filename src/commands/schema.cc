@@ -122,6 +122,12 @@ class SchemaWriter : KeySchemaWriter {
                                 R"("propertyNames": {}, "additionalProperties": {{"anyOf": [{}, )"
                                 R"({{"type": "array", "minItems": 1, "items": {}}}]}}}}])",
                                 Ref("identifier"), Ref("number"), Ref("number")));
+    out_.Key("uneven").BeginObject().Key("anyOf").BeginArray().BeginObject();
+    WriteWords("enum", kUnevenPolicies);
+    out_.EndObject().Raw(fmt::format(R"({{"type": "object", "properties": {{"pad": {}}}, )"
+                                     R"("required": ["pad"], "additionalProperties": false}})",
+                                     Ref("number")));
+    out_.EndArray().EndObject();
     DefineRaw("numbers", MapOf("number"));
     DefineRaw("repeat", MapOf("number", kOne));
     Define("rules", R"("anyOf": [{"type": "null"}, {"type": "array", "items": )" +
@@ -146,8 +152,8 @@ class SchemaWriter : KeySchemaWriter {
 
   // What stands in a language is its own (graph/languages/).
   void WriteSharding() {
-    constexpr std::string_view kUneven =
-        R"({"description": "as the spec's, and before it", "enum": ["error", "chunk"]})";
+    const std::string uneven = fmt::format(
+        R"({{"description": "as the spec's, and before it", "allOf": {}}})", AllOf("uneven"));
     std::vector<std::string_view> names = {"uneven"}, words;
     for (const LanguageRow* language : Languages()) {
       names.push_back(language->name);
@@ -167,7 +173,7 @@ class SchemaWriter : KeySchemaWriter {
     out_.Raw(Ref("shardingMap"));
     out_.BeginObject(JsonWriter::kLines).Member("type", "object").Member("minProperties", 1);
     out_.Member("additionalProperties", false).Key("properties").BeginObject(JsonWriter::kLines);
-    out_.Key("uneven").Raw(kUneven);
+    out_.Key("uneven").Raw(uneven);
     for (const LanguageRow* language : Languages()) {
       out_.Key(language->name).BeginObject().Member("description", language->description);
       if (language->name == "map") out_.Key("allOf").Raw(AllOf("shardingMap"));
@@ -179,7 +185,7 @@ class SchemaWriter : KeySchemaWriter {
                 "patterns of paths, in which `*` stands for a part of a path; each "
                 "with mesh axes for the dimensions or placements for the mesh axes");
     out_.Member("type", "object").Member("minProperties", 1);
-    out_.Key("properties").Raw(fmt::format(R"({{"uneven": {}}})", kUneven));
+    out_.Key("properties").Raw(fmt::format(R"({{"uneven": {}}})", uneven));
     out_.Key("propertyNames").BeginObject().Key("not").BeginObject();
     names.erase(names.begin());
     WriteWords("enum", names);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "graph/outline.h"
+#include "graph/pad.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -380,8 +381,23 @@ Facts FactsOf(const Subject& subject, int64_t matches) {
   AddVariables(subject, &facts);
   if (!tensor.view) AddStream(subject, &facts);
   AddLayouts(subject, &facts);
-  // Else it is in no file: only what tensors of a layout are made of.
-  if (tensor.view || !plan.graph.drawn) AddSharding(subject, &facts);
+  // Else it is in no file: only what tensors of a layout are made of. Unless it is that, padded.
+  const InitGraph& graph = plan.graph;
+  if (tensor.view || !graph.drawn) {
+    AddSharding(subject, &facts);
+  } else if (IsPadded(graph)) {
+    const auto number = static_cast<size_t>(&tensor - graph.drawn->data());
+    const Tensor& stored = graph.tensors[number];
+    if (stored.shape != tensor.shape) {
+      facts.push_back({"stored_shape",
+                       stored.shape,
+                       {.label = "stored",
+                        .text = fmt::format("{}, {} of padding", InShape(stored.shape),
+                                            InBytes(stored.bytes() - tensor.bytes())),
+                        .section = kSharding}});
+    }
+    AddSharding({plan, why, stored, rank}, &facts);
+  }
   return facts;
 }
 

@@ -11,6 +11,7 @@
 #include "graph/draw.h"
 #include "graph/explain.h"
 #include "graph/mesh.h"
+#include "graph/pad.h"
 #include "graph/sharding.h"
 #include "graph/store.h"
 #include "graph/streams.h"
@@ -64,7 +65,8 @@ void Simplify(const Mesh& mesh, std::vector<Tensor>* tensors) {
 // Stores what is drawn under the chosen layout. Each layout starts from the spec, so that none can
 // spoil another; those that are neither chosen, nor to be reported, nor to be explained, are left.
 void StoreLayouts(const ModelSpec& spec, std::string_view chosen, bool report_all,
-                  Diagnostics& diagnostics, Explanation* explanation, InitGraph* graph) {
+                  const std::vector<std::optional<Padding>>& paddings, Diagnostics& diagnostics,
+                  Explanation* explanation, InitGraph* graph) {
   const auto drawn = std::make_shared<std::vector<Tensor>>(std::move(graph->tensors));
   PieceBudget left_of_all = kMaxPiecesOfAll;
   const Located<std::string>* unchecked = nullptr;
@@ -83,7 +85,7 @@ void StoreLayouts(const ModelSpec& spec, std::string_view chosen, bool report_al
     PieceBudget budget = kMaxPieces;
     WrittenTensors stored;
     try {
-      stored = StoreLayout(layout, graph->mesh, drawn, building, &budget);
+      stored = StoreLayout(layout, graph->mesh, drawn, paddings, building, &budget);
     } catch (const InvalidSpec&) {  // Too many errors.
       if (reports) throw;
     }
@@ -114,6 +116,29 @@ void StoreLayouts(const ModelSpec& spec, std::string_view chosen, bool report_al
   } else {
     graph->tensors = std::move(*drawn);
   }
+}
+
+// Without a layout: one of its own, if any tensor is to be padded.
+void StorePadded(const std::vector<std::optional<Padding>>& paddings, Diagnostics& diagnostics,
+                 Explanation* explanation, InitGraph* graph) {
+  if (std::none_of(paddings.begin(), paddings.end(), [](const auto& p) { return p.has_value(); })) {
+    return;
+  }
+  std::vector<Tensor> stored;
+  {
+    const auto drawn = std::make_shared<std::vector<Tensor>>(std::move(graph->tensors));
+    stored = StoredAsDrawn(drawn);
+    Simplify(graph->mesh, drawn.get());
+    graph->drawn = drawn;
+  }
+  PadTensors(graph->mesh, paddings, &stored, diagnostics);
+  graph->tensors = std::move(stored);
+  graph->layout = kPaddedLayout;
+  if (explanation == nullptr || !explanation->tensor || !paddings[*explanation->tensor]) return;
+  const size_t i = *explanation->tensor;
+  const Tensor& tensor = graph->tensors[i];
+  explanation->places.push_back(
+      {graph->layout, tensor.path, tensor.view, (*graph->drawn)[i].elements(), paddings[i]->place});
 }
 
 }  // namespace
@@ -159,8 +184,9 @@ InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics, Explanatio
 
   // What is stored are views of what is drawn, if there is a layout.
   if (!spec.layouts.empty()) {
-    StoreLayouts(spec, layout, all_layouts, diagnostics, explanation, &graph);
+    StoreLayouts(spec, layout, all_layouts, drawn.paddings, diagnostics, explanation, &graph);
   }
+  if (layout.empty()) StorePadded(drawn.paddings, diagnostics, explanation, &graph);
   Simplify(graph.mesh, &graph.tensors);
   return graph;
 }

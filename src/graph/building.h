@@ -2,6 +2,7 @@
 // neutral value.
 #pragma once
 
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -29,6 +30,12 @@ struct Building {
   size_t Reported() const { return diagnostics.all().size(); }
 };
 
+// What makes a tensor longer whose parts would not be equal.
+struct Padding {
+  double value;
+  Span place;  // Of the word.
+};
+
 // Tensors, and where each of them was written.
 struct WrittenTensors {
   std::vector<Tensor> tensors;
@@ -36,6 +43,8 @@ struct WrittenTensors {
   std::vector<const TensorSpec*> specs;      // Null: one that a layout keeps as it is.
   std::vector<const TensorSpec*> shapeless;  // Not among these, as their shapes are wrong.
   bool all_visited = true;                   // Else mistakes in repeats or `when` hide some.
+  // Once they are cut, of each: if it is to be padded where it is uneven, and is.
+  std::vector<std::optional<Padding>> paddings;
 
   bool IsComplete() const { return all_visited && shapeless.empty(); }
 

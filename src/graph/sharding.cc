@@ -53,6 +53,7 @@ void Sharder::Shard(WrittenTensors& written) {
     }
     for (const auto& language : stack_.languages) language->Look(written, fixed);
   }
+  written.paddings.resize(written.tensors.size());
   for (size_t i = 0; i < written.tensors.size(); ++i) {
     if (written.specs[i] == nullptr) continue;
     Tensor& tensor = written.tensors[i];
@@ -61,7 +62,9 @@ void Sharder::Shard(WrittenTensors& written) {
     if (auto cutting = CuttingOf(spec, SeenOf(spec, tensor), nullptr)) {
       tensor.partition = std::move(cutting->partition);
     }
-    if (CheckFits(spec, *written.places[i], tensor)) CheckDivides(spec, tensor);
+    if (CheckFits(spec, *written.places[i], tensor)) {
+      written.paddings[i] = CheckDivides(spec, tensor);
+    }
   }
   // For the mistakes in their axes.
   const Shape unknown;
@@ -172,25 +175,37 @@ bool Sharder::CheckFits(const TensorSpec& spec, const Span& place, const Tensor&
 }
 
 // The tensor's word goes before that of `sharding`, and that before the spec's.
+const UnevenSpec* Sharder::PolicyOf(const TensorSpec& spec) const {
+  if (spec.uneven) return &*spec.uneven;
+  if (stack_.uneven) return &*stack_.uneven;
+  return building_.spec.uneven ? &*building_.spec.uneven : nullptr;
+}
+
 bool Sharder::AllowsUneven(const TensorSpec& spec) const {
   const ModelSpec& model = building_.spec;
   if (spec.wrong.Has("uneven")) return true;  // Nobody knows.
-  if (spec.uneven) return spec.uneven->value == "chunk";
-  if (stack_.uneven) return stack_.uneven->value == "chunk";
-  if (model.uneven) return model.uneven->value == "chunk";
+  if (const UnevenSpec* policy = PolicyOf(spec)) return policy->value != "error";
   return model.wrong.Has("uneven") || model.wrong.Has("sharding") ||
          std::any_of(stack_.languages.begin(), stack_.languages.end(),
                      [](const auto& language) { return language->AllowsUneven(); });
 }
 
-void Sharder::CheckDivides(const TensorSpec& spec, const Tensor& tensor) {
-  if (AllowsUneven(spec)) return;
+std::optional<Padding> Sharder::CheckDivides(const TensorSpec& spec, const Tensor& tensor) {
   bool divides = true;
   for (size_t d = 0; d < tensor.shape.size(); ++d) {
     const DimensionCut& cut = tensor.partition.cuts[d];
     divides = divides && tensor.shape[d] % DivisorOf(cut, mesh_) == 0;
   }
-  if (divides || !reported_.insert(&spec).second) return;
+  const UnevenSpec* policy = PolicyOf(spec);
+  if (policy != nullptr && policy->value == "pad" && !spec.wrong.Has("uneven")) {
+    const auto [padding, is_new] = paddings_.try_emplace(policy, 0);
+    if (is_new && policy->padding != nullptr) {
+      padding->second = EvaluateNumber(*policy->padding, building_.names, building_.diagnostics);
+    }
+    if (divides || !padding->second) return {};
+    return Padding{*padding->second, policy->span};
+  }
+  if (divides || AllowsUneven(spec) || !reported_.insert(&spec).second) return {};
   for (size_t d = 0; d < tensor.shape.size(); ++d) {
     const DimensionCut& cut = tensor.partition.cuts[d];
     const int64_t parts = PartsOf(cut, mesh_);
@@ -208,6 +223,7 @@ void Sharder::CheckDivides(const TensorSpec& spec, const Tensor& tensor) {
                     "shorter last shards with `uneven: chunk`",
                     divisor));
   }
+  return {};
 }
 
 }  // namespace shardinit

@@ -1,6 +1,7 @@
 // The third pass: how the tensors of a graph are cut over its mesh.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -59,7 +60,7 @@ struct LanguageContext;  // graph/languages/languages.h
 struct LanguageStack {
   std::shared_ptr<LanguageContext> context;
   std::vector<std::unique_ptr<ShardingLanguage>> languages;
-  std::optional<Located<std::string>> uneven;  // `error` or `chunk`.
+  std::optional<UnevenSpec> uneven;
 };
 
 // The mesh axes of one dimension or rule; those in `used` may not be used again.
@@ -86,13 +87,16 @@ class Sharder {
   const PartitionSpec& ExplicitOf(const TensorSpec& spec);
   // Whether its segments have elements, and its pinned axes cut nothing.
   bool CheckFits(const TensorSpec& spec, const Span& place, const Tensor& tensor);
+  const UnevenSpec* PolicyOf(const TensorSpec& spec) const;  // Null: nothing is said.
   bool AllowsUneven(const TensorSpec& spec) const;
-  void CheckDivides(const TensorSpec& spec, const Tensor& tensor);
+  // Reports what is uneven and may not be; or says how it is padded.
+  std::optional<Padding> CheckDivides(const TensorSpec& spec, const Tensor& tensor);
 
   Building& building_;
   const Mesh& mesh_;
   LanguageStack stack_;
   std::unordered_map<const TensorSpec*, PartitionSpec> explicit_;
+  std::map<const UnevenSpec*, std::optional<double>> paddings_;
   std::set<const TensorSpec*> reported_;  // That do not fit, or are uneven.
 };
 

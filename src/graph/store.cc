@@ -9,6 +9,7 @@
 #include "base/glob.h"
 #include "base/suggest.h"
 #include "graph/expand.h"
+#include "graph/pad.h"
 #include "graph/sharding.h"
 #include "graph/stage.h"
 #include "graph/validate.h"
@@ -208,7 +209,8 @@ void CheckCoverage(const Located<std::string>& name, const LayoutSpec& layout,
 }  // namespace
 
 WrittenTensors StoreLayout(const Named<LayoutSpec>& layout, const Mesh& mesh,
-                           std::shared_ptr<const std::vector<Tensor>> drawn, Building& building,
+                           std::shared_ptr<const std::vector<Tensor>> drawn,
+                           const std::vector<std::optional<Padding>>& paddings, Building& building,
                            PieceBudget* budget) {
   const size_t before = building.Reported();
   DefineMeshSizes(mesh, &building.names);
@@ -218,6 +220,12 @@ WrittenTensors StoreLayout(const Named<LayoutSpec>& layout, const Mesh& mesh,
   storer.Keep(layout.value);
   Expand(layout.value.modules, std::ssize(stored.tensors), building, storer);
   sharder.Shard(stored);
+  for (size_t i = 0; i < stored.specs.size() && stored.specs[i] == nullptr; ++i) {
+    stored.paddings[i] = paddings[stored.tensors[i].view->root.tensor];
+  }
+  if (building.Reported() == before) {
+    PadTensors(mesh, stored.paddings, &stored.tensors, building.diagnostics);
+  }
   if (building.Reported() == before && !layout.value.wrong) {
     ValidateTensors(stored.tensors, stored.places, building.diagnostics);
     CheckCoverage(layout.name, layout.value, *drawn, stored.tensors, building.diagnostics);

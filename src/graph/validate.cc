@@ -153,6 +153,14 @@ Misfit MisfitOf(const Distribution& distribution, DType dtype) {
                       dtype == DType::boolean ? "uniform() < 0.5" : "floor(uniform() * 10)")};
 }
 
+std::string MisfitOfPadding(double value, DType dtype) {
+  if (MisfitOf(Constant{value}, dtype).what.empty()) return {};
+  const DTypeInfo& info = InfoOf(dtype);
+  return fmt::format("the padding is {}, but {} {}", value, info.name,
+                     info.is_float() ? fmt::format("ends at {}", LargestOf(dtype))
+                                     : "holds " + WhatItHolds(dtype));
+}
+
 void ValidateTensors(const std::vector<Tensor>& all, const std::vector<const Span*>& places,
                      Diagnostics& diagnostics) {
   const size_t before = diagnostics.all().size();

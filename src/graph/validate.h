@@ -16,6 +16,8 @@ struct Misfit {
   std::string what, hint;
 };
 Misfit MisfitOf(const Distribution& distribution, DType dtype);
+// Why a tensor cannot be padded by a number; empty: it can.
+std::string MisfitOfPadding(double value, DType dtype);
 
 // Paths are unique, none is both a tensor and a group of others, and no two
 // random tensors share a stream. `*places[i]` is where tensor i was written.

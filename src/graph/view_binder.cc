@@ -38,12 +38,9 @@ std::optional<LoweredView> ViewBinder::Lower(const ViewSpec& spec) {
   auto viewed = LowerNode(spec, 0, &root);
   if (!viewed) return {};
   for (const Piece& piece : viewed->arrangement.pieces) {
-    const DTypeInfo& info = InfoOf(first_->dtype);
-    if (MisfitOf(Constant{piece.padding}, first_->dtype).what.empty()) continue;
-    diagnostics_.Error(
-        spec.span, fmt::format("the padding is {}, but {} {}", piece.padding, info.name,
-                               info.is_float() ? fmt::format("ends at {}", LargestOf(first_->dtype))
-                                               : "holds " + WhatItHolds(first_->dtype)));
+    const std::string misfit = MisfitOfPadding(piece.padding, first_->dtype);
+    if (misfit.empty()) continue;
+    diagnostics_.Error(spec.span, misfit);
     return {};
   }
   return Finish(std::move(root), std::move(*viewed));

@@ -123,6 +123,10 @@ Plan CutAs(const Plan& plan, const std::string& path, const std::string& mesh,
   request.spec.sharding = sharding;
   const Plan cut = LoadPlan(request, diagnostics);
 
+  if (cut.graph.drawn) {
+    throw WrongMesh("`uneven: pad` changes shapes, and a checkpoint alone does not say of what",
+                    "give the spec, with `--spec`, or use `uneven: chunk`");
+  }
   InitGraph graph = before;
   if (cut.graph.mesh.axes != before.mesh.axes || cut.graph.mesh.shape != before.mesh.shape) {
     graph.mesh = cut.graph.mesh;

@@ -38,6 +38,10 @@ template <auto kField, typename T>
 void Choice(SpecParser& parser, const SpecKey& key, const Node::Entry& entry, T& out) {
   out.*kField = parser.ReadChoice(entry, key.words);
 }
+template <typename T>
+void Uneven(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
+  out.uneven = parser.ReadUneven(entry);
+}
 template <auto kField, typename T>
 void Dimensions(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
   out.*kField = parser.ReadDimensions(entry);
@@ -53,7 +57,6 @@ void By(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
 // What the files that are merged into one tree have been read for.
 void Nothing(SpecParser&, const SpecKey&, const Node::Entry&, ModelSpec&) {}
 
-constexpr std::string_view kUnevenPolicies[] = {"error", "chunk"};
 constexpr std::string_view kFanOrders[] = {"out_in", "in_out"};
 constexpr std::string_view kReplicaPolicies[] = {"dedupe", "full"};
 constexpr std::string_view kSliceOrders[] = {"outer", "inner"};
@@ -62,11 +65,11 @@ constexpr std::string_view kSliceOrders[] = {"outer", "inner"};
 constexpr SpecKey kUneven = {
     .name = "uneven",
     .description =
-        "what to do with a dimension that its mesh axes do not divide: `error`, or "
+        "what to do with a dimension that its mesh axes do not divide: `error`; "
         "`chunk`, by which every shard has ceil(size / count) rows and the last ones "
-        "fewer or none; of a tensor: instead of the spec's",
-    .kind = SpecKind::kChoice,
-    .words = kUnevenPolicies};
+        "fewer or none; or `pad`, by which it is stored longer, by zeros or by the number of "
+        "`{pad: NUMBER}`; of a tensor: instead of the spec's",
+    .kind = SpecKind::kUneven};
 constexpr SpecKey kFans = {
     .name = "fans",
     .description =
@@ -188,7 +191,7 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
       .description = "initializers by name, for use in tensors",
       .kind = SpecKind::kInits},
      By<&SpecParser::ReadInits>},
-    {WithDefault(kUneven, "\"error\""), Choice<&ModelSpec::uneven>},
+    {WithDefault(kUneven, "\"error\""), Uneven<ModelSpec>},
     {{.name = "replicas",
       .description = "where a shard goes that several ranks hold: `dedupe`, into the file of the "
                      "lowest; `full`, into the file of each",
@@ -312,7 +315,7 @@ extern const std::vector<KeyRow<TensorSpec>> kTensorKeys = {
      }},
     {kShard, By<&SpecParser::ReadShard>},
     {kStage, Stage<TensorSpec>},
-    {kUneven, Choice<&TensorSpec::uneven>},
+    {kUneven, Uneven<TensorSpec>},
     {{.name = "key",
       .description = "the path under which values are drawn, instead of the tensor's own: keeps "
                      "them through a renaming",
@@ -346,7 +349,7 @@ extern const std::vector<KeyRow<TensorSpec>> kStoredTensorKeys = {
     {kAxes, By<&SpecParser::ReadTensorAxes>},
     {kShard, By<&SpecParser::ReadShard>},
     {kStage, Stage<TensorSpec>},
-    {kUneven, Choice<&TensorSpec::uneven>},
+    {kUneven, Uneven<TensorSpec>},
     {kWhen, Number<&TensorSpec::when>},
 };
 

@@ -9,6 +9,9 @@
 
 namespace shardinit {
 
+// What to do with dimensions that mesh axes do not divide.
+inline constexpr std::string_view kUnevenPolicies[] = {"error", "chunk", "pad"};
+
 // What a key takes.
 enum class SpecKind {
   kVersion,
@@ -17,6 +20,7 @@ enum class SpecKind {
   kNumber,
   kNumbers,  // By name.
   kChoice,   // One of the row's words.
+  kUneven,
   kDType,
   kEngine,
   kConfig,

@@ -149,11 +149,23 @@ std::optional<Located<std::string>> SpecReader::ReadChoice(
   if (node.IsScalar() && std::find(choices.begin(), choices.end(), node.text) != choices.end())
     return Text(node);
   const std::vector<std::string> names(choices.begin(), choices.end());
+  const std::span<const std::string> first(names.begin(), names.end() - 1);
   Error(node,
-        fmt::format("{} must be `{}` or `{}`, not {}", Quote(entry.key->text), names[0], names[1],
-                    Describe(node)),
+        fmt::format("{} must be `{}` or `{}`, not {}", Quote(entry.key->text),
+                    fmt::join(first, "`, `"), names.back(), Describe(node)),
         node.IsScalar() && !Closest(node.text, names).empty() ? DidYouMean(node.text, names) : "");
   return std::nullopt;
+}
+
+std::optional<UnevenSpec> SpecReader::ReadUneven(const Node::Entry& entry) {
+  const Node& node = *entry.value;
+  if (node.IsMap() && node.entries.size() == 1 && node.entries[0].key->text == "pad") {
+    const Node::Entry& pad = node.entries[0];
+    UnevenSpec spec{Text(*pad.key), ReadExpr(pad)};
+    return spec.padding == nullptr ? std::nullopt : std::optional(spec);
+  }
+  auto word = ReadChoice(entry, kUnevenPolicies);
+  return word ? std::optional(UnevenSpec{*word}) : std::nullopt;
 }
 
 Located<std::string> SpecReader::ReadIdentifier(const Node& node, std::string_view what) {

@@ -35,6 +35,7 @@ class SpecReader {
   std::optional<Located<std::string>> ReadWord(const Node::Entry& entry);
   std::optional<Located<std::string>> ReadChoice(const Node::Entry& entry,
                                                  std::span<const std::string_view> choices);
+  std::optional<UnevenSpec> ReadUneven(const Node::Entry& entry);
   Located<std::string> ReadIdentifier(const Node& node, std::string_view what);
   Located<std::string> ReadAxisName(const Node& node, std::string_view what);
   // `null`, `axis` or `[axis, axis]`.

@@ -65,6 +65,11 @@ struct CutSpec {
   WrongKeys wrong = {};
 };
 
+// `error`, `chunk`, `pad` or `{pad: 0.5}`.
+struct UnevenSpec : Located<std::string> {
+  ExprPtr padding = nullptr;  // Null: 0.
+};
+
 // `{pipe: [0, 3]}`: the only indices on mesh axes at which a tensor is held.
 using StageSpec = Located<std::vector<Named<std::vector<ExprPtr>>>>;
 
@@ -112,7 +117,7 @@ struct TensorSpec {
   // The explicit PartitionSpec; may be shorter than the rank.
   std::optional<Located<std::vector<CutSpec>>> shard;
   std::optional<StageSpec> stage;  // Instead of the module's.
-  std::optional<Located<std::string>> uneven;
+  std::optional<UnevenSpec> uneven;
   std::optional<Located<std::string>> key;   // Drawn under this path instead.
   std::optional<Located<std::string>> fans;  // `out_in` or `in_out`.
   std::optional<DimensionList> in_axis, out_axis, batch_axis;
@@ -180,7 +185,7 @@ struct ModelSpec {
   std::optional<Located<uint64_t>> large_seed;  // one that expressions do not have.
   std::optional<Located<std::string>> dtype;    // Absent: every tensor says its own.
   std::optional<Located<std::string>> engine;
-  std::optional<Located<std::string>> uneven;    // `error` (default) or `chunk`.
+  std::optional<UnevenSpec> uneven;              // Null: `error`.
   std::optional<Located<std::string>> replicas;  // `dedupe` (default) or `full`.
   std::optional<Located<std::string>> fans;      // Absent: no order is assumed.
   std::vector<Named<ExprPtr>> vars;

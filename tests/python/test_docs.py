@@ -474,7 +474,8 @@ def offered(tmp_path_factory):
 def Enumeration(schema):
     if "$ref" in schema:
         return Enumeration(SPEC["definitions"][schema["$ref"].rpartition("/")[2]])
-    return set(schema["enum"])
+    parts = [part for part in [*schema.get("allOf", []), *schema.get("anyOf", [])] if "properties" not in part]
+    return set().union(schema.get("enum", []), *map(Enumeration, parts))
 
 
 def InSpecPage(names):

@@ -47,7 +47,7 @@ VALID = {
                     "modules: {w: {shape: [2, 2, 2], init: ones, axes: [a, b, c]}}\n",
     "sharding by a word": BODY.replace("modules", "sharding: first_divisible\nmodules").replace(
         "data: 1", "fsdp: 1") + "{shape: [2], init: ones}\n",
-    "sharding by a map": BODY.replace("modules", "sharding: {uneven: chunk, w: [[data, tensor], null]}\nmodules")
+    "sharding by a map": BODY.replace("modules", "sharding: {uneven: {pad: 1 / 2}, w: [[data, tensor], null]}\nmodules")
                          + "{shape: [2, 2], init: ones}\n",
     "sharding by placements": BODY.replace("modules", "sharding: {w: {data: Shard(0)}}\nmodules")
                               + "{shape: [2, 2], init: ones}\n",
@@ -63,7 +63,7 @@ VALID = {
     "modules": HEAD + "modules:\n  m.n:\n    repeat: {i: 2}\n    o: {w: {shape: [i + 1], init: ones}}\n"
                       "    0: {shape: [], init: ones}\n",
     "a module that is called init": HEAD + "modules: {init: {w: {shape: [1], init: ones}}}\n",
-    "tensor": BODY + "{shape: [4, 4], init: ones, shard: [data, [tensor]], dtype: bf16, uneven: error, key: v}\n",
+    "tensor": BODY + "{shape: [4, 4], init: ones, shard: [data, [tensor]], dtype: bf16, uneven: pad, key: v}\n",
     "null in axes": BODY + "{shape: [4, 4], init: ones, axes: [null, null]}\n",
     "quoted expression": BODY + "{shape: ['max(2, 3)', 4], init: ones}\n",
     "constant": BODY + "{shape: [4], init: {constant: {value: -0.5}}}\n",
@@ -129,12 +129,14 @@ INVALID = {
     "unknown dtype": "shardinit: 1\nname: x\ndtype: float32\nmodules: {w: {shape: [], init: zeros}}\n",
     "unknown engine": HEAD + "engine: mt19937\nmodules: {w: {shape: [], init: zeros}}\n",
     "unknown uneven": HEAD + "uneven: chunks\nmodules: {w: {shape: [], init: zeros}}\n",
+    "padding by nothing": HEAD + "uneven: {pad: null}\nmodules: {w: {shape: [], init: zeros}}\n",
+    "padding and more": HEAD + "uneven: {pad: 1, to: 2}\nmodules: {w: {shape: [], init: zeros}}\n",
     "unknown replicas": HEAD + "replicas: none\nmodules: {w: {shape: [], init: zeros}}\n",
     "sharding by a number": BODY.replace("modules", "sharding: 1\nmodules") + "{shape: [2], init: ones}\n",
     "sharding by an unknown word": BODY.replace("modules", "sharding: fdsp\nmodules") + "{shape: [2], init: ones}\n",
     "sharding by a language and a pattern": BODY.replace("modules", "sharding: {haliax: {}, w: [data]}\nmodules")
                                             + "{shape: [2], init: ones}\n",
-    "a policy that there is not": BODY.replace("modules", "sharding: {uneven: pad, w: [data]}\nmodules")
+    "a policy that there is not": BODY.replace("modules", "sharding: {uneven: round, w: [data]}\nmodules")
                                   + "{shape: [2], init: ones}\n",
     "an axis of two in a list": HEAD + "mesh: {axes: [{data: 1, tensor: 2}]}\nmodules: {w: {shape: [2], init: ones}}\n",
     "rules are a map": HEAD + "rules: {a: x}\nmodules: {w: {shape: [], init: zeros}}\n",

@@ -263,7 +263,7 @@ TEST(LoadSpec, TopLevel) {
        "x.yaml:3:8: error: `dtype` must be text, not `32`\n"
        "  dtype: 32\n         ^^\n  hint: put it in quotes\n"},
       {"uneven: chunks\n",
-       "x.yaml:3:9: error: `uneven` must be `error` or `chunk`, not `chunks`\n"
+       "x.yaml:3:9: error: `uneven` must be `error`, `chunk` or `pad`, not `chunks`\n"
        "  uneven: chunks\n          ^^^^^^\n"
        "  hint: did you mean `chunk`?\n"},
       {"replicas: all\n",

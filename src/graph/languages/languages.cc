@@ -74,8 +74,7 @@ class StackReader {
         });
     for (const Node::Entry& entry : map.entries) {
       if (entry.key->text != "uneven") continue;
-      static constexpr std::string_view kPolicies[] = {"error", "chunk"};
-      stack_.uneven = context_.reader.ReadChoice(entry, kPolicies);
+      stack_.uneven = context_.reader.ReadUneven(entry);
     }
     if (map.entries.size() == 1 && map.entries[0].key->text == "uneven") {
       return context_.Error(map.span, "nothing says how tensors are cut",

@@ -9,6 +9,8 @@
 
 #include "base/error.h"
 #include "graph/languages/tensor_patterns.h"
+#include "graph/pad.h"
+#include "graph/view.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -59,6 +61,19 @@ std::vector<Group> GroupsOf(const std::vector<Tensor>& tensors) {
   return groups;
 }
 
+// What is padded is by the first number that any is: of all, or their own words go before it.
+std::string UnevenOf(const InitGraph& graph) {
+  if (IsPadded(graph)) {
+    for (const Tensor& tensor : graph.tensors) {
+      const ViewNode& root = tensor.view->root;
+      if (root.operation == nullptr || root.operation->name != "pad") continue;
+      const double value = std::get<double>(root.arguments[2]);
+      return value == 0 ? "uneven: pad\n" : fmt::format("uneven: {{pad: {}}}\n", value);
+    }
+  }
+  return "uneven: chunk\n";
+}
+
 }  // namespace
 
 std::string WriteShardingMap(const InitGraph& graph) {
@@ -77,7 +92,7 @@ std::string WriteShardingMap(const InitGraph& graph) {
     }
   }
   std::string text = fmt::format("# The sharding of {} over the mesh {}.\n{}map:\n", graph.name,
-                                 InText(graph.mesh), is_even ? "" : "uneven: chunk\n");
+                                 InText(graph.mesh), is_even ? "" : UnevenOf(graph));
   for (const Group& group : GroupsOf(tensors)) {
     const auto line = [&](std::string_view pattern, const Tensor& tensor) {
       text += fmt::format("  \"{}\": {}\n", pattern, InYaml(tensor.partition, graph.mesh));
