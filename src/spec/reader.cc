@@ -9,6 +9,7 @@
 
 #include "base/suggest.h"
 #include "base/text.h"
+#include "spec/keys.h"
 #include "spec/names.h"
 
 namespace shardinit {
