@@ -52,6 +52,10 @@ LOADED = (
     "    bits = torch.int32 if words.itemsize == 4 else torch.int16\n"
     "    assert (held.view(bits).numpy().view(words.dtype) == words).all(), path\n"
 )
+ARRAYS = (
+    "for path, (_, words) in __import__('support').Reassemble(DIR).items():\n"
+    "    assert (numpy.asarray(arrays[path]).view(words.dtype) == words).all(), path\n"
+)
 MODEL = """
 shardinit: 1
 name: model
@@ -127,8 +131,15 @@ CASES = {
         ["jax"],
         TINY,
         JAX,
-        "for path, (_, words) in __import__('support').Reassemble(DIR).items():\n"
-        "    assert (numpy.asarray(arrays[path]).view(words.dtype) == words).all(), path\n",
+        ARRAYS,
+    ),
+    "JAX on the devices": (["jax"], TINY, JAX, ARRAYS),
+    "A model on the devices": (
+        ["jax", "equinox"],
+        LINEAR,
+        JAX + "import equinox\nModel = lambda key: equinox.nn.Linear(16, 32, key=key)\n",
+        "arrays = {'weight': model.weight, 'bias': model.bias}\n" + ARRAYS +
+        "assert model.weight.sharding.mesh == mesh",
     ),
 }
 
@@ -162,4 +173,4 @@ def test_table_names_what_there_is():
     readme = (PACKAGE / "README.md").read_text()
     anchors = {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title, _ in BLOCKS}
     rows = re.findall(r"^\| .* \| \[.*\]\(#(.*)\) \|$", readme, re.M)
-    assert len(rows) == 13 and set(rows) <= anchors
+    assert len(rows) == 15 and set(rows) <= anchors

@@ -15,7 +15,7 @@ class NotACheckpointError(ShardinitError):
 
 
 class FormatError(ShardinitError):
-    """A file of the checkpoint is not what format version 1 says, or of another version."""
+    """A file is not what format version 1 says, of another version, or no program."""
 
 
 class DamageError(ShardinitError):
@@ -23,7 +23,10 @@ class DamageError(ShardinitError):
 
 
 class LibraryError(ShardinitError):
-    """libshardinit, which makes values without files, is not found or does not fit this package."""
+    """libshardinit, which makes values without files, is not found or does not fit this package.
+
+    Or the program ``shardinit`` is not found, which `shardinit.jax.run` needs.
+    """
 
 
 class SpecError(ShardinitError):

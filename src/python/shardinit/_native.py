@@ -155,6 +155,26 @@ def _candidates() -> Iterator[str]:
     yield NAME
 
 
+def program() -> str:
+    """The program ``shardinit``: beside the library that ``SHARDINIT_LIBRARY`` names, or in PATH.
+
+    Raises:
+        LibraryError: there is none.
+    """
+    named = os.environ.get("SHARDINIT_LIBRARY")
+    if named:
+        folder = os.path.dirname(os.path.realpath(named))
+        places = [os.path.join(folder, place) for place in (".", "../bin", "../../bin")]
+        if found := shutil.which("shardinit", path=os.pathsep.join(places)):
+            return found
+    if found := shutil.which("shardinit"):
+        return found
+    raise LibraryError(
+        "the program `shardinit` is not in PATH\n"
+        "  hint: install it (`sh src/install.sh`), or add its folder to PATH"
+    )
+
+
 def _declare(loaded: ctypes.CDLL, path: str) -> None:
     for name, (result, *arguments) in _FUNCTIONS.items():
         try:

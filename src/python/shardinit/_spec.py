@@ -305,7 +305,7 @@ class _Handle:
         self.library = _native.library()
         if isinstance(mesh, Mapping):
             mesh = ",".join(f"{axis}={size}" for axis, size in mesh.items())
-        strings = [_c_string(each) for each in _overrides(set)]
+        strings = [_c_string(each) for each in overrides(set)]
         encoded = None if text is None else text.encode()
         source = _native.Source(
             struct_size=ctypes.sizeof(_native.Source),
@@ -328,7 +328,7 @@ class _Handle:
             self.library.shardinit_close(self.value)
 
 
-def _overrides(sets: Sets) -> list[str]:
+def overrides(sets: Sets) -> list[str]:
     """``KEY=VALUE``, as the command line's ``--set`` takes them."""
     if isinstance(sets, str):
         return [sets]

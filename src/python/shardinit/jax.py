@@ -6,10 +6,11 @@
     params = shardinit.jax.load("DIR", shardings, nested=True)   # {"model": {"norm": …}}
     model = shardinit.jax.fill(skeleton, "DIR", shardings)       # any pytree
     arrays = shardinit.jax.init_sharded("SPEC", shardings)       # without files
+    arrays = shardinit.jax.run("SPEC", mesh)                     # made by the devices themselves
 
-Every array is made by ``jax.make_array_from_callback``: a process reads or makes the slices
-of its own devices, and each slice once. A sharding has to divide a tensor evenly, as JAX
-demands; how the checkpoint is cut does not matter.
+But for `run`, every array is made by ``jax.make_array_from_callback``: a process reads or makes
+the slices of its own devices, and each slice once. A sharding has to divide a tensor evenly, as
+JAX demands; how the checkpoint is cut does not matter.
 
 Where a checkpoint is asked for, a spec that is open (`shardinit.open_spec`) will do.
 """
@@ -19,7 +20,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -34,9 +35,22 @@ from ._errors import MismatchError
 from ._source import Source, TensorInfo
 from ._spec import Sets, Spec, as_spec
 
-__all__ = ["fill", "init_sharded", "load", "mesh_of", "nest", "path_of", "shardings_of"]
+__all__ = ["fill", "init_sharded", "load", "mesh_of", "nest", "path_of", "run", "shardings_of"]
 
 Shardings = Sharding | Mapping[str, Any] | Callable[[TensorInfo], Sharding] | None
+Make = Callable[[Mapping[str, Sharding]], Mapping[str, jax.Array]]
+
+
+class _Described(Protocol):
+    """What is known of tensors before there are any: of a `Source` or a `Program`."""
+
+    @property
+    def tensors(self) -> Mapping[str, Any]: ...
+    @property
+    def noun(self) -> str: ...
+    @property
+    def where(self) -> str: ...
+    def info(self, path: str) -> TensorInfo: ...
 
 
 def load(
@@ -68,29 +82,7 @@ def load(
         NotACheckpointError, FormatError, DamageError: as `Checkpoint.read`.
     """
     opened = as_source(checkpoint, "shardinit.jax.init_sharded")
-    wanted = list(opened.tensors) if keys is None else list(keys)
-    missing = [path for path in wanted if path not in opened.tensors]
-    unexpected: list[str] = []
-    if isinstance(shardings, Mapping):
-        flat = _flatten(shardings)
-        unexpected = [path for path in wanted if path not in flat and path not in missing]
-        missing += [path for path in flat if path not in opened.tensors and path not in missing]
-        chosen = flat
-    else:
-        chosen = {p: _choose(shardings, opened.info(p)) for p in wanted if p not in missing}
-    mismatching = {
-        path: why
-        for path in wanted
-        if path in chosen and path in opened.tensors
-        if (why := _mismatch(opened.info(path), chosen[path]))
-    }
-    if missing or unexpected or mismatching:
-        hint = "give every tensor a sharding, or name those to load in `keys`" if unexpected else ""
-        raise MismatchError(
-            f"cannot load {opened.where}", missing, unexpected, mismatching, hint, opened.noun
-        )
-    arrays = {path: _array(opened, path, chosen[path], verify) for path in wanted}
-    return nest(arrays) if nested else arrays
+    return _load(opened, _reader(opened, verify), shardings, keys, nested)
 
 
 def init_sharded(
@@ -153,6 +145,133 @@ def fill(
         NotACheckpointError, FormatError, DamageError: as `Checkpoint.read`.
     """
     opened = as_source(checkpoint, "shardinit.jax.init_sharded")
+    make = _reader(opened, verify)
+    return _fill(tree, opened, make, shardings, lambda info: _choose(None, info), rename, strict)
+
+
+def run(
+    program: str | os.PathLike[str],
+    mesh: Mesh,
+    shardings: Shardings = None,
+    *,
+    set: Sets = (),
+    layout: str | None = None,
+    keys: Iterable[str] | None = None,
+    nested: bool = False,
+    tree: Any = None,
+    rename: Callable[[str], str] | None = None,
+    strict: bool = True,
+) -> Any:
+    """Has a mesh's devices make the tensors, each its own shards: the bits that files would have.
+
+        arrays = shardinit.jax.run("SPEC", mesh)                  # {path: jax.Array}
+        model = shardinit.jax.run("SPEC", mesh, tree=skeleton)    # any pytree
+
+    What runs is StableHLO, which ``shardinit program`` writes. Tensors that differ in their keys
+    and parameters alone share one compiled program, another seed compiles nothing, and where
+    ``jax_compilation_cache_dir`` is set, all are kept there for the next process.
+
+    Args:
+        program: a spec, whose program ``shardinit program --kinds`` writes; the folder that this
+            wrote; or a file ``*.mlir`` of one module for all tensors.
+        mesh: the devices.
+        shardings: over these devices, as for `load`. None is how the spec cuts its tensors, over
+            the axes of the same names: a spec is cut anew over their sizes, and what is written
+            already as it was over its own.
+        set, layout: as for `shardinit.open_spec`, for a spec.
+        keys, nested: as for `load`.
+        tree, rename, strict: fill this pytree instead, as `fill` does. With no `shardings`, those
+            of its leaves count that are over these devices.
+
+    Returns:
+        Path → ``jax.Array`` of the stored dtype and the global shape; with `nested` dicts in
+        dicts; with `tree` a tree of its structure.
+
+    Raises:
+        SpecError: what ``shardinit`` reports: the spec is invalid, or no program makes one of its
+            tensors, such as a large orthogonal matrix.
+        LibraryError: the program ``shardinit`` is not there.
+        FormatError: a folder or module that ``shardinit program`` did not write.
+        MismatchError: as `load` and `fill`; and the mesh lacks an axis that tensors are cut over,
+            has several devices for a program of one rank, or shardings are over other devices.
+        TypeError: arguments that do not go together.
+    """
+    from ._jax_program import open_program  # Which other functions do not need.
+
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"`mesh` is a jax.sharding.Mesh, not {type(mesh).__name__}")
+    if not isinstance(program, (str, os.PathLike)):
+        raise TypeError(f"a program is a file or a folder, not {type(program).__name__}")
+    if tree is None and (rename is not None or not strict):
+        raise TypeError("`rename` and `strict` are for a `tree`")
+    if tree is not None and (keys is not None or nested):
+        raise TypeError("a `tree` says which tensors there are: give no `keys`, and not `nested`")
+    opened = open_program(program, mesh, shardings is not None, set, layout)
+    opened.check(mesh)
+    devices = frozenset(mesh.devices.flat)
+
+    def make(chosen: Mapping[str, Sharding]) -> dict[str, jax.Array]:
+        return opened.make(mesh, chosen)
+
+    cuts = opened.partitions(mesh) if shardings is None else {}
+
+    def default(info: TensorInfo) -> Sharding:
+        return _named_sharding(mesh, cuts[info.path])
+
+    if tree is not None:
+        return _fill(tree, opened, make, shardings, default, rename, strict, devices)
+    return _load(opened, make, default if shardings is None else shardings, keys, nested, devices)
+
+
+def _load(
+    opened: _Described,
+    make: Make,
+    shardings: Shardings,
+    keys: Iterable[str] | None,
+    nested: bool,
+    devices: frozenset[Any] | None = None,
+) -> dict[str, Any]:
+    """`load`, from anything. `devices`: those that shardings must be over."""
+    wanted = list(opened.tensors) if keys is None else list(keys)
+    missing = [path for path in wanted if path not in opened.tensors]
+    unexpected: list[str] = []
+    if isinstance(shardings, Mapping):
+        flat = _flatten(shardings)
+        unexpected = [path for path in wanted if path not in flat and path not in missing]
+        missing += [path for path in flat if path not in opened.tensors and path not in missing]
+        chosen = flat
+    else:
+        chosen = {p: _choose(shardings, opened.info(p)) for p in wanted if p not in missing}
+    mismatching = {
+        path: why
+        for path in wanted
+        if path in chosen and path in opened.tensors
+        if (why := _mismatch(opened.info(path), chosen[path], devices))
+    }
+    if missing or unexpected or mismatching:
+        hint = "give every tensor a sharding, or name those to load in `keys`" if unexpected else ""
+        raise MismatchError(
+            f"cannot load {opened.where}", missing, unexpected, mismatching, hint, opened.noun
+        )
+    arrays = dict(make({path: chosen[path] for path in wanted}))
+    return nest(arrays) if nested else arrays
+
+
+def _fill(
+    tree: Any,
+    opened: _Described,
+    make: Make,
+    shardings: Shardings,
+    default: Callable[[TensorInfo], Sharding],
+    rename: Callable[[str], str] | None,
+    strict: bool,
+    devices: frozenset[Any] | None = None,
+) -> Any:
+    """`fill`, from anything.
+
+    `default` is of leaves that have no sharding, if there are no `shardings`; `devices` are those
+    that shardings must be over.
+    """
     flat = _flatten(shardings) if isinstance(shardings, Mapping) else None
     leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
     paths: list[str | None] = []
@@ -176,23 +295,27 @@ def fill(
                 mismatching[path] = "has no sharding"
                 continue
             chosen[path] = flat[path]
-        elif shardings is None and getattr(leaf, "sharding", None) is not None:
-            chosen[path] = leaf.sharding
+        elif shardings is None:
+            own = getattr(leaf, "sharding", None)
+            fits = own is not None and (devices is None or own.device_set == devices)
+            chosen[path] = own if fits else default(info)
         else:
             chosen[path] = _choose(shardings, info)
-        why = _mismatch(info, chosen[path])
+        why = _mismatch(info, chosen[path], devices)
         if tuple(leaf.shape) != info.global_shape:
             why = f"shape {list(info.global_shape)} in the {opened.noun}, {list(leaf.shape)} here"
         elif np.dtype(leaf.dtype) != info.numpy_dtype:
             why = why or f"dtype {info.dtype} in the {opened.noun}, {leaf.dtype} here"
         if why:
             mismatching[path] = why
-    unexpected = [path for path in opened.tensors if path not in set(paths)] if strict else []
+    taken = frozenset(paths)
+    unexpected = [path for path in opened.tensors if path not in taken] if strict else []
     if missing or unexpected or mismatching:
         what = f"cannot load {opened.where} into {type(tree).__name__}"
         raise MismatchError(what, missing, unexpected, mismatching, noun=opened.noun)
+    arrays = make(chosen)
     filled = [
-        leaf if path is None else _array(opened, path, chosen[path], verify)
+        leaf if path is None else arrays[path]
         for path, (_, leaf) in zip(paths, leaves, strict=True)
     ]
     return jax.tree_util.tree_unflatten(structure, filled)
@@ -255,10 +378,7 @@ def shardings_of(checkpoint: Folder, mesh: Mesh) -> dict[str, NamedSharding]:
     }
     if mismatching:
         raise MismatchError(f"cannot shard {opened.where}", mismatching=mismatching)
-    return {
-        path: NamedSharding(mesh, PartitionSpec(*(axes or None for axes in spec)))  # type: ignore[no-untyped-call]
-        for path, spec in specs.items()
-    }
+    return {path: _named_sharding(mesh, spec) for path, spec in specs.items()}
 
 
 def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -276,13 +396,20 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
 def path_of(keys: Iterable[Any]) -> str:
     """The path of a leaf from JAX's key path: attributes, keys and indices, joined by dots.
 
-    A last attribute ``value`` is left out, which is the array of a Flax NNX variable; `fill` does
-    so where the checkpoint has no such path.
+    A last attribute ``value`` is left out, which is the array of a Flax NNX variable, and the last
+    key of the only array of a node that names none, as Haliax's ``NamedArray``; `fill` does so
+    where the checkpoint has no such path.
     """
     keys = list(keys)
-    if len(keys) > 1 and getattr(keys[-1], "name", "") == "value":
+    unnamed = bool(keys) and keys[-1] == jax.tree_util.FlattenedIndexKey(0)
+    if len(keys) > 1 and (unnamed or getattr(keys[-1], "name", "") == "value"):
         keys.pop()
     return ".".join(_parts(keys))
+
+
+def _named_sharding(mesh: Mesh, spec: tuple[tuple[str, ...], ...]) -> NamedSharding:
+    partition = PartitionSpec(*(axes or None for axes in spec))  # type: ignore[no-untyped-call]
+    return NamedSharding(mesh, partition)
 
 
 def _parts(keys: Iterable[Any]) -> list[str]:
@@ -316,9 +443,11 @@ def _choose(shardings: Any, info: TensorInfo) -> Sharding:
     return chosen
 
 
-def _mismatch(info: TensorInfo, sharding: Any) -> str:
+def _mismatch(info: TensorInfo, sharding: Any, devices: frozenset[Any] | None) -> str:
     if not isinstance(sharding, Sharding):
         return f"{type(sharding).__name__} is no sharding"
+    if devices is not None and sharding.device_set != devices:
+        return f"its {len(sharding.device_set)} devices are not the {len(devices)} of the mesh"
     x64 = jax.config.read("jax_enable_x64")  # type: ignore[no-untyped-call]
     if info.numpy_dtype.itemsize == 8 and not x64:
         return f"is {info.dtype}, but jax_enable_x64 is off"
@@ -327,6 +456,12 @@ def _mismatch(info: TensorInfo, sharding: Any) -> str:
     except (ValueError, IndexError) as error:
         return str(error).splitlines()[0]
     return ""
+
+
+def _reader(opened: Source, verify: bool) -> Make:
+    return lambda chosen: {
+        path: _array(opened, path, each, verify) for path, each in chosen.items()
+    }
 
 
 def _array(checkpoint: Source, path: str, sharding: Sharding, verify: bool) -> jax.Array:
