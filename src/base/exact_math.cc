@@ -62,6 +62,7 @@ double Pow(double x, double y) { return Rounded(mpfr_pow, x, y); }
 double Sin(double x) { return Rounded(mpfr_sin, x); }
 double Cos(double x) { return Rounded(mpfr_cos, x); }
 double Tanh(double x) { return Rounded(mpfr_tanh, x); }
+double Erf(double x) { return Rounded(mpfr_erf, x); }
 
 double NormalCdf(double z) {
   // erfc(-z / sqrt 2) / 2 with so many digits that only the last step, to

@@ -13,6 +13,7 @@ double Pow(double x, double y);
 double Sin(double x);
 double Cos(double x);
 double Tanh(double x);
+double Erf(double x);
 double NormalCdf(double z);  // The standard normal's: (1 + erf(z / sqrt 2)) / 2.
 
 }  // namespace shardinit::exact

@@ -34,6 +34,22 @@ inline uint32_t ShiftSigned(uint32_t word, int places) {
   return static_cast<uint32_t>(static_cast<int32_t>(word) >> places);
 }
 
+// a * b + c, rounded once, as XLA computes f32 where it is free to; not for subnormal results.
+//
+// The product is exact in f64, of 48 bits. The sum is rounded to odd: where it is not exact, its
+// last bit is 1, so that what is then rounded to f32 is never halfway between two when the true sum
+// is not.
+inline float FusedMultiplyAdd(float a, float b, float c) {
+  const double product = static_cast<double>(a) * static_cast<double>(b);
+  const double addend = c;
+  const double sum = product + addend;
+  const double added = sum - product;
+  const double error = (product - (sum - added)) + (addend - added);
+  auto bits = std::bit_cast<uint64_t>(sum);
+  if (error != 0 && bits % 2 == 0) bits += (error > 0) == (sum > 0) ? 1 : -1;
+  return static_cast<float>(std::bit_cast<double>(bits));
+}
+
 // The upper 32 bits of a product of 64.
 inline uint32_t HighProduct(uint32_t a, uint32_t b) {
   return static_cast<uint32_t>((uint64_t{a} * b) >> 32);

@@ -70,6 +70,26 @@ class SchemaWriter : KeySchemaWriter {
  private:
   // Definitions.
 
+  // A key of JAX; each step has as many numbers as spec/read_key.cc says.
+  static std::string JaxSteps() {
+    const auto number = [](std::string_view name, std::string_view description) {
+      return fmt::format(R"("{}": {{"description": "{}", "allOf": [{}]}})", name, description,
+                         Ref("number"));
+    };
+    const auto pair = [](std::string_view name, std::string_view description) {
+      return fmt::format(R"("{}": {{"description": "{}", "type": "array", "items": {}, )"
+                         R"("minItems": 2, "maxItems": 2}})",
+                         name, description, Ref("number"));
+    };
+    return fmt::format(
+        R"({{"description": "of a key of JAX, in order", "type": "object", )"
+        R"("properties": {{{}, {}, {}, {}}}, "additionalProperties": false}})",
+        number("seed", "jax.random.key of it: a first step"),
+        pair("words", "the two of jax.random.key_data: a first step"),
+        pair("split", "a number of keys and the index of one: jax.random.split(key, N)[I]"),
+        number("fold_in", "jax.random.fold_in(key, N)"));
+  }
+
   void WriteValues() {
     Define("number", R"("description": "a number, or an expression over `vars` such as )"
                      R"(`0.02 / sqrt(2 * layers)`", "anyOf": [{"type": "number"}, )" +
@@ -87,8 +107,12 @@ class SchemaWriter : KeySchemaWriter {
     Define("name", fmt::format(R"("type": "string", "pattern": "^[A-Za-z0-9_][A-Za-z0-9._-]*$", )"
                                R"("maxLength": {})",
                                kLongestPart));
-    Define("key",
-           fmt::format(R"("type": "string", "minLength": 1, "maxLength": {})", kLongestPath));
+    DefineRaw("jaxSteps", JaxSteps());
+    Define("key", fmt::format(R"("anyOf": [{{"type": "string", "minLength": 1, "maxLength": {}}}, )"
+                              R"({{"type": "object", "properties": {{"jax": {{"description": )"
+                              R"("the steps that derive it", "anyOf": [{}, {}]}}}}, )"
+                              R"("required": ["jax"], "additionalProperties": false}}])",
+                              kLongestPath, Ref("jaxSteps"), ListOf("jaxSteps")));
     Define("path",
            fmt::format(R"("description": "letters, digits, `_` and `-`, in parts separated )"
                        R"(by dots", "pattern": "^[A-Za-z0-9_-]{{1,{0}}})"

@@ -9,6 +9,7 @@
 
 #include "graph/outline.h"
 #include "graph/pad.h"
+#include "graph/streams.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -51,14 +52,11 @@ Fact FactOf(std::string_view key, const std::vector<Setting>& settings, F label)
 
 std::string InHex(const Tensor& tensor) { return fmt::format("{:016x}", tensor.stream.key); }
 
-const std::string& DrawPath(const Tensor& tensor) {
-  return tensor.draw_path.empty() ? tensor.path : tensor.draw_path;
-}
-
 // The key of its random numbers, if it has some.
 FactValue KeyOf(const Tensor& tensor) {
   if (!IsRandom(tensor.distribution)) return nullptr;
-  return Facts{{"value", InHex(tensor)}, {"path", DrawPath(tensor)}};
+  if (tensor.given_key) return Facts{{"value", InHex(tensor)}};
+  return Facts{{"value", InHex(tensor)}, {"path", DrawPathOf(tensor)}};
 }
 
 void AddShape(const Subject& subject, Facts* facts) {
@@ -142,7 +140,9 @@ void AddStream(const Subject& subject, Facts* facts) {
                                   Count(DrawsOf(tensor.distribution), "draw"));
     engine.row.section = kEngine;
     key.row.label = "key";
-    key.row.text = fmt::format("{}, of the seed and `{}`", InHex(tensor), DrawPath(tensor));
+    key.row.text = tensor.given_key
+                       ? fmt::format("{}, given", InHex(tensor))
+                       : fmt::format("{}, of the seed and `{}`", InHex(tensor), DrawPathOf(tensor));
     key = At(std::move(key), why.key, "");
   }
   facts->insert(facts->end(), {std::move(seed), std::move(engine), std::move(key)});

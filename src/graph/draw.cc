@@ -9,8 +9,9 @@
 
 #include "base/suggest.h"
 #include "base/text.h"
+#include "graph/jax_key.h"
 #include "graph/stage.h"
-#include "rng/stream.h"
+#include "rng/engines.h"
 
 namespace shardinit {
 namespace {
@@ -49,9 +50,19 @@ class Drawer : public LeafVisitor {
   WrittenTensors& drawn_;
 };
 
+void ReportUnknownDType(const Located<std::string>& name, Diagnostics& diagnostics) {
+  const auto meant = FindDTypeByOtherName(name.value);
+  diagnostics.Error(name.span, fmt::format("unknown dtype {}", Quote(name.value)),
+                    meant ? fmt::format("did you mean `{}`?", InfoOf(*meant).name)
+                          : DidYouMean(name.value, DTypeNames()));
+}
+
 }  // namespace
 
 WrittenTensors DrawTensors(Building& building, const Mesh& mesh) {
+  // Wrong once, not once per tensor, and also where each tensor has its own.
+  const auto& dtype = building.spec.dtype;
+  if (dtype && !FindDType(dtype->value)) ReportUnknownDType(*dtype, building.diagnostics);
   WrittenTensors drawn;
   Drawer drawer(building, mesh, &drawn);
   drawn.all_visited = Expand(building.spec.modules, 0, building, drawer);
@@ -89,12 +100,7 @@ void TensorBinder::BindDType(const Leaf& leaf, DrawNotes* notes, Tensor* tensor)
   const auto dtype = FindDType(name->value);
   if (dtype) tensor->dtype = *dtype;
   if (notes != nullptr) notes->dtype = name->span;
-  // The spec's own dtype is wrong once, not once per tensor.
-  if (dtype || (!spec.dtype && std::exchange(dtype_reported_, true))) return;
-  const auto meant = FindDTypeByOtherName(name->value);
-  diagnostics_.Error(name->span, fmt::format("unknown dtype {}", Quote(name->value)),
-                     meant ? fmt::format("did you mean `{}`?", InfoOf(*meant).name)
-                           : DidYouMean(name->value, DTypeNames()));
+  if (!dtype && spec.dtype) ReportUnknownDType(*spec.dtype, diagnostics_);
 }
 
 bool TensorBinder::BindShape(const TensorSpec& spec, DrawNotes* notes, Tensor* tensor) {
@@ -136,6 +142,16 @@ bool TensorBinder::CountBytes(const TensorSpec& spec, const Tensor& tensor) {
 
 // `{layer}` in a key stands for the number of the repeat around the tensor.
 void TensorBinder::BindKey(const TensorSpec& spec, DrawNotes* notes, Tensor* tensor) {
+  if (spec.jax_key) {
+    if (notes != nullptr) notes->key = spec.jax_key->span;
+    const Engine* engine = spec_.engine ? FindEngine(spec_.engine->value) : Engines().front();
+    if (engine != nullptr && !engine->has_jax_keys) {
+      diagnostics_.Error(spec.jax_key->span,
+                         fmt::format("engine `{}` has no keys of JAX", engine->name),
+                         "write `engine: jax_threefry` at the top of the spec, or a path as `key`");
+    }
+    tensor->given_key = EvaluateJaxKey(*spec.jax_key, names_, diagnostics_);
+  }
   if (spec.key) {
     if (notes != nullptr) notes->key = spec.key->span;
     tensor->draw_path = spec.key->value;

@@ -32,7 +32,6 @@ class TensorBinder {
   Diagnostics& diagnostics_;
   SpecScope& names_;
   InitBinder inits_;
-  bool dtype_reported_ = false;
   int64_t total_bytes_ = 0;
   std::vector<std::string> dimension_names_;
 };

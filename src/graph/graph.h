@@ -23,7 +23,8 @@ struct View;
 // has a view of them.
 struct Tensor {
   std::string path;
-  std::string draw_path;  // The explicit `key:`; empty: drawn under its own path.
+  std::string draw_path;                   // The explicit `key:`; empty: drawn under its own path.
+  std::optional<uint64_t> given_key = {};  // A key that is none of a path.
   DType dtype = DType::f32;
   Shape shape;
   Distribution distribution;

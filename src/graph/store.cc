@@ -44,6 +44,7 @@ class Storer : public LeafVisitor {
       if (!keep) continue;
       Tensor tensor = drawn_[i];
       tensor.draw_path.clear();
+      tensor.given_key.reset();
       tensor.stream = {};
       Add(binder_.Keep(i), layout.keep[*keep].span, nullptr, std::move(tensor));
     }

@@ -2,12 +2,16 @@
 
 namespace shardinit {
 
+const std::string& DrawPathOf(const Tensor& tensor) {
+  return tensor.draw_path.empty() ? tensor.path : tensor.draw_path;
+}
+
 void AssignStreams(const Engine& engine, uint64_t seed, std::vector<Tensor>& tensors) {
   uint64_t position = 0;
   for (Tensor& tensor : tensors) {
     if (tensor.view || !IsRandom(tensor.distribution)) continue;
     tensor.stream = {
-        .key = engine.key(seed, tensor.draw_path.empty() ? tensor.path : tensor.draw_path),
+        .key = tensor.given_key ? *tensor.given_key : engine.key(seed, DrawPathOf(tensor)),
         .position = position,
         .engine = &engine};
     if (engine.sequential) {

@@ -4,10 +4,14 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string_view>
 #include <tuple>
 #include <utility>
+
+#include "rng/engines.h"
+#include "rng/sampler.h"
 
 namespace shardinit {
 namespace {
@@ -161,12 +165,37 @@ std::string MisfitOfPadding(double value, DType dtype) {
                                      : "holds " + WhatItHolds(dtype));
 }
 
+namespace {
+
+void CheckDraws(const std::vector<Tensor>& all, const std::vector<const Span*>& places,
+                Diagnostics& diagnostics) {
+  // Making a sampler takes as long as a thousand tensors, of which most have the same.
+  std::map<std::tuple<double, double, double>, std::string_view> known;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Engine& engine = *all[i].stream.engine;
+    const auto* t = std::get_if<TruncatedNormal>(&all[i].distribution);
+    if (engine.refusal == nullptr || t == nullptr) continue;
+    const auto [place, is_new] = known.try_emplace({t->std, t->low, t->high});
+    if (is_new) {
+      place->second = engine.refusal(MakeTruncatedNormal(t->mean, t->std, t->low, t->high));
+    }
+    if (place->second.empty()) continue;
+    diagnostics.Error(*places[i],
+                      fmt::format("engine `{}` cannot draw `{}`, {}: {}", engine.name, all[i].path,
+                                  InText(all[i].distribution), place->second),
+                      "choose other parameters, or the engine `philox4x32`");
+  }
+}
+
+}  // namespace
+
 void ValidateTensors(const std::vector<Tensor>& all, const std::vector<const Span*>& places,
                      Diagnostics& diagnostics) {
   const size_t before = diagnostics.all().size();
   CheckPaths(all, places, diagnostics);
   // What has one path has one stream, too.
   if (diagnostics.all().size() == before) CheckKeys(all, places, diagnostics);
+  CheckDraws(all, places, diagnostics);
 }
 
 }  // namespace shardinit

@@ -14,7 +14,9 @@
 // clang-format off
 #include "kernels/wide-inl.h"
 #include "kernels/philox-inl.h"
+#include "kernels/threefry-inl.h"
 #include "kernels/samplers-inl.h"
+#include "kernels/jax-samplers-inl.h"
 #include "kernels/encode-inl.h"
 // clang-format on
 #endif
@@ -29,7 +31,8 @@ void RunJob(const Job& job) { RunReference(job); }
 
 #else
 
-template <class Kernel, class Encoder>
+// `Keys`, of an engine: what MakeWords makes words of.
+template <class Keys, class Kernel, class Encoder>
 class Filler {
  public:
   Filler(const Kernel& kernel, Stream stream) : kernel_(kernel), stream_(stream), keys_(stream, 0) {
@@ -47,7 +50,7 @@ class Filler {
     if (first / kElementsPerHigh != high_) {
       Flush();
       high_ = static_cast<uint32_t>(first / kElementsPerHigh);
-      keys_ = PhiloxKeys(stream_, high_);
+      keys_ = Keys(stream_, high_);
     }
 
     const size_t vector = 4 * BlocksAtOnce();
@@ -83,7 +86,7 @@ class Filler {
 
  private:
   static constexpr bool kInterleaved = Encoder::kInterleaved;
-  static constexpr uint64_t kElementsPerHigh = uint64_t{4} << 32;
+  static constexpr uint64_t kElementsPerHigh = Keys::kElementsPerHigh;
 
   struct Piece {
     uint8_t* out;
@@ -128,7 +131,7 @@ class Filler {
   const Kernel kernel_;
   const Stream stream_;
   uint32_t high_ = 0;  // Of the counters of all blocks that wait.
-  PhiloxKeys keys_;
+  Keys keys_;
   HWY_ALIGN uint64_t order_[hn::MaxLanes(D64())];  // The block of each lane.
   Counters run_, waiting_;
   Words words_;
@@ -136,9 +139,9 @@ class Filler {
   size_t blocks_ = 0, pieces_ = 0;  // Waiting.
 };
 
-template <class Kernel, class Encoder>
+template <class Keys, class Kernel, class Encoder>
 void RunTyped(const Job& job, const Kernel& kernel) {
-  Filler<Kernel, Encoder> filler(kernel, job.stream);
+  Filler<Keys, Kernel, Encoder> filler(kernel, job.stream);
   for (size_t row = 0; row < job.rows; ++row) {
     filler.Add(job.first + row * job.stride, job.count,
                job.out + row * job.count * Encoder::kBytes);
@@ -146,50 +149,71 @@ void RunTyped(const Job& job, const Kernel& kernel) {
   filler.Flush();
 }
 
-template <class Kernel>
+template <class Keys, class Kernel>
 void RunKernel(const Job& job, const Kernel& kernel) {
   switch (job.dtype) {
     case DType::f32:
-      return RunTyped<Kernel, EncodeF32>(job, kernel);
+      return RunTyped<Keys, Kernel, EncodeF32>(job, kernel);
     case DType::f64:
-      return RunTyped<Kernel, EncodeF64>(job, kernel);
+      return RunTyped<Keys, Kernel, EncodeF64>(job, kernel);
     case DType::bf16:
-      return RunTyped<Kernel, EncodeBf16>(job, kernel);
+      return RunTyped<Keys, Kernel, EncodeBf16>(job, kernel);
     case DType::f16:
-      return RunTyped<Kernel, EncodeF16>(job, kernel);
+      return RunTyped<Keys, Kernel, EncodeF16>(job, kernel);
     case DType::f8e4m3fn:
-      return RunTyped<Kernel, EncodeF8E4M3Fn>(job, kernel);
+      return RunTyped<Keys, Kernel, EncodeF8E4M3Fn>(job, kernel);
     case DType::f8e5m2:
-      return RunTyped<Kernel, EncodeF8E5M2>(job, kernel);
+      return RunTyped<Keys, Kernel, EncodeF8E5M2>(job, kernel);
     default:
       return;  // FillRows takes floats alone.
   }
 }
 
 void RunSampler(const Job& job, const BitsSampler&) {
-  RunTyped<BitsKernel, EncodeF32>(job, BitsKernel({}));
+  RunTyped<PhiloxKeys, BitsKernel, EncodeF32>(job, BitsKernel({}));
 }
 
-void RunSampler(const Job& job, const UniformSampler& s) { RunKernel(job, UniformKernel(s)); }
+void RunSampler(const Job& job, const UniformSampler& s) {
+  RunKernel<PhiloxKeys>(job, UniformKernel(s));
+}
 
 void RunSampler(const Job& job, const NormalSampler& s) {
   if (s.mean == 0 && s.scale > 0) {
-    RunKernel(job, NormalKernel<true>(s));
+    RunKernel<PhiloxKeys>(job, NormalKernel<true>(s));
   } else {
-    RunKernel(job, NormalKernel<false>(s));
+    RunKernel<PhiloxKeys>(job, NormalKernel<false>(s));
   }
 }
 
 void RunSampler(const Job& job, const TruncatedNormalSampler& s) {
   if (s.tail[0] == s.tail[1] && s.step[0] == s.step[1] && s.z_low == -s.z_high) {
-    RunKernel(job, TruncatedNormalKernel<true>(s));
+    RunKernel<PhiloxKeys>(job, TruncatedNormalKernel<true>(s));
   } else {
-    RunKernel(job, TruncatedNormalKernel<false>(s));
+    RunKernel<PhiloxKeys>(job, TruncatedNormalKernel<false>(s));
   }
 }
 
+void RunJaxSampler(const Job& job, const BitsSampler&) {
+  RunTyped<ThreefryKeys, BitsKernel, EncodeF32>(job, BitsKernel({}));
+}
+
+void RunJaxSampler(const Job& job, const UniformSampler& s) {
+  RunKernel<ThreefryKeys>(job, JaxUniformKernel(s));
+}
+
+void RunJaxSampler(const Job& job, const NormalSampler& s) {
+  RunKernel<ThreefryKeys>(job, JaxNormalKernel(s));
+}
+
+void RunJaxSampler(const Job& job, const TruncatedNormalSampler& s) {
+  RunKernel<ThreefryKeys>(job, JaxTruncatedNormalKernel(s));
+}
+
 void RunJob(const Job& job) {
-  std::visit([&](const auto& sampler) { RunSampler(job, sampler); }, job.sampler);
+  const bool is_jax = job.stream.engine == &kJaxThreefry;
+  std::visit(
+      [&](const auto& sampler) { is_jax ? RunJaxSampler(job, sampler) : RunSampler(job, sampler); },
+      job.sampler);
 }
 
 #endif

@@ -10,7 +10,10 @@
 #include "kernels/targets.h"
 #include "rng/coefficients.h"
 #include "rng/engines.h"
+#include "rng/jax-samplers-inl.h"
+#include "rng/jax_threefry.h"
 #include "rng/philox4x32.h"
+#include "rng/threefry2x32.h"
 #include "tensor/encode.h"
 
 #define HWY_TARGET_INCLUDE "kernels/fill-inl.h"
@@ -30,8 +33,9 @@ void FillRows(const Sampler& sampler, Stream stream, uint64_t first, uint64_t st
   Check(InfoOf(dtype).is_float(), "random numbers are floats");
   Check(dtype == DType::f32 || !std::holds_alternative<BitsSampler>(sampler), "bits are f32");
   const Job job{sampler, stream, first, stride, rows, count, dtype, static_cast<uint8_t*>(out)};
-  // Backends make Philox alone.
-  stream.engine == &kPhilox4x32 ? ActiveBackend().run(job) : RunReference(job);
+  // Those that backends make.
+  const bool has_kernel = stream.engine == &kPhilox4x32 || stream.engine == &kJaxThreefry;
+  has_kernel ? ActiveBackend().run(job) : RunReference(job);
 }
 
 void RunReference(const Job& job) {

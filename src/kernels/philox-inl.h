@@ -37,6 +37,8 @@ struct Words {
 // what they alone determine, until round 3: x0 and x1 after round 1, x3 after
 // round 2, each folded into the next key that it meets.
 struct PhiloxKeys {
+  static constexpr uint64_t kElementsPerHigh = uint64_t{4} << 32;
+
   PhiloxKeys(Stream stream, uint32_t high) {
     using namespace philox4x32;
     uint32_t key0 = static_cast<uint32_t>(stream.key);

@@ -9,7 +9,6 @@ namespace shardinit::kernels::HWY_NAMESPACE {
 using DF = hn::ScalableTag<float>;
 using DI = hn::ScalableTag<int32_t>;
 using VF = wide::Of<hn::Vec<DF>>;
-using VU = wide::Of<hn::Vec<D32>>;
 
 HWY_INLINE VF SignedToF32(VU words) { return wide::ConvertTo(DF(), wide::BitCast(DI(), words)); }
 

@@ -54,6 +54,8 @@ SHARDINIT_WIDE(BitCast)
 SHARDINIT_WIDE(BroadcastSignBit)
 SHARDINIT_WIDE(ConvertTo)
 SHARDINIT_WIDE(Div)
+SHARDINIT_WIDE(DupEven)
+SHARDINIT_WIDE(Eq)
 SHARDINIT_WIDE(IfNegativeThenElse)
 SHARDINIT_WIDE(IfThenElse)
 SHARDINIT_WIDE(IfVecThenElse)
@@ -61,6 +63,7 @@ SHARDINIT_WIDE(Lt)
 SHARDINIT_WIDE(Max)
 SHARDINIT_WIDE(Min)
 SHARDINIT_WIDE(Mul)
+SHARDINIT_WIDE(MulAdd)
 SHARDINIT_WIDE(MulEven)
 SHARDINIT_WIDE(OddEven)
 SHARDINIT_WIDE(Or)
@@ -79,6 +82,10 @@ HWY_INLINE Two<V> ShiftLeft(Two<V> x) {
 template <int bits, class V>
 HWY_INLINE Two<V> ShiftRight(Two<V> x) {
   return {hn::ShiftRight<bits>(x.a), hn::ShiftRight<bits>(x.b)};
+}
+template <int bits, class V>
+HWY_INLINE Two<V> RotateRight(Two<V> x) {
+  return {hn::RotateRight<bits>(x.a), hn::RotateRight<bits>(x.b)};
 }
 template <class D>
 HWY_INLINE auto Set(D d, hn::TFromD<D> value) {
@@ -100,6 +107,10 @@ HWY_INLINE V Part(Two<V> x) {
 template <class D, class M>
 HWY_INLINE bool AllFalse(D d, Two<M> x) {
   return hn::AllFalse(d, hn::Or(x.a, x.b));
+}
+template <class D, class M>
+HWY_INLINE bool AllTrue(D d, Two<M> x) {
+  return hn::AllTrue(d, hn::And(x.a, x.b));
 }
 
 }  // namespace wide

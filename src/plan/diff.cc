@@ -6,13 +6,14 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "graph/streams.h"
 #include "graph/view.h"
 
 namespace shardinit {
 namespace {
 
-const std::string& DrawPathOf(const Tensor& tensor) {
-  return tensor.draw_path.empty() ? tensor.path : tensor.draw_path;
+std::string KeyInText(const Tensor& tensor) {
+  return tensor.given_key ? fmt::format("{:016x}", *tensor.given_key) : DrawPathOf(tensor);
 }
 
 void AddIf(bool differs, std::string_view what, std::string before, std::string after,
@@ -34,7 +35,7 @@ void AddValues(const Tensor& a, const Tensor& b, const InitGraph& before, const 
     };
     add("engine", before.engine, after.engine);
     add("seed", before.seed, after.seed);
-    add("key", DrawPathOf(a), DrawPathOf(b));
+    add("key", KeyInText(a), KeyInText(b));
   }
   AddIf(stream || a.distribution != b.distribution, "values", values_a, values_b, changes);
 }

@@ -223,7 +223,18 @@ void ReadDraw(const json& in, const std::string& path, Tensor& tensor) {
   if (const Misfit misfit = MisfitOf(tensor.distribution, tensor.dtype); !misfit.what.empty()) {
     Refuse(path, fmt::format("values of `{}` {}", tensor.path, misfit.what));
   }
-  if (in.contains("key")) tensor.draw_path = in.at("key").get<std::string>();
+  if (in.contains("key") && in.at("key").is_object()) {
+    uint64_t words[2];
+    for (const size_t i : {0, 1}) {
+      const json& word = in.at("key").at("words").at(i);
+      if (!word.is_number_unsigned() || (words[i] = word) >> 32 != 0) {
+        Refuse(path, fmt::format("the key of `{}`", tensor.path));
+      }
+    }
+    tensor.given_key = words[1] << 32 | words[0];
+  } else if (in.contains("key")) {
+    tensor.draw_path = in.at("key").get<std::string>();
+  }
   if (FindBadText(tensor.draw_path)) Refuse(path, fmt::format("the key of `{}`", tensor.path));
 }
 

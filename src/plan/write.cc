@@ -51,6 +51,11 @@ void WriteInit(const Tensor& tensor, JsonWriter& out) {
   out.Key("init");
   WriteDistribution(tensor.distribution, out);
   if (!tensor.draw_path.empty()) out.Member("key", tensor.draw_path);
+  if (tensor.given_key) {
+    out.Key("key").BeginObject().Key("words").BeginArray();
+    out.Value(*tensor.given_key & 0xFFFFFFFF).Value(*tensor.given_key >> 32);
+    out.EndArray().EndObject();
+  }
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // The numbers in the samplers' polynomials: part of the contract of values, so
-// they never change. Minimax fits (linear programming on Chebyshev nodes), the
-// coefficients rounded to f32 one by one, each time fitting the rest again; the
-// relative errors given include that rounding.
+// they never change. But for JAX's, which say where they are from, minimax fits (linear programming
+// on Chebyshev nodes), the coefficients rounded to f32 one by one, each time fitting the rest
+// again; the relative errors given include that rounding.
 #pragma once
 
 #include <cstdint>
@@ -36,5 +36,19 @@ inline constexpr float kTail[] = {-0x1.ca36eap-2f, -0x1.976660p+0f, 0x1.f9ed6ep+
                                   0x1.32cdecp+10f, 0x1.5a77fap+9f,  -0x1.9baff2p+14f};
 inline constexpr float kTailCentre = 0.1875f;
 inline constexpr float kSqrt2Ln2 = 0x1.2d6abep+0f;
+
+// The inverse error function of JAX and XLA, Giles, "Approximating the erfinv function" (GPU
+// Computing Gems, 2011), table 5: erf_inv(u) ≈ u * (c0 + c1 t + …) with w = -ln(1 - u^2), t = w
+// - 2.5 below kErfInvCentralEnd, and t = sqrt(w) - 3 from there on.
+inline constexpr float kErfInvCentralEnd = 5.0f;
+inline constexpr float kErfInvCentral[] = {0x1.805c5ep+0f,   0x1.f91ec6p-3f,  -0x1.11c9dep-8f,
+                                           -0x1.48a810p-10f, 0x1.ca65b6p-13f, -0x1.26b582p-18f,
+                                           -0x1.d8e6aep-19f, 0x1.70966cp-22f, 0x1.e2cb10p-26f};
+inline constexpr float kErfInvTail[] = {0x1.6a9efcp+1f,  0x1.006db6p+0f,  0x1.354afcp-7f,
+                                        -0x1.f38baep-8f, 0x1.7824f6p-8f,  -0x1.e17bcep-9f,
+                                        0x1.61b8e4p-10f, 0x1.a76ad6p-14f, -0x1.a3e136p-13f};
+// Of |u| = 1, in place of an infinity: as far as the other engine's normal numbers go, 6.72.
+inline constexpr float kErfInvOne = 4.75f;
+inline constexpr float kLn2 = 0x1.62e430p-1f, kSqrt2 = 0x1.6a09e6p+0f;
 
 }  // namespace shardinit::coefficients

@@ -3,7 +3,7 @@
 namespace shardinit {
 
 std::span<const Engine* const> Engines() {
-  static const Engine* const kEngines[] = {&kPhilox4x32};
+  static const Engine* const kEngines[] = {&kPhilox4x32, &kJaxThreefry};
   return kEngines;
 }
 

@@ -24,7 +24,13 @@ struct Engine {
   // bits, and an engine that has none is made by this alone.
   void (*sample)(const Sampler& sampler, const Stream& stream, uint64_t first, size_t count,
                  float* out);
+  // Its keys are JAX's, and may be given.
+  bool has_jax_keys = false;
+  // Why it cannot make these numbers: a phrase; empty: it can. Null: it can make all.
+  std::string_view (*refusal)(const Sampler& sampler) = nullptr;
 };
+
+extern const Engine kJaxThreefry;
 
 std::span<const Engine* const> Engines();  // The default first.
 const Engine* FindEngine(std::string_view name);

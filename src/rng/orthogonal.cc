@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "rng/reference.h"
+#include "rng/engines.h"
 
 namespace shardinit {
 
@@ -46,7 +46,8 @@ float RoundProduct(double a, double b) {
   return std::fabs(value) < kSmallest ? 0 : static_cast<float>(value);
 }
 
-std::vector<float> OrthogonalMatrix(uint64_t key, int64_t rows, int64_t columns, double gain) {
+std::vector<float> OrthogonalMatrix(const Stream& stream, int64_t rows, int64_t columns,
+                                    double gain) {
   const Sampler normal = MakeNormal(0, 1);
   const int64_t count = ReflectionBlocks(columns);
   std::vector<float> vectors(static_cast<size_t>(VectorsBefore(rows, count)));
@@ -56,8 +57,8 @@ std::vector<float> OrthogonalMatrix(uint64_t key, int64_t rows, int64_t columns,
     const int64_t first = b * kReflections;
     for (int64_t j = first; j < std::min(first + kReflections, columns); ++j) {
       for (int64_t row = j; row < rows; ++row) {
-        at[(row - first) * kReflections + j - first] =
-            Sample(normal, {.key = key}, ReflectionElement(rows, row, j));
+        stream.engine->sample(normal, stream, ReflectionElement(rows, row, j), 1,
+                              &at[(row - first) * kReflections + j - first]);
       }
     }
     blocks.push_back(MakeReflections(rows, columns, b, at));

@@ -58,6 +58,7 @@ ReflectionBlock MakeReflections(int64_t rows, int64_t columns, int64_t block, fl
 float RoundProduct(double a, double b);
 
 // All of it, rows >= columns, row-major: the readable reference.
-std::vector<float> OrthogonalMatrix(uint64_t key, int64_t rows, int64_t columns, double gain);
+std::vector<float> OrthogonalMatrix(const Stream& stream, int64_t rows, int64_t columns,
+                                    double gain);
 
 }  // namespace shardinit

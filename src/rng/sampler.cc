@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/exact_math.h"
+#include "rng/coefficients.h"
 
 namespace shardinit {
 namespace {
@@ -18,6 +19,18 @@ double Between(double z_low, double z_high) {
   if (z_low >= 0) return exact::NormalCdf(-z_low) - exact::NormalCdf(-z_high);
   if (z_high <= 0) return exact::NormalCdf(z_high) - exact::NormalCdf(z_low);
   return 1 - exact::NormalCdf(z_low) - exact::NormalCdf(-z_high);
+}
+
+// 0 instead of what is so small that a value made of it could be subnormal.
+float ErfOfCutoff(float z) {
+  const float erf = ToF32(exact::Erf(static_cast<double>(z / coefficients::kSqrt2)));
+  return std::fabs(erf) < 0x1p-40f ? 0 : erf;
+}
+
+// The next f32 on the way to `direction`; of 0 it would be subnormal, so 0 stays.
+float Inside(float cutoff, float direction) {
+  const float inside = std::nextafter(cutoff, direction);
+  return std::fabs(inside) < std::numeric_limits<float>::min() ? 0 : inside;
 }
 
 }  // namespace
@@ -47,7 +60,7 @@ UniformSampler MakeUniform(double low, double high) {
 NormalSampler MakeNormal(double mean, double std) {
   Check(IsValidScale(mean) && IsValidScale(std) && std >= 0, "normal parameters");
   constexpr double kSqrt2Ln2 = 0x1.2d6abe44afc43p+0;  // sqrt(2 ln 2)
-  return {ToF32(mean), ToF32(std * kSqrt2Ln2)};
+  return {ToF32(mean), ToF32(std * kSqrt2Ln2), ToF32(std)};
 }
 
 TruncatedNormalSampler MakeTruncatedNormal(double mean, double std, double z_low, double z_high) {
@@ -78,6 +91,12 @@ TruncatedNormalSampler MakeTruncatedNormal(double mean, double std, double z_low
     s.step[1] = -step;
     s.sign_flip = upper ? 0 : 0x80000000;
   }
+
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  s.erf_low = ErfOfCutoff(s.z_low);
+  s.erf_span = ErfOfCutoff(s.z_high) - s.erf_low;
+  s.inside_low = Inside(s.z_low, kInfinity);
+  s.inside_high = Inside(s.z_high, -kInfinity);
   return s;
 }
 

@@ -24,12 +24,13 @@ struct BitsSampler {};
 
 struct UniformSampler {
   float low, span;  // low + u * span, u in [0, 1) with 24 bits…
-  float last;       // …and never above this, the largest normal f32 below `high`.
+  float last;  // …and never above this, the largest normal f32 below `high`; JAX's may be `high`.
 };
 
 // The radius of Box and Muller is sqrt(-2 ln u) * std = sqrt(-log2 u) * scale.
 struct NormalSampler {
   float mean, scale;  // scale = std * sqrt(2 ln 2)
+  float std;
 };
 
 // By the inverse CDF. The word's top bit chooses a half of the probability
@@ -42,6 +43,9 @@ struct TruncatedNormalSampler {
   float tail[2], step[2];
   uint32_t sign_mask, sign_flip;
   float z_low, z_high;  // Cut-offs in standard deviations.
+  // JAX's: sqrt(2) erf_inv(u) for u uniform in [erf_low, erf_low + erf_span], between these.
+  float erf_low, erf_span;
+  float inside_low, inside_high;
 };
 
 using Sampler = std::variant<BitsSampler, UniformSampler, NormalSampler, TruncatedNormalSampler>;

@@ -318,7 +318,8 @@ extern const std::vector<KeyRow<TensorSpec>> kTensorKeys = {
     {kUneven, Uneven<TensorSpec>},
     {{.name = "key",
       .description = "the path under which values are drawn, instead of the tensor's own: keeps "
-                     "them through a renaming",
+                     "them through a renaming; or, of engine `jax_threefry`, how JAX derives its "
+                     "key",
       .kind = SpecKind::kKey},
      By<&SpecParser::ReadKey>},
     {kFans, Choice<&TensorSpec::fans>},

@@ -251,6 +251,10 @@ std::optional<StageSpec> SpecParser::ReadStage(const Node::Entry& entry) {
 }
 
 void SpecParser::ReadKey(const Node::Entry& entry, TensorSpec& tensor) {
+  if (entry.value->IsMap()) {
+    tensor.jax_key = ReadJaxKey(*entry.value);
+    return;
+  }
   if (IsText(entry) && CheckKey(*entry.value, diagnostics())) tensor.key = Text(*entry.value);
 }
 

@@ -105,6 +105,17 @@ struct ViewSpec {
   std::vector<ViewSpec> of;
 };
 
+// `{jax: {seed: 0, split: [3, 1]}}`: how JAX derives a key, step by step.
+struct JaxKeySpec {
+  struct Step {
+    std::string name;                         // `seed`, `words`, `split` or `fold_in`.
+    std::vector<ExprPtr> numbers;             // As many as the step has; of `seed`, or
+    std::optional<uint64_t> large_seed = {};  // one that expressions do not have.
+  };
+  Span span;
+  std::vector<Step> steps;  // The first is a seed or words.
+};
+
 struct TensorSpec {
   Span span;  // Of the tensor's key.
   WrongKeys wrong;
@@ -118,7 +129,8 @@ struct TensorSpec {
   std::optional<Located<std::vector<CutSpec>>> shard;
   std::optional<StageSpec> stage;  // Instead of the module's.
   std::optional<UnevenSpec> uneven;
-  std::optional<Located<std::string>> key;   // Drawn under this path instead.
+  std::optional<Located<std::string>> key;   // Drawn under this path instead, or
+  std::optional<JaxKeySpec> jax_key;         // with this key.
   std::optional<Located<std::string>> fans;  // `out_in` or `in_out`.
   std::optional<DimensionList> in_axis, out_axis, batch_axis;
   ExprPtr when;                  // Null: always there. Where it is 0, there is no such tensor.

@@ -1,5 +1,5 @@
 // Values per second (items) of one core into a tile that stays in the L2 cache, for
-// each instruction set, sampler and dtype; then short rows; then SHA-256's bytes per
+// each instruction set, sampler, dtype and engine; then short rows; then SHA-256's bytes per
 // second, of one tile and of two at once; then the core's clock, to tell how many
 // cycles each of these took.
 //
@@ -8,22 +8,23 @@
 
 #include "base/sha256.h"
 #include "kernels/kernels.h"
+#include "rng/engines.h"
 
 namespace shardinit {
 namespace {
 
 constexpr size_t kTileBytes = 256 << 10;
 
-void FillTile(benchmark::State& state, const std::string& target, const Sampler& sampler,
-              DType dtype, size_t row) {
+void FillTile(benchmark::State& state, const std::string& target, const Engine* engine,
+              const Sampler& sampler, DType dtype, size_t row) {
   kernels::ForceTarget(target);
   std::vector<uint8_t> tile(kTileBytes);
   const size_t count = kTileBytes / static_cast<size_t>(InfoOf(dtype).bytes);
   const size_t rows = row == 0 ? 1 : count / row;
   uint64_t first = 0;
   for (auto _ : state) {
-    kernels::FillRows(sampler, Stream{42, 0}, first, 8 * row, rows, count / rows, dtype,
-                      tile.data());
+    kernels::FillRows(sampler, {.key = 42, .engine = engine}, first, 8 * row, rows, count / rows,
+                      dtype, tile.data());
     benchmark::DoNotOptimize(tile.data());
     benchmark::ClobberMemory();
     first += count;
@@ -81,16 +82,19 @@ void Register() {
       for (const DTypeInfo& info : DTypes()) {
         if (!info.is_float()) continue;
         if (std::holds_alternative<BitsSampler>(sampler) && info.dtype != DType::f32) continue;
-        const std::string label = target + "/" + named.name + "/" + std::string(info.name);
-        benchmark::RegisterBenchmark(label.c_str(), [=](benchmark::State& state) {
-          FillTile(state, target, sampler, info.dtype, 0);
-        });
+        for (const Engine* engine : Engines()) {
+          std::string label = target + "/" + named.name + "/" + std::string(info.name);
+          if (engine != &kPhilox4x32) label.append("/").append(engine->name);
+          benchmark::RegisterBenchmark(label.c_str(), [=](benchmark::State& state) {
+            FillTile(state, target, engine, sampler, info.dtype, 0);
+          });
+        }
       }
     }
     for (const size_t row : {1, 4, 13, 64, 250, 1024}) {
       const std::string label = target + "/normal/bf16/rows_of_" + std::to_string(row);
       benchmark::RegisterBenchmark(label.c_str(), [=](benchmark::State& state) {
-        FillTile(state, target, MakeNormal(0, 0.02), DType::bf16, row);
+        FillTile(state, target, &kPhilox4x32, MakeNormal(0, 0.02), DType::bf16, row);
       });
     }
   }

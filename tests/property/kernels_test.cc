@@ -15,16 +15,27 @@
 #include <random>
 #include <stdexcept>
 
-#include "rng/reference.h"
+#include "rng/engines.h"
 #include "support/forced_target.h"
 #include "tensor/encode.h"
 
 namespace shardinit {
 namespace {
 
-constexpr Stream kStream{0x0123456789abcdef, 3};
-// A block's counter has 62 bits; here its low 32 are about to overflow.
+const Stream kStream{0x0123456789abcdef, 3};
+// A counter of Philox has 62 bits, for four elements; here its low 32 are about to overflow.
 constexpr uint64_t kCarry = uint64_t{4} << 32, kFarCarry = uint64_t{4} << 61;
+// The same of Threefry, which counts elements.
+constexpr uint64_t kElementCarry = uint64_t{1} << 32;
+
+// Of each engine that has kernels.
+std::vector<Stream> Streams() {
+  std::vector<Stream> streams;
+  for (const Engine* engine : {&kPhilox4x32, &kJaxThreefry}) {
+    streams.push_back({kStream.key, kStream.draw, 0, engine});
+  }
+  return streams;
+}
 
 struct NamedSampler {
   const char* name;
@@ -53,14 +64,16 @@ std::vector<NamedSampler> Samplers() {
   };
 }
 
-std::vector<uint8_t> Reference(const Sampler& sampler, uint64_t first, uint64_t stride, size_t rows,
-                               size_t count, DType dtype) {
+std::vector<uint8_t> Reference(const Sampler& sampler, const Stream& stream, uint64_t first,
+                               uint64_t stride, size_t rows, size_t count, DType dtype) {
   const size_t bytes = static_cast<size_t>(InfoOf(dtype).bytes);
   std::vector<uint8_t> out(rows * count * bytes);
   uint8_t* to = out.data();
   for (size_t row = 0; row < rows; ++row) {
     for (size_t i = 0; i < count; ++i, to += bytes) {
-      Encode(Sample(sampler, kStream, first + row * stride + i), dtype, to);
+      float value;
+      stream.engine->sample(sampler, stream, first + row * stride + i, 1, &value);
+      Encode(value, dtype, to);
     }
   }
   return out;
@@ -80,55 +93,62 @@ void ForEach(const NamedSampler& sampler, Test test) {
   }
 }
 
-void ExpectRows(const Sampler& sampler, uint64_t first, uint64_t stride, size_t rows, size_t count,
-                DType dtype, const std::vector<uint8_t>& expected) {
+void ExpectRows(const Sampler& sampler, const Stream& stream, uint64_t first, uint64_t stride,
+                size_t rows, size_t count, DType dtype, const std::vector<uint8_t>& expected) {
   constexpr size_t kGuard = 64;
   std::vector<uint8_t> out(expected.size() + kGuard, 0xEE);
-  kernels::FillRows(sampler, kStream, first, stride, rows, count, dtype, out.data());
+  kernels::FillRows(sampler, stream, first, stride, rows, count, dtype, out.data());
   EXPECT_EQ(std::memcmp(out.data(), expected.data(), expected.size()), 0)
-      << rows << " rows of " << count << " from " << first << ", stride " << stride;
+      << stream.engine->name << ", draw " << stream.draw << ": " << rows << " rows of " << count
+      << " from " << first << ", stride " << stride;
   const std::vector<uint8_t> guard(kGuard, 0xEE);
   EXPECT_EQ(std::memcmp(out.data() + expected.size(), guard.data(), kGuard), 0);
 }
 
 TEST(Kernels, RunsEqualReference) {
-  for (const NamedSampler& sampler : Samplers()) {
-    for (const uint64_t first :
-         {uint64_t{0}, uint64_t{1}, uint64_t{7}, kCarry - 301, kFarCarry - 64}) {
-      constexpr size_t kLongest = 1100;  // More than two batches.
-      std::vector<std::vector<uint8_t>> whole;
-      for (const DTypeInfo& info : DTypes()) {
-        if (!info.is_float()) break;  // They come first.
-        whole.push_back(Reference(sampler.sampler, first, 0, 1, kLongest, info.dtype));
-      }
-      ForEach(sampler, [&](DType dtype) {
-        for (const size_t count : {0,  1,  3,  4,  5,  7,   8,   9,   15,  16,  17,  31,
-                                   32, 33, 63, 64, 65, 127, 128, 129, 511, 512, 513, 1100}) {
-          auto expected = whole[static_cast<size_t>(dtype)];
-          expected.resize(count * static_cast<size_t>(InfoOf(dtype).bytes));
-          ExpectRows(sampler.sampler, first, 0, 1, count, dtype, expected);
+  for (const Stream& stream : Streams()) {
+    for (const NamedSampler& sampler : Samplers()) {
+      for (const uint64_t first : {uint64_t{0}, uint64_t{1}, uint64_t{7}, kElementCarry - 302,
+                                   kCarry - 301, kFarCarry - 64}) {
+        constexpr size_t kLongest = 1100;  // More than two batches.
+        std::vector<std::vector<uint8_t>> whole;
+        for (const DTypeInfo& info : DTypes()) {
+          if (!info.is_float()) break;  // They come first.
+          whole.push_back(Reference(sampler.sampler, stream, first, 0, 1, kLongest, info.dtype));
         }
-      });
+        ForEach(sampler, [&](DType dtype) {
+          for (const size_t count : {0,  1,  3,  4,  5,  7,   8,   9,   15,  16,  17,  31,
+                                     32, 33, 63, 64, 65, 127, 128, 129, 511, 512, 513, 1100}) {
+            auto expected = whole[static_cast<size_t>(dtype)];
+            expected.resize(count * static_cast<size_t>(InfoOf(dtype).bytes));
+            ExpectRows(sampler.sampler, stream, first, 0, 1, count, dtype, expected);
+          }
+        });
+      }
     }
   }
 }
 
 TEST(Kernels, RowsEqualReference) {
   std::mt19937 random(1);  // Its output is the standard's, so the shapes never change.
-  for (const NamedSampler& sampler : Samplers()) {
-    for (int shape = 0; shape < 6; ++shape) {
-      const size_t rows = 1 + random() % 40, count = 1 + random() % (shape < 3 ? 12 : 150);
-      const uint64_t stride = count + random() % 3 * (random() % 5000);
-      const uint64_t first = (shape % 2 ? kCarry : 1000) - random() % 1000;
-      std::vector<std::vector<uint8_t>> expected;
-      for (const DTypeInfo& info : DTypes()) {
-        if (!info.is_float()) break;
-        expected.push_back(Reference(sampler.sampler, first, stride, rows, count, info.dtype));
+  for (const Stream& stream : Streams()) {
+    for (const NamedSampler& sampler : Samplers()) {
+      for (int shape = 0; shape < 6; ++shape) {
+        const size_t rows = 1 + random() % 40, count = 1 + random() % (shape < 3 ? 12 : 150);
+        const uint64_t stride = count + random() % 3 * (random() % 5000);
+        const uint64_t carry = shape == 1 ? kElementCarry : kCarry;
+        const uint64_t first = (shape % 2 ? carry : 1000) - random() % 1000;
+        std::vector<std::vector<uint8_t>> expected;
+        for (const DTypeInfo& info : DTypes()) {
+          if (!info.is_float()) break;
+          expected.push_back(
+              Reference(sampler.sampler, stream, first, stride, rows, count, info.dtype));
+        }
+        ForEach(sampler, [&](DType dtype) {
+          ExpectRows(sampler.sampler, stream, first, stride, rows, count, dtype,
+                     expected[static_cast<size_t>(dtype)]);
+        });
       }
-      ForEach(sampler, [&](DType dtype) {
-        ExpectRows(sampler.sampler, first, stride, rows, count, dtype,
-                   expected[static_cast<size_t>(dtype)]);
-      });
     }
   }
 }
@@ -136,23 +156,30 @@ TEST(Kernels, RowsEqualReference) {
 // Rows whose counters have different high words.
 TEST(Kernels, RowsFarApart) {
   const NamedSampler sampler{"normal", MakeNormal(0, 1)};
-  const auto expected = Reference(sampler.sampler, kCarry - 10, kCarry / 2 + 1, 5, 19, DType::f32);
-  ForEach(sampler, [&](DType dtype) {
-    if (dtype != DType::f32) return;
-    ExpectRows(sampler.sampler, kCarry - 10, kCarry / 2 + 1, 5, 19, dtype, expected);
-  });
+  for (const Stream& stream : Streams()) {
+    for (const uint64_t carry : {kElementCarry, kCarry}) {
+      const auto expected =
+          Reference(sampler.sampler, stream, carry - 10, carry / 2 + 1, 5, 19, DType::f32);
+      ForEach(sampler, [&](DType dtype) {
+        if (dtype != DType::f32) return;
+        ExpectRows(sampler.sampler, stream, carry - 10, carry / 2 + 1, 5, 19, dtype, expected);
+      });
+    }
+  }
 }
 
 // A word of each kind that a comparison or a carry in the sampler could treat
 // differently is rare in a stream, so look at many.
 TEST(Kernels, ManyValuesEqualReference) {
   constexpr size_t kCount = 200'000;
-  for (const NamedSampler& sampler : Samplers()) {
-    const auto expected = Reference(sampler.sampler, 0, 0, 1, kCount, DType::f32);
-    ForEach(sampler, [&](DType dtype) {
-      if (dtype != DType::f32) return;
-      ExpectRows(sampler.sampler, 0, 0, 1, kCount, dtype, expected);
-    });
+  for (const Stream& stream : Streams()) {
+    for (const NamedSampler& sampler : Samplers()) {
+      const auto expected = Reference(sampler.sampler, stream, 0, 0, 1, kCount, DType::f32);
+      ForEach(sampler, [&](DType dtype) {
+        if (dtype != DType::f32) return;
+        ExpectRows(sampler.sampler, stream, 0, 0, 1, kCount, dtype, expected);
+      });
+    }
   }
 }
 
@@ -160,17 +187,19 @@ TEST(Kernels, ManyValuesEqualReference) {
 // A library in the same process can set these (crtfastmath.o does).
 TEST(Kernels, FlushingSubnormalsChangesNothing) {
   constexpr size_t kCount = 200'000;
-  for (const NamedSampler& sampler : Samplers()) {
-    const auto expected = Reference(sampler.sampler, 0, 0, 1, kCount, DType::f32);
-    const unsigned int mode = _mm_getcsr();
-    _mm_setcsr(mode | 0x8040);  // Flush to zero, denormals are zero.
-    ForEach(sampler, [&](DType dtype) {
-      const bool is_bits = std::holds_alternative<BitsSampler>(sampler.sampler);
-      if (dtype == DType::f32 && !is_bits) {
-        ExpectRows(sampler.sampler, 0, 0, 1, kCount, dtype, expected);
-      }
-    });
-    _mm_setcsr(mode);
+  for (const Stream& stream : Streams()) {
+    for (const NamedSampler& sampler : Samplers()) {
+      const auto expected = Reference(sampler.sampler, stream, 0, 0, 1, kCount, DType::f32);
+      const unsigned int mode = _mm_getcsr();
+      _mm_setcsr(mode | 0x8040);  // Flush to zero, denormals are zero.
+      ForEach(sampler, [&](DType dtype) {
+        const bool is_bits = std::holds_alternative<BitsSampler>(sampler.sampler);
+        if (dtype == DType::f32 && !is_bits) {
+          ExpectRows(sampler.sampler, stream, 0, 0, 1, kCount, dtype, expected);
+        }
+      });
+      _mm_setcsr(mode);
+    }
   }
 }
 #endif

@@ -17,7 +17,7 @@
 namespace shardinit {
 namespace {
 
-constexpr uint64_t kKey = 0x0123456789abcdef;
+const Stream kMatrixStream = {.key = 0x0123456789abcdef};
 
 // As the reference, by the kernels, in panels of `width` columns.
 std::vector<float> ByKernels(int64_t rows, int64_t columns, double gain, int64_t width,
@@ -30,7 +30,7 @@ std::vector<float> ByKernels(int64_t rows, int64_t columns, double gain, int64_t
     float* const at = &vectors[VectorsBefore(rows, b)];
     for (int64_t j = first; j < std::min(first + kReflections, columns); ++j) {
       std::vector<float> x(static_cast<size_t>(rows - j));
-      kernels::Fill(MakeNormal(0, 1), {.key = kKey}, ReflectionElement(rows, j, j), x.size(),
+      kernels::Fill(MakeNormal(0, 1), kMatrixStream, ReflectionElement(rows, j, j), x.size(),
                     DType::f32, x.data());
       for (int64_t row = j; row < rows; ++row)
         at[(row - first) * kReflections + j - first] = x[row - j];
@@ -51,7 +51,7 @@ TEST(Orthogonal, KernelsEqualReference) {
                                {9, 9}, {40, 17}, {64, 33}, {101, 100}, {300, 3}};
   for (const auto& [rows, columns] : shapes) {
     const double gain = rows % 2 ? 1 : -0.3;
-    const std::vector<float> expected = OrthogonalMatrix(kKey, rows, columns, gain);
+    const std::vector<float> expected = OrthogonalMatrix(kMatrixStream, rows, columns, gain);
     for (const std::string& target : kernels::Targets()) {
       const ForcedTarget forced(target);
       for (const int64_t width : {kernels::kPanelColumns, int64_t{5}}) {
@@ -70,7 +70,7 @@ TEST(Orthogonal, KernelsEqualReference) {
 TEST(Orthogonal, ColumnsAreOrthonormal) {
   for (const auto& [rows, columns] :
        {std::pair<int64_t, int64_t>{1, 1}, {2, 2}, {37, 37}, {200, 130}, {513, 9}}) {
-    const std::vector<float> q = OrthogonalMatrix(kKey, rows, columns, 1);
+    const std::vector<float> q = OrthogonalMatrix(kMatrixStream, rows, columns, 1);
     for (int64_t a = 0; a < columns; ++a) {
       for (int64_t b = a; b < columns; ++b) {
         double product = 0;
@@ -89,9 +89,8 @@ std::vector<float> Definition(const Tensor& tensor) {
   const auto& o = std::get<Orthogonal>(tensor.distribution);
   const OrthogonalSize size = SizeOf(o, tensor.shape);
   const bool transposed = size.rows < size.columns;
-  const std::vector<float> q =
-      OrthogonalMatrix(tensor.stream.key, std::max(size.rows, size.columns),
-                       std::min(size.rows, size.columns), o.gain);
+  const std::vector<float> q = OrthogonalMatrix(tensor.stream, std::max(size.rows, size.columns),
+                                                std::min(size.rows, size.columns), o.gain);
   std::vector<float> values;
   for (int64_t i = 0; i < tensor.elements(); ++i) {
     Shape at(tensor.shape.size());

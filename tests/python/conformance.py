@@ -18,9 +18,9 @@ FLOATS = ["f32", "f64", "bf16", "f16", "f8e4m3fn", "f8e5m2"]
 vectors = []
 
 
-def Add(name, dtype, global_shape, init, offset=None, shape=None, seed=0, key=None):
+def Add(name, dtype, global_shape, init, offset=None, shape=None, seed=0, key=None, engine="philox4x32"):
     """A box of the tensor `name`; all of it if no box is given."""
-    vector = {"name": name, "engine": "philox4x32", "seed": seed, "path": name.replace(" ", "_").replace("^", "-")}
+    vector = {"name": name, "engine": engine, "seed": seed, "path": name.replace(" ", "_").replace("^", "-")}
     if key:
         vector["key"] = key
     vectors.append(vector | {
@@ -213,9 +213,53 @@ def AddMatrices():
     Normalized("one row at 2^40", "f8e4m3fn", [2**40, 9], 1, 100, offset=[2**40 - 2, 2], shape=[2, 5])
 
 
+def AddJax():
+    def Jax(name, dtype, global_shape, init, **more):
+        Add(f"jax {name}", dtype, global_shape, init, engine="jax_threefry", **more)
+
+    samplers = {
+        "uniform": [(-0.1, 0.1), (0, 1), (-3.5, -1.25), (-1, -0.0), (0.0, 8.271806125530277e-25), (-1e30, 2e29),
+                    (1, 1.0000005), (1e-9, 1), (-5000, -4999.9)],
+        "normal": [(0, 1), (0.5, 0.02), (-0.0, 1e-20), (1e30, 1e28), (3, 0)],
+        "truncated_normal": [(0, 1, -2, 2), (0.25, 0.02, -100, 100), (0, 1, -1, 3), (0, 1, 5, 6), (0, 1, 0, 0.5),
+                             (0, 1, -7, -0.0), (-2, 1, -100, -3), (0, 1, 2, 1e300), (0, 1, -0.0005, 0.0005),
+                             (0, 1, 1e-20, 0.25), (0, 1e-18, -2, 2), (7, 0, -2, 2)],
+    }
+    names = {"uniform": ("low", "high"), "normal": ("mean", "std"),
+             "truncated_normal": ("mean", "std", "low", "high")}
+    for kind, list_of in samplers.items():
+        for number, values in enumerate(list_of):
+            Jax(f"{kind} {number}", "f32", [41], {kind: dict(zip(names[kind], values))})
+        init = {kind: dict(zip(names[kind], list_of[0]))}
+        Jax(f"{kind} at 2^32", "f32", [2**36, 2**24], init, offset=[2**8 - 1, 2**24 - 5], shape=[2, 5])
+        Jax(f"{kind} at 2^50", "bf16", [2**61], init, offset=[2**50 - 3], shape=[19])
+        Jax(f"{kind} at the end", "f32", [3, 2**30, 2**29], init, offset=[2, 2**30 - 2, 2**29 - 5], shape=[1, 2, 5])
+        Jax(f"{kind} seed", "f32", [9], init, seed=1234567890123)
+        Jax(f"{kind} key", "f32", [9], init, key=f"model.layers.0.wörd.{kind}")
+        Jax(f"{kind} words", "f32", [9], init, key={"words": [2**32 - len(kind), 42]})
+    # In the tail, near the ends of the 2^23 numbers that there are.
+    standard = {"normal": {"mean": 0, "std": 1}}
+    for name, word in ("lowest", 0), ("highest", 2**23 - 1):
+        words = reference.Words(reference.JaxKey(42), 0, np.arange(2**24)) >> np.uint32(9)
+        place = int(np.flatnonzero(words == word)[0])
+        Jax(f"normal {name}", "f32", [2**30], standard, offset=[place], shape=[3], key={"words": [42, 0]})
+        # u is -1, and z not the cut-off.
+        Jax(f"truncated_normal {name}", "f32", [2**30],
+            {"truncated_normal": {"mean": 0, "std": 1, "low": -100, "high": 100}}, offset=[place], shape=[1],
+            key={"words": [42, 0]})
+    Jax("draws", "f64", [21], Expr("normal() - normal() * 100 + uniform() * 10000 + bits()"))
+    Jax("draws not chosen", "f64", [21], Expr("where(0, normal(), uniform()) + 0 * bits() - bits() * 2"))
+    Jax("masked normal", "bf16", [8, 8], Expr("where(i0 >= i1, normal() * 0.02, 0)"))
+    Jax("orthogonal", "f32", [19, 12], {"orthogonal": {"gain": 1.5, "rows": [0], "columns": [1]}})
+    Jax("sparse", "f32", [12, 7], {"sparse": {"std": 0.01, "zeros": 3}})
+    Jax("normalized", "bf16", [20, 5], {"normalized": {"axis": 0, "length": 0.25}})
+    for dtype in FLOATS:
+        Jax(f"normal {dtype}", dtype, [33], {"normal": {"mean": 0, "std": 0.02}})
+
+
 def Bits(vector):
     words = reference.Elements(
-        vector["seed"], vector.get("key", vector["path"]), vector["dtype"], vector["global_shape"], vector["init"],
+        vector["engine"], vector["seed"], vector.get("key", vector["path"]), vector["dtype"], vector["global_shape"], vector["init"],
         reference.IndicesOf(vector["global_shape"], vector["offset"], vector["shape"]))
     return " ".join(f"{int(word):0{2 * reference.SIZES[vector['dtype']]}x}" for word in words)
 
@@ -226,6 +270,7 @@ def Vectors():
     AddTypes()
     AddExpressions()
     AddMatrices()
+    AddJax()
     assert len({vector["name"] for vector in vectors}) == len(vectors)
     return [vector | {"bits": Bits(vector)} for vector in vectors]
 

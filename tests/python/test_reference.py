@@ -31,6 +31,7 @@ def test_all_is_in_the_file():
     kinds = {next(iter(v["init"])) for v in VECTORS}
     assert kinds == {"constant", "uniform", "normal", "truncated_normal", "expr", "orthogonal", "sparse", "normalized"}
     assert {v["dtype"] for v in VECTORS} == set(reference.SIZES)
+    assert {v["engine"] for v in VECTORS} == set(reference.ENGINES)
     texts = [v["init"]["expr"]["text"] for v in VECTORS if "expr" in v["init"]]
     functions = [*reference.FUNCTIONS, *reference.DRAWS]
     assert all(any(f"{function}(" in text for text in texts) for function in functions)
@@ -42,14 +43,19 @@ def test_the_known_answers_of_the_page():
     page = (ROOT / "man/shardinit-values.7").read_text().replace("\\-", "-")
     key, = re.findall(r"seed 0 is\n\.Li 0x(\w+)", page)
     assert reference.Key(0, "w") == int(key, 16)
-    words, = re.findall(r"counter and key all zeros gives ([0-9a-f\s]+) \(", page)
-    assert [f"{word:08x}" for word in reference.Blocks(0, 0, np.zeros(1, np.uint64))[0]] == words.split()
-    answers = re.findall(r"^(\w+) ([-\d. ]+)\n((?:    [0-9a-f ]+\n){2})", page, re.M)
-    assert len(answers) == 8
-    for kind, parameters, bits in answers:
+    threefry, philox = re.findall(r"counter and key all zeros gives ([0-9a-f\s]+)(?:, and| \()", page)
+    assert [f"{word:08x}" for word in reference.Blocks(0, 0, np.zeros(1, np.uint64))[0]] == philox.split()
+    zero = np.zeros(1, np.uint32)
+    assert [f"{int(word[0]):08x}" for word in reference.Threefry(0, [zero, zero])] == threefry.split()
+    jax = page.index("Under the engine", page.index(".Sh KNOWN ANSWERS"))
+    answers = list(re.finditer(r"^(\w+) ([-\d. ]+)\n((?:    [0-9a-f ]+\n){2})", page, re.M))
+    assert len(answers) == 14
+    for answer in answers:
+        kind, parameters, bits = answer.groups()
+        key = reference.ENGINES["jax_threefry" if answer.start() > jax else "philox4x32"](reference.Key(0, "w"))
         sampler = {"uniform": reference.Uniform, "normal": reference.Normal,
                    "truncated_normal": reference.TruncatedNormal}[kind]
-        values = sampler(reference.Key(0, "w"), 0, np.arange(8), *map(float, parameters.split()))
+        values = sampler(key, 0, np.arange(8), *map(float, parameters.split()))
         assert [f"{word:08x}" for word in values.view(np.uint32)] == bits.split()
 
 
@@ -69,8 +75,9 @@ def Spec(vector):
         init = json.dumps({kind: {"gain": p["gain"], **({} if inner else {"column_axis": one[0]})}})
     else:
         init = json.dumps({kind: p})
-    key = f", key: {json.dumps(vector['key'], ensure_ascii=False)}" if "key" in vector else ""
-    return (f"shardinit: 1\nname: conformance\nseed: {vector['seed']}\nmodules:\n  {vector['path']}: "
+    key = vector.get("key")
+    key = f", key: {json.dumps({'jax': key} if isinstance(key, dict) else key, ensure_ascii=False)}" if key else ""
+    return (f"shardinit: 1\nname: conformance\nseed: {vector['seed']}\nengine: {vector['engine']}\nmodules:\n  {vector['path']}: "
             f"{{shape: {vector['global_shape']}, dtype: {vector['dtype']}, {fans}init: {init}{key}}}\n")
 
 
@@ -83,14 +90,17 @@ def test_the_library_has_the_known_answers(vector):
     assert [f"{word:0{digits}x}" for word in words.tolist()] == vector["bits"].split()
 
 
-def test_specs_of_the_known_answers_are_planned_as_they_say(tmp_path):
+@pytest.mark.parametrize("engine", reference.ENGINES)
+def test_specs_of_the_known_answers_are_planned_as_they_say(engine, tmp_path):
     """Those that are small enough to be written."""
-    small = [v for v in VECTORS if np.prod(v["global_shape"], dtype=object) < 10000 and v["seed"] == 0]
+    small = [v for v in VECTORS if np.prod(v["global_shape"], dtype=object) < 10000 and v["seed"] == 0
+             and v["engine"] == engine]
     head, _, _ = Spec(small[0]).rpartition("  ")
     tensors = ["  " + Spec(v).rpartition("\n  ")[2] for v in small]
     (tmp_path / "spec.yaml").write_text(Spec(small[0]).partition("  ")[0] + "".join(tensors))
     Ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
     plan = json.loads((tmp_path / "out/plan.json").read_text())
+    assert plan["engine"] == engine
     planned = {t["path"]: (t["init"], t.get("key"), t["dtype"], t["global_shape"]) for t in plan["tensors"]}
     assert planned == {v["path"]: (v["init"], v.get("key"), v["dtype"], v["global_shape"]) for v in small}
 

@@ -63,6 +63,10 @@ VALID = {
     "modules": HEAD + "modules:\n  m.n:\n    repeat: {i: 2}\n    o: {w: {shape: [i + 1], init: ones}}\n"
                       "    0: {shape: [], init: ones}\n",
     "a module that is called init": HEAD + "modules: {init: {w: {shape: [1], init: ones}}}\n",
+    "key of JAX": BODY.replace("mesh", "engine: jax_threefry\nmesh")
+                  + "{shape: [4], init: {normal: {std: 1}}, key: {jax: {seed: 2 * 3, split: [3, 1], fold_in: 7}}}\n",
+    "steps of a key": BODY.replace("mesh", "engine: jax_threefry\nmesh")
+                      + "{shape: [4], init: {normal: {std: 1}}, key: {jax: [{words: [0, 1]}, {split: [3, 1]}]}}\n",
     "tensor": BODY + "{shape: [4, 4], init: ones, shard: [data, [tensor]], dtype: bf16, uneven: pad, key: v}\n",
     "null in axes": BODY + "{shape: [4, 4], init: ones, axes: [null, null]}\n",
     "quoted expression": BODY + "{shape: ['max(2, 3)', 4], init: ones}\n",
@@ -102,6 +106,11 @@ VALID = {
 }
 
 INVALID = {
+    "dtype that no tensor has": HEAD.replace("f32", "ones") + "modules: {w: {shape: [4], init: zeros, dtype: f32}}\n",
+    "unknown step of a key": BODY + "{shape: [4], init: zeros, key: {jax: {seed: 0, fold: 1}}}\n",
+    "split without an index": BODY + "{shape: [4], init: zeros, key: {jax: {seed: 0, split: [3]}}}\n",
+    "key of no steps": BODY + "{shape: [4], init: zeros, key: {jax: 0}}\n",
+    "key of others than JAX": BODY + "{shape: [4], init: zeros, key: {torch: {seed: 0}}}\n",
     "no version": "name: x\ndtype: f32\nmodules: {w: {shape: [], init: zeros}}\n",
     "another version": "shardinit: 2\nname: x\ndtype: f32\nmodules: {w: {shape: [], init: zeros}}\n",
     "version as text": "shardinit: '1'\nname: x\ndtype: f32\nmodules: {w: {shape: [], init: zeros}}\n",

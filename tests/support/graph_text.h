@@ -94,6 +94,7 @@ inline std::string PrintTensors(const InitGraph& graph) {
       out += fmt::format(" on {} {}", graph.mesh.axes[pin.axis], fmt::join(pin.indices, ", "));
     }
     if (!tensor.draw_path.empty()) out += " key " + tensor.draw_path;
+    if (tensor.given_key) out += fmt::format(" key {:016x}", *tensor.given_key);
     out += '\n';
   }
   return out;

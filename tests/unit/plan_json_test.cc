@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "graph/streams.h"
 #include "graph/validate.h"
 #include "graph/view.h"
 #include "plan/plan.h"
@@ -172,10 +173,13 @@ TEST(ReadPlan, ReadsWhatIsWrittenForRandomPlans) {
       if (!MisfitOf(distribution, dtype).what.empty()) dtype = DType::f64;
       Tensor tensor = MakeTensor(fmt::format("g.{}-t_", t), dtype, std::move(shape), distribution,
                                  std::move(partition));
-      if (random.Chance(3)) tensor.draw_path = fmt::format("\"old\" ключ {}", t);
+      if (random.Chance(3)) {
+        tensor.draw_path = fmt::format("\"old\" ключ {}", t);
+      } else if (random.Chance(3)) {
+        tensor.given_key = 0xFEDCBA9876543210 + static_cast<uint64_t>(t);
+      }
       if (IsRandom(tensor.distribution)) {
-        tensor.stream.key =
-            KeyOf(graph.seed, tensor.draw_path.empty() ? tensor.path : tensor.draw_path);
+        tensor.stream.key = tensor.given_key.value_or(KeyOf(graph.seed, DrawPathOf(tensor)));
       }
       graph.tensors.push_back(std::move(tensor));
     }

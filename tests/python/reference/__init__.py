@@ -12,9 +12,11 @@ import numpy as np
 
 from .expressions import DRAWS, FUNCTIONS, Expression
 from .matrices import Normalized, Orthogonal, Sparse
-from .samplers import Blocks, Key, Normal, TruncatedNormal, Uniform, Words, f32, f64, u32, u64
+from .jax_threefry import FoldIn, MultiplyAdd, Threefry
+from .samplers import Blocks, JaxKey, Key, Normal, TruncatedNormal, Uniform, Words, f32, f64, u32, u64
 
 CONTRACT_VERSION = 1
+ENGINES = {"philox4x32": int, "jax_threefry": JaxKey}  # How each knows its keys.
 
 # Bytes and, of floats but f64, the bits of the mantissa and the bias (shardinit-format(5)).
 SIZES = {"f32": 4, "f64": 8, "bf16": 2, "f16": 2, "f8e4m3fn": 1, "f8e5m2": 1, "i8": 1, "i16": 2,
@@ -55,11 +57,11 @@ def EncodeExactly(values, dtype):
     return stored.view(f"u{SIZES[dtype]}")
 
 
-def Elements(seed, path, dtype, shape, init, indices):
+def Elements(engine, seed, path, dtype, shape, init, indices):
     """The elements of a tensor with these row-major indices (i64), as unsigned integers that hold
     their bits. `path` is its `key`, if it has one; `init` as in plan.json."""
     (kind, parameters), = init.items()
-    key = Key(seed, path)
+    key = ENGINES[engine](path["words"][0] | path["words"][1] << 32 if isinstance(path, dict) else Key(seed, path))
     p = {name: f64(value) if isinstance(value, float) else value for name, value in parameters.items()}
     if kind == "constant":
         return EncodeExactly(np.full(len(indices), p["value"], f64), dtype)
@@ -101,7 +103,7 @@ def TensorDigest(plan, tensor):
     chunk = count if next(iter(tensor["init"])) in ("orthogonal", "sparse") else CHUNK
     digest = hashlib.sha256()
     for begin in range(0, count, chunk):
-        words = Elements(plan["seed"], tensor.get("key", tensor["path"]), dtype, shape, tensor["init"],
+        words = Elements(plan["engine"], plan["seed"], tensor.get("key", tensor["path"]), dtype, shape, tensor["init"],
                          np.arange(begin, min(begin + chunk, count)))
         digest.update(words.astype(words.dtype.newbyteorder("<")).tobytes())
     return digest.hexdigest()
@@ -109,7 +111,7 @@ def TensorDigest(plan, tensor):
 
 def Digests(plan):
     """(digest of the model, path → digest of the tensor)"""
-    assert plan["contract_version"] == CONTRACT_VERSION and plan["engine"] == "philox4x32"
+    assert plan["contract_version"] == CONTRACT_VERSION
     tensors = {tensor["path"]: tensor for tensor in plan.get("logical", plan["tensors"])}
     digests = {path: TensorDigest(plan, tensor) for path, tensor in tensors.items()}
     lines = sorted(f"{path} {t['dtype']} [{','.join(map(str, t['global_shape']))}] {digests[path]}\n".encode()

@@ -22,6 +22,10 @@ def Coordinates(shape, indices):
 
 # KEY, BLOCKS AND WORDS --------------------------------------------------------
 
+class JaxKey(int):
+    """A key under the engine jax_threefry: the samplers below are then those of jax_threefry.py."""
+
+
 def Key(seed, path):
     digest = hashlib.sha256(b"shardinit.key.v1\0" + seed.to_bytes(8, "little") + path.encode()).digest()
     return int.from_bytes(digest[:8], "little")
@@ -48,6 +52,16 @@ def FourWords(key, draw, indices):
     return Blocks(key, draw, block[new])[np.cumsum(new) - 1], (indices & u64(3)).astype(int)
 
 
+def OfEngine(sampler):
+    def Of(key, *arguments):
+        if not isinstance(key, JaxKey):
+            return sampler(key, *arguments)
+        from . import jax_threefry
+        return getattr(jax_threefry, sampler.__name__)(key, *arguments)
+    return Of
+
+
+@OfEngine
 def Words(key, draw, indices):
     words, own = FourWords(key, draw, indices)
     return words[np.arange(len(own)), own]
@@ -91,6 +105,7 @@ def Parameter(x):
     return f32(x) + f32(0)
 
 
+@OfEngine
 def Uniform(key, draw, indices, low, high):
     low, high = Parameter(low), Parameter(high)
     span = Parameter(float(high) - float(low))
@@ -99,6 +114,7 @@ def Uniform(key, draw, indices, low, high):
     return np.minimum(low + (u * span), last)
 
 
+@OfEngine
 def Normal(key, draw, indices, mean, std):
     mean, scale = Parameter(mean), Parameter(std * float.fromhex("0x1.2d6abe44afc43p+0"))
     words, own = FourWords(key, draw, indices)
@@ -131,6 +147,7 @@ def Ratio(v):
     return np.where(v >= f32(float.fromhex("0x1.3p-10")), n / d, tail)
 
 
+@OfEngine
 def TruncatedNormal(key, draw, indices, mean, std, z_low, z_high):
     both, upper, lower = z_low < 0 < z_high, z_low >= 0, z_high <= 0
     between = (1 - NormalCdf(z_low) - NormalCdf(-z_high) if both else

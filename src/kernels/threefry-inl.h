@@ -1,0 +1,84 @@
+// Threefry2x32-20 as JAX counts: each element has a counter of its own, and its word is both of the
+// generator's XORed. Blocks of four elements lie in 64-bit lanes, as Philox's do (philox-inl.h):
+// the elements 0 and 2 of a block share a lane of `even`, 1 and 3 one of `odd`.
+
+HWY_BEFORE_NAMESPACE();
+namespace shardinit::kernels::HWY_NAMESPACE {
+
+using VU = wide::Of<hn::Vec<D32>>;
+
+// Everything about the elements of a draw whose counters have the same high word.
+struct ThreefryKeys {
+  static constexpr uint64_t kElementsPerHigh = uint64_t{1} << 32;
+
+  ThreefryKeys(Stream stream, uint32_t high) {
+    using namespace threefry2x32;
+    const uint64_t key = jax_threefry::KeyOfDraw(stream);
+    const uint32_t key0 = static_cast<uint32_t>(key), key1 = static_cast<uint32_t>(key >> 32);
+    const uint32_t words[3] = {key0, key1, key0 ^ key1 ^ kParity};
+    x0 = high + key0;
+    const auto pair = [&](uint32_t of_low, uint32_t of_high) {
+      return uint64_t{key1 + of_high} << 32 | (key1 + of_low);
+    };
+    even = pair(0, 2);
+    odd = pair(1, 3);
+    for (uint32_t group = 0; group < kGroups; ++group) {
+      keys[group][0] = words[(group + 1) % 3];
+      keys[group][1] = words[(group + 2) % 3] + group + 1;
+    }
+  }
+
+  uint32_t x0;                              // Of all counters, with the key.
+  uint64_t even, odd;                       // To be added to the numbers of blocks' first elements.
+  uint32_t keys[threefry2x32::kGroups][2];  // At the ends of groups.
+};
+
+// Of two counters at a time, for the chains of operations wait for themselves.
+template <int rotation>
+HWY_INLINE void ThreefryRound(VU& x0, VU& x1, VU& y0, VU& y1) {
+  x0 = wide::Add(x0, x1);
+  y0 = wide::Add(y0, y1);
+  x1 = wide::Xor(wide::RotateRight<32 - rotation>(x1), x0);
+  y1 = wide::Xor(wide::RotateRight<32 - rotation>(y1), y0);
+}
+
+template <int which>
+HWY_INLINE void ThreefryGroup(const uint32_t (&key)[2], VU& x0, VU& x1, VU& y0, VU& y1) {
+  using threefry2x32::kRotations;
+  ThreefryRound<kRotations[which][0]>(x0, x1, y0, y1);
+  ThreefryRound<kRotations[which][1]>(x0, x1, y0, y1);
+  ThreefryRound<kRotations[which][2]>(x0, x1, y0, y1);
+  ThreefryRound<kRotations[which][3]>(x0, x1, y0, y1);
+  const D32 d;
+  x0 = wide::Add(x0, wide::Set(d, key[0]));
+  y0 = wide::Add(y0, wide::Set(d, key[0]));
+  x1 = wide::Add(x1, wide::Set(d, key[1]));
+  y1 = wide::Add(y1, wide::Set(d, key[1]));
+}
+
+// As for Philox.
+HWY_INLINE void MakeWords(const ThreefryKeys& threefry, size_t blocks, Counters& counters,
+                          Words& words) {
+  const D32 d32;
+  const D64 d64;
+  const auto& keys = threefry.keys;
+  for (size_t i = 0; i < blocks; i += BlocksAtOnce()) {
+    const auto counter = wide::Load(d64, counters.block + i);
+    wide::Store(wide::Add(counter, wide::Set(d64, kBatch)), d64, counters.block + i);
+    // Of the number of the first element the low half, twice.
+    const auto first = wide::DupEven(wide::BitCast(d32, wide::ShiftLeft<2>(counter)));
+    VU x0 = wide::Set(d32, threefry.x0), y0 = x0;
+    VU x1 = wide::Add(first, wide::BitCast(d32, wide::Set(d64, threefry.even)));
+    VU y1 = wide::Add(first, wide::BitCast(d32, wide::Set(d64, threefry.odd)));
+    ThreefryGroup<0>(keys[0], x0, x1, y0, y1);
+    ThreefryGroup<1>(keys[1], x0, x1, y0, y1);
+    ThreefryGroup<0>(keys[2], x0, x1, y0, y1);
+    ThreefryGroup<1>(keys[3], x0, x1, y0, y1);
+    ThreefryGroup<0>(keys[4], x0, x1, y0, y1);
+    wide::Store(wide::Xor(x0, x1), d32, words.even + 2 * i);
+    wide::Store(wide::Xor(y0, y1), d32, words.odd + 2 * i);
+  }
+}
+
+}  // namespace shardinit::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();

@@ -1,0 +1,101 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "base/suggest.h"
+#include "base/text.h"
+#include "spec/reader.h"
+
+// `key` of a tensor as JAX has keys: `{jax: {seed: 0, split: [3, 1]}}`.
+
+namespace shardinit {
+namespace {
+
+struct JaxStep {
+  std::string_view name;
+  size_t numbers;
+  bool is_first;  // Where a key comes from; the others make another of it.
+  std::string_view form;
+};
+
+constexpr JaxStep kJaxSteps[] = {
+    {"seed", 1, true, "`seed: 0`"},
+    {"words", 2, true, "`words: [0, 42]`, the two of `jax.random.key_data`"},
+    {"split", 2, false, "`split: [3, 1]`, for `jax.random.split(key, 3)[1]`"},
+    {"fold_in", 1, false, "`fold_in: 7`"},
+};
+
+constexpr std::string_view kJaxForm = "such as `key: {jax: {seed: 0, split: [3, 1]}}`";
+
+}  // namespace
+
+std::optional<JaxKeySpec> SpecReader::ReadJaxKey(const Node& node) {
+  const size_t faults = Faults();
+  NoteGaps(node);
+  if (node.entries.size() != 1 || node.entries[0].key->text != "jax") {
+    if (!node.incomplete) Error(node, "`key` must be a path or `{jax: …}`", std::string(kJaxForm));
+    return std::nullopt;
+  }
+  const Node& steps = *node.entries[0].value;
+  JaxKeySpec key = {node.span, {}};
+  if (steps.IsMap()) {
+    ReadJaxSteps(steps, &key);
+  } else if (steps.IsSequence()) {
+    for (const Node::Entry& item : steps.entries) {
+      if (IsMap({node.entries[0].key, item.value}, "of steps, such as `{seed: 0}`")) {
+        ReadJaxSteps(*item.value, &key);
+      }
+    }
+  } else {
+    Error(
+        steps,
+        fmt::format("`jax` must be a mapping of steps or a list of such, not {}", Describe(steps)),
+        std::string(kJaxForm));
+  }
+  if (Faults() == faults && key.steps.empty()) {
+    Error(node, "this key has no step", std::string(kJaxForm));
+  }
+  return Faults() == faults ? std::optional(std::move(key)) : std::nullopt;
+}
+
+void SpecReader::ReadJaxSteps(const Node& map, JaxKeySpec* key) {
+  NoteGaps(map);
+  for (const Node::Entry& item : map.entries) {
+    const std::string_view name = item.key->text;
+    const auto* row = std::find_if(std::begin(kJaxSteps), std::end(kJaxSteps),
+                                   [&](const JaxStep& step) { return step.name == name; });
+    if (row == std::end(kJaxSteps)) {
+      std::vector<std::string> names;
+      for (const JaxStep& step : kJaxSteps) names.emplace_back(step.name);
+      Error(*item.key, fmt::format("unknown step {} in `jax`", Quote(name)),
+            DidYouMean(name, names));
+      continue;
+    }
+    if (row->is_first != key->steps.empty()) {
+      Error(*item.key,
+            row->is_first
+                ? fmt::format("`{}` must be the first step of a key, and the only such", name)
+                : fmt::format("a key begins with `seed` or `words`, not with `{}`", name),
+            std::string(kJaxForm));
+    }
+    JaxKeySpec::Step& step = key->steps.emplace_back();
+    step.name = name;
+    if (row->name == "seed") {
+      const auto seed = ReadSeed(item);
+      if (const auto* large = std::get_if<uint64_t>(&seed))
+        step.large_seed = *large;
+      else
+        step.numbers.push_back(std::get<ExprPtr>(seed));
+    } else if (row->numbers == 1) {
+      step.numbers.push_back(ReadExpr(item));
+    } else if (!item.value->IsSequence() || item.value->entries.size() != row->numbers) {
+      Error(*item.value, fmt::format("`{}` takes a list of two numbers", name),
+            fmt::format("write {}", row->form));
+    } else {
+      step.numbers = ReadExprList(item, fmt::format("a number of `{}`", name));
+    }
+  }
+}
+
+}  // namespace shardinit
