@@ -127,6 +127,11 @@ def test_specs_that_no_annotation_says(tmp_path):
     spec, mesh = tmp_path / "spec.yaml", Devices(8, names=("x",))
     with pytest.raises(shardinit.SpecError, match="`vector` has 7 elements in 8 parts"):
         shardinit.jax.run(spec, mesh)
+    # Stored longer, as the sizes of this mesh ask for and not those of the spec's own.
+    made = shardinit.jax.run(spec, mesh, set={"uneven": "pad"}, keys=["vector"])
+    padded = Wanted(spec, set={"uneven": "pad", "mesh": {"axes": {"x": 8}}})["vector"]
+    assert made["vector"].shape == (8,) and made["vector"].sharding.spec == P(("x",))
+    Equal(made, {"vector": padded})
     with pytest.raises(shardinit.MismatchError) as caught:
         shardinit.jax.run(spec, mesh, NamedSharding(mesh, P()))
     assert caught.value.mismatching == {"matrix": "is f64, but jax_enable_x64 is off"}

@@ -176,8 +176,8 @@ def run(
             wrote; or a file ``*.mlir`` of one module for all tensors.
         mesh: the devices.
         shardings: over these devices, as for `load`. None is how the spec cuts its tensors, over
-            the axes of the same names: a spec is cut anew over their sizes, and what is written
-            already as it was over its own.
+            the axes of the same names, of any sizes; with ``uneven: pad``, tensors are as long as
+            these sizes ask for. Those that are given are of a spec's tensors as they are.
         set, layout: as for `shardinit.open_spec`, for a spec.
         keys, nested: as for `load`.
         tree, rename, strict: fill this pytree instead, as `fill` does. With no `shardings`, those
