@@ -59,7 +59,7 @@ void AppendRow(const Tensor& tensor, std::vector<uint32_t>* words) {
           },
           [&](const Normal& n) {
             const NormalSampler s = MakeNormal(n.mean, n.std);
-            for (const float x : {s.mean, s.scale}) words->push_back(BitsIn(x));
+            for (const float x : {s.mean, s.scale, s.std}) words->push_back(BitsIn(x));
           },
           [&](const TruncatedNormal& t) {
             const TruncatedNormalSampler s = MakeTruncatedNormal(t.mean, t.std, t.low, t.high);
@@ -68,11 +68,14 @@ void AppendRow(const Tensor& tensor, std::vector<uint32_t>* words) {
             }
             words->push_back(s.sign_mask);
             words->push_back(s.sign_flip);
-            for (const float x : {s.z_low, s.z_high}) words->push_back(BitsIn(x));
+            for (const float x :
+                 {s.z_low, s.z_high, s.erf_low, s.erf_span, s.inside_low, s.inside_high}) {
+              words->push_back(BitsIn(x));
+            }
           },
           [&](const Sparse& s) {
             const NormalSampler n = MakeNormal(0, s.std);
-            for (const float x : {n.mean, n.scale}) words->push_back(BitsIn(x));
+            for (const float x : {n.mean, n.scale, n.std}) words->push_back(BitsIn(x));
           },
           [&](const Orthogonal&) {
             if (tensor.elements() > kMaxWrittenElements) {
@@ -177,7 +180,7 @@ Word64 LinearOf(const Shape& shape, const Indices& at) {
 
 const NormalParameters kStandardNormal = [] {
   const NormalSampler s = MakeNormal(0, 1);
-  return NormalParameters{s.mean, s.scale};
+  return NormalParameters{s.mean, s.scale, s.std};
 }();
 
 struct Leaf {
@@ -239,8 +242,9 @@ Value WriteExpression(const Expression& e, const Leaf& leaf, RowReader& row) {
 
 Value WriteSparse(const Sparse& s, const Leaf& leaf, RowReader& row) {
   const Source source = leaf.SourceOf(row);
-  const Single mean = row.NextSingle(), scale = row.NextSingle();
-  const Word32 value = BitsOf(leaf.engine.normal({mean, scale}, source, 0));
+  // Braces take their words from left to right.
+  const NormalParameters normal{row.NextSingle(), row.NextSingle(), row.NextSingle()};
+  const Word32 value = BitsOf(leaf.engine.normal(normal, source, 0));
   if (s.zeros == 0) return Encoded(value, leaf.tensor.dtype);
   const auto rank_of = [&](const Word64& element, const Word64& in_row) {
     const Source of{source.key_low, source.key_high, element};
@@ -351,27 +355,20 @@ Value WriteDrawnTensors(const std::vector<const Tensor*>& tensors, const Word64&
           [&](const Constant& c) { return ConstantOf(*out, c.value, tensor.dtype); },
           [&](const Uniform&) {
             const Source source = leaf.SourceOf(words);
-            const Single low = words.NextSingle(), span = words.NextSingle();
-            const UniformParameters s{low, span, words.NextSingle()};
+            const UniformParameters s{words.NextSingle(), words.NextSingle(), words.NextSingle()};
             return Encoded(BitsOf(leaf.engine.uniform(s, source, 0)), tensor.dtype);
           },
           [&](const Normal&) {
             const Source source = leaf.SourceOf(words);
-            const Single mean = words.NextSingle();
-            const NormalParameters s{mean, words.NextSingle()};
+            const NormalParameters s{words.NextSingle(), words.NextSingle(), words.NextSingle()};
             return Encoded(BitsOf(leaf.engine.normal(s, source, 0)), tensor.dtype);
           },
           [&](const TruncatedNormal&) {
             const Source source = leaf.SourceOf(words);
-            // Braces take their words from left to right.
-            const TruncatedNormalParameters s{words.NextSingle(),
-                                              words.NextSingle(),
-                                              {words.NextSingle(), words.NextSingle()},
-                                              {words.NextSingle(), words.NextSingle()},
-                                              words.Next(),
-                                              words.Next(),
-                                              words.NextSingle(),
-                                              words.NextSingle()};
+            const auto next = [&] { return words.NextSingle(); };
+            const TruncatedNormalParameters s{
+                next(), next(), {next(), next()}, {next(), next()}, words.Next(), words.Next(),
+                next(), next(), next(),           next(),           next(),       next()};
             return Encoded(BitsOf(leaf.engine.truncated_normal(s, source, 0)), tensor.dtype);
           },
           [&](const Expression& e) { return WriteExpression(e, leaf, words); },

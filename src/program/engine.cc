@@ -4,8 +4,10 @@
 
 #include "base/error.h"
 #include "rng/engines.h"
+#include "rng/jax-samplers-inl.h"
 #include "rng/philox4x32.h"
 #include "rng/samplers-inl.h"
+#include "rng/threefry2x32.h"
 
 namespace shardinit::program {
 namespace {
@@ -32,6 +34,14 @@ Single NormalOf(const NormalParameters& s, const Source& source, uint32_t draw) 
                                   Select<Word32>(upper, words[3], words[1]), second);
 }
 
+Word32 JaxWordOf(const Source& source, uint32_t draw) {
+  std::array<Word32, 2> key = {source.key_low, source.key_high};
+  if (draw > 0) key = threefry2x32::Block<Word32>({0, draw}, key);  // jax.random.fold_in.
+  const std::array<Word32, 2> words =
+      threefry2x32::Block<Word32>({LowWord(source.element >> 32), LowWord(source.element)}, key);
+  return words[0] ^ words[1];
+}
+
 constexpr ProgramEngine kEngines[] = {
     {"philox4x32", WordOf,
      [](const UniformParameters& s, const Source& source, uint32_t draw) {
@@ -40,6 +50,16 @@ constexpr ProgramEngine kEngines[] = {
      NormalOf,
      [](const TruncatedNormalParameters& s, const Source& source, uint32_t draw) {
        return samplers::TruncatedNormal<Single>(s, WordOf(source, draw));
+     }},
+    {"jax_threefry", JaxWordOf,
+     [](const UniformParameters& s, const Source& source, uint32_t draw) {
+       return samplers::JaxUniform<Single>(s.low, s.span, JaxWordOf(source, draw));
+     },
+     [](const NormalParameters& s, const Source& source, uint32_t draw) {
+       return samplers::JaxNormal<Single>(s, JaxWordOf(source, draw));
+     },
+     [](const TruncatedNormalParameters& s, const Source& source, uint32_t draw) {
+       return samplers::JaxTruncatedNormal<Single>(s, JaxWordOf(source, draw));
      }},
 };
 

@@ -19,12 +19,12 @@ struct UniformParameters {
   Single low, span, last;
 };
 struct NormalParameters {
-  Single mean, scale;
+  Single mean, scale, std;
 };
 struct TruncatedNormalParameters {
   Single mean, std, tail[2], step[2];
   Word32 sign_mask, sign_flip;
-  Single z_low, z_high;
+  Single z_low, z_high, erf_low, erf_span, inside_low, inside_high;
 };
 
 struct ProgramEngine {

@@ -317,4 +317,19 @@ requires std::same_as<N, Word32> || std::same_as<N, Word64> N Select(Flag condit
   return {in, in->Select(condition.value(), yes.value(), no.value())};
 }
 
+// As for plain numbers (base/number.h).
+inline Single FusedMultiplyAdd(const Single& a, const Single& b, const Single& c) {
+  const Double product = ToDouble(a) * ToDouble(b), addend = ToDouble(c);
+  const Double sum = product + addend;
+  const Double added = sum - product;
+  const Double error = (product - (sum - added)) + (addend - added);
+  const Word64 bits = BitsOf(sum);
+  const Flag same_sign = (error > 0) != (sum <= 0);
+  const Word64 odd = Select<Word64>(same_sign, bits + 1, bits - 1);
+  const Double rounded = FromBits(Select<Word64>((error != 0) & ((bits & 1) == 0), odd, bits));
+  Function* in = rounded.in();
+  const Value nearest = in->Convert(rounded.ValueIn(in), Element::kF32);
+  return {in, in->Convert(nearest, Single::ElementIn(*in))};
+}
+
 }  // namespace shardinit::program

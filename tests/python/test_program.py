@@ -59,11 +59,13 @@ def IsSubnormal(bits):
 
 
 def Batches(vectors):
-    """Those that fit one spec together: of one seed, below 2^63 bytes, no key twice."""
-    batches = collections.defaultdict(list)
+    """Those that fit one spec together: of one engine and seed, below 2^63 bytes, no key twice."""
+    batches, keys = collections.defaultdict(list), set()
     for number, vector in enumerate(vectors):
-        alone = math.prod(vector["global_shape"]) > 2**52 or vector["name"] == "sparse tie 1"
-        batches[vector["seed"], number if alone else -1].append(vector)
+        key = vector["engine"], vector["seed"], str(vector.get("key", vector["path"]))
+        alone = math.prod(vector["global_shape"]) > 2**52 or key in keys
+        keys.add(key)
+        batches[vector["engine"], vector["seed"], number if alone else -1].append(vector)
     return list(batches.values())
 
 
@@ -108,7 +110,9 @@ def test_known_answers(tmp_path, arithmetic):
     assert different == (FLUSHED if arithmetic == "f32" else set())
 
 
-def test_all_element_types_are_in_them():
+def test_all_engines_and_element_types_are_in_them():
+    engines = json.loads((ROOT / "schemas/spec.schema.json").read_text())["properties"]["engine"]["enum"]
+    assert {v["engine"] for v in VECTORS} == set(engines)
     assert {v["dtype"] for v in VECTORS} == set(SCHEMA["dtype"]["enum"])
 
 
@@ -158,8 +162,8 @@ def test_every_view_operation_has_its_program():
     assert operations <= set(VIEWS), f"give {operations - set(VIEWS)} a line in VIEWS"
 
 
-def Everything(devices):
-    head = f"shardinit: 1\nname: everything\nseed: 5\ndtype: f32\nmesh: {{axes: {{a: {max(1, devices // 2)}, b: {min(2, devices)}}}}}\n"
+def Everything(devices, engine):
+    head = f"shardinit: 1\nname: everything\nengine: {engine}\nseed: 5\ndtype: f32\nmesh: {{axes: {{a: {max(1, devices // 2)}, b: {min(2, devices)}}}}}\n"
     return head + "modules:\n" + "".join(f"  {name}: {Tensor(name)}\n" for name in INITIALIZERS)
 
 
@@ -179,14 +183,16 @@ def Views(devices):
     return text
 
 
-@pytest.mark.parametrize("devices", [1, 8])
-@pytest.mark.parametrize("what", ["initializers", "views"])
-@pytest.mark.parametrize("arithmetic", ["f32", "f64"])
-def test_everything_is_as_gen_writes_it(tmp_path, devices, what, arithmetic):
-    if arithmetic == "f64" and (devices, what) != (8, "initializers"):
-        pytest.skip("the form of arithmetic and that of views do not meet")
-    text = Everything(devices) if what == "initializers" else Views(devices)
-    layout = ["--layout", "all"] if what == "views" else []
+# What there is, the engine or none, the arithmetic, the devices: of all pairs one.
+FORMS = [("philox4x32", "f32", 1), ("philox4x32", "f64", 8), ("philox4x32", "f32", 8), ("jax_threefry", "f32", 8),
+         ("jax_threefry", "f64", 1), (None, "f32", 1), (None, "f64", 8)]
+
+
+@pytest.mark.parametrize("engine, arithmetic, devices", FORMS)
+def test_everything_is_as_gen_writes_it(tmp_path, engine, arithmetic, devices):
+    """Initializers under each engine, and views."""
+    text = Everything(devices, engine) if engine else Views(devices)
+    layout = [] if engine else ["--layout", "all"]
     made = Gen(text, tmp_path, *layout, "--replicas", "full")
     module = Program(tmp_path / "spec.yaml", tmp_path, *layout, "--arith", arithmetic)
     (facts, results), = RunModules(tmp_path, [module], devices)
