@@ -129,6 +129,12 @@ void RemoveTree(const Folder& parent, const std::string& name) {
   unlinkat(parent.fd(), name.c_str(), AT_REMOVEDIR);
 }
 
+void RequireFree(const std::string& path) {
+  if (!Exists(path) || IsEmptyFolder(path)) return;
+  throw Error(ExitCode::kConflict, fmt::format("`{}` exists", path),
+              "choose another folder with `-o`");
+}
+
 // From the name in `parent` to that of `path`, which is there, too.
 void TakeFolderName(const Folder& parent, const std::string& from, const std::string& path) {
   // A folder takes the name of no more than an empty folder.
@@ -248,6 +254,7 @@ void WriteFileAtomically(const std::string& path, std::string_view text) {
 
 NewFolder::NewFolder(const std::string& path)
     : path_(PathToTake(path)), parent_(Folder::Make(FolderOf(path_))) {
+  RequireFree(path_);
   const std::string name = NameOf(path_);
   ForEachTemporary(
       parent_, [&](std::string_view other) { return other == name; },
@@ -300,10 +307,7 @@ StagedFolder::StagedFolder(const std::string& path, std::string_view key)
       parent_(Folder::Make(FolderOf(path_))),
       name_(fmt::format(".{}.part-{}", NameOf(path_), key)),
       staged_(FolderOf(path_) + "/" + name_) {
-  if (Exists(path_) && !IsEmptyFolder(path_)) {
-    throw Error(ExitCode::kConflict, fmt::format("`{}` exists", path_),
-                "choose another folder with `-o`");
-  }
+  RequireFree(path_);
   folder_ = parent_.MakeSub(name_);
   if (flock(folder_.fd(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     throw Error(ExitCode::kConflict, fmt::format("another process is making `{}`", path_),

@@ -42,7 +42,9 @@ void WriteFileAtomically(const std::string& path, std::string_view text);
 // is left.
 class NewFolder {
  public:
-  explicit NewFolder(const std::string& path);  // Also removes left-overs of killed runs.
+  // Also removes left-overs of killed runs. Throws Error (kConflict) if `path` is more than an empty
+  // folder.
+  explicit NewFolder(const std::string& path);
   ~NewFolder();
   NewFolder(const NewFolder&) = delete;
   const Folder& folder() const { return folder_; }

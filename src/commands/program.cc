@@ -85,7 +85,8 @@ ExitCode RunProgram(const ProgramOptions& options) {
     throw Error(ExitCode::kUsage, "`--kinds` and `--stack` are two different forms",
                 "use one of them");
   }
-  if (options.kinds && options.out.empty()) {
+  const bool printed = options.out.empty() || options.out == "-";
+  if (options.kinds && printed) {
     throw Error(ExitCode::kUsage, "`--kinds` writes a folder of modules", "name it with `-o DIR`");
   }
   const Plan plan = options.spec.Load();
@@ -104,7 +105,7 @@ ExitCode RunProgram(const ProgramOptions& options) {
   if (options.kinds) {
     const ProgramKinds program = WriteProgramKinds(plan, request);
     WriteFolder(options.out, program, InJson(plan, request, options.rank, program));
-  } else if (options.out.empty()) {
+  } else if (printed) {
     Print(WriteProgram(plan, request));
   } else {
     WriteFileAtomically(options.out, WriteProgram(plan, request));

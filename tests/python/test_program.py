@@ -347,6 +347,19 @@ def test_command_lines_that_make_no_sense(arguments, message):
     assert result.returncode == 2 and message in result.stderr and result.stdout == ""
 
 
+def test_where_it_is_written(tmp_path):
+    small = ["program", ROOT / "golden/program_small/spec.yaml"]
+    printed = Ok(*small).stdout
+    assert Ok(*small, "-o", "-", cwd=tmp_path).stdout == printed and not list(tmp_path.iterdir())
+    (tmp_path / "file").write_text("old")
+    Ok(*small, "-o", tmp_path / "file")
+    assert (tmp_path / "file").read_text() == printed
+    Ok(*small, "--kinds", "-o", tmp_path / "kinds")
+    result = Run(*small, "--kinds", "-o", tmp_path / "kinds")
+    assert result.returncode == 4 and "kinds` exists" in result.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "kinds"]
+
+
 @pytest.mark.parametrize("tensor, message", [
     ("{shape: [5], shard: [a], init: zeros}", "`w` has 5 elements in 2 parts along dimension 0"),
     ("{shape: [512, 512], init: orthogonal}", "`w` is an orthogonal matrix of 262144 elements"),
