@@ -84,7 +84,7 @@ std::string ModuleText(const Plan& plan, const ProgramRequest& request, const st
 // The functions of a module: one for each kind.
 class Functions {
  public:
-  explicit Functions(const Setting& setting) : setting_(setting) {}
+  explicit Functions(Arithmetic arithmetic) : arithmetic_(arithmetic) {}
 
   struct Entry {
     std::string name;
@@ -99,7 +99,7 @@ class Functions {
     Entry& entry = it->second;
     if (is_new) {
       entry.name = fmt::format("kind_{}", entries_.size() - 1);
-      WrittenFunction function = WriteFunction(setting_, *one.tensor, one.box, entry.name);
+      WrittenFunction function = WriteFunction(arithmetic_, *one.tensor, one.box, entry.name);
       text += function.text;
       entry.needs_zero = function.needs_zero;
       for (const Table& table : parts.tables) {
@@ -115,7 +115,7 @@ class Functions {
   bool needs_zero = false;
 
  private:
-  Setting setting_;
+  Arithmetic arithmetic_;
   std::unordered_map<std::string, Entry> entries_;
 };
 
@@ -264,10 +264,6 @@ std::string LoopText(const Group& group, size_t number, const Functions::Entry& 
       place_types);
 }
 
-Setting SettingOf(const Plan& plan, const ProgramRequest& request) {
-  return {&plan.graph, request.arithmetic};
-}
-
 }  // namespace
 
 std::vector<ProgramBox> ProgramBoxesOf(const Plan& plan, const std::vector<const Tensor*>& tensors,
@@ -286,12 +282,12 @@ std::vector<ProgramBox> ProgramBoxesOf(const Plan& plan, const std::vector<const
 }
 
 std::string WriteProgram(const Plan& plan, const ProgramRequest& request) {
-  const Setting setting = SettingOf(plan, request);
   const std::vector<ProgramBox> made = request.boxes;
   std::vector<TensorParts> parts;
-  for (const ProgramBox& one : made) parts.push_back(PartsOf(setting, *one.tensor, one.box));
+  for (const ProgramBox& one : made)
+    parts.push_back(PartsOf(request.arithmetic, *one.tensor, one.box));
   const std::vector<Group> groups = GroupsOf(plan, made, parts, request.stacked);
-  Functions functions(setting);
+  Functions functions(request.arithmetic);
   std::string body;
   std::vector<std::string> names, types, results;
   for (size_t g = 0; g < groups.size(); ++g) {
@@ -332,16 +328,15 @@ std::string WriteProgram(const Plan& plan, const ProgramRequest& request) {
 }
 
 ProgramKinds WriteProgramKinds(const Plan& plan, const ProgramRequest& request) {
-  const Setting setting = SettingOf(plan, request);
   ProgramKinds out;
   std::unordered_map<std::string, size_t> places;
   for (const ProgramBox& one : request.boxes) {
-    TensorParts parts = PartsOf(setting, *one.tensor, one.box);
+    TensorParts parts = PartsOf(request.arithmetic, *one.tensor, one.box);
     const std::string partition =
         request.annotated() ? InText(one.tensor->partition, plan.graph.mesh) : "";
     const auto [it, is_new] = places.try_emplace(parts.kind + partition, out.kinds.size());
     if (is_new) {
-      Functions functions(setting);
+      Functions functions(request.arithmetic);
       const Functions::Entry& entry = functions.Find(one, parts);
       ProgramKind kind;
       kind.name = fmt::format("kind-{:03}", out.kinds.size());

@@ -233,11 +233,10 @@ void CollectTables(const std::vector<Tensor>& drawn, const Nodes& nodes,
 
 }  // namespace
 
-TensorParts PartsOf(const Setting& setting, const Tensor& tensor, const Box& box) {
+TensorParts PartsOf(Arithmetic arithmetic, const Tensor& tensor, const Box& box) {
   TensorParts parts;
-  parts.kind =
-      fmt::format("{} {} {} {} {} ", InfoOf(tensor.dtype).name,
-                  static_cast<int>(setting.arithmetic), tensor.shape, box.offset, box.shape);
+  parts.kind = fmt::format("{} {} {} {} {} ", InfoOf(tensor.dtype).name,
+                           static_cast<int>(arithmetic), tensor.shape, box.offset, box.shape);
   if (!tensor.view) {
     parts.kind += KindOf(tensor);
     Table table = TableOf({&tensor});
@@ -250,9 +249,9 @@ TensorParts PartsOf(const Setting& setting, const Tensor& tensor, const Box& box
   return parts;
 }
 
-WrittenFunction WriteFunction(const Setting& setting, const Tensor& tensor, const Box& box,
+WrittenFunction WriteFunction(Arithmetic arithmetic, const Tensor& tensor, const Box& box,
                               std::string_view name) {
-  Function out(box.shape, setting.arithmetic);
+  Function out(box.shape, arithmetic);
   std::vector<Table> tables;
   const Value stored = WriteElements(tensor, box, &out, &tables);
   const Value whole = out.Spread(stored, out.whole());

@@ -26,20 +26,14 @@ struct TensorParts {
   std::vector<Table> tables;
 };
 
-// What the functions of a program have in common.
-struct Setting {
-  const InitGraph* graph;
-  Arithmetic arithmetic = Arithmetic::kSingle;
-};
-
 // Throws Error (kUsage) if a program cannot make the tensor.
-TensorParts PartsOf(const Setting& setting, const Tensor& tensor, const Box& box);
+TensorParts PartsOf(Arithmetic arithmetic, const Tensor& tensor, const Box& box);
 
 struct WrittenFunction {
   std::string text;  // `func.func private @<name>(%zero, tables) -> elements`.
   bool needs_zero;
 };
-WrittenFunction WriteFunction(const Setting& setting, const Tensor& tensor, const Box& box,
+WrittenFunction WriteFunction(Arithmetic arithmetic, const Tensor& tensor, const Box& box,
                               std::string_view name);
 
 // As a stored element is in a program.

@@ -372,3 +372,13 @@ def test_what_no_program_does(tmp_path, tensor, message):
         result = Run("program", tmp_path / "spec.yaml", *form, "-o", tmp_path / "out")
         assert result.returncode == 2 and message in result.stderr and "hint:" in result.stderr
         assert not (tmp_path / "out").exists()
+
+
+def test_axes_that_cut_one_after_the_other_are_for_single_ranks(tmp_path):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("shardinit: 1\nname: x\ndtype: f32\nmesh: {axes: {a: 2, b: 2}}\n"
+                    'sharding: {w: {a: Shard(0), b: "_StridedShard(0, split_factor=2)"}}\n'
+                    "modules: {w: {shape: [16], init: zeros}}\n")
+    result = Run("program", spec)
+    assert result.returncode == 2 and "`w` is cut by one axis after the other" in result.stderr
+    assert Ok("program", spec, "--rank", "1").stdout.count("jax.result_info") == 2
