@@ -230,18 +230,24 @@ PartitionSpec Simplified(PartitionSpec partition, const Shape& shape, const Mesh
   for (size_t d = 0; d < partition.cuts.size(); ++d) {
     DimensionCut& cut = partition.cuts[d];
     if (cut.nested.empty()) continue;
-    // Of several steps, the later ones first: each as one with the one before it.
-    for (size_t a = cut.axes.size(); a-- > 1;) {
-      if (cut.nested[a] == 0) continue;
-      DimensionCut joined = cut;
-      joined.nested[a] = 0;
-      // In front of it may be nothing but axes of one rank.
-      const auto before = cut.axes.begin() + static_cast<ptrdiff_t>(a);
-      if (PartsOf(std::vector<int>(cut.axes.begin(), before), mesh) == 1) {
-        std::fill(joined.nested.begin(), joined.nested.end(), 0);
-        joined.nested[0] = cut.nested[a];
+    // Of several steps, the later ones first: each as one with the one before it. What could not be
+    // joined may be when what is before it has been.
+    for (bool is_new = true; is_new;) {
+      is_new = false;
+      for (size_t a = cut.axes.size(); a-- > 1;) {
+        if (cut.nested[a] == 0) continue;
+        DimensionCut joined = cut;
+        joined.nested[a] = 0;
+        // In front of it may be nothing but axes of one rank.
+        const auto before = cut.axes.begin() + static_cast<ptrdiff_t>(a);
+        if (PartsOf(std::vector<int>(cut.axes.begin(), before), mesh) == 1) {
+          std::fill(joined.nested.begin(), joined.nested.end(), 0);
+          joined.nested[0] = cut.nested[a];
+        }
+        if (!CutAlike(shape[d], cut, joined, mesh)) continue;
+        cut = std::move(joined);
+        is_new = true;
       }
-      if (CutAlike(shape[d], cut, joined, mesh)) cut = std::move(joined);
     }
     if (std::all_of(cut.nested.begin() + 1, cut.nested.end(), [](int64_t n) { return n == 0; })) {
       cut.segments = PartsOf(cut, mesh) == 1 ? 1 : std::min(cut.nested[0], shape[d]);

@@ -210,6 +210,20 @@ TEST(Simplified, NestsOnlyWhatMustBe) {
   EXPECT_EQ(simple(Nested({2}, {2}), 8), DimensionCut({2}));
 }
 
+// A plan is read only if what it says is simple.
+TEST(Simplified, IsSimpleAfterwards) {
+  const Mesh mesh{{"x", "one", "y"}, {4, 1, 2}};
+  for (int64_t extent = 1; extent <= 30; ++extent) {
+    for (int64_t code = 0; code < 9 * 9 * 9; ++code) {
+      const Shape shape = {extent};
+      const PartitionSpec spec = {
+          Nested({0, 1, 2}, {code % 9 + 1, code / 9 % 9 + 1, code / 81 + 1})};
+      const PartitionSpec once = Simplified(spec, shape, mesh);
+      ASSERT_EQ(Simplified(once, shape, mesh), once) << extent << " " << code;
+    }
+  }
+}
+
 TEST(Sharding, HoldsAPinnedTensorOnThoseRanksAlone) {
   const Mesh mesh{{"pipe", "x", "y"}, {3, 2, 2}};
   const Shape shape = {6};

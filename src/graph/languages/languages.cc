@@ -74,6 +74,10 @@ class StackReader {
         });
     for (const Node::Entry& entry : map.entries) {
       if (entry.key->text != "uneven") continue;
+      if (stack_.uneven) {
+        context_.Error(entry.key->span, "`uneven` stands in `sharding` already",
+                       "it is for all tensors: say it once");
+      }
       stack_.uneven = context_.reader.ReadUneven(entry);
     }
     if (map.entries.size() == 1 && map.entries[0].key->text == "uneven") {

@@ -301,12 +301,13 @@ class MapLanguage : public ShardingLanguage {
       for (size_t dot = of.path.find('.'); dot != of.path.npos; dot = of.path.find('.', dot + 1)) {
         if (!PathMatches(module, std::string_view(of.path).substr(0, dot))) continue;
         is_module = true;
+        // No trainer places what a module puts out, as it does its tensors.
         const bool could_be = of.path.find('.', dot + 1) == of.path.npos && !is_item &&
-                              !entry.is_placed && entry.dimensions.size() <= of.rank;
+                              (entry.is_placed || entry.dimensions.size() <= of.rank);
         if (could_be && own == nullptr) own = &of;
       }
     }
-    if (is_module && own == nullptr) return;
+    if (is_module && own == nullptr && !entry.is_placed) return;
     const std::string pattern = Quote(entry.pattern.value);
     if (own != nullptr) {
       const size_t last = own->path.rfind('.');
