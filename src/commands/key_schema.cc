@@ -48,6 +48,8 @@ const char* DefinitionOf(SpecKind kind) {
       return "initializer";
     case SpecKind::kKey:
       return "key";
+    case SpecKind::kTie:
+      return "tie";
     case SpecKind::kDimensions:
       return "dimensions";
     case SpecKind::kUneven:

@@ -113,6 +113,8 @@ class SchemaWriter : KeySchemaWriter {
                               R"("the steps that derive it", "anyOf": [{}, {}]}}}}, )"
                               R"("required": ["jax"], "additionalProperties": false}}])",
                               kLongestPath, Ref("jaxSteps"), ListOf("jaxSteps")));
+    Define("tie",
+           fmt::format(R"("type": "string", "minLength": 1, "maxLength": {})", kLongestPath));
     Define("path",
            fmt::format(R"("description": "letters, digits, `_` and `-`, in parts separated )"
                        R"(by dots", "pattern": "^[A-Za-z0-9_-]{{1,{0}}})"

@@ -15,6 +15,7 @@
 #include "graph/sharding.h"
 #include "graph/store.h"
 #include "graph/streams.h"
+#include "graph/tie.h"
 #include "graph/training.h"
 #include "graph/validate.h"
 #include "rng/engines.h"
@@ -163,8 +164,9 @@ InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics, Explanatio
   sharder.Shard(drawn);
   sharder.CheckUse();
 
+  BindTies(drawn, diagnostics);
   AssignStreams(*FindEngine(graph.engine), graph.seed, drawn.tensors);
-  ValidateTensors(drawn.tensors, drawn.places, diagnostics);
+  ValidateTensors(drawn.tensors, drawn.places, drawn.specs, diagnostics);
   if (explanation != nullptr && sharder.Chooses() && building.Reported() == before + of_model) {
     ExplainAlternatives(drawn, training, graph.mesh, spec, explanation);
   }

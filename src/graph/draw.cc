@@ -152,9 +152,14 @@ void TensorBinder::BindKey(const TensorSpec& spec, DrawNotes* notes, Tensor* ten
     }
     tensor->given_key = EvaluateJaxKey(*spec.jax_key, names_, diagnostics_);
   }
-  if (spec.key) {
-    if (notes != nullptr) notes->key = spec.key->span;
-    tensor->draw_path = spec.key->value;
+  if (const auto& key = spec.tie ? spec.tie : spec.key) {
+    if (spec.tie && (spec.key || spec.jax_key)) {
+      diagnostics_.Error(spec.key ? spec.key->span : spec.jax_key->span,
+                         "a tensor with `tie` has the other tensor's `key`",
+                         "remove one of the two");
+    }
+    if (notes != nullptr) notes->key = key->span;
+    tensor->draw_path = key->value;
     for (const auto& [variable, index] : names_.loops()) {
       const std::string placeholder = "{" + variable + "}";
       for (size_t at = 0; (at = tensor->draw_path.find(placeholder, at)) != std::string::npos;) {
@@ -162,18 +167,21 @@ void TensorBinder::BindKey(const TensorSpec& spec, DrawNotes* notes, Tensor* ten
       }
     }
     // Of a repeat that is wrong not even the name may be known.
-    if (!names_.lacks()) CheckPlaceholders(spec.key->span, tensor->draw_path);
+    if (!names_.lacks()) {
+      CheckPlaceholders(spec.tie ? "tie" : "key", key->span, tensor->draw_path);
+    }
   }
 }
 
-// Of a key in which the numbers of repeats stand.
-void TensorBinder::CheckPlaceholders(Span span, std::string_view key) {
+// Of a path in which the numbers of repeats stand.
+void TensorBinder::CheckPlaceholders(std::string_view where, Span span, std::string_view key) {
   const size_t begin = key.find('{'), end = key.find('}', begin);
   if (begin == key.npos || end == key.npos) return;
   std::vector<std::string> known;
   for (const auto& loop : names_.loops()) known.push_back(loop.first);
   const std::string_view name = key.substr(begin + 1, end - begin - 1);
-  diagnostics_.Error(span, fmt::format("`{{{}}}` in `key` is no repeat around this tensor", name),
+  diagnostics_.Error(span,
+                     fmt::format("`{{{}}}` in `{}` is no repeat around this tensor", name, where),
                      known.empty() ? "no `repeat` is around it" : DidYouMean(name, known));
 }
 

@@ -228,7 +228,7 @@ WrittenTensors StoreLayout(const Named<LayoutSpec>& layout, const Mesh& mesh,
     PadTensors(mesh, stored.paddings, &stored.tensors, building.diagnostics);
   }
   if (building.Reported() == before && !layout.value.wrong) {
-    ValidateTensors(stored.tensors, stored.places, building.diagnostics);
+    ValidateTensors(stored.tensors, stored.places, {}, building.diagnostics);
     CheckCoverage(layout.name, layout.value, *drawn, stored.tensors, building.diagnostics);
   }
   return stored;

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "graph/tie.h"
 #include "rng/engines.h"
 #include "rng/sampler.h"
 
@@ -94,10 +95,12 @@ void CheckPaths(const std::vector<Tensor>& all, const std::vector<const Span*>& 
   }
 }
 
+bool IsTied(const TensorSpec* spec) { return spec != nullptr && spec->tie; }
+
 // 64-bit keys of two paths could collide, though nobody will see it happen; an
 // explicit `key:` that repeats is the case to find.
 void CheckKeys(const std::vector<Tensor>& all, const std::vector<const Span*>& places,
-               Diagnostics& diagnostics) {
+               const std::vector<const TensorSpec*>& specs, Diagnostics& diagnostics) {
   std::vector<std::pair<uint64_t, size_t>> order;  // The key, and the tensor.
   order.reserve(all.size());
   for (size_t i = 0; i < all.size(); ++i) {
@@ -114,9 +117,18 @@ void CheckKeys(const std::vector<Tensor>& all, const std::vector<const Span*>& p
     if (end - begin > 1) std::sort(begin, end, before);
     begin = end;
   }
+  size_t untied = order.empty() ? 0 : order[0].second;  // Of the stream at hand, if one is.
   for (size_t k = 1; k < order.size(); ++k) {
     const size_t first = order[k - 1].second, second = order[k].second;
-    if (all[first].stream != all[second].stream) continue;
+    if (all[first].stream != all[second].stream) {
+      untied = second;
+      continue;
+    }
+    // Of those with one stream all but one are tied.
+    const bool ties = specs.empty() ? MadeAlike(all[first], all[second])
+                                    : IsTied(specs[second]) || IsTied(specs[untied]);
+    if (!specs.empty() && !IsTied(specs[second])) untied = second;
+    if (ties) continue;
     diagnostics.Error(*places[second],
                       fmt::format("`{}` and `{}` would be drawn from the same random stream",
                                   all[first].path, all[second].path),
@@ -190,11 +202,11 @@ void CheckDraws(const std::vector<Tensor>& all, const std::vector<const Span*>& 
 }  // namespace
 
 void ValidateTensors(const std::vector<Tensor>& all, const std::vector<const Span*>& places,
-                     Diagnostics& diagnostics) {
+                     const std::vector<const TensorSpec*>& specs, Diagnostics& diagnostics) {
   const size_t before = diagnostics.all().size();
   CheckPaths(all, places, diagnostics);
   // What has one path has one stream, too.
-  if (diagnostics.all().size() == before) CheckKeys(all, places, diagnostics);
+  if (diagnostics.all().size() == before) CheckKeys(all, places, specs, diagnostics);
   CheckDraws(all, places, diagnostics);
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/diagnostics.h"
 #include "graph/graph.h"
+#include "spec/spec.h"
 
 namespace shardinit {
 
@@ -20,8 +21,10 @@ Misfit MisfitOf(const Distribution& distribution, DType dtype);
 std::string MisfitOfPadding(double value, DType dtype);
 
 // Paths are unique, none is both a tensor and a group of others, and no two
-// random tensors share a stream. `*places[i]` is where tensor i was written.
+// random tensors share a stream, but those that are tied (`graph/tie.h`). `*places[i]` is where
+// tensor i was written, `specs` what was; empty where that is not known: then what is made in
+// the same way may be tied.
 void ValidateTensors(const std::vector<Tensor>& tensors, const std::vector<const Span*>& places,
-                     Diagnostics& diagnostics);
+                     const std::vector<const TensorSpec*>& specs, Diagnostics& diagnostics);
 
 }  // namespace shardinit

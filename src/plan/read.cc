@@ -119,7 +119,7 @@ class DistributionReader {
 void CheckTensors(const std::vector<Tensor>& tensors, const std::string& path) try {
   Diagnostics diagnostics;
   const Span nowhere;
-  ValidateTensors(tensors, std::vector<const Span*>(tensors.size(), &nowhere), diagnostics);
+  ValidateTensors(tensors, std::vector<const Span*>(tensors.size(), &nowhere), {}, diagnostics);
   diagnostics.ThrowIfErrors();
 } catch (const InvalidSpec& e) {
   Refuse(path, e.diagnostics().front().message);

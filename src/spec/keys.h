@@ -40,6 +40,7 @@ enum class SpecKind {
   kStage,
   kInit,
   kKey,
+  kTie,
   kDimensions,
   kRepeat,
   kPatterns,

@@ -258,6 +258,10 @@ void SpecParser::ReadKey(const Node::Entry& entry, TensorSpec& tensor) {
   if (IsText(entry) && CheckKey(*entry.value, diagnostics())) tensor.key = Text(*entry.value);
 }
 
+void SpecParser::ReadTie(const Node::Entry& entry, TensorSpec& tensor) {
+  if (IsText(entry) && CheckKey(*entry.value, diagnostics())) tensor.tie = Text(*entry.value);
+}
+
 void SpecParser::CheckFans(const TensorSpec& tensor) {
   if (!tensor.fans || !(tensor.in_axis || tensor.out_axis)) return;
   ErrorAt(tensor.fans->span,

@@ -96,6 +96,7 @@ class SpecParser : public SpecReader {
   void ReadShard(const Node::Entry& entry, TensorSpec& tensor);
   std::optional<StageSpec> ReadStage(const Node::Entry& entry);
   void ReadKey(const Node::Entry& entry, TensorSpec& tensor);
+  void ReadTie(const Node::Entry& entry, TensorSpec& tensor);
 
   LayoutSpec* layout() { return layout_; }
 

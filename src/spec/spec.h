@@ -131,6 +131,7 @@ struct TensorSpec {
   std::optional<UnevenSpec> uneven;
   std::optional<Located<std::string>> key;   // Drawn under this path instead, or
   std::optional<JaxKeySpec> jax_key;         // with this key.
+  std::optional<Located<std::string>> tie;   // The path of a tensor whose values it has.
   std::optional<Located<std::string>> fans;  // `out_in` or `in_out`.
   std::optional<DimensionList> in_axis, out_axis, batch_axis;
   ExprPtr when;                  // Null: always there. Where it is 0, there is no such tensor.

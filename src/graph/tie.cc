@@ -1,0 +1,77 @@
+#include "graph/tie.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/suggest.h"
+#include "base/text.h"
+
+namespace shardinit {
+namespace {
+
+// What is not the same, with both; empty if nothing.
+std::string DifferenceOf(const Tensor& tied, const Tensor& other) {
+  if (tied.shape != other.shape) {
+    return fmt::format("has the shape [{}] and not [{}]", fmt::join(tied.shape, ", "),
+                       fmt::join(other.shape, ", "));
+  }
+  if (tied.dtype != other.dtype) {
+    return fmt::format("is {} and not {}", InfoOf(tied.dtype).name, InfoOf(other.dtype).name);
+  }
+  if (tied.distribution != other.distribution) {
+    return fmt::format("its values are {}, and not {}", InText(tied.distribution),
+                       InText(other.distribution));
+  }
+  return {};
+}
+
+}  // namespace
+
+bool MadeAlike(const Tensor& a, const Tensor& b) { return DifferenceOf(a, b).empty(); }
+
+void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics) {
+  std::vector<size_t> tied;
+  for (size_t i = 0; i < drawn.tensors.size(); ++i) {
+    if (drawn.specs[i] != nullptr && drawn.specs[i]->tie) tied.push_back(i);
+  }
+  // Where mistakes hide tensors, the one that is named may be among them.
+  if (tied.empty() || !drawn.IsComplete()) return;
+  std::unordered_map<std::string_view, size_t> numbers;
+  for (size_t i = 0; i < drawn.tensors.size(); ++i) numbers.emplace(drawn.tensors[i].path, i);
+  for (const size_t i : tied) {
+    Tensor& tensor = drawn.tensors[i];
+    const Located<std::string>& name = *drawn.specs[i]->tie;
+    const auto found = numbers.find(tensor.draw_path);
+    if (found == numbers.end()) {
+      std::vector<std::string> paths;
+      for (const Tensor& each : drawn.tensors) paths.push_back(each.path);
+      diagnostics.Error(name.span, fmt::format("no tensor is {}", Quote(tensor.draw_path)),
+                        DidYouMean(tensor.draw_path, paths));
+      continue;
+    }
+    const Tensor& other = drawn.tensors[found->second];
+    if (&other == &tensor) continue;
+    const TensorSpec* const spec = drawn.specs[found->second];
+    if (spec != nullptr && spec->tie && other.draw_path != other.path) {
+      diagnostics.Error(name.span, fmt::format("`{}` is tied to another tensor itself", other.path),
+                        fmt::format("tie this one to `{}`, too", other.draw_path));
+      continue;
+    }
+    if (const std::string difference = DifferenceOf(tensor, other); !difference.empty()) {
+      diagnostics.Error(
+          name.span,
+          fmt::format("`{}` is tied to `{}`, but {}", tensor.path, other.path, difference),
+          "give both the same `shape`, `dtype` and `init`");
+      continue;
+    }
+    if (other.given_key || !other.draw_path.empty()) tensor.draw_path = other.draw_path;
+    tensor.given_key = other.given_key;
+  }
+}
+
+}  // namespace shardinit

@@ -1,0 +1,16 @@
+// Tensors that have the values of others.
+#pragma once
+
+#include "base/diagnostics.h"
+#include "graph/building.h"
+
+namespace shardinit {
+
+// Whether one key gives two tensors the same values.
+bool MadeAlike(const Tensor& a, const Tensor& b);
+
+// Draws each tensor with a `tie` as the one that it names, which must be made alike. A tensor may
+// name itself, as the first of a repeat does in which all are tied to it.
+void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics);
+
+}  // namespace shardinit
