@@ -141,6 +141,15 @@ CASES = {
         "arrays = {'weight': model.weight, 'bias': model.bias}\n" + ARRAYS +
         "assert model.weight.sharding.mesh == mesh",
     ),
+    "Capture": (
+        ["torch"],
+        MODEL,
+        TORCH + "import tempfile\nos.chdir(tempfile.mkdtemp())\n",
+        "assert open('model.yaml').read() == captured.text and 'seed: 7' in captured.text\n"
+        "assert {path: shape for path, (shape, _) in captured.tensors.items()} == {\n"
+        "    path: tuple(tensor.shape) for path, tensor in Model().state_dict().items()}\n"
+        "assert str(table.dtype) in ('bfloat16', 'uint16') and table.shape == (64, 16)",
+    ),
 }
 
 
@@ -173,4 +182,4 @@ def test_table_names_what_there_is():
     readme = (PACKAGE / "README.md").read_text()
     anchors = {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title, _ in BLOCKS}
     rows = re.findall(r"^\| .* \| \[.*\]\(#(.*)\) \|$", readme, re.M)
-    assert len(rows) == 15 and set(rows) <= anchors
+    assert len(rows) == 16 and set(rows) <= anchors

@@ -27,6 +27,7 @@ import numpy as np
 
 from ._checkpoint import Checkpoint
 from ._errors import (
+    CaptureError,
     DamageError,
     FormatError,
     LibraryError,
@@ -41,12 +42,13 @@ from ._source import Mesh, Slices, Source, TensorInfo
 from ._spec import Sets, Spec, SpecTensorInfo, as_spec
 
 if TYPE_CHECKING:
-    from . import jax, torch
+    from . import capture, jax, torch
 
 # That of the program and the library: CMakeLists.txt has it, and a test holds the two equal.
 __version__ = "0.1.0"
 
 __all__ = [
+    "CaptureError",
     "Checkpoint",
     "DamageError",
     "Device",
@@ -65,6 +67,7 @@ __all__ = [
     "TensorInfo",
     "UnknownTensorError",
     "__version__",
+    "capture",
     "generate",
     "jax",
     "open",
@@ -143,6 +146,6 @@ def generate(
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("jax", "torch"):
+    if name in ("capture", "jax", "torch"):
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -89,3 +89,16 @@ class MismatchError(ShardinitError):
         if hint:
             lines.append(f"  hint: {hint}")
         super().__init__("\n".join(lines))
+
+
+class CaptureError(ShardinitError):
+    """A constructor that no spec can stand for.
+
+    Attributes:
+        problems: path → why its values cannot be said in a spec, with operation and line.
+    """
+
+    def __init__(self, what: str, problems: dict[str, str] | None = None) -> None:
+        self.problems = dict(problems or {})
+        lines = [f"  {path}: {why}" for path, why in self.problems.items()]
+        super().__init__("\n".join([what, *lines]))

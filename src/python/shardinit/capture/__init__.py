@@ -1,0 +1,187 @@
+"""Specs from constructors of PyTorch, which run on tensors without memory.
+
+    import shardinit.capture
+
+    captured = shardinit.capture.torch(lambda: Model(layers=126), name="model")
+    captured.write("model.yaml")
+
+The spec has the tensors of the model's ``state_dict()``, with the distributions that the
+constructor draws them from. It needs PyTorch; `hf` needs Transformers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from .._errors import CaptureError
+from .._spec import Spec
+
+if TYPE_CHECKING:
+    import torch as _torch
+
+__all__ = ["Captured", "hf", "torch"]
+
+ENGINES = ("philox4x32",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Captured:
+    """A spec that was captured.
+
+    Attributes:
+        text: the spec.
+        tensors: path → (shape, dtype) of each tensor, in the model's order.
+    """
+
+    text: str
+    tensors: Mapping[str, tuple[tuple[int, ...], str]]
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Writes the spec to a file."""
+        pathlib.Path(path).write_text(self.text)
+
+    def spec(self) -> Spec:
+        """The spec, open: its tensors can be made in memory."""
+        return Spec(None, text=self.text, set=(), mesh=None, layout=None, threads=0)
+
+
+def torch(
+    make: Callable[..., Any],
+    /,
+    *args: Any,
+    name: str | None = None,
+    seed: int = 0,
+    dtype: str | _torch.dtype | None = None,
+    engine: str = "philox4x32",
+    buffers: str = "persistent",
+    config: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> Captured:
+    """Captures what a constructor would put into the tensors of its model.
+
+    Args:
+        make: a class or function; it is called with `args` and `kwargs`, and returns the
+            ``nn.Module``. Its tensors have no memory while it runs.
+        name: the spec's; by default that of the model's class.
+        seed: the spec's.
+        dtype: PyTorch's default element type while `make` runs: ``"bf16"`` or a ``torch.dtype``.
+        engine: the spec's.
+        buffers: ``"persistent"``, those of the state dict, or ``"all"``.
+        config: what the spec says of ``config.json``.
+
+    Raises:
+        CaptureError: some of its values cannot be said in a spec: all of them are named, with the
+            operation and the line that made them.
+        LibraryError: a buffer's values can only be checked with libshardinit, which is not there.
+    """
+    import torch as pytorch
+
+    from ._capture import capture
+
+    if engine not in ENGINES:
+        raise ValueError(f"unknown engine `{engine}`: `engine` is one of {', '.join(ENGINES)}")
+    if buffers not in ("persistent", "all"):
+        raise ValueError(f'`buffers` is "persistent" or "all", not {buffers!r}')
+    default = None if dtype is None else _dtype(dtype)
+    if default is not None and default not in (
+        pytorch.float32, pytorch.float64, pytorch.bfloat16, pytorch.float16
+    ):  # fmt: skip
+        raise ValueError(f"PyTorch's default element type cannot be {default}")
+    return capture(
+        lambda: make(*args, **kwargs),
+        name=name,
+        seed=seed,
+        dtype=default,
+        engine=engine,
+        all_buffers=buffers == "all",
+        config=config,
+    )
+
+
+def hf(
+    config: str | os.PathLike[str] | Any,
+    *,
+    name: str | None = None,
+    seed: int = 0,
+    dtype: str | _torch.dtype | None = None,
+    engine: str = "philox4x32",
+    buffers: str = "persistent",
+) -> Captured:
+    """Captures the model of a Hugging Face config, as its class in Transformers initializes it.
+
+    Args:
+        config: a ``config.json``, or a ``PretrainedConfig``. The class is the first of its
+            ``architectures``, or else what ``AutoModel`` takes.
+        name, seed, dtype, engine, buffers: as for `torch`; without `dtype` it is the config's.
+
+    Raises:
+        CaptureError: as `torch`; or Transformers does not know the config's ``model_type``.
+    """
+    import transformers
+
+    if isinstance(config, (str, os.PathLike)):
+        config = _load_config(pathlib.Path(config))
+    architectures = getattr(config, "architectures", None) or []
+    of = getattr(transformers, architectures[0], None) if architectures else None
+    if architectures and of is None:
+        raise CaptureError(
+            f"Transformers {transformers.__version__} has no class `{architectures[0]}`, the"
+            " config's architecture"
+        )
+    kept = dtype if dtype is not None else getattr(config, "dtype", None)
+    build: Any = of._from_config if of else transformers.AutoModel.from_config
+    options = {} if kept is None else {"dtype": _dtype(kept)}
+    written = {
+        key: value
+        for key, value in json.loads(config.to_json_string(use_diff=True)).items()
+        if key != "transformers_version"
+    }
+    if architectures:
+        written["architectures"] = architectures
+    return torch(
+        lambda: build(config, **options),
+        name=name or architectures[0] if architectures else name,
+        seed=seed,
+        dtype=None,
+        engine=engine,
+        buffers=buffers,
+        config=written,
+    )
+
+
+def _load_config(path: pathlib.Path) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        numbers = json.loads(path.read_text())
+    except OSError as error:
+        raise CaptureError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise CaptureError(f"{path} is not JSON: {error}") from None
+    if not isinstance(numbers, dict) or not isinstance(numbers.get("model_type"), str):
+        raise CaptureError(f"{path} has no `model_type`: it is not a Hugging Face config")
+    model_type = numbers.pop("model_type")
+    try:
+        return AutoConfig.for_model(model_type, **numbers)
+    except ValueError:
+        raise CaptureError(
+            f"Transformers does not know the model type `{model_type}` of {path}"
+        ) from None
+
+
+def _dtype(dtype: str | _torch.dtype) -> _torch.dtype:
+    import torch as pytorch
+
+    from ._initializer import DTYPES
+
+    if isinstance(dtype, pytorch.dtype):
+        return dtype
+    for known, short in DTYPES.items():
+        if dtype in (short, str(known).removeprefix("torch.")):
+            return known
+    raise ValueError(f"unknown element type `{dtype}`: it is one of {', '.join(DTYPES.values())}")

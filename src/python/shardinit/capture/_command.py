@@ -1,0 +1,124 @@
+"""The command `shardinit-capture`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import json
+import os
+import sys
+from typing import Any
+
+from .. import __version__
+from .._errors import CaptureError, LibraryError, ShardinitError
+
+_WRONG = 2  # As of `shardinit`: the command line or what it names.
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        captured = _capture(options)
+        if options.output == "-":
+            sys.stdout.write(captured.text)
+        else:
+            captured.write(options.output)
+    except (ShardinitError, ValueError) as error:
+        return _complain(str(error), _WRONG if not isinstance(error, LibraryError) else 3)
+    except OSError as error:
+        return _complain(f"cannot write {options.output}: {error.strerror}", 3)
+    if options.output != "-":
+        print(f"{options.output}: {len(captured.tensors):,} tensors", file=sys.stderr)
+    return 0
+
+
+def _complain(text: str, status: int) -> int:
+    print(f"shardinit-capture: error: {text}", file=sys.stderr)
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="shardinit-capture", description="Makes a spec from a constructor of PyTorch."
+    )
+    parser.add_argument("--version", action="version", version=f"shardinit-capture {__version__}")
+    sources = parser.add_subparsers(dest="source", required=True, metavar="torch|hf")
+    torch = sources.add_parser("torch", help="a class or function that makes an nn.Module")
+    torch.add_argument("callable", metavar="MODULE:CALLABLE", help="as in `my.models:Llama`")
+    torch.add_argument(
+        "--args",
+        default="{}",
+        metavar="JSON",
+        help="an object of keyword arguments, or a list of positional ones",
+    )
+    hf = sources.add_parser("hf", help="a config.json of Hugging Face's Transformers")
+    hf.add_argument("config", metavar="CONFIG", help="the config.json, or its folder")
+    for source in (torch, hf):
+        source.add_argument("-o", "--output", required=True, metavar="FILE",
+                            help="where the spec goes; `-` is the standard output")  # fmt: skip
+        source.add_argument("--name", help="of the spec; else that of the class")
+        source.add_argument("--seed", type=_seed, default=0, help="of the spec (default: 0)")
+        source.add_argument("--dtype", help="PyTorch's default while the constructor runs: bf16 …")
+        source.add_argument("--engine", default="philox4x32", help="of the spec")
+        source.add_argument(
+            "--buffers",
+            choices=["persistent", "all"],
+            default="persistent",
+            help="those of the state dict, or all (default: persistent)",
+        )
+    return parser
+
+
+def _seed(text: str) -> int:
+    seed = int(text)
+    if not 0 <= seed < 2**64:
+        raise argparse.ArgumentTypeError(f"{text} is not in 0 … 2^64 - 1")
+    return seed
+
+
+def _capture(options: argparse.Namespace) -> Any:
+    from . import hf, torch
+
+    common = {
+        name: getattr(options, name) for name in ("name", "seed", "dtype", "engine", "buffers")
+    }
+    if options.source == "hf":
+        path = options.config
+        return hf(os.path.join(path, "config.json") if os.path.isdir(path) else path, **common)
+    try:
+        given = json.loads(options.args)
+    except ValueError as error:
+        raise CaptureError(f"--args is not JSON: {error}") from None
+    if not isinstance(given, (dict, list)):
+        raise CaptureError("--args is neither an object nor a list")
+    make = _find(options.callable)
+    positional = given if isinstance(given, list) else []
+    named = given if isinstance(given, dict) else {}
+    try:
+        inspect.signature(make).bind(*positional, **named)
+    except TypeError as error:
+        raise CaptureError(f"`{options.callable}` cannot be called with --args: {error}") from None
+    except ValueError:
+        pass  # Some have no signature to ask for.
+    return torch(lambda: make(*positional, **named), **common)
+
+
+def _find(text: str) -> Any:
+    module, colon, names = text.partition(":")
+    if not colon or not module or not names:
+        raise CaptureError(f"`{text}` is not MODULE:CALLABLE, as in `my.models:Llama`")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # As for `python -m`.
+    try:
+        found: Any = importlib.import_module(module)
+    except ImportError as error:
+        raise CaptureError(f"cannot import `{module}`: {error}") from None
+    for name in names.split("."):
+        if not hasattr(found, name):
+            raise CaptureError(f"`{module}` has no `{names}`")
+        found = getattr(found, name)
+    if not callable(found):
+        raise CaptureError(f"`{text}` cannot be called")
+    return found

@@ -1,0 +1,253 @@
+"""The tree of a spec's modules, in which layers that are alike stand once."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ._initializer import Initializer, Tensor, Text
+
+
+class Unlike(Exception):
+    """Layers that are not one module repeated."""
+
+
+@dataclasses.dataclass
+class Leaf:
+    """A tensor.
+
+    Attributes:
+        key: the path under which it is drawn; `path`, in which repeats have their variables, if
+            that is its own.
+    """
+
+    path: str
+    shape: tuple[Any, ...]
+    dtype: str
+    init: Initializer
+    key: str
+    when: str = ""
+
+    def leaves(self) -> int:
+        return 1
+
+
+@dataclasses.dataclass
+class Module:
+    """What has members.
+
+    Attributes:
+        count: how many times they are repeated, counted by `variable`; 0 is no repeat.
+    """
+
+    members: dict[str, Leaf | Module] = dataclasses.field(default_factory=dict)
+    variable: str = ""
+    count: int = 0
+    when: str = ""
+
+    def leaves(self) -> int:
+        return sum(member.leaves() for member in self.members.values())
+
+
+Node = Leaf | Module
+
+
+def tree(tensors: Sequence[Tensor]) -> Module:
+    """The modules of tensors, folded."""
+    root = Module()
+    for tensor in tensors:
+        *names, last = tensor.path.split(".")
+        module = root
+        for name in names:
+            inner = module.members.setdefault(name, Module())
+            assert isinstance(inner, Module), tensor.path
+            module = inner
+        module.members[last] = Leaf(
+            tensor.path, tensor.shape, tensor.dtype, tensor.init, tensor.key
+        )
+    _fold(root, "", ())
+    return root
+
+
+def _fold(module: Module, name: str, variables: tuple[str, ...]) -> None:
+    count = len(module.members)
+    layers = [module.members.get(str(i)) for i in range(count)]
+    variable = ""
+    if count > 1 and all(isinstance(layer, Module) for layer in layers):
+        variable = _variable(name, variables)
+        variables = (*variables, variable)
+    for inner, member in module.members.items():
+        if isinstance(member, Module):
+            _fold(member, inner, variables)
+    if not variable:
+        return
+    try:
+        union = _union(layers, range(count), variable, count)
+    except Unlike:
+        return
+    assert isinstance(union, Module)
+    if union.count or 3 * union.leaves() > 2 * module.leaves():
+        return
+    module.members, module.variable, module.count = union.members, variable, count
+
+
+# What an expression or a module may say by itself.
+_TAKEN = re.compile(r"i\d+|n\d+|row|col|index|size_.*|mesh_.*|repeat|shape|fans|when|stage")
+
+
+def _variable(name: str, taken: Sequence[str]) -> str:
+    """`layer` for `layers`, and another one within it."""
+    base = re.sub(r"\W", "_", name)
+    base = base[:-1] if len(base) > 2 and base.endswith("s") and not base.endswith("ss") else base
+    if len(base) < 2 or not base[0].isalpha() or _TAKEN.fullmatch(base):
+        base = "layer"
+    variable, n = base, 2
+    while variable in taken:
+        variable, n = f"{base}{n}", n + 1
+    return variable
+
+
+def _union(nodes: Sequence[Node | None], at: Sequence[int], variable: str, count: int) -> Node:
+    """One node for those of several layers, None where a layer has none.
+
+    Args:
+        nodes: of each of the layers in `at`.
+        at: the layers that could have one.
+        count: how many layers there are.
+    """
+    there = [(layer, node) for layer, node in zip(at, nodes, strict=True) if node is not None]
+    layers = [layer for layer, _ in there]
+    when = "" if len(layers) == len(at) else _condition(layers, at, variable)
+    if all(isinstance(node, Leaf) for _, node in there):
+        leaves = [node for _, node in there if isinstance(node, Leaf)]
+        first = leaves[0]
+        if len({(leaf.dtype, len(leaf.shape), leaf.when) for leaf in leaves}) > 1:
+            raise Unlike
+        path = _path([leaf.path for leaf in leaves], layers, variable)
+        own = all(leaf.key == leaf.path for leaf in leaves)
+        shape = tuple(
+            _common([leaf.shape[d] for leaf in leaves], layers, variable)
+            for d in range(len(first.shape))
+        )
+        return Leaf(
+            path,
+            shape,
+            first.dtype,
+            _common_init([leaf.init for leaf in leaves], layers, variable),
+            path if own else _path([leaf.key for leaf in leaves], layers, variable),
+            both(first.when, when),
+        )
+    modules = [node for _, node in there if isinstance(node, Module)]
+    first_module = modules[0]
+    same = {(module.count, module.variable, module.when) for module in modules}
+    if len(modules) < len(there) or len(same) > 1:
+        raise Unlike
+    names: dict[str, None] = {}
+    for module in modules:
+        names.update(dict.fromkeys(module.members))
+    members = {
+        name: _union([m.members.get(name) for m in modules], layers, variable, count)
+        for name in names
+    }
+    return Module(members, first_module.variable, first_module.count, both(first_module.when, when))
+
+
+def both(a: str, b: str) -> str:
+    """The condition that two are true; no text is always."""
+    return f"({a}) * ({b})" if a and b else a or b
+
+
+def _condition(layers: Sequence[int], at: Sequence[int], variable: str) -> str:
+    """When a layer is one of `layers`, given that it is in `at`."""
+    missing = [layer for layer in at if layer not in set(layers)]
+    for some, equal in ((layers, "=="), (missing, "!=")):
+        if len(some) == 1:
+            return f"{variable} {equal} {some[0]}"
+    if layers[-1] < missing[0]:
+        return f"{variable} < {missing[0]}"
+    if layers[0] > missing[-1]:
+        return f"{variable} >= {layers[0]}"
+    for some, other, equal in ((layers, missing, "=="), (missing, layers, "!=")):
+        step, rest = some[1] - some[0], some[0] % (some[1] - some[0])
+        if all(x % step == rest for x in some) and not any(x % step == rest for x in other):
+            return f"mod({variable}, {step}) {equal} {rest}"
+    if not any(layers[0] <= x <= layers[-1] for x in missing):
+        return f"({variable} >= {layers[0]}) * ({variable} <= {layers[-1]})"
+    if len(layers) <= 8:
+        return " + ".join(f"({variable} == {layer})" for layer in layers)
+    raise Unlike
+
+
+def _path(paths: Sequence[str], layers: Sequence[int], variable: str) -> str:
+    """One path for those of several layers, with the variable in the place of the number."""
+    if len(set(paths)) == 1:
+        return paths[0]
+    parts = [path.split(".") for path in paths]
+    if len({len(p) for p in parts}) > 1:
+        raise Unlike
+    common = []
+    for column in zip(*parts, strict=True):
+        if len(set(column)) == 1:
+            common.append(column[0])
+        elif all(name == str(layer) for name, layer in zip(column, layers, strict=True)):
+            common.append(f"{{{variable}}}")
+        else:
+            raise Unlike
+    return ".".join(common)
+
+
+def _common(values: Sequence[Any], layers: Sequence[int], variable: str) -> Any:
+    """One number or expression for those of several layers."""
+    first = values[0]
+    if all(value == first and type(value) is type(first) for value in values):
+        return first
+    if all(isinstance(value, int) for value in values) and len(values) > 2:
+        step, rest = divmod(values[1] - first, layers[1] - layers[0])
+        if not rest and all(
+            value == first + step * (layer - layers[0])
+            for value, layer in zip(values, layers, strict=True)
+        ):
+            constant = first - step * layers[0]
+            sign = "+" if constant >= 0 else "-"
+            summand = f" {sign} {abs(constant)}" if constant else ""
+            return Text(f"{step} * {variable}{summand}")
+    if len(values) < 4:
+        raise Unlike
+    change = next(i for i, value in enumerate(values) if value != first)
+    if all(value == values[change] for value in values[change:]):
+        a, b = (_text(value) for value in (first, values[change]))
+        return Text(f"where({variable} < {layers[change]}, {a}, {b})")
+    raise Unlike
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (int, float, Text)):
+        return str(value.text if isinstance(value, Text) else value)
+    raise Unlike
+
+
+def _common_init(inits: Sequence[Initializer], layers: Sequence[int], variable: str) -> Initializer:
+    first = inits[0]
+    if all(init == first for init in inits):
+        return first
+    if not all(isinstance(init, dict) for init in inits):
+        raise Unlike
+    names = {name for init in inits for name in init}
+    if len(names) > 1:
+        raise Unlike
+    (name,) = names
+    numbers = [init[name] for init in inits if isinstance(init, dict)]
+    if name == "expr" or len({tuple(n) for n in numbers}) > 1:
+        raise Unlike
+    return {name: {key: _common([n[key] for n in numbers], layers, variable) for key in numbers[0]}}
+
+
+def leaves(node: Node) -> Iterator[Leaf]:
+    """All tensors of a tree."""
+    if isinstance(node, Leaf):
+        yield node
+        return
+    for member in node.members.values():
+        yield from leaves(member)

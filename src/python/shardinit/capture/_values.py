@@ -1,0 +1,239 @@
+"""What a tensor holds: a graph of the operations that made it, without their results."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """Where an operation was called: its name, and the user's line."""
+
+    operation: str
+    line: str
+
+    def __str__(self) -> str:
+        return f"`{self.operation}` at {self.line}"
+
+
+@dataclasses.dataclass(eq=False)
+class Value:
+    """A tensor's elements, in row-major order of `shape`.
+
+    Attributes:
+        random: they depend on random numbers.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    origin: Origin
+
+    @property
+    def random(self) -> bool:
+        return any(part.random for part in self.parts())
+
+    def parts(self) -> Iterator[Value]:
+        return iter(())
+
+
+@dataclasses.dataclass(eq=False)
+class Literal(Value):
+    """Numbers that were there before, or that were computed while the constructor ran."""
+
+    data: torch.Tensor
+
+
+@dataclasses.dataclass(eq=False)
+class Empty(Value):
+    """Memory that nothing was written to."""
+
+
+@dataclasses.dataclass(eq=False)
+class Draw(Value):
+    """Random numbers.
+
+    Attributes:
+        kind: `normal`, `uniform`, `trunc_normal`, ….
+        parameters: numbers by name.
+        order: how many draws were made before, those that are not used included.
+        contiguous: PyTorch's generator fills what is not in another order.
+        problem: why its values cannot be had from the spec's engine; "" if they can.
+        recipe: the function of torch.nn.init that drew them; "" for none.
+    """
+
+    kind: str
+    parameters: dict[str, Any]
+    order: int
+    contiguous: bool
+    problem: str = ""
+    recipe: str = ""
+    random = True
+
+
+@dataclasses.dataclass(eq=False)
+class Apply(Value):
+    """A result of an operation of PyTorch.
+
+    Attributes:
+        function: an `OpOverload`.
+        args, kwargs: its arguments, Values in place of tensors.
+        result: a number is that of an output; a name is that of an argument that is written to.
+    """
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: int | str
+    random: bool = False
+
+    def __post_init__(self) -> None:
+        self.random = any(part.random for part in self.parts())
+
+    def parts(self) -> Iterator[Value]:
+        return values_in((self.args, self.kwargs))
+
+
+@dataclasses.dataclass(eq=False)
+class Geometry:
+    """Which elements of a storage a tensor is."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    def __eq__(self, other: object) -> bool:
+        """The same elements in the same order: strides of dimensions of size 1 mean nothing."""
+        return (
+            isinstance(other, Geometry)
+            and self.size == other.size
+            and self.offset == other.offset
+            and all(
+                a == b or n <= 1
+                for n, a, b in zip(self.size, self.stride, other.stride, strict=True)
+            )
+        )
+
+
+@dataclasses.dataclass(eq=False)
+class Gather(Value):
+    """A part of a storage, or its elements in another order.
+
+    Attributes:
+        base: the storage's elements, laid out as `layout` says.
+    """
+
+    base: Value
+    layout: Geometry
+    view: Geometry
+    random: bool = False
+
+    def __post_init__(self) -> None:
+        self.random = self.base.random
+
+    def parts(self) -> Iterator[Value]:
+        yield self.base
+
+
+@dataclasses.dataclass(eq=False)
+class Scatter(Value):
+    """A storage of which `view` was overwritten with `values`."""
+
+    base: Value
+    layout: Geometry
+    view: Geometry
+    values: Value
+    random: bool = False
+
+    def __post_init__(self) -> None:
+        self.random = self.base.random or self.values.random
+
+    def parts(self) -> Iterator[Value]:
+        yield self.base
+        yield self.values
+
+
+def values_in(arguments: Any) -> Iterator[Value]:
+    """The Values in nested lists, tuples and dicts."""
+    if isinstance(arguments, Value):
+        yield arguments
+    elif isinstance(arguments, (list, tuple)):
+        for argument in arguments:
+            yield from values_in(argument)
+    elif isinstance(arguments, dict):
+        yield from values_in(list(arguments.values()))
+
+
+def replace(arguments: Any, function: Callable[[Any], Any], of: type) -> Any:
+    """Nested lists, tuples and dicts with `function` of what is an `of` in its place."""
+    if isinstance(arguments, of):
+        return function(arguments)
+    if isinstance(arguments, (list, tuple)):
+        return type(arguments)(replace(argument, function, of) for argument in arguments)
+    if isinstance(arguments, dict):
+        return {name: replace(argument, function, of) for name, argument in arguments.items()}
+    return arguments
+
+
+def contiguous(size: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a row-major tensor."""
+    return tuple(math.prod(max(n, 1) for n in size[d + 1 :]) for d in range(len(size)))
+
+
+def evaluate(value: Value) -> torch.Tensor:
+    """The elements, computed by PyTorch itself.
+
+    Raises:
+        ValueError: they depend on random numbers, or on memory that nothing was written to.
+    """
+    done: dict[int, torch.Tensor] = {}
+    stack = [value]
+    with _disable_current_modes(), torch.no_grad():
+        while stack:
+            top = stack[-1]
+            missing = [part for part in top.parts() if id(part) not in done]
+            if missing:
+                stack += missing
+                continue
+            stack.pop()
+            if id(top) not in done:
+                done[id(top)] = _compute(top, done)
+    return done[id(value)]
+
+
+def _compute(value: Value, done: dict[int, torch.Tensor]) -> torch.Tensor:
+    if isinstance(value, Literal):
+        return value.data
+    if isinstance(value, Apply):
+        names = [argument.name for argument in value.function._schema.arguments]
+        args, kwargs = replace((value.args, value.kwargs), lambda part: done[id(part)], Value)
+        if isinstance(value.result, str):
+            written: torch.Tensor = (
+                kwargs[value.result] if value.result in kwargs else args[names.index(value.result)]
+            )
+            copy = written.clone()  # Others may still look at what was there.
+            args, kwargs = replace(
+                (args, kwargs), lambda t: copy if t is written else t, torch.Tensor
+            )
+            value.function(*args, **kwargs)
+            return copy
+        results = value.function(*args, **kwargs)
+        return results if isinstance(results, torch.Tensor) else results[value.result]
+    if isinstance(value, (Gather, Scatter)):
+        storage = torch.empty_strided(value.layout.size, value.layout.stride, dtype=value.dtype)
+        storage.copy_(done[id(value.base)])
+        view = storage.as_strided(value.view.size, value.view.stride, value.view.offset)
+        if isinstance(value, Gather):
+            return view
+        view.copy_(done[id(value.values)])
+        return storage
+    if isinstance(value, Empty):
+        # Nothing shows it where all of it is overwritten, and a NaN where it is not.
+        filler = math.nan if value.dtype.is_floating_point or value.dtype.is_complex else 0
+        return torch.full(value.shape, filler, dtype=value.dtype)
+    raise ValueError(f"{value.origin} is random")

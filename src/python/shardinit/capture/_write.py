@@ -1,0 +1,158 @@
+"""A spec's text."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ._fold import Leaf, Module, both, leaves, tree
+from ._initializer import Initializer, Tensor, Text
+
+_DEFAULT_ENGINE = "philox4x32"
+# A module's member of such a name is written with the module's: `a.shape`.
+_KEYS = {"shape", "repeat", "fans", "when", "stage"}
+
+
+def spec_text(
+    tensors: Sequence[Tensor],
+    *,
+    name: str,
+    seed: int,
+    engine: str,
+    comment: str,
+    config: Mapping[str, Any] | None,
+) -> str:
+    """A spec of these tensors, in which layers are folded and equal initializers have names."""
+    root = tree(tensors)
+    elements: collections.Counter[str] = collections.Counter()
+    for tensor in tensors:
+        elements[tensor.dtype] += max(math.prod(tensor.shape), 1)
+    dtype = elements.most_common(1)[0][0]
+    names = _names(list(leaves(root)))
+    lines = [*(f"# {line}" for line in comment.splitlines()), "shardinit: 1", f"name: {name}"]
+    lines += [f"seed: {seed}", f"dtype: {dtype}"]
+    if engine != _DEFAULT_ENGINE:
+        lines.append(f"engine: {engine}")
+    if any(tensor.looks_at_fans() for tensor in tensors):
+        lines.append("fans: out_in")
+    if names:
+        lines += ["", "init:"]
+        for text, (short, _) in names.items():
+            lines.append(f"  {short}: {text}")
+    if config:
+        lines += ["", "config:"]
+        lines += [f"  {_word(key)}: {_config(value)}" for key, value in config.items()]
+    lines += ["", "modules:", *_module(root, "  ", dtype, names)]
+    return "\n".join(lines) + "\n"
+
+
+def _names(tensors: Sequence[Leaf]) -> dict[str, tuple[str, int]]:
+    """Initializers with numbers that several tensors have: their text → name, how often."""
+    counts: collections.Counter[str] = collections.Counter()
+    inits: dict[str, Initializer] = {}
+    for leaf in tensors:
+        text = _init(leaf.init)
+        if isinstance(leaf.init, dict) and "{" in text and not re.search("[a-z]{2,} <", text):
+            counts[text] += 1
+            inits[text] = leaf.init
+    names: dict[str, tuple[str, int]] = {}
+    taken: set[str] = set()
+    for text, count in counts.most_common():
+        if count < 2:
+            continue
+        base = name = _base(inits[text])
+        n = 2
+        while name in taken:
+            name, n = f"{base}_{n}", n + 1
+        taken.add(name)
+        names[text] = (name, count)
+    return names
+
+
+def _base(init: Initializer) -> str:
+    assert isinstance(init, dict)
+    ((kind, numbers),) = init.items()
+    if kind == "expr":
+        return "values"
+    last = list(numbers.values())[-1]
+    text = last.text if isinstance(last, Text) else f"{last:.6g}"
+    root = re.fullmatch(r"1 / sqrt\((\d+)\)", text)
+    text = f"fan_{root[1]}" if root else re.sub(r"\W+", "_", text).strip("_")
+    return f"{kind}_{text}"
+
+
+def _module(module: Module, indent: str, dtype: str, names: Mapping[str, Any]) -> Iterator[str]:
+    for name, member in _joined(module):
+        if isinstance(member, Leaf):
+            yield f"{indent}{name}: {_leaf(member, dtype, names)}"
+            continue
+        yield f"{indent}{name}:"
+        if member.when:
+            yield f"{indent}  when: {_scalar(Text(member.when))}"
+        if member.count:
+            yield f"{indent}  repeat: {{{member.variable}: {member.count}}}"
+        yield from _module(member, indent + "  ", dtype, names)
+
+
+def _joined(module: Module) -> Iterator[tuple[str, Leaf | Module]]:
+    """Members; a module that is not repeated and has tensors alone is written line by line."""
+    for name, member in module.members.items():
+        if isinstance(member, Module) and not member.count:
+            inner = list(_joined(member))
+            only = all(isinstance(x, Leaf) for _, x in inner)
+            if (only and len(inner) <= (2 if member.when else 4)) or _KEYS & set(member.members):
+                for last, x in inner:
+                    yield f"{name}.{last}", dataclasses.replace(x, when=both(x.when, member.when))
+                continue
+        yield name, member
+
+
+def _leaf(leaf: Leaf, dtype: str, names: Mapping[str, Any]) -> str:
+    init = _init(leaf.init)
+    parts = [
+        f"shape: [{', '.join(_scalar(n) for n in leaf.shape)}]",
+        f"init: {names[init][0] if init in names else init}",
+    ]
+    if leaf.dtype != dtype:
+        parts.append(f"dtype: {leaf.dtype}")
+    if leaf.key != leaf.path:
+        parts.append(f'tie: "{leaf.key}"' if "{" in leaf.key else f"tie: {leaf.key}")
+    if leaf.when:
+        parts.append(f"when: {_scalar(Text(leaf.when))}")
+    return f"{{{', '.join(parts)}}}"
+
+
+def _init(init: Initializer) -> str:
+    if isinstance(init, str):
+        return init
+    ((kind, numbers),) = init.items()
+    if kind == "expr":
+        return f'{{expr: "{numbers[""].text}"}}'
+    return f"{{{kind}: {{{', '.join(f'{key}: {_scalar(n)}' for key, n in numbers.items())}}}}}"
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, Text):
+        return f'"{value.text}"' if re.search(r"[,\[\]{}#]|: ", value.text) else value.text
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return re.sub(r"e([+-])0*(\d)", lambda m: f"e{m[1].replace('+', '')}{m[2]}", repr(value))
+
+
+def _word(text: str) -> str:
+    return text if re.fullmatch(r"[A-Za-z_][\w.-]*", text) else json.dumps(text)
+
+
+def _config(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_word(str(k))}: {_config(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_config, value)) + "]"
+    if isinstance(value, float):
+        return repr(value) if "e" not in repr(value) else _scalar(value)
+    return json.dumps(value)

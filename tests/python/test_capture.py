@@ -1,0 +1,382 @@
+"""Specs captured from PyTorch against the very constructors: names, shapes, element types; the bits
+of what no random number decides; the distributions of what one does."""
+
+import json
+import math
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.stats
+from clients import LIBRARY, PACKAGE, Client
+from support import CLEAN, ROOT, Json, Ok
+
+torch = Client("torch")
+transformers = Client("transformers")
+
+import shardinit
+import shardinit.capture
+from shardinit.capture._initializer import DTYPES
+from torch import nn
+
+SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4}
+TEXT = {**SIZES, "vocab_size": 120}
+
+
+def Class(name, config, **values):
+    return lambda: getattr(transformers, name)(getattr(transformers, config)(**values))
+
+
+class Followed(nn.Module):
+    """What constructors do after they draw."""
+
+    def __init__(self):
+        super().__init__()
+        self.scaled = nn.Parameter(torch.randn(40, 50) * 0.1 + 0.5)
+        self.transposed = nn.Parameter(torch.rand(50, 40).t().contiguous())
+        self.joined = nn.Parameter(torch.cat([torch.randn(20, 30), torch.zeros(2, 30), torch.rand(10, 30)]))
+        both = torch.randn(60, 40)
+        self.upper, self.lower = nn.Parameter(both[:20].clone()), nn.Parameter(both[20:].clone())
+        self.cut = nn.Parameter(torch.empty(30, 40))
+        nn.init.trunc_normal_(self.cut, std=0.02, a=-0.03, b=0.03)
+        self.patched = nn.Parameter(torch.empty(30, 40))
+        nn.init.trunc_normal_(self.patched, std=0.5)
+        self.strided = nn.Parameter(torch.ones(8, 30))
+        with torch.no_grad():
+            self.patched[2:5].zero_()
+            self.patched[:, 1] = 7
+            self.strided[:, ::2].normal_(0, 0.1)
+            self.strided[0].mul_(2)
+        self.clamped = nn.Parameter(torch.randn(1000).clamp(-1, 0.5).abs() - 1)
+        self.masked = nn.Parameter(torch.tril(torch.randn(40, 40)))
+        self.counts = nn.Parameter(torch.randint(3, 9, (800,)), requires_grad=False)
+        self.coins = nn.Parameter(torch.empty(900).bernoulli_(0.3))
+        self.waits = nn.Parameter(torch.empty(900).exponential_(2.0))
+        self.logs = nn.Parameter(torch.empty(900).log_normal_(0, 0.5))
+        self.halves = nn.Parameter(torch.randn(40, 40).to(torch.float16))
+        rates = [rate.item() for rate in torch.linspace(0, 0.1, 4)]
+        self.rate = nn.Parameter(torch.full((3,), rates[2]))
+        self.register_buffer("causal", torch.tril(torch.ones(9, 9, dtype=torch.bool)))
+        self.register_buffer("places", torch.arange(10)[None])
+        self.register_buffer("signs", torch.tensor([1.0, -1.5, 2.0]))
+        self.register_buffer("negative_zero", torch.tensor([-0.0, 1.0])[1:])
+        self.register_buffer("slopes", 2.0 ** -(torch.arange(1, 9) * 0.5))
+        self.register_buffer("grid", torch.stack([torch.arange(6), torch.arange(6).flip(0)]))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU())
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Conv2d(16, 16, 3), nn.GroupNorm(4, 16)) for _ in range(5))
+        self.up = nn.ConvTranspose2d(16, 8, 3)
+        self.prelu, self.bilinear = nn.PReLU(), nn.Bilinear(5, 6, 7)
+        self.identity, self.dirac = nn.Parameter(torch.eye(5)), nn.Parameter(torch.empty(6, 6, 3))
+        nn.init.dirac_(self.dirac)
+        self.sparse, self.orthogonal = nn.Parameter(torch.empty(40, 30)), nn.Parameter(torch.empty(30, 40))
+        nn.init.sparse_(self.sparse, 0.25, std=0.5)
+        nn.init.orthogonal_(self.orthogonal, 2.0)
+        for name in ("xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_normal_"):
+            parameter = nn.Parameter(torch.empty(30, 20))
+            getattr(nn.init, name)(parameter)
+            self.register_parameter(name, parameter)
+
+
+MODELS = {
+    "llama": Class("LlamaForCausalLM", "LlamaConfig", **TEXT, num_key_value_heads=2),
+    "llama in bf16": lambda: MODELS["llama"]().to(torch.bfloat16),
+    "llama, tied": Class("LlamaForCausalLM", "LlamaConfig", **TEXT, tie_word_embeddings=True),
+    "gpt2": Class("GPT2LMHeadModel", "GPT2Config", n_embd=64, n_layer=3, n_head=4, vocab_size=120, n_positions=70),
+    "bert": Class("BertForPreTraining", "BertConfig", **TEXT, max_position_embeddings=70),
+    "vit": Class("ViTForImageClassification", "ViTConfig", **SIZES, image_size=32, patch_size=8),
+    "mixtral": Class("MixtralForCausalLM", "MixtralConfig", **TEXT, num_key_value_heads=2, num_local_experts=4),
+    "deepseek": Class("DeepseekV3ForCausalLM", "DeepseekV3Config", **{**TEXT, "num_hidden_layers": 5},
+                      moe_intermediate_size=32, n_routed_experts=8, q_lora_rank=16, kv_lora_rank=16,
+                      num_key_value_heads=4),
+    "t5": Class("T5ForConditionalGeneration", "T5Config", d_model=64, d_kv=16, d_ff=96, num_layers=3, num_heads=4,
+                vocab_size=120),
+    "mamba": Class("MambaForCausalLM", "MambaConfig", hidden_size=64, num_hidden_layers=3, vocab_size=120),
+    "mamba2": Class("Mamba2ForCausalLM", "Mamba2Config", hidden_size=64, num_hidden_layers=3, vocab_size=120,
+                    num_heads=8, head_dim=16, state_size=16, n_groups=2),
+    "gpt neo": Class("GPTNeoForCausalLM", "GPTNeoConfig", hidden_size=64, num_layers=4, num_heads=4,
+                     attention_types=[[["global", "local"], 2]], vocab_size=120, max_position_embeddings=64),
+    "swin": Class("SwinModel", "SwinConfig", image_size=32, patch_size=2, embed_dim=16, depths=[2, 2],
+                  num_heads=[2, 4], window_size=4),
+    "modernbert": Class("ModernBertModel", "ModernBertConfig", **TEXT, pad_token_id=0),
+    "resnet": Class("ResNetModel", "ResNetConfig", embedding_size=16, hidden_sizes=[16, 32], depths=[2, 2]),
+    "transformer": lambda: nn.Transformer(32, 2, 3, 2, 64, batch_first=True),
+    "copied layers": lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 2, 64, batch_first=True), 3),
+    "lstm": lambda: nn.LSTM(40, 30, 2, bidirectional=True),
+    "gru": lambda: nn.GRU(40, 30),
+    "attention": lambda: nn.MultiheadAttention(48, 4, kdim=32, vdim=40, add_bias_kv=True),
+    "padding": lambda: nn.Embedding(50, 40, padding_idx=3),
+    "net": Net,
+    "followed": Followed,
+}
+
+
+def Arrays(state):
+    """path → the elements, floats as f64."""
+    return {path: tensor.detach().double().numpy() if tensor.is_floating_point() else tensor.detach().numpy()
+            for path, tensor in state.items()}
+
+
+def State(model):
+    return {path: tensor for path, tensor in model.state_dict().items() if isinstance(tensor, torch.Tensor)}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def pair(request, tmp_path_factory):
+    """(a spec's file, two states of the real constructor with different seeds)."""
+    captured = shardinit.capture.torch(MODELS[request.param])
+    spec = tmp_path_factory.mktemp("capture") / "spec.yaml"
+    captured.write(spec)
+    states = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        states.append(State(MODELS[request.param]()))
+    return spec, *states
+
+
+def Planned(spec):
+    return {t["path"]: t for t in Json("graph", spec)["logical"]}
+
+
+def test_names_shapes_and_types_are_the_models(pair):
+    spec, state, _ = pair
+    Ok("plan", spec)
+    planned = {path: (t["global_shape"], t["dtype"]) for path, t in Planned(spec).items()}
+    assert planned == {path: (list(t.shape), DTYPES[t.dtype]) for path, t in state.items()}
+
+
+# Random numbers that are equal by chance.
+DISCRETE = {"sparse", "clamped", "coins", "waits"}
+
+
+def test_what_is_not_random_has_the_very_bits(pair):
+    """What two seeds agree on, whole tensors and parts of tensors, the spec has too."""
+    spec, first, second = pair
+    with shardinit.open_spec(spec) as opened:
+        made = shardinit.torch.load_state_dict(opened)
+    compared = 0
+    for path, tensor in first.items():
+        fixed = tensor == second[path]
+        if fixed.all():
+            assert torch.equal(made[path], tensor), path
+            assert not tensor.is_floating_point() or torch.equal(torch.signbit(made[path]), torch.signbit(tensor))
+        elif tensor.dtype == torch.float32 and path not in DISCRETE:
+            assert torch.equal(made[path][fixed], tensor[fixed]), path
+        compared += int(fixed.sum())
+    assert compared or not any("norm" in path for path in first)
+
+
+def test_distributions_are_those_of_the_constructor(pair):
+    spec, first, second = pair
+    with shardinit.open_spec(spec) as opened:
+        made = Arrays(shardinit.torch.load_state_dict(opened))
+    for path, one in Arrays(first).items():
+        two = Arrays({path: second[path]})[path]
+        if one.size < 30 or np.array_equal(one, two):
+            continue
+        real = np.concatenate([one.ravel(), two.ravel()]).astype(float)
+        mine = made[path].ravel().astype(float)
+        assert scipy.stats.ks_2samp(mine, real).pvalue > 1e-6, path
+        assert math.isclose(mine.std(), real.std(), rel_tol=6 / math.sqrt(one.size) + 1e-3), path
+        # Each row and each column, which a wrong fan or a missing slice would show.
+        for axis in range(one.ndim):
+            others = tuple(d for d in range(one.ndim) if d != axis)
+            zero_here, zero_there = ((x == 0).all(axis=others) for x in (made[path], one))
+            if one.shape[axis] > 1 and one.size // one.shape[axis] > 8:
+                assert np.array_equal(zero_here, zero_there), path
+
+
+def test_what_is_tied_or_copied_is_so_in_the_spec(pair):
+    spec, first, second = pair
+
+    def Groups(state):
+        groups = {}
+        for path, tensor in state.items():
+            groups.setdefault((tensor.shape, tensor.dtype, tensor.double().numpy().tobytes()), set()).add(path)
+        return {frozenset(group) for group in groups.values()}
+
+    with shardinit.open_spec(spec) as opened:
+        made = shardinit.torch.load_state_dict(opened)
+    large = {path for path, t in first.items() if t.numel() > 20}
+    assert {g & large for g in Groups(made)} == {g & large for g in Groups(first)}
+
+
+# What people have written, for the same models.
+@pytest.mark.parametrize("config, of, changes", [
+    ("llama3.1-8b", "LlamaForCausalLM", {
+        "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "vocab_size": 128256}),
+    ("mixtral-8x7b", "MixtralForCausalLM", {
+        "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8}),
+    ("gemma-2-9b", "Gemma2ForCausalLM", {
+        "hidden_size": 3584, "intermediate_size": 14336, "num_hidden_layers": 42, "num_attention_heads": 16,
+        "num_key_value_heads": 8, "head_dim": 256}),
+    ("vit-l-16", "ViTForImageClassification", {
+        "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
+        "num_labels": 1000}),
+])
+def test_captured_specs_say_what_people_wrote(config, of, changes, tmp_path):
+    made = getattr(transformers, of)
+    captured = shardinit.capture.torch(lambda: made(made.config_class(**changes)))
+    captured.write(tmp_path / "spec.yaml")
+    assert len(captured.text.splitlines()) < 60
+    mine, theirs = Planned(tmp_path / "spec.yaml"), Planned(ROOT / f"configs/{config}.yaml")
+    for path in set(mine) - set(theirs):  # What is tied is left out there.
+        assert path == "lm_head.weight"
+        del mine[path]
+    assert {path: (t["global_shape"], t["init"]) for path, t in mine.items()} == {
+        path: (t["global_shape"], t["init"]) for path, t in theirs.items()}
+
+
+def test_random_numbers_that_are_used_twice_are_seen(tmp_path):
+    def Make():
+        model = nn.Module()
+        x = torch.randn(10, 10)
+        model.first = nn.Parameter(x)
+        model.square = nn.Parameter(x * x)
+        model.row = nn.Parameter(x[:1].clone())
+        model.spread = nn.Parameter(torch.randn(4, 1).expand(4, 5).clone())
+        model.normed = nn.Parameter((y := torch.randn(4, 5)) / y.norm())
+        model.own = nn.Parameter(torch.randn(3, generator=torch.Generator()))
+        model.order = nn.Parameter(torch.randperm(9).float())
+        model.unwritten = nn.Parameter(torch.empty(3))
+        model.register_buffer("complex", torch.zeros(3, dtype=torch.complex64))
+        model.fine = nn.Linear(3, 4)
+        return model
+
+    with pytest.raises(shardinit.CaptureError) as caught:
+        shardinit.capture.torch(Make)
+    problems = caught.value.problems
+    assert list(problems) == ["square", "row", "spread", "normed", "own", "order", "unwritten", "complex"]
+    lines = {path: int(why.rsplit(":", 1)[1]) for path, why in problems.items()}
+    first = Make.__code__.co_firstlineno
+    assert all(f" at {__file__}:" in why for why in problems.values())
+    assert {path: line - first for path, line in lines.items()} == {
+        "square": 2, "row": 2, "spread": 6, "normed": 7, "own": 8, "order": 9, "unwritten": 10, "complex": 11}
+    for path, words in {
+        "square": "one random number is used twice: `aten.randn.default`",
+        "row": "some of its random numbers are also those of `first`",
+        "spread": "one random number is in several elements: `aten.randn.default`",
+        "own": "a generator of its own: `aten.randn",
+        "order": "`aten.randperm",
+        "unwritten": "nothing was written to",
+        "complex": "a spec has no complex64",
+    }.items():
+        assert words in problems[path]
+        assert f"  {path}: {problems[path]}" in str(caught.value)
+
+
+@pytest.mark.parametrize("make, words", [
+    (lambda: nn.utils.parametrizations.orthogonal(nn.Linear(4, 4)), "`aten.allclose.default` asks for the value of random"),
+    (lambda: nn.Linear(3, int(torch.rand(1).item() * 5) + 1), "`aten._local_scalar_dense.default` asks for the value of random"),
+    (lambda: nn.LazyLinear(4), "the constructor failed: RuntimeError"),
+    (lambda: nn.Linear("a", 3), "the constructor failed: TypeError"),
+    (lambda: 3, "returned int, not a `torch.nn.Module`"),
+    (lambda: nn.ReLU(), "has no tensors"),
+])
+def test_constructors_that_cannot_be_captured(make, words):
+    with pytest.raises(shardinit.CaptureError) as caught:
+        shardinit.capture.torch(make)
+    assert words in str(caught.value)
+    if "random" in words or "failed" in words:
+        assert f" at {__file__}:{make.__code__.co_firstlineno}" in str(caught.value)
+
+
+def test_the_constructor_leaves_pytorch_as_it_was():
+    before = torch.get_default_dtype(), torch.get_rng_state(), torch.nn.init.orthogonal_, torch.utils.swap_tensors
+    shardinit.capture.torch(nn.Linear, 3, 4, dtype="bf16")
+    with pytest.raises(shardinit.CaptureError):
+        shardinit.capture.torch(nn.Linear, "a", dtype="bf16")
+    after = torch.get_default_dtype(), torch.get_rng_state(), torch.nn.init.orthogonal_, torch.utils.swap_tensors
+    assert all(a is b if callable(a) else (a == b if isinstance(a, torch.dtype) else torch.equal(a, b))
+               for a, b in zip(before, after))
+    assert type(nn.Linear(2, 2).weight.data) is torch.Tensor
+
+
+def test_seed_type_name_and_buffers():
+    make = MODELS["llama"]
+    captured = shardinit.capture.torch(make, seed=7, dtype="bf16", name="my model", buffers="all")
+    assert "\nname: my-model\nseed: 7\ndtype: bf16\n" in captured.text
+    with captured.spec() as spec:
+        assert "model.rotary_emb.inv_freq" in spec.tensors
+        made = shardinit.torch.load_state_dict(spec)
+    real = make()
+    for path, buffer in real.named_buffers():
+        assert made[path].dtype == buffer.dtype
+        assert torch.equal(made[path], buffer), path
+    assert "model.rotary_emb.inv_freq" not in shardinit.capture.torch(make).tensors
+    for wrong in ({"engine": "none"}, {"dtype": "f12"}, {"dtype": "i8"}, {"buffers": "none"}):
+        with pytest.raises(ValueError):
+            shardinit.capture.torch(make, **wrong)
+
+
+def Command(*arguments, folder, **options):
+    return subprocess.run([sys.executable, "-W", "ignore", "-m", "shardinit.capture", *map(str, arguments)],
+                          capture_output=True, text=True, timeout=300, cwd=folder,
+                          env={**CLEAN, "PYTHONPATH": str(PACKAGE), "SHARDINIT_LIBRARY": str(LIBRARY)}, **options)
+
+
+CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **TEXT, "dtype": "bfloat16", "rms_norm_eps": 1e-5}
+
+
+def test_command(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n"
+        "class Model(nn.Module):\n"
+        "    def __init__(self, width, layers=2):\n"
+        "        super().__init__()\n"
+        "        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))\n")
+    done = Command("torch", "mine:Model", "--args", '{"width": 8, "layers": 3}', "--seed", 5, "-o", "spec.yaml",
+                   folder=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "spec.yaml: 6 tensors\n")
+    assert "repeat: {layer: 3}" in (tmp_path / "spec.yaml").read_text()
+    Ok("validate", tmp_path / "spec.yaml")
+    same = Command("torch", "mine:Model", "--args", "[8, 3]", "--seed", 5, "-o", "-", folder=tmp_path)
+    assert same.stdout == (tmp_path / "spec.yaml").read_text()
+
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    done = Command("hf", ".", "-o", "llama.yaml", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    Ok("gen", tmp_path / "llama.yaml", "-o", tmp_path / "out")
+    Ok("export", tmp_path / "out", "-o", tmp_path / "hf", "--to", "safetensors")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+    assert model.dtype == torch.bfloat16 and model.config.rms_norm_eps == 1e-5
+    with shardinit.open_spec(tmp_path / "llama.yaml") as spec:
+        assert torch.equal(model.lm_head.weight, shardinit.torch.load_state_dict(spec)["lm_head.weight"])
+
+
+def test_mistakes_of_the_command(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "lama"}')
+    (tmp_path / "none.json").write_text("[1")
+    for arguments, status, words in [
+        (("torch", "torch.nn.Linear", "-o", "x"), 2, "`torch.nn.Linear` is not MODULE:CALLABLE"),
+        (("torch", "no.such:Model", "-o", "x"), 2, "cannot import `no.such`"),
+        (("torch", "torch.nn:Linea", "-o", "x"), 2, "`torch.nn` has no `Linea`"),
+        (("torch", "torch.nn:Linear", "--args", "{", "-o", "x"), 2, "--args is not JSON"),
+        (("torch", "torch.nn:Linear", "--args", '{"width": 3}', "-o", "x"), 2, "cannot be called with --args"),
+        (("torch", "torch.nn:Linear", "--args", "[2, 3]", "--engine", "x", "-o", "x"), 2, "unknown engine `x`"),
+        (("torch", "torch.nn:Linear", "--args", "[2, 3]", "-o", "no/x"), 3, "cannot write no/x: No such file"),
+        (("hf", "config.json", "-o", "x"), 2, "does not know the model type `lama`"),
+        (("hf", "none.json", "-o", "x"), 2, "is not JSON"),
+        (("hf", "nothing.json", "-o", "x"), 2, "cannot read nothing.json: No such file"),
+    ]:
+        done = Command(*arguments, folder=tmp_path)
+        assert (done.returncode, done.stdout) == (status, ""), (arguments, done.stderr)
+        assert done.stderr.startswith("shardinit-capture: error: ") and words in done.stderr, (arguments, done.stderr)
+        assert not (tmp_path / "x").exists()
+
+
+def test_the_page_has_the_options_of_help(tmp_path):
+    page = (ROOT / "man/shardinit-capture.1").read_text()
+    options = set(re.findall(r"--[a-z]+", "".join(
+        Command(*words, "--help", folder=tmp_path).stdout for words in ((), ("torch",), ("hf",)))))
+    assert options == {f"--{name}" for name in re.findall(r"Fl Fl (\w+)", page)}
+    for operation in shardinit.capture.ENGINES:
+        assert operation in page
