@@ -537,6 +537,7 @@ TEST(MegatronLanguage, ReportsExpertsThatHaveNoPlace) {
             "error: `layers.0.experts.0.up` is of expert 0, and nothing says how many there are");
   EXPECT_EQ(first("num_experts: 4"),
             "error: `layers.0.experts.4.up` is of expert 4, but `num_experts` is 4");
+  EXPECT_EQ(first("num_experts: 12"), "error: `num_experts` is 12, but the last expert here is 5");
   const std::string uneven = said("num_experts: 6");
   EXPECT_EQ(uneven.substr(0, uneven.find('\n')),
             "x.yaml:5:61: error: mesh axis `expert` (4) does not divide 6 experts");

@@ -73,7 +73,13 @@ class MegatronLanguage : public ShardingLanguage {
   }
 
   void CheckUse() override {
-    if (!context_.lacks_tensors) patterns_.CheckUse(context_.building, context_.mesh);
+    if (context_.lacks_tensors) return;
+    patterns_.CheckUse(context_.building, context_.mesh);
+    if (is_reported_ || last_expert_ < 0 || last_expert_ + 1 == experts_) return;
+    context_.Error(
+        patterns_.all()[last_match_].span,
+        fmt::format("`num_experts` is {}, but the last expert here is {}", *experts_, last_expert_),
+        fmt::format("use {}, or a pattern that has all of them", last_expert_ + 1));
   }
 
  private:
@@ -110,6 +116,10 @@ class MegatronLanguage : public ShardingLanguage {
                               : "add `num_experts`, as in `{expert: \"**.experts.**\", "
                                 "num_experts: 8}`");
       return false;
+    }
+    if (expert > last_expert_) {
+      last_expert_ = expert;
+      last_match_ = match;
     }
     if (tensor.says_stage) return true;
     const Mesh& mesh = context_.mesh;
@@ -173,6 +183,8 @@ class MegatronLanguage : public ShardingLanguage {
   LanguageContext& context_;
   const std::vector<int> axes_, expert_axes_;
   const std::optional<int64_t> experts_;
+  int64_t last_expert_ = -1;  // Of those that are placed, and the pattern that has it.
+  size_t last_match_ = 0;
   TensorPatterns patterns_;
   const std::vector<Role> roles_;  // Of each pattern.
   bool is_reported_ = false;
