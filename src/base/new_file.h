@@ -42,8 +42,8 @@ void WriteFileAtomically(const std::string& path, std::string_view text);
 // is left.
 class NewFolder {
  public:
-  // Also removes left-overs of killed runs. Throws Error (kConflict) if `path` is more than an empty
-  // folder.
+  // Also removes left-overs of killed runs. Throws Error (kConflict) if `path` is more than an
+  // empty folder.
   explicit NewFolder(const std::string& path);
   ~NewFolder();
   NewFolder(const NewFolder&) = delete;

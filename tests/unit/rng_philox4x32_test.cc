@@ -61,8 +61,8 @@ TEST(Philox4x32, KnownAnswerFromEveryTarget) {
 TEST(Philox4x32, CounterLayout) {
   const Stream stream{0x299f31d0a4093822, 0x13198a2e};
   const uint64_t block = 0x05a308d3243f6a88;
-  const auto expected =
-      philox4x32::Block<uint32_t>({0x243f6a88, 0x05a308d3, 0x13198a2e, 0}, {0xa4093822, 0x299f31d0});
+  const auto expected = philox4x32::Block<uint32_t>({0x243f6a88, 0x05a308d3, 0x13198a2e, 0},
+                                                    {0xa4093822, 0x299f31d0});
   for (int i = 0; i < 4; ++i) EXPECT_EQ(Word(stream, 4 * block + i), expected[i]);
 }
 
