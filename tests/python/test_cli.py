@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -358,6 +359,9 @@ def test_the_manual_has_no_option_that_is_gone():
     known = Options(Ok("--help").stdout)
     for command in COMMANDS:
         known |= Options(Ok(command, "--help").stdout)
+    for of in ("torch", "hf"):  # A command of the Python package.
+        known |= Options(subprocess.run([sys.executable, "-m", "shardinit.capture", of, "--help"], check=True, text=True,
+                                        stdout=subprocess.PIPE, env={**CLEAN, "PYTHONPATH": ROOT / "src/python"}).stdout)
     for page in PAGES:
         assert Options(Manual(page)) - known == set(), page.name
 
