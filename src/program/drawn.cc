@@ -340,13 +340,12 @@ Value ConstantOf(const Function& out, double value, DType dtype) {
 }
 
 Value WriteDrawnTensors(const std::vector<const Tensor*>& tensors, const Word64& row,
-                        const Indices& at, Function* out, std::vector<Table>* tables) {
+                        const Indices& at, Function* out) {
   const Tensor& tensor = *tensors.front();
-  Table table = TableOf(tensors);
+  const Table table = TableOf(tensors);
   std::string argument;
   if (table.columns > 0) {
     argument = out->AddArgument({table.rows(), table.columns}, Element::kU32);
-    tables->push_back(std::move(table));
   }
   RowReader words(out, argument, row);
   const Leaf leaf{tensor, at, out, ProgramEngineOf(*tensor.stream.engine)};

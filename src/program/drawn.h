@@ -19,7 +19,7 @@ Table TableOf(const std::vector<const Tensor*>& tensors);
 // Of these tensors, which are of one kind, the element at an index in that of number `row`, as it
 // is stored: floats as their bits. Their table becomes an argument of the function.
 Value WriteDrawnTensors(const std::vector<const Tensor*>& tensors, const Word64& row,
-                        const std::vector<Word64>& at, Function* out, std::vector<Table>* tables);
+                        const std::vector<Word64>& at, Function* out);
 
 // A number that is not drawn, in the same form.
 Value ConstantOf(const Function& out, double value, DType dtype);

@@ -3,17 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <bit>
-#include <functional>
-#include <map>
+#include <algorithm>
 #include <optional>
 
 #include "base/error.h"
-#include "base/overloaded.h"
-#include "generate/fill.h"
 #include "graph/view.h"
 #include "program/drawn.h"
-#include "tensor/encode.h"
 
 namespace shardinit::program {
 namespace {
@@ -27,6 +22,33 @@ std::string KindOfNode(const std::vector<Tensor>& drawn, const ViewNode& node) {
   std::string kind = fmt::format("{}{}(", node.operation->name, DescribeArguments(node));
   for (const ViewNode& of : node.of) kind += KindOfNode(drawn, of) + ",";
   return kind + ")";
+}
+
+// Operands of a node that follow one another and are of one kind: what is written once.
+struct Series {
+  size_t first, end;
+
+  int64_t count() const { return static_cast<int64_t>(end - first); }
+  // Of all nodes, which are alike.
+  Nodes OperandsOf(const Nodes& nodes) const {
+    Nodes operands;
+    for (const ViewNode* node : nodes) {
+      for (size_t i = first; i < end; ++i) operands.push_back(&node->of[i]);
+    }
+    return operands;
+  }
+};
+
+std::vector<Series> SeriesOf(const std::vector<Tensor>& drawn, const ViewNode& node) {
+  std::vector<Series> all;
+  std::string last;
+  for (size_t i = 0; i < node.of.size(); ++i) {
+    std::string kind = KindOfNode(drawn, node.of[i]);
+    if (i == 0 || kind != last) all.push_back({i, i});
+    ++all.back().end;
+    last = std::move(kind);
+  }
+  return all;
 }
 
 int64_t Integer(const ViewNode& node, size_t argument) {
@@ -65,9 +87,8 @@ Shape ShapeOf(const std::vector<Tensor>& drawn, const ViewNode& node) {
 // written once: which of them an element is in is an index too, `row`, the row of its table.
 class ViewWriter {
  public:
-  ViewWriter(const std::vector<Tensor>& drawn, DType dtype, Function* out,
-             std::vector<Table>* tables)
-      : drawn_(drawn), dtype_(dtype), out_(out), tables_(tables) {}
+  ViewWriter(const std::vector<Tensor>& drawn, DType dtype, Function* out)
+      : drawn_(drawn), dtype_(dtype), out_(out) {}
 
   Value Write(const Nodes& nodes, const Word64& row, Indices at) {
     const ViewNode& node = *nodes.front();
@@ -136,17 +157,10 @@ class ViewWriter {
   Value WriteSeries(const Nodes& nodes, const Word64& row, const Indices& at, const Word64& place,
                     const std::vector<int64_t>& extents, Enter enter) {
     const ViewNode& node = *nodes.front();
-    std::vector<std::string> kinds;
-    for (const ViewNode& of : node.of) kinds.push_back(KindOfNode(drawn_, of));
     std::optional<Value> value;
     int64_t start = 0;
-    for (size_t first = 0, end; first < node.of.size(); first = end) {
-      for (end = first + 1; end < node.of.size() && kinds[end] == kinds[first];) ++end;
-      const int64_t extent = extents[first], count = static_cast<int64_t>(end - first);
-      Nodes of;
-      for (const ViewNode* each : nodes) {
-        for (size_t i = first; i < end; ++i) of.push_back(&each->of[i]);
-      }
+    for (const Series& series : SeriesOf(drawn_, node)) {
+      const int64_t extent = extents[series.first], count = series.count();
       const bool alone = count == std::ssize(node.of);
       // Elsewhere any index will do that is one.
       Word64 index = place - start;
@@ -158,7 +172,7 @@ class ViewWriter {
       const Word64 within = extent == 1 ? Word64(0) : count == 1 ? index : index % extent;
       enter(in, within, extent);
       const Word64 number = count == 1 ? Word64(0) : index / extent;
-      const Value made = Write(of, row * count + number, in);
+      const Value made = Write(series.OperandsOf(nodes), row * count + number, in);
       value = value ? ChooseBetween(place < Word64(start), *value, made) : made;
       start += extent * count;
     }
@@ -186,29 +200,27 @@ class ViewWriter {
   Value WriteLeaves(const Nodes& nodes, const Word64& row, const Indices& at) {
     std::vector<const Tensor*> tensors;
     for (const ViewNode* node : nodes) tensors.push_back(&drawn_[node->tensor]);
-    return WriteDrawnTensors(tensors, row, at, out_, tables_);
+    return WriteDrawnTensors(tensors, row, at, out_);
   }
 
   const std::vector<Tensor>& drawn_;
   DType dtype_;
   Function* out_;
-  std::vector<Table>* tables_;
 };
 
-Value WriteElements(const Tensor& tensor, const Box& box, Function* out,
-                    std::vector<Table>* tables) {
+Value WriteElements(const Tensor& tensor, const Box& box, Function* out) {
   Indices at;
   for (size_t d = 0; d < box.shape.size(); ++d) {
     at.push_back(tensor.shape[d] == 1
                      ? Word64(0)
                      : Word64(out, out->Iota(static_cast<int>(d))) + Word64(box.offset[d]));
   }
-  if (!tensor.view) return WriteDrawnTensors({&tensor}, 0, at, out, tables);
+  if (!tensor.view) return WriteDrawnTensors({&tensor}, 0, at, out);
   const View& view = *tensor.view;
-  return ViewWriter(*view.drawn, tensor.dtype, out, tables).Write({&view.root}, 0, at);
+  return ViewWriter(*view.drawn, tensor.dtype, out).Write({&view.root}, 0, at);
 }
 
-// As WriteSeries and its callers go through the leaves.
+// In the order in which a ViewWriter comes to the leaves.
 void CollectTables(const std::vector<Tensor>& drawn, const Nodes& nodes,
                    std::vector<Table>* tables) {
   const ViewNode& node = *nodes.front();
@@ -219,15 +231,8 @@ void CollectTables(const std::vector<Tensor>& drawn, const Nodes& nodes,
     if (table.columns > 0) tables->push_back(std::move(table));
     return;
   }
-  std::vector<std::string> kinds;
-  for (const ViewNode& of : node.of) kinds.push_back(KindOfNode(drawn, of));
-  for (size_t first = 0, end; first < node.of.size(); first = end) {
-    for (end = first + 1; end < node.of.size() && kinds[end] == kinds[first];) ++end;
-    Nodes of;
-    for (const ViewNode* each : nodes) {
-      for (size_t i = first; i < end; ++i) of.push_back(&each->of[i]);
-    }
-    CollectTables(drawn, of, tables);
+  for (const Series& series : SeriesOf(drawn, node)) {
+    CollectTables(drawn, series.OperandsOf(nodes), tables);
   }
 }
 
@@ -252,8 +257,7 @@ TensorParts PartsOf(Arithmetic arithmetic, const Tensor& tensor, const Box& box)
 WrittenFunction WriteFunction(Arithmetic arithmetic, const Tensor& tensor, const Box& box,
                               std::string_view name) {
   Function out(box.shape, arithmetic);
-  std::vector<Table> tables;
-  const Value stored = WriteElements(tensor, box, &out, &tables);
+  const Value stored = WriteElements(tensor, box, &out);
   const Value whole = out.Spread(stored, out.whole());
   return {out.Finish(name, out.Bitcast(whole, ElementOf(tensor.dtype))), out.needs_zero()};
 }

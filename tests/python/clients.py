@@ -28,6 +28,21 @@ def Client(name):
         pytest.skip(f"not tested: {name} ({error})", allow_module_level=True)
 
 
+# Of trees that JAX libraries have.
+FLAX = """
+shardinit: 1
+name: flax
+dtype: f32
+mesh: {axes: {a: 2}}
+init: {n: {normal: {std: 0.1}}}
+modules:
+  up.kernel: {shape: [16, 32], shard: [null, a], init: n}
+  up.bias: {shape: [32], init: zeros}
+  down.kernel: {shape: [32, 16], shard: [a], init: n}
+  down.bias: {shape: [16], init: zeros}
+"""
+
+
 def Gen(spec, folder, *arguments):
     """A checkpoint from a spec's text or file, in `folder`/out."""
     if isinstance(spec, str):

@@ -13,7 +13,7 @@ import math
 import numpy as np
 import pytest
 
-from clients import Bits, Client, Gen
+from clients import Bits, Client, FLAX, Gen
 from support import AWKWARD, TINY, Reassemble
 
 jax = Client("jax")
@@ -232,20 +232,6 @@ def test_equinox(tmp_path):
         "layers.1.weight": "shape [16, 16] in the checkpoint, [8, 16] here",
         "layers.1.bias": "shape [16] in the checkpoint, [8] here",
     }
-
-
-FLAX = """
-shardinit: 1
-name: flax
-dtype: f32
-mesh: {axes: {a: 2}}
-init: {n: {normal: {std: 0.1}}}
-modules:
-  up.kernel: {shape: [16, 32], shard: [null, a], init: n}
-  up.bias: {shape: [32], init: zeros}
-  down.kernel: {shape: [32, 16], shard: [a], init: n}
-  down.bias: {shape: [16], init: zeros}
-"""
 
 
 def test_flax_linen(tmp_path):

@@ -16,7 +16,7 @@ import socket
 import numpy as np
 import pytest
 
-from clients import PACKAGE, Bits, Client, Gen
+from clients import Bits, Client, FLAX, Gen, PACKAGE
 from support import ROOT, TINY, Json, Ok, Reassemble, Sha256
 
 jax = Client("jax")
@@ -362,18 +362,7 @@ def test_an_equinox_skeleton(mlp):
 def test_a_flax_nnx_state(tmp_path):
     nnx = Client("flax.nnx")
     spec = tmp_path / "flax.yaml"
-    spec.write_text("""
-shardinit: 1
-name: flax
-dtype: f32
-mesh: {axes: {a: 2}}
-init: {n: {normal: {std: 0.1}}}
-modules:
-  up.kernel: {shape: [16, 32], shard: [null, a], init: n}
-  up.bias: {shape: [32], init: zeros}
-  down.kernel: {shape: [32, 16], shard: [a], init: n}
-  down.bias: {shape: [16], init: zeros}
-""")
+    spec.write_text(FLAX)
 
     class Model(nnx.Module):
         def __init__(self, rngs):
