@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ._initializer import Initializer, Tensor, Text
+from ._tensor import Initializer, Tensor, Text
 
 
 class Unlike(Exception):

@@ -5,14 +5,26 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 
-from .._spec import Spec
-from ._formula import Formula, NoFormula, Use, check_uses
+from ._expression import NoFormula, check_uses
+from ._formula import Formula
+from ._tensor import (
+    LONGEST,
+    Initializer,
+    Tensor,
+    Text,
+    at,
+    constant,
+    make,
+    plain,
+    root,
+    varying,
+)
 from ._values import Draw, Value, evaluate
 
 DTYPES = {
@@ -33,42 +45,7 @@ DTYPES = {
     torch.bool: "bool",
 }
 
-_LONGEST = 4096  # Bytes of an expression.
 _COMPUTED = 1 << 27  # Elements that are compared with the real ones, and no more.
-
-
-@dataclasses.dataclass(frozen=True)
-class Text:
-    """An expression, which stands in a spec without quotes where it can."""
-
-    text: str
-
-
-Number = float | int | Text
-Initializer = str | dict[str, dict[str, Any]]
-
-
-@dataclasses.dataclass
-class Tensor:
-    """A tensor of a spec.
-
-    Attributes:
-        uses: the draws of the constructor that its values are.
-        key: the path of the first tensor that has the same ones.
-    """
-
-    path: str
-    shape: tuple[int, ...]
-    dtype: str
-    init: Initializer
-    uses: list[Use]
-    key: str
-
-    def looks_at_fans(self) -> bool:
-        names = ("xavier", "kaiming")
-        return (isinstance(self.init, dict) and next(iter(self.init)).startswith(names)) or (
-            isinstance(self.init, str) and self.init.startswith(names)
-        )
 
 
 def tensor_of(path: str, value: Value) -> Tensor:
@@ -106,8 +83,8 @@ def _drawn(formula: Formula, shape: tuple[int, ...]) -> Initializer:
     if scaled:
         std, sign, mean = scaled.groups()
         return _normal(float((sign or "") + (mean or "0")), float(std or 1), shape, "")
-    if len(text) > _LONGEST:
-        raise NoFormula(f"its expression has {len(text)} characters, {_LONGEST} is the limit",
+    if len(text) > LONGEST:
+        raise NoFormula(f"its expression has {len(text)} characters, {LONGEST} is the limit",
                         draw.origin)  # fmt: skip
     return {"expr": {"": Text(text)}}
 
@@ -124,7 +101,7 @@ def _normal(mean: float, std: float, shape: tuple[int, ...], recipe: str) -> Ini
             if name == "xavier" and math.sqrt(2.0 / fan) == std:
                 return "xavier_normal"
     numbers = {"mean": mean} if mean else {}
-    return {"normal": {**numbers, "std": _root(std)}}
+    return {"normal": {**numbers, "std": root(std)}}
 
 
 def _uniform(low: float, high: float, shape: tuple[int, ...], recipe: str) -> Initializer:
@@ -134,7 +111,7 @@ def _uniform(low: float, high: float, shape: tuple[int, ...], recipe: str) -> In
                 return _kaiming("kaiming_uniform", gain)
             if name == "xavier" and math.sqrt(3.0) * math.sqrt(2.0 / fan) == high:
                 return "xavier_uniform"
-        bound = _root(high)
+        bound = root(high)
         if isinstance(bound, Text):
             return {"uniform": {"low": Text(f"-{bound.text}"), "high": bound}}
     return {"uniform": {"low": low, "high": high}}
@@ -160,27 +137,18 @@ def _fans(shape: tuple[int, ...], recipe: str) -> Iterator[tuple[str, float, flo
         yield "xavier", 1.0, float(shape[1] * field + shape[0] * field)
 
 
-def _root(value: float) -> Number:
-    """1 / sqrt(n), where that is the very number."""
-    if 0 < value < 1:
-        n = round(1 / value**2)
-        if n < 1 << 40 and 1 / math.sqrt(n) == value and len(repr(value)) > 10:
-            return Text(f"1 / sqrt({n})")
-    return value
-
-
 def _fixed(value: Value, dtype: str) -> Initializer:
     """Of what no random number decides: the bits are PyTorch's, or it is an error."""
     problem = None
     try:
         term = Formula(value).term
-        if len(term.text) > _LONGEST:
+        if len(term.text) > LONGEST:
             raise NoFormula("its expression is too long", value.origin)
     except NoFormula as error:
         term, problem = None, error
     size = math.prod(value.shape)
     if term is not None and term.value is not None and size > _COMPUTED >> 6:
-        return _constant(_short(_cast(term.value, value.dtype), value.dtype))
+        return constant(_short(_cast(term.value, value.dtype), value.dtype))
     if size > _COMPUTED:
         raise problem or NoFormula(f"{size} elements are too many to compute", value.origin)
     real = evaluate(value).contiguous()
@@ -190,14 +158,14 @@ def _fixed(value: Value, dtype: str) -> Initializer:
         )
     first = real.flatten()[0]
     if bool((real == first).all()) and not (first == 0 and _signs(real)):
-        return _constant(_short(first.item(), real.dtype))
+        return constant(_short(first.item(), real.dtype))
     if len(shape := value.shape) >= 2:
         centre = " * ".join(f"(i{d} == {shape[d] // 2})" for d in range(2, len(shape)))
-        made = _make("(i0 == i1)" + (f" * {centre}" if centre else ""), shape, dtype)
+        made = make("(i0 == i1)" + (f" * {centre}" if centre else ""), shape, dtype)
         if made is not None and made.tobytes() == _bits(real).tobytes():
             return "dirac" if len(shape) > 2 else "eye"
     for text in _attempts(term.text if term is not None else None, real, value.shape, dtype):
-        made = _make(text, value.shape, dtype)
+        made = make(text, value.shape, dtype)
         if made is not None and made.tobytes() == _bits(real).tobytes():
             return {"expr": {"": Text(text)}}
     raise NoFormula(
@@ -205,12 +173,6 @@ def _fixed(value: Value, dtype: str) -> Initializer:
         " them from a file",
         problem.origin if problem and problem.origin else value.origin,
     )
-
-
-def _constant(value: float | int) -> Initializer:
-    if value == 0 and math.copysign(1, value) > 0:
-        return "zeros"
-    return "ones" if value == 1 else {"constant": {"value": value}}
 
 
 def _signs(real: torch.Tensor) -> bool:
@@ -232,10 +194,6 @@ def _short(value: Any, dtype: torch.dtype) -> Any:
     return value
 
 
-def _plain(value: float) -> str:
-    return re.sub(r"e([+-])0*(\d)", lambda m: f"e{m[1].replace('+', '')}{m[2]}", repr(value))
-
-
 def _attempts(
     text: str | None, real: torch.Tensor, shape: tuple[int, ...], dtype: str
 ) -> Iterator[str]:
@@ -245,54 +203,31 @@ def _attempts(
         if real.dtype.is_floating_point:
             yield from _corrected(text, real, shape)
     numbers = real.double().numpy() if real.dtype.is_floating_point else real.numpy()
-    places, kept = _varying(numbers)
+    places, kept = varying(numbers)
     if len(places) <= 512:
         table = "0"
         for place in places:
             number = _short(numbers[place].item(), real.dtype)
             if number:
                 sign = "-" if number < 0 else "+"
-                table += f" {sign} {_at(place, kept)} * {_plain(abs(number))}"
-        if len(table) <= _LONGEST:
+                table += f" {sign} {at(place, kept)} * {plain(abs(number))}"
+        if len(table) <= LONGEST:
             yield table.removeprefix("0 + ")
-
-
-def _varying(*arrays: np.ndarray[Any, Any]) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
-    """One place for each set of places that differ only in dimensions that change no array."""
-    shape = arrays[0].shape
-    kept = tuple(
-        d
-        for d, n in enumerate(shape)
-        if n > 1 and any(bool((x != np.take(x, [0], axis=d)).any()) for x in arrays)
-    )
-    if math.prod(shape[d] for d in kept) > _LONGEST:
-        return [(0,) * len(shape)] * _LONGEST, kept  # Too many for any use that is made of them.
-    places = []
-    for index in np.ndindex(*(shape[d] for d in kept)):
-        place = [0] * len(shape)
-        for d, i in zip(kept, index, strict=True):
-            place[d] = i
-        places.append(tuple(place))
-    return places, kept
-
-
-def _at(place: tuple[int, ...], kept: Sequence[int]) -> str:
-    return " * ".join(f"(i{d} == {place[d]})" for d in kept)
 
 
 def _corrected(text: str, real: torch.Tensor, shape: tuple[int, ...]) -> Iterator[str]:
     """The expression, and where PyTorch rounded otherwise a small summand."""
-    made = _make(text, shape, "f64")
+    made = make(text, shape, "f64")
     if made is None or not np.isfinite(made).all():
         return
     wanted = real.double().numpy()
     if not made.shape:
         return
     kept = torch.from_numpy(made).float().to(real.dtype).double().numpy()
-    _, dimensions = _varying(made, wanted)
+    _, dimensions = varying(made, wanted)
     cut = tuple(slice(None) if d in dimensions else slice(0, 1) for d in range(len(shape)))
     places = [tuple(int(i) for i in place) for place in np.argwhere((kept != wanted)[cut])]
-    if len(places) * 20 + len(text) > _LONGEST:
+    if len(places) * 20 + len(text) > LONGEST:
         return
     for place in places:
         difference = float(wanted[place]) - float(made[place])
@@ -303,22 +238,8 @@ def _corrected(text: str, real: torch.Tensor, shape: tuple[int, ...]) -> Iterato
                 wanted[place]
             ):
                 break
-        text += f" {'+' if difference > 0 else '-'} {_at(place, dimensions)} * {_plain(short)}"
+        text += f" {'+' if difference > 0 else '-'} {at(place, dimensions)} * {plain(short)}"
     yield text
-
-
-def _make(text: str, shape: Sequence[int], dtype: str) -> np.ndarray[Any, Any] | None:
-    """What the tool makes of an expression; None if it refuses it."""
-    from .._errors import SpecError
-
-    spec = (
-        f"shardinit: 1\nname: attempt\ndtype: {dtype}\nmodules:\n"
-        f'  x: {{shape: [{", ".join(map(str, shape))}], init: {{expr: "{text}"}}}}\n'
-    )
-    try:
-        return Spec(None, text=spec, set=(), mesh=None, layout=None, threads=0).generate("x")
-    except SpecError:
-        return None
 
 
 def _bits(real: torch.Tensor) -> np.ndarray[Any, Any]:

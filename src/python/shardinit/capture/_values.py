@@ -10,16 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-
-@dataclasses.dataclass(frozen=True)
-class Origin:
-    """Where an operation was called: its name, and the user's line."""
-
-    operation: str
-    line: str
-
-    def __str__(self) -> str:
-        return f"`{self.operation}` at {self.line}"
+from ._expression import Origin
 
 
 @dataclasses.dataclass(eq=False)

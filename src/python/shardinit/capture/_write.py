@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ._fold import Leaf, Module, both, leaves, tree
-from ._initializer import Initializer, Tensor, Text
+from ._tensor import Initializer, Tensor, Text
 
 _DEFAULT_ENGINE = "philox4x32"
 # A module's member of such a name is written with the module's: `a.shape`.

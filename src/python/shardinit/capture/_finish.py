@@ -1,0 +1,85 @@
+"""From tensors to a `Captured`, or to an error that names all that no spec can say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .._errors import CaptureError, LibraryError
+from . import Captured
+from ._expression import NoFormula
+from ._tensor import Tensor, share
+from ._write import spec_text
+
+_PATH = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+
+
+def check_path(path: str) -> None:
+    """
+    Raises:
+        NoFormula: a spec cannot have the path.
+    """
+    if not _PATH.fullmatch(path):
+        raise NoFormula("its name has characters that a path of a spec cannot have")
+
+
+def finish(
+    tensors: list[Tensor],
+    problems: Mapping[str, str],
+    *,
+    paths: Iterable[str],
+    name: str,
+    seed: int,
+    engine: str,
+    comment: str,
+    config: Mapping[str, Any] | None = None,
+) -> Captured:
+    """
+    Args:
+        tensors: what can be said.
+        problems: path → why not, of the others.
+        paths: of all, in the model's order.
+        name: the spec's; characters that it cannot have are replaced.
+        comment: opens the spec.
+
+    Raises:
+        CaptureError: there are problems.
+    """
+    problems = {**problems, **share(tensors)}
+    problems = {path: problems[path] for path in paths if path in problems}
+    if problems:
+        raise CaptureError(
+            f"{len(problems)} tensors cannot be said in a spec" if len(problems) > 1
+            else "a tensor cannot be said in a spec",
+            problems,
+        )  # fmt: skip
+    if not tensors:
+        raise CaptureError(f"`{name}` has no tensors")
+    text = spec_text(
+        tensors,
+        name=re.sub(r"[^A-Za-z0-9_.-]", "-", name),
+        seed=seed,
+        engine=engine,
+        comment=comment,
+        config=config,
+    )
+    captured = Captured(text, {t.path: (t.shape, t.dtype) for t in tensors})
+    _check(captured)
+    return captured
+
+
+def _check(captured: Captured) -> None:
+    """The spec says what was captured, as the tool itself reads it."""
+    try:
+        with captured.spec() as spec:
+            read = {path: (info.global_shape, info.dtype) for path, info in spec.tensors.items()}
+    except LibraryError:
+        return  # What needed the library was checked with it.
+    if read != captured.tensors:
+        different = sorted(
+            path
+            for path in {*read, *captured.tensors}
+            if read.get(path) != captured.tensors.get(path)
+        )
+        raise AssertionError(f"the spec does not say what was captured: {different[:5]}")

@@ -1,0 +1,130 @@
+"""A tensor of a spec, with its initializer."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .._spec import Spec
+from ._expression import Use
+
+LONGEST = 4096  # Bytes of an expression.
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """An expression, which stands in a spec without quotes where it can."""
+
+    text: str
+
+
+Number = float | int | Text
+Initializer = str | dict[str, dict[str, Any]]
+
+
+@dataclasses.dataclass
+class Tensor:
+    """A tensor of a spec.
+
+    Attributes:
+        uses: the draws of the constructor that its values are.
+        key: the path of the first tensor that has the same ones.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    init: Initializer
+    uses: list[Use]
+    key: str
+
+    def looks_at_fans(self) -> bool:
+        names = ("xavier", "kaiming")
+        return (isinstance(self.init, dict) and next(iter(self.init)).startswith(names)) or (
+            isinstance(self.init, str) and self.init.startswith(names)
+        )
+
+
+def share(tensors: list[Tensor]) -> dict[str, str]:
+    """Gives tensors of the same random numbers one key."""
+    problems: dict[str, str] = {}
+    users: dict[int, list[tuple[Tensor, Use]]] = {}
+    for tensor in tensors:
+        for use in tensor.uses:
+            for other, before in users.get(use.draw.order, ()):
+                if other is tensor or use.apart(before):
+                    continue
+                if (tensor.shape, tensor.init, [(u.draw.order, u.index) for u in tensor.uses]) != (
+                    other.shape, other.init, [(u.draw.order, u.index) for u in other.uses]
+                ):  # fmt: skip
+                    problems[tensor.path] = (
+                        f"some of its random numbers are also those of `{other.path}`, which is"
+                        f" not the same otherwise: {use.draw.origin}"
+                    )
+                else:
+                    tensor.key = other.key
+                break
+            else:
+                users.setdefault(use.draw.order, []).append((tensor, use))
+    return problems
+
+
+def root(value: float) -> Number:
+    """1 / sqrt(n), where that is the very number."""
+    if 0 < value < 1:
+        n = round(1 / value**2)
+        if n < 1 << 40 and 1 / math.sqrt(n) == value and len(repr(value)) > 10:
+            return Text(f"1 / sqrt({n})")
+    return value
+
+
+def constant(value: float | int) -> Initializer:
+    if value == 0 and math.copysign(1, value) > 0:
+        return "zeros"
+    return "ones" if value == 1 else {"constant": {"value": value}}
+
+
+def plain(value: float) -> str:
+    return re.sub(r"e([+-])0*(\d)", lambda m: f"e{m[1].replace('+', '')}{m[2]}", repr(value))
+
+
+def varying(*arrays: np.ndarray[Any, Any]) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
+    """One place for each set of places that differ only in dimensions that change no array."""
+    shape = arrays[0].shape
+    kept = tuple(
+        d
+        for d, n in enumerate(shape)
+        if n > 1 and any(bool((x != np.take(x, [0], axis=d)).any()) for x in arrays)
+    )
+    if math.prod(shape[d] for d in kept) > LONGEST:
+        return [(0,) * len(shape)] * LONGEST, kept  # Too many for any use that is made of them.
+    places = []
+    for index in np.ndindex(*(shape[d] for d in kept)):
+        place = [0] * len(shape)
+        for d, i in zip(kept, index, strict=True):
+            place[d] = i
+        places.append(tuple(place))
+    return places, kept
+
+
+def at(place: tuple[int, ...], kept: Sequence[int]) -> str:
+    return " * ".join(f"(i{d} == {place[d]})" for d in kept)
+
+
+def make(text: str, shape: Sequence[int], dtype: str) -> np.ndarray[Any, Any] | None:
+    """What the tool makes of an expression; None if it refuses it."""
+    from .._errors import SpecError
+
+    spec = (
+        f"shardinit: 1\nname: attempt\ndtype: {dtype}\nmodules:\n"
+        f'  x: {{shape: [{", ".join(map(str, shape))}], init: {{expr: "{text}"}}}}\n'
+    )
+    try:
+        return Spec(None, text=spec, set=(), mesh=None, layout=None, threads=0).generate("x")
+    except SpecError:
+        return None
