@@ -90,6 +90,18 @@ class SchemaWriter : KeySchemaWriter {
         number("fold_in", "jax.random.fold_in(key, N)"));
   }
 
+  static std::string TorchKey() {
+    return fmt::format(
+        R"({{"type": "object", "properties": {{"torch": {{"description": )"
+        R"("a place in the stream", "type": "object", "properties": {{"position": )"
+        R"({{"description": "the number of words that are drawn before", "allOf": [{0}]}}, )"
+        R"("spare": {{"description": "the position of the four words of which a second normal )"
+        R"(number is left", "allOf": [{0}]}}}}, "required": ["position"], )"
+        R"("additionalProperties": false}}}}, "required": ["torch"], )"
+        R"("additionalProperties": false}})",
+        Ref("number"));
+  }
+
   void WriteValues() {
     Define("number", R"("description": "a number, or an expression over `vars` such as )"
                      R"(`0.02 / sqrt(2 * layers)`", "anyOf": [{"type": "number"}, )" +
@@ -111,8 +123,8 @@ class SchemaWriter : KeySchemaWriter {
     Define("key", fmt::format(R"("anyOf": [{{"type": "string", "minLength": 1, "maxLength": {}}}, )"
                               R"({{"type": "object", "properties": {{"jax": {{"description": )"
                               R"("the steps that derive it", "anyOf": [{}, {}]}}}}, )"
-                              R"("required": ["jax"], "additionalProperties": false}}])",
-                              kLongestPath, Ref("jaxSteps"), ListOf("jaxSteps")));
+                              R"("required": ["jax"], "additionalProperties": false}}, {}])",
+                              kLongestPath, Ref("jaxSteps"), ListOf("jaxSteps"), TorchKey()));
     Define("tie",
            fmt::format(R"("type": "string", "minLength": 1, "maxLength": {})", kLongestPath));
     Define("path",

@@ -11,6 +11,7 @@
 #include "graph/pad.h"
 #include "graph/streams.h"
 #include "report/text.h"
+#include "rng/engines.h"
 
 namespace shardinit {
 namespace {
@@ -56,6 +57,11 @@ std::string InHex(const Tensor& tensor) { return fmt::format("{:016x}", tensor.s
 FactValue KeyOf(const Tensor& tensor) {
   if (!IsRandom(tensor.distribution)) return nullptr;
   if (tensor.given_key) return Facts{{"value", InHex(tensor)}};
+  if (tensor.stream.engine == &kTorchCpu) {
+    Facts place = {{"position", tensor.stream.position}};
+    if (tensor.stream.spare != kNoSpare) place.push_back({"spare", tensor.stream.spare});
+    return place;
+  }
   return Facts{{"value", InHex(tensor)}, {"path", DrawPathOf(tensor)}};
 }
 
@@ -140,9 +146,19 @@ void AddStream(const Subject& subject, Facts* facts) {
                                   Count(DrawsOf(tensor.distribution), "draw"));
     engine.row.section = kEngine;
     key.row.label = "key";
-    key.row.text = tensor.given_key
-                       ? fmt::format("{}, given", InHex(tensor))
-                       : fmt::format("{}, of the seed and `{}`", InHex(tensor), DrawPathOf(tensor));
+    if (tensor.stream.engine == &kTorchCpu) {
+      engine.row.text = plan.graph.engine;
+      key.row.label = "position";
+      key.row.text = fmt::format("{} words of the stream before", Grouped(tensor.stream.position));
+      if (tensor.stream.spare != kNoSpare) {
+        key.row.text +=
+            fmt::format(", and a second number of the four at {}", Grouped(tensor.stream.spare));
+      }
+    } else {
+      key.row.text = tensor.given_key ? fmt::format("{}, given", InHex(tensor))
+                                      : fmt::format("{}, of the seed and `{}`", InHex(tensor),
+                                                    DrawPathOf(tensor));
+    }
     key = At(std::move(key), why.key, "");
   }
   facts->insert(facts->end(), {std::move(seed), std::move(engine), std::move(key)});

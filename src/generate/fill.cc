@@ -10,7 +10,9 @@
 #include "generate/normalized.h"
 #include "generate/orthogonal.h"
 #include "generate/sparse.h"
+#include "generate/torch_cpu.h"
 #include "generate/view.h"
+#include "rng/engines.h"
 #include "tensor/encode.h"
 
 namespace shardinit {
@@ -60,6 +62,7 @@ class SampleFiller final : public Filler {
 
 std::unique_ptr<const Filler> FillerOf(const Tensor& tensor) {
   using Result = std::unique_ptr<const Filler>;
+  if (tensor.stream.engine == &kTorchCpu) return std::make_unique<TorchFiller>(tensor);
   const auto sample = [&](const Sampler& sampler) -> Result {
     return std::make_unique<SampleFiller>(sampler, tensor);
   };

@@ -41,7 +41,7 @@ InitGraph BindModel(Building& building) {
   if (spec.engine && FindEngine(spec.engine->value) == nullptr) {
     ReportUnknown("engine", *spec.engine, EngineNames(), building.diagnostics);
   } else if (spec.engine) {
-    graph.engine = spec.engine->value;
+    graph.engine = FindEngine(spec.engine->value)->name;
   }
   if (spec.replicas && spec.replicas->value == "full") graph.replicas = Replicas::kFull;
   if (spec.config) graph.config = BindConfig(*spec.config, building.names, building.diagnostics);

@@ -140,6 +140,24 @@ bool TensorBinder::CountBytes(const TensorSpec& spec, const Tensor& tensor) {
   return false;
 }
 
+void TensorBinder::BindTorchKey(const TorchKeySpec& key, DrawNotes* notes, Tensor* tensor) {
+  if (notes != nullptr) notes->key = key.span;
+  const Engine* engine = spec_.engine ? FindEngine(spec_.engine->value) : Engines().front();
+  if (engine != nullptr && engine != &kTorchCpu) {
+    diagnostics_.Error(key.span, fmt::format("engine `{}` has no places in a stream", engine->name),
+                       "write `engine: torch_cpu` at the top of the spec, or a path as `key`");
+  }
+  const auto number = [&](const Expr& expr, std::string_view what) {
+    return EvaluateInteger(expr, names_, 0, std::numeric_limits<int64_t>::max(), what,
+                           diagnostics_);
+  };
+  const auto position = number(*key.position, "`position`");
+  const auto spare = key.spare ? number(*key.spare, "`spare`") : std::nullopt;
+  if (!position || (key.spare && !spare)) return;
+  tensor->place = {static_cast<uint64_t>(*position),
+                   spare ? static_cast<uint64_t>(*spare) : kNoSpare};
+}
+
 // `{layer}` in a key stands for the number of the repeat around the tensor.
 void TensorBinder::BindKey(const TensorSpec& spec, DrawNotes* notes, Tensor* tensor) {
   if (spec.jax_key) {
@@ -152,9 +170,12 @@ void TensorBinder::BindKey(const TensorSpec& spec, DrawNotes* notes, Tensor* ten
     }
     tensor->given_key = EvaluateJaxKey(*spec.jax_key, names_, diagnostics_);
   }
+  if (spec.torch_key) BindTorchKey(*spec.torch_key, notes, tensor);
   if (const auto& key = spec.tie ? spec.tie : spec.key) {
-    if (spec.tie && (spec.key || spec.jax_key)) {
-      diagnostics_.Error(spec.key ? spec.key->span : spec.jax_key->span,
+    if (spec.tie && (spec.key || spec.jax_key || spec.torch_key)) {
+      diagnostics_.Error(spec.key       ? spec.key->span
+                         : spec.jax_key ? spec.jax_key->span
+                                        : spec.torch_key->span,
                          "a tensor with `tie` has the other tensor's `key`",
                          "remove one of the two");
     }

@@ -25,6 +25,7 @@ struct Tensor {
   std::string path;
   std::string draw_path;                   // The explicit `key:`; empty: drawn under its own path.
   std::optional<uint64_t> given_key = {};  // A key that is none of a path.
+  std::optional<StreamPlace> place = {};   // In a sequential stream, if it is given.
   DType dtype = DType::f32;
   Shape shape;
   Distribution distribution;

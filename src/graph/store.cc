@@ -45,6 +45,7 @@ class Storer : public LeafVisitor {
       Tensor tensor = drawn_[i];
       tensor.draw_path.clear();
       tensor.given_key.reset();
+      tensor.place.reset();
       tensor.stream = {};
       Add(binder_.Keep(i), layout.keep[*keep].span, nullptr, std::move(tensor));
     }

@@ -1,12 +1,63 @@
 #include "graph/streams.h"
 
+#include <algorithm>
+#include <string_view>
+#include <unordered_map>
+
+#include "base/parallel.h"
+#include "graph/tie.h"
+#include "graph/torch_draws.h"
+#include "kernels/torch_cpu.h"
+
 namespace shardinit {
+namespace {
+
+Stream AfterTensor(const Tensor& tensor) {
+  if (TorchRefusal(tensor).empty()) {
+    return kernels::AfterTorch(TorchDrawsOf(tensor), std::max(1, AvailableCores()));
+  }
+  Stream stream = tensor.stream;  // Wherever that is, no other begins there.
+  stream.position += static_cast<uint64_t>(tensor.elements());
+  return stream;
+}
+
+void AssignTorch(uint64_t seed, std::vector<Tensor>& tensors) {
+  const Tensor* before = nullptr;  // The last one that was drawn.
+  std::vector<Tensor*> tied;
+  std::unordered_map<std::string_view, const Tensor*> drawn;
+  for (Tensor& tensor : tensors) {
+    if (tensor.view || !IsRandom(tensor.distribution)) continue;
+    tensor.stream = {.key = kTorchCpu.key(seed, tensor.path), .engine = &kTorchCpu};
+    if (!tensor.draw_path.empty()) {  // Takes the numbers of another, and none of its own.
+      tied.push_back(&tensor);
+      continue;
+    }
+    if (tensor.place) {
+      tensor.stream.position = tensor.place->position;
+      tensor.stream.spare = tensor.place->spare;
+    } else if (before != nullptr) {
+      tensor.stream = AfterTensor(*before);
+    }
+    before = &tensor;
+    drawn.emplace(tensor.path, &tensor);
+  }
+  // A path that stays names no such tensor; validate.cc refuses it.
+  for (Tensor* tensor : tied) {
+    const auto other = drawn.find(tensor->draw_path);
+    if (other == drawn.end() || !MadeAlike(*tensor, *other->second)) continue;
+    tensor->stream = other->second->stream;
+    tensor->draw_path.clear();
+  }
+}
+
+}  // namespace
 
 const std::string& DrawPathOf(const Tensor& tensor) {
   return tensor.draw_path.empty() ? tensor.path : tensor.draw_path;
 }
 
 void AssignStreams(const Engine& engine, uint64_t seed, std::vector<Tensor>& tensors) {
+  if (&engine == &kTorchCpu) return AssignTorch(seed, tensors);
   uint64_t position = 0;
   for (Tensor& tensor : tensors) {
     if (tensor.view || !IsRandom(tensor.distribution)) continue;

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "graph/tie.h"
+#include "graph/torch_draws.h"
 #include "rng/engines.h"
 #include "rng/sampler.h"
 
@@ -199,6 +200,27 @@ void CheckDraws(const std::vector<Tensor>& all, const std::vector<const Span*>& 
   }
 }
 
+// Under an engine that makes PyTorch's numbers, or none.
+void CheckTorch(const std::vector<Tensor>& all, const std::vector<const Span*>& places,
+                Diagnostics& diagnostics) {
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i].stream.engine != &kTorchCpu) continue;
+    if (const std::string why = TorchRefusal(all[i]); !why.empty()) {
+      diagnostics.Error(*places[i],
+                        fmt::format("engine `{}` cannot draw `{}`, {}: {}", kTorchCpu.name,
+                                    all[i].path, InText(all[i].distribution), why),
+                        "choose another initializer or dtype, or the engine `philox4x32`");
+    }
+    if (!all[i].draw_path.empty()) {
+      diagnostics.Error(*places[i],
+                        fmt::format("`{}` has the key `{}`, but engine `{}` draws by the order of "
+                                    "tensors",
+                                    all[i].path, all[i].draw_path, kTorchCpu.name),
+                        "leave `key` out");
+    }
+  }
+}
+
 }  // namespace
 
 void ValidateTensors(const std::vector<Tensor>& all, const std::vector<const Span*>& places,
@@ -208,6 +230,7 @@ void ValidateTensors(const std::vector<Tensor>& all, const std::vector<const Spa
   // What has one path has one stream, too.
   if (diagnostics.all().size() == before) CheckKeys(all, places, specs, diagnostics);
   CheckDraws(all, places, diagnostics);
+  CheckTorch(all, places, diagnostics);
 }
 
 }  // namespace shardinit

@@ -17,6 +17,7 @@ namespace {
 struct Entry {
   void (*run)(const Job&) = nullptr;
   void (*make_panel)(const PanelJob&) = nullptr;
+  int (*run_torch)(const TorchJob&) = nullptr;
 };
 
 // By Highway's number of the target: the better, the smaller.
@@ -45,14 +46,21 @@ bool EnterPanel(int64_t target, void (*make_panel)(const PanelJob&)) {
   return true;
 }
 
+bool EnterTorch(int64_t target, int (*run_torch)(const TorchJob&)) {
+  Entries()[target].run_torch = run_torch;
+  return true;
+}
+
 std::span<const Backend> Backends() {
   static const std::vector<Backend> backends = [] {
     std::vector<Backend> rows;
     for (const auto& [target, entry] : Entries()) {
-      Check(entry.run != nullptr && entry.make_panel != nullptr, "half a backend");
+      Check(entry.run != nullptr && entry.make_panel != nullptr && entry.run_torch != nullptr,
+            "half a backend");
       // Scalar code is not among those that Highway asks the processor for.
       const bool supported = target == HWY_SCALAR || (hwy::SupportedTargets() & target) != 0;
-      rows.push_back({hwy::TargetName(target), supported, entry.run, entry.make_panel});
+      rows.push_back(
+          {hwy::TargetName(target), supported, entry.run, entry.make_panel, entry.run_torch});
     }
     return rows;
   }();

@@ -8,6 +8,7 @@
 
 #include "kernels/job.h"
 #include "kernels/orthogonal.h"
+#include "kernels/torch_cpu.h"
 
 namespace shardinit::kernels {
 
@@ -16,6 +17,7 @@ struct Backend {
   bool supported;  // By this machine.
   void (*run)(const Job&);
   void (*make_panel)(const PanelJob&);
+  int (*run_torch)(const TorchJob&);
 };
 
 std::span<const Backend> Backends();  // Of this build, the best first.
@@ -25,5 +27,6 @@ const Backend& ActiveBackend();
 // Enter what this build has for one of Highway's targets; before main().
 bool EnterRun(int64_t target, void (*run)(const Job&));
 bool EnterPanel(int64_t target, void (*make_panel)(const PanelJob&));
+bool EnterTorch(int64_t target, int (*run_torch)(const TorchJob&));
 
 }  // namespace shardinit::kernels

@@ -21,6 +21,8 @@
 // clang-format on
 #endif
 
+#include "kernels/torch_cpu-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace shardinit::kernels::HWY_NAMESPACE {
 

@@ -8,12 +8,15 @@
 #include "kernels/backend.h"
 #include "kernels/job.h"
 #include "kernels/targets.h"
+#include "kernels/torch_cpu.h"
 #include "rng/coefficients.h"
 #include "rng/engines.h"
 #include "rng/jax-samplers-inl.h"
 #include "rng/jax_threefry.h"
+#include "rng/mt19937.h"
 #include "rng/philox4x32.h"
 #include "rng/threefry2x32.h"
+#include "rng/torch_coefficients.h"
 #include "tensor/encode.h"
 
 #define HWY_TARGET_INCLUDE "kernels/fill-inl.h"
@@ -31,6 +34,7 @@ void Fill(const Sampler& sampler, Stream stream, uint64_t first, size_t count, D
 void FillRows(const Sampler& sampler, Stream stream, uint64_t first, uint64_t stride, size_t rows,
               size_t count, DType dtype, void* out) {
   Check(InfoOf(dtype).is_float(), "random numbers are floats");
+  Check(stream.engine->sample != nullptr, "an engine of whole tensors");
   Check(dtype == DType::f32 || !std::holds_alternative<BitsSampler>(sampler), "bits are f32");
   const Job job{sampler, stream, first, stride, rows, count, dtype, static_cast<uint8_t*>(out)};
   // Those that backends make.

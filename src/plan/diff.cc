@@ -8,11 +8,15 @@
 
 #include "graph/streams.h"
 #include "graph/view.h"
+#include "rng/engines.h"
 
 namespace shardinit {
 namespace {
 
 std::string KeyInText(const Tensor& tensor) {
+  if (tensor.stream.engine == &kTorchCpu) {
+    return fmt::format("position {}", tensor.stream.position);
+  }
   return tensor.given_key ? fmt::format("{:016x}", *tensor.given_key) : DrawPathOf(tensor);
 }
 

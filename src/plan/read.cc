@@ -13,6 +13,7 @@
 #include "base/overloaded.h"
 #include "base/text.h"
 #include "graph/streams.h"
+#include "graph/torch_draws.h"
 #include "graph/validate.h"
 #include "graph/view.h"
 #include "init/initializer.h"
@@ -218,20 +219,32 @@ void ReadPartition(const json& in, const InitGraph& graph, const std::string& pa
   if (in.contains("stage")) ReadPins(in.at("stage"), graph.mesh, used, path, tensor);
 }
 
+// A key that is none of a path: two words, or a place in the stream of torch_cpu.
+void ReadGivenKey(const json& in, const std::string& path, Tensor& tensor) {
+  const auto number = [&](const json& value) {
+    if (!value.is_number_unsigned()) Refuse(path, fmt::format("the key of `{}`", tensor.path));
+    return value.get<uint64_t>();
+  };
+  if (in.contains("position")) {
+    tensor.place = {number(in.at("position")),
+                    in.contains("spare") ? number(in.at("spare")) : kNoSpare};
+    return;
+  }
+  uint64_t words[2];
+  for (const size_t i : {0, 1}) {
+    words[i] = number(in.at("words").at(i));
+    if (words[i] >> 32 != 0) Refuse(path, fmt::format("the key of `{}`", tensor.path));
+  }
+  tensor.given_key = words[1] << 32 | words[0];
+}
+
 void ReadDraw(const json& in, const std::string& path, Tensor& tensor) {
   tensor.distribution = DistributionReader(tensor.shape, path).Read(in.at("init"));
   if (const Misfit misfit = MisfitOf(tensor.distribution, tensor.dtype); !misfit.what.empty()) {
     Refuse(path, fmt::format("values of `{}` {}", tensor.path, misfit.what));
   }
   if (in.contains("key") && in.at("key").is_object()) {
-    uint64_t words[2];
-    for (const size_t i : {0, 1}) {
-      const json& word = in.at("key").at("words").at(i);
-      if (!word.is_number_unsigned() || (words[i] = word) >> 32 != 0) {
-        Refuse(path, fmt::format("the key of `{}`", tensor.path));
-      }
-    }
-    tensor.given_key = words[1] << 32 | words[0];
+    ReadGivenKey(in.at("key"), path, tensor);
   } else if (in.contains("key")) {
     tensor.draw_path = in.at("key").get<std::string>();
   }
@@ -364,8 +377,10 @@ class PlanReader {
     graph_.name = top.at("name").get<std::string>();
     if (!IsModelName(graph_.name)) Refuse(path_, "the model's name");
     graph_.engine = top.at("engine").get<std::string>();
-    if (FindEngine(graph_.engine) == nullptr)
+    if (const Engine* engine = FindEngine(graph_.engine);
+        engine == nullptr || engine->name != graph_.engine) {
       Refuse(path_, fmt::format("unknown engine `{}`", graph_.engine));
+    }
     if (!top.at("seed").is_number_unsigned()) Refuse(path_, "the seed");
     graph_.seed = top.at("seed");
     ReadMesh(top.at("mesh"));
@@ -401,6 +416,14 @@ class PlanReader {
 
   // Before the first tensor of a layout, all that it can be made of is there.
   void AssignStreams(std::vector<Tensor>& tensors) const {
+    const bool is_torch = graph_.engine == kTorchCpu.name;
+    for (const Tensor& tensor : tensors) {
+      const bool wants_place = is_torch && !tensor.view && IsRandom(tensor.distribution);
+      if (tensor.place.has_value() != wants_place ||
+          (wants_place && !TorchRefusal(tensor).empty())) {
+        Refuse(path_, fmt::format("the key of `{}`", tensor.path));
+      }
+    }
     shardinit::AssignStreams(*FindEngine(graph_.engine), graph_.seed, tensors);
   }
 

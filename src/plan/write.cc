@@ -2,7 +2,7 @@
 #include "base/json.h"
 #include "graph/view.h"
 #include "plan/plan.h"
-#include "rng/stream.h"
+#include "rng/engines.h"
 
 namespace shardinit {
 namespace {
@@ -50,6 +50,11 @@ void WriteTensor(const Tensor& tensor, JsonWriter& out) {
 void WriteInit(const Tensor& tensor, JsonWriter& out) {
   out.Key("init");
   WriteDistribution(tensor.distribution, out);
+  if (tensor.stream.engine == &kTorchCpu) {
+    out.Key("key").BeginObject().Member("position", tensor.stream.position);
+    if (tensor.stream.spare != kNoSpare) out.Member("spare", tensor.stream.spare);
+    out.EndObject();
+  }
   if (!tensor.draw_path.empty()) out.Member("key", tensor.draw_path);
   if (tensor.given_key) {
     out.Key("key").BeginObject().Key("words").BeginArray();

@@ -28,12 +28,15 @@ struct Engine {
   bool has_jax_keys = false;
   // Why it cannot make these numbers: a phrase; empty: it can. Null: it can make all.
   std::string_view (*refusal)(const Sampler& sampler) = nullptr;
+  std::string_view short_name = {};  // What a spec may say, too; empty: it has none.
 };
 
 extern const Engine kJaxThreefry;
+// Its numbers are those of rng/torch_cpu.h, of whole tensors: it has no `sample`.
+extern const Engine kTorchCpu;
 
 std::span<const Engine* const> Engines();  // The default first.
 const Engine* FindEngine(std::string_view name);
-std::vector<std::string> EngineNames();
+std::vector<std::string> EngineNames();  // With the short ones.
 
 }  // namespace shardinit

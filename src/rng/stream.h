@@ -18,10 +18,18 @@ inline constexpr int kContractVersion = 1;
 struct Engine;
 extern const Engine kPhilox4x32;  // The default.
 
+inline constexpr uint64_t kNoSpare = ~uint64_t{0};
+
+// In the stream of torch_cpu.
+struct StreamPlace {
+  uint64_t position = 0, spare = kNoSpare;
+};
+
 struct Stream {
   uint64_t key = 0;
-  uint32_t draw = 0;      // Numbers the random calls inside one initializer.
-  uint64_t position = 0;  // Of a sequential engine: numbers that are drawn before the first.
+  uint32_t draw = 0;          // Numbers the random calls inside one initializer.
+  uint64_t position = 0;      // Of a sequential engine: numbers that are drawn before the first.
+  uint64_t spare = kNoSpare;  // Where torch_cpu drew two numbers of which one is left.
   const Engine* engine = &kPhilox4x32;
 
   auto operator<=>(const Stream&) const = default;

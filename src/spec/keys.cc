@@ -155,7 +155,7 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
      Word<&ModelSpec::dtype>},
     {{.name = "engine", .description = "the random generator", .kind = SpecKind::kEngine},
      [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModelSpec& model) {
-       model.engine = parser.ReadWord(entry);
+       if (parser.IsText(entry)) model.engine = parser.Text(*entry.value);
      }},
     {{.name = "vars",
       .description = "names for numbers, for use in expressions; in any order",
@@ -319,7 +319,7 @@ extern const std::vector<KeyRow<TensorSpec>> kTensorKeys = {
     {{.name = "key",
       .description = "the path under which values are drawn, instead of the tensor's own: keeps "
                      "them through a renaming; or, of engine `jax_threefry`, how JAX derives its "
-                     "key",
+                     "key, of `torch_cpu`, where in the stream they are",
       .kind = SpecKind::kKey},
      By<&SpecParser::ReadKey>},
     {{.name = "tie",

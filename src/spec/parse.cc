@@ -252,7 +252,7 @@ std::optional<StageSpec> SpecParser::ReadStage(const Node::Entry& entry) {
 
 void SpecParser::ReadKey(const Node::Entry& entry, TensorSpec& tensor) {
   if (entry.value->IsMap()) {
-    tensor.jax_key = ReadJaxKey(*entry.value);
+    ReadGivenKey(*entry.value, tensor);
     return;
   }
   if (IsText(entry) && CheckKey(*entry.value, diagnostics())) tensor.key = Text(*entry.value);

@@ -7,7 +7,8 @@
 #include "base/text.h"
 #include "spec/reader.h"
 
-// `key` of a tensor as JAX has keys: `{jax: {seed: 0, split: [3, 1]}}`.
+// `key` of a tensor as JAX has keys: `{jax: {seed: 0, split: [3, 1]}}`, or where in PyTorch's
+// stream its numbers are: `{torch: {position: 1024}}`.
 
 namespace shardinit {
 namespace {
@@ -28,22 +29,51 @@ constexpr JaxStep kJaxSteps[] = {
 
 constexpr std::string_view kJaxForm = "such as `key: {jax: {seed: 0, split: [3, 1]}}`";
 
+constexpr std::string_view kTorchForm = "such as `key: {torch: {position: 1024}}`";
+
 }  // namespace
 
-std::optional<JaxKeySpec> SpecReader::ReadJaxKey(const Node& node) {
-  const size_t faults = Faults();
+void SpecReader::ReadGivenKey(const Node& node, TensorSpec& tensor) {
   NoteGaps(node);
-  if (node.entries.size() != 1 || node.entries[0].key->text != "jax") {
-    if (!node.incomplete) Error(node, "`key` must be a path or `{jax: …}`", std::string(kJaxForm));
-    return std::nullopt;
+  if (node.entries.size() == 1 && node.entries[0].key->text == "jax") {
+    tensor.jax_key = ReadJaxKey(node, node.entries[0]);
+  } else if (node.entries.size() == 1 && node.entries[0].key->text == "torch") {
+    tensor.torch_key = ReadTorchKey(node, node.entries[0]);
+  } else if (!node.incomplete) {
+    Error(node, "`key` must be a path, `{jax: …}` or `{torch: …}`", std::string(kJaxForm));
   }
-  const Node& steps = *node.entries[0].value;
+}
+
+std::optional<TorchKeySpec> SpecReader::ReadTorchKey(const Node& node, const Node::Entry& entry) {
+  const size_t faults = Faults();
+  if (!IsMap(entry, kTorchForm)) return std::nullopt;
+  NoteGaps(*entry.value);
+  TorchKeySpec key = {node.span, nullptr, nullptr};
+  for (const Node::Entry& item : entry.value->entries) {
+    if (item.key->text == "position") {
+      key.position = ReadExpr(item);
+    } else if (item.key->text == "spare") {
+      key.spare = ReadExpr(item);
+    } else {
+      Error(*item.key, fmt::format("unknown key {} in `torch`", Quote(item.key->text)),
+            DidYouMean(item.key->text, {"position", "spare"}));
+    }
+  }
+  if (Faults() == faults && !key.position && !entry.value->incomplete) {
+    Error(*entry.value, "`torch` has no `position`", std::string(kTorchForm));
+  }
+  return Faults() == faults && key.position ? std::optional(std::move(key)) : std::nullopt;
+}
+
+std::optional<JaxKeySpec> SpecReader::ReadJaxKey(const Node& node, const Node::Entry& entry) {
+  const size_t faults = Faults();
+  const Node& steps = *entry.value;
   JaxKeySpec key = {node.span, {}};
   if (steps.IsMap()) {
     ReadJaxSteps(steps, &key);
   } else if (steps.IsSequence()) {
     for (const Node::Entry& item : steps.entries) {
-      if (IsMap({node.entries[0].key, item.value}, "of steps, such as `{seed: 0}`")) {
+      if (IsMap({entry.key, item.value}, "of steps, such as `{seed: 0}`")) {
         ReadJaxSteps(*item.value, &key);
       }
     }

@@ -50,8 +50,8 @@ class SpecReader {
   ConfigSpec ReadConfigValue(const Node& node);
   // Complete but for what was reported.
   ViewSpec ReadView(const Node& node);
-  // A `key` that is a mapping; nothing if something in it is wrong.
-  std::optional<JaxKeySpec> ReadJaxKey(const Node& node);
+  // A `key` that is a mapping; neither kind if something in it is wrong.
+  void ReadGivenKey(const Node& node, TensorSpec& tensor);
 
   bool IsMap(const Node::Entry& entry, std::string_view hint);
   bool IsSequence(const Node::Entry& entry, std::string_view hint);
@@ -77,6 +77,8 @@ class SpecReader {
 
  private:
   std::optional<DimensionRef> ReadDimension(const Node::Entry& entry, const Node& node);
+  std::optional<JaxKeySpec> ReadJaxKey(const Node& node, const Node::Entry& entry);
+  std::optional<TorchKeySpec> ReadTorchKey(const Node& node, const Node::Entry& entry);
   void ReadJaxSteps(const Node& map, JaxKeySpec* key);
   void ReadViewArgument(const Node::Entry& item, ViewSpec& view);
   // Text with `{expressions}`. What is left of the text is checked by being

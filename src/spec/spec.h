@@ -105,6 +105,13 @@ struct ViewSpec {
   std::vector<ViewSpec> of;
 };
 
+// `{torch: {position: 1024, spare: 512}}`: words of torch_cpu that are drawn before, and where a
+// second number is left.
+struct TorchKeySpec {
+  Span span;
+  ExprPtr position, spare;  // Null: none is left.
+};
+
 // `{jax: {seed: 0, split: [3, 1]}}`: how JAX derives a key, step by step.
 struct JaxKeySpec {
   struct Step {
@@ -130,7 +137,8 @@ struct TensorSpec {
   std::optional<StageSpec> stage;  // Instead of the module's.
   std::optional<UnevenSpec> uneven;
   std::optional<Located<std::string>> key;   // Drawn under this path instead, or
-  std::optional<JaxKeySpec> jax_key;         // with this key.
+  std::optional<JaxKeySpec> jax_key;         // with this key,
+  std::optional<TorchKeySpec> torch_key;     // from this place on.
   std::optional<Located<std::string>> tie;   // The path of a tensor whose values it has.
   std::optional<Located<std::string>> fans;  // `out_in` or `in_out`.
   std::optional<DimensionList> in_axis, out_axis, batch_axis;

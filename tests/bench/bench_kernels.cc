@@ -83,6 +83,7 @@ void Register() {
         if (!info.is_float()) continue;
         if (std::holds_alternative<BitsSampler>(sampler) && info.dtype != DType::f32) continue;
         for (const Engine* engine : Engines()) {
+          if (engine->sample == nullptr) continue;
           std::string label = target + "/" + named.name + "/" + std::string(info.name);
           if (engine != &kPhilox4x32) label.append("/").append(engine->name);
           benchmark::RegisterBenchmark(label.c_str(), [=](benchmark::State& state) {

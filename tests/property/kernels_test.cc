@@ -32,7 +32,7 @@ constexpr uint64_t kElementCarry = uint64_t{1} << 32;
 std::vector<Stream> Streams() {
   std::vector<Stream> streams;
   for (const Engine* engine : {&kPhilox4x32, &kJaxThreefry}) {
-    streams.push_back({kStream.key, kStream.draw, 0, engine});
+    streams.push_back({.key = kStream.key, .draw = kStream.draw, .engine = engine});
   }
   return streams;
 }

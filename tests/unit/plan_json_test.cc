@@ -5,6 +5,7 @@
 #include "graph/validate.h"
 #include "graph/view.h"
 #include "plan/plan.h"
+#include "rng/engines.h"
 #include "support/graph_text.h"
 #include "support/random_plan.h"
 
@@ -142,6 +143,36 @@ TEST(ReadPlan, ReadsSparseAndNormalized) {
         Distribution(Normalized{0, -1})}) {
     EXPECT_NE(PlanRefusal(plan_of(bad)), "") << Print(bad);
   }
+}
+
+TEST(ReadPlan, ReadsPlacesInTheStreamOfPyTorch) {
+  InitGraph graph{
+      .name = "small", .engine = std::string(kTorchCpu.name), .seed = 7, .mesh = {}, .tensors = {}};
+  graph.tensors = {MakeTensor("a", DType::f32, {5}, Normal{0, 1}),
+                   MakeTensor("b", DType::f32, {2}, Constant{1}),
+                   MakeTensor("c", DType::bf16, {3}, Normal{0, 1}),
+                   MakeTensor("d", DType::bf16, {3}, Uniform{0, 1})};
+  graph.tensors[3].place = StreamPlace{1000, kNoSpare};
+  AssignStreams(kTorchCpu, 7, graph.tensors);
+  const std::string text = WritePlan(MakePlan(std::move(graph)));
+  EXPECT_NE(text.find(R"("key": {"position": 12, "spare": 8}})"), std::string::npos) << text;
+  EXPECT_NE(text.find(R"("key": {"position": 1000}})"), std::string::npos) << text;
+  EXPECT_EQ(WritePlan(ReadPlan(text, "plan.json")), text);
+
+  const std::string key = R"(, "key": {"position": 12, "spare": 8})";
+  for (const std::string& other :
+       {std::string(), std::string(R"(, "key": "c")"), std::string(R"(, "key": {"position": -1})"),
+        std::string(R"(, "key": {"position": 12, "spare": "8"})"),
+        std::string(R"(, "key": {"words": [1, 2]})")}) {
+    EXPECT_NE(PlanRefusal(Replaced(text, key, other)), "") << other;
+  }
+  // What the engine cannot draw, and a place under another engine.
+  EXPECT_NE(PlanRefusal(Replaced(
+                text, R"("bf16", "global_shape": [3], "partition_spec": [[]], "init": {"normal")",
+                R"("f64", "global_shape": [3], "partition_spec": [[]], "init": {"normal")")),
+            "");
+  EXPECT_NE(PlanRefusal(Replaced(text, "torch_cpu/2.13/avx2", "philox4x32")), "");
+  EXPECT_NE(PlanRefusal(Replaced(text, "torch_cpu/2.13/avx2", "torch_cpu")), "");
 }
 
 TEST(ReadPlan, ReadsAPlanOfNothing) {

@@ -1,0 +1,229 @@
+#include "rng/torch_cpu.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+
+#include "base/overloaded.h"
+#include "expr/elementary.h"
+#include "rng/engines.h"
+#include "rng/mt19937.h"
+#include "rng/torch_coefficients.h"
+#include "tensor/encode.h"
+
+namespace shardinit {
+namespace torch_cpu {
+namespace {
+
+using namespace torch_coefficients;
+
+uint32_t WordAt(const Stream& stream, uint64_t position) {
+  size_t count;
+  const auto seed = static_cast<uint32_t>(stream.key);
+  return mt19937::Temper(*Mt19937At(seed, position, mt19937::Extend).At(position, &count));
+}
+
+float Uniform24(const Stream& stream, uint64_t position) {
+  return static_cast<float>(WordAt(stream, position) & 0xFFFFFF) * 0x1p-24f;
+}
+
+// Two words, the upper half first.
+double Uniform53(const Stream& stream, uint64_t position) {
+  const uint64_t high = WordAt(stream, position), low = WordAt(stream, position + 1);
+  return static_cast<double>((high << 32 | low) & ((uint64_t{1} << 53) - 1)) * 0x1p-53;
+}
+
+// Natural, of a number from 2^-24 to 1: Cephes' logf, with fused multiplications as torch's
+// compiler chose them.
+float Log(float u) {
+  const uint32_t bits = std::bit_cast<uint32_t>(u);
+  float m = std::bit_cast<float>((bits & 0x007FFFFFu) | 0x3F000000u);  // From 1/2 to 1.
+  float e = static_cast<float>(static_cast<int32_t>(bits >> 23) - 126);
+  const bool below = m < kSqrtHalf;
+  const float again = below ? m : 0.0f;
+  m = m - 1.0f;
+  m = m + again;
+  e = e - (below ? 1.0f : 0.0f);
+  const float m2 = m * m;
+  float y = kLog[0];
+  for (int i = 1; i < 9; ++i) y = std::fma(y, m, kLog[i]);
+  y = y * m;
+  const float low = e * kLn2Low;
+  y = std::fma(y, m2, low);
+  y = std::fma(-m2, 0.5f, y);
+  m = m + y;
+  return std::fma(e, kLn2High, m);
+}
+
+// Of an angle from 0 to 2 pi: Cephes' sinf and cosf.
+struct SineAndCosine {
+  float sine, cosine;
+};
+SineAndCosine SinCos(float angle) {
+  const auto octant = static_cast<uint32_t>(angle * kFourByPi);
+  const uint32_t quarter = (octant + 1) & ~1u;
+  const float turns = static_cast<float>(quarter);
+  float x = angle;
+  for (const float part : kMinusQuarterPi) x = std::fma(turns, part, x);
+  const float x2 = x * x;
+
+  float c = std::fma(kCos[0], x2, kCos[1]);
+  c = std::fma(c, x2, kCos[2]);
+  c = c * x2;
+  const float half = x2 * 0.5f;
+  c = std::fma(c, x2, -half);
+  c = c + 1.0f;
+  float s = std::fma(kSin[0], x2, kSin[1]);
+  s = std::fma(s, x2, kSin[2]);
+  s = s * x2;
+  s = std::fma(s, x, x);
+
+  const bool swapped = (quarter & 2) != 0;
+  const float sine = swapped ? c : s, cosine = swapped ? s : c;
+  return {(quarter & 4) != 0 ? -sine : sine, ((quarter + 2) & 4) != 0 ? -cosine : cosine};
+}
+
+// Number j of the group of 16 whose words begin at `position`.
+float InGroup(const Normal& normal, const Stream& stream, uint64_t position, uint64_t j) {
+  const float u1 = 1.0f - Uniform24(stream, position + j % 8);
+  const float u2 = Uniform24(stream, position + j % 8 + 8);
+  const float radius = std::sqrt(-2.0f * Log(u1));
+  const SineAndCosine turned = SinCos(kTwoPi * u2);
+  const float z = radius * (j < 8 ? turned.cosine : turned.sine);
+  return std::fma(z, static_cast<float>(normal.std), static_cast<float>(normal.mean));
+}
+
+// One of the two normal numbers of four words.
+double OfPair(const Stream& stream, uint64_t position, bool second) {
+  const double a = Uniform53(stream, position), b = Uniform53(stream, position + 2);
+  const double radius = std::sqrt(-2.0 * Apply(ElementOp::kLog1p, -b));
+  const double angle = 0x1.921fb54442d18p+2 * a;
+  return radius * Apply(second ? ElementOp::kSin : ElementOp::kCos, angle);
+}
+
+double Alone(const Normal& normal, const Stream& stream, uint64_t i) {
+  double z;
+  if (stream.spare != kNoSpare && i == 0) {
+    z = OfPair(stream, stream.spare, true);
+  } else {
+    if (stream.spare != kNoSpare) --i;
+    z = OfPair(stream, stream.position + i / 2 * 4, i % 2 != 0);
+  }
+  return std::fma(z, normal.std, normal.mean);
+}
+
+double Rounded(double value, DType dtype) {
+  uint64_t bits = 0;
+  EncodeNumber(value, dtype, &bits);
+  return Decode(&bits, dtype);
+}
+
+double Element(const Normal& normal, const Drawn& drawn, uint64_t i) {
+  double value;
+  if (drawn.elements < kGroup) {
+    value = Alone(normal, drawn.stream, i);
+  } else {
+    const bool anew = drawn.elements % kGroup != 0 && i >= drawn.elements - kGroup;
+    const uint64_t group = anew ? WordsBeforeAnew(drawn) : i / kGroup * kGroup;
+    const uint64_t j = anew ? i - (drawn.elements - kGroup) : i % kGroup;
+    value = InGroup(normal, drawn.stream, drawn.stream.position + group, j);
+  }
+  return Rounded(value, drawn.dtype);
+}
+
+double Element(const Uniform& uniform, const Drawn& drawn, uint64_t i) {
+  const Stream& stream = drawn.stream;
+  double value;
+  if (drawn.dtype == DType::f64) {
+    value = std::fma(Uniform53(stream, stream.position + 2 * i), uniform.high - uniform.low,
+                     uniform.low);
+  } else {
+    const float low = static_cast<float>(uniform.low), high = static_cast<float>(uniform.high);
+    value = std::fma(Uniform24(stream, stream.position + i), high - low, low);
+  }
+  const double rounded = Rounded(value, drawn.dtype);
+  return rounded == Rounded(uniform.high, drawn.dtype) ? Rounded(uniform.low, drawn.dtype)
+                                                       : rounded;
+}
+
+double Element(const TruncatedNormal& t, const Drawn& drawn, uint64_t i) {
+  const Normal normal{t.mean, t.std};
+  const double low = Rounded(t.low, drawn.dtype), high = Rounded(t.high, drawn.dtype);
+  for (Drawn round = drawn;; round.stream = After(round, 1)) {
+    const double value = Element(normal, round, i);
+    if (value >= low && value <= high) return value;
+  }
+}
+
+}  // namespace
+
+double ElementOf(const Drawn& drawn, uint64_t element) {
+  return std::visit([&](const auto& draw) { return Element(draw, drawn, element); }, drawn.draw);
+}
+
+Stream After(const Drawn& drawn) { return After(drawn, 1); }
+
+Stream After(const Drawn& drawn, int rounds) {
+  Stream stream = drawn.stream;
+  const uint64_t n = drawn.elements;
+  if (std::holds_alternative<Uniform>(drawn.draw)) {
+    stream.position += drawn.dtype == DType::f64 ? 2 * n : n;
+  } else if (n >= kGroup) {
+    stream.position +=
+        static_cast<uint64_t>(rounds) * (n % kGroup == 0 ? n : WordsBeforeAnew(drawn) + kGroup);
+  } else {
+    for (int round = 0; round < rounds; ++round) {
+      const uint64_t alone = stream.spare != kNoSpare ? n - 1 : n;
+      stream.position += (alone + 1) / 2 * 4;
+      if (n > 0) stream.spare = alone % 2 != 0 ? stream.position - 4 : kNoSpare;
+    }
+  }
+  return stream;
+}
+
+Interval RoundedTo(DType dtype, double bound) {
+  const double target = Rounded(bound, dtype);
+  const auto center = static_cast<float>(target);
+  if (dtype == DType::f32 || dtype == DType::f64) return {center, center};
+  // By halving: floats in the order of their bits, beyond one of each side that is none of them.
+  const auto ordered = [](float x) {
+    const auto bits = std::bit_cast<int32_t>(x);
+    return bits < 0 ? std::numeric_limits<int32_t>::min() - int64_t{bits} : int64_t{bits};
+  };
+  const auto from_ordered = [](int64_t x) {
+    return std::bit_cast<float>(
+        static_cast<int32_t>(x < 0 ? std::numeric_limits<int32_t>::min() - x : x));
+  };
+  const auto end = [&](int64_t step) {
+    int64_t inside = ordered(center), outside = inside;
+    while (Rounded(from_ordered(outside), dtype) == target) outside += step, step *= 2;
+    while (std::abs(outside - inside) > 1) {
+      const int64_t middle = (inside + outside) / 2;
+      (Rounded(from_ordered(middle), dtype) == target ? inside : outside) = middle;
+    }
+    return from_ordered(inside);
+  };
+  return {end(-1), end(1)};
+}
+
+bool IsOneRound(const Drawn& drawn) {
+  const auto& t = std::get<TruncatedNormal>(drawn.draw);
+  // sqrt(-2 ln 2^-24) = 5.77, and sqrt(-2 ln 2^-53) = 8.57; more than rounding can add.
+  const double reach = (drawn.elements < kGroup ? 8.58 : 5.78) * t.std;
+  return t.low < t.mean - reach && t.mean + reach < t.high;
+}
+
+}  // namespace torch_cpu
+
+extern const Engine kTorchCpu = {
+    .name = "torch_cpu/2.13/avx2",
+    .source = "PyTorch 2.13: ATen/native/cpu/DistributionTemplates.h, ATen/core/MT19937RNGEngine.h",
+    .key = [](uint64_t seed, std::string_view) { return seed & 0xFFFFFFFF; },
+    .sequential = true,
+    .sample = nullptr,
+    .short_name = "torch_cpu",
+};
+
+}  // namespace shardinit

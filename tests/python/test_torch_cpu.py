@@ -1,0 +1,222 @@
+"""Engine torch_cpu: the bits of torch.manual_seed and the calls of torch.nn.init, in the order of
+the spec, of any mesh and any part alone."""
+
+import json
+import math
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from clients import Gen
+from support import Datasets, Ok, RankFiles, ReadRaw, Reassemble, Run
+
+pytestmark = pytest.mark.skipif(
+    not torch.__version__.startswith("2.13")
+    or torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"),
+    reason="the engine has the numbers of torch 2.13 with AVX2")
+
+TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64}
+SIZES = [1, 2, 3, 5, 7, 8, 15, 16, 17, 18, 23, 24, 31, 32, 33, 40, 100, 1000, 4097]
+SEEDS = [0, 1, 42, 2**63 + 5]
+HEAD = "shardinit: 1\nname: x\nengine: torch_cpu\ndtype: f32\nuneven: chunk\nfans: out_in\n"
+
+
+def Spec(seed, mesh, lines):
+    mesh = ", ".join(f"{axis}: {size}" for axis, size in mesh.items())
+    return HEAD + f"seed: {seed}\nmesh: {{axes: {{{mesh}}}}}\nmodules:\n" + "".join(f"  {line}\n" for line in lines)
+
+
+def Tensor(path, shape, init, dtype, shard):
+    return f"{path}: {{shape: {list(shape)}, init: {init}, dtype: {dtype}, shard: {shard}}}".replace("'", "")
+
+
+class Case:
+    """Lines of a spec, and what torch makes of the same calls."""
+
+    def __init__(self, seed, axes):
+        torch.manual_seed(seed)
+        self.axes, self.lines, self.expected = axes, [], {}
+
+    def Add(self, shape, init, dtype, call):
+        path = f"t{len(self.lines)}"
+        shard = "[" + ", ".join((self.axes + ["null"] * len(shape))[:len(shape)]) + "]"
+        self.lines.append(Tensor(path, shape, init, dtype, shard))
+        tensor = torch.empty(shape, dtype=TYPES[dtype])
+        call(tensor)
+        self.expected[path] = tensor
+
+    def Check(self, folder):
+        made = {path: words for path, (_, words) in Reassemble(folder).items()}
+        assert made.keys() == self.expected.keys()
+        for path, tensor in self.expected.items():
+            words = tensor.contiguous().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.itemsize])
+            expected = words.numpy().view(made[path].dtype)
+            different = np.flatnonzero(expected.ravel() != made[path].ravel())
+            assert different.size == 0, (self.lines[int(path[1:])], different[:10], different.size)
+
+
+def Calls(case):
+    """Every size and type, in an order in which the second number of a pair stays over, or not."""
+    init = torch.nn.init
+    for size in SIZES:
+        for dtype in ["f32", "bf16", "f16"]:
+            case.Add([size], "{normal: {mean: 0.5, std: 0.02}}", dtype, lambda t: t.normal_(0.5, 0.02))
+            case.Add([size], "{uniform: {low: -0.1, high: 0.3}}", dtype, lambda t: t.uniform_(-0.1, 0.3))
+        case.Add([size], "{uniform: {low: 0.1, high: 3}}", "f64", lambda t: t.uniform_(0.1, 3))
+        case.Add([size], "{normal: {std: 1}}", "f32", lambda t: t.normal_())
+        case.Add([size], "{trunc_normal: {std: 0.02, a: -0.04, b: 0.04}}", "f32",
+                 lambda t: init.trunc_normal_(t, 0, 0.02, -0.04, 0.04))
+        case.Add([size], "{trunc_normal: {mean: 0.25, std: 1, a: -1, b: 2}}", "bf16",
+                 lambda t: init.trunc_normal_(t, 0.25, 1, -1, 2))
+        case.Add([size], "{trunc_normal: {std: 0.02, a: -2, b: 2}}", "f16", lambda t: init.trunc_normal_(t, std=0.02))
+    for shape in [(16, 33), (100, 7), (3, 5, 7), (64, 32, 3, 3)]:
+        for dtype in ["f32", "bf16", "f16"]:
+            case.Add(shape, "kaiming_uniform", dtype, lambda t: init.kaiming_uniform_(t))
+            case.Add(shape, f"{{kaiming_uniform: {{a: {math.sqrt(5)!r}}}}}", dtype,
+                     lambda t: init.kaiming_uniform_(t, a=math.sqrt(5)))
+            case.Add(shape, "{kaiming_normal: {mode: fan_out, nonlinearity: relu}}", dtype,
+                     lambda t: init.kaiming_normal_(t, mode="fan_out", nonlinearity="relu"))
+            case.Add(shape, "{xavier_uniform: {gain: 1.5}}", dtype, lambda t: init.xavier_uniform_(t, 1.5))
+            case.Add(shape, "xavier_normal", dtype, lambda t: init.xavier_normal_(t))
+            case.Add(shape, "ones", dtype, lambda t: t.fill_(1))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("mesh", [{"x": 1}, {"x": 2, "y": 2}, {"x": 3}])
+def test_calls(seed, mesh, tmp_path):
+    case = Case(seed, list(mesh))
+    Calls(case)
+    case.Check(Gen(Spec(seed, mesh, case.lines), tmp_path))
+
+
+def test_large_tensors_on_several_threads(tmp_path):
+    case = Case(3, ["null", "x"])
+    normal = "{normal: {std: 0.02}}"
+    case.Add([2**20 + 3], normal, "f32", lambda t: t.normal_(0, 0.02))
+    case.Add([2**20 + 3], normal, "bf16", lambda t: t.normal_(0, 0.02))
+    case.Add([1500, 1501], "{uniform: {low: 0, high: 1}}", "f32", lambda t: t.uniform_())
+    case.Add([1024, 1030], "{trunc_normal: {std: 1, a: -2, b: 2}}", "f32",
+             lambda t: torch.nn.init.trunc_normal_(t, 0, 1, -2, 2))
+    case.Add([1024, 4096], normal, "f16", lambda t: t.normal_(0, 0.02))
+    case.Check(Gen(Spec(3, {"x": 3}, case.lines), tmp_path, "--jobs=2"))
+
+
+class Constructed(torch.nn.Module):
+    """Layers with the initializers that PyTorch gives them."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(33, 20)
+        self.conv = torch.nn.Conv1d(20, 5, 3)
+        self.embed = torch.nn.Embedding(11, 7)
+        self.norm = torch.nn.LayerNorm(7)
+        self.last = torch.nn.Linear(7, 3, bias=False)
+
+
+MODULES = """\
+  first:
+    weight: {shape: [20, 33], init: {kaiming_uniform: {a: sqrt(5)}}}
+    bias: {shape: [20], init: {uniform: {low: -1 / sqrt(33), high: 1 / sqrt(33)}}}
+  conv:
+    weight: {shape: [5, 20, 3], init: {kaiming_uniform: {a: sqrt(5)}}}
+    bias: {shape: [5], init: {uniform: {low: -1 / sqrt(60), high: 1 / sqrt(60)}}}
+  embed.weight: {shape: [11, 7], init: {normal: {std: 1}}}
+  norm:
+    weight: {shape: [7], init: ones}
+    bias: {shape: [7], init: zeros}
+  last.weight: {shape: [3, 7], init: {kaiming_uniform: {a: sqrt(5)}}}
+"""
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_constructor(seed, dtype, tmp_path):
+    torch.set_default_dtype(TYPES[dtype])
+    try:
+        torch.manual_seed(seed)
+        state = Constructed().state_dict()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    made = Reassemble(Gen(HEAD.replace("dtype: f32", f"dtype: {dtype}") + f"seed: {seed}\nmodules:\n" + MODULES, tmp_path))
+    assert made.keys() == state.keys()
+    for path, tensor in state.items():
+        expected = tensor.contiguous().view(torch.int32 if dtype == "f32" else torch.int16).numpy()
+        assert np.array_equal(made[path][1].view(expected.dtype).ravel(), expected.ravel()), path
+
+
+def test_numbers_that_no_tensor_keeps(tmp_path):
+    """A place in the stream, the second number of a pair that is left over with it."""
+    torch.manual_seed(5)
+    torch.empty(1000).normal_()
+    torch.empty(3).normal_()
+    first = torch.empty(100).uniform_(-1, 2)
+    second = torch.empty(2).normal_(1, 2)
+    spec = HEAD + """seed: 5
+modules:
+  first: {shape: [100], init: {uniform: {low: -1, high: 2}}, key: {torch: {position: 1000 + 16 + 8, spare: 1016 + 4}}}
+  second: {shape: [2], init: {normal: {mean: 1, std: 2}}}
+"""
+    made = Reassemble(Gen(spec, tmp_path))
+    for path, tensor in {"first": first, "second": second}.items():
+        assert np.array_equal(made[path][1].view(np.float32), tensor.numpy()), path
+
+
+def test_a_part_far_behind_alone(tmp_path):
+    """One rank of many, of a tensor 50 million words on, against PyTorch that draws them all."""
+    torch.manual_seed(11)
+    torch.empty(50_000_000).uniform_()
+    whole = torch.empty(64, 10_000).normal_(0, 0.02)
+    spec = HEAD + """seed: 11
+mesh: {axes: {x: 8, y: 8}}
+modules:
+  whole: {shape: [64, 10000], shard: [x, y], init: {normal: {std: 0.02}}, key: {torch: {position: 50000000}}}
+"""
+    out = Gen(spec, tmp_path, "--ranks=27")
+    with h5py.File(RankFiles(out)[0]) as file:
+        part, = Datasets(file)
+        assert np.array_equal(ReadRaw(part).view(np.float32), whole[24:32, 3750:5000].numpy())
+
+
+def test_the_plan_has_the_places(tmp_path):
+    """The index pass over a truncated distribution is made once, for the plan."""
+    lines = ["a: {shape: [100000], init: {trunc_normal: {std: 1, a: -2, b: 2}}}",
+             "b: {shape: [3], init: {normal: {std: 1}}}", "c: {shape: [2], init: {normal: {std: 1}}}"]
+    folder = Gen(Spec(0, {"x": 1}, lines), tmp_path)
+    torch.manual_seed(0)
+    torch.nn.init.trunc_normal_(torch.empty(100000), 0, 1, -2, 2)
+    plan = json.loads((folder / "plan.json").read_text())
+    assert plan["engine"] == "torch_cpu/2.13/avx2"
+    a, b, c = (tensor["key"] for tensor in plan["tensors"])
+    rounds = b["position"] // 100000
+    assert a == {"position": 0} and b == {"position": rounds * 100000} and rounds in (4, 5, 6)
+    assert c == {"position": b["position"] + 8, "spare": b["position"] + 4}
+    Ok("verify", folder)
+
+
+def test_other_names_and_programs(tmp_path):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(Spec(0, {"x": 1}, ["a: {shape: [20], init: {normal: {std: 1}}}"])
+                    .replace("torch_cpu", "torch_cpu/2.13/avx2"))
+    full = Ok("digest", spec).stdout
+    spec.write_text(spec.read_text().replace("/2.13/avx2", ""))
+    assert Ok("digest", spec).stdout == full
+    done = Run("program", spec)
+    assert done.returncode != 0 and "programs do not have the engine `torch_cpu/2.13/avx2`" in done.stderr
+
+
+def test_what_is_tied_has_the_numbers_of_the_other_and_takes_none(tmp_path):
+    (tmp_path / "spec.yaml").write_text(HEAD + """modules:
+  head: {shape: [5, 7], init: {normal: {std: 1}}, tie: table}
+  first: {shape: [40], init: {normal: {std: 1}}}
+  table: {shape: [5, 7], init: {normal: {std: 1}}}
+  last: {shape: [3], init: {normal: {std: 1}}}
+""")
+    torch.manual_seed(0)
+    first, table, last = torch.randn(40), torch.randn(5, 7), torch.randn(3)
+    Ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
+    Ok("verify", tmp_path / "out", "--spec", tmp_path / "spec.yaml")
+    made = {path: words.view(np.float32) for path, (_, words) in Reassemble(tmp_path / "out").items()}
+    for path, tensor in {"head": table, "first": first, "table": table, "last": last}.items():
+        assert np.array_equal(made[path].reshape(tensor.shape), tensor.numpy()), path
