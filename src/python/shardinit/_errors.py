@@ -25,7 +25,8 @@ class DamageError(ShardinitError):
 class LibraryError(ShardinitError):
     """libshardinit, which makes values without files, is not found or does not fit this package.
 
-    Or the program ``shardinit`` is not found, which `shardinit.jax.run` needs.
+    Or the program ``shardinit`` is not found, which `shardinit.jax.run` and
+    `Captured.verify` need.
     """
 
 

@@ -219,7 +219,7 @@ def _read_kind(folder: str, name: str) -> tuple[Module, Partition]:
 def _of_spec(name: str, mesh: Mesh, whole: bool, set: Sets, layout: str | None) -> Program:
     options = [part for each in overrides(set) for part in ("--set", each)]
     # Its axes, whether or not they divide its tensors.
-    own = json.loads(_command("plan", name, "--json", *options, "--set", "uneven=chunk"))["mesh"]
+    own = json.loads(_native.run("plan", name, "--json", *options, "--set", "uneven=chunk"))["mesh"]
     sizes = dict(zip(own["axes"], own["shape"], strict=True))
     if not whole and any(n > 1 and axis not in mesh.axis_names for axis, n in sizes.items()):
         raise _axes_differ(f"`{name}`", sizes, mesh)
@@ -230,7 +230,7 @@ def _of_spec(name: str, mesh: Mesh, whole: bool, set: Sets, layout: str | None) 
         options += ["--layout", layout]
     with tempfile.TemporaryDirectory(prefix="shardinit-") as folder:
         kinds = os.path.join(folder, "kinds")
-        _command("program", name, "--kinds", "-o", kinds, *options)
+        _native.run("program", name, "--kinds", "-o", kinds, *options)
         return _of_folder(kinds, f"`{name}`")
 
 
@@ -241,27 +241,6 @@ def _axes_differ(where: str, axes: Iterable[str], mesh: Mesh) -> MismatchError:
         f"{where} is cut over the mesh axes {named[0]}; this mesh has {named[1]}",
         hint="give the mesh axes of these names, of any sizes, or give `shardings`",
     )
-
-
-def _command(*arguments: str) -> str:
-    """What ``shardinit`` prints.
-
-    Raises:
-        SpecError: what it reports instead.
-    """
-    done = subprocess.run(
-        [_native.program(), *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-    )
-    if done.returncode != 0:
-        text = done.stderr.removeprefix("shardinit: error: ").rstrip("\n")
-        raise SpecError(text or f"`shardinit {arguments[0]}` failed", done.returncode)
-    if done.stderr:
-        warnings.warn(done.stderr.rstrip("\n"), stacklevel=5)
-    return done.stdout
 
 
 def _zeros(module: Module) -> tuple[np.ndarray[Any, Any], ...]:

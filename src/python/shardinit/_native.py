@@ -10,7 +10,9 @@ import ctypes
 import glob
 import os
 import shutil
+import subprocess
 import threading
+import warnings
 from collections.abc import Iterator
 
 from ._errors import LibraryError, SpecError
@@ -173,6 +175,28 @@ def program() -> str:
         "the program `shardinit` is not in PATH\n"
         "  hint: install it (`sh src/install.sh`), or add its folder to PATH"
     )
+
+
+def run(*arguments: str) -> str:
+    """What ``shardinit`` prints.
+
+    Raises:
+        LibraryError: there is no program.
+        SpecError: what it reports instead.
+    """
+    done = subprocess.run(
+        [program(), *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+    )
+    if done.returncode != 0:
+        text = done.stderr.removeprefix("shardinit: error: ").rstrip("\n")
+        raise SpecError(text or f"`shardinit {arguments[0]}` failed", done.returncode)
+    if done.stderr:
+        warnings.warn(done.stderr.rstrip("\n"), stacklevel=5)
+    return done.stdout
 
 
 def _declare(loaded: ctypes.CDLL, path: str) -> None:

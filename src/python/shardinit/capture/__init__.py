@@ -24,9 +24,12 @@ from .._spec import Spec
 if TYPE_CHECKING:
     import torch as _torch
 
+    from ._verify import Verified
+
 __all__ = ["Captured", "hf", "torch"]
 
-ENGINES = ("philox4x32",)
+ENGINES = ("philox4x32", "torch_cpu")
+TORCH_CPU_IN_FULL = "torch_cpu/2.13/avx2"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,10 +39,15 @@ class Captured:
     Attributes:
         text: the spec.
         tensors: path → (shape, dtype) of each tensor, in the model's order.
+        drawn: the paths of those that random numbers are in.
     """
 
     text: str
     tensors: Mapping[str, tuple[tuple[int, ...], str]]
+    drawn: frozenset[str] = frozenset()
+    _real: Callable[[], Mapping[str, _torch.Tensor]] | None = dataclasses.field(
+        default=None, repr=False, compare=False
+    )
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Writes the spec to a file."""
@@ -48,6 +56,23 @@ class Captured:
     def spec(self) -> Spec:
         """The spec, open: its tensors can be made in memory."""
         return Spec(None, text=self.text, set=(), mesh=None, layout=None, threads=0)
+
+    def verify(self) -> Verified:
+        """Compares what the spec gives with the model that the constructor makes.
+
+        The constructor runs after ``torch.manual_seed(seed)``, with memory for all of its tensors;
+        the program ``shardinit`` makes theirs in a temporary folder. With the engine torch_cpu
+        all of them are compared bit for bit; with others those that are not drawn, and of the
+        others the mean and the standard deviation.
+
+        Raises:
+            ValueError: it was not captured from PyTorch.
+            LibraryError: the program is not found.
+            SpecError: the program refuses the spec.
+        """
+        from ._verify import verify
+
+        return verify(self)
 
 
 def torch(
@@ -68,9 +93,10 @@ def torch(
         make: a class or function; it is called with `args` and `kwargs`, and returns the
             ``nn.Module``. Its tensors have no memory while it runs.
         name: the spec's; by default that of the model's class.
-        seed: the spec's.
+        seed: the spec's; one below 0 is that of ``torch.manual_seed``, which adds 2^64.
         dtype: PyTorch's default element type while `make` runs: ``"bf16"`` or a ``torch.dtype``.
-        engine: the spec's.
+        engine: the spec's. ``"torch_cpu"`` gives the values that the constructor gives after
+            ``torch.manual_seed(seed)``, bit for bit.
         buffers: ``"persistent"``, those of the state dict, or ``"all"``.
         config: what the spec says of ``config.json``.
 
@@ -83,8 +109,12 @@ def torch(
 
     from ._capture import capture
 
+    if engine == TORCH_CPU_IN_FULL:
+        engine = "torch_cpu"
     if engine not in ENGINES:
         raise ValueError(f"unknown engine `{engine}`: `engine` is one of {', '.join(ENGINES)}")
+    if not -(2**63) <= seed < 2**64:
+        raise ValueError(f"a seed is in -2^63 … 2^64 - 1, and {seed} is not")
     if buffers not in ("persistent", "all"):
         raise ValueError(f'`buffers` is "persistent" or "all", not {buffers!r}')
     default = None if dtype is None else _dtype(dtype)
@@ -95,7 +125,7 @@ def torch(
     return capture(
         lambda: make(*args, **kwargs),
         name=name,
-        seed=seed,
+        seed=seed % 2**64,
         dtype=default,
         engine=engine,
         all_buffers=buffers == "all",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -41,8 +42,8 @@ def capture(
             f"the constructor returned {type(model).__name__}, not a `torch.nn.Module`"
         )
     state = _state(model, all_buffers)
-    tensors, problems = _tensors(state, recorder)
-    return finish(
+    tensors, problems = _tensors(state, recorder, engine)
+    captured = finish(
         tensors,
         problems,
         paths=state,
@@ -53,6 +54,22 @@ def capture(
         f" {torch.__version__}.",
         config=config,
     )
+    return dataclasses.replace(captured, _real=lambda: _built(make, dtype, seed, all_buffers))
+
+
+def _built(
+    make: Callable[[], Any], dtype: torch.dtype | None, seed: int, all_buffers: bool
+) -> dict[str, torch.Tensor]:
+    """The tensors of the model itself."""
+    before = torch.get_default_dtype()
+    with torch.random.fork_rng(devices=()):
+        try:
+            if dtype is not None:
+                torch.set_default_dtype(dtype)
+            torch.manual_seed(seed)
+            return _state(make(), all_buffers)
+        finally:
+            torch.set_default_dtype(before)
 
 
 def _state(model: torch.nn.Module, all_buffers: bool) -> dict[str, torch.Tensor]:
@@ -68,14 +85,14 @@ def _state(model: torch.nn.Module, all_buffers: bool) -> dict[str, torch.Tensor]
 
 
 def _tensors(
-    state: Mapping[str, torch.Tensor], recorder: Recorder
+    state: Mapping[str, torch.Tensor], recorder: Recorder, engine: str
 ) -> tuple[list[Tensor], dict[str, str]]:
     tensors: list[Tensor] = []
     problems: dict[str, str] = {}
     for path, tensor in state.items():
         try:
             check_path(path)
-            tensors.append(tensor_of(path, recorder.value(tensor)))
+            tensors.append(tensor_of(path, recorder.value(tensor), engine))
         except (NoFormula, Blocked) as error:
             problems[path] = str(error)
     return tensors, problems

@@ -13,6 +13,7 @@ from typing import Any
 from .. import __version__
 from .._errors import CaptureError, LibraryError, ShardinitError
 
+_DIFFERENT = 1
 _WRONG = 2  # As of `shardinit`: the command line or what it names.
 
 
@@ -25,12 +26,16 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.write(captured.text)
         else:
             captured.write(options.output)
+        if options.output != "-":
+            print(f"{options.output}: {len(captured.tensors):,} tensors", file=sys.stderr)
+        if options.verify:
+            verified = captured.verify()
+            print(verified.table(), end="", file=sys.stderr if options.output == "-" else sys.stdout)
+            return 0 if verified.good else _DIFFERENT
     except (ShardinitError, ValueError) as error:
         return _complain(str(error), _WRONG if not isinstance(error, LibraryError) else 3)
     except OSError as error:
         return _complain(f"cannot write {options.output}: {error.strerror}", 3)
-    if options.output != "-":
-        print(f"{options.output}: {len(captured.tensors):,} tensors", file=sys.stderr)
     return 0
 
 
@@ -61,7 +66,10 @@ def _parser() -> argparse.ArgumentParser:
         source.add_argument("--name", help="of the spec; else that of the class")
         source.add_argument("--seed", type=_seed, default=0, help="of the spec (default: 0)")
         source.add_argument("--dtype", help="PyTorch's default while the constructor runs: bf16 …")
-        source.add_argument("--engine", default="philox4x32", help="of the spec")
+        source.add_argument("--engine", default="philox4x32",
+                            help="of the spec; torch_cpu has PyTorch's bits")  # fmt: skip
+        source.add_argument("--verify", action="store_true",
+                            help="make the model and compare its tensors with the spec's")  # fmt: skip
         source.add_argument(
             "--buffers",
             choices=["persistent", "all"],
@@ -73,8 +81,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _seed(text: str) -> int:
     seed = int(text)
-    if not 0 <= seed < 2**64:
-        raise argparse.ArgumentTypeError(f"{text} is not in 0 … 2^64 - 1")
+    if not -(2**63) <= seed < 2**64:
+        raise argparse.ArgumentTypeError(f"{text} is not in -2^63 … 2^64 - 1")
     return seed
 
 

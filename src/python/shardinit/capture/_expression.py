@@ -75,11 +75,20 @@ class Index:
 
 @dataclasses.dataclass(frozen=True)
 class Term:
-    """A part of an expression: its text, how tightly it binds, its value if it is a number."""
+    """A part of an expression.
+
+    Attributes:
+        binds: how tightly; 9 is a call or a name.
+        value: if it is a number.
+        dtype: a type that it is known to be one of; "" for none.
+        exact: what it is rounded from, to that type; None if it is no rounding.
+    """
 
     text: str
     binds: int = 9
     value: float | int | None = None
+    dtype: str = ""
+    exact: Term | None = None
 
 
 _BINDS = {"<": 1, "<=": 1, ">": 1, ">=": 1, "==": 1, "!=": 1, "+": 2, "-": 2, "*": 3, "/": 3}
@@ -141,6 +150,15 @@ def binary(operator: str, left: Term, right: Term) -> Term:
 
 def call(function: str, *arguments: Term) -> Term:
     return Term(f"{function}({', '.join(argument.text for argument in arguments)})")
+
+
+def negative(term: Term) -> Term:
+    return binary("-", number(0), term)
+
+
+def stored(term: Term, dtype: str) -> Term:
+    """What a tensor of this type, which rounds, may say instead."""
+    return term.exact if term.exact is not None and term.dtype == dtype else term
 
 
 def where(condition: Term, yes: Term, no: Term) -> Term:

@@ -9,6 +9,7 @@ from typing import Any
 from .._errors import CaptureError, LibraryError
 from . import Captured
 from ._expression import NoFormula
+from ._places import placed_tree
 from ._tensor import Tensor, share
 from ._write import spec_text
 
@@ -46,7 +47,9 @@ def finish(
     Raises:
         CaptureError: there are problems.
     """
-    problems = {**problems, **share(tensors)}
+    problems = {**problems, **share(tensors, engine)}
+    root, without_place = placed_tree(tensors)
+    problems |= without_place
     problems = {path: problems[path] for path in paths if path in problems}
     if problems:
         raise CaptureError(
@@ -57,6 +60,7 @@ def finish(
     if not tensors:
         raise CaptureError(f"`{name}` has no tensors")
     text = spec_text(
+        root,
         tensors,
         name=re.sub(r"[^A-Za-z0-9_.-]", "-", name),
         seed=seed,
@@ -64,7 +68,11 @@ def finish(
         comment=comment,
         config=config,
     )
-    captured = Captured(text, {t.path: (t.shape, t.dtype) for t in tensors})
+    captured = Captured(
+        text,
+        {t.path: (t.shape, t.dtype) for t in tensors},
+        frozenset(tensor.path for tensor in tensors if tensor.uses),
+    )
     _check(captured)
     return captured
 

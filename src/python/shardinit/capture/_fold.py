@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ._tensor import Initializer, Tensor, Text
+from ._tensor import Initializer, Linear, Tensor, Text
 
 
 class Unlike(Exception):
@@ -21,6 +21,7 @@ class Leaf:
     Attributes:
         key: the path under which it is drawn; `path`, in which repeats have their variables, if
             that is its own.
+        place: in PyTorch's stream; empty: where the one before ends, or there is none.
     """
 
     path: str
@@ -29,6 +30,7 @@ class Leaf:
     init: Initializer
     key: str
     when: str = ""
+    place: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def leaves(self) -> int:
         return 1
@@ -54,8 +56,15 @@ class Module:
 Node = Leaf | Module
 
 
-def tree(tensors: Sequence[Tensor]) -> Module:
-    """The modules of tensors, folded."""
+def tree(
+    tensors: Sequence[Tensor], places: Mapping[str, dict[str, Any]], fold: bool = True
+) -> Module:
+    """The modules of tensors.
+
+    Args:
+        places: path → `Leaf.place`.
+        fold: layers that are alike stand once.
+    """
     root = Module()
     for tensor in tensors:
         *names, last = tensor.path.split(".")
@@ -65,9 +74,15 @@ def tree(tensors: Sequence[Tensor]) -> Module:
             assert isinstance(inner, Module), tensor.path
             module = inner
         module.members[last] = Leaf(
-            tensor.path, tensor.shape, tensor.dtype, tensor.init, tensor.key
+            tensor.path,
+            tensor.shape,
+            tensor.dtype,
+            tensor.init,
+            tensor.key,
+            place=places.get(tensor.path, {}),
         )
-    _fold(root, "", ())
+    if fold:
+        _fold(root, "", ())
     return root
 
 
@@ -138,6 +153,7 @@ def _union(nodes: Sequence[Node | None], at: Sequence[int], variable: str, count
             _common_init([leaf.init for leaf in leaves], layers, variable),
             path if own else _path([leaf.key for leaf in leaves], layers, variable),
             both(first.when, when),
+            _common_numbers([leaf.place for leaf in leaves], layers, variable),
         )
     modules = [node for _, node in there if isinstance(node, Module)]
     first_module = modules[0]
@@ -203,6 +219,8 @@ def _common(values: Sequence[Any], layers: Sequence[int], variable: str) -> Any:
     first = values[0]
     if all(value == first and type(value) is type(first) for value in values):
         return first
+    if all(isinstance(value, Linear) for value in values):
+        return _places(values, layers, variable)
     if all(isinstance(value, int) for value in values) and len(values) > 2:
         step, rest = divmod(values[1] - first, layers[1] - layers[0])
         if not rest and all(
@@ -239,9 +257,94 @@ def _common_init(inits: Sequence[Initializer], layers: Sequence[int], variable: 
         raise Unlike
     (name,) = names
     numbers = [init[name] for init in inits if isinstance(init, dict)]
-    if name == "expr" or len({tuple(n) for n in numbers}) > 1:
+    if name == "expr" and len({n[""] for n in numbers}) > 1:
         raise Unlike
-    return {name: {key: _common([n[key] for n in numbers], layers, variable) for key in numbers[0]}}
+    return {name: _common_numbers(numbers, layers, variable)}
+
+
+def _common_numbers(
+    numbers: Sequence[dict[str, Any]], layers: Sequence[int], variable: str
+) -> dict[str, Any]:
+    if len({tuple(n) for n in numbers}) > 1:
+        raise Unlike
+    return {key: _common([n[key] for n in numbers], layers, variable) for key in numbers[0]}
+
+
+_RUNS = 8  # So many lines, or layers that come around, are not too long to read.
+
+
+def _places(values: Sequence[Linear], layers: Sequence[int], variable: str) -> Linear | Text:
+    """Places in a stream: a line, or several one after another, or one for every few layers."""
+    if len({value.factors for value in values}) > 1:
+        raise Unlike
+    points = [(layer, value.constant) for layer, value in zip(layers, values, strict=True)]
+    runs = _runs(points)
+    lines = [(run[-1][0], _line(run, variable, values[0].factors)) for run in runs]
+    if len(lines) == 1:
+        return lines[0][1]
+    if len(lines) <= _RUNS:
+        text = lines[-1][1].text
+        for last, line in reversed(lines[:-1]):
+            text = f"where({variable} <= {last}, {line.text}, {text})"
+        return Text(text)
+    for period in range(2, _RUNS + 1):
+        steps = {b[1] - a[1] for a, b in zip(points, points[period:], strict=False)
+                 if b[0] - a[0] == period}  # fmt: skip
+        apart = all(b[0] - a[0] == period for a, b in zip(points, points[period:], strict=False))
+        if len(steps) != 1 or not apart:
+            continue
+        (step,) = steps
+        rests = {layer % period: at - step * (layer // period) for layer, at in points}
+        *before, (_, text) = [
+            (rest, Linear(at, values[0].factors).text) for rest, at in rests.items()
+        ]
+        for rest, other in reversed(before):
+            text = f"where(mod({variable}, {period}) == {rest}, {other}, {text})"
+        return Text(f"{step} * floor({variable} / {period}) + {text}")
+    raise Unlike
+
+
+def _runs(points: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """(layer, number) in runs that are lines."""
+    runs: list[list[tuple[int, int]]] = []
+    for layer, at in points:
+        if runs and len(runs[-1]) > 1:
+            (a, first), (b, second) = runs[-1][:2]
+            if (at - first) * (b - a) == (second - first) * (layer - a):
+                runs[-1].append((layer, at))
+                continue
+        elif runs and (at - runs[-1][0][1]) % (layer - runs[-1][0][0]) == 0:
+            runs[-1].append((layer, at))
+            continue
+        runs.append([(layer, at)])
+    return runs
+
+
+def _line(
+    run: Sequence[tuple[int, int]], variable: str, factors: tuple[tuple[str, int], ...]
+) -> Linear:
+    step = (run[1][1] - run[0][1]) // (run[1][0] - run[0][0]) if len(run) > 1 else 0
+    new = ((variable, step),) if step else ()
+    return Linear(run[0][1] - step * run[0][0], (*factors, *new))
+
+
+def instances(
+    module: Module, values: Mapping[str, int] | None = None
+) -> Iterator[tuple[Leaf, str]]:
+    """(tensor of a tree, path of a tensor that it stands for), in the order of the spec.
+
+    Of a tensor that has conditions also those that do not meet them.
+    """
+    for number in range(module.count or 1):
+        here = {**(values or {}), **({module.variable: number} if module.count else {})}
+        for member in module.members.values():
+            if isinstance(member, Leaf):
+                yield member, _NAME.sub(lambda m: str(here[m[1]]), member.path)
+            else:
+                yield from instances(member, here)
+
+
+_NAME = re.compile(r"\{(\w+)\}")
 
 
 def leaves(node: Node) -> Iterator[Leaf]:

@@ -27,19 +27,31 @@ from ._expression import (
     number,
     where,
 )
-from ._values import Apply, Draw, Empty, Gather, Geometry, Literal, Scatter, Value
+from ._stream import TORCH_CPU, Words
+from ._torch_numbers import ROUNDINGS, rounded, torch_term
+from ._values import Apply, Draw, Empty, Gather, Geometry, Literal, Scatter, Value, evaluate
+
+_LOOKED_AT = 1 << 16  # Elements that are computed to see whether they are one number.
 
 
 class Formula:
     """An expression for the elements of a value.
 
+    Args:
+        value: what has the elements.
+        engine: that of the spec; `torch_cpu` has PyTorch's numbers, each of which may be used as
+            often as the constructor uses it, and rounds as PyTorch does between operations.
+
     Attributes:
         term: the expression.
         uses: the draws in it.
+        marks: what stands for a place of PyTorch's stream in the expression → that place.
     """
 
-    def __init__(self, value: Value) -> None:
+    def __init__(self, value: Value, engine: str = "") -> None:
         self.uses: list[Use] = []
+        self.marks: dict[str, Words] = {}
+        self.rounds = engine == TORCH_CPU
         self._branch: tuple[tuple[int, int], ...] = ()
         self._choices = 0
         ranges = {d: (0, n - 1) for d, n in enumerate(value.shape)}
@@ -68,10 +80,23 @@ class Formula:
         builder = _OPERATIONS.get(name) or _OPERATIONS.get(name.removesuffix("_"))
         if builder is None:
             raise NoFormula("no expression has this operation", value.origin)
+        if self.rounds and not value.random and (constant := _constant(value)) is not None:
+            return number(constant)
         try:
-            return builder(_Context(self, value, index, ranges), arguments)
+            term = builder(_Context(self, value, index, ranges), arguments)
         except NoFormula as error:
             raise error if error.origin else NoFormula(str(error), value.origin) from None
+        chooses = name.removesuffix("_") in _CHOOSES and term.value is None
+        return rounded(term, value.dtype) if self.rounds and not chooses else term
+
+    def mark(self, words: Words) -> Term:
+        """What stands for a place of PyTorch's stream."""
+        for name, other in self.marks.items():
+            if other == words:
+                return Term(name)
+        name = f"@{len(self.marks)}@"
+        self.marks[name] = words
+        return Term(name)
 
     @contextlib.contextmanager
     def side(self, choice: int, side: int) -> Iterator[None]:
@@ -90,6 +115,8 @@ class Formula:
             raise NoFormula(draw.problem, draw.origin)
         box = tuple(ranges[d] for d in sorted(ranges))
         self.uses.append(Use(draw, index, box, self._branch))
+        if self.rounds:
+            return torch_term(draw, _flat(draw, index), self.mark)
         p = {key: number(value) for key, value in draw.parameters.items()}
         u = Term("uniform()")
         minus = binary("-", number(0), u)
@@ -123,7 +150,7 @@ class Formula:
                 low, high = (math.erf(min(max(z, -6), 6) / math.sqrt(2)) for z in ends)
                 inner = call("erf_inv", affine(u, number(high - low), number(low)))
                 return affine(inner, number(std * math.sqrt(2)), number(mean))
-        if index == identity(draw.shape):
+        if index == identity(draw.shape) and draw.kind in ("orthogonal", "sparse"):
             return Term(f"<{draw.kind}>")
         raise NoFormula("no expression draws such values", draw.origin)
 
@@ -196,6 +223,26 @@ class Formula:
         return where(both(conditions), values, base)
 
 
+def _flat(draw: Draw, index: tuple[Index, ...]) -> Term:
+    """How many of a draw's elements are drawn before this one."""
+    whole, term = Index(0), number(0)
+    for i, stride in zip(index, draw.place.strides, strict=True):
+        if isinstance(i, Divided):
+            term = binary("+", term, binary("*", number(stride), i.text()))
+        else:
+            whole = whole.plus(i, stride)
+    return binary("+", term, whole.text())
+
+
+def _constant(value: Value) -> float | int | None:
+    """The number that all elements are; None if they differ, or are too many to look at."""
+    if math.prod(value.shape) > _LOOKED_AT or not math.prod(value.shape):
+        return None
+    data = evaluate(value).flatten()
+    same: bool = bool((data == data[0]).all())
+    return data[0].item() if same and math.isfinite(data[0].item()) else None
+
+
 def _boxes(layout: Geometry, view: Geometry) -> list[tuple[int, int, int, int | None]] | None:
     """A view as a box: by dimension of the storage (start, step, count, dimension of the view).
 
@@ -260,13 +307,23 @@ class _Context:
     def of(self, argument: Any) -> Term:
         """An argument's element at the place of the result's, by broadcasting."""
         if not isinstance(argument, Value):
-            return number(argument)
+            return self.number(argument)
         skip = len(self.index) - len(argument.shape)
         index = tuple(
             Index(0) if n == 1 else i
             for n, i in zip(argument.shape, self.index[skip:], strict=True)
         )
         return self.formula._term(argument, index, self.ranges)
+
+    def number(self, value: float | int | bool) -> Term:
+        """A number among the arguments, of which PyTorch makes one of the type it computes in."""
+        if not self.formula.rounds or isinstance(value, (bool, int)):
+            return number(value)
+        types = {part.dtype for part in self.value.parts()} | {self.value.dtype}
+        name = self.value.function._schema.name.removeprefix("aten::").removesuffix("_")
+        if name in _CHOOSES and self.value.dtype in ROUNDINGS:
+            return rounded(number(value), self.value.dtype)
+        return rounded(number(value), torch.float32) if types & ROUNDINGS.keys() else number(value)
 
     def at(
         self, argument: Value, index: Sequence[Index], ranges: dict[int, Range] | None = None
@@ -287,7 +344,7 @@ def _function(name: str) -> Callable[[_Context, Arguments], Term]:
 
 def _sum(operator: str) -> Callable[[_Context, Arguments], Term]:
     def build(at: _Context, a: Arguments) -> Term:
-        if operator == "+" and _inner(a["other"], ["log", "neg", "expm1", "neg"]) is a["self"]:
+        if operator == "+" and not at.formula.rounds and _inner(a["other"], ["log", "neg", "expm1", "neg"]) is a["self"]:
             # The inverse of softplus, for which x is needed once.
             return call("log", call("expm1", at.of(a["self"])))
         other = binary("*", number(a.get("alpha", 1)), at.of(a["other"]))
@@ -350,7 +407,8 @@ def _cast(at: _Context, a: Arguments) -> Term:
         return _towards_zero(term)
     if target.is_complex:
         raise NoFormula("complex numbers")
-    return term
+    narrower = isinstance(source, Value) and source.dtype.itemsize > target.itemsize
+    return rounded(term, target) if at.formula.rounds and narrower else term
 
 
 def _clamp(at: _Context, a: Arguments) -> Term:
@@ -482,6 +540,9 @@ def _logical(at: _Context, a: Arguments, build: Callable[[Term, Term], Term]) ->
 
 def _power(at: _Context, a: Arguments) -> Term:
     base, exponent = at.of(a["self"]), at.of(a["exponent"])
+    if at.formula.rounds and exponent.value in (2, 3):
+        square = rounded(binary("*", base, base), torch.float32)
+        return square if exponent.value == 2 else binary("*", square, base)
     if exponent.value == 2 and base.binds == 9 and "(" not in base.text:
         return binary("*", base, base)
     return call("pow", base, exponent)
@@ -500,6 +561,13 @@ def _addcmul(at: _Context, a: Arguments) -> Term:
     product = binary("*", at.of(a["tensor1"]), at.of(a["tensor2"]))
     return binary("+", at.of(a["self"]), binary("*", number(a.get("value", 1)), product))
 
+
+# Operations that compute nothing: an element is one of those that they are given.
+_CHOOSES = {
+    "abs", "cat", "clamp", "clamp_max", "clamp_min", "clone", "constant_pad_nd", "copy",
+    "detach_copy", "fill", "flip", "masked_fill", "maximum", "minimum", "neg", "stack", "_to_copy",
+    "to", "tril", "triu", "where", "zero",
+}  # fmt: skip
 
 _OPERATIONS: dict[str, Callable[[_Context, Arguments], Term]] = {
     "abs": _function("abs"),
@@ -562,7 +630,7 @@ _OPERATIONS: dict[str, Callable[[_Context, Arguments], Term]] = {
     "scalar_tensor": lambda at, a: number(a["s"]),
     "sin": _function("sin"),
     "sqrt": _function("sqrt"),
-    "square": lambda at, a: call("pow", at.of(a["self"]), number(2)),
+    "square": lambda at, a: _power(at, a | {"exponent": 2}),
     "stack": _stack,
     "sub": _sum("-"),
     "tanh": _function("tanh"),

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from ._expression import NoFormula, check_uses
+from ._expression import NoFormula, Term, check_uses, stored
 from ._formula import Formula
+from ._stream import TORCH_CPU, Words, is_one_round
 from ._tensor import (
     LONGEST,
     Initializer,
+    Linear,
     Tensor,
     Text,
     at,
@@ -25,7 +27,8 @@ from ._tensor import (
     root,
     varying,
 )
-from ._values import Draw, Value, evaluate
+from ._torch_numbers import torch_term
+from ._values import Draw, Value, contiguous, evaluate
 
 DTYPES = {
     torch.float32: "f32",
@@ -48,8 +51,11 @@ DTYPES = {
 _COMPUTED = 1 << 27  # Elements that are compared with the real ones, and no more.
 
 
-def tensor_of(path: str, value: Value) -> Tensor:
+def tensor_of(path: str, value: Value, engine: str) -> Tensor:
     """
+    Args:
+        engine: of the spec.
+
     Raises:
         NoFormula: a spec cannot say what the tensor holds.
     """
@@ -60,25 +66,85 @@ def tensor_of(path: str, value: Value) -> Tensor:
         return Tensor(path, value.shape, dtype, "zeros", [], path)
     if not value.random:
         return Tensor(path, value.shape, dtype, _fixed(value, dtype), [], path)
-    formula = Formula(value)
+    formula = Formula(value, engine)
+    draw = formula.uses[0].draw
+    if engine == TORCH_CPU:
+        text = stored(formula.term, dtype).text
+        if text == _filling(draw, value) and (init := _filled_with(draw, value.shape)) is not None:
+            return Tensor(path, value.shape, dtype, init, formula.uses, path, draw.place)
+        return Tensor(path, value.shape, dtype, _placed(text, formula), formula.uses, path)
     check_uses(formula.uses)
     init = _drawn(formula, value.shape)
     return Tensor(path, value.shape, dtype, init, formula.uses, path)
+
+
+def _filling(draw: Draw, value: Value) -> str:
+    """The expression of a tensor whose elements are those of a draw; "" if the types forbid it."""
+    size = math.prod(value.shape)
+    if draw.dtype != value.dtype:
+        # The engine draws numbers of the tensor's type: which ones are these, when rounded?
+        rounded = draw.dtype == torch.float32 and value.dtype in (torch.bfloat16, torch.float16)
+        normal = draw.kind == "normal" or (
+            draw.kind == "trunc_normal" and is_one_round(draw.parameters, draw.place.pairs)
+        )
+        if not rounded or not normal or (size % 16 and size > 16):
+            return ""
+    if size != math.prod(draw.shape) or (draw.place.pairs and size >= 16):
+        return ""
+    index = " + ".join(
+        f"{stride} * i{d}" if stride > 1 else f"i{d}"
+        for d, stride in enumerate(contiguous(value.shape))
+        if value.shape[d] > 1
+    )
+    marks: dict[Words, Term] = {}
+    term = torch_term(
+        draw, Term(index or "0", 2), lambda words: marks.setdefault(words, Term(f"@{len(marks)}@"))
+    )
+    return term.text
+
+
+def _placed(text: str, formula: Formula) -> Initializer:
+    """An expression with numbers of PyTorch's."""
+    draw = formula.uses[0].draw
+    raise NoFormula("expressions draw from other engines alone", draw.origin)
+    if len(text) > LONGEST:
+        raise NoFormula(f"its expression has {len(text)} characters, {LONGEST} is the limit",
+                        draw.origin)  # fmt: skip
+    for use in formula.uses:
+        place = use.draw.place
+        if place.position.after >= 0 or (place.spare is not None and place.spare.after >= 0):
+            raise NoFormula(
+                "only the seed decides where in the stream its numbers are, behind a truncated"
+                " distribution, and an expression needs the place itself",
+                use.draw.origin,
+            )
+    places = {mark: Linear(words.count) for mark, words in formula.marks.items()}
+    return {"expr": {"": Text(text), **places}}
+
+
+def _filled_with(draw: Draw, shape: tuple[int, ...]) -> Initializer | None:
+    """The initializer that fills a tensor with a draw."""
+    p = draw.parameters
+    match draw.kind:
+        case "normal":
+            return _normal(p.get("mean", 0.0), p.get("std", 1.0), shape, draw.recipe)
+        case "uniform":
+            # Of an f64 bound all bits count, also those that a formula may round otherwise.
+            recipe = draw.recipe if draw.dtype != torch.float64 else ""
+            return _uniform(p.get("low", 0.0), p.get("high", 1.0), shape, recipe)
+        case "trunc_normal" | "orthogonal" | "sparse":
+            numbers = {k: v for k, v in p.items() if (k, v) not in (("mean", 0), ("gain", 1))}
+            return {draw.kind: numbers} if numbers else draw.kind
+    return None
 
 
 def _drawn(formula: Formula, shape: tuple[int, ...]) -> Initializer:
     text = formula.term.text
     draw = formula.uses[0].draw
     if len(formula.uses) == 1 and text == Formula(_whole(draw)).term.text:
-        p = draw.parameters
-        match draw.kind:
-            case "normal":
-                return _normal(p.get("mean", 0.0), p.get("std", 1.0), shape, draw.recipe)
-            case "uniform":
-                return _uniform(p.get("low", 0.0), p.get("high", 1.0), shape, draw.recipe)
-            case "trunc_normal" | "orthogonal" | "sparse":
-                numbers = {k: v for k, v in p.items() if (k, v) not in (("mean", 0), ("gain", 1))}
-                return {draw.kind: numbers} if numbers else draw.kind
+        init = _filled_with(draw, shape)
+        if init is not None:
+            return init
     scaled = re.fullmatch(r"normal\(\)(?: \* ([\d.e-]+))?(?: ([+-]) ([\d.e-]+))?", text)
     if scaled:
         std, sign, mean = scaled.groups()

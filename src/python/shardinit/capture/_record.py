@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import types
@@ -20,6 +21,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from ._stream import Place, Stream, Words
 from ._values import (
     Apply,
     Draw,
@@ -50,7 +52,8 @@ def _is_users(file: str) -> bool:
     return not file.startswith(_STANDARD) or "site-packages" in file or "dist-packages" in file
 
 
-# Operation → the names of its parameters. The others that draw have no place in a spec.
+# Operation → kind of draw, and the names of its parameters with their defaults. Of the others that
+# draw it is not even known how many words they take, if `_random` does not know.
 _DRAWS = {
     "normal_": ("normal", ("mean", "std"), (0.0, 1.0)),
     "randn": ("normal", (), ()),
@@ -62,11 +65,9 @@ _DRAWS = {
     "exponential_": ("exponential", ("lambd",), (1.0,)),
     "cauchy_": ("cauchy", ("median", "sigma"), (0.0, 1.0)),
     "geometric_": ("geometric", ("p",), ()),
-    "bernoulli_": ("bernoulli", ("p",), (0.5,)),
-    "random_": ("integers", (), ()),
-    "randint": ("integers", (), ()),
-    "randint_like": ("integers", (), ()),
+    "randperm": ("permutation", (), ()),
 }
+_WHOLE = ("random_", "randint", "randint_like")
 _NAMES = {"from": "low", "to": "high"}
 _OVERWRITES = ("copy_", "fill_", "zero_")  # These do not look at what was there.
 
@@ -126,12 +127,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Attributes:
         draws: all that were made, in order.
+        stream: PyTorch's generator.
     """
 
     def __init__(self, mode: FakeTensorMode) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.mode = mode
         self.draws: list[Draw] = []
+        self.stream = Stream()
         self._storages: dict[int, _Storage] = {}
 
     def value(self, tensor: torch.Tensor) -> Value:
@@ -149,19 +152,40 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def storage_of(self, tensor: torch.Tensor) -> int:
         return int(tensor.untyped_storage()._cdata)
 
-    def draw(self, tensor: torch.Tensor, kind: str, parameters: dict[str, Any], origin: Origin,
-             problem: str = "") -> Draw:  # fmt: skip
-        draw = Draw(
-            tuple(tensor.shape),
-            tensor.dtype,
-            origin,
-            kind,
-            parameters,
-            len(self.draws),
-            tensor.is_contiguous(),
-            problem,
-            _recipe(),
-        )
+    def draw(
+        self,
+        tensor: torch.Tensor,
+        kind: str,
+        parameters: dict[str, Any],
+        origin: Origin,
+        problem: str = "",
+        dtype: torch.dtype | None = None,
+    ) -> Draw:
+        """Numbers for a tensor.
+
+        Args:
+            tensor: whose shape and order of elements they have.
+            kind, parameters, origin, problem: as in `Draw`; with a problem they are not PyTorch's
+                generator's.
+            dtype: of the numbers; None is the tensor's.
+        """
+        shape, order = tuple(tensor.shape), len(self.draws)
+        dtype = dtype or tensor.dtype
+        if problem:
+            nowhere = Words(0)
+            place = Place(nowhere, None, nowhere, None, False, (), problem)
+        else:
+            place = self.stream.take(
+                order,
+                kind,
+                parameters,
+                shape,
+                tensor.stride(),
+                str(dtype).removeprefix("torch."),
+                tensor.is_contiguous(),
+                str(origin),
+            )
+        draw = Draw(shape, dtype, origin, kind, parameters, order, place, problem, _recipe())
         self.draws.append(draw)
         return draw
 
@@ -299,28 +323,58 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         arguments = dict(kwargs)
         for argument, value in zip(function._schema.arguments, args, strict=False):
             arguments[argument.name] = value
-        problem = "a generator of its own" if arguments.get("generator") is not None else ""
-        kind, names, defaults = _DRAWS.get(name, (name, (), ()))
-        parameters: dict[str, Any] = dict(zip(names, defaults, strict=False))
-        parameters |= {key: arguments[key] for key in names if key in arguments}
-        if name not in _DRAWS or any(isinstance(v, Value) for v in parameters.values()):
-            problem = problem or "no initializer has such values"
-        parameters = {_NAMES.get(key, key): number for key, number in parameters.items()}
-        if kind == "integers":
-            low = arguments.get("from", arguments.get("low", 0)) or 0
-            high = arguments.get("to", arguments.get("high"))
-            parameters = {"low": low, "high": high}
-            if high is None:
-                problem = problem or "it has no bounds"
         for tensor in list(written.values()) or (
             [result] if isinstance(result, torch.Tensor) else list(result)
         ):
-            draw = self.draw(tensor, kind, parameters, origin, problem)
+            value = self._drawn(name, arguments, tensor, origin)
             if written:
-                self.write(tensor, draw)
+                self.write(tensor, value)
             else:
-                self._enter(tensor, draw)
+                self._enter(tensor, value)
         return result
+
+    def _drawn(self, name: str, a: dict[str, Any], tensor: torch.Tensor, origin: Origin) -> Value:
+        """What a random operation gives, by its name and arguments."""
+        problem = "a generator of its own" if a.get("generator") is not None else ""
+
+        def draw(kind: str, dtype: torch.dtype | None = None, **numbers: Any) -> Draw:
+            return self.draw(tensor, kind, numbers, origin, problem, dtype)
+
+        def apply(function: Any, *args: Any, **kwargs: Any) -> Apply:
+            dtype = torch.bool if function is aten.lt.Tensor else tensor.dtype
+            return Apply(tuple(tensor.shape), dtype, origin, function, args, kwargs, 0)
+
+        if name in ("bernoulli", "bernoulli_"):
+            # Of bernoulli(p) the probabilities are the first argument, of all others `p`.
+            p = a.get("p", 0.5 if name == "bernoulli_" else a["self"])
+            if not isinstance(p, Value):
+                return draw("bernoulli", p=p)
+            wide = torch.float64 if p.dtype == torch.float64 else torch.float32
+            chosen = apply(aten.lt.Tensor, draw("uniform", wide, low=0.0, high=1.0), p)
+            return apply(aten._to_copy.default, chosen, dtype=tensor.dtype)
+        if name == "normal":
+            mean, std = a.get("mean", 0.0), a.get("std", 1.0)
+            if not isinstance(mean, Value) and not isinstance(std, Value):
+                return draw("normal", mean=mean, std=std)
+            value: Value = draw("normal", std=1.0 if isinstance(std, Value) else std)
+            if isinstance(std, Value):
+                value = apply(aten.mul.Tensor, value, std)
+            add = aten.add.Tensor if isinstance(mean, Value) else aten.add.Scalar
+            return apply(add, value, mean)
+        if name in _WHOLE and "from" not in a and "to" not in a and "high" not in a:
+            return draw("bits")
+        if name in _WHOLE and (high := a.get("to", a.get("high"))) is not None:
+            return draw("integers", low=a.get("from", a.get("low", 0)), high=high)
+        if name == "multinomial":
+            weights, samples = a["self"], a["num_samples"]
+            each = samples > 1 and a.get("replacement", False)
+            return draw("choices", drawn=math.prod(tensor.shape if each else weights.shape))
+        if name in _DRAWS:
+            kind, names, defaults = _DRAWS[name]
+            numbers = dict(zip(names, defaults, strict=False))
+            numbers |= {key: a[key] for key in names if key in a}
+            return draw(kind, **{_NAMES.get(key, key): x for key, x in numbers.items()})
+        return draw(name)
 
     def _macro(self, kind: str, tensor: torch.Tensor, origin: str, generator: Any,
                **parameters: float) -> torch.Tensor:  # fmt: skip
@@ -352,6 +406,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             name = "torch.nn.init.sparse_"
             return self._macro("sparse", tensor, name, generator, sparsity=sparsity, std=std)
 
+        def seeds(name: str) -> Callable[..., Any]:
+            function = getattr(torch.random, name)
+
+            def call(*args: Any, **kwargs: Any) -> Any:
+                self.stream.lose(f"`torch.{name}` at {user_line()} moves PyTorch's generator before")
+                return function(*args, **kwargs)
+
+            return call
+
         def swap(a: Any, b: Any) -> None:  # Weak references to fake tensors forbid the real one.
             a.data = b.data
 
@@ -363,6 +426,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             stack.enter_context(mock.patch.object(torch.utils, "swap_tensors", swap))
             for name, function in functions.items():
                 stack.enter_context(mock.patch.object(init, name, function))
+            for name in ("manual_seed", "seed", "set_rng_state"):
+                for module in (torch, torch.random):
+                    stack.enter_context(mock.patch.object(module, name, seeds(name)))
             saved = sys.modules.get("transformers.initialization")
             if saved is not None:  # It keeps PyTorch's functions under names of its own.
                 table = getattr(saved, "TORCH_INIT_FUNCTIONS", {})

@@ -12,6 +12,7 @@ import numpy as np
 
 from .._spec import Spec
 from ._expression import Use
+from ._stream import TORCH_CPU, Place
 
 LONGEST = 4096  # Bytes of an expression.
 
@@ -21,6 +22,21 @@ class Text:
     """An expression, which stands in a spec without quotes where it can."""
 
     text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear:
+    """`constant + Σ factor * variable`, a whole number; the variables are those of repeats."""
+
+    constant: int
+    factors: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def text(self) -> str:
+        terms = [f"{f} * {name}" if f != 1 else name for name, f in self.factors]
+        if self.constant or not terms:
+            terms.append(str(self.constant))
+        return " + ".join(terms).replace("+ -", "- ")
 
 
 Number = float | int | Text
@@ -34,6 +50,7 @@ class Tensor:
     Attributes:
         uses: the draws of the constructor that its values are.
         key: the path of the first tensor that has the same ones.
+        place: in PyTorch's stream, of what the engine torch_cpu draws; None of all else.
     """
 
     path: str
@@ -42,6 +59,7 @@ class Tensor:
     init: Initializer
     uses: list[Use]
     key: str
+    place: Place | None = None
 
     def looks_at_fans(self) -> bool:
         names = ("xavier", "kaiming")
@@ -50,8 +68,11 @@ class Tensor:
         )
 
 
-def share(tensors: list[Tensor]) -> dict[str, str]:
-    """Gives tensors of the same random numbers one key."""
+def share(tensors: list[Tensor], engine: str) -> dict[str, str]:
+    """Gives tensors of the same random numbers one key.
+
+    Of the engine torch_cpu they may also be the same in part, or have gone another way.
+    """
     problems: dict[str, str] = {}
     users: dict[int, list[tuple[Tensor, Use]]] = {}
     for tensor in tensors:
@@ -62,12 +83,14 @@ def share(tensors: list[Tensor]) -> dict[str, str]:
                 if (tensor.shape, tensor.init, [(u.draw.order, u.index) for u in tensor.uses]) != (
                     other.shape, other.init, [(u.draw.order, u.index) for u in other.uses]
                 ):  # fmt: skip
+                    if engine == TORCH_CPU:
+                        continue
                     problems[tensor.path] = (
                         f"some of its random numbers are also those of `{other.path}`, which is"
                         f" not the same otherwise: {use.draw.origin}"
                     )
                 else:
-                    tensor.key = other.key
+                    tensor.key, tensor.place = other.key, None
                 break
             else:
                 users.setdefault(use.draw.order, []).append((tensor, use))

@@ -11,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ._expression import Origin
+from ._stream import Place
 
 
 @dataclasses.dataclass(eq=False)
@@ -53,15 +54,15 @@ class Draw(Value):
         kind: `normal`, `uniform`, `trunc_normal`, ….
         parameters: numbers by name.
         order: how many draws were made before, those that are not used included.
-        contiguous: PyTorch's generator fills what is not in another order.
-        problem: why its values cannot be had from the spec's engine; "" if they can.
+        place: its words in the stream of PyTorch's generator.
+        problem: why no engine has its values; "" if one has.
         recipe: the function of torch.nn.init that drew them; "" for none.
     """
 
     kind: str
     parameters: dict[str, Any]
     order: int
-    contiguous: bool
+    place: Place
     problem: str = ""
     recipe: str = ""
     random = True

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ._fold import Leaf, Module, both, leaves, tree
-from ._tensor import Initializer, Tensor, Text
+from ._fold import Leaf, Module, both, leaves
+from ._tensor import Initializer, Linear, Tensor, Text
 
 _DEFAULT_ENGINE = "philox4x32"
 # A module's member of such a name is written with the module's: `a.shape`.
@@ -19,6 +19,7 @@ _KEYS = {"shape", "repeat", "fans", "when", "stage"}
 
 
 def spec_text(
+    root: Module,
     tensors: Sequence[Tensor],
     *,
     name: str,
@@ -27,8 +28,7 @@ def spec_text(
     comment: str,
     config: Mapping[str, Any] | None,
 ) -> str:
-    """A spec of these tensors, in which layers are folded and equal initializers have names."""
-    root = tree(tensors)
+    """A spec of a tree of these tensors, in which equal initializers have names."""
     elements: collections.Counter[str] = collections.Counter()
     for tensor in tensors:
         elements[tensor.dtype] += max(math.prod(tensor.shape), 1)
@@ -122,6 +122,9 @@ def _leaf(leaf: Leaf, dtype: str, names: Mapping[str, Any]) -> str:
         parts.append(f"dtype: {leaf.dtype}")
     if leaf.key != leaf.path:
         parts.append(f'tie: "{leaf.key}"' if "{" in leaf.key else f"tie: {leaf.key}")
+    if leaf.place:
+        place = ", ".join(f"{name}: {_scalar(at)}" for name, at in leaf.place.items())
+        parts.append(f"key: {{torch: {{{place}}}}}")
     if leaf.when:
         parts.append(f"when: {_scalar(Text(leaf.when))}")
     return f"{{{', '.join(parts)}}}"
@@ -132,12 +135,15 @@ def _init(init: Initializer) -> str:
         return init
     ((kind, numbers),) = init.items()
     if kind == "expr":
-        return f'{{expr: "{numbers[""].text}"}}'
+        text = numbers[""].text
+        for mark, place in numbers.items():
+            text = text.replace(mark, place.text) if mark else text
+        return f'{{expr: "{text}"}}'
     return f"{{{kind}: {{{', '.join(f'{key}: {_scalar(n)}' for key, n in numbers.items())}}}}}"
 
 
 def _scalar(value: Any) -> str:
-    if isinstance(value, Text):
+    if isinstance(value, (Text, Linear)):
         return f'"{value.text}"' if re.search(r"[,\[\]{}#]|: ", value.text) else value.text
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))

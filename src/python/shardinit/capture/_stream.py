@@ -1,0 +1,186 @@
+"""Where in the stream of PyTorch's CPU generator each draw of a constructor begins.
+
+The generator gives 32-bit words. How many an operation takes is a matter of sizes and types alone,
+but for truncated normal numbers, which are drawn anew until none is outside: those that come after
+are counted from the end of that draw.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+TORCH_CPU = "torch_cpu"  # The engine that has this stream.
+
+_GROUP = 16  # Normal numbers of a contiguous tensor are made in groups of so many.
+# No number of 24 random bits is farther from the mean, in standard deviations; none of 53.
+_FARTHEST, _FARTHEST_OF_PAIRS = 5.78, 8.58
+_WIDE = 1 << 28  # Whole numbers of a larger range take 64 bits.
+
+
+@dataclasses.dataclass(frozen=True)
+class Words:
+    """A place in the stream.
+
+    Attributes:
+        count: words before it: of all the stream, or of that behind the draw `after`.
+        after: the order of a draw of which only the seed decides how many words it takes; -1 is
+            none, and the place is a number.
+    """
+
+    count: int
+    after: int = -1
+
+    def plus(self, count: int) -> Words:
+        return Words(self.count + count, self.after)
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """What a draw takes of the stream.
+
+    Attributes:
+        position: its first word.
+        spare: the first of four words whose second normal number is left over from the draw
+            before.
+        end, left: the same, of what is drawn next.
+        pairs: normal numbers are made two by two from four words, in f64.
+        strides: of its elements, in the order in which they are drawn.
+        problem: why there is no such place; "" if there is.
+    """
+
+    position: Words
+    spare: Words | None
+    end: Words
+    left: Words | None
+    pairs: bool
+    strides: tuple[int, ...]
+    problem: str = ""
+
+
+def is_pairs(kind: str, size: int, contiguous: bool) -> bool:
+    """Whether normal numbers are made two by two, and not in groups of 16."""
+    return kind == "log_normal" or size < _GROUP or not contiguous
+
+
+def strides_in_memory(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
+    """The place of an element in the order of memory, in which a tensor is filled."""
+    result = [0] * len(shape)
+    step = 1
+    for d in sorted(range(len(shape)), key=lambda d: (stride[d], -d)):
+        if shape[d] > 1:
+            result[d], step = step, step * shape[d]
+    return tuple(result)
+
+
+def is_one_round(parameters: dict[str, float], pairs: bool) -> bool:
+    """Whether no number of `trunc_normal_` can be outside, whatever the seed."""
+    mean, std, a, b = (parameters[name] for name in ("mean", "std", "a", "b"))
+    farthest = (_FARTHEST_OF_PAIRS if pairs else _FARTHEST) * std
+    return a <= mean - farthest and mean + farthest <= b
+
+
+def _kept(parameters: dict[str, float]) -> float:
+    """How much of a normal distribution is between the bounds, as `trunc_normal_` computes it."""
+    mean, std, a, b = (parameters[name] for name in ("mean", "std", "a", "b"))
+    below = [(1 + math.erf((end - mean) / std / math.sqrt(2))) / 2 for end in (a, b)]
+    return below[1] - below[0]
+
+
+def _words(kind: str, parameters: dict[str, float], size: int, dtype: str) -> int | None:
+    """Of all but normal numbers; None: they are not known."""
+    match kind:
+        case "uniform":
+            return size * (2 if dtype == "float64" else 1)
+        case "integers":
+            return size * (2 if parameters["high"] - parameters["low"] >= _WIDE else 1)
+        case "bits":
+            return size * (2 if dtype in ("int64", "float64") else 1)
+        case "full bits" | "bernoulli" | "exponential" | "cauchy" | "geometric":
+            return 2 * size
+        case "permutation":
+            return max(size - 1, 0) if size < (2**32 - 1) // 20 else 2 * size
+        case "choices":
+            return 2 * int(parameters["drawn"])
+    return None
+
+
+class Stream:
+    """The generator while the constructor runs."""
+
+    def __init__(self) -> None:
+        self._now = Words(0)
+        self._left: Words | None = None
+        self._problem = ""
+
+    def lose(self, problem: str) -> None:
+        """From here on nobody knows where the generator is."""
+        self._problem = self._problem or problem
+
+    def take(
+        self,
+        order: int,
+        kind: str,
+        parameters: dict[str, float],
+        shape: Sequence[int],
+        stride: Sequence[int],
+        dtype: str,
+        contiguous: bool,
+        name: str,
+    ) -> Place:
+        """The place of the next draw.
+
+        Args:
+            order: of the draw.
+            kind, parameters: as in `Draw`.
+            dtype: PyTorch's name.
+            name: of the operation, for messages.
+        """
+        size = math.prod(shape)
+        before, spare = self._now, self._left
+        pairs = is_pairs(kind, size, contiguous)
+        problem = self._problem
+        if not size or problem:
+            pass
+        elif kind in ("normal", "log_normal", "trunc_normal"):
+            if kind == "trunc_normal" and _kept(parameters) <= 0.3:
+                self.lose(f"how many words {name} took before is only known by drawing them")
+                problem = (
+                    "PyTorch draws in another way where the cut-offs leave less than 30 % of the"
+                    " numbers"
+                )
+            else:
+                self._normal(size, dtype, pairs)
+                if kind == "trunc_normal" and not is_one_round(parameters, pairs):
+                    self._now = Words(0, order)
+                    if pairs and (size % 2 or spare is not None):
+                        self.lose(f"only the seed decides what {name} has left over before")
+        elif kind in ("orthogonal", "sparse"):
+            # A matrix of normal numbers, which PyTorch makes beside the tensor or in it.
+            self._normal(size, dtype, size < _GROUP or (kind == "sparse" and not contiguous))
+            if kind == "sparse":
+                self._now = self._now.plus(shape[1] * max(shape[0] - 1, 0))
+        else:
+            words = _words(kind, parameters, size, dtype)
+            if words is None:
+                self.lose(f"how many words {name} took before is not known")
+            else:
+                self._now = self._now.plus(words)
+        strides = strides_in_memory(shape, stride)
+        return Place(before, spare, self._now, self._left, pairs, strides, problem)
+
+    def _normal(self, size: int, dtype: str, pairs: bool) -> None:
+        if pairs:
+            alone = size - (self._left is not None)
+            words = (alone + 1) // 2 * 4
+            self._left = self._now.plus(words - 4) if alone % 2 else None
+            self._now = self._now.plus(words)
+            return
+        whole = size // _GROUP * _GROUP
+        words = size
+        if whole < size:
+            # f32 fills all of the tensor before it draws the last group anew.
+            words = (size if dtype in ("float32", "float64") else whole) + _GROUP
+        double = 2 if dtype == "float64" else 1
+        self._now = self._now.plus(double * words)

@@ -1,0 +1,115 @@
+"""The numbers of PyTorch's CPU generator, as functions that a spec's expressions have for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from ._expression import NoFormula, Term, binary, call, negative, number
+from ._stream import Words, is_one_round
+
+if TYPE_CHECKING:
+    from ._values import Draw
+
+# Types to which an expression can round.
+ROUNDINGS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+_DIGITS = {torch.float32: 24, torch.bfloat16: 8, torch.float16: 11}
+
+
+def rounded(term: Term, dtype: torch.dtype) -> Term:
+    """An element of this type, computed in f32; other types than these are left as they are."""
+    name = ROUNDINGS.get(dtype, "")
+    if not name or term.dtype == name:
+        return term
+    if term.value is not None:
+        return number(torch.tensor(term.value, dtype=torch.float64).float().to(dtype).item())
+    exact = term if name == "f32" else rounded(term, torch.float32)
+    return dataclasses.replace(call(name, exact), dtype=name, exact=exact)
+
+
+def torch_term(draw: Draw, index: Term, mark: Callable[[Words], Term]) -> Term:
+    """An element of a draw.
+
+    Args:
+        index: which one, in the order in which they are drawn.
+        mark: what stands for a place of the stream in an expression.
+
+    Raises:
+        NoFormula: the engine torch_cpu has no such numbers.
+    """
+    place, size = draw.place, number(math.prod(draw.shape))
+    if place.problem:
+        raise NoFormula(place.problem, draw.origin)
+    p = {name: number(value) for name, value in draw.parameters.items()}
+    at = mark(place.position)
+    spare = mark(place.spare) if place.spare is not None else number(-1)
+
+    def typed(function: str, *arguments: Term) -> Term:
+        dtype = ROUNDINGS.get(draw.dtype, "f64")
+        made = call(function if dtype == "f32" else f"{function}_{dtype}", *arguments)
+        return dataclasses.replace(made, dtype=dtype)
+
+    def even() -> Term:  # An f64 from 0 to 1.
+        return call("torch_uniform_f64", at, index, number(0), number(1))
+
+    def word() -> Term:
+        return call("torch_word", binary("+", at, index))
+
+    match draw.kind:
+        case "normal" | "trunc_normal":
+            mean, std = p.get("mean", number(0)), p.get("std", number(1))
+            if draw.dtype == torch.float64 and not (draw.kind == "normal" and place.pairs):
+                raise NoFormula(
+                    "in f64 they depend on the C library that PyTorch runs with", draw.origin
+                )
+            grouped = not place.pairs or math.prod(draw.shape) < 16
+            if draw.kind == "trunc_normal" and not is_one_round(draw.parameters, place.pairs):
+                if not grouped:
+                    raise NoFormula("truncated numbers in another order than that of memory",
+                                    draw.origin)  # fmt: skip
+                ends = p["a"], p["b"]
+                return typed("torch_trunc_normal", at, spare, size, index, mean, std, *ends)
+            if grouped and draw.dtype != torch.float64:
+                return typed("torch_normal", at, spare, size, index, mean, std)
+            return typed("torch_pairs", at, spare, index, mean, std)
+        case "log_normal":
+            normal = call("torch_pairs_f64", at, spare, index, p["mean"], p["std"])
+            return rounded(call("exp", normal), draw.dtype)
+        case "uniform":
+            return typed("torch_uniform", at, index, p.get("low", number(0)),
+                         p.get("high", number(1)))  # fmt: skip
+        case "integers":
+            span = draw.parameters["high"] - draw.parameters["low"]
+            if span >= 1 << 28:
+                raise NoFormula("whole numbers of a range of 2^28 and more", draw.origin)
+            return binary("+", call("mod", word(), number(span)), p["low"])
+        case "bits":
+            if draw.dtype in _DIGITS:
+                return call("mod", word(), number((1 << _DIGITS[draw.dtype]) + 1))
+            if draw.dtype not in (torch.int64, torch.float64):
+                most = 1 if draw.dtype == torch.bool else torch.iinfo(draw.dtype).max
+                return call("mod", word(), number(most + 1))
+        case "permutation":
+            return call("torch_permutation", at, size, index)
+        case "bernoulli":
+            return binary("<", even(), p["p"])
+        case "exponential":
+            log = call("log1p", negative(even()))
+            rate = number(-1.0 / draw.parameters["lambd"])
+            return rounded(binary("*", rate, log), draw.dtype)
+        case "geometric":
+            quotient = binary("/", call("log", even()), number(math.log1p(-draw.parameters["p"])))
+            return rounded(negative(call("floor", negative(quotient))), draw.dtype)
+        case "cauchy":
+            angle = binary("*", number(math.pi), binary("-", even(), number(0.5)))
+            tangent = binary("/", call("sin", angle), call("cos", angle))
+            return rounded(binary("+", binary("*", p["sigma"], tangent), p["median"]), draw.dtype)
+        case "orthogonal":
+            raise NoFormula("PyTorch's orthogonal matrices depend on its LAPACK", draw.origin)
+        case "sparse":
+            raise NoFormula("sparse matrices come from other engines alone", draw.origin)
+    raise NoFormula("no expression draws such values", draw.origin)

@@ -1,0 +1,98 @@
+"""Models of PyTorch's libraries, small: their names, and functions that make them."""
+
+import functools
+import importlib
+
+import torch
+from torch import nn
+
+# What configs of Transformers call their sizes.
+SMALL = {
+    "hidden_size": 32, "d_model": 32, "n_embd": 32, "dim": 32, "embed_dim": 32, "hidden_dim": 32, "emb_dim": 32,
+    "intermediate_size": 48, "d_ff": 48, "ffn_dim": 48, "n_inner": 48, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48,
+    "num_hidden_layers": 2, "n_layer": 2, "n_layers": 2, "num_layers": 2, "encoder_layers": 2, "decoder_layers": 2,
+    "num_decoder_layers": 2, "num_encoder_layers": 2,
+    "num_attention_heads": 4, "n_head": 4, "n_heads": 4, "num_heads": 4, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "num_key_value_heads": 2, "d_kv": 8, "head_dim": 8,
+    "vocab_size": 120, "max_position_embeddings": 40, "n_positions": 40, "max_source_positions": 24,
+    "max_target_positions": 24, "image_size": 32, "patch_size": 8, "num_experts": 4, "num_local_experts": 4,
+    "n_routed_experts": 4, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 24,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}
+
+
+def Shrink(config):
+    """A config of Transformers, with the parts that it has, made small."""
+    for name, value in SMALL.items():
+        if isinstance(getattr(config, name, None), int) or (
+                name in ("pad_token_id", "bos_token_id", "eos_token_id") and hasattr(config, name)):
+            setattr(config, name, value)
+    for name in ("text_config", "vision_config", "encoder", "decoder", "audio_config"):
+        if getattr(config, name, None) is not None and hasattr(getattr(config, name), "to_dict"):
+            Shrink(getattr(config, name))
+    return config
+
+
+def Transformer(name, **values):
+    """A class of Transformers with a small config."""
+
+    def Make():
+        cls = getattr(importlib.import_module("transformers"), name)
+        config = Shrink(cls.config_class())
+        for key, value in values.items():
+            setattr(config, key, value)
+        return cls(config)
+
+    return Make
+
+
+def Of(library, name, *args, **kwargs):
+    """A function or class by its name."""
+
+    def Make():
+        found = importlib.import_module(library)
+        for part in name.split("."):
+            found = getattr(found, part)
+        return found(*args, **kwargs)
+
+    return Make
+
+
+TRANSFORMERS = {name: Transformer(name) for name in """
+LlamaForCausalLM MistralForCausalLM MixtralForCausalLM Qwen2ForCausalLM Gemma2ForCausalLM GPTNeoXForCausalLM
+GPT2LMHeadModel T5ForConditionalGeneration BertForPreTraining MambaForCausalLM
+GemmaForCausalLM Gemma3ForCausalLM Qwen3ForCausalLM Qwen3MoeForCausalLM Phi3ForCausalLM PhiForCausalLM OlmoForCausalLM Olmo2ForCausalLM
+GraniteForCausalLM CohereForCausalLM StableLmForCausalLM Starcoder2ForCausalLM FalconForCausalLM BloomForCausalLM
+OPTForCausalLM GPTJForCausalLM GPTNeoForCausalLM CodeGenForCausalLM CTRLLMHeadModel OpenAIGPTLMHeadModel
+RobertaForMaskedLM DistilBertForMaskedLM AlbertForMaskedLM ElectraForPreTraining DebertaV2Model MPNetModel XLNetLMHeadModel
+ModernBertForMaskedLM ConvBertModel MobileBertForPreTraining LongformerModel BigBirdModel NystromformerModel RoFormerModel
+BartForConditionalGeneration MBartForConditionalGeneration PegasusForConditionalGeneration M2M100ForConditionalGeneration
+MarianMTModel BlenderbotForConditionalGeneration MT5EncoderModel
+ViTForImageClassification DeiTModel BeitModel SwinModel DINOv2Model ConvNextModel ResNetModel SegformerModel ViTMAEForPreTraining
+CLIPModel SiglipModel WhisperForConditionalGeneration Wav2Vec2Model HubertModel ASTModel
+FalconMambaForCausalLM JetMoeForCausalLM OlmoeForCausalLM
+""".split()}
+TRANSFORMERS |= {
+    "DeepseekV3ForCausalLM": Transformer(
+        "DeepseekV3ForCausalLM", num_hidden_layers=5, q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8,
+        v_head_dim=8, n_group=2, topk_group=1, num_experts_per_tok=2, num_key_value_heads=4, first_k_dense_replace=2),
+    "Mamba2ForCausalLM": Transformer("Mamba2ForCausalLM", num_heads=8, head_dim=8, state_size=16, n_groups=2),
+}
+
+NN = {
+    "nn.RNN": lambda: nn.RNN(20, 30, 2, bidirectional=True),
+    "nn.LSTM": lambda: nn.LSTM(20, 30, 2, proj_size=7),
+    "nn.GRU": lambda: nn.GRU(20, 30),
+    "nn.LSTMCell": lambda: nn.LSTMCell(3, 5),
+    "nn.MultiheadAttention": lambda: nn.MultiheadAttention(48, 4, kdim=32, vdim=40, add_bias_kv=True),
+    "nn.Transformer": lambda: nn.Transformer(32, 2, 2, 2, 64, batch_first=True),
+    "nn.TransformerEncoder": lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 2, 64), 3),
+    "nn.Embedding": lambda: nn.Embedding(50, 41, padding_idx=3),
+    "nn.EmbeddingBag": lambda: nn.EmbeddingBag(7, 3),
+    "nn.Bilinear": lambda: nn.Bilinear(5, 6, 7),
+    "nn.BatchNorm": lambda: nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.Conv3d(5, 3, 2), nn.InstanceNorm2d(3, affine=True)),
+    "nn.ConvTranspose": lambda: nn.Sequential(nn.ConvTranspose1d(3, 5, 3), nn.ConvTranspose2d(4, 6, 3, groups=2), nn.ConvTranspose3d(3, 2, 2)),
+    "nn.Conv": lambda: nn.Sequential(nn.Conv1d(6, 5, 3, groups=1), nn.Conv2d(8, 8, 3, groups=8), nn.Conv1d(2, 1, 1)),
+    "nn.Linear, small": lambda: nn.Sequential(nn.Linear(3, 1), nn.Linear(1, 5), nn.Linear(2, 2), nn.PReLU(3)),
+    "nn.AdaptiveLogSoftmax": lambda: nn.AdaptiveLogSoftmaxWithLoss(16, 100, [10, 30]),
+}
