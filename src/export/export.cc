@@ -49,7 +49,7 @@ bool IsThere(const std::string& folder, const std::string& origin,
 
 ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters* counters) {
   const std::vector<const Tensor*> tensors = Matching(plan.graph.tensors, request.only);
-  const std::vector<FileLayout> files = request.format->lay_out({plan, tensors, request.options});
+  std::vector<FileLayout> files = request.format->lay_out({plan, tensors, request.options});
   ExportResult result;
   result.tensors = static_cast<int64_t>(tensors.size());
   result.files = static_cast<int64_t>(files.size());
@@ -67,6 +67,7 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
   CheckFreeSpace(folder.fd(), total, request.folder);
   std::set<std::string> folders;
   std::vector<std::vector<Digest>> digests(files.size());
+  std::vector<std::vector<uint32_t>> crcs(files.size());
   {
     Workers workers(request.workers, counters);
     int64_t submitted = 0;
@@ -83,10 +84,12 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
       workers.WaitFor(submitted - kFilesAtOnce + 1, tick);
       const auto file = std::make_shared<OutputFile>(folder, path);
       BeginFile(files[f], *file);
-      workers.Submit(TasksOf(files[f], *file, request.source, &digests[f]), [file, counters] {
-        const Timer timer(&counters->sync_ns);
-        file->Sync();
-      });
+      workers.Submit(TasksOf(files[f], *file, request.source, &digests[f], &crcs[f]),
+                     [file, counters, layout = &files[f], &sums = crcs[f]] {
+                       const Timer timer(&counters->sync_ns);
+                       FinishFile(sums, layout, *file);
+                       file->Sync();
+                     });
       ++submitted;
     }
     workers.WaitFor(submitted, tick);

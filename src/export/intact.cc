@@ -89,7 +89,7 @@ VerifyResult VerifyExport(const std::string& folder, int jobs, const VerifyProgr
              fmt::format("has other data than was written (bytes {} to {} of the file)",
                          part.offset, part.offset + part.bytes - 1)});
       });
-      result.boxes += static_cast<int64_t>(file.parts.size()) - 1;
+      result.boxes += file.boxes;
       result.bytes += file.size;
       ++result.files;
     }

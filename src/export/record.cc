@@ -62,12 +62,18 @@ RecordedFile FileIn(const json& in, const std::string& record) {
                     .size = PlaceIn(in.at("size"), 0, std::numeric_limits<int64_t>::max(), record),
                     .parts = {}};
   file.parts.push_back({"", 0, file.size, DigestIn(in.at("head_sha256"), record)});
-  for (const json& box : in.at("boxes")) {
+  // What goes on to the next part, or to the end.
+  const auto add = [&](const json& box, const char* place, const char* sha256) {
     RecordedFile::Part& last = file.parts.back();
-    const int64_t offset = PlaceIn(box.at("file_offset"), last.offset, file.size, record);
+    const int64_t offset = PlaceIn(box.at(place), last.offset, file.size, record);
     last.bytes = offset - last.offset;
     file.parts.push_back(
-        {box.at("path"), offset, file.size - offset, DigestIn(box.at("sha256"), record)});
+        {box.at("path"), offset, file.size - offset, DigestIn(box.at(sha256), record)});
+  };
+  for (const json& box : in.at("boxes")) {
+    add(box, "file_offset", "sha256");
+    if (box.contains("tail_sha256")) add(box, "tail_offset", "tail_sha256");
+    ++file.boxes;
   }
   return file;
 }
@@ -90,13 +96,20 @@ std::string WriteRecord(const Plan& plan, const ExportRequest& request,
     out.BeginObject().Member("file", files[f].path).Member("size", files[f].size());
     out.Member("head_sha256", ToHex(Sha256Of(files[f].head)));
     out.Key("boxes").BeginArray(JsonWriter::kLines);
+    Check(files[f].texts.empty() || files[f].texts.size() == files[f].boxes.size(),
+          "a text that is behind no box");
     for (size_t b = 0; b < files[f].boxes.size(); ++b) {
       const FileBox& box = files[f].boxes[b];
       out.BeginObject().Member("path", box.tensor->path);
       out.Member("dtype", InfoOf(box.tensor->dtype).name);
       out.Member("global_shape", box.tensor->shape).Member("offset", box.box.offset);
       out.Member("shape", box.box.shape).Member("file_offset", box.offset);
-      out.Member("sha256", ToHex(digests[f][b])).EndObject();
+      out.Member("sha256", ToHex(digests[f][b]));
+      if (!files[f].texts.empty()) {
+        const FileText& tail = files[f].texts[b];
+        out.Member("tail_offset", tail.offset).Member("tail_sha256", ToHex(Sha256Of(tail.bytes)));
+      }
+      out.EndObject();
     }
     out.EndArray().EndObject();
   }

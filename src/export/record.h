@@ -21,7 +21,8 @@ std::string WriteRecord(const Plan& plan, const ExportRequest& request,
 // The whole record, of the lines before the digest of itself, which has the last two lines.
 std::string WithDigest(std::string lines);
 
-// What a record says of a file: its head, and behind that boxes without gaps.
+// What a record says of a file: its head, and behind that boxes, each with what there is between it
+// and the next.
 struct RecordedFile {
   struct Part {
     std::string tensor;  // Empty: the head.
@@ -29,8 +30,8 @@ struct RecordedFile {
     Digest digest;
   };
   std::string path;
-  int64_t size = 0;
-  std::vector<Part> parts;
+  int64_t size = 0, boxes = 0;
+  std::vector<Part> parts;  // Without gaps.
 };
 
 // Reads untrusted text. Throws Error (kRefused) that names `path`.

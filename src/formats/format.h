@@ -34,14 +34,22 @@ struct FileText {
   std::string bytes;
 };
 
-// What lies where in a file. In an export a file is its head, and behind that boxes without gaps,
-// ascending; a text is all head.
+// Where the CRC-32 of a box's bytes stands in a file: four bytes within its head or one of its
+// texts, zeros until the box is made.
+struct CrcPlace {
+  int64_t offset;
+  size_t box;
+};
+
+// What lies where in a file. In an export a file is its head, and behind that boxes, ascending:
+// without gaps, or a text fills the one behind each; what is all text is head.
 struct FileLayout {
   std::string path;  // Within the folder; `/` makes subfolders.
   std::string head;
   std::vector<FileBox> boxes = {};   // None of them empty.
   std::vector<FileText> texts = {};  // Ascending. What is nowhere is zeros.
   int64_t end = 0;                   // Of the file, where zeros may be the last of it.
+  std::vector<CrcPlace> crcs = {};   // Ascending.
 
   int64_t size() const;
 };

@@ -20,14 +20,11 @@ extern const FormatOption kMaxShardSize = {
     .default_text = "5GB",
 };
 
-extern const Format kSafetensors, kDcp, kZarr, kKeras;
+extern const Format kSafetensors, kDcp, kHfDcp, kZarr, kKeras;
 
 std::span<const Format* const> Formats() {
   static constexpr const Format* kFormats[] = {
-      &kSafetensors,
-      &kDcp,
-      &kZarr,
-      &kKeras,
+      &kSafetensors, &kDcp, &kHfDcp, &kZarr, &kKeras,
   };
   return kFormats;
 }

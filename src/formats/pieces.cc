@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <numeric>
+#include <unordered_set>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -115,6 +117,20 @@ void ReadPiece(const FilePiece& piece, int64_t size, const Box& box, int64_t fir
   }
 }
 
+// Where boxes begin in the most places: those that a sweep along it meets together are few.
+size_t MostCut(const std::vector<const Box*>& boxes) {
+  size_t most = 0, dimension = 0;
+  for (size_t d = 0; d < boxes[0]->shape.size(); ++d) {
+    std::unordered_set<int64_t> begins;
+    for (const Box* box : boxes) begins.insert(box->offset[d]);
+    if (begins.size() > most) {
+      most = begins.size();
+      dimension = d;
+    }
+  }
+  return dimension;
+}
+
 }  // namespace
 
 bool Overlap(const Box& a, const Box& b) {
@@ -125,6 +141,29 @@ bool Overlap(const Box& a, const Box& b) {
     }
   }
   return true;
+}
+
+std::optional<std::pair<size_t, size_t>> FindOverlap(const std::vector<const Box*>& boxes) {
+  if (boxes.size() < 2) return std::nullopt;
+  if (boxes[0]->shape.empty()) return std::pair<size_t, size_t>(0, 1);
+  const size_t along = MostCut(boxes);
+  std::vector<size_t> order(boxes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return boxes[a]->offset[along] < boxes[b]->offset[along];
+  });
+  std::vector<size_t> met;  // That reach to where the sweep is.
+  for (const size_t i : order) {
+    const int64_t begin = boxes[i]->offset[along];
+    std::erase_if(met, [&](size_t other) {
+      return boxes[other]->offset[along] + boxes[other]->shape[along] <= begin;
+    });
+    for (const size_t other : met) {
+      if (Overlap(*boxes[i], *boxes[other])) return std::minmax(i, other);
+    }
+    met.push_back(i);
+  }
+  return std::nullopt;
 }
 
 void ReadPieces(const std::vector<FilePiece>& pieces, int element_bytes, const Box& box,

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tensor/box.h"
@@ -17,6 +19,8 @@ struct FilePiece {
 
 // Whether two boxes of a tensor share an element.
 bool Overlap(const Box& a, const Box& b);
+// The first two found, of boxes of one tensor, that share an element.
+std::optional<std::pair<size_t, size_t>> FindOverlap(const std::vector<const Box*>& boxes);
 
 // Reads elements first … first + count - 1 of a box, in the box's row-major
 // order, from the pieces that have them. Safe to use from several threads.

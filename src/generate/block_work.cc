@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/checked_math.h"
+#include "base/crc32.h"
 
 namespace shardinit {
 namespace {
@@ -34,6 +35,11 @@ std::pair<const uint8_t*, size_t> NextToHash(const BlockWork& work) {
           static_cast<size_t>(std::min(kTileBytes, work.made - work.hashed))};
 }
 
+void AddToCrc(BoxWork& box, const uint8_t* data, size_t bytes) {
+  if (box.task.crc == nullptr) return;
+  box.crc = Crc32(box.crc, {reinterpret_cast<const char*>(data), bytes});
+}
+
 void Hash(BlockWork& a, BlockWork& b, WorkCounters& counters) {
   const auto [a_data, a_bytes] = NextToHash(a);
   const auto [b_data, b_bytes] = NextToHash(b);
@@ -46,6 +52,8 @@ void Hash(BlockWork& a, BlockWork& b, WorkCounters& counters) {
   } else {
     b.box->hash.Update(b_data, b_bytes);
   }
+  if (a_data != nullptr) AddToCrc(*a.box, a_data, a_bytes);
+  if (b_data != nullptr) AddToCrc(*b.box, b_data, b_bytes);
   a.hashed += static_cast<int64_t>(a_bytes);
   b.hashed += static_cast<int64_t>(b_bytes);
   counters.hashed_bytes += static_cast<int64_t>(a_bytes + b_bytes);

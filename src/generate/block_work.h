@@ -21,7 +21,8 @@ struct BoxWork {
   const BoxTask task;
   const BoxFiller filler;
   const int64_t block_elements, blocks;
-  Sha256 hash;  // Of the blocks in order; one thread at a time.
+  Sha256 hash;       // Of the blocks in order; one thread at a time.
+  uint32_t crc = 0;  // The same, if the task wants it.
 };
 
 struct BlockWork {

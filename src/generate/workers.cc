@@ -273,7 +273,10 @@ class Workers::Pool {
       return;
     }
     job.hashing = false;
-    if (++job.next_hash == job.blocks) *job.task.digest = job.hash.Finish();
+    if (++job.next_hash == job.blocks) {
+      *job.task.digest = job.hash.Finish();
+      if (job.task.crc != nullptr) *job.task.crc = job.crc;
+    }
     if (job.task.output.file != nullptr) {
       Check(has_writers_, "a file to write to, but no writers");
       unwritten_.push_back(block);

@@ -45,6 +45,7 @@ struct BoxTask {
   BoxOutput output;
   Digest* digest;                // Receives the SHA-256 of the box's bytes.
   BoxElements source = nullptr;  // Null: they are generated.
+  uint32_t* crc = nullptr;       // Receives their CRC-32, if it is wanted.
 };
 
 // Writes that are under way at once; more of them are no faster.

@@ -20,12 +20,18 @@ struct RankCheck {
   std::function<void(const std::vector<Digest>& digests)> done;
 };
 
-// Reserves the space of all of the file, if it has boxes, and writes its texts.
+// Reserves the space of all of the file, if it has boxes, and writes its texts, unless CRCs stand
+// in them.
 void BeginFile(const FileLayout& layout, OutputFile& file);
 
-// Its boxes, whose digests come in the same order; made by `source`, or generated if there is none.
-// All of these must live until the tasks are done.
+// Its boxes, whose digests come in the same order, and their CRCs, where the layout has places for
+// these; made by `source`, or generated if there is none. All of these must live until the tasks
+// are done.
 std::vector<BoxTask> TasksOf(const FileLayout& layout, const OutputFile& file,
-                             const ElementSource& source, std::vector<Digest>* digests);
+                             const ElementSource& source, std::vector<Digest>* digests,
+                             std::vector<uint32_t>* crcs = nullptr);
+
+// When all boxes are made: puts their CRCs into the texts, if they stand there, and writes them.
+void FinishFile(const std::vector<uint32_t>& crcs, FileLayout* layout, const OutputFile& file);
 
 }  // namespace shardinit

@@ -283,9 +283,9 @@ def test_exports(folder, tmp_path):
     Ok("export", SPEC, "--to", "safetensors", "-o", tmp_path / "safetensors")
     loaded = load_file(tmp_path / "safetensors/model.safetensors")
     Ok("export", SPEC, "--to", "zarr", "-o", tmp_path / "zarr")
-    Ok("export", SPEC, "--to", "dcp", "-o", tmp_path / "dcp", "--mesh", "data=2,tensor=3")
+    Ok("export", SPEC, "--to", "hf-dcp", "-o", tmp_path / "hf-dcp", "--mesh", "data=2,tensor=3")
     merged = {path: torch.empty_like(tensor) for path, tensor in expected.items()}
-    dcp.load(merged, storage_reader=dcp.HuggingFaceStorageReader(str(tmp_path / "dcp")), no_dist=True)
+    dcp.load(merged, storage_reader=dcp.HuggingFaceStorageReader(str(tmp_path / "hf-dcp")), no_dist=True)
     for path, tensor in expected.items():
         assert loaded[path].dtype == tensor.dtype
         words = tensor.reshape(-1).view(torch.uint8)

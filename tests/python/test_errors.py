@@ -50,7 +50,7 @@ COMMANDS = {
     "finalize": "finalize unfinished",
     "finalize without an index": "finalize good --index never",
     **{f"export to {name}": f"export spec.yaml --to {name} -o out --jobs 1"
-       for name in ["safetensors", "dcp", "zarr", "keras"]},
+       for name in ["safetensors", "dcp", "hf-dcp", "zarr", "keras"]},
     "export of a checkpoint": "export good --to dcp -o out --jobs 1",
     "reshard": "reshard good --mesh a=1 -o out --jobs 1",
     "verify": "verify good",

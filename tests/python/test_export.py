@@ -81,6 +81,10 @@ def CheckRecord(out):
             end = at + DTYPES[box["dtype"]].itemsize * int(np.prod(box["shape"], dtype=int))
             assert hashlib.sha256(data[at:end]).hexdigest() == box["sha256"]
             at = end
+            if "tail_sha256" in box:
+                assert box["tail_offset"] == at
+                at = next((b["file_offset"] for b in entry["boxes"] if b["file_offset"] > at), len(data))
+                assert hashlib.sha256(data[end:at]).hexdigest() == box["tail_sha256"]
         assert at == len(data)
     return record
 
@@ -189,16 +193,17 @@ def test_an_empty_folder_is_taken(spec, tmp_path):
     assert Tree(tmp_path / "out") == Tree(tmp_path / "new/folders/out")
 
 
+@pytest.mark.parametrize("to, files", [("safetensors", "*.safetensors"), ("dcp", "*.distcp")])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda n: n.name)
-def test_signals(number, tmp_path):
+def test_signals(number, to, files, tmp_path):
     """Nothing is left, or, after a kill, what the next run removes."""
     (tmp_path / "big.yaml").write_text(BIG)
     folder = tmp_path / "folder"
-    arguments = ["export", tmp_path / "big.yaml", "--to", "safetensors", "-o", folder / "out"]
+    arguments = ["export", tmp_path / "big.yaml", "--to", to, "-o", folder / "out"]
     run = subprocess.Popen([BINARY, *arguments], env=CLEAN, stdout=subprocess.PIPE,
                            stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 20
-    while not list(folder.glob(".out.tmp-*/*.safetensors")):
+    while not list(folder.glob(f".out.tmp-*/{files}")):
         assert run.poll() is None and time.monotonic() < deadline, "it ended before the signal"
         time.sleep(0.005)
     run.send_signal(number)
@@ -209,10 +214,11 @@ def test_signals(number, tmp_path):
     assert os.listdir(folder) == ["out"]
 
 
+@pytest.mark.parametrize("to", ["safetensors", "dcp"])
 @pytest.mark.parametrize("size", ["16k", "224k", "600k"])
-def test_full_disk(size, spec, small_disk):  # noqa: F811
+def test_full_disk(size, to, spec, small_disk):  # noqa: F811
     disk = small_disk(size)
-    result = Run("export", spec, "--to", "safetensors", "-o", disk / "out")
+    result = Run("export", spec, "--to", to, "-o", disk / "out")
     assert result.returncode == (0 if size == "600k" else 3)
     if result.returncode:
         assert "cannot write" in result.stderr
@@ -220,13 +226,13 @@ def test_full_disk(size, spec, small_disk):  # noqa: F811
         assert os.listdir(disk) == []
 
 
-# dcp and zarr ------------------------------------------------------------------
+# hf-dcp and zarr ---------------------------------------------------------------
 
 
-def test_dcp_has_each_box_once(spec, expected, tmp_path):
+def test_hf_dcp_has_each_box_once(spec, expected, tmp_path):
     """Ranks with nothing have no file, and `replicas: full` changes nothing."""
     out = tmp_path / "out"
-    Export(spec, "dcp", out, "--mesh", "a=5,b=4")
+    Export(spec, "hf-dcp", out, "--mesh", "a=5,b=4")
     held = {path: np.zeros(words.shape, int) for path, (_, words) in expected.items()}
     names = sorted(p.name for p in out.glob("*.safetensors"))
     assert len(names) == 20
@@ -242,11 +248,11 @@ def test_dcp_has_each_box_once(spec, expected, tmp_path):
             assert np.array_equal(words, expected[path][1][box])
             held[path][box] += 1
     assert all((count == 1).all() for count in held.values())
-    Export(spec, "dcp", tmp_path / "full", "--mesh", "a=5,b=4", "--set", "replicas=full")
+    Export(spec, "hf-dcp", tmp_path / "full", "--mesh", "a=5,b=4", "--set", "replicas=full")
     tree = Tree(tmp_path / "full")
     assert {n for n in tree if n.endswith("tensors")} == set(names)
     assert all(tree[name] == (out / name).read_bytes() for name in names)
-    few = Export(spec, "dcp", tmp_path / "few", "--mesh", "a=5,b=4", "--only", "vector")
+    few = Export(spec, "hf-dcp", tmp_path / "few", "--mesh", "a=5,b=4", "--only", "vector")
     assert few["files"] == 5  # One element each.
 
 
@@ -276,7 +282,7 @@ def test_a_checkpoint_gives_what_its_spec_gives(arguments, spec, tmp_path):
     Ok("gen", spec, "-o", tmp_path / "gen", *arguments)
     if "--replicas" in arguments:
         arguments = ["--set", "replicas=full"]
-    for to in ["safetensors", "dcp", "zarr"]:
+    for to in ["safetensors", "dcp", "hf-dcp", "zarr"]:
         Export(spec, to, tmp_path / f"spec-{to}", *arguments)
         Export(tmp_path / "gen", to, tmp_path / f"folder-{to}", "--memory", "1M")
         assert Tree(tmp_path / f"spec-{to}") == Tree(tmp_path / f"folder-{to}")
@@ -336,7 +342,7 @@ modules:
 """
 
 
-@pytest.fixture(scope="module", params=["safetensors", "dcp", "zarr", "keras"])
+@pytest.fixture(scope="module", params=["safetensors", "dcp", "hf-dcp", "zarr", "keras"])
 def layers(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("layers")
     (folder / "spec.yaml").write_text(LAYERS)

@@ -73,7 +73,7 @@ def test_safetensors_numpy_reads_slices(export, expected):
         assert (Bits(file.get_slice("matrix")[3:9, 5:]) == expected["matrix"][3:9, 5:]).all()
 
 
-# torch.distributed.checkpoint --------------------------------------------------
+# torch.distributed.checkpoint of Hugging Face's files --------------------------------------------------
 
 
 def Distributed(rank, world, folder, export, expected):
@@ -123,17 +123,17 @@ def TorchTypes():
             "zeros": torch.float32, "constant": torch.float16}
 
 
-def test_dcp_onto_another_mesh(export, expected, tmp_path):
+def test_hf_dcp_onto_another_mesh(export, expected, tmp_path):
     torch = Client("torch")
-    out = export("dcp", "--mesh", "a=3,b=2")
+    out = export("hf-dcp", "--mesh", "a=3,b=2")
     torch.multiprocessing.spawn(Distributed, (4, str(tmp_path), str(out), expected), nprocs=4)
 
 
-def test_dcp_in_one_process(export, expected):
+def test_hf_dcp_in_one_process(export, expected):
     torch = Client("torch")
     dcp = Client("torch.distributed.checkpoint")
     state = {p: torch.zeros(w.shape, dtype=TorchTypes()[p]) for p, w in expected.items()}
-    dcp.load(state, storage_reader=dcp.HuggingFaceStorageReader(str(export("dcp"))), no_dist=True)
+    dcp.load(state, storage_reader=dcp.HuggingFaceStorageReader(str(export("hf-dcp"))), no_dist=True)
     Equal(state, expected, TorchBits)
 
 

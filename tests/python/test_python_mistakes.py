@@ -70,7 +70,8 @@ def test_a_spec_where_a_checkpoint_is_wanted(spec):
     ("format", "takes"),
     [
         ("safetensors", "`from_pretrained` of Transformers, or safetensors.torch.load_file(),"),
-        ("dcp", "torch.distributed.checkpoint.load() with a HuggingFaceStorageReader"),
+        ("dcp", "torch.distributed.checkpoint.load()"),
+        ("hf-dcp", "torch.distributed.checkpoint.load() with a HuggingFaceStorageReader"),
         ("zarr", "orbax.checkpoint.StandardCheckpointer, or tensorstore.open(),"),
     ],
 )

@@ -120,7 +120,7 @@ def test_verify_sees_each_box(tmp_path):
     assert file.read_bytes() == good
 
 
-@pytest.mark.parametrize("to", ["safetensors", "dcp", "zarr"])
+@pytest.mark.parametrize("to", ["safetensors", "hf-dcp", "zarr"])
 @pytest.mark.parametrize("of", ["spec", "checkpoint"])
 def test_exports_hold_the_same(to, of, tmp_path):
     source = SPEC
@@ -132,10 +132,10 @@ def test_exports_hold_the_same(to, of, tmp_path):
     Ok("verify", tmp_path / "out", "--spec", SPEC)
 
 
-def test_dcp_loads_ranks_of_several_files(tmp_path):
+def test_hf_dcp_loads_ranks_of_several_files(tmp_path):
     torch = Client("torch")
     import torch.distributed.checkpoint as dcp
-    Ok("export", SPEC, "--to", "dcp", "-o", tmp_path / "out")
+    Ok("export", SPEC, "--to", "hf-dcp", "-o", tmp_path / "out")
     assert (tmp_path / "out/shard-00001-model-00001-of-00004.safetensors").is_file()
     with shardinit.open_spec(SPEC) as spec:
         state = {p: torch.empty(t.global_shape) for p, t in spec.tensors.items()}
@@ -253,7 +253,7 @@ def test_axes_one_after_the_other(replicas, tmp_path):
     assert Json("explain", spec, "both")["partition"] == "[a then b, -]"
     assert Json("explain", spec, "behind")["partition"] == "[-, a then b in 3 segments]"
     assert Json("explain", spec, "front")["partition"] == "[a in 3 segments then b]"
-    for to in ("safetensors", "dcp", "zarr"):
+    for to in ("safetensors", "hf-dcp", "zarr"):
         Ok("export", tmp_path / "out", "--to", to, "-o", tmp_path / to)
         Ok("verify", tmp_path / to, "--spec", spec)
     refused = Run("plan", spec, "--write", tmp_path / "map.yaml")

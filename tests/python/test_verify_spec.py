@@ -48,7 +48,7 @@ def Verify(folder, spec, *arguments):
 @pytest.mark.parametrize("make", [
     ["export", "--to", "safetensors"],
     ["export", "--to", "safetensors", "--max-shard-size", "20KB"],
-    ["export", "--to", "dcp", "--mesh", "a=3,b=5"],
+    ["export", "--to", "hf-dcp", "--mesh", "a=3,b=5"],
     ["export", "--to", "zarr"],
     ["export", "--to", "zarr", "--mesh", "a=5,b=17"],
     ["gen"],

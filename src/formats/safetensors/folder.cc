@@ -36,13 +36,15 @@ std::vector<std::string> FilesOf(const std::string& folder) {
 // Pieces that together are the whole tensor, none of it twice.
 void CheckPieces(const std::string& name, const Holding& holding) {
   int64_t count = 0;
-  for (size_t i = 0; i < holding.pieces.size(); ++i) {
-    count += ElementCount(holding.pieces[i].box.shape);
-    for (size_t j = 0; j < i; ++j) {
-      if (!Overlap(holding.pieces[i].box, holding.pieces[j].box)) continue;
-      throw Error(ExitCode::kRefused, fmt::format("{} is in `{}` and `{}`", Quote(name),
-                                                  holding.pieces[j].file, holding.pieces[i].file));
-    }
+  std::vector<const Box*> boxes;
+  for (const FilePiece& piece : holding.pieces) {
+    count += ElementCount(piece.box.shape);
+    boxes.push_back(&piece.box);
+  }
+  if (const auto twice = FindOverlap(boxes)) {
+    throw Error(ExitCode::kRefused,
+                fmt::format("{} is in `{}` and `{}`", Quote(name),
+                            holding.pieces[twice->first].file, holding.pieces[twice->second].file));
   }
   int64_t whole = 1;
   for (const int64_t extent : holding.shape) {

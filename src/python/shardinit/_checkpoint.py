@@ -30,7 +30,8 @@ _MAX_RECORD = 1 << 30
 # Format of an export → what loads it.
 _READERS = {
     "safetensors": "`from_pretrained` of Transformers, or safetensors.torch.load_file(),",
-    "dcp": "torch.distributed.checkpoint.load() with a HuggingFaceStorageReader",
+    "dcp": "torch.distributed.checkpoint.load()",
+    "hf-dcp": "torch.distributed.checkpoint.load() with a HuggingFaceStorageReader",
     "zarr": "orbax.checkpoint.StandardCheckpointer, or tensorstore.open(),",
     "keras": "`load_weights` of a Keras model",
 }

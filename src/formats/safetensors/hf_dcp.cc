@@ -26,7 +26,7 @@ std::string ShardingInfo(const std::vector<FileBox>& boxes) {
 // Ranks that hold nothing have no file. The reader takes the union of all
 // boxes, so that each is in one file, whatever the spec says of replicas. A
 // file has one box of a tensor: a rank that has more has more files.
-std::vector<FileLayout> LayOutDcp(const LayoutRequest& request) {
+std::vector<FileLayout> LayOutHfDcp(const LayoutRequest& request) {
   const std::unordered_set<const Tensor*> wanted(request.tensors.begin(), request.tensors.end());
   std::vector<FileLayout> files;
   for (int64_t r = 0; r < request.plan.world_size(); ++r) {
@@ -54,9 +54,9 @@ std::vector<FileLayout> LayOutDcp(const LayoutRequest& request) {
 
 }  // namespace
 
-extern const Format kDcp = {
-    .name = "dcp",
-    .lay_out = LayOutDcp,
+extern const Format kHfDcp = {
+    .name = "hf-dcp",
+    .lay_out = LayOutHfDcp,
     .reader = &safetensors::kReader,
 };
 

@@ -1,0 +1,203 @@
+#include "formats/dcp/item.h"
+
+#include "base/crc32.h"
+#include "base/error.h"
+#include "base/output_file.h"
+#include "formats/dcp/pickle.h"
+
+namespace shardinit::dcp {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+constexpr int64_t kLarge = 1 << 20;  // Of smaller ones the padding would be felt.
+
+// The name of the class of storages with a type, which those have that are older than
+// `UntypedStorage`; empty: it has none.
+std::string_view StorageOf(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return "FloatStorage";
+    case DType::f64:
+      return "DoubleStorage";
+    case DType::bf16:
+      return "BFloat16Storage";
+    case DType::f16:
+      return "HalfStorage";
+    case DType::i8:
+      return "CharStorage";
+    case DType::i16:
+      return "ShortStorage";
+    case DType::i32:
+      return "IntStorage";
+    case DType::i64:
+      return "LongStorage";
+    case DType::u8:
+      return "ByteStorage";
+    case DType::boolean:
+      return "BoolStorage";
+    default:
+      return {};
+  }
+}
+
+// data.pkl: a call that makes the tensor of storage 0, which is the file data/0.
+std::string Pickle(DType dtype, const Shape& shape) {
+  const std::string_view storage = StorageOf(dtype);
+  Shape strides(shape.size());
+  int64_t count = 1;
+  for (size_t d = shape.size(); d-- > 0; count *= shape[d]) strides[d] = count;
+  PickleWriter out;
+  out.Global("torch._utils", storage.empty() ? "_rebuild_tensor_v3" : "_rebuild_tensor_v2");
+  out.BeginTuple();
+  out.BeginTuple();
+  out.Text("storage");
+  storage.empty() ? out.Global("torch.storage", "UntypedStorage") : out.Global("torch", storage);
+  out.Text("0");
+  out.Text("cpu");
+  out.Int(storage.empty() ? count * InfoOf(dtype).bytes : count);
+  out.EndTuple();
+  out.PersistentId();
+  out.Int(0);  // Of the tensor in the storage.
+  out.Ints(shape);
+  out.Ints(strides);
+  out.False();  // requires_grad
+  out.Global("collections", "OrderedDict");
+  out.Ints({});
+  out.Call();  // Hooks: none.
+  if (storage.empty()) out.Global("torch", NameOf(dtype));
+  out.EndTuple();
+  out.Call();
+  return out.Finish();
+}
+
+void Put(std::string* out, uint64_t value, int bytes) {
+  for (int i = 0; i < bytes; ++i) *out += static_cast<char>(value >> (8 * i) & 0xff);
+}
+
+struct ZipEntry {
+  std::string_view name;
+  uint32_t crc;
+  int64_t size;
+  int64_t offset = 0;  // Of its header in the archive.
+};
+
+// What headers at both places have in common: PKWARE's APPNOTE.TXT, 4.3.7 and 4.3.12, from "version
+// needed to extract" to "extra field length". No time: the first of all days.
+constexpr int64_t kCrcInCommon = 10;
+void PutCommon(std::string* out, const ZipEntry& entry, size_t extra) {
+  constexpr uint64_t kVersion = 20, kStored = 0, kDay = 1 << 5 | 1;
+  Put(out, kVersion, 2);
+  Put(out, 0, 2);
+  Put(out, kStored, 2);
+  Put(out, 0, 2);
+  Put(out, kDay, 2);
+  Put(out, entry.crc, 4);
+  Put(out, static_cast<uint64_t>(entry.size), 4);
+  Put(out, static_cast<uint64_t>(entry.size), 4);
+  Put(out, entry.name.size(), 2);
+  Put(out, extra, 2);
+}
+
+// Before a file's bytes, which begin where the archive's offset plus `start` is a multiple of
+// `alignment`. Returns where its CRC stands.
+int64_t PutLocalHeader(std::string* out, ZipEntry* entry, int64_t start, int64_t alignment) {
+  constexpr size_t kFixed = 30, kExtra = 4;
+  entry->offset = std::ssize(*out);
+  const int64_t end = start + entry->offset + static_cast<int64_t>(kFixed + entry->name.size());
+  auto padding = static_cast<size_t>((alignment - end % alignment) % alignment);
+  if (padding > 0 && padding < kExtra) padding += static_cast<size_t>(alignment);
+  *out += "PK\3\4";
+  const int64_t crc = std::ssize(*out) + kCrcInCommon;
+  PutCommon(out, *entry, padding);
+  out->append(entry->name);
+  if (padding > 0) {
+    out->append("FB");  // PyTorch's own field for this.
+    Put(out, padding - kExtra, 2);
+    out->append(padding - kExtra, 'Z');
+  }
+  return crc;
+}
+
+int64_t PutCentralHeader(std::string* out, const ZipEntry& entry) {
+  *out += "PK\1\2";
+  Put(out, 0, 2);  // Made by.
+  const int64_t crc = std::ssize(*out) + kCrcInCommon;
+  PutCommon(out, entry, 0);
+  out->append(2 + 2 + 2 + 4, '\0');  // Comment, disk, attributes.
+  Put(out, static_cast<uint64_t>(entry.offset), 4);
+  out->append(entry.name);
+  return crc;
+}
+
+}  // namespace
+
+std::string_view NameOf(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return "float32";
+    case DType::f64:
+      return "float64";
+    case DType::bf16:
+      return "bfloat16";
+    case DType::f16:
+      return "float16";
+    case DType::f8e4m3fn:
+      return "float8_e4m3fn";
+    case DType::f8e5m2:
+      return "float8_e5m2";
+    case DType::i8:
+      return "int8";
+    case DType::i16:
+      return "int16";
+    case DType::i32:
+      return "int32";
+    case DType::i64:
+      return "int64";
+    case DType::u8:
+      return "uint8";
+    case DType::u16:
+      return "uint16";
+    case DType::u32:
+      return "uint32";
+    case DType::u64:
+      return "uint64";
+    case DType::boolean:
+      return "bool";
+  }
+  Check(false, "a dtype that PyTorch has no name for");
+  return {};
+}
+
+Item MakeItem(DType dtype, const Shape& shape, int64_t start) {
+  const int64_t bytes = ElementCount(shape) * InfoOf(dtype).bytes;
+  Check(bytes <= INT32_MAX, "a tensor too large for a zip file without extensions");
+  const struct {
+    std::string_view name;
+    std::string text;
+  } texts[] = {{"archive/data.pkl", Pickle(dtype, shape)},
+               {"archive/byteorder", "little"},
+               {"archive/version", "3\n"}};
+  Item item;
+  std::vector<ZipEntry> entries;
+  for (const auto& [name, text] : texts) {
+    entries.push_back({name, Crc32(0, text), std::ssize(text)});
+    PutLocalHeader(&item.head, &entries.back(), start, 1);
+    item.head += text;
+  }
+  entries.push_back({"archive/data/0", 0, bytes});
+  item.crc_in_head =
+      PutLocalHeader(&item.head, &entries.back(), start, bytes < kLarge ? kAlignment : kDirectUnit);
+  for (const ZipEntry& entry : entries) item.crc_in_tail = PutCentralHeader(&item.tail, entry);
+  // The end of the central directory.
+  const size_t directory = item.tail.size();
+  item.tail += "PK\5\6";
+  Put(&item.tail, 0, 2 + 2);  // Disks.
+  Put(&item.tail, entries.size(), 2);
+  Put(&item.tail, entries.size(), 2);
+  Put(&item.tail, directory, 4);
+  Put(&item.tail, item.head.size() + static_cast<uint64_t>(bytes), 4);
+  Put(&item.tail, 0, 2);  // Comment.
+  return item;
+}
+
+}  // namespace shardinit::dcp

@@ -1,0 +1,37 @@
+// Known answers: the check value of CRC-32/ISO-HDLC ("123456789"), and others as zlib gives them.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/crc32.h"
+
+namespace shardinit {
+namespace {
+
+TEST(Crc32, AnswersAreThoseOfZlib) {
+  EXPECT_EQ(Crc32(0, ""), 0u);
+  EXPECT_EQ(Crc32(0, "a"), 0xe8b7be43u);
+  EXPECT_EQ(Crc32(0, "123456789"), 0xcbf43926u);
+  EXPECT_EQ(Crc32(0, std::string(32, '\0')), 0x190a55adu);
+  EXPECT_EQ(Crc32(0, std::string(32, '\xff')), 0xff6cab0bu);
+}
+
+// Every length around those where the way changes, from every alignment, in one piece and in two.
+TEST(Crc32, IsThatOfTheTable) {
+  std::string data(4096, '\0');
+  uint32_t x = 1;
+  for (char& c : data) c = static_cast<char>((x = x * 1664525 + 1013904223) >> 24);
+  const std::string_view all = data;
+  for (size_t from = 0; from < 17; ++from) {
+    for (size_t size = 0; size < 300; ++size) {
+      const std::string_view bytes = all.substr(from, size);
+      EXPECT_EQ(Crc32(0, bytes), Crc32ByTable(0, bytes)) << from << " " << size;
+    }
+  }
+  for (size_t cut = 0; cut <= all.size(); cut += 31) {
+    EXPECT_EQ(Crc32(Crc32(0, all.substr(0, cut)), all.substr(cut)), Crc32ByTable(0, all)) << cut;
+  }
+}
+
+}  // namespace
+}  // namespace shardinit
