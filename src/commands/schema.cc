@@ -34,6 +34,14 @@ constexpr std::string_view kOne = R"("minProperties": 1, "maxProperties": 1, )";
 constexpr std::string_view kNotANumber =
     R"("not": {"pattern": "^[-+]?(\\.[0-9]+|[0-9]+(\\.[0-9]*)?)([eE][-+]?[0-9]+)?$"})";
 
+// Of `file`, a path whose name has the digest, or a path and the digest (spec/read_file.cc).
+constexpr std::string_view kFileForms =
+    R"([{"type": "string", "pattern": "(^|/)[0-9a-f]{64}([.][^/]*)?$"}, {"type": "object", )"
+    R"("properties": {"path": {"description": "relative to the file that has it", )"
+    R"("type": "string", "minLength": 1}, "sha256": {"description": "of its bytes, if its name )"
+    R"(does not have it", "type": "string", "pattern": "^[0-9a-f]{64}$"}}, )"
+    R"("required": ["path"], "additionalProperties": false}])";
+
 class SchemaWriter : KeySchemaWriter {
  public:
   std::string Write() {
@@ -244,8 +252,10 @@ class SchemaWriter : KeySchemaWriter {
     for (const Initializer* initializer : Initializers()) {
       out_.Key(initializer->name).BeginObject(JsonWriter::kLines);
       out_.Member("description", initializer->description);
-      // What is neither lowered nor a formula is the expression itself.
-      if (initializer->lower == nullptr && initializer->formula == nullptr) {
+      if (initializer->name == "file") {
+        out_.Key("anyOf").Raw(kFileForms);
+        // What else is neither lowered nor a formula is the expression itself.
+      } else if (initializer->lower == nullptr && initializer->formula == nullptr) {
         out_.Key("allOf").Raw(AllOf("number"));
       } else {
         WriteParameters(initializer->parameters);

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <cmath>
 #include <memory>
 #include <mutex>
 
@@ -26,6 +27,11 @@ struct StatsOptions {
 
 std::string Short(double value) { return fmt::format("{:.6g}", value); }
 
+// Sums of f64 elements may be too large for one.
+void WriteIfFinite(double value, JsonWriter& out) {
+  std::isfinite(value) ? out.Value(value) : out.Null();
+}
+
 std::string InJson(const std::vector<Measurement>& results) {
   JsonWriter out;
   out.BeginObject(JsonWriter::kLines).Key("tensors").BeginArray(JsonWriter::kLines);
@@ -34,7 +40,8 @@ std::string InJson(const std::vector<Measurement>& results) {
     out.Member("shape", m.tensor->shape).Member("init", InitText(*m.tensor));
     out.Member("not_finite", m.not_finite);
     if (m.moments.count > 0) {
-      out.Member("mean", m.moments.mean).Member("std", m.moments.std());
+      WriteIfFinite(m.moments.mean, out.Key("mean"));
+      WriteIfFinite(m.moments.std(), out.Key("std"));
       out.Member("min", m.moments.min).Member("max", m.moments.max);
       out.Key("quantiles").BeginArray();
       for (size_t i = 0; i < m.quantiles.size(); ++i) {

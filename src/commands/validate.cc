@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "base/checked_file.h"
 #include "base/json.h"
 #include "base/talk.h"
 #include "base/text.h"
@@ -46,6 +47,10 @@ ExitCode RunValidate(const ValidateOptions& options) {
       PlanRequest request{options.spec.request, {}, options.spec.layout, true};
       request.spec.path = path;
       const Plan plan = LoadPlan(request, diagnostics);
+      for (const Tensor& tensor : plan.graph.logical()) {
+        const auto* const from = std::get_if<FromFile>(&tensor.distribution);
+        if (from != nullptr) from->file->Check();
+      }
       all = diagnostics.all();
       out.Member("valid", true).Member("name", plan.graph.name);
       if (!options.json) {

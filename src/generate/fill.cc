@@ -7,6 +7,7 @@
 #include "base/parallel.h"
 #include "generate/draw.h"
 #include "generate/expression.h"
+#include "generate/from_file.h"
 #include "generate/normalized.h"
 #include "generate/orthogonal.h"
 #include "generate/sparse.h"
@@ -86,6 +87,7 @@ std::unique_ptr<const Filler> FillerOf(const Tensor& tensor) {
           [&](const Normalized& n) -> Result {
             return std::make_unique<NormalizedFiller>(n, tensor);
           },
+          [&](const FromFile& f) -> Result { return std::make_unique<FromFileFiller>(f, tensor); },
       },
       tensor.distribution);
 }
@@ -98,7 +100,7 @@ std::vector<Preparation> PreparationsOf(const Tensor& tensor, const Box& box) {
                           return {{&tensor, static_cast<int64_t>(SizeOf(o, tensor.shape).bytes)}};
                         },
                         [](const OneOf<Constant, Uniform, Normal, TruncatedNormal, Expression,
-                                       Sparse, Normalized> auto&) { return Result(); },
+                                       Sparse, Normalized, FromFile> auto&) { return Result(); },
                     },
                     tensor.distribution);
 }

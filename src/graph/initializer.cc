@@ -1,11 +1,15 @@
 #include "graph/initializer.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 
+#include "base/checked_file.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/suggest.h"
 #include "graph/dimensions.h"
 #include "graph/validate.h"
@@ -89,7 +93,8 @@ void InitBinder::Bind(const Leaf& leaf, const Shape* shape, InitNotes* notes, Te
                                   notes != nullptr ? &notes->working : nullptr)
                            : Fans();
   const size_t before = diagnostics_.all().size();
-  if (const auto distribution = Lower(*init, spec, shape, source ? &fans : nullptr, notes)) {
+  if (const auto distribution =
+          Lower(*init, spec, tensor->dtype, shape, source ? &fans : nullptr, notes)) {
     tensor->distribution = *distribution;
   }
   if (const auto [what, hint] = MisfitOf(tensor->distribution, tensor->dtype); !what.empty()) {
@@ -107,9 +112,10 @@ void InitBinder::Report(const InitSpec* init, F report) {
 // `shape` and `fans` are null where they are not known: then only names and arguments are
 // looked at.
 std::optional<Distribution> InitBinder::Lower(const InitSpec& init, const TensorSpec& tensor,
-                                              const Shape* shape, const Fans* fans,
+                                              DType dtype, const Shape* shape, const Fans* fans,
                                               InitNotes* notes) {
   if (init.name.value.empty()) return {};
+  if (init.name.value == "file") return LowerFile(init, dtype, shape, notes);
   if (init.name.value == "expr") return LowerExpression(init, tensor, shape, notes);
   const Initializer* initializer = FindInitializer(init.name.value);
   if (initializer == nullptr && MayLack(spec_.inits, spec_.wrong.Has("init"))) return {};
@@ -233,6 +239,45 @@ std::optional<Distribution> InitBinder::LowerExpression(const InitSpec& init,
     notes->arguments.push_back({"expr", TextOf(*init.expr), {}, SpanOf(*init.expr)});
   }
   return Intern(Compile(*init.expr, *shape, axes, names_, diagnostics_));
+}
+
+// Only its size is looked at here: its bytes are checked when they are needed.
+std::optional<Distribution> InitBinder::LowerFile(const InitSpec& init, DType dtype,
+                                                  const Shape* shape, InitNotes* notes) {
+  if (!init.file) {
+    diagnostics_.Error(init.name.span, "`file` needs the path of a file",
+                       "write `{file: {path: positions.bin, sha256: …}}`");
+    return {};
+  }
+  if (shape == nullptr) return {};
+  const auto& [path, sha256] = *init.file;
+  const std::filesystem::path folder = std::filesystem::path(path.span.source->name).parent_path();
+  const std::string name = (folder / path.value).string();
+  std::shared_ptr<const CheckedFile>& file = files_[{name, sha256.value}];
+  if (file == nullptr) {
+    file = std::make_shared<CheckedFile>(
+        name, FileSize(name), sha256.value,
+        fmt::format("{}:{}:{}", path.span.source->name, sha256.span.line, sha256.span.column));
+  }
+  const int64_t bytes = ElementCount(*shape) * InfoOf(dtype).bytes;
+  if (file->size() < 0) {
+    diagnostics_.Error(path.span, fmt::format("there is no file `{}`", name),
+                       "paths are relative to the file that has them");
+    return {};
+  }
+  if (file->size() != bytes) {
+    diagnostics_.Error(
+        path.span,
+        fmt::format("`{}` has {} bytes, but the elements of [{}] in {} have {}", name, file->size(),
+                    fmt::join(*shape, ", "), InfoOf(dtype).name, bytes),
+        "such a file has a tensor's elements alone, in its `dtype`");
+    return {};
+  }
+  if (notes != nullptr) {
+    notes->arguments.push_back({"path", path.value, {}, path.span});
+    notes->arguments.push_back({"sha256", sha256.value, {}, sha256.span});
+  }
+  return FromFile{sha256.value, file};
 }
 
 std::optional<Distribution> InitBinder::LowerFormula(const Initializer& initializer,

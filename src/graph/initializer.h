@@ -2,11 +2,13 @@
 // evaluated.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "graph/expand.h"
 #include "graph/explanation.h"
@@ -29,12 +31,14 @@ class InitBinder {
  private:
   template <typename F>
   void Report(const InitSpec* init, F report);
-  std::optional<Distribution> Lower(const InitSpec& init, const TensorSpec& tensor,
+  std::optional<Distribution> Lower(const InitSpec& init, const TensorSpec& tensor, DType dtype,
                                     const Shape* shape, const Fans* fans, InitNotes* notes);
   std::optional<Argument> BindArgument(const Parameter& parameter, const Expr& expr,
                                        const TensorSpec& tensor, const Shape* shape);
   std::optional<Distribution> LowerExpression(const InitSpec& init, const TensorSpec& tensor,
                                               const Shape* shape, InitNotes* notes);
+  std::optional<Distribution> LowerFile(const InitSpec& init, DType dtype, const Shape* shape,
+                                        InitNotes* notes);
   std::optional<Distribution> LowerFormula(const Initializer& initializer, Arguments arguments,
                                            const Shape& shape, Span span);
   std::optional<Distribution> Intern(std::shared_ptr<const Program> program);
@@ -45,6 +49,8 @@ class InitBinder {
   std::unordered_map<std::string, const InitSpec*> inits_;
   std::unordered_set<const InitSpec*> bad_inits_;
   std::unordered_map<std::string, std::shared_ptr<const Program>> programs_;  // By text.
+  std::map<std::pair<std::string, std::string>, std::shared_ptr<const CheckedFile>>
+      files_;  // By path and SHA-256.
 };
 
 }  // namespace shardinit

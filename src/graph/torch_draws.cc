@@ -46,7 +46,7 @@ std::string RefusalOf(const TruncatedNormal& t, const Tensor& tensor) {
 std::string TorchRefusal(const Tensor& tensor) {
   return std::visit(
       Overloaded{
-          [](const Constant&) { return std::string(); },
+          [](const OneOf<Constant, FromFile> auto&) { return std::string(); },
           [&](const Uniform&) { return RefusalOfType(tensor, true); },
           [&](const Normal&) { return RefusalOfType(tensor, false); },
           [&](const TruncatedNormal& t) { return RefusalOf(t, tensor); },
@@ -65,20 +65,20 @@ std::string TorchRefusal(const Tensor& tensor) {
 }
 
 torch_cpu::Drawn TorchDrawsOf(const Tensor& tensor) {
-  const auto draw =
-      std::visit(Overloaded{
-                     [](const Uniform& u) {
-                       return torch_cpu::Draw(torch_cpu::Uniform{u.low, u.high});
-                     },
-                     [](const Normal& n) {
-                       return torch_cpu::Draw(torch_cpu::Normal{n.mean, n.std});
-                     },
-                     [](const TruncatedNormal& t) { return torch_cpu::Draw(CutOff(t)); },
-                     [](const OneOf<Constant, Expression, Orthogonal, Sparse, Normalized> auto&) {
-                       return torch_cpu::Draw(torch_cpu::Uniform{});
-                     },
-                 },
-                 tensor.distribution);
+  const auto draw = std::visit(
+      Overloaded{
+          [](const Uniform& u) {
+            return torch_cpu::Draw(torch_cpu::Uniform{u.low, u.high});
+          },
+          [](const Normal& n) {
+            return torch_cpu::Draw(torch_cpu::Normal{n.mean, n.std});
+          },
+          [](const TruncatedNormal& t) { return torch_cpu::Draw(CutOff(t)); },
+          [](const OneOf<Constant, Expression, Orthogonal, Sparse, Normalized, FromFile> auto&) {
+            return torch_cpu::Draw(torch_cpu::Uniform{});
+          },
+      },
+      tensor.distribution);
   return {draw, tensor.stream, static_cast<uint64_t>(tensor.elements()), tensor.dtype};
 }
 

@@ -164,7 +164,10 @@ Misfit MisfitOf(const Distribution& distribution, DType dtype) {
     return {fmt::format("are {}, but {} holds {}", *value, info.name, WhatItHolds(dtype)),
             "choose another dtype or another value"};
   }
-  if (std::holds_alternative<Expression>(distribution)) return {};
+  if (std::holds_alternative<Expression>(distribution) ||
+      std::holds_alternative<FromFile>(distribution)) {
+    return {};
+  }
   return {fmt::format("are fractions, but {} holds {}", info.name, WhatItHolds(dtype)),
           fmt::format("choose a float dtype, or draw with `{{expr: \"{}\"}}`",
                       dtype == DType::boolean ? "uniform() < 0.5" : "floor(uniform() * 10)")};

@@ -34,4 +34,14 @@ extern const Initializer kConstant = {
     },
 };
 
+// Lowered where the file is at hand.
+extern const Initializer kFile = {
+    .name = "file",
+    .description =
+        "the elements of a file, row-major and little-endian: its path, relative to "
+        "that of the spec, and the SHA-256 of its bytes",
+    .parameters = {},
+    .lower = nullptr,
+};
+
 }  // namespace shardinit

@@ -18,7 +18,7 @@ struct Largest {
     return std::max(std::fabs(u.low), std::fabs(u.high));
   }
   double operator()(const Normal& n) const { return std::fabs(n.mean) + 7 * n.std; }
-  double operator()(const Expression&) const { return 0; }
+  double operator()(const OneOf<Expression, FromFile> auto&) const { return 0; }
   double operator()(const Orthogonal& o) const { return std::fabs(o.gain); }
   double operator()(const Sparse& s) const { return 7 * s.std; }
   double operator()(const Normalized& n) const { return n.length; }
@@ -40,6 +40,7 @@ std::string ValueInText(const OneOf<double, int64_t> auto& value) {
 }
 std::string ValueInText(const DimensionSet& set) { return DimensionsInText(set); }
 std::string ValueInText(const ProgramPtr& program) { return program->text; }
+std::string ValueInText(const std::string& text) { return text; }
 
 }  // namespace
 
@@ -109,7 +110,7 @@ std::string MatrixInText(const Distribution& distribution, const Shape& shape) {
             return fmt::format("{} vectors of {} elements, along dimension {}",
                                ElementCount(shape) / elements, elements, n.axis);
           },
-          [](const OneOf<Constant, Uniform, Normal, TruncatedNormal, Expression> auto&) {
+          [](const OneOf<Constant, Uniform, Normal, TruncatedNormal, Expression, FromFile> auto&) {
             return std::string();
           },
       },
@@ -119,7 +120,7 @@ std::string MatrixInText(const Distribution& distribution, const Shape& shape) {
 int64_t DrawsOf(const Distribution& distribution) {
   return std::visit(
       Overloaded{
-          [](const Constant&) -> int64_t { return 0; },
+          [](const OneOf<Constant, FromFile> auto&) -> int64_t { return 0; },
           [](const OneOf<Uniform, Normal, TruncatedNormal, Orthogonal, Normalized> auto&)
               -> int64_t { return 1; },
           [](const Sparse&) -> int64_t { return 2; },  // A value and a place.

@@ -16,6 +16,8 @@
 
 namespace shardinit {
 
+class CheckedFile;
+
 // A member of a distribution: its key in plan.json, its place, and what stands before it where
 // people read it; null: they do not.
 template <typename Owner, typename Value>
@@ -111,10 +113,20 @@ struct Normalized {
                                               Member{"length", &Normalized::length, "length"});
 };
 
+// Elements as a file has them, in row-major order, little-endian.
+struct FromFile {
+  std::string sha256;  // Of the file, in hexadecimal digits.
+  // Null in a plan that was read, which says what a tensor holds and makes no values.
+  std::shared_ptr<const CheckedFile> file = nullptr;
+
+  static constexpr std::string_view kName = "file";
+  static constexpr auto kMembers = std::tuple(Member{"sha256", &FromFile::sha256, "with SHA-256"});
+};
+
 // Whoever visits it names each alternative (OneOf: several that are alike), so that the compiler
 // points at each place that a new one is missing from.
 using Distribution = std::variant<Constant, Uniform, Normal, TruncatedNormal, Expression,
-                                  Orthogonal, Sparse, Normalized>;
+                                  Orthogonal, Sparse, Normalized, FromFile>;
 
 // Calls body(member, value) for each member.
 template <typename D, typename Body>
@@ -148,7 +160,8 @@ inline constexpr double kMaxOperations = 2e14, kMaxMatrixBytes = 64e9;
 
 // No element is farther from 0: a normal sample is never 7 standard deviations
 // from its mean (shardinit-values(7)). 0 for an expression, whose elements are
-// checked one by one when they are made.
+// checked one by one when they are made, and for a file, which has elements of the
+// tensor's type.
 double LargestMagnitude(const Distribution& distribution);
 
 // `normal mean 0 std 0.02`.

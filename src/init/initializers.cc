@@ -9,7 +9,7 @@ extern const Initializer kZeros, kOnes, kConstant, kUniform, kRandomUniform, kNo
     kTruncatedNormal, kTruncNormal, kXavierUniform, kXavierNormal, kKaimingUniform, kKaimingNormal,
     kVarianceScaling, kGlorotUniform, kGlorotNormal, kHeUniform, kHeNormal, kLecunUniform,
     kLecunNormal, kOrthogonal, kDeltaOrthogonal, kSparse, kNormalized, kExpr, kEye, kIdentity,
-    kDirac, kArange, kStft;
+    kDirac, kArange, kStft, kFile;
 
 std::span<const Initializer* const> Initializers() {
   static constexpr const Initializer* kInitializers[] = {
@@ -28,6 +28,7 @@ std::span<const Initializer* const> Initializers() {
       &kExpr,          &kEye,
       &kIdentity,      &kDirac,
       &kArange,        &kStft,
+      &kFile,
   };
   return kInitializers;
 }

@@ -16,6 +16,7 @@
 #include "base/interrupt.h"
 #include "base/parallel.h"
 #include "generate/fill.h"
+#include "graph/view.h"
 #include "manifest/receipt.h"
 #include "tensor/encode.h"
 
@@ -25,6 +26,15 @@ namespace {
 // Neither depends on threads or memory: the order of sums follows from them.
 constexpr int64_t kBlock = 4 << 20;   // Bytes that one thread takes at a time.
 constexpr int64_t kTile = 128 << 10;  // Bytes that are made and counted while in the cache.
+
+// Whether its elements may be NaN or infinite: those of a file are what they are.
+bool MayBeAnything(const Tensor& tensor) {
+  if (tensor.view == nullptr) return std::holds_alternative<FromFile>(tensor.distribution);
+  return std::any_of(tensor.view->pieces.begin(), tensor.view->pieces.end(), [&](const Piece& p) {
+    return p.source != Piece::kPadding &&
+           MayBeAnything((*tensor.view->drawn)[static_cast<size_t>(p.source)]);
+  });
+}
 
 // A tensor that threads work on together. Each takes blocks, counts them in a
 // table of its own, and adds that to the others'.
@@ -87,8 +97,8 @@ class Work {
       result.declared = DeclaredMomentsOf(tensor_.distribution);
       result.fit = FitOf(bins, tensor_.distribution);
     }
-    result.is_wrong =
-        result.not_finite > 0 || (result.fit && result.fit->probability < kLeastProbability);
+    result.is_wrong = (result.not_finite > 0 && !MayBeAnything(tensor_)) ||
+                      (result.fit && result.fit->probability < kLeastProbability);
     if (result.declared && result.declared->std == 0) {
       const double value = StoredConstant(result.declared->mean);
       result.is_wrong |= moments.min != value || moments.max != value;

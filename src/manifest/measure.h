@@ -22,7 +22,7 @@ struct Measurement {
   std::vector<int64_t> histogram;           // kBars equal parts from min to max.
   std::optional<DeclaredMoments> declared;  // None of a view.
   std::optional<Fit> fit;
-  // The elements are not what the tensor declares: one is not finite, a constant
+  // The elements are not what the tensor declares: one is not finite and not a file's, a constant
   // has another value, or a fit as bad has less than kLeastProbability.
   bool is_wrong = false;
 };

@@ -63,6 +63,7 @@ class DistributionReader {
 
   void ReadValue(const json& in, double* value) const { in.get_to(*value); }
   void ReadValue(const json& in, int64_t* value) const { in.get_to(*value); }
+  void ReadValue(const json& in, std::string* value) const { in.get_to(*value); }
   void ReadValue(const json& in, DimensionSet* value) const {
     *value = 0;
     for (const json& number : in) {
@@ -111,6 +112,11 @@ class DistributionReader {
     if (n.axis < 0 || n.axis >= std::ssize(shape_) || !(n.length > 0) || !IsValidScale(n.length)) {
       Refuse(path_, "normalized vectors that are none");
     }
+  }
+
+  void CheckMembers(const FromFile& f) const {
+    Digest digest;
+    if (!FromHex(f.sha256, &digest)) Refuse(path_, "the SHA-256 of a file");
   }
 
   const Shape& shape_;

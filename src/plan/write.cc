@@ -10,6 +10,7 @@ namespace {
 void WriteValue(double value, JsonWriter& out) { out.Value(value); }
 void WriteValue(int64_t value, JsonWriter& out) { out.Value(value); }
 void WriteValue(DimensionSet set, JsonWriter& out) { out.Value(DimensionsOf(set)); }
+void WriteValue(const std::string& text, JsonWriter& out) { out.Value(text); }
 void WriteValue(const ProgramPtr& program, JsonWriter& out) { out.Value(program->text); }
 
 void WriteDistribution(const Distribution& distribution, JsonWriter& out) {

@@ -38,12 +38,38 @@ using Indices = std::vector<Word64>;
 
 // An orthogonal matrix is written as its values, if it is not larger.
 constexpr int64_t kMaxWrittenElements = 1 << 16;
+// Those of a file, which have no other form.
+constexpr int64_t kMaxFileElements = 1 << 21;
 
 uint32_t BitsIn(float value) { return std::bit_cast<uint32_t>(value); }
 
 void AppendKey(const Tensor& tensor, std::vector<uint32_t>* words) {
   words->push_back(static_cast<uint32_t>(tensor.stream.key));
   words->push_back(static_cast<uint32_t>(tensor.stream.key >> 32));
+}
+
+// Words that an element of a file takes in a table.
+int64_t WordsOf(DType dtype) { return InfoOf(dtype).bytes == 8 ? 2 : 1; }
+
+// The elements of a file, each as words, low one first.
+void AppendElements(const Tensor& tensor, std::vector<uint32_t>* words) {
+  if (tensor.elements() > kMaxFileElements) {
+    throw Error(ExitCode::kUsage,
+                fmt::format("`{}` has its {} elements from a file, but a program has such tensors "
+                            "of up to {} alone",
+                            tensor.path, tensor.elements(), kMaxFileElements),
+                "leave it out with `--only`, and take it from `gen`");
+  }
+  const auto bytes = static_cast<size_t>(InfoOf(tensor.dtype).bytes);
+  const auto count = static_cast<size_t>(tensor.elements());
+  std::vector<uint8_t> elements(count * bytes);
+  FillBox(tensor, WholeOf(tensor.shape), 1, elements.data());
+  const size_t each = 4 * static_cast<size_t>(WordsOf(tensor.dtype));
+  for (size_t i = 0; i < count; ++i) {
+    uint32_t word[2] = {};
+    std::memcpy(word, &elements[i * bytes], bytes);
+    words->insert(words->end(), word, word + each / 4);
+  }
 }
 
 // Of a tensor's row, in the order in which writers take the words.
@@ -91,6 +117,7 @@ void AppendRow(const Tensor& tensor, std::vector<uint32_t>* words) {
             FillBox(whole, WholeOf(whole.shape), 1, bits.data());
             words->insert(words->end(), bits.begin(), bits.end());
           },
+          [&](const FromFile&) { AppendElements(tensor, words); },
           [](const OneOf<Constant, Expression, Normalized> auto&) {},
       },
       tensor.distribution);
@@ -132,6 +159,18 @@ Value Narrow(const Word32& word, Element element) {
   Function* in = word.in();
   const Word32 low = word & ((1u << (8 * BytesOf(element))) - 1);
   return in->Convert(low.value(), element);
+}
+
+// The bits of an element of up to 32 bits.
+Value AsStored(const Word32& bits, DType dtype) {
+  Function* in = bits.in();
+  const DTypeInfo& info = InfoOf(dtype);
+  if (dtype == DType::boolean) return (bits != 0).value();
+  const Element word = info.bytes == 4   ? Element::kU32
+                       : info.bytes == 2 ? Element::kU16
+                                         : Element::kU8;
+  const Value narrow = info.bytes == 4 ? bits.value() : Narrow(bits, word);
+  return info.is_float() ? narrow : in->Bitcast(narrow, ElementOf(dtype));
 }
 
 // As a sampler's value is stored.
@@ -307,6 +346,7 @@ std::string KindOf(const Tensor& tensor) {
                         [](const Normal&) -> std::string { return "normal"; },
                         [](const TruncatedNormal&) -> std::string { return "truncated_normal"; },
                         [](const Orthogonal&) -> std::string { return "orthogonal"; },
+                        [](const FromFile&) -> std::string { return "file"; },
                         [](const Sparse& s) { return fmt::format("sparse {}", s.zeros); },
                         [](const OneOf<Constant, Expression, Normalized> auto& d) {
                           return InText(Distribution(d));
@@ -374,6 +414,15 @@ Value WriteDrawnTensors(const std::vector<const Tensor*>& tensors, const Word64&
           [&](const Orthogonal&) {
             const Word64 element = row * tensor.elements() + LinearOf(tensor.shape, at);
             return Encoded({out, out->TakeFlat(argument, element.value())}, tensor.dtype);
+          },
+          [&](const FromFile&) {
+            const int64_t each = WordsOf(tensor.dtype);
+            const Word64 first = (row * tensor.elements() + LinearOf(tensor.shape, at)) * each;
+            const Word32 low = {out, out->TakeFlat(argument, first.value())};
+            if (each == 1) return AsStored(low, tensor.dtype);
+            const Word32 high = {out, out->TakeFlat(argument, (first + 1).value())};
+            const Value both = (Widen(high) << 32 | Widen(low)).value();
+            return tensor.dtype == DType::i64 ? out->Bitcast(both, Element::kI64) : both;
           },
           [&](const Sparse& s) { return WriteSparse(s, leaf, words); },
           [&](const Normalized& n) { return WriteNormalized(n, leaf, words); },

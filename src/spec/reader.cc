@@ -266,6 +266,11 @@ std::optional<InitSpec> SpecReader::ReadInit(const Node& node) {
     if (expr == nullptr) return std::nullopt;
     return InitSpec{Text(*only.key), expr, {}};
   }
+  if (only.key->text == "file") {
+    std::optional<FileSpec> file = ReadFileSpec(only);
+    if (!file) return std::nullopt;
+    return InitSpec{Text(*only.key), nullptr, {}, std::move(file)};
+  }
   if (!IsMap(only, "arguments have names, as in `{normal: {std: 0.02}}`")) return std::nullopt;
   return InitSpec{Text(*only.key), nullptr, ReadExprs(only, "argument")};
 }

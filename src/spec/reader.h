@@ -45,6 +45,8 @@ class SpecReader {
   // An expression, or a number from 2^63 on, which expressions do not have.
   std::variant<ExprPtr, uint64_t> ReadSeed(const Node::Entry& entry);
   std::optional<InitSpec> ReadInit(const Node& node);
+  // Of `file: path` or `file: {path: …, sha256: …}`; nothing if something in it is wrong.
+  std::optional<FileSpec> ReadFileSpec(const Node::Entry& entry);
   // Scalars are what JSON would make of them; text that begins with `=` is an
   // expression, in quotes or not.
   ConfigSpec ReadConfigValue(const Node& node);

@@ -47,12 +47,19 @@ bool MayLack(const std::vector<Named<T>>& entries, bool wrong) {
                                          [](const auto& e) { return e.name.value.empty(); }));
 }
 
-// `base`, `ones` (no arguments), `{normal: {mean: 0, std: 0.02}}` or
-// `{expr: "…"}`.
+// A file with the elements of a tensor.
+struct FileSpec {
+  Located<std::string> path;    // As it was written: relative to the file that has it.
+  Located<std::string> sha256;  // 64 hexadecimal digits.
+};
+
+// `base`, `ones` (no arguments), `{normal: {mean: 0, std: 0.02}}`,
+// `{expr: "…"}` or `{file: …}`.
 struct InitSpec {
   Located<std::string> name;
   ExprPtr expr;                           // Of `expr`, which has no arguments.
   std::vector<Named<ExprPtr>> arguments;  // In the order they were written.
+  std::optional<FileSpec> file = {};      // Of `file`, which has no arguments.
 };
 
 // Mesh axes that cut one dimension, first is major; empty: not cut (`null`).

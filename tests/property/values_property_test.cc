@@ -6,10 +6,15 @@
 
 #include <cmath>
 #include <cstring>
+#include <fstream>
+#include <memory>
 
+#include "base/checked_file.h"
+#include "base/sha256.h"
 #include "generate/fill.h"
 #include "graph/validate.h"
 #include "support/random_plan.h"
+#include "support/spec_text.h"
 #include "tensor/encode.h"
 
 namespace shardinit {
@@ -255,6 +260,41 @@ TEST(Values, RunsEqualBruteForce) {
         ASSERT_EQ(runs.Start(r), runs.Start(run) + (r - run) * runs.stride());
       }
       run = end;
+    }
+  }
+}
+
+// Any bytes: NaN with a payload, -0, whole numbers beyond 2^53. Boxes with short runs near one
+// another and far apart, which are read in different ways.
+TEST(Values, OfAFileAreItsBytes) {
+  const WorkingFolder folder(std::map<std::string, std::string>{});
+  Random random(7);
+  for (int i = 0; i < 100 && !testing::Test::HasFailure(); ++i) {
+    const DTypeInfo& info = DTypes()[static_cast<size_t>(random.In(0, std::ssize(DTypes()) - 1))];
+    Tensor tensor;
+    tensor.path = "w";
+    tensor.dtype = info.dtype;
+    const int64_t rank = random.In(0, 4), longest = random.In(0, 3);
+    for (int64_t d = 0; d < rank; ++d) {
+      tensor.shape.push_back(random.In(1, d == longest ? 700 : 6));
+    }
+    std::string bytes(static_cast<size_t>(tensor.bytes()), 0);
+    for (char& byte : bytes) {
+      byte = static_cast<char>(random.In(0, info.dtype == DType::boolean ? 1 : 255));
+    }
+    std::ofstream("table", std::ios::binary) << bytes;
+    const std::string sha256 = ToHex(Sha256Of(bytes));
+    tensor.distribution = FromFile{
+        sha256, std::make_shared<CheckedFile>("table", tensor.bytes(), sha256, "x.yaml:1:1")};
+    for (int k = 0; k < 5; ++k) {
+      const Box box = RandomBox(tensor.shape, random);
+      Bytes wanted;
+      for (const int64_t index : IndicesOf(tensor.shape, box)) {
+        const char* const element = &bytes[static_cast<size_t>(index * info.bytes)];
+        wanted.insert(wanted.end(), element, element + info.bytes);
+      }
+      EXPECT_EQ(Fill(tensor, box), wanted) << Describe(tensor);
+      EXPECT_EQ(FillInPieces(tensor, box, random), wanted) << Describe(tensor);
     }
   }
 }

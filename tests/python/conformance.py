@@ -4,6 +4,7 @@ what shardinit-values(7) defines. They are made by the reference of that page, n
     python tests/python/conformance.py
 """
 
+import hashlib
 import json
 import pathlib
 
@@ -18,14 +19,15 @@ FLOATS = ["f32", "f64", "bf16", "f16", "f8e4m3fn", "f8e5m2"]
 vectors = []
 
 
-def Add(name, dtype, global_shape, init, offset=None, shape=None, seed=0, key=None, engine="philox4x32"):
+def Add(name, dtype, global_shape, init, offset=None, shape=None, seed=0, key=None, engine="philox4x32",
+        **more):
     """A box of the tensor `name`; all of it if no box is given."""
     vector = {"name": name, "engine": engine, "seed": seed, "path": name.replace(" ", "_").replace("^", "-")}
     if key:
         vector["key"] = key
     vectors.append(vector | {
         "dtype": dtype, "global_shape": global_shape, "init": init,
-        "offset": offset or [0] * len(global_shape), "shape": shape or global_shape})
+        "offset": offset or [0] * len(global_shape), "shape": shape or global_shape} | more)
 
 
 def Expr(text):
@@ -213,6 +215,21 @@ def AddMatrices():
     Normalized("one row at 2^40", "f8e4m3fn", [2**40, 9], 1, 100, offset=[2**40 - 2, 2], shape=[2, 5])
 
 
+def AddFiles():
+    def File(name, dtype, global_shape, words, **box):
+        content = np.array(words, f"<u{reference.SIZES[dtype]}").tobytes()
+        Add(f"file {name}", dtype, global_shape, {"file": {"sha256": hashlib.sha256(content).hexdigest()}},
+            file=content.hex(), **box)
+
+    File("f32", "f32", [2, 4], [0x7FA00001, 0xFFC00000, 0x80000000, 1, 0x7F800000, 0x3F800000, 0xFF800000, 0x7F7FFFFF])
+    File("bf16", "bf16", [6], [0x7F81, 0x8000, 1, 0xFF80, 0x3F80, 0xFFFF])
+    File("f8e4m3fn", "f8e4m3fn", [4], [0x7F, 0xFF, 0x80, 0x7E])
+    File("u64", "u64", [3, 2], [2**64 - 1, 0, 2**53 + 1, 1, 2**63, 2], offset=[1, 0], shape=[2, 1])
+    File("i16", "i16", [3], [0x8000, 0x7FFF, 0xFFFF])
+    File("bool", "bool", [2, 3], [0, 1, 1, 0, 0, 1])
+    File("a scalar", "f64", [], [0x7FF0000000000001])
+
+
 def AddJax():
     def Jax(name, dtype, global_shape, init, **more):
         Add(f"jax {name}", dtype, global_shape, init, engine="jax_threefry", **more)
@@ -260,7 +277,8 @@ def AddJax():
 def Bits(vector):
     words = reference.Elements(
         vector["engine"], vector["seed"], vector.get("key", vector["path"]), vector["dtype"], vector["global_shape"], vector["init"],
-        reference.IndicesOf(vector["global_shape"], vector["offset"], vector["shape"]))
+        reference.IndicesOf(vector["global_shape"], vector["offset"], vector["shape"]),
+        [bytes.fromhex(vector["file"])] if "file" in vector else [])
     return " ".join(f"{int(word):0{2 * reference.SIZES[vector['dtype']]}x}" for word in words)
 
 
@@ -270,6 +288,7 @@ def Vectors():
     AddTypes()
     AddExpressions()
     AddMatrices()
+    AddFiles()
     AddJax()
     assert len({vector["name"] for vector in vectors}) == len(vectors)
     return [vector | {"bits": Bits(vector)} for vector in vectors]

@@ -151,6 +151,14 @@ def Reassemble(folder):
     return tensors
 
 
+def TableFile(folder, data):
+    """`file`'s path of a file with these bytes (or an array's): absolute, named by its digest."""
+    data = data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes()
+    path = pathlib.Path(folder, hashlib.sha256(data).hexdigest() + ".bin")
+    path.write_bytes(data)
+    return path
+
+
 def Sha256(words):
     return hashlib.sha256(np.ascontiguousarray(words).tobytes()).hexdigest()
 

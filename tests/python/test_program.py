@@ -12,8 +12,8 @@ import pytest
 
 import conformance
 from clients import Client, Gen
-from support import BINARY, ROOT, TINY, Json, Ok, Reassemble, Run
-from test_reference import VECTORS, Spec
+from support import BINARY, ROOT, TINY, Json, Ok, Reassemble, Run, TableFile
+from test_reference import FILES, VECTORS, Spec
 
 Client("jax")
 
@@ -137,6 +137,7 @@ SPECIAL_TENSORS = {
     "uniform": "init: {uniform: {low: -1, high: 0.5}}", "random_uniform": "init: {random_uniform: {maxval: 0.5}}",
     "stft": "shape: [16, 1, 8], shard: [a, null, b], init: {stft: {side: real}}",
     "normalized": "init: {normalized: {axis: 0}}",
+    "file": f"init: {{file: {TableFile(FILES.name, bytes(range(256)) * 2)}}}",
 }
 
 

@@ -8,6 +8,7 @@ import random
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 
 import h5py
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from clients import LIBRARY, PACKAGE, Bits, Gen
-from support import AWKWARD, CLEAN, DTYPES, ROOT, TINY, Json, Ok, Reassemble
+from support import AWKWARD, CLEAN, DTYPES, ROOT, TINY, Json, Ok, Reassemble, TableFile
 from test_python_reader import RandomSlices
 
 import shardinit
@@ -30,11 +31,15 @@ PARAMETERS = {
     "constant": "{value: 0.1}",
     "normalized": "{axis: 1}",
 }
+FILES = tempfile.TemporaryDirectory()
 SHAPES = {"dirac": [40, 24, 3], "delta_orthogonal": [40, 24, 3], "arange": [40], "stft": [40, 1, 24]}
 
 
 def Single(initializer, dtype):
     parameters = PARAMETERS.get(initializer)
+    if initializer == "file":
+        words = np.ones(40 * 24 * DTYPES[dtype].itemsize, np.uint8)
+        parameters = str(TableFile(FILES.name, words))
     if parameters is None:
         required = INITIALIZERS[initializer].get("required", [])
         parameters = "{%s}" % ", ".join(f"{p}: 0.5" for p in required)

@@ -6,6 +6,7 @@ import pathlib
 import random
 import re
 import sys
+import tempfile
 
 import numpy as np
 import pytest
@@ -13,11 +14,12 @@ import pytest
 import conformance
 import reference
 from clients import PACKAGE, Bits
-from support import ROOT, TINY, Json, Ok
+from support import ROOT, TINY, Json, Ok, TableFile
 
 sys.path.insert(0, str(PACKAGE))
 import shardinit
 
+FILES = tempfile.TemporaryDirectory()  # Of the known answers.
 VECTORS = json.loads(conformance.PATH.read_text())["vectors"]
 
 
@@ -29,7 +31,8 @@ def test_the_file_is_what_the_reference_makes():
 
 def test_all_is_in_the_file():
     kinds = {next(iter(v["init"])) for v in VECTORS}
-    assert kinds == {"constant", "uniform", "normal", "truncated_normal", "expr", "orthogonal", "sparse", "normalized"}
+    assert kinds == {"constant", "uniform", "normal", "truncated_normal", "expr", "orthogonal", "sparse", "normalized",
+                     "file"}
     assert {v["dtype"] for v in VECTORS} == set(reference.SIZES)
     assert {v["engine"] for v in VECTORS} == set(reference.ENGINES)
     texts = [v["init"]["expr"]["text"] for v in VECTORS if "expr" in v["init"]]
@@ -65,6 +68,9 @@ def Spec(vector):
     fans = ""
     if kind == "expr":
         init = json.dumps({kind: p["text"]})
+    elif kind == "file":
+        path = TableFile(FILES.name, bytes.fromhex(vector["file"]))
+        init = json.dumps({kind: str(path)})
     elif kind == "sparse":  # Of so many rows, this part is `zeros` after it is rounded up.
         init = json.dumps({kind: {"std": p["std"], "sparsity": max(0, p["zeros"] - 0.5) / vector["global_shape"][0]}})
     elif kind == "orthogonal":

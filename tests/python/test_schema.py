@@ -5,13 +5,15 @@ import copy
 import json
 import random
 import re
+import tempfile
 
 import jsonschema
 import pytest
 import yaml
 
-from support import CONFIGS, LAYOUTS, Ok, RECIPES, ROOT, Run
+from support import CONFIGS, LAYOUTS, Ok, RECIPES, ROOT, Run, TableFile
 
+FILES = tempfile.TemporaryDirectory()
 FILE = ROOT / "schemas/spec.schema.json"
 SCHEMA = json.loads(FILE.read_text())
 
@@ -88,6 +90,9 @@ VALID = {
     "orthogonal by axis": BODY + "{shape: [3, 3], init: {orthogonal: {column_axis: b}}, axes: [a, b]}\n",
     "sparse": BODY + "{shape: [3, 3], init: {sparse: {sparsity: 0.5}}}\n",
     "normalized": BODY + "{shape: [3, 3], init: {normalized: {axis: -1, length: 2}}}\n",
+    "file": BODY + "{shape: [64], init: {file: %s}}\n" % TableFile(FILES.name, bytes(256)),
+    "file and digest": BODY + "{shape: [64], init: {file: {path: %s, sha256: %s}}}\n" % (
+        TableFile(FILES.name, bytes(256)), TableFile(FILES.name, bytes(256)).stem),
     "stft": BODY + "{shape: [8, 1, 5], init: {stft: {side: imag, window: hamming, scaling: none, periodic: 1}}}\n",
     "zeros without arguments": BODY + "{shape: [4], init: {zeros: {}}}\n",
     "when": HEAD + "modules:\n  m: {repeat: {i: 3}, w: {shape: [1], init: ones, when: i < 2}}\n"
@@ -178,6 +183,11 @@ INVALID = {
     "distribution is a number": BODY + "{shape: [3, 3], init: {variance_scaling: {distribution: 1}}}\n",
     "orthogonal with a list": BODY + "{shape: [3, 3], init: {orthogonal: {column_axis: [0]}}}\n",
     "sparse without sparsity": BODY + "{shape: [3, 3], init: sparse}\n".replace("sparse}", "{sparse: {}}}"),
+    "file without a digest": BODY + "{shape: [1], init: {file: a.bin}}\n",
+    "file of a number": BODY + "{shape: [1], init: {file: 5}}\n",
+    "file without a path": BODY + "{shape: [1], init: {file: {sha256: %s}}}\n" % (64 * "a"),
+    "file of another key": BODY + "{shape: [1], init: {file: {path: a, sha256: %s, dtype: f32}}}\n" % (64 * "a"),
+    "file of a short digest": BODY + "{shape: [1], init: {file: {path: a, sha256: %s}}}\n" % (63 * "a"),
     "normalized without axis": BODY + "{shape: [3, 3], init: {normalized: {length: 1}}}\n",
     "unknown side": BODY + "{shape: [8, 1, 5], init: {stft: {side: left}}}\n",
     "path with an empty part": HEAD + "modules: {a..b: {shape: [], init: zeros}}\n",

@@ -175,6 +175,26 @@ TEST(ReadPlan, ReadsPlacesInTheStreamOfPyTorch) {
   EXPECT_NE(PlanRefusal(Replaced(text, "torch_cpu/2.13/avx2", "torch_cpu")), "");
 }
 
+// A plan says what a file must hold, not where it is: so the same model is the same plan wherever
+// its spec lies.
+TEST(ReadPlan, ReadsTheDigestOfAFile) {
+  const auto plan_of = [](const std::string& sha256) {
+    InitGraph graph{.name = "x", .engine = "philox4x32", .mesh = {}, .tensors = {}};
+    graph.tensors = {MakeTensor("w", DType::i8, {4, 3}, FromFile{sha256})};
+    return WritePlan(MakePlan(graph));
+  };
+  const std::string sha256 = ToHex(Sha256Of("x"));
+  EXPECT_NE(plan_of(sha256).find(R"("init": {"file": {"sha256": ")" + sha256 + "\"}}"),
+            std::string::npos);
+  EXPECT_EQ(ReadPlan(plan_of(sha256), "plan.json").graph.tensors[0].distribution,
+            Distribution(FromFile{sha256}));
+  for (const std::string& bad :
+       {std::string(), sha256.substr(1), sha256 + "0", "X" + sha256.substr(1)}) {
+    EXPECT_EQ(PlanRefusal(plan_of(bad)),
+              "`plan.json` is not a plan of this tool: the SHA-256 of a file");
+  }
+}
+
 TEST(ReadPlan, ReadsAPlanOfNothing) {
   const Plan plan = MakePlan({.name = "x", .engine = "philox4x32", .mesh = {}, .tensors = {}});
   const std::string text = WritePlan(plan);

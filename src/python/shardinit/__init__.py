@@ -104,7 +104,7 @@ def open_spec(
 
     Args:
         path: a YAML file. With `text`, only the name that messages give it, and its folder is
-            where ``include`` looks.
+            where ``include`` and the ``file`` of tensors look.
         text: the spec itself.
         set: overrides, as ``shardinit --set`` takes them: ``{"seed": 7}`` or ``["seed=7"]``.
         mesh: another mesh: ``{"fsdp": 8}`` or ``"fsdp=8"``. Values do not depend on it.

@@ -3,7 +3,9 @@ and no more. It is slow, knows nothing of shardinit's code, and trusts its input
 
 Elements() gives any elements of a tensor, wherever they stand; Digests() all of a plan.json, as does
 
-    PYTHONPATH=tests/python python -m reference PLAN.JSON
+    PYTHONPATH=tests/python python -m reference PLAN.JSON [FILE ...]
+
+where the files are those that tensors are taken from.
 """
 
 import hashlib
@@ -57,10 +59,14 @@ def EncodeExactly(values, dtype):
     return stored.view(f"u{SIZES[dtype]}")
 
 
-def Elements(engine, seed, path, dtype, shape, init, indices):
+def Elements(engine, seed, path, dtype, shape, init, indices, files=()):
     """The elements of a tensor with these row-major indices (i64), as unsigned integers that hold
-    their bits. `path` is its `key`, if it has one; `init` as in plan.json."""
+    their bits. `path` is its `key`, if it has one; `init` as in plan.json; `files` are the contents
+    of files."""
     (kind, parameters), = init.items()
+    if kind == "file":
+        content, = {file for file in files if hashlib.sha256(file).hexdigest() == parameters["sha256"]}
+        return np.frombuffer(content, f"<u{SIZES[dtype]}")[indices]
     key = ENGINES[engine](path["words"][0] | path["words"][1] << 32 if isinstance(path, dict) else Key(seed, path))
     p = {name: f64(value) if isinstance(value, float) else value for name, value in parameters.items()}
     if kind == "constant":
@@ -97,23 +103,23 @@ def IndicesOf(global_shape, offset, shape):
 CHUNK = 1 << 18  # Elements at a time; of a matrix all, which is made whole.
 
 
-def TensorDigest(plan, tensor):
+def TensorDigest(plan, tensor, files):
     shape, dtype = tensor["global_shape"], tensor["dtype"]
     count = int(np.prod(shape, dtype=np.int64))
     chunk = count if next(iter(tensor["init"])) in ("orthogonal", "sparse") else CHUNK
     digest = hashlib.sha256()
     for begin in range(0, count, chunk):
         words = Elements(plan["engine"], plan["seed"], tensor.get("key", tensor["path"]), dtype, shape, tensor["init"],
-                         np.arange(begin, min(begin + chunk, count)))
+                         np.arange(begin, min(begin + chunk, count)), files)
         digest.update(words.astype(words.dtype.newbyteorder("<")).tobytes())
     return digest.hexdigest()
 
 
-def Digests(plan):
+def Digests(plan, files=()):
     """(digest of the model, path → digest of the tensor)"""
     assert plan["contract_version"] == CONTRACT_VERSION
     tensors = {tensor["path"]: tensor for tensor in plan.get("logical", plan["tensors"])}
-    digests = {path: TensorDigest(plan, tensor) for path, tensor in tensors.items()}
+    digests = {path: TensorDigest(plan, tensor, files) for path, tensor in tensors.items()}
     lines = sorted(f"{path} {t['dtype']} [{','.join(map(str, t['global_shape']))}] {digests[path]}\n".encode()
                    for path, t in tensors.items())
     return hashlib.sha256(b"".join(lines)).hexdigest(), digests

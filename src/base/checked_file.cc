@@ -1,0 +1,78 @@
+#include "base/checked_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/interrupt.h"
+
+namespace shardinit {
+namespace {
+
+constexpr int64_t kPiece = 1 << 20;  // Bytes that are hashed at a time.
+
+bool IsSame(const struct stat& a, const struct stat& b) {
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino && a.st_size == b.st_size &&
+         a.st_mtim.tv_sec == b.st_mtim.tv_sec && a.st_mtim.tv_nsec == b.st_mtim.tv_nsec;
+}
+
+void ReadOrThrow(const Fd& fd, void* out, int64_t size, int64_t offset, const std::string& path) {
+  errno = 0;
+  if (ReadAll(fd.get(), out, static_cast<size_t>(size), offset)) return;
+  if (errno != 0) throw SystemError("read", path);
+  throw Error(ExitCode::kWorld, fmt::format("`{}` ends before byte {}", path, offset + size),
+              "leave it as it is while it is read");
+}
+
+}  // namespace
+
+CheckedFile::CheckedFile(std::string path, int64_t size, std::string sha256, std::string place)
+    : path_(std::move(path)), size_(size), sha256_(std::move(sha256)), place_(std::move(place)) {}
+
+Fd CheckedFile::Open(struct stat* info) const {
+  // O_NONBLOCK: a FIFO that takes its place must not make anyone wait.
+  Fd fd = OpenAt(AT_FDCWD, path_, O_RDONLY | O_NONBLOCK);
+  if (!fd || fstat(fd.get(), info) != 0) throw SystemError("read", path_);
+  return fd;
+}
+
+void CheckedFile::Check() const {
+  const std::lock_guard lock(mutex_);
+  if (checked_) return;
+  const Fd fd = Open(&checked_info_);
+  Sha256 hash;
+  std::vector<uint8_t> piece(static_cast<size_t>(std::min(kPiece, size_)));
+  for (int64_t at = 0; at < size_; at += kPiece) {
+    ThrowIfInterrupted();
+    const int64_t size = std::min(kPiece, size_ - at);
+    ReadOrThrow(fd, piece.data(), size, at, path_);
+    hash.Update(piece.data(), static_cast<size_t>(size));
+  }
+  const std::string found = ToHex(hash.Finish());
+  if (found != sha256_) {
+    throw Error(
+        ExitCode::kUsage,
+        fmt::format("`{}` has the SHA-256 {}, but {} asks for {}", path_, found, place_, sha256_),
+        "bring back the file that the spec was written for, or name this one's SHA-256");
+  }
+  checked_ = true;
+}
+
+CheckedFile::Reader::Reader(const CheckedFile& file) : file_(file) {
+  file_.Check();
+  struct stat info;
+  fd_ = file_.Open(&info);
+  if (IsSame(info, file_.checked_info_)) return;
+  throw Error(ExitCode::kWorld, fmt::format("`{}` was changed while it was read", file_.path_),
+              "leave it as it is, and run the same command again");
+}
+
+void CheckedFile::Reader::Read(int64_t offset, int64_t size, void* out) const {
+  ReadOrThrow(fd_, out, size, offset, file_.path_);
+}
+
+}  // namespace shardinit

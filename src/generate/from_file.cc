@@ -1,0 +1,60 @@
+#include "generate/from_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "base/error.h"
+
+namespace shardinit {
+namespace {
+
+// Bytes from one short run to the next, up to which it takes less time to read those between, too,
+// than to read each run on its own.
+constexpr int64_t kNear = 4096;
+constexpr int64_t kSpan = 256 << 10;  // Bytes that are read then at a time.
+
+}  // namespace
+
+FromFileFiller::FromFileFiller(const FromFile& from_file, const Tensor& tensor)
+    : file_(from_file.file), dtype_(tensor.dtype) {}
+
+void FromFileFiller::Fill(const Runs& runs, int64_t first, int64_t count, void* out) const {
+  Check(file_ != nullptr, "values of a plan that was read, and not made of a spec");
+  const CheckedFile::Reader file(*file_);
+  const int64_t bytes = InfoOf(dtype_).bytes;
+  auto* at = static_cast<uint8_t*>(out);
+  std::vector<uint8_t> span;
+  for (int64_t left = count; left > 0;) {
+    const int64_t run = first / runs.length(), column = first % runs.length();
+    const int64_t start = (runs.Start(run) + column) * bytes;
+    const int64_t length = std::min(left, runs.length() - column);
+    const int64_t stride = runs.stride() * bytes;
+    int64_t made = length;
+    if (column == 0 && length == runs.length() && stride >= length * bytes && stride <= kNear) {
+      const int64_t rows = std::min({left / length, runs.EndOfStride(run) - run, kSpan / stride});
+      span.resize(static_cast<size_t>((rows - 1) * stride + length * bytes));
+      file.Read(start, static_cast<int64_t>(span.size()), span.data());
+      for (int64_t row = 0; row < rows; ++row) {
+        std::memcpy(at + row * length * bytes, &span[static_cast<size_t>(row * stride)],
+                    static_cast<size_t>(length * bytes));
+      }
+      made = rows * length;
+    } else {
+      file.Read(start, length * bytes, at);
+    }
+    first += made;
+    left -= made;
+    at += made * bytes;
+  }
+  if (dtype_ != DType::boolean) return;
+  const auto* const begin = static_cast<const uint8_t*>(out);
+  const auto* const bad = std::find_if(begin, begin + count, [](uint8_t b) { return b > 1; });
+  if (bad == begin + count) return;
+  throw Error(ExitCode::kUsage,
+              fmt::format("`{}` has a byte {}, but bool holds 0 and 1", file_->path(), *bad));
+}
+
+}  // namespace shardinit
