@@ -47,7 +47,7 @@ void AddFindings(const Findings& findings, JsonWriter& out) {
 }
 
 // With --spec: the values, in a checkpoint that was found intact or in
-// safetensors files or zarr arrays.
+// safetensors files, DCP files or zarr arrays.
 ExitCode RunAgainstSpec(const VerifyOptions& options) {
   const Plan plan = options.spec.Load();
   WorkCounters counters;
@@ -136,7 +136,8 @@ extern const Command kVerify = {
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
       auto options = std::make_shared<VerifyOptions>();
       app.add_option("DIR", options->folder,
-                     "Folder of the checkpoint or export, or, with --spec, of safetensors files or "
+                     "Folder of the checkpoint or export, or, with --spec, of safetensors files, "
+                     "DCP files or "
                      "zarr arrays")
           ->required();
       app.add_option("--spec", options->spec.request.path,

@@ -16,7 +16,7 @@ struct Comparison {
   Findings findings;               // Empty: all are equal.
 };
 
-// Compares the safetensors files or zarr arrays of a folder, whoever wrote them,
+// Compares the safetensors files, DCP files or zarr arrays of a folder, whoever wrote them,
 // or an intact checkpoint, with the values of the plan. Throws Error (kRefused) if a file is
 // hostile or damaged, and kUsage if there is nothing to compare.
 Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOptions& options,

@@ -19,6 +19,9 @@ struct Holding {
   std::vector<FilePiece> pieces;  // Together the whole tensor, none of it twice.
 };
 
+// Throws Error (kRefused) if they are not.
+void RequireWhole(const std::string& name, const Holding& holding);
+
 struct Contents {
   std::map<std::string, Holding> tensors;
   Findings findings;  // What is wrong with the folder, but in no tensor's way.

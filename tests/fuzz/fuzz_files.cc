@@ -10,6 +10,7 @@
 #include "base/new_file.h"
 #include "base/text.h"
 #include "export/record.h"
+#include "formats/dcp/unpickle.h"
 #include "formats/safetensors/reader.h"
 #include "manifest/manifest.h"
 #include "manifest/receipt.h"
@@ -76,6 +77,8 @@ void TryRecord(const std::string& text) {
   }
 }
 
+void TryPickle(const std::string& text) { dcp::ReadPickle(text, ".metadata"); }
+
 }  // namespace
 }  // namespace shardinit
 
@@ -99,6 +102,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         break;
       case 'e':
         TryRecord(text);
+        break;
+      case 'k':
+        TryPickle(text);
         break;
     }
   } catch (const Error& e) {

@@ -180,7 +180,7 @@ def test_reshard_pads_anew(tmp_path):
     assert not (tmp_path / "x").exists()
 
 
-@pytest.mark.parametrize("to", ["safetensors", "hf-dcp", "zarr"])
+@pytest.mark.parametrize("to", ["safetensors", "dcp", "hf-dcp", "zarr"])
 def test_exports_have_the_stored_shapes(to, tmp_path):
     spec = Write(tmp_path / "x.yaml")
     Ok("gen", spec, "-o", tmp_path / "gen")

@@ -120,7 +120,7 @@ def test_verify_sees_each_box(tmp_path):
     assert file.read_bytes() == good
 
 
-@pytest.mark.parametrize("to", ["safetensors", "hf-dcp", "zarr"])
+@pytest.mark.parametrize("to", ["safetensors", "dcp", "hf-dcp", "zarr"])
 @pytest.mark.parametrize("of", ["spec", "checkpoint"])
 def test_exports_hold_the_same(to, of, tmp_path):
     source = SPEC
@@ -253,7 +253,7 @@ def test_axes_one_after_the_other(replicas, tmp_path):
     assert Json("explain", spec, "both")["partition"] == "[a then b, -]"
     assert Json("explain", spec, "behind")["partition"] == "[-, a then b in 3 segments]"
     assert Json("explain", spec, "front")["partition"] == "[a in 3 segments then b]"
-    for to in ("safetensors", "hf-dcp", "zarr"):
+    for to in ("safetensors", "dcp", "hf-dcp", "zarr"):
         Ok("export", tmp_path / "out", "--to", to, "-o", tmp_path / to)
         Ok("verify", tmp_path / to, "--spec", spec)
     refused = Run("plan", spec, "--write", tmp_path / "map.yaml")

@@ -1,13 +1,15 @@
-"""verify --spec: folders of safetensors files and zarr arrays, ours and others', against a spec;
+"""verify --spec: folders of safetensors files, DCP files and zarr arrays, ours and others', against a spec;
 and files that were made to do harm."""
 
 import json
+import pickle
 import random
+import shutil
 import struct
 
 import pytest
 from clients import Client
-from support import AWKWARD, Json, Ok, Run
+from support import AWKWARD, Json, Ok, Reassemble, Run
 from test_export import ReadSafetensors
 
 NAMES = {"f32": "F32", "f64": "F64", "f16": "F16", "bf16": "BF16"}
@@ -49,6 +51,7 @@ def Verify(folder, spec, *arguments):
     ["export", "--to", "safetensors"],
     ["export", "--to", "safetensors", "--max-shard-size", "20KB"],
     ["export", "--to", "hf-dcp", "--mesh", "a=3,b=5"],
+    ["export", "--to", "dcp", "--mesh", "a=3,b=5"],
     ["export", "--to", "zarr"],
     ["export", "--to", "zarr", "--mesh", "a=5,b=17"],
     ["gen"],
@@ -277,3 +280,114 @@ def test_hostile_zarr_arrays_are_refused(change, message, spec, tmp_path):
     result = Verify(tmp_path, spec)
     assert result.returncode == 5 and message in result.stderr, result.stderr
     assert result.stderr.startswith("shardinit: error: ")
+
+
+# torch.distributed.checkpoint -----------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stock(spec, tmp_path_factory):
+    """As PyTorch itself writes it: with objects, and bytes that are shared by two names."""
+    torch, dcp = Client("torch"), Client("torch.distributed.checkpoint")
+    folder = tmp_path_factory.mktemp("stock")
+    Ok("gen", spec, "-o", folder / "gen")
+    types = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16}
+    state = {path: torch.from_numpy(words.view(f"<i{words.itemsize}")).view(types[dtype])
+             for path, (dtype, words) in Reassemble(folder / "gen").items()}
+    dcp.save({**state, "optimizer": {"lr": 0.1, "betas": (0.9, 0.95), "set": {1, 2}, "list": [None, b"x"]}},
+             checkpoint_id=str(folder / "dcp"), no_dist=True)
+    return folder / "dcp"
+
+
+def Metadata(folder):
+    return pickle.loads((folder / ".metadata").read_bytes())
+
+
+def test_what_pytorch_wrote(spec, stock, tensors):
+    result = Json("verify", stock, "--spec", spec)
+    assert result["equal"] and result["tensors"] == len(tensors)
+    result = Verify(stock, spec, "--set", "modules.cube.dtype=f32", "--set", "modules.matrix.shape=[33,18]", "--set", "seed=1")
+    found = result.stderr
+    assert "cube is float16 [5, 6, 7], but the spec has float32 [5, 6, 7]" in found
+    assert "matrix is float64 [33, 17], but the spec has float64 [33, 18]" in found
+    assert "__0_0.distcp: vector has other values" in found
+
+
+def First(metadata, name):
+    return next(info for index, info in metadata.storage_data.items() if index.fqn == name)
+
+
+def Remove(metadata):
+    metadata.storage_data = {k: v for k, v in metadata.storage_data.items() if k.fqn != "matrix"}
+
+
+def Resize(metadata, *chunks):
+    entry = metadata.state_dict_metadata["matrix"]
+    entry.chunks = [type(entry.chunks[0])(offsets=o, sizes=n) for o, n in chunks]
+
+
+@pytest.mark.parametrize("change, message", [
+    (Remove, "a chunk of `matrix` is nowhere"),
+    (lambda m: Resize(m), "is not whole: its boxes have 0 of the 561 elements"),
+    (lambda m: Resize(m, ((0, 0), (17, 33))), "is beyond it"),
+    (lambda m: Resize(m, ((0, 0), (33, 16))), "another shape than its chunk"),
+    (lambda m: Resize(m, ((0,), (33,))), "has another rank"),
+    (lambda m: Resize(m, ((0, 0), (33, 17)), ((0, 0), (33, 17))), "`matrix` is in `"),
+    (lambda m: Resize(m, ((0, 0), (-1, 17))), "its `sizes`"),
+    (lambda m: Resize(m, ((0, 0), (1 << 40, 1 << 40))), "its `sizes`"),
+    (lambda m: setattr(m.state_dict_metadata["matrix"], "size", (1 << 70, 1)), "more than 64 bits"),
+    (lambda m: setattr(m.state_dict_metadata["matrix"], "size", 7), "its `size`"),
+    (lambda m: setattr(First(m, "matrix"), "relative_path", "../dcp/__0_0.distcp"), "is not in the folder"),
+    (lambda m: setattr(First(m, "matrix"), "relative_path", "/etc/passwd"), "is not in the folder"),
+    (lambda m: setattr(First(m, "matrix"), "length", 1 << 40), "an item beyond its end"),
+    (lambda m: setattr(First(m, "matrix"), "length", 100), "no zip archive"),
+    (lambda m: setattr(First(m, "matrix"), "offset", First(m, "cube").offset), "is not of the type float64"),
+    (lambda m: setattr(First(m, "matrix"), "transform_descriptors", ["zstd"]), "is transformed"),
+    (lambda m: setattr(m, "storage_data", None), "its `storage_data`"),
+    (lambda m: setattr(m, "state_dict_metadata", 3), "its `state_dict_metadata`"),
+])
+def test_dcp_files_that_are_not_read(change, message, spec, stock, tmp_path):
+    folder = shutil.copytree(stock, tmp_path / "dcp")
+    metadata = Metadata(folder)
+    change(metadata)
+    if "type" in message:  # The other item, whole.
+        First(metadata, "matrix").length = First(metadata, "cube").length
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+    result = Verify(folder, spec)
+    assert result.returncode == 5 and message in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize("data", [
+    b"", b".", b"\x80\x07.", b"\x80\x02}(.", b"(t.", b"0.", b"\x80\x02h\x07.", b"\x80\x02]q\x00h\x00a.", b"K\x01K\x02b.",
+    b"X\xff\xff\xff\xff.", b"\x8d" + b"\xff" * 8, b"cos\nsystem\n(X\x02\x00\x00\x00lstR.", b"(" * 5000 + b"t" * 5000 + b".",
+    b"\x8a\xffx.", b"coss", b"\x93.", b"}K\x01a.", b"](K\x01u.", b"\x85" * 99,
+])
+def test_hostile_pickles_are_refused(data, spec, tmp_path):
+    (tmp_path / ".metadata").write_bytes(data)
+    result = Verify(tmp_path, spec)
+    assert result.returncode == 5 and result.stderr.startswith("shardinit: error: "), result.stderr
+
+
+@pytest.mark.parametrize("name", [".metadata", "__0_0.distcp"])
+def test_mutated_dcp_files_never_crash(name, spec, stock, tmp_path):
+    generator = random.Random(8)
+    folder = shutil.copytree(stock, tmp_path / "dcp")
+    good, seen = (folder / name).read_bytes(), set()
+    for _ in range(100):
+        data = bytearray(good)
+        for _ in range(generator.choice([1, 1, 2, 5])):
+            at = generator.randrange(generator.choice([2000, len(data)]))
+            kind = generator.randrange(4)
+            if kind == 0:
+                data[at] ^= 1 << generator.randrange(8)
+            elif kind == 1:
+                data[at] = generator.choice(b"(.)]}XcNRQKMJ\x80\x81\x85\x8a\x94PK\0\xff")
+            elif kind == 2:
+                del data[at : at + generator.randrange(1, 9)]
+            else:
+                data[at:at] = data[at : at + generator.randrange(1, 40)]
+        (folder / name).write_bytes(data)
+        result = Verify(folder, spec, "--jobs", 1)
+        assert result.returncode in (0, 1, 5), result.stderr
+        seen.add(result.returncode)
+    assert seen >= ({5} if name == ".metadata" else {1, 5})

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "formats/dcp/item.h"
 #include "formats/dcp/pickle.h"
+#include "formats/dcp/reader.h"
 #include "formats/format.h"
 #include "formats/pieces.h"
 
@@ -236,6 +237,7 @@ std::vector<FileLayout> LayOutDcp(const LayoutRequest& request) {
 extern const Format kDcp = {
     .name = "dcp",
     .lay_out = LayOutDcp,
+    .reader = &dcp::kReader,
 };
 
 }  // namespace shardinit

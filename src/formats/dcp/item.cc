@@ -11,37 +11,8 @@ namespace {
 constexpr int64_t kAlignment = 64;
 constexpr int64_t kLarge = 1 << 20;  // Of smaller ones the padding would be felt.
 
-// The name of the class of storages with a type, which those have that are older than
-// `UntypedStorage`; empty: it has none.
-std::string_view StorageOf(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return "FloatStorage";
-    case DType::f64:
-      return "DoubleStorage";
-    case DType::bf16:
-      return "BFloat16Storage";
-    case DType::f16:
-      return "HalfStorage";
-    case DType::i8:
-      return "CharStorage";
-    case DType::i16:
-      return "ShortStorage";
-    case DType::i32:
-      return "IntStorage";
-    case DType::i64:
-      return "LongStorage";
-    case DType::u8:
-      return "ByteStorage";
-    case DType::boolean:
-      return "BoolStorage";
-    default:
-      return {};
-  }
-}
-
 // data.pkl: a call that makes the tensor of storage 0, which is the file data/0.
-std::string Pickle(DType dtype, const Shape& shape) {
+std::string PickleOf(DType dtype, const Shape& shape) {
   const std::string_view storage = StorageOf(dtype);
   Shape strides(shape.size());
   int64_t count = 1;
@@ -131,6 +102,33 @@ int64_t PutCentralHeader(std::string* out, const ZipEntry& entry) {
 
 }  // namespace
 
+std::string_view StorageOf(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return "FloatStorage";
+    case DType::f64:
+      return "DoubleStorage";
+    case DType::bf16:
+      return "BFloat16Storage";
+    case DType::f16:
+      return "HalfStorage";
+    case DType::i8:
+      return "CharStorage";
+    case DType::i16:
+      return "ShortStorage";
+    case DType::i32:
+      return "IntStorage";
+    case DType::i64:
+      return "LongStorage";
+    case DType::u8:
+      return "ByteStorage";
+    case DType::boolean:
+      return "BoolStorage";
+    default:
+      return {};
+  }
+}
+
 std::string_view NameOf(DType dtype) {
   switch (dtype) {
     case DType::f32:
@@ -174,7 +172,7 @@ Item MakeItem(DType dtype, const Shape& shape, int64_t start) {
   const struct {
     std::string_view name;
     std::string text;
-  } texts[] = {{"archive/data.pkl", Pickle(dtype, shape)},
+  } texts[] = {{"archive/data.pkl", PickleOf(dtype, shape)},
                {"archive/byteorder", "little"},
                {"archive/version", "3\n"}};
   Item item;

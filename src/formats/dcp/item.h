@@ -14,6 +14,10 @@ namespace shardinit::dcp {
 
 std::string_view NameOf(DType dtype);  // As the module `torch` calls it: `bfloat16`.
 
+// The class of storages with a type, as `torch` calls it (`FloatStorage`), which those have that
+// are older than `UntypedStorage`; empty: it has none.
+std::string_view StorageOf(DType dtype);
+
 struct Item {
   std::string head;  // Before the elements.
   std::string tail;  // Behind them.

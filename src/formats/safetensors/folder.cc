@@ -13,7 +13,6 @@
 #include "base/text.h"
 #include "formats/safetensors/header.h"
 #include "formats/safetensors/reader.h"
-#include "report/text.h"
 
 namespace shardinit::safetensors {
 namespace {
@@ -31,30 +30,6 @@ std::vector<std::string> FilesOf(const std::string& folder) {
   }
   std::sort(files.begin(), files.end());
   return files;
-}
-
-// Pieces that together are the whole tensor, none of it twice.
-void CheckPieces(const std::string& name, const Holding& holding) {
-  int64_t count = 0;
-  std::vector<const Box*> boxes;
-  for (const FilePiece& piece : holding.pieces) {
-    count += ElementCount(piece.box.shape);
-    boxes.push_back(&piece.box);
-  }
-  if (const auto twice = FindOverlap(boxes)) {
-    throw Error(ExitCode::kRefused,
-                fmt::format("{} is in `{}` and `{}`", Quote(name),
-                            holding.pieces[twice->first].file, holding.pieces[twice->second].file));
-  }
-  int64_t whole = 1;
-  for (const int64_t extent : holding.shape) {
-    if (__builtin_mul_overflow(whole, extent, &whole)) whole = -1;
-  }
-  if (count != whole) {
-    throw Error(ExitCode::kRefused,
-                fmt::format("{} is not whole: its boxes have {} of the {} elements of {}",
-                            Quote(name), count, whole, InShape(holding.shape)));
-  }
 }
 
 // Loaders look for a tensor where the index says it is.
@@ -102,7 +77,7 @@ std::optional<Contents> ReadFolder(const std::string& folder) {
       holding.pieces.push_back({std::move(entry.box), path, entry.offset});
     }
   }
-  for (const auto& [name, holding] : contents.tensors) CheckPieces(name, holding);
+  for (const auto& [name, holding] : contents.tensors) RequireWhole(name, holding);
   CheckIndex(folder, &contents);
   return contents;
 }
