@@ -8,13 +8,13 @@
 namespace shardinit {
 
 extern const Command kGen, kPlan, kValidate, kExplain, kGraph, kDiff, kDigest, kStats, kExport,
-    kProgram, kReshard, kVerify, kInspect, kFinalize, kStatus, kSchema, kCompletion;
+    kProgram, kReshard, kVerify, kInspect, kFinalize, kStatus, kSchema, kImport, kCompletion;
 
 std::span<const Command* const> Commands() {
   static constexpr const Command* kCommands[] = {
-      &kGen,     &kPlan,     &kValidate, &kExplain, &kGraph,      &kDiff,
-      &kDigest,  &kStats,    &kExport,   &kProgram, &kReshard,    &kVerify,
-      &kInspect, &kFinalize, &kStatus,   &kSchema,  &kCompletion,
+      &kGen,     &kPlan,     &kValidate, &kExplain, &kGraph,   &kDiff,
+      &kDigest,  &kStats,    &kExport,   &kProgram, &kReshard, &kVerify,
+      &kInspect, &kFinalize, &kStatus,   &kSchema,  &kImport,  &kCompletion,
   };
   return kCommands;
 }

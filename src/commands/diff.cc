@@ -20,11 +20,19 @@ struct DiffOptions {
   bool json = false;
 };
 
+// A plan.json, and no config.json.
+bool IsPlan(std::string_view text) {
+  return text.find("\"format_version\"") != text.npos || text.find("\"model_type\"") == text.npos;
+}
+
 // A checkpoint's folder, a plan.json, or a spec.
 Plan Load(const std::string& path) {
   Digest plan_sha256;
   if (path != "-" && IsFolder(path)) return LoadCheckpointPlan(path, &plan_sha256);
-  if (path.ends_with(".json")) return ReadPlan(ReadFile(path, kPlanLimit), path);
+  if (path.ends_with(".json")) {
+    const std::string text = ReadFile(path, kPlanLimit);
+    if (IsPlan(text)) return ReadPlan(text, path);
+  }
   SpecOptions spec;
   spec.request.path = path;
   return spec.Load();

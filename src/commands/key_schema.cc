@@ -66,6 +66,7 @@ const char* DefinitionOf(SpecKind kind) {
     case SpecKind::kChoice:
     case SpecKind::kEngine:
     case SpecKind::kConfig:
+    case SpecKind::kConfigJson:
     case SpecKind::kModules:
       break;
   }
@@ -115,6 +116,8 @@ void KeySchemaWriter::WriteKey(const SpecKey& key) {
   } else if (key.kind == SpecKind::kEngine) {
     WriteWords("enum", EngineNames());
     out_.Member("default", Engines().front()->name);
+  } else if (key.kind == SpecKind::kConfig) {
+    out_.Key("type").Raw(R"(["object", "null"])");
   } else {
     out_.Member("type", "object");
   }

@@ -19,7 +19,8 @@ struct SpecOptions {
   std::string replicas, layout, tokens, memory_per_rank;
   bool with_cost = false;  // The plan says what its sharding costs.
 
-  void AddTo(CLI::App& app, const char* help = "Model spec, or `-` for standard input");
+  void AddTo(CLI::App& app,
+             const char* help = "Model spec or config.json, or `-` for standard input");
   void AddOverridesTo(CLI::App& app);  // --set, --mesh and --sharding alone.
   void AddLayoutTo(CLI::App& app);
   void AddReplicasTo(CLI::App& app);

@@ -87,7 +87,9 @@ extern const Command kValidate = {
     .summary = "Check specs, reporting every mistake with its place",
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
       auto options = std::make_shared<ValidateOptions>();
-      app.add_option("SPEC", options->specs, "Model specs, or `-` for standard input")->required();
+      app.add_option("SPEC", options->specs,
+                     "Model specs or config.json, or `-` for standard input")
+          ->required();
       options->spec.AddOverridesTo(app);
       options->spec.AddLayoutTo(app);
       AddJson(app, &options->json);

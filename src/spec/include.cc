@@ -9,7 +9,11 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/suggest.h"
 #include "base/text.h"
+#include "spec/hugging_face.h"
+#include "spec/json.h"
+#include "spec/shipped.h"
 
 namespace shardinit {
 namespace {
@@ -19,15 +23,74 @@ constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 enum class Context { kRoot, kInits, kTensor, kOther };
 
-const Node* Parse(const std::string& name, std::string text, NodeStore& store,
-                  Diagnostics& diagnostics) {
+const Source& AddSource(const std::string& name, std::string text, Diagnostics& diagnostics) {
   if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
-  return ParseYaml(*diagnostics.Add({name, std::move(text)}), 0, store, diagnostics);
+  return *diagnostics.Add({name, std::move(text)});
+}
+
+bool IsShipped(std::string_view path) {
+  return path.starts_with(kShippedFolder) && path.substr(kShippedFolder.size()).starts_with('/');
+}
+
+// The file that is called `name` in a file of `folder`.
+std::string PathIn(const std::filesystem::path& folder, std::string_view name) {
+  const std::filesystem::path path = IsShipped(name) ? std::filesystem::path(name) : folder / name;
+  return IsShipped(path.string()) ? path.lexically_normal().string() : path.string();
+}
+
+// Throws Error as base/file.h does.
+std::string ReadAnyFile(const std::string& path) {
+  if (!IsShipped(path)) return ReadFile(path, kLargestYaml);
+  std::vector<std::string> paths;
+  for (const ShippedFile& file : ShippedFiles()) {
+    paths.push_back(fmt::format("{}/{}", kShippedFolder, file.path));
+    if (paths.back() == path) return std::string(file.text);
+  }
+  throw Error(ExitCode::kUsage, fmt::format("shardinit has no file {}", Quote(path)),
+              DidYouMean(path, paths));
+}
+
+struct Parsed {
+  const Node* root;
+  bool is_config = false;  // Of Hugging Face.
+};
+
+// JSON is YAML, but for its size. What is meant for a config.json is told by what it has.
+Parsed ParseSpec(const Source& source, NodeStore& store, Diagnostics& diagnostics) {
+  const std::string_view text = source.text;
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  if (first != text.npos && text[first] == '{') {
+    Diagnostics of_json;
+    const Node* json = ParseJsonTree(source, store, of_json);
+    if (json != nullptr && IsConfigJson(*json)) return {json, true};
+    const bool is_config =
+        text.find("\"model_type\"") != text.npos && text.find("\"shardinit\"") == text.npos;
+    if (json == nullptr && is_config) return {ParseJsonTree(source, store, diagnostics), true};
+  }
+  return {ParseYaml(source, 0, store, diagnostics)};
 }
 
 class Loader {
  public:
   Loader(NodeStore& store, Diagnostics& diagnostics) : store_(store), diagnostics_(diagnostics) {}
+
+  // What a config.json says, without the family's file that it includes.
+  const Node* LoadConfig(const std::string& path) {
+    const Source& source =
+        AddSource(path == "-" ? "<stdin>" : path, ReadFile(path, kLargestYaml), diagnostics_);
+    const Node* root = ParseJsonTree(source, store_, diagnostics_);
+    if (root == nullptr) return nullptr;
+    if (!root->IsMap()) {
+      diagnostics_.Error(root->span,
+                         fmt::format("a config.json is an object, not {}", Describe(*root)));
+      return nullptr;
+    }
+    if (root->Find("shardinit") != nullptr) {
+      diagnostics_.Error(root->span, "this is a spec already", "commands take it as it is");
+      return nullptr;
+    }
+    return Import(*root);
+  }
 
   const Node* LoadMain(const std::string& path, const std::optional<std::string>& text) {
     const std::filesystem::path folder = std::filesystem::path(path).parent_path();
@@ -54,7 +117,9 @@ class Loader {
   }
 
   const Node* Load(const std::string& name, std::string text, const std::filesystem::path& folder) {
-    const Node* root = Parse(name, std::move(text), store_, diagnostics_);
+    const auto [parsed, is_config] =
+        ParseSpec(AddSource(name, std::move(text), diagnostics_), store_, diagnostics_);
+    const Node* root = parsed == nullptr || !is_config ? parsed : Import(*parsed);
     if (root == nullptr) return nullptr;
     if (!root->IsMap()) {
       diagnostics_.Error(root->span,
@@ -68,6 +133,21 @@ class Loader {
     root = WithFiles(root, folder);
     const Node* include = root->Find("include");
     return include == nullptr ? root : WithIncludes(*root, *include, folder);
+  }
+
+  const Node* Import(const Node& config) {
+    const Node* type = FindModelType(config, diagnostics_);
+    if (type == nullptr) return nullptr;
+    Node* file = store_.New();
+    *file = *type;
+    file->text = store_.Keep(FamilyFile(type->text));
+    const Node* family = Include(*file, {});
+    if (family == nullptr) return nullptr;
+    const size_t before = diagnostics_.all().size();
+    const Node* spec = nullptr;
+    for (const Node* part : ImportConfig(config, *family, store_, diagnostics_))
+      spec = spec == nullptr ? part : Merge(*spec, *part, Context::kRoot);
+    return diagnostics_.all().size() == before ? spec : nullptr;
   }
 
   // Names of files in `sharding` are relative to this one.
@@ -163,11 +243,11 @@ class Loader {
                          "write `include: base.yaml` or `include: [a.yaml, b.yaml]`");
       return nullptr;
     }
-    const std::filesystem::path file = folder / path.text;
-    const std::string canonical = Canonical(file);
+    const std::string file = PathIn(folder, path.text);
+    const std::string canonical = IsShipped(file) ? file : Canonical(file);
     for (const OpenFile& open : open_) {
       if (open.canonical != canonical) continue;
-      diagnostics_.Error(path.span, fmt::format("{} includes itself", Quote(file.string())));
+      diagnostics_.Error(path.span, fmt::format("{} includes itself", Quote(file)));
       if (open.include.source != nullptr) diagnostics_.Note(open.include, "first included here");
       return nullptr;
     }
@@ -181,7 +261,7 @@ class Loader {
     if (!is_new) return known->second;
     std::string text;
     try {
-      text = ReadFile(file.string(), kLargestYaml);
+      text = ReadAnyFile(file);
     } catch (const Error& error) {
       diagnostics_.Error(path.span, error.what(),
                          error.hint().empty() ? "paths are relative to the file that includes them"
@@ -189,7 +269,7 @@ class Loader {
       return nullptr;
     }
     open_.push_back({canonical, path.span});
-    const Node* root = Load(file.string(), std::move(text), file.parent_path());
+    const Node* root = Load(file, std::move(text), std::filesystem::path(file).parent_path());
     open_.pop_back();
     return loaded_[canonical] = root;
   }
@@ -265,10 +345,10 @@ const Node* LoadShardingFiles(const Node& value, const std::filesystem::path& fo
     return list;
   }
   if (!value.IsScalar() || value.text.find_first_of("./") == value.text.npos) return &value;
-  const std::string file = (folder / value.text).string();
+  const std::string file = PathIn(folder, value.text);
   const Node* tree = nullptr;
   try {
-    tree = Parse(file, ReadFile(file, kLargestYaml), store, diagnostics);
+    tree = ParseYaml(AddSource(file, ReadAnyFile(file), diagnostics), 0, store, diagnostics);
   } catch (const Error& error) {
     diagnostics.Error(
         value.span, error.what(),
@@ -284,6 +364,10 @@ const Node* LoadShardingFiles(const Node& value, const std::filesystem::path& fo
 const Node* LoadTree(const std::string& path, const std::optional<std::string>& text,
                      NodeStore& store, Diagnostics& diagnostics) {
   return Loader(store, diagnostics).LoadMain(path, text);
+}
+
+const Node* LoadConfigJson(const std::string& path, NodeStore& store, Diagnostics& diagnostics) {
+  return Loader(store, diagnostics).LoadConfig(path);
 }
 
 }  // namespace shardinit

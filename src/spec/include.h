@@ -15,10 +15,16 @@ namespace shardinit {
 // the including file replaces what was included, and a later include an earlier one. An initializer
 // and a `repeat` are replaced whole, since merging the two would make a third that nobody wrote.
 //
+// A config.json of Hugging Face becomes a spec that includes its family's (spec/hugging_face.h).
+//
 // Null if there is no mapping to go on with. Throws Error if `path` itself
 // cannot be read; an include that cannot be read is reported where it is named.
 const Node* LoadTree(const std::string& path, const std::optional<std::string>& text,
                      NodeStore& store, Diagnostics& diagnostics);
+
+// The spec that a config.json is, as it would be written: what it includes is not in it. Null if it
+// cannot be one, which is reported. Throws Error if the file cannot be read.
+const Node* LoadConfigJson(const std::string& path, NodeStore& store, Diagnostics& diagnostics);
 
 // The value of `sharding` with the trees of files in place of their names, which have a dot or a
 // slash and are relative to `folder`. Null nodes where a file is wrong, which is reported.

@@ -202,11 +202,17 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
     {kFans, Choice<&ModelSpec::fans>},
     {{.name = "config",
       .description = "what `export --to safetensors` writes to config.json; text that begins with "
-                     "`=` is an expression over `vars`",
+                     "`=` is an expression over `vars`; null: not that of an included file",
       .kind = SpecKind::kConfig},
      By<&SpecParser::ReadConfig>},
+    {{.name = "config_json",
+      .description = "of the file of a family: how a config.json of Hugging Face becomes a spec "
+                     "that includes it",
+      .kind = SpecKind::kConfigJson},
+     Nothing},
     {{.name = "include",
-      .description = "files to start from, relative to this one; this file's keys replace theirs",
+      .description = "files to start from, relative to this one or below `<shardinit>/`, which are "
+                     "those that shardinit has; this file's keys replace theirs",
       .kind = SpecKind::kPaths},
      Nothing},
     {{.name = "modules",

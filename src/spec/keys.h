@@ -24,6 +24,7 @@ enum class SpecKind {
   kDType,
   kEngine,
   kConfig,
+  kConfigJson,
   kMesh,
   kDevices,
   kAxes,  // Of a mesh.

@@ -33,6 +33,7 @@ void SpecParser::ReadName(const Node::Entry& entry, ModelSpec& model) {
 }
 
 void SpecParser::ReadConfig(const Node::Entry& entry, ModelSpec& model) {
+  if (entry.value->IsNull() && !entry.value->ambiguous) return;  // Not that of an included file.
   if (!IsMap(entry, "such as `{model_type: llama}`")) return;
   if (entry.value->height > kConfigDepth) {
     Error(*entry.value, fmt::format("`config` is nested over {} levels", kConfigDepth));

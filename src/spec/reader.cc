@@ -306,6 +306,7 @@ ConfigSpec SpecReader::ReadConfigValue(const Node& node) {
     }
     return {std::move(list)};
   }
+  if (node.text.starts_with("==")) return {std::string(node.text.substr(1))};
   if (node.text.starts_with('=')) {
     if (!node.verbatim) {
       Error(node, "an expression must be in one line, without escapes");

@@ -48,7 +48,7 @@ class SpecReader {
   // Of `file: path` or `file: {path: …, sha256: …}`; nothing if something in it is wrong.
   std::optional<FileSpec> ReadFileSpec(const Node::Entry& entry);
   // Scalars are what JSON would make of them; text that begins with `=` is an
-  // expression, in quotes or not.
+  // expression, in quotes or not, and with `==` text that begins with one.
   ConfigSpec ReadConfigValue(const Node& node);
   // Complete but for what was reported.
   ViewSpec ReadView(const Node& node);

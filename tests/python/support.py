@@ -16,6 +16,7 @@ BINARY = pathlib.Path(os.environ.get("SHARDINIT", ROOT / "build/release/src/shar
 TINY = ROOT / "configs/llama3-tiny.yaml"
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 RECIPES = sorted((ROOT / "configs/recipes").glob("*.yaml"))
+FAMILIES = sorted((ROOT / "configs/huggingface").glob("*.yaml"))  # To be included, by `import`.
 LAYOUTS = sorted((ROOT / "configs/layouts").glob("*.yaml"))  # To be included.
 
 DTYPES = {

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from support import BINARY, CLEAN, CONFIGS, Json, Ok, RECIPES, ROOT, Run, TINY
+from support import BINARY, CLEAN, CONFIGS, FAMILIES, Json, Ok, RECIPES, ROOT, Run, TINY
 
 COMMANDS = ["gen", "plan", "validate", "explain", "graph", "diff", "digest", "stats", "export", "program", "reshard", "inspect", "verify", "finalize", "status"]
 
@@ -372,7 +372,7 @@ def test_help_lists_every_command():
         assert re.search(rf"^\s+{command}\b", text, re.M)
 
 
-@pytest.mark.parametrize("path", CONFIGS + RECIPES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", CONFIGS + RECIPES + FAMILIES, ids=lambda path: path.name)
 def test_configs_name_the_schema(path):
     schema = os.path.relpath(ROOT / "schemas/spec.schema.json", path.parent)
     assert path.read_text().startswith(f"# yaml-language-server: $schema={schema}\n")

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
-from support import CONFIGS, LAYOUTS, Ok, RECIPES, ROOT, Run, TableFile
+from support import CONFIGS, FAMILIES, LAYOUTS, Ok, RECIPES, ROOT, Run, TableFile
 
 FILES = tempfile.TemporaryDirectory()
 FILE = ROOT / "schemas/spec.schema.json"
@@ -255,7 +255,7 @@ def test_invalid(name, tmp_path):
     assert result.returncode == 2, result.stdout + result.stderr
 
 
-@pytest.mark.parametrize("path", CONFIGS + RECIPES + LAYOUTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", CONFIGS + RECIPES + LAYOUTS + FAMILIES, ids=lambda path: path.name)
 def test_configs(path):
     assert SchemaErrors(path.read_text()) == []
 

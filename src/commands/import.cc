@@ -1,0 +1,59 @@
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "base/new_file.h"
+#include "base/text.h"
+#include "commands/command.h"
+#include "commands/options.h"
+#include "report/text.h"
+#include "spec/include.h"
+#include "spec/write.h"
+
+namespace shardinit {
+namespace {
+
+struct ImportOptions {
+  std::string config, output;
+};
+
+ExitCode RunImport(const ImportOptions& options) {
+  NodeStore store;
+  Diagnostics diagnostics;
+  const Node* spec = LoadConfigJson(options.config, store, diagnostics);
+  diagnostics.ThrowIfErrors();
+  Check(spec != nullptr, "a config.json without a mistake is a spec");
+  const std::string text =
+      fmt::format("# shardinit import {}\n{}", Escape(options.config), WriteYaml(*spec));
+  // The text itself is read once more: what is written is a spec.
+  SpecRequest request{options.output.empty() ? "<stdout>" : options.output, {}, {}};
+  request.text = text;
+  const Plan plan = LoadPlan({request, {}, {}}, diagnostics);
+  if (options.output.empty()) {
+    Print(text);
+    return ExitCode::kOk;
+  }
+  WriteFileAtomically(options.output, text);
+  Print(fmt::format("{}: {}, {}, {}\n", Escape(options.output), plan.graph.name,
+                    Count(static_cast<int64_t>(plan.graph.tensors.size()), "tensor"),
+                    Count(plan.parameters, "parameter")));
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+extern const Command kImport = {
+    .name = "import",
+    .summary = "Make a spec from a config.json of Hugging Face Transformers",
+    .configure = [](CLI::App& app) -> std::function<ExitCode()> {
+      auto options = std::make_shared<ImportOptions>();
+      app.add_option("CONFIG", options->config, "A config.json, or `-` for standard input")
+          ->required();
+      app.add_option("-o,--output", options->output, "The spec; default: standard output")
+          ->type_name("FILE")
+          ->check(NotEmpty);
+      return [options] { return RunImport(*options); };
+    },
+};
+
+}  // namespace shardinit

@@ -1,0 +1,358 @@
+#include "spec/hugging_face.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <optional>
+
+#include "base/error.h"
+#include "base/suggest.h"
+#include "base/text.h"
+#include "expr/expr.h"
+#include "spec/shipped.h"
+
+namespace shardinit {
+namespace {
+
+constexpr std::string_view kFamilies = "huggingface/", kYaml = ".yaml";
+constexpr std::string_view kCapture =
+    "`shardinit-capture hf config.json -o model.yaml` makes a spec of any model of Transformers";
+
+// Those that have a family; `_all.yaml` is none.
+std::vector<std::string> ModelTypes() {
+  std::vector<std::string> types;
+  for (const ShippedFile& file : ShippedFiles()) {
+    if (!file.path.starts_with(kFamilies)) continue;
+    std::string_view name = file.path.substr(kFamilies.size());
+    name.remove_suffix(kYaml.size());
+    if (!name.starts_with('_')) types.emplace_back(name);
+  }
+  return types;
+}
+
+template <typename T>
+std::optional<T> NumberIn(const Node& node) {
+  T number = 0;
+  const char* end = node.text.data() + node.text.size();
+  const auto [stop, error] = std::from_chars(node.text.data(), end, number);
+  if (!node.IsScalar() || node.quoted || stop != end || error != std::errc()) return {};
+  return number;
+}
+
+const Node* Member(const Node* map, std::string_view key) {
+  const Node* value = map == nullptr || !map->IsMap() ? nullptr : map->Find(key);
+  return value == nullptr || value->IsNull() ? nullptr : value;
+}
+
+// The names in an expression, each once, in order.
+std::vector<std::string> NamesIn(std::string_view text) {
+  constexpr std::string_view kLetters =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789";
+  std::vector<std::string> names;
+  for (size_t at = 0; (at = text.find_first_of(kLetters, at)) != text.npos;) {
+    const size_t end = std::min(text.find_first_not_of(kLetters, at), text.size());
+    std::string name(text.substr(at, end - at));
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      names.push_back(std::move(name));
+    at = end;
+  }
+  return names;
+}
+
+// Variables as far as they are known before there is a spec. Mistakes in them are found later.
+class Variables : public Scope {
+ public:
+  void Add(const Node* vars) {
+    for (size_t i = 0; vars != nullptr && i < vars->entries.size(); ++i)
+      values_[std::string(vars->entries[i].key->text)] = vars->entries[i].value;
+  }
+
+  std::optional<Value> Find(const std::string& name, Diagnostics& unused) const override {
+    const auto found = values_.find(name);
+    if (found == values_.end() || depth_ > kDeepest) return {};
+    ++depth_;
+    const std::optional<Value> value = Compute(*found->second, unused);
+    --depth_;
+    return value;
+  }
+  std::vector<std::string> Names() const override { return {}; }
+
+  std::optional<Value> Compute(const Node& node, Diagnostics& unused) const {
+    if (!node.IsScalar()) return {};
+    const ExprPtr expr = ParseExpr(node.text, node.span, unused);
+    return expr == nullptr ? std::nullopt : Evaluate(*expr, *this, unused);
+  }
+
+ private:
+  static constexpr int kDeepest = 16;
+  std::map<std::string, const Node*> values_;
+  mutable int depth_ = 0;
+};
+
+class Importer {
+ public:
+  Importer(const Node& config, const Node& family, NodeStore& store, Diagnostics& diagnostics)
+      : config_(config), family_(family), store_(store), diagnostics_(diagnostics) {}
+
+  std::vector<const Node*> Import() {
+    const Node* table = Member(&family_, "config_json");
+    const Node* fields = Member(table, "fields");
+    Check(fields != nullptr, "the file of a family has `config_json: {fields: …}`");
+    const Node& type = *config_.Find("model_type");
+    Node* spec = NewMap();
+    Add(spec, "shardinit", NewScalar("1", type.span));
+    Add(spec, "include", NewText(FamilyFile(type.text), type.span));
+    Add(spec, "name", &type);
+    vars_ = NewMap();
+    parts_ = {spec};
+    for (const Node::Entry& field : fields->entries) {
+      if (field.value->IsMap()) ReadField(std::string(field.key->text), *field.value);
+    }
+    Add(spec, "vars", vars_);
+    Node* last = NewMap();
+    Add(last, "config", WriteConfig(Member(table, "omit")));
+    parts_.push_back(last);
+    if (const Node* require = Member(table, "require")) Require(*require);
+    return parts_;
+  }
+
+ private:
+  Node* NewMap() {
+    Node* map = store_.New();
+    map->kind = Node::Kind::kMap;
+    map->span = {config_.span.source, 0, 0, 0};
+    return map;
+  }
+  Node* NewScalar(std::string_view text, Span span) {
+    Node* scalar = store_.New();
+    scalar->kind = Node::Kind::kScalar;
+    scalar->verbatim = true;
+    scalar->text = text;
+    scalar->span = span;
+    return scalar;
+  }
+  Node* NewText(std::string text, Span span) {
+    Node* scalar = NewScalar(store_.Keep(std::move(text)), span);
+    scalar->quoted = true;
+    return scalar;
+  }
+  void Add(Node* map, std::string_view key, const Node* value) {
+    map->entries.push_back({NewScalar(store_.Keep(std::string(key)), value->span), value});
+    map->height = std::max<int>(map->height, value->height + 1);
+  }
+  void SetVariable(const Node& variable, const Node* value, const std::string& field,
+                   const Node* given) {
+    const std::string name(variable.text);
+    std::erase_if(vars_->entries, [&](const Node::Entry& e) { return e.key->text == name; });
+    Add(vars_, name, value);
+    named_[name] = {field, given};
+  }
+
+  // What a value of the table brings along.
+  void AddPart(const Node* part) {
+    if (part != nullptr && part->IsMap() && !part->entries.empty()) parts_.push_back(part);
+  }
+
+  void ReadField(std::string name, const Node& row) {
+    const Node* alias = Member(&row, "alias");
+    const Node* given = config_.Find(name);
+    if (alias != nullptr && (given == nullptr || given->IsNull())) {
+      if (const Node* other = config_.Find(alias->text)) {
+        given = other;
+        name = alias->text;
+      }
+    }
+    const Node* values = Member(&row, "values");
+    const Node* variable = Member(&row, "var");
+    const bool is_empty = given != nullptr && !given->IsScalar() && given->entries.empty();
+    if (given != nullptr && (given->IsNull() || is_empty) && Member(values, "null") != nullptr) {
+      AddPart(values->Find("null"));
+      return;
+    }
+    if (given == nullptr || given->IsNull()) {
+      const Node* text = Member(&row, "default");
+      if (text == nullptr) return;
+      if (const Node* part = Member(values, text->text)) {
+        AddPart(part);
+      } else {
+        SetVariable(*variable, text, name, given);
+      }
+      return;
+    }
+    // `architectures` is a list of one.
+    if (values != nullptr && given->IsSequence() && given->entries.size() == 1)
+      given = given->entries[0].value;
+    if (given->IsScalar() && Member(values, given->text) != nullptr) {
+      AddPart(values->Find(given->text));
+    } else if (variable == nullptr) {
+      ReportValue(name, *given, row, *values);
+    } else if (const Node* number = ReadNumber(name, *given, row)) {
+      SetVariable(*variable, number, name, given);
+      AddPart(Member(&row, "spec"));
+    }
+  }
+
+  static std::string DescribeNumber(const Node& given) {
+    return (given.quoted ? "the text " : "") + Describe(given);
+  }
+
+  const Node* ReadNumber(const std::string& name, const Node& given, const Node& row) {
+    if (Member(&row, "count") != nullptr) {
+      if (!given.IsScalar())
+        return NewScalar(store_.Keep(std::to_string(given.entries.size())), given.span);
+      diagnostics_.Error(given.span, fmt::format("{} must be an object or a list, not {}",
+                                                 Quote(name), Describe(given)));
+      return nullptr;
+    }
+    if (Member(&row, "real") != nullptr) {
+      const std::optional<double> number = NumberIn<double>(given);
+      if (number && *number > 0 && std::isfinite(*number)) return &given;
+      diagnostics_.Error(given.span, fmt::format("{} must be a number above 0, not {}", Quote(name),
+                                                 DescribeNumber(given)));
+      return nullptr;
+    }
+    const Node* least = Member(&row, "least");
+    const int64_t lowest = least == nullptr ? 1 : NumberIn<int64_t>(*least).value();
+    const std::optional<int64_t> number = NumberIn<int64_t>(given);
+    if (number && *number >= lowest) return &given;
+    diagnostics_.Error(given.span, fmt::format("{} must be a whole number of at least {}, not {}",
+                                               Quote(name), lowest, DescribeNumber(given)));
+    return nullptr;
+  }
+
+  void ReportValue(const std::string& name, const Node& given, const Node& row,
+                   const Node& values) {
+    std::vector<std::string> known;
+    for (const Node::Entry& value : values.entries) {
+      if (!value.value->IsNull()) known.emplace_back(value.key->text);
+    }
+    const Node* hint = Member(&row, "hint");
+    diagnostics_.Error(given.span,
+                       fmt::format("{} is {}, which the family {} has no tensors for", Quote(name),
+                                   Describe(given), Quote(config_.Find("model_type")->text)),
+                       hint != nullptr
+                           ? std::string(hint->text)
+                           : fmt::format("it knows `{}`; {}", fmt::join(known, "`, `"), kCapture));
+  }
+
+  // Of variables, so that it stays true when they change; else as it is.
+  const Node* WriteConfig(const Node* omit) {
+    Node* config = NewMap();
+    std::vector<std::string_view> written;
+    for (size_t i = 0; omit != nullptr && i < omit->entries.size(); ++i)
+      written.push_back(omit->entries[i].value->text);
+    for (const Node::Entry& var : vars_->entries) {
+      const auto& [field, given] = named_.at(std::string(var.key->text));
+      if (given != nullptr && !given->IsNull() && !given->IsScalar()) continue;  // Was counted.
+      Add(config, field,
+          NewScalar(store_.Keep(fmt::format("={}", var.key->text)), var.value->span));
+      written.push_back(store_.Keep(field));
+    }
+    for (const Node::Entry& entry : config_.entries) {
+      if (std::find(written.begin(), written.end(), entry.key->text) == written.end())
+        Add(config, entry.key->text, ConfigValue(*entry.value));
+    }
+    std::sort(config->entries.begin(), config->entries.end(),
+              [](const auto& a, const auto& b) { return a.key->text < b.key->text; });
+    return config;
+  }
+
+  // Numbers that a spec's `config` does not have, as it, or as Transformers, writes them.
+  const Node* ConfigValue(const Node& node) {
+    if (node.IsNull()) return &node;
+    if (!node.IsScalar()) {
+      Node* copy = store_.New();
+      *copy = node;
+      for (Node::Entry& entry : copy->entries) {
+        entry.value = ConfigValue(*entry.value);
+        copy->height = std::max<int>(copy->height, entry.value->height + 1);
+      }
+      return copy;
+    }
+    if (node.quoted) {
+      return node.text.starts_with('=') ? NewText(fmt::format("={}", node.text), node.span) : &node;
+    }
+    if (node.text == "NaN" || node.text.ends_with("Infinity")) {
+      Node* map = NewMap();
+      Add(map, "__float__", NewText(std::string(node.text), node.span));
+      return map;
+    }
+    const bool is_whole = node.text.find_first_not_of("-0123456789") == node.text.npos;
+    if (!is_whole || NumberIn<int64_t>(node) || NumberIn<uint64_t>(node)) return &node;
+    return NewScalar(store_.Keep(fmt::format("{}.0", node.text)), node.span);
+  }
+
+  void Require(const Node& sentences) {
+    Variables variables;
+    variables.Add(Member(&family_, "vars"));
+    for (const Node* part : parts_) variables.Add(Member(part, "vars"));
+    for (const Node::Entry& sentence : sentences.entries) {
+      Diagnostics unused;
+      const std::optional<Value> value = variables.Compute(*sentence.value, unused);
+      if (!value || std::visit([](auto number) { return number != 0; }, *value)) continue;
+      std::vector<std::string> said;
+      Span span = {config_.span.source, 0, 0, 0};
+      for (const std::string& name : NamesIn(sentence.value->text)) {
+        const auto field = named_.find(name);
+        if (field == named_.end() || field->second.second == nullptr) continue;
+        said.push_back(
+            fmt::format("`{}` is {}", field->second.first, Describe(*field->second.second)));
+        if (span.line == 0) span = field->second.second->span;
+      }
+      diagnostics_.Error(span, fmt::format("the model needs that {}{}{}", sentence.key->text,
+                                           said.empty() ? "" : ", but ", fmt::join(said, " and ")));
+    }
+  }
+
+  const Node& config_;
+  const Node& family_;
+  NodeStore& store_;
+  Diagnostics& diagnostics_;
+  std::vector<const Node*> parts_;
+  Node* vars_ = nullptr;
+  // By variable: the field and its value, if it was given.
+  std::map<std::string, std::pair<std::string, const Node*>> named_;
+};
+
+}  // namespace
+
+bool IsConfigJson(const Node& root) {
+  return root.IsMap() && root.Find("shardinit") == nullptr &&
+         (root.Find("model_type") != nullptr || root.Find("architectures") != nullptr);
+}
+
+const Node* FindModelType(const Node& config, Diagnostics& diagnostics) {
+  const Node* type = config.Find("model_type");
+  const std::vector<std::string> types = ModelTypes();
+  const std::string known = fmt::format("`{}`", fmt::join(types, "`, `"));
+  if (type == nullptr || !type->IsScalar()) {
+    diagnostics.Error(type == nullptr ? Span{config.span.source, 0, 0, 0} : type->span,
+                      type == nullptr
+                          ? "`model_type` is missing, which names the family"
+                          : fmt::format("`model_type` is a name, not {}", Describe(*type)),
+                      fmt::format("one of {}", known));
+    return nullptr;
+  }
+  if (std::find(types.begin(), types.end(), type->text) != types.end()) return type;
+  const std::string closest = Closest(type->text, types);
+  diagnostics.Error(type->span, fmt::format("no family has the model type {}", Quote(type->text)),
+                    fmt::format("{}there are {}; {}",
+                                closest.empty() ? "" : fmt::format("did you mean `{}`? ", closest),
+                                known, kCapture));
+  return nullptr;
+}
+
+std::string FamilyFile(std::string_view model_type) {
+  return fmt::format("{}/{}{}{}", kShippedFolder, kFamilies, model_type, kYaml);
+}
+
+std::vector<const Node*> ImportConfig(const Node& config, const Node& family, NodeStore& store,
+                                      Diagnostics& diagnostics) {
+  return Importer(config, family, store, diagnostics).Import();
+}
+
+}  // namespace shardinit

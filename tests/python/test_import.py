@@ -1,0 +1,440 @@
+"""`shardinit import` and every command that takes a config.json: against the models that Transformers
+makes of the same file, for each family of configs/huggingface/ and each field of its class."""
+
+import copy
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+
+from clients import Client
+from support import Json, Ok, ROOT, Run
+from test_zoo import SAME_AS_ANOTHER, CheckDistribution, MODELS, Sets, Spec, State, Whole, WithRecipe
+
+torch = Client("torch")
+transformers = Client("transformers")
+
+import shardinit
+
+LLAMA = {"vocab_size": 96, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2,
+         "num_attention_heads": 4, "num_key_value_heads": 2}
+BERT = {"vocab_size": 96, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "max_position_embeddings": 32}
+BIAS = {"initializer_range": 0.05}
+
+# model type → its class, a small configuration and changes of it that change tensors.
+FAMILIES = {
+    "llama": ("LlamaForCausalLM", LLAMA, [
+        {"tie_word_embeddings": True}, {"attention_bias": True, "mlp_bias": True}, {"num_key_value_heads": None},
+        {"head_dim": 20}, {"pad_token_id": 5, **BIAS}, {"pad_token_id": -1}, {"dtype": "bfloat16"},
+        {"dtype": "float16", "tie_word_embeddings": True, "attention_bias": True}]),
+    "mistral": ("MistralForCausalLM", LLAMA, [
+        {"tie_word_embeddings": True}, {"head_dim": 20}, {"hidden_size": 50, "head_dim": 10}, {"pad_token_id": 0},
+        {"dtype": "bfloat16", **BIAS}]),
+    "mixtral": ("MixtralForCausalLM", {**LLAMA, "num_local_experts": 3}, [
+        {"tie_word_embeddings": True}, {"head_dim": 20, "pad_token_id": 2}, {"dtype": "bfloat16", **BIAS}]),
+    "qwen2": ("Qwen2ForCausalLM", LLAMA, [
+        {"tie_word_embeddings": True}, {"head_dim": 20}, {"num_key_value_heads": None},
+        {"use_sliding_window": True, "pad_token_id": 7}, {"dtype": "bfloat16", **BIAS}]),
+    "gemma2": ("Gemma2ForCausalLM", {**LLAMA, "head_dim": 12}, [
+        {"tie_word_embeddings": False}, {"attention_bias": True}, {"pad_token_id": None}, {"pad_token_id": 9},
+        {"dtype": "bfloat16", **BIAS}]),
+    "gpt2": ("GPT2LMHeadModel", {"vocab_size": 96, "n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 32}, [
+        {"tie_word_embeddings": False}, {"n_inner": 100}, {"pad_token_id": 5, **BIAS}, {"dtype": "bfloat16"}]),
+    "gpt_neox": ("GPTNeoXForCausalLM", {**LLAMA, "num_key_value_heads": None}, [
+        {"tie_word_embeddings": True}, {"attention_bias": False}, {"pad_token_id": 5, **BIAS}, {"dtype": "float16"}]),
+    "bert": ("BertForPreTraining", BERT, [
+        {"architectures": ["BertForMaskedLM"]}, {"tie_word_embeddings": False},
+        {"architectures": ["BertForMaskedLM"], "tie_word_embeddings": False},
+        {"pad_token_id": None}, {"pad_token_id": 8, "type_vocab_size": 3, **BIAS}, {"dtype": "bfloat16"}]),
+    "mamba": ("MambaForCausalLM", {"vocab_size": 96, "hidden_size": 48, "num_hidden_layers": 3, "state_size": 8}, [
+        {"tie_word_embeddings": False}, {"use_bias": True, "use_conv_bias": False}, {"time_step_rank": 5},
+        {"rescale_prenorm_residual": True}, {"time_step_init_scheme": "constant", "time_step_scale": 2.0},
+        {"expand": 3, "conv_kernel": 3, "time_step_min": 0.01, **BIAS}, {"dtype": "bfloat16"}]),
+    "mamba2": ("Mamba2ForCausalLM", {
+        "vocab_size": 96, "hidden_size": 48, "num_hidden_layers": 3, "state_size": 8, "num_heads": 12, "head_dim": 8,
+        "n_groups": 2}, [
+        {"tie_word_embeddings": True}, {"use_bias": True, "use_conv_bias": False}, {"rescale_prenorm_residual": True},
+        {"expand": 3, "num_heads": 18, "n_groups": 3, "time_step_min": 0.01, **BIAS}, {"dtype": "bfloat16"}]),
+    "t5": ("T5ForConditionalGeneration", {
+        "vocab_size": 96, "d_model": 48, "d_kv": 10, "d_ff": 80, "num_layers": 2, "num_heads": 4}, [
+        {"tie_word_embeddings": False}, {"feed_forward_proj": "gated-gelu"}, {"num_decoder_layers": 3},
+        {"initializer_factor": 0.5, "relative_attention_num_buckets": 8}, {"feed_forward_proj": "silu"},
+        {"dtype": "bfloat16", "feed_forward_proj": "gated-silu"}]),
+    "vit": ("ViTForImageClassification", {
+        "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "image_size": 16, "patch_size": 4}, [
+        {"num_labels": 7}, {"qkv_bias": False, "num_channels": 1, **BIAS}, {"dtype": "bfloat16"},
+        {"id2label": {0: "a", 1: "=b", 2: "c: \"d\""}, "label2id": {"a": 0, "=b": 1, "c: \"d\"": 2}}]),
+    "deepseek_v3": ("DeepseekV3ForCausalLM", {
+        "vocab_size": 96, "hidden_size": 48, "intermediate_size": 80, "moe_intermediate_size": 20,
+        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 4, "n_routed_experts": 8,
+        "n_shared_experts": 1, "q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "v_head_dim": 12,
+        "qk_nope_head_dim": 16, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1}, [
+        {"tie_word_embeddings": True}, {"attention_bias": True}, {"q_lora_rank": None},
+        {"q_lora_rank": None, "attention_bias": True}, {"first_k_dense_replace": 0, "n_shared_experts": 2},
+        {"pad_token_id": 3, **BIAS}, {"dtype": "bfloat16"}]),
+}
+CASES = [(name, changes) for name, (_, _, variations) in FAMILIES.items() for changes in [{}, *variations]]
+
+
+def Saved(name, changes, folder):
+    """The class's configuration as Transformers saves it, and that file."""
+    of, tiny, _ = FAMILIES[name]
+    values = {"architectures": [of], **tiny, **changes}
+    config = getattr(transformers, values["architectures"][0]).config_class(**values)
+    config.save_pretrained(folder)
+    return config, folder / "config.json"
+
+
+def Made(config, seed):
+    """What `from_pretrained` has of the constructor's model: some buffers stay in float32."""
+    torch.manual_seed(seed)
+    model = getattr(transformers, config.architectures[0])._from_config(copy.deepcopy(config))
+    kept = model._keep_in_fp32_modules_strict or ()
+    return {path: tensor.float() if any(name in path for name in kept) else tensor
+            for path, tensor in State(model).items()}
+
+
+def Forms(tensors):
+    return {path: (list(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for path, tensor in tensors.items()}
+
+
+DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "f64": "float64"}
+
+
+def FormsOf(spec):
+    return {path: (list(tensor.global_shape), DTYPES[tensor.dtype]) for path, tensor in spec.tensors.items()}
+
+
+def test_every_family_is_tested():
+    files = {path.stem for path in (ROOT / "configs/huggingface").glob("*.yaml")}
+    assert files - {"_all"} == set(FAMILIES)
+
+
+@pytest.mark.parametrize("name, changes", CASES, ids=lambda value: value if isinstance(value, str) else "-".join(value))
+def test_is_the_model_of_transformers(name, changes, tmp_path):
+    """Names, shapes, types, values; and of the spec that `import` writes."""
+    config, path = Saved(name, changes, tmp_path)
+    states = [Made(config, seed) for seed in range(3)]
+    written = tmp_path / "elsewhere" / "model.yaml"
+    written.parent.mkdir()
+    Ok("import", path, "-o", written)
+    digests = Ok("digest", path).stdout
+    assert digests == Ok("digest", written, cwd=tmp_path).stdout
+    with shardinit.open_spec(path) as spec:
+        assert FormsOf(spec) == Forms(states[0])
+        for tensor in spec.tensors:
+            made = spec.generate(tensor).astype(np.float64)
+            eager = np.stack([state[tensor].double().numpy() for state in states])
+            fixed = (eager == eager[0]).all(axis=0)
+            # A logarithm may differ in its last bit.
+            np.testing.assert_allclose(made[fixed], eager[0][fixed], rtol=1e-6 if config.dtype is None else 1e-2)
+            if not fixed.all():
+                CheckValues(made[~fixed], eager[:, ~fixed], tensor, rounded=states[0][tensor].dtype != torch.float32)
+
+
+def CheckValues(made, eager, path, rounded):
+    if rounded:  # Many are equal, and so are steps of the distributions.
+        error = eager.std() * math.sqrt(1 / made.size + 1 / eager.size)
+        assert abs(made.mean() - eager.mean()) < 5 * error, path
+        assert abs(made.std() - eager.std()) < 5 * error, path
+    else:
+        CheckDistribution(made, eager, path)
+
+
+def Others(value):
+    """Values that a field could have instead."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1, 2 * value, 0]
+    if isinstance(value, float):
+        return [value / 2, 2 * value]
+    if isinstance(value, str):
+        return ["gelu", "relu"]
+    if value is None:
+        return [True, 1, 2, 0.25, {"quant_method": "fp8"}]
+    return []
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_field(name, tmp_path):
+    """Whatever a field of the class does to tensors, import does too, or it is an error."""
+    of, tiny, _ = FAMILIES[name]
+    config_class = getattr(transformers, of).config_class
+    base = config_class(architectures=[of], **tiny)
+    refused, tried = set(), 0
+    for field in sorted({field.name for field in dataclasses.fields(config_class)} - {"architectures", "dtype"}):
+        for value in Others(getattr(base, field)):
+            try:
+                config = config_class(**{"architectures": [of], **tiny, field: value})
+                state = Made(config, 0)
+            except Exception:  # Transformers itself has no such model.
+                continue
+            path = tmp_path / f"{tried}.json"
+            path.write_text(json.dumps({**config.to_dict(), field: value}, default=str))
+            tried += 1
+            result = Run("import", path)
+            if result.returncode != 0:
+                assert result.returncode == 2 and f"{path}:" in result.stderr, result.stderr
+                if value != 0:
+                    refused.add(field)
+                continue
+            with shardinit.open_spec(path) as spec:
+                assert FormsOf(spec) == Forms(state), (field, value)
+                for tensor in spec.tensors:
+                    made, eager = spec.generate(tensor).astype(np.float64), state[tensor].double().numpy()
+                    assert ((made == 0).all() == (eager == 0).all()), (field, value, tensor)
+                    if made.size > 500 and made.std() > 0:
+                        assert abs(made.std() / eager.std() - 1) < 0.2, (field, value, tensor)
+    assert tried > 30
+    assert refused <= REFUSED, refused
+
+
+# Fields of which some values are an error: no family has the tensors, or they are no values.
+REFUSED = {"add_cross_attention", "quantization_config", "per_layer_config", "initializer_range", "pad_token_id",
+           "time_step_init_scheme", "id2label",
+           # What does not divide.
+           "hidden_size", "num_attention_heads", "num_key_value_heads", "image_size", "patch_size"}
+
+ROPE = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+        "rope_type": "llama3"}
+
+
+def LlamaAsPublished(**sizes):
+    return {"architectures": ["LlamaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+            "bos_token_id": 128000, "eos_token_id": 128001, "hidden_act": "silu", "initializer_range": 0.02,
+            "max_position_embeddings": 131072, "mlp_bias": False, "model_type": "llama", "num_key_value_heads": 8,
+            "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": ROPE, "rope_theta": 500000.0,
+            "tie_word_embeddings": False, "torch_dtype": "bfloat16", "transformers_version": "4.42.3",
+            "use_cache": True, "vocab_size": 128256, **sizes}
+
+
+# The files on the Hub, of each spec in configs/; with the recipe that is Transformers' own, where the spec has
+# another.
+PUBLISHED = {
+    "llama3.1-8b": LlamaAsPublished(hidden_size=4096, intermediate_size=14336, num_attention_heads=32,
+                                    num_hidden_layers=32),
+    "llama3.1-70b": LlamaAsPublished(hidden_size=8192, intermediate_size=28672, num_attention_heads=64,
+                                     num_hidden_layers=80),
+    "llama3.1-405b": LlamaAsPublished(hidden_size=16384, intermediate_size=53248, num_attention_heads=128,
+                                      num_hidden_layers=126),
+    "mistral-7b-v0.3": {
+        "architectures": ["MistralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
+        "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
+        "max_position_embeddings": 32768, "model_type": "mistral", "num_attention_heads": 32, "num_hidden_layers": 32,
+        "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "sliding_window": None,
+        "tie_word_embeddings": False, "torch_dtype": "bfloat16", "use_cache": True, "vocab_size": 32768},
+    "mixtral-8x7b": {
+        "architectures": ["MixtralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
+        "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
+        "max_position_embeddings": 32768, "model_type": "mixtral", "num_attention_heads": 32, "num_experts_per_tok": 2,
+        "num_hidden_layers": 32, "num_key_value_heads": 8, "num_local_experts": 8, "output_router_logits": False,
+        "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.02, "sliding_window": None,
+        "tie_word_embeddings": False, "torch_dtype": "bfloat16", "use_cache": True, "vocab_size": 32000},
+    "qwen2.5-72b": {
+        "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 151643,
+        "eos_token_id": 151643, "hidden_act": "silu", "hidden_size": 8192, "initializer_range": 0.02,
+        "intermediate_size": 29568, "max_position_embeddings": 131072, "max_window_layers": 80, "model_type": "qwen2",
+        "num_attention_heads": 64, "num_hidden_layers": 80, "num_key_value_heads": 8, "rms_norm_eps": 1e-05,
+        "rope_theta": 1000000.0, "sliding_window": 131072, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+        "use_cache": True, "use_mrope": False, "use_sliding_window": False, "vocab_size": 152064},
+    "gemma-2-9b": {
+        "architectures": ["Gemma2ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+        "attn_logit_softcapping": 50.0, "bos_token_id": 2, "cache_implementation": "hybrid", "eos_token_id": 1,
+        "final_logit_softcapping": 30.0, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh",
+        "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 3584, "initializer_range": 0.02,
+        "intermediate_size": 14336, "max_position_embeddings": 8192, "model_type": "gemma2", "num_attention_heads": 16,
+        "num_hidden_layers": 42, "num_key_value_heads": 8, "pad_token_id": 0, "query_pre_attn_scalar": 256,
+        "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "sliding_window": 4096, "sliding_window_size": 4096,
+        "torch_dtype": "bfloat16", "use_cache": True, "vocab_size": 256000},
+    "deepseek-v3": {
+        "architectures": ["DeepseekV3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+        "auto_map": {"AutoConfig": "configuration_deepseek.DeepseekV3Config"}, "bos_token_id": 0, "eos_token_id": 1,
+        "ep_size": 1, "first_k_dense_replace": 3, "hidden_act": "silu", "hidden_size": 7168,
+        "initializer_range": 0.006, "intermediate_size": 18432, "kv_lora_rank": 512,
+        "max_position_embeddings": 163840, "model_type": "deepseek_v3", "moe_intermediate_size": 2048,
+        "moe_layer_freq": 1, "n_group": 8, "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": True,
+        "num_attention_heads": 128, "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128,
+        "num_nextn_predict_layers": 1, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+        "rms_norm_eps": 1e-06, "rope_theta": 10000, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
+        "tie_word_embeddings": False, "topk_group": 4, "topk_method": "noaux_tc", "torch_dtype": "bfloat16",
+        "use_cache": True, "v_head_dim": 128, "vocab_size": 129280},
+    "gpt2-xl": {
+        "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
+        "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02,
+        "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 1600, "n_head": 25, "n_layer": 48,
+        "n_positions": 1024, "output_past": True, "resid_pdrop": 0.1, "summary_activation": None,
+        "summary_first_dropout": 0.1, "summary_proj_to_labels": True, "summary_type": "cls_index",
+        "summary_use_proj": True, "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
+        "vocab_size": 50257},
+    "gpt-neox-20b": {
+        "architectures": ["GPTNeoXForCausalLM"], "attention_probs_dropout_prob": 0, "bos_token_id": 0,
+        "eos_token_id": 0, "hidden_act": "gelu_fast", "hidden_dropout_prob": 0, "hidden_size": 6144,
+        "initializer_range": 0.02, "intermediate_size": 24576, "layer_norm_eps": 1e-05,
+        "max_position_embeddings": 2048, "model_type": "gpt_neox", "num_attention_heads": 64, "num_hidden_layers": 44,
+        "rotary_emb_base": 10000, "rotary_pct": 0.25, "tie_word_embeddings": False, "torch_dtype": "float16",
+        "use_cache": True, "vocab_size": 50432},
+    "bert-large": {
+        "architectures": ["BertForPreTraining"], "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1, "hidden_size": 1024, "initializer_range": 0.02, "intermediate_size": 4096,
+        "layer_norm_eps": 1e-12, "max_position_embeddings": 512, "model_type": "bert", "num_attention_heads": 16,
+        "num_hidden_layers": 24, "pad_token_id": 0, "position_embedding_type": "absolute", "type_vocab_size": 2,
+        "use_cache": True, "vocab_size": 30522},
+    "mamba-2.8b": {
+        "architectures": ["MambaForCausalLM"], "bos_token_id": 0, "conv_kernel": 4, "d_inner": 5120, "d_model": 2560,
+        "eos_token_id": 0, "expand": 2, "fused_add_norm": True, "hidden_act": "silu", "hidden_size": 2560,
+        "initializer_range": 0.1, "intermediate_size": 5120, "layer_norm_epsilon": 1e-05, "model_type": "mamba",
+        "n_layer": 64, "num_hidden_layers": 64, "pad_token_id": 0, "pad_vocab_size_multiple": 8,
+        "rescale_prenorm_residual": False, "residual_in_fp32": True, "rms_norm": True, "ssm_cfg": {},
+        "state_size": 16, "time_step_floor": 0.0001, "time_step_init_scheme": "random", "time_step_max": 0.1,
+        "time_step_min": 0.001, "time_step_rank": 160, "time_step_scale": 1.0, "torch_dtype": "float32",
+        "use_bias": False, "use_cache": True, "use_conv_bias": True, "vocab_size": 50280},
+    "t5-11b": {
+        "architectures": ["T5WithLMHeadModel"], "d_ff": 65536, "d_kv": 128, "d_model": 1024,
+        "decoder_start_token_id": 0, "dropout_rate": 0.1, "eos_token_id": 1, "initializer_factor": 1.0,
+        "is_encoder_decoder": True, "layer_norm_epsilon": 1e-06, "model_type": "t5", "n_positions": 512,
+        "num_heads": 128, "num_layers": 24, "output_past": True, "pad_token_id": 0,
+        "relative_attention_num_buckets": 32, "torch_dtype": "bfloat16", "vocab_size": 32128},
+    "vit-l-16": {
+        "architectures": ["ViTForImageClassification"], "attention_probs_dropout_prob": 0.0, "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.0, "hidden_size": 1024, "id2label": {str(i): f"label, {i}" for i in range(1000)},
+        "image_size": 224, "initializer_range": 0.02, "intermediate_size": 4096,
+        "label2id": {f"label, {i}": i for i in range(1000)}, "layer_norm_eps": 1e-12, "model_type": "vit",
+        "num_attention_heads": 16, "num_channels": 3, "num_hidden_layers": 24, "patch_size": 16, "qkv_bias": True},
+}
+
+
+def Preset(name, folder):
+    """The spec of configs/, with the initializers that Transformers has."""
+    return WithRecipe(name, MODELS[name].recipe, folder) if MODELS[name].recipe else Spec(name)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_file_is_the_spec_of_configs(name, tmp_path):
+    """All tensors of a file on the Hub are made as those of the spec in configs/."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(PUBLISHED[name], indent=2))
+    result = Run("diff", Preset(name, tmp_path), path, "--json")
+    differences = json.loads(result.stdout)
+    assert {change["what"] for change in differences["changes"]} <= {"name", "mesh"}
+    for tensor in differences["tensors"]:
+        assert {change["what"] for change in tensor["changes"]} == {"sharding"}, tensor
+    assert differences["equal_tensors"] + len(differences["tensors"]) > 100
+
+
+@pytest.mark.parametrize("name", sorted(set(MODELS) - SAME_AS_ANOTHER))
+def test_exported_file_is_the_same_model(name, tmp_path):
+    """The config.json that `export` writes, imported: the same digests."""
+    spec = Preset(name, tmp_path)
+    sets = {"seed": 0, **{f"vars.{variable}": value for variable, value in MODELS[name].tiny.items()}}
+    options = [*Whole(spec), *Sets(sets)]
+    Ok("export", spec, "--to", "safetensors", "-o", tmp_path / "out", *options)
+    assert Ok("digest", tmp_path / "out/config.json").stdout == Ok("digest", spec, *options).stdout
+
+
+def Config(folder, **changes):
+    """A tiny Llama's, without the fields that are None."""
+    path = folder / "config.json"
+    values = {"model_type": "llama", **LLAMA, **changes}
+    path.write_text(json.dumps({key: value for key, value in values.items() if value is not None}, indent=1))
+    return path
+
+
+def test_every_command_takes_it(tmp_path):
+    path, written = Config(tmp_path), tmp_path / "model.yaml"
+    Ok("import", path, "-o", written)
+    for command in ["plan", "validate", "digest", "stats", "graph", "program"]:
+        of_json, of_yaml = (Ok(command, of).stdout.replace(str(of), "") for of in (path, written))
+        assert of_json == of_yaml != ""
+    assert "config.json:" in Ok("explain", path, "model.norm.weight").stdout
+    for of in (path, written):
+        Ok("gen", of, "-o", tmp_path / of.suffix, "--mesh", "fsdp=2,tensor=2")
+        Ok("verify", tmp_path / of.suffix)
+    assert (tmp_path / ".json/plan.json").read_text() == (tmp_path / ".yaml/plan.json").read_text()
+    Ok("export", path, "--to", "safetensors", "-o", tmp_path / "hf")
+    Ok("verify", tmp_path / "hf", "--spec", path)
+    Ok("diff", path, written)
+    assert Ok("digest", "-", stdin=path.open()).stdout == Ok("digest", path).stdout
+    # In the middle of a spec, with what the program has, and changed on the command line.
+    over = tmp_path / "over.yaml"
+    over.write_text("shardinit: 1\ninclude: [config.json, <shardinit>/sharding/fsdpv2.yaml]\n")
+    assert Json("plan", over)["world_size"] == 8
+    over.write_text("shardinit: 1\ninclude: config.json\nseed: 7\n")
+    assert Ok("digest", over).stdout == Ok("digest", path, "--set", "seed=7").stdout
+
+
+def test_exported_again(tmp_path):
+    """A config.json goes through: fields of variables follow them, the others are there as they were."""
+    others = {"rope_scaling": ROPE, "eos_token_id": [2, 3], "time_step_limit": [0.0, math.inf], "huge": 1e30,
+              "label": "=x", "dtype": "bfloat16"}
+    path = Config(tmp_path, **others)
+    path.write_text(path.read_text().replace("1e+30", "1" + "0" * 30))
+    Ok("export", path, "--set", "vars.layers=1", "--to", "safetensors", "-o", tmp_path / "out")
+    made = json.loads((tmp_path / "out/config.json").read_text())
+    infinite = {"time_step_limit": [0.0, {"__float__": "Infinity"}]}
+    given = {**LLAMA, "model_type": "llama", **others, **infinite, "num_hidden_layers": 1}
+    assert {key: made[key] for key in given} == given
+    assert set(made) - set(given) == {"head_dim", "initializer_range"}  # Which are variables.
+
+
+WRONG = {  # What the file says, or how a Llama's is changed → the message, with its place.
+    "not JSON": ("shardinit", "config.json:1:1: error: `shardinit` is no value of JSON"),
+    "empty": ("", "config.json:1:1: error: the text ends where a value is due"),
+    "a comma": ('{"model_type": "llama",\n}', "config.json:2:1: error: a value is due after the comma"),
+    "open": ('{"model_type": "llama"', "config.json:1:1: error: `{` is never closed"),
+    "twice": ('{"model_type": "llama",\n "model_type": "t5"}', "config.json:2:2: error: key `model_type` is given twice"),
+    "a list": ("[1]", "config.json:1:1: error: a config.json is an object, not a list"),
+    "a number": ("7", "config.json:1:1: error: a config.json is an object, not `7`"),
+    "a spec": ('{"shardinit": 1}', "error: this is a spec already"),
+    "no type": ("{}", "config.json: error: `model_type` is missing, which names the family"),
+    "type of a kind": ({"model_type": 5}, "no family has the model type `5`"),
+    "unknown type": ({"model_type": "whisper"}, "config.json:2:16: error: no family has the model type `whisper`"),
+    "negative": ({"hidden_size": -4}, "config.json:4:17: error: `hidden_size` must be a whole number of at least 1, not `-4`"),
+    "zero": ({"num_hidden_layers": 0}, "config.json:6:23: error: `num_hidden_layers` must be a whole number of at least 1"),
+    "text": ({"vocab_size": "96"}, "`vocab_size` must be a whole number of at least 1, not the text `96`"),
+    "fraction": ({"vocab_size": 9.5}, "`vocab_size` must be a whole number of at least 1, not `9.5`"),
+    "boolean": ({"vocab_size": True}, "`vocab_size` must be a whole number of at least 1, not `true`"),
+    "huge": ({"vocab_size": 10**20}, "`vocab_size` must be a whole number of at least 1, not `100000000000000000000`"),
+    "std": ({"initializer_range": 0}, "`initializer_range` must be a number above 0, not `0`"),
+    "quantized": ({"quantization_config": {"quant_method": "fp8"}}, "`quantization_config` is a mapping, which the family `llama` has no tensors for"),
+    "class": ({"architectures": ["LlamaForSequenceClassification"]}, "`architectures` is `LlamaForSequenceClassification`, which the family `llama` has no tensors for"),
+    "dtype": ({"torch_dtype": "int8"}, "`torch_dtype` is `int8`, which the family"),
+    "heads": ({"num_attention_heads": 5, "num_key_value_heads": 5}, "config.json:4:17: error: the model needs that hidden_size is a multiple of num_attention_heads, but `hidden_size` is `48` and `num_attention_heads` is `5`"),
+    "groups": ({"num_key_value_heads": 3}, "num_attention_heads is a multiple of num_key_value_heads, but `num_attention_heads` is `4` and `num_key_value_heads` is `3`"),
+    "padding": ({"pad_token_id": 96}, "pad_token_id is below vocab_size, but `pad_token_id` is `96` and `vocab_size` is `96`"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("command", ["import", "validate"])
+def test_mistakes(command, name, tmp_path):
+    given, message = WRONG[name]
+    path = Config(tmp_path, **given) if isinstance(given, dict) else tmp_path / "config.json"
+    if isinstance(given, str):
+        path.write_text(given)
+    result = Run(command, path)
+    assert result.returncode == 2, result.stdout
+    if command == "import" or isinstance(given, dict):
+        assert message in result.stderr
+    assert len(result.stderr) < 3000
+
+
+def test_unknown_type_lists_families():
+    result = Run("import", "-", input='{"model_type": "whisper"}', stdin=None)
+    assert all(f"`{name}`" in result.stderr for name in FAMILIES) and "shardinit-capture hf" in result.stderr
+
+
+def test_all_mistakes_at_once(tmp_path):
+    result = Run("import", Config(tmp_path, hidden_size=0, vocab_size="x", torch_dtype="int4"))
+    assert result.stderr.count("error:") == 3
+
+
+def test_too_large(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "llama", "x": "' + "x" * (9 << 20) + '"}')
+    result = Run("import", path)
+    assert result.returncode == 2 and "larger than" in result.stderr
