@@ -104,7 +104,9 @@ class SchemaWriter : KeySchemaWriter {
         R"("a place in the stream", "type": "object", "properties": {{"position": )"
         R"({{"description": "the number of words that are drawn before", "allOf": [{0}]}}, )"
         R"("spare": {{"description": "the position of the four words of which a second normal )"
-        R"(number is left", "allOf": [{0}]}}}}, "required": ["position"], )"
+        R"(number is left", "allOf": [{0}]}}, )"
+        R"("skip": {{"description": "the number of words that are drawn after the tensor before", )"
+        R"("allOf": [{0}]}}}}, "oneOf": [{{"required": ["position"]}}, {{"required": ["skip"]}}], )"
         R"("additionalProperties": false}}}}, "required": ["torch"], )"
         R"("additionalProperties": false}})",
         Ref("number"));

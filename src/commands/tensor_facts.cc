@@ -10,6 +10,7 @@
 #include "graph/outline.h"
 #include "graph/pad.h"
 #include "graph/streams.h"
+#include "graph/torch_draws.h"
 #include "report/text.h"
 #include "rng/engines.h"
 
@@ -58,6 +59,7 @@ FactValue KeyOf(const Tensor& tensor) {
   if (!IsRandom(tensor.distribution)) return nullptr;
   if (tensor.given_key) return Facts{{"value", InHex(tensor)}};
   if (tensor.stream.engine == &kTorchCpu) {
+    if (!HasPlace(tensor)) return nullptr;
     Facts place = {{"position", tensor.stream.position}};
     if (tensor.stream.spare != kNoSpare) place.push_back({"spare", tensor.stream.spare});
     return place;
@@ -148,6 +150,13 @@ void AddStream(const Subject& subject, Facts* facts) {
     key.row.label = "key";
     if (tensor.stream.engine == &kTorchCpu) {
       engine.row.text = plan.graph.engine;
+    }
+    if (IsInexact(tensor)) {
+      engine.row.text += ", inexact: PyTorch may round some of these numbers otherwise";
+    }
+    if (tensor.stream.engine == &kTorchCpu && !HasPlace(tensor)) {
+      key.row = {.label = "positions", .text = "in the expression"};
+    } else if (tensor.stream.engine == &kTorchCpu) {
       key.row.label = "position";
       key.row.text = fmt::format("{} words of the stream before", Grouped(tensor.stream.position));
       if (tensor.stream.spare != kNoSpare) {

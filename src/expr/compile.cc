@@ -64,6 +64,7 @@ struct Item {
   std::optional<double> value;  // Known now…
   Program::Slot slot = 0;       // …or here.
   bool temporary = false;       // The slot is free once this is used.
+  bool torch = false;           // Numbers of PyTorch are in it.
   std::string text;
   Binding power = kAtom;
 };
@@ -79,6 +80,59 @@ struct Meaning {
     return value == other.value && (value || dimension == other.dimension);
   }
 };
+
+// What the arguments of a torch_…() are; those that begin with "the" are whole numbers.
+constexpr std::string_view kTorchSpare = "the place of a number that is left over, or -1";
+struct TorchArguments {
+  size_t element;  // Which one differs from element to element.
+  std::vector<std::string_view> names;
+};
+
+const TorchArguments& ArgumentsOf(Program::TorchKind kind) {
+  constexpr std::string_view kPlace = "the place in the stream", kSize = "the size of the draw",
+                             kElement = "the number's place in the draw";
+  static const TorchArguments kUniform = {1, {kPlace, kElement, "low", "high"}};
+  static const TorchArguments kNormal = {3, {kPlace, kTorchSpare, kSize, kElement, "mean", "std"}};
+  static const TorchArguments kPairs = {2, {kPlace, kTorchSpare, kElement, "mean", "std"}};
+  static const TorchArguments kTruncated = {
+      3, {kPlace, kTorchSpare, kSize, kElement, "mean", "std", "low", "high"}};
+  static const TorchArguments kWord = {0, {kPlace}};
+  static const TorchArguments kPermutation = {2, {kPlace, kSize, kElement}};
+  switch (kind) {
+    case Program::TorchKind::kUniform:
+      return kUniform;
+    case Program::TorchKind::kNormal:
+      return kNormal;
+    case Program::TorchKind::kPairs:
+      return kPairs;
+    case Program::TorchKind::kTruncatedNormal:
+      return kTruncated;
+    case Program::TorchKind::kWord:
+      return kWord;
+    case Program::TorchKind::kPermutation:
+      return kPermutation;
+  }
+  return kWord;
+}
+
+// Whether the operation is exact or, once, rounded to nearest by everyone.
+bool IsRoundedOnce(ElementOp op) {
+  switch (op) {
+    case ElementOp::kExp:
+    case ElementOp::kExpm1:
+    case ElementOp::kLog:
+    case ElementOp::kLog1p:
+    case ElementOp::kPow:
+    case ElementOp::kSin:
+    case ElementOp::kCos:
+    case ElementOp::kTanh:
+    case ElementOp::kErfInv:
+    case ElementOp::kSqrt:  // Not PyTorch's, of f32.
+      return false;
+    default:
+      return true;
+  }
+}
 
 std::string Parenthesized(const Item& item, Binding least) {
   return item.power >= least ? item.text : "(" + item.text + ")";
@@ -175,6 +229,7 @@ class Compiler {
     }
     std::vector<Item> operands(step.arguments);
     for (size_t i = operands.size(); i-- > 0;) operands[i] = Pop();
+    if (function.torch) return TorchCall(step, operands);
     std::string text = fmt::format("{}(", function.name);
     for (size_t i = 0; i < operands.size(); ++i) {
       text += (i == 0 ? "" : ", ") + operands[i].text;
@@ -194,6 +249,46 @@ class Compiler {
       so_far.power = kAtom;
     }
     stack_.push_back(std::move(so_far));
+    return true;
+  }
+
+  // torch_…(): one argument is the number's place, the others are the same for all elements.
+  bool TorchCall(const Step& step, const std::vector<Item>& operands) {
+    const Function& function = *step.function;
+    const TorchArguments& arguments = ArgumentsOf(function.torch->kind);
+    Program::TorchCall call = {*function.torch, 0, 0, program_.code.size(), {}};
+    std::string text = fmt::format("{}(", function.name);
+    for (size_t i = 0; i < operands.size(); ++i) {
+      text += (i == 0 ? "" : ", ") + operands[i].text;
+      if (i == arguments.element) continue;
+      if (!operands[i].value) {
+        Fail(step, fmt::format("argument {} of {}, {}, is not the same for all elements", i + 1,
+                               Quote(function.name), arguments.names[i]));
+        return false;
+      }
+      const double value = *operands[i].value;
+      const bool whole = arguments.names[i].starts_with("the ");
+      const double least = arguments.names[i] == kTorchSpare ? -1 : 0;
+      if (whole && !(value >= least && value <= 0x1p53 && std::trunc(value) == value)) {
+        Fail(step, fmt::format("argument {} of {}, {}, is {}, but must be a whole number from {}",
+                               i + 1, Quote(function.name), arguments.names[i], value, least));
+        return false;
+      }
+      call.numbers.push_back(value);
+    }
+    const Item& element = operands[arguments.element];
+    call.element = SlotOf(element);
+    if (element.temporary) free_.push_back(element.slot);
+    Item item;
+    item.slot = call.out = FreeSlot();
+    item.temporary = true;
+    item.torch = true;
+    item.text = text + ")";
+    program_.torch.push_back(std::move(call));
+    // Those of the C library that PyTorch runs with.
+    program_.inexact |=
+        function.torch->dtype == DType::f64 && function.torch->kind != Program::TorchKind::kUniform;
+    stack_.push_back(std::move(item));
     return true;
   }
 
@@ -329,13 +424,10 @@ class Compiler {
     for (const Item& item : operands) {
       if (item.temporary) free_.push_back(item.slot);
     }
-    if (free_.empty()) {
-      result.slot = NewSlot();
-    } else {
-      result.slot = free_.back();
-      free_.pop_back();
-    }
+    result.slot = FreeSlot();
     result.temporary = true;
+    for (const Item& item : operands) result.torch |= item.torch;
+    program_.inexact |= result.torch && !IsRoundedOnce(op);
     result.text = std::move(text);
     result.power = power;
     program_.code.push_back({op, result.slot, a, b, c});
@@ -355,6 +447,13 @@ class Compiler {
   }
 
   Program::Slot NewSlot() { return program_.slots++; }
+
+  Program::Slot FreeSlot() {
+    if (free_.empty()) return NewSlot();
+    const Program::Slot slot = free_.back();
+    free_.pop_back();
+    return slot;
+  }
 
   Item Pop() {
     Item item = std::move(stack_.back());

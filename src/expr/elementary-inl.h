@@ -428,6 +428,29 @@ F ErfInv(F y) {
   return CopySign(Select<F>(size < 1, result, end), y);
 }
 
+// Binary floats that f64 has all of: bits behind the leading one, the smallest exponent, the
+// largest number.
+struct Format {
+  int mantissa_bits;
+  double smallest_power, largest;
+};
+inline constexpr Format kF32 = {23, 0x1p-126, 0x1.fffffep+127};
+inline constexpr Format kBf16 = {7, 0x1p-126, 0x1.fep+127};
+inline constexpr Format kF16 = {10, 0x1p-14, 0x1.ffcp+15};
+
+// x rounded to the format, ties to even: adding a power of two that is so much larger leaves no
+// more bits than the format has.
+template <typename F>
+F Rounded(const Format& format, F x) {
+  const F power = FromBits(BitsOf(x) & uint64_t{0x7FF0000000000000});
+  const F bounded = Clamp<F>(power, format.smallest_power, 0x1p200);
+  const double shift = 1.5 * static_cast<double>(uint64_t{1} << (52 - format.mantissa_bits));
+  const F large = bounded * shift;
+  const F near = (x + large) - large;
+  const F finite = Select<F>(Abs(near) <= format.largest, near, Select<F>(x == x, kInfinity, kNaN));
+  return CopySign(finite, x);
+}
+
 // Each operation, by the operands that it takes: x, y, z.
 // clang-format off
 #define SHARDINIT_ELEMENT_OPERATIONS(ONE, TWO, THREE)  \
@@ -460,7 +483,10 @@ F ErfInv(F y) {
   ONE(kSin, elementary::Sin<F>(x))                     \
   ONE(kCos, elementary::Cos<F>(x))                     \
   ONE(kTanh, elementary::Tanh<F>(x))                   \
-  ONE(kErfInv, elementary::ErfInv<F>(x))
+  ONE(kErfInv, elementary::ErfInv<F>(x))               \
+  ONE(kF32, elementary::Rounded<F>(elementary::kF32, x)) \
+  ONE(kBf16, elementary::Rounded<F>(elementary::kBf16, elementary::Rounded<F>(elementary::kF32, x))) \
+  ONE(kF16, elementary::Rounded<F>(elementary::kF16, elementary::Rounded<F>(elementary::kF32, x)))
 // clang-format on
 
 }  // namespace shardinit::elementary

@@ -39,6 +39,9 @@ enum class ElementOp : uint8_t {
   kCos,
   kTanh,
   kErfInv,
+  kF32,   // Rounded to this type, ties to even;
+  kBf16,  // to f32, and then to this one.
+  kF16,
 };
 
 // out[i] = op(a[i], b[i], c[i]) for i < n; what the operation does not take may

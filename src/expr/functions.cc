@@ -108,8 +108,20 @@ CallResult CallErfInv(std::span<const Value> arguments) {
   return Real(Apply(ElementOp::kErfInv, ToDouble(arguments[0])), arguments);
 }
 
+template <ElementOp kOp>
+CallResult CallRounded(std::span<const Value> arguments) {
+  return Real(Apply(kOp, ToDouble(arguments[0])), arguments);
+}
+
+using Torch = Program::TorchKind;
+
+constexpr Function TorchRow(std::string_view name, int arguments, Torch kind, DType dtype) {
+  return {name, arguments, arguments, nullptr, {}, {}, Program::TorchFunction{kind, dtype}};
+}
+
 constexpr Function kFunctions[] = {
     {"abs", 1, 1, CallAbs, ElementOp::kAbs},
+    {"bf16", 1, 1, CallRounded<ElementOp::kBf16>, ElementOp::kBf16},
     {"bits", 0, 0, nullptr, {}, Draw::kBits},
     {"ceil_div", 2, 2, CallCeilDiv, ElementOp::kCeilDiv},
     {"clip", 3, 3, CallClip, ElementOp::kClip},
@@ -117,6 +129,8 @@ constexpr Function kFunctions[] = {
     {"erf_inv", 1, 1, CallErfInv, ElementOp::kErfInv},
     {"exp", 1, 1, Exact<exact::Exp>, ElementOp::kExp},
     {"expm1", 1, 1, Exact<exact::Expm1>, ElementOp::kExpm1},
+    {"f16", 1, 1, CallRounded<ElementOp::kF16>, ElementOp::kF16},
+    {"f32", 1, 1, CallRounded<ElementOp::kF32>, ElementOp::kF32},
     {"floor", 1, 1, CallFloor, ElementOp::kFloor},
     {"log", 1, 1, Exact<exact::Log>, ElementOp::kLog},
     {"log1p", 1, 1, Exact<exact::Log1p>, ElementOp::kLog1p},
@@ -129,6 +143,24 @@ constexpr Function kFunctions[] = {
     {"sin", 1, 1, Exact<exact::Sin>, ElementOp::kSin},
     {"sqrt", 1, 1, Sqrt, ElementOp::kSqrt},
     {"tanh", 1, 1, Exact<exact::Tanh>, ElementOp::kTanh},
+    TorchRow("torch_normal", 6, Torch::kNormal, DType::f32),
+    TorchRow("torch_normal_bf16", 6, Torch::kNormal, DType::bf16),
+    TorchRow("torch_normal_f16", 6, Torch::kNormal, DType::f16),
+    TorchRow("torch_normal_f64", 6, Torch::kNormal, DType::f64),
+    TorchRow("torch_pairs", 5, Torch::kPairs, DType::f32),
+    TorchRow("torch_pairs_bf16", 5, Torch::kPairs, DType::bf16),
+    TorchRow("torch_pairs_f16", 5, Torch::kPairs, DType::f16),
+    TorchRow("torch_pairs_f64", 5, Torch::kPairs, DType::f64),
+    TorchRow("torch_permutation", 3, Torch::kPermutation, DType::f32),
+    TorchRow("torch_trunc_normal", 8, Torch::kTruncatedNormal, DType::f32),
+    TorchRow("torch_trunc_normal_bf16", 8, Torch::kTruncatedNormal, DType::bf16),
+    TorchRow("torch_trunc_normal_f16", 8, Torch::kTruncatedNormal, DType::f16),
+    TorchRow("torch_trunc_normal_f64", 8, Torch::kTruncatedNormal, DType::f64),
+    TorchRow("torch_uniform", 4, Torch::kUniform, DType::f32),
+    TorchRow("torch_uniform_bf16", 4, Torch::kUniform, DType::bf16),
+    TorchRow("torch_uniform_f16", 4, Torch::kUniform, DType::f16),
+    TorchRow("torch_uniform_f64", 4, Torch::kUniform, DType::f64),
+    TorchRow("torch_word", 1, Torch::kWord, DType::f32),
     {"uniform", 0, 0, nullptr, {}, Draw::kUniform},
     {"where", 3, 3, CallWhere, ElementOp::kWhere},
 };

@@ -192,7 +192,10 @@ class Parser {
     const Function* function = FindFunction(name);
     if (function == nullptr) {
       std::vector<std::string> names;
-      for (const Function& f : Functions()) names.emplace_back(f.name);
+      const bool torch = name.starts_with("torch");
+      for (const Function& f : Functions()) {
+        if (f.torch.has_value() == torch) names.emplace_back(f.name);
+      }
       throw SyntaxError{begin, name.size(), fmt::format("unknown function {}", Quote(name)),
                         DidYouMean(name, names)};
     }

@@ -11,6 +11,7 @@
 
 #include "expr/elementary.h"
 #include "expr/expr.h"
+#include "tensor/dtype.h"
 
 namespace shardinit {
 
@@ -40,6 +41,29 @@ struct Program {
   std::vector<Literal> literals;
   std::vector<Index> indices;
   std::vector<Drawn> draws;
+
+  // Numbers of the engine torch_cpu, by their place in the stream.
+  enum class TorchKind : uint8_t {
+    kUniform,
+    kNormal,
+    kPairs,  // Normal numbers of memory that is not contiguous: two at a time, however many.
+    kTruncatedNormal,
+    kWord,
+    kPermutation,
+  };
+  struct TorchFunction {
+    TorchKind kind;
+    DType dtype;  // That it draws in.
+  };
+  struct TorchCall {
+    TorchFunction function;
+    Slot out, element;
+    size_t before;                // It is made before this instruction of `code`.
+    std::vector<double> numbers;  // The other arguments.
+  };
+  std::vector<TorchCall> torch;
+  // Of such numbers functions are taken that PyTorch rounds in a way of its own.
+  bool inexact = false;
 
   struct Instruction {
     ElementOp op;

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "expr/program.h"
 #include "generate/filler.h"
+#include "generate/torch_numbers.h"
 #include "graph/graph.h"
 
 namespace shardinit {
@@ -31,6 +33,7 @@ class ExpressionFiller final : public Filler {
   DType dtype_;
   Shape shape_;
   Stream stream_;
+  std::vector<TorchNumbers> torch_;  // Of the program's calls.
 };
 
 }  // namespace shardinit

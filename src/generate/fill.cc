@@ -63,7 +63,10 @@ class SampleFiller final : public Filler {
 
 std::unique_ptr<const Filler> FillerOf(const Tensor& tensor) {
   using Result = std::unique_ptr<const Filler>;
-  if (tensor.stream.engine == &kTorchCpu) return std::make_unique<TorchFiller>(tensor);
+  if (tensor.stream.engine == &kTorchCpu &&
+      !std::holds_alternative<Expression>(tensor.distribution)) {
+    return std::make_unique<TorchFiller>(tensor);
+  }
   const auto sample = [&](const Sampler& sampler) -> Result {
     return std::make_unique<SampleFiller>(sampler, tensor);
   };

@@ -140,9 +140,13 @@ bool TensorBinder::CountBytes(const TensorSpec& spec, const Tensor& tensor) {
   return false;
 }
 
+const Engine* TensorBinder::EngineOfSpec() const {
+  return spec_.engine ? FindEngine(spec_.engine->value) : Engines().front();
+}
+
 void TensorBinder::BindTorchKey(const TorchKeySpec& key, DrawNotes* notes, Tensor* tensor) {
   if (notes != nullptr) notes->key = key.span;
-  const Engine* engine = spec_.engine ? FindEngine(spec_.engine->value) : Engines().front();
+  const Engine* engine = EngineOfSpec();
   if (engine != nullptr && engine != &kTorchCpu) {
     diagnostics_.Error(key.span, fmt::format("engine `{}` has no places in a stream", engine->name),
                        "write `engine: torch_cpu` at the top of the spec, or a path as `key`");
@@ -151,18 +155,19 @@ void TensorBinder::BindTorchKey(const TorchKeySpec& key, DrawNotes* notes, Tenso
     return EvaluateInteger(expr, names_, 0, std::numeric_limits<int64_t>::max(), what,
                            diagnostics_);
   };
-  const auto position = number(*key.position, "`position`");
+  const auto position =
+      key.skip ? number(*key.skip, "`skip`") : number(*key.position, "`position`");
   const auto spare = key.spare ? number(*key.spare, "`spare`") : std::nullopt;
   if (!position || (key.spare && !spare)) return;
   tensor->place = {static_cast<uint64_t>(*position),
-                   spare ? static_cast<uint64_t>(*spare) : kNoSpare};
+                   spare ? static_cast<uint64_t>(*spare) : kNoSpare, key.skip != nullptr};
 }
 
 // `{layer}` in a key stands for the number of the repeat around the tensor.
 void TensorBinder::BindKey(const TensorSpec& spec, DrawNotes* notes, Tensor* tensor) {
   if (spec.jax_key) {
     if (notes != nullptr) notes->key = spec.jax_key->span;
-    const Engine* engine = spec_.engine ? FindEngine(spec_.engine->value) : Engines().front();
+    const Engine* engine = EngineOfSpec();
     if (engine != nullptr && !engine->has_jax_keys) {
       diagnostics_.Error(spec.jax_key->span,
                          fmt::format("engine `{}` has no keys of JAX", engine->name),
@@ -171,6 +176,14 @@ void TensorBinder::BindKey(const TensorSpec& spec, DrawNotes* notes, Tensor* ten
     tensor->given_key = EvaluateJaxKey(*spec.jax_key, names_, diagnostics_);
   }
   if (spec.torch_key) BindTorchKey(*spec.torch_key, notes, tensor);
+  if (spec.key && EngineOfSpec() == &kTorchCpu) {
+    diagnostics_.Error(spec.key->span,
+                       fmt::format("engine `{}` draws by the order of tensors, and has no keys of "
+                                   "paths",
+                                   kTorchCpu.name),
+                       "leave `key` out, or write `tie` for the values of another tensor");
+    return;
+  }
   if (const auto& key = spec.tie ? spec.tie : spec.key) {
     if (spec.tie && (spec.key || spec.jax_key || spec.torch_key)) {
       diagnostics_.Error(spec.key       ? spec.key->span

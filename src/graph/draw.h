@@ -26,6 +26,7 @@ class TensorBinder {
   bool BindShape(const TensorSpec& spec, DrawNotes* notes, Tensor* tensor);
   bool CountBytes(const TensorSpec& spec, const Tensor& tensor);
   void BindKey(const TensorSpec& spec, DrawNotes* notes, Tensor* tensor);
+  const Engine* EngineOfSpec() const;  // Null: there is none of that name.
   void BindTorchKey(const TorchKeySpec& key, DrawNotes* notes, Tensor* tensor);
   void CheckPlaceholders(std::string_view where, Span span, std::string_view key);
 

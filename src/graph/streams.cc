@@ -5,7 +5,6 @@
 #include <unordered_map>
 
 #include "base/parallel.h"
-#include "graph/tie.h"
 #include "graph/torch_draws.h"
 #include "kernels/torch_cpu.h"
 
@@ -28,23 +27,24 @@ void AssignTorch(uint64_t seed, std::vector<Tensor>& tensors) {
   for (Tensor& tensor : tensors) {
     if (tensor.view || !IsRandom(tensor.distribution)) continue;
     tensor.stream = {.key = kTorchCpu.key(seed, tensor.path), .engine = &kTorchCpu};
+    if (!HasPlace(tensor)) continue;
     if (!tensor.draw_path.empty()) {  // Takes the numbers of another, and none of its own.
       tied.push_back(&tensor);
       continue;
     }
-    if (tensor.place) {
+    if (tensor.place && !tensor.place->is_relative) {
       tensor.stream.position = tensor.place->position;
       tensor.stream.spare = tensor.place->spare;
-    } else if (before != nullptr) {
-      tensor.stream = AfterTensor(*before);
+    } else {
+      if (before != nullptr) tensor.stream = AfterTensor(*before);
+      if (tensor.place) tensor.stream.position += tensor.place->position;
     }
     before = &tensor;
     drawn.emplace(tensor.path, &tensor);
   }
-  // A path that stays names no such tensor; validate.cc refuses it.
   for (Tensor* tensor : tied) {
     const auto other = drawn.find(tensor->draw_path);
-    if (other == drawn.end() || !MadeAlike(*tensor, *other->second)) continue;
+    if (other == drawn.end()) continue;  // Of a wrong `tie`, which has its error.
     tensor->stream = other->second->stream;
     tensor->draw_path.clear();
   }

@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
 #include "base/exact_math.h"
 #include "base/overloaded.h"
+#include "graph/view.h"
+#include "rng/engines.h"
 
 namespace shardinit {
 namespace {
@@ -15,44 +18,96 @@ torch_cpu::TruncatedNormal CutOff(const TruncatedNormal& t) {
   return {t.mean, t.std, t.mean + t.low * t.std, t.mean + t.high * t.std};
 }
 
-std::string RefusalOfType(const Tensor& tensor, bool only_uniform) {
+std::string RefusalOfType(const Tensor& tensor) {
   switch (tensor.dtype) {
     case DType::f32:
     case DType::bf16:
     case DType::f16:
-      return {};
     case DType::f64:
-      return only_uniform ? "" : "in f64 they depend on the C library that PyTorch runs with";
+      return {};
     default:
       return fmt::format("PyTorch draws no {} numbers", InfoOf(tensor.dtype).name);
   }
 }
 
-std::string RefusalOf(const TruncatedNormal& t, const Tensor& tensor) {
-  if (t.low <= -0.5 && t.high >= 0.5) return RefusalOfType(tensor, false);  // 38 % at least.
+// Cut-offs in standard deviations from the mean.
+std::string RefusalOf(double low, double high) {
+  if (low <= -0.5 && high >= 0.5) return {};  // 38 % at least.
   // trunc_normal_ then draws from a uniform distribution, and asks a logarithm which to take.
-  const double kept = exact::NormalCdf(t.high) - exact::NormalCdf(t.low);
-  if (!(kept > 0.3)) {
-    return fmt::format(
-        "PyTorch draws in another way where the cut-offs leave less than 30 % of the numbers, "
-        "here {:.3g} %",
-        100 * kept);
+  const double kept = exact::NormalCdf(high) - exact::NormalCdf(low);
+  if (kept > 0.3) return {};
+  return fmt::format(
+      "PyTorch draws in another way where the cut-offs leave less than 30 % of the numbers, "
+      "here {:.3g} %",
+      100 * kept);
+}
+
+constexpr double kLargestPermutation = 1 << 28;
+
+std::string RefusalOf(const Program::TorchCall& call) {
+  const std::vector<double>& n = call.numbers;
+  switch (call.function.kind) {
+    case Program::TorchKind::kUniform:
+      return n[1] <= n[2] ? "" : fmt::format("`low` {} is above `high` {}", n[1], n[2]);
+    case Program::TorchKind::kTruncatedNormal:
+      return RefusalOf((n[5] - n[3]) / n[4], (n[6] - n[3]) / n[4]);
+    case Program::TorchKind::kPermutation:
+      if (n[1] < kLargestPermutation) return {};
+      return fmt::format("a permutation of {} is too large; it may have less than {}", n[1],
+                         kLargestPermutation);
+    case Program::TorchKind::kNormal:
+    case Program::TorchKind::kPairs:
+    case Program::TorchKind::kWord:
+      return {};
   }
-  return RefusalOfType(tensor, false);
+  return {};
+}
+
+std::string RefusalOf(const Program& program) {
+  if (!program.draws.empty()) {
+    return "PyTorch has no such draws; write `torch_normal(…)` or another of its functions";
+  }
+  for (const Program::TorchCall& call : program.torch) {
+    if (std::string why = RefusalOf(call); !why.empty()) return why;
+  }
+  return {};
 }
 
 }  // namespace
+
+bool TakesTorchNumbers(const Distribution& distribution) {
+  const auto* expression = std::get_if<Expression>(&distribution);
+  return expression != nullptr && !expression->program->torch.empty();
+}
+
+bool HasPlace(const Tensor& tensor) {
+  return tensor.view == nullptr && IsRandom(tensor.distribution) &&
+         !std::holds_alternative<Expression>(tensor.distribution);
+}
+
+bool IsInexact(const Tensor& tensor) {
+  if (tensor.view != nullptr) {
+    return std::any_of(tensor.view->pieces.begin(), tensor.view->pieces.end(),
+                       [&](const Piece& piece) {
+                         return piece.source != Piece::kPadding &&
+                                IsInexact((*tensor.view->drawn)[static_cast<size_t>(piece.source)]);
+                       });
+  }
+  if (tensor.stream.engine != &kTorchCpu) return false;
+  if (const auto* e = std::get_if<Expression>(&tensor.distribution)) return e->program->inexact;
+  return tensor.dtype == DType::f64 && !std::holds_alternative<Uniform>(tensor.distribution);
+}
 
 std::string TorchRefusal(const Tensor& tensor) {
   return std::visit(
       Overloaded{
           [](const OneOf<Constant, FromFile> auto&) { return std::string(); },
-          [&](const Uniform&) { return RefusalOfType(tensor, true); },
-          [&](const Normal&) { return RefusalOfType(tensor, false); },
-          [&](const TruncatedNormal& t) { return RefusalOf(t, tensor); },
-          [](const Expression& e) -> std::string {
-            return e.program->draws.empty() ? "" : "expressions draw from other engines alone";
+          [&](const OneOf<Uniform, Normal> auto&) { return RefusalOfType(tensor); },
+          [&](const TruncatedNormal& t) {
+            const std::string why = RefusalOf(t.low, t.high);
+            return why.empty() ? RefusalOfType(tensor) : why;
           },
+          [](const Expression& e) { return RefusalOf(*e.program); },
           [](const Orthogonal&) {
             return std::string("PyTorch's depend on the LAPACK that it runs with");
           },
@@ -80,6 +135,42 @@ torch_cpu::Drawn TorchDrawsOf(const Tensor& tensor) {
       },
       tensor.distribution);
   return {draw, tensor.stream, static_cast<uint64_t>(tensor.elements()), tensor.dtype};
+}
+
+torch_cpu::Drawn TorchDrawsOf(const Program::TorchCall& call, const Stream& stream) {
+  const std::vector<double>& n = call.numbers;
+  const auto whole = [&](size_t i) { return static_cast<uint64_t>(n[i]); };
+  torch_cpu::Drawn drawn = {torch_cpu::Uniform{}, stream, uint64_t{1} << 53, call.function.dtype};
+  if (!n.empty()) drawn.stream.position = whole(0);
+  const auto take_spare = [&] {
+    if (n[1] >= 0) drawn.stream.spare = whole(1);
+  };
+  switch (call.function.kind) {
+    case Program::TorchKind::kUniform:
+      drawn.draw = torch_cpu::Uniform{n[1], n[2]};
+      break;
+    case Program::TorchKind::kNormal:
+      take_spare();
+      drawn.elements = whole(2);
+      drawn.draw = torch_cpu::Normal{n[3], n[4]};
+      break;
+    case Program::TorchKind::kPairs:
+      take_spare();
+      drawn.in_pairs = true;
+      drawn.draw = torch_cpu::Normal{n[2], n[3]};
+      break;
+    case Program::TorchKind::kTruncatedNormal:
+      take_spare();
+      drawn.elements = whole(2);
+      drawn.draw = torch_cpu::TruncatedNormal{n[3], n[4], n[5], n[6]};
+      break;
+    case Program::TorchKind::kWord:
+      break;
+    case Program::TorchKind::kPermutation:
+      drawn.elements = whole(1);
+      break;
+  }
+  return drawn;
 }
 
 }  // namespace shardinit

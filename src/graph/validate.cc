@@ -105,7 +105,9 @@ void CheckKeys(const std::vector<Tensor>& all, const std::vector<const Span*>& p
   std::vector<std::pair<uint64_t, size_t>> order;  // The key, and the tensor.
   order.reserve(all.size());
   for (size_t i = 0; i < all.size(); ++i) {
-    if (IsRandom(all[i].distribution)) order.emplace_back(all[i].stream.key, i);
+    if (IsRandom(all[i].distribution) && (all[i].stream.engine != &kTorchCpu || HasPlace(all[i]))) {
+      order.emplace_back(all[i].stream.key, i);
+    }
   }
   std::sort(order.begin(), order.end());
   // Few have one key, but of an engine with one for all.
@@ -207,19 +209,20 @@ void CheckDraws(const std::vector<Tensor>& all, const std::vector<const Span*>& 
 void CheckTorch(const std::vector<Tensor>& all, const std::vector<const Span*>& places,
                 Diagnostics& diagnostics) {
   for (size_t i = 0; i < all.size(); ++i) {
-    if (all[i].stream.engine != &kTorchCpu) continue;
+    if (all[i].stream.engine != &kTorchCpu) {
+      if (!TakesTorchNumbers(all[i].distribution)) continue;
+      diagnostics.Error(
+          *places[i],
+          fmt::format("`{}` takes numbers of PyTorch, which engine `{}` does not have", all[i].path,
+                      all[i].stream.engine->name),
+          "write `engine: torch_cpu` at the top of the spec");
+      continue;
+    }
     if (const std::string why = TorchRefusal(all[i]); !why.empty()) {
       diagnostics.Error(*places[i],
                         fmt::format("engine `{}` cannot draw `{}`, {}: {}", kTorchCpu.name,
                                     all[i].path, InText(all[i].distribution), why),
                         "choose another initializer or dtype, or the engine `philox4x32`");
-    }
-    if (!all[i].draw_path.empty()) {
-      diagnostics.Error(*places[i],
-                        fmt::format("`{}` has the key `{}`, but engine `{}` draws by the order of "
-                                    "tensors",
-                                    all[i].path, all[i].draw_path, kTorchCpu.name),
-                        "leave `key` out");
     }
   }
 }

@@ -124,7 +124,9 @@ int64_t DrawsOf(const Distribution& distribution) {
           [](const OneOf<Uniform, Normal, TruncatedNormal, Orthogonal, Normalized> auto&)
               -> int64_t { return 1; },
           [](const Sparse&) -> int64_t { return 2; },  // A value and a place.
-          [](const Expression& e) -> int64_t { return std::ssize(e.program->draws); },
+          [](const Expression& e) -> int64_t {
+            return std::ssize(e.program->draws) + std::ssize(e.program->torch);
+          },
       },
       distribution);
 }

@@ -16,15 +16,15 @@ namespace {
 using torch_cpu::Drawn;
 
 bool HasKernel(const Drawn& drawn) {
-  return drawn.dtype != DType::f64 && (std::holds_alternative<torch_cpu::Uniform>(drawn.draw) ||
-                                       drawn.elements >= torch_cpu::kGroup);
+  return drawn.dtype != DType::f64 &&
+         (std::holds_alternative<torch_cpu::Uniform>(drawn.draw) || torch_cpu::IsInGroups(drawn));
 }
 
 // How often all numbers are drawn until none of these is outside.
 int RoundsOf(const Drawn& drawn, uint64_t first, size_t count) {
   const auto& t = std::get<torch_cpu::TruncatedNormal>(drawn.draw);
-  const double low = torch_cpu::RoundedTo(drawn.dtype, t.low).first;
-  const double high = torch_cpu::RoundedTo(drawn.dtype, t.high).last;
+  const double low = torch_cpu::Rounded(t.low, drawn.dtype);
+  const double high = torch_cpu::Rounded(t.high, drawn.dtype);
   Drawn round = drawn;
   round.draw = torch_cpu::Normal{t.mean, t.std};
   std::vector<uint64_t> outside(count);
@@ -66,7 +66,7 @@ Stream AfterTorch(const Drawn& drawn, int jobs) {
   ParallelFor(static_cast<int64_t>((drawn.elements + kBlock - 1) / kBlock), jobs, [&](int64_t i) {
     ThrowIfInterrupted();
     const uint64_t first = static_cast<uint64_t>(i) * kBlock;
-    std::vector<float> values(std::min(kBlock, drawn.elements - first));
+    std::vector<double> values(std::min(kBlock, drawn.elements - first));
     const int needed = FillTorch(drawn, first, values.size(), values.data());
     for (int most = rounds; needed > most && !rounds.compare_exchange_weak(most, needed);) {
     }

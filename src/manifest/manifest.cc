@@ -12,6 +12,7 @@
 #include "base/interrupt.h"
 #include "base/json.h"
 #include "formats/hdf5/writer.h"
+#include "graph/torch_draws.h"
 #include "manifest/file_tasks.h"
 #include "manifest/receipt.h"
 #include "plan/devices.h"
@@ -109,6 +110,7 @@ void WriteManifest(const Plan& plan, const Digest& plan_sha256,
     const Tensor& tensor = graph.tensors[t];
     out.BeginObject().Member("path", tensor.path).Member("dtype", InfoOf(tensor.dtype).name);
     out.Member("global_shape", tensor.shape).Member("dataset", DatasetPath(tensor));
+    if (IsInexact(tensor)) out.Member("inexact", true);
     out.Key("shards").BeginArray(JsonWriter::kLines);
     int64_t last = -1;
     std::vector<Box> boxes;  // Of one rank, which come one after another.

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "graph/streams.h"
+#include "graph/torch_draws.h"
 #include "graph/view.h"
 #include "rng/engines.h"
 
@@ -14,7 +15,7 @@ namespace shardinit {
 namespace {
 
 std::string KeyInText(const Tensor& tensor) {
-  if (tensor.stream.engine == &kTorchCpu) {
+  if (tensor.stream.engine == &kTorchCpu && HasPlace(tensor)) {
     return fmt::format("position {}", tensor.stream.position);
   }
   return tensor.given_key ? fmt::format("{:016x}", *tensor.given_key) : DrawPathOf(tensor);

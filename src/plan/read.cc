@@ -424,9 +424,9 @@ class PlanReader {
   void AssignStreams(std::vector<Tensor>& tensors) const {
     const bool is_torch = graph_.engine == kTorchCpu.name;
     for (const Tensor& tensor : tensors) {
-      const bool wants_place = is_torch && !tensor.view && IsRandom(tensor.distribution);
-      if (tensor.place.has_value() != wants_place ||
-          (wants_place && !TorchRefusal(tensor).empty())) {
+      if (tensor.view) continue;
+      if (tensor.place.has_value() != (is_torch && HasPlace(tensor)) ||
+          (is_torch ? !TorchRefusal(tensor).empty() : TakesTorchNumbers(tensor.distribution))) {
         Refuse(path_, fmt::format("the key of `{}`", tensor.path));
       }
     }

@@ -1,5 +1,6 @@
 // plan.json: everything that decides the bytes of a checkpoint, in one order.
 #include "base/json.h"
+#include "graph/torch_draws.h"
 #include "graph/view.h"
 #include "plan/plan.h"
 #include "rng/engines.h"
@@ -51,7 +52,8 @@ void WriteTensor(const Tensor& tensor, JsonWriter& out) {
 void WriteInit(const Tensor& tensor, JsonWriter& out) {
   out.Key("init");
   WriteDistribution(tensor.distribution, out);
-  if (tensor.stream.engine == &kTorchCpu) {
+  if (IsInexact(tensor)) out.Member("inexact", true);
+  if (tensor.stream.engine == &kTorchCpu && HasPlace(tensor)) {
     out.Key("key").BeginObject().Member("position", tensor.stream.position);
     if (tensor.stream.spare != kNoSpare) out.Member("spare", tensor.stream.spare);
     out.EndObject();

@@ -23,6 +23,7 @@ inline constexpr uint64_t kNoSpare = ~uint64_t{0};
 // In the stream of torch_cpu.
 struct StreamPlace {
   uint64_t position = 0, spare = kNoSpare;
+  bool is_relative = false;  // `position` words after the numbers that are drawn before.
 };
 
 struct Stream {

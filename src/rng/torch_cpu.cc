@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <numeric>
 
 #include "base/overloaded.h"
 #include "expr/elementary.h"
@@ -19,11 +20,7 @@ namespace {
 
 using namespace torch_coefficients;
 
-uint32_t WordAt(const Stream& stream, uint64_t position) {
-  size_t count;
-  const auto seed = static_cast<uint32_t>(stream.key);
-  return mt19937::Temper(*Mt19937At(seed, position, mt19937::Extend).At(position, &count));
-}
+constexpr double kTwoPi64 = 0x1.921fb54442d18p+2;
 
 float Uniform24(const Stream& stream, uint64_t position) {
   return static_cast<float>(WordAt(stream, position) & 0xFFFFFF) * 0x1p-24f;
@@ -86,7 +83,7 @@ SineAndCosine SinCos(float angle) {
 }
 
 // Number j of the group of 16 whose words begin at `position`.
-float InGroup(const Normal& normal, const Stream& stream, uint64_t position, uint64_t j) {
+double InGroup(const Normal& normal, const Stream& stream, uint64_t position, uint64_t j) {
   const float u1 = 1.0f - Uniform24(stream, position + j % 8);
   const float u2 = Uniform24(stream, position + j % 8 + 8);
   const float radius = std::sqrt(-2.0f * Log(u1));
@@ -95,11 +92,20 @@ float InGroup(const Normal& normal, const Stream& stream, uint64_t position, uin
   return std::fma(z, static_cast<float>(normal.std), static_cast<float>(normal.mean));
 }
 
+// The same in f64, of two words for each number.
+double InWideGroup(const Normal& normal, const Stream& stream, uint64_t position, uint64_t j) {
+  const double u1 = 1.0 - Uniform53(stream, position + 2 * (j % 8));
+  const double u2 = Uniform53(stream, position + 2 * (j % 8 + 8));
+  const double radius = std::sqrt(-2.0 * Apply(ElementOp::kLog, u1));
+  const double z = radius * Apply(j < 8 ? ElementOp::kCos : ElementOp::kSin, kTwoPi64 * u2);
+  return std::fma(z, normal.std, normal.mean);
+}
+
 // One of the two normal numbers of four words.
 double OfPair(const Stream& stream, uint64_t position, bool second) {
   const double a = Uniform53(stream, position), b = Uniform53(stream, position + 2);
   const double radius = std::sqrt(-2.0 * Apply(ElementOp::kLog1p, -b));
-  const double angle = 0x1.921fb54442d18p+2 * a;
+  const double angle = kTwoPi64 * a;
   return radius * Apply(second ? ElementOp::kSin : ElementOp::kCos, angle);
 }
 
@@ -114,21 +120,17 @@ double Alone(const Normal& normal, const Stream& stream, uint64_t i) {
   return std::fma(z, normal.std, normal.mean);
 }
 
-double Rounded(double value, DType dtype) {
-  uint64_t bits = 0;
-  EncodeNumber(value, dtype, &bits);
-  return Decode(&bits, dtype);
-}
-
 double Element(const Normal& normal, const Drawn& drawn, uint64_t i) {
   double value;
-  if (drawn.elements < kGroup) {
+  if (!IsInGroups(drawn)) {
     value = Alone(normal, drawn.stream, i);
   } else {
     const bool anew = drawn.elements % kGroup != 0 && i >= drawn.elements - kGroup;
-    const uint64_t group = anew ? WordsBeforeAnew(drawn) : i / kGroup * kGroup;
+    const uint64_t group =
+        anew ? WordsBeforeAnew(drawn) : i / kGroup * kGroup * WordsEach(drawn.dtype);
     const uint64_t j = anew ? i - (drawn.elements - kGroup) : i % kGroup;
-    value = InGroup(normal, drawn.stream, drawn.stream.position + group, j);
+    value = (drawn.dtype == DType::f64 ? InWideGroup : InGroup)(normal, drawn.stream,
+                                                                drawn.stream.position + group, j);
   }
   return Rounded(value, drawn.dtype);
 }
@@ -159,6 +161,27 @@ double Element(const TruncatedNormal& t, const Drawn& drawn, uint64_t i) {
 
 }  // namespace
 
+uint32_t WordAt(const Stream& stream, uint64_t position) {
+  size_t count;
+  const auto seed = static_cast<uint32_t>(stream.key);
+  return mt19937::Temper(*Mt19937At(seed, position, mt19937::Extend).At(position, &count));
+}
+
+std::vector<uint32_t> Permutation(const Stream& stream, uint32_t n) {
+  std::vector<uint32_t> values(n);
+  std::iota(values.begin(), values.end(), 0u);
+  for (uint32_t i = 0; i + 1 < n; ++i) {
+    std::swap(values[i], values[i + WordAt(stream, stream.position + i) % (n - i)]);
+  }
+  return values;
+}
+
+double Rounded(double value, DType dtype) {
+  uint64_t bits = 0;
+  EncodeNumber(value, dtype, &bits);
+  return Decode(&bits, dtype);
+}
+
 double ElementOf(const Drawn& drawn, uint64_t element) {
   return std::visit([&](const auto& draw) { return Element(draw, drawn, element); }, drawn.draw);
 }
@@ -170,9 +193,10 @@ Stream After(const Drawn& drawn, int rounds) {
   const uint64_t n = drawn.elements;
   if (std::holds_alternative<Uniform>(drawn.draw)) {
     stream.position += drawn.dtype == DType::f64 ? 2 * n : n;
-  } else if (n >= kGroup) {
-    stream.position +=
-        static_cast<uint64_t>(rounds) * (n % kGroup == 0 ? n : WordsBeforeAnew(drawn) + kGroup);
+  } else if (IsInGroups(drawn)) {
+    const uint64_t words = WordsEach(drawn.dtype);
+    stream.position += static_cast<uint64_t>(rounds) *
+                       (n % kGroup == 0 ? words * n : WordsBeforeAnew(drawn) + words * kGroup);
   } else {
     for (int round = 0; round < rounds; ++round) {
       const uint64_t alone = stream.spare != kNoSpare ? n - 1 : n;
@@ -211,7 +235,8 @@ Interval RoundedTo(DType dtype, double bound) {
 bool IsOneRound(const Drawn& drawn) {
   const auto& t = std::get<TruncatedNormal>(drawn.draw);
   // sqrt(-2 ln 2^-24) = 5.77, and sqrt(-2 ln 2^-53) = 8.57; more than rounding can add.
-  const double reach = (drawn.elements < kGroup ? 8.58 : 5.78) * t.std;
+  const bool wide = !IsInGroups(drawn) || drawn.dtype == DType::f64;
+  const double reach = (wide ? 8.58 : 5.78) * t.std;
   return t.low < t.mean - reach && t.mean + reach < t.high;
 }
 

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 #include <variant>
+#include <vector>
 
 #include "rng/stream.h"
 #include "tensor/dtype.h"
@@ -37,15 +38,34 @@ struct Drawn {
   Stream stream;
   uint64_t elements;
   DType dtype;
+  bool in_pairs = false;  // Normal numbers of memory that is not contiguous, however many.
 };
 
 inline constexpr uint64_t kGroup = 16;
 
+// Whether normal numbers come in groups, else in pairs.
+inline bool IsInGroups(const Drawn& drawn) { return !drawn.in_pairs && drawn.elements >= kGroup; }
+
+// Words of a number that is drawn in a group.
+inline uint64_t WordsEach(DType dtype) { return dtype == DType::f64 ? 2 : 1; }
+
 // Words before those of the last 16 elements, which are drawn anew if n is no multiple of 16: f32
-// has taken a word for each element, the smaller types one for those of whole groups alone.
+// and f64 have taken words for each element, the smaller types for those of whole groups alone.
 inline uint64_t WordsBeforeAnew(const Drawn& drawn) {
-  return drawn.dtype == DType::f32 ? drawn.elements : drawn.elements / kGroup * kGroup;
+  if (drawn.dtype == DType::f32 || drawn.dtype == DType::f64) {
+    return drawn.elements * WordsEach(drawn.dtype);
+  }
+  return drawn.elements / kGroup * kGroup;
 }
+
+// As it is drawn, by Generator.random().
+uint32_t WordAt(const Stream& stream, uint64_t position);
+
+// torch.randperm(n), n < 2^28, which takes n - 1 words.
+std::vector<uint32_t> Permutation(const Stream& stream, uint32_t n);
+
+// The nearest number of the type, as f64.
+double Rounded(double value, DType dtype);
 
 // An element, rounded to the dtype.
 double ElementOf(const Drawn& drawn, uint64_t element);

@@ -48,21 +48,27 @@ std::optional<TorchKeySpec> SpecReader::ReadTorchKey(const Node& node, const Nod
   const size_t faults = Faults();
   if (!IsMap(entry, kTorchForm)) return std::nullopt;
   NoteGaps(*entry.value);
-  TorchKeySpec key = {node.span, nullptr, nullptr};
+  TorchKeySpec key = {node.span, nullptr, nullptr, nullptr};
   for (const Node::Entry& item : entry.value->entries) {
     if (item.key->text == "position") {
       key.position = ReadExpr(item);
     } else if (item.key->text == "spare") {
       key.spare = ReadExpr(item);
+    } else if (item.key->text == "skip") {
+      key.skip = ReadExpr(item);
     } else {
       Error(*item.key, fmt::format("unknown key {} in `torch`", Quote(item.key->text)),
-            DidYouMean(item.key->text, {"position", "spare"}));
+            DidYouMean(item.key->text, {"position", "spare", "skip"}));
     }
   }
-  if (Faults() == faults && !key.position && !entry.value->incomplete) {
+  if (key.skip && (key.position || key.spare)) {
+    Error(*entry.value, "`skip` counts from the tensor before, and `position` from the beginning",
+          "write one of them");
+  } else if (Faults() == faults && !key.position && !key.skip && !entry.value->incomplete) {
     Error(*entry.value, "`torch` has no `position`", std::string(kTorchForm));
   }
-  return Faults() == faults && key.position ? std::optional(std::move(key)) : std::nullopt;
+  const bool good = Faults() == faults && (key.position || key.skip);
+  return good ? std::optional(std::move(key)) : std::nullopt;
 }
 
 std::optional<JaxKeySpec> SpecReader::ReadJaxKey(const Node& node, const Node::Entry& entry) {

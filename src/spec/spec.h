@@ -116,7 +116,8 @@ struct ViewSpec {
 // second number is left.
 struct TorchKeySpec {
   Span span;
-  ExprPtr position, spare;  // Null: none is left.
+  // Null: not given. One of `position` and `skip` is.
+  ExprPtr position, spare, skip;
 };
 
 // `{jax: {seed: 0, split: [3, 1]}}`: how JAX derives a key, step by step.

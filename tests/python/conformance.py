@@ -173,6 +173,17 @@ def AddExpressions():
     Add("masked normal", "bf16", [8, 8], Expr("where(i0 >= i1, normal() * 0.02, 0)"))
 
 
+ROUNDED = ("65519.99", "-65520", "2049", "2051.0001", "-1.00048828125", "0.1", "3.0517578125e-05", "-8.9e-08", "2.9e-08",
+           "3.4028235677973366e+38", "3.4028234e+38", "-3.3961775292304e+38", "3.3895313892515355e+38", "1e-45",
+           "-7e-46", "1.2e-38", "1.01171875", "1.0039062649011612", "1.0000000596046448")
+
+
+def AddRounding():
+    for function in ("f32", "bf16", "f16"):
+        Add(f"{function} special", "f64", [len(SPECIAL)], Expr(Stored(f"{function}({Special(SPECIAL, 'i0')})")))
+        Add(f"{function} rounded", "f64", [len(ROUNDED)], Expr(Stored(f"{function}({Choose(ROUNDED)})")))
+
+
 def AddMatrices():
     def Orthogonal(name, dtype, global_shape, rows, columns, gain=1, **box):
         init = {"orthogonal": {"gain": gain, "rows": rows, "columns": columns}}
@@ -290,6 +301,7 @@ def Vectors():
     AddMatrices()
     AddFiles()
     AddJax()
+    AddRounding()
     assert len({vector["name"] for vector in vectors}) == len(vectors)
     return [vector | {"bits": Bits(vector)} for vector in vectors]
 

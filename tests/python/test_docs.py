@@ -529,3 +529,7 @@ def test_functions_and_tensor_keys_are_in_the_page(offered):
     assert keys == set(SPEC["definitions"]["tensor"]["properties"]) and InSpecPage(keys)
     functions = offered(tensor=f"init: {{constant: {{value: '{NONSENSE}(1)'}}}}")
     assert InSpecPage(functions)
+    of_torch = offered(tensor=f"init: {{constant: {{value: 'torch_{NONSENSE}(1)'}}}}")
+    assert {name for name in of_torch if re.search("_(bf16|f16|f64)$", name)} == {
+        f"torch_{kind}_{dtype}" for kind in ("normal", "pairs", "trunc_normal", "uniform") for dtype in ("bf16", "f16", "f64")}
+    assert InSpecPage({re.sub("_(bf16|f16|f64)$", "", name) for name in of_torch})

@@ -220,3 +220,144 @@ def test_what_is_tied_has_the_numbers_of_the_other_and_takes_none(tmp_path):
     made = {path: words.view(np.float32) for path, (_, words) in Reassemble(tmp_path / "out").items()}
     for path, tensor in {"head": table, "first": first, "table": table, "last": last}.items():
         assert np.array_equal(made[path].reshape(tensor.shape), tensor.numpy()), path
+
+
+# Functions of expressions ---------------------------------------------------------
+
+
+def Words(tensor):
+    return tensor.contiguous().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.itemsize]).numpy()
+
+
+class Elements:
+    """Tensors of expressions, beside those of torch, at places after 1001 words."""
+
+    def __init__(self, seed):
+        self.seed, self.lines, self.expected, self.inexact = seed, [], {}, set()
+        torch.manual_seed(seed)
+        torch.rand(1001)
+        self.before = torch.get_rng_state()
+
+    def Add(self, expression, make, dtype="f32", inexact=False):
+        torch.set_rng_state(self.before)
+        tensor = make()
+        path = f"t{len(self.lines)}"
+        shape = list(tensor.shape)
+        self.lines.append(f'{path}: {{shape: {shape}, dtype: {dtype}, init: {{expr: "{expression}"}}, shard: [a]}}')
+        self.expected[path] = tensor
+        if inexact:
+            self.inexact.add(path)
+
+    def Check(self, folder, ranks):
+        (folder / "spec.yaml").write_text(Spec(self.seed, {"a": ranks}, self.lines))
+        Ok("gen", folder / "spec.yaml", "-o", folder / "out")
+        Ok("verify", folder / "out", "--spec", folder / "spec.yaml")
+        made = {path: words for path, (_, words) in Reassemble(folder / "out").items()}
+        plan = {t["path"]: t for t in json.loads((folder / "out/plan.json").read_text())["tensors"]}
+        manifest = {t["path"]: t for t in json.loads((folder / "out/manifest.json").read_text())["tensors"]}
+        for path, tensor in self.expected.items():
+            expected = Words(tensor).ravel()
+            inexact = path in self.inexact
+            if inexact:  # By two units in the last place of a number near the largest.
+                numbers = tensor.numpy().ravel()
+                distance = np.abs(made[path].ravel().view(numbers.dtype) - numbers).max()
+                assert distance <= 2 * np.spacing(np.abs(numbers).max()), (self.lines[int(path[1:])], distance)
+            else:
+                assert np.array_equal(made[path].ravel().view(expected.dtype), expected), self.lines[int(path[1:])]
+            assert plan[path].get("inexact", False) is inexact and manifest[path].get("inexact", False) is inexact
+
+
+FLOATS = {"f32": "", "bf16": "_bf16", "f16": "_f16", "f64": "_f64"}
+
+
+@pytest.mark.parametrize("seed, ranks", [(0, 1), (42, 3), (2**63 + 5, 2)])
+def test_numbers_by_their_place(tmp_path, seed, ranks):
+    elements = Elements(seed)
+    for dtype, suffix in FLOATS.items():
+        kind, wide = TYPES[dtype], dtype == "f64"
+        for n in (3, 16, 100, 5000):
+            elements.Add(f"torch_normal{suffix}(1001, -1, {n}, i0, 0.25, 0.02)",
+                         lambda: torch.empty(n, dtype=kind).normal_(0.25, 0.02), dtype, wide)
+            elements.Add(f"torch_trunc_normal{suffix}(1001, -1, {n}, i0, 0.25, 2, -3, 3)",
+                         lambda: torch.nn.init.trunc_normal_(torch.empty(n, dtype=kind), 0.25, 2, -3, 3), dtype, wide)
+        elements.Add(f"torch_uniform{suffix}(1001, i0, -0.1, 0.3)",
+                     lambda: torch.empty(5000, dtype=kind).uniform_(-0.1, 0.3), dtype)
+        # Memory that is not contiguous is filled two at a time.
+        elements.Add(f"torch_pairs{suffix}(1001, -1, i0 * 40 + i1, 1, 3)",
+                     lambda: torch.empty(50, 80, dtype=kind)[:, ::2].normal_(1, 3), dtype, wide)
+    elements.Add("torch_normal(1001, -1, 6000, i1 * 100 + i0, 0, 1)", lambda: torch.empty(60, 100).normal_().t())
+    elements.Add("torch_normal(1001, -1, 6000, 5999 - index, 0, 1)",
+                 lambda: torch.empty(60, 100).normal_().flatten().flip(0))
+    elements.Add("where(i0 == 7, 0, torch_normal(1001, -1, 6000, index, 0, 0.02))",
+                 lambda: torch.nn.Embedding(60, 100, padding_idx=7, _weight=torch.empty(60, 100).normal_(0, 0.02)
+                                            .index_fill_(0, torch.tensor([7]), 0)).weight.detach())
+    elements.Add("torch_normal(1001, -1, 100, i1, 0, 1)", lambda: torch.empty(100).normal_().expand(9, 100))
+    elements.Add("mod(torch_word(1001 + i0), 37) + 5", lambda: torch.randint(5, 42, (3000,)), "i64")
+    elements.Add("torch_uniform_f64(1001, i0, 0, 1) < 0.3", lambda: torch.empty(3000).bernoulli_(0.3))
+    elements.Add("mod(torch_word(1001 + i0), 16777216) / 16777216 < 0.3", lambda: torch.bernoulli(torch.full((3000,), 0.3)))
+    elements.Add("torch_permutation(1001, 3000, i0)", lambda: torch.randperm(3000), "i64")
+    # Numbers are rounded to the tensor's type.
+    elements.Add("f32(f32(torch_normal(1001, -1, 3000, i0, 0, 1) * f32(0.1)) + f32(0.3)) / 3",
+                 lambda: (torch.randn(3000) * 0.1 + 0.3) / 3)
+    elements.Add("bf16(torch_normal_bf16(1001, -1, 3000, i0, 0, 1) * f32(0.1)) + 3",
+                 lambda: torch.randn(3000, dtype=torch.bfloat16) * 0.1 + 3, "bf16")
+    elements.Add("-log1p(-torch_uniform_f64(1001, i0, 0, 1)) / 1.5", lambda: torch.empty(3000).exponential_(1.5), "f32", True)
+    elements.Add("exp(torch_pairs_f64(1001, -1, i0, 0.5, 0.25))", lambda: torch.empty(3000).log_normal_(0.5, 0.25), "f32", True)
+    elements.Add("exp(torch_uniform(1001, i0, -3, 0))", lambda: torch.empty(3000).uniform_(-3, 0).exp_(), "f32", True)
+    elements.Check(tmp_path, ranks)
+
+
+def test_a_number_that_is_left_over_is_taken_by_its_place(tmp_path):
+    elements = Elements(5)
+
+    def Left(n, of):
+        torch.empty(of).normal_()
+        return torch.empty(n).normal_(2, 3)
+
+    elements.Add("torch_normal(1009, 1005, 4, i0, 2, 3)", lambda: Left(4, 3))
+    elements.Add("torch_pairs(1009, 1005, i0, 2, 3)", lambda: Left(4, 3))
+    elements.Check(tmp_path, 1)
+
+
+def test_words_may_be_skipped_after_the_tensor_before(tmp_path):
+    (tmp_path / "spec.yaml").write_text(HEAD + """modules:
+  cut: {shape: [1000], init: {trunc_normal: {std: 1, a: -1, b: 1}}}
+  first: {shape: [40], init: {normal: {std: 1}}, key: {torch: {skip: 32}}}
+  layers:
+    repeat: {layer: 3}
+    weight: {shape: [3], init: {normal: {std: 1}}, key: {torch: {skip: 2 * layer}}}
+""")
+    torch.manual_seed(0)
+    cut = torch.nn.init.trunc_normal_(torch.empty(1000), 0, 1, -1, 1)
+    torch.rand(32)
+    expected = {"cut": cut, "first": torch.randn(40)}
+    for layer in range(3):
+        torch.rand(2 * layer)
+        expected[f"layers.{layer}.weight"] = torch.randn(3)
+    Ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
+    made = {path: words for path, (_, words) in Reassemble(tmp_path / "out").items()}
+    for path, tensor in expected.items():
+        assert np.array_equal(made[path].ravel(), Words(tensor).view(np.uint32)), path
+
+
+@pytest.mark.parametrize("expression, message", [
+    ("torch_normal(i0, -1, 40, i0, 0, 1)", "argument 1 of `torch_normal`, the place in the stream, is not the same"),
+    ("torch_normal(0, -2, 40, i0, 0, 1)", "is -2, but must be a whole number from -1"),
+    ("torch_normal(0.5, -1, 40, i0, 0, 1)", "is 0.5, but must be a whole number from 0"),
+    ("torch_normal(0, -1, 40, i0 + 1, 0, 1)", "element [39] of `t` is nan"),
+    ("torch_uniform(0, i0, 1, 0)", "`low` 1 is above `high` 0"),
+    ("torch_trunc_normal(0, -1, 40, i0, 0, 1, 1, 2)", "leave less than 30 %"),
+    ("torch_permutation(0, 1e9, i0)", "too large"),
+    ("torch_normal(0, -1, 40, i0)", "takes 6 arguments"),
+])
+def test_mistakes_in_places(tmp_path, expression, message):
+    (tmp_path / "spec.yaml").write_text(HEAD + f'modules:\n  t: {{shape: [40], init: {{expr: "{expression}"}}}}\n')
+    result = Run("digest", tmp_path / "spec.yaml")
+    assert result.returncode == 2 and message in result.stderr, result.stderr
+
+
+def test_other_engines_do_not_have_them(tmp_path):
+    (tmp_path / "spec.yaml").write_text(HEAD.replace("torch_cpu", "philox4x32")
+                                        + 'modules:\n  t: {shape: [4], init: {expr: "torch_word(i0)"}}\n')
+    result = Run("plan", tmp_path / "spec.yaml")
+    assert result.returncode == 2 and "engine `philox4x32` does not have" in result.stderr

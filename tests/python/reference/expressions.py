@@ -254,14 +254,32 @@ def ErfInv(y):
     return np.copysign(value, y)
 
 
+def F32(x):
+    return x.astype(np.float32).astype(f64)
+
+
+def F16(x):
+    return x.astype(np.float32).astype(np.float16).astype(f64)
+
+
+def Bf16(x):
+    """Numbers of f32 with the last 16 bits 0, of the nearest two the even one."""
+    bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+    return np.where(x == x, rounded.astype(np.uint32).view(np.float32).astype(f64), x)
+
+
 FUNCTIONS = {
     "abs": np.abs,
+    "bf16": Bf16,
     "ceil_div": lambda a, b: -np.floor(-a / b),
     "clip": Clip,
     "cos": lambda x: Sine(x, 1),
     "erf_inv": ErfInv,
     "exp": Exp,
     "expm1": Expm1,
+    "f16": F16,
+    "f32": F32,
     "floor": np.floor,
     "log": Log,
     "log1p": Log1p,

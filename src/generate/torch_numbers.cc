@@ -1,0 +1,101 @@
+#include "generate/torch_numbers.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <mutex>
+
+#include "graph/torch_draws.h"
+#include "kernels/torch_cpu.h"
+#include "tensor/encode.h"
+
+namespace shardinit {
+namespace {
+
+// Scattered numbers that lie so near to one another are made with all that are between.
+constexpr uint64_t kLongestWindow = 1 << 22;
+
+}  // namespace
+
+struct TorchNumbers::Permutation {
+  std::once_flag once;
+  std::vector<uint32_t> values;
+};
+
+TorchNumbers::TorchNumbers(const Program::TorchCall& call, const Stream& stream)
+    : function_(call.function), drawn_(TorchDrawsOf(call, stream)) {
+  if (function_.kind == Program::TorchKind::kPermutation) {
+    permutation_ = std::make_unique<Permutation>();
+  }
+}
+
+TorchNumbers::~TorchNumbers() = default;
+TorchNumbers::TorchNumbers(TorchNumbers&&) noexcept = default;
+
+void TorchNumbers::Make(uint64_t first, size_t count, Window& window) const {
+  window.first = first;
+  window.values.resize(count);
+  switch (function_.kind) {
+    case Program::TorchKind::kWord:
+      for (size_t i = 0; i < count; ++i) {
+        window.values[i] = torch_cpu::WordAt(drawn_.stream, drawn_.stream.position + first + i);
+      }
+      return;
+    case Program::TorchKind::kPermutation:
+      std::call_once(permutation_->once, [&] {
+        permutation_->values =
+            torch_cpu::Permutation(drawn_.stream, static_cast<uint32_t>(drawn_.elements));
+      });
+      std::copy_n(permutation_->values.begin() + static_cast<std::ptrdiff_t>(first), count,
+                  window.values.begin());
+      return;
+    case Program::TorchKind::kUniform:
+    case Program::TorchKind::kNormal:
+    case Program::TorchKind::kPairs:
+    case Program::TorchKind::kTruncatedNormal: {
+      // Encoded numbers take no more bytes: from the last on each finds its place.
+      auto* bytes = reinterpret_cast<uint8_t*>(window.values.data());
+      kernels::FillTorch(drawn_, first, count, bytes);
+      const auto size = static_cast<size_t>(InfoOf(drawn_.dtype).bytes);
+      for (size_t i = count; i-- > 0;) {
+        window.values[i] = Decode(bytes + i * size, drawn_.dtype);
+      }
+      return;
+    }
+  }
+}
+
+void TorchNumbers::Get(const double* element, size_t count, Window& window, double* out) const {
+  const auto exists = [&](double e) {
+    return e >= 0 && e < static_cast<double>(drawn_.elements) && std::trunc(e) == e;
+  };
+  const auto has = [&](uint64_t e) {
+    return e >= window.first && e - window.first < window.values.size();
+  };
+  for (size_t i = 0; i < count; ++i) {
+    if (!exists(element[i])) {
+      out[i] = std::numeric_limits<double>::quiet_NaN();
+      continue;
+    }
+    const auto at = static_cast<uint64_t>(element[i]);
+    if (!has(at)) {
+      // All that are left, if they are near; else as many as follow one another.
+      uint64_t low = at, high = at;
+      for (size_t k = i; k < count; ++k) {
+        if (!exists(element[k])) continue;
+        low = std::min(low, static_cast<uint64_t>(element[k]));
+        high = std::max(high, static_cast<uint64_t>(element[k]));
+      }
+      if (high - low >= kLongestWindow) {
+        low = high = at;
+        for (size_t k = i + 1; k < count && element[k] == element[k - 1] + 1; ++k) {
+          if (exists(element[k])) ++high;
+        }
+      }
+      Make(low, static_cast<size_t>(high - low + 1), window);
+    }
+    out[i] = window.values[at - window.first];
+  }
+}
+
+}  // namespace shardinit
