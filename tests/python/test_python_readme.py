@@ -150,6 +150,14 @@ CASES = {
         "    path: tuple(tensor.shape) for path, tensor in Model().state_dict().items()}\n"
         "assert str(table.dtype) in ('bfloat16', 'uint16') and table.shape == (64, 16)",
     ),
+    "Capture from JAX": (
+        ["jax", "equinox"],
+        LINEAR,
+        "",
+        "real = Model(jax.random.key(7))\n"
+        "assert all((a == b).all() for a, b in zip(*map(jax.tree.leaves, (model, real))) if hasattr(a, 'shape'))\n"
+        "assert captured.layout is None and len(captured.tensors) == 18",
+    ),
 }
 
 
@@ -182,4 +190,4 @@ def test_table_names_what_there_is():
     readme = (PACKAGE / "README.md").read_text()
     anchors = {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title, _ in BLOCKS}
     rows = re.findall(r"^\| .* \| \[.*\]\(#(.*)\) \|$", readme, re.M)
-    assert len(rows) == 16 and set(rows) <= anchors
+    assert len(rows) == 17 and set(rows) <= anchors

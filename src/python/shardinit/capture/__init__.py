@@ -1,12 +1,13 @@
-"""Specs from constructors of PyTorch, which run on tensors without memory.
+"""Specs from constructors of PyTorch and JAX, which run on tensors without memory.
 
     import shardinit.capture
 
     captured = shardinit.capture.torch(lambda: Model(layers=126), name="model")
     captured.write("model.yaml")
 
-The spec has the tensors of the model's ``state_dict()``, with the distributions that the
-constructor draws them from. It needs PyTorch; `hf` needs Transformers.
+The spec has the tensors of the model's ``state_dict()``, or the arrays of its pytree, with the
+distributions that the constructor draws them from. `torch` needs PyTorch, `jax` needs JAX, and `hf`
+Transformers.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from ._verify import Verified
 
-__all__ = ["Captured", "hf", "torch"]
+__all__ = ["Captured", "hf", "jax", "torch"]
 
 ENGINES = ("philox4x32", "torch_cpu")
 TORCH_CPU_IN_FULL = "torch_cpu/2.13/avx2"
@@ -40,6 +41,7 @@ class Captured:
         text: the spec.
         tensors: path → (shape, dtype) of each tensor, in the model's order.
         drawn: the paths of those that random numbers are in.
+        layout: the spec's layout whose tensors these are; None is its own tensors.
     """
 
     text: str
@@ -48,6 +50,7 @@ class Captured:
     _real: Callable[[], Mapping[str, _torch.Tensor]] | None = dataclasses.field(
         default=None, repr=False, compare=False
     )
+    layout: str | None = None
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Writes the spec to a file."""
@@ -55,7 +58,7 @@ class Captured:
 
     def spec(self) -> Spec:
         """The spec, open: its tensors can be made in memory."""
-        return Spec(None, text=self.text, set=(), mesh=None, layout=None, threads=0)
+        return Spec(None, text=self.text, set=(), mesh=None, layout=self.layout, threads=0)
 
     def verify(self) -> Verified:
         """Compares what the spec gives with the model that the constructor makes.
@@ -131,6 +134,37 @@ def torch(
         all_buffers=buffers == "all",
         config=config,
     )
+
+
+def jax(
+    make: Callable[..., Any],
+    /,
+    *args: Any,
+    name: str | None = None,
+    seed: int = 0,
+    engine: str = "philox4x32",
+    **kwargs: Any,
+) -> Captured:
+    """Captures what a function of JAX would put into the arrays that it returns.
+
+    Args:
+        make: a class or function, called with `args` and `kwargs`; it returns any pytree: a model
+            of Equinox or Flax NNX, the variables of Flax Linen or Haiku, or a tuple of such and
+            the state of an optimizer. No array has memory while it runs. A parameter ``key`` or
+            ``rng`` gets ``jax.random.key(seed)``, and ``rngs`` a ``flax.nnx.Rngs(seed)``, if
+            neither `args` nor `kwargs` have it.
+        name: the spec's; by default that of `make`.
+        seed: the spec's.
+        engine: ``"philox4x32"``, the same distributions, or ``"jax_threefry"``, JAX's own numbers.
+
+    Raises:
+        CaptureError: some of its values cannot be said in a spec: all of them are named, with the
+            operation and the line that made them.
+        LibraryError: an array's values can only be checked with libshardinit, which is not there.
+    """
+    from ._jax_capture import capture
+
+    return capture(make, args, kwargs, name=name, seed=seed, engine=engine)
 
 
 def hf(

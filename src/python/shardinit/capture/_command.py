@@ -46,28 +46,33 @@ def _complain(text: str, status: int) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="shardinit-capture", description="Makes a spec from a constructor of PyTorch."
+        prog="shardinit-capture", description="Makes a spec from a constructor of PyTorch or JAX."
     )
     parser.add_argument("--version", action="version", version=f"shardinit-capture {__version__}")
-    sources = parser.add_subparsers(dest="source", required=True, metavar="torch|hf")
+    sources = parser.add_subparsers(dest="source", required=True, metavar="torch|hf|jax")
     torch = sources.add_parser("torch", help="a class or function that makes an nn.Module")
-    torch.add_argument("callable", metavar="MODULE:CALLABLE", help="as in `my.models:Llama`")
-    torch.add_argument(
-        "--args",
-        default="{}",
-        metavar="JSON",
-        help="an object of keyword arguments, or a list of positional ones",
-    )
+    jax = sources.add_parser("jax", help="a class or function that makes a pytree of arrays")
+    jax.set_defaults(verify=False)
+    for called in (torch, jax):
+        called.add_argument("callable", metavar="MODULE:CALLABLE", help="as in `my.models:Llama`")
+        called.add_argument(
+            "--args",
+            default="{}",
+            metavar="JSON",
+            help="an object of keyword arguments, or a list of positional ones",
+        )
     hf = sources.add_parser("hf", help="a config.json of Hugging Face's Transformers")
     hf.add_argument("config", metavar="CONFIG", help="the config.json, or its folder")
-    for source in (torch, hf):
+    for source in (torch, hf, jax):
         source.add_argument("-o", "--output", required=True, metavar="FILE",
                             help="where the spec goes; `-` is the standard output")  # fmt: skip
         source.add_argument("--name", help="of the spec; else that of the class")
         source.add_argument("--seed", type=_seed, default=0, help="of the spec (default: 0)")
-        source.add_argument("--dtype", help="PyTorch's default while the constructor runs: bf16 …")
         source.add_argument("--engine", default="philox4x32",
-                            help="of the spec; torch_cpu has PyTorch's bits")  # fmt: skip
+                            help="of the spec; torch_cpu has PyTorch's bits, jax_threefry"
+                            " JAX's numbers")  # fmt: skip
+    for source in (torch, hf):
+        source.add_argument("--dtype", help="PyTorch's default while the constructor runs: bf16 …")
         source.add_argument("--verify", action="store_true",
                             help="make the model and compare its tensors with the spec's")  # fmt: skip
         source.add_argument(
@@ -89,9 +94,8 @@ def _seed(text: str) -> int:
 def _capture(options: argparse.Namespace) -> Any:
     from . import hf, torch
 
-    common = {
-        name: getattr(options, name) for name in ("name", "seed", "dtype", "engine", "buffers")
-    }
+    names = ("name", "seed", "engine", *(() if options.source == "jax" else ("dtype", "buffers")))
+    common = {name: getattr(options, name) for name in names}
     if options.source == "hf":
         path = options.config
         return hf(os.path.join(path, "config.json") if os.path.isdir(path) else path, **common)
@@ -104,6 +108,10 @@ def _capture(options: argparse.Namespace) -> Any:
     make = _find(options.callable)
     positional = given if isinstance(given, list) else []
     named = given if isinstance(given, dict) else {}
+    if options.source == "jax":
+        from ._jax_capture import capture
+
+        return capture(make, positional, named, **common)
     try:
         inspect.signature(make).bind(*positional, **named)
     except TypeError as error:

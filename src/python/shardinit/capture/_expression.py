@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 
@@ -290,3 +291,101 @@ def divide(index: Index, by: int, ranges: Mapping[int, Range]) -> tuple[Index, I
     return Index(whole.constant + shift, whole.factors), Index(
         rest.constant - shift * by, rest.factors
     )
+
+
+class Walk:
+    """What goes from a tensor back to its draws, and makes an expression on the way.
+
+    Attributes:
+        uses: the draws in the expression.
+    """
+
+    def __init__(self) -> None:
+        self.uses: list[Use] = []
+        self._branch: tuple[tuple[int, int], ...] = ()
+        self._choices = 0
+
+    def use(self, draw: Any, index: tuple[Index, ...], ranges: Mapping[int, Range]) -> None:
+        """Notes that an element of a draw is asked for here."""
+        box = tuple(ranges[d] for d in sorted(ranges))
+        self.uses.append(Use(draw, index, box, self._branch))
+
+    @contextlib.contextmanager
+    def side(self, choice: int, side: int) -> Iterator[None]:
+        """Around what is asked for on one side of a choice."""
+        before = self._branch
+        self._branch = (*before, (choice, side))
+        yield
+        self._branch = before
+
+    def choice(self) -> int:
+        self._choices += 1
+        return self._choices
+
+    def joined(
+        self,
+        sizes: Sequence[int],
+        dimension: int,
+        index: tuple[Index, ...],
+        ranges: Mapping[int, Range],
+        part: Callable[[int, tuple[Index, ...], dict[int, Range]], Term],
+    ) -> Term:
+        """An element of tensors of these sizes, one after another along a dimension.
+
+        `part` is asked for that of the n-th, at its own index, for what is within the ranges.
+        """
+        at = index[dimension]
+        start = 0
+        choice = self.choice()
+        pieces: list[tuple[int, Term]] = []
+        for i, n in enumerate(sizes):
+            low, high = at.bounds(ranges)
+            if low < start + n and high >= start:
+                inside = dict(ranges)
+                if low < start or high >= start + n:
+                    if len(at.factors) != 1 or at.factors[0][1] != 1:
+                        raise NoFormula("a part of tensors that are joined")
+                    d = at.factors[0][0]
+                    inside[d] = (
+                        max(ranges[d][0], start - at.constant),
+                        min(ranges[d][1], start + n - 1 - at.constant),
+                    )
+                moved = list(index)
+                moved[dimension] = at.plus(Index(start), -1) if n > 1 else Index(0)
+                with self.side(choice, start):
+                    pieces.append((start + n, part(i, tuple(moved), inside)))
+            start += n
+        term = pieces[-1][1]
+        for end, piece in reversed(pieces[:-1]):
+            term = where(binary("<", at.text(), number(end)), piece, term)
+        return term
+
+    def padded(
+        self,
+        before: Sequence[int],
+        shape: Sequence[int],
+        index: tuple[Index, ...],
+        ranges: Mapping[int, Range],
+        inside: Callable[[tuple[Index, ...], dict[int, Range]], Term],
+        filler: Term,
+    ) -> Term:
+        """An element of a tensor of this shape, with so many others `before` it, and any behind."""
+        moved, conditions, within = list(index), [], dict(ranges)
+        for dimension in reversed(range(len(index))):
+            at = index[dimension].plus(Index(before[dimension]), -1)
+            low, high = at.bounds(ranges)
+            n = shape[dimension]
+            if low < 0 or high >= n:
+                if len(at.factors) != 1 or at.factors[0][1] != 1:
+                    raise NoFormula("a part of a tensor that is padded")
+                d = at.factors[0][0]
+                within[d] = (
+                    max(ranges[d][0], -at.constant),
+                    min(ranges[d][1], n - 1 - at.constant),
+                )
+                if low < 0:
+                    conditions.append(binary(">=", Term(f"i{d}"), number(-at.constant)))
+                if high >= n:
+                    conditions.append(binary("<", Term(f"i{d}"), number(n - at.constant)))
+            moved[dimension] = at if n > 1 else Index(0)
+        return where(both(conditions), inside(tuple(moved), within), filler)

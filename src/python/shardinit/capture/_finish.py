@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .._errors import CaptureError, LibraryError
@@ -13,6 +13,7 @@ from ._places import placed_tree
 from ._tensor import Tensor, share
 from ._write import spec_text
 
+LAYOUT = "pytree"  # What stores arrays that are drawn in parts.
 _PATH = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
@@ -35,6 +36,8 @@ def finish(
     engine: str,
     comment: str,
     config: Mapping[str, Any] | None = None,
+    layouts: Sequence[str] = (),
+    stored: Mapping[str, tuple[tuple[int, ...], str]] | None = None,
 ) -> Captured:
     """
     Args:
@@ -43,6 +46,8 @@ def finish(
         paths: of all, in the model's order.
         name: the spec's; characters that it cannot have are replaced.
         comment: opens the spec.
+        layouts: ends it.
+        stored: path → (shape, dtype) of what a layout stores, if there is one.
 
     Raises:
         CaptureError: there are problems.
@@ -62,16 +67,18 @@ def finish(
     text = spec_text(
         root,
         tensors,
-        name=re.sub(r"[^A-Za-z0-9_.-]", "-", name),
+        name=re.sub(r"[^A-Za-z0-9_.-]", "-", name).strip("-._") or "model",
         seed=seed,
         engine=engine,
         comment=comment,
         config=config,
+        layouts=layouts,
     )
     captured = Captured(
         text,
-        {t.path: (t.shape, t.dtype) for t in tensors},
+        {t.path: (t.shape, t.dtype) for t in tensors} if stored is None else stored,
         frozenset(tensor.path for tensor in tensors if tensor.uses),
+        layout=LAYOUT if layouts else None,
     )
     _check(captured)
     return captured

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ._tensor import Initializer, Linear, Tensor, Text
+from ._tensor import Initializer, Key, Linear, Tensor, Text
 
 
 class Unlike(Exception):
@@ -31,6 +31,8 @@ class Leaf:
     key: str
     when: str = ""
     place: dict[str, Any] = dataclasses.field(default_factory=dict)
+    given: Key | None = None
+    axes: tuple[tuple[str, Any], ...] = ()
 
     def leaves(self) -> int:
         return 1
@@ -80,6 +82,8 @@ def tree(
             tensor.init,
             tensor.key,
             place=places.get(tensor.path, {}),
+            given=tensor.given,
+            axes=tensor.axes,
         )
     if fold:
         _fold(root, "", ())
@@ -138,7 +142,7 @@ def _union(nodes: Sequence[Node | None], at: Sequence[int], variable: str, count
     if all(isinstance(node, Leaf) for _, node in there):
         leaves = [node for _, node in there if isinstance(node, Leaf)]
         first = leaves[0]
-        if len({(leaf.dtype, len(leaf.shape), leaf.when) for leaf in leaves}) > 1:
+        if len({(leaf.dtype, len(leaf.shape), leaf.when, leaf.axes) for leaf in leaves}) > 1:
             raise Unlike
         path = _path([leaf.path for leaf in leaves], layers, variable)
         own = all(leaf.key == leaf.path for leaf in leaves)
@@ -154,6 +158,8 @@ def _union(nodes: Sequence[Node | None], at: Sequence[int], variable: str, count
             path if own else _path([leaf.key for leaf in leaves], layers, variable),
             both(first.when, when),
             _common_numbers([leaf.place for leaf in leaves], layers, variable),
+            _common_key([leaf.given for leaf in leaves], layers, variable),
+            first.axes,
         )
     modules = [node for _, node in there if isinstance(node, Module)]
     first_module = modules[0]
@@ -230,7 +236,7 @@ def _common(values: Sequence[Any], layers: Sequence[int], variable: str) -> Any:
             constant = first - step * layers[0]
             sign = "+" if constant >= 0 else "-"
             summand = f" {sign} {abs(constant)}" if constant else ""
-            return Text(f"{step} * {variable}{summand}")
+            return Text(f"{f'{step} * ' if step != 1 else ''}{variable}{summand}")
     if len(values) < 4:
         raise Unlike
     change = next(i for i, value in enumerate(values) if value != first)
@@ -244,6 +250,31 @@ def _text(value: Any) -> str:
     if isinstance(value, (int, float, Text)):
         return str(value.text if isinstance(value, Text) else value)
     raise Unlike
+
+
+def _common_key(keys: Sequence[Key | None], layers: Sequence[int], variable: str) -> Key | None:
+    """One key for those of several layers."""
+    first = keys[0]
+    if first is None or any(key is None for key in keys):
+        if any(keys):
+            raise Unlike
+        return None
+    there = [key for key in keys if key is not None]
+    if len({(key.engine, tuple((name, len(n)) for name, n in key.steps)) for key in there}) > 1:
+        raise Unlike
+    return Key(
+        first.engine,
+        tuple(
+            (
+                name,
+                tuple(
+                    _common([key.steps[i][1][j] for key in there], layers, variable)
+                    for j in range(len(numbers))
+                ),
+            )
+            for i, (name, numbers) in enumerate(first.steps)
+        ),
+    )
 
 
 def _common_init(inits: Sequence[Initializer], layers: Sequence[int], variable: str) -> Initializer:

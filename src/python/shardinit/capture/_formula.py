@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from ._expression import (
     NoFormula,
     Range,
     Term,
-    Use,
+    Walk,
     affine,
     binary,
     both,
@@ -34,7 +33,7 @@ from ._values import Apply, Draw, Empty, Gather, Geometry, Literal, Scatter, Val
 _LOOKED_AT = 1 << 16  # Elements that are computed to see whether they are one number.
 
 
-class Formula:
+class Formula(Walk):
     """An expression for the elements of a value.
 
     Args:
@@ -49,11 +48,9 @@ class Formula:
     """
 
     def __init__(self, value: Value, engine: str = "") -> None:
-        self.uses: list[Use] = []
+        super().__init__()
         self.marks: dict[str, Words] = {}
         self.rounds = engine == TORCH_CPU
-        self._branch: tuple[tuple[int, int], ...] = ()
-        self._choices = 0
         ranges = {d: (0, n - 1) for d, n in enumerate(value.shape)}
         self.term = self._term(value, identity(value.shape), ranges)
         if "<" in self.term.text and re.search("<[a-z]+>.|.<[a-z]+>", self.term.text):
@@ -98,23 +95,10 @@ class Formula:
         self.marks[name] = words
         return Term(name)
 
-    @contextlib.contextmanager
-    def side(self, choice: int, side: int) -> Iterator[None]:
-        """Around what is asked for on one side of a choice."""
-        before = self._branch
-        self._branch = (*before, (choice, side))
-        yield
-        self._branch = before
-
-    def choice(self) -> int:
-        self._choices += 1
-        return self._choices
-
     def _draw(self, draw: Draw, index: tuple[Index, ...], ranges: dict[int, Range]) -> Term:
         if draw.problem:
             raise NoFormula(draw.problem, draw.origin)
-        box = tuple(ranges[d] for d in sorted(ranges))
-        self.uses.append(Use(draw, index, box, self._branch))
+        self.use(draw, index, ranges)
         if self.rounds:
             return torch_term(draw, _flat(draw, index), self.mark)
         p = {key: number(value) for key, value in draw.parameters.items()}
@@ -344,7 +328,11 @@ def _function(name: str) -> Callable[[_Context, Arguments], Term]:
 
 def _sum(operator: str) -> Callable[[_Context, Arguments], Term]:
     def build(at: _Context, a: Arguments) -> Term:
-        if operator == "+" and not at.formula.rounds and _inner(a["other"], ["log", "neg", "expm1", "neg"]) is a["self"]:
+        if (
+            operator == "+"
+            and not at.formula.rounds
+            and _inner(a["other"], ["log", "neg", "expm1", "neg"]) is a["self"]
+        ):
             # The inverse of softplus, for which x is needed once.
             return call("log", call("expm1", at.of(a["self"])))
         other = binary("*", number(a.get("alpha", 1)), at.of(a["other"]))
@@ -450,32 +438,13 @@ def _triangle(operator: str) -> Callable[[_Context, Arguments], Term]:
 def _cat(at: _Context, a: Arguments) -> Term:
     parts = [part for part in a["tensors"] if part.shape != (0,)]
     dimension = a.get("dim", 0) % len(at.index)
-    index = at.index[dimension]
-    start = 0
-    choice = at.formula.choice()
-    pieces: list[tuple[int, Term]] = []
-    for part in parts:
-        n = part.shape[dimension]
-        low, high = index.bounds(at.ranges)
-        if low < start + n and high >= start:
-            ranges = dict(at.ranges)
-            if low < start or high >= start + n:
-                if len(index.factors) != 1 or index.factors[0][1] != 1:
-                    raise NoFormula("a part of tensors that are joined")
-                d = index.factors[0][0]
-                ranges[d] = (
-                    max(ranges[d][0], start - index.constant),
-                    min(ranges[d][1], start + n - 1 - index.constant),
-                )
-            moved = list(at.index)
-            moved[dimension] = index.plus(Index(start), -1) if n > 1 else Index(0)
-            with at.formula.side(choice, start):
-                pieces.append((start + n, at.at(part, moved, ranges)))
-        start += n
-    term = pieces[-1][1]
-    for end, piece in reversed(pieces[:-1]):
-        term = where(binary("<", index.text(), number(end)), piece, term)
-    return term
+    return at.formula.joined(
+        [part.shape[dimension] for part in parts],
+        dimension,
+        at.index,
+        at.ranges,
+        lambda n, index, ranges: at.at(parts[n], index, ranges),
+    )
 
 
 def _stack(at: _Context, a: Arguments) -> Term:
@@ -502,27 +471,15 @@ def _stack(at: _Context, a: Arguments) -> Term:
 
 def _pad(at: _Context, a: Arguments) -> Term:
     source, pads = a["self"], a["pad"]
-    index, conditions, ranges = list(at.index), [], dict(at.ranges)
-    for k in range(len(pads) // 2):
-        dimension = len(index) - 1 - k
-        before = pads[2 * k]
-        moved = index[dimension].plus(Index(before), -1)
-        low, high = moved.bounds(at.ranges)
-        n = source.shape[dimension]
-        if low < 0 or high >= n:
-            if len(moved.factors) != 1 or moved.factors[0][1] != 1:
-                raise NoFormula("a part of a tensor that is padded")
-            d = moved.factors[0][0]
-            ranges[d] = (
-                max(ranges[d][0], -moved.constant),
-                min(ranges[d][1], n - 1 - moved.constant),
-            )
-            if low < 0:
-                conditions.append(binary(">=", Term(f"i{d}"), number(-moved.constant)))
-            if high >= n:
-                conditions.append(binary("<", Term(f"i{d}"), number(n - moved.constant)))
-        index[dimension] = moved if n > 1 else Index(0)
-    return where(both(conditions), at.at(source, index, ranges), number(a.get("value") or 0))
+    before = [0] * (len(at.index) - len(pads) // 2) + list(pads[::2])[::-1]
+    return at.formula.padded(
+        before,
+        source.shape,
+        at.index,
+        at.ranges,
+        lambda index, ranges: at.at(source, index, ranges),
+        number(a.get("value") or 0),
+    )
 
 
 def _flip(at: _Context, a: Arguments) -> Term:

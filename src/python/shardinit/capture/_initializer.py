@@ -71,11 +71,18 @@ def tensor_of(path: str, value: Value, engine: str) -> Tensor:
     if engine == TORCH_CPU:
         text = stored(formula.term, dtype).text
         if text == _filling(draw, value) and (init := _filled_with(draw, value.shape)) is not None:
-            return Tensor(path, value.shape, dtype, init, formula.uses, path, draw.place)
+            fans = _fans_of(init)
+            return Tensor(path, value.shape, dtype, init, formula.uses, path, draw.place, fans=fans)
         return Tensor(path, value.shape, dtype, _placed(text, formula), formula.uses, path)
     check_uses(formula.uses)
     init = _drawn(formula, value.shape)
-    return Tensor(path, value.shape, dtype, init, formula.uses, path)
+    return Tensor(path, value.shape, dtype, init, formula.uses, path, fans=_fans_of(init))
+
+
+def _fans_of(init: Initializer) -> str:
+    """PyTorch's order of dimensions, if an initializer looks at it."""
+    name = init if isinstance(init, str) else next(iter(init))
+    return "out_in" if name.startswith(("xavier", "kaiming")) else ""
 
 
 def _filling(draw: Draw, value: Value) -> str:

@@ -43,6 +43,19 @@ Number = float | int | Text
 Initializer = str | dict[str, dict[str, Any]]
 
 
+@dataclasses.dataclass(frozen=True)
+class Key:
+    """What a tensor is drawn by, if not by its path: `key: {ENGINE: …}`.
+
+    Attributes:
+        engine: the word for it.
+        steps: how it is made, in order, with numbers.
+    """
+
+    engine: str
+    steps: tuple[tuple[str, tuple[Any, ...]], ...]
+
+
 @dataclasses.dataclass
 class Tensor:
     """A tensor of a spec.
@@ -51,6 +64,9 @@ class Tensor:
         uses: the draws of the constructor that its values are.
         key: the path of the first tensor that has the same ones.
         place: in PyTorch's stream, of what the engine torch_cpu draws; None of all else.
+        given: how it is drawn; None for the key of `key`.
+        fans: `out_in` or `in_out`, where its initializer looks at them.
+        axes: `in_axis` and the like, for what `fans` does not say.
     """
 
     path: str
@@ -60,12 +76,9 @@ class Tensor:
     uses: list[Use]
     key: str
     place: Place | None = None
-
-    def looks_at_fans(self) -> bool:
-        names = ("xavier", "kaiming")
-        return (isinstance(self.init, dict) and next(iter(self.init)).startswith(names)) or (
-            isinstance(self.init, str) and self.init.startswith(names)
-        )
+    given: Key | None = None
+    fans: str = ""
+    axes: tuple[tuple[str, Any], ...] = ()
 
 
 def share(tensors: list[Tensor], engine: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ._fold import Leaf, Module, both, leaves
-from ._tensor import Initializer, Linear, Tensor, Text
+from ._tensor import Initializer, Key, Linear, Tensor, Text
 
 _DEFAULT_ENGINE = "philox4x32"
 # A module's member of such a name is written with the module's: `a.shape`.
@@ -27,8 +27,12 @@ def spec_text(
     engine: str,
     comment: str,
     config: Mapping[str, Any] | None,
+    layouts: Sequence[str] = (),
 ) -> str:
-    """A spec of a tree of these tensors, in which equal initializers have names."""
+    """A spec of a tree of these tensors, in which equal initializers have names.
+
+    `layouts`: its last lines.
+    """
     elements: collections.Counter[str] = collections.Counter()
     for tensor in tensors:
         elements[tensor.dtype] += max(math.prod(tensor.shape), 1)
@@ -38,8 +42,7 @@ def spec_text(
     lines += [f"seed: {seed}", f"dtype: {dtype}"]
     if engine != _DEFAULT_ENGINE:
         lines.append(f"engine: {engine}")
-    if any(tensor.looks_at_fans() for tensor in tensors):
-        lines.append("fans: out_in")
+    lines += sorted({f"fans: {tensor.fans}" for tensor in tensors if tensor.fans})
     if names:
         lines += ["", "init:"]
         for text, (short, _) in names.items():
@@ -48,6 +51,8 @@ def spec_text(
         lines += ["", "config:"]
         lines += [f"  {_word(key)}: {_config(value)}" for key, value in config.items()]
     lines += ["", "modules:", *_module(root, "  ", dtype, names)]
+    if layouts:
+        lines += ["", *layouts]
     return "\n".join(lines) + "\n"
 
 
@@ -120,14 +125,29 @@ def _leaf(leaf: Leaf, dtype: str, names: Mapping[str, Any]) -> str:
     ]
     if leaf.dtype != dtype:
         parts.append(f"dtype: {leaf.dtype}")
+    parts += [f"{name}: {_config(positions)}" for name, positions in leaf.axes]
     if leaf.key != leaf.path:
         parts.append(f'tie: "{leaf.key}"' if "{" in leaf.key else f"tie: {leaf.key}")
     if leaf.place:
         place = ", ".join(f"{name}: {_scalar(at)}" for name, at in leaf.place.items())
         parts.append(f"key: {{torch: {{{place}}}}}")
+    elif leaf.given is not None and leaf.key == leaf.path:
+        parts.append(f"key: {{{leaf.given.engine}: {_steps(leaf.given)}}}")
     if leaf.when:
         parts.append(f"when: {_scalar(Text(leaf.when))}")
     return f"{{{', '.join(parts)}}}"
+
+
+def _steps(key: Key) -> str:
+    """A mapping, or a list of mappings where a step comes twice."""
+    texts: list[dict[str, str]] = [{}]
+    for name, numbers in key.steps:
+        if name in texts[-1]:
+            texts.append({})
+        scalars = [_scalar(n) for n in numbers]
+        texts[-1][name] = scalars[0] if len(scalars) == 1 else f"[{', '.join(scalars)}]"
+    maps = ["{" + ", ".join(f"{name}: {n}" for name, n in text.items()) + "}" for text in texts]
+    return maps[0] if len(maps) == 1 else f"[{', '.join(maps)}]"
 
 
 def _init(init: Initializer) -> str:

@@ -1,0 +1,292 @@
+"""From a function of JAX to the text of a spec."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import itertools
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from .._errors import CaptureError
+from ..jax import path_of
+from . import Captured
+from ._expression import NoFormula
+from ._finish import LAYOUT, check_path, finish
+from ._jax_formula import Formula
+from ._jax_initializer import drawn, dtype_name, fixed, keys_of
+from ._jaxpr import Graph, Lines, Value, is_key
+from ._tensor import Tensor
+
+ENGINES = ("philox4x32", "jax_threefry")
+
+
+def capture(
+    make: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    name: str | None,
+    seed: int,
+    engine: str,
+) -> Captured:
+    """`shardinit.capture.jax`, its arguments and those of `make` apart."""
+    if engine not in ENGINES:
+        raise ValueError(f"unknown engine `{engine}`: `engine` is one of {', '.join(ENGINES)}")
+    if engine == "jax_threefry" and not jax.config.jax_threefry_partitionable:
+        raise CaptureError(
+            "`jax_threefry_partitionable` is off, and engine `jax_threefry` has the numbers of"
+            " JAX with it on"
+        )
+    keys = seed if engine == "jax_threefry" else 0  # Else they decide nothing.
+    if keys >= 1 << 63:
+        raise CaptureError(f"JAX has no key of the seed {seed}: the largest is 2^63 - 1")
+    called = str(getattr(make, "__name__", "model")).replace("<lambda>", "model")
+    paths: list[str] = []
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        try:
+            closed = jax.make_jaxpr(lambda: _arrays(_call(make, args, kwargs, keys), paths))()
+        except CaptureError:
+            raise
+        except Exception as error:
+            raise CaptureError(
+                f"the function failed: {type(error).__name__}: {error}\n"
+                f"  at {Lines().of_error(error)}"
+            ) from error
+        graph = Graph()
+        arrays = dict(zip(paths, graph.results(closed), strict=True))
+        made = _Made(graph, engine)
+        for path, value in arrays.items():
+            made.add(path, value)
+        made.divide()
+    return finish(
+        list(made.tensors.values()),
+        made.problems,
+        paths=[*arrays, *made.tensors],
+        name=name or called,
+        seed=seed,
+        engine=engine,
+        comment=f"{called}, captured by shardinit-capture from JAX {jax.__version__}."
+        + (f"\n--layout {LAYOUT} stores the arrays of the function." if made.layout else ""),
+        layouts=made.layout,
+        stored={
+            path: (value.shape, dtype_name(value))
+            for path, value in arrays.items()
+            if path not in made.problems
+        },
+    )
+
+
+def _call(
+    make: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], seed: int
+) -> Any:
+    """What `make` returns; it is given a key where it asks for one."""
+    given = dict(kwargs)
+    is_class = isinstance(make, type)
+    try:  # What makes instances of a class may hide what these take.
+        signature = inspect.signature(make.__init__ if is_class else make)  # type: ignore[misc]
+        taken = signature.bind_partial(*([make] if is_class else []), *args, **kwargs).arguments
+    except (TypeError, ValueError):
+        return make(*args, **kwargs)  # Its own error says more.
+    for name in signature.parameters.keys() - taken.keys():
+        if name in ("key", "rng"):
+            given[name] = jax.random.key(seed)
+        elif name == "rngs":
+            from flax import nnx
+
+            given[name] = nnx.Rngs(seed)
+    return make(*args, **given)
+
+
+def _arrays(tree: Any, paths: list[str]) -> list[Any]:
+    """The arrays of a pytree, whose paths are added to `paths`."""
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is not None:
+        tree = jax.tree.map(
+            lambda x: nnx.state(x) if isinstance(x, nnx.Module) else x,
+            tree,
+            is_leaf=lambda x: isinstance(x, nnx.Module),
+        )
+    arrays: dict[str, Any] = {}
+    for keys, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")) or is_key(leaf.dtype):
+            continue
+        path = _spec_path(path_of(keys))
+        if path in arrays:
+            raise CaptureError(f"two arrays have the path `{path}`")
+        arrays[path] = leaf
+    paths[:] = list(arrays)
+    return list(arrays.values())
+
+
+def _spec_path(path: str) -> str:
+    """Modules of Haiku are `mlp/~/linear_0`, which is `mlp.linear_0` here."""
+    parts = (part for name in path.split(".") for part in name.split("/"))
+    return ".".join(part for part in parts if part and part != "~") or "value"
+
+
+@dataclasses.dataclass
+class _Divided:
+    """An array of which each part is drawn by a key of its own.
+
+    Attributes:
+        dimensions: those of the array that count the parts, outermost first.
+    """
+
+    value: Value
+    dimensions: tuple[int, ...]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        return tuple(self.value.shape[d] for d in self.dimensions)
+
+
+class _Made:
+    """The tensors of a spec.
+
+    Attributes:
+        tensors: path → the tensor.
+        problems: path → why there is none.
+        layout: lines that store the arrays, if some are divided.
+    """
+
+    def __init__(self, graph: Graph, engine: str) -> None:
+        self.graph, self.engine = graph, engine
+        self.tensors: dict[str, Tensor] = {}
+        self.problems: dict[str, str] = {}
+        self.layout: list[str] = []
+        self._order: list[str] = []
+        self._whole: dict[str, Value] = {}
+        self._divided: dict[str, _Divided] = {}
+
+    def add(self, path: str, value: Value) -> None:
+        self._order.append(path)
+        try:
+            check_path(path)
+            dtype_name(value)
+            if self.engine == "jax_threefry" and value.random and math.prod(value.shape):
+                dimensions = keys_of(Formula(value, self.graph), self.graph)
+                if dimensions:
+                    self._divided[path] = _Divided(value, dimensions)
+                    return
+            self._whole[path] = value
+            self.tensors[path] = self._tensor(path, value, {})
+        except NoFormula as error:
+            self.problems[path] = str(error)
+
+    def divide(self) -> None:
+        """Makes the parts of arrays that are divided, and the layout that puts them together."""
+        if not self._divided:
+            return
+        lines: list[str] = []
+        places = self._places()
+        for path in [path for path in self._order if path in places]:
+            array, before, after = places[path]
+            self.tensors.pop(path, None)
+            of = before
+            variables = []
+            for number in range(len(array.dimensions)):
+                variables.append(f"i{number}" if len(array.dimensions) > 1 else "i")
+                of += f".{{{variables[-1]}}}"
+            of += after
+            try:
+                for place in itertools.product(*map(range, array.counts)):
+                    part = f"{before}.{'.'.join(map(str, place))}{after}"
+                    at = dict(zip(array.dimensions, place, strict=True))
+                    self.tensors[part] = self._tensor(part, array.value, at)
+            except NoFormula as error:
+                self.problems[path] = str(error)
+                continue
+            view = f'"{of}"'
+            # The outermost view has the axis that was added last.
+            order = sorted(
+                zip(array.dimensions, variables, array.counts, strict=True), reverse=True
+            )
+            for n, (dimension, variable, count) in enumerate(order):
+                inner = sum(1 for other, _, _ in order[n + 1 :] if other < dimension)
+                view = (
+                    f"{{stack: {{axis: {dimension - inner}, for: {{{variable}: {count}}},"
+                    f" of: {view}}}}}"
+                )
+            lines.append(f"    {path}: {{from: {view}}}")
+        stored = [path for path in self._whole if path in self.tensors]
+        if stored:
+            lines.append("    keep:")
+            lines += [f'      - "{pattern}"' for pattern in _patterns(stored, list(self.tensors))]
+        self.layout = ["layouts:", f"  {LAYOUT}:", *lines]
+
+    def _places(self) -> dict[str, tuple[_Divided, str, str]]:
+        """Where the number of a part stands in its path: path → what is before, and behind it.
+
+        It is as far out as all arrays of a module are divided alike, so that it becomes a layer.
+        What is not drawn is divided with the others.
+        """
+        modules: dict[str, list[str]] = {}
+        for path in (*self._divided, *self._whole):
+            names = path.split(".")
+            for n in range(1, len(names)):
+                modules.setdefault(".".join(names[:n]), []).append(path)
+        places: dict[str, tuple[_Divided, str, str]] = {}
+        for module in sorted(modules, key=lambda name: name.count(".")):
+            inside = modules[module]
+            drawn_in = [self._divided[path] for path in inside if path in self._divided]
+            if not drawn_in or any(path in places for path in inside):
+                continue
+            dimensions, counts = drawn_in[0].dimensions, drawn_in[0].counts
+            arrays = {
+                path: self._divided.get(path) or self._like(path, dimensions) for path in inside
+            }
+            if all(array is not None and array.dimensions == dimensions and array.counts == counts
+                   for array in arrays.values()):  # fmt: skip
+                common = _common(inside)
+                for path, array in arrays.items():
+                    assert array is not None
+                    places[path] = (array, common, path[len(common) :])
+        for path, divided in self._divided.items():
+            places.setdefault(path, (divided, path, ""))
+        return places
+
+    def _like(self, path: str, dimensions: tuple[int, ...]) -> _Divided | None:
+        value = self._whole[path]
+        if value.random or len(value.shape) <= max(dimensions):
+            return None
+        return _Divided(value, dimensions)
+
+    def _tensor(self, path: str, value: Value, place: Mapping[int, int]) -> Tensor:
+        """A tensor of an array, or of its part where these dimensions have these indices."""
+        dtype = dtype_name(value)
+        shape = tuple(n for d, n in enumerate(value.shape) if d not in place)
+        if not math.prod(shape):
+            return Tensor(path, shape, dtype, "zeros", [], path)
+        if not value.random:
+            return Tensor(path, shape, dtype, fixed(value, self.graph, place), [], path)
+        return drawn(path, value, self.graph, place, self.engine == "jax_threefry")
+
+
+def _common(paths: Sequence[str]) -> str:
+    """The innermost module that all of these are in."""
+    parts = [path.split(".")[:-1] for path in paths]
+    same = itertools.takewhile(lambda names: len(set(names)) == 1, zip(*parts, strict=False))
+    return ".".join(names[0] for names in same)
+
+
+def _patterns(wanted: Sequence[str], every: Sequence[str]) -> Iterator[str]:
+    """Few patterns that all wanted paths match and no other does."""
+    others = [path for path in every if path not in set(wanted)]
+    covered = ""
+    for path in wanted:
+        if covered and path.startswith(covered):
+            continue
+        names = path.split(".")
+        for n in range(1, len(names)):
+            prefix = ".".join(names[:n]) + "."
+            if not any(other.startswith(prefix) for other in others):
+                covered = prefix
+                yield f"{prefix}*"
+                break
+        else:
+            yield path

@@ -1,0 +1,370 @@
+"""What an array of JAX holds, as an initializer of a spec."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from ._expression import Index, NoFormula, Term, Use, check_uses
+from ._jax_formula import Formula, Scaled, bounds, draw_is_of_one_key, short
+from ._jaxpr import Draw, Graph, Value, key_words
+from ._tensor import (
+    LONGEST,
+    Initializer,
+    Key,
+    Tensor,
+    Text,
+    at,
+    constant,
+    make,
+    plain,
+    root,
+    varying,
+)
+
+DTYPES = {
+    "float32": "f32",
+    "float64": "f64",
+    "bfloat16": "bf16",
+    "float16": "f16",
+    "float8_e4m3fn": "f8e4m3fn",
+    "float8_e5m2": "f8e5m2",
+    "int8": "i8",
+    "int16": "i16",
+    "int32": "i32",
+    "int64": "i64",
+    "uint8": "u8",
+    "uint16": "u16",
+    "uint32": "u32",
+    "uint64": "u64",
+    "bool": "bool",
+}
+
+_COMPUTED = 1 << 21  # Elements whose every bit is compared.
+_CUT_OFF = 0.87962566103423978  # The standard deviation of a normal distribution cut at two.
+_STEPS = 4  # Of a key's derivation, before its words are shorter.
+
+
+def dtype_name(value: Value) -> str:
+    """
+    Raises:
+        NoFormula: a spec has no such element type.
+    """
+    name = DTYPES.get(str(value.dtype))
+    if name is None:
+        raise NoFormula(f"a spec has no {value.dtype}", value.origin)
+    return name
+
+
+def fixed(value: Value, graph: Graph, place: Mapping[int, int]) -> Initializer:
+    """Of what no random number decides: the bits are JAX's, or it is an error."""
+    dtype, term, problem = dtype_name(value), None, None
+    try:
+        term = Formula(value, graph, place).term
+    except NoFormula as error:
+        problem = error
+    if term is not None and term.value is not None:
+        return constant(_number(term.value, value.dtype))
+    shape = tuple(n for d, n in enumerate(value.shape) if d not in place)
+    if math.prod(shape) > _COMPUTED:
+        raise problem or NoFormula(f"{math.prod(shape)} elements are too many to compare",
+                                   value.origin)  # fmt: skip
+    whole = np.asarray(graph.compute(value))
+    real = np.ascontiguousarray(whole[tuple(place.get(d, slice(None)) for d in range(whole.ndim))])
+    if np.dtype(dtype_of(dtype)).kind != "b" and not np.isfinite(real.astype(np.float64)).all():
+        raise NoFormula("it has elements that are not finite", value.origin)
+    first = real.reshape(-1)[0]
+    if (real == first).all() and not np.signbit(real.astype(np.float64)).any() | (first < 0):
+        return constant(short(first, value.dtype))
+    for text in _attempts(term, real, value.dtype):
+        made = make(text, shape, dtype)
+        if made is not None and made.tobytes() == real.tobytes():
+            return "eye" if text == _EYE else {"expr": {"": Text(text)}}
+    raise NoFormula(
+        f"no expression was found that gives the bits of its {real.size} numbers, and a spec cannot"
+        " take them from a file",
+        problem.origin if problem and problem.origin else value.origin,
+    )
+
+
+_EYE = "i0 == i1"
+
+
+def _attempts(term: Term | None, real: np.ndarray[Any, Any], dtype: Any) -> Iterator[str]:
+    """Expressions that may give these very bits, the most readable first."""
+    if real.ndim == 2:
+        yield _EYE
+    if term is not None and len(term.text) <= LONGEST:
+        yield term.text
+    places, kept = varying(real)
+    if len(places) > 512:
+        return
+    table = "0"
+    for where in places:
+        number = short(real[where], dtype)
+        if number:
+            table += f" {'-' if number < 0 else '+'} {at(where, kept)} * {plain(abs(number))}"
+    if len(table) <= LONGEST:
+        yield table.removeprefix("0 + ")
+
+
+def drawn(path: str, value: Value, graph: Graph, place: Mapping[int, int], by_keys: bool) -> Tensor:
+    """A tensor of random numbers.
+
+    Args:
+        place: dimension → the only index of it that is asked for.
+        by_keys: the numbers are those of JAX's keys.
+    """
+    formula = Formula(value, graph, place)
+    check_uses(formula.uses)
+    if not formula.uses:  # They were drawn, and nothing is left of them.
+        return Tensor(path, value.shape, dtype_name(value), fixed(value, graph, place), [], path)
+    shape = tuple(n for d, n in enumerate(value.shape) if d not in place)
+    given = _given(formula, shape, graph) if by_keys else None
+    init, axes = _initializer(formula, shape, by_keys)
+    name = init if isinstance(init, str) else next(iter(init))
+    return Tensor(
+        path,
+        shape,
+        dtype_name(value),
+        init,
+        formula.uses,
+        path,
+        given=given,
+        fans="in_out" if name in _FAN_NAMES else "",
+        axes=axes,
+    )
+
+
+def _initializer(
+    formula: Formula, shape: tuple[int, ...], exact: bool
+) -> tuple[Initializer, tuple[tuple[str, Any], ...]]:
+    """An initializer, and where its fans are if the shape does not say.
+
+    `exact`: its numbers are JAX's, to the bit where the engine's are.
+    """
+    term = formula.term
+    if not isinstance(term, Scaled) or term.draw is None:
+        if "<" in term.text and "<orthogonal>" in term.text:
+            raise NoFormula("such random values are changed", formula.uses[0].draw.origin)
+        return _expression(term, formula), ()
+    draw, scale, shift = term.draw, term.scale, term.shift
+    (use,) = formula.uses
+    if draw.kind == "orthogonal":
+        if exact:
+            raise NoFormula("no engine has the bits of JAX's QR decomposition", draw.origin)
+        return _orthogonal(use, shape, scale, shift), ()
+    if exact and scale < 0 and draw.kind != "uniform":
+        return _expression(term, formula), ()
+    scale = abs(scale)
+    if draw.kind == "uniform":
+        low, high = sorted(bounds(draw, term.scale, shift))
+        if exact and term.scale < 0:
+            return _expression(term, formula), ()
+        if low == -high:
+            # Those of jax.nn.initializers are numbers in [-1, 1), scaled.
+            if bounds(draw, 1, 0) == (-1, 1):
+                found = _named("uniform", high / math.sqrt(3), high, use, shape, exact)
+                if found:
+                    return found
+            limit = _root(high, draw.dtype)
+            if isinstance(limit, Text):
+                return {"uniform": {"low": Text(f"-{limit.text}"), "high": limit}}, ()
+        return {"uniform": {"low": low, "high": high}}, ()
+    numbers: dict[str, Any] = {"mean": shift} if shift else {}
+    if draw.kind == "truncated_normal":
+        low, high = bounds(draw, 1, 0)
+        if (low, high) == (-2, 2) and not shift:
+            found = _named("normal", scale * _CUT_OFF, scale, use, shape, exact)
+            if found:
+                return found
+        numbers |= {"std": _root(scale, draw.dtype)}
+        numbers |= {key: n for key, n, usual in (("low", low, -2), ("high", high, 2)) if n != usual}
+        return {"truncated_normal": numbers}, ()
+    return {"normal": {**numbers, "std": _root(scale, draw.dtype)}}, ()
+
+
+def _expression(term: Term, formula: Formula) -> Initializer:
+    if len(term.text) > LONGEST:
+        raise NoFormula(f"its expression has {len(term.text)} characters, {LONGEST} is the limit",
+                        formula.uses[0].draw.origin)  # fmt: skip
+    return {"expr": {"": Text(term.text)}}
+
+
+# Name → (what is divided by the fan, which fan, the distribution).
+_FAN_NAMES = {
+    f"{name}_{distribution}": (scale, mode, distribution)
+    for name, scale, mode in (("lecun", 1.0, "in"), ("he", 2.0, "in"), ("glorot", 1.0, "avg"))
+    for distribution in ("normal", "uniform")
+}
+
+
+def _named(
+    distribution: str, std: float, parameter: float, use: Use, shape: tuple[int, ...], exact: bool
+) -> tuple[Initializer, tuple[tuple[str, Any], ...]] | None:
+    """The initializer of jax.nn.initializers that has this standard deviation.
+
+    `parameter` is what the spec's distribution has of it, in f32.
+    """
+    fans = _fans(use, shape)
+    if fans is None:
+        return None
+    fan_in, fan_out, axes = fans
+    for name, (scale, mode, of) in _FAN_NAMES.items():
+        if of != distribution:
+            continue
+        variance = scale / (fan_in if mode == "in" else (fan_in + fan_out) / 2)
+        own = math.sqrt(3 * variance) if of == "uniform" else math.sqrt(variance) / _CUT_OFF
+        if np.float32(own) == np.float32(parameter) or (
+            not exact and math.isclose(math.sqrt(variance), std, rel_tol=4e-7)
+        ):
+            return name, axes
+    return None
+
+
+def _fans(
+    use: Use, shape: tuple[int, ...]
+) -> tuple[float, float, tuple[tuple[str, Any], ...]] | None:
+    """Fans of what was drawn, and the dimensions that they are of, if these are not the last two."""
+    draw = use.draw
+    batch = len(draw.keys.shape)
+    sizes = draw.shape[batch:]
+    if len(sizes) < 2:
+        return None
+    field = math.prod(sizes[:-2])
+    where = [sorted(d for d, _ in index.factors) for index in use.index]
+    if any(i.constant for i in use.index[batch:]) or sorted(d for w in where for d in w) != [
+        d for d, n in enumerate(shape) if n > 1
+    ]:
+        return None
+    axes: tuple[tuple[str, Any], ...] = ()
+    behind = [d for w in where[:batch] for d in w]
+    last = len(shape)
+    if behind or where[-2:] != [[last - 2], [last - 1]]:
+        if not where[-2] or not where[-1]:
+            return None
+        axes = tuple(
+            (name, found[0] if len(found) == 1 else tuple(found))
+            for name, found in (
+                ("in_axis", where[-2]),
+                ("out_axis", where[-1]),
+                ("batch_axis", sorted(behind)),
+            )
+            if found
+        )
+    return sizes[-2] * field, sizes[-1] * field, axes
+
+
+def _orthogonal(use: Use, shape: tuple[int, ...], scale: float, shift: float) -> Initializer:
+    draw = use.draw
+    if shift or draw.keys.shape:
+        raise NoFormula("such random values are changed", draw.origin)
+    dimensions = [[d for d, _ in index.factors] for index in use.index]
+    columns = [d for d in dimensions if len(d) == 1]
+    counted = sorted(d for some in dimensions for d in some)
+    if any(i.constant for i in use.index) or not columns or counted != [
+        d for d, n in enumerate(shape) if n > 1
+    ]:  # fmt: skip
+        raise NoFormula("a part of an orthogonal matrix", draw.origin)
+    numbers: dict[str, Any] = {} if abs(scale) == 1 else {"gain": abs(scale)}
+    if len(shape) > 2:
+        numbers["column_axis"] = columns[-1][0]
+    return {"orthogonal": numbers} if numbers else "orthogonal"
+
+
+def _root(value: float, dtype: Any) -> Any:
+    """1 / sqrt(n), where the type rounds it to this number."""
+    if 0 < value < 1:
+        n = round(1 / value**2)
+        exact = 1 / math.sqrt(n) if n < 1 << 40 else 0.0
+        if float(np.asarray(exact).astype(dtype)) == float(np.asarray(value).astype(dtype)):
+            return root(exact)
+    return value
+
+
+def keys_of(formula: Formula, graph: Graph) -> tuple[int, ...]:
+    """The dimensions that count the keys of a draw, outermost first; none for one key.
+
+    Raises:
+        NoFormula: a spec cannot say which key draws which elements.
+    """
+    check_uses(formula.uses)
+    if not formula.uses:
+        return ()
+    if len(formula.uses) > 1:
+        raise NoFormula("numbers of several draws are in one array", formula.uses[1].draw.origin)
+    (use,) = formula.uses
+    found = []
+    for index, n in zip(use.index, use.draw.keys.shape, strict=False):
+        if n == 1:
+            continue
+        if index.constant or len(index.factors) != 1 or index.factors[0][1] != 1:
+            raise NoFormula("elements are in another order than JAX draws them", use.draw.origin)
+        found.append(index.factors[0][0])
+    return tuple(found)
+
+
+def _given(formula: Formula, shape: tuple[int, ...], graph: Graph) -> Key:
+    """The key of a tensor that is one draw of JAX's.
+
+    Raises:
+        NoFormula: its numbers are not those that this key draws, one for each element in order.
+    """
+    if len(formula.uses) > 1:
+        raise NoFormula("numbers of several draws are in one array", formula.uses[1].draw.origin)
+    (use,) = formula.uses
+    draw = use.draw
+    if draw.kind == "integers" and not draw_is_of_one_key(draw):
+        raise NoFormula("whole numbers below what is no power of two, which need two keys",
+                        draw.origin)  # fmt: skip
+    if draw.kind not in ("integers", "bits") and str(draw.dtype) != "float32":
+        raise NoFormula(f"JAX draws {draw.dtype} numbers in another way than those of f32,"
+                        " which the engine has", draw.origin)  # fmt: skip
+    batch = len(draw.keys.shape)
+    flat, sizes = Index(0), draw.shape[batch:]
+    for d, index in enumerate(use.index[batch:]):
+        flat = flat.plus(index, math.prod(sizes[d + 1 :]))
+    own = Index.of(0, {d: math.prod(shape[d + 1 :]) for d, n in enumerate(shape) if n > 1})
+    if flat != own:
+        raise NoFormula("elements are in another order than JAX draws them", draw.origin)
+    words = key_words(graph.compute(draw.keys))
+    words = words[tuple(index.constant for index in use.index[:batch])]
+    if words.shape != (2,):
+        raise NoFormula("its key is not one of JAX's default generator, threefry2x32", draw.origin)
+    if draw.kind == "integers":  # Of the two keys that JAX makes of it, the second decides.
+        pair = jax.random.split(jax.random.wrap_key_data(words), 2)
+        first, words = key_words(pair)
+        graph.keys.setdefault(words.tobytes(), (_words_before(draw, use, graph), ("split", (2, 1))))
+    return _derivation(words, graph)
+
+
+def _words_before(draw: Draw, use: Use, graph: Graph) -> bytes:
+    words = key_words(graph.compute(draw.keys))
+    return words[tuple(i.constant for i in use.index[: len(draw.keys.shape)])].tobytes()
+
+
+def _derivation(words: np.ndarray[Any, Any], graph: Graph) -> Key:
+    """How a key was made, or its words where that is not known, or longer."""
+    steps: list[tuple[str, tuple[Any, ...]]] = []
+    key: bytes | None = words.tobytes()
+    while key is not None and key in graph.keys and len(steps) <= _STEPS:
+        key, step = graph.keys[key]
+        steps.append(step)
+    if key is not None:
+        return Key("jax", (("words", (int(words[0]), int(words[1]))),))
+    return Key("jax", tuple(reversed(steps)))
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    from .._dtypes import numpy_dtype
+
+    return numpy_dtype(name)
+
+
+def _number(value: float | int, dtype: Any) -> float | int:
+    """As the element type has it."""
+    return short(np.asarray(value).astype(dtype), dtype)

@@ -1,0 +1,471 @@
+"""Specs captured from functions of JAX against what these make: names, shapes and element types; with
+JAX's engine the very numbers, and with the tool's own the same distributions."""
+
+import re
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from clients import LIBRARY, PACKAGE, Bits, Client
+from support import CLEAN, Json, Ok
+
+jax = Client("jax")
+flax = Client("flax")
+equinox = Client("equinox")
+optax = Client("optax")
+haiku = Client("haiku")
+
+import jax.numpy as jnp
+import shardinit
+import shardinit.capture
+import shardinit.jax
+from flax import linen, nnx
+from jax import random
+
+
+class Block(linen.Module):
+    @linen.compact
+    def __call__(self, x, _=None):
+        y = linen.LayerNorm()(x)
+        x = x + linen.MultiHeadDotProductAttention(num_heads=2)(y, y)
+        x = x + linen.Dense(16)(linen.gelu(linen.Dense(32)(x)))
+        return x, None
+
+
+class Scanned(linen.Module):
+    """`axis`: of the parameters, that counts the layers."""
+
+    axis: int = 0
+
+    @linen.compact
+    def __call__(self, tokens):
+        x = linen.Embed(50, 16)(tokens)
+        layers = linen.scan(linen.remat(Block), variable_axes={"params": self.axis}, split_rngs={"params": True},
+                            length=3)
+        x, _ = layers(name="layers")(x, None)
+        return linen.Dense(50, use_bias=False, kernel_init=linen.initializers.normal(0.02))(x)
+
+
+class Images(linen.Module):
+    @linen.compact
+    def __call__(self, x):
+        x = linen.Conv(8, (3, 3), kernel_init=linen.initializers.he_normal())(x)
+        x = linen.BatchNorm(use_running_average=False)(x)
+        x = linen.ConvTranspose(4, (2, 2), kernel_init=linen.initializers.xavier_uniform())(x)
+        x = linen.DenseGeneral((3, 8), param_dtype=jnp.float32)(linen.GroupNorm(2)(x))
+        return linen.Dense(4, bias_init=linen.initializers.uniform(0.3))(x)
+
+
+class Recurrent(linen.Module):
+    @linen.compact
+    def __call__(self, x):
+        for cell in (linen.LSTMCell(20), linen.GRUCell(20), linen.OptimizedLSTMCell(20)):
+            x = linen.RNN(cell)(x)
+        return linen.Conv(30, (3,), kernel_init=linen.initializers.orthogonal(0.5))(x)
+
+
+class Layers(nnx.Module):
+    def __init__(self, width, *, rngs):
+        @nnx.split_rngs(splits=3)
+        @nnx.vmap(in_axes=(0,), out_axes=0)
+        def Stacked(rngs):
+            return nnx.Linear(width, width, rngs=rngs)
+
+        self.embed = nnx.Embed(30, width, rngs=rngs)
+        self.layers = nnx.List([nnx.Linear(width, width, rngs=rngs) for _ in range(5)])
+        self.stacked = Stacked(rngs)
+        self.attention = nnx.MultiHeadAttention(2, width, decode=False, rngs=rngs)
+        self.norm, self.stats = nnx.LayerNorm(width, rngs=rngs), nnx.BatchNorm(width, rngs=rngs)
+        self.conv = nnx.Conv(width, 4, (3,), rngs=rngs)
+
+
+def Equinox(key):
+    keys = random.split(key, 7)
+    return {
+        "mlp": equinox.nn.MLP(5, 6, 32, 2, key=keys[0]),
+        "attention": equinox.nn.MultiheadAttention(2, 8, key=keys[1]),
+        "gru": equinox.nn.GRUCell(5, 12, key=keys[2]),
+        "lstm": equinox.nn.LSTMCell(5, 12, key=keys[3]),
+        "conv": equinox.nn.Conv2d(3, 8, 3, key=keys[4]),
+        "embedding": equinox.nn.Embedding(20, 6, key=keys[5]),
+        "norm": equinox.nn.LayerNorm(7),
+        "ensemble": equinox.filter_vmap(lambda key: equinox.nn.MLP(4, 5, 8, 1, key=key))(random.split(keys[6], 3)),
+    }
+
+
+def Trained(key):
+    """Parameters and an optimizer's state, which also has a copy of them."""
+    params = linen.Dense(40).init(key, jnp.zeros((1, 30)))["params"]
+    return params, optax.chain(optax.adamw(1e-3), optax.ema(0.9)).init(params), jax.tree.map(jnp.copy, params)
+
+
+def Haiku(rng):
+    def Forward(x):
+        x = haiku.BatchNorm(True, True, 0.9)(haiku.Linear(20)(x), is_training=True)
+        core = haiku.LSTM(12)
+        y, _ = haiku.dynamic_unroll(core, x[:, None], core.initial_state(1))
+        y = haiku.LayerNorm(-1, True, True)(y)
+        y = haiku.MultiHeadAttention(2, 6, w_init=haiku.initializers.VarianceScaling(1.0))(y, y, y)
+        return haiku.nets.MLP([30, 20], w_init=haiku.initializers.RandomNormal(0.1))(y)
+
+    return haiku.transform_with_state(Forward).init(rng, jnp.zeros((5, 7)))
+
+
+def Followed(key):
+    """What functions do after they draw."""
+    keys = iter(random.split(key, 24))
+
+    def Carried(key, _):
+        key, drawn = random.split(key)
+        return key, random.normal(drawn, (40, 5)) * 0.1
+
+    return {
+        "scaled": random.normal(next(keys), (40, 50)) * 0.1 + 0.5,
+        "bounded": random.uniform(next(keys), (40, 50), minval=-0.3, maxval=0.3),
+        "turned": -random.normal(next(keys), (40, 50)),
+        "cut": random.normal(next(keys), (60, 50))[:30],
+        "narrow": random.truncated_normal(next(keys), -1.0, 3.0, (40, 50)) * 0.02,
+        "coins": random.bernoulli(next(keys), 0.3, (900,)),
+        "digits": random.randint(next(keys), (900,), 2, 10),
+        "bits": random.bits(next(keys), (90,)),
+        "gumbel": random.gumbel(next(keys), (900,)),
+        "waits": random.exponential(next(keys), (900,)),
+        "signs": random.rademacher(next(keys), (900,)),
+        "patched": random.normal(next(keys), (30, 40)).at[1].set(7.0).at[2:5, 3].set(0.5),
+        "upper": jnp.triu(random.normal(next(keys), (40, 40)), 1),
+        "clipped": jnp.clip(random.normal(next(keys), (900,)), -1, 0.5),
+        "halves": random.normal(next(keys), (900,)).astype(jnp.bfloat16),
+        "carried": jax.lax.scan(Carried, next(keys), None, length=3)[1],
+        "old": random.normal(random.PRNGKey(5), (9, 8)),
+        "wrapped": random.normal(random.wrap_key_data(jnp.array([7, 8], jnp.uint32)), (9, 8)),
+        "causal": jnp.tril(jnp.ones((9, 9), bool)),
+        "places": jnp.arange(10)[None],
+        "steps": jnp.array([1.0, -1.5, 2.0]),
+        "slopes": 2.0 ** -jnp.arange(1, 9),
+        "identity": jnp.eye(5),
+        "count": jnp.zeros((), jnp.int32),
+        "minus": jnp.full((3, 4), -0.1, jnp.bfloat16),
+    }
+
+
+def Rearranged(key):
+    """What the engine of JAX has no order for."""
+    keys = iter(random.split(key, 24))
+    both = random.normal(next(keys), (60, 40))
+    return {
+        "upper": both[:20],
+        "lower": both[20:],
+        "doubled": random.normal(next(keys), (30, 40)).at[2:5, 3].mul(2.0),
+        "joined": jnp.concatenate([random.normal(next(keys), (20, 30)), jnp.zeros((2, 30)), jnp.ones((3, 30))]),
+        "padded": jnp.pad(random.normal(next(keys), (20, 30)), ((1, 2), (0, 3)), constant_values=2.0),
+        "transposed": random.uniform(next(keys), (40, 30)).T,
+        "reversed": random.normal(next(keys), (40, 30))[::-1, ::2],
+        "picked": random.normal(next(keys), (4, 30, 20))[2],
+        "placed": jax.lax.dynamic_update_slice(jnp.zeros((40, 30)), random.normal(next(keys), (10, 30)), (5, 0)),
+        "halved": jnp.split(random.normal(next(keys), (40, 30)), 2, axis=1)[1],
+        "squared": jnp.sqrt(jnp.abs(random.normal(next(keys), (40, 30)))) ** 3,
+    }
+
+
+def Init(module, *shape, dtype=jnp.float32):
+    return lambda key: module.init(key, jnp.zeros(shape, dtype))
+
+
+# Name → (what is captured, whether JAX's own numbers can be made of it).
+MODELS = {
+    "linen, in a scan": (Init(Scanned(), 1, 4, dtype=jnp.int32), True),
+    "linen, in a scan along another axis": (Init(Scanned(1), 1, 4, dtype=jnp.int32), True),
+    "linen, images": (Init(Images(), 1, 4, 4, 3), True),
+    "linen, recurrent": (Init(Recurrent(), 1, 6, 8), False),
+    "nnx": (lambda rngs: Layers(8, rngs=rngs), True),
+    "equinox": (Equinox, True),
+    "optax": (Trained, True),
+    "haiku": (Haiku, True),
+    "followed": (Followed, True),
+    "rearranged": (Rearranged, False),
+}
+
+
+def Real(make, *seeds):
+    """For each seed path → what the function makes of it."""
+    def Made(seed):
+        if next(iter(make.__code__.co_varnames)) == "rngs":
+            tree = nnx.state(make(nnx.Rngs(random.key(seed))))
+        else:
+            tree = make(random.key(seed))
+        leaves = [(keys, leaf) for keys, leaf in jax.tree_util.tree_flatten_with_path(tree)[0] if hasattr(leaf, "dtype")]
+        paths[:] = [re.sub(r"/~?/?", ".", shardinit.jax.path_of(keys)) for keys, _ in leaves]
+        return [leaf for _, leaf in leaves]
+
+    paths = []
+    # A quick compilation, with the fused multiply-add of JAX's numbers still.
+    compiled = jax.jit(Made, compiler_options={"xla_backend_optimization_level": 1})
+    return [dict(zip(paths, map(np.asarray, compiled(seed)))) for seed in seeds]
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request):
+    """(the function, whether JAX's numbers can be had, what it makes of seeds 3 and 4)."""
+    make, exact = MODELS[request.param]
+    return make, exact, *Real(make, 3, 4)
+
+
+def Made(captured):
+    with captured.spec() as spec:
+        return {path: spec.generate(path) for path in spec.tensors}
+
+
+def test_names_shapes_types_and_distributions(model):
+    make, _, first, second = model
+    captured = shardinit.capture.jax(make)
+    made = Made(captured)
+    assert {p: (a.shape, a.dtype) for p, a in made.items()} == {p: (a.shape, a.dtype) for p, a in first.items()}
+    assert list(captured.tensors) == list(first)
+    for path, one in first.items():
+        mine, two = made[path], second[path]
+        if one.tobytes() == two.tobytes():  # Nothing that the seed decides.
+            if path not in ("old", "wrapped"):
+                assert np.array_equal(Bits(mine), Bits(one)), path
+            continue
+        fixed = (one == two) & (path not in ("coins", "digits", "signs", "clipped"))
+        assert np.array_equal(mine[fixed], one[fixed]), path
+        real = np.concatenate([one[~fixed], two[~fixed]]).astype(float)
+        drawn = mine[~fixed].astype(float)
+        assert drawn.std() > 0 or drawn.size < 3, path
+        if drawn.size >= 30:
+            assert abs(drawn.std() / real.std() - 1) < 6 / np.sqrt(drawn.size), path
+            assert abs(drawn.mean() - real.mean()) < 8 * real.std() / np.sqrt(drawn.size), path
+
+
+# What is drawn from uniform numbers, without an operation that rounds once more.
+EXACT = re.compile(r"mlp|attention|gru|lstm|conv|ensemble|bounded|coins|digits|bits|signs|params.Dense_0.bias")
+
+
+def test_jax_engine_has_the_numbers_of_jax(model, request):
+    make, exact, first, _ = model
+    if not exact:
+        with pytest.raises(shardinit.CaptureError, match="bits of JAX's QR decomposition|in another order than JAX"):
+            shardinit.capture.jax(make, seed=3, engine="jax_threefry")
+        return
+    captured = shardinit.capture.jax(make, seed=3, engine="jax_threefry")
+    assert "\nengine: jax_threefry\n" in captured.text
+    made = Made(captured)
+    assert {p: (a.shape, a.dtype) for p, a in made.items()} == {p: (a.shape, a.dtype) for p, a in first.items()}
+    name = request.node.callspec.params["model"]
+    for path, real in first.items():
+        mine = made[path]
+        exactly = EXACT.match(path) and name in ("equinox", "followed", "linen, images")
+        if exactly or real.dtype.kind in "iub" or np.array_equal(Bits(mine), Bits(real)):
+            assert np.array_equal(Bits(mine), Bits(real)), path
+        elif real.dtype == np.float32:
+            # Three units in the last place, and those of what follows.
+            absolute = 1e-6 if path in ("gumbel", "waits", "scaled") else 0
+            assert np.allclose(mine, real, rtol=4 * 2.0**-23, atol=absolute), (path, np.abs(mine - real).max())
+        else:
+            assert (mine == real).mean() > 0.99, path
+
+
+def test_layers_are_folded_with_their_keys():
+    text = shardinit.capture.jax(Init(Scanned(), 1, 4, dtype=jnp.int32), engine="jax_threefry").text
+    assert "repeat: {layer: 3}" in text and "split: [3, layer], fold_in: " in text
+    assert ('params.layers.Dense_0.kernel: {from: {stack: {axis: 0, for: {i: 3}, of: "params.layers.{i}.Dense_0.kernel"}}}'
+            in text)
+    text = shardinit.capture.jax(MODELS["nnx"][0], engine="jax_threefry").text
+    assert "repeat: {layer: 5}" in text and "{seed: 0, fold_in: 2 * layer + 1}" in text
+    text = shardinit.capture.jax(equinox.nn.MLP, 8, 8, 8, 6, engine="jax_threefry").text
+    assert "repeat: {layer: 7}" in text and "{seed: 0, split: [7, layer]}, {split: [2, 0]}" in text
+
+
+def test_initializers_have_their_names():
+    text = shardinit.capture.jax(Init(Scanned(), 1, 4, dtype=jnp.int32)).text
+    assert "\nfans: in_out\n" in text
+    for line in ("params:", "Embed_0.embedding: {shape: [50, 16], init: {normal: {std: 0.25}}}",
+                 "Dense_0.kernel: {shape: [16, 50], init: {normal: {std: 0.02}}}",
+                 "Dense_1.kernel: {shape: [3, 16, 32], init: lecun_normal, in_axis: 1, out_axis: 2, batch_axis: 0}",
+                 "out.kernel: {shape: [3, 2, 8, 16], init: lecun_normal, in_axis: [1, 2], out_axis: 3, batch_axis: 0}",
+                 "key.bias: {shape: [3, 2, 8], init: zeros}", "LayerNorm_0.scale: {shape: [3, 16], init: ones}"):
+        assert f"  {line}\n" in text, line
+    text = shardinit.capture.jax(Init(Images(), 1, 4, 4, 3)).text
+    for line in ("Conv_0.kernel: {shape: [3, 3, 3, 8], init: he_normal}",
+                 "ConvTranspose_0.kernel: {shape: [2, 2, 8, 4], init: glorot_uniform}",
+                 "batch_stats.BatchNorm_0.var: {shape: [8], init: ones}"):
+        assert f"  {line}\n" in text, line
+
+
+def test_copies_are_tied():
+    make = MODELS["optax"][0]
+    made = Made(shardinit.capture.jax(make))
+    assert np.array_equal(made["0.kernel"], made["2.kernel"])
+    assert "tie: 0.kernel" in shardinit.capture.jax(make, engine="jax_threefry").text
+
+
+def test_a_model_is_filled_from_its_spec():
+    def Make(key):
+        return equinox.nn.MLP(8, 8, 8, 2, key=key)
+
+    skeleton = equinox.filter_eval_shape(Make, random.key(0))
+    with shardinit.capture.jax(Make, seed=3, engine="jax_threefry").spec() as spec:
+        model = shardinit.jax.fill(skeleton, spec)
+    x = jnp.arange(8.0)
+    assert np.array_equal(model(x), Make(random.key(3))(x))
+
+
+def test_a_layout_stores_what_the_function_returns(tmp_path):
+    captured = shardinit.capture.jax(Init(Scanned(), 1, 4, dtype=jnp.int32), engine="jax_threefry", name="scanned")
+    captured.write(tmp_path / "spec.yaml")
+    assert captured.layout == "pytree"
+    Ok("gen", tmp_path / "spec.yaml", "--layout", "pytree", "-o", tmp_path / "out")
+    made = Made(captured)
+    read = shardinit.jax.load(tmp_path / "out")
+    assert {path: a.shape for path, a in read.items()} == {p: shape for p, (shape, _) in captured.tensors.items()}
+    for path, array in read.items():
+        assert np.array_equal(Bits(array), Bits(made[path])), path
+
+
+def test_what_cannot_be_said_is_named_all_at_once():
+    def Make(key):
+        a, b, c, d, e, f = random.split(key, 6)
+        x = random.normal(a, (10, 10))
+        return {
+            "first": x,
+            "square": x * x,
+            "row": x[:1],
+            "spread": jnp.broadcast_to(random.normal(b, (4, 1)), (4, 5)),
+            "normed": (y := random.normal(c, (4, 5))) / jnp.linalg.norm(y),
+            "product": x @ x,
+            "order": random.permutation(d, 9),
+            "other": random.uniform(a, (3,)),
+            "laplace": random.laplace(e, (3, 4)),
+            "complex": jnp.zeros((3,), jnp.complex64),
+            "hole": jnp.array([1.0, jnp.nan]),
+            "a b": jnp.zeros(3),
+            "fine": random.normal(f, (3, 4)),
+        }
+
+    with pytest.raises(shardinit.CaptureError) as caught:
+        shardinit.capture.jax(Make)
+    problems = caught.value.problems
+    expected = {
+        "a b": (None, "characters that a path of a spec cannot have"),
+        "other": (11, "its key has also drawn other numbers (`jax.random.normal`"),
+        "complex": (12, "a spec has no complex64"),
+        "hole": (13, "not finite"),
+        "laplace": (12, "one random number is used twice: `jax.random.uniform`"),
+        "normed": (8, "no expression has this operation: `reduce_sum"),
+        "order": (10, "no expression has this operation: `"),
+        "product": (9, "no expression has this operation: `dot_general`"),
+        "row": (2, "some of its random numbers are also those of `first`"),
+        "spread": (7, "one random number is in several elements: `jax.random.normal`"),
+        "square": (2, "one random number is used twice: `jax.random.normal`"),
+    }
+    assert problems.keys() == expected.keys()
+    first = Make.__code__.co_firstlineno
+    for path, (line, words) in expected.items():
+        assert words in problems[path], path
+        assert f"  {path}: {problems[path]}" in str(caught.value)
+        if line and path not in ("complex", "hole"):
+            assert problems[path].endswith(f" at {__file__}:{first + line}"), (path, problems[path])
+
+
+@pytest.mark.parametrize("make, words", [
+    (lambda key: random.normal(key, (3,), jnp.bfloat16), "JAX draws bfloat16 numbers in another way"),
+    (lambda key: random.randint(key, (3,), 0, 10), "no power of two"),
+    (lambda key: jnp.concatenate([random.normal(k, (3,)) for k in random.split(key)]), "several draws are in one array"),
+    (lambda key: random.normal(key, (3, 4)).T, "in another order than JAX draws them"),
+    (lambda: random.normal(random.key(1, impl="rbg"), (3,)), "not one of JAX's default generator"),
+])
+def test_what_only_jax_can_draw(make, words):
+    Made(shardinit.capture.jax(make))
+    with pytest.raises(shardinit.CaptureError, match=words) as caught:
+        shardinit.capture.jax(make, engine="jax_threefry")
+    assert f" at {__file__}:{make.__code__.co_firstlineno}" in str(caught.value)
+
+
+@pytest.mark.parametrize("make, words", [
+    (lambda key: jnp.zeros((2, 3)) @ jnp.zeros((2, 3)), "the function failed: TypeError"),
+    (lambda key: 3 if random.normal(key, ()) > 0 else 4, "the function failed: TracerBoolConversionError"),
+    (lambda: "nothing", "has no tensors"),
+    (lambda missing: missing, "the function failed: TypeError"),
+])
+def test_functions_that_cannot_be_captured(make, words):
+    with pytest.raises(shardinit.CaptureError) as caught:
+        shardinit.capture.jax(make)
+    assert words in str(caught.value)
+    if "Tracer" in words or "@" in words:
+        assert f" at {__file__}:{make.__code__.co_firstlineno}" in str(caught.value)
+
+
+def Command(*arguments, folder):
+    return subprocess.run([sys.executable, "-m", "shardinit.capture", *map(str, arguments)], capture_output=True,
+                          text=True, timeout=300, cwd=folder,
+                          env={**CLEAN, "PYTHONPATH": str(PACKAGE), "SHARDINIT_LIBRARY": str(LIBRARY)})
+
+
+# Some 400 billion parameters, in a scan, and an optimizer's state.
+LARGE = """
+import sys
+import jax, jax.numpy as jnp, optax
+from flax import linen as nn
+
+class Block(nn.Module):
+    @nn.compact
+    def __call__(self, x, _):
+        y = nn.RMSNorm()(x)
+        q = nn.DenseGeneral((128, 128), use_bias=False, name="q")(y)
+        k = nn.DenseGeneral((8, 128), use_bias=False, name="k")(y)
+        v = nn.DenseGeneral((8, 128), use_bias=False, name="v")(y)
+        k, v = (jnp.repeat(a, 16, axis=2) for a in (k, v))
+        x = x + nn.DenseGeneral(16384, axis=(-2, -1), use_bias=False, name="o")(nn.dot_product_attention(q, k, v))
+        y = nn.RMSNorm()(x)
+        y = nn.silu(nn.Dense(53248, use_bias=False, name="gate")(y)) * nn.Dense(53248, use_bias=False, name="up")(y)
+        return x + nn.Dense(16384, use_bias=False, name="down")(y), None
+
+class Model(nn.Module):
+    @nn.compact
+    def __call__(self, tokens):
+        x = nn.Embed(128256, 16384, name="embed")(tokens)
+        layers = nn.scan(nn.remat(Block), variable_axes={"params": 0}, split_rngs={"params": True}, length=126)
+        x, _ = layers(name="layers")(x, None)
+        return nn.Dense(128256, use_bias=False, name="head")(nn.RMSNorm()(x))
+
+def init(key, tokens=8192):
+    params = Model().init(key, jnp.zeros((1, tokens), jnp.int32))["params"]
+    return {"params": params, "adam": optax.adam(1e-4).init(params)[0]}
+"""
+
+
+def test_command_and_a_large_model(tmp_path):
+    (tmp_path / "large.py").write_text(LARGE)
+    done = Command("jax", "large:init", "--args", '{"tokens": 4096}', "--seed", 7, "--engine", "jax_threefry",
+                   "--name", "large", "-o", "large.yaml", folder=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "large.yaml: 37 tensors\n"), done.stderr
+    planned = Json("plan", tmp_path / "large.yaml", "--layout", "pytree")
+    assert planned["parameters"] > 3 * 400e9
+    # In the memory of a process that imports the packages, and no more.
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 2 << 20
+    text = (tmp_path / "large.yaml").read_text()
+    assert "\nname: large\nseed: 7\n" in text and len(text.splitlines()) < 120
+
+    for arguments, words in (
+        (["jax", "large:none"], "`large` has no `none`"),
+        (["jax", "large:init", "--args", "3"], "--args is neither an object nor a list"),
+        (["jax", "large:init", "--engine", "torch"], "unknown engine `torch`"),
+        (["jax", "large:init", "--args", '{"missing": 1}'], "the function failed: TypeError"),
+    ):
+        done = Command(*arguments, "-o", "none.yaml", folder=tmp_path)
+        assert done.returncode == 2 and words in done.stderr, done.stderr
+        assert not (tmp_path / "none.yaml").exists()
+
+
+def test_neither_framework_is_imported_for_the_other(tmp_path):
+    for made, other in (("jax(lambda key: jax.random.normal(key, (3,)))", "torch"), ("torch(torch.nn.Linear, 3, 4)", "jax")):
+        name = made.split("(")[0]
+        done = subprocess.run(
+            [sys.executable, "-c",
+             f"import sys, {name}, shardinit.capture; shardinit.capture.{made}; print(sorted(sys.modules))"],
+            capture_output=True, text=True, timeout=300, cwd=tmp_path,
+            env={**CLEAN, "PYTHONPATH": str(PACKAGE), "SHARDINIT_LIBRARY": str(LIBRARY)})
+        assert done.returncode == 0, done.stderr
+        assert f"'{other}'" not in done.stdout
