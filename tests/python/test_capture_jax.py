@@ -312,6 +312,18 @@ def test_a_model_is_filled_from_its_spec():
     assert np.array_equal(model(x), Make(random.key(3))(x))
 
 
+def test_a_state_without_names_is_captured_and_filled():
+    def Make(key):
+        return equinox.nn.make_with_state(equinox.nn.BatchNorm)(4, "batch", mode="batch")
+
+    real = [leaf for leaf in jax.tree.leaves(Make(random.key(0))) if hasattr(leaf, "dtype")]
+    captured = shardinit.capture.jax(Make)
+    with captured.spec() as spec:
+        filled = shardinit.jax.fill(jax.eval_shape(lambda: equinox.filter(Make(random.key(0)), equinox.is_array)), spec)
+    for mine, other in zip(jax.tree.leaves(filled), real, strict=True):
+        assert np.array_equal(mine, other) and mine.dtype == other.dtype
+
+
 def test_a_layout_stores_what_the_function_returns(tmp_path):
     captured = shardinit.capture.jax(Init(Scanned(), 1, 4, dtype=jnp.int32), engine="jax_threefry", name="scanned")
     captured.write(tmp_path / "spec.yaml")
@@ -387,6 +399,8 @@ def test_what_only_jax_can_draw(make, words):
     (lambda key: jnp.zeros((2, 3)) @ jnp.zeros((2, 3)), "the function failed: TypeError"),
     (lambda key: 3 if random.normal(key, ()) > 0 else 4, "the function failed: TracerBoolConversionError"),
     (lambda: "nothing", "has no tensors"),
+    (lambda: {"a": jnp.zeros(3), "a.b": jnp.zeros(3)}, "`a` is the path of an array, and others are below it"),
+    (lambda: {"a": {"b": jnp.zeros(3)}, "a.b": jnp.zeros(3)}, "2 arrays have the path `a.b`"),
     (lambda missing: missing, "the function failed: TypeError"),
 ])
 def test_functions_that_cannot_be_captured(make, words):

@@ -282,7 +282,7 @@ def _fill(
         if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
             paths.append(None)
             continue
-        path = ".".join(_parts(keys))
+        path = ".".join(parts_of(keys))
         if path not in opened.tensors or rename:
             path = rename(path_of(keys)) if rename else path_of(keys)
         paths.append(path)
@@ -404,7 +404,7 @@ def path_of(keys: Iterable[Any]) -> str:
     unnamed = bool(keys) and keys[-1] == jax.tree_util.FlattenedIndexKey(0)
     if len(keys) > 1 and (unnamed or getattr(keys[-1], "name", "") == "value"):
         keys.pop()
-    return ".".join(_parts(keys))
+    return ".".join(parts_of(keys))
 
 
 def _named_sharding(mesh: Mesh, spec: tuple[tuple[str, ...], ...]) -> NamedSharding:
@@ -412,7 +412,8 @@ def _named_sharding(mesh: Mesh, spec: tuple[tuple[str, ...], ...]) -> NamedShard
     return NamedSharding(mesh, partition)
 
 
-def _parts(keys: Iterable[Any]) -> list[str]:
+def parts_of(keys: Iterable[Any]) -> list[str]:
+    """The names of JAX's key path."""
     parts = []
     for key in keys:
         for attribute in ("name", "key", "idx"):  # GetAttrKey; DictKey and others; SequenceKey.

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import inspect
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from .._errors import CaptureError
-from ..jax import path_of
+from ..jax import parts_of, path_of
 from . import Captured
 from ._expression import NoFormula
 from ._finish import LAYOUT, check_path, finish
@@ -111,16 +112,39 @@ def _arrays(tree: Any, paths: list[str]) -> list[Any]:
             tree,
             is_leaf=lambda x: isinstance(x, nnx.Module),
         )
-    arrays: dict[str, Any] = {}
-    for keys, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")) or is_key(leaf.dtype):
-            continue
-        path = _spec_path(path_of(keys))
-        if path in arrays:
-            raise CaptureError(f"two arrays have the path `{path}`")
-        arrays[path] = leaf
-    paths[:] = list(arrays)
-    return list(arrays.values())
+    leaves = [
+        (keys, leaf)
+        for keys, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+        if hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not is_key(leaf.dtype)
+    ]
+    paths[:] = _paths([keys for keys, _ in leaves])
+    return [leaf for _, leaf in leaves]
+
+
+def _paths(leaves: Sequence[Sequence[Any]]) -> list[str]:
+    """The paths of leaves; a last part that `path_of` leaves out stays where others need it."""
+    short = [_spec_path(path_of(keys)) for keys in leaves]
+    modules, counts = _modules(short), collections.Counter(short)
+    paths = [
+        _spec_path(".".join(parts_of(keys))) if path in modules or counts[path] > 1 else path
+        for path, keys in zip(short, leaves, strict=True)
+    ]
+    modules = _modules(paths)
+    for path, count in collections.Counter(paths).items():
+        if count > 1:
+            raise CaptureError(f"{count} arrays have the path `{path}`")
+        if path in modules:
+            raise CaptureError(f"`{path}` is the path of an array, and others are below it")
+    return paths
+
+
+def _modules(paths: Iterable[str]) -> set[str]:
+    """All that paths are below of."""
+    found = set()
+    for path in paths:
+        names = path.split(".")
+        found.update(".".join(names[:n]) for n in range(1, len(names)))
+    return found
 
 
 def _spec_path(path: str) -> str:
