@@ -12,6 +12,7 @@
 #include "generate/orthogonal.h"
 #include "generate/sparse.h"
 #include "generate/torch_cpu.h"
+#include "generate/torch_sparse.h"
 #include "generate/view.h"
 #include "rng/engines.h"
 #include "tensor/encode.h"
@@ -63,11 +64,9 @@ class SampleFiller final : public Filler {
 
 std::unique_ptr<const Filler> FillerOf(const Tensor& tensor) {
   using Result = std::unique_ptr<const Filler>;
-  if (tensor.stream.engine == &kTorchCpu &&
-      !std::holds_alternative<Expression>(tensor.distribution)) {
-    return std::make_unique<TorchFiller>(tensor);
-  }
+  const bool torch = tensor.stream.engine == &kTorchCpu;
   const auto sample = [&](const Sampler& sampler) -> Result {
+    if (torch) return std::make_unique<TorchFiller>(tensor);
     return std::make_unique<SampleFiller>(sampler, tensor);
   };
   return std::visit(
@@ -86,7 +85,10 @@ std::unique_ptr<const Filler> FillerOf(const Tensor& tensor) {
           [&](const Orthogonal& o) -> Result {
             return std::make_unique<OrthogonalFiller>(o, tensor);
           },
-          [&](const Sparse& s) -> Result { return std::make_unique<SparseFiller>(s, tensor); },
+          [&](const Sparse& s) -> Result {
+            if (torch) return std::make_unique<TorchSparseFiller>(s, tensor);
+            return std::make_unique<SparseFiller>(s, tensor);
+          },
           [&](const Normalized& n) -> Result {
             return std::make_unique<NormalizedFiller>(n, tensor);
           },

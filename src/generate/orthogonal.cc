@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <map>
 #include <mutex>
 #include <new>
@@ -10,9 +12,12 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/interrupt.h"
 #include "generate/shared_work.h"
 #include "kernels/kernels.h"
 #include "kernels/orthogonal.h"
+#include "kernels/torch_cpu.h"
+#include "rng/engines.h"
 #include "tensor/encode.h"
 
 namespace shardinit {
@@ -33,6 +38,10 @@ class WholeMatrix {
 
   // Row-major. Makes it first: threads that come meanwhile take part.
   const float* Values() {
+    if (stream_.engine == &kTorchCpu) {
+      std::call_once(allocated_, [this] { values_ = MakeTorch(); });
+      return values_.get();
+    }
     std::call_once(allocated_, [this] { Allocate(); });
     reflections_.Finish(0, std::ssize(blocks_));
     panels_.Finish(0, Panels());
@@ -43,18 +52,61 @@ class WholeMatrix {
  private:
   struct Made {};  // The pieces lie in the members below.
 
+  template <typename T>
+  std::unique_ptr<T[]> Allocate(int64_t count) const {
+    std::unique_ptr<T[]> numbers(new (std::nothrow) T[static_cast<size_t>(count)]);
+    if (numbers) return numbers;
+    throw Error(ExitCode::kWorld,
+                fmt::format("cannot get {:.2g} bytes of memory for an orthogonal matrix of {} × {}",
+                            size_.bytes, size_.rows, size_.columns),
+                "`shardinit plan` shows what each takes");
+  }
+
   void Allocate() {
-    const auto get = [&](int64_t count) {
-      std::unique_ptr<float[]> numbers(new (std::nothrow) float[static_cast<size_t>(count)]);
-      if (numbers) return numbers;
-      throw Error(
-          ExitCode::kWorld,
-          fmt::format("cannot get {:.2g} bytes of memory for an orthogonal matrix of {} × {}",
-                      size_.bytes, size_.rows, size_.columns),
-          "`shardinit plan` shows what each takes");
-    };
-    vectors_ = get(VectorsBefore(longer_, std::ssize(blocks_)));
-    values_ = get(longer_ * shorter_);
+    vectors_ = Allocate<float>(VectorsBefore(longer_, std::ssize(blocks_)));
+    values_ = Allocate<float>(longer_ * shorter_);
+  }
+
+  // As torch.nn.init.orthogonal_: the factor Q of a matrix of normal numbers, with the signs for
+  // which R has a positive diagonal. That is what orthonormalizing the columns one after another
+  // gives, here in f64 and twice, which is enough.
+  std::unique_ptr<float[]> MakeTorch() const {
+    const auto longer = static_cast<size_t>(longer_), shorter = static_cast<size_t>(shorter_);
+    auto values = Allocate<float>(longer_ * shorter_);
+    const torch_cpu::Drawn drawn = {torch_cpu::Normal{0, 1}, stream_, longer * shorter, DType::f32};
+    kernels::FillTorch(drawn, 0, longer * shorter, values.get());
+    const size_t row_stride = transposed_ ? 1 : shorter, column_stride = transposed_ ? longer : 1;
+    const auto vectors = Allocate<double>(longer_ * shorter_);
+    for (size_t j = 0; j < shorter; ++j) {
+      ThrowIfInterrupted();
+      double* const at = &vectors[j * longer];
+      for (size_t i = 0; i < longer; ++i) at[i] = values[i * row_stride + j * column_stride];
+      for (size_t k = 0; k < 2 * j; ++k) {
+        const double* const other = &vectors[k % j * longer];
+        const double along = Dot(at, other, longer);
+        for (size_t i = 0; i < longer; ++i) at[i] -= along * other[i];
+      }
+      const double length = std::sqrt(Dot(at, at, longer));
+      for (size_t i = 0; i < longer; ++i) {
+        at[i] /= length;
+        values[i * row_stride + j * column_stride] =
+            static_cast<float>(at[i]) * static_cast<float>(gain_);
+      }
+    }
+    return values;
+  }
+
+  // In eight sums, the same of any compiler.
+  static double Dot(const double* a, const double* b, size_t n) {
+    std::array<double, 8> sums = {};
+    size_t i = 0;
+    for (; i + sums.size() <= n; i += sums.size()) {
+      for (size_t lane = 0; lane < sums.size(); ++lane) sums[lane] += a[i + lane] * b[i + lane];
+    }
+    double rest = 0;
+    for (; i < n; ++i) rest += a[i] * b[i];
+    for (const double sum : sums) rest += sum;
+    return rest;
   }
 
   Made MakeBlock(int64_t b) {

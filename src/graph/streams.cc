@@ -13,7 +13,11 @@ namespace {
 
 Stream AfterTensor(const Tensor& tensor) {
   if (TorchRefusal(tensor).empty()) {
-    return kernels::AfterTorch(TorchDrawsOf(tensor), std::max(1, AvailableCores()));
+    Stream stream = kernels::AfterTorch(TorchDrawsOf(tensor), std::max(1, AvailableCores()));
+    if (std::holds_alternative<Sparse>(tensor.distribution)) {  // A permutation for each column.
+      stream.position += static_cast<uint64_t>((tensor.shape[0] - 1) * tensor.shape[1]);
+    }
+    return stream;
   }
   Stream stream = tensor.stream;  // Wherever that is, no other begins there.
   stream.position += static_cast<uint64_t>(tensor.elements());

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <optional>
 
@@ -95,7 +96,8 @@ bool IsInexact(const Tensor& tensor) {
   }
   if (tensor.stream.engine != &kTorchCpu) return false;
   if (const auto* e = std::get_if<Expression>(&tensor.distribution)) return e->program->inexact;
-  return tensor.dtype == DType::f64 && !std::holds_alternative<Uniform>(tensor.distribution);
+  return std::holds_alternative<Orthogonal>(tensor.distribution) ||
+         (tensor.dtype == DType::f64 && !std::holds_alternative<Uniform>(tensor.distribution));
 }
 
 std::string TorchRefusal(const Tensor& tensor) {
@@ -108,11 +110,17 @@ std::string TorchRefusal(const Tensor& tensor) {
             return why.empty() ? RefusalOfType(tensor) : why;
           },
           [](const Expression& e) { return RefusalOf(*e.program); },
-          [](const Orthogonal&) {
-            return std::string("PyTorch's depend on the LAPACK that it runs with");
+          [&](const Orthogonal& o) -> std::string {
+            if (tensor.dtype != DType::f32) {
+              return fmt::format("of {}, but PyTorch makes them in f32", InfoOf(tensor.dtype).name);
+            }
+            if (o.rows == 1 && std::popcount(o.columns) + 1 == std::ssize(tensor.shape)) return {};
+            return "PyTorch has the first dimension for the rows, and all others for the columns";
           },
-          [](const Sparse&) {
-            return std::string("sparse matrices come from other engines alone");
+          [&](const Sparse&) -> std::string {
+            if (tensor.shape[0] < kLargestPermutation) return RefusalOfType(tensor);
+            return fmt::format("it has {} rows, but may have less than {}", tensor.shape[0],
+                               kLargestPermutation);
           },
           [](const Normalized&) { return std::string("PyTorch has no such initializer"); },
       },
@@ -120,20 +128,26 @@ std::string TorchRefusal(const Tensor& tensor) {
 }
 
 torch_cpu::Drawn TorchDrawsOf(const Tensor& tensor) {
-  const auto draw = std::visit(
-      Overloaded{
-          [](const Uniform& u) {
-            return torch_cpu::Draw(torch_cpu::Uniform{u.low, u.high});
-          },
-          [](const Normal& n) {
-            return torch_cpu::Draw(torch_cpu::Normal{n.mean, n.std});
-          },
-          [](const TruncatedNormal& t) { return torch_cpu::Draw(CutOff(t)); },
-          [](const OneOf<Constant, Expression, Orthogonal, Sparse, Normalized, FromFile> auto&) {
-            return torch_cpu::Draw(torch_cpu::Uniform{});
-          },
-      },
-      tensor.distribution);
+  const auto draw =
+      std::visit(Overloaded{
+                     [](const Uniform& u) {
+                       return torch_cpu::Draw(torch_cpu::Uniform{u.low, u.high});
+                     },
+                     [](const Normal& n) {
+                       return torch_cpu::Draw(torch_cpu::Normal{n.mean, n.std});
+                     },
+                     [](const TruncatedNormal& t) { return torch_cpu::Draw(CutOff(t)); },
+                     [](const Orthogonal&) {
+                       return torch_cpu::Draw(torch_cpu::Normal{0, 1});
+                     },
+                     [](const Sparse& s) {
+                       return torch_cpu::Draw(torch_cpu::Normal{0, s.std});
+                     },
+                     [](const OneOf<Constant, Expression, Normalized, FromFile> auto&) {
+                       return torch_cpu::Draw(torch_cpu::Uniform{});
+                     },
+                 },
+                 tensor.distribution);
   return {draw, tensor.stream, static_cast<uint64_t>(tensor.elements()), tensor.dtype};
 }
 

@@ -340,6 +340,31 @@ def test_words_may_be_skipped_after_the_tensor_before(tmp_path):
         assert np.array_equal(made[path].ravel(), Words(tensor).view(np.uint32)), path
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_matrices_in_the_order_of_a_constructor(tmp_path, ranks):
+    lines = ["sparse: {shape: [40, 30], init: {sparse: {sparsity: 0.33, std: 0.5}}, shard: [a]}",
+             "half: {shape: [3, 4], dtype: bf16, init: {sparse: {sparsity: 0.5, std: 1}}, shard: [a]}",
+             "high: {shape: [50, 2, 10], init: {orthogonal: {gain: 1.5}}, shard: [a]}",
+             "wide: {shape: [20, 60], init: orthogonal, shard: [a]}",
+             "last: {shape: [7], init: {normal: {std: 1}}, shard: [a]}"]
+    torch.manual_seed(42)
+    init = torch.nn.init
+    expected = {"sparse": init.sparse_(torch.empty(40, 30), 0.33, 0.5),
+                "half": init.sparse_(torch.empty(3, 4, dtype=torch.bfloat16), 0.5, 1),
+                "high": init.orthogonal_(torch.empty(50, 2, 10), 1.5), "wide": init.orthogonal_(torch.empty(20, 60)),
+                "last": torch.randn(7)}
+    (tmp_path / "spec.yaml").write_text(Spec(42, {"a": ranks}, lines))
+    Ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
+    made = {path: words for path, (_, words) in Reassemble(tmp_path / "out").items()}
+    inexact = {t["path"] for t in json.loads((tmp_path / "out/manifest.json").read_text())["tensors"] if "inexact" in t}
+    assert inexact == {"high", "wide"}
+    for path, tensor in expected.items():
+        if path in inexact:
+            assert np.abs(made[path].ravel().view(np.float32) - tensor.numpy().ravel()).max() < 2e-6, path
+        else:
+            assert np.array_equal(made[path].ravel().view(Words(tensor).dtype), Words(tensor).ravel()), path
+
+
 @pytest.mark.parametrize("expression, message", [
     ("torch_normal(i0, -1, 40, i0, 0, 1)", "argument 1 of `torch_normal`, the place in the stream, is not the same"),
     ("torch_normal(0, -2, 40, i0, 0, 1)", "is -2, but must be a whole number from -1"),
