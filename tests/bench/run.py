@@ -40,6 +40,7 @@ STD = 0.02
 
 SPEC = """shardinit: 1
 name: bench
+engine: {engine}
 dtype: {dtype}
 mesh: {{axes: {{data: {ranks}}}}}
 modules:
@@ -86,9 +87,9 @@ def Optional(name):
         return None
 
 
-def WriteSpec(path, dtype, init, layers, ranks=1, shape=SHAPE):
+def WriteSpec(path, dtype, init, layers, ranks=1, shape=SHAPE, engine="philox4x32"):
     path.write_text(SPEC.format(dtype=dtype, init=INITS[init], layers=layers, ranks=ranks,
-                                shape=list(shape)))
+                                shape=list(shape), engine=engine))
     return path
 
 
@@ -224,11 +225,13 @@ def LibraryRows(options, folder):
     layers = max(1, round(options.gigabytes * 1e9 / (LAYER * 4)))
     for init, dtype, group in [("normal", "bf16", "draw bf16"), ("normal", "f32", "draw f32"),
                                ("truncated_normal", "f32", "draw f32 truncated")]:
-        spec = library.open_spec(WriteSpec(folder / f"library-{init}-{dtype}.yaml", dtype, init, layers))
-        for threads in range(1, len(os.sched_getaffinity(0)) + 1):
-            yield Row(group, f"libshardinit, threads={threads}", layers * LAYER,
-                      layers * LAYER * BYTES[dtype],
-                      lambda spec=spec, threads=threads: Generate(spec, threads))
+        for engine in ("philox4x32", "torch_cpu"):
+            path = WriteSpec(folder / f"library-{init}-{dtype}-{engine}.yaml", dtype, init, layers, engine=engine)
+            spec = library.open_spec(path)
+            for threads in range(1, len(os.sched_getaffinity(0)) + 1):
+                yield Row(group, f"libshardinit, {engine}, threads={threads}", layers * LAYER,
+                          layers * LAYER * BYTES[dtype],
+                          lambda spec=spec, threads=threads: Generate(spec, threads))
 
 
 # Reading, warm.
@@ -287,7 +290,7 @@ def ReshardRows(options, folder, out):
     binary, source = options.binary, folder / "reshard-source"
     layers = max(1, round(options.gigabytes * 1e9 / (LAYER * 2)))
     spec = folder / "reshard.yaml"
-    spec.write_text(SPEC.format(dtype="bf16", ranks="4, tensor: 1", shape=list(SHAPE), layers=layers,
+    spec.write_text(SPEC.format(engine="philox4x32", dtype="bf16", ranks="4, tensor: 1", shape=list(SHAPE), layers=layers,
                                 init=INITS["normal"]).replace("[data]", "[data, tensor]"))
 
     def row(name, *command):
