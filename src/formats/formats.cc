@@ -20,11 +20,11 @@ extern const FormatOption kMaxShardSize = {
     .default_text = "5GB",
 };
 
-extern const Format kSafetensors, kDcp, kHfDcp, kZarr, kKeras;
+extern const Format kSafetensors, kDcp, kHfDcp, kMegatron, kZarr, kKeras;
 
 std::span<const Format* const> Formats() {
   static constexpr const Format* kFormats[] = {
-      &kSafetensors, &kDcp, &kHfDcp, &kZarr, &kKeras,
+      &kSafetensors, &kDcp, &kHfDcp, &kMegatron, &kZarr, &kKeras,
   };
   return kFormats;
 }

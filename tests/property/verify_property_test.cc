@@ -20,8 +20,8 @@
 namespace shardinit {
 namespace {
 
-// As formats like it: Keras has numbered variables of layers.
-Plan TinyPlan() {
+// As formats like it: Keras has numbered variables of layers. `first` is a matrix.
+Plan TinyPlan(const std::string& first = "layers.dense.vars.0") {
   InitGraph graph{.name = "tiny",
                   .engine = "philox4x32",
                   .seed = 1,
@@ -29,7 +29,7 @@ Plan TinyPlan() {
                   .replicas = Replicas::kFull,
                   .tensors = {}};
   graph.tensors = {
-      MakeTensor("layers.dense.vars.0", DType::f32, {6, 5}, Normal{0, 0.5}, {{0}}),
+      MakeTensor(first, DType::f32, {6, 5}, Normal{0, 0.5}, {{0}}),
       MakeTensor("layers.dense.vars.1", DType::f32, {5}, Constant{0}),
       MakeTensor("layers.dense_1.vars.0", DType::bf16, {5, 3}, Uniform{-1, 1}, {{}, {0}}),
   };
@@ -131,7 +131,9 @@ TEST_P(EveryByteOfAnExport, IsFound) {
   request.folder = GetParam();
   for (const FormatOption* option : request.format->options) request.options[option] = 100;
   request.workers = kFew;
-  Export(TinyPlan(), request, &counters);
+  const bool is_megatron = request.format->name == "megatron";
+  Export(is_megatron ? TinyPlan("decoder.layers.mlp.linear_fc1.weight") : TinyPlan(), request,
+         &counters);
   ChangeEveryByte(GetParam(), true);
 }
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -78,6 +79,28 @@ def Megatron(stored, tensor):
     return out
 
 
+def TorchDist(stored, tensor, per_layer=Megatron):
+    """Layers, and experts in them, that are stacked, with the norms' other names."""
+    out = {}
+    for name, array in stored.items():
+        if not name.startswith("decoder.layers."):
+            out[name] = array
+            continue
+        name = name.removeprefix("decoder.layers.")
+        name = {"self_attention.linear_qkv.layer_norm_weight": "input_layernorm.weight",
+                "mlp.linear_fc1.layer_norm_weight": "pre_mlp_layernorm.weight"}.get(name, name)
+        assert len(array) == LAYERS
+        for i, layer in enumerate(array):
+            parts = {f"decoder.layers.{i}.{name}": layer}
+            if ".experts.experts." in name:
+                assert len(layer) == EXPERTS
+                parts = {f"decoder.layers.{i}.{name}".replace("experts.experts", f"experts.local_experts.{j}"): expert
+                         for j, expert in enumerate(layer)}
+            for path, part in parts.items():
+                assert (out.setdefault(path, part) == part).all(), "two names of a norm"
+    return per_layer(out, 1)  # As on one rank, whatever the mesh.
+
+
 def MaxText(stored, tensor):
     stored = {name.removeprefix("params."): array for name, array in stored.items()}
     layers = {name.removeprefix("decoder.layers."): array for name, array in stored.items()}
@@ -128,7 +151,8 @@ def KerasHub(stored, tensor):
     return out
 
 
-LAYOUTS = {"hf": Hf, "torchtitan": Torchtitan, "megatron": Megatron, "maxtext": MaxText, "kerashub": KerasHub}
+LAYOUTS = {"hf": Hf, "torchtitan": Torchtitan, "megatron": Megatron, "torch_dist": TorchDist, "maxtext": MaxText,
+           "kerashub": KerasHub}
 
 
 @pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES.keys())
@@ -197,9 +221,10 @@ SMALL = {"uneven": "chunk", "vars.d": D, "vars.ff": FF, "vars.layers": LAYERS, "
          "vars.kv_heads": KV_HEADS, "vars.head_dim": HEAD_DIM, "vars.vocab": VOCAB}
 FAMILIES = {
     # Biases that are not all 0, so that their order counts.
-    "qwen2.5-72b": ({**SMALL, "init.bias": "linear"}, {"hf": Hf, "megatron": Qwen2Megatron}),
+    "qwen2.5-72b": ({**SMALL, "init.bias": "linear"}, {"hf": Hf, "megatron": Qwen2Megatron, "torch_dist": partial(TorchDist, per_layer=Qwen2Megatron)}),
     "mixtral-8x7b": ({**SMALL, "vars.experts": EXPERTS},
-                     {"hf": Hf, "hub": Hub, "megatron": MixtralMegatron, "maxtext": MixtralMaxText}),
+                     {"hf": Hf, "hub": Hub, "megatron": MixtralMegatron, "maxtext": MixtralMaxText,
+                      "torch_dist": partial(TorchDist, per_layer=MixtralMegatron)}),
 }
 CASES = [(name, layout) for name, (_, layouts) in FAMILIES.items() for layout in layouts]
 

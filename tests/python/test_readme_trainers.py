@@ -34,6 +34,14 @@ CASES = {
         "state = {p: torch.zeros(w.shape, dtype=torch.bfloat16) for p, (_, w) in expected.items()}\n",
         "state",
     ),
+    "dist_checkpointing.load": (
+        ["torch", "megatron.core"],
+        "import os, tempfile, torch, megatron_model, test_layouts\n"
+        "megatron_model.Start(0, 1, tempfile.mkdtemp(), {})\n"
+        "from megatron.core import dist_checkpointing\n"
+        "model, = megatron_model.Models({}, d=256, ff=768, layers=2, heads=8, kv_heads=4, head_dim=32, vocab=8192)\n",
+        "test_layouts.Megatron({p: w.view(torch.int16).numpy() for p, w in result.items() if hasattr(w, 'view')}, 1)",
+    ),
     "orbax.checkpoint": (
         ["jax", "orbax.checkpoint"],
         JAX + "import orbax.checkpoint\nabstract = {}\n"

@@ -1,5 +1,7 @@
 // The folder of torch.distributed.checkpoint: a file for each rank that holds anything, with its
 // chunks of tensors behind one another, and `.metadata`, which says where each is.
+#include "formats/dcp/checkpoint.h"
+
 #include <fmt/format.h>
 
 #include <map>
@@ -10,10 +12,10 @@
 #include "formats/dcp/item.h"
 #include "formats/dcp/pickle.h"
 #include "formats/dcp/reader.h"
-#include "formats/format.h"
 #include "formats/pieces.h"
 
 namespace shardinit {
+namespace dcp {
 namespace {
 
 // Whoever loads any part of a chunk reads all of it: small enough for meshes that the export knows
@@ -63,7 +65,7 @@ FileLayout LayOutRank(int64_t rank, std::vector<FileBox> boxes, std::vector<Slic
   int64_t text_offset = 0, end = 0;
   for (size_t b = 0; b < boxes.size(); ++b) {
     FileBox& box = boxes[b];
-    const dcp::Item item = dcp::MakeItem(box.tensor->dtype, box.box.shape, end);
+    const Item item = MakeItem(box.tensor->dtype, box.box.shape, end);
     file.crcs.push_back({end + item.crc_in_head, b});
     *text += item.head;
     box.offset = end + std::ssize(item.head);
@@ -95,7 +97,7 @@ void CheckWhole(const Tensor& tensor, const std::vector<Slice>& slices) {
 
 constexpr char kModule[] = "torch.distributed.checkpoint.metadata";
 
-void WriteSize(const Shape& shape, dcp::PickleWriter& out) {
+void WriteSize(const Shape& shape, PickleWriter& out) {
   out.Global("torch", "Size");
   out.BeginTuple();
   out.Ints(shape);
@@ -103,13 +105,13 @@ void WriteSize(const Shape& shape, dcp::PickleWriter& out) {
   out.Call();
 }
 
-void WriteTensor(const Tensor& tensor, const std::vector<Slice>& slices, dcp::PickleWriter& out) {
+void WriteTensor(const Tensor& tensor, const std::vector<Slice>& slices, PickleWriter& out) {
   out.New(kModule, "TensorStorageMetadata");
   out.BeginDict();
   out.Text("properties");
   out.New(kModule, "TensorProperties");
   out.BeginTuple();
-  out.Global("torch", dcp::NameOf(tensor.dtype));
+  out.Global("torch", NameOf(tensor.dtype));
   out.Global("torch.serialization", "_get_layout");
   out.BeginTuple();
   out.Text("torch.strided");
@@ -141,17 +143,25 @@ void WriteTensor(const Tensor& tensor, const std::vector<Slice>& slices, dcp::Pi
   out.SetState();
 }
 
-void WriteSlice(const Tensor& tensor, int64_t index, const Slice& slice, dcp::PickleWriter& out) {
+// Of chunk `index` of a tensor; null: of an object.
+void WriteIndex(std::string_view name, int64_t index, const Box* chunk, PickleWriter& out) {
   out.New(kModule, "MetadataIndex");
   out.BeginDict();
   out.Text("fqn");
-  out.Text(tensor.path);
+  out.Text(name);
   out.Text("index");
-  out.Int(index);
-  out.Text("offset");
-  WriteSize(slice.box->offset, out);
+  if (chunk == nullptr) {
+    out.None();
+  } else {
+    out.Int(index);
+    out.Text("offset");
+    WriteSize(chunk->offset, out);
+  }
   out.EndDict();
   out.SetState();
+}
+
+void WritePlace(const Slice& slice, PickleWriter& out) {
   out.New("torch.distributed.checkpoint.filesystem", "_StorageInfo");
   out.BeginDict();
   out.Text("relative_path");
@@ -164,8 +174,9 @@ void WriteSlice(const Tensor& tensor, int64_t index, const Slice& slice, dcp::Pi
   out.SetState();
 }
 
-std::string WriteMetadata(const std::vector<const Tensor*>& tensors, const Slices& slices) {
-  dcp::PickleWriter out;
+std::string WriteMetadata(const std::vector<const Tensor*>& tensors, const Slices& slices,
+                          const Objects& objects, const Slice& object) {
+  PickleWriter out;
   out.New(kModule, "Metadata");
   out.BeginDict();
   out.Text("state_dict_metadata");
@@ -174,24 +185,35 @@ std::string WriteMetadata(const std::vector<const Tensor*>& tensors, const Slice
     out.Text(tensor->path);
     WriteTensor(*tensor, slices.at(tensor), out);
   }
+  for (const std::string& name : objects.names) {
+    out.Text(name);
+    out.New(kModule, "BytesStorageMetadata");
+  }
   out.EndDict();
   // Of each name its keys in nested dictionaries: one, as of a module's state dict.
   out.Text("planner_data");
   out.BeginDict();
-  for (const Tensor* tensor : tensors) {
-    out.Text(tensor->path);
+  const auto write_keys = [&](const std::string& name) {
+    out.Text(name);
     out.BeginTuple();
-    out.Text(tensor->path);
+    out.Text(name);
     out.EndTuple();
-  }
+  };
+  for (const Tensor* tensor : tensors) write_keys(tensor->path);
+  for (const std::string& name : objects.names) write_keys(name);
   out.EndDict();
   out.Text("storage_data");
   out.BeginDict();
   for (const Tensor* tensor : tensors) {
     const std::vector<Slice>& chunks = slices.at(tensor);
     for (size_t i = 0; i < chunks.size(); ++i) {
-      WriteSlice(*tensor, static_cast<int64_t>(i), chunks[i], out);
+      WriteIndex(tensor->path, static_cast<int64_t>(i), chunks[i].box, out);
+      WritePlace(chunks[i], out);
     }
+  }
+  for (const std::string& name : objects.names) {
+    WriteIndex(name, 0, nullptr, out);
+    WritePlace(object, out);
   }
   out.EndDict();
   out.Text("storage_meta");
@@ -203,7 +225,9 @@ std::string WriteMetadata(const std::vector<const Tensor*>& tensors, const Slice
   return out.Finish();
 }
 
-std::vector<FileLayout> LayOutDcp(const LayoutRequest& request) {
+}  // namespace
+
+std::vector<FileLayout> LayOutCheckpoint(const LayoutRequest& request, const Objects& objects) {
   std::map<int64_t, std::vector<FileBox>> ranks;
   for (const Tensor* tensor : request.tensors) {
     request.plan.ShardingOf(*tensor).ForEachBox([&](int64_t rank, size_t, const Box& box) {
@@ -227,16 +251,20 @@ std::vector<FileLayout> LayOutDcp(const LayoutRequest& request) {
     }
   }
   for (const Tensor* tensor : request.tensors) CheckWhole(*tensor, slices.at(tensor));
-  std::string metadata = WriteMetadata(request.tensors, slices);
+  FileLayout archive{"__0_1.distcp", ""};
+  if (!objects.names.empty()) archive.head = MakeArchive(objects.pickle);
+  std::string metadata = WriteMetadata(request.tensors, slices, objects,
+                                       {nullptr, &archive.path, 0, std::ssize(archive.head)});
+  if (!objects.names.empty()) files.push_back(std::move(archive));
   files.push_back({".metadata", std::move(metadata)});
   return files;
 }
 
-}  // namespace
+}  // namespace dcp
 
 extern const Format kDcp = {
     .name = "dcp",
-    .lay_out = LayOutDcp,
+    .lay_out = [](const LayoutRequest& request) { return dcp::LayOutCheckpoint(request, {}); },
     .reader = &dcp::kReader,
 };
 

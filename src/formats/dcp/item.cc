@@ -1,5 +1,7 @@
 #include "formats/dcp/item.h"
 
+#include <utility>
+
 #include "base/crc32.h"
 #include "base/error.h"
 #include "base/output_file.h"
@@ -166,36 +168,61 @@ std::string_view NameOf(DType dtype) {
   return {};
 }
 
-Item MakeItem(DType dtype, const Shape& shape, int64_t start) {
-  const int64_t bytes = ElementCount(shape) * InfoOf(dtype).bytes;
-  Check(bytes <= INT32_MAX, "a tensor too large for a zip file without extensions");
+namespace {
+
+// The files of an archive before the elements. Its entries are their headers'.
+std::vector<ZipEntry> PutTexts(std::string pickle, int64_t start, std::string* out) {
   const struct {
     std::string_view name;
     std::string text;
-  } texts[] = {{"archive/data.pkl", PickleOf(dtype, shape)},
+  } texts[] = {{"archive/data.pkl", std::move(pickle)},
                {"archive/byteorder", "little"},
                {"archive/version", "3\n"}};
-  Item item;
   std::vector<ZipEntry> entries;
   for (const auto& [name, text] : texts) {
     entries.push_back({name, Crc32(0, text), std::ssize(text)});
-    PutLocalHeader(&item.head, &entries.back(), start, 1);
-    item.head += text;
+    PutLocalHeader(out, &entries.back(), start, 1);
+    *out += text;
   }
+  return entries;
+}
+
+// The central directory, which begins at `offset` in the archive. Returns where the CRC of the last
+// entry stands in it.
+int64_t PutDirectory(const std::vector<ZipEntry>& entries, int64_t offset, std::string* out) {
+  const size_t begin = out->size();
+  int64_t crc = 0;
+  for (const ZipEntry& entry : entries) crc = PutCentralHeader(out, entry);
+  const size_t size = out->size() - begin;
+  *out += "PK\5\6";
+  Put(out, 0, 2 + 2);  // Disks.
+  Put(out, entries.size(), 2);
+  Put(out, entries.size(), 2);
+  Put(out, size, 4);
+  Put(out, static_cast<uint64_t>(offset), 4);
+  Put(out, 0, 2);  // Comment.
+  return crc;
+}
+
+}  // namespace
+
+Item MakeItem(DType dtype, const Shape& shape, int64_t start) {
+  const int64_t bytes = ElementCount(shape) * InfoOf(dtype).bytes;
+  Check(bytes <= INT32_MAX, "a tensor too large for a zip file without extensions");
+  Item item;
+  std::vector<ZipEntry> entries = PutTexts(PickleOf(dtype, shape), start, &item.head);
   entries.push_back({"archive/data/0", 0, bytes});
   item.crc_in_head =
       PutLocalHeader(&item.head, &entries.back(), start, bytes < kLarge ? kAlignment : kDirectUnit);
-  for (const ZipEntry& entry : entries) item.crc_in_tail = PutCentralHeader(&item.tail, entry);
-  // The end of the central directory.
-  const size_t directory = item.tail.size();
-  item.tail += "PK\5\6";
-  Put(&item.tail, 0, 2 + 2);  // Disks.
-  Put(&item.tail, entries.size(), 2);
-  Put(&item.tail, entries.size(), 2);
-  Put(&item.tail, directory, 4);
-  Put(&item.tail, item.head.size() + static_cast<uint64_t>(bytes), 4);
-  Put(&item.tail, 0, 2);  // Comment.
+  item.crc_in_tail = PutDirectory(entries, std::ssize(item.head) + bytes, &item.tail);
   return item;
+}
+
+std::string MakeArchive(std::string pickle) {
+  std::string out;
+  const std::vector<ZipEntry> entries = PutTexts(std::move(pickle), 0, &out);
+  PutDirectory(entries, std::ssize(out), &out);
+  return out;
 }
 
 }  // namespace shardinit::dcp

@@ -29,4 +29,7 @@ struct Item {
 // begin at a multiple of 64, as torch.save has them, and large ones on a page, for O_DIRECT.
 Item MakeItem(DType dtype, const Shape& shape, int64_t start);
 
+// The same of what has no tensors.
+std::string MakeArchive(std::string pickle);
+
 }  // namespace shardinit::dcp

@@ -32,6 +32,7 @@ _READERS = {
     "safetensors": "`from_pretrained` of Transformers, or safetensors.torch.load_file(),",
     "dcp": "torch.distributed.checkpoint.load()",
     "hf-dcp": "torch.distributed.checkpoint.load() with a HuggingFaceStorageReader",
+    "megatron": "megatron.core.dist_checkpointing.load()",
     "zarr": "orbax.checkpoint.StandardCheckpointer, or tensorstore.open(),",
     "keras": "`load_weights` of a Keras model",
 }

@@ -1,0 +1,78 @@
+// The folder that Megatron-core calls `torch_dist`: a checkpoint of torch.distributed.checkpoint,
+// whose format metadata.json says, with what is not cut in common.pt, and with an object for each
+// module that can compute in 8 bits: the state of that, `_extra_state`, of which there is none.
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "formats/dcp/checkpoint.h"
+#include "formats/dcp/item.h"
+#include "formats/dcp/pickle.h"
+#include "formats/dcp/reader.h"
+
+namespace shardinit {
+namespace {
+
+// The module of a matrix that has such a state; empty: it is none.
+std::string_view ModuleOf(std::string_view path) {
+  constexpr std::string_view kWeight = ".weight";
+  if (!path.starts_with("decoder.layers.") || !path.ends_with(kWeight)) return {};
+  path.remove_suffix(kWeight.size());
+  for (const std::string_view name : {"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"}) {
+    if (path.ends_with(name)) return path;
+  }
+  return {};
+}
+
+// One for each matrix that is stacked in the tensor: by layers, or by layers and experts.
+void AddStates(const Tensor& tensor, std::vector<std::string>* names) {
+  const std::string_view module = ModuleOf(tensor.path);
+  const size_t stacked = tensor.shape.size() - std::min<size_t>(2, tensor.shape.size());
+  if (module.empty() || stacked > 2) return;
+  const int64_t layers = stacked > 0 ? tensor.shape[0] : 1;
+  for (int64_t i = 0; i < layers; ++i) {
+    if (stacked < 2) {
+      names->push_back(fmt::format("{}._extra_state/shard_{}_{}", module, i, layers));
+      continue;
+    }
+    for (int64_t j = 0; j < tensor.shape[1]; ++j) {
+      names->push_back(
+          fmt::format("{}._extra_state/shard_{}.{}_{}.{}", module, i, j, layers, tensor.shape[1]));
+    }
+  }
+}
+
+std::vector<FileLayout> LayOutMegatron(const LayoutRequest& request) {
+  dcp::Objects states;
+  for (const Tensor* tensor : request.tensors) AddStates(*tensor, &states.names);
+  if (states.names.empty()) {
+    throw Error(ExitCode::kUsage,
+                "no tensor is one of Megatron-core's checkpoints, as "
+                "`decoder.layers.self_attention.linear_qkv.weight` is",
+                "store the tensors under its names: `--layout torch_dist` of a spec in `configs/`");
+  }
+  dcp::PickleWriter none, nothing;
+  none.BeginList();
+  none.None();
+  none.EndList();
+  states.pickle = none.Finish();
+  nothing.BeginDict();
+  nothing.EndDict();
+  JsonWriter json;
+  json.BeginObject().Member("sharded_backend", "torch_dist").Member("sharded_backend_version", 1);
+  json.Member("common_backend", "torch").Member("common_backend_version", 1).EndObject();
+  std::vector<FileLayout> files = dcp::LayOutCheckpoint(request, states);
+  files.insert(files.end() - 1, {{"common.pt", dcp::MakeArchive(nothing.Finish())},
+                                 {"metadata.json", json.Finish()}});
+  return files;
+}
+
+}  // namespace
+
+extern const Format kMegatron = {
+    .name = "megatron",
+    .lay_out = LayOutMegatron,
+    .reader = &dcp::kReader,
+};
+
+}  // namespace shardinit

@@ -1,0 +1,116 @@
+"""`export --to megatron`: what Megatron-core's own dist_checkpointing.load reads into its own GPTModel."""
+
+import itertools
+import json
+import pickle
+import zipfile
+
+import megatron_model
+import pytest
+from clients import Client
+from support import ROOT, Ok, Reassemble, Run
+
+torch = Client("torch")
+Client("megatron.core")
+
+SIZES = {"d": 64, "ff": 128, "layers": 4, "heads": 8, "kv_heads": 4, "head_dim": 8, "vocab": 512}
+EXPERTS = 4
+
+
+def Export(folder, name, *arguments, **sizes):
+    """The export's folder, and the arrays that `gen` gives for its keys."""
+    sets = itertools.chain.from_iterable(("--set", f"vars.{k}={n}") for k, n in (SIZES | sizes).items())
+    arguments = [ROOT / f"configs/{name}.yaml", "--layout", "torch_dist", *sets, *arguments]
+    Ok("gen", *arguments, "-o", folder / "gen")
+    Ok("export", *arguments, "--to", "megatron", "-o", folder / "out")
+    return folder / "out", {path: words for path, (_, words) in Reassemble(folder / "gen").items()}
+
+
+def Load(rank, world, rendezvous, folder, expected, experts, degrees, strict):
+    """A process: loads into each of its virtual stages, and compares every parameter by what Megatron itself
+    says of where it is."""
+    import torch.distributed as dist
+
+    megatron_model.Start(rank, world, rendezvous, degrees)
+    from megatron.core import dist_checkpointing
+    from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
+    from megatron.core.dist_checkpointing.validation import StrictHandling
+
+    models = megatron_model.Models(degrees, **SIZES, experts=experts)
+    state = {f"model{i}": model.sharded_state_dict() for i, model in enumerate(models)}
+    state = dist_checkpointing.load(state, folder, strict=StrictHandling(strict))
+    keys = set()
+    for i, model in enumerate(models):
+        model.load_state_dict({k: v for k, v in state[f"model{i}"].items() if isinstance(v, torch.Tensor)}, strict=False)
+        names = set()
+        for name, held in model.sharded_state_dict().items():
+            if not isinstance(held, (ShardedTensor, ShardedTensorFactory)):
+                continue
+            parts = held.build() if isinstance(held, ShardedTensorFactory) else [held]
+            for part in parts.values() if isinstance(parts, dict) else parts:
+                extents = [1] * part.prepend_axis_num + list(part.local_shape)
+                box = tuple(slice(o, o + n) for o, n in zip(part.global_offset, extents))
+                words = expected[part.key][box].reshape(part.local_shape)
+                assert tuple(part.global_shape) == expected[part.key].shape
+                assert (part.data.view(torch.int16).numpy().view("<u2") == words).all(), (degrees, name)
+                keys.add(part.key)
+            names.add(name)
+        assert names >= {name for name, _ in model.named_parameters()}
+    everyone = [None] * world
+    dist.all_gather_object(everyone, keys)
+    assert set().union(*everyone) == expected.keys() - {"decoder.layers.pre_mlp_layernorm.weight"}
+    dist.destroy_process_group()
+
+
+def Spawn(world, rendezvous, *arguments):
+    rendezvous.mkdir()
+    torch.multiprocessing.spawn(Load, (world, str(rendezvous), *arguments), nprocs=world)
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory):
+    return Export(tmp_path_factory.mktemp("dense"), "llama3.1-8b", "--mesh", "fsdp=3,tensor=2", "--set", "uneven=chunk")
+
+
+@pytest.mark.parametrize("degrees", [{"tensor": 1}, {"tensor": 2}, {"pipe": 2, "virtual": 2}], ids=str)
+def test_gpt(degrees, dense, tmp_path):
+    world = degrees.get("tensor", 1) * degrees.get("pipe", 1)
+    Spawn(world, tmp_path / "r", str(dense[0]), dense[1], None, degrees, "raise_all")
+
+
+@pytest.mark.parametrize("degrees", [{"tensor": 1}, {"tensor": 2}, {"expert": 2}], ids=str)
+def test_mixture_of_experts(degrees, tmp_path):
+    folder, expected = Export(tmp_path, "mixtral-8x7b", "--mesh", "expert=2", experts=EXPERTS)
+    world = degrees.get("tensor", 1) * degrees.get("expert", 1)
+    Spawn(world, tmp_path / "r", str(folder), expected, EXPERTS, degrees, "assume_ok_unexpected")
+
+
+def test_folder(dense, tmp_path):
+    """What Megatron asks of it beside the tensors; and `verify` reads it."""
+    folder, expected = dense
+    assert json.loads((folder / "metadata.json").read_text()) == {
+        "sharded_backend": "torch_dist", "sharded_backend_version": 1,
+        "common_backend": "torch", "common_backend_version": 1}
+    assert torch.load(folder / "common.pt") == {}
+    assert zipfile.ZipFile(folder / "common.pt").testzip() is None
+    metadata = pickle.loads((folder / ".metadata").read_bytes())
+    modules = ["self_attention.linear_qkv", "self_attention.linear_proj", "mlp.linear_fc1", "mlp.linear_fc2"]
+    assert metadata.state_dict_metadata.keys() - expected.keys() == {
+        f"decoder.layers.{module}._extra_state/shard_{i}_4" for module in modules for i in range(4)}
+    Ok("verify", folder)
+    arguments = [str(word) for k, n in SIZES.items() for word in ("--set", f"vars.{k}={n}")]
+    Ok("verify", folder, "--spec", ROOT / "configs/llama3.1-8b.yaml", "--layout", "torch_dist", *arguments)
+    result = Run("export", ROOT / "configs/llama3-tiny.yaml", "--to", "megatron", "-o", tmp_path / "out")
+    assert result.returncode == 2 and "`--layout torch_dist`" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_layers_one_by_one(tmp_path):
+    """Layers that are not stacked have states of their own: Megatron's layers of several kinds."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("shardinit: 1\nname: own\ndtype: bf16\nmodules:\n  decoder.layers:\n    repeat: {i: 2}\n"
+                    "    mlp.linear_fc2.weight: {shape: [4, 6], init: {normal: {std: 1}}}\n")
+    Ok("export", spec, "--to", "megatron", "-o", tmp_path / "out")
+    names = pickle.loads((tmp_path / "out/.metadata").read_bytes()).state_dict_metadata.keys()
+    assert names == {f"decoder.layers.{i}.mlp.linear_fc2.{what}" for i in range(2)
+                     for what in ("weight", "_extra_state/shard_0_1")}
