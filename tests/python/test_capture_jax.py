@@ -411,6 +411,20 @@ def test_functions_that_cannot_be_captured(make, words):
         assert f" at {__file__}:{make.__code__.co_firstlineno}" in str(caught.value)
 
 
+def test_large_seeds():
+    def Make(key):
+        return random.normal(key, (30,), jnp.float32)
+
+    with jax.enable_x64(True):
+        captured = shardinit.capture.jax(Make, seed=2**40 + 3, engine="jax_threefry")
+        real = np.asarray(Make(random.key(2**40 + 3)))
+    assert f"key: {{jax: {{seed: {2**40 + 3}}}}}" in captured.text
+    assert np.allclose(Made(captured)["value"], real, rtol=4 * 2.0**-23, atol=0)
+    assert "\nseed: 18446744073709551615\n" in shardinit.capture.jax(Make, seed=2**64 - 1).text
+    with pytest.raises(shardinit.CaptureError, match="the largest is 2.63 - 1"):
+        shardinit.capture.jax(Make, seed=2**63, engine="jax_threefry")
+
+
 def Command(*arguments, folder):
     return subprocess.run([sys.executable, "-m", "shardinit.capture", *map(str, arguments)], capture_output=True,
                           text=True, timeout=300, cwd=folder,

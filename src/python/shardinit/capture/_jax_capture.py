@@ -38,7 +38,8 @@ def capture(
     """`shardinit.capture.jax`, its arguments and those of `make` apart."""
     if engine not in ENGINES:
         raise ValueError(f"unknown engine `{engine}`: `engine` is one of {', '.join(ENGINES)}")
-    if engine == "jax_threefry" and not jax.config.jax_threefry_partitionable:
+    partitionable = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
+    if engine == "jax_threefry" and not partitionable:
         raise CaptureError(
             "`jax_threefry_partitionable` is off, and engine `jax_threefry` has the numbers of"
             " JAX with it on"
@@ -89,7 +90,7 @@ def _call(
     given = dict(kwargs)
     is_class = isinstance(make, type)
     try:  # What makes instances of a class may hide what these take.
-        signature = inspect.signature(make.__init__ if is_class else make)  # type: ignore[misc]
+        signature = inspect.signature(make.__init__ if is_class else make)
         taken = signature.bind_partial(*([make] if is_class else []), *args, **kwargs).arguments
     except (TypeError, ValueError):
         return make(*args, **kwargs)  # Its own error says more.
@@ -140,7 +141,7 @@ def _paths(leaves: Sequence[Sequence[Any]]) -> list[str]:
 
 def _modules(paths: Iterable[str]) -> set[str]:
     """All that paths are below of."""
-    found = set()
+    found: set[str] = set()
     for path in paths:
         names = path.split(".")
         found.update(".".join(names[:n]) for n in range(1, len(names)))
@@ -183,7 +184,7 @@ class _Made:
         self.tensors: dict[str, Tensor] = {}
         self.problems: dict[str, str] = {}
         self.layout: list[str] = []
-        self._order: list[str] = []
+        self._order: list[str] = []  # Of the arrays.
         self._whole: dict[str, Value] = {}
         self._divided: dict[str, _Divided] = {}
 
@@ -192,8 +193,8 @@ class _Made:
         try:
             check_path(path)
             dtype_name(value)
-            if self.engine == "jax_threefry" and value.random and math.prod(value.shape):
-                dimensions = keys_of(Formula(value, self.graph), self.graph)
+            if self.engine == "jax_threefry" and value.random and 0 not in value.shape:
+                dimensions = keys_of(Formula(value, self.graph))
                 if dimensions:
                     self._divided[path] = _Divided(value, dimensions)
                     return

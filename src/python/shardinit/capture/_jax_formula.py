@@ -297,7 +297,8 @@ def _select(at: At) -> Term:
 
 
 def _iota(at: At) -> Term:
-    return at.index[at.params["dimension"]].text()
+    dimension: int = at.params["dimension"]
+    return at.index[dimension].text()
 
 
 def _broadcast(at: At) -> Term:
@@ -415,7 +416,7 @@ def _gather(at: At) -> Term:
 def _place(at: At, place: Value, mapped: str, removed: str) -> tuple[list[int], set[int]]:
     """Where the slice of a gather or scatter begins, and its dimensions that the other lacks."""
     numbers = at.params["dimension_numbers"]
-    if place.random or len(place.shape) != 1 or getattr(numbers, "operand_batching_dims", ()):
+    if place.random or len(place.shape) != 1 or numbers.operand_batching_dims:
         raise NoFormula("elements at several places, or at random ones")
     starts = [0] * len(at.inputs[0].shape)
     found = np.asarray(at.formula.graph.compute(place))

@@ -11,7 +11,7 @@ import numpy as np
 
 from ._expression import Index, NoFormula, Term, Use, check_uses
 from ._jax_formula import Formula, Scaled, bounds, draw_is_of_one_key, short
-from ._jaxpr import Draw, Graph, Value, key_words
+from ._jaxpr import Graph, Value, key_words
 from ._tensor import (
     LONGEST,
     Initializer,
@@ -75,7 +75,7 @@ def fixed(value: Value, graph: Graph, place: Mapping[int, int]) -> Initializer:
                                    value.origin)  # fmt: skip
     whole = np.asarray(graph.compute(value))
     real = np.ascontiguousarray(whole[tuple(place.get(d, slice(None)) for d in range(whole.ndim))])
-    if np.dtype(dtype_of(dtype)).kind != "b" and not np.isfinite(real.astype(np.float64)).all():
+    if np.dtype(value.dtype).kind != "b" and not np.isfinite(real.astype(np.float64)).all():
         raise NoFormula("it has elements that are not finite", value.origin)
     first = real.reshape(-1)[0]
     if (real == first).all() and not np.signbit(real.astype(np.float64)).any() | (first < 0):
@@ -286,7 +286,7 @@ def _root(value: float, dtype: Any) -> Any:
     return value
 
 
-def keys_of(formula: Formula, graph: Graph) -> tuple[int, ...]:
+def keys_of(formula: Formula) -> tuple[int, ...]:
     """The dimensions that count the keys of a draw, outermost first; none for one key.
 
     Raises:
@@ -336,15 +336,9 @@ def _given(formula: Formula, shape: tuple[int, ...], graph: Graph) -> Key:
     if words.shape != (2,):
         raise NoFormula("its key is not one of JAX's default generator, threefry2x32", draw.origin)
     if draw.kind == "integers":  # Of the two keys that JAX makes of it, the second decides.
-        pair = jax.random.split(jax.random.wrap_key_data(words), 2)
-        first, words = key_words(pair)
-        graph.keys.setdefault(words.tobytes(), (_words_before(draw, use, graph), ("split", (2, 1))))
+        parent, (_, words) = words, key_words(jax.random.split(jax.random.wrap_key_data(words)))
+        graph.keys.setdefault(words.tobytes(), (parent.tobytes(), ("split", (2, 1))))
     return _derivation(words, graph)
-
-
-def _words_before(draw: Draw, use: Use, graph: Graph) -> bytes:
-    words = key_words(graph.compute(draw.keys))
-    return words[tuple(i.constant for i in use.index[: len(draw.keys.shape)])].tobytes()
 
 
 def _derivation(words: np.ndarray[Any, Any], graph: Graph) -> Key:
@@ -357,12 +351,6 @@ def _derivation(words: np.ndarray[Any, Any], graph: Graph) -> Key:
     if key is not None:
         return Key("jax", (("words", (int(words[0]), int(words[1]))),))
     return Key("jax", tuple(reversed(steps)))
-
-
-def dtype_of(name: str) -> np.dtype[Any]:
-    from .._dtypes import numpy_dtype
-
-    return numpy_dtype(name)
 
 
 def _number(value: float | int, dtype: Any) -> float | int:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 from jax.interpreters import partial_eval
@@ -298,7 +299,8 @@ class Graph:
         if before is None:
             return None
         arguments = [*inputs[:consts], *before, *inputs[consts + carried :]]
-        shapes = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in arguments]
+        shapes = [jax.ShapeDtypeStruct(value.shape, value.dtype)  # type: ignore[no-untyped-call]
+                  for value in arguments]  # fmt: skip
         axes = [None] * consts + [0] * (len(arguments) - consts)
         rounds = jax.make_jaxpr(
             jax.vmap(core.jaxpr_as_fun(body), in_axes=axes, axis_size=p["length"])
@@ -442,7 +444,7 @@ def key_words(keys: Any) -> np.ndarray[Any, Any]:
 
 
 def is_key(dtype: Any) -> bool:
-    return bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
+    return bool(jnp.issubdtype(dtype, jax.dtypes.prng_key))
 
 
 def _known(data: Any, origin: Origin) -> Known:
