@@ -147,6 +147,7 @@ def Followed(key):
         "identity": jnp.eye(5),
         "count": jnp.zeros((), jnp.int32),
         "minus": jnp.full((3, 4), -0.1, jnp.bfloat16),
+        "signed": jnp.array([-0.0, 1.0])[1:] * jnp.array([-2.0]),
     }
 
 
@@ -352,6 +353,7 @@ def test_what_cannot_be_said_is_named_all_at_once():
             "laplace": random.laplace(e, (3, 4)),
             "complex": jnp.zeros((3,), jnp.complex64),
             "hole": jnp.array([1.0, jnp.nan]),
+            "negative": jnp.full((3,), -0.0),
             "a b": jnp.zeros(3),
             "fine": random.normal(f, (3, 4)),
         }
@@ -365,6 +367,7 @@ def test_what_cannot_be_said_is_named_all_at_once():
         "complex": (12, "a spec has no complex64"),
         "hole": (13, "not finite"),
         "laplace": (12, "one random number is used twice: `jax.random.uniform`"),
+        "negative": (None, "no expression was found that gives the bits"),
         "normed": (8, "no expression has this operation: `reduce_sum"),
         "order": (10, "no expression has this operation: `"),
         "product": (9, "no expression has this operation: `dot_general`"),

@@ -67,7 +67,7 @@ def fixed(value: Value, graph: Graph, place: Mapping[int, int]) -> Initializer:
         term = Formula(value, graph, place).term
     except NoFormula as error:
         problem = error
-    if term is not None and term.value is not None:
+    if term is not None and term.value is not None and not _is_negative_zero(term.value):
         return constant(_number(term.value, value.dtype))
     shape = tuple(n for d, n in enumerate(value.shape) if d not in place)
     if math.prod(shape) > _COMPUTED:
@@ -78,7 +78,8 @@ def fixed(value: Value, graph: Graph, place: Mapping[int, int]) -> Initializer:
     if np.dtype(value.dtype).kind != "b" and not np.isfinite(real.astype(np.float64)).all():
         raise NoFormula("it has elements that are not finite", value.origin)
     first = real.reshape(-1)[0]
-    if (real == first).all() and not np.signbit(real.astype(np.float64)).any() | (first < 0):
+    is_float = np.dtype(value.dtype).kind not in "biu"
+    if (real == first).all() and not (is_float and first == 0 and np.signbit(real).any()):
         return constant(short(first, value.dtype))
     for text in _attempts(term, real, value.dtype):
         made = make(text, shape, dtype)
@@ -351,6 +352,10 @@ def _derivation(words: np.ndarray[Any, Any], graph: Graph) -> Key:
     if key is not None:
         return Key("jax", (("words", (int(words[0]), int(words[1]))),))
     return Key("jax", tuple(reversed(steps)))
+
+
+def _is_negative_zero(value: float | int) -> bool:
+    return value == 0 and math.copysign(1, value) < 0
 
 
 def _number(value: float | int, dtype: Any) -> float | int:
