@@ -16,6 +16,8 @@ import dataclasses
 import json
 import os
 import pathlib
+import tempfile
+import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -42,23 +44,38 @@ class Captured:
         tensors: path → (shape, dtype) of each tensor, in the model's order.
         drawn: the paths of those that random numbers are in.
         layout: the spec's layout whose tensors these are; None is its own tensors.
+        tables: path → content of the files beside the spec that it takes elements from.
     """
 
     text: str
     tensors: Mapping[str, tuple[tuple[int, ...], str]]
     drawn: frozenset[str] = frozenset()
+    tables: Mapping[str, bytes] = dataclasses.field(default_factory=dict, repr=False)
     _real: Callable[[], Mapping[str, _torch.Tensor]] | None = dataclasses.field(
         default=None, repr=False, compare=False
     )
     layout: str | None = None
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Writes the spec to a file."""
+        """Writes the spec to a file, and its `tables` below the folder that it is in."""
+        for name, content in self.tables.items():
+            file = pathlib.Path(path).parent / name
+            file.parent.mkdir(exist_ok=True)
+            # Another spec may use it, so it never is there in part.
+            new = file.with_name(f".{file.name}.{os.getpid()}")
+            new.write_bytes(content)
+            new.replace(file)
         pathlib.Path(path).write_text(self.text)
 
     def spec(self) -> Spec:
         """The spec, open: its tensors can be made in memory."""
-        return Spec(None, text=self.text, set=(), mesh=None, layout=self.layout, threads=0)
+        if not self.tables:
+            return Spec(None, text=self.text, set=(), mesh=None, layout=self.layout, threads=0)
+        folder = tempfile.TemporaryDirectory(prefix="shardinit-")
+        self.write(os.path.join(folder.name, "spec.yaml"))
+        spec = Spec(os.path.join(folder.name, "spec.yaml"), layout=self.layout)
+        weakref.finalize(spec, folder.cleanup)  # The spec reads its tables when they are needed.
+        return spec
 
     def verify(self) -> Verified:
         """Compares what the spec gives with the model that the constructor makes.

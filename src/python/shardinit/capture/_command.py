@@ -23,6 +23,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         captured = _capture(options)
         if options.output == "-":
+            if captured.tables:
+                raise CaptureError(
+                    "the spec takes elements from files beside it, and standard output has no place"
+                    " for them: give -o a name"
+                )
             sys.stdout.write(captured.text)
         else:
             captured.write(options.output)

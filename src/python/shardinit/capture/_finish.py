@@ -10,7 +10,7 @@ from .._errors import CaptureError, LibraryError
 from . import Captured
 from ._expression import NoFormula
 from ._places import placed_tree
-from ._tensor import Tensor, share
+from ._tensor import Tensor, file_of, share
 from ._write import spec_text
 
 LAYOUT = "pytree"  # What stores arrays that are drawn in parts.
@@ -78,6 +78,7 @@ def finish(
         text,
         {t.path: (t.shape, t.dtype) for t in tensors} if stored is None else stored,
         frozenset(tensor.path for tensor in tensors if tensor.uses),
+        {file_of(t): t.table for t in tensors if t.table is not None},
         layout=LAYOUT if layouts else None,
     )
     _check(captured)

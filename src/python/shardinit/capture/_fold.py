@@ -288,7 +288,7 @@ def _common_init(inits: Sequence[Initializer], layers: Sequence[int], variable: 
         raise Unlike
     (name,) = names
     numbers = [init[name] for init in inits if isinstance(init, dict)]
-    if name == "expr" and len({n[""] for n in numbers}) > 1:
+    if name in ("expr", "file") and len({n[""] for n in numbers}) > 1:
         raise Unlike
     return {name: _common_numbers(numbers, layers, variable)}
 

@@ -22,6 +22,7 @@ from ._tensor import (
     Text,
     at,
     constant,
+    from_file,
     make,
     plain,
     root,
@@ -65,7 +66,10 @@ def tensor_of(path: str, value: Value, engine: str) -> Tensor:
     if not math.prod(value.shape):
         return Tensor(path, value.shape, dtype, "zeros", [], path)
     if not value.random:
-        return Tensor(path, value.shape, dtype, _fixed(value, dtype), [], path)
+        init = _fixed(value, dtype)
+        if isinstance(init, bytes):
+            return Tensor(path, value.shape, dtype, from_file(init), [], path, table=init)
+        return Tensor(path, value.shape, dtype, init, [], path)
     formula = Formula(value, engine)
     draw = formula.uses[0].draw
     if engine == TORCH_CPU:
@@ -210,8 +214,8 @@ def _fans(shape: tuple[int, ...], recipe: str) -> Iterator[tuple[str, float, flo
         yield "xavier", 1.0, float(shape[1] * field + shape[0] * field)
 
 
-def _fixed(value: Value, dtype: str) -> Initializer:
-    """Of what no random number decides: the bits are PyTorch's, or it is an error."""
+def _fixed(value: Value, dtype: str) -> Initializer | bytes:
+    """Of what no random number decides, with PyTorch's bits: the bytes, if no expression gives them."""
     problem = None
     try:
         term = Formula(value).term
@@ -225,27 +229,24 @@ def _fixed(value: Value, dtype: str) -> Initializer:
     if size > _COMPUTED:
         raise problem or NoFormula(f"{size} elements are too many to compute", value.origin)
     real = evaluate(value).contiguous()
-    if value.dtype.is_floating_point and not bool(torch.isfinite(real.float()).all()):
-        raise NoFormula(
-            "it has elements that are not finite, or that nothing was written to", value.origin
-        )
+    if value.dtype.is_floating_point and bool(torch.isnan(real.double()).any()):
+        raise NoFormula("it has elements that are NaN, or that nothing was written to", value.origin)
+    bits = _bits(real).tobytes()
+    if value.dtype.is_floating_point and bool(torch.isinf(real.double()).any()):
+        return bits
     first = real.flatten()[0]
     if bool((real == first).all()) and not (first == 0 and _signs(real)):
         return constant(_short(first.item(), real.dtype))
     if len(shape := value.shape) >= 2:
         centre = " * ".join(f"(i{d} == {shape[d] // 2})" for d in range(2, len(shape)))
         made = make("(i0 == i1)" + (f" * {centre}" if centre else ""), shape, dtype)
-        if made is not None and made.tobytes() == _bits(real).tobytes():
+        if made is not None and made.tobytes() == bits:
             return "dirac" if len(shape) > 2 else "eye"
     for text in _attempts(term.text if term is not None else None, real, value.shape, dtype):
         made = make(text, value.shape, dtype)
-        if made is not None and made.tobytes() == _bits(real).tobytes():
+        if made is not None and made.tobytes() == bits:
             return {"expr": {"": Text(text)}}
-    raise NoFormula(
-        f"no expression was found that gives the bits of its {size} numbers, and a spec cannot take"
-        " them from a file",
-        problem.origin if problem and problem.origin else value.origin,
-    )
+    return bits
 
 
 def _signs(real: torch.Tensor) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 import re
 from collections.abc import Sequence
@@ -67,6 +68,7 @@ class Tensor:
         given: how it is drawn; None for the key of `key`.
         fans: `out_in` or `in_out`, where its initializer looks at them.
         axes: `in_axis` and the like, for what `fans` does not say.
+        table: what the file of `from_file` has.
     """
 
     path: str
@@ -79,6 +81,7 @@ class Tensor:
     given: Key | None = None
     fans: str = ""
     axes: tuple[tuple[str, Any], ...] = ()
+    table: bytes | None = None
 
 
 def share(tensors: list[Tensor], engine: str) -> dict[str, str]:
@@ -117,6 +120,17 @@ def root(value: float) -> Number:
         if n < 1 << 40 and 1 / math.sqrt(n) == value and len(repr(value)) > 10:
             return Text(f"1 / sqrt({n})")
     return value
+
+
+def from_file(content: bytes) -> Initializer:
+    """The elements of a file beside the spec, which is named by its content."""
+    return {"file": {"": Text(f"tables/{hashlib.sha256(content).hexdigest()}.bin")}}
+
+
+def file_of(tensor: Tensor) -> str:
+    """The path of its file."""
+    assert isinstance(tensor.init, dict)
+    return str(tensor.init["file"][""].text)
 
 
 def constant(value: float | int) -> Initializer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -76,6 +77,7 @@ class Apply(Value):
         function: an `OpOverload`.
         args, kwargs: its arguments, Values in place of tensors.
         result: a number is that of an output; a name is that of an argument that is written to.
+        default: PyTorch's default element type when it ran, which decides those of results.
     """
 
     function: Any
@@ -83,6 +85,7 @@ class Apply(Value):
     kwargs: dict[str, Any]
     result: int | str
     random: bool = False
+    default: torch.dtype = dataclasses.field(default_factory=torch.get_default_dtype)
 
     def __post_init__(self) -> None:
         self.random = any(part.random for part in self.parts())
@@ -185,7 +188,7 @@ def evaluate(value: Value) -> torch.Tensor:
     """
     done: dict[int, torch.Tensor] = {}
     stack = [value]
-    with _disable_current_modes(), torch.no_grad():
+    with _disable_current_modes(), torch.no_grad(), _default_dtype_kept():
         while stack:
             top = stack[-1]
             missing = [part for part in top.parts() if id(part) not in done]
@@ -198,10 +201,20 @@ def evaluate(value: Value) -> torch.Tensor:
     return done[id(value)]
 
 
+@contextlib.contextmanager
+def _default_dtype_kept() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 def _compute(value: Value, done: dict[int, torch.Tensor]) -> torch.Tensor:
     if isinstance(value, Literal):
         return value.data
     if isinstance(value, Apply):
+        torch.set_default_dtype(value.default)
         names = [argument.name for argument in value.function._schema.arguments]
         args, kwargs = replace((value.args, value.kwargs), lambda part: done[id(part)], Value)
         if isinstance(value.result, str):

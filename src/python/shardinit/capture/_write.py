@@ -82,8 +82,8 @@ def _names(tensors: Sequence[Leaf]) -> dict[str, tuple[str, int]]:
 def _base(init: Initializer) -> str:
     assert isinstance(init, dict)
     ((kind, numbers),) = init.items()
-    if kind == "expr":
-        return "values"
+    if kind in ("expr", "file"):
+        return "values" if kind == "expr" else "table"
     last = list(numbers.values())[-1]
     text = last.text if isinstance(last, Text) else f"{last:.6g}"
     root = re.fullmatch(r"1 / sqrt\((\d+)\)", text)
@@ -159,6 +159,8 @@ def _init(init: Initializer) -> str:
         for mark, place in numbers.items():
             text = text.replace(mark, place.text) if mark else text
         return f'{{expr: "{text}"}}'
+    if kind == "file":
+        return f"{{file: {numbers[''].text}}}"
     return f"{{{kind}: {{{', '.join(f'{key}: {_scalar(n)}' for key, n in numbers.items())}}}}}"
 
 
