@@ -288,7 +288,7 @@ class _Made:
         if not math.prod(shape):
             return Tensor(path, shape, dtype, "zeros", [], path)
         if not value.random:
-            return Tensor(path, shape, dtype, fixed(value, self.graph, place), [], path)
+            return fixed(path, value, self.graph, place)
         return drawn(path, value, self.graph, place, self.engine == "jax_threefry")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,6 +21,7 @@ from ._tensor import (
     Text,
     at,
     constant,
+    from_file,
     make,
     plain,
     root,
@@ -44,7 +46,7 @@ DTYPES = {
     "bool": "bool",
 }
 
-_COMPUTED = 1 << 21  # Elements whose every bit is compared.
+_COMPARED = 1 << 21  # Elements of what an expression is looked for.
 _CUT_OFF = 0.87962566103423978  # The standard deviation of a normal distribution cut at two.
 _STEPS = 4  # Of a key's derivation, before its words are shorter.
 
@@ -60,36 +62,43 @@ def dtype_name(value: Value) -> str:
     return name
 
 
-def fixed(value: Value, graph: Graph, place: Mapping[int, int]) -> Initializer:
-    """Of what no random number decides: the bits are JAX's, or it is an error."""
-    dtype, term, problem = dtype_name(value), None, None
-    try:
+def fixed(path: str, value: Value, graph: Graph, place: Mapping[int, int]) -> Tensor:
+    """A tensor that no random number decides, with JAX's bits.
+
+    `place`: dimension → the only index of it that is asked for.
+    """
+    shape = tuple(n for d, n in enumerate(value.shape) if d not in place)
+    init = _fixed(value, graph, place, shape)
+    if isinstance(init, bytes):
+        return Tensor(path, shape, dtype_name(value), from_file(init), [], path, table=init)
+    return Tensor(path, shape, dtype_name(value), init, [], path)
+
+
+def _fixed(
+    value: Value, graph: Graph, place: Mapping[int, int], shape: tuple[int, ...]
+) -> Initializer | bytes:
+    """The bytes, if no expression gives them."""
+    term = None
+    with contextlib.suppress(NoFormula):
         term = Formula(value, graph, place).term
-    except NoFormula as error:
-        problem = error
     if term is not None and term.value is not None and not _is_negative_zero(term.value):
         return constant(_number(term.value, value.dtype))
-    shape = tuple(n for d, n in enumerate(value.shape) if d not in place)
-    if math.prod(shape) > _COMPUTED:
-        raise problem or NoFormula(f"{math.prod(shape)} elements are too many to compare",
-                                   value.origin)  # fmt: skip
     whole = np.asarray(graph.compute(value))
     real = np.ascontiguousarray(whole[tuple(place.get(d, slice(None)) for d in range(whole.ndim))])
-    if np.dtype(value.dtype).kind != "b" and not np.isfinite(real.astype(np.float64)).all():
-        raise NoFormula("it has elements that are not finite", value.origin)
-    first = real.reshape(-1)[0]
     is_float = np.dtype(value.dtype).kind not in "biu"
+    if is_float and np.isnan(real).any():
+        raise NoFormula("it has elements that are NaN", value.origin)
+    bits = real.tobytes()
+    if (is_float and np.isinf(real).any()) or real.size > _COMPARED:
+        return bits
+    first = real.reshape(-1)[0]
     if (real == first).all() and not (is_float and first == 0 and np.signbit(real).any()):
         return constant(short(first, value.dtype))
     for text in _attempts(term, real, value.dtype):
-        made = make(text, shape, dtype)
-        if made is not None and made.tobytes() == real.tobytes():
+        made = make(text, shape, dtype_name(value))
+        if made is not None and made.tobytes() == bits:
             return "eye" if text == _EYE else {"expr": {"": Text(text)}}
-    raise NoFormula(
-        f"no expression was found that gives the bits of its {real.size} numbers, and a spec cannot"
-        " take them from a file",
-        problem.origin if problem and problem.origin else value.origin,
-    )
+    return bits
 
 
 _EYE = "i0 == i1"
@@ -123,7 +132,7 @@ def drawn(path: str, value: Value, graph: Graph, place: Mapping[int, int], by_ke
     formula = Formula(value, graph, place)
     check_uses(formula.uses)
     if not formula.uses:  # They were drawn, and nothing is left of them.
-        return Tensor(path, value.shape, dtype_name(value), fixed(value, graph, place), [], path)
+        return fixed(path, value, graph, place)
     shape = tuple(n for d, n in enumerate(value.shape) if d not in place)
     given = _given(formula, shape, graph) if by_keys else None
     init, axes = _initializer(formula, shape, by_keys)
