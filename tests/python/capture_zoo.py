@@ -1,7 +1,9 @@
 """Models of PyTorch's libraries, small: their names, and functions that make them."""
 
-import functools
 import importlib
+import importlib.util
+import re
+import sys
 
 import torch
 from torch import nn
@@ -24,9 +26,11 @@ SMALL = {
 def Shrink(config):
     """A config of Transformers, with the parts that it has, made small."""
     for name, value in SMALL.items():
-        if isinstance(getattr(config, name, None), int) or (
-                name in ("pad_token_id", "bos_token_id", "eos_token_id") and hasattr(config, name)):
-            setattr(config, name, value)
+        try:
+            if isinstance(getattr(config, name, None), int):
+                setattr(config, name, value)
+        except (AttributeError, NotImplementedError):
+            pass  # Made of others.
     for name in ("text_config", "vision_config", "encoder", "decoder", "audio_config"):
         if getattr(config, name, None) is not None and hasattr(getattr(config, name), "to_dict"):
             Shrink(getattr(config, name))
@@ -65,10 +69,10 @@ GemmaForCausalLM Gemma3ForCausalLM Qwen3ForCausalLM Qwen3MoeForCausalLM Phi3ForC
 GraniteForCausalLM CohereForCausalLM StableLmForCausalLM Starcoder2ForCausalLM FalconForCausalLM BloomForCausalLM
 OPTForCausalLM GPTJForCausalLM GPTNeoForCausalLM CodeGenForCausalLM CTRLLMHeadModel OpenAIGPTLMHeadModel
 RobertaForMaskedLM DistilBertForMaskedLM AlbertForMaskedLM ElectraForPreTraining DebertaV2Model MPNetModel XLNetLMHeadModel
-ModernBertForMaskedLM ConvBertModel MobileBertForPreTraining LongformerModel BigBirdModel NystromformerModel RoFormerModel
+ModernBertForMaskedLM ConvBertModel LongformerModel BigBirdModel NystromformerModel RoFormerModel
 BartForConditionalGeneration MBartForConditionalGeneration PegasusForConditionalGeneration M2M100ForConditionalGeneration
 MarianMTModel BlenderbotForConditionalGeneration MT5EncoderModel
-ViTForImageClassification DeiTModel BeitModel SwinModel DINOv2Model ConvNextModel ResNetModel SegformerModel ViTMAEForPreTraining
+ViTForImageClassification DeiTModel BeitModel SwinModel Dinov2Model ConvNextModel ResNetModel SegformerModel ViTMAEForPreTraining
 CLIPModel SiglipModel WhisperForConditionalGeneration Wav2Vec2Model HubertModel ASTModel
 FalconMambaForCausalLM JetMoeForCausalLM OlmoeForCausalLM
 """.split()}
@@ -96,3 +100,44 @@ NN = {
     "nn.Linear, small": lambda: nn.Sequential(nn.Linear(3, 1), nn.Linear(1, 5), nn.Linear(2, 2), nn.PReLU(3)),
     "nn.AdaptiveLogSoftmax": lambda: nn.AdaptiveLogSoftmaxWithLoss(16, 100, [10, 30]),
 }
+
+
+def _DefineOperators():
+    """torchvision without its compiled operators, which no constructor calls, can be imported."""
+    while importlib.util.find_spec("torchvision") is not None:
+        try:
+            importlib.import_module("torchvision")
+            return
+        except RuntimeError as error:
+            missing = re.fullmatch(r"operator (torchvision::\w+) does not exist", str(error))
+            if missing is None:
+                raise
+            torch.library.define(missing[1], "(Tensor x) -> Tensor")
+            for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
+                del sys.modules[name]
+
+
+_DefineOperators()
+TORCHVISION = {f"torchvision {name}": Of("torchvision.models", name, **values) for name, values in {
+    "resnet18": {}, "resnext50_32x4d": {}, "squeezenet1_1": {}, "mobilenet_v2": {},
+    "mobilenet_v3_small": {}, "shufflenet_v2_x0_5": {}, "mnasnet0_5": {}, "googlenet": {"init_weights": False},
+    "densenet121": {}, "efficientnet_b0": {}, "regnet_y_400mf": {}, "convnext_tiny": {}, "swin_t": {}, "maxvit_t": {},
+    "vit_b_32": {}, "inception_v3": {"init_weights": False}, "alexnet": {},
+}.items()}
+TIMM = {f"timm {name}": Of("timm", "create_model", name) for name in """
+resnet18 vit_tiny_patch16_224 deit_tiny_patch16_224 swin_tiny_patch4_window7_224 convnext_atto mixer_s32_224 efficientnet_b0
+mobilenetv3_small_050 regnetx_002 levit_128s poolformer_s12 coatnet_nano_rw_224 mobilevit_xxs tinynet_e ghostnet_050 edgenext_xx_small
+""".split()}
+SAMPLE = {"block_out_channels": (16, 32), "norm_num_groups": 8}
+DIFFUSERS = {f"diffusers {name}": Of("diffusers", name, **values) for name, values in {
+    "UNet2DModel": {**SAMPLE, "sample_size": 16, "down_block_types": ("DownBlock2D", "AttnDownBlock2D"),
+                    "up_block_types": ("AttnUpBlock2D", "UpBlock2D"), "attention_head_dim": 8},
+    "UNet2DConditionModel": {**SAMPLE, "sample_size": 16, "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
+                             "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"), "cross_attention_dim": 24, "attention_head_dim": 8},
+    "AutoencoderKL": {**SAMPLE, "down_block_types": ("DownEncoderBlock2D",) * 2, "up_block_types": ("UpDecoderBlock2D",) * 2},
+    "VQModel": {**SAMPLE, "down_block_types": ("DownEncoderBlock2D",) * 2, "up_block_types": ("UpDecoderBlock2D",) * 2},
+    "DiTTransformer2DModel": {"num_attention_heads": 2, "attention_head_dim": 8, "num_layers": 2, "sample_size": 8, "norm_num_groups": 4},
+    "PriorTransformer": {"num_attention_heads": 2, "attention_head_dim": 8, "num_layers": 2, "embedding_dim": 16, "num_embeddings": 5},
+    "Transformer2DModel": {"num_attention_heads": 2, "attention_head_dim": 8, "in_channels": 8, "norm_num_groups": 4},
+}.items()}
+ALL = {**TRANSFORMERS, **NN, **TORCHVISION, **TIMM, **DIFFUSERS}

@@ -12,9 +12,7 @@ import dataclasses
 import functools
 import json
 import os
-import subprocess
 import tempfile
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +24,7 @@ from jax import export
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from . import _native
-from ._errors import FormatError, MismatchError, SpecError
+from ._errors import FormatError, MismatchError
 from ._source import Mesh as Grid
 from ._source import TensorInfo
 from ._spec import Sets, overrides

@@ -35,7 +35,9 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{options.output}: {len(captured.tensors):,} tensors", file=sys.stderr)
         if options.verify:
             verified = captured.verify()
-            print(verified.table(), end="", file=sys.stderr if options.output == "-" else sys.stdout)
+            print(
+                verified.table(), end="", file=sys.stderr if options.output == "-" else sys.stdout
+            )
             return 0 if verified.good else _DIFFERENT
     except (ShardinitError, ValueError) as error:
         return _complain(str(error), _WRONG if not isinstance(error, LibraryError) else 3)

@@ -370,12 +370,9 @@ def instances(
         here = {**(values or {}), **({module.variable: number} if module.count else {})}
         for member in module.members.values():
             if isinstance(member, Leaf):
-                yield member, _NAME.sub(lambda m: str(here[m[1]]), member.path)
+                yield member, member.path.format(**here)
             else:
                 yield from instances(member, here)
-
-
-_NAME = re.compile(r"\{(\w+)\}")
 
 
 def leaves(node: Node) -> Iterator[Leaf]:

@@ -26,7 +26,7 @@ from ._expression import (
     number,
     where,
 )
-from ._stream import TORCH_CPU, Words
+from ._stream import Words
 from ._torch_numbers import ROUNDINGS, rounded, torch_term
 from ._values import Apply, Draw, Empty, Gather, Geometry, Literal, Scatter, Value, evaluate
 
@@ -38,8 +38,9 @@ class Formula(Walk):
 
     Args:
         value: what has the elements.
-        engine: that of the spec; `torch_cpu` has PyTorch's numbers, each of which may be used as
-            often as the constructor uses it, and rounds as PyTorch does between operations.
+        fixed: None, or for the engine torch_cpu, which has PyTorch's own numbers: what gives an
+            expression for what no random number decides, to the bit. Then a number may be used
+            as often as the constructor uses it, and is rounded between operations as PyTorch does.
 
     Attributes:
         term: the expression.
@@ -47,10 +48,11 @@ class Formula(Walk):
         marks: what stands for a place of PyTorch's stream in the expression → that place.
     """
 
-    def __init__(self, value: Value, engine: str = "") -> None:
+    def __init__(self, value: Value, fixed: Callable[[Value], str] | None = None) -> None:
         super().__init__()
         self.marks: dict[str, Words] = {}
-        self.rounds = engine == TORCH_CPU
+        self.rounds = fixed is not None
+        self._fixed = fixed
         ranges = {d: (0, n - 1) for d, n in enumerate(value.shape)}
         self.term = self._term(value, identity(value.shape), ranges)
         if "<" in self.term.text and re.search("<[a-z]+>.|.<[a-z]+>", self.term.text):
@@ -59,7 +61,20 @@ class Formula(Walk):
     def _term(self, value: Value, index: tuple[Index, ...], ranges: dict[int, Range]) -> Term:
         if isinstance(value, Draw):
             return self._draw(value, index, ranges)
+        if self._fixed is not None and not value.random and value.dtype.is_floating_point:
+            constant = _constant(value)
+            if constant is not None:
+                return number(constant)
+            return rounded(_moved(self._fixed(value), index), value.dtype)
         if isinstance(value, Gather):
+            if (
+                self.rounds
+                and isinstance(value.base, Draw)
+                and _in_memory(value.base, value.layout)
+            ):
+                # A storage as it was drawn: where an element is, is when it is drawn.
+                flat = _place(value.layout, value.view, index)
+                return self._draw(value.base, index, ranges, flat.text())
             return self._term(value.base, _through(value.layout, value.view, index, ranges), ranges)
         if isinstance(value, Scatter):
             return self._scatter(value, index, ranges)
@@ -77,8 +92,6 @@ class Formula(Walk):
         builder = _OPERATIONS.get(name) or _OPERATIONS.get(name.removesuffix("_"))
         if builder is None:
             raise NoFormula("no expression has this operation", value.origin)
-        if self.rounds and not value.random and (constant := _constant(value)) is not None:
-            return number(constant)
         try:
             term = builder(_Context(self, value, index, ranges), arguments)
         except NoFormula as error:
@@ -95,12 +108,18 @@ class Formula(Walk):
         self.marks[name] = words
         return Term(name)
 
-    def _draw(self, draw: Draw, index: tuple[Index, ...], ranges: dict[int, Range]) -> Term:
+    def _draw(
+        self,
+        draw: Draw,
+        index: tuple[Index, ...],
+        ranges: dict[int, Range],
+        flat: Term | None = None,
+    ) -> Term:
         if draw.problem:
             raise NoFormula(draw.problem, draw.origin)
         self.use(draw, index, ranges)
         if self.rounds:
-            return torch_term(draw, _flat(draw, index), self.mark)
+            return torch_term(draw, _flat(draw, index) if flat is None else flat, self.mark)
         p = {key: number(value) for key, value in draw.parameters.items()}
         u = Term("uniform()")
         minus = binary("-", number(0), u)
@@ -218,6 +237,26 @@ def _flat(draw: Draw, index: tuple[Index, ...]) -> Term:
     return binary("+", term, whole.text())
 
 
+def _in_memory(draw: Draw, layout: Geometry) -> bool:
+    """Whether the elements lie in memory one behind the other, as they are drawn."""
+    lies = zip(layout.size, layout.stride, draw.place.strides, strict=True)
+    return all(n == 1 or stride == drawn for n, stride, drawn in lies)
+
+
+_INDEX = re.compile(r"\bi(\d+)\b")
+
+
+def _moved(text: str, index: tuple[Index, ...]) -> Term:
+    """An expression of an element's place, for the element at another one."""
+    at = {str(d): i.text() for d, i in enumerate(index)}
+
+    def place(match: re.Match[str]) -> str:
+        term = at[match[1]]
+        return term.text if term.binds == 9 else f"({term.text})"
+
+    return Term(_INDEX.sub(place, text), 9 if re.fullmatch(r"\w+", text) else 0)
+
+
 def _constant(value: Value) -> float | int | None:
     """The number that all elements are; None if they differ, or are too many to look at."""
     if math.prod(value.shape) > _LOOKED_AT or not math.prod(value.shape):
@@ -260,13 +299,18 @@ def _through(
     layout: Geometry, view: Geometry, index: tuple[Index, ...], ranges: Mapping[int, Range]
 ) -> tuple[Index, ...]:
     """Which element of a storage an element of a view is."""
+    return _unflatten(_place(layout, view, index), layout, ranges)
+
+
+def _place(layout: Geometry, view: Geometry, index: tuple[Index, ...]) -> Index:
+    """How many elements of memory are before an element of a view."""
     flat = Index(view.offset - layout.offset)
     for i, n, stride in zip(index, view.size, view.stride, strict=True):
         if n > 1 and stride:
             if isinstance(i, Divided):
                 raise NoFormula("an index into every few elements is moved")
             flat = flat.plus(i, stride)
-    return _unflatten(flat, layout, ranges)
+    return flat
 
 
 def _unflatten(flat: Index, layout: Geometry, ranges: Mapping[int, Range]) -> tuple[Index, ...]:
@@ -303,11 +347,13 @@ class _Context:
         """A number among the arguments, of which PyTorch makes one of the type it computes in."""
         if not self.formula.rounds or isinstance(value, (bool, int)):
             return number(value)
-        types = {part.dtype for part in self.value.parts()} | {self.value.dtype}
+        kinds = [part.dtype for part in self.value.parts()] + [self.value.dtype]
+        floats = [dtype for dtype in kinds if dtype in ROUNDINGS]
+        if not floats or torch.float64 in kinds:
+            return number(value)
         name = self.value.function._schema.name.removeprefix("aten::").removesuffix("_")
-        if name in _CHOOSES and self.value.dtype in ROUNDINGS:
-            return rounded(number(value), self.value.dtype)
-        return rounded(number(value), torch.float32) if types & ROUNDINGS.keys() else number(value)
+        wide = torch.float32 in floats or name in ("mul", "div", "addcmul")
+        return rounded(number(value), torch.float32 if wide else floats[0])
 
     def at(
         self, argument: Value, index: Sequence[Index], ranges: dict[int, Range] | None = None
@@ -335,7 +381,10 @@ def _sum(operator: str) -> Callable[[_Context, Arguments], Term]:
         ):
             # The inverse of softplus, for which x is needed once.
             return call("log", call("expm1", at.of(a["self"])))
-        other = binary("*", number(a.get("alpha", 1)), at.of(a["other"]))
+        alpha = at.number(a.get("alpha", 1))
+        if at.formula.rounds and alpha.value != 1 and at.value.dtype.itemsize == 2:
+            raise NoFormula("PyTorch rounds some elements of such a sum in another way")
+        other = binary("*", alpha, at.of(a["other"]))
         if other.value is not None and other.value < 0:
             return binary("-" if operator == "+" else "+", at.of(a["self"]), number(-other.value))
         return binary(operator, at.of(a["self"]), other)
@@ -495,10 +544,16 @@ def _logical(at: _Context, a: Arguments, build: Callable[[Term, Term], Term]) ->
     return build(at.of(a["self"]), at.of(a["other"]))
 
 
+def _sign(at: _Context, a: Arguments) -> Term:
+    term, zero = at.of(a["self"]), number(0)
+    return binary("-", binary(">", term, zero), binary("<", term, zero))
+
+
 def _power(at: _Context, a: Arguments) -> Term:
     base, exponent = at.of(a["self"]), at.of(a["exponent"])
     if at.formula.rounds and exponent.value in (2, 3):
-        square = rounded(binary("*", base, base), torch.float32)
+        half = at.value.dtype == torch.bfloat16
+        square = rounded(binary("*", base, base), torch.bfloat16 if half else torch.float32)
         return square if exponent.value == 2 else binary("*", square, base)
     if exponent.value == 2 and base.binds == 9 and "(" not in base.text:
         return binary("*", base, base)
@@ -515,6 +570,11 @@ def _choose(at: _Context, condition: Any, yes: Any, no: Any) -> Term:
 
 
 def _addcmul(at: _Context, a: Arguments) -> Term:
+    if at.formula.rounds:
+        first = binary("*", at.number(a.get("value", 1)), at.of(a["tensor1"]))
+        if at.value.dtype in ROUNDINGS:
+            first = rounded(first, torch.float32)
+        return binary("+", at.of(a["self"]), binary("*", first, at.of(a["tensor2"])))
     product = binary("*", at.of(a["tensor1"]), at.of(a["tensor2"]))
     return binary("+", at.of(a["self"]), binary("*", number(a.get("value", 1)), product))
 
@@ -522,8 +582,8 @@ def _addcmul(at: _Context, a: Arguments) -> Term:
 # Operations that compute nothing: an element is one of those that they are given.
 _CHOOSES = {
     "abs", "cat", "clamp", "clamp_max", "clamp_min", "clone", "constant_pad_nd", "copy",
-    "detach_copy", "fill", "flip", "masked_fill", "maximum", "minimum", "neg", "stack", "_to_copy",
-    "to", "tril", "triu", "where", "zero",
+    "detach_copy", "fill", "flip", "masked_fill", "maximum", "minimum", "neg", "sign", "stack",
+    "_to_copy", "to", "tril", "triu", "where", "zero",
 }  # fmt: skip
 
 _OPERATIONS: dict[str, Callable[[_Context, Arguments], Term]] = {
@@ -585,6 +645,7 @@ _OPERATIONS: dict[str, Callable[[_Context, Arguments], Term]] = {
     "rsqrt": lambda at, a: binary("/", number(1), call("sqrt", at.of(a["self"]))),
     "rsub": lambda at, a: binary("-", at.of(a["other"]), at.of(a["self"])),
     "scalar_tensor": lambda at, a: number(a["s"]),
+    "sign": _sign,
     "sin": _function("sin"),
     "sqrt": _function("sqrt"),
     "square": lambda at, a: _power(at, a | {"exponent": 2}),

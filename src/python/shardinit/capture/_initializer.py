@@ -15,6 +15,7 @@ from ._expression import NoFormula, Term, check_uses, stored
 from ._formula import Formula
 from ._stream import TORCH_CPU, Words, is_one_round
 from ._tensor import (
+    BEHIND,
     LONGEST,
     Initializer,
     Linear,
@@ -28,7 +29,7 @@ from ._tensor import (
     root,
     varying,
 )
-from ._torch_numbers import torch_term
+from ._torch_numbers import MATRIX, torch_term
 from ._values import Draw, Value, contiguous, evaluate
 
 DTYPES = {
@@ -66,18 +67,24 @@ def tensor_of(path: str, value: Value, engine: str) -> Tensor:
     if not math.prod(value.shape):
         return Tensor(path, value.shape, dtype, "zeros", [], path)
     if not value.random:
-        init = _fixed(value, dtype)
-        if isinstance(init, bytes):
-            return Tensor(path, value.shape, dtype, from_file(init), [], path, table=init)
-        return Tensor(path, value.shape, dtype, init, [], path)
-    formula = Formula(value, engine)
-    draw = formula.uses[0].draw
+        fixed = _fixed(value, dtype)
+        if isinstance(fixed, bytes):
+            return Tensor(path, value.shape, dtype, from_file(fixed), [], path, table=fixed)
+        return Tensor(path, value.shape, dtype, fixed, [], path)
     if engine == TORCH_CPU:
+        formula = Formula(value, _fixed_text)
+        draw = formula.uses[0].draw
         text = stored(formula.term, dtype).text
         if text == _filling(draw, value) and (init := _filled_with(draw, value.shape)) is not None:
-            fans = _fans_of(init)
-            return Tensor(path, value.shape, dtype, init, formula.uses, path, draw.place, fans=fans)
-        return Tensor(path, value.shape, dtype, _placed(text, formula), formula.uses, path)
+            fans, asked = _fans_of(init), None if MATRIX in text else _placed(text, formula)
+            return Tensor(
+                path, value.shape, dtype, init, formula.uses, path, draw.place, asked, fans=fans
+            )
+        placed = _placed(text, formula)
+        if placed is None:
+            raise NoFormula(BEHIND, draw.origin)
+        return Tensor(path, value.shape, dtype, placed, formula.uses, path)
+    formula = Formula(value)
     check_uses(formula.uses)
     init = _drawn(formula, value.shape)
     return Tensor(path, value.shape, dtype, init, formula.uses, path, fans=_fans_of(init))
@@ -114,21 +121,15 @@ def _filling(draw: Draw, value: Value) -> str:
     return term.text
 
 
-def _placed(text: str, formula: Formula) -> Initializer:
-    """An expression with numbers of PyTorch's."""
-    draw = formula.uses[0].draw
-    raise NoFormula("expressions draw from other engines alone", draw.origin)
+def _placed(text: str, formula: Formula) -> Initializer | None:
+    """An expression with numbers of PyTorch's; None if only the seed decides their places."""
     if len(text) > LONGEST:
         raise NoFormula(f"its expression has {len(text)} characters, {LONGEST} is the limit",
-                        draw.origin)  # fmt: skip
-    for use in formula.uses:
-        place = use.draw.place
-        if place.position.after >= 0 or (place.spare is not None and place.spare.after >= 0):
-            raise NoFormula(
-                "only the seed decides where in the stream its numbers are, behind a truncated"
-                " distribution, and an expression needs the place itself",
-                use.draw.origin,
-            )
+                        formula.uses[0].draw.origin)  # fmt: skip
+    if MATRIX in text:
+        raise NoFormula("such random values are changed", formula.uses[0].draw.origin)
+    if any(words.after >= 0 for words in formula.marks.values()):
+        return None
     places = {mark: Linear(words.count) for mark, words in formula.marks.items()}
     return {"expr": {"": Text(text), **places}}
 
@@ -242,11 +243,35 @@ def _fixed(value: Value, dtype: str) -> Initializer | bytes:
         made = make("(i0 == i1)" + (f" * {centre}" if centre else ""), shape, dtype)
         if made is not None and made.tobytes() == bits:
             return "dirac" if len(shape) > 2 else "eye"
-    for text in _attempts(term.text if term is not None else None, real, value.shape, dtype):
-        made = make(text, value.shape, dtype)
-        if made is not None and made.tobytes() == bits:
-            return {"expr": {"": Text(text)}}
-    return bits
+    text = _found(term.text if term is not None else None, real, value.shape, dtype)
+    return bits if text is None else {"expr": {"": Text(text)}}
+
+
+def _found(text: str | None, real: torch.Tensor, shape: tuple[int, ...], dtype: str) -> str | None:
+    """An expression that gives these very bits, which may be another one than is given."""
+    for attempt in _attempts(text, real, shape, dtype):
+        made = make(attempt, shape, dtype)
+        if made is not None and made.tobytes() == _bits(real).tobytes():
+            return attempt
+    return None
+
+
+def _fixed_text(value: Value) -> str:
+    """The bits of what no random number decides, among others that one does.
+
+    Raises:
+        NoFormula: no expression gives them.
+    """
+    try:
+        text = Formula(value).term.text
+    except NoFormula:
+        text = None
+    if math.prod(value.shape) <= _COMPUTED:
+        real = evaluate(value).contiguous()
+        found = _found(text, real, value.shape, DTYPES[value.dtype])
+        if found is not None:
+            return found
+    raise NoFormula("no expression was found that gives the bits of its numbers", value.origin)
 
 
 def _signs(real: torch.Tensor) -> bool:

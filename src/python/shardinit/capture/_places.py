@@ -1,4 +1,4 @@
-"""Which tensors of a spec say where in PyTorch's stream they begin; the others follow one another."""
+"""Where tensors begin in PyTorch's stream: said in a spec, or that they follow one another."""
 
 from __future__ import annotations
 
@@ -95,4 +95,4 @@ def _drawn(root: Module, tensors: Sequence[Tensor]) -> list[tuple[Leaf, Tensor, 
 
 def _asks(tensor: Tensor, place: Place) -> bool:
     """Whether its first number may be one that is left over."""
-    return place.pairs and tensor.uses[0].draw.kind in ("normal", "trunc_normal")
+    return place.pairs and tensor.uses[0].draw.kind != "uniform"

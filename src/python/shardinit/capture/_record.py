@@ -32,6 +32,7 @@ from ._values import (
     Origin,
     Scatter,
     Value,
+    contiguous,
     evaluate,
     replace,
     values_in,
@@ -122,6 +123,10 @@ def geometry(tensor: torch.Tensor) -> Geometry:
     return Geometry(tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
 
 
+def _is_row_major(geometry: Geometry) -> bool:
+    return geometry == Geometry(geometry.size, contiguous(geometry.size), geometry.offset)
+
+
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows every operation on fake tensors.
 
@@ -192,8 +197,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def write(self, tensor: torch.Tensor, value: Value) -> None:
         storage = self._storage(tensor)
         view = geometry(tensor)
-        if view == storage.layout:
-            storage.value = value
+        if view == storage.layout or (
+            _is_row_major(view)
+            and _is_row_major(storage.layout)
+            and (
+                math.prod(view.size) == math.prod(storage.layout.size)
+                and view.offset == storage.layout.offset
+            )
+        ):
+            storage.value, storage.layout = value, view
             return
         storage.value = Scatter(
             storage.layout.size,
@@ -304,6 +316,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     Apply(tuple(tensor.shape), tensor.dtype, origin, function, *values, argument),
                 )
         outputs = list(result) if isinstance(result, (list, tuple)) else [result]
+        typed = any(argument.name == "dtype" for argument in schema.arguments)
+        if isinstance(result, torch.Tensor) and typed and next(values_in(values), None) is None:
+            values[1].setdefault("dtype", result.dtype)  # The default may be another one later.
         for i, tensor in enumerate(outputs):
             if not isinstance(tensor, torch.Tensor) or self._known(tensor):
                 continue
@@ -371,7 +386,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return draw("choices", drawn=math.prod(tensor.shape if each else weights.shape))
         if name in _DRAWS:
             kind, names, defaults = _DRAWS[name]
-            numbers = dict(zip(names, defaults, strict=False))
+            numbers: dict[str, Any] = dict(zip(names, defaults, strict=False))
             numbers |= {key: a[key] for key in names if key in a}
             return draw(kind, **{_NAMES.get(key, key): x for key, x in numbers.items()})
         return draw(name)
@@ -410,7 +425,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             function = getattr(torch.random, name)
 
             def call(*args: Any, **kwargs: Any) -> Any:
-                self.stream.lose(f"`torch.{name}` at {user_line()} moves PyTorch's generator before")
+                self.stream.lose(
+                    f"`torch.{name}` at {user_line()} moves PyTorch's generator before"
+                )
                 return function(*args, **kwargs)
 
             return call

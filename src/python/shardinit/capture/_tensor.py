@@ -16,6 +16,10 @@ from ._expression import Use
 from ._stream import TORCH_CPU, Place
 
 LONGEST = 4096  # Bytes of an expression.
+BEHIND = (
+    "only the seed decides where in the stream its numbers are, behind a truncated distribution,"
+    " and an expression needs the place itself"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +69,7 @@ class Tensor:
         uses: the draws of the constructor that its values are.
         key: the path of the first tensor that has the same ones.
         place: in PyTorch's stream, of what the engine torch_cpu draws; None of all else.
+        asked: of what it draws, the expression that asks for the same numbers, if there is one.
         given: how it is drawn; None for the key of `key`.
         fans: `out_in` or `in_out`, where its initializer looks at them.
         axes: `in_axis` and the like, for what `fans` does not say.
@@ -78,6 +83,7 @@ class Tensor:
     uses: list[Use]
     key: str
     place: Place | None = None
+    asked: Initializer | None = None
     given: Key | None = None
     fans: str = ""
     axes: tuple[tuple[str, Any], ...] = ()
@@ -85,10 +91,9 @@ class Tensor:
 
 
 def share(tensors: list[Tensor], engine: str) -> dict[str, str]:
-    """Gives tensors of the same random numbers one key.
-
-    Of the engine torch_cpu they may also be the same in part, or have gone another way.
-    """
+    """Gives tensors of the same random numbers one key."""
+    if engine == TORCH_CPU:
+        return _tie_equal(tensors)
     problems: dict[str, str] = {}
     users: dict[int, list[tuple[Tensor, Use]]] = {}
     for tensor in tensors:
@@ -96,20 +101,41 @@ def share(tensors: list[Tensor], engine: str) -> dict[str, str]:
             for other, before in users.get(use.draw.order, ()):
                 if other is tensor or use.apart(before):
                     continue
-                if (tensor.shape, tensor.init, [(u.draw.order, u.index) for u in tensor.uses]) != (
-                    other.shape, other.init, [(u.draw.order, u.index) for u in other.uses]
-                ):  # fmt: skip
-                    if engine == TORCH_CPU:
-                        continue
+                draws = [[(u.draw.order, u.index) for u in t.uses] for t in (tensor, other)]
+                same = (tensor.shape, tensor.dtype, tensor.init) == (
+                    other.shape, other.dtype, other.init)  # fmt: skip
+                if not same or draws[0] != draws[1]:
                     problems[tensor.path] = (
                         f"some of its random numbers are also those of `{other.path}`, which is"
                         f" not the same otherwise: {use.draw.origin}"
                     )
                 else:
-                    tensor.key, tensor.place = other.key, None
+                    tensor.key = other.key
                 break
             else:
                 users.setdefault(use.draw.order, []).append((tensor, use))
+    return problems
+
+
+def _tie_equal(tensors: list[Tensor]) -> dict[str, str]:
+    """The engine torch_cpu draws for one tensor; others ask for the numbers in expressions."""
+    problems: dict[str, str] = {}
+    first: dict[Any, Tensor] = {}
+    drawn: set[int] = set()
+    for tensor in tensors:
+        if not tensor.uses:
+            continue
+        draws = tuple(use.draw.order for use in tensor.uses)
+        same = first.setdefault((tensor.shape, tensor.dtype, repr(tensor.init), draws), tensor)
+        if same is not tensor:
+            tensor.key, tensor.place = same.path, None
+        elif tensor.place is not None and draws[0] in drawn:
+            if tensor.asked is None:
+                problems[tensor.path] = f"{BEHIND}: {tensor.uses[0].draw.origin}"
+            else:
+                tensor.init, tensor.place = tensor.asked, None
+        elif tensor.place is not None:
+            drawn.add(draws[0])
     return problems
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # Types to which an expression can round.
 ROUNDINGS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+# Begins what stands for an element of a matrix that is drawn as a whole, for which no function is.
+MATRIX = "#"
 _DIGITS = {torch.float32: 24, torch.bfloat16: 8, torch.float16: 11}
 
 
@@ -62,10 +64,6 @@ def torch_term(draw: Draw, index: Term, mark: Callable[[Words], Term]) -> Term:
     match draw.kind:
         case "normal" | "trunc_normal":
             mean, std = p.get("mean", number(0)), p.get("std", number(1))
-            if draw.dtype == torch.float64 and not (draw.kind == "normal" and place.pairs):
-                raise NoFormula(
-                    "in f64 they depend on the C library that PyTorch runs with", draw.origin
-                )
             grouped = not place.pairs or math.prod(draw.shape) < 16
             if draw.kind == "trunc_normal" and not is_one_round(draw.parameters, place.pairs):
                 if not grouped:
@@ -73,7 +71,7 @@ def torch_term(draw: Draw, index: Term, mark: Callable[[Words], Term]) -> Term:
                                     draw.origin)  # fmt: skip
                 ends = p["a"], p["b"]
                 return typed("torch_trunc_normal", at, spare, size, index, mean, std, *ends)
-            if grouped and draw.dtype != torch.float64:
+            if grouped:
                 return typed("torch_normal", at, spare, size, index, mean, std)
             return typed("torch_pairs", at, spare, index, mean, std)
         case "log_normal":
@@ -108,8 +106,8 @@ def torch_term(draw: Draw, index: Term, mark: Callable[[Words], Term]) -> Term:
             angle = binary("*", number(math.pi), binary("-", even(), number(0.5)))
             tangent = binary("/", call("sin", angle), call("cos", angle))
             return rounded(binary("+", binary("*", p["sigma"], tangent), p["median"]), draw.dtype)
-        case "orthogonal":
-            raise NoFormula("PyTorch's orthogonal matrices depend on its LAPACK", draw.origin)
-        case "sparse":
-            raise NoFormula("sparse matrices come from other engines alone", draw.origin)
+        case "orthogonal" | "sparse":
+            if draw.kind == "sparse" or draw.dtype == torch.float32:
+                return call(MATRIX + draw.kind, at, spare, index)
+            raise NoFormula("PyTorch's orthogonal matrices are had in f32 alone", draw.origin)
     raise NoFormula("no expression draws such values", draw.origin)
