@@ -90,7 +90,7 @@ void KeySchemaWriter::WriteModule(std::string_view name, std::string_view descri
   if (is_whole) {
     std::vector<std::string> names;
     for (const SpecKey& key : keys) {
-      if (key.name != "keep") names.emplace_back(key.name);
+      if (key.name != "keep" && key.name != "stack") names.emplace_back(key.name);
     }
     out_.Key("not").BeginObject().Key("propertyNames").BeginObject();
     WriteWords("enum", names);

@@ -40,7 +40,7 @@ struct Padding {
 struct WrittenTensors {
   std::vector<Tensor> tensors;
   std::vector<const Span*> places;           // Of its name.
-  std::vector<const TensorSpec*> specs;      // Null: one that a layout keeps as it is.
+  std::vector<const TensorSpec*> specs;      // Null: one that a layout keeps as it is, or stacks.
   std::vector<const TensorSpec*> shapeless;  // Not among these, as their shapes are wrong.
   bool all_visited = true;                   // Else mistakes in repeats or `when` hide some.
   // Once they are cut, of each: if it is to be padded where it is uneven, and is.

@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
+#include <map>
 #include <span>
 
 #include "base/glob.h"
@@ -32,9 +34,70 @@ class Storer : public LeafVisitor {
         stages_(building, mesh),
         stored_(*stored) {}
 
+  // `a.3.b` of each module `a` that is to be stacked will be a part of `a.b`, and is not kept.
+  void FindStacks(const LayoutSpec& layout) {
+    std::vector<bool> stacks(layout.stack.size());
+    std::map<std::string, size_t> places;
+    is_stacked_.resize(drawn_.size());
+    for (size_t i = 0; i < drawn_.size() && !stacks.empty(); ++i) {
+      const std::optional<Numbered> numbered = FindNumber(drawn_[i].path, layout, stacks);
+      if (!numbered) continue;
+      is_stacked_[i] = true;
+      const auto [place, is_new] = places.try_emplace(numbered->path, stacks_.size());
+      if (is_new) stacks_.push_back({numbered->path, &layout.stack[numbered->pattern].span, {}});
+      stacks_[place->second].members.emplace_back(numbered->number, i);
+    }
+    for (size_t g = 0; g < stacks.size(); ++g) {
+      if (stacks[g]) continue;
+      diagnostics_.Error(
+          layout.stack[g].span,
+          fmt::format("`stack` names `{}`, but `modules` has no such module with numbered members",
+                      layout.stack[g].value));
+    }
+  }
+
+  // Each as `{stack: {axis: 0, of: [...]}}` would be.
+  void AddStacks() {
+    for (Stack& stack : stacks_) {
+      std::sort(stack.members.begin(), stack.members.end());
+      ViewSpec view;
+      view.span = *stack.place;
+      view.operation = {"stack", *stack.place};
+      view.is_list = true;
+      view.arguments = {
+          {{"axis", *stack.place}, false, {ParseExpr("0", *stack.place, diagnostics_)}}};
+      for (const auto& [number, tensor] : stack.members) {
+        const std::string& path = drawn_[tensor].path;
+        ViewSpec& member = view.of.emplace_back();
+        member.span = *stack.place;
+        member.path = {{path, *stack.place}, {{path, nullptr}}};
+      }
+      const auto lowered = binder_.Lower(view);
+      if (!lowered) continue;
+      const Viewed& viewed = lowered->viewed;
+      const bool in_doubt =
+          viewed.pins_in_doubt ||
+          std::find(viewed.in_doubt.begin(), viewed.in_doubt.end(), true) != viewed.in_doubt.end();
+      if (in_doubt) {
+        diagnostics_.Error(
+            *stack.place,
+            fmt::format("the tensors of `{}` are cut in different ways, or on different stages",
+                        stack.path),
+            "tensors that are stacked are held by the same ranks");
+        continue;
+      }
+      Tensor tensor;
+      tensor.path = stack.path;
+      tensor.shape = viewed.arrangement.shape;
+      tensor.partition = viewed.partition;
+      Add(*lowered, *stack.place, nullptr, std::move(tensor));
+    }
+  }
+
   void Keep(const LayoutSpec& layout) {
     std::vector<bool> keeps(layout.keep.size());
     for (size_t i = 0; i < drawn_.size(); ++i) {
+      if (is_stacked_[i]) continue;
       std::optional<size_t> keep;
       for (size_t g = 0; g < keeps.size(); ++g) {
         if (!GlobMatches(layout.keep[g].value, drawn_[i].path)) continue;
@@ -103,6 +166,36 @@ class Storer : public LeafVisitor {
   }
 
  private:
+  struct Stack {
+    std::string path;
+    const Span* place;                                // Of the pattern.
+    std::vector<std::pair<int64_t, size_t>> members;  // Number, tensor.
+  };
+  struct Numbered {
+    size_t pattern;
+    int64_t number;
+    std::string path;  // Without the number.
+  };
+
+  // By the first number in the path whose module is to be stacked.
+  static std::optional<Numbered> FindNumber(const std::string& path, const LayoutSpec& layout,
+                                            std::vector<bool>& stacks) {
+    for (size_t dot = path.find('.'); dot != path.npos; dot = path.find('.', dot + 1)) {
+      const size_t end = path.find('.', dot + 1);
+      int64_t number = 0;
+      const char* stop = path.data() + std::min(end, path.size());
+      const auto [last, error] = std::from_chars(path.data() + dot + 1, stop, number);
+      if (end == path.npos || last != stop || error != std::errc()) continue;
+      const std::string module = path.substr(0, dot);
+      for (size_t g = 0; g < stacks.size(); ++g) {
+        if (!GlobMatches(layout.stack[g].value, module)) continue;
+        stacks[g] = true;
+        return Numbered{g, number, module + path.substr(end)};
+      }
+    }
+    return {};
+  }
+
   void ReportEntries(Span place, std::string_view key, size_t found, const Tensor& tensor) {
     diagnostics_.Error(
         place, fmt::format("`{}` has {} entr{}, but the shape of `{}` is [{}]", key, found,
@@ -129,6 +222,8 @@ class Storer : public LeafVisitor {
   ViewBinder binder_;
   StageBinder stages_;
   WrittenTensors& stored_;
+  std::vector<Stack> stacks_;
+  std::vector<bool> is_stacked_;  // Of what is drawn.
   int64_t total_bytes_ = 0;
 };
 
@@ -219,11 +314,15 @@ WrittenTensors StoreLayout(const Named<LayoutSpec>& layout, const Mesh& mesh,
   WrittenTensors stored;
   Sharder sharder(building, mesh);
   Storer storer(building, mesh, sharder, drawn, budget, &stored);
+  storer.FindStacks(layout.value);
   storer.Keep(layout.value);
+  storer.AddStacks();
   Expand(layout.value.modules, std::ssize(stored.tensors), building, storer);
   sharder.Shard(stored);
   for (size_t i = 0; i < stored.specs.size() && stored.specs[i] == nullptr; ++i) {
-    stored.paddings[i] = paddings[stored.tensors[i].view->root.tensor];
+    // That of one is that of all whose stack it is in.
+    const ViewNode& root = stored.tensors[i].view->root;
+    stored.paddings[i] = paddings[(root.operation == nullptr ? root : root.of.front()).tensor];
   }
   if (building.Reported() == before) {
     PadTensors(mesh, stored.paddings, &stored.tensors, building.diagnostics);

@@ -379,6 +379,13 @@ extern const std::vector<KeyRow<ModuleSpec>> kStoredModuleKeys = {
 
 extern const std::vector<KeyRow<ModuleSpec>> kLayoutKeys = {
     {kRepeat, ReadRepeat},
+    {{.name = "stack",
+      .description = "patterns of modules with numbered members, such as layers: the tensors that "
+                     "all have are one, with the members along its first dimension",
+      .kind = SpecKind::kPatterns},
+     [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModuleSpec&) {
+       parser.ReadGlobs(entry, parser.layout()->stack);
+     }},
     {{.name = "keep",
       .description = "patterns of tensors that are stored as they are",
       .kind = SpecKind::kPatterns},

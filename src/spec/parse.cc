@@ -131,8 +131,8 @@ void SpecParser::ReadModule(const Node::Entry& entry, size_t prefix, ModuleSpec&
     } else if (CheckPath(*item.key, prefix, diagnostics())) {
       ReadMember(item, prefix + item.key->text.size() + 1, module);
     }
-    // What `keep` names are members, too.
-    has_members |= key == nullptr || key->name == "keep";
+    // What these name are members, too.
+    has_members |= key == nullptr || key->name == "keep" || key->name == "stack";
     if (Faults() == before) continue;
     // A member that is wrong may be a key, misspelt.
     const std::string closest = Closest(item.key->text, NamesOf(keys));

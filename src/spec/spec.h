@@ -177,8 +177,9 @@ struct RuleSpec {
 
 // How the tensors of `modules` are stored, in a tree like theirs.
 struct LayoutSpec {
-  // Patterns of those that are stored as they are, and of those that are not.
-  std::vector<Located<std::string>> keep, omit;
+  // Patterns of modules whose numbered members are stacked; of those that are stored as they are,
+  // and of those that are not.
+  std::vector<Located<std::string>> stack, keep, omit;
   ModuleSpec modules;
   bool wrong = false;  // Something in it is.
 };

@@ -122,6 +122,7 @@ def test_is_the_model_of_transformers(name, changes, tmp_path):
     written = tmp_path / "elsewhere" / "model.yaml"
     written.parent.mkdir()
     Ok("import", path, "-o", written)
+    Ok("validate", path)  # In every layout.
     digests = Ok("digest", path).stdout
     assert digests == Ok("digest", written, cwd=tmp_path).stdout
     with shardinit.open_spec(path) as spec:

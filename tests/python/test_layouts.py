@@ -31,23 +31,27 @@ def Hf(stored, tensor):
     return stored
 
 
-def Torchtitan(stored, tensor):
+def Torchtitan(stored, tensor, qkv="attention.qkv_linear.", head="lm_head.weight"):
     names = {"tok_embeddings.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight",
-             "output.weight": "lm_head.weight"}
+             head: "lm_head.weight"}
     out = {hf: stored[name] for name, hf in names.items()}
     for i in range(LAYERS):
         here, there = f"layers.{i}.", f"model.layers.{i}."
-        attention, mlp = here + "attention.", here + "feed_forward."
-        out[there + "self_attn.q_proj.weight"] = Rows(stored[attention + "wq.weight"], HEADS)
-        out[there + "self_attn.k_proj.weight"] = Rows(stored[attention + "wk.weight"], KV_HEADS)
-        out[there + "self_attn.v_proj.weight"] = stored[attention + "wv.weight"]
-        out[there + "self_attn.o_proj.weight"] = stored[attention + "wo.weight"]
+        mlp = here + "feed_forward."
+        out[there + "self_attn.q_proj.weight"] = Rows(stored[f"{here}{qkv}wq.weight"], HEADS)
+        out[there + "self_attn.k_proj.weight"] = Rows(stored[f"{here}{qkv}wk.weight"], KV_HEADS)
+        out[there + "self_attn.v_proj.weight"] = stored[f"{here}{qkv}wv.weight"]
+        out[there + "self_attn.o_proj.weight"] = stored[here + "attention.wo.weight"]
         out[there + "mlp.gate_proj.weight"] = stored[mlp + "w1.weight"]
         out[there + "mlp.down_proj.weight"] = stored[mlp + "w2.weight"]
         out[there + "mlp.up_proj.weight"] = stored[mlp + "w3.weight"]
         out[there + "input_layernorm.weight"] = stored[here + "attention_norm.weight"]
         out[there + "post_attention_layernorm.weight"] = stored[here + "ffn_norm.weight"]
     return out
+
+
+def Meta(stored, tensor):
+    return Torchtitan(stored, tensor, "attention.", "output.weight")
 
 
 def GateUp(fc1, tensor):
@@ -151,8 +155,21 @@ def KerasHub(stored, tensor):
     return out
 
 
-LAYOUTS = {"hf": Hf, "torchtitan": Torchtitan, "megatron": Megatron, "torch_dist": TorchDist, "maxtext": MaxText,
-           "kerashub": KerasHub}
+def Stacked(stored, tensor):
+    """`model.layers.mlp.w` → `model.layers.0.mlp.w`, …"""
+    out = {}
+    for path, array in stored.items():
+        if not path.startswith("model.layers."):
+            out[path] = array
+            continue
+        assert len(array) == LAYERS
+        for i, layer in enumerate(array):
+            out[path.replace("layers.", f"layers.{i}.")] = layer
+    return out
+
+
+LAYOUTS = {"hf": Hf, "stacked": Stacked, "torchtitan": Torchtitan, "meta": Meta, "megatron": Megatron,
+           "torch_dist": TorchDist, "maxtext": MaxText, "kerashub": KerasHub}
 
 
 @pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES.keys())
@@ -221,9 +238,9 @@ SMALL = {"uneven": "chunk", "vars.d": D, "vars.ff": FF, "vars.layers": LAYERS, "
          "vars.kv_heads": KV_HEADS, "vars.head_dim": HEAD_DIM, "vars.vocab": VOCAB}
 FAMILIES = {
     # Biases that are not all 0, so that their order counts.
-    "qwen2.5-72b": ({**SMALL, "init.bias": "linear"}, {"hf": Hf, "megatron": Qwen2Megatron, "torch_dist": partial(TorchDist, per_layer=Qwen2Megatron)}),
+    "qwen2.5-72b": ({**SMALL, "init.bias": "linear"}, {"hf": Hf, "stacked": Stacked, "megatron": Qwen2Megatron, "torch_dist": partial(TorchDist, per_layer=Qwen2Megatron)}),
     "mixtral-8x7b": ({**SMALL, "vars.experts": EXPERTS},
-                     {"hf": Hf, "hub": Hub, "megatron": MixtralMegatron, "maxtext": MixtralMaxText,
+                     {"hf": Hf, "stacked": Stacked, "hub": Hub, "megatron": MixtralMegatron, "maxtext": MixtralMaxText,
                       "torch_dist": partial(TorchDist, per_layer=MixtralMegatron)}),
 }
 CASES = [(name, layout) for name, (_, layouts) in FAMILIES.items() for layout in layouts]
@@ -240,6 +257,69 @@ def test_layouts_of_other_families(name, layout, mesh, tmp_path):
     tensors = layouts[layout](stored, int(dict(axis.split("=") for axis in mesh.split(",")).get("tensor", 1)))
     digests = {t["path"]: t["sha256"] for t in Json("digest", *arguments)["tensors"]}
     assert {path: Sha256(words) for path, words in tensors.items()} == digests
+
+
+# Every decoder of configs/: its modules of layers, tiny sizes.
+SCANNED = {
+    "gemma-2-9b": ({**SMALL, "vars.d": 64}, ["model.layers"]),
+    "mistral-7b-v0.3": ({**SMALL, "vars.d": 64}, ["model.layers"]),
+    "gpt2-xl": ({"vars.d": 64, "vars.layers": 12, "vars.vocab": 128}, ["transformer.h"]),
+    "gpt-neox-20b": ({"vars.d": 64, "vars.head_dim": 8, "vars.layers": 3, "vars.vocab": 128}, ["gpt_neox.layers"]),
+    "mamba-2.8b": ({"vars.d": 64, "vars.layers": 3, "vars.vocab": 128}, ["backbone.layers"]),
+    "mamba2-2.7b": ({"vars.d": 64, "vars.head_dim": 16, "vars.layers": 3, "vars.vocab": 128}, ["backbone.layers"]),
+    "t5-11b": ({"vars.d": 64, "vars.ff": 96, "vars.heads": 8, "vars.layers": 2, "vars.vocab": 128},
+               ["encoder.block", "decoder.block"]),
+    # The first layer is dense, so each part of the others is in those that have it.
+    "deepseek-v3": ({"vars.d": 64, "vars.ff": 96, "vars.expert_ff": 32, "vars.layers": 4, "vars.dense_layers": 1,
+                     "vars.experts": 4, "vars.heads": 4, "vars.query_rank": 32, "vars.kv_rank": 16, "vars.vocab": 128},
+                    ["model.layers"]),
+}
+
+
+@pytest.mark.parametrize("name", SCANNED)
+def test_layers_are_stacked(name, tmp_path):
+    sets, modules = SCANNED[name]
+    spec = ROOT / f"configs/{name}.yaml"
+    axes = Json("plan", spec)["mesh"]["axes"]
+    arguments = [spec, "--mesh", f"{axes[0]}=2"]
+    arguments += itertools.chain.from_iterable(("--set", f"{key}={value}") for key, value in sets.items())
+    Ok("gen", *arguments, "--layout", "stacked", "-o", tmp_path / "out")
+    Ok("verify", tmp_path / "out")
+    stored = {path: words for path, (_, words) in Reassemble(tmp_path / "out").items()}
+    digests = {t["path"]: t["sha256"] for t in Json("digest", *arguments)["tensors"]}
+    layers = {}  # Path of a stack → the tensors in it, in order.
+    for path in digests:
+        module = next((each for each in modules if path.startswith(each + ".")), None)
+        if module is None:
+            assert Sha256(stored.pop(path)) == digests[path]
+            continue
+        number, rest = path.removeprefix(module + ".").split(".", 1)
+        layers.setdefault(f"{module}.{rest}", {})[int(number)] = digests[path]
+    assert stored.keys() == layers.keys() and len(layers) > 5
+    for path, members in layers.items():
+        assert [Sha256(layer) for layer in stored[path]] == [members[number] for number in sorted(members)], path
+
+
+def test_mistakes_of_stacks(tmp_path):
+    spec = tmp_path / "x.yaml"
+    head = "shardinit: 1\nname: x\ndtype: f32\nmesh: {axes: {a: 2}}\nmodules:\n"
+
+    def Mistake(modules, layout):
+        spec.write_text(f"{head}  {modules}\nlayouts: {{x: {layout}}}\n")
+        result = Run("validate", spec)
+        assert result.returncode == 2
+        return result.stderr
+
+    layers = "h: {repeat: {i: 2}, w: {shape: [4, 4], init: ones}}"
+    assert "`stack` names `layers`, but `modules` has no such module with numbered members" in \
+        Mistake(layers, "{stack: [layers]}")
+    assert "`stack` needs tensors of one shape" in \
+        Mistake("h: {repeat: {i: 2}, w: {shape: [4, i + 1], init: ones}}", "{stack: [h]}")
+    assert "is bf16" in Mistake("{h.0.w: {shape: [4], init: ones}, h.1.w: {shape: [4], init: ones, dtype: bf16}}",
+                                '{stack: ["*"]}')
+    assert "cut in different ways" in Mistake(
+        "{h.0.w: {shape: [4], init: ones}, h.1.w: {shape: [4], init: ones, shard: [a]}}", "{stack: [h]}")
+    assert "`h.w`" in Mistake(f"{{{layers}, h.w: {{shape: [1], init: ones}}}}", '{stack: [h], keep: ["*"]}')
 
 
 def test_every_layout_is_tested():

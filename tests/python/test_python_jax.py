@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from clients import Bits, Client, FLAX, Gen
-from support import AWKWARD, TINY, Reassemble
+from support import AWKWARD, ROOT, TINY, Reassemble
 
 jax = Client("jax")
 
@@ -183,6 +183,102 @@ modules:
     weight: {shape: [16, 16], shard: [a], init: n}
     bias: {shape: [16], init: zeros}
 """
+
+
+SCANNED = """
+shardinit: 1
+include: {root}/configs/layouts/stacked.yaml
+name: scanned
+dtype: f32
+fans: {fans}
+mesh: {{axes: {{x: 2}}}}
+init: {{n: {{normal: {{std: 0.3}}}}}}
+modules:
+  embed.{weight}: {{shape: [8, 16], shard: [x], init: n}}
+  layers:
+    repeat: {{layer: 3}}
+    up.{weight}: {{shape: [{up}], shard: [null, x], init: n}}
+    up.bias: {{shape: [24], init: n}}
+    down.{weight}: {{shape: [{down}], shard: [x], init: n}}
+    down.bias: {{shape: [16], init: n}}
+"""
+
+
+def Scanned(folder, **names):
+    """A checkpoint with stacked layers; the tensors of the model by path."""
+    spec = folder / "spec.yaml"
+    spec.write_text(SCANNED.format(root=ROOT, **names))
+    out = Gen(spec, folder, "--layout", "stacked")
+    with shardinit.open_spec(spec) as drawn:
+        return out, {path: drawn.generate(path) for path in drawn.tensors}
+
+
+def test_equinox_scans_over_stacked_layers(tmp_path):
+    eqx = Client("equinox")
+    out, wanted = Scanned(tmp_path, fans="out_in", weight="weight", up="24, 16", down="16, 24")
+
+    class Block(eqx.Module):
+        up: eqx.nn.Linear
+        down: eqx.nn.Linear
+
+        def __init__(self, key):
+            self.up, self.down = eqx.nn.Linear(16, 24, key=key), eqx.nn.Linear(24, 16, key=key)
+
+        def __call__(self, x):
+            return x + self.down(jax.nn.relu(self.up(x)))
+
+    class Model(eqx.Module):
+        embed: eqx.nn.Embedding
+        layers: Block
+
+        def __init__(self, key):
+            self.embed = eqx.nn.Embedding(8, 16, key=key)
+            self.layers = eqx.filter_vmap(Block)(jax.random.split(key, 3))
+
+        def __call__(self, token):
+            arrays, static = eqx.partition(self.layers, eqx.is_array)
+            return jax.lax.scan(lambda x, layer: (eqx.combine(layer, static)(x), None), self.embed(token), arrays)[0]
+
+    skeleton = eqx.filter_eval_shape(Model, jax.random.key(0))
+    model = shardinit.jax.fill(skeleton, out, NamedSharding(Devices(8, names=("x",)), P()))
+    x = wanted["embed.weight"][3]
+    for i in range(3):
+        of = {name: wanted[f"layers.{i}.{name}"] for name in ("up.weight", "up.bias", "down.weight", "down.bias")}
+        for name, array in of.items():
+            module, leaf = name.split(".")
+            assert (np.asarray(getattr(getattr(model.layers, module), leaf)[i]) == array).all()
+        x = x + of["down.weight"] @ np.maximum(of["up.weight"] @ x + of["up.bias"], 0) + of["down.bias"]
+    assert np.allclose(eqx.filter_jit(model)(3), x, atol=1e-5)
+
+
+def test_flax_scans_over_stacked_layers(tmp_path):
+    nn = Client("flax.linen")
+    out, wanted = Scanned(tmp_path, fans="in_out", weight="kernel", up="16, 24", down="24, 16")
+
+    class Block(nn.Module):
+        @nn.compact
+        def __call__(self, x, _):
+            return x + nn.Dense(16, name="down")(nn.relu(nn.Dense(24, name="up")(x))), None
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = nn.Dense(16, use_bias=False, name="embed")(x)
+            scan = nn.scan(Block, variable_axes={"params": 0}, split_rngs={"params": True}, length=3)
+            return scan(name="layers")(x, None)[0]
+
+    one = jnp.eye(8)[3]
+    skeleton = jax.eval_shape(Model().init, jax.random.key(0), one)["params"]
+    assert skeleton["layers"]["up"]["kernel"].shape == (3, 16, 24)
+    params = shardinit.jax.fill(skeleton, out, NamedSharding(Devices(8, names=("x",)), P()))
+    x = wanted["embed.kernel"][3]
+    for i in range(3):
+        of = {name: wanted[f"layers.{i}.{name}"] for name in ("up.kernel", "up.bias", "down.kernel", "down.bias")}
+        for name, array in of.items():
+            module, leaf = name.split(".")
+            assert (np.asarray(params["layers"][module][leaf][i]) == array).all()
+        x = x + np.maximum(x @ of["up.kernel"] + of["up.bias"], 0) @ of["down.kernel"] + of["down.bias"]
+    assert np.allclose(Model().apply({"params": params}, one), x, atol=1e-5)
 
 
 def test_equinox(tmp_path):
