@@ -104,7 +104,8 @@ class Parser {
       ++at_;
       Expression(0);
       Close(begin);
-      // The parentheses belong to the place of what they hold.
+      // The parentheses belong to the place of what they hold, but for a name's, which is the name.
+      if (expr_.steps.back().op == Step::Op::kName) return;
       expr_.steps.back().begin = begin;
       expr_.steps.back().length = at_ - begin;
     } else {

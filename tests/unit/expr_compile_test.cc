@@ -77,6 +77,11 @@ TEST(Compile, ParenthesesThatMatterStay) {
   EXPECT_EQ(Canonical("--row"), "--i0");
 }
 
+TEST(Compile, NamesMayHaveParentheses) {
+  EXPECT_EQ(Canonical("1 + (row)"), "1 + i0");
+  EXPECT_EQ(Canonical("((third) * (d)) * (col)"), Canonical("third * d * col"));
+}
+
 TEST(Compile, EachOccurrenceIsADraw) {
   const GraphOutcome outcome = Build("where(uniform() < 0.5, normal(), 0) + normal() + bits()");
   ASSERT_EQ(outcome.messages, "");
