@@ -244,6 +244,29 @@ def test_the_tiny_llama_digest_for_digest(tmp_path):
     assert "bf16[8192,256]" not in facts["shapes"] and "bf16[2048,128]" in facts["shapes"]
 
 
+def test_a_constructor_of_pytorch(tmp_path):
+    """Captured, cut on eight devices, and made by a program as by gen: drawn tensors, one of a table, one tied."""
+    Client("torch")
+    transformers = Client("transformers")
+    import shardinit.capture
+    config = transformers.WhisperConfig(
+        d_model=64, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
+        encoder_ffn_dim=96, decoder_ffn_dim=96, vocab_size=104, max_source_positions=40, max_target_positions=48,
+        num_mel_bins=16, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1)
+    captured = shardinit.capture.torch(lambda: transformers.WhisperForConditionalGeneration(config), seed=3)
+    captured.write(tmp_path / "model.yaml")
+    spec = tmp_path / "cut.yaml"
+    spec.write_text("shardinit: 1\ninclude: [model.yaml]\nmesh: {axes: {fsdp: 8}}\n"
+                    "sharding: {fully_shard: {axes: [fsdp]}}\n")
+    assert "tables/" in captured.text and "tie:" in captured.text
+    made = Gen(spec, tmp_path, "--replicas", "full")
+    (facts, results), = RunModules(tmp_path, [Program(spec, tmp_path)], 8)
+    assert facts["collectives"] == [] and set(results) == set(Reassemble(made)) == set(captured.tensors)
+    for path, parts in results.items():
+        for rank, words in enumerate(parts):
+            assert np.array_equal(words, Stored(made, path, rank)), (path, rank)
+
+
 @pytest.mark.parametrize("layout, annotations", [("torchtitan", "both"), ("megatron", "sdy"), ("maxtext", "mhlo")])
 def test_layouts_of_trainers(tmp_path, layout, annotations):
     """And each annotation alone, for the partitioner that reads it."""
