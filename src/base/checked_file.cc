@@ -30,8 +30,13 @@ void ReadOrThrow(const Fd& fd, void* out, int64_t size, int64_t offset, const st
 
 }  // namespace
 
-CheckedFile::CheckedFile(std::string path, int64_t size, std::string sha256, std::string place)
-    : path_(std::move(path)), size_(size), sha256_(std::move(sha256)), place_(std::move(place)) {}
+CheckedFile::CheckedFile(std::string path, int64_t size, std::string sha256, std::string place,
+                         bool of_bools)
+    : path_(std::move(path)),
+      size_(size),
+      sha256_(std::move(sha256)),
+      place_(std::move(place)),
+      of_bools_(of_bools) {}
 
 Fd CheckedFile::Open(struct stat* info) const {
   // O_NONBLOCK: a FIFO that takes its place must not make anyone wait.
@@ -45,12 +50,15 @@ void CheckedFile::Check() const {
   if (checked_) return;
   const Fd fd = Open(&checked_info_);
   Sha256 hash;
+  uint8_t largest = 0;
   std::vector<uint8_t> piece(static_cast<size_t>(std::min(kPiece, size_)));
   for (int64_t at = 0; at < size_; at += kPiece) {
     ThrowIfInterrupted();
     const int64_t size = std::min(kPiece, size_ - at);
     ReadOrThrow(fd, piece.data(), size, at, path_);
     hash.Update(piece.data(), static_cast<size_t>(size));
+    if (of_bools_)
+      largest = std::max(largest, *std::max_element(piece.begin(), piece.begin() + size));
   }
   const std::string found = ToHex(hash.Finish());
   if (found != sha256_) {
@@ -58,6 +66,12 @@ void CheckedFile::Check() const {
         ExitCode::kUsage,
         fmt::format("`{}` has the SHA-256 {}, but {} asks for {}", path_, found, place_, sha256_),
         "bring back the file that the spec was written for, or name this one's SHA-256");
+  }
+  if (largest > 1) {
+    throw Error(
+        ExitCode::kUsage,
+        fmt::format("`{}`, of {}, has a byte {}, but bool holds 0 and 1", path_, place_, largest),
+        "give the tensor the `dtype` of these bytes");
   }
   checked_ = true;
 }

@@ -16,13 +16,16 @@ namespace shardinit {
 // read then; and it is opened for each Reader, so that there may be any number of such files.
 class CheckedFile {
  public:
-  // `place` is where the digest was asked for, for people.
-  CheckedFile(std::string path, int64_t size, std::string sha256, std::string place);
+  // `place` is where the digest was asked for, for people. Of a file of bools, every byte is 0
+  // or 1.
+  CheckedFile(std::string path, int64_t size, std::string sha256, std::string place,
+              bool of_bools = false);
 
   const std::string& path() const { return path_; }
   int64_t size() const { return size_; }
 
-  // Throws Error: kUsage if the file has another digest or is gone, kWorld if it cannot be read.
+  // Throws Error: kUsage if the file has another digest, or bytes that are no bools, or is gone;
+  // kWorld if it cannot be read.
   void Check() const;
 
   class Reader {
@@ -43,6 +46,7 @@ class CheckedFile {
   const std::string path_;
   const int64_t size_;
   const std::string sha256_, place_;
+  const bool of_bools_;
   mutable std::mutex mutex_;
   mutable bool checked_ = false;
   mutable struct stat checked_info_ = {};  // Of the file when it was checked.

@@ -70,6 +70,7 @@ std::string InJson(const std::vector<Measurement>& results) {
 
 std::string Verdict(const Measurement& m) {
   if (m.is_wrong) return "no";
+  if (m.not_finite > 0) return fmt::format("-, {} NaN or infinite", Grouped(m.not_finite));
   return m.declared ? "yes" : "-";
 }
 

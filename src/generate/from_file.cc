@@ -1,7 +1,5 @@
 #include "generate/from_file.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -49,12 +47,6 @@ void FromFileFiller::Fill(const Runs& runs, int64_t first, int64_t count, void* 
     left -= made;
     at += made * bytes;
   }
-  if (dtype_ != DType::boolean) return;
-  const auto* const begin = static_cast<const uint8_t*>(out);
-  const auto* const bad = std::find_if(begin, begin + count, [](uint8_t b) { return b > 1; });
-  if (bad == begin + count) return;
-  throw Error(ExitCode::kUsage,
-              fmt::format("`{}` has a byte {}, but bool holds 0 and 1", file_->path(), *bad));
 }
 
 }  // namespace shardinit

@@ -253,14 +253,21 @@ std::optional<Distribution> InitBinder::LowerFile(const InitSpec& init, DType dt
   const auto& [path, sha256] = *init.file;
   const std::filesystem::path folder = std::filesystem::path(path.span.source->name).parent_path();
   const std::string name = (folder / path.value).string();
-  std::shared_ptr<const CheckedFile>& file = files_[{name, sha256.value}];
+  const bool of_bools = dtype == DType::boolean;
+  std::shared_ptr<const CheckedFile>& file = files_[{name, sha256.value, of_bools}];
   if (file == nullptr) {
     file = std::make_shared<CheckedFile>(
         name, FileSize(name), sha256.value,
-        fmt::format("{}:{}:{}", path.span.source->name, sha256.span.line, sha256.span.column));
+        fmt::format("{}:{}:{}", path.span.source->name, sha256.span.line, sha256.span.column),
+        of_bools);
   }
   const int64_t bytes = ElementCount(*shape) * InfoOf(dtype).bytes;
   if (file->size() < 0) {
+    std::error_code ignored;
+    if (std::filesystem::exists(std::filesystem::status(name, ignored))) {
+      diagnostics_.Error(path.span, fmt::format("`{}` is no file with bytes to read", name));
+      return {};
+    }
     diagnostics_.Error(path.span, fmt::format("there is no file `{}`", name),
                        "paths are relative to the file that has them");
     return {};

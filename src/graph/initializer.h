@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -49,8 +50,8 @@ class InitBinder {
   std::unordered_map<std::string, const InitSpec*> inits_;
   std::unordered_set<const InitSpec*> bad_inits_;
   std::unordered_map<std::string, std::shared_ptr<const Program>> programs_;  // By text.
-  std::map<std::pair<std::string, std::string>, std::shared_ptr<const CheckedFile>>
-      files_;  // By path and SHA-256.
+  std::map<std::tuple<std::string, std::string, bool>, std::shared_ptr<const CheckedFile>>
+      files_;  // By path, SHA-256, and whether it has bools.
 };
 
 }  // namespace shardinit

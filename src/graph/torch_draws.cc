@@ -44,6 +44,8 @@ std::string RefusalOf(double low, double high) {
 }
 
 constexpr double kLargestPermutation = 1 << 28;
+// More than a model of 2^63 - 1 bytes takes, and words to count behind it.
+constexpr uint64_t kLastTorchPlace = uint64_t{1} << 62;
 
 std::string RefusalOf(const Program::TorchCall& call) {
   const std::vector<double>& n = call.numbers;
@@ -51,6 +53,8 @@ std::string RefusalOf(const Program::TorchCall& call) {
     case Program::TorchKind::kUniform:
       return n[1] <= n[2] ? "" : fmt::format("`low` {} is above `high` {}", n[1], n[2]);
     case Program::TorchKind::kTruncatedNormal:
+      if (!(n[4] > 0)) return fmt::format("`std` is {}, but must be above 0", n[4]);
+      if (!(n[5] < n[6])) return fmt::format("`a` {} is not below `b` {}", n[5], n[6]);
       return RefusalOf((n[5] - n[3]) / n[4], (n[6] - n[3]) / n[4]);
     case Program::TorchKind::kPermutation:
       if (n[1] < kLargestPermutation) return {};
@@ -58,6 +62,7 @@ std::string RefusalOf(const Program::TorchCall& call) {
                          kLargestPermutation);
     case Program::TorchKind::kNormal:
     case Program::TorchKind::kPairs:
+      return n.back() >= 0 ? "" : fmt::format("`std` is {}, but must be at least 0", n.back());
     case Program::TorchKind::kWord:
       return {};
   }
@@ -101,6 +106,10 @@ bool IsInexact(const Tensor& tensor) {
 }
 
 std::string TorchRefusal(const Tensor& tensor) {
+  if (HasPlace(tensor) && tensor.stream.position > kLastTorchPlace) {
+    return fmt::format("it begins after {} words, but places end at {}", tensor.stream.position,
+                       kLastTorchPlace);
+  }
   return std::visit(
       Overloaded{
           [](const OneOf<Constant, FromFile> auto&) { return std::string(); },

@@ -229,13 +229,16 @@ void ReadPartition(const json& in, const InitGraph& graph, const std::string& pa
 void ReadGivenKey(const json& in, const std::string& path, Tensor& tensor) {
   const auto number = [&](const json& value) {
     if (!value.is_number_unsigned()) Refuse(path, fmt::format("the key of `{}`", tensor.path));
-    return value.get<uint64_t>();
+    const auto word = value.get<uint64_t>();
+    if (word >> 62 != 0) Refuse(path, fmt::format("the key of `{}`", tensor.path));
+    return word;
   };
   if (in.contains("position")) {
     tensor.place = {number(in.at("position")),
                     in.contains("spare") ? number(in.at("spare")) : kNoSpare};
     return;
   }
+  if (!in.contains("words")) Refuse(path, fmt::format("the key of `{}`", tensor.path));
   uint64_t words[2];
   for (const size_t i : {0, 1}) {
     words[i] = number(in.at("words").at(i));

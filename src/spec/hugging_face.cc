@@ -147,6 +147,16 @@ class Importer {
   void SetVariable(const Node& variable, const Node* value, const std::string& field,
                    const Node* given) {
     const std::string name(variable.text);
+    const auto before = named_.find(name);
+    if (before != named_.end() && before->second.second != nullptr && given != nullptr) {
+      const Node* const earlier = vars_->Find(name);
+      if (earlier->text != value->text) {
+        diagnostics_.Error(given->span,
+                           fmt::format("{} says {}, but {} says {}", Quote(field), value->text,
+                                       Quote(before->second.first), earlier->text),
+                           "remove the one that is wrong");
+      }
+    }
     std::erase_if(vars_->entries, [&](const Node::Entry& e) { return e.key->text == name; });
     Add(vars_, name, value);
     named_[name] = {field, given};

@@ -198,6 +198,8 @@ def test_a_bool_is_0_or_1(tmp_path):
     spec = Spec(tmp_path, {"w": ("bool", np.array([0, 1, 2, 1], np.uint8), "")})
     result = Run("digest", spec)
     assert result.returncode == 2 and "has a byte 2, but bool holds 0 and 1" in result.stderr
+    result = Run("validate", spec)
+    assert result.returncode == 2 and "spec.yaml" in result.stdout + result.stderr
 
 
 def test_many_files_need_few_descriptors(tmp_path):

@@ -424,6 +424,19 @@ def test_mistakes(command, name, tmp_path):
     assert len(result.stderr) < 3000
 
 
+@pytest.mark.parametrize("name, changes, message", [
+    ("t5", {"is_gated_act": True}, "is_gated_act is true where feed_forward_proj begins with gated, and false where not"),
+    ("t5", {"is_gated_act": False, "feed_forward_proj": "gated-gelu"}, "is_gated_act is true where"),
+    ("vit", {"num_labels": 5, "id2label": {"0": "a", "1": "b"}}, "error: `id2label` says 2, but `num_labels` says 5"),
+])
+def test_fields_that_disagree(name, changes, message, tmp_path):
+    of, tiny, _ = FAMILIES[name]
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": name, "architectures": [of], **tiny, **changes}))
+    result = Run("validate", path)
+    assert result.returncode == 2 and message in result.stderr, result.stderr
+
+
 def test_unknown_type_lists_families():
     result = Run("import", "-", input='{"model_type": "whisper"}', stdin=None)
     assert all(f"`{name}`" in result.stderr for name in FAMILIES) and "shardinit-capture hf" in result.stderr

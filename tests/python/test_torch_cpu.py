@@ -373,6 +373,9 @@ def test_matrices_in_the_order_of_a_constructor(tmp_path, ranks):
     ("torch_uniform(0, i0, 1, 0)", "`low` 1 is above `high` 0"),
     ("torch_trunc_normal(0, -1, 40, i0, 0, 1, 1, 2)", "leave less than 30 %"),
     ("torch_permutation(0, 1e9, i0)", "too large"),
+    ("torch_trunc_normal(0, -1, 40, i0, 0, -1, 2, -2)", "`std` is -1, but must be above 0"),
+    ("torch_trunc_normal(0, -1, 40, i0, 0, 1, 2, -2)", "`a` 2 is not below `b` -2"),
+    ("torch_normal(0, -1, 40, i0, 0, -1)", "`std` is -1, but must be at least 0"),
     ("torch_normal(0, -1, 40, i0)", "takes 6 arguments"),
 ])
 def test_mistakes_in_places(tmp_path, expression, message):
@@ -386,3 +389,24 @@ def test_other_engines_do_not_have_them(tmp_path):
                                         + 'modules:\n  t: {shape: [4], init: {expr: "torch_word(i0)"}}\n')
     result = Run("plan", tmp_path / "spec.yaml")
     assert result.returncode == 2 and "engine `philox4x32` does not have" in result.stderr
+
+
+def test_places_have_an_end(tmp_path):
+    last = 2**62
+    spec = tmp_path / "spec.yaml"
+    text = HEAD + """modules:
+  a: {shape: [5], init: {normal: {std: 1}}, key: {torch: {position: PLACE}}}
+  b: {shape: [3], init: {normal: {std: 1}}}
+"""
+    spec.write_text(text.replace("PLACE", str(last - 100)))
+    Ok("digest", spec)
+    Ok("gen", spec, "-o", tmp_path / "out")
+    spec.write_text(text.replace("PLACE", str(last)))
+    result = Run("digest", spec)
+    assert result.returncode == 2 and f"places end at {last}" in result.stderr
+    spec.write_text(text.replace("PLACE", str(last + 1)))
+    assert Run("digest", spec).returncode == 2
+    plan = tmp_path / "out/plan.json"
+    plan.write_text(plan.read_text().replace(str(last - 100), str(2**64 - 20)))
+    result = Run("verify", tmp_path / "out")
+    assert result.returncode == 1 and "the key of `a`" in result.stderr, result.stderr

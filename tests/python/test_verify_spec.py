@@ -368,6 +368,14 @@ def test_hostile_pickles_are_refused(data, spec, tmp_path):
     assert result.returncode == 5 and result.stderr.startswith("shardinit: error: "), result.stderr
 
 
+def test_a_pickle_that_repeats_a_long_name_is_refused(spec, tmp_path):
+    """Which six bytes each would ask for two megabytes."""
+    text = b"X" + (10**6).to_bytes(4, "little") + b"a" * 10**6
+    (tmp_path / ".metadata").write_bytes(b"\x80\x04" + text + b"q\x000" + b"h\x00h\x00\x930" * 1000 + b"N.")
+    result = Verify(tmp_path, spec)
+    assert result.returncode == 5 and "its names are longer than the file" in result.stderr, result.stderr
+
+
 @pytest.mark.parametrize("name", [".metadata", "__0_0.distcp"])
 def test_mutated_dcp_files_never_crash(name, spec, stock, tmp_path):
     generator = random.Random(8)

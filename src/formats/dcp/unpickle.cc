@@ -14,10 +14,14 @@ namespace {
 
 using Kind = Value::Kind;
 
+// Twice as many as Llama 405B has on 512 ranks, a chunk for each tensor and rank; 3 GB of memory.
+constexpr size_t kMostValues = size_t{1} << 25;
+
 // The machine that `pickletools` describes, whose opcodes these are.
 class Machine {
  public:
-  Machine(std::string_view in, const std::string& path) : in_(in), path_(path) {}
+  Machine(std::string_view in, const std::string& path)
+      : in_(in), path_(path), joined_left_(in.size()) {}
 
   Pickle Run() {
     while (true) {
@@ -57,6 +61,9 @@ class Machine {
   }
 
   Value* Push(Kind kind) {
+    if (pickle_.values.size() == kMostValues) {
+      Refuse(fmt::format("it has more than {} values", kMostValues));
+    }
     stack_.push_back(&pickle_.values.emplace_back(Value{.kind = kind}));
     return stack_.back();
   }
@@ -146,7 +153,7 @@ class Machine {
       case '\x8a': {  // LONG1
         const std::string_view bytes = Take(Natural(1));
         if (bytes.size() > sizeof(int64_t)) Refuse("a number of more than 64 bits");
-        int64_t value = !bytes.empty() && bytes.back() < 0 ? -1 : 0;
+        int64_t value = !bytes.empty() && static_cast<int8_t>(bytes.back()) < 0 ? -1 : 0;
         memcpy(&value, bytes.data(), bytes.size());
         PushInt(value);
         return;
@@ -168,6 +175,10 @@ class Machine {
       case '\x93': {  // STACK_GLOBAL
         const std::vector<Value*> names = PopItems(2);
         if (names[0]->kind != Kind::kText || names[1]->kind != Kind::kText) Refuse("a name");
+        // Both may be recalled any number of times, by few bytes.
+        const size_t length = names[0]->text.size() + names[1]->text.size();
+        if (length > joined_left_) Refuse("its names are longer than the file");
+        joined_left_ -= length;
         Push(Kind::kGlobal)->text = names[0]->text + "." + names[1]->text;
         return;
       }
@@ -249,6 +260,7 @@ class Machine {
   Pickle pickle_;
   std::vector<Value*> stack_;
   std::vector<size_t> marks_;  // Heights of the stack.
+  size_t joined_left_;         // Bytes that names may have yet.
   std::unordered_map<uint64_t, Value*> memo_;
 };
 

@@ -103,3 +103,7 @@ class CaptureError(ShardinitError):
         self.problems = dict(problems or {})
         lines = [f"  {path}: {why}" for path, why in self.problems.items()]
         super().__init__("\n".join([what, *lines]))
+
+
+class CaptureWarning(UserWarning):
+    """Something of a constructor that a spec cannot say."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import random
+import sys
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from .._errors import CaptureError
+from .._errors import CaptureError, CaptureWarning
 from . import Captured
 from ._expression import NoFormula
 from ._finish import check_path, finish
@@ -28,6 +31,7 @@ def capture(
     config: Mapping[str, Any] | None,
 ) -> Captured:
     """`shardinit.capture.torch`, with its arguments checked."""
+    others = _other_generators()
     try:
         model, recorder = record(make, dtype)
     except Blocked as error:
@@ -41,6 +45,14 @@ def capture(
         raise CaptureError(
             f"the constructor returned {type(model).__name__}, not a `torch.nn.Module`"
         )
+    for module, drawn in _other_generators().items():
+        if others.get(module, drawn) != drawn:
+            warnings.warn(
+                f"the constructor drew from `{module}`, which no seed of the spec decides: "
+                "what became of it is in the spec as it was now",
+                CaptureWarning,
+                stacklevel=3,
+            )
     state = _state(model, all_buffers)
     tensors, problems = _tensors(state, recorder, engine)
     captured = finish(
@@ -55,6 +67,15 @@ def capture(
         config=config,
     )
     return dataclasses.replace(captured, _real=lambda: _built(make, dtype, seed, all_buffers))
+
+
+def _other_generators() -> dict[str, object]:
+    """What Python's and NumPy's global generators have come to."""
+    states: dict[str, object] = {"random": random.getstate()}
+    if "numpy" in sys.modules:
+        _, key, *rest = sys.modules["numpy"].random.get_state()
+        states["numpy.random"] = (key.tobytes(), *rest)
+    return states
 
 
 def _built(

@@ -8,10 +8,11 @@ import inspect
 import json
 import os
 import sys
+import warnings
 from typing import Any
 
 from .. import __version__
-from .._errors import CaptureError, LibraryError, ShardinitError
+from .._errors import CaptureError, CaptureWarning, LibraryError, ShardinitError
 
 _DIFFERENT = 1
 _WRONG = 2  # As of `shardinit`: the command line or what it names.
@@ -20,6 +21,21 @@ _WRONG = 2  # As of `shardinit`: the command line or what it names.
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     options = _parser().parse_args(arguments)
+    show = warnings.showwarning
+
+    def warn(message: Any, category: Any, *place: Any) -> None:
+        if issubclass(category, CaptureWarning):
+            print(f"shardinit-capture: warning: {message}", file=sys.stderr)
+        else:
+            show(message, category, *place)
+
+    with warnings.catch_warnings():  # Which also brings back what shows them.
+        warnings.simplefilter("always", CaptureWarning)
+        warnings.showwarning = warn
+        return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
     try:
         captured = _capture(options)
         if options.output == "-":
