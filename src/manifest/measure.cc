@@ -36,6 +36,11 @@ bool MayBeAnything(const Tensor& tensor) {
   });
 }
 
+// Of no finite element there is no range.
+double Within(const Moments& moments, double value) {
+  return moments.count == 0 ? 0 : std::clamp(value, moments.min, moments.max);
+}
+
 // A tensor that threads work on together. Each takes blocks, counts them in a
 // table of its own, and adds that to the others'.
 class Work {
@@ -81,14 +86,14 @@ class Work {
     const Moments& moments = result.moments;
     result.not_finite = tally_->count() - moments.count;
     for (const double part : kQuantiles) {
-      const double quantile = std::clamp(Quantile(bins, part), moments.min, moments.max);
+      const double quantile = Within(moments, Quantile(bins, part));
       // A bin of wide integers ends between two of them.
       const bool whole = !InfoOf(tensor_.dtype).is_float();
       result.quantiles.push_back(whole ? std::round(quantile) : quantile);
     }
     result.histogram.resize(kBars);
     for (const Bin& bin : bins) {
-      const double middle = std::clamp(bin.lowest / 2 + bin.highest / 2, moments.min, moments.max);
+      const double middle = Within(moments, bin.lowest / 2 + bin.highest / 2);
       const double place = (middle - moments.min) / (moments.max - moments.min) * kBars;
       const int bar = moments.max > moments.min ? std::min(kBars - 1, static_cast<int>(place)) : 0;
       result.histogram[static_cast<size_t>(bar)] += bin.count;
