@@ -81,21 +81,27 @@ struct Meaning {
   }
 };
 
-// What the arguments of a torch_…() are; those that begin with "the" are whole numbers.
-constexpr std::string_view kTorchSpare = "the place of a number that is left over, or -1";
+// An argument of a torch_…().
+struct TorchArgument {
+  std::string_view name;
+  std::optional<double> least = {};  // Of a whole number; null: any number.
+};
 struct TorchArguments {
   size_t element;  // Which one differs from element to element.
-  std::vector<std::string_view> names;
+  std::vector<TorchArgument> all;
 };
 
 const TorchArguments& ArgumentsOf(Program::TorchKind kind) {
-  constexpr std::string_view kPlace = "the place in the stream", kSize = "the size of the draw",
-                             kElement = "the number's place in the draw";
-  static const TorchArguments kUniform = {1, {kPlace, kElement, "low", "high"}};
-  static const TorchArguments kNormal = {3, {kPlace, kTorchSpare, kSize, kElement, "mean", "std"}};
-  static const TorchArguments kPairs = {2, {kPlace, kTorchSpare, kElement, "mean", "std"}};
+  static constexpr TorchArgument kPlace = {"the place in the stream", 0},
+                                 kSpare = {"the place of a number that is left over, or -1", -1},
+                                 kSize = {"the size of the draw", 0},
+                                 kElement = {"the number's place in the draw", 0}, kLow = {"low"},
+                                 kHigh = {"high"}, kMean = {"mean"}, kStd = {"std"};
+  static const TorchArguments kUniform = {1, {kPlace, kElement, kLow, kHigh}};
+  static const TorchArguments kNormal = {3, {kPlace, kSpare, kSize, kElement, kMean, kStd}};
+  static const TorchArguments kPairs = {2, {kPlace, kSpare, kElement, kMean, kStd}};
   static const TorchArguments kTruncated = {
-      3, {kPlace, kTorchSpare, kSize, kElement, "mean", "std", "low", "high"}};
+      3, {kPlace, kSpare, kSize, kElement, kMean, kStd, kLow, kHigh}};
   static const TorchArguments kWord = {0, {kPlace}};
   static const TorchArguments kPermutation = {2, {kPlace, kSize, kElement}};
   switch (kind) {
@@ -129,9 +135,32 @@ bool IsRoundedOnce(ElementOp op) {
     case ElementOp::kErfInv:
     case ElementOp::kSqrt:  // Not PyTorch's, of f32.
       return false;
-    default:
+    case ElementOp::kNegate:
+    case ElementOp::kAdd:
+    case ElementOp::kSubtract:
+    case ElementOp::kMultiply:
+    case ElementOp::kDivide:
+    case ElementOp::kLess:
+    case ElementOp::kLessEqual:
+    case ElementOp::kGreater:
+    case ElementOp::kGreaterEqual:
+    case ElementOp::kEqual:
+    case ElementOp::kNotEqual:
+    case ElementOp::kWhere:
+    case ElementOp::kMin:
+    case ElementOp::kMax:
+    case ElementOp::kClip:
+    case ElementOp::kAbs:
+    case ElementOp::kFloor:
+    case ElementOp::kMod:
+    case ElementOp::kCeilDiv:
+    case ElementOp::kRoundUp:
+    case ElementOp::kF32:
+    case ElementOp::kBf16:
+    case ElementOp::kF16:
       return true;
   }
+  return false;
 }
 
 std::string Parenthesized(const Item& item, Binding least) {
@@ -261,17 +290,16 @@ class Compiler {
     for (size_t i = 0; i < operands.size(); ++i) {
       text += (i == 0 ? "" : ", ") + operands[i].text;
       if (i == arguments.element) continue;
+      const auto& [name, least] = arguments.all[i];
       if (!operands[i].value) {
         Fail(step, fmt::format("argument {} of {}, {}, is not the same for all elements", i + 1,
-                               Quote(function.name), arguments.names[i]));
+                               Quote(function.name), name));
         return false;
       }
       const double value = *operands[i].value;
-      const bool whole = arguments.names[i].starts_with("the ");
-      const double least = arguments.names[i] == kTorchSpare ? -1 : 0;
-      if (whole && !(value >= least && value <= 0x1p53 && std::trunc(value) == value)) {
+      if (least && !(value >= *least && value <= 0x1p53 && std::trunc(value) == value)) {
         Fail(step, fmt::format("argument {} of {}, {}, is {}, but must be a whole number from {}",
-                               i + 1, Quote(function.name), arguments.names[i], value, least));
+                               i + 1, Quote(function.name), name, value, *least));
         return false;
       }
       call.numbers.push_back(value);

@@ -152,7 +152,7 @@ void TensorBinder::BindTorchKey(const TorchKeySpec& key, DrawNotes* notes, Tenso
                        "write `engine: torch_cpu` at the top of the spec, or a path as `key`");
   }
   const auto number = [&](const Expr& expr, std::string_view what) {
-    return EvaluateInteger(expr, names_, 0, int64_t{1} << 62, what, diagnostics_);
+    return EvaluateInteger(expr, names_, 0, static_cast<int64_t>(kLastPlace), what, diagnostics_);
   };
   const auto position =
       key.skip ? number(*key.skip, "`skip`") : number(*key.position, "`position`");

@@ -44,8 +44,6 @@ std::string RefusalOf(double low, double high) {
 }
 
 constexpr double kLargestPermutation = 1 << 28;
-// More than a model of 2^63 - 1 bytes takes, and words to count behind it.
-constexpr uint64_t kLastTorchPlace = uint64_t{1} << 62;
 
 std::string RefusalOf(const Program::TorchCall& call) {
   const std::vector<double>& n = call.numbers;
@@ -106,9 +104,9 @@ bool IsInexact(const Tensor& tensor) {
 }
 
 std::string TorchRefusal(const Tensor& tensor) {
-  if (HasPlace(tensor) && tensor.stream.position > kLastTorchPlace) {
+  if (HasPlace(tensor) && tensor.stream.position > kLastPlace) {
     return fmt::format("it begins after {} words, but places end at {}", tensor.stream.position,
-                       kLastTorchPlace);
+                       kLastPlace);
   }
   return std::visit(
       Overloaded{

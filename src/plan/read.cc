@@ -230,7 +230,7 @@ void ReadGivenKey(const json& in, const std::string& path, Tensor& tensor) {
   const auto number = [&](const json& value) {
     if (!value.is_number_unsigned()) Refuse(path, fmt::format("the key of `{}`", tensor.path));
     const auto word = value.get<uint64_t>();
-    if (word >> 62 != 0) Refuse(path, fmt::format("the key of `{}`", tensor.path));
+    if (word > kLastPlace) Refuse(path, fmt::format("the key of `{}`", tensor.path));
     return word;
   };
   if (in.contains("position")) {

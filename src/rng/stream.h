@@ -19,6 +19,9 @@ struct Engine;
 extern const Engine kPhilox4x32;  // The default.
 
 inline constexpr uint64_t kNoSpare = ~uint64_t{0};
+// Where a tensor may begin: behind more than a model of 2^63 - 1 bytes takes, and with room to
+// count on.
+inline constexpr uint64_t kLastPlace = uint64_t{1} << 62;
 
 // In the stream of torch_cpu.
 struct StreamPlace {

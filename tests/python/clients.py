@@ -28,6 +28,15 @@ def Client(name):
         pytest.skip(f"not tested: {name} ({error})", allow_module_level=True)
 
 
+def LikeTorchCpu():
+    """The mark of tests for which PyTorch here has to draw as the engine torch_cpu says."""
+    torch = Client("torch")
+    assert torch.__version__.startswith("2.13"), torch.__version__
+    capability = torch.backends.cpu.get_cpu_capability()
+    return pytest.mark.skipif(capability not in ("AVX2", "AVX512"),
+                              reason=f"PyTorch draws other numbers on {capability} than with AVX2")
+
+
 # Of trees that JAX libraries have.
 FLAX = """
 shardinit: 1

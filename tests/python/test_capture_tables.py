@@ -5,7 +5,7 @@ import hashlib
 
 import numpy as np
 import pytest
-from clients import Client, LIBRARY
+from clients import Client
 from support import Ok, Reassemble
 from test_capture import DTYPES, TEXT, Class
 
@@ -96,7 +96,6 @@ def captured_name(captured, tensor):
     return name
 
 
-@pytest.mark.skipif(not LIBRARY, reason="no libshardinit")
 def test_a_spec_in_memory_has_its_tables():
     captured = shardinit.capture.torch(Tables)
     with captured.spec() as spec:

@@ -6,7 +6,7 @@ import re
 import sys
 
 import pytest
-from clients import Client
+from clients import Client, LikeTorchCpu
 from support import ROOT, Ok
 
 torch = Client("torch")
@@ -21,10 +21,7 @@ sys.path.append(str(ROOT / "tests"))
 import capture_models
 import capture_zoo
 
-pytestmark = pytest.mark.skipif(
-    not torch.__version__.startswith("2.13")
-    or torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"),
-    reason="the engine has the numbers of torch 2.13 with AVX2")
+pytestmark = LikeTorchCpu()
 
 SEEDS = [0, 1, 42, 2**63 + 5]
 

@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from clients import Gen
+from clients import Gen, LikeTorchCpu
 from support import Datasets, Ok, RankFiles, ReadRaw, Reassemble, Run
 
-pytestmark = pytest.mark.skipif(
-    not torch.__version__.startswith("2.13")
-    or torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"),
-    reason="the engine has the numbers of torch 2.13 with AVX2")
+pytestmark = LikeTorchCpu()
 
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64}
 SIZES = [1, 2, 3, 5, 7, 8, 15, 16, 17, 18, 23, 24, 31, 32, 33, 40, 100, 1000, 4097]
