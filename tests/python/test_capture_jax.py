@@ -1,6 +1,7 @@
 """Specs captured from functions of JAX against what these make: names, shapes and element types; with
 JAX's engine the very numbers, and with the tool's own the same distributions."""
 
+import dataclasses
 import re
 import resource
 import subprocess
@@ -340,6 +341,44 @@ def test_a_layout_stores_what_the_function_returns(tmp_path):
         assert np.array_equal(Bits(array), Bits(made[path])), path
 
 
+def Verifiable(key):
+    first, second, third = random.split(key, 3)
+    layers = jax.vmap(lambda key: {"up": random.uniform(key, (8, 4), minval=-0.5, maxval=0.5), "bias": jnp.zeros(4)})
+    return {"layers": layers(random.split(first, 3)), "table": random.normal(second, (20, 40)) * 0.02,
+            "half": random.normal(third, (400,)).astype(jnp.bfloat16), "steps": jnp.arange(4), "count": jnp.zeros((), bool)}
+
+
+def test_verify_compares_each_array_with_that_of_the_function():
+    captured = shardinit.capture.jax(Verifiable, seed=3, engine="jax_threefry")
+    assert captured.layout == "pytree" and captured.drawn == {"layers.up", "table", "half"}
+    verified = captured.verify()
+    assert {t.path: t.result for t in verified.tensors} == {
+        "count": "equal", "half": "equal", "layers.bias": "equal", "layers.up": "equal", "steps": "equal", "table": "inexact"}
+    assert verified.good and all(t.ulps <= 3 for t in verified.tensors)
+
+    def Compare(old, new):
+        assert old in captured.text
+        verified = dataclasses.replace(captured, text=captured.text.replace(old, new)).verify()
+        return {t.path for t in verified.tensors if t.result == "different"}, verified.table()
+
+    assert Compare("split: [3, layer]", "split: [3, 2 - layer]")[0] == {"layers.up"}
+    assert Compare("bias: {shape: [4], init: zeros}", "bias: {shape: [4], init: ones}")[0] == {"layers.bias"}
+    different, table = Compare("low: -0.5, high: 0.5", "low: -0.5, high: 0.50001")
+    assert different == {"layers.up"} and re.search(
+        r"^layers.up +1  different: \d+ of 96 elements, by [\d,]+ ulps?; \[\d+, \d+, \d+\] is .*, and .* in the model$", table,
+        re.MULTILINE), table
+    assert Compare("init: {normal: {std: 0.02}}", "init: {normal: {std: 0.02001}}")[0] == {"table"}
+
+
+def test_verify_with_the_default_engine():
+    captured = shardinit.capture.jax(Verifiable)
+    assert {t.path: t.result for t in captured.verify().tensors} == {
+        "count": "equal", "half": "alike", "layers.bias": "equal", "layers.up": "alike", "steps": "equal", "table": "alike"}
+    assert "std: 0.02" in captured.text
+    verified = dataclasses.replace(captured, text=captured.text.replace("std: 0.02", "std: 0.03")).verify()
+    assert [t.path for t in verified.tensors if t.result == "different"] == ["table"]
+
+
 def test_devices_make_what_the_function_returns(tmp_path):
     def Make(key):
         first, second = random.split(key)
@@ -504,6 +543,23 @@ def test_command_and_a_large_model(tmp_path):
         done = Command(*arguments, "-o", "none.yaml", folder=tmp_path)
         assert done.returncode == 2 and words in done.stderr, done.stderr
         assert not (tmp_path / "none.yaml").exists()
+
+
+def test_command_verifies(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import jax, jax.numpy as jnp\n"
+        "made = []\n"
+        "def init(key, changes=False):\n"
+        "    made.append(key)\n"
+        "    width = 8 + changes * len(made)\n"
+        "    return {f'layers_{i}': jax.random.uniform(k, (4, width)) for i, k in enumerate(jax.random.split(key, 3))}\n")
+    done = Command("jax", "mine:init", "--engine", "jax_threefry", "--seed", 7, "--verify", "-o", "spec.yaml", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "spec.yaml: 3 tensors\n")
+    assert done.stdout.splitlines() == [
+        "tensor        tensors  result", "layers_{0…2}        3  equal", "", "3 tensors: 3 equal"]
+    done = Command("jax", "mine:init", "--args", '{"changes": true}', "--verify", "-o", "-", folder=tmp_path)
+    assert done.returncode == 1 and done.stdout.startswith("# init, captured")
+    assert "layers_1        1  different: f32 [4, 10] in the model\n" in done.stderr
 
 
 def test_neither_framework_is_imported_for_the_other(tmp_path):

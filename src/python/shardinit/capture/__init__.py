@@ -27,7 +27,7 @@ from .._spec import Spec
 if TYPE_CHECKING:
     import torch as _torch
 
-    from ._verify import Verified
+    from ._verify import Real, Verified
 
 __all__ = ["Captured", "hf", "jax", "torch"]
 
@@ -51,7 +51,7 @@ class Captured:
     tensors: Mapping[str, tuple[tuple[int, ...], str]]
     drawn: frozenset[str] = frozenset()
     tables: Mapping[str, bytes] = dataclasses.field(default_factory=dict, repr=False)
-    _real: Callable[[], Mapping[str, _torch.Tensor]] | None = dataclasses.field(
+    _real: Callable[[], Mapping[str, Real]] | None = dataclasses.field(
         default=None, repr=False, compare=False
     )
     layout: str | None = None
@@ -80,13 +80,14 @@ class Captured:
     def verify(self) -> Verified:
         """Compares what the spec gives with the model that the constructor makes.
 
-        The constructor runs after ``torch.manual_seed(seed)``, with memory for all of its tensors;
-        the program ``shardinit`` makes theirs in a temporary folder. With the engine torch_cpu
+        The constructor runs after ``torch.manual_seed(seed)``, or the function of JAX as it is,
+        operation by operation on the CPU, with memory for all of its tensors; the program
+        ``shardinit`` makes theirs in a temporary folder. With the engine torch_cpu or jax_threefry
         all of them are compared bit for bit; with others those that are not drawn, and of the
         others the mean and the standard deviation.
 
         Raises:
-            ValueError: it was not captured from PyTorch.
+            ValueError: `torch`, `hf` or `jax` did not return it.
             LibraryError: the program is not found.
             SpecError: the program refuses the spec.
         """

@@ -15,9 +15,10 @@ from .._errors import CaptureError, CaptureWarning
 from . import Captured
 from ._expression import NoFormula
 from ._finish import check_path, finish
-from ._initializer import tensor_of
+from ._initializer import DTYPES, tensor_of
 from ._record import Blocked, Recorder, record, users_frame
 from ._tensor import Tensor
+from ._verify import Real, Words
 
 
 def capture(
@@ -66,7 +67,7 @@ def capture(
         f" {torch.__version__}.",
         config=config,
     )
-    return dataclasses.replace(captured, _real=lambda: _built(make, dtype, seed, all_buffers))
+    return dataclasses.replace(captured, _real=lambda: _real(make, dtype, seed, all_buffers))
 
 
 def _other_generators() -> dict[str, object]:
@@ -78,9 +79,9 @@ def _other_generators() -> dict[str, object]:
     return states
 
 
-def _built(
+def _real(
     make: Callable[[], Any], dtype: torch.dtype | None, seed: int, all_buffers: bool
-) -> dict[str, torch.Tensor]:
+) -> dict[str, Real]:
     """The tensors of the model itself."""
     before = torch.get_default_dtype()
     with torch.random.fork_rng(devices=()):
@@ -88,9 +89,24 @@ def _built(
             if dtype is not None:
                 torch.set_default_dtype(dtype)
             torch.manual_seed(seed)
-            return _state(make(), all_buffers)
+            state = _state(make(), all_buffers)
         finally:
             torch.set_default_dtype(before)
+    return {path: _real_tensor(tensor.detach()) for path, tensor in state.items()}
+
+
+def _real_tensor(tensor: torch.Tensor) -> Real:
+    def words() -> Words:
+        of = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+        found: Words = tensor.contiguous().view(of).numpy()
+        return found
+
+    def numbers(words: Words) -> Words:
+        found: Words = torch.from_numpy(words.copy()).view(tensor.dtype).double().numpy()
+        return found
+
+    dtype = DTYPES.get(tensor.dtype, str(tensor.dtype))
+    return Real(tuple(tensor.shape), dtype, words, numbers)
 
 
 def _state(model: torch.nn.Module, all_buffers: bool) -> dict[str, torch.Tensor]:

@@ -75,7 +75,6 @@ def _parser() -> argparse.ArgumentParser:
     sources = parser.add_subparsers(dest="source", required=True, metavar="torch|hf|jax")
     torch = sources.add_parser("torch", help="a class or function that makes an nn.Module")
     jax = sources.add_parser("jax", help="a class or function that makes a pytree of arrays")
-    jax.set_defaults(verify=False)
     for called in (torch, jax):
         called.add_argument("callable", metavar="MODULE:CALLABLE", help="as in `my.models:Llama`")
         called.add_argument(
@@ -94,10 +93,10 @@ def _parser() -> argparse.ArgumentParser:
         source.add_argument("--engine", default="philox4x32",
                             help="of the spec; torch_cpu has PyTorch's bits, jax_threefry"
                             " JAX's numbers")  # fmt: skip
-    for source in (torch, hf):
-        source.add_argument("--dtype", help="PyTorch's default while the constructor runs: bf16 …")
         source.add_argument("--verify", action="store_true",
                             help="make the model and compare its tensors with the spec's")  # fmt: skip
+    for source in (torch, hf):
+        source.add_argument("--dtype", help="PyTorch's default while the constructor runs: bf16 …")
         source.add_argument(
             "--buffers",
             choices=["persistent", "all"],

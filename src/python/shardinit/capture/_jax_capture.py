@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from .._errors import CaptureError
 from ..jax import parts_of, path_of
@@ -19,9 +20,10 @@ from . import Captured
 from ._expression import NoFormula
 from ._finish import LAYOUT, check_path, finish
 from ._jax_formula import Formula
-from ._jax_initializer import drawn, dtype_name, fixed, keys_of
+from ._jax_initializer import DTYPES, drawn, dtype_name, fixed, keys_of
 from ._jaxpr import Graph, Lines, Value, is_key
 from ._tensor import Tensor
+from ._verify import WORDS, Real
 
 ENGINES = ("philox4x32", "jax_threefry")
 
@@ -65,7 +67,7 @@ def capture(
         for path, value in arrays.items():
             made.add(path, value)
         made.divide()
-    return finish(
+    captured = finish(
         list(made.tensors.values()),
         made.problems,
         paths=[*arrays, *made.tensors],
@@ -80,6 +82,28 @@ def capture(
             for path, value in arrays.items()
             if path not in made.problems
         },
+    )
+    return dataclasses.replace(
+        captured, drawn=frozenset(made.drawn), _real=lambda: _real(make, args, kwargs, keys)
+    )
+
+
+def _real(
+    make: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], seed: int
+) -> dict[str, Real]:
+    """The arrays that the function makes, as it is: JAX compiles each operation by itself."""
+    paths: list[str] = []
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        arrays = [np.asarray(array) for array in _arrays(_call(make, args, kwargs, seed), paths)]
+    return dict(zip(paths, map(_real_array, arrays), strict=True))
+
+
+def _real_array(array: np.ndarray[Any, Any]) -> Real:
+    return Real(
+        array.shape,
+        DTYPES.get(str(array.dtype), str(array.dtype)),
+        lambda: array.view(WORDS[array.itemsize]),
+        lambda words: words.view(array.dtype).astype(np.float64),
     )
 
 
@@ -176,6 +200,7 @@ class _Made:
     Attributes:
         tensors: path → the tensor.
         problems: path → why there is none.
+        drawn: the paths of arrays that random numbers are in.
         layout: lines that store the arrays, if some are divided.
     """
 
@@ -183,6 +208,7 @@ class _Made:
         self.graph, self.engine = graph, engine
         self.tensors: dict[str, Tensor] = {}
         self.problems: dict[str, str] = {}
+        self.drawn: set[str] = set()
         self.layout: list[str] = []
         self._order: list[str] = []  # Of the arrays.
         self._whole: dict[str, Value] = {}
@@ -199,7 +225,7 @@ class _Made:
                     self._divided[path] = _Divided(value, dimensions)
                     return
             self._whole[path] = value
-            self.tensors[path] = self._tensor(path, value, {})
+            self._add(path, path, value, {})
         except NoFormula as error:
             self.problems[path] = str(error)
 
@@ -222,7 +248,7 @@ class _Made:
                 for place in itertools.product(*map(range, array.counts)):
                     part = f"{before}.{'.'.join(map(str, place))}{after}"
                     at = dict(zip(array.dimensions, place, strict=True))
-                    self.tensors[part] = self._tensor(part, array.value, at)
+                    self._add(part, path, array.value, at)
             except NoFormula as error:
                 self.problems[path] = str(error)
                 continue
@@ -280,6 +306,11 @@ class _Made:
         if value.random or len(value.shape) <= max(dimensions):
             return None
         return _Divided(value, dimensions)
+
+    def _add(self, path: str, array: str, value: Value, place: Mapping[int, int]) -> None:
+        self.tensors[path] = self._tensor(path, value, place)
+        if self.tensors[path].uses:
+            self.drawn.add(array)
 
     def _tensor(self, path: str, value: Value, place: Mapping[int, int]) -> Tensor:
         """A tensor of an array, or of its part where these dimensions have these indices."""

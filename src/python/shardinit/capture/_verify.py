@@ -1,4 +1,4 @@
-"""A captured spec against the model itself."""
+"""A captured spec against the model itself, of whichever framework."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,34 @@ from .. import _native
 from .. import open as open_checkpoint
 from . import Captured
 
-# As much as functions that PyTorch rounds otherwise may differ by: each by an ulp or two, and few
-# follow one another. The largest that was seen in a hundred models is 3.
+# As much as functions that a framework rounds otherwise may differ by: each by an ulp or two, and
+# few follow one another. The largest that was seen in a hundred models of PyTorch is 3, and so is
+# that of JAX's normal numbers.
 _ULPS = 4
 _ERRORS = 6  # Standard errors by which means of the same distribution do not differ.
+
+
+Words = np.ndarray[Any, Any]  # The bits of elements, as whole numbers of their size.
+
+
+@dataclasses.dataclass(frozen=True)
+class Real:
+    """A tensor of the model itself.
+
+    Attributes:
+        dtype: as a spec calls it, or the framework where no spec has it.
+        words: gives its elements.
+        numbers: of words of its type, in f64.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    words: Callable[[], Words]
+    numbers: Callable[[Words], np.ndarray[Any, Any]]
+
+
+# Types of whole numbers of so many bytes.
+WORDS = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,10 +111,13 @@ def _ulps(count: float) -> str:
     return "1 ulp" if count == 1 else f"{count:,.0f} ulps"
 
 
+_NUMBER = re.compile(r"(?<![^._])\d+(?![^.])")  # `layers.0` and `layers_0`.
+
+
 def _groups(tensors: Iterable[Compared]) -> list[tuple[str, str, str]]:
     groups: dict[tuple[str, str], list[Compared]] = {}
     for t in tensors:
-        name = re.sub(r"(?<![^.])\d+(?![^.])", "*", t.path)
+        name = _NUMBER.sub("*", t.path)
         groups.setdefault((name, t.result), []).append(t)
     return [
         (
@@ -104,7 +131,7 @@ def _groups(tensors: Iterable[Compared]) -> list[tuple[str, str, str]]:
 
 def _span(name: str, some: Sequence[Compared]) -> str:
     """`layers.{0…3}.weight` for `layers.*.weight`."""
-    numbers = zip(*([int(x) for x in t.path.split(".") if x.isdigit()] for t in some), strict=True)
+    numbers = zip(*(map(int, _NUMBER.findall(t.path)) for t in some), strict=True)
     for column in numbers:
         low, high = min(column), max(column)
         name = name.replace("*", str(low) if low == high else f"{{{low}…{high}}}", 1)
@@ -114,112 +141,109 @@ def _span(name: str, some: Sequence[Compared]) -> str:
 def verify(captured: Captured) -> Verified:
     """See `Captured.verify`."""
     if captured._real is None:
-        raise ValueError("only what was captured from PyTorch can be compared with its model")
+        raise ValueError("only what was captured here can be compared with its model")
     real = captured._real()
     with tempfile.TemporaryDirectory(prefix="shardinit-") as folder:
         spec, out = os.path.join(folder, "spec.yaml"), os.path.join(folder, "out")
         captured.write(spec)
-        _native.run("gen", spec, "-o", out, "--json")
+        layout = [] if captured.layout is None else ["--layout", captured.layout]
+        _native.run("gen", spec, "-o", out, "--json", *layout)
         return compare(captured, real, out)
 
 
-def compare(captured: Captured, real: Mapping[str, Any], folder: str) -> Verified:
+def compare(captured: Captured, real: Mapping[str, Real], folder: str) -> Verified:
     """The tensors of a model and of a checkpoint of its spec."""
-    exact = re.search(r"^engine: torch_cpu", captured.text, re.MULTILINE) is not None
-    with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
-        inexact = {t["path"]: t for t in json.load(file)["tensors"] if t.get("inexact")}
+    engine = re.search(r"^engine: (torch_cpu|jax_threefry)", captured.text, re.MULTILINE)
+    allowed = _allowed(captured, folder) if engine and engine[1] == "torch_cpu" else {}
+    if engine and engine[1] == "jax_threefry":
+        allowed = dict.fromkeys(captured.drawn, _ULPS)
     compared = []
     with open_checkpoint(folder) as checkpoint:
         for path, (shape, dtype) in captured.tensors.items():
-            made, bitwise = checkpoint.read(path), exact or path not in captured.drawn
-            found = _compare(path, real.get(path), made, dtype, shape, bitwise)
-            if found.result == "different" and path in inexact:
-                # LAPACK's error in orthogonal matrices grows with their columns.
-                rank = min(shape[0], made.size // shape[0]) if _is_orthogonal(inexact[path]) else 0
-                found = _near(found, made, real[path], max(rank, _ULPS))
+            made, exact = checkpoint.read(path), engine is not None or path not in captured.drawn
+            found = _compare(Compared(path, dtype, shape, "different"), real.get(path), made, exact)
+            if found.result == "different" and path in allowed and path in real:
+                found = _near(found, made, real[path], allowed[path])
             compared.append(found)
     return Verified(tuple(compared))
 
 
-def _is_orthogonal(plan: Mapping[str, Any]) -> bool:
-    return "orthogonal" in plan.get("init", {})
+def _allowed(captured: Captured, folder: str) -> dict[str, int]:
+    """The ulps by which tensors may differ that the plan calls inexact."""
+    with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
+        inexact = {t["path"]: t for t in json.load(file)["tensors"] if t.get("inexact")}
+    allowed = dict.fromkeys(inexact, _ULPS)
+    for path, planned in inexact.items():
+        if "orthogonal" in planned.get("init", {}):
+            # LAPACK's error grows with the columns.
+            shape = captured.tensors[path][0]
+            allowed[path] = max(min(shape[0], math.prod(shape[1:])), _ULPS)
+    return allowed
 
 
-def _near(found: Compared, made: np.ndarray[Any, Any], real: Any, most: int) -> Compared:
+_EPSILON = {
+    "f64": 2.0**-53,
+    "f32": 2.0**-24,
+    "bf16": 2.0**-8,
+    "f16": 2.0**-11,
+    "f8e4m3fn": 2.0**-4,
+    "f8e5m2": 2.0**-3,
+}
+
+
+def _near(found: Compared, made: np.ndarray[Any, Any], real: Real, most: int) -> Compared:
     """The same as `inexact`, if no element differs by more than a few units in the last place, of
     itself or of the largest one."""
-    apart = np.abs(_numbers(made, real) - (wanted := real.detach().double().numpy()))
+    if found.ulps == math.inf:
+        return found  # Another shape or type.
+    wanted = real.numbers(real.words())
+    apart = np.abs(real.numbers(_words(made)) - wanted)
     unit = np.abs(wanted).max() * _EPSILON[found.dtype]
     of_largest = (
         math.ceil(float(apart.max()) / unit) if np.isfinite(apart).all() and unit else math.inf
     )
     ulps = min(found.ulps, of_largest)
-    return dataclasses.replace(found, result="inexact", ulps=ulps) if ulps <= most else found
-
-
-_EPSILON = {"f64": 2.0**-53, "f32": 2.0**-24, "bf16": 2.0**-8, "f16": 2.0**-11}
+    return (
+        dataclasses.replace(found, result="inexact", ulps=ulps, note="") if ulps <= most else found
+    )
 
 
 def _compare(
-    path: str,
-    real: Any,
-    made: np.ndarray[Any, Any],
-    dtype: str,
-    shape: tuple[int, ...],
-    exact: bool,
+    tensor: Compared, real: Real | None, made: np.ndarray[Any, Any], exact: bool
 ) -> Compared:
-    from ._initializer import DTYPES
+    """What is made of a tensor, beside that of the model; `exact`: bit for bit."""
 
     def result(word: str, ulps: float = math.inf, note: str = "") -> Compared:
-        return Compared(path, dtype, shape, word, ulps, note)
+        return dataclasses.replace(tensor, result=word, ulps=ulps, note=note)
 
     if real is None:
         return result("different", note="the model has no such tensor")
-    real = real.detach()
-    if tuple(real.shape) != shape or DTYPES.get(real.dtype) != dtype:
-        return result(
-            "different",
-            note=f"{DTYPES.get(real.dtype, real.dtype)} {list(real.shape)} in the model",
-        )
-    bits = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}[real.element_size()]
-    wanted = _bits_of(real, bits)
-    got = np.ascontiguousarray(made).view(bits)
+    if real.shape != tensor.shape or real.dtype != tensor.dtype:
+        return result("different", note=f"{real.dtype} {list(real.shape)} in the model")
+    wanted, got = real.words(), _words(made)
     apart = np.flatnonzero(wanted.ravel() != got.ravel())
     if not apart.size:
         return result("equal", 0)
-    numbers = _numbers(got, real)
+    numbers, others = real.numbers(got), real.numbers(wanted)
     if not exact:
-        return _moments(result, numbers, real.double().numpy())
+        return _moments(result, numbers, others)
     ulps = math.inf
-    if real.dtype.is_floating_point:
+    if tensor.dtype in _EPSILON:
         ulps = float(np.abs(_ordered(wanted).ravel()[apart] - _ordered(got).ravel()[apart]).max())
-    first = np.unravel_index(apart[0], shape)
+    first = np.unravel_index(apart[0], tensor.shape)
     place = ", ".join(str(int(i)) for i in first)
-    values = f"{numbers[first]:.9g}, and {real[tuple(map(int, first))].item():.9g} in the model"
+    values = f"{numbers[first]:.9g}, and {others[first]:.9g} in the model"
     by = f", by {_ulps(ulps)}" if ulps < math.inf else ""
     some = f"{apart.size:,} of {wanted.size:,} elements{by}; [{place}] is {values}"
     return result("different", ulps, some)
 
 
-def _bits_of(tensor: Any, bits: Any) -> np.ndarray[Any, Any]:
-    import torch
-
-    of = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    words: np.ndarray[Any, Any] = tensor.contiguous().view(of).numpy().view(bits)
+def _words(made: np.ndarray[Any, Any]) -> Words:
+    words: Words = np.ascontiguousarray(made).view(WORDS[made.itemsize]).reshape(made.shape)
     return words
 
 
-def _numbers(words: np.ndarray[Any, Any], like: Any) -> np.ndarray[Any, Any]:
-    """The elements as f64."""
-    import torch
-
-    bits = np.dtype(f"i{words.itemsize}")
-    of: Any = torch.from_numpy(words.view(bits).copy()).view(like.dtype)
-    numbers: np.ndarray[Any, Any] = of.double().numpy()
-    return numbers
-
-
-def _ordered(words: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _ordered(words: Words) -> np.ndarray[Any, Any]:
     """Floats as whole numbers, of which neighbours are neighbours."""
     wide = words.astype(np.int64)
     lowest = int(np.iinfo(words.dtype).min) if words.dtype != np.uint8 else -128
