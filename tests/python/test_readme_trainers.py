@@ -1,22 +1,157 @@
-"""The README's table of trainers: every command and every line of Python runs, and
-what is loaded has the bits of the checkpoint."""
+"""The table of trainers in the Python package's README.
 
+A row has a trainer, packages with their versions, a command, lines of Python, and the test that runs
+them, or the word `untested`. For a new row:
+
+- lines that lead to a heading are run as they stand under it, by test_python_readme.py, with a case there;
+- lines that call one function of the trainer are run as they stand by `test_row`, with a case here;
+- other ones by a test of their own, `test_FILE.py::test_NAME`, which imports the package, with the
+  version in tests/requirements*.txt, and calls what the lines call."""
+
+import ast
+import importlib.util
 import os
+import pathlib
 import re
 import shlex
 import subprocess
 import sys
+from typing import NamedTuple
 
 import pytest
 from clients import PACKAGE, Client, Gen
 from support import ROOT, TINY, Ok
 
-ROWS = [
-    re.findall(r"`([^`]*)`", command)[0:1] + re.findall(r"`([^`]*)`", line)[0:1] + [trainer]
-    for trainer, command, line in re.findall(
-        r"^\| ([^|]*) \| (`shardinit (?:gen|export) [^|]*`) \| (`[^|]*`) \|$", (ROOT / "README.md").read_text(), re.M
-    )
-]
+HERE = pathlib.Path(__file__).parent
+README = (PACKAGE / "README.md").read_text()
+
+
+class Row(NamedTuple):
+    trainer: str
+    version: str  # Of what is imported, `name version`, several with `, ` between.
+    command: str
+    lines: str
+    run_by: str
+
+
+(SECTION,) = re.findall(r"^## Trainers\n(.*?)^## ", README, re.M | re.S)
+ROWS = [Row(*line.strip("| ").split(" | ")) for line in SECTION.splitlines() if line.startswith("| ")][1:]
+PINS = dict(
+    re.match(r"([\w-]+)(?:\[.*\])?==(\S+)", line).groups()
+    for file in sorted((ROOT / "tests").glob("requirements*.txt"))
+    for line in file.read_text().splitlines() if line and not line.startswith("#")
+)
+
+
+def Packages(row):
+    return [version.split() for version in row.version.split(", ")]
+
+
+def Module(package):
+    """What is imported of a package."""
+    names = {"megatron-core": "megatron.core", "orbax-checkpoint": "orbax.checkpoint"}
+    return names.get(package, package.replace("-", "_"))
+
+
+def Code(text):
+    """What is between backticks."""
+    return re.findall(r"`([^`]*)`", text)
+
+
+def Source(file):
+    """The text of a test's file, and of what it imports from this folder."""
+    text = (HERE / file).read_text()
+    names = re.findall(r"\b(?:from|import) (\w+)", text)
+    return text + "".join((HERE / f"{name}.py").read_text() for name in names if (HERE / f"{name}.py").is_file())
+
+
+def Mistake(row):
+    """Why a row may not stand in the table, or nothing."""
+    if not row.trainer or not Code(row.lines) and row.run_by != "untested":
+        return "says nothing"
+    if row.run_by == "untested":
+        return None
+    if not re.fullmatch(r"test_\w+\.py::test_\w+", row.run_by):
+        return f"is neither run by a test nor `untested`, but {row.run_by!r}"
+    file, name = row.run_by.split("::")
+    if not (HERE / file).is_file():
+        return f"names {file}, which is not there"
+    tests = {node.name: node for node in ast.parse((HERE / file).read_text()).body if isinstance(node, ast.FunctionDef)}
+    if name not in tests:
+        return f"names {row.run_by}, which is not there"
+    if "mark.skip" in "".join(map(ast.unparse, tests[name].decorator_list)):
+        return f"names {row.run_by}, which is skipped"
+    source = Source(file)
+    for package, *version in Packages(row):
+        if version != [PINS.get(package)]:
+            return f"has {package} {version}, and the requirements {PINS.get(package)}"
+        if not re.search(rf"(?:import |from |[\"']){re.escape(Module(package))}\b", source):
+            return f"names {row.run_by}, which does not import {package}"
+    if name in ("test_row", "test_example"):  # Which run the line as it stands.
+        return None
+    for called in re.findall(r"(\w+)\(", "".join(Code(row.lines))):
+        if called + "(" not in source:
+            return f"names {row.run_by}, which does not call {called}"
+    for value in re.findall(r"--(?:to|layout) ([\w-]+)", row.command):
+        if not re.search(rf"[\"']{value}[\"']", source):
+            return f"names {row.run_by}, which has no `{value}`"
+    return None
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row.trainer for row in ROWS])
+def test_row_has_a_test_or_says_untested(row):
+    assert Mistake(row) is None
+
+
+def test_rows_that_have_neither_are_found():
+    good = next(row for row in ROWS if row.run_by == "test_python_jax.py::test_flax_scans_over_stacked_layers")
+    for change, words in [
+        ({"run_by": "-"}, "is neither"),
+        ({"run_by": "tested"}, "is neither"),
+        ({"run_by": "test_nowhere.py::test_it"}, "is not there"),
+        ({"run_by": "test_python_jax.py::test_nothing"}, "is not there"),
+        ({"run_by": "test_python_jax.py::Scanned"}, "is neither"),
+        ({"version": "flax 0.0.1"}, "requirements"),
+        ({"version": "another 1.0"}, "requirements"),
+        ({"version": "-"}, "requirements"),
+        ({"version": "tensorstore " + PINS["tensorstore"]}, "does not import"),
+        ({"lines": "`shardinit.jax.fill_all(skeleton)`"}, "does not call"),
+        ({"command": "`shardinit gen SPEC --layout unheard_of -o DIR`"}, "has no `unheard_of`"),
+        ({"lines": "-"}, "says nothing"),
+    ]:
+        assert words in (Mistake(good._replace(**change)) or "")
+    assert Mistake(good._replace(run_by="untested", version="-")) is None
+
+
+def Installed(package):
+    try:
+        return importlib.util.find_spec(Module(package)) is not None
+    except ImportError:  # Of the namespace before a dot.
+        return False
+
+
+def test_tests_of_rows_are_collected():
+    """By pytest, in a process of its own, where their packages are installed."""
+    named = {row.run_by for row in ROWS if row.run_by != "untested"
+             and all(Installed(p) for p, _ in Packages(row))}
+    files = sorted({run_by.split("::")[0] for run_by in named})
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-W", "ignore", *files],
+        cwd=HERE, capture_output=True, text=True, timeout=300)
+    assert named <= set(re.findall(r"\w+\.py::\w+", result.stdout)), result.stdout + result.stderr
+
+
+def test_lines_lead_to_headings():
+    """Under which test_python_readme.py runs them."""
+    titles = re.findall(r"^#+ (.*)", README, re.M)
+    anchors = {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in titles}
+    linked = {row: re.search(r"\(#([^)]*)\)", row.lines) for row in ROWS}
+    for row, link in linked.items():
+        assert not link or link[1] in anchors, row
+        assert (row.run_by == "test_python_readme.py::test_example") <= bool(link), row
+
+
+AS_THEY_STAND = [row for row in ROWS if row.run_by == "test_readme_trainers.py::test_row"]
 
 LLAMA = "from transformers import LlamaForCausalLM, LlamaConfig\n"
 JAX = """
@@ -24,26 +159,23 @@ os.environ.update(JAX_PLATFORMS="cpu", XLA_FLAGS="--xla_force_host_platform_devi
 import jax
 mesh = jax.sharding.Mesh(numpy.array(jax.devices()).reshape(2, 2), ("fsdp", "tensor"))
 """
-# The line's beginning → packages, lines before, the state that `result` stands for.
+# Trainer → lines before, the state that `result` stands for.
 CASES = {
-    "LlamaForCausalLM.from_pretrained": (["torch", "transformers"], LLAMA, "result.state_dict()"),
-    "safetensors.torch": (["safetensors.torch"], "import safetensors.torch\n", "result"),
-    "dcp.load": (
-        ["torch"],
+    "Transformers": (LLAMA, "result.state_dict()"),
+    "safetensors, your own": ("import safetensors.torch\n", "result"),
+    "`torch.distributed.checkpoint`": (
         "import torch, torch.distributed.checkpoint as dcp\n"
         "state = {p: torch.zeros(w.shape, dtype=torch.bfloat16) for p, (_, w) in expected.items()}\n",
         "state",
     ),
-    "dist_checkpointing.load": (
-        ["torch", "megatron.core"],
+    "Megatron-core, its GPTModel": (
         "import os, tempfile, torch, megatron_model, test_layouts\n"
         "megatron_model.Start(0, 1, tempfile.mkdtemp(), {})\n"
         "from megatron.core import dist_checkpointing\n"
         "model, = megatron_model.Models({}, d=256, ff=768, layers=2, heads=8, kv_heads=4, head_dim=32, vocab=8192)\n",
         "test_layouts.Megatron({p: w.view(torch.int16).numpy() for p, w in result.items() if hasattr(w, 'view')}, 1)",
     ),
-    "orbax.checkpoint": (
-        ["jax", "orbax.checkpoint"],
+    "Orbax": (
         JAX + "import orbax.checkpoint\nabstract = {}\n"
         "for path, (_, w) in expected.items():\n"
         "    at = abstract\n"
@@ -52,34 +184,21 @@ CASES = {
         "jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec('tensor')))\n",
         "{'.'.join(k.key for k in path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(result)[0]}",
     ),
-    "tensorstore.open": (
-        ["tensorstore"],
+    "TensorStore": (
         "import tensorstore\nexpected = {'lm_head.weight': expected['lm_head.weight']}\n",
         "{'lm_head.weight': result.read().result()}",
     ),
-    "model.load_weights": (
-        ["keras"],
-        "import keras, keras_backbone, test_layouts\n"
-        "model = keras_backbone.Llama(keras, layers=2, d=256, ff=768, heads=8, kv_heads=4, vocab=8192)\n",
+    "KerasHub, its `Llama3Backbone`": (
+        "import keras_backbone, test_layouts\n"
+        "model = keras_backbone.Llama("
+        "layers=2, d=256, ff=768, heads=8, kv_heads=4, vocab=8192, dtype='bfloat16')\n",
         "test_layouts.KerasHub(keras_backbone.Variables(model), 1)",
-    ),
-    "shardinit.torch": (
-        ["torch", "transformers"],
-        LLAMA + "import shardinit\nmodel = LlamaForCausalLM(LlamaConfig(hidden_size=256, "
-        "intermediate_size=768, num_hidden_layers=2, num_attention_heads=8, head_dim=32, "
-        "num_key_value_heads=4, vocab_size=8192)).bfloat16()\n",
-        "model.state_dict()",
-    ),
-    "shardinit.jax": (
-        ["jax"],
-        JAX + "import shardinit\nshardings = shardinit.jax.shardings_of(DIR, mesh)\n",
-        "result",
     ),
 }
 
 
 def test_every_row_has_a_case():
-    assert [re.match(r"\w+(\.\w+)?", line)[0] for _, line, _ in ROWS] == list(CASES)
+    assert [row.trainer for row in AS_THEY_STAND] == list(CASES)
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +206,12 @@ def gen(tmp_path_factory):
     return Gen(TINY, tmp_path_factory.mktemp("gen"))
 
 
-@pytest.mark.parametrize("command, line, trainer", ROWS, ids=[row[2] for row in ROWS])
-def test_row(command, line, trainer, gen, tmp_path):
-    packages, before, state = CASES[re.match(r"\w+(\.\w+)?", line)[0]]
-    for package in packages:
-        Client(package)
+@pytest.mark.parametrize("row", AS_THEY_STAND, ids=[row.trainer for row in AS_THEY_STAND])
+def test_row(row, gen, tmp_path):
+    before, state = CASES[row.trainer]
+    for package, _ in Packages(row):
+        Client(Module(package))
+    (command,), (line,) = Code(row.command), Code(row.lines)
     out = str(tmp_path / "out")
     Ok(*[{"SPEC": TINY, "DIR": out}.get(word, word) for word in shlex.split(command)[1:]])
     code = f"""
@@ -109,9 +229,8 @@ for path, (_, words) in expected.items():
         array = array.detach().view(sys.modules["torch"].int16).numpy()
     assert (numpy.asarray(array).view("<u2") == words).all(), path
 """
-    here = os.path.dirname(os.path.abspath(__file__))
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=300,
-        env={**os.environ, "PYTHONPATH": f"{PACKAGE}:{here}"},
+        env={**os.environ, "PYTHONPATH": f"{PACKAGE}:{HERE}"},
     )
     assert result.returncode == 0, result.stderr
