@@ -127,6 +127,7 @@ CASES = {
         "assert spec.seed == 1 and table.shape == (8192, 256)",
     ),
     "A model from a spec": (["torch"], MODEL, TORCH + GLOO, LOADED),
+    "Two lines in a trainer": (["torch"], MODEL, TORCH + GLOO, LOADED),
     "JAX from a spec": (
         ["jax"],
         TINY,

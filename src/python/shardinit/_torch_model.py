@@ -10,7 +10,7 @@ parameter and persistent buffer has been written, or is named.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from ._manifest import StoredTensorInfo
 from ._source import Job, Slices, Source, TensorInfo
 from ._spec import Sets, Spec, as_spec
 from ._torch_names import Inverse, inverses_of, paths_of
-from ._torch_tensors import dtype_of, fill_local
+from ._torch_tensors import dtype_of, fill_local, whole_shape, why_not_filled
 
 _COMPARE_BYTES = 64 << 20
 
@@ -113,16 +113,8 @@ def load_into(
         raise TypeError(
             f"load_into() fills a torch.nn.Module, its first argument, not {type(model).__name__}"
         )
-    return _load(
-        model,
-        as_source(checkpoint, "shardinit.torch.init_"),
-        strict,
-        prefix,
-        rename,
-        device,
-        cast,
-        verify,
-    )
+    opened = as_source(checkpoint, "shardinit.torch.init_")
+    return fill_models([model], opened, strict, prefix, rename, device, cast, verify)[0]
 
 
 def init_(
@@ -163,14 +155,14 @@ def init_(
             "the spec is the second: init_(model, SPEC)"
         )
     opened = as_spec(spec, set, layout, instead="shardinit.torch.load_into")
-    return _load(model, opened, strict, prefix, rename, device, cast, verify=False)
+    return fill_models([model], opened, strict, prefix, rename, device, cast)[0]
 
 
 # ---- What a model has.
 
 
 @dataclass(frozen=True)
-class _Slot:
+class Slot:
     """Where a module holds a parameter or buffer."""
 
     name: str
@@ -201,17 +193,17 @@ class _Entry:
     place: str = "made"
 
 
-def _slots(model: nn.Module) -> list[_Slot]:
+def slots_of(model: nn.Module) -> list[Slot]:
     slots = []
     for name, module in model.named_modules():
         dot = "." if name else ""
         for key, parameter in module._parameters.items():
             if parameter is not None:
-                slots.append(_Slot(f"{name}{dot}{key}", module, key, True))
+                slots.append(Slot(f"{name}{dot}{key}", module, key, True))
         for key, buffer in module._buffers.items():
             if buffer is not None:
                 persistent = key not in module._non_persistent_buffers_set
-                slots.append(_Slot(f"{name}{dot}{key}", module, key, persistent))
+                slots.append(Slot(f"{name}{dot}{key}", module, key, persistent))
     return slots
 
 
@@ -242,7 +234,7 @@ def _entries(
     tensors: Mapping[str, torch.Tensor],
     paths: Mapping[str, str],
     source: Source,
-    slots: list[_Slot],
+    slots: list[Slot],
 ) -> list[_Entry]:
     held = {id(slot.tensor) for slot in slots}
     storages = {
@@ -265,7 +257,7 @@ def _entries(
     return list(entries.values())
 
 
-def _written_in_place(slots: list[_Slot], entries: list[_Entry]) -> tuple[set[int], list[str]]:
+def _written_in_place(slots: list[Slot], entries: list[_Entry]) -> tuple[set[int], list[str]]:
     """Ids of the tensors of slots that `entries` fill wholly; names of those that overlap."""
     views: dict[int, list[_Entry]] = {}
     for entry in entries:
@@ -310,7 +302,7 @@ class _Loading:
         cast: bool,
     ) -> None:
         self.model, self.source, self.prefix, self.cast = model, source, prefix, cast
-        self.slots = _slots(model)
+        self.slots = slots_of(model)
         lazy = [prefix + slot.name for slot in self.slots if is_lazy(slot.tensor)]
         if lazy:
             raise MismatchError(
@@ -359,8 +351,8 @@ class _Loading:
             if computed:
                 hint = (
                     f"no {self.source.noun} holds buffers that are not persistent: make the "
-                    f"modules of {_listed(computed)} on a real device before loading, or load "
-                    "with strict=False and compute them"
+                    f"modules of {_listed(computed)} on a real device before loading, as "
+                    "shardinit.torch.from_spec() does, or load with strict=False and compute them"
                 )
             elif forgotten:
                 hint = (
@@ -432,7 +424,7 @@ class _Loading:
     ) -> None:
         info = self.source.info(inverse.path)
         targets = [fresh.get(id(each), each) for each in inverse.originals]
-        value = torch.empty(info.global_shape, dtype=dtype_of(info))
+        value = torch.empty(info.global_shape, dtype=dtype_of(info), device="cpu")
         self.source.run(fill_local(self.source, inverse.path, value, verify))
         with torch.no_grad():
             stored = inverse.apply(value.to(targets[0]))
@@ -449,29 +441,33 @@ class _Loading:
                 target.copy_(each)
 
 
-def _load(
-    model: nn.Module,
+def fill_models(
+    models: Sequence[nn.Module],
     source: Source,
     strict: bool,
-    prefix: str,
-    rename: Callable[[str], str] | None,
-    device: torch.device | str | None,
-    cast: bool,
-    verify: bool,
-) -> LoadResult:
-    loading = _Loading(model, source, prefix, rename, cast)
-    missing, unexpected = loading.check(strict)
-    forgotten = loading.fill(device, verify)
-    if strict and forgotten:
-        raise MismatchError(
-            f"loaded {source.where} into {type(model).__name__}, but not all of it",
-            forgotten,
-            hint="no load_state_dict hook of the model makes them of the tensors of its "
-            "state_dict(): add one, or load with strict=False and fill them yourself",
-            noun=source.noun,
-        )
-    on_meta = [slot.name for slot in _slots(model) if slot.tensor.is_meta]
-    return LoadResult(missing + forgotten, unexpected, on_meta)
+    prefix: str = "",
+    rename: Callable[[str], str] | None = None,
+    device: torch.device | str | None = None,
+    cast: bool = False,
+    verify: bool = False,
+) -> list[LoadResult]:
+    """`load_into` of several models: nothing is changed before everything fits all of them."""
+    loadings = [_Loading(model, source, prefix, rename, cast) for model in models]
+    misfits = [loading.check(strict) for loading in loadings]
+    results = []
+    for loading, (missing, unexpected) in zip(loadings, misfits, strict=True):
+        forgotten = loading.fill(device, verify)
+        if strict and forgotten:
+            raise MismatchError(
+                f"loaded {source.where} into {type(loading.model).__name__}, but not all of it",
+                forgotten,
+                hint="no load_state_dict hook of the model makes them of the tensors of its "
+                "state_dict(): add one, or load with strict=False and fill them yourself",
+                noun=source.noun,
+            )
+        on_meta = [slot.name for slot in slots_of(loading.model) if slot.tensor.is_meta]
+        results.append(LoadResult(missing + forgotten, unexpected, on_meta))
+    return results
 
 
 def _misfits(
@@ -485,9 +481,10 @@ def _misfits(
             missing += [paths[name] for name in entry.names]
         for name in entry.found:
             info = source.info(paths[name])
-            why = _dtype_mismatch(entry.tensor, source, info.path, cast)
-            if tuple(entry.tensor.shape) != info.global_shape:
-                there, here = list(info.global_shape), list(entry.tensor.shape)
+            why = why_not_filled(entry.tensor)
+            why = why or _dtype_mismatch(entry.tensor, source, info.path, cast)
+            if whole_shape(entry.tensor) != info.global_shape:
+                there, here = list(info.global_shape), list(whole_shape(entry.tensor))
                 why = f"shape {there} in the {source.noun}, {here} here"
             if not why and name != entry.found[0]:
                 why = _tied_mismatch(source, paths[entry.found[0]], info.path)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,9 @@ def dtype_of(info: TensorInfo) -> torch.dtype:
 
 
 def fill_local(checkpoint: Source, path: str, tensor: torch.Tensor, verify: bool) -> list[Job]:
-    """What fills a tensor, or the local shard of a DTensor; see `fill`."""
+    """What fills a tensor, the local shard of a DTensor, or a partition of ZeRO-3; see `fill`."""
+    if is_partitioned(tensor):
+        return _fill_partition(checkpoint, path, tensor, verify)
     placements = getattr(tensor, "placements", None)
     if placements is None:
         return fill(checkpoint, path, None, tensor, verify=verify)
@@ -76,10 +79,70 @@ def fill(
     if target.device.type == "cpu" and target.dtype == dtype and type(target) is torch.Tensor:
         torch.autograd.graph.increment_version(target)
         return checkpoint.jobs(path, slices, _words(target), verify=verify)
-    stored = torch.empty(target.shape, dtype=dtype)
+    stored = torch.empty(target.shape, dtype=dtype, device="cpu")
     checkpoint.read(path, slices, verify=verify, out=_words(stored))
     target.copy_(stored)
     return []
+
+
+def is_partitioned(tensor: torch.Tensor) -> bool:
+    """Whether ZeRO-3 of DeepSpeed has taken a parameter's memory, and given it a partition."""
+    status = getattr(tensor, "ds_status", None)
+    return status is not None and status.name != "AVAILABLE"
+
+
+def whole_shape(tensor: Any) -> tuple[int, ...]:
+    """The shape of all of a tensor, of which a part may be here."""
+    return tuple(tensor.ds_shape if is_partitioned(tensor) else tensor.shape)
+
+
+def why_not_filled(tensor: Any) -> str:
+    """Why a partition of ZeRO-3 cannot be filled; empty for all that can be."""
+    if not is_partitioned(tensor):
+        return ""
+    if hasattr(tensor, "_z3_optimizer"):
+        return "has a copy in its optimizer already: fill the model before deepspeed.initialize()"
+    if tensor.nvme_swapper is not None:
+        return "is offloaded to NVMe by ZeRO-3: only what is in memory can be filled"
+    if tensor.ds_secondary_tensor is not None or hasattr(tensor.ds_tensor, "ds_quant_scale"):
+        return "has a second or quantized partition in ZeRO-3, which cannot be filled"
+    return ""
+
+
+def _fill_partition(checkpoint: Source, path: str, tensor: Any, verify: bool) -> list[Job]:
+    """What fills a partition of ZeRO-3: as many elements in a row-major row for each rank."""
+    size = tensor.ds_tensor.ds_numel
+    start = size * tensor.ds_zero_partition_rank
+    stop = min(tensor.ds_numel, start + size)  # What is behind is padding.
+    jobs: list[Job] = []
+    at = 0
+    for slices, shape in _boxes_in_row(tuple(tensor.ds_shape), start, stop):
+        count = math.prod(shape)
+        into = tensor.ds_tensor.detach()[at : at + count].view(shape)
+        jobs += fill(checkpoint, path, slices, into, verify=verify)
+        at += count
+    return jobs
+
+
+def _boxes_in_row(
+    shape: tuple[int, ...], start: int, stop: int
+) -> Iterator[tuple[tuple[slice, ...], tuple[int, ...]]]:
+    """Boxes, as slices and shapes, that are the elements [start, stop) of a row-major tensor."""
+    if not shape and start < stop:
+        yield (), ()
+        return
+    row = math.prod(shape[1:])
+    while start < stop:
+        index, within = divmod(start, row)
+        rows = 0 if within else (stop - start) // row
+        if rows:
+            yield (slice(index, index + rows),), (rows, *shape[1:])
+            start += rows * row
+            continue
+        end = min(row, within + stop - start)
+        for slices, inner in _boxes_in_row(shape[1:], within, end):
+            yield (slice(index, index + 1), *slices), (1, *inner)
+        start += end - within
 
 
 def _words(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

@@ -5,6 +5,8 @@
     state = shardinit.torch.load_state_dict("DIR")       # whole tensors
     shardinit.torch.load_into(model, "DIR")              # a model, on `meta` or not, sharded or not
     shardinit.torch.init_(model, "SPEC")                 # the same, without files
+    with shardinit.torch.from_spec("SPEC"):              # made without memory, and filled
+        model = Model()
     dcp.load(state_dict, storage_reader=shardinit.torch.StorageReader("DIR"))
 
 Bytes are read from the files, or made, straight into the memory of CPU tensors; for other
@@ -25,15 +27,18 @@ import torch
 
 from ._checkpoint import Folder, as_source
 from ._errors import MismatchError
+from ._torch_from_spec import Built, from_spec
 from ._torch_model import LoadResult, init_, load_into
 
 if TYPE_CHECKING:
     from ._dcp import StorageReader
 
 __all__ = [
+    "Built",
     "LoadResult",
     "StorageReader",
     "dtype_of",
+    "from_spec",
     "init_",
     "load_dtensor",
     "load_into",

@@ -1,0 +1,174 @@
+"""Models that are made without memory for their parameters, and then filled."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from ._errors import MismatchError
+from ._spec import Sets, Spec, as_spec
+from ._torch_model import LoadResult, fill_models, slots_of
+
+_ZERO_INIT = "deepspeed.runtime.zero.partition_parameters"
+
+
+@dataclass
+class Built:
+    """What a block of `from_spec` made.
+
+    Attributes:
+        results: once the block has ended: model → what `init_` would have returned for it.
+    """
+
+    results: dict[nn.Module, LoadResult] = field(default_factory=dict, repr=False)
+
+
+@contextlib.contextmanager
+def from_spec(
+    spec: str | os.PathLike[str] | Spec,
+    *,
+    set: Sets = (),
+    layout: str | None = None,
+    strict: bool = True,
+    prefix: str = "",
+    rename: Callable[[str], str] | None = None,
+    device: torch.device | str | None = None,
+    cast: bool = False,
+) -> Iterator[Built]:
+    """A block in which models are made without memory, and at whose end they are filled.
+
+        with shardinit.torch.from_spec(SPEC):
+            model = Model(config)
+            fully_shard(model)
+
+    Parameters that are made in the block are on ``meta``: what a constructor draws for them is
+    neither drawn nor stored. Buffers are made as always, so those that are in no state dict have
+    their values. At the end each model of the block, that is each module that is in no other
+    module of the block and has parameters or persistent buffers, is filled by `init_`. What has
+    been sharded by then, by ``fully_shard`` or ``parallelize_module``, gets this process's shards
+    alone, and in a block of ``deepspeed.zero.Init``, inside or around, the process's partition.
+
+    If the block raises, nothing is filled. Other threads are not concerned.
+
+    Args:
+        spec: a YAML file, or a spec that is open.
+        set, layout: as for `shardinit.open_spec`; not for a spec that is open.
+        strict, prefix, rename, cast: as for `load_into`.
+        device: where the block makes tensors, as by ``torch.device(device)``, and where parameters
+            then are. None is where the constructor would have them; DTensors are on their mesh.
+
+    Yields:
+        A `Built`.
+
+    Raises:
+        MismatchError: as `load_into`, for any of the models; then none is filled. Or no model was
+            made in the block.
+        RuntimeError: the thread is in such a block already.
+        TypeError: `spec` is no spec.
+        SpecError, LibraryError: as `shardinit.open_spec`.
+    """
+    opened = as_spec(spec, set, layout, instead="shardinit.torch.load_into")
+    block = _Block(None if device is None else torch.device(device))
+    built = Built()
+    with _entered(block), contextlib.nullcontext() if device is None else torch.device(device):
+        yield built
+    models = block.models()
+    if not models:
+        raise MismatchError(
+            f"nothing was filled from {opened.where}",
+            hint="no model was made in the block of from_spec(): call its constructor there",
+        )
+    # Not given as the device, since DTensors are on that of their mesh.
+    with contextlib.nullcontext() if block.device is None else block.device:
+        results = fill_models(models, opened, strict, prefix, rename, cast=cast)
+    built.results.update(zip(models, results, strict=True))
+
+
+class _Block:
+    """What is known of a block while it lasts.
+
+    Attributes:
+        device: where its first parameter would have been, unless the user said.
+    """
+
+    def __init__(self, device: torch.device | None) -> None:
+        self.device = device
+        self._made: list[weakref.ref[nn.Module]] = []
+
+    def add(self, module: nn.Module) -> None:
+        self._made.append(weakref.ref(module))
+
+    def models(self) -> list[nn.Module]:
+        """Modules of the block that are in no other one, if there is anything in them to fill."""
+        if len(self._outermost()) > 1:
+            gc.collect()  # What was thrown away is no model.
+        return self._outermost()
+
+    def _outermost(self) -> list[nn.Module]:
+        made = [module for each in self._made if (module := each()) is not None]
+        inner: set[int] = set()
+        for module in made:
+            if id(module) not in inner:
+                inner.update(id(each) for each in module.modules() if each is not module)
+        return [m for m in made if id(m) not in inner and any(s.persistent for s in slots_of(m))]
+
+
+# ---- PyTorch's constructors, for as long as a thread is in a block.
+
+_blocks: dict[int, _Block] = {}  # Thread → its block.
+_lock = threading.Lock()
+_plain: dict[str, Any] = {}
+
+
+@contextlib.contextmanager
+def _entered(block: _Block) -> Iterator[None]:
+    thread = threading.get_ident()
+    if thread in _blocks:
+        raise RuntimeError("a block of from_spec() is in another one: a model has one spec")
+    with _lock:
+        if not _blocks:
+            _plain["init"] = nn.Module.__init__
+            _plain["new"] = nn.Parameter.__dict__["__new__"]
+            nn.Module.__init__ = _init  # type: ignore[method-assign]
+            nn.Parameter.__new__ = _new  # type: ignore[method-assign, assignment]
+        _blocks[thread] = block
+    try:
+        yield
+    finally:
+        with _lock:
+            del _blocks[thread]
+            if not _blocks:
+                nn.Module.__init__ = _plain["init"]  # type: ignore[method-assign]
+                nn.Parameter.__new__ = _plain["new"]
+
+
+def _init(self: nn.Module, *arguments: Any, **options: Any) -> None:
+    _plain["init"](self, *arguments, **options)
+    block = _blocks.get(threading.get_ident())
+    if block is not None:
+        block.add(self)
+
+
+def _new(cls: type, data: Any = None, *arguments: Any, **options: Any) -> Any:
+    block = _blocks.get(threading.get_ident())
+    plain = cls is nn.Parameter and type(data) in (torch.Tensor, nn.Parameter)
+    if block is not None and plain and not data.is_meta and not _in_zero_init():
+        block.device = block.device or data.device
+        data = torch.empty_like(data, device="meta")
+    return _plain["new"].__func__(cls, data, *arguments, **options)
+
+
+def _in_zero_init() -> bool:
+    """Whether DeepSpeed partitions parameters as they are made, for which they need memory."""
+    zero = sys.modules.get(_ZERO_INIT)
+    return zero is not None and zero.zero_init_context > 0

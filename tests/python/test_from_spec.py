@@ -1,0 +1,363 @@
+"""`from_spec`: models made without memory for their parameters, and filled when their block ends."""
+
+import math
+import os
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+from clients import Client, Gen
+from support import TINY, Reassemble
+
+torch = Client("torch")
+
+import shardinit
+from test_python_torch import MODEL, LocalsAreEqual, Spawn, Toy, Whole, Words
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from_spec = shardinit.torch.from_spec
+PLAIN = nn.Module.__init__, nn.Parameter.__dict__["__new__"]
+
+
+class Rotating(Toy):
+    """With a buffer that no state dict has."""
+
+    def __init__(self, tied=False):
+        super().__init__(tied)
+        self.register_buffer("table", torch.arange(5.0).exp(), persistent=False)
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    return Gen(MODEL, tmp_path_factory.mktemp("toy"))
+
+
+@pytest.fixture(scope="module")
+def spec(toy):
+    return toy.parent / "spec.yaml"
+
+
+@pytest.fixture(autouse=True)
+def pytorch_is_as_it_was():
+    yield
+    assert (nn.Module.__init__, nn.Parameter.__dict__["__new__"]) == PLAIN
+
+
+def IsOf(model, checkpoint):
+    wanted = Reassemble(checkpoint)
+    state = model.state_dict()
+    assert set(state) == set(wanted)
+    for name, tensor in state.items():
+        assert np.array_equal(Words(tensor), wanted[name][1]), name
+
+
+def test_a_model_is_filled_when_its_block_ends(spec, toy):
+    before = torch.get_rng_state()
+    with from_spec(spec) as built:
+        model = Rotating()
+        model.head.weight.requires_grad_(False)
+        assert all(p.is_meta for p in model.parameters()) and not built.results
+        assert not any(b.is_meta for b in model.buffers())
+    assert torch.equal(torch.get_rng_state(), before)  # Nothing was drawn.
+    IsOf(model, toy)
+    assert torch.equal(model.table, torch.arange(5.0).exp())
+    assert list(built.results) == [model] and built.results[model] == ([], [])
+    assert not model.head.weight.requires_grad and model.embed.weight.requires_grad
+    assert {type(p) for p in model.parameters()} == {nn.Parameter}
+    model(torch.arange(8)).sum().backward()
+
+
+def test_no_memory_is_taken_meanwhile(spec):
+    class Stop(Exception):
+        pass
+
+    with pytest.raises(Stop), from_spec(spec):
+        nn.ModuleList(nn.Linear(1 << 16, 1 << 16) for _ in range(64))  # 1 TB, and as many draws.
+        raise Stop
+
+
+def test_tied_parameters_stay_tied(tmp_path):
+    text = "\n".join(line for line in MODEL.split("\n") if "head" not in line)
+    out = Gen(text, tmp_path)
+
+    class Shared(Toy):
+        """A parameter by two names that both get it before it is a module's."""
+
+        def __init__(self):
+            super().__init__()
+            weight = nn.Parameter(torch.empty(50, 24))
+            self.embed.weight = weight
+            self.head.weight = weight
+
+    for make in (lambda: Toy(tied=True), Shared):
+        with from_spec(tmp_path / "spec.yaml"):
+            model = make()
+        assert model.head.weight is model.embed.weight
+        assert np.array_equal(Words(model.head.weight), Reassemble(out)["embed.weight"][1])
+
+
+def test_parameters_of_before_stay_what_they_are(spec, toy):
+    table = nn.Embedding(50, 24)
+    place = table.weight.data_ptr()
+    other = nn.Linear(3, 3)
+    values = other.weight.clone()
+    with from_spec(spec):
+        model = Toy()
+        model.embed.weight = table.weight
+        assert not table.weight.is_meta and not other.weight.is_meta
+    IsOf(model, toy)
+    assert model.embed.weight is table.weight and table.weight.data_ptr() == place
+    assert torch.equal(other.weight, values)
+
+
+def test_an_error_in_the_block_fills_nothing(spec):
+    with pytest.raises(ZeroDivisionError), from_spec(spec) as built:
+        model = Toy()
+        1 / 0
+    assert not built.results and all(p.is_meta for p in model.parameters())
+    assert not nn.Linear(2, 2).weight.is_meta
+
+
+def test_a_model_that_does_not_fit_is_not_filled(spec):
+    with pytest.raises(shardinit.MismatchError) as caught, from_spec(spec):
+        model = Toy()
+        model.embed = nn.Embedding(51, 24)
+        model.extra = nn.Linear(2, 2)
+        model.layers[0].up = nn.Linear(24, 40, bias=False)
+    assert caught.value.missing == ["extra.weight", "extra.bias"]
+    assert caught.value.unexpected == ["layers.0.up.bias"]
+    assert caught.value.mismatching == {"embed.weight": "shape [50, 24] in the spec, [51, 24] here"}
+    assert all(p.is_meta for p in model.parameters())
+    with from_spec(spec, strict=False) as built:
+        model = Toy()
+        model.extra = nn.Linear(2, 2)
+        model.layers[0].up = nn.Linear(24, 40, bias=False)
+    result = built.results[model]
+    assert result == (["extra.weight", "extra.bias"], ["layers.0.up.bias"])
+    assert result.on_meta == ["extra.weight", "extra.bias"] and not model.embed.weight.is_meta
+
+
+def test_options(spec, toy, tmp_path):
+    seeded = Gen(MODEL, tmp_path, "--set", "seed=1")
+    with from_spec(spec, set={"seed": 1}):
+        model = Toy()
+    IsOf(model, seeded)
+    with from_spec(spec, rename=lambda name: name.removeprefix("0.")):
+        wrapped = nn.Sequential(Toy())
+    IsOf(wrapped[0], toy)
+    with from_spec(spec, prefix="layers.1."):
+        layer = type(model.layers[0])()
+    assert np.array_equal(Words(layer.up.bias), Reassemble(toy)["layers.1.up.bias"][1])
+    with from_spec(spec, cast=True):
+        wide = Toy().to(torch.float64)
+    assert torch.equal(wide.embed.weight.to(torch.float32), shardinit.torch.load_state_dict(toy)["embed.weight"])
+    (tmp_path / "layout.yaml").write_text("""
+shardinit: 1
+name: pair
+dtype: f32
+modules: {head.weight: {shape: [50, 24], init: {normal: {std: 0.1}}}}
+layouts: {linear: {weight: head.weight}}
+""")
+    with from_spec(tmp_path / "layout.yaml", layout="linear"):
+        head = nn.Linear(24, 50, bias=False)
+    assert np.array_equal(head.weight.detach(), shardinit.generate(tmp_path / "layout.yaml", "head.weight"))
+    with pytest.raises(TypeError, match="open already"), from_spec(shardinit.open_spec(spec), set={"seed": 1}):
+        pass
+    with pytest.raises(shardinit.SpecError, match=r"load_into\(\) takes it"), from_spec(toy):
+        pass
+
+
+def test_parameters_are_where_their_constructor_has_them(spec):
+    with from_spec(spec):
+        with torch.device("cpu"):
+            model = Rotating()
+    assert {t.device.type for t in [*model.parameters(), *model.buffers()]} == {"cpu"}
+    default = torch.get_default_device()
+    with from_spec(spec, device="cpu:0"):
+        assert torch.get_default_device() == torch.device("cpu:0")
+        model = Rotating()
+    assert torch.get_default_device() == default
+    # The default device does not matter to what is read on the way to another type.
+    with torch.device("meta"), from_spec(spec, cast=True, device="cpu"):
+        model = Toy().to(torch.float64)
+    assert {t.device.type for t in [*model.parameters(), *model.buffers()]} == {"cpu"}
+
+
+def test_models_are_the_outermost_modules(spec, toy):
+    class Holder(nn.Module):
+        model: nn.Module
+
+    holder = Holder()  # As a LightningModule, in whose configure_model() the model is made.
+    with from_spec(spec) as built:
+        nn.Linear(7, 7)  # Thrown away.
+        loss = nn.CrossEntropyLoss()  # Nothing in it.
+        holder.model = torch.nn.Sequential(torch.nn.Identity(), Toy())[1]
+        cycle = nn.Linear(5, 5)
+        cycle.mine = [cycle]
+        gone = weakref.ref(cycle)
+        del cycle
+    assert list(built.results) == [holder.model] and gone() is None and loss is not None
+    IsOf(holder.model, toy)
+    with from_spec(spec) as built:
+        one, two = Toy(), Toy()
+    assert list(built.results) == [one, two]
+    IsOf(two, toy)
+    with pytest.raises(shardinit.MismatchError, match="into Linear"), from_spec(spec):
+        one, other = Toy(), nn.Linear(3, 3)
+    assert one.embed.weight.is_meta  # Neither is filled.
+    with pytest.raises(shardinit.MismatchError, match="no model was made in the block"), from_spec(spec):
+        loss = nn.CrossEntropyLoss()
+
+
+def test_wrappers_and_copies_in_the_block(spec, toy):
+    with from_spec(spec):
+        compiled = torch.compile(Toy())
+    IsOf(compiled._orig_mod, toy)
+    layered = """
+shardinit: 1
+name: encoder
+dtype: f32
+modules:
+  layers:
+    repeat: {layer: 2}
+    self_attn.in_proj_weight: {shape: [24, 8], init: {normal: {std: 1}}}
+    self_attn.in_proj_bias: {shape: [24], init: zeros}
+    self_attn.out_proj.weight: {shape: [8, 8], init: {normal: {std: 1}}}
+    self_attn.out_proj.bias: {shape: [8], init: zeros}
+    linear1.weight: {shape: [16, 8], init: {normal: {std: 1}}}
+    linear1.bias: {shape: [16], init: zeros}
+    linear2.weight: {shape: [8, 16], init: {normal: {std: 1}}}
+    linear2.bias: {shape: [8], init: zeros}
+    norm1.weight: {shape: [8], init: ones}
+    norm1.bias: {shape: [8], init: zeros}
+    norm2.weight: {shape: [8], init: ones}
+    norm2.bias: {shape: [8], init: zeros}
+"""
+    with shardinit.open_spec(text=layered) as opened:
+        with from_spec(opened):  # The encoder's layers are deep copies of one that is thrown away.
+            model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2)
+        for name, tensor in model.state_dict().items():
+            assert np.array_equal(tensor.numpy(), opened.generate(name)), name
+
+
+def test_one_block_at_a_time_and_one_thread(spec, toy):
+    with pytest.raises(RuntimeError, match="in another one"), from_spec(spec):
+        with from_spec(spec):
+            pass
+    here, there = threading.Event(), threading.Event()
+    found = []
+
+    def Other():
+        here.wait()
+        found.append(nn.Linear(3, 3))
+        with from_spec(spec, set={"seed": 1}):
+            found.append(Toy())
+            there.set()
+            here.wait()
+
+    thread = threading.Thread(target=Other)
+    thread.start()
+    with from_spec(spec):
+        model = Toy()
+        here.set()
+        there.wait()
+        assert not found[0].weight.is_meta
+    thread.join()
+    IsOf(model, toy)
+    assert not torch.equal(found[1].embed.weight, model.embed.weight)
+
+
+def test_transformers(tmp_path):
+    transformers = Client("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=256, intermediate_size=768, num_hidden_layers=2, num_attention_heads=8,
+        num_key_value_heads=4, head_dim=32, vocab_size=8192, tie_word_embeddings=False,
+    )
+    with from_spec(TINY):
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    IsOf(model, Gen(TINY, tmp_path))
+    other = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    assert [n for n, _ in model.named_buffers()] == [n for n, _ in other.named_buffers()] != []
+    for a, b in zip(model.buffers(), other.buffers(), strict=True):
+        assert a.dtype == torch.float32 and torch.equal(a, b)
+    other.load_state_dict(model.state_dict())
+    tokens = torch.randint(0, 8192, (4, 128), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(other(tokens).logits, model(tokens).logits)
+    assert abs(model(tokens, labels=tokens).loss.item() - math.log(8192)) < 0.1
+
+
+# ---- Partitions of ZeRO-3.
+
+
+def test_elements_in_a_row_are_boxes():
+    from shardinit._torch_tensors import _boxes_in_row
+
+    for shape in ((), (1,), (7,), (3, 4), (4, 1), (2, 3, 4), (3, 1, 2, 2), (0, 3), (3, 0)):
+        whole = np.arange(math.prod(shape)).reshape(shape)
+        for start in range(whole.size + 1):
+            for stop in range(start, whole.size + 1):
+                parts = []
+                for slices, extent in _boxes_in_row(shape, start, stop):
+                    assert whole[slices].shape == extent and whole[slices].size
+                    parts.append(whole[slices].ravel())
+                assert len(parts) <= max(1, 2 * len(shape) - 1)
+                assert np.array_equal(np.concatenate([*parts, []]), whole.ravel()[start:stop])
+
+
+# ---- Several processes.
+
+
+def BuildSharded(spec, folder):
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    whole = Whole(folder)
+    tokens = torch.arange(16).reshape(2, 8)
+    reference = Toy()
+    shardinit.torch.load_into(reference, folder)
+    made, plain = [], shardinit.Spec.generate
+
+    def Recording(self, path, slices=None, **options):
+        array = plain(self, path, slices, **options)
+        made.append(array.nbytes)
+        return array
+
+    shardinit.Spec.generate = Recording
+    line = init_device_mesh("cpu", (4,), mesh_dim_names=("dp",))
+    square = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    for mesh in (line, square):
+        made.clear()
+        with from_spec(spec):
+            model = Rotating()
+            for layer in model.layers:
+                if mesh is square:
+                    parallelize_module(
+                        layer, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()}
+                    )
+                fully_shard(layer, mesh=mesh["dp"])
+            fully_shard(model, mesh=mesh["dp"])
+            assert not made and all(p.is_meta for p in model.parameters())
+        sharded = {n: p for n, p in model.named_parameters() if isinstance(p, DTensor)}
+        assert len(sharded) == 8
+        if mesh is square:
+            assert any(isinstance(p, _StridedShard) for p in sharded["layers.0.up.weight"].placements)
+        LocalsAreEqual(sharded, whole)
+        buffers = dict(model.named_buffers())
+        assert torch.equal(buffers.pop("table"), torch.arange(5.0).exp())
+        for name, buffer in buffers.items():
+            assert np.array_equal(Words(buffer), Words(whole[name]))
+        # This rank's part of every tensor, and no more.
+        assert sum(made) == sum(p.to_local().nbytes for p in sharded.values()) + sum(
+            b.nbytes for b in buffers.values())
+        wanted = reference(tokens)
+        assert torch.allclose(model(tokens), wanted, atol=1e-5)
+        model(tokens).sum().backward()
+
+
+def test_models_that_are_sharded_in_the_block(spec, toy, tmp_path):
+    Spawn(4, tmp_path, BuildSharded, str(spec), str(toy))
