@@ -1,0 +1,82 @@
+"""torchtitan's own Trainer begins with what `export` wrote, by each way that its CheckpointManager has, and its
+first losses are those of the same values put in by hand, bit for bit."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from clients import Client
+from support import Ok, Reassemble, ROOT
+from titan_models import LLAMA, SPECS
+
+torch = Client("torch")
+Client("torchtitan")
+Client("torchdata")
+
+TYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
+# Names of the spec, and what torchtitan's converter reads: the names on the Hub.
+EXPORTS = {"llama": [], "tied": [], "deepseek": ["--layout", "hub"]}
+MODELS = {"llama": "llama", "llama_fused": "llama", "llama_tied": "tied", "deepseek": "deepseek"}
+
+
+@pytest.fixture(scope="module")
+def losses(tmp_path_factory):
+    """(model, how, processes) → the losses of three steps."""
+    folder, ways = tmp_path_factory.mktemp("titan"), {}
+    specs = {**SPECS, "tied": (TiedLlama(folder), [])}
+    for name, (path, sets) in specs.items():
+        here = folder / name
+        here.mkdir()
+        arguments = [path, *(word for each in sets for word in ("--set", each))]
+        Ok("gen", *arguments, "--layout", "torchtitan", "--mesh", "fsdp=1", "-o", here / "gen")
+        torch.save({p: torch.from_numpy(words.view(f"<i{words.itemsize}")).view(TYPES[dtype])
+                    for p, (dtype, words) in Reassemble(here / "gen").items()}, here / "values.pt")
+        Ok("export", *arguments, "--layout", "torchtitan", "--mesh", "fsdp=2", "--to", "dcp", "-o", here / "dcp")
+        Ok("export", *arguments, *EXPORTS[name], "--mesh", "fsdp=1", "--to", "safetensors", "--max-shard-size", "100K",
+           "-o", here / "safetensors")
+        assert len(list((here / "dcp").glob("*.distcp"))) == 2
+        assert len(list((here / "safetensors").glob("*.safetensors"))) > 1
+        dcp = ["--checkpoint.enable", "--checkpoint.initial_load_path", str(here / "dcp")]
+        safetensors = ["--checkpoint.enable", "--checkpoint.initial_load_in_hf",
+                       "--checkpoint.initial_load_path", str(here / "safetensors")]
+        ways[name] = {"fresh": (None, []), "by hand": (str(here / "values.pt"), []),
+                      "dcp": (None, dcp), "safetensors": (None, safetensors)}
+    names = [(model, how) for model, spec in MODELS.items() for how in ways[spec]]
+    runs = [{"model": model, "values": values, "arguments": arguments}
+            for model, how in names for values, arguments in [ways[MODELS[model]][how]]]
+    (folder / "runs.json").write_text(json.dumps(runs))
+    result = subprocess.run(
+        [sys.executable, "-c", "import sys, titan_trainer; titan_trainer.main(*sys.argv[1:])",
+         folder / "runs.json", folder / "losses.json"], cwd=ROOT / "tests/python",
+        capture_output=True, text=True, errors="replace", timeout=500, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert result.returncode == 0, result.stderr[-10000:]
+    return {(*name, int(world)): each for world, found in json.loads((folder / "losses.json").read_text()).items()
+            for name, each in zip(names, found, strict=True)}
+
+
+def TiedLlama(folder):
+    """The spec of a config.json."""
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "tie_word_embeddings": True,
+              "dtype": "bfloat16", "hidden_size": LLAMA["d"], "intermediate_size": LLAMA["ff"],
+              "num_hidden_layers": LLAMA["layers"], "num_attention_heads": LLAMA["heads"],
+              "num_key_value_heads": LLAMA["kv_heads"], "vocab_size": LLAMA["vocab"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    Ok("import", folder / "config.json", "-o", folder / "tied.yaml")
+    return folder / "tied.yaml"
+
+
+@pytest.mark.parametrize("world", [1, 4])
+@pytest.mark.parametrize("model", MODELS)
+def test_first_losses_of_an_initial_load_path(model, world, losses):
+    wanted = losses[model, "by hand", world]
+    assert len(set(wanted)) == 3 and wanted != losses[model, "fresh", world]
+    assert losses[model, "dcp", world] == wanted
+
+
+@pytest.mark.parametrize("world", [1, 4])
+@pytest.mark.parametrize("model", MODELS)
+def test_first_losses_of_an_initial_load_in_hf(model, world, losses):
+    assert losses[model, "safetensors", world] == losses[model, "by hand", world]
