@@ -66,27 +66,6 @@ def test_a_spec_where_a_checkpoint_is_wanted(spec):
     )
 
 
-@pytest.mark.parametrize(
-    ("format", "takes"),
-    [
-        ("safetensors", "`from_pretrained` of Transformers, or safetensors.torch.load_file(),"),
-        ("dcp", "torch.distributed.checkpoint.load()"),
-        ("hf-dcp", "torch.distributed.checkpoint.load() with a HuggingFaceStorageReader"),
-        ("zarr", "orbax.checkpoint.StandardCheckpointer, or tensorstore.open(),"),
-    ],
-)
-def test_an_export_where_a_checkpoint_is_wanted(spec, format, takes):
-    out = spec.parent / "out"
-    Ok("export", spec, "--to", format, "-o", out)
-    assert Says(shardinit.NotACheckpointError, shardinit.open, out) == (
-        f"`{out}` is an export to {format}, not a checkpoint: {takes} takes it; or write a "
-        "checkpoint with `shardinit gen`"
-    )
-    for text in ("{", "[]", '{"format": []}', "[" * 9999):  # Of a stranger.
-        (out / "shardinit-export.json").write_text(text)
-        assert "has no manifest.json" in Says(shardinit.NotACheckpointError, shardinit.open, out)
-
-
 def test_a_checkpoint_where_a_spec_is_wanted(spec):
     Client("torch")
     Client("jax")

@@ -1,6 +1,6 @@
 """The initial values of large models: any part of any tensor, on any mesh.
 
-From the checkpoints that shardinit writes, or from a spec, without files:
+From the checkpoints and exports that shardinit writes, or from a spec, without files:
 
     import shardinit
 
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._checkpoint import Checkpoint
+from ._checkpoint import Checkpoint, open_folder
 from ._errors import (
     CaptureError,
     DamageError,
@@ -37,6 +37,7 @@ from ._errors import (
     SpecError,
     UnknownTensorError,
 )
+from ._export import Export
 from ._manifest import Device, Shard, StoredTensorInfo
 from ._source import Mesh, Slices, Source, TensorInfo
 from ._spec import Sets, Spec, SpecTensorInfo, as_spec
@@ -52,6 +53,7 @@ __all__ = [
     "Checkpoint",
     "DamageError",
     "Device",
+    "Export",
     "FormatError",
     "LibraryError",
     "Mesh",
@@ -76,19 +78,20 @@ __all__ = [
 ]
 
 
-def open(folder: str | os.PathLike[str], *, rank: int | None = None) -> Checkpoint:
-    """Opens a checkpoint.
+def open(folder: str | os.PathLike[str], *, rank: int | None = None) -> Checkpoint | Export:
+    """Opens a checkpoint, or an export in any format.
 
     Args:
-        folder: what ``shardinit gen -o`` wrote.
+        folder: what ``shardinit gen -o`` or ``shardinit export -o`` wrote.
         rank: of boxes that several ranks hold, take this one's first. With
             ``replicas: full`` a process then reads the file of its own rank only.
 
     Raises:
-        NotACheckpointError: the folder has no ``manifest.json``.
-        FormatError: it has one that this package cannot read.
+        NotACheckpointError: the folder has neither ``manifest.json`` nor
+            ``shardinit-export.json``, which are written last.
+        FormatError, DamageError: it has one that this package cannot read.
     """
-    return Checkpoint(folder, rank)
+    return open_folder(folder, rank)
 
 
 def open_spec(

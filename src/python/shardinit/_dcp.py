@@ -17,6 +17,7 @@ from torch.distributed.checkpoint.storage import StorageReader as _StorageReader
 from torch.futures import Future
 
 from ._checkpoint import as_source
+from ._export import RECORD
 from ._manifest import MANIFEST
 from ._source import Source
 from ._torch_tensors import dtype_of, fill
@@ -120,5 +121,5 @@ class StorageReader(_StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Whether the folder is a shardinit checkpoint."""
-        return os.path.isfile(os.path.join(checkpoint_id, MANIFEST))
+        """Whether the folder is a checkpoint or an export of shardinit."""
+        return any(os.path.isfile(os.path.join(checkpoint_id, name)) for name in (MANIFEST, RECORD))

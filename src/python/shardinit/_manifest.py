@@ -78,18 +78,19 @@ class Shard:
 
 @dataclass(frozen=True)
 class StoredTensorInfo(TensorInfo):
-    """What a checkpoint says of one tensor: a `TensorInfo`, and who holds it."""
+    """What a checkpoint or export says of one tensor: a `TensorInfo`, and who holds it."""
 
     _shards: Any = field(repr=False, compare=False)
+    _said_by: str = field(repr=False, compare=False)
 
     @cached_property
     def shards(self) -> tuple[Shard, ...]:
         """Every stored box, by rank; the same box more than once if it has replicas.
 
         Raises:
-            FormatError: the manifest's list is not one.
+            FormatError: the list is not one.
         """
-        where = f"{MANIFEST}: `{self.path}`"
+        where = f"{self._said_by}: `{self.path}`"
         shards = []
         for each in as_list(self._shards, f"{where}: shards"):
             shard = as_object(each, f"{where}: a shard")
@@ -118,11 +119,13 @@ class Grid:
         intervals: list[set[tuple[int, int]]] = [set() for _ in range(rank)]
         for shard in info.shards:
             if len(shard.offset) != rank or len(shard.shape) != rank:
-                raise FormatError(f"{MANIFEST}: a box of `{info.path}` has not {rank} dimensions")
+                raise FormatError(
+                    f"{info._said_by}: a box of `{info.path}` has not {rank} dimensions"
+                )
             replicas = self.cells.setdefault(shard.offset, [])
             replicas.append(shard)
             if shard.shape != replicas[0].shape or shard.sha256 != replicas[0].sha256:
-                raise FormatError(f"{MANIFEST}: replicas of a box of `{info.path}` differ")
+                raise FormatError(f"{info._said_by}: replicas of a box of `{info.path}` differ")
             for dimension, interval in enumerate(zip(shard.offset, shard.shape, strict=True)):
                 intervals[dimension].add(interval)
         self.cuts: list[list[int]] = []
@@ -130,11 +133,11 @@ class Grid:
             ordered = sorted(found)
             ends = [offset + length for offset, length in ordered]
             if [offset for offset, _ in ordered] != [0, *ends[:-1]] or ends[-1:] != [extent]:
-                raise FormatError(f"{MANIFEST}: the boxes of `{info.path}` do not tile it")
+                raise FormatError(f"{info._said_by}: the boxes of `{info.path}` do not tile it")
             self.cuts.append([0, *ends])
         # Each box is one of the product, no two are the same, and none is left out.
         if len(self.cells) != math.prod(len(found) for found in intervals):
-            raise FormatError(f"{MANIFEST}: the boxes of `{info.path}` do not tile it")
+            raise FormatError(f"{info._said_by}: the boxes of `{info.path}` do not tile it")
 
     def touched(self, start: Shape, extent: Shape) -> Iterator[list[Shard]]:
         """The replicas of each box that shares elements with a region that is not empty."""
@@ -199,6 +202,13 @@ def as_text(value: Any, what: str) -> str:
     if type(value) is not str:
         raise FormatError(f"{what} is no text")
     return value
+
+
+def as_path(value: Any, what: str) -> str:
+    """`value`, the path of a tensor."""
+    if not _PATH.fullmatch(as_text(value, what)):
+        raise FormatError(f"{what} is {value!r}, which is no path")
+    return str(value)
 
 
 def as_list(value: Any, what: str) -> list[Any]:
@@ -325,14 +335,14 @@ def parse_manifest(text: bytes, path: str) -> Manifest:
     tensors: dict[str, StoredTensorInfo] = {}
     for each in as_list(of.get("tensors"), f"{MANIFEST}: tensors"):
         tensor = as_object(each, f"{MANIFEST}: a tensor")
-        name = as_text(tensor.get("path"), f"{MANIFEST}: a tensor's path")
-        if not _PATH.fullmatch(name) or name in tensors:
-            raise FormatError(f"{MANIFEST}: {name!r} is no path of a tensor, or is there twice")
+        name = as_path(tensor.get("path"), f"{MANIFEST}: a tensor's path")
+        if name in tensors:
+            raise FormatError(f"{MANIFEST}: `{name}` is there twice")
         dtype = as_text(tensor.get("dtype"), f"{MANIFEST}: dtype of `{name}`")
         if dtype not in _dtypes.NAMES:
             raise FormatError(f"{MANIFEST}: `{name}` has the unknown dtype {dtype!r}")
         global_shape = as_shape(tensor.get("global_shape"), f"{MANIFEST}: shape of `{name}`")
-        tensors[name] = StoredTensorInfo(name, dtype, global_shape, tensor.get("shards"))
+        tensors[name] = StoredTensorInfo(name, dtype, global_shape, tensor.get("shards"), MANIFEST)
     devices = _parse_devices(of["devices"], shape) if "devices" in of else ()
     return Manifest(
         name=as_text(of.get("name"), f"{MANIFEST}: name"),

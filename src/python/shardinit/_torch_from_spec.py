@@ -140,7 +140,7 @@ def _entered(block: _Block) -> Iterator[None]:
             _plain["init"] = nn.Module.__init__
             _plain["new"] = nn.Parameter.__dict__["__new__"]
             nn.Module.__init__ = _init  # type: ignore[method-assign]
-            nn.Parameter.__new__ = _new  # type: ignore[method-assign, assignment]
+            nn.Parameter.__new__ = _new  # type: ignore[method-assign]
         _blocks[thread] = block
     try:
         yield
@@ -149,7 +149,7 @@ def _entered(block: _Block) -> Iterator[None]:
             del _blocks[thread]
             if not _blocks:
                 nn.Module.__init__ = _plain["init"]  # type: ignore[method-assign]
-                nn.Parameter.__new__ = _plain["new"]
+                nn.Parameter.__new__ = _plain["new"]  # type: ignore[method-assign]
 
 
 def _init(self: nn.Module, *arguments: Any, **options: Any) -> None:

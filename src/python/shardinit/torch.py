@@ -13,7 +13,8 @@ Bytes are read from the files, or made, straight into the memory of CPU tensors;
 devices they are copied there once. Nothing is unpickled. A process reads or makes what its
 own shards need, and no process talks to another.
 
-Where a checkpoint is asked for, a spec that is open (`shardinit.open_spec`) will do.
+Where a checkpoint is asked for, what ``shardinit export`` wrote will do, in any format, and a spec that
+is open (`shardinit.open_spec`).
 """
 
 from __future__ import annotations

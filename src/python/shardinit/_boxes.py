@@ -1,0 +1,226 @@
+"""Tensors whose boxes lie in files, and any part of them as an array."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import os
+import stat
+import threading
+from abc import abstractmethod
+from collections import OrderedDict
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+
+from . import _manifest
+from ._errors import DamageError
+from ._manifest import Shard, StoredTensorInfo
+from ._read import SLAB, BoxFile, run, slabs
+from ._source import Job, Shape, Slices, Source, Words, expanded, region, words_for
+
+_OPEN_FILES = 64
+_MAX_THREADS = 32
+
+
+class Boxes(Source):
+    """What is read box by box from the files of a folder: a `Checkpoint` or an `Export`.
+
+    It may be used by several threads at once. Files are opened when a tensor is read.
+
+    Attributes:
+        folder: where it lies.
+        tensors: path → `StoredTensorInfo`, in the order of the spec.
+        name, engine, seed: as in the spec.
+        plan_sha256: digest of the plan: the same for the same spec and mesh.
+        bytes_read: bytes of tensors read from files so far.
+    """
+
+    tensors: Mapping[str, StoredTensorInfo]
+    name: str
+    engine: str
+    seed: int
+    plan_sha256: str
+
+    def __init__(self, folder: str) -> None:
+        """Of a folder, of which nothing is read."""
+        self.folder = folder
+        self.where = f"`{folder}`"
+        self.bytes_read = 0
+        self._lock = threading.Lock()
+        self._files: OrderedDict[int, BoxFile] = OrderedDict()
+
+    def close(self) -> None:
+        """Closes all files; they are opened again if something is read."""
+        with self._lock:
+            self._files.clear()
+
+    def info(self, path: str) -> StoredTensorInfo:
+        """The `StoredTensorInfo` of a path.
+
+        Raises:
+            UnknownTensorError: there is no such tensor.
+        """
+        return cast("StoredTensorInfo", self._find(path))
+
+    def read(
+        self,
+        path: str,
+        slices: Slices = None,
+        *,
+        verify: bool = False,
+        out: np.ndarray[Any, Any] | None = None,
+    ) -> np.ndarray[Any, Any]:
+        """Reads a tensor, or a part of it, from whichever files hold it.
+
+        Bytes go from the files straight into the array; nothing is converted, and
+        nothing is read that was not asked for (but for gaps of less than a page
+        between short rows).
+
+        Args:
+            path: the tensor.
+            slices: what NumPy's basic indexing takes, with steps of 1: whole numbers
+                (which drop their dimension), slices and one ``...``. None is all of it.
+            verify: check the digests of all boxes that the part touches. They are read
+                whole for that.
+            out: an array to fill instead of a new one, of the part's shape and with
+                items as wide as the tensor's, in any memory order.
+
+        Returns:
+            An array of the part's shape and of `TensorInfo.numpy_dtype`; or `out`.
+            bf16 and fp8 are of the types of ml_dtypes. Without that package they are
+            unsigned integers with the same bits, and `TensorInfo.is_bits` is true.
+
+        Raises:
+            UnknownTensorError: there is no such tensor.
+            IndexError: `slices` do not fit the tensor's shape.
+            TypeError: `slices` are not made of numbers, slices and ``...``.
+            ValueError: a slice has a step, or `out` another shape or item size.
+            DamageError: a file is missing or cut short, or a digest is wrong.
+            FormatError: manifest, receipts or record say what cannot be.
+        """
+        info = self.info(path)
+        start, extent, kept = region(info, slices)
+        # Found before memory is taken: a manifest that lies can ask for a lot of it.
+        pieces = self._pieces(info, start, extent)
+        array = words_for(info, tuple(extent[d] for d in kept), out)
+        jobs = self._jobs(info, pieces, start, expanded(array, extent, kept), verify)
+        if array.nbytes <= SLAB:  # Sooner done than threads are started.
+            run(jobs, 1)
+        else:
+            self.run(jobs)
+        return array.view(info.numpy_dtype) if out is None else out
+
+    def jobs(
+        self, path: str, slices: Slices, out: np.ndarray[Any, Any], *, verify: bool = False
+    ) -> list[Job]:
+        """What `read` into `out` comes to: for each box, or each part of a large one, a job."""
+        info = self.info(path)
+        start, extent, kept = region(info, slices)
+        array = words_for(info, tuple(extent[d] for d in kept), out)
+        pieces = self._pieces(info, start, extent)
+        return self._jobs(info, pieces, start, expanded(array, extent, kept), verify)
+
+    def run(self, jobs: list[Job]) -> None:
+        """Does `jobs` on all cores that the process may use."""
+        run(jobs, min(_MAX_THREADS, len(os.sched_getaffinity(0))))
+
+    def _pieces(
+        self, info: StoredTensorInfo, start: Shape, extent: Shape
+    ) -> list[tuple[Shard, int]]:
+        if 0 in extent:
+            return []
+        return [self._locate(info, replicas) for replicas in info.grid.touched(start, extent)]
+
+    def _jobs(
+        self,
+        info: StoredTensorInfo,
+        pieces: list[tuple[Shard, int]],
+        start: Shape,
+        whole: Words,
+        verify: bool,
+    ) -> list[Job]:
+        found: list[Job] = []
+        for shard, at in pieces:
+            low = tuple(map(max, start, shard.offset))
+            high = tuple(
+                min(s + n, o + m)
+                for s, n, o, m in zip(start, whole.shape, shard.offset, shard.shape, strict=True)
+            )
+            # With `...` what comes of a scalar is an array too, not a copy of its value.
+            part: list[Any] = [
+                slice(a - s, b - s) for a, b, s in zip(low, high, start, strict=True)
+            ]
+            into = whole[(*part, ...)]
+            within = tuple(a - o for a, o in zip(low, shard.offset, strict=True))
+            if verify:
+                found.append(partial(self._read_verified, info, shard, at, within, into))
+                continue
+            for first, some in slabs(into):
+                found.append(
+                    partial(self._read, shard, at, tuple(map(operator.add, within, first)), some)
+                )
+        return found
+
+    def _read(self, shard: Shard, at: int, within: Shape, into: Words) -> None:
+        # Opened no sooner, so that few files are open at once.
+        self._count(self._file(shard.rank).read(at, shard.shape, within, into))
+
+    def _read_verified(
+        self, info: StoredTensorInfo, shard: Shard, at: int, within: Shape, into: Words
+    ) -> None:
+        """As `_read`, by way of the whole box, whose digest must be right."""
+        direct = into.shape == shard.shape and into.flags.c_contiguous
+        box = into if direct else np.empty(shard.shape, into.dtype)
+        if self._file(shard.rank).read_hashed(at, box) != shard.sha256:
+            path = os.path.join(self.folder, self._file_of(shard.rank)[0])
+            raise DamageError(
+                f"the box of `{info.path}` at {list(shard.offset)} in `{path}` does not have its digest"
+            )
+        self._count(box.nbytes)
+        if not direct:
+            ends = zip(within, into.shape, strict=True)
+            into[...] = box[tuple(slice(first, first + n) for first, n in ends)]
+
+    def _count(self, count: int) -> None:
+        with self._lock:
+            self.bytes_read += count
+
+    @abstractmethod
+    def _locate(self, info: StoredTensorInfo, replicas: list[Shard]) -> tuple[Shard, int]:
+        """Of a box that several files may hold: one whose file is there, and its place in it."""
+
+    @abstractmethod
+    def _file_of(self, rank: int) -> tuple[str, int]:
+        """Name of a file, relative to the folder, and the size that it must have."""
+
+    def _file(self, rank: int) -> BoxFile:
+        with self._lock:
+            if rank in self._files:
+                self._files.move_to_end(rank)
+                return self._files[rank]
+        name, _ = self._file_of(rank)
+        path = os.path.join(self.folder, name)
+        try:
+            file = _manifest.open_regular(self.folder, name)
+        except FileNotFoundError:
+            raise DamageError(f"`{path}` is missing") from None
+        with contextlib.ExitStack() as stack:
+            stack.callback(file.close)
+            self._check_size(rank, os.fstat(file.fileno()))
+            stack.pop_all()
+        opened = BoxFile(file, path)
+        with self._lock:
+            opened = self._files.setdefault(rank, opened)
+            while len(self._files) > _OPEN_FILES:
+                self._files.popitem(last=False)
+        return opened
+
+    def _check_size(self, rank: int, found: os.stat_result) -> None:
+        name, said = self._file_of(rank)
+        # What a link is, is said where it is opened.
+        if found.st_size != said and not stat.S_ISLNK(found.st_mode):
+            path = os.path.join(self.folder, name)
+            raise DamageError(f"`{path}` has {found.st_size} bytes instead of {said}")

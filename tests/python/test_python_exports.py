@@ -1,0 +1,189 @@
+"""Reading what `export` wrote, in every format, by the package's own functions."""
+
+import hashlib
+import json
+import os
+import random
+import shutil
+
+import numpy as np
+import pytest
+from clients import Bits, Client, Gen
+from support import AWKWARD, TINY, Ok, Reassemble
+from test_export_keras import REPEATED
+from test_python_reader import RandomSlices
+
+import shardinit
+
+FORMATS = ["safetensors", "dcp", "hf-dcp", "zarr"]
+RECORD = "shardinit-export.json"
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory):
+    """Format → a folder with the tensors of `gen`, which are the other value."""
+    folder = tmp_path_factory.mktemp("exports")
+    wanted = Reassemble(Gen(AWKWARD, folder))
+    for format in FORMATS:
+        Ok("export", folder / "spec.yaml", "--to", format, "-o", folder / format)
+    return {format: folder / format for format in FORMATS}, wanted
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_tensor_and_every_part(exports, format):
+    folders, wanted = exports
+    with shardinit.open(folders[format]) as export:
+        assert isinstance(export, shardinit.Export) and export.format == format
+        assert (export.name, export.seed) == ("awkward", 0)
+        assert set(export.tensors) == set(wanted)
+        assert export.bytes == sum(words.nbytes for _, words in wanted.values())
+        rng = random.Random(0)
+        for path, (dtype, words) in wanted.items():
+            info = export.tensors[path]
+            assert (info.dtype, info.global_shape) == (dtype, words.shape)
+            assert np.array_equal(Bits(export.read(path, verify=True)), words)
+            for _ in range(10):
+                slices = RandomSlices(words.shape, rng)
+                assert np.array_equal(Bits(export.read(path, slices)), words[slices])
+
+
+def test_megatron_and_keras(tmp_path):
+    for format, spec, arguments in (
+        ("megatron", TINY, ["--layout", "torch_dist"]),
+        ("keras", REPEATED, []),
+    ):
+        (tmp_path / format).mkdir()
+        wanted = Reassemble(Gen(spec, tmp_path / format, *arguments))
+        if isinstance(spec, str):
+            spec = tmp_path / format / "spec.yaml"
+        Ok("export", spec, "--to", format, *arguments, "-o", tmp_path / format / "export")
+        export = shardinit.open(tmp_path / format / "export")
+        assert set(export.tensors) == set(wanted)
+        for path, (_, words) in wanted.items():
+            assert np.array_equal(Bits(export.read(path, verify=True)), words), path
+
+
+def test_several_files_and_no_more_than_asked_for(exports, tmp_path):
+    _, wanted = exports
+    Ok("export", TINY, "--to", "safetensors", "--max-shard-size", "1M", "-o", tmp_path / "out")
+    assert (tmp_path / "out/model.safetensors.index.json").is_file()
+    export = shardinit.open(tmp_path / "out")
+    rows = export.read("lm_head.weight", slice(1024, 2048))
+    assert np.array_equal(Bits(rows), Bits(shardinit.generate(TINY, "lm_head.weight", slice(1024, 2048))))
+    assert export.bytes_read == rows.nbytes
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_into_models(tmp_path, format):
+    torch = Client("torch")
+    from test_python_torch import MODEL, Toy
+
+    checkpoint = Gen(MODEL, tmp_path)
+    out = tmp_path / "export"
+    Ok("export", tmp_path / "spec.yaml", "--to", format, "-o", out)
+    wanted = shardinit.torch.load_state_dict(checkpoint)
+    with torch.device("meta"):
+        model = Toy()
+    assert shardinit.torch.load_into(model, out, verify=True) == ([], [])
+    assert all(torch.equal(model.state_dict()[path], each) for path, each in wanted.items())
+    state = {path: torch.zeros_like(each) for path, each in wanted.items()}
+    torch.distributed.checkpoint.load(
+        state, storage_reader=shardinit.torch.StorageReader(out), no_dist=True)
+    assert all(torch.equal(state[path], each) for path, each in wanted.items())
+    assert shardinit.torch.StorageReader.validate_checkpoint_id(out)
+    model.extra = torch.nn.Linear(2, 2)
+    with pytest.raises(shardinit.MismatchError, match=r"missing from the export \(2\)"):
+        shardinit.torch.load_into(model, out)
+
+
+def test_into_jax(exports):
+    Client("jax")
+    folders, wanted = exports
+    for folder in folders.values():
+        (array,) = shardinit.jax.load(folder, keys=["wide"]).values()
+        assert np.array_equal(Bits(array), wanted["wide"][1])
+        for call in (shardinit.jax.mesh_of, lambda it: shardinit.jax.shardings_of(it, None)):
+            with pytest.raises(shardinit.NotACheckpointError, match="does not say over which mesh"):
+                call(folder)
+
+
+def Changed(folder, out, change):
+    """A copy whose record says something else, under a digest of its own."""
+    shutil.copytree(folder, out)
+    text = (out / RECORD).read_text()
+    lines = text[: text.rindex('\n "sha256": ') + 1]
+    lines = change(lines)
+    digest = hashlib.sha256(lines.encode()).hexdigest()
+    (out / RECORD).write_text(f'{lines} "sha256": "{digest}"\n}}\n')
+    json.loads((out / RECORD).read_text())
+    return out
+
+
+def ReadsAll(folder, **options):
+    with shardinit.open(folder) as export:
+        return {path: export.read(path, **options) for path in export.tensors}
+
+
+def test_records_of_strangers(exports, tmp_path):
+    folder = exports[0]["dcp"]
+    (tmp_path / "secret").write_bytes(bytes(1 << 20))
+    size = (folder / "__0_0.distcp").stat().st_size
+    assert ReadsAll(Changed(folder, tmp_path / "same", lambda text: text))
+    for number, (old, new, what) in enumerate([
+        ('"file": "__0_0.distcp"', '"file": "../secret"', "is no file in the folder"),
+        ('"file": "__0_0.distcp"', f'"file": "{tmp_path}/secret"', "is no file in the folder"),
+        ('"file": "__0_0.distcp"', '"file": "a//b"', "is no file in the folder"),
+        ('"file": "__0_0.distcp"', '"file": 7', "is no text"),
+        (f'"size": {size}', f'"size": {size + 1}', f"has {size} bytes instead of {size + 1}"),
+        (f'"size": {size}', '"size": 10', "ends past the end|no whole number"),
+        (f'"size": {size}', '"size": 1e9', "no whole number"),
+        ('"export_version": 2', '"export_version": 3', "has export version 3 and contract version 1"),
+        ('"export_version": 2', '"export_version": true', "has export version True"),
+        ('"path": "wide"', '"path": "../wide"', "which is no path"),
+        ('"dtype": "f64"', '"dtype": "f65"', "unknown dtype"),
+        ('"global_shape": [33, 17]', '"global_shape": [33, 18]', "do not tile|not of one tensor"),
+        ('"global_shape": [33, 17]', '"global_shape": [4611686018427387904, 17]', "too large for a shape"),
+        ('"offset": [0, 0]', '"offset": [0, -1]', "offset"),
+        ('"offset": [0, 0]', '"offset": [0, 0, 0]', "dimensions"),
+        ('"file_offset": ', '"file_offset": -', "file_offset"),
+        ('"file_offset": ', f'"file_offset": {size}', "file_offset|past the end"),
+    ]):
+        out = Changed(folder, tmp_path / str(number), lambda text: text.replace(old, new, 1))
+        with pytest.raises((shardinit.FormatError, shardinit.DamageError), match=what):
+            ReadsAll(out)
+    text = (folder / RECORD).read_text()
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    for new in (text.replace("awkward", "awkwarD"), text[:-2], text + "\n", "{}", "[]", "{", "[" * 9999):
+        (other / RECORD).write_text(new)
+        with pytest.raises((shardinit.FormatError, shardinit.DamageError)):
+            shardinit.open(other)
+
+
+def test_damage(exports, tmp_path):
+    for format, name in (("dcp", "__1_0.distcp"), ("zarr", "matrix/1.0")):
+        out = tmp_path / format
+        shutil.copytree(exports[0][format], out)
+        data = bytearray((out / name).read_bytes())
+        with shardinit.open(out) as export:
+            (place, at), = {
+                (path, at) for (path, number, _), at in export._places.items()
+                if path == "matrix" and export._sizes[number][0] == name
+            }
+        data[at] ^= 1
+        (out / name).write_bytes(data)
+        ReadsAll(out)
+        with pytest.raises(shardinit.DamageError, match="box of `matrix` .* does not have its digest"):
+            ReadsAll(out, verify=True)
+        (out / name).write_bytes(data[:-1])
+        with pytest.raises(shardinit.DamageError, match=f"has {len(data) - 1} bytes instead of {len(data)}"):
+            ReadsAll(out)
+        (out / name).unlink()
+        with pytest.raises(shardinit.DamageError, match=f"{name}` is missing"):
+            ReadsAll(out)
+        os.symlink(exports[0][format] / name, out / name)
+        with pytest.raises(shardinit.FormatError, match="is a symbolic link"):
+            ReadsAll(out)
+        (out / RECORD).unlink()
+        with pytest.raises(shardinit.NotACheckpointError, match=f"has no manifest.json .* and no {RECORD}"):
+            shardinit.open(out)
