@@ -1,5 +1,6 @@
 """torchtitan's own Trainer begins with what `export` wrote, by each way that its CheckpointManager has, and its
-first losses are those of the same values put in by hand, bit for bit."""
+first losses are those of the same values put in by hand, bit for bit: in one process and in four, with FSDP2, HSDP,
+tensor and expert parallelism."""
 
 import json
 import os
@@ -17,14 +18,24 @@ Client("torchtitan")
 Client("torchdata")
 
 TYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
-# Names of the spec, and what torchtitan's converter reads: the names on the Hub.
+# What torchtitan's converter reads: the names on the Hub.
 EXPORTS = {"llama": [], "tied": [], "deepseek": ["--layout", "hub"]}
 MODELS = {"llama": "llama", "llama_fused": "llama", "llama_tied": "tied", "deepseek": "deepseek"}
+# Processes and options; FSDP2 takes those that are left.
+MESHES = {
+    "one": (1, []),
+    "fsdp": (4, []),
+    "hsdp": (4, ["--parallelism.data_parallel_replicate_degree", "2"]),
+    "tensor": (4, ["--parallelism.tensor_parallel_degree", "2"]),
+    "expert": (4, ["--parallelism.expert_parallel_degree", "2", "--parallelism.tensor_parallel_degree", "2"]),
+}
+CASES = [(model, mesh) for model in MODELS for mesh in ("one", "fsdp")] + [
+    ("llama", "hsdp"), ("llama", "tensor"), ("llama_fused", "tensor"), ("deepseek", "expert")]
 
 
 @pytest.fixture(scope="module")
 def losses(tmp_path_factory):
-    """(model, how, processes) → the losses of three steps."""
+    """(model, mesh, how) → the losses of three steps."""
     folder, ways = tmp_path_factory.mktemp("titan"), {}
     specs = {**SPECS, "tied": (TiedLlama(folder), [])}
     for name, (path, sets) in specs.items():
@@ -44,17 +55,17 @@ def losses(tmp_path_factory):
                        "--checkpoint.initial_load_path", str(here / "safetensors")]
         ways[name] = {"fresh": (None, []), "by hand": (str(here / "values.pt"), []),
                       "dcp": (None, dcp), "safetensors": (None, safetensors)}
-    names = [(model, how) for model, spec in MODELS.items() for how in ways[spec]]
-    runs = [{"model": model, "values": values, "arguments": arguments}
-            for model, how in names for values, arguments in [ways[MODELS[model]][how]]]
+    names = [(*case, how) for case in CASES for how in ("by hand", "dcp", "safetensors")]
+    names += [(model, "one", "fresh") for model in MODELS]
+    runs = [{"model": model, "ranks": MESHES[mesh][0], "values": values, "arguments": arguments + MESHES[mesh][1]}
+            for model, mesh, how in names for values, arguments in [ways[MODELS[model]][how]]]
     (folder / "runs.json").write_text(json.dumps(runs))
     result = subprocess.run(
         [sys.executable, "-c", "import sys, titan_trainer; titan_trainer.main(*sys.argv[1:])",
          folder / "runs.json", folder / "losses.json"], cwd=ROOT / "tests/python",
         capture_output=True, text=True, errors="replace", timeout=500, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert result.returncode == 0, result.stderr[-10000:]
-    return {(*name, int(world)): each for world, found in json.loads((folder / "losses.json").read_text()).items()
-            for name, each in zip(names, found, strict=True)}
+    return dict(zip(names, json.loads((folder / "losses.json").read_text()), strict=True))
 
 
 def TiedLlama(folder):
@@ -68,15 +79,13 @@ def TiedLlama(folder):
     return folder / "tied.yaml"
 
 
-@pytest.mark.parametrize("world", [1, 4])
-@pytest.mark.parametrize("model", MODELS)
-def test_first_losses_of_an_initial_load_path(model, world, losses):
-    wanted = losses[model, "by hand", world]
-    assert len(set(wanted)) == 3 and wanted != losses[model, "fresh", world]
-    assert losses[model, "dcp", world] == wanted
+@pytest.mark.parametrize("model, mesh", CASES)
+def test_first_losses_of_an_initial_load_path(model, mesh, losses):
+    wanted = losses[model, mesh, "by hand"]
+    assert len(set(wanted)) == 3 and wanted != losses[model, "one", "fresh"]
+    assert losses[model, mesh, "dcp"] == wanted
 
 
-@pytest.mark.parametrize("world", [1, 4])
-@pytest.mark.parametrize("model", MODELS)
-def test_first_losses_of_an_initial_load_in_hf(model, world, losses):
-    assert losses[model, "safetensors", world] == losses[model, "by hand", world]
+@pytest.mark.parametrize("model, mesh", CASES)
+def test_first_losses_of_an_initial_load_in_hf(model, mesh, losses):
+    assert losses[model, mesh, "safetensors"] == losses[model, mesh, "by hand"]

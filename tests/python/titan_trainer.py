@@ -1,9 +1,9 @@
-"""torchtitan's own Trainer, on CPUs: `main` takes three steps of each run that a file of JSON names, in one process
-and in four, and writes another file.
+"""torchtitan's own Trainer, on CPUs: `main` takes three steps of each run that a file of JSON names, and writes the
+losses of each to another.
 
-A run is {"model": NAME of a function here, "values": FILE or null, "arguments": those of torchtitan's command
-line}. Values are a dict that torch.save wrote, from path to whole tensor, which load_state_dict takes in place of a
-checkpoint. The result is for each number of processes a list of the losses of each run.
+A run is {"model": NAME of a function here, "ranks": NUMBER of processes, "values": FILE or null, "arguments": those
+of torchtitan's command line}. Values are a dict that torch.save wrote, from path to whole tensor, which
+load_state_dict takes in place of a checkpoint.
 
 What is not torchtitan's own stands in for what CPUs lack: statistics of the device, FlexAttention's backward pass
 (its ScaledDotProductAttention is taken), reductions that scale (gloo has none); and for what is not needed: a
@@ -141,27 +141,30 @@ def Train(run, folder):
     return one.metrics_processor.losses
 
 
-def Rank(rank, world, runs, folder):
+def Rank(rank, ranks, runs, folder):
     torch.set_num_threads(1)
     os.environ.update(LOCAL_RANK=str(rank), GLOO_SOCKET_IFNAME="lo")
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous-{world}", rank=rank, world_size=world)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous-{ranks}", rank=rank, world_size=ranks)
     losses = [Train(run, folder) for run in runs]
     if rank == 0:
-        with open(f"{folder}/{world}.json", "w") as file:
+        with open(f"{folder}/{ranks}.json", "w") as file:
             json.dump(losses, file)
     dist.barrier()
     dist.destroy_process_group()
 
 
-def main(runs, result):
-    with open(runs) as file:
+def main(given, result):
+    with open(given) as file:
         runs = json.load(file)
-    losses = {}
+    losses = [None] * len(runs)
     with tempfile.TemporaryDirectory() as folder:
-        for world in (1, 4):
+        for ranks in {run["ranks"] for run in runs}:
+            here = [i for i, run in enumerate(runs) if run["ranks"] == ranks]
             # Forks, which have what took seconds to import.
-            torch.multiprocessing.start_processes(Rank, (world, runs, folder), nprocs=world, start_method="fork")
-            with open(f"{folder}/{world}.json") as file:
-                losses[world] = json.load(file)
+            torch.multiprocessing.start_processes(
+                Rank, (ranks, [runs[i] for i in here], folder), nprocs=ranks, start_method="fork")
+            with open(f"{folder}/{ranks}.json") as file:
+                for i, found in zip(here, json.load(file), strict=True):
+                    losses[i] = found
     with open(result, "w") as file:
         json.dump(losses, file)
