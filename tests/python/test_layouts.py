@@ -105,8 +105,9 @@ def TorchDist(stored, tensor, per_layer=Megatron):
     return per_layer(out, 1)  # As on one rank, whatever the mesh.
 
 
-def MaxText(stored, tensor):
-    stored = {name.removeprefix("params."): array for name, array in stored.items()}
+def MaxText(stored, tensor, turned=Columns):
+    """`turned`: the order of a head's columns, by the model's rotary embedding, → Transformers' order."""
+    stored = {name.removeprefix("params.params."): array for name, array in stored.items()}
     layers = {name.removeprefix("decoder.layers."): array for name, array in stored.items()}
     assert layers["self_attention.query.kernel"].shape == (D, LAYERS, HEADS, HEAD_DIM)
     assert layers["self_attention.out.kernel"].shape == (HEADS, LAYERS, HEAD_DIM, D)
@@ -119,8 +120,8 @@ def MaxText(stored, tensor):
         there = f"model.layers.{i}."
         layer = {name: array[:, i] for name, array in layers.items() if array.ndim > 1}
         query, key = layer["self_attention.query.kernel"], layer["self_attention.key.kernel"]
-        out[there + "self_attn.q_proj.weight"] = Columns(query).reshape(D, -1).T
-        out[there + "self_attn.k_proj.weight"] = Columns(key).reshape(D, -1).T
+        out[there + "self_attn.q_proj.weight"] = turned(query).reshape(D, -1).T
+        out[there + "self_attn.k_proj.weight"] = turned(key).reshape(D, -1).T
         out[there + "self_attn.v_proj.weight"] = layer["self_attention.value.kernel"].reshape(D, -1).T
         out[there + "self_attn.o_proj.weight"] = layer["self_attention.out.kernel"].reshape(-1, D).T
         if "mlp.wo.kernel" in layer:
@@ -222,8 +223,8 @@ def MixtralMegatron(stored, tensor):
 
 
 def MixtralMaxText(stored, tensor):
-    out = MaxText(stored, tensor)
-    block = {name: stored[f"params.decoder.layers.MoeBlock_0.{name}"] for name in ("gate.kernel", "wi_0", "wi_1", "wo")}
+    out = MaxText(stored, tensor, turned=np.asarray)
+    block = {name: stored[f"params.params.decoder.layers.MoeBlock_0.{name}"] for name in ("gate.kernel", "wi_0", "wi_1", "wo")}
     assert block["wi_0"].shape == (EXPERTS, LAYERS, D, FF) and block["wo"].shape == (EXPERTS, LAYERS, FF, D)
     for i in range(LAYERS):
         there = f"model.layers.{i}.mlp."

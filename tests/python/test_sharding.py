@@ -376,10 +376,10 @@ def test_megatron_fuses_by_groups_and_ranks(tmp_path):
 def test_maxtext_cuts_stacked_layers(tmp_path):
     """Field guide 3.6: MaxText stacks layers as axis 1, and its rules cut what was cut before."""
     spec = Preset(tmp_path / "spec.yaml", "maxtext", fsdp=4, tensor=2)
-    query = Json("explain", spec, "params.decoder.layers.self_attention.query.kernel", "--layout", "maxtext")
+    query = Json("explain", spec, "params.params.decoder.layers.self_attention.query.kernel", "--layout", "maxtext")
     assert query["shape"] == [256, 2, 8, 32]
     assert query["partition"] == "[fsdp+fsdp_transpose+context+expert, -, tensor+tensor_sequence, -]"
-    wo = Json("explain", spec, "params.decoder.layers.mlp.wo.kernel", "--layout", "maxtext")
+    wo = Json("explain", spec, "params.params.decoder.layers.mlp.wo.kernel", "--layout", "maxtext")
     assert wo["shape"] == [768, 2, 256]
     assert wo["partition"] == "[fsdp_transpose+tensor+tensor_sequence, -, fsdp+context+expert]"
 

@@ -1,0 +1,86 @@
+"""The layout `maxtext` against MaxText's own model: its tree of parameters, restored by Orbax, and the
+logits that it computes with them, which are those of Transformers' model."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from clients import Client
+from support import Ok, ROOT
+
+SIZES = {"d": 64, "ff": 96, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 16, "vocab": 128}
+
+LOGITS = """
+import os, sys
+os.environ.update(JAX_PLATFORMS="cpu", XLA_FLAGS="--xla_force_host_platform_device_count=2")
+import jax, numpy, torch, transformers
+from mocked import Mocked
+DIR, hub, config, sizes = sys.argv[1:4] + [eval(sys.argv[4])]
+
+# For TPUs, quantization, data, images, and states of more than parameters.
+Mocked("grain", "maxtext.common.emergency_checkpointing", "maxtext.common.grain_utility", "maxtext.input_pipeline",
+       "maxtext.kernels.mhc", "maxtext.multimodal", "maxtext.trainers", "pathwaysutils", "qwix", "tokamax")
+import maxtext, qwix.pallas
+qwix.pallas.get_current_rule.return_value = None  # No quantization.
+from maxtext.common import checkpointing, common_types
+from maxtext.configs import pyconfig
+from maxtext.models import models
+from maxtext.utils import maxtext_utils
+
+config = pyconfig.initialize(
+    ["", maxtext.__path__[0] + "/configs/base.yml"], model_name=config, override_model_config=True,
+    base_emb_dim=sizes["d"], base_num_query_heads=sizes["heads"], base_num_kv_heads=sizes["kv_heads"],
+    head_dim=sizes["head_dim"], base_mlp_dim=sizes["ff"], base_moe_mlp_dim=sizes["ff"],
+    base_num_decoder_layers=sizes["layers"], vocab_size=sizes["vocab"], num_experts=sizes.get("experts", 1),
+    num_experts_per_tok=sizes.get("experts_per_token", 1), sparse_matmul=False, capacity_factor=-1.0,
+    max_target_length=32, per_device_batch_size=1, ici_fsdp_parallelism=2, dtype="float32", weight_dtype="float32",
+    matmul_precision="highest", float32_logits=True, attention="dot_product", enable_checkpointing=True,
+    base_output_directory="", run_name="", skip_jax_distributed_system=True, hardware="cpu", enable_nnx=False,
+    pure_nnx=False, pure_nnx_decoder=False, load_parameters_path=DIR, checkpoint_storage_use_ocdbt=False,
+    checkpoint_storage_use_zarr3=False)
+mesh = jax.sharding.Mesh(maxtext_utils.create_device_mesh(config), config.mesh_axes)
+model = models.transformer_as_linen(config, mesh, quant=None, model_mode=common_types.MODEL_MODE_TRAIN)
+ids = numpy.random.default_rng(0).integers(0, sizes["vocab"], (2, 32), "int32")
+places = numpy.broadcast_to(numpy.arange(32, dtype="int32"), ids.shape)
+key = jax.random.key(0)
+boxed = jax.eval_shape(lambda: model.init({"params": key, "dropout": key, "aqt": key}, ids, places))
+from flax import linen
+abstract = jax.tree.map(
+    lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), linen.unbox(boxed),
+    linen.logical_to_mesh_sharding(linen.get_partition_spec(boxed), mesh, config.logical_axis_rules))
+params = checkpointing.load_params_from_path(
+    config.load_parameters_path, {"params": abstract["params"]}, config.checkpoint_storage_concurrent_gb,
+    config.checkpoint_storage_use_ocdbt, config.checkpoint_storage_use_zarr3)
+assert not params["params"]["decoder"]["logits_dense"]["kernel"].sharding.is_fully_replicated
+# MaxText's attention does not divide by the root of head_dim, which is 4 here: the query's matrix has to.
+query = params["params"]["decoder"]["layers"]["self_attention"]["query"]
+query["kernel"] = query["kernel"] / sizes["head_dim"] ** 0.5
+with mesh, linen.logical_axis_rules(config.logical_axis_rules):
+    ours = numpy.asarray(jax.jit(lambda params: model.apply(params, ids, places, enable_dropout=False))(params))
+theirs = transformers.AutoModelForCausalLM.from_pretrained(hub)(torch.from_numpy(ids).long()).logits.detach().numpy()
+print(numpy.abs(theirs).max(), numpy.abs(ours - theirs).max())
+assert ours.shape == theirs.shape and numpy.abs(theirs).max() > 0.1
+assert numpy.allclose(ours, theirs, atol=1e-5 * numpy.abs(theirs).max()), numpy.abs(ours - theirs).max()
+"""
+
+
+@pytest.mark.parametrize("spec, config, sizes", [
+    ("llama3.1-8b", "llama3.1-8b", {}), ("mistral-7b-v0.3", "mistral-7b", {}),
+    ("mixtral-8x7b", "mixtral-8x7b", {"experts": 4, "experts_per_token": 2})])
+def test_model(spec, config, sizes, tmp_path):
+    for package in ("torch", "transformers", "jax", "orbax.checkpoint", "omegaconf", "maxtext"):
+        Client(package)
+    sizes = {**SIZES, **sizes}
+    arguments = [ROOT / f"configs/{spec}.yaml", "--set", "dtype=f32", "--mesh", "fsdp=1"]
+    for name, value in sizes.items():
+        arguments += ["--set", f"vars.{name}={value}"] * (name != "experts_per_token")
+    Ok("export", *arguments, "--to", "safetensors", "-o", tmp_path / "hub")
+    Ok("export", *arguments, "--to", "zarr", "--layout", "maxtext", "-o", tmp_path / "params")
+    here = os.path.dirname(os.path.abspath(__file__))
+    result = subprocess.run(
+        [sys.executable, "-c", LOGITS, str(tmp_path / "params"), str(tmp_path / "hub"), config, str(sizes)],
+        capture_output=True, text=True, timeout=300, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{here}"})
+    assert result.returncode == 0, result.stderr
+    print(result.stdout)
