@@ -42,6 +42,10 @@ constexpr std::string_view kFileForms =
     R"(does not have it", "type": "string", "pattern": "^[0-9a-f]{64}$"}}, )"
     R"("required": ["path"], "additionalProperties": false}])";
 
+constexpr std::string_view kNormForm =
+    R"({"of": {"description": "the path of the other tensor; `{i}` is the number of a repeat", )"
+    R"("type": "string", "minLength": 1}})";
+
 class SchemaWriter : KeySchemaWriter {
  public:
   std::string Write() {
@@ -256,6 +260,10 @@ class SchemaWriter : KeySchemaWriter {
       out_.Member("description", initializer->description);
       if (initializer->name == "file") {
         out_.Key("anyOf").Raw(kFileForms);
+      } else if (initializer->name == "norms") {
+        out_.Key("properties").Raw(kNormForm);
+        out_.Member("type", "object").Key("required").Raw(R"(["of"])");
+        out_.Member("additionalProperties", false);
         // What else is neither lowered nor a formula is the expression itself.
       } else if (initializer->lower == nullptr && initializer->formula == nullptr) {
         out_.Key("allOf").Raw(AllOf("number"));

@@ -20,6 +20,9 @@ namespace {
 // Rows for people stand in this order.
 enum TensorSection { kTensor, kEngine, kSharding, kLayouts, kVariables };
 
+constexpr std::string_view kInexact =
+    ", inexact: PyTorch may round some of these numbers otherwise";
+
 // `gain / sqrt(fan_in) = 1.41421 / sqrt(4096) = 0.0220971`, without repeats.
 std::string Chain(const std::vector<std::string>& parts) {
   std::string text, last;
@@ -127,7 +130,11 @@ void AddInitializer(const Subject& subject, Facts* facts) {
   facts->push_back(std::move(fans));
   for (const Working& step : why.working) working.items.push_back(FactOf(step, why.fans.span));
   facts->push_back({"working", std::move(working)});
-  facts->push_back({"distribution", InText(tensor.distribution), {.label = "values"}});
+  Fact values = {"distribution", InText(tensor.distribution), {.label = "values"}};
+  if (IsInexact(tensor) && !IsRandom(tensor.distribution)) {
+    values.row.text = fmt::format("{}{}", InText(tensor.distribution), kInexact);
+  }
+  facts->push_back(std::move(values));
   if (std::string matrix = MatrixInText(tensor.distribution, tensor.shape); !matrix.empty()) {
     facts->push_back({"matrix", std::move(matrix), {.label = "matrix"}});
   }
@@ -152,7 +159,7 @@ void AddStream(const Subject& subject, Facts* facts) {
       engine.row.text = plan.graph.engine;
     }
     if (IsInexact(tensor)) {
-      engine.row.text += ", inexact: PyTorch may round some of these numbers otherwise";
+      engine.row.text += kInexact;
     }
     if (tensor.stream.engine == &kTorchCpu && !HasPlace(tensor)) {
       key.row = {.label = "positions", .text = "in the expression"};

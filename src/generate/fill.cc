@@ -8,6 +8,7 @@
 #include "generate/draw.h"
 #include "generate/expression.h"
 #include "generate/from_file.h"
+#include "generate/norm.h"
 #include "generate/normalized.h"
 #include "generate/orthogonal.h"
 #include "generate/sparse.h"
@@ -93,6 +94,7 @@ std::unique_ptr<const Filler> FillerOf(const Tensor& tensor) {
             return std::make_unique<NormalizedFiller>(n, tensor);
           },
           [&](const FromFile& f) -> Result { return std::make_unique<FromFileFiller>(f, tensor); },
+          [&](const Norm& n) -> Result { return std::make_unique<NormFiller>(n, tensor); },
       },
       tensor.distribution);
 }
@@ -100,14 +102,15 @@ std::unique_ptr<const Filler> FillerOf(const Tensor& tensor) {
 std::vector<Preparation> PreparationsOf(const Tensor& tensor, const Box& box) {
   if (tensor.view) return PreparationsOfView(tensor, box);
   using Result = std::vector<Preparation>;
-  return std::visit(Overloaded{
-                        [&](const Orthogonal& o) -> Result {
-                          return {{&tensor, static_cast<int64_t>(SizeOf(o, tensor.shape).bytes)}};
-                        },
-                        [](const OneOf<Constant, Uniform, Normal, TruncatedNormal, Expression,
-                                       Sparse, Normalized, FromFile> auto&) { return Result(); },
-                    },
-                    tensor.distribution);
+  return std::visit(
+      Overloaded{
+          [&](const Orthogonal& o) -> Result {
+            return {{&tensor, static_cast<int64_t>(SizeOf(o, tensor.shape).bytes)}};
+          },
+          [](const OneOf<Constant, Uniform, Normal, TruncatedNormal, Expression, Sparse, Normalized,
+                         FromFile, Norm> auto&) { return Result(); },
+      },
+      tensor.distribution);
 }
 
 BoxFiller::BoxFiller(const Tensor& tensor, const Box& box)

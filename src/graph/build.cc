@@ -11,6 +11,7 @@
 #include "graph/draw.h"
 #include "graph/explain.h"
 #include "graph/mesh.h"
+#include "graph/norm.h"
 #include "graph/pad.h"
 #include "graph/sharding.h"
 #include "graph/store.h"
@@ -166,6 +167,12 @@ InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics, Explanatio
 
   BindTies(drawn, diagnostics);
   AssignStreams(*FindEngine(graph.engine), graph.seed, drawn.tensors);
+  // Where mistakes hide tensors, the one that norms are of may be among them.
+  if (drawn.IsComplete()) {
+    BindNorms(drawn.tensors, [&](size_t i, const NormProblem& problem) {
+      diagnostics.Error(drawn.specs[i]->init->name.span, problem.message, problem.hint);
+    });
+  }
   ValidateTensors(drawn.tensors, drawn.places, drawn.specs, diagnostics);
   if (explanation != nullptr && sharder.Chooses() && building.Reported() == before + of_model) {
     ExplainAlternatives(drawn, training, graph.mesh, spec, explanation);

@@ -192,13 +192,7 @@ void TensorBinder::BindKey(const TensorSpec& spec, DrawNotes* notes, Tensor* ten
                          "remove one of the two");
     }
     if (notes != nullptr) notes->key = key->span;
-    tensor->draw_path = key->value;
-    for (const auto& [variable, index] : names_.loops()) {
-      const std::string placeholder = "{" + variable + "}";
-      for (size_t at = 0; (at = tensor->draw_path.find(placeholder, at)) != std::string::npos;) {
-        tensor->draw_path.replace(at, placeholder.size(), fmt::format_int(index).str());
-      }
-    }
+    tensor->draw_path = names_.WithNumbers(key->value);
     // Of a repeat that is wrong not even the name may be known.
     if (!names_.lacks()) {
       CheckPlaceholders(spec.tie ? "tie" : "key", key->span, tensor->draw_path);

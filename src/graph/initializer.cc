@@ -116,6 +116,7 @@ std::optional<Distribution> InitBinder::Lower(const InitSpec& init, const Tensor
                                               InitNotes* notes) {
   if (init.name.value.empty()) return {};
   if (init.name.value == "file") return LowerFile(init, dtype, shape, notes);
+  if (init.name.value == "norms") return LowerNorm(init, notes);
   if (init.name.value == "expr") return LowerExpression(init, tensor, shape, notes);
   const Initializer* initializer = FindInitializer(init.name.value);
   if (initializer == nullptr && MayLack(spec_.inits, spec_.wrong.Has("init"))) return {};
@@ -285,6 +286,16 @@ std::optional<Distribution> InitBinder::LowerFile(const InitSpec& init, DType dt
     notes->arguments.push_back({"sha256", sha256.value, {}, sha256.span});
   }
   return FromFile{sha256.value, file};
+}
+
+std::optional<Distribution> InitBinder::LowerNorm(const InitSpec& init, InitNotes* notes) {
+  if (!init.of) {
+    diagnostics_.Error(init.name.span, "`norms` needs the path of a tensor",
+                       "write `{norms: {of: path.of.a.tensor}}`");
+    return {};
+  }
+  if (notes != nullptr) notes->arguments.push_back({"of", init.of->value, {}, init.of->span});
+  return Norm{names_.WithNumbers(init.of->value)};
 }
 
 std::optional<Distribution> InitBinder::LowerFormula(const Initializer& initializer,

@@ -40,6 +40,7 @@ class InitBinder {
                                               const Shape* shape, InitNotes* notes);
   std::optional<Distribution> LowerFile(const InitSpec& init, DType dtype, const Shape* shape,
                                         InitNotes* notes);
+  std::optional<Distribution> LowerNorm(const InitSpec& init, InitNotes* notes);
   std::optional<Distribution> LowerFormula(const Initializer& initializer, Arguments arguments,
                                            const Shape& shape, Span span);
   std::optional<Distribution> Intern(std::shared_ptr<const Program> program);

@@ -116,4 +116,14 @@ void SpecScope::Trace(const Var& var) const {
   Evaluate(*expr, *this, heard_before);
 }
 
+std::string SpecScope::WithNumbers(std::string path) const {
+  for (const auto& [variable, index] : loops_) {
+    const std::string placeholder = "{" + variable + "}";
+    for (size_t at = 0; (at = path.find(placeholder, at)) != std::string::npos;) {
+      path.replace(at, placeholder.size(), fmt::format_int(index).str());
+    }
+  }
+  return path;
+}
+
 }  // namespace shardinit

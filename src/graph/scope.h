@@ -43,6 +43,9 @@ class SpecScope : public Scope {
   };
   const std::vector<std::pair<std::string, int64_t>>& loops() const { return loops_; }
 
+  // `layers.{i}.w` with the number of the loop `i` in its place.
+  std::string WithNumbers(std::string path) const;
+
   // Whether there may be names that are not known: of variables, or of a repeat around.
   bool lacks() const { return lacks_; }
   void Lack(bool lacks) { lacks_ = lacks; }

@@ -97,6 +97,9 @@ bool IsInexact(const Tensor& tensor) {
                                 IsInexact((*tensor.view->drawn)[static_cast<size_t>(piece.source)]);
                        });
   }
+  if (const auto* n = std::get_if<Norm>(&tensor.distribution)) {
+    return n->tensor->stream.engine == &kTorchCpu;  // Only what is drawn has one.
+  }
   if (tensor.stream.engine != &kTorchCpu) return false;
   if (const auto* e = std::get_if<Expression>(&tensor.distribution)) return e->program->inexact;
   return std::holds_alternative<Orthogonal>(tensor.distribution) ||
@@ -110,7 +113,7 @@ std::string TorchRefusal(const Tensor& tensor) {
   }
   return std::visit(
       Overloaded{
-          [](const OneOf<Constant, FromFile> auto&) { return std::string(); },
+          [](const OneOf<Constant, FromFile, Norm> auto&) { return std::string(); },
           [&](const OneOf<Uniform, Normal> auto&) { return RefusalOfType(tensor); },
           [&](const TruncatedNormal& t) {
             const std::string why = RefusalOf(t.low, t.high);
@@ -150,7 +153,7 @@ torch_cpu::Drawn TorchDrawsOf(const Tensor& tensor) {
                      [](const Sparse& s) {
                        return torch_cpu::Draw(torch_cpu::Normal{0, s.std});
                      },
-                     [](const OneOf<Constant, Expression, Normalized, FromFile> auto&) {
+                     [](const OneOf<Constant, Expression, Normalized, FromFile, Norm> auto&) {
                        return torch_cpu::Draw(torch_cpu::Uniform{});
                      },
                  },

@@ -44,4 +44,14 @@ extern const Initializer kFile = {
     .lower = nullptr,
 };
 
+// Lowered where the other tensor is at hand.
+extern const Initializer kNorm = {
+    .name = "norms",
+    .description =
+        "Euclidean norms of another tensor's elements, over the dimensions that are 1 "
+        "here, as the `weight_g` of torch.nn.utils.weight_norm",
+    .parameters = {},
+    .lower = nullptr,
+};
+
 }  // namespace shardinit

@@ -18,7 +18,7 @@ struct Largest {
     return std::max(std::fabs(u.low), std::fabs(u.high));
   }
   double operator()(const Normal& n) const { return std::fabs(n.mean) + 7 * n.std; }
-  double operator()(const OneOf<Expression, FromFile> auto&) const { return 0; }
+  double operator()(const OneOf<Expression, FromFile, Norm> auto&) const { return 0; }
   double operator()(const Orthogonal& o) const { return std::fabs(o.gain); }
   double operator()(const Sparse& s) const { return 7 * s.std; }
   double operator()(const Normalized& n) const { return n.length; }
@@ -88,39 +88,37 @@ std::string InText(const Distribution& distribution) {
 }
 
 std::string MatrixInText(const Distribution& distribution, const Shape& shape) {
-  return std::visit(
-      Overloaded{
-          [&](const Orthogonal& o) {
-            const OrthogonalSize size = SizeOf(o, shape);
-            std::string text =
-                fmt::format("{} × {}, rows of {}, columns of {}", size.rows, size.columns,
-                            DimensionsInText(o.rows), DimensionsInText(o.columns));
-            for (size_t d = 0; d < shape.size(); ++d) {
-              if ((o.rows | o.columns) >> d & 1) continue;
-              text += fmt::format(", at {} of dimension {}", (shape[d] - 1) / 2, d);
-            }
-            return text;
-          },
-          [&](const Sparse& s) {
-            return fmt::format("{} × {}, in each column {} zeros of {}", shape[0], shape[1],
-                               s.zeros, shape[0]);
-          },
-          [&](const Normalized& n) {
-            const int64_t elements = shape[static_cast<size_t>(n.axis)];
-            return fmt::format("{} vectors of {} elements, along dimension {}",
-                               ElementCount(shape) / elements, elements, n.axis);
-          },
-          [](const OneOf<Constant, Uniform, Normal, TruncatedNormal, Expression, FromFile> auto&) {
-            return std::string();
-          },
-      },
-      distribution);
+  return std::visit(Overloaded{
+                        [&](const Orthogonal& o) {
+                          const OrthogonalSize size = SizeOf(o, shape);
+                          std::string text = fmt::format(
+                              "{} × {}, rows of {}, columns of {}", size.rows, size.columns,
+                              DimensionsInText(o.rows), DimensionsInText(o.columns));
+                          for (size_t d = 0; d < shape.size(); ++d) {
+                            if ((o.rows | o.columns) >> d & 1) continue;
+                            text += fmt::format(", at {} of dimension {}", (shape[d] - 1) / 2, d);
+                          }
+                          return text;
+                        },
+                        [&](const Sparse& s) {
+                          return fmt::format("{} × {}, in each column {} zeros of {}", shape[0],
+                                             shape[1], s.zeros, shape[0]);
+                        },
+                        [&](const Normalized& n) {
+                          const int64_t elements = shape[static_cast<size_t>(n.axis)];
+                          return fmt::format("{} vectors of {} elements, along dimension {}",
+                                             ElementCount(shape) / elements, elements, n.axis);
+                        },
+                        [](const OneOf<Constant, Uniform, Normal, TruncatedNormal, Expression,
+                                       FromFile, Norm> auto&) { return std::string(); },
+                    },
+                    distribution);
 }
 
 int64_t DrawsOf(const Distribution& distribution) {
   return std::visit(
       Overloaded{
-          [](const OneOf<Constant, FromFile> auto&) -> int64_t { return 0; },
+          [](const OneOf<Constant, FromFile, Norm> auto&) -> int64_t { return 0; },
           [](const OneOf<Uniform, Normal, TruncatedNormal, Orthogonal, Normalized> auto&)
               -> int64_t { return 1; },
           [](const Sparse&) -> int64_t { return 2; },  // A value and a place.

@@ -17,6 +17,7 @@
 namespace shardinit {
 
 class CheckedFile;
+struct Tensor;
 
 // A member of a distribution: its key in plan.json, its place, and what stands before it where
 // people read it; null: they do not.
@@ -123,10 +124,20 @@ struct FromFile {
   static constexpr auto kMembers = std::tuple(Member{"sha256", &FromFile::sha256, "with SHA-256"});
 };
 
+// Euclidean norms of another tensor's elements, over those of its dimensions that are 1 here, or
+// over all of them.
+struct Norm {
+  std::string of;                                  // Its path.
+  std::shared_ptr<const Tensor> tensor = nullptr;  // Once all tensors are there.
+
+  static constexpr std::string_view kName = "norms";
+  static constexpr auto kMembers = std::tuple(Member{"of", &Norm::of, "of"});
+};
+
 // Whoever visits it names each alternative (OneOf: several that are alike), so that the compiler
 // points at each place that a new one is missing from.
 using Distribution = std::variant<Constant, Uniform, Normal, TruncatedNormal, Expression,
-                                  Orthogonal, Sparse, Normalized, FromFile>;
+                                  Orthogonal, Sparse, Normalized, FromFile, Norm>;
 
 // Calls body(member, value) for each member.
 template <typename D, typename Body>
@@ -160,8 +171,8 @@ inline constexpr double kMaxOperations = 2e14, kMaxMatrixBytes = 64e9;
 
 // No element is farther from 0: a normal sample is never 7 standard deviations
 // from its mean (shardinit-values(7)). 0 for an expression, whose elements are
-// checked one by one when they are made, and for a file, which has elements of the
-// tensor's type.
+// checked one by one when they are made, for norms likewise, and for a file, which
+// has elements of the tensor's type.
 double LargestMagnitude(const Distribution& distribution);
 
 // `normal mean 0 std 0.02`.

@@ -9,7 +9,7 @@ extern const Initializer kZeros, kOnes, kConstant, kUniform, kRandomUniform, kNo
     kTruncatedNormal, kTruncNormal, kXavierUniform, kXavierNormal, kKaimingUniform, kKaimingNormal,
     kVarianceScaling, kGlorotUniform, kGlorotNormal, kHeUniform, kHeNormal, kLecunUniform,
     kLecunNormal, kOrthogonal, kDeltaOrthogonal, kSparse, kNormalized, kExpr, kEye, kIdentity,
-    kDirac, kArange, kStft, kFile;
+    kDirac, kArange, kStft, kFile, kNorm;
 
 std::span<const Initializer* const> Initializers() {
   static constexpr const Initializer* kInitializers[] = {
@@ -28,7 +28,7 @@ std::span<const Initializer* const> Initializers() {
       &kExpr,          &kEye,
       &kIdentity,      &kDirac,
       &kArange,        &kStft,
-      &kFile,
+      &kFile,          &kNorm,
   };
   return kInitializers;
 }

@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/overloaded.h"
 #include "base/text.h"
+#include "graph/norm.h"
 #include "graph/streams.h"
 #include "graph/torch_draws.h"
 #include "graph/validate.h"
@@ -114,6 +115,7 @@ class DistributionReader {
     }
   }
 
+  void CheckMembers(const Norm&) const {}  // Where all tensors are there.
   void CheckMembers(const FromFile& f) const {
     Digest digest;
     if (!FromHex(f.sha256, &digest)) Refuse(path_, "the SHA-256 of a file");
@@ -123,11 +125,12 @@ class DistributionReader {
   const std::string& path_;
 };
 
-void CheckTensors(const std::vector<Tensor>& tensors, const std::string& path) try {
+void CheckTensors(std::vector<Tensor>& tensors, const std::string& path) try {
   Diagnostics diagnostics;
   const Span nowhere;
   ValidateTensors(tensors, std::vector<const Span*>(tensors.size(), &nowhere), {}, diagnostics);
   diagnostics.ThrowIfErrors();
+  BindNorms(tensors, [&](size_t, const NormProblem& problem) { Refuse(path, problem.message); });
 } catch (const InvalidSpec& e) {
   Refuse(path, e.diagnostics().front().message);
 }

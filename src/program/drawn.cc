@@ -118,6 +118,12 @@ void AppendRow(const Tensor& tensor, std::vector<uint32_t>* words) {
             words->insert(words->end(), bits.begin(), bits.end());
           },
           [&](const FromFile&) { AppendElements(tensor, words); },
+          [&](const Norm& n) {
+            throw Error(
+                ExitCode::kUsage,
+                fmt::format("`{}` holds norms of `{}`, which no program makes", tensor.path, n.of),
+                "leave it out with `--only`, and take it from `gen`");
+          },
           [](const OneOf<Constant, Expression, Normalized> auto&) {},
       },
       tensor.distribution);
@@ -347,6 +353,7 @@ std::string KindOf(const Tensor& tensor) {
                         [](const TruncatedNormal&) -> std::string { return "truncated_normal"; },
                         [](const Orthogonal&) -> std::string { return "orthogonal"; },
                         [](const FromFile&) -> std::string { return "file"; },
+                        [](const Norm&) -> std::string { return "norms"; },
                         [](const Sparse& s) { return fmt::format("sparse {}", s.zeros); },
                         [](const OneOf<Constant, Expression, Normalized> auto& d) {
                           return InText(Distribution(d));
@@ -424,6 +431,7 @@ Value WriteDrawnTensors(const std::vector<const Tensor*>& tensors, const Word64&
             const Value both = (Widen(high) << 32 | Widen(low)).value();
             return tensor.dtype == DType::i64 ? out->Bitcast(both, Element::kI64) : both;
           },
+          [&](const Norm&) -> Value { throw Bug("a norm in a program"); },
           [&](const Sparse& s) { return WriteSparse(s, leaf, words); },
           [&](const Normalized& n) { return WriteNormalized(n, leaf, words); },
       },

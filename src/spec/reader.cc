@@ -271,6 +271,20 @@ std::optional<InitSpec> SpecReader::ReadInit(const Node& node) {
     if (!file) return std::nullopt;
     return InitSpec{Text(*only.key), nullptr, {}, std::move(file)};
   }
+  if (only.key->text == "norms") {
+    const bool is_of = only.value->IsMap() && only.value->entries.size() == 1 &&
+                       only.value->entries[0].key->text == "of";
+    if (!is_of) {
+      if (!only.value->incomplete) {
+        Error(*only.value, fmt::format("`norms` takes `of`, not {}", Describe(*only.value)),
+              "its one key is `of`: write `{norms: {of: path.of.a.tensor}}`");
+      }
+      return std::nullopt;
+    }
+    std::optional<Located<std::string>> of = ReadText(only.value->entries[0]);
+    if (!of) return std::nullopt;
+    return InitSpec{Text(*only.key), nullptr, {}, {}, std::move(of)};
+  }
   if (!IsMap(only, "arguments have names, as in `{normal: {std: 0.02}}`")) return std::nullopt;
   return InitSpec{Text(*only.key), nullptr, ReadExprs(only, "argument")};
 }

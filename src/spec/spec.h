@@ -54,12 +54,13 @@ struct FileSpec {
 };
 
 // `base`, `ones` (no arguments), `{normal: {mean: 0, std: 0.02}}`,
-// `{expr: "…"}` or `{file: …}`.
+// `{expr: "…"}`, `{file: …}` or `{norms: {of: …}}`.
 struct InitSpec {
   Located<std::string> name;
-  ExprPtr expr;                           // Of `expr`, which has no arguments.
-  std::vector<Named<ExprPtr>> arguments;  // In the order they were written.
-  std::optional<FileSpec> file = {};      // Of `file`, which has no arguments.
+  ExprPtr expr;                                 // Of `expr`, which has no arguments.
+  std::vector<Named<ExprPtr>> arguments;        // In the order they were written.
+  std::optional<FileSpec> file = {};            // Of `file`, which has no arguments.
+  std::optional<Located<std::string>> of = {};  // Of `norms`, which has no others.
 };
 
 // Mesh axes that cut one dimension, first is major; empty: not cut (`null`).

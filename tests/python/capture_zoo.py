@@ -73,7 +73,7 @@ ModernBertForMaskedLM ConvBertModel LongformerModel BigBirdModel NystromformerMo
 BartForConditionalGeneration MBartForConditionalGeneration PegasusForConditionalGeneration M2M100ForConditionalGeneration
 MarianMTModel BlenderbotForConditionalGeneration MT5EncoderModel
 ViTForImageClassification DeiTModel BeitModel SwinModel Dinov2Model ConvNextModel ResNetModel SegformerModel ViTMAEForPreTraining
-CLIPModel SiglipModel WhisperForConditionalGeneration Wav2Vec2Model HubertModel ASTModel
+CLIPModel SiglipModel WhisperForConditionalGeneration Wav2Vec2Model HubertModel ASTModel EncodecModel
 FalconMambaForCausalLM JetMoeForCausalLM OlmoeForCausalLM
 """.split()}
 TRANSFORMERS |= {
@@ -85,6 +85,9 @@ TRANSFORMERS |= {
 
 NN = {
     "nn.RNN": lambda: nn.RNN(20, 30, 2, bidirectional=True),
+    "weight_norm": lambda: nn.Sequential(*(
+        norm(layer, dim=dim) for norm in (nn.utils.parametrizations.weight_norm, nn.utils.weight_norm)
+        for layer, dim in ((nn.Conv1d(40, 60, 3), 2), (nn.Linear(400, 30), 0), (nn.Linear(40, 30), None), (nn.Conv2d(9, 8, 5), 1)))),
     "nn.LSTM": lambda: nn.LSTM(20, 30, 2, proj_size=7),
     "nn.GRU": lambda: nn.GRU(20, 30),
     "nn.LSTMCell": lambda: nn.LSTMCell(3, 5),

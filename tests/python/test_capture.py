@@ -84,6 +84,17 @@ class Net(nn.Module):
             self.register_parameter(name, parameter)
 
 
+class Normed(nn.Module):
+    """Norms over all dimensions but one, and over all; of layers that are alike, and of a bias."""
+
+    def __init__(self):
+        super().__init__()
+        norm = nn.utils.parametrizations.weight_norm
+        self.layers = nn.ModuleList(norm(nn.Conv1d(8, 24, 3), dim=2) for _ in range(4))
+        self.out = norm(nn.Linear(40, 30))
+        self.whole = nn.utils.weight_norm(nn.utils.weight_norm(nn.Linear(50, 7), dim=None), "bias", dim=0)
+
+
 MODELS = {
     "llama": Class("LlamaForCausalLM", "LlamaConfig", **TEXT, num_key_value_heads=2),
     "llama in bf16": lambda: MODELS["llama"]().to(torch.bfloat16),
@@ -112,6 +123,7 @@ MODELS = {
     "gru": lambda: nn.GRU(40, 30),
     "attention": lambda: nn.MultiheadAttention(48, 4, kdim=32, vdim=40, add_bias_kv=True),
     "padding": lambda: nn.Embedding(50, 40, padding_idx=3),
+    "norms of weights": lambda: Normed(),
     "net": Net,
     "followed": Followed,
 }
@@ -153,6 +165,34 @@ def test_names_shapes_and_types_are_the_models(pair):
 
 # Random numbers that are equal by chance.
 DISCRETE = {"sparse", "clamped", "coins", "waits"}
+
+
+def test_norms_are_those_of_the_weights():
+    captured = shardinit.capture.torch(Normed)
+    line = '{shape: [1, 1, 3], init: {norms: {of: "layers.{layer}.parametrizations.weight.original1"}}}'
+    assert f"    parametrizations.weight.original0: {line}\n" in captured.text
+    with captured.spec() as spec:
+        made = shardinit.torch.load_state_dict(spec)
+    real = Normed()
+    real.load_state_dict(made)
+    for layer in real.layers:
+        v = layer.parametrizations.weight.original1
+        torch.testing.assert_close(layer.weight, v, rtol=3e-7, atol=0)
+    torch.testing.assert_close(made["whole.weight_g"], made["whole.weight_v"].norm(), rtol=3e-7, atol=0)
+    torch.testing.assert_close(made["whole.bias_g"], made["whole.bias_v"].abs(), rtol=0, atol=0)
+
+
+def test_norms_of_what_is_not_there_are_an_error():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            weight = torch.randn(30, 20)
+            self.scale = nn.Parameter(weight.norm(dim=1))
+            self.weight = nn.Parameter(weight * 2)
+
+    with pytest.raises(shardinit.CaptureError) as error:
+        shardinit.capture.torch(Scaled)
+    assert list(error.value.problems) == ["scale"] and "norm" in error.value.problems["scale"]
 
 
 def test_what_is_not_random_has_the_very_bits(pair):

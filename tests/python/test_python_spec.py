@@ -32,11 +32,13 @@ PARAMETERS = {
     "normalized": "{axis: 1}",
 }
 FILES = tempfile.TemporaryDirectory()
-SHAPES = {"dirac": [40, 24, 3], "delta_orthogonal": [40, 24, 3], "arange": [40], "stft": [40, 1, 24]}
+SHAPES = {"dirac": [40, 24, 3], "delta_orthogonal": [40, 24, 3], "arange": [40], "stft": [40, 1, 24], "norms": [40, 1]}
 
 
 def Single(initializer, dtype):
     parameters = PARAMETERS.get(initializer)
+    if initializer == "norms":
+        parameters = f"{{of: {dtype}.of_norm}}"
     if initializer == "file":
         words = np.ones(40 * 24 * DTYPES[dtype].itemsize, np.uint8)
         parameters = str(TableFile(FILES.name, words))
@@ -44,7 +46,8 @@ def Single(initializer, dtype):
         required = INITIALIZERS[initializer].get("required", [])
         parameters = "{%s}" % ", ".join(f"{p}: 0.5" for p in required)
     shape = SHAPES.get(initializer, [40, 24])
-    return f"  {dtype}.{initializer}: {{shape: {shape}, dtype: {dtype}, init: {{{initializer}: {parameters}}}}}\n"
+    other = f"  {dtype}.of_norm: {{shape: [40, 24], dtype: {dtype}, init: ones}}\n" if initializer == "norms" else ""
+    return other + f"  {dtype}.{initializer}: {{shape: {shape}, dtype: {dtype}, init: {{{initializer}: {parameters}}}}}\n"
 
 
 TOP = "shardinit: 1\nname: x\nuneven: chunk\nfans: out_in\nmesh: {axes: {a: 1}}\nmodules:\n"

@@ -91,6 +91,7 @@ VALID = {
     "sparse": BODY + "{shape: [3, 3], init: {sparse: {sparsity: 0.5}}}\n",
     "normalized": BODY + "{shape: [3, 3], init: {normalized: {axis: -1, length: 2}}}\n",
     "file": BODY + "{shape: [64], init: {file: %s}}\n" % TableFile(FILES.name, bytes(256)),
+    "norm": HEAD + "modules:\n  w: {shape: [2, 1], init: {norms: {of: v}}}\n  v: {shape: [2, 3], init: ones}\n",
     "file and digest": BODY + "{shape: [64], init: {file: {path: %s, sha256: %s}}}\n" % (
         TableFile(FILES.name, bytes(256)), TableFile(FILES.name, bytes(256)).stem),
     "stft": BODY + "{shape: [8, 1, 5], init: {stft: {side: imag, window: hamming, scaling: none, periodic: 1}}}\n",
@@ -183,6 +184,10 @@ INVALID = {
     "distribution is a number": BODY + "{shape: [3, 3], init: {variance_scaling: {distribution: 1}}}\n",
     "orthogonal with a list": BODY + "{shape: [3, 3], init: {orthogonal: {column_axis: [0]}}}\n",
     "sparse without sparsity": BODY + "{shape: [3, 3], init: sparse}\n".replace("sparse}", "{sparse: {}}}"),
+    "norm without a tensor": BODY + "{shape: [1], init: {norms: {}}}\n",
+    "norm of a number": BODY + "{shape: [1], init: {norms: {of: 5}}}\n",
+    "norm with a dimension": BODY + "{shape: [1], init: {norms: {of: w, axis: 0}}}\n",
+    "norm by name": BODY + "{shape: [1], init: {norms: w}}\n",
     "file without a digest": BODY + "{shape: [1], init: {file: a.bin}}\n",
     "file of a number": BODY + "{shape: [1], init: {file: 5}}\n",
     "file without a path": BODY + "{shape: [1], init: {file: {sha256: %s}}}\n" % (64 * "a"),

@@ -16,8 +16,10 @@ from . import Captured
 from ._expression import NoFormula
 from ._finish import check_path, finish
 from ._initializer import DTYPES, tensor_of
+from ._norms import norms_of
 from ._record import Blocked, Recorder, record, users_frame
 from ._tensor import Tensor
+from ._values import Value
 from ._verify import Real, Words
 
 
@@ -126,10 +128,20 @@ def _tensors(
 ) -> tuple[list[Tensor], dict[str, str]]:
     tensors: list[Tensor] = []
     problems: dict[str, str] = {}
+    values: dict[str, Value] = {}
     for path, tensor in state.items():
         try:
             check_path(path)
-            tensors.append(tensor_of(path, recorder.value(tensor), engine))
+            values[path] = recorder.value(tensor)
         except (NoFormula, Blocked) as error:
             problems[path] = str(error)
+    for path, value in values.items():
+        try:
+            tensors.append(tensor_of(path, value, engine))
+        except NoFormula as error:
+            norms = norms_of(path, value, values)
+            if norms is None:
+                problems[path] = str(error)
+            else:
+                tensors.append(norms)
     return tensors, problems

@@ -77,7 +77,7 @@ def finish(
     captured = Captured(
         text,
         {t.path: (t.shape, t.dtype) for t in tensors} if stored is None else stored,
-        frozenset(tensor.path for tensor in tensors if tensor.uses),
+        frozenset(tensor.path for tensor in tensors if tensor.uses or tensor.of),
         {file_of(t): t.table for t in tensors if t.table is not None},
         layout=LAYOUT if layouts else None,
     )

@@ -288,6 +288,8 @@ def _common_init(inits: Sequence[Initializer], layers: Sequence[int], variable: 
         raise Unlike
     (name,) = names
     numbers = [init[name] for init in inits if isinstance(init, dict)]
+    if name == "norms":
+        return {name: {"of": Text(_path([n["of"].text for n in numbers], layers, variable))}}
     if name in ("expr", "file") and len({n[""] for n in numbers}) > 1:
         raise Unlike
     return {name: _common_numbers(numbers, layers, variable)}

@@ -50,7 +50,7 @@ DTYPES = {
     torch.bool: "bool",
 }
 
-_COMPUTED = 1 << 27  # Elements that are compared with the real ones, and no more.
+COMPUTED = 1 << 27  # Elements that are compared with the real ones, and no more.
 
 
 def tensor_of(path: str, value: Value, engine: str) -> Tensor:
@@ -225,9 +225,9 @@ def _fixed(value: Value, dtype: str) -> Initializer | bytes:
     except NoFormula as error:
         term, problem = None, error
     size = math.prod(value.shape)
-    if term is not None and term.value is not None and size > _COMPUTED >> 6:
+    if term is not None and term.value is not None and size > COMPUTED >> 6:
         return constant(_short(_cast(term.value, value.dtype), value.dtype))
-    if size > _COMPUTED:
+    if size > COMPUTED:
         raise problem or NoFormula(f"{size} elements are too many to compute", value.origin)
     real = evaluate(value).contiguous()
     if value.dtype.is_floating_point and bool(torch.isnan(real.double()).any()):
@@ -266,7 +266,7 @@ def _fixed_text(value: Value) -> str:
         text = Formula(value).term.text
     except NoFormula:
         text = None
-    if math.prod(value.shape) <= _COMPUTED:
+    if math.prod(value.shape) <= COMPUTED:
         real = evaluate(value).contiguous()
         found = _found(text, real, value.shape, DTYPES[value.dtype])
         if found is not None:

@@ -74,6 +74,7 @@ class Tensor:
         fans: `out_in` or `in_out`, where its initializer looks at them.
         axes: `in_axis` and the like, for what `fans` does not say.
         table: what the file of `from_file` has.
+        of: the path of the tensor that it has norms of; "" for values of its own.
     """
 
     path: str
@@ -88,6 +89,7 @@ class Tensor:
     fans: str = ""
     axes: tuple[tuple[str, Any], ...] = ()
     table: bytes | None = None
+    of: str = ""
 
 
 def share(tensors: list[Tensor], engine: str) -> dict[str, str]:

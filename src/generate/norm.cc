@@ -1,0 +1,96 @@
+#include "generate/norm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/error.h"
+#include "generate/draw.h"
+#include "generate/fill.h"
+#include "tensor/encode.h"
+
+namespace shardinit {
+namespace {
+
+constexpr int64_t kParts = 8;  // Of each norm: term k goes to sum k mod 8.
+
+}  // namespace
+
+NormFiller::NormFiller(const Norm& norm, const Tensor& tensor)
+    : path_(tensor.path), dtype_(tensor.dtype), of_(norm.tensor), elements_(FillerOf(*of_)) {
+  const bool of_all = tensor.shape.empty();
+  int64_t stride = 1;
+  for (size_t d = of_->shape.size(); d-- > 0;) {
+    const int64_t extent = of_->shape[d];
+    // One term or many, a norm over a dimension of size 1 is the same.
+    const bool is_over = of_all || tensor.shape[d] != extent;
+    std::vector<Runs::Dimension>& of = is_over ? over_ : kept_;
+    if (is_over) terms_ *= extent;
+    if (!of.empty() && of.back().stride * of.back().extent == stride) {
+      of.back().extent *= extent;
+    } else if (extent > 1) {
+      of.push_back({extent, stride});
+    }
+    stride *= extent;
+  }
+  if (!kept_.empty() && kept_.front().stride == 1) side_ = kept_.front().extent;
+  std::reverse(over_.begin(), over_.end());
+  std::reverse(kept_.begin(), kept_.end());
+}
+
+void NormFiller::FindNorms(int64_t index, int64_t count, double* norms) const {
+  int64_t start = 0;
+  for (size_t d = kept_.size(); d-- > 0; index /= kept_[d].extent) {
+    start += index % kept_[d].extent * kept_[d].stride;
+  }
+  std::vector<Runs::Dimension> dimensions = over_;
+  int64_t length = count;
+  if (side_ == 1 && !dimensions.empty() && dimensions.back().stride == 1) {
+    length = dimensions.back().extent;
+    dimensions.pop_back();
+  }
+  const Runs runs(start, dimensions, length);
+  const int64_t size = InfoOf(of_->dtype).bytes;
+  const int64_t terms = std::max<int64_t>(1, kTile / count);  // At a time.
+  std::array<uint8_t, kTile * 8> made;
+  std::array<double, kParts* kTile> sums = {};
+  for (int64_t k = 0; k < terms_; k += terms) {
+    const int64_t n = std::min(terms, terms_ - k);
+    elements_->Fill(runs, k * count, n * count, made.data());
+    for (int64_t j = 0; j < n; ++j) {
+      double* const sum = &sums[static_cast<size_t>((k + j) % kParts * kTile)];
+      for (int64_t i = 0; i < count; ++i) {
+        const double x = Decode(&made[static_cast<size_t>((j * count + i) * size)], of_->dtype);
+        sum[i] += x * x;
+      }
+    }
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    const auto s = [&](int64_t m) { return sums[static_cast<size_t>(m * kTile + i)]; };
+    norms[i] = std::sqrt(((s(0) + s(1)) + (s(2) + s(3))) + ((s(4) + s(5)) + (s(6) + s(7))));
+  }
+}
+
+void NormFiller::Fill(const Runs& runs, int64_t first, int64_t count, void* out) const {
+  auto* at = static_cast<uint8_t*>(out);
+  std::array<double, kTile> norms;
+  for (int64_t n; count > 0; first += n, count -= n) {
+    const int64_t in_run = first % runs.length();
+    const int64_t index = runs.Start(first / runs.length()) + in_run;
+    n = std::min({count, runs.length() - in_run, side_ - index % side_, kTile});
+    FindNorms(index, n, norms.data());
+    for (int64_t i = 0; i < n; ++i, at += InfoOf(dtype_).bytes) {
+      if (!Holds(dtype_, norms[i])) {
+        throw Error(ExitCode::kUsage,
+                    fmt::format("element {} of `{}` is {}, which {} does not hold", index + i,
+                                path_, norms[i], InfoOf(dtype_).name),
+                    fmt::format("it is the norm of elements of `{}`", of_->path));
+      }
+      EncodeNumber(norms[i], dtype_, at);
+    }
+  }
+}
+
+}  // namespace shardinit

@@ -1,0 +1,147 @@
+"""`init: {norms: {of: …}}`: norms of another tensor, on any mesh, of any type, by the manual."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from clients import Gen
+from support import DTYPES, Json, Ok, Reassemble, Run
+
+SHAPES = {  # Of v, and of its norms: which dimensions they are over.
+    "first kept": ([70, 5, 9], [70, 1, 1]), "last kept": ([9, 50, 700], [1, 1, 700]),
+    "middle kept": ([6, 80, 11], [1, 80, 1]), "two kept": ([6, 40, 7], [6, 1, 7]), "outer over": ([6, 40, 7], [1, 40, 7]),
+    "all": ([30, 40], []), "all, in its rank": ([30, 40], [1, 1]), "none": ([5, 7], [5, 7]),
+    "vector": ([1000], [1]), "of one": ([1, 9], [1, 1]), "scalar": ([], []), "ones between": ([4, 1, 6, 1], [4, 1, 1, 1]),
+}
+INITS = ["{normal: {std: 0.5}}", "{uniform: {low: -2, high: 1}}", "{trunc_normal: {std: 0.02}}", "{constant: {value: 3}}",
+         '{expr: "normal() * i0 - 1"}', "{normalized: {axis: 0}}", "{sparse: {sparsity: 0.3}}", "orthogonal"]
+
+
+def Spec(tensors, mesh="a: 1, b: 1"):
+    return f"shardinit: 1\nname: norms\nseed: 3\nfans: out_in\nuneven: chunk\nmesh: {{axes: {{{mesh}}}}}\nmodules:\n" + "".join(
+        f"  {name}: {{{body}}}\n" for name, body in tensors)
+
+
+def Norms(v, shape):
+    """By shardinit-values(7)."""
+    over = [d for d in range(v.ndim) if not shape or shape[d] != v.shape[d]]
+    kept = [d for d in range(v.ndim) if d not in over]
+    x = v.astype(np.float64).transpose(over + kept).reshape(-1, *(v.shape[d] for d in kept))
+    p = [np.add.accumulate(part)[-1] if len(part := x[m::8] ** 2) else np.zeros(x.shape[1:]) for m in range(8)]
+    return np.sqrt(((p[0] + p[1]) + (p[2] + p[3])) + ((p[4] + p[5]) + (p[6] + p[7]))).reshape(shape)
+
+
+def Stored(values, dtype):
+    return values if dtype == "f64" else values.astype(np.float32).astype(DTYPES[dtype])
+
+
+def Check(read, path, of, dtype):
+    name, words = read[path]
+    v = read[of][1].view(DTYPES[read[of][0]])
+    assert name == dtype and words.tobytes() == Stored(Norms(v, list(words.shape)), dtype).tobytes(), path
+
+
+@pytest.mark.parametrize("mesh", ["a: 1, b: 1", "a: 2, b: 3", "a: 7, b: 1"])
+def test_they_are_those_of_the_manual(mesh, tmp_path):
+    tensors = []
+    for number, (name, (v, g)) in enumerate(SHAPES.items()):
+        cut = lambda shape: "shard: [%s]" % ", ".join((["a", "b"] + ["null"] * 9)[:len(shape)])
+        dtype = ["f32", "bf16", "f64", "f16"][number % 4]
+        tensors += [(f"g{number}", f"shape: {g}, dtype: {dtype}, {cut(g)}, init: {{norms: {{of: v{number}}}}}"),
+                    (f"v{number}", f"shape: {v}, dtype: {dtype}, {cut(v)}, init: {INITS[number % 2]}")]
+    read = Reassemble(Gen(Spec(tensors, mesh), tmp_path))
+    for number in range(len(SHAPES)):
+        Check(read, f"g{number}", f"v{number}", read[f"v{number}"][0])
+    Ok("verify", tmp_path / "out")
+
+
+def test_of_every_distribution_and_type(tmp_path):
+    words = np.random.default_rng(0).normal(size=(20, 30)).astype("<f4")
+    (tmp_path / "table.bin").write_bytes(words.tobytes())
+    import hashlib
+    inits = [*INITS, f"{{file: {{path: table.bin, sha256: {hashlib.sha256(words.tobytes()).hexdigest()}}}}}"]
+    tensors = []
+    for number, init in enumerate(inits):
+        tensors += [(f"v{number}", f"shape: [20, 30], dtype: f32, init: {init}"),
+                    (f"g{number}", f"shape: [20, 1], dtype: f32, init: {{norms: {{of: v{number}}}}}"),
+                    (f"h{number}", f"shape: [1, 30], dtype: f64, init: {{norms: {{of: v{number}}}}}")]
+    for dtype in ("f64", "f16", "bf16", "f8e4m3fn", "f8e5m2"):
+        tensors += [(f"v_{dtype}", f"shape: [20, 30], dtype: {dtype}, init: {{normal: {{std: 0.3}}}}"),
+                    (f"g_{dtype}", f"shape: [20, 1], dtype: {dtype}, init: {{norms: {{of: v_{dtype}}}}}")]
+    read = Reassemble(Gen(Spec(tensors), tmp_path))
+    for path in read:
+        if path[0] in "gh":
+            Check(read, path, "v" + path[1:], read[path][0])
+
+
+def test_they_follow_the_other_tensor(tmp_path):
+    """Its seed and key, in repeats; a plan has its path, and needs no spec to be read."""
+    text = Spec([]).rstrip() + """
+  layers:
+    repeat: {layer: 3}
+    g: {shape: [6, 1], dtype: f32, init: {norms: {of: "layers.{layer}.v"}}}
+    v: {shape: [6, 40], dtype: f32, init: {normal: {std: 1}}, key: "draw.{layer}"}
+layouts:
+  stacked:
+    g: {from: {stack: {axis: 0, for: {i: 3}, of: "layers.{i}.g"}}}
+    v: {from: {stack: {axis: 0, for: {i: 3}, of: "layers.{i}.v"}}}
+"""
+    read = Reassemble(Gen(text, tmp_path))
+    for layer in range(3):
+        Check(read, f"layers.{layer}.g", f"layers.{layer}.v", "f32")
+    spec = tmp_path / "spec.yaml"
+    Ok("gen", spec, "-o", tmp_path / "seed", "--set", "seed=9")
+    other = Reassemble(tmp_path / "seed")
+    Check(other, "layers.1.g", "layers.1.v", "f32")
+    assert not np.array_equal(other["layers.1.g"][1], read["layers.1.g"][1])
+    Ok("gen", spec, "-o", tmp_path / "stacked", "--layout", "stacked")
+    stacked = Reassemble(tmp_path / "stacked")
+    assert np.array_equal(stacked["g"][1], np.stack([read[f"layers.{i}.g"][1] for i in range(3)]))
+    plan = json.loads((tmp_path / "out/plan.json").read_text())
+    assert plan["tensors"][2]["init"] == {"norms": {"of": "layers.1.v"}}
+    os.remove(spec)
+    Ok("verify", tmp_path / "out")
+    Ok("reshard", tmp_path / "out", "-o", tmp_path / "reshard", "--replicas", "full")
+    assert Json("stats", tmp_path / "out")["tensors"][0]["as_declared"]
+    plan["tensors"][2]["init"]["norms"]["of"] = "layers.1.w"
+    (tmp_path / "changed.json").write_text(json.dumps(plan, indent=1))
+    result = Run("diff", tmp_path / "changed.json", tmp_path / "out/plan.json")
+    assert result.returncode == 5 and "no tensor is `layers.1.w`" in result.stderr
+
+
+def test_norms_of_pytorchs_numbers_are_inexact(tmp_path):
+    """Not those of numbers that nobody drew."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("engine: torch_cpu\n" + Spec([
+        ("v", "shape: [90, 4], dtype: f32, init: {normal: {std: 1}}"), ("g", "shape: [90, 1], dtype: f32, init: {norms: {of: v}}"),
+        ("e", 'shape: [5], dtype: f32, init: {expr: "torch_normal(720, -1, 16, index, 0, 1) * 2"}'),
+        ("h", "shape: [], dtype: f32, init: {norms: {of: e}}"),
+        ("w", "shape: [5], dtype: f32, init: ones"), ("f", "shape: [1], dtype: f32, init: {norms: {of: w}}")]))
+    Ok("gen", spec, "-o", tmp_path / "out")
+    read = Reassemble(tmp_path / "out")
+    for path, of in (("g", "v"), ("h", "e"), ("f", "w")):
+        Check(read, path, of, "f32")
+    for file in ("plan.json", "manifest.json"):
+        tensors = json.loads((tmp_path / "out" / file).read_text())["tensors"]
+        assert [t["path"] for t in tensors if t.get("inexact")] == ["g", "h"], file
+    assert "norms of v, inexact:" in Ok("explain", spec, "g").stdout
+    Ok("verify", tmp_path / "out")
+
+
+def test_a_norm_that_the_type_does_not_hold(tmp_path):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(Spec([("v", "shape: [900], dtype: f8e4m3fn, init: {constant: {value: 400}}"),
+                          ("g", "shape: [1], dtype: f8e4m3fn, init: {norms: {of: v}}")]))
+    result = Run("digest", spec)
+    assert result.returncode == 2 and "element 0 of `g` is 11520, which f8e4m3fn does not hold" in result.stderr
+
+
+def test_a_program_refuses_them(tmp_path):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(Spec([("v", "shape: [90], dtype: f32, init: {normal: {std: 1}}"),
+                          ("g", "shape: [1], dtype: f32, init: {norms: {of: v}}")]))
+    result = Run("program", spec)
+    assert result.returncode == 2 and "`g` holds norms of `v`, which no program makes" in result.stderr
+    Ok("program", spec, "--only", "v")
