@@ -119,10 +119,14 @@ void AppendRow(const Tensor& tensor, std::vector<uint32_t>* words) {
           },
           [&](const FromFile&) { AppendElements(tensor, words); },
           [&](const Norm& n) {
-            throw Error(
-                ExitCode::kUsage,
-                fmt::format("`{}` holds norms of `{}`, which no program makes", tensor.path, n.of),
-                "leave it out with `--only`, and take it from `gen`");
+            if (std::holds_alternative<Sparse>(n.tensor->distribution)) {
+              throw Error(ExitCode::kUsage,
+                          fmt::format("`{}` holds norms of the sparse `{}`, which no program makes",
+                                      tensor.path, n.of),
+                          "leave it out with `--only`, and take it from `gen`");
+            }
+            ProgramEngineOf(*n.tensor->stream.engine);
+            AppendRow(*n.tensor, words);
           },
           [](const OneOf<Constant, Expression, Normalized> auto&) {},
       },
@@ -135,9 +139,13 @@ class RowReader {
   RowReader(Function* out, std::string argument, const Word64& row)
       : out_(out), argument_(std::move(argument)), row_(row) {}
 
-  Word32 Next() { return At(next_++); }
-  Word32 At(int64_t column) { return {out_, out_->Take(argument_, row_.value(), column)}; }
+  Word32 Next() { return {out_, out_->Take(argument_, row_.value(), next_++)}; }
   Single NextSingle() { return FromBits(Next()); }
+  // One of all words of rows that have `length`.
+  Word32 At(int64_t length, const Word64& word) const {
+    return {out_, out_->TakeFlat(argument_, (row_ * length + word).value())};
+  }
+  const Word64& row() const { return row_; }
 
  private:
   Function* out_;
@@ -305,40 +313,138 @@ Value WriteSparse(const Sparse& s, const Leaf& leaf, RowReader& row) {
   return Encoded(Select<Word32>(is_drawn, value, 0), leaf.tensor.dtype);
 }
 
-Value WriteNormalized(const Normalized& n, const Leaf& leaf, RowReader& row) {
-  const Source source = leaf.SourceOf(row);
-  const int64_t extent = leaf.tensor.shape[n.axis];
-  Function* out = leaf.out;
-  Over over = source.key_low.value().over;
-  for (size_t d = 0; d < leaf.at.size(); ++d) {
-    if (static_cast<int64_t>(d) != n.axis) over |= leaf.at[d].value().over;
-  }
-  // Element k of a vector goes to sum k mod 8: a step is eight elements.
+// The sum of element(k)^2 for k below `count`, which are over these dimensions: element k goes to
+// sum k mod 8, and these are added in pairs.
+template <typename F>
+Double SumOfSquares(int64_t count, Over over, Function* out, F element) {
   constexpr int64_t kSums = 8;
   const Value nothing = out->Spread(out->Constant(Element::kF64, 0), over);
   std::vector<Value> zeros(kSums, nothing);
   for (Value& zero : zeros) zero.over = over;
   const std::vector<Value> sums = out->Repeat(
-      (extent + kSums - 1) / kSums, zeros, [&](Value step, const std::vector<Value>& before) {
+      (count + kSums - 1) / kSums, zeros, [&](Value step, const std::vector<Value>& before) {
         std::vector<Value> after;
         for (int64_t m = 0; m < kSums; ++m) {
           const Word64 k = Word64(out, step) * kSums + m;
-          Indices at = leaf.at;
-          at[n.axis] = k;
-          const Source of{source.key_low, source.key_high, LinearOf(leaf.tensor.shape, at)};
-          const Double x = ToDouble(leaf.engine.normal(kStandardNormal, of, 0));
+          const Double x = element(k);
           Double square = x * x;
-          if (extent % kSums != 0) square = Select<Double>(k < Word64(extent), square, 0);
+          if (count % kSums != 0) square = Select<Double>(k < Word64(count), square, 0);
           after.push_back((Double(out, before[m]) + square).ValueIn(out));
         }
         return after;
       });
   const auto p = [&](int m) { return Double(out, sums[m]); };
-  const Double square = ((p(0) + p(1)) + (p(2) + p(3))) + ((p(4) + p(5)) + (p(6) + p(7)));
+  return ((p(0) + p(1)) + (p(2) + p(3))) + ((p(4) + p(5)) + (p(6) + p(7)));
+}
+
+Value WriteNormalized(const Normalized& n, const Leaf& leaf, RowReader& row) {
+  const Source source = leaf.SourceOf(row);
+  Function* out = leaf.out;
+  Over over = source.key_low.value().over;
+  for (size_t d = 0; d < leaf.at.size(); ++d) {
+    if (static_cast<int64_t>(d) != n.axis) over |= leaf.at[d].value().over;
+  }
+  const Double square = SumOfSquares(leaf.tensor.shape[n.axis], over, out, [&](const Word64& k) {
+    Indices at = leaf.at;
+    at[n.axis] = k;
+    const Source of{source.key_low, source.key_high, LinearOf(leaf.tensor.shape, at)};
+    return ToDouble(leaf.engine.normal(kStandardNormal, of, 0));
+  });
   const Double factor = Select<Double>(square > 0, Double(n.length) / Sqrt(square), 0);
   const Double value = ToDouble(leaf.engine.normal(kStandardNormal, source, 0)) * factor;
   const Double settled = Select<Double>(Abs(value) < 0x1p-126, 0, value);
   return Encoded(RoundToF32(settled), leaf.tensor.dtype);
+}
+
+// The number of a finite float's bits, which Encoded gave.
+Double Decoded(const Value& bits, DType dtype, Function* out) {
+  if (dtype == DType::f64) return FromBits(Word64(out, bits));
+  if (dtype == DType::f32) return ToDouble(FromBits(Word32(out, bits)));
+  const DTypeInfo& info = InfoOf(dtype);
+  const int bias = (1 << (info.exponent_bits - 1)) - 1;
+  const Word64 word(out, out->Convert(bits, Element::kU64));
+  const Word64 sign = word >> (8 * info.bytes - 1) << 63;
+  const Word64 size = word & ((uint64_t{1} << (8 * info.bytes - 1)) - 1);
+  const Double normal =
+      FromBits((size << (52 - info.mantissa_bits)) + (static_cast<uint64_t>(1023 - bias) << 52));
+  const Double subnormal = ToDouble(size) * std::ldexp(1, 1 - bias - info.mantissa_bits);
+  const Flag is_subnormal = size < (uint64_t{1} << info.mantissa_bits);
+  return FromBits(BitsOf(Select<Double>(is_subnormal, subnormal, normal)) | sign);
+}
+
+Value WriteElement(const Leaf& leaf, RowReader words);
+
+Value WriteNorm(const Norm& n, const Leaf& leaf, const RowReader& words) {
+  const Tensor& of = *n.tensor;
+  Function* out = leaf.out;
+  // Of its dimensions those that the norms are over, the last first.
+  std::vector<size_t> sides;
+  Over over = words.row().value().over;
+  int64_t terms = 1;
+  for (size_t d = of.shape.size(); d-- > 0;) {
+    if (leaf.tensor.shape.empty() || leaf.tensor.shape[d] != of.shape[d]) {
+      sides.push_back(d);
+      terms *= of.shape[d];
+    } else {
+      over |= leaf.at[d].value().over;
+    }
+  }
+  const Double square = SumOfSquares(terms, over, out, [&](Word64 k) {
+    Indices at = leaf.at;
+    at.resize(of.shape.size(), 0);
+    for (const size_t d : sides) {
+      at[d] = k % of.shape[d];
+      k = k / of.shape[d];
+    }
+    const Leaf element{of, at, out, ProgramEngineOf(*of.stream.engine)};
+    return Decoded(WriteElement(element, words), of.dtype, out);
+  });
+  return EncodedNumber(Sqrt(square), leaf.tensor.dtype, out);
+}
+
+// Its words have not been taken yet.
+Value WriteElement(const Leaf& leaf, RowReader words) {
+  return std::visit(
+      Overloaded{
+          [&](const Constant& c) { return ConstantOf(*leaf.out, c.value, leaf.tensor.dtype); },
+          [&](const Uniform&) {
+            const Source source = leaf.SourceOf(words);
+            const UniformParameters s{words.NextSingle(), words.NextSingle(), words.NextSingle()};
+            return Encoded(BitsOf(leaf.engine.uniform(s, source, 0)), leaf.tensor.dtype);
+          },
+          [&](const Normal&) {
+            const Source source = leaf.SourceOf(words);
+            const NormalParameters s{words.NextSingle(), words.NextSingle(), words.NextSingle()};
+            return Encoded(BitsOf(leaf.engine.normal(s, source, 0)), leaf.tensor.dtype);
+          },
+          [&](const TruncatedNormal&) {
+            const Source source = leaf.SourceOf(words);
+            const auto next = [&] { return words.NextSingle(); };
+            const TruncatedNormalParameters s{
+                next(), next(), {next(), next()}, {next(), next()}, words.Next(), words.Next(),
+                next(), next(), next(),           next(),           next(),       next()};
+            return Encoded(BitsOf(leaf.engine.truncated_normal(s, source, 0)), leaf.tensor.dtype);
+          },
+          [&](const Expression& e) { return WriteExpression(e, leaf, words); },
+          [&](const Orthogonal&) {
+            return Encoded(words.At(leaf.tensor.elements(), LinearOf(leaf.tensor.shape, leaf.at)),
+                           leaf.tensor.dtype);
+          },
+          [&](const FromFile&) {
+            const int64_t each = WordsOf(leaf.tensor.dtype), length = leaf.tensor.elements() * each;
+            const Word64 first = LinearOf(leaf.tensor.shape, leaf.at) * each;
+            const Word32 low = words.At(length, first);
+            if (each == 1) return AsStored(low, leaf.tensor.dtype);
+            const Word32 high = words.At(length, first + 1);
+            const Value both = (Widen(high) << 32 | Widen(low)).value();
+            const bool is_signed = leaf.tensor.dtype == DType::i64;
+            return is_signed ? leaf.out->Bitcast(both, Element::kI64) : both;
+          },
+          [&](const Norm& n) { return WriteNorm(n, leaf, words); },
+          [&](const Sparse& s) { return WriteSparse(s, leaf, words); },
+          [&](const Normalized& n) { return WriteNormalized(n, leaf, words); },
+      },
+      leaf.tensor.distribution);
 }
 
 }  // namespace
@@ -353,7 +459,10 @@ std::string KindOf(const Tensor& tensor) {
                         [](const TruncatedNormal&) -> std::string { return "truncated_normal"; },
                         [](const Orthogonal&) -> std::string { return "orthogonal"; },
                         [](const FromFile&) -> std::string { return "file"; },
-                        [](const Norm&) -> std::string { return "norms"; },
+                        [](const Norm& n) {
+                          return fmt::format("norms of {} {}", InfoOf(n.tensor->dtype).name,
+                                             KindOf(*n.tensor));
+                        },
                         [](const Sparse& s) { return fmt::format("sparse {}", s.zeros); },
                         [](const OneOf<Constant, Expression, Normalized> auto& d) {
                           return InText(Distribution(d));
@@ -394,48 +503,8 @@ Value WriteDrawnTensors(const std::vector<const Tensor*>& tensors, const Word64&
   if (table.columns > 0) {
     argument = out->AddArgument({table.rows(), table.columns}, Element::kU32);
   }
-  RowReader words(out, argument, row);
-  const Leaf leaf{tensor, at, out, ProgramEngineOf(*tensor.stream.engine)};
-  return std::visit(
-      Overloaded{
-          [&](const Constant& c) { return ConstantOf(*out, c.value, tensor.dtype); },
-          [&](const Uniform&) {
-            const Source source = leaf.SourceOf(words);
-            const UniformParameters s{words.NextSingle(), words.NextSingle(), words.NextSingle()};
-            return Encoded(BitsOf(leaf.engine.uniform(s, source, 0)), tensor.dtype);
-          },
-          [&](const Normal&) {
-            const Source source = leaf.SourceOf(words);
-            const NormalParameters s{words.NextSingle(), words.NextSingle(), words.NextSingle()};
-            return Encoded(BitsOf(leaf.engine.normal(s, source, 0)), tensor.dtype);
-          },
-          [&](const TruncatedNormal&) {
-            const Source source = leaf.SourceOf(words);
-            const auto next = [&] { return words.NextSingle(); };
-            const TruncatedNormalParameters s{
-                next(), next(), {next(), next()}, {next(), next()}, words.Next(), words.Next(),
-                next(), next(), next(),           next(),           next(),       next()};
-            return Encoded(BitsOf(leaf.engine.truncated_normal(s, source, 0)), tensor.dtype);
-          },
-          [&](const Expression& e) { return WriteExpression(e, leaf, words); },
-          [&](const Orthogonal&) {
-            const Word64 element = row * tensor.elements() + LinearOf(tensor.shape, at);
-            return Encoded({out, out->TakeFlat(argument, element.value())}, tensor.dtype);
-          },
-          [&](const FromFile&) {
-            const int64_t each = WordsOf(tensor.dtype);
-            const Word64 first = (row * tensor.elements() + LinearOf(tensor.shape, at)) * each;
-            const Word32 low = {out, out->TakeFlat(argument, first.value())};
-            if (each == 1) return AsStored(low, tensor.dtype);
-            const Word32 high = {out, out->TakeFlat(argument, (first + 1).value())};
-            const Value both = (Widen(high) << 32 | Widen(low)).value();
-            return tensor.dtype == DType::i64 ? out->Bitcast(both, Element::kI64) : both;
-          },
-          [&](const Norm&) -> Value { throw Bug("a norm in a program"); },
-          [&](const Sparse& s) { return WriteSparse(s, leaf, words); },
-          [&](const Normalized& n) { return WriteNormalized(n, leaf, words); },
-      },
-      tensor.distribution);
+  return WriteElement({tensor, at, out, ProgramEngineOf(*tensor.stream.engine)},
+                      RowReader(out, argument, row));
 }
 
 }  // namespace shardinit::program

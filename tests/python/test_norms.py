@@ -138,10 +138,10 @@ def test_a_norm_that_the_type_does_not_hold(tmp_path):
     assert result.returncode == 2 and "element 0 of `g` is 11520, which f8e4m3fn does not hold" in result.stderr
 
 
-def test_a_program_refuses_them(tmp_path):
+def test_a_program_refuses_those_of_sparse_matrices(tmp_path):
     spec = tmp_path / "spec.yaml"
-    spec.write_text(Spec([("v", "shape: [90], dtype: f32, init: {normal: {std: 1}}"),
-                          ("g", "shape: [1], dtype: f32, init: {norms: {of: v}}")]))
+    spec.write_text(Spec([("v", "shape: [90, 5], dtype: f32, init: {sparse: {sparsity: 0.3}}"),
+                          ("g", "shape: [90, 1], dtype: f32, init: {norms: {of: v}}")]))
     result = Run("program", spec)
-    assert result.returncode == 2 and "`g` holds norms of `v`, which no program makes" in result.stderr
+    assert result.returncode == 2 and "`g` holds norms of the sparse `v`, which no program makes" in result.stderr
     Ok("program", spec, "--only", "v")

@@ -137,6 +137,7 @@ SPECIAL_TENSORS = {
     "uniform": "init: {uniform: {low: -1, high: 0.5}}", "random_uniform": "init: {random_uniform: {maxval: 0.5}}",
     "stft": "shape: [16, 1, 8], shard: [a, null, b], init: {stft: {side: real}}",
     "normalized": "init: {normalized: {axis: 0}}",
+    "norms": "shape: [1, 8], shard: [null, b], init: {norms: {of: normal}}",
     "file": f"init: {{file: {TableFile(FILES.name, bytes(range(256)) * 2)}}}",
 }
 
@@ -152,7 +153,7 @@ def Tensor(name):
     return f"{{{text}}}"
 
 
-INITIALIZERS = sorted(set(SCHEMA["initializer"]["anyOf"][1]["properties"]) - {"norms"})  # Which no program has.
+INITIALIZERS = sorted(SCHEMA["initializer"]["anyOf"][1]["properties"])
 VIEWS = {
     "stack": "{stack: {axis: 1, of: [w0, w1, w2, w3]}}",
     "concat": "{concat: {axis: 0, of: [v, w4]}}",
@@ -207,6 +208,26 @@ def test_everything_is_as_gen_writes_it(tmp_path, engine, arithmetic, devices):
     module = Program(tmp_path / "spec.yaml", tmp_path, *layout, "--arith", arithmetic)
     (facts, results), = RunModules(tmp_path, [module], devices)
     assert set(results) == set(Reassemble(made))
+    for path, parts in results.items():
+        for rank, words in enumerate(parts):
+            assert np.array_equal(words, Stored(made, path, rank)), (path, rank)
+
+
+def test_norms_of_every_type_and_distribution(tmp_path):
+    inits = ["{uniform: {low: -2, high: 1}}", "{trunc_normal: {std: 0.02}}", "{constant: {value: 3}}", "orthogonal",
+             '{expr: "normal() * i0 - 1"}', "{normalized: {axis: 0}}", f"{{file: {TableFile(FILES.name, np.linspace(-3, 5, 256, dtype='<f4').tobytes())}}}"]
+    dtypes = ["f32", "f64", "f16", "bf16", "f8e4m3fn", "f8e5m2"]
+    tensors = [(f"d{n}", "f32", init, "a") for n, init in enumerate(inits)]
+    tensors += [(f"t{n}", dtype, "{normal: {std: 0.001}}", "null") for n, dtype in enumerate(dtypes)]
+    text = "shardinit: 1\nname: norms\nfans: out_in\nmesh: {axes: {a: 2}}\ndtype: f32\nmodules:\n"
+    forms = ["shape: [16, 1], shard: [%s, null]", "shape: [1, 16], shard: [null, a]", "shape: [], dtype: f64"]
+    for number, (name, dtype, init, shard) in enumerate(tensors):
+        text += (f"  {name}: {{shape: [16, 16], dtype: {dtype}, init: {init}}}\n"
+                 f"  {name}_norms: {{{forms[number % 3].replace('%s', shard)}, init: {{norms: {{of: {name}}}}}}}\n")
+    text += "  odd: {shape: [3, 5], init: {normal: {std: 1}}}\n  odd_norms: {shape: [1, 1], init: {norms: {of: odd}}}\n"
+    made = Gen(text, tmp_path, "--replicas", "full")
+    (facts, results), = RunModules(tmp_path, [Program(tmp_path / "spec.yaml", tmp_path)], 2)
+    assert facts["collectives"] == [] and len(results) == 2 * len(tensors) + 2
     for path, parts in results.items():
         for rank, words in enumerate(parts):
             assert np.array_equal(words, Stored(made, path, rank)), (path, rank)
