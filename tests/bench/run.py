@@ -28,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Callable
@@ -243,23 +244,28 @@ def LoadRows(options, folder):
     safetensors = Optional("safetensors.torch")
     if not (library and torch and safetensors):
         return
-    module = importlib.import_module("shardinit.torch")
+    module, dcp = importlib.import_module("shardinit.torch"), importlib.import_module("torch.distributed.checkpoint")
+    warnings.filterwarnings("ignore", module="torch")  # That dcp runs in one process.
     layers = max(1, round(min(options.gigabytes, 2) * 1e9 / (LAYER * 2)))
-    checkpoint, exported = folder / "load-checkpoint", folder / "load-export"
-    file, pickled = exported / "model.safetensors", folder / "load.pt"
+    spec = WriteSpec(folder / "load.yaml", "bf16", "normal", layers, ranks=4)
+    checkpoint, by_safetensors, by_dcp = (folder / f"load-{name}" for name in ("gen", "safetensors", "dcp"))
+    file, pickled, saved = folder / "load.safetensors", folder / "load.pt", folder / "load-saved"
 
     @functools.cache
     def make():
-        spec = WriteSpec(folder / "load.yaml", "bf16", "ones", layers, ranks=4)
         Command(options.binary, "gen", spec, "-o", checkpoint)
-        Command(options.binary, "export", spec, "--to", "safetensors", "-o", exported)
-        torch.save(safetensors.load_file(file), pickled)
-        for each in [file, pickled, *checkpoint.glob("ranks/*.h5")]:
-            Command("cat", each)
+        Command(options.binary, "export", spec, "--to", "safetensors", "-o", by_safetensors)
+        Command(options.binary, "export", spec, "--to", "dcp", "-o", by_dcp)
+        state = module.load_state_dict(checkpoint)
+        safetensors.save_file(state, file)
+        torch.save(state, pickled)
+        dcp.save(state, checkpoint_id=saved, no_dist=True)
 
-    def row(name, load):
+    def row(name, source, load):
         def work():
             make()
+            for each in filter(pathlib.Path.is_file, [source, *source.rglob("*")]):
+                Command("cat", each)
             start = time.monotonic()
             loaded = load()
             took = time.monotonic() - start
@@ -267,18 +273,47 @@ def LoadRows(options, folder):
             return took
         return Row("load", name, layers * LAYER, layers * LAYER * 2, work)
 
+    def empty():
+        return {f"layers.{i}.weight": torch.empty(SHAPE, dtype=torch.bfloat16) for i in range(layers)}
+
+    def model():
+        inner = [torch.nn.Linear(*SHAPE[::-1], bias=False, device="meta", dtype=torch.bfloat16) for _ in range(layers)]
+        return torch.nn.ModuleDict({"layers": torch.nn.ModuleList(inner)})
+
+    def load_file(path):
+        return {path: t.clone() for path, t in safetensors.load_file(path).items()}
+
+    def into(fill, source):
+        filled = model()
+        fill(filled, source)
+        return filled
+
+    def by_planner(**keywords):
+        state = empty()
+        dcp.load(state, no_dist=True, **keywords)
+        return state
+
     def digests():
         tensors = safetensors.load_file(file)
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             return list(pool.map(lambda t: hashlib.sha256(t.view(torch.uint8).numpy()).digest(),
                                  tensors.values()))
 
-    yield row("safetensors load_file, with a copy",
-              lambda: {path: t.clone() for path, t in safetensors.load_file(file).items()})
-    yield row("torch.load", lambda: torch.load(pickled))
-    yield row("shardinit.torch.load_state_dict", lambda: module.load_state_dict(checkpoint))
-    yield row("SHA-256 on all cores", digests)
-    yield row("load_state_dict, verify=True",
+    yield row("safetensors load_file, with a copy", file, lambda: load_file(file))
+    yield row("torch.load", pickled, lambda: torch.load(pickled))
+    yield row("dcp.load of what dcp.save wrote", saved, lambda: by_planner(checkpoint_id=saved))
+    exported = by_safetensors / "model.safetensors"
+    yield row("export to safetensors: load_file, a copy", exported, lambda: load_file(exported))
+    yield row("export to dcp: dcp.load", by_dcp, lambda: by_planner(checkpoint_id=by_dcp))
+    yield row("export to safetensors: load_into", by_safetensors, lambda: into(module.load_into, by_safetensors))
+    yield row("export to dcp: load_into", by_dcp, lambda: into(module.load_into, by_dcp))
+    yield row("gen: dcp.load by shardinit's reader", checkpoint,
+              lambda: by_planner(storage_reader=module.StorageReader(checkpoint)))
+    yield row("gen: load_state_dict", checkpoint, lambda: module.load_state_dict(checkpoint))
+    yield row("gen: load_into", checkpoint, lambda: into(module.load_into, checkpoint))
+    yield row("spec: init_", spec, lambda: into(module.init_, spec))
+    yield row("SHA-256 on all cores", file, digests)
+    yield row("gen: load_state_dict, verify=True", checkpoint,
               lambda: module.load_state_dict(checkpoint, verify=True))
 
 
