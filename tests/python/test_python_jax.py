@@ -281,6 +281,93 @@ def test_flax_scans_over_stacked_layers(tmp_path):
     assert np.allclose(Model().apply({"params": params}, one), x, atol=1e-5)
 
 
+def test_haliax_folds_over_stacked_layers(tmp_path):
+    eqx, hax = Client("equinox"), Client("haliax")
+    nn, stack = Client("haliax.nn"), Client("haliax.nn.scan")
+    out, wanted = Scanned(tmp_path, fans="out_in", weight="weight", up="24, 16", down="16, 24")
+    Embed, Mlp, Layers, Vocab = hax.make_axes(embed=16, mlp=24, layers=3, vocab=8)
+
+    class Block(eqx.Module):
+        up: nn.Linear
+        down: nn.Linear
+
+        @staticmethod
+        def init(key):
+            return Block(nn.Linear.init(Embed, Mlp, key=key), nn.Linear.init(Mlp, Embed, key=key))
+
+        def __call__(self, x):
+            return x + self.down(nn.relu(self.up(x)))
+
+    class Model(eqx.Module):
+        embed: nn.Embedding
+        layers: stack.Stacked
+
+        @staticmethod
+        def init(key):
+            return Model(nn.Embedding.init(Vocab, Embed, key=key),
+                         stack.Stacked.init(Layers, Block)(jax.random.split(key, 3)))
+
+        def __call__(self, token):
+            return self.layers.fold(self.embed(token))
+
+    skeleton = eqx.filter_eval_shape(Model.init, jax.random.key(0))
+    model = shardinit.jax.fill(skeleton, out, NamedSharding(Devices(8, names=("x",)), P()),
+                               rename=lambda path: path.replace(".stacked.", "."))
+    assert model.layers.stacked.up.weight.axes == (Layers, Mlp, Embed)
+    x = wanted["embed.weight"][3]
+    for i in range(3):
+        of = {name: wanted[f"layers.{i}.{name}"] for name in ("up.weight", "up.bias", "down.weight", "down.bias")}
+        for name, array in of.items():
+            module, leaf = name.split(".")
+            assert (np.asarray(getattr(getattr(model.layers.stacked, module), leaf).array[i]) == array).all()
+        x = x + of["down.weight"] @ np.maximum(of["up.weight"] @ x + of["up.bias"], 0) + of["down.bias"]
+    token = hax.named(jnp.array([3]), "token")
+    assert np.allclose(hax.named_jit(lambda model, token: model(token))(model, token).array[0], x, atol=1e-5)
+
+
+def test_flax_train_state(tmp_path):
+    """As t5x and EasyLM train: a sharded TrainState, by rules on the names of parameters."""
+    linen, optax, train_state = Client("flax.linen"), Client("optax"), Client("flax.training.train_state")
+
+    class Model(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            return linen.Dense(16, name="down")(linen.relu(linen.Dense(32, name="up")(x)))
+
+    out = Gen(FLAX, tmp_path)
+    mesh = Devices(4, 2, names=("fsdp", "tensor"))
+    rules = [("up.kernel", P("fsdp", "tensor")), ("down.kernel", P("tensor", "fsdp")), ("bias", P())]
+
+    def Sharding(info):
+        return NamedSharding(mesh, next(spec for name, spec in rules if name in info.path))
+
+    @jax.jit
+    def Step(state, x):
+        loss, gradients = jax.value_and_grad(lambda params: jnp.mean((state.apply_fn({"params": params}, x) - x) ** 2))(
+            state.params)
+        return state.apply_gradients(grads=gradients), loss
+
+    def Losses(params):
+        state = train_state.TrainState.create(apply_fn=Model().apply, params=params, tx=optax.adamw(1e-2))
+        losses = []
+        for x in np.random.default_rng(0).normal(size=(3, 8, 16)).astype("float32"):
+            state, loss = Step(state, x)
+            losses.append(float(loss))
+        return state, losses
+
+    params = shardinit.jax.load(out, Sharding, nested=True)
+    state, losses = Losses(params)
+    moments = state.opt_state[0].mu
+    for tree in (params, state.params, moments):
+        assert tree["up"]["kernel"].sharding.is_equivalent_to(NamedSharding(mesh, P("fsdp", "tensor")), 2)
+    by_hand = {"up": {}, "down": {}}
+    for path, (_, words) in Reassemble(out).items():
+        module, leaf = path.split(".")
+        by_hand[module][leaf] = jnp.asarray(words.view("<f4"))
+        Equal(params[module][leaf], words)
+    assert np.allclose(losses, Losses(by_hand)[1], rtol=1e-5)
+
+
 def test_equinox(tmp_path):
     eqx = Client("equinox")
     out = Gen(MLP, tmp_path)

@@ -175,6 +175,10 @@ CASES = {
         "model, = megatron_model.Models({}, d=256, ff=768, layers=2, heads=8, kv_heads=4, head_dim=32, vocab=8192)\n",
         "test_layouts.Megatron({p: w.view(torch.int16).numpy() for p, w in result.items() if hasattr(w, 'view')}, 1)",
     ),
+    "MLX": (
+        "import mlx.core\n",
+        "{path: numpy.array(array.view(mlx.core.uint16)) for path, array in result.items()}",
+    ),
     "Orbax": (
         JAX + "import orbax.checkpoint\nabstract = {}\n"
         "for path, (_, w) in expected.items():\n"

@@ -1,23 +1,33 @@
-"""The layout `maxtext` against MaxText's own model: its tree of parameters, restored by Orbax, and the
-logits that it computes with them, which are those of Transformers' model."""
+"""What trainers on JAX load with their own functions, into their own models: the logits are those of
+Transformers' model."""
 
+import importlib.util
 import os
 import subprocess
 import sys
 
 import pytest
-from clients import Client
 from support import Ok, ROOT
 
 SIZES = {"d": 64, "ff": 96, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 16, "vocab": 128}
 
-LOGITS = """
+BEGIN = """
 import os, sys
-os.environ.update(JAX_PLATFORMS="cpu", XLA_FLAGS="--xla_force_host_platform_device_count=2")
+os.environ.update(JAX_PLATFORMS="cpu", XLA_FLAGS="--xla_force_host_platform_device_count=2", HF_HUB_OFFLINE="1")
 import jax, numpy, torch, transformers
 from mocked import Mocked
 DIR, hub, config, sizes = sys.argv[1:4] + [eval(sys.argv[4])]
+ids = numpy.random.default_rng(0).integers(0, sizes["vocab"], (2, 32), "int32")
+"""
 
+END = """
+model = transformers.AutoModelForCausalLM.from_pretrained(hub, **parameters)
+theirs = model(torch.from_numpy(ids).long()).logits.detach().numpy()
+assert ours.shape == theirs.shape and numpy.abs(theirs).max() > 0.1
+assert numpy.allclose(ours, theirs, atol=1e-5 * numpy.abs(theirs).max()), numpy.abs(ours - theirs).max()
+"""
+
+MAXTEXT = """
 # For TPUs, quantization, data, images, and states of more than parameters.
 Mocked("grain", "maxtext.common.emergency_checkpointing", "maxtext.common.grain_utility", "maxtext.input_pipeline",
        "maxtext.kernels.mhc", "maxtext.multimodal", "maxtext.trainers", "pathwaysutils", "qwix", "tokamax")
@@ -41,7 +51,6 @@ config = pyconfig.initialize(
     checkpoint_storage_use_zarr3=False)
 mesh = jax.sharding.Mesh(maxtext_utils.create_device_mesh(config), config.mesh_axes)
 model = models.transformer_as_linen(config, mesh, quant=None, model_mode=common_types.MODEL_MODE_TRAIN)
-ids = numpy.random.default_rng(0).integers(0, sizes["vocab"], (2, 32), "int32")
 places = numpy.broadcast_to(numpy.arange(32, dtype="int32"), ids.shape)
 key = jax.random.key(0)
 boxed = jax.eval_shape(lambda: model.init({"params": key, "dropout": key, "aqt": key}, ids, places))
@@ -58,29 +67,64 @@ query = params["params"]["decoder"]["layers"]["self_attention"]["query"]
 query["kernel"] = query["kernel"] / sizes["head_dim"] ** 0.5
 with mesh, linen.logical_axis_rules(config.logical_axis_rules):
     ours = numpy.asarray(jax.jit(lambda params: model.apply(params, ids, places, enable_dropout=False))(params))
-theirs = transformers.AutoModelForCausalLM.from_pretrained(hub)(torch.from_numpy(ids).long()).logits.detach().numpy()
-print(numpy.abs(theirs).max(), numpy.abs(ours - theirs).max())
-assert ours.shape == theirs.shape and numpy.abs(theirs).max() > 0.1
-assert numpy.allclose(ours, theirs, atol=1e-5 * numpy.abs(theirs).max()), numpy.abs(ours - theirs).max()
+parameters = {}
+"""
+
+LEVANTER = """
+# For other data, clusters, clouds and what is printed.
+Mocked("async_lru", "braceexpand", "datasets", "git", "humanfriendly", "levanter.data", "multiprocess", "pandas",
+       "pyarrow", "pytimeparse", "ray", "requests", "tblib", "tqdm_loggable")
+import haliax
+from levanter.compat.hf_checkpoints import HFCheckpointConverter
+from levanter.layers.attention import AttentionBackend, AttentionMask
+from levanter.layers.rotary import DefaultRotaryEmbeddingsConfig
+from levanter.models.llama import LlamaConfig, LlamaLMHeadModel
+import tokenizers
+
+words = tokenizers.models.WordLevel({str(i): i for i in range(sizes["vocab"])}, "0")
+tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(words))
+config = LlamaConfig(
+    seq_len=32, hidden_dim=sizes["d"], intermediate_dim=sizes["ff"], num_layers=sizes["layers"],
+    num_heads=sizes["heads"], num_kv_heads=sizes["kv_heads"], attn_backend=AttentionBackend.VANILLA,
+    rope=DefaultRotaryEmbeddingsConfig(theta=1e4))
+converter = HFCheckpointConverter(
+    LlamaConfig, reference_checkpoint=DIR, tokenizer=tokenizer, HfConfigClass=transformers.LlamaConfig)
+with jax.set_mesh(jax.sharding.Mesh(jax.devices(), ("data",))):
+    model = converter.load_pretrained(LlamaLMHeadModel, DIR, config=config, axis_mapping={"embed": "data"})
+    assert not model.lm_head.weight.array.sharding.is_fully_replicated
+    forward = haliax.named_jit(lambda model, ids: model(ids, attn_mask=AttentionMask.causal()))
+    places = haliax.Axis("position", 32)
+    ours = numpy.stack([forward(model, haliax.named(row, places)).array for row in ids])
+parameters = {"config": transformers.AutoConfig.from_pretrained(
+    hub, rope_parameters={"rope_type": "default", "rope_theta": 1e4})}
 """
 
 
-@pytest.mark.parametrize("spec, config, sizes", [
-    ("llama3.1-8b", "llama3.1-8b", {}), ("mistral-7b-v0.3", "mistral-7b", {}),
-    ("mixtral-8x7b", "mixtral-8x7b", {"experts": 4, "experts_per_token": 2})])
-def test_model(spec, config, sizes, tmp_path):
-    for package in ("torch", "transformers", "jax", "orbax.checkpoint", "omegaconf", "maxtext"):
-        Client(package)
+def Run(packages, code, spec, export, tmp_path, config="", sizes={}):
+    for package in ("torch", "transformers", "jax", *packages):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"not tested: {package}")
     sizes = {**SIZES, **sizes}
     arguments = [ROOT / f"configs/{spec}.yaml", "--set", "dtype=f32", "--mesh", "fsdp=1"]
     for name, value in sizes.items():
         arguments += ["--set", f"vars.{name}={value}"] * (name != "experts_per_token")
     Ok("export", *arguments, "--to", "safetensors", "-o", tmp_path / "hub")
-    Ok("export", *arguments, "--to", "zarr", "--layout", "maxtext", "-o", tmp_path / "params")
+    Ok("export", *arguments, *export, "-o", tmp_path / "params")
     here = os.path.dirname(os.path.abspath(__file__))
     result = subprocess.run(
-        [sys.executable, "-c", LOGITS, str(tmp_path / "params"), str(tmp_path / "hub"), config, str(sizes)],
+        [sys.executable, "-c", BEGIN + code + END, str(tmp_path / "params"), str(tmp_path / "hub"), config, str(sizes)],
         capture_output=True, text=True, timeout=300, cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{here}"})
     assert result.returncode == 0, result.stderr
-    print(result.stdout)
+
+
+@pytest.mark.parametrize("spec, config, sizes", [
+    ("llama3.1-8b", "llama3.1-8b", {}), ("mistral-7b-v0.3", "mistral-7b", {}),
+    ("mixtral-8x7b", "mixtral-8x7b", {"experts": 4, "experts_per_token": 2})])
+def test_maxtext(spec, config, sizes, tmp_path):
+    Run(["orbax", "omegaconf", "maxtext"], MAXTEXT, spec, ["--to", "zarr", "--layout", "maxtext"], tmp_path,
+        config, sizes)
+
+
+def test_levanter(tmp_path):
+    Run(["haliax", "levanter"], LEVANTER, "llama3.1-8b", ["--to", "safetensors"], tmp_path)
