@@ -4,6 +4,7 @@ import math
 import os
 import threading
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -210,7 +211,7 @@ def test_models_are_the_outermost_modules(spec, toy):
     with pytest.raises(shardinit.MismatchError, match="into Linear"), from_spec(spec):
         one, other = Toy(), nn.Linear(3, 3)
     assert one.embed.weight.is_meta  # Neither is filled.
-    with pytest.raises(shardinit.MismatchError, match="no model was made in the block"), from_spec(spec):
+    with pytest.raises(shardinit.MismatchError, match="made no model that is still there"), from_spec(spec):
         loss = nn.CrossEntropyLoss()
 
 
@@ -307,6 +308,20 @@ def test_elements_in_a_row_are_boxes():
                     parts.append(whole[slices].ravel())
                 assert len(parts) <= max(1, 2 * len(shape) - 1)
                 assert np.array_equal(np.concatenate([*parts, []]), whole.ravel()[start:stop])
+
+
+def test_partitions_that_cannot_be_filled_say_why():
+    from shardinit._torch_tensors import why_not_filled
+
+    def Parameter(status="NOT_AVAILABLE", swapper=None, second=None, **more):
+        return SimpleNamespace(ds_status=SimpleNamespace(name=status), nvme_swapper=swapper,
+                               ds_secondary_tensor=second, ds_tensor=torch.zeros(3), **more)
+
+    assert why_not_filled(Parameter()) == "" == why_not_filled(torch.zeros(3))
+    assert why_not_filled(Parameter("AVAILABLE", swapper=1)) == ""  # All of it is here.
+    assert "NVMe" in why_not_filled(Parameter(swapper=1))
+    assert "second" in why_not_filled(Parameter(second=torch.zeros(3)))
+    assert "deepspeed.initialize()" in why_not_filled(Parameter(_z3_optimizer=1))
 
 
 # ---- Several processes.

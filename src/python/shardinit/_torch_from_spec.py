@@ -86,7 +86,7 @@ def from_spec(
     if not models:
         raise MismatchError(
             f"nothing was filled from {opened.where}",
-            hint="no model was made in the block of from_spec(): call its constructor there",
+            hint="its block made no model that is still there: call the constructor in it",
         )
     # Not given as the device, since DTensors are on that of their mesh.
     with contextlib.nullcontext() if block.device is None else block.device:
