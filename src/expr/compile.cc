@@ -102,6 +102,7 @@ const TorchArguments& ArgumentsOf(Program::TorchKind kind) {
   static const TorchArguments kPairs = {2, {kPlace, kSpare, kElement, kMean, kStd}};
   static const TorchArguments kTruncated = {
       3, {kPlace, kSpare, kSize, kElement, kMean, kStd, kLow, kHigh}};
+  static const TorchArguments kInteger = {1, {kPlace, kElement, {"the size of the range", 1}}};
   static const TorchArguments kWord = {0, {kPlace}};
   static const TorchArguments kPermutation = {2, {kPlace, kSize, kElement}};
   switch (kind) {
@@ -113,6 +114,8 @@ const TorchArguments& ArgumentsOf(Program::TorchKind kind) {
       return kPairs;
     case Program::TorchKind::kTruncatedNormal:
       return kTruncated;
+    case Program::TorchKind::kInteger:
+      return kInteger;
     case Program::TorchKind::kWord:
       return kWord;
     case Program::TorchKind::kPermutation:

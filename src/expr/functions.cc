@@ -152,6 +152,7 @@ constexpr Function kFunctions[] = {
     TorchRow("torch_pairs_f16", 5, Torch::kPairs, DType::f16),
     TorchRow("torch_pairs_f64", 5, Torch::kPairs, DType::f64),
     TorchRow("torch_permutation", 3, Torch::kPermutation, DType::f32),
+    TorchRow("torch_randint", 3, Torch::kInteger, DType::f32),
     TorchRow("torch_trunc_normal", 8, Torch::kTruncatedNormal, DType::f32),
     TorchRow("torch_trunc_normal_bf16", 8, Torch::kTruncatedNormal, DType::bf16),
     TorchRow("torch_trunc_normal_f16", 8, Torch::kTruncatedNormal, DType::f16),

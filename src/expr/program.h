@@ -48,6 +48,7 @@ struct Program {
     kNormal,
     kPairs,  // Normal numbers of memory that is not contiguous: two at a time, however many.
     kTruncatedNormal,
+    kInteger,
     kWord,
     kPermutation,
   };

@@ -26,6 +26,8 @@ TorchNumbers::TorchNumbers(const Program::TorchCall& call, const Stream& stream)
     : function_(call.function), drawn_(TorchDrawsOf(call, stream)) {
   if (function_.kind == Program::TorchKind::kPermutation) {
     permutation_ = std::make_unique<Permutation>();
+  } else if (function_.kind == Program::TorchKind::kInteger) {
+    range_ = static_cast<uint64_t>(call.numbers[1]);
   }
 }
 
@@ -39,6 +41,12 @@ void TorchNumbers::Make(uint64_t first, size_t count, Window& window) const {
     case Program::TorchKind::kWord:
       for (size_t i = 0; i < count; ++i) {
         window.values[i] = torch_cpu::WordAt(drawn_.stream, drawn_.stream.position + first + i);
+      }
+      return;
+    case Program::TorchKind::kInteger:
+      for (size_t i = 0; i < count; ++i) {
+        window.values[i] =
+            static_cast<double>(torch_cpu::IntegerAt(drawn_.stream, first + i, range_));
       }
       return;
     case Program::TorchKind::kPermutation:

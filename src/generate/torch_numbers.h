@@ -33,6 +33,7 @@ class TorchNumbers {
 
   Program::TorchFunction function_;
   torch_cpu::Drawn drawn_;
+  uint64_t range_ = 0;                        // Of whole numbers.
   std::unique_ptr<Permutation> permutation_;  // Made when it is first asked for.
 };
 

@@ -61,6 +61,7 @@ std::string RefusalOf(const Program::TorchCall& call) {
     case Program::TorchKind::kNormal:
     case Program::TorchKind::kPairs:
       return n.back() >= 0 ? "" : fmt::format("`std` is {}, but must be at least 0", n.back());
+    case Program::TorchKind::kInteger:
     case Program::TorchKind::kWord:
       return {};
   }
@@ -188,6 +189,7 @@ torch_cpu::Drawn TorchDrawsOf(const Program::TorchCall& call, const Stream& stre
       drawn.elements = whole(2);
       drawn.draw = torch_cpu::TruncatedNormal{n[3], n[4], n[5], n[6]};
       break;
+    case Program::TorchKind::kInteger:
     case Program::TorchKind::kWord:
       break;
     case Program::TorchKind::kPermutation:

@@ -26,10 +26,9 @@ float Uniform24(const Stream& stream, uint64_t position) {
   return static_cast<float>(WordAt(stream, position) & 0xFFFFFF) * 0x1p-24f;
 }
 
-// Two words, the upper half first.
 double Uniform53(const Stream& stream, uint64_t position) {
-  const uint64_t high = WordAt(stream, position), low = WordAt(stream, position + 1);
-  return static_cast<double>((high << 32 | low) & ((uint64_t{1} << 53) - 1)) * 0x1p-53;
+  const uint64_t bits = TwoWordsAt(stream, position) & ((uint64_t{1} << 53) - 1);
+  return static_cast<double>(bits) * 0x1p-53;
 }
 
 // Natural, of a number from 2^-24 to 1: Cephes' logf, with fused multiplications as torch's
@@ -165,6 +164,15 @@ uint32_t WordAt(const Stream& stream, uint64_t position) {
   size_t count;
   const auto seed = static_cast<uint32_t>(stream.key);
   return mt19937::Temper(*Mt19937At(seed, position, mt19937::Extend).At(position, &count));
+}
+
+uint64_t TwoWordsAt(const Stream& stream, uint64_t position) {
+  return uint64_t{WordAt(stream, position)} << 32 | WordAt(stream, position + 1);
+}
+
+uint64_t IntegerAt(const Stream& stream, uint64_t i, uint64_t range) {
+  const uint64_t first = stream.position;
+  return (range < 1 << 28 ? WordAt(stream, first + i) : TwoWordsAt(stream, first + 2 * i)) % range;
 }
 
 std::vector<uint32_t> Permutation(const Stream& stream, uint32_t n) {

@@ -60,6 +60,10 @@ inline uint64_t WordsBeforeAnew(const Drawn& drawn) {
 
 // As it is drawn, by Generator.random().
 uint32_t WordAt(const Stream& stream, uint64_t position);
+// That and the one behind it, as the low half.
+uint64_t TwoWordsAt(const Stream& stream, uint64_t position);
+// Number i of torch.randint(range) where the stream is: of one word each, or two.
+uint64_t IntegerAt(const Stream& stream, uint64_t i, uint64_t range);
 
 // torch.randperm(n), n < 2^28, which takes n - 1 words.
 std::vector<uint32_t> Permutation(const Stream& stream, uint32_t n);

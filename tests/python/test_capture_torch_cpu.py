@@ -136,7 +136,7 @@ class Followed(nn.Module):
             "clamped": torch.randn(1000).clamp(-1, 0.5).abs() - 1,
             "masked": torch.tril(torch.randn(40, 40)),
             "where": torch.where(torch.rand(50) < 0.5, torch.randn(50), 0.25),
-            "counts": torch.randint(3, 9, (800,)), "floats": torch.empty(30).random_(7),
+            "counts": torch.randint(3, 9, (800,)), "wide": torch.randint(-5, 2**40, (7, 10)).t(), "floats": torch.empty(30).random_(7),
             "bits": torch.empty(30, dtype=torch.int32).random_(), "few_bits": torch.empty(30).random_(),
             "coins": torch.empty(900).bernoulli_(0.3), "by_chance": torch.bernoulli(torch.rand(900)),
             "by_wide_chance": torch.bernoulli(torch.rand(90, dtype=torch.float64)),

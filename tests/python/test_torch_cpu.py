@@ -289,7 +289,12 @@ def test_numbers_by_their_place(tmp_path, seed, ranks):
                  lambda: torch.nn.Embedding(60, 100, padding_idx=7, _weight=torch.empty(60, 100).normal_(0, 0.02)
                                             .index_fill_(0, torch.tensor([7]), 0)).weight.detach())
     elements.Add("torch_normal(1001, -1, 100, i1, 0, 1)", lambda: torch.empty(100).normal_().expand(9, 100))
-    elements.Add("mod(torch_word(1001 + i0), 37) + 5", lambda: torch.randint(5, 42, (3000,)), "i64")
+    elements.Add("mod(torch_word(1001 + i0), 2147483648)",
+                 lambda: torch.empty(3000, dtype=torch.int32).random_().long(), "i64")
+    for high in (37, 2**28 - 1, 2**28, 3 * 10**9, 2**32 + 1, 2**53):
+        elements.Add(f"torch_randint(1001, i0, {high}) + 5", lambda: torch.randint(5, high + 5, (3000,)), "i64")
+    elements.Add("torch_randint(1001, 2999 - i0, 1e12)",
+                 lambda: torch.randint(10**12, (3000,)).flip(0), "i64")
     elements.Add("torch_uniform_f64(1001, i0, 0, 1) < 0.3", lambda: torch.empty(3000).bernoulli_(0.3))
     elements.Add("mod(torch_word(1001 + i0), 16777216) / 16777216 < 0.3", lambda: torch.bernoulli(torch.full((3000,), 0.3)))
     elements.Add("torch_permutation(1001, 3000, i0)", lambda: torch.randperm(3000), "i64")
@@ -370,6 +375,8 @@ def test_matrices_in_the_order_of_a_constructor(tmp_path, ranks):
     ("torch_uniform(0, i0, 1, 0)", "`low` 1 is above `high` 0"),
     ("torch_trunc_normal(0, -1, 40, i0, 0, 1, 1, 2)", "leave less than 30 %"),
     ("torch_permutation(0, 1e9, i0)", "too large"),
+    ("torch_randint(0, i0, 1e16)", "is 1e+16, but must be a whole number from 1"),
+    ("torch_randint(0, i0, 0)", "is 0, but must be a whole number from 1"),
     ("torch_trunc_normal(0, -1, 40, i0, 0, -1, 2, -2)", "`std` is -1, but must be above 0"),
     ("torch_trunc_normal(0, -1, 40, i0, 0, 1, 2, -2)", "`a` 2 is not below `b` -2"),
     ("torch_normal(0, -1, 40, i0, 0, -1)", "`std` is -1, but must be at least 0"),

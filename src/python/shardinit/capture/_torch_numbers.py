@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 ROUNDINGS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 # Begins what stands for an element of a matrix that is drawn as a whole, for which no function is.
 MATRIX = "#"
+_LARGEST = 1 << 53  # Of whole numbers in f64.
 _DIGITS = {torch.float32: 24, torch.bfloat16: 8, torch.float16: 11}
 
 
@@ -82,9 +83,9 @@ def torch_term(draw: Draw, index: Term, mark: Callable[[Words], Term]) -> Term:
                          p.get("high", number(1)))  # fmt: skip
         case "integers":
             span = draw.parameters["high"] - draw.parameters["low"]
-            if span >= 1 << 28:
-                raise NoFormula("whole numbers of a range of 2^28 and more", draw.origin)
-            return binary("+", call("mod", word(), number(span)), p["low"])
+            if span > _LARGEST or abs(draw.parameters["low"]) > _LARGEST:
+                raise NoFormula("whole numbers of more than 53 bits", draw.origin)
+            return binary("+", call("torch_randint", at, index, number(span)), p["low"])
         case "bits":
             if draw.dtype in _DIGITS:
                 return call("mod", word(), number((1 << _DIGITS[draw.dtype]) + 1))
