@@ -1,7 +1,7 @@
 """`from_spec`: models made without memory for their parameters, and filled when their block ends."""
 
+import copy
 import math
-import os
 import threading
 import weakref
 from types import SimpleNamespace
@@ -219,6 +219,10 @@ def test_wrappers_and_copies_in_the_block(spec, toy):
     with from_spec(spec):
         compiled = torch.compile(Toy())
     IsOf(compiled._orig_mod, toy)
+    with from_spec(spec) as built:
+        model = Toy()
+        copied = copy.deepcopy(model)
+    assert list(built.results) == [model] and copied.embed.weight.is_meta
     layered = """
 shardinit: 1
 name: encoder

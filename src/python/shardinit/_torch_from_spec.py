@@ -58,7 +58,8 @@ def from_spec(
     been sharded by then, by ``fully_shard`` or ``parallelize_module``, gets this process's shards
     alone, and in a block of ``deepspeed.zero.Init``, inside or around, the process's partition.
 
-    If the block raises, nothing is filled. Other threads are not concerned.
+    If the block raises, nothing is filled. Other threads are not concerned. What ``copy.deepcopy``
+    makes in the block of a model of the block stays on ``meta``, unless it is in one: copy afterwards.
 
     Args:
         spec: a YAML file, or a spec that is open.
