@@ -32,36 +32,48 @@ MAXTEXT = """
 Mocked("grain", "maxtext.common.emergency_checkpointing", "maxtext.common.grain_utility", "maxtext.input_pipeline",
        "maxtext.kernels.mhc", "maxtext.multimodal", "maxtext.trainers", "pathwaysutils", "qwix", "tokamax")
 import maxtext, qwix.pallas
+from flax import linen, nnx
 qwix.pallas.get_current_rule.return_value = None  # No quantization.
 from maxtext.common import checkpointing, common_types
 from maxtext.configs import pyconfig
 from maxtext.models import models
 from maxtext.utils import maxtext_utils
 
-config = pyconfig.initialize(
-    ["", maxtext.__path__[0] + "/configs/base.yml"], model_name=config, override_model_config=True,
+options = dict(
+    model_name=config, override_model_config=True,
     base_emb_dim=sizes["d"], base_num_query_heads=sizes["heads"], base_num_kv_heads=sizes["kv_heads"],
     head_dim=sizes["head_dim"], base_mlp_dim=sizes["ff"], base_moe_mlp_dim=sizes["ff"],
     base_num_decoder_layers=sizes["layers"], vocab_size=sizes["vocab"], num_experts=sizes.get("experts", 1),
     num_experts_per_tok=sizes.get("experts_per_token", 1), sparse_matmul=False, capacity_factor=-1.0,
     max_target_length=32, per_device_batch_size=1, ici_fsdp_parallelism=2, dtype="float32", weight_dtype="float32",
     matmul_precision="highest", float32_logits=True, attention="dot_product", enable_checkpointing=True,
-    base_output_directory="", run_name="", skip_jax_distributed_system=True, hardware="cpu", enable_nnx=False,
-    pure_nnx=False, pure_nnx_decoder=False, load_parameters_path=DIR, checkpoint_storage_use_ocdbt=False,
-    checkpoint_storage_use_zarr3=False)
+    base_output_directory="", run_name="", skip_jax_distributed_system=True, hardware="cpu", load_parameters_path=DIR,
+    checkpoint_storage_use_ocdbt=False, checkpoint_storage_use_zarr3=False)
+base = ["", maxtext.__path__[0] + "/configs/base.yml"]
+config = pyconfig.initialize(base, **options, enable_nnx=False, pure_nnx=False, pure_nnx_decoder=False)
 mesh = jax.sharding.Mesh(maxtext_utils.create_device_mesh(config), config.mesh_axes)
 model = models.transformer_as_linen(config, mesh, quant=None, model_mode=common_types.MODEL_MODE_TRAIN)
 places = numpy.broadcast_to(numpy.arange(32, dtype="int32"), ids.shape)
 key = jax.random.key(0)
 boxed = jax.eval_shape(lambda: model.init({"params": key, "dropout": key, "aqt": key}, ids, places))
-from flax import linen
 abstract = jax.tree.map(
     lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), linen.unbox(boxed),
     linen.logical_to_mesh_sharding(linen.get_partition_spec(boxed), mesh, config.logical_axis_rules))
-params = checkpointing.load_params_from_path(
-    config.load_parameters_path, {"params": abstract["params"]}, config.checkpoint_storage_concurrent_gb,
-    config.checkpoint_storage_use_ocdbt, config.checkpoint_storage_use_zarr3)
+def Load(abstract):
+    return checkpointing.load_params_from_path(
+        config.load_parameters_path, abstract, config.checkpoint_storage_concurrent_gb,
+        config.checkpoint_storage_use_ocdbt, config.checkpoint_storage_use_zarr3)
+params = Load({"params": abstract["params"]})
 assert not params["params"]["decoder"]["logits_dense"]["kernel"].sharding.is_fully_replicated
+# The same model of NNX, which is MaxText's default.
+with linen.logical_axis_rules(config.logical_axis_rules), mesh:
+    own = nnx.eval_shape(lambda: models.Transformer(
+        pyconfig.initialize(base, **options), mesh, quant=None, rngs=nnx.Rngs(params=0, dropout=1),
+        model_mode=common_types.MODEL_MODE_TRAIN))
+one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+own = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=one), nnx.state(own, nnx.Param))
+same = jax.tree.map(lambda a, b: bool((numpy.asarray(a) == b).all()), Load(own).to_pure_dict(), params["params"])
+assert all(jax.tree.leaves(same))
 # MaxText's attention does not divide by the root of head_dim, which is 4 here: the query's matrix has to.
 query = params["params"]["decoder"]["layers"]["self_attention"]["query"]
 query["kernel"] = query["kernel"] / sizes["head_dim"] ** 0.5
@@ -99,6 +111,21 @@ parameters = {"config": transformers.AutoConfig.from_pretrained(
     hub, rope_parameters={"rope_type": "default", "rope_theta": 1e4})}
 """
 
+KERASHUB = """
+os.environ["KERAS_BACKEND"] = "jax"
+import keras_hub
+model = keras_hub.models.Llama3Backbone(
+    vocabulary_size=sizes["vocab"], num_layers=sizes["layers"], num_query_heads=sizes["heads"], hidden_dim=sizes["d"],
+    intermediate_dim=sizes["ff"], num_key_value_heads=sizes["kv_heads"], rope_max_wavelength=1e4,
+    layer_norm_epsilon=1e-5, dtype="float32")
+model.load_weights(DIR + "/model.weights.h5")
+with jax.default_matmul_precision("highest"):
+    hidden = model({"token_ids": ids, "padding_mask": numpy.ones_like(ids)})
+    ours = numpy.asarray(model.token_embedding(hidden, reverse=True))
+parameters = {"config": transformers.AutoConfig.from_pretrained(
+    hub, rope_parameters={"rope_type": "default", "rope_theta": 1e4})}
+"""
+
 
 def Run(packages, code, spec, export, tmp_path, config="", sizes={}):
     for package in ("torch", "transformers", "jax", *packages):
@@ -119,8 +146,8 @@ def Run(packages, code, spec, export, tmp_path, config="", sizes={}):
 
 
 @pytest.mark.parametrize("spec, config, sizes", [
-    ("llama3.1-8b", "llama3.1-8b", {}), ("mistral-7b-v0.3", "mistral-7b", {}),
-    ("mixtral-8x7b", "mixtral-8x7b", {"experts": 4, "experts_per_token": 2})])
+    ("llama3.1-8b", "llama3.1-8b", {}), ("mixtral-8x7b", "mixtral-8x7b", {"experts": 4, "experts_per_token": 2})],
+    ids=["llama", "mixtral"])
 def test_maxtext(spec, config, sizes, tmp_path):
     Run(["orbax", "omegaconf", "maxtext"], MAXTEXT, spec, ["--to", "zarr", "--layout", "maxtext"], tmp_path,
         config, sizes)
@@ -128,3 +155,7 @@ def test_maxtext(spec, config, sizes, tmp_path):
 
 def test_levanter(tmp_path):
     Run(["haliax", "levanter"], LEVANTER, "llama3.1-8b", ["--to", "safetensors"], tmp_path)
+
+
+def test_kerashub(tmp_path):
+    Run(["keras", "keras_hub"], KERASHUB, "llama3.1-8b", ["--to", "keras", "--layout", "kerashub"], tmp_path)
