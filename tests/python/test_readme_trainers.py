@@ -192,12 +192,6 @@ CASES = {
         "import tensorstore\nexpected = {'lm_head.weight': expected['lm_head.weight']}\n",
         "{'lm_head.weight': result.read().result()}",
     ),
-    "KerasHub, its `Llama3Backbone`": (
-        "import keras_backbone, test_layouts\n"
-        "model = keras_backbone.Llama("
-        "layers=2, d=256, ff=768, heads=8, kv_heads=4, vocab=8192, dtype='bfloat16')\n",
-        "test_layouts.KerasHub(keras_backbone.Variables(model), 1)",
-    ),
 }
 
 
