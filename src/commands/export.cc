@@ -27,7 +27,7 @@ namespace {
 struct ExportOptions {
   SpecOptions spec;
   WorkOptions work;
-  std::string format, folder, only;
+  std::string format, folder, only, optimizer;
   std::map<const FormatOption*, std::string> of_format;  // As given.
   bool json = false;
 };
@@ -41,6 +41,12 @@ const Format* FormatOf(const std::string& name) {
                               : fmt::format("did you mean `{}`?", closest));
 }
 
+Error NotForFormat(std::string_view flag, const Format& format,
+                   const std::vector<std::string>& others) {
+  return Error(ExitCode::kUsage, fmt::format("`{}` is not for the format `{}`", flag, format.name),
+               fmt::format("leave it out; it is for {}", fmt::join(others, " and ")));
+}
+
 // Throws Error (kUsage) if one was given that the format does not have.
 OptionValues OptionsOf(const Format& format,
                        const std::map<const FormatOption*, std::string>& given) {
@@ -52,9 +58,7 @@ OptionValues OptionsOf(const Format& format,
   }
   for (const auto& [option, text] : given) {
     if (text.empty() || values.count(option) != 0) continue;
-    throw Error(
-        ExitCode::kUsage, fmt::format("`{}` is not for the format `{}`", option->flag, format.name),
-        fmt::format("leave it out; it is for {}", fmt::join(FormatsWith(*option), " and ")));
+    throw NotForFormat(option->flag, format, FormatsWith(*option));
   }
   return values;
 }
@@ -94,6 +98,15 @@ ExitCode RunExport(const ExportOptions& options) {
   request.only = options.only;
   request.options = OptionsOf(*request.format, options.of_format);
   request.workers = options.work.Workers(true);
+  Diagnostics diagnostics;
+  std::optional<OptimizerSpec> optimizer;
+  if (!options.optimizer.empty()) {
+    if (!request.format->has_optimizers) {
+      throw NotForFormat("--optimizer", *request.format, FormatsWithOptimizers());
+    }
+    optimizer = ReadOptimizer(options.optimizer, diagnostics);
+    diagnostics.ThrowIfErrors();
+  }
   const ProgressMode mode = options.work.Mode();
   const bool is_folder = IsFolder(options.spec.request.path);
   Digest plan_sha256{};
@@ -102,6 +115,10 @@ ExitCode RunExport(const ExportOptions& options) {
   if (is_folder) {
     checkpoint.emplace(options.spec.request.path, plan, plan_sha256);
     request.source = std::bind_front(&CheckpointReader::Open, &*checkpoint);
+  }
+  if (optimizer) {
+    request.optimizer = BindOptimizer(*std::move(optimizer), plan.graph, diagnostics);
+    diagnostics.ThrowIfErrors();
   }
 
   WorkCounters counters;
@@ -159,6 +176,11 @@ extern const Command kExport = {
       app.add_option("--only", options->only,
                      "Only tensors whose path matches, as in '*.norm.weight'")
           ->type_name("GLOB")
+          ->check(NotEmpty);
+      app.add_option("--optimizer", options->optimizer,
+                     fmt::format("{}: also the state of an optimizer at step 0: adamw",
+                                 fmt::join(FormatsWithOptimizers(), ", ")))
+          ->type_name("FILE|WORD")
           ->check(NotEmpty);
       for (const FormatOption* option : FormatOptions()) {
         app.add_option(std::string(option->flag), options->of_format[option],

@@ -63,12 +63,17 @@ ExitCode RunAgainstSpec(const VerifyOptions& options) {
     JsonWriter out;
     out.BeginObject(JsonWriter::kLines).Member("folder", options.folder).Member("equal", equal);
     out.Member("tensors", result.tensors).Member("bytes", result.bytes);
+    out.Member("optimizer_entries", result.optimizer_entries);
     AddFindings(result.findings, out);
     out.EndObject();
     Print(out.Finish());
   } else if (equal) {
-    Print(fmt::format("{}: equal to {}: {}, {}\n", Escape(options.folder), plan.graph.name,
-                      Count(result.tensors, "tensor"), InBytes(result.bytes)));
+    Print(fmt::format("{}: equal to {}: {}, {}{}\n", Escape(options.folder), plan.graph.name,
+                      Count(result.tensors, "tensor"), InBytes(result.bytes),
+                      result.optimizer_entries == 0
+                          ? ""
+                          : fmt::format("; not compared: {} of an optimizer",
+                                        Count(result.optimizer_entries, "entry", "entries"))));
   }
   if (equal) return ExitCode::kOk;
   PrintFindings(result.findings);

@@ -48,6 +48,20 @@ Contents Read(const std::string& folder, std::string_view (**name_of)(DType dtyp
       "name a folder that `shardinit gen` or `shardinit export` wrote, or Hugging Face's tools");
 }
 
+// Of all names that begin with it, unless more of them are paths as they are.
+void RemovePrefix(std::string_view prefix, const std::unordered_set<std::string_view>& paths,
+                  std::map<std::string, Holding>* tensors) {
+  std::map<std::string, Holding> renamed;
+  int64_t as_they_are = 0, without = 0;
+  for (const auto& [name, holding] : *tensors) {
+    std::string rest = name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+    as_they_are += paths.count(name) != 0;
+    without += paths.count(rest) != 0;
+    renamed.emplace(std::move(rest), holding);
+  }
+  if (without >= as_they_are) *tensors = std::move(renamed);
+}
+
 }  // namespace
 
 Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOptions& options,
@@ -56,8 +70,12 @@ Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOpti
   Comparison result;
   std::string_view (*name_of)(DType dtype);
   Contents contents = Read(folder, &name_of);
+  std::unordered_set<std::string_view> paths;
+  for (const Tensor& tensor : plan.graph.tensors) paths.insert(tensor.path);
+  if (!contents.prefix.empty()) RemovePrefix(contents.prefix, paths, &contents.tensors);
   const auto& holdings = contents.tensors;
   result.findings = std::move(contents.findings);
+  result.optimizer_entries = contents.optimizer_entries;
 
   struct Pair {
     const Tensor* tensor;
@@ -83,8 +101,6 @@ Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOpti
       result.bytes += tensor.bytes();
     }
   }
-  std::unordered_set<std::string_view> paths;
-  for (const Tensor& tensor : plan.graph.tensors) paths.insert(tensor.path);
   for (const auto& [name, holding] : holdings) {
     if (paths.count(name) == 0) {
       result.findings.Add({holding.file, Escape(name), "is not in the spec"});

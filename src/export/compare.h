@@ -13,6 +13,7 @@ namespace shardinit {
 
 struct Comparison {
   int64_t tensors = 0, bytes = 0;  // Whose values were compared.
+  int64_t optimizer_entries = 0;   // Of an optimizer's state, which is not compared.
   Findings findings;               // Empty: all are equal.
 };
 

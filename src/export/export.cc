@@ -49,7 +49,8 @@ bool IsThere(const std::string& folder, const std::string& origin,
 
 ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters* counters) {
   const std::vector<const Tensor*> tensors = Matching(plan.graph.tensors, request.only);
-  std::vector<FileLayout> files = request.format->lay_out({plan, tensors, request.options});
+  std::vector<FileLayout> files = request.format->lay_out(
+      {plan, tensors, request.options, request.optimizer ? &*request.optimizer : nullptr});
   ExportResult result;
   result.tensors = static_cast<int64_t>(tensors.size());
   result.files = static_cast<int64_t>(files.size());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "formats/format.h"
@@ -12,9 +13,10 @@ namespace shardinit {
 struct ExportRequest {
   const Format* format;
   std::string folder;
-  std::string only;                // A pattern over paths; empty: all tensors.
-  OptionValues options;            // Of the format.
-  ElementSource source = nullptr;  // Null: values are generated.
+  std::string only;                              // A pattern over paths; empty: all tensors.
+  OptionValues options;                          // Of the format.
+  std::optional<OptimizerState> optimizer = {};  // Of the plan's tensors.
+  ElementSource source = nullptr;                // Null: values are generated.
   WorkerOptions workers;
   // Called about ten times a second with the bytes there will be.
   std::function<void(const WorkCounters& counters, int64_t total)> progress;

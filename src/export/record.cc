@@ -14,6 +14,34 @@ namespace {
 
 constexpr int kExportVersion = 2;  // 1 had no digest of itself.
 
+struct HyperparameterWriter {
+  JsonWriter& out;
+
+  void operator()(std::nullptr_t) { out.Null(); }
+  void operator()(bool value) { out.Value(value); }
+  void operator()(double value) { out.Value(value); }
+  void operator()(const std::pair<double, double>& value) {
+    out.BeginArray().Value(value.first).Value(value.second).EndArray();
+  }
+};
+
+// As `--optimizer` takes it.
+void WriteOptimizer(const OptimizerSpec& spec, JsonWriter& out) {
+  out.BeginObject().Key("adamw").BeginArray();
+  for (const ParamGroup& group : spec.groups) {
+    out.BeginObject().Key("params").BeginArray();
+    for (const auto& pattern : group.params) out.Value(pattern.value);
+    out.EndArray();
+    if (spec.has_schedule) out.Member("schedule", true);
+    for (const auto& [name, value] : group.hyperparameters) {
+      out.Key(name);
+      std::visit(HyperparameterWriter{out}, value);
+    }
+    out.EndObject();
+  }
+  out.EndArray().EndObject();
+}
+
 void BeginRecord(const Plan& plan, const ExportRequest& request, JsonWriter& out) {
   out.BeginObject(JsonWriter::kLines).Member("export_version", kExportVersion);
   out.Member("contract_version", kContractVersion).Member("format", request.format->name);
@@ -24,6 +52,7 @@ void BeginRecord(const Plan& plan, const ExportRequest& request, JsonWriter& out
   for (const FormatOption* option : request.format->options) {
     out.Member(option->member, request.options.at(option));
   }
+  if (request.optimizer) WriteOptimizer(request.optimizer->spec, out.Key("optimizer"));
 }
 
 using nlohmann::json;

@@ -2,8 +2,10 @@
 // elements lie.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "formats/findings.h"
@@ -25,6 +27,10 @@ void RequireWhole(const std::string& name, const Holding& holding);
 struct Contents {
   std::map<std::string, Holding> tensors;
   Findings findings;  // What is wrong with the folder, but in no tensor's way.
+  // Of an optimizer, which no spec has: not read.
+  int64_t optimizer_entries = 0;
+  // What tells the model's names from those, unless it is part of them.
+  std::string_view prefix = {};
 };
 
 }  // namespace shardinit

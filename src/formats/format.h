@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "formats/contents.h"
+#include "formats/optimizer.h"
 #include "plan/plan.h"
 
 namespace shardinit {
@@ -67,6 +68,7 @@ struct LayoutRequest {
   const Plan& plan;
   const std::vector<const Tensor*>& tensors;  // Those to write, in the plan's order.
   const OptionValues& options;
+  const OptimizerState* optimizer = nullptr;  // Null: none is written.
 };
 
 // Reads a folder back, whoever wrote it. Formats of the same kind of files share one.
@@ -82,6 +84,7 @@ struct Format {
   std::string_view name;
   std::vector<FileLayout> (*lay_out)(const LayoutRequest& request);
   const FormatReader* reader = nullptr;  // Null: it is not read back.
+  bool has_optimizers = false;           // Whether it writes the state of one.
   std::vector<const FormatOption*> options = {};
 };
 
@@ -89,6 +92,8 @@ std::span<const Format* const> Formats();
 // Each once.
 std::vector<const FormatReader*> FormatReaders();
 std::vector<const FormatOption*> FormatOptions();
+// The names of those that write the states of optimizers.
+std::vector<std::string> FormatsWithOptimizers();
 // The names of those that have the option.
 std::vector<std::string> FormatsWith(const FormatOption& option);
 

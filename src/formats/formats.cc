@@ -68,6 +68,14 @@ std::vector<std::string> FormatsWith(const FormatOption& option) {
   return names;
 }
 
+std::vector<std::string> FormatsWithOptimizers() {
+  std::vector<std::string> names;
+  for (const Format* format : Formats()) {
+    if (format->has_optimizers) names.emplace_back(format->name);
+  }
+  return names;
+}
+
 int64_t BytesOf(const FileBox& box) {
   return ElementCount(box.box.shape) * InfoOf(box.tensor->dtype).bytes;
 }

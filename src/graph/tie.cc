@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <map>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -10,6 +12,7 @@
 
 #include "base/suggest.h"
 #include "base/text.h"
+#include "graph/view.h"
 
 namespace shardinit {
 namespace {
@@ -72,6 +75,44 @@ void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics) {
     if (other.given_key || !other.draw_path.empty()) tensor.draw_path = other.draw_path;
     tensor.given_key = other.given_key;
   }
+}
+
+std::unordered_set<const Tensor*> FindCopies(const InitGraph& graph) {
+  const std::vector<Tensor>& drawn = graph.logical();
+  // The first tensor that is drawn as each is.
+  std::map<std::pair<std::optional<uint64_t>, std::string_view>, size_t> firsts;
+  std::vector<int64_t> origins;
+  for (size_t i = 0; i < drawn.size(); ++i) {
+    const Tensor& tensor = drawn[i];
+    const std::string_view path = tensor.draw_path.empty() ? tensor.path : tensor.draw_path;
+    const auto first =
+        firsts.try_emplace({tensor.given_key, tensor.given_key ? "" : path}, i).first->second;
+    origins.push_back(static_cast<int64_t>(MadeAlike(tensor, drawn[first]) ? first : i));
+  }
+  std::unordered_set<const Tensor*> copies;
+  std::map<std::pair<int64_t, Shape>, std::vector<std::pair<const Tensor*, std::vector<Piece>>>>
+      seen;  // By the first source.
+  for (size_t i = 0; i < graph.tensors.size(); ++i) {
+    const Tensor& tensor = graph.tensors[i];
+    std::vector<Piece> pieces = tensor.view != nullptr
+                                    ? tensor.view->pieces
+                                    : WholeTensor(static_cast<int64_t>(i), tensor.shape).pieces;
+    for (Piece& piece : pieces) {
+      if (piece.source != Piece::kPadding)
+        piece.source = origins[static_cast<size_t>(piece.source)];
+    }
+    const int64_t first = pieces.empty() ? Piece::kPadding : pieces[0].source;
+    auto& others = seen[{first, tensor.shape}];
+    const bool is_copy = std::any_of(others.begin(), others.end(), [&](const auto& other) {
+      return other.first->dtype == tensor.dtype && other.second == pieces;
+    });
+    if (is_copy) {
+      copies.insert(&tensor);
+    } else {
+      others.emplace_back(&tensor, std::move(pieces));
+    }
+  }
+  return copies;
 }
 
 }  // namespace shardinit

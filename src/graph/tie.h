@@ -1,6 +1,8 @@
 // Tensors that have the values of others.
 #pragma once
 
+#include <unordered_set>
+
 #include "base/diagnostics.h"
 #include "graph/building.h"
 
@@ -12,5 +14,9 @@ bool MadeAlike(const Tensor& a, const Tensor& b);
 // Draws each tensor with a `tie` as the one that it names, which must be made alike. A tensor may
 // name itself, as the first of a repeat does in which all are tied to it.
 void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics);
+
+// Of what is stored, the tensors with the same elements as one before them: tied to that, or views
+// of the same or of tied tensors.
+std::unordered_set<const Tensor*> FindCopies(const InitGraph& graph);
 
 }  // namespace shardinit

@@ -153,7 +153,7 @@ class Loader {
   // Names of files in `sharding` are relative to this one.
   const Node* WithFiles(const Node* root, const std::filesystem::path& folder) {
     root = WithValue(root, "sharding", [&](const Node& sharding) {
-      return LoadShardingFiles(sharding, folder, store_, diagnostics_);
+      return LoadNamedFiles(sharding, folder, store_, diagnostics_);
     });
     return WithValue(root, "mesh", [&](const Node& mesh) {
       return WithValue(&mesh, "axes", [&](const Node& axes) { return ListedAxes(axes); });
@@ -334,13 +334,13 @@ class Loader {
 
 }  // namespace
 
-const Node* LoadShardingFiles(const Node& value, const std::filesystem::path& folder,
-                              NodeStore& store, Diagnostics& diagnostics) {
+const Node* LoadNamedFiles(const Node& value, const std::filesystem::path& folder, NodeStore& store,
+                           Diagnostics& diagnostics) {
   if (value.IsSequence()) {
     Node* list = store.New();
     *list = value;
     for (Node::Entry& item : list->entries) {
-      item.value = LoadShardingFiles(*item.value, folder, store, diagnostics);
+      item.value = LoadNamedFiles(*item.value, folder, store, diagnostics);
     }
     return list;
   }

@@ -26,9 +26,10 @@ const Node* LoadTree(const std::string& path, const std::optional<std::string>& 
 // cannot be one, which is reported. Throws Error if the file cannot be read.
 const Node* LoadConfigJson(const std::string& path, NodeStore& store, Diagnostics& diagnostics);
 
-// The value of `sharding` with the trees of files in place of their names, which have a dot or a
-// slash and are relative to `folder`. Null nodes where a file is wrong, which is reported.
-const Node* LoadShardingFiles(const Node& value, const std::filesystem::path& folder,
-                              NodeStore& store, Diagnostics& diagnostics);
+// A value of words, as of `sharding`, or a list of such, with the trees of files in place of their
+// names, which have a dot or a slash and are relative to `folder`. Null nodes where a file is
+// wrong, which is reported.
+const Node* LoadNamedFiles(const Node& value, const std::filesystem::path& folder, NodeStore& store,
+                           Diagnostics& diagnostics);
 
 }  // namespace shardinit

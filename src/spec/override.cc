@@ -304,18 +304,14 @@ const Node* ApplyMesh(const Node* root, const std::string& mesh, NodeStore& stor
 const Node* ApplySharding(const Node* root, const std::string& sharding, NodeStore& store,
                           Diagnostics& diagnostics) {
   if (sharding.empty()) return root;
-  const Source& source = *diagnostics.Add({"--sharding", sharding});
-  if (!IsClean(source, diagnostics)) return root;
-  const Node* value = ParseValue(source, 0, store, diagnostics);
+  const Node* value = ReadOption("--sharding", sharding, store, diagnostics);
   if (value == nullptr) return root;
   Node* copy = store.New();
   *copy = *root;
   std::erase_if(copy->entries, [](const Node::Entry& entry) {
     return entry.key->text == "rules" || entry.key->text == "sharding";
   });
-  const Span place = PlaceIn(source, 0, source.text.size());
-  copy->entries.push_back(
-      {ScalarNode(place, "sharding", store), LoadShardingFiles(*value, {}, store, diagnostics)});
+  copy->entries.push_back({ScalarNode(value->span, "sharding", store), value});
   return copy;
 }
 
@@ -341,6 +337,14 @@ const Node* ApplyTraining(const Node* root, const std::string& option, const std
     training = empty;
   }
   return with(*root, "training", with(*training, store.Keep(key), number));
+}
+
+const Node* ReadOption(const std::string& option, const std::string& text, NodeStore& store,
+                       Diagnostics& diagnostics) {
+  const Source& source = *diagnostics.Add({option, text});
+  if (!IsClean(source, diagnostics)) return nullptr;
+  const Node* value = ParseValue(source, 0, store, diagnostics);
+  return value != nullptr ? LoadNamedFiles(*value, {}, store, diagnostics) : nullptr;
 }
 
 }  // namespace shardinit

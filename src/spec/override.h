@@ -31,4 +31,9 @@ const Node* ApplySharding(const Node* root, const std::string& sharding, NodeSto
 const Node* ApplyTraining(const Node* root, const std::string& option, const std::string& key,
                           const std::string& value, NodeStore& store, Diagnostics& diagnostics);
 
+// The value of an option that is a word, a mapping or list in brackets, or the name of a file,
+// which has a dot or a slash. Null: it is wrong, which is reported.
+const Node* ReadOption(const std::string& option, const std::string& text, NodeStore& store,
+                       Diagnostics& diagnostics);
+
 }  // namespace shardinit

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <deque>
 #include <map>
 #include <unordered_map>
 
@@ -54,7 +55,14 @@ struct Slice {
   const std::string* file;
   int64_t offset, length;
 };
-using Slices = std::unordered_map<const Tensor*, std::vector<Slice>>;
+
+// A line of the metadata.
+struct Entry {
+  std::string name;
+  Keys keys;
+  std::optional<std::pair<DType, Shape>> tensor;  // None: it is an object.
+  std::vector<Slice> slices = {};
+};
 
 // The chunks behind one another, each an archive of its own. Of the slices the file is not yet
 // known.
@@ -81,18 +89,17 @@ FileLayout LayOutRank(int64_t rank, std::vector<FileBox> boxes, std::vector<Slic
 }
 
 // What is missing in a list of chunks stays, in silence, whatever a trainer's memory was.
-void CheckWhole(const Tensor& tensor, const std::vector<Slice>& slices) {
+void CheckWhole(const Shape& shape, const std::vector<Slice>& slices) {
   std::vector<const Box*> boxes;
   int64_t elements = 0;
   for (const Slice& slice : slices) {
-    for (size_t d = 0; d < tensor.shape.size(); ++d) {
-      Check(slice.box->offset[d] + slice.box->shape[d] <= tensor.shape[d],
-            "a chunk beyond its tensor");
+    for (size_t d = 0; d < shape.size(); ++d) {
+      Check(slice.box->offset[d] + slice.box->shape[d] <= shape[d], "a chunk beyond its tensor");
     }
     elements += ElementCount(slice.box->shape);
     boxes.push_back(slice.box);
   }
-  Check(elements == tensor.elements() && !FindOverlap(boxes), "chunks that are not their tensor");
+  Check(elements == ElementCount(shape) && !FindOverlap(boxes), "chunks that are not their tensor");
 }
 
 constexpr char kModule[] = "torch.distributed.checkpoint.metadata";
@@ -105,27 +112,37 @@ void WriteSize(const Shape& shape, PickleWriter& out) {
   out.Call();
 }
 
-void WriteTensor(const Tensor& tensor, const std::vector<Slice>& slices, PickleWriter& out) {
+void WriteKeys(const Keys& keys, PickleWriter& out) {
+  out.BeginTuple();
+  for (const auto& key : keys) {
+    const auto* const text = std::get_if<std::string>(&key);
+    text != nullptr ? out.Text(*text) : out.Int(std::get<int64_t>(key));
+  }
+  out.EndTuple();
+}
+
+void WriteTensor(DType dtype, const Shape& shape, const std::vector<Slice>& slices,
+                 PickleWriter& out) {
   out.New(kModule, "TensorStorageMetadata");
   out.BeginDict();
   out.Text("properties");
   out.New(kModule, "TensorProperties");
   out.BeginTuple();
-  out.Global("torch", NameOf(tensor.dtype));
+  out.Global("torch", NameOf(dtype));
   out.Global("torch.serialization", "_get_layout");
   out.BeginTuple();
   out.Text("torch.strided");
   out.EndTuple();
   out.Call();
-  out.False();  // requires_grad
+  out.Bool(false);  // requires_grad
   out.Global(kModule, "_MEM_FORMAT_ENCODING");
   out.Ints({0});  // torch.contiguous_format
   out.Call();
-  out.False();  // pin_memory
+  out.Bool(false);  // pin_memory
   out.EndTuple();
   out.SetState();
   out.Text("size");
-  WriteSize(tensor.shape, out);
+  WriteSize(shape, out);
   out.Text("chunks");
   out.BeginList();
   for (const Slice& slice : slices) {
@@ -174,46 +191,32 @@ void WritePlace(const Slice& slice, PickleWriter& out) {
   out.SetState();
 }
 
-std::string WriteMetadata(const std::vector<const Tensor*>& tensors, const Slices& slices,
-                          const Objects& objects, const Slice& object) {
+std::string WriteMetadata(const std::vector<Entry>& entries) {
   PickleWriter out;
   out.New(kModule, "Metadata");
   out.BeginDict();
   out.Text("state_dict_metadata");
   out.BeginDict();
-  for (const Tensor* tensor : tensors) {
-    out.Text(tensor->path);
-    WriteTensor(*tensor, slices.at(tensor), out);
-  }
-  for (const std::string& name : objects.names) {
-    out.Text(name);
-    out.New(kModule, "BytesStorageMetadata");
+  for (const Entry& entry : entries) {
+    out.Text(entry.name);
+    entry.tensor ? WriteTensor(entry.tensor->first, entry.tensor->second, entry.slices, out)
+                 : out.New(kModule, "BytesStorageMetadata");
   }
   out.EndDict();
-  // Of each name its keys in nested dictionaries: one, as of a module's state dict.
   out.Text("planner_data");
   out.BeginDict();
-  const auto write_keys = [&](const std::string& name) {
-    out.Text(name);
-    out.BeginTuple();
-    out.Text(name);
-    out.EndTuple();
-  };
-  for (const Tensor* tensor : tensors) write_keys(tensor->path);
-  for (const std::string& name : objects.names) write_keys(name);
+  for (const Entry& entry : entries) {
+    out.Text(entry.name);
+    WriteKeys(entry.keys, out);
+  }
   out.EndDict();
   out.Text("storage_data");
   out.BeginDict();
-  for (const Tensor* tensor : tensors) {
-    const std::vector<Slice>& chunks = slices.at(tensor);
-    for (size_t i = 0; i < chunks.size(); ++i) {
-      WriteIndex(tensor->path, static_cast<int64_t>(i), chunks[i].box, out);
-      WritePlace(chunks[i], out);
+  for (const Entry& entry : entries) {
+    for (size_t i = 0; i < entry.slices.size(); ++i) {
+      WriteIndex(entry.name, static_cast<int64_t>(i), entry.slices[i].box, out);
+      WritePlace(entry.slices[i], out);
     }
-  }
-  for (const std::string& name : objects.names) {
-    WriteIndex(name, 0, nullptr, out);
-    WritePlace(object, out);
   }
   out.EndDict();
   out.Text("storage_meta");
@@ -225,11 +228,29 @@ std::string WriteMetadata(const std::vector<const Tensor*>& tensors, const Slice
   return out.Finish();
 }
 
+std::string Joined(const Keys& keys) {
+  std::string name;
+  for (const auto& key : keys) {
+    const auto* const text = std::get_if<std::string>(&key);
+    if (!name.empty()) name += '.';
+    name += text != nullptr ? *text : std::to_string(std::get<int64_t>(key));
+  }
+  return name;
+}
+
 }  // namespace
 
-std::vector<FileLayout> LayOutCheckpoint(const LayoutRequest& request, const Objects& objects) {
+std::vector<FileLayout> LayOutCheckpoint(const LayoutRequest& request, const Keys& prefix,
+                                         const Extras& extras) {
   std::map<int64_t, std::vector<FileBox>> ranks;
+  std::vector<Entry> entries;
+  std::unordered_map<const Tensor*, size_t> numbers;
   for (const Tensor* tensor : request.tensors) {
+    Keys keys = prefix;
+    keys.emplace_back(tensor->path);
+    numbers.emplace(tensor, entries.size());
+    std::string name = Joined(keys);
+    entries.push_back({std::move(name), std::move(keys), std::pair(tensor->dtype, tensor->shape)});
     request.plan.ShardingOf(*tensor).ForEachBox([&](int64_t rank, size_t, const Box& box) {
       for (Box& chunk : CutIntoChunks(box, InfoOf(tensor->dtype).bytes)) {
         ranks[rank].push_back({tensor, std::move(chunk), 0});
@@ -242,20 +263,33 @@ std::vector<FileLayout> LayOutCheckpoint(const LayoutRequest& request, const Obj
     found.emplace_back();
     files.push_back(LayOutRank(rank, std::move(boxes), &found.back()));
   }
-  Slices slices;
   for (size_t f = 0; f < files.size(); ++f) {
     for (size_t b = 0; b < found[f].size(); ++b) {
       const FileBox& box = files[f].boxes[b];
       const Slice& slice = found[f][b];
-      slices[box.tensor].push_back({&box.box, &files[f].path, slice.offset, slice.length});
+      entries[numbers.at(box.tensor)].slices.push_back(
+          {&box.box, &files[f].path, slice.offset, slice.length});
     }
   }
-  for (const Tensor* tensor : request.tensors) CheckWhole(*tensor, slices.at(tensor));
-  FileLayout archive{"__0_1.distcp", ""};
-  if (!objects.names.empty()) archive.head = MakeArchive(objects.pickle);
-  std::string metadata = WriteMetadata(request.tensors, slices, objects,
-                                       {nullptr, &archive.path, 0, std::ssize(archive.head)});
-  if (!objects.names.empty()) files.push_back(std::move(archive));
+  FileLayout archives{"__0_1.distcp", ""};
+  std::vector<int64_t> offsets;  // Of the items.
+  for (const std::string& item : extras.items) {
+    offsets.push_back(std::ssize(archives.head));
+    archives.head += item;
+  }
+  std::deque<Box> wholes;
+  for (const Extras::Entry& extra : extras.entries) {
+    const Box* const box =
+        extra.tensor ? &wholes.emplace_back(WholeOf(extra.tensor->second)) : nullptr;
+    const Slice slice = {box, &archives.path, offsets[extra.item],
+                         std::ssize(extras.items[extra.item])};
+    entries.push_back({Joined(extra.keys), extra.keys, extra.tensor, {slice}});
+  }
+  for (const Entry& entry : entries) {
+    if (entry.tensor) CheckWhole(entry.tensor->second, entry.slices);
+  }
+  std::string metadata = WriteMetadata(entries);
+  if (!extras.items.empty()) files.push_back(std::move(archives));
   files.push_back({".metadata", std::move(metadata)});
   return files;
 }
@@ -264,8 +298,13 @@ std::vector<FileLayout> LayOutCheckpoint(const LayoutRequest& request, const Obj
 
 extern const Format kDcp = {
     .name = "dcp",
-    .lay_out = [](const LayoutRequest& request) { return dcp::LayOutCheckpoint(request, {}); },
+    .lay_out =
+        [](const LayoutRequest& request) {
+          if (request.optimizer == nullptr) return dcp::LayOutCheckpoint(request, {}, {});
+          return dcp::LayOutCheckpoint(request, {"model"}, dcp::StateOf(request));
+        },
     .reader = &dcp::kReader,
+    .has_optimizers = true,
 };
 
 }  // namespace shardinit

@@ -13,12 +13,13 @@ namespace {
 constexpr int64_t kAlignment = 64;
 constexpr int64_t kLarge = 1 << 20;  // Of smaller ones the padding would be felt.
 
-// data.pkl: a call that makes the tensor of storage 0, which is the file data/0.
-std::string PickleOf(DType dtype, const Shape& shape) {
+// data.pkl: a call that makes the tensor of storage 0, which is the file data/0. Of a constant that
+// has one element, which all strides, 0, lead to.
+std::string PickleOf(DType dtype, const Shape& shape, bool is_constant) {
   const std::string_view storage = StorageOf(dtype);
   Shape strides(shape.size());
   int64_t count = 1;
-  for (size_t d = shape.size(); d-- > 0; count *= shape[d]) strides[d] = count;
+  for (size_t d = shape.size(); d-- > 0 && !is_constant; count *= shape[d]) strides[d] = count;
   PickleWriter out;
   out.Global("torch._utils", storage.empty() ? "_rebuild_tensor_v3" : "_rebuild_tensor_v2");
   out.BeginTuple();
@@ -33,7 +34,7 @@ std::string PickleOf(DType dtype, const Shape& shape) {
   out.Int(0);  // Of the tensor in the storage.
   out.Ints(shape);
   out.Ints(strides);
-  out.False();  // requires_grad
+  out.Bool(false);  // requires_grad
   out.Global("collections", "OrderedDict");
   out.Ints({});
   out.Call();  // Hooks: none.
@@ -210,12 +211,23 @@ Item MakeItem(DType dtype, const Shape& shape, int64_t start) {
   const int64_t bytes = ElementCount(shape) * InfoOf(dtype).bytes;
   Check(bytes <= INT32_MAX, "a tensor too large for a zip file without extensions");
   Item item;
-  std::vector<ZipEntry> entries = PutTexts(PickleOf(dtype, shape), start, &item.head);
+  std::vector<ZipEntry> entries = PutTexts(PickleOf(dtype, shape, false), start, &item.head);
   entries.push_back({"archive/data/0", 0, bytes});
   item.crc_in_head =
       PutLocalHeader(&item.head, &entries.back(), start, bytes < kLarge ? kAlignment : kDirectUnit);
   item.crc_in_tail = PutDirectory(entries, std::ssize(item.head) + bytes, &item.tail);
   return item;
+}
+
+std::string MakeZeros(DType dtype, const Shape& shape) {
+  std::string out;
+  std::vector<ZipEntry> entries = PutTexts(PickleOf(dtype, shape, true), 0, &out);
+  const std::string element(static_cast<size_t>(InfoOf(dtype).bytes), '\0');
+  entries.push_back({"archive/data/0", Crc32(0, element), std::ssize(element)});
+  PutLocalHeader(&out, &entries.back(), 0, kAlignment);
+  out += element;
+  PutDirectory(entries, std::ssize(out), &out);
+  return out;
 }
 
 std::string MakeArchive(std::string pickle) {

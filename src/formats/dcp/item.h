@@ -29,6 +29,10 @@ struct Item {
 // begin at a multiple of 64, as torch.save has them, and large ones on a page, for O_DIRECT.
 Item MakeItem(DType dtype, const Shape& shape, int64_t start);
 
+// All of a tensor of zeros, of whatever size, in less than 1 KiB: one element, which stands for
+// all.
+std::string MakeZeros(DType dtype, const Shape& shape);
+
 // The same of what has no tensors.
 std::string MakeArchive(std::string pickle);
 

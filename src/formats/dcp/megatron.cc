@@ -43,9 +43,9 @@ void AddStates(const Tensor& tensor, std::vector<std::string>* names) {
 }
 
 std::vector<FileLayout> LayOutMegatron(const LayoutRequest& request) {
-  dcp::Objects states;
-  for (const Tensor* tensor : request.tensors) AddStates(*tensor, &states.names);
-  if (states.names.empty()) {
+  std::vector<std::string> names;
+  for (const Tensor* tensor : request.tensors) AddStates(*tensor, &names);
+  if (names.empty()) {
     throw Error(ExitCode::kUsage,
                 "no tensor is one of Megatron-core's checkpoints, as "
                 "`decoder.layers.self_attention.linear_qkv.weight` is",
@@ -55,13 +55,14 @@ std::vector<FileLayout> LayOutMegatron(const LayoutRequest& request) {
   none.BeginList();
   none.None();
   none.EndList();
-  states.pickle = none.Finish();
+  dcp::Extras states{.items = {dcp::MakeArchive(none.Finish())}};
+  for (std::string& name : names) states.entries.push_back({{std::move(name)}, 0});
   nothing.BeginDict();
   nothing.EndDict();
   JsonWriter json;
   json.BeginObject().Member("sharded_backend", "torch_dist").Member("sharded_backend_version", 1);
   json.Member("common_backend", "torch").Member("common_backend_version", 1).EndObject();
-  std::vector<FileLayout> files = dcp::LayOutCheckpoint(request, states);
+  std::vector<FileLayout> files = dcp::LayOutCheckpoint(request, {}, states);
   files.insert(files.end() - 1, {{"common.pt", dcp::MakeArchive(nothing.Finish())},
                                  {"metadata.json", json.Finish()}});
   return files;

@@ -1,5 +1,6 @@
 #include "formats/dcp/pickle.h"
 
+#include <bit>
 #include <utility>
 
 #include "base/error.h"
@@ -55,6 +56,11 @@ void PickleWriter::Int(int64_t value) {
   } else {
     out_ += "\x8a\x08" + LittleEndian(bits, 8);  // LONG1
   }
+}
+
+void PickleWriter::Float(double value) {
+  std::string bytes = LittleEndian(std::bit_cast<uint64_t>(value), 8);
+  out_ += 'G' + std::string(bytes.rbegin(), bytes.rend());  // BINFLOAT
 }
 
 void PickleWriter::Ints(const std::vector<int64_t>& values) {

@@ -17,7 +17,8 @@ class PickleWriter {
   void Text(std::string_view text);  // A `str`; at most 4 GiB - 1.
   void Int(int64_t value);
   void None() { out_ += 'N'; }
-  void False() { out_ += "\x89"; }
+  void Bool(bool value) { out_ += value ? "\x88" : "\x89"; }
+  void Float(double value);
   void Ints(const std::vector<int64_t>& values);  // A tuple.
 
   void BeginTuple() { out_ += '('; }

@@ -301,6 +301,22 @@ Holding ReadTensor(const std::string& name, const Value& entry, const Places& pl
   return holding;
 }
 
+constexpr std::string_view kModel = "model.", kOptimizer = "optim.";
+
+// Whether all of a checkpoint is a model or its optimizer, each under a name of its own.
+bool HasOptimizer(const Value& entries) {
+  bool has = false;
+  for (size_t i = 0; i + 1 < entries.items.size(); i += 2) {
+    const std::string& name = entries.items[i]->text;
+    if (name.starts_with(kOptimizer)) {
+      has = true;
+    } else if (!name.starts_with(kModel)) {
+      return false;
+    }
+  }
+  return has;
+}
+
 std::optional<Contents> ReadFolder(const std::string& folder) {
   const std::string path = folder + "/" + kMetadata;
   std::string text;
@@ -311,8 +327,14 @@ std::optional<Contents> ReadFolder(const std::string& folder) {
   const Value& entries = Member(&root, "state_dict_metadata", path);
   if (entries.kind != Value::Kind::kDict) Refuse(path, "its `state_dict_metadata`");
   Contents contents;
+  const bool has_optimizer = HasOptimizer(entries);
+  if (has_optimizer) contents.prefix = kModel;
   for (size_t i = 0; i + 1 < entries.items.size(); i += 2) {
     const std::string& name = TextOf(entries.items[i], path, "names");
+    if (has_optimizer && name.starts_with(kOptimizer)) {
+      ++contents.optimizer_entries;
+      continue;
+    }
     const Value& entry = *entries.items[i + 1];
     // What is no tensor is an object, which no spec has.
     if (!entry.Maker().ends_with(".TensorStorageMetadata")) continue;

@@ -145,7 +145,17 @@ std::optional<Contents> ReadFolder(const std::string& folder) {
   const std::vector<std::string> names = ArraysIn(folder);
   if (names.empty()) return std::nullopt;
   Contents contents;
+  // Beside the state of an optimizer, as Flax's TrainState has it, the model is `params`.
+  constexpr std::string_view kParams = "params.";
+  const auto is_state = [](const std::string& name) { return name.starts_with("opt_state."); };
+  const bool has_optimizer = std::any_of(names.begin(), names.end(), is_state);
+  if (has_optimizer) contents.prefix = kParams;
   for (const std::string& name : names) {
+    if (has_optimizer && (is_state(name) || name == "step")) {
+      ++contents.optimizer_entries;
+      continue;
+    }
+    if (!name.starts_with(kParams)) contents.prefix = {};
     contents.tensors[name] = ReadArray(folder + "/" + name, Escape(name) + kDescription);
   }
   return contents;

@@ -5,8 +5,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/checked_math.h"
+#include "base/error.h"
 #include "base/json.h"
 #include "formats/format.h"
 #include "formats/zarr/array.h"
@@ -34,56 +36,92 @@ Shape ChunkOf(const Tensor& tensor, const Mesh& mesh) {
   return chunk;
 }
 
-std::string Array(const Tensor& tensor, const Shape& chunk) {
+// Of zeros no chunk needs to be there.
+enum class Fill { kNone, kZero };
+
+std::string Array(DType dtype, const Shape& shape, const Shape& chunk, Fill fill) {
   JsonWriter out;
   out.BeginObject().Member("chunks", chunk).Key("compressor").Null();
-  out.Member("dimension_separator", ".").Member("dtype", zarr::NameOf(tensor.dtype));
-  out.Key("fill_value").Null().Key("filters").Null().Member("order", "C");
-  out.Member("shape", tensor.shape).Member("zarr_format", 2).EndObject();
+  out.Member("dimension_separator", ".").Member("dtype", zarr::NameOf(dtype));
+  out.Key("fill_value");
+  if (fill == Fill::kNone) {
+    out.Null();
+  } else if (dtype == DType::boolean) {
+    out.Value(false);
+  } else {
+    out.Value(0);
+  }
+  out.Key("filters").Null().Member("order", "C");
+  out.Member("shape", shape).Member("zarr_format", 2).EndObject();
   return out.Finish();
 }
 
 // A file for each chunk, named after its place in the grid.
-void AddChunks(const Tensor& tensor, const Shape& chunk, std::vector<FileLayout>* files) {
+void AddChunks(const Tensor& tensor, const std::string& folder, const Shape& chunk,
+               std::vector<FileLayout>* files) {
   Shape place(chunk.size(), 0);
   while (true) {
     Box box{Shape(chunk.size()), chunk};
     for (size_t d = 0; d < chunk.size(); ++d) box.offset[d] = place[d] * chunk[d];
     const std::string name = chunk.empty() ? "0" : fmt::format("{}", fmt::join(place, "."));
-    files->push_back({fmt::format("{}/{}", tensor.path, name), "", {{&tensor, std::move(box), 0}}});
+    files->push_back({fmt::format("{}/{}", folder, name), "", {{&tensor, std::move(box), 0}}});
     size_t d = chunk.size();
     while (d > 0 && ++place[d - 1] == tensor.shape[d - 1] / chunk[d - 1]) place[--d] = 0;
     if (d == 0) return;
   }
 }
 
+// A leaf of the tree.
+struct TreeLeaf {
+  struct Key {
+    std::string text;
+    bool is_index = false;  // Of a sequence; else of a dictionary, or an attribute's name.
+  };
+  std::vector<Key> keys;
+  std::optional<Shape> chunk;  // None: the leaf is `None`, and has no array.
+};
+
+// A path's parts are keys of nested dictionaries.
+void AddParts(std::string_view path, std::vector<TreeLeaf::Key>* keys) {
+  for (std::string_view rest = path;;) {
+    const size_t dot = rest.find('.');
+    keys->push_back({std::string(rest.substr(0, dot))});
+    if (dot == rest.npos) return;
+    rest.remove_prefix(dot + 1);
+  }
+}
+
+// The folder of a leaf.
+std::string FolderOf(const std::vector<TreeLeaf::Key>& keys) {
+  std::string folder;
+  for (const TreeLeaf::Key& key : keys) folder += (folder.empty() ? "" : ".") + key.text;
+  return folder;
+}
+
 // _METADATA: the tree. Of value type np.ndarray, leaves can be restored without
-// a sharding, as NumPy's arrays, and with one, as jax.Arrays. A path's
-// parts are keys of nested dictionaries, and the folder of a leaf is its keys,
-// joined by dots: the path again.
-std::string Tree(const std::vector<const Tensor*>& tensors, const std::vector<Shape>& chunks) {
-  constexpr int kDictionary = 2;
+// a sharding, as NumPy's arrays, and with one, as jax.Arrays.
+std::string Tree(const std::vector<TreeLeaf>& leaves, bool has_zeros) {
+  constexpr int kSequence = 1, kDictionary = 2;
   JsonWriter out;
   out.BeginObject(JsonWriter::kLines).Key("tree_metadata").BeginObject(JsonWriter::kLines);
-  for (size_t t = 0; t < tensors.size(); ++t) {
+  for (const TreeLeaf& leaf : leaves) {
     std::vector<std::string_view> parts;
-    for (std::string_view rest = tensors[t]->path;;) {
-      const size_t dot = rest.find('.');
-      parts.push_back(rest.substr(0, dot));
-      if (dot == rest.npos) break;
-      rest.remove_prefix(dot + 1);
-    }
+    for (const TreeLeaf::Key& key : leaf.keys) parts.push_back(key.text);
     // The key is how Python shows a tuple.
     out.Key(fmt::format("('{}'{})", fmt::join(parts, "', '"), parts.size() == 1 ? "," : ""));
     out.BeginObject().Key("key_metadata").BeginArray();
-    for (const std::string_view part : parts) {
-      out.BeginObject().Member("key", part).Member("key_type", kDictionary).EndObject();
+    for (const TreeLeaf::Key& key : leaf.keys) {
+      out.BeginObject().Member("key", key.text);
+      out.Member("key_type", key.is_index ? kSequence : kDictionary).EndObject();
     }
-    out.EndArray().Key("value_metadata").BeginObject().Member("value_type", "np.ndarray");
-    out.Member("skip_deserialize", false).Member("write_shape", chunks[t]).EndObject().EndObject();
+    out.EndArray().Key("value_metadata").BeginObject();
+    out.Member("value_type", leaf.chunk ? "np.ndarray" : "None");
+    out.Member("skip_deserialize", !leaf.chunk);
+    if (leaf.chunk) out.Member("write_shape", *leaf.chunk);
+    out.EndObject().EndObject();
   }
   out.EndObject().Member("use_ocdbt", false).Member("use_zarr3", false);
-  out.Member("store_array_data_equal_to_fill_value", true).Key("custom_metadata").Null();
+  out.Member("store_array_data_equal_to_fill_value", !has_zeros).Key("custom_metadata").Null();
   out.EndObject();
   return out.Finish();
 }
@@ -100,17 +138,102 @@ std::string Handler() {
   return out.Finish();
 }
 
-std::vector<FileLayout> LayOut(const LayoutRequest& request) {
-  std::vector<Shape> chunks;
-  std::vector<FileLayout> files;
-  for (const Tensor* tensor : request.tensors) {
-    chunks.push_back(ChunkOf(*tensor, request.plan.graph.mesh));
-    files.push_back({tensor->path + "/.zarray", Array(*tensor, chunks.back())});
-    AddChunks(*tensor, chunks.back(), &files);
+class Layer {
+ public:
+  void AddTensor(const Tensor& tensor, const std::vector<TreeLeaf::Key>& prefix,
+                 const Shape& chunk) {
+    std::vector<TreeLeaf::Key> keys = prefix;
+    AddParts(tensor.path, &keys);
+    const std::string folder =
+        AddArray(std::move(keys), tensor.dtype, tensor.shape, chunk, Fill::kNone);
+    AddChunks(tensor, folder, chunk, &files_);
   }
-  files.push_back({"_METADATA", Tree(request.tensors, chunks)});
-  files.push_back({"_CHECKPOINT_METADATA", Handler()});
-  return files;
+
+  // An array of zeros.
+  void AddZeros(std::vector<TreeLeaf::Key> keys, DType dtype, const Shape& shape,
+                const Shape& chunk) {
+    has_zeros_ = true;
+    AddArray(std::move(keys), dtype, shape, chunk, Fill::kZero);
+  }
+
+  void AddNone(std::vector<TreeLeaf::Key> keys) {
+    leaves_.push_back({std::move(keys), std::nullopt});
+  }
+
+  std::vector<FileLayout> Finish() {
+    files_.push_back({"_METADATA", Tree(leaves_, has_zeros_)});
+    files_.push_back({"_CHECKPOINT_METADATA", Handler()});
+    return std::move(files_);
+  }
+
+ private:
+  std::string AddArray(std::vector<TreeLeaf::Key> keys, DType dtype, const Shape& shape,
+                       const Shape& chunk, Fill fill) {
+    std::string folder = FolderOf(keys);
+    files_.push_back({folder + "/.zarray", Array(dtype, shape, chunk, fill)});
+    leaves_.push_back({std::move(keys), chunk});
+    return folder;
+  }
+
+  std::vector<TreeLeaf> leaves_;
+  std::vector<FileLayout> files_;
+  bool has_zeros_ = false;
+};
+
+constexpr std::string_view kParams = "params.";
+
+// The state of `optax.adamw(learning_rate)`, which is `(ScaleByAdamState(count, mu, nu),
+// EmptyState(), EmptyState())`, the last with a schedule `ScaleByScheduleState(count)`, and the
+// step of a trainer: a tree as Flax's TrainState is one.
+void AddOptimizer(const LayoutRequest& request, bool has_params, Layer* layer) {
+  if (request.optimizer->has_hyperparameters()) {
+    throw Error(ExitCode::kUsage, "Optax has no hyperparameters in its state",
+                "with `--to zarr` leave them out: `--optimizer adamw`");
+  }
+  for (const Tensor* tensor : request.tensors) {
+    if (!has_params || (tensor->path != "step" && !tensor->path.starts_with("opt_state.")))
+      continue;
+    throw Error(ExitCode::kUsage,
+                fmt::format("`{}` is the name of a part of the optimizer's state", tensor->path),
+                "leave it out with `--only 'params.*'`");
+  }
+  const TreeLeaf::Key state{"opt_state"}, adam{"0", true};
+  layer->AddZeros({state, adam, {"count"}}, DType::i32, {}, {});
+  for (const char* moment : {"mu", "nu"}) {
+    for (const Tensor* tensor : request.tensors) {
+      std::string_view path = tensor->path;
+      if (!request.optimizer->group_of.contains(tensor)) continue;
+      if (has_params && !path.starts_with(kParams)) continue;
+      if (has_params) path.remove_prefix(kParams.size());
+      std::vector<TreeLeaf::Key> keys = {state, adam, {moment}};
+      AddParts(path, &keys);
+      layer->AddZeros(std::move(keys), tensor->dtype, tensor->shape,
+                      ChunkOf(*tensor, request.plan.graph.mesh));
+    }
+  }
+  layer->AddNone({state, {"1", true}});
+  if (request.optimizer->spec.has_schedule) {
+    layer->AddZeros({state, {"2", true}, {"count"}}, DType::i32, {}, {});
+  } else {
+    layer->AddNone({state, {"2", true}});
+  }
+  layer->AddZeros({{"step"}}, DType::i64, {}, {});
+}
+
+std::vector<FileLayout> LayOut(const LayoutRequest& request) {
+  Layer layer;
+  // Paths that are under `params` already stay there, beside other collections.
+  const bool has_params =
+      std::any_of(request.tensors.begin(), request.tensors.end(),
+                  [](const Tensor* tensor) { return tensor->path.starts_with(kParams); });
+  const bool is_nested = request.optimizer != nullptr && !has_params;
+  for (const Tensor* tensor : request.tensors) {
+    layer.AddTensor(
+        *tensor, is_nested ? std::vector<TreeLeaf::Key>{{"params"}} : std::vector<TreeLeaf::Key>(),
+        ChunkOf(*tensor, request.plan.graph.mesh));
+  }
+  if (request.optimizer != nullptr) AddOptimizer(request, has_params, &layer);
+  return layer.Finish();
 }
 
 }  // namespace
@@ -119,6 +242,7 @@ extern const Format kZarr = {
     .name = "zarr",
     .lay_out = LayOut,
     .reader = &zarr::kReader,
+    .has_optimizers = true,
 };
 
 }  // namespace shardinit

@@ -1,0 +1,213 @@
+#include "spec/optimizer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <span>
+
+#include "base/suggest.h"
+#include "base/text.h"
+#include "spec/override.h"
+#include "spec/reader.h"
+#include "spec/yaml.h"
+
+namespace shardinit {
+namespace {
+
+constexpr char kAdamW[] = "adamw";
+
+enum class HyperKind { kNumber, kPair, kBoolean, kBooleanOrNull };
+struct HyperRow {
+  std::string_view name;
+  HyperKind kind;
+  std::optional<Hyperparameter> default_value;  // None: it is there if it is given.
+};
+
+// torch/optim/adamw.py and adam.py, in the order of their `param_groups`; `initial_lr` is what a
+// scheduler adds.
+const HyperRow kHyperparameters[] = {
+    {"lr", HyperKind::kNumber, std::nullopt},
+    {"betas", HyperKind::kPair, std::pair(0.9, 0.999)},
+    {"eps", HyperKind::kNumber, 1e-8},
+    {"weight_decay", HyperKind::kNumber, 1e-2},
+    {"amsgrad", HyperKind::kBoolean, false},
+    {"maximize", HyperKind::kBoolean, false},
+    {"foreach", HyperKind::kBooleanOrNull, nullptr},
+    {"capturable", HyperKind::kBoolean, false},
+    {"differentiable", HyperKind::kBoolean, false},
+    {"fused", HyperKind::kBooleanOrNull, nullptr},
+    {"decoupled_weight_decay", HyperKind::kBoolean, true},
+    {"initial_lr", HyperKind::kNumber, std::nullopt},
+};
+
+class OptimizerReader {
+ public:
+  explicit OptimizerReader(Diagnostics& diagnostics) : diagnostics_(diagnostics) {}
+
+  OptimizerSpec Read(const Node& node) {
+    OptimizerSpec optimizer;
+    const Node* groups = nullptr;
+    if (node.IsScalar()) {
+      if (!IsName(node)) return optimizer;
+    } else if (node.IsMap() && node.entries.size() == 1) {
+      if (!IsName(*node.entries[0].key)) return optimizer;
+      groups = node.entries[0].value;
+    } else {
+      const bool is_reported = node.incomplete || (node.IsNull() && diagnostics_.HasErrors());
+      if (!is_reported) Error(node, "an optimizer has a name", "such as `adamw`");
+      return optimizer;
+    }
+    if (groups != nullptr && groups->IsSequence()) {
+      for (const Node::Entry& group : groups->entries) {
+        optimizer.groups.push_back(ReadGroup(*group.value, &optimizer.has_schedule));
+      }
+      CheckAlike(*groups, optimizer.groups);
+    } else if (groups != nullptr && !groups->IsNull()) {
+      optimizer.groups.push_back(ReadGroup(*groups, &optimizer.has_schedule));
+    } else {
+      optimizer.groups.push_back({.params = {{"*", node.span}}});
+    }
+    return optimizer;
+  }
+
+ private:
+  void Error(const Node& node, std::string message, std::string hint = {}) {
+    diagnostics_.Error(node.span, std::move(message), std::move(hint));
+  }
+
+  bool IsName(const Node& node) {
+    if (node.text == kAdamW) return true;
+    Error(node, fmt::format("unknown optimizer {}", Quote(node.text)),
+          fmt::format("use `{}`, the only one; the name of a file has a dot or a slash", kAdamW));
+    return false;
+  }
+
+  ParamGroup ReadGroup(const Node& node, bool* has_schedule) {
+    ParamGroup group;
+    if (!node.IsMap()) {
+      Error(node, fmt::format("a parameter group must be a mapping, not {}", Describe(node)),
+            "such as `{lr: 3e-4, weight_decay: 0.1}`");
+      return group;
+    }
+    const Node* const params = node.Find("params");
+    params != nullptr ? ReadParams(*params, &group) : group.params.push_back({"*", node.span});
+    const Node* const schedule = node.Find("schedule");
+    if (schedule != nullptr && !IsBoolean(*schedule)) {
+      Error(*schedule,
+            fmt::format("`schedule` must be `true` or `false`, not {}", Describe(*schedule)));
+    }
+    *has_schedule |= schedule != nullptr && schedule->text == "true";
+    std::vector<std::string> names = {"params", "schedule"};
+    for (const HyperRow& row : kHyperparameters) names.emplace_back(row.name);
+    bool is_given = false;
+    for (const Node::Entry& entry : node.entries) {
+      is_given |= entry.value != params && entry.value != schedule;
+      if (std::find(names.begin(), names.end(), entry.key->text) != names.end()) continue;
+      Error(*entry.key, fmt::format("a parameter group of AdamW has no {}", Quote(entry.key->text)),
+            DidYouMean(entry.key->text, names));
+    }
+    if (is_given && !node.incomplete) ReadHyperparameters(node, &group);
+    return group;
+  }
+
+  void ReadParams(const Node& node, ParamGroup* group) {
+    const auto read = [&](const Node& pattern) {
+      if (pattern.IsScalar() && !pattern.text.empty()) {
+        group->params.push_back({std::string(pattern.text), pattern.span});
+      } else {
+        Error(pattern, fmt::format("`params` has paths of tensors, not {}", Describe(pattern)),
+              "such as `params: ['*.norm.weight', '*.bias']`");
+      }
+    };
+    if (!node.IsSequence()) return read(node);
+    for (const Node::Entry& entry : node.entries) read(*entry.value);
+    if (node.entries.empty()) Error(node, "`params` is empty", "leave the group out");
+  }
+
+  void ReadHyperparameters(const Node& node, ParamGroup* group) {
+    for (const HyperRow& row : kHyperparameters) {
+      const Node* const value = node.Find(row.name);
+      if (value == nullptr) {
+        if (row.default_value) group->hyperparameters.emplace_back(row.name, *row.default_value);
+        if (row.name == "lr") {
+          Error(node, "a parameter group with hyperparameters needs `lr`",
+                "give the run's own, since these replace them; without any the run keeps its own");
+        }
+        continue;
+      }
+      const auto parameter = ReadHyperparameter(row, *value);
+      if (!parameter) continue;
+      group->hyperparameters.emplace_back(row.name, *parameter);
+      if (row.name == "amsgrad") group->amsgrad = std::get<bool>(*parameter);
+      if (row.name == "decoupled_weight_decay" && !std::get<bool>(*parameter)) {
+        Error(*value, "without `decoupled_weight_decay` it is Adam, not AdamW",
+              "leave it out, or set `weight_decay: 0`, with which the two are the same");
+      }
+    }
+  }
+
+  std::optional<Hyperparameter> ReadHyperparameter(const HyperRow& row, const Node& node) {
+    switch (row.kind) {
+      case HyperKind::kNumber:
+        if (const auto number = ReadNumber(node, HUGE_VAL)) return *number;
+        return Wrong(row, node, "a finite number from 0 on");
+      case HyperKind::kPair:
+        if (node.IsSequence() && node.entries.size() == 2) {
+          const auto a = ReadNumber(*node.entries[0].value, 1);
+          const auto b = ReadNumber(*node.entries[1].value, 1);
+          if (a && b) return std::pair(*a, *b);
+        }
+        return Wrong(row, node, "two numbers from 0 to less than 1, such as `[0.9, 0.95]`");
+      case HyperKind::kBooleanOrNull:
+        if (node.IsNull()) return nullptr;
+        [[fallthrough]];
+      case HyperKind::kBoolean:
+        if (IsBoolean(node)) return node.text == "true";
+        return Wrong(row, node, "`true` or `false`");
+    }
+    return {};
+  }
+
+  std::optional<Hyperparameter> Wrong(const HyperRow& row, const Node& node,
+                                      std::string_view wanted) {
+    Error(node, fmt::format("`{}` must be {}, not {}", row.name, wanted, Describe(node)));
+    return {};
+  }
+
+  // From 0 to less than `end`.
+  static std::optional<double> ReadNumber(const Node& node, double end) {
+    double number = 0;
+    const char* const last = node.text.data() + node.text.size();
+    if (!IsNumber(node)) return {};
+    const auto parsed = std::from_chars(node.text.data(), last, number);
+    const bool fits = parsed.ptr == last && parsed.ec == std::errc();
+    return fits && number >= 0 && number < end ? std::optional(number) : std::nullopt;
+  }
+
+  void CheckAlike(const Node& list, std::span<const ParamGroup> groups) {
+    if (list.entries.empty()) Error(list, "an optimizer has a parameter group");
+    for (size_t i = 0; i < groups.size(); ++i) {
+      if (groups[i].hyperparameters.empty() == groups[0].hyperparameters.empty()) continue;
+      const size_t without = groups[i].hyperparameters.empty() ? i : 0;
+      return Error(*list.entries[without].value,
+                   fmt::format("parameter group {} has no hyperparameters, and group {} has them",
+                               without, without == 0 ? i : 0),
+                   "give all of them the run's own, or none any");
+    }
+  }
+
+  Diagnostics& diagnostics_;
+};
+
+}  // namespace
+
+OptimizerSpec ReadOptimizer(const std::string& text, Diagnostics& diagnostics) {
+  NodeStore store;
+  const Node* const node = ReadOption("--optimizer", text, store, diagnostics);
+  return node != nullptr ? OptimizerReader(diagnostics).Read(*node) : OptimizerSpec();
+}
+
+}  // namespace shardinit

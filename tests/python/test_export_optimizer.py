@@ -1,0 +1,513 @@
+"""`export --optimizer adamw`: one step from the export is one step from the model with a fresh optimizer, bit for bit."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from clients import Client
+from support import Ok, Reassemble, Run, Tree
+
+torch = Client("torch")
+import shardinit.torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+import torch.distributed.checkpoint as dcp  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.distributed.checkpoint import state_dict  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
+from torch.distributed.tensor import DTensor, distribute_tensor  # noqa: E402
+
+SPEC = """
+shardinit: 1
+name: toy
+dtype: f32
+mesh: {axes: {fsdp: 2}}
+sharding: fsdp
+init: {n: {normal: {std: 0.5}}}
+modules:
+  embed.weight: {shape: [11, 6], init: n}
+  norm:
+    weight: {shape: [6], init: ones}
+    bias: {shape: [6], init: zeros}
+    running_mean: {shape: [6], init: zeros}
+    running_var: {shape: [6], init: ones}
+    num_batches_tracked: {shape: [], dtype: i64, init: zeros}
+  up.weight: {shape: [10, 6], init: n}
+  down.weight: {shape: [6, 10], init: n}
+  head.weight: {shape: [11, 6], init: n, tie: embed.weight}
+"""
+TRAINED = ["embed.weight", "norm.weight", "norm.bias", "up.weight", "down.weight"]
+OWN = {"lr": 0.03, "betas": (0.8, 0.95), "eps": 1e-7, "weight_decay": 0.2}
+INLINE = "{adamw: {lr: 0.03, betas: [0.8, 0.95], eps: 1e-7, weight_decay: 0.2}}"
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(11, 6)
+        self.norm = nn.BatchNorm1d(6)
+        self.up, self.down = nn.Linear(6, 10, bias=False), nn.Linear(10, 6, bias=False)
+        self.head = nn.Linear(6, 11, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens):
+        return self.head(self.down(self.up(self.norm(self.embed(tokens))).tanh()))
+
+
+TOKENS = torch.tensor([1, 4, 9, 1, 0, 10])
+
+
+def Step(model, optimizer):
+    nn.functional.cross_entropy(model(TOKENS), TOKENS.roll(1)).backward()
+    optimizer.step()
+
+
+def OneGroup(model, **more):
+    return torch.optim.AdamW(model.parameters(), **{**OWN, **more})
+
+
+def TwoGroups(model, **more):
+    flat = [p for p in model.parameters() if p.ndim < 2]
+    return torch.optim.AdamW([{"params": [p for p in model.parameters() if p.ndim > 1]},
+                              {"params": flat, "weight_decay": 0.0, "lr": 0.01}], **{**OWN, **more})
+
+
+def ByHand(values, make):
+    """The model that the constructor gives, and the step that a fresh optimizer makes."""
+    model = Model()
+    model.load_state_dict(values)
+    optimizer = make(model)
+    Step(model, optimizer)
+    return model, optimizer
+
+
+def Load(folder, model, optimizer, with_groups):
+    """As a trainer resumes."""
+    held, optim = state_dict.get_state_dict(model, optimizer)
+    wanted = optim if with_groups else {"state": optim["state"]}
+    dcp.load({"model": held, "optim": wanted}, checkpoint_id=str(folder))
+    state_dict.set_state_dict(model, optimizer, model_state_dict=held, optim_state_dict=optim)
+
+
+def Whole(tensor):
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach()
+
+
+def SameBits(a, b):
+    a, b = Whole(a), Whole(b)
+    return a.dtype == b.dtype and a.shape == b.shape and a.numpy().tobytes() == b.numpy().tobytes()
+
+
+def AreEqual(model, optimizer, other, optimizer_of_other):
+    for (name, a), b in zip(model.state_dict().items(), other.state_dict().values(), strict=True):
+        assert SameBits(a, b), name
+    for a, b in zip(model.parameters(), other.parameters(), strict=True):
+        mine, others = optimizer.state[a], optimizer_of_other.state[b]
+        assert mine.keys() == others.keys() and all(SameBits(mine[k], others[k]) for k in mine)
+    plain = [[{k: v for k, v in group.items() if k != "params"} for group in each.param_groups]
+             for each in (optimizer, optimizer_of_other)]
+    assert plain[0] == plain[1]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("optimizer")
+    (path / "spec.yaml").write_text(SPEC)
+    Ok("gen", path / "spec.yaml", "-o", path / "gen")
+    return path
+
+
+@pytest.fixture(scope="module")
+def values(folder):
+    types = {"f32": torch.float32, "i64": torch.int64}
+    return {name: torch.from_numpy(words.view(f"<i{words.itemsize}").copy()).view(types[dtype])
+            for name, (dtype, words) in Reassemble(folder / "gen").items()}
+
+
+@pytest.fixture(scope="module")
+def export(folder):
+    def Export(name, optimizer, *arguments):
+        out = folder / name
+        if not out.exists():
+            Ok("export", folder / "spec.yaml", "--to", "dcp", "-o", out, "--optimizer", optimizer, *arguments)
+        return out
+
+    return Export
+
+
+def Dump(model, make, path, **more):
+    """A run's own groups, as the README has it."""
+    groups = state_dict.get_optimizer_state_dict(model, make(model, **more))["param_groups"]
+    path.write_text(json.dumps({"adamw": groups}))
+    return path
+
+
+def test_one_step_with_the_runs_own_hyperparameters(export, values):
+    """Which the export does not have, and so does not change."""
+    out = export("moments", "adamw")
+    model = Model()
+    optimizer = TwoGroups(model)
+    Load(out, model, optimizer, with_groups=False)
+    assert all(state["step"] == 0 and not state["exp_avg"].any() for state in optimizer.state.values())
+    Step(model, optimizer)
+    AreEqual(model, optimizer, *ByHand(values, TwoGroups))
+
+
+def test_one_step_with_the_exports_hyperparameters(export, values):
+    out = export("inline", INLINE)
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters())
+    Load(out, model, optimizer, with_groups=True)
+    Step(model, optimizer)
+    AreEqual(model, optimizer, *ByHand(values, OneGroup))
+
+
+@pytest.mark.parametrize("more", [{}, {"amsgrad": True, "foreach": False, "maximize": True}])
+def test_one_step_with_groups_that_a_run_wrote(folder, export, values, more):
+    name = f"groups-{len(more)}"
+    out = export(name, Dump(Model(), TwoGroups, folder / f"{name}.json", **more))
+    model = Model()
+    optimizer = TwoGroups(model, **{**more, "lr": 7.0, "eps": 1.0})
+    optimizer.param_groups[1]["weight_decay"] = 3.0
+    Load(out, model, optimizer, with_groups=True)
+    Step(model, optimizer)
+    AreEqual(model, optimizer, *ByHand(values, lambda made: TwoGroups(made, **more)))
+
+
+def test_names_types_and_groups_are_pytorchs_own(folder, export, values, tmp_path):
+    """Line by line the metadata that PyTorch writes when the same run saves itself."""
+    model = Model()
+    optimizer = TwoGroups(model)
+    held, optim = state_dict.get_state_dict(model, optimizer)
+    dcp.save({"model": held, "optim": optim}, checkpoint_id=str(tmp_path / "own"), no_dist=True)
+    out = export("groups-0", Dump(Model(), TwoGroups, folder / "groups-0.json"))
+    own, ours = (pickle.loads((p / ".metadata").read_bytes()) for p in (tmp_path / "own", out))
+    # Of buffers there are moments, too: which tensors those are no spec says.
+    extra = {f"optim.state.norm.running_{k}.{s}" for k in ("mean", "var") for s in ("step", "exp_avg", "exp_avg_sq")}
+    assert ours.state_dict_metadata.keys() - own.state_dict_metadata.keys() <= extra
+    for name, entry in own.state_dict_metadata.items():
+        mine = ours.state_dict_metadata[name]
+        assert type(mine) is type(entry) and ours.planner_data[name] == own.planner_data[name], name
+        if hasattr(entry, "size"):
+            assert mine.size == entry.size and mine.properties.dtype == entry.properties.dtype, name
+
+
+def test_becomes_one_file(export, values, tmp_path):
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    dcp_to_torch_save(str(export("inline", INLINE)), str(tmp_path / "all.pt"))
+    saved = torch.load(tmp_path / "all.pt", weights_only=True)
+    assert saved["optim"]["param_groups"][0]["betas"] == OWN["betas"]
+    assert set(TRAINED) <= set(saved["optim"]["param_groups"][0]["params"]) <= values.keys() - {"head.weight"}
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters())
+    state_dict.set_state_dict(model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optim"])
+    Step(model, optimizer)
+    AreEqual(model, optimizer, *ByHand(values, OneGroup))
+
+
+def test_what_is_tied_or_no_number_has_no_state(export):
+    names = pickle.loads((export("moments", "adamw") / ".metadata").read_bytes()).state_dict_metadata
+    states = {name.removeprefix("optim.state.").removesuffix(".exp_avg") for name in names
+              if name.endswith(".exp_avg")}
+    assert states == {*TRAINED, "norm.running_mean", "norm.running_var"}
+    assert not any("param_groups" in name for name in names)
+    only = "{adamw: {params: [embed.weight, '*.w*ght']}}"
+    names = pickle.loads((export("only", only) / ".metadata").read_bytes()).state_dict_metadata
+    assert sum(name.endswith(".exp_avg") for name in names) == 4
+
+
+LARGE = """
+shardinit: 1
+name: large
+dtype: bf16
+modules:
+  layers: {repeat: {i: 4}, w: {shape: [1000, 1000], init: zeros}, b: {shape: [1000], dtype: f8e4m3fn, init: zeros}}
+"""
+
+
+def test_moments_take_no_space(tmp_path):
+    (tmp_path / "spec.yaml").write_text(LARGE)
+    for name, more in ("plain", []), ("optimizer", ["--optimizer", INLINE]):
+        Ok("export", tmp_path / "spec.yaml", "--to", "dcp", "-o", tmp_path / name, *more)
+    plain, optimizer = ({p.name: p.stat().st_size for p in (tmp_path / name).iterdir()}
+                        for name in ("plain", "optimizer"))
+    assert optimizer["__0_0.distcp"] == plain["__0_0.distcp"] > 8_000_000
+    assert optimizer["__0_1.distcp"] < 15_000
+    names = pickle.loads((tmp_path / "optimizer/.metadata").read_bytes()).state_dict_metadata
+    state = {"optim": {"state": {f"layers.{i}.{k}": {
+        "step": torch.tensor(5.0), "exp_avg": torch.full(shape, 3).to(dtype), "exp_avg_sq": torch.full(shape, 3).to(dtype),
+    } for i in range(4) for k, shape, dtype in (("w", (1000, 1000), torch.bfloat16), ("b", (1000,), torch.float8_e4m3fn))}}}
+    assert sum(name.startswith("optim.state") for name in names) == 24
+    dcp.load(state, checkpoint_id=str(tmp_path / "optimizer"), no_dist=True)
+    for moments in state["optim"]["state"].values():
+        assert not any(t.view(torch.uint8).any() if t.ndim else t != 0 for t in moments.values())
+        assert all(t.is_contiguous() for t in moments.values())
+
+
+def test_layouts_are_followed(tmp_path):
+    (tmp_path / "spec.yaml").write_text(SPEC + """
+layouts:
+  other:
+    tokens: embed.weight
+    logits: head.weight
+    transposed: {from: {transpose: {axes: [1, 0], of: up.weight}}}
+    both: {from: {stack: {axis: 0, of: [norm.weight, norm.bias]}}}
+    turned: {from: {transpose: {axes: [1, 0], of: embed.weight}}}
+    turned_again: {from: {transpose: {axes: [1, 0], of: head.weight}}}
+    keep: ["down.weight", "norm.num*"]
+    omit: ["norm.running*"]
+""")
+    Ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "gen", "--layout", "other")
+    for source in tmp_path / "spec.yaml", tmp_path / "gen":
+        more = ["--layout", "other"] if source.suffix else []
+        out = tmp_path / f"out{source.suffix}"
+        Ok("export", source, "--to", "dcp", "-o", out, "--optimizer", "adamw", *more)
+        entries = pickle.loads((out / ".metadata").read_bytes()).state_dict_metadata
+        sizes = {name.split(".state.")[1].removesuffix(".exp_avg"): list(entry.size)
+                 for name, entry in entries.items() if name.endswith(".exp_avg")}
+        assert sizes == {"tokens": [11, 6], "transposed": [6, 10], "both": [2, 6], "turned": [6, 11], "down.weight": [6, 10]}
+        Ok("verify", out)
+        assert "equal to toy" in Ok("verify", out, "--spec", tmp_path / "spec.yaml", "--layout", "other").stdout
+    assert Tree(tmp_path / "out") == Tree(tmp_path / "out.yaml")
+
+
+def test_verify(folder, export, tmp_path):
+    out = export("inline", INLINE)
+    assert "intact" in Ok("verify", out).stdout
+    said = Ok("verify", out, "--spec", folder / "spec.yaml").stdout
+    entries = 7 * 3 + 12
+    assert said.endswith(f"9 tensors, 1.1 kB; not compared: {entries} entries of an optimizer\n")
+    result = json.loads(Ok("verify", out, "--spec", folder / "spec.yaml", "--json").stdout)
+    assert result["equal"] and result["optimizer_entries"] == entries
+    result = Run("verify", out, "--spec", folder / "spec.yaml", "--set", "seed=9")
+    assert result.returncode == 1 and "embed.weight has other values" in result.stderr
+    # Of a run that saved itself, too.
+    model = Model()
+    optimizer = OneGroup(model)
+    Load(out, model, optimizer, with_groups=True)
+    held, optim = state_dict.get_state_dict(model, optimizer)
+    dcp.save({"model": held, "optim": optim}, checkpoint_id=str(tmp_path / "own"), no_dist=True)
+    assert "27 entries of an optimizer" in Ok("verify", tmp_path / "own", "--spec", folder / "spec.yaml").stdout
+    # One byte of a moment.
+    (tmp_path / "bad").mkdir()
+    for name, data in Tree(out).items():
+        (tmp_path / "bad" / name).write_bytes(data)
+    data = bytearray((out / "__0_1.distcp").read_bytes())
+    data[200] ^= 1
+    (tmp_path / "bad/__0_1.distcp").write_bytes(data)
+    assert Run("verify", tmp_path / "bad").returncode == 1
+
+
+def test_the_python_package_reads_the_model(export, values, tmp_path):
+    out = export("inline", INLINE)
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    Ok("export", tmp_path / "spec.yaml", "--to", "zarr", "-o", tmp_path / "zarr", "--optimizer", "adamw")
+    for folder in out, tmp_path / "zarr":
+        model = Model()
+        shardinit.torch.load_into(model, folder)
+        assert all(SameBits(tensor, values[name]) for name, tensor in model.state_dict().items())
+
+
+def test_bytes_are_the_same(folder, export, tmp_path):
+    out = export("inline", INLINE)
+    Ok("export", folder / "spec.yaml", "--to", "dcp", "-o", tmp_path / "again", "--optimizer", INLINE, "--jobs", 1)
+    assert Tree(tmp_path / "again") == Tree(out)
+    # The record says what was asked for: the same is there already, another is not.
+    arguments = ["export", folder / "spec.yaml", "--to", "dcp", "-o", tmp_path / "again", "--optimizer"]
+    assert "was there already" in Ok(*arguments, INLINE).stderr
+    assert Run(*arguments, "adamw").returncode == 4
+    (tmp_path / "file.yaml").write_text(json.dumps(json.loads((out / "shardinit-export.json").read_text())["optimizer"]))
+    assert "was there already" in Ok(*arguments, tmp_path / "file.yaml").stderr
+
+
+def Sharded(folder, values):
+    torch.manual_seed(0)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    wanted = Model()
+    wanted.load_state_dict(values)
+    model = Model()
+    for each in wanted, model:
+        for part in each.up, each.down:
+            fully_shard(part, mesh=mesh)
+        fully_shard(each, mesh=mesh)
+    optimizer, by_hand = OneGroup(model), OneGroup(wanted)
+    Load(folder, model, optimizer, with_groups=True)
+    placed = {name: distribute_tensor(tensor, mesh, p.placements, src_data_rank=None)
+              for name, tensor in values.items() if isinstance(p := model.state_dict()[name], DTensor)}
+    for name, tensor in placed.items():
+        assert SameBits(model.state_dict()[name], tensor), name
+    Step(model, optimizer)
+    Step(wanted, by_hand)
+    AreEqual(model, optimizer, wanted, by_hand)
+
+
+def Enter(rank, world, folder, out, values):
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
+    try:
+        Sharded(out, values)
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def test_fsdp_in_two_processes(export, values, tmp_path):
+    torch.multiprocessing.spawn(Enter, (2, str(tmp_path), str(export("inline", INLINE)), values), nprocs=2)
+
+
+@pytest.mark.parametrize(("optimizer", "message"), [
+    ("sgd", "1:1: error: unknown optimizer `sgd`"),
+    ("{adamw: {weigth_decay: 0.1, lr: 1}}", "1:10: error: a parameter group of AdamW has no `weigth_decay`"),
+    ("{adamw: {weight_decay: 0.1}}", "error: a parameter group with hyperparameters needs `lr`"),
+    ("{adamw: {lr: high}}", "1:14: error: `lr` must be a finite number from 0 on, not `high`"),
+    ("{adamw: {lr: 1, betas: [0.9, 1]}}", "error: `betas` must be two numbers from 0 to less than 1"),
+    ("{adamw: {lr: 1, amsgrad: null}}", "error: `amsgrad` must be `true` or `false`, not nothing"),
+    ("{adamw: {lr: 1, decoupled_weight_decay: false}}", "error: without `decoupled_weight_decay` it is Adam"),
+    ("{adamw: {params: embd.weight}}", "1:18: error: no tensor matches `embd.weight`"),
+    ("{adamw: [{params: up.weight, lr: 1}, {params: '*'}]}", "error: parameter group 1 has no hyperparameters"),
+    ("{adamw: [1]}", "error: a parameter group must be a mapping, not `1`"),
+    ("[adamw]", "error: an optimizer has a name"),
+    ("none.yaml", "1:1: error: there is no file `none.yaml`"),
+])
+def test_what_is_wrong_is_said_with_its_place(folder, tmp_path, optimizer, message):
+    result = Run("export", folder / "spec.yaml", "--to", "dcp", "-o", tmp_path / "out", "--optimizer", optimizer,
+                 cwd=tmp_path)
+    assert result.returncode == 2 and result.stderr.startswith("--optimizer:") and message in result.stderr
+    assert result.stderr.count("error:") == 1 and not (tmp_path / "out").exists()
+
+
+def test_items_are_archives_of_their_own(export):
+    """The items are archives that `torch.load` reads by themselves."""
+    import io
+    import zipfile
+
+    out = export("inline", INLINE)
+    metadata = pickle.loads((out / ".metadata").read_bytes())
+    data = (out / "__0_1.distcp").read_bytes()
+    for index, info in metadata.storage_data.items():
+        if info.relative_path != "__0_1.distcp":
+            continue
+        item = data[info.offset:info.offset + info.length]
+        assert zipfile.ZipFile(io.BytesIO(item)).testzip() is None
+        held = torch.load(io.BytesIO(item), weights_only=True)
+        if index.fqn.endswith("exp_avg"):
+            assert held.shape == metadata.state_dict_metadata[index.fqn].size and held.stride() == (0,) * held.ndim
+            assert np.array_equal(held.numpy(), np.zeros(held.shape, np.float32))
+
+
+FLAX = """
+shardinit: 1
+name: flax
+dtype: f32
+mesh: {axes: {fsdp: 2}}
+sharding: fsdp
+init: {n: {normal: {std: 0.5}}}
+modules:
+  dense: {kernel: {shape: [8, 4], init: n}, bias: {shape: [4], init: zeros}}
+  out.kernel: {shape: [4, 3], dtype: bf16, init: n}
+  table: {shape: [8, 4], init: n, tie: dense.kernel}
+"""
+
+OPTAX = """
+import os, sys
+os.environ.update(JAX_PLATFORMS="cpu", XLA_FLAGS="--xla_force_host_platform_device_count=4")
+import jax, jax.numpy as jnp, numpy as np, optax, orbax.checkpoint as ocp
+from clients import Bits
+from flax.training.train_state import TrainState
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from support import Reassemble
+folder, gen = sys.argv[1:]
+types = {"f32": jnp.float32, "bf16": jnp.bfloat16}
+values = {p: jnp.asarray(words.view(f"<i{words.itemsize}")).view(types[dtype])
+          for p, (dtype, words) in Reassemble(gen).items()}
+params = {"dense": {"kernel": values["dense.kernel"], "bias": values["dense.bias"]},
+          "out": {"kernel": values["out.kernel"]}, "table": values["table"]}
+blank = jax.tree.map(lambda x: jnp.full_like(x, 3), params)
+
+def Loss(p):
+    x = jnp.arange(16.0).reshape(2, 8) / 16
+    y = jnp.tanh(x @ p["dense"]["kernel"] + p["dense"]["bias"]) @ p["out"]["kernel"].astype(jnp.float32)
+    return jnp.sum(y ** 2) + jnp.sum(p["table"] ** 2)
+
+def Equal(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)):
+        assert np.asarray(x).dtype == np.asarray(y).dtype and (Bits(np.asarray(x)) == Bits(np.asarray(y))).all()
+
+def Step(state):
+    return state.apply_gradients(grads=jax.grad(Loss)(state.params))
+
+for name, lr in ("constant", 1e-2), ("schedule", optax.linear_schedule(1e-2, 1e-3, 10)):
+    tx = optax.adamw(lr, b1=0.8, weight_decay=0.1)
+    fresh = TrainState.create(apply_fn=None, params=params, tx=tx)
+    target = jax.tree.map(lambda x: x if isinstance(x, int) else jnp.full_like(x, 3), fresh)
+    target = target.replace(params=blank)
+    path = os.path.join(folder, name)
+    abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, target)
+    state = ocp.StandardCheckpointer().restore(path, abstract)
+    Equal(state, fresh)
+    Equal(Step(state), Step(fresh))
+    # Without a target: dictionaries and lists.
+    plain = ocp.PyTreeCheckpointer().restore(path)
+    Equal(plain["params"], jax.tree.map(np.asarray, params))
+    assert int(plain["step"]) == 0 and not any(map(np.any, jax.tree.leaves(plain["opt_state"])))
+    # Sharded over 4 devices.
+    mesh = Mesh(np.array(jax.devices()), ("x",))
+    cut = lambda x: NamedSharding(mesh, PartitionSpec("x") if x.ndim and x.shape[0] % 4 == 0 else PartitionSpec())
+    abstract = jax.tree.map(lambda x: x if isinstance(x, int) else
+                            jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=cut(x)), target)
+    state = ocp.StandardCheckpointer().restore(path, abstract)
+    Equal(state, fresh)
+    assert state.opt_state[0].mu["table"].sharding == cut(params["table"])
+"""
+
+
+def test_one_step_of_optax_from_orbax(tmp_path):
+    for package in "orbax.checkpoint", "optax", "flax":
+        Client(package)
+    (tmp_path / "spec.yaml").write_text(FLAX)
+    Ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "gen")
+    for name, optimizer in ("constant", "adamw"), ("schedule", "{adamw: {schedule: true}}"):
+        Ok("export", tmp_path / "spec.yaml", "--to", "zarr", "-o", tmp_path / name, "--optimizer", optimizer)
+        Ok("verify", tmp_path / name)
+        said = Ok("verify", tmp_path / name, "--spec", tmp_path / "spec.yaml").stdout
+        assert f"4 tensors, 296 B; not compared: {10 + (name != 'constant')} entries of an optimizer" in said
+    # The moments are descriptions alone.
+    names = [n for n, data in Tree(tmp_path / "constant").items() if data is not None and "opt_state" in n]
+    assert len(names) == 9 and all(name.endswith("/.zarray") for name in names)
+    here = os.path.dirname(os.path.abspath(__file__))
+    result = subprocess.run([sys.executable, "-c", OPTAX, tmp_path, tmp_path / "gen"], capture_output=True, text=True,
+                            timeout=300, env={**os.environ, "PYTHONPATH": here})
+    assert result.returncode == 0, result.stderr
+
+
+def test_collections_of_flax(tmp_path):
+    """Beside `params` others stay where they are, and have no moments."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("shardinit: 1\nname: flax\ndtype: f32\nmodules:\n  params.dense.kernel: {shape: [8, 4], init: ones}\n"
+                    "  batch_stats.norm.mean: {shape: [4], init: zeros}\n")
+    Ok("export", spec, "--to", "zarr", "-o", tmp_path / "out", "--optimizer", "adamw")
+    assert sorted(n for n, data in Tree(tmp_path / "out").items() if data is None) == [
+        "batch_stats.norm.mean", "opt_state.0.count", "opt_state.0.mu.dense.kernel", "opt_state.0.nu.dense.kernel",
+        "params.dense.kernel", "step"]
+    assert "2 tensors" in Ok("verify", tmp_path / "out", "--spec", spec).stdout
+    spec.write_text(spec.read_text() + "  step: {shape: [], init: zeros}\n")
+    result = Run("export", spec, "--to", "zarr", "-o", tmp_path / "step", "--optimizer", "adamw")
+    assert result.returncode == 2 and "`step` is the name of a part of the optimizer's state" in result.stderr
+
+
+@pytest.mark.parametrize(("to", "optimizer", "message"), [
+    ("zarr", "{adamw: {lr: 1}}", "Optax has no hyperparameters in its state"),
+    ("dcp", "{adamw: {schedule: true}}", "no state of PyTorch's AdamW has a schedule"),
+    ("safetensors", "adamw", "`--optimizer` is not for the format `safetensors`"),
+    ("megatron", "adamw", "`--optimizer` is not for the format `megatron`"),
+])
+def test_what_a_format_does_not_have(folder, tmp_path, to, optimizer, message):
+    result = Run("export", folder / "spec.yaml", "--to", to, "-o", tmp_path / "out", "--optimizer", optimizer)
+    assert result.returncode == 2 and message in result.stderr and "hint: " in result.stderr
