@@ -69,6 +69,13 @@ Digest Sha256Of(std::string_view bytes) {
   return hash.Finish();
 }
 
+std::array<uint8_t, 20> Sha1Of(std::string_view bytes) {
+  std::array<uint8_t, 20> digest;
+  static_assert(sizeof(digest) == SHA_DIGEST_LENGTH);
+  SHA1(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), digest.data());
+  return digest;
+}
+
 std::string ToHex(const Digest& digest) {
   static constexpr char kDigits[] = "0123456789abcdef";
   std::string hex(2 * digest.size(), '\0');

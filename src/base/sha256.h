@@ -34,6 +34,8 @@ class Sha256 {
 };
 
 Digest Sha256Of(std::string_view bytes);
+// Of the older algorithm, for those who count on it.
+std::array<uint8_t, 20> Sha1Of(std::string_view bytes);
 
 std::string ToHex(const Digest& digest);
 // False unless `hex` is 64 lower-case hexadecimal digits.

@@ -99,7 +99,11 @@ class SchemaWriter : KeySchemaWriter {
         number("seed", "jax.random.key of it: a first step"),
         pair("words", "the two of jax.random.key_data: a first step"),
         pair("split", "a number of keys and the index of one: jax.random.split(key, N)[I]"),
-        number("fold_in", "jax.random.fold_in(key, N)"));
+        fmt::format(
+            R"("fold_in": {{"description": "jax.random.fold_in(key, N); a list is what )"
+            R"(Flax folds in", "anyOf": [{}, {{"type": "array", "minItems": 1, "items": )"
+            R"({{"anyOf": [{{"type": "integer", "minimum": 0}}, {{"type": "string"}}]}}}}]}})",
+            Ref("number")));
   }
 
   static std::string TorchKey() {
@@ -143,8 +147,9 @@ class SchemaWriter : KeySchemaWriter {
            fmt::format(R"("type": "string", "minLength": 1, "maxLength": {})", kLongestPath));
     Define("path",
            fmt::format(R"("description": "letters, digits, `_` and `-`, in parts separated )"
-                       R"(by dots", "pattern": "^[A-Za-z0-9_-]{{1,{0}}})"
-                       R"((\\.[A-Za-z0-9_-]{{1,{0}}})*$", "maxLength": {1})",
+                       R"(by dots; {{EXPRESSION}} stands for the number of a repeat", )"
+                       R"("pattern": "^([A-Za-z0-9_-]|\\{{[^{{}}]+\\}}){{1,{0}}})"
+                       R"((\\.([A-Za-z0-9_-]|\\{{[^{{}}]+\\}}){{1,{0}}})*$", "maxLength": {1})",
                        kLongestPart, kLongestPath));
     Define("files", R"("anyOf": [{"type": "string", "minLength": 1}, )"
                     R"({"type": "array", "items": {"type": "string", "minLength": 1}}])");

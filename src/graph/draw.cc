@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "graph/jax_key.h"
 #include "graph/stage.h"
+#include "graph/tie.h"
 #include "rng/engines.h"
 
 namespace shardinit {
@@ -184,13 +185,7 @@ void TensorBinder::BindKey(const TensorSpec& spec, DrawNotes* notes, Tensor* ten
     return;
   }
   if (const auto& key = spec.tie ? spec.tie : spec.key) {
-    if (spec.tie && (spec.key || spec.jax_key || spec.torch_key)) {
-      diagnostics_.Error(spec.key       ? spec.key->span
-                         : spec.jax_key ? spec.jax_key->span
-                                        : spec.torch_key->span,
-                         "a tensor with `tie` has the other tensor's `key`",
-                         "remove one of the two");
-    }
+    if (spec.tie && spec.key) ReportKeyOfTie(spec, diagnostics_);
     if (notes != nullptr) notes->key = key->span;
     tensor->draw_path = names_.WithNumbers(key->value);
     // Of a repeat that is wrong not even the name may be known.

@@ -36,19 +36,21 @@ class Expander {
         fans_(FansOf(building.spec)),
         made_(before) {}
 
-  void Expand(const ModuleSpec& module, const std::string& path, int64_t copies) {
+  // `around`: the path of the module that it is in.
+  void Expand(const ModuleSpec& module, const std::string& around, const std::string& name,
+              int64_t copies) {
     if (!IsThere(module)) {
-      if (module.when) visitor_.LeaveOut(path, module);
+      if (module.when) visitor_.LeaveOut(JoinPaths(around, name), module);
       return;
     }
-    const auto around = fans_;
+    const auto fans_around = fans_;
     if (const auto fans = FansOf(module)) fans_ = fans;
     const StageSpec* const stage_around = stage_;
     if (module.stage) stage_ = &*module.stage;
     if (module.when) conditions_.push_back(module.when.get());
-    ExpandModule(module, path, copies);
+    ExpandModule(module, around, name, copies);
     if (module.when) conditions_.pop_back();
-    fans_ = around;
+    fans_ = fans_around;
     stage_ = stage_around;
   }
 
@@ -65,12 +67,13 @@ class Expander {
     return value && *value != 0;
   }
 
-  void ExpandModule(const ModuleSpec& module, const std::string& path, int64_t copies) {
+  void ExpandModule(const ModuleSpec& module, const std::string& around, const std::string& name,
+                    int64_t copies) {
     if (!module.repeat) {
       all_visited_ &= !module.wrong.Has("repeat");
       const bool lacks = names_.lacks();
       names_.Lack(lacks || module.wrong.Has("repeat"));
-      ExpandMembers(module, path, copies);
+      ExpandMembers(module, JoinPaths(around, name), copies);
       names_.Lack(lacks);
       return;
     }
@@ -116,7 +119,10 @@ class Expander {
         break;
       }
       loop.Set(i);
-      ExpandMembers(module, JoinPaths(path, fmt::format_int(i).str()), copies * count);
+      const auto own = module.numbered ? EvaluatePath(*module.numbered, names_, diagnostics_)
+                                       : std::optional(JoinPaths(name, fmt::format_int(i).str()));
+      all_visited_ &= own.has_value();
+      if (own) ExpandMembers(module, JoinPaths(around, *own), copies * count);
       // The others are likely to make as many.
       if (i == 0) visitor_.Expect((count - 1) * (made_ - made_before));
     }
@@ -124,11 +130,11 @@ class Expander {
 
   void ExpandMembers(const ModuleSpec& module, const std::string& path, int64_t copies) {
     for (const auto& member : module.members) {
-      const std::string inner = JoinPaths(path, member.name.value);
       if (const auto* tensor = std::get_if<TensorSpec>(&member.value)) {
-        Visit(*tensor, member.name.span, inner);
+        Visit(*tensor, member.name.span, JoinPaths(path, member.name.value));
       } else {
-        Expand(*std::get<std::unique_ptr<ModuleSpec>>(member.value), inner, copies);
+        Expand(*std::get<std::unique_ptr<ModuleSpec>>(member.value), path, member.name.value,
+               copies);
       }
     }
   }
@@ -166,7 +172,7 @@ class Expander {
 
 bool Expand(const ModuleSpec& root, int64_t before, Building& building, LeafVisitor& visitor) {
   Expander expander(before, building, visitor);
-  expander.Expand(root, "", 1);
+  expander.Expand(root, "", "", 1);
   return expander.all_visited();
 }
 

@@ -68,6 +68,17 @@ class Explainer : public LeafVisitor {
     return !why_.tensor && GlobMatches(why_.pattern, path);
   }
 
+  // A repeat's path with one of its numbers.
+  static std::string Numbered(const ModuleSpec& module, const std::string& path,
+                              std::string_view number) {
+    if (!module.numbered) return JoinPaths(path, std::string(number));
+    std::string numbered = path;
+    for (size_t open; (open = numbered.find('{')) != numbered.npos;) {
+      numbered.replace(open, numbered.find('}', open) + 1 - open, number);
+    }
+    return numbered;
+  }
+
   void NoteLeftOut(const std::string& path, const Expr& when) {
     if (!IsWanted(path) || why_.left_out) return;
     why_.left_out = {path, {"when", TextOf(when), {}, SpanOf(when)}};
@@ -79,14 +90,14 @@ class Explainer : public LeafVisitor {
     if (--left_out_budget_ < 0) return;
     std::vector<std::string> inside = {path};
     if (module.repeat) {
-      inside = {JoinPaths(path, "0")};
+      inside = {Numbered(module, path, "0")};
+      constexpr std::string_view kDigits = "0123456789";
       std::string_view rest = why_.pattern;
       while (!rest.empty()) {
-        const std::string_view part = rest.substr(0, rest.find('.'));
-        if (!part.empty() && part.find_first_not_of("0123456789") == part.npos) {
-          inside.push_back(JoinPaths(path, std::string(part)));
-        }
-        rest.remove_prefix(std::min(part.size() + 1, rest.size()));
+        rest.remove_prefix(std::min(rest.find_first_of(kDigits), rest.size()));
+        const std::string_view number = rest.substr(0, rest.find_first_not_of(kDigits));
+        if (!number.empty()) inside.push_back(Numbered(module, path, number));
+        rest.remove_prefix(number.size());
       }
     }
     for (const std::string& prefix : inside) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "expr/functions.h"
 
@@ -124,6 +125,20 @@ std::string SpecScope::WithNumbers(std::string path) const {
     }
   }
   return path;
+}
+
+std::optional<std::string> EvaluatePath(const PathSpec& path, const Scope& names,
+                                        Diagnostics& diagnostics) {
+  std::string text;
+  for (const PathSpec::Part& part : path.parts) {
+    text += part.text;
+    if (part.number == nullptr) continue;
+    const auto number = EvaluateInteger(*part.number, names, 0, std::numeric_limits<int64_t>::max(),
+                                        "a number in a path", diagnostics);
+    if (!number) return {};
+    text += fmt::format_int(*number).str();
+  }
+  return text;
 }
 
 }  // namespace shardinit

@@ -1,6 +1,7 @@
 // The names that expressions of a spec may use.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -73,5 +74,9 @@ class SpecScope : public Scope {
   std::vector<std::pair<std::string, int64_t>> loops_;  // Innermost last.
   std::vector<Setting>* trace_ = nullptr;
 };
+
+// Nothing if a number in it is wrong, which is reported.
+std::optional<std::string> EvaluatePath(const PathSpec& path, const Scope& names,
+                                        Diagnostics& diagnostics);
 
 }  // namespace shardinit

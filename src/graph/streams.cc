@@ -32,6 +32,7 @@ void AssignTorch(uint64_t seed, std::vector<Tensor>& tensors) {
     if (tensor.view || !IsRandom(tensor.distribution)) continue;
     tensor.stream = {.key = kTorchCpu.key(seed, tensor.path), .engine = &kTorchCpu};
     if (!HasPlace(tensor)) continue;
+    if (tensor.draw_path == tensor.path) tensor.draw_path.clear();  // Is tied to itself.
     if (!tensor.draw_path.empty()) {  // Takes the numbers of another, and none of its own.
       tied.push_back(&tensor);
       continue;

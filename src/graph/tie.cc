@@ -35,6 +35,13 @@ std::string DifferenceOf(const Tensor& tied, const Tensor& other) {
 
 }  // namespace
 
+void ReportKeyOfTie(const TensorSpec& spec, Diagnostics& diagnostics) {
+  diagnostics.Error(spec.key       ? spec.key->span
+                    : spec.jax_key ? spec.jax_key->span
+                                   : spec.torch_key->span,
+                    "a tensor with `tie` has the other tensor's `key`", "remove one of the two");
+}
+
 bool MadeAlike(const Tensor& a, const Tensor& b) { return DifferenceOf(a, b).empty(); }
 
 void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics) {
@@ -46,6 +53,7 @@ void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics) {
   if (tied.empty() || !drawn.IsComplete()) return;
   std::unordered_map<std::string_view, size_t> numbers;
   for (size_t i = 0; i < drawn.tensors.size(); ++i) numbers.emplace(drawn.tensors[i].path, i);
+  const TensorSpec* reported = nullptr;
   for (const size_t i : tied) {
     Tensor& tensor = drawn.tensors[i];
     const Located<std::string>& name = *drawn.specs[i]->tie;
@@ -58,9 +66,18 @@ void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics) {
       continue;
     }
     const Tensor& other = drawn.tensors[found->second];
-    if (&other == &tensor) continue;
+    if (&other == &tensor) {
+      if (tensor.given_key) tensor.draw_path.clear();
+      continue;
+    }
     const TensorSpec* const spec = drawn.specs[found->second];
-    if (spec != nullptr && spec->tie && other.draw_path != other.path) {
+    const TensorSpec* const own = drawn.specs[i];
+    if (own != spec && own != reported && (own->jax_key || own->torch_key)) {
+      ReportKeyOfTie(*own, diagnostics);
+      reported = own;  // Once for a repeat.
+      continue;
+    }
+    if (spec != nullptr && spec->tie && !other.draw_path.empty() && other.draw_path != other.path) {
       diagnostics.Error(name.span, fmt::format("`{}` is tied to another tensor itself", other.path),
                         fmt::format("tie this one to `{}`, too", other.draw_path));
       continue;
@@ -72,8 +89,12 @@ void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics) {
           "give both the same `shape`, `dtype` and `init`");
       continue;
     }
-    if (other.given_key || !other.draw_path.empty()) tensor.draw_path = other.draw_path;
+    if (other.given_key)
+      tensor.draw_path.clear();
+    else if (!other.draw_path.empty())
+      tensor.draw_path = other.draw_path;
     tensor.given_key = other.given_key;
+    tensor.place.reset();
   }
 }
 

@@ -62,16 +62,9 @@ std::optional<Viewed> ViewBinder::LowerNode(const ViewSpec& spec, int depth, Vie
 }
 
 std::optional<Viewed> ViewBinder::LowerTensor(const ViewSpec& spec, ViewNode* node) {
-  std::string path;
-  for (const PathSpec::Part& part : spec.path->parts) {
-    path += part.text;
-    if (part.number == nullptr) continue;
-    const auto number =
-        EvaluateInteger(*part.number, names_, 0, std::numeric_limits<int64_t>::max(),
-                        "a number in a path", diagnostics_);
-    if (!number) return {};
-    path += fmt::format_int(*number).str();
-  }
+  const auto evaluated = EvaluatePath(*spec.path, names_, diagnostics_);
+  if (!evaluated) return {};
+  const std::string& path = *evaluated;
   const auto it = by_path_.find(path);
   if (it == by_path_.end()) {
     std::vector<std::string> known;

@@ -128,7 +128,7 @@ void SpecParser::ReadModule(const Node::Entry& entry, size_t prefix, ModuleSpec&
     const size_t before = Faults();
     if (key != nullptr) {
       key->read(*this, *key, item, module);
-    } else if (CheckPath(*item.key, prefix, diagnostics())) {
+    } else if (IsNumbered(item) || CheckPath(*item.key, prefix, diagnostics())) {
       ReadMember(item, prefix + item.key->text.size() + 1, module);
     }
     // What these name are members, too.
@@ -183,8 +183,36 @@ void SpecParser::ReadMember(const Node::Entry& item, size_t prefix, ModuleSpec& 
   } else {
     auto child = std::make_unique<ModuleSpec>();
     ReadModule(item, prefix, *child);
+    if (IsNumbered(item)) ReadNumbered(*item.key, prefix, *child);
     module.members.push_back({Text(*item.key), std::move(child)});
   }
+}
+
+// A module whose name has the number of its repeat in it.
+bool SpecParser::IsNumbered(const Node::Entry& item) const {
+  return item.value->IsMap() && !IsTensor(*item.value) &&
+         item.key->text.find('{') != item.key->text.npos;
+}
+
+void SpecParser::ReadNumbered(const Node& name, size_t prefix, ModuleSpec& module) {
+  const size_t before = Faults();
+  PathSpec path = ReadPathSpec(name);
+  if (Faults() != before) return;
+  // What is around the numbers is as in any name.
+  std::string text;
+  for (const PathSpec::Part& part : path.parts) text += part.text + (part.number ? "0" : "");
+  Node plain = name;
+  plain.text = text;
+  plain.verbatim = false;
+  if (!CheckPath(plain, prefix - name.text.size() - 1, diagnostics())) return;
+  if (!module.repeat && !module.wrong.Has("repeat")) {
+    Error(
+        name,
+        fmt::format("{} has the number of a repeat in its name, but no `repeat`", Quote(name.text)),
+        "add such as `repeat: {layer: 12}`");
+    return;
+  }
+  module.numbered = std::move(path);
 }
 
 bool SpecParser::IsTensor(const Node& map) const {

@@ -109,6 +109,9 @@ class SpecParser : public SpecReader {
   // tensor's key with a value that no module's member has: its shape was
   // forgotten. `fans` and `when` may be a module's.
   bool IsTensor(const Node& map) const;
+  bool IsNumbered(const Node::Entry& item) const;
+  // The name of such a module, which was read; `prefix` counts the name, too.
+  void ReadNumbered(const Node& name, size_t prefix, ModuleSpec& module);
   const std::vector<KeyRow<TensorSpec>>& TensorKeys() const {
     return layout_ != nullptr ? kStoredTensorKeys : kTensorKeys;
   }

@@ -24,7 +24,7 @@ constexpr JaxStep kJaxSteps[] = {
     {"seed", 1, true, "`seed: 0`"},
     {"words", 2, true, "`words: [0, 42]`, the two of `jax.random.key_data`"},
     {"split", 2, false, "`split: [3, 1]`, for `jax.random.split(key, 3)[1]`"},
-    {"fold_in", 1, false, "`fold_in: 7`"},
+    {"fold_in", 1, false, "`fold_in: 7`, or `fold_in: [Dense_0, 1]` as Flax does"},
 };
 
 constexpr std::string_view kJaxForm = "such as `key: {jax: {seed: 0, split: [3, 1]}}`";
@@ -123,6 +123,8 @@ void SpecReader::ReadJaxSteps(const Node& map, JaxKeySpec* key) {
         step.large_seed = *large;
       else
         step.numbers.push_back(std::get<ExprPtr>(seed));
+    } else if (row->name == "fold_in" && item.value->IsSequence()) {
+      ReadStatics(item, &step);
     } else if (row->numbers == 1) {
       step.numbers.push_back(ReadExpr(item));
     } else if (!item.value->IsSequence() || item.value->entries.size() != row->numbers) {
@@ -131,6 +133,22 @@ void SpecReader::ReadJaxSteps(const Node& map, JaxKeySpec* key) {
     } else {
       step.numbers = ReadExprList(item, fmt::format("a number of `{}`", name));
     }
+  }
+}
+
+// Numbers are such, and all else is text.
+void SpecReader::ReadStatics(const Node::Entry& entry, JaxKeySpec::Step* step) {
+  NoteGaps(*entry.value);
+  for (const Node::Entry& item : entry.value->entries) {
+    JaxKeySpec::Step::Static& folded = step->statics.emplace_back();
+    if (IsNumber(*item.value)) {
+      folded.number = ReadExpr({entry.key, item.value});
+    } else if (IsText({entry.key, item.value})) {
+      folded.text = ReadPathSpec(*item.value);
+    }
+  }
+  if (entry.value->entries.empty() && !entry.value->incomplete) {
+    Error(*entry.value, "`fold_in` has an empty list", "write such as `fold_in: [Dense_0, 1]`");
   }
 }
 

@@ -52,6 +52,8 @@ class SpecReader {
   ConfigSpec ReadConfigValue(const Node& node);
   // Complete but for what was reported.
   ViewSpec ReadView(const Node& node);
+  // Text with `{expressions}`. What is left of the text is not checked.
+  PathSpec ReadPathSpec(const Node& node);
   // A `key` that is a mapping; neither kind if something in it is wrong.
   void ReadGivenKey(const Node& node, TensorSpec& tensor);
 
@@ -82,10 +84,8 @@ class SpecReader {
   std::optional<JaxKeySpec> ReadJaxKey(const Node& node, const Node::Entry& entry);
   std::optional<TorchKeySpec> ReadTorchKey(const Node& node, const Node::Entry& entry);
   void ReadJaxSteps(const Node& map, JaxKeySpec* key);
+  void ReadStatics(const Node::Entry& entry, JaxKeySpec::Step* step);
   void ReadViewArgument(const Node::Entry& item, ViewSpec& view);
-  // Text with `{expressions}`. What is left of the text is checked by being
-  // looked up.
-  PathSpec ReadPathSpec(const Node& node);
   // In braces, `50,304` is the number 50 and a key 304 without a value.
   bool ReportCutNumber(const Node& before, const Node::Entry& entry);
   // Moves `*at` to the last piece of a call that a YAML comma has cut.

@@ -124,9 +124,15 @@ struct TorchKeySpec {
 // `{jax: {seed: 0, split: [3, 1]}}`: how JAX derives a key, step by step.
 struct JaxKeySpec {
   struct Step {
+    // What Flax folds in: a text or a number.
+    struct Static {
+      PathSpec text;
+      ExprPtr number;  // Null: the text.
+    };
     std::string name;                         // `seed`, `words`, `split` or `fold_in`.
     std::vector<ExprPtr> numbers;             // As many as the step has; of `seed`, or
-    std::optional<uint64_t> large_seed = {};  // one that expressions do not have.
+    std::optional<uint64_t> large_seed = {};  // one that expressions do not have; of `fold_in`, or
+    std::vector<Static> statics = {};         // a list.
   };
   Span span;
   std::vector<Step> steps;  // The first is a seed or words.
@@ -164,6 +170,8 @@ struct ModuleSpec {
   // `repeat: {layer: layers}`: members stand under <0>, <1>, … and may use
   // `layer`.
   std::optional<Named<ExprPtr>> repeat;
+  // Of `layers_{layer}`, which stands for the number itself: members stand under it alone.
+  std::optional<PathSpec> numbered;
   std::optional<Located<std::string>> fans;  // Of members that say nothing.
   std::optional<StageSpec> stage;            // The same.
   ExprPtr when;                              // As a tensor's, for the module with all its repeats.

@@ -49,6 +49,24 @@ class Scanned(linen.Module):
         return linen.Dense(50, use_bias=False, kernel_init=linen.initializers.normal(0.02))(x)
 
 
+class Unscanned(linen.Module):
+    """Layers that are modules of their own, of names that Linen gives and others."""
+
+    @linen.compact
+    def __call__(self, x):
+        for i in range(4):
+            x = linen.Dense(16, name=f"layers_{i}", bias_init=linen.initializers.uniform(0.1))(linen.LayerNorm()(x))
+        for _ in range(3):
+            x = Inner()(x)
+        return x
+
+
+class Inner(linen.Module):
+    @linen.compact
+    def __call__(self, x):
+        return linen.Dense(16, use_bias=False)(linen.Dense(12)(x)) * self.param("scale", linen.initializers.uniform(1.0), (16,))
+
+
 class Images(linen.Module):
     @linen.compact
     def __call__(self, x):
@@ -182,6 +200,7 @@ def Init(module, *shape, dtype=jnp.float32):
 MODELS = {
     "linen, in a scan": (Init(Scanned(), 1, 4, dtype=jnp.int32), True),
     "linen, in a scan along another axis": (Init(Scanned(1), 1, 4, dtype=jnp.int32), True),
+    "linen, not in a scan": (Init(Unscanned(), 1, 16), True),
     "linen, images": (Init(Images(), 1, 4, 4, 3), True),
     "linen, recurrent": (Init(Recurrent(), 1, 6, 8), False),
     "nnx": (lambda rngs: Layers(8, rngs=rngs), True),
@@ -281,6 +300,17 @@ def test_layers_are_folded_with_their_keys():
     assert "repeat: {layer: 5}" in text and "{seed: 0, fold_in: 2 * layer + 1}" in text
     text = shardinit.capture.jax(equinox.nn.MLP, 8, 8, 8, 6, engine="jax_threefry").text
     assert "repeat: {layer: 7}" in text and "{seed: 0, split: [7, layer]}, {split: [2, 0]}" in text
+
+
+@pytest.mark.parametrize("engine", ["philox4x32", "jax_threefry"])
+def test_layers_of_linen_that_are_not_scanned_are_folded(engine):
+    text = shardinit.capture.jax(Init(Unscanned(), 1, 16), engine=engine).text
+    for line in ("    layers_{layer}:", "      repeat: {layer: 4}", "    Inner_{inner}:", "      repeat: {inner: 3}",
+                 "    LayerNorm_{layernorm}:"):
+        assert f"\n{line}\n" in text, text
+    if engine == "jax_threefry":
+        assert 'bias: {shape: [16], init: {uniform: {low: 0, high: 0.1}}, key: {jax: {seed: 0, fold_in: ["layers_{layer}", 2]}}}' in text
+        assert 'Dense_1.kernel: {shape: [16, 12], init: lecun_normal, key: {jax: {seed: 0, fold_in: ["Inner_{inner}", Dense_1, 1]}}}' in text
 
 
 def test_initializers_have_their_names():

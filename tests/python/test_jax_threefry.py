@@ -11,6 +11,7 @@ import reference
 from clients import PACKAGE
 from support import ROOT, Json, Ok, Run
 
+import flax.core.scope
 import jax
 from jax.extend.random import threefry_2x32
 
@@ -80,7 +81,7 @@ def test_truncated_normal_numbers_are_those_of_jax(low, high):
 
 
 def test_keys_are_those_of_jax():
-    key = jax.random.key
+    key, fold_in_static = jax.random.key, flax.core.scope._fold_in_static
     steps = {
         "{seed: 0}": key(0),
         "{seed: 42, split: [3, 1]}": jax.random.split(key(42), 3)[1],
@@ -88,6 +89,9 @@ def test_keys_are_those_of_jax():
         "[{seed: 0}, {split: [4, 2]}, {split: [5, 4]}, {fold_in: 9}]":
             jax.random.fold_in(jax.random.split(jax.random.split(key(0), 4)[2], 5)[4], 9),
         "{seed: 3, split: [6, 1 * 3 + 2]}": jax.random.split(key(3), (2, 3))[1, 2],
+        "{seed: 5, fold_in: [layers_2, Dense_0, 1]}": fold_in_static(key(5), ("layers_2", "Dense_0", 1)),
+        "{seed: 5, fold_in: ['h{n - 1}x{2 * n}', 300, 'ü', 0, '7'], split: [2, 1]}":
+            jax.random.split(fold_in_static(key(5), ("h2x6", 300, "ü", 0, "7")))[1],
         "{words: [4294967295, 7], fold_in: n + 1}":
             jax.random.fold_in(jax.random.wrap_key_data(np.array([2**32 - 1, 7], np.uint32)), 4),
     }

@@ -64,9 +64,13 @@ VALID = {
                                  "modules: {w: {shape: [3], init: b}}\n",
     "modules": HEAD + "modules:\n  m.n:\n    repeat: {i: 2}\n    o: {w: {shape: [i + 1], init: ones}}\n"
                       "    0: {shape: [], init: ones}\n",
+    "names with numbers": HEAD + "modules:\n  m_{i}:\n    repeat: {i: 2}\n    '{j + 1}.{2 * j}':\n      repeat: {j: 2}\n"
+                               "      w: {shape: [i + 1], init: ones}\n",
     "a module that is called init": HEAD + "modules: {init: {w: {shape: [1], init: ones}}}\n",
     "key of JAX": BODY.replace("mesh", "engine: jax_threefry\nmesh")
                   + "{shape: [4], init: {normal: {std: 1}}, key: {jax: {seed: 2 * 3, split: [3, 1], fold_in: 7}}}\n",
+    "names in a key": BODY.replace("mesh", "engine: jax_threefry\nmesh")
+                      + "{shape: [4], init: ones, key: {jax: {seed: 2, fold_in: [Dense_0, '7{2 + 1}', 1]}}}\n",
     "steps of a key": BODY.replace("mesh", "engine: jax_threefry\nmesh")
                       + "{shape: [4], init: {normal: {std: 1}}, key: {jax: [{words: [0, 1]}, {split: [3, 1]}]}}\n",
     "tensor": BODY + "{shape: [4, 4], init: ones, shard: [data, [tensor]], dtype: bf16, uneven: pad, key: v}\n",

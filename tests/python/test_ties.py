@@ -69,6 +69,40 @@ def test_two_that_are_not_tied_may_not_share_numbers(tmp_path):
     assert "`table` and `other` would be drawn from the same random stream" in result.stderr
 
 
+@pytest.mark.parametrize("engine, key", [
+    ("jax_threefry", "{jax: {seed: 3, fold_in: 2}}"),
+    ("torch_cpu", "{torch: {position: 40}}")])
+def test_the_first_of_a_repeat_has_the_key(engine, key, tmp_path):
+    head = f"shardinit: 1\nname: ties\ndtype: f32\nengine: {engine}\nmodules:\n"
+    tensor = "{shape: [9], init: {uniform: {low: 0, high: 1}}"
+    (tmp_path / "spec.yaml").write_text(
+        f"{head}  layers:\n    repeat: {{i: 4}}\n    w: {{when: i > 0, {tensor[1:]}, tie: layers.1.w, key: {key}}}\n"
+        f"  behind: {tensor}}}\n")
+    (tmp_path / "alone.yaml").write_text(f"{head}  w: {tensor}, key: {key}}}\n  behind: {tensor}}}\n")
+    for name in ("spec", "alone"):
+        Ok("gen", tmp_path / f"{name}.yaml", "-o", tmp_path / name)
+        Ok("verify", tmp_path / name, "--spec", tmp_path / f"{name}.yaml")
+    for i in range(1, 4):
+        assert np.array_equal(Tensor(tmp_path / "spec", f"layers.{i}.w"), Tensor(tmp_path / "alone", "w"))
+    assert np.array_equal(Tensor(tmp_path / "spec", "behind"), Tensor(tmp_path / "alone", "behind"))
+    # Of no other tensor.
+    (tmp_path / "spec.yaml").write_text(f"{head}  a: {tensor}}}\n  b: {tensor}, tie: a, key: {key}}}\n")
+    result = Run("validate", tmp_path / "spec.yaml")
+    assert result.returncode == 2 and "a tensor with `tie` has the other tensor's `key`" in result.stderr
+
+
+def test_all_of_a_repeat_are_the_first_in_the_order_of_pytorch(tmp_path):
+    text = ("shardinit: 1\nname: ties\ndtype: f32\nengine: torch_cpu\nmodules:\n"
+            "  before: {shape: [9], init: {uniform: {low: 0, high: 1}}}\n"
+            "  layers:\n    repeat: {i: 2}\n    w: {shape: [9], init: {uniform: {low: 0, high: 1}}, tie: layers.0.w}\n")
+    (tmp_path / "spec.yaml").write_text(text)
+    Ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
+    (tmp_path / "alone.yaml").write_text(text.replace("repeat: {i: 2}", "repeat: {i: 1}").replace(", tie: layers.0.w", ""))
+    Ok("gen", tmp_path / "alone.yaml", "-o", tmp_path / "alone")
+    for i in range(2):
+        assert np.array_equal(Tensor(tmp_path / "out", f"layers.{i}.w"), Tensor(tmp_path / "alone", "layers.0.w"))
+
+
 def test_a_key_of_jax_is_that_of_the_tied(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: ties\ndtype: f32\nengine: jax_threefry\nmodules:\n"

@@ -90,6 +90,13 @@ TEST(Sha256, CanBeMoved) {
   EXPECT_EQ(ToHex(second.Finish()), kVectors[0].digest);
 }
 
+TEST(Sha1, IsThatOfFips180) {
+  const auto digest = Sha1Of("abc");
+  EXPECT_EQ(digest[0] << 24 | digest[1] << 16 | digest[2] << 8 | digest[3],
+            static_cast<int>(0xa9993e36));
+  EXPECT_EQ(digest[19], 0x9d);
+}
+
 TEST(FromHex, IsTheInverseOfToHex) {
   const Digest digest = Sha256Of("abc");
   Digest back{};

@@ -71,6 +71,63 @@ TEST(Repeat, NestsAndNumbers) {
             "a.1.b.1.w f32 [12] constant(0) ()\n");
 }
 
+TEST(Repeat, ItsNumberMayStandInTheName) {
+  EXPECT_EQ(Tensors("modules:\n"
+                    "  h_{i}:\n"
+                    "    repeat: {i: 2}\n"
+                    "    \"{2 * j + i}.c\":\n"
+                    "      repeat: {j: 2}\n"
+                    "      w: {shape: [10 * i + j + 1], init: zeros}\n"),
+            "h_0.0.c.w f32 [1] constant(0) ()\n"
+            "h_0.2.c.w f32 [2] constant(0) ()\n"
+            "h_1.1.c.w f32 [11] constant(0) ()\n"
+            "h_1.3.c.w f32 [12] constant(0) ()\n");
+}
+
+TEST(Repeat, NumbersInNamesAreChecked) {
+  EXPECT_EQ(Messages("modules:\n"
+                     "  a_{i}: {w: {shape: [1], init: zeros}}\n"
+                     "  b_{i: {repeat: {i: 2}, w: {shape: [1], init: zeros}}\n"
+                     "  c/{i}: {repeat: {i: 2}, w: {shape: [1], init: zeros}}\n"
+                     "  d_{i}: {shape: [1], init: zeros}\n"
+                     "  e_{i +}: {repeat: {i: 2}, w: {shape: [1], init: zeros}}\n"),
+            "x.yaml:5:3: error: `a_{i}` has the number of a repeat in its name, but no `repeat`\n"
+            "    a_{i}: {w: {shape: [1], init: zeros}}\n"
+            "    ^^^^^\n"
+            "  hint: add such as `repeat: {layer: 12}`\n"
+            "x.yaml:6:3: error: `b_{i` has a `{` without its `}`\n"
+            "    b_{i: {repeat: {i: 2}, w: {shape: [1], init: zeros}}\n"
+            "    ^^^^\n"
+            "x.yaml:7:3: error: name `c/0` has a slash\n"
+            "    c/{i}: {repeat: {i: 2}, w: {shape: [1], init: zeros}}\n"
+            "    ^^^^^\n"
+            "  hint: separate the parts of a path by dots\n"
+            "x.yaml:8:5: error: name `d_{i}` has the character `{`\n"
+            "    d_{i}: {shape: [1], init: zeros}\n"
+            "      ^\n"
+            "  hint: names use letters, digits, `_` and `-`, with dots between parts\n"
+            "x.yaml:9:8: error: expected a number, a name or `(`, but the expression ends\n"
+            "    e_{i +}: {repeat: {i: 2}, w: {shape: [1], init: zeros}}\n"
+            "         ^\n");
+  EXPECT_EQ(Messages("modules:\n"
+                     "  a_{i - 1}: {repeat: {i: 2}, w: {shape: [1], init: zeros}}\n"
+                     "  b_{j}: {repeat: {i: 2}, w: {shape: [1], init: zeros}}\n"
+                     "  c_{7}: {repeat: {i: 2}, w: {shape: [1], init: zeros}}\n"),
+            "x.yaml:5:6: error: a number in a path must be at least 0, but `i - 1` is -1\n"
+            "    a_{i - 1}: {repeat: {i: 2}, w: {shape: [1], init: zeros}}\n"
+            "       ^^^^^\n"
+            "x.yaml:6:6: error: unknown name `j`\n"
+            "    b_{j}: {repeat: {i: 2}, w: {shape: [1], init: zeros}}\n"
+            "       ^\n"
+            "  hint: the only one is `i`\n"
+            "x.yaml:7:27: error: two tensors have the path `c_7.w`\n"
+            "    c_{7}: {repeat: {i: 2}, w: {shape: [1], init: zeros}}\n"
+            "                            ^\n"
+            "x.yaml:7:27: note: the first one is here\n"
+            "    c_{7}: {repeat: {i: 2}, w: {shape: [1], init: zeros}}\n"
+            "                            ^\n");
+}
+
 TEST(Repeat, GivesOneMessagePerMistake) {
   EXPECT_EQ(Messages("modules:\n"
                      "  a:\n"

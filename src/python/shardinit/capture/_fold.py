@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -22,6 +24,9 @@ class Leaf:
         key: the path under which it is drawn; `path`, in which repeats have their variables, if
             that is its own.
         place: in PyTorch's stream; empty: where the one before ends, or there is none.
+        given: how JAX makes the key that it is drawn with; None: it does not.
+        copies: it is those of a repeat of which all are copies of the first; place and key are
+            those of that one.
     """
 
     path: str
@@ -33,6 +38,7 @@ class Leaf:
     place: dict[str, Any] = dataclasses.field(default_factory=dict)
     given: Key | None = None
     axes: tuple[tuple[str, Any], ...] = ()
+    copies: bool = False
 
     def leaves(self) -> int:
         return 1
@@ -43,7 +49,8 @@ class Module:
     """What has members.
 
     Attributes:
-        count: how many times they are repeated, counted by `variable`; 0 is no repeat.
+        count: how many times they are repeated, counted by `variable`; 0 is no repeat. A repeat
+            whose own name has the variable in braces has no number behind it.
     """
 
     members: dict[str, Leaf | Module] = dataclasses.field(default_factory=dict)
@@ -90,26 +97,99 @@ def tree(
     return root
 
 
+_Form = tuple[str, str]  # What is before, and behind the number in a name.
+
+
 def _fold(module: Module, name: str, variables: tuple[str, ...]) -> None:
-    count = len(module.members)
-    layers = [module.members.get(str(i)) for i in range(count)]
-    variable = ""
-    if count > 1 and all(isinstance(layer, Module) for layer in layers):
-        variable = _variable(name, variables)
-        variables = (*variables, variable)
+    found = _numbered(module)
+    variable = {form: _variable(form[0] or name, variables) for form in found}
     for inner, member in module.members.items():
         if isinstance(member, Module):
-            _fold(member, inner, variables)
-    if not variable:
+            form = next((form for form, some in found.items() if inner in some.values()), None)
+            _fold(member, inner, (*variables, variable[form]) if form else variables)
+    for form, some in found.items():
+        numbers, whole = list(some), form == ("", "") and len(some) == len(module.members)
+        if whole and numbers == list(range(len(numbers))):
+            union = _repeat([module.members[name] for name in some.values()], variable[form])
+            if union is not None:
+                module.members, module.variable, module.count = (
+                    union.members, union.variable, union.count
+                )  # fmt: skip
+                continue
+        for part in _parts(module, some):
+            _fold_part(module, form, {n: some[n] for n in part}, variable[form])
+
+
+def _numbered(module: Module) -> dict[_Form, dict[int, str]]:
+    """Names of modules that are equal but for their last number: number → name, ascending."""
+    found: dict[_Form, dict[int, str]] = {}
+    for name, member in module.members.items():
+        match = re.fullmatch(r"(.*?)(0|[1-9]\d*)(\D*)", name)
+        if match and isinstance(member, Module) and not re.search(r"\d$", match[1]):
+            found.setdefault((match[1], match[3]), {})[int(match[2])] = name
+    return {form: dict(sorted(some.items())) for form, some in found.items() if len(some) > 1}
+
+
+def _parts(module: Module, some: Mapping[int, str]) -> Iterator[Sequence[int]]:
+    """Of numbered members those that could be one: all of them, or those that look alike, which
+    are in steps of one size."""
+    if _step(list(some)) and _repeat([module.members[name] for name in some.values()], "_"):
+        yield list(some)
         return
+    alike: dict[Any, list[int]] = {}
+    for number, name in some.items():
+        alike.setdefault(_looks(module.members[name]), []).append(number)
+    for numbers in alike.values():
+        if _step(numbers):
+            yield numbers
+            continue
+        for _, run in itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+            yield [number for _, number in run]
+
+
+def _step(numbers: Sequence[int]) -> int:
+    """By which they are apart; 0 if there is no such number."""
+    steps = {b - a for a, b in itertools.pairwise(numbers)}
+    return steps.pop() if len(steps) == 1 else 0
+
+
+def _looks(node: Node) -> Any:
+    """Equal for what may be one but for its numbers."""
+    if isinstance(node, Leaf):
+        init = node.init if isinstance(node.init, str) else next(iter(node.init))
+        return node.shape, node.dtype, init
+    return node.count, tuple((name, _looks(member)) for name, member in node.members.items())
+
+
+def _fold_part(module: Module, form: _Form, names: Mapping[int, str], variable: str) -> None:
+    """Puts one member in the place of numbered ones, in steps of one size, where that is shorter."""
+    numbers = list(names)
+    if len(numbers) < 2:
+        return
+    union = _repeat([module.members[name] for name in names.values()], variable)
+    every = sum(module.members[name].leaves() for name in names.values())
+    if union is None or 3 * (union.leaves() + 2) >= 2 * every:
+        return
+    number = _affine(numbers, range(len(numbers)), variable)
+    new = {f"{form[0]}{{{number.text}}}{form[1]}": union}
+    gone = set(names.values())
+    members: dict[str, Leaf | Module] = {}
+    for name, member in module.members.items():
+        members.update({name: member} if name not in gone else new)
+    module.members = members
+
+
+def _repeat(layers: Sequence[Node], variable: str) -> Module | None:
+    """One module for several, if they are alike enough for it."""
     try:
-        union = _union(layers, range(count), variable, count)
+        union = _union(layers, range(len(layers)), variable, len(layers))
     except Unlike:
-        return
-    assert isinstance(union, Module)
-    if union.count or 3 * union.leaves() > 2 * module.leaves():
-        return
-    module.members, module.variable, module.count = union.members, variable, count
+        return None
+    every = sum(layer.leaves() for layer in layers)
+    if not isinstance(union, Module) or union.count or 3 * union.leaves() > 2 * every:
+        return None
+    union.variable, union.count = variable, len(layers)
+    return union
 
 
 # What an expression or a module may say by itself.
@@ -118,7 +198,8 @@ _TAKEN = re.compile(r"i\d+|n\d+|row|col|index|size_.*|mesh_.*|repeat|shape|fans|
 
 def _variable(name: str, taken: Sequence[str]) -> str:
     """`layer` for `layers`, and another one within it."""
-    base = re.sub(r"\W", "_", name)
+    base = re.sub(r"\W", "_", name).lower()
+    base = base.rstrip("_")
     base = base[:-1] if len(base) > 2 and base.endswith("s") and not base.endswith("ss") else base
     if len(base) < 2 or not base[0].isalpha() or _TAKEN.fullmatch(base):
         base = "layer"
@@ -146,6 +227,9 @@ def _union(nodes: Sequence[Node | None], at: Sequence[int], variable: str, count
             raise Unlike
         path = _path([leaf.path for leaf in leaves], layers, variable)
         own = all(leaf.key == leaf.path for leaf in leaves)
+        copies = not own and all(leaf.key == first.path for leaf in leaves)
+        if len({leaf.copies for leaf in leaves}) > 1:
+            raise Unlike
         shape = tuple(
             _common([leaf.shape[d] for leaf in leaves], layers, variable)
             for d in range(len(first.shape))
@@ -155,11 +239,16 @@ def _union(nodes: Sequence[Node | None], at: Sequence[int], variable: str, count
             shape,
             first.dtype,
             _common_init([leaf.init for leaf in leaves], layers, variable),
-            path if own else _path([leaf.key for leaf in leaves], layers, variable),
+            path if own else _key_path([leaf.key for leaf in leaves], layers, variable),
             both(first.when, when),
-            _common_numbers([leaf.place for leaf in leaves], layers, variable),
-            _common_key([leaf.given for leaf in leaves], layers, variable),
+            first.place
+            if copies
+            else _common_numbers([leaf.place for leaf in leaves], layers, variable),
+            first.given
+            if copies
+            else _common_key([leaf.given for leaf in leaves], layers, variable),
             first.axes,
+            copies or first.copies,
         )
     modules = [node for _, node in there if isinstance(node, Module)]
     first_module = modules[0]
@@ -195,29 +284,90 @@ def _condition(layers: Sequence[int], at: Sequence[int], variable: str) -> str:
         step, rest = some[1] - some[0], some[0] % (some[1] - some[0])
         if all(x % step == rest for x in some) and not any(x % step == rest for x in other):
             return f"mod({variable}, {step}) {equal} {rest}"
-    if not any(layers[0] <= x <= layers[-1] for x in missing):
-        return f"({variable} >= {layers[0]}) * ({variable} <= {layers[-1]})"
-    if len(layers) <= 8:
-        return " + ".join(f"({variable} == {layer})" for layer in layers)
-    raise Unlike
+    texts = []
+    for some, other, equal in ((layers, missing, ""), (missing, layers, " == 0")):
+        terms = _progressions(some, other, variable)
+        text = " + ".join(f"({term})" if " * (" not in term else term for term in terms)
+        if len(terms) == 1 and not equal:
+            text = terms[0]
+        texts.append((len(terms), bool(equal), f"({text}){equal}" if equal else text))
+    terms_needed, _, text = min(texts)
+    if terms_needed > _TERMS:
+        raise Unlike
+    return text
+
+
+_TERMS = 8  # So many are not too long to read.
+
+
+def _progressions(some: Sequence[int], other: Sequence[int], variable: str) -> list[str]:
+    """Conditions of which one is true of each of some numbers, and none of the others."""
+    left, have, terms = list(some), set(some), []
+    while left:
+        first = left[0]
+        run = [first]
+        for step in sorted({b - first for b in left[1:]}):
+            longer = list(itertools.takewhile(left.__contains__, itertools.count(first, step)))
+            run = max(run, longer, key=len)
+        left = [number for number in left if number not in run]
+        last = run[-1]
+        if len(run) == 1:
+            terms.append(f"{variable} == {first}")
+            continue
+        step = run[1] - run[0]
+        modulo = "" if step == 1 else f"mod({variable}, {step}) == {first % step}"
+        alike = [x for x in (*other, *have) if x % step == first % step]
+        bounds = [
+            modulo,
+            f"{variable} >= {first}" if any(x < first for x in alike) else "",
+            f"{variable} <= {last}" if any(x > last for x in alike) else "",
+        ]
+        parts = [bound for bound in bounds if bound]
+        terms.append(parts[0] if len(parts) == 1 else " * ".join(f"({part})" for part in parts))
+    return terms
 
 
 def _path(paths: Sequence[str], layers: Sequence[int], variable: str) -> str:
-    """One path for those of several layers, with the variable in the place of the number."""
+    """One path for those of several layers, with an expression in the place of each number that is
+    another one in each."""
     if len(set(paths)) == 1:
         return paths[0]
-    parts = [path.split(".") for path in paths]
-    if len({len(p) for p in parts}) > 1:
+    pieces = [re.split(r"(\d+)", path) for path in paths]
+    if len({len(p) for p in pieces}) > 1:
         raise Unlike
     common = []
-    for column in zip(*parts, strict=True):
+    for n, column in enumerate(zip(*pieces, strict=True)):
         if len(set(column)) == 1:
             common.append(column[0])
-        elif all(name == str(layer) for name, layer in zip(column, layers, strict=True)):
-            common.append(f"{{{variable}}}")
+        elif n % 2 and all(str(int(number)) == number for number in column):
+            # Not within what another repeat made.
+            if "".join(common).count("{") > "".join(common).count("}"):
+                raise Unlike
+            common.append(f"{{{_affine([int(n) for n in column], layers, variable).text}}}")
         else:
             raise Unlike
-    return ".".join(common)
+    return "".join(common)
+
+
+def _key_path(keys: Sequence[str], layers: Sequence[int], variable: str) -> str:
+    """The same for a `tie` or a norm, which have variables and no other expressions."""
+    path = _path(keys, layers, variable)
+    if re.search(r"\{\w*\W[^}]*\}", path):
+        raise Unlike
+    return path
+
+
+def _affine(numbers: Sequence[int], layers: Sequence[int], variable: str) -> Text:
+    """`step * variable + constant`, which is a whole number from 0 on for each layer."""
+    step, rest = divmod(numbers[1] - numbers[0], layers[1] - layers[0])
+    constant = numbers[0] - step * layers[0]
+    if rest or any(
+        number != constant + step * layer for number, layer in zip(numbers, layers, strict=True)
+    ):
+        raise Unlike
+    sign = "+" if constant >= 0 else "-"
+    summand = f" {sign} {abs(constant)}" if constant else ""
+    return Text(f"{f'{step} * ' if step != 1 else ''}{variable}{summand}")
 
 
 def _common(values: Sequence[Any], layers: Sequence[int], variable: str) -> Any:
@@ -227,16 +377,11 @@ def _common(values: Sequence[Any], layers: Sequence[int], variable: str) -> Any:
         return first
     if all(isinstance(value, Linear) for value in values):
         return _places(values, layers, variable)
+    if all(isinstance(value, tuple) for value in values):
+        return _statics(values, layers, variable)
     if all(isinstance(value, int) for value in values) and len(values) > 2:
-        step, rest = divmod(values[1] - first, layers[1] - layers[0])
-        if not rest and all(
-            value == first + step * (layer - layers[0])
-            for value, layer in zip(values, layers, strict=True)
-        ):
-            constant = first - step * layers[0]
-            sign = "+" if constant >= 0 else "-"
-            summand = f" {sign} {abs(constant)}" if constant else ""
-            return Text(f"{f'{step} * ' if step != 1 else ''}{variable}{summand}")
+        with contextlib.suppress(Unlike):
+            return _affine(values, layers, variable)
     if len(values) < 4:
         raise Unlike
     change = next(i for i, value in enumerate(values) if value != first)
@@ -244,6 +389,18 @@ def _common(values: Sequence[Any], layers: Sequence[int], variable: str) -> Any:
         a, b = (_text(value) for value in (first, values[change]))
         return Text(f"where({variable} < {layers[change]}, {a}, {b})")
     raise Unlike
+
+
+def _statics(values: Sequence[Any], layers: Sequence[int], variable: str) -> Any:
+    """One of several tuples of names and numbers."""
+    if len({tuple(map(type, value)) for value in values}) > 1:
+        raise Unlike
+    return tuple(
+        _path(column, layers, variable)
+        if isinstance(column[0], str)
+        else _common(column, layers, variable)
+        for column in zip(*values, strict=True)
+    )
 
 
 def _text(value: Any) -> str:
@@ -289,7 +446,7 @@ def _common_init(inits: Sequence[Initializer], layers: Sequence[int], variable: 
     (name,) = names
     numbers = [init[name] for init in inits if isinstance(init, dict)]
     if name == "norms":
-        return {name: {"of": Text(_path([n["of"].text for n in numbers], layers, variable))}}
+        return {name: {"of": Text(_key_path([n["of"].text for n in numbers], layers, variable))}}
     if name in ("expr", "file") and len({n[""] for n in numbers}) > 1:
         raise Unlike
     return {name: _common_numbers(numbers, layers, variable)}
@@ -321,19 +478,23 @@ def _places(values: Sequence[Linear], layers: Sequence[int], variable: str) -> L
             text = f"where({variable} <= {last}, {line.text}, {text})"
         return Text(text)
     for period in range(2, _RUNS + 1):
-        steps = {b[1] - a[1] for a, b in zip(points, points[period:], strict=False)
-                 if b[0] - a[0] == period}  # fmt: skip
-        apart = all(b[0] - a[0] == period for a, b in zip(points, points[period:], strict=False))
-        if len(steps) != 1 or not apart:
+        classes: dict[int, list[tuple[int, int]]] = {}
+        for layer, at in points:
+            classes.setdefault(layer % period, []).append((layer // period, at))
+        steps = {
+            (b[1] - a[1]) / (b[0] - a[0])
+            for some in classes.values()
+            for a, b in itertools.pairwise(some)
+        }
+        if len(steps) != 1 or not (step := steps.pop()).is_integer():
             continue
-        (step,) = steps
-        rests = {layer % period: at - step * (layer // period) for layer, at in points}
+        rests = {rest: some[0][1] - int(step) * some[0][0] for rest, some in classes.items()}
         *before, (_, text) = [
             (rest, Linear(at, values[0].factors).text) for rest, at in rests.items()
         ]
         for rest, other in reversed(before):
             text = f"where(mod({variable}, {period}) == {rest}, {other}, {text})"
-        return Text(f"{step} * floor({variable} / {period}) + {text}")
+        return Text(f"{int(step)} * floor({variable} / {period}) + {text}")
     raise Unlike
 
 
@@ -372,9 +533,20 @@ def instances(
         here = {**(values or {}), **({module.variable: number} if module.count else {})}
         for member in module.members.values():
             if isinstance(member, Leaf):
-                yield member, member.path.format(**here)
+                yield member, _at(member.path, here)
             else:
                 yield from instances(member, here)
+
+
+def _at(path: str, values: Mapping[str, int]) -> str:
+    """A path with numbers in the place of what `_affine` made."""
+
+    def number(match: re.Match[str]) -> str:
+        factor, name, sign, constant = match.groups()
+        summand = int(constant or 0) * (-1 if sign == "-" else 1)
+        return str(int(factor or 1) * values[name] + summand)
+
+    return re.sub(r"\{(?:(-?\d+) \* )?(\w+)(?: ([+-]) (\d+))?\}", number, path)
 
 
 def leaves(node: Node) -> Iterator[Leaf]:

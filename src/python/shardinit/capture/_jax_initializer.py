@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -134,7 +136,7 @@ def drawn(path: str, value: Value, graph: Graph, place: Mapping[int, int], by_ke
     if not formula.uses:  # They were drawn, and nothing is left of them.
         return fixed(path, value, graph, place)
     shape = tuple(n for d, n in enumerate(value.shape) if d not in place)
-    given = _given(formula, shape, graph) if by_keys else None
+    given = _given(formula, shape, graph, path) if by_keys else None
     init, axes = _initializer(formula, shape, by_keys)
     name = init if isinstance(init, str) else next(iter(init))
     return Tensor(
@@ -318,7 +320,7 @@ def keys_of(formula: Formula) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _given(formula: Formula, shape: tuple[int, ...], graph: Graph) -> Key:
+def _given(formula: Formula, shape: tuple[int, ...], graph: Graph, path: str) -> Key:
     """The key of a tensor that is one draw of JAX's.
 
     Raises:
@@ -348,19 +350,40 @@ def _given(formula: Formula, shape: tuple[int, ...], graph: Graph) -> Key:
     if draw.kind == "integers":  # Of the two keys that JAX makes of it, the second decides.
         parent, (_, words) = words, key_words(jax.random.split(jax.random.wrap_key_data(words)))
         graph.keys.setdefault(words.tobytes(), (parent.tobytes(), ("split", (2, 1))))
-    return _derivation(words, graph)
+    return _derivation(words, graph, path)
 
 
-def _derivation(words: np.ndarray[Any, Any], graph: Graph) -> Key:
+def _derivation(words: np.ndarray[Any, Any], graph: Graph, path: str) -> Key:
     """How a key was made, or its words where that is not known, or longer."""
     steps: list[tuple[str, tuple[Any, ...]]] = []
     key: bytes | None = words.tobytes()
     while key is not None and key in graph.keys and len(steps) <= _STEPS:
-        key, step = graph.keys[key]
-        steps.append(step)
+        key, (name, numbers) = graph.keys[key]
+        flax = _flax_path(numbers[0], path) if name == "fold_in" else None
+        steps.append((name, numbers if flax is None else (flax,)))
     if key is not None:
         return Key("jax", (("words", (int(words[0]), int(words[1]))),))
     return Key("jax", tuple(reversed(steps)))
+
+
+_NO_HASH = 1 << 16  # Numbers below are hardly the hash of a text.
+_COUNTS = 64  # Keys that a module of Flax asks for.
+
+
+def _flax_path(number: int, path: str) -> tuple[Any, ...] | None:
+    """The modules of Linen, and how many keys the last had asked for, whose hash a key has folded
+    in: `_fold_in_static` of flax/core/scope.py, without `flax_fix_rng_separator`."""
+    if number < _NO_HASH:
+        return None
+    names = path.split(".")
+    for begin, end in itertools.combinations_with_replacement(range(len(names)), 2):
+        start = hashlib.sha1("".join(names[begin:end]).encode(), usedforsecurity=False)
+        for count in range(1, _COUNTS):
+            whole = start.copy()
+            whole.update(bytes([count]))
+            if int.from_bytes(whole.digest()[:4], "big") == number:
+                return (*names[begin:end], count)
+    return None
 
 
 def _is_negative_zero(value: float | int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ._fold import Leaf, Module, instances, tree
@@ -20,8 +20,12 @@ def placed_tree(tensors: Sequence[Tensor]) -> tuple[Module, dict[str, str]]:
         return tree(tensors, {}), {}
     if any(t.place.position.after >= 0 for t in tensors if t.place):
         tensors = _as_drawn(tensors)
-    root = tree(tensors, _all_places(tree(tensors, {}, fold=False), tensors))
-    problems = _leave_out(root, tensors)
+    places = _all_places(tree(tensors, {}, fold=False), tensors)
+    for fold in (True, False):
+        root = tree(tensors, places, fold)
+        problems = _leave_out(root, tensors)
+        if not problems:
+            break
     return root, problems
 
 
@@ -85,7 +89,7 @@ def _leave_out(root: Module, tensors: Sequence[Tensor]) -> dict[str, str]:
 
 def _drawn(root: Module, tensors: Sequence[Tensor]) -> list[tuple[Leaf, Tensor, Place]]:
     """The tensors of which the engine keeps the order, in the order of the spec."""
-    of: Mapping[str, Tensor] = {t.path: t for t in tensors if t.place and t.key == t.path}
+    of = {t.path: t for t in tensors if t.place and t.key == t.path}
     return [
         (leaf, of[path], place)
         for leaf, path in instances(root)

@@ -54,7 +54,8 @@ class Key:
 
     Attributes:
         engine: the word for it.
-        steps: how it is made, in order, with numbers.
+        steps: how it is made, in order, with numbers; a tuple of names and numbers in the place of
+            one is what Flax folds in.
     """
 
     engine: str

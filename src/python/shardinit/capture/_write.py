@@ -50,7 +50,10 @@ def spec_text(
     if config:
         lines += ["", "config:"]
         lines += [f"  {_word(key)}: {_config(value)}" for key, value in config.items()]
-    lines += ["", "modules:", *_module(root, "  ", dtype, names)]
+    lines += ["", "modules:"]
+    if root.count:
+        lines.append(f"  repeat: {{{root.variable}: {root.count}}}")
+    lines += _module(root, "  ", dtype, names)
     if layouts:
         lines += ["", *layouts]
     return "\n".join(lines) + "\n"
@@ -96,12 +99,16 @@ def _module(module: Module, indent: str, dtype: str, names: Mapping[str, Any]) -
         if isinstance(member, Leaf):
             yield f"{indent}{name}: {_leaf(member, dtype, names)}"
             continue
-        yield f"{indent}{name}:"
+        yield f"{indent}{_member(name)}:"
         if member.when:
             yield f"{indent}  when: {_scalar(Text(member.when))}"
         if member.count:
             yield f"{indent}  repeat: {{{member.variable}: {member.count}}}"
         yield from _module(member, indent + "  ", dtype, names)
+
+
+def _member(name: str) -> str:
+    return f'"{name}"' if name.startswith("{") else name
 
 
 def _joined(module: Module) -> Iterator[tuple[str, Leaf | Module]]:
@@ -131,7 +138,7 @@ def _leaf(leaf: Leaf, dtype: str, names: Mapping[str, Any]) -> str:
     if leaf.place:
         place = ", ".join(f"{name}: {_scalar(at)}" for name, at in leaf.place.items())
         parts.append(f"key: {{torch: {{{place}}}}}")
-    elif leaf.given is not None and leaf.key == leaf.path:
+    elif leaf.given is not None and (leaf.key == leaf.path or leaf.copies):
         parts.append(f"key: {{{leaf.given.engine}: {_steps(leaf.given)}}}")
     if leaf.when:
         parts.append(f"when: {_scalar(Text(leaf.when))}")
@@ -144,10 +151,24 @@ def _steps(key: Key) -> str:
     for name, numbers in key.steps:
         if name in texts[-1]:
             texts.append({})
-        scalars = [_scalar(n) for n in numbers]
+        scalars = [_statics(n) if isinstance(n, tuple) else _scalar(n) for n in numbers]
         texts[-1][name] = scalars[0] if len(scalars) == 1 else f"[{', '.join(scalars)}]"
     maps = ["{" + ", ".join(f"{name}: {n}" for name, n in text.items()) + "}" for text in texts]
     return maps[0] if len(maps) == 1 else f"[{', '.join(maps)}]"
+
+
+_NO_TEXT = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}  # For some readers.
+
+
+def _statics(items: Sequence[Any]) -> str:
+    """A list of names and numbers, which stay such when they are read."""
+    texts = [
+        json.dumps(item) if isinstance(item, str) and item.lower() in _NO_TEXT
+        else _word(item) if isinstance(item, str)
+        else _scalar(item)
+        for item in items
+    ]  # fmt: skip
+    return f"[{', '.join(texts)}]"
 
 
 def _init(init: Initializer) -> str:
