@@ -301,8 +301,9 @@ class Compiler {
       }
       const double value = *operands[i].value;
       if (least && !(value >= *least && value <= 0x1p53 && std::trunc(value) == value)) {
-        Fail(step, fmt::format("argument {} of {}, {}, is {}, but must be a whole number from {}",
-                               i + 1, Quote(function.name), name, value, *least));
+        Fail(step,
+             fmt::format("argument {} of {}, {}, is {}, but must be a whole number from {} to 2^53",
+                         i + 1, Quote(function.name), name, value, *least));
         return false;
       }
       call.numbers.push_back(value);

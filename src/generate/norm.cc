@@ -16,6 +16,12 @@ namespace {
 
 constexpr int64_t kParts = 8;  // Of each norm: term k goes to sum k mod 8.
 
+// Of the sum of all parts.
+template <typename F>
+double RootOf(F s) {
+  return std::sqrt(((s(0) + s(1)) + (s(2) + s(3))) + ((s(4) + s(5)) + (s(6) + s(7))));
+}
+
 }  // namespace
 
 NormFiller::NormFiller(const Norm& norm, const Tensor& tensor)
@@ -36,8 +42,26 @@ NormFiller::NormFiller(const Norm& norm, const Tensor& tensor)
     stride *= extent;
   }
   if (!kept_.empty() && kept_.front().stride == 1) side_ = kept_.front().extent;
+  are_short_rows_ = 1 < terms_ && terms_ <= kTile / 2 && over_.size() == 1 &&
+                    over_[0].stride == 1 && kept_.size() == 1;
   std::reverse(over_.begin(), over_.end());
   std::reverse(kept_.begin(), kept_.end());
+}
+
+void NormFiller::FindOfRows(int64_t index, int64_t count, double* norms) const {
+  const Runs runs(index * terms_, {}, count * terms_);
+  const int64_t size = InfoOf(of_->dtype).bytes;
+  std::array<uint8_t, kTile * 8> made;
+  elements_->Fill(runs, 0, count * terms_, made.data());
+  const uint8_t* at = made.data();
+  for (int64_t i = 0; i < count; ++i) {
+    std::array<double, kParts> sums = {};
+    for (int64_t k = 0; k < terms_; ++k, at += size) {
+      const double x = Decode(at, of_->dtype);
+      sums[static_cast<size_t>(k % kParts)] += x * x;
+    }
+    norms[i] = RootOf([&](size_t m) { return sums[m]; });
+  }
 }
 
 void NormFiller::FindNorms(int64_t index, int64_t count, double* norms) const {
@@ -68,8 +92,7 @@ void NormFiller::FindNorms(int64_t index, int64_t count, double* norms) const {
     }
   }
   for (int64_t i = 0; i < count; ++i) {
-    const auto s = [&](int64_t m) { return sums[static_cast<size_t>(m * kTile + i)]; };
-    norms[i] = std::sqrt(((s(0) + s(1)) + (s(2) + s(3))) + ((s(4) + s(5)) + (s(6) + s(7))));
+    norms[i] = RootOf([&](size_t m) { return sums[m * kTile + static_cast<size_t>(i)]; });
   }
 }
 
@@ -79,8 +102,14 @@ void NormFiller::Fill(const Runs& runs, int64_t first, int64_t count, void* out)
   for (int64_t n; count > 0; first += n, count -= n) {
     const int64_t in_run = first % runs.length();
     const int64_t index = runs.Start(first / runs.length()) + in_run;
-    n = std::min({count, runs.length() - in_run, side_ - index % side_, kTile});
-    FindNorms(index, n, norms.data());
+    n = std::min({count, runs.length() - in_run, kTile});
+    if (are_short_rows_) {
+      n = std::min(n, kTile / terms_);
+      FindOfRows(index, n, norms.data());
+    } else {
+      n = std::min(n, side_ - index % side_);
+      FindNorms(index, n, norms.data());
+    }
     for (int64_t i = 0; i < n; ++i, at += InfoOf(dtype_).bytes) {
       if (!Holds(dtype_, norms[i])) {
         throw Error(ExitCode::kUsage,

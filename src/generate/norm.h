@@ -19,6 +19,8 @@ class NormFiller final : public Filler {
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override;
 
  private:
+  // Where they are `are_short_rows_`, as many as a tile has the terms of.
+  void FindOfRows(int64_t index, int64_t count, double* norms) const;
   // `count` norms side by side, from element `index` on, which are of elements side by side, too.
   void FindNorms(int64_t index, int64_t count, double* norms) const;
 
@@ -31,6 +33,8 @@ class NormFiller final : public Filler {
   std::vector<Runs::Dimension> over_, kept_;
   int64_t terms_ = 1;  // Of a norm.
   int64_t side_ = 1;   // Norms of which the terms lie side by side.
+  // The terms of a norm lie side by side, those of the next behind them, and they are few.
+  bool are_short_rows_ = false;
 };
 
 }  // namespace shardinit

@@ -12,7 +12,9 @@
 
 #include "base/suggest.h"
 #include "base/text.h"
+#include "graph/torch_draws.h"
 #include "graph/view.h"
+#include "rng/engines.h"
 
 namespace shardinit {
 namespace {
@@ -89,10 +91,11 @@ void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics) {
           "give both the same `shape`, `dtype` and `init`");
       continue;
     }
-    if (other.given_key)
+    if (other.given_key) {
       tensor.draw_path.clear();
-    else if (!other.draw_path.empty())
+    } else if (!other.draw_path.empty()) {
       tensor.draw_path = other.draw_path;
+    }
     tensor.given_key = other.given_key;
     tensor.place.reset();
   }
@@ -106,8 +109,9 @@ std::unordered_set<const Tensor*> FindCopies(const InitGraph& graph) {
   for (size_t i = 0; i < drawn.size(); ++i) {
     const Tensor& tensor = drawn[i];
     const std::string_view path = tensor.draw_path.empty() ? tensor.path : tensor.draw_path;
-    const auto first =
-        firsts.try_emplace({tensor.given_key, tensor.given_key ? "" : path}, i).first->second;
+    std::optional<uint64_t> key = tensor.given_key;
+    if (tensor.stream.engine == &kTorchCpu && HasPlace(tensor)) key = tensor.stream.position;
+    const auto first = firsts.try_emplace({key, key ? "" : path}, i).first->second;
     origins.push_back(static_cast<int64_t>(MadeAlike(tensor, drawn[first]) ? first : i));
   }
   std::unordered_set<const Tensor*> copies;
@@ -119,8 +123,8 @@ std::unordered_set<const Tensor*> FindCopies(const InitGraph& graph) {
                                     ? tensor.view->pieces
                                     : WholeTensor(static_cast<int64_t>(i), tensor.shape).pieces;
     for (Piece& piece : pieces) {
-      if (piece.source != Piece::kPadding)
-        piece.source = origins[static_cast<size_t>(piece.source)];
+      if (piece.source == Piece::kPadding) continue;
+      piece.source = origins[static_cast<size_t>(piece.source)];
     }
     const int64_t first = pieces.empty() ? Piece::kPadding : pieces[0].source;
     auto& others = seen[{first, tensor.shape}];

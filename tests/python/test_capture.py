@@ -182,13 +182,21 @@ def test_norms_are_those_of_the_weights():
     torch.testing.assert_close(made["whole.bias_g"], made["whole.bias_v"].abs(), rtol=0, atol=0)
 
 
-def test_norms_of_what_is_not_there_are_an_error():
+@pytest.mark.parametrize("norm, then", [
+    (lambda v: v.norm(dim=1), lambda v: v * 2), (lambda v: v.norm(dim=1, keepdim=True), lambda v: v.mul_(2)),
+    (lambda v: torch.relu(v).norm(dim=1, keepdim=True), lambda v: v),
+    (lambda v: v.norm(dim=1, keepdim=True) * torch.sign(v.sum(1, keepdim=True)), lambda v: v),
+    (lambda v: v.clamp(-100, 3).norm(dim=1, keepdim=True), lambda v: v),
+    (lambda v: v.norm(dim=1, keepdim=True) + 1e-3, lambda v: v), (lambda v: v.norm(1, dim=1, keepdim=True), lambda v: v),
+    (lambda v: v[:10].norm(dim=1, keepdim=True), lambda v: v), (lambda v: v.norm(dim=1, keepdim=True).flip(0), lambda v: v),
+])
+def test_norms_of_what_is_not_there_are_an_error(norm, then):
     class Scaled(nn.Module):
         def __init__(self):
             super().__init__()
             weight = torch.randn(30, 20)
-            self.scale = nn.Parameter(weight.norm(dim=1))
-            self.weight = nn.Parameter(weight * 2)
+            self.scale = nn.Parameter(norm(weight))
+            self.weight = nn.Parameter(then(weight))
 
     with pytest.raises(shardinit.CaptureError) as error:
         shardinit.capture.torch(Scaled)

@@ -137,6 +137,9 @@ class Followed(nn.Module):
             "masked": torch.tril(torch.randn(40, 40)),
             "where": torch.where(torch.rand(50) < 0.5, torch.randn(50), 0.25),
             "counts": torch.randint(3, 9, (800,)), "wide": torch.randint(-5, 2**40, (7, 10)).t(), "floats": torch.empty(30).random_(7),
+            "ranges": torch.stack([torch.randint(low, high, (50,), dtype=half) for low, high in (
+                (0, 1000), (-1000, 1000), (0, 257), (0, 258), (-1001, 1001), (-257, 5), (-259, -1), (0, 5000), (2047, 2060))]),
+            "far": torch.empty(30, dtype=torch.float32).random_(2**33), "near": torch.randint(-(2**25) - 1, 3, (40,), dtype=torch.float32),
             "bits": torch.empty(30, dtype=torch.int32).random_(), "few_bits": torch.empty(30).random_(),
             "coins": torch.empty(900).bernoulli_(0.3), "by_chance": torch.bernoulli(torch.rand(900)),
             "by_wide_chance": torch.bernoulli(torch.rand(90, dtype=torch.float64)),

@@ -210,15 +210,35 @@ def test_becomes_one_file(export, values, tmp_path):
     AreEqual(model, optimizer, *ByHand(values, OneGroup))
 
 
-def test_what_is_tied_or_no_number_has_no_state(export):
+def test_all_but_whole_numbers_have_a_state(export):
     names = pickle.loads((export("moments", "adamw") / ".metadata").read_bytes()).state_dict_metadata
     states = {name.removeprefix("optim.state.").removesuffix(".exp_avg") for name in names
               if name.endswith(".exp_avg")}
-    assert states == {*TRAINED, "norm.running_mean", "norm.running_var"}
+    assert states == {*TRAINED, "head.weight", "norm.running_mean", "norm.running_var"}
     assert not any("param_groups" in name for name in names)
     only = "{adamw: {params: [embed.weight, '*.w*ght']}}"
     names = pickle.loads((export("only", only) / ".metadata").read_bytes()).state_dict_metadata
-    assert sum(name.endswith(".exp_avg") for name in names) == 4
+    assert sum(name.endswith(".exp_avg") for name in names) == 5
+
+
+@pytest.mark.parametrize("engine", ["philox4x32", "torch_cpu"])
+def test_parameters_that_only_begin_alike(engine, tmp_path):
+    """As the copied layers of nn.TransformerEncoder, which a captured spec ties: each has a state of its own."""
+    text = SPEC.replace("dtype: f32", f"dtype: f32\nengine: {engine}", 1)
+    (tmp_path / "spec.yaml").write_text(text)
+    Ok("export", tmp_path / "spec.yaml", "--to", "dcp", "-o", tmp_path / "out", "--optimizer", INLINE)
+    model = Model()
+    model.head.weight = nn.Parameter(torch.zeros(11, 6))
+    optimizer = OneGroup(model)
+    Load(tmp_path / "out", model, optimizer, True)
+    other = Model()
+    other.head.weight = nn.Parameter(torch.zeros(11, 6))
+    other.load_state_dict(model.state_dict())
+    assert SameBits(model.head.weight, model.embed.weight) and model.head.weight is not model.embed.weight
+    again = OneGroup(other)
+    Step(model, optimizer)
+    Step(other, again)
+    AreEqual(model, optimizer, other, again)
 
 
 LARGE = """
@@ -270,7 +290,8 @@ layouts:
         entries = pickle.loads((out / ".metadata").read_bytes()).state_dict_metadata
         sizes = {name.split(".state.")[1].removesuffix(".exp_avg"): list(entry.size)
                  for name, entry in entries.items() if name.endswith(".exp_avg")}
-        assert sizes == {"tokens": [11, 6], "transposed": [6, 10], "both": [2, 6], "turned": [6, 11], "down.weight": [6, 10]}
+        assert sizes == {"tokens": [11, 6], "logits": [11, 6], "transposed": [6, 10], "both": [2, 6], "turned": [6, 11],
+                         "turned_again": [6, 11], "down.weight": [6, 10]}
         Ok("verify", out)
         assert "equal to toy" in Ok("verify", out, "--spec", tmp_path / "spec.yaml", "--layout", "other").stdout
     assert Tree(tmp_path / "out") == Tree(tmp_path / "out.yaml")
@@ -280,7 +301,7 @@ def test_verify(folder, export, tmp_path):
     out = export("inline", INLINE)
     assert "intact" in Ok("verify", out).stdout
     said = Ok("verify", out, "--spec", folder / "spec.yaml").stdout
-    entries = 7 * 3 + 12
+    entries = 8 * 3 + 12
     assert said.endswith(f"9 tensors, 1.1 kB; not compared: {entries} entries of an optimizer\n")
     result = json.loads(Ok("verify", out, "--spec", folder / "spec.yaml", "--json").stdout)
     assert result["equal"] and result["optimizer_entries"] == entries

@@ -12,7 +12,7 @@ from support import DTYPES, Json, Ok, Reassemble, Run
 SHAPES = {  # Of v, and of its norms: which dimensions they are over.
     "first kept": ([70, 5, 9], [70, 1, 1]), "last kept": ([9, 50, 700], [1, 1, 700]),
     "middle kept": ([6, 80, 11], [1, 80, 1]), "two kept": ([6, 40, 7], [6, 1, 7]), "outer over": ([6, 40, 7], [1, 40, 7]),
-    "all": ([30, 40], []), "all, in its rank": ([30, 40], [1, 1]), "none": ([5, 7], [5, 7]),
+    "short rows": ([3000, 2], [3000, 1]), "all": ([30, 40], []), "all, in its rank": ([30, 40], [1, 1]), "none": ([5, 7], [5, 7]),
     "vector": ([1000], [1]), "of one": ([1, 9], [1, 1]), "scalar": ([], []), "ones between": ([4, 1, 6, 1], [4, 1, 1, 1]),
 }
 INITS = ["{normal: {std: 0.5}}", "{uniform: {low: -2, high: 1}}", "{trunc_normal: {std: 0.02}}", "{constant: {value: 3}}",

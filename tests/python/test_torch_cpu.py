@@ -369,14 +369,14 @@ def test_matrices_in_the_order_of_a_constructor(tmp_path, ranks):
 
 @pytest.mark.parametrize("expression, message", [
     ("torch_normal(i0, -1, 40, i0, 0, 1)", "argument 1 of `torch_normal`, the place in the stream, is not the same"),
-    ("torch_normal(0, -2, 40, i0, 0, 1)", "is -2, but must be a whole number from -1"),
-    ("torch_normal(0.5, -1, 40, i0, 0, 1)", "is 0.5, but must be a whole number from 0"),
+    ("torch_normal(0, -2, 40, i0, 0, 1)", "is -2, but must be a whole number from -1 to 2^53"),
+    ("torch_normal(0.5, -1, 40, i0, 0, 1)", "is 0.5, but must be a whole number from 0 to 2^53"),
     ("torch_normal(0, -1, 40, i0 + 1, 0, 1)", "element [39] of `t` is nan"),
     ("torch_uniform(0, i0, 1, 0)", "`low` 1 is above `high` 0"),
     ("torch_trunc_normal(0, -1, 40, i0, 0, 1, 1, 2)", "leave less than 30 %"),
     ("torch_permutation(0, 1e9, i0)", "too large"),
-    ("torch_randint(0, i0, 1e16)", "is 1e+16, but must be a whole number from 1"),
-    ("torch_randint(0, i0, 0)", "is 0, but must be a whole number from 1"),
+    ("torch_randint(0, i0, 1e16)", "is 1e+16, but must be a whole number from 1 to 2^53"),
+    ("torch_randint(0, i0, 0)", "is 0, but must be a whole number from 1 to 2^53"),
     ("torch_trunc_normal(0, -1, 40, i0, 0, -1, 2, -2)", "`std` is -1, but must be above 0"),
     ("torch_trunc_normal(0, -1, 40, i0, 0, 1, 2, -2)", "`a` 2 is not below `b` -2"),
     ("torch_normal(0, -1, 40, i0, 0, -1)", "`std` is -1, but must be at least 0"),

@@ -60,10 +60,12 @@ Extras StateOf(const LayoutRequest& request) {
   }
   const std::unordered_set<const Tensor*> copies = FindCopies(request.plan.graph);
   for (const Tensor* tensor : request.tensors) {
-    if (!InfoOf(tensor->dtype).is_float() || copies.contains(tensor)) continue;
+    if (!InfoOf(tensor->dtype).is_float()) continue;
     const auto group = optimizer.group_of.find(tensor);
     if (group == optimizer.group_of.end()) continue;
-    members[group->second].push_back(tensor);
+    // A copy may be one parameter with the other, for which PyTorch asks by the first name and
+    // refuses a group with more; or one that begins alike, which has a state, listed or not.
+    if (!copies.contains(tensor)) members[group->second].push_back(tensor);
     writer.AddZeros(tensor->path, "step", DType::f32, {});
     writer.AddZeros(tensor->path, "exp_avg", tensor->dtype, tensor->shape);
     writer.AddZeros(tensor->path, "exp_avg_sq", tensor->dtype, tensor->shape);

@@ -9,23 +9,26 @@ import torch
 
 from ._initializer import COMPUTED, DTYPES
 from ._tensor import Tensor, Text
-from ._values import Apply, Draw, Value, evaluate
+from ._values import Apply, Draw, Gather, Value, evaluate
 from ._verify import error_of_sum
 
 _NORMS = ("norm", "linalg_vector_norm", "norm_except_dim")
+_SAME = ("alias", "clone", "detach", "lift_fresh")  # They change no element.
 
 
 def norms_of(path: str, value: Value, others: Mapping[str, Value]) -> Tensor | None:
     """A tensor that holds norms of another one, for every seed.
 
-    Whether it does is seen with other random numbers, so it does not matter how it is computed.
+    It has to be made by such a function of the very elements of that one. Which norms they are is
+    seen with other random numbers, so it does not matter how they are arranged.
 
     Args:
         others: path → what each tensor of the model holds.
     """
-    if not any(isinstance(v, Apply) and _name(v) in _NORMS for v in _all_of(value)):
+    norm = _moved(value)
+    if not isinstance(norm, Apply) or _name(norm) not in _NORMS:
         return None
-    draws = {id(v) for v in _all_of(value) if isinstance(v, Draw)}
+    elements = _moved(next(norm.parts()))
     for other, of in others.items():
         shapes = len(value.shape) in (0, len(of.shape)) and all(
             n in (1, m) for n, m in zip(value.shape, of.shape)  # noqa: B905  Or none.
@@ -35,7 +38,7 @@ def norms_of(path: str, value: Value, others: Mapping[str, Value]) -> Tensor | N
             or not shapes
             or not of.dtype.is_floating_point
             or math.prod(of.shape) > COMPUTED
-            or {id(v) for v in _all_of(of) if isinstance(v, Draw)} != draws
+            or _moved(of) is not elements
         ):
             continue
         made = evaluate(of, _numbers).double()
@@ -50,15 +53,11 @@ def norms_of(path: str, value: Value, others: Mapping[str, Value]) -> Tensor | N
     return None
 
 
-def _all_of(value: Value) -> list[Value]:
-    seen: dict[int, Value] = {}
-    stack = [value]
-    while stack:
-        top = stack.pop()
-        if id(top) not in seen:
-            seen[id(top)] = top
-            stack += top.parts()
-    return list(seen.values())
+def _moved(value: Value) -> Value:
+    """That of which a value has the elements, all or some, wherever they are."""
+    while isinstance(value, Gather) or (isinstance(value, Apply) and _name(value) in _SAME):
+        value = next(value.parts())
+    return value
 
 
 def _name(value: Apply) -> str:
@@ -66,8 +65,12 @@ def _name(value: Apply) -> str:
 
 
 def _numbers(draw: Draw) -> torch.Tensor:
-    """Any numbers, the same for the same draw."""
+    """Any numbers of all signs and sizes, the same for the same draw."""
     generator = torch.Generator().manual_seed(draw.order)
     if not draw.dtype.is_floating_point:
         return torch.randint(1, 100, draw.shape, generator=generator).to(draw.dtype)
-    return torch.rand(draw.shape, generator=generator).add_(0.1).to(draw.dtype)
+    if draw.kind == "uniform":
+        low, high = (float(draw.parameters.get(end, of)) for end, of in (("low", 0), ("high", 1)))
+        return torch.empty(draw.shape).uniform_(low, high, generator=generator).to(draw.dtype)
+    size = torch.empty(draw.shape).normal_(std=2, generator=generator).exp_()
+    return size.mul_(torch.empty(draw.shape).normal_(generator=generator)).to(draw.dtype)

@@ -73,6 +73,34 @@ _NAMES = {"from": "low", "to": "high"}
 _OVERWRITES = ("copy_", "fill_", "zero_")  # These do not look at what was there.
 
 
+def held_by(low: int, high: int, dtype: torch.dtype) -> tuple[int, int]:
+    """The ends of the range that PyTorch draws whole numbers for a type of floats from: the next
+    that the type holds (`update_from` and `update_to` of ATen/native/DistributionTemplates.h).
+
+    Raises:
+        RuntimeError: there is no number in it, as PyTorch has it.
+    """
+    if not dtype.is_floating_point:
+        return low, high
+    digits = 1 - round(math.log2(torch.finfo(dtype).eps))
+
+    def cast(value: int) -> int:
+        with _disable_current_modes():
+            return int(torch.tensor(value, dtype=torch.int64).to(dtype).to(torch.int64))
+
+    def unit(value: int) -> int:
+        return 1 << max(abs(value).bit_length() - digits, 0)
+
+    after, before = cast(low + 1), cast(high - 1)
+    low, high = (
+        after + unit(low + 1) if after < low else low,
+        before - unit(high - 1) if before >= high else high,
+    )
+    if low >= high:
+        raise RuntimeError(f"random numbers from {low} to less than {high}, as {dtype} has these")
+    return low, high
+
+
 class Blocked(Exception):
     """The constructor needs a number that only the seed decides."""
 
@@ -379,7 +407,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name in _WHOLE and "from" not in a and "to" not in a and "high" not in a:
             return draw("bits")
         if name in _WHOLE and (high := a.get("to", a.get("high"))) is not None:
-            return draw("integers", low=a.get("from", a.get("low", 0)), high=high)
+            low, high = held_by(a.get("from", a.get("low", 0)), high, tensor.dtype)
+            return draw("integers", low=low, high=high)
         if name == "multinomial":
             weights, samples = a["self"], a["num_samples"]
             each = samples > 1 and a.get("replacement", False)

@@ -85,7 +85,9 @@ def torch_term(draw: Draw, index: Term, mark: Callable[[Words], Term]) -> Term:
             span = draw.parameters["high"] - draw.parameters["low"]
             if span > _LARGEST or abs(draw.parameters["low"]) > _LARGEST:
                 raise NoFormula("whole numbers of more than 53 bits", draw.origin)
-            return binary("+", call("torch_randint", at, index, number(span)), p["low"])
+            return rounded(
+                binary("+", call("torch_randint", at, index, number(span)), p["low"]), draw.dtype
+            )
         case "bits":
             if draw.dtype in _DIGITS:
                 return call("mod", word(), number((1 << _DIGITS[draw.dtype]) + 1))
