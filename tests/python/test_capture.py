@@ -296,13 +296,16 @@ def test_random_numbers_that_are_used_twice_are_seen(tmp_path):
         model.order = nn.Parameter(torch.randperm(9).float())
         model.unwritten = nn.Parameter(torch.empty(3))
         model.register_buffer("complex", torch.zeros(3, dtype=torch.complex64))
+        model.register_buffer("none", torch.empty(0, 3))
         model.fine = nn.Linear(3, 4)
         return model
 
     with pytest.raises(shardinit.CaptureError) as caught:
         shardinit.capture.torch(Make)
     problems = caught.value.problems
-    assert list(problems) == ["square", "row", "spread", "normed", "own", "order", "unwritten", "complex"]
+    assert list(problems) == ["square", "row", "spread", "normed", "own", "order", "unwritten", "complex", "none"]
+    none = "its shape is [0, 3], and a spec has no tensor without elements"
+    assert problems.pop("none") == none and f"  none: {none}" in str(caught.value)
     lines = {path: int(why.rsplit(":", 1)[1]) for path, why in problems.items()}
     first = Make.__code__.co_firstlineno
     assert all(f" at {__file__}:" in why for why in problems.values())

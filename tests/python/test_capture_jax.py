@@ -409,6 +409,24 @@ def test_verify_with_the_default_engine():
     assert [t.path for t in verified.tensors if t.result == "different"] == ["table"]
 
 
+def test_verify_takes_arrays_of_numpy_as_jax_does():
+    captured = shardinit.capture.jax(lambda: {"steps": np.arange(8), "times": np.linspace(0, 1, 8)})
+    assert dict(captured.tensors) == {"steps": ((8,), "i32"), "times": ((8,), "f32")}
+    assert {t.path: t.result for t in captured.verify().tensors} == {"steps": "equal", "times": "equal"}
+
+
+@pytest.mark.parametrize("engine", ["philox4x32", "jax_threefry"])
+def test_arrays_without_elements_beside_parts(engine):
+    """Where other arrays of a module are drawn in parts, they are named whole."""
+    def Layer(key):
+        return {"up": random.normal(key, (3,)), "none": jnp.zeros(0)}
+
+    with pytest.raises(shardinit.CaptureError) as caught:
+        shardinit.capture.jax(lambda key: {"layers": jax.vmap(Layer)(random.split(key, 2))}, engine=engine)
+    assert caught.value.problems == {
+        "layers.none": "its shape is [2, 0], and a spec has no tensor without elements"}
+
+
 def test_devices_make_what_the_function_returns(tmp_path):
     def Make(key):
         first, second = random.split(key)
@@ -426,7 +444,7 @@ def test_devices_make_what_the_function_returns(tmp_path):
 
 def test_what_cannot_be_said_is_named_all_at_once():
     def Make(key):
-        a, b, c, d, e, f = random.split(key, 6)
+        a, b, c, d, e, f, g = random.split(key, 7)
         x = random.normal(a, (10, 10))
         return {
             "first": x,
@@ -441,6 +459,7 @@ def test_what_cannot_be_said_is_named_all_at_once():
             "complex": jnp.zeros((3,), jnp.complex64),
             "hole": jnp.array([1.0, jnp.nan]),
             "a b": jnp.zeros(3),
+            "none": {"fixed": jnp.zeros((0, 3)), "drawn": random.normal(g, (3, 0))},
             "fine": random.normal(f, (3, 4)),
         }
 
@@ -452,6 +471,8 @@ def test_what_cannot_be_said_is_named_all_at_once():
         "other": (11, "its key has also drawn other numbers (`jax.random.normal`"),
         "complex": (12, "a spec has no complex64"),
         "hole": (13, "elements that are NaN"),
+        "none.drawn": (None, "its shape is [3, 0], and a spec has no tensor without elements"),
+        "none.fixed": (None, "its shape is [0, 3], and a spec has no tensor without elements"),
         "laplace": (12, "one random number is used twice: `jax.random.uniform`"),
         "normed": (8, "no expression has this operation: `reduce_sum"),
         "order": (10, "no expression has this operation: `"),

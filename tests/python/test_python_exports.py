@@ -134,6 +134,11 @@ def test_records_of_strangers(exports, tmp_path):
         ('"file": "__0_0.distcp"', f'"file": "{tmp_path}/secret"', "is no file in the folder"),
         ('"file": "__0_0.distcp"', '"file": "a//b"', "is no file in the folder"),
         ('"file": "__0_0.distcp"', '"file": 7', "is no text"),
+        ('"file": "__0_0.distcp"', r'"file": "a\ud800"', r"a file is 'a\\ud800', which cannot be printed"),
+        ('"file": "__0_0.distcp"', r'"file": "a\nb\u001b[31m"', r"a file is 'a\\nb\\x1b\[31m', which cannot be printed"),
+        ('"file": "__0_0.distcp"', f'"file": "{"a" * 256}"', "is missing"),
+        ('"file": "__0_0.distcp"', f'"file": "{"a/" * 2500}a"', "is missing"),
+        ('"format": "dcp"', r'"format": "\u001b[2J"', r"format is '\\x1b\[2J', which cannot be printed"),
         (f'"size": {size}', f'"size": {size + 1}', f"has {size} bytes instead of {size + 1}"),
         (f'"size": {size}', '"size": 10', "ends past the end|no whole number"),
         (f'"size": {size}', '"size": 1e9', "no whole number"),
@@ -151,6 +156,10 @@ def test_records_of_strangers(exports, tmp_path):
         out = Changed(folder, tmp_path / str(number), lambda text: text.replace(old, new, 1))
         with pytest.raises((shardinit.FormatError, shardinit.DamageError), match=what):
             ReadsAll(out)
+    loop = Changed(folder, tmp_path / "loop", lambda text: text.replace("__0_0", "loop/__0_0", 1))
+    (loop / "loop").symlink_to("loop")
+    with pytest.raises(shardinit.FormatError, match="loop/loop` is a symbolic link"):
+        ReadsAll(loop)
     text = (folder / RECORD).read_text()
     other = tmp_path / "other"
     shutil.copytree(folder, other)
@@ -158,6 +167,10 @@ def test_records_of_strangers(exports, tmp_path):
         (other / RECORD).write_text(new)
         with pytest.raises((shardinit.FormatError, shardinit.DamageError)):
             shardinit.open(other)
+    (other / RECORD).unlink()
+    (other / RECORD).mkdir()
+    with pytest.raises(shardinit.FormatError, match=f"{RECORD}` is no regular file"):
+        shardinit.open(other)
 
 
 def test_damage(exports, tmp_path):

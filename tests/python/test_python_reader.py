@@ -1,11 +1,13 @@
 """The Python package reads what shardinit wrote: every slice, bit for bit, and nothing else."""
 
 import concurrent.futures
+import contextlib
 import copy
 import json
 import os
 import random
 import shutil
+import socket
 import threading
 import resource
 import subprocess
@@ -507,6 +509,8 @@ HOSTILE = [
     (*SHARD, 0, "rank", 1),
     ("seed", "0"),
     ("name", 7),
+    ("name", "a\ud800"),
+    ("engine", "a\x1b[31m"),
     ("plan_sha256", "x"),
 ]
 
@@ -518,10 +522,11 @@ def test_hostile_manifest(awkward, tmp_path, edit):
     Edit(manifest, *edit)
     shutil.copytree(awkward / "ranks", tmp_path / "ranks", copy_function=os.link)
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises((shardinit.FormatError, shardinit.DamageError)):
+    with pytest.raises((shardinit.FormatError, shardinit.DamageError)) as caught:
         checkpoint = shardinit.open(tmp_path)
         for path in checkpoint.tensors:
             checkpoint.read(path)
+    assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize(
@@ -548,6 +553,17 @@ def test_manifest_that_is_no_json(tmp_path, text):
 def test_manifest_that_is_no_file(tmp_path):
     os.mkfifo(tmp_path / "manifest.json")
     with pytest.raises(shardinit.FormatError, match="no regular file"):
+        shardinit.open(tmp_path)
+    (tmp_path / "manifest.json").unlink()
+    (tmp_path / "manifest.json").mkdir()
+    opened = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(shardinit.FormatError, match="manifest.json` is no regular file"):
+        shardinit.open(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == opened
+    (tmp_path / "manifest.json").rmdir()
+    with socket.socket(socket.AF_UNIX) as listens, contextlib.chdir(tmp_path):
+        listens.bind("manifest.json")  # A socket's whole path can be too long.
+    with pytest.raises(shardinit.FormatError, match="manifest.json` is no regular file"):
         shardinit.open(tmp_path)
     (tmp_path / "manifest.json").unlink()
     (tmp_path / "manifest.json").symlink_to("/dev/zero")
@@ -586,6 +602,7 @@ def test_links_that_lead_out_of_the_folder(awkward, tmp_path, name):
         ("boxes", 0, "shape", [3]),
         ("boxes", 0, "sha256", "1" * 64),
         ("boxes", 0, "path", "other"),
+        ("boxes", 0, {"path": "a\x1b[31m"}),
         ("boxes", 0, "offset", [1, 0]),
         ("boxes", []),
         ("boxes", 3),
@@ -611,8 +628,9 @@ def test_hostile_receipt(tmp_path, edit):
     (out / "ranks/rank-00000.json").write_bytes(text)
     Edit(manifest, "ranks", 0, "receipt_sha256", Digest(text))
     (out / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(shardinit.FormatError):
+    with pytest.raises(shardinit.FormatError) as caught:
         shardinit.open(out).read("t")
+    assert str(caught.value).isprintable()
 
 
 def test_mutated_manifests(awkward, tmp_path):

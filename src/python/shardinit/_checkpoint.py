@@ -187,7 +187,7 @@ class Checkpoint(Boxes):
             path = self._path(rank, "json")
             try:
                 text = _manifest.read_regular(self.folder, _manifest.rank_file(rank, "json"))
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 raise DamageError(f"`{path}` is missing") from None
             self._receipts[rank] = _manifest.parse_receipt(text, path, rank, self._manifest)
         return self._receipts[rank]

@@ -6,6 +6,7 @@ one reader does for all of them, no file's own header is read, and nothing is un
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import math
 import os
@@ -133,8 +134,11 @@ class Export(Boxes):
             path = os.path.join(self.folder, name)
             try:
                 self._check_size(shard.rank, os.lstat(path))
-            except (FileNotFoundError, NotADirectoryError):
-                raise DamageError(f"`{path}` is missing") from None
+            except OSError as error:
+                if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+                    raise DamageError(f"`{path}` is missing") from None
+                if error.errno != errno.ELOOP:  # What a link is, is said where it is opened.
+                    raise
         return shard, self._places[info.path, shard.rank, shard.offset]
 
     def _file_of(self, rank: int) -> tuple[str, int]:
@@ -173,6 +177,6 @@ class Export(Boxes):
 def _as_file(value: Any) -> str:
     """A name within the folder, with nothing in it that leads elsewhere."""
     name = as_text(value, f"{RECORD}: a file")
-    if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
+    if not {"", ".", ".."}.isdisjoint(name.split("/")):
         raise FormatError(f"{RECORD}: {name!r} is no file in the folder")
     return name

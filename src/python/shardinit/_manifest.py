@@ -198,9 +198,11 @@ def as_int(value: Any, what: str, low: int = 0, high: int = _MAX_INT64) -> int:
 
 
 def as_text(value: Any, what: str) -> str:
-    """`value`, a string."""
+    """`value`, a string of which a message may say every character."""
     if type(value) is not str:
         raise FormatError(f"{what} is no text")
+    if not value.isprintable():
+        raise FormatError(f"{what} is {value!r}, which cannot be printed")
     return value
 
 
@@ -273,18 +275,20 @@ def open_regular(folder: str, name: str) -> Any:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
         path = os.path.join(folder, name)
         try:
-            file = open(os.open(last, flags, dir_fd=at), "rb", buffering=0)  # noqa: SIM115
+            file = os.open(last, flags, dir_fd=at)
         except OSError as error:
             if error.errno == errno.ELOOP:
                 _no_link(os.stat(last, dir_fd=at, follow_symlinks=False), path)
+            if error.errno == errno.ENXIO:  # A socket.
+                raise FormatError(f"`{path}` is no regular file") from None
             error.filename = path
             raise
     finally:
         os.close(at)
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
         raise FormatError(f"`{path}` is no regular file")
-    return file
+    return open(file, "rb", buffering=0)
 
 
 def _no_link(found: os.stat_result, path: str) -> None:
@@ -393,7 +397,7 @@ def parse_receipt(text: bytes, path: str, rank: int, manifest: Manifest) -> dict
     extents: dict[Any, Extent] = {}
     for each in as_list(of.get("boxes"), f"`{path}`: boxes"):
         box = as_object(each, f"`{path}`: a box")
-        name = as_text(box.get("path"), f"`{path}`: path")
+        name = as_path(box.get("path"), f"`{path}`: path")
         what = f"`{path}`: box of `{name}`"
         extent = Extent(
             as_int(box.get("file_offset"), f"{what}: file_offset", high=entry.size),
@@ -508,7 +512,7 @@ def parse_partitions(text: bytes, path: str, manifest: Manifest) -> dict[str, Pa
     extents = dict(zip(manifest.mesh.axes, manifest.mesh.shape, strict=True))
     for each in as_list(parse_json(text, path).get("tensors"), f"`{path}`: tensors"):
         tensor = as_object(each, f"`{path}`: a tensor")
-        name = as_text(tensor.get("path"), f"`{path}`: a path")
+        name = as_path(tensor.get("path"), f"`{path}`: a path")
         spec = as_list(tensor.get("partition_spec"), f"`{path}`: partition_spec of `{name}`")
         cut = tuple(
             tuple(as_text(axis, f"`{path}`: an axis") for axis in as_list(axes, f"`{path}`: axes"))

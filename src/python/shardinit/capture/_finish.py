@@ -52,7 +52,8 @@ def finish(
     Raises:
         CaptureError: there are problems.
     """
-    problems = {**problems, **share(tensors, engine)}
+    captured_as = {t.path: (t.shape, t.dtype) for t in tensors} if stored is None else stored
+    problems = {**problems, **share(tensors, engine), **_empty(captured_as)}
     root, without_place = placed_tree(tensors)
     problems |= without_place
     problems = {path: problems[path] for path in paths if path in problems}
@@ -76,13 +77,21 @@ def finish(
     )
     captured = Captured(
         text,
-        {t.path: (t.shape, t.dtype) for t in tensors} if stored is None else stored,
+        captured_as,
         frozenset(tensor.path for tensor in tensors if tensor.uses or tensor.of),
         {file_of(t): t.table for t in tensors if t.table is not None},
         layout=LAYOUT if layouts else None,
     )
     _check(captured)
     return captured
+
+
+def _empty(tensors: Mapping[str, tuple[tuple[int, ...], str]]) -> dict[str, str]:
+    return {
+        path: f"its shape is {list(shape)}, and a spec has no tensor without elements"
+        for path, (shape, _) in tensors.items()
+        if 0 in shape
+    }
 
 
 def _check(captured: Captured) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .._errors import CaptureError
@@ -94,7 +95,9 @@ def _real(
     """The arrays that the function makes, as it is: JAX compiles each operation by itself."""
     paths: list[str] = []
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
-        arrays = [np.asarray(array) for array in _arrays(_call(make, args, kwargs, seed), paths)]
+        leaves = _arrays(_call(make, args, kwargs, seed), paths)
+        # Those of NumPy may have 64 bits, of which JAX makes 32.
+        arrays = [np.asarray(jnp.asarray(leaf)) for leaf in leaves]
     return dict(zip(paths, map(_real_array, arrays), strict=True))
 
 
