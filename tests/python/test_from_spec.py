@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from_spec = shardinit.torch.from_spec
-PLAIN = nn.Module.__init__, nn.Parameter.__dict__["__new__"]
+PLAIN = nn.Module.__init__, nn.Parameter.__dict__["__new__"], nn.Parameter.__deepcopy__
 
 
 class Rotating(Toy):
@@ -46,7 +46,7 @@ def spec(toy):
 @pytest.fixture(autouse=True)
 def pytorch_is_as_it_was():
     yield
-    assert (nn.Module.__init__, nn.Parameter.__dict__["__new__"]) == PLAIN
+    assert (nn.Module.__init__, nn.Parameter.__dict__["__new__"], nn.Parameter.__deepcopy__) == PLAIN
 
 
 def IsOf(model, checkpoint):
@@ -187,6 +187,109 @@ def test_parameters_are_where_their_constructor_has_them(spec):
     with torch.device("meta"), from_spec(spec, cast=True, device="cpu"):
         model = Toy().to(torch.float64)
     assert {t.device.type for t in [*model.parameters(), *model.buffers()]} == {"cpu"}
+
+
+def test_each_parameter_is_where_its_constructor_has_it(spec, toy, monkeypatch):
+    from shardinit import _torch_from_spec, _torch_model
+
+    with from_spec(spec):
+        model = Toy()
+        block = _torch_from_spec._blocks[threading.get_ident()]
+        assert set(block.devices) == set(model.parameters())
+        assert set(block.devices.values()) == {torch.device("cpu")}
+        head = model.head.weight
+        block.devices[head] = torch.device("cuda:1")  # As from a constructor there.
+        model.head = copy.deepcopy(model.head)
+        assert model.head.weight is not head
+        head = model.head.weight
+        places, plain = {}, _torch_model._materialize
+
+        def Recording(tensor, device):
+            places[tensor] = device
+            return plain(tensor, "cpu")
+
+        monkeypatch.setattr(_torch_model, "_materialize", Recording)
+    assert places.pop(head) == torch.device("cuda:1")
+    assert set(places) == set(model.parameters()) - {head}
+    assert set(places.values()) == {torch.device("cpu")}
+    IsOf(model, toy)
+
+
+def OneModel(model):
+    """A spec of the model's state dict."""
+    lines = [f"  {n}: {{shape: {list(t.shape)}, init: {{normal: {{std: 1}}}}}}" for n, t in model.state_dict().items()]
+    return shardinit.open_spec(text="\n".join(["shardinit: 1", "name: one", "dtype: f32", "modules:", *lines]))
+
+
+def test_parameters_stay_the_objects_that_they_are(spec, toy):
+    class Marked(nn.Parameter):
+        pass
+
+    class Keeping(Toy):
+        def __init__(self, tied=False):
+            super().__init__(tied)
+            self.saved = [self.embed.weight]
+            self.embed.weight._no_weight_decay = True
+            self.calls = []
+            self.handle = self.embed.weight.register_hook(lambda grad: self.calls.append("hook"))
+            self.embed.weight.register_post_accumulate_grad_hook(lambda p: self.calls.append(p))
+            self.part = self.head.weight[:2]
+
+    def Goes(model, kept, optimizer):
+        assert all(a is b for a, b in zip(kept, model.parameters(), strict=True))
+        IsOf(model, toy)
+        weight = model.embed.weight
+        assert model.saved[0] is weight and weight._no_weight_decay
+        before = [p.detach().clone() for p in kept]
+        model(torch.arange(8)).square().sum().backward()
+        assert len(model.calls) == 2 and model.calls[0] == "hook" and model.calls[1] is weight
+        model.handle.remove()
+        optimizer.step()
+        assert not any(torch.equal(a, b) for a, b in zip(before, kept, strict=True))
+        model(torch.arange(8)).sum().backward()
+        assert len(model.calls) == 3
+
+    with from_spec(spec):
+        model = Keeping()
+        kept = list(model.parameters())
+        optimizer = torch.optim.AdamW(kept, lr=0.1)
+    Goes(model, kept, optimizer)
+    with torch.device("meta"):
+        model = Keeping()
+        model.head.weight = Marked(model.head.weight.detach())
+        alias = next(model.buffers())
+    kept = list(model.parameters())
+    shardinit.torch.load_into(model, toy)
+    assert type(model.head.weight) is Marked and alias is next(model.buffers())
+    Goes(model, kept, torch.optim.AdamW(kept, lr=0.1))
+
+
+def test_weak_references_are_in_no_ones_way():
+    with OneModel(nn.LSTM(3, 4, 2)) as opened:
+        with from_spec(opened):
+            model = nn.LSTM(3, 4, 2)  # Has weak references to its parameters.
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        before = [p.detach().clone() for p in model.parameters()]
+        assert all(a is b for a, b in zip(model._flat_weights, model.parameters(), strict=True))
+        assert all(a() is b for a, b in zip(model._flat_weight_refs, model.parameters(), strict=True))
+        for name, tensor in model.state_dict().items():
+            assert np.array_equal(tensor.numpy(), opened.generate(name)), name
+        model(torch.ones(3, 1, 3))[0].sum().backward()
+        optimizer.step()
+        assert not any(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_an_object_that_must_be_another_keeps_its_attributes(spec, toy, monkeypatch):
+    def Refusing(one, other):
+        raise RuntimeError("Expected no weakrefs")
+
+    monkeypatch.setattr(torch._C, "_swap_tensor_impl", Refusing)
+    with from_spec(spec):
+        model = Toy()
+        old = model.embed.weight
+        old._no_weight_decay = True
+    IsOf(model, toy)
+    assert model.embed.weight is not old and model.embed.weight._no_weight_decay
 
 
 def test_models_are_the_outermost_modules(spec, toy):
@@ -360,7 +463,10 @@ def BuildSharded(spec, folder):
                     )
                 fully_shard(layer, mesh=mesh["dp"])
             fully_shard(model, mesh=mesh["dp"])
+            kept = list(model.parameters())
+            optimizer = torch.optim.AdamW(kept, lr=0.1)
             assert not made and all(p.is_meta for p in model.parameters())
+        assert all(a is b for a, b in zip(kept, model.parameters(), strict=True))
         sharded = {n: p for n, p in model.named_parameters() if isinstance(p, DTensor)}
         assert len(sharded) == 8
         if mesh is square:
@@ -375,7 +481,12 @@ def BuildSharded(spec, folder):
             b.nbytes for b in buffers.values())
         wanted = reference(tokens)
         assert torch.allclose(model(tokens), wanted, atol=1e-5)
-        model(tokens).sum().backward()
+        model(tokens).square().sum().backward()
+        before = [p.to_local().clone() for p in sharded.values()]
+        optimizer.step()
+        for a, p in zip(before, sharded.values(), strict=True):
+            assert not p.to_local().numel() or not torch.equal(a, p.to_local())
+        assert not torch.allclose(model(tokens), wanted, atol=1e-3)
 
 
 def test_models_that_are_sharded_in_the_block(spec, toy, tmp_path):

@@ -58,6 +58,11 @@ def from_spec(
     been sharded by then, by ``fully_shard`` or ``parallelize_module``, gets this process's shards
     alone, and in a block of ``deepspeed.zero.Init``, inside or around, the process's partition.
 
+    Parameters stay the objects that they are in the block, with their attributes and hooks: an
+    optimizer that is made in it trains them. What is computed of them there stays on ``meta``, and
+    what needs their values fails: call ``.item()`` on them, and wrap the model in
+    DistributedDataParallel, which compares them between processes, after the block.
+
     If the block raises, nothing is filled. Other threads are not concerned. What ``copy.deepcopy``
     makes in the block of a model of the block stays on ``meta``, unless it is in one: copy afterwards.
 
@@ -91,7 +96,9 @@ def from_spec(
         )
     # Not given as the device, since DTensors are on that of their mesh.
     with contextlib.nullcontext() if block.device is None else block.device:
-        results = fill_models(models, opened, strict, prefix, rename, cast=cast)
+        results = fill_models(
+            models, opened, strict, prefix, rename, cast=cast, devices=block.devices
+        )
     built.results.update(zip(models, results, strict=True))
 
 
@@ -100,14 +107,23 @@ class _Block:
 
     Attributes:
         device: where its first parameter would have been, unless the user said.
+        devices: parameter → where it would have been, unless the user said. It keeps them, since
+            a weak reference to a tensor is in the way of those who swap it.
     """
 
     def __init__(self, device: torch.device | None) -> None:
         self.device = device
+        self.devices: dict[torch.Tensor, torch.device] = {}
+        self._said = device is not None
         self._made: list[weakref.ref[nn.Module]] = []
 
     def add(self, module: nn.Module) -> None:
         self._made.append(weakref.ref(module))
+
+    def parameter(self, made: torch.Tensor, device: torch.device) -> None:
+        if not self._said:
+            self.device = self.device or device
+            self.devices[made] = device
 
     def models(self) -> list[nn.Module]:
         """Modules of the block that are in no other one, if there is anything in them to fill."""
@@ -142,6 +158,8 @@ def _entered(block: _Block) -> Iterator[None]:
             _plain["new"] = nn.Parameter.__dict__["__new__"]
             nn.Module.__init__ = _init  # type: ignore[method-assign]
             nn.Parameter.__new__ = _new  # type: ignore[method-assign]
+            _plain["copy"] = nn.Parameter.__deepcopy__
+            nn.Parameter.__deepcopy__ = _copy  # type: ignore[method-assign]
         _blocks[thread] = block
     try:
         yield
@@ -151,6 +169,7 @@ def _entered(block: _Block) -> Iterator[None]:
             if not _blocks:
                 nn.Module.__init__ = _plain["init"]  # type: ignore[method-assign]
                 nn.Parameter.__new__ = _plain["new"]  # type: ignore[method-assign]
+                nn.Parameter.__deepcopy__ = _plain["copy"]  # type: ignore[method-assign]
 
 
 def _init(self: nn.Module, *arguments: Any, **options: Any) -> None:
@@ -163,10 +182,21 @@ def _init(self: nn.Module, *arguments: Any, **options: Any) -> None:
 def _new(cls: type, data: Any = None, *arguments: Any, **options: Any) -> Any:
     block = _blocks.get(threading.get_ident())
     plain = cls is nn.Parameter and type(data) in (torch.Tensor, nn.Parameter)
-    if block is not None and plain and not data.is_meta and not _in_zero_init():
-        block.device = block.device or data.device
-        data = torch.empty_like(data, device="meta")
-    return _plain["new"].__func__(cls, data, *arguments, **options)
+    if block is None or not plain or data.is_meta or _in_zero_init():
+        return _plain["new"].__func__(cls, data, *arguments, **options)
+    made = _plain["new"].__func__(
+        cls, torch.empty_like(data, device="meta"), *arguments, **options
+    )
+    block.parameter(made, data.device)
+    return made
+
+
+def _copy(self: nn.Parameter, memo: dict[int, Any]) -> Any:
+    made = _plain["copy"](self, memo)
+    block = _blocks.get(threading.get_ident())
+    if block is not None and self in block.devices:
+        block.parameter(made, block.devices[self])
+    return made
 
 
 def _in_zero_init() -> bool:

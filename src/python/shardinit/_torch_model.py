@@ -9,6 +9,7 @@ parameter and persistent buffer has been written, or is named.
 
 from __future__ import annotations
 
+import copyreg
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from ._torch_names import Inverse, inverses_of, paths_of
 from ._torch_tensors import dtype_of, fill_local, whole_shape, why_not_filled
 
 _COMPARE_BYTES = 64 << 20
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 class _Keys(NamedTuple):
@@ -73,11 +75,12 @@ def load_into(
 ) -> LoadResult:
     """Fills the parameters and persistent buffers of a model.
 
-    A tensor that has memory is filled in place. One on ``meta`` is replaced by one
-    with memory, as by ``load_state_dict(assign=True)``; parameters that are tied stay
-    tied, and need only one of their names in the checkpoint. Of a DTensor (after
-    ``fully_shard`` or ``parallelize_module``) only the local shard is read. Nothing is
-    changed before everything is known to fit.
+    A tensor that has memory is filled in place. One on ``meta`` gets memory and stays the
+    same object, with its attributes and hooks, so that an optimizer which has it trains it;
+    what was computed of it before, as ``weight.detach()``, stays on ``meta``. Parameters that
+    are tied stay tied, and need only one of their names in the checkpoint. Of a DTensor
+    (after ``fully_shard`` or ``parallelize_module``) only the local shard is read. Nothing
+    is changed before everything is known to fit.
 
     Names are those of ``model.state_dict()``. What wrappers add to them (``torch.compile``,
     DistributedDataParallel, ``parametrize`` …) need not be in the checkpoint. Tensors that
@@ -369,15 +372,23 @@ class _Loading:
             )
         return missing, unexpected
 
-    def fill(self, device: torch.device | str | None, verify: bool) -> list[str]:
+    def fill(
+        self,
+        device: torch.device | str | None,
+        verify: bool,
+        devices: Mapping[torch.Tensor, torch.device],
+    ) -> list[str]:
         """Fills everything, and returns the names of what nothing was written to after all."""
         wanted = [each.tensor for each in self.entries if each.found]
         wanted += [original for inverse in self.inverses for original in inverse.originals]
         wanted += [slot.tensor for slot in self.rest if self.by_hooks]
-        fresh = {id(t): _materialize(t, device) for t in wanted if t.is_meta}
-        for slot in self.slots:
-            if id(slot.tensor) in fresh:
-                setattr(slot.module, slot.key, fresh[id(slot.tensor)])
+        held = {id(slot.tensor) for slot in self.slots}
+        fresh: dict[int, torch.Tensor] = {}
+        for tensor in wanted:
+            if tensor.is_meta and id(tensor) not in fresh:
+                made = _materialize(tensor, devices.get(tensor, device))
+                fresh[id(tensor)] = _moved(tensor, made) if id(tensor) in held else made
+        self._replace(fresh)
         given: dict[str, torch.Tensor] = {}
         jobs: list[Job] = []
         for entry in self.entries:
@@ -398,14 +409,18 @@ class _Loading:
             return []
         before = [(slot, slot.tensor, _version(slot.tensor)) for slot in self.rest]
         self._hand_over(given, assign=False)
-        forgotten = []
-        old = {id(fresh[id(t)]): t for t in wanted if id(t) in fresh}
-        for slot, tensor, version in before:
-            if slot.tensor is tensor and _version(tensor) == version:
-                forgotten.append(self.prefix + slot.name)
-                if id(tensor) in old:  # Never memory with nothing in it.
-                    setattr(slot.module, slot.key, old[id(tensor)])
-        return forgotten
+        same = [s for s, tensor, v in before if s.tensor is tensor and _version(tensor) == v]
+        was_meta = {id(tensor) for tensor in fresh.values()}
+        # Never memory with nothing in it.
+        empty = {id(s.tensor): s.tensor for s in same if id(s.tensor) in was_meta}
+        self._replace({key: _moved(t, _materialize(t, "meta")) for key, t in empty.items()})
+        return [self.prefix + slot.name for slot in same]
+
+    def _replace(self, fresh: Mapping[int, torch.Tensor]) -> None:
+        for slot in self.slots:
+            tensor = fresh.get(id(slot.tensor), slot.tensor)
+            if tensor is not slot.tensor:
+                setattr(slot.module, slot.key, tensor)
 
     def _hand_over(self, given: dict[str, torch.Tensor], assign: bool) -> None:
         whole = type(self.state)(given)
@@ -450,13 +465,17 @@ def fill_models(
     device: torch.device | str | None = None,
     cast: bool = False,
     verify: bool = False,
+    devices: Mapping[torch.Tensor, torch.device] | None = None,
 ) -> list[LoadResult]:
-    """`load_into` of several models: nothing is changed before everything fits all of them."""
+    """`load_into` of several models: nothing is changed before everything fits all of them.
+
+    Of a tensor on ``meta`` that is in `devices`, this is where it goes, and not `device`.
+    """
     loadings = [_Loading(model, source, prefix, rename, cast) for model in models]
     misfits = [loading.check(strict) for loading in loadings]
     results = []
     for loading, (missing, unexpected) in zip(loadings, misfits, strict=True):
-        forgotten = loading.fill(device, verify)
+        forgotten = loading.fill(device, verify, devices or {})
         if strict and forgotten:
             raise MismatchError(
                 f"loaded {source.where} into {type(loading.model).__name__}, but not all of it",
@@ -520,6 +539,36 @@ def _materialize(tensor: torch.Tensor, device: torch.device | str | None) -> tor
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(empty, requires_grad=tensor.requires_grad)
     return empty
+
+
+def _moved(tensor: torch.Tensor, fresh: torch.Tensor) -> torch.Tensor:
+    """`tensor`, with the memory of `fresh`; or `fresh` with its attributes, if that cannot be.
+
+    As ``torch.utils.swap_tensors``, which refuses where anything looks at the tensor: its views
+    keep the memory of before, and weak references, as a LSTM has, are to the same object anyway.
+    """
+    by_subclass = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    if by_subclass and type(tensor) is not type(fresh):
+        return _with_attributes(fresh, tensor)
+    hooks = {name: getattr(tensor, name, None) for name in _HOOKS}
+    try:
+        torch._C._swap_tensor_impl(tensor, fresh)
+    except RuntimeError:  # C++ has weak references to it.
+        return _with_attributes(fresh, tensor)
+    for name in copyreg._slotnames(type(fresh)) if by_subclass else ():  # type: ignore[attr-defined]
+        if hasattr(fresh, name):
+            setattr(tensor, name, getattr(fresh, name))
+    tensor.__dict__.update(fresh.__dict__)
+    for name, value in hooks.items():
+        if value is not None:
+            setattr(tensor, name, value)
+    return tensor
+
+
+def _with_attributes(fresh: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    for name, value in tensor.__dict__.items():
+        fresh.__dict__.setdefault(name, value)
+    return fresh
 
 
 def _tied_mismatch(source: Source, first: str, second: str) -> str:
