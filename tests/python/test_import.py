@@ -75,6 +75,7 @@ FAMILIES = {
         "qk_nope_head_dim": 16, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1}, [
         {"tie_word_embeddings": True}, {"attention_bias": True}, {"q_lora_rank": None},
         {"q_lora_rank": None, "attention_bias": True}, {"first_k_dense_replace": 0, "n_shared_experts": 2},
+        {"first_k_dense_replace": 3}, {"first_k_dense_replace": 3, "attention_bias": True},
         {"pad_token_id": 3, **BIAS}, {"dtype": "bfloat16"}]),
 }
 CASES = [(name, changes) for name, (_, _, variations) in FAMILIES.items() for changes in [{}, *variations]]
@@ -366,6 +367,38 @@ def test_every_command_takes_it(tmp_path):
     assert Json("plan", over)["world_size"] == 8
     over.write_text("shardinit: 1\ninclude: config.json\nseed: 7\n")
     assert Ok("digest", over).stdout == Ok("digest", path, "--set", "seed=7").stdout
+
+
+LLAMA_CONFIGS = {
+    "llama2": {}, "llama3.1": {"rope_scaling": ROPE}, "transformers5": {"rope_parameters": {**ROPE, "rope_theta": 5e5}}}
+
+
+@pytest.mark.parametrize("changes", LLAMA_CONFIGS.values(), ids=LLAMA_CONFIGS)
+@pytest.mark.parametrize("file", ["llama", "mistral"])
+def test_layout_of_maxtext_is_chosen(file, changes, tmp_path):
+    """Queries and keys with neighbours turned together or, for a Mistral, halves of a head, as in Transformers."""
+    config, spec = Config(tmp_path, **changes), tmp_path / "chosen.yaml"
+    assert "no layout `maxtext`" in Run("plan", config, "--layout", "maxtext").stderr
+    spec.write_text(f"shardinit: 1\ninclude: [config.json, <shardinit>/layouts/{file}.yaml]\n")
+    CheckMaxText(spec, turned=file == "llama")
+
+
+@pytest.mark.parametrize("name", ["mistral", "mixtral"])
+def test_layout_of_maxtext_is_in_the_order_of_transformers(name, tmp_path):
+    _, path = Saved(name, {}, tmp_path)
+    CheckMaxText(path, turned=False)
+
+
+def CheckMaxText(path, turned):
+    with shardinit.open_spec(path) as drawn, shardinit.open_spec(path, layout="maxtext") as stored:
+        for name, theirs, heads in [("query", "q", 4), ("key", "k", 2)]:
+            kernel = stored.generate(f"params.params.decoder.layers.self_attention.{name}.kernel")
+            assert kernel.shape == (48, 2, heads, 12)
+            for layer in range(2):
+                rows = drawn.generate(f"model.layers.{layer}.self_attn.{theirs}_proj.weight").reshape(heads, 12, 48)
+                if turned:
+                    rows = np.stack([rows[:, :6], rows[:, 6:]], axis=2).reshape(heads, 12, 48)
+                np.testing.assert_array_equal(kernel[:, layer], rows.transpose(2, 0, 1))
 
 
 def test_exported_again(tmp_path):

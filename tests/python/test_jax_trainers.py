@@ -146,8 +146,9 @@ def Run(packages, code, spec, export, tmp_path, config="", sizes={}):
 
 
 @pytest.mark.parametrize("spec, config, sizes", [
-    ("llama3.1-8b", "llama3.1-8b", {}), ("mixtral-8x7b", "mixtral-8x7b", {"experts": 4, "experts_per_token": 2})],
-    ids=["llama", "mixtral"])
+    ("llama3.1-8b", "llama3.1-8b", {}), ("mistral-7b-v0.3", "mistral-7b", {}),
+    ("mixtral-8x7b", "mixtral-8x7b", {"experts": 4, "experts_per_token": 2})],
+    ids=["llama", "mistral", "mixtral"])
 def test_maxtext(spec, config, sizes, tmp_path):
     Run(["orbax", "omegaconf", "maxtext"], MAXTEXT, spec, ["--to", "zarr", "--layout", "maxtext"], tmp_path,
         config, sizes)
