@@ -480,10 +480,8 @@ def test_fsdp2_of_a_meta_model(toy, tmp_path):
     Spawn(4, tmp_path, TrainSharded, str(toy))
 
 
-def InitSharded(folder):
-    from torch.distributed.fsdp import fully_shard
-
-    whole = Whole(folder)
+def CountMade():
+    """The bytes of each part that specs make from now on in this process, which ends with its test."""
     made, plain = [], shardinit.Spec.generate
 
     def Recording(self, path, slices=None, **options):
@@ -492,6 +490,14 @@ def InitSharded(folder):
         return array
 
     shardinit.Spec.generate = Recording
+    return made
+
+
+def InitSharded(folder):
+    from torch.distributed.fsdp import fully_shard
+
+    whole = Whole(folder)
+    made = CountMade()
     for shape, names in (((4,), ("dp",)), ((2, 2), ("replicate", "shard"))):
         mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
         model = TinyLlama()

@@ -31,7 +31,7 @@ std::vector<FileLayout> LayOutCheckpoint(const LayoutRequest& request, const Key
                                          const Extras& extras);
 
 // The state of the optimizer under `optim`, as `get_optimizer_state_dict` names it: of tensors of
-// floating point, of those with the same elements the first.
+// floating point. Parameter groups list of those with the same elements the first.
 Extras StateOf(const LayoutRequest& request);
 
 }  // namespace shardinit::dcp
