@@ -1,9 +1,13 @@
 """What the Python package says to the wrong kind of input, word for word; and its version."""
 
+import copy
+import gc
+import pickle
 import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from clients import PACKAGE, Client, Gen
@@ -128,6 +132,41 @@ def test_what_stays_on_meta_is_said(spec):
         "LoadResult(missing_keys=['more.weight', 'more.bias', 'table'], unexpected_keys=[], "
         "on_meta=['table', 'more.weight', 'more.bias'])"
     )
+
+
+def test_memory_that_would_hold_other_values(spec):
+    """Of the right size, but no array of the tensor's type: what `out` then said was not the values."""
+    torch, jax = Client("torch"), Client("jax")
+    for opened in (shardinit.open_spec(spec), shardinit.open(Gen(SPEC, spec.parent))):
+        for dtype in (">f4", "i4", ">u4", "S4", "V4", "U1"):
+            assert "part of `weight` is f32 [4, 4]: `out` is float32 or, for the bits, uint32" in Says(
+                ValueError, opened.read, "weight", out=np.zeros((4, 4), dtype))
+        assert "elements of `out` may lie in the same memory: its strides are (0, 4)" in Says(
+            ValueError, opened.read, "weight", out=np.lib.stride_tricks.as_strided(np.zeros(4, "f4"), (4, 4), (0, 4)))
+        for out, kind in ((torch.zeros(4, 4), "torch.Tensor"), (jax.numpy.zeros((4, 4)), "ArrayImpl"), ([], "list")):
+            message = Says(TypeError, opened.read, "weight", out=out)
+            assert message.startswith("`out` is a numpy.ndarray, not ") and f"{kind}: read" in message
+        tensor = torch.zeros(4, 4)
+        assert opened.read("weight", out=tensor.numpy()).all() and tensor.bool().all()
+
+
+def test_copies_of_what_is_open(spec, capfd):
+    """A copy is as good as what it is of, whichever is closed; what is pickled would be read another time."""
+    for made in (shardinit.open_spec(spec), shardinit.open(Gen(SPEC, spec.parent))):
+        for copied in (copy.copy(made), copy.deepcopy({"spec": made})["spec"]):
+            assert type(copied) is type(made) and copied is not made
+            copied.close()
+            assert made.read("weight").all()
+        made.close()
+        assert made.read("weight").all() if made.noun == "checkpoint" else True
+        for protocol in (0, 2, pickle.HIGHEST_PROTOCOL):
+            assert Says(TypeError, pickle.dumps, made, protocol) == (
+                f"a {made.noun} that is open cannot be pickled, since what it stands for may be another where it is "
+                "loaded: pickle its path, and open it there")
+        copied = copy.copy(shardinit.open_spec(spec))
+        gc.collect()
+        assert copied.read("weight").all()
+    assert capfd.readouterr().err == ""
 
 
 # ---- The version.

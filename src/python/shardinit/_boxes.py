@@ -85,8 +85,9 @@ class Boxes(Source):
                 (which drop their dimension), slices and one ``...``. None is all of it.
             verify: check the digests of all boxes that the part touches. They are read
                 whole for that.
-            out: an array to fill instead of a new one, of the part's shape and with
-                items as wide as the tensor's, in any memory order.
+            out: an array to fill instead of a new one, of the part's shape and of
+                `TensorInfo.numpy_dtype`, in any memory order; or of unsigned integers as
+                wide as that, which get the bits.
 
         Returns:
             An array of the part's shape and of `TensorInfo.numpy_dtype`; or `out`.
@@ -96,8 +97,10 @@ class Boxes(Source):
         Raises:
             UnknownTensorError: there is no such tensor.
             IndexError: `slices` do not fit the tensor's shape.
-            TypeError: `slices` are not made of numbers, slices and ``...``.
-            ValueError: a slice has a step, or `out` another shape or item size.
+            TypeError: `slices` are not made of numbers, slices and ``...``, or `out` is no
+                array of NumPy.
+            ValueError: a slice has a step, or `out` another shape or type, is read-only, or
+                may have elements in the same memory.
             DamageError: a file is missing or cut short, or a digest is wrong.
             FormatError: manifest, receipts or record say what cannot be.
         """

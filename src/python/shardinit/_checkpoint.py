@@ -96,6 +96,8 @@ class Checkpoint(Boxes):
         except (FileNotFoundError, NotADirectoryError):
             raise NotACheckpointError(_why_not(self.folder)) from None
         of = _manifest.parse_manifest(text, path)
+        for name in _manifest.BESIDE:  # Read later, or by other programs.
+            _manifest.refuse_link(self.folder, name)
         self._manifest = of
         self.tensors = MappingProxyType(of.tensors)
         self.mesh = of.mesh

@@ -8,6 +8,7 @@ tensor tile it.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import errno
 import hashlib
 import itertools
@@ -31,6 +32,7 @@ FORMAT_VERSIONS = (1, 2)
 CONTRACT_VERSION = 1
 MANIFEST = "manifest.json"
 PLAN = "plan.json"
+BESIDE = (PLAN, "index.h5", "devices.json")  # What lies beside the manifest, which lists it.
 
 _MAX_INT64 = 2**63 - 1
 _MAX_JSON = 4 << 30
@@ -289,6 +291,17 @@ def open_regular(folder: str, name: str) -> Any:
         os.close(file)
         raise FormatError(f"`{path}` is no regular file")
     return open(file, "rb", buffering=0)
+
+
+def refuse_link(folder: str, name: str) -> None:
+    """Of a file that is not opened, as `open_regular`; one that is not there is no link.
+
+    Raises:
+        FormatError: it is a symbolic link.
+    """
+    path = os.path.join(folder, name)
+    with contextlib.suppress(FileNotFoundError):
+        _no_link(os.lstat(path), path)
 
 
 def _no_link(found: os.stat_result, path: str) -> None:

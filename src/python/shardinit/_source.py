@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import EllipsisType, TracebackType
-from typing import Any, ClassVar, SupportsIndex, TypeVar, cast
+from typing import Any, ClassVar, NoReturn, SupportsIndex, TypeVar, cast
 
 import numpy as np
 
@@ -96,6 +96,27 @@ class Source(ABC):
     @abstractmethod
     def close(self) -> None:
         """Gives back what it holds open."""
+
+    def __copy__(self: Self) -> Self:
+        """Another one, which stays open when this one is closed; what both have never changes."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        return made
+
+    def __deepcopy__(self: Self, memo: object) -> Self:
+        """As ``copy.copy``."""
+        return self.__copy__()
+
+    def __reduce__(self) -> NoReturn:
+        """Not possible.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(
+            f"a {self.noun} that is open cannot be pickled, since what it stands for may be "
+            "another where it is loaded: pickle its path, and open it there"
+        )
 
     def _find(self, path: str) -> Any:
         if path not in self.tensors:
@@ -219,18 +240,37 @@ class Source(ABC):
 
 
 def words_for(info: TensorInfo, shape: Shape, out: Words | None) -> Words:
-    """Memory for a part of a tensor, as unsigned integers: that of `out`, or new memory."""
+    """Memory for a part of a tensor, as unsigned integers: that of `out`, or new memory.
+
+    Raises:
+        TypeError: `out` is no array of NumPy.
+        ValueError: it has another shape or type, cannot be written to, or may have elements in the
+            same memory.
+    """
     words = _dtypes.words_of(info.dtype)
     if out is None:
         return np.empty(shape, words)
-    if out.shape != shape or out.dtype.itemsize != words.itemsize:
+    if not isinstance(out, np.ndarray):
+        raise TypeError(
+            f"`out` is a numpy.ndarray, not {type(out).__module__}.{type(out).__name__}: read "
+            "into the array of its memory, as tensor.numpy(), or convert what is returned"
+        )
+    if out.shape != shape or out.dtype not in (info.numpy_dtype, words):
         raise ValueError(
             f"`out` is {out.dtype} {list(out.shape)}, but this part of `{info.path}` is "
-            f"{info.dtype} {list(shape)}"
+            f"{info.dtype} {list(shape)}: `out` is {info.numpy_dtype} or, for the bits, {words}"
         )
-    if not out.flags.writeable or out.dtype.hasobject:
+    if not out.flags.writeable:
         raise ValueError("`out` cannot be written to")
-    return out.view(words)
+    end = out.itemsize  # Of what lies within the dimensions that are nearer together.
+    for stride, size in sorted((abs(each), n) for each, n in zip(out.strides, shape, strict=True)):
+        if size > 1 and stride < end and out.size:
+            raise ValueError(
+                f"elements of `out` may lie in the same memory: its strides are {out.strides}, its "
+                f"shape {list(shape)}"
+            )
+        end += stride * (size - 1)
+    return out.view(np.ndarray).view(words)
 
 
 def region(info: TensorInfo, slices: Slices) -> tuple[tuple[int, ...], tuple[int, ...], list[int]]:

@@ -179,8 +179,8 @@ class Spec(Source):
             slices: what NumPy's basic indexing takes, with steps of 1: whole numbers
                 (which drop their dimension), slices and one ``...``. None is all of it.
             threads: None is the spec's `threads`.
-            out: an array to fill instead of a new one, of the part's shape and with items as
-                wide as the tensor's. If it is not C-contiguous, by way of one that is.
+            out: an array to fill instead of a new one, as for `Checkpoint.read`. If it is not
+                C-contiguous, by way of one that is.
 
         Returns:
             An array of the part's shape and of `TensorInfo.numpy_dtype`, as `Checkpoint.read`
@@ -189,9 +189,7 @@ class Spec(Source):
         Raises:
             UnknownTensorError: there is no such tensor.
             IndexError: `slices` do not fit the tensor's shape.
-            TypeError: `slices` are not made of numbers, slices and ``...``.
-            ValueError: a slice has a step, `out` another shape or item size, or the spec is
-                closed.
+            TypeError, ValueError: as `Checkpoint.read`; a ValueError, too, if the spec is closed.
             SpecError: an expression over elements gave what the tensor's type cannot hold.
         """
         info = self.info(path)

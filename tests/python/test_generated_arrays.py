@@ -1,0 +1,195 @@
+"""Parts of tensors as arrays of NumPy: random slices, and `out=` of random type and memory, of checkpoints,
+exports and specs, compared with NumPy's own indexing of the whole tensor."""
+
+import numpy as np
+import pytest
+from clients import Bits
+from generated import generated, given
+from hypothesis import strategies as st
+from support import DTYPES, Ok, Reassemble
+
+import shardinit
+
+# Of each type one of these, so that every type has a scalar, an empty box, a vector and more dimensions.
+SHAPES = [[], [1], [7], [5, 1], [3, 9], [3, 4200], [4, 3, 5], [1, 6, 1, 2], [2, 3, 2, 3, 2]]
+VALUES = {"b": "normal() > 0", "i": "floor(normal() * 20)", "u": "floor(bits() / 16777216)", "f": "normal()"}
+FORMATS = ["safetensors", "hf-dcp", "dcp", "zarr"]
+
+
+def spec_text():
+    lines = ["shardinit: 1", "name: arrays", "uneven: chunk", "mesh: {axes: {a: 2, b: 2}}", "modules:"]
+    for dtype in DTYPES:
+        for number, shape in enumerate(SHAPES):
+            cuts = ["null"] * len(shape)
+            for axis, dimension in zip(["a", "b"], {(number + 1) % len(shape), number % len(shape)} if shape else []):
+                cuts[dimension] = axis
+            lines.append(f"  t{number}.{dtype}: {{shape: {shape}, shard: [{', '.join(cuts)}], dtype: {dtype}, "
+                         f"init: {{expr: '{VALUES[dtype[0]]}'}}}}")
+    return "\n".join(lines) + "\n"
+
+
+class Sources:
+    def __init__(self, opened, whole):
+        self.opened, self.whole = opened, whole
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    """Every tensor from every kind of source, and its bits from the files alone."""
+    folder = tmp_path_factory.mktemp("arrays")
+    path = folder / "spec.yaml"
+    path.write_text(spec_text())
+    Ok("gen", path, "-o", folder / "checkpoint")
+    for to in FORMATS:
+        Ok("export", path, "--to", to, "-o", folder / to)
+    opened = {"spec": shardinit.open_spec(path), "checkpoint": shardinit.open(folder / "checkpoint")}
+    opened |= {to: shardinit.open(folder / to) for to in FORMATS}
+    whole = {name: words.view(DTYPES[dtype]) for name, (dtype, words) in Reassemble(folder / "checkpoint").items()}
+    assert all(set(source.tensors) == set(whole) for source in opened.values())
+    return Sources(opened, whole)
+
+
+# ---- What is asked for.
+
+
+@st.composite
+def indices(draw, shape):
+    """What NumPy's indexing takes of a shape, or nearly."""
+    if draw(st.integers(0, 9)) == 0:
+        return None
+    parts = []
+    for size in shape[:draw(st.integers(0, len(shape)))]:
+        near = st.integers(-size - 2, size + 2)
+        end = st.none() | near
+        step = st.sampled_from([None, None, None, 1, 1, np.int64(1), 2, -1, 0])
+        parts.append(draw(st.one_of(
+            st.builds(slice, end, end, step), st.builds(slice, near, near), near, near.map(np.int32))))
+    for odd in draw(st.lists(st.sampled_from([..., ..., ..., 0, slice(None), True, None, 1.5, "x", [0]]), max_size=1)):
+        parts.insert(draw(st.integers(0, len(parts))), odd)
+    return parts[0] if len(parts) == 1 and draw(st.booleans()) else tuple(parts)
+
+
+def expected(whole, slices):
+    """The part by NumPy; or the errors of which one is due."""
+    parts = slices if isinstance(slices, tuple) else (... if slices is None else slices,)
+    known = (int, np.integer, slice, type(...))
+    errors = {TypeError} if any(isinstance(p, bool) or not isinstance(p, known) for p in parts) else set()
+    if any(isinstance(part, slice) and part.step not in (None, 1) for part in parts):
+        errors.add(ValueError)
+    if sum(part is not ... for part in parts) > whole.ndim:
+        errors.add(IndexError)
+    part = None
+    try:
+        part = np.asarray(whole[parts])
+    except (IndexError, ValueError):  # NumPy says ValueError of step 0.
+        errors.add(IndexError)
+    return part, tuple(errors)
+
+
+# ---- Where it goes.
+
+
+@st.composite
+def memories(draw, shape, dtype):
+    """An array of some type and memory, the memory as bytes, and whether it may be filled."""
+    right = draw(st.integers(0, 3)) > 0
+    if not right:
+        of = draw(st.sampled_from(OTHER_DTYPES[dtype.itemsize] + [dtype.newbyteorder(), np.dtype("V3"), np.dtype("f8")]))
+    else:
+        of = draw(st.sampled_from([dtype, np.dtype(f"u{dtype.itemsize}")]))
+    good = of in (dtype, np.dtype(f"<u{dtype.itemsize}"))
+    if draw(st.integers(0, 9)) == 0:
+        shape = draw(st.sampled_from([(*shape, 1), shape[1:], tuple(n + 1 for n in shape), shape[::-1], (2, *shape)]))
+    order = draw(st.permutations(range(len(shape))))
+    steps = [draw(st.sampled_from([1, 1, 1, 2, 3, -1, -2])) for _ in shape]
+    starts = [draw(st.integers(0, 2)) for _ in shape]
+    base_shape = [starts[d] + max(1, shape[d] * abs(steps[d])) for d in order]
+    shift = draw(st.sampled_from([0, 0, 0, 1, 4]))
+    memory = np.full(shift + int(np.prod(base_shape)) * of.itemsize, 0x5A, np.uint8)
+    base = memory[shift:].view(of).reshape(base_shape).transpose(np.argsort(order) if order else None)
+    forward = [slice(start, start + size * abs(step), abs(step)) for start, step, size in zip(starts, steps, shape)]
+    out = base[(*forward, ...)][(*[slice(None, None, -1 if step < 0 else 1) for step in steps], ...)]
+    assert out.shape == shape
+    kind = draw(st.sampled_from(["plain"] * 6 + ["shared", "fixed", "list", "memoryview", "torch", "recarray"]))
+    if kind == "shared" and out.size > 1:
+        wide = next(d for d in range(out.ndim) if shape[d] > 1)
+        strides = list(out.strides)
+        strides[wide] = draw(st.sampled_from([0, of.itemsize // 2]))
+        out, good = np.lib.stride_tricks.as_strided(out, shape, strides), False
+    elif kind == "fixed":
+        out.flags.writeable, good = False, False
+    elif kind == "list":
+        out, good = [out], False
+    elif kind == "memoryview":
+        out, good = memoryview(memory), False
+    elif kind == "torch":
+        torch = pytest.importorskip("torch")
+        out, good = torch.zeros(shape, dtype={1: torch.uint8, 2: torch.float16, 4: torch.float32}.get(
+            of.itemsize, torch.float64)), False
+    elif kind == "recarray":
+        out = out.view(np.recarray)
+    return out, memory, good
+
+
+OTHER_DTYPES = {
+    1: [np.dtype(name) for name in ["i1", "u1", "?", "S1", "V1"]] + [DTYPES["f8e4m3fn"], DTYPES["f8e5m2"]],
+    2: [np.dtype(name) for name in ["<i2", ">u2", ">i2", "<f2", ">f2", "S2", "V2"]] + [DTYPES["bf16"]],
+    4: [np.dtype(name) for name in ["<i4", ">i4", ">u4", "<f4", ">f4", "S4", "V4", "<U1"]],
+    8: [np.dtype(name) for name in ["<i8", ">i8", ">u8", "<f8", ">f8", "S8", "V8", "<c8", "<M8[s]"]],
+}
+
+
+def bits(array):
+    return np.asarray(array).tobytes()
+
+
+@generated(700)
+@given(data=st.data())
+def test_generated_parts(sources, data):
+    """A part is what NumPy cuts from the whole, into any memory; or an error, which changes nothing."""
+    opened, whole = sources.opened, sources.whole
+    source = opened[data.draw(st.sampled_from(sorted(opened)), "source")]
+    path = data.draw(st.sampled_from(sorted(whole)), "path")
+    slices = data.draw(indices(whole[path].shape), "slices")
+    options = {"verify": data.draw(st.booleans(), "verify")}
+    part, errors = expected(whole[path], slices)
+    if errors:
+        with pytest.raises(errors):
+            source.read(path, slices, **options)
+        return
+    made = source.read(path, slices, **options)
+    assert (made.shape, made.dtype, bits(made)) == (part.shape, whole[path].dtype, bits(part))
+    out, memory, good = data.draw(memories(part.shape, whole[path].dtype), "out")
+    before = memory.copy()
+    if not good or out.shape != part.shape:
+        with pytest.raises((TypeError, ValueError), match="`out`|out"):
+            source.read(path, slices, out=out, **options)
+        assert np.array_equal(memory, before)
+        return
+    assert source.read(path, slices, out=out, **options) is out
+    assert bits(out) == bits(part)
+    Bits(out.view(np.ndarray))[...] = 0x5A5A5A5A5A5A5A5A >> (64 - 8 * out.itemsize)
+    assert np.array_equal(memory, before)  # Nothing beside it.
+
+
+@generated(60)
+@given(data=st.data())
+def test_generated_local_parts(sources, data):
+    """What a rank holds, into any memory, from a spec as from a checkpoint."""
+    opened, whole = sources.opened, sources.whole
+    path = data.draw(st.sampled_from(sorted(whole)), "path")
+    rank = data.draw(st.integers(0, 3), "rank")
+    made = {name: opened[name].read_local(path, rank) for name in ["spec", "checkpoint"]}
+    if made["spec"] is None:
+        assert made["checkpoint"] is None
+        return
+    [(offset, shape)] = opened["spec"].boxes(path, rank)
+    part = whole[path][tuple(slice(o, o + n) for o, n in zip(offset, shape))]
+    assert bits(made["spec"]) == bits(made["checkpoint"]) == bits(part)
+    out, _, good = data.draw(memories(part.shape, whole[path].dtype), "out")
+    for name in made:
+        if good and out.shape == part.shape:
+            assert opened[name].read_local(path, rank, out=out) is out and bits(out) == bits(part)
+        else:
+            with pytest.raises((TypeError, ValueError)):
+                opened[name].read_local(path, rank, out=out)
