@@ -491,23 +491,59 @@ def test_config(tmp_path):
 
 
 def test_dtype_of_config(tmp_path):
-    """Of the most elements, among those that a whole model can have, unless the spec says one."""
+    """Of the most elements, among those that a whole model can have, or one that rounds none; whatever the spec says."""
     def Dtype(config, *tensors):
         (tmp_path / "c.yaml").write_text(
             "shardinit: 1\nname: c\ndtype: f32\nconfig: " + config + "\nmodules:\n" + "".join(
-                f"  t{i}: {{shape: [{size}], dtype: {dtype}, init: zeros}}\n"
-                for i, (dtype, size) in enumerate(tensors)))
+                f"  t{i}: {{shape: [{size}], dtype: {dtype}, init: {init[0] if init else 'zeros'}}}\n"
+                for i, (dtype, size, *init) in enumerate(tensors)))
         Export(tmp_path / "c.yaml", "safetensors", tmp_path / "out", "--only", "t0")
         found = json.loads((tmp_path / "out/config.json").read_text())
         shutil.rmtree(tmp_path / "out")
-        return found.get("dtype")
+        return found.get("dtype") if "text" not in found else [found["dtype"], found["text"]["dtype"]]
 
     for name, wanted in (("f32", "float32"), ("f64", "float64"), ("bf16", "bfloat16"), ("f16", "float16")):
         assert Dtype("{}", (name, 3), ("f8e4m3fn", 9), ("i64", 9)) == wanted
         assert Dtype("{dtype: other}", (name, 3)) == "other"
         assert Dtype("{torch_dtype: other}", (name, 3)) is None
+        for said in ("float32", "float64", "bfloat16", "float16"):
+            assert Dtype(f"{{dtype: {said}}}", (name, 3), ("i64", 9)) == wanted
+            assert Dtype(f"{{dtype: {said}, text: {{model_type: x, dtype: {said}}}}}", (name, 3)) == [wanted] * 2
+            assert Dtype(f"{{dtype: {said}, text: {{dtype: {said}}}}}", (name, 3)) == [wanted, said]
     assert Dtype("{}", ("f32", 4), ("bf16", 3), ("bf16", 2)) == "bfloat16"
     assert Dtype("{}", ("i64", 4), ("f8e5m2", 3)) is None
+    # What from_pretrained would round: it makes all of one type.
+    drawn, third = "{normal: {std: 1}}", "{constant: {value: 1 / 3}}"
+    for config in ("{}", "{dtype: bfloat16}"):
+        assert Dtype(config, ("f32", 1, "ones"), ("bf16", 9, drawn), ("f64", 1, "ones")) == "bfloat16"
+        assert Dtype(config, ("f32", 1, third), ("bf16", 9, drawn)) == "float32"
+        assert Dtype(config, ("f32", 1, drawn), ("bf16", 9)) == "float32"
+        assert Dtype(config, ("f16", 1, drawn), ("bf16", 9)) == "float32"
+        assert Dtype(config, ("f16", 9), ("bf16", 1, drawn)) == "float32"
+        assert Dtype(config, ("f8e4m3fn", 1, drawn), ("bf16", 9), ("i64", 99, "arange")) == "bfloat16"
+        assert Dtype(config, ("f64", 1, drawn), ("bf16", 9), ("f32", 99)) == "float64"
+        assert Dtype(config, ("f64", 1, third), ("bf16", 9)) == "float64"
+
+
+def test_dtype_of_config_in_a_layout(tmp_path):
+    """Of tensors that are made of others, it is these that would be rounded."""
+    (tmp_path / "c.yaml").write_text("""
+shardinit: 1
+name: c
+dtype: bf16
+config: {dtype: float16}
+modules:
+  w: {shape: [9], init: {normal: {std: 1}}}
+  a: {shape: [2], dtype: f32, init: zeros}
+  b: {shape: [2], dtype: f32, init: {normal: {std: 1}}}
+layouts:
+  constants: {w: w, omit: [b], a: {from: {stack: {of: [a, a], axis: 0}}}}
+  padded: {w: w, omit: [b], a: {from: {pad: {of: a, axis: 0, to: 4, value: 0.1}}}}
+  drawn: {w: w, a: {from: {concat: {of: [a, b], axis: 0}}}}
+""")
+    for layout, wanted in (("constants", "bfloat16"), ("padded", "float32"), ("drawn", "float32")):
+        Export(tmp_path / "c.yaml", "safetensors", tmp_path / layout, "--layout", layout)
+        assert json.loads((tmp_path / layout / "config.json").read_text())["dtype"] == wanted
 
 
 def test_token_ids_outside_the_vocabulary(tmp_path):
@@ -537,3 +573,23 @@ modules:
         "vision": {"image_token_id": None, "size": 1000, "begin_token_id": -1}}
     Export(tmp_path / "c.yaml", "safetensors", tmp_path / "more", "--set", "vars.vocab=200")
     assert json.loads((tmp_path / "more/config.json").read_text())["pad_token_id"] == 100
+
+
+def test_token_ids_that_a_model_compares_its_input_with(tmp_path):
+    """CLIP looks for the end of its text: an id that is no token is found nowhere, null is no id."""
+    text = """
+shardinit: 1
+name: c
+dtype: f32
+config:
+  architectures: [%s]
+  text_config: {vocab_size: 96, eos_token_id: 49407, bos_token_id: [1, 99], pad_token_id: 96}
+modules:
+  w: {shape: [4], init: ones}
+"""
+    (tmp_path / "c.yaml").write_text(text % "CLIPModel")
+    (tmp_path / "g.yaml").write_text(text % "XForCausalLM")
+    for name, wanted in (("c", [49407, [1, 99], None]), ("g", [None, [1], None])):
+        Export(tmp_path / f"{name}.yaml", "safetensors", tmp_path / name)
+        found = json.loads((tmp_path / name / "config.json").read_text())["text_config"]
+        assert [found[f"{token}_token_id"] for token in ("eos", "bos", "pad")] == wanted

@@ -9,6 +9,8 @@
 #include "base/json.h"
 #include "formats/safetensors/folder.h"
 #include "formats/safetensors/header.h"
+#include "graph/view.h"
+#include "tensor/encode.h"
 
 namespace shardinit {
 namespace {
@@ -68,27 +70,93 @@ std::string_view NameInConfig(DType dtype) {
   }
 }
 
-// That of the most elements; empty if the model has no such type.
+bool IsNameInConfig(const nlohmann::json& name) {
+  return std::any_of(DTypes().begin(), DTypes().end(), [&](const DTypeInfo& info) {
+    const std::string_view known = NameInConfig(info.dtype);
+    return !known.empty() && name == known;
+  });
+}
+
+bool Rounds(double value, DType from, DType to) {
+  const auto stored = [value](DType dtype) {
+    uint64_t bits = 0;
+    EncodeNumber(value, dtype, &bits);
+    return Decode(&bits, dtype);
+  };
+  return stored(from) != stored(to);
+}
+
+bool Rounds(const Tensor& tensor, DType to);
+
+bool Rounds(const ViewNode& node, const View& view, DType from, DType to) {
+  if (node.operation == nullptr) return Rounds((*view.drawn)[node.tensor], to);
+  const auto argument = [=](const ViewArgument& value) {  // What `pad` fills up with.
+    return std::holds_alternative<double>(value) && Rounds(std::get<double>(value), from, to);
+  };
+  const auto part = [&](const ViewNode& of) { return Rounds(of, view, from, to); };
+  return std::any_of(node.arguments.begin(), node.arguments.end(), argument) ||
+         std::any_of(node.of.begin(), node.of.end(), part);
+}
+
+// Whether elements may become others when the tensor is loaded as type `to`. Integers stay what
+// they are.
+bool Rounds(const Tensor& tensor, DType to) {
+  const DTypeInfo &from = InfoOf(tensor.dtype), &into = InfoOf(to);
+  if (!from.is_float() ||
+      (into.exponent_bits >= from.exponent_bits && into.mantissa_bits >= from.mantissa_bits)) {
+    return false;
+  }
+  if (tensor.view != nullptr) return Rounds(tensor.view->root, *tensor.view, tensor.dtype, to);
+  const auto* constant = std::get_if<Constant>(&tensor.distribution);
+  return constant == nullptr || Rounds(constant->value, tensor.dtype, to);
+}
+
+// What `from_pretrained` makes of all floating-point tensors: the type of the most elements, or one
+// that holds the others, too, where it would round them. Empty if the model has no such type.
 std::string_view DTypeOf(const std::vector<Tensor>& tensors) {
-  std::map<std::string_view, int64_t> elements;
-  for (const Tensor& tensor : tensors) elements[NameInConfig(tensor.dtype)] += tensor.elements();
-  elements.erase(std::string_view());
+  std::map<DType, int64_t> elements;
+  for (const Tensor& tensor : tensors) {
+    if (!NameInConfig(tensor.dtype).empty()) elements[tensor.dtype] += tensor.elements();
+  }
+  if (elements.empty()) return {};
   const auto most = std::max_element(elements.begin(), elements.end(),
                                      [](auto& a, auto& b) { return a.second < b.second; });
-  return most == elements.end() ? std::string_view() : most->first;
+  for (const DType dtype : {most->first, DType::f32}) {
+    const auto rounds = [dtype](const Tensor& tensor) { return Rounds(tensor, dtype); };
+    if (std::none_of(tensors.begin(), tensors.end(), rounds)) return NameInConfig(dtype);
+  }
+  return NameInConfig(DType::f64);
+}
+
+// Of the config and of those within it: whatever it was captured or written with, the tensors are
+// of this type. (Before version 5 of Transformers it was called `torch_dtype`.)
+void SetDType(nlohmann::json& object, std::string_view dtype) {
+  for (auto& [key, value] : object.items()) {
+    if ((key == "dtype" || key == "torch_dtype") && IsNameInConfig(value)) value = dtype;
+    if (value.is_object() && value.contains("model_type")) SetDType(value, dtype);
+  }
+}
+
+// Whether the model can do without its tokens' ids: it generates text, or nothing is known of it.
+// Others compare their input with an id, as CLIP does with that of the end, and fail without one.
+bool NeedsNoTokenIds(const nlohmann::json& config) {
+  if (!config.contains("architectures")) return true;
+  const std::string of = config["architectures"].dump();
+  return of.find("CausalLM") != of.npos || of.find("LMHead") != of.npos;
 }
 
 // Makes null what says `…_token_id` and is none of the `vocab_size` tokens, as where a spec's
 // vocabulary is smaller than its model's. (Not absent: Transformers' default is an id, too.) Of a
-// list it takes such ids away.
-void RemoveUnknownTokens(nlohmann::json& object, nlohmann::json vocabulary = nullptr) {
+// list it takes such ids away. With `padding_alone` only the one that no table can be made with.
+void RemoveUnknownTokens(nlohmann::json& object, bool padding_alone,
+                         nlohmann::json vocabulary = nullptr) {
   if (object.contains("vocab_size")) vocabulary = object["vocab_size"];
   const auto is_unknown = [&](const nlohmann::json& id) {
     return vocabulary.is_number() && id.is_number_integer() && id >= vocabulary;
   };
   for (auto& [key, value] : object.items()) {
-    if (value.is_object()) RemoveUnknownTokens(value, vocabulary);
-    if (!std::string_view(key).ends_with("_token_id")) continue;
+    if (value.is_object()) RemoveUnknownTokens(value, padding_alone, vocabulary);
+    if (!std::string_view(key).ends_with(padding_alone ? "pad_token_id" : "_token_id")) continue;
     if (value.is_array() && std::any_of(value.begin(), value.end(), is_unknown)) {
       value.erase(std::remove_if(value.begin(), value.end(), is_unknown), value.end());
       if (value.empty()) value = nullptr;
@@ -101,12 +169,11 @@ void RemoveUnknownTokens(nlohmann::json& object, nlohmann::json vocabulary = nul
 // The spec's `config`, and what follows from the spec.
 std::string ConfigText(const InitGraph& graph) {
   nlohmann::json config = nlohmann::json::parse(graph.config);
-  const std::string_view dtype = DTypeOf(graph.tensors);
-  // Before version 5 of Transformers it was called `torch_dtype`.
-  if (!dtype.empty() && !config.contains("dtype") && !config.contains("torch_dtype")) {
-    config["dtype"] = dtype;
+  if (const std::string_view dtype = DTypeOf(graph.tensors); !dtype.empty()) {
+    if (!config.contains("dtype") && !config.contains("torch_dtype")) config["dtype"] = dtype;
+    SetDType(config, dtype);
   }
-  RemoveUnknownTokens(config);
+  RemoveUnknownTokens(config, !NeedsNoTokenIds(config));
   return config.dump(2) + "\n";
 }
 
