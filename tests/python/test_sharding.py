@@ -106,6 +106,7 @@ def test_rules_are_those_of_flax(tmp_path):
                  for _ in range(rng.randint(3, 9))]
         known = sorted({name for name, _ in rules})
         tensors = {f"w{i}": rng.sample(known, rng.randint(1, len(known))) for i in range(8)}
+        twice = rng.choices(known, k=rng.randint(2, 3)) + known[:1]
         tensors["all"] = known
         written = [[name, list(axes) if isinstance(axes, tuple) else axes] for name, axes in rules]
         spec = Write(tmp_path / f"{turn}.yaml", mesh, {n: ([8] * len(a), a) for n, a in tensors.items()},
@@ -115,6 +116,16 @@ def test_rules_are_those_of_flax(tmp_path):
                         for entry in flax.logical_to_mesh_axes(axes, rules)]
             text = ", ".join("-" if entry is None else "+".join(entry) for entry in expected)
             assert Json("explain", spec, name)["partition"] == f"[{text}]", (rules, axes)
+        # Two axes of one name are refused, there and here.
+        spec = Write(tmp_path / f"{turn}.yaml", mesh, {"all": ([8] * len(known), known), "w": ([8] * len(twice), twice)},
+                     {"rules": written})
+        result = Run("plan", spec)
+        if len(set(twice)) == len(twice):
+            assert flax.logical_to_mesh_axes(twice, rules) and result.returncode == 0
+            continue
+        with pytest.raises(ValueError, match="occur more than once"):
+            flax.logical_to_mesh_axes(twice, rules)
+        assert result.returncode == 2 and "is the name of two axes" in result.stderr
 
 
 # PyTorch ----------------------------------------------------------------------

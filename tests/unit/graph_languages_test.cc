@@ -571,12 +571,33 @@ TEST(PipelineLanguage, GivesLayersToStages) {
   EXPECT_EQ(Ranks(", first_counts_as: 1, last_counts_as: 1", 4, 10), "0011122233");
   // num_layers_in_first_pipeline_stage, num_layers_in_last_pipeline_stage.
   EXPECT_EQ(Ranks(", layers_in_first: 1, layers_in_last: 3", 4, 8), "01122333");
+  // They count what a rank has in all rounds.
+  EXPECT_EQ(Ranks(", virtual: 2, layers_in_last: 6", 2, 18), "000000111000000111");
+  EXPECT_EQ(Ranks(", virtual: 2, layers_in_first: 2, layers_in_last: 4", 3, 10), "0112201122");
+  // A V goes back and forth, however often: generate_stage_to_rank_mapping of PyTorch.
+  EXPECT_EQ(Ranks(", virtual: 4, style: v", 3, 12), "012210012210");
 }
 
 TEST(PipelineLanguage, ReportsWhatDoesNotComeOut) {
   EXPECT_EQ(Ranks("", 3, 8), "x.yaml:5:50: error: 8 layers are no equal parts for 3 stages");
   EXPECT_EQ(Ranks(", first_counts_as: 1", 2, 8),
             "x.yaml:5:50: error: 8 layers and 1 for the ends are no equal parts for 2 stages");
+  EXPECT_EQ(
+      Ranks(", layers_in_first: 4", 2, 4),
+      "x.yaml:5:50: error: 4 of 4 layers are on the ranks at the ends, and 1 ranks are between");
+  EXPECT_EQ(Ranks(", layers_in_first: 2", 3, 5),
+            "x.yaml:5:50: error: 3 layers are no equal parts for 2 ranks");
+  EXPECT_EQ(Ranks(", layers_in_last: 3, virtual: 2", 2, 9),
+            "x.yaml:5:50: error: the 3 layers of rank 1 are no equal parts for 2 virtual stages");
+  EXPECT_EQ(Ranks(", layers_in_last: 3, layers_in_first: 4", 1, 4),
+            "x.yaml:5:50: error: the only rank has 3 layers, but there are 4");
+  EXPECT_EQ(Ranks(", remainder: first", 4, 3),
+            "x.yaml:5:50: error: 3 layers for 4 stages are 0 for each, too few");
+  EXPECT_EQ(Ranks(", layers_in_last: 0", 2, 8).substr(0, 21), "x.yaml:5:106: error: ");
+  EXPECT_EQ(Ranks(", layers_in_last: 2, remainder: first", 2, 8),
+            "x.yaml:5:90: error: `layers_in_last` and `remainder` exclude one another");
+  EXPECT_EQ(Ranks(", first_counts_as: 1, stages: [1, 3]", 2, 4),
+            "x.yaml:5:90: error: `first_counts_as` and `stages` exclude one another");
   EXPECT_EQ(Ranks(", stages: [1, 2]", 2, 4),
             "x.yaml:5:98: error: the stages have 3 layers, but there are 4");
   EXPECT_EQ(Ranks(", stages: [4]", 2, 4),

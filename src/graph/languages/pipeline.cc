@@ -24,47 +24,80 @@ constexpr std::string_view kLayerEnd = ".*.**";  // Of a pattern of layers.
 
 // How many layers each stage has.
 struct StageCounts {
-  int64_t layers = 0, stages = 1;
-  int64_t before = 0, behind = 0;            // That the ends count as.
-  std::optional<int64_t> in_first, in_last;  // Layers of the ends; the others share the rest.
+  int64_t layers = 0, ranks = 1, rounds = 1;
+  int64_t before = 0, behind = 0;            // Layers that the ends count as.
+  std::optional<int64_t> in_first, in_last;  // Layers of the ranks at the ends.
   bool remainder = false;                    // The first stages have one more.
+
+  int64_t stages() const { return ranks * rounds; }
+  bool says_ranks() const { return in_first || in_last; }
 };
 
-// Nothing, if they do not come out; then `problem` says why.
-std::optional<std::vector<int64_t>> Distribute(const StageCounts& of, std::string* problem) {
-  std::vector<int64_t> counts(static_cast<size_t>(of.stages));
+using Counts = std::optional<std::vector<int64_t>>;  // Nothing: `problem` says why.
+
+// Megatron's num_layers_in_first_pipeline_stage and its like of the last one: a rank's layers in
+// all rounds, of which each has an equal part. The ranks between share the rest.
+Counts DistributeByRanks(const StageCounts& of, std::string* problem) {
+  std::vector<int64_t> sizes(static_cast<size_t>(of.ranks));
   const int64_t fixed = of.in_first.value_or(0) + of.in_last.value_or(0);
-  const int64_t sharing = of.stages - of.in_first.has_value() - of.in_last.has_value();
-  const int64_t before = of.in_first ? 0 : of.before, behind = of.in_last ? 0 : of.behind;
-  const int64_t rest = of.layers - fixed + before + behind;
-  if (of.layers < fixed || sharing < 0 || (sharing == 0 && rest != 0)) {
-    *problem =
-        fmt::format("the first and last stage have {} layers, but there are {}", fixed, of.layers);
+  const int64_t between = of.ranks - of.in_first.has_value() - of.in_last.has_value();
+  const int64_t rest = of.layers - fixed;
+  if (of.ranks == 1) {
+    sizes = {of.in_last ? *of.in_last : *of.in_first};  // The last counts, as there.
+    if (sizes[0] != of.layers) {
+      *problem = fmt::format("the only rank has {} layers, but there are {}", sizes[0], of.layers);
+      return {};
+    }
+  } else if (rest < 0 || (rest == 0) != (between == 0)) {
+    *problem = fmt::format("{} of {} layers are on the ranks at the ends, and {} ranks are between",
+                           fixed, of.layers, between);
+    return {};
+  } else if (between > 0 && rest % between != 0) {
+    *problem = fmt::format("{} layers are no equal parts for {} ranks", rest, between);
+    return {};
+  } else {
+    if (between > 0) std::fill(sizes.begin(), sizes.end(), rest / between);
+    if (of.in_first) sizes.front() = *of.in_first;
+    if (of.in_last) sizes.back() = *of.in_last;
+  }
+  if (of.ranks > 1 && between == 0 && of.rounds > 1) {
+    *problem = "Megatron-core has no virtual stages where both of 2 ranks are said";
     return {};
   }
-  if (sharing > 0 && rest % sharing != 0 && !of.remainder) {
-    *problem =
-        before + behind > 0
-            ? fmt::format("{} layers and {} for the ends are no equal parts for {} stages",
-                          of.layers - fixed, before + behind, sharing)
-            : fmt::format("{} layers are no equal parts for {} stages", of.layers - fixed, sharing);
+  std::vector<int64_t> counts;
+  for (int64_t s = 0; s < of.stages(); ++s) {
+    const int64_t size = sizes[static_cast<size_t>(s % of.ranks)];
+    if (size % of.rounds != 0) {
+      *problem = fmt::format("the {} layers of rank {} are no equal parts for {} virtual stages",
+                             size, s, of.rounds);
+      return {};
+    }
+    counts.push_back(size / of.rounds);
+  }
+  return counts;
+}
+
+Counts Distribute(const StageCounts& of, std::string* problem) {
+  if (of.says_ranks()) return DistributeByRanks(of, problem);
+  const int64_t stages = of.stages(), ends = of.before + of.behind;
+  const int64_t each = (of.layers + ends) / stages, more = (of.layers + ends) % stages;
+  const std::string all = ends > 0 ? fmt::format("{} layers and {} for the ends", of.layers, ends)
+                                   : fmt::format("{} layers", of.layers);
+  if (more != 0 && !of.remainder) {
+    *problem = fmt::format("{} are no equal parts for {} stages", all, stages);
     return {};
   }
-  int64_t nth = 0;
-  for (size_t s = 0; s < counts.size(); ++s) {
-    const bool is_first = s == 0, is_last = s + 1 == counts.size();
-    if (is_first && of.in_first) {
-      counts[s] = *of.in_first;
-      continue;
-    }
-    if (is_last && of.in_last) {
-      counts[s] = *of.in_last;
-      continue;
-    }
-    counts[s] = rest / sharing + (nth++ < rest % sharing);
-    if (is_first) counts[s] -= before;
-    if (is_last) counts[s] -= behind;
-    if (counts[s] >= 0) continue;
+  // torchtitan counts on the layers that every stage has.
+  if (of.remainder && stages > 1 && each < std::max<int64_t>({of.before, of.behind, 1})) {
+    *problem = fmt::format("{} for {} stages are {} for each, too few", all, stages, each);
+    return {};
+  }
+  std::vector<int64_t> counts(static_cast<size_t>(stages), each);
+  for (int64_t s = 0; s < more; ++s) ++counts[static_cast<size_t>(s)];
+  counts.front() -= of.before;
+  counts.back() -= of.behind;
+  for (const int64_t s : {int64_t{0}, stages - 1}) {
+    if (counts[static_cast<size_t>(s)] >= 0) continue;
     *problem = fmt::format("the ends count as more layers than stage {} would have", s);
     return {};
   }
@@ -266,17 +299,19 @@ class PipelineReader {
     const int64_t rounds = Integer("virtual", 1, 1, 1024);
     const bool is_v = Choice("style", kStyles) == "v";
     StageCounts counts;
-    counts.stages = ranks_ * rounds;
+    counts.ranks = ranks_;
+    counts.rounds = rounds;
     counts.layers = Integer("count", 0, 0, kMostLayers);
     counts.before = Integer("first_counts_as", 0, 0, 1000);
     counts.behind = Integer("last_counts_as", 0, 0, 1000);
     if (map_.Find("layers_in_first") != nullptr) {
-      counts.in_first = Integer("layers_in_first", 0, 0, kMostLayers);
+      counts.in_first = Integer("layers_in_first", 1, 1, kMostLayers);
     }
     if (map_.Find("layers_in_last") != nullptr) {
-      counts.in_last = Integer("layers_in_last", 0, 0, kMostLayers);
+      counts.in_last = Integer("layers_in_last", 1, 1, kMostLayers);
     }
     counts.remainder = Choice("remainder", kRemainders) == "first";
+    if (!knows_numbers_ || !CheckOneWay(counts, is_v)) return;
     const auto stages = StagesOf(counts);
     if (!stages) return;
     // Megatron's virtual stages go round; in a V every other round goes back.
@@ -286,7 +321,33 @@ class PipelineReader {
     };
     for (const int64_t stage : *stages) text->ranks.push_back(rank_of(stage));
     text->first_rank = rank_of(0);
-    text->last_rank = rank_of(counts.stages - 1);
+    text->last_rank = rank_of(counts.stages() - 1);
+  }
+
+  // Of the ways to say how many layers stages have a spec uses one.
+  bool CheckOneWay(const StageCounts& counts, bool is_v) {
+    const std::pair<std::string_view, bool> by_parts[] = {{"first_counts_as", counts.before != 0},
+                                                          {"last_counts_as", counts.behind != 0},
+                                                          {"remainder", counts.remainder}};
+    const std::pair<std::string_view, bool> by_ranks[] = {
+        {"layers_in_first", counts.in_first.has_value()},
+        {"layers_in_last", counts.in_last.has_value()}};
+    const std::pair<std::string_view, bool> listed[] = {{"stages", KeyOf("stages") != nullptr}};
+    const std::pair<std::string_view, bool> in_a_v[] = {{"style", is_v}};
+    const auto check = [&](const auto& some, const auto& others) {
+      for (const auto& [key, is_said] : some) {
+        for (const auto& [other, is_other_said] : others) {
+          if (!is_said || !is_other_said) continue;
+          context_.Error(KeyOf(key)->span,
+                         fmt::format("`{}` and `{}` exclude one another", key, other),
+                         "`stages` says how many layers each stage has, as in `[9, 8, 8, 7]`");
+          return false;
+        }
+      }
+      return true;
+    };
+    return check(by_ranks, by_parts) && check(by_ranks, in_a_v) && check(by_ranks, listed) &&
+           check(by_parts, listed);
   }
 
   // The stage of each layer.
@@ -366,12 +427,12 @@ class PipelineReader {
   }
 
   bool CheckStages(const Node& written, size_t stages, const StageCounts& counts) {
-    if (std::ssize(written.entries) == counts.stages && std::cmp_equal(stages, counts.stages)) {
+    if (std::ssize(written.entries) == counts.stages() && std::cmp_equal(stages, counts.stages())) {
       return true;
     }
     context_.Error(written.span,
                    fmt::format("{} stages are listed, but there are {}: {} ranks × {} virtual",
-                               stages, counts.stages, ranks_, counts.stages / ranks_));
+                               stages, counts.stages(), ranks_, counts.rounds));
     return false;
   }
 

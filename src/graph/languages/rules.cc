@@ -49,8 +49,17 @@ bool RuleLanguage::Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNote
 }
 
 void RuleLanguage::CheckNames(const AxisNames& axes) {
+  std::set<std::string_view> of_tensor;
   for (const auto& name : axes) {
     if (name.value.empty()) continue;
+    if (!of_tensor.insert(name.value).second) {
+      building_.diagnostics.Error(
+          name.span,
+          fmt::format("`{}` is the name of two axes, which Flax's rules refuse", name.value),
+          fmt::format("name one of them otherwise, with a rule of its own, or cut by `sharding: "
+                      "{{haliax: {{{0}: AXIS, {0}#2: AXIS}}}}`",
+                      name.value));
+    }
     if (!seen_.insert(name.value).second) continue;
     if (std::find(logical_.begin(), logical_.end(), name.value) != logical_.end()) continue;
     if (lacks_rules_ || keeps_others_) continue;
