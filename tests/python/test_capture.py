@@ -327,7 +327,7 @@ def test_random_numbers_that_are_used_twice_are_seen(tmp_path):
 @pytest.mark.parametrize("make, words", [
     (lambda: nn.utils.parametrizations.orthogonal(nn.Linear(4, 4)), "`aten.allclose.default` asks for the value of random"),
     (lambda: nn.Linear(3, int(torch.rand(1).item() * 5) + 1), "`aten._local_scalar_dense.default` asks for the value of random"),
-    (lambda: nn.LazyLinear(4), "the constructor failed: RuntimeError"),
+    (lambda: nn.LazyLinear(4), "`UninitializedParameter`, as of lazy modules, has no shape before the model has seen an input"),
     (lambda: nn.Linear("a", 3), "the constructor failed: TypeError"),
     (lambda: 3, "returned int, not a `torch.nn.Module`"),
     (lambda: nn.ReLU(), "has no tensors"),

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import random
-import sys
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from .._errors import CaptureError, CaptureWarning
+from .._errors import CaptureError
 from . import Captured
+from . import _chance as chance
 from ._expression import NoFormula
 from ._finish import check_path, finish
 from ._initializer import DTYPES, tensor_of
 from ._norms import norms_of
-from ._record import Blocked, Recorder, record, users_frame
+from ._record import Recorder, record, users_frame
 from ._tensor import Tensor
-from ._values import Value
+from ._values import Blocked, Value
 from ._verify import Real, Words
 
 
@@ -34,11 +32,11 @@ def capture(
     config: Mapping[str, Any] | None,
 ) -> Captured:
     """`shardinit.capture.torch`, with its arguments checked."""
-    others = _other_generators()
     try:
-        model, recorder = record(make, dtype)
+        with chance.seen("the constructor"):
+            model, recorder = record(make, dtype, seed)
     except Blocked as error:
-        raise CaptureError(f"the constructor cannot run without numbers: {error}") from error
+        raise CaptureError(f"the constructor cannot be followed: {error}") from error
     except Exception as error:
         where = users_frame(error)
         raise CaptureError(
@@ -48,14 +46,6 @@ def capture(
         raise CaptureError(
             f"the constructor returned {type(model).__name__}, not a `torch.nn.Module`"
         )
-    for module, drawn in _other_generators().items():
-        if others.get(module, drawn) != drawn:
-            warnings.warn(
-                f"the constructor drew from `{module}`, which no seed of the spec decides: "
-                "what became of it is in the spec as it was now",
-                CaptureWarning,
-                stacklevel=3,
-            )
     state = _state(model, all_buffers)
     tensors, problems = _tensors(state, recorder, engine)
     captured = finish(
@@ -72,15 +62,6 @@ def capture(
     return dataclasses.replace(captured, _real=lambda: _real(make, dtype, seed, all_buffers))
 
 
-def _other_generators() -> dict[str, object]:
-    """What Python's and NumPy's global generators have come to."""
-    states: dict[str, object] = {"random": random.getstate()}
-    if "numpy" in sys.modules:
-        _, key, *rest = sys.modules["numpy"].random.get_state()
-        states["numpy.random"] = (key.tobytes(), *rest)
-    return states
-
-
 def _real(
     make: Callable[[], Any], dtype: torch.dtype | None, seed: int, all_buffers: bool
 ) -> dict[str, Real]:
@@ -91,7 +72,8 @@ def _real(
             if dtype is not None:
                 torch.set_default_dtype(dtype)
             torch.manual_seed(seed)
-            state = _state(make(), all_buffers)
+            with torch.device("cpu"):
+                state = _state(make(), all_buffers)
         finally:
             torch.set_default_dtype(before)
     return {path: _real_tensor(tensor.detach()) for path, tensor in state.items()}
@@ -132,6 +114,8 @@ def _tensors(
     for path, tensor in state.items():
         try:
             check_path(path)
+            if tensor.device.type == "meta":
+                raise NoFormula("it is on the device `meta`, where nothing has values")
             values[path] = recorder.value(tensor)
         except (NoFormula, Blocked) as error:
             problems[path] = str(error)

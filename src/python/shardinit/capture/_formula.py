@@ -117,6 +117,8 @@ class Formula(Walk):
     ) -> Term:
         if draw.problem:
             raise NoFormula(draw.problem, draw.origin)
+        if draw.place.again and not self.rounds:
+            raise NoFormula("numbers are drawn that were drawn before", draw.origin)
         self.use(draw, index, ranges)
         if self.rounds:
             return torch_term(draw, _flat(draw, index) if flat is None else flat, self.mark)

@@ -76,7 +76,8 @@ def tensor_of(path: str, value: Value, engine: str) -> Tensor:
         draw = formula.uses[0].draw
         text = stored(formula.term, dtype).text
         if text == _filling(draw, value) and (init := _filled_with(draw, value.shape)) is not None:
-            fans, asked = _fans_of(init), None if MATRIX in text else _placed(text, formula)
+            fans = _fans_of(init, value.shape)
+            asked = None if MATRIX in text else _placed(text, formula)
             return Tensor(
                 path, value.shape, dtype, init, formula.uses, path, draw.place, asked, fans=fans
             )
@@ -87,13 +88,14 @@ def tensor_of(path: str, value: Value, engine: str) -> Tensor:
     formula = Formula(value)
     check_uses(formula.uses)
     init = _drawn(formula, value.shape)
-    return Tensor(path, value.shape, dtype, init, formula.uses, path, fans=_fans_of(init))
+    return Tensor(path, value.shape, dtype, init, formula.uses, path, fans=_fans_of(init, value.shape))
 
 
-def _fans_of(init: Initializer) -> str:
+def _fans_of(init: Initializer, shape: tuple[int, ...]) -> str:
     """PyTorch's order of dimensions, if an initializer looks at it."""
     name = init if isinstance(init, str) else next(iter(init))
-    return "out_in" if name.startswith(("xavier", "kaiming")) else ""
+    looks = name.startswith(("xavier", "kaiming")) or (name == "orthogonal" and len(shape) > 2)
+    return "out_in" if looks else ""
 
 
 def _filling(draw: Draw, value: Value) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import math
 import os
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -21,9 +20,12 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from ._generator import Watched, is_default, move
+from ._patches import patches
 from ._stream import Place, Stream, Words
 from ._values import (
     Apply,
+    Blocked,
     Draw,
     Empty,
     Gather,
@@ -101,10 +103,6 @@ def held_by(low: int, high: int, dtype: torch.dtype) -> tuple[int, int]:
     return low, high
 
 
-class Blocked(Exception):
-    """The constructor needs a number that only the seed decides."""
-
-
 def user_line() -> str:
     """The innermost line that is neither PyTorch's nor ours, as `file:line`."""
     frame: types.FrameType | None = sys._getframe(1)
@@ -139,12 +137,65 @@ def users_frame(error: BaseException) -> str:
 
 
 class _Storage:
-    """A storage's memory is that of a fake tensor; here is what it holds."""
+    """A storage's memory is that of a fake tensor; here is what it holds.
+
+    Attributes:
+        keep: so that no other storage gets its address.
+        real: the memory that it stands for, if it was not made here or NumPy looks at it.
+        shared: what is written here has to be seen there, too.
+    """
 
     def __init__(self, keep: Any, value: Value, layout: Geometry) -> None:
-        self.keep = keep  # So that no other storage gets its address.
+        self.keep = keep
         self.value = value
         self.layout = layout
+        self.real: torch.UntypedStorage | None = None
+        self.shared = False
+        self._was: Value = value  # That of the real memory when it was last looked at.
+        self._bytes = b""
+
+    def stand_for(self, real: torch.UntypedStorage, shared: bool) -> None:
+        self.real, self.shared, self._was = real, shared, self.value
+        self._bytes = self._bytes_now()
+
+    def _bytes_now(self) -> bytes:
+        with _disable_current_modes():
+            assert self.real is not None
+            row = torch.empty(0, dtype=torch.uint8, device=self.real.device).set_(self.real)
+            return row.cpu().numpy().tobytes()
+
+    def _view(self) -> torch.Tensor:
+        assert self.real is not None
+        row = torch.empty(0, dtype=self.value.dtype, device=self.real.device).set_(self.real)
+        return row.as_strided(self.layout.size, self.layout.stride, self.layout.offset)
+
+    def look(self) -> None:
+        """Has the value be what is in the real memory now, which others may have written to."""
+        if self.real is None or (now := self._bytes_now()) == self._bytes:
+            return
+        if self.value is not self._was:
+            raise Blocked("memory is written to both by PyTorch and by what shares it, as NumPy")
+        with _disable_current_modes():
+            data = self._view().cpu().clone(memory_format=torch.contiguous_format)
+        self.value = Literal(self.layout.size, self.value.dtype, self.value.origin, data)
+        self._was, self._bytes = self.value, now
+
+    def store(self) -> None:
+        """Has the real memory be what the value is now."""
+        if not self.shared:
+            return
+        if self.value.random:
+            raise Blocked("random numbers are written to memory that NumPy shares")
+        with _disable_current_modes():
+            self._view().copy_(evaluate(self.value))
+        self._was, self._bytes = self.value, self._bytes_now()
+
+
+class _Mode(FakeTensorMode):
+    """One for all fake tensors, also for those that are copied with all that they refer to."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Mode:
+        return self
 
 
 def geometry(tensor: torch.Tensor) -> Geometry:
@@ -160,22 +211,34 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Attributes:
         draws: all that were made, in order.
-        stream: PyTorch's generator.
+        stream, generator: PyTorch's.
+        blocked: why the constructor could not go on, if it could not, also where it did.
     """
 
-    def __init__(self, mode: FakeTensorMode) -> None:
+    def __init__(self, mode: FakeTensorMode, seed: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.mode = mode
         self.draws: list[Draw] = []
         self.stream = Stream()
+        self.generator = Watched(seed, self.stream)
+        self.blocked: Blocked | None = None
         self._storages: dict[int, _Storage] = {}
+
+    def block(self, why: str) -> Blocked:
+        """What ends the capture, also where the constructor catches it and goes on."""
+        if self.blocked is None:
+            self.blocked = Blocked(f"{why}, at {user_line()}")
+        return self.blocked
 
     def value(self, tensor: torch.Tensor) -> Value:
         """What a tensor holds now."""
+        tensor = self._fake(tensor)
         storage = self._storage(tensor)
         view = geometry(tensor)
         if tensor.dtype != storage.value.dtype:
             raise Blocked(f"a view of {storage.value.dtype} memory as {tensor.dtype}")
+        if tensor.is_neg() or tensor.is_conj():
+            raise Blocked("a view of memory with another sign")
         if view == storage.layout:
             return storage.value
         return Gather(
@@ -208,19 +271,43 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             nowhere = Words(0)
             place = Place(nowhere, None, nowhere, None, False, (), problem)
         else:
+            self.generator.follow()
+            taken, stride = shape, tensor.stride()
+            if dtype.is_complex:  # They are drawn as pairs of real numbers.
+                taken, stride = (*shape, 2), (*(2 * step for step in stride), 1)
+                problem = "complex numbers"
             place = self.stream.take(
                 order,
                 kind,
                 parameters,
-                shape,
-                tensor.stride(),
-                str(dtype).removeprefix("torch."),
+                taken,
+                stride,
+                str(dtype.to_real()).removeprefix("torch."),
                 tensor.is_contiguous(),
                 str(origin),
             )
+            self.generator.draw()
+            if place.again and (before := self._drawn_before(shape, dtype, kind, parameters, place)):
+                return before
         draw = Draw(shape, dtype, origin, kind, parameters, order, place, problem, _recipe())
         self.draws.append(draw)
         return draw
+
+    def _drawn_before(
+        self,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        kind: str,
+        parameters: dict[str, Any],
+        place: Place,
+    ) -> Draw | None:
+        """A draw of the very same numbers."""
+        wanted = shape, dtype, kind, parameters, place
+        for draw in self.draws:
+            at = dataclasses.replace(draw.place, again=True)
+            if (draw.shape, draw.dtype, draw.kind, draw.parameters, at) == wanted:
+                return draw
+        return None
 
     def write(self, tensor: torch.Tensor, value: Value) -> None:
         storage = self._storage(tensor)
@@ -234,21 +321,33 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         ):
             storage.value, storage.layout = value, view
-            return
-        storage.value = Scatter(
-            storage.layout.size,
-            storage.value.dtype,
-            value.origin,
-            storage.value,
-            storage.layout,
-            view,
-            value,
-        )
+        else:
+            storage.value = Scatter(
+                storage.layout.size,
+                storage.value.dtype,
+                value.origin,
+                storage.value,
+                storage.layout,
+                view,
+                value,
+            )
+        storage.store()
+
+    def copied_memory(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy of all the memory that a tensor is a part of, as one row."""
+        storage = self._storage(tensor)
+        with _disable_current_modes(), self.mode:
+            count = tensor.untyped_storage().nbytes() // tensor.element_size()
+            made = torch.empty(count, dtype=tensor.dtype, device=tensor.device)
+        self._enter(made, storage.value)
+        self._storages[self.storage_of(made)].layout = storage.layout
+        return made
 
     def _storage(self, tensor: torch.Tensor) -> _Storage:
         storage = self._storages.get(self.storage_of(tensor))
         if storage is None:
-            raise Blocked("a tensor that was made before the constructor ran")
+            raise Blocked("a tensor whose memory was made where it is not seen")
+        storage.look()
         return storage
 
     def _enter(self, tensor: torch.Tensor, value: Value) -> None:
@@ -263,16 +362,47 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
         """A fake tensor in place of a real one, which is a literal from then on."""
         if isinstance(tensor, FakeTensor):
+            if tensor.fake_mode is not self.mode:
+                raise Blocked("a tensor of another capture, which something keeps, is used")
             return tensor
-        origin = Origin("a tensor of numbers", user_line())
-        with _disable_current_modes():
-            data = tensor.detach().to("cpu").clone(memory_format=torch.contiguous_format)
-        fake = self.mode.from_tensor(tensor, static_shapes=True)
-        if not self._known(fake):
-            keep = fake.untyped_storage()
-            literal = Literal(tuple(data.shape), data.dtype, origin, data)
-            self._storages[int(keep._cdata)] = _Storage(keep, literal, geometry(fake))
+        with _disable_current_modes(), torch.no_grad():
+            fake = self.mode.from_tensor(tensor, static_shapes=True)
+        if self._known(fake) or tensor.device.type == "meta":
+            return fake
+        with _disable_current_modes(), torch.no_grad():
+            memory = tensor.untyped_storage()
+            count = memory.nbytes() // tensor.element_size()
+            row = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(memory)
+            layout = geometry(fake)
+            if not (_is_row_major(layout) and fake.numel() == count):
+                layout = Geometry((count,), (1,), 0)
+            data = row[:count].cpu().clone().view(layout.size)
+            if self.generator.is_state(data):
+                raise Blocked("the state of PyTorch's generator is used as numbers")
+        self._enter(fake, Literal(layout.size, data.dtype, Origin("a tensor of numbers", user_line()), data))
+        storage = self._storages[self.storage_of(fake)]
+        storage.layout = layout
+        storage.stand_for(memory, not memory.resizable())
         return fake
+
+    def numpy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of real memory, which NumPy may look at and write to."""
+        if not isinstance(tensor, FakeTensor):
+            self._storage(self._fake(tensor)).shared = True
+            return tensor
+        if self.value(tensor).random:
+            raise self.block("`numpy` asks for the value of random numbers")
+        storage = self._storage(tensor)
+        if storage.real is None:
+            if storage.value.random:
+                raise self.block("`numpy` asks for memory with random numbers")
+            with _disable_current_modes():
+                storage.stand_for(torch.UntypedStorage(tensor.untyped_storage().nbytes()), True)
+        storage.shared = True
+        storage.store()
+        with _disable_current_modes():
+            row = torch.empty(0, dtype=tensor.dtype).set_(storage.real)
+            return row.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
     def _fold(self, function: Any, args: Any, kwargs: Any, origin: Origin) -> Any:
         """The result of what depends on values: they are computed, where no draw decides them."""
@@ -299,14 +429,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
+        try:
+            return self._follow(function, args, kwargs or {})
+        except Blocked as error:
+            raise self.block(str(error)) from error
+
+    def _follow(self, function: Any, args: Any, kwargs: Any) -> Any:
         origin = Origin(str(function), user_line())
         if function is aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
-            with _disable_current_modes():
-                data = args[0].detach().clone()
-            result = function(*args, **kwargs)
-            self._enter(result, Literal(tuple(data.shape), data.dtype, origin, data))
-            return result
+            return self._fake(args[0])
         args, kwargs = replace((args, kwargs), self._fake, torch.Tensor)
         schema = function._schema
         written = {
@@ -316,12 +447,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             and argument.alias_info.is_write
             and (argument.name in kwargs or i < len(args))
         }
-        if function is aten.set_.source_Tensor or function is aten.set_.source_Storage:
-            return function(*args, **kwargs)  # The tensor's storage is another's now.
+        if schema.name == "aten::set_" or torch.Tag.inplace_view in function.tags:
+            return function(*args, **kwargs)  # Where the tensor's elements are is another place now.
         if not written and schema.returns and all(r.alias_info for r in schema.returns):
             result = function(*args, **kwargs)
             if isinstance(result, torch.Tensor) and not self._known(result):
-                self._enter(result, self.value(args[0]))
+                raise Blocked(f"{origin} gives a view of memory that is not seen")
             return result
         # What an operation reads, it reads before it writes.
         values: tuple[Any, Any] = replace((args, kwargs), self.value, torch.Tensor)
@@ -330,7 +461,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except (DataDependentOutputException, DynamicOutputShapeException):
             return self._fold(function, args, kwargs, origin)
         name = schema.name.removeprefix("aten::")
-        if torch.Tag.nondeterministic_seeded in function.tags:
+        if torch.Tag.nondeterministic_seeded in function.tags or "generator" in kwargs:
             return self._random(function, name, values, written, result, origin)
         if name in _OVERWRITES:
             before = values[0][0]
@@ -369,7 +500,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in list(written.values()) or (
             [result] if isinstance(result, torch.Tensor) else list(result)
         ):
-            value = self._drawn(name, arguments, tensor, origin)
+            value: Value = Empty(tuple(tensor.shape), tensor.dtype, origin)
+            if tensor.device.type != "meta":  # Where nothing is drawn.
+                value = self._drawn(name, arguments, tensor, origin)
             if written:
                 self.write(tensor, value)
             else:
@@ -378,7 +511,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _drawn(self, name: str, a: dict[str, Any], tensor: torch.Tensor, origin: Origin) -> Value:
         """What a random operation gives, by its name and arguments."""
-        problem = "a generator of its own" if a.get("generator") is not None else ""
+        problem = _problem(tensor, a.get("generator"))
 
         def draw(kind: str, dtype: torch.dtype | None = None, **numbers: Any) -> Draw:
             return self.draw(tensor, kind, numbers, origin, problem, dtype)
@@ -420,66 +553,24 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return draw(kind, **{_NAMES.get(key, key): x for key, x in numbers.items()})
         return draw(name)
 
-    def _macro(self, kind: str, tensor: torch.Tensor, origin: str, generator: Any,
-               **parameters: float) -> torch.Tensor:  # fmt: skip
-        problem = "a generator of its own" if generator is not None else ""
-        where = Origin(origin, user_line())
-        self.write(tensor, self.draw(tensor, kind, parameters, where, problem))
-        return tensor
+    def fill(
+        self, tensor: torch.Tensor, kind: str, parameters: dict[str, float], generator: Any
+    ) -> None:
+        """A tensor is filled by a function of torch.nn.init as a whole."""
+        tensor = self._fake(tensor)
+        origin = Origin(f"torch.nn.init.{kind}_", user_line())
+        problem = _problem(tensor, generator)
+        self.write(tensor, self.draw(tensor, kind, parameters, origin, problem))
 
-    @contextlib.contextmanager
-    def patches(self) -> Iterator[None]:
-        """Functions that look at random numbers become one draw each."""
 
-        def trunc_normal(tensor: Any, mean: float, std: float, a: float, b: float,
-                         generator: Any = None) -> Any:  # fmt: skip
-            numbers: dict[str, float] = {"mean": mean, "std": std, "a": a, "b": b}
-            return self._macro(
-                "trunc_normal", tensor, "torch.nn.init.trunc_normal_", generator, **numbers
-            )
-
-        def orthogonal(tensor: Any, gain: float = 1, generator: Any = None) -> Any:
-            if tensor.ndim < 2:
-                raise ValueError("Only tensors with 2 or more dimensions are supported")
-            name = "torch.nn.init.orthogonal_"
-            return self._macro("orthogonal", tensor, name, generator, gain=gain)
-
-        def sparse(tensor: Any, sparsity: float, std: float = 0.01, generator: Any = None) -> Any:
-            if tensor.ndim != 2:
-                raise ValueError("Only tensors with 2 dimensions are supported")
-            name = "torch.nn.init.sparse_"
-            return self._macro("sparse", tensor, name, generator, sparsity=sparsity, std=std)
-
-        def seeds(name: str) -> Callable[..., Any]:
-            function = getattr(torch.random, name)
-
-            def call(*args: Any, **kwargs: Any) -> Any:
-                self.stream.lose(
-                    f"`torch.{name}` at {user_line()} moves PyTorch's generator before"
-                )
-                return function(*args, **kwargs)
-
-            return call
-
-        def swap(a: Any, b: Any) -> None:  # Weak references to fake tensors forbid the real one.
-            a.data = b.data
-
-        with contextlib.ExitStack() as stack:
-            init = torch.nn.init
-            functions: dict[str, Callable[..., Any]] = {
-                "orthogonal_": orthogonal, "sparse_": sparse}  # fmt: skip
-            stack.enter_context(mock.patch.object(init, "_no_grad_trunc_normal_", trunc_normal))
-            stack.enter_context(mock.patch.object(torch.utils, "swap_tensors", swap))
-            for name, function in functions.items():
-                stack.enter_context(mock.patch.object(init, name, function))
-            for name in ("manual_seed", "seed", "set_rng_state"):
-                for module in (torch, torch.random):
-                    stack.enter_context(mock.patch.object(module, name, seeds(name)))
-            saved = sys.modules.get("transformers.initialization")
-            if saved is not None:  # It keeps PyTorch's functions under names of its own.
-                table = getattr(saved, "TORCH_INIT_FUNCTIONS", {})
-                stack.enter_context(mock.patch.dict(table, functions))
-            yield
+def _problem(tensor: torch.Tensor, generator: Any) -> str:
+    """Why a draw is none of PyTorch's CPU generator; "" if it is one."""
+    if not is_default(generator):
+        move(generator)
+        return "a generator of its own"
+    if tensor.device.type != "cpu":
+        return f"a draw on the device `{tensor.device}`, which has a generator of its own"
+    return ""
 
 
 def first_draw(value: Value) -> Draw:
@@ -489,25 +580,41 @@ def first_draw(value: Value) -> Draw:
     return value
 
 
-def record(make: Callable[[], Any], dtype: torch.dtype | None) -> tuple[Any, Recorder]:
+def record(
+    make: Callable[[], Any], dtype: torch.dtype | None, seed: int
+) -> tuple[Any, Recorder]:
     """Runs a constructor on fake tensors.
 
     Args:
         make: returns the model.
         dtype: PyTorch's default while it runs; None leaves it.
+        seed: that PyTorch's generator has.
 
     Returns:
         What it returned, and what its tensors hold.
+
+    Raises:
+        Blocked: the constructor cannot run so.
     """
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    recorder = Recorder(mode)
+    mode = _Mode(allow_non_fake_inputs=True)
+    recorder = Recorder(mode, seed)
     before = torch.get_default_dtype()
     try:
         if dtype is not None:
             torch.set_default_dtype(dtype)
-        with warnings.catch_warnings(), mode, recorder, recorder.patches(), torch.device("cpu"):
+        with (
+            warnings.catch_warnings(),
+            recorder.generator.watched(),
+            patches(),
+            mode,
+            recorder,
+            torch.device("cpu"),
+        ):
             warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
             model = make()
+            recorder.generator.follow()
     finally:
         torch.set_default_dtype(before)
+    if recorder.blocked is not None:
+        raise recorder.blocked
     return model, recorder

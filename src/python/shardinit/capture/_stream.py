@@ -48,6 +48,7 @@ class Place:
         pairs: normal numbers are made two by two from four words, in f64.
         strides: of its elements, in the order in which they are drawn.
         problem: why there is no such place; "" if there is.
+        again: the constructor has set the generator back, and has drawn these words before.
     """
 
     position: Words
@@ -57,6 +58,7 @@ class Place:
     pairs: bool
     strides: tuple[int, ...]
     problem: str = ""
+    again: bool = False
 
 
 def is_pairs(kind: str, size: int, contiguous: bool) -> bool:
@@ -106,6 +108,24 @@ def _words(kind: str, parameters: dict[str, float], size: int, dtype: str) -> in
     return None
 
 
+@dataclasses.dataclass(frozen=True)
+class Reached:
+    """How far the generator has come.
+
+    Attributes:
+        now, left: as `end` and `left` of a `Place`.
+        problem: why nobody knows how many words were taken; "" if it is known.
+        seed: what the constructor has seeded it with; None for the spec's.
+        draws: how many were made on the way from that seed.
+    """
+
+    now: Words = Words(0)
+    left: Words | None = None
+    problem: str = ""
+    seed: int | None = None
+    draws: int = 0
+
+
 class Stream:
     """The generator while the constructor runs."""
 
@@ -113,10 +133,21 @@ class Stream:
         self._now = Words(0)
         self._left: Words | None = None
         self._problem = ""
+        self._seed: int | None = None
+        self._draws = 0
+        self._most: dict[int | None, int] = {}  # Seed → draws that were made with it.
 
     def lose(self, problem: str) -> None:
         """From here on nobody knows where the generator is."""
         self._problem = self._problem or problem
+
+    def reached(self) -> Reached:
+        return Reached(self._now, self._left, self._problem, self._seed, self._draws)
+
+    def go(self, to: Reached) -> None:
+        """Goes on from a place where it was before, or from elsewhere."""
+        self._now, self._left, self._problem = to.now, to.left, to.problem
+        self._seed, self._draws = to.seed, to.draws
 
     def take(
         self,
@@ -137,6 +168,10 @@ class Stream:
             dtype: PyTorch's name.
             name: of the operation, for messages.
         """
+        most = self._most.get(self._seed, 0)
+        again = self._draws < most
+        self._draws += 1
+        self._most[self._seed] = max(most, self._draws)
         size = math.prod(shape)
         before, spare = self._now, self._left
         pairs = is_pairs(kind, size, contiguous)
@@ -168,7 +203,7 @@ class Stream:
             else:
                 self._now = self._now.plus(words)
         strides = strides_in_memory(shape, stride)
-        return Place(before, spare, self._now, self._left, pairs, strides, problem)
+        return Place(before, spare, self._now, self._left, pairs, strides, problem, again)
 
     def _normal(self, size: int, dtype: str, pairs: bool) -> None:
         if pairs:

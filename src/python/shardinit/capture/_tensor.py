@@ -132,7 +132,7 @@ def _tie_equal(tensors: list[Tensor]) -> dict[str, str]:
         same = first.setdefault((tensor.shape, tensor.dtype, repr(tensor.init), draws), tensor)
         if same is not tensor:
             tensor.key, tensor.place = same.path, None
-        elif tensor.place is not None and draws[0] in drawn:
+        elif tensor.place is not None and (draws[0] in drawn or tensor.place.again):
             if tensor.asked is None:
                 problems[tensor.path] = f"{BEHIND}: {tensor.uses[0].draw.origin}"
             else:

@@ -15,6 +15,10 @@ from ._expression import Origin
 from ._stream import Place
 
 
+class Blocked(Exception):
+    """The constructor needs a number that only the seed decides, or does what cannot be followed."""
+
+
 @dataclasses.dataclass(eq=False)
 class Value:
     """A tensor's elements, in row-major order of `shape`.

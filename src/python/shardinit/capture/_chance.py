@@ -1,0 +1,89 @@
+"""Random numbers that no seed of a spec decides, drawn while a constructor runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import sys
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+from .._errors import CaptureWarning
+
+_STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+
+
+@contextlib.contextmanager
+def seen(what: str) -> Iterator[None]:
+    """Warns of such numbers at the end.
+
+    Args:
+        what: draws them: "the constructor".
+    """
+    sources: list[str] = []
+    before = _states()
+    with _asked(sources):
+        yield
+    sources += [name for name, state in _states().items() if before.get(name, state) != state]
+    for source in dict.fromkeys(sources):
+        warnings.warn(
+            f"{what} drew from `{source}`, which no seed of the spec decides: what became of it is in"
+            " the spec as it was now",
+            CaptureWarning,
+            stacklevel=5,
+        )
+
+
+def _states() -> dict[str, object]:
+    """What Python's and NumPy's global generators have come to."""
+    states: dict[str, object] = {"random": random.getstate()}
+    if "numpy" in sys.modules:
+        _, key, *rest = sys.modules["numpy"].random.get_state()
+        states["numpy.random"] = (key.tobytes(), *rest)
+    return states
+
+
+@contextlib.contextmanager
+def _asked(sources: list[str]) -> Iterator[None]:
+    """Notes who asks the system, as generators without a seed do: `numpy.random.default_rng()`."""
+
+    def noted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            if _becomes_a_number():
+                sources.append("os.urandom")
+            return function(*args)
+
+        return call
+
+    seed, by_system = random.Random.seed, noted(lambda: None)
+
+    def seeded(generator: random.Random, a: Any = None, version: int = 2) -> None:
+        if a is None:
+            by_system()
+        seed(generator, a, version)
+
+    with (
+        mock.patch.object(os, "urandom", noted(os.urandom)),
+        mock.patch.object(random, "_urandom", noted(os.urandom)),
+        mock.patch.object(random.Random, "seed", seeded),
+    ):
+        yield
+
+
+def _becomes_a_number() -> bool:
+    """Whether it may be for a model: temporary files get names, and modules that are imported have
+    generators of their own."""
+    frame: types.FrameType | None = sys._getframe(2)
+    files = []
+    while frame is not None:
+        files.append(frame.f_code.co_filename)
+        frame = frame.f_back
+    if any(file.startswith("<frozen importlib") for file in files):
+        return False
+    own = (__file__, random.__file__, os.path.join(_STANDARD, "secrets.py"))
+    asks = next((file for file in files if file not in own), "")
+    return not asks.startswith(_STANDARD) or "-packages" in asks

@@ -1,0 +1,96 @@
+"""PyTorch's CPU generator while a constructor runs: who sets it is seen, by whichever name or function."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ._stream import Reached, Stream
+from ._values import Blocked
+
+
+def is_default(generator: torch.Generator | None) -> bool:
+    """Whether a draw is PyTorch's CPU generator's. The dispatcher hands on other objects for it."""
+    return generator is None or generator._cdata == torch.default_generator._cdata
+
+
+class Watched:
+    """The generator itself, which random operations on fake tensors leave as it is.
+
+    It gets the spec's seed, and is moved by a word for each draw, so that each place in the stream has
+    a state of its own. A state that is not the last one was set by the constructor, with
+    `manual_seed`, `set_state`, `fork_rng` or what else there is: if it is one that was there before,
+    the stream goes on from that place.
+    """
+
+    def __init__(self, seed: int, stream: Stream) -> None:
+        self._seed, self._stream = seed, stream
+        self._states: dict[bytes, Reached] = {}
+        self._last = b""
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Leaves the generator as it was before."""
+        with _disable_current_modes():
+            before = torch.default_generator.get_state()
+            torch.default_generator.manual_seed(self._seed)
+        self._note()
+        try:
+            yield
+        finally:
+            with _disable_current_modes():
+                torch.default_generator.set_state(before)
+
+    def follow(self) -> None:
+        """Has the stream be where the constructor has set the generator to."""
+        state = _state()
+        if state == self._last:
+            return
+        self._last = state
+        self._stream.go(self._states.get(state) or self._seeded())
+
+    def _seeded(self) -> Reached:
+        with _disable_current_modes():
+            same = torch.Generator()
+            same.set_state(torch.default_generator.get_state())
+            seed = same.initial_seed()
+            fresh = torch.Generator().manual_seed(seed).get_state().numpy().tobytes()
+        if fresh == self._last:
+            problem = (
+                f"the constructor seeds PyTorch's generator with {seed}, and the spec's seed is"
+                f" {self._seed}"
+            )
+            return Reached(problem=problem, seed=seed)
+        raise Blocked(
+            "PyTorch's generator is moved by what is not seen, as a thread's draws, or is set to a"
+            " state from elsewhere"
+        )
+
+    def draw(self) -> None:
+        """Notes that a draw was counted."""
+        move(torch.default_generator)
+        self._note()
+
+    def _note(self) -> None:
+        self._last = _state()
+        self._states[self._last] = self._stream.reached()
+
+    def is_state(self, data: torch.Tensor) -> bool:
+        """Whether a tensor is what `get_state` gives."""
+        if data.dtype != torch.uint8 or data.nbytes != len(self._last):
+            return False
+        return data.numpy().tobytes() in self._states
+
+
+def move(generator: torch.Generator) -> None:
+    """Has a generator have another state, as if numbers were drawn."""
+    with _disable_current_modes():
+        torch.empty(1, dtype=torch.uint8, device=generator.device).random_(generator=generator)
+
+
+def _state() -> bytes:
+    with _disable_current_modes():
+        return torch.default_generator.get_state().numpy().tobytes()
