@@ -47,6 +47,7 @@ def spec(toy):
 def pytorch_is_as_it_was():
     yield
     assert (nn.Module.__init__, nn.Parameter.__dict__["__new__"], nn.Parameter.__deepcopy__) == PLAIN
+    assert not hasattr(nn.Module, "__deepcopy__")
 
 
 def IsOf(model, checkpoint):
@@ -325,7 +326,9 @@ def test_wrappers_and_copies_in_the_block(spec, toy):
     with from_spec(spec) as built:
         model = Toy()
         copied = copy.deepcopy(model)
-    assert list(built.results) == [model] and copied.embed.weight.is_meta
+    assert list(built.results) == [model, copied]
+    IsOf(copied, toy)
+    assert copied.embed.weight is not model.embed.weight
     layered = """
 shardinit: 1
 name: encoder
@@ -351,6 +354,64 @@ modules:
             model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2)
         for name, tensor in model.state_dict().items():
             assert np.array_equal(tensor.numpy(), opened.generate(name)), name
+
+
+class Averaged(nn.Module):
+    """As trainers keep a second model whose weights are averages: whole, of a part, and of that."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.model = make()
+        self.second = [copy.deepcopy(self.model)]
+        self.part = [copy.deepcopy(self.model.layers)]
+        self.inner = [copy.deepcopy({"it": self.part[0][1]})["it"]]
+
+
+@pytest.mark.parametrize("rename", [None, lambda name: name.removeprefix("model.")])
+def test_copies_have_what_is_copied(rename, spec, tmp_path):
+    layered = """
+shardinit: 1
+name: layered
+dtype: f32
+modules:
+  model:
+    layers: {repeat: {layer: 3}, weight: {shape: [4, 4], init: {normal: {std: 1}}}, bias: {shape: [4], init: {normal: {std: 1}}}}
+    norm: {weight: {shape: [4], init: {normal: {std: 1}}}, bias: {shape: [4], init: zeros}, running_mean: {shape: [4], init: {normal: {std: 1}}}, running_var: {shape: [4], init: ones}, num_batches_tracked: {shape: [], dtype: i64, init: zeros}}
+"""
+
+    def Make():
+        model = nn.Module()
+        model.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        model.norm = nn.BatchNorm1d(4)
+        model.layers[2].weight = model.layers[1].weight if rename is None else model.layers[2].weight
+        return model
+
+    text = layered if rename is None else layered.replace("\n  model:\n", "\n")
+    if rename is None:  # Tied, so that the spec has it once.
+        text = text.replace("weight: {shape: [4, 4]", "weight: {shape: [4, 4], when: layer < 2")
+    with shardinit.open_spec(text=text) as opened:
+        outside = nn.Linear(4, 4)
+        with from_spec(opened, rename=rename, strict=rename is None) as built:
+            of = Averaged(Make)
+            taken = copy.deepcopy(outside)
+            both = nn.Sequential(), copy.copy(of.model)
+        assert torch.equal(taken.weight, outside.weight) and taken.weight is not outside.weight
+        assert len(built.results) == 4
+        for copied, like in ((of.second[0], of.model), (both[1], of.model), (of.part[0], of.model.layers),
+                             (of.inner[0], of.model.layers[1])):
+            wanted = like.state_dict()
+            assert copied.state_dict().keys() == wanted.keys()
+            for name, tensor in copied.state_dict().items():
+                assert not tensor.is_meta and torch.equal(tensor, wanted[name]), name
+        weight = of.model.layers[1].weight
+        path = "model.layers.1.weight" if rename is None else "layers.1.weight"
+        assert np.array_equal(weight.detach().numpy(), opened.generate(path))
+        assert of.inner[0].weight is not weight
+        assert (of.part[0][2].weight is of.part[0][1].weight) == (rename is None)
+        # What it was a part of is not there any more: its names say nothing.
+        with pytest.raises(shardinit.MismatchError, match="into Linear"), from_spec(opened, rename=rename):
+            alone = copy.deepcopy(Make().layers[1])
+        assert alone.weight.is_meta
 
 
 def test_one_block_at_a_time_and_one_thread(spec, toy):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import os
 import sys
@@ -18,6 +19,7 @@ from torch import nn
 from ._errors import MismatchError
 from ._spec import Sets, Spec, as_spec
 from ._torch_model import LoadResult, fill_models, slots_of
+from ._torch_names import without_wrappers
 
 _ZERO_INIT = "deepspeed.runtime.zero.partition_parameters"
 
@@ -64,7 +66,8 @@ def from_spec(
     DistributedDataParallel, which compares them between processes, after the block.
 
     If the block raises, nothing is filled. Other threads are not concerned. What ``copy.deepcopy``
-    makes in the block of a model of the block stays on ``meta``, unless it is in one: copy afterwards.
+    makes in the block of a module of the block, and is in no other one, gets what that module gets,
+    so a copy of a layer has the values of the layer, as long as the layer's model is still there.
 
     Args:
         spec: a YAML file, or a spec that is open.
@@ -97,7 +100,14 @@ def from_spec(
     # Not given as the device, since DTensors are on that of their mesh.
     with contextlib.nullcontext() if block.device is None else block.device:
         results = fill_models(
-            models, opened, strict, prefix, rename, cast=cast, devices=block.devices
+            models,
+            opened,
+            strict,
+            prefix,
+            rename,
+            cast=cast,
+            devices=block.devices,
+            places=[block.place(model, models) for model in models],
         )
     built.results.update(zip(models, results, strict=True))
 
@@ -109,16 +119,38 @@ class _Block:
         device: where its first parameter would have been, unless the user said.
         devices: parameter → where it would have been, unless the user said. It keeps them, since
             a weak reference to a tensor is in the way of those who swap it.
+        copying: whether a parameter is being copied.
     """
 
     def __init__(self, device: torch.device | None) -> None:
         self.device = device
         self.devices: dict[torch.Tensor, torch.device] = {}
+        self.copying = False
         self._said = device is not None
-        self._made: list[weakref.ref[nn.Module]] = []
+        self._made: dict[int, weakref.ref[nn.Module]] = {}
+        self._copied: dict[int, weakref.ref[nn.Module]] = {}  # Id of a copy → what it is of.
 
     def add(self, module: nn.Module) -> None:
-        self._made.append(weakref.ref(module))
+        for known in (self._made, self._copied):
+            known.pop(id(module), None)  # Of a module that was there before.
+        self._made[id(module)] = weakref.ref(module)
+
+    def copy(self, module: nn.Module, made: nn.Module) -> None:
+        known = self._made.get(id(module))
+        if known is not None and known() is module:
+            self.add(made)
+            self._copied[id(made)] = weakref.ref(module)
+
+    def place(self, model: nn.Module, models: list[nn.Module]) -> str:
+        """What stands before its names in the model that it is a copy of a part of."""
+        copied = self._copied.get(id(model))
+        source = None if copied is None else copied()
+        for other in models if source is not None else ():
+            for name, module in other.named_modules():
+                if module is source:
+                    within = without_wrappers(name)
+                    return self.place(other, models) + (f"{within}." if within else "")
+        return ""
 
     def parameter(self, made: torch.Tensor, device: torch.device) -> None:
         if not self._said:
@@ -132,7 +164,7 @@ class _Block:
         return self._outermost()
 
     def _outermost(self) -> list[nn.Module]:
-        made = [module for each in self._made if (module := each()) is not None]
+        made = [module for each in self._made.values() if (module := each()) is not None]
         inner: set[int] = set()
         for module in made:
             if id(module) not in inner:
@@ -160,6 +192,7 @@ def _entered(block: _Block) -> Iterator[None]:
             nn.Parameter.__new__ = _new  # type: ignore[method-assign]
             _plain["copy"] = nn.Parameter.__deepcopy__
             nn.Parameter.__deepcopy__ = _copy  # type: ignore[method-assign]
+            nn.Module.__deepcopy__ = _copy_module  # type: ignore[attr-defined]
         _blocks[thread] = block
     try:
         yield
@@ -170,6 +203,7 @@ def _entered(block: _Block) -> Iterator[None]:
                 nn.Module.__init__ = _plain["init"]  # type: ignore[method-assign]
                 nn.Parameter.__new__ = _plain["new"]  # type: ignore[method-assign]
                 nn.Parameter.__deepcopy__ = _plain["copy"]  # type: ignore[method-assign]
+                del nn.Module.__deepcopy__  # type: ignore[attr-defined]
 
 
 def _init(self: nn.Module, *arguments: Any, **options: Any) -> None:
@@ -182,7 +216,7 @@ def _init(self: nn.Module, *arguments: Any, **options: Any) -> None:
 def _new(cls: type, data: Any = None, *arguments: Any, **options: Any) -> Any:
     block = _blocks.get(threading.get_ident())
     plain = cls is nn.Parameter and type(data) in (torch.Tensor, nn.Parameter)
-    if block is None or not plain or data.is_meta or _in_zero_init():
+    if block is None or block.copying or not plain or data.is_meta or _in_zero_init():
         return _plain["new"].__func__(cls, data, *arguments, **options)
     made = _plain["new"].__func__(
         cls, torch.empty_like(data, device="meta"), *arguments, **options
@@ -192,10 +226,25 @@ def _new(cls: type, data: Any = None, *arguments: Any, **options: Any) -> Any:
 
 
 def _copy(self: nn.Parameter, memo: dict[int, Any]) -> Any:
-    made = _plain["copy"](self, memo)
     block = _blocks.get(threading.get_ident())
-    if block is not None and self in block.devices:
+    if block is None:
+        return _plain["copy"](self, memo)
+    block.copying = True  # What has values is no constructor's.
+    try:
+        made = _plain["copy"](self, memo)
+    finally:
+        block.copying = False
+    if self in block.devices:
         block.parameter(made, block.devices[self])
+    return made
+
+
+def _copy_module(self: nn.Module, memo: dict[int, Any]) -> Any:
+    """As ``copy.deepcopy`` does where a class has no method for it."""
+    made = copy._reconstruct(self, memo, *self.__reduce_ex__(4))  # type: ignore[attr-defined]
+    block = _blocks.get(threading.get_ident())
+    if block is not None:
+        block.copy(self, made)
     return made
 
 

@@ -13,6 +13,7 @@ import copyreg
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -466,12 +467,19 @@ def fill_models(
     cast: bool = False,
     verify: bool = False,
     devices: Mapping[torch.Tensor, torch.device] | None = None,
+    places: Sequence[str] = ("",),
 ) -> list[LoadResult]:
     """`load_into` of several models: nothing is changed before everything fits all of them.
 
-    Of a tensor on ``meta`` that is in `devices`, this is where it goes, and not `device`.
+    Of a tensor on ``meta`` that is in `devices`, this is where it goes, and not `device`. What
+    stands in `places` goes before the names of the model, whatever `prefix` and `rename` are.
     """
-    loadings = [_Loading(model, source, prefix, rename, cast) for model in models]
+    loadings = [
+        _Loading(model, source, prefix + place, rename, cast)
+        if rename is None
+        else _Loading(model, source, prefix, partial(_renamed, rename, place), cast)
+        for model, place in zip(models, places, strict=True)
+    ]
     misfits = [loading.check(strict) for loading in loadings]
     results = []
     for loading, (missing, unexpected) in zip(loadings, misfits, strict=True):
@@ -487,6 +495,10 @@ def fill_models(
         on_meta = [slot.name for slot in slots_of(loading.model) if slot.tensor.is_meta]
         results.append(LoadResult(missing + forgotten, unexpected, on_meta))
     return results
+
+
+def _renamed(rename: Callable[[str], str], place: str, name: str) -> str:
+    return rename(place + name)
 
 
 def _misfits(

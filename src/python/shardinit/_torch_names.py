@@ -56,7 +56,7 @@ def paths_of(
     for name, path in paths.items():
         if path in known:
             continue
-        plain = _without(name, _WRAPPERS)
+        plain = without_wrappers(name)
         for candidate in (prefix + plain, prefix + _without(plain, {"module"})):
             if candidate in known and candidate not in taken:
                 paths[name] = candidate
@@ -64,6 +64,11 @@ def paths_of(
         else:
             paths[name] = prefix + plain
     return paths
+
+
+def without_wrappers(name: str) -> str:
+    """A name without what is no model's own for certain."""
+    return _without(name, _WRAPPERS)
 
 
 def _without(name: str, wrappers: set[str]) -> str:
