@@ -604,11 +604,11 @@ def test_command_verifies(tmp_path):
         "    made.append(key)\n"
         "    width = 8 + changes * len(made)\n"
         "    return {f'layers_{i}': jax.random.uniform(k, (4, width)) for i, k in enumerate(jax.random.split(key, 3))}\n")
-    done = Command("jax", "mine:init", "--engine", "jax_threefry", "--seed", 7, "--verify", "-o", "spec.yaml", folder=tmp_path)
+    done = Command("jax", "mine:init", "--engine", "jax_threefry", "--seed", 7, "--verify", "all", "-o", "spec.yaml", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "spec.yaml: 3 tensors\n")
     assert done.stdout.splitlines() == [
         "tensor        tensors  result", "layers_{0…2}        3  equal", "", "3 tensors: 3 equal"]
-    done = Command("jax", "mine:init", "--args", '{"changes": true}', "--verify", "-o", "-", folder=tmp_path)
+    done = Command("jax", "mine:init", "--args", '{"changes": true}', "--verify", "all", "-o", "-", folder=tmp_path)
     assert done.returncode == 1 and done.stdout.startswith("# init, captured")
     assert "layers_1        1  different: f32 [4, 10] in the model\n" in done.stderr
 

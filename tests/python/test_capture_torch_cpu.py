@@ -288,7 +288,7 @@ def test_the_seed_alone_decides():
 
     for make, paths, words in [
         (Make, ["shifted", "behind"], "only the seed decides where in the stream its numbers are"),
-        (Reseeds, ["behind.weight", "behind.bias"], f"`torch.manual_seed` at {__file__}:"),
+        (Reseeds, ["behind.weight", "behind.bias"], "the constructor seeds PyTorch's generator with 3, and the spec's seed is 0"),
         (Unknown, ["behind.weight", "behind.bias"], f"`aten.poisson.default` at {__file__}:"),
     ]:
         with pytest.raises(shardinit.CaptureError) as caught:
@@ -369,7 +369,7 @@ def test_command(tmp_path):
         "        Model.made += 1\n"
         "        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))\n"
         "        self.norm = nn.LayerNorm(8 if not changes else Model.made + 8)\n")
-    done = Command("torch", "mine:Model", "--engine", "torch_cpu", "--seed", 7, "--verify", "-o", "spec.yaml", folder=tmp_path)
+    done = Command("torch", "mine:Model", "--engine", "torch_cpu", "--seed", 7, "--verify", "all", "-o", "spec.yaml", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "spec.yaml: 8 tensors\n")
     assert done.stdout.splitlines() == [
         "tensor               tensors  result",
@@ -380,7 +380,7 @@ def test_command(tmp_path):
         "",
         "8 tensors: 8 equal"]
     Ok("validate", tmp_path / "spec.yaml")
-    done = Command("torch", "mine:Model", "--args", '{"changes": true}', "--verify", "-o", "-", folder=tmp_path)
+    done = Command("torch", "mine:Model", "--args", '{"changes": true}', "--verify", "all", "-o", "-", folder=tmp_path)
     assert done.returncode == 1 and done.stdout.startswith("# Model, captured")
     assert "norm.weight                1  different: f32 [10] in the model\n" in done.stderr
     assert "6 alike, 2 different" in done.stderr

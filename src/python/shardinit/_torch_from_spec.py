@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from . import _torch_cpu
 from ._errors import MismatchError
 from ._spec import Sets, Spec, as_spec
 from ._torch_model import LoadResult, fill_models, slots_of
@@ -87,6 +88,7 @@ def from_spec(
         SpecError, LibraryError: as `shardinit.open_spec`.
     """
     opened = as_spec(spec, set, layout, instead="shardinit.torch.load_into")
+    _torch_cpu.warn(opened.engine, stacklevel=3)  # Through contextlib.
     block = _Block(None if device is None else torch.device(device))
     built = Built()
     with _entered(block), contextlib.nullcontext() if device is None else torch.device(device):

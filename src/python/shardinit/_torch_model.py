@@ -21,6 +21,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from . import _torch_cpu
 from ._checkpoint import Folder, as_source
 from ._errors import MismatchError
 from ._manifest import StoredTensorInfo
@@ -159,6 +160,7 @@ def init_(
             "the spec is the second: init_(model, SPEC)"
         )
     opened = as_spec(spec, set, layout, instead="shardinit.torch.load_into")
+    _torch_cpu.warn(opened.engine, stacklevel=2)
     return fill_models([model], opened, strict, prefix, rename, device, cast)[0]
 
 

@@ -21,6 +21,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from .. import _torch_cpu
 from .._errors import CaptureError
 from .._spec import Spec
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["Captured", "hf", "jax", "torch"]
 
 ENGINES = ("philox4x32", "torch_cpu")
-TORCH_CPU_IN_FULL = "torch_cpu/2.13/avx2"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,16 +45,18 @@ class Captured:
         drawn: the paths of those that random numbers are in.
         layout: the spec's layout whose tensors these are; None is its own tensors.
         tables: path → content of the files beside the spec that it takes elements from.
+        seed: the spec's.
     """
 
     text: str
     tensors: Mapping[str, tuple[tuple[int, ...], str]]
     drawn: frozenset[str] = frozenset()
     tables: Mapping[str, bytes] = dataclasses.field(default_factory=dict, repr=False)
-    _real: Callable[[], Mapping[str, Real]] | None = dataclasses.field(
+    _real: Callable[[int], Mapping[str, Real]] | None = dataclasses.field(
         default=None, repr=False, compare=False
-    )
+    )  # The tensors that the constructor makes, after a seed.
     layout: str | None = None
+    seed: int = 0
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Writes the spec to a file, and its `tables` below the folder that it is in."""
@@ -77,23 +79,30 @@ class Captured:
         weakref.finalize(spec, folder.cleanup)  # The spec reads its tables when they are needed.
         return spec
 
-    def verify(self) -> Verified:
+    def verify(self, tensors: str = "all") -> Verified:
         """Compares what the spec gives with the model that the constructor makes.
 
         The constructor runs after ``torch.manual_seed(seed)``, or the function of JAX as it is,
-        operation by operation on the CPU, with memory for all of its tensors; the program
-        ``shardinit`` makes theirs in a temporary folder. With the engine torch_cpu or jax_threefry
-        all of them are compared bit for bit; with others those that are not drawn, and of the
-        others the mean and the standard deviation.
+        operation by operation on the CPU, with memory for all of its tensors; then again with
+        another seed, which the spec then has, too. With the engine torch_cpu or jax_threefry
+        tensors are compared bit for bit; with others those that are not drawn, and of the others
+        the mean and the standard deviation.
+
+        Args:
+            tensors: ``"all"``, whole, which ``shardinit gen`` makes in a temporary folder, and for
+                the other seed a sample; or ``"sample"`` for both: of layers that are alike a few,
+                of large tensors parts. A model of more than 1 GiB is too large for a sample: what
+                is returned then compares no tensor, and its `note` says so.
 
         Raises:
-            ValueError: `torch`, `hf` or `jax` did not return it.
-            LibraryError: the program is not found.
+            ValueError: `torch`, `hf` or `jax` did not return it; or `tensors` is another word.
+            CaptureError: the constructor fails when it is not captured.
+            LibraryError: the program ``shardinit`` or libshardinit is not found.
             SpecError: the program refuses the spec.
         """
         from ._verify import verify
 
-        return verify(self)
+        return verify(self, tensors)
 
 
 def torch(
@@ -130,7 +139,7 @@ def torch(
 
     from ._capture import capture
 
-    if engine == TORCH_CPU_IN_FULL:
+    if engine == _torch_cpu.NAME:
         engine = "torch_cpu"
     if engine not in ENGINES:
         raise ValueError(f"unknown engine `{engine}`: `engine` is one of {', '.join(ENGINES)}")

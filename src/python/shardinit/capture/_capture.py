@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from .._errors import CaptureError
+from .. import _torch_cpu
+from .._errors import CaptureError, CaptureWarning
 from . import Captured
 from . import _chance as chance
 from ._expression import NoFormula
@@ -16,6 +18,7 @@ from ._finish import check_path, finish
 from ._initializer import DTYPES, tensor_of
 from ._norms import norms_of
 from ._record import Recorder, record, users_frame
+from ._stream import TORCH_CPU
 from ._tensor import Tensor
 from ._values import Blocked, Value
 from ._verify import Real, Words
@@ -32,6 +35,12 @@ def capture(
     config: Mapping[str, Any] | None,
 ) -> Captured:
     """`shardinit.capture.torch`, with its arguments checked."""
+    if engine == TORCH_CPU and (different := _torch_cpu.difference()):
+        warnings.warn(
+            f"{different}: the spec has those of the engine, and the constructor draws others here",
+            CaptureWarning,
+            stacklevel=3,
+        )
     try:
         with chance.seen("the constructor"):
             model, recorder = record(make, dtype, seed)
@@ -59,7 +68,7 @@ def capture(
         f" {torch.__version__}.",
         config=config,
     )
-    return dataclasses.replace(captured, _real=lambda: _real(make, dtype, seed, all_buffers))
+    return dataclasses.replace(captured, _real=lambda seed: _real(make, dtype, seed, all_buffers))
 
 
 def _real(
@@ -73,7 +82,13 @@ def _real(
                 torch.set_default_dtype(dtype)
             torch.manual_seed(seed)
             with torch.device("cpu"):
-                state = _state(make(), all_buffers)
+                try:
+                    state = _state(make(), all_buffers)
+                except Exception as error:
+                    raise CaptureError(
+                        f"the constructor fails when it is not captured: {type(error).__name__}:"
+                        f" {error}\n  at {users_frame(error)}"
+                    ) from error
         finally:
             torch.set_default_dtype(before)
     return {path: _real_tensor(tensor.detach()) for path, tensor in state.items()}

@@ -13,6 +13,8 @@ from typing import Any
 
 from .. import __version__
 from .._errors import CaptureError, CaptureWarning, LibraryError, ShardinitError
+from . import Captured
+from ._verify import Verified
 
 _DIFFERENT = 1
 _WRONG = 2  # As of `shardinit`: the command line or what it names.
@@ -49,17 +51,27 @@ def _run(options: argparse.Namespace) -> int:
             captured.write(options.output)
         if options.output != "-":
             print(f"{options.output}: {len(captured.tensors):,} tensors", file=sys.stderr)
-        if options.verify:
-            verified = captured.verify()
-            print(
-                verified.table(), end="", file=sys.stderr if options.output == "-" else sys.stdout
-            )
-            return 0 if verified.good else _DIFFERENT
+        return 0 if options.verify == "none" else _verify(captured, options)
     except (ShardinitError, ValueError) as error:
         return _complain(str(error), _WRONG if not isinstance(error, LibraryError) else 3)
     except OSError as error:
         return _complain(f"cannot write {options.output}: {error.strerror}", 3)
-    return 0
+
+
+def _verify(captured: Captured, options: argparse.Namespace) -> int:
+    try:
+        verified = captured.verify(options.verify)
+    except (CaptureError, LibraryError) as error:
+        if options.verify == "all":
+            raise
+        verified = Verified((), f"not verified: {error}")
+    if not verified.tensors:
+        print(f"{options.output}: {verified.note}", file=sys.stderr)
+    elif options.verify == "all" or not verified.good:
+        print(verified.table(), end="", file=sys.stderr if options.output == "-" else sys.stdout)
+    else:
+        print(f"{options.output}: compared with the constructor: {verified.summary()}", file=sys.stderr)
+    return 0 if verified.good else _DIFFERENT
 
 
 def _complain(text: str, status: int) -> int:
@@ -93,8 +105,9 @@ def _parser() -> argparse.ArgumentParser:
         source.add_argument("--engine", default="philox4x32",
                             help="of the spec; torch_cpu has PyTorch's bits, jax_threefry"
                             " JAX's numbers")  # fmt: skip
-        source.add_argument("--verify", action="store_true",
-                            help="make the model and compare its tensors with the spec's")  # fmt: skip
+        source.add_argument("--verify", choices=["sample", "all", "none"], default="sample",
+                            help="make the model and compare its tensors with the spec's: some of"
+                            " each kind if it is not large, all, or none (default: sample)")  # fmt: skip
     for source in (torch, hf):
         source.add_argument("--dtype", help="PyTorch's default while the constructor runs: bf16 …")
         source.add_argument(

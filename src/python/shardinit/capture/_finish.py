@@ -81,6 +81,7 @@ def finish(
         frozenset(tensor.path for tensor in tensors if tensor.uses or tensor.of),
         {file_of(t): t.table for t in tensors if t.table is not None},
         layout=LAYOUT if layouts else None,
+        seed=seed,
     )
     _check(captured)
     return captured

@@ -30,7 +30,7 @@ from ._tensor import (
     varying,
 )
 from ._torch_numbers import MATRIX, torch_term
-from ._values import Draw, Value, contiguous, evaluate
+from ._values import Draw, Literal, Value, contiguous, evaluate
 
 DTYPES = {
     torch.float32: "f32",
@@ -73,6 +73,8 @@ def tensor_of(path: str, value: Value, engine: str) -> Tensor:
         return Tensor(path, value.shape, dtype, fixed, [], path)
     if engine == TORCH_CPU:
         formula = Formula(value, _fixed_text)
+        if not formula.uses:
+            return tensor_of(path, _whatever_is_drawn(value), engine)
         draw = formula.uses[0].draw
         text = stored(formula.term, dtype).text
         if text == _filling(draw, value) and (init := _filled_with(draw, value.shape)) is not None:
@@ -86,9 +88,17 @@ def tensor_of(path: str, value: Value, engine: str) -> Tensor:
             raise NoFormula(BEHIND, draw.origin)
         return Tensor(path, value.shape, dtype, placed, formula.uses, path)
     formula = Formula(value)
+    if not formula.uses:
+        return tensor_of(path, _whatever_is_drawn(value), engine)
     check_uses(formula.uses)
     init = _drawn(formula, value.shape)
     return Tensor(path, value.shape, dtype, init, formula.uses, path, fans=_fans_of(init, value.shape))
+
+
+def _whatever_is_drawn(value: Value) -> Value:
+    """The elements of what has random numbers behind it and none in it."""
+    data = evaluate(value, lambda draw: torch.zeros(draw.shape, dtype=draw.dtype))
+    return Literal(value.shape, value.dtype, value.origin, data)
 
 
 def _fans_of(init: Initializer, shape: tuple[int, ...]) -> str:

@@ -85,7 +85,9 @@ def capture(
         },
     )
     return dataclasses.replace(
-        captured, drawn=frozenset(made.drawn), _real=lambda: _real(make, args, kwargs, keys)
+        captured,
+        drawn=frozenset(made.drawn),
+        _real=lambda seed: _real(make, args, kwargs, seed % (1 << 63)),
     )
 
 

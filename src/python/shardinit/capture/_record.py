@@ -72,7 +72,10 @@ _DRAWS = {
 }
 _WHOLE = ("random_", "randint", "randint_like")
 _NAMES = {"from": "low", "to": "high"}
-_OVERWRITES = ("copy_", "fill_", "zero_")  # These do not look at what was there.
+# What is in their first argument changes nothing.
+_LOOK_AT_NO_ELEMENT = (
+    "copy_", "fill_", "zero_", "full_like", "ones_like", "zeros_like", "new_full", "new_ones", "new_zeros",
+)  # fmt: skip
 
 
 def held_by(low: int, high: int, dtype: torch.dtype) -> tuple[int, int]:
@@ -463,7 +466,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = schema.name.removeprefix("aten::")
         if torch.Tag.nondeterministic_seeded in function.tags or "generator" in kwargs:
             return self._random(function, name, values, written, result, origin)
-        if name in _OVERWRITES:
+        if name in _LOOK_AT_NO_ELEMENT:
             before = values[0][0]
             values = ((Empty(before.shape, before.dtype, origin), *values[0][1:]), values[1])
         for argument, target in written.items():

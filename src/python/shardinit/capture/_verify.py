@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -13,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import _native
+from .. import _native, _torch_cpu
 from .. import open as open_checkpoint
+from .._dtypes import item_size
+from .._spec import Spec
 from . import Captured
 
 # As much as functions that a framework rounds otherwise may differ by: each by an ulp or two, and
@@ -69,13 +72,15 @@ class Compared:
 
 @dataclasses.dataclass(frozen=True)
 class Verified:
-    """What a comparison found, for each tensor in the spec's order.
+    """What a comparison found, for each tensor that was compared, in the spec's order.
 
     Attributes:
+        note: why nothing was compared, or what else has to be known; "" for nothing.
         good: no tensor is different.
     """
 
     tensors: tuple[Compared, ...]
+    note: str = ""
 
     @property
     def good(self) -> bool:
@@ -92,7 +97,8 @@ class Verified:
         wide = [max(len(line[i]) for line in [*lines, ("tensor", "tensors")]) for i in (0, 1)]
         head = f"{'tensor':{wide[0]}}  {'tensors':>{wide[1]}}  result"
         body = [f"{a:{wide[0]}}  {b:>{wide[1]}}  {c}" for a, b, c in lines]
-        return "\n".join([head, *body, "", self.summary()]) + "\n"
+        notes = [self.note] if self.note else []
+        return "\n".join([head, *body, "", self.summary(), *notes]) + "\n"
 
     def summary(self) -> str:
         """One line."""
@@ -138,44 +144,159 @@ def _span(name: str, some: Sequence[Compared]) -> str:
     return name
 
 
-def verify(captured: Captured) -> Verified:
+# Models of more bytes are not made for a sample.
+LARGEST_SAMPLED = 1 << 30
+_WHOLE, _PART = 1 << 16, 1 << 14  # Elements of what is compared whole, and of a part of the others.
+
+
+def verify(captured: Captured, tensors: str) -> Verified:
     """See `Captured.verify`."""
+    if tensors not in ("all", "sample"):
+        raise ValueError(f'`tensors` is "all" or "sample", not {tensors!r}')
     if captured._real is None:
         raise ValueError("only what was captured here can be compared with its model")
-    real = captured._real()
+    size = sum(math.prod(shape) * item_size(dtype) for shape, dtype in captured.tensors.values())
+    if tensors == "sample" and size > LARGEST_SAMPLED:
+        gib = 1 << 30
+        return Verified((), f"not verified: its tensors have {size / gib:,.1f} GiB, and for a sample a"
+                        f" constructor makes {LARGEST_SAMPLED / gib:.0f} GiB at most\n"
+                        "  hint: verify all of it (`--verify all`), or a model of fewer layers and"
+                        " smaller sizes")  # fmt: skip
+    seeds = captured.seed, captured.seed ^ 1
+    compared = [
+        _whole(captured) if tensors == "all" and seed == captured.seed else _sample(captured, seed)
+        for seed in seeds
+    ]
+    note = ""
+    if engine_of(captured) == "torch_cpu" and (different := _torch_cpu.difference()):
+        note = f"{different}: what is different may be so for this reason alone"
+    return Verified(_worst(captured, *compared), note)
+
+
+def _worst(captured: Captured, *compared: Sequence[Compared]) -> tuple[Compared, ...]:
+    """Of each tensor the comparison that found most."""
+    found: dict[str, Compared] = {}
+    for tensor in itertools.chain(*compared):
+        before = found.setdefault(tensor.path, tensor)
+        order = ("equal", "inexact", "alike", "different")
+        if (order.index(tensor.result), tensor.ulps) > (order.index(before.result), before.ulps):
+            found[tensor.path] = tensor
+    return tuple(found[path] for path in captured.tensors if path in found)
+
+
+def engine_of(captured: Captured) -> str:
+    """Whose numbers the spec has, if it has those of a framework."""
+    found = re.search(r"^engine: (torch_cpu|jax_threefry)", captured.text, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _whole(captured: Captured) -> list[Compared]:
+    assert captured._real is not None
+    real = captured._real(captured.seed)
     with tempfile.TemporaryDirectory(prefix="shardinit-") as folder:
         spec, out = os.path.join(folder, "spec.yaml"), os.path.join(folder, "out")
         captured.write(spec)
         layout = [] if captured.layout is None else ["--layout", captured.layout]
         _native.run("gen", spec, "-o", out, "--json", *layout)
-        return compare(captured, real, out)
+        return list(compare(captured, real, out).tensors)
 
 
 def compare(captured: Captured, real: Mapping[str, Real], folder: str) -> Verified:
     """The tensors of a model and of a checkpoint of its spec."""
-    engine = re.search(r"^engine: (torch_cpu|jax_threefry)", captured.text, re.MULTILINE)
-    allowed = _allowed(captured, folder) if engine and engine[1] == "torch_cpu" else {}
-    if engine and engine[1] == "jax_threefry":
-        allowed = dict.fromkeys(captured.drawn, _ULPS)
-    compared = []
-    with open_checkpoint(folder) as checkpoint:
-        for path, (shape, dtype) in captured.tensors.items():
-            made, exact = checkpoint.read(path), engine is not None or path not in captured.drawn
-            found = _compare(Compared(path, dtype, shape, "different"), real.get(path), made, exact)
-            if found.result == "different" and path in allowed and path in real:
-                found = _near(found, made, real[path], allowed[path])
-            compared.append(found)
-    return Verified(tuple(compared))
-
-
-def _allowed(captured: Captured, folder: str) -> dict[str, int]:
-    """The ulps by which tensors may differ that the plan calls inexact."""
     with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
-        inexact = {t["path"]: t for t in json.load(file)["tensors"] if t.get("inexact")}
+        allowed = _allowed(captured, json.load(file)["tensors"])
+    with open_checkpoint(folder) as checkpoint:
+        return Verified(
+            tuple(
+                _compared(captured, path, real.get(path), checkpoint.read(path), allowed, ...)
+                for path in captured.tensors
+            )
+        )
+
+
+def _sample(captured: Captured, seed: int) -> list[Compared]:
+    """Of tensors that are alike the first, one in the middle and the last; of large ones parts."""
+    assert captured._real is not None
+    real = captured._real(seed)
+    text = re.sub(r"^seed: .*$", f"seed: {seed}", captured.text, count=1, flags=re.MULTILINE)
+    again = dataclasses.replace(captured, text=text)
+    compared = []
+    with tempfile.TemporaryDirectory(prefix="shardinit-") as folder:
+        file = os.path.join(folder, "spec.yaml")
+        again.write(file)
+        allowed = _allowed(captured, json.loads(_native.run("graph", file, "--json"))["logical"])
+        with Spec(file, layout=captured.layout) as spec:
+            for path in _sampled(captured):
+                for box in _parts(captured.tensors[path][0]):
+                    made = spec.generate(path, box)
+                    compared.append(
+                        _compared(captured, path, real.get(path), made, allowed, box)
+                    )
+    if seed == captured.seed:
+        return compared
+    noted = lambda t: f"with seed {seed}: {t.note}" if t.note else ""  # noqa: E731
+    return [dataclasses.replace(tensor, note=noted(tensor)) for tensor in compared]
+
+
+def _sampled(captured: Captured) -> list[str]:
+    kinds: dict[Any, list[str]] = {}
+    for path, kind in captured.tensors.items():
+        kinds.setdefault((_NUMBER.sub("*", path), kind), []).append(path)
+    return list(
+        dict.fromkeys(
+            path
+            for paths in kinds.values()
+            for path in (paths[0], paths[len(paths) // 2], paths[-1])
+        )
+    )
+
+
+Box = tuple[slice, ...]
+
+
+def _parts(shape: tuple[int, ...]) -> list[Box]:
+    """A tensor, if it is small, or its beginning, its middle and its end."""
+    if math.prod(shape) <= _WHOLE:
+        return [tuple(slice(0, n) for n in shape)]
+    left, extent = _PART, []
+    for n in reversed(shape):
+        extent.insert(0, min(n, max(left, 1)))
+        left //= extent[0]
+    sides = list(zip(shape, extent, strict=True))
+    return [
+        tuple(slice(int(at * (n - some)), int(at * (n - some)) + some) for n, some in sides)
+        for at in (0, 0.5, 1)
+    ]
+
+
+def _compared(
+    captured: Captured,
+    path: str,
+    real: Real | None,
+    made: np.ndarray[Any, Any],
+    allowed: Mapping[str, int],
+    box: Any,
+) -> Compared:
+    """A tensor, or the box of it that is made."""
+    shape, dtype = captured.tensors[path]
+    exact = bool(engine_of(captured)) or path not in captured.drawn
+    found = _compare(Compared(path, dtype, shape, "different"), real, made, exact, box)
+    if found.result == "different" and path in allowed and real is not None:
+        return _near(found, made, real, allowed[path], box)
+    return found
+
+
+def _allowed(captured: Captured, planned: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """The ulps by which tensors may differ that the plan calls inexact."""
+    if engine_of(captured) == "jax_threefry":
+        return dict.fromkeys(captured.drawn, _ULPS)
+    if engine_of(captured) != "torch_cpu":
+        return {}
+    inexact = {t["path"]: t for t in planned if t.get("inexact")}
     allowed = dict.fromkeys(inexact, _ULPS)
-    for path, planned in inexact.items():
+    for path, plan in inexact.items():
         shape, dtype = captured.tensors[path]
-        init = planned.get("init", {})
+        init = plan.get("init", {})
         if "orthogonal" in init:
             # LAPACK's error grows with the columns.
             allowed[path] = max(min(shape[0], math.prod(shape[1:])), _ULPS)
@@ -201,13 +322,15 @@ _EPSILON = {
 }
 
 
-def _near(found: Compared, made: np.ndarray[Any, Any], real: Real, most: int) -> Compared:
+def _near(
+    found: Compared, made: np.ndarray[Any, Any], real: Real, most: int, box: Any
+) -> Compared:
     """The same as `inexact`, if no element differs by more than a few units in the last place, of
     itself or of the largest one."""
     if found.ulps == math.inf:
         return found  # Another shape or type.
     wanted = real.numbers(real.words())
-    apart = np.abs(real.numbers(_words(made)) - wanted)
+    apart = np.abs(real.numbers(_words(made)) - wanted[box])
     unit = np.abs(wanted).max() * _EPSILON[found.dtype]
     of_largest = (
         math.ceil(float(apart.max()) / unit) if np.isfinite(apart).all() and unit else math.inf
@@ -219,9 +342,9 @@ def _near(found: Compared, made: np.ndarray[Any, Any], real: Real, most: int) ->
 
 
 def _compare(
-    tensor: Compared, real: Real | None, made: np.ndarray[Any, Any], exact: bool
+    tensor: Compared, real: Real | None, made: np.ndarray[Any, Any], exact: bool, box: Any
 ) -> Compared:
-    """What is made of a tensor, beside that of the model; `exact`: bit for bit."""
+    """What is made of a tensor's box, beside that of the model; `exact`: bit for bit."""
 
     def result(word: str, ulps: float = math.inf, note: str = "") -> Compared:
         return dataclasses.replace(tensor, result=word, ulps=ulps, note=note)
@@ -230,7 +353,7 @@ def _compare(
         return result("different", note="the model has no such tensor")
     if real.shape != tensor.shape or real.dtype != tensor.dtype:
         return result("different", note=f"{real.dtype} {list(real.shape)} in the model")
-    wanted, got = real.words(), _words(made)
+    wanted, got = np.asarray(real.words()[box]), _words(made)
     apart = np.flatnonzero(wanted.ravel() != got.ravel())
     if not apart.size:
         return result("equal", 0)
@@ -240,8 +363,9 @@ def _compare(
     ulps = math.inf
     if tensor.dtype in _EPSILON:
         ulps = float(np.abs(_ordered(wanted).ravel()[apart] - _ordered(got).ravel()[apart]).max())
-    first = np.unravel_index(apart[0], tensor.shape)
-    place = ", ".join(str(int(i)) for i in first)
+    first = np.unravel_index(apart[0], wanted.shape)
+    begin = [0] * len(first) if box is ... else [side.start for side in box]
+    place = ", ".join(str(int(i) + b) for i, b in zip(first, begin, strict=True))
     values = f"{numbers[first]:.9g}, and {others[first]:.9g} in the model"
     by = f", by {_ulps(ulps)}" if ulps < math.inf else ""
     some = f"{apart.size:,} of {wanted.size:,} elements{by}; [{place}] is {values}"

@@ -1,0 +1,35 @@
+"""Whether PyTorch here draws the numbers of the engine torch_cpu."""
+
+from __future__ import annotations
+
+import warnings
+
+NAME = "torch_cpu/2.13/avx2"  # The version and the instructions of the PyTorch whose numbers it has.
+_ALIKE = ("AVX2", "AVX512")  # With the latter PyTorch draws the same.
+
+
+def difference() -> str:
+    """What is other here than in the engine's name; "" if nothing is."""
+    import torch
+
+    _, version, _ = NAME.split("/")
+    here = torch.__version__
+    if here.split(".")[:2] != version.split("."):
+        return f"this is PyTorch {here}, and `{NAME}` has the numbers of PyTorch {version}"
+    capability = torch.backends.cpu.get_cpu_capability()
+    if capability not in _ALIKE:
+        return (
+            f"PyTorch runs here with the instructions {capability}, and `{NAME}` has the numbers that it"
+            f" draws with {' and '.join(_ALIKE)}"
+        )
+    return ""
+
+
+def warn(engine: str, stacklevel: int) -> None:
+    """Warns where a constructor of PyTorch would draw other numbers than the spec's engine."""
+    if engine.split("/")[0] != NAME.split("/")[0] or not (different := difference()):
+        return
+    warnings.warn(
+        f"{different}: the model gets those of the engine, and its constructor would draw others here",
+        stacklevel=stacklevel + 1,
+    )

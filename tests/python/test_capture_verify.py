@@ -1,0 +1,160 @@
+"""Whether `shardinit-capture` compares its spec with the constructor, by default and when it is told to."""
+
+import collections
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from clients import LIBRARY, PACKAGE, Client, LikeTorchCpu
+
+torch = Client("torch")
+
+import shardinit
+import shardinit.capture
+from shardinit import _torch_cpu
+from shardinit.capture import _verify
+from shardinit.capture._command import main
+from torch import nn
+
+MODELS = """
+import numpy, torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, of="", layers=5):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(layers))
+        self.table = nn.Embedding(900, 100)
+        if of == "chance":
+            self.chance = nn.Parameter(torch.full((3,), numpy.random.default_rng().random()))
+        if of == "seeded otherwise":  # The recorder's class, so only a constructor that is recorded does so.
+            modes = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+            if not any(type(mode).__name__ == "Recorder" for mode in modes):
+                self.layers[4].weight.data[7, 7] += 1
+        if of == "captured alone":
+            torch.utils._python_dispatch._get_current_dispatch_mode_stack()[0]
+"""
+
+
+Done = collections.namedtuple("Done", "returncode stdout stderr")
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    """Runs the program, in this process: PyTorch takes seconds to load."""
+    (tmp_path / "models_to_verify.py").write_text(MODELS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "models_to_verify", raising=False)
+
+    def run(of, *arguments, model="models_to_verify:Model"):
+        given = json.dumps({"of": of} if isinstance(of, str) else of)
+        status = main(["torch", model, "--args", given, "-o", "x.yaml", *arguments])
+        return Done(status, *capsys.readouterr())
+
+    return run
+
+
+@LikeTorchCpu()
+def test_a_sample_is_compared_by_default(command):
+    done = command("", "--engine", "torch_cpu")
+    assert (done.returncode, done.stdout) == (0, "")
+    # Of five layers three.
+    assert done.stderr == "x.yaml: 11 tensors\nx.yaml: compared with the constructor: 7 tensors: 7 equal\n"
+    done = command("chance")
+    assert done.returncode == 1 and re.search(r"^chance +1 +different: ", done.stdout, re.M)
+    assert command("chance", "--verify", "none").returncode == 0
+    for words in (("--verify", "all"), ()):
+        done = command("seeded otherwise", "--engine", "torch_cpu", *words)
+        assert done.returncode == 1 and re.search(r"^layers.4.weight +1 +different: 1 of 64 elements", done.stdout, re.M)
+        assert "[7, 7] is" in done.stdout
+
+
+def test_what_cannot_be_compared_is_said(command, monkeypatch):
+    done = command([100000, 100000], model="torch.nn:Linear")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "x.yaml: not verified: its tensors have 37.3 GiB, and for a sample a constructor makes 1 GiB at most" in done.stderr
+    assert "hint: verify all of it (`--verify all`)" in done.stderr
+    done = command("captured alone")
+    assert done.returncode == 0
+    assert "not verified: the constructor fails when it is not captured: IndexError: list index out of range" in done.stderr
+    done = command("captured alone", "--verify", "all")
+    assert done.returncode == 2 and "error: the constructor fails when it is not captured: IndexError" in done.stderr
+    monkeypatch.setenv("SHARDINIT_LIBRARY", "/nowhere/libshardinit.so.1")  # So neither is the program.
+    monkeypatch.setenv("PATH", "/nowhere")
+    done = command("")
+    assert done.returncode == 0 and "x.yaml: not verified: the program `shardinit` is not in PATH" in done.stderr
+    assert command("", "--verify", "all").returncode == 3
+
+
+def test_the_limit_is_that_of_the_page():
+    assert _verify.LARGEST_SAMPLED == 1 << 30
+    with pytest.raises(ValueError, match='`tensors` is "all" or "sample"'):
+        shardinit.capture.torch(nn.Linear, 2, 3).verify("some")
+
+
+@LikeTorchCpu()
+def test_parts_of_large_tensors_are_compared_where_they_are():
+    """A difference at the beginning, in the middle or at the end of a tensor is seen, and placed."""
+    for index, seen in (((0, 0, 0), True), ((20, 100, 20), True), ((39, 199, 39), True), ((3, 0, 0), False)):
+        def make():
+            module = nn.Module()
+            module.weight = nn.Parameter(torch.randn(40, 200, 40))
+            modes = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+            if not any(type(mode).__name__ == "Recorder" for mode in modes):
+                module.weight.data[index] += 1
+            return module
+
+        verified = shardinit.capture.torch(make, engine="torch_cpu").verify("sample")
+        assert verified.good is not seen
+        assert not seen or f"[{', '.join(map(str, index))}] is" in verified.tensors[0].note
+        assert not shardinit.capture.torch(make, engine="torch_cpu").verify().good
+
+
+def other_pytorch(folder, code):
+    """What a process prints in which PyTorch does not use the engine's instructions."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import torch, shardinit, shardinit.capture\n" + code], capture_output=True, text=True,
+        timeout=300, cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE), "SHARDINIT_LIBRARY": str(LIBRARY), "ATEN_CPU_CAPABILITY": "default"})
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+WARNING = "PyTorch runs here with the instructions DEFAULT, and `torch_cpu/2.13/avx2` has the numbers that it draws with"
+
+
+@LikeTorchCpu()
+def test_other_instructions_than_the_engines_are_said(tmp_path):
+    (tmp_path / "spec.yaml").write_text(shardinit.capture.torch(nn.Linear, 20, 20, engine="torch_cpu").text)
+    torch.manual_seed(0)
+    real = nn.Linear(20, 20).weight.detach().numpy().tobytes().hex()
+    (tmp_path / "other.yaml").write_text(shardinit.capture.torch(nn.Linear, 20, 20).text)
+    (out, warned) = other_pytorch(tmp_path, """
+model = torch.nn.Linear(20, 20)
+shardinit.torch.init_(model, "spec.yaml")
+print(model.weight.detach().numpy().tobytes().hex())
+with shardinit.torch.from_spec("spec.yaml"):
+    model = torch.nn.Linear(20, 20)
+print(model.weight.detach().numpy().tobytes().hex())
+captured = shardinit.capture.torch(torch.nn.Linear, 20, 20, engine="torch_cpu")
+verified = captured.verify("sample")
+print(verified.good, verified.table().splitlines()[-1])
+shardinit.torch.init_(model, "other.yaml")
+shardinit.capture.torch(torch.nn.Linear, 20, 20)
+""")
+    first, second, verified = out.splitlines()
+    assert first == second == real
+    assert verified == f"False {WARNING} AVX2 and AVX512: what is different may be so for this reason alone"
+    assert warned.count(WARNING) == 3 and "CaptureWarning: " + WARNING in warned
+    lines = [int(line) for line in re.findall(r"<string>:(\d+): UserWarning: " + WARNING[:30], warned)]
+    assert lines == [4, 6] and "the model gets those of the engine" in warned
+
+
+def test_other_versions_than_the_engines_are_said(monkeypatch):
+    monkeypatch.setattr(torch, "__version__", "2.14.0+cpu")
+    assert _torch_cpu.difference() == ("this is PyTorch 2.14.0+cpu, and `torch_cpu/2.13/avx2` has the numbers of"
+                                       " PyTorch 2.13")
