@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <map>
@@ -19,8 +20,42 @@ namespace shardinit {
 namespace {
 
 constexpr std::string_view kFamilies = "huggingface/", kYaml = ".yaml";
-constexpr std::string_view kCapture =
-    "`shardinit-capture hf config.json -o model.yaml` makes a spec of any model of Transformers";
+
+std::string CaptureHint(const Node& config) {
+  const std::string& name = config.span.source->name;
+  return fmt::format(
+      "`shardinit-capture hf {} -o model.yaml` makes a spec of any model of Transformers",
+      name.starts_with('<') ? "config.json" : name);
+}
+
+// Whether one is the other but for that many letters; two that are swapped count as one.
+bool IsWithin(std::string_view a, std::string_view b, int letters) {
+  const auto [x, y] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
+  a = {x, a.end()};
+  b = {y, b.end()};
+  if (a.empty() && b.empty()) return true;
+  if (letters == 0) return false;
+  const auto rest = [letters](std::string_view c, size_t skip_c, std::string_view d,
+                              size_t skip_d) {
+    return c.size() >= skip_c && d.size() >= skip_d &&
+           IsWithin(c.substr(skip_c), d.substr(skip_d), letters - 1);
+  };
+  const bool swapped = a.size() > 1 && b.size() > 1 && a[0] == b[1] && a[1] == b[0];
+  return rest(a, 1, b, 0) || rest(a, 0, b, 1) || rest(a, 1, b, 1) || (swapped && rest(a, 2, b, 2));
+}
+
+// Of a field: what a slip of the keyboard, or another way to write words, makes of it.
+bool IsNearMiss(std::string_view key, std::string_view field) {
+  constexpr size_t kLong = 12;
+  const auto plain = [](std::string_view name) {
+    std::string letters;
+    for (const char c : name) {
+      if (c != '_' && c != '-') letters += static_cast<char>(std::tolower(c));
+    }
+    return letters;
+  };
+  return plain(key) == plain(field) || IsWithin(key, field, field.size() < kLong ? 1 : 2);
+}
 
 // Those that have a family; `_all.yaml` is none.
 std::vector<std::string> ModelTypes() {
@@ -112,6 +147,7 @@ class Importer {
     for (const Node::Entry& field : fields->entries) {
       if (field.value->IsMap()) ReadField(std::string(field.key->text), *field.value);
     }
+    ReportNearMisses(*fields);
     Add(spec, "vars", vars_);
     Node* last = NewMap();
     Add(last, "config", WriteConfig(Member(table, "omit")));
@@ -170,10 +206,16 @@ class Importer {
   void ReadField(std::string name, const Node& row) {
     const Node* alias = Member(&row, "alias");
     const Node* given = config_.Find(name);
-    if (alias != nullptr && (given == nullptr || given->IsNull())) {
-      if (const Node* other = config_.Find(alias->text)) {
+    if (const Node* other = alias == nullptr ? nullptr : config_.Find(alias->text)) {
+      if (given == nullptr || given->IsNull()) {
         given = other;
         name = alias->text;
+      } else if (!other->IsNull() && (!given->IsScalar() || given->text != other->text)) {
+        diagnostics_.Error(
+            other->span,
+            fmt::format("{} is {}, but {}, which is another name of it, is {}", Quote(name),
+                        Describe(*given), Quote(alias->text), Describe(*other)),
+            "remove the one that is wrong");
       }
     }
     const Node* values = Member(&row, "values");
@@ -190,6 +232,7 @@ class Importer {
         AddPart(part);
       } else {
         SetVariable(*variable, text, name, given);
+        AddPart(Member(&row, "spec"));
       }
       return;
     }
@@ -203,6 +246,36 @@ class Importer {
     } else if (const Node* number = ReadNumber(name, *given, row)) {
       SetVariable(*variable, number, name, given);
       AddPart(Member(&row, "spec"));
+    }
+  }
+
+  // A key that is nothing to Transformers, which then takes the default of the field that it was
+  // meant to be, and says nothing.
+  void ReportNearMisses(const Node& fields) {
+    std::vector<std::string_view> known, absent;
+    for (const Node::Entry& field : fields.entries) {
+      if (!field.value->IsMap()) continue;
+      const Node* alias = Member(field.value, "alias");
+      const bool is_given = config_.Find(field.key->text) != nullptr ||
+                            (alias != nullptr && config_.Find(alias->text) != nullptr);
+      for (const std::string_view name :
+           {field.key->text, alias == nullptr ? std::string_view() : alias->text}) {
+        (is_given ? known : absent).push_back(name);
+      }
+    }
+    for (const Node::Entry& entry : config_.entries) {
+      const std::string_view key = entry.key->text;
+      if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+      const auto meant = std::find_if(absent.begin(), absent.end(), [key](std::string_view field) {
+        return !field.empty() && IsNearMiss(key, field);
+      });
+      if (meant == absent.end()) continue;
+      diagnostics_.Error(
+          entry.key->span,
+          fmt::format("{} is no field of a {}, and {} is not there", Quote(key),
+                      Quote(config_.Find("model_type")->text), Quote(*meant)),
+          fmt::format("did you mean {}? If not, remove it: Transformers does not read it",
+                      Quote(*meant)));
     }
   }
 
@@ -244,9 +317,9 @@ class Importer {
     diagnostics_.Error(given.span,
                        fmt::format("{} is {}, which the family {} has no tensors for", Quote(name),
                                    Describe(given), Quote(config_.Find("model_type")->text)),
-                       hint != nullptr
-                           ? std::string(hint->text)
-                           : fmt::format("it knows `{}`; {}", fmt::join(known, "`, `"), kCapture));
+                       hint != nullptr ? std::string(hint->text)
+                                       : fmt::format("it knows `{}`; {}", fmt::join(known, "`, `"),
+                                                     CaptureHint(config_)));
   }
 
   // Of variables, so that it stays true when they change; else as it is.
@@ -352,7 +425,7 @@ const Node* FindModelType(const Node& config, Diagnostics& diagnostics) {
   diagnostics.Error(type->span, fmt::format("no family has the model type {}", Quote(type->text)),
                     fmt::format("{}there are {}; {}",
                                 closest.empty() ? "" : fmt::format("did you mean `{}`? ", closest),
-                                known, kCapture));
+                                known, CaptureHint(config)));
   return nullptr;
 }
 

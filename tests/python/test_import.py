@@ -41,6 +41,21 @@ FAMILIES = {
     "gemma2": ("Gemma2ForCausalLM", {**LLAMA, "head_dim": 12}, [
         {"tie_word_embeddings": False}, {"attention_bias": True}, {"pad_token_id": None}, {"pad_token_id": 9},
         {"dtype": "bfloat16", **BIAS}]),
+    "gemma3_text": ("Gemma3ForCausalLM", {**LLAMA, "head_dim": 12}, [
+        {"tie_word_embeddings": False}, {"attention_bias": True}, {"pad_token_id": None}, {"head_dim": 20, **BIAS},
+        {"dtype": "bfloat16"}]),
+    "qwen3": ("Qwen3ForCausalLM", {**LLAMA, "head_dim": 12}, [
+        {"tie_word_embeddings": True}, {"attention_bias": True, "head_dim": 20}, {"num_key_value_heads": None},
+        {"hidden_size": 50, **BIAS}, {"pad_token_id": 7, "dtype": "bfloat16"}]),
+    "qwen3_moe": ("Qwen3MoeForCausalLM", {**LLAMA, "num_local_experts": 3, "moe_intermediate_size": 20}, [
+        {"tie_word_embeddings": True}, {"attention_bias": True, "head_dim": 20},
+        {"decoder_sparse_step": 2, "num_hidden_layers": 5}, {"pad_token_id": 7, "dtype": "bfloat16", **BIAS}]),
+    "phi3": ("Phi3ForCausalLM", {**LLAMA, "pad_token_id": 3}, [
+        {"tie_word_embeddings": True}, {"num_key_value_heads": None}, {"head_dim": 20}, {"pad_token_id": None},
+        {"dtype": "bfloat16", **BIAS}]),
+    "olmo2": ("Olmo2ForCausalLM", LLAMA, [
+        {"tie_word_embeddings": True}, {"attention_bias": True}, {"num_key_value_heads": None}, {"pad_token_id": None},
+        {"dtype": "bfloat16", **BIAS}]),
     "gpt2": ("GPT2LMHeadModel", {"vocab_size": 96, "n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 32}, [
         {"tie_word_embeddings": False}, {"n_inner": 100}, {"pad_token_id": 5, **BIAS}, {"dtype": "bfloat16"}]),
     "gpt_neox": ("GPTNeoXForCausalLM", {**LLAMA, "num_key_value_heads": None}, [
@@ -436,6 +451,10 @@ WRONG = {  # What the file says, or how a Llama's is changed → the message, wi
     "std": ({"initializer_range": 0}, "`initializer_range` must be a number above 0, not `0`"),
     "quantized": ({"quantization_config": {"quant_method": "fp8"}}, "`quantization_config` is a mapping, which the family `llama` has no tensors for"),
     "class": ({"architectures": ["LlamaForSequenceClassification"]}, "`architectures` is `LlamaForSequenceClassification`, which the family `llama` has no tensors for"),
+    "near miss": ({"num_hidden_layers": None, "num_hidden_layer": 2}, "`num_hidden_layer` is no field of a `llama`, and `num_hidden_layers` is not there\n"),
+    "meant": ({"hidden_size": None, "hiddenSize": 48}, "hint: did you mean `hidden_size`? If not, remove it: Transformers does not read it"),
+    "quantised": ({"quantisation_config": {"quant_method": "fp8"}}, "`quantisation_config` is no field of a `llama`, and `quantization_config` is not there"),
+    "capture": ({"architectures": ["LlamaModel"]}, "config.json -o model.yaml` makes a spec of any model of Transformers"),
     "dtype": ({"torch_dtype": "int8"}, "`torch_dtype` is `int8`, which the family"),
     "heads": ({"num_attention_heads": 5, "num_key_value_heads": 5}, "config.json:4:17: error: the model needs that hidden_size is a multiple of num_attention_heads, but `hidden_size` is `48` and `num_attention_heads` is `5`"),
     "groups": ({"num_key_value_heads": 3}, "num_attention_heads is a multiple of num_key_value_heads, but `num_attention_heads` is `4` and `num_key_value_heads` is `3`"),
@@ -460,6 +479,8 @@ def test_mistakes(command, name, tmp_path):
 @pytest.mark.parametrize("name, changes, message", [
     ("t5", {"is_gated_act": True}, "is_gated_act is true where feed_forward_proj begins with gated, and false where not"),
     ("t5", {"is_gated_act": False, "feed_forward_proj": "gated-gelu"}, "is_gated_act is true where"),
+    ("gpt2", {"hidden_size": 64}, "error: `n_embd` is `48`, but `hidden_size`, which is another name of it, is `64`"),
+    ("llama", {"dtype": "float32", "torch_dtype": "bfloat16"}, "`dtype` is `float32`, but `torch_dtype`, which is another name of it, is `bfloat16`"),
     ("vit", {"num_labels": 5, "id2label": {"0": "a", "1": "b"}}, "error: `id2label` says 2, but `num_labels` says 5"),
 ])
 def test_fields_that_disagree(name, changes, message, tmp_path):
@@ -468,6 +489,33 @@ def test_fields_that_disagree(name, changes, message, tmp_path):
     path.write_text(json.dumps({"model_type": name, "architectures": [of], **tiny, **changes}))
     result = Run("validate", path)
     assert result.returncode == 2 and message in result.stderr, result.stderr
+
+
+# What a file says, and what is the same in other words: null is not what is absent, a field has one value.
+SAME = {
+    "alias": ("gpt2", {"hidden_size": 48}, ["n_embd"], {}),
+    "both names": ("gpt2", {"hidden_size": 48}, [], {}),
+    "nearly one that is there": ("llama", {"num_hidden_layer": 9, "num_labels": 3}, [], {}),
+    "null": ("qwen2", {"num_key_value_heads": None}, [], {"num_key_value_heads": 4}),
+    "absent": ("qwen2", {"num_attention_heads": 32, "hidden_size": 64}, ["num_key_value_heads"], {
+        "num_attention_heads": 32, "hidden_size": 64, "num_key_value_heads": 32}),
+    "default token": ("gemma2", {}, ["pad_token_id"], {"pad_token_id": 0}),
+    "default token of bert": ("bert", {}, ["pad_token_id"], {"pad_token_id": 0}),
+}
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_fields_as_the_class_reads_them(case, tmp_path):
+    name, changes, lacks, said = SAME[case]
+    of, tiny, _ = FAMILIES[name]
+    whole = {"model_type": name, "architectures": [of], **tiny}
+    given = {key: value for key, value in {**whole, **changes}.items() if key not in lacks}
+    (tmp_path / "given.json").write_text(json.dumps(given))
+    (tmp_path / "said.json").write_text(json.dumps({**whole, **said}))
+    class_of = getattr(transformers, of).config_class
+    a, b = (class_of.from_json_file(tmp_path / f"{each}.json").to_dict() for each in ("given", "said"))
+    assert all(a[key] == b[key] for key in {**tiny, **said})
+    assert Ok("digest", tmp_path / "given.json").stdout == Ok("digest", tmp_path / "said.json").stdout
 
 
 def test_unknown_type_lists_families():
