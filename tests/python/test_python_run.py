@@ -379,6 +379,43 @@ def test_a_flax_nnx_state(tmp_path):
     assert model.up.kernel.get_value().sharding.spec == P(None, ("a",))
 
 
+def test_a_flax_skeleton_that_is_made_under_set_mesh(tmp_path):
+    """Its shardings are over an abstract mesh, and the streams of `nnx.Dropout` are in no spec."""
+    nnx = Client("flax.nnx")
+    spec = tmp_path / "flax.yaml"
+    spec.write_text(FLAX)
+
+    class Model(nnx.Module):
+        def __init__(self, rngs):
+            split = nnx.with_partitioning(nnx.initializers.lecun_normal(), ("a", None))
+            self.up = nnx.Linear(16, 32, rngs=rngs, kernel_init=split)
+            self.down = nnx.Linear(32, 16, rngs=rngs)
+            self.dropout = nnx.Dropout(0.1, rngs=rngs)
+
+    mesh = Devices(8, names=("a",))
+    with jax.set_mesh(mesh):
+        skeleton = nnx.eval_shape(lambda: Model(nnx.Rngs(0)))
+    wanted = Wanted(spec)
+
+    def Check(model):
+        for name in ("up", "down"):
+            for leaf in ("kernel", "bias"):
+                Equal({"w": getattr(getattr(model, name), leaf).get_value()}, {"w": wanted[f"{name}.{leaf}"]})
+        assert model.up.kernel.get_value().sharding.spec == P("a", None)
+        nnx.reseed(model, default=1)
+        assert model.dropout(jnp.ones(1000)).min() == 0
+
+    model = shardinit.jax.run(spec, mesh, tree=skeleton)
+    # Of what nothing is said the spec's sharding counts.
+    assert model.down.kernel.get_value().sharding.spec == P(("a",), None)
+    Check(model)
+    with shardinit.open_spec(spec) as opened:
+        with jax.set_mesh(mesh):
+            Check(shardinit.jax.fill(skeleton, opened))
+        with pytest.raises(shardinit.MismatchError, match="axis `a` of an abstract mesh, and no mesh is set"):
+            shardinit.jax.fill(skeleton, opened)
+
+
 @jax.tree_util.register_pytree_node_class
 class Named:
     """As Haliax's NamedArray: a node that names none of its keys."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -28,7 +29,15 @@ try:
     import jax
 except ImportError as error:
     raise ImportError('shardinit.jax needs JAX: pip install "jax[cpu]"') from error
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+from jax.sharding import (
+    AbstractMesh,
+    AxisType,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    Sharding,
+    SingleDeviceSharding,
+)
 
 from ._checkpoint import Folder, as_source
 from ._errors import MismatchError
@@ -219,7 +228,7 @@ def run(
         return _named_sharding(mesh, cuts[info.path])
 
     if tree is not None:
-        return _fill(tree, opened, make, shardings, default, rename, strict, devices)
+        return _fill(tree, opened, make, shardings, default, rename, strict, mesh)
     return _load(opened, make, default if shardings is None else shardings, keys, nested, devices)
 
 
@@ -265,15 +274,17 @@ def _fill(
     default: Callable[[TensorInfo], Sharding],
     rename: Callable[[str], str] | None,
     strict: bool,
-    devices: frozenset[Any] | None = None,
+    mesh: Mesh | None = None,
 ) -> Any:
     """`fill`, from anything.
 
-    `default` is of leaves that have no sharding, if there are no `shardings`; `devices` are those
+    `default` is of leaves that have no sharding, if there are no `shardings`; `mesh` has the devices
     that shardings must be over.
     """
+    devices = None if mesh is None else frozenset(mesh.devices.flat)
     flat = _flatten(shardings) if isinstance(shardings, Mapping) else None
     leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+    streams = _streams(tree)
     paths: list[str | None] = []
     chosen: dict[str, Any] = {}
     missing: list[str] = []
@@ -285,6 +296,9 @@ def _fill(
         path = ".".join(parts_of(keys))
         if path not in opened.tensors or rename:
             path = rename(path_of(keys)) if rename else path_of(keys)
+        if path not in opened.tensors and jax.tree_util.keystr(keys) in streams:
+            paths.append(None)
+            continue
         paths.append(path)
         if path not in opened.tensors:
             missing.append(path)
@@ -296,7 +310,11 @@ def _fill(
                 continue
             chosen[path] = flat[path]
         elif shardings is None:
-            own = getattr(leaf, "sharding", None)
+            try:
+                own = _own_sharding(leaf, mesh)
+            except MismatchError as error:
+                mismatching[path] = str(error)
+                continue
             fits = own is not None and (devices is None or own.device_set == devices)
             chosen[path] = own if fits else default(info)
         else:
@@ -319,6 +337,47 @@ def _fill(
         for path, (_, leaf) in zip(paths, leaves, strict=True)
     ]
     return jax.tree_util.tree_unflatten(structure, filled)
+
+
+def _streams(tree: Any) -> frozenset[str]:
+    """Where Flax NNX has the keys and counters of its random streams, as those of ``nnx.Dropout``."""
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is None:
+        return frozenset()
+    leaves = jax.tree_util.tree_flatten_with_path(
+        tree, is_leaf=lambda node: isinstance(node, nnx.RngState)
+    )[0]
+    found = [(keys, leaf) for keys, leaf in leaves if isinstance(leaf, nnx.RngState)]
+    return frozenset(
+        jax.tree_util.keystr((*keys, *inner))
+        for keys, state in found
+        for inner, _ in jax.tree_util.tree_flatten_with_path(state)[0]
+    )
+
+
+def _own_sharding(leaf: Any, mesh: Mesh | None) -> Sharding | None:
+    """A leaf's sharding; one over an ``AbstractMesh``, as skeletons that are made under
+    ``jax.set_mesh`` have, is over the mesh of these names.
+
+    Raises:
+        MismatchError: no mesh has them.
+    """
+    own: Sharding | None = getattr(leaf, "sharding", None)
+    if not isinstance(own, NamedSharding) or not isinstance(own.mesh, AbstractMesh):
+        return own
+    named = [a for axes in own.spec if axes for a in ((axes,) if isinstance(axes, str) else axes)]
+    if not named and AxisType.Explicit not in own.mesh.axis_types:
+        return None  # JAX chooses how it is cut, so nothing is said.
+    over = mesh if mesh is not None else jax.sharding.get_mesh()
+    if missing := [axis for axis in named if axis not in over.axis_names]:
+        raise MismatchError(
+            f"its sharding is over axis `{missing[0]}` of an abstract mesh, and "
+            + ("no mesh is set: call this under `jax.set_mesh`, or give `shardings`"
+               if over.empty else "the mesh does not have it")
+        )  # fmt: skip
+    if over.empty:
+        return None
+    return NamedSharding(over, own.spec)
 
 
 def mesh_of(checkpoint: Folder, devices: Iterable[Any] | None = None) -> Mesh:
