@@ -24,7 +24,7 @@ MAKERS = {
     "like": lambda shape, dtype: torch.randn_like(torch.empty(shape, dtype=dtype)),
     "parameter": lambda shape, dtype: nn.Parameter(torch.randn(shape, dtype=dtype)),
     "channels last": lambda shape, dtype: torch.empty_strided(
-        shape, [1, *np.cumprod(shape[:-1]).tolist()], dtype=dtype).normal_(),
+        shape, [1, *np.cumprod(shape[:-1]).tolist()][:len(shape)], dtype=dtype).normal_(),
     "from_numpy": lambda shape, dtype: torch.from_numpy(np.arange(float(np.prod(shape))).reshape(shape)).to(dtype),
 }
 

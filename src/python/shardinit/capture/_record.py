@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
 import sys
+import threading
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -195,10 +197,41 @@ class _Storage:
 
 
 class _Mode(FakeTensorMode):
-    """One for all fake tensors, also for those that are copied with all that they refer to."""
+    """One for all fake tensors, also for those that are copied with all that they refer to.
+
+    Attributes:
+        recorder: what has to see all that is done with them; None when nothing has to.
+        seen: what is done now is what it does itself, or what it has seen.
+    """
+
+    recorder: Recorder | None = None
+    seen = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Mode:
         return self
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.recorder is not None and (not self.seen or self._thread != threading.get_ident()):
+            raise self.recorder.block(
+                f"`{func}` is called where it is not seen, as in a thread or behind PyTorch's modes"
+            )
+        return super().dispatch(func, types, args, kwargs)
+
+    @contextlib.contextmanager
+    def recorded(self, recorder: Recorder) -> Iterator[None]:
+        self.recorder, self._thread = recorder, threading.get_ident()
+        try:
+            yield
+        finally:
+            self.recorder = None
+
+    @contextlib.contextmanager
+    def sees(self) -> Iterator[None]:
+        before, self.seen = self.seen, True
+        try:
+            yield
+        finally:
+            self.seen = before
 
 
 def geometry(tensor: torch.Tensor) -> Geometry:
@@ -218,7 +251,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         blocked: why the constructor could not go on, if it could not, also where it did.
     """
 
-    def __init__(self, mode: FakeTensorMode, seed: int) -> None:
+    def __init__(self, mode: _Mode, seed: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.mode = mode
         self.draws: list[Draw] = []
@@ -339,7 +372,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def copied_memory(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy of all the memory that a tensor is a part of, as one row."""
         storage = self._storage(tensor)
-        with _disable_current_modes(), self.mode:
+        with _disable_current_modes(), self.mode.sees(), self.mode:
             count = tensor.untyped_storage().nbytes() // tensor.element_size()
             made = torch.empty(count, dtype=tensor.dtype, device=tensor.device)
         self._enter(made, storage.value)
@@ -433,7 +466,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         try:
-            return self._follow(function, args, kwargs or {})
+            with self.mode.sees():
+                return self._follow(function, args, kwargs or {})
         except Blocked as error:
             raise self.block(str(error)) from error
 
@@ -609,6 +643,7 @@ def record(
             warnings.catch_warnings(),
             recorder.generator.watched(),
             patches(),
+            mode.recorded(recorder),
             mode,
             recorder,
             torch.device("cpu"),

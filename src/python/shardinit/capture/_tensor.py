@@ -131,7 +131,7 @@ def _tie_equal(tensors: list[Tensor]) -> dict[str, str]:
         draws = tuple(use.draw.order for use in tensor.uses)
         same = first.setdefault((tensor.shape, tensor.dtype, repr(tensor.init), draws), tensor)
         if same is not tensor:
-            tensor.key, tensor.place = same.path, None
+            tensor.init, tensor.key, tensor.place = same.init, same.path, None
         elif tensor.place is not None and (draws[0] in drawn or tensor.place.again):
             if tensor.asked is None:
                 problems[tensor.path] = f"{BEHIND}: {tensor.uses[0].draw.origin}"
