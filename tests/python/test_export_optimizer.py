@@ -1,5 +1,6 @@
 """`export --optimizer adamw`: one step from the export is one step from the model with a fresh optimizer, bit for bit."""
 
+import fnmatch
 import json
 import os
 import pickle
@@ -219,6 +220,26 @@ def test_all_but_whole_numbers_have_a_state(export):
     only = "{adamw: {params: [embed.weight, '*.w*ght']}}"
     names = pickle.loads((export("only", only) / ".metadata").read_bytes()).state_dict_metadata
     assert sum(name.endswith(".exp_avg") for name in names) == 5
+
+
+GROUPS = [["*"], ["up.weight", "embed.weight"], ["*.weight"], ["norm.*", "up.weight"], ["norm.bias"]]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (2, 1, 0), (3, 2, 4, 0), (4, 3, 1, 2), (2, 4, 1, 3)])
+def test_a_parameter_is_in_the_first_group_that_has_it(order, export, tmp_path):
+    """Whether by its name or by a pattern."""
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    own = ", ".join(f"{key}: {list(value) if key == 'betas' else value}" for key, value in OWN.items() if key != "lr")
+    groups = [f"{{params: {GROUPS[g]}, lr: {i + 1}, {own}}}" for i, g in enumerate(order)]
+    out = export("-".join(map(str, order)), "{adamw: [" + ", ".join(groups) + "]}")
+    dcp_to_torch_save(str(out), str(tmp_path / "all.pt"))
+    saved = torch.load(tmp_path / "all.pt", weights_only=True)["optim"]
+    found = {path: group["lr"] for group in saved["param_groups"] for path in group["params"]}
+    first = {path: next((i + 1 for i, g in enumerate(order) for p in GROUPS[g] if fnmatch.fnmatchcase(path, p)), None)
+             for path in TRAINED}
+    assert {path: found.get(path) for path in TRAINED} == first
+    assert {path for path in TRAINED if path in saved["state"]} == {path for path in TRAINED if first[path]}
 
 
 @pytest.mark.parametrize("engine", ["philox4x32", "torch_cpu"])

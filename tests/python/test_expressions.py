@@ -6,7 +6,10 @@ import mpmath
 import numpy as np
 import pytest
 
+import clients  # noqa: F401 (The package is that of the checkout.)
 from support import DTYPES, ROOT, Ok, Reassemble, Run
+
+import shardinit
 
 SPEC = ROOT / "configs/expressions.yaml"
 mpmath.mp.dps = 50
@@ -227,3 +230,41 @@ def test_what_is_no_number_is_refused(tmp_path):
     assert "element [0, 0] of `w` is nan, which f32 does not hold" in result.stderr
     assert 'its initializer is {expr: "log(i0 * 3 + i1 - 4)"}' in result.stderr
     assert not (tmp_path / "out/manifest.json").exists()
+
+
+def Tensors(text):
+    with shardinit.open_spec(text=text) as spec:
+        return {path: tensor.global_shape for path, tensor in spec.tensors.items()}
+
+
+def Sized(names, expressions):
+    """What expressions of whole numbers are, as sizes of tensors."""
+    lines = [f"  t{i}: {{shape: ['{expression}'], init: zeros}}" for i, expression in enumerate(expressions)]
+    found = Tensors("shardinit: 1\nname: sized\ndtype: bool\nvars: {" + names + "}\nmodules:\n" + "\n".join(lines) + "\n")
+    return [size for size, in found.values()]
+
+
+@pytest.mark.parametrize("large", [2**53, 2**62, 2**63 - 2])
+def test_whole_numbers_above_what_doubles_hold(large):
+    """Neighbours of which an f64 makes one are two: in every comparison, and in every function of whole numbers."""
+    a, b = large, large + 1
+    compared = {"<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b, "==": a == b, "!=": a != b}
+    turned = {"<": b < a, "<=": b <= a, ">": b > a, ">=": b >= a, "==": b == a, "!=": b != a}
+    expressions = [f"1 + (a {sign} b)" for sign in compared] + [f"1 + (b {sign} a)" for sign in turned]
+    wanted = [1 + holds for holds in [*compared.values(), *turned.values()]]
+    # And of the numbers below 0, whose order is the other.
+    expressions += [f"1 + (-a {sign} -b)" for sign in turned]
+    wanted += [1 + holds for holds in turned.values()]
+    for expression, value in [("max(a, b) - a", 1), ("max(b, a) - a", 1), ("b - min(a, b)", 1), ("b - min(b, a)", 1),
+                              ("abs(-b) - a", 1), ("clip(b, a, b) - a", 1), ("clip(a, b, b) - a", 1), ("floor(b) - a", 1),
+                              ("where(a == b, 2, 3)", 3), ("mod(b, a)", 1), ("ceil_div(b, a)", 2),
+                              ("round_up(a, 1) - a + 1", 1), ("b / 1 - a", 1)]:
+        expressions.append(expression)
+        wanted.append(value)
+    assert Sized(f"a: {a}, b: {b}", expressions) == wanted
+
+
+def test_whole_numbers_above_what_doubles_hold_decide_what_there_is():
+    assert Tensors("shardinit: 1\nname: when\ndtype: f32\nvars: {a: 9007199254740993}\nmodules:\n"
+                   "  here: {shape: [1], init: zeros, when: a > 9007199254740992}\n"
+                   "  gone: {shape: [1], init: zeros, when: a == 9007199254740992}\n") == {"here": (1,)}

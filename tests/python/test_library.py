@@ -269,7 +269,7 @@ def test_boxes_of_a_rank(api):
 
 
 def test_misuse_of_fill_is_told_and_changes_nothing(api, small):
-    out = np.full((3, 6), 7.5)
+    out, large = np.full((3, 6), 7.5), np.full((6, 6), 7.5)
     for arguments, said in [
         ((2, (0, 0), (3, 6), out), "there is no tensor 2: the spec has 2"),
         ((-1, (0, 0), (3, 6), out), "there is no tensor -1: the spec has 2"),
@@ -280,6 +280,9 @@ def test_misuse_of_fill_is_told_and_changes_nothing(api, small):
         ((0, (0, 0), (2**63 - 1, 6), out), "outside dimension 0"),
         ((0, (0, 0), None, out), "one of `offset` and `shape` is NULL"),
         ((0, (0, 0), (3, 6), out, 143), "this part of `m` has 144 bytes, and `out_size` is 143"),
+        ((0, (0, 0), (3, 6), large, 145), "this part of `m` has 144 bytes, and `out_size` is 145"),
+        ((0, (0, 0), (3, 6), large), "this part of `m` has 144 bytes, and `out_size` is 288"),
+        ((0, (12, 0), (0, 6), large, 8), "this part of `m` has 0 bytes, and `out_size` is 8"),
         ((0, None, None, out), "this part of `m` has 576 bytes, and `out_size` is 144"),
         ((0, (0, 0), (3, 6), None, 144), "`out` is NULL"),
         ((0, (0, 0), (2, 6), out.ctypes.data + 4, 96), "`out` is not aligned to the 8 bytes of an element"),
@@ -288,7 +291,7 @@ def test_misuse_of_fill_is_told_and_changes_nothing(api, small):
     ]:
         status, message = api.Fill(small, *arguments)
         assert status == 2 and said in message and message.startswith("shardinit: error: "), said
-    assert (out == 7.5).all()
+    assert (out == 7.5).all() and (large == 7.5).all()
     # Nothing at all is a part too; and who wants no message gets none.
     assert api.Fill(small, 0, (12, 0), (0, 6), None, 0) == (0, None)
     assert api.c.shardinit_fill(small, 9, None, None, None, 0, 0, None) == 2

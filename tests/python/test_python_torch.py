@@ -540,6 +540,15 @@ def test_dcp_in_one_process(toy, tmp_path):
         state = {name: torch.zeros_like(tensor) for name, tensor in Toy().state_dict().items()}
         dcp.load(state, storage_reader=shardinit.torch.StorageReader(source), no_dist=True)
         assert all(np.array_equal(Words(t), wanted[n][1]) for n, t in state.items())
+    # Where dcp.load names the checkpoint, it is that one which is read, and else the reader's own.
+    other = Gen(MODEL, tmp_path, "--set", "seed=1")
+    reader = shardinit.torch.StorageReader(toy)
+    for chosen, folder in ((other, other), (None, other), (str(toy), toy), (None, toy)):
+        state = {name: torch.zeros_like(tensor) for name, tensor in Toy().state_dict().items()}
+        dcp.load(state, checkpoint_id=chosen, storage_reader=reader, no_dist=True)
+        there = Reassemble(folder)
+        assert all(np.array_equal(Words(t), there[n][1]) for n, t in state.items())
+    assert not np.array_equal(Reassemble(other)["embed.weight"][1], wanted["embed.weight"][1])
     with pytest.raises(dcp.CheckpointException, match="nope"):
         dcp.load(
             {"nope": torch.zeros(3)},
