@@ -132,6 +132,7 @@ GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCo
   GenerateResult result;
   const std::string plan_json = WritePlan(plan);
   const Digest plan_sha256 = Sha256Of(plan_json);
+  const SignalsWait signals;  // Whoever called says what becomes of the ranks that are done.
   const CheckpointFolder folder(request.folder, plan_json);
   folder.WriteDevices(WriteDeviceLayout(plan.graph.mesh));
   folder.RemoveLeftOvers(Others::kOld);
@@ -143,7 +144,7 @@ GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCo
 
   // Beyond this point only files that describe other files are written.
   const bool all = static_cast<int64_t>(request.ranks.size()) == plan.world_size();
-  if (!all && !MissingRanks(folder, plan, plan_sha256, 1).empty()) {
+  if (!all && LacksRank(folder, plan, plan_sha256)) {
     RequireInPlace(folder.root());
     return result;
   }

@@ -70,7 +70,7 @@ std::string ReadFile(const std::string& path, size_t limit) {
   if (path == "-") return ReadToEnd(STDIN_FILENO, "standard input", limit);
   // O_NONBLOCK: opening a FIFO must not wait for a writer.
   const Fd fd = OpenAt(AT_FDCWD, path, O_RDONLY | O_NONBLOCK);
-  if (!fd && (errno == ENOENT || errno == ENOTDIR)) {
+  if (!fd && (errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG || errno == ELOOP)) {
     throw Error(ExitCode::kUsage, fmt::format("there is no file `{}`", path));
   }
   if (!fd) throw SystemError("read", path);

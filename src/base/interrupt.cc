@@ -9,12 +9,12 @@
 namespace shardinit {
 namespace {
 
-std::atomic<int> pending{0};
+std::atomic<int> pending{0}, waiting{0};
 static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler");
 
 extern "C" void Note(int signal) {
   int none = 0;
-  if (!pending.compare_exchange_strong(none, signal)) {
+  if (waiting == 0 || !pending.compare_exchange_strong(none, signal)) {
     ::signal(signal, SIG_DFL);
     raise(signal);
   }
@@ -36,6 +36,10 @@ void HandleSignals() {
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);
 }
+
+SignalsWait::SignalsWait() { ++waiting; }
+SignalsWait::SignalsWait(SignalsWait&&) noexcept : SignalsWait() {}
+SignalsWait::~SignalsWait() { --waiting; }
 
 int PendingSignal() { return pending.load(); }
 

@@ -1,4 +1,4 @@
-// Signals that end a run: noted by a handler, acted on where it is safe.
+// Signals that end a run: at once, or noted by a handler and acted on where it is safe.
 #pragma once
 
 namespace shardinit {
@@ -9,9 +9,19 @@ struct Interrupted {
   int signal;
 };
 
-// SIGINT, SIGTERM and SIGHUP are noted (the second one ends the process at
-// once); SIGPIPE and SIGXFSZ become errors of the call that met them.
+// SIGINT, SIGTERM and SIGHUP end the process at once while there is nothing to tidy up, and are
+// noted while there is (then a second one ends it); SIGPIPE and SIGXFSZ become errors of the call
+// that met them.
 void HandleSignals();
+
+// There is something to tidy up, such as a temporary file, while one of these lives: signals are
+// noted. Whoever has one calls ThrowIfInterrupted() in what takes long.
+class SignalsWait {
+ public:
+  SignalsWait();
+  ~SignalsWait();
+  SignalsWait(SignalsWait&& other) noexcept;
+};
 
 // The signal that came, or 0.
 int PendingSignal();

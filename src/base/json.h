@@ -8,12 +8,35 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+// Reads every whole number of JSON: what is none, or does not fit, is a json::exception. The
+// library's own way would cut it off, or convert it out of range. Whatever includes
+// nlohmann/json.hpp includes this file, too.
+template <typename T>
+requires(std::integral<T> && !std::same_as<T, bool>) struct nlohmann::adl_serializer<T, void>
+    : adl_serializer<T, const void> {
+  template <typename Json>
+  static void from_json(const Json& in, T& value) {
+    if (in.is_number_unsigned() ? !std::in_range<T>(*in.template get_ptr<const uint64_t*>())
+                                : !in.is_number_integer() ||
+                                      !std::in_range<T>(*in.template get_ptr<const int64_t*>())) {
+      throw Json::type_error::create(
+          302,
+          "a whole number from " + std::to_string(std::numeric_limits<T>::min()) + " to " +
+              std::to_string(std::numeric_limits<T>::max()) + " is wanted, not " +
+              (in.is_number() ? in.dump() : in.type_name()),
+          &in);
+    }
+    adl_serializer<T, const void>::from_json(in, value);
+  }
+};
 
 namespace shardinit {
 

@@ -83,22 +83,6 @@ void ForEachTemporary(const Folder& folder, P is_ours, F visit) try {
 // Free, or of a file system without locks where none is ever taken.
 bool IsLocked(int fd) { return flock(fd, LOCK_EX | LOCK_NB) != 0; }
 
-// A new file under a temporary name.
-std::pair<std::string, Fd> MakeTemporary(const Folder& folder, const std::string& name) {
-  while (true) {
-    std::string temporary = TemporaryName(name);
-    Fd fd = OpenAt(folder.fd(), temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
-    if (!fd && errno == EEXIST) continue;
-    if (!fd) throw SystemError("create a file in", folder.path());
-    // The lock says "my owner lives" to RemoveLeftOvers. If that got in between our two calls, its
-    // unlink shows in the link count: try again. File systems without locks are fine: nothing
-    // there is removed either.
-    if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) continue;
-    struct stat info;
-    if (fstat(fd.get(), &info) != 0 || info.st_nlink != 0) return {temporary, std::move(fd)};
-  }
-}
-
 // What the folder's file system takes for the time.
 time_t Now(const Folder& folder) {
   const NewFile file(folder, "time");
@@ -135,17 +119,15 @@ void RequireFree(const std::string& path) {
               "choose another folder with `-o`");
 }
 
-// From the name in `parent` to that of `path`, which is there, too.
-void TakeFolderName(const Folder& parent, const std::string& from, const std::string& path) {
-  // A folder takes the name of no more than an empty folder.
+// From the name in `parent` to that of `path`, which is there, too. False if that is taken: a
+// folder takes the name of no more than an empty folder.
+bool TakeFolderName(const Folder& parent, const std::string& from, const std::string& path) {
   if (renameat(parent.fd(), from.c_str(), parent.fd(), shardinit::NameOf(path).c_str()) != 0) {
-    if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR) {
-      throw SystemError("create", path);
-    }
-    throw Error(ExitCode::kConflict, fmt::format("`{}` has appeared meanwhile", path),
-                "choose another folder with `-o`");
+    if (errno == EEXIST || errno == ENOTEMPTY || errno == ENOTDIR) return false;
+    throw SystemError("create", path);
   }
   parent.Sync();
+  return true;
 }
 
 // Of a folder that is to be made beside `path`, which must be able to take that name.
@@ -171,15 +153,33 @@ std::string ProcPath(const Folder& folder, const std::string& name) {
 
 }  // namespace
 
+// A new file under a temporary name.
+NewFile::Temporary NewFile::MakeTemporary(const Folder& folder, const std::string& name) {
+  SignalsWait signals;
+  while (true) {
+    std::string temporary = TemporaryName(name);
+    Fd fd = OpenAt(folder.fd(), temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
+    if (!fd && errno == EEXIST) continue;
+    if (!fd) throw SystemError("create a file in", folder.path());
+    // The lock says "my owner lives" to RemoveLeftOvers. If that got in between our two calls, its
+    // unlink shows in the link count: try again. File systems without locks are fine: nothing
+    // there is removed either.
+    if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) continue;
+    struct stat info;
+    if (fstat(fd.get(), &info) != 0 || info.st_nlink != 0) {
+      return {std::move(signals), temporary, std::move(fd)};
+    }
+  }
+}
+
 NewFile::NewFile(const Folder& folder, const std::string& name)
     : NewFile(folder, name, MakeTemporary(folder, name)) {}
 
-NewFile::NewFile(const Folder& folder, const std::string& name,
-                 std::pair<std::string, Fd> temporary)
-    : OutputFile(folder.PathOf(name), std::move(temporary.second)),
+NewFile::NewFile(const Folder& folder, const std::string& name, Temporary temporary)
+    : OutputFile(folder.PathOf(name), std::move(temporary.fd)),
       folder_(folder),
       name_(name),
-      temporary_(std::move(temporary.first)) {}
+      temporary_(std::move(temporary.name)) {}
 
 NewFile::~NewFile() {
   if (!temporary_.empty()) unlinkat(folder_.fd(), temporary_.c_str(), 0);
@@ -254,7 +254,6 @@ void WriteFileAtomically(const std::string& path, std::string_view text) {
 
 NewFolder::NewFolder(const std::string& path)
     : path_(PathToTake(path)), parent_(Folder::Make(FolderOf(path_))) {
-  RequireFree(path_);
   const std::string name = NameOf(path_);
   ForEachTemporary(
       parent_, [&](std::string_view other) { return other == name; },
@@ -296,10 +295,11 @@ NewFolder::~NewFolder() {
   }
 }
 
-void NewFolder::Commit() {
+bool NewFolder::Commit() {
   folder_.Sync();
-  TakeFolderName(parent_, temporary_, path_);
+  if (!TakeFolderName(parent_, temporary_, path_)) return false;
   temporary_.clear();
+  return true;
 }
 
 StagedFolder::StagedFolder(const std::string& path, std::string_view key)
@@ -319,7 +319,9 @@ void StagedFolder::Remove() { RemoveTree(parent_, name_); }
 
 void StagedFolder::Commit() {
   folder_.Sync();
-  TakeFolderName(parent_, name_, path_);
+  if (TakeFolderName(parent_, name_, path_)) return;
+  throw Error(ExitCode::kConflict, fmt::format("`{}` has appeared meanwhile", path_),
+              "choose another folder with `-o`");
 }
 
 std::string_view NameOfTemporary(std::string_view file) { return ParseTemporary(file).name; }

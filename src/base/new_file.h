@@ -5,8 +5,8 @@
 #include <functional>
 #include <string>
 #include <string_view>
-#include <utility>
 
+#include "base/interrupt.h"
 #include "base/output_file.h"
 
 namespace shardinit {
@@ -26,10 +26,17 @@ class NewFile : public OutputFile {
   bool CommitNew();
 
  private:
+  struct Temporary {
+    SignalsWait signals;  // From before the file is there.
+    std::string name;
+    Fd fd;
+  };
+
+  NewFile(const Folder& folder, const std::string& name, Temporary temporary);
+  static Temporary MakeTemporary(const Folder& folder, const std::string& name);
   void TakeName();
 
-  NewFile(const Folder& folder, const std::string& name, std::pair<std::string, Fd> temporary);
-
+  const SignalsWait signals_;
   const Folder& folder_;
   const std::string name_;
   std::string temporary_;
@@ -42,16 +49,16 @@ void WriteFileAtomically(const std::string& path, std::string_view text);
 // is left.
 class NewFolder {
  public:
-  // Also removes left-overs of killed runs. Throws Error (kConflict) if `path` is more than an
-  // empty folder.
+  // Also removes left-overs of killed runs.
   explicit NewFolder(const std::string& path);
   ~NewFolder();
   NewFolder(const NewFolder&) = delete;
   const Folder& folder() const { return folder_; }
-  // Throws Error (kConflict) if the name is taken by more than an empty folder.
-  void Commit();
+  // False, and nothing done, if the name is taken by more than an empty folder.
+  bool Commit();
 
  private:
+  const SignalsWait signals_;
   const std::string path_;
   const Folder parent_;
   std::string temporary_;
@@ -74,6 +81,7 @@ class StagedFolder {
   void Commit();
 
  private:
+  const SignalsWait signals_;
   const std::string path_;
   const Folder parent_;
   const std::string name_, staged_;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/interrupt.h"
 
 namespace shardinit {
 
@@ -12,6 +13,7 @@ OutputFile::OutputFile(const Folder& folder, const std::string& name)
     : OutputFile(folder.PathOf(name), folder.Create(name)) {}
 
 void OutputFile::Append(std::string_view text) {
+  ThrowIfInterrupted();
   WriteText(text, size_);
   size_ += static_cast<int64_t>(text.size());
 }

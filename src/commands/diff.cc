@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
+#include <span>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -94,12 +96,13 @@ std::string InLines(const std::vector<TensorDifference>& tensors) {
     if (++line.tensors == 2) line.head = head;
   }
   std::string text;
-  for (const Line& line : lines) {
+  const size_t shown = std::min(lines.size(), kMostRows);
+  for (const Line& line : std::span(lines.data(), shown)) {
     text += line.head;
     if (line.tensors > 1) text += fmt::format(" ({})", Count(line.tensors, "tensor"));
     text += "\n" + line.changes;
   }
-  return text;
+  return text + AndMore(lines.size() - shown, "line");
 }
 
 std::string InText(const PlanDifference& difference) {

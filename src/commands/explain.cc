@@ -104,6 +104,7 @@ extern const Command kExplain = {
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
       auto options = std::make_shared<ExplainOptions>();
       options->spec.AddTo(app);
+      options->spec.places = Places::kLeast;
       options->spec.AddLayoutTo(app);
       options->spec.AddReplicasTo(app);
       options->spec.AddTrainingTo(app);

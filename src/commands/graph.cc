@@ -288,6 +288,7 @@ extern const Command kGraph = {
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
       auto options = std::make_shared<GraphOptions>();
       options->spec.AddTo(app);
+      options->spec.places = Places::kLeast;
       options->spec.AddLayoutTo(app);
       AddOnly(app, &options->only);
       app.add_option("--depth", options->depth, "Open modules down to this level; default: all")

@@ -137,6 +137,7 @@ Plan SpecOptions::Load(Diagnostics& diagnostics, Explanation* explanation) const
   }
   PlanRequest plan_request{request, FindReplicas(), layout};
   plan_request.with_cost = with_cost;
+  plan_request.places = places;
   auto* training = &plan_request.spec.training;
   if (!tokens.empty()) training->push_back({"--tokens", "tokens", tokens});
   if (!memory_per_rank.empty()) {

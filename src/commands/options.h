@@ -18,6 +18,7 @@ struct SpecOptions {
   SpecRequest request;
   std::string replicas, layout, tokens, memory_per_rank;
   bool with_cost = false;  // The plan says what its sharding costs.
+  Places places = Places::kFound;
 
   void AddTo(CLI::App& app,
              const char* help = "Model spec or config.json, or `-` for standard input");

@@ -298,6 +298,7 @@ extern const Command kPlan = {
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
       auto options = std::make_shared<PlanOptions>();
       options->spec.AddTo(app);
+      options->spec.places = Places::kLeast;
       options->spec.AddLayoutTo(app);
       options->spec.AddReplicasTo(app);
       options->spec.AddTrainingTo(app);

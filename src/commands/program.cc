@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
+#include <functional>
 #include <memory>
 
 #include "base/file.h"
+#include "base/folder.h"
 #include "base/json.h"
 #include "base/new_file.h"
 #include "commands/command.h"
@@ -58,17 +60,47 @@ std::string InJson(const Plan& plan, const ProgramRequest& request, int64_t rank
   return out.Finish();
 }
 
-// The folder gets its name when all of it is there.
-void WriteFolder(const std::string& path, const ProgramKinds& program, const std::string& json) {
+using FileVisitor = std::function<void(const std::string& name, std::string_view text)>;
+
+// All files of `--kinds`, one after another.
+void WriteKinds(const Plan& plan, const ProgramRequest& request, int64_t rank,
+                const FileVisitor& visit) {
+  const ProgramKinds program = WriteProgramKinds(
+      plan, request,
+      [&](const std::string& name, std::string_view module) { visit(name + ".mlir", module); });
+  visit("program.json", InJson(plan, request, rank, program));
+}
+
+// Whether the folder holds this very program. Anything else there is a conflict.
+bool IsThere(const std::string& folder, const Plan& plan, const ProgramRequest& request,
+             int64_t rank) {
+  if (!Exists(folder) || IsEmptyFolder(folder)) return false;
+  WriteKinds(plan, request, rank, [&](const std::string& name, std::string_view text) {
+    std::string there;
+    if (IsFolder(folder) && ReadIfFile(folder + "/" + name, text.size(), &there).empty() &&
+        there == text) {
+      return;
+    }
+    throw Error(ExitCode::kConflict, fmt::format("`{}` exists and holds something else", folder),
+                "choose another folder with `-o`");
+  });
+  MakeFolder(folder);  // Its name, which a killed run may have left off the disk.
+  return true;
+}
+
+// The folder gets its name when all of it is there, and of several equal runs at once that of one.
+void WriteFolder(const std::string& path, const Plan& plan, const ProgramRequest& request,
+                 int64_t rank) {
+  if (IsThere(path, plan, request, rank)) return;
   NewFolder folder(path);
-  const auto write = [&](const std::string& name, std::string_view text) {
+  WriteKinds(plan, request, rank, [&](const std::string& name, std::string_view text) {
     NewFile file(folder.folder(), name);
     file.Append(text);
     file.Commit();
-  };
-  for (const ProgramKind& kind : program.kinds) write(kind.name + ".mlir", kind.module);
-  write("program.json", json);
-  folder.Commit();
+  });
+  if (folder.Commit() || IsThere(path, plan, request, rank)) return;
+  throw Error(ExitCode::kConflict, fmt::format("`{}` has appeared meanwhile", path),
+              "choose another folder with `-o`");
 }
 
 ExitCode RunProgram(const ProgramOptions& options) {
@@ -103,8 +135,7 @@ ExitCode RunProgram(const ProgramOptions& options) {
       ProgramBoxesOf(plan, Matching(plan.graph.tensors, options.only),
                      request.annotated() ? std::nullopt : std::optional<int64_t>(options.rank));
   if (options.kinds) {
-    const ProgramKinds program = WriteProgramKinds(plan, request);
-    WriteFolder(options.out, program, InJson(plan, request, options.rank, program));
+    WriteFolder(options.out, plan, request, options.rank);
   } else if (printed) {
     Print(WriteProgram(plan, request));
   } else {

@@ -13,6 +13,8 @@
 namespace shardinit {
 namespace {
 
+constexpr size_t kMostRanges = 1000;  // For people.
+
 struct StatusOptions {
   std::string folder;
   bool json = false;
@@ -42,7 +44,11 @@ ExitCode RunStatus(const StatusOptions& options) {
                                  : missing.empty() ? "not finalized: run `shardinit finalize`"
                                  : has_manifest    ? "damaged: it was complete; run `gen` again"
                                                    : "unfinished");
-  if (!missing.empty()) text += fmt::format("missing: {}\n", RanksInText(missing));
+  if (!missing.empty()) {
+    const std::string ranks = RanksInText(missing, kMostRanges);
+    text +=
+        fmt::format("missing: {}{}\n", ranks, ranks.ends_with("…") ? " (`--json` has all)" : "");
+  }
   Print(text);
   return ExitCode::kOk;
 }

@@ -63,6 +63,7 @@ FactValue KeyOf(const Tensor& tensor) {
   if (tensor.given_key) return Facts{{"value", InHex(tensor)}};
   if (tensor.stream.engine == &kTorchCpu) {
     if (!HasPlace(tensor)) return nullptr;
+    if (tensor.stream.is_least) return Facts{{"least_position", tensor.stream.position}};
     Facts place = {{"position", tensor.stream.position}};
     if (tensor.stream.spare != kNoSpare) place.push_back({"spare", tensor.stream.spare});
     return place;
@@ -166,7 +167,9 @@ void AddStream(const Subject& subject, Facts* facts) {
     } else if (tensor.stream.engine == &kTorchCpu) {
       key.row.label = "position";
       key.row.text = fmt::format("{} words of the stream before", Grouped(tensor.stream.position));
-      if (tensor.stream.spare != kNoSpare) {
+      if (tensor.stream.is_least) {
+        key.row.text += " at least: truncated normal numbers that are not made here say how many";
+      } else if (tensor.stream.spare != kNoSpare) {
         key.row.text +=
             fmt::format(", and a second number of the four at {}", Grouped(tensor.stream.spare));
       }

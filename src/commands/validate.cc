@@ -46,6 +46,7 @@ ExitCode RunValidate(const ValidateOptions& options) {
     try {
       PlanRequest request{options.spec.request, {}, options.spec.layout, true};
       request.spec.path = path;
+      request.places = Places::kLeast;
       const Plan plan = LoadPlan(request, diagnostics);
       for (const Tensor& tensor : plan.graph.logical()) {
         const auto* const from = std::get_if<FromFile>(&tensor.distribution);

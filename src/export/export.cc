@@ -99,8 +99,12 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
   record.Append(WriteRecord(plan, request, files, digests));
   record.Commit();
   for (const std::string& parent : folders) folder.OpenSub(parent).Sync();
-  target.Commit();
-  return result;
+  if (target.Commit()) return result;
+  // Of several equal exports at once one gets the name, and the others find it there.
+  result.was_there = IsThere(request.folder, WriteOrigin(plan, request), files);
+  if (result.was_there) return result;
+  throw Error(ExitCode::kConflict, fmt::format("`{}` has appeared meanwhile", request.folder),
+              "choose another folder with `-o`");
 }
 
 }  // namespace shardinit

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/error.h"
 #include "base/overloaded.h"
 #include "base/parallel.h"
 #include "generate/draw.h"
@@ -65,6 +66,7 @@ class SampleFiller final : public Filler {
 
 std::unique_ptr<const Filler> FillerOf(const Tensor& tensor) {
   using Result = std::unique_ptr<const Filler>;
+  Check(!tensor.stream.is_least, "values without their place in the stream");
   const bool torch = tensor.stream.engine == &kTorchCpu;
   const auto sample = [&](const Sampler& sampler) -> Result {
     if (torch) return std::make_unique<TorchFiller>(tensor);

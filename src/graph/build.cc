@@ -15,7 +15,6 @@
 #include "graph/pad.h"
 #include "graph/sharding.h"
 #include "graph/store.h"
-#include "graph/streams.h"
 #include "graph/tie.h"
 #include "graph/training.h"
 #include "graph/validate.h"
@@ -146,7 +145,7 @@ void StorePadded(const std::vector<std::optional<Padding>>& paddings, Diagnostic
 }  // namespace
 
 InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics, Explanation* explanation,
-                     std::string_view layout, bool all_layouts, bool with_cost) {
+                     std::string_view layout, bool all_layouts, bool with_cost, Places places) {
   const size_t before = diagnostics.all().size();
   Building building(spec, diagnostics);
   const size_t variables = building.Reported();
@@ -166,7 +165,7 @@ InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics, Explanatio
   sharder.CheckUse();
 
   BindTies(drawn, diagnostics);
-  AssignStreams(*FindEngine(graph.engine), graph.seed, drawn.tensors);
+  AssignStreams(*FindEngine(graph.engine), graph.seed, drawn.tensors, places);
   // Where mistakes hide tensors, the one that norms are of may be among them.
   if (drawn.IsComplete()) {
     BindNorms(drawn.tensors, [&](size_t i, const NormProblem& problem) {

@@ -7,6 +7,7 @@
 #include "base/diagnostics.h"
 #include "graph/explanation.h"
 #include "graph/graph.h"
+#include "graph/streams.h"
 #include "spec/spec.h"
 
 namespace shardinit {
@@ -20,6 +21,7 @@ namespace shardinit {
 // says what the sharding of what is drawn costs.
 InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics,
                      Explanation* explanation = nullptr, std::string_view layout = {},
-                     bool all_layouts = true, bool with_cost = false);
+                     bool all_layouts = true, bool with_cost = false,
+                     Places places = Places::kFound);
 
 }  // namespace shardinit

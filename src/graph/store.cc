@@ -20,6 +20,12 @@
 namespace shardinit {
 namespace {
 
+Globs GlobsOf(const std::vector<Located<std::string>>& patterns) {
+  std::vector<std::string> texts;
+  for (const Located<std::string>& pattern : patterns) texts.push_back(pattern.value);
+  return Globs(texts);
+}
+
 // Lays out tensors: each a view of drawn ones, cut as these are unless the spec says how.
 class Storer : public LeafVisitor {
  public:
@@ -37,11 +43,13 @@ class Storer : public LeafVisitor {
   // `a.3.b` of each module `a` that is to be stacked will be a part of `a.b`, and is not kept.
   void FindStacks(const LayoutSpec& layout) {
     std::vector<bool> stacks(layout.stack.size());
+    Globs globs = GlobsOf(layout.stack);
     std::map<std::string, size_t> places;
     is_stacked_.resize(drawn_.size());
     for (size_t i = 0; i < drawn_.size() && !stacks.empty(); ++i) {
-      const std::optional<Numbered> numbered = FindNumber(drawn_[i].path, layout, stacks);
+      const std::optional<Numbered> numbered = FindNumber(drawn_[i].path, globs);
       if (!numbered) continue;
+      stacks[numbered->pattern] = true;
       is_stacked_[i] = true;
       const auto [place, is_new] = places.try_emplace(numbered->path, stacks_.size());
       if (is_new) stacks_.push_back({numbered->path, &layout.stack[numbered->pattern].span, {}});
@@ -96,21 +104,19 @@ class Storer : public LeafVisitor {
 
   void Keep(const LayoutSpec& layout) {
     std::vector<bool> keeps(layout.keep.size());
+    Globs globs = GlobsOf(layout.keep);
     for (size_t i = 0; i < drawn_.size(); ++i) {
       if (is_stacked_[i]) continue;
-      std::optional<size_t> keep;
-      for (size_t g = 0; g < keeps.size(); ++g) {
-        if (!GlobMatches(layout.keep[g].value, drawn_[i].path)) continue;
-        keep = keep.value_or(g);
-        keeps[g] = true;
-      }
-      if (!keep) continue;
+      const std::vector<uint32_t>& matches = globs.Match(drawn_[i].path);
+      for (const uint32_t g : matches) keeps[g] = true;
+      if (matches.empty()) continue;
+      const Span& place = layout.keep[matches.front()].span;
       Tensor tensor = drawn_[i];
       tensor.draw_path.clear();
       tensor.given_key.reset();
       tensor.place.reset();
       tensor.stream = {};
-      Add(binder_.Keep(i), layout.keep[*keep].span, nullptr, std::move(tensor));
+      Add(binder_.Keep(i), place, nullptr, std::move(tensor));
     }
     std::vector<std::string> paths;
     for (size_t g = 0; g < keeps.size(); ++g) {
@@ -178,8 +184,7 @@ class Storer : public LeafVisitor {
   };
 
   // By the first number in the path whose module is to be stacked.
-  static std::optional<Numbered> FindNumber(const std::string& path, const LayoutSpec& layout,
-                                            std::vector<bool>& stacks) {
+  static std::optional<Numbered> FindNumber(const std::string& path, Globs& stacks) {
     for (size_t dot = path.find('.'); dot != path.npos; dot = path.find('.', dot + 1)) {
       const size_t end = path.find('.', dot + 1);
       int64_t number = 0;
@@ -187,10 +192,8 @@ class Storer : public LeafVisitor {
       const auto [last, error] = std::from_chars(path.data() + dot + 1, stop, number);
       if (end == path.npos || last != stop || error != std::errc()) continue;
       const std::string module = path.substr(0, dot);
-      for (size_t g = 0; g < stacks.size(); ++g) {
-        if (!GlobMatches(layout.stack[g].value, module)) continue;
-        stacks[g] = true;
-        return Numbered{g, number, module + path.substr(end)};
+      if (const std::vector<uint32_t>& matches = stacks.Match(module); !matches.empty()) {
+        return Numbered{matches.front(), number, module + path.substr(end)};
       }
     }
     return {};
@@ -259,16 +262,14 @@ void CheckCoverage(const Located<std::string>& name, const LayoutSpec& layout,
                    Diagnostics& diagnostics) {
   const PiecesOf pieces(stored, drawn.size());
   std::vector<bool> omits(layout.omit.size());
+  Globs globs = GlobsOf(layout.omit);
   std::vector<size_t> missing;
   for (size_t i = 0; i < drawn.size(); ++i) {
     const Tensor& tensor = drawn[i];
     if (CountHeld(pieces[i]) == tensor.elements()) continue;
-    bool omitted = false;
-    for (size_t g = 0; g < omits.size(); ++g) {
-      if (!GlobMatches(layout.omit[g].value, tensor.path)) continue;
-      omits[g] = omitted = true;
-    }
-    if (!omitted) missing.push_back(i);
+    const std::vector<uint32_t>& matches = globs.Match(tensor.path);
+    for (const uint32_t g : matches) omits[g] = true;
+    if (matches.empty()) missing.push_back(i);
   }
   for (size_t g = 0; g < omits.size(); ++g) {
     if (omits[g]) continue;

@@ -11,9 +11,13 @@
 namespace shardinit {
 namespace {
 
-Stream AfterTensor(const Tensor& tensor) {
+Stream AfterTensor(const Tensor& tensor, Places places) {
   if (TorchRefusal(tensor).empty()) {
-    Stream stream = kernels::AfterTorch(TorchDrawsOf(tensor), std::max(1, AvailableCores()));
+    const torch_cpu::Drawn drawn = TorchDrawsOf(tensor);
+    const bool is_known = torch_cpu::IsOneRound(drawn) || places == Places::kFound;
+    Stream stream = is_known ? kernels::AfterTorch(drawn, std::max(1, AvailableCores()))
+                             : torch_cpu::After(drawn);
+    stream.is_least = stream.is_least || !is_known;
     if (std::holds_alternative<Sparse>(tensor.distribution)) {  // A permutation for each column.
       stream.position += static_cast<uint64_t>((tensor.shape[0] - 1) * tensor.shape[1]);
     }
@@ -24,7 +28,7 @@ Stream AfterTensor(const Tensor& tensor) {
   return stream;
 }
 
-void AssignTorch(uint64_t seed, std::vector<Tensor>& tensors) {
+void AssignTorch(uint64_t seed, std::vector<Tensor>& tensors, Places places) {
   const Tensor* before = nullptr;  // The last one that was drawn.
   std::vector<Tensor*> tied;
   std::unordered_map<std::string_view, const Tensor*> drawn;
@@ -41,7 +45,7 @@ void AssignTorch(uint64_t seed, std::vector<Tensor>& tensors) {
       tensor.stream.position = tensor.place->position;
       tensor.stream.spare = tensor.place->spare;
     } else {
-      if (before != nullptr) tensor.stream = AfterTensor(*before);
+      if (before != nullptr) tensor.stream = AfterTensor(*before, places);
       if (tensor.place) tensor.stream.position += tensor.place->position;
     }
     before = &tensor;
@@ -61,8 +65,9 @@ const std::string& DrawPathOf(const Tensor& tensor) {
   return tensor.draw_path.empty() ? tensor.path : tensor.draw_path;
 }
 
-void AssignStreams(const Engine& engine, uint64_t seed, std::vector<Tensor>& tensors) {
-  if (&engine == &kTorchCpu) return AssignTorch(seed, tensors);
+void AssignStreams(const Engine& engine, uint64_t seed, std::vector<Tensor>& tensors,
+                   Places places) {
+  if (&engine == &kTorchCpu) return AssignTorch(seed, tensors, places);
   uint64_t position = 0;
   for (Tensor& tensor : tensors) {
     if (tensor.view || !IsRandom(tensor.distribution)) continue;

@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -104,14 +105,15 @@ void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics) {
 std::unordered_set<const Tensor*> FindCopies(const InitGraph& graph) {
   const std::vector<Tensor>& drawn = graph.logical();
   // The first tensor that is drawn as each is.
-  std::map<std::pair<std::optional<uint64_t>, std::string_view>, size_t> firsts;
+  std::map<std::tuple<std::optional<uint64_t>, bool, std::string_view>, size_t> firsts;
   std::vector<int64_t> origins;
   for (size_t i = 0; i < drawn.size(); ++i) {
     const Tensor& tensor = drawn[i];
     const std::string_view path = tensor.draw_path.empty() ? tensor.path : tensor.draw_path;
     std::optional<uint64_t> key = tensor.given_key;
     if (tensor.stream.engine == &kTorchCpu && HasPlace(tensor)) key = tensor.stream.position;
-    const auto first = firsts.try_emplace({key, key ? "" : path}, i).first->second;
+    const auto first =
+        firsts.try_emplace({key, tensor.stream.is_least, key ? "" : path}, i).first->second;
     origins.push_back(static_cast<int64_t>(MadeAlike(tensor, drawn[first]) ? first : i));
   }
   std::unordered_set<const Tensor*> copies;

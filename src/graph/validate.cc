@@ -105,7 +105,8 @@ void CheckKeys(const std::vector<Tensor>& all, const std::vector<const Span*>& p
   std::vector<std::pair<uint64_t, size_t>> order;  // The key, and the tensor.
   order.reserve(all.size());
   for (size_t i = 0; i < all.size(); ++i) {
-    if (IsRandom(all[i].distribution) && (all[i].stream.engine != &kTorchCpu || HasPlace(all[i]))) {
+    if (IsRandom(all[i].distribution) && !all[i].stream.is_least &&
+        (all[i].stream.engine != &kTorchCpu || HasPlace(all[i]))) {
       order.emplace_back(all[i].stream.key, i);
     }
   }

@@ -57,10 +57,7 @@ int FillTorch(const Drawn& drawn, uint64_t first, size_t count, void* out) {
 }
 
 Stream AfterTorch(const Drawn& drawn, int jobs) {
-  if (!std::holds_alternative<torch_cpu::TruncatedNormal>(drawn.draw) ||
-      torch_cpu::IsOneRound(drawn)) {
-    return torch_cpu::After(drawn);
-  }
+  if (torch_cpu::IsOneRound(drawn)) return torch_cpu::After(drawn);
   constexpr uint64_t kBlock = 1 << 18;
   std::atomic<int> rounds = 0;
   ParallelFor(static_cast<int64_t>((drawn.elements + kBlock - 1) / kBlock), jobs, [&](int64_t i) {

@@ -12,8 +12,8 @@ namespace shardinit::kernels {
 // numbers of the tensor have to be drawn for these: once, but of a TruncatedNormal.
 int FillTorch(const torch_cpu::Drawn& drawn, uint64_t first, size_t count, void* out);
 
-// Where the numbers drawn next begin. Of a TruncatedNormal that can reach its cut-offs this makes
-// all elements, on up to `jobs` threads.
+// Where the numbers drawn next begin. Unless torch_cpu::IsOneRound(), this makes all elements, on
+// up to `jobs` threads.
 Stream AfterTorch(const torch_cpu::Drawn& drawn, int jobs);
 
 struct TorchJob {

@@ -220,16 +220,12 @@ FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const 
                         IndexMode index) {
   FinalizeResult result;
   std::vector<ReceiptEntry> ranks;
-  for (int64_t r = 0; r < plan.world_size(); ++r) {
-    ThrowIfInterrupted();
-    const RankPlan rank = PlanRank(plan, r);
-    const auto receipt = FindReceipt(folder, rank, plan_sha256);
-    if (!receipt) {
-      result.missing.push_back(r);
-    } else if (result.missing.empty()) {
-      ranks.push_back(EntryOf(plan, rank, *receipt));
-    }
-  }
+  result.missing =
+      MissingRanks(folder, plan, plan_sha256, [&](const RankPlan& rank, const Receipt& receipt) {
+        if (std::ssize(ranks) == rank.rank) {  // None is missing so far.
+          ranks.push_back(EntryOf(plan, rank, receipt));
+        }
+      });
   if (!result.missing.empty()) return result;
   // Names that a killed run left are on the disk before the manifest.
   folder.ranks().Sync();
@@ -316,18 +312,50 @@ void RequireListedDevices(const CheckpointFolder& folder, const Mesh& mesh) {
       kHint);
 }
 
+namespace {
+
+// Of which ranks there is a receipt by its name: one look at the folder, where to ask for the names
+// of millions would take minutes.
+std::vector<bool> NamedRanks(const CheckpointFolder& folder, int64_t world_size) {
+  std::vector<bool> named(static_cast<size_t>(world_size));
+  folder.ranks().ForEachName([&](const std::string& name) {
+    ThrowIfInterrupted();
+    const auto rank = RankOfReceipt(name);
+    if (rank && *rank < world_size) named[static_cast<size_t>(*rank)] = true;
+  });
+  return named;
+}
+
+}  // namespace
+
 std::vector<int64_t> MissingRanks(const CheckpointFolder& folder, const Plan& plan,
-                                  const Digest& plan_sha256, size_t most) {
+                                  const Digest& plan_sha256, const ReceiptVisitor& found) {
   std::vector<int64_t> missing;
-  for (int64_t r = 0; r < plan.world_size() && missing.size() < most; ++r) {
+  const std::vector<bool> named = NamedRanks(folder, plan.world_size());
+  for (int64_t r = 0; r < plan.world_size(); ++r) {
+    if (!named[static_cast<size_t>(r)]) {
+      missing.push_back(r);
+      continue;
+    }
+    ThrowIfInterrupted();
+    const RankPlan rank = PlanRank(plan, r);
+    const auto receipt = FindReceipt(folder, rank, plan_sha256);
+    if (!receipt) missing.push_back(r);
+    if (receipt && found) found(rank, *receipt);
+  }
+  return missing;
+}
+
+bool LacksRank(const CheckpointFolder& folder, const Plan& plan, const Digest& plan_sha256) {
+  for (int64_t r = 0; r < plan.world_size(); ++r) {
     ThrowIfInterrupted();
     // A name that is not there answers at once, without making the rank's plan.
     if (!folder.ranks().Exists(NameOf(ReceiptFile(r))) ||
         !FindReceipt(folder, PlanRank(plan, r), plan_sha256)) {
-      missing.push_back(r);
+      return true;
     }
   }
-  return missing;
+  return false;
 }
 
 }  // namespace shardinit

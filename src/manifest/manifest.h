@@ -86,8 +86,12 @@ FileEntry HashFile(int fd, const std::string& path);
 // plan.json of the checkpoint in `folder`, and its digest. Throws Error if there is none.
 Plan LoadCheckpointPlan(const std::string& folder, Digest* plan_sha256);
 
-// Ranks of `plan` that have no valid receipt in `folder`; the first `most` of them.
+using ReceiptVisitor = std::function<void(const RankPlan& rank, const Receipt& receipt)>;
+
+// Ranks of `plan` that have no valid receipt in `folder`. `found` sees the others, ascending.
 std::vector<int64_t> MissingRanks(const CheckpointFolder& folder, const Plan& plan,
-                                  const Digest& plan_sha256, size_t most = SIZE_MAX);
+                                  const Digest& plan_sha256, const ReceiptVisitor& found = {});
+// Whether there are any: it looks no further than the first.
+bool LacksRank(const CheckpointFolder& folder, const Plan& plan, const Digest& plan_sha256);
 
 }  // namespace shardinit

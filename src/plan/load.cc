@@ -59,7 +59,7 @@ Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics, Explanation*
   // Resolve every name, expression, shape and rule. Beyond this point no
   // expression is evaluated and no name is looked up.
   InitGraph graph = BuildGraph(*spec, diagnostics, explanation, request.layout, request.all_layouts,
-                               request.with_cost);
+                               request.with_cost, request.places);
   diagnostics.ThrowIfErrors();
   if (request.replicas) graph.replicas = *request.replicas;
 

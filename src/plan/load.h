@@ -7,6 +7,7 @@
 
 #include "base/diagnostics.h"
 #include "graph/explanation.h"
+#include "graph/streams.h"
 #include "plan/plan.h"
 #include "spec/parse.h"
 
@@ -19,6 +20,7 @@ struct PlanRequest {
   std::string layout;        // Empty: what is drawn is stored as it is.
   bool all_layouts = false;  // Whether to report mistakes in the others.
   bool with_cost = false;    // Whether to say what the sharding costs.
+  Places places = Places::kFound;
 };
 
 // Throws InvalidSpec with everything that is wrong; warnings stay in `diagnostics`.

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -117,9 +118,12 @@ class LargestRank {
     for (const int axis : axes) {
       const auto pin =
           std::find_if(pins.begin(), pins.end(), [&](const Pin& p) { return p.axis == axis; });
-      std::vector<int64_t> indices(static_cast<size_t>(mesh_.shape[axis]));
-      std::iota(indices.begin(), indices.end(), 0);
-      if (pin != pins.end()) indices = pin->indices;
+      std::vector<int64_t> all;
+      if (pin == pins.end()) {
+        all.resize(static_cast<size_t>(mesh_.shape[axis]));
+        std::iota(all.begin(), all.end(), 0);
+      }
+      const std::vector<int64_t>& indices = pin == pins.end() ? all : pin->indices;
       std::vector<size_t> next;
       for (const size_t place : places) {
         for (const int64_t index : indices) {
@@ -202,6 +206,14 @@ int64_t BytesIn(const Plan& plan, const std::vector<int64_t>& ranks) {
 
 std::string RankFile(int64_t rank) { return fmt::format("ranks/rank-{:05}.h5", rank); }
 std::string ReceiptFile(int64_t rank) { return fmt::format("ranks/rank-{:05}.json", rank); }
+
+std::optional<int64_t> RankOfReceipt(const std::string& name) {
+  int64_t rank = 0;
+  const size_t dash = name.find('-') + 1;  // 0 if there is none.
+  const auto [end, error] = std::from_chars(name.data() + dash, name.data() + name.size(), rank);
+  if (error != std::errc() || rank < 0 || "ranks/" + name != ReceiptFile(rank)) return {};
+  return rank;
+}
 
 std::string DatasetPath(const Tensor& tensor, size_t part) {
   std::string path = "/" + tensor.path;

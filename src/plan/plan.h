@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -62,6 +63,8 @@ int64_t BytesIn(const Plan& plan, const std::vector<int64_t>& ranks);
 // Names within a checkpoint's folder and file.
 std::string RankFile(int64_t rank);     // ranks/rank-00017.h5
 std::string ReceiptFile(int64_t rank);  // ranks/rank-00017.json
+// The rank whose receipt has this name in the folder of ranks.
+std::optional<int64_t> RankOfReceipt(const std::string& name);
 // /model/layers/0/…; of a rank's further boxes with a suffix that no path has: `…@1`.
 std::string DatasetPath(const Tensor& tensor, size_t part = 0);
 

@@ -1,4 +1,7 @@
 // plan.json: everything that decides the bytes of a checkpoint, in one order.
+#include <algorithm>
+
+#include "base/error.h"
 #include "base/json.h"
 #include "graph/torch_draws.h"
 #include "graph/view.h"
@@ -54,8 +57,10 @@ void WriteInit(const Tensor& tensor, JsonWriter& out) {
   WriteDistribution(tensor.distribution, out);
   if (IsInexact(tensor)) out.Member("inexact", true);
   if (tensor.stream.engine == &kTorchCpu && HasPlace(tensor)) {
-    out.Key("key").BeginObject().Member("position", tensor.stream.position);
-    if (tensor.stream.spare != kNoSpare) out.Member("spare", tensor.stream.spare);
+    const bool is_least = tensor.stream.is_least;
+    out.Key("key").BeginObject();
+    out.Member(is_least ? "least_position" : "position", tensor.stream.position);
+    if (!is_least && tensor.stream.spare != kNoSpare) out.Member("spare", tensor.stream.spare);
     out.EndObject();
   }
   if (!tensor.draw_path.empty()) out.Member("key", tensor.draw_path);
@@ -112,6 +117,9 @@ void WriteStored(const Tensor& tensor, const InitGraph& graph, JsonWriter& out) 
 
 std::string WritePlan(const Plan& plan) {
   const InitGraph& graph = plan.graph;
+  Check(std::none_of(graph.logical().begin(), graph.logical().end(),
+                     [](const Tensor& tensor) { return tensor.stream.is_least; }),
+        "a plan without the places in its stream");
   JsonWriter out;
   out.BeginObject(JsonWriter::kLines);
   out.Member("format_version", plan.format_version).Member("contract_version", kContractVersion);

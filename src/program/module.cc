@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/interrupt.h"
 #include "program/annotation.h"
 #include "program/tensor.h"
 
@@ -79,6 +80,29 @@ std::string ModuleText(const Plan& plan, const ProgramRequest& request, const st
       Quoted(plan.graph.name), devices,
       request.with_shardy ? fmt::format("  {}\n", ShardyMeshText(plan.graph.mesh)) : "", main,
       functions);
+}
+
+// What is made for `made` of a program's tensors may not be larger than a program.
+void RequireSize(size_t bytes, size_t made, size_t tensors) {
+  if (bytes <= kLargestProgram) return;
+  throw Error(ExitCode::kUsage,
+              fmt::format("a program may have {} bytes, but {} of {} tensors take {} already",
+                          kLargestProgram, made, tensors, bytes),
+              "take some of the tensors with `--only`; what is of one shape and distribution is "
+              "written once, and `--kinds` writes each of these to a file of its own");
+}
+
+// Tables of all, of which each word becomes eight characters.
+std::vector<TensorParts> PartsOfAll(const ProgramRequest& request) {
+  std::vector<TensorParts> parts;
+  size_t characters = 0;
+  for (const ProgramBox& one : request.boxes) {
+    ThrowIfInterrupted();
+    parts.push_back(PartsOf(request.arithmetic, *one.tensor, one.box));
+    for (const Table& table : parts.back().tables) characters += 8 * table.words.size();
+    RequireSize(characters, parts.size(), request.boxes.size());
+  }
+  return parts;
 }
 
 // The functions of a module: one for each kind.
@@ -283,9 +307,7 @@ std::vector<ProgramBox> ProgramBoxesOf(const Plan& plan, const std::vector<const
 
 std::string WriteProgram(const Plan& plan, const ProgramRequest& request) {
   const std::vector<ProgramBox> made = request.boxes;
-  std::vector<TensorParts> parts;
-  for (const ProgramBox& one : made)
-    parts.push_back(PartsOf(request.arithmetic, *one.tensor, one.box));
+  const std::vector<TensorParts> parts = PartsOfAll(request);
   const std::vector<Group> groups = GroupsOf(plan, made, parts, request.stacked);
   Functions functions(request.arithmetic);
   std::string body;
@@ -316,6 +338,7 @@ std::string WriteProgram(const Plan& plan, const ProgramRequest& request) {
       body += fmt::format("    %x{} = {}\n", g, CallText(entry, tables));
       names.push_back(fmt::format("%x{}", g));
     }
+    RequireSize(functions.text.size() + body.size(), g + 1, groups.size());
     types.push_back(type);
     results.push_back(ResultText(plan, request, type, group.name, one.tensor->partition, stacked));
   }
@@ -327,11 +350,14 @@ std::string WriteProgram(const Plan& plan, const ProgramRequest& request) {
   return ModuleText(plan, request, main, functions.text);
 }
 
-ProgramKinds WriteProgramKinds(const Plan& plan, const ProgramRequest& request) {
+ProgramKinds WriteProgramKinds(const Plan& plan, const ProgramRequest& request,
+                               const ModuleVisitor& visit) {
   ProgramKinds out;
   std::unordered_map<std::string, size_t> places;
-  for (const ProgramBox& one : request.boxes) {
-    TensorParts parts = PartsOf(request.arithmetic, *one.tensor, one.box);
+  std::vector<TensorParts> all = PartsOfAll(request);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const ProgramBox& one = request.boxes[i];
+    TensorParts& parts = all[i];
     const std::string partition =
         request.annotated() ? InText(one.tensor->partition, plan.graph.mesh) : "";
     const auto [it, is_new] = places.try_emplace(parts.kind + partition, out.kinds.size());
@@ -357,14 +383,13 @@ ProgramKinds WriteProgramKinds(const Plan& plan, const ProgramRequest& request) 
         arguments.push_back(
             ArgumentText(request, tables.back(), TypeText(entry.arguments[t], Element::kU32)));
       }
-      kind.module = ModuleText(
-          plan, request,
-          fmt::format("  func.func public @main({}) -> ({}) {{\n    %x = {}\n    return %x : {}\n"
-                      "  }}\n",
-                      fmt::join(arguments, ", "),
-                      ResultText(plan, request, entry.type, "", one.tensor->partition, false),
-                      CallText(entry, tables), entry.type),
-          functions.text);
+      const std::string main = fmt::format(
+          "  func.func public @main({}) -> ({}) {{\n    %x = {}\n    return %x : {}\n"
+          "  }}\n",
+          fmt::join(arguments, ", "),
+          ResultText(plan, request, entry.type, "", one.tensor->partition, false),
+          CallText(entry, tables), entry.type);
+      visit(kind.name, ModuleText(plan, request, main, functions.text));
       out.kinds.push_back(std::move(kind));
     }
     ProgramTensor tensor{one.tensor->path, one.part, it->second, {}};

@@ -1,9 +1,12 @@
 // The init graph as a StableHLO module: a program whose results are the tensors.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "plan/plan.h"
@@ -31,13 +34,15 @@ struct ProgramRequest {
   bool annotated() const { return with_mhlo || with_shardy; }
 };
 
+// The most bytes of a program's functions and tables: no compiler gets through more.
+inline constexpr size_t kLargestProgram = size_t{256} << 20;
+
 // All of it as one module, in text. Throws Error (kUsage) for what no program does.
 std::string WriteProgram(const Plan& plan, const ProgramRequest& request);
 
 // A module for each kind of tensor, and which tensor is which.
 struct ProgramKind {
   std::string name;
-  std::string module;
   std::string dtype;
   Shape shape;  // Of the result.
   bool needs_zero;
@@ -54,6 +59,9 @@ struct ProgramKinds {
   std::vector<ProgramKind> kinds;
   std::vector<ProgramTensor> tensors;
 };
-ProgramKinds WriteProgramKinds(const Plan& plan, const ProgramRequest& request);
+// `visit` sees the modules one by one: all together they may be large.
+using ModuleVisitor = std::function<void(const std::string& name, std::string_view module)>;
+ProgramKinds WriteProgramKinds(const Plan& plan, const ProgramRequest& request,
+                               const ModuleVisitor& visit);
 
 }  // namespace shardinit

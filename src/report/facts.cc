@@ -100,17 +100,17 @@ std::vector<const Fact*> BySection(const Facts& facts) {
 }
 
 std::string TableInText(const FactTable& table) {
-  Rows rows(1 + table.rows);
+  Rows rows(1 + std::min(table.rows, kMostRows));
   size_t columns = 0;
   for (const auto& [key, label, cell] : table.columns) {
     if (label.empty()) continue;
     ++columns;
     rows[0].emplace_back(label);
-    for (size_t row = 0; row < table.rows; ++row) {
+    for (size_t row = 0; row + 1 < rows.size(); ++row) {
       rows[1 + row].push_back(std::visit(TextOf(), cell(row)));
     }
   }
-  return Table(rows, std::vector<bool>(columns));
+  return Table(rows, std::vector<bool>(columns), 1 + table.rows);
 }
 
 }  // namespace

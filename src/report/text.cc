@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <span>
 
 #include "base/text.h"
 
@@ -109,19 +110,20 @@ std::string InShape(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-std::string Table(const std::vector<std::vector<std::string>>& rows,
-                  const std::vector<bool>& right) {
+std::string Table(const std::vector<std::vector<std::string>>& rows, const std::vector<bool>& right,
+                  size_t total) {
   // A cell wider than that moves the rest of its own row, and does not fill all others with spaces.
   constexpr size_t kWidest = 200;
   std::vector<size_t> widths(right.size());
-  for (const auto& row : rows) {
+  const std::span shown(rows.data(), std::min(rows.size(), 1 + kMostRows));
+  for (const auto& row : shown) {
     for (size_t c = 0; c < row.size(); ++c) {
       if (const size_t width = WidthOf(row[c]); width <= kWidest)
         widths[c] = std::max(widths[c], width);
     }
   }
   std::string out;
-  for (const auto& row : rows) {
+  for (const auto& row : shown) {
     std::string line;
     for (size_t c = 0; c < row.size(); ++c) {
       const size_t width = WidthOf(row[c]);
@@ -130,7 +132,12 @@ std::string Table(const std::vector<std::vector<std::string>>& rows,
     }
     out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
   }
-  return out;
+  return out + AndMore(std::max(total, rows.size()) - shown.size(), "row");
+}
+
+std::string AndMore(size_t count, std::string_view what) {
+  if (count == 0) return {};
+  return fmt::format("… and {} more; `--json` has all\n", Count(static_cast<int64_t>(count), what));
 }
 
 std::string WithoutNumbers(std::string_view text, std::string_view separators) {

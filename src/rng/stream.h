@@ -34,6 +34,9 @@ struct Stream {
   uint32_t draw = 0;          // Numbers the random calls inside one initializer.
   uint64_t position = 0;      // Of a sequential engine: numbers that are drawn before the first.
   uint64_t spare = kNoSpare;  // Where torch_cpu drew two numbers of which one is left.
+  // Numbers before were not made, and it depends on them where these begin: at `position` or
+  // behind it. Nothing is drawn from such a stream.
+  bool is_least = false;
   const Engine* engine = &kPhilox4x32;
 
   auto operator<=>(const Stream&) const = default;

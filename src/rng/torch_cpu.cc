@@ -241,7 +241,9 @@ Interval RoundedTo(DType dtype, double bound) {
 }
 
 bool IsOneRound(const Drawn& drawn) {
-  const auto& t = std::get<TruncatedNormal>(drawn.draw);
+  const auto* const cut_off = std::get_if<TruncatedNormal>(&drawn.draw);
+  if (cut_off == nullptr) return true;
+  const TruncatedNormal& t = *cut_off;
   // sqrt(-2 ln 2^-24) = 5.77, and sqrt(-2 ln 2^-53) = 8.57; more than rounding can add.
   const bool wide = !IsInGroups(drawn) || drawn.dtype == DType::f64;
   const double reach = (wide ? 8.58 : 5.78) * t.std;

@@ -85,7 +85,7 @@ struct Interval {
 };
 Interval RoundedTo(DType dtype, double bound);
 
-// Whether no number can be outside of the cut-offs.
+// Whether all numbers are drawn once, whatever they are: none can be outside of cut-offs.
 bool IsOneRound(const Drawn& drawn);
 
 }  // namespace shardinit::torch_cpu

@@ -50,6 +50,14 @@ std::string ReadAnyFile(const std::string& path) {
               DidYouMean(path, paths));
 }
 
+// A file that is there and cannot be read is no mistake of the spec that names it at `place`.
+void RequireMistake(const Error& error, const Span& place) {
+  if (error.code() == ExitCode::kUsage) return;
+  throw Error(error.code(), error.what(),
+              fmt::format("{}{}it is named at {}", error.hint(), error.hint().empty() ? "" : "; ",
+                          PlaceOf(place)));
+}
+
 struct Parsed {
   const Node* root;
   bool is_config = false;  // Of Hugging Face.
@@ -263,6 +271,7 @@ class Loader {
     try {
       text = ReadAnyFile(file);
     } catch (const Error& error) {
+      RequireMistake(error, path.span);
       diagnostics_.Error(path.span, error.what(),
                          error.hint().empty() ? "paths are relative to the file that includes them"
                                               : error.hint());
@@ -350,6 +359,7 @@ const Node* LoadNamedFiles(const Node& value, const std::filesystem::path& folde
   try {
     tree = ParseYaml(AddSource(file, ReadAnyFile(file), diagnostics), 0, store, diagnostics);
   } catch (const Error& error) {
+    RequireMistake(error, value.span);
     diagnostics.Error(
         value.span, error.what(),
         error.hint().empty() ? "paths are relative to the file that has them" : error.hint());

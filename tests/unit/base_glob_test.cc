@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <random>
 #include <string>
+#include <vector>
 
 #include "base/glob.h"
 
@@ -62,6 +64,38 @@ TEST(GlobMatches, IsFastOnHostilePatterns) {
   for (int i = 0; i < 200; ++i) pattern += "a*";
   EXPECT_FALSE(GlobMatches(pattern + "b", std::string(20000, 'a')));
   EXPECT_TRUE(GlobMatches(pattern, std::string(20000, 'a')));
+}
+
+// Random patterns and texts of few letters: often they match.
+TEST(Globs, AreAsEachPatternIs) {
+  std::mt19937 random(5);
+  const auto text_of = [&](std::string_view letters, int longest) {
+    std::string text;
+    for (int n = static_cast<int>(random() % static_cast<unsigned>(longest + 1)); n > 0; --n) {
+      text += letters[random() % letters.size()];
+    }
+    return text;
+  };
+  size_t matching = 0;
+  for (int round = 0; round < 300; ++round) {
+    std::vector<std::string> patterns;
+    for (int i = 0; i < 12; ++i) {
+      patterns.push_back(text_of("ab.**?", 7));
+      if (random() % 4 == 0) patterns.back() += "[!a]";
+      if (random() % 4 == 0) patterns.back() += "[a-b]*";
+    }
+    Globs globs(patterns);
+    for (int i = 0; i < 60; ++i) {
+      const std::string text = text_of("ab.", 9);
+      std::vector<uint32_t> expected;
+      for (uint32_t p = 0; p < patterns.size(); ++p) {
+        if (GlobMatches(patterns[p], text)) expected.push_back(p);
+      }
+      ASSERT_EQ(globs.Match(text), expected) << text << " in round " << round;
+      matching += expected.size();
+    }
+  }
+  EXPECT_GT(matching, 1000u);
 }
 
 }  // namespace

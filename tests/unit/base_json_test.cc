@@ -1,7 +1,12 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -154,6 +159,39 @@ TEST(ParseJson, RefusesWhatIsNoJson) {
   EXPECT_NE(Refusal("[1,]"), "");
   EXPECT_NE(Refusal("// c\n[1]"), "");
   EXPECT_NE(Refusal("\"\xff\""), "");
+}
+
+// What comes of the text as a T; empty: nothing.
+template <typename T>
+std::optional<T> NumberIn(const std::string& text) try {
+  return ParseJson(text, "x.json").at("n").get<T>();
+} catch (const nlohmann::json::exception& e) {
+  EXPECT_NE(std::string(e.what()).find("a whole number from "), std::string::npos) << e.what();
+  return {};
+}
+
+TEST(ParseJson, WholeNumbersAreWholeAndFit) {
+  EXPECT_EQ(NumberIn<int64_t>(R"({"n": 5})"), 5);
+  EXPECT_EQ(NumberIn<int64_t>(R"({"n": -9223372036854775808})"),
+            std::numeric_limits<int64_t>::min());
+  EXPECT_EQ(NumberIn<int64_t>(R"({"n": 9223372036854775807})"),
+            std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(NumberIn<uint64_t>(R"({"n": 18446744073709551615})"),
+            std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(NumberIn<int>(R"({"n": -2147483648})"), std::numeric_limits<int>::min());
+  EXPECT_EQ(NumberIn<int>(R"({"n": 2147483648})"), std::nullopt);
+  EXPECT_EQ(NumberIn<uint64_t>(R"({"n": -1})"), std::nullopt);
+  for (const char* number : {"9223372036854775808", "18446744073709551615", "18446744073709551616",
+                             "99999999999999999999999", "-9223372036854775809", "1e300", "1.5",
+                             "5.0", "true", "\"5\"", "null", "[5]", "{}"}) {
+    EXPECT_EQ(NumberIn<int64_t>(fmt::format(R"({{"n": {}}})", number)), std::nullopt) << number;
+  }
+  const nlohmann::json list = ParseJson(R"([1, 2, 9223372036854775808])", "x.json");
+  EXPECT_THROW(list.get<std::vector<int64_t>>(), nlohmann::json::exception);
+  EXPECT_THROW(const int64_t implicit = list[2]; (void)implicit, nlohmann::json::exception);
+  // Fractions take whole numbers, and what is written comes back.
+  EXPECT_EQ(ParseJson("[5]", "x.json")[0].get<double>(), 5);
+  EXPECT_EQ(nlohmann::json(int64_t{-7}).dump() + nlohmann::json(size_t{7}).dump(), "-77");
 }
 
 }  // namespace

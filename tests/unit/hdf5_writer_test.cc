@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "formats/hdf5/layout.h"
 #include "formats/hdf5/reader.h"
 #include "formats/hdf5/writer.h"

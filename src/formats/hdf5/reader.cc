@@ -309,6 +309,7 @@ std::string DescribeFile(const std::string& path, std::chrono::milliseconds time
     throw Error(ExitCode::kUsage, fmt::format("`{}` is not a file", path));
   }
   const size_t most = MostText(info.st_size);
+  const SignalsWait signals;  // The child goes first.
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw SystemError("read", path);
   const Fd in(ends[0]);

@@ -1,5 +1,6 @@
 #include "formats/hdf5/writer.h"
 
+#include "base/interrupt.h"
 #include "formats/hdf5/build.h"
 #include "formats/hdf5/layout.h"
 #include "formats/hdf5/memory_file.h"
@@ -52,6 +53,7 @@ FileLayout LayOutRank(const Plan& plan, const RankPlan& rank, const Digest& plan
     GroupStack groups(file);
     std::string name;
     for (const Shard& shard : rank.shards) {
+      ThrowIfInterrupted();
       const hid_t group = groups.Open(DatasetPath(*shard.tensor, shard.part), &name);
       Dataset dataset(H5Dcreate2(group, name.c_str(), TypeOf(shard.tensor->dtype),
                                  SpaceOf(shard.box.shape), H5P_DEFAULT, create, H5P_DEFAULT),
@@ -94,6 +96,7 @@ FileLayout LayOutIndex(std::string path, const Plan& plan, const Digest& plan_sh
       Require(H5Pset_fill_value(create, type, missing), "set the fill value");
       const Dataspace whole = SpaceOf(tensor.shape);
       plan.ShardingOf(tensor).ForEachBox([&](int64_t rank, size_t part, const Box& box) {
+        ThrowIfInterrupted();
         const Dataspace from = SpaceOf(box.shape);
         SelectBox(whole, box);
         Require(H5Pset_virtual(create, whole, RankFile(rank).c_str(),
