@@ -61,7 +61,7 @@ def bits(tensor):
 
 
 @LikeTorchCpu()
-@generated(150)
+@generated(110)
 @given(program=constructor_programs.programs())
 def test_generated_constructors_have_the_bits_of_pytorch(program):
     captured = captured_as(program, "torch_cpu")
@@ -82,12 +82,12 @@ SEEDS = (SEED, 12, 13, 14)
 CHANCE = ("random_", "bernoulli_", "geometric_", "sparse_", "half", "bf16", "f16", "clamp")  # Equal by chance.
 
 
-@generated(150)
+@generated(110)
 @given(program=constructor_programs.programs())
 def test_generated_constructors_have_the_same_distributions(program):
     captured = captured_as(program, "philox4x32")
-    if captured is None or "own seed" in repr(program):
-        return
+    if captured is None or " seed" in repr(program):
+        return  # Then the constructor gives the same for each seed.
     real, made = ({path: np.stack([state[path].double().numpy().ravel() for state in states]) for path in captured.tensors}
                   for states in ([state_of(program, s) for s in SEEDS], [made_by(captured, s) for s in SEEDS]))
     for path, wanted in real.items():

@@ -55,6 +55,10 @@ class Captured:
     _real: Callable[[int], Mapping[str, Real]] | None = dataclasses.field(
         default=None, repr=False, compare=False
     )  # The tensors that the constructor makes, after a seed.
+    _spread: Callable[[str], int] | None = dataclasses.field(
+        default=None, repr=False, compare=False
+    )  # By how many units in the last place a tensor's elements may be off.
+    _seeds: int = 2  # With so many it is verified; 1 where the constructor itself has the seed.
     layout: str | None = None
     seed: int = 0
 

@@ -18,6 +18,7 @@ from ._finish import check_path, finish
 from ._initializer import DTYPES, tensor_of
 from ._norms import norms_of
 from ._record import Recorder, record, users_frame
+from ._spread import spread_of
 from ._stream import TORCH_CPU
 from ._tensor import Tensor
 from ._values import Blocked, Value
@@ -56,7 +57,7 @@ def capture(
             f"the constructor returned {type(model).__name__}, not a `torch.nn.Module`"
         )
     state = _state(model, all_buffers)
-    tensors, problems = _tensors(state, recorder, engine)
+    tensors, problems, values = _tensors(state, recorder, engine)
     captured = finish(
         tensors,
         problems,
@@ -68,7 +69,12 @@ def capture(
         f" {torch.__version__}.",
         config=config,
     )
-    return dataclasses.replace(captured, _real=lambda seed: _real(make, dtype, seed, all_buffers))
+    return dataclasses.replace(
+        captured,
+        _real=lambda seed: _real(make, dtype, seed, all_buffers),
+        _spread=lambda path: spread_of(path, values),
+        _seeds=1 if recorder.generator.seeded else 2,
+    )
 
 
 def _real(
@@ -122,7 +128,7 @@ def _state(model: torch.nn.Module, all_buffers: bool) -> dict[str, torch.Tensor]
 
 def _tensors(
     state: Mapping[str, torch.Tensor], recorder: Recorder, engine: str
-) -> tuple[list[Tensor], dict[str, str]]:
+) -> tuple[list[Tensor], dict[str, str], dict[str, Value]]:
     tensors: list[Tensor] = []
     problems: dict[str, str] = {}
     values: dict[str, Value] = {}
@@ -143,4 +149,4 @@ def _tensors(
                 problems[path] = str(error)
             else:
                 tensors.append(norms)
-    return tensors, problems
+    return tensors, problems, values

@@ -20,14 +20,19 @@ def is_default(generator: torch.Generator | None) -> bool:
 class Watched:
     """The generator itself, which random operations on fake tensors leave as it is.
 
-    It gets the spec's seed, and is moved by a word for each draw, so that each place in the stream has
-    a state of its own. A state that is not the last one was set by the constructor, with
+    It gets a seed that nobody knows, and is moved by a word for each draw, so that each place in the
+    stream has a state of its own. A state that is not the last one was set by the constructor, with
     `manual_seed`, `set_state`, `fork_rng` or what else there is: if it is one that was there before,
     the stream goes on from that place.
+
+    Attributes:
+        seeded: the constructor seeds it with the spec's own seed, so it has no other.
     """
 
     def __init__(self, seed: int, stream: Stream) -> None:
         self._seed, self._stream = seed, stream
+        self.seeded = False
+        self._begin = b""  # What the spec's seed gives.
         self._states: dict[bytes, Reached] = {}
         self._last = b""
 
@@ -37,6 +42,9 @@ class Watched:
         with _disable_current_modes():
             before = torch.default_generator.get_state()
             torch.default_generator.manual_seed(self._seed)
+            self._begin = _state()
+            self._states[self._begin] = self._stream.reached()
+            torch.default_generator.manual_seed(self._seed ^ _NOBODYS)
         self._note()
         try:
             yield
@@ -50,6 +58,7 @@ class Watched:
         if state == self._last:
             return
         self._last = state
+        self.seeded |= state == self._begin
         self._stream.go(self._states.get(state) or self._seeded())
 
     def _seeded(self) -> Reached:
@@ -83,6 +92,9 @@ class Watched:
         if data.dtype != torch.uint8 or data.nbytes != len(self._last):
             return False
         return data.numpy().tobytes() in self._states
+
+
+_NOBODYS = 0x1E3779B97F4A7C15
 
 
 def move(generator: torch.Generator) -> None:

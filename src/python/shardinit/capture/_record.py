@@ -348,6 +348,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def write(self, tensor: torch.Tensor, value: Value) -> None:
         storage = self._storage(tensor)
         view = geometry(tensor)
+        if any(n > 1 and not step for n, step in zip(view.size, view.stride, strict=True)):
+            raise Blocked("elements are written to that are one number in memory")
         if view == storage.layout or (
             _is_row_major(view)
             and _is_row_major(storage.layout)

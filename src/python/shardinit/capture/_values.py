@@ -185,12 +185,15 @@ def contiguous(size: Sequence[int]) -> tuple[int, ...]:
 
 
 def evaluate(
-    value: Value, draw: Callable[[Draw], torch.Tensor] | None = None
+    value: Value,
+    draw: Callable[[Draw], torch.Tensor] | None = None,
+    then: Callable[[Value, torch.Tensor], torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """The elements, computed by PyTorch itself.
 
     Args:
         draw: numbers to take in the place of random ones.
+        then: what becomes of the elements of each part.
 
     Raises:
         ValueError: they depend on random numbers, or on memory that nothing was written to.
@@ -207,7 +210,8 @@ def evaluate(
             stack.pop()
             if id(top) not in done:
                 made = isinstance(top, Draw) and draw is not None
-                done[id(top)] = draw(top) if made else _compute(top, done)
+                elements = draw(top) if made else _compute(top, done)
+                done[id(top)] = elements if then is None else then(top, elements)
     return done[id(value)]
 
 
