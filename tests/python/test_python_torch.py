@@ -522,6 +522,80 @@ def test_init_of_a_meta_llama_under_fsdp2(tiny, tmp_path):
     Spawn(4, tmp_path, InitSharded, str(tiny))
 
 
+def LoadUnderFsdp1(folder):
+    from torch.distributed.fsdp import FullyShardedDataParallel as Fsdp
+    from torch.distributed.fsdp import StateDictType
+
+    whole = Whole(folder)
+    sharded = StateDictType.SHARDED_STATE_DICT
+    mesh = init_device_mesh("cpu", (2,))
+    for orig in (False, True):
+        def Wrapped(**more):
+            options = {"use_orig_params": orig, "device_id": torch.device("cpu"), **more}
+            model = Toy()
+            model.head = Fsdp(model.head, **options)
+            return Fsdp(model, **options)
+
+        def IsFilled(model):
+            with Fsdp.summon_full_params(model, writeback=False):
+                for name, tensor in model.named_parameters():
+                    there = whole[name.replace("_fsdp_wrapped_module.", "")]
+                    assert torch.equal(tensor.detach().view(there.dtype), there), name
+
+        model = Wrapped()
+        assert shardinit.torch.load_into(model, folder) == ([], [])
+        IsFilled(model)
+        # What it gathers it frees again, so the memory must not be pinned by an array.
+        model = Wrapped()
+        with Fsdp.summon_full_params(model):
+            assert shardinit.torch.load_into(model.module, folder) == ([], [])
+        IsFilled(model)
+        model = Wrapped(device_mesh=mesh)
+        with Fsdp.state_dict_type(model, sharded):
+            assert shardinit.torch.load_into(model, folder) == ([], [])
+        IsFilled(model)
+        model = Wrapped()
+        message = "head.weight: is a ShardedTensor in its state_dict\\(\\)(.|\\n)*hint: .*FULL_STATE_DICT.*device_mesh"
+        with Fsdp.state_dict_type(model, sharded), pytest.raises(shardinit.MismatchError, match=message):
+            shardinit.torch.load_into(model, folder)
+
+
+def test_load_into_under_fsdp1(toy, tmp_path):
+    Spawn(2, tmp_path, LoadUnderFsdp1, str(toy))
+
+
+def test_memory_can_be_freed_afterwards(toy):
+    for tensor in (*shardinit.torch.load_state_dict(toy).values(), *Toy().parameters()):
+        tensor.detach().untyped_storage().resize_(0)
+    model = Toy()
+    shardinit.torch.load_into(model, toy)
+    for tensor in model.parameters():
+        tensor.detach().untyped_storage().resize_(0)
+
+
+def test_a_mesh_that_does_not_divide_the_model(tmp_path):
+    """Of a large model's spec with other variables: no value depends on the mesh."""
+    path = tmp_path / "spec.yaml"
+    path.write_text(MODEL.replace("uneven: chunk\n", "").replace("{a: 2, b: 2}", "{a: 7, b: 2}"))
+    with pytest.raises(shardinit.SpecError, match="mesh axis `a` .7. does not divide dimension 0 of `embed.weight`"):
+        shardinit.open_spec(path)
+    wanted = Toy()
+    shardinit.torch.init_(wanted, shardinit.open_spec(text=MODEL))
+    model = Toy()
+    shardinit.torch.init_(model, path)
+    with shardinit.torch.from_spec(path):
+        built = Toy()
+    for made in (model, built):
+        for (name, a), b in zip(wanted.state_dict().items(), made.state_dict().values(), strict=True):
+            assert torch.equal(a, b), name
+    name = "embed.weight"
+    assert np.array_equal(shardinit.generate(path, name), wanted.state_dict()[name].numpy())
+    # What is wrong otherwise is said as it is.
+    with pytest.raises(shardinit.SpecError, match="^--set:1:28: error: unknown name `nothing`") as caught:
+        shardinit.torch.init_(Toy(), path, set={"init.n": {"normal": {"std": "nothing"}}})
+    assert "divide" not in str(caught.value)
+
+
 def test_init_takes_overrides(tmp_path):
     spec = shardinit.open_spec(text=MODEL)
     with pytest.raises(TypeError, match="open already"):

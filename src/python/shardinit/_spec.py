@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import math
@@ -254,7 +255,10 @@ def as_spec(
     layout: str | None = None,
     instead: str = "shardinit.open",
 ) -> Spec:
-    """A spec that is open: this one, or that of a file.
+    """A spec that is open, for its values: this one, or that of a file.
+
+    Values do not depend on the mesh, so it need not divide the tensors, as that of a large model
+    does not those of a small one.
 
     Args:
         spec: what the user gave.
@@ -274,7 +278,9 @@ def as_spec(
     if not isinstance(spec, (str, os.PathLike)):
         raise TypeError(f"a spec is a YAML file or an open spec, not {type(spec).__name__}")
     _refuse_folder(spec, instead)
-    return Spec(spec, set=set, layout=layout)
+    with contextlib.suppress(SpecError):
+        return Spec(spec, set=set, layout=layout)
+    return Spec(spec, set=[*overrides(set), "uneven=chunk"], layout=layout)
 
 
 def _refuse_folder(path: str | os.PathLike[str], instead: str) -> None:

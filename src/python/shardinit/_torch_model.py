@@ -213,6 +213,11 @@ def slots_of(model: nn.Module) -> list[Slot]:
     return slots
 
 
+def _is_sharded_tensor(tensor: torch.Tensor) -> bool:
+    """Whether it is what FullyShardedDataParallel without a mesh has in state dicts but full ones."""
+    return type(tensor).__name__ == "ShardedTensor"
+
+
 def _local(tensor: torch.Tensor) -> torch.Tensor:
     """The memory of a DTensor that is here; any other tensor as it is."""
     return getattr(tensor, "_local_tensor", tensor)
@@ -318,6 +323,15 @@ class _Loading:
         with torch.no_grad():
             self.state = model.state_dict(keep_vars=True)
         tensors = {n: each for n, each in self.state.items() if isinstance(each, torch.Tensor)}
+        sharded = [prefix + name for name, each in tensors.items() if _is_sharded_tensor(each)]
+        if sharded:
+            raise MismatchError(
+                f"cannot load {source.where} into {type(model).__name__}",
+                mismatching=dict.fromkeys(sharded, "is a ShardedTensor in its state_dict()"),
+                hint="load in a block of FullyShardedDataParallel.state_dict_type(model, "
+                "StateDictType.FULL_STATE_DICT), or give FullyShardedDataParallel a device_mesh, "
+                "with which they are DTensors",
+            )
         self.paths = paths_of(tensors, source.tensors, prefix, rename)
         self.inverses = (
             inverses_of(model, tensors, self.paths, source.tensors) if rename is None else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -33,9 +34,6 @@ _DTYPES = {
     "u8": torch.uint8,
     "bool": torch.bool,
 }
-# What NumPy can look at whatever the type is.
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
 _Box = tuple[tuple[slice, ...], tuple[slice, ...]]
 
 
@@ -76,7 +74,8 @@ def fill(
     """
     dtype = dtype_of(checkpoint.info(path))
     target = target.detach()
-    if target.device.type == "cpu" and target.dtype == dtype and type(target) is torch.Tensor:
+    plain = type(target) is torch.Tensor and not target.is_neg()
+    if target.device.type == "cpu" and target.dtype == dtype and plain:
         torch.autograd.graph.increment_version(target)
         return checkpoint.jobs(path, slices, _words(target), verify=verify)
     stored = torch.empty(target.shape, dtype=dtype, device="cpu")
@@ -146,10 +145,19 @@ def _boxes_in_row(
 
 
 def _words(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """The memory of a CPU tensor as unsigned integers."""
-    size = tensor.element_size()
-    words: np.ndarray[Any, Any] = tensor.view(_BITS[size]).numpy()
-    return words.view(f"<u{size}")
+    """The memory of a CPU tensor as unsigned integers.
+
+    ``tensor.numpy()`` would make it memory that cannot be freed, as FullyShardedDataParallel does
+    with what it has gathered.
+    """
+    size, shape = tensor.element_size(), tuple(tensor.shape)
+    if tensor.numel() == 0:
+        return np.empty(shape, f"<u{size}")
+    strides = [stride * size for stride in tensor.stride()]
+    span = size + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+    memory = (ctypes.c_char * span).from_address(tensor.data_ptr())
+    memory.tensor = tensor  # type: ignore[attr-defined] # Which keeps it.
+    return np.ndarray(shape, f"<u{size}", memory, strides=strides)
 
 
 def local_boxes(
