@@ -1,0 +1,359 @@
+"""A few words of a spec can say millions of tensors, ranks or elements: what commands take for them,
+what they print, and that a signal ends them at once."""
+
+import json
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import stat
+import subprocess
+import time
+
+import pytest
+
+from support import BINARY, CLEAN, ROOT, Json, Ok, Run, Tree
+
+HEAD = "shardinit: 1\nname: x\ndtype: f32\n"
+
+
+def write(path, text):
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture
+def spec(tmp_path):
+    return lambda text, name="spec.yaml": write(tmp_path / name, HEAD + text)
+
+
+def timed(*arguments, **options):
+    """The result, and seconds of processor time, which do not depend on what else runs."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    result = Run(*arguments, **options)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return result, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+# Numbers that depend on those before ------------------------------------------------------------
+
+TRUNCATED = ("engine: torch_cpu\nmodules:\n"
+             "  before: {shape: [1000], init: {normal: {std: 1}}}\n"
+             "  large: {shape: [100000, 1000000], init: {trunc_normal: {std: 1, a: -2, b: 2}}}\n"
+             "  after: {shape: [7], init: {normal: {std: 1}}}\n"
+             "  tied: {shape: [7], init: {normal: {std: 1}}, tie: after}\n"
+             "  given: {shape: [8], init: {normal: {std: 1}}, key: {torch: {position: 5}}}\n"
+             "  last: {shape: [7], init: {normal: {std: 1}}}\n")
+LEAST = 1008 + 10**11 + 8  # A tensor of 1000 has its last 8 numbers drawn anew, in 16 words.
+
+
+@pytest.mark.parametrize("command", ["validate", "plan", "plan --json", "graph", "graph --json", "explain"])
+def test_what_needs_no_values_makes_none(command, spec):
+    """1e11 numbers would have to be made to know where those behind them begin."""
+    name, *options = command.split()
+    result, seconds = timed(name, spec(TRUNCATED), *(["after"] if name == "explain" else []), *options)
+    assert result.returncode == 0, result.stderr
+    assert seconds < 5
+
+
+def test_where_numbers_begin_that_were_not_counted(spec):
+    path = spec(TRUNCATED)
+    text = Ok("explain", path, "after").stdout
+    assert f"{LEAST:,} words of the stream before at least: truncated normal numbers" in text
+    assert Json("explain", path, "after")["key"] == {"least_position": LEAST, "place": None}
+    keys = {tensor["path"]: tensor["key"] for tensor in Json("graph", path)["logical"]}
+    assert keys == {"before": {"position": 0}, "large": {"position": 1016}, "after": {"least_position": LEAST},
+                    "tied": {"least_position": LEAST}, "given": {"position": 5}, "last": {"position": 21}}
+
+
+def test_places_are_found_where_values_are_made(tmp_path, spec):
+    """Of fewer numbers: the plan has the place, which is behind the least."""
+    path = spec(TRUNCATED.replace("100000, 1000000", "100, 1000"))
+    Ok("gen", path, "-o", tmp_path / "out")
+    plan = json.loads((tmp_path / "out/plan.json").read_text())
+    place = next(t for t in plan["tensors"] if t["path"] == "after")["key"]["position"]
+    assert (place - 1016) % 100000 == 0 and place > 101016
+    assert Json("graph", path)["logical"][2]["key"] == {"least_position": 101016}
+    assert Run("diff", path, tmp_path / "out").returncode == 0
+
+
+# Signals ----------------------------------------------------------------------------------------
+
+MANY = ("mesh: {axes: {p: 16, q: 16}}\nmodules:\n  layers:\n    repeat: {i: 500000}\n"
+        "    w: {shape: [i + 16, 64], init: {normal: {std: 1}}, shard: [null, q], stage: {p: i % 16}}\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
+@pytest.mark.parametrize("command", ["validate", "plan", "plan --html page.html", "plan --write map.yaml", "graph",
+                                     "graph --json", "explain", "diff", "digest", "gen -o out", "export --to dcp -o out",
+                                     "program", "program --kinds -o out"])
+def test_a_signal_ends_what_plans(command, number, spec, tmp_path):
+    name, *options = command.split()
+    path = spec(MANY)
+    more = {"explain": ["layers.7.w"], "diff": [path]}.get(name, [])
+    before = set(os.listdir(tmp_path))
+    run = subprocess.Popen([BINARY, name, path, *more, *options], env=CLEAN, cwd=tmp_path, stdout=subprocess.DEVNULL,
+                           stderr=subprocess.PIPE, text=True)
+    time.sleep(0.3)
+    assert run.poll() is None, f"it ended before the signal: {run.stderr.read()}"
+    start = time.monotonic()
+    run.send_signal(number)
+    _, stderr = run.communicate(timeout=20)
+    assert run.returncode == -number, stderr
+    assert time.monotonic() - start < 1
+    assert stderr == ""
+    assert set(os.listdir(tmp_path)) == before
+
+
+def test_a_signal_ends_status_and_finalize_of_many_ranks(tmp_path, spec):
+    folder = ranks_of(spec, tmp_path)
+    for command in (["finalize", folder], ["status", folder]):
+        run = subprocess.Popen([BINARY, *command], env=CLEAN, stdout=subprocess.DEVNULL)
+        run.send_signal(signal.SIGTERM)
+        start = time.monotonic()
+        assert run.wait(timeout=20) in (-signal.SIGTERM, 0, 3)  # It may have been faster.
+        assert time.monotonic() - start < 1
+
+
+# Time -------------------------------------------------------------------------------------------
+
+def test_stages_of_many_tensors_take_linear_time(spec):
+    """As many stages as tensors: it was quadratic, and took minutes."""
+    text = ("mesh: {{axes: {{p: {0}}}}}\nmodules:\n  layers:\n    repeat: {{i: {0}}}\n"
+            "    w: {{shape: [8], init: zeros, stage: {{p: i}}}}\n")
+    seconds = []
+    for count in (100_000, 400_000):
+        result, taken = timed("plan", spec(text.format(count)))
+        assert result.returncode == 0, result.stderr
+        seconds.append(taken)
+    assert seconds[1] < 8 * seconds[0] + 1
+
+
+@pytest.mark.parametrize("pattern", ["layers.{}.*", "*.{}.a.w", "*.{}.*"])
+def test_many_patterns_take_no_longer_than_a_few(pattern, spec):
+    patterns = ", ".join(f"'{pattern.format(i)}'" for i in range(900))
+    text = ("modules:\n  layers:\n    repeat: {{i: 900}}\n    a.w: {{shape: [2], init: zeros}}\n"
+            "    n: {{repeat: {{j: 100}}, w: {{shape: [2], init: zeros}}}}\n"
+            "layouts:\n  l: {{keep: [{}], omit: ['*n*']}}\n")
+    few, seconds_of_few = timed("validate", spec(text.format("'*a.w'")))
+    many, seconds_of_many = timed("validate", spec(text.format(patterns).replace(", omit: ['*n*']", "") if pattern[-1] == "*"
+                                                   else text.format(patterns)))
+    assert few.returncode == many.returncode == 0, few.stderr + many.stderr
+    assert seconds_of_many < 10 * seconds_of_few + 1
+
+
+# Output -----------------------------------------------------------------------------------------
+
+SEGMENTS = ("mesh: {axes: {p: 2}}\nmodules:\n  layers:\n    repeat: {i: 20}\n"
+            "    w: {shape: [4096], init: zeros, shard: [{axes: p, segments: 1024}]}\n")
+
+
+@pytest.mark.parametrize("command", ["plan --rank 0", "plan --devices", "graph"])
+def test_what_people_read_has_an_end(command, spec):
+    text = {"plan --rank 0": SEGMENTS, "plan --devices": "mesh: {axes: {p: 20480}}\nmodules:\n"
+            "  w: {shape: [20480], init: zeros, shard: [p]}\n",
+            "graph": "modules:\n  layers: {repeat: {i: 20480}, w: {shape: [i + 1], init: zeros}}\n"}[command]
+    name, *options = command.split()
+    out = Ok(name, spec(text), *options).stdout
+    assert out.endswith("rows more; `--json` has all\n")
+    assert "… and 10,4" in out.splitlines()[-1] or "… and 30," in out.splitlines()[-1]
+    assert len(out.splitlines()) < 10_100
+    full = Json(name, spec(text), *options)
+    assert max(len(value) for value in full.values() if isinstance(value, list)) == 20480
+
+
+def test_differences_of_many_tensors_have_an_end(spec):
+    text = "modules:\n  layers: {{repeat: {{i: 12000}}, w: {{shape: [i + {}], init: zeros}}}}\n"
+    result = Run("diff", spec(text.format(1), "a.yaml"), spec(text.format(2), "b.yaml"))
+    assert result.returncode == 1
+    assert "… and 2,000 lines more; `--json` has all\n" in result.stdout
+
+
+def test_a_program_of_too_many_shapes(spec, tmp_path):
+    """It would have a gigabyte. One folder of small programs has no such end."""
+    path = spec("modules:\n  w: {repeat: {i: 10000}, v: {shape: [i + 1], init: {normal: {std: 1}}}}\n")
+    result = Run("program", path)
+    assert result.returncode == 2 and result.stdout == ""
+    assert "a program may have 268435456 bytes, but " in result.stderr
+    assert " of 10000 tensors take " in result.stderr and "`--only`" in result.stderr
+    assert Ok("program", path, "--only", "w.1?.v").stdout.count("jax.result_info") == 10
+
+
+def ranks_of(spec, tmp_path, count=1 << 24):
+    """The folder of an unfinished checkpoint of so many ranks, of which rank 0 is there."""
+    path = spec("mesh: {axes: {a: %d}}\nmodules:\n  w: {shape: [%d], init: zeros, shard: [a]}\n" % (count, count))
+    Ok("gen", path, "-o", tmp_path / "out", "--ranks", "0")
+    return tmp_path / "out"
+
+
+def test_status_and_finalize_of_many_ranks(tmp_path, spec):
+    folder = ranks_of(spec, tmp_path)
+    status, seconds = timed("status", folder)
+    assert status.stdout.endswith(": 1 of 16,777,216 ranks are there, unfinished\nmissing: 1-16777215\n")
+    finalize, more = timed("finalize", folder)
+    assert finalize.returncode == 3 and "16777215 of 16777216 ranks have no valid receipt: 1-16777215" in finalize.stderr
+    assert seconds < 5 and more < 5
+
+
+def test_ranks_that_are_missing_here_and_there(tmp_path, spec):
+    """The list for people ends after a thousand stretches, that for programs does not."""
+    folder = ranks_of(spec, tmp_path, 4096)
+    Ok("gen", tmp_path / "spec.yaml", "-o", folder, "--ranks", ",".join(map(str, range(0, 4096, 2))))
+    shutil.copy(folder / "ranks/rank-00000.json", folder / "ranks/rank-1.json")  # No name of a receipt.
+    (folder / "ranks/rank-99999999999999999999.json").touch()
+    text = Ok("status", folder).stdout
+    assert text.endswith(",1999,… (`--json` has all)\n") and "2,048 of 4,096" in text
+    assert Json("status", folder)["missing_ranks"] == ",".join(map(str, range(1, 4096, 2)))
+
+
+# Numbers in files -------------------------------------------------------------------------------
+
+NUMBERS = ["99999999999999999999999", "9223372036854775808", "18446744073709551615", "-99999999999999999999", "1e300",
+           "1.5", "5.0", "true", '"1"', "null", "[1]", "{}"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("numbers")
+    path = write(folder / "spec.yaml", HEAD + "mesh: {axes: {a: 2}, slices: {a: 2}, devices: [5, 3]}\nmodules:\n"
+                 "  w: {shape: [8, 4], init: zeros, shard: [a], stage: null}\n")
+    Ok("gen", path, "-o", folder / "out")
+    Ok("export", path, "--to", "safetensors", "-o", folder / "st")
+    Ok("digest", path, "--write", folder / "digest.json")
+    return folder
+
+
+def replaced_numbers(text):
+    """The text with one whole number of it replaced, for each of its numbers and each of NUMBERS."""
+    places, at = [], 0
+    quoted = False
+    while at < len(text):
+        if text[at] == '"':
+            quoted = not quoted
+        if not quoted and text[at].isdigit():
+            end = at
+            while text[end].isdigit():
+                end += 1
+            places.append((at, end))
+            at = end
+        at += 1
+    for begin, end in places[::max(1, len(places) // 8)]:
+        for number in NUMBERS:
+            yield text[:begin] + number + text[end:]
+
+
+@pytest.mark.parametrize("name", ["out/plan.json", "out/devices.json", "out/manifest.json", "out/ranks/rank-00001.json",
+                                  "st/shardinit-export.json", "digest.json"])
+def test_numbers_that_no_integer_holds(name, made, tmp_path):
+    folder = pathlib.Path(shutil.copytree(made, tmp_path / "copy"))
+    text = (folder / name).read_text()
+    for changed in replaced_numbers(text):
+        (folder / name).write_text(changed)
+        if name == "digest.json":
+            runs = [["digest", folder / "spec.yaml", "--check", folder / name]]
+        elif name.startswith("st/"):
+            runs = [["verify", folder / "st"]]
+        else:
+            runs = [["verify", folder / "out"], ["status", folder / "out"], ["inspect", folder / "out"],
+                    ["finalize", folder / "out"]]
+        for run in runs:
+            result = Run(*run)
+            assert result.returncode in ((1, 5) if run[0] == "verify" else (0, 1, 2, 3, 4, 5)), (run, changed, result)
+            assert "bug" not in result.stderr, (changed, result.stderr)
+        (folder / name).write_text(text)
+        shutil.copy(made / "out/manifest.json", folder / "out/manifest.json")
+        shutil.copy(made / "out/index.h5", folder / "out/index.h5")
+
+
+def test_every_reader_of_json_has_checked_numbers():
+    """The library's own conversion, where it is, would be the one of some files, or of all."""
+    sources = [*(ROOT / "src").rglob("*.cc"), *(ROOT / "src").rglob("*.h"), *(ROOT / "tests").rglob("*.cc")]
+    readers = [path for path in sources if "#include <nlohmann/json.hpp>" in path.read_text()]
+    assert len(readers) > 10
+    assert [path for path in readers if '#include "base/json.h"' not in path.read_text()] == []
+
+
+# What is there already --------------------------------------------------------------------------
+
+def inject(calls, what, path=None):
+    return ["strace", "-f", "-qq", "-o", "/dev/null", *(["-P", str(path)] if path else []), "-e", f"trace={calls}",
+            "-e", f"inject={calls}:{what}"]
+
+
+@pytest.mark.parametrize("error", ["EIO", "ESTALE", "EMFILE", "ENFILE", "EACCES", "ENOMEM"])
+@pytest.mark.parametrize("key", ["include", "sharding", "main"])
+def test_a_file_that_cannot_be_read_is_no_mistake_of_the_spec(key, error, spec, tmp_path):
+    """Another attempt may help: status 3, and not 2, after which a job would give up."""
+    other = write(tmp_path / "other.yaml", "'**': [a]\n" if key == "sharding" else "seed: 3\n")
+    named = "" if key == "main" else f"{key}: other.yaml\n"
+    path = spec(named + "mesh: {axes: {a: 2}}\nmodules:\n  w: {shape: [8], init: zeros}\n")
+    file = path if key == "main" else other
+    for command in ("validate", "plan"):
+        result = Run(command, path, wrap=inject("openat", f"error={error}", file), cwd=tmp_path)
+        assert result.returncode == 3, result.stderr
+        assert f"cannot read `{file}`" in result.stderr or "cannot read `other.yaml`" in result.stderr
+        assert key == "main" or f"it is named at {path}:4:" in result.stderr
+    if key == "include":
+        missing = Run("validate", spec("include: missing.yaml\nmodules: {}\n", "missing_one.yaml"))
+        long = Run("validate", spec(f"include: {300 * 'x'}.yaml\nmodules: {{}}\n", "long.yaml"))
+        assert missing.returncode == long.returncode == 2
+
+
+SMALL = ("mesh: {axes: {a: 2}}\nmodules:\n  w: {shape: [8, 4], init: {normal: {std: 1}}, shard: [a, null]}\n"
+         "  v: {shape: [8], init: zeros}\n")
+
+
+@pytest.mark.parametrize("command", ["program --kinds -o out", "export --to safetensors -o out", "export --to dcp -o out",
+                                     "gen -o out"])
+def test_an_error_behind_the_last_name_is_mended_by_the_same_command(command, spec, tmp_path):
+    """Whichever sync fails: the same command succeeds, and makes what it would have made."""
+    name, *options = command.split()
+    path = spec(SMALL)
+    Ok(name, path, *options, cwd=tmp_path)
+    expected = Tree(tmp_path / "out")
+    failures = 0
+    for k in range(1, 60):
+        shutil.rmtree(tmp_path / "out")
+        result = Run(name, path, *options, wrap=inject("fsync", f"error=EIO:when={k}"), cwd=tmp_path)
+        failures += result.returncode == 3
+        assert result.returncode in (0, 3), result.stderr
+        again = Run(name, path, *options, cwd=tmp_path)
+        assert again.returncode == 0, (k, again.stderr)
+        assert Tree(tmp_path / "out") == expected, k
+        if result.returncode == 0:
+            break
+    assert failures >= 1 and result.returncode == 0
+
+
+@pytest.mark.parametrize("command", ["program --kinds -o out", "export --to safetensors -o out", "export --to dcp -o out",
+                                     "gen -o out"])
+def test_equal_runs_at_once_all_succeed(command, spec, tmp_path):
+    name, *options = command.split()
+    path = spec(SMALL)
+    Ok(name, path, *options, cwd=tmp_path)
+    expected = Tree(tmp_path / "out")
+    for _ in range(6):
+        shutil.rmtree(tmp_path / "out")
+        runs = [subprocess.Popen([BINARY, name, path, *options], env=CLEAN, cwd=tmp_path, text=True,
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(4)]
+        for run in runs:
+            _, stderr = run.communicate(timeout=60)
+            assert run.returncode == 0, stderr
+        assert Tree(tmp_path / "out") == expected
+    assert not [entry for entry in os.listdir(tmp_path) if ".tmp-" in entry]
+
+
+def test_a_program_where_another_stands(spec, tmp_path):
+    path, out = spec(SMALL), tmp_path / "out"
+    Ok("program", path, "--kinds", "-o", out)
+    before = Tree(out)
+    times = {entry.name: entry.stat().st_mtime_ns for entry in out.iterdir()}
+    Ok("program", path, "--kinds", "-o", out)  # It is there.
+    assert times == {entry.name: entry.stat().st_mtime_ns for entry in out.iterdir()}
+    other = Run("program", path, "--set", "seed=1", "--kinds", "-o", out)
+    assert other.returncode == 4 and f"`{out}` exists and holds something else" in other.stderr
+    assert Tree(out) == before
+    (out / "kind-000.mlir").write_text("damaged")
+    assert Run("program", path, "--kinds", "-o", out).returncode == 4
+    assert stat.S_ISDIR(os.stat(out).st_mode)
