@@ -339,7 +339,7 @@ def is_continuous(node):
 def test_generated_jax_inits():
     counts = collections.Counter()
 
-    @generated(40)
+    @generated(30)
     @given(tree=functions())
     def check(tree):
         check_exact(tree, counts)

@@ -83,9 +83,11 @@ def _fixed(
     """The bytes, if no expression gives them."""
     term = None
     with contextlib.suppress(NoFormula):
-        term = Formula(value, graph, place).term
+        term = Formula(value, graph, place, exact=value.random).term
     if term is not None and term.value is not None and not _is_negative_zero(term.value):
         return constant(_number(term.value, value.dtype))
+    if value.random and term is not None:  # A part that is overwritten, of what is random.
+        return constant(term.value) if term.value is not None else _expression(term, value.origin)
     whole = np.asarray(graph.compute(value))
     real = np.ascontiguousarray(whole[tuple(place.get(d, slice(None)) for d in range(whole.ndim))])
     is_float = np.dtype(value.dtype).kind not in "biu"
