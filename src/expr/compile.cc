@@ -64,7 +64,7 @@ struct Item {
   std::optional<double> value;  // Known now…
   Program::Slot slot = 0;       // …or here.
   bool temporary = false;       // The slot is free once this is used.
-  bool torch = false;           // Numbers of PyTorch are in it.
+  bool placed = false;          // Numbers of another framework are in it.
   std::string text;
   Binding power = kAtom;
 };
@@ -81,45 +81,55 @@ struct Meaning {
   }
 };
 
-// An argument of a torch_…().
-struct TorchArgument {
+// An argument of a torch_…() or jax_…().
+struct PlacedArgument {
   std::string_view name;
   std::optional<double> least = {};  // Of a whole number; null: any number.
 };
-struct TorchArguments {
+struct PlacedArguments {
   size_t element;  // Which one differs from element to element.
-  std::vector<TorchArgument> all;
+  std::vector<PlacedArgument> all;
 };
 
-const TorchArguments& ArgumentsOf(Program::TorchKind kind) {
-  static constexpr TorchArgument kPlace = {"the place in the stream", 0},
-                                 kSpare = {"the place of a number that is left over, or -1", -1},
-                                 kSize = {"the size of the draw", 0},
-                                 kElement = {"the number's place in the draw", 0}, kLow = {"low"},
-                                 kHigh = {"high"}, kMean = {"mean"}, kStd = {"std"};
-  static const TorchArguments kUniform = {1, {kPlace, kElement, kLow, kHigh}};
-  static const TorchArguments kNormal = {3, {kPlace, kSpare, kSize, kElement, kMean, kStd}};
-  static const TorchArguments kPairs = {2, {kPlace, kSpare, kElement, kMean, kStd}};
-  static const TorchArguments kTruncated = {
+const PlacedArguments& ArgumentsOf(Program::PlacedKind kind) {
+  static constexpr PlacedArgument kPlace = {"the place in the stream", 0},
+                                  kSpare = {"the place of a number that is left over, or -1", -1},
+                                  kSize = {"the size of the draw", 0},
+                                  kElement = {"the number's place in the draw", 0}, kLow = {"low"},
+                                  kHigh = {"high"}, kMean = {"mean"}, kStd = {"std"};
+  static const PlacedArguments kUniform = {1, {kPlace, kElement, kLow, kHigh}};
+  static const PlacedArguments kNormal = {3, {kPlace, kSpare, kSize, kElement, kMean, kStd}};
+  static const PlacedArguments kPairs = {2, {kPlace, kSpare, kElement, kMean, kStd}};
+  static const PlacedArguments kTruncated = {
       3, {kPlace, kSpare, kSize, kElement, kMean, kStd, kLow, kHigh}};
-  static const TorchArguments kInteger = {1, {kPlace, kElement, {"the size of the range", 1}}};
-  static const TorchArguments kWord = {0, {kPlace}};
-  static const TorchArguments kPermutation = {2, {kPlace, kSize, kElement}};
+  static const PlacedArguments kInteger = {1, {kPlace, kElement, {"the size of the range", 1}}};
+  static const PlacedArguments kWord = {0, {kPlace}};
+  static const PlacedArguments kPermutation = {2, {kPlace, kSize, kElement}};
+  static constexpr PlacedArgument kFirst = {"the first word of the key", 0},
+                                  kSecond = {"the second word of the key", 0};
+  static const PlacedArguments kOfKey = {2, {kFirst, kSecond, kElement}};
+  static const PlacedArguments kWithin = {2, {kFirst, kSecond, kElement, kLow, kHigh}};
   switch (kind) {
-    case Program::TorchKind::kUniform:
+    case Program::PlacedKind::kUniform:
       return kUniform;
-    case Program::TorchKind::kNormal:
+    case Program::PlacedKind::kNormal:
       return kNormal;
-    case Program::TorchKind::kPairs:
+    case Program::PlacedKind::kPairs:
       return kPairs;
-    case Program::TorchKind::kTruncatedNormal:
+    case Program::PlacedKind::kTruncatedNormal:
       return kTruncated;
-    case Program::TorchKind::kInteger:
+    case Program::PlacedKind::kInteger:
       return kInteger;
-    case Program::TorchKind::kWord:
+    case Program::PlacedKind::kWord:
       return kWord;
-    case Program::TorchKind::kPermutation:
+    case Program::PlacedKind::kPermutation:
       return kPermutation;
+    case Program::PlacedKind::kJaxBits:
+    case Program::PlacedKind::kJaxNormal:
+      return kOfKey;
+    case Program::PlacedKind::kJaxUniform:
+    case Program::PlacedKind::kJaxTruncatedNormal:
+      return kWithin;
   }
   return kWord;
 }
@@ -261,7 +271,7 @@ class Compiler {
     }
     std::vector<Item> operands(step.arguments);
     for (size_t i = operands.size(); i-- > 0;) operands[i] = Pop();
-    if (function.torch) return TorchCall(step, operands);
+    if (function.placed) return PlacedCall(step, operands);
     std::string text = fmt::format("{}(", function.name);
     for (size_t i = 0; i < operands.size(); ++i) {
       text += (i == 0 ? "" : ", ") + operands[i].text;
@@ -284,11 +294,12 @@ class Compiler {
     return true;
   }
 
-  // torch_…(): one argument is the number's place, the others are the same for all elements.
-  bool TorchCall(const Step& step, const std::vector<Item>& operands) {
+  // torch_…() or jax_…(): one argument is the number's place, the others are the same for all
+  // elements.
+  bool PlacedCall(const Step& step, const std::vector<Item>& operands) {
     const Function& function = *step.function;
-    const TorchArguments& arguments = ArgumentsOf(function.torch->kind);
-    Program::TorchCall call = {*function.torch, 0, 0, program_.code.size(), {}};
+    const PlacedArguments& arguments = ArgumentsOf(function.placed->kind);
+    Program::PlacedCall call = {*function.placed, 0, 0, program_.code.size(), {}};
     std::string text = fmt::format("{}(", function.name);
     for (size_t i = 0; i < operands.size(); ++i) {
       text += (i == 0 ? "" : ", ") + operands[i].text;
@@ -314,12 +325,12 @@ class Compiler {
     Item item;
     item.slot = call.out = FreeSlot();
     item.temporary = true;
-    item.torch = true;
+    item.placed = true;
     item.text = text + ")";
-    program_.torch.push_back(std::move(call));
+    program_.placed.push_back(std::move(call));
     // Those of the C library that PyTorch runs with.
-    program_.inexact |=
-        function.torch->dtype == DType::f64 && function.torch->kind != Program::TorchKind::kUniform;
+    program_.inexact |= function.placed->dtype == DType::f64 &&
+                        function.placed->kind != Program::PlacedKind::kUniform;
     stack_.push_back(std::move(item));
     return true;
   }
@@ -458,8 +469,8 @@ class Compiler {
     }
     result.slot = FreeSlot();
     result.temporary = true;
-    for (const Item& item : operands) result.torch |= item.torch;
-    program_.inexact |= result.torch && !IsRoundedOnce(op);
+    for (const Item& item : operands) result.placed |= item.placed;
+    program_.inexact |= result.placed && !IsRoundedOnce(op);
     result.text = std::move(text);
     result.power = power;
     program_.code.push_back({op, result.slot, a, b, c});

@@ -113,10 +113,10 @@ CallResult CallRounded(std::span<const Value> arguments) {
   return Real(Apply(kOp, ToDouble(arguments[0])), arguments);
 }
 
-using Torch = Program::TorchKind;
+using Placed = Program::PlacedKind;
 
-constexpr Function TorchRow(std::string_view name, int arguments, Torch kind, DType dtype) {
-  return {name, arguments, arguments, nullptr, {}, {}, Program::TorchFunction{kind, dtype}};
+constexpr Function PlacedRow(std::string_view name, int arguments, Placed kind, DType dtype) {
+  return {name, arguments, arguments, nullptr, {}, {}, Program::PlacedFunction{kind, dtype}};
 }
 
 constexpr Function kFunctions[] = {
@@ -132,6 +132,10 @@ constexpr Function kFunctions[] = {
     {"f16", 1, 1, CallRounded<ElementOp::kF16>, ElementOp::kF16},
     {"f32", 1, 1, CallRounded<ElementOp::kF32>, ElementOp::kF32},
     {"floor", 1, 1, CallFloor, ElementOp::kFloor},
+    PlacedRow("jax_bits", 3, Placed::kJaxBits, DType::f32),
+    PlacedRow("jax_normal", 3, Placed::kJaxNormal, DType::f32),
+    PlacedRow("jax_truncated_normal", 5, Placed::kJaxTruncatedNormal, DType::f32),
+    PlacedRow("jax_uniform", 5, Placed::kJaxUniform, DType::f32),
     {"log", 1, 1, Exact<exact::Log>, ElementOp::kLog},
     {"log1p", 1, 1, Exact<exact::Log1p>, ElementOp::kLog1p},
     {"max", 1, -1, Extreme<true>, ElementOp::kMax},
@@ -143,25 +147,25 @@ constexpr Function kFunctions[] = {
     {"sin", 1, 1, Exact<exact::Sin>, ElementOp::kSin},
     {"sqrt", 1, 1, Sqrt, ElementOp::kSqrt},
     {"tanh", 1, 1, Exact<exact::Tanh>, ElementOp::kTanh},
-    TorchRow("torch_normal", 6, Torch::kNormal, DType::f32),
-    TorchRow("torch_normal_bf16", 6, Torch::kNormal, DType::bf16),
-    TorchRow("torch_normal_f16", 6, Torch::kNormal, DType::f16),
-    TorchRow("torch_normal_f64", 6, Torch::kNormal, DType::f64),
-    TorchRow("torch_pairs", 5, Torch::kPairs, DType::f32),
-    TorchRow("torch_pairs_bf16", 5, Torch::kPairs, DType::bf16),
-    TorchRow("torch_pairs_f16", 5, Torch::kPairs, DType::f16),
-    TorchRow("torch_pairs_f64", 5, Torch::kPairs, DType::f64),
-    TorchRow("torch_permutation", 3, Torch::kPermutation, DType::f32),
-    TorchRow("torch_randint", 3, Torch::kInteger, DType::f32),
-    TorchRow("torch_trunc_normal", 8, Torch::kTruncatedNormal, DType::f32),
-    TorchRow("torch_trunc_normal_bf16", 8, Torch::kTruncatedNormal, DType::bf16),
-    TorchRow("torch_trunc_normal_f16", 8, Torch::kTruncatedNormal, DType::f16),
-    TorchRow("torch_trunc_normal_f64", 8, Torch::kTruncatedNormal, DType::f64),
-    TorchRow("torch_uniform", 4, Torch::kUniform, DType::f32),
-    TorchRow("torch_uniform_bf16", 4, Torch::kUniform, DType::bf16),
-    TorchRow("torch_uniform_f16", 4, Torch::kUniform, DType::f16),
-    TorchRow("torch_uniform_f64", 4, Torch::kUniform, DType::f64),
-    TorchRow("torch_word", 1, Torch::kWord, DType::f32),
+    PlacedRow("torch_normal", 6, Placed::kNormal, DType::f32),
+    PlacedRow("torch_normal_bf16", 6, Placed::kNormal, DType::bf16),
+    PlacedRow("torch_normal_f16", 6, Placed::kNormal, DType::f16),
+    PlacedRow("torch_normal_f64", 6, Placed::kNormal, DType::f64),
+    PlacedRow("torch_pairs", 5, Placed::kPairs, DType::f32),
+    PlacedRow("torch_pairs_bf16", 5, Placed::kPairs, DType::bf16),
+    PlacedRow("torch_pairs_f16", 5, Placed::kPairs, DType::f16),
+    PlacedRow("torch_pairs_f64", 5, Placed::kPairs, DType::f64),
+    PlacedRow("torch_permutation", 3, Placed::kPermutation, DType::f32),
+    PlacedRow("torch_randint", 3, Placed::kInteger, DType::f32),
+    PlacedRow("torch_trunc_normal", 8, Placed::kTruncatedNormal, DType::f32),
+    PlacedRow("torch_trunc_normal_bf16", 8, Placed::kTruncatedNormal, DType::bf16),
+    PlacedRow("torch_trunc_normal_f16", 8, Placed::kTruncatedNormal, DType::f16),
+    PlacedRow("torch_trunc_normal_f64", 8, Placed::kTruncatedNormal, DType::f64),
+    PlacedRow("torch_uniform", 4, Placed::kUniform, DType::f32),
+    PlacedRow("torch_uniform_bf16", 4, Placed::kUniform, DType::bf16),
+    PlacedRow("torch_uniform_f16", 4, Placed::kUniform, DType::f16),
+    PlacedRow("torch_uniform_f64", 4, Placed::kUniform, DType::f64),
+    PlacedRow("torch_word", 1, Placed::kWord, DType::f32),
     {"uniform", 0, 0, nullptr, {}, Draw::kUniform},
     {"where", 3, 3, CallWhere, ElementOp::kWhere},
 };

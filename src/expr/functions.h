@@ -27,7 +27,7 @@ struct Function {
   // For elements; what takes any number applies it from left to right.
   std::optional<ElementOp> element = {};
   std::optional<Draw> draw = {};
-  std::optional<Program::TorchFunction> torch = {};
+  std::optional<Program::PlacedFunction> placed = {};
 };
 
 std::span<const Function> Functions();

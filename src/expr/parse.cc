@@ -193,9 +193,9 @@ class Parser {
     const Function* function = FindFunction(name);
     if (function == nullptr) {
       std::vector<std::string> names;
-      const bool torch = name.starts_with("torch");
+      const bool is_placed = name.starts_with("torch") || name.starts_with("jax");
       for (const Function& f : Functions()) {
-        if (f.torch.has_value() == torch) names.emplace_back(f.name);
+        if (f.placed.has_value() == is_placed) names.emplace_back(f.name);
       }
       throw SyntaxError{begin, name.size(), fmt::format("unknown function {}", Quote(name)),
                         DidYouMean(name, names)};

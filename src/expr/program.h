@@ -42,8 +42,8 @@ struct Program {
   std::vector<Index> indices;
   std::vector<Drawn> draws;
 
-  // Numbers of the engine torch_cpu, by their place in the stream.
-  enum class TorchKind : uint8_t {
+  // Numbers by their place: in the stream of torch_cpu, or among those of a key of jax_threefry.
+  enum class PlacedKind : uint8_t {
     kUniform,
     kNormal,
     kPairs,  // Normal numbers of memory that is not contiguous: two at a time, however many.
@@ -51,18 +51,22 @@ struct Program {
     kInteger,
     kWord,
     kPermutation,
+    kJaxBits,
+    kJaxUniform,
+    kJaxNormal,
+    kJaxTruncatedNormal,
   };
-  struct TorchFunction {
-    TorchKind kind;
+  struct PlacedFunction {
+    PlacedKind kind;
     DType dtype;  // That it draws in.
   };
-  struct TorchCall {
-    TorchFunction function;
+  struct PlacedCall {
+    PlacedFunction function;
     Slot out, element;
     size_t before;                // It is made before this instruction of `code`.
     std::vector<double> numbers;  // The other arguments.
   };
-  std::vector<TorchCall> torch;
+  std::vector<PlacedCall> placed;
   // Of such numbers functions are taken that PyTorch rounds in a way of its own.
   bool inexact = false;
 

@@ -32,7 +32,7 @@ ExpressionFiller::ExpressionFiller(const Expression& expression, const Tensor& t
       dtype_(tensor.dtype),
       shape_(tensor.shape),
       stream_(tensor.stream) {
-  for (const Program::TorchCall& call : program_->torch) torch_.emplace_back(call, stream_);
+  for (const Program::PlacedCall& call : program_->placed) placed_.emplace_back(call, stream_);
 }
 
 void ExpressionFiller::Fill(const Runs& runs, int64_t first, int64_t count, void* out) const {
@@ -40,7 +40,7 @@ void ExpressionFiller::Fill(const Runs& runs, int64_t first, int64_t count, void
   for (const Program::Literal& literal : program_->literals) {
     std::fill_n(&slots[literal.slot * kTile], kTile, literal.value);
   }
-  std::vector<TorchNumbers::Window> windows(torch_.size());
+  std::vector<PlacedNumbers::Window> windows(placed_.size());
   auto* at = static_cast<uint8_t*>(out);
   for (int64_t made; count > 0; first += made, count -= made) {
     made = std::min(count, kTile);
@@ -48,10 +48,10 @@ void ExpressionFiller::Fill(const Runs& runs, int64_t first, int64_t count, void
     FillDraws(runs, first, made, slots.data());
     size_t call = 0;
     for (size_t k = 0; k <= program_->code.size(); ++k) {
-      for (; call < torch_.size() && program_->torch[call].before == k; ++call) {
-        const Program::TorchCall& c = program_->torch[call];
-        torch_[call].Get(&slots[c.element * kTile], static_cast<size_t>(made), windows[call],
-                         &slots[c.out * kTile]);
+      for (; call < placed_.size() && program_->placed[call].before == k; ++call) {
+        const Program::PlacedCall& c = program_->placed[call];
+        placed_[call].Get(&slots[c.element * kTile], static_cast<size_t>(made), windows[call],
+                          &slots[c.out * kTile]);
       }
       if (k == program_->code.size()) break;
       const Program::Instruction& i = program_->code[k];

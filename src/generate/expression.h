@@ -8,7 +8,7 @@
 
 #include "expr/program.h"
 #include "generate/filler.h"
-#include "generate/torch_numbers.h"
+#include "generate/placed_numbers.h"
 #include "graph/graph.h"
 
 namespace shardinit {
@@ -33,7 +33,7 @@ class ExpressionFiller final : public Filler {
   DType dtype_;
   Shape shape_;
   Stream stream_;
-  std::vector<TorchNumbers> torch_;  // Of the program's calls.
+  std::vector<PlacedNumbers> placed_;  // Of the program's calls.
 };
 
 }  // namespace shardinit

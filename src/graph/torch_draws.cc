@@ -9,6 +9,7 @@
 
 #include "base/exact_math.h"
 #include "base/overloaded.h"
+#include "graph/jax_draws.h"
 #include "graph/view.h"
 #include "rng/engines.h"
 
@@ -45,24 +46,23 @@ std::string RefusalOf(double low, double high) {
 
 constexpr double kLargestPermutation = 1 << 28;
 
-std::string RefusalOf(const Program::TorchCall& call) {
+std::string RefusalOf(const Program::PlacedCall& call) {
   const std::vector<double>& n = call.numbers;
   switch (call.function.kind) {
-    case Program::TorchKind::kUniform:
+    case Program::PlacedKind::kUniform:
       return n[1] <= n[2] ? "" : fmt::format("`low` {} is above `high` {}", n[1], n[2]);
-    case Program::TorchKind::kTruncatedNormal:
+    case Program::PlacedKind::kTruncatedNormal:
       if (!(n[4] > 0)) return fmt::format("`std` is {}, but must be above 0", n[4]);
       if (!(n[5] < n[6])) return fmt::format("`a` {} is not below `b` {}", n[5], n[6]);
       return RefusalOf((n[5] - n[3]) / n[4], (n[6] - n[3]) / n[4]);
-    case Program::TorchKind::kPermutation:
+    case Program::PlacedKind::kPermutation:
       if (n[1] < kLargestPermutation) return {};
       return fmt::format("a permutation of {} is too large; it may have less than {}", n[1],
                          kLargestPermutation);
-    case Program::TorchKind::kNormal:
-    case Program::TorchKind::kPairs:
+    case Program::PlacedKind::kNormal:
+    case Program::PlacedKind::kPairs:
       return n.back() >= 0 ? "" : fmt::format("`std` is {}, but must be at least 0", n.back());
-    case Program::TorchKind::kInteger:
-    case Program::TorchKind::kWord:
+    default:
       return {};
   }
   return {};
@@ -72,18 +72,13 @@ std::string RefusalOf(const Program& program) {
   if (!program.draws.empty()) {
     return "PyTorch has no such draws; write `torch_normal(…)` or another of its functions";
   }
-  for (const Program::TorchCall& call : program.torch) {
+  for (const Program::PlacedCall& call : program.placed) {
     if (std::string why = RefusalOf(call); !why.empty()) return why;
   }
   return {};
 }
 
 }  // namespace
-
-bool TakesTorchNumbers(const Distribution& distribution) {
-  const auto* expression = std::get_if<Expression>(&distribution);
-  return expression != nullptr && !expression->program->torch.empty();
-}
 
 bool HasPlace(const Tensor& tensor) {
   return tensor.view == nullptr && IsRandom(tensor.distribution) &&
@@ -162,7 +157,7 @@ torch_cpu::Drawn TorchDrawsOf(const Tensor& tensor) {
   return {draw, tensor.stream, static_cast<uint64_t>(tensor.elements()), tensor.dtype};
 }
 
-torch_cpu::Drawn TorchDrawsOf(const Program::TorchCall& call, const Stream& stream) {
+torch_cpu::Drawn TorchDrawsOf(const Program::PlacedCall& call, const Stream& stream) {
   const std::vector<double>& n = call.numbers;
   const auto whole = [&](size_t i) { return static_cast<uint64_t>(n[i]); };
   torch_cpu::Drawn drawn = {torch_cpu::Uniform{}, stream, uint64_t{1} << 53, call.function.dtype};
@@ -171,28 +166,34 @@ torch_cpu::Drawn TorchDrawsOf(const Program::TorchCall& call, const Stream& stre
     if (n[1] >= 0) drawn.stream.spare = whole(1);
   };
   switch (call.function.kind) {
-    case Program::TorchKind::kUniform:
+    case Program::PlacedKind::kUniform:
       drawn.draw = torch_cpu::Uniform{n[1], n[2]};
       break;
-    case Program::TorchKind::kNormal:
+    case Program::PlacedKind::kNormal:
       take_spare();
       drawn.elements = whole(2);
       drawn.draw = torch_cpu::Normal{n[3], n[4]};
       break;
-    case Program::TorchKind::kPairs:
+    case Program::PlacedKind::kPairs:
       take_spare();
       drawn.in_pairs = true;
       drawn.draw = torch_cpu::Normal{n[2], n[3]};
       break;
-    case Program::TorchKind::kTruncatedNormal:
+    case Program::PlacedKind::kTruncatedNormal:
       take_spare();
       drawn.elements = whole(2);
       drawn.draw = torch_cpu::TruncatedNormal{n[3], n[4], n[5], n[6]};
       break;
-    case Program::TorchKind::kInteger:
-    case Program::TorchKind::kWord:
+    case Program::PlacedKind::kInteger:
+    case Program::PlacedKind::kWord:
       break;
-    case Program::TorchKind::kPermutation:
+    case Program::PlacedKind::kJaxBits:
+    case Program::PlacedKind::kJaxUniform:
+    case Program::PlacedKind::kJaxNormal:
+    case Program::PlacedKind::kJaxTruncatedNormal:
+      drawn.stream = JaxStreamOf(call);
+      break;
+    case Program::PlacedKind::kPermutation:
       drawn.elements = whole(1);
       break;
   }

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "graph/jax_draws.h"
 #include "graph/tie.h"
 #include "graph/torch_draws.h"
 #include "rng/engines.h"
@@ -206,22 +207,25 @@ void CheckDraws(const std::vector<Tensor>& all, const std::vector<const Span*>& 
   }
 }
 
-// Under an engine that makes PyTorch's numbers, or none.
-void CheckTorch(const std::vector<Tensor>& all, const std::vector<const Span*>& places,
-                Diagnostics& diagnostics) {
+// That an expression takes numbers of the spec's engine alone, and that this can make them.
+void CheckPlaced(const std::vector<Tensor>& all, const std::vector<const Span*>& places,
+                 Diagnostics& diagnostics) {
   for (size_t i = 0; i < all.size(); ++i) {
-    if (all[i].stream.engine != &kTorchCpu) {
-      if (!TakesTorchNumbers(all[i].distribution)) continue;
-      diagnostics.Error(
-          *places[i],
-          fmt::format("`{}` takes numbers of PyTorch, which engine `{}` does not have", all[i].path,
-                      all[i].stream.engine->name),
-          "write `engine: torch_cpu` at the top of the spec");
+    const Engine& engine = *all[i].stream.engine;
+    if (const Engine* other = OtherEngine(all[i].distribution, engine)) {
+      const bool is_torch = other == &kTorchCpu;
+      diagnostics.Error(*places[i],
+                        fmt::format("`{}` takes numbers of {}, which engine `{}` does not have",
+                                    all[i].path, is_torch ? "PyTorch" : "JAX", engine.name),
+                        fmt::format("write `engine: {}` at the top of the spec",
+                                    is_torch ? other->short_name : other->name));
       continue;
     }
-    if (const std::string why = TorchRefusal(all[i]); !why.empty()) {
+    const std::string why =
+        &engine == &kTorchCpu ? TorchRefusal(all[i]) : JaxRefusal(all[i].distribution);
+    if (!why.empty()) {
       diagnostics.Error(*places[i],
-                        fmt::format("engine `{}` cannot draw `{}`, {}: {}", kTorchCpu.name,
+                        fmt::format("engine `{}` cannot draw `{}`, {}: {}", engine.name,
                                     all[i].path, InText(all[i].distribution), why),
                         "choose another initializer or dtype, or the engine `philox4x32`");
     }
@@ -237,7 +241,7 @@ void ValidateTensors(const std::vector<Tensor>& all, const std::vector<const Spa
   // What has one path has one stream, too.
   if (diagnostics.all().size() == before) CheckKeys(all, places, specs, diagnostics);
   CheckDraws(all, places, diagnostics);
-  CheckTorch(all, places, diagnostics);
+  CheckPlaced(all, places, diagnostics);
 }
 
 }  // namespace shardinit

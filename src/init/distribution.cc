@@ -123,7 +123,7 @@ int64_t DrawsOf(const Distribution& distribution) {
               -> int64_t { return 1; },
           [](const Sparse&) -> int64_t { return 2; },  // A value and a place.
           [](const Expression& e) -> int64_t {
-            return std::ssize(e.program->draws) + std::ssize(e.program->torch);
+            return std::ssize(e.program->draws) + std::ssize(e.program->placed);
           },
       },
       distribution);

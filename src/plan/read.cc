@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/overloaded.h"
 #include "base/text.h"
+#include "graph/jax_draws.h"
 #include "graph/norm.h"
 #include "graph/streams.h"
 #include "graph/torch_draws.h"
@@ -428,15 +429,17 @@ class PlanReader {
 
   // Before the first tensor of a layout, all that it can be made of is there.
   void AssignStreams(std::vector<Tensor>& tensors) const {
-    const bool is_torch = graph_.engine == kTorchCpu.name;
+    const Engine& engine = *FindEngine(graph_.engine);
+    const bool is_torch = &engine == &kTorchCpu;
     for (const Tensor& tensor : tensors) {
       if (tensor.view) continue;
       if (tensor.place.has_value() != (is_torch && HasPlace(tensor)) ||
-          (is_torch ? !TorchRefusal(tensor).empty() : TakesTorchNumbers(tensor.distribution))) {
+          OtherEngine(tensor.distribution, engine) != nullptr ||
+          (is_torch && !TorchRefusal(tensor).empty()) || !JaxRefusal(tensor.distribution).empty()) {
         Refuse(path_, fmt::format("the key of `{}`", tensor.path));
       }
     }
-    shardinit::AssignStreams(*FindEngine(graph_.engine), graph_.seed, tensors);
+    shardinit::AssignStreams(engine, graph_.seed, tensors);
   }
 
   void EndDrawn() {

@@ -10,6 +10,7 @@
 #include "base/overloaded.h"
 #include "expr/elementary-inl.h"
 #include "generate/fill.h"
+#include "graph/jax_draws.h"
 #include "program/engine.h"
 #include "rng/engines.h"
 #include "tensor/encode-inl.h"
@@ -248,6 +249,39 @@ struct Leaf {
   }
 };
 
+// Of JAX's, by its key: programs have no others.
+Double PlacedNumber(const Program::PlacedCall& call, const Double& element, const Leaf& leaf) {
+  const uint64_t key = JaxStreamOf(call).key;
+  const Source source{static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32),
+                      ToWord(element)};
+  return std::visit(
+      Overloaded{
+          [&](const BitsSampler&) { return ToDouble(Widen(leaf.engine.word(source, 0))); },
+          [&](const UniformSampler& s) {
+            return ToDouble(leaf.engine.uniform({s.low, s.span, s.last}, source, 0));
+          },
+          [&](const NormalSampler& s) {
+            return ToDouble(leaf.engine.normal({s.mean, s.scale, s.std}, source, 0));
+          },
+          [&](const TruncatedNormalSampler& s) {
+            const TruncatedNormalParameters p{s.mean,
+                                              s.std,
+                                              {s.tail[0], s.tail[1]},
+                                              {s.step[0], s.step[1]},
+                                              s.sign_mask,
+                                              s.sign_flip,
+                                              s.z_low,
+                                              s.z_high,
+                                              s.erf_low,
+                                              s.erf_span,
+                                              s.inside_low,
+                                              s.inside_high};
+            return ToDouble(leaf.engine.truncated_normal(p, source, 0));
+          },
+      },
+      *JaxSamplerOf(call));
+}
+
 Value WriteExpression(const Expression& e, const Leaf& leaf, RowReader& row) {
   const Program& program = *e.program;
   std::vector<Double> slots(program.slots, Double(0));
@@ -277,7 +311,14 @@ Value WriteExpression(const Expression& e, const Leaf& leaf, RowReader& row) {
       }
     }
   }
-  for (const Program::Instruction& i : program.code) {
+  size_t placed = 0;
+  for (size_t k = 0; k <= program.code.size(); ++k) {
+    for (; placed < program.placed.size() && program.placed[placed].before == k; ++placed) {
+      const Program::PlacedCall& call = program.placed[placed];
+      slots[call.out] = PlacedNumber(call, slots[call.element], leaf);
+    }
+    if (k == program.code.size()) break;
+    const Program::Instruction& i = program.code[k];
     using F = Double;
     const F x = slots[i.a], y = slots[i.b], z = slots[i.c];
     F& result = slots[i.out];

@@ -292,6 +292,15 @@ inline Double ToDouble(Word64 word) {
   if (word.is_constant()) return static_cast<double>(word.constant());
   return {word.in(), word.in()->Convert(word.value(), Element::kF64)};
 }
+// A whole number of f64, from 0 to 2^63 - 1; of others any word.
+inline Word64 ToWord(Double number) {
+  Function* in = number.in();
+  if (in == nullptr) {
+    const double constant = std::bit_cast<double>(BitsOf(number).constant());
+    return constant >= 0 && constant < 0x1p63 ? static_cast<uint64_t>(constant) : 0;
+  }
+  return {in, in->Bitcast(in->Convert(number.ValueIn(in), Element::kI64), Element::kU64)};
+}
 inline Double ToDouble(Single number) {
   if (number.is_constant()) {
     return {static_cast<double>(std::bit_cast<float>(BitsOf(number).constant()))};

@@ -278,6 +278,12 @@ def AddJax():
     Jax("draws", "f64", [21], Expr("normal() - normal() * 100 + uniform() * 10000 + bits()"))
     Jax("draws not chosen", "f64", [21], Expr("where(0, normal(), uniform()) + 0 * bits() - bits() * 2"))
     Jax("masked normal", "bf16", [8, 8], Expr("where(i0 >= i1, normal() * 0.02, 0)"))
+    Jax("bits of a key", "u32", [5, 7], Expr("jax_bits(4294967295, 7, 5 * i1 + i0)"))
+    Jax("numbers of keys", "f64", [6, 5], Expr(
+        "jax_normal(1, 2, i0) - 100 * jax_normal(1, 2, 4 - i1) + 10000 * jax_uniform(3, 0, 1099511627776 + index, -0.3, 0.7)"))
+    Jax("truncated numbers of a key", "f32", [23], Expr("jax_truncated_normal(0, 42, 3 * i0, -1, 2.5)"))
+    Jax("numbers that are not there", "f32", [2, 9],
+        Expr("where(i1 < 3, jax_uniform(8, 9, i1 / 2 - i0, 0, 1) >= 0, jax_uniform(8, 9, i1 - 3, 0, 1) + normal())"))
     Jax("orthogonal", "f32", [19, 12], {"orthogonal": {"gain": 1.5, "rows": [0], "columns": [1]}})
     Jax("sparse", "f32", [12, 7], {"sparse": {"std": 0.01, "zeros": 3}})
     Jax("normalized", "bf16", [20, 5], {"normalized": {"axis": 0, "length": 0.25}})

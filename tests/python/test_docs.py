@@ -532,4 +532,6 @@ def test_functions_and_tensor_keys_are_in_the_page(offered):
     of_torch = offered(tensor=f"init: {{constant: {{value: 'torch_{NONSENSE}(1)'}}}}")
     assert {name for name in of_torch if re.search("_(bf16|f16|f64)$", name)} == {
         f"torch_{kind}_{dtype}" for kind in ("normal", "pairs", "trunc_normal", "uniform") for dtype in ("bf16", "f16", "f64")}
+    of_jax = {name for name in of_torch if name.startswith("jax_")}
+    assert of_jax == {"jax_bits", "jax_normal", "jax_truncated_normal", "jax_uniform"}
     assert InSpecPage({re.sub("_(bf16|f16|f64)$", "", name) for name in of_torch})

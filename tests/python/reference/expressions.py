@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from .samplers import Coordinates, Hex, Normal, Uniform, Words, f64
+from .samplers import Coordinates, Hex, JaxKey, Normal, TruncatedNormal, Uniform, Words, f64
 
 L = Hex("0x1.62e42fefa38p-1 0x1.ef35793c76p-45 0x1.cc01f97b57a08p-87", f64)
 A = Hex("0x1.5555555555555p-1 0x1.5555555555555p-55", f64)
@@ -292,6 +292,22 @@ FUNCTIONS = {
     "sqrt": np.sqrt,
     "tanh": Tanh,
     "where": lambda a, b, c: np.where(a != 0, b, c),
+}
+def OfKey(sampler, *between):
+    """A function of two words of a key and an index, which may be none."""
+    def At(low, high, index, *more):
+        known = (index >= 0) & (index < 2.0**53) & (np.floor(index) == index)
+        key = JaxKey(int(low) | int(high) << 32)
+        values = sampler(key, 0, np.where(known, index, 0).astype(np.int64).ravel(), *between, *more)
+        return np.where(known, values.astype(f64).reshape(np.shape(index)), np.nan)
+    return At
+
+
+FUNCTIONS |= {
+    "jax_bits": OfKey(Words),
+    "jax_normal": OfKey(Normal, 0.0, 1.0),
+    "jax_truncated_normal": OfKey(TruncatedNormal, 0.0, 1.0),
+    "jax_uniform": OfKey(Uniform),
 }
 DRAWS = {
     "normal": lambda key, draw, indices: Normal(key, draw, indices, 0.0, 1.0).astype(f64),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import inspect
 import itertools
 import math
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,15 +17,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._errors import CaptureError
+from .._errors import CaptureError, CaptureWarning
 from ..jax import parts_of, path_of
 from . import Captured
 from ._expression import NoFormula
 from ._finish import LAYOUT, check_path, finish
-from ._jax_formula import Formula
-from ._jax_initializer import DTYPES, drawn, dtype_name, fixed, keys_of
+from ._jax_initializer import DTYPES, divided_by, drawn, dtype_name, fixed, placed
+from ._jax_unseeded import other_generators, unseeded
 from ._jaxpr import Graph, Lines, Value, is_key
-from ._tensor import Tensor
+from ._tensor import Tensor, share
 from ._verify import WORDS, Real
 
 ENGINES = ("philox4x32", "jax_threefry")
@@ -51,23 +53,23 @@ def capture(
     if keys >= 1 << 63:
         raise CaptureError(f"JAX has no key of the seed {seed}: the largest is 2^63 - 1")
     called = str(getattr(make, "__name__", "model")).replace("<lambda>", "model")
-    paths: list[str] = []
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
-        try:
-            closed = jax.make_jaxpr(lambda: _arrays(_call(make, args, kwargs, keys), paths))()
-        except CaptureError:
-            raise
-        except Exception as error:
-            raise CaptureError(
-                f"the function failed: {type(error).__name__}: {error}\n"
-                f"  at {Lines().of_error(error)}"
-            ) from error
         graph = Graph()
-        arrays = dict(zip(paths, graph.results(closed), strict=True))
+        arrays = _traced(lambda: _call(make, args, kwargs, keys), graph)
+        with other_generators():
+            again = _traced(lambda: _call(make, args, kwargs, keys), Graph())
+        if different := unseeded(arrays, again):
+            warnings.warn(
+                f"no key of JAX decides the numbers of {_listed(different)}, which are other ones in"
+                " another run, as those of `numpy.random`: what they are now is in the spec",
+                CaptureWarning,
+                stacklevel=3,
+            )
         made = _Made(graph, engine)
         for path, value in arrays.items():
             made.add(path, value)
         made.divide()
+        made.separate()
     captured = finish(
         list(made.tensors.values()),
         made.problems,
@@ -89,6 +91,25 @@ def capture(
         drawn=frozenset(made.drawn),
         _real=lambda seed: _real(make, args, kwargs, seed % (1 << 63)),
     )
+
+
+def _traced(function: Callable[[], Any], graph: Graph) -> dict[str, Value]:
+    """The arrays of the pytree that a function returns, by their paths."""
+    paths: list[str] = []
+    try:
+        closed = jax.make_jaxpr(lambda: _arrays(function(), paths))()
+    except CaptureError:
+        raise
+    except Exception as error:
+        raise CaptureError(
+            f"the function failed: {type(error).__name__}: {error}\n  at {Lines().of_error(error)}"
+        ) from error
+    return dict(zip(paths, graph.results(closed), strict=True))
+
+
+def _listed(paths: Sequence[str]) -> str:
+    shown = ", ".join(f"`{path}`" for path in paths[:5])
+    return shown if len(paths) <= 5 else f"{shown} and {len(paths) - 5} others"
 
 
 def _real(
@@ -218,21 +239,33 @@ class _Made:
         self._order: list[str] = []  # Of the arrays.
         self._whole: dict[str, Value] = {}
         self._divided: dict[str, _Divided] = {}
+        self._made: dict[str, tuple[Value, Mapping[int, int]]] = {}  # What each tensor is of.
 
     def add(self, path: str, value: Value) -> None:
         self._order.append(path)
         try:
             check_path(path)
             dtype_name(value)
-            if self.engine == "jax_threefry" and value.random and 0 not in value.shape:
-                dimensions = keys_of(Formula(value, self.graph))
-                if dimensions:
-                    self._divided[path] = _Divided(value, dimensions)
-                    return
+            if value.random and 0 not in value.shape and self._is_divided(path, value):
+                return
             self._whole[path] = value
             self._add(path, path, value, {})
         except NoFormula as error:
             self.problems[path] = str(error)
+
+    def _is_divided(self, path: str, value: Value) -> bool:
+        """Whether an array is made in parts: where it has to be, and JAX's keys."""
+        by_keys = self.engine == "jax_threefry"
+        dimensions: tuple[int, ...] = ()
+        with contextlib.suppress(NoFormula, RecursionError):
+            dimensions = divided_by(value, self.graph, by_keys)
+        if dimensions and not by_keys:
+            with contextlib.suppress(NoFormula, RecursionError):
+                self._tensor(path, value, {})
+                return False
+        if dimensions:
+            self._divided[path] = _Divided(value, dimensions)
+        return bool(dimensions)
 
     def divide(self) -> None:
         """Makes the parts of arrays that are divided, and the layout that puts them together."""
@@ -243,6 +276,9 @@ class _Made:
         for path in [path for path in self._order if path in places]:
             array, before, after = places[path]
             self.tensors.pop(path, None)
+            if path in ("stack", "keep", "omit"):
+                self.problems[path] = "its name is a word of layouts, which divide it: rename it"
+                continue
             of = before
             variables = []
             for number in range(len(array.dimensions)):
@@ -312,9 +348,24 @@ class _Made:
             return None
         return _Divided(value, dimensions)
 
+    def separate(self) -> None:
+        """Has tensors that share random numbers with others ask for them by JAX's keys."""
+        if self.engine != "jax_threefry":
+            return
+        for path in share([t for t in self.tensors.values()], self.engine):
+            value, place = self._made[path]
+            try:
+                self.tensors[path] = placed(path, value, self.graph, place)
+            except NoFormula as error:
+                self.problems[path] = str(error)
+
     def _add(self, path: str, array: str, value: Value, place: Mapping[int, int]) -> None:
-        self.tensors[path] = self._tensor(path, value, place)
-        if self.tensors[path].uses:
+        self._made[path] = value, place
+        try:
+            self.tensors[path] = self._tensor(path, value, place)
+        except RecursionError:
+            raise NoFormula("its expression has too many operations in one another", value.origin) from None
+        if self.tensors[path].uses or "jax_" in str(self.tensors[path].init):
             self.drawn.add(array)
 
     def _tensor(self, path: str, value: Value, place: Mapping[int, int]) -> Tensor:
@@ -325,7 +376,12 @@ class _Made:
             return Tensor(path, shape, dtype, "zeros", [], path)
         if not value.random:
             return fixed(path, value, self.graph, place)
-        return drawn(path, value, self.graph, place, self.engine == "jax_threefry")
+        if self.engine != "jax_threefry":
+            return drawn(path, value, self.graph, place, False)
+        try:
+            return drawn(path, value, self.graph, place, True)
+        except NoFormula:
+            return placed(path, value, self.graph, place)
 
 
 def _common(paths: Sequence[str]) -> str:

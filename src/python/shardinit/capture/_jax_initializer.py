@@ -12,8 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ._expression import Index, NoFormula, Term, Use, check_uses
-from ._jax_formula import Formula, Scaled, bounds, draw_is_of_one_key, short
+from ._expression import Index, NoFormula, Origin, Term, Use, check_uses
+from ._jax_formula import Formula, Scaled, bounds, draw_is_of_one_key, has_no_text, short
 from ._jaxpr import Graph, Value, key_words
 from ._tensor import (
     LONGEST,
@@ -48,6 +48,7 @@ DTYPES = {
     "bool": "bool",
 }
 
+DEEPEST = 60  # Parentheses in one another: the tool takes 64.
 _COMPARED = 1 << 21  # Elements of what an expression is looked for.
 _CUT_OFF = 0.87962566103423978  # The standard deviation of a normal distribution cut at two.
 _STEPS = 4  # Of a key's derivation, before its words are shorter.
@@ -82,9 +83,11 @@ def _fixed(
     """The bytes, if no expression gives them."""
     term = None
     with contextlib.suppress(NoFormula):
-        term = Formula(value, graph, place).term
+        term = Formula(value, graph, place, exact=value.random).term
     if term is not None and term.value is not None and not _is_negative_zero(term.value):
         return constant(_number(term.value, value.dtype))
+    if value.random and term is not None:  # A part that is overwritten, of what is random.
+        return constant(term.value) if term.value is not None else _expression(term, value.origin)
     whole = np.asarray(graph.compute(value))
     real = np.ascontiguousarray(whole[tuple(place.get(d, slice(None)) for d in range(whole.ndim))])
     is_float = np.dtype(value.dtype).kind not in "biu"
@@ -131,7 +134,7 @@ def drawn(path: str, value: Value, graph: Graph, place: Mapping[int, int], by_ke
         place: dimension → the only index of it that is asked for.
         by_keys: the numbers are those of JAX's keys.
     """
-    formula = Formula(value, graph, place)
+    formula = Formula(value, graph, place, exact=by_keys)
     check_uses(formula.uses)
     if not formula.uses:  # They were drawn, and nothing is left of them.
         return fixed(path, value, graph, place)
@@ -152,6 +155,17 @@ def drawn(path: str, value: Value, graph: Graph, place: Mapping[int, int], by_ke
     )
 
 
+def placed(path: str, value: Value, graph: Graph, place: Mapping[int, int]) -> Tensor:
+    """A tensor whose numbers are asked for one by one, by JAX's keys: in any order, and as often as
+    they are used. It has no `uses` of its own."""
+    formula = Formula(value, graph, place, exact=True, placed=True)
+    if not formula.is_placed:
+        return fixed(path, value, graph, place)
+    shape = tuple(n for d, n in enumerate(value.shape) if d not in place)
+    init = _expression(formula.term, value.origin)
+    return Tensor(path, shape, dtype_name(value), init, [], path)
+
+
 def _initializer(
     formula: Formula, shape: tuple[int, ...], exact: bool
 ) -> tuple[Initializer, tuple[tuple[str, Any], ...]]:
@@ -161,26 +175,25 @@ def _initializer(
     """
     term = formula.term
     if not isinstance(term, Scaled) or term.draw is None:
-        if "<" in term.text and "<orthogonal>" in term.text:
-            raise NoFormula("such random values are changed", formula.uses[0].draw.origin)
-        return _expression(term, formula), ()
+        return _expression(term, formula.uses[0].draw.origin), ()
     draw, scale, shift = term.draw, term.scale, term.shift
-    (use,) = formula.uses
+    use = formula.uses[0]
+    shape_of_one = shape if len(formula.uses) == 1 else ()  # Fans are those of one draw.
     if draw.kind == "orthogonal":
         if exact:
             raise NoFormula("no engine has the bits of JAX's QR decomposition", draw.origin)
         return _orthogonal(use, shape, scale, shift), ()
     if exact and scale < 0 and draw.kind != "uniform":
-        return _expression(term, formula), ()
+        return _expression(term, formula.uses[0].draw.origin), ()
     scale = abs(scale)
     if draw.kind == "uniform":
         low, high = sorted(bounds(draw, term.scale, shift))
         if exact and term.scale < 0:
-            return _expression(term, formula), ()
+            return _expression(term, formula.uses[0].draw.origin), ()
         if low == -high:
             # Those of jax.nn.initializers are numbers in [-1, 1), scaled.
             if bounds(draw, 1, 0) == (-1, 1):
-                found = _named("uniform", high / math.sqrt(3), high, use, shape, exact)
+                found = _named("uniform", high / math.sqrt(3), high, use, shape_of_one, exact)
                 if found:
                     return found
             limit = _root(high, draw.dtype)
@@ -191,7 +204,7 @@ def _initializer(
     if draw.kind == "truncated_normal":
         low, high = bounds(draw, 1, 0)
         if (low, high) == (-2, 2) and not shift:
-            found = _named("normal", scale * _CUT_OFF, scale, use, shape, exact)
+            found = _named("normal", scale * _CUT_OFF, scale, use, shape_of_one, exact)
             if found:
                 return found
         numbers |= {"std": _root(scale, draw.dtype)}
@@ -200,10 +213,14 @@ def _initializer(
     return {"normal": {**numbers, "std": _root(scale, draw.dtype)}}, ()
 
 
-def _expression(term: Term, formula: Formula) -> Initializer:
+def _expression(term: Term, origin: Origin) -> Initializer:
+    if has_no_text(term):
+        raise NoFormula("such random values are changed", origin)
     if len(term.text) > LONGEST:
-        raise NoFormula(f"its expression has {len(term.text)} characters, {LONGEST} is the limit",
-                        formula.uses[0].draw.origin)  # fmt: skip
+        raise NoFormula(f"its expression has {len(term.text)} characters, {LONGEST} is the limit", origin)
+    depths = itertools.accumulate((c == "(") - (c == ")") for c in term.text)
+    if max(depths, default=0) >= DEEPEST:
+        raise NoFormula(f"its expression has more than {DEEPEST} parentheses in one another", origin)
     return {"expr": {"": Text(term.text)}}
 
 
@@ -222,7 +239,7 @@ def _named(
 
     `parameter` is what the spec's distribution has of it, in f32.
     """
-    fans = _fans(use, shape)
+    fans = _fans(use, shape) if shape else None
     if fans is None:
         return None
     fan_in, fan_out, axes = fans
@@ -249,6 +266,9 @@ def _fans(
         return None
     field = math.prod(sizes[:-2])
     where = [sorted(d for d, _ in index.factors) for index in use.index]
+    # Of a part of what was drawn the fans are others.
+    if [math.prod(shape[d] for d in w) for w in where] != list(draw.shape):
+        return None
     if any(i.constant for i in use.index[batch:]) or sorted(d for w in where for d in w) != [
         d for d, n in enumerate(shape) if n > 1
     ]:
@@ -298,7 +318,31 @@ def _root(value: float, dtype: Any) -> Any:
     return value
 
 
-def keys_of(formula: Formula) -> tuple[int, ...]:
+def divided_by(value: Value, graph: Graph, by_keys: bool) -> tuple[int, ...]:
+    """The dimensions that count parts of an array with draws of their own, outermost first; none
+    where it is one tensor."""
+    formula = Formula(value, graph, exact=by_keys)
+    if by_keys:
+        with contextlib.suppress(NoFormula):
+            return _keys_of(formula)
+    stacked = [
+        d
+        for d, n in enumerate(value.shape)
+        if n > 1 and formula.uses and all(use.ranges[d][0] == use.ranges[d][1] for use in formula.uses)
+    ]
+    if len({id(use.draw) for use in formula.uses}) == 1 or not stacked:
+        return ()
+    inner: tuple[int, ...] = ()
+    if by_keys:
+        first = next(i for i in range(value.shape[stacked[0]])
+                     if any(use.ranges[stacked[0]][0] == i for use in formula.uses))  # fmt: skip
+        with contextlib.suppress(NoFormula):
+            found = _keys_of(Formula(value, graph, {stacked[0]: first}, exact=True))
+            inner = tuple(d + (d >= stacked[0]) for d in found)
+    return stacked[0], *inner
+
+
+def _keys_of(formula: Formula) -> tuple[int, ...]:
     """The dimensions that count the keys of a draw, outermost first; none for one key.
 
     Raises:
@@ -333,9 +377,6 @@ def _given(formula: Formula, shape: tuple[int, ...], graph: Graph, path: str) ->
     if draw.kind == "integers" and not draw_is_of_one_key(draw):
         raise NoFormula("whole numbers below what is no power of two, which need two keys",
                         draw.origin)  # fmt: skip
-    if draw.kind not in ("integers", "bits") and str(draw.dtype) != "float32":
-        raise NoFormula(f"JAX draws {draw.dtype} numbers in another way than those of f32,"
-                        " which the engine has", draw.origin)  # fmt: skip
     batch = len(draw.keys.shape)
     flat, sizes = Index(0), draw.shape[batch:]
     for d, index in enumerate(use.index[batch:]):

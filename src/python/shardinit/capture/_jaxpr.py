@@ -20,6 +20,7 @@ from ._expression import NoFormula, Origin
 
 _COMPUTED = 1 << 27  # Elements of what is computed, and no more.
 _REGISTERED = 1 << 16  # Keys of one split whose derivation is kept.
+_ROUNDS = 256  # Of a loop whose rounds look at the random numbers of earlier ones.
 
 
 @dataclasses.dataclass(eq=False)
@@ -29,6 +30,7 @@ class Value:
     Attributes:
         dtype: a NumPy type, or JAX's type of random keys.
         random: they depend on random numbers.
+        keyed: they descend from a random key, so that another seed may make others of them.
     """
 
     shape: tuple[int, ...]
@@ -39,12 +41,21 @@ class Value:
     def random(self) -> bool:
         return False
 
+    @property
+    def keyed(self) -> bool:
+        return is_key(self.dtype)
+
 
 @dataclasses.dataclass(eq=False)
 class Known(Value):
-    """Numbers that stand in the jaxpr, or that were computed."""
+    """Numbers that stand in the jaxpr, or that were computed, perhaps of keys."""
 
     data: Any
+    is_keyed: bool = False
+
+    @property
+    def keyed(self) -> bool:
+        return self.is_keyed or is_key(self.dtype)
 
 
 @dataclasses.dataclass(eq=False)
@@ -67,6 +78,10 @@ class Draw(Value):
     def random(self) -> bool:
         return True
 
+    @property
+    def keyed(self) -> bool:
+        return True
+
 
 @dataclasses.dataclass(eq=False)
 class Apply(Value):
@@ -81,13 +96,24 @@ class Apply(Value):
     params: dict[str, Any]
     result: int
     is_random: bool = False
+    is_keyed: bool = False
 
     def __post_init__(self) -> None:
         self.is_random = self.is_random or any(value.random for value in self.inputs)
+        self.is_keyed = (
+            self.is_random
+            or is_key(self.dtype)
+            or any(value.keyed for value in self.inputs)
+            or any(map(_has_keys, _inner(self.params)))
+        )
 
     @property
     def random(self) -> bool:
         return self.is_random
+
+    @property
+    def keyed(self) -> bool:
+        return self.is_keyed
 
     @property
     def name(self) -> str:
@@ -206,33 +232,24 @@ class Graph:
             return self._run(inner.jaxpr, inner.consts, inputs, within)
         if name in ("random_clone", "copy", "copy_p", "optimization_barrier", "stop_gradient"):
             return inputs
-        if name == "scan":
-            results = self._scan(equation, inputs, within)
+        loop = {"scan": self._scan, "while": self._while, "cond": self._cond}.get(name)
+        if loop is not None:
+            results = loop(equation, inputs, within)
             if results is not None:
                 return results
-        elif name == "cond":
-            choice = inputs[0]
-            if not choice.random:
-                branch = params["branches"][
-                    min(max(int(self.compute(choice)), 0), len(params["branches"]) - 1)
-                ]
-                return self._run(branch.jaxpr, branch.consts, inputs[1:], within)
-        elif name != "while":
+        else:
             for inner in (params.get("call_jaxpr"), params.get("jaxpr"), params.get("fun_jaxpr")):
                 if inner is not None and hasattr(inner, "eqns"):
                     closed = hasattr(inner, "jaxpr") and hasattr(inner, "consts")
                     body, consts = (inner.jaxpr, inner.consts) if closed else (inner, ())
                     return self._run(body, consts, inputs, within)
         where = self._origin(equation, within)
-        if name in _PRODUCTS and any(map(self._is_zero, inputs)):
+        if name in _PRODUCTS and any(map(self.is_zero, inputs)):
             zeros = (equation.outvars[0].aval.shape, equation.outvars[0].aval.dtype)
             return [Known(*zeros, where, np.broadcast_to(np.zeros((), zeros[1]), zeros[0]))]
         if name == "random_bits":
             (variable,) = equation.outvars
-            kind = "bits" if params["bit_width"] == 32 else f"{params['bit_width']} random bits"
-            return [
-                Draw(tuple(variable.aval.shape), variable.aval.dtype, where, kind, {}, inputs[0])
-            ]
+            return [Draw(tuple(variable.aval.shape), variable.aval.dtype, where, "bits", {}, inputs[0])]
         random = name != "random_seed" and any(map(_draws, _inner(params)))
         return [
             Apply(tuple(variable.aval.shape), variable.aval.dtype, where, equation.primitive, inputs,
@@ -269,7 +286,7 @@ class Graph:
             kind = "complex numbers"
         numbers: dict[str, Any] = {}
         for argument, value in zip(arguments, inputs[1:], strict=True):
-            if value.random:
+            if value.keyed:
                 return None
             bounds = np.asarray(self.compute(value)).reshape(-1)
             if not (bounds == bounds[0]).all():
@@ -281,38 +298,80 @@ class Graph:
             return None
         return Draw(shape, dtype, where, kind, numbers, keys)
 
+    def _cond(
+        self, equation: Any, inputs: tuple[Value, ...], within: Origin | None
+    ) -> Sequence[Value] | None:
+        """The branch that is taken; None where a random key decides it."""
+        if inputs[0].keyed:
+            return None
+        branches = equation.params["branches"]
+        branch = branches[min(max(int(self.compute(inputs[0])), 0), len(branches) - 1)]
+        return self._run(branch.jaxpr, branch.consts, inputs[1:], within)
+
+    def _while(
+        self, equation: Any, inputs: tuple[Value, ...], within: Origin | None
+    ) -> Sequence[Value] | None:
+        """Of a loop with keys or random numbers in it, one round after another.
+
+        None where these decide how many there are, or where there are many.
+        """
+        p = equation.params
+        test, body = p["cond_jaxpr"], p["body_jaxpr"]
+        of_test, of_body = p["cond_nconsts"], p["body_nconsts"]
+        if not any(value.keyed for value in inputs) and not _has_keys(body.jaxpr):
+            return None  # JAX itself computes it.
+        carry: Sequence[Value] = inputs[of_test + of_body :]
+        for _ in range(_ROUNDS):
+            (goes_on,) = self._run(test.jaxpr, test.consts, [*inputs[:of_test], *carry], within)
+            if goes_on.keyed:
+                return None
+            if not self.compute(goes_on):
+                return carry
+            arguments = [*inputs[of_test : of_test + of_body], *carry]
+            carry = self._run(body.jaxpr, body.consts, arguments, within)
+        return None
+
     def _scan(
         self, equation: Any, inputs: tuple[Value, ...], within: Origin | None
     ) -> Sequence[Value] | None:
-        """Of a loop whose rounds do not look at random numbers of earlier ones: all rounds at once.
+        """Of a loop that draws: all rounds at once where they do not look at random numbers of
+        earlier ones, else one after another.
 
-        None where it draws nothing, or where they do.
+        None where it draws nothing, or where there are too many rounds for that.
         """
         p = equation.params
         body, consts, carried = p["jaxpr"], p["num_consts"], p["num_carry"]
-        if not _draws(body.jaxpr):
+        if not _has_keys(body.jaxpr) and not any(value.random for value in inputs):
             return None
         first = inputs[consts : consts + carried]
-        if any(value.random for value in first):
-            return None
-        before = self._carried(equation, inputs) if carried else []
+        before: list[Value] | None = []
+        if carried:
+            before = None if any(v.random for v in first) else self._carried(equation, inputs)
         if before is None:
-            return None
+            if p["length"] > _ROUNDS:
+                return None
+            return self._traced(_one_by_one(p), inputs, within)
         arguments = [*inputs[:consts], *before, *inputs[consts + carried :]]
-        shapes = [jax.ShapeDtypeStruct(value.shape, value.dtype)  # type: ignore[no-untyped-call]
-                  for value in arguments]  # fmt: skip
         axes = [None] * consts + [0] * (len(arguments) - consts)
-        rounds = jax.make_jaxpr(
-            jax.vmap(core.jaxpr_as_fun(body), in_axes=axes, axis_size=p["length"])
-        )(*shapes)
-        jaxpr, _ = partial_eval.dce_jaxpr(rounds.jaxpr, [True] * len(rounds.jaxpr.outvars), True)
-        results = self._run(jaxpr, rounds.consts, arguments, within)
+        every = jax.vmap(core.jaxpr_as_fun(body), in_axes=axes, axis_size=p["length"])
+        results = self._traced(every, arguments, within)
         where = self._origin(equation, within)
         last = [
-            Known(value.shape[1:], value.dtype, where, self.compute(value)[-1 if not p["reverse"] else 0])
+            Known(value.shape[1:], value.dtype, where,
+                  self._compute(value)[-1 if not p["reverse"] else 0], value.keyed)
             for value in results[:carried]
         ]  # fmt: skip
         return [*last, *results[carried:]]
+
+    def _traced(
+        self, function: Any, arguments: Sequence[Value], within: Origin | None
+    ) -> Sequence[Value]:
+        """The results of a function of arrays like these."""
+        shapes = [jax.ShapeDtypeStruct(value.shape, value.dtype)  # type: ignore[no-untyped-call]
+                  for value in arguments]  # fmt: skip
+        traced = jax.make_jaxpr(function)(*shapes)
+        jaxpr, _ = partial_eval.dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars), True)
+        return self._run(jaxpr, traced.consts, arguments, within)
 
     def _carried(self, equation: Any, inputs: tuple[Value, ...]) -> list[Value] | None:
         """What each round of a loop is handed by the one before it, as one array for all rounds.
@@ -326,7 +385,7 @@ class Graph:
         needed = [value for value, is_used in zip(inputs, used, strict=True) if is_used]
         if _draws(step) or any(value.random for value in needed):
             return None
-        data = [self.compute(value) if is_used or consts <= i < consts + carried else None
+        data = [self._compute(value) if is_used or consts <= i < consts + carried else None
                 for i, (value, is_used) in enumerate(zip(inputs, used, strict=True))]  # fmt: skip
         run = core.jaxpr_as_fun(core.ClosedJaxpr(step, body.consts))
 
@@ -337,13 +396,18 @@ class Graph:
         first, xs = data[consts : consts + carried], data[consts + carried :]
         _, before = jax.lax.scan(round_, first, xs, p["length"], reverse=p["reverse"])
         where = self._origin(equation, None)
-        return [Known(tuple(array.shape), array.dtype, where, array) for array in before]
+        return [
+            Known(tuple(array.shape), array.dtype, where, array, keyed)
+            for array, keyed in zip(before, _keyed_carry(p, inputs), strict=True)
+        ]
 
-    def _is_zero(self, value: Value) -> bool:
+    def is_zero(self, value: Value) -> bool:
         """Whether all elements are known to be zero."""
         while isinstance(value, Apply) and value.name in _MOVES:
             value = value.inputs[0]
-        if value.random or is_key(value.dtype):
+        if isinstance(value, Apply) and value.name == "mul":
+            return any(map(self.is_zero, value.inputs))
+        if value.keyed:
             return False
         if isinstance(value, Apply) and math.prod(value.shape) > _SMALL:
             return False
@@ -351,6 +415,61 @@ class Graph:
             return not np.any(self.compute(value))
         except NoFormula:
             return False
+
+    def interval(self, value: Value) -> tuple[int, int]:
+        """What whole numbers lie within.
+
+        Raises:
+            NoFormula: nothing says it.
+        """
+        kind = np.dtype(value.dtype).kind
+        if kind == "b":
+            return 0, 1
+        if not value.keyed and math.prod(value.shape) <= _SMALL:
+            data = np.asarray(self.compute(value))
+            return (int(data.min()), int(data.max())) if data.size else (0, 0)
+        if isinstance(value, Draw):
+            if value.kind == "integers":
+                return int(value.parameters["low"]), int(value.parameters["high"]) - 1
+            return 0, (1 << 8 * np.dtype(value.dtype).itemsize) - 1
+        if isinstance(value, Apply) and kind in "iu":
+            found = self._interval(value)
+            if found is not None:
+                return found
+        raise NoFormula("whole numbers of any size", value.origin)
+
+    def _interval(self, value: Apply) -> tuple[int, int] | None:
+        """Of an operation's result, before it begins anew where its type ends."""
+        if value.name in ("iota", "argsort"):
+            return 0, max(value.shape)
+        if value.name == "convert_element_type" and np.dtype(value.inputs[0].dtype).kind == "f":
+            return None
+        parts = [self._held(part) for part in value.inputs if np.dtype(part.dtype).kind in "iub"]
+        if value.name in _OF_FIRST:
+            return parts[0]
+        if value.name in _OF_SEVERAL:
+            taken = parts[1:] if value.name == "select_n" else parts
+            return min(low for low, _ in taken), max(high for _, high in taken)
+        ends = {
+            "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
+        }.get(value.name)  # fmt: skip
+        if ends is not None:
+            every = [ends(a, b) for a in parts[0] for b in parts[1]]
+            return min(every), max(every)
+        if value.name == "neg":
+            return -parts[0][1], -parts[0][0]
+        if value.name in ("rem", "div", "shift_right_logical") and min(parts[0][0], parts[1][0]) >= 0:
+            return 0, min(parts[0][1], parts[1][1] - 1) if value.name == "rem" else parts[0][1]
+        return None
+
+    def _held(self, value: Value) -> tuple[int, int]:
+        """The same of what an array holds."""
+        low, high = self.interval(value)
+        if np.dtype(value.dtype).kind == "b":
+            return low, high
+        info = np.iinfo(value.dtype)
+        within = info.min <= low and high <= info.max
+        return (low, high) if within else (int(info.min), int(info.max))
 
     def identify(self, draw: Draw) -> None:
         """Sets the order of a draw that is asked for.
@@ -370,11 +489,17 @@ class Graph:
         draw.order = first.order
 
     def compute(self, value: Value) -> Any:
-        """The elements of what no random number decides, computed by JAX itself.
+        """The elements of what no random key decides, or keys, computed by JAX itself.
 
         Raises:
-            NoFormula: random numbers do decide them, or they are too many.
+            NoFormula: a random key does decide them, or they are too many.
         """
+        if value.keyed and not value.random and not is_key(value.dtype):
+            raise NoFormula("no expression follows what is made of a random key", _maker(value).origin)
+        return self._compute(value)
+
+    def _compute(self, value: Value) -> Any:
+        """The same, and also numbers that a key decides: what is made of them is `keyed`."""
         stack = [value]
         while stack:
             top = stack[-1]
@@ -432,10 +557,14 @@ class Graph:
 
 
 # Of zeros they are zeros: what a model is initialized with often is, and what follows from it.
-_PRODUCTS = ("dot_general", "conv_general_dilated", "mul")
+_PRODUCTS = ("dot_general", "conv_general_dilated")
 _MOVES = ("broadcast_in_dim", "reshape", "squeeze", "transpose", "expand_dims", "slice", "rev",
           "convert_element_type", "reduce_sum")  # fmt: skip
 _SMALL = 1 << 22  # Elements that are computed to see whether they are zeros.
+# Whose results are elements of their first input, or of several.
+_OF_FIRST = (*_MOVES[:-1], "dynamic_slice", "gather", "split")
+_OF_SEVERAL = ("concatenate", "stack", "select_n", "max", "min", "clamp", "scatter", "pad",
+               "dynamic_update_slice")  # fmt: skip
 
 
 def key_words(keys: Any) -> np.ndarray[Any, Any]:
@@ -474,8 +603,76 @@ def _inner(params: dict[str, Any]) -> Iterator[Any]:
 
 
 def _draws(jaxpr: Any) -> bool:
-    """Whether random numbers are drawn anywhere in it."""
+    """Whether random numbers are made of keys anywhere in it."""
+    for equation in jaxpr.eqns:
+        inner = list(_inner(equation.params))
+        if equation.primitive.name in _BITS or any(map(_draws, inner)):
+            return True
+        # Of keys come keys, or their words, or else what they decide.
+        if not inner and equation.primitive.name != "random_unwrap" and (
+            any(_is_key_of(v) for v in equation.invars)
+            and not all(_is_key_of(v) for v in equation.outvars)
+        ):
+            return True
+    return False
+
+
+_BITS = ("random_bits", "threefry2x32", "rng_bit_generator", "rng_uniform")
+
+
+def _has_keys(jaxpr: Any) -> bool:
+    """Whether there are random keys anywhere in it, or numbers are drawn."""
     return any(
-        equation.primitive.name == "random_bits" or any(map(_draws, _inner(equation.params)))
+        equation.primitive.name in _BITS
+        or any(map(_is_key_of, (*equation.invars, *equation.outvars)))
+        or any(map(_has_keys, _inner(equation.params)))
         for equation in jaxpr.eqns
     )
+
+
+def _is_key_of(variable: Any) -> bool:
+    return hasattr(variable.aval, "dtype") and is_key(variable.aval.dtype)
+
+
+def _maker(value: Value) -> Value:
+    """The operation that makes numbers of the key that a value descends from."""
+    while True:
+        inputs = value.inputs if isinstance(value, Apply) else ()
+        inner = [v for v in inputs if v.keyed and not is_key(v.dtype)]
+        if not inner:
+            return value
+        value = inner[0]
+
+
+def _one_by_one(params: dict[str, Any]) -> Any:
+    """A loop of known length as a function without it."""
+    run, consts, carried = core.jaxpr_as_fun(params["jaxpr"]), params["num_consts"], params["num_carry"]
+    rounds = range(params["length"])
+
+    def function(*arguments: Any) -> Any:
+        carry, xs = list(arguments[consts : consts + carried]), arguments[consts + carried :]
+        made: dict[int, list[Any]] = {}
+        for i in reversed(rounds) if params["reverse"] else rounds:
+            x = [jax.lax.index_in_dim(array, i, keepdims=False) for array in xs]
+            results = run(*arguments[:consts], *carry, *x)
+            carry, made[i] = list(results[:carried]), results[carried:]
+        rows = zip(*(made[i] for i in rounds), strict=True)
+        return [*carry, *(jax.lax.concatenate([row[None] for row in all_], 0) for all_ in rows)]
+
+    return function
+
+
+def _keyed_carry(params: dict[str, Any], inputs: Sequence[Value]) -> list[bool]:
+    """Of each array that a loop hands on, whether a random key decides it in any round."""
+    consts, carried, body = params["num_consts"], params["num_carry"], params["jaxpr"].jaxpr
+    keyed = [value.keyed for value in inputs]
+    steps = []
+    for j in range(carried):
+        wanted = [i == j for i in range(len(body.outvars))]
+        steps.append(partial_eval.dce_jaxpr(body, wanted))
+    for _ in range(carried):  # One round more may be keyed by each.
+        for j, (step, used) in enumerate(steps):
+            keyed[consts + j] |= _has_keys(step) or any(
+                k for k, is_used in zip(keyed, used, strict=True) if is_used
+            )
+    return keyed[consts : consts + carried]

@@ -1,11 +1,13 @@
-#include "generate/torch_numbers.h"
+#include "generate/placed_numbers.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <mutex>
 
+#include "graph/jax_draws.h"
 #include "graph/torch_draws.h"
+#include "kernels/kernels.h"
 #include "kernels/torch_cpu.h"
 #include "tensor/encode.h"
 
@@ -14,42 +16,44 @@ namespace {
 
 // Scattered numbers that lie so near to one another are made with all that are between.
 constexpr uint64_t kLongestWindow = 1 << 22;
+// Those of JAX cost the same wherever they are.
+constexpr uint64_t kLongestJaxWindow = 1 << 10;
 
 }  // namespace
 
-struct TorchNumbers::Permutation {
+struct PlacedNumbers::Permutation {
   std::once_flag once;
   std::vector<uint32_t> values;
 };
 
-TorchNumbers::TorchNumbers(const Program::TorchCall& call, const Stream& stream)
-    : function_(call.function), drawn_(TorchDrawsOf(call, stream)) {
-  if (function_.kind == Program::TorchKind::kPermutation) {
+PlacedNumbers::PlacedNumbers(const Program::PlacedCall& call, const Stream& stream)
+    : function_(call.function), drawn_(TorchDrawsOf(call, stream)), sampler_(JaxSamplerOf(call)) {
+  if (function_.kind == Program::PlacedKind::kPermutation) {
     permutation_ = std::make_unique<Permutation>();
-  } else if (function_.kind == Program::TorchKind::kInteger) {
+  } else if (function_.kind == Program::PlacedKind::kInteger) {
     range_ = static_cast<uint64_t>(call.numbers[1]);
   }
 }
 
-TorchNumbers::~TorchNumbers() = default;
-TorchNumbers::TorchNumbers(TorchNumbers&&) noexcept = default;
+PlacedNumbers::~PlacedNumbers() = default;
+PlacedNumbers::PlacedNumbers(PlacedNumbers&&) noexcept = default;
 
-void TorchNumbers::Make(uint64_t first, size_t count, Window& window) const {
+void PlacedNumbers::Make(uint64_t first, size_t count, Window& window) const {
   window.first = first;
   window.values.resize(count);
   switch (function_.kind) {
-    case Program::TorchKind::kWord:
+    case Program::PlacedKind::kWord:
       for (size_t i = 0; i < count; ++i) {
         window.values[i] = torch_cpu::WordAt(drawn_.stream, drawn_.stream.position + first + i);
       }
       return;
-    case Program::TorchKind::kInteger:
+    case Program::PlacedKind::kInteger:
       for (size_t i = 0; i < count; ++i) {
         window.values[i] =
             static_cast<double>(torch_cpu::IntegerAt(drawn_.stream, first + i, range_));
       }
       return;
-    case Program::TorchKind::kPermutation:
+    case Program::PlacedKind::kPermutation:
       std::call_once(permutation_->once, [&] {
         permutation_->values =
             torch_cpu::Permutation(drawn_.stream, static_cast<uint32_t>(drawn_.elements));
@@ -57,10 +61,22 @@ void TorchNumbers::Make(uint64_t first, size_t count, Window& window) const {
       std::copy_n(permutation_->values.begin() + static_cast<std::ptrdiff_t>(first), count,
                   window.values.begin());
       return;
-    case Program::TorchKind::kUniform:
-    case Program::TorchKind::kNormal:
-    case Program::TorchKind::kPairs:
-    case Program::TorchKind::kTruncatedNormal: {
+    case Program::PlacedKind::kJaxBits:
+    case Program::PlacedKind::kJaxUniform:
+    case Program::PlacedKind::kJaxNormal:
+    case Program::PlacedKind::kJaxTruncatedNormal: {
+      auto* bytes = reinterpret_cast<uint8_t*>(window.values.data());
+      kernels::Fill(*sampler_, drawn_.stream, first, count, DType::f32, bytes);
+      const bool are_words = function_.kind == Program::PlacedKind::kJaxBits;
+      for (size_t i = count; i-- > 0;) {
+        window.values[i] = Decode(bytes + i * 4, are_words ? DType::u32 : DType::f32);
+      }
+      return;
+    }
+    case Program::PlacedKind::kUniform:
+    case Program::PlacedKind::kNormal:
+    case Program::PlacedKind::kPairs:
+    case Program::PlacedKind::kTruncatedNormal: {
       // Encoded numbers take no more bytes: from the last on each finds its place.
       auto* bytes = reinterpret_cast<uint8_t*>(window.values.data());
       kernels::FillTorch(drawn_, first, count, bytes);
@@ -73,7 +89,7 @@ void TorchNumbers::Make(uint64_t first, size_t count, Window& window) const {
   }
 }
 
-void TorchNumbers::Get(const double* element, size_t count, Window& window, double* out) const {
+void PlacedNumbers::Get(const double* element, size_t count, Window& window, double* out) const {
   const auto exists = [&](double e) {
     return e >= 0 && e < static_cast<double>(drawn_.elements) && std::trunc(e) == e;
   };
@@ -94,7 +110,7 @@ void TorchNumbers::Get(const double* element, size_t count, Window& window, doub
         low = std::min(low, static_cast<uint64_t>(element[k]));
         high = std::max(high, static_cast<uint64_t>(element[k]));
       }
-      if (high - low >= kLongestWindow) {
+      if (high - low >= (sampler_ ? kLongestJaxWindow : kLongestWindow)) {
         low = high = at;
         for (size_t k = i + 1; k < count && element[k] == element[k - 1] + 1; ++k) {
           if (exists(element[k])) ++high;
