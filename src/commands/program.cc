@@ -18,7 +18,7 @@ struct ProgramOptions {
   SpecOptions spec;
   std::string out, only, arithmetic = "f32", annotations = "both";
   int64_t rank = -1;
-  bool stack = false, kinds = false;
+  bool stack = false, kinds = false, portable = false;
 };
 
 std::string InJson(const Plan& plan, const ProgramRequest& request, int64_t rank,
@@ -127,7 +127,7 @@ ExitCode RunProgram(const ProgramOptions& options) {
   if (options.arithmetic == "f64") request.arithmetic = program::Arithmetic::kDouble;
   if (options.rank == -1) {
     request.with_mhlo = options.annotations != "sdy";
-    request.with_shardy = options.annotations != "mhlo";
+    request.with_shardy = options.annotations != "mhlo" && !options.portable;
   } else {
     CheckRank(options.rank, plan);
   }
@@ -163,10 +163,14 @@ extern const Command kProgram = {
                      "How f32 is computed: f32, mixed with an argument that is 0, or f64")
           ->type_name("f32|f64")
           ->capture_default_str();
-      app.add_option("--annotate", options->annotations,
-                     "Which annotations say how results are cut: mhlo, sdy or both")
-          ->type_name("WHICH")
-          ->capture_default_str();
+      CLI::Option* annotate =
+          app.add_option("--annotate", options->annotations,
+                         "Which annotations say how results are cut: mhlo, sdy or both")
+              ->type_name("WHICH")
+              ->capture_default_str();
+      app.add_flag("--portable", options->portable,
+                   "StableHLO alone, of which a portable artifact can be made: --annotate mhlo")
+          ->excludes(annotate);
       app.add_option("-o,--out", options->out, "File; with --kinds the folder. Default: printed")
           ->type_name("PATH")
           ->check(NotEmpty);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 
@@ -65,8 +66,11 @@ std::string TypeText(const Shape& shape, Element element) {
   return text += fmt::format("{}>", NameOf(element));
 }
 
-Function::Function(Shape domain, Arithmetic arithmetic)
-    : domain_(std::move(domain)), domain_dimensions_(domain_.size()), arithmetic_(arithmetic) {}
+Function::Function(Shape domain, Arithmetic arithmetic, bool partitioned)
+    : domain_(std::move(domain)),
+      domain_dimensions_(domain_.size()),
+      arithmetic_(arithmetic),
+      partitioned_(partitioned) {}
 
 int64_t Function::ElementsOver(Over over) const { return ElementCount(ShapeOver(over)); }
 
@@ -153,9 +157,15 @@ Value Function::Iota(int dimension) {
   if (it != iotas_.end()) return it->second;
   Check(repetitions_.empty(), "an index that is first wanted in a repetition");
   const Over over = Over{1} << dimension;
-  return iotas_[dimension] =
-             Add(fmt::format("iota dim = 0 : {}", TypeText(ShapeOver(over), Element::kU64)),
-                 Element::kU64, over);
+  Value iota = Add(fmt::format("iota dim = 0 : {}", TypeText(ShapeOver(over), Element::kU64)),
+                   Element::kU64, over);
+  const auto twins = std::count(domain_.begin(), domain_.begin() + dimension, domain_[dimension]);
+  if (partitioned_ && twins > 0) {
+    const Value number = Constant(Element::kU64, static_cast<uint64_t>(twins));
+    const Value zero = Elementwise("multiply", {Zero(Element::kU64), number}, Element::kU64);
+    iota = Elementwise("add", {iota, zero}, Element::kU64);
+  }
+  return iotas_[dimension] = iota;
 }
 
 Value Function::Elementwise(std::string_view operation, std::span<const Value> operands,

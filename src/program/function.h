@@ -66,8 +66,9 @@ std::string TypeText(const Shape& shape, Element element);
 
 class Function {
  public:
-  // Arguments are %zero, if asked for, and those that are added.
-  Function(Shape domain, Arithmetic arithmetic);
+  // Arguments are %zero, if asked for, and those that are added. `partitioned`: XLA cuts the domain
+  // over devices.
+  Function(Shape domain, Arithmetic arithmetic, bool partitioned);
 
   Arithmetic arithmetic() const { return arithmetic_; }
   const Shape& domain() const { return domain_; }
@@ -86,7 +87,9 @@ class Function {
   Value ZeroOver(Over over, Element element);
   bool needs_zero() const { return needs_zero_; }
 
-  // 0, 1, 2, … along a dimension.
+  // 0, 1, 2, … along a dimension. Where the function is partitioned, those of two dimensions of one
+  // extent are two values: compilers would take them for one, which cannot be cut as both are, and
+  // devices would gather what they lack of it.
   Value Iota(int dimension);
   // `stablehlo.<operation>` on each element.
   Value Elementwise(std::string_view operation, std::span<const Value> operands, Element element,
@@ -144,6 +147,7 @@ class Function {
   Shape domain_;  // With the added dimensions.
   size_t domain_dimensions_;
   Arithmetic arithmetic_;
+  bool partitioned_;
   std::vector<std::string> argument_types_;
   std::vector<Shape> argument_shapes_;
   bool needs_zero_ = false;

@@ -108,7 +108,7 @@ std::vector<TensorParts> PartsOfAll(const ProgramRequest& request) {
 // The functions of a module: one for each kind.
 class Functions {
  public:
-  explicit Functions(Arithmetic arithmetic) : arithmetic_(arithmetic) {}
+  explicit Functions(const ProgramRequest& request) : request_(request) {}
 
   struct Entry {
     std::string name;
@@ -123,7 +123,8 @@ class Functions {
     Entry& entry = it->second;
     if (is_new) {
       entry.name = fmt::format("kind_{}", entries_.size() - 1);
-      WrittenFunction function = WriteFunction(arithmetic_, *one.tensor, one.box, entry.name);
+      WrittenFunction function = WriteFunction(request_.arithmetic, request_.annotated(),
+                                               *one.tensor, one.box, entry.name);
       text += function.text;
       entry.needs_zero = function.needs_zero;
       for (const Table& table : parts.tables) {
@@ -139,7 +140,7 @@ class Functions {
   bool needs_zero = false;
 
  private:
-  Arithmetic arithmetic_;
+  const ProgramRequest& request_;
   std::unordered_map<std::string, Entry> entries_;
 };
 
@@ -309,7 +310,7 @@ std::string WriteProgram(const Plan& plan, const ProgramRequest& request) {
   const std::vector<ProgramBox> made = request.boxes;
   const std::vector<TensorParts> parts = PartsOfAll(request);
   const std::vector<Group> groups = GroupsOf(plan, made, parts, request.stacked);
-  Functions functions(request.arithmetic);
+  Functions functions(request);
   std::string body;
   std::vector<std::string> names, types, results;
   for (size_t g = 0; g < groups.size(); ++g) {
@@ -362,7 +363,7 @@ ProgramKinds WriteProgramKinds(const Plan& plan, const ProgramRequest& request,
         request.annotated() ? InText(one.tensor->partition, plan.graph.mesh) : "";
     const auto [it, is_new] = places.try_emplace(parts.kind + partition, out.kinds.size());
     if (is_new) {
-      Functions functions(request.arithmetic);
+      Functions functions(request);
       const Functions::Entry& entry = functions.Find(one, parts);
       ProgramKind kind;
       kind.name = fmt::format("kind-{:03}", out.kinds.size());

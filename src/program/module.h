@@ -27,7 +27,8 @@ std::vector<ProgramBox> ProgramBoxesOf(const Plan& plan, const std::vector<const
 struct ProgramRequest {
   std::vector<ProgramBox> boxes;
   program::Arithmetic arithmetic = program::Arithmetic::kSingle;
-  // Boxes are whole tensors, and lie on the plan's mesh: which annotations say so.
+  // Boxes are whole tensors, and lie on the plan's mesh: which annotations say so. Those of Shardy
+  // are of a dialect that portable artifacts of StableHLO have not.
   bool with_mhlo = false, with_shardy = false;
   bool stacked = false;  // Tensors that are alike but for a layer's number as one.
 

@@ -24,13 +24,23 @@ class Flag {
   Function* in() const { return in_; }
   Value value() const { return value_; }
 
-  friend Flag operator&(Flag a, Flag b) { return Of("and", a, b); }
-  friend Flag operator|(Flag a, Flag b) { return Of("or", a, b); }
-  friend Flag operator!=(Flag a, Flag b) { return Of("xor", a, b); }
+  bool is_constant() const { return in_ == nullptr; }
+  bool constant() const { return value_.bits != 0; }
+
+  friend Flag operator&(Flag a, Flag b) {
+    return Of("and", a, b, [](bool x, bool y) { return x && y; });
+  }
+  friend Flag operator|(Flag a, Flag b) {
+    return Of("or", a, b, [](bool x, bool y) { return x || y; });
+  }
+  friend Flag operator!=(Flag a, Flag b) {
+    return Of("xor", a, b, [](bool x, bool y) { return x != y; });
+  }
 
  private:
-  // One of them is no constant.
-  static Flag Of(std::string_view operation, Flag a, Flag b) {
+  template <typename F>
+  static Flag Of(std::string_view operation, Flag a, Flag b, F compute) {
+    if (a.is_constant() && b.is_constant()) return compute(a.constant(), b.constant());
     Function* in = a.in_ ? a.in_ : b.in_;
     return {in, in->Elementwise(operation, {a.value_, b.value_}, Element::kI1)};
   }
@@ -314,7 +324,7 @@ requires std::same_as<N, Single> || std::same_as<N, Double> N Select(Flag condit
                                                                      std::type_identity_t<N> yes,
                                                                      std::type_identity_t<N> no) {
   Function* in = condition.in();
-  if (in == nullptr) return condition.value().bits != 0 ? yes : no;
+  if (in == nullptr) return condition.constant() ? yes : no;
   return {in, in->Select(condition.value(), yes.ValueIn(in), no.ValueIn(in))};
 }
 template <typename N>
@@ -322,7 +332,7 @@ requires std::same_as<N, Word32> || std::same_as<N, Word64> N Select(Flag condit
                                                                      std::type_identity_t<N> yes,
                                                                      std::type_identity_t<N> no) {
   Function* in = condition.in();
-  if (in == nullptr) return condition.value().bits != 0 ? yes : no;
+  if (in == nullptr) return condition.constant() ? yes : no;
   return {in, in->Select(condition.value(), yes.value(), no.value())};
 }
 
@@ -336,6 +346,9 @@ inline Single FusedMultiplyAdd(const Single& a, const Single& b, const Single& c
   const Flag same_sign = (error > 0) != (sum <= 0);
   const Word64 odd = Select<Word64>(same_sign, bits + 1, bits - 1);
   const Double rounded = FromBits(Select<Word64>((error != 0) & ((bits & 1) == 0), odd, bits));
+  if (rounded.is_constant()) {
+    return static_cast<float>(std::bit_cast<double>(BitsOf(rounded).constant()));
+  }
   Function* in = rounded.in();
   const Value nearest = in->Convert(rounded.ValueIn(in), Element::kF32);
   return {in, in->Convert(nearest, Single::ElementIn(*in))};

@@ -141,7 +141,7 @@ class ViewWriter {
 
  private:
   Value ChooseBetween(const Flag& condition, Value yes, Value no) {
-    if (condition.in() == nullptr) return condition.value().bits != 0 ? yes : no;
+    if (condition.is_constant()) return condition.constant() ? yes : no;
     return out_->Select(condition.value(), yes, no);
   }
 
@@ -254,9 +254,9 @@ TensorParts PartsOf(Arithmetic arithmetic, const Tensor& tensor, const Box& box)
   return parts;
 }
 
-WrittenFunction WriteFunction(Arithmetic arithmetic, const Tensor& tensor, const Box& box,
-                              std::string_view name) {
-  Function out(box.shape, arithmetic);
+WrittenFunction WriteFunction(Arithmetic arithmetic, bool partitioned, const Tensor& tensor,
+                              const Box& box, std::string_view name) {
+  Function out(box.shape, arithmetic, partitioned);
   const Value stored = WriteElements(tensor, box, &out);
   const Value whole = out.Spread(stored, out.whole());
   return {out.Finish(name, out.Bitcast(whole, ElementOf(tensor.dtype))), out.needs_zero()};

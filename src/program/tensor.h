@@ -33,8 +33,8 @@ struct WrittenFunction {
   std::string text;  // `func.func private @<name>(%zero, tables) -> elements`.
   bool needs_zero;
 };
-WrittenFunction WriteFunction(Arithmetic arithmetic, const Tensor& tensor, const Box& box,
-                              std::string_view name);
+WrittenFunction WriteFunction(Arithmetic arithmetic, bool partitioned, const Tensor& tensor,
+                              const Box& box, std::string_view name);
 
 // As a stored element is in a program.
 Element ElementOf(DType dtype);

@@ -103,5 +103,27 @@ def Shardings(path):
     return {"seconds": seconds, "results": results}
 
 
-if __name__ == "__main__":
+def IsPortable(path):
+    """Whether StableHLO makes a portable artifact of a module."""
+    from jax._src.interpreters import mlir
+    from jaxlib.mlir.dialects import stablehlo
+
+    with mlir.make_ir_context():
+        module, _ = Parsed(path)
+        try:
+            made = stablehlo.serialize_portable_artifact_str(str(module), stablehlo.get_current_version())
+        except ValueError:
+            return False
+        return len(stablehlo.deserialize_portable_artifact_str(made)) > 0
+
+
+def Serve():
+    """RunAll of each line's arguments: one process, where starting it would take longer than what it is asked."""
+    for line in sys.stdin:
+        print(json.dumps(RunAll(**json.loads(line))), flush=True)
+
+
+if __name__ == "__main__" and sys.argv[1] == "Serve":
+    Serve()
+elif __name__ == "__main__":
     print(json.dumps(globals()[sys.argv[1]](**json.load(sys.stdin))))

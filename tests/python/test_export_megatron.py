@@ -14,7 +14,7 @@ torch = Client("torch")
 Client("megatron.core")
 
 SIZES = {"d": 64, "ff": 128, "layers": 4, "heads": 8, "kv_heads": 4, "head_dim": 8, "vocab": 512}
-EXPERTS = 4
+EXPERTS = 6  # Another number than that of layers: each is a part of the names of states.
 
 
 def Export(folder, name, *arguments, **sizes):
@@ -103,6 +103,18 @@ def test_folder(dense, tmp_path):
     result = Run("export", ROOT / "configs/llama3-tiny.yaml", "--to", "megatron", "-o", tmp_path / "out")
     assert result.returncode == 2 and "`--layout torch_dist`" in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_states_of_experts(tmp_path):
+    """A state for each expert of each layer, named by both numbers, the layer's first."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("shardinit: 1\nname: experts\ndtype: bf16\nmodules:\n  decoder.layers.mlp.experts.experts:\n"
+                    "    linear_fc2.weight: {shape: [2, 3, 4, 6], init: {normal: {std: 1}}}\n")
+    Ok("export", spec, "--to", "megatron", "-o", tmp_path / "out")
+    module = "decoder.layers.mlp.experts.experts.linear_fc2"
+    names = pickle.loads((tmp_path / "out/.metadata").read_bytes()).state_dict_metadata.keys()
+    assert names == {f"{module}.weight", *(f"{module}._extra_state/shard_{layer}.{expert}_2.3"
+                                           for layer in range(2) for expert in range(3))}
 
 
 def test_layers_one_by_one(tmp_path):

@@ -1,18 +1,21 @@
 """The init graph as a program: what XLA makes of it is what `gen` writes, bit for bit."""
 
 import collections
+import itertools
 import json
 import math
 import pathlib
+import re
 import subprocess
 import sys
 
+import h5py
 import numpy as np
 import pytest
 
 import conformance
 from clients import Client, Gen
-from support import BINARY, ROOT, TINY, Json, Ok, Reassemble, Run, TableFile
+from support import BINARY, ROOT, TINY, Datasets, Json, Ok, RankFiles, ReadRaw, Reassemble, Run, TableFile, Text
 from test_reference import FILES, VECTORS, Spec
 
 Client("jax")
@@ -235,14 +238,89 @@ def test_norms_of_every_type_and_distribution(tmp_path):
 
 def Stored(folder, path, rank):
     """The words of a rank's box."""
-    import h5py
-    from support import Datasets, RankFiles, ReadRaw, Text
     with h5py.File(RankFiles(folder)[rank], "r") as file:
         dataset, = [d for d in Datasets(file) if Text(d.attrs["path"]) == path]
         return ReadRaw(dataset)
 
 
+def Compare(folder, spec, *arguments, shardy=True):
+    """A spec for eight devices: each makes what gen writes for its rank, and sends nothing to another."""
+    ranks = []
+    for name in RankFiles(Gen(spec, folder, "--replicas", "full")):
+        with h5py.File(name, "r") as file:
+            ranks.append({Text(d.attrs["path"]): ReadRaw(d) for d in Datasets(file)})
+    (facts, results), = RunModules(folder, [Program(folder / "spec.yaml", folder, *arguments)], 8, shardy)
+    assert len(ranks) == 8 and all(set(held) == set(results) for held in ranks)
+    different = [(path, rank) for rank, held in enumerate(ranks) for path, words in held.items()
+                 if not np.array_equal(results[path][rank], words)]
+    assert different == [] and facts["collectives"] == []
+
+
+# Arguments of functions. `one`: an index that is known where the program is written, since there is one of it.
+ARGUMENTS = {"constant": "0.75", "index": "(i1 * 6 + i2 + 1) / 64", "one": "(i0 + 0.25)", "random": "(uniform() * 0.9 + 0.05)"}
+WHOLE_ARGUMENTS = {"constant": "5", "index": "(i1 * 6 + i2 + 1)", "one": "(i0 + 2)", "random": "(floor(uniform() * 9) + 1)"}
+
+
+def Calls():
+    """Path → expression: each function and operator, with each kind of argument at each place."""
+    rows = re.findall(r'^    \{"(\w+)", (\d), (-?\d),', (ROOT / "src/expr/functions.cc").read_text(), re.MULTILINE)
+    operators = re.findall(r'\{"(\S+)", Step::Op::', (ROOT / "src/expr/parse.cc").read_text())
+    assert len(rows) >= 24 and len(operators) >= 10
+    calls = {}
+    for name, low, high in rows:  # Of any number of arguments, two are taken at a time.
+        forms = WHOLE_ARGUMENTS if name in ("ceil_div", "mod", "round_up") else ARGUMENTS
+        for number in range(int(low), (2 if high == "-1" else int(high)) + 1):
+            for kinds in itertools.product(forms, repeat=number):
+                calls["_".join([name, *kinds])] = f"{name}({', '.join(forms[kind] for kind in kinds)})"
+    for place, operator in enumerate(operators):
+        for a, b in itertools.product(ARGUMENTS, repeat=2):
+            calls[f"operator{place}_{a}_{b}"] = f"{ARGUMENTS[a]} {operator} {ARGUMENTS[b]}"
+    return calls | {f"negated_{kind}": f"-({form})" for kind, form in ARGUMENTS.items()}
+
+
+def test_every_function_of_every_kind_of_argument(tmp_path):
+    Compare(tmp_path, "shardinit: 1\nname: calls\nseed: 3\ndtype: f64\nmesh: {axes: {a: 8}}\nmodules:\n" + "".join(
+        f'  {path}: {{shape: [1, 8, 6], shard: [null, a, null], init: {{expr: "{call}"}}}}\n'
+        for path, call in Calls().items()))
+
+
 # Its forms ----------------------------------------------------------------------
+
+# What cuts two dimensions of one size, whose indices are equal numbers; and a dimension by two axes, in either order.
+SQUARES = """
+  padded: {shape: [1024, 1020], shard: [null, [a, b]], uneven: pad, init: {normal: {std: 1}}}
+  padded_rows: {shape: [60, 64], shard: [[b, a], null], uneven: pad, init: {uniform: {low: -1, high: 1}}}
+  normalized: {shape: [62, 64], shard: [b, a], uneven: pad, init: {normalized: {axis: 1}}}
+  sums: {shape: [64, 64], shard: [[b, a], null], init: {expr: "exp(i0 / 64) + exp(i1 / 64)"}}
+  cube: {shape: [8, 8, 8], shard: [null, [a, b], null], init: {expr: "exp(i0 / 64) * exp(i1 / 64) + exp(i2 / 64)"}}
+  sparse: {shape: [64, 64], shard: [[b, a], null], init: {sparse: {sparsity: 0.3}}}
+  columns: {shape: [16, 64], shard: [null, [b, a]], init: {normal: {std: 1}}}
+  columns_of_both: {shape: [16, 64], shard: [null, [a, b]], init: {normal: {std: 1}}}
+"""
+
+
+@pytest.mark.parametrize("annotations", ["sdy", "both"])
+@pytest.mark.parametrize("arithmetic", ["f32", "f64"])
+def test_squares_and_axes_in_any_order(tmp_path, annotations, arithmetic):
+    Compare(tmp_path, "shardinit: 1\nname: squares\ndtype: f32\nmesh: {axes: {a: 2, b: 4}}\nmodules:" + SQUARES,
+            "--annotate", annotations, "--arith", arithmetic)
+
+
+def test_portable_artifacts(tmp_path):
+    """StableHLO serializes what `--portable` and `--rank` write, and the rest says that it does not."""
+    form = ["--mesh", "fsdp=4,tensor=2"]
+    for number, (arguments, is_portable) in enumerate([
+            (["--portable"], True), (["--annotate", "mhlo"], True), (["--rank", "3"], True), ([], False),
+            (["--annotate", "sdy"], False)]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        assert Ask("IsPortable", path=str(Program(TINY, folder, *form, *arguments))) == is_portable
+    folder = tmp_path / "0"
+    made = Gen(TINY, folder, *form, "--replicas", "full")
+    (_, results), = RunModules(folder, [folder / "program.mlir"], 8)
+    for path, parts in results.items():
+        for rank, words in enumerate(parts):
+            assert np.array_equal(words, Stored(made, path, rank)), (path, rank)
 
 def test_the_tiny_llama_digest_for_digest(tmp_path):
     import hashlib
@@ -391,6 +469,7 @@ def test_llama_405b_as_one_module(tmp_path):
 @pytest.mark.parametrize("arguments, message", [
     (["--arith", "f16"], "`--arith` is `f16`"),
     (["--annotate", "all"], "`--annotate` is `all`"),
+    (["--annotate", "sdy", "--portable"], "--annotate excludes --portable"),
     (["--kinds"], "`--kinds` writes a folder"),
     (["--kinds", "--stack", "-o", "x"], "two different forms"),
     (["--rank", "4"], "rank 4 does not exist"),
