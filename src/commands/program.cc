@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 
 #include "base/file.h"
 #include "base/json.h"
 #include "base/new_file.h"
+#include "base/result_file.h"
 #include "commands/command.h"
 #include "commands/options.h"
 #include "program/module.h"
@@ -16,7 +18,7 @@ struct ProgramOptions {
   SpecOptions spec;
   std::string out, only, arithmetic = "f32", annotations = "both";
   int64_t rank = -1;
-  bool stack = false, kinds = false;
+  bool stack = false, kinds = false, force = false;
 };
 
 std::string InJson(const Plan& plan, const ProgramRequest& request, int64_t rank,
@@ -90,6 +92,12 @@ ExitCode RunProgram(const ProgramOptions& options) {
     throw Error(ExitCode::kUsage, "`--kinds` writes a folder of modules", "name it with `-o DIR`");
   }
   const Plan plan = options.spec.Load();
+  std::optional<ResultFile> out;
+  if (!options.kinds && !printed) {
+    out.emplace(
+        ResultKind{"-o", "program", {"module @\"", "\" attributes {mhlo.num_partitions = "}},
+        options.out, options.force);
+  }
   ProgramRequest request;
   request.stacked = options.stack;
   if (options.arithmetic == "f64") request.arithmetic = program::Arithmetic::kDouble;
@@ -105,10 +113,10 @@ ExitCode RunProgram(const ProgramOptions& options) {
   if (options.kinds) {
     const ProgramKinds program = WriteProgramKinds(plan, request);
     WriteFolder(options.out, program, InJson(plan, request, options.rank, program));
-  } else if (printed) {
-    Print(WriteProgram(plan, request));
+  } else if (out) {
+    out->Write(WriteProgram(plan, request));
   } else {
-    WriteFileAtomically(options.out, WriteProgram(plan, request));
+    Print(WriteProgram(plan, request));
   }
   return ExitCode::kOk;
 }
@@ -139,6 +147,7 @@ extern const Command kProgram = {
       app.add_option("-o,--out", options->out, "File; with --kinds the folder. Default: printed")
           ->type_name("PATH")
           ->check(NotEmpty);
+      AddForce(app, &options->force);
       return [options] { return RunProgram(*options); };
     },
 };

@@ -148,6 +148,7 @@ def open_program(
         SpecError, LibraryError, MismatchError: as `shardinit.jax.run`.
     """
     name = os.fspath(path)
+    require_local(name)
     folder = os.path.isdir(name)
     if not folder and not name.endswith(".mlir"):
         return _of_spec(name, mesh, whole, set, layout)

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .._errors import CaptureError
+from .._result_file import ResultFile, require_local
 from .._spec import Spec
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Captured", "hf", "jax", "torch"]
 
 ENGINES = ("philox4x32", "torch_cpu")
+_MARK = r"# .*, captured by shardinit-capture from "  # How `spec_text` begins.
 TORCH_CPU_IN_FULL = "torch_cpu/2.13/avx2"
 
 
@@ -55,9 +57,21 @@ class Captured:
         default=None, repr=False, compare=False
     )
     layout: str | None = None
+    _inputs: tuple[str, ...] = dataclasses.field(default=(), repr=False, compare=False)
 
-    def write(self, path: str | os.PathLike[str]) -> None:
-        """Writes the spec to a file, and its `tables` below the folder that it is in."""
+    def write(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Writes the spec to a file, and its `tables` below the folder that it is in.
+
+        Args:
+            path: a file; one that is there is replaced if it begins as captured specs do.
+            force: replace another file, too.
+
+        Raises:
+            FileExistsError: another file is there, and not `force`.
+            ValueError: it is what was captured from, or no path of a file system.
+            OSError: it cannot be written.
+        """
+        result = ResultFile(path, what="spec", mark=_MARK, inputs=self._inputs, force=force)
         for name, content in self.tables.items():
             file = pathlib.Path(path).parent / name
             file.parent.mkdir(exist_ok=True)
@@ -65,7 +79,7 @@ class Captured:
             new = file.with_name(f".{file.name}.{os.getpid()}")
             new.write_bytes(content)
             new.replace(file)
-        pathlib.Path(path).write_text(self.text)
+        result.write(self.text)
 
     def spec(self) -> Spec:
         """The spec, open: its tensors can be made in memory."""
@@ -206,7 +220,9 @@ def hf(
     """
     import transformers
 
+    inputs: tuple[str, ...] = ()
     if isinstance(config, (str, os.PathLike)):
+        inputs = (os.fspath(config),)
         config = _load_config(pathlib.Path(config))
     architectures = getattr(config, "architectures", None) or []
     of = getattr(transformers, architectures[0], None) if architectures else None
@@ -225,7 +241,7 @@ def hf(
     }
     if architectures:
         written["architectures"] = architectures
-    return torch(
+    captured = torch(
         lambda: build(config, **options),
         name=name or architectures[0] if architectures else name,
         seed=seed,
@@ -234,11 +250,13 @@ def hf(
         buffers=buffers,
         config=written,
     )
+    return dataclasses.replace(captured, _inputs=inputs)
 
 
 def _load_config(path: pathlib.Path) -> Any:
     from transformers import AutoConfig
 
+    require_local(str(path))
     try:
         numbers = json.loads(path.read_text())
     except OSError as error:
