@@ -25,6 +25,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from . import _native
 from ._errors import FormatError, MismatchError
+from ._result_file import require_local
 from ._source import Mesh as Grid
 from ._source import TensorInfo
 from ._spec import Sets, overrides
