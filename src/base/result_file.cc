@@ -53,14 +53,19 @@ std::string ReadLink(const std::string& path) {
   return target;
 }
 
-// That of standard output or error which is this file and can be written; -1: neither.
-int StandardStreamOf(const struct stat& file) {
+// That of standard output or error which is this file and can be written; -1: neither. What leads
+// to a descriptor that is for reading only, as one that was closed is (base/talk.h), delivers
+// nothing.
+int StandardStreamOf(const struct stat& file, bool is_descriptor, const std::string& path) {
+  bool is_closed = false;
   for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
     struct stat info;
     if (fstat(fd, &info) != 0 || !AreSame(file, info)) continue;
     const int flags = fcntl(fd, F_GETFL);
     if (flags >= 0 && (flags & O_ACCMODE) != O_RDONLY) return fd;
+    is_closed = true;
   }
+  if (is_closed && is_descriptor) throw SystemError("write", path, EBADF);
   return -1;
 }
 
@@ -161,7 +166,9 @@ ResultFile::Place ResultFile::Find() const {
   }
   place.exists = stat(place.path.c_str(), &place.present) == 0;
   if (!place.exists && errno != ENOENT && errno != ENOTDIR) throw SystemError("write", path_);
-  if (place.exists) place.standard_stream = StandardStreamOf(place.present);
+  if (place.exists) {
+    place.standard_stream = StandardStreamOf(place.present, place.is_link, path_);
+  }
   return place;
 }
 
