@@ -9,6 +9,7 @@
 #include "base/arithmetic.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
+#include "base/inputs.h"
 #include "base/interrupt.h"
 #include "base/talk.h"
 #include "commands/application.h"
@@ -37,6 +38,7 @@ int Main(int argc, char** argv) {
   try {
     OccupyStandardStreams();
     HandleSignals();
+    RememberInputs();
     hdf5::SetUpLibrary();
     ForceKernels();
     return static_cast<int>(RunCommandLine(argc, argv));

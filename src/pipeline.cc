@@ -118,10 +118,12 @@ Damage FindRepairs(const Plan& plan, const std::string& folder, const std::vecto
   const Digest plan_sha256 = Sha256Of(plan_json);
   std::string present, manifest;
   if (!ReadIfFile(path, kPlanLimit, &present).empty() || present != plan_json) {
-    const std::string claim = fmt::format("\n \"plan_sha256\": \"{}\",\n", ToHex(plan_sha256));
     if (ReadIfFile(folder + "/" + kManifestName, kManifestLimit, &manifest).empty() &&
-        manifest.find(claim) != manifest.npos) {
-      WriteFileAtomically(path, plan_json);
+        IsManifestFor(manifest, plan_json)) {
+      const Folder root = Folder::Open(folder);
+      NewFile file(root, kPlanName);
+      file.Append(plan_json);
+      file.Commit();
     }
   }
   if (!CheckpointFolder(folder).IsClaimed(plan_json)) return {};
@@ -134,7 +136,9 @@ GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCo
   const Digest plan_sha256 = Sha256Of(plan_json);
   const SignalsWait signals;  // Whoever called says what becomes of the ranks that are done.
   const CheckpointFolder folder(request.folder, plan_json);
-  folder.WriteDevices(WriteDeviceLayout(plan.graph.mesh));
+  const std::string devices_json = WriteDeviceLayout(plan.graph.mesh);
+  folder.WriteDevices(devices_json);
+  RemoveManifestOfOthers(folder, plan.graph.mesh);
   folder.RemoveLeftOvers(Others::kOld);
 
   // Its blocks are given back before files that describe other files take memory.
@@ -146,6 +150,7 @@ GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCo
   const bool all = static_cast<int64_t>(request.ranks.size()) == plan.world_size();
   if (!all && LacksRank(folder, plan, plan_sha256)) {
     RequireInPlace(folder.root());
+    folder.RequireDevices(devices_json);
     return result;
   }
   if (result.written == 0 && !request.damage.completion &&
@@ -165,6 +170,7 @@ GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCo
     }
   }
   RequireInPlace(folder.root());
+  folder.RequireDevices(devices_json);
   return result;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/inputs.h"
 #include "base/interrupt.h"
 
 namespace shardinit {
@@ -36,7 +37,10 @@ CheckedFile::CheckedFile(std::string path, int64_t size, std::string sha256, std
       size_(size),
       sha256_(std::move(sha256)),
       place_(std::move(place)),
-      of_bools_(of_bools) {}
+      of_bools_(of_bools) {
+  struct stat info;
+  if (stat(path_.c_str(), &info) == 0) AddInput(info);
+}
 
 Fd CheckedFile::Open(struct stat* info) const {
   // O_NONBLOCK: a FIFO that takes its place must not make anyone wait.

@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/inputs.h"
+#include "base/local_path.h"
 
 namespace shardinit {
 
@@ -67,15 +69,20 @@ bool Fd::Close() {
 }
 
 std::string ReadFile(const std::string& path, size_t limit) {
-  if (path == "-") return ReadToEnd(STDIN_FILENO, "standard input", limit);
+  struct stat info;
+  if (path == "-") {
+    if (fstat(STDIN_FILENO, &info) == 0) AddInput(info);
+    return ReadToEnd(STDIN_FILENO, "standard input", limit);
+  }
+  RequireLocal(path);
   // O_NONBLOCK: opening a FIFO must not wait for a writer.
   const Fd fd = OpenAt(AT_FDCWD, path, O_RDONLY | O_NONBLOCK);
   if (!fd && (errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG || errno == ELOOP)) {
     throw Error(ExitCode::kUsage, fmt::format("there is no file `{}`", path));
   }
   if (!fd) throw SystemError("read", path);
-  struct stat info;
   if (fstat(fd.get(), &info) != 0) throw SystemError("read", path);
+  AddInput(info);
   if (!S_ISREG(info.st_mode)) {
     throw Error(ExitCode::kUsage, fmt::format("`{}` is {}, not a file", path,
                                               S_ISDIR(info.st_mode) ? "a folder" : "a device"));

@@ -241,17 +241,6 @@ bool NewFile::CommitNew() {
   return true;
 }
 
-void WriteFileAtomically(const std::string& path, std::string_view text) {
-  const std::string name = NameOf(path);
-  const Folder folder = Folder::Open(FolderOf(path));
-  if (!folder) throw SystemError("create a file in", FolderOf(path), ENOENT);
-  RemoveLeftOvers(
-      folder, [&](std::string_view other) { return other == name; }, Others::kOld);
-  NewFile file(folder, name);
-  file.Append(text);
-  file.Commit();
-}
-
 NewFolder::NewFolder(const std::string& path)
     : path_(PathToTake(path)), parent_(Folder::Make(FolderOf(path_))) {
   const std::string name = NameOf(path_);

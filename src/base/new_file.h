@@ -42,9 +42,6 @@ class NewFile : public OutputFile {
   std::string temporary_;
 };
 
-// Replaces what was there.
-void WriteFileAtomically(const std::string& path, std::string_view text);
-
 // A folder beside `path` that gets the name when all in it is there. Without Commit() nothing of it
 // is left.
 class NewFolder {

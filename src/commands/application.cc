@@ -7,6 +7,7 @@
 #include <cctype>
 
 #include "base/json.h"
+#include "base/local_path.h"
 #include "base/suggest.h"
 #include "commands/command.h"
 #include "kernels/kernels.h"
@@ -161,6 +162,10 @@ ExitCode RunCommandLine(int argc, const char* const* argv) {
     return ExitCode::kOk;
   } catch (const CLI::ParseError& e) {
     ExplainUsage(app, e, words);
+  }
+  // A name of another kind of store would be made or looked for as a folder `s3:` here.
+  for (const CLI::Option* option : app.get_subcommands()[0]->get_options()) {
+    for (const std::string& value : option->results()) RequireLocal(value);
   }
   return application->run();
 }

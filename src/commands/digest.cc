@@ -4,9 +4,11 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "base/glob.h"
 #include "base/json.h"
-#include "base/new_file.h"
+#include "base/result_file.h"
 #include "base/talk.h"
 #include "base/text.h"
 #include "commands/command.h"
@@ -21,7 +23,7 @@ struct DigestOptions {
   SpecOptions spec;
   WorkOptions work;
   std::string only, check, write;
-  bool json = false;
+  bool force = false, json = false;
 };
 
 std::string InJson(const Plan& plan, const std::vector<TensorDigest>& digests, bool all) {
@@ -41,26 +43,48 @@ std::string InJson(const Plan& plan, const std::vector<TensorDigest>& digests, b
   return out.Finish();
 }
 
-// What differs from the file that `--write` or `--json` made earlier, one line each.
-std::vector<std::string> Differences(const std::string& path,
-                                     const std::vector<TensorDigest>& digests, bool all) {
-  std::vector<std::string> lines;
+// As InJson() begins.
+const ResultKind kDigestsKind = {
+    "--write",
+    "list of digests",
+    {"{\n \"contract_version\": ", ",\n \"model_digest\": ", ",\n \"tensors\": ["}};
+
+struct ExpectedDigest {
+  std::string dtype, sha256;
+  Shape shape;
+};
+using ExpectedDigests = std::map<std::string, ExpectedDigest>;
+
+// Of a file that `--write` or `--json` made.
+ExpectedDigests ReadDigests(const std::string& path) {
   const nlohmann::json in = ParseJson(ReadFile(path, size_t{1} << 30), path);
-  struct Expected {
-    std::string dtype, sha256;
-    Shape shape;
+  ExpectedDigests expected;
+  const auto refuse = [&](const std::string& why) {
+    return Error(ExitCode::kRefused, fmt::format("`{}` is no list of digests{}", path, why),
+                 "make one with `shardinit digest SPEC --write FILE`");
   };
-  std::map<std::string, Expected> expected;
   try {
     for (const auto& tensor : in.at("tensors")) {
-      expected[tensor.at("path").get<std::string>()] = {tensor.at("dtype").get<std::string>(),
-                                                        tensor.at("sha256").get<std::string>(),
-                                                        tensor.at("shape").get<Shape>()};
+      const auto name = tensor.at("path").get<std::string>();
+      const bool is_new =
+          expected
+              .try_emplace(name, tensor.at("dtype").get<std::string>(),
+                           tensor.at("sha256").get<std::string>(), tensor.at("shape").get<Shape>())
+              .second;
+      if (!is_new) throw refuse(fmt::format(": it has {} twice", Quote(name)));
     }
   } catch (const nlohmann::json::exception&) {
-    throw Error(ExitCode::kRefused, fmt::format("`{}` is no list of digests", path),
-                "make one with `shardinit digest SPEC --write FILE`");
+    throw refuse("");
   }
+  return expected;
+}
+
+// What differs from the file, one line each. What it has beyond these tensors, which match `only`,
+// it may have if it does not match that.
+std::vector<std::string> Differences(const std::string& path, ExpectedDigests expected,
+                                     const std::vector<TensorDigest>& digests,
+                                     const std::string& only) {
+  std::vector<std::string> lines;
   for (const TensorDigest& digest : digests) {
     const Tensor& tensor = *digest.tensor;
     const auto it = expected.find(tensor.path);
@@ -68,7 +92,7 @@ std::vector<std::string> Differences(const std::string& path,
       lines.push_back(fmt::format("{}: is not in {}", tensor.path, path));
       continue;
     }
-    const Expected& e = it->second;
+    const ExpectedDigest& e = it->second;
     const auto dtype = InfoOf(tensor.dtype).name;
     if (e.dtype != dtype || e.shape != tensor.shape) {
       lines.push_back(fmt::format("{}: is {} {}, but {} has {} {}", tensor.path, dtype,
@@ -79,10 +103,9 @@ std::vector<std::string> Differences(const std::string& path,
     }
     expected.erase(it);
   }
-  if (all) {
-    for (const auto& [path_left, e] : expected) {
-      lines.push_back(fmt::format("{}: is in {}, but not in the spec", path_left, path));
-    }
+  for (const auto& [path_left, e] : expected) {
+    if (!only.empty() && !GlobMatches(only, path_left)) continue;
+    lines.push_back(fmt::format("{}: is in {}, but not in the spec", path_left, path));
   }
   return lines;
 }
@@ -91,6 +114,10 @@ ExitCode RunDigest(const DigestOptions& options) {
   const WorkerOptions workers = options.work.Workers(false);
   const ProgressMode mode = options.work.Mode();
   const Plan plan = options.spec.Load();
+  ExpectedDigests expected;
+  if (!options.check.empty()) expected = ReadDigests(options.check);
+  std::optional<ResultFile> written;
+  if (!options.write.empty()) written.emplace(kDigestsKind, options.write, options.force);
   const std::vector<const Tensor*> tensors = Matching(plan.graph.logical(), options.only);
   int64_t bytes = 0;
   for (const Tensor* tensor : tensors) bytes += tensor->bytes();
@@ -108,10 +135,12 @@ ExitCode RunDigest(const DigestOptions& options) {
     return a.tensor->path < b.tensor->path;
   });
   std::string json;
-  if (options.json || !options.write.empty()) json = InJson(plan, digests, all);
-  if (!options.write.empty()) WriteFileAtomically(options.write, json);
+  if (options.json || written) json = InJson(plan, digests, all);
   std::vector<std::string> differences;
-  if (!options.check.empty()) differences = Differences(options.check, digests, all);
+  if (!options.check.empty()) {
+    differences = Differences(options.check, std::move(expected), digests, options.only);
+  }
+  if (written) written->Write(json);
   if (options.json) {
     Print(json);
   } else if (options.check.empty()) {
@@ -149,6 +178,7 @@ extern const Command kDigest = {
       app.add_option("--write", options->write, "Write the digests to a file")
           ->type_name("FILE")
           ->check(NotEmpty);
+      AddForce(app, &options->force);
       options->work.AddJobsTo(app, "generate and hash");
       options->work.AddProgressTo(app);
       AddJson(app, &options->json);

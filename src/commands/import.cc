@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "base/new_file.h"
+#include "base/result_file.h"
 #include "base/text.h"
 #include "commands/command.h"
 #include "commands/options.h"
@@ -14,8 +14,11 @@ namespace shardinit {
 namespace {
 
 struct ImportOptions {
-  std::string config, output;
+  std::string config, output = "-";
+  bool force = false;
 };
+
+constexpr std::string_view kHeading = "# shardinit import ";
 
 ExitCode RunImport(const ImportOptions& options) {
   NodeStore store;
@@ -23,17 +26,21 @@ ExitCode RunImport(const ImportOptions& options) {
   const Node* spec = LoadConfigJson(options.config, store, diagnostics);
   diagnostics.ThrowIfErrors();
   Check(spec != nullptr, "a config.json without a mistake is a spec");
+  const bool printed = options.output == "-";
   const std::string text =
-      fmt::format("# shardinit import {}\n{}", Escape(options.config), WriteYaml(*spec));
+      fmt::format("{}{}\n{}", kHeading, Escape(options.config), WriteYaml(*spec));
   // The text itself is read once more: what is written is a spec.
-  SpecRequest request{options.output.empty() ? "<stdout>" : options.output, {}, {}};
+  SpecRequest request{printed ? "<stdout>" : options.output, {}, {}};
   request.text = text;
   const Plan plan = LoadPlan({request, {}, {}}, diagnostics);
-  if (options.output.empty()) {
+  if (printed) {
     Print(text);
     return ExitCode::kOk;
   }
-  WriteFileAtomically(options.output, text);
+  const ResultFile output({"-o", "spec", {kHeading, "\nshardinit: 1\n"}}, options.output,
+                          options.force);
+  output.Write(text);
+  if (output.IsStandardOutput()) return ExitCode::kOk;
   Print(fmt::format("{}: {}, {}, {}\n", Escape(options.output), plan.graph.name,
                     Count(static_cast<int64_t>(plan.graph.tensors.size()), "tensor"),
                     Count(plan.parameters, "parameter")));
@@ -52,6 +59,7 @@ extern const Command kImport = {
       app.add_option("-o,--output", options->output, "The spec; default: standard output")
           ->type_name("FILE")
           ->check(NotEmpty);
+      AddForce(app, &options->force);
       return [options] { return RunImport(*options); };
     },
 };

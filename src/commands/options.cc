@@ -237,6 +237,10 @@ void AddJson(CLI::App& app, bool* json) {
   app.add_flag("--json", *json, "Write JSON to standard output");
 }
 
+void AddForce(CLI::App& app, bool* force) {
+  app.add_flag("--force", *force, "Replace a file, whoever wrote it");
+}
+
 void AddIndex(CLI::App& app, std::string* index) {
   app.add_option("--index", *index,
                  "Write index.h5; default auto: up to 2,000,000 boxes, 10,000 of a tensor")

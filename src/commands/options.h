@@ -70,6 +70,8 @@ void AddRank(CLI::App& app, int64_t* rank, const char* what);
 // Throws Error (kUsage) if the mesh has no such rank.
 void CheckRank(int64_t rank, const Plan& plan);
 void AddJson(CLI::App& app, bool* json);
+// `--force`, for a ResultFile.
+void AddForce(CLI::App& app, bool* force);
 void AddIndex(CLI::App& app, std::string* index);
 IndexMode FindIndexMode(const std::string& name);
 

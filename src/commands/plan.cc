@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 
 #include "autoshard/cost.h"
-#include "base/new_file.h"
+#include "base/result_file.h"
 #include "commands/command.h"
 #include "commands/options.h"
 #include "commands/plan_page.h"
@@ -22,7 +23,7 @@ struct PlanOptions {
   SpecOptions spec;
   WorkOptions work;
   int64_t rank = -1;
-  bool devices = false, json = false;
+  bool devices = false, force = false, json = false;
   std::string write;
   std::string html;  // A file; empty: none.
 };
@@ -283,26 +284,26 @@ void AddFactsOfRank(const Plan& plan, int64_t rank, Facts* facts) {
                             Count(static_cast<int64_t>(boxes.rows), "box", "boxes"), file)}});
 }
 
+// As WriteShardingMap() and HtmlPage begin.
+const ResultKind kMapKind = {"--write", "sharding", {"# The sharding of ", " over the mesh "}};
+const ResultKind kPageKind = {
+    "--html",
+    "page",
+    {"<!DOCTYPE html>\n", "<meta name=\"generator\" content=\"shardinit plan\">"}};
+
 ExitCode RunPlan(const PlanOptions& options) {
-  if (options.html == "-") {
-    throw Error(ExitCode::kUsage, "`--html` writes a file, and `-` is none",
-                "name one, as in `--html plan.html`");
-  }
-  if (options.write == "-") {
-    throw Error(ExitCode::kUsage, "`--write` writes a file, and `-` is none",
-                "name one, as in `--write sharding.yaml`");
-  }
   Diagnostics diagnostics;
   StepCost cost;
   const Plan plan = options.spec.Load(diagnostics, nullptr, &cost);
   CheckRank(options.rank, plan);
-  if (!options.write.empty()) WriteFileAtomically(options.write, WriteShardingMap(plan.graph));
+  std::optional<ResultFile> map, page;
+  if (!options.write.empty()) map.emplace(kMapKind, options.write, options.force);
+  if (!options.html.empty()) page.emplace(kPageKind, options.html, options.force);
+  if (map) map->Write(WriteShardingMap(plan.graph));
   const std::vector<TensorKind> kinds = KindsOf(plan);
   const Balance balance = BalanceOf(plan, kinds);
   Facts facts = FactsOfPlan(options, plan, balance, cost);
-  if (!options.html.empty()) {
-    WriteFileAtomically(options.html, PlanPage(plan, facts, kinds, balance));
-  }
+  if (page) page->Write(PlanPage(plan, facts, kinds, balance));
   if (options.devices) facts.push_back(FactOfDevices(plan.graph.mesh));
   if (options.rank >= 0) AddFactsOfRank(plan, options.rank, &facts);
   Print(options.json ? FactsInJson(facts) : FactsInText(facts));
@@ -332,6 +333,7 @@ extern const Command kPlan = {
       app.add_option("--html", options->html, "Also write a page of pictures: mesh, ranks, boxes")
           ->type_name("FILE")
           ->check(NotEmpty);
+      AddForce(app, &options->force);
       AddJson(app, &options->json);
       return [options] { return RunPlan(*options); };
     },

@@ -2,11 +2,13 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "base/file.h"
 #include "base/folder.h"
 #include "base/json.h"
 #include "base/new_file.h"
+#include "base/result_file.h"
 #include "commands/command.h"
 #include "commands/options.h"
 #include "program/module.h"
@@ -18,7 +20,7 @@ struct ProgramOptions {
   SpecOptions spec;
   std::string out, only, arithmetic = "f32", annotations = "both";
   int64_t rank = -1;
-  bool stack = false, kinds = false, portable = false;
+  bool stack = false, kinds = false, portable = false, force = false;
 };
 
 std::string InJson(const Plan& plan, const ProgramRequest& request, int64_t rank,
@@ -122,6 +124,12 @@ ExitCode RunProgram(const ProgramOptions& options) {
     throw Error(ExitCode::kUsage, "`--kinds` writes a folder of modules", "name it with `-o DIR`");
   }
   const Plan plan = options.spec.Load();
+  std::optional<ResultFile> out;
+  if (!options.kinds && !printed) {
+    out.emplace(
+        ResultKind{"-o", "program", {"module @\"", "\" attributes {mhlo.num_partitions = "}},
+        options.out, options.force);
+  }
   ProgramRequest request;
   request.stacked = options.stack;
   if (options.arithmetic == "f64") request.arithmetic = program::Arithmetic::kDouble;
@@ -136,10 +144,10 @@ ExitCode RunProgram(const ProgramOptions& options) {
                      request.annotated() ? std::nullopt : std::optional<int64_t>(options.rank));
   if (options.kinds) {
     WriteFolder(options.out, plan, request, options.rank);
-  } else if (printed) {
-    Print(WriteProgram(plan, request));
+  } else if (out) {
+    out->Write(WriteProgram(plan, request));
   } else {
-    WriteFileAtomically(options.out, WriteProgram(plan, request));
+    Print(WriteProgram(plan, request));
   }
   return ExitCode::kOk;
 }
@@ -174,6 +182,7 @@ extern const Command kProgram = {
       app.add_option("-o,--out", options->out, "File; with --kinds the folder. Default: printed")
           ->type_name("PATH")
           ->check(NotEmpty);
+      AddForce(app, &options->force);
       return [options] { return RunProgram(*options); };
     },
 };

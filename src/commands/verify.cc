@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -25,12 +26,12 @@ struct VerifyOptions {
   std::string folder;
   SpecOptions spec;
   WorkOptions work;
-  bool json = false;
+  bool strict = false, json = false;
 };
 
-void PrintFindings(const Findings& findings) {
+void PrintFindings(const Findings& findings, std::string_view what = {}) {
   for (const Finding& finding : findings) {
-    Talk(Escape(fmt::format("{}{}{}{}{}", finding.file, finding.file.empty() ? "" : ": ",
+    Talk(Escape(fmt::format("{}{}{}{}{}{}", finding.file, finding.file.empty() ? "" : ": ", what,
                             finding.tensor, finding.tensor.empty() ? "" : " ", finding.message)) +
          "\n");
   }
@@ -44,6 +45,21 @@ void AddFindings(const Findings& findings, JsonWriter& out) {
     out.Member("message", finding.message).EndObject();
   }
   out.EndArray().Member("more_findings", findings.more());
+}
+
+void AddForeign(const Findings& foreign, JsonWriter& out) {
+  out.Key("foreign").BeginArray();
+  for (const Finding& finding : foreign) out.Value(finding.file);
+  out.EndArray().Member("more_foreign", foreign.more());
+}
+
+// With --strict what is foreign is a difference, though no damage.
+ExitCode ResultOf(const VerifyOptions& options, const Findings& foreign) {
+  if (foreign.empty() || !options.strict) return ExitCode::kOk;
+  Talk(fmt::format("shardinit: `{}` is intact, but {} in it {} foreign, which `--strict` forbids\n",
+                   Escape(options.folder), Count(foreign.count(), "name"),
+                   foreign.count() == 1 ? "is" : "are"));
+  return ExitCode::kDifferent;
 }
 
 // With --spec: the values, in a checkpoint that was found intact or in
@@ -84,6 +100,11 @@ ExitCode RunAgainstSpec(const VerifyOptions& options) {
 
 ExitCode RunVerify(const VerifyOptions& options) {
   const bool against_spec = !options.spec.request.path.empty();
+  if (options.strict && against_spec && !Exists(options.folder + "/" + kPlanName)) {
+    throw Error(ExitCode::kUsage,
+                "`--strict` is about names beside what this tool lists, and `--spec` about tensors",
+                "without `--spec` an export is compared with its own list");
+  }
   if (!against_spec && (!options.spec.request.sets.empty() || !options.spec.request.mesh.empty() ||
                         !options.spec.layout.empty())) {
     throw Error(ExitCode::kUsage,
@@ -108,7 +129,11 @@ ExitCode RunVerify(const VerifyOptions& options) {
           progress->Update(bytes, "");
         });
   }
-  if (against_spec && result.findings.empty()) return RunAgainstSpec(options);
+  PrintFindings(result.foreign, "is foreign: ");
+  if (against_spec && result.findings.empty()) {
+    const ExitCode code = ResultOf(options, result.foreign);
+    return std::max(code, RunAgainstSpec(options));
+  }
   if (options.json) {
     JsonWriter out;
     out.BeginObject(JsonWriter::kLines).Member("folder", options.folder);
@@ -116,14 +141,19 @@ ExitCode RunVerify(const VerifyOptions& options) {
         .Member(is_export ? "files" : "ranks", result.files);
     out.Member("boxes", result.boxes).Member("bytes", result.bytes);
     AddFindings(result.findings, out);
+    AddForeign(result.foreign, out);
     out.EndObject();
     Print(out.Finish());
   } else if (result.findings.empty()) {
-    Print(fmt::format("{}: intact: {}, {}, {}\n", Escape(options.folder),
-                      Count(result.files, is_export ? "file" : "rank"),
-                      Count(result.boxes, "box", "boxes"), InBytes(result.bytes)));
+    Print(fmt::format(
+        "{}: intact: {}, {}, {}{}\n", Escape(options.folder),
+        Count(result.files, is_export ? "file" : "rank"), Count(result.boxes, "box", "boxes"),
+        InBytes(result.bytes),
+        result.foreign.empty()
+            ? ""
+            : fmt::format("; beside it {}", Count(result.foreign.count(), "foreign name"))));
   }
-  if (result.findings.empty()) return ExitCode::kOk;
+  if (result.findings.empty()) return ResultOf(options, result.foreign);
   PrintFindings(result.findings);
   Talk(fmt::format("shardinit: `{}` is damaged: {}\n  hint: {}\n", Escape(options.folder),
                    Count(result.findings.count(), "finding"),
@@ -151,6 +181,7 @@ extern const Command kVerify = {
           ->check(NotEmpty);
       options->spec.AddOverridesTo(app);
       options->spec.AddLayoutTo(app);
+      app.add_flag("--strict", options->strict, "Exit 1 if the folder has foreign names, too");
       options->work.AddJobsTo(app, "read and hash");
       options->work.AddProgressTo(app);
       AddJson(app, &options->json);

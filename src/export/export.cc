@@ -10,6 +10,7 @@
 #include "base/interrupt.h"
 #include "base/new_file.h"
 #include "export/record.h"
+#include "manifest/checkpoint.h"
 #include "manifest/file_tasks.h"
 #include "plan/load.h"
 

@@ -28,10 +28,6 @@ struct ExportResult {
   bool was_there = false;  // A complete export of the same plan: nothing was done.
 };
 
-// The record of an export, beside its files: where they come from, and the
-// digest of every byte.
-inline constexpr char kExportName[] = "shardinit-export.json";
-
 // Throws Error (kConflict) if the folder is there and holds anything else.
 ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters* counters);
 

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/folder.h"
+#include "base/glob.h"
 #include "base/parallel.h"
 #include "export/export.h"
 #include "export/record.h"
@@ -19,13 +20,33 @@
 namespace shardinit {
 namespace {
 
-// Finds what does not belong. Returns the names of the record's files that are files, reached by no
-// link.
-std::unordered_set<std::string> FindFiles(const std::string& folder,
-                                          const std::vector<RecordedFile>& files,
-                                          Findings* findings) {
+// Whether a reader of the format would take it for a part of the export.
+bool IsGlobbed(const std::string& name, const Format& format) {
+  const bool is_inner = name.find('/') != name.npos;
+  return std::any_of(format.globbed.begin(), format.globbed.end(), [&](std::string_view pattern) {
+    return GlobMatches(pattern, name) && (!is_inner || pattern.find('/') != pattern.npos);
+  });
+}
+
+// Whether that is true of something in a folder; of one that cannot be read it is not.
+bool HoldsGlobbed(const std::string& folder, const std::string& name, const Format& format) try {
+  bool found = false;
+  Walk(folder + "/" + name, [&](const std::string& inner, NameKind) {
+    found |= IsGlobbed(name + "/" + inner, format);
+    return false;
+  });
+  return found;
+} catch (const Error&) {
+  return false;
+}
+
+// Finds what does not belong: damage in the folders of the record, which are the export's alone,
+// and where a reader would take it for a part. Returns the names of the record's files that are
+// files, reached by no link.
+std::unordered_set<std::string> FindFiles(const std::string& folder, const Record& record,
+                                          VerifyResult* result) {
   std::unordered_set<std::string> recorded, folders, found;
-  for (const RecordedFile& file : files) {
+  for (const RecordedFile& file : record.files) {
     recorded.insert(file.path);
     for (size_t i = file.path.find('/'); i != file.path.npos; i = file.path.find('/', i + 1)) {
       folders.insert(file.path.substr(0, i));
@@ -36,9 +57,14 @@ std::unordered_set<std::string> FindFiles(const std::string& folder,
     if (kind == NameKind::kFile && recorded.contains(name)) {
       found.insert(name);
     } else if (kind == NameKind::kLink && (is_folder || recorded.contains(name))) {
-      findings->Add({name, "", "is a link to elsewhere"});
+      result->findings.Add({name, "", "is a link to elsewhere"});
     } else if (name != kExportName && !(is_folder && kind == NameKind::kFolder)) {
-      findings->Add({name, "", "does not belong to the export"});
+      const bool is_like_a_part =
+          name.find('/') != name.npos || is_folder || recorded.contains(name) ||
+          IsGlobbed(name, *record.format) ||
+          (kind == NameKind::kFolder && HoldsGlobbed(folder, name, *record.format));
+      (is_like_a_part ? result->findings : result->foreign)
+          .Add({name, "", "does not belong to the export"});
     }
     return is_folder;
   });
@@ -48,15 +74,16 @@ std::unordered_set<std::string> FindFiles(const std::string& folder,
 }  // namespace
 
 VerifyResult VerifyExport(const std::string& folder, int jobs, const VerifyProgress& progress) {
-  const std::string record = folder + "/" + kExportName;
+  const std::string path_of_record = folder + "/" + kExportName;
   VerifyResult result;
   std::string text;
-  if (const auto wrong = ReadIfFile(record, kManifestLimit, &text); !wrong.empty()) {
+  if (const auto wrong = ReadIfFile(path_of_record, kManifestLimit, &text); !wrong.empty()) {
     result.findings.Add({kExportName, "", std::string(wrong)});
     return result;
   }
-  const std::vector<RecordedFile> files = ReadRecord(std::exchange(text, {}), record);
-  const std::unordered_set<std::string> found = FindFiles(folder, files, &result.findings);
+  const Record record = ReadRecord(std::exchange(text, {}), path_of_record);
+  const std::vector<RecordedFile>& files = record.files;
+  const std::unordered_set<std::string> found = FindFiles(folder, record, &result);
   int64_t total = 0;
   for (const RecordedFile& file : files)
     total += std::max<int64_t>(0, FileSize(folder + "/" + file.path));

@@ -150,7 +150,7 @@ std::string WithDigest(std::string lines) {
   return fmt::format("{0} \"sha256\": \"{1}\"\n}}\n", lines, ToHex(Sha256Of(lines)));
 }
 
-std::vector<RecordedFile> ReadRecord(std::string_view text, const std::string& path) {
+Record ReadRecord(std::string_view text, const std::string& path) {
   const json in = ParseJson(text, path);
   try {
     if (in.at("export_version") != kExportVersion) {
@@ -161,9 +161,10 @@ std::vector<RecordedFile> ReadRecord(std::string_view text, const std::string& p
     if (end == text.npos || WithDigest(std::string(text.substr(0, end + 1))) != text) {
       Refuse(path, "it is damaged: its last line but one is not the digest of those before it");
     }
-    std::vector<RecordedFile> files;
-    for (const json& file : in.at("files")) files.push_back(FileIn(file, path));
-    return files;
+    Record record = {FindFormat(in.at("format").get<std::string>()), {}};
+    if (record.format == nullptr) Refuse(path, "its `format` is none of this version's");
+    for (const json& file : in.at("files")) record.files.push_back(FileIn(file, path));
+    return record;
   } catch (const json::exception& e) {
     Refuse(path, ComplaintOf(e));
   }

@@ -34,7 +34,12 @@ struct RecordedFile {
   std::vector<Part> parts;  // Without gaps.
 };
 
+struct Record {
+  const Format* format;
+  std::vector<RecordedFile> files;
+};
+
 // Reads untrusted text. Throws Error (kRefused) that names `path`.
-std::vector<RecordedFile> ReadRecord(std::string_view text, const std::string& path);
+Record ReadRecord(std::string_view text, const std::string& path);
 
 }  // namespace shardinit

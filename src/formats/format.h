@@ -86,6 +86,9 @@ struct Format {
   const FormatReader* reader = nullptr;  // Null: it is not read back.
   bool has_optimizers = false;           // Whether it writes the state of one.
   std::vector<const FormatOption*> options = {};
+  // Patterns of the names, as in `a/b`, that some readers take for parts wherever they find them;
+  // one without a slash is for the folder itself.
+  std::vector<std::string_view> globbed = {};
 };
 
 std::span<const Format* const> Formats();

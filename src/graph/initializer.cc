@@ -10,6 +10,7 @@
 #include "base/checked_file.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/local_path.h"
 #include "base/suggest.h"
 #include "graph/dimensions.h"
 #include "graph/validate.h"
@@ -252,6 +253,12 @@ std::optional<Distribution> InitBinder::LowerFile(const InitSpec& init, DType dt
   }
   if (shape == nullptr) return {};
   const auto& [path, sha256] = *init.file;
+  try {
+    RequireLocal(path.value);
+  } catch (const Error& error) {
+    diagnostics_.Error(path.span, error.what(), error.hint());
+    return {};
+  }
   const std::filesystem::path folder = std::filesystem::path(path.span.source->name).parent_path();
   const std::string name = (folder / path.value).string();
   const bool of_bools = dtype == DType::boolean;

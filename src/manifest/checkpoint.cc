@@ -33,6 +33,12 @@ bool IsRankFileOrReceipt(std::string_view name) {
 
 }  // namespace
 
+bool IsManifestFor(std::string_view manifest, std::string_view plan_json) {
+  const std::string claim =
+      fmt::format("\n \"plan_sha256\": \"{}\",\n", ToHex(Sha256Of(plan_json)));
+  return manifest.find(claim) != manifest.npos;
+}
+
 CheckpointFolder::CheckpointFolder(const std::string& path)
     : root_(Folder::Open(path)), ranks_(root_.OpenSub("ranks")) {}
 
@@ -51,8 +57,33 @@ CheckpointFolder::CheckpointFolder(const std::string& path, const std::string& p
   root_.Sync();  // A name that was there may be of a run that was killed before this.
 }
 
+// What is in a folder without a plan.json that this plan's files would replace, or stand beside as
+// if they were one thing; empty: nothing is.
+std::string_view CheckpointFolder::FindOther(const std::string& plan_json) const {
+  if (root_.Exists(kExportName)) return kExportName;
+  std::string manifest;
+  const bool is_ours =
+      root_.Read(kManifestName, kManifestLimit, &manifest) && IsManifestFor(manifest, plan_json);
+  for (const std::string_view name : {kManifestName, kIndexName, kDevicesName}) {
+    if (!is_ours && root_.Exists(std::string(name))) return name;
+  }
+  return {};
+}
+
 bool CheckpointFolder::IsClaimed(const std::string& plan_json) const {
-  if (!root_.Exists(kPlanName)) return false;
+  // Looked for first: whoever makes one of them has made plan.json before.
+  const std::string_view other = FindOther(plan_json);
+  if (other == kExportName) {
+    throw Error(ExitCode::kConflict, fmt::format("`{}` holds an export", root_.path()),
+                "choose another folder with `-o`");
+  }
+  if (!root_.Exists(kPlanName)) {
+    if (other.empty()) return false;
+    throw Error(ExitCode::kConflict,
+                fmt::format("`{}` is there, and no {} that says whose it is", root_.PathOf(other),
+                            kPlanName),
+                "choose another folder with `-o`");
+  }
   std::string present;
   if (!root_.Read(kPlanName, kPlanLimit, &present)) {
     throw Error(ExitCode::kConflict,
@@ -103,6 +134,13 @@ void CheckpointFolder::WriteDevices(const std::string& devices_json) const {
   NewFile file(root_, kDevicesName);
   file.Append(devices_json);
   file.Commit();
+}
+
+void CheckpointFolder::RequireDevices(const std::string& devices_json) const {
+  if (ReadDevices() == devices_json) return;
+  throw Error(ExitCode::kConflict,
+              fmt::format("`{}` was given another {} meanwhile", root_.path(), kDevicesName),
+              "give the same `slices` and `devices` to all that write to it");
 }
 
 void CheckpointFolder::ThrowLost() const {

@@ -61,6 +61,16 @@ class Comparison {
   bool equal_ = true;
 };
 
+// Whether the text of a manifest lists the devices of this mesh, which has some.
+bool ListsDevicesOf(std::string_view manifest, const Mesh& mesh) {
+  Comparison comparison(manifest.substr(std::min(manifest.find(kDevicesKey), manifest.size())));
+  JsonWriter out;
+  out.BeginObject(JsonWriter::kLines).Take();
+  WriteDevices(mesh, out, [&](std::string_view text) { comparison.Add(text); });
+  comparison.Add(out.Take());
+  return comparison.equal();
+}
+
 }  // namespace
 
 bool ListsDevices(std::string_view manifest) { return manifest.find(kDevicesKey) != manifest.npos; }
@@ -229,30 +239,38 @@ FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const 
   if (!result.missing.empty()) return result;
   // Names that a killed run left are on the disk before the manifest.
   folder.ranks().Sync();
-  // Again if another process does this at once and with another `index`: each may have removed or
-  // replaced what the other's manifest vouches for, and the last one to do so looks after that.
-  std::optional<FileEntry> claimed;
-  const std::string devices = WriteDeviceLayout(plan.graph.mesh);
-  do {
+  // Again if another process does this at once, with another `index` or other devices: each may
+  // have removed or replaced what the other's manifest vouches for or lists, and the last one to do
+  // so looks after that.
+  const std::string own_devices = WriteDeviceLayout(plan.graph.mesh);
+  Plan with_others;
+  const Plan* current = &plan;
+  for (bool is_whole = false; !is_whole;) {
     ThrowIfInterrupted();
-    std::optional<FileEntry> index_entry;
+    const std::string devices = WriteDeviceLayout(current->graph.mesh);
+    std::optional<FileEntry> index_entry, claimed;
     if (WantsIndex(plan, index)) index_entry = WriteIndexFile(folder, plan, plan_sha256);
     result.has_index = index_entry.has_value();
     NewFile manifest(folder.root(), kManifestName);
-    WriteManifest(plan, plan_sha256, ranks, index_entry,
+    WriteManifest(*current, plan_sha256, ranks, index_entry,
                   [&](std::string_view text) { manifest.Append(text); });
     manifest.Commit([&] {
       folder.RequirePlan(plan_sha256);
-      if (folder.ReadDevices() == devices) return;
-      throw Error(
-          ExitCode::kConflict,
-          fmt::format("`{}` was given another {} meanwhile", folder.root().path(), kDevicesName),
-          "give the same `slices` and `devices` to all that write to it");
+      if (current == &plan) folder.RequireDevices(own_devices);
     });
     // Only now: until then the old manifest may have vouched for it.
     if (!index_entry) folder.root().Remove(kIndexName);
-  } while (!ReadClaim(folder.root(), &claimed) ||
-           (claimed && folder.root().FileSize(kIndexName) != claimed->size));
+    is_whole = ReadClaim(folder.root(), &claimed) &&
+               (!claimed || folder.root().FileSize(kIndexName) == claimed->size);
+    if (folder.ReadDevices() == devices) continue;
+    // They came when this manifest was on its way to its name.
+    with_others = plan;
+    with_others.graph.mesh.devices = {};
+    LoadDevices(folder, &with_others);
+    current = &with_others;
+    is_whole = false;
+  }
+  if (current != &plan) folder.RequireDevices(own_devices);
   folder.RemoveLeftOvers(Others::kAll);
   return result;
 }
@@ -285,6 +303,15 @@ void LoadDevices(const CheckpointFolder& folder, Plan* plan) {
   mesh.devices = ReadDeviceLayout(text, path, mesh);
 }
 
+void RemoveManifestOfOthers(const CheckpointFolder& folder, const Mesh& mesh) {
+  const Folder& root = folder.root();
+  std::string manifest;
+  if (!root.Read(kManifestName, kManifestLimit, &manifest)) return;
+  const bool is_theirs =
+      mesh.devices.IsPlain() ? ListsDevices(manifest) : !ListsDevicesOf(manifest, mesh);
+  if (is_theirs) root.Remove(kManifestName);
+}
+
 void RequireListedDevices(const CheckpointFolder& folder, const Mesh& mesh) {
   static constexpr char kHint[] =
       "`shardinit gen --repair` with the spec, options and folder as before writes again what is "
@@ -300,12 +327,7 @@ void RequireListedDevices(const CheckpointFolder& folder, const Mesh& mesh) {
         fmt::format("`{}` is missing, but the manifest lists devices", root.PathOf(kDevicesName)),
         kHint);
   }
-  Comparison comparison(std::string_view(manifest).substr(std::min(listed, manifest.size())));
-  JsonWriter out;
-  out.BeginObject(JsonWriter::kLines).Take();
-  WriteDevices(mesh, out, [&](std::string_view text) { comparison.Add(text); });
-  comparison.Add(out.Take());
-  if (comparison.equal()) return;
+  if (ListsDevicesOf(manifest, mesh)) return;
   throw Error(
       ExitCode::kRefused,
       fmt::format("`{}` does not say what the manifest says of devices", root.PathOf(kDevicesName)),

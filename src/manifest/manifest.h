@@ -52,6 +52,10 @@ void LoadDevices(const CheckpointFolder& folder, Plan* plan);
 // them.
 void RequireListedDevices(const CheckpointFolder& folder, const Mesh& mesh);
 
+// Removes a manifest that lists other devices than this mesh has, which are those of devices.json:
+// a process with others may have given it its name when that file was written.
+void RemoveManifestOfOthers(const CheckpointFolder& folder, const Mesh& mesh);
+
 // Whether the text of a manifest lists devices.
 bool ListsDevices(std::string_view manifest);
 

@@ -42,7 +42,7 @@ class Verifier {
         total_(total),
         progress_(progress) {}
 
-  // The ranks that have a receipt, ascending. What does not belong is a finding.
+  // The ranks that have a receipt, ascending. What does not belong is a finding, or foreign.
   std::vector<int64_t> List() {
     std::vector<int64_t> ranks;
     Walk(folder_, [&](const std::string& name, NameKind kind) {
@@ -56,7 +56,11 @@ class Verifier {
       if (inner && RankOf(file, ".json") >= 0 && RankOf(file, ".json") < plan_.world_size()) {
         ranks.push_back(RankOf(file, ".json"));
       } else if (!Belongs(file, inner) && !IsTemporary(file, inner, kind)) {
-        Find(name, "", "does not belong to the checkpoint");
+        const bool is_like_a_part =
+            inner &&
+            (file.ends_with(".h5") || (file.starts_with("rank-") && file.ends_with(".json")));
+        (is_like_a_part ? result_.findings : result_.foreign)
+            .Add({name, "", "does not belong to the checkpoint"});
       }
       return false;
     });

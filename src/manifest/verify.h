@@ -14,6 +14,7 @@ namespace shardinit {
 struct VerifyResult {
   int64_t files = 0, boxes = 0, bytes = 0;  // Checked; of a checkpoint's files those of ranks.
   Findings findings;                        // Empty: all is well.
+  Findings foreign;  // What is there and no part of it, which no reader takes for one.
 };
 
 // Bytes hashed so far and in all; called from several threads.
@@ -23,7 +24,8 @@ using VerifyProgress = std::function<void(int64_t bytes, int64_t total)>;
 int64_t BytesInFiles(const Plan& plan);
 
 // Hashes every byte of every rank file, `jobs` at a time, and looks for names
-// that do not belong. No link is followed. HDF5 is not involved: the digests
+// that do not belong: damage if a reader of all files of that kind would take
+// them for a part, else foreign. No link is followed. HDF5 is not involved: the digests
 // cover its metadata too. Throws Error if the folder is no checkpoint or cannot
 // be read.
 VerifyResult Verify(const std::string& folder, int jobs, const VerifyProgress& progress);

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/local_path.h"
 #include "base/suggest.h"
 #include "base/text.h"
 #include "spec/hugging_face.h"
@@ -269,6 +270,7 @@ class Loader {
     if (!is_new) return known->second;
     std::string text;
     try {
+      RequireLocal(std::string(path.text));
       text = ReadAnyFile(file);
     } catch (const Error& error) {
       RequireMistake(error, path.span);
@@ -357,6 +359,7 @@ const Node* LoadNamedFiles(const Node& value, const std::filesystem::path& folde
   const std::string file = PathIn(folder, value.text);
   const Node* tree = nullptr;
   try {
+    RequireLocal(std::string(value.text));
     tree = ParseYaml(AddSource(file, ReadAnyFile(file), diagnostics), 0, store, diagnostics);
   } catch (const Error& error) {
     RequireMistake(error, value.span);

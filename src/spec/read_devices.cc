@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/local_path.h"
 #include "base/text.h"
 #include "spec/parser.h"
 
@@ -95,6 +96,7 @@ void SpecParser::ReadDevices(const Node::Entry& entry, ModelSpec& model) {
       std::filesystem::path(node.span.source->name).parent_path() / node.text;
   std::string text;
   try {
+    RequireLocal(std::string(node.text));
     text = ReadFile(file.string(), kLargestYaml);
   } catch (const class Error& error) {
     Error(node, error.what(),

@@ -2,12 +2,12 @@
 // There is a refusal, or what was read is written as it was.
 #include <cstdint>
 #include <cstdlib>
+#include <fstream>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "base/error.h"
-#include "base/new_file.h"
 #include "base/text.h"
 #include "export/record.h"
 #include "formats/dcp/unpickle.h"
@@ -57,7 +57,7 @@ void TryManifest(const std::string& text) {
 
 void TrySafetensors(const std::string& text) {
   static const std::string path = "/dev/shm/shardinit-fuzz-" + std::to_string(std::rand());
-  WriteFileAtomically(path, text);
+  std::ofstream(path, std::ios::binary) << text;
   int64_t end = -1;
   for (const safetensors::Entry& entry : safetensors::ReadHeader(path)) {
     if (entry.bytes < 0 || (end >= 0 && entry.offset != end)) abort();
@@ -67,7 +67,7 @@ void TrySafetensors(const std::string& text) {
 }
 
 void TryRecord(const std::string& text) {
-  for (const RecordedFile& file : ReadRecord(WithDigest(text), "shardinit-export.json")) {
+  for (const RecordedFile& file : ReadRecord(WithDigest(text), "shardinit-export.json").files) {
     int64_t end = 0;
     for (const RecordedFile::Part& part : file.parts) {
       if (part.offset != end || part.bytes < 0) abort();

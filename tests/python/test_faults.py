@@ -944,8 +944,11 @@ def test_names_that_do_not_belong_are_found(damaged):
     (damaged / "folder/inner").write_text("")
     done = Run("verify", damaged, "--json")
     assert done.returncode == 1
-    assert {(f["file"], f["message"]) for f in json.loads(done.stdout)["findings"]} == {
-        (name, "does not belong to the checkpoint") for name in [*strange, "folder"]}
+    found = json.loads(done.stdout)
+    like_parts = {name for name in strange if name.startswith("ranks/") and name != "ranks/x"}
+    assert {(f["file"], f["message"]) for f in found["findings"]} == {
+        (name, "does not belong to the checkpoint") for name in like_parts}
+    assert found["foreign"] == sorted({*strange, "folder"} - like_parts)
 
 
 def test_findings_are_folded_and_counted(damaged):
@@ -953,13 +956,15 @@ def test_findings_are_folded_and_counted(damaged):
     for rank in 0, 1, 3:
         (damaged / f"ranks/rank-{rank:05}.json").unlink()
     for i in range(1200):
+        (damaged / f"ranks/x{i:04}.h5").touch()
         (damaged / f"x{i:04}").touch()
     done = Run("verify", damaged, "--json")
     findings = json.loads(done.stdout)
     assert [(f["file"], f["message"]) for f in findings["findings"]] == [
         ("ranks/rank-00000.json", "is missing, and so are those up to rank 1"), ("ranks/rank-00003.json", "is missing"),
-        *[(f"x{i:04}", "does not belong to the checkpoint") for i in range(998)]]
+        *[(f"ranks/x{i:04}.h5", "does not belong to the checkpoint") for i in range(998)]]
     assert findings["more_findings"] == 202
+    assert findings["foreign"] == [f"x{i:04}" for i in range(1000)] and findings["more_foreign"] == 200
     assert "and 202 more\n" in done.stderr and "1,202 findings" in done.stderr
 
 

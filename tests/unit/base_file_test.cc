@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/new_file.h"
+#include "base/result_file.h"
 #include "support/spec_text.h"
 
 namespace shardinit {
@@ -240,22 +241,52 @@ TEST(NewFile, TakesAFreeNameAlone) {
   EXPECT_EQ(ReadFile("b"), "");
 }
 
-TEST(WriteFileAtomically, ReplacesALinkAndNotItsTarget) {
-  const WorkingFolder scratch(Contents{{"target", "before"}});
-  fs::create_symlink("target", "link");
-  WriteFileAtomically("link", "after");
-  EXPECT_FALSE(fs::is_symlink("link"));
-  EXPECT_EQ(ReadFile("link"), "after");
-  EXPECT_EQ(ReadFile("target"), "before");
+// A kind whose files begin with `ours `.
+ResultFile Result(const std::string& path, bool force = false) {
+  return ResultFile({"-o", "result", {"ours "}}, path, force);
 }
 
-TEST(WriteFileAtomically, SaysWhyItCannot) {
+TEST(ResultFile, ReplacesItsOwnKindAndFollowsLinks) {
+  const WorkingFolder scratch(
+      Contents{{"target", "ours 1"}, {"mine", "mine ours "}, {"empty", ""}});
+  fs::create_symlink("target", "link");
+  fs::create_symlink("new", "dangling");
+  ASSERT_EQ(chmod("target", 0600), 0);
+  Result("link").Write("ours 2");
+  Result("dangling").Write("ours 3");
+  Result("empty").Write("ours 4");
+  EXPECT_TRUE(fs::is_symlink("link") && fs::is_symlink("dangling"));
+  EXPECT_EQ(ReadFile("target") + ReadFile("new") + ReadFile("empty"), "ours 2ours 3ours 4");
+  EXPECT_EQ(fs::status("target").permissions(), fs::perms(0600));
+  EXPECT_EQ(Failure(ExitCode::kConflict, [] { Result("mine"); }),
+            "`mine` exists and is no result that this command wrote");
+  Result("mine", true).Write("ours 5");
+  EXPECT_EQ(ReadFile("mine"), "ours 5");
+  EXPECT_EQ(NamesIn("."), (Names{"dangling", "empty", "link", "mine", "new", "target"}));
+}
+
+TEST(ResultFile, LooksAgainBeforeItWrites) {
+  const WorkingFolder scratch(Contents{});
+  const ResultFile replaced = Result("b");
+  std::ofstream("b") << "meanwhile";
+  EXPECT_EQ(Failure(ExitCode::kConflict, [&] { replaced.Write("ours "); }),
+            "`b` exists and is no result that this command wrote");
+  EXPECT_EQ(ReadFile("b"), "meanwhile");
+}
+
+TEST(ResultFile, SaysWhyItCannot) {
   const WorkingFolder scratch(Contents{{"sub/b", ""}});
-  EXPECT_EQ(Failure(ExitCode::kWorld, [] { WriteFileAtomically("none/a", "x"); }),
-            "cannot create a file in `none`: No such file or directory");
-  EXPECT_EQ(Failure(ExitCode::kWorld, [] { WriteFileAtomically("sub", "x"); }),
-            "cannot create `./sub`: Is a directory");
-  EXPECT_EQ(NamesIn("."), Names{"sub"});
+  fs::create_symlink("loop", "loop");
+  EXPECT_EQ(Failure(ExitCode::kUsage, [] { Result("none/a"); }),
+            "there is no folder `none` for `none/a`");
+  EXPECT_EQ(Failure(ExitCode::kUsage, [] { Result("sub"); }),
+            "`sub` is a folder, and `-o` needs a file");
+  EXPECT_EQ(Failure(ExitCode::kUsage, [] { Result("-"); }), "`-o` writes a file, and `-` is none");
+  EXPECT_EQ(Failure(ExitCode::kUsage, [] { Result("loop"); }),
+            "`loop` is a link that leads to itself");
+  EXPECT_EQ(Failure(ExitCode::kUsage, [] { Result("s3://b/x"); }),
+            "`s3://b/x` is no path of a file system, and shardinit knows no other store");
+  EXPECT_EQ(NamesIn("."), (Names{"loop", "sub"}));
 }
 
 bool Any(std::string_view) { return true; }
@@ -273,7 +304,7 @@ TEST(RemoveLeftOvers, SparesFilesWhoseOwnersLive) {
   const WorkingFolder scratch(Contents{});
   const Folder folder = Folder::Open(".");
   const std::string a = TemporaryOf(folder, "a"), b = TemporaryOf(folder, "b");
-  for (const std::string& name : {a, b}) WriteFileAtomically(name, "killed");
+  for (const std::string& name : {a, b}) std::ofstream(name) << "killed";
   const NewFile file(folder, "a");
   const auto is_a = [](std::string_view name) { return name == "a"; };
   EXPECT_EQ(NamesIn(".").size(), 3u);

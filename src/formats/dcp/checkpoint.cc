@@ -305,6 +305,7 @@ extern const Format kDcp = {
         },
     .reader = &dcp::kReader,
     .has_optimizers = true,
+    .globbed = {"*.distcp"},
 };
 
 }  // namespace shardinit

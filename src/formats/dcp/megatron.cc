@@ -74,6 +74,7 @@ extern const Format kMegatron = {
     .name = "megatron",
     .lay_out = LayOutMegatron,
     .reader = &dcp::kReader,
+    .globbed = {"*.distcp"},
 };
 
 }  // namespace shardinit

@@ -158,6 +158,7 @@ extern const Format kKeras = {
     .name = "keras",
     .lay_out = LayOutKeras,
     .options = {&kMaxShardSize},
+    .globbed = {"*.h5", "*.keras", "*.weights.json"},
 };
 
 }  // namespace shardinit

@@ -58,6 +58,7 @@ extern const Format kHfDcp = {
     .name = "hf-dcp",
     .lay_out = LayOutHfDcp,
     .reader = &safetensors::kReader,
+    .globbed = {"*.safetensors", "*.safetensors.index.json"},
 };
 
 }  // namespace shardinit

@@ -201,6 +201,7 @@ extern const Format kSafetensors = {
     .lay_out = LayOutHuggingFace,
     .reader = &safetensors::kReader,
     .options = {&kMaxShardSize},
+    .globbed = {"*.safetensors", "*.safetensors.index.json"},
 };
 
 }  // namespace shardinit

@@ -243,6 +243,8 @@ extern const Format kZarr = {
     .lay_out = LayOut,
     .reader = &zarr::kReader,
     .has_optimizers = true,
+    .globbed = {".zarray", ".zgroup", "zarr.json", "*.ocdbt", "*/.zarray", "*/.zgroup",
+                "*/zarr.json"},
 };
 
 }  // namespace shardinit

@@ -12,6 +12,7 @@ from ._boxes import Boxes
 from ._errors import DamageError, FormatError, NotACheckpointError
 from ._export import RECORD, Export
 from ._manifest import Device, Shard, StoredTensorInfo
+from ._result_file import require_local
 from ._source import Box, Source
 
 Folder = str | os.PathLike[str] | Source
@@ -42,6 +43,7 @@ def as_source(folder: Folder, instead: str = "shardinit.open_spec") -> Source:
 
 def open_folder(folder: str | os.PathLike[str], rank: int | None = None) -> Checkpoint | Export:
     """See `shardinit.open`."""
+    require_local(folder)
     found = {
         name for name in (_manifest.MANIFEST, RECORD) if os.path.lexists(os.path.join(folder, name))
     }

@@ -25,6 +25,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from . import _native
 from ._errors import FormatError, MismatchError
+from ._result_file import require_local
 from ._source import Mesh as Grid
 from ._source import TensorInfo
 from ._spec import Sets, overrides
@@ -148,6 +149,7 @@ def open_program(
         SpecError, LibraryError, MismatchError: as `shardinit.jax.run`.
     """
     name = os.fspath(path)
+    require_local(name)
     folder = os.path.isdir(name)
     if not folder and not name.endswith(".mlir"):
         return _of_spec(name, mesh, whole, set, layout)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _torch_cpu
 from .._errors import CaptureError
+from .._result_file import ResultFile, require_local
 from .._spec import Spec
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Captured", "hf", "jax", "torch"]
 
 ENGINES = ("philox4x32", "torch_cpu")
+_MARK = r"# .*, captured by shardinit-capture from "  # How `spec_text` begins.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,9 +63,21 @@ class Captured:
     _seeds: int = 2  # With so many it is verified; 1 where the constructor itself has the seed.
     layout: str | None = None
     seed: int = 0
+    _inputs: tuple[str, ...] = dataclasses.field(default=(), repr=False, compare=False)
 
-    def write(self, path: str | os.PathLike[str]) -> None:
-        """Writes the spec to a file, and its `tables` below the folder that it is in."""
+    def write(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Writes the spec to a file, and its `tables` below the folder that it is in.
+
+        Args:
+            path: a file; one that is there is replaced if it begins as captured specs do.
+            force: replace another file, too.
+
+        Raises:
+            FileExistsError: another file is there, and not `force`.
+            ValueError: it is what was captured from, or no path of a file system.
+            OSError: it cannot be written.
+        """
+        result = ResultFile(path, what="spec", mark=_MARK, inputs=self._inputs, force=force)
         for name, content in self.tables.items():
             file = pathlib.Path(path).parent / name
             file.parent.mkdir(exist_ok=True)
@@ -71,7 +85,7 @@ class Captured:
             new = file.with_name(f".{file.name}.{os.getpid()}")
             new.write_bytes(content)
             new.replace(file)
-        pathlib.Path(path).write_text(self.text)
+        result.write(self.text)
 
     def spec(self) -> Spec:
         """The spec, open: its tensors can be made in memory."""
@@ -219,7 +233,9 @@ def hf(
     """
     import transformers
 
+    inputs: tuple[str, ...] = ()
     if isinstance(config, (str, os.PathLike)):
+        inputs = (os.fspath(config),)
         config = _load_config(pathlib.Path(config))
     architectures = getattr(config, "architectures", None) or []
     of = getattr(transformers, architectures[0], None) if architectures else None
@@ -238,7 +254,7 @@ def hf(
     }
     if architectures:
         written["architectures"] = architectures
-    return torch(
+    captured = torch(
         lambda: build(config, **options),
         name=name or architectures[0] if architectures else name,
         seed=seed,
@@ -247,11 +263,13 @@ def hf(
         buffers=buffers,
         config=written,
     )
+    return dataclasses.replace(captured, _inputs=inputs)
 
 
 def _load_config(path: pathlib.Path) -> Any:
     from transformers import AutoConfig
 
+    require_local(str(path))
     try:
         numbers = json.loads(path.read_text())
     except OSError as error:

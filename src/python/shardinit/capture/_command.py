@@ -18,6 +18,7 @@ from ._verify import Verified
 
 _DIFFERENT = 1
 _WRONG = 2  # As of `shardinit`: the command line or what it names.
+_CONFLICT = 4
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -48,12 +49,18 @@ def _run(options: argparse.Namespace) -> int:
                 )
             sys.stdout.write(captured.text)
         else:
-            captured.write(options.output)
+            captured.write(options.output, force=options.force)
         if options.output != "-":
             print(f"{options.output}: {len(captured.tensors):,} tensors", file=sys.stderr)
         return 0 if options.verify == "none" else _verify(captured, options)
     except (ShardinitError, ValueError) as error:
         return _complain(str(error), _WRONG if not isinstance(error, LibraryError) else 3)
+    except FileExistsError as error:
+        return _complain(
+            f"`{options.output}` exists and is no spec that this command wrote\n"
+            "  hint: choose another name for `-o`, or replace it with `--force`",
+            _CONFLICT,
+        )
     except OSError as error:
         return _complain(f"cannot write {options.output}: {error.strerror}", 3)
 
@@ -100,6 +107,8 @@ def _parser() -> argparse.ArgumentParser:
     for source in (torch, hf, jax):
         source.add_argument("-o", "--output", required=True, metavar="FILE",
                             help="where the spec goes; `-` is the standard output")  # fmt: skip
+        source.add_argument("--force", action="store_true",
+                            help="replace a file, whoever wrote it")  # fmt: skip
         source.add_argument("--name", help="of the spec; else that of the class")
         source.add_argument("--seed", type=_seed, default=0, help="of the spec (default: 0)")
         source.add_argument("--engine", default="philox4x32",

@@ -1,0 +1,211 @@
+"""A file for a result, which a user names: what ``base/result_file.h`` does for the program."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import stat
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+
+_STREAMS = (1, 2)
+_MOST_LINKS = 40  # As Linux follows.
+_MARKED = 65536  # A mark stands in so many first bytes.
+
+
+def require_local(path: str | os.PathLike[str]) -> None:
+    """
+    Raises:
+        ValueError: it begins with a scheme and ``://``, which no folder here is meant by.
+    """
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", os.fsdecode(path))
+    if scheme is None:
+        return
+    hint = (
+        "leave `file://` out"
+        if scheme[1] == "file"
+        else f"use a local folder, and copy it to or from `{scheme[0]}` with that store's own tool"
+    )
+    raise ValueError(
+        f"`{os.fsdecode(path)}` is no path of a file system, and shardinit knows no other store\n"
+        f"  hint: {hint}"
+    )
+
+
+class ResultFile:
+    """Where it goes, and what may be replaced there."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        what: str,
+        mark: str,
+        inputs: Iterable[str | os.PathLike[str]] = (),
+        force: bool = False,
+    ) -> None:
+        """Raises what `write` would, so that it shows before the work.
+
+        Args:
+            path: a file, or a link to one; a device, a FIFO.
+            what: a file of this kind, for messages.
+            mark: a regular expression that matches how such a file begins.
+            inputs: files that are read, which it must not be; nor may it be a module's.
+            force: replace a file of another kind, too.
+
+        Raises:
+            ValueError: it is an input, or no path of a file system.
+            FileExistsError: a file is there that does not begin so, and not `force`.
+            OSError: it cannot be written.
+        """
+        self._path = os.fsdecode(path)
+        self._what = what
+        self._mark = mark
+        self._inputs = [os.fspath(path) for path in inputs]
+        self._force = force
+        self._require_ours(*self._find())
+
+    def write(self, text: str) -> None:
+        """Writes it, whole or not at all; into what is no regular file, as a shell's ``>`` does.
+
+        Raises:
+            ValueError, OSError: as for the constructor.
+        """
+        data = text.encode()
+        while True:
+            path, present = self._find()
+            self._require_ours(path, present)
+            folder = os.path.dirname(path) or "."
+            regular = present is None or (
+                stat.S_ISREG(present.st_mode) and not os.path.islink(path)
+            )
+            if not regular or not os.access(folder, os.W_OK | os.X_OK):
+                return _write_into(path, data)
+            # Where the owner cannot be kept, it is written in place, too.
+            if _replace(path, present, data):
+                return None
+            if present is not None:
+                return _write_into(path, data)
+
+    def _find(self) -> tuple[str, os.stat_result | None]:
+        """What the path leads to, at the end of links that have names."""
+        require_local(self._path)
+        path = self._path
+        for _ in range(_MOST_LINKS):
+            if not os.path.islink(path) or _is_in_proc(path):
+                break
+            path = os.path.join(os.path.dirname(path), os.readlink(path))
+        else:
+            raise ValueError(f"`{self._path}` is a link that leads to itself")
+        try:
+            return path, os.stat(path)
+        except FileNotFoundError:
+            return path, None
+
+    def _require_ours(self, path: str, present: os.stat_result | None) -> None:
+        if path.endswith("/") or (present and stat.S_ISDIR(present.st_mode)):
+            raise IsADirectoryError(21, "it is a folder", self._path)
+        if present is None:
+            folder = os.path.dirname(path) or "."
+            os.stat(folder)  # Or the reason why not.
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise PermissionError(13, "Permission denied", folder)
+            return
+        if stat.S_ISREG(present.st_mode) and any(
+            os.path.samestat(present, other) for other in _stats(self._inputs)
+        ):
+            raise ValueError(
+                f"`{self._path}` is a file that this reads: it would be lost\n"
+                "  hint: choose another name"
+            )
+        if any(_is_open_as(fd, path) for fd in _STREAMS):
+            return
+        if not os.access(path, os.W_OK):
+            raise PermissionError(13, "Permission denied", self._path)
+        if self._force or not (stat.S_ISREG(present.st_mode) or stat.S_ISBLK(present.st_mode)):
+            return
+        if stat.S_ISREG(present.st_mode):
+            if present.st_size == 0:
+                return
+            with contextlib.suppress(OSError), open(path, "rb") as file:
+                if re.match(self._mark, file.read(_MARKED).decode(errors="replace")):
+                    return
+        raise FileExistsError(
+            17, f"it exists and is no {self._what} that this wrote; replace it with `force`", path
+        )
+
+
+def _stats(inputs: Iterable[str]) -> Iterator[os.stat_result]:
+    modules = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    for path in (*inputs, *modules):
+        with contextlib.suppress(OSError, TypeError, ValueError):
+            yield os.stat(path)  # type: ignore[arg-type]
+
+
+def _is_in_proc(path: str) -> bool:
+    """A descriptor's link: it has no name that could be replaced."""
+    return os.path.realpath(os.path.dirname(path) or ".").startswith("/proc/")
+
+
+def _write_into(path: str, data: bytes) -> None:
+    for fd in _STREAMS:
+        if _is_open_as(fd, path):  # It has a place to go on from.
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            with open(fd, "wb", buffering=0, closefd=False) as file:
+                return _pour(file, data)
+    with open(path, "r+b" if os.path.isfile(path) else "wb", buffering=0) as file:
+        _pour(file, data)
+        if os.path.isfile(path):
+            file.truncate(len(data))
+    return None
+
+
+def _is_open_as(fd: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except OSError:
+        return False
+
+
+def _pour(file: io.FileIO, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) or 0 :]
+
+
+def _replace(path: str, present: os.stat_result | None, data: bytes) -> bool:
+    """False, and nothing done: a file has appeared, or its owner cannot be kept."""
+    folder, name = os.path.split(path)
+    fd, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder or ".")
+    try:
+        with open(fd, "wb") as file:
+            if present is None:
+                umask = os.umask(0o777)
+                os.umask(umask)
+                os.fchmod(fd, 0o666 & ~umask)
+            else:
+                try:
+                    os.fchown(fd, present.st_uid, present.st_gid)
+                    os.fchmod(fd, stat.S_IMODE(present.st_mode) & 0o777)
+                except OSError:
+                    return False
+            file.write(data)
+            file.flush()
+            os.fsync(fd)
+        if present is not None:
+            os.replace(temporary, path)
+            return True
+        try:
+            os.link(temporary, path)  # Takes no name that another file has.
+        except FileExistsError:
+            return False
+        except OSError:  # A file system without hard links.
+            os.replace(temporary, path)
+        return True
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)

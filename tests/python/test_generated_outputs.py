@@ -1,0 +1,162 @@
+"""Every command × every kind of thing that its output can be, drawn: what is not the command's own stays
+as it was, bit for bit, and what is written is whole, is where it was asked for, and nowhere else."""
+
+import os
+import pathlib
+import shutil
+import stat
+import subprocess
+import tempfile
+
+from hypothesis import strategies as st
+
+from generated import generated, given
+from support import Run
+from test_outputs import CONFIG, OUTPUTS, PROGRAM, SPEC, is_whole
+
+# Things that make a folder or go on with one.
+FOLDERS = {
+    "gen": ["gen", "spec.yaml", "-o"],
+    "gen --ranks": ["gen", "spec.yaml", "--ranks", "1", "-o"],
+    "gen --repair": ["gen", "spec.yaml", "--repair", "-o"],
+    "export": ["export", "spec.yaml", "--to", "safetensors", "-o"],
+    "export of a checkpoint": ["export", "source", "--to", "dcp", "-o"],
+    "reshard": ["reshard", "source", "--mesh", "a=1", "-o"],
+    "program --kinds": ["program", "spec.yaml", "--kinds", "-o"],
+}
+KINDS = ["nothing", "empty", "ours", "mine", "another option's", "input", "hard link to an input", "folder", "full folder",
+         "FIFO", "socket", "null", "full", "stdout", "closed stdout", "no folder", "below a file", "loop", "store",
+         "checkpoint", "export"]
+
+
+@st.composite
+def cases(draw):
+    name = draw(st.sampled_from([*PROGRAM, *FOLDERS]))
+    return {"command": name, "kind": draw(st.sampled_from(KINDS)), "links": draw(st.integers(0, 2)),
+            "force": draw(st.booleans()) and name in OUTPUTS, "slash": draw(st.booleans()) and name in FOLDERS,
+            "other": draw(st.sampled_from(PROGRAM))}
+
+
+def words_of(name):
+    return OUTPUTS[name][0] if name in OUTPUTS else FOLDERS[name]
+
+
+def make(case, folder, path):
+    """What `path` is to be; returns what the command is given for it."""
+    kind = case["kind"]
+    if kind == "empty":
+        path.touch()
+    elif kind == "ours" and case["command"] in FOLDERS:
+        Run(*words_of(case["command"]), path, cwd=folder)
+    elif kind in ("ours", "another option's"):
+        other = case["command"] if kind == "ours" else case["other"]
+        assert Run(*words_of(other), path, cwd=folder).returncode == 0
+    elif kind == "mine":
+        path.write_text("mine\n")
+    elif kind == "hard link to an input":
+        os.link(folder / "spec.yaml", path)
+    elif kind in ("folder", "full folder"):
+        path.mkdir()
+        if kind == "full folder":
+            (path / "manifest.json").write_text("mine")
+    elif kind == "FIFO":
+        os.mkfifo(path)
+    elif kind == "socket":
+        import socket
+
+        with socket.socket(socket.AF_UNIX) as name:
+            name.bind(os.path.relpath(path))
+    elif kind in ("null", "full"):
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3 if kind == "null" else 7))
+    elif kind == "loop":
+        path.symlink_to(path.name)
+    elif kind in ("checkpoint", "export"):
+        shutil.copytree(folder / ("source" if kind == "checkpoint" else "exported"), path)
+    return {"input": "spec.yaml", "stdout": "/dev/stdout", "closed stdout": "/dev/stdout", "no folder": "none/out",
+            "below a file": "spec.yaml/out", "store": "s3://bucket/out"}.get(kind, "out")
+
+
+def snapshot(folder):
+    """Name → kind, inode and content of all that is there; of what is written, inodes may change."""
+    found = {}
+    for path in sorted(pathlib.Path(folder).rglob("*")):
+        info = path.lstat()
+        content = path.read_bytes() if stat.S_ISREG(info.st_mode) else os.readlink(path) if path.is_symlink() else None
+        found[str(path.relative_to(folder))] = stat.S_IFMT(info.st_mode), info.st_rdev, content
+    return found
+
+
+def run(case, folder, given_path):
+    words = [*words_of(case["command"]), given_path, *(["--force"] if case["force"] else [])]
+    if case["kind"] == "closed stdout":
+        return Run(*words, cwd=folder, wrap=["sh", "-c", '"$@" >&-', "sh"])
+    if case["kind"] != "FIFO":
+        return Run(*words, cwd=folder)
+    reader = subprocess.Popen(["timeout", "20", "cat", folder / "out"], stdout=subprocess.PIPE, text=True)
+    done = Run(*words, cwd=folder)
+    if done.returncode:  # Nobody opened it.
+        reader.terminate()
+    done.read = reader.communicate()[0]
+    return done
+
+
+def judge(case, before, after, done, target):
+    """What may be, and may not."""
+    kind, name = case["kind"], case["command"]
+    assert done.returncode in (0, 1, 2, 3, 4) and "bug in shardinit" not in done.stderr, done.stderr
+    assert (done.returncode == 0) == (not done.stderr.startswith("shardinit: error")), done
+    changed = {path for path in {*before, *after} if before.get(path) != after.get(path)}
+    if done.returncode:  # A folder that was to be made may have been begun; nothing of the user's has changed.
+        assert all(path not in before for path in changed), (changed, done)
+        assert name in FOLDERS or not changed, changed
+        assert "hint: " in done.stderr or done.returncode == 3, done.stderr
+    if kind in ("mine", "another option's", "input", "hard link to an input", "loop", "store", "below a file", "full folder",
+                "closed stdout", "full"):
+        same = kind == "another option's" and case["other"] == name
+        may = same or (case["force"] and kind in ("mine", "another option's"))
+        assert (done.returncode == 0) == may, (kind, done)
+    if name in FOLDERS:
+        # Not `gen`, which goes on with a checkpoint of its own; nobody writes into what another made.
+        assert all(path == target or path.startswith((target + "/", "none")) for path in changed), changed
+        if kind in ("export", "checkpoint") and done.returncode == 0:
+            assert kind == "checkpoint" and name.startswith("gen") or kind == "export" and name == "export"
+        return
+    assert changed <= {target}, changed
+    if done.returncode:
+        return
+    if kind in ("null", "FIFO", "stdout"):
+        assert not changed
+        text = {"FIFO": getattr(done, "read", ""), "stdout": done.stdout}.get(kind)
+        assert text is None or (text.startswith(OUTPUTS[name][1])), text
+    else:
+        assert is_whole(name, after[target][2].decode()), after[target]
+
+
+@generated(150)
+@given(case=cases())
+def test_generated_outputs(case):
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = pathlib.Path(scratch)
+        (folder / "spec.yaml").write_text(SPEC)
+        (folder / "config.json").write_text(CONFIG)
+        if case["kind"] in ("checkpoint", "export") or {"source"} & set(words_of(case["command"])):
+            assert Run("gen", "spec.yaml", "-o", "source", cwd=folder).returncode == 0
+            assert Run("export", "spec.yaml", "--to", "safetensors", "-o", "exported", cwd=folder).returncode == 0
+        here = os.getcwd()
+        os.chdir(folder)  # Names of sockets are short.
+        try:
+            named = make(case, folder, folder / "out")
+        finally:
+            os.chdir(here)
+        target = named if named in ("spec.yaml", "none/out") else "out"
+        if case["kind"] == "input" and words_of(case["command"])[1] == "config.json":
+            named = target = "config.json"
+        for i in range(case["links"] if not named.startswith(("s3:", "/dev", "spec.yaml/")) else 0):
+            (folder / f"link{i}").symlink_to(named)
+            named = f"link{i}"
+        if case["kind"] == "hard link to an input" and words_of(case["command"])[1] == "config.json":
+            (folder / "out").unlink()
+            os.link(folder / "config.json", folder / "out")
+        before = snapshot(folder)
+        done = run(case, folder, named + "/" * case["slash"])
+        judge(case, before, snapshot(folder), done, target)

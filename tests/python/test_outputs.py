@@ -1,0 +1,470 @@
+"""Where a user names a file to be written: nothing of theirs is lost, and nothing is written elsewhere.
+
+`OUTPUTS` has every option that names one. test_generated_outputs.py has every command on every kind
+of thing that a path can lead to.
+"""
+
+import json
+import os
+import pathlib
+import socket
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from support import BINARY, CLEAN, ROOT, TINY, Json, Ok, Run, Tree
+
+SPEC = """
+shardinit: 1
+name: small
+dtype: f32
+mesh: {axes: {a: 2}}
+modules:
+  w: {shape: [4, 6], shard: [a], init: {normal: {std: 0.5}}}
+  b: {shape: [6], init: zeros}
+"""
+CONFIG = (ROOT / "golden/import_config/config.json").read_text()
+CAPTURE = [sys.executable, "-m", "shardinit.capture"]
+PYTHON = {**CLEAN, "PYTHONPATH": str(ROOT / "src/python"), "SHARDINIT": str(BINARY),
+          "SHARDINIT_LIBRARY": str(BINARY.parent / "libshardinit.so.1")}
+
+# The option's name → the words before the path that it takes, in a folder with `spec.yaml` and
+# `config.json`, and how what it writes begins.
+OUTPUTS = {
+    "program -o": (["program", "spec.yaml", "-o"], "module @\"small\" "),
+    "plan --write": (["plan", "spec.yaml", "--write"], "# The sharding of small over the mesh "),
+    "plan --html": (["plan", "spec.yaml", "--html"], "<!DOCTYPE html>\n"),
+    "digest --write": (["digest", "spec.yaml", "--write"], '{\n "contract_version": '),
+    "import -o": (["import", "config.json", "-o"], "# shardinit import config.json\n"),
+    "capture -o": (["torch", "torch.nn:Linear", "--args", "[3, 2]", "-o"], "# Linear, captured by shardinit-capture "),
+}
+PROGRAM = [name for name in OUTPUTS if not name.startswith("capture")]  # Capturing takes seconds.
+
+
+def write(name, path, *options, folder, **more):
+    """Runs the command of `OUTPUTS`, and returns what came of it."""
+    words = [*OUTPUTS[name][0], path, *options]
+    if not name.startswith("capture"):
+        return Run(*words, cwd=folder, **more)
+    more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, **more}
+    return subprocess.run([*CAPTURE, *map(str, words)], cwd=folder, text=True, timeout=300, env=PYTHON, **more)
+
+
+def is_whole(name, text):
+    """Whether it is all of the one result that the option writes."""
+    end = {"program -o": "}\n", "plan --html": "</html>\n", "digest --write": "}\n"}.get(name, "\n")
+    return text.startswith(OUTPUTS[name][1]) and text.endswith(end)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    (tmp_path / "config.json").write_text(CONFIG)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_only_what_the_option_wrote_is_replaced(name, folder):
+    out = folder / "out"
+    done = write(name, "out", folder=folder)
+    assert done.returncode == 0, done.stderr
+    first = out.read_text()
+    assert is_whole(name, first)
+    out.chmod(0o640)
+    before = out.stat().st_ino
+    assert write(name, "out", folder=folder).returncode == 0
+    assert out.read_text() == first and out.stat().st_ino != before and stat.S_IMODE(out.stat().st_mode) == 0o640
+    out.write_text("")  # As `mktemp` makes one.
+    assert write(name, "out", folder=folder).returncode == 0 and out.read_text() == first
+    for mine in ("my notes\n", "# shardinit\nshardinit: 1\n", SPEC, "{}\n", "<!DOCTYPE html>\n<p>mine\n",
+                 "module @mine {\n}\n"):
+        out.write_text(mine)
+        done = write(name, "out", folder=folder)
+        assert done.returncode == 4 and "--force" in done.stderr and "`out`" in done.stderr, done.stderr
+        assert out.read_text() == mine
+    assert write(name, "out", "--force", folder=folder).returncode == 0 and out.read_text() == first
+    assert sorted(p.name for p in folder.iterdir() if p.name[0] == ".") == []
+
+
+def test_what_one_option_wrote_is_another_file_to_the_next(folder):
+    for name in PROGRAM:
+        assert write(name, f"of {name}", folder=folder).returncode == 0
+    for name in PROGRAM:
+        for other in PROGRAM:
+            assert write(name, f"of {other}", folder=folder).returncode == (0 if name == other else 4), (name, other)
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+@pytest.mark.parametrize("force", [[], ["--force"]], ids=["", "force"])
+def test_links_and_nodes(name, force, folder):
+    """A link stays and is followed; what is no regular file stays what it is."""
+    (folder / "sub").mkdir()
+    (folder / "link").symlink_to("sub/next")
+    (folder / "sub/next").symlink_to("target")
+    for _ in range(2):  # It leads to nothing, and then to what was written.
+        done = write(name, "link", *force, folder=folder)
+        assert done.returncode == 0, done.stderr
+        assert is_whole(name, (folder / "sub/target").read_text())
+        assert (folder / "link").is_symlink() and (folder / "sub/next").is_symlink()
+    (folder / "sub/target").write_text("mine")
+    if not force:
+        assert write(name, "link", folder=folder).returncode == 4
+        assert (folder / "sub/target").read_text() == "mine"
+    (folder / "a").symlink_to("b"), (folder / "b").symlink_to("a")
+    done = write(name, "a", *force, folder=folder)
+    assert done.returncode == 2 and "leads to itself" in done.stderr and "Traceback" not in done.stderr
+    for path in (".", "sub", "sub/", "new/"):
+        done = write(name, path, *force, folder=folder)
+        assert done.returncode in (2, 3) and "folder" in done.stderr, done.stderr
+    for path in ("none/out", "spec.yaml/out"):
+        done = write(name, path, *force, folder=folder)
+        assert done.returncode in (2, 3) and "Traceback" not in done.stderr, done.stderr
+    os.mkfifo(folder / "pipe")
+    with subprocess.Popen(["cat", folder / "pipe"], stdout=subprocess.PIPE, text=True) as cat:
+        done = write(name, "pipe", *force, folder=folder)
+        assert done.returncode == 0 and is_whole(name, cat.stdout.read()), done.stderr
+    assert stat.S_ISFIFO((folder / "pipe").lstat().st_mode)
+    assert set(os.listdir(folder)) == {"spec.yaml", "config.json", "sub", "link", "a", "b", "pipe"}
+
+
+root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devices")
+
+
+def make_device(path, major, minor, kind=stat.S_IFCHR):
+    try:
+        os.mknod(path, kind | 0o666, os.makedev(major, minor))
+        os.close(os.open(path, os.O_WRONLY))
+    except OSError as error:
+        pytest.skip(f"no devices here: {error}")
+
+
+@root
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_devices(name, folder):
+    """Never with /dev/null itself: a tool that replaced it broke the machine."""
+    make_device(folder / "null", 1, 3)
+    make_device(folder / "full", 1, 7)
+    before = (folder / "null").stat().st_ino
+    done = write(name, "null", folder=folder)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "null").stat().st_ino == before and stat.S_ISCHR((folder / "null").stat().st_mode)
+    done = write(name, "full", folder=folder)
+    assert done.returncode == 3 and "No space left" in done.stderr, done.stderr
+    assert stat.S_ISCHR((folder / "full").stat().st_mode)
+
+
+@root
+def test_a_block_device_is_somebodys(folder):
+    try:
+        os.mknod(folder / "disk", stat.S_IFBLK | 0o666, os.makedev(7, 4095))  # A loop device that nobody has.
+    except OSError as error:
+        pytest.skip(f"no devices here: {error}")
+    for name in PROGRAM:
+        done = write(name, "disk", folder=folder)
+        assert done.returncode in (3, 4) and stat.S_ISBLK((folder / "disk").stat().st_mode), done.stderr
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_standard_output(name, folder):
+    """A pipe, a file that the shell made, and its end; `/dev/stdout` may be any of them."""
+    done = write(name, "/dev/stdout", folder=folder)
+    assert done.returncode == 0 and done.stdout.startswith(OUTPUTS[name][1]), done.stderr
+    with open(folder / "log", "w") as log:
+        log.write("before\n")
+        log.flush()
+        assert write(name, "/dev/stdout", folder=folder, stdout=log).returncode == 0
+    assert (folder / "log").read_text() == "before\n" + done.stdout
+    assert stat.S_ISLNK(pathlib.Path("/dev/stdout").lstat().st_mode)
+    with open(folder / "named", "w") as named:  # `-o named > named`
+        assert write(name, "named", folder=folder, stdout=named).returncode == 0
+    assert (folder / "named").read_text() == done.stdout
+    here, there = socket.socketpair()
+    with here, there:
+        assert write(name, "/dev/stdout", folder=folder, stdout=there).returncode == 0
+        there.close()
+        assert b"".join(iter(lambda: here.recv(1 << 16), b"")).decode() == done.stdout
+    if name.startswith(("import", "program", "capture")):
+        assert is_whole(name, done.stdout)  # Without a summary behind it.
+        assert write(name, "-", folder=folder).stdout == done.stdout
+    else:
+        done = write(name, "-", folder=folder)
+        assert done.returncode == 2 and "`-` is none" in done.stderr
+    assert not (folder / "-").exists()
+
+
+def test_descriptors(folder):
+    with open(folder / "third", "w") as third:
+        fd = third.fileno()
+        for name in PROGRAM:
+            os.ftruncate(fd, 0)
+            done = write(name, f"/dev/fd/{fd}", folder=folder, pass_fds=(fd,))
+            assert done.returncode == 0 and is_whole(name, (folder / "third").read_text()), done.stderr
+
+
+# What is read: the words of a command that writes to `PATH`, and which files that must not be.
+READ = {
+    "program": (["program", "main.yaml", "-o", "PATH"], ["main.yaml", "base.yaml", "map.yaml", "ids.txt", "table.bin"]),
+    "plan --write": (["plan", "main.yaml", "--write", "PATH"], ["main.yaml", "base.yaml", "map.yaml", "ids.txt", "table.bin"]),
+    "plan --html": (["plan", "main.yaml", "--html", "PATH"], ["main.yaml", "base.yaml", "map.yaml", "table.bin"]),
+    "--sharding": (["plan", "spec.yaml", "--sharding", "./own.yaml", "--write", "PATH"], ["spec.yaml", "own.yaml"]),
+    "digest": (["digest", "main.yaml", "--write", "PATH"], ["main.yaml", "base.yaml", "table.bin"]),
+    "digest --check": (["digest", "spec.yaml", "--check", "list.json", "--write", "PATH"], ["spec.yaml", "list.json"]),
+    "import": (["import", "config.json", "-o", "PATH"], ["config.json"]),
+    "plan of a config": (["plan", "config.json", "--write", "PATH"], ["config.json"]),
+    "standard input": (["program", "-", "-o", "PATH"], ["stdin.yaml"]),
+}
+
+
+@pytest.mark.parametrize("case", READ)
+def test_no_input_is_replaced(case, folder):
+    """By none of its names, and even with --force."""
+    (folder / "table.bin").write_bytes(bytes(24))
+    (folder / "base.yaml").write_text(SPEC)
+    (folder / "stdin.yaml").write_text(SPEC)
+    (folder / "ids.txt").write_text("1 0\n")
+    sha256 = "9d908ecfb6b256def8b49a7c504e6c889c4b0e41fe6ce3e01863dd7b61a20aa0"
+    (folder / "main.yaml").write_text(
+        "include: base.yaml\nsharding: ./map.yaml\nmesh: {devices: ids.txt}\n"
+        f"modules: {{t: {{shape: [6], init: {{file: {{path: table.bin, sha256: {sha256}}}}}}}}}\n")
+    Ok("plan", "spec.yaml", "--write", "map.yaml", cwd=folder)
+    Ok("plan", "spec.yaml", "--write", "own.yaml", cwd=folder)
+    (folder / "map.yaml").write_text((folder / "map.yaml").read_text() + '  "t": null\n')
+    Ok("digest", "spec.yaml", "--write", "list.json", cwd=folder)
+    words, inputs = READ[case]
+    for name in inputs:
+        before = (folder / name).read_bytes()
+        (folder / "link").symlink_to(name)
+        os.link(folder / name, folder / "hard")
+        (folder / "sub").mkdir()
+        for path in (name, f"./{name}", f"sub/../{name}", folder / name, "link", "hard"):
+            for force in ([], ["--force"]):
+                with open(folder / "stdin.yaml") as stdin:
+                    done = Run(*[path if word == "PATH" else word for word in words], *force, cwd=folder, stdin=stdin)
+                assert done.returncode == 2 and "this command reads" in done.stderr, (name, path, done)
+                assert (folder / name).read_bytes() == before
+        (folder / "link").unlink(), (folder / "hard").unlink(), (folder / "sub").rmdir()
+    with open(folder / "stdin.yaml") as stdin:
+        done = Run(*["new" if word == "PATH" else word for word in words], cwd=folder, stdin=stdin)
+    assert done.returncode == 0, done.stderr
+
+
+def test_capture_replaces_neither_config_nor_module(folder):
+    (folder / "mine.py").write_text("from torch.nn import Linear\n")
+    for words, path in ((["hf", "config.json"], "config.json"), (["torch", "mine:Linear", "--args", "[2, 3]"], "mine.py")):
+        before = (folder / path).read_text()
+        done = subprocess.run([*CAPTURE, *words, "-o", path, "--force"], cwd=folder, env=PYTHON, text=True,
+                              capture_output=True, timeout=300)
+        assert done.returncode == 2 and "it would be lost" in done.stderr, done.stderr
+        assert (folder / path).read_text() == before
+
+
+def test_check_is_made_before_the_list_is_replaced(folder):
+    """What was compared with itself was always equal."""
+    Ok("digest", "spec.yaml", "--write", "list.json", cwd=folder)
+    done = Run("digest", "spec.yaml", "--set", "seed=1", "--check", "list.json", "--write", "new.json", cwd=folder)
+    assert done.returncode == 1 and "w: has other values" in done.stderr
+    assert (folder / "new.json").read_text() != (folder / "list.json").read_text()
+
+
+UNPRIVILEGED = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+
+
+@root
+def test_folders_and_files_that_cannot_be_written(folder):
+    """A file that can be, in a folder that cannot, is written in place; one that cannot is not replaced."""
+    folder.chmod(0o755)
+    for above in folder.parents:
+        if above.stat().st_uid == os.geteuid() and str(above).startswith("/tmp/"):
+            above.chmod(above.stat().st_mode | 0o755)
+    if subprocess.run([*UNPRIVILEGED, BINARY, "plan", folder / "spec.yaml"], capture_output=True).returncode:
+        pytest.skip("another user cannot run the program here")
+    for name in PROGRAM:
+        out = folder / "out"
+        out.write_text(OUTPUTS[name][1] + 100_000 * "x")
+        out.chmod(0o666)
+        inode = out.stat().st_ino
+        done = write(name, "out", "--force", folder=folder, wrap=UNPRIVILEGED)
+        assert done.returncode == 0 and is_whole(name, out.read_text()) and out.stat().st_ino == inode, done.stderr
+        out.chmod(0o644)
+        before = out.read_text()
+        done = write(name, "out", "--force", folder=folder, wrap=UNPRIVILEGED)
+        assert done.returncode == 3 and out.read_text() == before, done.stderr
+        done = write(name, "new", folder=folder, wrap=UNPRIVILEGED)
+        assert done.returncode == 3 and "Permission denied" in done.stderr and not (folder / "new").exists()
+        (folder / "open").mkdir()
+        (folder / "open").chmod(0o777)
+        (folder / "open/out").write_text("")
+        (folder / "open/out").chmod(0o666)  # Root's, where the other user may rename: it stays root's.
+        assert write(name, "open/out", folder=folder, wrap=UNPRIVILEGED).returncode == 0
+        assert (folder / "open/out").stat().st_uid == 0 and is_whole(name, (folder / "open/out").read_text())
+        (folder / "open/out").unlink(), (folder / "open").rmdir(), out.unlink()
+
+
+def test_hard_links_keep_what_they_had(folder):
+    for name in PROGRAM:
+        assert write(name, "out", folder=folder).returncode == 0
+        os.link(folder / "out", folder / "other")
+        before = (folder / "other").stat()
+        assert write(name, "out", folder=folder).returncode == 0
+        assert (folder / "other").stat().st_ino == before.st_ino != (folder / "out").stat().st_ino
+        (folder / "out").unlink(), (folder / "other").unlink()
+
+
+STORES = ["s3://bucket/x", "gs://bucket/x", "hf://org/model", "file:///tmp/x", "S3+a.b-c://x"]
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_other_stores_are_refused_everywhere(store, folder):
+    Ok("gen", "spec.yaml", "-o", "ckpt", cwd=folder)
+    before = Tree(folder)
+    for words in (["gen", "spec.yaml", "-o"], ["export", "spec.yaml", "--to", "dcp", "-o"], ["reshard", "ckpt", "-o"],
+                  ["export", "ckpt", "--to", "safetensors", "-o"], ["program", "spec.yaml", "--kinds", "-o"],
+                  ["program", "spec.yaml", "-o"], ["plan", "spec.yaml", "--write"], ["plan", "spec.yaml", "--html"],
+                  ["digest", "spec.yaml", "--write"], ["import", "config.json", "-o"], ["plan"], ["gen", "-o", "new"],
+                  ["validate"], ["verify"], ["inspect"], ["status"], ["finalize"], ["stats"], ["graph"], ["import"],
+                  ["digest", "spec.yaml", "--check"], ["plan", "spec.yaml", "--sharding"], ["diff", "spec.yaml"],
+                  ["verify", "ckpt", "--spec"], ["reshard", "ckpt", "-o", "new", "--spec"],
+                  ["export", "spec.yaml", "--to", "dcp", "-o", "new", "--optimizer"]):
+        done = Run(*words, store, cwd=folder)
+        assert done.returncode == 2 and store in done.stderr and "no path of a file system" in done.stderr, (words, done)
+        assert "hint: " in done.stderr and (store.startswith("file") or "local folder" in done.stderr)
+    for key in (f"include: {store}", f"sharding: {store}", f"mesh: {{axes: {{a: 2}}, devices: '{store}'}}",
+                f"modules: {{t: {{shape: [6], init: {{file: {{path: '{store}', sha256: '{'0' * 64}'}}}}}}}}"):
+        (folder / "sub").mkdir()
+        (folder / "sub/x.yaml").write_text(SPEC.split("modules")[0].replace("mesh: {axes: {a: 2}}\n", "") + key + "\n")
+        done = Run("plan", "sub/x.yaml", cwd=folder)
+        assert done.returncode == 2 and "no path of a file system" in done.stderr, (key, done)
+        (folder / "sub/x.yaml").unlink(), (folder / "sub").rmdir()
+    assert Tree(folder) == before
+
+
+def test_other_stores_are_refused_by_the_package(folder, monkeypatch):
+    import shardinit
+    import shardinit.capture
+
+    monkeypatch.chdir(folder)
+    with pytest.raises(ValueError, match="no path of a file system"):
+        shardinit.open("s3://bucket/x")
+    with pytest.raises(shardinit.SpecError, match="no path of a file system"):
+        shardinit.open_spec("s3://bucket/x")
+    with pytest.raises(ValueError, match="no path of a file system"):
+        shardinit.capture.Captured(SPEC, {}).write("s3://bucket/x")
+    assert sorted(os.listdir()) == ["config.json", "spec.yaml"]
+
+
+def test_a_local_folder_may_have_such_a_name(folder):
+    Ok("gen", "spec.yaml", "-o", "./s3://x", cwd=folder)
+    Ok("verify", "./s3://x", cwd=folder)
+
+
+@pytest.mark.parametrize("name, options", [("digest", []), ("digest", ["--only", "*"]), ("digest", ["--only", "w*"])])
+def test_check_names_tensors_that_the_spec_lacks(name, options, folder):
+    """A list may have more than `--only` looks at, but not more of that."""
+    Ok("digest", "spec.yaml", "--write", "list.json", cwd=folder)
+    listed = json.loads((folder / "list.json").read_text())
+    for path, differs in (("w2", True), ("zz", options != ["--only", "w*"])):
+        more = {**listed, "tensors": [*listed["tensors"], {**listed["tensors"][1], "path": path}]}
+        (folder / "more.json").write_text(json.dumps(more))
+        done = Run("digest", "spec.yaml", *options, "--check", "more.json", cwd=folder)
+        assert done.returncode == differs and (f"{path}: is in more.json, but not in the spec" in done.stderr) == differs
+    (folder / "more.json").write_text(json.dumps({**listed, "tensors": listed["tensors"][:1]}))
+    done = Run("digest", "spec.yaml", *options, "--check", "more.json", cwd=folder)
+    assert ("is not in more.json" in done.stderr) == (done.returncode == 1) == ("w" not in str(listed["tensors"][:1]) or not options[1:] or options[1] == "*")
+    twice = {**listed, "tensors": [*listed["tensors"], listed["tensors"][0]]}
+    (folder / "more.json").write_text(json.dumps(twice))
+    done = Run("digest", "spec.yaml", *options, "--check", "more.json", cwd=folder)
+    assert done.returncode == 5 and "twice" in done.stderr
+
+
+FOREIGN = ["tokenizer.json", "notes.txt", ".gitattributes", "model.bin.txt", "README.md"]
+
+
+@pytest.mark.parametrize("format", ["checkpoint", "safetensors", "dcp", "hf-dcp", "zarr", "keras"])
+def test_foreign_files_are_named_and_are_no_damage(format, folder):
+    layout = "modules:\n  layers.dense.vars:\n    \"0\": {shape: [4, 6], init: zeros}\n"
+    spec = SPEC if format != "keras" else SPEC.split("modules")[0].replace("mesh: {axes: {a: 2}}\n", "") + layout
+    (folder / "spec.yaml").write_text(spec)
+    out = folder / "out"
+    words = ["gen", "spec.yaml", "-o", "out"] if format == "checkpoint" else ["export", "spec.yaml", "--to", format, "-o", "out"]
+    Ok(*words, cwd=folder)
+    assert Json("verify", "out", cwd=folder)["foreign"] == []
+    Ok("verify", "out", "--strict", cwd=folder)
+    for name in FOREIGN:
+        (out / name).write_text("mine")
+    (out / "mine/deep").mkdir(parents=True)
+    (out / "mine/0.0").write_text("")
+    (out / "link").symlink_to("/etc")
+    foreign = sorted([*FOREIGN, "mine", "link"])
+    found = Json("verify", "out", cwd=folder)
+    assert found["intact"] and found["foreign"] == foreign and found["findings"] == [] and not found["more_foreign"]
+    done = Ok("verify", "out", cwd=folder)
+    assert all(f"{name}: is foreign: " in done.stderr for name in foreign) and "7 foreign names" in done.stdout
+    done = Run("verify", "out", "--strict", cwd=folder)
+    assert done.returncode == 1 and "7 names in it are foreign" in done.stderr
+    before = Tree(out)
+    Ok(*words, cwd=folder)  # It is there already.
+    if format == "checkpoint":
+        Ok("verify", "out", "--spec", "spec.yaml", cwd=folder)
+        assert Run("verify", "out", "--spec", "spec.yaml", "--strict", cwd=folder).returncode == 1
+        Ok("export", "out", "--to", "safetensors", "-o", "copy", cwd=folder)
+        assert sorted(os.listdir(folder / "copy")) == ["model.safetensors", "shardinit-export.json"]
+        for _ in range(2):
+            Ok("reshard", "out", "--mesh", "a=1", "-o", "copy2", cwd=folder)
+            (folder / "copy2/tokenizer.json").write_text("mine")
+        Ok("gen", "spec.yaml", "-o", "out", "--repair", cwd=folder)
+        Ok("finalize", "out", cwd=folder)
+    assert Tree(out) == before
+
+
+# By such a name a reader finds parts, whatever else says which there are.
+LIKE_PARTS = {
+    "checkpoint": ["ranks/rank-00002.h5", "ranks/rank-00002.json", "ranks/copy.h5", "ranks/rank-0.json"],
+    "safetensors": ["model-00002-of-00002.safetensors", "adapter.safetensors", "model.safetensors.index.json"],
+    "hf-dcp": ["shard-00009-model-00001-of-00001.safetensors"],
+    "dcp": ["__7_0.distcp"],
+    "zarr": ["w/9.9", "w/notes", "more/.zarray", "zarr.json", "manifest.ocdbt"],
+}
+
+
+@pytest.mark.parametrize("format", LIKE_PARTS)
+def test_what_a_reader_would_take_for_a_part_is_damage(format, folder):
+    words = ["gen", "spec.yaml", "-o", "out"] if format == "checkpoint" else ["export", "spec.yaml", "--to", format, "-o", "out"]
+    Ok(*words, cwd=folder)
+    for name in LIKE_PARTS[format]:
+        path = folder / "out" / name
+        new = not path.parent.exists()
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("")
+        shown = name if not new else path.parent.name
+        done = Run("verify", "out", "--json", cwd=folder)
+        assert done.returncode == 1, name
+        assert [f["file"] for f in json.loads(done.stdout)["findings"]] == [shown] and not json.loads(done.stdout)["foreign"]
+        path.unlink()
+        if new:
+            path.parent.rmdir()
+    Ok("verify", "out", "--strict", cwd=folder)
+
+
+def test_a_folder_is_one_thing(folder):
+    """A checkpoint or an export, and made by one plan; what a checkpoint would replace is whose it is."""
+    Ok("gen", "spec.yaml", "-o", "ckpt", cwd=folder)
+    Ok("export", "spec.yaml", "--to", "safetensors", "-o", "export", cwd=folder)
+    for words, out in ((["gen", "spec.yaml"], "export"), (["gen", "spec.yaml", "--ranks", "0"], "export"),
+                       (["gen", "spec.yaml", "--dry-run"], "export"), (["gen", "spec.yaml", "--repair"], "export"),
+                       (["export", "spec.yaml", "--to", "dcp"], "ckpt"), (["export", "ckpt", "--to", "safetensors"], "ckpt"),
+                       (["reshard", "ckpt"], "export")):
+        before = Tree(folder)
+        done = Run(*words, "-o", out, cwd=folder)
+        assert done.returncode == 4 or "in `ckpt`" in done.stderr, (words, done)
+        assert Tree(folder) == before
+    for name in ("manifest.json", "index.h5", "devices.json"):
+        (folder / "web").mkdir()
+        (folder / "web" / name).write_text("mine")
+        done = Run("gen", "spec.yaml", "-o", "web", cwd=folder)
+        assert done.returncode == 4 and name in done.stderr and Tree(folder / "web") == {name: b"mine"}
+        (folder / "web" / name).unlink(), (folder / "web").rmdir()
+    (folder / "ckpt/plan.json").unlink()  # Its manifest says whose it is.
+    Ok("gen", "spec.yaml", "-o", "ckpt", cwd=folder)
+    Ok("verify", "ckpt", cwd=folder)
