@@ -80,18 +80,16 @@ void WriteRanks(const Plan& plan, const GenerateRequest& request, const Checkpoi
       workers.WaitFor(wanted(), tick);
     } while (workers.finished_groups() < wanted());
     result->bytes += rank.bytes();
-    RankCheck check;
-    if (request.check) check = request.check(rank);
     const auto writer =
         std::make_shared<RankWriter>(folder, plan, std::move(rank), plan_sha256, counters);
-    std::vector<BoxTask> tasks = writer->Tasks(request.source);
-    std::move(check.tasks.begin(), check.tasks.end(), std::back_inserter(tasks));
-    workers.Submit(std::move(tasks),
-                   [&commits, writer, number = submitted, done = std::move(check.done)] {
-                     if (!done) return writer->Commit();
-                     done(writer->digests());
-                     commits.Add(number, [writer] { writer->Commit(); });
-                   });
+    std::vector<BoxTask> tasks = writer->Tasks();
+    std::function<void()> check;
+    if (request.source) check = request.source(&tasks);
+    workers.Submit(std::move(tasks), [&commits, writer, number = submitted, check] {
+      if (!check) return writer->Commit();
+      check();
+      commits.Add(number, [writer] { writer->Commit(); });
+    });
     ++submitted;
   }
   workers.WaitFor(submitted, tick);

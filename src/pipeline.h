@@ -23,9 +23,8 @@ struct GenerateRequest {
   std::vector<int64_t> ranks;  // Ascending.
   WorkerOptions workers;
   IndexMode index = IndexMode::kAuto;
-  Damage damage;                   // What to make again, as if it were not there.
-  ElementSource source = nullptr;  // Null: values are generated.
-  std::function<RankCheck(const RankPlan& rank)> check = nullptr;
+  Damage damage;                // What to make again, as if it were not there.
+  TaskSource source = nullptr;  // Null: values are generated.
   ProgressFunction progress;
 };
 

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,7 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/sha256.h"
+#include "base/random.h"
 
 namespace shardinit {
 namespace {
@@ -22,34 +21,37 @@ namespace {
 constexpr time_t kOldSeconds = 6 * 3600;  // Since the last byte was written.
 constexpr size_t kDigits = 16;
 
-uint64_t RandomBits() {
-  uint64_t bits = 0;
-  if (getrandom(&bits, sizeof bits, 0) != sizeof bits) throw SystemError("read", "getrandom(2)");
-  return bits;
-}
-
-// Of the running kernel, which is what keeps the locks; nothing can be learnt from it. Where it is
-// not to be had every process is a machine of its own.
-const std::string& MachineId() {
+// The running kernel, of which nothing can be learnt from it. Where it is not to be had every
+// process is a machine of its own.
+const std::string& KernelId() {
   static const std::string id = [] {
     std::string boot;
     try {
       ReadFileIfExists("/proc/sys/kernel/random/boot_id", 4096, &boot);
     } catch (const Error&) {
     }
-    if (boot.empty()) return fmt::format("{:016x}", RandomBits());
-    return ToHex(Sha256Of("shardinit: a kernel's temporary files\n" + boot)).substr(0, kDigits);
+    return boot.empty() ? fmt::format("{:016x}", RandomBits()) : boot;
   }();
   return id;
 }
 
-// `.NAME.tmp-MACHINE-RANDOM`.
-std::string TemporaryName(std::string_view name) {
-  return fmt::format(".{}.tmp-{}-{:016x}", name, MachineId(), RandomBits());
+// Who sees the locks of a folder's files: the kernel that keeps them, in this one of its file
+// systems. Mounts of one folder in user space, as FUSE's, are several, each with locks of its own.
+std::string OwnerIn(const Folder& folder) {
+  struct stat info;
+  const uint64_t device = fstat(folder.fd(), &info) == 0 ? info.st_dev : RandomBits();
+  return ToHex(Sha256Of(fmt::format("shardinit: temporary files of a kernel and a mount\n{} {}",
+                                    KernelId(), device)))
+      .substr(0, kDigits);
+}
+
+// `.NAME.tmp-OWNER-RANDOM`.
+std::string TemporaryName(const Folder& folder, std::string_view name) {
+  return fmt::format(".{}.tmp-{}-{:016x}", name, OwnerIn(folder), RandomBits());
 }
 
 struct Temporary {
-  std::string_view name, machine;  // Both empty: it is none.
+  std::string_view name, owner;  // Both empty: it is none.
 };
 
 Temporary ParseTemporary(std::string_view file) {
@@ -57,23 +59,24 @@ Temporary ParseTemporary(std::string_view file) {
   constexpr size_t kRest = kInfix.size() + 2 * kDigits + 1;
   if (file.size() <= 1 + kRest || file[0] != '.') return {};
   const std::string_view rest = file.substr(file.size() - kRest);
-  const std::string_view machine = rest.substr(kInfix.size(), kDigits);
+  const std::string_view owner = rest.substr(kInfix.size(), kDigits);
   const std::string_view random = rest.substr(kInfix.size() + kDigits + 1);
   constexpr std::string_view kHex = "0123456789abcdef";
-  if (!rest.starts_with(kInfix) || machine.find_first_not_of(kHex) != machine.npos ||
+  if (!rest.starts_with(kInfix) || owner.find_first_not_of(kHex) != owner.npos ||
       rest[kInfix.size() + kDigits] != '-' || random.find_first_not_of(kHex) != random.npos) {
     return {};
   }
-  return {file.substr(1, file.size() - kRest - 1), machine};
+  return {file.substr(1, file.size() - kRest - 1), owner};
 }
 
 // Calls with the temporary names in a folder that stand for names of which `is_ours` is true.
 template <typename P, typename F>
 void ForEachTemporary(const Folder& folder, P is_ours, F visit) try {
+  const std::string self = folder ? OwnerIn(folder) : std::string();
   folder.ForEachName([&](const std::string& file) {
     const Temporary temporary = ParseTemporary(file);
     if (!temporary.name.empty() && is_ours(temporary.name)) {
-      visit(file, temporary.machine == MachineId());
+      visit(file, temporary.owner == self);
     }
   });
 } catch (const Error&) {
@@ -83,11 +86,35 @@ void ForEachTemporary(const Folder& folder, P is_ours, F visit) try {
 // Free, or of a file system without locks where none is ever taken.
 bool IsLocked(int fd) { return flock(fd, LOCK_EX | LOCK_NB) != 0; }
 
-// What the folder's file system takes for the time.
-time_t Now(const Folder& folder) {
-  const NewFile file(folder, "time");
+// A new file under a temporary name.
+std::pair<std::string, Fd> MakeTemporaryFile(const Folder& folder, const std::string& name) {
+  while (true) {
+    std::string temporary = TemporaryName(folder, name);
+    Fd fd = OpenAt(folder.fd(), temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
+    if (!fd && errno == EEXIST) continue;
+    if (!fd) throw SystemError("create a file in", folder.path());
+    // The lock says "my owner lives" to RemoveLeftOvers. If that got in between our two calls, its
+    // unlink shows in the link count: try again. File systems without locks are fine: nothing
+    // there is removed either.
+    if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) continue;
+    struct stat info;
+    if (fstat(fd.get(), &info) != 0 || info.st_nlink != 0) return {temporary, std::move(fd)};
+  }
+}
+
+// Whether a temporary file or folder that stands for `name`, whose lock is free, and that was
+// changed `last`, is a left-over. A lock counts where it is seen through another descriptor: not
+// all file systems that take one do so. Else hours must have passed, by the file system's clock.
+bool IsLeftOver(const Folder& folder, std::string_view name, bool own, time_t last) {
+  const SignalsWait signals;
+  const auto [probe, fd] = MakeTemporaryFile(folder, std::string(name));
   struct stat info;
-  return fstat(file.fd(), &info) == 0 ? info.st_mtime : 0;
+  const bool is_old = fstat(fd.get(), &info) == 0 && info.st_mtime - last >= kOldSeconds;
+  const Fd again = OpenAt(folder.fd(), probe, O_RDWR | O_NOFOLLOW);
+  const bool has_locks =
+      again && flock(again.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  unlinkat(folder.fd(), probe.c_str(), 0);
+  return is_old || (own && has_locks);
 }
 
 // Of a folder and all in it.
@@ -119,10 +146,11 @@ void RequireFree(const std::string& path) {
               "choose another folder with `-o`");
 }
 
-// From the name in `parent` to that of `path`, which is there, too. False if that is taken: a
+// From the name in `folder` to that of `path`, which is in `parent`. False if that is taken: a
 // folder takes the name of no more than an empty folder.
-bool TakeFolderName(const Folder& parent, const std::string& from, const std::string& path) {
-  if (renameat(parent.fd(), from.c_str(), parent.fd(), shardinit::NameOf(path).c_str()) != 0) {
+bool TakeFolderName(const Folder& folder, const std::string& from, const Folder& parent,
+                    const std::string& path) {
+  if (renameat(folder.fd(), from.c_str(), parent.fd(), shardinit::NameOf(path).c_str()) != 0) {
     if (errno == EEXIST || errno == ENOTEMPTY || errno == ENOTDIR) return false;
     throw SystemError("create", path);
   }
@@ -151,25 +179,49 @@ std::string ProcPath(const Folder& folder, const std::string& name) {
   return fmt::format("/proc/self/fd/{}/{}", folder.fd(), name);
 }
 
+// Names in the folder beside a staged one: that itself, and the file of the token.
+constexpr char kStaged[] = "checkpoint", kToken[] = "token";
+
+std::string NameOfStaged(const std::string& path, std::string_view token, const Digest& key) {
+  return fmt::format(".{}.part-{}", shardinit::NameOf(path),
+                     ToHex(Sha256Of(fmt::format("{}{}", token, ToHex(key)))).substr(0, kDigits));
+}
+
+// Opens one that this user made for this key, and nobody else can have written to.
+Folder OpenStaged(const Folder& parent, const std::string& name, const std::string& path,
+                  const Digest& key) try {
+  Folder folder = parent.OpenSub(name);
+  struct stat info, token_info;
+  std::string token;
+  if (!folder || fstat(folder.fd(), &info) != 0 || info.st_uid != geteuid() ||
+      (info.st_mode & 0777) != 0700 || !folder.Look(kToken, &token_info) ||
+      token_info.st_uid != geteuid() || !folder.Read(kToken, 4096, &token) ||
+      NameOfStaged(path, token, key) != name) {
+    return {};
+  }
+  return folder;
+} catch (const Error&) {
+  return {};  // It is none that can be gone on with.
+}
+
+// The names of all of them, whoever uses them.
+std::vector<std::string> StagedIn(const Folder& parent, const std::string& path,
+                                  const Digest& key) {
+  std::vector<std::string> names;
+  const std::string start = fmt::format(".{}.part-", shardinit::NameOf(path));
+  parent.ForEachName([&](const std::string& name) {
+    if (name.starts_with(start) && OpenStaged(parent, name, path, key)) names.push_back(name);
+  });
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 }  // namespace
 
-// A new file under a temporary name.
 NewFile::Temporary NewFile::MakeTemporary(const Folder& folder, const std::string& name) {
   SignalsWait signals;
-  while (true) {
-    std::string temporary = TemporaryName(name);
-    Fd fd = OpenAt(folder.fd(), temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
-    if (!fd && errno == EEXIST) continue;
-    if (!fd) throw SystemError("create a file in", folder.path());
-    // The lock says "my owner lives" to RemoveLeftOvers. If that got in between our two calls, its
-    // unlink shows in the link count: try again. File systems without locks are fine: nothing
-    // there is removed either.
-    if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) continue;
-    struct stat info;
-    if (fstat(fd.get(), &info) != 0 || info.st_nlink != 0) {
-      return {std::move(signals), temporary, std::move(fd)};
-    }
-  }
+  auto [temporary, fd] = MakeTemporaryFile(folder, name);
+  return {std::move(signals), std::move(temporary), std::move(fd)};
 }
 
 NewFile::NewFile(const Folder& folder, const std::string& name)
@@ -187,9 +239,9 @@ NewFile::~NewFile() {
 
 void NewFile::TakeName() {
   if (renameat(folder_.fd(), temporary_.c_str(), folder_.fd(), name_.c_str()) != 0) {
-    struct stat info;
     const int error = errno;
-    if (error != ENOENT || fstat(fd(), &info) != 0 || folder_.FileSize(name_) != info.st_size) {
+    // The size is not asked of the descriptor: FUSE has none for a file that another mount removed.
+    if (error != ENOENT || folder_.FileSize(name_) != size()) {
       throw SystemError("create", path(), error);
     }
   }
@@ -250,14 +302,15 @@ NewFolder::NewFolder(const std::string& path)
         try {
           const Folder old = parent_.OpenSub(file);
           if (!old || IsLocked(old.fd())) return;
-          if (!own && Now(parent_) - LastChange(ProcPath(parent_, file)) < kOldSeconds) return;
-          RemoveTree(parent_, file);
+          if (IsLeftOver(parent_, name, own, LastChange(ProcPath(parent_, file)))) {
+            RemoveTree(parent_, file);
+          }
         } catch (const std::exception&) {
           // It stays.
         }
       });
   while (true) {
-    temporary_ = TemporaryName(name);
+    temporary_ = TemporaryName(parent_, name);
     if (mkdirat(parent_.fd(), temporary_.c_str(), 0777) != 0) {
       throw SystemError("create a folder in", parent_.path());
     }
@@ -286,31 +339,71 @@ NewFolder::~NewFolder() {
 
 bool NewFolder::Commit() {
   folder_.Sync();
-  if (!TakeFolderName(parent_, temporary_, path_)) return false;
+  if (!TakeFolderName(parent_, temporary_, parent_, path_)) return false;
   temporary_.clear();
   return true;
 }
 
-StagedFolder::StagedFolder(const std::string& path, std::string_view key)
-    : path_(PathToTake(path)),
-      parent_(Folder::Make(FolderOf(path_))),
-      name_(fmt::format(".{}.part-{}", NameOf(path_), key)),
-      staged_(FolderOf(path_) + "/" + name_) {
+StagedFolder::StagedFolder(const std::string& path, const Digest& key,
+                           const std::function<bool(const std::string& staged)>& may_go_on)
+    : path_(PathToTake(path)), parent_(Folder::Make(FolderOf(path_))) {
   RequireFree(path_);
-  folder_ = parent_.MakeSub(name_);
-  if (flock(folder_.fd(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    throw Error(ExitCode::kConflict, fmt::format("another process is making `{}`", path_),
-                "wait for it, or choose another folder with `-o`");
+  const auto staged_in = [&](const std::string& name) {
+    return fmt::format("{}/{}/{}", FolderOf(path_), name, kStaged);
+  };
+  for (const std::string& name : StagedIn(parent_, path_, key)) {
+    Folder old = OpenStaged(parent_, name, path_, key);
+    if (!old) continue;
+    if (flock(old.fd(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      throw Error(ExitCode::kConflict, fmt::format("another process is making `{}`", path_),
+                  "wait for it, or choose another folder with `-o`");
+    }
+    // Whoever had the lock until now may have removed it.
+    if (!OpenStaged(parent_, name, path_, key) || !may_go_on(staged_in(name))) continue;
+    name_ = name;
+    folder_ = std::move(old);
+    is_old_ = true;
+    break;
+  }
+  while (!is_old_) {
+    const std::string token = fmt::format("{:016x}{:016x}\n", RandomBits(), RandomBits());
+    name_ = NameOfStaged(path_, token, key);
+    if (mkdirat(parent_.fd(), name_.c_str(), 0700) != 0) {
+      throw SystemError("create a folder in", parent_.path());
+    }
+    folder_ = parent_.OpenSub(name_);
+    // Without the token it is nobody's: no other process can have locked it.
+    if (!folder_) continue;
+    flock(folder_.fd(), LOCK_EX | LOCK_NB);
+    OutputFile file(folder_, kToken);
+    file.Append(token);
+    file.Sync();
+    break;
+  }
+  staged_ = staged_in(name_);
+  folder_.MakeSub(kStaged);
+  folder_.Sync();
+  parent_.Sync();
+}
+
+void StagedFolder::RemoveLeftOvers(const std::string& path, const Digest& key) {
+  const std::string plain = PathToTake(path);
+  const Folder parent = Folder::Open(FolderOf(plain));
+  for (const std::string& name : StagedIn(parent, plain, key)) {
+    const Folder old = OpenStaged(parent, name, plain, key);
+    if (old && !IsLocked(old.fd())) RemoveTree(parent, name);
   }
 }
 
 void StagedFolder::Remove() { RemoveTree(parent_, name_); }
 
 void StagedFolder::Commit() {
-  folder_.Sync();
-  if (TakeFolderName(parent_, name_, path_)) return;
-  throw Error(ExitCode::kConflict, fmt::format("`{}` has appeared meanwhile", path_),
-              "choose another folder with `-o`");
+  folder_.OpenSub(kStaged).Sync();
+  if (!TakeFolderName(folder_, kStaged, parent_, path_)) {
+    throw Error(ExitCode::kConflict, fmt::format("`{}` has appeared meanwhile", path_),
+                "choose another folder with `-o`");
+  }
+  Remove();
 }
 
 std::string_view NameOfTemporary(std::string_view file) { return ParseTemporary(file).name; }
@@ -321,7 +414,9 @@ void RemoveLeftOvers(const Folder& folder,
     const Fd fd = OpenAt(folder.fd(), file, O_RDWR | O_NOFOLLOW | O_NONBLOCK);
     struct stat info;
     if (!fd || fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode) || IsLocked(fd.get())) return;
-    if (!own && others == Others::kOld && Now(folder) - info.st_mtime < kOldSeconds) return;
+    if (others == Others::kOld && !IsLeftOver(folder, NameOfTemporary(file), own, info.st_mtime)) {
+      return;
+    }
     unlinkat(folder.fd(), file.c_str(), 0);
   });
 }

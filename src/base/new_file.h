@@ -8,6 +8,7 @@
 
 #include "base/interrupt.h"
 #include "base/output_file.h"
+#include "base/sha256.h"
 
 namespace shardinit {
 
@@ -65,14 +66,21 @@ class NewFolder {
 // The name that a temporary file or folder stands for; empty: it is none.
 std::string_view NameOfTemporary(std::string_view file);
 
-// A folder beside `path` that gets the name when all in it is there, as NewFolder; but without
-// Commit() it stays, and the next one of the same `key` goes on with it.
+// A folder that gets the name `path` when all in it is there, as NewFolder; but without Commit() it
+// stays, and the next one of the same `key` goes on with it. Until then it is in a folder beside,
+// which is closed to others. A random token that stands only in there, together with the key, makes
+// the name of that: so nobody can have put it there.
 class StagedFolder {
  public:
-  // Throws Error (kConflict) if `path` is more than an empty folder, or another process has this
-  // one.
-  StagedFolder(const std::string& path, std::string_view key);
+  // Goes on with one that is there, if `may_go_on` is true of where it is. Throws Error (kConflict)
+  // if `path` is more than an empty folder, or another process is at work in one.
+  StagedFolder(const std::string& path, const Digest& key,
+               const std::function<bool(const std::string& staged)>& may_go_on);
+  // Removes those that killed runs left.
+  static void RemoveLeftOvers(const std::string& path, const Digest& key);
+
   const std::string& staged() const { return staged_; }  // Where it is meanwhile.
+  bool is_old() const { return is_old_; }                // It was there.
   void Remove();                                         // With all in it.
   // Throws Error (kConflict) if the name is taken by more than an empty folder.
   void Commit();
@@ -81,12 +89,14 @@ class StagedFolder {
   const SignalsWait signals_;
   const std::string path_;
   const Folder parent_;
-  const std::string name_, staged_;
+  std::string name_, staged_;
   Folder folder_;
+  bool is_old_ = false;
 };
 
-// Which temporary files of other machines are left-overs. One's own machine's are those whose lock
-// is free; whether a lock of another machine is seen is the file system's secret.
+// Which temporary files of other machines, or of other mounts of one's own, are left-overs. Those
+// of this mount are the ones whose lock is free, where locks are seen; whether a lock from
+// elsewhere is seen is the file system's secret.
 enum class Others { kOld, kAll };
 
 // Removes the left-overs of NewFile in `folder` that stand for names of which `is_ours` is true,

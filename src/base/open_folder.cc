@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <memory>
+#include <thread>
 
 #include "base/error.h"
 
@@ -22,10 +24,16 @@ Fd OpenFolderAt(int folder, const std::string& name, int flags) {
 }  // namespace
 
 Folder Folder::Open(const std::string& path) {
-  Fd fd = OpenFolderAt(AT_FDCWD, path, 0);
-  if (fd) return {path, std::move(fd)};
-  if (errno != ENOENT && errno != ENOTDIR) throw SystemError("open the folder", path);
-  if (!shardinit::Exists(path)) return {};
+  // What is there and is not: another process makes it just now.
+  for (int turn = 0; turn < 10; ++turn) {
+    Fd fd = OpenFolderAt(AT_FDCWD, path, 0);
+    if (fd) return {path, std::move(fd)};
+    const bool is_missing = errno == ENOENT;
+    if (!is_missing && errno != ENOTDIR) throw SystemError("open the folder", path);
+    if (!shardinit::Exists(path)) return {};
+    if (!is_missing) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
   throw Error(ExitCode::kConflict, fmt::format("`{}` exists and is not a folder", path),
               "choose another output folder with `-o`");
 }

@@ -28,6 +28,7 @@ void OutputFile::Resize(int64_t size) {
   while (ftruncate(fd(), size) != 0) {
     if (errno != EINTR) throw SystemError("write", path());
   }
+  size_ = size;
 }
 
 int64_t OutputFile::Write(const void* data, int64_t bytes, int64_t offset) const {

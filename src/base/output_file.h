@@ -22,6 +22,7 @@ class OutputFile {
 
   const std::string& path() const { return path_; }  // Where it will be, for messages.
   int fd() const { return fd_.get(); }
+  int64_t size() const { return size_; }  // By Append() and Resize().
 
   void Append(std::string_view text);
   // So that a full disk shows before hours of work, not after: allocates `size` bytes, where the
@@ -40,8 +41,8 @@ class OutputFile {
  private:
   const std::string path_;
   const Fd fd_;
-  Fd direct_;         // The same file for O_DIRECT, or none.
-  int64_t size_ = 0;  // Of what was appended.
+  Fd direct_;  // The same file for O_DIRECT, or none.
+  int64_t size_ = 0;
 };
 
 }  // namespace shardinit

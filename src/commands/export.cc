@@ -6,7 +6,6 @@
 #include <chrono>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 
 #include "base/file.h"
@@ -16,9 +15,8 @@
 #include "base/text.h"
 #include "commands/command.h"
 #include "commands/options.h"
+#include "manifest/copy.h"
 #include "manifest/manifest.h"
-#include "manifest/reader.h"
-#include "manifest/verify.h"
 #include "report/text.h"
 
 namespace shardinit {
@@ -63,8 +61,8 @@ OptionValues OptionsOf(const Format& format,
   return values;
 }
 
-// The plan of a checkpoint, every byte of which has its digest.
-Plan LoadIntact(const ExportOptions& options, Digest* plan_sha256) {
+// The plan of a checkpoint, with its devices.
+Plan LoadPlanOf(const ExportOptions& options, Digest* plan_sha256) {
   const std::string& folder = options.spec.request.path;
   if (!options.spec.request.sets.empty() || !options.spec.request.mesh.empty() ||
       !options.spec.layout.empty()) {
@@ -74,19 +72,7 @@ Plan LoadIntact(const ExportOptions& options, Digest* plan_sha256) {
   }
   Plan plan = LoadCheckpointPlan(folder, plan_sha256);
   RequireOutside(options.folder, folder);
-  std::mutex mutex;
-  Progress progress(options.work.Mode(), "checking", BytesInFiles(plan), options.json);
-  const VerifyResult result = Verify(folder, options.work.Jobs(), [&](int64_t bytes, int64_t) {
-    const std::lock_guard lock(mutex);
-    progress.Update(bytes, "");
-  });
-  if (!result.findings.empty()) {
-    throw Error(
-        ExitCode::kDifferent, fmt::format("`{}` is damaged", folder),
-        fmt::format(
-            "`shardinit verify {}` says where; `shardinit gen` with `--repair` makes it again",
-            folder));
-  }
+  LoadDevices(CheckpointFolder(folder), &plan);
   return plan;
 }
 
@@ -110,11 +96,11 @@ ExitCode RunExport(const ExportOptions& options) {
   const ProgressMode mode = options.work.Mode();
   const bool is_folder = IsFolder(options.spec.request.path);
   Digest plan_sha256{};
-  const Plan plan = is_folder ? LoadIntact(options, &plan_sha256) : options.spec.Load();
-  std::optional<CheckpointReader> checkpoint;
+  const Plan plan = is_folder ? LoadPlanOf(options, &plan_sha256) : options.spec.Load();
+  std::optional<CheckpointCopy> checkpoint;
   if (is_folder) {
-    checkpoint.emplace(options.spec.request.path, plan, plan_sha256);
-    request.source = std::bind_front(&CheckpointReader::Open, &*checkpoint);
+    checkpoint.emplace(options.spec.request.path, plan, plan_sha256, plan);
+    request.source = std::bind_front(&CheckpointCopy::Open, &*checkpoint);
   }
   if (optimizer) {
     request.optimizer = BindOptimizer(*std::move(optimizer), plan.graph, diagnostics);

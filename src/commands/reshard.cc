@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -88,20 +90,55 @@ Plan NewPlan(const ReshardOptions& options, const Plan& from) {
   return MakePlan(std::move(to.graph));
 }
 
+// Makes the boxes of these ranks once more, without writing, and calls with each rank of `to` whose
+// receipt in `folder` has other digests. Each has a receipt there.
+void CompareRanks(const ReshardOptions& options, const CheckpointFolder& folder,
+                  const std::vector<int64_t>& ranks, const Plan& to, CheckpointCopy& copy,
+                  WorkCounters* counters, const std::function<void(int64_t rank)>& differs) {
+  const Digest plan_sha256 = Sha256Of(WritePlan(to));
+  Progress progress(options.work.Mode(), "comparing", BytesIn(to, ranks), options.json);
+  Workers workers(options.work.Workers(false), counters);
+  const auto tick = [&] { progress.Update(counters->hashed_bytes, ""); };
+  int64_t submitted = 0;
+  for (const int64_t r : ranks) {
+    ThrowIfInterrupted();
+    const auto rank = std::make_shared<const RankPlan>(PlanRank(to, r));
+    const auto receipt = FindReceipt(folder, *rank, plan_sha256);
+    if (!receipt) {
+      differs(r);
+      continue;
+    }
+    const auto digests = std::make_shared<std::vector<Digest>>(rank->shards.size());
+    std::vector<BoxTask> tasks;
+    for (size_t s = 0; s < rank->shards.size(); ++s) {
+      const Shard& shard = rank->shards[s];
+      tasks.push_back({shard.tensor, shard.box, {}, &(*digests)[s]});
+    }
+    const std::function<void()> check = copy.Open(&tasks);
+    workers.WaitFor(submitted - 1, tick);
+    workers.Submit(std::move(tasks), [rank, digests, check, &differs, wanted = receipt->digests] {
+      check();
+      if (*digests != wanted) differs(rank->rank);
+    });
+    ++submitted;
+  }
+  workers.WaitFor(submitted, tick);
+}
+
+std::vector<int64_t> RanksOf(const Plan& plan) {
+  std::vector<int64_t> ranks(static_cast<size_t>(plan.world_size()));
+  std::iota(ranks.begin(), ranks.end(), int64_t{0});
+  return ranks;
+}
+
 // Whether the folder holds this very copy, undamaged: all of it is read, and made once more to
 // tell, but not written. Anything else there is a conflict.
-bool IsThere(const ReshardOptions& options, const CheckpointCopy& copy, const Plan& to,
+bool IsThere(const ReshardOptions& options, CheckpointCopy& copy, const Plan& to,
              WorkCounters* counters) {
   if (!Exists(options.folder) || IsEmptyFolder(options.folder)) return false;
   const auto conflict = [&](std::string_view what) {
     return Error(ExitCode::kConflict, fmt::format("`{}` exists and {}", options.folder, what),
                  "choose another folder with `-o`");
-  };
-  const auto damaged = [&](std::string_view what) {
-    return Error(
-        ExitCode::kConflict, fmt::format("`{}` exists and is damaged: {}", options.folder, what),
-        fmt::format("`shardinit verify {}` says all that is; or choose another folder with `-o`",
-                    options.folder));
   };
   const std::string plan_json = WritePlan(to);
   std::string present;
@@ -123,61 +160,94 @@ bool IsThere(const ReshardOptions& options, const CheckpointCopy& copy, const Pl
         });
     if (!result.findings.empty()) {
       const Finding& first = *result.findings.begin();
-      throw damaged(fmt::format("{}: {}{}", first.file,
-                                first.tensor.empty() ? "" : fmt::format("`{}` ", first.tensor),
-                                first.message));
+      throw Error(
+          ExitCode::kConflict,
+          fmt::format("`{}` exists and is damaged: {}: {}{}", options.folder, first.file,
+                      first.tensor.empty() ? "" : fmt::format("`{}` ", first.tensor),
+                      first.message),
+          fmt::format("`shardinit verify {}` says all that is; or choose another folder with `-o`",
+                      options.folder));
     }
   }
-  Progress progress(options.work.Mode(), "comparing", BytesInFiles(to), options.json);
-  Workers workers(options.work.Workers(false), counters);
-  const auto tick = [&] { progress.Update(counters->hashed_bytes, ""); };
-  for (int64_t r = 0; r < to.world_size(); ++r) {
-    ThrowIfInterrupted();
-    const auto rank = std::make_shared<const RankPlan>(PlanRank(to, r));
-    const auto receipt = FindReceipt(folder, *rank, Sha256Of(plan_json));
-    if (!receipt) throw damaged(fmt::format("{} is missing", ReceiptFile(r)));
-    const auto digests = std::make_shared<std::vector<Digest>>(rank->shards.size());
-    std::vector<BoxTask> tasks;
-    for (size_t s = 0; s < rank->shards.size(); ++s) {
-      const Shard& shard = rank->shards[s];
-      tasks.push_back({shard.tensor, shard.box, {}, &(*digests)[s]});
-      tasks.back().source = copy.Open(*shard.tensor, shard.box);
-    }
-    workers.WaitFor(r - 1, tick);
-    workers.Submit(std::move(tasks), [rank, digests, conflict, wanted = receipt->digests] {
-      if (*digests != wanted) throw conflict("has other values");
-    });
-  }
-  workers.WaitFor(to.world_size(), tick);
+  CompareRanks(options, folder, RanksOf(to), to, copy, counters,
+               [&](int64_t) { throw conflict("has other values"); });
   MakeFolder(options.folder);  // Its name, which a killed run may have left off the disk.
   return true;
+}
+
+// What a run that ended before its end has left in `staged` is gone on with if it is a part of this
+// copy, and nothing else is in there.
+bool MayGoOn(const std::string& staged, const Plan& to) {
+  try {
+    const CheckpointFolder folder(staged);
+    folder.IsClaimed(WritePlan(to));
+    const std::string foreign = folder.FirstForeign(to.world_size());
+    if (foreign.empty()) return true;
+    Talk(
+        fmt::format("shardinit: `{}` is none of ours: what is beside it is left as it is, and all "
+                    "is copied anew\n",
+                    Escape(foreign)));
+  } catch (const Error& e) {
+    Talk(fmt::format("shardinit: {}: it is left as it is, and all is copied anew\n",
+                     Escape(e.what())));
+  }
+  return false;
+}
+
+// The ranks in a folder that are to be made again: those whose files are not what their receipts
+// say, or not what is copied.
+Damage FindOthers(const ReshardOptions& options, const std::string& staged, const Plan& to,
+                  CheckpointCopy& copy, WorkCounters* counters) {
+  const CheckpointFolder folder(staged);
+  std::vector<int64_t> kept;
+  for (const int64_t rank : RanksOf(to)) {
+    if (Exists(staged + "/" + ReceiptFile(rank))) kept.push_back(rank);
+  }
+  Damage damage = FindDamage(staged, to, Sha256Of(WritePlan(to)), kept,
+                             options.work.Workers(false).jobs, nullptr);
+  std::vector<int64_t> whole;
+  std::set_difference(kept.begin(), kept.end(), damage.ranks.begin(), damage.ranks.end(),
+                      std::back_inserter(whole));
+  std::mutex mutex;
+  CompareRanks(options, folder, whole, to, copy, counters, [&](int64_t rank) {
+    const std::lock_guard lock(mutex);
+    damage.ranks.push_back(rank);
+  });
+  std::sort(damage.ranks.begin(), damage.ranks.end());
+  return damage;
 }
 
 // Copies into a folder beside the one that is asked for, which gets its name at the end.
 GenerateResult Copy(const ReshardOptions& options, const Plan& from, const Digest& plan_sha256,
                     const Plan& to, WorkCounters* counters) {
   CheckpointCopy copy(options.from, from, plan_sha256, to);
-  if (IsThere(options, copy, to, counters)) return {.skipped = to.world_size(), .complete = true};
   const Digest key = Sha256Of(ToHex(copy.manifest_sha256()) + ToHex(Sha256Of(WritePlan(to))));
-  StagedFolder staged(options.folder, ToHex(key).substr(0, 16));
-  GenerateRequest request;
-  request.folder = staged.staged();
-  request.ranks.resize(static_cast<size_t>(to.world_size()));
-  std::iota(request.ranks.begin(), request.ranks.end(), int64_t{0});
-  request.workers = options.work.Workers(true);
-  request.index = FindIndexMode(options.index);
-  request.source = std::bind_front(&CheckpointCopy::Open, &copy);
-  request.check = [&](const RankPlan& rank) { return copy.CheckOf(rank); };
-  Progress progress(options.work.Mode(), "copying", BytesIn(to, request.ranks), options.json);
-  request.progress = [&](const WorkCounters& c, int64_t done, int64_t ranks) {
-    progress.Update(c.written_bytes, ranks > 1 ? fmt::format("rank {} of {}", done, ranks) : "");
-  };
+  const GenerateResult there = {.skipped = to.world_size(), .complete = true};
+  if (IsThere(options, copy, to, counters)) {
+    StagedFolder::RemoveLeftOvers(options.folder, key);
+    return there;
+  }
+  StagedFolder staged(options.folder, key,
+                      [&](const std::string& folder) { return MayGoOn(folder, to); });
   try {
+    GenerateRequest request;
+    request.folder = staged.staged();
+    request.ranks = RanksOf(to);
+    request.workers = options.work.Workers(true);
+    request.index = FindIndexMode(options.index);
+    request.source = std::bind_front(&CheckpointCopy::Open, &copy);
+    if (staged.is_old()) request.damage = FindOthers(options, request.folder, to, copy, counters);
+    Progress progress(options.work.Mode(), "copying", BytesIn(to, request.ranks), options.json);
+    request.progress = [&](const WorkCounters& c, int64_t done, int64_t ranks) {
+      progress.Update(c.written_bytes, ranks > 1 ? fmt::format("rank {} of {}", done, ranks) : "");
+    };
     const GenerateResult result = Generate(to, request, counters);
     staged.Commit();
     return result;
   } catch (const Error& e) {
-    if (e.code() == ExitCode::kDifferent) staged.Remove();
+    if (e.code() == ExitCode::kDifferent || e.code() == ExitCode::kConflict) staged.Remove();
+    // Another process was faster.
+    if (e.code() == ExitCode::kConflict && IsThere(options, copy, to, counters)) return there;
     throw;
   } catch (const Interrupted&) {
     Talk(

@@ -86,8 +86,12 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
       workers.WaitFor(submitted - kFilesAtOnce + 1, tick);
       const auto file = std::make_shared<OutputFile>(folder, path);
       BeginFile(files[f], *file);
-      workers.Submit(TasksOf(files[f], *file, request.source, &digests[f], &crcs[f]),
-                     [file, counters, layout = &files[f], &sums = crcs[f]] {
+      std::vector<BoxTask> tasks = TasksOf(files[f], *file, &digests[f], &crcs[f]);
+      std::function<void()> check;
+      if (request.source) check = request.source(&tasks);
+      workers.Submit(std::move(tasks),
+                     [file, counters, check, layout = &files[f], &sums = crcs[f]] {
+                       if (check) check();
                        const Timer timer(&counters->sync_ns);
                        FinishFile(sums, layout, *file);
                        file->Sync();

@@ -1,6 +1,7 @@
 #include "formats/pieces.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -9,7 +10,6 @@
 #include <unordered_set>
 
 #include "base/error.h"
-#include "base/file.h"
 
 namespace shardinit {
 namespace {
@@ -68,55 +68,6 @@ class SharedRuns {
   int64_t length_ = 1, count_ = 1;
 };
 
-void ReadPiece(const FilePiece& piece, int64_t size, const Box& box, int64_t first, int64_t count,
-               uint8_t* out) {
-  const SharedRuns runs(piece.box, box);
-  const int64_t length = runs.length();
-  // The first run that reaches into what is wanted: their places ascend.
-  int64_t run = 0;
-  for (int64_t end = runs.count(); run < end;) {
-    const int64_t middle = run + (end - run) / 2;
-    runs.InWanted(middle) + length > first ? end = middle : run = middle + 1;
-  }
-  if (run == runs.count() || runs.InWanted(run) >= first + count) return;
-
-  const Fd fd(open(piece.file.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) throw SystemError("read", piece.file);
-  const auto read = [&](uint8_t* to, int64_t element, int64_t elements) {
-    if (!ReadAll(fd.get(), to, static_cast<size_t>(elements * size),
-                 piece.offset + element * size)) {
-      throw SystemError("read", piece.file, errno != 0 ? errno : EIO);
-    }
-  };
-  std::vector<uint8_t> span;
-  while (run < runs.count() && runs.InWanted(run) < first + count) {
-    const int64_t begin = runs.InPiece(run);
-    int64_t last = run;
-    while (last + 1 < runs.count() && runs.InWanted(last + 1) < first + count &&
-           (runs.InPiece(last + 1) - runs.InPiece(last) - length) * size <= kGap &&
-           (runs.InPiece(last + 1) + length - begin) * size <= kSpan) {
-      ++last;
-    }
-    if (last > run) {
-      span.resize(static_cast<size_t>((runs.InPiece(last) + length - begin) * size));
-      read(span.data(), begin, static_cast<int64_t>(span.size()) / size);
-    }
-    for (; run <= last; ++run) {
-      const int64_t at = runs.InWanted(run);
-      const int64_t from = std::max(at, first), to = std::min(at + length, first + count);
-      uint8_t* target = out + (from - first) * size;
-      const int64_t source = runs.InPiece(run) + from - at;
-      if (span.empty()) {
-        read(target, source, to - from);
-      } else {
-        memcpy(target, span.data() + (source - begin) * size,
-               static_cast<size_t>((to - from) * size));
-      }
-    }
-    span.clear();
-  }
-}
-
 // Where boxes begin in the most places: those that a sweep along it meets together are few.
 size_t MostCut(const std::vector<const Box*>& boxes) {
   size_t most = 0, dimension = 0;
@@ -166,10 +117,73 @@ std::optional<std::pair<size_t, size_t>> FindOverlap(const std::vector<const Box
   return std::nullopt;
 }
 
+void ReadPart(const FilePiece& piece, Fd* fd, int64_t offset, int64_t bytes, void* out) {
+  // O_NONBLOCK: a FIFO that took the file's place must not make anyone wait.
+  if (!*fd) *fd = OpenAt(AT_FDCWD, piece.file, O_RDONLY | O_NONBLOCK);
+  if (!*fd) throw SystemError("read", piece.file);
+  errno = 0;
+  if (ReadAll(fd->get(), out, static_cast<size_t>(bytes), piece.offset + offset)) return;
+  if (errno != 0) throw SystemError("read", piece.file);
+  ThrowChanged(piece);  // It has become shorter.
+}
+
+void ThrowChanged(const FilePiece& piece) {
+  throw Error(ExitCode::kWorld, fmt::format("`{}` was changed while it was read", piece.file),
+              "leave it as it is, and run the same command again");
+}
+
+int64_t RunLength(const Box& piece, const Box& box) { return SharedRuns(piece, box).length(); }
+
+void ReadPiece(const Box& piece, int element_bytes, const Box& box, int64_t first, int64_t count,
+               void* out, const ReadBytes& read) {
+  const SharedRuns runs(piece, box);
+  const int64_t size = element_bytes;
+  const int64_t length = runs.length();
+  // The first run that reaches into what is wanted: their places ascend.
+  int64_t run = 0;
+  for (int64_t end = runs.count(); run < end;) {
+    const int64_t middle = run + (end - run) / 2;
+    runs.InWanted(middle) + length > first ? end = middle : run = middle + 1;
+  }
+  if (run == runs.count() || runs.InWanted(run) >= first + count) return;
+
+  auto* const to_first = static_cast<uint8_t*>(out);
+  std::vector<uint8_t> span;
+  while (run < runs.count() && runs.InWanted(run) < first + count) {
+    const int64_t begin = runs.InPiece(run);
+    int64_t last = run;
+    while (last + 1 < runs.count() && runs.InWanted(last + 1) < first + count &&
+           (runs.InPiece(last + 1) - runs.InPiece(last) - length) * size <= kGap &&
+           (runs.InPiece(last + 1) + length - begin) * size <= kSpan) {
+      ++last;
+    }
+    if (last > run) {
+      span.resize(static_cast<size_t>((runs.InPiece(last) + length - begin) * size));
+      read(begin * size, std::ssize(span), span.data());
+    }
+    for (; run <= last; ++run) {
+      const int64_t at = runs.InWanted(run);
+      const int64_t from = std::max(at, first), to = std::min(at + length, first + count);
+      uint8_t* target = to_first + (from - first) * size;
+      const int64_t source = runs.InPiece(run) + from - at;
+      if (span.empty()) {
+        read(source * size, (to - from) * size, target);
+      } else {
+        memcpy(target, span.data() + (source - begin) * size,
+               static_cast<size_t>((to - from) * size));
+      }
+    }
+    span.clear();
+  }
+}
+
 void ReadPieces(const std::vector<FilePiece>& pieces, int element_bytes, const Box& box,
                 int64_t first, int64_t count, void* out) {
   for (const FilePiece& piece : pieces) {
-    ReadPiece(piece, element_bytes, box, first, count, static_cast<uint8_t*>(out));
+    Fd fd;
+    ReadPiece(
+        piece.box, element_bytes, box, first, count, out,
+        [&](int64_t offset, int64_t bytes, void* to) { ReadPart(piece, &fd, offset, bytes, to); });
   }
 }
 

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/file.h"
 #include "tensor/box.h"
 
 namespace shardinit {
@@ -21,6 +23,20 @@ struct FilePiece {
 bool Overlap(const Box& a, const Box& b);
 // The first two found, of boxes of one tensor, that share an element.
 std::optional<std::pair<size_t, size_t>> FindOverlap(const std::vector<const Box*>& boxes);
+
+// Reads bytes of a piece, from `offset` in it on; `fd` is its file, and is opened if it is none.
+// Throws Error (kWorld).
+void ReadPart(const FilePiece& piece, Fd* fd, int64_t offset, int64_t bytes, void* out);
+// Throws Error (kWorld): its file is not what it was.
+[[noreturn]] void ThrowChanged(const FilePiece& piece);
+
+// The most elements that follow one another both in a piece and in a box.
+int64_t RunLength(const Box& piece, const Box& box);
+
+// As ReadPieces() does, from a single piece, whose bytes `read` gives.
+using ReadBytes = std::function<void(int64_t offset, int64_t bytes, void* out)>;
+void ReadPiece(const Box& piece, int element_bytes, const Box& box, int64_t first, int64_t count,
+               void* out, const ReadBytes& read);
 
 // Reads elements first … first + count - 1 of a box, in the box's row-major
 // order, from the pieces that have them. Safe to use from several threads.

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "base/error.h"
+#include "plan/plan.h"
 
 namespace shardinit {
 namespace {
@@ -29,6 +31,10 @@ bool IsRankFileOrReceipt(std::string_view name) {
   const size_t end = name.find_first_not_of("0123456789", kStart.size());
   return end != name.npos && end >= kStart.size() + 5 &&
          (name.substr(end) == ".h5" || name.substr(end) == ".json");
+}
+
+bool IsInRoot(std::string_view name) {
+  return name == kPlanName || name == kIndexName || name == kManifestName || name == kDevicesName;
 }
 
 }  // namespace
@@ -150,14 +156,28 @@ void CheckpointFolder::ThrowLost() const {
               "choose another folder with `-o`");
 }
 
+std::string CheckpointFolder::FirstForeign(int64_t world_size) const {
+  std::string foreign;
+  const auto look_in = [&](const Folder& folder, const auto& belongs) {
+    folder.ForEachName([&](const std::string& name) {
+      const std::string_view meant = NameOfTemporary(name);
+      if (!belongs(meant.empty() ? name : meant)) foreign = folder.PathOf(name);
+    });
+  };
+  look_in(root_, [](std::string_view name) { return name == "ranks" || IsInRoot(name); });
+  look_in(ranks_, [&](std::string_view name) {
+    int64_t rank = 0;
+    return IsRankFileOrReceipt(name) &&
+           std::from_chars(name.data() + name.find('-') + 1, name.data() + name.size(), rank).ec ==
+               std::errc() &&
+           rank < world_size &&
+           (name == NameOf(RankFile(rank)) || name == NameOf(ReceiptFile(rank)));
+  });
+  return foreign;
+}
+
 void CheckpointFolder::RemoveLeftOvers(Others others) const {
-  shardinit::RemoveLeftOvers(
-      root_,
-      [](std::string_view name) {
-        return name == kPlanName || name == kIndexName || name == kManifestName ||
-               name == kDevicesName;
-      },
-      others);
+  shardinit::RemoveLeftOvers(root_, IsInRoot, others);
   shardinit::RemoveLeftOvers(ranks_, IsRankFileOrReceipt, others);
 }
 

@@ -54,6 +54,9 @@ class CheckpointFolder {
   // Throws Error (kConflict) if it is another one.
   void RequireDevices(const std::string& devices_json) const;
 
+  // A name in it that is not a checkpoint's of so many ranks; empty: there is none.
+  std::string FirstForeign(int64_t world_size) const;
+
   // Removes what killed runs left, and nothing else: temporary files of the names above and of rank
   // files and receipts.
   void RemoveLeftOvers(Others others) const;

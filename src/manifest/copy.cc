@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
+#include <iterator>
 #include <memory>
 #include <unordered_map>
 
@@ -42,6 +44,22 @@ class StoredFiller final : public Filler {
   const int bytes_;
 };
 
+// Runs that are shorter are read with what is around them: to compare a part of a box, all of it is
+// read.
+constexpr int64_t kSmallestCell = 4 << 10;
+
+int64_t CellBytes(int64_t run_bytes) {
+  return std::clamp(static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(run_bytes))),
+                    kSmallestCell, WatchedBox::kLargestCell);
+}
+
+// Whether elements that lie side by side in the view do not where they come from.
+bool Transposes(const View& view) {
+  return std::any_of(view.pieces.begin(), view.pieces.end(), [](const Piece& piece) {
+    return !piece.loops.empty() && piece.loops.back().from != 1;
+  });
+}
+
 }  // namespace
 
 CheckpointCopy::CheckpointCopy(const std::string& folder, const Plan& from,
@@ -61,7 +79,7 @@ CheckpointCopy::CheckpointCopy(const std::string& folder, const Plan& from,
   }
   manifest_sha256_ = Sha256Of(manifest);
   for (const Tensor& tensor : from.graph.tensors) {
-    checked_.emplace_back(reader_.PiecesOf(tensor).size());
+    watched_.emplace_back(reader_.PiecesOf(tensor).size());
   }
   FindOrigins(to);
 }
@@ -79,75 +97,96 @@ void CheckpointCopy::FindOrigins(const Plan& to) {
     }
     if (!rearrangement) rearrangement.emplace(from_.graph, to.graph);
     origin.view = rearrangement->ViewOf(tensor);
-    for (const Piece& piece : origin.view.view->pieces) {
-      if (piece.source != Piece::kPadding) origin.of.push_back(static_cast<size_t>(piece.source));
-    }
-    std::sort(origin.of.begin(), origin.of.end());
-    origin.of.erase(std::unique(origin.of.begin(), origin.of.end()), origin.of.end());
   }
 }
 
-BoxElements CheckpointCopy::Open(const Tensor& tensor, const Box& box) const {
-  const Origin& origin = origins_[static_cast<size_t>(&tensor - to_.data())];
-  if (origin.same != nullptr) return reader_.Open(*origin.same, box);
-  const auto filler =
-      std::make_shared<const ViewFiller>(origin.view, box, [this](const Tensor& stored) {
-        return std::make_unique<StoredFiller>(reader_.Open(stored, WholeOf(stored.shape)),
-                                              InfoOf(stored.dtype).bytes);
-      });
-  return [filler](int64_t first, int64_t count, void* out) { filler->Fill(first, count, out); };
+std::shared_ptr<WatchedBox> CheckpointCopy::Watch(const Tensor& stored, size_t number,
+                                                  int64_t cell_bytes, std::vector<BoxTask>* tasks,
+                                                  std::vector<Checked>* checked) {
+  const auto index = static_cast<size_t>(&stored - from_.graph.tensors.data());
+  std::shared_ptr<WatchedBox>& watched = watched_[index][number];
+  if (watched) return watched;
+  const FilePiece& piece = reader_.PiecesOf(stored)[number];
+  const int64_t element = InfoOf(stored.dtype).bytes;
+  watched =
+      std::make_shared<WatchedBox>(piece, ElementCount(piece.box.shape) * element, cell_bytes);
+  const auto found = std::make_shared<Digest>();
+  BoxTask task = {&stored, piece.box, {}, found.get()};
+  task.source = [watched, found, element](int64_t first, int64_t count, void* out) {
+    Fd fd;
+    watched->Read(&fd, first * element, count * element, out);
+  };
+  tasks->push_back(std::move(task));
+  checked->push_back({&stored, &piece, &reader_.DigestsOf(stored)[number], found});
+  return watched;
 }
 
-RankCheck CheckpointCopy::CheckOf(const RankPlan& rank) {
-  struct Checked {
-    const Tensor* tensor;
-    const FilePiece* piece;
-    const Digest* wanted;
-    Digest found{};
-  };
-  const auto all = std::make_shared<std::vector<Checked>>();
-  // A box that is copied as it is has its digest if the rank's box, of this number, has it.
-  std::vector<std::pair<size_t, Checked>> whole;
-  const auto check = [&](const Tensor& tensor, const Box* box, size_t shard) {
-    std::vector<bool>& checked = checked_[static_cast<size_t>(&tensor - &from_.graph.tensors[0])];
-    const std::vector<FilePiece>& pieces = reader_.PiecesOf(tensor);
-    for (size_t p = 0; p < pieces.size(); ++p) {
-      if (checked[p] || (box != nullptr && !Overlap(pieces[p].box, *box))) continue;
-      checked[p] = true;
-      Checked one = {&tensor, &pieces[p], &reader_.DigestsOf(tensor)[p]};
-      if (box != nullptr && pieces[p].box == *box) {
-        whole.emplace_back(shard, one);
-      } else {
-        all->push_back(one);
-      }
+void CheckpointCopy::Require(const Checked& box) const {
+  if (*box.found == *box.wanted) return;
+  throw Damaged(folder_, fmt::format("{}: the box of `{}` at [{}] has other data than was written",
+                                     box.piece->file, box.tensor->path,
+                                     fmt::join(box.piece->box.offset, ", ")));
+}
+
+BoxElements CheckpointCopy::PartsOf(const Tensor& stored, const Box& box, int64_t cell_bytes,
+                                    std::vector<BoxTask>* tasks, std::vector<Checked>* checked) {
+  const std::vector<FilePiece>& pieces = reader_.PiecesOf(stored);
+  const int element = InfoOf(stored.dtype).bytes;
+  std::vector<std::shared_ptr<WatchedBox>> parts;
+  for (size_t p = 0; p < pieces.size(); ++p) {
+    if (!Overlap(pieces[p].box, box)) continue;
+    const int64_t cell =
+        cell_bytes > 0 ? cell_bytes : CellBytes(RunLength(pieces[p].box, box) * element);
+    parts.push_back(Watch(stored, p, cell, tasks, checked));
+  }
+  return [parts, box, element](int64_t first, int64_t count, void* out) {
+    for (const auto& part : parts) {
+      Fd fd;
+      ReadPiece(
+          part->piece().box, element, box, first, count, out,
+          [&](int64_t offset, int64_t bytes, void* to) { part->Read(&fd, offset, bytes, to); });
     }
   };
-  for (size_t s = 0; s < rank.shards.size(); ++s) {
-    const Shard& shard = rank.shards[s];
-    const Origin& origin = origins_[static_cast<size_t>(shard.tensor - to_.data())];
-    if (origin.same != nullptr) check(*origin.same, &shard.box, s);
-    for (const size_t stored : origin.of) check(from_.graph.tensors[stored], nullptr, s);
-  }
+}
 
-  RankCheck result;
-  for (Checked& one : *all) {
-    result.tasks.push_back({one.tensor, one.piece->box, {}, &one.found});
-    result.tasks.back().source = [&one](int64_t first, int64_t count, void* out) {
-      ReadPieces({*one.piece}, InfoOf(one.tensor->dtype).bytes, one.piece->box, first, count, out);
+std::function<void()> CheckpointCopy::Open(std::vector<BoxTask>* tasks) {
+  std::vector<Checked> checked;
+  std::vector<BoxTask> added;
+  for (BoxTask& task : *tasks) {
+    const Origin& origin = origins_[static_cast<size_t>(task.tensor - to_.data())];
+    if (origin.same == nullptr) {
+      const int64_t cell = Transposes(*origin.view.view) ? kSmallestCell : WatchedBox::kLargestCell;
+      const auto filler =
+          std::make_shared<const ViewFiller>(origin.view, task.box, [&](const Tensor& stored) {
+            return std::make_unique<StoredFiller>(
+                PartsOf(stored, WholeOf(stored.shape), cell, &added, &checked),
+                InfoOf(stored.dtype).bytes);
+          });
+      task.source = [filler](int64_t first, int64_t count, void* out) {
+        filler->Fill(first, count, out);
+      };
+      continue;
+    }
+    const std::vector<FilePiece>& pieces = reader_.PiecesOf(*origin.same);
+    const auto whole = std::find_if(pieces.begin(), pieces.end(),
+                                    [&](const FilePiece& piece) { return piece.box == task.box; });
+    if (whole == pieces.end()) {
+      task.source = PartsOf(*origin.same, task.box, 0, &added, &checked);
+      continue;
+    }
+    const auto number = static_cast<size_t>(whole - pieces.begin());
+    checked.push_back({origin.same, &*whole, &reader_.DigestsOf(*origin.same)[number],
+                       std::shared_ptr<const Digest>(std::shared_ptr<void>(), task.digest)});
+    task.source = [piece = &*whole, element = InfoOf(task.tensor->dtype).bytes](
+                      int64_t first, int64_t count, void* out) {
+      Fd fd;
+      ReadPart(*piece, &fd, first * element, count * element, out);
     };
   }
-  result.done = [all, whole, folder = folder_](const std::vector<Digest>& digests) {
-    const auto require = [&](const Checked& one, const Digest& found) {
-      if (found == *one.wanted) return;
-      throw Damaged(folder, fmt::format("{}: the box of `{}` at [{}] has other data than was "
-                                        "written",
-                                        one.piece->file, one.tensor->path,
-                                        fmt::join(one.piece->box.offset, ", ")));
-    };
-    for (const Checked& one : *all) require(one, one.found);
-    for (const auto& [shard, one] : whole) require(one, digests[shard]);
+  std::move(added.begin(), added.end(), std::back_inserter(*tasks));
+  return [this, checked] {
+    for (const Checked& box : checked) Require(box);
   };
-  return result;
 }
 
 }  // namespace shardinit

@@ -22,9 +22,7 @@ RankWriter::RankWriter(const CheckpointFolder& folder, const Plan& plan, RankPla
   receipt_.metadata_sha256 = HashMetadata(file_.fd(), receipt_.size, rank_, receipt_.offsets);
 }
 
-std::vector<BoxTask> RankWriter::Tasks(const ElementSource& source) {
-  return TasksOf(layout_, file_, source, &receipt_.digests);
-}
+std::vector<BoxTask> RankWriter::Tasks() { return TasksOf(layout_, file_, &receipt_.digests); }
 
 void RankWriter::Commit() {
   const Timer timer(&counters_.sync_ns);

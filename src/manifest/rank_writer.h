@@ -18,10 +18,7 @@ class RankWriter {
              const Digest& plan_sha256, WorkCounters* counters);
 
   // What is to be written, as TasksOf says; valid as long as this object lives.
-  std::vector<BoxTask> Tasks(const ElementSource& source);
-
-  // Of the boxes, in the order of the rank's plan, once all tasks are done.
-  const std::vector<Digest>& digests() const { return receipt_.digests; }
+  std::vector<BoxTask> Tasks();
 
   // Data to disk, file in place, then its receipt: called when all tasks are done.
   void Commit();

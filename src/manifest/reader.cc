@@ -35,15 +35,4 @@ CheckpointReader::CheckpointReader(const std::string& folder, const Plan& plan,
   }
 }
 
-BoxElements CheckpointReader::Open(const Tensor& tensor, const Box& box) const {
-  std::vector<FilePiece> pieces;
-  for (const FilePiece& piece : PiecesOf(tensor)) {
-    if (Overlap(piece.box, box)) pieces.push_back(piece);
-  }
-  return
-      [pieces, box, bytes = InfoOf(tensor.dtype).bytes](int64_t first, int64_t count, void* out) {
-        ReadPieces(pieces, bytes, box, first, count, out);
-      };
-}
-
 }  // namespace shardinit

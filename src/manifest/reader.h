@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "formats/pieces.h"
-#include "manifest/file_tasks.h"
 #include "manifest/manifest.h"
 #include "plan/plan.h"
 
@@ -27,9 +26,6 @@ class CheckpointReader {
   }
   // Of all ranks, for WriteManifest().
   const std::vector<ReceiptEntry>& receipts() const { return receipts_; }
-
-  // An ElementSource. What it returns needs this no more.
-  BoxElements Open(const Tensor& tensor, const Box& box) const;
 
  private:
   struct Held {

@@ -367,7 +367,7 @@ def test_no_rank_has_its_name_before_it_is_checked(tmp_path):
                                env=CLEAN, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None:
         # That of the glob module takes it that the folder goes meanwhile.
-        assert not glob.glob(f"{tmp_path}/.to.part-*/ranks/rank-00001.*")
+        assert not glob.glob(f"{tmp_path}/.to.part-*/checkpoint/ranks/rank-00001.*")
     assert process.returncode == 1
     assert sorted(p.name for p in tmp_path.iterdir()) == ["from", "spec.yaml"]
 
@@ -384,7 +384,7 @@ def test_the_same_command_goes_on(tmp_path):
         result = Run(*command, wrap=["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync",
                                      "-e", f"inject=fdatasync:signal={kill}:when=3"])
         assert result.returncode != 0 and not (tmp_path / "to").exists(), result.stderr
-        done = len(list(tmp_path.glob(".to.part-*/ranks/*.json")))
+        done = len(list(tmp_path.glob(".to.part-*/checkpoint/ranks/*.json")))
         assert 64 > done > skipped
         skipped = done
     assert Json(*command)["ranks_skipped"] >= skipped > 0

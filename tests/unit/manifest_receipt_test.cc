@@ -201,7 +201,7 @@ TEST(RankWriter, LeavesAFileWithAReceipt) {
   {
     RankWriter writer(folder, plan, PlanRank(plan, 0), plan_sha256, &counters);
     Workers workers({.jobs = 1, .writers = 1, .memory = 1}, &counters);
-    workers.Submit(writer.Tasks(nullptr), [&] { writer.Commit(); });
+    workers.Submit(writer.Tasks(), [&] { writer.Commit(); });
     ASSERT_TRUE(workers.Wait(1, 60'000));
   }
   const RankPlan rank = PlanRank(plan, 0);

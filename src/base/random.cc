@@ -1,0 +1,29 @@
+#include "base/random.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/error.h"
+
+namespace shardinit {
+
+void FillRandom(void* out, size_t bytes) {
+  auto* at = static_cast<uint8_t*>(out);
+  while (bytes > 0) {
+    const ssize_t n = getrandom(at, std::min(bytes, size_t{256}), 0);  // So many come at once.
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) throw SystemError("read", "getrandom(2)");
+    at += n;
+    bytes -= static_cast<size_t>(n);
+  }
+}
+
+uint64_t RandomBits() {
+  uint64_t bits = 0;
+  FillRandom(&bits, sizeof bits);
+  return bits;
+}
+
+}  // namespace shardinit

@@ -1,0 +1,12 @@
+// Random bits that nobody can foresee: for names and keys, never for values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace shardinit {
+
+void FillRandom(void* out, size_t bytes);
+uint64_t RandomBits();
+
+}  // namespace shardinit

@@ -1,0 +1,311 @@
+"""Copies of checkpoints that change meanwhile, and copies that others had a hand in: reshard, export."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import time
+
+import pytest
+
+from changing import changing
+from support import BINARY, CLEAN, Json, Ok, Run, Tree
+
+SPEC = """
+shardinit: 1
+name: m
+dtype: f32
+mesh: {axes: {x: 2}}
+modules:
+  rows: {shape: [40, 50], shard: [x], init: {normal: {std: 1}}}
+  columns: {shape: [260, 520], shard: [null, x], init: {normal: {std: 1}}}
+"""
+COPIES = [["export", "--to", "safetensors"], ["export", "--to", "dcp"], ["export", "--to", "zarr"],
+          ["reshard"], ["reshard", "--mesh", "x=1"], ["reshard", "--mesh", "x=4"],
+          ["reshard", "--replicas", "full"]]
+
+
+@pytest.fixture
+def source(tmp_path):
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    Ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "from")
+    return tmp_path / "from"
+
+
+def give_other_values(folder):
+    """Other values in each box, with receipts that fit."""
+    for receipt in sorted(folder.glob("ranks/*.json")):
+        text, file = receipt.read_text(), receipt.with_suffix(".h5")
+        data = bytearray(file.read_bytes())
+        for box in json.loads(text)["boxes"]:
+            place = slice(box["file_offset"], box["file_offset"] + box["bytes"])
+            data[place] = bytes(byte ^ 0x81 for byte in data[place])
+            text = text.replace(f'"sha256": "{box["sha256"]}"',
+                                f'"sha256": "{hashlib.sha256(data[place]).hexdigest()}"')
+        file.write_bytes(data)
+        receipt.write_text(text)
+
+
+@pytest.mark.parametrize("command", COPIES, ids=" ".join)
+def test_a_source_that_changes_at_any_read(command, source, tmp_path):
+    """What is verified is what is copied: a byte that changes before the n-th read, for every n."""
+    verb, *options = command
+    target, whole = tmp_path / "to", shutil.copytree(source, tmp_path / "whole")
+    run = [verb, source, *options, "--jobs", "1", "-o", target]
+    Ok(*run, env=changing(source, count=tmp_path / "reads"))
+    wanted, reads, failed = Tree(target), int((tmp_path / "reads").read_text()), 0
+    shutil.rmtree(target)
+    boxes = {box["path"]: box for box in json.loads((source / "ranks/rank-00001.json").read_text())["boxes"]}
+    for read in range(reads, 0, -1):
+        box = boxes["rows" if read % 2 else "columns"]
+        at = box["file_offset"] + read * 7919 % box["bytes"]
+        result = Run(*run, env=changing(source, f"{read} xor {source}/ranks/rank-00001.h5 {at}"))
+        shutil.rmtree(source)
+        shutil.copytree(whole, source)
+        if result.returncode:
+            assert result.returncode in (1, 3) and not target.exists(), result.stderr
+            assert "is damaged" in result.stderr or "was changed while it was read" in result.stderr
+            failed += 1
+            if result.returncode == 1:
+                assert not list(tmp_path.glob(".to*"))
+                continue
+            Ok(*run)  # Goes on.
+        assert Tree(target) == wanted and not list(tmp_path.glob(".to*"))
+        shutil.rmtree(target)
+    assert failed > 4
+
+
+def killed(source, tmp_path, *options):
+    """An unfinished copy: its folder."""
+    result = Run("reshard", source, *options, "-o", tmp_path / "to", "--jobs", "1",
+                 wrap=["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync",
+                       "-e", "inject=fdatasync:signal=KILL:when=4"])
+    assert result.returncode != 0 and not (tmp_path / "to").exists()
+    part, = tmp_path.glob(".to.part-*")
+    assert part.stat().st_mode & 0o777 == 0o700
+    return part
+
+
+MESH = ["--mesh", "x=4"]
+
+
+@pytest.fixture
+def wanted(source, tmp_path):
+    Ok("gen", tmp_path / "spec.yaml", *MESH, "-o", tmp_path / "wanted")
+    return Tree(tmp_path / "wanted")
+
+
+def test_ranks_that_are_there_are_compared(source, wanted, tmp_path):
+    part = killed(source, tmp_path, *MESH)
+    done = len(list(part.glob("checkpoint/ranks/*.json")))
+    assert done
+    give_other_values(part / "checkpoint")
+    result = Json("reshard", source, *MESH, "-o", tmp_path / "to")
+    assert result["ranks_skipped"] == 0 and result["ranks_written"] == 4
+    assert Tree(tmp_path / "to") == wanted and not list(tmp_path.glob(".to*"))
+
+
+def test_equal_ranks_are_kept(source, wanted, tmp_path):
+    part = killed(source, tmp_path, *MESH)
+    done = len(list(part.glob("checkpoint/ranks/*.json")))
+    assert Json("reshard", source, *MESH, "-o", tmp_path / "to")["ranks_skipped"] == done > 0
+    assert Tree(tmp_path / "to") == wanted
+
+
+@pytest.mark.parametrize("name", ["notes", "ranks/notes", "ranks/rank-00004.h5", "sub/a", "ranks/rank-1.json"])
+def test_foreign_names_are_not_adopted(name, source, wanted, tmp_path):
+    part = killed(source, tmp_path, *MESH)
+    (part / "checkpoint" / name).parent.mkdir(exist_ok=True)
+    (part / "checkpoint" / name).write_text("mine")
+    result = Ok("reshard", source, *MESH, "-o", tmp_path / "to")
+    assert "is none of ours" in result.stderr
+    assert Tree(tmp_path / "to") == wanted
+    assert (part / "checkpoint" / name).read_text() == "mine"
+
+
+def test_a_folder_that_others_can_write_to_is_not_gone_on_with(source, wanted, tmp_path):
+    part = killed(source, tmp_path, *MESH)
+    before = Tree(part)
+    for spoil in (lambda: part.chmod(0o770), lambda: (part / "token").write_text("0" * 32 + "\n"),
+                  lambda: part.rename(tmp_path / f"{part.name[:-1]}{'0' if part.name[-1] != '0' else '1'}")):
+        kept = shutil.copytree(part, tmp_path / "kept")
+        spoil()
+        assert Json("reshard", source, *MESH, "-o", tmp_path / "to")["ranks_skipped"] == 0
+        assert Tree(tmp_path / "to") == wanted
+        assert len(list(tmp_path.glob(".to.part-*"))) == 1  # As it was.
+        shutil.rmtree(tmp_path / "to")
+        shutil.rmtree(next(tmp_path.glob(".to.part-*")))
+        kept.rename(part)
+        part.chmod(0o700)
+    assert Tree(part) == before
+    assert Json("reshard", source, *MESH, "-o", tmp_path / "to")["ranks_skipped"] > 0
+
+
+def test_a_stranger_cannot_prepare_it(source, wanted, tmp_path):
+    """The name that a killed run had is no other's: each has one of its own."""
+    names = set()
+    for _ in range(3):
+        part = killed(source, tmp_path, *MESH)
+        names.add(part.name)
+        shutil.rmtree(part)
+    assert len(names) == 3
+
+
+def test_the_source_is_part_of_what_is_gone_on_with(source, wanted, tmp_path):
+    """Two checkpoints of one plan: the copy of the second holds nothing of the first's."""
+    other = shutil.copytree(source, tmp_path / "other")
+    give_other_values(other)
+    (other / "manifest.json").unlink()
+    Ok("finalize", other)
+    Ok("reshard", other, *MESH, "-o", tmp_path / "others")
+    part = killed(source, tmp_path, *MESH)
+    assert Json("reshard", other, *MESH, "-o", tmp_path / "to")["ranks_skipped"] == 0
+    assert Tree(tmp_path / "to") == Tree(tmp_path / "others") != wanted
+    shutil.rmtree(tmp_path / "to")
+    assert part.exists() and Json("reshard", source, *MESH, "-o", tmp_path / "to")["ranks_skipped"] > 0
+    assert Tree(tmp_path / "to") == wanted
+
+
+def stopped(source, tmp_path):
+    """A reshard that has written a rank and waits."""
+    process = subprocess.Popen(
+        ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync", "-e",
+         "inject=fdatasync:delay_enter=1500000:when=4", BINARY, "reshard", source, *MESH, "-o", tmp_path / "to",
+         "--jobs", "1"], env=CLEAN, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while not list(tmp_path.glob(".to.part-*/checkpoint/ranks/*.json")):
+        assert process.poll() is None
+        time.sleep(0.005)
+    return process
+
+
+def test_a_folder_in_use_is_left_alone(source, wanted, tmp_path):
+    process = stopped(source, tmp_path)
+    result = Run("reshard", source, *MESH, "-o", tmp_path / "to")
+    assert result.returncode == 4 and "another process is making" in result.stderr
+    assert process.wait(60) == 0
+    assert Tree(tmp_path / "to") == wanted and not list(tmp_path.glob(".to*"))
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_who_is_late_leaves_nothing(same, source, wanted, tmp_path):
+    process = stopped(source, tmp_path)
+    Ok("reshard", source, *(MESH if same else []), "-o", tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").rename(tmp_path / "to")
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == (0 if same else 4), stderr
+    assert (Tree(tmp_path / "to") == wanted) == same
+    assert not list(tmp_path.glob(".to*"))
+
+
+def test_what_a_killed_loser_left_goes_with_the_next_run(source, wanted, tmp_path):
+    killed(source, tmp_path, *MESH)
+    Ok("reshard", source, *MESH, "-o", tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").rename(tmp_path / "to")
+    Ok("reshard", source, *MESH, "-o", tmp_path / "to")
+    assert Tree(tmp_path / "to") == wanted and not list(tmp_path.glob(".to*"))
+
+
+def test_the_copy_has_the_mode_of_any_folder(source, tmp_path):
+    for umask in (0o022, 0o002):
+        Ok("reshard", source, "-o", tmp_path / "to", umask=umask)
+        assert (tmp_path / "to").stat().st_mode & 0o777 == 0o777 & ~umask
+        shutil.rmtree(tmp_path / "to")
+
+
+# One folder through two mounts ---------------------------------------------------
+
+
+@pytest.fixture
+def mounts(tmp_path):
+    """Two mounts of one folder, each with locks of its own."""
+    if not shutil.which("bindfs") or not os.access("/dev/fuse", os.W_OK):
+        pytest.skip("no FUSE here")
+    (tmp_path / "back").mkdir()
+    made = [tmp_path / "one", tmp_path / "two"]
+    for mount in made:
+        mount.mkdir()
+        if subprocess.run(["bindfs", "--no-allow-other", tmp_path / "back", mount]).returncode:
+            pytest.skip("no FUSE here")
+    yield made
+    for mount in made:
+        subprocess.run(["fusermount", "-u", mount], check=False)
+        subprocess.run(["umount", mount], check=False, stderr=subprocess.DEVNULL)
+
+
+def test_mounts_spare_one_another(mounts, tmp_path):
+    (tmp_path / "spec.yaml").write_text(SPEC.replace("x: 2", "x: 10"))
+    Ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "wanted")
+    for turn in range(10):
+        runs = [subprocess.Popen([BINARY, "gen", tmp_path / "spec.yaml", "-o", mount / f"to{turn}", "--ranks", ranks],
+                                 env=CLEAN, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                for mount, ranks in zip(mounts, ("0-4", "5-9"))]
+        for run in runs:
+            _, stderr = run.communicate(timeout=60)
+            assert run.returncode == 0, stderr
+        assert Tree(tmp_path / f"back/to{turn}") == Tree(tmp_path / "wanted")
+
+
+# Locks of a process group alone, as such a mount's are; its device number goes with them.
+LOCAL_LOCKS = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+int flock(int fd, int how) {
+  static int (*next)(int, int);
+  *(void **)&next = dlsym(RTLD_NEXT, "flock");
+  return getenv("NO_LOCKS") != NULL ? 0 : next(fd, how);
+}
+
+static int Move(int result, struct stat *info) {
+  if (result == 0 && getenv("DEVICE") != NULL) info->st_dev = (dev_t)atol(getenv("DEVICE"));
+  return result;
+}
+
+int fstat(int fd, struct stat *info) {
+  static int (*next)(int, struct stat *);
+  *(void **)&next = dlsym(RTLD_NEXT, "fstat");
+  return Move(next(fd, info), info);
+}
+
+int stat(const char *path, struct stat *info) {
+  static int (*next)(const char *, struct stat *);
+  *(void **)&next = dlsym(RTLD_NEXT, "stat");
+  return Move(next(path, info), info);
+}
+
+int fstatat(int fd, const char *path, struct stat *info, int flags) {
+  static int (*next)(int, const char *, struct stat *, int);
+  *(void **)&next = dlsym(RTLD_NEXT, "fstatat");
+  return Move(next(fd, path, info, flags), info);
+}
+"""
+
+
+@pytest.mark.parametrize(("before", "after", "stays"), [
+    ({}, {}, False), ({"DEVICE": "7"}, {"DEVICE": "7"}, False), ({"DEVICE": "7"}, {"DEVICE": "8"}, True),
+    ({"DEVICE": "7"}, {}, True), ({"NO_LOCKS": "1"}, {"NO_LOCKS": "1"}, True)])
+def test_a_lock_counts_where_it_is_seen(before, after, stays, tmp_path):
+    """A killed run's file is removed at once by who sees its locks: through one mount, and if there are any."""
+    library = tmp_path / "locks.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", library, "-ldl"], input=LOCAL_LOCKS,
+                   text=True, check=True)
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    strace = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync", "-e",
+              "inject=fdatasync:signal=KILL:when=2", "-E", f"LD_PRELOAD={library}"]
+    command = ["gen", tmp_path / "spec.yaml", "-o", tmp_path / "to", "--ranks", "0", "--jobs", "1"]
+    assert Run(*command, env=before, wrap=strace).returncode != 0
+    left = list((tmp_path / "to").rglob(".*.tmp-*"))
+    assert left
+    Ok(*command, env={**after, "LD_PRELOAD": str(library)})
+    assert [path.exists() for path in left] == [stays] * len(left)
+    assert len(list((tmp_path / "to").rglob(".*.tmp-*"))) == (len(left) if stays else 0)
+    for path in left:  # Hours later.
+        if stays:
+            os.utime(path, (0, 0))
+    (tmp_path / "to/ranks/rank-00000.json").unlink()
+    Ok(*command, env={**after, "LD_PRELOAD": str(library)})
+    assert not list((tmp_path / "to").rglob(".*.tmp-*"))
