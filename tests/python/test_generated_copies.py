@@ -137,7 +137,7 @@ def tamper(how, folder):
             part.chmod(0o777)
 
 
-@generated(60)
+@generated(50)
 @given(case=cases())
 def test_generated_copies(case):
     with tempfile.TemporaryDirectory(prefix="shardinit-copies-") as name:
