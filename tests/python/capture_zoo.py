@@ -80,6 +80,9 @@ TRANSFORMERS |= {
     "DeepseekV3ForCausalLM": Transformer(
         "DeepseekV3ForCausalLM", num_hidden_layers=5, q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8,
         v_head_dim=8, n_group=2, topk_group=1, num_experts_per_tok=2, num_key_value_heads=4, first_k_dense_replace=2),
+    # Numbers that functions magnify, and square orthogonal matrices.
+    "RecurrentGemmaForCausalLM": Transformer("RecurrentGemmaForCausalLM", num_hidden_layers=3, lru_width=32, num_key_value_heads=1),
+    "RwkvForCausalLM": Transformer("RwkvForCausalLM", attention_hidden_size=32, num_hidden_layers=3),
     "Mamba2ForCausalLM": Transformer("Mamba2ForCausalLM", num_heads=8, head_dim=8, state_size=16, n_groups=2),
 }
 

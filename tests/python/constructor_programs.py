@@ -280,6 +280,9 @@ def steps(depth):
 @st.composite
 def programs(draw):
     """A constructor that keeps something."""
-    body = draw(st.lists(steps(1), min_size=1, max_size=7))
+    size, changed = st.integers(1, 5), st.tuples(st.just("to_layer"), st.just(0), st.sampled_from(sorted(TO_LAYERS)))
+    layers = [draw(st.tuples(st.just("layer"), st.sampled_from(sorted(LAYERS)), size, size)),
+              *draw(st.lists(changed, min_size=1, max_size=3))] if draw(st.booleans()) else []
+    body = [*layers, *draw(st.lists(steps(1), min_size=1, max_size=7))]
     first = ("make", draw(st.sampled_from(sorted(MAKERS))), draw(SHAPES), "f32")
     return [first, *body, ("keep", draw(st.integers(0, 3)), "parameter")]

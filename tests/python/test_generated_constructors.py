@@ -74,7 +74,7 @@ def test_generated_constructors_have_the_bits_of_pytorch(program):
         assert {path: (t.shape, t.dtype) for path, t in made.items()} == {p: (t.shape, t.dtype) for p, t in real.items()}
         if any(bits(made[path]) != bits(real[path]) for path in real):
             verified = captured.verify()
-            assert verified.good and seed == SEED, (seed, verified.table(), captured.text)
+            assert verified.good, (seed, verified.table(), captured.text)
             break
 
 

@@ -174,8 +174,6 @@ def _deepcopy(tensor: Any, memo: dict[int, Any], before: Any) -> Any:
             memo[key] = recorder.copied_memory(tensor)
         made = memo[key].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).detach()
         made.requires_grad_(tensor.requires_grad)
-    mode = made.__dict__["fake_mode"]
-    memo.setdefault(id(mode), mode)
     own = {k: v for k, v in tensor.__dict__.items() if k not in made.__dict__ }
     made.__dict__.update(copy.deepcopy(own, memo))
     memo[id(tensor)] = made
