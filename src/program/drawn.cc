@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <cstring>
+#include <limits>
 
 #include "base/error.h"
 #include "base/overloaded.h"
@@ -254,7 +255,7 @@ Double PlacedNumber(const Program::PlacedCall& call, const Double& element, cons
   const uint64_t key = JaxStreamOf(call).key;
   const Source source{static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32),
                       ToWord(element)};
-  return std::visit(
+  const Double number = std::visit(
       Overloaded{
           [&](const BitsSampler&) { return ToDouble(Widen(leaf.engine.word(source, 0))); },
           [&](const UniformSampler& s) {
@@ -280,6 +281,10 @@ Double PlacedNumber(const Program::PlacedCall& call, const Double& element, cons
           },
       },
       *JaxSamplerOf(call));
+  // What is not there is no number.
+  const Double none = std::numeric_limits<double>::quiet_NaN();
+  const Double whole = Select<Double>(Floor(element) == element, number, none);
+  return Select<Double>(element < 0, none, Select<Double>(element < 0x1p53, whole, none));
 }
 
 Value WriteExpression(const Expression& e, const Leaf& leaf, RowReader& row) {

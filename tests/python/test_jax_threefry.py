@@ -220,3 +220,36 @@ def test_known_answers():
         assert (spec.generate("b") == np.asarray(jax.random.bits(jax.random.split(jax.random.key(0))[0], (4,)))).all()
     with Open(["b: {shape: [4], dtype: u32, init: {expr: bits()}, key: {jax: {seed: 0}}}"]) as spec:
         assert [f"{word:08x}" for word in spec.generate("b")] == ["f29a4fa7", "fa843692", "55110e28", "77faa835"]
+
+
+def test_numbers_by_their_key_are_those_of_jax():
+    """In any order, and as often as they are used."""
+    key = jax.random.wrap_key_data(np.array([2**32 - 1, 7], np.uint32))
+    texts = {
+        "normal": ("jax_normal(4294967295, 7, 3 * i1 + i0)", np.asarray(jax.random.normal(key, (5, 3))).T),
+        "uniform": ("jax_uniform(4294967295, 7, 14 - (5 * i0 + i1), -0.3, 0.7)",
+                    np.asarray(jax.random.uniform(key, (15,), "float32", -0.3, 0.7))[::-1].reshape(3, 5)),
+        "cut": ("jax_truncated_normal(4294967295, 7, i0, -1, 3)",
+                np.repeat(np.asarray(jax.random.truncated_normal(key, -1, 3, (15,)))[:3, None], 5, 1)),
+        "bits": ("jax_bits(4294967295, 7, 5 * i0 + i1)", np.asarray(jax.random.bits(key, (3, 5)))),
+    }
+    with Open([f"{name}: {{shape: [3, 5], dtype: {'u32' if name == 'bits' else 'f32'}, init: {{expr: \"{text}\"}}}}"
+               for name, (text, _) in texts.items()]) as spec:
+        for name, (_, wanted) in texts.items():
+            made = spec.generate(name)
+            assert Ulps(made, wanted).max() <= (3 if name in ("normal", "cut") else 0), name
+
+
+@pytest.mark.parametrize("engine, text, words", [
+    ("philox4x32", "jax_normal(1, 2, index)", "takes numbers of JAX, which engine `philox4x32` does not have"),
+    ("torch_cpu", "jax_bits(1, 2, index)", "takes numbers of JAX, which engine `torch_cpu/2.13/avx2` does not have"),
+    ("jax_threefry", "torch_word(index)", "takes numbers of PyTorch, which engine `jax_threefry` does not have"),
+    ("jax_threefry", "jax_bits(1, 4294967296, index)", "4294967296 is no word of a key: it has 32 bits"),
+    ("jax_threefry", "jax_bits(index, 1, 1)", "argument 1 of `jax_bits`, the first word of the key, is not the same for all elements"),
+    ("jax_threefry", "jax_uniform(1, 2, index, 1, 0)", "`low` 1 is not below `high` 0"),
+    ("jax_threefry", "jax_truncated_normal(1, 2, index, 50, 60)", "there are no or too few numbers"),
+])
+def test_numbers_of_keys_that_there_are_not(engine, text, words):
+    with pytest.raises(shardinit.SpecError) as caught:
+        Open([f"w: {{shape: [4], init: {{expr: \"{text}\"}}}}"], HEAD.replace("jax_threefry", engine))
+    assert words in str(caught.value)

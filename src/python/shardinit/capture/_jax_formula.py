@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -229,7 +230,7 @@ class Formula(Walk):
 
     def _draw(self, draw: Draw, index: tuple[Index, ...], ranges: dict[int, Range]) -> Term:
         if self.placed:
-            return self._placed(draw, index)
+            return self._of_keys(draw, index, ranges)
         self.graph.identify(draw)
         self.use(draw, index, ranges)
         if draw.kind == "orthogonal":
@@ -249,11 +250,23 @@ class Formula(Walk):
             drawn = call("floor", binary("*", Term("uniform()"), number(high - low)))
         return binary("+", drawn, number(low))
 
+    def _of_keys(self, draw: Draw, index: tuple[Index, ...], ranges: dict[int, Range]) -> Term:
+        """A number of whichever of several keys it is."""
+        batch = len(draw.keys.shape)
+        bounds_of = [i.bounds(ranges) for i in index[:batch]]
+        every = list(itertools.product(*(range(low, high + 1) for low, high in bounds_of)))
+        if len(every) > _KEYS:
+            raise NoFormula(f"elements of {len(every)} keys, in another order than JAX draws them", draw.origin)
+        term = self._placed(draw, (*map(Index, every[-1]), *index[batch:]))
+        for which in reversed(every[:-1]):
+            here = [binary("==", i.text(), number(k))
+                    for i, k, (low, high) in zip(index, which, bounds_of, strict=False) if low < high]  # fmt: skip
+            term = where(both(here), self._placed(draw, (*map(Index, which), *index[batch:])), term)
+        return term
+
     def _placed(self, draw: Draw, index: tuple[Index, ...]) -> Term:
         """A number by the words of its key, and which of that key's it is."""
         batch = len(draw.keys.shape)
-        if any(i.factors for i in index[:batch]):
-            raise NoFormula("elements of several keys, in another order than JAX draws them", draw.origin)
         place, sizes = Index(0), draw.shape[batch:]
         for d, i in enumerate(index[batch:]):
             place = place.plus(i, math.prod(sizes[d + 1 :]))
@@ -299,6 +312,7 @@ class Formula(Walk):
         raise NoFormula("numbers from outside", value.origin)
 
 
+_KEYS = 32  # That one expression asks for a number each.
 _STEPS = 1 << 14  # Of an expression; text ends long before.
 _COARSE = 1 << 20  # Numbers of 24 bits are all whole ones below, and some above.
 _NO_BITS = {"orthogonal": "no engine has the bits of JAX's QR decomposition"}
