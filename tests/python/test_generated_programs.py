@@ -135,7 +135,7 @@ def jax():
 PADDED = {"shape": [1024, 1020], "shard": [[], ["a"]], "uneven": "pad", "dtype": "f32", "init": {"normal": {"std": 1}}}
 
 
-@generated(60)
+@generated(45)
 @example(({"shardinit": 1, "name": "padded", "mesh": {"axes": {"a": 8}}, "modules": {"w": PADDED}}, []))
 @given(case=specs())
 def test_generated_programs(jax, case):
