@@ -117,7 +117,7 @@ void SpecOptions::AddTrainingTo(CLI::App& app) {
       ->type_name("COUNT")
       ->check(NotEmpty);
   app.add_option("--memory-per-rank", memory_per_rank,
-                 "The most that `sharding: auto` may give a rank, as in 80G")
+                 "What `sharding: auto` may use of a rank, as in 80G")
       ->type_name("SIZE")
       ->check(NotEmpty);
 }
@@ -127,7 +127,7 @@ Plan SpecOptions::Load() const {
   return Load(diagnostics, nullptr);
 }
 
-Plan SpecOptions::Load(Diagnostics& diagnostics, Explanation* explanation) const {
+Plan SpecOptions::Load(Diagnostics& diagnostics, Explanation* explanation, StepCost* cost) const {
   if (IsFolder(request.path)) {
     throw Usage(
         fmt::format("`{}` is a folder, not a file", request.path),
@@ -136,13 +136,12 @@ Plan SpecOptions::Load(Diagnostics& diagnostics, Explanation* explanation) const
             : "name a spec, which is a YAML file");
   }
   PlanRequest plan_request{request, FindReplicas(), layout};
-  plan_request.with_cost = with_cost;
   auto* training = &plan_request.spec.training;
   if (!tokens.empty()) training->push_back({"--tokens", "tokens", tokens});
   if (!memory_per_rank.empty()) {
     training->push_back({"--memory-per-rank", "memory_per_rank", memory_per_rank});
   }
-  Plan plan = LoadPlan(plan_request, diagnostics, explanation);
+  Plan plan = LoadPlan(plan_request, diagnostics, explanation, cost);
   Talk(Render(diagnostics.all()));
   return plan;
 }

@@ -17,7 +17,6 @@ namespace shardinit {
 struct SpecOptions {
   SpecRequest request;
   std::string replicas, layout, tokens, memory_per_rank;
-  bool with_cost = false;  // The plan says what its sharding costs.
 
   void AddTo(CLI::App& app,
              const char* help = "Model spec or config.json, or `-` for standard input");
@@ -30,7 +29,7 @@ struct SpecOptions {
   // Also prints the spec's warnings to standard error. The places in an
   // `explanation` live as long as `diagnostics`.
   Plan Load() const;
-  Plan Load(Diagnostics& diagnostics, Explanation* explanation) const;
+  Plan Load(Diagnostics& diagnostics, Explanation* explanation, StepCost* cost = nullptr) const;
 };
 
 // --jobs, --memory, --progress.

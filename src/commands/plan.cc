@@ -4,6 +4,7 @@
 #include <cmath>
 #include <memory>
 
+#include "autoshard/cost.h"
 #include "base/new_file.h"
 #include "commands/command.h"
 #include "commands/options.h"
@@ -100,22 +101,37 @@ std::string InSeconds(double seconds) {
                          : fmt::format("{:.3g} ns", seconds * 1e9);
 }
 
-// `graph` must outlive it.
-Fact FactOfCost(const InitGraph& graph) {
-  const StepCost& cost = *graph.cost;
+// In the words of shardinit-auto(7).
+Fact FactOfCost(const Mesh& mesh, const StepCost& cost) {
   Facts members;
-  std::string text;
+  std::string sent;
   for (size_t a = 0; a < cost.bytes.size(); ++a) {
     const double bytes = std::min(cost.bytes[a], 9e18);
-    members.push_back({graph.mesh.axes[a], static_cast<int64_t>(std::llround(bytes))});
+    members.push_back({mesh.axes[a], static_cast<int64_t>(std::llround(bytes))});
     if (bytes == 0) continue;
-    text += fmt::format("{}{} {}", text.empty() ? ": " : ", ", graph.mesh.axes[a],
+    sent += fmt::format("{}{} {}", sent.empty() ? ": " : ", ", mesh.axes[a],
                         InBytes(static_cast<int64_t>(bytes)));
   }
+  const auto memory = static_cast<int64_t>(std::min(cost.memory, 9e18));
   return {"cost",
-          Facts{{"seconds", cost.seconds}, {"bytes", std::move(members)}},
+          Facts{{"seconds", cost.seconds()},
+                {"communication_seconds", cost.communication},
+                {"computation_seconds", cost.computation},
+                {"bytes", std::move(members)},
+                {"memory", memory},
+                {"recompute", cost.options.recompute},
+                {"sequence_parallel", cost.options.sequence_parallel},
+                {"cut_otherwise", static_cast<int64_t>(cost.cut_otherwise)}},
           {.label = "step",
-           .text = fmt::format("{} of communication{}", InSeconds(cost.seconds), text),
+           .text = fmt::format("{} of communication{}; {} of computation; {} on a rank{}{}",
+                               InSeconds(cost.communication), sent, InSeconds(cost.computation),
+                               InBytes(memory), cost.options.recompute ? ", recomputed" : "",
+                               cost.options.sequence_parallel ? ", sequence parallel" : "") +
+                   (cost.cut_otherwise == 0
+                        ? ""
+                        : fmt::format("; {} cut as auto never does",
+                                      Count(static_cast<int64_t>(cost.cut_otherwise), "matrix",
+                                            "matrices"))),
            .section = kFiles}};
 }
 
@@ -160,7 +176,8 @@ int64_t PaddingIn(const InitGraph& graph) {
   return bytes;
 }
 
-Facts FactsOfPlan(const PlanOptions& options, const Plan& plan, const Balance& balance) {
+Facts FactsOfPlan(const PlanOptions& options, const Plan& plan, const Balance& balance,
+                  const StepCost& cost) {
   const InitGraph& graph = plan.graph;
   const int64_t padding = PaddingIn(graph);
   const bool index = WantsIndex(plan, IndexMode::kAuto);
@@ -204,7 +221,7 @@ Facts FactsOfPlan(const PlanOptions& options, const Plan& plan, const Balance& b
         .section = kFiles}}};
   if (padding > 0) facts.push_back({"stored_padding_bytes", padding});
   AddFactsOfBalance(plan, balance, padding, &facts);
-  if (graph.cost && plan.world_size() > 1) facts.push_back(FactOfCost(graph));
+  if (!cost.bytes.empty() && plan.world_size() > 1) facts.push_back(FactOfCost(graph.mesh, cost));
   if (const WholeMatrices whole = FindWholeMatrices(plan); whole.count > 0) {
     facts.push_back(FactOfMatrices(whole));
   }
@@ -275,12 +292,14 @@ ExitCode RunPlan(const PlanOptions& options) {
     throw Error(ExitCode::kUsage, "`--write` writes a file, and `-` is none",
                 "name one, as in `--write sharding.yaml`");
   }
-  const Plan plan = options.spec.Load();
+  Diagnostics diagnostics;
+  StepCost cost;
+  const Plan plan = options.spec.Load(diagnostics, nullptr, &cost);
   CheckRank(options.rank, plan);
   if (!options.write.empty()) WriteFileAtomically(options.write, WriteShardingMap(plan.graph));
   const std::vector<TensorKind> kinds = KindsOf(plan);
   const Balance balance = BalanceOf(plan, kinds);
-  Facts facts = FactsOfPlan(options, plan, balance);
+  Facts facts = FactsOfPlan(options, plan, balance, cost);
   if (!options.html.empty()) {
     WriteFileAtomically(options.html, PlanPage(plan, facts, kinds, balance));
   }
@@ -301,7 +320,6 @@ extern const Command kPlan = {
       options->spec.AddLayoutTo(app);
       options->spec.AddReplicasTo(app);
       options->spec.AddTrainingTo(app);
-      options->spec.with_cost = true;
       app.add_option("--write", options->write,
                      "Also write the sharding to this file, as --sharding takes it")
           ->type_name("FILE")

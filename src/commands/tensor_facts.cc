@@ -335,13 +335,14 @@ Fact FactOfBoxes(const Subject& subject) {
 Fact FactOfAlternatives(const Subject& subject) {
   constexpr size_t kMostRows = 6;
   FactList list;
-  for (const auto& [partition, seconds, padding, rank_bytes] : subject.why.alternatives) {
+  for (const auto& [partition, seconds, padding, memory, fits] : subject.why.alternatives) {
     const std::string text = InText(partition, subject.plan.graph.mesh);
     FactRow row;
     if (list.items.size() < kMostRows) {
       row.label = list.items.empty() ? "  costs" : "";
       row.text = fmt::format("{}: {:.6g} s a step, {} a rank", text, seconds,
-                             InBytes(static_cast<int64_t>(rank_bytes)));
+                             InBytes(static_cast<int64_t>(memory)));
+      if (!fits) row.text += ", too much";
       if (padding > 0) {
         row.text += fmt::format(", {} of padding", InBytes(static_cast<int64_t>(padding)));
       }
@@ -350,7 +351,8 @@ Fact FactOfAlternatives(const Subject& subject) {
                           Facts{{"partition", text},
                                 {"seconds", seconds},
                                 {"padding", static_cast<int64_t>(padding)},
-                                {"rank_bytes", static_cast<int64_t>(rank_bytes)}},
+                                {"memory", static_cast<int64_t>(memory)},
+                                {"fits", fits}},
                           std::move(row)});
   }
   return {"alternatives", std::move(list)};
@@ -386,7 +388,10 @@ void AddSharding(const Subject& subject, Facts* facts) {
     rules.items.push_back(std::move(fact));
   }
   facts->push_back({"rules", std::move(rules)});
-  if (!why.alternatives.empty()) facts->push_back(FactOfAlternatives(subject));
+  if (!why.alternatives.empty()) {
+    facts->push_back({"block", why.block, {.label = "  block"}});
+    facts->push_back(FactOfAlternatives(subject));
+  }
   if (!why.pins.empty()) {
     facts->push_back(
         FactOf("pins", why.pins, [](const Setting& pin, bool) { return "  only on " + pin.name; }));

@@ -146,7 +146,7 @@ void StorePadded(const std::vector<std::optional<Padding>>& paddings, Diagnostic
 }  // namespace
 
 InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics, Explanation* explanation,
-                     std::string_view layout, bool all_layouts, bool with_cost) {
+                     std::string_view layout, bool all_layouts, StepCost* cost) {
   const size_t before = diagnostics.all().size();
   Building building(spec, diagnostics);
   const size_t variables = building.Reported();
@@ -177,8 +177,8 @@ InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics, Explanatio
   if (explanation != nullptr && sharder.Chooses() && building.Reported() == before + of_model) {
     ExplainAlternatives(drawn, training, graph.mesh, spec, explanation);
   }
-  if (with_cost && building.Reported() == before + of_model) {
-    graph.cost = CostOf(drawn, training, graph.mesh, spec);
+  if (cost != nullptr && building.Reported() == before + of_model) {
+    *cost = CostOf(drawn, training, graph.mesh, spec).value_or(StepCost{});
   }
   graph.tensors = std::move(drawn.tensors);
   // Of tensors that are not all known, nobody can say how they are stored.

@@ -39,10 +39,11 @@ struct DrawNotes : InitNotes {
 };
 
 struct ShardingNotes {
-  // A way in which it could be cut, if the others stay as they are.
+  // A way in which it could be cut, with its block, if the others stay as they are.
   struct Alternative {
     PartitionSpec partition;
-    double seconds, padding, rank_bytes;  // Of all (sharding/cost.h).
+    double seconds, padding, memory;  // Of all (autoshard/cost.h).
+    bool fits;                        // Into the memory of a rank.
   };
 
   // A rule that names one of the tensor's logical axes.
@@ -54,7 +55,8 @@ struct ShardingNotes {
 
   Span shard, stage;
   std::vector<Trial> rules;
-  std::vector<Alternative> alternatives;  // Of least cost first; if a language compared them.
+  std::string block;                      // What it is a part of; if a language compared ways.
+  std::vector<Alternative> alternatives;  // Those that fit, and of least cost, first.
   std::vector<Setting> mesh;              // Axes that cut the tensor.
   std::vector<Setting> pins;  // A mesh axis, and the indices on it that hold the tensor.
 };

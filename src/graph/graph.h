@@ -11,7 +11,6 @@
 
 #include "init/distribution.h"
 #include "rng/stream.h"
-#include "sharding/cost.h"
 #include "sharding/sharding.h"
 #include "tensor/dtype.h"
 
@@ -43,9 +42,8 @@ struct InitGraph {
   uint64_t seed = 0;
   Mesh mesh;
   Replicas replicas = Replicas::kDedupe;
-  std::string config = {};            // JSON in one line, keys sorted; empty: none.
-  std::vector<Tensor> tensors;        // What is stored, in the order of the spec.
-  std::optional<StepCost> cost = {};  // Of its sharding, if that was asked for.
+  std::string config = {};      // JSON in one line, keys sorted; empty: none.
+  std::vector<Tensor> tensors;  // What is stored, in the order of the spec.
   // With a layout: its name, and what its views are of.
   std::string layout = {};
   std::shared_ptr<const std::vector<Tensor>> drawn = nullptr;

@@ -3,16 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-#include <set>
 #include <string>
 #include <unordered_map>
 
+#include "autoshard/choose.h"
 #include "base/glob.h"
 #include "graph/dimensions.h"
 #include "graph/sharding.h"
 #include "init/fans.h"
-#include "sharding/search.h"
 
 namespace shardinit {
 namespace {
@@ -22,7 +20,9 @@ namespace {
 constexpr double kNvLink = 450e9, kInfiniBand = 50e9, kIci = 100e9, kDcn = 12.5e9;
 constexpr int64_t kDevicesOfNode = 8;
 constexpr int64_t kDefaultTokens = 8192;
-constexpr int64_t kMostTokens = int64_t{1} << 40;
+constexpr int64_t kDefaultFlops = 400'000'000'000'000;  // 40 % of what both are said to do in bf16.
+constexpr int64_t kMemoryOfH100 = 80'000'000'000, kMemoryOfV6e = 32'000'000'000;
+constexpr int64_t kMostOfAnything = int64_t{1} << 60;
 
 constexpr std::string_view kComputationAxes[] = {"tensor",
                                                  "tensor_parallel",
@@ -33,12 +33,9 @@ constexpr std::string_view kComputationAxes[] = {"tensor",
                                                  "model_parallel",
                                                  "mp",
                                                  "mdl",
-                                                 "expert",
-                                                 "expert_parallel",
-                                                 "experts",
-                                                 "ep",
-                                                 "etp",
-                                                 "autoregressive"};
+                                                 "autoregressive",
+                                                 "etp"};
+constexpr std::string_view kExpertAxes[] = {"expert", "expert_parallel", "experts", "ep"};
 constexpr std::string_view kPipelineAxes[] = {"pipe", "pipeline", "pp", "stage"};
 
 bool Holds(std::span<const std::string_view> names, std::string_view name) {
@@ -47,6 +44,7 @@ bool Holds(std::span<const std::string_view> names, std::string_view name) {
 
 AxisUse UseOf(std::string_view name) {
   if (Holds(kPipelineAxes, name)) return AxisUse::kOther;
+  if (Holds(kExpertAxes, name)) return AxisUse::kExperts;
   return Holds(kComputationAxes, name) ? AxisUse::kComputation : AxisUse::kBatch;
 }
 
@@ -76,57 +74,29 @@ void CollectFans(const ModuleSpec& module, const std::optional<Located<std::stri
   }
 }
 
-bool SaysExpert(std::string_view name) { return name.find("expert") != name.npos; }
-
-// The path without the number of an expert, of which each token passes some.
-std::string WithoutExpert(std::string_view path) {
-  std::string without;
-  bool of_experts = false;
-  while (!path.empty()) {
-    const std::string_view part = path.substr(0, path.find('.'));
-    const bool is_number = part.find_first_not_of("0123456789") == part.npos;
-    without += of_experts && is_number ? "*" : std::string(part);
-    without += '.';
-    of_experts = SaysExpert(part);
-    path.remove_prefix(std::min(part.size() + 1, path.size()));
-  }
-  return without;
-}
-
+// Reads the weights of a model as the spec has them.
 class StepBuilder {
  public:
   StepBuilder(const Training& training, const Mesh& mesh, const ModelSpec& spec)
       : mesh_(mesh), building_(spec, unheard_) {
-    step_.model.axes = training.axes;
-    step_.model.tokens = training.tokens;
+    step_.model.training = training;
     CollectFans(spec.modules, spec.fans, &fans_);
   }
 
   TrainingStep Build(const WrittenTensors& drawn, bool by_partition) {
+    std::vector<StepTensor> tensors;
     for (size_t i = 0; i < drawn.tensors.size(); ++i) {
       const Tensor& tensor = drawn.tensors[i];
       const size_t w = WeightOf(tensor, *drawn.specs[i], *drawn.places[i], by_partition);
       step_.weights.push_back(w);
-      // Of those pinned to some ranks, the mean one holds a part.
       double held = 1;
       for (const Pin& pin : tensor.partition.pins) {
         held *= static_cast<double>(pin.indices.size()) /
                 static_cast<double>(mesh_.shape[static_cast<size_t>(pin.axis)]);
       }
-      StepWeight& weight = step_.model.weights[w];
-      weight.count += held;
-      if (!SaysExpert(tensor.path) || experts_[w].insert(WithoutExpert(tensor.path)).second) {
-        weight.runs += held;
-      }
+      tensors.push_back({tensor.path, w, held});
     }
-    for (StepWeight& weight : step_.model.weights) {
-      for (size_t d = 0; d < weight.shape.size(); ++d) {
-        if (stacks_[&weight - step_.model.weights.data()].count(d) > 0) {
-          weight.runs *= static_cast<double>(weight.shape[d]);
-        }
-      }
-    }
-    step_.model.logical_axes = static_cast<int>(logical_.size());
+    Recognize(tensors, &step_.model);
     return std::move(step_);
   }
 
@@ -143,52 +113,36 @@ class StepBuilder {
     }
     known.push_back(firsts_.size());
     firsts_.push_back(&tensor);
-    step_.model.weights.push_back({tensor.shape, InfoOf(tensor.dtype).bytes, 0, 0, {}, {}});
-    experts_.emplace_back();
-    stacks_.emplace_back();
-    Describe(tensor, spec, place, &step_.model.weights.back());
+    step_.model.weights.push_back(Describe(tensor, spec, place));
     return known.back();
   }
 
-  void Describe(const Tensor& tensor, const TensorSpec& spec, const Span& place,
-                StepWeight* weight) {
+  StepWeight Describe(const Tensor& tensor, const TensorSpec& spec, const Span& place) {
     const size_t rank = tensor.shape.size();
-    weight->logical.assign(rank, -1);
-    weight->roles.assign(rank, DimensionRole::kPlain);
-    if (!spec.axes || spec.axes->value.size() != rank) return;
-    const AxisNames& names = spec.axes->value;
-    const FanSource source = SourceOf(tensor, spec, place);
-    std::optional<FanAxes> directions = DirectionsOf(source, rank);
-    if (directions && !source.axes && IsTable(tensor, spec)) {
-      // Tables are [rows, columns] everywhere, and looked up by rows.
-      FanSource in_out = source;
-      in_out.order = FanOrder::kInOut;
-      directions = DirectionsOf(in_out, rank);
-    }
-    for (size_t d = 0; d < rank; ++d) {
-      const bool is_batch = std::count(source.batch.begin(), source.batch.end(), d) > 0;
-      const bool of_experts = is_batch && SaysExpert(names[d].value);
-      if (is_batch && !of_experts) stacks_.back().insert(d);
-      if (names[d].value.empty()) continue;
-      const auto is_in = [&](const std::vector<size_t>& list) {
-        return std::count(list.begin(), list.end(), d) > 0;
-      };
-      DimensionRole& role = weight->roles[d];
-      if (is_batch) {
-        if (of_experts) role = DimensionRole::kExperts;
-        continue;
-      } else if (!directions) {
-        role = DimensionRole::kElementwise;
-      } else if (is_in(directions->in)) {
-        role = DimensionRole::kContracted;
-      } else if (is_in(directions->out)) {
-        role = DimensionRole::kProduced;
-      } else {
-        continue;
+    StepWeight weight;
+    weight.shape = tensor.shape;
+    weight.element_bytes = InfoOf(tensor.dtype).bytes;
+    weight.names.assign(rank, DimensionName::kNone);
+    FanSource source = SourceOf(tensor, spec, place);
+    if (spec.axes && spec.axes->value.size() == rank) {
+      for (size_t d = 0; d < rank; ++d) {
+        weight.names[d] = DimensionNamed(spec.axes->value[d].value);
+        // A router has experts as its output, and is no more than a matrix.
+        const bool is_batch = std::count(source.batch.begin(), source.batch.end(), d) > 0;
+        if (weight.names[d] == DimensionName::kExperts && rank > 2 && !is_batch) {
+          source.batch.push_back(d);
+        }
       }
-      weight->logical[d] =
-          logical_.emplace(names[d].value, static_cast<int>(logical_.size())).first->second;
     }
+    weight.batch = source.batch;
+    weight.is_table = IsTable(tensor, spec);
+    // Tables are [rows, columns] everywhere.
+    if (weight.is_table && !source.axes) source.order = FanOrder::kInOut;
+    if (const auto directions = DirectionsOf(source, rank)) {
+      weight.in = directions->in;
+      weight.out = directions->out;
+    }
+    return weight;
   }
 
   FanSource SourceOf(const Tensor& tensor, const TensorSpec& spec, const Span& place) {
@@ -210,12 +164,24 @@ class StepBuilder {
   Building building_;
   FansOfSpecs fans_;
   TrainingStep step_;
-  std::map<std::string, int> logical_;
   std::unordered_map<const TensorSpec*, std::vector<size_t>> known_;
   std::vector<const Tensor*> firsts_;  // Of each weight.
-  std::vector<std::set<std::string>> experts_;
-  std::vector<std::set<size_t>> stacks_;  // Dimensions of layers and the like.
 };
+
+// A number that config.json has under one of these names; 0: it has none.
+int64_t InConfig(const Building& building, std::initializer_list<std::string_view> names) {
+  Diagnostics unheard;
+  if (!building.spec.config) return 0;
+  for (const auto& member : *building.spec.config) {
+    if (std::find(names.begin(), names.end(), member.name.value) == names.end()) continue;
+    if (const auto* number = std::get_if<int64_t>(&member.value.value)) return *number;
+    const auto* expr = std::get_if<ExprPtr>(&member.value.value);
+    if (expr == nullptr || *expr == nullptr) continue;
+    return EvaluateInteger(**expr, building.names, 1, kMostOfAnything, member.name.value, unheard)
+        .value_or(0);
+  }
+  return 0;
+}
 
 }  // namespace
 
@@ -236,7 +202,7 @@ Training BindTraining(Building& building, const Mesh& mesh) {
       } else if (std::count(said.begin(), said.end(), axis) > 0) {
         building.diagnostics.Error(name.span,
                                    fmt::format("`training` names mesh axis `{}` twice", name.value),
-                                   "it divides either the batch or the computation");
+                                   "it is of one kind: `batch`, `expert` or `computation`");
       } else {
         said.push_back(axis);
         training.axes[static_cast<size_t>(axis)].use = as;
@@ -244,6 +210,7 @@ Training BindTraining(Building& building, const Mesh& mesh) {
     }
   };
   use(spec.training.batch, AxisUse::kBatch);
+  use(spec.training.expert, AxisUse::kExperts);
   use(spec.training.computation, AxisUse::kComputation);
   for (const auto& named : spec.bandwidth) {
     if (named.name.value.empty() || !named.value) continue;
@@ -261,18 +228,30 @@ Training BindTraining(Building& building, const Mesh& mesh) {
       training.axes[static_cast<size_t>(axis)].bandwidth = *value;
     }
   }
-  training.tokens = static_cast<double>(kDefaultTokens);
-  const auto integer = [&](const ExprPtr& expr, int64_t most, std::string_view what) {
-    return expr ? EvaluateInteger(*expr, building.names, 1, most, what, building.diagnostics)
-                : std::nullopt;
+  const TrainingSpec& said_of = spec.training;
+  const auto integer = [&](const ExprPtr& expr, int64_t low, std::string_view key, int64_t other) {
+    if (expr == nullptr) return other;
+    return EvaluateInteger(*expr, building.names, low, kMostOfAnything, key, building.diagnostics)
+        .value_or(other);
   };
-  if (const auto tokens = integer(spec.training.tokens, kMostTokens, "`tokens`")) {
-    training.tokens = static_cast<double>(*tokens);
+  const auto number = [](int64_t value) { return static_cast<double>(value); };
+  training.tokens = number(integer(said_of.tokens, 1, "`tokens`", kDefaultTokens));
+  training.flops = number(integer(said_of.flops, 1, "`flops`", kDefaultFlops));
+  training.says_memory = said_of.memory_per_rank != nullptr;
+  training.memory = number(integer(said_of.memory_per_rank, 1, "`memory_per_rank`",
+                                   mesh.devices.IsPlain() ? kMemoryOfH100 : kMemoryOfV6e));
+  if (said_of.optimizer_bytes != nullptr) {
+    training.optimizer_bytes = number(integer(said_of.optimizer_bytes, 0, "`optimizer_bytes`", 0));
   }
-  if (const auto memory =
-          integer(spec.training.memory_per_rank, int64_t{1} << 62, "`memory_per_rank`")) {
-    training.memory_per_rank = static_cast<double>(*memory);
-  }
+  training.heads =
+      integer(said_of.heads, 1, "`heads`",
+              InConfig(building, {"num_attention_heads", "num_heads", "n_head", "n_heads"}));
+  const int64_t kv_heads = InConfig(building, {"num_key_value_heads", "n_kv_heads"});
+  training.kv_heads =
+      integer(said_of.kv_heads, 1, "`kv_heads`", kv_heads > 0 ? kv_heads : training.heads);
+  training.experts_per_token =
+      integer(said_of.experts_per_token, 1, "`experts_per_token`",
+              InConfig(building, {"num_experts_per_tok", "num_experts_per_token", "moe_topk"}));
   return training;
 }
 
@@ -302,31 +281,44 @@ void ExplainAlternatives(const WrittenTensors& drawn, const Training& training, 
                    [&](const Tensor& tensor) { return GlobMatches(notes->pattern, tensor.path); });
   if (found == drawn.tensors.end()) return;
   const TrainingStep step = StepOf(drawn, training, mesh, true, spec);
+  const StepModel& model = step.model;
+  if (MissingForCost(model)) return;
   const size_t weight = step.weights[static_cast<size_t>(found - drawn.tensors.begin())];
-  const StepWeight& of = step.model.weights[weight];
+  const StepBlock& block = model.blocks[static_cast<size_t>(model.weights[weight].block)];
   std::vector<AxisCuts> cuts = CutsOf(drawn, step, mesh);
-  std::vector<AxisCuts> ways = Candidates(step.model, of);
-  if (std::find(ways.begin(), ways.end(), cuts[weight]) == ways.end()) {
-    ways.push_back(cuts[weight]);
-  }
-  std::vector<std::pair<StepCost, PartitionSpec>> all;
-  for (const AxisCuts& way : ways) {
-    cuts[weight] = way;
-    all.emplace_back(CostOf(step.model, cuts), PartitionOf(way, of.shape.size(), step.model));
+  BlockCuts chosen;
+  for (const size_t w : block.weights) chosen.push_back(cuts[w]);
+  std::vector<BlockCuts> ways = Strategies(model, block, FixedCuts(model.weights.size()));
+  ways.insert(ways.begin(), chosen);
+  // Of the ways that cut this tensor alike the best.
+  std::vector<ShardingNotes::Alternative> all;
+  for (const BlockCuts& way : ways) {
+    for (size_t i = 0; i < way.size(); ++i) cuts[block.weights[i]] = way[i];
+    const StepCost cost = CostOf(model, cuts);
+    const auto at = static_cast<size_t>(
+        std::find(block.weights.begin(), block.weights.end(), weight) - block.weights.begin());
+    const ShardingNotes::Alternative one = {
+        PartitionOf(way[at], UsesOf(model, block, way)[at], model.weights[weight].shape.size()),
+        cost.seconds(), cost.padding, cost.memory, cost.memory <= training.memory};
+    all.push_back(one);
   }
   std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.first.padding, a.first.seconds) <
-           std::pair(b.first.padding, b.first.seconds);
+    return std::pair(!a.fits, a.seconds) < std::pair(!b.fits, b.seconds);
   });
-  for (auto& [cost, partition] : all) {
-    notes->alternatives.push_back(
-        {std::move(partition), cost.seconds, cost.padding, cost.rank_bytes});
+  notes->block = block.kind;
+  for (const auto& one : all) {
+    const auto& known = notes->alternatives;
+    if (std::none_of(known.begin(), known.end(),
+                     [&](const auto& other) { return other.partition == one.partition; })) {
+      notes->alternatives.push_back(one);
+    }
   }
 }
 
-StepCost CostOf(const WrittenTensors& drawn, const Training& training, const Mesh& mesh,
-                const ModelSpec& spec) {
+std::optional<StepCost> CostOf(const WrittenTensors& drawn, const Training& training,
+                               const Mesh& mesh, const ModelSpec& spec) {
   const TrainingStep step = StepOf(drawn, training, mesh, true, spec);
+  if (MissingForCost(step.model)) return {};
   return CostOf(step.model, CutsOf(drawn, step, mesh));
 }
 

@@ -1,21 +1,15 @@
 // What a spec and the names in it say of a training step, for what a sharding costs
-// (sharding/cost.h). shardinit-auto(7) has what each name means.
+// (autoshard/). shardinit-auto(7) has what each name means.
 #pragma once
 
 #include <optional>
 #include <vector>
 
+#include "autoshard/cost.h"
 #include "graph/building.h"
 #include "graph/explanation.h"
-#include "sharding/cost.h"
 
 namespace shardinit {
-
-struct Training {
-  std::vector<StepAxis> axes;  // Of the mesh.
-  double tokens = 0;
-  std::optional<double> memory_per_rank;
-};
 
 // Reports mistakes in `bandwidth` and `training`.
 Training BindTraining(Building& building, const Mesh& mesh);
@@ -30,12 +24,13 @@ struct TrainingStep {
 TrainingStep StepOf(const WrittenTensors& drawn, const Training& training, const Mesh& mesh,
                     bool by_partition, const ModelSpec& spec);
 
-// What each way to cut the first tensor whose path matches `notes->pattern` would cost.
+// What each way to cut the block of the first tensor whose path matches `notes->pattern` would
+// cost.
 void ExplainAlternatives(const WrittenTensors& drawn, const Training& training, const Mesh& mesh,
                          const ModelSpec& spec, Explanation* notes);
 
-// What the sharding that the tensors have costs.
-StepCost CostOf(const WrittenTensors& drawn, const Training& training, const Mesh& mesh,
-                const ModelSpec& spec);
+// What the sharding that the tensors have costs; none if the spec does not say enough.
+std::optional<StepCost> CostOf(const WrittenTensors& drawn, const Training& training,
+                               const Mesh& mesh, const ModelSpec& spec);
 
 }  // namespace shardinit

@@ -50,7 +50,8 @@ std::string HintAt(const std::string& only, const std::vector<Tensor>& tensors) 
 
 }  // namespace
 
-Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics, Explanation* explanation) {
+Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics, Explanation* explanation,
+              StepCost* cost) {
   const std::optional<ModelSpec> spec = LoadSpec(request.spec, diagnostics);
   if (!spec) diagnostics.ThrowIfErrors();
   Check(spec.has_value(), "a spec without a mistake is there");
@@ -58,8 +59,8 @@ Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics, Explanation*
 
   // Resolve every name, expression, shape and rule. Beyond this point no
   // expression is evaluated and no name is looked up.
-  InitGraph graph = BuildGraph(*spec, diagnostics, explanation, request.layout, request.all_layouts,
-                               request.with_cost);
+  InitGraph graph =
+      BuildGraph(*spec, diagnostics, explanation, request.layout, request.all_layouts, cost);
   diagnostics.ThrowIfErrors();
   if (request.replicas) graph.replicas = *request.replicas;
 

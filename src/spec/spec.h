@@ -213,8 +213,9 @@ struct NodeTree;  // spec/yaml.h
 // What is known of the training that the checkpoint is for.
 struct TrainingSpec {
   WrongKeys wrong;
-  std::optional<AxisList> batch, computation;  // Mesh axes, whatever their names say.
-  ExprPtr tokens, memory_per_rank;             // Null: not said.
+  std::optional<AxisList> batch, expert, computation;  // Mesh axes, whatever their names say.
+  // Null: not said.
+  ExprPtr tokens, memory_per_rank, flops, optimizer_bytes, heads, kv_heads, experts_per_token;
 };
 
 struct ModelSpec {

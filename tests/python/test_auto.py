@@ -27,11 +27,25 @@ def test_cost_of_405b_is_that_of_the_formulas():
     # The rules of the spec: norms are whole.
     fsdp = 3 * Exchange(2 * (layers * of_layer + 2 * vocab * d) / 4, 128)
     fsdp += 2 * Exchange(2 * (2 * layers + 1) * d, 128)
-    tensor = layers * 2 * 4 * Exchange(tokens * d * 2, 4)  # Out of attention, out of the mlp.
+    # Out of attention, out of the mlp, and the forward pass once more; out of the table, whose columns
+    # are cut; and back into the head.
+    tensor = (layers * 2 * 4 * 1.5 + 1 + 2) * Exchange(tokens * d * 2, 4)
+    computation = (8 * layers * of_layer + 6 * vocab * d) * tokens / 4 / 400e12
     cost = CostOf(SPEC_405B)
+    assert cost["recompute"] and not cost["sequence_parallel"]
     assert cost["bytes"] == {"fsdp": round(fsdp), "tensor": round(tensor)}
-    assert cost["seconds"] == pytest.approx(fsdp / 50e9 + tensor / 450e9, rel=1e-12)
-    assert CostOf(SPEC_405B, "--tokens", "16384")["bytes"]["tensor"] == round(2 * tensor)
+    assert cost["communication_seconds"] == pytest.approx(fsdp / 50e9 + tensor / 450e9, rel=1e-12)
+    assert cost["computation_seconds"] == pytest.approx(computation, rel=1e-12)
+    assert cost["seconds"] == cost["communication_seconds"] + cost["computation_seconds"]
+    # Weights, gradients, Adam's two moments and a copy in f32; a layer and what is not in one, whole,
+    # with gradients; what layers keep; and of one layer what goes in and out of its matrices.
+    whole, norms = 2 * vocab * d + layers * of_layer, (2 * layers + 1) * d
+    memory = (whole / 512 + norms) * 16
+    memory += 2 * 2 * (2 * vocab * d + of_layer) / 4 * 127 / 128 + layers * tokens * d * 2
+    matrices = 7 * d + (2 * d + 2 * kv + 3 * ff) / 4
+    memory += tokens * 2 * (matrices + d / 4 + d + vocab / 4)
+    assert cost["memory"] == round(memory)
+    assert CostOf(SPEC_405B, "--tokens", "4096", "--memory-per-rank", "50G")["bytes"]["tensor"] == round(tensor / 2)
 
 
 def test_bandwidth_is_that_of_the_spec_or_of_the_slowest_link(tmp_path):
@@ -39,7 +53,7 @@ def test_bandwidth_is_that_of_the_spec_or_of_the_slowest_link(tmp_path):
         f"shardinit: 1\ninclude: {SPEC_405B}\nbandwidth: {{fsdp: 1e9, tensor: 2 * 1e9}}\n"
     )
     cost = CostOf("spec.yaml", cwd=tmp_path)
-    assert cost["seconds"] == pytest.approx(
+    assert cost["communication_seconds"] == pytest.approx(
         cost["bytes"]["fsdp"] / 1e9 + cost["bytes"]["tensor"] / 2e9, rel=1e-12
     )
     for slices, fsdp in (("{fsdp: 2}", 12.5e9), ("{tensor: 2}", 100e9)):
@@ -48,7 +62,7 @@ def test_bandwidth_is_that_of_the_spec_or_of_the_slowest_link(tmp_path):
         )
         cost = CostOf("spec.yaml", cwd=tmp_path)
         tensor = 112.5e9 - fsdp
-        assert cost["seconds"] == pytest.approx(
+        assert cost["communication_seconds"] == pytest.approx(
             cost["bytes"]["fsdp"] / fsdp + cost["bytes"]["tensor"] / tensor, rel=1e-12
         )
 
@@ -70,9 +84,11 @@ def test_kinds_of_axes_may_be_said(tmp_path):
     # Both divide the batch: gathered over x, then over y.
     size = 4 * 16 * 32
     assert CostOf(spec)["bytes"] == {"x": 3 * size / 4 / 2, "y": 3 * size * 3 / 4}
-    # y cuts what w contracts: 4 t w e (n-1)/n with w = 16.
+    # y cuts what no name says that it may: gathered, but all ranks along it have the same gradients.
     spec.write_text(SPEC + "training: {computation: y, tokens: 10}\n")
-    assert CostOf(spec)["bytes"] == {"x": 3 * size / 4 / 2, "y": 4 * 10 * 16 * 4 * 3 / 4}
+    cost = CostOf(spec)
+    assert cost["bytes"] == {"x": 3 * size / 4 / 2, "y": 2 * size * 3 / 4}
+    assert cost["cut_otherwise"] == 1
     spec.write_text(SPEC + "training: {computation: [x, y], batch: x, tokens: 10}\n")
     result = Run("plan", spec)
     assert result.returncode == 2
@@ -86,6 +102,9 @@ def test_kinds_of_axes_may_be_said(tmp_path):
         ("bandwidth: {x: 0}", "the bandwidth of `x` is 0 bytes a second"),
         ("training: {tokens: 0}", "`tokens` must be between 1"),
         ("training: {batch: z}", "unknown mesh axis `z`"),
+        ("training: {expert: z}", "unknown mesh axis `z`"),
+        ("training: {heads: 0}", "`heads` must be between 1"),
+        ("training: {flops: 0}", "`flops` must be between 1"),
         ("training: {token: 4}", "unknown key `token` in `training`"),
     ],
 )
@@ -94,21 +113,6 @@ def test_mistakes(tmp_path, line, message):
     result = Run("plan", tmp_path / "spec.yaml")
     assert result.returncode == 2
     assert message in result.stderr
-
-
-# ../field-guide 2.3: PyTorch/XLA's 405B on two pods, by hand.
-BY_HAND = """\
-uneven: chunk  # 512 do not divide 128256.
-"model.embed_tokens.weight": [fsdp, tensor]
-"model.layers.*.self_attn.[qkv]_proj.weight": [tensor, fsdp]
-"model.layers.*.self_attn.o_proj.weight": [fsdp, tensor]
-"model.layers.*.mlp.gate_proj.weight": [tensor, fsdp]
-"model.layers.*.mlp.up_proj.weight": [tensor, fsdp]
-"model.layers.*.mlp.down_proj.weight": [fsdp, tensor]
-"model.layers.*.*layernorm.weight": null
-"model.norm.weight": null
-"lm_head.weight": [[tensor, fsdp], null]
-"""
 
 
 def Partitions(*arguments):
@@ -123,14 +127,10 @@ def Partitions(*arguments):
     return boxes
 
 
-def test_auto_of_405b_is_not_above_the_one_by_hand(tmp_path):
-    (tmp_path / "hand.yaml").write_text(BY_HAND)
-    hand = CostOf(SPEC_405B, "--sharding", tmp_path / "hand.yaml")
+def test_auto_takes_no_time():
     start = time.monotonic()
-    auto = CostOf(SPEC_405B, "--shard", "auto")
+    CostOf(SPEC_405B, "--shard", "auto")
     assert time.monotonic() - start < 2
-    assert auto["seconds"] <= hand["seconds"]
-    assert auto == CostOf(SPEC_405B)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_what_plan_writes_is_the_same_sharding(tmp_path, model, mesh):
 
 def test_memory_is_a_number_or_a_size_in_both_places(tmp_path):
     plans = []
-    for memory in ("1590e6", "1590MB"):
+    for memory in ("59e9", "59GB"):
         plans.append(Run("plan", "--json", SPEC_405B, "--shard", "auto", "--memory-per-rank", memory).stdout)
         spec = tmp_path / "spec.yaml"
         spec.write_text(f"shardinit: 1\ninclude: {SPEC_405B}\nsharding: auto\ntraining: {{memory_per_rank: {memory}}}\n")
@@ -165,19 +165,114 @@ def test_memory_is_a_number_or_a_size_in_both_places(tmp_path):
     assert json.loads(plans[0]) and plans[1:] == plans[:1] * 3
 
 
-def test_memory_per_rank(tmp_path):
+def test_memory_per_rank():
     result = Run("plan", SPEC_405B, "--shard", "auto", "--memory-per-rank", "1G")
     assert result.returncode == 2
-    assert "each way to cut the tensors gives some rank at least 1.6 GB" in result.stderr
-    # Norms are whole until memory is scarce.
-    result = Run("plan", "--json", SPEC_405B, "--shard", "auto", "--memory-per-rank", "1590MB")
-    assert json.loads(result.stdout)["max_rank_bytes"] <= 1590 * 10**6
+    assert "`memory_per_rank` is 1.1 GB, but weights, gradients, the optimizer's state and activations are at least" \
+        in result.stderr
+    # Of a table and its gradients all ranks have all, until memory is scarce.
+    free = CostOf(SPEC_405B, "--shard", "auto")
+    scarce = CostOf(SPEC_405B, "--shard", "auto", "--memory-per-rank", "59GB")
+    assert 59e9 < free["memory"] <= 80e9 and scarce["memory"] <= 59e9
+    assert free["seconds"] < scarce["seconds"]
+    # That of the device that is assumed.
+    result = Run("plan", SPEC_405B, "--shard", "auto", "--mesh", "fsdp=8,tensor=8")
+    assert "`memory_per_rank` is 80.0 GB by default, but" in result.stderr
 
 
 def test_explain_has_what_others_would_cost():
     result = Run("explain", "--json", SPEC_405B, "*embed_tokens.weight", "--sharding", "auto")
-    alternatives = json.loads(result.stdout)["alternatives"]
-    assert alternatives[0]["partition"] == json.loads(result.stdout)["partition"] == "[fsdp, tensor]"
-    seconds = [a["seconds"] for a in alternatives]
-    assert seconds == sorted(seconds) and seconds[0] == CostOf(SPEC_405B)["seconds"]
-    assert seconds[0] < seconds[-1]
+    facts = json.loads(result.stdout)
+    alternatives = facts["alternatives"]
+    assert facts["block"] == "table"
+    assert alternatives[0]["partition"] == facts["partition"]
+    for fits in (True, False):
+        seconds = [a["seconds"] for a in alternatives if a["fits"] == fits]
+        assert seconds == sorted(seconds)
+    assert alternatives[0]["seconds"] == CostOf(SPEC_405B, "--sharding", "auto")["seconds"]
+    assert alternatives[0]["seconds"] < alternatives[-1]["seconds"]
+    # By rows, by columns and whole; each gathered or not.
+    assert {a["partition"] for a in alternatives} == {
+        "[-, -]", "[fsdp, -]", "[tensor, -]", "[tensor, fsdp]", "[-, tensor]", "[fsdp, tensor]"}
+
+
+# What the old search did and nobody does.
+def PartitionOf(*arguments):
+    result = Run("explain", "--json", *arguments, "--sharding", "auto")
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)["partition"]
+
+
+def test_experts_of_a_layer_are_on_the_same_ranks():
+    spec, mesh = ROOT / "configs/deepseek-v3.yaml", ["--mesh", "fsdp=8,expert=32"]
+    for name in ("gate_up_proj", "down_proj"):
+        partition = PartitionOf(spec, f"*.10.mlp.experts.{name}", *mesh)
+        assert partition.startswith("[expert, ") and "expert" not in partition[8:]
+    # Outside of experts its ranks have other tokens, and cut nothing but for storage.
+    assert CostOf(spec, "--sharding", "auto", *mesh)["cut_otherwise"] == 0
+
+
+@pytest.mark.parametrize("name", ["gate_up_proj", "down_proj"])
+def test_fused_hidden_units_are_not_cut_otherwise(name):
+    partition = PartitionOf(ROOT / "configs/mixtral-8x7b.yaml", f"*.3.mlp.experts.{name}", "--mesh", "fsdp=4,tensor=8")
+    assert partition in ("[tensor, -, -]", "[tensor, fsdp, -]", "[tensor, -, fsdp]")
+
+
+def test_heads_are_whole():
+    # 8 heads of keys.
+    for tensor in (8, 16):
+        arguments = ("*.3.self_attn.k_proj.weight", "--mesh", f"fsdp=16,tensor={tensor}")
+        partition = PartitionOf(ROOT / "configs/llama3.1-70b.yaml", *arguments)
+        assert partition.startswith("[tensor, ") if tensor == 8 else "tensor" not in partition
+    for name in ("q_a_proj", "kv_a_proj_with_mqa"):
+        spec, mesh = ROOT / "configs/deepseek-v3.yaml", "fsdp=16,expert=16,tensor=4"
+        assert "tensor" not in PartitionOf(spec, f"*.3.self_attn.{name}.weight", "--mesh", mesh)
+
+
+def test_kernels_and_contractions_are_not_split(tmp_path):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(f"""\
+shardinit: 1
+include: {ROOT}/configs/mamba-2.8b.yaml
+mesh: {{axes: {{fsdp: 4, tensor: 2}}}}
+""")
+    result = Run("plan", spec, "--sharding", "auto")
+    assert result.returncode == 2
+    assert "`auto` cannot choose: no tensor says what ranks that share the work" in result.stderr
+    spec.write_text(spec.read_text() + "training: {batch: tensor}\n")
+    assert CostOf(spec, "--sharding", "auto")["cut_otherwise"] == 0
+
+
+MIXTURE = """\
+shardinit: 1
+name: m
+dtype: bf16
+mesh: {axes: {data: 2, expert: 4}}
+init: {n: {normal: {std: 0.02}}}
+modules:
+  layers:
+    repeat: {i: 2}
+    experts.up: {shape: [8, 64, 32], axes: [experts, mlp, embed], init: n}
+    experts.down: {shape: [8, 32, 64], axes: [experts, embed, mlp], init: n}
+"""
+
+
+def test_nobody_guesses_how_many_experts_a_token_has(tmp_path):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(MIXTURE)
+    result = Run("plan", "--json", spec)
+    assert result.returncode == 0 and "cost" not in json.loads(result.stdout)
+    result = Run("plan", spec, "--sharding", "auto")
+    assert result.returncode == 2
+    assert "does not say to how many experts a token goes" in result.stderr
+    assert "training: {experts_per_token: 2}" in result.stderr
+    spec.write_text(MIXTURE + "training: {experts_per_token: 2, tokens: 4}\n")
+    assert CostOf(spec, "--sharding", "auto")["bytes"]["expert"] == 2 * 2 * 4 * 4 * 32 * 2 * 3 / 4
+    spec.write_text(MIXTURE + "config: {num_experts_per_tok: 2}\ntraining: {tokens: 4}\n")
+    assert CostOf(spec, "--sharding", "auto")["bytes"]["expert"] == 2 * 2 * 4 * 4 * 32 * 2 * 3 / 4
+
+
+def test_a_tiny_model_is_replicated(tmp_path):
+    tiny = ROOT / "configs/llama3-tiny.yaml"
+    for mesh in ("fsdp=4", "fsdp=2,tensor=2"):
+        assert CostOf(tiny, "--mesh", mesh, "--sharding", "auto")["bytes"]["fsdp"] < CostOf(tiny, "--mesh", mesh)["bytes"]["fsdp"]

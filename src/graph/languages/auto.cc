@@ -5,10 +5,10 @@
 #include <unordered_map>
 #include <utility>
 
+#include "autoshard/choose.h"
 #include "graph/languages/languages.h"
 #include "graph/training.h"
 #include "report/text.h"
-#include "sharding/search.h"
 
 namespace shardinit {
 namespace {
@@ -25,15 +25,24 @@ class AutoLanguage : public ShardingLanguage {
     Building building(spec, heard_before);
     const Training training = BindTraining(building, context_.mesh);
     const TrainingStep step = StepOf(drawn, training, context_.mesh, false, spec);
-    std::vector<std::optional<AxisCuts>> given(step.model.weights.size());
+    if (const auto missing = MissingForChoice(step.model)) {
+      return context_.Error(place_, "`auto` cannot choose: " + missing->what, missing->hint);
+    }
+    FixedCuts given(step.model.weights.size());
     for (size_t i = 0; i < drawn.tensors.size(); ++i) {
       if (fixed[i] != nullptr) given[step.weights[i]] = CutsOf(*fixed[i], context_.mesh);
     }
-    const SearchResult result = FindSharding(step.model, given, training.memory_per_rank);
-    if (result.status != SearchResult::kFound) return Report(result, training);
-    for (size_t w = 0; w < result.cuts.size(); ++w) {
-      chosen_.push_back(
-          PartitionOf(result.cuts[w], step.model.weights[w].shape.size(), step.model));
+    const Choice choice = Choose(step.model, given);
+    if (choice.status != Choice::kFound) return Report(choice, training);
+    chosen_.resize(choice.cuts.size());
+    for (const StepBlock& block : step.model.blocks) {
+      BlockCuts cuts;
+      for (const size_t w : block.weights) cuts.push_back(choice.cuts[w]);
+      const auto uses = UsesOf(step.model, block, cuts);
+      for (size_t i = 0; i < cuts.size(); ++i) {
+        const size_t w = block.weights[i];
+        chosen_[w] = PartitionOf(cuts[i], uses[i], step.model.weights[w].shape.size());
+      }
     }
     for (size_t i = 0; i < drawn.tensors.size(); ++i) {
       weights_.emplace(drawn.tensors[i].path, step.weights[i]);
@@ -53,20 +62,20 @@ class AutoLanguage : public ShardingLanguage {
   bool Chooses() const override { return true; }
 
  private:
-  void Report(const SearchResult& result, const Training& training) {
-    if (result.status == SearchResult::kTooMany) {
+  void Report(const Choice& choice, const Training& training) {
+    if (choice.status == Choice::kTooMany) {
       return context_.Error(place_, "there are too many ways to cut these tensors to compare all",
-                            "name fewer logical axes, or fewer mesh axes for the computation in "
-                            "`training`");
+                            "use a mesh of fewer axes");
     }
     const ExprPtr& memory = context_.building.spec.training.memory_per_rank;
     context_.Error(
-        SpanOf(*memory),
-        fmt::format("`memory_per_rank` is {}, but each way to cut the tensors gives some "
-                    "rank at least {}",
-                    InBytes(static_cast<int64_t>(*training.memory_per_rank)),
-                    InBytes(static_cast<int64_t>(result.cost.rank_bytes))),
-        "use a larger mesh");
+        memory == nullptr ? place_ : SpanOf(*memory),
+        fmt::format("`memory_per_rank` is {}{}, but weights, gradients, the optimizer's state and "
+                    "activations are at least {} on some rank",
+                    InBytes(static_cast<int64_t>(training.memory)),
+                    training.says_memory ? "" : " by default",
+                    InBytes(static_cast<int64_t>(choice.cost.memory))),
+        "use a larger mesh, or fewer `tokens`");
   }
 
   LanguageContext& context_;
@@ -84,7 +93,7 @@ std::unique_ptr<ShardingLanguage> ReadAuto(LanguageContext& context, const Langu
 
 extern const LanguageRow kAutoLanguage = {
     .name = "auto",
-    .description = "all tensors as it costs least in training, by a model of what is sent",
+    .description = "all tensors as it costs least in training, of the strategies that trainers run",
     .is_word = true,
     .read = ReadAuto,
 };

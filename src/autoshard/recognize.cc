@@ -1,0 +1,325 @@
+// Blocks of a model, by names of dimensions, widths and paths. What fits no block is cut for
+// storage alone.
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "autoshard/step.h"
+
+namespace shardinit {
+namespace {
+
+constexpr struct {
+  std::string_view name;
+  DimensionName means;
+} kNames[] = {
+    {"heads", DimensionName::kHeads},
+    {"q_heads", DimensionName::kHeads},
+    {"kv_heads", DimensionName::kHeads},
+    {"joined_kv", DimensionName::kHeads},
+    {"mlp", DimensionName::kHidden},
+    {"ff", DimensionName::kHidden},
+    {"ffn", DimensionName::kHidden},
+    {"intermediate", DimensionName::kHidden},
+    {"vocab", DimensionName::kVocabulary},
+    {"vocab_size", DimensionName::kVocabulary},
+    {"table_rows", DimensionName::kVocabulary},
+    {"exp", DimensionName::kExperts},
+};
+
+bool IsNumber(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+}
+
+// Of a path: up to the last number, which is of a layer or of one of its experts; and the layer
+// alone.
+struct Places {
+  std::string inner, layer;
+  bool is_of_one_expert = false;
+};
+
+Places PlacesOf(std::string_view path) {
+  Places places;
+  size_t at = 0;
+  bool after_experts = false;
+  for (size_t end; at <= path.size(); at = end + 1) {
+    end = std::min(path.find('.', at), path.size());
+    const std::string_view part = path.substr(at, end - at);
+    if (IsNumber(part)) {
+      places.inner = path.substr(0, end);
+      if (!after_experts) places.layer = places.inner;
+      places.is_of_one_expert |= after_experts;
+    }
+    after_experts = part.find("expert") != part.npos;
+  }
+  return places;
+}
+
+double Product(const Shape& shape, const std::vector<size_t>& dimensions) {
+  double product = 1;
+  for (const size_t d : dimensions) product *= static_cast<double>(shape[d]);
+  return product;
+}
+
+bool Holds(const std::vector<size_t>& list, size_t d) {
+  return std::find(list.begin(), list.end(), d) != list.end();
+}
+
+class Recognizer {
+ public:
+  Recognizer(const std::vector<StepTensor>& tensors, StepModel* model)
+      : model_(*model), blocks_(model->weights.size()) {
+    std::iota(blocks_.begin(), blocks_.end(), size_t{0});
+    for (StepWeight& weight : model_.weights) Measure(&weight);
+    std::map<std::pair<std::string, DimensionName>, size_t> firsts;
+    std::vector<std::set<std::string>> layers(model_.weights.size());
+    std::set<std::string> all_layers;
+    for (const StepTensor& tensor : tensors) {
+      StepWeight& weight = model_.weights[tensor.weight];
+      weight.count += tensor.held;
+      const Places places = PlacesOf(tensor.path);
+      weight.is_in_layer |= !places.inner.empty();
+      if (!places.layer.empty()) all_layers.insert(places.layer);
+      if (places.is_of_one_expert) layers[tensor.weight].insert(places.layer);
+      weight.is_of_one_expert |= places.is_of_one_expert;
+      const DimensionName kind = KindOf(weight);
+      if (kind != DimensionName::kHeads && kind != DimensionName::kHidden &&
+          kind != DimensionName::kExperts) {
+        continue;
+      }
+      const auto [first, is_new] = firsts.try_emplace({places.inner, kind}, tensor.weight);
+      if (!is_new) Unite(first->second, tensor.weight);
+    }
+    for (size_t w = 0; w < layers.size(); ++w) {
+      StepWeight& weight = model_.weights[w];
+      // Of the experts of one layer, which are tensors of their own, a token passes some.
+      if (!layers[w].empty() && TopK() > 0) {
+        const auto experts = weight.count / static_cast<double>(layers[w].size());
+        weight.share = std::min(1.0, static_cast<double>(TopK()) / experts);
+      }
+      model_.layers = std::max(model_.layers, weight.layers);
+    }
+    model_.layers = std::max(model_.layers, static_cast<double>(all_layers.size()));
+    MakeBlocks();
+  }
+
+ private:
+  int64_t TopK() const { return model_.training.experts_per_token; }
+
+  void Measure(StepWeight* weight) {
+    weight->split_sends.assign(weight->shape.size(), -1);
+    // A number for each head, as of relative positions, is no matrix that activations meet.
+    for (size_t d = 0; d < weight->shape.size() && weight->shape.size() == 2; ++d) {
+      if (weight->names[d] != DimensionName::kHeads || !Holds(weight->in, d)) continue;
+      if (weight->shape[d] == model_.training.heads) weight->in = weight->out = {};
+    }
+    double experts = 1;
+    for (const size_t d : weight->batch) {
+      if (weight->names[d] == DimensionName::kExperts) {
+        weight->experts = static_cast<int>(d);
+        experts = static_cast<double>(weight->shape[d]);
+      } else {
+        weight->layers *= static_cast<double>(weight->shape[d]);
+      }
+    }
+    weight->is_in_layer = weight->layers > 1;
+    if (weight->experts >= 0) weight->share = static_cast<double>(std::max<int64_t>(TopK(), 1));
+    if (!weight->is_matrix()) return;
+    weight->inputs = weight->is_table ? 0 : Product(weight->shape, weight->in);
+    weight->outputs = Product(weight->shape, weight->out);
+    if (weight->is_table) return;
+    weight->operations =
+        static_cast<double>(ElementCount(weight->shape)) / experts / weight->layers;
+    for (const double width : {weight->inputs, weight->outputs}) {
+      widths_[width].push_back(static_cast<double>(weight->element_bytes));
+    }
+  }
+
+  // By what a weight belongs to a block with others.
+  static DimensionName KindOf(const StepWeight& weight) {
+    if (weight.experts >= 0) return DimensionName::kExperts;
+    for (const DimensionName name : weight.names) {
+      if (name != DimensionName::kNone && name != DimensionName::kExperts) return name;
+    }
+    return DimensionName::kNone;
+  }
+
+  size_t RootOf(size_t w) const {
+    while (blocks_[w] != w) w = blocks_[w];
+    return w;
+  }
+  void Unite(size_t a, size_t b) {
+    blocks_[std::max(RootOf(a), RootOf(b))] = std::min(RootOf(a), RootOf(b));
+  }
+
+  void MakeBlocks() {
+    std::map<size_t, std::vector<size_t>> members;
+    std::vector<size_t> matrices, vectors;
+    for (size_t w = 0; w < blocks_.size(); ++w) members[RootOf(w)].push_back(w);
+    for (auto& [root, weights] : members) {
+      StepBlock block;
+      block.weights = weights;
+      const DimensionName kind = KindOf(model_.weights[root]);
+      if (kind == DimensionName::kVocabulary ? Vocabulary(&block)
+          : kind != DimensionName::kNone     ? Pair(kind, &block)
+                                             : false) {
+        Add(std::move(block));
+        continue;
+      }
+      for (const size_t w : weights) {
+        (model_.weights[w].is_matrix() ? matrices : vectors).push_back(w);
+      }
+    }
+    if (!matrices.empty()) Add({.kind = "other", .weights = std::move(matrices)});
+    if (!vectors.empty()) Add({.kind = "vectors", .weights = std::move(vectors)});
+    for (const auto& [width, bytes] : widths_) {
+      if (bytes.size() <= widths_[model_.width].size()) continue;
+      model_.width = width;
+      model_.width_bytes = bytes.front();
+    }
+  }
+
+  void Add(StepBlock block) {
+    for (const size_t w : block.weights) {
+      model_.weights[w].block = static_cast<int>(model_.blocks.size());
+    }
+    model_.blocks.push_back(std::move(block));
+  }
+
+  // A table, or what makes logits.
+  bool Vocabulary(StepBlock* block) {
+    StepWeight& weight = model_.weights[block->weights.front()];
+    if (!weight.is_matrix()) return false;
+    const bool is_tied = weight.is_table && !HasHead();
+    for (size_t d = 0; d < weight.shape.size(); ++d) {
+      const bool is_vocabulary = weight.names[d] == DimensionName::kVocabulary;
+      if (weight.is_table && is_vocabulary && Holds(weight.in, d)) {
+        weight.split_sends[d] = (is_tied ? 4 : 2) * weight.outputs;
+        if (is_tied) weight.logits = static_cast<double>(weight.shape[d]);
+      } else if (weight.is_table && !is_tied && Holds(weight.out, d)) {
+        weight.split_sends[d] = weight.outputs;
+      } else if (!weight.is_table && is_vocabulary && Holds(weight.out, d)) {
+        weight.split_sends[d] = 2 * weight.inputs;
+      }
+    }
+    if (is_tied) weight.operations = static_cast<double>(ElementCount(weight.shape));
+    block->kind = weight.is_table ? "table" : "head";
+    return true;
+  }
+
+  bool HasHead() const {
+    return std::any_of(model_.weights.begin(), model_.weights.end(), [](const StepWeight& weight) {
+      return !weight.is_table && weight.is_matrix() && KindOf(weight) == DimensionName::kVocabulary;
+    });
+  }
+
+  // Columns, then rows: what the ones produce the others contract.
+  bool Pair(DimensionName kind, StepBlock* block) {
+    const bool of_experts = kind == DimensionName::kExperts;
+    const DimensionName inner = of_experts ? DimensionName::kHidden : kind;
+    int columns = 0, rows = 0;
+    std::set<int64_t> extents, experts;
+    bool is_clear = true;
+    for (const size_t w : block->weights) {
+      const StepWeight& weight = model_.weights[w];
+      if (of_experts) experts.insert(weight.shape[static_cast<size_t>(weight.experts)]);
+      int named = 0;
+      for (size_t d = 0; d < weight.shape.size(); ++d) {
+        if (weight.names[d] != inner) continue;
+        ++named;
+        extents.insert(weight.shape[d]);
+        columns += Holds(weight.out, d);
+        rows += Holds(weight.in, d);
+        // A matrix whose dimension is neither is none that the pair explains.
+        is_clear &= !weight.is_matrix() || Holds(weight.out, d) || Holds(weight.in, d);
+      }
+      is_clear &= named <= 1;
+    }
+    if (columns == 0 || rows == 0 || experts.size() > 1) return false;
+    block->kind = of_experts ? "experts" : kind == DimensionName::kHeads ? "attention" : "mlp";
+    if (of_experts) block->experts = *experts.begin();
+    // Hidden units of two numbers are fused with others.
+    if (kind == DimensionName::kHeads) {
+      const int64_t of_heads = std::gcd(model_.training.heads, model_.training.kv_heads);
+      block->units = std::max<int64_t>(of_heads, 1);
+      for (const int64_t extent : extents) is_clear &= extent % block->units == 0;
+    } else {
+      is_clear &= extents.size() == 1;
+    }
+    for (const size_t w : block->weights) {
+      StepWeight& weight = model_.weights[w];
+      if (of_experts && weight.is_matrix()) weight.route_sends = RouteSends(weight, columns);
+      for (size_t d = 0; d < weight.shape.size() && is_clear; ++d) {
+        if (weight.names[d] != inner) continue;
+        weight.split_sends[d] = Holds(weight.in, d) ? 4 * weight.outputs : 0;
+      }
+    }
+    return true;
+  }
+
+  static double RouteSends(const StepWeight& weight, int columns) {
+    for (const size_t d : weight.out) {
+      if (weight.names[d] == DimensionName::kHidden) return 2 * weight.inputs / columns;
+    }
+    return 2 * weight.outputs;
+  }
+
+  StepModel& model_;
+  std::vector<size_t> blocks_;  // Of each weight another one of its block, or itself.
+  std::map<double, std::vector<double>> widths_;  // Of matrices, with the sizes of their elements.
+};
+
+}  // namespace
+
+DimensionName DimensionNamed(std::string_view name) {
+  for (const auto& [known, means] : kNames) {
+    if (known == name) return means;
+  }
+  return name.find("expert") != name.npos ? DimensionName::kExperts : DimensionName::kNone;
+}
+
+void Recognize(const std::vector<StepTensor>& tensors, StepModel* model) {
+  Recognizer(tensors, model);
+}
+
+bool MaySplit(const StepWeight& weight) {
+  return std::any_of(weight.split_sends.begin(), weight.split_sends.end(),
+                     [](double sends) { return sends >= 0; });
+}
+
+std::optional<Missing> MissingForCost(const StepModel& model) {
+  const bool knows = model.training.experts_per_token > 0;
+  for (const StepWeight& weight : model.weights) {
+    if (knows || (weight.experts < 0 && !weight.is_of_one_expert)) continue;
+    return Missing{"the spec does not say to how many experts a token goes",
+                   "write `training: {experts_per_token: 2}`"};
+  }
+  return {};
+}
+
+std::optional<Missing> MissingForChoice(const StepModel& model) {
+  if (auto missing = MissingForCost(model)) return missing;
+  const auto& axes = model.training.axes;
+  if (std::none_of(axes.begin(), axes.end(), [](const StepAxis& axis) {
+        return axis.use == AxisUse::kComputation && axis.size > 1;
+      })) {
+    return {};
+  }
+  bool splits = false;
+  for (const StepBlock& block : model.blocks) {
+    splits |= block.experts > 1;
+    for (const size_t w : block.weights) splits |= MaySplit(model.weights[w]);
+    if (block.kind != "attention" || model.training.heads > 0) continue;
+    return Missing{
+        "the spec does not say how many heads there are, of which each is whole on a rank",
+        "write `training: {heads: 32, kv_heads: 8}`"};
+  }
+  if (splits) return {};
+  return Missing{
+      "no tensor says what ranks that share the work on the same tokens may split",
+      "name dimensions in `axes`: heads, mlp, vocab, experts; or write `training: {batch: AXIS}`"};
+}
+
+}  // namespace shardinit

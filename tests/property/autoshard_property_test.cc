@@ -1,0 +1,180 @@
+// The choice of a sharding, held against all combinations of strategies of small random models.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <random>
+
+#include "autoshard/choose.h"
+
+namespace shardinit {
+namespace {
+
+class Dice {
+ public:
+  explicit Dice(uint32_t seed) : engine_(seed) {}
+  int64_t Throw(int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(engine_() % static_cast<uint64_t>(high - low + 1));
+  }
+
+ private:
+  std::mt19937 engine_;
+};
+
+StepModel RandomModel(Dice& dice) {
+  StepModel model;
+  Training& training = model.training;
+  const int64_t axes = dice.Throw(1, 4);
+  for (int64_t a = 0; a < axes; ++a) {
+    constexpr AxisUse kUses[] = {AxisUse::kBatch,       AxisUse::kBatch,   AxisUse::kComputation,
+                                 AxisUse::kComputation, AxisUse::kExperts, AxisUse::kOther};
+    training.axes.push_back(
+        {dice.Throw(1, 4), kUses[dice.Throw(0, 5)], static_cast<double>(dice.Throw(1, 20))});
+  }
+  training.tokens = static_cast<double>(dice.Throw(1, 30));
+  training.flops = static_cast<double>(dice.Throw(1, 3000));
+  training.memory = 1e12;
+  training.heads = 2 * dice.Throw(1, 4);
+  training.kv_heads = dice.Throw(0, 1) > 0 ? training.heads : 2;
+  training.experts_per_token = dice.Throw(1, 2);
+  std::vector<std::string> paths;
+  const int64_t weights = dice.Throw(1, 6);
+  for (int64_t w = 0; w < weights; ++w) {
+    StepWeight weight;
+    const int64_t rank = dice.Throw(0, 3);
+    for (int64_t d = 0; d < rank; ++d) {
+      constexpr DimensionName kKnown[] = {DimensionName::kNone, DimensionName::kHeads,
+                                          DimensionName::kHidden, DimensionName::kVocabulary};
+      weight.names.push_back(d == 0 && rank == 3 ? DimensionName::kExperts
+                                                 : kKnown[dice.Throw(0, 3)]);
+      weight.shape.push_back(dice.Throw(0, 3) > 0 ? 24 : 2 * dice.Throw(1, 6));
+    }
+    if (rank == 3) weight.batch = {0};
+    if (rank > 1) {
+      weight.out = {static_cast<size_t>(rank - 2)};
+      weight.in = {static_cast<size_t>(rank - 1)};
+      weight.is_table = rank == 2 && dice.Throw(0, 4) == 0;
+      if (weight.is_table) std::swap(weight.in, weight.out);
+    }
+    weight.element_bytes = dice.Throw(1, 4);
+    model.weights.push_back(std::move(weight));
+    paths.push_back(fmt::format("{}w{}", dice.Throw(0, 3) > 0 ? "layers.0." : "", w));
+  }
+  std::vector<StepTensor> tensors;
+  for (size_t w = 0; w < paths.size(); ++w) tensors.push_back({paths[w], w});
+  Recognize(tensors, &model);
+  return model;
+}
+
+// Calls visit(cuts) with every combination of the strategies of blocks.
+template <typename F>
+void ForEachSharding(const StepModel& model, const std::vector<std::vector<BlockCuts>>& ways,
+                     F visit) {
+  std::vector<size_t> digits(ways.size(), 0);
+  while (true) {
+    std::vector<AxisCuts> cuts(model.weights.size());
+    for (size_t b = 0; b < digits.size(); ++b) {
+      for (size_t i = 0; i < model.blocks[b].weights.size(); ++i) {
+        cuts[model.blocks[b].weights[i]] = ways[b][digits[b]][i];
+      }
+    }
+    visit(cuts);
+    size_t b = 0;
+    while (b < digits.size() && ++digits[b] == ways[b].size()) digits[b++] = 0;
+    if (b == digits.size()) return;
+  }
+}
+
+TEST(ChooseProperty, NoShardingIsBelowTheOneChosen) {
+  Dice dice(20261123);
+  int bound_by_memory = 0, impossible = 0, several = 0, split = 0, routed = 0, with_options = 0;
+  for (int round = 0; round < 1600; ++round) {
+    SCOPED_TRACE(fmt::format("round {}", round));
+    StepModel model = RandomModel(dice);
+    FixedCuts fixed(model.weights.size());
+    std::vector<std::vector<BlockCuts>> ways;
+    int64_t combinations = 1;
+    for (const StepBlock& block : model.blocks) {
+      const auto free = Strategies(model, block, fixed);
+      if (dice.Throw(0, 9) == 0) {
+        fixed[block.weights[0]] = free[static_cast<size_t>(dice.Throw(0, std::ssize(free) - 1))][0];
+      }
+      ways.push_back(Strategies(model, block, fixed));
+      combinations *= std::ssize(ways.back());
+    }
+    if (combinations == 0 || combinations > 4'000) continue;
+
+    const Choice free = Choose(model, fixed);
+    ASSERT_EQ(free.status, Choice::kFound);
+    if (dice.Throw(0, 2) > 0) {
+      model.training.memory = free.cost.memory * static_cast<double>(dice.Throw(40, 100)) / 100;
+    }
+    std::optional<StepCost> least;
+    ForEachSharding(model, ways, [&](const std::vector<AxisCuts>& cuts) {
+      const StepCost cost = CostOf(model, cuts);
+      if (!least || cost.IsBetter(*least, model.training.memory)) least = cost;
+    });
+    const Choice found = Choose(model, fixed);
+    if (least->memory > model.training.memory) {
+      ++impossible;
+      ASSERT_EQ(found.status, Choice::kTooLittleMemory);
+      EXPECT_NEAR(found.cost.memory, least->memory, 1e-9 * least->memory);
+      continue;
+    }
+    ASSERT_EQ(found.status, Choice::kFound);
+    EXPECT_LE(found.cost.memory, model.training.memory);
+    EXPECT_NEAR(found.cost.seconds(), least->seconds(), 1e-9 * least->seconds());
+    for (size_t w = 0; w < fixed.size(); ++w) {
+      EXPECT_EQ(found.cuts[w], fixed[w].value_or(found.cuts[w]));
+    }
+    bound_by_memory += free.cost.memory > model.training.memory;
+    several += combinations > 30;
+    with_options += found.cost.options != StepOptions{};
+    for (const StepBlock& block : model.blocks) {
+      std::vector<AxisCuts> cuts;
+      for (const size_t w : block.weights) cuts.push_back(found.cuts[w]);
+      for (const auto& of_weight : UsesOf(model, block, cuts)) {
+        split += std::count(of_weight.begin(), of_weight.end(), CutUse::kSplit) > 0;
+        routed += std::count(of_weight.begin(), of_weight.end(), CutUse::kRouted) > 0;
+      }
+    }
+  }
+  EXPECT_GT(bound_by_memory, 40);
+  EXPECT_GT(impossible, 40);
+  EXPECT_GT(several, 60);
+  EXPECT_GT(split, 40);
+  EXPECT_GT(routed, 10);
+  EXPECT_GT(with_options, 10);
+}
+
+// What stands for the promise that nothing is cut through: of what is chosen, ranks that share
+// tokens cut whole heads and whole pairs of columns and rows, or nothing.
+TEST(StrategiesProperty, RanksThatShareTokensSplitOrRouteOrLeaveWhole) {
+  Dice dice(7);
+  for (int round = 0; round < 1000; ++round) {
+    const StepModel model = RandomModel(dice);
+    for (const StepBlock& block : model.blocks) {
+      for (const BlockCuts& cuts : Strategies(model, block, FixedCuts(model.weights.size()))) {
+        const auto uses = UsesOf(model, block, cuts);
+        for (size_t i = 0; i < uses.size(); ++i) {
+          int64_t parts = 1;
+          for (size_t a = 0; a < uses[i].size(); ++a) {
+            const StepAxis& axis = model.training.axes[a];
+            ASSERT_TRUE(axis.use != AxisUse::kOther || uses[i][a] == CutUse::kWhole);
+            if (axis.use != AxisUse::kComputation) continue;
+            ASSERT_NE(uses[i][a], CutUse::kGathered) << "round " << round;
+            if (uses[i][a] == CutUse::kSplit) parts *= axis.size;
+          }
+          if (block.kind == "attention") {
+            ASSERT_EQ(model.training.heads % parts, 0);
+            ASSERT_EQ(model.training.kv_heads % parts, 0);
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shardinit

@@ -1,0 +1,283 @@
+// The formulas of shardinit-auto(7), by hand; blocks, and what may be chosen.
+#include <gtest/gtest.h>
+
+#include "autoshard/choose.h"
+
+namespace shardinit {
+namespace {
+
+using Name = DimensionName;
+
+constexpr double kSmall = 1e-9;  // Of relative differences.
+
+// fsdp 8 at 10 bytes a second, tensor 4 at 100; 5 tokens.
+StepModel TwoAxes() {
+  StepModel model;
+  model.training.axes = {{8, AxisUse::kBatch, 10}, {4, AxisUse::kComputation, 100}};
+  model.training.tokens = 5;
+  model.training.memory = 1e12;
+  model.training.flops = 1e30;
+  model.training.optimizer_bytes = 0;
+  return model;
+}
+
+StepWeight Matrix(Shape shape, std::vector<Name> names) {  // [out, in]
+  StepWeight weight;
+  weight.shape = std::move(shape);
+  weight.element_bytes = 2;
+  weight.names = std::move(names);
+  const size_t rank = weight.shape.size();
+  weight.out = {rank - 2};
+  weight.in = {rank - 1};
+  if (rank > 2) weight.batch = {0};
+  return weight;
+}
+
+StepWeight Vector(int64_t extent, Name name) {
+  StepWeight weight;
+  weight.shape = {extent};
+  weight.element_bytes = 2;
+  weight.names = {name};
+  return weight;
+}
+
+// A tensor for each weight, in two layers if its path has a star.
+void Tensors(const std::vector<std::string>& paths, StepModel* model) {
+  std::vector<std::string> all;
+  std::vector<size_t> weights;
+  for (size_t w = 0; w < paths.size(); ++w) {
+    const size_t star = paths[w].find('*');
+    for (const char layer : {'0', '1'}) {
+      if (star == paths[w].npos && layer == '1') continue;
+      all.push_back(paths[w]);
+      if (star != paths[w].npos) all.back()[star] = layer;
+      weights.push_back(w);
+    }
+  }
+  std::vector<StepTensor> tensors;
+  for (size_t i = 0; i < all.size(); ++i) tensors.push_back({all[i], weights[i]});
+  Recognize(tensors, model);
+}
+
+// [mlp, embed] and [embed, mlp] of 64 and 32, in two layers.
+StepModel UpAndDown() {
+  StepModel model = TwoAxes();
+  model.weights = {Matrix({64, 32}, {Name::kHidden, Name::kNone}),
+                   Matrix({32, 64}, {Name::kNone, Name::kHidden})};
+  Tensors({"layers.*.up", "layers.*.down"}, &model);
+  return model;
+}
+
+TEST(Recognize, ColumnsAndRowsAreABlock) {
+  const StepModel model = UpAndDown();
+  ASSERT_EQ(model.blocks.size(), 1U);
+  EXPECT_EQ(model.blocks[0].kind, "mlp");
+  EXPECT_EQ(model.weights[0].split_sends, (std::vector<double>{0, -1}));
+  EXPECT_EQ(model.weights[1].split_sends, (std::vector<double>{-1, 4 * 32}));
+  EXPECT_EQ(model.weights[0].count, 2);
+  EXPECT_EQ(model.layers, 2);
+  EXPECT_EQ(model.width, 32);
+}
+
+TEST(Recognize, WhatIsFusedIsNotSplit) {
+  StepModel model = TwoAxes();
+  model.weights = {Matrix({128, 32}, {Name::kHidden, Name::kNone}),  // Gate and up.
+                   Matrix({32, 64}, {Name::kNone, Name::kHidden})};
+  Tensors({"layers.*.gate_up", "layers.*.down"}, &model);
+  EXPECT_FALSE(MaySplit(model.weights[0]) || MaySplit(model.weights[1]));
+}
+
+TEST(Recognize, WhatHasNoPartnerIsOther) {
+  StepModel model = TwoAxes();
+  model.weights = {Matrix({64, 32}, {Name::kHidden, Name::kNone}), Vector(64, Name::kHidden)};
+  Tensors({"up", "bias"}, &model);
+  ASSERT_EQ(model.blocks.size(), 2U);
+  EXPECT_EQ(model.blocks[0].kind, "other");
+  EXPECT_EQ(model.blocks[1].kind, "vectors");
+  EXPECT_FALSE(MaySplit(model.weights[0]));
+}
+
+// 8 heads of 4 elements, 2 of them with keys.
+StepModel Attention(int64_t heads, int64_t kv_heads) {
+  StepModel model = TwoAxes();
+  model.training.heads = heads;
+  model.training.kv_heads = kv_heads;
+  model.weights = {Matrix({32, 16}, {Name::kHeads, Name::kNone}),
+                   Matrix({8, 16}, {Name::kHeads, Name::kNone}),
+                   Matrix({16, 32}, {Name::kNone, Name::kHeads})};
+  Tensors({"layers.*.q", "layers.*.k", "layers.*.o"}, &model);
+  return model;
+}
+
+TEST(Uses, HeadsAreWhole) {
+  const std::vector<AxisCuts> cuts = {{-1, 0}, {-1, 0}, {-1, 1}};
+  // 4 ranks and 2 heads of keys: the cuts are for storage.
+  const StepModel model = Attention(8, 2);
+  EXPECT_EQ(UsesOf(model, model.blocks[0], cuts)[0][1], CutUse::kGathered);
+  EXPECT_EQ(Strategies(model, model.blocks[0], FixedCuts(3)).size(), 2U);
+  const StepModel four = Attention(8, 4);
+  EXPECT_EQ(UsesOf(four, four.blocks[0], cuts)[0][1], CutUse::kSplit);
+  EXPECT_EQ(Strategies(four, four.blocks[0], FixedCuts(3)).size(), 4U);
+}
+
+TEST(Uses, ABlockIsSplitAsAWhole) {
+  const StepModel model = UpAndDown();
+  const auto uses = UsesOf(model, model.blocks[0], {{-1, 0}, {-1, -1}});
+  EXPECT_EQ(uses[0][1], CutUse::kGathered);
+  EXPECT_EQ(uses[1][1], CutUse::kWhole);
+}
+
+double Sent(const StepModel& model, const std::vector<AxisCuts>& cuts, size_t axis,
+            StepOptions options = {}) {
+  return CostOf(model, model.blocks[0], cuts, options).bytes[axis];
+}
+
+TEST(Cost, WeightsAreGatheredTwiceAndGradientsScattered) {
+  const StepModel model = UpAndDown();
+  // Two layers of two matrices: 4 · 3 · 4096 · 7/8; a quarter of it where they are split.
+  EXPECT_EQ(Sent(model, {{1, -1}, {0, -1}}, 0), 43008);
+  EXPECT_EQ(Sent(model, {{1, 0}, {0, 1}}, 0), 43008. / 4);
+  // 4 · 2 · 4096 / 4 · 7/8.
+  EXPECT_EQ(Sent(model, {{-1, 0}, {-1, 1}}, 0), 7168);
+}
+
+TEST(Cost, HybridShardingReducesWhatIsScattered) {
+  StepModel model = TwoAxes();
+  model.training.axes = {{2, AxisUse::kBatch, 1}, {4, AxisUse::kBatch, 1}};
+  model.weights = {Vector(64, Name::kNone)};
+  Tensors({"norm"}, &model);
+  // 2 · 128/4 · 1/2 and 3 · 128 · 3/4.
+  EXPECT_EQ(CostOf(model, model.blocks[0], {{-1, 0}}, {}).bytes, (std::vector<double>{32, 288}));
+  // Gathered over the first axis, then over the second: 3 · 128/4 · 1/2, 3 · 128 · 3/4.
+  EXPECT_EQ(CostOf(model, model.blocks[0], {{0, 0}}, {}).bytes, (std::vector<double>{48, 288}));
+}
+
+TEST(Cost, ColumnsAndRowsReduceOnce) {
+  const StepModel model = UpAndDown();
+  const std::vector<AxisCuts> split = {{-1, 0}, {-1, 1}};
+  // Two layers, in both passes 2 · 5 tokens · 32 · 2 bytes · 3/4.
+  EXPECT_EQ(Sent(model, split, 1), 2 * 4 * 5 * 32 * 2 * 0.75);
+  EXPECT_EQ(Sent(model, split, 1, {.sequence_parallel = true}), 1920);
+  // The forward pass once more.
+  EXPECT_EQ(Sent(model, split, 1, {.recompute = true}), 1920 * 1.5);
+  // What is whole on ranks with other parts of the tokens: (2 in + out) of both.
+  EXPECT_EQ(Sent(model, {{-1, -1}, {-1, -1}}, 1), 0);
+  EXPECT_EQ(Sent(model, {{-1, -1}, {-1, -1}}, 1, {.sequence_parallel = true}),
+            2 * 5 * (2 * 32 + 64 + 2 * 64 + 32) * 2 * 0.75);
+}
+
+TEST(Cost, ComputationIsThatOfARank) {
+  StepModel model = UpAndDown();
+  model.training.flops = 10;
+  const auto seconds = [&](const std::vector<AxisCuts>& cuts, StepOptions options) {
+    return CostOf(model, model.blocks[0], cuts, options).computation;
+  };
+  EXPECT_EQ(seconds({{-1, -1}, {-1, -1}}, {}), 6 * 5 * 4 * 2048 / 10.);
+  EXPECT_EQ(seconds({{1, 0}, {0, 1}}, {}), 6 * 5 * 2048 / 10.);
+  EXPECT_EQ(seconds({{1, 0}, {0, 1}}, {.recompute = true}), 8 * 5 * 2048 / 10.);
+}
+
+TEST(Cost, MemoryHasGradientsTheOptimizerAndActivations) {
+  StepModel model = UpAndDown();
+  model.training.optimizer_bytes.reset();
+  const auto memory = [&](const std::vector<AxisCuts>& cuts, StepOptions options) {
+    return CostOf(model, model.blocks[0], cuts, options).memory;
+  };
+  // 2 + 2 bytes, 12 of Adam's; in and out of four matrices.
+  const double weights = 4. * 2048 * 16, activations = 4. * 5 * 96 * 2;
+  EXPECT_EQ(memory({{-1, -1}, {-1, -1}}, {}), weights + activations);
+  // One layer of both gathered, with gradients.
+  EXPECT_EQ(memory({{1, -1}, {0, -1}}, {}), weights / 8 + 2 * 2 * 4096. * 7 / 8 + activations);
+  EXPECT_EQ(memory({{-1, 0}, {-1, 1}}, {}), weights / 4 + 4. * 5 * (32 + 16) * 2);
+  EXPECT_EQ(memory({{-1, 0}, {-1, 1}}, {.sequence_parallel = true}),
+            weights / 4 + 4. * 5 * (8 + 16) * 2);
+  EXPECT_EQ(memory({{-1, -1}, {-1, -1}}, {.recompute = true}), weights + activations / 2);
+  EXPECT_EQ(CostBeside(model, {.recompute = true}).memory, 5 * 2 * 32 * 2);
+}
+
+StepModel Experts(AxisUse use) {
+  StepModel model = TwoAxes();
+  model.training.axes[1].use = use;
+  model.training.experts_per_token = 2;
+  model.weights = {Matrix({4, 128, 32}, {Name::kExperts, Name::kHidden, Name::kNone}),
+                   Matrix({4, 32, 64}, {Name::kExperts, Name::kNone, Name::kHidden})};
+  Tensors({"layers.*.experts.gate_up", "layers.*.experts.down"}, &model);
+  return model;
+}
+
+TEST(Cost, TokensGoToExpertsAndBack) {
+  const StepModel model = Experts(AxisUse::kExperts);
+  ASSERT_EQ(model.blocks[0].kind, "experts");
+  // Two layers, 2 experts for each of 5 tokens, there and back in both passes.
+  EXPECT_EQ(Sent(model, {{-1, 0}, {-1, 0}}, 1), 2 * 2 * 4 * 5 * 32 * 2 * 0.75);
+  // Not where one of the two is whole: gathered, and its gradients scattered.
+  EXPECT_EQ(Sent(model, {{-1, 0}, {-1, -1}}, 1),
+            2 * (3 * 4 * 128 * 32 + 2 * 4 * 32 * 64) * 2 * 0.75);
+  // Ranks that share tokens send a part each, and put together what comes back.
+  EXPECT_EQ(Sent(Experts(AxisUse::kComputation), {{-1, 0}, {-1, 0}}, 1),
+            2 * (2 * 4 / 4 + 4) * 5 * 32 * 2 * 0.75);
+}
+
+TEST(Strategies, ExpertsGoTogether) {
+  const StepModel model = Experts(AxisUse::kExperts);
+  const auto ways = Strategies(model, model.blocks[0], FixedCuts(2));
+  // fsdp or not, with expert: nothing, the same, experts.
+  EXPECT_EQ(ways.size(), 6U);
+  for (const BlockCuts& cuts : ways) {
+    EXPECT_EQ(UsesOf(model, model.blocks[0], cuts)[0], UsesOf(model, model.blocks[0], cuts)[1]);
+  }
+}
+
+TEST(Strategies, WhatIsUnknownIsNeverCutByRanksThatShareTokens) {
+  StepModel model = TwoAxes();
+  model.weights = {Matrix({64, 32}, {Name::kNone, Name::kNone}), Vector(64, Name::kNone)};
+  Tensors({"layers.*.w", "layers.*.b"}, &model);
+  for (const StepBlock& block : model.blocks) {
+    const auto ways = Strategies(model, block, FixedCuts(2));
+    EXPECT_EQ(ways, (std::vector<BlockCuts>{{{-1, -1}}, {{0, -1}}}));
+  }
+}
+
+TEST(Choose, FreesMemoryWhereThatIsCheapest) {
+  StepModel model = TwoAxes();
+  model.training.optimizer_bytes.reset();
+  model.weights = {Vector(64, Name::kNone)};
+  Tensors({"norm"}, &model);
+  // 16 bytes for each of 64 elements.
+  EXPECT_EQ(Choose(model, {{}}).cuts[0], (AxisCuts{-1, -1}));
+  model.training.memory = 1024;
+  EXPECT_EQ(Choose(model, {{}}).cuts[0], (AxisCuts{-1, -1}));
+  model.training.memory = 1023;
+  EXPECT_EQ(Choose(model, {{}}).cuts[0], (AxisCuts{0, -1}));
+  model.training.memory = 100;
+  const Choice none = Choose(model, {{}});
+  EXPECT_EQ(none.status, Choice::kTooLittleMemory);
+  EXPECT_EQ(none.cost.memory, 128 + 2 * 128 * 7 / 8);
+  EXPECT_EQ(Choose(model, {AxisCuts{-1, 0}}).cost.padding, 0);
+}
+
+TEST(Choose, SplitsWhereComputationCostsMore) {
+  StepModel model = UpAndDown();
+  model.training.tokens = 5000;
+  EXPECT_EQ(Choose(model, FixedCuts(2)).cuts, (std::vector<AxisCuts>{{-1, -1}, {-1, -1}}));
+  model.training.flops = 1;
+  EXPECT_EQ(Choose(model, FixedCuts(2)).cuts, (std::vector<AxisCuts>{{-1, 0}, {-1, 1}}));
+}
+
+TEST(Missing, NobodyGuesses) {
+  StepModel model = Experts(AxisUse::kExperts);
+  EXPECT_FALSE(MissingForChoice(model));
+  model.training.experts_per_token = 0;
+  EXPECT_TRUE(MissingForCost(model));
+  EXPECT_TRUE(MissingForChoice(Attention(0, 0)));
+  EXPECT_FALSE(MissingForCost(Attention(0, 0)));
+  StepModel unknown = TwoAxes();
+  unknown.weights = {Matrix({64, 32}, {Name::kNone, Name::kNone})};
+  Tensors({"w"}, &unknown);
+  EXPECT_TRUE(MissingForChoice(unknown));
+  unknown.training.axes[1].use = AxisUse::kBatch;
+  EXPECT_FALSE(MissingForChoice(unknown));
+}
+
+}  // namespace
+}  // namespace shardinit
