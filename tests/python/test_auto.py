@@ -218,15 +218,19 @@ def test_fused_hidden_units_are_not_cut_otherwise(name):
     assert partition in ("[tensor, -, -]", "[tensor, fsdp, -]", "[tensor, -, fsdp]")
 
 
-def test_heads_are_whole():
+def test_heads_are_whole(tmp_path):
     # 8 heads of keys.
     for tensor in (8, 16):
         arguments = ("*.3.self_attn.k_proj.weight", "--mesh", f"fsdp=16,tensor={tensor}")
         partition = PartitionOf(ROOT / "configs/llama3.1-70b.yaml", *arguments)
         assert partition.startswith("[tensor, ") if tensor == 8 else "tensor" not in partition
-    for name in ("q_a_proj", "kv_a_proj_with_mqa"):
-        spec, mesh = ROOT / "configs/deepseek-v3.yaml", "fsdp=16,expert=16,tensor=4"
-        assert "tensor" not in PartitionOf(spec, f"*.3.self_attn.{name}.weight", "--mesh", mesh)
+    # Of latent attention the latent and the rope, which all heads have together.
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(f"shardinit: 1\ninclude: {ROOT}/configs/deepseek-v3.yaml\n"
+                    "mesh: {axes: [{fsdp: 16}, {expert: 16}, {tensor: 4}]}\n"
+                    'rules: [{experts: expert}, {"*": null}]\n')
+    for name, is_split in (("q_a_proj", False), ("kv_a_proj_with_mqa", False), ("kv_b_proj", True)):
+        assert ("tensor" in PartitionOf(spec, f"*.3.self_attn.{name}.weight")) == is_split
 
 
 def test_kernels_and_contractions_are_not_split(tmp_path):
