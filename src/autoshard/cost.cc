@@ -97,7 +97,7 @@ class WeightCost {
       for (size_t a = 0; a < cuts_.size(); ++a) {
         if (uses_[a] != CutUse::kGathered || IsComputation(a) != of_computation) continue;
         gathered *= static_cast<double>(axis(a).size);
-        if (of_computation && weight_.is_matrix()) cost_.cut_through = weight_.count;
+        if (of_computation && weight_.is_matrix()) cost_.cut_otherwise = weight_.count;
         // Where all ranks of an axis have the same tokens, they have the same gradients.
         const double times = HasOtherTokens(a) ? 3 : 2;
         cost_.bytes[a] += times * weight_.count * Exchange(gathered, axis(a).size);
@@ -191,7 +191,7 @@ void StepCost::Add(const StepCost& other) {
   computation += other.computation;
   memory += other.memory;
   padding += other.padding;
-  cut_through += other.cut_through;
+  cut_otherwise += other.cut_otherwise;
   bytes.resize(std::max(bytes.size(), other.bytes.size()));
   for (size_t a = 0; a < other.bytes.size(); ++a) bytes[a] += other.bytes[a];
 }

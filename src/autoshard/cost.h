@@ -42,8 +42,8 @@ struct StepCost {
   double communication = 0, computation = 0;  // Seconds in a step.
   double memory = 0;   // Bytes: weights, gradients, the optimizer's state, activations.
   double padding = 0;  // Bytes that equal shards of weights would have beyond the tensors.
-  // Matrices that ranks with the same tokens cut otherwise than by whole heads and the like.
-  double cut_through = 0;
+  // Matrices that ranks with the same tokens cut otherwise than to split them or to route tokens.
+  double cut_otherwise = 0;
   std::vector<double> bytes = {};  // Sent in a step over each axis of the mesh.
   StepOptions options = {};
 

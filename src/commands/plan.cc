@@ -114,26 +114,26 @@ Fact FactOfCost(const Mesh& mesh, const StepCost& cost) {
                         InBytes(static_cast<int64_t>(bytes)));
   }
   const auto memory = static_cast<int64_t>(std::min(cost.memory, 9e18));
-  return {
-      "cost",
-      Facts{{"seconds", cost.seconds()},
-            {"communication_seconds", cost.communication},
-            {"computation_seconds", cost.computation},
-            {"bytes", std::move(members)},
-            {"memory", memory},
-            {"recompute", cost.options.recompute},
-            {"sequence_parallel", cost.options.sequence_parallel},
-            {"cut_through", static_cast<int64_t>(cost.cut_through)}},
-      {.label = "step",
-       .text = fmt::format("{} of communication{}; {} of computation; {} on a rank{}{}",
-                           InSeconds(cost.communication), sent, InSeconds(cost.computation),
-                           InBytes(memory), cost.options.recompute ? ", recomputed" : "",
-                           cost.options.sequence_parallel ? ", sequence parallel" : "") +
-               (cost.cut_through == 0 ? ""
-                                      : fmt::format("; {} cut through heads or the like",
-                                                    Count(static_cast<int64_t>(cost.cut_through),
-                                                          "matrix", "matrices"))),
-       .section = kFiles}};
+  return {"cost",
+          Facts{{"seconds", cost.seconds()},
+                {"communication_seconds", cost.communication},
+                {"computation_seconds", cost.computation},
+                {"bytes", std::move(members)},
+                {"memory", memory},
+                {"recompute", cost.options.recompute},
+                {"sequence_parallel", cost.options.sequence_parallel},
+                {"cut_otherwise", static_cast<int64_t>(cost.cut_otherwise)}},
+          {.label = "step",
+           .text = fmt::format("{} of communication{}; {} of computation; {} on a rank{}{}",
+                               InSeconds(cost.communication), sent, InSeconds(cost.computation),
+                               InBytes(memory), cost.options.recompute ? ", recomputed" : "",
+                               cost.options.sequence_parallel ? ", sequence parallel" : "") +
+                   (cost.cut_otherwise == 0
+                        ? ""
+                        : fmt::format("; {} cut as auto never does",
+                                      Count(static_cast<int64_t>(cost.cut_otherwise), "matrix",
+                                            "matrices"))),
+           .section = kFiles}};
 }
 
 // How evenly ranks are filled, and what stands in files.

@@ -88,7 +88,7 @@ def test_kinds_of_axes_may_be_said(tmp_path):
     spec.write_text(SPEC + "training: {computation: y, tokens: 10}\n")
     cost = CostOf(spec)
     assert cost["bytes"] == {"x": 3 * size / 4 / 2, "y": 2 * size * 3 / 4}
-    assert cost["cut_through"] == 1
+    assert cost["cut_otherwise"] == 1
     spec.write_text(SPEC + "training: {computation: [x, y], batch: x, tokens: 10}\n")
     result = Run("plan", spec)
     assert result.returncode == 2
@@ -209,24 +209,28 @@ def test_experts_of_a_layer_are_on_the_same_ranks():
         partition = PartitionOf(spec, f"*.10.mlp.experts.{name}", *mesh)
         assert partition.startswith("[expert, ") and "expert" not in partition[8:]
     # Outside of experts its ranks have other tokens, and cut nothing but for storage.
-    assert CostOf(spec, "--sharding", "auto", *mesh)["cut_through"] == 0
+    assert CostOf(spec, "--sharding", "auto", *mesh)["cut_otherwise"] == 0
 
 
 @pytest.mark.parametrize("name", ["gate_up_proj", "down_proj"])
-def test_fused_hidden_units_are_not_cut_through(name):
+def test_fused_hidden_units_are_not_cut_otherwise(name):
     partition = PartitionOf(ROOT / "configs/mixtral-8x7b.yaml", f"*.3.mlp.experts.{name}", "--mesh", "fsdp=4,tensor=8")
     assert partition in ("[tensor, -, -]", "[tensor, fsdp, -]", "[tensor, -, fsdp]")
 
 
-def test_heads_are_whole():
+def test_heads_are_whole(tmp_path):
     # 8 heads of keys.
     for tensor in (8, 16):
         arguments = ("*.3.self_attn.k_proj.weight", "--mesh", f"fsdp=16,tensor={tensor}")
         partition = PartitionOf(ROOT / "configs/llama3.1-70b.yaml", *arguments)
         assert partition.startswith("[tensor, ") if tensor == 8 else "tensor" not in partition
-    for name in ("q_a_proj", "kv_a_proj_with_mqa"):
-        spec, mesh = ROOT / "configs/deepseek-v3.yaml", "fsdp=16,expert=16,tensor=4"
-        assert "tensor" not in PartitionOf(spec, f"*.3.self_attn.{name}.weight", "--mesh", mesh)
+    # Of latent attention the latent and the rope, which all heads have together.
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(f"shardinit: 1\ninclude: {ROOT}/configs/deepseek-v3.yaml\n"
+                    "mesh: {axes: [{fsdp: 16}, {expert: 16}, {tensor: 4}]}\n"
+                    'rules: [{experts: expert}, {"*": null}]\n')
+    for name, is_split in (("q_a_proj", False), ("kv_a_proj_with_mqa", False), ("kv_b_proj", True)):
+        assert ("tensor" in PartitionOf(spec, f"*.3.self_attn.{name}.weight")) == is_split
 
 
 def test_kernels_and_contractions_are_not_split(tmp_path):
@@ -240,7 +244,7 @@ mesh: {{axes: {{fsdp: 4, tensor: 2}}}}
     assert result.returncode == 2
     assert "`auto` cannot choose: no tensor says what ranks that share the work" in result.stderr
     spec.write_text(spec.read_text() + "training: {batch: tensor}\n")
-    assert CostOf(spec, "--sharding", "auto")["cut_through"] == 0
+    assert CostOf(spec, "--sharding", "auto")["cut_otherwise"] == 0
 
 
 MIXTURE = """\

@@ -23,16 +23,16 @@ RUNS = {
     "columns and rows, and FSDP": (
         "llama3.1-8b", {**LLAMA, "ff": 192},
         "sharding: [{haliax: {table_rows: tensor, heads: tensor, mlp: tensor, vocab: tensor}}, fully_shard]\n",
-        {"model": "Llama", "mesh": {"fsdp": 4, "tensor": 2}, "settings": {**LLAMA_CONFIG, "intermediate_size": 192}}),
+        {"model": "llama", "mesh": {"fsdp": 4, "tensor": 2}, "settings": {**LLAMA_CONFIG, "intermediate_size": 192}}),
     "hybrid sharding": (
         "gpt2-xl", {"d": 64, "layers": 2, "head_dim": 16, "vocab": 512, "positions": 64},
         "sharding: fully_shard\n",
-        {"model": "Gpt2", "mesh": {"replicate": 2, "fsdp": 4},
+        {"model": "gpt2", "mesh": {"replicate": 2, "fsdp": 4},
          "settings": {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 512, "n_positions": 64}}),
     "experts": (
         "mixtral-8x7b", {**LLAMA, "ff": 96, "experts": 8},
         'sharding: [{rules: [{experts: expert}, {"*": null}]}, {fully_shard: {dimensions: {"**.experts.*": 1}}}]\n',
-        {"model": "Mixture", "mesh": {"expert": 4, "fsdp": 2},
+        {"model": "mixture", "mesh": {"expert": 4, "fsdp": 2},
          "settings": {"experts": 8, "per_token": 2, "llama": {**LLAMA_CONFIG, "intermediate_size": 96}}}),
 }
 

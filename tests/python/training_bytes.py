@@ -37,7 +37,7 @@ COLLECTIVES = {
 LOCAL = {"wait_tensor", "_wrap_tensor_autograd"}
 
 
-def Bytes(tensors):
+def bytes_of(tensors):
     tensors = tensors if isinstance(tensors, (list, tuple)) else [tensors]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
@@ -58,20 +58,20 @@ class Wire(TorchDispatchMode):
                       for arg in args]
             axis, n = next(self.axes[group] for group in groups if isinstance(group, str) and group in self.axes)
             if name == "all_gather_into_tensor":
-                size = Bytes(args[0]) * n
+                size = bytes_of(args[0]) * n
             else:
                 operand, times = COLLECTIVES[name]
-                size = Bytes(args[operand]) * times
+                size = bytes_of(args[operand]) * times
             self.sent[axis] += size * (n - 1) // n
         return function(*args, **(kwargs or {}))
 
 
-def Shard8(module, mesh):
+def shard_fully(module, mesh):
     """fully_shard, which on CPUs cannot scale what it adds."""
     fully_shard(module, mesh=mesh, reshard_after_forward=True)
 
 
-def Llama(mesh, settings, tokens):
+def llama(mesh, settings, tokens):
     """Columns and rows, then fully_shard."""
     model = LlamaForCausalLM(LlamaConfig(**settings, use_cache=False))
     whole, plan = Replicate(), {}
@@ -88,25 +88,25 @@ def Llama(mesh, settings, tokens):
     plan["lm_head"] = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
     parallelize_module(model, mesh["tensor"], plan)
     for layer in model.model.layers:
-        Shard8(layer, mesh["fsdp"])
-    Shard8(model, mesh["fsdp"])
+        shard_fully(layer, mesh["fsdp"])
+    shard_fully(model, mesh["fsdp"])
     ids = torch.randint(settings["vocab_size"], (2, tokens // 2))
 
-    def Step():
+    def step():
         logits = model(input_ids=ids).logits
         target = DTensor.from_local(ids.flatten(), mesh["tensor"], [whole], run_check=False)
         with loss_parallel():
             torch.nn.functional.cross_entropy(logits.flatten(0, 1), target).backward()
 
-    return model, Step
+    return model, step
 
 
-def Gpt2(mesh, settings, tokens):
+def gpt2(mesh, settings, tokens):
     """Hybrid sharding: replicas of fully sharded groups."""
     model = GPT2LMHeadModel(GPT2Config(**settings, use_cache=False))
     for layer in model.transformer.h:
-        Shard8(layer, mesh["replicate", "fsdp"])
-    Shard8(model, mesh["replicate", "fsdp"])
+        shard_fully(layer, mesh["replicate", "fsdp"])
+    shard_fully(model, mesh["replicate", "fsdp"])
     ids = torch.randint(settings["vocab_size"], (2, tokens // 2))
     return model, lambda: model(input_ids=ids, labels=ids).loss.backward()
 
@@ -133,7 +133,7 @@ class Experts(torch.nn.Module):
         return torch.empty_like(back).index_copy(0, order, back).unflatten(0, (-1, self.per_token)).sum(1)
 
 
-def Mixture(mesh, settings, tokens):
+def mixture(mesh, settings, tokens):
     """A Mixtral whose experts are on the ranks of `expert`, and data parallelism outside."""
     model = LlamaForCausalLM(LlamaConfig(**settings["llama"], use_cache=False))
     d, experts, ff = model.config.hidden_size, settings["experts"], model.config.intermediate_size
@@ -142,20 +142,20 @@ def Mixture(mesh, settings, tokens):
         layer.mlp.gate = torch.nn.Linear(d, experts, bias=False)
         layer.mlp.experts = Experts(experts, d, ff, settings["per_token"], mesh.get_group("expert"))
 
-        def Forward(x, mlp=layer.mlp):
+        def forward(x, mlp=layer.mlp):
             flat = x.flatten(0, 1)
             return (mlp.experts(flat) * mlp.gate(flat).softmax(-1).amax(-1, keepdim=True)).view_as(x)
 
-        layer.mlp.forward = Forward
+        layer.mlp.forward = forward
         fully_shard(layer.mlp.experts, mesh=mesh["fsdp"], reshard_after_forward=True,
                     shard_placement_fn=lambda _: Shard(1))
-        Shard8(layer, mesh["expert", "fsdp"])
-    Shard8(model, mesh["expert", "fsdp"])
+        shard_fully(layer, mesh["expert", "fsdp"])
+    shard_fully(model, mesh["expert", "fsdp"])
     ids = torch.randint(settings["llama"]["vocab_size"], (2, tokens // 2))
     return model, lambda: model(input_ids=ids, labels=ids).loss.backward()
 
 
-def Rank(rank, runs, folder):
+def run_rank(rank, runs, folder):
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=RANKS)
@@ -184,5 +184,5 @@ def main(given, result):
         runs = json.load(file)
     with tempfile.TemporaryDirectory() as folder:
         # Forks, which have what took seconds to import.
-        torch.multiprocessing.start_processes(Rank, (runs, folder), nprocs=RANKS, start_method="fork")
+        torch.multiprocessing.start_processes(run_rank, (runs, folder), nprocs=RANKS, start_method="fork")
         os.replace(f"{folder}/sent.json", result)
