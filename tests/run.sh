@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 build_packages='cmake g++ libcli11-dev libfmt-dev libhdf5-dev libhwy-dev
   libmpfr-dev libssl-dev libyaml-cpp-dev ninja-build nlohmann-json3-dev pkg-config'
 # chromium, the largest of them, is what `plan --html` is looked at with.
-test_packages='chromium clang clang-format fish g++-aarch64-linux-gnu libbenchmark-dev libgtest-dev mandoc
+test_packages='bindfs chromium clang clang-format fish g++-aarch64-linux-gnu libbenchmark-dev libgtest-dev mandoc
   qemu-user-static strace zsh'
 # Of another machine's Debian: what build_packages has of libraries.
 arm64_packages='libcli11-dev libfmt-dev libhdf5-dev libhwy-dev libmpfr-dev libssl-dev

@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "base/glob.h"
 #include "base/json.h"
@@ -66,11 +67,10 @@ ExpectedDigests ReadDigests(const std::string& path) {
   try {
     for (const auto& tensor : in.at("tensors")) {
       const auto name = tensor.at("path").get<std::string>();
-      const bool is_new =
-          expected
-              .try_emplace(name, tensor.at("dtype").get<std::string>(),
-                           tensor.at("sha256").get<std::string>(), tensor.at("shape").get<Shape>())
-              .second;
+      ExpectedDigest digest{tensor.at("dtype").get<std::string>(),
+                            tensor.at("sha256").get<std::string>(),
+                            tensor.at("shape").get<Shape>()};
+      const bool is_new = expected.emplace(name, std::move(digest)).second;
       if (!is_new) throw refuse(fmt::format(": it has {} twice", Quote(name)));
     }
   } catch (const nlohmann::json::exception&) {

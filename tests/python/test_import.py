@@ -47,7 +47,7 @@ FAMILIES = {
     "qwen3": ("Qwen3ForCausalLM", {**LLAMA, "head_dim": 12}, [
         {"tie_word_embeddings": True}, {"attention_bias": True, "head_dim": 20}, {"num_key_value_heads": None},
         {"hidden_size": 50, **BIAS}, {"pad_token_id": 7, "dtype": "bfloat16"}]),
-    "qwen3_moe": ("Qwen3MoeForCausalLM", {**LLAMA, "num_local_experts": 3, "moe_intermediate_size": 20}, [
+    "qwen3_moe": ("Qwen3MoeForCausalLM", {**LLAMA, "num_experts": 3, "moe_intermediate_size": 20}, [
         {"tie_word_embeddings": True}, {"attention_bias": True, "head_dim": 20},
         {"decoder_sparse_step": 2, "num_hidden_layers": 5}, {"pad_token_id": 7, "dtype": "bfloat16", **BIAS}]),
     "phi3": ("Phi3ForCausalLM", {**LLAMA, "pad_token_id": 3}, [

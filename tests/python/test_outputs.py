@@ -43,7 +43,7 @@ OUTPUTS = {
     "plan --html": (["plan", "spec.yaml", "--html"], "<!DOCTYPE html>\n"),
     "digest --write": (["digest", "spec.yaml", "--write"], '{\n "contract_version": '),
     "import -o": (["import", "config.json", "-o"], "# shardinit import config.json\n"),
-    "capture -o": (["torch", "torch.nn:Linear", "--args", "[3, 2]", "-o"], "# Linear, captured by shardinit-capture "),
+    "capture -o": (["torch", "torch.nn:Linear", "--args", "[3, 2]", "--verify", "none", "-o"], "# Linear, captured by shardinit-capture "),
 }
 PROGRAM = [name for name in OUTPUTS if not name.startswith("capture")]
 

@@ -15,7 +15,7 @@ import pytest
 
 import conformance
 from clients import Client, Gen
-from support import BINARY, ROOT, TINY, Datasets, Json, Ok, RankFiles, ReadRaw, Reassemble, Run, TableFile, Text
+from support import BINARY, ROOT, TINY, Datasets, Json, Ok, RankFiles, ReadRaw, Reassemble, Run, TableFile, Text, Tree
 from test_reference import FILES, VECTORS, Spec
 
 Client("jax")
@@ -485,11 +485,19 @@ def test_where_it_is_written(tmp_path):
     printed = Ok(*small).stdout
     assert Ok(*small, "-o", "-", cwd=tmp_path).stdout == printed and not list(tmp_path.iterdir())
     (tmp_path / "file").write_text("old")
-    Ok(*small, "-o", tmp_path / "file")
+    result = Run(*small, "-o", tmp_path / "file")
+    assert result.returncode == 4 and "is no program that this command wrote" in result.stderr
+    assert (tmp_path / "file").read_text() == "old"
+    Ok(*small, "-o", tmp_path / "file", "--force")
     assert (tmp_path / "file").read_text() == printed
+    Ok(*small, "--only", "bias", "-o", tmp_path / "file")
+    assert (tmp_path / "file").read_text() != printed
     Ok(*small, "--kinds", "-o", tmp_path / "kinds")
-    result = Run(*small, "--kinds", "-o", tmp_path / "kinds")
-    assert result.returncode == 4 and "kinds` exists" in result.stderr
+    kinds = Tree(tmp_path / "kinds")
+    Ok(*small, "--kinds", "-o", tmp_path / "kinds")
+    result = Run(*small, "--only", "bias", "--kinds", "-o", tmp_path / "kinds")
+    assert result.returncode == 4 and "kinds` exists and holds something else" in result.stderr
+    assert Tree(tmp_path / "kinds") == kinds
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "kinds"]
 
 

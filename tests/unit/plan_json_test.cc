@@ -307,23 +307,24 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     Mesh, Hostile,
-    testing::Values(Malformation{"[2, 3]", "[2]", "the mesh"},
-                    Malformation{"[2, 3]", "[2, 3, 4]", "the mesh"},
-                    Malformation{"[2, 3]", "[0, 3]", "the shape of the mesh"},
-                    Malformation{"[2, 3]", "[-2, -3]", "the shape of the mesh"},
-                    Malformation{"[2, 3]", "[16777216, 3]", "the shape of the mesh"},
-                    Malformation{"[2, 3]", "[4294967296, 4294967296]", "the shape of the mesh"},
-                    Malformation{"[2, 3]", "[2, 3.5]", "it is not written as this tool writes"},
-                    Malformation{"[2, 3]", "{\"a\": 2, \"b\": 3}", nullptr},
-                    Malformation{"[2, 3]", "6", nullptr},
-                    Malformation{"\"axes\": [\"fsdp\", \"tensor\"]",
-                                 "\"axes\": [\"fsdp\", \"fsdp\"]", "the axes of the mesh"},
-                    Malformation{"\"axes\": [\"fsdp\", \"tensor\"]", "\"axes\": [\"fsdp\", \"\"]",
-                                 "the axes of the mesh"},
-                    Malformation{"\"axes\": [\"fsdp\", \"tensor\"]",
-                                 "\"axes\": [\"fsdp\", \"\\u001b[2J\"]", "the axes of the mesh"},
-                    Malformation{"\"axes\": [\"fsdp\", \"tensor\"]", "\"axes\": [\"fsdp\", 5]",
-                                 nullptr}));
+    testing::Values(
+        Malformation{"[2, 3]", "[2]", "the mesh"}, Malformation{"[2, 3]", "[2, 3, 4]", "the mesh"},
+        Malformation{"[2, 3]", "[0, 3]", "the shape of the mesh"},
+        Malformation{"[2, 3]", "[-2, -3]", "the shape of the mesh"},
+        Malformation{"[2, 3]", "[16777216, 3]", "the shape of the mesh"},
+        Malformation{"[2, 3]", "[4294967296, 4294967296]", "the shape of the mesh"},
+        Malformation{
+            "[2, 3]", "[2, 3.5]",
+            "a whole number from -9223372036854775808 to 9223372036854775807 is wanted, not 3.5"},
+        Malformation{"[2, 3]", "{\"a\": 2, \"b\": 3}", nullptr},
+        Malformation{"[2, 3]", "6", nullptr},
+        Malformation{"\"axes\": [\"fsdp\", \"tensor\"]", "\"axes\": [\"fsdp\", \"fsdp\"]",
+                     "the axes of the mesh"},
+        Malformation{"\"axes\": [\"fsdp\", \"tensor\"]", "\"axes\": [\"fsdp\", \"\"]",
+                     "the axes of the mesh"},
+        Malformation{"\"axes\": [\"fsdp\", \"tensor\"]", "\"axes\": [\"fsdp\", \"\\u001b[2J\"]",
+                     "the axes of the mesh"},
+        Malformation{"\"axes\": [\"fsdp\", \"tensor\"]", "\"axes\": [\"fsdp\", 5]", nullptr}));
 
 INSTANTIATE_TEST_SUITE_P(
     Tensor, Hostile,
@@ -345,7 +346,9 @@ INSTANTIATE_TEST_SUITE_P(
         Malformation{"[5, 7]", "[4611686018427387904, 1]", "the shape of `a.w` is not one"},
         Malformation{"[5, 7]", "[5, 7, 1]",
                      "the partition of `a.w` has another rank than its shape"},
-        Malformation{"[5, 7]", "[5, 7.5]", "it is not written as this tool writes"},
+        Malformation{
+            "[5, 7]", "[5, 7.5]",
+            "a whole number from -9223372036854775808 to 9223372036854775807 is wanted, not 7.5"},
         Malformation{"[5, 7]", "[5, true]", nullptr},
         Malformation{"[5, 7]",
                      "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]",
@@ -581,7 +584,9 @@ INSTANTIATE_TEST_SUITE_P(
         Malformation{R"("axis": 0, "of")", R"("axis": 9223372036854775807, "of")", nullptr},
         Malformation{R"("axis": 0, "of")", R"("axis": -9223372036854775808, "of")", nullptr},
         Malformation{R"("axis": 0, "of")", R"("axis": 18446744073709551615, "of")", nullptr},
-        Malformation{R"("axis": 0, "of")", R"("axis": 0.5, "of")", kCanonical},
+        Malformation{
+            R"("axis": 0, "of")", R"("axis": 0.5, "of")",
+            "a whole number from -9223372036854775808 to 9223372036854775807 is wanted, not 0.5"},
         Malformation{R"("axis": 0, "of")", R"("axis": "0", "of")", nullptr},
         Malformation{R"("axis": 0, "of")", R"("axis": [0], "of")", nullptr},
         Malformation{R"("axis": 0, "of")", R"("axis": null, "of")", nullptr},

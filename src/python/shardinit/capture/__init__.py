@@ -60,7 +60,7 @@ class Captured:
     _spread: Callable[[str], int] | None = dataclasses.field(
         default=None, repr=False, compare=False
     )  # By how many units in the last place a tensor's elements may be off.
-    _seeds: int = 2  # With so many it is verified; 1 where the constructor itself has the seed.
+    _has_own_seed: bool = False  # Then another seed of the spec shows constants alone.
     layout: str | None = None
     seed: int = 0
     _inputs: tuple[str, ...] = dataclasses.field(default=(), repr=False, compare=False)

@@ -73,7 +73,7 @@ def capture(
         captured,
         _real=lambda seed: _real(make, dtype, seed, all_buffers),
         _spread=lambda path: spread_of(path, values),
-        _seeds=1 if recorder.generator.seeded else 2,
+        _has_own_seed=recorder.generator.seeded,
     )
 
 

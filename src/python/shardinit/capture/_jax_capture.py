@@ -90,7 +90,7 @@ def capture(
         captured,
         drawn=frozenset(made.drawn),
         _real=lambda seed: _real(make, args, kwargs, seed % (1 << 63)),
-        _seeds=1 if engine == "jax_threefry" else 2,  # Of its keys each says its seed itself.
+        _has_own_seed=engine == "jax_threefry",  # Each key of the spec says it.
     )
 
 
