@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kMaxWays = 1 << 16, kMaxStates = 1 << 20;
 
-// What an axis may do to a block.
+// An axis may do one of these to a block.
 enum class Deed { kNothing, kGather, kSplit, kSplitLast, kRoute };
 
 struct AxisDeeds {
@@ -111,7 +111,8 @@ class WeightCutter {
   std::vector<int64_t> parts_;
 };
 
-// Whether axes that were to split or to route do so: else they would cut through what is one.
+// True if the axes that were chosen to split or to route really do; otherwise they would cut
+// through a head, a unit or an expert.
 bool IsDone(const StepModel& model, const StepBlock& block, const std::vector<AxisDeeds>& deeds,
             const std::vector<Deed>& of_matrix, const BlockCuts& cuts) {
   const auto uses = UsesOf(model, block, cuts);
@@ -145,7 +146,7 @@ void KeepBest(std::vector<T>* ways) {
   *ways = std::move(kept);
 }
 
-// Of each block one way: the fastest together that fits.
+// Chooses one way for each block, so that all together are the fastest that fits.
 class Combiner {
  public:
   Combiner(std::vector<std::vector<Way>> blocks, double memory)
@@ -157,7 +158,7 @@ class Combiner {
     return memory;
   }
 
-  // Of each block the index of its way; none if nothing is faster than `limit`. Sets `gave_up`.
+  // Returns the index of each block's way; none if nothing is faster than `limit`. Sets `gave_up`.
   std::optional<std::vector<size_t>> Run(double limit, bool* gave_up) const {
     const size_t n = blocks_.size();
     std::vector<double> least_memory(n + 1, 0), least_seconds(n + 1, 0);

@@ -10,7 +10,7 @@ namespace {
 constexpr double kMomentBytes = 8, kMasterBytes = 4;  // Adam's, for each element.
 constexpr int64_t kMasterSize = 4;                    // Weights of fewer bytes have a copy in f32.
 
-// What each of n ranks sends to have something from, or give something to, all others.
+// The bytes that each of n ranks sends where all gather, or reduce and scatter, `bytes`.
 double Exchange(double bytes, int64_t n) {
   return bytes * static_cast<double>(n - 1) / static_cast<double>(n);
 }
@@ -154,7 +154,7 @@ class WeightCost {
         return std::count(dimensions.begin(), dimensions.end(), cuts_[a]) > 0;
       });
     };
-    // What is not split is cut by sequence parallelism.
+    // Sequence parallelism cuts the activations that no axis splits.
     const double of_in = cuts_any(weight_.in), of_out = cuts_any(weight_.out);
     const double in = weight_.inputs / (of_in > 1 ? of_in : SequenceParts());
     const double out = weight_.outputs / (of_out > 1 ? of_out : SequenceParts());
@@ -170,8 +170,8 @@ class WeightCost {
   StepCost cost_;
 };
 
-// Whether an axis may do what only a part of a block's weights would have to be cut for: then all
-// of them must.
+// True if a block has weights for which `concerns` holds, and `is_cut` holds for all of them: an
+// axis must not cut some of them and leave the others.
 template <typename F, typename G>
 bool AllAre(const StepModel& model, const StepBlock& block, F concerns, G is_cut) {
   bool any = false;

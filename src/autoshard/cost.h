@@ -1,6 +1,6 @@
-// What a sharding costs: what a training step sends over each mesh axis, what it computes, and what
-// a rank has in memory. shardinit-auto(7) has the formulas; what is computed here is what stands
-// there.
+// The cost of a sharding: the bytes that a training step sends over each mesh axis, its
+// computation, and the memory of a rank. shardinit-auto(7) has the formulas; what is computed here
+// is what stands there.
 //
 // A model of the step, not a measurement. Everything is a sum over weights, but for one thing that
 // those of a block decide together: whether axes split it.

@@ -134,7 +134,7 @@ def test_links_and_nodes(name, force, folder):
     assert set(os.listdir(folder)) == {"spec.yaml", "config.json", "sub", "link", "a", "b", "pipe"}
 
 
-root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devices")
+root = pytest.mark.skipif(os.geteuid() != 0, reason="not tested: only root makes devices")
 
 
 def make_device(path, major, minor, kind=stat.S_IFCHR):
@@ -142,7 +142,7 @@ def make_device(path, major, minor, kind=stat.S_IFCHR):
         os.mknod(path, kind | 0o666, os.makedev(major, minor))
         os.close(os.open(path, os.O_WRONLY))
     except OSError as error:
-        pytest.skip(f"no devices here: {error}")
+        pytest.skip(f"not tested: no devices can be made here ({error})")
 
 
 @root
@@ -165,7 +165,7 @@ def test_a_block_device_is_somebodys(folder):
     try:
         os.mknod(folder / "disk", stat.S_IFBLK | 0o666, os.makedev(7, 4095))  # A loop device that nobody has.
     except OSError as error:
-        pytest.skip(f"no devices here: {error}")
+        pytest.skip(f"not tested: no devices can be made here ({error})")
     for name in PROGRAM:
         done = write(name, "disk", folder=folder)
         assert done.returncode in (3, 4) and stat.S_ISBLK((folder / "disk").stat().st_mode), done.stderr
@@ -284,7 +284,7 @@ def test_folders_and_files_that_cannot_be_written(folder):
         if above.stat().st_uid == os.geteuid() and str(above).startswith("/tmp/"):
             above.chmod(above.stat().st_mode | 0o755)
     if subprocess.run([*UNPRIVILEGED, BINARY, "plan", folder / "spec.yaml"], capture_output=True).returncode:
-        pytest.skip("another user cannot run the program here")
+        pytest.skip("not tested: another user cannot run the program here")
     for name in PROGRAM:
         out = folder / "out"
         out.write_text(OUTPUTS[name][1] + 100_000 * "x")
