@@ -39,6 +39,7 @@ class Leaf:
     given: Key | None = None
     axes: tuple[tuple[str, Any], ...] = ()
     copies: bool = False
+    is_buffer: bool = False
 
     def leaves(self) -> int:
         return 1
@@ -91,6 +92,7 @@ def tree(
             place=places.get(tensor.path, {}),
             given=tensor.given,
             axes=tensor.axes,
+            is_buffer=tensor.is_buffer,
         )
     if fold:
         _fold(root, "", ())
@@ -157,7 +159,7 @@ def _looks(node: Node) -> Any:
     """Equal for what may be one but for its numbers."""
     if isinstance(node, Leaf):
         init = node.init if isinstance(node.init, str) else next(iter(node.init))
-        return node.shape, node.dtype, init
+        return node.shape, node.dtype, node.is_buffer, init
     return node.count, tuple((name, _looks(member)) for name, member in node.members.items())
 
 
@@ -223,7 +225,7 @@ def _union(nodes: Sequence[Node | None], at: Sequence[int], variable: str, count
     if all(isinstance(node, Leaf) for _, node in there):
         leaves = [node for _, node in there if isinstance(node, Leaf)]
         first = leaves[0]
-        if len({(leaf.dtype, len(leaf.shape), leaf.when, leaf.axes) for leaf in leaves}) > 1:
+        if len({(x.dtype, x.is_buffer, len(x.shape), x.when, x.axes) for x in leaves}) > 1:
             raise Unlike
         path = _path([leaf.path for leaf in leaves], layers, variable)
         own = all(leaf.key == leaf.path for leaf in leaves)
@@ -249,6 +251,7 @@ def _union(nodes: Sequence[Node | None], at: Sequence[int], variable: str, count
             else _common_key([leaf.given for leaf in leaves], layers, variable),
             first.axes,
             copies or first.copies,
+            first.is_buffer,
         )
     modules = [node for _, node in there if isinstance(node, Module)]
     first_module = modules[0]
