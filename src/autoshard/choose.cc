@@ -167,14 +167,14 @@ Costs Sum(Costs a, const Costs& b) {
   return a;
 }
 
-// The least of each.
-template <typename T>
-Costs LeastOf(const std::vector<T>& ways) {
-  Costs least = ways.front().costs;
+// Of each number the least, or the most, of all ways.
+template <typename T, typename F>
+Costs BoundOf(const std::vector<T>& ways, F choose) {
+  Costs bound = ways.front().costs;
   for (const T& way : ways) {
-    for (size_t i = 0; i < least.size(); ++i) least[i] = std::min(least[i], way.costs[i]);
+    for (size_t i = 0; i < bound.size(); ++i) bound[i] = choose(bound[i], way.costs[i]);
   }
-  return least;
+  return bound;
 }
 
 // One way to cut a block, under some options.
@@ -204,11 +204,14 @@ void KeepBest(std::vector<T>* ways) {
 class Combiner {
  public:
   Combiner(std::vector<std::vector<Way>> blocks, Costs beside, double memory)
-      : blocks_(std::move(blocks)), memory_(memory), least_(blocks_.size() + 1) {
+      : blocks_(std::move(blocks)), memory_(memory), rest_(blocks_.size() + 1) {
     states_.push_back({{std::move(beside), 0, 0}});
-    least_.back().resize(states_[0][0].costs.size());
+    rest_.back().least = rest_.back().most = Costs(states_[0][0].costs.size());
     for (size_t b = blocks_.size(); b-- > 0;) {
-      least_[b] = Sum(LeastOf(blocks_[b]), least_[b + 1]);
+      const auto least = [](double x, double y) { return std::min(x, y); };
+      const auto most = [](double x, double y) { return std::max(x, y); };
+      rest_[b].least = Sum(BoundOf(blocks_[b], least), rest_[b + 1].least);
+      rest_[b].most = Sum(BoundOf(blocks_[b], most), rest_[b + 1].most);
     }
   }
 
@@ -220,7 +223,9 @@ class Combiner {
       for (size_t s = 0; s < states_.back().size(); ++s) {
         for (size_t w = 0; w < blocks_[b].size(); ++w) {
           Costs costs = Sum(states_.back()[s].costs, blocks_[b][w].costs);
-          if (MayFit(costs, least_[b + 1], *limit)) all.push_back({std::move(costs), s, w});
+          if (!MayFit(costs, rest_[b + 1], *limit)) continue;
+          Forget(rest_[b + 1], &costs);
+          all.push_back({std::move(costs), s, w});
         }
         if (all.size() > kMaxStates) {
           *gave_up = true;
@@ -240,14 +245,32 @@ class Combiner {
     size_t before, way;
   };
 
-  bool MayFit(const Costs& costs, const Costs& rest, double limit) const {
+  // What the blocks that are left need, at least and at most.
+  struct Rest {
+    Costs least, most;
+  };
+
+  bool MayFit(const Costs& costs, const Rest& rest, double limit) const {
     const size_t stages = costs.size() / 2;
     for (size_t s = 0; s < stages; ++s) {
-      if (costs[s] + rest[s] > memory_ || costs[stages + s] + rest[stages + s] >= limit) {
-        return false;
-      }
+      const double memory = costs[s] + rest.least[s];
+      if (memory > memory_ || costs[stages + s] + rest.least[stages + s] >= limit) return false;
     }
     return true;
+  }
+
+  // What cannot matter any more, whatever comes: memory that is enough, and stages that wait for
+  // another one. So more ways are no better than others.
+  void Forget(const Rest& rest, Costs* costs) const {
+    const size_t stages = costs->size() / 2;
+    double slowest = 0;
+    for (size_t s = stages; s < 2 * stages; ++s) {
+      slowest = std::max(slowest, (*costs)[s] + rest.least[s]);
+    }
+    for (size_t s = 0; s < 2 * stages; ++s) {
+      const double most = (*costs)[s] + rest.most[s];
+      if (s < stages ? most <= memory_ : most < slowest) (*costs)[s] = 0;
+    }
   }
 
   // Back from the fastest.
@@ -268,7 +291,7 @@ class Combiner {
 
   const std::vector<std::vector<Way>> blocks_;
   const double memory_;
-  std::vector<Costs> least_;                // Of the blocks from each one on.
+  std::vector<Rest> rest_;                  // Of the blocks from each one on.
   std::vector<std::vector<State>> states_;  // Before each block, and behind the last.
 };
 
