@@ -1,5 +1,6 @@
 // One pass over boxes makes others of them, whatever both are and however little memory there is.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
