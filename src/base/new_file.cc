@@ -372,12 +372,18 @@ StagedFolder::StagedFolder(const std::string& path, const Digest& key,
       throw SystemError("create a folder in", parent_.path());
     }
     folder_ = parent_.OpenSub(name_);
-    // Without the token it is nobody's: no other process can have locked it.
+    // Without the token it is nobody's: no other process can have locked it, and no later one would
+    // find it and go on.
     if (!folder_) continue;
     flock(folder_.fd(), LOCK_EX | LOCK_NB);
-    OutputFile file(folder_, kToken);
-    file.Append(token);
-    file.Sync();
+    try {
+      OutputFile file(folder_, kToken);
+      file.Append(token);
+      file.Sync();
+    } catch (...) {
+      RemoveTree(parent_, name_);
+      throw;
+    }
     break;
   }
   staged_ = staged_in(name_);

@@ -65,6 +65,12 @@ ExpectedDigests ReadDigests(const std::string& path) {
                  "make one with `shardinit digest SPEC --write FILE`");
   };
   try {
+    if (const auto& version = in.at("contract_version");
+        version.get<int64_t>() != kContractVersion) {
+      throw refuse(fmt::format(" of this version: its contract_version is {} instead of {}",
+                               version.dump(), kContractVersion));
+    }
+    static_cast<void>(in.at("seed").get<uint64_t>());  // It decides nothing, but must be one.
     for (const auto& tensor : in.at("tensors")) {
       const auto name = tensor.at("path").get<std::string>();
       ExpectedDigest digest{tensor.at("dtype").get<std::string>(),

@@ -59,7 +59,8 @@ class MeshBinder {
       mesh_.shape.push_back(extent);
       if (size > kMaxWorldSize / extent) {
         Error(axis.name.span, fmt::format("the mesh has more than {} ranks", kMaxWorldSize));
-        size = 1;
+        mesh_.shape.back() = 1;  // Products of axes would not fit.
+        continue;
       }
       size *= extent;
     }

@@ -1,8 +1,12 @@
-"""Small specs with numbers up to 2^63 and beyond, through every command, under limits of time, memory
-and output: a result or a clear error, and a signal ends it at once."""
+"""One number that is very large, or none: somewhere in a spec, on a command line, in a file of a checkpoint,
+of an export or of a model's configuration; through every command, under limits of time, memory and output.
+There is a result or a clear error, and a signal ends it at once."""
 
+import functools
+import json
 import os
 import pathlib
+import re
 import resource
 import shutil
 import signal
@@ -13,74 +17,183 @@ import time
 from hypothesis import strategies as st
 
 from generated import generated, given
-from support import BINARY, CLEAN
+from support import BINARY, CLEAN, ROOT, Ok
+from test_json_numbers import NUMBERS as NO_NUMBERS
+from test_json_numbers import places, read_header, write_header
 
-NUMBERS = [0, 1, 2, 3, 4, 7, 8, 16, 255, 256, 1000, 4096, 65536, 65537, 10**6, 2**24, 2**24 + 1, 2**31, 10**9, 10**11,
-           2**53 + 1, 2**62, 2**63 - 1, 2**63, 10**30]
-# Repeats that are allowed are counted out, so most are small.
-REPEATS = [1, 2, 3, 16, 300, 5000, 2**17, 4_000_001, 2**62, 10**30]
-# One to each axis, so that meshes are often valid.
-EXTENTS = [1, 2, 3, 8, 16, 256, 4096, 65536, 2**20, 2**24, 2**24 + 1, 2**62]
-
-CPU_SECONDS = 20  # 2^17 tensors take about one.
+CPU_SECONDS = 20  # 2^18 tensors take some three.
 MEMORY = 3 << 30
 TEXT_BYTES = 4 << 20  # What people read.
-FILE_BYTES = 600 << 20  # What programs read: 2^17 tensors have some 100 MB of JSON.
+FILE_BYTES = 600 << 20  # What programs read: 2^18 tensors have some 200 MB of JSON.
 
-DRAWN = ["ones", "{constant: {value: %s}}", "{normal: {std: 0.02}}", "{normal: {std: %s}}", "{uniform: {low: 0, high: %s}}",
-         "{trunc_normal: {std: 1, a: -2, b: 2}}", "{truncated_normal: {std: 0.5}}", "{orthogonal: {gain: 2}}",
-         "{sparse: {sparsity: 0.5}}", "{expr: 'n0 * %s + uniform()'}", "{xavier_uniform: {}}", "kaiming_normal",
-         "{variance_scaling: {scale: 2}}"]
-SHARDS = ["null", "a", "b", "[a, b]", "{axes: a, segments: %s}", "{axes: [a, b], nested: true}", "{axes: b, segments: 2}"]
-LANGUAGES = ["", "", "", "sharding: fsdp\n", "sharding: auto\n", "sharding: {'**': [a]}\n", "sharding: {'**.w': [[a, b]]}\n",
-             "rules: [{x: a}, {y: b}]\n"]
-LAYOUTS = ["", "", "", "layouts: {l: {keep: ['*']}}\n", "layouts: {l: {stack: ['g', '*.g'], keep: ['*']}}\n",
-           "layouts: {l: {w2: {from: {slice: {axis: 0, begin: 0, end: %s, of: w}}}, keep: ['*']}}\n"]
+# Counts that are allowed are counted out, and what is quadratic shows.
+LARGE = [0, 1, 2, 900, 1001, 20480, 2**17, 2**18, 4_000_001, 2**24, 2**24 + 1, 2**31, 10**11, 2**48, 2**53 + 1,
+         2**62, 2**63 - 1, 2**63, 2**64, 10**30]
+
+# Valid specs. In each one number is replaced, wherever it stands: so what has the same number keeps it. Texts
+# `<7: …#…>` are 7 items, numbered. The commands are those that look at what the spec is about.
+HEAD = "shardinit: 1\nname: x\ndtype: f32\n"
+PLANS = ["validate", "plan", "plan --json", "plan --rank 0", "graph", "explain *", "diff spec.yaml", "plan --html page.html",
+         "graph --json", "plan --devices", "plan --write map.yaml", "explain * --json", "program --only *.1.*", "graph --depth 1"]
+MAKES = ["digest", "stats", "gen -o out", "gen -o out --ranks 0", "export --to dcp -o out", "export --to safetensors -o out",
+         "export --to zarr -o out", "program -o out", "program --stack", "program --kinds -o out", "program --rank 0"]
+RANKS = ["gen --ranks 0 -o out && status out", "gen --ranks 0 -o out && finalize out", "gen --ranks 0 -o out && status out --json"]
+SPECS = {
+    "tensors": (PLANS + MAKES, "modules:\n  w: {shape: [6, 10], init: {normal: {std: 2}}}\n"
+                               "  v: {shape: [5], init: {uniform: {low: 3, high: 4}}}\n"),
+    "types": (PLANS + MAKES, "modules:\n  w: {shape: [6], dtype: i8, init: {constant: {value: 3}}}\n"
+                             "  u: {shape: [7], dtype: u64, init: {expr: 'index * 9 + 5'}}\n  e: {shape: [4, 4], init: {eye: {gain: 2}}}\n"
+                             "  s: {shape: [8, 11], init: {sparse: {sparsity: 0.5, std: 12}}}\n"),
+    "repeats": (PLANS + MAKES, "modules:\n  a:\n    repeat: {i: 5}\n    b:\n      repeat: {j: 3}\n      w: {shape: [7, i + 2], init: zeros}\n"
+                               "      v: {shape: ['j * 11 + 1'], init: ones, when: i < 4}\n"),
+    "shapes": (PLANS + MAKES, "modules:\n  a: {repeat: {i: 12}, w: {shape: [i + 1], init: {normal: {std: 3}}}}\n"),
+    "variables": (PLANS, "vars: {n: 6, m: n * 7, k: floor(m / 5)}\nmodules:\n  w: {shape: [n, k + 4], init: {constant: {value: m}}}\n"),
+    "torch": (PLANS * 2 + MAKES, "engine: torch_cpu\nseed: 3\nmodules:\n  a: {shape: [10, 20], init: {trunc_normal: {std: 1, a: -2, b: 2}}}\n"
+                                 "  b: {shape: [7], init: {normal: {std: 1}}}\n  c: {shape: [7], init: {normal: {std: 1}}, key: {torch: {position: 5}}}\n"
+                                 "  d: {shape: [9, 6], init: {orthogonal: {gain: 1}}}\n  e: {shape: [11, 8], init: {sparse: {sparsity: 0.5}}}\n"),
+    "jax": (PLANS + MAKES, "engine: jax_threefry\nmodules:\n  l:\n    repeat: {i: 4}\n"
+                           "    w: {shape: [6, 3], init: {normal: {std: 1}}, key: {jax: [{seed: 5, split: [2, 1]}, {split: [4, i]}]}}\n"),
+    "stages": (PLANS * 2 + MAKES, "mesh: {axes: {p: 11, q: 2}}\nmodules:\n  l:\n    repeat: {i: 11}\n"
+                                  "    w: {shape: [8, 6], init: zeros, shard: [null, q], stage: {p: i}}\n"),
+    "stages of an axis": (PLANS + MAKES, "mesh: {axes: {p: 4}}\nmodules:\n  e: {shape: [5], init: ones, stage: {p: [0, mesh_p - 1]}}\n"
+                                         "  l:\n    repeat: {i: 12}\n    stage: {p: floor(i * mesh_p / 12)}\n    w: {shape: [8], init: zeros}\n"),
+    "ranks": (PLANS + MAKES + RANKS * 4, "mesh: {axes: {a: 16}}\nmodules:\n  w: {shape: [16, 4], shard: [a], init: {normal: {std: 1}}}\n"),
+    "a mesh": (PLANS + MAKES + RANKS, "uneven: chunk\nmesh: {axes: {a: 3, b: 5, c: 1}}\nmodules:\n  w: {shape: [60, 8], shard: [[a, b], c], init: ones}\n"),
+    "devices": (PLANS + MAKES + RANKS, "mesh: {axes: {a: 4}, slices: {a: 2}, devices: [7, 5, 11, 3]}\nmodules:\n  w: {shape: [8], shard: [a], init: ones}\n"),
+    "segments": (PLANS * 2 + MAKES, "mesh: {axes: {p: 2}}\nmodules:\n  l:\n    repeat: {i: 5}\n"
+                                    "    w: {shape: [4096], init: zeros, shard: [{axes: p, segments: 8}]}\n"),
+    "nested": (PLANS + MAKES, "uneven: chunk\nmesh: {axes: {p: 2, q: 3}}\nmodules:\n  w: {shape: [48, 5], init: ones, shard: [{axes: [p, q], segments: 4, nested: true}]}\n"),
+    "padded": (PLANS + MAKES, "uneven: pad\nmesh: {axes: {p: 4}}\nmodules:\n  w: {shape: [10, 3], init: ones, shard: [p]}\n"),
+    "fsdp": (PLANS + MAKES, "mesh: {axes: {f: 4, t: 2}}\nsharding: [{megatron: {column: 'l.*.up.*'}}, fully_shard]\nmodules:\n  l:\n    repeat: {i: 3}\n"
+                            "    up.weight: {shape: [16, 8], init: ones}\n"),
+    "pipeline": (PLANS, "mesh: {axes: {pipe: 2}}\nsharding:\n  - pipeline: {layers: 'l.*', count: 6}\nmodules:\n  l:\n    repeat: {i: 6}\n"
+                        "    w: {shape: [8], init: ones}\n"),
+    "auto": (PLANS[:4], "mesh: {axes: {a: 4, b: 2}}\nsharding: auto\nmodules:\n  l:\n    repeat: {i: 3}\n    up.weight: {shape: [64, 32], init: ones}\n"
+                        "    down.weight: {shape: [32, 64], init: ones}\n"),
+    "keep": (["validate", "plan --layout l"] * 3, "modules:\n  l:\n    repeat: {i: 13}\n    a: {shape: [2], init: zeros}\n"
+                                                  "    n: {repeat: {j: 90}, w: {shape: [2], init: zeros}}\n"
+                                                  "layouts: {l: {keep: [<13: 'l.#.*'>]}}\n"),
+    "omit": (["validate", "plan --layout l"] * 3, "modules:\n  l:\n    repeat: {i: 13}\n    a: {shape: [2], init: zeros}\n"
+                                                  "    n: {repeat: {j: 90}, w: {shape: [2], init: zeros}}\n"
+                                                  "layouts: {l: {keep: ['*.a'], omit: [<13: 'l.#.n.*'>]}}\n"),
+    "stack": (["validate", "plan --layout l"], "modules:\n  l:\n    repeat: {i: 13}\n    n: {repeat: {j: 90}, w: {shape: [2], init: zeros}}\n"
+                                               "layouts: {l: {stack: [<13: 'l.#.n'>]}}\n"),
+    "rules": (PLANS, "mesh: {axes: {a: 2}}\nrules: [<14: {r#: a}>]\nmodules:\n  w:\n    repeat: {i: 14}\n    v: {shape: [4], axes: ['r{i}'], init: zeros}\n"),
+    "views": (["validate", "plan --layout l", "graph --layout l", "gen --layout l -o out", "digest --layout l", "graph --layout l --json",
+               "program --layout l -o out"],
+              "modules:\n  w: {shape: [12, 10], init: {normal: {std: 1}}}\n  v: {repeat: {i: 3}, u: {shape: [4], init: ones}}\n"
+              "layouts:\n  l:\n    a: {from: {slice: {axis: 0, start: 0, stop: 7, of: w}}}\n"
+              "    b: {from: {reshape: {shape: [5, 10], of: {slice: {axis: 0, start: 7, stop: 12, of: w}}}}}\n"
+              "    c: {from: {pad: {axis: 0, to: 6, of: {stack: {axis: 0, for: {i: 3}, of: 'v.{i}.u'}}}}}\n"
+              "    d: {from: {interleave: {axis: 0, groups: 2, of: [v.0.u, v.1.u]}}}\n    e: {from: {transpose: {axes: [1, 0], of: w}}}\n"),
+    "many axes": (PLANS, "mesh: {axes: {<3: a#: 2>}}\nmodules:\n  w: {shape: [64], init: zeros, shard: [[<3: a#>]]}\n"),
+    "many names": (PLANS, "modules:\n  <15: w#: {shape: [2], init: zeros}>\n"),
+}
+LINES = {  # Words with numbers, after a valid spec of ranks and layers.
+    "plan": ["--rank 3", "--mesh a=4,b=2", "--set seed=5", "--set modules.l.repeat.i=6", "--memory-per-rank 7G --sharding auto",
+             "--tokens 8 --sharding auto", "--json --rank 3", "--set mesh.devices=[9,1,2,3]", "--devices --mesh a=4"],
+    "graph": ["--depth 2", "--json --depth 2"],
+    "explain": ["l.1.w --rank 3", "l.5.w"],
+    "gen": ["--ranks 0-3 -o out", "--ranks 2,1 -o out", "--devices 1-3 -o out", "--devices 2 -o out", "--jobs 2 -o out", "--memory 64M -o out",
+            "--memory 512K -o out", "--mesh a=4 --ranks 1 -o out", "--jobs 3 --dry-run -o out"],
+    "digest": ["--jobs 2", "--memory 64M"],
+    "stats": ["--jobs 2", "--memory 64M"],
+    "program": ["--rank 3 -o out", "--set seed=5"],
+    "export": ["--to safetensors --max-shard-size 600 -o out", "--to keras --max-shard-size 3K -o out", "--to dcp --jobs 2 -o out",
+               "--to zarr --memory 64M -o out"],
+}
+LINE_SPEC = HEAD + ("mesh: {axes: {a: 4, b: 1}}\nmodules:\n  l:\n    repeat: {i: 6}\n    w: {shape: [8, 4], shard: [a], init: {normal: {std: 1}}}\n")
+READS = {  # Of what is in a folder: commands that read it.
+    "checkpoint": ["verify out", "status out", "inspect out", "finalize out", "export out --to dcp -o new", "reshard out --mesh a=2 -o new",
+                   "stats out", "gen spec.yaml -o out", "gen spec.yaml --repair -o out", "diff out spec.yaml", "verify out --spec spec.yaml"],
+    "export": ["verify out", "verify out --spec spec.yaml"],
+    "config.json": ["import config.json", "plan config.json", "validate config.json", "graph config.json", "gen config.json --dry-run -o out"],
+    "digests": ["digest spec.yaml --check list.json"],
+}
+
+
+@functools.cache
+def made():
+    """What commands read, made once: a folder with `checkpoint`, exports by format, and a list of digests."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="bounds-made-"))
+    (folder / "spec.yaml").write_text(LINE_SPEC.replace("b: 1}", "b: 1}, devices: [4, 3, 2, 1]"))
+    Ok("gen", "spec.yaml", "-o", "checkpoint", cwd=folder)
+    for format in ("safetensors", "hf-dcp", "zarr", "dcp"):
+        Ok("export", "spec.yaml", "--to", format, "-o", format, cwd=folder)
+    Ok("digest", "spec.yaml", "--write", "list.json", cwd=folder)
+    (folder / "config.json").write_text((ROOT / "golden/import_config/config.json").read_text())
+    return folder
+
+
+FILES = [("checkpoint", "plan.json"), ("checkpoint", "devices.json"), ("checkpoint", "manifest.json"),
+         ("checkpoint", "ranks/rank-00001.json"), ("safetensors", "shardinit-export.json"), ("dcp", "shardinit-export.json"),
+         ("safetensors", "model.safetensors"), ("hf-dcp", "shard-00001-model-00001-of-00001.safetensors"), ("zarr", "l.1.w/.zarray"),
+         ("config.json", "config.json"), ("digests", "list.json")]
+
+
+def counted(text):
+    """`<3: w#>` as `w0, w1, w2`; in a block each has a line of its own. No text has more than 2000."""
+    def items(found):
+        lines = found[2].endswith("}") and found[2].startswith("w")
+        return ("\n  " if lines else ", ").join(found[2].replace("#", str(i)) for i in range(min(int(found[1]), 2000)))
+
+    return re.sub(r"<(\d+): (.*?)>", items, text)
+
+
+def replace_number(draw, text, numbers):
+    """Another number for one that stands in a text, at each place where it does."""
+    found = sorted(set(re.findall(r"(?<![\w.])\d+(?![\w.])", text)), key=int)
+    return re.sub(rf"(?<![\w.]){draw(st.sampled_from(found))}(?![\w.])", str(draw(st.sampled_from(numbers))), text)
 
 
 @st.composite
-def specs(draw):
-    number = st.sampled_from(NUMBERS)
-
-    def filled(text):
-        return text % draw(number) if "%s" in text else text
-
-    text = "shardinit: 1\nname: x\n"
-    text += draw(st.sampled_from(["dtype: f32\n"] * 3 + ["dtype: bf16\n", "dtype: i8\n", "dtype: f64\n"]))
-    text += draw(st.sampled_from([""] * 3 + ["engine: torch_cpu\n"] * 2 + ["engine: jax_threefry\n"]))
-    text += draw(st.sampled_from([""] * 4 + ["uneven: chunk\n", "uneven: pad\n", "replicas: full\n", "seed: %d\n" % 2**63]))
-    axes = draw(st.integers(0, 2))
-    if axes:
-        extents = draw(st.lists(st.sampled_from(EXTENTS), min_size=axes, max_size=axes))
-        text += "mesh: {axes: {%s}}\n" % ", ".join(f"{axis}: {extent}" for axis, extent in zip("ab", extents))
-    text += draw(st.sampled_from(LANGUAGES))
-    text += filled(draw(st.sampled_from(LAYOUTS)))
-    text += "modules:\n"
-    indent = "  "
-    for depth in range(draw(st.sampled_from([0, 0, 1, 1, 2]))):
-        text += f"{indent}g:\n{indent}  repeat: {{i{depth}: {draw(st.sampled_from(REPEATS))}}}\n"
-        indent += "  "
-    index = "i0" if len(indent) > 2 else "1"
-    for name in draw(st.sampled_from(["w", "wv", "wvu"])):
-        extent = st.one_of(number.map(str), number.map(lambda n: f"{index} + {n}"), number.map(lambda n: f"{index} * {n}"))
-        shape = draw(st.lists(extent, max_size=3))
-        parts = [f"shape: [{', '.join(shape)}]", f"init: {filled(draw(st.sampled_from(DRAWN)))}"]
-        if axes and draw(st.booleans()):
-            parts.append(f"shard: [{', '.join(filled(draw(st.sampled_from(SHARDS))) for _ in shape)}]")
-        if axes and draw(st.integers(0, 3)) == 0:
-            parts.append("stage: {a: %s}" % draw(st.sampled_from(["0", index, f"{index} % mesh_a", f"[0, {index} % mesh_a]"])))
-        text += f"{indent}{name}: {{{', '.join(parts)}}}\n"
-    return text
+def in_specs(draw, commands=None):
+    name = draw(st.sampled_from(sorted(SPECS)))
+    of, text = SPECS[name]
+    command = draw(st.sampled_from([command for command in of if commands is None or command.split()[0] in commands]))
+    first, *rest = command.split()
+    text = HEAD + counted(replace_number(draw, text, LARGE))
+    return {"files": {"spec.yaml": text}, "line": " ".join([first, "spec.yaml", *rest])}
 
 
-PLANNING = ["validate", "validate --json", "plan", "plan --json", "plan --rank 0", "plan --rank 0 --json", "plan --devices",
-            "plan --html page.html", "plan --write map.yaml", "graph", "graph --json", "graph --dot", "graph --depth 1",
-            "explain w", "explain *", "explain * --json", "plan --layout l", "graph --layout l", "plan --set seed=3 --mesh a=4",
-            "program --only *.7.*", "plan --memory-per-rank 1G --sharding auto"]
-# These count numbers of torch_cpu, or make them all: they may take long, but a signal ends them.
-MAKING = ["digest", "stats", "diff spec.yaml", "gen -o out", "gen -o out --ranks 0", "export --to dcp -o out", "program",
-          "export --to safetensors -o out", "export --to orbax -o out", "program --stack", "program --kinds -o out",
-          "program --rank 0"]
+@st.composite
+def in_lines(draw):
+    name = draw(st.sampled_from(sorted(LINES)))
+    words = draw(st.sampled_from(LINES[name]))
+    spots = [found.span() for found in re.finditer(r"\d+", words)]
+    begin, end = draw(st.sampled_from(spots))
+    words = words[:begin] + str(draw(st.sampled_from([*LARGE, -1, "1.5", "1e9"]))) + words[end:]
+    return {"files": {"spec.yaml": LINE_SPEC}, "line": f"{name} spec.yaml {words}"}
+
+
+@st.composite
+def in_files(draw):
+    folder, name = draw(st.sampled_from(FILES))
+    kind = folder if folder in READS else "export"
+    return {"folder": folder, "name": name, "place": draw(st.integers(0, 999)), "line": draw(st.sampled_from(READS[kind])),
+            "number": draw(st.sampled_from([*NO_NUMBERS, *map(str, LARGE)])), "spec": (made() / "spec.yaml").read_text()}
+
+
+def write(case, folder):
+    """The files of a case; returns whether something has another value than it should."""
+    for name, text in case.get("files", {}).items():
+        (folder / name).write_text(text)
+    if "folder" not in case:
+        return False
+    (folder / "spec.yaml").write_text(case["spec"])
+    if (made() / case["folder"]).is_dir():
+        shutil.copytree(made() / case["folder"], folder / "out")
+        path = folder / "out" / case["name"]
+    else:
+        path = folder / case["name"]
+        shutil.copy(made() / path.name, path)
+    is_header = path.suffix == ".safetensors"
+    text = read_header(path) if is_header else path.read_text()
+    found = list(places(text))
+    begin, end, quote = found[case["place"] * len(found) // 1000]
+    other = text[:begin] + case["number"].replace('"', quote) + text[end:]
+    (write_header if is_header else pathlib.Path.write_text)(path, other)
+    return json.loads(other) != json.loads(text)
 
 
 def limit():
@@ -90,62 +203,100 @@ def limit():
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def start(folder, command):
-    name, *options = command.split()
+def start(folder, words):
     with open(folder / "stdout", "wb") as stdout, open(folder / "stderr", "wb") as stderr:
-        return subprocess.Popen([BINARY, name, "spec.yaml", *options], cwd=folder, env=CLEAN, stdin=subprocess.DEVNULL,
+        return subprocess.Popen([BINARY, *words], cwd=folder, env=CLEAN, stdin=subprocess.DEVNULL,
                                 stdout=stdout, stderr=stderr, preexec_fn=limit)
 
 
-def check_end(folder, command, status, statuses):
+def check_end(folder, words, status):
     message = (folder / "stderr").read_text(errors="replace")
-    what = f"{command}: status {status}\n{message[:2000]}"
-    assert status in statuses, what
+    what = f"{' '.join(words)}: status {status}\n{message[:2000]}"
+    assert status in (0, 1, 2, 3, 4, 5), what
     assert "bug" not in message and "out of memory" not in message, what
-    assert status in (0, 1) or message or "validate --json" in command, what
-    assert len(message) < 1 << 16, f"{command}: {len(message)} bytes of messages"
+    assert status in (0, 1) or message or "--json" in words, what
+    assert len(message) < 1 << 16, f"{what}: {len(message)} bytes of messages"
     size = (folder / "stdout").stat().st_size
-    assert size <= (FILE_BYTES if "--" in command else TEXT_BYTES), f"{command}: {size} bytes for people"
-    assert status in (0, 1) or size == 0 or "validate" in command, what
+    for_people = words[0] != "program" and not {"--json", "--dot"} & set(words)
+    assert size <= (TEXT_BYTES if for_people else FILE_BYTES), f"{what}: {size} bytes of output"
+    # A disk, a limit of files, or memory of a size that was asked for may be too small.
+    assert status != 3 or words[0] in ("gen", "export", "program", "finalize", "reshard", "import", "plan") or "out" in words, what
+    if words[0] == "program" and (folder / "out").is_file():
+        assert (folder / "out").stat().st_size <= (300 << 20), what
 
 
-def in_folder(text, run):
+def in_folder(case, run):
     folder = pathlib.Path(tempfile.mkdtemp(prefix="bounds-"))
     try:
-        (folder / "spec.yaml").write_text(text)
-        run(folder)
+        wrong = write(case, folder)
+        run(folder, wrong)
     finally:
         shutil.rmtree(folder)
 
 
-@generated(90)
-@given(text=specs(), command=st.sampled_from(PLANNING))
-def test_generated_planning_has_bounds(text, command):
-    def run(folder):
-        status = start(folder, command).wait()
-        check_end(folder, command, status, (0, 2, 5) if "--write" in command else (0, 2))  # No map of stages.
+def to_the_end(case):
+    def run(folder, wrong):
+        for line in case["line"].split(" && "):
+            words = line.split()
+            status = start(folder, words).wait()
+            check_end(folder, words, status)
+            assert not wrong or words != ["verify", "out"] or status in (1, 5), f"{case}: {status}"
 
-    in_folder(text, run)
+    in_folder(case, run)
 
 
-@generated(40)
-@given(text=specs(), command=st.sampled_from(MAKING))
-def test_generated_making_ends_by_a_signal(text, command):
-    def run(folder):
-        process = start(folder, command)
-        end = time.monotonic() + 0.7
-        while process.poll() is None and time.monotonic() < end:
-            time.sleep(0.01)
-        if process.poll() is not None:  # Also a disk or a limit of files that is too small.
-            return check_end(folder, command, process.returncode, (0, 1, 2, 3))
-        sent = time.monotonic()
-        process.send_signal(signal.SIGTERM)
-        status = process.wait()
-        seconds = time.monotonic() - sent
-        assert status in (-signal.SIGTERM, 0, 1, 2, 3), f"{command}: {status}"
-        assert seconds < 5, f"{command}: {seconds:.1f} s after a signal"
-        left = [os.path.join(at, name) for at, folders, names in os.walk(folder) for name in folders + names
-                if ".tmp-" in name]
-        assert not left, f"{command} left {left}"
+@generated(230)
+@given(case=in_specs())
+def test_generated_specs_have_bounds(case):
+    makes = case["line"].split()[0] in {command.split()[0] for command in MAKES} and "&&" not in case["line"]
+    until_it_takes_long(case, 2) if makes else to_the_end(case)
 
-    in_folder(text, run)
+
+@generated(100)
+@given(case=in_lines())
+def test_generated_lines_have_bounds(case):
+    until_it_takes_long(case, 2)
+
+
+@generated(250)
+@given(case=in_files())
+def test_generated_files_have_bounds(case):
+    to_the_end(case)
+
+
+def processor_seconds(process):
+    fields = pathlib.Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def until_it_takes_long(case, seconds):
+    """What makes values may take long: a signal ends it, at once, and leaves nothing."""
+    def run(folder, _):
+        for line in case["line"].split(" && "):
+            words = line.split()
+            process = start(folder, words)
+            end = time.monotonic() + seconds
+            while process.poll() is None and time.monotonic() < end:
+                time.sleep(0.005)
+            if process.poll() is not None:
+                check_end(folder, words, process.returncode)
+                continue
+            before = processor_seconds(process.pid)
+            process.send_signal(signal.SIGTERM)
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            assert process.returncode in (-signal.SIGTERM, 0, 1, 2, 3), f"{line}: {process.returncode}"
+            more = usage.ru_utime + usage.ru_stime - before
+            assert more < 5, f"{line}: {more:.1f} s of a processor after a signal"
+            left = [os.path.join(at, name) for at, folders, names in os.walk(folder) for name in folders + names
+                    if ".tmp-" in name]
+            assert not left, f"{line} left {left}"
+            return
+
+    in_folder(case, run)
+
+
+@generated(25)
+@given(case=in_specs(commands=("gen", "export", "program", "digest", "stats")))
+def test_generated_making_ends_by_a_signal(case):
+    until_it_takes_long(case, 0.5)

@@ -1,5 +1,6 @@
 """reshard and export of a checkpoint that is changed, cut, replaced, or whose copy is killed and tampered
-with: what has the name that was asked for has the right bytes, and the same command goes on."""
+with, at any read of any byte: what has the name that was asked for has the right bytes, and the same command
+goes on."""
 
 import hashlib
 import json
@@ -19,6 +20,8 @@ shardinit: 1
 include: [{TINY}, {ROOT}/configs/layouts/llama.yaml]
 vars: {{d: 64, ff: 96, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, vocab: 512}}
 """
+# A part of a list or of a file, in thousandths: numbers without bound are drawn near 0.
+PART = st.integers(0, 999)
 
 
 @st.composite
@@ -28,7 +31,7 @@ def meshes(draw):
 
 @st.composite
 def tensors(draw):
-    shape = draw(st.one_of(st.lists(st.integers(1, 40), max_size=3), st.just([260, 520])))
+    shape = draw(st.one_of(st.lists(st.integers(1, 40), max_size=3), st.sampled_from([[260, 520], [3000, 7], [40000]])))
     axes = draw(st.lists(st.sampled_from([*AXES, None]), min_size=len(shape), max_size=len(shape),
                          unique_by=lambda axis: axis or object()))
     return {"shape": shape, "shard": axes, "init": {"normal": {"std": 1}},
@@ -37,17 +40,18 @@ def tensors(draw):
 
 @st.composite
 def changes(draw):
-    """What becomes of the source, at which part of all reads."""
-    when = sorted(draw(st.lists(st.integers(0, 999), min_size=1, max_size=3)))
-    kinds = ["flip", "flip", "flip", "flip and back", "flip and back", "cut", "another", "receipt", "manifest", "plan", "kill"]
-    return {"when": when, "kind": draw(st.sampled_from(kinds)), "place": draw(st.integers(0, 1 << 40))}
+    """What becomes of the source, at a time between two reads of one byte; and of a copy that did not end."""
+    kinds = ["flip", "flip", "flip and back", "flip and back", "flip and back", "cut", "rank and receipt", "swap",
+             "another", "receipt", "manifest", "plan", "kill", "kill", "kill at a step", "kill at a step"]
+    return {"kind": draw(st.sampled_from(kinds)), "gap": draw(st.integers(0, 3)), "within": draw(PART),
+            "rank": draw(PART), "box": draw(PART), "place": draw(PART),
+            "tamper": draw(st.sampled_from(["", "", "values", "values and size", "foreign", "open"]))}
 
 
 @st.composite
 def cases(draw):
-    case = {"change": draw(changes()), "memory": draw(st.sampled_from(["1M", "160M"])),
-            "tamper": draw(st.sampled_from(["", "values", "values and size", "foreign", "open"]))}
-    if draw(st.integers(0, 7)) == 0:
+    case = {"changes": draw(st.lists(changes(), min_size=1, max_size=8)), "memory": draw(st.sampled_from(["1M", "160M"]))}
+    if draw(st.integers(0, 7)) == 7:
         names = st.sampled_from(["", "torchtitan", "megatron", "maxtext"])
         return {**case, "layouts": [draw(names), draw(names)]}
     case["tensors"] = draw(st.lists(tensors(), min_size=1, max_size=4))
@@ -82,27 +86,61 @@ def prepare(case, folder):
     return ["reshard", "--uneven", "chunk", *options]
 
 
-def lines(change, source, other, reads):
+def part_of(items, part):
+    return items[part * len(items) // 1000]
+
+
+class Reads:
+    """What an undisturbed copy reads of its source, in order, and how often it tells the disk something."""
+
+    def __init__(self, folder):
+        lines = [line.rsplit(" ", 2) for line in (folder / "log").read_text().splitlines()]
+        self.all = [(path, int(offset), int(size)) for path, offset, size in lines]
+        count, self.steps = map(int, (folder / "count").read_text().split())
+        assert count == len(self.all)
+
+    def when(self, path, at, gap, within):
+        """The number of a read that is after `gap` reads of this byte and not after the next one's."""
+        of_it = [n for n, (name, offset, size) in enumerate(self.all, 1) if name == str(path) and offset <= at < offset + size]
+        gap %= len(of_it) + 1
+        first = of_it[gap - 1] + 1 if gap else 1
+        last = of_it[gap] if gap < len(of_it) else len(self.all)
+        return min(last, first + within * (last - first + 1) // 1000)
+
+
+def environment(change, source, other, reads):
     """The change as the library takes it. `other` is a checkpoint of the same plan with other values."""
-    when = [1 + at * reads // 1000 for at in change["when"]]
+    kind = change["kind"]
+    if kind == "kill at a step":
+        return changing(source, kill=1 + change["within"] * reads.steps // 1000)
+    if kind == "kill":
+        return changing(source, f"{1 + change['within'] * len(reads.all) // 1000} kill - -")
     ranks = sorted(source.glob("ranks/*.h5"))
-    file = ranks[change["place"] % len(ranks)]
+    file = part_of(ranks, change["rank"])
     receipt = file.with_suffix(".json")
     boxes = json.loads(receipt.read_text())["boxes"]
-    box = boxes[change["place"] // 7 % len(boxes)] if boxes else {"file_offset": 0, "bytes": 8}
-    at = box["file_offset"] + change["place"] // 91 % box["bytes"]
+    box = part_of(boxes, change["box"]) if boxes else {"file_offset": 0, "bytes": 8}
+    at = box["file_offset"] + change["place"] * box["bytes"] // 1000
     named = {"receipt": receipt, "manifest": source / "manifest.json", "plan": source / "plan.json"}
-    kind = change["kind"]
-    if kind == "kill":
-        return [f"{when[0]} kill - -"]
-    if kind == "cut":
-        return [f"{when[0]} cut {file} {at}"]
-    if kind == "another":
-        return [f"{when[0]} move {path} {other / path.relative_to(source)}"
-                for path in [*ranks, *(r.with_suffix(".json") for r in ranks), source / "manifest.json"]]
     if kind in named:
-        return [f"{when[0]} xor {named[kind]} {change['place'] % named[kind].stat().st_size}"]
-    return [f"{n} xor {file} {at}" for n in (when if kind == "flip and back" else when[:1])]
+        at = change["place"] * named[kind].stat().st_size // 1000
+        return changing(source, f"{reads.when(named[kind], at, change['gap'], change['within'])} xor {named[kind]} {at}")
+    when = reads.when(file, at, change["gap"], change["within"])
+    if kind == "cut":
+        return changing(source, f"{when} cut {file} {at}")
+    if kind == "swap":
+        return changing(source, f"{when} swap {file} {part_of(ranks, 999 - change['rank'])}")
+    if kind in ("another", "rank and receipt"):
+        moved = [file, receipt] if kind == "rank and receipt" else [
+            *ranks, *(rank.with_suffix(".json") for rank in ranks), source / "manifest.json"]
+        return changing(source, *(f"{when} move {path} {other / path.relative_to(source)}" for path in moved))
+    lines = [f"{when} xor {file} {at}"]
+    if kind == "flip and back":  # One read of the byte, or a few, are of another one.
+        later = [n for n, (name, offset, size) in enumerate(reads.all, 1)
+                 if n >= when and name == str(file) and offset <= at < offset + size]
+        if later:
+            lines.append(f"{later[0] + 1} xor {file} {at}")
+    return changing(source, *lines)
 
 
 def other_values(folder, flip):
@@ -137,7 +175,7 @@ def tamper(how, folder):
             part.chmod(0o777)
 
 
-@generated(50)
+@generated(30)
 @given(case=cases())
 def test_generated_copies(case):
     with tempfile.TemporaryDirectory(prefix="shardinit-copies-") as name:
@@ -150,34 +188,46 @@ def test_generated_copies(case):
         other_values(other, 0x01)
         (other / "manifest.json").unlink()
         Ok("finalize", other)
+        shutil.copytree(other, folder / "another")
         command = [verb, source, *options, "--jobs", "1", "--memory", case["memory"], "-o", target]
-        Ok(*command, env=changing(source, count=folder / "reads"))
+        Ok(*[other if argument == source else argument for argument in command])
+        others = Tree(target)
+        shutil.rmtree(target)
+        Ok(*command, env=changing(source, count=folder / "count", log=folder / "log"))
         assert Tree(target) == wanted
         shutil.rmtree(target)
-        reads = int((folder / "reads").read_text())
-        right = [wanted]
-        another = case["change"]["kind"] == "another"
-        if another:  # Before anything is read, the other checkpoint is what is copied.
-            Ok(*[other if argument == source else argument for argument in command])
-            right.append(Tree(target))
+        reads = Reads(folder)
+        for change in case["changes"]:
+            check(change, folder, command, wanted, others, reads)
             shutil.rmtree(target)
 
-        result = Run(*command, env=changing(source, *lines(case["change"], source, other, reads)))
-        if result.returncode == 0:
-            assert Tree(target) in right
-            shutil.rmtree(target)
+
+def check(change, folder, command, wanted, others, reads):
+    source, target = folder / "from", folder / "to"
+    kind = change["kind"]
+    result = Run(*command, env=environment(change, source, folder / "other", reads))
+    if result.returncode == 0:
+        # Before anything is read, the other checkpoint is what is copied.
+        assert Tree(target) == wanted or kind == "another" and Tree(target) == others, change
+        shutil.rmtree(target)
+    else:
+        assert not target.exists(), change
+        if kind.startswith("kill"):
+            assert result.returncode == -9, result
         else:
-            assert not target.exists()
-            killed = case["change"]["kind"] == "kill"
-            assert result.returncode == (-9 if killed else result.returncode)
-            assert killed or (0 < result.returncode < 6 and "shardinit: error: " in result.stderr), result.stderr
-        tamper(case["tamper"], folder)
-        shutil.rmtree(source)
-        shutil.copytree(pristine, source)
-        Ok(*command)
-        assert Tree(target) == wanted
-        left = [path.name for path in folder.glob(".*")]
-        # What others had a hand in, and the copy of another checkpoint, is left as it is.
-        if another or case["tamper"] in ("foreign", "open"):
-            left = [name for name in left if not name.startswith(".to.part-")]
-        assert not left
+            assert result.returncode in (1, 2, 3, 5) and "shardinit: error: " in result.stderr, result
+            assert str(source) in result.stderr and "bug" not in result.stderr, result.stderr
+    tamper(change["tamper"], folder)
+    for used, kept in (("from", "pristine"), ("other", "another")):
+        shutil.rmtree(folder / used)
+        shutil.copytree(folder / kept, folder / used)
+    Ok(*command)
+    assert Tree(target) == wanted, change
+    # What others had a hand in, the copy of another checkpoint, and one that had no token when its maker was
+    # killed are left as they are.
+    left = list(folder.glob(".*"))
+    foreign = kind == "another" or change["tamper"] in ("foreign", "open")
+    for path in left:
+        assert path.name.startswith(".to.part-"), (change, left)
+        assert foreign or kind == "kill at a step" and not (path / "checkpoint").exists(), (change, left)
+        shutil.rmtree(path)

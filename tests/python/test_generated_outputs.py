@@ -8,8 +8,10 @@ import stat
 import subprocess
 import tempfile
 
+import pytest
 from hypothesis import strategies as st
 
+from full_disk import BLOCK, Full, can_mount, mounted
 from generated import generated, given
 from support import Run
 from test_outputs import CONFIG, OUTPUTS, PROGRAM, SPEC, is_whole
@@ -27,6 +29,10 @@ FOLDERS = {
 KINDS = ["nothing", "empty", "ours", "mine", "another option's", "input", "hard link to an input", "folder", "full folder",
          "FIFO", "socket", "null", "full", "stdout", "closed stdout", "no folder", "below a file", "loop", "store",
          "checkpoint", "export"]
+
+
+# What is there before, on a file system that is full; there is more space afterwards.
+FULL = ["nothing", "empty", "ours", "mine"]
 
 
 @st.composite
@@ -160,3 +166,55 @@ def test_generated_outputs(case):
         before = snapshot(folder)
         done = run(case, folder, named + "/" * case["slash"])
         judge(case, before, snapshot(folder), done, target)
+
+
+@st.composite
+def full_disks(draw):
+    name = draw(st.sampled_from([*PROGRAM, *FOLDERS]))
+    return {"command": name, "kind": draw(st.sampled_from(FULL)), "blocks": draw(st.integers(0, 24)),
+            "force": draw(st.booleans()) and name in OUTPUTS, "link": draw(st.booleans())}
+
+
+@generated(60)
+@given(case=full_disks())
+def test_generated_outputs_on_a_full_disk(case):
+    if not can_mount():
+        pytest.skip("not tested: outputs on a full disk, since nothing can be mounted here")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = pathlib.Path(scratch)
+        (folder / "spec.yaml").write_text(SPEC)
+        (folder / "config.json").write_text(CONFIG)
+        if "source" in words_of(case["command"]):
+            assert Run("gen", "spec.yaml", "-o", "source", cwd=folder).returncode == 0
+        with mounted(folder) as disk:
+            make(case, folder, disk / "out")
+            named = disk / "out"
+            if case["link"] and case["command"] in OUTPUTS:
+                (folder / "link").symlink_to("disk/out")
+                named = folder / "link"
+            words = [*words_of(case["command"]), named, *(["--force"] if case["force"] else [])]
+            before = snapshot(disk)
+            with Full(disk, case["blocks"] * BLOCK):
+                done = Run(*words, cwd=folder)
+            after = snapshot(disk)
+            assert done.returncode in (0, 3, 4) and "bug in shardinit" not in done.stderr, done
+            if done.returncode == 3:
+                full = "No space left on device" in done.stderr or " free\n" in done.stderr
+                assert full and str(disk) in done.stderr, done.stderr
+            if done.returncode:
+                changed = {path for path in {*before, *after} if before.get(path) != after.get(path)}
+                # A checkpoint may have been begun, of files that are whole; else all is as it was.
+                assert all(path not in before for path in changed), (changed, done)
+                assert not changed or case["command"].startswith("gen"), (changed, done)
+                assert "out/manifest.json" not in changed and not any(".tmp-" in path for path in changed), changed
+            again = Run(*words, cwd=folder)
+            assert again.returncode == (4 if done.returncode == 4 else 0), again
+            theirs = ["mine"] if case["command"] in OUTPUTS else ["mine", "empty"]  # A file, where a folder is to be.
+            assert (done.returncode == 4) == (case["kind"] in theirs and not case["force"]), done
+            if again.returncode == 0:
+                made = snapshot(disk)
+                assert not [path for path in made if ".tmp-" in path or ".part-" in path], made.keys()
+                if case["command"] in OUTPUTS:
+                    assert set(made) == {"out"} and is_whole(case["command"], made["out"][2].decode())
+                elif done.returncode == 0:
+                    assert made == after

@@ -28,6 +28,8 @@ SPECS = {
                    "with this tensor the layout has more than 2^63 - 1 bytes"),
     "a mesh": (HEAD + "mesh: {axes: {a: 1000000000000000000}}\nmodules:\n  e: {shape: [4], init: zeros}\n",
                "axis `a` must be between 1 and 16777216, but it is 1000000000000000000"),
+    "axes of a mesh": (HEAD + "mesh: {axes: {a: 16777216, b: 16777216, c: 16777216}}\nmodules:\n"
+                       "  e: {shape: [4], init: zeros, shard: [[a, b, c]]}\n", "the mesh has more than 16777216 ranks"),
     "a long expression": (HEAD + f"vars: {{n: '{'(' * 4000}1'}}\nmodules:\n  e: {{shape: [n], init: zeros}}\n",
                           "nested more than"),
     "a long number": (HEAD + f"seed: {'9' * 4000}\nmodules:\n  e: {{shape: [4], init: zeros}}\n", "does not fit in 64 bits"),

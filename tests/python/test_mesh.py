@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from stopping import Stopped
 from support import Json, Ok, Run, Tree
 
 SPEC = """shardinit: 1
@@ -306,6 +307,7 @@ def test_mistakes_have_places(tmp_path, mesh, place, message, hint):
 
 RING = "{axes: {fsdp: 8, tensor: 1}, devices: tray_ring}"
 PLAIN = "{axes: {fsdp: 8, tensor: 1}}"
+OTHER = "{axes: {fsdp: 8, tensor: 1}, devices: [7, 6, 5, 4, 3, 2, 1, 0]}"
 
 
 def Changed(a, b):
@@ -358,6 +360,29 @@ def test_other_devices_make_no_rank_again(tmp_path):
     assert Json("gen", Write(tmp_path, RING), "-o", folder)["complete"]
     Ok("verify", folder)
     assert files == {p: p.stat().st_mtime_ns for p in (folder / "ranks").iterdir()}
+
+
+@pytest.mark.parametrize(("first", "second"), [(RING, PLAIN), (PLAIN, RING), (OTHER, RING)],
+                         ids=["no devices", "devices", "other devices"])
+def test_two_runs_with_different_devices_at_once(first, second, tmp_path):
+    """The first has looked at devices.json and is about to give its manifest the name; the second, which has
+    nothing to write, has written devices.json, has seen that no manifest is of others, and then finds one."""
+    folder, wanted = tmp_path / "folder", tmp_path / "wanted"
+    specs = []
+    for name, mesh in (("first", first), ("second", second)):
+        (tmp_path / name).mkdir()
+        specs.append(Write(tmp_path / name, mesh))
+    Ok("gen", specs[1], "-o", wanted)
+    Ok("gen", specs[0], "-o", folder)
+    (folder / "manifest.json").unlink()
+    late = Stopped(tmp_path, "renameat", "manifest.json", "gen", specs[0], "-o", folder)
+    early = Stopped(tmp_path, "fsync", "ranks", "gen", specs[1], "-o", folder)
+    status, stderr = late.go()
+    assert status == 4 and "was given another devices.json meanwhile" in stderr
+    status, stderr = early.go()
+    assert status == 0, stderr
+    Ok("verify", folder)
+    assert not Changed(folder, wanted)
 
 
 @pytest.mark.parametrize(("text", "message"), [

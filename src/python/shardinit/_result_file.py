@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import re
@@ -157,10 +158,20 @@ def _write_into(path: str, data: bytes) -> None:
                 stream.flush()
             with open(fd, "wb", buffering=0, closefd=False) as file:
                 return _pour(file, data)
-    with open(path, "r+b" if os.path.isfile(path) else "wb", buffering=0) as file:
+    if not os.path.isfile(path):
+        with open(path, "wb", buffering=0) as file:
+            return _pour(file, data)
+    with open(path, "r+b", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        try:  # A full disk shows before anything is lost.
+            if len(data) > size:
+                os.posix_fallocate(file.fileno(), 0, len(data))
+        except OSError as error:
+            file.truncate(size)
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise OSError(error.errno, error.strerror, path) from None
         _pour(file, data)
-        if os.path.isfile(path):
-            file.truncate(len(data))
+        file.truncate(len(data))
     return None
 
 

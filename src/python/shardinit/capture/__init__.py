@@ -83,8 +83,12 @@ class Captured:
             file.parent.mkdir(exist_ok=True)
             # Another spec may use it, so it never is there in part.
             new = file.with_name(f".{file.name}.{os.getpid()}")
-            new.write_bytes(content)
-            new.replace(file)
+            try:
+                new.write_bytes(content)
+                new.replace(file)
+            except OSError:
+                new.unlink(missing_ok=True)
+                raise
         result.write(self.text)
 
     def spec(self) -> Spec:

@@ -1,0 +1,240 @@
+"""Every command that writes, on a file system that is really full, at whichever of its writes: it says so,
+nothing has a name that is not whole, what was there stays, and with space the same command ends well."""
+
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from full_disk import BLOCK, KINDS, Full, mounted, used
+from support import ROOT, Ok, Run, Tree
+from test_outputs import CONFIG, OUTPUTS, PYTHON, is_whole, write
+
+SPEC = """
+shardinit: 1
+name: small
+dtype: f32
+mesh: {axes: {a: 2}}
+modules:
+  w: {shape: [200, 60], shard: [a], init: {normal: {std: 0.5}}}
+  decoder.layers.linear_fc1.weight: {shape: [2, 10, 30], init: zeros}
+"""
+KERAS = SPEC.split("mesh")[0] + 'modules: {layers.dense.vars: {"0": {shape: [200, 60], init: {normal: {std: 0.5}}}}}\n'
+# Each makes the folder that is named last, in one that has `spec.yaml`, `source`, and `keras.yaml`.
+FOLDERS = {
+    "gen": ["gen", "spec.yaml", "-o"],
+    "gen with devices": ["gen", "spec.yaml", "--set", "mesh.devices=[5, 3]", "-o"],
+    "gen --index always": ["gen", "spec.yaml", "--index", "always", "-o"],
+    **{f"export --to {format}": ["export", "keras.yaml" if format == "keras" else "spec.yaml", "--to", format, "-o"]
+       for format in ("safetensors", "dcp", "hf-dcp", "zarr", "keras", "megatron")},
+    "export of a checkpoint": ["export", "source", "--to", "dcp", "-o"],
+    "export --optimizer": ["export", "spec.yaml", "--to", "dcp", "--optimizer", "adamw", "-o"],
+    "reshard": ["reshard", "source", "--mesh", "a=4", "-o"],
+    "program --kinds": ["program", "spec.yaml", "--kinds", "-o"],
+}
+
+
+@pytest.fixture(params=KINDS)
+def disk(request, tmp_path):
+    with mounted(tmp_path, request.param) as disk:
+        (tmp_path / "spec.yaml").write_text(SPEC)
+        (tmp_path / "keras.yaml").write_text(KERAS)
+        (tmp_path / "config.json").write_text(CONFIG)
+        yield disk
+
+
+def says_that_it_is_full(result, path):
+    assert result.returncode == 3, result
+    assert "No space left on device" in result.stderr or " free\n" in result.stderr, result.stderr
+    assert str(path) in result.stderr and "Traceback" not in result.stderr and "bug" not in result.stderr, result.stderr
+
+
+def names(disk):
+    return sorted(path.name for path in disk.iterdir() if path.name not in ("lost+found", "ballast"))
+
+
+def cuts(bytes_):
+    """Bytes that are left: none, one page, some, and one page less than what the result takes."""
+    blocks = bytes_ // BLOCK
+    return sorted({0, 1, blocks // 2, blocks - 1} & set(range(blocks)))
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_folders(name, disk, tmp_path):
+    words, out = FOLDERS[name], disk / "out"
+    if "source" in words:
+        Ok("gen", "spec.yaml", "-o", "source", cwd=tmp_path)
+    before = used(disk)
+    Ok(*words, out, cwd=tmp_path)
+    wanted, bytes_ = Tree(out), used(disk) - before
+    shutil.rmtree(out)
+    failed = 0
+    for left in cuts(bytes_):
+        with Full(disk, left * BLOCK):
+            result = Run(*words, out, cwd=tmp_path)
+            if result.returncode:
+                failed += 1
+                says_that_it_is_full(result, disk)
+                there = Tree(out) if out.exists() else {}
+                assert all(wanted[path] == content for path, content in there.items()), there.keys()
+                assert "manifest.json" not in there and not any(".tmp-" in path for path in there)
+                assert words[0] == "gen" or not there  # An export is there as a whole, or not at all.
+            else:
+                assert Tree(out) == wanted
+        Ok(*words, out, cwd=tmp_path)
+        assert Tree(out) == wanted and names(disk) == ["out"]
+        shutil.rmtree(out)
+    assert failed >= 2
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_folders_without_inodes(name, tmp_path):
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    (tmp_path / "keras.yaml").write_text(KERAS)
+    with mounted(tmp_path) as disk:
+        words, out = FOLDERS[name], disk / "out"
+        if "source" in words:
+            Ok("gen", "spec.yaml", "-o", "source", cwd=tmp_path)
+        Ok(*words, out, cwd=tmp_path)
+        wanted = Tree(out)
+        shutil.rmtree(out)
+        for inodes in range(len(wanted) + 1):
+            with Full(disk, inodes=inodes):
+                result = Run(*words, out, cwd=tmp_path)
+                says_that_it_is_full(result, disk)
+                there = Tree(out) if out.exists() else {}
+                assert all(wanted[path] == content for path, content in there.items()), there.keys()
+                assert "manifest.json" not in there and (words[0] == "gen" or not there)
+            Ok(*words, out, cwd=tmp_path)
+            assert Tree(out) == wanted and names(disk) == ["out"]
+            shutil.rmtree(out)
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_files(name, disk, tmp_path):
+    """A file that was there keeps what it had, and one that was not is not there."""
+    out = disk / "out"
+    other = [] if name.startswith(("import", "capture")) else ["--set", "name=other"]
+    assert write(name, out, *other, folder=tmp_path).returncode == 0
+    old = out.read_text()
+    out.unlink()
+    before = used(disk)
+    assert write(name, out, folder=tmp_path).returncode == 0
+    new, bytes_ = out.read_text(), used(disk) - before
+    assert is_whole(name, new) and bytes_ >= BLOCK and (old != new) == bool(other)
+    out.unlink()
+    for left in cuts(bytes_):
+        for had in ("nothing", "a file", "a file of mine", "nothing in it"):
+            text = {"nothing": None, "a file": old, "a file of mine": "mine\n", "nothing in it": ""}[had]
+            if text is not None:
+                out.write_text(text)
+            options = ["--force"] if had == "a file of mine" else []
+            with Full(disk, left * BLOCK):
+                result = write(name, out, *options, folder=tmp_path)
+                if result.returncode:
+                    says_that_it_is_full(result, out)
+                    assert (out.read_text() if out.exists() else None) == text
+                    assert names(disk) == (["out"] if text is not None else [])
+            assert write(name, out, *options, folder=tmp_path).returncode == 0
+            assert out.read_text() == new and names(disk) == ["out"]
+            out.unlink()
+            if left == 0:
+                assert result.returncode == 3
+
+
+UNPRIVILEGED = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+
+
+@pytest.mark.parametrize("name", [name for name in OUTPUTS if not name.startswith("capture")])
+def test_files_that_are_written_in_place(name, disk, tmp_path):
+    """Where no file can be made beside it: a shorter one stays as it is."""
+    out = disk / "out"
+    for above in (*tmp_path.parents, tmp_path):
+        if above.stat().st_uid == 0 and str(above).startswith("/tmp/"):
+            above.chmod(above.stat().st_mode | 0o755)
+    if Run("plan", tmp_path / "spec.yaml", wrap=UNPRIVILEGED).returncode:
+        pytest.skip("not tested: another user cannot run the program here")
+    disk.chmod(0o755)
+    out.write_text("mine\n")
+    out.chmod(0o666)
+    assert write(name, out, "--force", folder=tmp_path, wrap=UNPRIVILEGED).returncode == 0
+    new = out.read_text()
+    assert len(new) > 50
+    out.write_text("")
+    with Full(disk):
+        result = write(name, out, "--force", folder=tmp_path, wrap=UNPRIVILEGED)
+        if result.returncode:
+            says_that_it_is_full(result, out)
+            assert out.read_text() == ""
+    assert write(name, out, "--force", folder=tmp_path, wrap=UNPRIVILEGED).returncode == 0
+    assert out.read_text() == new
+
+
+def test_python_writes_in_place_what_fits(disk, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "src/python")
+    from shardinit._result_file import _write_into
+
+    out = disk / "out"
+    for text in (b"", b"mine\n", 5000 * b"m"):
+        out.write_bytes(text)
+        with Full(disk):
+            with pytest.raises(OSError, match="No space left on device"):
+                _write_into(str(out), 50_000 * b"x")
+            assert out.read_bytes() == text
+            _write_into(str(out), text[::-1])  # That fits.
+            assert out.read_bytes() == text[::-1]
+        _write_into(str(out), 50_000 * b"x")
+        assert out.read_bytes() == 50_000 * b"x"
+
+
+def test_finalize_and_repair(disk, tmp_path):
+    """The manifest that is there vouches for what is there until another one is whole."""
+    out = disk / "out"
+    Ok("gen", "spec.yaml", "-o", out, cwd=tmp_path)
+    wanted = Tree(out)
+    with Full(disk):
+        says_that_it_is_full(Run("finalize", out), disk)
+        assert Tree(out) == wanted
+    (out / "manifest.json").unlink()
+    with Full(disk):
+        result = Run("finalize", out)
+        if result.returncode:
+            says_that_it_is_full(result, disk)
+            assert not (out / "manifest.json").exists() and not [p for p in Tree(out) if ".tmp-" in p]
+    Ok("finalize", out)
+    assert Tree(out) == wanted
+    rank = out / "ranks/rank-00001.h5"
+    damaged = bytearray(rank.read_bytes())
+    damaged[-1] ^= 1
+    rank.write_bytes(damaged)
+    with Full(disk):
+        says_that_it_is_full(Run("gen", "spec.yaml", "--repair", "-o", out, cwd=tmp_path), disk)
+        assert rank.read_bytes() == damaged
+    Ok("gen", "spec.yaml", "--repair", "-o", out, cwd=tmp_path)
+    assert Tree(out) == wanted
+
+
+def test_tables_of_a_capture(disk, tmp_path):
+    """A captured spec has files beside it: of none is a part left, under whatever name."""
+    code = ("import sys, shardinit.capture as c\n"
+            "tables = {'tables/' + letter * 64 + '.bin': bytes(20000) for letter in 'ab'}\n"
+            "c.Captured('# X, captured by shardinit-capture from PyTorch.\\nshardinit: 1\\n', {}, tables=tables).write(sys.argv[1])\n")
+    run = [sys.executable, "-c", code, disk / "spec.yaml"]
+    for left in (0, 3, 6, 9):
+        with Full(disk, left * BLOCK):
+            result = subprocess.run(run, env=PYTHON, text=True, capture_output=True)
+            assert result.returncode and "No space left on device" in result.stderr, (left, result.stderr)
+            there = {path: content for path, content in Tree(disk).items() if content is not None and "ballast" not in path}
+            assert all(content == bytes(20000) and path.endswith(".bin") for path, content in there.items()), there.keys()
+        subprocess.run(run, env=PYTHON, check=True)
+        assert [path.name for path in sorted((disk / "tables").iterdir())] == [f"{c * 64}.bin" for c in "ab"]
+        shutil.rmtree(disk / "tables")
+        (disk / "spec.yaml").unlink()
+
+
+def test_a_table_of_outputs_is_whole():
+    """Whatever names a folder to make is above: `-o` of commands that OUTPUTS does not have."""
+    makes = {path.stem for path in pathlib.Path(ROOT, "src/commands").glob("*.cc") if '"-o,--output"' in path.read_text()}
+    assert makes == {words[0] for words in [*FOLDERS.values(), *(words for words, _ in OUTPUTS.values())]} & makes
