@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from clients import Client
 from support import Ok, Reassemble
-from test_capture import DTYPES, TEXT, Class
+from test_capture import TEXT, Class
 
 torch = Client("torch")
 transformers = Client("transformers")
 
 import shardinit.capture
+from shardinit._dtypes import name_of
 from shardinit.capture._command import main
 from torch import nn
 
@@ -75,7 +76,7 @@ def test_files_have_the_bits_of_the_model(model, dtype, tmp_path):
     assert set(read) == set(real) == set(captured.tensors)
     for path in set(real) - captured.drawn:
         tensor = real[path].contiguous()
-        assert read[path][0] == DTYPES[tensor.dtype] and read[path][1].shape == tensor.shape
+        assert read[path][0] == name_of(tensor.dtype) and read[path][1].shape == tensor.shape
         assert read[path][1].tobytes() == tensor.flatten().view(torch.uint8).numpy().tobytes(), path
 
 

@@ -191,7 +191,7 @@ def test_parameters_are_where_their_constructor_has_them(spec):
 
 
 def test_each_parameter_is_where_its_constructor_has_it(spec, toy, monkeypatch):
-    from shardinit import _torch_from_spec, _torch_model
+    from shardinit import _torch_from_spec, _torch_loading
 
     with from_spec(spec):
         model = Toy()
@@ -203,13 +203,13 @@ def test_each_parameter_is_where_its_constructor_has_it(spec, toy, monkeypatch):
         model.head = copy.deepcopy(model.head)
         assert model.head.weight is not head
         head = model.head.weight
-        places, plain = {}, _torch_model._materialize
+        places, plain = {}, _torch_loading.materialize
 
         def Recording(tensor, device):
             places[tensor] = device
             return plain(tensor, "cpu")
 
-        monkeypatch.setattr(_torch_model, "_materialize", Recording)
+        monkeypatch.setattr(_torch_loading, "materialize", Recording)
     assert places.pop(head) == torch.device("cuda:1")
     assert set(places) == set(model.parameters()) - {head}
     assert set(places.values()) == {torch.device("cpu")}

@@ -184,7 +184,7 @@ def test_tied_parameters(source, tmp_path, monkeypatch):
         "[50, 24], axes: [y, x], init: n", "[50, 24], axes: [y, x], init: ones"
     )
     shardinit.torch.load_into(OnMeta(tied=True), Gen(text, tmp_path / "two"))  # Cut otherwise, but equal.
-    monkeypatch.setattr(shardinit._torch_model, "_COMPARE_BYTES", 700)  # Compared 7 rows at a time.
+    monkeypatch.setattr(shardinit._torch_loading, "_COMPARE_BYTES", 700)  # Compared 7 rows at a time.
     shardinit.torch.init_(OnMeta(tied=True), shardinit.open_spec(text=text))
     last = text.replace("axes: [y, x], init: ones", 'axes: [y, x], init: {expr: "where(row == 49, 2, 1)"}')
     with pytest.raises(shardinit.MismatchError, match="has other values"):

@@ -15,10 +15,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from . import _manifest
 from ._errors import DamageError
 from ._manifest import Shard, StoredTensorInfo
 from ._read import SLAB, BoxFile, run, slabs
+from ._regular import open_regular
 from ._source import Job, Shape, Slices, Source, Words, expanded, region, words_for
 
 _OPEN_FILES = 64
@@ -207,7 +207,7 @@ class Boxes(Source):
         name, _ = self._file_of(rank)
         path = os.path.join(self.folder, name)
         try:
-            file = _manifest.open_regular(self.folder, name)
+            file = open_regular(self.folder, name)
         except FileNotFoundError:
             raise DamageError(f"`{path}` is missing") from None
         with contextlib.ExitStack() as stack:

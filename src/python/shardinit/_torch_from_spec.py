@@ -19,8 +19,9 @@ from torch import nn
 from . import _torch_cpu
 from ._errors import MismatchError
 from ._spec import Sets, Spec, as_spec
-from ._torch_model import LoadResult, fill_models, slots_of
+from ._torch_loading import LoadResult, fill_models
 from ._torch_names import without_wrappers
+from ._torch_slots import slots_of
 
 _ZERO_INIT = "deepspeed.runtime.zero.partition_parameters"
 

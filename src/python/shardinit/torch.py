@@ -29,7 +29,8 @@ import torch
 from ._checkpoint import Folder, as_source
 from ._errors import MismatchError
 from ._torch_from_spec import Built, from_spec
-from ._torch_model import LoadResult, init_, load_into
+from ._torch_loading import LoadResult
+from ._torch_model import init_, load_into
 
 if TYPE_CHECKING:
     from ._dcp import StorageReader

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .. import _torch_cpu
+from .._dtypes import NAMES, called
 from .._errors import CaptureError
 from .._result_file import ResultFile, require_local
 from .._spec import Spec
@@ -290,11 +291,10 @@ def _load_config(path: pathlib.Path) -> Any:
 def _dtype(dtype: str | _torch.dtype) -> _torch.dtype:
     import torch as pytorch
 
-    from ._initializer import DTYPES
-
     if isinstance(dtype, pytorch.dtype):
         return dtype
-    for known, short in DTYPES.items():
-        if dtype in (short, str(known).removeprefix("torch.")):
-            return known
-    raise ValueError(f"unknown element type `{dtype}`: it is one of {', '.join(DTYPES.values())}")
+    for name in NAMES:
+        if dtype in (name, called(name)):
+            found: _torch.dtype = getattr(pytorch, called(name))
+            return found
+    raise ValueError(f"unknown element type `{dtype}`: it is one of {', '.join(NAMES)}")

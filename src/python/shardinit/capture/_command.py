@@ -55,7 +55,7 @@ def _run(options: argparse.Namespace) -> int:
         return 0 if options.verify == "none" else _verify(captured, options)
     except (ShardinitError, ValueError) as error:
         return _complain(str(error), _WRONG if not isinstance(error, LibraryError) else 3)
-    except FileExistsError as error:
+    except FileExistsError:
         return _complain(
             f"`{options.output}` exists and is no spec that this command wrote\n"
             "  hint: choose another name for `-o`, or replace it with `--force`",

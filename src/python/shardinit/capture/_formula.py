@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from .._dtypes import rounding_of
 from ._expression import (
     Divided,
     Index,
@@ -27,7 +28,7 @@ from ._expression import (
     where,
 )
 from ._stream import Words
-from ._torch_numbers import ROUNDINGS, rounded, torch_term
+from ._torch_numbers import rounded, torch_term
 from ._values import Apply, Draw, Empty, Gather, Geometry, Literal, Scatter, Value, evaluate
 
 _LOOKED_AT = 1 << 16  # Elements that are computed to see whether they are one number.
@@ -350,7 +351,7 @@ class _Context:
         if not self.formula.rounds or isinstance(value, (bool, int)):
             return number(value)
         kinds = [part.dtype for part in self.value.parts()] + [self.value.dtype]
-        floats = [dtype for dtype in kinds if dtype in ROUNDINGS]
+        floats = [dtype for dtype in kinds if rounding_of(dtype)]
         if not floats or torch.float64 in kinds:
             return number(value)
         name = self.value.function._schema.name.removeprefix("aten::").removesuffix("_")
@@ -574,7 +575,7 @@ def _choose(at: _Context, condition: Any, yes: Any, no: Any) -> Term:
 def _addcmul(at: _Context, a: Arguments) -> Term:
     if at.formula.rounds:
         first = binary("*", at.number(a.get("value", 1)), at.of(a["tensor1"]))
-        if at.value.dtype in ROUNDINGS:
+        if rounding_of(at.value.dtype):
             first = rounded(first, torch.float32)
         return binary("+", at.of(a["self"]), binary("*", first, at.of(a["tensor2"])))
     product = binary("*", at.of(a["tensor1"]), at.of(a["tensor2"]))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 
+from .._dtypes import name_of
 from ._expression import NoFormula, Term, check_uses, stored
 from ._formula import Formula
 from ._stream import TORCH_CPU, Words, is_one_round
@@ -32,24 +33,6 @@ from ._tensor import (
 from ._torch_numbers import MATRIX, torch_term
 from ._values import Draw, Literal, Value, contiguous, evaluate
 
-DTYPES = {
-    torch.float32: "f32",
-    torch.float64: "f64",
-    torch.bfloat16: "bf16",
-    torch.float16: "f16",
-    torch.float8_e4m3fn: "f8e4m3fn",
-    torch.float8_e5m2: "f8e5m2",
-    torch.int8: "i8",
-    torch.int16: "i16",
-    torch.int32: "i32",
-    torch.int64: "i64",
-    torch.uint8: "u8",
-    torch.uint16: "u16",
-    torch.uint32: "u32",
-    torch.uint64: "u64",
-    torch.bool: "bool",
-}
-
 COMPUTED = 1 << 27  # Elements that are compared with the real ones, and no more.
 
 
@@ -61,9 +44,9 @@ def tensor_of(path: str, value: Value, engine: str) -> Tensor:
     Raises:
         NoFormula: a spec cannot say what the tensor holds.
     """
-    if value.dtype not in DTYPES:
+    dtype = name_of(value.dtype)
+    if not dtype:
         raise NoFormula(f"a spec has no {value.dtype}".replace("torch.", ""), value.origin)
-    dtype = DTYPES[value.dtype]
     if not math.prod(value.shape):
         return Tensor(path, value.shape, dtype, "zeros", [], path)
     if not value.random:
@@ -244,26 +227,26 @@ def _fixed(value: Value, dtype: str) -> Initializer | bytes:
     real = evaluate(value).contiguous()
     if value.dtype.is_floating_point and bool(torch.isnan(real.double()).any()):
         raise NoFormula("it has elements that are NaN, or that nothing was written to", value.origin)
-    bits = _bits(real).tobytes()
+    stored_bits = bits(real).tobytes()
     if value.dtype.is_floating_point and bool(torch.isinf(real.double()).any()):
-        return bits
+        return stored_bits
     first = real.flatten()[0]
     if bool((real == first).all()) and not (first == 0 and _signs(real)):
         return constant(_short(first.item(), real.dtype))
     if len(shape := value.shape) >= 2:
         centre = " * ".join(f"(i{d} == {shape[d] // 2})" for d in range(2, len(shape)))
         made = make("(i0 == i1)" + (f" * {centre}" if centre else ""), shape, dtype)
-        if made is not None and made.tobytes() == bits:
+        if made is not None and made.tobytes() == stored_bits:
             return "dirac" if len(shape) > 2 else "eye"
     text = _found(term.text if term is not None else None, real, value.shape, dtype)
-    return bits if text is None else {"expr": {"": Text(text)}}
+    return stored_bits if text is None else {"expr": {"": Text(text)}}
 
 
 def _found(text: str | None, real: torch.Tensor, shape: tuple[int, ...], dtype: str) -> str | None:
     """An expression that gives these very bits, which may be another one than is given."""
     for attempt in _attempts(text, real, shape, dtype):
         made = make(attempt, shape, dtype)
-        if made is not None and made.tobytes() == _bits(real).tobytes():
+        if made is not None and made.tobytes() == bits(real).tobytes():
             return attempt
     return None
 
@@ -280,7 +263,7 @@ def _fixed_text(value: Value) -> str:
         text = None
     if math.prod(value.shape) <= COMPUTED:
         real = evaluate(value).contiguous()
-        found = _found(text, real, value.shape, DTYPES[value.dtype])
+        found = _found(text, real, value.shape, name_of(value.dtype))
         if found is not None:
             return found
     raise NoFormula("no expression was found that gives the bits of its numbers", value.origin)
@@ -353,11 +336,7 @@ def _corrected(text: str, real: torch.Tensor, shape: tuple[int, ...]) -> Iterato
     yield text
 
 
-def _bits(real: torch.Tensor) -> np.ndarray[Any, Any]:
-    words: dict[int, Callable[[], torch.Tensor]] = {
-        1: lambda: real.view(torch.uint8),
-        2: lambda: real.view(torch.int16),
-        4: lambda: real.view(torch.int32),
-        8: lambda: real.view(torch.int64),
-    }
-    return words[real.element_size()]().numpy()
+def bits(real: torch.Tensor) -> np.ndarray[Any, Any]:
+    """The bits of a contiguous tensor's elements, as whole numbers of their size."""
+    words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return real.view(words[real.element_size()]).numpy()

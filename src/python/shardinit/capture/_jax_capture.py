@@ -17,12 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._dtypes import name_of
 from .._errors import CaptureError, CaptureWarning
-from ..jax import parts_of, path_of
+from .._jax_trees import parts_of, path_of
 from . import Captured
 from ._expression import NoFormula
 from ._finish import LAYOUT, check_path, finish
-from ._jax_initializer import DTYPES, divided_by, drawn, dtype_name, fixed, placed
+from ._jax_initializer import divided_by, drawn, dtype_name, fixed, placed
 from ._jax_unseeded import other_generators, unseeded
 from ._jaxpr import Graph, Lines, Value, is_key
 from ._tensor import Tensor, share
@@ -128,7 +129,7 @@ def _real(
 def _real_array(array: np.ndarray[Any, Any]) -> Real:
     return Real(
         array.shape,
-        DTYPES.get(str(array.dtype), str(array.dtype)),
+        name_of(array.dtype) or str(array.dtype),
         lambda: array.view(WORDS[array.itemsize]),
         lambda words: words.view(array.dtype).astype(np.float64),
     )

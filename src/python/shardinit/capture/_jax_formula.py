@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._dtypes import name_of, rounding_of
 from ._expression import (
     Index,
     NoFormula,
@@ -98,13 +99,10 @@ def exactly(value: Any, dtype: Any) -> float | int:
     return exact
 
 
-ROUNDINGS = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
-
-
 def rounding(term: Term, dtype: Any) -> Term:
     """A number as an operation of JAX rounds it to its type."""
-    name = ROUNDINGS.get(str(np.dtype(dtype)))
-    if name is None or term.value is not None or term.dtype == name:
+    name = rounding_of(np.dtype(dtype))
+    if not name or term.value is not None or term.dtype == name:
         return term
     made = call(name, term)
     return Term(made.text, made.binds, dtype=name, exact=term)
@@ -178,10 +176,10 @@ class Formula(Walk):
         )
         term = self.of(value, index, {d: (0, n - 1) for d, n in enumerate(shape)})
         is_one = isinstance(term, Scaled) and term.draw is not None
-        self.term = term if is_one else stored(term, ROUNDINGS.get(str(value.dtype), "-"))
+        self.term = term if is_one else stored(term, rounding_of(value.dtype))
 
     def number(self, value: Any, dtype: Any) -> Term:
-        is_float = self.exact and str(np.dtype(dtype)) in ROUNDINGS
+        is_float = self.exact and rounding_of(np.dtype(dtype))
         return number(exactly(value, dtype) if is_float else short(value, dtype))
 
     def of(self, value: Value, index: tuple[Index, ...], ranges: dict[int, Range]) -> Term:
@@ -376,7 +374,7 @@ def _of_bits(draw: Draw, word: Term) -> Term:
 @functools.cache
 def _other_erf_inv(dtype: str, low: float, high: float, bits: int) -> tuple[tuple[int, float], ...]:
     """Of the few numbers that these bits make those whose erf_inv JAX rounds otherwise, and to what."""
-    name, type_ = ROUNDINGS[dtype], jnp.dtype(dtype)
+    name, type_ = name_of(dtype), jnp.dtype(dtype)
     inner = f"i0 / {1 << bits} * {float(exactly(high - low, type_))!r}"
     if dtype == "bfloat16":
         inner = f"{name}({inner})"
@@ -480,7 +478,7 @@ def _combined(operator: str, left: Term, right: Term, at: At) -> Term:
         return binary(operator, left, right)
     if not is_float:
         return _whole(at, binary(operator, left, right))
-    if not exact and left.exact is not None and left.dtype == ROUNDINGS.get(str(np.dtype(dtype))):
+    if not exact and left.exact is not None and left.dtype == rounding_of(np.dtype(dtype)):
         left = left.exact  # One rounding more or less makes no other distribution.
     if isinstance(left, Scaled) and left.draw is not None and right.value is not None:
         found = _rescaled(operator, left, right.value, dtype, exact)
@@ -662,7 +660,7 @@ def _converted(at: At) -> Term:
             exactly_held = max(-low, high) <= 1 << (jnp.finfo(target).nmant + 1)
         else:
             exactly_held = jnp.finfo(target).nmant >= jnp.finfo(source).nmant
-        if not exactly_held and str(target) not in ROUNDINGS:
+        if not exactly_held and not rounding_of(target):
             raise NoFormula(f"numbers are rounded to {target}")
         if not exactly_held:
             return rounding(term, target)

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from .._dtypes import name_of
 from ._expression import Index, NoFormula, Origin, Term, Use, check_uses
 from ._jax_formula import Formula, Scaled, bounds, draw_is_of_one_key, has_no_text, short
 from ._jaxpr import Graph, Value, key_words
@@ -30,24 +31,6 @@ from ._tensor import (
     varying,
 )
 
-DTYPES = {
-    "float32": "f32",
-    "float64": "f64",
-    "bfloat16": "bf16",
-    "float16": "f16",
-    "float8_e4m3fn": "f8e4m3fn",
-    "float8_e5m2": "f8e5m2",
-    "int8": "i8",
-    "int16": "i16",
-    "int32": "i32",
-    "int64": "i64",
-    "uint8": "u8",
-    "uint16": "u16",
-    "uint32": "u32",
-    "uint64": "u64",
-    "bool": "bool",
-}
-
 DEEPEST = 60  # Parentheses in one another: the tool takes 64.
 _COMPARED = 1 << 21  # Elements of what an expression is looked for.
 _CUT_OFF = 0.87962566103423978  # The standard deviation of a normal distribution cut at two.
@@ -59,8 +42,8 @@ def dtype_name(value: Value) -> str:
     Raises:
         NoFormula: a spec has no such element type.
     """
-    name = DTYPES.get(str(value.dtype))
-    if name is None:
+    name = name_of(value.dtype)
+    if not name:
         raise NoFormula(f"a spec has no {value.dtype}", value.origin)
     return name
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 import torch
 
-from ._initializer import COMPUTED, DTYPES
+from .._dtypes import name_of
+from ._initializer import COMPUTED
 from ._tensor import Tensor, Text
 from ._values import Apply, Draw, Gather, Value, evaluate
 from ._verify import error_of_sum
@@ -49,7 +50,7 @@ def norms_of(path: str, value: Value, others: Mapping[str, Value]) -> Tensor | N
         error = 2 * torch.finfo(value.dtype).eps + error_of_sum(terms)
         if torch.allclose(wanted, norms, rtol=error, atol=0):
             init = {"norms": {"of": Text(other)}}
-            return Tensor(path, value.shape, DTYPES[value.dtype], init, [], path, of=other)
+            return Tensor(path, value.shape, name_of(value.dtype), init, [], path, of=other)
     return None
 
 

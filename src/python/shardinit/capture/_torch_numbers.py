@@ -9,23 +9,21 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .._dtypes import digits, rounding_of
 from ._expression import NoFormula, Term, binary, call, negative, number
 from ._stream import Words, is_one_round
 
 if TYPE_CHECKING:
     from ._values import Draw
 
-# Types to which an expression can round.
-ROUNDINGS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 # Begins what stands for an element of a matrix that is drawn as a whole, for which no function is.
 MATRIX = "#"
 _LARGEST = 1 << 53  # Of whole numbers in f64.
-_DIGITS = {torch.float32: 24, torch.bfloat16: 8, torch.float16: 11}
 
 
 def rounded(term: Term, dtype: torch.dtype) -> Term:
     """An element of this type, computed in f32; other types than these are left as they are."""
-    name = ROUNDINGS.get(dtype, "")
+    name = rounding_of(dtype)
     if not name or term.dtype == name:
         return term
     if term.value is not None:
@@ -52,7 +50,7 @@ def torch_term(draw: Draw, index: Term, mark: Callable[[Words], Term]) -> Term:
     spare = mark(place.spare) if place.spare is not None else number(-1)
 
     def typed(function: str, *arguments: Term) -> Term:
-        dtype = ROUNDINGS.get(draw.dtype, "f64")
+        dtype = rounding_of(draw.dtype) or "f64"
         made = call(function if dtype == "f32" else f"{function}_{dtype}", *arguments)
         return dataclasses.replace(made, dtype=dtype)
 
@@ -89,8 +87,8 @@ def torch_term(draw: Draw, index: Term, mark: Callable[[Words], Term]) -> Term:
                 binary("+", call("torch_randint", at, index, number(span)), p["low"]), draw.dtype
             )
         case "bits":
-            if draw.dtype in _DIGITS:
-                return call("mod", word(), number((1 << _DIGITS[draw.dtype]) + 1))
+            if name := rounding_of(draw.dtype):
+                return call("mod", word(), number((1 << digits(name)) + 1))
             if draw.dtype not in (torch.int64, torch.float64):
                 most = 1 if draw.dtype == torch.bool else torch.iinfo(draw.dtype).max
                 return call("mod", word(), number(most + 1))

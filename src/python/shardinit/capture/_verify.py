@@ -17,7 +17,7 @@ import numpy as np
 
 from .. import _native, _torch_cpu
 from .. import open as open_checkpoint
-from .._dtypes import item_size
+from .._dtypes import digits, item_size
 from .._spec import Spec
 from . import Captured
 
@@ -316,7 +316,7 @@ def _allowed_of(captured: Captured, path: str, init: Any) -> Ulps:
     allowed = np.array(max(_ULPS, spread))
     if "norms" in init:
         terms = math.prod(captured.tensors[init["norms"]["of"]][0]) // math.prod(shape)
-        allowed += math.ceil(error_of_sum(terms) / _EPSILON[dtype])
+        allowed += math.ceil(error_of_sum(terms) * 2 ** digits(dtype))
     return allowed
 
 
@@ -342,16 +342,6 @@ def error_of_sum(terms: int) -> float:
     return 2.0**-24 * max(math.sqrt(terms), terms / 1024)
 
 
-_EPSILON = {
-    "f64": 2.0**-53,
-    "f32": 2.0**-24,
-    "bf16": 2.0**-8,
-    "f16": 2.0**-11,
-    "f8e4m3fn": 2.0**-4,
-    "f8e5m2": 2.0**-3,
-}
-
-
 def _near(
     found: Compared, made: np.ndarray[Any, Any], real: Real, most: Callable[[], Ulps], box: Any
 ) -> Compared:
@@ -362,7 +352,7 @@ def _near(
     whole = real.numbers(real.words())
     wanted = whole[box]
     apart = np.abs(real.numbers(_words(made)) - wanted)
-    unit = np.abs(whole).max() * _EPSILON[found.dtype]
+    unit = np.abs(whole).max() / 2 ** digits(found.dtype)
     if not np.isfinite(apart).all() or not unit:
         return found
     alone = np.abs(_ordered(real.words()[box]) - _ordered(_words(made)))
@@ -393,7 +383,7 @@ def _compare(
     if not exact:
         return _moments(result, numbers, others)
     ulps = math.inf
-    if tensor.dtype in _EPSILON:
+    if digits(tensor.dtype):
         ulps = float(np.abs(_ordered(wanted).ravel()[apart] - _ordered(got).ravel()[apart]).max())
     first = np.unravel_index(apart[0], wanted.shape)
     begin = [0] * len(first) if box is ... else [side.start for side in box]
