@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .._errors import CaptureError, LibraryError
+from .._json import is_path
 from . import Captured
 from ._expression import NoFormula
 from ._places import placed_tree
@@ -14,7 +15,6 @@ from ._tensor import Tensor, file_of, share
 from ._write import spec_text
 
 LAYOUT = "pytree"  # What stores arrays that are drawn in parts.
-_PATH = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
 def check_path(path: str) -> None:
@@ -22,7 +22,7 @@ def check_path(path: str) -> None:
     Raises:
         NoFormula: a spec cannot have the path.
     """
-    if not _PATH.fullmatch(path):
+    if not is_path(path):
         raise NoFormula("its name has characters that a path of a spec cannot have")
 
 

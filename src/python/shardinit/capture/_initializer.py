@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from .._dtypes import name_of
-from ._expression import NoFormula, Term, check_uses, stored
+from ._expression import NoFormula, Term, shortest, stored
 from ._formula import Formula
 from ._stream import TORCH_CPU, Words, is_one_round
 from ._tensor import (
@@ -24,14 +24,18 @@ from ._tensor import (
     Text,
     at,
     constant,
+    expression,
     from_file,
+    gives,
     make,
     plain,
     root,
+    table,
     varying,
 )
 from ._torch_numbers import MATRIX, torch_term
 from ._values import Draw, Literal, Value, contiguous, evaluate
+from ._walk import check_uses
 
 COMPUTED = 1 << 27  # Elements that are compared with the real ones, and no more.
 
@@ -118,15 +122,12 @@ def _filling(draw: Draw, value: Value) -> str:
 
 def _placed(text: str, formula: Formula) -> Initializer | None:
     """An expression with numbers of PyTorch's; None if only the seed decides their places."""
-    if len(text) > LONGEST:
-        raise NoFormula(f"its expression has {len(text)} characters, {LONGEST} is the limit",
-                        formula.uses[0].draw.origin)  # fmt: skip
-    if MATRIX in text:
-        raise NoFormula("such random values are changed", formula.uses[0].draw.origin)
-    if any(words.after >= 0 for words in formula.marks.values()):
-        return None
+    origin = formula.uses[0].draw.origin
     places = {mark: Linear(words.count) for mark, words in formula.marks.items()}
-    return {"expr": {"": Text(text), **places}}
+    init = expression(text, origin, **places)
+    if MATRIX in text:
+        raise NoFormula("such random values are changed", origin)
+    return None if any(words.after >= 0 for words in formula.marks.values()) else init
 
 
 def _filled_with(draw: Draw, shape: tuple[int, ...]) -> Initializer | None:
@@ -156,10 +157,7 @@ def _drawn(formula: Formula, shape: tuple[int, ...]) -> Initializer:
     if scaled:
         std, sign, mean = scaled.groups()
         return _normal(float((sign or "") + (mean or "0")), float(std or 1), shape, "")
-    if len(text) > LONGEST:
-        raise NoFormula(f"its expression has {len(text)} characters, {LONGEST} is the limit",
-                        draw.origin)  # fmt: skip
-    return {"expr": {"": Text(text)}}
+    return expression(text, draw.origin)
 
 
 def _whole(draw: Draw) -> Draw:
@@ -235,8 +233,7 @@ def _fixed(value: Value, dtype: str) -> Initializer | bytes:
         return constant(_short(first.item(), real.dtype))
     if len(shape := value.shape) >= 2:
         centre = " * ".join(f"(i{d} == {shape[d] // 2})" for d in range(2, len(shape)))
-        made = make("(i0 == i1)" + (f" * {centre}" if centre else ""), shape, dtype)
-        if made is not None and made.tobytes() == stored_bits:
+        if gives("(i0 == i1)" + (f" * {centre}" if centre else ""), shape, dtype, stored_bits):
             return "dirac" if len(shape) > 2 else "eye"
     text = _found(term.text if term is not None else None, real, value.shape, dtype)
     return stored_bits if text is None else {"expr": {"": Text(text)}}
@@ -244,11 +241,9 @@ def _fixed(value: Value, dtype: str) -> Initializer | bytes:
 
 def _found(text: str | None, real: torch.Tensor, shape: tuple[int, ...], dtype: str) -> str | None:
     """An expression that gives these very bits, which may be another one than is given."""
-    for attempt in _attempts(text, real, shape, dtype):
-        made = make(attempt, shape, dtype)
-        if made is not None and made.tobytes() == bits(real).tobytes():
-            return attempt
-    return None
+    wanted = bits(real).tobytes()
+    attempts = _attempts(text, real, shape)
+    return next((attempt for attempt in attempts if gives(attempt, shape, dtype, wanted)), None)
 
 
 def _fixed_text(value: Value) -> str:
@@ -281,32 +276,18 @@ def _short(value: Any, dtype: torch.dtype) -> Any:
     """The shortest number that the type rounds to this one."""
     if not dtype.is_floating_point:
         return int(value)
-    for digits in range(1, 18):
-        short = float(f"{value:.{digits}g}")
-        if _cast(short, dtype) == value:
-            return short
-    return value
+    return shortest(value, lambda near: _cast(near, dtype) == value)
 
 
-def _attempts(
-    text: str | None, real: torch.Tensor, shape: tuple[int, ...], dtype: str
-) -> Iterator[str]:
+def _attempts(text: str | None, real: torch.Tensor, shape: tuple[int, ...]) -> Iterator[str]:
     """Expressions that may give these very bits, the most readable first."""
     if text is not None:
         yield text
         if real.dtype.is_floating_point:
             yield from _corrected(text, real, shape)
     numbers = real.double().numpy() if real.dtype.is_floating_point else real.numpy()
-    places, kept = varying(numbers)
-    if len(places) <= 512:
-        table = "0"
-        for place in places:
-            number = _short(numbers[place].item(), real.dtype)
-            if number:
-                sign = "-" if number < 0 else "+"
-                table += f" {sign} {at(place, kept)} * {plain(abs(number))}"
-        if len(table) <= LONGEST:
-            yield table.removeprefix("0 + ")
+    if found := table(numbers, lambda number: _short(number.item(), real.dtype)):
+        yield found
 
 
 def _corrected(text: str, real: torch.Tensor, shape: tuple[int, ...]) -> Iterator[str]:
@@ -324,15 +305,14 @@ def _corrected(text: str, real: torch.Tensor, shape: tuple[int, ...]) -> Iterato
     if len(places) * 20 + len(text) > LONGEST:
         return
     for place in places:
-        difference = float(wanted[place]) - float(made[place])
-        for digits in range(1, 18):
-            short = float(f"{abs(difference):.{digits}g}")
-            moved = float(made[place]) + math.copysign(short, difference)
-            if float(torch.tensor(moved, dtype=torch.float64).float().to(real.dtype)) == float(
-                wanted[place]
-            ):
-                break
-        text += f" {'+' if difference > 0 else '-'} {at(place, dimensions)} * {plain(short)}"
+        here, goal = float(made[place]), float(wanted[place])
+
+        def is_good(short: float, here: float = here, goal: float = goal) -> bool:
+            moved = torch.tensor(here + math.copysign(short, goal - here), dtype=torch.float64)
+            return float(moved.float().to(real.dtype)) == goal
+
+        sign = "+" if goal > here else "-"
+        text += f" {sign} {at(place, dimensions)} * {plain(shortest(abs(goal - here), is_good))}"
     yield text
 
 

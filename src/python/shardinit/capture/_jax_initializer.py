@@ -13,8 +13,9 @@ import jax
 import numpy as np
 
 from .._dtypes import name_of
-from ._expression import Index, NoFormula, Origin, Term, Use, check_uses
-from ._jax_formula import Formula, Scaled, bounds, draw_is_of_one_key, has_no_text, short
+from ._expression import Index, NoFormula, Origin, Term
+from ._jax_formula import Formula, has_no_text
+from ._jax_numbers import NO_QR, Scaled, bounds, draw_is_of_one_key, place_of, short
 from ._jaxpr import Graph, Value, key_words
 from ._tensor import (
     LONGEST,
@@ -22,14 +23,14 @@ from ._tensor import (
     Key,
     Tensor,
     Text,
-    at,
     constant,
+    expression,
     from_file,
-    make,
-    plain,
+    gives,
     root,
-    varying,
+    table,
 )
+from ._walk import Use, check_uses
 
 DEEPEST = 60  # Parentheses in one another: the tool takes 64.
 _COMPARED = 1 << 21  # Elements of what an expression is looked for.
@@ -83,8 +84,7 @@ def _fixed(
     if (real == first).all() and not (is_float and first == 0 and np.signbit(real).any()):
         return constant(short(first, value.dtype))
     for text in _attempts(term, real, value.dtype):
-        made = make(text, shape, dtype_name(value))
-        if made is not None and made.tobytes() == bits:
+        if gives(text, shape, dtype_name(value), bits):
             return "eye" if text == _EYE else {"expr": {"": Text(text)}}
     return bits
 
@@ -98,16 +98,8 @@ def _attempts(term: Term | None, real: np.ndarray[Any, Any], dtype: Any) -> Iter
         yield _EYE
     if term is not None and len(term.text) <= LONGEST:
         yield term.text
-    places, kept = varying(real)
-    if len(places) > 512:
-        return
-    table = "0"
-    for where in places:
-        number = short(real[where], dtype)
-        if number:
-            table += f" {'-' if number < 0 else '+'} {at(where, kept)} * {plain(abs(number))}"
-    if len(table) <= LONGEST:
-        yield table.removeprefix("0 + ")
+    if text := table(real, lambda number: short(number, dtype)):
+        yield text
 
 
 def drawn(path: str, value: Value, graph: Graph, place: Mapping[int, int], by_keys: bool) -> Tensor:
@@ -164,7 +156,7 @@ def _initializer(
     shape_of_one = shape if len(formula.uses) == 1 else ()  # Fans are those of one draw.
     if draw.kind == "orthogonal":
         if exact:
-            raise NoFormula("no engine has the bits of JAX's QR decomposition", draw.origin)
+            raise NoFormula(NO_QR, draw.origin)
         return _orthogonal(use, shape, scale, shift), ()
     if exact and scale < 0 and draw.kind != "uniform":
         return _expression(term, formula.uses[0].draw.origin), ()
@@ -199,12 +191,11 @@ def _initializer(
 def _expression(term: Term, origin: Origin) -> Initializer:
     if has_no_text(term):
         raise NoFormula("such random values are changed", origin)
-    if len(term.text) > LONGEST:
-        raise NoFormula(f"its expression has {len(term.text)} characters, {LONGEST} is the limit", origin)
+    made = expression(term.text, origin)
     depths = itertools.accumulate((c == "(") - (c == ")") for c in term.text)
     if max(depths, default=0) >= DEEPEST:
         raise NoFormula(f"its expression has more than {DEEPEST} parentheses in one another", origin)
-    return {"expr": {"": Text(term.text)}}
+    return made
 
 
 # Name → (what is divided by the fan, which fan, the distribution).
@@ -360,17 +351,10 @@ def _given(formula: Formula, shape: tuple[int, ...], graph: Graph, path: str) ->
     if draw.kind == "integers" and not draw_is_of_one_key(draw):
         raise NoFormula("whole numbers below what is no power of two, which need two keys",
                         draw.origin)  # fmt: skip
-    batch = len(draw.keys.shape)
-    flat, sizes = Index(0), draw.shape[batch:]
-    for d, index in enumerate(use.index[batch:]):
-        flat = flat.plus(index, math.prod(sizes[d + 1 :]))
     own = Index.of(0, {d: math.prod(shape[d + 1 :]) for d, n in enumerate(shape) if n > 1})
-    if flat != own:
+    if place_of(draw, use.index) != own:
         raise NoFormula("elements are in another order than JAX draws them", draw.origin)
-    words = key_words(graph.compute(draw.keys))
-    words = words[tuple(index.constant for index in use.index[:batch])]
-    if words.shape != (2,):
-        raise NoFormula("its key is not one of JAX's default generator, threefry2x32", draw.origin)
+    words = graph.words(draw, use.index)
     if draw.kind == "integers":  # Of the two keys that JAX makes of it, the second decides.
         parent, (_, words) = words, key_words(jax.random.split(jax.random.wrap_key_data(words)))
         graph.keys.setdefault(words.tobytes(), (parent.tobytes(), ("split", (2, 1))))

@@ -16,7 +16,7 @@ import numpy as np
 from jax.extend import core
 from jax.interpreters import partial_eval
 
-from ._expression import NoFormula, Origin
+from ._expression import Index, NoFormula, Origin
 
 _COMPUTED = 1 << 27  # Elements of what is computed, and no more.
 _REGISTERED = 1 << 16  # Keys of one split whose derivation is kept.
@@ -487,6 +487,20 @@ class Graph:
         if (first.kind, first.shape, first.dtype) != (draw.kind, draw.shape, draw.dtype):
             raise NoFormula(f"its key has also drawn other numbers ({first.origin})", draw.origin)
         draw.order = first.order
+
+    def words(self, draw: Draw, index: tuple[Index, ...]) -> np.ndarray[Any, Any]:
+        """The two words of the key that draws an element, of whose index the first numbers are known.
+
+        Raises:
+            NoFormula: the key has other words, or random numbers decide it.
+        """
+        words = key_words(self.compute(draw.keys))
+        words = words[tuple(i.constant for i in index[: len(draw.keys.shape)])]
+        if words.shape != (2,):
+            raise NoFormula(
+                "its key is not one of JAX's default generator, threefry2x32", draw.origin
+            )
+        return words
 
     def compute(self, value: Value) -> Any:
         """The elements of what no random key decides, or keys, computed by JAX itself.

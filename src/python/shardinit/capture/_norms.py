@@ -27,7 +27,7 @@ def norms_of(path: str, value: Value, others: Mapping[str, Value]) -> Tensor | N
         others: path → what each tensor of the model holds.
     """
     norm = _moved(value)
-    if not isinstance(norm, Apply) or _name(norm) not in _NORMS:
+    if not isinstance(norm, Apply) or norm.name not in _NORMS:
         return None
     elements = _moved(next(norm.parts()))
     for other, of in others.items():
@@ -56,13 +56,9 @@ def norms_of(path: str, value: Value, others: Mapping[str, Value]) -> Tensor | N
 
 def _moved(value: Value) -> Value:
     """That of which a value has the elements, all or some, wherever they are."""
-    while isinstance(value, Gather) or (isinstance(value, Apply) and _name(value) in _SAME):
+    while isinstance(value, Gather) or (isinstance(value, Apply) and value.name in _SAME):
         value = next(value.parts())
     return value
-
-
-def _name(value: Apply) -> str:
-    return str(value.function._schema.name).removeprefix("aten::")
 
 
 def _numbers(draw: Draw) -> torch.Tensor:

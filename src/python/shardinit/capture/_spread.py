@@ -39,10 +39,8 @@ def spread_of(path: str, values: Mapping[str, Value]) -> int:
 
 
 def _moved(value: Value, made: torch.Tensor, sign: int) -> torch.Tensor:
-    if not isinstance(value, Apply) or not made.is_floating_point():
-        return made
-    name = str(value.function._schema.name).removeprefix("aten::").removesuffix("_")
-    if name not in _FUNCTIONS:
+    functions = isinstance(value, Apply) and value.name in _FUNCTIONS
+    if not functions or not made.is_floating_point():
         return made
     moved = made.clone()
     for _ in range(_OFF):

@@ -94,6 +94,11 @@ class Apply(Value):
     def __post_init__(self) -> None:
         self.random = any(part.random for part in self.parts())
 
+    @property
+    def name(self) -> str:
+        """The operation's, which is the same for those that write to their argument."""
+        return str(self.function._schema.name).removeprefix("aten::").removesuffix("_")
+
     def parts(self) -> Iterator[Value]:
         return values_in((self.args, self.kwargs))
 

@@ -1,0 +1,526 @@
+"""The operations of JAX, as expressions for an element of their results."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from .._dtypes import rounding_of
+from ._expression import Index, NoFormula, Term, binary, call, divide, number
+from ._jax_numbers import Scaled, as_jax_does, bounds, rounded, rounding, scaled
+from ._jaxpr import Value
+from ._walk import At, Ranges
+
+
+class Operation(At):
+    """Where an operation's result is asked for."""
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters of the primitive."""
+        return self.value.params  # type: ignore[no-any-return]
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The values that it takes."""
+        return self.value.inputs  # type: ignore[no-any-return]
+
+    def of(self, n: int) -> Term:
+        """The n-th input's element at the place of the result's; of a number that itself."""
+        value = self.inputs[n]
+        return self.at(value, self.index if value.shape else ())
+
+    def starts(self, first: int) -> list[int]:
+        """The numbers from the n-th input on."""
+        starts = []
+        for value in self.inputs[first:]:
+            if value.random:
+                raise NoFormula("a place is random")
+            starts.append(int(self.formula.graph.compute(value)))
+        return starts
+
+
+Build = Callable[[Operation], Term]
+
+
+def _operator(operator: str) -> Build:
+    return lambda at: _combined(operator, at.of(0), at.of(1), at)
+
+
+def _combined(operator: str, left: Term, right: Term, at: Operation) -> Term:
+    """Of two terms, as JAX computes it in the type of its operands."""
+    dtype, exact = at.inputs[0].dtype, at.formula.exact
+    is_float = np.dtype(dtype).kind not in "biu"
+    if left.value is not None and right.value is not None:
+        return _folded(operator, left.value, right.value, at)
+    if operator not in _ARITHMETIC:
+        return binary(operator, left, right)
+    if not is_float:
+        return _whole(at, binary(operator, left, right))
+    if not exact and left.exact is not None and left.dtype == rounding_of(np.dtype(dtype)):
+        left = left.exact  # One rounding more or less makes no other distribution.
+    if isinstance(left, Scaled) and left.draw is not None and right.value is not None:
+        found = _rescaled(operator, left, right.value, dtype, exact)
+        if found is not None:
+            return found
+    if isinstance(right, Scaled) and left.value is not None and operator in "+*":
+        return _combined(operator, right, left, at)
+    if isinstance(right, Scaled) and right.draw is not None and left.value is not None and not exact:
+        if operator == "-":
+            return scaled(right.draw, -right.scale, rounded(left.value - right.shift, dtype))
+    term = _signed_zero(operator, left, right)
+    if term is None:
+        if operator in "+-" and right.value is not None and right.value < 0:
+            term = binary("-" if operator == "+" else "+", left, number(-right.value))
+        elif operator == "+" and right.value is None and left.value is not None:
+            term = binary("+", right, left)
+        else:
+            term = binary(operator, left, right)
+    is_same = term.text in (left.text, right.text)
+    return rounding(term, dtype) if exact and not is_same else term
+
+
+_ARITHMETIC = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide}
+
+_COMPARISONS = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal,
+                "==": np.equal, "!=": np.not_equal}  # fmt: skip
+
+
+def _folded(operator: str, left: float, right: float, at: Operation) -> Term:
+    """Of two numbers: with the sign of a zero, and rounded as the type is."""
+    dtype = np.dtype(at.inputs[0].dtype)
+    if operator == "/" and dtype.kind in "iu":
+        raise NoFormula("a quotient of whole numbers")
+    with np.errstate(all="ignore"):
+        made = {**_ARITHMETIC, **_COMPARISONS}[operator](np.array(left, dtype), np.array(right, dtype))
+    if made.dtype.kind == "b":
+        return number(int(made))
+    return at.formula.number(made, at.value.dtype)
+
+
+def _rescaled(operator: str, x: Scaled, by: float, dtype: Any, exact: bool) -> Term | None:
+    """A draw that is scaled and moved stays one."""
+    assert x.draw is not None
+    if exact:
+        # As long as the engine's one rounding of each step is that of JAX.
+        is_plain = x.draw.kind != "uniform" or bounds(x.draw, 1, 0) in ((0, 1), (-1, 1))
+        if not is_plain or x.shift or not by or str(x.draw.dtype) != str(np.dtype(dtype)):
+            return None
+        if operator == "*" and x.scale == 1:
+            return as_jax_does(x.draw, rounded(by, dtype))
+        if operator in "+-" and x.draw.kind != "uniform":
+            return as_jax_does(x.draw, x.scale, rounded(by if operator == "+" else -by, dtype))
+        return None
+    if operator == "*" and by:
+        return scaled(x.draw, rounded(x.scale * by, dtype), rounded(x.shift * by, dtype))
+    if operator == "/" and by:
+        return scaled(x.draw, rounded(x.scale / by, dtype), rounded(x.shift / by, dtype))
+    if operator in "+-":
+        shift = x.shift + by if operator == "+" else x.shift - by
+        return scaled(x.draw, x.scale, rounded(shift, dtype))
+    return None
+
+
+def _signed_zero(operator: str, left: Term, right: Term) -> Term | None:
+    """What a sum with 0 makes of -0, where a part of the other term may be that."""
+    zeros = [t.value == 0 and math.copysign(1, t.value) for t in (left, right) if t.value is not None]
+    if operator not in "+-" or zeros not in ([1], [-1]):
+        return None
+    if operator == "-" and left.value is not None:
+        if zeros == [-1]:  # -0 - x is -x.
+            return _minus(right)
+        operand = right.text if right.binds > 2 else f"({right.text})"
+        return Term(f"0 - {operand}", 2)
+    term = left if right.value is not None else right
+    if zeros == [1 if operator == "-" else -1] or "-" not in term.text:
+        return term
+    return Term(f"{term.text} {operator} {'0' if operator == '+' else '-0.0'}", 2)
+
+
+def _minus(term: Term) -> Term:
+    """With the other sign, also of a zero."""
+    operand = term.text if term.binds > 3 else f"({term.text})"
+    return Term(f"-{operand}", 4)
+
+
+def _whole(at: Operation, term: Term) -> Term:
+    """A whole number, which begins anew where its type ends."""
+    low, high = at.formula.graph.interval(at.value)
+    info = np.iinfo(at.value.dtype)
+    if info.min <= low and high <= info.max:
+        return term
+    if max(-low, high) > 1 << 53:
+        raise NoFormula("whole numbers that may be above 2^53")
+    every = number(1 << info.bits)
+    if not info.min:
+        return call("mod", term, every)
+    moved = call("mod", binary("+", term, number(-info.min)), every)
+    return binary("-", moved, number(-info.min))
+
+
+def _divided(at: Operation) -> Term:
+    if np.dtype(at.value.dtype).kind not in "iu":
+        return _combined("/", at.of(0), at.of(1), at)
+    _check_positive(at)
+    return call("floor", binary("/", at.of(0), at.of(1)))
+
+
+def _rest(at: Operation) -> Term:
+    if np.dtype(at.value.dtype).kind not in "iu":
+        raise NoFormula("the rest of a division of fractions")
+    _check_positive(at)
+    return call("mod", at.of(0), at.of(1))
+
+
+def _check_positive(at: Operation) -> None:
+    """JAX rounds a quotient towards 0, and an expression down."""
+    low, high = (at.formula.graph.interval(at.inputs[n])[0] for n in (0, 1))
+    if low < 0 or high < 1:
+        raise NoFormula("a division of whole numbers that may be below 0")
+
+
+def _shifted(at: Operation) -> Term:
+    """To the right, by a known number of places."""
+    places = at.of(1)
+    if places.value is None or at.formula.graph.interval(at.inputs[0])[0] < 0:
+        raise NoFormula("bits of whole numbers")
+    return call("floor", binary("/", at.of(0), number(1 << int(places.value))))
+
+
+def _function(name: str) -> Build:
+    return lambda at: _rounded(at, call(name, at.of(0)))
+
+
+def _rounded(at: Operation, term: Term) -> Term:
+    return rounding(term, at.value.dtype) if at.formula.exact else term
+
+
+def _sign(at: Operation) -> Term:
+    term = at.of(0)
+    if term.value is not None:
+        return at.formula.number(np.sign(term.value) if term.value else term.value, at.value.dtype)
+    return binary("-", binary(">", term, number(0)), binary("<", at.of(0), number(0)))
+
+
+def _negative(at: Operation) -> Term:
+    term = at.of(0)
+    if np.dtype(at.value.dtype).kind in "iu":
+        return _whole(at, binary("-", number(0), term))
+    if term.value is not None:
+        return at.formula.number(-float(term.value), at.value.dtype)
+    if isinstance(term, Scaled) and term.draw is not None:
+        again = as_jax_does if at.formula.exact else scaled
+        made = again(term.draw, -term.scale, -term.shift)
+        return made if not at.formula.exact else dataclasses.replace(
+            made, text=_minus(term).text, binds=4)  # fmt: skip
+    return _minus(term)
+
+
+def _converted(at: Operation) -> Term:
+    term, source, target = at.of(0), np.dtype(at.inputs[0].dtype), np.dtype(at.value.dtype)
+    if target.kind == "c":
+        raise NoFormula("complex numbers")
+    if target.kind == "b" and source != target:
+        return binary("!=", term, number(0))
+    if target.kind in "iu" and source.kind not in "iub":
+        if term.value is not None:
+            return number(math.trunc(term.value))
+        if not (term.text.startswith("floor(") and term.text.endswith(")")):
+            raise NoFormula("numbers are cut to whole ones")
+    if target.kind in "iu":
+        low, high = at.formula.graph.interval(at.inputs[0])
+        info = np.iinfo(target)
+        if low < info.min or high > info.max:
+            raise NoFormula(f"whole numbers that {target} may not have")
+    if target.kind not in "biu" and term.value is None:
+        if source.kind == "b":
+            return term
+        if source.kind in "iu":
+            low, high = at.formula.graph.interval(at.inputs[0])
+            exactly_held = max(-low, high) <= 1 << (jnp.finfo(target).nmant + 1)
+        else:
+            exactly_held = jnp.finfo(target).nmant >= jnp.finfo(source).nmant
+        if not exactly_held and not rounding_of(target):
+            raise NoFormula(f"numbers are rounded to {target}")
+        if not exactly_held:
+            return rounding(term, target)
+    return term if term.value is None else at.formula.number(term.value, target)
+
+
+def _power(at: Operation) -> Term:
+    by = number(at.params["y"]) if "y" in at.params else at.of(1)
+    if np.dtype(at.value.dtype).kind in "iu":
+        return _whole(at, call("pow", at.of(0), by))
+    return _rounded(at, call("pow", at.of(0), by))
+
+
+def _clamped(at: Operation) -> Term:
+    return call("clip", at.of(1), at.of(0), at.of(2))
+
+
+def _logical(build: Callable[..., Term]) -> Build:
+    def of(at: Operation) -> Term:
+        if any(np.dtype(value.dtype).kind != "b" for value in at.inputs):
+            raise NoFormula("bits of whole numbers")
+        return build(*(at.of(n) for n in range(len(at.inputs))))
+
+    return of
+
+
+def _select(at: Operation) -> Term:
+    if len(at.inputs) != 3:
+        raise NoFormula("a choice of more than two")
+    return at.chosen(lambda: at.of(0), lambda: at.of(2), lambda: at.of(1))
+
+
+def _iota(at: Operation) -> Term:
+    dimension: int = at.params["dimension"]
+    return at.index[dimension].text()
+
+
+def _broadcast(at: Operation) -> Term:
+    dimensions = at.params["broadcast_dimensions"]
+    return at.at(at.inputs[0], [at.index[d] for d in dimensions])
+
+
+def _reshape(at: Operation) -> Term:
+    flat = Index(0)
+    stride = 1
+    for i, n in zip(reversed(at.index), reversed(at.value.shape), strict=True):
+        flat, stride = flat.plus(i, stride), stride * n
+    index: list[Index] = []
+    shape = at.inputs[0].shape
+    for d, n in enumerate(shape):
+        if n == 1:
+            index.append(Index(0))
+            continue
+        here, flat = divide(flat, math.prod(shape[d + 1 :]), at.ranges)
+        index.append(here)
+    return at.at(at.inputs[0], index)
+
+
+def _squeeze(at: Operation) -> Term:
+    removed = {d % len(at.inputs[0].shape) for d in at.params["dimensions"]}
+    kept = iter(at.index)
+    return at.at(
+        at.inputs[0],
+        [Index(0) if d in removed else next(kept) for d in range(len(at.inputs[0].shape))],
+    )
+
+
+def _expand(at: Operation) -> Term:
+    added = set(at.params["dimensions"])
+    return at.at(at.inputs[0], [i for d, i in enumerate(at.index) if d not in added])
+
+
+def _transpose(at: Operation) -> Term:
+    index = [Index(0)] * len(at.index)
+    for i, d in zip(at.index, at.params["permutation"], strict=True):
+        index[d] = i
+    return at.at(at.inputs[0], index)
+
+
+def _slice(at: Operation) -> Term:
+    starts, steps = at.params["start_indices"], at.params["strides"]
+    return _part(at, starts, steps or [1] * len(starts))
+
+
+def _part(at: Operation, starts: Sequence[int], steps: Sequence[int]) -> Term:
+    index = [Index(int(a)).plus(i, int(s)) for i, a, s in zip(at.index, starts, steps, strict=True)]
+    return at.at(at.inputs[0], index)
+
+
+def _dynamic_slice(at: Operation) -> Term:
+    sizes, shape = at.params["slice_sizes"], at.inputs[0].shape
+    return _part(at, _within(at.starts(1), sizes, shape), [1] * len(shape))
+
+
+def _within(starts: Sequence[int], sizes: Sequence[int], shape: Sequence[int]) -> list[int]:
+    """As XLA moves slices that would reach out of an array."""
+    return [min(max(a, 0), n - k) for a, k, n in zip(starts, sizes, shape, strict=True)]
+
+
+def _concatenate(at: Operation) -> Term:
+    return at.joined(at.inputs, at.params["dimension"])
+
+
+def _stack(at: Operation) -> Term:
+    axis = at.params["axis"]
+    return at.formula.joined(
+        [1] * len(at.inputs),
+        axis,
+        at.index,
+        at.ranges,
+        lambda n, index, ranges: at.at(
+            at.inputs[n], tuple(i for d, i in enumerate(index) if d != axis), ranges),
+    )
+
+
+def _unstack(at: Operation) -> Term:
+    axis = at.params["axis"] % len(at.inputs[0].shape)
+    return at.at(at.inputs[0], (*at.index[:axis], Index(at.value.result), *at.index[axis:]))
+
+
+def _nothing(at: Operation) -> Term:
+    """A sum of zeros."""
+    if not at.formula.graph.is_zero(at.value):
+        raise NoFormula("no expression has this operation")
+    return number(0)
+
+
+def _squared(at: Operation) -> Term:
+    """A product has the bits of JAX, and needs the number twice."""
+    if at.formula.placed:
+        return _combined("*", at.of(0), at.of(0), at)
+    return _rounded(at, call("pow", at.of(0), number(2)))
+
+
+def _split(at: Operation) -> Term:
+    axis, sizes = at.params["axis"], at.params["sizes"]
+    starts = [sum(sizes[: at.value.result]) if d == axis else 0 for d in range(len(at.index))]
+    return _part(at, starts, [1] * len(starts))
+
+
+def _pad(at: Operation) -> Term:
+    config = at.params["padding_config"]
+    if any(inner for _, _, inner in config):
+        raise NoFormula("elements are moved apart")
+    before = [int(before) for before, _, _ in config]
+    return at.padded(at.inputs[0], before, at.at(at.inputs[1], ()))
+
+
+def _gather(at: Operation) -> Term:
+    """Of the form that an index of numbers has: one slice."""
+    starts, removed = _place(at, at.inputs[1], "start_index_map", "collapsed_slice_dims")
+    shape = at.inputs[0].shape
+    starts = _within(starts, at.params["slice_sizes"], shape)
+    kept = iter(at.index)
+    return at.at(
+        at.inputs[0],
+        [Index(a) if d in removed else next(kept).plus(Index(a)) for d, a in enumerate(starts)],
+    )
+
+
+def _place(at: Operation, place: Value, mapped: str, removed: str) -> tuple[list[int], set[int]]:
+    """Where the slice of a gather or scatter begins, and its dimensions that the other lacks."""
+    numbers = at.params["dimension_numbers"]
+    if place.random or len(place.shape) != 1 or numbers.operand_batching_dims:
+        raise NoFormula("elements at several places, or at random ones")
+    starts = [0] * len(at.inputs[0].shape)
+    found = np.asarray(at.formula.graph.compute(place))
+    for d, start in zip(getattr(numbers, mapped), found, strict=True):
+        starts[d] = int(start)
+    return starts, set(getattr(numbers, removed))
+
+
+def _scatter(combine: Callable[[Operation, Term, Term], Term] | None) -> Build:
+    """Of the form that a write to an index of numbers has: one slice."""
+
+    def of(at: Operation) -> Term:
+        starts, removed = _place(
+            at, at.inputs[1], "scatter_dims_to_operand_dims", "inserted_window_dims"
+        )
+        return _overwritten(at, at.inputs[2], starts, removed, combine)
+
+    return of
+
+
+def _dynamic_update(at: Operation) -> Term:
+    update = at.inputs[1]
+    starts = _within(at.starts(2), update.shape, at.inputs[0].shape)
+    return _overwritten(at, update, starts, set(), None)
+
+
+def _overwritten(
+    at: Operation,
+    update: Value,
+    starts: Sequence[int],
+    removed: set[int],
+    combine: Callable[[Operation, Term, Term], Term] | None,
+) -> Term:
+    """An array's element, where a box of it was overwritten, or combined, with others."""
+    sizes = iter(enumerate(update.shape))
+    boxes: list[tuple[int, int, int, int | None]] = []
+    for d, start in enumerate(starts):
+        dimension, count = (None, 1) if d in removed else next(sizes)
+        boxes.append((start, 1, count, dimension))
+
+    def values(source: tuple[Index, ...], inside: Ranges) -> Term:
+        made = at.at(update, source, inside)
+        if combine is None:
+            return made
+        return combine(at, at.at(at.inputs[0], at.index, inside), made)
+
+    return at.formula.overwritten(  # type: ignore[no-any-return]
+        boxes,
+        len(update.shape),
+        at.index,
+        at.ranges,
+        lambda: at.at(at.inputs[0], at.index),
+        values,
+    )
+
+
+OPERATIONS: dict[str, Build] = {
+    **{
+        name: _function(name)
+        for name in ("cos", "erf_inv", "exp", "expm1", "log", "log1p", "sin", "sqrt", "tanh")
+    },
+    "abs": lambda at: call("abs", at.of(0)),
+    "add": _operator("+"),
+    "and": _logical(lambda x, y: binary("*", x, y)),
+    "broadcast_in_dim": _broadcast,
+    "ceil": lambda at: _minus(call("floor", _minus(at.of(0)))),
+    "clamp": _clamped,
+    "concatenate": _concatenate,
+    "convert_element_type": _converted,
+    "div": _divided,
+    "dynamic_slice": _dynamic_slice,
+    "dynamic_update_slice": _dynamic_update,
+    "eq": _operator("=="),
+    "exp2": lambda at: _rounded(at, call("pow", number(2), at.of(0))),
+    "expand_dims": _expand,
+    "floor": lambda at: call("floor", at.of(0)),
+    "gather": _gather,
+    "ge": _operator(">="),
+    "gt": _operator(">"),
+    "integer_pow": _power,
+    "iota": _iota,
+    "le": _operator("<="),
+    "lt": _operator("<"),
+    "max": lambda at: call("max", at.of(0), at.of(1)),
+    "min": lambda at: call("min", at.of(0), at.of(1)),
+    "mul": _operator("*"),
+    "ne": _operator("!="),
+    "neg": _negative,
+    "not": _logical(lambda x: binary("==", x, number(0))),
+    "or": _logical(lambda x, y: call("max", x, y)),
+    "pad": _pad,
+    "pow": _power,
+    "reduce_sum": _nothing,
+    "rem": _rest,
+    "reshape": _reshape,
+    "rev": lambda at: at.turned(at.inputs[0], at.params["dimensions"]),
+    "rsqrt": lambda at: _rounded(at, binary("/", number(1), call("sqrt", at.of(0)))),
+    "scatter": _scatter(None),
+    "scatter-add": _scatter(lambda at, x, y: _combined("+", x, y, at)),
+    "scatter-mul": _scatter(lambda at, x, y: _combined("*", x, y, at)),
+    "scatter-sub": _scatter(lambda at, x, y: _combined("-", x, y, at)),
+    "select_n": _select,
+    "shift_right_logical": _shifted,
+    "sign": _sign,
+    "slice": _slice,
+    "split": _split,
+    "square": _squared,
+    "stack": _stack,
+    "squeeze": _squeeze,
+    "sub": _operator("-"),
+    "transpose": _transpose,
+    "unstack": _unstack,
+    "xor": _logical(lambda x, y: binary("!=", x, y)),
+}
