@@ -101,7 +101,8 @@ def fill_tree(
     def sharding_of(info: TensorInfo, leaf: Any) -> Sharding | str:
         """The sharding of a leaf, or why there is none."""
         if flat is not None:
-            return flat.get(info.path, "has no sharding")
+            given: Sharding | str = flat.get(info.path, "has no sharding")
+            return given
         if shardings is not None:
             return choose(shardings, info)
         try:

@@ -30,7 +30,8 @@ from .._spec import Spec
 if TYPE_CHECKING:
     import torch as _torch
 
-    from ._verify import Real, Verified
+    from ._compare import Real
+    from ._verify import Verified
 
 __all__ = ["Captured", "hf", "jax", "torch"]
 

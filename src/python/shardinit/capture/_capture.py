@@ -14,16 +14,17 @@ from .._dtypes import name_of
 from .._errors import CaptureError, CaptureWarning
 from . import Captured
 from . import _chance as chance
+from ._compare import Real, Words
 from ._expression import NoFormula
 from ._finish import check_path, finish
 from ._initializer import bits, tensor_of
+from ._lines import users_frame
 from ._norms import norms_of
-from ._record import Recorder, record, users_frame
+from ._record import Recorder, record
 from ._spread import spread_of
 from ._stream import TORCH_CPU
 from ._tensor import Tensor
 from ._values import Blocked, Value
-from ._verify import Real, Words
 
 
 def capture(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import secrets
 import sys
 import types
 import warnings
@@ -13,8 +14,7 @@ from typing import Any
 from unittest import mock
 
 from .._errors import CaptureWarning
-
-_STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+from ._lines import is_standard
 
 
 @contextlib.contextmanager
@@ -84,6 +84,6 @@ def _becomes_a_number() -> bool:
         frame = frame.f_back
     if any(file.startswith("<frozen importlib") for file in files):
         return False
-    own = (__file__, random.__file__, os.path.join(_STANDARD, "secrets.py"))
+    own = (__file__, random.__file__, secrets.__file__)
     asks = next((file for file in files if file not in own), "")
-    return not asks.startswith(_STANDARD) or "-packages" in asks
+    return not is_standard(asks)

@@ -42,7 +42,8 @@ from ._jax_numbers import (
     short,
 )
 from ._jax_operations import OPERATIONS, Operation
-from ._jaxpr import Apply, Draw, Graph, Known, Value, is_key, key_words
+from ._jax_values import Apply, Draw, Known, Value, is_key, key_words
+from ._jaxpr import Graph
 from ._walk import Ranges, Walk
 
 

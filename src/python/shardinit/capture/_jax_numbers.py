@@ -24,7 +24,7 @@ from ._expression import (
     truncated_normal,
     where,
 )
-from ._jaxpr import Draw
+from ._jax_values import Draw
 from ._tensor import make
 
 

@@ -5,167 +5,27 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from .._dtypes import rounding_of
 from ._expression import Index, NoFormula, Term, binary, call, divide, number
-from ._jax_numbers import Scaled, as_jax_does, bounds, rounded, rounding, scaled
-from ._jaxpr import Value
-from ._walk import At, Ranges
-
-
-class Operation(At):
-    """Where an operation's result is asked for."""
-
-    @property
-    def params(self) -> dict[str, Any]:
-        """The parameters of the primitive."""
-        return self.value.params  # type: ignore[no-any-return]
-
-    @property
-    def inputs(self) -> tuple[Value, ...]:
-        """The values that it takes."""
-        return self.value.inputs  # type: ignore[no-any-return]
-
-    def of(self, n: int) -> Term:
-        """The n-th input's element at the place of the result's; of a number that itself."""
-        value = self.inputs[n]
-        return self.at(value, self.index if value.shape else ())
-
-    def starts(self, first: int) -> list[int]:
-        """The numbers from the n-th input on."""
-        starts = []
-        for value in self.inputs[first:]:
-            if value.random:
-                raise NoFormula("a place is random")
-            starts.append(int(self.formula.graph.compute(value)))
-        return starts
-
+from ._jax_arithmetic import Operation, combined, minus, whole
+from ._jax_numbers import Scaled, as_jax_does, rounding, scaled
+from ._jax_values import Value
+from ._walk import Ranges
 
 Build = Callable[[Operation], Term]
 
 
 def _operator(operator: str) -> Build:
-    return lambda at: _combined(operator, at.of(0), at.of(1), at)
-
-
-def _combined(operator: str, left: Term, right: Term, at: Operation) -> Term:
-    """Of two terms, as JAX computes it in the type of its operands."""
-    dtype, exact = at.inputs[0].dtype, at.formula.exact
-    is_float = np.dtype(dtype).kind not in "biu"
-    if left.value is not None and right.value is not None:
-        return _folded(operator, left.value, right.value, at)
-    if operator not in _ARITHMETIC:
-        return binary(operator, left, right)
-    if not is_float:
-        return _whole(at, binary(operator, left, right))
-    if not exact and left.exact is not None and left.dtype == rounding_of(np.dtype(dtype)):
-        left = left.exact  # One rounding more or less makes no other distribution.
-    if isinstance(left, Scaled) and left.draw is not None and right.value is not None:
-        found = _rescaled(operator, left, right.value, dtype, exact)
-        if found is not None:
-            return found
-    if isinstance(right, Scaled) and left.value is not None and operator in "+*":
-        return _combined(operator, right, left, at)
-    if isinstance(right, Scaled) and right.draw is not None and left.value is not None and not exact:
-        if operator == "-":
-            return scaled(right.draw, -right.scale, rounded(left.value - right.shift, dtype))
-    term = _signed_zero(operator, left, right)
-    if term is None:
-        if operator in "+-" and right.value is not None and right.value < 0:
-            term = binary("-" if operator == "+" else "+", left, number(-right.value))
-        elif operator == "+" and right.value is None and left.value is not None:
-            term = binary("+", right, left)
-        else:
-            term = binary(operator, left, right)
-    is_same = term.text in (left.text, right.text)
-    return rounding(term, dtype) if exact and not is_same else term
-
-
-_ARITHMETIC = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide}
-
-_COMPARISONS = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal,
-                "==": np.equal, "!=": np.not_equal}  # fmt: skip
-
-
-def _folded(operator: str, left: float, right: float, at: Operation) -> Term:
-    """Of two numbers: with the sign of a zero, and rounded as the type is."""
-    dtype = np.dtype(at.inputs[0].dtype)
-    if operator == "/" and dtype.kind in "iu":
-        raise NoFormula("a quotient of whole numbers")
-    with np.errstate(all="ignore"):
-        made = {**_ARITHMETIC, **_COMPARISONS}[operator](np.array(left, dtype), np.array(right, dtype))
-    if made.dtype.kind == "b":
-        return number(int(made))
-    return at.formula.number(made, at.value.dtype)
-
-
-def _rescaled(operator: str, x: Scaled, by: float, dtype: Any, exact: bool) -> Term | None:
-    """A draw that is scaled and moved stays one."""
-    assert x.draw is not None
-    if exact:
-        # As long as the engine's one rounding of each step is that of JAX.
-        is_plain = x.draw.kind != "uniform" or bounds(x.draw, 1, 0) in ((0, 1), (-1, 1))
-        if not is_plain or x.shift or not by or str(x.draw.dtype) != str(np.dtype(dtype)):
-            return None
-        if operator == "*" and x.scale == 1:
-            return as_jax_does(x.draw, rounded(by, dtype))
-        if operator in "+-" and x.draw.kind != "uniform":
-            return as_jax_does(x.draw, x.scale, rounded(by if operator == "+" else -by, dtype))
-        return None
-    if operator == "*" and by:
-        return scaled(x.draw, rounded(x.scale * by, dtype), rounded(x.shift * by, dtype))
-    if operator == "/" and by:
-        return scaled(x.draw, rounded(x.scale / by, dtype), rounded(x.shift / by, dtype))
-    if operator in "+-":
-        shift = x.shift + by if operator == "+" else x.shift - by
-        return scaled(x.draw, x.scale, rounded(shift, dtype))
-    return None
-
-
-def _signed_zero(operator: str, left: Term, right: Term) -> Term | None:
-    """What a sum with 0 makes of -0, where a part of the other term may be that."""
-    zeros = [t.value == 0 and math.copysign(1, t.value) for t in (left, right) if t.value is not None]
-    if operator not in "+-" or zeros not in ([1], [-1]):
-        return None
-    if operator == "-" and left.value is not None:
-        if zeros == [-1]:  # -0 - x is -x.
-            return _minus(right)
-        operand = right.text if right.binds > 2 else f"({right.text})"
-        return Term(f"0 - {operand}", 2)
-    term = left if right.value is not None else right
-    if zeros == [1 if operator == "-" else -1] or "-" not in term.text:
-        return term
-    return Term(f"{term.text} {operator} {'0' if operator == '+' else '-0.0'}", 2)
-
-
-def _minus(term: Term) -> Term:
-    """With the other sign, also of a zero."""
-    operand = term.text if term.binds > 3 else f"({term.text})"
-    return Term(f"-{operand}", 4)
-
-
-def _whole(at: Operation, term: Term) -> Term:
-    """A whole number, which begins anew where its type ends."""
-    low, high = at.formula.graph.interval(at.value)
-    info = np.iinfo(at.value.dtype)
-    if info.min <= low and high <= info.max:
-        return term
-    if max(-low, high) > 1 << 53:
-        raise NoFormula("whole numbers that may be above 2^53")
-    every = number(1 << info.bits)
-    if not info.min:
-        return call("mod", term, every)
-    moved = call("mod", binary("+", term, number(-info.min)), every)
-    return binary("-", moved, number(-info.min))
+    return lambda at: combined(operator, at.of(0), at.of(1), at)
 
 
 def _divided(at: Operation) -> Term:
     if np.dtype(at.value.dtype).kind not in "iu":
-        return _combined("/", at.of(0), at.of(1), at)
+        return combined("/", at.of(0), at.of(1), at)
     _check_positive(at)
     return call("floor", binary("/", at.of(0), at.of(1)))
 
@@ -210,15 +70,15 @@ def _sign(at: Operation) -> Term:
 def _negative(at: Operation) -> Term:
     term = at.of(0)
     if np.dtype(at.value.dtype).kind in "iu":
-        return _whole(at, binary("-", number(0), term))
+        return whole(at, binary("-", number(0), term))
     if term.value is not None:
         return at.formula.number(-float(term.value), at.value.dtype)
     if isinstance(term, Scaled) and term.draw is not None:
         again = as_jax_does if at.formula.exact else scaled
         made = again(term.draw, -term.scale, -term.shift)
         return made if not at.formula.exact else dataclasses.replace(
-            made, text=_minus(term).text, binds=4)  # fmt: skip
-    return _minus(term)
+            made, text=minus(term).text, binds=4)  # fmt: skip
+    return minus(term)
 
 
 def _converted(at: Operation) -> Term:
@@ -255,7 +115,7 @@ def _converted(at: Operation) -> Term:
 def _power(at: Operation) -> Term:
     by = number(at.params["y"]) if "y" in at.params else at.of(1)
     if np.dtype(at.value.dtype).kind in "iu":
-        return _whole(at, call("pow", at.of(0), by))
+        return whole(at, call("pow", at.of(0), by))
     return _rounded(at, call("pow", at.of(0), by))
 
 
@@ -376,7 +236,7 @@ def _nothing(at: Operation) -> Term:
 def _squared(at: Operation) -> Term:
     """A product has the bits of JAX, and needs the number twice."""
     if at.formula.placed:
-        return _combined("*", at.of(0), at.of(0), at)
+        return combined("*", at.of(0), at.of(0), at)
     return _rounded(at, call("pow", at.of(0), number(2)))
 
 
@@ -475,7 +335,7 @@ OPERATIONS: dict[str, Build] = {
     "add": _operator("+"),
     "and": _logical(lambda x, y: binary("*", x, y)),
     "broadcast_in_dim": _broadcast,
-    "ceil": lambda at: _minus(call("floor", _minus(at.of(0)))),
+    "ceil": lambda at: minus(call("floor", minus(at.of(0)))),
     "clamp": _clamped,
     "concatenate": _concatenate,
     "convert_element_type": _converted,
@@ -508,9 +368,9 @@ OPERATIONS: dict[str, Build] = {
     "rev": lambda at: at.turned(at.inputs[0], at.params["dimensions"]),
     "rsqrt": lambda at: _rounded(at, binary("/", number(1), call("sqrt", at.of(0)))),
     "scatter": _scatter(None),
-    "scatter-add": _scatter(lambda at, x, y: _combined("+", x, y, at)),
-    "scatter-mul": _scatter(lambda at, x, y: _combined("*", x, y, at)),
-    "scatter-sub": _scatter(lambda at, x, y: _combined("-", x, y, at)),
+    "scatter-add": _scatter(lambda at, x, y: combined("+", x, y, at)),
+    "scatter-mul": _scatter(lambda at, x, y: combined("*", x, y, at)),
+    "scatter-sub": _scatter(lambda at, x, y: combined("-", x, y, at)),
     "select_n": _select,
     "shift_right_logical": _shifted,
     "sign": _sign,

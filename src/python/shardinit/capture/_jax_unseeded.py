@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ._jaxpr import Apply, Draw, Known, Value, is_key, key_words
+from ._jax_values import Apply, Draw, Known, Value, is_key, key_words
 
 
 @contextlib.contextmanager

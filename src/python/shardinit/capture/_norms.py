@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import torch
 
 from .._dtypes import name_of
+from ._compare import error_of_sum
 from ._initializer import COMPUTED
 from ._tensor import Tensor, Text
 from ._values import Apply, Draw, Gather, Value, evaluate
-from ._verify import error_of_sum
 
 _NORMS = ("norm", "linalg_vector_norm", "norm_except_dim")
 _SAME = ("alias", "clone", "detach", "lift_fresh")  # They change no element.

@@ -36,7 +36,8 @@ def at_work() -> Recorder | None:
     """What records the constructor that calls, if it is recorded: not in threads of its own."""
     for mode in _get_current_dispatch_mode_stack():
         if hasattr(mode, "copied_memory"):
-            return mode  # type: ignore[no-any-return]
+            recorder: Any = mode
+            return recorder  # type: ignore[no-any-return]
     return None
 
 

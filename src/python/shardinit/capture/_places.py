@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ._fold import Leaf, Module, instances, tree
+from ._alike import Leaf, Module
+from ._fold import instances, tree
 from ._stream import Place, Words
 from ._tensor import Linear, Tensor
 

@@ -214,8 +214,10 @@ def evaluate(
                 continue
             stack.pop()
             if id(top) not in done:
-                made = isinstance(top, Draw) and draw is not None
-                elements = draw(top) if made else _compute(top, done)
+                if draw is not None and isinstance(top, Draw):
+                    elements = draw(top)
+                else:
+                    elements = _compute(top, done)
                 done[id(top)] = elements if then is None else then(top, elements)
     return done[id(value)]
 

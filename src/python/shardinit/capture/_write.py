@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ._fold import Leaf, Module, both, leaves
+from ._alike import Leaf, Module, both
+from ._fold import leaves
 from ._tensor import Initializer, Key, Linear, Tensor, Text
 
 _DEFAULT_ENGINE = "philox4x32"
