@@ -204,10 +204,10 @@ class Source(ABC):
         jobs: list[Job] = []
         for offset, shape in boxes:
             there = tuple(slice(o, o + n) for o, n in zip(offset, shape, strict=True))
-            here = tuple(
+            here: list[Any] = [
                 slice(place[o], place[o] + n)
                 for place, o, n in zip(places, offset, shape, strict=True)
-            )
+            ]
             jobs += self.jobs(path, there, array[(*here, ...)], verify=verify)
         self.run(jobs)
         return array.view(info.numpy_dtype) if out is None else out

@@ -194,7 +194,7 @@ def _entered(block: _Block) -> Iterator[None]:
             nn.Module.__init__ = _init  # type: ignore[method-assign]
             nn.Parameter.__new__ = _new  # type: ignore[method-assign]
             _plain["copy"] = nn.Parameter.__deepcopy__
-            nn.Parameter.__deepcopy__ = _copy  # type: ignore[method-assign]
+            nn.Parameter.__deepcopy__ = _copy  # type: ignore[method-assign, assignment]
             nn.Module.__deepcopy__ = _copy_module  # type: ignore[attr-defined]
         _blocks[thread] = block
     try:

@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     show = warnings.showwarning
 
-    def warn(message: Any, category: Any, *place: Any) -> None:
+    def warn(message: Warning | str, category: type[Warning], *place: Any) -> None:
         if issubclass(category, CaptureWarning):
             print(f"shardinit-capture: warning: {message}", file=sys.stderr)
         else:
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     with warnings.catch_warnings():  # Which also brings back what shows them.
         warnings.simplefilter("always", CaptureWarning)
-        warnings.showwarning = warn
+        warnings.showwarning = warn  # type: ignore[assignment]
         return _run(options)
 
 

@@ -155,11 +155,11 @@ def _ordered(words: Words) -> np.ndarray[Any, Any]:
     return np.where(wide < 0, lowest - wide, wide)
 
 
-def _moments(result: Any, made: np.ndarray[Any, Any], real: np.ndarray[Any, Any]) -> Compared:
+def _moments(result: Callable[..., Compared], made: np.ndarray[Any, Any], real: np.ndarray[Any, Any]) -> Compared:
     """Whether both may be drawn from one distribution, by mean and standard deviation."""
     size = made.size
     if size < 30:
-        return result("alike")  # type: ignore[no-any-return]
+        return result("alike")
     both = np.concatenate([made.ravel(), real.ravel()])
     centred = both - both.mean()
     spread = float(centred.std())
@@ -173,5 +173,5 @@ def _moments(result: Any, made: np.ndarray[Any, Any], real: np.ndarray[Any, Any]
     ):
         if abs(pair[0] - pair[1]) > most + 1e-3 * spread:
             words = f"{name} {pair[0]:.6g}, and {pair[1]:.6g} in the model"
-            return result("different", note=words)  # type: ignore[no-any-return]
-    return result("alike")  # type: ignore[no-any-return]
+            return result("different", note=words)
+    return result("alike")

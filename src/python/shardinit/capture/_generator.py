@@ -14,7 +14,9 @@ from ._values import Blocked
 
 def is_default(generator: torch.Generator | None) -> bool:
     """Whether a draw is PyTorch's CPU generator's. The dispatcher hands on other objects for it."""
-    return generator is None or generator._cdata == torch.default_generator._cdata
+    return generator is None or (
+        generator._cdata == torch.default_generator._cdata  # type: ignore[attr-defined]
+    )
 
 
 class Watched:

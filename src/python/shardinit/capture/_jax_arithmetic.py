@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .._dtypes import rounding_of
 from ._expression import NoFormula, Term, binary, call, number
 from ._jax_numbers import Scaled, as_jax_does, bounds, rounded, rounding, scaled
-from ._jax_values import Value
+from ._jax_values import Apply, Value
 from ._walk import At
+
+if TYPE_CHECKING:
+    from ._jax_formula import Formula
 
 
 class Operation(At):
     """Where an operation's result is asked for."""
 
+    formula: Formula
+    value: Apply
+
     @property
     def params(self) -> dict[str, Any]:
         """The parameters of the primitive."""
-        return self.value.params  # type: ignore[no-any-return]
+        return self.value.params
 
     @property
     def inputs(self) -> tuple[Value, ...]:
         """The values that it takes."""
-        return self.value.inputs  # type: ignore[no-any-return]
+        return self.value.inputs
 
     def of(self, n: int) -> Term:
         """The n-th input's element at the place of the result's; of a number that itself."""

@@ -25,6 +25,7 @@ from ._expression import (
     stored,
     where,
 )
+from ._jax_arithmetic import Operation
 from ._jax_numbers import (
     LEAST,
     NO_QR,
@@ -41,7 +42,7 @@ from ._jax_numbers import (
     scaled,
     short,
 )
-from ._jax_operations import OPERATIONS, Operation
+from ._jax_operations import OPERATIONS
 from ._jax_values import Apply, Draw, Known, Value, is_key, key_words
 from ._jaxpr import Graph
 from ._walk import Ranges, Walk

@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ._expression import Index, NoFormula
@@ -61,7 +62,7 @@ def key_of(formula: Formula, shape: tuple[int, ...], graph: Graph, path: str) ->
         raise NoFormula("elements are in another order than JAX draws them", draw.origin)
     words = graph.words(draw, use.index)
     if draw.kind == "integers":  # Of the two keys that JAX makes of it, the second decides.
-        parent, (_, words) = words, key_words(jax.random.split(jax.random.wrap_key_data(words)))
+        parent, (_, words) = words, key_words(jax.random.split(jax.random.wrap_key_data(jnp.asarray(words))))
         graph.keys.setdefault(words.tobytes(), (parent.tobytes(), ("split", (2, 1))))
     return _derivation(words, graph, path)
 

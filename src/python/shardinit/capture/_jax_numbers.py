@@ -201,7 +201,8 @@ def _other_erf_inv(dtype: str, low: float, high: float, bits: int) -> tuple[tupl
 def _next(value: float, to: float, dtype: Any) -> float:
     """The neighbour of a number; 0 for one that is subnormal, as XLA has it."""
     found = float(np.nextafter(np.array(value, dtype), np.array(to, dtype)))
-    return found if abs(found) >= float(jnp.finfo(dtype).smallest_normal) else 0.0
+    smallest = float(jnp.finfo(dtype).smallest_normal)  # type: ignore[no-untyped-call]
+    return found if abs(found) >= smallest else 0.0
 
 
 def integers_of(draw: Draw, upper: Term, lower: Term) -> Term:

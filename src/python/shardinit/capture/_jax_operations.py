@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -102,14 +103,19 @@ def _converted(at: Operation) -> Term:
             return term
         if source.kind in "iu":
             low, high = at.formula.graph.interval(at.inputs[0])
-            exactly_held = max(-low, high) <= 1 << (jnp.finfo(target).nmant + 1)
+            exactly_held = max(-low, high) <= 1 << _digits(target)
         else:
-            exactly_held = jnp.finfo(target).nmant >= jnp.finfo(source).nmant
+            exactly_held = _digits(target) >= _digits(source)
         if not exactly_held and not rounding_of(target):
             raise NoFormula(f"numbers are rounded to {target}")
         if not exactly_held:
             return rounding(term, target)
     return term if term.value is None else at.formula.number(term.value, target)
+
+
+def _digits(dtype: Any) -> int:
+    """Binary digits of a float's significand, the implicit one included."""
+    return int(jnp.finfo(dtype).nmant) + 1  # type: ignore[no-untyped-call]
 
 
 def _power(at: Operation) -> Term:
@@ -316,7 +322,7 @@ def _overwritten(
             return made
         return combine(at, at.at(at.inputs[0], at.index, inside), made)
 
-    return at.formula.overwritten(  # type: ignore[no-any-return]
+    return at.formula.overwritten(
         boxes,
         len(update.shape),
         at.index,

@@ -12,6 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ._expression import Origin
 from ._generator import Watched
 from ._lines import user_line
 from ._values import (
@@ -19,7 +20,6 @@ from ._values import (
     Gather,
     Geometry,
     Literal,
-    Origin,
     Scatter,
     Value,
     contiguous,
@@ -52,15 +52,18 @@ class _Storage:
         self.real, self.shared, self._was = real, shared, self.value
         self._bytes = self._bytes_now()
 
+    def row(self, dtype: torch.dtype) -> torch.Tensor:
+        """All of the real memory as one row of elements."""
+        assert self.real is not None
+        empty = torch.empty(0, dtype=dtype, device=self.real.device)
+        return empty.set_(self.real)  # type: ignore[no-any-return, unused-ignore]
+
     def _bytes_now(self) -> bytes:
         with _disable_current_modes():
-            assert self.real is not None
-            row = torch.empty(0, dtype=torch.uint8, device=self.real.device).set_(self.real)
-            return row.cpu().numpy().tobytes()
+            return self.row(torch.uint8).cpu().numpy().tobytes()
 
     def _view(self) -> torch.Tensor:
-        assert self.real is not None
-        row = torch.empty(0, dtype=self.value.dtype, device=self.real.device).set_(self.real)
+        row = self.row(self.value.dtype)
         return row.as_strided(self.layout.size, self.layout.stride, self.layout.offset)
 
     def look(self) -> None:
@@ -85,7 +88,7 @@ class _Storage:
         self._was, self._bytes = self.value, self._bytes_now()
 
 
-class Mode(FakeTensorMode):
+class Mode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """One for all fake tensors, also for those that are copied with all that they refer to.
 
     Attributes:
@@ -245,7 +248,8 @@ class Memory:
             data = row[:count].cpu().clone().view(layout.size)
             if self.generator.is_state(data):
                 raise Blocked("the state of PyTorch's generator is used as numbers")
-        self.enter(fake, Literal(layout.size, data.dtype, Origin("a tensor of numbers", user_line()), data))
+        origin = Origin("a tensor of numbers", user_line())
+        self.enter(fake, Literal(layout.size, data.dtype, origin, data))
         storage = self._storages[self.storage_of(fake)]
         storage.layout = layout
         storage.stand_for(memory, not memory.resizable())
@@ -263,9 +267,11 @@ class Memory:
             if storage.value.random:
                 raise self.block("`numpy` asks for memory with random numbers")
             with _disable_current_modes():
-                storage.stand_for(torch.UntypedStorage(tensor.untyped_storage().nbytes()), True)
+                count = tensor.untyped_storage().nbytes()
+                real = torch.UntypedStorage(count)  # type: ignore[no-untyped-call]
+                storage.stand_for(real, True)
         storage.shared = True
         storage.store()
         with _disable_current_modes():
-            row = torch.empty(0, dtype=tensor.dtype).set_(storage.real)
+            row = storage.row(tensor.dtype)
             return row.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())

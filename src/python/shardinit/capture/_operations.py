@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,6 +26,9 @@ from ._torch_numbers import rounded
 from ._values import Apply, Value
 from ._walk import At
 
+if TYPE_CHECKING:
+    from ._formula import Formula
+
 
 @dataclasses.dataclass
 class Operation(At):
@@ -35,6 +38,8 @@ class Operation(At):
         a: its arguments by their names, defaults included.
     """
 
+    formula: Formula
+    value: Apply
     a: dict[str, Any]
 
     def of(self, name: str) -> Term:

@@ -36,8 +36,7 @@ def at_work() -> Recorder | None:
     """What records the constructor that calls, if it is recorded: not in threads of its own."""
     for mode in _get_current_dispatch_mode_stack():
         if hasattr(mode, "copied_memory"):
-            recorder: Any = mode
-            return recorder  # type: ignore[no-any-return]
+            return mode  # type: ignore[return-value]
     return None
 
 

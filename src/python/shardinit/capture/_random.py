@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ._expression import Origin
 from ._generator import is_default, move
-from ._values import Apply, Draw, Origin, Value
+from ._values import Apply, Draw, Value
 
 if TYPE_CHECKING:
     from ._record import Recorder

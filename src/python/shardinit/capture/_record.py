@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from ._expression import Origin
 from ._generator import Watched
 from ._lines import called_in, user_line
 from ._memory import Memory, Mode
@@ -27,7 +28,6 @@ from ._values import (
     Draw,
     Empty,
     Literal,
-    Origin,
     Value,
     evaluate,
     replace,
@@ -42,7 +42,7 @@ _LOOK_AT_NO_ELEMENT = (
 )  # fmt: skip
 
 
-class Recorder(Memory, TorchDispatchMode):  # type: ignore[misc]
+class Recorder(Memory, TorchDispatchMode):
     """Follows every operation on fake tensors.
 
     Attributes:
@@ -210,11 +210,10 @@ class Recorder(Memory, TorchDispatchMode):  # type: ignore[misc]
     ) -> Any:
         args, kwargs = values
         arguments = dict(kwargs)
-        for argument, value in zip(function._schema.arguments, args, strict=False):
-            arguments[argument.name] = value
-        for tensor in list(written.values()) or (
-            [result] if isinstance(result, torch.Tensor) else list(result)
-        ):
+        names = [argument.name for argument in function._schema.arguments]
+        arguments |= zip(names, args, strict=False)
+        made = [result] if isinstance(result, torch.Tensor) else result
+        for tensor in list(written.values() or made):
             value: Value = Empty(tuple(tensor.shape), tensor.dtype, origin)
             if tensor.device.type != "meta":  # Where nothing is drawn.
                 value = drawn(self, name, arguments, tensor, origin)

@@ -105,6 +105,10 @@ class Walk:
         box = tuple(ranges[d] for d in sorted(ranges))
         self.uses.append(Use(draw, index, box, self._branch))
 
+    def of(self, value: Any, index: tuple[Index, ...], ranges: Ranges) -> Term:
+        """One element of a value."""
+        raise NotImplementedError
+
     @contextlib.contextmanager
     def side(self, choice: int, side: int) -> Iterator[None]:
         """Around what is asked for on one side of a choice."""
@@ -261,7 +265,7 @@ class At:
         ranges: the indices of the tensor for which it is asked.
     """
 
-    formula: Any
+    formula: Walk
     value: Any
     index: tuple[Index, ...]
     ranges: Ranges
@@ -269,7 +273,7 @@ class At:
     def at(self, value: Any, index: Sequence[Index], ranges: Ranges | None = None) -> Term:
         """An element of another value."""
         fixed = tuple(Index(0) if n == 1 else i for n, i in zip(value.shape, index, strict=True))
-        return self.formula.of(value, fixed, ranges or self.ranges)  # type: ignore[no-any-return]
+        return self.formula.of(value, fixed, ranges or self.ranges)
 
     def built(self, operations: Mapping[str, Callable[[Any], Term]], name: str) -> Term:
         """The element itself, by the operation of this name.
@@ -287,7 +291,7 @@ class At:
 
     def joined(self, values: Sequence[Any], dimension: int) -> Term:
         """An element of values, one after another along a dimension."""
-        return self.formula.joined(  # type: ignore[no-any-return]
+        return self.formula.joined(
             [value.shape[dimension] for value in values],
             dimension,
             self.index,
@@ -297,7 +301,7 @@ class At:
 
     def padded(self, value: Any, before: Sequence[int], filler: Term) -> Term:
         """An element of a value with so many others `before` it in each dimension, and any behind."""
-        return self.formula.padded(  # type: ignore[no-any-return]
+        return self.formula.padded(
             before,
             value.shape,
             self.index,
