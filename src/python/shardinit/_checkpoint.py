@@ -166,7 +166,7 @@ class Checkpoint(Boxes):
         return self._partitions[path]
 
     def _locate(self, info: StoredTensorInfo, replicas: list[Shard]) -> tuple[Shard, int]:
-        """Of a box that several ranks may hold: one whose file is there, and its place in it."""
+        """A shard of a box that several ranks may hold, whose file is there; its place in it."""
         problem: Exception | None = None
         for shard in sorted(replicas, key=lambda s: s.rank != self._rank):
             try:

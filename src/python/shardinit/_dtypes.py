@@ -1,4 +1,4 @@
-"""Element types of checkpoints: their names, sizes and precision, and the NumPy types that hold them.
+"""Element types of checkpoints: their names and sizes, and the NumPy types that hold them.
 
 Types that NumPy has itself are those. ``bf16`` and the fp8 types are the ones of
 ml_dtypes where that is installed, and else unsigned integers with the same bits

@@ -1,4 +1,4 @@
-"""What `shardinit.jax` has in common for checkpoints, specs and programs: arrays by path, and trees."""
+"""Arrays and trees of JAX, from a checkpoint, a spec or a program alike."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def load_arrays(
     nested: bool,
     devices: frozenset[Any] | None = None,
 ) -> dict[str, Any]:
-    """Loads arrays, as `shardinit.jax.load` does; shardings must be over `devices`, if there are any."""
+    """Loads arrays, as `shardinit.jax.load` does; shardings must be over `devices`, if given."""
     wanted = list(opened.tensors) if keys is None else list(keys)
     missing = [path for path in wanted if path not in opened.tensors]
     unexpected: list[str] = []

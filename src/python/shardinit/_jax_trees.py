@@ -13,7 +13,7 @@ from ._errors import MismatchError
 
 
 def streams_of(tree: Any) -> frozenset[str]:
-    """The leaves that are keys and counters of Flax NNX's random streams, as ``nnx.Dropout`` has."""
+    """Leaves that are keys and counters of Flax NNX's random streams, as ``nnx.Dropout`` has."""
     nnx = sys.modules.get("flax.nnx")
     if nnx is None:
         return frozenset()
@@ -31,8 +31,8 @@ def streams_of(tree: Any) -> frozenset[str]:
 def own_sharding(leaf: Any, mesh: Mesh | None) -> Sharding | None:
     """A leaf's sharding; None if it has none.
 
-    One over an ``AbstractMesh``, as skeletons that are made under ``jax.set_mesh`` have, becomes one
-    over `mesh`, or the mesh that is set.
+    One over an ``AbstractMesh``, as skeletons that are made under ``jax.set_mesh`` have, becomes
+    one over `mesh`, or the mesh that is set.
 
     Raises:
         MismatchError: that mesh does not have its axes.

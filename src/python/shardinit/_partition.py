@@ -1,4 +1,4 @@
-"""Which part of a tensor which ranks hold: the plan's partitions, and the intervals that cuts leave."""
+"""The parts of tensors that ranks hold: the plan's partitions, and the intervals of a cut."""
 
 from __future__ import annotations
 
@@ -71,8 +71,10 @@ class Partition:
 
 
 def taken(intervals: list[_Interval], segments: int, parts: int, part: int) -> list[_Interval]:
-    """The elements of intervals, cut in segments and each segment in parts by the rule of
-    ``torch.chunk``: the part of that number of each segment."""
+    """One part of each segment of the elements of intervals, which are cut in segments first.
+
+    Segments and parts are cut by the rule of ``torch.chunk``.
+    """
     found = []
     total = sum(length for _, length in intervals)
     for segment in range(segments):
@@ -99,13 +101,13 @@ def joined(intervals: list[_Interval]) -> list[_Interval]:
 
 
 def _chunk(start: int, stop: int, parts: int, part: int) -> _Interval:
-    """The first and last element of one of the parts of [start, stop), as ``torch.chunk`` cuts it."""
+    """Where one of the parts of [start, stop) begins and ends, by the rule of ``torch.chunk``."""
     width = -(-(stop - start) // parts)
     return min(stop, start + part * width), min(stop, start + (part + 1) * width)
 
 
 def parse_partitions(text: bytes, path: str, manifest: Manifest) -> dict[str, Partition]:
-    """From ``plan.json``: path → how the tensor is cut."""
+    """How tensors are cut, by their paths, as ``plan.json`` says it."""
     if hashlib.sha256(text).hexdigest() != manifest.plan_sha256:
         raise DamageError(f"`{path}` is not the plan of this checkpoint")
     partitions: dict[str, Partition] = {}

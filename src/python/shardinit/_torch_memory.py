@@ -34,9 +34,9 @@ def materialize(tensor: torch.Tensor, device: torch.device | str | None) -> torc
 def moved(tensor: torch.Tensor, fresh: torch.Tensor) -> torch.Tensor:
     """`tensor`, with the memory of `fresh`; or `fresh` with its attributes, if that cannot be.
 
-    It does what ``torch.utils.swap_tensors`` does, which refuses where anything looks at the tensor:
-    here its views keep the memory of before, and weak references, as a LSTM has, are to the same
-    object anyway.
+    It does what ``torch.utils.swap_tensors`` does, which refuses where anything looks at the
+    tensor: here its views keep the memory of before, and weak references, as a LSTM has, are to the
+    same object anyway.
     """
     by_subclass = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
     if by_subclass and type(tensor) is not type(fresh):

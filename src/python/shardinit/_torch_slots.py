@@ -60,7 +60,7 @@ def slots_of(model: nn.Module) -> list[Slot]:
 
 
 def is_sharded_tensor(tensor: torch.Tensor) -> bool:
-    """Whether FullyShardedDataParallel without a mesh made it, for a state dict that is not full."""
+    """Whether FullyShardedDataParallel without a mesh made it for a state dict in shards."""
     return type(tensor).__name__ == "ShardedTensor"
 
 

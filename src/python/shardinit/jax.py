@@ -183,7 +183,7 @@ def run(
             has several devices for a program of one rank, or shardings are over other devices.
         TypeError: arguments that do not go together.
     """
-    from ._jax_program import open_program  # Which other functions do not need.
+    from ._jax_program import open_program  # Other functions do not need what it imports.
 
     if not isinstance(mesh, Mesh):
         raise TypeError(f"`mesh` is a jax.sharding.Mesh, not {type(mesh).__name__}")
@@ -207,7 +207,8 @@ def run(
 
     if tree is not None:
         return fill_tree(tree, opened, make, shardings, default, rename, strict, mesh)
-    return load_arrays(opened, make, default if shardings is None else shardings, keys, nested, devices)
+    chosen = default if shardings is None else shardings
+    return load_arrays(opened, make, chosen, keys, nested, devices)
 
 
 def mesh_of(checkpoint: Folder, devices: Iterable[Any] | None = None) -> Mesh:

@@ -13,8 +13,8 @@ Bytes are read from the files, or made, straight into the memory of CPU tensors;
 devices they are copied there once. Nothing is unpickled. A process reads or makes what its
 own shards need, and no process talks to another.
 
-Where a checkpoint is asked for, what ``shardinit export`` wrote will do, in any format, and a spec that
-is open (`shardinit.open_spec`).
+Where a checkpoint is asked for, what ``shardinit export`` wrote will do, in any format, and a spec
+that is open (`shardinit.open_spec`).
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def load_dtensor(
 
 
 def __getattr__(name: str) -> Any:
-    if name == "StorageReader":  # Not before it is used: it imports for as long as 2 GB load.
+    if name == "StorageReader":  # It imports for as long as 2 GB load, so not before it is used.
         from ._dcp import StorageReader
 
         return StorageReader

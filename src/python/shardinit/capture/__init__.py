@@ -61,8 +61,8 @@ class Captured:
     )  # The tensors that the constructor makes, after a seed.
     _spread: Callable[[str], int] | None = dataclasses.field(
         default=None, repr=False, compare=False
-    )  # By how many units in the last place a tensor's elements may be off.
-    _has_own_seed: bool = False  # Then another seed of the spec shows constants alone.
+    )  # Gives the units in the last place by which a tensor's elements may be off.
+    _has_own_seed: bool = False  # If so, another seed of the spec shows constants alone.
     layout: str | None = None
     seed: int = 0
     _inputs: tuple[str, ...] = dataclasses.field(default=(), repr=False, compare=False)

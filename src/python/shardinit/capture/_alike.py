@@ -69,8 +69,9 @@ def union_of(nodes: Sequence[Node | None], at: Sequence[int], variable: str, cou
     """One node for those of several layers, None where a layer has none.
 
     Args:
-        nodes: of each of the layers in `at`.
+        nodes: those of the layers in `at`.
         at: the layers that could have one.
+        variable: counts the layers.
         count: how many layers there are.
     """
     there = [(layer, node) for layer, node in zip(at, nodes, strict=True) if node is not None]
@@ -184,8 +185,10 @@ def _progressions(some: Sequence[int], other: Sequence[int], variable: str) -> l
 
 
 def _path(paths: Sequence[str], layers: Sequence[int], variable: str) -> str:
-    """One path for those of several layers, with an expression in the place of each number that is
-    another one in each."""
+    """One path for those of several layers.
+
+    Each number that is another one in each layer has an expression in its place.
+    """
     if len(set(paths)) == 1:
         return paths[0]
     pieces = [re.split(r"(\d+)", path) for path in paths]
@@ -196,7 +199,7 @@ def _path(paths: Sequence[str], layers: Sequence[int], variable: str) -> str:
         if len(set(column)) == 1:
             common.append(column[0])
         elif n % 2 and all(str(int(number)) == number for number in column):
-            # Not within what another repeat made.
+            # What another repeat made has no expression of this one within it.
             if "".join(common).count("{") > "".join(common).count("}"):
                 raise Unlike
             common.append(f"{{{affine([int(n) for n in column], layers, variable).text}}}")
@@ -206,7 +209,7 @@ def _path(paths: Sequence[str], layers: Sequence[int], variable: str) -> str:
 
 
 def _key_path(keys: Sequence[str], layers: Sequence[int], variable: str) -> str:
-    """The same for a `tie` or a norm, which have variables and no other expressions."""
+    """One path for a `tie` or a norm, which have variables and no other expressions."""
     path = _path(keys, layers, variable)
     if re.search(r"\{\w*\W[^}]*\}", path):
         raise Unlike

@@ -31,8 +31,8 @@ def seen(what: str) -> Iterator[None]:
     sources += [name for name, state in _states().items() if before.get(name, state) != state]
     for source in dict.fromkeys(sources):
         warnings.warn(
-            f"{what} drew from `{source}`, which no seed of the spec decides: what became of it is in"
-            " the spec as it was now",
+            f"{what} drew from `{source}`, which no seed of the spec decides: what became of it is"
+            " in the spec as it was now",
             CaptureWarning,
             stacklevel=5,
         )
@@ -75,8 +75,10 @@ def _asked(sources: list[str]) -> Iterator[None]:
 
 
 def _becomes_a_number() -> bool:
-    """Whether it may be for a model: temporary files get names, and modules that are imported have
-    generators of their own."""
+    """Whether what asks now may make a number of a model of it.
+
+    Temporary files get names, and modules that are imported have generators of their own.
+    """
     frame: types.FrameType | None = sys._getframe(2)
     files = []
     while frame is not None:

@@ -11,9 +11,9 @@ import numpy as np
 
 from .._dtypes import digits
 
-# As much as functions that a framework rounds otherwise may differ by: each by an ulp or two, and
-# few follow one another. The largest that was seen in a hundred models of PyTorch is 3, and so is
-# that of JAX's normal numbers.
+# Functions that a framework rounds otherwise may differ by so much: each by an ulp or two, and few
+# follow one another. The largest difference that was seen in a hundred models of PyTorch is 3, and
+# so is that of JAX's normal numbers.
 ULPS = 4
 
 _ERRORS = 6  # Standard errors by which means of the same distribution do not differ.
@@ -37,7 +37,7 @@ class Real:
     numbers: Callable[[Words], np.ndarray[Any, Any]]
 
 
-# Types of whole numbers of so many bytes.
+# Bytes → the type of whole numbers of so many.
 WORDS = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 
@@ -65,15 +65,17 @@ def in_ulps(count: float) -> str:
     return "1 ulp" if count == 1 else f"{count:,.0f} ulps"
 
 
-Ulps = np.ndarray[Any, Any]  # For all elements, or for each.
+Ulps = np.ndarray[Any, Any]  # One number for all elements, or one for each.
 
 _LAST, _NEARLY_SINGULAR = 8, 4096
 
 
 def ulps_of_orthogonal(shape: tuple[int, ...]) -> Ulps:
-    """LAPACK's error grows with the columns. The last ones of a matrix that is nearly square are what
-    is left of random vectors when nearly all directions are taken: little, and now and then next to
-    nothing, which is then off by more.
+    """The ulps by which each element of an orthogonal matrix may differ.
+
+    LAPACK's error grows with the columns. The last ones of a matrix that is nearly square are what
+    is left of random vectors when nearly all directions are taken: little, and now and then next
+    to nothing, which is then off by more.
     """
     rows, columns = shape[0], math.prod(shape[1:])
     few, many = sorted((rows, columns))
@@ -84,16 +86,20 @@ def ulps_of_orthogonal(shape: tuple[int, ...]) -> Ulps:
 
 
 def error_of_sum(terms: int) -> float:
-    """How far PyTorch may be off in an f32 sum of so many terms above 0, in parts of it: seen were
-    30 units of 2^-24 for 4,096 terms, 112 for 65,536 and 25,000 for 33 million."""
+    """How far PyTorch may be off in an f32 sum of so many terms above 0, in parts of it.
+
+    Seen were 30 units of 2^-24 for 4,096 terms, 112 for 65,536 and 25,000 for 33 million.
+    """
     return 2.0**-24 * max(math.sqrt(terms), terms / 1024)
 
 
 def compare_nearly(
     found: Compared, made: np.ndarray[Any, Any], real: Real, most: Callable[[], Ulps], box: Any
 ) -> Compared:
-    """The same as `inexact`, if no element differs by more than a few units in the last place, of
-    itself or of the largest one."""
+    """The same as `inexact`, if no element differs by more than a few units in the last place.
+
+    The units are those of the element itself, or of the largest one.
+    """
     if found.ulps == math.inf:
         return found  # Another shape or type.
     whole = real.numbers(real.words())
@@ -113,7 +119,7 @@ def compare_nearly(
 def compare_bits(
     tensor: Compared, real: Real | None, made: np.ndarray[Any, Any], exact: bool, box: Any
 ) -> Compared:
-    """What is made of a tensor's box, beside that of the model; `exact`: bit for bit."""
+    """A box of a tensor beside the same box of the model; `exact`: bit for bit."""
 
     def result(word: str, ulps: float = math.inf, note: str = "") -> Compared:
         return dataclasses.replace(tensor, result=word, ulps=ulps, note=note)
@@ -155,7 +161,9 @@ def _ordered(words: Words) -> np.ndarray[Any, Any]:
     return np.where(wide < 0, lowest - wide, wide)
 
 
-def _moments(result: Callable[..., Compared], made: np.ndarray[Any, Any], real: np.ndarray[Any, Any]) -> Compared:
+def _moments(
+    result: Callable[..., Compared], made: np.ndarray[Any, Any], real: np.ndarray[Any, Any]
+) -> Compared:
     """Whether both may be drawn from one distribution, by mean and standard deviation."""
     size = made.size
     if size < 30:

@@ -55,7 +55,7 @@ class Index:
         return low, high
 
     def fixed(self, ranges: Mapping[int, Range]) -> Index:
-        """The same where variables that have one value are this value."""
+        """An equal index, in which variables that have one value are this value."""
         fixed = {d: ranges[d][0] for d, _ in self.factors if ranges[d][0] == ranges[d][1]}
         constant = self.constant + sum(f * fixed.get(d, 0) for d, f in self.factors)
         return Index.of(constant, {d: f for d, f in self.factors if d not in fixed})

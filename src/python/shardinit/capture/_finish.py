@@ -1,4 +1,4 @@
-"""From tensors to a `Captured`, or to an error that names all that no spec can say."""
+"""The end of each capture: a `Captured`, or an error that names all that no spec can say."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ LAYOUT = "pytree"  # What stores arrays that are drawn in parts.
 
 
 def check_path(path: str) -> None:
-    """
+    """Refuses what is no path of a spec.
+
     Raises:
         NoFormula: a spec cannot have the path.
     """
@@ -39,7 +40,8 @@ def finish(
     layouts: Sequence[str] = (),
     stored: Mapping[str, tuple[tuple[int, ...], str]] | None = None,
 ) -> Captured:
-    """
+    """The spec of tensors, checked as the tool itself reads it.
+
     Args:
         tensors: what can be said.
         problems: path → why not, of the others.

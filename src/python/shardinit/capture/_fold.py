@@ -17,6 +17,7 @@ def tree(
     """The modules of tensors.
 
     Args:
+        tensors: in the order of the spec.
         places: path → `Leaf.place`.
         fold: layers that are alike stand once.
     """
@@ -77,8 +78,10 @@ def _numbered(module: Module) -> dict[_Form, dict[int, str]]:
 
 
 def _parts(module: Module, some: Mapping[int, str]) -> Iterator[Sequence[int]]:
-    """Of numbered members those that could be one: all of them, or those that look alike, which
-    are in steps of one size."""
+    """The numbers of members that could be one: all of them, or those that look alike.
+
+    They are in steps of one size.
+    """
     if _step(list(some)) and _repeat([module.members[name] for name in some.values()], "_"):
         yield list(some)
         return
@@ -94,13 +97,13 @@ def _parts(module: Module, some: Mapping[int, str]) -> Iterator[Sequence[int]]:
 
 
 def _step(numbers: Sequence[int]) -> int:
-    """By which they are apart; 0 if there is no such number."""
+    """The number by which all are apart; 0 if there is none."""
     steps = {b - a for a, b in itertools.pairwise(numbers)}
     return steps.pop() if len(steps) == 1 else 0
 
 
 def _looks(node: Node) -> Any:
-    """Equal for what may be one but for its numbers."""
+    """An object that is equal for nodes that may be one but for their numbers."""
     if isinstance(node, Leaf):
         init = node.init if isinstance(node.init, str) else next(iter(node.init))
         return node.shape, node.dtype, init
@@ -108,7 +111,7 @@ def _looks(node: Node) -> Any:
 
 
 def _fold_part(module: Module, form: _Form, names: Mapping[int, str], variable: str) -> None:
-    """Puts one member in the place of numbered ones, in steps of one size, where that is shorter."""
+    """Puts one member in the place of numbered ones, in steps of one size, if that is shorter."""
     numbers = list(names)
     if len(numbers) < 2:
         return
@@ -160,7 +163,7 @@ def instances(
 ) -> Iterator[tuple[Leaf, str]]:
     """(tensor of a tree, path of a tensor that it stands for), in the order of the spec.
 
-    Of a tensor that has conditions also those that do not meet them.
+    A tensor that has conditions also has the paths that do not meet them.
     """
     for number in range(module.count or 1):
         here = {**(values or {}), **({module.variable: number} if module.count else {})}

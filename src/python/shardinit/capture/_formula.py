@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -151,7 +152,7 @@ class Formula(Walk):
             return number(value.data.flatten()[0].item())
         if value.data.ndim == 1 and value.data.numel() <= 64:
             numbers = value.data.tolist()
-            steps = {b - a for a, b in zip(numbers, numbers[1:], strict=False)}
+            steps = {b - a for a, b in itertools.pairwise(numbers)}
             at = index[0].text()
             if len(steps) == 1 and value.data.dtype == torch.int64:
                 return binary("+", binary("*", number(steps.pop()), at), number(numbers[0]))

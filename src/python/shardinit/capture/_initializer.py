@@ -41,9 +41,11 @@ COMPUTED = 1 << 27  # Elements that are compared with the real ones, and no more
 
 
 def tensor_of(path: str, value: Value, engine: str) -> Tensor:
-    """
+    """The tensor of a spec that holds a value.
+
     Args:
-        engine: of the spec.
+        path, value: its name, and what it holds.
+        engine: the spec's.
 
     Raises:
         NoFormula: a spec cannot say what the tensor holds.
@@ -79,7 +81,8 @@ def tensor_of(path: str, value: Value, engine: str) -> Tensor:
         return tensor_of(path, _whatever_is_drawn(value), engine)
     check_uses(formula.uses)
     init = _drawn(formula, value.shape)
-    return Tensor(path, value.shape, dtype, init, formula.uses, path, fans=_fans_of(init, value.shape))
+    fans = _fans_of(init, value.shape)
+    return Tensor(path, value.shape, dtype, init, formula.uses, path, fans=fans)
 
 
 def _whatever_is_drawn(value: Value) -> Value:
@@ -137,7 +140,7 @@ def _filled_with(draw: Draw, shape: tuple[int, ...]) -> Initializer | None:
         case "normal":
             return _normal(p.get("mean", 0.0), p.get("std", 1.0), shape, draw.recipe)
         case "uniform":
-            # Of an f64 bound all bits count, also those that a formula may round otherwise.
+            # All bits of an f64 bound count, also those that a formula may round otherwise.
             recipe = draw.recipe if draw.dtype != torch.float64 else ""
             return _uniform(p.get("low", 0.0), p.get("high", 1.0), shape, recipe)
         case "trunc_normal" | "orthogonal" | "sparse":
@@ -209,7 +212,7 @@ def _fans(shape: tuple[int, ...], recipe: str) -> Iterator[tuple[str, float, flo
 
 
 def _fixed(value: Value, dtype: str) -> Initializer | bytes:
-    """Of what no random number decides, with PyTorch's bits: the bytes, if no expression gives them."""
+    """The initializer of what no random number decides; the bytes, if no expression gives them."""
     problem = None
     try:
         term = Formula(value).term
@@ -224,7 +227,8 @@ def _fixed(value: Value, dtype: str) -> Initializer | bytes:
         raise problem or NoFormula(f"{size} elements are too many to compute", value.origin)
     real = evaluate(value).contiguous()
     if value.dtype.is_floating_point and bool(torch.isnan(real.double()).any()):
-        raise NoFormula("it has elements that are NaN, or that nothing was written to", value.origin)
+        why = "it has elements that are NaN, or that nothing was written to"
+        raise NoFormula(why, value.origin)
     stored_bits = bits(real).tobytes()
     if value.dtype.is_floating_point and bool(torch.isinf(real.double()).any()):
         return stored_bits
@@ -247,7 +251,7 @@ def _found(text: str | None, real: torch.Tensor, shape: tuple[int, ...], dtype: 
 
 
 def _fixed_text(value: Value) -> str:
-    """The bits of what no random number decides, among others that one does.
+    """An expression with the bits of what no random number decides, among numbers that one does.
 
     Raises:
         NoFormula: no expression gives them.

@@ -49,7 +49,7 @@ class Operation(At):
 
 
 def combined(operator: str, left: Term, right: Term, at: Operation) -> Term:
-    """Of two terms, as JAX computes it in the type of its operands."""
+    """The result of an operator, as JAX computes it in the type of its operands."""
     dtype, exact = at.inputs[0].dtype, at.formula.exact
     is_float = np.dtype(dtype).kind not in "biu"
     if left.value is not None and right.value is not None:
@@ -66,9 +66,9 @@ def combined(operator: str, left: Term, right: Term, at: Operation) -> Term:
             return found
     if isinstance(right, Scaled) and left.value is not None and operator in "+*":
         return combined(operator, right, left, at)
-    if isinstance(right, Scaled) and right.draw is not None and left.value is not None and not exact:
-        if operator == "-":
-            return scaled(right.draw, -right.scale, rounded(left.value - right.shift, dtype))
+    draw = right.draw if isinstance(right, Scaled) and not exact else None
+    if operator == "-" and isinstance(right, Scaled) and draw and left.value is not None:
+        return scaled(draw, -right.scale, rounded(left.value - right.shift, dtype))
     term = _signed_zero(operator, left, right)
     if term is None:
         if operator in "+-" and right.value is not None and right.value < 0:
@@ -88,12 +88,13 @@ _COMPARISONS = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.gre
 
 
 def _folded(operator: str, left: float, right: float, at: Operation) -> Term:
-    """Of two numbers: with the sign of a zero, and rounded as the type is."""
+    """The result for two numbers, with the sign of a zero, and rounded as the type is."""
     dtype = np.dtype(at.inputs[0].dtype)
     if operator == "/" and dtype.kind in "iu":
         raise NoFormula("a quotient of whole numbers")
     with np.errstate(all="ignore"):
-        made = {**_ARITHMETIC, **_COMPARISONS}[operator](np.array(left, dtype), np.array(right, dtype))
+        operation = {**_ARITHMETIC, **_COMPARISONS}[operator]
+        made = operation(np.array(left, dtype), np.array(right, dtype))
     if made.dtype.kind == "b":
         return number(int(made))
     return at.formula.number(made, at.value.dtype)
@@ -103,7 +104,7 @@ def _rescaled(operator: str, x: Scaled, by: float, dtype: Any, exact: bool) -> T
     """A draw that is scaled and moved stays one."""
     assert x.draw is not None
     if exact:
-        # As long as the engine's one rounding of each step is that of JAX.
+        # It does so as long as the engine's one rounding of each step is that of JAX.
         is_plain = x.draw.kind != "uniform" or bounds(x.draw, 1, 0) in ((0, 1), (-1, 1))
         if not is_plain or x.shift or not by or str(x.draw.dtype) != str(np.dtype(dtype)):
             return None
@@ -124,7 +125,8 @@ def _rescaled(operator: str, x: Scaled, by: float, dtype: Any, exact: bool) -> T
 
 def _signed_zero(operator: str, left: Term, right: Term) -> Term | None:
     """What a sum with 0 makes of -0, where a part of the other term may be that."""
-    zeros = [t.value == 0 and math.copysign(1, t.value) for t in (left, right) if t.value is not None]
+    numbers = [term.value for term in (left, right) if term.value is not None]
+    zeros = [value == 0 and math.copysign(1, value) for value in numbers]
     if operator not in "+-" or zeros not in ([1], [-1]):
         return None
     if operator == "-" and left.value is not None:
@@ -139,7 +141,7 @@ def _signed_zero(operator: str, left: Term, right: Term) -> Term | None:
 
 
 def minus(term: Term) -> Term:
-    """With the other sign, also of a zero."""
+    """A term with the other sign, also where it is zero."""
     operand = term.text if term.binds > 3 else f"({term.text})"
     return Term(f"-{operand}", 4)
 

@@ -50,8 +50,8 @@ def capture(
             again = _traced(lambda: _call(make, args, kwargs, keys), Graph())
         if different := unseeded(arrays, again):
             warnings.warn(
-                f"no key of JAX decides the numbers of {_listed(different)}, which are other ones in"
-                " another run, as those of `numpy.random`: what they are now is in the spec",
+                f"no key of JAX decides the numbers of {_listed(different)}, which are other ones"
+                " in another run, as those of `numpy.random`: what they are now is in the spec",
                 CaptureWarning,
                 stacklevel=3,
             )
@@ -124,7 +124,7 @@ def _real(
     paths: list[str] = []
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         leaves = _arrays(_call(make, args, kwargs, seed), paths)
-        # Those of NumPy may have 64 bits, of which JAX makes 32.
+        # Arrays of NumPy may have 64 bits, of which JAX makes 32.
         arrays = [np.asarray(jnp.asarray(leaf)) for leaf in leaves]
     return dict(zip(paths, map(_real_array, arrays), strict=True))
 

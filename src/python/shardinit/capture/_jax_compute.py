@@ -33,7 +33,7 @@ class Computed:
         self.keys: dict[bytes, tuple[bytes | None, tuple[str, tuple[int, ...]]]] = {}
         self._drawn: dict[Any, Draw] = {}
         self._computed: dict[int, Any] = {}
-        self._kept: list[Value] = []  # So that no other value gets an address of `_computed`.
+        self._kept: list[Value] = []  # No other value gets an address of `_computed`.
 
     def is_zero(self, value: Value) -> bool:
         """Whether all elements are known to be zero."""
@@ -73,7 +73,7 @@ class Computed:
         raise NoFormula("whole numbers of any size", value.origin)
 
     def _interval(self, value: Apply) -> tuple[int, int] | None:
-        """Of an operation's result, before it begins anew where its type ends."""
+        """The ends of an operation's result, before it begins anew where its type ends."""
         if value.name in ("iota", "argsort"):
             return 0, max(value.shape)
         if value.name == "convert_element_type" and np.dtype(value.inputs[0].dtype).kind == "f":
@@ -92,12 +92,13 @@ class Computed:
             return min(every), max(every)
         if value.name == "neg":
             return -parts[0][1], -parts[0][0]
-        if value.name in ("rem", "div", "shift_right_logical") and min(parts[0][0], parts[1][0]) >= 0:
+        falls = value.name in ("rem", "div", "shift_right_logical")
+        if falls and min(parts[0][0], parts[1][0]) >= 0:
             return 0, min(parts[0][1], parts[1][1] - 1) if value.name == "rem" else parts[0][1]
         return None
 
     def _held(self, value: Value) -> tuple[int, int]:
-        """The same of what an array holds."""
+        """The ends of what an array holds."""
         low, high = self.interval(value)
         if np.dtype(value.dtype).kind == "b":
             return low, high
@@ -123,7 +124,7 @@ class Computed:
         draw.order = first.order
 
     def words(self, draw: Draw, index: tuple[Index, ...]) -> np.ndarray[Any, Any]:
-        """The two words of the key that draws an element, of whose index the first numbers are known.
+        """The two words of the key that draws an element; the index says which of the keys.
 
         Raises:
             NoFormula: the key has other words, or random numbers decide it.
@@ -143,11 +144,12 @@ class Computed:
             NoFormula: a random key does decide them, or they are too many.
         """
         if value.keyed and not value.random and not is_key(value.dtype):
-            raise NoFormula("no expression follows what is made of a random key", _maker(value).origin)
+            why = "no expression follows what is made of a random key"
+            raise NoFormula(why, _maker(value).origin)
         return self._compute(value)
 
     def _compute(self, value: Value) -> Any:
-        """The same, and also numbers that a key decides: what is made of them is `keyed`."""
+        """Does what `compute` does, also for numbers that a key decides: they are `keyed`."""
         stack = [value]
         while stack:
             top = stack[-1]

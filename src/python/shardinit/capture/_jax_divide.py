@@ -48,10 +48,10 @@ class Made:
         self.problems: dict[str, str] = {}
         self.drawn: set[str] = set()
         self.layout: list[str] = []
-        self._order: list[str] = []  # Of the arrays.
+        self._order: list[str] = []  # The paths of the arrays.
         self._whole: dict[str, Value] = {}
         self._divided: dict[str, _Divided] = {}
-        self._made: dict[str, tuple[Value, Mapping[int, int]]] = {}  # What each tensor is of.
+        self._made: dict[str, tuple[Value, Mapping[int, int]]] = {}  # The array of each tensor.
 
     def add(self, path: str, value: Value) -> None:
         self._order.append(path)
@@ -164,7 +164,7 @@ class Made:
         """Has tensors that share random numbers with others ask for them by JAX's keys."""
         if self.engine != "jax_threefry":
             return
-        for path in share([t for t in self.tensors.values()], self.engine):
+        for path in share(list(self.tensors.values()), self.engine):
             value, place = self._made[path]
             try:
                 self.tensors[path] = placed(path, value, self.graph, place)
@@ -176,7 +176,8 @@ class Made:
         try:
             self.tensors[path] = self._tensor(path, value, place)
         except RecursionError:
-            raise NoFormula("its expression has too many operations in one another", value.origin) from None
+            why = "its expression has too many operations in one another"
+            raise NoFormula(why, value.origin) from None
         if self.tensors[path].uses or "jax_" in str(self.tensors[path].init):
             self.drawn.add(array)
 

@@ -96,7 +96,7 @@ class Formula(Walk):
         if is_key(value.dtype):
             raise NoFormula("the words of a key are asked for", value.origin)
         if value.keyed and not value.random:
-            self.graph.compute(value)  # Which says why it is no number.
+            self.graph.compute(value)  # This raises why it is no number.
         if not value.random and math.prod(value.shape) == 1:
             data = np.asarray(self.graph.compute(value)).reshape(-1)[0]
             return self.number(data, value.dtype)
@@ -113,7 +113,7 @@ class Formula(Walk):
         ranges: Ranges,
         part: Callable[[int, tuple[Index, ...], Ranges], Term],
     ) -> Term:
-        """As `Walk.joined`; draws of one distribution are one, where JAX's own are not asked for."""
+        """See `Walk.joined`; draws of one distribution are one where the numbers are not JAX's."""
         terms: list[Term] = []
 
         def noted(n: int, index: tuple[Index, ...], ranges: Ranges) -> Term:
@@ -134,7 +134,9 @@ class Formula(Walk):
         if draw.kind in ("uniform", "normal", "truncated_normal"):
             if not self.exact:
                 return scaled(draw)
-            return as_jax_does(draw) if str(draw.dtype) == "float32" else of_bits(draw, Term("bits()"))
+            if str(draw.dtype) == "float32":
+                return as_jax_does(draw)
+            return of_bits(draw, Term("bits()"))
         if draw.kind == "bits":
             return low_bits(Term("bits()"), draw)
         if draw.kind != "integers":
@@ -152,11 +154,15 @@ class Formula(Walk):
         bounds_of = [i.bounds(ranges) for i in index[:batch]]
         every = list(itertools.product(*(range(low, high + 1) for low, high in bounds_of)))
         if len(every) > _KEYS:
-            raise NoFormula(f"elements of {len(every)} keys, in another order than JAX draws them", draw.origin)
+            why = f"elements of {len(every)} keys, in another order than JAX draws them"
+            raise NoFormula(why, draw.origin)
         term = self._placed(draw, (*map(Index, every[-1]), *index[batch:]))
         for which in reversed(every[:-1]):
-            here = [binary("==", i.text(), number(k))
-                    for i, k, (low, high) in zip(index, which, bounds_of, strict=False) if low < high]  # fmt: skip
+            here = [
+                binary("==", i.text(), number(k))
+                for i, k, (low, high) in zip(index, which, bounds_of, strict=False)
+                if low < high
+            ]
             term = where(both(here), self._placed(draw, (*map(Index, which), *index[batch:])), term)
         return term
 
@@ -183,7 +189,8 @@ class Formula(Walk):
             return of_bits(draw, of("bits", keys))
         if draw.kind == "uniform" and is_unit(draw):
             return above(draw, Term(of("uniform", keys, 0, 1).text, dtype="f32"))
-        ends = [exactly(draw.parameters[end], draw.dtype) for end in ("low", "high") if draw.parameters]
+        names = ("low", "high") if draw.parameters else ()
+        ends = [exactly(draw.parameters[end], draw.dtype) for end in names]
         if any(end and abs(end) < LEAST for end in ends):
             raise NoFormula(f"bounds below {LEAST:.3g}", draw.origin)
         return Term(of(draw.kind, keys, *ends).text, dtype="f32")
@@ -202,8 +209,8 @@ class Formula(Walk):
         raise NoFormula("numbers from outside", value.origin)
 
 
-_KEYS = 32  # That one expression asks for a number each.
-_STEPS = 1 << 14  # Of an expression; text ends long before.
+_KEYS = 32  # One expression asks for a number of each of as many keys.
+_STEPS = 1 << 14  # Operations of an expression, whose text ends long before.
 _COARSE = 1 << 20  # Numbers of 24 bits are all whole ones below, and some above.
 
 

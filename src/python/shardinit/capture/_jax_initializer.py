@@ -37,9 +37,10 @@ _CUT_OFF = 0.87962566103423978  # The standard deviation of a normal distributio
 
 
 def dtype_name(value: Value) -> str:
-    """
+    """The element type of a spec.
+
     Raises:
-        NoFormula: a spec has no such element type.
+        NoFormula: a spec has no such type.
     """
     name = name_of(value.dtype)
     if not name:
@@ -129,8 +130,10 @@ def drawn(path: str, value: Value, graph: Graph, place: Mapping[int, int], by_ke
 
 
 def placed(path: str, value: Value, graph: Graph, place: Mapping[int, int]) -> Tensor:
-    """A tensor whose numbers are asked for one by one, by JAX's keys: in any order, and as often as
-    they are used. It has no `uses` of its own."""
+    """A tensor whose numbers are asked for one by one, by JAX's keys.
+
+    They are asked for in any order, and as often as they are used. It has no `uses` of its own.
+    """
     formula = Formula(value, graph, place, exact=True, placed=True)
     if not formula.is_placed:
         return fixed(path, value, graph, place)
@@ -164,7 +167,7 @@ def _initializer(
         if exact and term.scale < 0:
             return _expression(term, formula.uses[0].draw.origin), ()
         if low == -high:
-            # Those of jax.nn.initializers are numbers in [-1, 1), scaled.
+            # The numbers of jax.nn.initializers are in [-1, 1), and then scaled.
             if bounds(draw, 1, 0) == (-1, 1):
                 found = _named("uniform", high / math.sqrt(3), high, use, shape_of_one, exact)
                 if found:
@@ -192,7 +195,8 @@ def _expression(term: Term, origin: Origin) -> Initializer:
     made = expression(term.text, origin)
     depths = itertools.accumulate((c == "(") - (c == ")") for c in term.text)
     if max(depths, default=0) >= DEEPEST:
-        raise NoFormula(f"its expression has more than {DEEPEST} parentheses in one another", origin)
+        why = f"its expression has more than {DEEPEST} parentheses in one another"
+        raise NoFormula(why, origin)
     return made
 
 
@@ -230,7 +234,7 @@ def _named(
 def _fans(
     use: Use, shape: tuple[int, ...]
 ) -> tuple[float, float, tuple[tuple[str, Any], ...]] | None:
-    """Fans of what was drawn, and the dimensions that they are of, if these are not the last two."""
+    """Fans of what was drawn, and their dimensions, if these are not the last two."""
     draw = use.draw
     batch = len(draw.keys.shape)
     sizes = draw.shape[batch:]
@@ -238,7 +242,7 @@ def _fans(
         return None
     field = math.prod(sizes[:-2])
     where = [sorted(d for d, _ in index.factors) for index in use.index]
-    # Of a part of what was drawn the fans are others.
+    # A part of what was drawn has other fans.
     if [math.prod(shape[d] for d in w) for w in where] != list(draw.shape):
         return None
     if any(i.constant for i in use.index[batch:]) or sorted(d for w in where for d in w) != [
@@ -291,8 +295,10 @@ def _root(value: float, dtype: Any) -> Any:
 
 
 def divided_by(value: Value, graph: Graph, by_keys: bool) -> tuple[int, ...]:
-    """The dimensions that count parts of an array with draws of their own, outermost first; none
-    where it is one tensor."""
+    """The dimensions that count parts of an array with draws of their own, outermost first.
+
+    There are none where the array is one tensor.
+    """
     formula = Formula(value, graph, exact=by_keys)
     if by_keys:
         with contextlib.suppress(NoFormula):
@@ -300,7 +306,8 @@ def divided_by(value: Value, graph: Graph, by_keys: bool) -> tuple[int, ...]:
     stacked = [
         d
         for d, n in enumerate(value.shape)
-        if n > 1 and formula.uses and all(use.ranges[d][0] == use.ranges[d][1] for use in formula.uses)
+        if n > 1 and formula.uses
+        if all(use.ranges[d][0] == use.ranges[d][1] for use in formula.uses)
     ]
     if len({id(use.draw) for use in formula.uses}) == 1 or not stacked:
         return ()
@@ -319,5 +326,5 @@ def _is_negative_zero(value: float | int) -> bool:
 
 
 def _number(value: float | int, dtype: Any) -> float | int:
-    """As the element type has it."""
+    """A number as the element type has it."""
     return short(np.asarray(value).astype(dtype), dtype)

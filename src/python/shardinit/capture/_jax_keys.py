@@ -19,7 +19,7 @@ from ._jaxpr import Graph
 from ._tensor import Key
 from ._walk import check_uses
 
-_STEPS = 4  # Of a key's derivation, before its words are shorter.
+_STEPS = 4  # A key with more steps in its derivation is shorter by its words.
 
 
 def dimensions_of_keys(formula: Formula) -> tuple[int, ...]:
@@ -61,8 +61,9 @@ def key_of(formula: Formula, shape: tuple[int, ...], graph: Graph, path: str) ->
     if place_of(draw, use.index) != own:
         raise NoFormula("elements are in another order than JAX draws them", draw.origin)
     words = graph.words(draw, use.index)
-    if draw.kind == "integers":  # Of the two keys that JAX makes of it, the second decides.
-        parent, (_, words) = words, key_words(jax.random.split(jax.random.wrap_key_data(jnp.asarray(words))))
+    if draw.kind == "integers":  # JAX makes two keys of it, of which the second decides.
+        pair = jax.random.split(jax.random.wrap_key_data(jnp.asarray(words)))
+        parent, (_, words) = words, key_words(pair)
         graph.keys.setdefault(words.tobytes(), (parent.tobytes(), ("split", (2, 1))))
     return _derivation(words, graph, path)
 
@@ -86,8 +87,10 @@ _COUNTS = 64  # Keys that a module of Flax asks for.
 
 
 def _flax_path(number: int, path: str) -> tuple[Any, ...] | None:
-    """The modules of Linen, and how many keys the last had asked for, whose hash a key has folded
-    in: `_fold_in_static` of flax/core/scope.py, without `flax_fix_rng_separator`."""
+    """The modules of Linen whose hash a key has folded in, and how many keys the last asked for.
+
+    Linen does so in `_fold_in_static` of flax/core/scope.py, without `flax_fix_rng_separator`.
+    """
     if number < _NO_HASH:
         return None
     names = path.split(".")

@@ -43,7 +43,7 @@ def scaled(draw: Draw, scale: float = 1, shift: float = 0) -> Scaled:
         term, times, plus = Term("uniform()"), rounded(high - low, draw.dtype), low
     else:
         term, times, plus = _standard(draw), scale, shift
-    if times == -1:  # As what is drawn for an exponential distribution.
+    if times == -1:  # What is drawn for an exponential distribution has this factor.
         term = binary("-", number(plus), term)
     else:
         term = affine(term, number(times), number(plus))
@@ -51,7 +51,7 @@ def scaled(draw: Draw, scale: float = 1, shift: float = 0) -> Scaled:
 
 
 def as_jax_does(draw: Draw, scale: float = 1, shift: float = 0) -> Scaled:
-    """The same with the bits of JAX, which multiplies, rounds to f32, adds and rounds again.
+    """`scaled` with the bits of JAX, which multiplies, rounds to f32, adds and rounds again.
 
     Where the text of an expression has not these bits it has a word in angle brackets.
     """
@@ -104,7 +104,7 @@ def rounding(term: Term, dtype: Any) -> Term:
 
 
 def bounds(draw: Draw, scale: float, shift: float) -> tuple[float, float]:
-    """Those of uniform numbers, or in standard deviations of truncated ones."""
+    """The bounds of uniform numbers, or those of truncated ones in standard deviations."""
     low, high = (
         rounded(short(draw.parameters[end], draw.dtype) * scale + shift, draw.dtype)
         for end in ("low", "high")
@@ -141,17 +141,18 @@ def low_bits(word: Term, draw: Draw) -> Term:
 
 
 def of_bits(draw: Draw, word: Term) -> Term:
-    """A number of 16 bits as `_uniform`, `_normal_real` and `_truncated_normal` of JAX make it of a
-    word: of bf16 of its lower 8 bits, of which 7 are left, of f16 of 16, of which 10 are.
+    """A number of 16 bits that `_uniform`, `_normal_real` and `_truncated_normal` of JAX make.
 
-    XLA rounds each operation to bf16, and the product and the sum of f16 once.
+    A bf16 is made of a word's lower 8 bits, of which 7 are left, an f16 of 16, of which 10 are. XLA
+    rounds each operation to bf16, and the product and the sum of f16 once.
     """
     dtype = np.dtype(draw.dtype)
     if str(dtype) not in ("bfloat16", "float16"):
         raise NoFormula(f"JAX draws {draw.dtype} numbers in another way than those of f32,"
                         " which the engine has", draw.origin)  # fmt: skip
     drawn, kept = (8, 7) if str(dtype) == "bfloat16" else (16, 10)
-    lowest = call("floor", binary("/", call("mod", word, number(1 << drawn)), number(1 << drawn - kept)))
+    lower = call("mod", word, number(1 << drawn))
+    lowest = call("floor", binary("/", lower, number(1 << drawn - kept)))
     unit = binary("/", lowest, number(1 << kept))
 
     def at(value: float) -> float:
@@ -184,7 +185,7 @@ def of_bits(draw: Draw, word: Term) -> Term:
 
 @functools.cache
 def _other_erf_inv(dtype: str, low: float, high: float, bits: int) -> tuple[tuple[int, float], ...]:
-    """Of the few numbers that these bits make those whose erf_inv JAX rounds otherwise, and to what."""
+    """Those numbers of so many bits whose erf_inv JAX rounds otherwise: place, and what it has."""
     name, type_ = name_of(dtype), jnp.dtype(dtype)
     inner = f"i0 / {1 << bits} * {float(exactly(high - low, type_))!r}"
     if dtype == "bfloat16":
@@ -206,16 +207,18 @@ def _next(value: float, to: float, dtype: Any) -> float:
 
 
 def integers_of(draw: Draw, upper: Term, lower: Term) -> Term:
-    """As `_randint` of JAX: the rest of twice as many bits as the type has."""
+    """A number of JAX's `_randint`: the rest of twice as many bits as the type has."""
     width = 8 * np.dtype(draw.dtype).itemsize
     low, high = (int(draw.parameters[end]) for end in ("low", "high"))
     span, every = high - low, 1 << width
     if width > 32 or span > 1 << 26:
         raise NoFormula("whole numbers of more than 26 bits", draw.origin)
     factor = ((1 << width // 2) % span) ** 2 % every % span
-    rest = call("mod", lower if width == 32 else call("mod", lower, number(every)), number(span))
+    if width < 32:
+        upper, lower = (call("mod", word, number(every)) for word in (upper, lower))
+    rest = call("mod", lower, number(span))
     if factor:
-        first = call("mod", upper if width == 32 else call("mod", upper, number(every)), number(span))
+        first = call("mod", upper, number(span))
         product = call("mod", binary("*", first, number(factor)), number(every))
         rest = call("mod", call("mod", binary("+", product, rest), number(every)), number(span))
     return binary("+", rest, number(low))
@@ -236,8 +239,9 @@ def draw_is_of_one_key(draw: Draw) -> bool:
 
 
 def rounded(value: float, dtype: Any) -> float:
-    """As the type has it, in as few digits as say it."""
+    """A number as the type has it, in as few digits as say it."""
     if np.dtype(dtype).kind in "biu":
         return value
     # The few digits of a number of 16 bits say another one.
-    return (exactly if np.dtype(dtype).itemsize == 2 else short)(np.asarray(value).astype(dtype), dtype)
+    say = exactly if np.dtype(dtype).itemsize == 2 else short
+    return say(np.asarray(value).astype(dtype), dtype)

@@ -46,7 +46,7 @@ def _check_positive(at: Operation) -> None:
 
 
 def _shifted(at: Operation) -> Term:
-    """To the right, by a known number of places."""
+    """A whole number shifted to the right, by a known number of places."""
     places = at.of(1)
     if places.value is None or at.formula.graph.interval(at.inputs[0])[0] < 0:
         raise NoFormula("bits of whole numbers")
@@ -207,7 +207,7 @@ def _dynamic_slice(at: Operation) -> Term:
 
 
 def _within(starts: Sequence[int], sizes: Sequence[int], shape: Sequence[int]) -> list[int]:
-    """As XLA moves slices that would reach out of an array."""
+    """Where slices start, which XLA moves if they would reach out of an array."""
     return [min(max(a, 0), n - k) for a, k, n in zip(starts, sizes, shape, strict=True)]
 
 
@@ -261,7 +261,7 @@ def _pad(at: Operation) -> Term:
 
 
 def _gather(at: Operation) -> Term:
-    """Of the form that an index of numbers has: one slice."""
+    """An element of one slice: the form of gather that an index of numbers has."""
     starts, removed = _place(at, at.inputs[1], "start_index_map", "collapsed_slice_dims")
     shape = at.inputs[0].shape
     starts = _within(starts, at.params["slice_sizes"], shape)
@@ -285,7 +285,7 @@ def _place(at: Operation, place: Value, mapped: str, removed: str) -> tuple[list
 
 
 def _scatter(combine: Callable[[Operation, Term, Term], Term] | None) -> Build:
-    """Of the form that a write to an index of numbers has: one slice."""
+    """An element where one slice is written: the form that a write to an index of numbers has."""
 
     def of(at: Operation) -> Term:
         starts, removed = _place(

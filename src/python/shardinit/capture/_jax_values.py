@@ -146,7 +146,7 @@ def draws(jaxpr: Any) -> bool:
         inner = list(inner_jaxprs(equation.params))
         if equation.primitive.name in _BITS or any(map(draws, inner)):
             return True
-        # Of keys come keys, or their words, or else what they decide.
+        # An operation makes of keys other keys, or their words, or else what they decide.
         if not inner and equation.primitive.name != "random_unwrap" and (
             any(_is_key_of(v) for v in equation.invars)
             and not all(_is_key_of(v) for v in equation.outvars)

@@ -1,4 +1,4 @@
-"""What the results of a JAX function hold: its jaxpr as a graph of values, without their elements."""
+"""The jaxpr of a JAX function as a graph of values, without their elements."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Graph(Computed):
         arguments: Sequence[Value],
         within: Origin | None,
     ) -> list[Value]:
-        """Of the results of a jaxpr; `within` is the function of JAX that it is a part of."""
+        """Values of a jaxpr's results; `within` is the function of JAX that it is a part of."""
         known: dict[Any, Value] = dict(zip(jaxpr.invars, arguments, strict=True))
         outside = Origin("a constant", "?")
         for variable, data in zip(jaxpr.constvars, consts, strict=True):
@@ -111,11 +111,12 @@ class Graph(Computed):
             return [Known(*zeros, where, np.broadcast_to(np.zeros((), zeros[1]), zeros[0]))]
         if name == "random_bits":
             (variable,) = equation.outvars
-            return [Draw(tuple(variable.aval.shape), variable.aval.dtype, where, "bits", {}, inputs[0])]
+            shape, dtype = tuple(variable.aval.shape), variable.aval.dtype
+            return [Draw(shape, dtype, where, "bits", {}, inputs[0])]
         random = name != "random_seed" and any(map(draws, inner_jaxprs(params)))
         return [
-            Apply(tuple(variable.aval.shape), variable.aval.dtype, where, equation.primitive, inputs,
-                  params, i, random)
+            Apply(tuple(variable.aval.shape), variable.aval.dtype, where, equation.primitive,
+                  inputs, params, i, random)
             for i, variable in enumerate(equation.outvars)
         ]  # fmt: skip
 
@@ -138,7 +139,7 @@ class Graph(Computed):
         if shape[: len(keys.shape)] != keys.shape:
             return None
         own = getattr(jaxpr.debug_info, "arg_names", None)
-        if own is not None and len(own) == len(inputs):  # As it was called; JAX may forget it.
+        if own is not None and len(own) == len(inputs):  # JAX may forget how it was called.
             arguments = list(own[1:])
             if set(arguments) != set(names):
                 return None
@@ -173,7 +174,7 @@ class Graph(Computed):
     def _while(
         self, equation: Any, inputs: tuple[Value, ...], within: Origin | None
     ) -> Sequence[Value] | None:
-        """Of a loop with keys or random numbers in it, one round after another.
+        """The results of a loop with keys or random numbers in it, one round after another.
 
         None where these decide how many there are, or where there are many.
         """
@@ -196,8 +197,10 @@ class Graph(Computed):
     def _scan(
         self, equation: Any, inputs: tuple[Value, ...], within: Origin | None
     ) -> Sequence[Value] | None:
-        """Of a loop that draws: all rounds at once where they do not look at random numbers of
-        earlier ones, else one after another.
+        """The results of a loop of known length that draws.
+
+        All rounds are followed at once where they do not look at random numbers of earlier ones,
+        and else one after another.
 
         None where it draws nothing, or where there are too many rounds for that.
         """
@@ -270,7 +273,8 @@ def _is_of(jaxpr: Any, folder: str) -> bool:
 
 def _one_by_one(params: dict[str, Any]) -> Any:
     """A loop of known length as a function without it."""
-    run, consts, carried = core.jaxpr_as_fun(params["jaxpr"]), params["num_consts"], params["num_carry"]
+    run = core.jaxpr_as_fun(params["jaxpr"])
+    consts, carried = params["num_consts"], params["num_carry"]
     rounds = range(params["length"])
 
     def function(*arguments: Any) -> Any:
@@ -287,7 +291,7 @@ def _one_by_one(params: dict[str, Any]) -> Any:
 
 
 def _keyed_carry(params: dict[str, Any], inputs: Sequence[Value]) -> list[bool]:
-    """Of each array that a loop hands on, whether a random key decides it in any round."""
+    """For each array that a loop hands on, whether a random key decides it in any round."""
     consts, carried, body = params["num_consts"], params["num_carry"], params["jaxpr"].jaxpr
     keyed = [value.keyed for value in inputs]
     steps = []

@@ -1,4 +1,4 @@
-"""Whose a line of Python is: the user's, a framework's, or the standard library's."""
+"""Lines of Python: which are the user's, and which a framework's or the standard library's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FRAMEWORKS = (
 
 
 def is_standard(file: str) -> bool:
-    """Whether a file is one of Python's standard library, beside which packages may be installed."""
+    """Whether a file is one of Python's standard library, and not of a package installed there."""
     return file.startswith(_STANDARD) and "-packages" not in file
 
 
@@ -45,7 +45,7 @@ class Lines:
         return self._innermost((frame.file_name, frame.line_num) for frame in frames)
 
     def of_error(self, error: BaseException) -> str:
-        """The same for the place where an error comes from."""
+        """The innermost line for the place where an error comes from, as `of` has it."""
         frames = traceback.extract_tb(error.__traceback__)
         return self._innermost((frame.filename, frame.lineno) for frame in reversed(frames))
 
@@ -67,7 +67,7 @@ def _torch() -> tuple[str, ...]:
 
 
 def _is_users(file: str) -> bool:
-    """Whether a constructor's line is in this file, and not one of PyTorch, which runs it, or ours."""
+    """Whether a file has lines of a constructor, and not of PyTorch, which runs it, or ours."""
     handed_on = file.startswith(("<", _OURS, *_torch()))
     return not (handed_on or file.endswith("transformers/initialization.py") or is_standard(file))
 
@@ -84,7 +84,7 @@ def user_line() -> str:
 
 
 def called_in(file: str) -> str:
-    """The outermost function of a file that the user's innermost line has called; "" if none is."""
+    """The outermost function of a file that the user's innermost line has called; "" for none."""
     frame: types.FrameType | None = sys._getframe(1)
     found = ""
     while frame is not None and not _is_users(frame.f_code.co_filename):

@@ -32,7 +32,7 @@ def norms_of(path: str, value: Value, others: Mapping[str, Value]) -> Tensor | N
     elements = _moved(next(norm.parts()))
     for other, of in others.items():
         shapes = len(value.shape) in (0, len(of.shape)) and all(
-            n in (1, m) for n, m in zip(value.shape, of.shape)  # noqa: B905  Or none.
+            n in (1, m) for n, m in zip(value.shape, of.shape)  # noqa: B905  One may have no dimensions.
         )
         if (
             other == path
@@ -55,7 +55,7 @@ def norms_of(path: str, value: Value, others: Mapping[str, Value]) -> Tensor | N
 
 
 def _moved(value: Value) -> Value:
-    """That of which a value has the elements, all or some, wherever they are."""
+    """The value of which another one has the elements, all or some, wherever they are."""
     while isinstance(value, Gather) or (isinstance(value, Apply) and value.name in _SAME):
         value = next(value.parts())
     return value

@@ -43,11 +43,11 @@ class Operation(At):
     a: dict[str, Any]
 
     def of(self, name: str) -> Term:
-        """The element of the argument of this name at the place of the result's, by broadcasting."""
+        """The element of the argument of this name at the result's place, by broadcasting."""
         return self.element(self.a[name])
 
     def element(self, argument: Any) -> Term:
-        """The same for an argument itself, a value or a number."""
+        """The element of an argument itself, a value or a number."""
         if not isinstance(argument, Value):
             return self.number(argument)
         return self.at(argument, self.index[len(self.index) - len(argument.shape) :])

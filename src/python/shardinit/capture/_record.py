@@ -38,7 +38,8 @@ aten = torch.ops.aten
 
 # Operations whose results do not depend on the elements of their first argument.
 _LOOK_AT_NO_ELEMENT = (
-    "copy_", "fill_", "zero_", "full_like", "ones_like", "zeros_like", "new_full", "new_ones", "new_zeros",
+    "copy_", "fill_", "zero_", "full_like", "ones_like", "zeros_like", "new_full", "new_ones",
+    "new_zeros",
 )  # fmt: skip
 
 
@@ -95,8 +96,10 @@ class Recorder(Memory, TorchDispatchMode):
                 str(origin),
             )
             self.generator.draw()
-            if place.again and (before := self._drawn_before(shape, dtype, kind, parameters, place)):
-                return before
+            if place.again:
+                before = self._drawn_before(shape, dtype, kind, parameters, place)
+                if before is not None:
+                    return before
         recipe = called_in(str(torch.nn.init.__file__))
         draw = Draw(shape, dtype, origin, kind, parameters, order, place, problem, recipe)
         self.draws.append(draw)
@@ -163,7 +166,7 @@ class Recorder(Memory, TorchDispatchMode):
             and (argument.name in kwargs or i < len(args))
         }
         if schema.name == "aten::set_" or torch.Tag.inplace_view in function.tags:
-            return function(*args, **kwargs)  # Where the tensor's elements are is another place now.
+            return function(*args, **kwargs)  # The tensor's elements are at another place now.
         if not written and schema.returns and all(r.alias_info for r in schema.returns):
             result = function(*args, **kwargs)
             if isinstance(result, torch.Tensor) and not self.knows(result):
@@ -215,7 +218,7 @@ class Recorder(Memory, TorchDispatchMode):
         made = [result] if isinstance(result, torch.Tensor) else result
         for tensor in list(written.values() or made):
             value: Value = Empty(tuple(tensor.shape), tensor.dtype, origin)
-            if tensor.device.type != "meta":  # Where nothing is drawn.
+            if tensor.device.type != "meta":  # On `meta` nothing is drawn.
                 value = drawn(self, name, arguments, tensor, origin)
             if written:
                 self.write(tensor, value)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Begins what stands for an element of a matrix that is drawn as a whole, for which no function is.
 MATRIX = "#"
 _NO_SUCH = "no expression draws such values"
-_LARGEST = 1 << 53  # Of whole numbers in f64.
+_LARGEST = 1 << 53  # An f64 has all whole numbers up to this one.
 
 
 def rounded(term: Term, dtype: torch.dtype) -> Term:

@@ -16,7 +16,7 @@ from ._stream import Place
 
 
 class Blocked(Exception):
-    """The constructor needs a number that only the seed decides, or does what cannot be followed."""
+    """The constructor needs a number that only the seed decides, or cannot be followed."""
 
 
 @dataclasses.dataclass(eq=False)

@@ -50,7 +50,7 @@ class Verified:
         return all(tensor.result != "different" for tensor in self.tensors)
 
     def table(self) -> str:
-        """For people: layers that are alike stand once."""
+        """A text for people, in which layers that are alike stand once."""
         lines = [*_groups([t for t in self.tensors if t.result != "different"])]
         lines += [
             (f"{t.path}", "1", f"different: {t.note}")
@@ -117,10 +117,12 @@ def verify(captured: Captured, tensors: str) -> Verified:
     size = sum(math.prod(shape) * item_size(dtype) for shape, dtype in captured.tensors.values())
     if tensors == "sample" and size > LARGEST_SAMPLED:
         gib = 1 << 30
-        return Verified((), f"not verified: its tensors have {size / gib:,.1f} GiB, and for a sample a"
-                        f" constructor makes {LARGEST_SAMPLED / gib:.0f} GiB at most\n"
-                        "  hint: verify all of it (`--verify all`), or a model of fewer layers and"
-                        " smaller sizes")  # fmt: skip
+        return Verified(
+            (),
+            f"not verified: its tensors have {size / gib:,.1f} GiB, and for a sample a constructor"
+            f" makes {LARGEST_SAMPLED / gib:.0f} GiB at most\n  hint: verify all of it"
+            " (`--verify all`), or a model of fewer layers and smaller sizes",
+        )
     first = _whole(captured) if tensors == "all" else _sample(captured, captured.seed)
     compared = [first, _sample(captured, captured.seed ^ 1)]
     note = ""
@@ -130,7 +132,7 @@ def verify(captured: Captured, tensors: str) -> Verified:
 
 
 def _worst(captured: Captured, *compared: Sequence[Compared]) -> tuple[Compared, ...]:
-    """Of each tensor the comparison that found most."""
+    """For each tensor the comparison that found most."""
     found: dict[str, Compared] = {}
     for tensor in itertools.chain(*compared):
         before = found.setdefault(tensor.path, tensor)
@@ -141,7 +143,7 @@ def _worst(captured: Captured, *compared: Sequence[Compared]) -> tuple[Compared,
 
 
 def engine_of(captured: Captured) -> str:
-    """Whose numbers the spec has, if it has those of a framework."""
+    """The spec's engine, if it has the numbers of a framework; "" for others."""
     found = re.search(r"^engine: (torch_cpu|jax_threefry)", captured.text, re.MULTILINE)
     return found[1] if found else ""
 
@@ -171,7 +173,7 @@ def compare(captured: Captured, real: Mapping[str, Real], folder: str) -> Verifi
 
 
 def _sample(captured: Captured, seed: int) -> list[Compared]:
-    """Of tensors that are alike the first, one in the middle and the last; of large ones parts.
+    """Compares the first, the middle and the last of tensors that are alike, large ones in parts.
 
     With another seed than the capture's own these are constants alone, where random numbers do not
     follow the spec's seed.

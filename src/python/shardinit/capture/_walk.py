@@ -1,4 +1,4 @@
-"""From a tensor back to its draws, in the graph of any framework: an expression is made on the way."""
+"""The walk from a tensor back to its draws, of any framework, which makes an expression."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ class At:
         )
 
     def padded(self, value: Any, before: Sequence[int], filler: Term) -> Term:
-        """An element of a value with so many others `before` it in each dimension, and any behind."""
+        """An element of a value with so many others `before` it along each dimension."""
         return self.formula.padded(
             before,
             value.shape,

@@ -158,7 +158,8 @@ def _steps(key: Key) -> str:
     return maps[0] if len(maps) == 1 else f"[{', '.join(maps)}]"
 
 
-_NO_TEXT = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}  # For some readers.
+# Words that some readers take for other values than texts.
+_NO_TEXT = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 
 
 def _statics(items: Sequence[Any]) -> str:
