@@ -88,16 +88,6 @@ def fill_tree(
     leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
     streams = streams_of(tree)
 
-    def path_in(keys: Any, leaf: Any) -> str | None:
-        """The leaf's path among the tensors, or that which is missing; None: it stays as it is."""
-        if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
-            return None
-        path = ".".join(parts_of(keys))
-        if path not in opened.tensors or rename:
-            path = rename(path_of(keys)) if rename else path_of(keys)
-        is_stream = jax.tree_util.keystr(keys) in streams
-        return None if path not in opened.tensors and is_stream else path
-
     def sharding_of(info: TensorInfo, leaf: Any) -> Sharding | str:
         """The sharding of a leaf, or why there is none."""
         if flat is not None:
@@ -112,7 +102,7 @@ def fill_tree(
         fits = own is not None and (devices is None or own.device_set == devices)
         return own if own is not None and fits else default(info)
 
-    paths = [path_in(keys, leaf) for keys, leaf in leaves]
+    paths = [_path_in(opened, keys, leaf, rename, streams) for keys, leaf in leaves]
     chosen: dict[str, Any] = {}
     missing: list[str] = []
     mismatching: dict[str, str] = {}
@@ -146,6 +136,23 @@ def fill_tree(
         for path, (_, leaf) in zip(paths, leaves, strict=True)
     ]
     return jax.tree_util.tree_unflatten(structure, filled)
+
+
+def _path_in(
+    opened: Described,
+    keys: Any,
+    leaf: Any,
+    rename: Callable[[str], str] | None,
+    streams: frozenset[str],
+) -> str | None:
+    """The leaf's path among the tensors, or that which is missing; None: it stays as it is."""
+    if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+        return None
+    path = ".".join(parts_of(keys))
+    if path not in opened.tensors or rename:
+        path = rename(path_of(keys)) if rename else path_of(keys)
+    is_stream = jax.tree_util.keystr(keys) in streams
+    return None if path not in opened.tensors and is_stream else path
 
 
 def named_sharding(mesh: Mesh, spec: tuple[tuple[str, ...], ...]) -> NamedSharding:
