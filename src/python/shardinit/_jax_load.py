@@ -1,16 +1,24 @@
-"""Arrays and trees of JAX, from a checkpoint, a spec or a program alike."""
+"""Arrays and pytrees of JAX, from a checkpoint, a spec or a program alike."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+from jax.sharding import (
+    AbstractMesh,
+    AxisType,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    Sharding,
+    SingleDeviceSharding,
+)
 
 from ._errors import MismatchError
-from ._jax_trees import flatten, nest, own_sharding, parts_of, path_of, streams_of
 from ._source import Source, TensorInfo
 
 Shardings = Sharding | Mapping[str, Any] | Callable[[TensorInfo], Sharding] | None
@@ -84,24 +92,9 @@ def fill_tree(
         mesh: its devices are those that shardings must be over; None is any.
     """
     devices = None if mesh is None else frozenset(mesh.devices.flat)
-    flat = flatten(shardings) if isinstance(shardings, Mapping) else None
+    sharding_of = _chooser(shardings, default, mesh, devices)
     leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
     streams = streams_of(tree)
-
-    def sharding_of(info: TensorInfo, leaf: Any) -> Sharding | str:
-        """The sharding of a leaf, or why there is none."""
-        if flat is not None:
-            given: Sharding | str = flat.get(info.path, "has no sharding")
-            return given
-        if shardings is not None:
-            return choose(shardings, info)
-        try:
-            own = own_sharding(leaf, mesh)
-        except MismatchError as error:
-            return str(error)
-        fits = own is not None and (devices is None or own.device_set == devices)
-        return own if own is not None and fits else default(info)
-
     paths = [_path_in(opened, keys, leaf, rename, streams) for keys, leaf in leaves]
     chosen: dict[str, Any] = {}
     missing: list[str] = []
@@ -136,6 +129,31 @@ def fill_tree(
         for path, (_, leaf) in zip(paths, leaves, strict=True)
     ]
     return jax.tree_util.tree_unflatten(structure, filled)
+
+
+def _chooser(
+    shardings: Shardings,
+    default: Callable[[TensorInfo], Sharding],
+    mesh: Mesh | None,
+    devices: frozenset[Any] | None,
+) -> Callable[[TensorInfo, Any], Sharding | str]:
+    """What gives the sharding of a tensor for a leaf, or says why there is none."""
+    flat = flatten(shardings) if isinstance(shardings, Mapping) else None
+
+    def sharding_of(info: TensorInfo, leaf: Any) -> Sharding | str:
+        if flat is not None:
+            given: Sharding | str = flat.get(info.path, "has no sharding")
+            return given
+        if shardings is not None:
+            return choose(shardings, info)
+        try:
+            own = own_sharding(leaf, mesh)
+        except MismatchError as error:
+            return str(error)
+        fits = own is not None and (devices is None or own.device_set == devices)
+        return own if own is not None and fits else default(info)
+
+    return sharding_of
 
 
 def _path_in(
@@ -203,3 +221,96 @@ def _array(checkpoint: Source, path: str, sharding: Sharding, verify: bool) -> j
         return seen[key]
 
     return jax.make_array_from_callback(info.global_shape, sharding, read, dtype=info.numpy_dtype)
+
+
+def streams_of(tree: Any) -> frozenset[str]:
+    """Leaves that are keys and counters of Flax NNX's random streams, as ``nnx.Dropout`` has."""
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is None:
+        return frozenset()
+    leaves = jax.tree_util.tree_flatten_with_path(
+        tree, is_leaf=lambda node: isinstance(node, nnx.RngState)
+    )[0]
+    found = [(keys, leaf) for keys, leaf in leaves if isinstance(leaf, nnx.RngState)]
+    return frozenset(
+        jax.tree_util.keystr((*keys, *inner))
+        for keys, state in found
+        for inner, _ in jax.tree_util.tree_flatten_with_path(state)[0]
+    )
+
+
+def own_sharding(leaf: Any, mesh: Mesh | None) -> Sharding | None:
+    """A leaf's sharding; None if it has none.
+
+    One over an ``AbstractMesh``, as skeletons that are made under ``jax.set_mesh`` have, becomes
+    one over `mesh`, or the mesh that is set.
+
+    Raises:
+        MismatchError: that mesh does not have its axes.
+    """
+    own: Sharding | None = getattr(leaf, "sharding", None)
+    if not isinstance(own, NamedSharding) or not isinstance(own.mesh, AbstractMesh):
+        return own
+    named = [a for axes in own.spec if axes for a in ((axes,) if isinstance(axes, str) else axes)]
+    if not named and AxisType.Explicit not in own.mesh.axis_types:
+        return None  # JAX chooses how it is cut, so nothing is said.
+    over = mesh if mesh is not None else jax.sharding.get_mesh()
+    if missing := [axis for axis in named if axis not in over.axis_names]:
+        raise MismatchError(
+            f"its sharding is over axis `{missing[0]}` of an abstract mesh, and "
+            + ("no mesh is set: call this under `jax.set_mesh`, or give `shardings`"
+               if over.empty else "the mesh does not have it")
+        )  # fmt: skip
+    if over.empty:
+        return None
+    return NamedSharding(over, own.spec)
+
+
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Dicts in dicts from paths: ``{"a.b": x}`` → ``{"a": {"b": x}}``."""
+    tree: dict[str, Any] = {}
+    for path, value in flat.items():
+        *parents, name = path.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = value
+    return tree
+
+
+def path_of(keys: Iterable[Any]) -> str:
+    """The path of a leaf from JAX's key path: attributes, keys and indices, joined by dots.
+
+    A last attribute ``value`` is left out, which is the array of a Flax NNX variable, and the last
+    key of the only array of a node that names none, as Haliax's ``NamedArray``; `fill` does so
+    where the checkpoint has no such path.
+    """
+    keys = list(keys)
+    unnamed = bool(keys) and keys[-1] == jax.tree_util.FlattenedIndexKey(0)
+    if len(keys) > 1 and (unnamed or getattr(keys[-1], "name", "") == "value"):
+        keys.pop()
+    return ".".join(parts_of(keys))
+
+
+def parts_of(keys: Iterable[Any]) -> list[str]:
+    """The names of JAX's key path."""
+    parts = []
+    for key in keys:
+        for attribute in ("name", "key", "idx"):  # GetAttrKey; DictKey and others; SequenceKey.
+            if hasattr(key, attribute):
+                parts.append(str(getattr(key, attribute)))
+                break
+        else:
+            parts.append(str(key))
+    return parts
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Paths from dicts in dicts: what `nest` was made from."""
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{name}."))
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat

@@ -21,9 +21,17 @@ from torch.nn.parameter import is_lazy
 from ._errors import MismatchError
 from ._manifest import StoredTensorInfo
 from ._source import Job, Slices, Source, TensorInfo
-from ._torch_memory import materialize, moved, version
 from ._torch_names import Inverse, inverses_of, paths_of
-from ._torch_slots import Entry, entries_of, is_sharded_tensor, slots_of, written_in_place
+from ._torch_slots import (
+    Entry,
+    entries_of,
+    is_sharded_tensor,
+    materialize,
+    moved,
+    slots_of,
+    version,
+    written_in_place,
+)
 from ._torch_tensors import dtype_of, fill_local, whole_shape, why_not_filled
 
 _COMPARE_BYTES = 64 << 20

@@ -32,8 +32,16 @@ from jax.sharding import Mesh, NamedSharding, Sharding
 
 from ._checkpoint import Folder, as_source
 from ._errors import MismatchError
-from ._jax_load import Shardings, choose, fill_tree, load_arrays, named_sharding, reader
-from ._jax_trees import nest, path_of
+from ._jax_load import (
+    Shardings,
+    choose,
+    fill_tree,
+    load_arrays,
+    named_sharding,
+    nest,
+    path_of,
+    reader,
+)
 from ._source import TensorInfo
 from ._spec import Sets, Spec, as_spec
 

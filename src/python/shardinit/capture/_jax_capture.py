@@ -16,7 +16,7 @@ import numpy as np
 
 from .._dtypes import name_of
 from .._errors import CaptureError, CaptureWarning
-from .._jax_trees import parts_of, path_of
+from .._jax_load import parts_of, path_of
 from . import Captured
 from ._compare import WORDS, Real
 from ._finish import LAYOUT, finish
