@@ -26,14 +26,8 @@ class Value:
     shape: tuple[int, ...]
     dtype: Any
     origin: Origin
-
-    @property
-    def random(self) -> bool:
-        return False
-
-    @property
-    def keyed(self) -> bool:
-        return is_key(self.dtype)
+    random = False
+    keyed = False
 
 
 @dataclasses.dataclass(eq=False)
@@ -41,11 +35,10 @@ class Known(Value):
     """Numbers that stand in the jaxpr, or that were computed, perhaps of keys."""
 
     data: Any
-    is_keyed: bool = False
+    keyed: bool = False
 
-    @property
-    def keyed(self) -> bool:
-        return self.is_keyed or is_key(self.dtype)
+    def __post_init__(self) -> None:
+        self.keyed |= is_key(self.dtype)
 
 
 @dataclasses.dataclass(eq=False)
@@ -63,14 +56,8 @@ class Draw(Value):
     parameters: dict[str, Any]
     keys: Value
     order: int = 0
-
-    @property
-    def random(self) -> bool:
-        return True
-
-    @property
-    def keyed(self) -> bool:
-        return True
+    random = True
+    keyed = True
 
 
 @dataclasses.dataclass(eq=False)
@@ -85,25 +72,17 @@ class Apply(Value):
     inputs: tuple[Value, ...]
     params: dict[str, Any]
     result: int
-    is_random: bool = False
-    is_keyed: bool = False
+    random: bool = False
+    keyed: bool = False
 
     def __post_init__(self) -> None:
-        self.is_random = self.is_random or any(value.random for value in self.inputs)
-        self.is_keyed = (
-            self.is_random
+        self.random |= any(value.random for value in self.inputs)
+        self.keyed = (
+            self.random
             or is_key(self.dtype)
             or any(value.keyed for value in self.inputs)
             or any(map(has_keys, inner_jaxprs(self.params)))
         )
-
-    @property
-    def random(self) -> bool:
-        return self.is_random
-
-    @property
-    def keyed(self) -> bool:
-        return self.is_keyed
 
     @property
     def name(self) -> str:

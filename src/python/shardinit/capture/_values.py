@@ -30,10 +30,10 @@ class Value:
     shape: tuple[int, ...]
     dtype: torch.dtype
     origin: Origin
+    random: bool = dataclasses.field(init=False)
 
-    @property
-    def random(self) -> bool:
-        return any(part.random for part in self.parts())
+    def __post_init__(self) -> None:
+        self.random = any(part.random for part in self.parts())
 
     def parts(self) -> Iterator[Value]:
         return iter(())
@@ -70,7 +70,9 @@ class Draw(Value):
     place: Place
     problem: str = ""
     recipe: str = ""
-    random = True
+
+    def __post_init__(self) -> None:
+        self.random = True
 
 
 @dataclasses.dataclass(eq=False)
@@ -88,11 +90,7 @@ class Apply(Value):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     result: int | str
-    random: bool = False
     default: torch.dtype = dataclasses.field(default_factory=torch.get_default_dtype)
-
-    def __post_init__(self) -> None:
-        self.random = any(part.random for part in self.parts())
 
     @property
     def name(self) -> str:
@@ -135,10 +133,6 @@ class Gather(Value):
     base: Value
     layout: Geometry
     view: Geometry
-    random: bool = False
-
-    def __post_init__(self) -> None:
-        self.random = self.base.random
 
     def parts(self) -> Iterator[Value]:
         yield self.base
@@ -152,10 +146,6 @@ class Scatter(Value):
     layout: Geometry
     view: Geometry
     values: Value
-    random: bool = False
-
-    def __post_init__(self) -> None:
-        self.random = self.base.random or self.values.random
 
     def parts(self) -> Iterator[Value]:
         yield self.base
