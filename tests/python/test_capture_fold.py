@@ -9,7 +9,7 @@ from clients import Client, LikeTorchCpu
 torch = Client("torch")
 
 import shardinit.capture
-from shardinit.capture import _fold
+from shardinit.capture import _alike
 from torch import nn
 
 bits = LikeTorchCpu()
@@ -98,11 +98,11 @@ def test_conditions_are_those_of_the_layers():
     said = 0
     for at, layers in sets:
         try:
-            text = _fold._condition(layers, at, "layer")
-        except _fold.Unlike:
+            text = _alike._condition(layers, at, "layer")
+        except _alike.Unlike:
             continue
         said += 1
         assert [layer for layer in at if Value(text, layer)] == layers, text
     assert said > 100
-    assert _fold._condition([2, *range(7, 76, 6)], list(range(76)), "layer") == (
+    assert _alike._condition([2, *range(7, 76, 6)], list(range(76)), "layer") == (
         "(mod(layer, 5) == 2) * (layer <= 7) + (mod(layer, 6) == 1) * (layer >= 13)")
