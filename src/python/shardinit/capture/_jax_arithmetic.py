@@ -104,7 +104,7 @@ def _rescaled(operator: str, x: Scaled, by: float, dtype: Any, exact: bool) -> T
     """A draw that is scaled and moved stays one."""
     assert x.draw is not None
     if exact:
-        # It does so as long as the engine's one rounding of each step is that of JAX.
+        # The draw stays one as long as the engine's one rounding of each step is that of JAX.
         is_plain = x.draw.kind != "uniform" or bounds(x.draw, 1, 0) in ((0, 1), (-1, 1))
         if not is_plain or x.shift or not by or str(x.draw.dtype) != str(np.dtype(dtype)):
             return None

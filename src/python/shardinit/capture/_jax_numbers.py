@@ -185,7 +185,7 @@ def of_bits(draw: Draw, word: Term) -> Term:
 
 @functools.cache
 def _other_erf_inv(dtype: str, low: float, high: float, bits: int) -> tuple[tuple[int, float], ...]:
-    """Those numbers of so many bits whose erf_inv JAX rounds otherwise: place, and what it has."""
+    """The numbers of so many bits whose erf_inv JAX rounds otherwise: place, and what it has."""
     name, type_ = name_of(dtype), jnp.dtype(dtype)
     inner = f"i0 / {1 << bits} * {float(exactly(high - low, type_))!r}"
     if dtype == "bfloat16":

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 TORCH_CPU = "torch_cpu"  # The engine that has this stream.
 
 _GROUP = 16  # Normal numbers of a contiguous tensor are made in groups of so many.
-# Standard deviations: no number of 24 random bits is farther from the mean, or of 53 bits.
+# Normal numbers of 24 and of 53 random bits are no more standard deviations from their mean.
 _FARTHEST, _FARTHEST_OF_PAIRS = 5.78, 8.58
 _WIDE = 1 << 28  # Whole numbers of a larger range take 64 bits.
 
