@@ -96,7 +96,7 @@ def error_of_sum(terms: int) -> float:
 def compare_nearly(
     found: Compared, made: np.ndarray[Any, Any], real: Real, most: Callable[[], Ulps], box: Any
 ) -> Compared:
-    """What was found, as `inexact` if no element differs by more than a few units in the last place.
+    """What was found, as `inexact` if no element differs by more than a few ulps.
 
     The units are those of the element itself, or of the largest one.
     """
