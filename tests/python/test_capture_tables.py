@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from clients import Client
 from support import Ok, Reassemble
-from test_capture import TEXT, Class
+from test_capture import TEXT, class_of
 
 torch = Client("torch")
 transformers = Client("transformers")
@@ -47,10 +47,10 @@ class Tables(nn.Module):
 
 MODELS = {
     "tables": (Tables, 8),
-    "whisper": (Class("WhisperForConditionalGeneration", "WhisperConfig", **SPEECH), 1),
-    "marian": (Class("MarianModel", "MarianConfig", **SPEECH), 1),
-    "roformer": (Class("RoFormerModel", "RoFormerConfig", **TEXT), 1),
-    "gpt neo": (Class("GPTNeoModel", "GPTNeoConfig", hidden_size=64, num_layers=4, num_heads=4, vocab_size=120,
+    "whisper": (class_of("WhisperForConditionalGeneration", "WhisperConfig", **SPEECH), 1),
+    "marian": (class_of("MarianModel", "MarianConfig", **SPEECH), 1),
+    "roformer": (class_of("RoFormerModel", "RoFormerConfig", **TEXT), 1),
+    "gpt neo": (class_of("GPTNeoModel", "GPTNeoConfig", hidden_size=64, num_layers=4, num_heads=4, vocab_size=120,
                       attention_types=[[["global", "local"], 2]], max_position_embeddings=1024, window_size=37), 0),
 }
 

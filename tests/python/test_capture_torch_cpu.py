@@ -14,7 +14,7 @@ torch = Client("torch")
 import shardinit.capture
 import shardinit.torch
 from shardinit.capture._verify import compare
-from test_capture import MODELS, Command
+from test_capture import MODELS, command
 from torch import nn
 
 sys.path.append(str(ROOT / "tests"))
@@ -369,7 +369,7 @@ def test_command(tmp_path):
         "        Model.made += 1\n"
         "        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))\n"
         "        self.norm = nn.LayerNorm(8 if not changes else Model.made + 8)\n")
-    done = Command("torch", "mine:Model", "--engine", "torch_cpu", "--seed", 7, "--verify", "all", "-o", "spec.yaml", folder=tmp_path)
+    done = command("torch", "mine:Model", "--engine", "torch_cpu", "--seed", 7, "--verify", "all", "-o", "spec.yaml", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "spec.yaml: 8 tensors\n")
     assert done.stdout.splitlines() == [
         "tensor               tensors  result",
@@ -380,7 +380,7 @@ def test_command(tmp_path):
         "",
         "8 tensors: 8 equal"]
     Ok("validate", tmp_path / "spec.yaml")
-    done = Command("torch", "mine:Model", "--args", '{"changes": true}', "--verify", "all", "-o", "-", folder=tmp_path)
+    done = command("torch", "mine:Model", "--args", '{"changes": true}', "--verify", "all", "-o", "-", folder=tmp_path)
     assert done.returncode == 1 and done.stdout.startswith("# Model, captured")
     assert "norm.weight                1  different: f32 [10] in the model\n" in done.stderr
     assert "6 alike, 2 different" in done.stderr
