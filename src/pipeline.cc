@@ -23,49 +23,15 @@ namespace {
 // one's data is synced, while the one between is written.
 constexpr int64_t kRanksAtOnce = 8;
 
-// A box is checked with the first rank that has some of it: a rank gets its name when what it and
-// all before it were made from is checked. Else one that was made from damaged boxes could stay
-// where the run ends before they are found out.
-class CheckedCommits {
- public:
-  // Of rank `number` of those that are written, whose check has passed. Also makes those that
-  // waited for it.
-  void Add(int64_t number, std::function<void()> commit) {
-    std::unique_lock lock(mutex_);
-    waiting_.emplace(number, std::move(commit));
-    while (!waiting_.empty() && waiting_.begin()->first == next_) {
-      auto first = waiting_.extract(waiting_.begin());
-      ++next_;
-      lock.unlock();  // Others make theirs meanwhile.
-      first.mapped()();
-      first = {};
-      lock.lock();
-    }
-  }
-
-  int64_t waiting() const {
-    const std::lock_guard lock(mutex_);
-    return std::ssize(waiting_);
-  }
-
- private:
-  mutable std::mutex mutex_;
-  int64_t next_ = 0;
-  std::map<int64_t, std::function<void()>> waiting_;
-};
-
 // Each rank: metadata here, values by the workers, then its commit on one of
 // their threads. A rank that is dropped on the way leaves nothing behind.
 void WriteRanks(const Plan& plan, const GenerateRequest& request, const CheckpointFolder& folder,
                 const Digest& plan_sha256, WorkCounters* counters, GenerateResult* result) {
-  CheckedCommits commits;
-  Workers workers(request.workers, counters);
-  int64_t submitted = 0;
-  const auto tick = [&] {
+  const auto tick = [&](int64_t done) {
     if (!request.progress) return;
-    request.progress(*counters, result->skipped + workers.finished_groups(),
-                     static_cast<int64_t>(request.ranks.size()));
+    request.progress(*counters, result->skipped + done, static_cast<int64_t>(request.ranks.size()));
   };
+  FileGroups files(request.workers, counters, request.source, kRanksAtOnce, tick);
   for (const int64_t r : request.ranks) {
     ThrowIfInterrupted();
     RankPlan rank = PlanRank(plan, r);
@@ -74,26 +40,14 @@ void WriteRanks(const Plan& plan, const GenerateRequest& request, const Checkpoi
       ++result->skipped;
       continue;
     }
-    // Ranks that are finished but wait for their commit are open, too.
-    const auto wanted = [&] { return submitted - kRanksAtOnce + 1 + commits.waiting(); };
-    do {
-      workers.WaitFor(wanted(), tick);
-    } while (workers.finished_groups() < wanted());
+    files.WaitForRoom();
     result->bytes += rank.bytes();
     const auto writer =
         std::make_shared<RankWriter>(folder, plan, std::move(rank), plan_sha256, counters);
-    std::vector<BoxTask> tasks = writer->Tasks();
-    std::function<void()> check;
-    if (request.source) check = request.source(&tasks);
-    workers.Submit(std::move(tasks), [&commits, writer, number = submitted, check] {
-      if (!check) return writer->Commit();
-      check();
-      commits.Add(number, [writer] { writer->Commit(); });
-    });
-    ++submitted;
+    files.Add(writer->Tasks(), [writer] { writer->Commit(); });
+    ++result->written;
   }
-  workers.WaitFor(submitted, tick);
-  result->written = submitted;
+  files.Finish();
 }
 
 // What was written is where the folder is now, not where the user asked for it.

@@ -23,8 +23,8 @@ struct GenerateRequest {
   std::vector<int64_t> ranks;  // Ascending.
   WorkerOptions workers;
   IndexMode index = IndexMode::kAuto;
-  Damage damage;                // What to make again, as if it were not there.
-  TaskSource source = nullptr;  // Null: values are generated.
+  Damage damage;                 // What to make again, as if it were not there.
+  TaskSource* source = nullptr;  // Null: values are generated.
   ProgressFunction progress;
 };
 

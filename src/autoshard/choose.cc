@@ -1,6 +1,7 @@
 #include "autoshard/choose.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <set>
@@ -12,35 +13,58 @@ namespace {
 
 constexpr size_t kMaxWays = 1 << 16, kMaxStates = 1 << 20;
 
-// An axis may do one of these to a block.
-enum class Deed { kNothing, kGather, kSplit, kSplitLast, kRoute };
+// What an axis may do to the matrices of a block.
+struct Deed {
+  AxisUse by;
+  CutUse use;
+  bool last = false;  // Of several dimensions along which it may split a matrix, the last one.
+};
+constexpr Deed kDeeds[] = {
+    {AxisUse::kBatch, CutUse::kWhole},        {AxisUse::kBatch, CutUse::kGathered},
+    {AxisUse::kExperts, CutUse::kWhole},      {AxisUse::kExperts, CutUse::kGathered},
+    {AxisUse::kExperts, CutUse::kRouted},     {AxisUse::kComputation, CutUse::kWhole},
+    {AxisUse::kComputation, CutUse::kSplit},  {AxisUse::kComputation, CutUse::kSplit, true},
+    {AxisUse::kComputation, CutUse::kRouted},
+};
+
+// The dimension that is split, the first or the last one of those that may be; -1: there is none.
+int SplitDimension(const StepWeight& weight, bool last) {
+  int found = -1;
+  for (size_t d = 0; d < weight.split_sends.size(); ++d) {
+    if (weight.split_sends[d] >= 0 && (found < 0 || last)) found = static_cast<int>(d);
+  }
+  return found;
+}
+
+// The dimension that an axis cuts; -1: none, or one that a weight is gathered along.
+int DimensionOf(const Deed& deed, const StepWeight& weight) {
+  if (deed.use == CutUse::kRouted) return weight.experts;
+  return deed.use == CutUse::kSplit ? SplitDimension(weight, deed.last) : -1;
+}
+
+// Whether a block has what the deed is for; a second dimension, if it is for the last one.
+bool IsFor(const Deed& deed, const StepModel& model, const StepBlock& block) {
+  if (deed.use == CutUse::kWhole || deed.use == CutUse::kGathered) return true;
+  return std::any_of(block.weights.begin(), block.weights.end(), [&](size_t w) {
+    const StepWeight& weight = model.weights[w];
+    const int d = DimensionOf(deed, weight);
+    return d >= 0 && !(deed.last && d == SplitDimension(weight, false));
+  });
+}
 
 struct AxisDeeds {
   size_t axis;
-  std::vector<Deed> of_matrices;
+  std::vector<const Deed*> of_matrices;
 };
 
 std::vector<AxisDeeds> DeedsOf(const StepModel& model, const StepBlock& block) {
-  bool has_experts = false, splits = false, splits_twice = false;
-  for (const size_t w : block.weights) {
-    const StepWeight& weight = model.weights[w];
-    const auto dimensions = std::count_if(weight.split_sends.begin(), weight.split_sends.end(),
-                                          [](double sends) { return sends >= 0; });
-    has_experts |= weight.experts >= 0 && block.experts > 1;
-    splits |= dimensions > 0;
-    splits_twice |= dimensions > 1;
-  }
   std::vector<AxisDeeds> all;
   for (size_t a = 0; a < model.training.axes.size(); ++a) {
     const StepAxis& axis = model.training.axes[a];
-    if (axis.size == 1 || axis.use == AxisUse::kOther) continue;
-    const bool shares = axis.use == AxisUse::kComputation;
-    AxisDeeds deeds = {a, {Deed::kNothing}};
-    if (!shares) deeds.of_matrices.push_back(Deed::kGather);
-    if (shares && splits) deeds.of_matrices.push_back(Deed::kSplit);
-    if (shares && splits_twice) deeds.of_matrices.push_back(Deed::kSplitLast);
-    if ((shares || axis.use == AxisUse::kExperts) && has_experts) {
-      deeds.of_matrices.push_back(Deed::kRoute);
+    if (axis.size == 1 || axis.use == AxisUse::kStages) continue;
+    AxisDeeds deeds = {a, {}};
+    for (const Deed& deed : kDeeds) {
+      if (deed.by == axis.use && IsFor(deed, model, block)) deeds.of_matrices.push_back(&deed);
     }
     all.push_back(std::move(deeds));
   }
@@ -53,22 +77,26 @@ class WeightCutter {
   WeightCutter(const StepModel& model, const StepWeight& weight)
       : axes_(model.training.axes), weight_(weight), parts_(weight.shape.size(), 1) {}
 
-  AxisCuts Run(const std::vector<AxisDeeds>& deeds, const std::vector<Deed>& of_matrix,
+  AxisCuts Run(const std::vector<AxisDeeds>& deeds, const std::vector<const Deed*>& of_matrix,
                const std::vector<bool>& gathers_vector) {
-    AxisCuts cuts(axes_.size(), -1);
+    AxisCuts cuts(axes_.size());
     std::vector<size_t> gathered;
     int64_t parts = 1;
+    for (const size_t a : weight_.pinned) {
+      if (!weight_.is_list || axes_[a].size == 1) continue;
+      cuts[a] = weight_.experts;
+      parts_[static_cast<size_t>(weight_.experts)] *= axes_[a].size;
+    }
     for (size_t i = 0; i < deeds.size(); ++i) {
       const size_t a = deeds[i].axis;
-      const Deed deed = of_matrix[i];
-      const int d = deed == Deed::kRoute       ? weight_.experts
-                    : deed == Deed::kSplit     ? SplitDimension(false)
-                    : deed == Deed::kSplitLast ? SplitDimension(true)
-                                               : -1;
+      if (cuts[a].dimension >= 0) continue;
+      const Deed& deed = *of_matrix[i];
+      const int d = DimensionOf(deed, weight_);
       if (d >= 0) {
-        cuts[a] = d;
+        const bool splits = deed.use == CutUse::kSplit;
+        cuts[a] = {d, splits ? weight_.SegmentsOf(static_cast<size_t>(d)) : 1};
         parts_[static_cast<size_t>(d)] *= axes_[a].size;
-      } else if (weight_.is_matrix() ? deed == Deed::kGather : gathers_vector[i]) {
+      } else if (weight_.is_matrix() ? deed.use == CutUse::kGathered : gathers_vector[i]) {
         gathered.push_back(a);
         parts *= axes_[a].size;
       }
@@ -79,21 +107,13 @@ class WeightCutter {
   }
 
  private:
-  int SplitDimension(bool last) const {
-    int found = -1;
-    for (size_t d = 0; d < weight_.split_sends.size(); ++d) {
-      if (weight_.split_sends[d] >= 0 && (found < 0 || last)) found = static_cast<int>(d);
-    }
-    return found;
-  }
-
   // The one that falls into equal parts before others, then one that nothing else cuts and that is
   // no stack, then the largest, and the first. A weight that is too small for all ranks stays
   // whole.
   int GatheredDimension(int64_t parts) const {
     int best = -1;
     std::tuple<bool, bool, bool, int64_t> best_rank;
-    for (size_t d = 0; d < weight_.shape.size(); ++d) {
+    for (size_t d = weight_.is_list ? 1 : 0; d < weight_.shape.size(); ++d) {
       const int64_t extent = weight_.shape[d];
       if (extent / parts_[d] < parts) continue;
       const bool is_stack = std::count(weight_.batch.begin(), weight_.batch.end(), d) > 0;
@@ -114,11 +134,11 @@ class WeightCutter {
 // True if the axes that were chosen to split or to route really do; otherwise they would cut
 // through a head, a unit or an expert.
 bool IsDone(const StepModel& model, const StepBlock& block, const std::vector<AxisDeeds>& deeds,
-            const std::vector<Deed>& of_matrix, const BlockCuts& cuts) {
+            const std::vector<const Deed*>& of_matrix, const BlockCuts& cuts) {
   const auto uses = UsesOf(model, block, cuts);
   for (size_t i = 0; i < deeds.size(); ++i) {
-    if (of_matrix[i] == Deed::kNothing || of_matrix[i] == Deed::kGather) continue;
-    const CutUse meant = of_matrix[i] == Deed::kRoute ? CutUse::kRouted : CutUse::kSplit;
+    const CutUse meant = of_matrix[i]->use;
+    if (meant == CutUse::kWhole || meant == CutUse::kGathered) continue;
     if (std::none_of(uses.begin(), uses.end(),
                      [&](const auto& of_weight) { return of_weight[deeds[i].axis] == meant; })) {
       return false;
@@ -127,21 +147,55 @@ bool IsDone(const StepModel& model, const StepBlock& block, const std::vector<Ax
   return true;
 }
 
+// Of one way to cut a block, or blocks: the memory of each stage, then the seconds. Where least
+// memory is asked for, nothing is bound, and memory stands for the seconds.
+using Costs = std::vector<double>;
+
+Costs CostsOf(const StageCosts& stages, bool memory_alone) {
+  Costs costs;
+  for (const StepCost& cost : stages) costs.push_back(memory_alone ? 0 : cost.memory);
+  for (const StepCost& cost : stages) costs.push_back(memory_alone ? cost.memory : cost.seconds());
+  return costs;
+}
+
+double MostSeconds(const Costs& costs) {
+  return *std::max_element(costs.begin() + std::ssize(costs) / 2, costs.end());
+}
+
+Costs Sum(Costs a, const Costs& b) {
+  for (size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+  return a;
+}
+
+// Of each number the least, or the most, of all ways.
+template <typename T, typename F>
+Costs BoundOf(const std::vector<T>& ways, F choose) {
+  Costs bound = ways.front().costs;
+  for (const T& way : ways) {
+    for (size_t i = 0; i < bound.size(); ++i) bound[i] = choose(bound[i], way.costs[i]);
+  }
+  return bound;
+}
+
 // One way to cut a block, under some options.
 struct Way {
-  double seconds, memory;
+  Costs costs;
   size_t strategy;
 };
 
-// Those that no other is better than both in seconds and in memory: of least memory first.
+// Those that no other is better than in all stages, in seconds and in memory: of least memory
+// first.
 template <typename T>
 void KeepBest(std::vector<T>* ways) {
-  std::stable_sort(ways->begin(), ways->end(), [](const T& a, const T& b) {
-    return std::pair(a.memory, a.seconds) < std::pair(b.memory, b.seconds);
-  });
+  std::stable_sort(ways->begin(), ways->end(),
+                   [](const T& a, const T& b) { return a.costs < b.costs; });
   std::vector<T> kept;
-  for (const T& way : *ways) {
-    if (kept.empty() || way.seconds < kept.back().seconds) kept.push_back(way);
+  for (T& way : *ways) {
+    const auto is_no_better = [&](const T& other) {
+      return std::equal(way.costs.begin(), way.costs.end(), other.costs.begin(),
+                        std::greater_equal<>());
+    };
+    if (std::none_of(kept.rbegin(), kept.rend(), is_no_better)) kept.push_back(std::move(way));
   }
   *ways = std::move(kept);
 }
@@ -149,33 +203,29 @@ void KeepBest(std::vector<T>* ways) {
 // Chooses one way for each block, so that all together are the fastest that fits.
 class Combiner {
  public:
-  Combiner(std::vector<std::vector<Way>> blocks, double memory)
-      : blocks_(std::move(blocks)), memory_(memory) {}
-
-  double LeastMemory() const {
-    double memory = 0;
-    for (const auto& ways : blocks_) memory += ways.front().memory;
-    return memory;
+  Combiner(std::vector<std::vector<Way>> blocks, Costs beside, double memory)
+      : blocks_(std::move(blocks)), memory_(memory), rest_(blocks_.size() + 1) {
+    states_.push_back({{std::move(beside), 0, 0}});
+    rest_.back().least = rest_.back().most = Costs(states_[0][0].costs.size());
+    for (size_t b = blocks_.size(); b-- > 0;) {
+      const auto least = [](double x, double y) { return std::min(x, y); };
+      const auto most = [](double x, double y) { return std::max(x, y); };
+      rest_[b].least = Sum(BoundOf(blocks_[b], least), rest_[b + 1].least);
+      rest_[b].most = Sum(BoundOf(blocks_[b], most), rest_[b + 1].most);
+    }
   }
 
-  // Returns the index of each block's way; none if nothing is faster than `limit`. Sets `gave_up`.
-  std::optional<std::vector<size_t>> Run(double limit, bool* gave_up) const {
-    const size_t n = blocks_.size();
-    std::vector<double> least_memory(n + 1, 0), least_seconds(n + 1, 0);
-    for (size_t b = n; b-- > 0;) {
-      least_memory[b] = least_memory[b + 1] + blocks_[b].front().memory;
-      least_seconds[b] = least_seconds[b + 1] + blocks_[b].back().seconds;
-    }
-    std::vector<std::vector<State>> states = {{{0, 0, 0, 0}}};
-    for (size_t b = 0; b < n; ++b) {
+  // Returns the index of each block's way; none if nothing takes less seconds than `*limit`, which
+  // becomes what it takes. Sets `gave_up`.
+  std::optional<std::vector<size_t>> Run(double* limit, bool* gave_up) {
+    for (size_t b = 0; b < blocks_.size(); ++b) {
       std::vector<State> all;
-      for (size_t s = 0; s < states.back().size(); ++s) {
-        const State& state = states.back()[s];
+      for (size_t s = 0; s < states_.back().size(); ++s) {
         for (size_t w = 0; w < blocks_[b].size(); ++w) {
-          const State after = {state.seconds + blocks_[b][w].seconds,
-                               state.memory + blocks_[b][w].memory, s, w};
-          if (after.memory + least_memory[b + 1] > memory_) break;
-          if (after.seconds + least_seconds[b + 1] < limit) all.push_back(after);
+          Costs costs = Sum(states_.back()[s].costs, blocks_[b][w].costs);
+          if (!MayFit(costs, rest_[b + 1], *limit)) continue;
+          Forget(rest_[b + 1], &costs);
+          all.push_back({std::move(costs), s, w});
         }
         if (all.size() > kMaxStates) {
           *gave_up = true;
@@ -184,26 +234,97 @@ class Combiner {
       }
       KeepBest(&all);
       if (all.empty()) return {};
-      states.push_back(std::move(all));
+      states_.push_back(std::move(all));
     }
-    std::vector<size_t> found(n);
-    size_t at = states.back().size() - 1;
-    for (size_t b = n; b-- > 0;) {
-      found[b] = states[b + 1][at].way;
-      at = states[b + 1][at].before;
-    }
-    return found;
+    return Trace(limit);
   }
 
  private:
   struct State {
-    double seconds, memory;
+    Costs costs;
     size_t before, way;
   };
 
+  // What the blocks that are left need, at least and at most.
+  struct Rest {
+    Costs least, most;
+  };
+
+  bool MayFit(const Costs& costs, const Rest& rest, double limit) const {
+    const size_t stages = costs.size() / 2;
+    for (size_t s = 0; s < stages; ++s) {
+      const double memory = costs[s] + rest.least[s];
+      if (memory > memory_ || costs[stages + s] + rest.least[stages + s] >= limit) return false;
+    }
+    return true;
+  }
+
+  // What cannot matter any more, whatever comes: memory that is enough, and stages that wait for
+  // another one. So more ways are no better than others.
+  void Forget(const Rest& rest, Costs* costs) const {
+    const size_t stages = costs->size() / 2;
+    double slowest = 0;
+    for (size_t s = stages; s < 2 * stages; ++s) {
+      slowest = std::max(slowest, (*costs)[s] + rest.least[s]);
+    }
+    for (size_t s = 0; s < 2 * stages; ++s) {
+      const double most = (*costs)[s] + rest.most[s];
+      if (s < stages ? most <= memory_ : most < slowest) (*costs)[s] = 0;
+    }
+  }
+
+  // Back from the fastest.
+  std::vector<size_t> Trace(double* limit) const {
+    const auto& last = states_.back();
+    const auto best = std::min_element(last.begin(), last.end(), [](const auto& a, const auto& b) {
+      return MostSeconds(a.costs) < MostSeconds(b.costs);
+    });
+    *limit = MostSeconds(best->costs);
+    std::vector<size_t> found(blocks_.size());
+    auto at = static_cast<size_t>(best - last.begin());
+    for (size_t b = found.size(); b-- > 0;) {
+      found[b] = states_[b + 1][at].way;
+      at = states_[b + 1][at].before;
+    }
+    return found;
+  }
+
   const std::vector<std::vector<Way>> blocks_;
   const double memory_;
+  std::vector<Rest> rest_;                  // Of the blocks from each one on.
+  std::vector<std::vector<State>> states_;  // Before each block, and behind the last.
 };
+
+// The fastest that fits, or that of least memory. Returns its seconds, or its memory.
+double Search(const StepModel& model, const std::vector<std::vector<BlockCuts>>& strategies,
+              bool memory_alone, Choice* choice) {
+  double best = std::numeric_limits<double>::infinity();
+  bool gave_up = false;
+  for (const StepOptions& options : kAllStepOptions) {
+    std::vector<std::vector<Way>> blocks;
+    for (size_t b = 0; b < strategies.size(); ++b) {
+      std::vector<Way>& ways = blocks.emplace_back();
+      for (size_t s = 0; s < strategies[b].size(); ++s) {
+        const StageCosts costs = CostOf(model, model.blocks[b], strategies[b][s], options);
+        ways.push_back({CostsOf(costs, memory_alone), s});
+      }
+      KeepBest(&ways);
+    }
+    Combiner combiner(blocks, CostsOf(CostBeside(model, options), memory_alone),
+                      model.training.memory);
+    const auto found = combiner.Run(&best, &gave_up);
+    if (!found) continue;
+    choice->cuts.assign(model.weights.size(), {});
+    for (size_t b = 0; b < blocks.size(); ++b) {
+      const BlockCuts& cuts = strategies[b][blocks[b][(*found)[b]].strategy];
+      for (size_t i = 0; i < cuts.size(); ++i) choice->cuts[model.blocks[b].weights[i]] = cuts[i];
+    }
+  }
+  choice->status = gave_up                ? Choice::kTooMany
+                   : choice->cuts.empty() ? Choice::kTooLittleMemory
+                                          : Choice::kFound;
+  return best;
+}
 
 }  // namespace
 
@@ -228,7 +349,7 @@ std::vector<BlockCuts> Strategies(const StepModel& model, const StepBlock& block
   }
   std::set<BlockCuts> seen;
   std::vector<BlockCuts> strategies;
-  std::vector<Deed> of_matrix(deeds.size());
+  std::vector<const Deed*> of_matrix(deeds.size());
   std::vector<bool> gathers_vector(deeds.size());
   for (size_t number = 0; number < ways; ++number) {
     size_t rest = number;
@@ -261,39 +382,12 @@ Choice Choose(const StepModel& model, const FixedCuts& fixed) {
     if (strategies.back().empty()) choice.status = Choice::kTooMany;
   }
   if (choice.status == Choice::kTooMany) return choice;
-  double best = std::numeric_limits<double>::infinity(), least_memory = best;
-  bool gave_up = false;
-  for (const StepOptions& options : kAllStepOptions) {
-    std::vector<std::vector<Way>> blocks;
-    for (size_t b = 0; b < strategies.size(); ++b) {
-      std::vector<Way> ways;
-      for (size_t s = 0; s < strategies[b].size(); ++s) {
-        const StepCost cost = CostOf(model, model.blocks[b], strategies[b][s], options);
-        ways.push_back({cost.seconds(), cost.memory, s});
-      }
-      KeepBest(&ways);
-      blocks.push_back(std::move(ways));
-    }
-    const double beside = CostBeside(model, options).memory;
-    const Combiner combiner(blocks, model.training.memory - beside);
-    least_memory = std::min(least_memory, beside + combiner.LeastMemory());
-    const auto found = combiner.Run(best, &gave_up);
-    if (!found) continue;
-    best = 0;
-    choice.cuts.assign(model.weights.size(), {});
-    for (size_t b = 0; b < blocks.size(); ++b) {
-      const Way& way = blocks[b][(*found)[b]];
-      best += way.seconds;
-      for (size_t i = 0; i < model.blocks[b].weights.size(); ++i) {
-        choice.cuts[model.blocks[b].weights[i]] = strategies[b][way.strategy][i];
-      }
-    }
-  }
-  choice.status = gave_up               ? Choice::kTooMany
-                  : choice.cuts.empty() ? Choice::kTooLittleMemory
-                                        : Choice::kFound;
-  choice.cost.memory = least_memory;
+  Search(model, strategies, false, &choice);
   if (choice.status == Choice::kFound) choice.cost = CostOf(model, choice.cuts);
+  if (choice.status == Choice::kTooLittleMemory) {
+    Choice least;
+    choice.cost.memory = Search(model, strategies, true, &least);
+  }
   return choice;
 }
 

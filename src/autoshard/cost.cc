@@ -15,12 +15,12 @@ double Exchange(double bytes, int64_t n) {
   return bytes * static_cast<double>(n - 1) / static_cast<double>(n);
 }
 
-// One weight, cut in one way.
+// One weight, cut in one way, on the ranks of a stage that have `held` of it.
 class WeightCost {
  public:
   WeightCost(const StepModel& model, const StepWeight& weight, const AxisCuts& cuts,
-             const std::vector<CutUse>& uses, const StepOptions& options)
-      : model_(model), weight_(weight), cuts_(cuts), uses_(uses), options_(options) {
+             const std::vector<CutUse>& uses, const StepOptions& options, double held)
+      : model_(model), weight_(weight), cuts_(cuts), uses_(uses), options_(options), held_(held) {
     cost_.bytes.resize(cuts.size());
   }
 
@@ -33,10 +33,10 @@ class WeightCost {
     }
     // Those of one layer are together whole, with their gradients.
     const auto e = static_cast<double>(weight_.element_bytes);
-    const double in_flight = 2 * (gathered - shard) / weight_.layers;
+    const double in_flight = held_ > 0 ? 2 * (gathered - shard) / weight_.layers : 0;
     const double state = model_.training.optimizer_bytes.value_or(
         kMomentBytes + (weight_.element_bytes < kMasterSize ? kMasterBytes : 0));
-    cost_.memory += weight_.count * (2 * shard + shard / e * state) + in_flight;
+    cost_.memory += held_ * (2 * shard + shard / e * state) + in_flight;
     for (size_t a = 0; a < cuts_.size(); ++a) {
       cost_.communication += cost_.bytes[a] / axis(a).bandwidth;
     }
@@ -47,9 +47,12 @@ class WeightCost {
   const StepAxis& axis(size_t a) const { return model_.training.axes[a]; }
   bool IsComputation(size_t a) const { return axis(a).use == AxisUse::kComputation; }
   double e() const { return static_cast<double>(weight_.element_bytes); }
+  double Matrices() const {
+    return weight_.count * (weight_.is_list ? static_cast<double>(weight_.shape[0]) : 1);
+  }
   double tokens() const { return model_.training.tokens; }
   // How often the tokens of a step pass one of all these weights, and with each its experts.
-  double runs() const { return weight_.count * weight_.layers; }
+  double runs() const { return held_ * weight_.layers; }
   double passes() const { return runs() * weight_.share; }
 
   // The product of axes that are used in one way and for which `holds`.
@@ -78,7 +81,7 @@ class WeightCost {
     for (size_t d = 0; d < weight_.shape.size(); ++d) {
       int64_t parts = 1;
       for (size_t a = 0; a < cuts_.size(); ++a) {
-        if (cuts_[a] == static_cast<int>(d)) parts *= axis(a).size;
+        if (cuts_[a].dimension == static_cast<int>(d)) parts *= axis(a).size;
       }
       const auto part = static_cast<double>(CeilDiv(weight_.shape[d], parts));
       shard *= part;
@@ -97,16 +100,17 @@ class WeightCost {
       for (size_t a = 0; a < cuts_.size(); ++a) {
         if (uses_[a] != CutUse::kGathered || IsComputation(a) != of_computation) continue;
         gathered *= static_cast<double>(axis(a).size);
-        if (of_computation && weight_.is_matrix()) cost_.cut_otherwise = weight_.count;
+        if (of_computation && weight_.is_matrix()) cost_.cut_otherwise = Matrices();
         // Where all ranks of an axis have the same tokens, they have the same gradients.
         const double times = HasOtherTokens(a) ? 3 : 2;
-        cost_.bytes[a] += times * weight_.count * Exchange(gathered, axis(a).size);
+        cost_.bytes[a] += times * held_ * Exchange(gathered, axis(a).size);
       }
     }
     for (size_t a = 0; a < cuts_.size(); ++a) {
-      if (uses_[a] != CutUse::kWhole || axis(a).use == AxisUse::kOther || !HasOtherTokens(a))
+      if (uses_[a] != CutUse::kWhole || axis(a).use == AxisUse::kStages || !HasOtherTokens(a)) {
         continue;
-      cost_.bytes[a] += 2 * weight_.count * Exchange(shard, axis(a).size);
+      }
+      cost_.bytes[a] += 2 * held_ * Exchange(shard, axis(a).size);
     }
     return gathered;
   }
@@ -122,7 +126,7 @@ class WeightCost {
     for (size_t a = 0; a < cuts_.size(); ++a) {
       const int64_t n = axis(a).size;
       if (uses_[a] == CutUse::kSplit) {
-        const double sent = weight_.split_sends[static_cast<size_t>(cuts_[a])];
+        const double sent = weight_.split_sends[static_cast<size_t>(cuts_[a].dimension)];
         cost_.bytes[a] += again * Exchange(tokens() * passes() * sent * e(), n);
       } else if (uses_[a] == CutUse::kRouted) {
         const double sent = tokens() / sharing * passes() * weight_.route_sends;
@@ -151,14 +155,14 @@ class WeightCost {
                         (split * sharing) / model_.training.flops;
     const auto cuts_any = [&](const std::vector<size_t>& dimensions) {
       return Parts(CutUse::kSplit, [&](size_t a) {
-        return std::count(dimensions.begin(), dimensions.end(), cuts_[a]) > 0;
+        return std::count(dimensions.begin(), dimensions.end(), cuts_[a].dimension) > 0;
       });
     };
     // Sequence parallelism cuts the activations that no axis splits.
     const double of_in = cuts_any(weight_.in), of_out = cuts_any(weight_.out);
     const double in = weight_.inputs / (of_in > 1 ? of_in : SequenceParts());
     const double out = weight_.outputs / (of_out > 1 ? of_out : SequenceParts());
-    const double kept = runs_twice ? weight_.share : passes();
+    const double kept = runs_twice && held_ > 0 ? weight_.share : passes();
     cost_.memory += tokens() / sharing * kept * (in + out + weight_.logits / of_in) * e();
   }
 
@@ -167,22 +171,78 @@ class WeightCost {
   const AxisCuts& cuts_;
   const std::vector<CutUse>& uses_;
   const StepOptions& options_;
+  const double held_;
   StepCost cost_;
 };
 
-// True if a block has weights for which `concerns` holds, and `is_cut` holds for all of them: an
-// axis must not cut some of them and leave the others.
-template <typename F, typename G>
-bool AllAre(const StepModel& model, const StepBlock& block, F concerns, G is_cut) {
-  bool any = false;
-  for (size_t i = 0; i < block.weights.size(); ++i) {
-    const StepWeight& weight = model.weights[block.weights[i]];
-    if (!concerns(weight)) continue;
-    if (!is_cut(weight, i)) return false;
-    any = true;
+// What axes do to a block together: each in turn to all weights that this concerns, for an axis
+// must not cut some of them and leave the others.
+class BlockUses {
+ public:
+  BlockUses(const StepModel& model, const StepBlock& block, const std::vector<AxisCuts>& cuts)
+      : model_(model), block_(block), cuts_(cuts), units_(block.units), experts_(block.experts) {}
+
+  std::vector<std::vector<CutUse>> Run() {
+    const auto& axes = model_.training.axes;
+    uses_.assign(cuts_.size(), std::vector<CutUse>(axes.size(), CutUse::kWhole));
+    for (size_t a = 0; a < axes.size(); ++a) {
+      for (size_t i = 0; i < uses_.size(); ++i) {
+        if (cuts_[i][a].dimension >= 0) uses_[i][a] = CutUse::kGathered;
+      }
+      const int64_t n = axes[a].size;
+      if (n == 1) continue;
+      const bool shares = axes[a].use == AxisUse::kComputation;
+      if (shares && units_ % n == 0 && AllAre(a, CutUse::kSplit)) {
+        units_ /= n;
+      } else if ((shares || axes[a].use == AxisUse::kExperts) && experts_ % n == 0 &&
+                 AllAre(a, CutUse::kRouted)) {
+        experts_ /= n;
+      }
+    }
+    return std::move(uses_);
   }
-  return any;
-}
+
+ private:
+  const StepWeight& weight(size_t i) const { return model_.weights[block_.weights[i]]; }
+  bool Concerns(CutUse use, size_t i) const {
+    return use == CutUse::kSplit ? weight(i).MaySplit() : weight(i).experts >= 0;
+  }
+
+  // Notes it, if so.
+  bool AllAre(size_t a, CutUse use) {
+    bool any = false;
+    for (size_t i = 0; i < uses_.size(); ++i) {
+      if (!Concerns(use, i)) continue;
+      any = true;
+      if (use == CutUse::kSplit ? !Splits(a, i) : cuts_[i][a].dimension != weight(i).experts) {
+        return false;
+      }
+    }
+    for (size_t i = 0; i < uses_.size(); ++i) {
+      if (Concerns(use, i)) uses_[i][a] = use;
+    }
+    return any;
+  }
+
+  bool Splits(size_t a, size_t i) const {
+    const auto& [dimension, segments] = cuts_[i][a];
+    if (dimension < 0) return false;
+    const auto d = static_cast<size_t>(dimension);
+    int64_t parts = segments * model_.training.axes[a].size;
+    for (size_t b = 0; b < a; ++b) {
+      if (uses_[i][b] == CutUse::kSplit && cuts_[i][b].dimension == dimension) {
+        parts *= model_.training.axes[b].size;
+      }
+    }
+    return weight(i).MaySplit(d, segments) && weight(i).shape[d] % parts == 0;
+  }
+
+  const StepModel& model_;
+  const StepBlock& block_;
+  const std::vector<AxisCuts>& cuts_;
+  int64_t units_, experts_;
+  std::vector<std::vector<CutUse>> uses_;
+};
 
 }  // namespace
 
@@ -202,106 +262,109 @@ bool StepCost::IsBetter(const StepCost& other, double memory_limit) const {
   return fits ? seconds() < other.seconds() : memory < other.memory;
 }
 
-AxisCuts CutsOf(const PartitionSpec& partition, const Mesh& mesh) {
-  AxisCuts cuts(mesh.axes.size(), -1);
+AxisCuts CutsOf(const PartitionSpec& partition, const StepModel& model, const StepWeight& weight) {
+  AxisCuts cuts(model.training.axes.size());
   for (size_t d = 0; d < partition.cuts.size(); ++d) {
-    for (const int axis : partition.cuts[d].axes) {
-      if (mesh.shape[static_cast<size_t>(axis)] > 1) {
-        cuts[static_cast<size_t>(axis)] = static_cast<int>(d);
-      }
+    const DimensionCut& cut = partition.cuts[d];
+    int64_t segments = cut.segments;
+    for (size_t i = 0; i < cut.axes.size(); ++i) {
+      if (i < cut.nested.size() && cut.nested[i] > 0) segments = cut.nested[i];
+      const auto a = static_cast<size_t>(cut.axes[i]);
+      if (model.training.axes[a].size == 1) continue;
+      cuts[a] = {static_cast<int>(d + (weight.is_list ? 1 : 0)), segments};
     }
+  }
+  for (const size_t a : weight.pinned) {
+    if (weight.is_list) cuts[a] = 0;
   }
   return cuts;
 }
 
 PartitionSpec PartitionOf(const AxisCuts& cuts, const std::vector<CutUse>& uses,
-                          size_t dimensions) {
-  PartitionSpec partition(dimensions);
+                          const StepModel& model, const StepWeight& weight, int64_t expert) {
+  const size_t first = weight.is_list ? 1 : 0;
+  PartitionSpec partition(weight.shape.size() - first);
+  std::vector<size_t> pinning;
   for (const bool is_gathered : {false, true}) {
     for (size_t a = 0; a < cuts.size(); ++a) {
-      if (cuts[a] < 0 || (uses[a] == CutUse::kGathered) != is_gathered) continue;
-      partition.cuts[static_cast<size_t>(cuts[a])].axes.push_back(static_cast<int>(a));
+      const auto& [dimension, segments] = cuts[a];
+      if (dimension < 0 || (uses[a] == CutUse::kGathered) != is_gathered) continue;
+      if (dimension == 0 && weight.is_list) {
+        pinning.push_back(a);
+        continue;
+      }
+      DimensionCut& cut = partition.cuts[static_cast<size_t>(dimension) - first];
+      cut.axes.push_back(static_cast<int>(a));
+      cut.segments = std::max(cut.segments, segments);
     }
   }
+  // As many experts on each, in order.
+  int64_t ranks = 1;
+  for (const size_t a : pinning) ranks *= model.training.axes[a].size;
+  int64_t rank = pinning.empty() ? 0 : expert * ranks / weight.shape[0];
+  for (auto a = pinning.rbegin(); a != pinning.rend(); ++a) {
+    const int64_t n = model.training.axes[*a].size;
+    partition.pins.push_back({static_cast<int>(*a), {rank % n}});
+    rank /= n;
+  }
+  std::sort(partition.pins.begin(), partition.pins.end());
   return partition;
 }
 
 std::vector<std::vector<CutUse>> UsesOf(const StepModel& model, const StepBlock& block,
                                         const std::vector<AxisCuts>& cuts) {
-  const auto& axes = model.training.axes;
-  std::vector<std::vector<CutUse>> uses(block.weights.size(),
-                                        std::vector<CutUse>(axes.size(), CutUse::kWhole));
-  int64_t units = block.units, experts = block.experts;
-  for (size_t a = 0; a < axes.size(); ++a) {
-    for (size_t i = 0; i < uses.size(); ++i) {
-      if (cuts[i][a] >= 0) uses[i][a] = CutUse::kGathered;
-    }
-    if (axes[a].size == 1) continue;
-    const auto is_routed = [](const StepWeight& weight) { return weight.experts >= 0; };
-    const auto mark = [&](auto concerns, CutUse use) {
-      for (size_t i = 0; i < uses.size(); ++i) {
-        if (concerns(model.weights[block.weights[i]])) uses[i][a] = use;
-      }
-    };
-    const bool shares = axes[a].use == AxisUse::kComputation;
-    if (shares && units % axes[a].size == 0 &&
-        AllAre(model, block, MaySplit, [&](const StepWeight& weight, size_t i) {
-          if (cuts[i][a] < 0) return false;
-          const auto d = static_cast<size_t>(cuts[i][a]);
-          int64_t parts = axes[a].size;
-          for (size_t b = 0; b < a; ++b) {
-            if (uses[i][b] == CutUse::kSplit && cuts[i][b] == cuts[i][a]) parts *= axes[b].size;
-          }
-          return weight.split_sends[d] >= 0 && weight.shape[d] % parts == 0;
-        })) {
-      units /= axes[a].size;
-      mark(MaySplit, CutUse::kSplit);
-    } else if ((shares || axes[a].use == AxisUse::kExperts) && experts % axes[a].size == 0 &&
-               AllAre(model, block, is_routed, [&](const StepWeight& weight, size_t i) {
-                 return cuts[i][a] == weight.experts;
-               })) {
-      experts /= axes[a].size;
-      mark(is_routed, CutUse::kRouted);
-    }
-  }
-  return uses;
+  return BlockUses(model, block, cuts).Run();
 }
 
-StepCost CostOf(const StepModel& model, const StepBlock& block, const std::vector<AxisCuts>& cuts,
-                const StepOptions& options) {
-  StepCost cost;
+StageCosts CostOf(const StepModel& model, const StepBlock& block, const std::vector<AxisCuts>& cuts,
+                  const StepOptions& options) {
+  StageCosts costs(model.layers.size());
   const auto uses = UsesOf(model, block, cuts);
   for (size_t i = 0; i < block.weights.size(); ++i) {
     const StepWeight& weight = model.weights[block.weights[i]];
-    cost.Add(WeightCost(model, weight, cuts[i], uses[i], options).Run());
+    for (size_t s = 0; s < costs.size(); ++s) {
+      costs[s].Add(WeightCost(model, weight, cuts[i], uses[i], options, weight.held[s]).Run());
+    }
   }
-  return cost;
+  return costs;
 }
 
-StepCost CostBeside(const StepModel& model, const StepOptions& options) {
-  StepCost cost;
-  cost.options = options;
-  cost.bytes.resize(model.training.axes.size());
-  if (!options.recompute) return cost;
+StageCosts CostBeside(const StepModel& model, const StepOptions& options) {
   double parts = 1;
   for (const StepAxis& axis : model.training.axes) {
     if (options.sequence_parallel && axis.use == AxisUse::kComputation) {
       parts *= static_cast<double>(axis.size);
     }
   }
-  cost.memory = model.training.tokens * model.layers * model.width * model.width_bytes / parts;
-  return cost;
+  StageCosts costs;
+  for (const double layers : model.layers) {
+    StepCost& cost = costs.emplace_back();
+    cost.options = options;
+    cost.bytes.resize(model.training.axes.size());
+    if (!options.recompute) continue;
+    cost.memory = model.training.tokens * layers * model.width * model.width_bytes / parts;
+  }
+  return costs;
 }
 
 StepCost CostOf(const StepModel& model, const std::vector<AxisCuts>& cuts) {
   std::optional<StepCost> best;
   for (const StepOptions& options : kAllStepOptions) {
-    StepCost cost = CostBeside(model, options);
+    StageCosts costs = CostBeside(model, options);
     for (const StepBlock& block : model.blocks) {
       std::vector<AxisCuts> of_block;
       for (const size_t w : block.weights) of_block.push_back(cuts[w]);
-      cost.Add(CostOf(model, block, of_block, options));
+      const StageCosts more = CostOf(model, block, of_block, options);
+      for (size_t s = 0; s < costs.size(); ++s) costs[s].Add(more[s]);
     }
+    double memory = 0;
+    size_t slowest = 0;
+    for (size_t s = 0; s < costs.size(); ++s) {
+      memory = std::max(memory, costs[s].memory);
+      if (costs[s].seconds() > costs[slowest].seconds()) slowest = s;
+    }
+    StepCost cost = std::move(costs[slowest]);
+    cost.memory = memory;
     if (!best || cost.IsBetter(*best, model.training.memory)) best = std::move(cost);
   }
   return *best;

@@ -1,12 +1,14 @@
 // Blocks of a model, by names of dimensions, widths and paths. What fits no block is cut for
 // storage alone.
 #include <algorithm>
+#include <charconv>
 #include <map>
 #include <numeric>
 #include <set>
 #include <utility>
 
 #include "autoshard/step.h"
+#include "base/checked_math.h"
 
 namespace shardinit {
 namespace {
@@ -33,11 +35,11 @@ bool IsNumber(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
 }
 
-// Of a path: up to the last number, which is of a layer or of one of its experts; and the layer
-// alone.
+// Of a path: up to the last number, which is of a layer or of one of its experts; the layer alone;
+// and the expert.
 struct Places {
-  std::string inner, layer;
-  bool is_of_one_expert = false;
+  std::string_view inner, layer;
+  int64_t expert = -1;
 };
 
 Places PlacesOf(std::string_view path) {
@@ -50,7 +52,7 @@ Places PlacesOf(std::string_view path) {
     if (IsNumber(part)) {
       places.inner = path.substr(0, end);
       if (!after_experts) places.layer = places.inner;
-      places.is_of_one_expert |= after_experts;
+      if (after_experts) std::from_chars(part.data(), part.data() + part.size(), places.expert);
     }
     after_experts = part.find("expert") != part.npos;
   }
@@ -69,47 +71,108 @@ bool Holds(const std::vector<size_t>& list, size_t d) {
 
 class Recognizer {
  public:
-  Recognizer(const std::vector<StepTensor>& tensors, StepModel* model)
-      : model_(*model), blocks_(model->weights.size()) {
+  Recognizer(const std::vector<StepTensor>& tensors, size_t stages, StepModel* model)
+      : model_(*model), stages_(stages), blocks_(model->weights.size()) {
     std::iota(blocks_.begin(), blocks_.end(), size_t{0});
+    ListExperts(tensors);
     for (StepWeight& weight : model_.weights) Measure(&weight);
-    std::map<std::pair<std::string, DimensionName>, size_t> firsts;
-    std::vector<std::set<std::string>> layers(model_.weights.size());
-    std::set<std::string> all_layers;
-    for (const StepTensor& tensor : tensors) {
-      StepWeight& weight = model_.weights[tensor.weight];
-      weight.count += tensor.held;
-      const Places places = PlacesOf(tensor.path);
-      weight.is_in_layer |= !places.inner.empty();
-      if (!places.layer.empty()) all_layers.insert(places.layer);
-      if (places.is_of_one_expert) layers[tensor.weight].insert(places.layer);
-      weight.is_of_one_expert |= places.is_of_one_expert;
-      const DimensionName kind = KindOf(weight);
-      if (kind != DimensionName::kHeads && kind != DimensionName::kHidden &&
-          kind != DimensionName::kExperts) {
-        continue;
-      }
-      const auto [first, is_new] = firsts.try_emplace({places.inner, kind}, tensor.weight);
-      if (!is_new) Unite(first->second, tensor.weight);
-    }
-    for (size_t w = 0; w < layers.size(); ++w) {
-      StepWeight& weight = model_.weights[w];
-      // Of the experts of one layer, which are tensors of their own, a token passes some.
-      if (!layers[w].empty() && TopK() > 0) {
-        const auto experts = weight.count / static_cast<double>(layers[w].size());
-        weight.share = std::min(1.0, static_cast<double>(TopK()) / experts);
-      }
-      model_.layers = std::max(model_.layers, weight.layers);
-    }
-    model_.layers = std::max(model_.layers, static_cast<double>(all_layers.size()));
+    CountTensors(tensors);
+    Join(tensors);
     MakeBlocks();
+    KeepFullest();
   }
 
  private:
+  // The experts of a layer that are tensors of their own are as one that stacks them.
+  void ListExperts(const std::vector<StepTensor>& tensors) {
+    std::vector<std::set<std::string_view>> layers(model_.weights.size());
+    std::vector<int64_t> experts(model_.weights.size());
+    for (const StepTensor& tensor : tensors) {
+      const Places places = PlacesOf(tensor.path);
+      if (places.expert < 0) continue;
+      layers[tensor.weight].insert(places.layer);
+      ++experts[tensor.weight];
+    }
+    for (size_t w = 0; w < layers.size(); ++w) {
+      StepWeight& weight = model_.weights[w];
+      const bool is_stack = std::any_of(weight.batch.begin(), weight.batch.end(), [&](size_t d) {
+        return weight.names[d] == DimensionName::kExperts;
+      });
+      if (layers[w].empty() || is_stack) continue;
+      weight.is_list = true;
+      weight.shape.insert(weight.shape.begin(), CeilDiv(experts[w], std::ssize(layers[w])));
+      weight.names.insert(weight.names.begin(), DimensionName::kExperts);
+      for (auto* dimensions : {&weight.in, &weight.out, &weight.batch}) {
+        for (size_t& d : *dimensions) ++d;
+      }
+      weight.batch.insert(weight.batch.begin(), 0);
+    }
+  }
+
+  void CountTensors(const std::vector<StepTensor>& tensors) {
+    std::vector<std::set<std::string_view>> layers(stages_);
+    for (StepWeight& weight : model_.weights) weight.held.resize(stages_);
+    for (const StepTensor& tensor : tensors) {
+      StepWeight& weight = model_.weights[tensor.weight];
+      const Places places = PlacesOf(tensor.path);
+      weight.is_in_layer |= !places.inner.empty();
+      const double part = weight.is_list ? 1 / static_cast<double>(weight.shape[0]) : 1;
+      weight.count += part;
+      for (size_t s = 0; s < stages_; ++s) {
+        const auto& of = tensor.stages;
+        if (!of.empty() && std::find(of.begin(), of.end(), s) == of.end()) continue;
+        weight.held[s] += part;
+        if (!places.layer.empty()) layers[s].insert(places.layer);
+      }
+    }
+    model_.layers.clear();
+    for (size_t s = 0; s < stages_; ++s) {
+      model_.layers.push_back(std::max(1., static_cast<double>(layers[s].size())));
+      for (const StepWeight& weight : model_.weights) {
+        if (weight.held[s] > 0) model_.layers[s] = std::max(model_.layers[s], weight.layers);
+      }
+    }
+  }
+
+  // What has heads, hidden units or experts of one layer is a block.
+  void Join(const std::vector<StepTensor>& tensors) {
+    std::map<std::pair<std::string_view, DimensionName>, size_t> firsts;
+    for (const StepTensor& tensor : tensors) {
+      const Places places = PlacesOf(tensor.path);
+      const DimensionName kind = KindOf(model_.weights[tensor.weight]);
+      if (kind == DimensionName::kNone || kind == DimensionName::kVocabulary) continue;
+      const auto [first, is_new] = firsts.try_emplace({places.inner, kind}, tensor.weight);
+      if (!is_new) Unite(first->second, tensor.weight);
+    }
+  }
+
+  // A stage that has no more of anything than another one is never the one that counts.
+  void KeepFullest() {
+    const auto is_below = [&](size_t s, size_t other) {
+      return model_.layers[s] <= model_.layers[other] &&
+             std::all_of(model_.weights.begin(), model_.weights.end(),
+                         [&](const auto& weight) { return weight.held[s] <= weight.held[other]; });
+    };
+    std::vector<size_t> kept;
+    for (size_t s = 0; s < stages_; ++s) {
+      if (std::any_of(kept.begin(), kept.end(), [&](size_t k) { return is_below(s, k); })) continue;
+      std::erase_if(kept, [&](size_t k) { return is_below(k, s); });
+      kept.push_back(s);
+    }
+    const auto keep = [&](std::vector<double>* of_stages) {
+      std::vector<double> left;
+      for (const size_t s : kept) left.push_back((*of_stages)[s]);
+      *of_stages = std::move(left);
+    };
+    for (StepWeight& weight : model_.weights) keep(&weight.held);
+    keep(&model_.layers);
+  }
+
   int64_t TopK() const { return model_.training.experts_per_token; }
 
   void Measure(StepWeight* weight) {
     weight->split_sends.assign(weight->shape.size(), -1);
+    weight->fused.assign(weight->shape.size(), 1);
     // A number for each head, as of relative positions, is no matrix that activations meet.
     for (size_t d = 0; d < weight->shape.size() && weight->shape.size() == 2; ++d) {
       if (weight->names[d] != DimensionName::kHeads || !Holds(weight->in, d)) continue;
@@ -220,40 +283,59 @@ class Recognizer {
     const bool of_experts = kind == DimensionName::kExperts;
     const DimensionName inner = of_experts ? DimensionName::kHidden : kind;
     int columns = 0, rows = 0;
-    std::set<int64_t> extents, experts;
+    std::set<int64_t> contracted, experts;
     bool is_clear = true;
     for (const size_t w : block->weights) {
       const StepWeight& weight = model_.weights[w];
       if (of_experts) experts.insert(weight.shape[static_cast<size_t>(weight.experts)]);
-      int named = 0;
-      for (size_t d = 0; d < weight.shape.size(); ++d) {
-        if (weight.names[d] != inner) continue;
-        ++named;
-        extents.insert(weight.shape[d]);
+      for (const size_t d : Named(weight, inner)) {
         columns += Holds(weight.out, d);
+        if (Holds(weight.in, d)) contracted.insert(weight.shape[d]);
         rows += Holds(weight.in, d);
         // A matrix whose dimension is neither is none that the pair explains.
         is_clear &= !weight.is_matrix() || Holds(weight.out, d) || Holds(weight.in, d);
       }
-      is_clear &= named <= 1;
+      is_clear &= Named(weight, inner).size() <= 1;
     }
     if (columns == 0 || rows == 0 || experts.size() > 1) return false;
     block->kind = of_experts ? "experts" : kind == DimensionName::kHeads ? "attention" : "mlp";
     if (of_experts) block->experts = *experts.begin();
-    // Hidden units of two numbers are fused with others.
     if (kind == DimensionName::kHeads) {
       const int64_t of_heads = std::gcd(model_.training.heads, model_.training.kv_heads);
       block->units = std::max<int64_t>(of_heads, 1);
-      for (const int64_t extent : extents) is_clear &= extent % block->units == 0;
-    } else {
-      is_clear &= extents.size() == 1;
     }
+    is_clear &= Fuse(*block, inner, contracted);
     for (const size_t w : block->weights) {
       StepWeight& weight = model_.weights[w];
       if (of_experts && weight.is_matrix()) weight.route_sends = RouteSends(weight, columns);
-      for (size_t d = 0; d < weight.shape.size() && is_clear; ++d) {
-        if (weight.names[d] != inner) continue;
+      if (!is_clear) continue;
+      for (const size_t d : Named(weight, inner)) {
         weight.split_sends[d] = Holds(weight.in, d) ? 4 * weight.outputs : 0;
+      }
+    }
+    return true;
+  }
+
+  static std::vector<size_t> Named(const StepWeight& weight, DimensionName name) {
+    std::vector<size_t> found;
+    for (size_t d = 0; d < weight.names.size(); ++d) {
+      if (weight.names[d] == name) found.push_back(d);
+    }
+    return found;
+  }
+
+  // What is contracted as a whole may be produced several times in one tensor. False if a number
+  // of hidden units or of heads is none of these.
+  bool Fuse(const StepBlock& block, DimensionName inner, const std::set<int64_t>& contracted) {
+    const bool of_heads = inner == DimensionName::kHeads;
+    for (const size_t w : block.weights) {
+      StepWeight& weight = model_.weights[w];
+      for (const size_t d : Named(weight, inner)) {
+        const int64_t extent = weight.shape[d];
+        const bool is_multiple =
+            contracted.size() == 1 && *contracted.begin() > 0 && extent % *contracted.begin() == 0;
+        if (of_heads ? extent % block.units != 0 : !is_multiple) return false;
+        if (is_multiple) weight.fused[d] = extent / *contracted.begin();
       }
     }
     return true;
@@ -267,6 +349,7 @@ class Recognizer {
   }
 
   StepModel& model_;
+  const size_t stages_;
   std::vector<size_t> blocks_;  // Of each weight another one of its block, or itself.
   std::map<double, std::vector<double>> widths_;  // Of matrices, with the sizes of their elements.
 };
@@ -280,19 +363,21 @@ DimensionName DimensionNamed(std::string_view name) {
   return name.find("expert") != name.npos ? DimensionName::kExperts : DimensionName::kNone;
 }
 
-void Recognize(const std::vector<StepTensor>& tensors, StepModel* model) {
-  Recognizer(tensors, model);
+int64_t ExpertOf(std::string_view path) { return PlacesOf(path).expert; }
+
+void Recognize(const std::vector<StepTensor>& tensors, size_t stages, StepModel* model) {
+  Recognizer(tensors, stages, model);
 }
 
-bool MaySplit(const StepWeight& weight) {
-  return std::any_of(weight.split_sends.begin(), weight.split_sends.end(),
+bool StepWeight::MaySplit() const {
+  return std::any_of(split_sends.begin(), split_sends.end(),
                      [](double sends) { return sends >= 0; });
 }
 
 std::optional<Missing> MissingForCost(const StepModel& model) {
   const bool knows = model.training.experts_per_token > 0;
   for (const StepWeight& weight : model.weights) {
-    if (knows || (weight.experts < 0 && !weight.is_of_one_expert)) continue;
+    if (knows || weight.experts < 0) continue;
     return Missing{"the spec does not say to how many experts a token goes",
                    "write `training: {experts_per_token: 2}`"};
   }
@@ -310,7 +395,7 @@ std::optional<Missing> MissingForChoice(const StepModel& model) {
   bool splits = false;
   for (const StepBlock& block : model.blocks) {
     splits |= block.experts > 1;
-    for (const size_t w : block.weights) splits |= MaySplit(model.weights[w]);
+    for (const size_t w : block.weights) splits |= model.weights[w].MaySplit();
     if (block.kind != "attention" || model.training.heads > 0) continue;
     return Missing{
         "the spec does not say how many heads there are, of which each is whole on a rank",

@@ -16,7 +16,7 @@ enum class AxisUse {
   kBatch,        // Its ranks have different tokens.
   kExperts,      // The same, and experts may be on some of them.
   kComputation,  // Its ranks share the work on the same tokens.
-  kOther,        // Stages of a pipeline: sends nothing that a sharding changes.
+  kStages,       // Of a pipeline: sends nothing that a sharding changes.
 };
 
 struct StepAxis {
@@ -48,13 +48,16 @@ struct StepWeight {
   std::vector<DimensionName> names;    // Of each dimension.
   std::vector<size_t> in, out, batch;  // Dimensions; of a vector none are in or out.
   bool is_table = false;               // Looked up by rows.
+  // Axes that say by their index on which ranks a tensor is that is one of many experts.
+  std::vector<size_t> pinned = {};
 
   // As they are recognized.
-  double count = 0;   // Of tensors; of those pinned to some ranks a part.
-  double share = 1;   // Of the tokens of a step that pass one of them, or one layer of it.
-  double layers = 1;  // In one tensor.
-  bool is_of_one_expert = false;
-  bool is_in_layer = false;        // Else it is passed once in a step.
+  bool is_list = false;      // Of experts: dimension 0 counts tensors, the others are a tensor's.
+  double count = 0;          // Of tensors, or of such lists.
+  std::vector<double> held;  // How many of them a rank of each stage has.
+  double share = 1;          // Of the tokens of a step that pass one of them, or one layer of it.
+  double layers = 1;         // In one tensor.
+  bool is_in_layer = false;  // Else it is passed once in a step.
   double inputs = 0, outputs = 0;  // Widths of the activations of a matrix.
   double logits = 0;               // Of a table that makes them, too.
   double operations = 0;           // Multiplications for each token that passes.
@@ -64,8 +67,17 @@ struct StepWeight {
   // Of each dimension along which computation axes may split the matrix: elements for each token
   // that they exchange then; below 0: they may not.
   std::vector<double> split_sends;
+  // Of each dimension how many matrices lie in it one behind the other, as gate and up do.
+  std::vector<int64_t> fused;
 
   bool is_matrix() const { return !in.empty() && !out.empty(); }
+  // In how many segments an axis that splits the dimension cuts it. All that heads produce may also
+  // lie together, head by head.
+  int64_t SegmentsOf(size_t d) const { return names[d] == DimensionName::kHeads ? 1 : fused[d]; }
+  bool MaySplit(size_t d, int64_t segments) const {
+    return split_sends[d] >= 0 && (segments == fused[d] || segments == SegmentsOf(d));
+  }
+  bool MaySplit() const;  // Along any dimension.
 };
 
 // Weights that are cut together over the axes that share their work.
@@ -80,7 +92,8 @@ struct StepModel {
   Training training;
   std::vector<StepWeight> weights;
   std::vector<StepBlock> blocks;
-  double layers = 1;
+  // Of each stage of a pipeline, if no other has as many of all tensors. One if there is none.
+  std::vector<double> layers = {1};
   double width = 0,
          width_bytes = 0;  // What a layer hands on, for each token: elements and their size.
 };
@@ -89,17 +102,17 @@ struct StepModel {
 struct StepTensor {
   std::string_view path;
   size_t weight;
-  double held = 1;  // The part of it that the mean rank has, if stages of a pipeline do.
+  std::vector<size_t> stages = {};  // Whose ranks have it; empty: all.
 };
+
+// The number of the one expert that a tensor is of, by its path; -1: there is none.
+int64_t ExpertOf(std::string_view path);
 
 // What a name in `axes` of a spec says of a dimension.
 DimensionName DimensionNamed(std::string_view name);
 
 // Fills in what is recognized: blocks, and how often weights are passed.
-void Recognize(const std::vector<StepTensor>& tensors, StepModel* model);
-
-// Along any dimension.
-bool MaySplit(const StepWeight& weight);
+void Recognize(const std::vector<StepTensor>& tensors, size_t stages, StepModel* model);
 
 // Why nobody can say what a step costs, or choose; empty: nothing is missing.
 struct Missing {

@@ -4,6 +4,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+
 #include "base/error.h"
 #include "base/interrupt.h"
 
@@ -32,18 +36,26 @@ void OutputFile::Resize(int64_t size) {
 }
 
 int64_t OutputFile::Write(const void* data, int64_t bytes, int64_t offset) const {
-  int64_t direct = 0;
-  // Only whole pages: a padded tail would overwrite what lies behind.
-  if (direct_ && offset % kDirectUnit == 0) {
-    direct = bytes / kDirectUnit * kDirectUnit;
-    if (direct > 0 && !WriteAll(direct_.get(), data, static_cast<size_t>(direct), offset)) {
-      if (errno != EINVAL) throw SystemError("write", path());
-      direct = 0;  // This file system refuses it after all.
-    }
+  const auto* const from = static_cast<const char*>(data);
+  // Only whole pages of the file that are whole pages of memory: padded ones would overwrite what
+  // lies around.
+  const int64_t head = std::min(bytes, (kDirectUnit - offset % kDirectUnit) % kDirectUnit);
+  const bool is_aligned = reinterpret_cast<uintptr_t>(from + head) % kDirectUnit == 0;
+  int64_t direct = direct_ && is_aligned ? (bytes - head) / kDirectUnit * kDirectUnit : 0;
+  if (direct > 0 &&
+      !WriteAll(direct_.get(), from + head, static_cast<size_t>(direct), offset + head)) {
+    if (errno != EINVAL) throw SystemError("write", path());
+    direct = 0;  // This file system refuses it after all.
   }
-  if (direct < bytes) {
-    WriteText({static_cast<const char*>(data) + direct, static_cast<size_t>(bytes - direct)},
-              offset + direct);
+  const auto write_text = [&](int64_t begin, int64_t end) {
+    if (begin == end) return;
+    WriteText({from + begin, static_cast<size_t>(end - begin)}, offset + begin);
+  };
+  if (direct == 0) {
+    write_text(0, bytes);
+  } else {
+    write_text(0, head);
+    write_text(head + direct, bytes);
   }
   return direct;
 }

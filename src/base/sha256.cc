@@ -41,20 +41,32 @@ void Sha256::Update(const void* data, size_t size) {
 
 void Sha256::UpdateBoth(Sha256& a, const void* a_data, size_t a_size, Sha256& b, const void* b_data,
                         size_t b_size) {
-  SHA256_CTX *a_sha = &a.context_->sha, *b_sha = &b.context_->sha;
-  size_t common = 0;
-  if (HasSha256Pair() && a_sha->num == 0 && b_sha->num == 0) {
-    const size_t blocks = std::min(a_size, b_size) / kBlock;
-    common = blocks * kBlock;
-    uint32_t* const states[2] = {a_sha->h, b_sha->h};
-    const uint8_t* const data[2] = {static_cast<const uint8_t*>(a_data),
-                                    static_cast<const uint8_t*>(b_data)};
-    CompressSha256Pair(states, data, blocks);
-    AddLength(a_sha, common);
-    AddLength(b_sha, common);
+  SHA256_CTX* const contexts[2] = {&a.context_->sha, &b.context_->sha};
+  const uint8_t* data[2] = {static_cast<const uint8_t*>(a_data),
+                            static_cast<const uint8_t*>(b_data)};
+  size_t sizes[2] = {a_size, b_size};
+  const auto update = [&](int i, size_t size) {
+    (i == 0 ? a : b).Update(data[i], size);
+    data[i] += size;
+    sizes[i] -= size;
+  };
+  if (HasSha256Pair()) {
+    for (const int i : {0, 1}) {  // What an unfinished block lacks.
+      if (contexts[i]->num != 0) update(i, std::min(sizes[i], kBlock - contexts[i]->num));
+    }
+    const size_t blocks = std::min(sizes[0], sizes[1]) / kBlock;
+    if (blocks > 0) {
+      uint32_t* const states[2] = {contexts[0]->h, contexts[1]->h};
+      CompressSha256Pair(states, data, blocks);
+      for (const int i : {0, 1}) {
+        AddLength(contexts[i], blocks * kBlock);
+        data[i] += blocks * kBlock;
+        sizes[i] -= blocks * kBlock;
+      }
+    }
   }
-  a.Update(static_cast<const uint8_t*>(a_data) + common, a_size - common);
-  b.Update(static_cast<const uint8_t*>(b_data) + common, b_size - common);
+  update(0, sizes[0]);
+  update(1, sizes[1]);
 }
 
 Digest Sha256::Finish() {

@@ -100,7 +100,7 @@ ExitCode RunExport(const ExportOptions& options) {
   std::optional<CheckpointCopy> checkpoint;
   if (is_folder) {
     checkpoint.emplace(options.spec.request.path, plan, plan_sha256, plan);
-    request.source = std::bind_front(&CheckpointCopy::Open, &*checkpoint);
+    request.source = &*checkpoint;
   }
   if (optimizer) {
     request.optimizer = BindOptimizer(*std::move(optimizer), plan.graph, diagnostics);

@@ -8,6 +8,7 @@
 #include "commands/command.h"
 #include "commands/options.h"
 #include "graph/outline.h"
+#include "graph/view.h"
 #include "report/graphviz.h"
 #include "report/text.h"
 
@@ -102,7 +103,7 @@ std::string InJson(const Shown& shown) {
 std::string Heading(const Shown& shown) {
   const InitGraph& graph = shown.plan.graph;
   int64_t parameters = 0, bytes = 0;
-  for (const Tensor* tensor : shown.drawn) parameters += tensor->elements();
+  for (const Tensor* tensor : shown.drawn) parameters += ParametersOf(*tensor);
   for (const Tensor* tensor : shown.stored) bytes += tensor->bytes();
   std::string text = graph.name;
   if (graph.drawn) text += ", layout " + graph.layout;

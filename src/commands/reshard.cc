@@ -97,32 +97,28 @@ void CompareRanks(const ReshardOptions& options, const CheckpointFolder& folder,
                   WorkCounters* counters, const std::function<void(int64_t rank)>& differs) {
   const Digest plan_sha256 = Sha256Of(WritePlan(to));
   Progress progress(options.work.Mode(), "comparing", BytesIn(to, ranks), options.json);
-  Workers workers(options.work.Workers(false), counters);
-  const auto tick = [&] { progress.Update(counters->hashed_bytes, ""); };
-  int64_t submitted = 0;
+  FileGroups files(options.work.Workers(false), counters, &copy, 2,
+                   [&](int64_t) { progress.Update(counters->hashed_bytes, ""); });
   for (const int64_t r : ranks) {
     ThrowIfInterrupted();
-    const auto rank = std::make_shared<const RankPlan>(PlanRank(to, r));
-    const auto receipt = FindReceipt(folder, *rank, plan_sha256);
+    const RankPlan rank = PlanRank(to, r);
+    const auto receipt = FindReceipt(folder, rank, plan_sha256);
     if (!receipt) {
       differs(r);
       continue;
     }
-    const auto digests = std::make_shared<std::vector<Digest>>(rank->shards.size());
+    files.WaitForRoom();
+    const auto digests = std::make_shared<std::vector<Digest>>(rank.shards.size());
     std::vector<BoxTask> tasks;
-    for (size_t s = 0; s < rank->shards.size(); ++s) {
-      const Shard& shard = rank->shards[s];
+    for (size_t s = 0; s < rank.shards.size(); ++s) {
+      const Shard& shard = rank.shards[s];
       tasks.push_back({shard.tensor, shard.box, {}, &(*digests)[s]});
     }
-    const std::function<void()> check = copy.Open(&tasks);
-    workers.WaitFor(submitted - 1, tick);
-    workers.Submit(std::move(tasks), [rank, digests, check, &differs, wanted = receipt->digests] {
-      check();
-      if (*digests != wanted) differs(rank->rank);
+    files.Add(std::move(tasks), [r, digests, &differs, wanted = receipt->digests] {
+      if (*digests != wanted) differs(r);
     });
-    ++submitted;
   }
-  workers.WaitFor(submitted, tick);
+  files.Finish();
 }
 
 std::vector<int64_t> RanksOf(const Plan& plan) {
@@ -235,7 +231,7 @@ GenerateResult Copy(const ReshardOptions& options, const Plan& from, const Diges
     request.ranks = RanksOf(to);
     request.workers = options.work.Workers(true);
     request.index = FindIndexMode(options.index);
-    request.source = std::bind_front(&CheckpointCopy::Open, &copy);
+    request.source = &copy;
     if (staged.is_old()) request.damage = FindOthers(options, request.folder, to, copy, counters);
     Progress progress(options.work.Mode(), "copying", BytesIn(to, request.ranks), options.json);
     request.progress = [&](const WorkCounters& c, int64_t done, int64_t ranks) {

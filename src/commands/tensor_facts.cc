@@ -11,6 +11,7 @@
 #include "graph/pad.h"
 #include "graph/streams.h"
 #include "graph/torch_draws.h"
+#include "graph/view.h"
 #include "report/text.h"
 #include "rng/engines.h"
 
@@ -87,6 +88,7 @@ void AddShape(const Subject& subject, Facts* facts) {
   facts->push_back({"dimensions", std::move(dimensions)});
   facts->push_back(
       At({"dtype", std::string(InfoOf(tensor.dtype).name), {.label = "dtype"}}, why.dtype, ""));
+  if (IsBuffer(tensor)) facts->push_back({"kind", "buffer", {.label = "kind"}});
   facts->push_back({"elements",
                     tensor.elements(),
                     {.label = "size",

@@ -71,11 +71,9 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
   std::vector<std::vector<Digest>> digests(files.size());
   std::vector<std::vector<uint32_t>> crcs(files.size());
   {
-    Workers workers(request.workers, counters);
-    int64_t submitted = 0;
-    const auto tick = [&] {
+    FileGroups groups(request.workers, counters, request.source, kFilesAtOnce, [&](int64_t) {
       if (request.progress) request.progress(*counters, result.bytes);
-    };
+    });
     for (size_t f = 0; f < files.size(); ++f) {
       ThrowIfInterrupted();
       const std::string& path = files[f].path;
@@ -83,22 +81,17 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
         const std::string parent = path.substr(0, slash);
         if (folders.insert(parent).second) folder.MakeSub(parent);
       }
-      workers.WaitFor(submitted - kFilesAtOnce + 1, tick);
+      groups.WaitForRoom();
       const auto file = std::make_shared<OutputFile>(folder, path);
       BeginFile(files[f], *file);
-      std::vector<BoxTask> tasks = TasksOf(files[f], *file, &digests[f], &crcs[f]);
-      std::function<void()> check;
-      if (request.source) check = request.source(&tasks);
-      workers.Submit(std::move(tasks),
-                     [file, counters, check, layout = &files[f], &sums = crcs[f]] {
-                       if (check) check();
-                       const Timer timer(&counters->sync_ns);
-                       FinishFile(sums, layout, *file);
-                       file->Sync();
-                     });
-      ++submitted;
+      groups.Add(TasksOf(files[f], *file, &digests[f], &crcs[f]),
+                 [file, counters, layout = &files[f], &sums = crcs[f]] {
+                   const Timer timer(&counters->sync_ns);
+                   FinishFile(sums, layout, *file);
+                   file->Sync();
+                 });
     }
-    workers.WaitFor(submitted, tick);
+    groups.Finish();
   }
   NewFile record(folder, kExportName);
   record.Append(WriteRecord(plan, request, files, digests));

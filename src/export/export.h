@@ -16,7 +16,7 @@ struct ExportRequest {
   std::string only;                              // A pattern over paths; empty: all tensors.
   OptionValues options;                          // Of the format.
   std::optional<OptimizerState> optimizer = {};  // Of the plan's tensors.
-  TaskSource source = nullptr;                   // Null: values are generated.
+  TaskSource* source = nullptr;                  // Null: values are generated.
   WorkerOptions workers;
   // Called about ten times a second with the bytes there will be.
   std::function<void(const WorkCounters& counters, int64_t total)> progress;

@@ -9,6 +9,7 @@
 #include "base/glob.h"
 #include "base/suggest.h"
 #include "base/text.h"
+#include "graph/view.h"
 
 namespace shardinit {
 
@@ -29,7 +30,7 @@ OptimizerState BindOptimizer(OptimizerSpec spec, const InitGraph& graph, Diagnos
   for (const Tensor& tensor : graph.tensors) {
     const std::vector<uint32_t>& matches = globs.Match(tensor.path);
     for (const uint32_t i : matches) used[i] = true;
-    if (!matches.empty()) state.group_of[&tensor] = groups[matches.front()];
+    if (!matches.empty() && !IsBuffer(tensor)) state.group_of[&tensor] = groups[matches.front()];
   }
   std::vector<std::string> paths;
   for (size_t i = 0; i < used.size(); ++i) {

@@ -43,6 +43,15 @@ class SharedRuns {
 
   int64_t length() const { return length_; }
   int64_t count() const { return length_ > 0 ? count_ : 0; }
+  // The first run that reaches behind an element of the wanted box: their places ascend.
+  int64_t FirstBehind(int64_t element) const {
+    int64_t run = 0;
+    for (int64_t end = count(); run < end;) {
+      const int64_t middle = run + (end - run) / 2;
+      InWanted(middle) + length_ > element ? end = middle : run = middle + 1;
+    }
+    return run;
+  }
   // Where run r begins in each of the two.
   int64_t InPiece(int64_t run) const { return Position(run, piece_); }
   int64_t InWanted(int64_t run) const { return Position(run, wanted_); }
@@ -132,6 +141,11 @@ void ThrowChanged(const FilePiece& piece) {
               "leave it as it is, and run the same command again");
 }
 
+int64_t SharedElements(const Box& a, const Box& b) {
+  const SharedRuns runs(a, b);
+  return runs.length() * runs.count();
+}
+
 int64_t RunLength(const Box& piece, const Box& box) { return SharedRuns(piece, box).length(); }
 
 void ReadPiece(const Box& piece, int element_bytes, const Box& box, int64_t first, int64_t count,
@@ -139,12 +153,7 @@ void ReadPiece(const Box& piece, int element_bytes, const Box& box, int64_t firs
   const SharedRuns runs(piece, box);
   const int64_t size = element_bytes;
   const int64_t length = runs.length();
-  // The first run that reaches into what is wanted: their places ascend.
-  int64_t run = 0;
-  for (int64_t end = runs.count(); run < end;) {
-    const int64_t middle = run + (end - run) / 2;
-    runs.InWanted(middle) + length > first ? end = middle : run = middle + 1;
-  }
+  int64_t run = runs.FirstBehind(first);
   if (run == runs.count() || runs.InWanted(run) >= first + count) return;
 
   auto* const to_first = static_cast<uint8_t*>(out);
@@ -174,6 +183,20 @@ void ReadPiece(const Box& piece, int element_bytes, const Box& box, int64_t firs
       }
     }
     span.clear();
+  }
+}
+
+void CopyPiece(const Box& piece, int element_bytes, const uint8_t* from, int64_t from_first,
+               const Box& box, int64_t first, int64_t count, uint8_t* out) {
+  const SharedRuns runs(piece, box);
+  for (int64_t run = runs.FirstBehind(first); run < runs.count(); ++run) {
+    const int64_t at = runs.InWanted(run);
+    const int64_t begin = std::max(at, first);
+    const int64_t end = std::min(at + runs.length(), first + count);
+    if (begin >= end) return;
+    memcpy(out + (begin - first) * element_bytes,
+           from + (runs.InPiece(run) + begin - at - from_first) * element_bytes,
+           static_cast<size_t>((end - begin) * element_bytes));
   }
 }
 

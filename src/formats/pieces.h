@@ -19,8 +19,9 @@ struct FilePiece {
   int64_t offset;  // Of the box's first byte in the file.
 };
 
-// Whether two boxes of a tensor share an element.
+// Whether two boxes of a tensor share an element; and how many they share.
 bool Overlap(const Box& a, const Box& b);
+int64_t SharedElements(const Box& a, const Box& b);
 // The first two found, of boxes of one tensor, that share an element.
 std::optional<std::pair<size_t, size_t>> FindOverlap(const std::vector<const Box*>& boxes);
 
@@ -37,6 +38,10 @@ int64_t RunLength(const Box& piece, const Box& box);
 using ReadBytes = std::function<void(int64_t offset, int64_t bytes, void* out)>;
 void ReadPiece(const Box& piece, int element_bytes, const Box& box, int64_t first, int64_t count,
                void* out, const ReadBytes& read);
+
+// The same from memory, which has the piece's elements from `from_first` on.
+void CopyPiece(const Box& piece, int element_bytes, const uint8_t* from, int64_t from_first,
+               const Box& box, int64_t first, int64_t count, uint8_t* out);
 
 // Reads elements first … first + count - 1 of a box, in the box's row-major
 // order, from the pieces that have them. Safe to use from several threads.

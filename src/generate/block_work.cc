@@ -17,6 +17,12 @@ void Make(BlockWork& work, WorkCounters& counters) {
   const int64_t left = work.bytes - work.made;
   if (left == 0) return;
   const BoxWork& box = *work.box;
+  if (box.task.pass) {
+    const Timer timer(&counters.hash_ns);
+    counters.hashed_bytes += box.task.pass->Make(work.data, work.bytes, &work.writes);
+    work.made = work.hashed = work.bytes;
+    return;
+  }
   const int64_t size = box.filler.element_bytes();
   const bool in_tiles = work.hash && !box.task.source && !box.filler.wants_long_stretches();
   const int64_t count = (in_tiles ? std::min(kTileBytes, left) : left) / size;
@@ -65,7 +71,7 @@ BoxWork::BoxWork(BoxTask box, int64_t block_bytes)
     : task(std::move(box)),
       filler(*task.tensor, task.box),
       block_elements(block_bytes / filler.element_bytes()),
-      blocks(CeilDiv(filler.elements(), block_elements)) {}
+      blocks(task.pass ? 1 : CeilDiv(filler.elements(), block_elements)) {}
 
 int64_t BoxWork::BytesOf(int64_t block) const {
   return std::min(block_elements, filler.elements() - block * block_elements) *

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/sha256.h"
 #include "generate/counters.h"
@@ -20,9 +21,9 @@ struct BoxWork {
 
   const BoxTask task;
   const BoxFiller filler;
-  const int64_t block_elements, blocks;
-  Sha256 hash;       // Of the blocks in order; one thread at a time.
-  uint32_t crc = 0;  // The same, if the task wants it.
+  const int64_t block_elements, blocks;  // A pass counts as one block.
+  Sha256 hash;                           // Of the blocks in order; one thread at a time.
+  uint32_t crc = 0;                      // The same, if the task wants it.
 };
 
 struct BlockWork {
@@ -33,6 +34,7 @@ struct BlockWork {
   uint8_t* data = nullptr;
   bool hash = false;  // The block is next in turn, and this thread has the box's hash.
   int64_t made = 0, hashed = 0, bytes = 0;  // Of the block; `bytes` are all of it.
+  std::vector<BoxWrite> writes = {};        // Of a pass.
 };
 
 // Makes and hashes until one of the blocks is done: two at once, since hashing two takes the time

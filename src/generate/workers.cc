@@ -57,9 +57,11 @@ struct Block {
   JobPtr job;
   int64_t index;
   uint8_t* data;
+  std::vector<BoxWrite> writes;
 };
 
 int64_t Bytes(const BoxTask& task) {
+  if (task.pass) return task.pass->bytes();
   return ElementCount(task.box.shape) * InfoOf(task.tensor->dtype).bytes;
 }
 
@@ -102,7 +104,7 @@ class Workers::Pool {
       const std::lock_guard lock(mutex_);
       for (const auto& [bytes, task] : order) {
         std::vector<Preparation> needs;
-        if (!task->source) needs = PreparationsOf(*task->tensor, task->box);
+        if (!task->source && !task->pass) needs = PreparationsOf(*task->tensor, task->box);
         auto& queue = needs.empty() ? pending_ : pending_prepared_;
         queue.push_back({std::move(*task), group, std::move(needs)});
       }
@@ -166,7 +168,9 @@ class Workers::Pool {
       work_.wait(lock, [&] { return stopped_ || FillLanes(lanes) || PickPreparation(); });
       if (stopped_) return;
       if (!lanes[0].busy() && !lanes[1].busy()) {
-        for (Lane& lane : lanes) lane.job = nullptr;
+        for (Lane& lane : lanes) {
+          if (lane.job && !lane.job->task.pass) lane.job = nullptr;
+        }
         Prepare(lock);
         continue;
       }
@@ -192,7 +196,7 @@ class Workers::Pool {
       if (!pending_.empty()) {
         lane.job = std::make_shared<Job>(std::move(pending_.front()), free_.bytes());
         pending_.pop_front();
-        active_.push_back(lane.job);
+        if (!lane.job->task.pass) active_.push_back(lane.job);
         Take(&lane);
       } else if (!other.busy() && !active_.empty()) {
         // Generates ahead for the box whose hash has the least to go on with.
@@ -212,6 +216,15 @@ class Workers::Pool {
     const bool ready =
         !job.hashing && !job.ahead.empty() && job.ahead.begin()->first == job.next_hash;
     BlockWork work{.box = &job};
+    if (job.task.pass) {
+      if (job.next_hash == job.blocks || free_.empty()) return false;
+      work.data = free_.Take();
+      work.hash = true;
+      work.bytes = free_.bytes();
+      ++job.unwritten;
+      lane->work = std::move(work);
+      return true;
+    }
     if (ready) {
       work.index = job.next_hash;
       work.data = job.ahead.begin()->second;
@@ -265,9 +278,16 @@ class Workers::Pool {
   // Holding the lock: a block that is done waits for its hash, or goes on to the
   // writers, or is done with. The last block of a box settles its digest first.
   void Settle(Lane* lane, std::unique_lock<std::mutex>& lock) {
-    const BlockWork work = std::exchange(lane->work, {});
-    const Block block{lane->job, work.index, work.data};
+    BlockWork work = std::exchange(lane->work, {});
+    Block block{lane->job, work.index, work.data, std::move(work.writes)};
     Job& job = *block.job;
+    if (job.task.pass) {
+      if (job.task.pass->IsDone()) {
+        ++job.next_hash;
+        --job.unwritten;  // What it counted for beside its blocks.
+      }
+      return Pass(std::move(block), lock);
+    }
     if (!work.hash) {
       job.ahead.emplace(block.index, block.data);
       return;
@@ -277,9 +297,19 @@ class Workers::Pool {
       *job.task.digest = job.hash.Finish();
       if (job.task.crc != nullptr) *job.task.crc = job.crc;
     }
-    if (job.task.output.file != nullptr) {
+    const BoxOutput& out = job.task.output;
+    if (out.file != nullptr) {
+      block.writes = {
+          {out.file, block.data, job.BytesOf(block.index), out.offset + job.OffsetOf(block.index)}};
+    }
+    Pass(std::move(block), lock);
+  }
+
+  // Holding the lock: what is hashed goes on.
+  void Pass(Block block, std::unique_lock<std::mutex>& lock) {
+    if (!block.writes.empty()) {
       Check(has_writers_, "a file to write to, but no writers");
-      unwritten_.push_back(block);
+      unwritten_.push_back(std::move(block));
       writes_.notify_one();
       return;
     }
@@ -306,11 +336,10 @@ class Workers::Pool {
 
   void WriteBlock(const Block& block) {
     const Timer timer(&counters_.write_ns);
-    const BoxOutput& out = block.job->task.output;
-    const int64_t bytes = block.job->BytesOf(block.index);
-    counters_.direct_bytes +=
-        out.file->Write(block.data, bytes, out.offset + block.job->OffsetOf(block.index));
-    counters_.written_bytes += bytes;
+    for (const BoxWrite& write : block.writes) {
+      counters_.direct_bytes += write.file->Write(write.data, write.bytes, write.offset);
+      counters_.written_bytes += write.bytes;
+    }
   }
 
   void FinishBlock(const Block& block) {

@@ -11,6 +11,8 @@
 // that of one core doing everything. Large boxes go first, which keeps the end of
 // a job short.
 //
+// A pass over several boxes is one thread's work: it goes on in order, block by block.
+//
 // Memory is blocks x block size, whatever the boxes' sizes: a thread that finds
 // no free block waits for the writers. The result depends on none of this.
 #pragma once
@@ -39,6 +41,25 @@ struct BoxOutput {
 // Gives elements first … first + count - 1 of a box, from several threads.
 using BoxElements = std::function<void(int64_t first, int64_t count, void* out)>;
 
+// What is to be written of some box.
+struct BoxWrite {
+  const OutputFile* file;
+  const uint8_t* data;
+  int64_t bytes, offset;  // In the file.
+};
+
+// Boxes that are made together, in one pass over what they come from.
+class BoxPass {
+ public:
+  virtual ~BoxPass() = default;
+
+  virtual int64_t bytes() const = 0;  // Of all of these boxes.
+  // Makes what comes next of them in so many bytes of memory, and hashes it; how many of their
+  // bytes that is. One thread at a time.
+  virtual int64_t Make(uint8_t* memory, int64_t bytes, std::vector<BoxWrite>* writes) = 0;
+  virtual bool IsDone() const = 0;  // All is made, and who wants a digest has it.
+};
+
 struct BoxTask {
   const Tensor* tensor;
   Box box;
@@ -46,6 +67,8 @@ struct BoxTask {
   Digest* digest;                // Receives the SHA-256 of the box's bytes.
   BoxElements source = nullptr;  // Null: they are generated.
   uint32_t* crc = nullptr;       // Receives their CRC-32, if it is wanted.
+  // Instead of this box, which is any one of them, the pass makes its own.
+  std::shared_ptr<BoxPass> pass = nullptr;
 };
 
 // Writes that are under way at once; more of them are no faster.

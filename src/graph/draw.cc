@@ -13,6 +13,7 @@
 #include "graph/stage.h"
 #include "graph/tie.h"
 #include "rng/engines.h"
+#include "spec/names.h"
 
 namespace shardinit {
 namespace {
@@ -81,6 +82,7 @@ TensorBinder::TensorBinder(Building& building)
 bool TensorBinder::Bind(const Leaf& leaf, DrawNotes* notes, Tensor* tensor) {
   tensor->path = leaf.path;
   BindDType(leaf, notes, tensor);
+  tensor->is_buffer = leaf.spec.kind && leaf.spec.kind->value == kBufferKind;
   // Without a shape there is no tensor, but what else is wrong with it can be seen.
   const bool has_shape = BindShape(leaf.spec, notes, tensor) && CountBytes(leaf.spec, *tensor);
   inits_.Bind(leaf, has_shape ? &tensor->shape : nullptr, notes, tensor);

@@ -26,6 +26,7 @@ struct Tensor {
   std::optional<uint64_t> given_key = {};  // A key that is none of a path.
   std::optional<StreamPlace> place = {};   // In a sequential stream, if it is given.
   DType dtype = DType::f32;
+  bool is_buffer = false;  // It is drawn and not trained. A view is asked by IsBuffer().
   Shape shape;
   Distribution distribution;
   PartitionSpec partition;  // One entry per dimension.

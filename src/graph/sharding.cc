@@ -46,13 +46,7 @@ void Sharder::Shard(WrittenTensors& written) {
   if (stack_.context != nullptr) {
     stack_.context->lacks_tensors |= !written.IsComplete() || building_.spec.wrong.Has("layouts");
   }
-  if (Chooses()) {
-    std::vector<const PartitionSpec*> fixed;
-    for (const TensorSpec* spec : written.specs) {
-      fixed.push_back(spec != nullptr && spec->shard ? &ExplicitOf(*spec) : nullptr);
-    }
-    for (const auto& language : stack_.languages) language->Look(written, fixed);
-  }
+  if (Chooses()) Look(written);
   written.paddings.resize(written.tensors.size());
   for (size_t i = 0; i < written.tensors.size(); ++i) {
     if (written.specs[i] == nullptr) continue;
@@ -71,6 +65,25 @@ void Sharder::Shard(WrittenTensors& written) {
   for (const TensorSpec* spec : written.shapeless) {
     CuttingOf(*spec, {{}, unknown, AxesOf(*spec), nullptr, false, false}, nullptr);
   }
+}
+
+void Sharder::Look(WrittenTensors& written) {
+  std::vector<const PartitionSpec*> fixed;
+  for (size_t i = 0; i < written.tensors.size(); ++i) {
+    const TensorSpec* spec = written.specs[i];
+    fixed.push_back(spec != nullptr && spec->shard ? &ExplicitOf(*spec) : nullptr);
+    if (spec == nullptr || spec->from) continue;  // A view is where what it is of is.
+    Tensor& tensor = written.tensors[i];
+    Cutting cutting;
+    cutting.partition.cuts.resize(tensor.shape.size());
+    cutting.partition.pins = tensor.partition.pins;
+    cutting.is_pinned = spec->stage.has_value();
+    for (const auto& language : stack_.languages) {
+      if (language->Pins()) language->Cut(SeenOf(*spec, tensor), &cutting, nullptr);
+    }
+    tensor.partition.pins = std::move(cutting.partition.pins);
+  }
+  for (const auto& language : stack_.languages) language->Look(written, fixed);
 }
 
 void Sharder::Explain(const TensorSpec& spec, const Tensor& tensor, ShardingNotes* notes) {

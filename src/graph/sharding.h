@@ -39,8 +39,8 @@ struct Cutting {
 class ShardingLanguage {
  public:
   virtual ~ShardingLanguage() = default;
-  // Before the first Cut, all tensors that are drawn, and how those are cut that say it themselves;
-  // null for the others.
+  // Before tensors are cut, all that are drawn, with their pins, and how those are cut that say it
+  // themselves; null for the others.
   virtual void Look(const WrittenTensors& /*drawn*/,
                     const std::vector<const PartitionSpec*>& /*fixed*/) {}
   // Changes `cutting` where it has something to say. Or reports why not, once for all tensors that
@@ -52,6 +52,8 @@ class ShardingLanguage {
   virtual bool AllowsUneven() const { return false; }
   // Whether it compares ways to cut a tensor.
   virtual bool Chooses() const { return false; }
+  // Whether it says which ranks hold a tensor, which is settled before any Look.
+  virtual bool Pins() const { return false; }
 };
 
 struct LanguageContext;  // graph/languages/languages.h
@@ -82,6 +84,8 @@ class Sharder {
   bool Chooses() const;
 
  private:
+  // Lets languages that choose see all tensors.
+  void Look(WrittenTensors& written);
   std::optional<Cutting> CuttingOf(const TensorSpec& spec, const TensorToCut& tensor,
                                    ShardingNotes* notes);
   const PartitionSpec& ExplicitOf(const TensorSpec& spec);

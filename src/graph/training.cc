@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <unordered_map>
 
@@ -43,7 +44,7 @@ bool Holds(std::span<const std::string_view> names, std::string_view name) {
 }
 
 AxisUse UseOf(std::string_view name) {
-  if (Holds(kPipelineAxes, name)) return AxisUse::kOther;
+  if (Holds(kPipelineAxes, name)) return AxisUse::kStages;
   if (Holds(kExpertAxes, name)) return AxisUse::kExperts;
   return Holds(kComputationAxes, name) ? AxisUse::kComputation : AxisUse::kBatch;
 }
@@ -84,29 +85,70 @@ class StepBuilder {
   }
 
   TrainingStep Build(const WrittenTensors& drawn, bool by_partition) {
+    for (const Tensor& tensor : drawn.tensors) FindStages(tensor);
+    size_t stages = 1;
+    for (const size_t a : stage_axes_) stages *= static_cast<size_t>(mesh_.shape[a]);
     std::vector<StepTensor> tensors;
     for (size_t i = 0; i < drawn.tensors.size(); ++i) {
       const Tensor& tensor = drawn.tensors[i];
       const size_t w = WeightOf(tensor, *drawn.specs[i], *drawn.places[i], by_partition);
       step_.weights.push_back(w);
-      double held = 1;
-      for (const Pin& pin : tensor.partition.pins) {
-        held *= static_cast<double>(pin.indices.size()) /
-                static_cast<double>(mesh_.shape[static_cast<size_t>(pin.axis)]);
-      }
-      tensors.push_back({tensor.path, w, held});
+      tensors.push_back({tensor.path, w, StagesOf(tensor, stages)});
     }
-    Recognize(tensors, &step_.model);
+    Recognize(tensors, stages, &step_.model);
     return std::move(step_);
   }
 
  private:
+  // Experts may be pinned to ranks that other experts are not on. What pins other tensors has
+  // stages.
+  void FindStages(const Tensor& tensor) {
+    for (const Pin& pin : tensor.partition.pins) {
+      const auto a = static_cast<size_t>(pin.axis);
+      AxisUse& use = step_.model.training.axes[a].use;
+      if (ExpertOf(tensor.path) < 0) use = AxisUse::kStages;
+      if (use == AxisUse::kStages) stage_axes_.insert(a);
+    }
+  }
+
+  // Those whose ranks have the tensor; empty: all.
+  std::vector<size_t> StagesOf(const Tensor& tensor, size_t all) const {
+    std::vector<size_t> stages;
+    if (tensor.partition.pins.empty()) return stages;
+    for (size_t stage = 0; stage < all; ++stage) {
+      size_t rest = stage;
+      bool holds = true;
+      for (const size_t a : stage_axes_) {
+        const auto index = static_cast<int64_t>(rest % static_cast<size_t>(mesh_.shape[a]));
+        rest /= static_cast<size_t>(mesh_.shape[a]);
+        for (const Pin& pin : tensor.partition.pins) {
+          holds &= pin.axis != static_cast<int>(a) ||
+                   std::count(pin.indices.begin(), pin.indices.end(), index) > 0;
+        }
+      }
+      if (holds) stages.push_back(stage);
+    }
+    if (stages.size() == all) stages.clear();
+    return stages;
+  }
+
+  std::vector<size_t> PinnedOf(const Tensor& tensor) const {
+    std::vector<size_t> pinned;
+    for (const Pin& pin : tensor.partition.pins) {
+      const auto a = static_cast<size_t>(pin.axis);
+      if (stage_axes_.count(a) == 0 && pin.indices.size() == 1) pinned.push_back(a);
+    }
+    return pinned;
+  }
+
   size_t WeightOf(const Tensor& tensor, const TensorSpec& spec, const Span& place,
                   bool by_partition) {
     std::vector<size_t>& known = known_[&spec];
+    const std::vector<size_t> pinned = PinnedOf(tensor);
     for (const size_t w : known) {
       const Tensor& first = *firsts_[w];
       if (first.shape == tensor.shape && first.dtype == tensor.dtype &&
+          step_.model.weights[w].pinned == pinned &&
           (!by_partition || first.partition.cuts == tensor.partition.cuts)) {
         return w;
       }
@@ -114,6 +156,7 @@ class StepBuilder {
     known.push_back(firsts_.size());
     firsts_.push_back(&tensor);
     step_.model.weights.push_back(Describe(tensor, spec, place));
+    step_.model.weights.back().pinned = pinned;
     return known.back();
   }
 
@@ -164,6 +207,7 @@ class StepBuilder {
   Building building_;
   FansOfSpecs fans_;
   TrainingStep step_;
+  std::set<size_t> stage_axes_;
   std::unordered_map<const TensorSpec*, std::vector<size_t>> known_;
   std::vector<const Tensor*> firsts_;  // Of each weight.
 };
@@ -183,76 +227,106 @@ int64_t InConfig(const Building& building, std::initializer_list<std::string_vie
   return 0;
 }
 
-}  // namespace
+// Reads what `bandwidth` and `training` say.
+class TrainingBinder {
+ public:
+  TrainingBinder(Building& building, const Mesh& mesh)
+      : building_(building), spec_(building.spec), mesh_(mesh) {}
 
-Training BindTraining(Building& building, const Mesh& mesh) {
-  const ModelSpec& spec = building.spec;
-  Training training;
-  for (size_t a = 0; a < mesh.axes.size(); ++a) {
-    training.axes.push_back({mesh.shape[a], UseOf(mesh.axes[a]), BandwidthOf(mesh, a)});
+  Training Run() {
+    for (size_t a = 0; a < mesh_.axes.size(); ++a) {
+      training_.axes.push_back({mesh_.shape[a], UseOf(mesh_.axes[a]), BandwidthOf(mesh_, a)});
+    }
+    Use(spec_.training.batch, AxisUse::kBatch);
+    Use(spec_.training.expert, AxisUse::kExperts);
+    Use(spec_.training.computation, AxisUse::kComputation);
+    for (const auto& named : spec_.bandwidth) Bandwidth(named);
+    Numbers(spec_.training);
+    return std::move(training_);
   }
-  std::vector<int> said;
-  const auto use = [&](const std::optional<AxisList>& list, AxisUse as) {
+
+ private:
+  // Of a name that the mesh does not have none, which it reports.
+  StepAxis* Find(const Located<std::string>& name) {
+    const int axis = mesh_.Find(name.value);
+    if (axis >= 0) return &training_.axes[static_cast<size_t>(axis)];
+    if (!MayLack(spec_.mesh, spec_.wrong.Has("mesh"))) {
+      ReportUnknown("mesh axis", name, mesh_.axes, building_.diagnostics);
+    }
+    return nullptr;
+  }
+
+  void Use(const std::optional<AxisList>& list, AxisUse as) {
     if (!list) return;
     for (const auto& name : list->value) {
-      const int axis = mesh.Find(name.value);
-      if (axis < 0) {
-        if (MayLack(spec.mesh, spec.wrong.Has("mesh"))) continue;
-        ReportUnknown("mesh axis", name, mesh.axes, building.diagnostics);
-      } else if (std::count(said.begin(), said.end(), axis) > 0) {
-        building.diagnostics.Error(name.span,
-                                   fmt::format("`training` names mesh axis `{}` twice", name.value),
-                                   "it is of one kind: `batch`, `expert` or `computation`");
-      } else {
-        said.push_back(axis);
-        training.axes[static_cast<size_t>(axis)].use = as;
+      StepAxis* axis = Find(name);
+      if (axis == nullptr) continue;
+      if (!said_.insert(axis).second) {
+        building_.diagnostics.Error(
+            name.span, fmt::format("`training` names mesh axis `{}` twice", name.value),
+            "it is of one kind: `batch`, `expert` or `computation`");
+        continue;
       }
+      axis->use = as;
     }
-  };
-  use(spec.training.batch, AxisUse::kBatch);
-  use(spec.training.expert, AxisUse::kExperts);
-  use(spec.training.computation, AxisUse::kComputation);
-  for (const auto& named : spec.bandwidth) {
-    if (named.name.value.empty() || !named.value) continue;
-    const int axis = mesh.Find(named.name.value);
-    const auto value = EvaluateNumber(*named.value, building.names, building.diagnostics);
-    if (axis < 0) {
-      if (MayLack(spec.mesh, spec.wrong.Has("mesh"))) continue;
-      ReportUnknown("mesh axis", named.name, mesh.axes, building.diagnostics);
-    } else if (value && !(*value >= 1)) {
-      building.diagnostics.Error(
+  }
+
+  template <typename T>
+  void Bandwidth(const T& named) {
+    if (named.name.value.empty() || !named.value) return;
+    StepAxis* axis = Find(named.name);
+    const auto value = EvaluateNumber(*named.value, building_.names, building_.diagnostics);
+    if (axis == nullptr || !value) return;
+    if (!(*value >= 1)) {
+      building_.diagnostics.Error(
           SpanOf(*named.value),
           fmt::format("the bandwidth of `{}` is {} bytes a second", named.name.value, *value),
           "it is at least 1; such as 50e9");
-    } else if (value) {
-      training.axes[static_cast<size_t>(axis)].bandwidth = *value;
+      return;
     }
+    axis->bandwidth = *value;
   }
-  const TrainingSpec& said_of = spec.training;
-  const auto integer = [&](const ExprPtr& expr, int64_t low, std::string_view key, int64_t other) {
+
+  int64_t Integer(const ExprPtr& expr, int64_t low, std::string_view key, int64_t other) {
     if (expr == nullptr) return other;
-    return EvaluateInteger(*expr, building.names, low, kMostOfAnything, key, building.diagnostics)
+    return EvaluateInteger(*expr, building_.names, low, kMostOfAnything, key, building_.diagnostics)
         .value_or(other);
-  };
-  const auto number = [](int64_t value) { return static_cast<double>(value); };
-  training.tokens = number(integer(said_of.tokens, 1, "`tokens`", kDefaultTokens));
-  training.flops = number(integer(said_of.flops, 1, "`flops`", kDefaultFlops));
-  training.says_memory = said_of.memory_per_rank != nullptr;
-  training.memory = number(integer(said_of.memory_per_rank, 1, "`memory_per_rank`",
-                                   mesh.devices.IsPlain() ? kMemoryOfH100 : kMemoryOfV6e));
-  if (said_of.optimizer_bytes != nullptr) {
-    training.optimizer_bytes = number(integer(said_of.optimizer_bytes, 0, "`optimizer_bytes`", 0));
   }
-  training.heads =
-      integer(said_of.heads, 1, "`heads`",
-              InConfig(building, {"num_attention_heads", "num_heads", "n_head", "n_heads"}));
-  const int64_t kv_heads = InConfig(building, {"num_key_value_heads", "n_kv_heads"});
-  training.kv_heads =
-      integer(said_of.kv_heads, 1, "`kv_heads`", kv_heads > 0 ? kv_heads : training.heads);
-  training.experts_per_token =
-      integer(said_of.experts_per_token, 1, "`experts_per_token`",
-              InConfig(building, {"num_experts_per_tok", "num_experts_per_token", "moe_topk"}));
-  return training;
+
+  void Numbers(const TrainingSpec& said) {
+    const auto number = [&](const ExprPtr& expr, int64_t low, std::string_view key, int64_t other) {
+      return static_cast<double>(Integer(expr, low, key, other));
+    };
+    training_.tokens = number(said.tokens, 1, "`tokens`", kDefaultTokens);
+    training_.flops = number(said.flops, 1, "`flops`", kDefaultFlops);
+    training_.says_memory = said.memory_per_rank != nullptr;
+    training_.memory = number(said.memory_per_rank, 1, "`memory_per_rank`",
+                              mesh_.devices.IsPlain() ? kMemoryOfH100 : kMemoryOfV6e);
+    if (said.optimizer_bytes != nullptr) {
+      training_.optimizer_bytes = number(said.optimizer_bytes, 0, "`optimizer_bytes`", 0);
+    }
+    training_.heads =
+        Integer(said.heads, 1, "`heads`",
+                InConfig(building_, {"num_attention_heads", "num_heads", "n_head", "n_heads"}));
+    const int64_t kv_heads = InConfig(building_, {"num_key_value_heads", "n_kv_heads"});
+    training_.kv_heads =
+        Integer(said.kv_heads, 1, "`kv_heads`", kv_heads > 0 ? kv_heads : training_.heads);
+    training_.experts_per_token =
+        Integer(said.experts_per_token, 1, "`experts_per_token`",
+                InConfig(building_, {"num_experts_per_tok", "num_experts_per_token", "moe_topk"}));
+  }
+
+  Building& building_;
+  const ModelSpec& spec_;
+  const Mesh& mesh_;
+  Training training_;
+  std::set<const StepAxis*> said_;
+};
+
+}  // namespace
+
+Training BindTraining(Building& building, const Mesh& mesh) {
+  return TrainingBinder(building, mesh).Run();
 }
 
 TrainingStep StepOf(const WrittenTensors& drawn, const Training& training, const Mesh& mesh,
@@ -263,11 +337,12 @@ TrainingStep StepOf(const WrittenTensors& drawn, const Training& training, const
 namespace {
 
 // Of each weight.
-std::vector<AxisCuts> CutsOf(const WrittenTensors& drawn, const TrainingStep& step,
-                             const Mesh& mesh) {
+std::vector<AxisCuts> CutsOf(const WrittenTensors& drawn, const TrainingStep& step) {
   std::vector<AxisCuts> cuts(step.model.weights.size());
   for (size_t i = 0; i < drawn.tensors.size(); ++i) {
-    cuts[step.weights[i]] = CutsOf(drawn.tensors[i].partition, mesh);
+    const size_t w = step.weights[i];
+    if (cuts[w].empty())
+      cuts[w] = CutsOf(drawn.tensors[i].partition, step.model, step.model.weights[w]);
   }
   return cuts;
 }
@@ -280,14 +355,17 @@ void ExplainAlternatives(const WrittenTensors& drawn, const Training& training, 
       std::find_if(drawn.tensors.begin(), drawn.tensors.end(),
                    [&](const Tensor& tensor) { return GlobMatches(notes->pattern, tensor.path); });
   if (found == drawn.tensors.end()) return;
-  const TrainingStep step = StepOf(drawn, training, mesh, true, spec);
-  const StepModel& model = step.model;
+  TrainingStep step = StepOf(drawn, training, mesh, true, spec);
+  StepModel& model = step.model;
   if (MissingForCost(model)) return;
   const size_t weight = step.weights[static_cast<size_t>(found - drawn.tensors.begin())];
   const StepBlock& block = model.blocks[static_cast<size_t>(model.weights[weight].block)];
-  std::vector<AxisCuts> cuts = CutsOf(drawn, step, mesh);
+  std::vector<AxisCuts> cuts = CutsOf(drawn, step);
   BlockCuts chosen;
-  for (const size_t w : block.weights) chosen.push_back(cuts[w]);
+  for (const size_t w : block.weights) {
+    chosen.push_back(cuts[w]);
+    model.weights[w].pinned.clear();  // It may have been chosen, too.
+  }
   std::vector<BlockCuts> ways = Strategies(model, block, FixedCuts(model.weights.size()));
   ways.insert(ways.begin(), chosen);
   // Of the ways that cut this tensor alike the best.
@@ -298,7 +376,8 @@ void ExplainAlternatives(const WrittenTensors& drawn, const Training& training, 
     const auto at = static_cast<size_t>(
         std::find(block.weights.begin(), block.weights.end(), weight) - block.weights.begin());
     const ShardingNotes::Alternative one = {
-        PartitionOf(way[at], UsesOf(model, block, way)[at], model.weights[weight].shape.size()),
+        PartitionOf(way[at], UsesOf(model, block, way)[at], model, model.weights[weight],
+                    ExpertOf(found->path)),
         cost.seconds(), cost.padding, cost.memory, cost.memory <= training.memory};
     all.push_back(one);
   }
@@ -319,7 +398,7 @@ std::optional<StepCost> CostOf(const WrittenTensors& drawn, const Training& trai
                                const Mesh& mesh, const ModelSpec& spec) {
   const TrainingStep step = StepOf(drawn, training, mesh, true, spec);
   if (MissingForCost(step.model)) return {};
-  return CostOf(step.model, CutsOf(drawn, step, mesh));
+  return CostOf(step.model, CutsOf(drawn, step));
 }
 
 }  // namespace shardinit

@@ -355,6 +355,17 @@ bool AreEqual(const View& a, const View& b) {
   return AreEqualNodes(a.root, *a.drawn, b.root, *b.drawn);
 }
 
+bool IsBuffer(const Tensor& tensor) {
+  if (!tensor.view) return tensor.is_buffer;
+  const View& view = *tensor.view;
+  return std::all_of(view.pieces.begin(), view.pieces.end(), [&](const Piece& piece) {
+    return piece.source == Piece::kPadding ||
+           (*view.drawn)[static_cast<size_t>(piece.source)].is_buffer;
+  });
+}
+
+int64_t ParametersOf(const Tensor& tensor) { return IsBuffer(tensor) ? 0 : tensor.elements(); }
+
 std::string Describe(const View& view) {
   const ViewNode* node = &view.root;
   std::string text;

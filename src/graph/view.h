@@ -85,6 +85,11 @@ std::optional<Viewed> Apply(const ViewOperation& operation, std::vector<Viewed> 
 // Whether both are of the same tensors, arranged by the same operations.
 bool AreEqual(const View& a, const View& b);
 
+// Whether a tensor, drawn or stored, is made of buffers alone.
+bool IsBuffer(const Tensor& tensor);
+// How many of its elements are trained: all, or those of a buffer none.
+int64_t ParametersOf(const Tensor& tensor);
+
 // For people: `stack axis=1 of layers.0.w and 31 more`, and of that ` axis=1`.
 std::string Describe(const View& view);
 std::string DescribeArguments(const ViewNode& node);

@@ -67,8 +67,8 @@ typedef struct shardinit_info {
   const char* name;
   const char* engine; /* Of random numbers. */
   uint64_t seed;
-  int64_t parameters; /* Elements of all tensors, */
-  int64_t bytes;      /* and their bytes. */
+  int64_t parameters; /* Elements of all tensors but buffers. */
+  int64_t bytes;      /* Bytes of all tensors. */
   int64_t tensor_count;
   int32_t mesh_dimensions;
   const char* const* mesh_axes; /* Their names; the last varies fastest. */

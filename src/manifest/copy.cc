@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <bit>
 #include <iterator>
+#include <list>
+#include <map>
 #include <memory>
 #include <unordered_map>
 
@@ -16,6 +18,9 @@
 
 namespace shardinit {
 namespace {
+
+// Whose boxes are copied in one pass: as many files are open, with all that is known of them.
+constexpr int64_t kFilesTogether = 64;
 
 Error Damaged(const std::string& folder, const std::string& what) {
   return Error(ExitCode::kDifferent, fmt::format("`{}` is damaged: {}", folder, what),
@@ -64,7 +69,11 @@ bool Transposes(const View& view) {
 
 CheckpointCopy::CheckpointCopy(const std::string& folder, const Plan& from,
                                const Digest& plan_sha256, const Plan& to)
-    : folder_(folder), from_(from), to_(to.graph.tensors), reader_(folder, from, plan_sha256) {
+    : folder_(folder),
+      from_(from),
+      to_(to.graph.tensors),
+      is_wanted_again_(to.graph.replicas == Replicas::kFull),
+      reader_(folder, from, plan_sha256) {
   std::string manifest;
   if (!ReadIfFile(folder + "/" + kManifestName, kManifestLimit, &manifest).empty()) {
     throw Error(ExitCode::kUsage,
@@ -100,11 +109,18 @@ void CheckpointCopy::FindOrigins(const Plan& to) {
   }
 }
 
+const CheckpointCopy::Origin& CheckpointCopy::OriginOf(const BoxTask& task) const {
+  return origins_[static_cast<size_t>(task.tensor - to_.data())];
+}
+
+std::shared_ptr<WatchedBox>& CheckpointCopy::WatchedAt(const Tensor& stored, size_t number) {
+  return watched_[static_cast<size_t>(&stored - from_.graph.tensors.data())][number];
+}
+
 std::shared_ptr<WatchedBox> CheckpointCopy::Watch(const Tensor& stored, size_t number,
                                                   int64_t cell_bytes, std::vector<BoxTask>* tasks,
                                                   std::vector<Checked>* checked) {
-  const auto index = static_cast<size_t>(&stored - from_.graph.tensors.data());
-  std::shared_ptr<WatchedBox>& watched = watched_[index][number];
+  std::shared_ptr<WatchedBox>& watched = WatchedAt(stored, number);
   if (watched) return watched;
   const FilePiece& piece = reader_.PiecesOf(stored)[number];
   const int64_t element = InfoOf(stored.dtype).bytes;
@@ -128,62 +144,154 @@ void CheckpointCopy::Require(const Checked& box) const {
                                      fmt::join(box.piece->box.offset, ", ")));
 }
 
-BoxElements CheckpointCopy::PartsOf(const Tensor& stored, const Box& box, int64_t cell_bytes,
+BoxElements CheckpointCopy::PartsOf(const Tensor& stored, int64_t cell_bytes,
                                     std::vector<BoxTask>* tasks, std::vector<Checked>* checked) {
-  const std::vector<FilePiece>& pieces = reader_.PiecesOf(stored);
-  const int element = InfoOf(stored.dtype).bytes;
   std::vector<std::shared_ptr<WatchedBox>> parts;
-  for (size_t p = 0; p < pieces.size(); ++p) {
-    if (!Overlap(pieces[p].box, box)) continue;
-    const int64_t cell =
-        cell_bytes > 0 ? cell_bytes : CellBytes(RunLength(pieces[p].box, box) * element);
-    parts.push_back(Watch(stored, p, cell, tasks, checked));
+  for (size_t p = 0; p < reader_.PiecesOf(stored).size(); ++p) {
+    parts.push_back(Watch(stored, p, cell_bytes, tasks, checked));
   }
-  return [parts, box, element](int64_t first, int64_t count, void* out) {
+  return [parts, whole = WholeOf(stored.shape), element = InfoOf(stored.dtype).bytes](
+             int64_t first, int64_t count, void* out) {
     for (const auto& part : parts) {
       Fd fd;
       ReadPiece(
-          part->piece().box, element, box, first, count, out,
+          part->piece().box, element, whole, first, count, out,
           [&](int64_t offset, int64_t bytes, void* to) { part->Read(&fd, offset, bytes, to); });
     }
   };
 }
 
+const FilePiece* CheckpointCopy::FindWhole(const BoxTask& task) const {
+  const Tensor* const same = OriginOf(task).same;
+  if (same == nullptr) return nullptr;
+  const std::vector<FilePiece>& pieces = reader_.PiecesOf(*same);
+  const auto whole = std::find_if(pieces.begin(), pieces.end(),
+                                  [&](const FilePiece& piece) { return piece.box == task.box; });
+  return whole == pieces.end() ? nullptr : &*whole;
+}
+
+std::vector<CheckpointCopy::Cut> CheckpointCopy::Separate(const Tensor& stored,
+                                                          std::vector<BoxTask> tasks) {
+  const std::vector<FilePiece>& pieces = reader_.PiecesOf(stored);
+  std::list<Cut> cuts;
+  for (BoxTask& task : tasks) {
+    Cut cut;
+    for (size_t p = 0; p < pieces.size(); ++p) {
+      if (Overlap(pieces[p].box, task.box)) cut.pieces.insert(p);
+    }
+    cut.tasks.push_back(std::move(task));
+    // With those that want elements of a box that is to be read as a whole, too.
+    for (auto other = cuts.begin(); other != cuts.end();) {
+      const bool meets = std::any_of(cut.pieces.begin(), cut.pieces.end(), [&](size_t p) {
+        return !WatchedAt(stored, p) && other->pieces.contains(p);
+      });
+      if (!meets) {
+        ++other;
+        continue;
+      }
+      cut.pieces.merge(other->pieces);
+      std::move(cut.tasks.begin(), cut.tasks.end(), std::back_inserter(other->tasks));
+      cut.tasks = std::move(other->tasks);
+      other = cuts.erase(other);
+    }
+    cuts.push_back(std::move(cut));
+  }
+  return {std::make_move_iterator(cuts.begin()), std::make_move_iterator(cuts.end())};
+}
+
+void CheckpointCopy::Wanted::Add(const Box& box) {
+  if (std::find(by.begin(), by.end(), box) != by.end()) return;
+  by.push_back(box);
+  missing -= SharedElements(piece->box, box);
+}
+
+BoxTask CheckpointCopy::Sweeping(const Tensor& stored, Cut cut, std::vector<Checked>* checked) {
+  const int64_t element = InfoOf(stored.dtype).bytes;
+  std::vector<Sweep::Source> sources;
+  for (const size_t p : cut.pieces) {
+    const FilePiece& piece = reader_.PiecesOf(stored)[p];
+    std::shared_ptr<WatchedBox>& watched = WatchedAt(stored, p);
+    if (watched) {
+      sources.push_back({&piece, watched, nullptr});
+      continue;
+    }
+    const auto found = std::make_shared<Digest>();
+    checked->push_back({&stored, &piece, &reader_.DigestsOf(stored)[p], found});
+    Wanted wanted(piece);
+    int64_t run = wanted.missing;
+    for (const BoxTask& task : cut.tasks) {
+      wanted.Add(task.box);
+      if (Overlap(piece.box, task.box)) run = std::min(run, RunLength(piece.box, task.box));
+    }
+    if (wanted.missing > 0 || is_wanted_again_) {
+      watched = std::make_shared<WatchedBox>(piece, ElementCount(piece.box.shape) * element,
+                                             CellBytes(run * element));
+    }
+    sources.push_back({&piece, watched, found});
+  }
+  const BoxTask& any = cut.tasks.front();
+  BoxTask task = {any.tensor, any.box, {}, nullptr};
+  task.pass = std::make_shared<Sweep>(sources, std::move(cut.tasks));
+  return task;
+}
+
+bool CheckpointCopy::IsEnough(const std::vector<BoxTask>& tasks) {
+  for (const BoxTask& task : tasks) {
+    const Tensor* const same = OriginOf(task).same;
+    if (same == nullptr || FindWhole(task) != nullptr) continue;
+    const std::vector<FilePiece>& pieces = reader_.PiecesOf(*same);
+    for (size_t p = 0; p < pieces.size(); ++p) {
+      if (!Overlap(pieces[p].box, task.box) || WatchedAt(*same, p)) continue;
+      const auto [wanted, is_new] = wanted_.try_emplace(&pieces[p], pieces[p]);
+      if (is_new) ++unfinished_;
+      const bool was_missing = wanted->second.missing > 0;
+      wanted->second.Add(task.box);
+      if (was_missing && wanted->second.missing <= 0) --unfinished_;
+    }
+  }
+  return unfinished_ == 0 || ++files_ == kFilesTogether;
+}
+
 std::function<void()> CheckpointCopy::Open(std::vector<BoxTask>* tasks) {
   std::vector<Checked> checked;
-  std::vector<BoxTask> added;
+  std::vector<BoxTask> opened;
+  std::map<const Tensor*, std::vector<BoxTask>> cut;  // By what they come from.
   for (BoxTask& task : *tasks) {
-    const Origin& origin = origins_[static_cast<size_t>(task.tensor - to_.data())];
+    const Origin& origin = OriginOf(task);
     if (origin.same == nullptr) {
       const int64_t cell = Transposes(*origin.view.view) ? kSmallestCell : WatchedBox::kLargestCell;
       const auto filler =
           std::make_shared<const ViewFiller>(origin.view, task.box, [&](const Tensor& stored) {
-            return std::make_unique<StoredFiller>(
-                PartsOf(stored, WholeOf(stored.shape), cell, &added, &checked),
-                InfoOf(stored.dtype).bytes);
+            return std::make_unique<StoredFiller>(PartsOf(stored, cell, &opened, &checked),
+                                                  InfoOf(stored.dtype).bytes);
           });
       task.source = [filler](int64_t first, int64_t count, void* out) {
         filler->Fill(first, count, out);
       };
+    } else if (const FilePiece* const whole = FindWhole(task)) {
+      const std::vector<FilePiece>& pieces = reader_.PiecesOf(*origin.same);
+      const auto number = static_cast<size_t>(whole - pieces.data());
+      checked.push_back({origin.same, whole, &reader_.DigestsOf(*origin.same)[number],
+                         std::shared_ptr<const Digest>(std::shared_ptr<void>(), task.digest)});
+      task.source = [whole, element = InfoOf(task.tensor->dtype).bytes](int64_t first,
+                                                                        int64_t count, void* out) {
+        Fd fd;
+        ReadPart(*whole, &fd, first * element, count * element, out);
+      };
+    } else {
+      cut[origin.same].push_back(std::move(task));
       continue;
     }
-    const std::vector<FilePiece>& pieces = reader_.PiecesOf(*origin.same);
-    const auto whole = std::find_if(pieces.begin(), pieces.end(),
-                                    [&](const FilePiece& piece) { return piece.box == task.box; });
-    if (whole == pieces.end()) {
-      task.source = PartsOf(*origin.same, task.box, 0, &added, &checked);
-      continue;
-    }
-    const auto number = static_cast<size_t>(whole - pieces.begin());
-    checked.push_back({origin.same, &*whole, &reader_.DigestsOf(*origin.same)[number],
-                       std::shared_ptr<const Digest>(std::shared_ptr<void>(), task.digest)});
-    task.source = [piece = &*whole, element = InfoOf(task.tensor->dtype).bytes](
-                      int64_t first, int64_t count, void* out) {
-      Fd fd;
-      ReadPart(*piece, &fd, first * element, count * element, out);
-    };
+    opened.push_back(std::move(task));
   }
-  std::move(added.begin(), added.end(), std::back_inserter(*tasks));
+  for (auto& [stored, boxes] : cut) {
+    for (Cut& some : Separate(*stored, std::move(boxes))) {
+      opened.push_back(Sweeping(*stored, std::move(some), &checked));
+    }
+  }
+  *tasks = std::move(opened);
+  wanted_.clear();
+  unfinished_ = files_ = 0;
   return [this, checked] {
     for (const Checked& box : checked) Require(box);
   };

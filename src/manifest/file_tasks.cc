@@ -1,5 +1,8 @@
 #include "manifest/file_tasks.h"
 
+#include <iterator>
+#include <utility>
+
 #include "base/error.h"
 
 namespace shardinit {
@@ -11,6 +14,66 @@ void WriteTexts(const FileLayout& layout, const OutputFile& file) {
 }
 
 }  // namespace
+
+FileGroups::FileGroups(const WorkerOptions& options, WorkCounters* counters, TaskSource* source,
+                       int64_t at_once, std::function<void(int64_t done)> every_tick)
+    : source_(source),
+      at_once_(at_once),
+      every_tick_([this, every_tick = std::move(every_tick)] {
+        if (every_tick) every_tick(done_);
+      }),
+      workers_(options, counters) {}
+
+void FileGroups::WaitForRoom() {
+  while (files_.empty() && added_ - done_ >= at_once_) {
+    workers_.WaitFor(workers_.finished_groups() + 1, every_tick_);
+  }
+}
+
+void FileGroups::Add(std::vector<BoxTask> tasks, std::function<void()> done) {
+  const bool is_enough = source_ == nullptr || source_->IsEnough(tasks);
+  std::move(tasks.begin(), tasks.end(), std::back_inserter(tasks_));
+  files_.push_back(std::move(done));
+  ++added_;
+  if (is_enough) Submit();
+}
+
+void FileGroups::Finish() {
+  if (!files_.empty()) Submit();
+  workers_.WaitFor(submitted_, every_tick_);
+}
+
+void FileGroups::Submit() {
+  std::function<void()> check;
+  if (source_ != nullptr) check = source_->Open(&tasks_);
+  workers_.Submit(std::exchange(tasks_, {}),
+                  [this, group = submitted_, check, files = std::exchange(files_, {})]() mutable {
+                    if (!check) return AreDone(std::move(files));
+                    check();
+                    AreChecked(group, std::move(files));
+                  });
+  ++submitted_;
+}
+
+void FileGroups::AreDone(Files files) {
+  for (std::function<void()>& done : files) {
+    done();
+    done = nullptr;  // Lets go of what it holds, such as open files.
+    ++done_;
+  }
+}
+
+void FileGroups::AreChecked(int64_t group, Files files) {
+  std::unique_lock lock(mutex_);
+  waiting_.emplace(group, std::move(files));
+  while (!waiting_.empty() && waiting_.begin()->first == next_) {
+    auto first = waiting_.extract(waiting_.begin());
+    ++next_;
+    lock.unlock();  // Others end theirs meanwhile.
+    AreDone(std::move(first.mapped()));
+    lock.lock();
+  }
+}
 
 void BeginFile(const FileLayout& layout, OutputFile& file) {
   if (!layout.boxes.empty()) file.Reserve(layout.size());

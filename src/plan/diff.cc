@@ -48,6 +48,8 @@ void AddValues(const Tensor& a, const Tensor& b, const InitGraph& before, const 
 void AddForm(const Tensor& a, const Tensor& b, std::vector<Change>* changes) {
   AddIf(a.dtype != b.dtype, "dtype", std::string(InfoOf(a.dtype).name),
         std::string(InfoOf(b.dtype).name), changes);
+  const auto kind = [](const Tensor& tensor) { return IsBuffer(tensor) ? "buffer" : "parameter"; };
+  AddIf(IsBuffer(a) != IsBuffer(b), "kind", kind(a), kind(b), changes);
   AddIf(a.shape != b.shape, "shape", fmt::format("[{}]", fmt::join(a.shape, ", ")),
         fmt::format("[{}]", fmt::join(b.shape, ", ")), changes);
 }

@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "graph/view.h"
 #include "plan/plan.h"
 
 namespace shardinit {
@@ -155,7 +156,7 @@ int64_t RankPlan::bytes() const {
 
 Plan MakePlan(InitGraph graph) {
   Plan plan{.graph = std::move(graph)};
-  for (const Tensor& tensor : plan.graph.logical()) plan.parameters += tensor.elements();
+  for (const Tensor& tensor : plan.graph.logical()) plan.parameters += ParametersOf(tensor);
   for (const Tensor& tensor : plan.graph.tensors) {
     plan.bytes += tensor.bytes();
     const Sharding sharding = plan.ShardingOf(tensor);

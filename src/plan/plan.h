@@ -40,7 +40,7 @@ struct RankPlan {
 struct Plan {
   InitGraph graph;
   int format_version = kFormatVersion;
-  int64_t parameters = 0;      // Elements of all that is drawn.
+  int64_t parameters = 0;      // Elements of all that is drawn, but buffers.
   int64_t bytes = 0;           // Of what is stored: with padding and ties, replicas once.
   int64_t boxes = 0;           // Different non-empty boxes over all ranks.
   int64_t most_boxes = 0;      // Of one tensor.

@@ -256,6 +256,10 @@ void ReadDraw(const json& in, const std::string& path, Tensor& tensor) {
   if (const Misfit misfit = MisfitOf(tensor.distribution, tensor.dtype); !misfit.what.empty()) {
     Refuse(path, fmt::format("values of `{}` {}", tensor.path, misfit.what));
   }
+  if (in.contains("kind")) {
+    if (in.at("kind") != kBufferKind) Refuse(path, fmt::format("the kind of `{}`", tensor.path));
+    tensor.is_buffer = true;
+  }
   if (in.contains("key") && in.at("key").is_object()) {
     ReadGivenKey(in.at("key"), path, tensor);
   } else if (in.contains("key")) {

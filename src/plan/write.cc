@@ -7,6 +7,7 @@
 #include "graph/view.h"
 #include "plan/plan.h"
 #include "rng/engines.h"
+#include "spec/names.h"
 
 namespace shardinit {
 namespace {
@@ -63,6 +64,7 @@ void WriteInit(const Tensor& tensor, JsonWriter& out) {
     if (!is_least && tensor.stream.spare != kNoSpare) out.Member("spare", tensor.stream.spare);
     out.EndObject();
   }
+  if (tensor.is_buffer) out.Member("kind", kBufferKind);
   if (!tensor.draw_path.empty()) out.Member("key", tensor.draw_path);
   if (tensor.given_key) {
     out.Key("key").BeginObject().Key("words").BeginArray();

@@ -147,7 +147,7 @@ class Importer {
     for (const Node::Entry& field : fields->entries) {
       if (field.value->IsMap()) ReadField(std::string(field.key->text), *field.value);
     }
-    ReportNearMisses(*fields);
+    ReportNearMisses(*fields, Member(table, "no_tensor"));
     Add(spec, "vars", vars_);
     Node* last = NewMap();
     Add(last, "config", WriteConfig(Member(table, "omit")));
@@ -251,8 +251,12 @@ class Importer {
 
   // A key that is nothing to Transformers, which then takes the default of the field that it was
   // meant to be, and says nothing.
-  void ReportNearMisses(const Node& fields) {
+  void ReportNearMisses(const Node& fields, const Node* no_tensor) {
     std::vector<std::string_view> known, absent;
+    for (size_t i = 0; no_tensor != nullptr && i < no_tensor->entries.size(); ++i) {
+      const std::string_view name = no_tensor->entries[i].value->text;
+      (config_.Find(name) != nullptr ? known : absent).push_back(name);
+    }
     for (const Node::Entry& field : fields.entries) {
       if (!field.value->IsMap()) continue;
       const Node* alias = Member(field.value, "alias");

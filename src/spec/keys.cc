@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "spec/names.h"
 #include "spec/parser.h"
 
 namespace shardinit {
@@ -59,6 +60,7 @@ void Nothing(SpecParser&, const SpecKey&, const Node::Entry&, ModelSpec&) {}
 
 constexpr std::string_view kFanOrders[] = {"out_in", "in_out"};
 constexpr std::string_view kReplicaPolicies[] = {"dedupe", "full"};
+constexpr std::string_view kTensorKinds[] = {"parameter", kBufferKind};
 constexpr std::string_view kSliceOrders[] = {"outer", "inner"};
 
 // What several mappings have.
@@ -338,6 +340,13 @@ extern const std::vector<KeyRow<TensorSpec>> kTensorKeys = {
     {kAxes, By<&SpecParser::ReadTensorAxes>},
     {{.name = "dtype", .description = "instead of the spec's dtype", .kind = SpecKind::kDType},
      Word<&TensorSpec::dtype>},
+    {{.name = "kind",
+      .description = "what it is to a trainer: `parameter`, or `buffer`, which is not trained: it "
+                     "counts as no parameter, and optimizers have no state of it",
+      .kind = SpecKind::kChoice,
+      .words = kTensorKinds,
+      .default_text = "\"parameter\""},
+     Choice<&TensorSpec::kind>},
     {{.name = "init",
       .description = "how its elements are made",
       .kind = SpecKind::kInit,

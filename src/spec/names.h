@@ -13,6 +13,9 @@ namespace shardinit {
 constexpr size_t kLongestPart = 255;   // Of a path; also of every other name.
 constexpr size_t kLongestPath = 1024;  // With the indices of repeats.
 
+// The `kind` of a tensor that is not trained.
+inline constexpr std::string_view kBufferKind = "buffer";
+
 // Whether text may be such a name. Each has a function below that reports what is wrong.
 bool IsIdentifier(std::string_view text);
 bool IsPath(std::string_view text);

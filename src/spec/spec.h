@@ -146,6 +146,7 @@ struct TensorSpec {
   // Logical axis names, one per dimension; an empty name is `null`.
   std::optional<Located<std::vector<Located<std::string>>>> axes;
   std::optional<Located<std::string>> dtype;
+  std::optional<Located<std::string>> kind;  // `parameter`, or kBufferKind.
   std::optional<InitSpec> init;
   // The explicit PartitionSpec; may be shorter than the rank.
   std::optional<Located<std::vector<CutSpec>>> shard;

@@ -28,7 +28,7 @@ StepModel RandomModel(Dice& dice) {
   const int64_t axes = dice.Throw(1, 4);
   for (int64_t a = 0; a < axes; ++a) {
     constexpr AxisUse kUses[] = {AxisUse::kBatch,       AxisUse::kBatch,   AxisUse::kComputation,
-                                 AxisUse::kComputation, AxisUse::kExperts, AxisUse::kOther};
+                                 AxisUse::kComputation, AxisUse::kExperts, AxisUse::kStages};
     training.axes.push_back(
         {dice.Throw(1, 4), kUses[dice.Throw(0, 5)], static_cast<double>(dice.Throw(1, 20))});
   }
@@ -38,7 +38,10 @@ StepModel RandomModel(Dice& dice) {
   training.heads = 2 * dice.Throw(1, 4);
   training.kv_heads = dice.Throw(0, 1) > 0 ? training.heads : 2;
   training.experts_per_token = dice.Throw(1, 2);
+  // A pipeline's stages, each of which has some of the layers.
+  const auto stages = static_cast<size_t>(dice.Throw(0, 1) > 0 ? dice.Throw(2, 3) : 1);
   std::vector<std::string> paths;
+  std::vector<StepTensor> tensors;
   const int64_t weights = dice.Throw(1, 6);
   for (int64_t w = 0; w < weights; ++w) {
     StepWeight weight;
@@ -59,11 +62,19 @@ StepModel RandomModel(Dice& dice) {
     }
     weight.element_bytes = dice.Throw(1, 4);
     model.weights.push_back(std::move(weight));
-    paths.push_back(fmt::format("{}w{}", dice.Throw(0, 3) > 0 ? "layers.0." : "", w));
+    const bool is_expert = rank == 2 && dice.Throw(0, 5) == 0, is_of_layer = dice.Throw(0, 3) > 0;
+    for (int64_t layer = 0; layer < (is_of_layer ? dice.Throw(1, 4) : 1); ++layer) {
+      std::vector<size_t> held;
+      if (stages > 1) held = {static_cast<size_t>(dice.Throw(0, 5)) % stages};
+      for (int64_t expert = 0; expert < (is_expert ? 4 : 1); ++expert) {
+        paths.push_back(fmt::format("{}{}w{}", is_of_layer ? fmt::format("layers.{}.", layer) : "",
+                                    is_expert ? fmt::format("experts.{}.", expert) : "", w));
+        tensors.push_back({{}, static_cast<size_t>(w), held});
+      }
+    }
   }
-  std::vector<StepTensor> tensors;
-  for (size_t w = 0; w < paths.size(); ++w) tensors.push_back({paths[w], w});
-  Recognize(tensors, &model);
+  for (size_t i = 0; i < paths.size(); ++i) tensors[i].path = paths[i];
+  Recognize(tensors, stages, &model);
   return model;
 }
 
@@ -88,7 +99,8 @@ void ForEachSharding(const StepModel& model, const std::vector<std::vector<Block
 
 TEST(ChooseProperty, NoShardingIsBelowTheOneChosen) {
   Dice dice(20261123);
-  int bound_by_memory = 0, impossible = 0, several = 0, split = 0, routed = 0, with_options = 0;
+  int bound_by_memory = 0, impossible = 0, several = 0, split = 0, routed = 0, with_options = 0,
+      with_stages = 0, with_lists = 0;
   for (int round = 0; round < 1600; ++round) {
     SCOPED_TRACE(fmt::format("round {}", round));
     StepModel model = RandomModel(dice);
@@ -130,10 +142,14 @@ TEST(ChooseProperty, NoShardingIsBelowTheOneChosen) {
     }
     bound_by_memory += free.cost.memory > model.training.memory;
     several += combinations > 30;
+    with_stages += model.layers.size() > 1;
     with_options += found.cost.options != StepOptions{};
     for (const StepBlock& block : model.blocks) {
       std::vector<AxisCuts> cuts;
-      for (const size_t w : block.weights) cuts.push_back(found.cuts[w]);
+      for (const size_t w : block.weights) {
+        cuts.push_back(found.cuts[w]);
+        with_lists += model.weights[w].is_list;
+      }
       for (const auto& of_weight : UsesOf(model, block, cuts)) {
         split += std::count(of_weight.begin(), of_weight.end(), CutUse::kSplit) > 0;
         routed += std::count(of_weight.begin(), of_weight.end(), CutUse::kRouted) > 0;
@@ -146,6 +162,8 @@ TEST(ChooseProperty, NoShardingIsBelowTheOneChosen) {
   EXPECT_GT(split, 40);
   EXPECT_GT(routed, 10);
   EXPECT_GT(with_options, 10);
+  EXPECT_GT(with_stages, 100);
+  EXPECT_GT(with_lists, 100);
 }
 
 // What stands for the promise that nothing is cut through: of what is chosen, ranks that share
@@ -161,7 +179,7 @@ TEST(StrategiesProperty, RanksThatShareTokensSplitOrRouteOrLeaveWhole) {
           int64_t parts = 1;
           for (size_t a = 0; a < uses[i].size(); ++a) {
             const StepAxis& axis = model.training.axes[a];
-            ASSERT_TRUE(axis.use != AxisUse::kOther || uses[i][a] == CutUse::kWhole);
+            ASSERT_TRUE(axis.use != AxisUse::kStages || uses[i][a] == CutUse::kWhole);
             if (axis.use != AxisUse::kComputation) continue;
             ASSERT_NE(uses[i][a], CutUse::kGathered) << "round " << round;
             if (uses[i][a] == CutUse::kSplit) parts *= axis.size;

@@ -280,3 +280,102 @@ def test_a_tiny_model_is_replicated(tmp_path):
     tiny = ROOT / "configs/llama3-tiny.yaml"
     for mesh in ("fsdp=4", "fsdp=2,tensor=2"):
         assert cost_of(tiny, "--mesh", mesh, "--sharding", "auto")["bytes"]["fsdp"] < cost_of(tiny, "--mesh", mesh)["bytes"]["fsdp"]
+
+
+FUSED = """\
+shardinit: 1
+name: m
+dtype: bf16
+mesh: {{axes: {{fsdp: 2, tensor: 4}}}}
+init: {{n: {{normal: {{std: 0.02}}}}}}
+training: {{tokens: 100000}}
+modules:
+  layers:
+    repeat: {{i: 2}}
+    gate_up: {{shape: [2048, 512], axes: [mlp, embed], init: n{of_gate_up}}}
+    down: {{shape: [512, 1024], axes: [embed, mlp], init: n{of_down}}}
+"""
+
+
+def test_what_is_fused_is_cut_in_segments(tmp_path):
+    spec = tmp_path / "spec.yaml"
+    costs = {}
+    for segments in (1, 2):
+        spec.write_text(FUSED.format(of_gate_up=f", shard: [{{axes: tensor, segments: {segments}}}, fsdp]",
+                                     of_down=", shard: [fsdp, tensor]"))
+        costs[segments] = cost_of(spec)
+    assert costs[1]["cut_otherwise"] == 4 and costs[2]["cut_otherwise"] == 0
+    # Out of the second matrix, in both passes; the weights are not gathered.
+    assert costs[2]["bytes"]["tensor"] == 2 * 4 * 100000 * 512 * 2 * 3 / 4
+    assert costs[1]["bytes"]["tensor"] == 2 * 2 * 3 * 1024 * 512 * 2 * 3 / 4
+    spec.write_text(FUSED.format(of_gate_up="", of_down=""))
+    assert partition_of(spec, "layers.1.gate_up").startswith("[tensor in 2 segments, ")
+    assert cost_of(spec, "--sharding", "auto")["seconds"] <= costs[2]["seconds"]
+    # A map says it in placements.
+    written = tmp_path / "map.yaml"
+    assert Run("plan", spec, "--sharding", "auto", "--write", written).returncode == 0
+    assert "split_factor=2" in written.read_text()
+    assert partitions(spec, "--sharding", written) == partitions(spec, "--sharding", "auto")
+    assert cost_of(spec, "--sharding", written) == cost_of(spec, "--sharding", "auto")
+
+
+LIST_OF_EXPERTS = """\
+shardinit: 1
+name: m
+dtype: bf16
+mesh: {axes: {fsdp: 2, expert: 4}}
+init: {n: {normal: {std: 0.02}}}
+training: {experts_per_token: 2, tokens: 4}
+modules:
+  layers:
+    repeat: {i: 2}
+    experts:
+      repeat: {e: 8}
+      up: {shape: [64, 32], axes: [mlp, embed], init: n}
+      down: {shape: [32, 64], axes: [embed, mlp], init: n}
+"""
+
+
+def test_tokens_are_sent_to_experts_that_are_pinned(tmp_path):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(LIST_OF_EXPERTS + 'sharding: [{megatron: {expert: "**.experts.**", num_experts: 8}}]\n')
+    hand = cost_of(spec)
+    # There and back in both passes; weights are replicated over fsdp.
+    assert hand["bytes"] == {"fsdp": 2 * 2 * 2 * 8 / 4 * 64 * 32 * 2 / 2, "expert": 2 * 2 * 4 * 4 * 32 * 2 * 3 / 4}
+    stacked = tmp_path / "stacked.yaml"
+    stacked.write_text(MIXTURE.replace("data: 2", "fsdp: 2") + "training: {experts_per_token: 2, tokens: 4}\n"
+                       "sharding: {rules: [{experts: expert}, {'*': null}]}\n")
+    assert cost_of(stacked) == hand
+    # The same by `stage`, and as `auto` has it, alone or behind the language that pins.
+    spec.write_text(LIST_OF_EXPERTS.replace("repeat: {e: 8}", "repeat: {e: 8}\n      stage: {expert: floor(e / 2)}"))
+    assert cost_of(spec) == cost_of(spec, "--sharding", "auto") == hand
+    spec.write_text(LIST_OF_EXPERTS)
+    assert cost_of(spec, "--sharding", "auto") == hand
+    assert partition_of(spec, "layers.1.experts.5.up") == "[-, -] on expert 2"
+    explained = json.loads(Run("explain", "--json", spec, "layers.1.experts.5.up", "--sharding", "auto").stdout)
+    assert {a["partition"] for a in explained["alternatives"]} >= {"[-, -] on expert 2", "[-, -]", "[expert, -]"}
+    result = Run("plan", spec, "--sharding", "auto", "--write", tmp_path / "map.yaml")
+    assert result.returncode == 5 and "a map has no stages" in result.stderr
+    spec.write_text(LIST_OF_EXPERTS + 'sharding: [{megatron: {expert: "**.experts.**", num_experts: 8}}, auto]\n')
+    assert cost_of(spec) == hand
+
+
+def test_stages_are_those_of_the_pipeline(tmp_path):
+    spec = tmp_path / "spec.yaml"
+    text = f"shardinit: 1\ninclude: {ROOT}/configs/llama3.1-8b.yaml\n"
+    spec.write_text(f"{text}mesh: {{axes: [{{fsdp: 8}}, {{tensor: 2}}]}}\nsharding: auto\n")
+    one = cost_of(spec)
+    spec.write_text(f"{text}mesh: {{axes: [{{pipe: 4}}, {{fsdp: 8}}, {{tensor: 2}}]}}\n"
+                    "sharding: [auto, {pipeline: {axis: pipe, layers: model.layers.*, count: layers}}]\n")
+    four = cost_of(spec)
+    assert four["bytes"]["pipe"] == 0
+    # A quarter of the layers, and a table or a head beside them.
+    assert one["seconds"] / 4 < four["seconds"] < one["seconds"] / 2
+    explained = json.loads(Run("explain", "--json", spec, "model.layers.9.mlp.up_proj.weight").stdout)
+    assert explained["partition"].endswith(" on pipe 1")
+    # As a model that has those layers alone, and the head: the slowest stage.
+    spec.write_text(f"{text}vars: {{layers: 8}}\nmesh: {{axes: [{{fsdp: 8}}, {{tensor: 2}}]}}\nsharding: auto\n"
+                    "modules: {model: {embed_tokens.weight: {when: 0}}}\n")
+    alone = cost_of(spec)
+    assert four["seconds"] == pytest.approx(alone["seconds"], rel=1e-12)
+    assert four["bytes"] == {"pipe": 0, **alone["bytes"]}

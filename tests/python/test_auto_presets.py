@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import yaml
 
 from support import CONFIGS, ROOT, Run
 
@@ -31,8 +32,25 @@ DEGREES = {
     "t5x": ("data model", "8 1, 4 2, 2 4, 1 8, 8 8, 16 4, 32 2, 64 1, 64 4, 32 8"),
     "torchprime-405b": ("fsdp tensor", "8 1, 4 2, 2 4, 8 8, 16 4, 64 1, 32 8, 64 4, 128 4, 128 8"),
 }
+# The same with stages.
+PIPELINES = {
+    "torchtitan": (
+        "pipe replicate fsdp context tensor",
+        "2 1 8 1 1, 2 2 4 1 2, 2 1 4 2 4, 2 4 16 1 1, 2 1 64 1 8, 4 1 8 1 8, 4 2 16 1 2, 4 1 4 1 1, 4 2 8 2 4, 4 1 128 1 4"),
+    "torchtitan-experts": (
+        "pipe replicate fsdp expert context tensor",
+        "2 1 4 4 1 1, 2 2 2 4 1 2, 2 1 8 2 2 2, 2 1 32 8 1 1, 2 2 8 8 1 4, 4 1 8 8 1 1, 4 1 4 8 1 4, 4 2 2 4 2 1, "
+        "4 1 16 4 1 2, 4 2 16 8 1 2"),
+    "megatron": (
+        "pipe data context tensor",
+        "2 4 1 1, 2 4 1 8, 2 8 2 2, 2 16 1 4, 2 32 1 8, 4 8 1 2, 4 2 2 8, 4 4 1 1, 4 16 1 4, 4 8 4 8"),
+    "megatron-experts": (
+        "pipe data expert context tensor",
+        "2 2 4 1 1, 2 4 8 1 2, 2 2 4 2 1, 2 8 8 1 4, 2 16 4 1 8, 4 2 4 1 2, 4 2 8 1 4, 4 4 8 1 1, 4 2 2 2 2, 4 16 8 1 2"),
+}
 MODELS = [path.stem for path in CONFIGS if path.stem not in ("dtypes", "expressions")]  # These are no models.
 WITH_EXPERTS = {"mixtral-8x7b", "deepseek-v3"}
+WITH_STAGES = ["llama3.1-8b", "llama3.1-405b", "gemma-2-9b", "mixtral-8x7b", "deepseek-v3"]
 
 
 def presets_of(model):
@@ -41,42 +59,69 @@ def presets_of(model):
             if name == "fsdpv2" or name.endswith("-experts") == (model in WITH_EXPERTS)]
 
 
-def meshes_of(preset):
-    names, meshes = DEGREES[preset]
+def meshes_of(degrees):
+    names, meshes = degrees
     return [dict(zip(names.split(), map(int, mesh.split()), strict=True)) for mesh in meshes.split(", ")]
+
+
+def stages_of(preset):
+    """The languages of a preset that say which ranks have which layers."""
+    text = yaml.safe_load((PRESETS / f"{preset}.yaml").read_text())
+    return [language for language in text["sharding"] if "pipeline" in language]
+
+
+def compare(spec, model, preset, degrees, beside=()):
+    """Whether `auto`, in front of the languages `beside` it, was held against a preset: with the memory that this
+    needs of a rank. None if the model lacks what the preset names. A preset is none that `auto` could choose where
+    the model has no equal stages, and where it cuts through heads or what is fused: Megatron refuses these degrees."""
+    text = (f"shardinit: 1\ninclude: [{ROOT}/configs/{model}.yaml, {PRESETS}/{preset}.yaml]\n"
+            f"uneven: chunk\nvars: {json.dumps(degrees)}\n")
+    spec.write_text(text)
+    result = Run("plan", "--json", spec)
+    if result.returncode != 0:
+        if "are no equal parts for" in result.stderr:
+            return False
+        assert any(why in result.stderr for why in (
+            "no tensor has the logical axis", "no tensor matches", "unknown name `layers`")), result.stderr
+        return None
+    hand = json.loads(result.stdout)["cost"]
+    if hand["cut_otherwise"] > 0:
+        return False
+    spec.write_text(f"{text}sharding: {json.dumps(['auto', *beside])}\n"
+                    f"training: {{memory_per_rank: {hand['memory'] + 1}}}\n")
+    result = Run("plan", "--json", spec)
+    if result.returncode != 0:  # Where ranks would all compute the same.
+        assert "`auto` cannot choose: no tensor says what ranks" in result.stderr, (preset, degrees)
+        return False
+    auto = json.loads(result.stdout)["cost"]
+    assert auto["memory"] <= hand["memory"] + 1, (preset, degrees)
+    assert auto["seconds"] <= hand["seconds"] * (1 + 1e-9), (preset, degrees, hand, auto)
+    assert auto["cut_otherwise"] == 0, (preset, degrees)
+    return True
 
 
 def test_all_presets_are_here():
     assert sorted(DEGREES) == sorted(path.stem for path in PRESETS.glob("*.yaml"))
-    assert all(len(meshes_of(preset)) == 10 for preset in DEGREES)
+    assert all(len(meshes_of(degrees)) == 10 for degrees in (*DEGREES.values(), *PIPELINES.values()))
+    assert sorted(PIPELINES) == sorted(preset for preset in DEGREES if "pipeline" in (PRESETS / f"{preset}.yaml").read_text())
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_no_preset_is_below_auto(tmp_path, model):
-    """What a preset needs of a rank is what `auto` has. A preset is none that `auto` could choose where the model
-    lacks what it names, and where it cuts through heads or what is fused: Megatron refuses these degrees."""
     compared = 0
     for preset in presets_of(model):
-        for degrees in meshes_of(preset):
-            spec = tmp_path / "spec.yaml"
-            text = (f"shardinit: 1\ninclude: [{ROOT}/configs/{model}.yaml, {PRESETS}/{preset}.yaml]\n"
-                    f"uneven: chunk\nvars: {json.dumps(degrees)}\n")
-            spec.write_text(text)
-            result = Run("plan", "--json", spec)
-            if result.returncode != 0:
-                assert "no tensor has the logical axis" in result.stderr or "no tensor matches" in result.stderr
+        for degrees in meshes_of(DEGREES[preset]):
+            outcome = compare(tmp_path / "spec.yaml", model, preset, degrees)
+            if outcome is None:
                 break
-            hand = json.loads(result.stdout)["cost"]
-            if hand["cut_otherwise"] > 0:
-                continue
-            spec.write_text(f"{text}sharding: auto\ntraining: {{memory_per_rank: {hand['memory'] + 1}}}\n")
-            result = Run("plan", "--json", spec)
-            if result.returncode != 0:  # Where ranks would all compute the same.
-                assert "`auto` cannot choose: no tensor says what ranks" in result.stderr, (preset, degrees)
-                continue
-            auto = json.loads(result.stdout)["cost"]
-            assert auto["memory"] <= hand["memory"] + 1, (preset, degrees)
-            assert auto["seconds"] <= hand["seconds"] * (1 + 1e-9), (preset, degrees, hand, auto)
-            assert auto["cut_otherwise"] == 0, (preset, degrees)
-            compared += 1
+            compared += outcome
+    assert compared >= 10
+
+
+@pytest.mark.parametrize("model", WITH_STAGES)
+def test_no_preset_with_stages_is_below_auto(tmp_path, model):
+    compared = 0
+    for preset in sorted(set(presets_of(model)) & set(PIPELINES)):
+        for degrees in meshes_of(PIPELINES[preset]):
+            compared += bool(compare(tmp_path / "spec.yaml", model, preset, degrees, stages_of(preset)))
     assert compared >= 10

@@ -163,6 +163,14 @@ def test_names_shapes_and_types_are_the_models(pair):
     assert planned == {path: (list(t.shape), name_of(t.dtype)) for path, t in state.items()}
 
 
+@pytest.mark.parametrize("name", ["resnet", "deepseek", "bert", "net", "followed"])
+def test_what_is_not_trained_is_a_buffer(name):
+    model = MODELS[name]()
+    assert any(True for _ in model.buffers())
+    with shardinit.capture.torch(MODELS[name]).spec() as spec:
+        assert spec.parameters == sum(p.numel() for _, p in model.named_parameters(remove_duplicate=False))
+
+
 # Random numbers that are equal by chance.
 DISCRETE = {"sparse", "clamped", "coins", "waits"}
 

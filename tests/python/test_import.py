@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 import pytest
+import yaml
 
 from clients import Client
 from support import Json, Ok, ROOT, Run
@@ -209,6 +210,28 @@ def test_every_field(name, tmp_path):
                         assert abs(made.std() / eager.std() - 1) < 0.2, (field, value, tensor)
     assert tried > 30
     assert refused <= REFUSED, refused
+
+
+def declared(path):
+    """The fields that a family and the files which it includes have in `config_json`: those that change tensors."""
+    text = yaml.safe_load(path.read_text())
+    included = text.get("include", [])
+    found = set(text.get("config_json", {}).get("fields", ()))
+    for other in [included] if isinstance(included, str) else included:
+        found |= declared((path.parent / other).resolve())
+    return found
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_field_has_a_name(name):
+    """So that a misspelled one is noticed: the fields of the class that change no tensor are listed, too."""
+    config = getattr(transformers, FAMILIES[name][0]).config_class
+    fields = {field.name for field in dataclasses.fields(config)} | set(config.attribute_map)
+    fields -= {field.name for field in dataclasses.fields(transformers.PreTrainedConfig)}
+    path = ROOT / f"configs/huggingface/{name}.yaml"
+    if "rope_parameters" in fields:
+        fields |= {"rope_theta", "rope_scaling"}  # What files have instead.
+    assert set(yaml.safe_load(path.read_text())["config_json"]["no_tensor"]) == fields - declared(path)
 
 
 # Fields of which some values are an error: no family has the tensors, or they are no values.
@@ -451,6 +474,7 @@ WRONG = {  # What the file says, or how a Llama's is changed → the message, wi
     "std": ({"initializer_range": 0}, "`initializer_range` must be a number above 0, not `0`"),
     "quantized": ({"quantization_config": {"quant_method": "fp8"}}, "`quantization_config` is a mapping, which the family `llama` has no tensors for"),
     "class": ({"architectures": ["LlamaForSequenceClassification"]}, "`architectures` is `LlamaForSequenceClassification`, which the family `llama` has no tensors for"),
+    "near miss of what changes no tensor": ({"rms_norm_eps": None, "rms_norm_epss": 1e-6}, "`rms_norm_epss` is no field of a `llama`, and `rms_norm_eps` is not there\n"),
     "near miss": ({"num_hidden_layers": None, "num_hidden_layer": 2}, "`num_hidden_layer` is no field of a `llama`, and `num_hidden_layers` is not there\n"),
     "meant": ({"hidden_size": None, "hiddenSize": 48}, "hint: did you mean `hidden_size`? If not, remove it: Transformers does not read it"),
     "quantised": ({"quantisation_config": {"quant_method": "fp8"}}, "`quantisation_config` is no field of a `llama`, and `quantization_config` is not there"),

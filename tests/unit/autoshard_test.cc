@@ -56,7 +56,7 @@ void Tensors(const std::vector<std::string>& paths, StepModel* model) {
   }
   std::vector<StepTensor> tensors;
   for (size_t i = 0; i < all.size(); ++i) tensors.push_back({all[i], weights[i]});
-  Recognize(tensors, model);
+  Recognize(tensors, 1, model);
 }
 
 // [mlp, embed] and [embed, mlp] of 64 and 32, in two layers.
@@ -75,16 +75,55 @@ TEST(Recognize, ColumnsAndRowsAreABlock) {
   EXPECT_EQ(model.weights[0].split_sends, (std::vector<double>{0, -1}));
   EXPECT_EQ(model.weights[1].split_sends, (std::vector<double>{-1, 4 * 32}));
   EXPECT_EQ(model.weights[0].count, 2);
-  EXPECT_EQ(model.layers, 2);
+  EXPECT_EQ(model.layers, std::vector<double>{2});
   EXPECT_EQ(model.width, 32);
 }
 
-TEST(Recognize, WhatIsFusedIsNotSplit) {
+// Gate and up, one behind the other, of `hidden` units in all.
+StepModel Fused(int64_t hidden) {
   StepModel model = TwoAxes();
-  model.weights = {Matrix({128, 32}, {Name::kHidden, Name::kNone}),  // Gate and up.
+  model.weights = {Matrix({hidden, 32}, {Name::kHidden, Name::kNone}),
                    Matrix({32, 64}, {Name::kNone, Name::kHidden})};
   Tensors({"layers.*.gate_up", "layers.*.down"}, &model);
-  EXPECT_FALSE(MaySplit(model.weights[0]) || MaySplit(model.weights[1]));
+  return model;
+}
+
+TEST(Recognize, WhatIsFusedIsSplitInSegments) {
+  const StepModel model = Fused(128);
+  EXPECT_EQ(model.weights[0].fused, (std::vector<int64_t>{2, 1}));
+  EXPECT_TRUE(model.weights[0].MaySplit(0, 2));
+  EXPECT_FALSE(model.weights[0].MaySplit(0, 1));
+  EXPECT_FALSE(model.weights[1].MaySplit(1, 2));
+  const auto use = [&](AxisCut of_fused, AxisCut of_down) {
+    return UsesOf(model, model.blocks[0], {{-1, of_fused}, {-1, of_down}})[0][1];
+  };
+  EXPECT_EQ(use({0, 2}, 1), CutUse::kSplit);
+  EXPECT_EQ(use(0, 1), CutUse::kGathered);
+  EXPECT_EQ(use({0, 4}, 1), CutUse::kGathered);
+  EXPECT_EQ(use({0, 2}, {1, 2}), CutUse::kGathered);
+  bool splits = false;
+  for (const BlockCuts& cuts : Strategies(model, model.blocks[0], FixedCuts(2))) {
+    if (cuts[0][1].dimension < 0) continue;
+    splits = true;
+    EXPECT_EQ(cuts[0][1], AxisCut(0, 2));
+    EXPECT_EQ(cuts[1][1], AxisCut(1));
+  }
+  EXPECT_TRUE(splits);
+  // It costs what a gate and an up projection cost that are two tensors.
+  StepModel two = TwoAxes();
+  two.weights = {Matrix({64, 32}, {Name::kHidden, Name::kNone}),
+                 Matrix({64, 32}, {Name::kHidden, Name::kNone}),
+                 Matrix({32, 64}, {Name::kNone, Name::kHidden})};
+  Tensors({"layers.*.gate", "layers.*.up", "layers.*.down"}, &two);
+  const StepCost fused = CostOf(model, {{1, {0, 2}}, {0, 1}});
+  EXPECT_EQ(fused.bytes, CostOf(two, {{1, 0}, {1, 0}, {0, 1}}).bytes);
+  EXPECT_EQ(fused.cut_otherwise, 0);
+  EXPECT_EQ(CostOf(model, {{1, 0}, {0, 1}}).cut_otherwise, 4);
+}
+
+TEST(Recognize, WhatIsNoMultipleIsNotSplit) {
+  const StepModel model = Fused(96);
+  EXPECT_FALSE(model.weights[0].MaySplit() || model.weights[1].MaySplit());
 }
 
 TEST(Recognize, WhatHasNoPartnerIsOther) {
@@ -94,7 +133,7 @@ TEST(Recognize, WhatHasNoPartnerIsOther) {
   ASSERT_EQ(model.blocks.size(), 2U);
   EXPECT_EQ(model.blocks[0].kind, "other");
   EXPECT_EQ(model.blocks[1].kind, "vectors");
-  EXPECT_FALSE(MaySplit(model.weights[0]));
+  EXPECT_FALSE(model.weights[0].MaySplit());
 }
 
 // 8 heads of 4 elements, 2 of them with keys.
@@ -129,7 +168,7 @@ TEST(Uses, ABlockIsSplitAsAWhole) {
 
 double Sent(const StepModel& model, const std::vector<AxisCuts>& cuts, size_t axis,
             StepOptions options = {}) {
-  return CostOf(model, model.blocks[0], cuts, options).bytes[axis];
+  return CostOf(model, model.blocks[0], cuts, options)[0].bytes[axis];
 }
 
 TEST(Cost, WeightsAreGatheredTwiceAndGradientsScattered) {
@@ -147,9 +186,9 @@ TEST(Cost, HybridShardingReducesWhatIsScattered) {
   model.weights = {Vector(64, Name::kNone)};
   Tensors({"norm"}, &model);
   // 2 · 128/4 · 1/2 and 3 · 128 · 3/4.
-  EXPECT_EQ(CostOf(model, model.blocks[0], {{-1, 0}}, {}).bytes, (std::vector<double>{32, 288}));
+  EXPECT_EQ(CostOf(model, model.blocks[0], {{-1, 0}}, {})[0].bytes, (std::vector<double>{32, 288}));
   // Gathered over the first axis, then over the second: 3 · 128/4 · 1/2, 3 · 128 · 3/4.
-  EXPECT_EQ(CostOf(model, model.blocks[0], {{0, 0}}, {}).bytes, (std::vector<double>{48, 288}));
+  EXPECT_EQ(CostOf(model, model.blocks[0], {{0, 0}}, {})[0].bytes, (std::vector<double>{48, 288}));
 }
 
 TEST(Cost, ColumnsAndRowsReduceOnce) {
@@ -170,7 +209,7 @@ TEST(Cost, ComputationIsThatOfARank) {
   StepModel model = UpAndDown();
   model.training.flops = 10;
   const auto seconds = [&](const std::vector<AxisCuts>& cuts, StepOptions options) {
-    return CostOf(model, model.blocks[0], cuts, options).computation;
+    return CostOf(model, model.blocks[0], cuts, options)[0].computation;
   };
   EXPECT_EQ(seconds({{-1, -1}, {-1, -1}}, {}), 6 * 5 * 4 * 2048 / 10.);
   EXPECT_EQ(seconds({{1, 0}, {0, 1}}, {}), 6 * 5 * 2048 / 10.);
@@ -181,7 +220,7 @@ TEST(Cost, MemoryHasGradientsTheOptimizerAndActivations) {
   StepModel model = UpAndDown();
   model.training.optimizer_bytes.reset();
   const auto memory = [&](const std::vector<AxisCuts>& cuts, StepOptions options) {
-    return CostOf(model, model.blocks[0], cuts, options).memory;
+    return CostOf(model, model.blocks[0], cuts, options)[0].memory;
   };
   // 2 + 2 bytes, 12 of Adam's; in and out of four matrices.
   const double weights = 4. * 2048 * 16, activations = 4. * 5 * 96 * 2;
@@ -192,7 +231,7 @@ TEST(Cost, MemoryHasGradientsTheOptimizerAndActivations) {
   EXPECT_EQ(memory({{-1, 0}, {-1, 1}}, {.sequence_parallel = true}),
             weights / 4 + 4. * 5 * (8 + 16) * 2);
   EXPECT_EQ(memory({{-1, -1}, {-1, -1}}, {.recompute = true}), weights + activations / 2);
-  EXPECT_EQ(CostBeside(model, {.recompute = true}).memory, 5 * 2 * 32 * 2);
+  EXPECT_EQ(CostBeside(model, {.recompute = true})[0].memory, 5 * 2 * 32 * 2);
 }
 
 StepModel Experts(AxisUse use) {
@@ -216,6 +255,117 @@ TEST(Cost, TokensGoToExpertsAndBack) {
   // Ranks that share tokens send a part each, and put together what comes back.
   EXPECT_EQ(Sent(Experts(AxisUse::kComputation), {{-1, 0}, {-1, 0}}, 1),
             2 * (2 * 4 / 4 + 4) * 5 * 32 * 2 * 0.75);
+}
+
+// The same experts, as tensors of their own: `pinned` to the ranks of some axes.
+StepModel ListOfExperts(AxisUse use, std::vector<size_t> pinned) {
+  StepModel model = TwoAxes();
+  model.training.axes[1].use = use;
+  model.training.experts_per_token = 2;
+  model.weights = {Matrix({128, 32}, {Name::kHidden, Name::kNone}),
+                   Matrix({32, 64}, {Name::kNone, Name::kHidden})};
+  std::vector<std::string> paths;
+  std::vector<StepTensor> tensors;
+  for (size_t w = 0; w < 2; ++w) {
+    model.weights[w].pinned = pinned;
+    for (int i = 0; i < 8; ++i) {
+      paths.push_back("layers." + std::to_string(i / 4) + ".experts." + std::to_string(i % 4) +
+                      (w == 0 ? ".gate_up" : ".down"));
+      tensors.push_back({{}, w});
+    }
+  }
+  for (size_t i = 0; i < paths.size(); ++i) tensors[i].path = paths[i];
+  Recognize(tensors, 1, &model);
+  return model;
+}
+
+TEST(Cost, ExpertsThatAreTensorsOfTheirOwnCostWhatAStackCosts) {
+  for (const AxisUse use : {AxisUse::kBatch, AxisUse::kExperts, AxisUse::kComputation}) {
+    const StepModel stack = Experts(use), list = ListOfExperts(use, {});
+    ASSERT_EQ(list.blocks[0].kind, "experts");
+    EXPECT_EQ(list.blocks[0].experts, 4);
+    for (const StepOptions& options : kAllStepOptions) {
+      for (const BlockCuts& cuts : Strategies(stack, stack.blocks[0], FixedCuts(2))) {
+        const StepCost a = CostOf(stack, stack.blocks[0], cuts, options)[0];
+        const StepCost b = CostOf(list, list.blocks[0], cuts, options)[0];
+        EXPECT_EQ(a.bytes, b.bytes);
+        EXPECT_EQ(a.memory, b.memory);
+        EXPECT_EQ(a.computation, b.computation);
+      }
+    }
+  }
+}
+
+TEST(Cost, ExpertsThatArePinnedAreSentTokens) {
+  const StepModel model = ListOfExperts(AxisUse::kExperts, {1});
+  // Of a tensor [128, 32] on one of four ranks, cut over the other axis.
+  PartitionSpec partition(2);
+  partition.cuts[1].axes = {0};
+  partition.pins = {{1, {2}}};
+  const AxisCuts cuts = CutsOf(partition, model, model.weights[0]);
+  EXPECT_EQ(cuts, (AxisCuts{2, 0}));
+  EXPECT_EQ(Sent(model, {cuts, cuts}, 1), 2 * 2 * 4 * 5 * 32 * 2 * 0.75);
+  EXPECT_EQ(Sent(model, {cuts, cuts}, 0), 2 * 3 * (128 + 64) * 32 * 2 * 7. / 8);
+  // Back to the tensor of each expert.
+  const auto uses = UsesOf(model, model.blocks[0], {cuts, cuts});
+  for (const int64_t expert : {0, 1, 2, 3}) {
+    partition.pins = {{1, {expert}}};
+    EXPECT_EQ(PartitionOf(cuts, uses[0], model, model.weights[0], expert), partition);
+  }
+  // What is pinned stays so.
+  for (const BlockCuts& way : Strategies(model, model.blocks[0], FixedCuts(2))) {
+    EXPECT_EQ(way[0][1], AxisCut(0));
+  }
+}
+
+// Three layers of two matrices in two stages, a table before them, and a small head behind.
+TEST(Cost, AStepTakesAsLongAsTheSlowestStage) {
+  StepModel model = TwoAxes();
+  model.weights = {Matrix({64, 32}, {Name::kHidden, Name::kNone}),
+                   Matrix({32, 64}, {Name::kNone, Name::kHidden}),
+                   Matrix({512, 32}, {Name::kVocabulary, Name::kNone}),
+                   Matrix({16, 32}, {Name::kVocabulary, Name::kNone})};
+  model.weights[2].is_table = true;
+  std::swap(model.weights[2].in, model.weights[2].out);
+  const StepModel before = model;
+  const std::vector<StepTensor> tensors = {{"table", 2, {0}},         {"layers.0.up", 0, {0}},
+                                           {"layers.0.down", 1, {0}}, {"layers.1.up", 0, {1}},
+                                           {"layers.1.down", 1, {1}}, {"layers.2.up", 0, {1}},
+                                           {"layers.2.down", 1, {1}}, {"head", 3, {1}}};
+  Recognize(tensors, 3, &model);  // Nothing is on the last one.
+  EXPECT_EQ(model.layers, (std::vector<double>{1, 2}));
+  EXPECT_EQ(model.weights[0].held, (std::vector<double>{1, 2}));
+  EXPECT_EQ(model.weights[2].held, (std::vector<double>{1, 0}));
+  // What the ranks of each stage have, as a model of its own.
+  const std::vector<AxisCuts> cuts = {{1, 0}, {0, 1}, {0, -1}, {1, -1}};
+  std::vector<StepCost> alone;
+  for (const size_t stage : {0, 1}) {
+    std::vector<StepTensor> own;
+    for (const StepTensor& tensor : tensors) {
+      if (tensor.stages[0] == stage) own.push_back({tensor.path, tensor.weight});
+    }
+    StepModel of_stage = before;
+    Recognize(own, 1, &of_stage);
+    StageCosts costs = CostBeside(of_stage, {});
+    for (const StepBlock& block : of_stage.blocks) {
+      std::vector<AxisCuts> of_block;
+      for (const size_t w : block.weights) of_block.push_back(cuts[w]);
+      costs[0].Add(CostOf(of_stage, block, of_block, {})[0]);
+    }
+    alone.push_back(costs[0]);
+  }
+  const StepCost cost = CostOf(model, cuts);
+  ASSERT_EQ(cost.options, StepOptions{});
+  EXPECT_GT(alone[0].memory, alone[1].memory);
+  EXPECT_GT(alone[0].seconds(), alone[1].seconds());
+  EXPECT_EQ(cost.memory, alone[0].memory);
+  EXPECT_EQ(cost.bytes, alone[0].bytes);
+  EXPECT_EQ(cost.seconds(), alone[0].seconds());
+  // The slowest stage need not be the fullest.
+  model.training.flops = 100;
+  for (StepAxis& axis : model.training.axes) axis.bandwidth = 1e9;
+  EXPECT_EQ(CostOf(model, cuts).memory, alone[0].memory);
+  EXPECT_EQ(CostOf(model, cuts).computation, 6 * 5 * (4 * 2048 / 4 + 16 * 32) / 100.);
 }
 
 TEST(Strategies, ExpertsGoTogether) {

@@ -41,7 +41,7 @@ FileLayout Index(const std::vector<FileLayout>& files) {
     for (const FileBox& box : file.boxes) {
       places.emplace_back(box.tensor->path, file.path);
       bytes += box.tensor->bytes();
-      parameters += box.tensor->elements();
+      parameters += ParametersOf(*box.tensor);
     }
   }
   std::sort(places.begin(), places.end());

@@ -30,31 +30,38 @@ class AutoLanguage : public ShardingLanguage {
     }
     FixedCuts given(step.model.weights.size());
     for (size_t i = 0; i < drawn.tensors.size(); ++i) {
-      if (fixed[i] != nullptr) given[step.weights[i]] = CutsOf(*fixed[i], context_.mesh);
+      const size_t w = step.weights[i];
+      if (fixed[i] != nullptr) given[w] = CutsOf(*fixed[i], step.model, step.model.weights[w]);
     }
     const Choice choice = Choose(step.model, given);
     if (choice.status != Choice::kFound) return Report(choice, training);
-    chosen_.resize(choice.cuts.size());
+    std::vector<std::vector<CutUse>> uses(choice.cuts.size());
     for (const StepBlock& block : step.model.blocks) {
       BlockCuts cuts;
       for (const size_t w : block.weights) cuts.push_back(choice.cuts[w]);
-      const auto uses = UsesOf(step.model, block, cuts);
-      for (size_t i = 0; i < cuts.size(); ++i) {
-        const size_t w = block.weights[i];
-        chosen_[w] = PartitionOf(cuts[i], uses[i], step.model.weights[w].shape.size());
-      }
+      const auto of_block = UsesOf(step.model, block, cuts);
+      for (size_t i = 0; i < cuts.size(); ++i) uses[block.weights[i]] = of_block[i];
     }
     for (size_t i = 0; i < drawn.tensors.size(); ++i) {
-      weights_.emplace(drawn.tensors[i].path, step.weights[i]);
+      const std::string& path = drawn.tensors[i].path;
+      const size_t w = step.weights[i];
+      chosen_.emplace(path, PartitionOf(choice.cuts[w], uses[w], step.model, step.model.weights[w],
+                                        ExpertOf(path)));
     }
   }
 
   bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes*) override {
     if (tensor.is_view) return true;  // Cut as what it is of.
-    const auto weight = weights_.find(tensor.path);
-    if (weight == weights_.end()) return true;
-    cutting->partition.cuts = chosen_[weight->second].cuts;
+    const auto chosen = chosen_.find(tensor.path);
+    if (chosen == chosen_.end()) return true;
+    cutting->partition.cuts = chosen->second.cuts;
     cutting->says_cuts = true;
+    std::vector<Pin>& pins = cutting->partition.pins;
+    for (const Pin& pin : chosen->second.pins) {
+      const auto is_known = [&](const Pin& other) { return other.axis == pin.axis; };
+      if (std::none_of(pins.begin(), pins.end(), is_known)) pins.push_back(pin);
+    }
+    std::sort(pins.begin(), pins.end());
     return true;
   }
 
@@ -80,8 +87,7 @@ class AutoLanguage : public ShardingLanguage {
 
   LanguageContext& context_;
   const Span place_;
-  std::vector<PartitionSpec> chosen_;                     // Of each weight.
-  std::unordered_map<std::string_view, size_t> weights_;  // By the path of a drawn tensor.
+  std::unordered_map<std::string_view, PartitionSpec> chosen_;  // By the path of a drawn tensor.
 };
 
 std::unique_ptr<ShardingLanguage> ReadAuto(LanguageContext& context, const LanguageText& text) {

@@ -72,6 +72,8 @@ class MegatronLanguage : public ShardingLanguage {
     return true;
   }
 
+  bool Pins() const override { return !expert_axes_.empty(); }
+
   void CheckUse() override {
     if (context_.lacks_tensors) return;
     patterns_.CheckUse(context_.building, context_.mesh);

@@ -169,6 +169,8 @@ class PipelineLanguage : public ShardingLanguage {
     return true;
   }
 
+  bool Pins() const override { return true; }
+
   void CheckUse() override {
     if (context_.lacks_tensors || text_.axis < 0) return;
     layers_.CheckUse(context_.building, context_.mesh);

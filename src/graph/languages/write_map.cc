@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <unordered_map>
 #include <vector>
 
@@ -16,7 +17,31 @@
 namespace shardinit {
 namespace {
 
+// DTensor's placements, which have segments. An axis finds those in front of it, and the parts of
+// axes that are major to it but have not cut yet.
+std::string InPlacements(const PartitionSpec& partition, const Mesh& mesh) {
+  std::map<int, std::string> placements;
+  for (size_t d = 0; d < partition.cuts.size(); ++d) {
+    const DimensionCut& cut = partition.cuts[d];
+    for (size_t i = 0; i < cut.axes.size(); ++i) {
+      int64_t segments = cut.segments;
+      for (size_t major = 0; major < i; ++major) {
+        if (cut.axes[major] < cut.axes[i]) continue;
+        segments *= mesh.shape[static_cast<size_t>(cut.axes[major])];
+      }
+      placements[cut.axes[i]] = fmt::format(
+          "{}: {}", mesh.axes[static_cast<size_t>(cut.axes[i])],
+          segments == 1 ? fmt::format("Shard({})", d)
+                        : fmt::format("_StridedShard({}, split_factor={})", d, segments));
+    }
+  }
+  std::vector<std::string> texts;
+  for (const auto& [axis, text] : placements) texts.push_back(text);
+  return fmt::format("{{{}}}", fmt::join(texts, ", "));
+}
+
 std::string InYaml(const PartitionSpec& partition, const Mesh& mesh) {
+  if (partition.IsExtended()) return InPlacements(partition, mesh);
   std::vector<std::string> dimensions;
   bool is_whole = true;
   for (const DimensionCut& cut : partition.cuts) {
@@ -28,6 +53,17 @@ std::string InYaml(const PartitionSpec& partition, const Mesh& mesh) {
                                             : fmt::format("[{}]", fmt::join(axes, ", ")));
   }
   return is_whole ? "null" : fmt::format("[{}]", fmt::join(dimensions, ", "));
+}
+
+// Whether a map can say it: segments only where these have borders in one place, whatever the order
+// in which axes cut.
+bool IsWritable(const Tensor& tensor, const Mesh& mesh) {
+  const PartitionSpec& partition = tensor.partition;
+  if (!partition.pins.empty() || partition.IsNested()) return false;
+  for (size_t d = 0; d < tensor.shape.size() && partition.IsExtended(); ++d) {
+    if (tensor.shape[d] % DivisorOf(partition.cuts[d], mesh) != 0) return false;
+  }
+  return true;
 }
 
 // Tensors whose paths differ in numbers alone.
@@ -80,11 +116,12 @@ std::string WriteShardingMap(const InitGraph& graph) {
   const std::vector<Tensor>& tensors = graph.logical();
   bool is_even = true;
   for (const Tensor& tensor : tensors) {
-    if (tensor.partition.IsExtended()) {
+    if (!IsWritable(tensor, graph.mesh)) {
       throw Error(
           ExitCode::kRefused,
           fmt::format(
-              "`{}` is cut as {}, and a map has no stages, segments or axes one after the other",
+              "`{}` is cut as {}, and a map has no stages, uneven segments or axes one after the "
+              "other",
               tensor.path, InText(tensor.partition, graph.mesh)));
     }
     for (size_t d = 0; d < tensor.shape.size(); ++d) {

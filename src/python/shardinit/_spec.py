@@ -44,7 +44,8 @@ class Spec(Source):
         tensors: path → `SpecTensorInfo`, in the order of the spec.
         mesh: the grid of ranks that the spec declares. Values do not depend on it.
         name, engine, seed: as in the spec.
-        parameters, bytes: of all tensors.
+        parameters: how many elements all tensors have, but buffers.
+        bytes: the bytes of all tensors.
         threads: how many make the values of one part; 0 is one for each core that the process
             may use. Values do not depend on it.
         library_version: of libshardinit.

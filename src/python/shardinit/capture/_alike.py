@@ -39,6 +39,7 @@ class Leaf:
     given: Key | None = None
     axes: tuple[tuple[str, Any], ...] = ()
     copies: bool = False
+    is_buffer: bool = False
 
     def leaves(self) -> int:
         return 1
@@ -80,7 +81,7 @@ def union_of(nodes: Sequence[Node | None], at: Sequence[int], variable: str, cou
     if all(isinstance(node, Leaf) for _, node in there):
         leaves = [node for _, node in there if isinstance(node, Leaf)]
         first = leaves[0]
-        if len({(leaf.dtype, len(leaf.shape), leaf.when, leaf.axes) for leaf in leaves}) > 1:
+        if len({(x.dtype, x.is_buffer, len(x.shape), x.when, x.axes) for x in leaves}) > 1:
             raise Unlike
         path = _path([leaf.path for leaf in leaves], layers, variable)
         own = all(leaf.key == leaf.path for leaf in leaves)
@@ -106,6 +107,7 @@ def union_of(nodes: Sequence[Node | None], at: Sequence[int], variable: str, cou
             else _common_key([leaf.given for leaf in leaves], layers, variable),
             first.axes,
             copies or first.copies,
+            first.is_buffer,
         )
     modules = [node for _, node in there if isinstance(node, Module)]
     first_module = modules[0]

@@ -60,6 +60,9 @@ def capture(
         )
     state = _state(model, all_buffers)
     tensors, problems, values = _tensors(state, recorder, engine)
+    buffers = {path for path, _ in model.named_buffers(remove_duplicate=False)}
+    for found in tensors:
+        found.is_buffer = found.path in buffers
     captured = finish(
         tensors,
         problems,

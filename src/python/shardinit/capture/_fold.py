@@ -38,6 +38,7 @@ def tree(
             place=places.get(tensor.path, {}),
             given=tensor.given,
             axes=tensor.axes,
+            is_buffer=tensor.is_buffer,
         )
     if fold:
         _fold(root, "", ())
@@ -106,7 +107,7 @@ def _looks(node: Node) -> Any:
     """An object that is equal for nodes that may be one but for their numbers."""
     if isinstance(node, Leaf):
         init = node.init if isinstance(node.init, str) else next(iter(node.init))
-        return node.shape, node.dtype, init
+        return node.shape, node.dtype, node.is_buffer, init
     return node.count, tuple((name, _looks(member)) for name, member in node.members.items())
 
 

@@ -78,6 +78,7 @@ class Tensor:
         axes: `in_axis` and the like, for what `fans` does not say.
         table: what the file of `from_file` has.
         of: the path of the tensor that it has norms of; "" for values of its own.
+        is_buffer: it is not trained.
     """
 
     path: str
@@ -93,6 +94,7 @@ class Tensor:
     axes: tuple[tuple[str, Any], ...] = ()
     table: bytes | None = None
     of: str = ""
+    is_buffer: bool = False
 
 
 def share(tensors: list[Tensor], engine: str) -> dict[str, str]:

@@ -133,6 +133,8 @@ def _leaf(leaf: Leaf, dtype: str, names: Mapping[str, Any]) -> str:
     ]
     if leaf.dtype != dtype:
         parts.append(f"dtype: {leaf.dtype}")
+    if leaf.is_buffer:
+        parts.append("kind: buffer")
     parts += [f"{name}: {_config(positions)}" for name, positions in leaf.axes]
     if leaf.key != leaf.path:
         parts.append(f'tie: "{leaf.key}"' if "{" in leaf.key else f"tie: {leaf.key}")

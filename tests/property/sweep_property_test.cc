@@ -1,0 +1,158 @@
+// One pass over boxes makes others of them, whatever both are and however little memory there is.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/crc32.h"
+#include "manifest/sweep.h"
+
+namespace shardinit {
+namespace {
+
+class Random {
+ public:
+  explicit Random(int seed) : engine_(static_cast<uint32_t>(seed)) {}
+  int64_t Below(int64_t end) {
+    return static_cast<int64_t>(engine_() % static_cast<uint64_t>(end));
+  }
+
+ private:
+  std::mt19937 engine_;
+};
+
+// Boxes that share nothing and have all of the shape: each is cut in two for as long as `cuts`
+// lasts.
+std::vector<Box> CutUp(const Shape& shape, int64_t cuts, Random& random) {
+  std::vector<Box> boxes = {WholeOf(shape)};
+  for (; cuts > 0; --cuts) {
+    const auto b = static_cast<size_t>(random.Below(std::ssize(boxes)));
+    const auto d = static_cast<size_t>(random.Below(std::ssize(shape)));
+    if (boxes[b].shape[d] < 2) continue;
+    Box rest = boxes[b];
+    const int64_t first = 1 + random.Below(rest.shape[d] - 1);
+    boxes[b].shape[d] = first;
+    rest.offset[d] += first;
+    rest.shape[d] -= first;
+    boxes.push_back(rest);
+  }
+  return boxes;
+}
+
+// The elements of a box of a tensor, out of all of it.
+std::string Elements(const std::string& all, const Shape& shape, const Box& box, int64_t size) {
+  std::string elements;
+  const Runs runs(shape, box);
+  for (int64_t r = 0; r < runs.count(); ++r) {
+    elements += all.substr(static_cast<size_t>(runs.Start(r) * size),
+                           static_cast<size_t>(runs.length() * size));
+  }
+  return elements;
+}
+
+class SweepTest : public testing::TestWithParam<int> {};
+
+TEST_P(SweepTest, MakesBoxesOfOtherBoxes) {
+  Random random(GetParam());
+  Tensor tensor;
+  tensor.dtype = random.Below(2) ? DType::bf16 : DType::f64;
+  const int64_t size = InfoOf(tensor.dtype).bytes;
+  for (int64_t d = 1 + random.Below(4); d > 0; --d) tensor.shape.push_back(1 + random.Below(24));
+  const int64_t count = ElementCount(tensor.shape);
+  std::string all(static_cast<size_t>(count * size), '\0');
+  for (char& byte : all) byte = static_cast<char>(random.Below(256));
+
+  // Each source has its place in a file, and is new, watched or was hashed before.
+  const std::vector<Box> cut = CutUp(tensor.shape, random.Below(12), random);
+  const auto name =
+      std::filesystem::temp_directory_path() /
+      ("shardinit-sweep-" + std::to_string(getpid()) + "-" + std::to_string(GetParam()));
+  std::vector<FilePiece> pieces;
+  std::vector<Digest> wanted;
+  {
+    std::ofstream file(name, std::ios::binary);
+    for (const Box& box : cut) {
+      pieces.push_back({box, name, static_cast<int64_t>(file.tellp())});
+      const std::string elements = Elements(all, tensor.shape, box, size);
+      wanted.push_back(Sha256Of(elements));
+      file << elements;
+    }
+  }
+  std::vector<Sweep::Source> sources;
+  for (const FilePiece& piece : pieces) {
+    const int64_t kind = random.Below(3);
+    Sweep::Source& source = sources.emplace_back();
+    source.piece = &piece;
+    if (kind > 0) {
+      source.watched = std::make_shared<WatchedBox>(piece, ElementCount(piece.box.shape) * size,
+                                                    int64_t{16} << random.Below(8));
+    }
+    if (kind < 2) source.digest = std::make_shared<Digest>();
+  }
+
+  // Some of the boxes to make, and some of these twice.
+  std::vector<Box> boxes = CutUp(tensor.shape, random.Below(12), random);
+  if (random.Below(2)) boxes.resize(static_cast<size_t>(1 + random.Below(std::ssize(boxes))));
+  if (random.Below(2)) boxes.push_back(boxes.front());
+  std::vector<Digest> digests(boxes.size());
+  std::vector<uint32_t> crcs(boxes.size());
+  std::vector<std::string> made;
+  std::vector<BoxTask> tasks;
+  int64_t made_bytes = 0;
+  for (size_t b = 0; b < boxes.size(); ++b) {
+    // Nothing is written here: a file is no more than its address.
+    const auto* file = reinterpret_cast<const OutputFile*>(&digests[b]);
+    tasks.push_back({&tensor, boxes[b], {file, random.Below(9000)}, &digests[b]});
+    tasks.back().crc = &crcs[b];
+    made.emplace_back(static_cast<size_t>(ElementCount(boxes[b].shape) * size), '\0');
+    made_bytes += std::ssize(made.back());
+  }
+  const std::vector<BoxTask> asked = tasks;
+  Sweep sweep(sources, std::move(tasks));
+  EXPECT_EQ(sweep.bytes(), made_bytes);
+  // The least that blocks have, pages at a time, and more.
+  const int64_t page = 4096, memory_bytes = page * (random.Below(2) ? 64 : 8 + random.Below(64));
+  auto* const memory = static_cast<uint8_t*>(
+      std::aligned_alloc(static_cast<size_t>(page), static_cast<size_t>(memory_bytes)));
+  while (!sweep.IsDone()) {
+    std::vector<BoxWrite> writes;
+    made_bytes -= sweep.Make(memory, memory_bytes, &writes);
+    for (const BoxWrite& write : writes) {
+      ASSERT_GE(write.data, memory);
+      ASSERT_LE(write.data + write.bytes, memory + memory_bytes);
+      const size_t b =
+          static_cast<size_t>(reinterpret_cast<const Digest*>(write.file) - &digests[0]);
+      const int64_t at = write.offset - asked[b].output.offset;
+      ASSERT_GE(at, 0);
+      ASSERT_LE(at + write.bytes, std::ssize(made[b]));
+      made[b].replace(static_cast<size_t>(at), static_cast<size_t>(write.bytes),
+                      reinterpret_cast<const char*>(write.data), static_cast<size_t>(write.bytes));
+    }
+  }
+  std::free(memory);
+  std::filesystem::remove(name);
+  EXPECT_EQ(made_bytes, 0);
+  for (size_t b = 0; b < boxes.size(); ++b) {
+    const std::string elements = Elements(all, tensor.shape, boxes[b], size);
+    EXPECT_EQ(made[b], elements);
+    EXPECT_EQ(digests[b], Sha256Of(elements));
+    EXPECT_EQ(crcs[b], Crc32(0, elements));
+  }
+  for (size_t s = 0; s < sources.size(); ++s) {
+    if (sources[s].digest) EXPECT_EQ(*sources[s].digest, wanted[s]);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, SweepTest, testing::Range(0, 150));
+
+}  // namespace
+}  // namespace shardinit
