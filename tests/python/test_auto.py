@@ -10,13 +10,13 @@ from support import ROOT, Run
 SPEC_405B = ROOT / "configs/llama3.1-405b.yaml"
 
 
-def CostOf(*arguments, cwd=None):
+def cost_of(*arguments, cwd=None):
     result = Run("plan", "--json", *arguments, cwd=cwd)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)["cost"]
 
 
-def Exchange(size, n):
+def exchange(size, n):
     return size * (n - 1) / n
 
 
@@ -25,13 +25,13 @@ def test_cost_of_405b_is_that_of_the_formulas():
     kv, tokens = 1024, 8192
     of_layer = 2 * heads * d + 2 * kv * d + 3 * ff * d
     # The rules of the spec: norms are whole.
-    fsdp = 3 * Exchange(2 * (layers * of_layer + 2 * vocab * d) / 4, 128)
-    fsdp += 2 * Exchange(2 * (2 * layers + 1) * d, 128)
+    fsdp = 3 * exchange(2 * (layers * of_layer + 2 * vocab * d) / 4, 128)
+    fsdp += 2 * exchange(2 * (2 * layers + 1) * d, 128)
     # Out of attention, out of the mlp, and the forward pass once more; out of the table, whose columns
     # are cut; and back into the head.
-    tensor = (layers * 2 * 4 * 1.5 + 1 + 2) * Exchange(tokens * d * 2, 4)
+    tensor = (layers * 2 * 4 * 1.5 + 1 + 2) * exchange(tokens * d * 2, 4)
     computation = (8 * layers * of_layer + 6 * vocab * d) * tokens / 4 / 400e12
-    cost = CostOf(SPEC_405B)
+    cost = cost_of(SPEC_405B)
     assert cost["recompute"] and not cost["sequence_parallel"]
     assert cost["bytes"] == {"fsdp": round(fsdp), "tensor": round(tensor)}
     assert cost["communication_seconds"] == pytest.approx(fsdp / 50e9 + tensor / 450e9, rel=1e-12)
@@ -45,14 +45,14 @@ def test_cost_of_405b_is_that_of_the_formulas():
     matrices = 7 * d + (2 * d + 2 * kv + 3 * ff) / 4
     memory += tokens * 2 * (matrices + d / 4 + d + vocab / 4)
     assert cost["memory"] == round(memory)
-    assert CostOf(SPEC_405B, "--tokens", "4096", "--memory-per-rank", "50G")["bytes"]["tensor"] == round(tensor / 2)
+    assert cost_of(SPEC_405B, "--tokens", "4096", "--memory-per-rank", "50G")["bytes"]["tensor"] == round(tensor / 2)
 
 
 def test_bandwidth_is_that_of_the_spec_or_of_the_slowest_link(tmp_path):
     (tmp_path / "spec.yaml").write_text(
         f"shardinit: 1\ninclude: {SPEC_405B}\nbandwidth: {{fsdp: 1e9, tensor: 2 * 1e9}}\n"
     )
-    cost = CostOf("spec.yaml", cwd=tmp_path)
+    cost = cost_of("spec.yaml", cwd=tmp_path)
     assert cost["communication_seconds"] == pytest.approx(
         cost["bytes"]["fsdp"] / 1e9 + cost["bytes"]["tensor"] / 2e9, rel=1e-12
     )
@@ -60,7 +60,7 @@ def test_bandwidth_is_that_of_the_spec_or_of_the_slowest_link(tmp_path):
         (tmp_path / "spec.yaml").write_text(
             f"shardinit: 1\ninclude: {SPEC_405B}\nmesh: {{slices: {slices}}}\n"
         )
-        cost = CostOf("spec.yaml", cwd=tmp_path)
+        cost = cost_of("spec.yaml", cwd=tmp_path)
         tensor = 112.5e9 - fsdp
         assert cost["communication_seconds"] == pytest.approx(
             cost["bytes"]["fsdp"] / fsdp + cost["bytes"]["tensor"] / tensor, rel=1e-12
@@ -83,10 +83,10 @@ def test_kinds_of_axes_may_be_said(tmp_path):
     spec.write_text(SPEC)
     # Both divide the batch: gathered over x, then over y.
     size = 4 * 16 * 32
-    assert CostOf(spec)["bytes"] == {"x": 3 * size / 4 / 2, "y": 3 * size * 3 / 4}
+    assert cost_of(spec)["bytes"] == {"x": 3 * size / 4 / 2, "y": 3 * size * 3 / 4}
     # y cuts what no name says that it may: gathered, but all ranks along it have the same gradients.
     spec.write_text(SPEC + "training: {computation: y, tokens: 10}\n")
-    cost = CostOf(spec)
+    cost = cost_of(spec)
     assert cost["bytes"] == {"x": 3 * size / 4 / 2, "y": 2 * size * 3 / 4}
     assert cost["cut_otherwise"] == 1
     spec.write_text(SPEC + "training: {computation: [x, y], batch: x, tokens: 10}\n")
@@ -115,7 +115,7 @@ def test_mistakes(tmp_path, line, message):
     assert message in result.stderr
 
 
-def Partitions(*arguments):
+def partitions(*arguments):
     """Of each tensor its box on the last rank, which says how it is cut."""
     result = Run("plan", "--json", *arguments)
     assert result.returncode == 0, result.stderr
@@ -129,7 +129,7 @@ def Partitions(*arguments):
 
 def test_auto_takes_no_time():
     start = time.monotonic()
-    CostOf(SPEC_405B, "--shard", "auto")
+    cost_of(SPEC_405B, "--shard", "auto")
     assert time.monotonic() - start < 2
 
 
@@ -149,10 +149,10 @@ def test_what_plan_writes_is_the_same_sharding(tmp_path, model, mesh):
     written = tmp_path / "map.yaml"
     result = Run("plan", spec, "--mesh", mesh, "--shard", "auto", "--write", written)
     assert result.returncode == 0, result.stderr
-    auto = Partitions(spec, "--mesh", mesh, "--sharding", "auto")
-    assert Partitions(spec, "--mesh", mesh, "--sharding", written) == auto
-    of_auto = CostOf(spec, "--mesh", mesh, "--sharding", "auto")
-    assert of_auto == CostOf(spec, "--mesh", mesh, "--sharding", written)
+    auto = partitions(spec, "--mesh", mesh, "--sharding", "auto")
+    assert partitions(spec, "--mesh", mesh, "--sharding", written) == auto
+    of_auto = cost_of(spec, "--mesh", mesh, "--sharding", "auto")
+    assert of_auto == cost_of(spec, "--mesh", mesh, "--sharding", written)
 
 
 def test_memory_is_a_number_or_a_size_in_both_places(tmp_path):
@@ -171,8 +171,8 @@ def test_memory_per_rank():
     assert "`memory_per_rank` is 1.1 GB, but weights, gradients, the optimizer's state and activations are at least" \
         in result.stderr
     # Of a table and its gradients all ranks have all, until memory is scarce.
-    free = CostOf(SPEC_405B, "--shard", "auto")
-    scarce = CostOf(SPEC_405B, "--shard", "auto", "--memory-per-rank", "59GB")
+    free = cost_of(SPEC_405B, "--shard", "auto")
+    scarce = cost_of(SPEC_405B, "--shard", "auto", "--memory-per-rank", "59GB")
     assert 59e9 < free["memory"] <= 80e9 and scarce["memory"] <= 59e9
     assert free["seconds"] < scarce["seconds"]
     # That of the device that is assumed.
@@ -189,7 +189,7 @@ def test_explain_has_what_others_would_cost():
     for fits in (True, False):
         seconds = [a["seconds"] for a in alternatives if a["fits"] == fits]
         assert seconds == sorted(seconds)
-    assert alternatives[0]["seconds"] == CostOf(SPEC_405B, "--sharding", "auto")["seconds"]
+    assert alternatives[0]["seconds"] == cost_of(SPEC_405B, "--sharding", "auto")["seconds"]
     assert alternatives[0]["seconds"] < alternatives[-1]["seconds"]
     # By rows, by columns and whole; each gathered or not.
     assert {a["partition"] for a in alternatives} == {
@@ -197,7 +197,7 @@ def test_explain_has_what_others_would_cost():
 
 
 # What the old search did and nobody does.
-def PartitionOf(*arguments):
+def partition_of(*arguments):
     result = Run("explain", "--json", *arguments, "--sharding", "auto")
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)["partition"]
@@ -206,15 +206,15 @@ def PartitionOf(*arguments):
 def test_experts_of_a_layer_are_on_the_same_ranks():
     spec, mesh = ROOT / "configs/deepseek-v3.yaml", ["--mesh", "fsdp=8,expert=32"]
     for name in ("gate_up_proj", "down_proj"):
-        partition = PartitionOf(spec, f"*.10.mlp.experts.{name}", *mesh)
+        partition = partition_of(spec, f"*.10.mlp.experts.{name}", *mesh)
         assert partition.startswith("[expert, ") and "expert" not in partition[8:]
     # Outside of experts its ranks have other tokens, and cut nothing but for storage.
-    assert CostOf(spec, "--sharding", "auto", *mesh)["cut_otherwise"] == 0
+    assert cost_of(spec, "--sharding", "auto", *mesh)["cut_otherwise"] == 0
 
 
 @pytest.mark.parametrize("name", ["gate_up_proj", "down_proj"])
 def test_fused_hidden_units_are_not_cut_otherwise(name):
-    partition = PartitionOf(ROOT / "configs/mixtral-8x7b.yaml", f"*.3.mlp.experts.{name}", "--mesh", "fsdp=4,tensor=8")
+    partition = partition_of(ROOT / "configs/mixtral-8x7b.yaml", f"*.3.mlp.experts.{name}", "--mesh", "fsdp=4,tensor=8")
     assert partition in ("[tensor, -, -]", "[tensor, fsdp, -]", "[tensor, -, fsdp]")
 
 
@@ -222,7 +222,7 @@ def test_heads_are_whole(tmp_path):
     # 8 heads of keys.
     for tensor in (8, 16):
         arguments = ("*.3.self_attn.k_proj.weight", "--mesh", f"fsdp=16,tensor={tensor}")
-        partition = PartitionOf(ROOT / "configs/llama3.1-70b.yaml", *arguments)
+        partition = partition_of(ROOT / "configs/llama3.1-70b.yaml", *arguments)
         assert partition.startswith("[tensor, ") if tensor == 8 else "tensor" not in partition
     # Of latent attention the latent and the rope, which all heads have together.
     spec = tmp_path / "spec.yaml"
@@ -230,7 +230,7 @@ def test_heads_are_whole(tmp_path):
                     "mesh: {axes: [{fsdp: 16}, {expert: 16}, {tensor: 4}]}\n"
                     'rules: [{experts: expert}, {"*": null}]\n')
     for name, is_split in (("q_a_proj", False), ("kv_a_proj_with_mqa", False), ("kv_b_proj", True)):
-        assert ("tensor" in PartitionOf(spec, f"*.3.self_attn.{name}.weight")) == is_split
+        assert ("tensor" in partition_of(spec, f"*.3.self_attn.{name}.weight")) == is_split
 
 
 def test_kernels_and_contractions_are_not_split(tmp_path):
@@ -244,7 +244,7 @@ mesh: {{axes: {{fsdp: 4, tensor: 2}}}}
     assert result.returncode == 2
     assert "`auto` cannot choose: no tensor says what ranks that share the work" in result.stderr
     spec.write_text(spec.read_text() + "training: {batch: tensor}\n")
-    assert CostOf(spec, "--sharding", "auto")["cut_otherwise"] == 0
+    assert cost_of(spec, "--sharding", "auto")["cut_otherwise"] == 0
 
 
 MIXTURE = """\
@@ -271,15 +271,15 @@ def test_nobody_guesses_how_many_experts_a_token_has(tmp_path):
     assert "does not say to how many experts a token goes" in result.stderr
     assert "training: {experts_per_token: 2}" in result.stderr
     spec.write_text(MIXTURE + "training: {experts_per_token: 2, tokens: 4}\n")
-    assert CostOf(spec, "--sharding", "auto")["bytes"]["expert"] == 2 * 2 * 4 * 4 * 32 * 2 * 3 / 4
+    assert cost_of(spec, "--sharding", "auto")["bytes"]["expert"] == 2 * 2 * 4 * 4 * 32 * 2 * 3 / 4
     spec.write_text(MIXTURE + "config: {num_experts_per_tok: 2}\ntraining: {tokens: 4}\n")
-    assert CostOf(spec, "--sharding", "auto")["bytes"]["expert"] == 2 * 2 * 4 * 4 * 32 * 2 * 3 / 4
+    assert cost_of(spec, "--sharding", "auto")["bytes"]["expert"] == 2 * 2 * 4 * 4 * 32 * 2 * 3 / 4
 
 
 def test_a_tiny_model_is_replicated(tmp_path):
     tiny = ROOT / "configs/llama3-tiny.yaml"
     for mesh in ("fsdp=4", "fsdp=2,tensor=2"):
-        assert CostOf(tiny, "--mesh", mesh, "--sharding", "auto")["bytes"]["fsdp"] < CostOf(tiny, "--mesh", mesh)["bytes"]["fsdp"]
+        assert cost_of(tiny, "--mesh", mesh, "--sharding", "auto")["bytes"]["fsdp"] < cost_of(tiny, "--mesh", mesh)["bytes"]["fsdp"]
 
 
 FUSED = """\
@@ -303,20 +303,20 @@ def test_what_is_fused_is_cut_in_segments(tmp_path):
     for segments in (1, 2):
         spec.write_text(FUSED.format(of_gate_up=f", shard: [{{axes: tensor, segments: {segments}}}, fsdp]",
                                      of_down=", shard: [fsdp, tensor]"))
-        costs[segments] = CostOf(spec)
+        costs[segments] = cost_of(spec)
     assert costs[1]["cut_otherwise"] == 4 and costs[2]["cut_otherwise"] == 0
     # Out of the second matrix, in both passes; the weights are not gathered.
     assert costs[2]["bytes"]["tensor"] == 2 * 4 * 100000 * 512 * 2 * 3 / 4
     assert costs[1]["bytes"]["tensor"] == 2 * 2 * 3 * 1024 * 512 * 2 * 3 / 4
     spec.write_text(FUSED.format(of_gate_up="", of_down=""))
-    assert PartitionOf(spec, "layers.1.gate_up").startswith("[tensor in 2 segments, ")
-    assert CostOf(spec, "--sharding", "auto")["seconds"] <= costs[2]["seconds"]
+    assert partition_of(spec, "layers.1.gate_up").startswith("[tensor in 2 segments, ")
+    assert cost_of(spec, "--sharding", "auto")["seconds"] <= costs[2]["seconds"]
     # A map says it in placements.
     written = tmp_path / "map.yaml"
     assert Run("plan", spec, "--sharding", "auto", "--write", written).returncode == 0
     assert "split_factor=2" in written.read_text()
-    assert Partitions(spec, "--sharding", written) == Partitions(spec, "--sharding", "auto")
-    assert CostOf(spec, "--sharding", written) == CostOf(spec, "--sharding", "auto")
+    assert partitions(spec, "--sharding", written) == partitions(spec, "--sharding", "auto")
+    assert cost_of(spec, "--sharding", written) == cost_of(spec, "--sharding", "auto")
 
 
 LIST_OF_EXPERTS = """\
@@ -339,35 +339,35 @@ modules:
 def test_tokens_are_sent_to_experts_that_are_pinned(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text(LIST_OF_EXPERTS + 'sharding: [{megatron: {expert: "**.experts.**", num_experts: 8}}]\n')
-    hand = CostOf(spec)
+    hand = cost_of(spec)
     # There and back in both passes; weights are replicated over fsdp.
     assert hand["bytes"] == {"fsdp": 2 * 2 * 2 * 8 / 4 * 64 * 32 * 2 / 2, "expert": 2 * 2 * 4 * 4 * 32 * 2 * 3 / 4}
     stacked = tmp_path / "stacked.yaml"
     stacked.write_text(MIXTURE.replace("data: 2", "fsdp: 2") + "training: {experts_per_token: 2, tokens: 4}\n"
                        "sharding: {rules: [{experts: expert}, {'*': null}]}\n")
-    assert CostOf(stacked) == hand
+    assert cost_of(stacked) == hand
     # The same by `stage`, and as `auto` has it, alone or behind the language that pins.
     spec.write_text(LIST_OF_EXPERTS.replace("repeat: {e: 8}", "repeat: {e: 8}\n      stage: {expert: floor(e / 2)}"))
-    assert CostOf(spec) == CostOf(spec, "--sharding", "auto") == hand
+    assert cost_of(spec) == cost_of(spec, "--sharding", "auto") == hand
     spec.write_text(LIST_OF_EXPERTS)
-    assert CostOf(spec, "--sharding", "auto") == hand
-    assert PartitionOf(spec, "layers.1.experts.5.up") == "[-, -] on expert 2"
+    assert cost_of(spec, "--sharding", "auto") == hand
+    assert partition_of(spec, "layers.1.experts.5.up") == "[-, -] on expert 2"
     explained = json.loads(Run("explain", "--json", spec, "layers.1.experts.5.up", "--sharding", "auto").stdout)
     assert {a["partition"] for a in explained["alternatives"]} >= {"[-, -] on expert 2", "[-, -]", "[expert, -]"}
     result = Run("plan", spec, "--sharding", "auto", "--write", tmp_path / "map.yaml")
     assert result.returncode == 5 and "a map has no stages" in result.stderr
     spec.write_text(LIST_OF_EXPERTS + 'sharding: [{megatron: {expert: "**.experts.**", num_experts: 8}}, auto]\n')
-    assert CostOf(spec) == hand
+    assert cost_of(spec) == hand
 
 
 def test_stages_are_those_of_the_pipeline(tmp_path):
     spec = tmp_path / "spec.yaml"
     text = f"shardinit: 1\ninclude: {ROOT}/configs/llama3.1-8b.yaml\n"
     spec.write_text(f"{text}mesh: {{axes: [{{fsdp: 8}}, {{tensor: 2}}]}}\nsharding: auto\n")
-    one = CostOf(spec)
+    one = cost_of(spec)
     spec.write_text(f"{text}mesh: {{axes: [{{pipe: 4}}, {{fsdp: 8}}, {{tensor: 2}}]}}\n"
                     "sharding: [auto, {pipeline: {axis: pipe, layers: model.layers.*, count: layers}}]\n")
-    four = CostOf(spec)
+    four = cost_of(spec)
     assert four["bytes"]["pipe"] == 0
     # A quarter of the layers, and a table or a head beside them.
     assert one["seconds"] / 4 < four["seconds"] < one["seconds"] / 2
@@ -376,6 +376,6 @@ def test_stages_are_those_of_the_pipeline(tmp_path):
     # As a model that has those layers alone, and the head: the slowest stage.
     spec.write_text(f"{text}vars: {{layers: 8}}\nmesh: {{axes: [{{fsdp: 8}}, {{tensor: 2}}]}}\nsharding: auto\n"
                     "modules: {model: {embed_tokens.weight: {when: 0}}}\n")
-    alone = CostOf(spec)
+    alone = cost_of(spec)
     assert four["seconds"] == pytest.approx(alone["seconds"], rel=1e-12)
     assert four["bytes"] == {"pipe": 0, **alone["bytes"]}

@@ -22,7 +22,7 @@ modules:
 """
 
 
-def Compile(folder, name, source, *flags, compiler="cc"):
+def compile_it(folder, name, source, *flags, compiler="cc"):
     """A library or an object of `source`; the compiler's complaints if there are any."""
     (folder / name).write_text(source)
     return subprocess.run([compiler, *flags, name], cwd=folder, capture_output=True, text=True,
@@ -49,7 +49,7 @@ __attribute__((constructor)) static void SetUp(void) {
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_start_code_that_sets_the_arithmetic_changes_nothing(jobs, tmp_path):
     (tmp_path / "spec.yaml").write_text(SUBNORMALS)
-    made = Compile(tmp_path, "hostile.c", HOSTILE, "-shared", "-fPIC", "-O2", "-o", "hostile.so", "-lm")
+    made = compile_it(tmp_path, "hostile.c", HOSTILE, "-shared", "-fPIC", "-O2", "-o", "hostile.so", "-lm")
     assert (made.returncode, made.stderr) == (0, "")
     before, after = (Json("digest", tmp_path / "spec.yaml", "--jobs", jobs, env=env)
                      for env in ({}, {"LD_PRELOAD": str(tmp_path / "hostile.so")}))
@@ -57,12 +57,12 @@ def test_start_code_that_sets_the_arithmetic_changes_nothing(jobs, tmp_path):
 
 
 def test_big_endian_is_refused(tmp_path):
-    made = Compile(tmp_path, "big.cc", '#include "tensor/encode.h"\n', "-std=c++20", "-fsyntax-only",
+    made = compile_it(tmp_path, "big.cc", '#include "tensor/encode.h"\n', "-std=c++20", "-fsyntax-only",
                    f"-I{ROOT / 'src'}", "-U__BYTE_ORDER__", "-D__BYTE_ORDER__=__ORDER_BIG_ENDIAN__",
                    compiler="c++")
     assert made.returncode != 0
     assert "shardinit runs on little-endian machines only" in made.stderr
-    as_it_is = Compile(tmp_path, "big.cc", '#include "tensor/encode.h"\n', "-std=c++20",
+    as_it_is = compile_it(tmp_path, "big.cc", '#include "tensor/encode.h"\n', "-std=c++20",
                        "-fsyntax-only", f"-I{ROOT / 'src'}", compiler="c++")
     assert (as_it_is.returncode, as_it_is.stderr) == (0, "")
 
@@ -83,16 +83,16 @@ CACHE = BINARY.parents[1] / "CMakeCache.txt"
                     reason="not what is installed")
 @pytest.mark.parametrize("name", ["shardinit", "libshardinit.so.1"])
 def test_what_is_installed_is_hardened(name):
-    def Read(*options):
+    def read(*options):
         return subprocess.run(["readelf", "-W", *options, BINARY.parent / name], check=True,
                               capture_output=True, text=True).stdout
 
-    assert re.search(r"Type: +DYN", Read("-h"))  # At any address.
-    segments = Read("-l")
-    assert "GNU_RELRO" in segments and "NOW" in Read("-d")  # And its tables read-only.
+    assert re.search(r"Type: +DYN", read("-h"))  # At any address.
+    segments = read("-l")
+    assert "GNU_RELRO" in segments and "NOW" in read("-d")  # And its tables read-only.
     flags, = re.findall(r"GNU_STACK .* (\S+) +0x\w+$", segments, re.M)
     assert flags == "RW"
-    imports = set(re.findall(r" UND (\w+)", Read("--dyn-syms")))
+    imports = set(re.findall(r" UND (\w+)", read("--dyn-syms")))
     assert "__stack_chk_fail" in imports
     assert any("glibcxx_assert_fail" in symbol for symbol in imports)
     # Which of the functions are fortified is up to the compiler, in every file.

@@ -18,14 +18,14 @@ transformers = Client("transformers")
 
 import shardinit
 import shardinit.capture
-from shardinit.capture._initializer import DTYPES
+from shardinit._dtypes import name_of
 from torch import nn
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4}
 TEXT = {**SIZES, "vocab_size": 120}
 
 
-def Class(name, config, **values):
+def class_of(name, config, **values):
     return lambda: getattr(transformers, name)(getattr(transformers, config)(**values))
 
 
@@ -96,27 +96,27 @@ class Normed(nn.Module):
 
 
 MODELS = {
-    "llama": Class("LlamaForCausalLM", "LlamaConfig", **TEXT, num_key_value_heads=2),
+    "llama": class_of("LlamaForCausalLM", "LlamaConfig", **TEXT, num_key_value_heads=2),
     "llama in bf16": lambda: MODELS["llama"]().to(torch.bfloat16),
-    "llama, tied": Class("LlamaForCausalLM", "LlamaConfig", **TEXT, tie_word_embeddings=True),
-    "gpt2": Class("GPT2LMHeadModel", "GPT2Config", n_embd=64, n_layer=3, n_head=4, vocab_size=120, n_positions=70),
-    "bert": Class("BertForPreTraining", "BertConfig", **TEXT, max_position_embeddings=70),
-    "vit": Class("ViTForImageClassification", "ViTConfig", **SIZES, image_size=32, patch_size=8),
-    "mixtral": Class("MixtralForCausalLM", "MixtralConfig", **TEXT, num_key_value_heads=2, num_local_experts=4),
-    "deepseek": Class("DeepseekV3ForCausalLM", "DeepseekV3Config", **{**TEXT, "num_hidden_layers": 5},
+    "llama, tied": class_of("LlamaForCausalLM", "LlamaConfig", **TEXT, tie_word_embeddings=True),
+    "gpt2": class_of("GPT2LMHeadModel", "GPT2Config", n_embd=64, n_layer=3, n_head=4, vocab_size=120, n_positions=70),
+    "bert": class_of("BertForPreTraining", "BertConfig", **TEXT, max_position_embeddings=70),
+    "vit": class_of("ViTForImageClassification", "ViTConfig", **SIZES, image_size=32, patch_size=8),
+    "mixtral": class_of("MixtralForCausalLM", "MixtralConfig", **TEXT, num_key_value_heads=2, num_local_experts=4),
+    "deepseek": class_of("DeepseekV3ForCausalLM", "DeepseekV3Config", **{**TEXT, "num_hidden_layers": 5},
                       moe_intermediate_size=32, n_routed_experts=8, q_lora_rank=16, kv_lora_rank=16,
                       num_key_value_heads=4),
-    "t5": Class("T5ForConditionalGeneration", "T5Config", d_model=64, d_kv=16, d_ff=96, num_layers=3, num_heads=4,
+    "t5": class_of("T5ForConditionalGeneration", "T5Config", d_model=64, d_kv=16, d_ff=96, num_layers=3, num_heads=4,
                 vocab_size=120),
-    "mamba": Class("MambaForCausalLM", "MambaConfig", hidden_size=64, num_hidden_layers=3, vocab_size=120),
-    "mamba2": Class("Mamba2ForCausalLM", "Mamba2Config", hidden_size=64, num_hidden_layers=3, vocab_size=120,
+    "mamba": class_of("MambaForCausalLM", "MambaConfig", hidden_size=64, num_hidden_layers=3, vocab_size=120),
+    "mamba2": class_of("Mamba2ForCausalLM", "Mamba2Config", hidden_size=64, num_hidden_layers=3, vocab_size=120,
                     num_heads=8, head_dim=16, state_size=16, n_groups=2),
-    "gpt neo": Class("GPTNeoForCausalLM", "GPTNeoConfig", hidden_size=64, num_layers=4, num_heads=4,
+    "gpt neo": class_of("GPTNeoForCausalLM", "GPTNeoConfig", hidden_size=64, num_layers=4, num_heads=4,
                      attention_types=[[["global", "local"], 2]], vocab_size=120, max_position_embeddings=64),
-    "swin": Class("SwinModel", "SwinConfig", image_size=32, patch_size=2, embed_dim=16, depths=[2, 2],
+    "swin": class_of("SwinModel", "SwinConfig", image_size=32, patch_size=2, embed_dim=16, depths=[2, 2],
                   num_heads=[2, 4], window_size=4),
-    "modernbert": Class("ModernBertModel", "ModernBertConfig", **TEXT, pad_token_id=0),
-    "resnet": Class("ResNetModel", "ResNetConfig", embedding_size=16, hidden_sizes=[16, 32], depths=[2, 2]),
+    "modernbert": class_of("ModernBertModel", "ModernBertConfig", **TEXT, pad_token_id=0),
+    "resnet": class_of("ResNetModel", "ResNetConfig", embedding_size=16, hidden_sizes=[16, 32], depths=[2, 2]),
     "transformer": lambda: nn.Transformer(32, 2, 3, 2, 64, batch_first=True),
     "copied layers": lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 2, 64, batch_first=True), 3),
     "lstm": lambda: nn.LSTM(40, 30, 2, bidirectional=True),
@@ -129,13 +129,13 @@ MODELS = {
 }
 
 
-def Arrays(state):
+def arrays(state):
     """path → the elements, floats as f64."""
     return {path: tensor.detach().double().numpy() if tensor.is_floating_point() else tensor.detach().numpy()
             for path, tensor in state.items()}
 
 
-def State(model):
+def state_of(model):
     return {path: tensor for path, tensor in model.state_dict().items() if isinstance(tensor, torch.Tensor)}
 
 
@@ -148,19 +148,19 @@ def pair(request, tmp_path_factory):
     states = []
     for seed in (1, 2):
         torch.manual_seed(seed)
-        states.append(State(MODELS[request.param]()))
+        states.append(state_of(MODELS[request.param]()))
     return spec, *states
 
 
-def Planned(spec):
+def planned_of(spec):
     return {t["path"]: t for t in Json("graph", spec)["logical"]}
 
 
 def test_names_shapes_and_types_are_the_models(pair):
     spec, state, _ = pair
     Ok("plan", spec)
-    planned = {path: (t["global_shape"], t["dtype"]) for path, t in Planned(spec).items()}
-    assert planned == {path: (list(t.shape), DTYPES[t.dtype]) for path, t in state.items()}
+    planned = {path: (t["global_shape"], t["dtype"]) for path, t in planned_of(spec).items()}
+    assert planned == {path: (list(t.shape), name_of(t.dtype)) for path, t in state.items()}
 
 
 @pytest.mark.parametrize("name", ["resnet", "deepseek", "bert", "net", "followed"])
@@ -231,9 +231,9 @@ def test_what_is_not_random_has_the_very_bits(pair):
 def test_distributions_are_those_of_the_constructor(pair):
     spec, first, second = pair
     with shardinit.open_spec(spec) as opened:
-        made = Arrays(shardinit.torch.load_state_dict(opened))
-    for path, one in Arrays(first).items():
-        two = Arrays({path: second[path]})[path]
+        made = arrays(shardinit.torch.load_state_dict(opened))
+    for path, one in arrays(first).items():
+        two = arrays({path: second[path]})[path]
         if one.size < 30 or np.array_equal(one, two):
             continue
         real = np.concatenate([one.ravel(), two.ravel()]).astype(float)
@@ -251,7 +251,7 @@ def test_distributions_are_those_of_the_constructor(pair):
 def test_what_is_tied_or_copied_is_so_in_the_spec(pair):
     spec, first, second = pair
 
-    def Groups(state):
+    def groups_of(state):
         groups = {}
         for path, tensor in state.items():
             groups.setdefault((tensor.shape, tensor.dtype, tensor.double().numpy().tobytes()), set()).add(path)
@@ -260,7 +260,7 @@ def test_what_is_tied_or_copied_is_so_in_the_spec(pair):
     with shardinit.open_spec(spec) as opened:
         made = shardinit.torch.load_state_dict(opened)
     large = {path for path, t in first.items() if t.numel() > 20}
-    assert {g & large for g in Groups(made)} == {g & large for g in Groups(first)}
+    assert {g & large for g in groups_of(made)} == {g & large for g in groups_of(first)}
 
 
 # What people have written, for the same models.
@@ -283,7 +283,7 @@ def test_captured_specs_say_what_people_wrote(config, of, changes, tmp_path):
     captured = shardinit.capture.torch(lambda: made(made.config_class(**changes)))
     captured.write(tmp_path / "spec.yaml")
     assert len(captured.text.splitlines()) < 60
-    mine, theirs = Planned(tmp_path / "spec.yaml"), Planned(ROOT / f"configs/{config}.yaml")
+    mine, theirs = planned_of(tmp_path / "spec.yaml"), planned_of(ROOT / f"configs/{config}.yaml")
     for path in set(mine) - set(theirs):  # What is tied is left out there.
         assert path == "lm_head.weight"
         del mine[path]
@@ -292,7 +292,7 @@ def test_captured_specs_say_what_people_wrote(config, of, changes, tmp_path):
 
 
 def test_random_numbers_that_are_used_twice_are_seen(tmp_path):
-    def Make():
+    def make_it():
         model = nn.Module()
         x = torch.randn(10, 10)
         model.first = nn.Parameter(x)
@@ -309,13 +309,13 @@ def test_random_numbers_that_are_used_twice_are_seen(tmp_path):
         return model
 
     with pytest.raises(shardinit.CaptureError) as caught:
-        shardinit.capture.torch(Make)
+        shardinit.capture.torch(make_it)
     problems = caught.value.problems
     assert list(problems) == ["square", "row", "spread", "normed", "own", "order", "unwritten", "complex", "none"]
     none = "its shape is [0, 3], and a spec has no tensor without elements"
     assert problems.pop("none") == none and f"  none: {none}" in str(caught.value)
     lines = {path: int(why.rsplit(":", 1)[1]) for path, why in problems.items()}
-    first = Make.__code__.co_firstlineno
+    first = make_it.__code__.co_firstlineno
     assert all(f" at {__file__}:" in why for why in problems.values())
     assert {path: line - first for path, line in lines.items()} == {
         "square": 2, "row": 2, "spread": 6, "normed": 7, "own": 8, "order": 9, "unwritten": 10, "complex": 11}
@@ -376,7 +376,7 @@ def test_seed_type_name_and_buffers():
             shardinit.capture.torch(make, **wrong)
 
 
-def Command(*arguments, folder, **options):
+def command(*arguments, folder, **options):
     return subprocess.run([sys.executable, "-W", "ignore", "-m", "shardinit.capture", *map(str, arguments)],
                           capture_output=True, text=True, timeout=300, cwd=folder,
                           env={**CLEAN, "PYTHONPATH": str(PACKAGE), "SHARDINIT_LIBRARY": str(LIBRARY)}, **options)
@@ -395,16 +395,16 @@ def test_command(tmp_path):
         "    def __init__(self, width, layers=2):\n"
         "        super().__init__()\n"
         "        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))\n")
-    done = Command("torch", "mine:Model", "--args", '{"width": 8, "layers": 3}', "--seed", 5, "-o", "spec.yaml",
+    done = command("torch", "mine:Model", "--args", '{"width": 8, "layers": 3}', "--seed", 5, "-o", "spec.yaml",
                    folder=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "spec.yaml: 6 tensors\n" + COMPARED)
     assert "repeat: {layer: 3}" in (tmp_path / "spec.yaml").read_text()
     Ok("validate", tmp_path / "spec.yaml")
-    same = Command("torch", "mine:Model", "--args", "[8, 3]", "--seed", 5, "-o", "-", folder=tmp_path)
+    same = command("torch", "mine:Model", "--args", "[8, 3]", "--seed", 5, "-o", "-", folder=tmp_path)
     assert same.stdout == (tmp_path / "spec.yaml").read_text()
 
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    done = Command("hf", ".", "-o", "llama.yaml", folder=tmp_path)
+    done = command("hf", ".", "-o", "llama.yaml", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     Ok("gen", tmp_path / "llama.yaml", "-o", tmp_path / "out")
     Ok("export", tmp_path / "out", "-o", tmp_path / "hf", "--to", "safetensors")
@@ -435,7 +435,7 @@ def test_mistakes_of_the_command(tmp_path):
         (("hf", "none.json", "-o", "x"), 2, "is not JSON"),
         (("hf", "nothing.json", "-o", "x"), 2, "cannot read nothing.json: No such file"),
     ]:
-        done = Command(*arguments, folder=tmp_path)
+        done = command(*arguments, folder=tmp_path)
         assert (done.returncode, done.stdout) == (status, ""), (arguments, done.stderr)
         assert done.stderr.startswith("shardinit-capture: error: ") and words in done.stderr, (arguments, done.stderr)
         assert not (tmp_path / "x").exists()
@@ -444,7 +444,7 @@ def test_mistakes_of_the_command(tmp_path):
 def test_the_page_has_the_options_of_help(tmp_path):
     page = (ROOT / "man/shardinit-capture.1").read_text()
     options = set(re.findall(r"--[a-z]+", "".join(
-        Command(*words, "--help", folder=tmp_path).stdout for words in ((), ("torch",), ("hf",)))))
+        command(*words, "--help", folder=tmp_path).stdout for words in ((), ("torch",), ("hf",)))))
     assert options == {f"--{name}" for name in re.findall(r"Fl Fl (\w+)", page)}
     for operation in shardinit.capture.ENGINES:
         assert operation in page
@@ -459,8 +459,8 @@ def test_numbers_of_other_generators_have_a_warning(tmp_path):
         "        self.layer = torch.nn.Linear(2, 3)\n"
         "        self.w = torch.nn.Parameter(torch.full((3,), {'p': random.random, 'n': numpy.random.rand}[of]() if of else 1.0))\n")
     for of, module in {"p": "`random`", "n": "`numpy.random`"}.items():
-        result = Command("torch", "mine:Model", "--args", json.dumps({"of": of}), "--verify", "none", "-o", "x.yaml",
+        result = command("torch", "mine:Model", "--args", json.dumps({"of": of}), "--verify", "none", "-o", "x.yaml",
                          folder=tmp_path)
         assert result.returncode == 0 and result.stderr.count("warning: ") == 1, result.stderr
         assert f"shardinit-capture: warning: the constructor drew from {module}, which no seed" in result.stderr
-    assert "warning" not in Command("torch", "mine:Model", "-o", "x.yaml", folder=tmp_path).stderr
+    assert "warning" not in command("torch", "mine:Model", "-o", "x.yaml", folder=tmp_path).stderr

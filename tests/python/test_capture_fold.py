@@ -9,13 +9,13 @@ from clients import Client, LikeTorchCpu
 torch = Client("torch")
 
 import shardinit.capture
-from shardinit.capture import _fold
+from shardinit.capture import _alike
 from torch import nn
 
 bits = LikeTorchCpu()
 
 
-def Block(width=8, inner=16):
+def block(width=8, inner=16):
     return nn.Sequential(nn.Linear(width, inner), nn.LayerNorm(inner), nn.Linear(inner, width))
 
 
@@ -24,8 +24,8 @@ class Hybrid(nn.Module):
 
     def __init__(self, there=(2, 7, 13, 19, 25), count=27):
         super().__init__()
-        shared = Block()
-        self.layers = nn.ModuleList(nn.ModuleDict({"mixer": Block()}) for _ in range(count))
+        shared = block()
+        self.layers = nn.ModuleList(nn.ModuleDict({"mixer": block()}) for _ in range(count))
         for layer in there:
             self.layers[layer]["shared"], self.layers[layer]["adapter"] = shared, nn.Linear(8, 8)
 
@@ -34,7 +34,7 @@ class Attributes(nn.Module):
     def __init__(self):
         super().__init__()
         for i in range(6):
-            setattr(self, f"h_{i}", Block())
+            setattr(self, f"h_{i}", block())
         self.norm_1, self.norm_2 = nn.LayerNorm(3), nn.LayerNorm(3)
 
 
@@ -87,7 +87,7 @@ def test_copies_have_the_place_of_the_first():
 
 
 def test_conditions_are_those_of_the_layers():
-    def Value(text, layer):
+    def value(text, layer):
         return bool(eval(text, {"mod": lambda a, b: a % b, "layer": layer}))
 
     rng = random.Random(7)
@@ -98,11 +98,11 @@ def test_conditions_are_those_of_the_layers():
     said = 0
     for at, layers in sets:
         try:
-            text = _fold._condition(layers, at, "layer")
-        except _fold.Unlike:
+            text = _alike._condition(layers, at, "layer")
+        except _alike.Unlike:
             continue
         said += 1
-        assert [layer for layer in at if Value(text, layer)] == layers, text
+        assert [layer for layer in at if value(text, layer)] == layers, text
     assert said > 100
-    assert _fold._condition([2, *range(7, 76, 6)], list(range(76)), "layer") == (
+    assert _alike._condition([2, *range(7, 76, 6)], list(range(76)), "layer") == (
         "(mod(layer, 5) == 2) * (layer <= 7) + (mod(layer, 6) == 1) * (layer >= 13)")

@@ -89,18 +89,18 @@ class Layers(nnx.Module):
     def __init__(self, width, *, rngs):
         @nnx.split_rngs(splits=3)
         @nnx.vmap(in_axes=(0,), out_axes=0)
-        def Stacked(rngs):
+        def stacked_of(rngs):
             return nnx.Linear(width, width, rngs=rngs)
 
         self.embed = nnx.Embed(30, width, rngs=rngs)
         self.layers = nnx.List([nnx.Linear(width, width, rngs=rngs) for _ in range(5)])
-        self.stacked = Stacked(rngs)
+        self.stacked = stacked_of(rngs)
         self.attention = nnx.MultiHeadAttention(2, width, decode=False, rngs=rngs)
         self.norm, self.stats = nnx.LayerNorm(width, rngs=rngs), nnx.BatchNorm(width, rngs=rngs)
         self.conv = nnx.Conv(width, 4, (3,), rngs=rngs)
 
 
-def Equinox(key):
+def by_equinox(key):
     keys = random.split(key, 7)
     return {
         "mlp": equinox.nn.MLP(5, 6, 32, 2, key=keys[0]),
@@ -114,14 +114,14 @@ def Equinox(key):
     }
 
 
-def Trained(key):
+def trained(key):
     """Parameters and an optimizer's state, which also has a copy of them."""
     params = linen.Dense(40).init(key, jnp.zeros((1, 30)))["params"]
     return params, optax.chain(optax.adamw(1e-3), optax.ema(0.9)).init(params), jax.tree.map(jnp.copy, params)
 
 
-def Haiku(rng):
-    def Forward(x):
+def by_haiku(rng):
+    def forward(x):
         x = haiku.BatchNorm(True, True, 0.9)(haiku.Linear(20)(x), is_training=True)
         core = haiku.LSTM(12)
         y, _ = haiku.dynamic_unroll(core, x[:, None], core.initial_state(1))
@@ -129,14 +129,14 @@ def Haiku(rng):
         y = haiku.MultiHeadAttention(2, 6, w_init=haiku.initializers.VarianceScaling(1.0))(y, y, y)
         return haiku.nets.MLP([30, 20], w_init=haiku.initializers.RandomNormal(0.1))(y)
 
-    return haiku.transform_with_state(Forward).init(rng, jnp.zeros((5, 7)))
+    return haiku.transform_with_state(forward).init(rng, jnp.zeros((5, 7)))
 
 
-def Followed(key):
+def followed(key):
     """What functions do after they draw."""
     keys = iter(random.split(key, 24))
 
-    def Carried(key, _):
+    def carried(key, _):
         key, drawn = random.split(key)
         return key, random.normal(drawn, (40, 5)) * 0.1
 
@@ -156,7 +156,7 @@ def Followed(key):
         "upper": jnp.triu(random.normal(next(keys), (40, 40)), 1),
         "clipped": jnp.clip(random.normal(next(keys), (900,)), -1, 0.5),
         "halves": random.normal(next(keys), (900,)).astype(jnp.bfloat16),
-        "carried": jax.lax.scan(Carried, next(keys), None, length=3)[1],
+        "carried": jax.lax.scan(carried, next(keys), None, length=3)[1],
         "old": random.normal(random.PRNGKey(5), (9, 8)),
         "wrapped": random.normal(random.wrap_key_data(jnp.array([7, 8], jnp.uint32)), (9, 8)),
         "causal": jnp.tril(jnp.ones((9, 9), bool)),
@@ -173,7 +173,7 @@ def Followed(key):
     }
 
 
-def Rearranged(key):
+def rearranged(key):
     """What is drawn in another order than that of the arrays."""
     keys = iter(random.split(key, 24))
     both = random.normal(next(keys), (60, 40))
@@ -192,29 +192,29 @@ def Rearranged(key):
     }
 
 
-def Init(module, *shape, dtype=jnp.float32):
+def init_with(module, *shape, dtype=jnp.float32):
     return lambda key: module.init(key, jnp.zeros(shape, dtype))
 
 
 # Name → (what is captured, whether JAX's own numbers can be made of it).
 MODELS = {
-    "linen, in a scan": (Init(Scanned(), 1, 4, dtype=jnp.int32), True),
-    "linen, in a scan along another axis": (Init(Scanned(1), 1, 4, dtype=jnp.int32), True),
-    "linen, not in a scan": (Init(Unscanned(), 1, 16), True),
-    "linen, images": (Init(Images(), 1, 4, 4, 3), True),
-    "linen, recurrent": (Init(Recurrent(), 1, 6, 8), False),
+    "linen, in a scan": (init_with(Scanned(), 1, 4, dtype=jnp.int32), True),
+    "linen, in a scan along another axis": (init_with(Scanned(1), 1, 4, dtype=jnp.int32), True),
+    "linen, not in a scan": (init_with(Unscanned(), 1, 16), True),
+    "linen, images": (init_with(Images(), 1, 4, 4, 3), True),
+    "linen, recurrent": (init_with(Recurrent(), 1, 6, 8), False),
     "nnx": (lambda rngs: Layers(8, rngs=rngs), True),
-    "equinox": (Equinox, True),
-    "optax": (Trained, True),
-    "haiku": (Haiku, True),
-    "followed": (Followed, True),
-    "rearranged": (Rearranged, True),
+    "equinox": (by_equinox, True),
+    "optax": (trained, True),
+    "haiku": (by_haiku, True),
+    "followed": (followed, True),
+    "rearranged": (rearranged, True),
 }
 
 
-def Real(make, *seeds):
+def real_arrays(make, *seeds):
     """For each seed path → what the function makes of it."""
-    def Made(seed):
+    def made_by(seed):
         if next(iter(make.__code__.co_varnames)) == "rngs":
             tree = nnx.state(make(nnx.Rngs(random.key(seed))))
         else:
@@ -225,7 +225,7 @@ def Real(make, *seeds):
 
     paths = []
     # A quick compilation, with the fused multiply-add of JAX's numbers still.
-    compiled = jax.jit(Made, compiler_options={"xla_backend_optimization_level": 1})
+    compiled = jax.jit(made_by, compiler_options={"xla_backend_optimization_level": 1})
     return [dict(zip(paths, map(np.asarray, compiled(seed)))) for seed in seeds]
 
 
@@ -233,10 +233,10 @@ def Real(make, *seeds):
 def model(request):
     """(the function, whether JAX's numbers can be had, what it makes of seeds 3 and 4)."""
     make, exact = MODELS[request.param]
-    return make, exact, *Real(make, 3, 4)
+    return make, exact, *real_arrays(make, 3, 4)
 
 
-def Made(captured):
+def made_by(captured):
     with captured.spec() as spec:
         return {path: spec.generate(path) for path in spec.tensors}
 
@@ -244,7 +244,7 @@ def Made(captured):
 def test_names_shapes_types_and_distributions(model):
     make, _, first, second = model
     captured = shardinit.capture.jax(make)
-    made = Made(captured)
+    made = made_by(captured)
     assert {p: (a.shape, a.dtype) for p, a in made.items()} == {p: (a.shape, a.dtype) for p, a in first.items()}
     assert list(captured.tensors) == list(first)
     for path, one in first.items():
@@ -275,7 +275,7 @@ def test_jax_engine_has_the_numbers_of_jax(model, request):
         return
     captured = shardinit.capture.jax(make, seed=3, engine="jax_threefry")
     assert "\nengine: jax_threefry\n" in captured.text
-    made = Made(captured)
+    made = made_by(captured)
     assert {p: (a.shape, a.dtype) for p, a in made.items()} == {p: (a.shape, a.dtype) for p, a in first.items()}
     name = request.node.callspec.params["model"]
     for path, real in first.items():
@@ -292,7 +292,7 @@ def test_jax_engine_has_the_numbers_of_jax(model, request):
 
 
 def test_layers_are_folded_with_their_keys():
-    text = shardinit.capture.jax(Init(Scanned(), 1, 4, dtype=jnp.int32), engine="jax_threefry").text
+    text = shardinit.capture.jax(init_with(Scanned(), 1, 4, dtype=jnp.int32), engine="jax_threefry").text
     assert "repeat: {layer: 3}" in text and "split: [3, layer], fold_in: " in text
     assert ('params.layers.Dense_0.kernel: {from: {stack: {axis: 0, for: {i: 3}, of: "params.layers.{i}.Dense_0.kernel"}}}'
             in text)
@@ -304,7 +304,7 @@ def test_layers_are_folded_with_their_keys():
 
 @pytest.mark.parametrize("engine", ["philox4x32", "jax_threefry"])
 def test_layers_of_linen_that_are_not_scanned_are_folded(engine):
-    text = shardinit.capture.jax(Init(Unscanned(), 1, 16), engine=engine).text
+    text = shardinit.capture.jax(init_with(Unscanned(), 1, 16), engine=engine).text
     for line in ("    layers_{layer}:", "      repeat: {layer: 4}", "    Inner_{inner}:", "      repeat: {inner: 3}",
                  "    LayerNorm_{layernorm}:"):
         assert f"\n{line}\n" in text, text
@@ -314,7 +314,7 @@ def test_layers_of_linen_that_are_not_scanned_are_folded(engine):
 
 
 def test_initializers_have_their_names():
-    text = shardinit.capture.jax(Init(Scanned(), 1, 4, dtype=jnp.int32)).text
+    text = shardinit.capture.jax(init_with(Scanned(), 1, 4, dtype=jnp.int32)).text
     assert "\nfans: in_out\n" in text
     for line in ("params:", "Embed_0.embedding: {shape: [50, 16], init: {normal: {std: 0.25}}}",
                  "Dense_0.kernel: {shape: [16, 50], init: {normal: {std: 0.02}}}",
@@ -322,7 +322,7 @@ def test_initializers_have_their_names():
                  "out.kernel: {shape: [3, 2, 8, 16], init: lecun_normal, in_axis: [1, 2], out_axis: 3, batch_axis: 0}",
                  "key.bias: {shape: [3, 2, 8], init: zeros}", "LayerNorm_0.scale: {shape: [3, 16], init: ones}"):
         assert f"  {line}\n" in text, line
-    text = shardinit.capture.jax(Init(Images(), 1, 4, 4, 3)).text
+    text = shardinit.capture.jax(init_with(Images(), 1, 4, 4, 3)).text
     for line in ("Conv_0.kernel: {shape: [3, 3, 3, 8], init: he_normal}",
                  "ConvTranspose_0.kernel: {shape: [2, 2, 8, 4], init: glorot_uniform}",
                  "batch_stats.BatchNorm_0.var: {shape: [8], init: ones}"):
@@ -331,47 +331,47 @@ def test_initializers_have_their_names():
 
 def test_copies_are_tied():
     make = MODELS["optax"][0]
-    made = Made(shardinit.capture.jax(make))
+    made = made_by(shardinit.capture.jax(make))
     assert np.array_equal(made["0.kernel"], made["2.kernel"])
     assert "tie: 0.kernel" in shardinit.capture.jax(make, engine="jax_threefry").text
 
 
 def test_a_model_is_filled_from_its_spec():
-    def Make(key):
+    def make_it(key):
         return equinox.nn.MLP(8, 8, 8, 2, key=key)
 
-    skeleton = equinox.filter_eval_shape(Make, random.key(0))
-    with shardinit.capture.jax(Make, seed=3, engine="jax_threefry").spec() as spec:
+    skeleton = equinox.filter_eval_shape(make_it, random.key(0))
+    with shardinit.capture.jax(make_it, seed=3, engine="jax_threefry").spec() as spec:
         model = shardinit.jax.fill(skeleton, spec)
     x = jnp.arange(8.0)
-    assert np.array_equal(model(x), Make(random.key(3))(x))
+    assert np.array_equal(model(x), make_it(random.key(3))(x))
 
 
 def test_a_state_without_names_is_captured_and_filled():
-    def Make(key):
+    def make_it(key):
         return equinox.nn.make_with_state(equinox.nn.BatchNorm)(4, "batch", mode="batch")
 
-    real = [leaf for leaf in jax.tree.leaves(Make(random.key(0))) if hasattr(leaf, "dtype")]
-    captured = shardinit.capture.jax(Make)
+    real = [leaf for leaf in jax.tree.leaves(make_it(random.key(0))) if hasattr(leaf, "dtype")]
+    captured = shardinit.capture.jax(make_it)
     with captured.spec() as spec:
-        filled = shardinit.jax.fill(jax.eval_shape(lambda: equinox.filter(Make(random.key(0)), equinox.is_array)), spec)
+        filled = shardinit.jax.fill(jax.eval_shape(lambda: equinox.filter(make_it(random.key(0)), equinox.is_array)), spec)
     for mine, other in zip(jax.tree.leaves(filled), real, strict=True):
         assert np.array_equal(mine, other) and mine.dtype == other.dtype
 
 
 def test_a_layout_stores_what_the_function_returns(tmp_path):
-    captured = shardinit.capture.jax(Init(Scanned(), 1, 4, dtype=jnp.int32), engine="jax_threefry", name="scanned")
+    captured = shardinit.capture.jax(init_with(Scanned(), 1, 4, dtype=jnp.int32), engine="jax_threefry", name="scanned")
     captured.write(tmp_path / "spec.yaml")
     assert captured.layout == "pytree"
     Ok("gen", tmp_path / "spec.yaml", "--layout", "pytree", "-o", tmp_path / "out")
-    made = Made(captured)
+    made = made_by(captured)
     read = shardinit.jax.load(tmp_path / "out")
     assert {path: a.shape for path, a in read.items()} == {p: shape for p, (shape, _) in captured.tensors.items()}
     for path, array in read.items():
         assert np.array_equal(Bits(array), Bits(made[path])), path
 
 
-def Verifiable(key):
+def verifiable(key):
     first, second, third = random.split(key, 3)
     layers = jax.vmap(lambda key: {"up": random.uniform(key, (8, 4), minval=-0.5, maxval=0.5), "bias": jnp.zeros(4)})
     return {"layers": layers(random.split(first, 3)), "table": random.normal(second, (20, 40)) * 0.02,
@@ -379,29 +379,29 @@ def Verifiable(key):
 
 
 def test_verify_compares_each_array_with_that_of_the_function():
-    captured = shardinit.capture.jax(Verifiable, seed=3, engine="jax_threefry")
+    captured = shardinit.capture.jax(verifiable, seed=3, engine="jax_threefry")
     assert captured.layout == "pytree" and captured.drawn == {"layers.up", "table", "half"}
     verified = captured.verify()
     assert {t.path: t.result for t in verified.tensors} == {
         "count": "equal", "half": "equal", "layers.bias": "equal", "layers.up": "equal", "steps": "equal", "table": "inexact"}
     assert verified.good and all(t.ulps <= 3 for t in verified.tensors)
 
-    def Compare(old, new):
+    def compare(old, new):
         assert old in captured.text
         verified = dataclasses.replace(captured, text=captured.text.replace(old, new)).verify()
         return {t.path for t in verified.tensors if t.result == "different"}, verified.table()
 
-    assert Compare("split: [3, layer]", "split: [3, 2 - layer]")[0] == {"layers.up"}
-    assert Compare("bias: {shape: [4], init: zeros}", "bias: {shape: [4], init: ones}")[0] == {"layers.bias"}
-    different, table = Compare("low: -0.5, high: 0.5", "low: -0.5, high: 0.50001")
+    assert compare("split: [3, layer]", "split: [3, 2 - layer]")[0] == {"layers.up"}
+    assert compare("bias: {shape: [4], init: zeros}", "bias: {shape: [4], init: ones}")[0] == {"layers.bias"}
+    different, table = compare("low: -0.5, high: 0.5", "low: -0.5, high: 0.50001")
     assert different == {"layers.up"} and re.search(
         r"^layers.up +1  different: \d+ of 96 elements, by [\d,]+ ulps?; \[\d+, \d+, \d+\] is .*, and .* in the model$", table,
         re.MULTILINE), table
-    assert Compare("init: {normal: {std: 0.02}}", "init: {normal: {std: 0.02001}}")[0] == {"table"}
+    assert compare("init: {normal: {std: 0.02}}", "init: {normal: {std: 0.02001}}")[0] == {"table"}
 
 
 def test_verify_with_the_default_engine():
-    captured = shardinit.capture.jax(Verifiable)
+    captured = shardinit.capture.jax(verifiable)
     assert {t.path: t.result for t in captured.verify().tensors} == {
         "count": "equal", "half": "alike", "layers.bias": "equal", "layers.up": "alike", "steps": "equal", "table": "alike"}
     assert "std: 0.02" in captured.text
@@ -418,32 +418,32 @@ def test_verify_takes_arrays_of_numpy_as_jax_does():
 @pytest.mark.parametrize("engine", ["philox4x32", "jax_threefry"])
 def test_arrays_without_elements_beside_parts(engine):
     """Where other arrays of a module are drawn in parts, they are named whole."""
-    def Layer(key):
+    def layer(key):
         return {"up": random.normal(key, (3,)), "none": jnp.zeros(0)}
 
     with pytest.raises(shardinit.CaptureError) as caught:
-        shardinit.capture.jax(lambda key: {"layers": jax.vmap(Layer)(random.split(key, 2))}, engine=engine)
+        shardinit.capture.jax(lambda key: {"layers": jax.vmap(layer)(random.split(key, 2))}, engine=engine)
     assert caught.value.problems == {
         "layers.none": "its shape is [2, 0], and a spec has no tensor without elements"}
 
 
 def test_devices_make_what_the_function_returns(tmp_path):
-    def Make(key):
+    def make_it(key):
         first, second = random.split(key)
         one = equinox.nn.Linear(8, 8, key=first)
         return one, equinox.filter_vmap(lambda key: equinox.nn.Linear(8, 8, key=key))(random.split(second, 4))
 
-    captured = shardinit.capture.jax(Make, seed=3, engine="jax_threefry")
+    captured = shardinit.capture.jax(make_it, seed=3, engine="jax_threefry")
     captured.write(tmp_path / "spec.yaml")
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("d",))
     made = shardinit.jax.run(tmp_path / "spec.yaml", mesh, layout=captured.layout)
-    for keys, leaf in jax.tree_util.tree_flatten_with_path(Make(random.key(3)))[0]:
+    for keys, leaf in jax.tree_util.tree_flatten_with_path(make_it(random.key(3)))[0]:
         if hasattr(leaf, "dtype"):
             assert np.array_equal(Bits(made[shardinit.jax.path_of(keys)]), Bits(leaf))
 
 
 def test_what_cannot_be_said_is_named_all_at_once():
-    def Make(key):
+    def make_it(key):
         a, b, c, d, e, f, g = random.split(key, 7)
         x = random.normal(a, (10, 10))
         return {
@@ -464,7 +464,7 @@ def test_what_cannot_be_said_is_named_all_at_once():
         }
 
     with pytest.raises(shardinit.CaptureError) as caught:
-        shardinit.capture.jax(Make)
+        shardinit.capture.jax(make_it)
     problems = caught.value.problems
     expected = {
         "a b": (None, "characters that a path of a spec cannot have"),
@@ -482,7 +482,7 @@ def test_what_cannot_be_said_is_named_all_at_once():
         "square": (2, "one random number is used twice: `jax.random.normal`"),
     }
     assert problems.keys() == expected.keys()
-    first = Make.__code__.co_firstlineno
+    first = make_it.__code__.co_firstlineno
     for path, (line, words) in expected.items():
         assert words in problems[path], path
         assert f"  {path}: {problems[path]}" in str(caught.value)
@@ -496,28 +496,28 @@ def test_what_cannot_be_said_is_named_all_at_once():
     (lambda key: random.orthogonal(key, 3), "bits of JAX's QR decomposition"),
 ])
 def test_what_only_jax_can_draw(make, words):
-    Made(shardinit.capture.jax(make))
+    made_by(shardinit.capture.jax(make))
     with pytest.raises(shardinit.CaptureError, match=words) as caught:
         shardinit.capture.jax(make, engine="jax_threefry")
     assert f" at {__file__}:{make.__code__.co_firstlineno}" in str(caught.value)
 
 
-def Loops(key):
+def loops(key):
     """Loops whose rounds look at keys and random numbers of earlier ones, and what is put together."""
     first, second, third, fourth, fifth = random.split(key, 5)
 
-    def Walk(carry, _):
+    def walk(carry, _):
         key, x = carry
         key, of = random.split(key)
         return (key, x + random.uniform(of, (4,)) * 0.5), x * 2
 
-    def Filled(i, x):
+    def filled_one(i, x):
         return x.at[i].set(random.uniform(random.fold_in(second, i), (5,), jnp.bfloat16))
 
     fused = random.uniform(third, (6, 12), minval=-0.3, maxval=0.3)
-    (_, last), steps = jax.lax.scan(Walk, (first, jnp.ones(4)), None, length=6)
+    (_, last), steps = jax.lax.scan(walk, (first, jnp.ones(4)), None, length=6)
     return {
-        "last": last, "steps": steps, "filled": jax.lax.fori_loop(0, 3, Filled, jnp.zeros((4, 5), jnp.bfloat16)),
+        "last": last, "steps": steps, "filled": jax.lax.fori_loop(0, 3, filled_one, jnp.zeros((4, 5), jnp.bfloat16)),
         **dict(zip("qkv", jnp.split(fused, 3, axis=1))), "heads": fused.reshape(6, 3, 4).transpose(1, 0, 2)[:, ::2],
         "stacked": jnp.stack([random.uniform(key, (3, 4)) * (n + 1) for n, key in enumerate(random.split(fourth, 5))], 1),
         "square": (x := random.uniform(fifth, (7,))) * x, "copy": x[::-1] - 0.25,
@@ -527,9 +527,9 @@ def Loops(key):
 
 
 def test_loops_stacks_and_slices_have_the_bits_of_jax():
-    captured = shardinit.capture.jax(Loops, seed=5, engine="jax_threefry")
-    made = Made(captured)
-    for path, real in Loops(random.key(5)).items():
+    captured = shardinit.capture.jax(loops, seed=5, engine="jax_threefry")
+    made = made_by(captured)
+    for path, real in loops(random.key(5)).items():
         assert np.array_equal(Bits(made[path]), Bits(np.asarray(real))), path
     assert captured.verify().good
     for path in ("steps.1", "stacked.1"):
@@ -539,7 +539,7 @@ def test_loops_stacks_and_slices_have_the_bits_of_jax():
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_draws_of_16_bits_have_the_bits_of_jax(dtype):
     """All numbers that there are."""
-    def Make(key):
+    def make_it(key):
         keys, shape = random.split(key, 8), (60000,)
         return {
             "normal": random.normal(keys[0], shape, dtype), "scaled": random.normal(keys[1], shape, dtype) * 0.02,
@@ -548,26 +548,26 @@ def test_draws_of_16_bits_have_the_bits_of_jax(dtype):
             "half": random.truncated_normal(keys[6], -1, 3, shape, dtype), "turned": random.normal(keys[7], (30, 50), dtype).T,
         }
 
-    made = Made(shardinit.capture.jax(Make, seed=5, engine="jax_threefry"))
-    for path, real in Make(random.key(5)).items():
+    made = made_by(shardinit.capture.jax(make_it, seed=5, engine="jax_threefry"))
+    for path, real in make_it(random.key(5)).items():
         assert np.array_equal(Bits(made[path]), Bits(np.asarray(real))), path
 
 
 def test_numbers_of_numpy_are_named():
     outside = np.random.default_rng(3)
-    def Make(key):
+    def make_it(key):
         return {"drawn": random.normal(key, (3,)), "global": np.random.normal(size=3), "fresh": np.random.default_rng().random(3),
                 "own": np.random.default_rng(0).random(3) + random.normal(random.fold_in(key, 1), (3,)), "outside": jnp.full(4, outside.random()),
                 "table": np.arange(3.0)}
 
     with pytest.warns(shardinit._errors.CaptureWarning, match="no key of JAX decides the numbers of `fresh`, `global`, `outside`, `own`, which"):
-        shardinit.capture.jax(Make)
+        shardinit.capture.jax(make_it)
     before = np.random.default_rng(0).random(3)
     assert np.array_equal(before, np.random.default_rng(0).random(3))
 
 
 def test_the_sign_of_zeros_is_kept():
-    def Make(key):
+    def make_it(key):
         zeros = jnp.zeros((3, 4))
         return {"turned": -zeros, "scaled": zeros * -2.0, "sum": -zeros + zeros, "difference": zeros - zeros,
                 "sign": jnp.sign(-zeros), "mixed": jnp.array([0.0, -0.0, 1.0]), "set": zeros.at[1].set(-0.0),
@@ -575,8 +575,8 @@ def test_the_sign_of_zeros_is_kept():
                 "added": 0.0 + -jnp.tril(random.normal(random.fold_in(key, 1), (4, 4)))}
 
     for engine in ("philox4x32", "jax_threefry"):
-        made = Made(shardinit.capture.jax(Make, engine=engine))
-        for path, real in Make(random.key(0)).items():
+        made = made_by(shardinit.capture.jax(make_it, engine=engine))
+        for path, real in make_it(random.key(0)).items():
             fixed = np.asarray(real) == 0
             assert np.array_equal(np.signbit(made[path][fixed]), np.signbit(np.asarray(real)[fixed])), (engine, path)
 
@@ -626,20 +626,20 @@ def test_functions_that_cannot_be_captured(make, words):
 
 
 def test_large_seeds():
-    def Make(key):
+    def make_it(key):
         return random.normal(key, (30,), jnp.float32)
 
     with jax.enable_x64(True):
-        captured = shardinit.capture.jax(Make, seed=2**40 + 3, engine="jax_threefry")
-        real = np.asarray(Make(random.key(2**40 + 3)))
+        captured = shardinit.capture.jax(make_it, seed=2**40 + 3, engine="jax_threefry")
+        real = np.asarray(make_it(random.key(2**40 + 3)))
     assert f"key: {{jax: {{seed: {2**40 + 3}}}}}" in captured.text
-    assert np.allclose(Made(captured)["value"], real, rtol=4 * 2.0**-23, atol=0)
-    assert "\nseed: 18446744073709551615\n" in shardinit.capture.jax(Make, seed=2**64 - 1).text
+    assert np.allclose(made_by(captured)["value"], real, rtol=4 * 2.0**-23, atol=0)
+    assert "\nseed: 18446744073709551615\n" in shardinit.capture.jax(make_it, seed=2**64 - 1).text
     with pytest.raises(shardinit.CaptureError, match="the largest is 2.63 - 1"):
-        shardinit.capture.jax(Make, seed=2**63, engine="jax_threefry")
+        shardinit.capture.jax(make_it, seed=2**63, engine="jax_threefry")
 
 
-def Command(*arguments, folder):
+def command(*arguments, folder):
     return subprocess.run([sys.executable, "-m", "shardinit.capture", *map(str, arguments)], capture_output=True,
                           text=True, timeout=300, cwd=folder,
                           env={**CLEAN, "PYTHONPATH": str(PACKAGE), "SHARDINIT_LIBRARY": str(LIBRARY)})
@@ -680,7 +680,7 @@ def init(key, tokens=8192):
 
 def test_command_and_a_large_model(tmp_path):
     (tmp_path / "large.py").write_text(LARGE)
-    done = Command("jax", "large:init", "--args", '{"tokens": 4096}', "--seed", 7, "--engine", "jax_threefry",
+    done = command("jax", "large:init", "--args", '{"tokens": 4096}', "--seed", 7, "--engine", "jax_threefry",
                    "--name", "large", "--verify", "none", "-o", "large.yaml", folder=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "large.yaml: 37 tensors\n"), done.stderr
     planned = Json("plan", tmp_path / "large.yaml", "--layout", "pytree")
@@ -696,7 +696,7 @@ def test_command_and_a_large_model(tmp_path):
         (["jax", "large:init", "--engine", "torch"], "unknown engine `torch`"),
         (["jax", "large:init", "--args", '{"missing": 1}'], "the function failed: TypeError"),
     ):
-        done = Command(*arguments, "-o", "none.yaml", folder=tmp_path)
+        done = command(*arguments, "-o", "none.yaml", folder=tmp_path)
         assert done.returncode == 2 and words in done.stderr, done.stderr
         assert not (tmp_path / "none.yaml").exists()
 
@@ -709,11 +709,11 @@ def test_command_verifies(tmp_path):
         "    made.append(key)\n"
         "    width = 8 + changes * len(made)\n"
         "    return {f'layers_{i}': jax.random.uniform(k, (4, width)) for i, k in enumerate(jax.random.split(key, 3))}\n")
-    done = Command("jax", "mine:init", "--engine", "jax_threefry", "--seed", 7, "--verify", "all", "-o", "spec.yaml", folder=tmp_path)
+    done = command("jax", "mine:init", "--engine", "jax_threefry", "--seed", 7, "--verify", "all", "-o", "spec.yaml", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "spec.yaml: 3 tensors\n")
     assert done.stdout.splitlines() == [
         "tensor        tensors  result", "layers_{0…2}        3  equal", "", "3 tensors: 3 equal"]
-    done = Command("jax", "mine:init", "--args", '{"changes": true}', "--verify", "all", "-o", "-", folder=tmp_path)
+    done = command("jax", "mine:init", "--args", '{"changes": true}', "--verify", "all", "-o", "-", folder=tmp_path)
     assert done.returncode == 1 and done.stdout.startswith("# init, captured")
     assert re.search(r"layers_1 +1  different: f32 \[4, \d+\] in the model\n", done.stderr)
     assert "warning: no key of JAX decides the numbers of `layers_0`, `layers_1`, `layers_2`, which are other" in done.stderr

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from clients import Client
 from support import Ok, Reassemble
-from test_capture import DTYPES, TEXT, Class
+from test_capture import TEXT, class_of
 
 torch = Client("torch")
 transformers = Client("transformers")
 
 import shardinit.capture
+from shardinit._dtypes import name_of
 from shardinit.capture._command import main
 from torch import nn
 
@@ -46,10 +47,10 @@ class Tables(nn.Module):
 
 MODELS = {
     "tables": (Tables, 8),
-    "whisper": (Class("WhisperForConditionalGeneration", "WhisperConfig", **SPEECH), 1),
-    "marian": (Class("MarianModel", "MarianConfig", **SPEECH), 1),
-    "roformer": (Class("RoFormerModel", "RoFormerConfig", **TEXT), 1),
-    "gpt neo": (Class("GPTNeoModel", "GPTNeoConfig", hidden_size=64, num_layers=4, num_heads=4, vocab_size=120,
+    "whisper": (class_of("WhisperForConditionalGeneration", "WhisperConfig", **SPEECH), 1),
+    "marian": (class_of("MarianModel", "MarianConfig", **SPEECH), 1),
+    "roformer": (class_of("RoFormerModel", "RoFormerConfig", **TEXT), 1),
+    "gpt neo": (class_of("GPTNeoModel", "GPTNeoConfig", hidden_size=64, num_layers=4, num_heads=4, vocab_size=120,
                       attention_types=[[["global", "local"], 2]], max_position_embeddings=1024, window_size=37), 0),
 }
 
@@ -75,7 +76,7 @@ def test_files_have_the_bits_of_the_model(model, dtype, tmp_path):
     assert set(read) == set(real) == set(captured.tensors)
     for path in set(real) - captured.drawn:
         tensor = real[path].contiguous()
-        assert read[path][0] == DTYPES[tensor.dtype] and read[path][1].shape == tensor.shape
+        assert read[path][0] == name_of(tensor.dtype) and read[path][1].shape == tensor.shape
         assert read[path][1].tobytes() == tensor.flatten().view(torch.uint8).numpy().tobytes(), path
 
 

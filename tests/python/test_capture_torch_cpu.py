@@ -14,7 +14,7 @@ torch = Client("torch")
 import shardinit.capture
 import shardinit.torch
 from shardinit.capture._verify import compare
-from test_capture import MODELS, Command
+from test_capture import MODELS, command
 from torch import nn
 
 sys.path.append(str(ROOT / "tests"))
@@ -26,7 +26,7 @@ pytestmark = LikeTorchCpu()
 SEEDS = [0, 1, 42, 2**63 + 5]
 
 
-def Verified(make, **options):
+def verified_by(make, **options):
     """The spec of a constructor, whose values are compared with those of the real one."""
     captured = shardinit.capture.torch(make, engine="torch_cpu", **options)
     verified = captured.verify()
@@ -86,20 +86,20 @@ class After(nn.Module):
 
 @pytest.mark.parametrize("name", BEFORE)
 def test_what_is_not_kept_takes_its_words(name):
-    Verified(lambda: After(BEFORE[name]), seed=3)
+    verified_by(lambda: After(BEFORE[name]), seed=3)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", ["llama", "mixtral", "lstm", "attention", "copied layers"])
 def test_bits_of_constructors(name, seed, dtype):
-    Verified(MODELS[name], seed=seed, dtype=dtype)
+    verified_by(MODELS[name], seed=seed, dtype=dtype)
 
 
 @pytest.mark.parametrize("name", [
     "llama in bf16", "llama, tied", "gpt2", "vit", "deepseek", "t5", "gpt neo", "swin", "resnet", "transformer", "gru"])
 def test_bits_of_more_constructors(name):
-    Verified(MODELS[name], seed=1)
+    verified_by(MODELS[name], seed=1)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
@@ -107,7 +107,7 @@ def test_bits_of_more_constructors(name):
     ("bert", r"$"), ("padding", r"$"), ("modernbert", r"$"), ("mamba", r".*dt_proj\.bias$"), ("mamba2", r".*dt_bias$")])
 def test_bits_of_what_is_an_expression(name, inexact, dtype):
     """Rows of zeros, truncated numbers whose rounds the seed decides, a logarithm of random numbers."""
-    _, verified = Verified(MODELS[name], seed=42, dtype=dtype)
+    _, verified = verified_by(MODELS[name], seed=42, dtype=dtype)
     assert all(t.result == "equal" or re.match(inexact, t.path) for t in verified.tensors), verified.table()
 
 
@@ -174,7 +174,7 @@ class Followed(nn.Module):
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 def test_bits_of_what_follows_a_draw(dtype):
-    captured, verified = Verified(lambda: Followed(torch.get_default_dtype()), seed=5, dtype=dtype)
+    captured, verified = verified_by(lambda: Followed(torch.get_default_dtype()), seed=5, dtype=dtype)
     for tensor in verified.tensors:
         assert tensor.result == "equal" or (tensor.path.startswith("rough_") and tensor.ulps <= 1), verified.table()
 
@@ -182,7 +182,7 @@ def test_bits_of_what_follows_a_draw(dtype):
 def test_numbers_of_several_tensors():
     """Copies are tied; other types, shapes and orders ask for the same numbers."""
 
-    def Make():
+    def make_it():
         model = nn.Module()
         first = torch.randn(4, 8)
         for name, tensor in {"first": first, "copy": first.clone(), "halves": first.half(), "shaped": first.view(2, 16),
@@ -192,13 +192,13 @@ def test_numbers_of_several_tensors():
             model.filled.view(-1).uniform_()
         return model
 
-    captured, verified = Verified(Make, seed=9)
+    captured, verified = verified_by(make_it, seed=9)
     assert {t.result for t in verified.tensors} == {"equal"}
     assert "copy: {shape: [4, 8], init: normal_1, tie: first}" in captured.text.replace("{normal: {std: 1}}", "normal_1")
     assert captured.text.count("{expr: ") == 3 and "key" not in captured.text
 
 
-def Loss(model, state):
+def loss_of(model, state):
     model.load_state_dict(state)
     tokens = torch.arange(2 * 24).reshape(2, 24) * 7 % 120
     with torch.no_grad():
@@ -208,11 +208,11 @@ def Loss(model, state):
 def test_step_0_loss_is_that_of_the_constructor():
     torch.manual_seed(42)
     model = MODELS["llama"]()
-    eager = Loss(model, {path: tensor.clone() for path, tensor in model.state_dict().items()})
+    eager = loss_of(model, {path: tensor.clone() for path, tensor in model.state_dict().items()})
     losses = {}
     for engine in ("torch_cpu", "philox4x32"):
         with shardinit.capture.torch(MODELS["llama"], engine=engine, seed=42).spec() as spec:
-            losses[engine] = Loss(model, shardinit.torch.load_state_dict(spec))
+            losses[engine] = loss_of(model, shardinit.torch.load_state_dict(spec))
     assert torch.equal(losses["torch_cpu"], eager)
     assert losses["philox4x32"] != eager and abs(losses["philox4x32"] / eager - 1) < 0.01
 
@@ -222,7 +222,7 @@ def test_step_0_loss_is_that_of_the_constructor():
     "nn.RNN", "nn.Bilinear", "nn.BatchNorm", "nn.ConvTranspose", "nn.Conv", "nn.Linear, small", "nn.AdaptiveLogSoftmax"])
 def test_bits_on_meshes(name, tmp_path):
     """Of one rank, of 2 × 2, of 3 with uneven parts, the file of each rank made alone."""
-    captured, _ = Verified(capture_zoo.ALL[name], seed=42, dtype="bf16")
+    captured, _ = verified_by(capture_zoo.ALL[name], seed=42, dtype="bf16")
     for axes in capture_models.MESHES.values():
         (place := tmp_path / "x".join(axes)).mkdir()
         verified = compare(captured, captured._real(captured.seed), capture_models.OnMesh(captured, axes, place))
@@ -230,7 +230,7 @@ def test_bits_on_meshes(name, tmp_path):
 
 
 def test_a_seed_below_zero():
-    captured, _ = Verified(lambda: nn.Linear(7, 9), seed=-3)
+    captured, _ = verified_by(lambda: nn.Linear(7, 9), seed=-3)
     assert f"\nseed: {2**64 - 3}\n" in captured.text
 
 
@@ -254,7 +254,7 @@ def test_places_are_lines_of_the_layers():
             self.odd = nn.ModuleList(nn.Linear(3, 4 if layer % 2 else 3).float() for layer in range(2))
             self.last = nn.Parameter(torch.randn(40))
 
-    captured, _ = Verified(Model)
+    captured, _ = verified_by(Model)
     lines = captured.text.splitlines()
     places = [re.search(r"(\w+\.\w+|\w+): {.*torch: {position: (.*?)}}", line) for line in lines]
     assert {m[1]: m[2].strip('"') for m in places if m} == {
@@ -265,7 +265,7 @@ def test_places_are_lines_of_the_layers():
 
 
 def test_the_seed_alone_decides():
-    def Make():
+    def make_it():
         model = nn.Module()
         model.fine = nn.Parameter(nn.init.trunc_normal_(torch.empty(40)))
         model.here = nn.Parameter(torch.rand(4))
@@ -274,22 +274,22 @@ def test_the_seed_alone_decides():
         model.behind = nn.Parameter(torch.rand(4))
         return model
 
-    def Reseeds():
+    def reseeds():
         model = nn.Linear(3, 4)
         torch.manual_seed(3)
         model.behind = nn.Linear(3, 4)
         return model
 
-    def Unknown():
+    def unknown():
         model = nn.Linear(3, 4)
         torch.poisson(torch.ones(3))
         model.behind = nn.Linear(3, 4)
         return model
 
     for make, paths, words in [
-        (Make, ["shifted", "behind"], "only the seed decides where in the stream its numbers are"),
-        (Reseeds, ["behind.weight", "behind.bias"], "the constructor seeds PyTorch's generator with 3, and the spec's seed is 0"),
-        (Unknown, ["behind.weight", "behind.bias"], f"`aten.poisson.default` at {__file__}:"),
+        (make_it, ["shifted", "behind"], "only the seed decides where in the stream its numbers are"),
+        (reseeds, ["behind.weight", "behind.bias"], "the constructor seeds PyTorch's generator with 3, and the spec's seed is 0"),
+        (unknown, ["behind.weight", "behind.bias"], f"`aten.poisson.default` at {__file__}:"),
     ]:
         with pytest.raises(shardinit.CaptureError) as caught:
             shardinit.capture.torch(make, engine="torch_cpu")
@@ -301,7 +301,7 @@ def test_the_seed_alone_decides():
 def test_matrices():
     """Sparse ones bit for bit, orthogonal ones but for the rounding of LAPACK."""
 
-    def Make():
+    def make_it():
         model = nn.Module()
         for n, size in enumerate([(5, 7), (40, 30), (3, 2)]):
             model.register_parameter(f"orthogonal{n}", nn.Parameter(nn.init.orthogonal_(torch.empty(size), 2.0)))
@@ -309,19 +309,19 @@ def test_matrices():
         model.wide = nn.Parameter(torch.randn(50, dtype=torch.float64))
         return model
 
-    _, verified = Verified(Make, seed=3)
+    _, verified = verified_by(make_it, seed=3)
     assert {t.result for t in verified.tensors if "sparse" in t.path} == {"equal"}
 
 
 def test_what_the_engine_has_not():
-    def Make():
+    def make_it():
         model = nn.Module()
         model.orthogonal = nn.Parameter(nn.init.orthogonal_(torch.empty(5, 7)) + 1)
         model.narrow = nn.Parameter(nn.init.trunc_normal_(torch.empty(5, 7), a=1, b=1.1))
         return model
 
     with pytest.raises(shardinit.CaptureError) as caught:
-        shardinit.capture.torch(Make, engine="torch_cpu")
+        shardinit.capture.torch(make_it, engine="torch_cpu")
     assert {path: why.split(":")[0] for path, why in caught.value.problems.items()} == {
         "orthogonal": "such random values are changed",
         "narrow": "PyTorch draws in another way where the cut-offs leave less than 30 % of the numbers"}
@@ -331,22 +331,22 @@ def test_verify_sees_each_difference():
     captured = shardinit.capture.torch(lambda: nn.Linear(30, 40), engine="torch_cpu", seed=1)
     assert [t.result for t in captured.verify().tensors] == ["equal", "equal"]
 
-    def Compare(old, new):
+    def compare_it(old, new):
         assert old in captured.text
         verified = dataclasses.replace(captured, text=captured.text.replace(old, new)).verify()
         return [(t.path, t.result) for t in verified.tensors], verified
 
-    assert Compare("seed: 1", "seed: 2")[0] == [("weight", "different"), ("bias", "different")]
-    assert Compare("shape: [40], init: {uniform: {low: -1 / sqrt(30), high: 1 / sqrt(30)}}", "shape: [40], init: zeros")[0] == [
+    assert compare_it("seed: 1", "seed: 2")[0] == [("weight", "different"), ("bias", "different")]
+    assert compare_it("shape: [40], init: {uniform: {low: -1 / sqrt(30), high: 1 / sqrt(30)}}", "shape: [40], init: zeros")[0] == [
         ("weight", "equal"), ("bias", "different")]
-    results, verified = Compare("low: -1 / sqrt(30)", "low: -1 / sqrt(30) - 1e-8")
+    results, verified = compare_it("low: -1 / sqrt(30)", "low: -1 / sqrt(30) - 1e-8")
     assert results == [("weight", "equal"), ("bias", "different")] and not verified.good
     assert re.search(r"^bias +1  different: [\d]+ of 40 elements, by \d+ ulps?; \[\d+\] is .*, and .* in the model$",
                      verified.table(), re.MULTILINE), verified.table()
     assert verified.summary() == "2 tensors: 1 equal, 1 different"
     # With another engine values are drawn anew, from the same distribution or not.
-    assert Compare("engine: torch_cpu\n", "")[0] == [("weight", "alike"), ("bias", "alike")]
-    spread = Compare("engine: torch_cpu\nfans: out_in", "fans: in_out")[0]
+    assert compare_it("engine: torch_cpu\n", "")[0] == [("weight", "alike"), ("bias", "alike")]
+    spread = compare_it("engine: torch_cpu\nfans: out_in", "fans: in_out")[0]
     assert spread == [("weight", "different"), ("bias", "alike")]
 
 
@@ -369,7 +369,7 @@ def test_command(tmp_path):
         "        Model.made += 1\n"
         "        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))\n"
         "        self.norm = nn.LayerNorm(8 if not changes else Model.made + 8)\n")
-    done = Command("torch", "mine:Model", "--engine", "torch_cpu", "--seed", 7, "--verify", "all", "-o", "spec.yaml", folder=tmp_path)
+    done = command("torch", "mine:Model", "--engine", "torch_cpu", "--seed", 7, "--verify", "all", "-o", "spec.yaml", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "spec.yaml: 8 tensors\n")
     assert done.stdout.splitlines() == [
         "tensor               tensors  result",
@@ -380,7 +380,7 @@ def test_command(tmp_path):
         "",
         "8 tensors: 8 equal"]
     Ok("validate", tmp_path / "spec.yaml")
-    done = Command("torch", "mine:Model", "--args", '{"changes": true}', "--verify", "all", "-o", "-", folder=tmp_path)
+    done = command("torch", "mine:Model", "--args", '{"changes": true}', "--verify", "all", "-o", "-", folder=tmp_path)
     assert done.returncode == 1 and done.stdout.startswith("# Model, captured")
     assert "norm.weight                1  different: f32 [10] in the model\n" in done.stderr
     assert "6 alike, 2 different" in done.stderr

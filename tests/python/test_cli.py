@@ -54,14 +54,14 @@ def test_boxes_of_all_ranks_cover_every_tensor(mesh):
             assert box["file"] == f"ranks/rank-{rank:05}.h5"
             tensors[box["path"]] = box["global_shape"]
             assert tuple(box["offset"]) not in seen.setdefault(box["path"], {})
-            seen[box["path"]][tuple(box["offset"])] = Product(box["shape"])
-            size += 2 * Product(box["shape"])
+            seen[box["path"]][tuple(box["offset"])] = product_of(box["shape"])
+            size += 2 * product_of(box["shape"])
         largest = max(largest, size)
-    assert {p: sum(b.values()) for p, b in seen.items()} == {p: Product(s) for p, s in tensors.items()}
+    assert {p: sum(b.values()) for p, b in seen.items()} == {p: product_of(s) for p, s in tensors.items()}
     assert largest == Json("plan", TINY, "--mesh", mesh)["max_rank_bytes"]
 
 
-def Product(extents):
+def product_of(extents):
     product = 1
     for n in extents:
         product *= n
@@ -319,11 +319,11 @@ def test_bash_completes_commands_and_options():
 
 # Documents --------------------------------------------------------------------
 
-def Options(text):
+def options(text):
     return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text))
 
 
-def Manual(page):
+def manual_of(page):
     """The page as a reader sees it, without the overstriking of bold and underline."""
     text = subprocess.run(["mandoc", "-T", "utf8", page], capture_output=True, text=True, check=True).stdout
     return re.sub(r".\x08", "", text)
@@ -346,24 +346,24 @@ def test_manual_pages_are_well_formed(page):
 def test_manual_and_help_list_the_same_options(command):
     page = ROOT / f"man/shardinit-{command}.1"
     help_text = Ok(command, "--help").stdout
-    manual = Manual(page if page.exists() else ROOT / "man/shardinit.1")
+    manual = manual_of(page if page.exists() else ROOT / "man/shardinit.1")
     if page.exists():
         # An example may be of another command.
         manual = re.sub(rf"^ *shardinit (?!{command}\b)[a-z]+ .*$", "", manual, flags=re.MULTILINE)
-        assert Options(manual) - {"--version", "--help"} == Options(help_text) - {"--version", "--help"}
+        assert options(manual) - {"--version", "--help"} == options(help_text) - {"--version", "--help"}
     else:
-        assert Options(help_text) - Options(manual) == set()
+        assert options(help_text) - options(manual) == set()
 
 
 def test_the_manual_has_no_option_that_is_gone():
-    known = Options(Ok("--help").stdout)
+    known = options(Ok("--help").stdout)
     for command in COMMANDS:
-        known |= Options(Ok(command, "--help").stdout)
+        known |= options(Ok(command, "--help").stdout)
     for of in ("torch", "hf"):  # A command of the Python package.
-        known |= Options(subprocess.run([sys.executable, "-m", "shardinit.capture", of, "--help"], check=True, text=True,
+        known |= options(subprocess.run([sys.executable, "-m", "shardinit.capture", of, "--help"], check=True, text=True,
                                         stdout=subprocess.PIPE, env={**CLEAN, "PYTHONPATH": ROOT / "src/python"}).stdout)
     for page in PAGES:
-        assert Options(Manual(page)) - known == set(), page.name
+        assert options(manual_of(page)) - known == set(), page.name
 
 
 def test_help_lists_every_command():

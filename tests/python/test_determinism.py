@@ -17,13 +17,13 @@ OTHERS = os.environ.get("SHARDINIT_OTHERS", "").split()
 TARGETS = Json("--version")["targets"]
 
 
-def Digest(*arguments, **options):
+def digest_of(*arguments, **options):
     return Json("digest", TINY, *arguments, **options)["model_digest"]
 
 
 @pytest.fixture(scope="module")
 def digest():
-    return Digest()
+    return digest_of()
 
 
 def test_golden_digest_is_this_one(digest):
@@ -38,7 +38,7 @@ def test_there_is_more_than_one_target():
 @pytest.mark.parametrize("target", TARGETS)
 def test_instruction_sets(target, digest):
     assert Json("--version", env={"SHARDINIT_TARGET": target})["target"] == target
-    assert Digest(env={"SHARDINIT_TARGET": target}) == digest
+    assert digest_of(env={"SHARDINIT_TARGET": target}) == digest
 
 
 # Distributions that the configs below have none of.
@@ -85,7 +85,7 @@ def test_vector_lengths(digest):
         pytest.skip("the program for aarch64 is not among SHARDINIT_OTHERS")
     for bytes in (16, 32, 64, 128, 256):
         env = {"QEMU_CPU": f"max,sve-default-vector-length={bytes}", "SHARDINIT_TARGET": "SVE2"}
-        assert Digest(binary=other, env=env) == digest, bytes
+        assert digest_of(binary=other, env=env) == digest, bytes
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=lambda other: pathlib.Path(other).parts[-3])
@@ -97,7 +97,7 @@ def test_compilers_write_the_same_files(other, tmp_path):
 
 @pytest.mark.parametrize("jobs", [1, 2, 7])
 def test_threads(jobs, digest, tmp_path):
-    assert Digest("--jobs", jobs) == digest
+    assert digest_of("--jobs", jobs) == digest
     for count, folder in [(1, "a"), (jobs, "b")]:
         Ok("gen", TINY, "-o", tmp_path / folder, "--jobs", count)
     assert Tree(tmp_path / "a") == Tree(tmp_path / "b")
@@ -106,7 +106,7 @@ def test_threads(jobs, digest, tmp_path):
 @pytest.mark.parametrize("mesh", ["fsdp=1,tensor=1", "fsdp=2,tensor=2", "fsdp=8,tensor=1",
                                   "fsdp=4,tensor=2", "fsdp=3,tensor=1"])
 def test_meshes(mesh, digest):
-    assert Digest("--mesh", mesh) == digest  # Their files: test_reassembly.py.
+    assert digest_of("--mesh", mesh) == digest  # Their files: test_reassembly.py.
 
 
 # A C library that chose other versions of its functions, another locale,
@@ -129,7 +129,7 @@ ENVIRONMENTS = {
 
 @pytest.mark.parametrize("env", ENVIRONMENTS.values(), ids=ENVIRONMENTS.keys())
 def test_environments(env, digest, tmp_path):
-    assert Digest(env=env) == digest
+    assert digest_of(env=env) == digest
     Ok("gen", TINY, "-o", tmp_path / "a")
     Ok("gen", TINY, "-o", tmp_path / "b", env=env)
     assert Tree(tmp_path / "a") == Tree(tmp_path / "b")
@@ -165,5 +165,5 @@ def test_a_tensor_does_not_know_its_neighbours(tmp_path):
 
 
 def test_seeds_differ(digest):
-    assert Digest("--set", "seed=1") != digest
-    assert Digest("--set", "seed=0") == digest
+    assert digest_of("--set", "seed=1") != digest
+    assert digest_of("--set", "seed=0") == digest

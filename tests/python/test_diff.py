@@ -10,23 +10,23 @@ BEFORE, AFTER = ROOT / "golden/diff/before.yaml", ROOT / "golden/diff/after.yaml
 LAYOUT = ROOT / "golden/plan_layout/spec.yaml"
 
 
-def Diff(*arguments):
+def diff(*arguments):
     result = Run("diff", *arguments, "--json")
     found = json.loads(result.stdout)
     assert result.returncode == (0 if found["equal"] else 1), result.stderr
     return found
 
 
-def Kinds(found):
+def kinds(found):
     """Path → what changed of it; the kind, if it is on one side only."""
     return {t["path"]: {c["what"] for c in t["changes"]} if t["kind"] == "changed" else t["kind"] for t in found}
 
 
-def Digests(spec):
+def digests(spec):
     return {t["path"]: (t["dtype"], t["shape"], t["sha256"]) for t in Json("digest", spec)["tensors"]}
 
 
-def Boxes(spec):
+def boxes_of(spec):
     boxes = {}
     for rank in range(8):
         for box in Json("plan", spec, "--rank", rank, "--replicas", "full")["boxes"]:
@@ -35,12 +35,12 @@ def Boxes(spec):
 
 
 def test_diff_is_what_digests_and_boxes_say():
-    found = Kinds(Diff(BEFORE, AFTER)["tensors"])
-    before, after = Digests(BEFORE), Digests(AFTER)
+    found = kinds(diff(BEFORE, AFTER)["tensors"])
+    before, after = digests(BEFORE), digests(AFTER)
     assert {p for p, k in found.items() if k == "added"} == after.keys() - before.keys()
     assert {p for p, k in found.items() if k == "removed"} == before.keys() - after.keys()
     both = before.keys() & after.keys()
-    boxes, other = Boxes(BEFORE), Boxes(AFTER)
+    boxes, other = boxes_of(BEFORE), boxes_of(AFTER)
     for path in both:
         changes = found.get(path, set())
         assert bool(changes & {"values", "dtype", "shape"}) == (before[path] != after[path]), path
@@ -51,19 +51,19 @@ def test_diff_is_what_digests_and_boxes_say():
 def test_checkpoints_and_plans(tmp_path):
     Ok("gen", BEFORE, "-o", tmp_path / "out")
     for other in [BEFORE, tmp_path / "out", tmp_path / "out/plan.json"]:
-        assert Diff(tmp_path / "out", other)["equal"]
-    found = Diff(tmp_path / "out/plan.json", AFTER)
-    assert found == Diff(BEFORE, AFTER)
+        assert diff(tmp_path / "out", other)["equal"]
+    found = diff(tmp_path / "out/plan.json", AFTER)
+    assert found == diff(BEFORE, AFTER)
 
 
 def test_layouts(tmp_path):
     name = (ROOT / "golden/plan_layout/cmd").read_text().split("--layout")[1].split()[0]
     Ok("gen", LAYOUT, "-o", tmp_path / "out", "--layout", name)
-    found = Diff(LAYOUT, tmp_path / "out")
+    found = diff(LAYOUT, tmp_path / "out")
     assert [c["what"] for c in found["changes"]] == ["layout"]
     assert found["tensors"] == [] and found["stored"] != []
-    assert Diff(tmp_path / "out", tmp_path / "out")["equal"]
-    assert found["equal_tensors"] == len(Digests(LAYOUT))
+    assert diff(tmp_path / "out", tmp_path / "out")["equal"]
+    assert found["equal_tensors"] == len(digests(LAYOUT))
     # What is stored is a view, which declares no distribution of its own.
     measured = {t["path"]: t for t in Json("stats", tmp_path / "out")["tensors"]}
     views = [t["path"] for t in found["stored"] if t["kind"] == "added"]

@@ -26,28 +26,28 @@ PAGES = sorted((ROOT / "man").glob("*.[1357]"))
 HELP = Ok("--help").stdout
 
 
-def Section(text, title):
+def section_of(text, title):
     """The indented lines below `title:` of a `--help`."""
     found = re.search(rf"^{title}:\n((?: .*\n)+)", text, re.M)
     return found[1].splitlines() if found else []
 
 
-COMMANDS = {line.split()[0]: line.split(None, 1)[1] for line in Section(HELP, "Subcommands")}
+COMMANDS = {line.split()[0]: line.split(None, 1)[1] for line in section_of(HELP, "Subcommands")}
 
 
-def Mandoc(*arguments):
+def mandoc(*arguments):
     assert shutil.which("mandoc"), "mandoc is missing; tests/run.sh installs it"
     return subprocess.run(["mandoc", *map(str, arguments)], capture_output=True, text=True)
 
 
-def Manual(page):
+def manual(page):
     """The page as a reader sees it, without the overstriking of bold and underline."""
-    text = Mandoc("-T", "utf8", "-O", "width=1000", page)
+    text = mandoc("-T", "utf8", "-O", "width=1000", page)
     assert text.returncode == 0, text.stderr
     return re.sub(r".\x08", "", text.stdout)
 
 
-def Plain(head):
+def plain(head):
     """`-o, --output DIR`, however it is spaced and dashed."""
     head = head.replace("‐", "-").replace("−", "-").strip()
     return re.sub(r"\s*([,|])\s*", r"\1", head)
@@ -65,31 +65,31 @@ def test_every_command_has_a_page():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_pages_are_well_formed(page):
-    lines = Mandoc("-T", "lint", page).stdout.splitlines()
+    lines = mandoc("-T", "lint", page).stdout.splitlines()
     assert [line for line in lines if re.search(r": (WARNING|ERROR|UNSUPP|SYSERR)\b", line)] == []
 
 
-def Options(help_text):
-    lines = Section(help_text, "Options") + Section(help_text, "Positionals")
-    return sorted(Plain(re.split(r"\s{2,}", line.strip())[0]) for line in lines)
+def options_of(help_text):
+    lines = section_of(help_text, "Options") + section_of(help_text, "Positionals")
+    return sorted(plain(re.split(r"\s{2,}", line.strip())[0]) for line in lines)
 
 
-def OptionsOfPage(page):
-    body = re.search(r"^OPTIONS\n((?:(?: .*)?\n)+)", Manual(page), re.M)[1]
+def options_of_page(page):
+    body = re.search(r"^OPTIONS\n((?:(?: .*)?\n)+)", manual(page), re.M)[1]
     # Heads stand five columns in, their texts further, sometimes behind a short head.
     heads = [re.split(r"\s{2,}", line.strip())[0] for line in body.splitlines() if re.match(r" {5}\S", line)]
-    return sorted(Plain(re.sub(r" \.\.\.$", "...", head)) for head in heads)
+    return sorted(plain(re.sub(r" \.\.\.$", "...", head)) for head in heads)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_pages_have_the_options_of_help(command):
     help_text = Ok(command, "--help").stdout
-    assert OptionsOfPage(ROOT / f"man/shardinit-{command}.1") == Options(help_text)
+    assert options_of_page(ROOT / f"man/shardinit-{command}.1") == options_of(help_text)
     assert f"See shardinit-{command}(1)." in help_text
 
 
 def test_the_main_page_has_the_options_of_help():
-    assert OptionsOfPage(ROOT / "man/shardinit.1") == Options(HELP)
+    assert options_of_page(ROOT / "man/shardinit.1") == options_of(HELP)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -97,7 +97,7 @@ def test_pages_have_the_summaries_of_help(command):
     summary = COMMANDS[command]
     page = (ROOT / f"man/shardinit-{command}.1").read_text()
     assert f".Nd {summary[0].lower()}{summary[1:]}\n" in page
-    main = Manual(ROOT / "man/shardinit.1")
+    main = manual(ROOT / "man/shardinit.1")
     assert re.search(rf"^ +{command} +{re.escape(summary)}\.", main, re.M)
 
 
@@ -159,7 +159,7 @@ def test_pages_name_the_members_of_json(command, tmp_path):
 def test_exit_statuses():
     declared = re.search(r"enum class ExitCode \{(.*?)\};", (ROOT / "src/base/error.h").read_text(), re.S)[1]
     codes = set(re.findall(r"= (\d+),", declared)) | {"128+N"}
-    body = re.search(r"^EXIT STATUS\n((?:(?: .*)?\n)+)", Manual(ROOT / "man/shardinit.1"), re.M)[1]
+    body = re.search(r"^EXIT STATUS\n((?:(?: .*)?\n)+)", manual(ROOT / "man/shardinit.1"), re.M)[1]
     assert set(re.findall(r"^ {5}(\S+)", body, re.M)) == codes
     assert set(re.findall(r"^\| (\d+|128\+N) \|", README, re.M)) == codes
 
@@ -171,7 +171,7 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.M | re.S)
 EXAMPLES = [(a, b[1]) for a, b in zip(BLOCKS, BLOCKS[1:]) if a[0] in ("sh", "python") and b[0] == "text"]
 
 
-def Steady(text):
+def steady(text):
     """Without what differs between runs and machines."""
     text = re.sub(r"in [\d.]+ s \([\d.]+ GB/s\)", "in TIME", text)
     return re.sub(r"(memory +)[\d.]+ MB", r"\1SIZE", text)
@@ -189,7 +189,7 @@ def place(tmp_path_factory):
     return folder
 
 
-def RunBlock(language, text, folder):
+def run_block(language, text, folder):
     text = text.replace("sh src/install.sh && ", "").replace("/tmp/", f"{folder}/")
     command = ["bash", "-c", text] if language == "sh" else [sys.executable, "-c", text]
     env = {**CLEAN, "PATH": f"{BINARY.parent}:{os.environ['PATH']}", "PYTHONPATH": ROOT / "src/python"}
@@ -203,7 +203,7 @@ def test_readme_examples(example, place):
     (language, text), expected = example
     if "install.sh" in text:
         shutil.rmtree(place / "tiny")
-    assert Steady(RunBlock(language, text, place)) == Steady(expected)
+    assert steady(run_block(language, text, place)) == steady(expected)
 
 
 def test_readme_has_examples_of_both_kinds():
@@ -211,23 +211,23 @@ def test_readme_has_examples_of_both_kinds():
     assert languages.count("sh") >= 3 and languages.count("python") == 2
 
 
-def Snippet(text, place):
+def snippet(text, place):
     """The variables after a Python snippet."""
     names = {}
     exec(text.replace("/tmp/", f"{place}/"), names)
     return names
 
 
-def DigestOf(path):
+def digest_of(path):
     return Json("digest", TINY, "--only", path)["tensors"][0]["sha256"]
 
 
 def test_readme_snippet_reads_the_right_values(place):
     text = next(text for language, text in BLOCKS if language == "python")
-    names = Snippet(text, place)
+    names = snippet(text, place)
     weight, part, (row, column) = names["weight"], names["part"], names["offset"]
     assert weight.dtype == ml_dtypes.bfloat16
-    assert hashlib.sha256(weight.tobytes()).hexdigest() == DigestOf("model.embed_tokens.weight")
+    assert hashlib.sha256(weight.tobytes()).hexdigest() == digest_of("model.embed_tokens.weight")
     rows, columns = part.shape
     box = weight[row:row + rows, column:column + columns]
     assert np.array_equal(box.view("<u2"), part.view("<u2"))
@@ -239,8 +239,8 @@ def test_readme_snippet_reads_the_right_values(place):
 def test_snippet_of_the_format_page_reads_the_right_values(place):
     page = (ROOT / "man/shardinit-format.5").read_text()
     text, = re.findall(r"^\.Bd -literal\n(import .*?)^\.Ed$", page, re.M | re.S)
-    weight = Snippet(text, place)["weight"]
-    assert hashlib.sha256(weight.tobytes()).hexdigest() == DigestOf("model.embed_tokens.weight")
+    weight = snippet(text, place)["weight"]
+    assert hashlib.sha256(weight.tobytes()).hexdigest() == digest_of("model.embed_tokens.weight")
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b[0] == "sh"], ids=lambda b: b[1].splitlines()[0][:40])
@@ -249,7 +249,7 @@ def test_readme_commands_exist(block):
     for command, arguments in re.findall(r"\bshardinit ([a-z]+)([^\n]*)", block[1]):
         options = set(re.findall(r"(?<!\S)(--?[a-z]+)", arguments.split("#")[0]))
         assert command in COMMANDS
-        known = {name for head in Options(Ok(command, "--help").stdout) for name in head.split()[0].split(",")}
+        known = {name for head in options_of(Ok(command, "--help").stdout) for name in head.split()[0].split(",")}
         assert options <= known
 
 
@@ -286,7 +286,7 @@ def test_documents_name_files_of_the_source(document):
 MANIFEST = json.loads((ROOT / "schemas/manifest.schema.json").read_text())
 
 
-def IsManifest(document):
+def is_manifest(document):
     return jsonschema.Draft7Validator(MANIFEST).is_valid(document)
 
 
@@ -328,16 +328,16 @@ def test_manifest_schema_accepts_manifests(odd, place):
         assert (manifest["index"] is None) == (number == 0)
 
 
-def Mutations(value, path=()):
+def mutations_of(value, path=()):
     """Every way to lose one member, to have one too many, or one of another type."""
     if isinstance(value, dict):
         for key in value:
             yield path + (key,), "lost"
-            yield from Mutations(value[key], path + (key,))
+            yield from mutations_of(value[key], path + (key,))
         yield path + ("surplus",), 1
     elif isinstance(value, list):
         for i, item in enumerate(value[:1]):
-            yield from Mutations(item, path + (i,))
+            yield from mutations_of(item, path + (i,))
         yield path, {}
     elif isinstance(value, str):
         yield path, 1
@@ -347,7 +347,7 @@ def Mutations(value, path=()):
         yield path, -1 if value is not None else 0
 
 
-def Mutated(document, path, value):
+def mutated(document, path, value):
     document = copy.deepcopy(document)
     at = document
     for key in path[:-1]:
@@ -361,26 +361,26 @@ def Mutated(document, path, value):
 
 def test_manifest_schema_refuses_mutations(odd):
     manifest = json.loads((odd / "out/manifest.json").read_text())
-    mutations = list(Mutations(manifest))
+    mutations = list(mutations_of(manifest))
     assert len(mutations) > 80
-    accepted = [(path, value) for path, value in mutations if IsManifest(Mutated(manifest, path, value))]
+    accepted = [(path, value) for path, value in mutations if is_manifest(mutated(manifest, path, value))]
     assert accepted == [(("devices",), "lost")]  # It may be absent.
 
 
-def Keys(value):
+def keys_of(value):
     if isinstance(value, dict):
         for key, item in value.items():
             yield key
-            yield from Keys(item)
+            yield from keys_of(item)
     elif isinstance(value, list):
         for item in value:
-            yield from Keys(item)
+            yield from keys_of(item)
 
 
 @pytest.mark.parametrize("name", ["plan.json", "devices.json", "manifest.json", "ranks/rank-00000.json"])
 def test_the_format_page_knows_every_key(name, odd):
     page = set(re.findall(r"\w+", (ROOT / "man/shardinit-format.5").read_text()))
-    assert set(Keys(json.loads((odd / "out" / name).read_text()))) - page == set()
+    assert set(keys_of(json.loads((odd / "out" / name).read_text()))) - page == set()
 
 
 def test_partition_formula_of_the_format_page(odd):
@@ -421,29 +421,29 @@ def test_example_of_the_model_digest():
     lines = re.findall(r"^(\S+) bf16 \[.*\] ([0-9a-f]+)\.\.\.$", (ROOT / "man/shardinit-format.5").read_text(), re.M)
     assert [path for path, _ in lines] == ["lm_head.weight", "model.norm.weight"]
     for path, digest in lines:
-        assert DigestOf(path).startswith(digest)
+        assert digest_of(path).startswith(digest)
 
 
 def test_digests_of_the_format_page(odd):
     folder = odd / "out"
 
-    def Sha256(data):
+    def sha256_of(data):
         return hashlib.sha256(data).hexdigest()
 
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert Sha256((folder / "plan.json").read_bytes()) == manifest["plan_sha256"]
-    assert Sha256((folder / "index.h5").read_bytes()) == manifest["index"]["sha256"]
+    assert sha256_of((folder / "plan.json").read_bytes()) == manifest["plan_sha256"]
+    assert sha256_of((folder / "index.h5").read_bytes()) == manifest["index"]["sha256"]
     for rank in manifest["ranks"]:
         text, data = (folder / rank["receipt"]).read_bytes(), (folder / rank["file"]).read_bytes()
-        assert Sha256(text) == rank["receipt_sha256"]
+        assert sha256_of(text) == rank["receipt_sha256"]
         receipt = json.loads(text)
         assert len(data) == rank["size"] == receipt["size"]
         rest, at = b"", 0
         for box in sorted(receipt["boxes"], key=lambda box: box["file_offset"]):
             end = box["file_offset"] + box["bytes"]
-            assert Sha256(data[box["file_offset"]:end]) == box["sha256"]
+            assert sha256_of(data[box["file_offset"]:end]) == box["sha256"]
             rest, at = rest + data[at:box["file_offset"]], end
-        assert Sha256(rest + data[at:]) == receipt["metadata_sha256"]
+        assert sha256_of(rest + data[at:]) == receipt["metadata_sha256"]
 
 
 # Names in the schemas ---------------------------------------------------------
@@ -456,7 +456,7 @@ NONSENSE = "qqqqqqqqqq"
 def offered(tmp_path_factory):
     """What the program itself lists, when a spec names something that does not exist."""
 
-    def Offered(top="", tensor="init: ones"):
+    def offered_one(top="", tensor="init: ones"):
         path = tmp_path_factory.mktemp("names") / "spec.yaml"
         if "dtype:" not in top:
             top += "dtype: f32\n"
@@ -469,17 +469,17 @@ def offered(tmp_path_factory):
         assert names, diagnostic
         return names
 
-    return Offered
+    return offered_one
 
 
-def Enumeration(schema):
+def enumeration(schema):
     if "$ref" in schema:
-        return Enumeration(SPEC["definitions"][schema["$ref"].rpartition("/")[2]])
+        return enumeration(SPEC["definitions"][schema["$ref"].rpartition("/")[2]])
     parts = [part for part in [*schema.get("allOf", []), *schema.get("anyOf", [])] if "properties" not in part]
-    return set().union(schema.get("enum", []), *map(Enumeration, parts))
+    return set().union(schema.get("enum", []), *map(enumeration, parts))
 
 
-def InSpecPage(names):
+def in_spec_page(names):
     page = (ROOT / "man/shardinit-spec.5").read_text()
     return all(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", page) for name in names)
 
@@ -487,9 +487,9 @@ def InSpecPage(names):
 def test_dtypes(offered):
     names = offered(tensor=f"init: ones, dtype: {NONSENSE}")
     rows = re.findall(r'^SHARDINIT_DTYPE\(\w+, "(\w+)"', (ROOT / "src/tensor/dtype.def").read_text(), re.M)
-    assert names == set(rows) == Enumeration(SPEC["definitions"]["dtype"])
+    assert names == set(rows) == enumeration(SPEC["definitions"]["dtype"])
     assert names == set(MANIFEST["properties"]["tensors"]["items"]["properties"]["dtype"]["enum"])
-    assert InSpecPage(names)
+    assert in_spec_page(names)
     format_page = (ROOT / "man/shardinit-format.5").read_text()
     assert set(re.findall(r"^\.It (\w+) Ta \d", format_page, re.M)) == names
 
@@ -500,25 +500,25 @@ def test_initializers(offered):
              for name in re.findall(r'^(?:    |extern const Initializer \w+ = {)\.name = "(\w+)"', path.read_text(), re.M)}
     object_form, = [s for s in SPEC["definitions"]["initializer"]["anyOf"] if "properties" in s]
     assert names == set(object_form["properties"])
-    assert InSpecPage(names) and all(f"`{name}`" in README for name in names)
+    assert in_spec_page(names) and all(f"`{name}`" in README for name in names)
     for name, schema in object_form["properties"].items():
         if schema.get("properties"):
             given = "".join(f"{p}: 1, " for p in schema.get("required", []))
             parameters = offered(tensor=f"init: {{{name}: {{{given}{NONSENSE}: 1}}}}")
-            assert parameters == set(schema["properties"]) and InSpecPage(parameters)
+            assert parameters == set(schema["properties"]) and in_spec_page(parameters)
             for parameter, value in schema["properties"].items():
                 options = [value, *value.get("anyOf", [])]
                 words = {word for option in options for word in option.get("enum", [])}
                 if words:
                     assert offered(tensor=f"init: {{{name}: {{{parameter}: {NONSENSE}}}}}") == words
-                    assert InSpecPage(words)
+                    assert in_spec_page(words)
 
 
 @pytest.mark.parametrize("key", ["engine", "uneven", "replicas", "fans"])
 def test_choices(key, offered):
     names = offered(top=f"{key}: {NONSENSE}\n")
-    assert names == Enumeration(SPEC["properties"][key])
-    assert InSpecPage(names)
+    assert names == enumeration(SPEC["properties"][key])
+    assert in_spec_page(names)
     if key in MANIFEST["properties"]:  # Which has whole names alone.
         short = {name for name in names if any(other.startswith(name + "/") for other in names)}
         assert names - short == set(MANIFEST["properties"][key]["enum"])
@@ -526,12 +526,12 @@ def test_choices(key, offered):
 
 def test_functions_and_tensor_keys_are_in_the_page(offered):
     keys = offered(tensor=f"init: ones, {NONSENSE}: 1")
-    assert keys == set(SPEC["definitions"]["tensor"]["properties"]) and InSpecPage(keys)
+    assert keys == set(SPEC["definitions"]["tensor"]["properties"]) and in_spec_page(keys)
     functions = offered(tensor=f"init: {{constant: {{value: '{NONSENSE}(1)'}}}}")
-    assert InSpecPage(functions)
+    assert in_spec_page(functions)
     of_torch = offered(tensor=f"init: {{constant: {{value: 'torch_{NONSENSE}(1)'}}}}")
     assert {name for name in of_torch if re.search("_(bf16|f16|f64)$", name)} == {
         f"torch_{kind}_{dtype}" for kind in ("normal", "pairs", "trunc_normal", "uniform") for dtype in ("bf16", "f16", "f64")}
     of_jax = {name for name in of_torch if name.startswith("jax_")}
     assert of_jax == {"jax_bits", "jax_normal", "jax_truncated_normal", "jax_uniform"}
-    assert InSpecPage({re.sub("_(bf16|f16|f64)$", "", name) for name in of_torch})
+    assert in_spec_page({re.sub("_(bf16|f16|f64)$", "", name) for name in of_torch})

@@ -22,7 +22,7 @@ def folder(tmp_path_factory):
     return Gen(SPEC, tmp_path_factory.mktemp("dtypes"))
 
 
-def Values(tmp_path, dtype, tensors):
+def values_of(tmp_path, dtype, tensors):
     """The tensors of a spec whose lines are `tensors`, by their paths."""
     (tmp_path / dtype).mkdir()
     out = Gen(HEAD.format(dtype=dtype) + tensors, tmp_path / dtype)
@@ -58,7 +58,7 @@ def test_fp8_of_every_magnitude(dtype, lowest, highest, tmp_path):
     most = np.nextafter(np.float32(61440), np.float32(0)) if dtype == "f8e5m2" else np.float32(464)
     spec = "".join(f'  {name}: {{shape: [{count}], shard: [a], init: {{expr: "{sign}min({text}, {float(most)})"}}}}\n'
                    for name, sign in (("plus", ""), ("minus", "-")))
-    exact, rounded = Values(tmp_path, "f32", spec), Values(tmp_path, dtype, spec)
+    exact, rounded = values_of(tmp_path, "f32", spec), values_of(tmp_path, dtype, spec)
     for name in ("plus", "minus"):
         assert np.unique(exact[name]).size > 0.9 * count * (most / 2.0 ** (highest + 1))
         want = exact[name].astype(DTYPES[dtype])
@@ -72,10 +72,10 @@ def test_fp8_of_every_magnitude(dtype, lowest, highest, tmp_path):
                                   '{expr: "normal() * uniform()"}'])
 def test_a_drawn_tensor_is_the_rounding_of_the_f32_one(init, tmp_path):
     lines = f"  w: {{shape: [61, 83], shard: [null, a], init: {init}}}\n"
-    exact = Values(tmp_path, "f32", lines)["w"]
+    exact = values_of(tmp_path, "f32", lines)["w"]
     for dtype in FLOATS[1:]:
         want = exact.astype(DTYPES[dtype])
-        got = Values(tmp_path, dtype, lines)["w"]
+        got = values_of(tmp_path, dtype, lines)["w"]
         if dtype == "f64" and "expr" in init:
             assert np.array_equal(got.astype(np.float32), exact)
             continue
@@ -89,7 +89,7 @@ def test_a_drawn_tensor_is_the_rounding_of_the_f32_one(init, tmp_path):
 def test_integers_at_both_ends(dtype, tmp_path):
     info = np.iinfo(DTYPES[dtype])
     low, high = max(info.min, 1 - 2**53), min(info.max, 2**53 - 1)
-    got = Values(tmp_path, dtype, f"""\
+    got = values_of(tmp_path, dtype, f"""\
   low: {{shape: [3], init: {{constant: {{value: {low}}}}}}}
   high: {{shape: [3], init: {{constant: {{value: {high}}}}}}}
   up: {{shape: [100], shard: [a], init: {{arange: {{start: {low}}}}}}}

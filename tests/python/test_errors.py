@@ -80,7 +80,7 @@ def start(tmp_path_factory):
     return folder
 
 
-def Counts(command, calls, cwd):
+def counts_of(command, calls, cwd):
     """Call → how often the thread that makes most of them makes it."""
     log = cwd.parent / "calls.log"
     Ok(*command, cwd=cwd, wrap=["strace", "-f", "-qq", "-o", log, "-e", f"trace={calls}"])
@@ -91,7 +91,7 @@ def Counts(command, calls, cwd):
     return counts
 
 
-def Steps(text):
+def steps(text):
     """Without the times that some commands print."""
     return re.sub(r"[0-9.]+ s \([0-9.]+ GB/s\)|\"seconds\": [0-9.e-]+", "", text)
 
@@ -107,14 +107,14 @@ def test_every_call_may_fail(name, kind, start, tmp_path):
     assert good.returncode == 0, good.stderr
     expected = Tree(tmp_path / "work")
 
-    def Fresh():
+    def fresh():
         shutil.rmtree(tmp_path / "work")
         shutil.copytree(start, tmp_path / "work")
 
-    Fresh()
+    fresh()
     before = Tree(tmp_path / "work")
-    counts = Counts(command, kind, tmp_path / "work")
-    Fresh()
+    counts = counts_of(command, kind, tmp_path / "work")
+    fresh()
     places = [(call, k, error) for call, n in sorted(counts.items()) for k in range(1, n + 1) for error in KINDS[kind]]
     if not ALL:
         places = places[len(name) % 3::max(1, len(places) // TRIES)][:TRIES]
@@ -127,7 +127,7 @@ def test_every_call_may_fail(name, kind, start, tmp_path):
         assert result.returncode in STATUSES, f"{where}: {result.returncode} {result.stderr}"
         tree = Tree(tmp_path / "work")
         if result.returncode == 0:
-            assert Steps(result.stdout) == Steps(good.stdout), where
+            assert steps(result.stdout) == steps(good.stdout), where
         else:
             # An injected first write is that of the message, too.
             assert result.stderr or result.returncode == 1 or call == "write", where
@@ -143,6 +143,6 @@ def test_every_call_may_fail(name, kind, start, tmp_path):
         if tree != before:
             assert Run(*command, cwd=tmp_path / "work").returncode == 0, where
             assert {p: d for p, d in Tree(tmp_path / "work").items() if ".tmp-" not in p} == expected, where
-            Fresh()
+            fresh()
     print(f"{name}: {sum(ended.values())} errors of {kind}: " +
           ", ".join(f"{n} ended with {status}" for status, n in sorted(ended.items())))

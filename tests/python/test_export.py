@@ -18,7 +18,7 @@ from test_faults import BIG, small_disk  # noqa: F401
 NAMES = {"F32": "f32", "F64": "f64", "F16": "f16", "BF16": "bf16"}
 
 
-def ReadSafetensors(path):
+def read_safetensors(path):
     """path → (dtype name, words), from the format's own definition; and the metadata."""
     data = path.read_bytes()
     (length,) = struct.unpack_from("<Q", data)
@@ -40,7 +40,7 @@ def ReadSafetensors(path):
     return tensors, metadata
 
 
-def Equal(tensors, expected):
+def equal(tensors, expected):
     assert tensors.keys() == expected.keys()
     for path, (dtype, words) in tensors.items():
         assert dtype == expected[path][0], path
@@ -60,13 +60,13 @@ def expected(spec):
     return Reassemble(spec.parent / "gen")
 
 
-def Export(spec, to, out, *arguments):
+def export(spec, to, out, *arguments):
     result = Json("export", spec, "--to", to, "-o", out, *arguments)
-    CheckRecord(out)
+    check_record(out)
     return result
 
 
-def CheckRecord(out):
+def check_record(out):
     """Every file, and every byte in it, is in the record."""
     record = json.loads((out / "shardinit-export.json").read_text())
     files = {entry["file"]: entry for entry in record["files"]}
@@ -93,17 +93,17 @@ def CheckRecord(out):
 
 
 def test_safetensors_in_one_file(spec, expected, tmp_path):
-    result = Export(spec, "safetensors", tmp_path / "out")
+    result = export(spec, "safetensors", tmp_path / "out")
     assert result["files"] == 1 and result["tensors"] == len(expected) and not result["was_there"]
-    tensors, metadata = ReadSafetensors(tmp_path / "out/model.safetensors")
+    tensors, metadata = read_safetensors(tmp_path / "out/model.safetensors")
     assert metadata == {"format": "pt"}
-    Equal(tensors, expected)
+    equal(tensors, expected)
 
 
 @pytest.mark.parametrize("size", [1, 20_000, 200_000])
 def test_safetensors_in_many_files(size, spec, expected, tmp_path):
     out = tmp_path / "out"
-    Export(spec, "safetensors", out, "--max-shard-size", size)
+    export(spec, "safetensors", out, "--max-shard-size", size)
     names = sorted(p.name for p in out.glob("*.safetensors"))
     count = len(names)
     assert count > 1
@@ -111,11 +111,11 @@ def test_safetensors_in_many_files(size, spec, expected, tmp_path):
     index = json.loads((out / "model.safetensors.index.json").read_text())
     tensors, weight_map = {}, {}
     for name in names:
-        part, _ = ReadSafetensors(out / name)
+        part, _ = read_safetensors(out / name)
         assert len(part) == 1 or sum(w.nbytes for _, w in part.values()) <= size
         tensors.update(part)
         weight_map.update(dict.fromkeys(part, name))
-    Equal(tensors, expected)
+    equal(tensors, expected)
     assert index["weight_map"] == weight_map
     words = [w for _, w in expected.values()]
     assert index["metadata"] == {
@@ -125,9 +125,9 @@ def test_safetensors_in_many_files(size, spec, expected, tmp_path):
 
 
 def test_only_some_tensors(spec, expected, tmp_path):
-    Export(spec, "safetensors", tmp_path / "out", "--only", "w*")
-    tensors, _ = ReadSafetensors(tmp_path / "out/model.safetensors")
-    Equal(tensors, {path: expected[path] for path in ["wide", "whole"]})
+    export(spec, "safetensors", tmp_path / "out", "--only", "w*")
+    tensors, _ = read_safetensors(tmp_path / "out/model.safetensors")
+    equal(tensors, {path: expected[path] for path in ["wide", "whole"]})
     result = Run("export", spec, "--to", "safetensors", "-o", tmp_path / "none", "--only", "x")
     assert result.returncode == 2 and "no tensor matches `--only x`" in result.stderr
     assert sorted(os.listdir(tmp_path)) == ["out"]
@@ -140,7 +140,7 @@ def test_bytes_depend_on_neither_mesh_nor_threads(spec, tmp_path):
     """The record does: it has the digest of the plan."""
     files = []
     for i, arguments in enumerate([[], ["--jobs", 1, "--memory", "1M"], ["--mesh", "a=3,b=1"]]):
-        Export(spec, "safetensors", tmp_path / str(i), *arguments)
+        export(spec, "safetensors", tmp_path / str(i), *arguments)
         files.append((tmp_path / str(i) / "model.safetensors").read_bytes())
     assert files[0] == files[1] == files[2]
     assert Tree(tmp_path / "0") == Tree(tmp_path / "1")
@@ -148,16 +148,16 @@ def test_bytes_depend_on_neither_mesh_nor_threads(spec, tmp_path):
 
 def test_a_finished_export_is_left_alone(spec, tmp_path):
     out = tmp_path / "out"
-    Export(spec, "safetensors", out)
+    export(spec, "safetensors", out)
     before = {p: p.stat().st_mtime_ns for p in out.iterdir()}
-    assert Export(spec, "safetensors", out)["was_there"]
+    assert export(spec, "safetensors", out)["was_there"]
     assert {p: p.stat().st_mtime_ns for p in out.iterdir()} == before
 
 
 @pytest.mark.parametrize("arguments", [["--set", "seed=1"], ["--max-shard-size", "1"], ["--only", "w*"]])
 def test_another_export_is_a_conflict(arguments, spec, tmp_path):
     out = tmp_path / "out"
-    Export(spec, "safetensors", out)
+    export(spec, "safetensors", out)
     before = Tree(out)
     result = Run("export", spec, "--to", "safetensors", "-o", out, *arguments)
     assert result.returncode == 4 and "holds another export" in result.stderr
@@ -166,7 +166,7 @@ def test_another_export_is_a_conflict(arguments, spec, tmp_path):
 
 def test_what_is_there_is_never_touched(spec, tmp_path):
     out = tmp_path / "out"
-    Export(spec, "safetensors", out)
+    export(spec, "safetensors", out)
     with open(out / "model.safetensors", "ab") as file:
         file.write(b"x")
     (tmp_path / "folder").mkdir()
@@ -188,8 +188,8 @@ def test_what_is_there_is_never_touched(spec, tmp_path):
 
 def test_an_empty_folder_is_taken(spec, tmp_path):
     (tmp_path / "out").mkdir()
-    Export(spec, "safetensors", tmp_path / "out")
-    Export(spec, "safetensors", tmp_path / "new/folders/out/")
+    export(spec, "safetensors", tmp_path / "out")
+    export(spec, "safetensors", tmp_path / "new/folders/out/")
     assert Tree(tmp_path / "out") == Tree(tmp_path / "new/folders/out")
 
 
@@ -232,13 +232,13 @@ def test_full_disk(size, to, spec, small_disk):  # noqa: F811
 def test_hf_dcp_has_each_box_once(spec, expected, tmp_path):
     """Ranks with nothing have no file, and `replicas: full` changes nothing."""
     out = tmp_path / "out"
-    Export(spec, "hf-dcp", out, "--mesh", "a=5,b=4")
+    export(spec, "hf-dcp", out, "--mesh", "a=5,b=4")
     held = {path: np.zeros(words.shape, int) for path, (_, words) in expected.items()}
     names = sorted(p.name for p in out.glob("*.safetensors"))
     assert len(names) == 20
     for name in names:
         assert name.startswith("shard-") and name.endswith("-model-00001-of-00001.safetensors")
-        tensors, metadata = ReadSafetensors(out / name)
+        tensors, metadata = read_safetensors(out / name)
         assert metadata["format"] == "pt" and metadata["DCP_VERSION"] == "1.0"
         info = json.loads(metadata["DCP_SHARDING_INFO"])
         assert info.keys() == tensors.keys()
@@ -248,18 +248,18 @@ def test_hf_dcp_has_each_box_once(spec, expected, tmp_path):
             assert np.array_equal(words, expected[path][1][box])
             held[path][box] += 1
     assert all((count == 1).all() for count in held.values())
-    Export(spec, "hf-dcp", tmp_path / "full", "--mesh", "a=5,b=4", "--set", "replicas=full")
+    export(spec, "hf-dcp", tmp_path / "full", "--mesh", "a=5,b=4", "--set", "replicas=full")
     tree = Tree(tmp_path / "full")
     assert {n for n in tree if n.endswith("tensors")} == set(names)
     assert all(tree[name] == (out / name).read_bytes() for name in names)
-    few = Export(spec, "hf-dcp", tmp_path / "few", "--mesh", "a=5,b=4", "--only", "vector")
+    few = export(spec, "hf-dcp", tmp_path / "few", "--mesh", "a=5,b=4", "--only", "vector")
     assert few["files"] == 5  # One element each.
 
 
 @pytest.mark.parametrize("mesh", ["a=1,b=1", "a=2,b=2", "a=5,b=3", "a=7,b=17"])
 def test_zarr_chunks_cover_the_tensors(mesh, spec, expected, tmp_path):
     """Read as the format's definition says, without a library."""
-    Export(spec, "zarr", tmp_path / "out", "--mesh", mesh)
+    export(spec, "zarr", tmp_path / "out", "--mesh", mesh)
     for path, (_, words) in expected.items():
         folder = tmp_path / "out" / path
         info = json.loads((folder / ".zarray").read_text())
@@ -283,8 +283,8 @@ def test_a_checkpoint_gives_what_its_spec_gives(arguments, spec, tmp_path):
     if "--replicas" in arguments:
         arguments = ["--set", "replicas=full"]
     for to in ["safetensors", "dcp", "hf-dcp", "zarr"]:
-        Export(spec, to, tmp_path / f"spec-{to}", *arguments)
-        Export(tmp_path / "gen", to, tmp_path / f"folder-{to}", "--memory", "1M")
+        export(spec, to, tmp_path / f"spec-{to}", *arguments)
+        export(tmp_path / "gen", to, tmp_path / f"folder-{to}", "--memory", "1M")
         assert Tree(tmp_path / f"spec-{to}") == Tree(tmp_path / f"folder-{to}")
 
 
@@ -306,12 +306,12 @@ def test_a_checkpoint_gives_its_bytes(spec, expected, tmp_path):
     receipt.write_text(other)
     os.remove(tmp_path / "gen/manifest.json")
     Ok("finalize", tmp_path / "gen")
-    Export(tmp_path / "gen", "safetensors", tmp_path / "out")
-    tensors, _ = ReadSafetensors(tmp_path / "out/model.safetensors")
+    export(tmp_path / "gen", "safetensors", tmp_path / "out")
+    tensors, _ = read_safetensors(tmp_path / "out/model.safetensors")
     assert tensors["matrix"][1][0, 0] == 0x5555555555555555
     changed = tensors["matrix"][1].copy()
     changed[0, 0] = expected["matrix"][1][0, 0]
-    Equal({**tensors, "matrix": ("f64", changed)}, expected)
+    equal({**tensors, "matrix": ("f64", changed)}, expected)
 
 
 def test_folders_that_are_no_checkpoints(spec, tmp_path):
@@ -360,7 +360,7 @@ def test_an_export_is_intact_or_what_is_damaged_is_named(layers):
         "bytes": sum(file["size"] for file in record["files"]), "findings": [], "more_findings": 0,
         "foreign": [], "more_foreign": 0}
 
-    def Findings():
+    def findings():
         done = Run("verify", layers, "--json")
         assert done.returncode == 1, done.stderr
         return [(f["file"], f["tensor"], f["message"]) for f in json.loads(done.stdout)["findings"]]
@@ -372,26 +372,26 @@ def test_an_export_is_intact_or_what_is_damaged_is_named(layers):
         places += [(box["file_offset"] + 1, box["path"]) for box in entry["boxes"]]
         for at, tensor in [*places, (len(data) - 1, places[-1][1])]:
             path.write_bytes(data[:at] + bytes([data[at] ^ 64]) + data[at + 1:])
-            (file, found, message), = Findings()
+            (file, found, message), = findings()
             assert (file, found) == (entry["file"], tensor)
             first, last = (int(word) for word in message.split("bytes ")[1].split(" of ")[0].split(" to "))
             assert first <= at <= last
         path.write_bytes(data[:-1])
-        assert Findings() == [(entry["file"], "", f"has {len(data) - 1} bytes, but the record says {len(data)}")]
+        assert findings() == [(entry["file"], "", f"has {len(data) - 1} bytes, but the record says {len(data)}")]
         path.unlink()
-        assert Findings() == [(entry["file"], "", "is missing")]
+        assert findings() == [(entry["file"], "", "is missing")]
         path.write_bytes(data)
     Ok("verify", layers)
 
 
 def test_names_that_do_not_belong_to_an_export_are_found(layers, tmp_path):
     """Files and folders beside the record's; links in the place of these, and of the record."""
-    def Findings():
+    def findings():
         done = Run("verify", layers, "--json")
         assert done.returncode == 1, done.stderr
         return {(f["file"], f["message"]) for f in json.loads(done.stdout)["findings"]}
 
-    def Foreign():
+    def foreign():
         return json.loads(Run("verify", layers, "--json").stdout)["foreign"]
 
     inner = next((p for p in layers.iterdir() if p.is_dir()), layers)
@@ -400,21 +400,21 @@ def test_names_that_do_not_belong_to_an_export_are_found(layers, tmp_path):
     (layers / "more/secret").write_text("")
     (layers / "link").symlink_to("/etc")
     if inner != layers:  # A folder of the export has nothing else.
-        assert Findings() == {(str((inner / "0.9").relative_to(layers)), "does not belong to the export")}
-    assert Foreign() == [*(["0.9"] if inner == layers else []), "link", "more"]
+        assert findings() == {(str((inner / "0.9").relative_to(layers)), "does not belong to the export")}
+    assert foreign() == [*(["0.9"] if inner == layers else []), "link", "more"]
     (inner / "0.9").unlink(), shutil.rmtree(layers / "more"), (layers / "link").unlink()
     record = json.loads((layers / "shardinit-export.json").read_text())
     for name in [record["files"][0]["file"], inner.name if inner != layers else record["files"][-1]["file"],
                  "shardinit-export.json"]:
         (layers / name).rename(tmp_path / "elsewhere")
         (layers / name).symlink_to(tmp_path / "elsewhere")
-        assert (name, "is a link to elsewhere") in Findings()
+        assert (name, "is a link to elsewhere") in findings()
         (layers / name).unlink()
         (tmp_path / "elsewhere").rename(layers / name)
     Ok("verify", layers)
 
 
-def Digested(lines):
+def digested(lines):
     """A record as man/shardinit-export.1 has it: the last line but one has the digest of all before it."""
     return f'{lines} "sha256": "{hashlib.sha256(lines.encode()).hexdigest()}"\n}}\n'
 
@@ -422,13 +422,13 @@ def Digested(lines):
 def test_a_record_has_the_digest_of_itself(layers):
     text = (layers / "shardinit-export.json").read_text()
     lines = "".join(text.splitlines(keepends=True)[:-2])
-    assert text == Digested(lines)
+    assert text == digested(lines)
     record = layers / "shardinit-export.json"
     for bad in [text.replace("layers", "Layers", 1), text + " ", text.replace('"name": ', '"name":  '), lines + "}"]:
         record.write_text(bad)
         done = Run("verify", layers)
         assert done.returncode == 5 and "shardinit-export.json" in done.stderr, done.stderr
-    record.write_text(Digested(lines.replace('"export_version": 2', '"export_version": 1')))
+    record.write_text(digested(lines.replace('"export_version": 2', '"export_version": 1')))
     assert "it has version 1 instead of 2" in Run("verify", layers).stderr
     record.write_text(text)
     Ok("verify", layers)
@@ -449,7 +449,7 @@ def test_a_damaged_record_is_refused(change, spec, tmp_path):
     content = json.loads(record.read_text())
     change(content)
     del content["sha256"]
-    record.write_text(Digested(json.dumps(content)[:-1] + ",\n"))
+    record.write_text(digested(json.dumps(content)[:-1] + ",\n"))
     done = Run("verify", tmp_path / "out")
     assert done.returncode == 5 and "is not the record of an export" in done.stderr, done.stderr
 
@@ -483,51 +483,51 @@ def test_config(tmp_path):
     (tmp_path / "c.yaml").write_text(CONFIG)
     wanted = {"text": "llama", "quoted": "5", "number": 16, "fraction": 1 / 3, "small": 1e-5,
               "whole": 500000.0, "negative": -3, "yes": True, "none": None, "list": [1, "two", {"three": 9}], "dtype": "float32"}
-    Export(tmp_path / "c.yaml", "safetensors", tmp_path / "out")
+    export(tmp_path / "c.yaml", "safetensors", tmp_path / "out")
     text = (tmp_path / "out/config.json").read_text()
     assert json.loads(text) == wanted
     assert text == json.dumps(wanted, indent=2, sort_keys=True) + "\n"
     Ok("gen", tmp_path / "c.yaml", "-o", tmp_path / "gen")
     Ok("verify", tmp_path / "gen")
-    Export(tmp_path / "gen", "safetensors", tmp_path / "again")
+    export(tmp_path / "gen", "safetensors", tmp_path / "again")
     assert Tree(tmp_path / "out") == Tree(tmp_path / "again")
-    Export(tmp_path / "c.yaml", "safetensors", tmp_path / "other", "--set", "vars.d=9")
+    export(tmp_path / "c.yaml", "safetensors", tmp_path / "other", "--set", "vars.d=9")
     assert json.loads((tmp_path / "other/config.json").read_text())["number"] == 18
 
 
 def test_dtype_of_config(tmp_path):
     """Of the most elements, among those that a whole model can have, or one that rounds none; whatever the spec says."""
-    def Dtype(config, *tensors):
+    def dtype_of(config, *tensors):
         (tmp_path / "c.yaml").write_text(
             "shardinit: 1\nname: c\ndtype: f32\nconfig: " + config + "\nmodules:\n" + "".join(
                 f"  t{i}: {{shape: [{size}], dtype: {dtype}, init: {init[0] if init else 'zeros'}}}\n"
                 for i, (dtype, size, *init) in enumerate(tensors)))
-        Export(tmp_path / "c.yaml", "safetensors", tmp_path / "out", "--only", "t0")
+        export(tmp_path / "c.yaml", "safetensors", tmp_path / "out", "--only", "t0")
         found = json.loads((tmp_path / "out/config.json").read_text())
         shutil.rmtree(tmp_path / "out")
         return found.get("dtype") if "text" not in found else [found["dtype"], found["text"]["dtype"]]
 
     for name, wanted in (("f32", "float32"), ("f64", "float64"), ("bf16", "bfloat16"), ("f16", "float16")):
-        assert Dtype("{}", (name, 3), ("f8e4m3fn", 9), ("i64", 9)) == wanted
-        assert Dtype("{dtype: other}", (name, 3)) == "other"
-        assert Dtype("{torch_dtype: other}", (name, 3)) is None
+        assert dtype_of("{}", (name, 3), ("f8e4m3fn", 9), ("i64", 9)) == wanted
+        assert dtype_of("{dtype: other}", (name, 3)) == "other"
+        assert dtype_of("{torch_dtype: other}", (name, 3)) is None
         for said in ("float32", "float64", "bfloat16", "float16"):
-            assert Dtype(f"{{dtype: {said}}}", (name, 3), ("i64", 9)) == wanted
-            assert Dtype(f"{{dtype: {said}, text: {{model_type: x, dtype: {said}}}}}", (name, 3)) == [wanted] * 2
-            assert Dtype(f"{{dtype: {said}, text: {{dtype: {said}}}}}", (name, 3)) == [wanted, said]
-    assert Dtype("{}", ("f32", 4), ("bf16", 3), ("bf16", 2)) == "bfloat16"
-    assert Dtype("{}", ("i64", 4), ("f8e5m2", 3)) is None
+            assert dtype_of(f"{{dtype: {said}}}", (name, 3), ("i64", 9)) == wanted
+            assert dtype_of(f"{{dtype: {said}, text: {{model_type: x, dtype: {said}}}}}", (name, 3)) == [wanted] * 2
+            assert dtype_of(f"{{dtype: {said}, text: {{dtype: {said}}}}}", (name, 3)) == [wanted, said]
+    assert dtype_of("{}", ("f32", 4), ("bf16", 3), ("bf16", 2)) == "bfloat16"
+    assert dtype_of("{}", ("i64", 4), ("f8e5m2", 3)) is None
     # What from_pretrained would round: it makes all of one type.
     drawn, third = "{normal: {std: 1}}", "{constant: {value: 1 / 3}}"
     for config in ("{}", "{dtype: bfloat16}"):
-        assert Dtype(config, ("f32", 1, "ones"), ("bf16", 9, drawn), ("f64", 1, "ones")) == "bfloat16"
-        assert Dtype(config, ("f32", 1, third), ("bf16", 9, drawn)) == "float32"
-        assert Dtype(config, ("f32", 1, drawn), ("bf16", 9)) == "float32"
-        assert Dtype(config, ("f16", 1, drawn), ("bf16", 9)) == "float32"
-        assert Dtype(config, ("f16", 9), ("bf16", 1, drawn)) == "float32"
-        assert Dtype(config, ("f8e4m3fn", 1, drawn), ("bf16", 9), ("i64", 99, "arange")) == "bfloat16"
-        assert Dtype(config, ("f64", 1, drawn), ("bf16", 9), ("f32", 99)) == "float64"
-        assert Dtype(config, ("f64", 1, third), ("bf16", 9)) == "float64"
+        assert dtype_of(config, ("f32", 1, "ones"), ("bf16", 9, drawn), ("f64", 1, "ones")) == "bfloat16"
+        assert dtype_of(config, ("f32", 1, third), ("bf16", 9, drawn)) == "float32"
+        assert dtype_of(config, ("f32", 1, drawn), ("bf16", 9)) == "float32"
+        assert dtype_of(config, ("f16", 1, drawn), ("bf16", 9)) == "float32"
+        assert dtype_of(config, ("f16", 9), ("bf16", 1, drawn)) == "float32"
+        assert dtype_of(config, ("f8e4m3fn", 1, drawn), ("bf16", 9), ("i64", 99, "arange")) == "bfloat16"
+        assert dtype_of(config, ("f64", 1, drawn), ("bf16", 9), ("f32", 99)) == "float64"
+        assert dtype_of(config, ("f64", 1, third), ("bf16", 9)) == "float64"
 
 
 def test_dtype_of_config_in_a_layout(tmp_path):
@@ -547,7 +547,7 @@ layouts:
   drawn: {w: w, a: {from: {concat: {of: [a, b], axis: 0}}}}
 """)
     for layout, wanted in (("constants", "bfloat16"), ("padded", "float32"), ("drawn", "float32")):
-        Export(tmp_path / "c.yaml", "safetensors", tmp_path / layout, "--layout", layout)
+        export(tmp_path / "c.yaml", "safetensors", tmp_path / layout, "--layout", layout)
         assert json.loads((tmp_path / layout / "config.json").read_text())["dtype"] == wanted
 
 
@@ -570,13 +570,13 @@ config:
 modules:
   w: {shape: [4], init: ones}
 """)
-    Export(tmp_path / "c.yaml", "safetensors", tmp_path / "out")
+    export(tmp_path / "c.yaml", "safetensors", tmp_path / "out")
     assert json.loads((tmp_path / "out/config.json").read_text()) == {
         "dtype": "float32", "vocab_size": 100, "bos_token_id": 99, "eos_token_id": [98, 5],
         "pad_token_id": None, "sep_token_id": None, "unk_token_id": None, "num_token_ids": 500,
         "text": {"vocab_size": 7, "eos_token_id": None, "pad_token_id": 6, "inner": {"eos_token_id": None}},
         "vision": {"image_token_id": None, "size": 1000, "begin_token_id": -1}}
-    Export(tmp_path / "c.yaml", "safetensors", tmp_path / "more", "--set", "vars.vocab=200")
+    export(tmp_path / "c.yaml", "safetensors", tmp_path / "more", "--set", "vars.vocab=200")
     assert json.loads((tmp_path / "more/config.json").read_text())["pad_token_id"] == 100
 
 
@@ -595,6 +595,6 @@ modules:
     (tmp_path / "c.yaml").write_text(text % "CLIPModel")
     (tmp_path / "g.yaml").write_text(text % "XForCausalLM")
     for name, wanted in (("c", [49407, [1, 99], None]), ("g", [None, [1], None])):
-        Export(tmp_path / f"{name}.yaml", "safetensors", tmp_path / name)
+        export(tmp_path / f"{name}.yaml", "safetensors", tmp_path / name)
         found = json.loads((tmp_path / name / "config.json").read_text())["text_config"]
         assert [found[f"{token}_token_id"] for token in ("eos", "bos", "pad")] == wanted

@@ -29,22 +29,22 @@ def expected(spec):
 def export(spec):
     """The folder of an export of the awkward spec, made once."""
 
-    def Export(to, *arguments):
+    def export_it(to, *arguments):
         out = spec.parent / "-".join([to, *map(str, arguments)]).replace("/", "-")
         Ok("export", spec, "--to", to, "-o", out, *arguments)
         return out
 
-    return Export
+    return export_it
 
 
-def TorchBits(tensor):
+def torch_bits(tensor):
     import torch
 
     words = tensor.contiguous().view(getattr(torch, TORCH_WORDS[tensor.element_size()])).numpy()
     return words.view(f"<u{words.itemsize}")
 
 
-def Equal(tensors, expected, bits):
+def equal(tensors, expected, bits):
     assert tensors.keys() == expected.keys()
     for path, tensor in tensors.items():
         words = bits(tensor)
@@ -61,7 +61,7 @@ def test_safetensors_torch(export, expected):
     tensors = {}
     for file in export("safetensors", "--max-shard-size", 20_000).glob("*.safetensors"):
         tensors.update(load_file(file))
-    Equal(tensors, expected, TorchBits)
+    equal(tensors, expected, torch_bits)
 
 
 def test_safetensors_numpy_reads_slices(export, expected):
@@ -76,7 +76,7 @@ def test_safetensors_numpy_reads_slices(export, expected):
 # torch.distributed.checkpoint of Hugging Face's files --------------------------------------------------
 
 
-def Distributed(rank, world, folder, export, expected):
+def distributed_one(rank, world, folder, export, expected):
     """A process of a job: DTensors on meshes that the export knows nothing of."""
     import torch
     import torch.distributed as dist
@@ -90,7 +90,7 @@ def Distributed(rank, world, folder, export, expected):
         "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world
     )
     try:
-        types = TorchTypes()
+        types = torch_types()
         whole = {
             path: torch.from_numpy(words.view(f"<i{words.itemsize}")).view(types[path])
             for path, words in expected.items()
@@ -108,13 +108,13 @@ def Distributed(rank, world, folder, export, expected):
         state = {path: torch.full_like(tensor, 7) for path, tensor in wanted.items()}
         dcp.load(state, storage_reader=HuggingFaceStorageReader(str(export)))
         for path, dtensor in state.items():
-            held = TorchBits(dtensor.to_local())
-            assert (held == TorchBits(wanted[path].to_local())).all(), path
+            held = torch_bits(dtensor.to_local())
+            assert (held == torch_bits(wanted[path].to_local())).all(), path
     finally:
         dist.destroy_process_group()
 
 
-def TorchTypes():
+def torch_types():
     import torch
 
     return {"vector": torch.float32, "short": torch.bfloat16, "matrix": torch.float64,
@@ -126,15 +126,15 @@ def TorchTypes():
 def test_hf_dcp_onto_another_mesh(export, expected, tmp_path):
     torch = Client("torch")
     out = export("hf-dcp", "--mesh", "a=3,b=2")
-    torch.multiprocessing.spawn(Distributed, (4, str(tmp_path), str(out), expected), nprocs=4)
+    torch.multiprocessing.spawn(distributed_one, (4, str(tmp_path), str(out), expected), nprocs=4)
 
 
 def test_hf_dcp_in_one_process(export, expected):
     torch = Client("torch")
     dcp = Client("torch.distributed.checkpoint")
-    state = {p: torch.zeros(w.shape, dtype=TorchTypes()[p]) for p, w in expected.items()}
+    state = {p: torch.zeros(w.shape, dtype=torch_types()[p]) for p, w in expected.items()}
     dcp.load(state, storage_reader=dcp.HuggingFaceStorageReader(str(export("hf-dcp"))), no_dist=True)
-    Equal(state, expected, TorchBits)
+    equal(state, expected, torch_bits)
 
 
 # zarr --------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def test_tensorstore(export, expected):
     for path in expected:
         spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": f"{out / path}/"}}
         arrays[path] = ts.open(spec, read=True).result()
-    Equal(arrays, expected, lambda array: Bits(np.asarray(array.read().result())))
+    equal(arrays, expected, lambda array: Bits(np.asarray(array.read().result())))
     assert arrays["cube"].chunk_layout.read_chunk.shape == (5, 6, 7)  # 5 and 7 are prime.
     assert arrays["wide"].chunk_layout.read_chunk.shape == (5, 10000)
     assert arrays["deep"].chunk_layout.read_chunk.shape == (2, 3, 2, 3, 2)
@@ -195,7 +195,7 @@ for checkpointer in ocp.StandardCheckpointer(), ocp.PyTreeCheckpointer():
 """
 
 
-def Script(code, *arguments):
+def script(code, *arguments):
     here = os.path.dirname(os.path.abspath(__file__))
     result = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
@@ -206,7 +206,7 @@ def Script(code, *arguments):
 
 def test_orbax(export, spec, expected):
     Client("orbax.checkpoint")
-    Script(ORBAX, export("zarr"), spec.parent / "out")
+    script(ORBAX, export("zarr"), spec.parent / "out")
 
 
 INDEX = "{expr: 'mod(index, 2)'}"
@@ -230,4 +230,4 @@ def test_zarr_of_nested_and_scalar(tmp_path):
     names = sorted(p.name for p in (tmp_path / "zarr/model.layers.1.w").iterdir())
     assert names == [".zarray", "0.0", "0.1", "1.0", "1.1"]
     assert sorted(p.name for p in (tmp_path / "zarr/step").iterdir()) == [".zarray", "0"]
-    Script(ORBAX, tmp_path / "zarr", Gen(tmp_path / "nested.yaml", tmp_path))
+    script(ORBAX, tmp_path / "zarr", Gen(tmp_path / "nested.yaml", tmp_path))

@@ -29,12 +29,12 @@ TYPES = ("shardinit: 1\nname: types\ndtype: f32\nmesh: {axes: {a: 2, b: 2}}\nini
                    for d in DTYPES))
 
 
-def Words(tensor):
+def words_of(tensor):
     return tensor.detach().contiguous().view(WORDS[tensor.element_size()]).numpy()
 
 
-def Equal(tensor, words):
-    held = Words(tensor)
+def equal(tensor, words):
+    held = words_of(tensor)
     return held.shape == words.shape and (held.view(words.dtype) == words).all()
 
 
@@ -71,13 +71,13 @@ def awkward(request, tmp_path_factory):
 
 def test_loads_in_one_process(awkward):
     for path, tensor in awkward.Load().items():
-        assert Equal(tensor, awkward.expected[path][1]), path
+        assert equal(tensor, awkward.expected[path][1]), path
 
 
 def test_every_type_and_a_scalar(tmp_path):
     types = Exported(tmp_path, TYPES)
     for path, tensor in types.Load().items():
-        assert Equal(tensor, types.expected[path][1]), path
+        assert equal(tensor, types.expected[path][1]), path
     kinds = {path: entry.properties.dtype for path, entry in types.metadata.state_dict_metadata.items()}
     assert kinds == {path: TORCH[dtype] for path, (dtype, _) in types.expected.items()}
 
@@ -89,7 +89,7 @@ def test_becomes_one_file(awkward, tmp_path):
     state = torch.load(tmp_path / "model.pt", weights_only=True)
     assert state.keys() == awkward.expected.keys()
     for path, tensor in state.items():
-        assert tensor.dtype == TORCH[awkward.expected[path][0]] and Equal(tensor, awkward.expected[path][1])
+        assert tensor.dtype == TORCH[awkward.expected[path][0]] and equal(tensor, awkward.expected[path][1])
 
 
 def test_items_are_what_torch_saves(awkward):
@@ -106,7 +106,7 @@ def test_items_are_what_torch_saves(awkward):
         dtype, words = awkward.expected[index.fqn]
         tensor = torch.load(io.BytesIO(data), weights_only=True)
         assert tensor.dtype == TORCH[dtype] and tensor.is_contiguous() and chunk.offsets == index.offset
-        assert Equal(tensor, words[box])
+        assert equal(tensor, words[box])
         held[index.fqn][box] += 1
     assert all((count == 1).all() for count in held.values())
     # The files are their slices, without anything between.
@@ -154,7 +154,7 @@ def test_large_tensors_are_cut_into_chunks(tmp_path):
     assert {tuple(c.sizes) for c in chunks.metadata.state_dict_metadata["rows"].chunks} == {(9, 1048577), (8, 1048577)}
     assert {tuple(c.sizes) for c in chunks.metadata.state_dict_metadata["planes"].chunks} == {(1, 1, 9000001)}
     for path, tensor in chunks.Load().items():
-        assert Equal(tensor, chunks.expected[path][1]), path
+        assert equal(tensor, chunks.expected[path][1]), path
     # Large ones begin on a page.
     record = json.loads((chunks.path / "shardinit-export.json").read_text())
     assert all(box["file_offset"] % 4096 == 0 for file in record["files"] for box in file["boxes"])
@@ -176,8 +176,8 @@ def test_ties_are_two_entries_of_equal_values(tmp_path):
     assert state.keys() == tied.expected.keys()
     dcp.load(state, checkpoint_id=str(tied.path), no_dist=True)
     assert model.head.weight is model.embed.weight
-    assert Equal(model.head.weight, tied.expected["head.weight"][1])
-    assert Equal(tied.Load()["embed.weight"], tied.expected["head.weight"][1])
+    assert equal(model.head.weight, tied.expected["head.weight"][1])
+    assert equal(tied.Load()["embed.weight"], tied.expected["head.weight"][1])
 
 
 LAYOUT = """
@@ -202,18 +202,18 @@ def test_layouts_and_patterns(tmp_path):
     Ok("export", spec, "--to", "dcp", "-o", tmp_path / "fused", "--layout", "fused")
     state = {"qk": torch.zeros(12, 4)}
     dcp.load(state, checkpoint_id=str(tmp_path / "fused"), no_dist=True)
-    assert Equal(state["qk"], np.concatenate([whole["q"], whole["k"]]))
+    assert equal(state["qk"], np.concatenate([whole["q"], whole["k"]]))
     Ok("export", tmp_path / "gen", "--to", "dcp", "-o", tmp_path / "some", "--only", "k")
     assert list(pickle.loads((tmp_path / "some/.metadata").read_bytes()).state_dict_metadata) == ["k"]
     state = {"k": torch.zeros(4, 4)}
     dcp.load(state, checkpoint_id=str(tmp_path / "some"), no_dist=True)
-    assert Equal(state["k"], whole["k"])
+    assert equal(state["k"], whole["k"])
 
 
 # Several processes --------------------------------------------------------------
 
 
-def Enter(rank, world, folder, work, arguments):
+def enter(rank, world, folder, work, arguments):
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
@@ -224,21 +224,21 @@ def Enter(rank, world, folder, work, arguments):
         dist.destroy_process_group()
 
 
-def Spawn(world, folder, work, *arguments):
-    torch.multiprocessing.spawn(Enter, (world, str(folder), work, arguments), nprocs=world)
+def spawn_it(world, folder, work, *arguments):
+    torch.multiprocessing.spawn(enter, (world, str(folder), work, arguments), nprocs=world)
 
 
-def LocalsAreEqual(state, whole):
+def locals_are_equal(state, whole):
     """Every local shard has the bits that PyTorch's own distribute_tensor puts there."""
     for path, tensor in state.items():
         wanted = torch.from_numpy(whole[path])
         if isinstance(tensor, DTensor):
             wanted = distribute_tensor(wanted, tensor.device_mesh, tensor.placements, src_data_rank=None).to_local()
             tensor = tensor.to_local()
-        assert Equal(tensor, wanted.numpy()), path
+        assert equal(tensor, wanted.numpy()), path
 
 
-def LoadOnMeshes(folder, expected):
+def load_on_meshes(folder, expected):
     world = dist.get_world_size()
     line = init_device_mesh("cpu", (world,))
     meshes = [(line, [Shard(0)]), (line, [Shard(1)]), (line, [Replicate()])]
@@ -252,17 +252,17 @@ def LoadOnMeshes(folder, expected):
             fit = [p if getattr(p, "dim", 0) < words.ndim else Replicate() for p in placements]
             state[path] = distribute_tensor(torch.full(words.shape, 3).to(TORCH[dtype]), mesh, fit, src_data_rank=None)
         dcp.load(state, checkpoint_id=folder)
-        LocalsAreEqual(state, whole)
+        locals_are_equal(state, whole)
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_loads_in_several_processes(world, tmp_path):
     awkward = Exported(tmp_path, AWKWARD, "--mesh", "a=3,b=2")
-    Spawn(world, tmp_path, LoadOnMeshes, str(awkward.path), awkward.expected)
+    spawn_it(world, tmp_path, load_on_meshes, str(awkward.path), awkward.expected)
 
 
 # Extents of the second model are divided by no mesh.
-def Toy(d, ff, vocab, layers=2):
+def by_toy(d, ff, vocab, layers=2):
     layer = "".join(f"      {name}: {{shape: [{shape}], init: {{normal: {{std: 0.02}}}}}}\n" for name, shape in [
         ("up.weight", f"{ff}, {d}"), ("down.weight", f"{d}, {ff}"), ("norm.weight", d)])
     return (f"shardinit: 1\nname: toy\ndtype: f32\nmodules:\n  embed.weight: {{shape: [{vocab}, {d}], init: "
@@ -292,7 +292,7 @@ class ToyModel(nn.Module):
         return x @ self.embed.weight.T
 
 
-def LoadSharded(folder, expected, sizes, tensor_parallel):
+def load_sharded(folder, expected, sizes, tensor_parallel):
     from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -316,7 +316,7 @@ def LoadSharded(folder, expected, sizes, tensor_parallel):
         assert state.keys() == whole.keys()
         dcp.load(state, checkpoint_id=folder)
         set_model_state_dict(model, state)
-        LocalsAreEqual(dict(model.named_parameters()), whole)
+        locals_are_equal(dict(model.named_parameters()), whole)
         tokens = torch.arange(6)[None]
         model(tokens).square().mean().backward()
 
@@ -324,8 +324,8 @@ def LoadSharded(folder, expected, sizes, tensor_parallel):
 @pytest.mark.parametrize("sizes, tensor_parallel", [((16, 32, 64), True), ((7, 13, 23), False), ((10, 6, 23), True)],
                          ids=["even", "uneven", "uneven with TP"])
 def test_fsdp2_hsdp_and_tensor_parallel(sizes, tensor_parallel, tmp_path):
-    toy = Exported(tmp_path, Toy(*sizes))
-    Spawn(4, tmp_path, LoadSharded, str(toy.path), toy.expected, sizes, tensor_parallel)
+    toy = Exported(tmp_path, by_toy(*sizes))
+    spawn_it(4, tmp_path, load_sharded, str(toy.path), toy.expected, sizes, tensor_parallel)
 
 
 def test_a_killed_export_leaves_no_metadata(tmp_path):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from clients import Client, Gen
 from support import ROOT, Json, Ok, Reassemble, Run, Tree
-from test_export import CheckRecord
+from test_export import check_record
 
 REPEATED = """
 shardinit: 1
@@ -40,35 +40,35 @@ def repeated(tmp_path_factory):
     return path
 
 
-def Export(spec, out, *arguments):
+def export(spec, out, *arguments):
     Ok("export", spec, "--to", "keras", "-o", out, *arguments)
-    CheckRecord(out)
+    check_record(out)
     Ok("verify", out)
     return out
 
 
-def Variables(path):
+def variables_of(path):
     """Path → (type in the file, words) of every dataset; nothing else may be there."""
     found = {}
 
-    def Visit(name, item):
+    def visit(name, item):
         if isinstance(item, h5py.Dataset):
             words = np.empty(item.shape, f"<u{item.dtype.itemsize}")
             item.id.read(h5py.h5s.ALL, h5py.h5s.ALL, words, mtype=item.id.get_type())
             found[name] = dict(item.attrs), words
 
     with h5py.File(path) as file:
-        file.visititems(Visit)
+        file.visititems(visit)
         types = {name: file[name].id.get_type() for name in found}
     return {name: (types[name], attributes, words) for name, (attributes, words) in found.items()}
 
 
-def Expected(folder):
+def expected_one(folder):
     """Path in Keras → words, of a checkpoint whose paths are Keras's."""
     return {path.replace(".", "/"): words for path, (_, words) in Reassemble(folder).items()}
 
 
-def Equal(variables, expected):
+def is_equal(variables, expected):
     assert variables.keys() == expected.keys()
     for path, (_, _, words) in variables.items():
         assert words.shape == expected[path].shape and (words == expected[path]).all(), path
@@ -77,7 +77,7 @@ def Equal(variables, expected):
 # Keras --------------------------------------------------------------------------
 
 
-def Model(keras):
+def model_of(keras):
     """Layers of many kinds: attributes, lists, lists in lists, variables of a model."""
     layers = keras.layers
 
@@ -114,7 +114,7 @@ def Model(keras):
     return keras.Model(inputs, keras.Sequential([layers.Dense(8), layers.Dense(50)])(x))
 
 
-def Skeleton(model):
+def skeleton(model):
     """What the lines in the manual page print."""
     page = (ROOT / "man/shardinit-export.1").read_text()
     (lines,) = re.findall(r"^\.Bd -literal -offset indent\n(import re.*?)^\.Ed", page, re.M | re.S)
@@ -130,30 +130,30 @@ def test_load_weights(tmp_path, monkeypatch):
     # What the constructors draw does not matter, and takes JAX long to compile.
     for initializer in [keras.initializers.VarianceScaling, keras.initializers.RandomUniform]:
         monkeypatch.setattr(initializer, "__call__", lambda _, shape, dtype=None: keras.ops.zeros(shape, dtype))
-    model = Model(keras)
-    text = Skeleton(model)
+    model = model_of(keras)
+    text = skeleton(model)
     text = re.sub(r"(dtype: b?f\d+, init: )zeros", r"\1{normal: {std: 0.5}}", text)
     text = text.replace("init: zeros", "init: {expr: 'mod(row * 7 + col, 2)'}")
     (tmp_path / "spec.yaml").write_text(text)
-    expected = Expected(Gen(tmp_path / "spec.yaml", tmp_path))
-    Export(tmp_path / "spec.yaml", tmp_path / "one")
-    Export(tmp_path / "spec.yaml", tmp_path / "many", "--max-shard-size", "2KB")
+    expected = expected_one(Gen(tmp_path / "spec.yaml", tmp_path))
+    export(tmp_path / "spec.yaml", tmp_path / "one")
+    export(tmp_path / "spec.yaml", tmp_path / "many", "--max-shard-size", "2KB")
     assert len(list((tmp_path / "many").glob("model_*.weights.h5"))) > 5
-    ours = Variables(tmp_path / "one/model.weights.h5")
-    Equal(ours, expected)
+    ours = variables_of(tmp_path / "one/model.weights.h5")
+    is_equal(ours, expected)
     for name in ["one/model.weights.h5", "many/model.weights.json"]:
         for variable in model.variables:
             variable.assign(np.full(variable.shape, 7))
         model.load_weights(tmp_path / name)
         model.save_weights(tmp_path / "saved.weights.h5")
-        theirs = Variables(tmp_path / "saved.weights.h5")
-        Equal(theirs, expected)
+        theirs = variables_of(tmp_path / "saved.weights.h5")
+        is_equal(theirs, expected)
     for path, (datatype, attributes, _) in theirs.items():
         assert ours[path][0].equal(datatype) and ours[path][1] == attributes, path
     types = {str(keras.backend.standardize_dtype(v.dtype)) for v in model.variables}
     assert types >= {"float32", "float16", "bfloat16", "int32", "uint8", "bool", "int8", "uint32"}
     # With a layer left out, Keras says so.
-    Export(tmp_path / "spec.yaml", tmp_path / "few", "--only", "layers.embedding.*")
+    export(tmp_path / "spec.yaml", tmp_path / "few", "--only", "layers.embedding.*")
     with pytest.raises(ValueError, match="could not be loaded"):
         model.load_weights(tmp_path / "few/model.weights.h5")
 
@@ -161,7 +161,7 @@ def test_load_weights(tmp_path, monkeypatch):
 def test_repeat_counts_as_keras_does(repeated, tmp_path):
     keras = Client("keras")
     model = keras.Sequential([keras.Input((4,)), *(keras.layers.Dense(4) for _ in range(3))])
-    model.load_weights(Export(repeated, tmp_path / "out", "--only", "layers.dense*") / "model.weights.h5")
+    model.load_weights(export(repeated, tmp_path / "out", "--only", "layers.dense*") / "model.weights.h5")
     expected = {path: words for path, (_, words) in Reassemble(Gen(repeated, tmp_path / "gen")).items()}
     for i, layer in enumerate(model.layers):
         for j, variable in enumerate(layer.variables):
@@ -180,7 +180,7 @@ def test_every_dtype_as_keras_reads_it(tmp_path):
         f"  layers.x.vars.{i}: {{shape: [3, 7], dtype: {dtype}, init: {{expr: 'mod(index, 2)'}}}}\n"
         for i, dtype in enumerate(DTYPES)
     ) + "  vars.0: {shape: [], dtype: bf16, init: ones}\n")
-    store = H5IOStore(Export(tmp_path / "spec.yaml", tmp_path / "out") / "model.weights.h5")
+    store = H5IOStore(export(tmp_path / "spec.yaml", tmp_path / "out") / "model.weights.h5")
     entry = store.get("layers/x")
     for i, dtype in enumerate(DTYPES):
         array = entry[str(i)]
@@ -197,12 +197,12 @@ def test_every_dtype_as_keras_reads_it(tmp_path):
 
 def test_bytes_are_the_same_everywhere(repeated, tmp_path):
     """On every mesh, from a checkpoint, with every version of HDF5, for ever."""
-    Export(repeated, tmp_path / "spec")
+    export(repeated, tmp_path / "spec")
     digest = hashlib.sha256((tmp_path / "spec/model.weights.h5").read_bytes()).hexdigest()
     assert digest == "87bb2311d0dfa3b3c52b69edd61a6f5d8fc651971df6719de99fb139155398c4"
-    Export(repeated, tmp_path / "mesh", "--mesh", "a=3", "--set", "uneven=chunk", "--jobs", "1", "--memory", "1M")
+    export(repeated, tmp_path / "mesh", "--mesh", "a=3", "--set", "uneven=chunk", "--jobs", "1", "--memory", "1M")
     assert (tmp_path / "mesh/model.weights.h5").read_bytes() == (tmp_path / "spec/model.weights.h5").read_bytes()
-    Export(Gen(repeated, tmp_path / "gen"), tmp_path / "folder")
+    export(Gen(repeated, tmp_path / "gen"), tmp_path / "folder")
     assert Tree(tmp_path / "folder") == Tree(tmp_path / "spec")
     assert Json("export", repeated, "--to", "keras", "-o", tmp_path / "spec")["was_there"]
     names = {"spec", "mesh", "gen", "folder"}
@@ -210,8 +210,8 @@ def test_bytes_are_the_same_everywhere(repeated, tmp_path):
 
 
 def test_layers_are_not_cut(repeated, tmp_path):
-    out = Export(repeated, tmp_path / "out", "--max-shard-size", "200")
-    files = {p.name: Variables(p) for p in out.glob("*.h5")}
+    out = export(repeated, tmp_path / "out", "--max-shard-size", "200")
+    files = {p.name: variables_of(p) for p in out.glob("*.h5")}
     assert sorted(files) == [f"model_{i:05}.weights.h5" for i in range(4)]
     index = json.loads((out / "model.weights.json").read_text())
     assert index["weight_map"] == {
@@ -220,8 +220,8 @@ def test_layers_are_not_cut(repeated, tmp_path):
     assert index["metadata"]["total_size"] == sum(
         words.nbytes for variables in files.values() for _, _, words in variables.values()
     )
-    one = Variables(Export(repeated, tmp_path / "one") / "model.weights.h5")
-    Equal({path: v for variables in files.values() for path, v in variables.items()},
+    one = variables_of(export(repeated, tmp_path / "one") / "model.weights.h5")
+    is_equal({path: v for variables in files.values() for path, v in variables.items()},
           {path: words for path, (_, _, words) in one.items()})
 
 

@@ -17,7 +17,7 @@ SIZES = {"d": 64, "ff": 128, "layers": 4, "heads": 8, "kv_heads": 4, "head_dim":
 EXPERTS = 6  # Another number than that of layers: each is a part of the names of states.
 
 
-def Export(folder, name, *arguments, **sizes):
+def export(folder, name, *arguments, **sizes):
     """The export's folder, and the arrays that `gen` gives for its keys."""
     sets = itertools.chain.from_iterable(("--set", f"vars.{k}={n}") for k, n in (SIZES | sizes).items())
     arguments = [ROOT / f"configs/{name}.yaml", "--layout", "torch_dist", *sets, *arguments]
@@ -26,7 +26,7 @@ def Export(folder, name, *arguments, **sizes):
     return folder / "out", {path: words for path, (_, words) in Reassemble(folder / "gen").items()}
 
 
-def Load(rank, world, rendezvous, folder, expected, experts, degrees, strict):
+def load_it(rank, world, rendezvous, folder, expected, experts, degrees, strict):
     """A process: loads into each of its virtual stages, and compares every parameter by what Megatron itself
     says of where it is."""
     import torch.distributed as dist
@@ -62,27 +62,27 @@ def Load(rank, world, rendezvous, folder, expected, experts, degrees, strict):
     dist.destroy_process_group()
 
 
-def Spawn(world, rendezvous, *arguments):
+def spawn_it(world, rendezvous, *arguments):
     rendezvous.mkdir()
-    torch.multiprocessing.spawn(Load, (world, str(rendezvous), *arguments), nprocs=world)
+    torch.multiprocessing.spawn(load_it, (world, str(rendezvous), *arguments), nprocs=world)
 
 
 @pytest.fixture(scope="module")
 def dense(tmp_path_factory):
-    return Export(tmp_path_factory.mktemp("dense"), "llama3.1-8b", "--mesh", "fsdp=3,tensor=2", "--set", "uneven=chunk")
+    return export(tmp_path_factory.mktemp("dense"), "llama3.1-8b", "--mesh", "fsdp=3,tensor=2", "--set", "uneven=chunk")
 
 
 @pytest.mark.parametrize("degrees", [{"tensor": 1}, {"tensor": 2}, {"pipe": 2, "virtual": 2}], ids=str)
 def test_gpt(degrees, dense, tmp_path):
     world = degrees.get("tensor", 1) * degrees.get("pipe", 1)
-    Spawn(world, tmp_path / "r", str(dense[0]), dense[1], None, degrees, "raise_all")
+    spawn_it(world, tmp_path / "r", str(dense[0]), dense[1], None, degrees, "raise_all")
 
 
 @pytest.mark.parametrize("degrees", [{"tensor": 1}, {"tensor": 2}, {"expert": 2}], ids=str)
 def test_mixture_of_experts(degrees, tmp_path):
-    folder, expected = Export(tmp_path, "mixtral-8x7b", "--mesh", "expert=2", experts=EXPERTS)
+    folder, expected = export(tmp_path, "mixtral-8x7b", "--mesh", "expert=2", experts=EXPERTS)
     world = degrees.get("tensor", 1) * degrees.get("expert", 1)
-    Spawn(world, tmp_path / "r", str(folder), expected, EXPERTS, degrees, "assume_ok_unexpected")
+    spawn_it(world, tmp_path / "r", str(folder), expected, EXPERTS, degrees, "assume_ok_unexpected")
 
 
 def test_folder(dense, tmp_path):

@@ -62,31 +62,31 @@ class Model(nn.Module):
 TOKENS = torch.tensor([1, 4, 9, 1, 0, 10])
 
 
-def Step(model, optimizer):
+def step_it(model, optimizer):
     nn.functional.cross_entropy(model(TOKENS), TOKENS.roll(1)).backward()
     optimizer.step()
 
 
-def OneGroup(model, **more):
+def one_group(model, **more):
     return torch.optim.AdamW(model.parameters(), **{**OWN, **more})
 
 
-def TwoGroups(model, **more):
+def two_groups(model, **more):
     flat = [p for p in model.parameters() if p.ndim < 2]
     return torch.optim.AdamW([{"params": [p for p in model.parameters() if p.ndim > 1]},
                               {"params": flat, "weight_decay": 0.0, "lr": 0.01}], **{**OWN, **more})
 
 
-def ByHand(values, make):
+def made_by_hand(values, make):
     """The model that the constructor gives, and the step that a fresh optimizer makes."""
     model = Model()
     model.load_state_dict(values)
     optimizer = make(model)
-    Step(model, optimizer)
+    step_it(model, optimizer)
     return model, optimizer
 
 
-def Load(folder, model, optimizer, with_groups):
+def load_it(folder, model, optimizer, with_groups):
     """As a trainer resumes."""
     held, optim = state_dict.get_state_dict(model, optimizer)
     wanted = optim if with_groups else {"state": optim["state"]}
@@ -94,21 +94,21 @@ def Load(folder, model, optimizer, with_groups):
     state_dict.set_state_dict(model, optimizer, model_state_dict=held, optim_state_dict=optim)
 
 
-def Whole(tensor):
+def whole(tensor):
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach()
 
 
-def SameBits(a, b):
-    a, b = Whole(a), Whole(b)
+def same_bits(a, b):
+    a, b = whole(a), whole(b)
     return a.dtype == b.dtype and a.shape == b.shape and a.numpy().tobytes() == b.numpy().tobytes()
 
 
-def AreEqual(model, optimizer, other, optimizer_of_other):
+def are_equal(model, optimizer, other, optimizer_of_other):
     for (name, a), b in zip(model.state_dict().items(), other.state_dict().values(), strict=True):
-        assert SameBits(a, b), name
+        assert same_bits(a, b), name
     for a, b in zip(model.parameters(), other.parameters(), strict=True):
         mine, others = optimizer.state[a], optimizer_of_other.state[b]
-        assert mine.keys() == others.keys() and all(SameBits(mine[k], others[k]) for k in mine)
+        assert mine.keys() == others.keys() and all(same_bits(mine[k], others[k]) for k in mine)
     plain = [[{k: v for k, v in group.items() if k != "params"} for group in each.param_groups]
              for each in (optimizer, optimizer_of_other)]
     assert plain[0] == plain[1]
@@ -131,16 +131,16 @@ def values(folder):
 
 @pytest.fixture(scope="module")
 def export(folder):
-    def Export(name, optimizer, *arguments):
+    def export_it(name, optimizer, *arguments):
         out = folder / name
         if not out.exists():
             Ok("export", folder / "spec.yaml", "--to", "dcp", "-o", out, "--optimizer", optimizer, *arguments)
         return out
 
-    return Export
+    return export_it
 
 
-def Dump(model, make, path, **more):
+def dump(model, make, path, **more):
     """A run's own groups, as the README has it."""
     groups = state_dict.get_optimizer_state_dict(model, make(model, **more))["param_groups"]
     path.write_text(json.dumps({"adamw": groups}))
@@ -151,41 +151,41 @@ def test_one_step_with_the_runs_own_hyperparameters(export, values):
     """Which the export does not have, and so does not change."""
     out = export("moments", "adamw")
     model = Model()
-    optimizer = TwoGroups(model)
-    Load(out, model, optimizer, with_groups=False)
+    optimizer = two_groups(model)
+    load_it(out, model, optimizer, with_groups=False)
     assert all(state["step"] == 0 and not state["exp_avg"].any() for state in optimizer.state.values())
-    Step(model, optimizer)
-    AreEqual(model, optimizer, *ByHand(values, TwoGroups))
+    step_it(model, optimizer)
+    are_equal(model, optimizer, *made_by_hand(values, two_groups))
 
 
 def test_one_step_with_the_exports_hyperparameters(export, values):
     out = export("inline", INLINE)
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters())
-    Load(out, model, optimizer, with_groups=True)
-    Step(model, optimizer)
-    AreEqual(model, optimizer, *ByHand(values, OneGroup))
+    load_it(out, model, optimizer, with_groups=True)
+    step_it(model, optimizer)
+    are_equal(model, optimizer, *made_by_hand(values, one_group))
 
 
 @pytest.mark.parametrize("more", [{}, {"amsgrad": True, "foreach": False, "maximize": True}])
 def test_one_step_with_groups_that_a_run_wrote(folder, export, values, more):
     name = f"groups-{len(more)}"
-    out = export(name, Dump(Model(), TwoGroups, folder / f"{name}.json", **more))
+    out = export(name, dump(Model(), two_groups, folder / f"{name}.json", **more))
     model = Model()
-    optimizer = TwoGroups(model, **{**more, "lr": 7.0, "eps": 1.0})
+    optimizer = two_groups(model, **{**more, "lr": 7.0, "eps": 1.0})
     optimizer.param_groups[1]["weight_decay"] = 3.0
-    Load(out, model, optimizer, with_groups=True)
-    Step(model, optimizer)
-    AreEqual(model, optimizer, *ByHand(values, lambda made: TwoGroups(made, **more)))
+    load_it(out, model, optimizer, with_groups=True)
+    step_it(model, optimizer)
+    are_equal(model, optimizer, *made_by_hand(values, lambda made: two_groups(made, **more)))
 
 
 def test_names_types_and_groups_are_pytorchs_own(folder, export, values, tmp_path):
     """Line by line the metadata that PyTorch writes when the same run saves itself."""
     model = Model()
-    optimizer = TwoGroups(model)
+    optimizer = two_groups(model)
     held, optim = state_dict.get_state_dict(model, optimizer)
     dcp.save({"model": held, "optim": optim}, checkpoint_id=str(tmp_path / "own"), no_dist=True)
-    out = export("groups-0", Dump(Model(), TwoGroups, folder / "groups-0.json"))
+    out = export("groups-0", dump(Model(), two_groups, folder / "groups-0.json"))
     own, ours = (pickle.loads((p / ".metadata").read_bytes()) for p in (tmp_path / "own", out))
     # Of buffers there are moments, too: which tensors those are no spec says.
     extra = {f"optim.state.norm.running_{k}.{s}" for k in ("mean", "var") for s in ("step", "exp_avg", "exp_avg_sq")}
@@ -207,8 +207,8 @@ def test_becomes_one_file(export, values, tmp_path):
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters())
     state_dict.set_state_dict(model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optim"])
-    Step(model, optimizer)
-    AreEqual(model, optimizer, *ByHand(values, OneGroup))
+    step_it(model, optimizer)
+    are_equal(model, optimizer, *made_by_hand(values, one_group))
 
 
 def test_all_but_whole_numbers_and_buffers_have_a_state(export):
@@ -250,16 +250,16 @@ def test_parameters_that_only_begin_alike(engine, tmp_path):
     Ok("export", tmp_path / "spec.yaml", "--to", "dcp", "-o", tmp_path / "out", "--optimizer", INLINE)
     model = Model()
     model.head.weight = nn.Parameter(torch.zeros(11, 6))
-    optimizer = OneGroup(model)
-    Load(tmp_path / "out", model, optimizer, True)
+    optimizer = one_group(model)
+    load_it(tmp_path / "out", model, optimizer, True)
     other = Model()
     other.head.weight = nn.Parameter(torch.zeros(11, 6))
     other.load_state_dict(model.state_dict())
-    assert SameBits(model.head.weight, model.embed.weight) and model.head.weight is not model.embed.weight
-    again = OneGroup(other)
-    Step(model, optimizer)
-    Step(other, again)
-    AreEqual(model, optimizer, other, again)
+    assert same_bits(model.head.weight, model.embed.weight) and model.head.weight is not model.embed.weight
+    again = one_group(other)
+    step_it(model, optimizer)
+    step_it(other, again)
+    are_equal(model, optimizer, other, again)
 
 
 LARGE = """
@@ -330,8 +330,8 @@ def test_verify(folder, export, tmp_path):
     assert result.returncode == 1 and "embed.weight has other values" in result.stderr
     # Of a run that saved itself, too.
     model = Model()
-    optimizer = OneGroup(model)
-    Load(out, model, optimizer, with_groups=True)
+    optimizer = one_group(model)
+    load_it(out, model, optimizer, with_groups=True)
     held, optim = state_dict.get_state_dict(model, optimizer)
     dcp.save({"model": held, "optim": optim}, checkpoint_id=str(tmp_path / "own"), no_dist=True)
     assert "27 entries of an optimizer" in Ok("verify", tmp_path / "own", "--spec", folder / "spec.yaml").stdout
@@ -352,7 +352,7 @@ def test_the_python_package_reads_the_model(export, values, tmp_path):
     for folder in out, tmp_path / "zarr":
         model = Model()
         shardinit.torch.load_into(model, folder)
-        assert all(SameBits(tensor, values[name]) for name, tensor in model.state_dict().items())
+        assert all(same_bits(tensor, values[name]) for name, tensor in model.state_dict().items())
 
 
 def test_bytes_are_the_same(folder, export, tmp_path):
@@ -367,7 +367,7 @@ def test_bytes_are_the_same(folder, export, tmp_path):
     assert "was there already" in Ok(*arguments, tmp_path / "file.yaml").stderr
 
 
-def Sharded(folder, values):
+def sharded(folder, values):
     torch.manual_seed(0)
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     wanted = Model()
@@ -377,30 +377,30 @@ def Sharded(folder, values):
         for part in each.up, each.down:
             fully_shard(part, mesh=mesh)
         fully_shard(each, mesh=mesh)
-    optimizer, by_hand = OneGroup(model), OneGroup(wanted)
-    Load(folder, model, optimizer, with_groups=True)
+    optimizer, by_hand = one_group(model), one_group(wanted)
+    load_it(folder, model, optimizer, with_groups=True)
     placed = {name: distribute_tensor(tensor, mesh, p.placements, src_data_rank=None)
               for name, tensor in values.items() if isinstance(p := model.state_dict()[name], DTensor)}
     for name, tensor in placed.items():
-        assert SameBits(model.state_dict()[name], tensor), name
-    Step(model, optimizer)
-    Step(wanted, by_hand)
-    AreEqual(model, optimizer, wanted, by_hand)
+        assert same_bits(model.state_dict()[name], tensor), name
+    step_it(model, optimizer)
+    step_it(wanted, by_hand)
+    are_equal(model, optimizer, wanted, by_hand)
 
 
-def Enter(rank, world, folder, out, values):
+def enter(rank, world, folder, out, values):
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
     try:
-        Sharded(out, values)
+        sharded(out, values)
         dist.barrier()
     finally:
         dist.destroy_process_group()
 
 
 def test_fsdp_in_two_processes(export, values, tmp_path):
-    torch.multiprocessing.spawn(Enter, (2, str(tmp_path), str(export("inline", INLINE)), values), nprocs=2)
+    torch.multiprocessing.spawn(enter, (2, str(tmp_path), str(export("inline", INLINE)), values), nprocs=2)
 
 
 @pytest.mark.parametrize(("optimizer", "message"), [

@@ -22,7 +22,7 @@ def tensors(tmp_path_factory):
     return {path: words.view(DTYPES[dtype]) for path, (dtype, words) in Reassemble(out).items()}
 
 
-def Nearest(x):
+def nearest(x):
     """The f32 nearest to an mpmath number, ties to even, rounded once."""
     x = mpmath.mpf(x)
     if x == 0:
@@ -31,7 +31,7 @@ def Nearest(x):
     return np.float32(float(mpmath.nint(x / ulp) * ulp))
 
 
-def Ulps(a, b):
+def ulps_of(a, b):
     """Between positive f32 arrays."""
     return np.abs(a.view(np.int32).astype(np.int64) - b.view(np.int32).astype(np.int64))
 
@@ -39,12 +39,12 @@ def Ulps(a, b):
 THETA, DIM, FACTOR, LOW, HIGH, OLD = 500000, 128, 8, 1, 4, 8192
 
 
-def ExactInvFreq(i):
+def exact_inv_freq(i):
     return mpmath.power(THETA, mpmath.mpf(-2 * int(i)) / DIM)
 
 
-def ExactLlama3(i):
-    f = ExactInvFreq(i)
+def exact_llama3(i):
+    f = exact_inv_freq(i)
     wavelength = 2 * mpmath.pi / f
     if wavelength > mpmath.mpf(OLD) / LOW:
         return f / FACTOR
@@ -73,14 +73,14 @@ SCALED = np.frombuffer(bytes.fromhex(
 
 
 @pytest.mark.parametrize("path, exact, theirs, differing, largest",
-                         [("rope.inv_freq", ExactInvFreq, UNSCALED, 18, 1),
-                          ("rope.inv_freq_llama3", ExactLlama3, SCALED, 21, 3)])
+                         [("rope.inv_freq", exact_inv_freq, UNSCALED, 18, 1),
+                          ("rope.inv_freq_llama3", exact_llama3, SCALED, 21, 3)])
 def test_rope_is_correctly_rounded(tensors, path, exact, theirs, differing, largest):
     ours = tensors[path]
-    assert np.array_equal(ours, [Nearest(exact(i)) for i in range(DIM // 2)])
+    assert np.array_equal(ours, [nearest(exact(i)) for i in range(DIM // 2)])
     # Transformers rounds at each step: a power, a division, and four more where
     # it interpolates. Where it differs, it is the one that is farther off.
-    ulps = Ulps(ours, theirs)
+    ulps = ulps_of(ours, theirs)
     assert (np.count_nonzero(ulps), ulps.max()) == (differing, largest)
     assert np.count_nonzero(ulps > 1) <= 2
     for i in np.flatnonzero(ulps):
@@ -89,7 +89,7 @@ def test_rope_is_correctly_rounded(tensors, path, exact, theirs, differing, larg
 
 
 def test_linear_scaling(tensors):
-    want = [Nearest(ExactInvFreq(i) / FACTOR) for i in range(DIM // 2)]
+    want = [nearest(exact_inv_freq(i) / FACTOR) for i in range(DIM // 2)]
     assert np.array_equal(tensors["rope.inv_freq_linear"], want)
 
 
@@ -97,15 +97,15 @@ def test_yarn_scaling(tensors):
     """As `_compute_yarn_parameters` of Transformers 5.23.0 has it, which computes in f32."""
     ours, theta, dim, factor, old = tensors["rope.inv_freq_yarn"], 10000, 64, 40, 4096
 
-    def Dimension(turns):
+    def dimension(turns):
         return dim * mpmath.log(old / (turns * 2 * mpmath.pi)) / (2 * mpmath.log(theta))
 
-    low, high = max(mpmath.floor(Dimension(32)), 0), min(mpmath.ceil(Dimension(1)), dim - 1)
+    low, high = max(mpmath.floor(dimension(32)), 0), min(mpmath.ceil(dimension(1)), dim - 1)
     assert (low, high) == (10, 23)
     for i in range(dim // 2):
         ramp = min(max((i - low) / (high - low), 0), 1)
         f = mpmath.power(theta, mpmath.mpf(-2 * i) / dim)
-        assert ours[i] == Nearest(f / factor * ramp + f * (1 - ramp)), i
+        assert ours[i] == nearest(f / factor * ramp + f * (1 - ramp)), i
     rope = pytest.importorskip("transformers.modeling_rope_utils")
     from transformers import LlamaConfig
 
@@ -113,7 +113,7 @@ def test_yarn_scaling(tensors):
         "rope_type": "yarn", "rope_theta": theta, "factor": factor, "original_max_position_embeddings": old,
         "beta_fast": 32, "beta_slow": 1})
     theirs, _ = rope._compute_yarn_parameters(config, "cpu")
-    assert Ulps(ours, theirs.numpy()).max() <= 4
+    assert ulps_of(ours, theirs.numpy()).max() <= 4
 
 
 def test_sinusoidal_positions(tensors):
@@ -122,7 +122,7 @@ def test_sinusoidal_positions(tensors):
     for row in range(0, rows, 7):
         for column in range(columns):
             angle = row * mpmath.power(10000, mpmath.mpf(-int(column - column % 2)) / columns)
-            want = Nearest(mpmath.cos(angle) if column % 2 else mpmath.sin(angle))
+            want = nearest(mpmath.cos(angle) if column % 2 else mpmath.sin(angle))
             assert ours[row, column] == want, (row, column)
 
 
@@ -143,7 +143,7 @@ def test_relative_position_index(tensors):
 
 
 def test_mamba_a_log(tensors):
-    want = np.array([Nearest(mpmath.log(n + 1)) for n in range(16)])
+    want = np.array([nearest(mpmath.log(n + 1)) for n in range(16)])
     assert np.array_equal(tensors["mamba.A_log"], np.tile(want, (256, 1)))
 
 
@@ -166,7 +166,7 @@ def test_mamba_dt_bias_is_the_formula_of_its_draw(tensors, tmp_path):
     for u, got in zip(words.view(DTYPES[dtype]), tensors["mamba.dt_bias"]):
         log_dt = mpmath.mpf(float(u)) * (mpmath.log(0.1) - mpmath.log(0.001)) + mpmath.log(0.001)
         dt = max(mpmath.exp(log_dt), mpmath.mpf(1e-4))
-        assert got == Nearest(dt + mpmath.log(-mpmath.expm1(-dt)))
+        assert got == nearest(dt + mpmath.log(-mpmath.expm1(-dt)))
 
 
 def test_hippo_legs(tensors):
@@ -175,7 +175,7 @@ def test_hippo_legs(tensors):
     want = np.zeros((n, n), np.float32)
     for i in range(n):
         for j in range(i):
-            want[i, j] = -Nearest(mpmath.sqrt((2 * i + 1) * (2 * j + 1)))
+            want[i, j] = -nearest(mpmath.sqrt((2 * i + 1) * (2 * j + 1)))
         want[i, i] = -(i + 1)
     assert np.array_equal(ours, want)
 
@@ -232,15 +232,15 @@ def test_what_is_no_number_is_refused(tmp_path):
     assert not (tmp_path / "out/manifest.json").exists()
 
 
-def Tensors(text):
+def tensors_of(text):
     with shardinit.open_spec(text=text) as spec:
         return {path: tensor.global_shape for path, tensor in spec.tensors.items()}
 
 
-def Sized(names, expressions):
+def sized(names, expressions):
     """What expressions of whole numbers are, as sizes of tensors."""
     lines = [f"  t{i}: {{shape: ['{expression}'], init: zeros}}" for i, expression in enumerate(expressions)]
-    found = Tensors("shardinit: 1\nname: sized\ndtype: bool\nvars: {" + names + "}\nmodules:\n" + "\n".join(lines) + "\n")
+    found = tensors_of("shardinit: 1\nname: sized\ndtype: bool\nvars: {" + names + "}\nmodules:\n" + "\n".join(lines) + "\n")
     return [size for size, in found.values()]
 
 
@@ -261,10 +261,10 @@ def test_whole_numbers_above_what_doubles_hold(large):
                               ("round_up(a, 1) - a + 1", 1), ("b / 1 - a", 1)]:
         expressions.append(expression)
         wanted.append(value)
-    assert Sized(f"a: {a}, b: {b}", expressions) == wanted
+    assert sized(f"a: {a}, b: {b}", expressions) == wanted
 
 
 def test_whole_numbers_above_what_doubles_hold_decide_what_there_is():
-    assert Tensors("shardinit: 1\nname: when\ndtype: f32\nvars: {a: 9007199254740993}\nmodules:\n"
+    assert tensors_of("shardinit: 1\nname: when\ndtype: f32\nvars: {a: 9007199254740993}\nmodules:\n"
                    "  here: {shape: [1], init: zeros, when: a > 9007199254740992}\n"
                    "  gone: {shape: [1], init: zeros, when: a == 9007199254740992}\n") == {"here": (1,)}

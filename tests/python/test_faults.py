@@ -63,16 +63,16 @@ def damaged(good, tmp_path):
     return pathlib.Path(shutil.copytree(good, tmp_path / "damaged"))
 
 
-def Inject(calls, what):
+def inject(calls, what):
     return ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={calls}",
             "-e", f"inject={calls}:{what}"]
 
 
-def CanTrace():
+def can_trace():
     return subprocess.run(["strace", "-qq", "-o", "/dev/null", "true"], capture_output=True).returncode == 0
 
 
-def IsCommitted(folder):
+def is_committed(folder):
     return (folder / "manifest.json").exists()
 
 
@@ -85,18 +85,18 @@ CALLS = ["pwrite64", "write", "openat", "rename,renameat,renameat2", "fdatasync,
 
 @pytest.mark.parametrize("calls", CALLS)
 def test_killed_at_every_call(calls, spec, good, tmp_path):
-    assert CanTrace()
+    assert can_trace()
     expected = Tree(good)
     k, out = 0, tmp_path / "out"
     while True:
         k += 1
         assert k < 500
         result = Run("gen", spec, "-o", out, "--jobs", "1",
-                     wrap=Inject(calls, f"signal=SIGKILL:when={k}"))
+                     wrap=inject(calls, f"signal=SIGKILL:when={k}"))
         if result.returncode == 0:
             break
         assert result.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL), result.stderr
-        if IsCommitted(out):
+        if is_committed(out):
             Ok("verify", out)
         Ok("gen", spec, "-o", out)
         assert Tree(out) == expected, f"killed at call {k}"
@@ -113,7 +113,7 @@ def test_a_complete_checkpoint_stays_one_when_killed(command, spec, good, tmp_pa
         for k in range(1, 500):
             out = pathlib.Path(shutil.copytree(good, tmp_path / "out"))
             result = Run(name, *([out] if name == "finalize" else [spec, "-o", out]), *options,
-                         wrap=Inject(calls, f"signal=SIGKILL:when={k}"))
+                         wrap=inject(calls, f"signal=SIGKILL:when={k}"))
             Ok("verify", out)
             assert result.returncode == 0 or {p for p in Tree(out) if "tmp-" not in p} >= set(Tree(good)) - {"index.h5"}
             shutil.rmtree(out)
@@ -129,7 +129,7 @@ def test_killed_twice_with_threads(seed, spec, good, tmp_path):
     for _ in range(2):
         calls = chance.choice(CALLS[:5])
         Run("gen", spec, "-o", tmp_path / "out", "--jobs", "4",
-            wrap=Inject(calls, f"signal=SIGKILL:when={chance.randrange(1, 12)}"))
+            wrap=inject(calls, f"signal=SIGKILL:when={chance.randrange(1, 12)}"))
     Ok("gen", spec, "-o", tmp_path / "out")
     assert Tree(tmp_path / "out") == Tree(good)
 
@@ -165,7 +165,7 @@ PERMANENT = ["EROFS", "EOPNOTSUPP", "ENOSYS"]  # Not worth another try.
 @pytest.mark.parametrize("when", ["1+", "2+", "4"])
 def test_an_error_ends_the_run_and_says_so(calls, error, when, spec, good, tmp_path):
     out = tmp_path / "out"
-    result = Run("gen", spec, "-o", out, "--jobs", "1", wrap=Inject(calls, f"error={error}:when={when}"))
+    result = Run("gen", spec, "-o", out, "--jobs", "1", wrap=inject(calls, f"error={error}:when={when}"))
     if result.returncode == 0:  # There was no such call.
         assert Tree(out) == Tree(good)
         assert when != "1+"
@@ -173,7 +173,7 @@ def test_an_error_ends_the_run_and_says_so(calls, error, when, spec, good, tmp_p
     assert result.returncode == (2 if error in PERMANENT else 3)
     assert os.strerror(getattr(errno, error)) in result.stderr
     assert str(tmp_path) in result.stderr
-    assert not IsCommitted(out) or Run("verify", out).returncode == 0
+    assert not is_committed(out) or Run("verify", out).returncode == 0
     assert not [p for p in Tree(out) if "tmp" in p] if out.exists() else True
     Ok("gen", spec, "-o", out)
     assert Tree(out) == Tree(good)
@@ -208,7 +208,7 @@ def test_what_cannot_be_looked_at_is_not_absent(command, name, error, good, spec
 def test_interrupted_calls_go_on(when, spec, good, tmp_path):
     for calls in ["pwrite64", "openat", "fdatasync", "fsync"]:
         out = tmp_path / calls
-        Ok("gen", spec, "-o", out, "--jobs", "1", wrap=Inject(calls, f"error=EINTR:when={when}"))
+        Ok("gen", spec, "-o", out, "--jobs", "1", wrap=inject(calls, f"error=EINTR:when={when}"))
         assert Tree(out) == Tree(good)
 
 
@@ -229,7 +229,7 @@ def test_short_writes_go_on(size, tmp_path):
         out.mkdir()
         shutil.copy(good / "plan.json", out)  # Or the first write is its, which is read again.
         result = Run("gen", spec, "-o", out, "--index", "never",
-                     wrap=Inject("pwrite64", f"retval={size}:when={when}"))
+                     wrap=inject("pwrite64", f"retval={size}:when={when}"))
         if result.returncode == 3:  # HDF5's own metadata: it notices, or does not go on.
             continue
         assert result.returncode == 0, result.stderr
@@ -244,7 +244,7 @@ def test_short_writes_go_on(size, tmp_path):
 def test_no_direct_io(spec, good, tmp_path):
     """A file system that refuses O_DIRECT: the same bytes, the other way."""
     for k in range(1, 40):
-        result = Run("gen", spec, "-o", tmp_path / "out", wrap=Inject("openat", f"error=EINVAL:when={k}"))
+        result = Run("gen", spec, "-o", tmp_path / "out", wrap=inject("openat", f"error=EINVAL:when={k}"))
         if result.returncode == 0:
             assert Tree(tmp_path / "out") == Tree(good)
         else:
@@ -256,14 +256,14 @@ def test_no_direct_io(spec, good, tmp_path):
     ("flock", "ENOLCK"), ("flock", "ENOSYS"), ("fallocate", "EOPNOTSUPP"), ("fallocate", "ENOSYS"),
     ("link,linkat", "EPERM"), ("link,linkat", "EOPNOTSUPP"), ("fsync", "EINVAL"), ("statfs,fstatfs", "ENOSYS")])
 def test_file_systems_that_lack_something(calls, error, spec, good, tmp_path):
-    Ok("gen", spec, "-o", tmp_path / "out", wrap=Inject(calls, f"error={error}"))
+    Ok("gen", spec, "-o", tmp_path / "out", wrap=inject(calls, f"error={error}"))
     assert Tree(tmp_path / "out") == Tree(good)
 
 
 @pytest.mark.parametrize("calls", ["rename,renameat,renameat2", "openat", "pwrite64", "fdatasync"])
 def test_a_stale_handle_is_an_error(calls, spec, good, tmp_path):
     for when in range(1, 80, 6 if calls == "openat" else 20):
-        result = Run("gen", spec, "-o", tmp_path / "out", wrap=Inject(calls, f"error=ESTALE:when={when}"))
+        result = Run("gen", spec, "-o", tmp_path / "out", wrap=inject(calls, f"error=ESTALE:when={when}"))
         assert result.returncode in (0, 1, 2, 3, 127), result.stderr  # The loader's and the spec's are others.
         Ok("gen", spec, "-o", tmp_path / "out")
         assert Tree(tmp_path / "out") == Tree(good)
@@ -272,7 +272,7 @@ def test_a_stale_handle_is_an_error(calls, spec, good, tmp_path):
 
 @pytest.mark.parametrize("when", ["1+", "2+", "3+", "4"])
 def test_threads_that_cannot_start(when, spec, good, tmp_path):
-    result = Run("gen", spec, "-o", tmp_path / "out", "--jobs", "4", wrap=Inject("clone3", f"error=EAGAIN:when={when}"))
+    result = Run("gen", spec, "-o", tmp_path / "out", "--jobs", "4", wrap=inject("clone3", f"error=EAGAIN:when={when}"))
     assert result.returncode == 0 or result.returncode == 3 and "cannot start a thread" in result.stderr
     Ok("gen", spec, "-o", tmp_path / "out")
     assert Tree(tmp_path / "out") == Tree(good)
@@ -283,13 +283,13 @@ def small_disk(tmp_path):
     folder = tmp_path / "disk"
     folder.mkdir()
 
-    def Mount(size):
+    def mount(size):
         if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder],
                           capture_output=True).returncode:
             pytest.skip("tmpfs cannot be mounted here")
         return folder
 
-    yield Mount
+    yield mount
     subprocess.run(["umount", folder], capture_output=True)
 
 
@@ -302,35 +302,35 @@ def test_full_disk(size, spec, good, small_disk):
         return
     assert result.returncode == 3
     assert "No space left on device" in result.stderr or " free\n" in result.stderr
-    assert not IsCommitted(disk / "out")
+    assert not is_committed(disk / "out")
     subprocess.run(["mount", "-o", "remount,size=8m", disk], check=True)
     Ok("gen", spec, "-o", disk / "out")
     assert Tree(disk / "out") == Tree(good)
 
 
 def test_file_size_limit(spec, good, tmp_path):
-    def Limit():
+    def limit_of():
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
 
-    result = Run("gen", spec, "-o", tmp_path / "out", preexec_fn=Limit)
+    result = Run("gen", spec, "-o", tmp_path / "out", preexec_fn=limit_of)
     assert result.returncode == 3 and "File too large" in result.stderr
     Ok("gen", spec, "-o", tmp_path / "out")
     assert Tree(tmp_path / "out") == Tree(good)
 
 
 def test_few_file_descriptors(spec, tmp_path):
-    def Limit():
+    def limit_of():
         resource.setrlimit(resource.RLIMIT_NOFILE, (5, 5))
 
-    assert Run("gen", spec, "-o", tmp_path / "out", preexec_fn=Limit).returncode in (0, 3)
+    assert Run("gen", spec, "-o", tmp_path / "out", preexec_fn=limit_of).returncode in (0, 3)
 
 
 @pytest.mark.parametrize("megabytes", [40, 60, 80, 120, 200, 400])
 def test_little_memory(megabytes, spec, good, tmp_path):
-    def Limit():
+    def limit_of():
         resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
 
-    result = Run("gen", spec, "-o", tmp_path / "out", preexec_fn=Limit)
+    result = Run("gen", spec, "-o", tmp_path / "out", preexec_fn=limit_of)
     assert result.returncode in (0, 3, 127), result.stderr  # 127: not even the loader fits.
     Ok("gen", spec, "-o", tmp_path / "out")
     assert Tree(tmp_path / "out") == Tree(good)
@@ -401,7 +401,7 @@ LEFT_OVERS = [f".plan.json.tmp-{BITS}", f".manifest.json.tmp-{BITS}", f".index.h
               f"ranks/.rank-00000.h5.tmp-{BITS}", f"ranks/.rank-123456.json.tmp-{BITS}"]
 
 
-def Put(folder, names):
+def put(folder, names):
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("mine")
@@ -411,7 +411,7 @@ def Put(folder, names):
 def test_what_is_the_users_stays(command, good, spec, tmp_path):
     out = pathlib.Path(shutil.copytree(good, tmp_path / "out"))
     (out / "manifest.json").unlink()
-    Put(out, MINE + LEFT_OVERS)
+    put(out, MINE + LEFT_OVERS)
     Ok(*(["finalize", out] if command == "finalize" else ["gen", spec, "-o", out]))
     mine = {name: b"mine" for name in MINE}
     assert {name: data for name, data in Tree(out).items() if data is not None} == {
@@ -422,7 +422,7 @@ def test_what_is_beside_an_export_stays(spec, tmp_path):
     old, young = f".out.tmp-{BITS}", f".out.tmp-{BITS[:-2]}aa"
     mine = [".out.tmp-mine/a", f".out.tmp-{BITS.upper()}/a", f".outer.tmp-{BITS}/a", f".out.tmp-{BITS[:-1]}/a",
             f".out.tmp-{BITS[:-2]}bb"]  # A file is no folder of an export.
-    Put(tmp_path, [*mine, f"{old}/a", f"{old}/b/c", f"{young}/b/c"])
+    put(tmp_path, [*mine, f"{old}/a", f"{old}/b/c", f"{young}/b/c"])
     for path in [*(tmp_path / old).rglob("*"), tmp_path / old, tmp_path / young]:
         os.utime(path, (0, 0))
     Ok("export", spec, "--to", "dcp", "-o", tmp_path / "out")
@@ -535,17 +535,17 @@ def test_ranks_that_vanish_are_worth_another_try(spec, good, tmp_path):
 BARE = ["-e", "inject=renameat2:error=EINVAL", "-e", "inject=linkat:error=EPERM"]
 
 
-def Slow(calls, seconds, *more):
+def slow_of(calls, seconds, *more):
     return ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={calls},renameat2,linkat",
             "-e", f"inject={calls}:delay_enter={int(seconds * 1e6)}", *more]
 
 
-def Start(*command, wrap=()):
+def start_of(*command, wrap=()):
     return subprocess.Popen([*map(str, wrap), BINARY, *map(str, command)], env=CLEAN, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def WaitFor(condition):
+def wait_for(condition):
     deadline = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline
@@ -562,7 +562,7 @@ def other(tmp_path):
 def test_two_plans_at_once_without_hard_links(spec, other, good, tmp_path):
     for turn in range(10):
         out = tmp_path / str(turn)
-        runs = [Start("gen", path, "-o", out, wrap=Slow("fdatasync", 0.01, *BARE)) for path in (spec, other)]
+        runs = [start_of("gen", path, "-o", out, wrap=slow_of("fdatasync", 0.01, *BARE)) for path in (spec, other)]
         for run in runs:
             run.communicate(timeout=60)
         assert sorted(run.returncode for run in runs) == [0, 4]
@@ -572,7 +572,7 @@ def test_two_plans_at_once_without_hard_links(spec, other, good, tmp_path):
 
 def test_a_claim_that_was_killed_is_no_conflict(spec, good, tmp_path):
     for k in range(1, 20):
-        result = Run("gen", spec, "-o", tmp_path / "out", wrap=Inject("renameat2,renameat,linkat", f"signal=SIGKILL:when={k}") + BARE)
+        result = Run("gen", spec, "-o", tmp_path / "out", wrap=inject("renameat2,renameat,linkat", f"signal=SIGKILL:when={k}") + BARE)
         Ok("gen", spec, "-o", tmp_path / "out")
         assert Tree(tmp_path / "out") == Tree(good)
         shutil.rmtree(tmp_path / "out")
@@ -589,8 +589,8 @@ def test_a_claim_that_was_killed_is_no_conflict(spec, good, tmp_path):
 def test_a_folder_that_is_given_to_another_plan(point, spec, other, good, tmp_path):
     """While a run is suspended: it goes on, and changes nothing of that other plan's."""
     out = tmp_path / "out"
-    run = Start("gen", spec, "-o", out, "--jobs", "1", wrap=Slow("fsync", 0.15))
-    WaitFor((out / point).exists)
+    run = start_of("gen", spec, "-o", out, "--jobs", "1", wrap=slow_of("fsync", 0.15))
+    wait_for((out / point).exists)
     child = int(pathlib.Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()[0])
     os.kill(child, signal.SIGSTOP)
     for path in out.iterdir():
@@ -607,8 +607,8 @@ def test_a_folder_that_is_given_to_another_plan(point, spec, other, good, tmp_pa
 def test_a_folder_that_moves_stays_whole(spec, good, tmp_path):
     """A run writes where its folder is, makes no other, and says that it is not where it was asked for."""
     out = tmp_path / "deep/out"
-    run = Start("gen", spec, "-o", out, "--jobs", "1", wrap=Slow("fsync", 0.05))
-    WaitFor((out / "ranks/rank-00001.json").exists)
+    run = start_of("gen", spec, "-o", out, "--jobs", "1", wrap=slow_of("fsync", 0.05))
+    wait_for((out / "ranks/rank-00001.json").exists)
     (tmp_path / "deep").rename(tmp_path / "moved")
     _, stderr = run.communicate(timeout=60)
     assert run.returncode == 3 and "was moved or removed" in stderr
@@ -618,7 +618,7 @@ def test_a_folder_that_moves_stays_whole(spec, good, tmp_path):
 
 # Nodes whose locks are their own ------------------------------------------------
 
-def Node(number, tmp_path):
+def node_of(number, tmp_path):
     """A command's prefix: as on a machine of this number, to which no lock of another one is known."""
     boot = tmp_path / f"boot-{number}"
     boot.write_text(f"00000000-0000-0000-0000-{number:012}\n")
@@ -630,7 +630,7 @@ def Node(number, tmp_path):
 
 @pytest.fixture
 def nodes(tmp_path):
-    made = [Node(number, tmp_path) for number in range(3)]
+    made = [node_of(number, tmp_path) for number in range(3)]
     if subprocess.run([*made[0], "true"], capture_output=True).returncode:
         pytest.skip("no namespaces here")
     return made
@@ -642,7 +642,7 @@ def test_nodes_spare_one_another(ranks, nodes, spec, good, tmp_path):
         out = tmp_path / str(turn)
         runs = []
         for node, which in zip(nodes, ranks):
-            runs.append(Start("gen", spec, "-o", out, "--ranks", which, wrap=node))
+            runs.append(start_of("gen", spec, "-o", out, "--ranks", which, wrap=node))
             time.sleep(0.1)
         for run in runs:
             _, stderr = run.communicate(timeout=60)
@@ -678,7 +678,7 @@ def test_signals_end_the_run_cleanly(number, tmp_path):
     assert time.monotonic() - start < 3
     assert run.returncode in (-number, 128 + number), stderr
     assert stderr.endswith("shardinit: interrupted; ranks that are done stay, and the same command makes the rest\n")
-    assert not IsCommitted(out)
+    assert not is_committed(out)
     assert [p.name for p in (out / "ranks").iterdir()] == []
 
 
@@ -715,7 +715,7 @@ def test_every_command_ends_by_a_signal(command, number, spec, good, damaged, tm
     statuses = set()
     # Before that many files are the libraries.
     for k in range(45, 80, 5) if calls == "openat" else [1, 2]:
-        result = Run(*run, wrap=Inject(calls, f"signal={number.name}:when={k}"), timeout=30)
+        result = Run(*run, wrap=inject(calls, f"signal={number.name}:when={k}"), timeout=30)
         assert result.returncode in (0, -number, 128 + number), result.stderr
         assert result.returncode == 0 or not result.stdout
         statuses.add(result.returncode)
@@ -727,14 +727,14 @@ def test_every_command_ends_by_a_signal(command, number, spec, good, damaged, tm
 
 # Damage -----------------------------------------------------------------------
 
-def Boxes(name):
+def boxes(name):
     """(path, first byte, byte after the last) of every dataset in a rank file."""
     with h5py.File(name, "r") as file:
         return [(Text(d.attrs["path"]), d.id.get_offset(), d.id.get_offset() + ReadRaw(d).nbytes)
                 for d in Datasets(file) if d.size]
 
 
-def Flip(name, position):
+def flip(name, position):
     with open(name, "r+b") as file:
         file.seek(position)
         byte = file.read(1)
@@ -747,7 +747,7 @@ def test_verify_accepts_what_gen_wrote(good):
 
 
 def test_verify_changes_nothing(damaged, good):
-    Flip(damaged / "ranks/rank-00001.h5", 5000)
+    flip(damaged / "ranks/rank-00001.h5", 5000)
     before = Tree(damaged)
     Run("verify", damaged)
     assert Tree(damaged) == before
@@ -756,15 +756,15 @@ def test_verify_changes_nothing(damaged, good):
 @pytest.mark.parametrize("rank", range(4))
 def test_a_flipped_data_bit_is_found_and_named(rank, damaged):
     name = damaged / f"ranks/rank-{rank:05}.h5"
-    for path, start, end in Boxes(name):
+    for path, start, end in boxes(name):
         for position in {start, (start + end) // 2, end - 1}:
-            Flip(name, position)
+            flip(name, position)
             result = Run("verify", damaged)
             assert result.returncode == 1
             assert path in result.stdout + result.stderr
             assert f"{rank}" in result.stdout + result.stderr
             assert json.loads(Run("verify", damaged, "--json").stdout)
-            Flip(name, position)
+            flip(name, position)
     Ok("verify", damaged)
 
 
@@ -775,46 +775,46 @@ def test_no_flipped_bit_goes_unnoticed(name, damaged):
     chance = random.Random(name)
     for position in sorted({0, size - 1, *chance.sample(range(size), min(size, 60)),
                             *chance.sample(range(min(size, 3000)), min(size, 60, 3000))}):
-        Flip(damaged / name, position)
+        flip(damaged / name, position)
         result = Run("verify", damaged)
         assert result.returncode in (1, 5), f"{name}, byte {position}: exit {result.returncode}"
         assert result.stderr or result.stdout
-        Flip(damaged / name, position)
+        flip(damaged / name, position)
     Ok("verify", damaged)
 
 
-def Truncate(name):
+def truncate_of(name):
     os.truncate(name, name.stat().st_size // 2)
 
 
-def Extend(name):
+def extend(name):
     with open(name, "ab") as file:
         file.write(b"\0" * 4096)
 
 
-def Empty(name):
+def empty(name):
     os.truncate(name, 0)
 
 
-def Zero(name):
+def zero(name):
     # What a crash can leave: the length is there, the data is not.
-    (path, start, end) = max(Boxes(name), key=lambda box: box[2] - box[1])
+    (path, start, end) = max(boxes(name), key=lambda box: box[2] - box[1])
     with open(name, "r+b") as file:
         file.seek(start)
         file.write(b"\0" * (end - start))
 
 
-def Folder(name):
+def folder_of(name):
     name.unlink()
     name.mkdir()
 
 
-def Link(name):
+def link_of(name):
     name.rename(name.with_name("elsewhere"))
     name.symlink_to("elsewhere")
 
 
-@pytest.mark.parametrize("damage", [Truncate, Extend, Empty, Zero, Folder, pathlib.Path.unlink],
+@pytest.mark.parametrize("damage", [truncate_of, extend, empty, zero, folder_of, pathlib.Path.unlink],
                          ids=lambda f: f.__name__.lower())
 def test_a_damaged_rank_file_is_found(damage, damaged):
     damage(damaged / "ranks/rank-00002.h5")
@@ -837,12 +837,12 @@ def test_a_link_is_no_part_of_a_checkpoint(name, damaged, tmp_path):
     Ok("verify", tmp_path / "link")
 
 
-def Rewritten(before, folder):
+def rewritten(before, folder):
     """The files that are not those of `before`, a map of names to their inodes."""
-    return {name for name, inode in Inodes(folder).items() if before.get(name) != inode}
+    return {name for name, inode in inodes(folder).items() if before.get(name) != inode}
 
 
-def Inodes(folder):
+def inodes(folder):
     return {str(p.relative_to(folder)): p.lstat().st_ino for p in folder.rglob("*") if not p.is_dir()}
 
 
@@ -863,33 +863,33 @@ def test_gen_repairs_what_verify_finds(name, damage, again, good, damaged, spec,
     """And leaves the rest alone, what does not belong too; the folder is then what it was."""
     path = damaged / name
     if damage in ("data", "head"):
-        Flip(path, path.stat().st_size - 1 if damage == "data" and name.endswith("1.h5") else 30)
+        flip(path, path.stat().st_size - 1 if damage == "data" and name.endswith("1.h5") else 30)
     elif damage == "cut":
-        Truncate(path)
+        truncate_of(path)
     else:
         path.rename(tmp_path / "elsewhere")
     if damage == "link":
         path.symlink_to(tmp_path / "elsewhere")
-    before, mine = Inodes(damaged), damaged / "mine"
+    before, mine = inodes(damaged), damaged / "mine"
     found = Run("verify", damaged)
     assert found.returncode == 1 and name in found.stderr and "--repair" in found.stderr
     mine.write_text("mine")
     Ok("gen", spec, "-o", damaged, "--repair")
-    assert Rewritten(before, damaged) == again | {"mine"}
+    assert rewritten(before, damaged) == again | {"mine"}
     assert mine.read_text() == "mine"
     mine.unlink()
     Ok("verify", damaged)
     assert Tree(damaged) == Tree(good) and not any(p.is_symlink() for p in damaged.rglob("*"))
-    before = Inodes(damaged)
+    before = inodes(damaged)
     assert "4 ranks" in Ok("gen", spec, "-o", damaged, "--repair").stdout
-    assert Inodes(damaged) == before
+    assert inodes(damaged) == before
 
 
 def test_repair_by_ranks_and_of_an_unfinished_folder(good, spec, tmp_path):
     out = tmp_path / "out"
     Ok("gen", spec, "-o", out, "--ranks", "0,1", "--repair")  # Nothing is there yet.
-    Flip(out / "ranks/rank-00000.h5", 30)
-    Flip(out / "ranks/rank-00001.h5", 30)
+    flip(out / "ranks/rank-00000.h5", 30)
+    flip(out / "ranks/rank-00001.h5", 30)
     Ok("gen", spec, "-o", out, "--ranks", "1-3", "--repair")
     assert Json("gen", spec, "-o", out, "--ranks", "1-3", "--repair")["ranks_written"] == 0
     assert Json("gen", spec, "-o", out, "--repair")["ranks_written"] == 1
@@ -901,7 +901,7 @@ def test_repair_is_no_way_around_a_conflict(damaged, good, spec):
     done = Run("gen", spec, "-o", damaged, "--set", "seed=5", "--repair")
     assert done.returncode == 4 and Tree(damaged) == Tree(good)
     (damaged / "manifest.json").unlink()  # It alone says that a damaged plan was this one.
-    Flip(damaged / "plan.json", 40)
+    flip(damaged / "plan.json", 40)
     before = Tree(damaged)
     assert Run("gen", spec, "-o", damaged, "--repair").returncode in (4, 5) and Tree(damaged) == before
     assert Run("gen", spec, "-o", damaged, "--repair", "--dry-run").returncode == 2
@@ -1015,68 +1015,68 @@ def test_paths_in_the_manifest_do_not_leave_the_folder(damaged, tmp_path):
 
 # Hostile files ----------------------------------------------------------------
 
-def External(file, _):
+def external_of(file, _):
     file.create_dataset("w", (16,), "u1", external=[("/etc/passwd", 0, 16)])
 
 
-def Virtual(file, _):
+def virtual(file, _):
     layout = h5py.VirtualLayout((16,), "u1")
     layout[:] = h5py.VirtualSource("/etc/passwd", "w", (16,))
     file.create_virtual_dataset("w", layout)
 
 
-def ExternalLink(file, _):
+def external_link(file, _):
     file["w"] = h5py.ExternalLink("/etc/passwd", "/w")
 
 
-def SoftLink(file, _):
+def soft_link(file, _):
     file["w"] = h5py.SoftLink("/w")
 
 
-def Cycle(file, _):
+def cycle(file, _):
     file.create_group("a")["b"] = file["/"]
 
 
-def Deep(file, _):
+def deep(file, _):
     group = file
     for _ in range(5000):
         group = group.create_group("g")
 
 
-def ShapeBomb(file, _):
+def shape_bomb(file, _):
     file.create_dataset("w", (1 << 40, 1 << 20), "f8", chunks=(1, 1))
 
 
-def Filtered(file, _):
+def filtered(file, _):
     file.create_dataset("w", data=np.zeros(1 << 22, "u1"), compression="gzip")
 
 
-def HugeAttribute(file, _):
+def huge_attribute(file, _):
     file.create_dataset("w", (1,), "u1").attrs["path"] = "x" * 50_000
 
 
-def WrongTypes(file, _):
+def wrong_types(file, _):
     dataset = file.create_dataset("w", (4,), "f4")
     dataset.attrs["path"], dataset.attrs["dtype"] = 7, [1.0, 2.0]
     dataset.attrs["global_shape"], dataset.attrs["offset"] = "x", -1
     file.attrs["rank"], file.attrs["mesh_axes"] = "zero", 3
 
 
-def Names(file, _):
+def names_of(file, _):
     file.create_dataset("a\x1b[31mred\n/..", (1,), "u1").attrs["path"] = "../\x1b[31m"
 
 
-def Compound(file, _):
+def compound(file, _):
     file.create_dataset("w", (1,), [("a", "f4"), ("b", "S9")])
     file["type"] = np.dtype("f4")
 
 
-def Many(file, _):
+def many(file, _):
     for i in range(2000):
         file.create_dataset(f"d{i}", (0,), "f4")
 
 
-def Endless(file, folder):
+def endless(file, folder):
     """Sources without end, whose names the file makes up; HDF5 opens them to know the extent."""
     fifo = folder / "source-0.h5"
     if not fifo.exists():
@@ -1089,8 +1089,8 @@ def Endless(file, folder):
     h5py.h5d.create(file.id, b"w", h5py.h5t.NATIVE_UINT8, whole, create)
 
 
-@pytest.mark.parametrize("make", [External, Virtual, Endless, ExternalLink, SoftLink, Cycle, Deep, ShapeBomb, Filtered,
-                                  HugeAttribute, WrongTypes, Names, Compound, Many],
+@pytest.mark.parametrize("make", [external_of, virtual, endless, external_link, soft_link, cycle, deep, shape_bomb, filtered,
+                                  huge_attribute, wrong_types, names_of, compound, many],
                          ids=lambda f: f.__name__)
 @pytest.mark.parametrize("libver", ["earliest", "v110", "latest"])
 def test_hostile_hdf5(make, libver, damaged, tmp_path):
@@ -1108,7 +1108,7 @@ def test_hostile_hdf5(make, libver, damaged, tmp_path):
 def test_inspect_says_what_a_file_without_end_is(tmp_path):
     """Not even the name of its first source, a FIFO, is opened: that would wait for a writer."""
     with h5py.File(tmp_path / "x.h5", "w", libver=("v110", "v110")) as file:
-        Endless(file, tmp_path)
+        endless(file, tmp_path)
     result = Run("inspect", tmp_path / "x.h5", timeout=20)
     assert result.returncode == 5 and "`/w` is made of other files without end" in result.stderr
 
@@ -1123,7 +1123,7 @@ def test_the_process_that_reads_hdf5_opens_nothing_else(good, tmp_path):
     assert not [line for line in lines[limit:] if line.startswith(child) and "open" in line]
 
 
-def Paths(file, levels, name):
+def paths(file, levels, name):
     """Groups of ten names for the same group: 10^levels paths to each dataset."""
     group = file.create_group("g")
     group.create_dataset(name, (0,), "f4")
@@ -1136,14 +1136,14 @@ def Paths(file, levels, name):
 
 def test_inspect_answers_with_little_about_a_little_file(tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as file:
-        Paths(file, 5, "x" * 60)
+        paths(file, 5, "x" * 60)
     size = (tmp_path / "x.h5").stat().st_size
     for arguments in [], ["--json"]:
         result = Run("inspect", tmp_path / "x.h5", *arguments, timeout=20)
         assert result.returncode == 5 and "too much for a file of this size" in result.stderr
     with h5py.File(tmp_path / "y.h5", "w") as file:  # One long path among many short ones.
-        Paths(file, 1, "x" * 4000)
-        Many(file, tmp_path)
+        paths(file, 1, "x" * 4000)
+        many(file, tmp_path)
     size = (tmp_path / "y.h5").stat().st_size
     assert len(Ok("inspect", tmp_path / "y.h5").stdout) < size
     assert len(Ok("inspect", tmp_path / "y.h5", "--json").stdout) < size
@@ -1168,7 +1168,7 @@ def test_a_killed_inspect_leaves_no_process(tmp_path):
     """HDF5 reads in a child, which has more to say than a pipe holds."""
     name = tmp_path / "many.h5"
     with h5py.File(name, "w") as file:
-        Many(file, tmp_path)
+        many(file, tmp_path)
     process = subprocess.Popen([BINARY, "inspect", name], stdout=subprocess.DEVNULL)
     children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
     while not (child := children.read_text().split()):
@@ -1197,7 +1197,7 @@ def test_mutated_rank_files_never_crash(seed, damaged):
     name = damaged / "ranks/rank-00000.h5"
     chance = random.Random(seed)
     raw = bytearray(name.read_bytes())
-    metadata = min(start for _, start, _ in Boxes(name))
+    metadata = min(start for _, start, _ in boxes(name))
     for _ in range(chance.choice([1, 2, 8, 64])):
         raw[chance.randrange(max(metadata, 4096))] = chance.choice([0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)])
     name.write_bytes(raw)

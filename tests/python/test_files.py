@@ -16,7 +16,7 @@ from support import DTYPES, Json, Ok, Reassemble, Run, TableFile, Tree
 SEED = 5
 
 
-def Words(dtype, shape, rng=None):
+def words_of(dtype, shape, rng=None):
     """Any bits: NaN of all kinds, -0, whole numbers that f64 does not have."""
     rng = rng or np.random.default_rng(SEED)
     size = DTYPES[dtype].itemsize
@@ -25,22 +25,22 @@ def Words(dtype, shape, rng=None):
     return np.frombuffer(rng.bytes(size * int(np.prod(shape, dtype=int))), f"<u{size}").reshape(shape)
 
 
-def Beside(folder, words):
+def beside(folder, words):
     """The path of a file in `folder`/tables, relative to `folder`."""
     (folder / "tables").mkdir(exist_ok=True)
     return f"tables/{TableFile(folder / 'tables', words).name}"
 
 
-def Spec(folder, tensors, more="", name="spec.yaml"):
+def spec_of(folder, tensors, more="", name="spec.yaml"):
     """A spec of tensors name → (dtype, words, other keys)."""
-    lines = [f"  {path}: {{shape: {list(words.shape)}, dtype: {dtype}, init: {{file: {Beside(folder, words)}}}{keys}}}\n"
+    lines = [f"  {path}: {{shape: {list(words.shape)}, dtype: {dtype}, init: {{file: {beside(folder, words)}}}{keys}}}\n"
              for path, (dtype, words, keys) in tensors.items()]
     path = folder / name
     path.write_text(f"shardinit: 1\nname: files\nuneven: chunk\nmesh: {{axes: {{a: 2, b: 3}}}}\nmodules:\n{''.join(lines)}{more}")
     return path
 
 
-def Equal(folder, tensors):
+def equal(folder, tensors):
     read = Reassemble(folder)
     for path, (dtype, words, _) in tensors.items():
         assert read[path][0] == dtype and np.array_equal(read[path][1], words), path
@@ -51,17 +51,17 @@ def all_types(tmp_path):
     cuts = ["[a, b]", "[b, a]", "[[a, b], null]", "[null, a]", "[null, [b, a]]"]
     tensors = {}
     for number, dtype in enumerate(DTYPES):
-        tensors[dtype] = dtype, Words(dtype, (13, 37)), f", shard: {cuts[number % len(cuts)]}"
+        tensors[dtype] = dtype, words_of(dtype, (13, 37)), f", shard: {cuts[number % len(cuts)]}"
     tensors["scalar"] = "f32", np.array(0x7FA00001, "<u4"), ""
     tensors["minus_zero"] = "bf16", np.full([5], 0x8000, "<u2"), ", shard: [a]"
-    return tensors, Spec(tmp_path, tensors)
+    return tensors, spec_of(tmp_path, tensors)
 
 
 @pytest.mark.parametrize("mesh", ["a=1,b=1", "a=2,b=3", "a=1,b=7"])
 def test_every_type_on_meshes(all_types, mesh, tmp_path):
     tensors, spec = all_types
     Ok("gen", spec, "-o", tmp_path / "out", "--mesh", mesh)
-    Equal(tmp_path / "out", tensors)
+    equal(tmp_path / "out", tensors)
     Ok("verify", tmp_path / "out")
     Ok("verify", tmp_path / "out", "--spec", spec, "--mesh", mesh)
     assert Json("digest", spec) == Json("digest", spec, "--mesh", mesh)
@@ -113,11 +113,11 @@ def test_what_reads_a_checkpoint_needs_no_file(all_types, tmp_path):
     assert all(t["as_declared"] for t in stats["tensors"])  # Though some are NaN.
     assert sum(t["not_finite"] for t in stats["tensors"]) > 0
     Ok("reshard", tmp_path / "out", "-o", tmp_path / "reshard", "--mesh", "a=3,b=1", "--uneven", "chunk")
-    Equal(tmp_path / "reshard", tensors)
+    equal(tmp_path / "reshard", tensors)
 
 
 def test_layouts_and_ties_and_padding(tmp_path):
-    words = Words("bf16", (12, 10))
+    words = words_of("bf16", (12, 10))
     tensors = {"w": ("bf16", words, ", shard: [a, b]"), "v": ("bf16", words, ", tie: w")}
     more = """  drawn: {shape: [12, 10], dtype: bf16, init: {normal: {std: 1}}}
 layouts:
@@ -126,9 +126,9 @@ layouts:
     stacked: {from: {stack: {axis: 1, of: [w, drawn, v]}}, shard: [null, a, b]}
     padded: {from: {pad: {axis: 1, to: 16, value: 1, of: {slice: {axis: 0, start: 3, stop: 9, of: w}}}}, shard: [b, a]}
 """
-    spec = Spec(tmp_path, tensors, more)
+    spec = spec_of(tmp_path, tensors, more)
     drawn = Reassemble(Gen(spec, tmp_path))
-    Equal(tmp_path / "out", tensors)
+    equal(tmp_path / "out", tensors)
     Ok("gen", spec, "-o", tmp_path / "other", "--layout", "other")
     read = {path: words for path, (_, words) in Reassemble(tmp_path / "other").items()}
     assert np.array_equal(read["moved"], words.T)
@@ -143,12 +143,12 @@ layouts:
 def test_includes_and_overrides(tmp_path):
     (tmp_path / "base").mkdir()
     (tmp_path / "here").mkdir()
-    one, other = Words("f32", (4, 6)), np.arange(24, dtype="<u4").reshape(4, 6)
-    Spec(tmp_path / "base", {"w": ("f32", one, "")})
+    one, other = words_of("f32", (4, 6)), np.arange(24, dtype="<u4").reshape(4, 6)
+    spec_of(tmp_path / "base", {"w": ("f32", one, "")})
     (tmp_path / "spec.yaml").write_text("shardinit: 1\ninclude: base/spec.yaml\nname: above\n")
     assert np.array_equal(Reassemble(Gen(tmp_path / "spec.yaml", tmp_path))["w"][1], one)
     # An option is of the command line, so its paths start at the working directory.
-    init = f"modules.w.init={{file: {Beside(tmp_path / 'here', other)}}}"
+    init = f"modules.w.init={{file: {beside(tmp_path / 'here', other)}}}"
     Ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "other", "--set", init, cwd=tmp_path / "here")
     assert np.array_equal(Reassemble(tmp_path / "other")["w"][1], other)
     result = Run("validate", "spec.yaml", "--set", "modules.w.dtype=bf16", cwd=tmp_path)
@@ -161,16 +161,16 @@ def test_includes_and_overrides(tmp_path):
 
 def test_exports(tmp_path):
     from safetensors.numpy import load_file
-    words = Words("f32", (30, 8))
-    spec = Spec(tmp_path, {"w": ("f32", words, "")})
+    words = words_of("f32", (30, 8))
+    spec = spec_of(tmp_path, {"w": ("f32", words, "")})
     Ok("export", spec, "--to", "safetensors", "-o", tmp_path / "out")
     file, = (tmp_path / "out").glob("*.safetensors")
     assert np.array_equal(load_file(file)["w"].view("<u4"), words)
 
 
 def test_another_content_is_found_before_it_is_used(tmp_path):
-    words = Words("f32", (300, 8))
-    spec = Spec(tmp_path, {"w": ("f32", words, "")})
+    words = words_of("f32", (300, 8))
+    spec = spec_of(tmp_path, {"w": ("f32", words, "")})
     table, = (tmp_path / "tables").iterdir()
     digest = table.stem
     damaged = bytearray(table.read_bytes())
@@ -195,7 +195,7 @@ def test_another_content_is_found_before_it_is_used(tmp_path):
 
 
 def test_a_bool_is_0_or_1(tmp_path):
-    spec = Spec(tmp_path, {"w": ("bool", np.array([0, 1, 2, 1], np.uint8), "")})
+    spec = spec_of(tmp_path, {"w": ("bool", np.array([0, 1, 2, 1], np.uint8), "")})
     result = Run("digest", spec)
     assert result.returncode == 2 and "has a byte 2, but bool holds 0 and 1" in result.stderr
     result = Run("validate", spec)
@@ -204,16 +204,16 @@ def test_a_bool_is_0_or_1(tmp_path):
 
 def test_many_files_need_few_descriptors(tmp_path):
     tensors = {f"w{i}": ("i32", np.arange(i, i + 20, dtype="<u4"), ", shard: [b]") for i in range(300)}
-    spec = Spec(tmp_path, tensors)
+    spec = spec_of(tmp_path, tensors)
     Ok("gen", spec, "-o", tmp_path / "out", wrap=["prlimit", "--nofile=64"])
-    Equal(tmp_path / "out", tensors)
+    equal(tmp_path / "out", tensors)
 
 
 def test_random_boxes_of_the_library(tmp_path):
     import shardinit
     rng = random.Random(SEED)
-    tensors = {"w": ("f64", Words("f64", (40, 50)), ""), "v": ("i8", Words("i8", (3, 4, 5, 6)), "")}
-    spec = Spec(tmp_path, tensors)
+    tensors = {"w": ("f64", words_of("f64", (40, 50)), ""), "v": ("i8", words_of("i8", (3, 4, 5, 6)), "")}
+    spec = spec_of(tmp_path, tensors)
     with shardinit.open_spec(spec) as opened:
         for _ in range(50):
             path = rng.choice(list(tensors))
@@ -229,13 +229,13 @@ def test_random_boxes_of_the_library(tmp_path):
     # What changes while it is in use is noticed.
     with shardinit.open_spec(spec) as opened:
         opened.generate("w")
-        table = tmp_path / Beside(tmp_path, tensors["w"][1])
+        table = tmp_path / beside(tmp_path, tensors["w"][1])
         table.write_bytes(bytes(table.stat().st_size))
         with pytest.raises(shardinit.ShardinitError, match="was changed while it was read"):
             opened.generate("w")
 
 
-def BytesRead(folder, table, *arguments):
+def bytes_read(folder, table, *arguments):
     """How many of the table a run of `gen` reads, on one thread."""
     folder.mkdir()
     # One log for each thread, so that no line is cut by another's.
@@ -246,8 +246,8 @@ def BytesRead(folder, table, *arguments):
 
 
 def test_a_file_is_hashed_once_and_read_in_parts(tmp_path):
-    words = Words("f32", (4096, 256))
-    spec = Spec(tmp_path, {"w": ("f32", words, ", shard: [b]"), "v": ("f32", words, "")})
+    words = words_of("f32", (4096, 256))
+    spec = spec_of(tmp_path, {"w": ("f32", words, ", shard: [b]"), "v": ("f32", words, "")})
     table, = (tmp_path / "tables").iterdir()
-    assert BytesRead(tmp_path / "all", table, spec) == 3 * words.nbytes
-    assert BytesRead(tmp_path / "one", table, spec, "--ranks", 1) == words.nbytes + 1366 * 1024
+    assert bytes_read(tmp_path / "all", table, spec) == 3 * words.nbytes
+    assert bytes_read(tmp_path / "one", table, spec, "--ranks", 1) == words.nbytes + 1366 * 1024

@@ -15,7 +15,7 @@ from support import TINY, Reassemble
 torch = Client("torch")
 
 import shardinit
-from test_python_torch import CountMade, MODEL, LocalsAreEqual, Spawn, Toy, Whole, Words
+from test_python_torch import count_made, MODEL, locals_are_equal, spawn_it, Toy, whole_one, words_of
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
@@ -50,12 +50,12 @@ def pytorch_is_as_it_was():
     assert not hasattr(nn.Module, "__deepcopy__")
 
 
-def IsOf(model, checkpoint):
+def is_of(model, checkpoint):
     wanted = Reassemble(checkpoint)
     state = model.state_dict()
     assert set(state) == set(wanted)
     for name, tensor in state.items():
-        assert np.array_equal(Words(tensor), wanted[name][1]), name
+        assert np.array_equal(words_of(tensor), wanted[name][1]), name
 
 
 def test_a_model_is_filled_when_its_block_ends(spec, toy):
@@ -66,7 +66,7 @@ def test_a_model_is_filled_when_its_block_ends(spec, toy):
         assert all(p.is_meta for p in model.parameters()) and not built.results
         assert not any(b.is_meta for b in model.buffers())
     assert torch.equal(torch.get_rng_state(), before)  # Nothing was drawn.
-    IsOf(model, toy)
+    is_of(model, toy)
     assert torch.equal(model.table, torch.arange(5.0).exp())
     assert list(built.results) == [model] and built.results[model] == ([], [])
     assert not model.head.weight.requires_grad and model.embed.weight.requires_grad
@@ -100,7 +100,7 @@ def test_tied_parameters_stay_tied(tmp_path):
         with from_spec(tmp_path / "spec.yaml"):
             model = make()
         assert model.head.weight is model.embed.weight
-        assert np.array_equal(Words(model.head.weight), Reassemble(out)["embed.weight"][1])
+        assert np.array_equal(words_of(model.head.weight), Reassemble(out)["embed.weight"][1])
 
 
 def test_parameters_of_before_stay_what_they_are(spec, toy):
@@ -112,7 +112,7 @@ def test_parameters_of_before_stay_what_they_are(spec, toy):
         model = Toy()
         model.embed.weight = table.weight
         assert not table.weight.is_meta and not other.weight.is_meta
-    IsOf(model, toy)
+    is_of(model, toy)
     assert model.embed.weight is table.weight and table.weight.data_ptr() == place
     assert torch.equal(other.weight, values)
 
@@ -148,13 +148,13 @@ def test_options(spec, toy, tmp_path):
     seeded = Gen(MODEL, tmp_path, "--set", "seed=1")
     with from_spec(spec, set={"seed": 1}):
         model = Toy()
-    IsOf(model, seeded)
+    is_of(model, seeded)
     with from_spec(spec, rename=lambda name: name.removeprefix("0.")):
         wrapped = nn.Sequential(Toy())
-    IsOf(wrapped[0], toy)
+    is_of(wrapped[0], toy)
     with from_spec(spec, prefix="layers.1."):
         layer = type(model.layers[0])()
-    assert np.array_equal(Words(layer.up.bias), Reassemble(toy)["layers.1.up.bias"][1])
+    assert np.array_equal(words_of(layer.up.bias), Reassemble(toy)["layers.1.up.bias"][1])
     with from_spec(spec, cast=True):
         wide = Toy().to(torch.float64)
     assert torch.equal(wide.embed.weight.to(torch.float32), shardinit.torch.load_state_dict(toy)["embed.weight"])
@@ -191,7 +191,7 @@ def test_parameters_are_where_their_constructor_has_them(spec):
 
 
 def test_each_parameter_is_where_its_constructor_has_it(spec, toy, monkeypatch):
-    from shardinit import _torch_from_spec, _torch_model
+    from shardinit import _torch_from_spec, _torch_loading
 
     with from_spec(spec):
         model = Toy()
@@ -203,20 +203,20 @@ def test_each_parameter_is_where_its_constructor_has_it(spec, toy, monkeypatch):
         model.head = copy.deepcopy(model.head)
         assert model.head.weight is not head
         head = model.head.weight
-        places, plain = {}, _torch_model._materialize
+        places, plain = {}, _torch_loading.materialize
 
-        def Recording(tensor, device):
+        def recording(tensor, device):
             places[tensor] = device
             return plain(tensor, "cpu")
 
-        monkeypatch.setattr(_torch_model, "_materialize", Recording)
+        monkeypatch.setattr(_torch_loading, "materialize", recording)
     assert places.pop(head) == torch.device("cuda:1")
     assert set(places) == set(model.parameters()) - {head}
     assert set(places.values()) == {torch.device("cpu")}
-    IsOf(model, toy)
+    is_of(model, toy)
 
 
-def OneModel(model):
+def one_model(model):
     """A spec of the model's state dict."""
     lines = [f"  {n}: {{shape: {list(t.shape)}, init: {{normal: {{std: 1}}}}}}" for n, t in model.state_dict().items()]
     return shardinit.open_spec(text="\n".join(["shardinit: 1", "name: one", "dtype: f32", "modules:", *lines]))
@@ -236,9 +236,9 @@ def test_parameters_stay_the_objects_that_they_are(spec, toy):
             self.embed.weight.register_post_accumulate_grad_hook(lambda p: self.calls.append(p))
             self.part = self.head.weight[:2]
 
-    def Goes(model, kept, optimizer):
+    def goes(model, kept, optimizer):
         assert all(a is b for a, b in zip(kept, model.parameters(), strict=True))
-        IsOf(model, toy)
+        is_of(model, toy)
         weight = model.embed.weight
         assert model.saved[0] is weight and weight._no_weight_decay
         before = [p.detach().clone() for p in kept]
@@ -254,7 +254,7 @@ def test_parameters_stay_the_objects_that_they_are(spec, toy):
         model = Keeping()
         kept = list(model.parameters())
         optimizer = torch.optim.AdamW(kept, lr=0.1)
-    Goes(model, kept, optimizer)
+    goes(model, kept, optimizer)
     with torch.device("meta"):
         model = Keeping()
         model.head.weight = Marked(model.head.weight.detach())
@@ -262,11 +262,11 @@ def test_parameters_stay_the_objects_that_they_are(spec, toy):
     kept = list(model.parameters())
     shardinit.torch.load_into(model, toy)
     assert type(model.head.weight) is Marked and alias is next(model.buffers())
-    Goes(model, kept, torch.optim.AdamW(kept, lr=0.1))
+    goes(model, kept, torch.optim.AdamW(kept, lr=0.1))
 
 
 def test_weak_references_are_in_no_ones_way():
-    with OneModel(nn.LSTM(3, 4, 2)) as opened:
+    with one_model(nn.LSTM(3, 4, 2)) as opened:
         with from_spec(opened):
             model = nn.LSTM(3, 4, 2)  # Has weak references to its parameters.
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -281,15 +281,15 @@ def test_weak_references_are_in_no_ones_way():
 
 
 def test_an_object_that_must_be_another_keeps_its_attributes(spec, toy, monkeypatch):
-    def Refusing(one, other):
+    def refusing(one, other):
         raise RuntimeError("Expected no weakrefs")
 
-    monkeypatch.setattr(torch._C, "_swap_tensor_impl", Refusing)
+    monkeypatch.setattr(torch._C, "_swap_tensor_impl", refusing)
     with from_spec(spec):
         model = Toy()
         old = model.embed.weight
         old._no_weight_decay = True
-    IsOf(model, toy)
+    is_of(model, toy)
     assert model.embed.weight is not old and model.embed.weight._no_weight_decay
 
 
@@ -307,11 +307,11 @@ def test_models_are_the_outermost_modules(spec, toy):
         gone = weakref.ref(cycle)
         del cycle
     assert list(built.results) == [holder.model] and gone() is None and loss is not None
-    IsOf(holder.model, toy)
+    is_of(holder.model, toy)
     with from_spec(spec) as built:
         one, two = Toy(), Toy()
     assert list(built.results) == [one, two]
-    IsOf(two, toy)
+    is_of(two, toy)
     with pytest.raises(shardinit.MismatchError, match="into Linear"), from_spec(spec):
         one, other = Toy(), nn.Linear(3, 3)
     assert one.embed.weight.is_meta  # Neither is filled.
@@ -322,12 +322,12 @@ def test_models_are_the_outermost_modules(spec, toy):
 def test_wrappers_and_copies_in_the_block(spec, toy):
     with from_spec(spec):
         compiled = torch.compile(Toy())
-    IsOf(compiled._orig_mod, toy)
+    is_of(compiled._orig_mod, toy)
     with from_spec(spec) as built:
         model = Toy()
         copied = copy.deepcopy(model)
     assert list(built.results) == [model, copied]
-    IsOf(copied, toy)
+    is_of(copied, toy)
     assert copied.embed.weight is not model.embed.weight
     layered = """
 shardinit: 1
@@ -379,7 +379,7 @@ modules:
     norm: {weight: {shape: [4], init: {normal: {std: 1}}}, bias: {shape: [4], init: zeros}, running_mean: {shape: [4], init: {normal: {std: 1}}}, running_var: {shape: [4], init: ones}, num_batches_tracked: {shape: [], dtype: i64, init: zeros}}
 """
 
-    def Make():
+    def make_it():
         model = nn.Module()
         model.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
         model.norm = nn.BatchNorm1d(4)
@@ -392,7 +392,7 @@ modules:
     with shardinit.open_spec(text=text) as opened:
         outside = nn.Linear(4, 4)
         with from_spec(opened, rename=rename, strict=rename is None) as built:
-            of = Averaged(Make)
+            of = Averaged(make_it)
             taken = copy.deepcopy(outside)
             both = nn.Sequential(), copy.copy(of.model)
         assert torch.equal(taken.weight, outside.weight) and taken.weight is not outside.weight
@@ -410,7 +410,7 @@ modules:
         assert (of.part[0][2].weight is of.part[0][1].weight) == (rename is None)
         # What it was a part of is not there any more: its names say nothing.
         with pytest.raises(shardinit.MismatchError, match="into Linear"), from_spec(opened, rename=rename):
-            alone = copy.deepcopy(Make().layers[1])
+            alone = copy.deepcopy(make_it().layers[1])
         assert alone.weight.is_meta
 
 
@@ -421,7 +421,7 @@ def test_one_block_at_a_time_and_one_thread(spec, toy):
     here, there = threading.Event(), threading.Event()
     found = []
 
-    def Other():
+    def other_of():
         here.wait()
         found.append(nn.Linear(3, 3))
         with from_spec(spec, set={"seed": 1}):
@@ -429,7 +429,7 @@ def test_one_block_at_a_time_and_one_thread(spec, toy):
             there.set()
             here.wait()
 
-    thread = threading.Thread(target=Other)
+    thread = threading.Thread(target=other_of)
     thread.start()
     with from_spec(spec):
         model = Toy()
@@ -437,7 +437,7 @@ def test_one_block_at_a_time_and_one_thread(spec, toy):
         there.wait()
         assert not found[0].weight.is_meta
     thread.join()
-    IsOf(model, toy)
+    is_of(model, toy)
     assert not torch.equal(found[1].embed.weight, model.embed.weight)
 
 
@@ -449,7 +449,7 @@ def test_transformers(tmp_path):
     )
     with from_spec(TINY):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    IsOf(model, Gen(TINY, tmp_path))
+    is_of(model, Gen(TINY, tmp_path))
     other = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     assert [n for n, _ in model.named_buffers()] == [n for n, _ in other.named_buffers()] != []
     for a, b in zip(model.buffers(), other.buffers(), strict=True):
@@ -481,29 +481,29 @@ def test_elements_in_a_row_are_boxes():
 def test_partitions_that_cannot_be_filled_say_why():
     from shardinit._torch_tensors import why_not_filled
 
-    def Parameter(status="NOT_AVAILABLE", swapper=None, second=None, **more):
+    def parameter(status="NOT_AVAILABLE", swapper=None, second=None, **more):
         return SimpleNamespace(ds_status=SimpleNamespace(name=status), nvme_swapper=swapper,
                                ds_secondary_tensor=second, ds_tensor=torch.zeros(3), **more)
 
-    assert why_not_filled(Parameter()) == "" == why_not_filled(torch.zeros(3))
-    assert why_not_filled(Parameter("AVAILABLE", swapper=1)) == ""  # All of it is here.
-    assert "NVMe" in why_not_filled(Parameter(swapper=1))
-    assert "second" in why_not_filled(Parameter(second=torch.zeros(3)))
-    assert "deepspeed.initialize()" in why_not_filled(Parameter(_z3_optimizer=1))
+    assert why_not_filled(parameter()) == "" == why_not_filled(torch.zeros(3))
+    assert why_not_filled(parameter("AVAILABLE", swapper=1)) == ""  # All of it is here.
+    assert "NVMe" in why_not_filled(parameter(swapper=1))
+    assert "second" in why_not_filled(parameter(second=torch.zeros(3)))
+    assert "deepspeed.initialize()" in why_not_filled(parameter(_z3_optimizer=1))
 
 
 # ---- Several processes.
 
 
-def BuildSharded(spec, folder):
+def build_sharded(spec, folder):
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    whole = Whole(folder)
+    whole = whole_one(folder)
     tokens = torch.arange(16).reshape(2, 8)
     reference = Toy()
     shardinit.torch.load_into(reference, folder)
-    made = CountMade()
+    made = count_made()
     line = init_device_mesh("cpu", (4,), mesh_dim_names=("dp",))
     square = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     for mesh in (line, square):
@@ -525,11 +525,11 @@ def BuildSharded(spec, folder):
         assert len(sharded) == 8
         if mesh is square:
             assert any(isinstance(p, _StridedShard) for p in sharded["layers.0.up.weight"].placements)
-        LocalsAreEqual(sharded, whole)
+        locals_are_equal(sharded, whole)
         buffers = dict(model.named_buffers())
         assert torch.equal(buffers.pop("table"), torch.arange(5.0).exp())
         for name, buffer in buffers.items():
-            assert np.array_equal(Words(buffer), Words(whole[name]))
+            assert np.array_equal(words_of(buffer), words_of(whole[name]))
         # This rank's part of every tensor, and no more.
         assert sum(made) == sum(p.to_local().nbytes for p in sharded.values()) + sum(
             b.nbytes for b in buffers.values())
@@ -544,4 +544,4 @@ def BuildSharded(spec, folder):
 
 
 def test_models_that_are_sharded_in_the_block(spec, toy, tmp_path):
-    Spawn(4, tmp_path, BuildSharded, str(spec), str(toy))
+    spawn_it(4, tmp_path, build_sharded, str(spec), str(toy))

@@ -44,7 +44,7 @@ def apart(tmp_path):
 
 # The tree ---------------------------------------------------------------------
 
-def Numbers(braces):
+def numbers(braces):
     """`0…2, 5` and `0, 2, …, 8` as the numbers that they stand for."""
     steps = re.fullmatch(r"(\d+), (\d+), …, (\d+)", braces)
     if steps:
@@ -54,13 +54,13 @@ def Numbers(braces):
     return [n for part in ranges for n in range(int(part[0]), int(part[-1]) + 1)]
 
 
-def Expanded(name):
+def expanded(name):
     parts = re.split(r"\{(.*?)\}", name)
-    choices = [Numbers(p) if i % 2 else [p] for i, p in enumerate(parts)]
+    choices = [numbers(p) if i % 2 else [p] for i, p in enumerate(parts)]
     return ["".join(map(str, choice)) for choice in itertools.product(*choices)]
 
 
-def Trees(text):
+def trees_of(text):
     """For each table of `graph`: path → (dtype, shape)."""
     trees = []
     for table in text.split("\n\n")[1:]:
@@ -71,35 +71,35 @@ def Trees(text):
             tensor = re.search(r"  (\w+) +(\[[\d, ]*\])  ", line)
             if not tensor:
                 continue
-            for path in Expanded(".".join(above)):
+            for path in expanded(".".join(above)):
                 assert path not in found
                 found[path] = (tensor[1], json.loads(tensor[2]))
         trees.append(found)
     return trees
 
 
-def InJson(tensors):
+def in_json(tensors):
     return {t["path"]: (t["dtype"], t["global_shape"]) for t in tensors}
 
 
 @pytest.mark.parametrize("spec", CONFIGS, ids=lambda p: p.stem)
 def test_the_tree_has_every_tensor(spec):
-    tree, = Trees(Ok("graph", spec).stdout)
+    tree, = trees_of(Ok("graph", spec).stdout)
     graph = Json("graph", spec)
-    assert tree == InJson(graph["logical"]) == InJson(graph["stored"])
+    assert tree == in_json(graph["logical"]) == in_json(graph["stored"])
     assert all(t["view"] == t["path"] for t in graph["stored"])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_tree_of_a_layout_has_every_tensor(layout):
     text, graph = Ok("graph", LLAMA, "--layout", layout).stdout, Json("graph", LLAMA, "--layout", layout)
-    assert Trees(text) == [InJson(graph["logical"]), InJson(graph["stored"])]
+    assert trees_of(text) == [in_json(graph["logical"]), in_json(graph["stored"])]
     assert len(text.splitlines()) < 50
 
 
 def test_tensors_apart(apart):
     text, graph = Ok("graph", apart, "--layout", "apart").stdout, Json("graph", apart, "--layout", "apart")
-    assert Trees(text) == [InJson(graph["logical"]), InJson(graph["stored"])]
+    assert trees_of(text) == [in_json(graph["logical"]), in_json(graph["stored"])]
     assert "slice axis=0 start={0…3} stop={1…4} of l.{0…4}.experts" in text
     assert "normal mean 0 std {1…0.2}" in text
     assert re.search(r"^  w .* l\.\{0…4\}\.w \(tied\)$", text, re.M)
@@ -194,7 +194,7 @@ class Dot:
         assert all(a in self.nodes and b in self.nodes for a, b, _ in self.edges)
 
 
-def Drawing(*arguments):
+def drawing_of(*arguments):
     text = Ok("graph", *arguments, "--dot").stdout
     assert Ok("graph", *arguments, "--dot").stdout == text
     return Dot(text)
@@ -202,16 +202,16 @@ def Drawing(*arguments):
 
 @pytest.mark.parametrize("spec", CONFIGS, ids=lambda p: p.stem)
 def test_drawings_are_well_formed(spec):
-    drawing = Drawing(spec)
+    drawing = drawing_of(spec)
     assert not drawing.edges and len(drawing.nodes) < 100
     assert all(node["label"] and "shape" not in node for node in drawing.nodes.values())
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_node_of_a_layout_has_its_edges(layout):
-    drawing = Drawing(LLAMA, "--layout", layout)
+    drawing = drawing_of(LLAMA, "--layout", layout)
     # One drawing for 32 layers and for 3.
-    few = Drawing(LLAMA, "--layout", layout, "--set", "vars.layers=3")
+    few = drawing_of(LLAMA, "--layout", layout, "--set", "vars.layers=3")
     assert (len(few.nodes), len(few.edges)) == (len(drawing.nodes), len(drawing.edges))
     assert len(drawing.nodes) < 100
     sources, targets = {a for a, _, _ in drawing.edges}, {b for _, b, _ in drawing.edges}
@@ -222,9 +222,9 @@ def test_every_node_of_a_layout_has_its_edges(layout):
 
 
 def test_ties_and_several_operands(apart):
-    drawing = Drawing(apart, "--layout", "apart")
+    drawing = drawing_of(apart, "--layout", "apart")
     assert {label for _, _, label in drawing.edges} == {"", "tie", "× 10"}
-    folded = Drawing(apart, "--layout", "apart", "--depth", "1")
+    folded = drawing_of(apart, "--layout", "apart", "--depth", "1")
     shapes = [node.get("shape") for node in folded.nodes.values()]
     assert sorted(map(str, shapes)) == ["None", "None", "ellipse", "folder", "folder"]
     assert {label for _, _, label in folded.edges} == {"", "tie", "× 10"}

@@ -12,7 +12,7 @@ import yaml
 
 from clients import Client
 from support import Json, Ok, ROOT, Run
-from test_zoo import SAME_AS_ANOTHER, CheckDistribution, MODELS, Sets, Spec, State, Whole, WithRecipe
+from test_zoo import SAME_AS_ANOTHER, check_distribution, MODELS, sets_of, spec_of, state_of, whole_one, with_recipe
 
 torch = Client("torch")
 transformers = Client("transformers")
@@ -97,7 +97,7 @@ FAMILIES = {
 CASES = [(name, changes) for name, (_, _, variations) in FAMILIES.items() for changes in [{}, *variations]]
 
 
-def Saved(name, changes, folder):
+def saved(name, changes, folder):
     """The class's configuration as Transformers saves it, and that file."""
     of, tiny, _ = FAMILIES[name]
     values = {"architectures": [of], **tiny, **changes}
@@ -106,13 +106,13 @@ def Saved(name, changes, folder):
     return config, folder / "config.json"
 
 
-def Made(config, seed):
+def made_by(config, seed):
     """What `from_pretrained` has of the constructor's model: some buffers stay in float32."""
     torch.manual_seed(seed)
     model = getattr(transformers, config.architectures[0])._from_config(copy.deepcopy(config))
     kept = model._keep_in_fp32_modules_strict or ()
     return {path: tensor.float() if any(name in path for name in kept) else tensor
-            for path, tensor in State(model).items()}
+            for path, tensor in state_of(model).items()}
 
 
 def Forms(tensors):
@@ -134,8 +134,8 @@ def test_every_family_is_tested():
 @pytest.mark.parametrize("name, changes", CASES, ids=lambda value: value if isinstance(value, str) else "-".join(value))
 def test_is_the_model_of_transformers(name, changes, tmp_path):
     """Names, shapes, types, values; and of the spec that `import` writes."""
-    config, path = Saved(name, changes, tmp_path)
-    states = [Made(config, seed) for seed in range(3)]
+    config, path = saved(name, changes, tmp_path)
+    states = [made_by(config, seed) for seed in range(3)]
     written = tmp_path / "elsewhere" / "model.yaml"
     written.parent.mkdir()
     Ok("import", path, "-o", written)
@@ -151,19 +151,19 @@ def test_is_the_model_of_transformers(name, changes, tmp_path):
             # A logarithm may differ in its last bit.
             np.testing.assert_allclose(made[fixed], eager[0][fixed], rtol=1e-6 if config.dtype is None else 1e-2)
             if not fixed.all():
-                CheckValues(made[~fixed], eager[:, ~fixed], tensor, rounded=states[0][tensor].dtype != torch.float32)
+                check_values(made[~fixed], eager[:, ~fixed], tensor, rounded=states[0][tensor].dtype != torch.float32)
 
 
-def CheckValues(made, eager, path, rounded):
+def check_values(made, eager, path, rounded):
     if rounded:  # Many are equal, and so are steps of the distributions.
         error = eager.std() * math.sqrt(1 / made.size + 1 / eager.size)
         assert abs(made.mean() - eager.mean()) < 5 * error, path
         assert abs(made.std() - eager.std()) < 5 * error, path
     else:
-        CheckDistribution(made, eager, path)
+        check_distribution(made, eager, path)
 
 
-def Others(value):
+def others_of(value):
     """Values that a field could have instead."""
     if isinstance(value, bool):
         return [not value]
@@ -186,10 +186,10 @@ def test_every_field(name, tmp_path):
     base = config_class(architectures=[of], **tiny)
     refused, tried = set(), 0
     for field in sorted({field.name for field in dataclasses.fields(config_class)} - {"architectures", "dtype"}):
-        for value in Others(getattr(base, field)):
+        for value in others_of(getattr(base, field)):
             try:
                 config = config_class(**{"architectures": [of], **tiny, field: value})
-                state = Made(config, 0)
+                state = made_by(config, 0)
             except Exception:  # Transformers itself has no such model.
                 continue
             path = tmp_path / f"{tried}.json"
@@ -244,7 +244,7 @@ ROPE = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "origina
         "rope_type": "llama3"}
 
 
-def LlamaAsPublished(**sizes):
+def llama_as_published(**sizes):
     return {"architectures": ["LlamaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
             "bos_token_id": 128000, "eos_token_id": 128001, "hidden_act": "silu", "initializer_range": 0.02,
             "max_position_embeddings": 131072, "mlp_bias": False, "model_type": "llama", "num_key_value_heads": 8,
@@ -256,11 +256,11 @@ def LlamaAsPublished(**sizes):
 # The files on the Hub, of each spec in configs/; with the recipe that is Transformers' own, where the spec has
 # another.
 PUBLISHED = {
-    "llama3.1-8b": LlamaAsPublished(hidden_size=4096, intermediate_size=14336, num_attention_heads=32,
+    "llama3.1-8b": llama_as_published(hidden_size=4096, intermediate_size=14336, num_attention_heads=32,
                                     num_hidden_layers=32),
-    "llama3.1-70b": LlamaAsPublished(hidden_size=8192, intermediate_size=28672, num_attention_heads=64,
+    "llama3.1-70b": llama_as_published(hidden_size=8192, intermediate_size=28672, num_attention_heads=64,
                                      num_hidden_layers=80),
-    "llama3.1-405b": LlamaAsPublished(hidden_size=16384, intermediate_size=53248, num_attention_heads=128,
+    "llama3.1-405b": llama_as_published(hidden_size=16384, intermediate_size=53248, num_attention_heads=128,
                                       num_hidden_layers=126),
     "mistral-7b-v0.3": {
         "architectures": ["MistralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
@@ -348,9 +348,9 @@ PUBLISHED = {
 }
 
 
-def Preset(name, folder):
+def preset(name, folder):
     """The spec of configs/, with the initializers that Transformers has."""
-    return WithRecipe(name, MODELS[name].recipe, folder) if MODELS[name].recipe else Spec(name)
+    return with_recipe(name, MODELS[name].recipe, folder) if MODELS[name].recipe else spec_of(name)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -358,7 +358,7 @@ def test_published_file_is_the_spec_of_configs(name, tmp_path):
     """All tensors of a file on the Hub are made as those of the spec in configs/."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(PUBLISHED[name], indent=2))
-    result = Run("diff", Preset(name, tmp_path), path, "--json")
+    result = Run("diff", preset(name, tmp_path), path, "--json")
     differences = json.loads(result.stdout)
     assert {change["what"] for change in differences["changes"]} <= {"name", "mesh"}
     for tensor in differences["tensors"]:
@@ -369,14 +369,14 @@ def test_published_file_is_the_spec_of_configs(name, tmp_path):
 @pytest.mark.parametrize("name", sorted(set(MODELS) - SAME_AS_ANOTHER))
 def test_exported_file_is_the_same_model(name, tmp_path):
     """The config.json that `export` writes, imported: the same digests."""
-    spec = Preset(name, tmp_path)
+    spec = preset(name, tmp_path)
     sets = {"seed": 0, **{f"vars.{variable}": value for variable, value in MODELS[name].tiny.items()}}
-    options = [*Whole(spec), *Sets(sets)]
+    options = [*whole_one(spec), *sets_of(sets)]
     Ok("export", spec, "--to", "safetensors", "-o", tmp_path / "out", *options)
     assert Ok("digest", tmp_path / "out/config.json").stdout == Ok("digest", spec, *options).stdout
 
 
-def Config(folder, **changes):
+def config_of(folder, **changes):
     """A tiny Llama's, without the fields that are None."""
     path = folder / "config.json"
     values = {"model_type": "llama", **LLAMA, **changes}
@@ -385,7 +385,7 @@ def Config(folder, **changes):
 
 
 def test_every_command_takes_it(tmp_path):
-    path, written = Config(tmp_path), tmp_path / "model.yaml"
+    path, written = config_of(tmp_path), tmp_path / "model.yaml"
     Ok("import", path, "-o", written)
     for command in ["plan", "validate", "digest", "stats", "graph", "program"]:
         of_json, of_yaml = (Ok(command, of).stdout.replace(str(of), "") for of in (path, written))
@@ -415,19 +415,19 @@ LLAMA_CONFIGS = {
 @pytest.mark.parametrize("file", ["llama", "mistral"])
 def test_layout_of_maxtext_is_chosen(file, changes, tmp_path):
     """Queries and keys with neighbours turned together or, for a Mistral, halves of a head, as in Transformers."""
-    config, spec = Config(tmp_path, **changes), tmp_path / "chosen.yaml"
+    config, spec = config_of(tmp_path, **changes), tmp_path / "chosen.yaml"
     assert "no layout `maxtext`" in Run("plan", config, "--layout", "maxtext").stderr
     spec.write_text(f"shardinit: 1\ninclude: [config.json, <shardinit>/layouts/{file}.yaml]\n")
-    CheckMaxText(spec, turned=file == "llama")
+    check_max_text(spec, turned=file == "llama")
 
 
 @pytest.mark.parametrize("name", ["mistral", "mixtral"])
 def test_layout_of_maxtext_is_in_the_order_of_transformers(name, tmp_path):
-    _, path = Saved(name, {}, tmp_path)
-    CheckMaxText(path, turned=False)
+    _, path = saved(name, {}, tmp_path)
+    check_max_text(path, turned=False)
 
 
-def CheckMaxText(path, turned):
+def check_max_text(path, turned):
     with shardinit.open_spec(path) as drawn, shardinit.open_spec(path, layout="maxtext") as stored:
         for name, theirs, heads in [("query", "q", 4), ("key", "k", 2)]:
             kernel = stored.generate(f"params.params.decoder.layers.self_attention.{name}.kernel")
@@ -443,7 +443,7 @@ def test_exported_again(tmp_path):
     """A config.json goes through: fields of variables follow them, the others are there as they were."""
     others = {"rope_scaling": ROPE, "eos_token_id": [2, 3], "time_step_limit": [0.0, math.inf], "huge": 1e30,
               "label": "=x", "dtype": "bfloat16"}
-    path = Config(tmp_path, **others)
+    path = config_of(tmp_path, **others)
     path.write_text(path.read_text().replace("1e+30", "1" + "0" * 30))
     Ok("export", path, "--set", "vars.layers=1", "--to", "safetensors", "-o", tmp_path / "out")
     made = json.loads((tmp_path / "out/config.json").read_text())
@@ -490,7 +490,7 @@ WRONG = {  # What the file says, or how a Llama's is changed → the message, wi
 @pytest.mark.parametrize("command", ["import", "validate"])
 def test_mistakes(command, name, tmp_path):
     given, message = WRONG[name]
-    path = Config(tmp_path, **given) if isinstance(given, dict) else tmp_path / "config.json"
+    path = config_of(tmp_path, **given) if isinstance(given, dict) else tmp_path / "config.json"
     if isinstance(given, str):
         path.write_text(given)
     result = Run(command, path)
@@ -548,7 +548,7 @@ def test_unknown_type_lists_families():
 
 
 def test_all_mistakes_at_once(tmp_path):
-    result = Run("import", Config(tmp_path, hidden_size=0, vocab_size="x", torch_dtype="int4"))
+    result = Run("import", config_of(tmp_path, hidden_size=0, vocab_size="x", torch_dtype="int4"))
     assert result.stderr.count("error:") == 3
 
 

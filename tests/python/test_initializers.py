@@ -34,104 +34,104 @@ TORCH_KERNEL = (80, 48, 5, 3)
 CASES = {}
 
 
-def Torch(init, call, shape=SHAPE, more="fans: out_in"):
-    def Draw(torch):
+def by_torch(init, call, shape=SHAPE, more="fans: out_in"):
+    def draw_it(torch):
         torch.manual_seed(7)
         return getattr(torch.nn.init, call[0])(torch.empty(*shape), **call[1]).numpy()
 
-    CASES[f"torch {init} {list(shape)}"] = ("torch", init, shape, more, Draw)
+    CASES[f"torch {init} {list(shape)}"] = ("torch", init, shape, more, draw_it)
 
 
-def Jax(init, call, shape=SHAPE, more="fans: in_out"):
-    def Draw(jax):
+def by_jax(init, call, shape=SHAPE, more="fans: in_out"):
+    def draw_it(jax):
         initializer = getattr(jax.nn.initializers, call[0])(**call[1])
         return np.asarray(initializer(jax.random.key(7), shape, "float32"))
 
-    CASES[f"jax {init} {list(shape)}"] = ("jax", init, shape, more, Draw)
+    CASES[f"jax {init} {list(shape)}"] = ("jax", init, shape, more, draw_it)
 
 
-def Keras(init, call, shape=SHAPE, more="fans: in_out"):
-    def Draw(keras):
+def by_keras(init, call, shape=SHAPE, more="fans: in_out"):
+    def draw_it(keras):
         initializer = getattr(keras.initializers, call[0])(seed=7, **call[1])
         return np.asarray(initializer(shape, dtype="float32"))
 
-    CASES[f"keras {init} {list(shape)}"] = ("keras", init, shape, more, Draw)
+    CASES[f"keras {init} {list(shape)}"] = ("keras", init, shape, more, draw_it)
 
 
-Torch("{uniform: {low: 0, high: 1}}", ("uniform_", {}))
-Torch("{normal: {std: 1}}", ("normal_", {}))
-Torch("{normal: {mean: 2, std: 3}}", ("normal_", {"mean": 2, "std": 3}))
-Torch("{trunc_normal: {std: 1}}", ("trunc_normal_", {}))
-Torch("{trunc_normal: {mean: 1, std: 0.5, a: 0.25, b: 1.5}}",
+by_torch("{uniform: {low: 0, high: 1}}", ("uniform_", {}))
+by_torch("{normal: {std: 1}}", ("normal_", {}))
+by_torch("{normal: {mean: 2, std: 3}}", ("normal_", {"mean": 2, "std": 3}))
+by_torch("{trunc_normal: {std: 1}}", ("trunc_normal_", {}))
+by_torch("{trunc_normal: {mean: 1, std: 0.5, a: 0.25, b: 1.5}}",
       ("trunc_normal_", {"mean": 1, "std": 0.5, "a": 0.25, "b": 1.5}))
-Torch("{constant: {value: 0.3}}", ("constant_", {"val": 0.3}))
-Torch("zeros", ("zeros_", {}))
-Torch("ones", ("ones_", {}))
+by_torch("{constant: {value: 0.3}}", ("constant_", {"val": 0.3}))
+by_torch("zeros", ("zeros_", {}))
+by_torch("ones", ("ones_", {}))
 for kind in ["uniform", "normal"]:
-    Torch(f"xavier_{kind}", (f"xavier_{kind}_", {}))
-    Torch(f"xavier_{kind}", (f"xavier_{kind}_", {}), TORCH_KERNEL)
-    Torch(f"{{xavier_{kind}: {{gain: 5 / 3}}}}", (f"xavier_{kind}_", {"gain": 5 / 3}))
-    Torch(f"kaiming_{kind}", (f"kaiming_{kind}_", {}))
-    Torch(f"kaiming_{kind}", (f"kaiming_{kind}_", {}), TORCH_KERNEL)
-    Torch(f"{{kaiming_{kind}: {{a: sqrt(5)}}}}", (f"kaiming_{kind}_", {"a": math.sqrt(5)}))
-    Torch(f"{{kaiming_{kind}: {{mode: fan_out, nonlinearity: selu}}}}",
+    by_torch(f"xavier_{kind}", (f"xavier_{kind}_", {}))
+    by_torch(f"xavier_{kind}", (f"xavier_{kind}_", {}), TORCH_KERNEL)
+    by_torch(f"{{xavier_{kind}: {{gain: 5 / 3}}}}", (f"xavier_{kind}_", {"gain": 5 / 3}))
+    by_torch(f"kaiming_{kind}", (f"kaiming_{kind}_", {}))
+    by_torch(f"kaiming_{kind}", (f"kaiming_{kind}_", {}), TORCH_KERNEL)
+    by_torch(f"{{kaiming_{kind}: {{a: sqrt(5)}}}}", (f"kaiming_{kind}_", {"a": math.sqrt(5)}))
+    by_torch(f"{{kaiming_{kind}: {{mode: fan_out, nonlinearity: selu}}}}",
           (f"kaiming_{kind}_", {"mode": "fan_out", "nonlinearity": "selu"}))
 
-Jax("{uniform: {low: 0, high: 0.01}}", ("uniform", {}))
-Jax("{normal: {std: 0.01}}", ("normal", {}))
-Jax("{truncated_normal: {std: 0.01}}", ("truncated_normal", {}))
-Jax("{truncated_normal: {std: 0.5, low: -1, high: 3}}",
+by_jax("{uniform: {low: 0, high: 0.01}}", ("uniform", {}))
+by_jax("{normal: {std: 0.01}}", ("normal", {}))
+by_jax("{truncated_normal: {std: 0.01}}", ("truncated_normal", {}))
+by_jax("{truncated_normal: {std: 0.5, low: -1, high: 3}}",
     ("truncated_normal", {"stddev": 0.5, "lower": -1, "upper": 3}))
-Jax("{constant: {value: 0.3}}", ("constant", {"value": 0.3}))
+by_jax("{constant: {value: 0.3}}", ("constant", {"value": 0.3}))
 for name in ["glorot", "he", "lecun"]:
     for kind in ["uniform", "normal"]:
-        Jax(f"{name}_{kind}", (f"{name}_{kind}", {}))
-        Jax(f"{name}_{kind}", (f"{name}_{kind}", {}), KERNEL)
+        by_jax(f"{name}_{kind}", (f"{name}_{kind}", {}))
+        by_jax(f"{name}_{kind}", (f"{name}_{kind}", {}), KERNEL)
         class_name = {"glorot": "Glorot", "he": "He", "lecun": "Lecun"}[name] + kind.title()
-        Keras(f"{name}_{kind}", (class_name, {}))
-        Keras(f"{name}_{kind}", (class_name, {}), KERNEL)
+        by_keras(f"{name}_{kind}", (class_name, {}))
+        by_keras(f"{name}_{kind}", (class_name, {}), KERNEL)
 for mode in ["fan_in", "fan_out", "fan_avg", "fan_geo_avg"]:
     for form in ["truncated_normal", "normal", "uniform"]:
         arguments = {"scale": 1.5, "mode": mode, "distribution": form}
         init = f"{{variance_scaling: {{scale: 1.5, mode: {mode}, distribution: {form}}}}}"
-        Jax(init, ("variance_scaling", arguments))
+        by_jax(init, ("variance_scaling", arguments))
         if mode != "fan_geo_avg":
             form = "untruncated_normal" if form == "normal" else form
             init = f"{{variance_scaling: {{scale: 1.5, mode: {mode}, distribution: {form}}}}}"
-            Keras(init, ("VarianceScaling", {**arguments, "distribution": form}))
+            by_keras(init, ("VarianceScaling", {**arguments, "distribution": form}))
 # Stacked layers and an embedding, whose fan_in is its width.
-Jax("lecun_normal", ("lecun_normal", {"batch_axis": 0}), (4, 48, 320), "fans: in_out, batch_axis: 0")
-Jax("lecun_uniform", ("lecun_uniform", {"in_axis": (0, 1), "out_axis": 2}), (16, 12, 320),
+by_jax("lecun_normal", ("lecun_normal", {"batch_axis": 0}), (4, 48, 320), "fans: in_out, batch_axis: 0")
+by_jax("lecun_uniform", ("lecun_uniform", {"in_axis": (0, 1), "out_axis": 2}), (16, 12, 320),
     "in_axis: [0, 1], out_axis: 2")
-Jax("he_normal", ("he_normal", {"in_axis": 2, "out_axis": (0, 1)}), (16, 12, 320), "in_axis: -1, out_axis: [0, 1]")
+by_jax("he_normal", ("he_normal", {"in_axis": 2, "out_axis": (0, 1)}), (16, 12, 320), "in_axis: -1, out_axis: [0, 1]")
 
-Keras("random_normal", ("RandomNormal", {}))
-Keras("{random_normal: {mean: 1, stddev: 2}}", ("RandomNormal", {"mean": 1, "stddev": 2}))
-Keras("random_uniform", ("RandomUniform", {}))
-Keras("{random_uniform: {minval: -1, maxval: 3}}", ("RandomUniform", {"minval": -1, "maxval": 3}))
-Keras("{truncated_normal: {std: 0.05}}", ("TruncatedNormal", {}))
-Keras("variance_scaling", ("VarianceScaling", {}))
+by_keras("random_normal", ("RandomNormal", {}))
+by_keras("{random_normal: {mean: 1, stddev: 2}}", ("RandomNormal", {"mean": 1, "stddev": 2}))
+by_keras("random_uniform", ("RandomUniform", {}))
+by_keras("{random_uniform: {minval: -1, maxval: 3}}", ("RandomUniform", {"minval": -1, "maxval": 3}))
+by_keras("{truncated_normal: {std: 0.05}}", ("TruncatedNormal", {}))
+by_keras("variance_scaling", ("VarianceScaling", {}))
 
 
 # In Keras' and PyTorch's ways to read a convolution as a matrix.
 for init, call in [("orthogonal", {}), ("{orthogonal: {gain: 3 / 2}}", {"gain": 1.5})]:
-    Torch(init, ("orthogonal_", call))
-    Torch(init, ("orthogonal_", call), TORCH_KERNEL)
-    Keras(init, ("Orthogonal", call), KERNEL)
-Torch("{orthogonal: {gain: tanh}}", ("orthogonal_", {"gain": 5 / 3}), SHAPE[::-1])
-Jax("orthogonal", ("orthogonal", {}), KERNEL)
-Jax("{orthogonal: {column_axis: 1}}", ("orthogonal", {"column_axis": 1}), (48, 80, 15))
-Jax("{delta_orthogonal: {gain: 2}}", ("delta_orthogonal", {"scale": 2}), KERNEL)
+    by_torch(init, ("orthogonal_", call))
+    by_torch(init, ("orthogonal_", call), TORCH_KERNEL)
+    by_keras(init, ("Orthogonal", call), KERNEL)
+by_torch("{orthogonal: {gain: tanh}}", ("orthogonal_", {"gain": 5 / 3}), SHAPE[::-1])
+by_jax("orthogonal", ("orthogonal", {}), KERNEL)
+by_jax("{orthogonal: {column_axis: 1}}", ("orthogonal", {"column_axis": 1}), (48, 80, 15))
+by_jax("{delta_orthogonal: {gain: 2}}", ("delta_orthogonal", {"scale": 2}), KERNEL)
 
 
-Torch("{sparse: {sparsity: 0.3, std: 2}}", ("sparse_", {"sparsity": 0.3, "std": 2}))
+by_torch("{sparse: {sparsity: 0.3, std: 2}}", ("sparse_", {"sparsity": 0.3, "std": 2}))
 
 # Every public name of the three systems: ours, or why there is none.
 HELPERS = {"calculate_gain": "`gain: relu`", "Initializer": "a type", "get": "a helper", "serialize": "a helper",
            "deserialize": "a helper"}
 
 
-def Names(system):
+def names_of(system):
     if system == "torch":
         names = SYSTEMS["torch"].nn.init.__all__
     else:
@@ -147,7 +147,7 @@ def test_no_name_is_missing(system):
     schema = json.loads((ROOT / "schemas/spec.schema.json").read_text())
     form = next(f for f in schema["definitions"]["initializer"]["anyOf"] if "properties" in f)
     ours = {name.replace("_", "") for name in form["properties"]}
-    names = [name for name in Names(system) if name not in HELPERS]
+    names = [name for name in names_of(system) if name not in HELPERS]
     assert len(names) > 12
     assert [name for name in names if name.lower().replace("_", "") not in ours] == []
 
@@ -171,7 +171,7 @@ def test_is_installed(system):
         pytest.fail(f"{system} is not installed, so no initializer was compared with it: {SYSTEMS[system]}")
 
 
-def Theirs(case):
+def by_them(case):
     system, _, _, _, draw = CASES[case]
     if isinstance(SYSTEMS[system], ImportError):
         pytest.skip(f"{system} is not installed")
@@ -180,7 +180,7 @@ def Theirs(case):
 
 @pytest.mark.parametrize("case", CASES)
 def test_equals(case, tensors):
-    ours, theirs = tensors[case].astype(np.float64), Theirs(case)
+    ours, theirs = tensors[case].astype(np.float64), by_them(case)
     assert ours.size == theirs.size
     if theirs.min() == theirs.max():
         assert ours.min() == ours.max() == theirs.max()

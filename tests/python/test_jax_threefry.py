@@ -22,22 +22,22 @@ HEAD = "shardinit: 1\nname: x\ndtype: f32\nengine: jax_threefry\n"
 SHAPES = [(), (1,), (7,), (3, 5), (130, 257), (2, 3, 4, 5), (1000, 100)]
 
 
-def Open(modules, head=HEAD):
+def open_it(modules, head=HEAD):
     return shardinit.open_spec(text=head + "modules:\n" + "".join(f"  {line}\n" for line in modules))
 
 
-def KeyOf(seed, path):
+def key_of(seed, path):
     digest = hashlib.sha256(b"shardinit.key.v1\0" + seed.to_bytes(8, "little") + path.encode()).digest()
     return jax.random.wrap_key_data(np.frombuffer(digest[:8], "<u4"))
 
 
-def Ulps(a, b):
+def ulps_of(a, b):
     order = [np.where(x.view(np.int32) < 0, -(x.view(np.int32).astype(np.int64) & 0x7FFFFFFF), x.view(np.int32))
              for x in (a, b)]
     return np.abs(order[0].astype(np.int64) - order[1])
 
 
-def Same(made, jax_array):
+def same(made, jax_array):
     assert made.dtype == jax_array.dtype and made.shape == jax_array.shape
     return made.tobytes() == np.asarray(jax_array).tobytes()
 
@@ -49,34 +49,34 @@ def test_bits_and_uniform_numbers_by_path_are_those_of_jax(shape, seed):
     modules = [f"u{n}: {{shape: {list(shape)}, init: {{uniform: {{low: {low}, high: {high}}}}}}}"
                for n, (low, high) in enumerate(bounds)]
     modules.append(f"a.bits: {{shape: {list(shape)}, dtype: u32, init: {{expr: bits()}}}}")
-    with Open(modules, HEAD + f"seed: {seed}\n") as spec:
-        assert Same(spec.generate("a.bits"), jax.random.bits(KeyOf(seed, "a.bits"), shape, "uint32"))
+    with open_it(modules, HEAD + f"seed: {seed}\n") as spec:
+        assert same(spec.generate("a.bits"), jax.random.bits(key_of(seed, "a.bits"), shape, "uint32"))
         for number, (low, high) in enumerate(bounds):
-            wanted = jax.random.uniform(KeyOf(seed, f"u{number}"), shape, "float32", low, high)
-            assert Same(spec.generate(f"u{number}"), wanted), (low, high)
+            wanted = jax.random.uniform(key_of(seed, f"u{number}"), shape, "float32", low, high)
+            assert same(spec.generate(f"u{number}"), wanted), (low, high)
 
 
 def test_normal_numbers_are_those_of_jax_but_for_three_units():
     shape = (4096, 2048)  # As many as there are different ones.
-    with Open([f"w: {{shape: {list(shape)}, init: {{normal: {{std: 1}}}}}}",
+    with open_it([f"w: {{shape: {list(shape)}, init: {{normal: {{std: 1}}}}}}",
                f"v: {{shape: {list(shape)}, dtype: bf16, init: {{normal: {{std: 1}}}}, key: w2}}",
                f"s: {{shape: {list(shape)}, init: {{normal: {{std: 0.02}}}}, key: w3}}"]) as spec:
-        wanted = np.asarray(jax.random.normal(KeyOf(0, "w"), shape))
-        ulps = Ulps(spec.generate("w"), wanted)
+        wanted = np.asarray(jax.random.normal(key_of(0, "w"), shape))
+        ulps = ulps_of(spec.generate("w"), wanted)
         assert ulps.max() <= 3 and (ulps == 0).mean() > 0.9
-        of_bf16 = np.asarray(jax.random.normal(KeyOf(0, "w2"), shape).astype("bfloat16"))
+        of_bf16 = np.asarray(jax.random.normal(key_of(0, "w2"), shape).astype("bfloat16"))
         assert (spec.generate("v").view(np.uint16) != of_bf16.view(np.uint16)).mean() < 5e-6
         # A multiplication more.
-        assert Ulps(spec.generate("s"), np.asarray(jax.random.normal(KeyOf(0, "w3"), shape) * np.float32(0.02))).max() <= 4
+        assert ulps_of(spec.generate("s"), np.asarray(jax.random.normal(key_of(0, "w3"), shape) * np.float32(0.02))).max() <= 4
 
 
 @pytest.mark.parametrize("low, high", [(-2, 2), (-3, 3), (-1, 1), (-1, 3), (0, 1), (0.5, 2), (-2.5, 2.5), (2, 3)])
 def test_truncated_normal_numbers_are_those_of_jax(low, high):
     """Of cut-offs whose erf XLA rounds as the page says: of others, all u differ by an f32."""
     shape = (2048, 1024)
-    with Open([f"w: {{shape: {list(shape)}, init: {{truncated_normal: {{std: 1, low: {low}, high: {high}}}}}}}"]) as spec:
-        made, wanted = spec.generate("w"), np.asarray(jax.random.truncated_normal(KeyOf(0, "w"), low, high, shape))
-    assert Ulps(made, wanted).max() <= 3 and (made == wanted).mean() > 0.8
+    with open_it([f"w: {{shape: {list(shape)}, init: {{truncated_normal: {{std: 1, low: {low}, high: {high}}}}}}}"]) as spec:
+        made, wanted = spec.generate("w"), np.asarray(jax.random.truncated_normal(key_of(0, "w"), low, high, shape))
+    assert ulps_of(made, wanted).max() <= 3 and (made == wanted).mean() > 0.8
     assert (low <= made.min() if low == 0 else low < made.min()) and made.max() < high
 
 
@@ -99,25 +99,25 @@ def test_keys_are_those_of_jax():
                for n, step in enumerate(steps)]
     modules += ["layers: {repeat: {layer: 4}, "
                 "w: {shape: [9], init: {uniform: {low: 0, high: 1}}, key: {jax: {seed: 5, split: [4, layer]}}}}"]
-    with Open(modules, HEAD + "vars: {n: 3}\n") as spec:
+    with open_it(modules, HEAD + "vars: {n: 3}\n") as spec:
         for number, (step, wanted) in enumerate(steps.items()):
             made = spec.generate(f"w{number}")
-            assert Ulps(made, np.asarray(jax.random.normal(wanted, (3, 50)))).max() <= 3, step
+            assert ulps_of(made, np.asarray(jax.random.normal(wanted, (3, 50)))).max() <= 3, step
         for layer, wanted in enumerate(jax.random.split(key(5), 4)):
-            assert Same(spec.generate(f"layers.{layer}.w"), jax.random.uniform(wanted, (9,)))
+            assert same(spec.generate(f"layers.{layer}.w"), jax.random.uniform(wanted, (9,)))
 
 
 def test_seeds_of_more_than_32_bits_are_those_of_jax_with_64():
     for seed in (2**32, 2**40 + 5, 2**63 - 1):
         with jax.enable_x64(True):
             wanted = jax.random.uniform(jax.random.key(seed), (5,), "float32")
-        with Open([f"w: {{shape: [5], init: {{uniform: {{low: 0, high: 1}}}}, key: {{jax: {{seed: {seed}}}}}}}"]) as spec:
-            assert Same(spec.generate("w"), wanted)
+        with open_it([f"w: {{shape: [5], init: {{uniform: {{low: 0, high: 1}}}}, key: {{jax: {{seed: {seed}}}}}}}"]) as spec:
+            assert same(spec.generate("w"), wanted)
     # Beyond what JAX takes.
-    with Open(["w: {shape: [1], dtype: u32, init: {expr: bits()}, key: {jax: {seed: 18446744073709551615}}}",
+    with open_it(["w: {shape: [1], dtype: u32, init: {expr: bits()}, key: {jax: {seed: 18446744073709551615}}}",
                "v: {shape: [1], dtype: u32, init: {expr: bits()}, key: {jax: {seed: 1, fold_in: 2}}}"]) as spec:
         wanted = jax.random.wrap_key_data(np.array([2**32 - 1] * 2, np.uint32))
-        assert Same(spec.generate("w"), jax.random.bits(wanted, (1,), "uint32"))
+        assert same(spec.generate("w"), jax.random.bits(wanted, (1,), "uint32"))
 
 
 @pytest.mark.parametrize("shape, offset", [
@@ -137,12 +137,12 @@ def test_a_box_of_a_tensor_of_more_elements_than_2_to_the_32nd(shape, offset):
     bits = {}
     for path in ("b", "u"):
         counters = np.concatenate([high.ravel(), low.ravel()])
-        first, second = np.split(np.asarray(threefry_2x32(jax.random.key_data(KeyOf(0, path)), counters)), 2)
+        first, second = np.split(np.asarray(threefry_2x32(jax.random.key_data(key_of(0, path)), counters)), 2)
         bits[path] = (first ^ second).reshape(index.shape)
     has_bits = np.prod(shape, dtype=object) <= 2**53  # Of an expression.
     modules = [f"u: {{shape: {list(shape)}, init: {{uniform: {{low: 0, high: 1}}}}}}"]
     modules += [f"b: {{shape: {list(shape)}, dtype: u32, init: {{expr: bits()}}}}"] * has_bits
-    with Open(modules) as spec:
+    with open_it(modules) as spec:
         if has_bits:
             assert (spec.generate("b", box) == bits["b"]).all()
         assert (spec.generate("u", box) == (bits["u"] >> np.uint32(9)) * np.float32(2.0**-23)).all()
@@ -150,10 +150,10 @@ def test_a_box_of_a_tensor_of_more_elements_than_2_to_the_32nd(shape, offset):
 
 def test_draws_of_one_tensor_are_those_of_folded_keys():
     text = "bits() + normal() * 0 + 4294967296 * (bits() - floor(bits() / 1048576) * 1048576)"
-    with Open([f"w: {{shape: [50], dtype: f64, init: {{expr: '{text}'}}}}"]) as spec:
+    with open_it([f"w: {{shape: [50], dtype: f64, init: {{expr: '{text}'}}}}"]) as spec:
         made = spec.generate("w")
     first, third, fourth = (np.asarray(jax.random.bits(key, (50,), "uint32")).astype(np.float64) for key in (
-        KeyOf(0, "w"), jax.random.fold_in(KeyOf(0, "w"), 2), jax.random.fold_in(KeyOf(0, "w"), 3)))
+        key_of(0, "w"), jax.random.fold_in(key_of(0, "w"), 2), jax.random.fold_in(key_of(0, "w"), 3)))
     assert (made == first + 2.0**32 * (third - np.floor(fourth / 2**20) * 2**20)).all()
 
 
@@ -164,8 +164,8 @@ def test_the_page_shows_how_jax_makes_a_tensor():
     code = lines[lines.index(".Bd -literal"):].split("\n", 1)[1].split(".Ed")[0].replace("\\", "\\") .replace("\\e", "\\")
     names = {"hashlib": hashlib, "np": np, "jax": jax, "seed": 7, "path": "a.b", "shape": (4, 6)}
     exec(code, names)
-    with Open(["a.b: {shape: [4, 6], init: {uniform: {low: 0, high: 1}}}"], HEAD + "seed: 7\n") as spec:
-        assert Same(spec.generate("a.b"), jax.random.uniform(names["key"], (4, 6)))
+    with open_it(["a.b: {shape: [4, 6], init: {uniform: {low: 0, high: 1}}}"], HEAD + "seed: 7\n") as spec:
+        assert same(spec.generate("a.b"), jax.random.uniform(names["key"], (4, 6)))
 
 
 def test_tensors_with_one_key_are_refused(tmp_path):
@@ -206,7 +206,7 @@ modules:
 # Known answers, as the documentation of JAX prints them.
 
 def test_known_answers():
-    with Open(["u: {shape: [], init: {uniform: {low: 0, high: 1}}, key: {jax: {seed: 0}}}",
+    with open_it(["u: {shape: [], init: {uniform: {low: 0, high: 1}}, key: {jax: {seed: 0}}}",
                "v: {shape: [], init: {uniform: {low: 0, high: 1}}, key: {jax: {seed: 0, split: [2, 1]}}}",
                "n: {shape: [3], init: {normal: {std: 1}}, key: {jax: {seed: 42}}}",
                "b: {shape: [4], dtype: u32, init: {expr: bits()}, key: {jax: {seed: 0, fold_in: 0}}}",
@@ -218,7 +218,7 @@ def test_known_answers():
         for n, wanted in enumerate([0.07592554, 0.60576403, 0.4323065]):
             assert abs(spec.generate(f"s{n}") - wanted) < 7e-8
         assert (spec.generate("b") == np.asarray(jax.random.bits(jax.random.split(jax.random.key(0))[0], (4,)))).all()
-    with Open(["b: {shape: [4], dtype: u32, init: {expr: bits()}, key: {jax: {seed: 0}}}"]) as spec:
+    with open_it(["b: {shape: [4], dtype: u32, init: {expr: bits()}, key: {jax: {seed: 0}}}"]) as spec:
         assert [f"{word:08x}" for word in spec.generate("b")] == ["f29a4fa7", "fa843692", "55110e28", "77faa835"]
 
 
@@ -233,11 +233,11 @@ def test_numbers_by_their_key_are_those_of_jax():
                 np.repeat(np.asarray(jax.random.truncated_normal(key, -1, 3, (15,)))[:3, None], 5, 1)),
         "bits": ("jax_bits(4294967295, 7, 5 * i0 + i1)", np.asarray(jax.random.bits(key, (3, 5)))),
     }
-    with Open([f"{name}: {{shape: [3, 5], dtype: {'u32' if name == 'bits' else 'f32'}, init: {{expr: \"{text}\"}}}}"
+    with open_it([f"{name}: {{shape: [3, 5], dtype: {'u32' if name == 'bits' else 'f32'}, init: {{expr: \"{text}\"}}}}"
                for name, (text, _) in texts.items()]) as spec:
         for name, (_, wanted) in texts.items():
             made = spec.generate(name)
-            assert Ulps(made, wanted).max() <= (3 if name in ("normal", "cut") else 0), name
+            assert ulps_of(made, wanted).max() <= (3 if name in ("normal", "cut") else 0), name
 
 
 @pytest.mark.parametrize("engine, text, words", [
@@ -251,5 +251,5 @@ def test_numbers_by_their_key_are_those_of_jax():
 ])
 def test_numbers_of_keys_that_there_are_not(engine, text, words):
     with pytest.raises(shardinit.SpecError) as caught:
-        Open([f"w: {{shape: [4], init: {{expr: \"{text}\"}}}}"], HEAD.replace("jax_threefry", engine))
+        open_it([f"w: {{shape: [4], init: {{expr: \"{text}\"}}}}"], HEAD.replace("jax_threefry", engine))
     assert words in str(caught.value)

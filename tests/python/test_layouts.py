@@ -18,28 +18,28 @@ def digests():
     return {t["path"]: t["sha256"] for t in Json("digest", TINY)["tensors"]}
 
 
-def Rows(tensor, heads):
+def rows(tensor, heads):
     """Rows with neighbouring elements turned together → with those half a head apart."""
     return tensor.reshape(heads, HEAD_DIM // 2, 2, -1).swapaxes(1, 2).reshape(tensor.shape)
 
 
-def Columns(tensor):
+def columns(tensor):
     return np.concatenate([tensor[..., 0::2], tensor[..., 1::2]], axis=-1)
 
 
-def Hf(stored, tensor):
+def by_hf(stored, tensor):
     return stored
 
 
-def Torchtitan(stored, tensor, qkv="attention.qkv_linear.", head="lm_head.weight"):
+def torchtitan(stored, tensor, qkv="attention.qkv_linear.", head="lm_head.weight"):
     names = {"tok_embeddings.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight",
              head: "lm_head.weight"}
     out = {hf: stored[name] for name, hf in names.items()}
     for i in range(LAYERS):
         here, there = f"layers.{i}.", f"model.layers.{i}."
         mlp = here + "feed_forward."
-        out[there + "self_attn.q_proj.weight"] = Rows(stored[f"{here}{qkv}wq.weight"], HEADS)
-        out[there + "self_attn.k_proj.weight"] = Rows(stored[f"{here}{qkv}wk.weight"], KV_HEADS)
+        out[there + "self_attn.q_proj.weight"] = rows(stored[f"{here}{qkv}wq.weight"], HEADS)
+        out[there + "self_attn.k_proj.weight"] = rows(stored[f"{here}{qkv}wk.weight"], KV_HEADS)
         out[there + "self_attn.v_proj.weight"] = stored[f"{here}{qkv}wv.weight"]
         out[there + "self_attn.o_proj.weight"] = stored[here + "attention.wo.weight"]
         out[there + "mlp.gate_proj.weight"] = stored[mlp + "w1.weight"]
@@ -50,11 +50,11 @@ def Torchtitan(stored, tensor, qkv="attention.qkv_linear.", head="lm_head.weight
     return out
 
 
-def Meta(stored, tensor):
-    return Torchtitan(stored, tensor, "attention.", "output.weight")
+def meta(stored, tensor):
+    return torchtitan(stored, tensor, "attention.", "output.weight")
 
 
-def GateUp(fc1, tensor):
+def gate_up_of(fc1, tensor):
     both = fc1.reshape(tensor, 2, -1, D)
     return both[:, 0].reshape(-1, D), both[:, 1].reshape(-1, D)
 
@@ -75,7 +75,7 @@ def Megatron(stored, tensor):
         out[there + "self_attn.v_proj.weight"] = heads[:, queries + 1].reshape(-1, D)
         out[there + "self_attn.o_proj.weight"] = stored[here + "self_attention.linear_proj.weight"]
         if here + "mlp.linear_fc1.weight" in stored:
-            gate_up = GateUp(stored[here + "mlp.linear_fc1.weight"], tensor)
+            gate_up = gate_up_of(stored[here + "mlp.linear_fc1.weight"], tensor)
             out[there + "mlp.gate_proj.weight"], out[there + "mlp.up_proj.weight"] = gate_up
             out[there + "mlp.down_proj.weight"] = stored[here + "mlp.linear_fc2.weight"]
         out[there + "input_layernorm.weight"] = stored[here + "input_layernorm.weight"]
@@ -83,7 +83,7 @@ def Megatron(stored, tensor):
     return out
 
 
-def TorchDist(stored, tensor, per_layer=Megatron):
+def torch_dist(stored, tensor, per_layer=Megatron):
     """Layers, and experts in them, that are stacked, with the norms' other names."""
     out = {}
     for name, array in stored.items():
@@ -105,7 +105,7 @@ def TorchDist(stored, tensor, per_layer=Megatron):
     return per_layer(out, 1)  # As on one rank, whatever the mesh.
 
 
-def MaxText(stored, tensor, turned=Columns):
+def max_text(stored, tensor, turned=columns):
     """`turned`: the order of a head's columns, by the model's rotary embedding, → Transformers' order."""
     stored = {name.removeprefix("params.params."): array for name, array in stored.items()}
     layers = {name.removeprefix("decoder.layers."): array for name, array in stored.items()}
@@ -133,7 +133,7 @@ def MaxText(stored, tensor, turned=Columns):
     return out
 
 
-def KerasHub(stored, tensor):
+def keras_hub(stored, tensor):
     out = {
         "model.embed_tokens.weight": stored["layers.reversible_embedding.vars.0"],
         "lm_head.weight": stored["layers.reversible_embedding.vars.1"].T,
@@ -156,7 +156,7 @@ def KerasHub(stored, tensor):
     return out
 
 
-def Stacked(stored, tensor):
+def stacked(stored, tensor):
     """`model.layers.mlp.w` → `model.layers.0.mlp.w`, …"""
     out = {}
     for path, array in stored.items():
@@ -169,8 +169,8 @@ def Stacked(stored, tensor):
     return out
 
 
-LAYOUTS = {"hf": Hf, "stacked": Stacked, "torchtitan": Torchtitan, "meta": Meta, "megatron": Megatron,
-           "torch_dist": TorchDist, "maxtext": MaxText, "kerashub": KerasHub}
+LAYOUTS = {"hf": by_hf, "stacked": stacked, "torchtitan": torchtitan, "meta": meta, "megatron": Megatron,
+           "torch_dist": torch_dist, "maxtext": max_text, "kerashub": keras_hub}
 
 
 @pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES.keys())
@@ -188,7 +188,7 @@ def test_layouts_hold_the_same_model(layout, mesh, digests, tmp_path):
 
 # Other families ---------------------------------------------------------------
 
-def Qwen2Megatron(stored, tensor):
+def qwen2_megatron(stored, tensor):
     out = Megatron(stored, tensor)
     for i in range(LAYERS):
         there, queries = f"model.layers.{i}.self_attn.", HEADS // KV_HEADS
@@ -199,7 +199,7 @@ def Qwen2Megatron(stored, tensor):
     return out
 
 
-def Hub(stored, tensor):
+def hub(stored, tensor):
     out = {path: words for path, words in stored.items() if "block_sparse_moe" not in path}
     for i in range(LAYERS):
         here, there = f"model.layers.{i}.block_sparse_moe.", f"model.layers.{i}.mlp."
@@ -210,20 +210,20 @@ def Hub(stored, tensor):
     return out
 
 
-def MixtralMegatron(stored, tensor):
+def mixtral_megatron(stored, tensor):
     out = Megatron(stored, tensor)
     for i in range(LAYERS):
         here, there = f"decoder.layers.{i}.mlp.", f"model.layers.{i}.mlp."
         experts = [f"{here}experts.local_experts.{j}." for j in range(EXPERTS)]
         out[there + "gate.weight"] = stored[here + "router.weight"]
         out[there + "experts.gate_up_proj"] = np.stack(
-            [np.concatenate(GateUp(stored[e + "linear_fc1.weight"], tensor)) for e in experts])
+            [np.concatenate(gate_up_of(stored[e + "linear_fc1.weight"], tensor)) for e in experts])
         out[there + "experts.down_proj"] = np.stack([stored[e + "linear_fc2.weight"] for e in experts])
     return out
 
 
-def MixtralMaxText(stored, tensor):
-    out = MaxText(stored, tensor, turned=np.asarray)
+def mixtral_max_text(stored, tensor):
+    out = max_text(stored, tensor, turned=np.asarray)
     block = {name: stored[f"params.params.decoder.layers.MoeBlock_0.{name}"] for name in ("gate.kernel", "wi_0", "wi_1", "wo")}
     assert block["wi_0"].shape == (EXPERTS, LAYERS, D, FF) and block["wo"].shape == (EXPERTS, LAYERS, FF, D)
     for i in range(LAYERS):
@@ -239,10 +239,10 @@ SMALL = {"uneven": "chunk", "vars.d": D, "vars.ff": FF, "vars.layers": LAYERS, "
          "vars.kv_heads": KV_HEADS, "vars.head_dim": HEAD_DIM, "vars.vocab": VOCAB}
 FAMILIES = {
     # Biases that are not all 0, so that their order counts.
-    "qwen2.5-72b": ({**SMALL, "init.bias": "linear"}, {"hf": Hf, "stacked": Stacked, "megatron": Qwen2Megatron, "torch_dist": partial(TorchDist, per_layer=Qwen2Megatron)}),
+    "qwen2.5-72b": ({**SMALL, "init.bias": "linear"}, {"hf": by_hf, "stacked": stacked, "megatron": qwen2_megatron, "torch_dist": partial(torch_dist, per_layer=qwen2_megatron)}),
     "mixtral-8x7b": ({**SMALL, "vars.experts": EXPERTS},
-                     {"hf": Hf, "stacked": Stacked, "hub": Hub, "megatron": MixtralMegatron, "maxtext": MixtralMaxText,
-                      "torch_dist": partial(TorchDist, per_layer=MixtralMegatron)}),
+                     {"hf": by_hf, "stacked": stacked, "hub": hub, "megatron": mixtral_megatron, "maxtext": mixtral_max_text,
+                      "torch_dist": partial(torch_dist, per_layer=mixtral_megatron)}),
 }
 CASES = [(name, layout) for name, (_, layouts) in FAMILIES.items() for layout in layouts]
 
@@ -305,7 +305,7 @@ def test_mistakes_of_stacks(tmp_path):
     spec = tmp_path / "x.yaml"
     head = "shardinit: 1\nname: x\ndtype: f32\nmesh: {axes: {a: 2}}\nmodules:\n"
 
-    def Mistake(modules, layout):
+    def mistake(modules, layout):
         spec.write_text(f"{head}  {modules}\nlayouts: {{x: {layout}}}\n")
         result = Run("validate", spec)
         assert result.returncode == 2
@@ -313,14 +313,14 @@ def test_mistakes_of_stacks(tmp_path):
 
     layers = "h: {repeat: {i: 2}, w: {shape: [4, 4], init: ones}}"
     assert "`stack` names `layers`, but `modules` has no such module with numbered members" in \
-        Mistake(layers, "{stack: [layers]}")
+        mistake(layers, "{stack: [layers]}")
     assert "`stack` needs tensors of one shape" in \
-        Mistake("h: {repeat: {i: 2}, w: {shape: [4, i + 1], init: ones}}", "{stack: [h]}")
-    assert "is bf16" in Mistake("{h.0.w: {shape: [4], init: ones}, h.1.w: {shape: [4], init: ones, dtype: bf16}}",
+        mistake("h: {repeat: {i: 2}, w: {shape: [4, i + 1], init: ones}}", "{stack: [h]}")
+    assert "is bf16" in mistake("{h.0.w: {shape: [4], init: ones}, h.1.w: {shape: [4], init: ones, dtype: bf16}}",
                                 '{stack: ["*"]}')
-    assert "cut in different ways" in Mistake(
+    assert "cut in different ways" in mistake(
         "{h.0.w: {shape: [4], init: ones}, h.1.w: {shape: [4], init: ones, shard: [a]}}", "{stack: [h]}")
-    assert "`h.w`" in Mistake(f"{{{layers}, h.w: {{shape: [1], init: ones}}}}", '{stack: [h], keep: ["*"]}')
+    assert "`h.w`" in mistake(f"{{{layers}, h.w: {{shape: [1], init: ones}}}}", '{stack: [h], keep: ["*"]}')
 
 
 def test_every_layout_is_tested():
@@ -349,16 +349,16 @@ def test_a_tensor_changes_no_other(tmp_path):
     head = "shardinit: 1\nname: x\ndtype: f32\nmodules:\n"
     lines = {name: f"  {name}: {{shape: [7, 9], init: {{normal: {{std: 1}}}}}}\n" for name in "abcd"}
 
-    def Digests(text):
+    def digests_of(text):
         (tmp_path / "x.yaml").write_text(head + text)
         return {t["path"]: t["sha256"] for t in Json("digest", tmp_path / "x.yaml")["tensors"]}
 
-    all_four = Digests("".join(lines.values()))
+    all_four = digests_of("".join(lines.values()))
     assert len(set(all_four.values())) == 4
-    assert Digests("".join(reversed(lines.values()))) == all_four
+    assert digests_of("".join(reversed(lines.values()))) == all_four
     for name, digest in all_four.items():
         rest = {n: d for n, d in all_four.items() if n != name}
-        assert Digests("".join(line for n, line in lines.items() if n != name)) == rest
+        assert digests_of("".join(line for n, line in lines.items() if n != name)) == rest
         renamed = lines[name].replace(f"  {name}:", "  e:").replace("{shape", f"{{key: {name}, shape")
         others = "".join(line for n, line in lines.items() if n != name)
-        assert Digests(renamed + others) == {**rest, "e": digest}
+        assert digests_of(renamed + others) == {**rest, "e": digest}

@@ -18,7 +18,7 @@ PAGE = (ROOT / "man/libshardinit.3").read_text()
 FUNCTIONS = set(re.findall(r"\b(shardinit_\w+)\(", re.sub(r"/\*.*?\*/", "", HEADER, flags=re.S)))
 
 
-def Output(*command, **options):
+def output(*command, **options):
     return subprocess.run([*map(str, command)], check=True, capture_output=True, timeout=120,
                           **options).stdout
 
@@ -26,14 +26,14 @@ def Output(*command, **options):
 # As a file --------------------------------------------------------------------
 
 def test_exports_its_functions_and_nothing_else():
-    symbols = Output("nm", "-D", "--defined-only", LIBRARY, text=True).splitlines()
+    symbols = output("nm", "-D", "--defined-only", LIBRARY, text=True).splitlines()
     names = {line.split()[-1].partition("@@")[0] for line in symbols if " A " not in line}
     assert len(names) == 11 and names == FUNCTIONS
     assert set(re.findall(r"^\.F[no] (\w+)", PAGE, re.M)) == FUNCTIONS
 
 
 def test_needs_nothing_that_it_does_not_use():
-    dynamic = Output("readelf", "-d", LIBRARY, text=True)
+    dynamic = output("readelf", "-d", LIBRARY, text=True)
     version, = re.findall(r"#define SHARDINIT_ABI_VERSION (\d+)", HEADER)
     assert f"Library soname: [libshardinit.so.{version}]" in dynamic
     # HDF5 above all, which has state of its own in a process, and h5py brings another.
@@ -44,7 +44,7 @@ def test_needs_nothing_that_it_does_not_use():
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory):
     folder = tmp_path_factory.mktemp("prefix")
-    Output("cmake", "--install", BINARY.parents[1], "--prefix", folder)
+    output("cmake", "--install", BINARY.parents[1], "--prefix", folder)
     return folder
 
 
@@ -57,33 +57,33 @@ def test_the_example_of_the_page(prefix, tmp_path):
     source, = re.findall(r"^\.Bd -literal\n(#include.*?)^\.Ed$", PAGE, re.M | re.S)
     (tmp_path / "rows.c").write_text(source.replace("\\e", "\\"))
     config, = prefix.rglob("shardinit.pc")
-    flags = Output("pkg-config", "--cflags", "--libs", "shardinit", text=True,
+    flags = output("pkg-config", "--cflags", "--libs", "shardinit", text=True,
                    env={**CLEAN, "PKG_CONFIG_PATH": config.parent}).split()
     folder, = [flag[2:] for flag in flags if flag.startswith("-L")]
-    Output("cc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "rows.c", "-o", "rows",
+    output("cc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "rows.c", "-o", "rows",
            *flags, f"-Wl,-rpath,{folder}", cwd=tmp_path)
     words = Reassemble(Gen(TINY, tmp_path))["lm_head.weight"][1]
 
-    def Rows(*arguments):
+    def rows(*arguments):
         return subprocess.run([tmp_path / "rows", *map(str, arguments)], capture_output=True)
 
-    assert Rows(TINY, "lm_head.weight", 1000, 24).stdout == words[1000:1024].tobytes()
-    beyond = Rows(TINY, "lm_head.weight", 8000, 200)
+    assert rows(TINY, "lm_head.weight", 1000, 24).stdout == words[1000:1024].tobytes()
+    beyond = rows(TINY, "lm_head.weight", 8000, 200)
     assert beyond.returncode == 2 and beyond.stdout == b""
     assert b"200 elements from 8000 on are outside dimension 0 of `lm_head.weight`, which has 8192" \
         in beyond.stderr
     (tmp_path / "bad.yaml").write_text("shardinit: 1\nname: x\nmodules: {a: {shape: [b]}}\n")
-    bad = Rows(tmp_path / "bad.yaml", "a", 0, 1)
+    bad = rows(tmp_path / "bad.yaml", "a", 0, 1)
     program = Run("validate", tmp_path / "bad.yaml")
     assert bad.returncode == 2 and bad.stderr.decode() == program.stderr != ""
-    assert Rows(TINY, "model.norm.weight", 0, 1).returncode == 2
+    assert rows(TINY, "model.norm.weight", 0, 1).returncode == 2
 
 
 @pytest.mark.parametrize("compiler", [["cc", "-std=c99"], ["c++", "-std=c++11"]], ids=" ".join)
 def test_the_header_alone(compiler, tmp_path):
     source = tmp_path / ("h.c" if compiler[0] == "cc" else "h.cc")
     source.write_text('#include "shardinit.h"\n')
-    Output(*compiler, "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only",
+    output(*compiler, "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only",
            "-I", ROOT / "src/library", source)
 
 
@@ -125,18 +125,18 @@ int main(int argc, char** argv) {
 def old_program(tmp_path_factory):
     folder = tmp_path_factory.mktemp("old")
     (folder / "old.c").write_text(OLD_PROGRAM)
-    Output("cc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-I", ROOT / "tests/vectors", "old.c",
+    output("cc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-I", ROOT / "tests/vectors", "old.c",
            LIBRARY, "-o", "old", cwd=folder)
     return folder / "old"
 
 
-def Loaded(program, folder):
+def loaded(program, folder):
     return subprocess.run([program, TINY], capture_output=True, timeout=120,
                           env={**CLEAN, "LD_LIBRARY_PATH": str(folder)})
 
 
 def test_a_program_of_the_first_header(old_program, tmp_path):
-    ran = Loaded(old_program, os.path.dirname(LIBRARY))
+    ran = loaded(old_program, os.path.dirname(LIBRARY))
     dtype, words = Reassemble(Gen(TINY, tmp_path, "--set", "seed=7"))["lm_head.weight"]
     plan = Json("plan", TINY, "--mesh", "fsdp=2,tensor=1")
     assert ran.returncode == 0 and ran.stdout == words.tobytes()
@@ -153,11 +153,11 @@ def test_a_new_member_leaves_older_programs_as_they_are(old_program, tmp_path):
     (tmp_path / "library").mkdir()
     (tmp_path / "library/shardinit.h").write_text(header)
     core = BINARY.parent / "libshardinit_core.a"
-    Output("c++", "-std=c++20", "-shared", "-fPIC", "-O0", f"-I{tmp_path}", f"-I{ROOT / 'src'}",
+    output("c++", "-std=c++20", "-shared", "-fPIC", "-O0", f"-I{tmp_path}", f"-I{ROOT / 'src'}",
            '-DSHARDINIT_VERSION="0"', ROOT / "src/library/library.cc", core, "-Wl,--as-needed",
            f"-Wl,--version-script={ROOT / 'src/library/shardinit.map'}", "-Wl,-soname,libshardinit.so.1", "-lfmt", "-lhwy", "-lmpfr", "-lcrypto", "-lyaml-cpp",
            "-o", tmp_path / "libshardinit.so.1")
-    now, then = (Loaded(old_program, folder) for folder in (tmp_path, os.path.dirname(LIBRARY)))
+    now, then = (loaded(old_program, folder) for folder in (tmp_path, os.path.dirname(LIBRARY)))
     assert now.returncode == 0, now.stderr.decode()
     assert (now.stdout, now.stderr) == (then.stdout, then.stderr)
 
@@ -246,7 +246,7 @@ def test_boxes_of_a_rank(api):
                                       b"      shard: [{axes: y, segments: 2}]}\n")
     assert status == 0
 
-    def Boxes(index, rank, capacity, count=True, memory=True):
+    def boxes(index, rank, capacity, count=True, memory=True):
         offsets, shapes = ((ctypes.c_int64 * 8)(*[-7] * 8) for _ in range(2))
         found, message = ctypes.c_int64(-7), ctypes.c_void_p()
         status = api.c.shardinit_boxes(
@@ -254,16 +254,16 @@ def test_boxes_of_a_rank(api):
             ctypes.byref(found) if count else None, ctypes.byref(message))
         return status, api.Text(message) or [found.value, offsets[:4], shapes[:4]]
 
-    assert Boxes(0, 3, 2) == (0, [2, [2, 0, 6, 0], [2, 3, 2, 3]])
-    assert Boxes(0, 3, 1) == (0, [2, [2, 0, -7, -7], [2, 3, -7, -7]])
-    assert Boxes(0, 3, 0, memory=False) == (0, [2, [-7] * 4, [-7] * 4])
-    assert Boxes(0, 1, 2) == (0, [0, [-7] * 4, [-7] * 4])
+    assert boxes(0, 3, 2) == (0, [2, [2, 0, 6, 0], [2, 3, 2, 3]])
+    assert boxes(0, 3, 1) == (0, [2, [2, 0, -7, -7], [2, 3, -7, -7]])
+    assert boxes(0, 3, 0, memory=False) == (0, [2, [-7] * 4, [-7] * 4])
+    assert boxes(0, 1, 2) == (0, [0, [-7] * 4, [-7] * 4])
     for arguments, said in [((1, 0, 2), "there is no tensor 1: the spec has 1"),
                             ((0, 4, 2), "there is no rank 4: the mesh has 4"),
                             ((0, -1, 2), "there is no rank -1: the mesh has 4"),
                             ((0, 3, 2, False), "`count` is NULL"),
                             ((0, 3, 1, True, False), "`offsets` or `shapes` is NULL")]:
-        status, message = Boxes(*arguments)
+        status, message = boxes(*arguments)
         assert (status, message) == (2, f"shardinit: error: {said}\n")
     api.c.shardinit_close(handle)
 

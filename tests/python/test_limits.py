@@ -41,10 +41,10 @@ def test_what_is_too_much_is_refused(name, tmp_path):
     text, message = SPECS[name]
     (tmp_path / "spec.yaml").write_text(text)
 
-    def Limit():
+    def limit():
         resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 
-    result = Run("validate", "spec.yaml", cwd=tmp_path, timeout=60, preexec_fn=Limit)
+    result = Run("validate", "spec.yaml", cwd=tmp_path, timeout=60, preexec_fn=limit)
     assert result.returncode == 2 and message in result.stderr, result.stderr[:1000]
     assert len(result.stderr) < 100_000
 

@@ -22,41 +22,41 @@ modules: {{w: {{shape: [1024], axes: [e], init: {{normal: {{std: 1}}}}}}}}
 """
 
 
-def Write(folder, mesh, name="spec.yaml"):
+def write(folder, mesh, name="spec.yaml"):
     path = folder / name
     path.write_text(SPEC.format(mesh))
     return path
 
 
-def Devices(folder, mesh):
+def devices_of(folder, mesh):
     """The list of `plan --devices`, which is held to be in row-major order of coordinates."""
-    plan = Json("plan", Write(folder, mesh), "--devices")
+    plan = Json("plan", write(folder, mesh), "--devices")
     devices, shape = plan["devices"], plan["mesh"]["shape"]
     assert [d["coordinate"] for d in devices] == [list(c) for c in np.ndindex(*shape)]
     assert [d["rank"] for d in devices] == list(range(math.prod(shape)))
     return devices
 
 
-def Ids(folder, mesh):
-    return np.array([d["id"] for d in Devices(folder, mesh)])
+def ids_of(folder, mesh):
+    return np.array([d["id"] for d in devices_of(folder, mesh)])
 
 
-def Rows(folder, width, mesh):
-    return Ids(folder, mesh).reshape(-1, width).tolist()
+def rows_of(folder, width, mesh):
+    return ids_of(folder, mesh).reshape(-1, width).tolist()
 
 
 # The rings that are known by their rows.
 
 
 def test_hybrid_ring_64x4(tmp_path):
-    rows = Rows(tmp_path, 4, "{axes: {fsdp: 64, tensor: 4}, devices: hybrid_ring_64x4}")
+    rows = rows_of(tmp_path, 4, "{axes: {fsdp: 64, tensor: 4}, devices: hybrid_ring_64x4}")
     assert len(rows) == 64
     assert [rows[r] for r in (0, 1, 2, 8, 63)] == [
         [0, 1, 17, 16], [2, 3, 19, 18], [4, 5, 21, 20], [32, 33, 49, 48], [238, 239, 255, 254]]
 
 
 def test_hybrid_ring_32x8(tmp_path):
-    rows = Rows(tmp_path, 8, "{axes: {fsdp: 32, tensor: 8}, devices: hybrid_ring_32x8}")
+    rows = rows_of(tmp_path, 8, "{axes: {fsdp: 32, tensor: 8}, devices: hybrid_ring_32x8}")
     assert len(rows) == 32
     assert [rows[r] for r in (0, 1, 4, 31)] == [
         [0, 1, 2, 3, 19, 18, 17, 16], [4, 5, 6, 7, 23, 22, 21, 20],
@@ -68,7 +68,7 @@ TWO = "{{axes: {{fsdp: 128, tensor: 4}}, slices: {{fsdp: 2}}, devices: hybrid_ri
 
 @pytest.mark.parametrize("order", ["", ", slice_order: outer"])
 def test_two_slices_as_maxtext_has_them(tmp_path, order):
-    devices = Devices(tmp_path, TWO.format(order))
+    devices = devices_of(tmp_path, TWO.format(order))
     rows = np.array([d["id"] for d in devices]).reshape(128, 4).tolist()
     assert rows[:2] == [[0, 1, 17, 16], [2, 3, 19, 18]]
     assert rows[64:66] == [[256, 257, 273, 272], [258, 259, 275, 274]]
@@ -77,7 +77,7 @@ def test_two_slices_as_maxtext_has_them(tmp_path, order):
 
 
 def test_two_slices_as_torchprime_has_them(tmp_path):
-    devices = Devices(tmp_path, TWO.format(", slice_order: inner"))
+    devices = devices_of(tmp_path, TWO.format(", slice_order: inner"))
     rows = np.array([d["id"] for d in devices]).reshape(128, 4).tolist()
     assert rows[:4] == [
         [0, 1, 17, 16], [256, 257, 273, 272], [2, 3, 19, 18], [258, 259, 275, 274]]
@@ -86,12 +86,12 @@ def test_two_slices_as_torchprime_has_them(tmp_path):
 
 @pytest.mark.parametrize("axes", ["{fsdp: 8}", "{fsdp: 2, tensor: 4}", "{fsdp: 1, tensor: 8}"])
 def test_tray_ring(tmp_path, axes):
-    ids = Ids(tmp_path, f"{{axes: {axes}, devices: tray_ring}}")
+    ids = ids_of(tmp_path, f"{{axes: {axes}, devices: tray_ring}}")
     assert ids.tolist() == [0, 1, 2, 3, 7, 6, 5, 4]
 
 
 def test_without_slices_and_devices_a_rank_is_on_its_own(tmp_path):
-    devices = Devices(tmp_path, "{axes: {fsdp: 4, tensor: 2}}")
+    devices = devices_of(tmp_path, "{axes: {fsdp: 4, tensor: 2}}")
     assert [(d["id"], d["slice"]) for d in devices] == [(i, 0) for i in range(8)]
 
 
@@ -111,20 +111,20 @@ class Tpu:
     process_index: int = 0
 
 
-def Slices(count, columns, rows, **kind):
+def slices_of(count, columns, rows, **kind):
     """Devices whose ids are row-major in each slice: x is the column."""
     for s, y, x in itertools.product(range(count), range(rows), range(columns)):
         yield Tpu((s * rows + y) * columns + x, s, (x, y, 0), **kind)
 
 
-def Inner(ids, places, parts):
+def inner(ids, places, parts):
     """`ids` of slices one after another → with the slices innermost within each axis."""
     split = ids.reshape([n for s, m in zip(parts, places) for n in (s, m)])
     order = [d for a in range(len(parts)) for d in (2 * a + 1, 2 * a)]
     return split.transpose(order).reshape(ids.shape)
 
 
-def Factors(rng, number, count):
+def factors(rng, number, count):
     sizes = [1] * count
     for prime in (2, 3, 5, 7):
         while number % prime == 0:
@@ -133,7 +133,7 @@ def Factors(rng, number, count):
     return sizes
 
 
-def Spec(names, places, parts, order, devices):
+def spec_of(names, places, parts, order, devices):
     axes = ", ".join(f"{n}: {s * m}" for n, s, m in zip(names, parts, places))
     slices = ", ".join(f"{n}: {s}" for n, s in zip(names, parts) if s > 1)
     return (f"{{axes: {{{axes}}}, slices: {{{slices}}}, slice_order: {order}, "
@@ -145,14 +145,14 @@ def test_random_meshes_are_those_of_jax(tmp_path):
     rng = random.Random(7)
     for _ in range(40):
         count, slices, size = rng.randint(1, 4), rng.choice([1, 2, 3, 4, 6]), rng.choice([1, 4, 6, 8, 30])
-        places, parts = Factors(rng, size, count), Factors(rng, slices, count)
-        devices = list(Slices(slices, size, 1, platform="gpu", device_kind="H100"))
+        places, parts = factors(rng, size, count), factors(rng, slices, count)
+        devices = list(slices_of(slices, size, 1, platform="gpu", device_kind="H100"))
         rng.shuffle(devices)
         wanted = mesh_utils.create_hybrid_device_mesh(places, parts, devices)
         ids = np.vectorize(lambda d: d.id)(wanted)
         names = ["fsdp", "tensor", "expert", "context"][:count]
-        for order, expected in [("outer", ids), ("inner", Inner(ids, places, parts))]:
-            found = Devices(tmp_path, Spec(names, places, parts, order, "row_major"))
+        for order, expected in [("outer", ids), ("inner", inner(ids, places, parts))]:
+            found = devices_of(tmp_path, spec_of(names, places, parts, order, "row_major"))
             assert [d["id"] for d in found] == expected.ravel().tolist()
             assert [d["slice"] for d in found] == (expected // size).ravel().tolist()
 
@@ -163,14 +163,14 @@ def test_trays_are_those_of_jax(tmp_path, kind):
     rng = random.Random(8)
     for _ in range(12):
         slices = rng.choice([1, 2, 4])
-        places, parts = Factors(rng, 8, 2), Factors(rng, slices, 2)
-        devices = list(Slices(slices, 4, 2, device_kind=kind))
+        places, parts = factors(rng, 8, 2), factors(rng, slices, 2)
+        devices = list(slices_of(slices, 4, 2, device_kind=kind))
         wanted = mesh_utils.create_hybrid_device_mesh(places, parts, devices)
-        found = Ids(tmp_path, Spec(["fsdp", "tensor"], places, parts, "outer", "tray_ring"))
+        found = ids_of(tmp_path, spec_of(["fsdp", "tensor"], places, parts, "outer", "tray_ring"))
         assert found.tolist() == [d.id for d in wanted.ravel()]
 
 
-def Rings(grid, width):
+def rings_of(grid, width):
     """MaxText's reshape_mesh_to_rings for 64x4 (width 2) and 32x8 (width 4)."""
     rings = []
     for i, j in itertools.product(range(0, 16, 2), range(0, 16, width)):
@@ -186,19 +186,19 @@ def test_hybrid_rings_are_those_of_maxtext_and_torchprime(tmp_path, width, sizes
     names = ["data", "fsdp", "tensor"]
     for _ in range(8):
         slices = rng.choice([1, 2, 4])
-        places, parts = [1, *sizes], Factors(rng, slices, 3)
+        places, parts = [1, *sizes], factors(rng, slices, 3)
         if rng.random() < 0.3:
             places = [sizes[0], 1, sizes[1]]
-        devices = list(Slices(slices, 16, 16, device_kind="TPU v4"))
+        devices = list(slices_of(slices, 16, 16, device_kind="TPU v4"))
         blocks = np.empty(slices, object)
         for s in range(slices):
             grid = mesh_utils.create_device_mesh([16, 16], devices[s * 256 : (s + 1) * 256])
             ids = np.vectorize(lambda d: d.id)(grid)
-            blocks[s] = Rings(ids, width).reshape(places)
+            blocks[s] = rings_of(ids, width).reshape(places)
         ids = np.block(blocks.reshape(parts).tolist())
         name = f"hybrid_ring_{sizes[0]}x{sizes[1]}"
-        for order, expected in [("outer", ids), ("inner", Inner(ids, places, parts))]:
-            found = Ids(tmp_path, Spec(names, places, parts, order, name))
+        for order, expected in [("outer", ids), ("inner", inner(ids, places, parts))]:
+            found = ids_of(tmp_path, spec_of(names, places, parts, order, name))
             assert found.tolist() == expected.ravel().tolist()
 
 
@@ -211,11 +211,11 @@ def test_a_file_lists_ids(tmp_path, text):
     (tmp_path / "lists").mkdir()
     (tmp_path / "lists/ids.txt").write_bytes(text.encode())
     mesh = "{axes: {fsdp: 2, tensor: 2}, devices: lists/ids.txt}"
-    assert Ids(tmp_path, mesh).tolist() == [5, 3, 9, 131072]
-    assert Ids(tmp_path, mesh.replace("lists/ids.txt", "[[5, 3], [9, 131072]]")).tolist() == [
+    assert ids_of(tmp_path, mesh).tolist() == [5, 3, 9, 131072]
+    assert ids_of(tmp_path, mesh.replace("lists/ids.txt", "[[5, 3], [9, 131072]]")).tolist() == [
         5, 3, 9, 131072]
     # Relative to the file that says it, which another one includes.
-    Write(tmp_path, mesh, "base.yaml")
+    write(tmp_path, mesh, "base.yaml")
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub/spec.yaml").write_text("shardinit: 1\ninclude: ../base.yaml\n")
     plan = Json("plan", tmp_path / "sub/spec.yaml", "--devices")
@@ -224,12 +224,12 @@ def test_a_file_lists_ids(tmp_path, text):
 
 def test_slices_of_a_listed_device_are_those_of_its_place(tmp_path):
     mesh = "{axes: {fsdp: 4}, slices: {fsdp: 2}, slice_order: inner, devices: [3, 1, 2, 0]}"
-    assert [(d["id"], d["slice"]) for d in Devices(tmp_path, mesh)] == [
+    assert [(d["id"], d["slice"]) for d in devices_of(tmp_path, mesh)] == [
         (3, 0), (1, 1), (2, 0), (0, 1)]
 
 
 def test_an_override_says_where_devices_are(tmp_path):
-    spec = Write(tmp_path, "{axes: {fsdp: 8}, devices: tray_ring}")
+    spec = write(tmp_path, "{axes: {fsdp: 8}, devices: tray_ring}")
     plain = Json("plan", spec, "--devices", "--set", "mesh.devices=row_major")
     assert [d["id"] for d in plain["devices"]] == list(range(8))
     plan = Json("plan", spec, "--devices", "--mesh", "fsdp=2", "--set", "mesh.devices=[7, 4]")
@@ -296,7 +296,7 @@ def test_mistakes_have_places(tmp_path, mesh, place, message, hint):
     (tmp_path / "binary.bin").write_bytes(b"\x00\xff")
     if not place:
         place = f"spec.yaml:5:{len('mesh: ') + mesh.index('^') + 1}"
-    result = Run("plan", Write(tmp_path, mesh.replace("^", "")))
+    result = Run("plan", write(tmp_path, mesh.replace("^", "")))
     assert result.returncode == 2
     first = result.stderr.splitlines()[0]
     assert f"{place}: error: " in first and message in first
@@ -310,28 +310,28 @@ PLAIN = "{axes: {fsdp: 8, tensor: 1}}"
 OTHER = "{axes: {fsdp: 8, tensor: 1}, devices: [7, 6, 5, 4, 3, 2, 1, 0]}"
 
 
-def Changed(a, b):
+def changed(a, b):
     a, b = Tree(a), Tree(b)
     return {name for name in a.keys() | b.keys() if a.get(name) != b.get(name)}
 
 
 def test_only_the_manifest_knows(tmp_path):
     """No other file, of ranks least of all, depends on devices; and nobody has to say them."""
-    Ok("gen", Write(tmp_path, RING), "-o", tmp_path / "ring")
-    Ok("gen", Write(tmp_path, PLAIN), "-o", tmp_path / "plain")
-    Ok("gen", Write(tmp_path, PLAIN[:-1] + ", slices: {fsdp: 1}, devices: row_major}"),
+    Ok("gen", write(tmp_path, RING), "-o", tmp_path / "ring")
+    Ok("gen", write(tmp_path, PLAIN), "-o", tmp_path / "plain")
+    Ok("gen", write(tmp_path, PLAIN[:-1] + ", slices: {fsdp: 1}, devices: row_major}"),
        "-o", tmp_path / "said")
-    assert Changed(tmp_path / "ring", tmp_path / "plain") == {"devices.json", "manifest.json"}
-    assert not Changed(tmp_path / "said", tmp_path / "plain")
+    assert changed(tmp_path / "ring", tmp_path / "plain") == {"devices.json", "manifest.json"}
+    assert not changed(tmp_path / "said", tmp_path / "plain")
     manifest = json.loads((tmp_path / "ring/manifest.json").read_text())
-    assert manifest["devices"] == Devices(tmp_path, RING)
+    assert manifest["devices"] == devices_of(tmp_path, RING)
     del manifest["devices"]
     assert manifest == json.loads((tmp_path / "plain/manifest.json").read_text())
     Ok("verify", tmp_path / "ring")
 
 
 def test_an_override_gives_a_mesh_what_it_lacks(tmp_path):
-    spec = Write(tmp_path, "{axes: {fsdp: 4}}")
+    spec = write(tmp_path, "{axes: {fsdp: 4}}")
     plan = Json("plan", spec, "--devices", "--set", "mesh.slices={fsdp: 2}", "--set", "mesh.devices=[3, 1, 2, 0]")
     assert [(d["id"], d["slice"]) for d in plan["devices"]] == [(3, 0), (1, 0), (2, 1), (0, 1)]
     result = Run("plan", spec, "--set", "mesh.slice={fsdp: 2}")
@@ -339,7 +339,7 @@ def test_an_override_gives_a_mesh_what_it_lacks(tmp_path):
 
 
 def test_ranks_by_devices_and_finalize_without_the_spec(tmp_path):
-    spec = Write(tmp_path, RING)
+    spec = write(tmp_path, RING)
     Ok("gen", spec, "-o", tmp_path / "whole")
     Ok("gen", spec, "-o", tmp_path / "parts", "--devices", "5,0-2")
     made = sorted(p.name for p in (tmp_path / "parts/ranks").glob("*.h5"))
@@ -347,17 +347,17 @@ def test_ranks_by_devices_and_finalize_without_the_spec(tmp_path):
     Ok("gen", spec, "-o", tmp_path / "parts", "--devices", "3-4,6-7")
     (tmp_path / "parts/manifest.json").unlink()
     Ok("finalize", tmp_path / "parts")
-    assert not Changed(tmp_path / "parts", tmp_path / "whole")
+    assert not changed(tmp_path / "parts", tmp_path / "whole")
 
 
 def test_other_devices_make_no_rank_again(tmp_path):
     folder = tmp_path / "folder"
-    Ok("gen", Write(tmp_path, RING), "-o", folder)
-    Ok("gen", Write(tmp_path, PLAIN), "-o", tmp_path / "plain")
+    Ok("gen", write(tmp_path, RING), "-o", folder)
+    Ok("gen", write(tmp_path, PLAIN), "-o", tmp_path / "plain")
     files = {p: p.stat().st_mtime_ns for p in (folder / "ranks").iterdir()}
-    assert Json("gen", Write(tmp_path, PLAIN), "-o", folder)["ranks_written"] == 0
-    assert not Changed(folder, tmp_path / "plain")
-    assert Json("gen", Write(tmp_path, RING), "-o", folder)["complete"]
+    assert Json("gen", write(tmp_path, PLAIN), "-o", folder)["ranks_written"] == 0
+    assert not changed(folder, tmp_path / "plain")
+    assert Json("gen", write(tmp_path, RING), "-o", folder)["complete"]
     Ok("verify", folder)
     assert files == {p: p.stat().st_mtime_ns for p in (folder / "ranks").iterdir()}
 
@@ -399,7 +399,7 @@ def test_two_runs_with_different_devices_at_once(first, second, tmp_path):
      '"row_major"\n}\n', "manifest.json: is damaged"),
 ])
 def test_damage_is_found_and_repaired(tmp_path, text, message):
-    folder, spec = tmp_path / "folder", Write(tmp_path, RING)
+    folder, spec = tmp_path / "folder", write(tmp_path, RING)
     Ok("gen", spec, "-o", folder)
     before = Tree(folder)
     (folder / "devices.json").unlink()
@@ -416,11 +416,11 @@ def test_damage_is_found_and_repaired(tmp_path, text, message):
 
 
 def test_finalize_loses_no_devices(tmp_path):
-    folder, spec = tmp_path / "folder", Write(tmp_path, RING)
+    folder, spec = tmp_path / "folder", write(tmp_path, RING)
     Ok("gen", spec, "-o", folder)
     manifest = (folder / "manifest.json").read_text()
     Ok("finalize", folder, "--index", "never")
-    assert json.loads((folder / "manifest.json").read_text())["devices"] == Devices(tmp_path, RING)
+    assert json.loads((folder / "manifest.json").read_text())["devices"] == devices_of(tmp_path, RING)
     (folder / "devices.json").unlink()
     result = Run("finalize", folder)
     assert result.returncode == 5 and "is missing, but the manifest lists devices" in result.stderr
@@ -440,7 +440,7 @@ def test_finalize_loses_no_devices(tmp_path):
 @pytest.mark.parametrize("command", ["finalize", "reshard"])
 @pytest.mark.parametrize("make", [lambda p: p.mkdir(), lambda p: p.symlink_to("plan.json")])
 def test_devices_that_are_no_file_are_refused(tmp_path, command, make):
-    folder, spec = tmp_path / "folder", Write(tmp_path, RING)
+    folder, spec = tmp_path / "folder", write(tmp_path, RING)
     Ok("gen", spec, "-o", folder)
     (folder / "devices.json").unlink()
     make(folder / "devices.json")
@@ -451,7 +451,7 @@ def test_devices_that_are_no_file_are_refused(tmp_path, command, make):
 
 
 def test_what_is_asked_for_must_be_there(tmp_path):
-    spec = Write(tmp_path, RING)
+    spec = write(tmp_path, RING)
     for arguments, message in [
         (("--devices", "8"), "the mesh has no device 8"),
         (("--devices", "0-9"), "the mesh has no device 8"),
@@ -461,7 +461,7 @@ def test_what_is_asked_for_must_be_there(tmp_path):
     ]:
         result = Run("gen", spec, "-o", tmp_path / "none", *arguments)
         assert result.returncode == 2 and message in result.stderr
-    listed = Write(tmp_path, "{axes: {fsdp: 2}, devices: [7, 100]}")
+    listed = write(tmp_path, "{axes: {fsdp: 2}, devices: [7, 100]}")
     result = Run("gen", listed, "-o", tmp_path / "none", "--devices", "7-100")
     assert result.returncode == 2 and "the mesh has no device 8" in result.stderr
     assert not (tmp_path / "none").exists()
@@ -470,7 +470,7 @@ def test_what_is_asked_for_must_be_there(tmp_path):
 
 
 def test_text_lists_places(tmp_path):
-    spec = Write(tmp_path, "{axes: {fsdp: 4}, slices: {fsdp: 2}, devices: [3, 1, 2, 0]}")
+    spec = write(tmp_path, "{axes: {fsdp: 4}, slices: {fsdp: 2}, devices: [3, 1, 2, 0]}")
     lines = [line.split() for line in Ok("plan", spec, "--devices").stdout.splitlines()]
     assert lines[-7:] == [
         ["2", "slices", "of", "2", "devices"], [], ["device", "slice", "coordinate", "rank"],

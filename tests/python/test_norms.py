@@ -19,12 +19,12 @@ INITS = ["{normal: {std: 0.5}}", "{uniform: {low: -2, high: 1}}", "{trunc_normal
          '{expr: "normal() * i0 - 1"}', "{normalized: {axis: 0}}", "{sparse: {sparsity: 0.3}}", "orthogonal"]
 
 
-def Spec(tensors, mesh="a: 1, b: 1"):
+def spec_of(tensors, mesh="a: 1, b: 1"):
     return f"shardinit: 1\nname: norms\nseed: 3\nfans: out_in\nuneven: chunk\nmesh: {{axes: {{{mesh}}}}}\nmodules:\n" + "".join(
         f"  {name}: {{{body}}}\n" for name, body in tensors)
 
 
-def Norms(v, shape):
+def norms(v, shape):
     """By shardinit-values(7)."""
     over = [d for d in range(v.ndim) if not shape or shape[d] != v.shape[d]]
     kept = [d for d in range(v.ndim) if d not in over]
@@ -33,14 +33,14 @@ def Norms(v, shape):
     return np.sqrt(((p[0] + p[1]) + (p[2] + p[3])) + ((p[4] + p[5]) + (p[6] + p[7]))).reshape(shape)
 
 
-def Stored(values, dtype):
+def stored(values, dtype):
     return values if dtype == "f64" else values.astype(np.float32).astype(DTYPES[dtype])
 
 
-def Check(read, path, of, dtype):
+def check(read, path, of, dtype):
     name, words = read[path]
     v = read[of][1].view(DTYPES[read[of][0]])
-    assert name == dtype and words.tobytes() == Stored(Norms(v, list(words.shape)), dtype).tobytes(), path
+    assert name == dtype and words.tobytes() == stored(norms(v, list(words.shape)), dtype).tobytes(), path
 
 
 @pytest.mark.parametrize("mesh", ["a: 1, b: 1", "a: 2, b: 3", "a: 7, b: 1"])
@@ -51,9 +51,9 @@ def test_they_are_those_of_the_manual(mesh, tmp_path):
         dtype = ["f32", "bf16", "f64", "f16"][number % 4]
         tensors += [(f"g{number}", f"shape: {g}, dtype: {dtype}, {cut(g)}, init: {{norms: {{of: v{number}}}}}"),
                     (f"v{number}", f"shape: {v}, dtype: {dtype}, {cut(v)}, init: {INITS[number % 2]}")]
-    read = Reassemble(Gen(Spec(tensors, mesh), tmp_path))
+    read = Reassemble(Gen(spec_of(tensors, mesh), tmp_path))
     for number in range(len(SHAPES)):
-        Check(read, f"g{number}", f"v{number}", read[f"v{number}"][0])
+        check(read, f"g{number}", f"v{number}", read[f"v{number}"][0])
     Ok("verify", tmp_path / "out")
 
 
@@ -70,15 +70,15 @@ def test_of_every_distribution_and_type(tmp_path):
     for dtype in ("f64", "f16", "bf16", "f8e4m3fn", "f8e5m2"):
         tensors += [(f"v_{dtype}", f"shape: [20, 30], dtype: {dtype}, init: {{normal: {{std: 0.3}}}}"),
                     (f"g_{dtype}", f"shape: [20, 1], dtype: {dtype}, init: {{norms: {{of: v_{dtype}}}}}")]
-    read = Reassemble(Gen(Spec(tensors), tmp_path))
+    read = Reassemble(Gen(spec_of(tensors), tmp_path))
     for path in read:
         if path[0] in "gh":
-            Check(read, path, "v" + path[1:], read[path][0])
+            check(read, path, "v" + path[1:], read[path][0])
 
 
 def test_they_follow_the_other_tensor(tmp_path):
     """Its seed and key, in repeats; a plan has its path, and needs no spec to be read."""
-    text = Spec([]).rstrip() + """
+    text = spec_of([]).rstrip() + """
   layers:
     repeat: {layer: 3}
     g: {shape: [6, 1], dtype: f32, init: {norms: {of: "layers.{layer}.v"}}}
@@ -90,11 +90,11 @@ layouts:
 """
     read = Reassemble(Gen(text, tmp_path))
     for layer in range(3):
-        Check(read, f"layers.{layer}.g", f"layers.{layer}.v", "f32")
+        check(read, f"layers.{layer}.g", f"layers.{layer}.v", "f32")
     spec = tmp_path / "spec.yaml"
     Ok("gen", spec, "-o", tmp_path / "seed", "--set", "seed=9")
     other = Reassemble(tmp_path / "seed")
-    Check(other, "layers.1.g", "layers.1.v", "f32")
+    check(other, "layers.1.g", "layers.1.v", "f32")
     assert not np.array_equal(other["layers.1.g"][1], read["layers.1.g"][1])
     Ok("gen", spec, "-o", tmp_path / "stacked", "--layout", "stacked")
     stacked = Reassemble(tmp_path / "stacked")
@@ -114,7 +114,7 @@ layouts:
 def test_norms_of_pytorchs_numbers_are_inexact(tmp_path):
     """Not those of numbers that nobody drew."""
     spec = tmp_path / "spec.yaml"
-    spec.write_text("engine: torch_cpu\n" + Spec([
+    spec.write_text("engine: torch_cpu\n" + spec_of([
         ("v", "shape: [90, 4], dtype: f32, init: {normal: {std: 1}}"), ("g", "shape: [90, 1], dtype: f32, init: {norms: {of: v}}"),
         ("e", 'shape: [5], dtype: f32, init: {expr: "torch_normal(720, -1, 16, index, 0, 1) * 2"}'),
         ("h", "shape: [], dtype: f32, init: {norms: {of: e}}"),
@@ -122,7 +122,7 @@ def test_norms_of_pytorchs_numbers_are_inexact(tmp_path):
     Ok("gen", spec, "-o", tmp_path / "out")
     read = Reassemble(tmp_path / "out")
     for path, of in (("g", "v"), ("h", "e"), ("f", "w")):
-        Check(read, path, of, "f32")
+        check(read, path, of, "f32")
     for file in ("plan.json", "manifest.json"):
         tensors = json.loads((tmp_path / "out" / file).read_text())["tensors"]
         assert [t["path"] for t in tensors if t.get("inexact")] == ["g", "h"], file
@@ -132,7 +132,7 @@ def test_norms_of_pytorchs_numbers_are_inexact(tmp_path):
 
 def test_a_norm_that_the_type_does_not_hold(tmp_path):
     spec = tmp_path / "spec.yaml"
-    spec.write_text(Spec([("v", "shape: [900], dtype: f8e4m3fn, init: {constant: {value: 400}}"),
+    spec.write_text(spec_of([("v", "shape: [900], dtype: f8e4m3fn, init: {constant: {value: 400}}"),
                           ("g", "shape: [1], dtype: f8e4m3fn, init: {norms: {of: v}}")]))
     result = Run("digest", spec)
     assert result.returncode == 2 and "element 0 of `g` is 11520, which f8e4m3fn does not hold" in result.stderr
@@ -140,7 +140,7 @@ def test_a_norm_that_the_type_does_not_hold(tmp_path):
 
 def test_a_program_refuses_those_of_sparse_matrices(tmp_path):
     spec = tmp_path / "spec.yaml"
-    spec.write_text(Spec([("v", "shape: [90, 5], dtype: f32, init: {sparse: {sparsity: 0.3}}"),
+    spec.write_text(spec_of([("v", "shape: [90, 5], dtype: f32, init: {sparse: {sparsity: 0.3}}"),
                           ("g", "shape: [90, 1], dtype: f32, init: {norms: {of: v}}")]))
     result = Run("program", spec)
     assert result.returncode == 2 and "`g` holds norms of the sparse `v`, which no program makes" in result.stderr

@@ -26,14 +26,14 @@ MODULES = {
 PADS = {"w": 0.0, "even": 0.0, "both": 0.25, "count": -1}
 
 
-def Write(path, modules=MODULES, uneven="pad", mesh=(2, 2), **keys):
+def write(path, modules=MODULES, uneven="pad", mesh=(2, 2), **keys):
     spec = {"shardinit": 1, "name": "x", "dtype": "f32", "vars": {"half": 0.5}, "uneven": uneven,
             "mesh": {"axes": dict(zip("ab", mesh))}, **keys, "modules": modules}
     path.write_text(yaml.safe_dump(spec, sort_keys=False, width=10**6))
     return path
 
 
-def Expected(mesh):
+def expected(mesh):
     """Path → the stored shape."""
     sizes, shapes = dict(zip("ab", mesh)), {}
     for path, tensor in MODULES.items():
@@ -45,26 +45,26 @@ def Expected(mesh):
     return shapes
 
 
-def Logical(stored, path):
+def logical(stored, path):
     """Of a stored array what is drawn."""
     return stored[tuple(slice(0, n) for n in MODULES[path]["shape"])]
 
 
-def Values(words, dtype):
+def values(words, dtype):
     return words.astype(np.uint32) << 16 if dtype == "bf16" else words.view(DTYPES[dtype])
 
 
 @pytest.mark.parametrize("mesh", [(2, 2), (3, 4), (7, 1), (1, 1)], ids=str)
 @pytest.mark.parametrize("replicas", ["dedupe", "full"])
 def test_values_are_those_without_padding(mesh, replicas, tmp_path):
-    spec = Write(tmp_path / "x.yaml", mesh=mesh)
-    chunk = Write(tmp_path / "chunk.yaml", {p: {**t, "uneven": "chunk"} for p, t in MODULES.items()}, mesh=mesh)
+    spec = write(tmp_path / "x.yaml", mesh=mesh)
+    chunk = write(tmp_path / "chunk.yaml", {p: {**t, "uneven": "chunk"} for p, t in MODULES.items()}, mesh=mesh)
     digests = Json("digest", spec)
     assert digests == Json("digest", chunk)
     of = {t["path"]: t["sha256"] for t in digests["tensors"]}
     Ok("gen", spec, "-o", tmp_path / "out", "--replicas", replicas)
     Ok("verify", tmp_path / "out")
-    shapes = Expected(mesh)
+    shapes = expected(mesh)
     manifest = json.loads((tmp_path / "out/manifest.json").read_text())
     is_padded = any(shapes[p] != list(t["shape"]) for p, t in MODULES.items())
     assert (manifest["format_version"], manifest.get("layout")) == (1, "padded" if is_padded else None)
@@ -76,14 +76,14 @@ def test_values_are_those_without_padding(mesh, replicas, tmp_path):
           shardinit.open_spec(spec) as opened):
         for path, (dtype, words) in stored.items():
             assert list(words.shape) == shapes[path]
-            assert Sha256(np.ascontiguousarray(Logical(words, path))) == of[path], path
+            assert Sha256(np.ascontiguousarray(logical(words, path))) == of[path], path
             assert np.array_equal(ReadRaw(index[path]), words)
             assert np.array_equal(Bits(checkpoint.read(path, verify=True)), words)
             assert np.array_equal(Bits(opened.generate(path)), words)
             padding = np.ones(words.shape, bool)
-            Logical(padding, path)[...] = False
+            logical(padding, path)[...] = False
             if padding.any():
-                found = Values(words[padding], dtype)
+                found = values(words[padding], dtype)
                 assert np.all((found.view(np.float32) if dtype == "bf16" else found) == PADS[path]), path
 
 
@@ -108,7 +108,7 @@ STORED = {"map": [12, 8], "partition_spec": [12, 7], "placements": [12, 7], "str
 def test_every_language(language, tmp_path):
     modules = {"w": {"shape": [10, 7], "axes": ["rows", "columns"], "init": {"normal": {"std": 1}}}}
     sharding = LANGUAGES[language]
-    plain = Write(tmp_path / "plain.yaml", modules, sharding=sharding, mesh=(3, 2))
+    plain = write(tmp_path / "plain.yaml", modules, sharding=sharding, mesh=(3, 2))
     Ok("gen", plain, "-o", tmp_path / "out")
     plan = json.loads((tmp_path / "out/plan.json").read_text())
     tensor, = plan["tensors"]
@@ -121,7 +121,7 @@ def test_every_language(language, tmp_path):
         assert shape[d] == -(-[10, 7][d] // parts) * parts
     # The same word beside the language, and in a file on the command line.
     if isinstance(sharding, dict):
-        alone = Write(tmp_path / "alone.yaml", modules, "error", mesh=(3, 2))
+        alone = write(tmp_path / "alone.yaml", modules, "error", mesh=(3, 2))
         (tmp_path / "sharding.yaml").write_text(yaml.safe_dump({"uneven": "pad", **sharding}))
         Ok("gen", alone, "-o", tmp_path / "again", "--sharding", tmp_path / "sharding.yaml")
         assert Tree(tmp_path / "again") == Tree(tmp_path / "out")
@@ -129,11 +129,11 @@ def test_every_language(language, tmp_path):
 
 def test_a_map_of_it_is_the_same(tmp_path):
     modules = {p: {k: v for k, v in t.items() if k != "uneven"} for p, t in MODULES.items() if p != "count"}
-    spec = Write(tmp_path / "x.yaml", modules, {"pad": 0.125})
+    spec = write(tmp_path / "x.yaml", modules, {"pad": 0.125})
     Ok("plan", spec, "--write", tmp_path / "map.yaml")
     assert "uneven: {pad: 0.125}" in (tmp_path / "map.yaml").read_text()
     bare = {p: {k: v for k, v in t.items() if k != "shard"} for p, t in modules.items()}
-    other = Write(tmp_path / "bare.yaml", bare, "error")
+    other = write(tmp_path / "bare.yaml", bare, "error")
     Ok("gen", spec, "-o", tmp_path / "a")
     Ok("gen", other, "--sharding", tmp_path / "map.yaml", "-o", tmp_path / "b")
     assert Tree(tmp_path / "a") == Tree(tmp_path / "b")
@@ -146,7 +146,7 @@ def test_layouts_are_padded_too(tmp_path):
                "o": {"shape": [2, 5], "shard": [None, "a"], "init": {"normal": {"std": 1}}}}
     layouts = {"fused": {"keep": ["o"], "qk": {"from": {"concat": {"axis": 0, "of": ["q", "k"]}}},
                          "kk": {"from": {"concat": {"axis": 0, "of": ["k", "k", "k"]}}, "uneven": {"pad": 2}}}}
-    spec = Write(tmp_path / "x.yaml", modules, mesh=(2, 1), layouts=layouts)
+    spec = write(tmp_path / "x.yaml", modules, mesh=(2, 1), layouts=layouts)
     Ok("gen", spec, "--layout", "fused", "-o", tmp_path / "out")
     Ok("verify", tmp_path / "out")
     stored = {p: w.view(np.float32) for p, (_, w) in Reassemble(tmp_path / "out").items()}
@@ -159,8 +159,8 @@ def test_layouts_are_padded_too(tmp_path):
 
 
 def test_reshard_pads_anew(tmp_path):
-    spec = Write(tmp_path / "x.yaml")
-    chunk = Write(tmp_path / "chunk.yaml", {p: {**t, "uneven": "chunk"} for p, t in MODULES.items()})
+    spec = write(tmp_path / "x.yaml")
+    chunk = write(tmp_path / "chunk.yaml", {p: {**t, "uneven": "chunk"} for p, t in MODULES.items()})
     Ok("gen", spec, "-o", tmp_path / "a")
     Ok("gen", chunk, "-o", tmp_path / "c")
     for mesh in ["a=3,b=2", "a=1,b=1", "a=5,b=4"]:
@@ -182,13 +182,13 @@ def test_reshard_pads_anew(tmp_path):
 
 @pytest.mark.parametrize("to", ["safetensors", "dcp", "hf-dcp", "zarr"])
 def test_exports_have_the_stored_shapes(to, tmp_path):
-    spec = Write(tmp_path / "x.yaml")
+    spec = write(tmp_path / "x.yaml")
     Ok("gen", spec, "-o", tmp_path / "gen")
     Ok("export", tmp_path / "gen", "--to", to, "-o", tmp_path / "a")
     Ok("export", spec, "--to", to, "-o", tmp_path / "b")
     assert Tree(tmp_path / "a") == Tree(tmp_path / "b")
     Ok("verify", tmp_path / "a", "--spec", spec)
-    shapes = Expected((2, 2))
+    shapes = expected((2, 2))
     if to == "zarr":
         assert {p: json.loads((tmp_path / f"a/{p}/.zarray").read_text())["shape"] for p in shapes} == shapes
     else:
@@ -205,9 +205,9 @@ def test_exports_have_the_stored_shapes(to, tmp_path):
 
 
 def test_is_said(tmp_path):
-    spec = Write(tmp_path / "x.yaml")
+    spec = write(tmp_path / "x.yaml")
     plan = Json("plan", spec)
-    extra = {p: math.prod(s) - math.prod(MODULES[p]["shape"]) for p, s in Expected((2, 2)).items()}
+    extra = {p: math.prod(s) - math.prod(MODULES[p]["shape"]) for p, s in expected((2, 2)).items()}
     padding = sum(n * MODULES[p].get("dtype", "f32").endswith("32") * 4 for p, n in extra.items()) + 2 * extra["both"]
     assert plan["stored_padding_bytes"] == padding == 58
     assert f"of which {padding} ({padding} B) are padding" in Ok("plan", spec).stdout
@@ -238,7 +238,7 @@ def test_is_said(tmp_path):
     ({"shape": [5], "shard": ["a"], "uneven": "pads"}, "`uneven` must be `error`, `chunk` or `pad`, not `pads`"),
 ])
 def test_mistakes(tensor, message, tmp_path):
-    spec = Write(tmp_path / "x.yaml", {"w": {**tensor, "init": "zeros"}}, mesh=(2, 1))
+    spec = write(tmp_path / "x.yaml", {"w": {**tensor, "init": "zeros"}}, mesh=(2, 1))
     result = Run("plan", spec)
     assert result.returncode == 2 and message in result.stderr, result.stderr
     assert result.stderr.count("error:") == 1

@@ -69,42 +69,42 @@ class Page(HTMLParser):
         return [box["title"] for box in self.boxes[picture] if box["title"]]
 
 
-def Write(folder, *arguments):
+def write(folder, *arguments):
     path = folder / "page.html"
     Ok("plan", "--html", path, *arguments)
     return path
 
 
-def Spec(folder, text):
+def spec_of(folder, text):
     path = folder / "spec.yaml"
     path.write_text("shardinit: 1\n" + text)
     return path
 
 
-def Number(text):
+def number(text):
     return int(text.replace(",", ""))
 
 
 def test_numbers_are_those_of_the_plan(tmp_path):
-    page = Page(Write(tmp_path, TINY).read_text())
+    page = Page(write(tmp_path, TINY).read_text())
     plan = Json("plan", TINY, "--devices")
     rows = dict(row for row in page.tables["plan"])
     assert page.title == plan["name"]
-    assert Number(rows["parameters"]) == plan["parameters"] and Number(rows["tensors"]) == plan["tensors"]
+    assert number(rows["parameters"]) == plan["parameters"] and number(rows["tensors"]) == plan["tensors"]
     tensors = page.tables["tensors"][1:]
-    assert sum(Number(row[1]) for row in tensors) == plan["tensors"]
+    assert sum(number(row[1]) for row in tensors) == plan["tensors"]
     # A tensor's boxes, times the tensors of its group.
-    assert sum(Number(row[1]) * Number(row[6]) for row in tensors) == plan["box_count"]
+    assert sum(number(row[1]) * number(row[6]) for row in tensors) == plan["box_count"]
     for device, title in zip(plan["devices"], page.titles("mesh"), strict=True):
         assert title.startswith("rank {rank} at {coordinate}: device {id} in slice {slice}; ".format(**device))
     for rank, title in enumerate(page.titles("mesh")):
-        held, stored = map(Number, re.search(r"holds ([\d,]+) bytes, ([\d,]+) of them", title).groups())
+        held, stored = map(number, re.search(r"holds ([\d,]+) bytes, ([\d,]+) of them", title).groups())
         assert stored == Json("plan", TINY, "--rank", rank)["rank_bytes"]
         assert plan["min_rank_bytes"] <= held <= plan["max_rank_bytes"]
 
 
 def test_boxes_are_those_of_the_ranks(tmp_path):
-    page = Page(Write(tmp_path, TINY).read_text())
+    page = Page(write(tmp_path, TINY).read_text())
     paths = re.findall(r"^(\S+) \[[\d, ]+\] \[", page.text, re.MULTILINE)
     assert len(paths) == len(page.tables["tensors"]) - 1
     of_page = {path: set(page.titles(f"t{n}")) for n, path in enumerate(paths)}
@@ -120,7 +120,7 @@ def test_boxes_are_those_of_the_ranks(tmp_path):
 
 
 def test_boxes_fill_the_picture_once(tmp_path):
-    page = Page(Write(tmp_path, TINY).read_text())
+    page = Page(write(tmp_path, TINY).read_text())
     for name, boxes in page.boxes.items():
         if re.fullmatch(r"t\d+", name):
             area = sum(float(box["width"]) * float(box["height"]) for box in boxes)
@@ -131,10 +131,10 @@ def test_boxes_fill_the_picture_once(tmp_path):
 
 
 def test_slices_and_devices(tmp_path):
-    spec = Spec(tmp_path, "name: m\ndtype: f32\nmesh: {axes: {fsdp: 4, tensor: 2}, slices: {fsdp: 2}, "
+    spec = spec_of(tmp_path, "name: m\ndtype: f32\nmesh: {axes: {fsdp: 4, tensor: 2}, slices: {fsdp: 2}, "
                 "slice_order: inner}\nrules: [{a: fsdp}, {b: tensor}]\n"
                 "modules: {w: {shape: [8, 8], axes: [a, b], init: zeros}}\n")
-    page = Page(Write(tmp_path, spec).read_text())
+    page = Page(write(tmp_path, spec).read_text())
     devices = Json("plan", spec, "--devices")["devices"]
     found = [tuple(map(int, re.search(r"device (\d+) in slice (\d+)", title).groups()))
              for title in page.titles("mesh")]
@@ -148,7 +148,7 @@ def test_slices_and_devices(tmp_path):
     (HOSTILE, "w", "a"), ("m", HOSTILE.replace(".", "_"), "a"), ("m", "w", HOSTILE)], ids=["model", "tensor", "axis"])
 def test_no_name_breaks_out(tmp_path, name, key, axis):
     """Specs refuse such names, or the page escapes them (tests/unit/report_html_test.cc)."""
-    spec = Spec(tmp_path, f"name: {json.dumps(name)}\ndtype: f32\nmesh: {{axes: {{{json.dumps(axis)}: 2}}}}\n"
+    spec = spec_of(tmp_path, f"name: {json.dumps(name)}\ndtype: f32\nmesh: {{axes: {{{json.dumps(axis)}: 2}}}}\n"
                 f"rules: [{{r: {json.dumps(axis)}}}]\n"
                 f"modules: {{{json.dumps(key)}: {{shape: [2], axes: [r], init: zeros}}}}\n")
     result = Run("plan", "--html", tmp_path / "page.html", spec)
@@ -165,7 +165,7 @@ def test_no_name_breaks_out(tmp_path, name, key, axis):
 
 @pytest.mark.parametrize("spec", [TINY, BIG], ids=lambda path: path.stem)
 def test_stands_alone(tmp_path, spec):
-    text = Write(tmp_path, spec).read_text()
+    text = write(tmp_path, spec).read_text()
     page = Page(text)
     assert "script" not in page.tags and "link" not in page.tags and "@import" not in text
     for tag, name, value in page.attributes:
@@ -179,11 +179,11 @@ def test_stands_alone(tmp_path, spec):
 
 def test_size_is_bounded(tmp_path):
     """All ranks that may be, tensors of many kinds with a long name, and more boxes than pixels."""
-    spec = Spec(tmp_path, "name: big\ndtype: f32\nuneven: chunk\nmesh: {axes: {fsdp: 4096, tensor: 4096}}\n"
+    spec = spec_of(tmp_path, "name: big\ndtype: f32\nuneven: chunk\nmesh: {axes: {fsdp: 4096, tensor: 4096}}\n"
                 "rules: [{a: fsdp}, {b: tensor}]\nmodules:\n"
                 + "".join(f"  {'x' * 240}.{'y' * 240}{n}: {{shape: [{n + 70000}, 65536], axes: [a, b], init: zeros}}\n"
                           for n in range(1100)))
-    page = Page(Write(tmp_path, spec).read_text())
+    page = Page(write(tmp_path, spec).read_text())
     assert (tmp_path / "page.html").stat().st_size < 2_000_000
     for sentence in ("Drawn are the first 1,024 of 16,777,216 ranks.", "Shown are the first 400 groups.",
                      "Drawn are 1,024 of them.", "Not drawn: there are too many different tensors.",
@@ -194,7 +194,7 @@ def test_size_is_bounded(tmp_path):
 
 def test_least_mean_and_padding(tmp_path):
     """By hand: 5 rows over 4 ranks are 2, 2, 1, 0; a scale on every rank."""
-    spec = Spec(tmp_path, "name: m\ndtype: f32\nuneven: chunk\nmesh: {axes: {fsdp: 4, data: 2}}\nrules: [{a: fsdp}]\n"
+    spec = spec_of(tmp_path, "name: m\ndtype: f32\nuneven: chunk\nmesh: {axes: {fsdp: 4, data: 2}}\nrules: [{a: fsdp}]\n"
                 "modules:\n  w: {shape: [5, 10], axes: [a, null], init: zeros}\n"
                 "  s: {shape: [10], axes: [null], init: ones}\n")
     plan = Json("plan", spec)
@@ -203,8 +203,8 @@ def test_least_mean_and_padding(tmp_path):
     assert plan["imbalance"] == pytest.approx(120 / (720 / 8)) and plan["padding_bytes"] == 8 * 80 - 400
     full = Json("plan", spec, "--replicas", "full")
     assert full["file_bytes"] == full["held_bytes"] == 720
-    amounts = Page(Write(tmp_path, spec).read_text()).tables["amounts"]
-    assert [(Number(row[0]), Number(row[2])) for row in amounts[1:]] == [(40, 2), (80, 2), (120, 4)]
+    amounts = Page(write(tmp_path, spec).read_text()).tables["amounts"]
+    assert [(number(row[0]), number(row[2])) for row in amounts[1:]] == [(40, 2), (80, 2), (120, 4)]
 
 
 @pytest.mark.parametrize("case", ["plan_segments", "plan_llama3_tiny_uneven"])
@@ -233,7 +233,7 @@ CHROMIUM = shutil.which("chromium")
 browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: no page was seen in a browser")
 
 
-def Chromium(tmp_path, *arguments):
+def chromium(tmp_path, *arguments):
     result = subprocess.run(
         [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
          f"--user-data-dir={tmp_path}/browser", *arguments],
@@ -244,10 +244,10 @@ def Chromium(tmp_path, *arguments):
 
 @browser
 def test_browser_reads_the_numbers(tmp_path):
-    spec = Spec(tmp_path, "name: m\ndtype: f32\nmesh: {axes: {fsdp: 4}}\nrules: [{a: fsdp}]\n"
+    spec = spec_of(tmp_path, "name: m\ndtype: f32\nmesh: {axes: {fsdp: 4}}\nrules: [{a: fsdp}]\n"
                 "modules:\n  u: {shape: [7], init: ones}\n  w: {shape: [8], axes: [a], init: zeros}\n")
-    path = Write(tmp_path, spec)
-    seen = Chromium(tmp_path, "--dump-dom", f"{path.as_uri()}#t1")
+    path = write(tmp_path, spec)
+    seen = chromium(tmp_path, "--dump-dom", f"{path.as_uri()}#t1")
     page, written = Page(seen), Page(path.read_text())
     assert page.title == "m" and "script" not in page.tags
     assert page.tables == written.tables and page.boxes == written.boxes
@@ -256,7 +256,7 @@ def test_browser_reads_the_numbers(tmp_path):
     assert [' open=""' in tag for tag in re.findall("<details[^>]*>", seen)] == [False, True]
 
 
-def Pixel(png):
+def pixel(png):
     """The first of a PNG, which no filter changes."""
     data, at = b"", 8
     while at < len(png):
@@ -269,6 +269,6 @@ def Pixel(png):
 @browser
 @pytest.mark.parametrize("scheme, colour", [(0, (0x16, 0x18, 0x1b)), (1, (255, 255, 255))], ids=["dark", "light"])
 def test_browser_follows_the_reader(tmp_path, scheme, colour):
-    Chromium(tmp_path, f"--screenshot={tmp_path}/page.png", f"--blink-settings=preferredColorScheme={scheme}",
-             Write(tmp_path, TINY).as_uri())
-    assert Pixel((tmp_path / "page.png").read_bytes()) == colour
+    chromium(tmp_path, f"--screenshot={tmp_path}/page.png", f"--blink-settings=preferredColorScheme={scheme}",
+             write(tmp_path, TINY).as_uri())
+    assert pixel((tmp_path / "page.png").read_bytes()) == colour

@@ -33,7 +33,7 @@ CALLS = ("openat,pwrite64,fallocate,ftruncate,rename,renameat,renameat2,link,lin
 
 # What a run does --------------------------------------------------------------
 
-def Trace(disk, *arguments):
+def trace(disk, *arguments):
     """[(call, paths below `disk`, arguments in text, data)], as far as they succeeded."""
     log = disk.parent / "strace.log"
     subprocess.run(["strace", "-f", "-y", "-xx", "-s", "1000000", "-qq", "-o", log, "-e", f"trace={CALLS}",
@@ -93,7 +93,7 @@ class Folder:
     Sync = File.Sync
 
 
-def Write(data, offset):
+def write(data, offset):
     return lambda old: old[:offset].ljust(offset, b"\0") + data + old[offset + len(data):]
 
 
@@ -114,7 +114,7 @@ class Disk:
             if "O_CREAT" in arguments[2] and folder.now.get(name) is None:
                 folder.Change({name: File()})
         elif call == "pwrite64":
-            self.At(paths[0]).Change(Write(data, int(arguments[-1])))
+            self.At(paths[0]).Change(write(data, int(arguments[-1])))
         elif call in ("ftruncate", "fallocate"):
             size = int(arguments[-1])
             shorter = size if call == "ftruncate" else None
@@ -149,35 +149,35 @@ class Disk:
         else:
             kept = [set(), set(changes), *({c} for c in changes), *(set(changes) - {c} for c in changes)]
         for names in kept:
-            for contents in (Lost, Torn, Zero, Kept):
+            for contents in (lost, torn, zero, kept_one):
                 tree = {}
-                Remains(self.root, "", names, contents, tree)
+                remains(self.root, "", names, contents, tree)
                 yield tree
 
     def Visible(self):
-        return next(tree for tree in [{}] if Remains(self.root, "", None, Kept, tree) is None)
+        return next(tree for tree in [{}] if remains(self.root, "", None, kept_one, tree) is None)
 
 
-def Lost(file):
+def lost(file):
     return file.synced
 
 
-def Kept(file):
+def kept_one(file):
     return file.now
 
 
-def Zero(file):
+def zero(file):
     return file.now if file.now == file.synced else b"\0" * len(file.now)
 
 
-def Torn(file):
+def torn(file):
     text = file.synced
     for change in file.pending[::2]:
         text = change(text)
     return text if len(file.pending) != 1 else text[:len(text) // 2]
 
 
-def Remains(folder, path, names, contents, tree):
+def remains(folder, path, names, contents, tree):
     """Adds to `tree` what is left of a folder; all of it, if `names` is None."""
     entries = dict(folder.synced)
     for i, change in enumerate(folder.pending):
@@ -188,15 +188,15 @@ def Remains(folder, path, names, contents, tree):
             tree[path + name] = contents(node)
         elif node is not None:
             tree[path + name] = None
-            Remains(node, path + name + "/", names, contents, tree)
+            remains(node, path + name + "/", names, contents, tree)
 
 
-def Final(tree):
+def final_one(tree):
     """Without what is temporary."""
     return {path: data for path, data in tree.items() if ".tmp-" not in path}
 
 
-def Put(tree, folder):
+def put(tree, folder):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for path, data in tree.items():
@@ -211,7 +211,7 @@ class Checker:
         self.seen = set()
 
     def Check(self, tree, where):
-        final = Final(tree)
+        final = final_one(tree)
         key = tuple(final), len(tree) - len(final)
         for path, data in final.items():
             assert data == self.good[path], f"{where}: {path} has its name, but not its bytes"
@@ -223,7 +223,7 @@ class Checker:
         if key in self.seen:
             return
         self.seen.add(key)
-        Put(tree, self.scratch)
+        put(tree, self.scratch)
         out = self.scratch / "out"
         if self.rerun[0] == "gen":
             complete = self.is_complete(final)
@@ -235,7 +235,7 @@ class Checker:
         Ok(*self.rerun, cwd=self.scratch)
         left = Tree(self.scratch)
         # An export that is there may keep a killed one's left-over beside it.
-        assert (left if self.rerun[0] == "gen" else Final(left)) == self.good, where
+        assert (left if self.rerun[0] == "gen" else final_one(left)) == self.good, where
 
 
 @pytest.mark.parametrize("command", ["gen", "export --to zarr"])
@@ -248,7 +248,7 @@ def test_power_loss(command, tmp_path):
     good = Tree(tmp_path / "good")
     last = "out/manifest.json" if command == "gen" else "out/shardinit-export.json"
     checker = Checker(good, tmp_path / "scratch", run, lambda tree: last in tree)
-    calls = Trace(tmp_path / "disk", *run)
+    calls = trace(tmp_path / "disk", *run)
     disk, killed = Disk(), []
     for k, call in enumerate(calls):
         disk.Apply(*call)
@@ -261,14 +261,14 @@ def test_power_loss(command, tmp_path):
 
     # Killed after a call, done again, and then the power fails.
     for k, disk in killed:
-        Put(disk.Visible(), tmp_path / "disk")
-        for i, call in enumerate(Trace(tmp_path / "disk", *run)):
+        put(disk.Visible(), tmp_path / "disk")
+        for i, call in enumerate(trace(tmp_path / "disk", *run)):
             disk.Apply(*call)
             for tree in disk.States():
                 checker.Check(tree, f"killed after call {k}, power loss after call {i} of the next run, {call[:2]}")
         assert disk.Visible() == good == Tree(tmp_path / "disk")
         for tree in disk.States():
-            assert Final(tree) == good, f"killed after call {k}, then done, then power loss: {set(good) - set(tree)}"
+            assert final_one(tree) == good, f"killed after call {k}, then done, then power loss: {set(good) - set(tree)}"
 
 
 def test_power_loss_after_gen_was_killed_and_finalize_run(tmp_path):
@@ -280,14 +280,14 @@ def test_power_loss_after_gen_was_killed_and_finalize_run(tmp_path):
     Ok(*run, cwd=tmp_path / "good")
     good = Tree(tmp_path / "good")
     checker = Checker(good, tmp_path / "scratch", run, lambda tree: "out/manifest.json" in tree)
-    calls, disk = Trace(tmp_path / "disk", *run), Disk()
+    calls, disk = trace(tmp_path / "disk", *run), Disk()
     for call in calls:
         disk.Apply(*call)
         if all(f"out/ranks/rank-0000{r}.json" in disk.Visible() for r in range(2)):
             break
     assert disk.Changes(), "the last receipt's name is on the disk already"
-    Put(disk.Visible(), tmp_path / "disk")
-    for call in Trace(tmp_path / "disk", "finalize", "out"):
+    put(disk.Visible(), tmp_path / "disk")
+    for call in trace(tmp_path / "disk", "finalize", "out"):
         disk.Apply(*call)
         for tree in disk.States():
             checker.Check(tree, f"power loss after {call[0]} {call[1]} of finalize")

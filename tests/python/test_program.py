@@ -16,7 +16,7 @@ import pytest
 import conformance
 from clients import Client, Gen
 from support import BINARY, ROOT, TINY, Datasets, Json, Ok, RankFiles, ReadRaw, Reassemble, Run, TableFile, Text, Tree
-from test_reference import FILES, VECTORS, Spec
+from test_reference import FILES, VECTORS, spec_of
 
 Client("jax")
 
@@ -24,7 +24,7 @@ SCHEMA = json.loads((ROOT / "schemas/spec.schema.json").read_text())["definition
 BOXES = BINARY.parents[1] / "tests/program_of_boxes"
 
 
-def Ask(function, **arguments):
+def ask(function, **arguments):
     script = pathlib.Path(__file__).with_name("program_clients.py")
     result = subprocess.run([sys.executable, script, function], input=json.dumps(arguments), text=True,
                             stdout=subprocess.PIPE, timeout=900)
@@ -32,18 +32,18 @@ def Ask(function, **arguments):
     return json.loads(result.stdout.splitlines()[-1])
 
 
-def RunModules(folder, modules, devices=1, shardy=True):
+def run_modules(folder, modules, devices=1, shardy=True):
     """Of each module its facts, and name → the words of each device's part."""
     cases = [[str(module), str(folder / f"{number}.npz")] for number, module in enumerate(modules)]
     results = []
-    for facts, (_, out) in zip(Ask("RunAll", devices=devices, cases=cases, shardy=shardy), cases):
+    for facts, (_, out) in zip(ask("RunAll", devices=devices, cases=cases, shardy=shardy), cases):
         parts = np.load(out)
         results.append((facts, {name: [parts[f"{i}/{d}"] for d in range(devices)]
                                 for i, name in enumerate(facts["names"])}))
     return results
 
 
-def Program(spec, folder, *arguments):
+def program_of(spec, folder, *arguments):
     path = folder / "program.mlir"
     Ok("program", spec, "-o", path, *arguments)
     return path
@@ -57,11 +57,11 @@ FLUSHED = {"exp subnormal", "log subnormal", "pow subnormal", "sqrt special", "e
            "log1p special", "sin special", "tanh special", "erf_inv special"}
 
 
-def IsSubnormal(bits):
+def is_subnormal(bits):
     return 0 < int(bits, 16) & ~(1 << 63) < 1 << 52
 
 
-def Batches(vectors):
+def batches_of(vectors):
     """Those that fit one spec together: of one engine and seed, below 2^63 bytes, no key twice."""
     batches, keys = collections.defaultdict(list), set()
     for number, vector in enumerate(vectors):
@@ -72,10 +72,10 @@ def Batches(vectors):
     return list(batches.values())
 
 
-def ModuleOf(vectors, folder, *arguments):
-    head = Spec(vectors[0]).partition("  ")[0]
+def module_of(vectors, folder, *arguments):
+    head = spec_of(vectors[0]).partition("  ")[0]
     spec = folder / "spec.yaml"
-    spec.write_text(head + "".join("  " + Spec(v).rpartition("\n  ")[2] for v in vectors))
+    spec.write_text(head + "".join("  " + spec_of(v).rpartition("\n  ")[2] for v in vectors))
     lines = [" ".join([v["path"], *(",".join(map(str, numbers)) or "-" for numbers in (v["offset"], v["shape"]))])
              for v in vectors]
     result = subprocess.run([BOXES, spec, *arguments], input="\n".join(lines), text=True, capture_output=True)
@@ -90,13 +90,13 @@ def test_known_answers(tmp_path, arithmetic):
     vectors = VECTORS
     if arithmetic == "f64":  # Expressions are the same in both.
         vectors = [v for v in VECTORS if "expr" not in v["init"] and "normalized" not in v["init"]]
-    modules, batches = [], Batches(vectors)
+    modules, batches = [], batches_of(vectors)
     for number, batch in enumerate(batches):
         folder = tmp_path / str(number)
         folder.mkdir()
-        modules.append(ModuleOf(batch, folder, *(["f64"] if arithmetic == "f64" else [])))
+        modules.append(module_of(batch, folder, *(["f64"] if arithmetic == "f64" else [])))
     different = set()
-    for batch, (facts, results) in zip(batches, RunModules(tmp_path, modules)):
+    for batch, (facts, results) in zip(batches, run_modules(tmp_path, modules)):
         assert facts["takes_zero"] or arithmetic == "f64"
         for vector in batch:
             words, = results[vector["path"]]
@@ -106,7 +106,7 @@ def test_known_answers(tmp_path, arithmetic):
             different.add(vector["name"])
             # Elsewhere than there, all are equal.
             if vector["name"] in ("exp subnormal", "pow subnormal"):
-                assert all(a == b or IsSubnormal(b) for a, b in zip(made, vector["bits"].split()))
+                assert all(a == b or is_subnormal(b) for a, b in zip(made, vector["bits"].split()))
             elif vector["name"] != "log subnormal":
                 special = {conformance.SPECIAL.index(text) for text in ("5e-324", "-2.2250738585072014e-308")}
                 assert {i for i, (a, b) in enumerate(zip(made, vector["bits"].split())) if a != b} <= special
@@ -145,7 +145,7 @@ SPECIAL_TENSORS = {
 }
 
 
-def Tensor(name):
+def tensor_of(name):
     text = SPECIAL_TENSORS.get(name, f"init: {name}")
     needs = SCHEMA["initializer"]["anyOf"][1]["properties"][name].get("required", [])
     if name not in SPECIAL_TENSORS and needs:
@@ -176,12 +176,12 @@ def test_every_view_operation_has_its_program():
     assert operations <= set(VIEWS), f"give {operations - set(VIEWS)} a line in VIEWS"
 
 
-def Everything(devices, engine):
+def everything(devices, engine):
     head = f"shardinit: 1\nname: everything\nengine: {engine}\nseed: 5\ndtype: f32\nmesh: {{axes: {{a: {max(1, devices // 2)}, b: {min(2, devices)}}}}}\n"
-    return head + "modules:\n" + "".join(f"  {name}: {Tensor(name)}\n" for name in INITIALIZERS)
+    return head + "modules:\n" + "".join(f"  {name}: {tensor_of(name)}\n" for name in INITIALIZERS)
 
 
-def Views(devices):
+def views(devices):
     text = (f"shardinit: 1\nname: views\nmesh: {{axes: {{a: {max(1, devices // 2)}, b: {min(2, devices)}}}}}\ndtype: bf16\n"
             "init: {n: {normal: {std: 0.5}}}\nmodules:\n")
     for i in range(11):
@@ -205,15 +205,15 @@ FORMS = [("philox4x32", "f32", 1), ("philox4x32", "f64", 8), ("philox4x32", "f32
 @pytest.mark.parametrize("engine, arithmetic, devices", FORMS)
 def test_everything_is_as_gen_writes_it(tmp_path, engine, arithmetic, devices):
     """Initializers under each engine, and views."""
-    text = Everything(devices, engine) if engine else Views(devices)
+    text = everything(devices, engine) if engine else views(devices)
     layout = [] if engine else ["--layout", "all"]
     made = Gen(text, tmp_path, *layout, "--replicas", "full")
-    module = Program(tmp_path / "spec.yaml", tmp_path, *layout, "--arith", arithmetic)
-    (facts, results), = RunModules(tmp_path, [module], devices)
+    module = program_of(tmp_path / "spec.yaml", tmp_path, *layout, "--arith", arithmetic)
+    (facts, results), = run_modules(tmp_path, [module], devices)
     assert set(results) == set(Reassemble(made))
     for path, parts in results.items():
         for rank, words in enumerate(parts):
-            assert np.array_equal(words, Stored(made, path, rank)), (path, rank)
+            assert np.array_equal(words, stored(made, path, rank)), (path, rank)
 
 
 def test_norms_of_every_type_and_distribution(tmp_path):
@@ -229,27 +229,27 @@ def test_norms_of_every_type_and_distribution(tmp_path):
                  f"  {name}_norms: {{{forms[number % 3].replace('%s', shard)}, init: {{norms: {{of: {name}}}}}}}\n")
     text += "  odd: {shape: [3, 5], init: {normal: {std: 1}}}\n  odd_norms: {shape: [1, 1], init: {norms: {of: odd}}}\n"
     made = Gen(text, tmp_path, "--replicas", "full")
-    (facts, results), = RunModules(tmp_path, [Program(tmp_path / "spec.yaml", tmp_path)], 2)
+    (facts, results), = run_modules(tmp_path, [program_of(tmp_path / "spec.yaml", tmp_path)], 2)
     assert facts["collectives"] == [] and len(results) == 2 * len(tensors) + 2
     for path, parts in results.items():
         for rank, words in enumerate(parts):
-            assert np.array_equal(words, Stored(made, path, rank)), (path, rank)
+            assert np.array_equal(words, stored(made, path, rank)), (path, rank)
 
 
-def Stored(folder, path, rank):
+def stored(folder, path, rank):
     """The words of a rank's box."""
     with h5py.File(RankFiles(folder)[rank], "r") as file:
         dataset, = [d for d in Datasets(file) if Text(d.attrs["path"]) == path]
         return ReadRaw(dataset)
 
 
-def Compare(folder, spec, *arguments, shardy=True):
+def compare(folder, spec, *arguments, shardy=True):
     """A spec for eight devices: each makes what gen writes for its rank, and sends nothing to another."""
     ranks = []
     for name in RankFiles(Gen(spec, folder, "--replicas", "full")):
         with h5py.File(name, "r") as file:
             ranks.append({Text(d.attrs["path"]): ReadRaw(d) for d in Datasets(file)})
-    (facts, results), = RunModules(folder, [Program(folder / "spec.yaml", folder, *arguments)], 8, shardy)
+    (facts, results), = run_modules(folder, [program_of(folder / "spec.yaml", folder, *arguments)], 8, shardy)
     assert len(ranks) == 8 and all(set(held) == set(results) for held in ranks)
     different = [(path, rank) for rank, held in enumerate(ranks) for path, words in held.items()
                  if not np.array_equal(results[path][rank], words)]
@@ -261,7 +261,7 @@ ARGUMENTS = {"constant": "0.75", "index": "(i1 * 6 + i2 + 1) / 64", "one": "(i0 
 WHOLE_ARGUMENTS = {"constant": "5", "index": "(i1 * 6 + i2 + 1)", "one": "(i0 + 2)", "random": "(floor(uniform() * 9) + 1)"}
 
 
-def Calls():
+def calls_of():
     """Path → expression: each function and operator, with each kind of argument at each place."""
     rows = re.findall(r'^    \{"(\w+)", (\d), (-?\d),', (ROOT / "src/expr/functions.cc").read_text(), re.MULTILINE)
     operators = re.findall(r'\{"(\S+)", Step::Op::', (ROOT / "src/expr/parse.cc").read_text())
@@ -279,9 +279,9 @@ def Calls():
 
 
 def test_every_function_of_every_kind_of_argument(tmp_path):
-    Compare(tmp_path, "shardinit: 1\nname: calls\nseed: 3\ndtype: f64\nmesh: {axes: {a: 8}}\nmodules:\n" + "".join(
+    compare(tmp_path, "shardinit: 1\nname: calls\nseed: 3\ndtype: f64\nmesh: {axes: {a: 8}}\nmodules:\n" + "".join(
         f'  {path}: {{shape: [1, 8, 6], shard: [null, a, null], init: {{expr: "{call}"}}}}\n'
-        for path, call in Calls().items()))
+        for path, call in calls_of().items()))
 
 
 # Its forms ----------------------------------------------------------------------
@@ -302,7 +302,7 @@ SQUARES = """
 @pytest.mark.parametrize("annotations", ["sdy", "both"])
 @pytest.mark.parametrize("arithmetic", ["f32", "f64"])
 def test_squares_and_axes_in_any_order(tmp_path, annotations, arithmetic):
-    Compare(tmp_path, "shardinit: 1\nname: squares\ndtype: f32\nmesh: {axes: {a: 2, b: 4}}\nmodules:" + SQUARES,
+    compare(tmp_path, "shardinit: 1\nname: squares\ndtype: f32\nmesh: {axes: {a: 2, b: 4}}\nmodules:" + SQUARES,
             "--annotate", annotations, "--arith", arithmetic)
 
 
@@ -314,19 +314,19 @@ def test_portable_artifacts(tmp_path):
             (["--annotate", "sdy"], False)]):
         folder = tmp_path / str(number)
         folder.mkdir()
-        assert Ask("IsPortable", path=str(Program(TINY, folder, *form, *arguments))) == is_portable
+        assert ask("IsPortable", path=str(program_of(TINY, folder, *form, *arguments))) == is_portable
     folder = tmp_path / "0"
     made = Gen(TINY, folder, *form, "--replicas", "full")
-    (_, results), = RunModules(folder, [folder / "program.mlir"], 8)
+    (_, results), = run_modules(folder, [folder / "program.mlir"], 8)
     for path, parts in results.items():
         for rank, words in enumerate(parts):
-            assert np.array_equal(words, Stored(made, path, rank)), (path, rank)
+            assert np.array_equal(words, stored(made, path, rank)), (path, rank)
 
 def test_the_tiny_llama_digest_for_digest(tmp_path):
     import hashlib
     expected = {t["path"]: t["sha256"] for t in Json("digest", TINY)["tensors"]}
     mesh = ["--mesh", "fsdp=4,tensor=2"]
-    (facts, results), = RunModules(tmp_path, [Program(TINY, tmp_path, *mesh)], 8)
+    (facts, results), = run_modules(tmp_path, [program_of(TINY, tmp_path, *mesh)], 8)
     plan = Gen(TINY, tmp_path, *mesh, "--replicas", "full")
     import shardinit
     with shardinit.open(plan) as checkpoint:
@@ -359,11 +359,11 @@ def test_a_constructor_of_pytorch(tmp_path):
                     "sharding: {fully_shard: {axes: [fsdp]}}\n")
     assert "tables/" in captured.text and "tie:" in captured.text
     made = Gen(spec, tmp_path, "--replicas", "full")
-    (facts, results), = RunModules(tmp_path, [Program(spec, tmp_path)], 8)
+    (facts, results), = run_modules(tmp_path, [program_of(spec, tmp_path)], 8)
     assert facts["collectives"] == [] and set(results) == set(Reassemble(made)) == set(captured.tensors)
     for path, parts in results.items():
         for rank, words in enumerate(parts):
-            assert np.array_equal(words, Stored(made, path, rank)), (path, rank)
+            assert np.array_equal(words, stored(made, path, rank)), (path, rank)
 
 
 @pytest.mark.parametrize("layout, annotations", [("torchtitan", "both"), ("megatron", "sdy"), ("maxtext", "mhlo")])
@@ -371,21 +371,21 @@ def test_layouts_of_trainers(tmp_path, layout, annotations):
     """And each annotation alone, for the partitioner that reads it."""
     options = ["--layout", layout, "--mesh", "fsdp=4,tensor=2"]
     made = Gen(TINY, tmp_path, *options, "--replicas", "full")
-    (facts, results), = RunModules(tmp_path, [Program(TINY, tmp_path, *options, "--annotate", annotations)],
+    (facts, results), = run_modules(tmp_path, [program_of(TINY, tmp_path, *options, "--annotate", annotations)],
                                      8, shardy=annotations != "mhlo")
     assert set(results) == set(Reassemble(made)) and facts["collectives"] == []
     for path, parts in results.items():
         for rank, words in enumerate(parts):
-            assert np.array_equal(words, Stored(made, path, rank)), (path, rank)
+            assert np.array_equal(words, stored(made, path, rank)), (path, rank)
 
 
 def test_layers_in_a_loop(tmp_path):
     sets = ["--set", "vars.layers=5"]
     plain = tmp_path / "plain"
     plain.mkdir()
-    modules = [Program(TINY, plain, *sets, "--mesh", "fsdp=4,tensor=2"),
-               Program(TINY, tmp_path, *sets, "--mesh", "fsdp=4,tensor=2", "--stack")]
-    (_, alone), (facts, stacked) = RunModules(tmp_path, modules, 8)
+    modules = [program_of(TINY, plain, *sets, "--mesh", "fsdp=4,tensor=2"),
+               program_of(TINY, tmp_path, *sets, "--mesh", "fsdp=4,tensor=2", "--stack")]
+    (_, alone), (facts, stacked) = run_modules(tmp_path, modules, 8)
     name = "model.layers.*.self_attn.q_proj.weight"
     assert stacked[name][0].shape == (5, 128, 64)
     seen = set()
@@ -418,8 +418,8 @@ modules:
     for rank in range(6):
         folder = tmp_path / str(rank)
         folder.mkdir()
-        modules.append(Program(tmp_path / "spec.yaml", folder, "--rank", str(rank)))
-    for rank, (_, results) in enumerate(RunModules(tmp_path, modules)):
+        modules.append(program_of(tmp_path / "spec.yaml", folder, "--rank", str(rank)))
+    for rank, (_, results) in enumerate(run_modules(tmp_path, modules)):
         boxes = {f"{path}@{part}" if part else path: (path, box) for path in checkpoint.tensors
                  for part, box in enumerate(checkpoint.boxes(path, rank))}
         assert set(results) == set(boxes)
@@ -448,9 +448,9 @@ def test_kinds(tmp_path):
 
 def test_llama_405b_as_one_module(tmp_path):
     config = ROOT / "configs/llama3.1-405b.yaml"
-    module = Program(config, tmp_path)
+    module = program_of(config, tmp_path)
     assert module.stat().st_size < 5e6
-    answer = Ask("Shardings", path=str(module))
+    answer = ask("Shardings", path=str(module))
     import shardinit
     with shardinit.open_spec(config) as spec:
         assert set(answer["results"]) == set(spec.tensors)

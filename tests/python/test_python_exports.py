@@ -11,7 +11,7 @@ import pytest
 from clients import Bits, Client, Gen
 from support import AWKWARD, TINY, Ok, Reassemble
 from test_export_keras import REPEATED
-from test_python_reader import RandomSlices
+from test_python_reader import random_slices
 
 import shardinit
 
@@ -43,7 +43,7 @@ def test_every_tensor_and_every_part(exports, format):
             assert (info.dtype, info.global_shape) == (dtype, words.shape)
             assert np.array_equal(Bits(export.read(path, verify=True)), words)
             for _ in range(10):
-                slices = RandomSlices(words.shape, rng)
+                slices = random_slices(words.shape, rng)
                 assert np.array_equal(Bits(export.read(path, slices)), words[slices])
 
 
@@ -107,7 +107,7 @@ def test_into_jax(exports):
                 call(folder)
 
 
-def Changed(folder, out, change):
+def changed(folder, out, change):
     """A copy whose record says something else, under a digest of its own."""
     shutil.copytree(folder, out)
     text = (out / RECORD).read_text()
@@ -119,7 +119,7 @@ def Changed(folder, out, change):
     return out
 
 
-def ReadsAll(folder, **options):
+def reads_all(folder, **options):
     with shardinit.open(folder) as export:
         return {path: export.read(path, **options) for path in export.tensors}
 
@@ -128,7 +128,7 @@ def test_records_of_strangers(exports, tmp_path):
     folder = exports[0]["dcp"]
     (tmp_path / "secret").write_bytes(bytes(1 << 20))
     size = (folder / "__0_0.distcp").stat().st_size
-    assert ReadsAll(Changed(folder, tmp_path / "same", lambda text: text))
+    assert reads_all(changed(folder, tmp_path / "same", lambda text: text))
     for number, (old, new, what) in enumerate([
         ('"file": "__0_0.distcp"', '"file": "../secret"', "is no file in the folder"),
         ('"file": "__0_0.distcp"', f'"file": "{tmp_path}/secret"', "is no file in the folder"),
@@ -153,13 +153,13 @@ def test_records_of_strangers(exports, tmp_path):
         ('"file_offset": ', '"file_offset": -', "file_offset"),
         ('"file_offset": ', f'"file_offset": {size}', "file_offset|past the end"),
     ]):
-        out = Changed(folder, tmp_path / str(number), lambda text: text.replace(old, new, 1))
+        out = changed(folder, tmp_path / str(number), lambda text: text.replace(old, new, 1))
         with pytest.raises((shardinit.FormatError, shardinit.DamageError), match=what):
-            ReadsAll(out)
-    loop = Changed(folder, tmp_path / "loop", lambda text: text.replace("__0_0", "loop/__0_0", 1))
+            reads_all(out)
+    loop = changed(folder, tmp_path / "loop", lambda text: text.replace("__0_0", "loop/__0_0", 1))
     (loop / "loop").symlink_to("loop")
     with pytest.raises(shardinit.FormatError, match="loop/loop` is a symbolic link"):
-        ReadsAll(loop)
+        reads_all(loop)
     text = (folder / RECORD).read_text()
     other = tmp_path / "other"
     shutil.copytree(folder, other)
@@ -185,18 +185,18 @@ def test_damage(exports, tmp_path):
             }
         data[at] ^= 1
         (out / name).write_bytes(data)
-        ReadsAll(out)
+        reads_all(out)
         with pytest.raises(shardinit.DamageError, match="box of `matrix` .* does not have its digest"):
-            ReadsAll(out, verify=True)
+            reads_all(out, verify=True)
         (out / name).write_bytes(data[:-1])
         with pytest.raises(shardinit.DamageError, match=f"has {len(data) - 1} bytes instead of {len(data)}"):
-            ReadsAll(out)
+            reads_all(out)
         (out / name).unlink()
         with pytest.raises(shardinit.DamageError, match=f"{name}` is missing"):
-            ReadsAll(out)
+            reads_all(out)
         os.symlink(exports[0][format] / name, out / name)
         with pytest.raises(shardinit.FormatError, match="is a symbolic link"):
-            ReadsAll(out)
+            reads_all(out)
         (out / RECORD).unlink()
         with pytest.raises(shardinit.NotACheckpointError, match=f"has no manifest.json .* and no {RECORD}"):
             shardinit.open(out)

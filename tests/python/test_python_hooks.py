@@ -12,7 +12,7 @@ from clients import Client, Gen
 torch = Client("torch")
 
 import shardinit
-from test_python_torch import Spawn, Words
+from test_python_torch import spawn_it, words_of
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.utils import parametrizations, parametrize
@@ -41,7 +41,7 @@ modules:
 """
 
 
-def FusedQKVLinear(heads, kv_heads):
+def fused_qkv_linear(heads, kv_heads):
     """torchtitan's own module; Triton, which its kernels for GPUs import, is not needed for it."""
     Client("torch._inductor.compile_fx")  # Which would take the stand-in for Triton.
     stand_ins = {name: mock.MagicMock() for name in ("triton", "triton.language")}
@@ -65,7 +65,7 @@ def FusedQKVLinear(heads, kv_heads):
 class Attention(nn.Module):
     def __init__(self, kv_heads):
         super().__init__()
-        self.layers = nn.ModuleList([FusedQKVLinear(4, kv_heads) for _ in range(2)])
+        self.layers = nn.ModuleList([fused_qkv_linear(4, kv_heads) for _ in range(2)])
         self.norm = nn.Parameter(torch.ones(16))
 
 
@@ -115,7 +115,7 @@ def test_a_part_of_a_fused_matrix_is_not_enough(meta, tmp_path):
     assert not model.norm.is_meta and not (model.norm == 1).any()
 
 
-def FillSharded(folder, text):
+def fill_sharded(folder, text):
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor
 
@@ -140,9 +140,9 @@ def FillSharded(folder, text):
 
 
 def test_a_fused_matrix_under_fsdp2(tmp_path):
-    FusedQKVLinear(4, 2)
+    fused_qkv_linear(4, 2)
     text = QKV.format(kv=16)
-    Spawn(2, tmp_path, FillSharded, str(Gen(text, tmp_path)), text)
+    spawn_it(2, tmp_path, fill_sharded, str(Gen(text, tmp_path)), text)
 
 
 # ---- Hooks of all kinds.
@@ -163,13 +163,13 @@ class Hooked(nn.Module):
             )
 
 
-def Rows(state, prefix, module, clone):
+def rows(state, prefix, module, clone):
     weight = state.pop(prefix + "weight")
     for i, part in enumerate(weight.split(3)):
         state[f"{prefix}part{i}"] = part.clone() if clone else part
 
 
-def Join(state, prefix):
+def join_it(state, prefix):
     parts = [state.pop(f"{prefix}part{i}") for i in range(2)]  # A KeyError if one is not there.
     state[prefix + "weight"] = torch.cat(parts)
 
@@ -181,7 +181,7 @@ PARTS = PAIR.replace(
 )
 
 
-def Equal(model, spec):
+def is_equal(model, spec):
     made = {path: torch.from_numpy(spec.read(path)) for path in spec.tensors}
     if "one.part0" in made:
         made["one.weight"] = torch.cat([made.pop("one.part0"), made.pop("one.part1")])
@@ -194,16 +194,16 @@ def Equal(model, spec):
 def test_parts_that_are_copies_or_views(meta, clone):
     spec = shardinit.open_spec(text=PARTS)
     with torch.device("meta" if meta else "cpu"):
-        model = Hooked(lambda *of: Rows(*of, clone), Join)
+        model = Hooked(lambda *of: rows(*of, clone), join_it)
     assert shardinit.torch.load_into(model, spec) == ([], [])
-    Equal(model, spec)
+    is_equal(model, spec)
 
 
 def test_copies_that_no_hook_takes_back_are_named():
     spec = shardinit.open_spec(text=PARTS)
     for device in ("meta", "cpu"):
         with torch.device(device):
-            model = Hooked(lambda *of: Rows(*of, True))
+            model = Hooked(lambda *of: rows(*of, True))
         old = model.one.weight
         with pytest.raises(shardinit.MismatchError, match="but not all of it") as caught:
             shardinit.torch.load_into(model, spec)
@@ -215,12 +215,12 @@ def test_copies_that_no_hook_takes_back_are_named():
 
 
 def test_what_the_state_dict_leaves_out_is_named_before_anything_is_changed():
-    def LeaveOut(state, prefix, module):
+    def leave_out(state, prefix, module):
         del state[prefix + "weight"]
 
     text = "\n".join(line for line in PAIR.split("\n") if "one.weight" not in line)
     spec = shardinit.open_spec(text=text)
-    model = Hooked(LeaveOut)
+    model = Hooked(leave_out)
     before = model.two.weight.clone()
     with pytest.raises(shardinit.MismatchError, match="leaves out `one.weight`") as caught:
         shardinit.torch.load_into(model, spec)
@@ -230,19 +230,19 @@ def test_what_the_state_dict_leaves_out_is_named_before_anything_is_changed():
 
 
 def test_views_of_a_part_and_views_that_overlap():
-    def Half(state, prefix, module):
+    def half_one(state, prefix, module):
         state[prefix + "part0"] = state.pop(prefix + "weight")[:3]
 
-    def Twice(state, prefix, module):
+    def twice(state, prefix, module):
         weight = state.pop(prefix + "weight")
         state[prefix + "part0"], state[prefix + "part1"] = weight[:3], weight[2:5]
 
     half = "\n".join(line for line in PARTS.split("\n") if "part1" not in line)
-    model = Hooked(Half)
+    model = Hooked(half_one)
     with pytest.raises(shardinit.MismatchError) as caught:
         shardinit.torch.load_into(model, shardinit.open_spec(text=half))
     assert caught.value.missing == ["one.weight"]
-    model = Hooked(Twice)
+    model = Hooked(twice)
     with pytest.raises(shardinit.MismatchError) as caught:
         shardinit.torch.load_into(model, shardinit.open_spec(text=PARTS))
     assert caught.value.mismatching == {
@@ -251,20 +251,20 @@ def test_views_of_a_part_and_views_that_overlap():
 
 
 def test_views_with_another_shape_and_values_that_a_hook_changes():
-    def Transpose(state, prefix, module):
+    def transpose(state, prefix, module):
         state[prefix + "weight"] = state[prefix + "weight"].t()
 
-    def Double(state, prefix, module):
+    def double(state, prefix, module):
         state[prefix + "weight"] = state[prefix + "weight"] * 2
 
-    def Halve(state, prefix):
+    def halve(state, prefix):
         state[prefix + "weight"] = state[prefix + "weight"] / 2
 
     turned = shardinit.open_spec(text=PAIR.replace("one.weight: {shape: [6, 4]", "one.weight: {shape: [4, 6]"))
-    model = Hooked(Transpose)
+    model = Hooked(transpose)
     shardinit.torch.load_into(model, turned)
     assert torch.equal(model.one.weight.t(), torch.from_numpy(turned.read("one.weight")))
-    model, spec = Hooked(Double, Halve), shardinit.open_spec(text=PAIR)
+    model, spec = Hooked(double, halve), shardinit.open_spec(text=PAIR)
     shardinit.torch.load_into(model, spec)
     assert torch.equal(model.one.weight, torch.from_numpy(spec.read("one.weight")) / 2)
     assert torch.equal(model.one.bias, torch.from_numpy(spec.read("one.bias")))
@@ -282,7 +282,7 @@ class Pair(nn.Module):
         return self.two(self.one(x))
 
 
-def Wrapped():
+def wrapped():
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
     inner = Pair()
@@ -301,7 +301,7 @@ def Wrapped():
 def test_wrapped_models_need_no_rename(index, meta):
     spec = shardinit.open_spec(text=PAIR)
     with torch.device("meta" if meta else "cpu"):
-        name, model = list(Wrapped())[index]
+        name, model = list(wrapped())[index]
     assert shardinit.torch.load_into(model, spec) == ([], []), name
     for path, parameter in zip(spec.tensors, model.parameters(), strict=True):
         assert torch.equal(parameter, torch.from_numpy(spec.read(path))), (name, path)
@@ -318,7 +318,7 @@ def test_a_name_of_the_model_is_no_wrapper():
     model.module, model.one = Pair(), nn.Linear(4, 6, bias=False)
     assert shardinit.torch.load_into(model, spec) == ([], [])
     assert (model.one.weight == 1).all()
-    assert np.array_equal(Words(model.module.one.weight), spec.read("module.one.weight").view("<u4"))
+    assert np.array_equal(words_of(model.module.one.weight), spec.read("module.one.weight").view("<u4"))
 
 
 class Scaled(nn.Module):
@@ -357,7 +357,7 @@ def test_parametrized_tensors(meta):
         assert len(direct.missing_keys) >= 2 and direct.unexpected_keys == ["one.weight", "one.bias"]
 
 
-def TrainWrapped(text):
+def train_wrapped(text):
     from torch.distributed.fsdp import FullyShardedDataParallel
     from torch.nn.parallel import DistributedDataParallel
 
@@ -375,4 +375,4 @@ def TrainWrapped(text):
 
 
 def test_models_wrapped_for_many_processes(tmp_path):
-    Spawn(2, tmp_path, TrainWrapped, PAIR)
+    spawn_it(2, tmp_path, train_wrapped, PAIR)

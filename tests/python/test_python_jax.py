@@ -33,11 +33,11 @@ def tiny(tmp_path_factory):
     return Gen(TINY, tmp_path_factory.mktemp("tiny"))
 
 
-def Devices(*shape, names=("fsdp", "tensor")):
+def devices_of(*shape, names=("fsdp", "tensor")):
     return Mesh(np.array(jax.devices()).reshape(shape), names[: len(shape)])
 
 
-def Equal(array, words):
+def equal(array, words):
     assert array.shape == words.shape
     for shard in array.addressable_shards:
         assert np.array_equal(Bits(shard.data), words[shard.index])
@@ -48,7 +48,7 @@ def Equal(array, words):
 def test_own_partition_on_other_meshes(tiny, shape, files):
     wanted = Reassemble(tiny)
     source = tiny if files else shardinit.open_spec(TINY)
-    shardings = shardinit.jax.shardings_of(source, Devices(*shape))
+    shardings = shardinit.jax.shardings_of(source, devices_of(*shape))
     if files:
         arrays = shardinit.jax.load(tiny, shardings, verify=True)
     else:
@@ -56,7 +56,7 @@ def test_own_partition_on_other_meshes(tiny, shape, files):
     assert set(arrays) == set(wanted)
     for path, array in arrays.items():
         assert array.dtype == jnp.bfloat16 and array.sharding == shardings[path]
-        Equal(array, wanted[path][1])
+        equal(array, wanted[path][1])
     assert arrays["lm_head.weight"].sharding.spec == P(("tensor",), ("fsdp",))
 
 
@@ -68,15 +68,15 @@ def test_each_device_reads_its_slice_alone(tiny, spec, monkeypatch):
     path, words = "lm_head.weight", Reassemble(tiny)["lm_head.weight"][1]
     asked, plain = [], shardinit.Checkpoint.read
 
-    def Recording(self, path, slices=None, **options):
+    def recording(self, path, slices=None, **options):
         array = plain(self, path, slices, **options)
         asked.append((slices, array.nbytes))
         return array
 
-    monkeypatch.setattr(shardinit.Checkpoint, "read", Recording)
-    sharding = NamedSharding(Devices(4, 2), spec)
+    monkeypatch.setattr(shardinit.Checkpoint, "read", recording)
+    sharding = NamedSharding(devices_of(4, 2), spec)
     array = shardinit.jax.load(checkpoint, sharding, keys=[path])[path]
-    Equal(array, words)
+    equal(array, words)
     slices = {str(index) for index in sharding.devices_indices_map(words.shape).values()}
     shard = math.prod(sharding.shard_shape(words.shape)) * 2
     # One read of each different slice, of its size and no more; replicas share it.
@@ -94,14 +94,14 @@ def test_each_device_makes_its_slice_alone(tiny, spec, monkeypatch):
     path, words = "lm_head.weight", Reassemble(tiny)["lm_head.weight"][1]
     made, plain = [], shardinit.Spec.generate
 
-    def Recording(self, path, slices=None, **options):
+    def recording(self, path, slices=None, **options):
         array = plain(self, path, slices, **options)
         made.append(array.nbytes)
         return array
 
-    monkeypatch.setattr(shardinit.Spec, "generate", Recording)
-    sharding = NamedSharding(Devices(4, 2), spec)
-    Equal(shardinit.jax.init_sharded(TINY, sharding, keys=[path])[path], words)
+    monkeypatch.setattr(shardinit.Spec, "generate", recording)
+    sharding = NamedSharding(devices_of(4, 2), spec)
+    equal(shardinit.jax.init_sharded(TINY, sharding, keys=[path])[path], words)
     slices = {str(index) for index in sharding.devices_indices_map(words.shape).values()}
     assert made == [math.prod(sharding.shard_shape(words.shape)) * 2] * len(slices)
     assert sum(made) == words.nbytes  # Replicas share what is made once.
@@ -127,14 +127,14 @@ def test_every_dtype(tmp_path):
     finally:
         jax.config.update("jax_enable_x64", False)
     for path, array in arrays.items():
-        Equal(array, wanted[path][1])
+        equal(array, wanted[path][1])
     assert {str(a.dtype) for a in arrays.values()} == {"float32", "float64", "float16", "bfloat16"}
 
 
 def test_nested_dicts_and_functions(tiny):
-    mesh = Devices(8, names=("x",))
+    mesh = devices_of(8, names=("x",))
     tree = shardinit.jax.load(tiny, lambda info: NamedSharding(mesh, P("x")), nested=True)
-    Equal(
+    equal(
         tree["model"]["layers"]["1"]["mlp"]["up_proj"]["weight"],
         Reassemble(tiny)["model.layers.1.mlp.up_proj.weight"][1],
     )
@@ -144,7 +144,7 @@ def test_nested_dicts_and_functions(tiny):
 
 
 def test_misfits_are_all_named(tiny):
-    mesh = Devices(8, names=("x",))
+    mesh = devices_of(8, names=("x",))
     shardings = dict.fromkeys(shardinit.open(tiny).tensors, NamedSharding(mesh, P()))
     del shardings["model.norm.weight"], shardings["lm_head.weight"]
     shardings["model.layers.7.mlp.up_proj.weight"] = NamedSharding(mesh, P())
@@ -165,7 +165,7 @@ def test_misfits_are_all_named(tiny):
     with pytest.raises(
         shardinit.MismatchError, match="axis `tensor`, which the mesh does not have"
     ):
-        shardinit.jax.shardings_of(tiny, Devices(8))
+        shardinit.jax.shardings_of(tiny, devices_of(8))
     with pytest.raises(shardinit.MismatchError) as caught:
         shardinit.jax.load(tiny, keys=["a", "lm_head.weight", "b"])
     assert caught.value.missing == ["a", "b"]
@@ -204,7 +204,7 @@ modules:
 """
 
 
-def Scanned(folder, **names):
+def scanned(folder, **names):
     """A checkpoint with stacked layers; the tensors of the model by path."""
     spec = folder / "spec.yaml"
     spec.write_text(SCANNED.format(root=ROOT, **names))
@@ -215,7 +215,7 @@ def Scanned(folder, **names):
 
 def test_equinox_scans_over_stacked_layers(tmp_path):
     eqx = Client("equinox")
-    out, wanted = Scanned(tmp_path, fans="out_in", weight="weight", up="24, 16", down="16, 24")
+    out, wanted = scanned(tmp_path, fans="out_in", weight="weight", up="24, 16", down="16, 24")
 
     class Block(eqx.Module):
         up: eqx.nn.Linear
@@ -240,7 +240,7 @@ def test_equinox_scans_over_stacked_layers(tmp_path):
             return jax.lax.scan(lambda x, layer: (eqx.combine(layer, static)(x), None), self.embed(token), arrays)[0]
 
     skeleton = eqx.filter_eval_shape(Model, jax.random.key(0))
-    model = shardinit.jax.fill(skeleton, out, NamedSharding(Devices(8, names=("x",)), P()))
+    model = shardinit.jax.fill(skeleton, out, NamedSharding(devices_of(8, names=("x",)), P()))
     x = wanted["embed.weight"][3]
     for i in range(3):
         of = {name: wanted[f"layers.{i}.{name}"] for name in ("up.weight", "up.bias", "down.weight", "down.bias")}
@@ -253,7 +253,7 @@ def test_equinox_scans_over_stacked_layers(tmp_path):
 
 def test_flax_scans_over_stacked_layers(tmp_path):
     nn = Client("flax.linen")
-    out, wanted = Scanned(tmp_path, fans="in_out", weight="kernel", up="16, 24", down="24, 16")
+    out, wanted = scanned(tmp_path, fans="in_out", weight="kernel", up="16, 24", down="24, 16")
 
     class Block(nn.Module):
         @nn.compact
@@ -270,7 +270,7 @@ def test_flax_scans_over_stacked_layers(tmp_path):
     one = jnp.eye(8)[3]
     skeleton = jax.eval_shape(Model().init, jax.random.key(0), one)["params"]
     assert skeleton["layers"]["up"]["kernel"].shape == (3, 16, 24)
-    params = shardinit.jax.fill(skeleton, out, NamedSharding(Devices(8, names=("x",)), P()))
+    params = shardinit.jax.fill(skeleton, out, NamedSharding(devices_of(8, names=("x",)), P()))
     x = wanted["embed.kernel"][3]
     for i in range(3):
         of = {name: wanted[f"layers.{i}.{name}"] for name in ("up.kernel", "up.bias", "down.kernel", "down.bias")}
@@ -284,7 +284,7 @@ def test_flax_scans_over_stacked_layers(tmp_path):
 def test_haliax_folds_over_stacked_layers(tmp_path):
     eqx, hax = Client("equinox"), Client("haliax")
     nn, stack = Client("haliax.nn"), Client("haliax.nn.scan")
-    out, wanted = Scanned(tmp_path, fans="out_in", weight="weight", up="24, 16", down="16, 24")
+    out, wanted = scanned(tmp_path, fans="out_in", weight="weight", up="24, 16", down="16, 24")
     Embed, Mlp, Layers, Vocab = hax.make_axes(embed=16, mlp=24, layers=3, vocab=8)
 
     class Block(eqx.Module):
@@ -311,7 +311,7 @@ def test_haliax_folds_over_stacked_layers(tmp_path):
             return self.layers.fold(self.embed(token))
 
     skeleton = eqx.filter_eval_shape(Model.init, jax.random.key(0))
-    model = shardinit.jax.fill(skeleton, out, NamedSharding(Devices(8, names=("x",)), P()),
+    model = shardinit.jax.fill(skeleton, out, NamedSharding(devices_of(8, names=("x",)), P()),
                                rename=lambda path: path.replace(".stacked.", "."))
     assert model.layers.stacked.up.weight.axes == (Layers, Mlp, Embed)
     x = wanted["embed.weight"][3]
@@ -335,28 +335,28 @@ def test_flax_train_state(tmp_path):
             return linen.Dense(16, name="down")(linen.relu(linen.Dense(32, name="up")(x)))
 
     out = Gen(FLAX, tmp_path)
-    mesh = Devices(4, 2, names=("fsdp", "tensor"))
+    mesh = devices_of(4, 2, names=("fsdp", "tensor"))
     rules = [("up.kernel", P("fsdp", "tensor")), ("down.kernel", P("tensor", "fsdp")), ("bias", P())]
 
-    def Sharding(info):
+    def sharding_of(info):
         return NamedSharding(mesh, next(spec for name, spec in rules if name in info.path))
 
     @jax.jit
-    def Step(state, x):
+    def step(state, x):
         loss, gradients = jax.value_and_grad(lambda params: jnp.mean((state.apply_fn({"params": params}, x) - x) ** 2))(
             state.params)
         return state.apply_gradients(grads=gradients), loss
 
-    def Losses(params):
+    def losses_of(params):
         state = train_state.TrainState.create(apply_fn=Model().apply, params=params, tx=optax.adamw(1e-2))
         losses = []
         for x in np.random.default_rng(0).normal(size=(3, 8, 16)).astype("float32"):
-            state, loss = Step(state, x)
+            state, loss = step(state, x)
             losses.append(float(loss))
         return state, losses
 
-    params = shardinit.jax.load(out, Sharding, nested=True)
-    state, losses = Losses(params)
+    params = shardinit.jax.load(out, sharding_of, nested=True)
+    state, losses = losses_of(params)
     moments = state.opt_state[0].mu
     for tree in (params, state.params, moments):
         assert tree["up"]["kernel"].sharding.is_equivalent_to(NamedSharding(mesh, P("fsdp", "tensor")), 2)
@@ -364,8 +364,8 @@ def test_flax_train_state(tmp_path):
     for path, (_, words) in Reassemble(out).items():
         module, leaf = path.split(".")
         by_hand[module][leaf] = jnp.asarray(words.view("<f4"))
-        Equal(params[module][leaf], words)
-    assert np.allclose(losses, Losses(by_hand)[1], rtol=1e-5)
+        equal(params[module][leaf], words)
+    assert np.allclose(losses, losses_of(by_hand)[1], rtol=1e-5)
 
 
 def test_equinox(tmp_path):
@@ -373,17 +373,17 @@ def test_equinox(tmp_path):
     out = Gen(MLP, tmp_path)
     wanted = Reassemble(out)
 
-    def Model(key):
+    def model_of(key):
         return eqx.nn.MLP(16, 16, 16, depth=2, key=key)
 
-    skeleton = eqx.filter_eval_shape(Model, jax.random.key(0))
-    mesh = Devices(8, names=("x",))
+    skeleton = eqx.filter_eval_shape(model_of, jax.random.key(0))
+    mesh = devices_of(8, names=("x",))
     model = shardinit.jax.fill(skeleton, out, NamedSharding(mesh, P("x")))
     made = shardinit.jax.fill(skeleton, shardinit.open_spec(text=MLP), NamedSharding(mesh, P("x")))
     assert jax.tree.all(jax.tree.map(lambda a, b: not eqx.is_array(a) or bool((a == b).all()), model, made))
     for i, layer in enumerate(model.layers):
-        Equal(layer.weight, wanted[f"layers.{i}.weight"][1])
-        Equal(layer.bias, wanted[f"layers.{i}.bias"][1])
+        equal(layer.weight, wanted[f"layers.{i}.weight"][1])
+        equal(layer.bias, wanted[f"layers.{i}.bias"][1])
         assert layer.weight.sharding.spec == P("x")
     x = jnp.ones(16)
     y = eqx.filter_jit(lambda model, x: model(x))(model, x)
@@ -427,7 +427,7 @@ def test_flax_linen(tmp_path):
 
     out = Gen(FLAX, tmp_path)
     shapes = jax.eval_shape(Model().init, jax.random.key(0), jnp.ones(16))["params"]
-    shardings = shardinit.jax.shardings_of(out, Devices(8, names=("a",)))
+    shardings = shardinit.jax.shardings_of(out, devices_of(8, names=("a",)))
     params = shardinit.jax.load(out, shardings, nested=True)
     assert jax.tree.map(lambda a: (a.shape, a.dtype), params) == jax.tree.map(
         lambda s: (s.shape, s.dtype), shapes
@@ -451,7 +451,7 @@ def test_flax_nnx(tmp_path):
     out = Gen(FLAX, tmp_path)
     skeleton = nnx.eval_shape(lambda: Model(nnx.Rngs(0)))
     graph, state = nnx.split(skeleton)
-    shardings = shardinit.jax.shardings_of(out, Devices(8, names=("a",)))
+    shardings = shardinit.jax.shardings_of(out, devices_of(8, names=("a",)))
     whole = shardinit.jax.fill(skeleton, out, shardings)
     renamed = shardinit.jax.fill(state, out, shardings, rename=lambda name: name)
     state = shardinit.jax.fill(state, out, shardings)
@@ -522,7 +522,7 @@ def test_what_no_named_sharding_says_is_an_error(tmp_path):
                     "  placed: {shape: [8], stage: {b: 1}, init: zeros}\n")
     for source in (Gen(spec, tmp_path / "out"), shardinit.open_spec(spec)):
         with pytest.raises(shardinit.MismatchError) as error:
-            shardinit.jax.shardings_of(source, Devices(2, 4, names=("a", "b")))
+            shardinit.jax.shardings_of(source, devices_of(2, 4, names=("a", "b")))
         assert sorted(error.value.mismatching) == ["fused", "placed"]
         opened = source if isinstance(source, shardinit.Spec) else shardinit.open(source)
         assert [opened.is_extended(p) for p in ("plain", "fused", "placed")] == [False, True, True]

@@ -31,7 +31,7 @@ def spec(tmp_path):
     return tmp_path / "x.yaml"
 
 
-def Says(error, call, *arguments, **options):
+def says(error, call, *arguments, **options):
     with pytest.raises(error) as caught:
         call(*arguments, **options)
     return str(caught.value)
@@ -51,21 +51,21 @@ def test_a_spec_where_a_checkpoint_is_wanted(spec):
         (lambda: shardinit.jax.load(spec), "shardinit.jax.init_sharded"),
         (lambda: shardinit.jax.fill({}, spec), "shardinit.jax.init_sharded"),
     ):
-        assert Says(no, call) == (
+        assert says(no, call) == (
             f"`{spec}` is a spec, not a checkpoint: {instead}() takes it; or write a checkpoint "
             f"with `shardinit gen {spec} -o DIR`"
         )
     for path in (spec.parent / "no.yaml", spec.parent / "no"):
-        assert Says(no, shardinit.open, path) == (
+        assert says(no, shardinit.open, path) == (
             f"`{path}` is not a checkpoint: there is no such folder"
         )
     (spec.parent / "model.bin").write_text("")
-    assert Says(no, shardinit.open, spec.parent / "model.bin") == (
+    assert says(no, shardinit.open, spec.parent / "model.bin") == (
         f"`{spec.parent / 'model.bin'}` is not a checkpoint, which is the folder that "
         "`shardinit gen` writes"
     )
-    assert "it has no manifest.json (which is written last" in Says(no, shardinit.open, spec.parent)
-    assert Says(TypeError, shardinit.torch.load_state_dict, {"a": 1}) == (
+    assert "it has no manifest.json (which is written last" in says(no, shardinit.open, spec.parent)
+    assert says(TypeError, shardinit.torch.load_state_dict, {"a": 1}) == (
         "a checkpoint is a folder, or an open checkpoint or spec, not dict"
     )
 
@@ -84,15 +84,15 @@ def test_a_checkpoint_where_a_spec_is_wanted(spec):
         (lambda it: shardinit.generate(it, "weight"), "shardinit.open"),
     ):
         wanted = f"`{out}` is a checkpoint, not a spec: {instead}() takes it"
-        assert Says(shardinit.SpecError, call, out) == wanted
-        assert Says(TypeError, call, opened) == wanted
-    assert Says(shardinit.SpecError, shardinit.open_spec, out) == (
+        assert says(shardinit.SpecError, call, out) == wanted
+        assert says(TypeError, call, opened) == wanted
+    assert says(shardinit.SpecError, shardinit.open_spec, out) == (
         f"`{out}` is a checkpoint, not a spec: shardinit.open() takes it"
     )
-    assert Says(shardinit.SpecError, shardinit.open_spec, spec.parent) == (
+    assert says(shardinit.SpecError, shardinit.open_spec, spec.parent) == (
         f"`{spec.parent}` is a folder, not a spec, which is a YAML file"
     )
-    assert Says(TypeError, shardinit.generate, 7, "weight") == (
+    assert says(TypeError, shardinit.generate, 7, "weight") == (
         "a spec is a YAML file or an open spec, not int"
     )
     # With the text of a spec, a path is only a name, and its folder the one of includes.
@@ -103,16 +103,16 @@ def test_no_model(spec):
     Client("torch")
     import torch
 
-    assert Says(TypeError, shardinit.torch.init_, "x", spec) == (
+    assert says(TypeError, shardinit.torch.init_, "x", spec) == (
         "init_() fills a torch.nn.Module, its first argument, not str; the spec is the second: "
         "init_(model, SPEC)"
     )
-    assert Says(TypeError, shardinit.torch.load_into, {}, spec) == (
+    assert says(TypeError, shardinit.torch.load_into, {}, spec) == (
         "load_into() fills a torch.nn.Module, its first argument, not dict"
     )
     lazy = torch.nn.LazyLinear(4)
     error = shardinit.MismatchError
-    assert "  mismatching (2):\n    weight: is not initialized: run the model once" in Says(
+    assert "  mismatching (2):\n    weight: is not initialized: run the model once" in says(
         error, shardinit.torch.init_, lazy, spec
     )
 
@@ -139,12 +139,12 @@ def test_memory_that_would_hold_other_values(spec):
     torch, jax = Client("torch"), Client("jax")
     for opened in (shardinit.open_spec(spec), shardinit.open(Gen(SPEC, spec.parent))):
         for dtype in (">f4", "i4", ">u4", "S4", "V4", "U1"):
-            assert "part of `weight` is f32 [4, 4]: `out` is float32 or, for the bits, uint32" in Says(
+            assert "part of `weight` is f32 [4, 4]: `out` is float32 or, for the bits, uint32" in says(
                 ValueError, opened.read, "weight", out=np.zeros((4, 4), dtype))
-        assert "elements of `out` may lie in the same memory: its strides are (0, 4)" in Says(
+        assert "elements of `out` may lie in the same memory: its strides are (0, 4)" in says(
             ValueError, opened.read, "weight", out=np.lib.stride_tricks.as_strided(np.zeros(4, "f4"), (4, 4), (0, 4)))
         for out, kind in ((torch.zeros(4, 4), "torch.Tensor"), (jax.numpy.zeros((4, 4)), "ArrayImpl"), ([], "list")):
-            message = Says(TypeError, opened.read, "weight", out=out)
+            message = says(TypeError, opened.read, "weight", out=out)
             assert message.startswith("`out` is a numpy.ndarray, not ") and f"{kind}: read" in message
         tensor = torch.zeros(4, 4)
         assert opened.read("weight", out=tensor.numpy()).all() and tensor.bool().all()
@@ -160,7 +160,7 @@ def test_copies_of_what_is_open(spec, capfd):
         made.close()
         assert made.read("weight").all() if made.noun == "checkpoint" else True
         for protocol in (0, 2, pickle.HIGHEST_PROTOCOL):
-            assert Says(TypeError, pickle.dumps, made, protocol) == (
+            assert says(TypeError, pickle.dumps, made, protocol) == (
                 f"a {made.noun} that is open cannot be pickled, since what it stands for may be another where it is "
                 "loaded: pickle its path, and open it there")
         copied = copy.copy(shardinit.open_spec(spec))

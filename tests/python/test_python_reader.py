@@ -26,7 +26,7 @@ import shardinit
 MESHES = ["a=1,b=1", "a=2,b=2", "a=3,b=1", "a=1,b=7", "a=4,b=3"]
 
 
-def RandomSlices(shape, rng):
+def random_slices(shape, rng):
     parts = []
     for size in shape:
         low, high = sorted((rng.randint(0, size), rng.randint(0, size)))
@@ -75,7 +75,7 @@ def test_every_slice_of_every_dtype(mesh, replicas, tmp_path):
             assert whole.dtype == DTYPES[dtype] and whole.flags.c_contiguous
             assert np.array_equal(Bits(whole), words)
             for _ in range(60):
-                slices = RandomSlices(words.shape, rng)
+                slices = random_slices(words.shape, rng)
                 part = checkpoint.read(path, slices, verify=rng.random() < 0.2)
                 assert part.dtype == DTYPES[dtype] and part.shape == words[slices].shape
                 assert np.array_equal(Bits(part), words[slices]), (path, slices)
@@ -229,12 +229,12 @@ modules:
     )
     plain, read = os.preadv, []
 
-    def Counting(fd, buffers, offset):
+    def counting(fd, buffers, offset):
         count = plain(fd, buffers, offset)
         read.append(count)
         return count
 
-    monkeypatch.setattr(os, "preadv", Counting)
+    monkeypatch.setattr(os, "preadv", counting)
     for slices in (
         None,
         5,
@@ -299,22 +299,22 @@ modules:
     place = json.loads((out / "ranks/rank-00000.json").read_text())["boxes"][0]["file_offset"]
     fd = os.open(out / "ranks/rank-00000.h5", os.O_RDONLY)
 
-    def Plain():
+    def plain_one():
         os.preadv(fd, [np.empty(size, np.uint8)], place)
 
-    def Timed(f):
+    def timed(f):
         start = time.perf_counter()
         f()
         return time.perf_counter() - start
 
     plain, ours = [], []
     for _ in range(12):  # By turns, since the machine has other work too.
-        plain.append(Timed(Plain))
-        ours.append(Timed(lambda: checkpoint.read("t")))
+        plain.append(timed(plain_one))
+        ours.append(timed(lambda: checkpoint.read("t")))
     os.close(fd)
     with h5py.File(out / "ranks/rank-00000.h5") as file:
         rows = 256
-        theirs = min(Timed(lambda: file["t"][:rows]) for _ in range(3)) * 8192 / rows
+        theirs = min(timed(lambda: file["t"][:rows]) for _ in range(3)) * 8192 / rows
     rates = {
         "read": size / min(ours) / 1e9,
         "read(2)": size / min(plain) / 1e9,
@@ -334,11 +334,11 @@ def test_slabs_on_many_threads(awkward, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(5))
     names, plain = set(), shardinit._read.BoxFile.read
 
-    def Reading(self, *arguments):
+    def reading(self, *arguments):
         names.add(threading.current_thread().name)
         return plain(self, *arguments)
 
-    monkeypatch.setattr(shardinit._read.BoxFile, "read", Reading)
+    monkeypatch.setattr(shardinit._read.BoxFile, "read", reading)
     checkpoint = shardinit.open(awkward)
     for path, (_, words) in Reassemble(awkward).items():
         assert np.array_equal(Bits(checkpoint.read(path)), words), path
@@ -449,7 +449,7 @@ def test_damage(tmp_path):
         shardinit.open(out).read("matrix")
 
 
-def Edit(manifest, *keys_and_value):
+def edit_it(manifest, *keys_and_value):
     *keys, last, value = keys_and_value
     for key in keys:
         manifest = manifest[key]
@@ -519,7 +519,7 @@ HOSTILE = [
 def test_hostile_manifest(awkward, tmp_path, edit):
     manifest = json.loads((awkward / "manifest.json").read_text())
     assert manifest["tensors"][4]["path"] == "wide"
-    Edit(manifest, *edit)
+    edit_it(manifest, *edit)
     shutil.copytree(awkward / "ranks", tmp_path / "ranks", copy_function=os.link)
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises((shardinit.FormatError, shardinit.DamageError)) as caught:
@@ -623,10 +623,10 @@ def test_hostile_receipt(tmp_path, edit):
     assert np.array_equal(Bits(shardinit.open(out).read("t")), words)
     receipt = json.loads((out / "ranks/rank-00000.json").read_text())
     manifest = json.loads((out / "manifest.json").read_text())
-    Edit(receipt, *edit)
+    edit_it(receipt, *edit)
     text = json.dumps(receipt).encode()
     (out / "ranks/rank-00000.json").write_bytes(text)
-    Edit(manifest, "ranks", 0, "receipt_sha256", Digest(text))
+    edit_it(manifest, "ranks", 0, "receipt_sha256", Digest(text))
     (out / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(shardinit.FormatError) as caught:
         shardinit.open(out).read("t")

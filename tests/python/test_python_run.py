@@ -31,14 +31,14 @@ SMALL = {"vars.d": 64, "vars.ff": 128, "vars.layers": 1, "vars.heads": 4, "vars.
          "vars.head_dim": 16, "vars.vocab": 512, "vars.experts": 2}
 
 
-def Devices(*shape, names=("fsdp", "tensor")):
+def devices_of(*shape, names=("fsdp", "tensor")):
     return Mesh(np.array(jax.devices()[: math.prod(shape)]).reshape(shape), names)
 
 
-EIGHT = {"fsdp": Devices(4, 2), "experts": Devices(2, 2, 2, names=("fsdp", "expert", "tensor"))}
+EIGHT = {"fsdp": devices_of(4, 2), "experts": devices_of(2, 2, 2, names=("fsdp", "expert", "tensor"))}
 
 
-def Equal(arrays, wanted):
+def equal(arrays, wanted):
     assert list(arrays) == list(wanted)
     for path, array in arrays.items():
         assert array.shape == wanted[path].shape
@@ -46,7 +46,7 @@ def Equal(arrays, wanted):
             assert np.array_equal(Bits(shard.data), Bits(wanted[path])[shard.index]), path
 
 
-def Wanted(spec, **options):
+def wanted_one(spec, **options):
     with shardinit.open_spec(spec, **options) as opened:
         return {path: opened.read(path) for path in opened.tensors}
 
@@ -70,21 +70,21 @@ def forms(tmp_path_factory):
 def test_bits_of_gen_on_eight_devices(tiny, forms, form):
     mesh = EIGHT["fsdp"]
     arrays = shardinit.jax.run(forms[form], mesh)
-    Equal(arrays, {path: tiny[path] for path in arrays})
+    equal(arrays, {path: tiny[path] for path in arrays})
     assert set(arrays) == set(tiny)
     assert arrays["lm_head.weight"].sharding == NamedSharding(mesh, P(("tensor",), ("fsdp",)))
     assert arrays["lm_head.weight"].dtype == jnp.bfloat16
 
 
 def test_bits_of_gen_on_one_device(tiny, forms):
-    one = Devices(1, 1)
+    one = devices_of(1, 1)
     arrays = shardinit.jax.run(forms["kinds"], one)
-    Equal(arrays, {path: tiny[path] for path in arrays})
+    equal(arrays, {path: tiny[path] for path in arrays})
     module = forms["kinds"].parent / "one.mlir"
     Ok("program", TINY, "--mesh", "fsdp=1,tensor=1", "--only", "*layers.0.mlp*", "-o", module)
-    again = shardinit.jax.run(module, Devices(1, names=("x",)))
+    again = shardinit.jax.run(module, devices_of(1, names=("x",)))
     assert len(again) == 3
-    Equal(again, {path: tiny[path] for path in again})
+    equal(again, {path: tiny[path] for path in again})
 
 
 def test_mixture_of_experts_stored_as_another_trainer_does():
@@ -92,20 +92,20 @@ def test_mixture_of_experts_stored_as_another_trainer_does():
     for layout in (None, "hub"):
         # The 4 ranks of the spec's own axis `expert` could not have 2 experts.
         arrays = shardinit.jax.run(MIXTRAL, mesh, set=SMALL, layout=layout)
-        Equal(arrays, Wanted(MIXTRAL, set=SMALL, layout=layout, mesh=dict(mesh.shape)))
+        equal(arrays, wanted_one(MIXTRAL, set=SMALL, layout=layout, mesh=dict(mesh.shape)))
 
 
 def test_shardings_of_ones_own(tiny, forms):
-    mesh = Devices(8, names=("x",))
+    mesh = devices_of(8, names=("x",))
     nested = shardinit.jax.run(TINY, mesh, lambda info: NamedSharding(mesh, P("x")), nested=True)
     table = nested["model"]["embed_tokens"]["weight"]
-    Equal({"t": table}, {"t": tiny["model.embed_tokens.weight"]})
+    equal({"t": table}, {"t": tiny["model.embed_tokens.weight"]})
     assert table.sharding.spec == P("x")
     for form in forms.values():
         chosen = {"lm_head.weight": NamedSharding(mesh, P(None, "x"))}
         made = shardinit.jax.run(form, mesh, chosen, keys=chosen)
         assert made["lm_head.weight"].sharding == chosen["lm_head.weight"]
-        Equal(made, {"lm_head.weight": tiny["lm_head.weight"]})
+        equal(made, {"lm_head.weight": tiny["lm_head.weight"]})
 
 
 # What JAX's own shardings cannot say does not matter where others are given.
@@ -124,48 +124,48 @@ modules:
 
 def test_specs_that_no_annotation_says(tmp_path):
     (tmp_path / "spec.yaml").write_text(UNEVEN)
-    spec, mesh = tmp_path / "spec.yaml", Devices(8, names=("x",))
+    spec, mesh = tmp_path / "spec.yaml", devices_of(8, names=("x",))
     with pytest.raises(shardinit.SpecError, match="`vector` has 7 elements in 8 parts"):
         shardinit.jax.run(spec, mesh)
     # Stored longer, as the sizes of this mesh ask for and not those of the spec's own.
     made = shardinit.jax.run(spec, mesh, set={"uneven": "pad"}, keys=["vector"])
-    padded = Wanted(spec, set={"uneven": "pad", "mesh": {"axes": {"x": 8}}})["vector"]
+    padded = wanted_one(spec, set={"uneven": "pad", "mesh": {"axes": {"x": 8}}})["vector"]
     assert made["vector"].shape == (8,) and made["vector"].sharding.spec == P(("x",))
-    Equal(made, {"vector": padded})
+    equal(made, {"vector": padded})
     with pytest.raises(shardinit.MismatchError) as caught:
         shardinit.jax.run(spec, mesh, NamedSharding(mesh, P()))
     assert caught.value.mismatching == {"matrix": "is f64, but jax_enable_x64 is off"}
     jax.config.update("jax_enable_x64", True)
     try:
         each = {"vector": NamedSharding(mesh, P()), "matrix": NamedSharding(mesh, P("x"))}
-        Equal(shardinit.jax.run(spec, mesh, each), Wanted(spec))
+        equal(shardinit.jax.run(spec, mesh, each), wanted_one(spec))
     finally:
         jax.config.update("jax_enable_x64", False)
 
 
-def Llama(params, tokens):
+def llama(params, tokens):
     """Logits of the tiny Llama, without positions."""
 
-    def Norm(x, layer):
+    def norm(x, layer):
         return x / jnp.sqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-5) * layer["weight"]
 
-    def Linear(x, layer):
+    def linear(x, layer):
         return x @ layer["weight"].astype(jnp.float32).T
 
     model = params["model"]
     x = model["embed_tokens"]["weight"].astype(jnp.float32)[tokens]
     causal = jnp.tril(jnp.ones((tokens.shape[1], tokens.shape[1]), bool))
     for layer in model["layers"].values():
-        y, heads = Norm(x, layer["input_layernorm"]), layer["self_attn"]
-        q, k, v = (Linear(y, heads[name]).reshape(*y.shape[:2], -1, 32)
+        y, heads = norm(x, layer["input_layernorm"]), layer["self_attn"]
+        q, k, v = (linear(y, heads[name]).reshape(*y.shape[:2], -1, 32)
                    for name in ("q_proj", "k_proj", "v_proj"))
         scores = jnp.einsum("bqhd,bkhd->bhqk", q, jnp.repeat(k, 2, 2)) / math.sqrt(32)
         seen = jax.nn.softmax(jnp.where(causal, scores, -jnp.inf))
         y = jnp.einsum("bhqk,bkhd->bqhd", seen, jnp.repeat(v, 2, 2)).reshape(x.shape)
-        x += Linear(y, heads["o_proj"])
-        y, mlp = Norm(x, layer["post_attention_layernorm"]), layer["mlp"]
-        x += Linear(jax.nn.silu(Linear(y, mlp["gate_proj"])) * Linear(y, mlp["up_proj"]), mlp["down_proj"])
-    return Linear(Norm(x, model["norm"]), params["lm_head"])
+        x += linear(y, heads["o_proj"])
+        y, mlp = norm(x, layer["post_attention_layernorm"]), layer["mlp"]
+        x += linear(jax.nn.silu(linear(y, mlp["gate_proj"])) * linear(y, mlp["up_proj"]), mlp["down_proj"])
+    return linear(norm(x, model["norm"]), params["lm_head"])
 
 
 def test_a_step_of_training_on_eight_devices():
@@ -179,25 +179,25 @@ def test_a_step_of_training_on_eight_devices():
     tokens = np.arange(8 * 17).reshape(8, 17) * 7919 % 8192
     tokens = jax.device_put(tokens, NamedSharding(mesh, P("fsdp")))
 
-    def Loss(params):
-        chosen = jax.nn.log_softmax(Llama(params, tokens[:, :-1]))
+    def loss_of(params):
+        chosen = jax.nn.log_softmax(llama(params, tokens[:, :-1]))
         return -jnp.mean(jnp.take_along_axis(chosen, tokens[:, 1:, None], -1))
 
     @jax.jit
-    def Step(params):
-        loss, gradients = jax.value_and_grad(Loss)(params)
+    def step(params):
+        loss, gradients = jax.value_and_grad(loss_of)(params)
         return loss, jax.tree.map(lambda value, g: (value - 0.5 * g).astype(value.dtype), params, gradients)
 
     losses = []
     for _ in range(3):
-        loss, params = Step(params)
+        loss, params = step(params)
         losses.append(float(loss))
     assert abs(losses[0] - math.log(8192)) < 0.1  # Nothing is known before the first step.
     assert losses[2] < losses[1] < losses[0]
     assert len(params["lm_head"]["weight"].sharding.device_set) == 8
 
 
-def Compiled(spec, mesh, **options):
+def compiled_one(spec, mesh, **options):
     """(tensors, shards' shapes, compiled program) of each different one."""
     program = _jax_program.open_program(spec, mesh, False, options.get("set", ()), options.get("layout"))
     shardings = {path: NamedSharding(mesh, P(*(axes or None for axes in cut)))
@@ -219,7 +219,7 @@ def Compiled(spec, mesh, **options):
 ], ids=["tiny", "torchtitan", "maxtext", "mixtral", "405b"])
 def test_no_device_makes_more_than_its_shard(spec, mesh, options):
     """Compiled, not run: of 405B the largest tensor has 2 billion elements."""
-    compiled, program = Compiled(spec, EIGHT[mesh], **options)
+    compiled, program = compiled_one(spec, EIGHT[mesh], **options)
     for shards, each in compiled:
         text = each.as_text()
         assert not re.search(r"all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter", text)
@@ -240,17 +240,17 @@ def test_another_seed_compiles_nothing():
     other = shardinit.jax.run(TINY, EIGHT["fsdp"], set={"seed": 5})
     assert _jax_program._compile.cache_info().misses == before
     assert not np.array_equal(Bits(first["lm_head.weight"]), Bits(other["lm_head.weight"]))
-    Equal(other, Wanted(TINY, set={"seed": 5}))
+    equal(other, wanted_one(TINY, set={"seed": 5}))
 
 
-def Child(code, *arguments, **env):
+def child_of(code, *arguments, **env):
     here = os.path.dirname(os.path.abspath(__file__))
     return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                             env={**os.environ, "PYTHONPATH": f"{PACKAGE}:{here}", **env})
 
 
-def Out(child):
+def out_of(child):
     out, errors = child.communicate(timeout=300)
     assert child.returncode == 0, errors
     return out
@@ -269,7 +269,7 @@ mesh = jax.sharding.Mesh(numpy.array(jax.devices()).reshape(4, 2), ("fsdp", "ten
 shardinit.jax.run(sys.argv[1], mesh)
 print(json.dumps(counted))
 """
-    first, second = (json.loads(Out(Child(code, TINY, JAX_COMPILATION_CACHE_DIR=str(tmp_path))))
+    first, second = (json.loads(out_of(child_of(code, TINY, JAX_COMPILATION_CACHE_DIR=str(tmp_path))))
                      for _ in range(2))
     assert first["cache_hits"] == 0 and first["cache_misses"] == 8
     assert second == {"cache_hits": 8, "cache_misses": 0}
@@ -295,9 +295,9 @@ with shardinit.open_spec(sys.argv[1]) as spec:
             assert numpy.asarray(shard.data).tobytes() == whole[shard.index].tobytes(), path
 """
     flags = "--xla_force_host_platform_device_count=4"
-    children = [Child(code, TINY, port, number, XLA_FLAGS=flags) for number in (0, 1)]
+    children = [child_of(code, TINY, port, number, XLA_FLAGS=flags) for number in (0, 1)]
     for child in children:
-        Out(child)
+        out_of(child)
 
 
 def test_the_lines_of_the_readme_run_the_file_without_this_package(tmp_path, tiny):
@@ -345,16 +345,16 @@ def mlp(tmp_path):
 
 def test_an_equinox_skeleton(mlp):
     eqx = Client("equinox")
-    mesh = Devices(4, 2, names=("data", "tensor"))
+    mesh = devices_of(4, 2, names=("data", "tensor"))
 
-    def Model(key):
+    def model_of(key):
         return eqx.nn.MLP(16, 16, 16, depth=2, key=key)
 
-    model = shardinit.jax.run(mlp, mesh, tree=eqx.filter_eval_shape(Model, jax.random.key(0)))
-    wanted = Wanted(mlp)
+    model = shardinit.jax.run(mlp, mesh, tree=eqx.filter_eval_shape(model_of, jax.random.key(0)))
+    wanted = wanted_one(mlp)
     for i, layer in enumerate(model.layers):
-        Equal({"w": layer.weight}, {"w": wanted[f"layers.{i}.weight"]})
-        Equal({"b": layer.bias}, {"b": wanted[f"layers.{i}.bias"]})
+        equal({"w": layer.weight}, {"w": wanted[f"layers.{i}.weight"]})
+        equal({"b": layer.bias}, {"b": wanted[f"layers.{i}.bias"]})
         assert layer.weight.sharding == NamedSharding(mesh, P(("data",), ("tensor",)))
     assert eqx.filter_jit(model)(jnp.ones(16)).shape == (16,)
 
@@ -369,13 +369,13 @@ def test_a_flax_nnx_state(tmp_path):
             self.up = nnx.Linear(16, 32, rngs=rngs)
             self.down = nnx.Linear(32, 16, rngs=rngs)
 
-    mesh = Devices(8, names=("a",))
+    mesh = devices_of(8, names=("a",))
     graph, state = nnx.split(nnx.eval_shape(lambda: Model(nnx.Rngs(0))))
     model = nnx.merge(graph, shardinit.jax.run(spec, mesh, tree=state))
-    wanted = Wanted(spec)
+    wanted = wanted_one(spec)
     for name in ("up", "down"):
         kernel = getattr(model, name).kernel.get_value()
-        Equal({"k": kernel}, {"k": wanted[f"{name}.kernel"]})
+        equal({"k": kernel}, {"k": wanted[f"{name}.kernel"]})
     assert model.up.kernel.get_value().sharding.spec == P(None, ("a",))
 
 
@@ -392,15 +392,15 @@ def test_a_flax_skeleton_that_is_made_under_set_mesh(tmp_path):
             self.down = nnx.Linear(32, 16, rngs=rngs)
             self.dropout = nnx.Dropout(0.1, rngs=rngs)
 
-    mesh = Devices(8, names=("a",))
+    mesh = devices_of(8, names=("a",))
     with jax.set_mesh(mesh):
         skeleton = nnx.eval_shape(lambda: Model(nnx.Rngs(0)))
-    wanted = Wanted(spec)
+    wanted = wanted_one(spec)
 
-    def Check(model):
+    def check(model):
         for name in ("up", "down"):
             for leaf in ("kernel", "bias"):
-                Equal({"w": getattr(getattr(model, name), leaf).get_value()}, {"w": wanted[f"{name}.{leaf}"]})
+                equal({"w": getattr(getattr(model, name), leaf).get_value()}, {"w": wanted[f"{name}.{leaf}"]})
         assert model.up.kernel.get_value().sharding.spec == P("a", None)
         nnx.reseed(model, default=1)
         assert model.dropout(jnp.ones(1000)).min() == 0
@@ -408,10 +408,10 @@ def test_a_flax_skeleton_that_is_made_under_set_mesh(tmp_path):
     model = shardinit.jax.run(spec, mesh, tree=skeleton)
     # Of what nothing is said the spec's sharding counts.
     assert model.down.kernel.get_value().sharding.spec == P(("a",), None)
-    Check(model)
+    check(model)
     with shardinit.open_spec(spec) as opened:
         with jax.set_mesh(mesh):
-            Check(shardinit.jax.fill(skeleton, opened))
+            check(shardinit.jax.fill(skeleton, opened))
         with pytest.raises(shardinit.MismatchError, match="axis `a` of an abstract mesh, and no mesh is set"):
             shardinit.jax.fill(skeleton, opened)
 
@@ -432,16 +432,16 @@ class Named:
 
 
 def test_named_arrays_and_shardings_of_leaves(mlp):
-    mesh = Devices(8, names=("data",))
+    mesh = devices_of(8, names=("data",))
     own, other = NamedSharding(mesh, P(None, "data")), jax.sharding.SingleDeviceSharding(jax.devices()[1])
     tree = {"layers": [{"weight": Named(jax.ShapeDtypeStruct((16, 16), "float32", sharding=sharding))}
                        for sharding in (own, other, None)]}
     (mlp.parent / "one_axis.yaml").write_text(
         MLP.replace("data: 2, tensor: 2", "data: 2").replace("data, tensor", "data"))
     filled = shardinit.jax.run(mlp.parent / "one_axis.yaml", mesh, tree=tree, strict=False)
-    wanted = Wanted(mlp)
+    wanted = wanted_one(mlp)
     for i, layer in enumerate(filled["layers"]):
-        Equal({"w": layer["weight"].array}, {"w": wanted[f"layers.{i}.weight"]})
+        equal({"w": layer["weight"].array}, {"w": wanted[f"layers.{i}.weight"]})
     # That of a leaf counts where it is over the mesh's devices.
     assert [layer["weight"].array.sharding for layer in filled["layers"]] == [
         own, NamedSharding(mesh, P(("data",), None)), NamedSharding(mesh, P(("data",), None))]
@@ -450,33 +450,33 @@ def test_named_arrays_and_shardings_of_leaves(mlp):
 def test_a_program_of_one_rank(tmp_path):
     Ok("program", TINY, "--rank", 1, "--kinds", "-o", tmp_path / "kinds")
     Ok("program", TINY, "--rank", 1, "--only", "*layers.0.mlp*", "-o", tmp_path / "rank.mlir")
-    one = Devices(1, names=("x",))
+    one = devices_of(1, names=("x",))
     with shardinit.open_spec(TINY) as spec:
         wanted = {path: spec.read_local(path, 1) for path in spec.tensors}
     for name, count in (("kinds", len(wanted)), ("rank.mlir", 3)):
         made = shardinit.jax.run(tmp_path / name, one)
         assert len(made) == count
-        Equal(made, {path: wanted[path] for path in made})
+        equal(made, {path: wanted[path] for path in made})
         with pytest.raises(shardinit.MismatchError, match="what one rank holds, on one device; the mesh has 8"):
             shardinit.jax.run(tmp_path / name, EIGHT["fsdp"])
 
 
-def Replaced(path, old, new):
+def replaced(path, old, new):
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
 
 
 def test_mistakes(forms, tmp_path, monkeypatch):
-    mesh, other = EIGHT["fsdp"], Devices(8, names=("x",))
+    mesh, other = EIGHT["fsdp"], devices_of(8, names=("x",))
     for form in forms.values():
         with pytest.raises(shardinit.MismatchError, match="over the mesh axes `fsdp`, `tensor`; this mesh has `x`"):
             shardinit.jax.run(form, other)
-    few = Devices(2, 2)
+    few = devices_of(2, 2)
     with pytest.raises(shardinit.MismatchError, match="its 4 devices are not the 8 of the mesh"):
         shardinit.jax.run(TINY, mesh, NamedSharding(few, P()))
     with pytest.raises(shardinit.MismatchError, match="partitioned 3 times"):
-        shardinit.jax.run(forms["kinds"], Devices(3, 1))
+        shardinit.jax.run(forms["kinds"], devices_of(3, 1))
     with pytest.raises(shardinit.MismatchError) as caught:
         shardinit.jax.run(forms["kinds"], mesh, keys=["a", "lm_head.weight"])
     assert caught.value.missing == ["a"] and "missing from the program" in str(caught.value)
@@ -485,11 +485,11 @@ def test_mistakes(forms, tmp_path, monkeypatch):
     assert caught.value.code == 2
     (tmp_path / "bad.yaml").write_text(MLP.replace("16, 16", "16, -1"))
     with pytest.raises(shardinit.SpecError, match=r"bad.yaml:10:\d+: error: dimension 1"):
-        shardinit.jax.run(tmp_path / "bad.yaml", Devices(4, 2, names=("data", "tensor")))
+        shardinit.jax.run(tmp_path / "bad.yaml", devices_of(4, 2, names=("data", "tensor")))
     large = MLP.replace("16, 16", "512, 512").replace("{truncated_normal: {std: 0.1}}", "orthogonal")
     (tmp_path / "large.yaml").write_text(large)
     with pytest.raises(shardinit.SpecError, match="`layers.0.weight` is an orthogonal matrix of 262144 elements"):
-        shardinit.jax.run(tmp_path / "large.yaml", Devices(4, 2, names=("data", "tensor")))
+        shardinit.jax.run(tmp_path / "large.yaml", devices_of(4, 2, names=("data", "tensor")))
     with pytest.raises(shardinit.FormatError, match=r"a checkpoint, not a program: shardinit.jax.load\(\)"):
         shardinit.jax.run(Gen(MLP, tmp_path), mesh)
     with pytest.raises(shardinit.FormatError, match="no `program.json`"):

@@ -17,7 +17,7 @@ import pytest
 
 from clients import LIBRARY, PACKAGE, Bits, Gen
 from support import AWKWARD, CLEAN, DTYPES, ROOT, TINY, Json, Ok, Reassemble, TableFile
-from test_python_reader import RandomSlices
+from test_python_reader import random_slices
 
 import shardinit
 
@@ -35,7 +35,7 @@ FILES = tempfile.TemporaryDirectory()
 SHAPES = {"dirac": [40, 24, 3], "delta_orthogonal": [40, 24, 3], "arange": [40], "stft": [40, 1, 24], "norms": [40, 1]}
 
 
-def Single(initializer, dtype):
+def single(initializer, dtype):
     parameters = PARAMETERS.get(initializer)
     if initializer == "norms":
         parameters = f"{{of: {dtype}.of_norm}}"
@@ -63,7 +63,7 @@ def awkward(tmp_path_factory):
     return Reassemble(Gen(AWKWARD, tmp_path_factory.mktemp("awkward")))
 
 
-def Equal(spec, wanted):
+def equal(spec, wanted):
     assert set(spec.tensors) == set(wanted)
     for path, (dtype, words) in wanted.items():
         array = spec.generate(path)
@@ -78,7 +78,7 @@ def Equal(spec, wanted):
 
 def test_every_tensor_of_a_model(tiny):
     with shardinit.open_spec(TINY) as spec:
-        Equal(spec, tiny)
+        equal(spec, tiny)
         assert (spec.name, spec.engine, spec.seed) == ("llama3-tiny", "philox4x32", 0)
         assert spec.mesh == shardinit.Mesh(("fsdp", "tensor"), (2, 2))
         assert spec.partition_spec("lm_head.weight") == (("tensor",), ("fsdp",))
@@ -91,7 +91,7 @@ def test_every_initializer_in_every_dtype(tmp_path):
     tensors, drawn, stored = "", set(), set()
     for initializer in INITIALIZERS:
         for dtype in DTYPES:
-            line = Single(initializer, dtype)
+            line = single(initializer, dtype)
             with contextlib.suppress(shardinit.SpecError):  # Not every type holds everything.
                 shardinit.open_spec(text=TOP + line).generate(f"{dtype}.{initializer}")
                 tensors += line
@@ -100,10 +100,10 @@ def test_every_initializer_in_every_dtype(tmp_path):
     assert drawn == set(INITIALIZERS) and stored == set(DTYPES)
     wanted = Reassemble(Gen(TOP + tensors, tmp_path))
     spec = shardinit.open_spec(text=TOP + tensors)
-    Equal(spec, wanted)
+    equal(spec, wanted)
     rng = random.Random(3)
     for path, (_, words) in wanted.items():
-        slices = RandomSlices(words.shape, rng)
+        slices = random_slices(words.shape, rng)
         assert np.array_equal(Bits(spec.generate(path, slices)), words[slices]), (path, slices)
 
 
@@ -112,7 +112,7 @@ def test_random_slices(awkward):
     rng = random.Random(1)
     for path, (_, words) in awkward.items():
         for _ in range(40):
-            slices = RandomSlices(words.shape, rng)
+            slices = random_slices(words.shape, rng)
             array = spec.generate(path, slices, threads=rng.randint(0, 3))
             assert array.shape == words[slices].shape, (path, slices)
             assert np.array_equal(Bits(array), words[slices]), (path, slices)
@@ -144,7 +144,7 @@ def test_overrides(tmp_path):
     wanted = Reassemble(Gen(TINY, tmp_path, "--set", "seed=7", "--set", "vars.ff=3 * d / 2", "--mesh", "fsdp=3"))
     for sets in ({"seed": 7, "vars.ff": "3 * d / 2"}, ["seed=7", "vars.ff=3 * d / 2"]):
         spec = shardinit.open_spec(TINY, set=sets, mesh={"fsdp": 3})
-        Equal(spec, wanted)
+        equal(spec, wanted)
         assert spec.mesh.shape == (3, 1) and spec.seed == 7
     path, key = "model.norm.weight", "modules.model.norm.weight.init"
     for value, number in [("zeros", 0), ({"constant": {"value": 2}}, 2)]:
@@ -168,7 +168,7 @@ def test_every_64_bit_seed(seed, tmp_path):
     assert shardinit.open(folder).seed == seed
     spec = shardinit.open_spec(TINY, set={"seed": seed})
     assert spec.seed == seed
-    Equal(spec, wanted)
+    equal(spec, wanted)
 
 
 @pytest.mark.parametrize("layout", ["megatron", "maxtext"])
@@ -176,11 +176,11 @@ def test_layouts(layout, tmp_path):
     """Tensors that are put together from drawn ones: any slice of them too."""
     wanted = Reassemble(Gen(TINY, tmp_path, "--layout", layout))
     spec = shardinit.open_spec(TINY, layout=layout)
-    Equal(spec, wanted)
+    equal(spec, wanted)
     rng = random.Random(4)
     for path, (_, words) in wanted.items():
         for _ in range(4):
-            slices = RandomSlices(words.shape, rng)
+            slices = random_slices(words.shape, rng)
             assert np.array_equal(Bits(spec.generate(path, slices)), words[slices]), (path, slices)
     path = next(iter(wanted))
     assert np.array_equal(Bits(shardinit.generate(TINY, path, 3, layout=layout)), wanted[path][1][3])
@@ -190,14 +190,14 @@ def test_threads_at_once(tiny):
     """Several threads fill from one spec, and each works on several threads."""
     spec = shardinit.open_spec(TINY, threads=2)
     rng = random.Random(2)
-    tasks = [(path, RandomSlices(tiny[path][1].shape, rng)) for path in tiny for _ in range(12)]
+    tasks = [(path, random_slices(tiny[path][1].shape, rng)) for path in tiny for _ in range(12)]
 
-    def Check(task):
+    def check_it(task):
         path, slices = task
         return np.array_equal(Bits(spec.generate(path, slices)), tiny[path][1][slices])
 
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
-        assert all(pool.map(Check, tasks))
+        assert all(pool.map(check_it, tasks))
 
 
 def test_the_gil_is_released():
@@ -205,7 +205,7 @@ def test_the_gil_is_released():
     text = TOP + "  w: {shape: [16, 1048576], dtype: f32, init: {uniform: {low: 1, high: 2}}}\n"
     spec = shardinit.open_spec(text=text, threads=1)
 
-    def Seen():
+    def seen():
         out = np.zeros((16, 1 << 20), "f4")
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             filled = pool.submit(spec.generate, "w", out=out)
@@ -216,7 +216,7 @@ def test_the_gil_is_released():
         assert out.min() >= 1
         return last == 0
 
-    assert any(Seen() for _ in range(50))  # Once is proof; a busy machine may need a few.
+    assert any(seen() for _ in range(50))  # Once is proof; a busy machine may need a few.
 
 
 def test_closing_while_others_fill(tiny):
@@ -303,17 +303,17 @@ def test_the_library_is_found_or_asked_for(tmp_path):
     """By SHARDINIT_LIBRARY, beside the program, or an error that says what to do."""
     code = "import shardinit; print(shardinit.generate({!r}, 'model.norm.weight').sum())".format(str(TINY))
 
-    def Python(**env):
+    def python(**env):
         path = f"{tmp_path}/bin:/usr/bin:/bin"
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
                               env={**CLEAN, "PATH": path, "PYTHONPATH": str(PACKAGE), **env})
 
-    none = Python(SHARDINIT_LIBRARY=str(tmp_path / "none.so"))
+    none = python(SHARDINIT_LIBRARY=str(tmp_path / "none.so"))
     assert none.returncode and "LibraryError: libshardinit.so.1 cannot be loaded:" in none.stderr
     assert "none.so" in none.stderr and "hint: install shardinit (`sh src/install.sh`)" in none.stderr
-    wrong = Python(SHARDINIT_LIBRARY="/lib/x86_64-linux-gnu/libm.so.6")
+    wrong = python(SHARDINIT_LIBRARY="/lib/x86_64-linux-gnu/libm.so.6")
     assert wrong.returncode and "is not libshardinit.so.1: it has no shardinit_open" in wrong.stderr
-    assert Python(SHARDINIT_LIBRARY=str(LIBRARY)).stdout == "256\n"
+    assert python(SHARDINIT_LIBRARY=str(LIBRARY)).stdout == "256\n"
     for folder in ("bin", "opt/bin", "opt/lib"):
         (tmp_path / folder).mkdir(parents=True)
     program = tmp_path / "opt/bin/shardinit"
@@ -321,5 +321,5 @@ def test_the_library_is_found_or_asked_for(tmp_path):
     program.chmod(0o755)
     (tmp_path / "bin/shardinit").symlink_to("../opt/bin/shardinit")  # As module systems do.
     (tmp_path / "opt/lib/libshardinit.so.1").symlink_to(LIBRARY)
-    found = Python()
+    found = python()
     assert found.stdout == "256\n", found.stderr

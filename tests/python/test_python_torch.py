@@ -68,12 +68,12 @@ class Toy(nn.Module):
         return self.head(x)
 
 
-def OnMeta(*arguments, **options):
+def on_meta(*arguments, **options):
     with torch.device("meta"):
         return Toy(*arguments, **options)
 
 
-def Words(tensor):
+def words_of(tensor):
     tensor = tensor.detach().contiguous()
     return (
         tensor.view(
@@ -119,7 +119,7 @@ def test_state_dict_is_bit_exact(dtype, tmp_path):
                 "bf16": torch.bfloat16,
             }[dtype]
         )
-        assert tensor.is_contiguous() and np.array_equal(Words(tensor), wanted[path][1])
+        assert tensor.is_contiguous() and np.array_equal(words_of(tensor), wanted[path][1])
     assert list(shardinit.torch.load_state_dict(out, ["head.weight"])) == ["head.weight"]
     Toy().to(state["head.weight"].dtype).load_state_dict(state)  # PyTorch finds nothing amiss.
 
@@ -138,7 +138,7 @@ def test_fp8_and_bool(tmp_path):
     )
     state = shardinit.torch.load_state_dict(out)
     assert [t.dtype for t in state.values()] == [torch.float8_e4m3fn, torch.float8_e5m2, torch.bool]
-    assert np.array_equal(Words(state["a"]), words) and np.array_equal(Words(state["b"]), words)
+    assert np.array_equal(words_of(state["a"]), words) and np.array_equal(words_of(state["b"]), words)
     assert state["a"].float()[7, 14] == 448  # 0x7e, which HDF5's conversion makes a NaN.
 
 
@@ -154,12 +154,12 @@ def test_missing_keys_are_all_named(source):
 @pytest.mark.parametrize("meta", [True, False])
 def test_into_a_model(source, toy, meta):
     wanted = Reassemble(toy)
-    model = OnMeta() if meta else Toy()
+    model = on_meta() if meta else Toy()
     places = {} if meta else {n: t.data_ptr() for n, t in model.state_dict().items()}
     model.head.weight.requires_grad_(False)
     assert shardinit.torch.load_into(model, source, verify=True) == ([], [])
     for name, tensor in model.state_dict(keep_vars=True).items():
-        assert np.array_equal(Words(tensor), wanted[name][1])
+        assert np.array_equal(words_of(tensor), wanted[name][1])
         assert places.get(name, tensor.data_ptr()) == tensor.data_ptr()
         assert tensor.requires_grad == (not name.endswith("scale") and name != "head.weight")
         assert isinstance(tensor, nn.Parameter) == (not name.endswith("scale"))
@@ -167,28 +167,28 @@ def test_into_a_model(source, toy, meta):
 
 
 def test_tied_parameters(source, tmp_path, monkeypatch):
-    for model in (OnMeta(tied=True), Toy(tied=True)):
+    for model in (on_meta(tied=True), Toy(tied=True)):
         with pytest.raises(shardinit.MismatchError, match="head.weight: is tied to `embed.weight`"):
             shardinit.torch.load_into(model, source)
     text = "\n".join(line for line in MODEL.split("\n") if "head" not in line)
     one = Gen(text, tmp_path)
-    for model in (OnMeta(tied=True), Toy(tied=True)):
+    for model in (on_meta(tied=True), Toy(tied=True)):
         if isinstance(source, shardinit.Spec):
             shardinit.torch.init_(model, shardinit.open_spec(text=text))
         else:
             shardinit.torch.load_into(model, one)
         assert model.head.weight is model.embed.weight
-        assert np.array_equal(Words(model.head.weight), Reassemble(one)["embed.weight"][1])
+        assert np.array_equal(words_of(model.head.weight), Reassemble(one)["embed.weight"][1])
     (tmp_path / "two").mkdir()
     text = MODEL.replace("[x, y], init: n}\n  layers", "[x, y], init: ones}\n  layers").replace(
         "[50, 24], axes: [y, x], init: n", "[50, 24], axes: [y, x], init: ones"
     )
-    shardinit.torch.load_into(OnMeta(tied=True), Gen(text, tmp_path / "two"))  # Cut otherwise, but equal.
-    monkeypatch.setattr(shardinit._torch_model, "_COMPARE_BYTES", 700)  # Compared 7 rows at a time.
-    shardinit.torch.init_(OnMeta(tied=True), shardinit.open_spec(text=text))
+    shardinit.torch.load_into(on_meta(tied=True), Gen(text, tmp_path / "two"))  # Cut otherwise, but equal.
+    monkeypatch.setattr(shardinit._torch_loading, "_COMPARE_BYTES", 700)  # Compared 7 rows at a time.
+    shardinit.torch.init_(on_meta(tied=True), shardinit.open_spec(text=text))
     last = text.replace("axes: [y, x], init: ones", 'axes: [y, x], init: {expr: "where(row == 49, 2, 1)"}')
     with pytest.raises(shardinit.MismatchError, match="has other values"):
-        shardinit.torch.init_(OnMeta(tied=True), shardinit.open_spec(text=last))
+        shardinit.torch.init_(on_meta(tied=True), shardinit.open_spec(text=last))
 
 
 def test_every_misfit_is_named_and_nothing_is_changed(source, toy):
@@ -226,14 +226,14 @@ def test_prefix_and_rename(source, toy):
     wanted = Reassemble(toy)
     layer = Layer()
     shardinit.torch.load_into(layer, source, prefix="layers.1.")
-    assert np.array_equal(Words(layer.up.bias), wanted["layers.1.up.bias"][1])
+    assert np.array_equal(words_of(layer.up.bias), wanted["layers.1.up.bias"][1])
     wrapped = nn.Sequential(Toy())
     shardinit.torch.load_into(wrapped, source, rename=lambda name: name.removeprefix("0."))
-    assert np.array_equal(Words(wrapped[0].layers[1].scale), wanted["layers.1.scale"][1])
+    assert np.array_equal(words_of(wrapped[0].layers[1].scale), wanted["layers.1.scale"][1])
 
 
 def test_buffers_that_no_checkpoint_holds(source):
-    model = OnMeta()
+    model = on_meta()
     model.register_buffer("table", torch.empty(3, device="meta"), persistent=False)
     with pytest.raises(
         shardinit.MismatchError, match=r"(?s)table.*hint: .*`table` on a real device"
@@ -244,7 +244,7 @@ def test_buffers_that_no_checkpoint_holds(source):
     assert model.table.is_meta and not model.head.weight.is_meta  # Never memory with nothing in it.
 
 
-def TinyLlama():
+def tiny_llama():
     transformers = Client("transformers")
     config = transformers.LlamaConfig(
         hidden_size=256,
@@ -263,12 +263,12 @@ def TinyLlama():
 
 
 def test_transformers_llama(tiny):
-    model = TinyLlama()
+    model = tiny_llama()
     assert shardinit.torch.load_into(model, tiny) == ([], [])
     wanted = Reassemble(tiny)
     assert set(model.state_dict()) == set(wanted)
     for name, tensor in model.state_dict().items():
-        assert np.array_equal(Words(tensor), wanted[name][1])
+        assert np.array_equal(words_of(tensor), wanted[name][1])
     tokens = torch.randint(0, 8192, (4, 128), generator=torch.Generator().manual_seed(0))
     loss = model(tokens, labels=tokens).loss
     assert abs(loss.item() - math.log(8192)) < 0.1
@@ -283,7 +283,7 @@ def test_transformers_llama(tiny):
 # ---- Where the boxes of a DTensor lie.
 
 
-def Placements(dimensions):
+def placements_of(dimensions):
     yield Replicate()
     for d in range(dimensions):
         yield Shard(d)
@@ -298,7 +298,7 @@ def test_local_boxes_are_where_torch_cuts():
     for shape in ((7,), (10, 3), (5, 4), (12, 12)):
         whole = torch.arange(math.prod(shape)).reshape(shape)
         for mesh in ((2,), (3,), (2, 2), (3, 2), (2, 5)):
-            for placements in itertools.product(Placements(len(shape)), repeat=len(mesh)):
+            for placements in itertools.product(placements_of(len(shape)), repeat=len(mesh)):
                 for coordinate in itertools.product(*map(range, mesh)):
                     part = whole
                     for size, at, placement in zip(mesh, coordinate, placements, strict=True):
@@ -334,7 +334,7 @@ def test_partial_is_refused(tmp_path):
 # ---- Several processes.
 
 
-def Enter(rank, world, folder, work, arguments):
+def enter(rank, world, folder, work, arguments):
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group(
@@ -347,18 +347,18 @@ def Enter(rank, world, folder, work, arguments):
         dist.destroy_process_group()
 
 
-def Spawn(world, folder, work, *arguments):
-    torch.multiprocessing.spawn(Enter, (world, str(folder), work, arguments), nprocs=world)
+def spawn_it(world, folder, work, *arguments):
+    torch.multiprocessing.spawn(enter, (world, str(folder), work, arguments), nprocs=world)
 
 
-def Whole(folder):
+def whole_one(folder):
     return {
         path: torch.from_numpy(words.view({2: "<i2", 4: "<i4"}[words.itemsize]))
         for path, (_, words) in Reassemble(folder).items()
     }
 
 
-def LocalsAreEqual(dtensors, whole):
+def locals_are_equal(dtensors, whole):
     """Every local shard has the bits that PyTorch's own distribute_tensor puts there."""
     for path, dtensor in dtensors.items():
         local = dtensor.to_local()
@@ -366,10 +366,10 @@ def LocalsAreEqual(dtensors, whole):
             whole[path], dtensor.device_mesh, dtensor.placements, src_data_rank=None
         ).to_local()
         assert local.shape == expected.shape, path
-        assert np.array_equal(Words(local), Words(expected)), (path, dtensor.placements)
+        assert np.array_equal(words_of(local), words_of(expected)), (path, dtensor.placements)
 
 
-def LoadOnMeshes(folders):
+def load_on_meshes(folders):
     meshes = [
         (
             init_device_mesh("cpu", (4,), mesh_dim_names=("x",)),
@@ -388,7 +388,7 @@ def LoadOnMeshes(folders):
         ),
     ]
     for folder in folders:
-        whole = Whole(folder)
+        whole = whole_one(folder)
         checkpoint = shardinit.open(folder)
         for mesh, all_placements in meshes:
             for placements in all_placements:
@@ -412,9 +412,9 @@ def LoadOnMeshes(folders):
                         shape=direct[path].shape,
                         stride=direct[path].stride(),
                     )
-                LocalsAreEqual(direct, whole)
+                locals_are_equal(direct, whole)
                 dcp.load(state, storage_reader=shardinit.torch.StorageReader(folder, verify=True))
-                LocalsAreEqual(state, whole)
+                locals_are_equal(state, whole)
     # Only its own part: a quarter of the rows, where the checkpoint is cut by rows too.
     reader = shardinit.open(folders[0])
     mesh = meshes[0][0]
@@ -424,10 +424,10 @@ def LoadOnMeshes(folders):
 
 def test_dcp_and_dtensors_on_other_meshes(tiny, tmp_path):
     other = Gen(TINY, tmp_path, "--mesh", "fsdp=3,tensor=1", "--set", "name=other")
-    Spawn(4, tmp_path, LoadOnMeshes, [str(tiny), str(other)])
+    spawn_it(4, tmp_path, load_on_meshes, [str(tiny), str(other)])
 
 
-def TrainSharded(folder):
+def train_sharded(folder):
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,
@@ -435,7 +435,7 @@ def TrainSharded(folder):
         parallelize_module,
     )
 
-    whole = Whole(folder)
+    whole = whole_one(folder)
     tokens = torch.arange(16).reshape(2, 8)
     reference = Toy()
     shardinit.torch.load_into(reference, folder)
@@ -443,7 +443,7 @@ def TrainSharded(folder):
     line = init_device_mesh("cpu", (4,), mesh_dim_names=("dp",))
     square = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     for mesh, meta in ((line, True), (line, False), (square, True)):
-        model = OnMeta() if meta else Toy()
+        model = on_meta() if meta else Toy()
         for layer in model.layers:
             if mesh is square:
                 parallelize_module(
@@ -460,9 +460,9 @@ def TrainSharded(folder):
             assert any(
                 isinstance(p, _StridedShard) for p in sharded["layers.0.up.weight"].placements
             )
-        LocalsAreEqual(sharded, whole)
+        locals_are_equal(sharded, whole)
         for name, buffer in model.named_buffers():
-            assert np.array_equal(Words(buffer), Words(whole[name]))
+            assert np.array_equal(words_of(buffer), words_of(whole[name]))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
         assert abs(loss.item() - wanted) < 1e-4  # The model of one process, as one step.
@@ -473,34 +473,34 @@ def TrainSharded(folder):
         # Then through DCP, with the names of a train state.
         state = {"model": model.state_dict()}
         dcp.load(state, storage_reader=shardinit.torch.StorageReader(folder, prefix="model."))
-        LocalsAreEqual({n: p for n, p in state["model"].items() if isinstance(p, DTensor)}, whole)
+        locals_are_equal({n: p for n, p in state["model"].items() if isinstance(p, DTensor)}, whole)
 
 
 def test_fsdp2_of_a_meta_model(toy, tmp_path):
-    Spawn(4, tmp_path, TrainSharded, str(toy))
+    spawn_it(4, tmp_path, train_sharded, str(toy))
 
 
-def CountMade():
+def count_made():
     """The bytes of each part that specs make from now on in this process, which ends with its test."""
     made, plain = [], shardinit.Spec.generate
 
-    def Recording(self, path, slices=None, **options):
+    def recording(self, path, slices=None, **options):
         array = plain(self, path, slices, **options)
         made.append(array.nbytes)
         return array
 
-    shardinit.Spec.generate = Recording
+    shardinit.Spec.generate = recording
     return made
 
 
-def InitSharded(folder):
+def init_sharded(folder):
     from torch.distributed.fsdp import fully_shard
 
-    whole = Whole(folder)
-    made = CountMade()
+    whole = whole_one(folder)
+    made = count_made()
     for shape, names in (((4,), ("dp",)), ((2, 2), ("replicate", "shard"))):
         mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
-        model = TinyLlama()
+        model = tiny_llama()
         for layer in model.model.layers:
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
@@ -508,7 +508,7 @@ def InitSharded(folder):
         assert shardinit.torch.init_(model, TINY) == ([], [])
         state = model.state_dict()
         assert set(state) == set(whole) and all(isinstance(t, DTensor) for t in state.values())
-        LocalsAreEqual(state, whole)
+        locals_are_equal(state, whole)
         # This rank's part of every tensor, and no more.
         part = sum(t.numel() for t in whole.values()) * 2 // shape[-1]
         assert sum(made) == sum(t.to_local().nbytes for t in state.values()) == part
@@ -519,49 +519,49 @@ def InitSharded(folder):
 
 def test_init_of_a_meta_llama_under_fsdp2(tiny, tmp_path):
     Client("transformers")
-    Spawn(4, tmp_path, InitSharded, str(tiny))
+    spawn_it(4, tmp_path, init_sharded, str(tiny))
 
 
-def LoadUnderFsdp1(folder):
+def load_under_fsdp1(folder):
     from torch.distributed.fsdp import FullyShardedDataParallel as Fsdp
     from torch.distributed.fsdp import StateDictType
 
-    whole = Whole(folder)
+    whole = whole_one(folder)
     sharded = StateDictType.SHARDED_STATE_DICT
     mesh = init_device_mesh("cpu", (2,))
     for orig in (False, True):
-        def Wrapped(**more):
+        def wrapped_one(**more):
             options = {"use_orig_params": orig, "device_id": torch.device("cpu"), **more}
             model = Toy()
             model.head = Fsdp(model.head, **options)
             return Fsdp(model, **options)
 
-        def IsFilled(model):
+        def is_filled(model):
             with Fsdp.summon_full_params(model, writeback=False):
                 for name, tensor in model.named_parameters():
                     there = whole[name.replace("_fsdp_wrapped_module.", "")]
                     assert torch.equal(tensor.detach().view(there.dtype), there), name
 
-        model = Wrapped()
+        model = wrapped_one()
         assert shardinit.torch.load_into(model, folder) == ([], [])
-        IsFilled(model)
+        is_filled(model)
         # What it gathers it frees again, so the memory must not be pinned by an array.
-        model = Wrapped()
+        model = wrapped_one()
         with Fsdp.summon_full_params(model):
             assert shardinit.torch.load_into(model.module, folder) == ([], [])
-        IsFilled(model)
-        model = Wrapped(device_mesh=mesh)
+        is_filled(model)
+        model = wrapped_one(device_mesh=mesh)
         with Fsdp.state_dict_type(model, sharded):
             assert shardinit.torch.load_into(model, folder) == ([], [])
-        IsFilled(model)
-        model = Wrapped()
+        is_filled(model)
+        model = wrapped_one()
         message = "head.weight: is a ShardedTensor in its state_dict\\(\\)(.|\\n)*hint: .*FULL_STATE_DICT.*device_mesh"
         with Fsdp.state_dict_type(model, sharded), pytest.raises(shardinit.MismatchError, match=message):
             shardinit.torch.load_into(model, folder)
 
 
 def test_load_into_under_fsdp1(toy, tmp_path):
-    Spawn(2, tmp_path, LoadUnderFsdp1, str(toy))
+    spawn_it(2, tmp_path, load_under_fsdp1, str(toy))
 
 
 def test_memory_can_be_freed_afterwards(toy):
@@ -613,7 +613,7 @@ def test_dcp_in_one_process(toy, tmp_path):
     for source in (toy, shardinit.open_spec(text=MODEL)):
         state = {name: torch.zeros_like(tensor) for name, tensor in Toy().state_dict().items()}
         dcp.load(state, storage_reader=shardinit.torch.StorageReader(source), no_dist=True)
-        assert all(np.array_equal(Words(t), wanted[n][1]) for n, t in state.items())
+        assert all(np.array_equal(words_of(t), wanted[n][1]) for n, t in state.items())
     # Where dcp.load names the checkpoint, it is that one which is read, and else the reader's own.
     other = Gen(MODEL, tmp_path, "--set", "seed=1")
     reader = shardinit.torch.StorageReader(toy)
@@ -621,7 +621,7 @@ def test_dcp_in_one_process(toy, tmp_path):
         state = {name: torch.zeros_like(tensor) for name, tensor in Toy().state_dict().items()}
         dcp.load(state, checkpoint_id=chosen, storage_reader=reader, no_dist=True)
         there = Reassemble(folder)
-        assert all(np.array_equal(Words(t), there[n][1]) for n, t in state.items())
+        assert all(np.array_equal(words_of(t), there[n][1]) for n, t in state.items())
     assert not np.array_equal(Reassemble(other)["embed.weight"][1], wanted["embed.weight"][1])
     with pytest.raises(dcp.CheckpointException, match="nope"):
         dcp.load(

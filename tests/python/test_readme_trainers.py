@@ -43,31 +43,31 @@ PINS = dict(
 )
 
 
-def Packages(row):
+def packages(row):
     return [version.split() for version in row.version.split(", ")]
 
 
-def Module(package):
+def module(package):
     """What is imported of a package."""
     names = {"megatron-core": "megatron.core", "orbax-checkpoint": "orbax.checkpoint"}
     return names.get(package, package.replace("-", "_"))
 
 
-def Code(text):
+def code_of(text):
     """What is between backticks."""
     return re.findall(r"`([^`]*)`", text)
 
 
-def Source(file):
+def source_of(file):
     """The text of a test's file, and of what it imports from this folder."""
     text = (HERE / file).read_text()
     names = re.findall(r"\b(?:from|import) (\w+)", text)
     return text + "".join((HERE / f"{name}.py").read_text() for name in names if (HERE / f"{name}.py").is_file())
 
 
-def Mistake(row):
+def mistake(row):
     """Why a row may not stand in the table, or nothing."""
-    if not row.trainer or not Code(row.lines) and row.run_by != "untested":
+    if not row.trainer or not code_of(row.lines) and row.run_by != "untested":
         return "says nothing"
     if row.run_by == "untested":
         return None
@@ -81,15 +81,15 @@ def Mistake(row):
         return f"names {row.run_by}, which is not there"
     if "mark.skip" in "".join(map(ast.unparse, tests[name].decorator_list)):
         return f"names {row.run_by}, which is skipped"
-    source = Source(file)
-    for package, *version in Packages(row):
+    source = source_of(file)
+    for package, *version in packages(row):
         if version != [PINS.get(package)]:
             return f"has {package} {version}, and the requirements {PINS.get(package)}"
-        if not re.search(rf"(?:import |from |[\"']){re.escape(Module(package))}\b", source):
+        if not re.search(rf"(?:import |from |[\"']){re.escape(module(package))}\b", source):
             return f"names {row.run_by}, which does not import {package}"
     if name in ("test_row", "test_example"):  # Which run the line as it stands.
         return None
-    for called in re.findall(r"(\w+)\(", "".join(Code(row.lines))):
+    for called in re.findall(r"(\w+)\(", "".join(code_of(row.lines))):
         if called + "(" not in source:
             return f"names {row.run_by}, which does not call {called}"
     for value in re.findall(r"--(?:to|layout) ([\w-]+)", row.command):
@@ -100,7 +100,7 @@ def Mistake(row):
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.trainer for row in ROWS])
 def test_row_has_a_test_or_says_untested(row):
-    assert Mistake(row) is None
+    assert mistake(row) is None
 
 
 def test_rows_that_have_neither_are_found():
@@ -119,13 +119,13 @@ def test_rows_that_have_neither_are_found():
         ({"command": "`shardinit gen SPEC --layout unheard_of -o DIR`"}, "has no `unheard_of`"),
         ({"lines": "-"}, "says nothing"),
     ]:
-        assert words in (Mistake(good._replace(**change)) or "")
-    assert Mistake(good._replace(run_by="untested", version="-")) is None
+        assert words in (mistake(good._replace(**change)) or "")
+    assert mistake(good._replace(run_by="untested", version="-")) is None
 
 
-def Installed(package):
+def installed(package):
     try:
-        return importlib.util.find_spec(Module(package)) is not None
+        return importlib.util.find_spec(module(package)) is not None
     except ImportError:  # Of the namespace before a dot.
         return False
 
@@ -133,7 +133,7 @@ def Installed(package):
 def test_tests_of_rows_are_collected():
     """By pytest, in a process of its own, where their packages are installed."""
     named = {row.run_by for row in ROWS if row.run_by != "untested"
-             and all(Installed(p) for p, _ in Packages(row))}
+             and all(installed(p) for p, _ in packages(row))}
     files = sorted({run_by.split("::")[0] for run_by in named})
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-W", "ignore", *files],
@@ -207,9 +207,9 @@ def gen(tmp_path_factory):
 @pytest.mark.parametrize("row", AS_THEY_STAND, ids=[row.trainer for row in AS_THEY_STAND])
 def test_row(row, gen, tmp_path):
     before, state = CASES[row.trainer]
-    for package, _ in Packages(row):
-        Client(Module(package))
-    (command,), (line,) = Code(row.command), Code(row.lines)
+    for package, _ in packages(row):
+        Client(module(package))
+    (command,), (line,) = code_of(row.command), code_of(row.lines)
     out = str(tmp_path / "out")
     Ok(*[{"SPEC": TINY, "DIR": out}.get(word, word) for word in shlex.split(command)[1:]])
     code = f"""

@@ -137,11 +137,11 @@ def test_manifest_digests_are_those_of_the_bytes(tmp_path):
 
 
 def test_model_digest_is_what_the_manual_says(digests):
-    lines = sorted(f"{t['path']} {t['dtype']} {Shape(t['shape'])} {t['sha256']}\n"
+    lines = sorted(f"{t['path']} {t['dtype']} {shape_of(t['shape'])} {t['sha256']}\n"
                    for t in digests.values())
     whole = hashlib.sha256("".join(lines).encode()).hexdigest()
     assert whole == Json("digest", TINY)["model_digest"]
 
 
-def Shape(extents):
+def shape_of(extents):
     return "[" + ",".join(map(str, extents)) + "]"

@@ -63,7 +63,7 @@ def test_the_known_answers_of_the_page():
         assert [f"{word:08x}" for word in values.view(np.uint32)] == bits.split()
 
 
-def Spec(vector):
+def spec_of(vector):
     """A spec whose plan has the tensor."""
     (kind, p), = vector["init"].items()
     fans = ""
@@ -90,7 +90,7 @@ def Spec(vector):
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
 def test_the_library_has_the_known_answers(vector):
-    with shardinit.open_spec(text=Spec(vector)) as spec:
+    with shardinit.open_spec(text=spec_of(vector)) as spec:
         box = tuple(slice(o, o + n) for o, n in zip(vector["offset"], vector["shape"]))
         words = Bits(spec.generate(vector["path"], box)).ravel()
     digits = 2 * reference.SIZES[vector["dtype"]]
@@ -102,9 +102,9 @@ def test_specs_of_the_known_answers_are_planned_as_they_say(engine, tmp_path):
     """Those that are small enough to be written."""
     small = [v for v in VECTORS if np.prod(v["global_shape"], dtype=object) < 10000 and v["seed"] == 0
              and v["engine"] == engine]
-    head, _, _ = Spec(small[0]).rpartition("  ")
-    tensors = ["  " + Spec(v).rpartition("\n  ")[2] for v in small]
-    (tmp_path / "spec.yaml").write_text(Spec(small[0]).partition("  ")[0] + "".join(tensors))
+    head, _, _ = spec_of(small[0]).rpartition("  ")
+    tensors = ["  " + spec_of(v).rpartition("\n  ")[2] for v in small]
+    (tmp_path / "spec.yaml").write_text(spec_of(small[0]).partition("  ")[0] + "".join(tensors))
     Ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
     plan = json.loads((tmp_path / "out/plan.json").read_text())
     assert plan["engine"] == engine
@@ -132,7 +132,7 @@ FORMULAS = {
 }
 
 
-def Stft(n0, n2, side, window, scaling, periodic):
+def stft(n0, n2, side, window, scaling, periodic):
     T = 2 * (n2 - 1)
     part = f"{side}(6.283185307179586 * mod(i0 * i2, {T}) / {T})"
     if window is None:
@@ -177,7 +177,7 @@ def test_initializers_become_what_the_page_says(tmp_path):
                         continue  # A window that is 0 everywhere is refused.
                     side, f = [("real", "cos"), ("imag", "-sin")][n0 % 2]
                     pairs.append((f"[{n0}, 1, 6]", f"{{stft: {{side: {side}, window: {word}, scaling: {scaling}, "
-                                  f"periodic: {periodic}}}}}", Stft(n0, 6, f, window, scaling, periodic)))
+                                  f"periodic: {periodic}}}}}", stft(n0, 6, f, window, scaling, periodic)))
     for number, (shape, init, formula) in enumerate(pairs):
         lines.append(f"a{number}: {{shape: {shape}, init: {init}}}")
         lines.append(f"b{number}: {{shape: {shape}, init: {{expr: \"{formula}\"}}}}")
@@ -193,7 +193,7 @@ def test_initializers_become_what_the_page_says(tmp_path):
 
 # Whole plans ------------------------------------------------------------------
 
-def Same(folder, *arguments):
+def same(folder, *arguments):
     """The digests of a spec, from the tool and by the reference from plan.json."""
     Ok("gen", *arguments, "-o", folder)
     wanted = Json("digest", *arguments)
@@ -207,12 +207,12 @@ def Same(folder, *arguments):
 
 @pytest.mark.parametrize("config", ["llama3-tiny", "dtypes", "expressions"])
 def test_configs(config, tmp_path):
-    Same(tmp_path / "out", ROOT / f"configs/{config}.yaml")
+    same(tmp_path / "out", ROOT / f"configs/{config}.yaml")
 
 
 def test_a_layout(tmp_path):
     (tmp_path / "spec.yaml").write_text(f"include: [{TINY}, {ROOT}/configs/layouts/llama.yaml]\n")
-    Same(tmp_path / "out", tmp_path / "spec.yaml", "--layout", "megatron")
+    same(tmp_path / "out", tmp_path / "spec.yaml", "--layout", "megatron")
 
 
 LIMITS = {"f32": 1e30, "f64": 1e30, "bf16": 1e30, "f16": 60000, "f8e4m3fn": 400, "f8e5m2": 50000}
@@ -312,4 +312,4 @@ def test_random_plans(seed, tmp_path):
         tensors[f"t{number}"] = {"shape": shape, "dtype": dtype, "init": init, **more}
     spec = {"shardinit": 1, "name": "random", "seed": rng.choice([0, 7, 2**63 - 1]), "modules": tensors}
     (tmp_path / "spec.yaml").write_text(json.dumps(spec, indent=1))
-    Same(tmp_path / "out", tmp_path / "spec.yaml")
+    same(tmp_path / "out", tmp_path / "spec.yaml")

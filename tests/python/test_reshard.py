@@ -16,7 +16,7 @@ from support import AWKWARD, BINARY, CLEAN, Json, Ok, ROOT, Reassemble, Run, TIN
 LAYOUTS = ROOT / "configs/layouts/llama.yaml"
 
 
-def Gen(folder, spec, *options):
+def gen(folder, spec, *options):
     Ok("gen", spec, "-o", folder, *options)
     return folder
 
@@ -49,8 +49,8 @@ def tiny_layouts(tmp_path_factory):
     ([], ["--mesh", "a=2,b=3", "--index", "never"]),
 ])
 def test_another_mesh(tmp_path, awkward, before, after, given):
-    source = Gen(tmp_path / "from", awkward, *before)
-    wanted = Gen(tmp_path / "wanted", awkward, *after)
+    source = gen(tmp_path / "from", awkward, *before)
+    wanted = gen(tmp_path / "wanted", awkward, *after)
     before = Tree(source)
     by = ["--spec", awkward] if given == "spec" else ["--uneven", "chunk"]
     replicas = [] if "--replicas" in after or given == "spec" else ["--replicas", "dedupe"]
@@ -76,9 +76,9 @@ def test_random_meshes(tmp_path):
         spec = tmp_path / f"{n}.yaml"
         spec.write_text(json.dumps({"shardinit": 1, "name": "m", "uneven": "chunk",
                                     "mesh": {"axes": axes}, "modules": tensors}))
-        source = Gen(tmp_path / f"from{n}", spec)
+        source = gen(tmp_path / f"from{n}", spec)
         mesh = ",".join(f"{a}={rng.randint(1, 5)}" for a in rng.sample("xyz", 3))
-        wanted = Gen(tmp_path / f"wanted{n}", spec, "--mesh", mesh)
+        wanted = gen(tmp_path / f"wanted{n}", spec, "--mesh", mesh)
         Ok("reshard", source, "--mesh", mesh, "--uneven", "chunk", "-o", tmp_path / f"to{n}")
         assert Tree(tmp_path / f"to{n}") == Tree(wanted), mesh
 
@@ -89,9 +89,9 @@ def test_segments_and_stages(tmp_path):
                     "  gate_up: {shape: [24, 5], shard: [{axes: tensor, segments: 2}], stage: {pipe: 1}, "
                     "init: {normal: {std: 1}}}\n"
                     "  whole: {shape: [9], init: {normal: {std: 1}}, stage: {pipe: 0}}\n")
-    source = Gen(tmp_path / "from", spec)
+    source = gen(tmp_path / "from", spec)
     for mesh in ("tensor=3,pipe=2", "pipe=2,tensor=6", "pipe=2"):
-        wanted = Gen(tmp_path / f"wanted-{mesh}", spec, "--mesh", mesh)
+        wanted = gen(tmp_path / f"wanted-{mesh}", spec, "--mesh", mesh)
         Ok("reshard", source, "--mesh", mesh, "-o", tmp_path / f"to-{mesh}")
         Ok("reshard", wanted, "--spec", spec, "-o", tmp_path / f"back-{mesh}")
         assert Tree(tmp_path / f"to-{mesh}") == Tree(wanted)
@@ -106,7 +106,7 @@ def test_another_sharding(tmp_path):
                     "  w: {shape: [8, 12], shard: [fsdp], init: {normal: {std: 1}}}\n"
                     "  v: {shape: [4, 16], init: {normal: {std: 1}}}\n")
     other = ["--sharding", "fsdp", "--set", "modules.w.shard=[]"]
-    source, wanted = Gen(tmp_path / "from", spec), Gen(tmp_path / "wanted", spec, *other)
+    source, wanted = gen(tmp_path / "from", spec), gen(tmp_path / "wanted", spec, *other)
     Ok("reshard", source, "--spec", spec, *other, "-o", tmp_path / "to")
     assert Tree(tmp_path / "to") == Tree(wanted)
     assert Tree(source) != Tree(wanted)
@@ -116,7 +116,7 @@ def test_another_sharding(tmp_path):
 def test_another_sharding_without_the_spec(tmp_path, tiny_layouts, layout):
     for sharding in ("map.yaml", "fsdp"):
         where = {"cwd": tmp_path}
-        source = Gen(tmp_path / f"from-{sharding}", tiny_layouts, "--mesh", "fsdp=2", *Layout(layout))
+        source = gen(tmp_path / f"from-{sharding}", tiny_layouts, "--mesh", "fsdp=2", *layout_of(layout))
         before = Reassemble(source)
         (tmp_path / "map.yaml").write_text(json.dumps({
             path: [None, "fsdp"] for path, (_, words) in before.items() if words.ndim == 2}))
@@ -125,23 +125,23 @@ def test_another_sharding_without_the_spec(tmp_path, tiny_layouts, layout):
         after = Reassemble(tmp_path / f"to-{sharding}")
         assert {p: (d, w.tobytes()) for p, (d, w) in after.items()} == {
             p: (d, w.tobytes()) for p, (d, w) in before.items()}
-        for path, shards in Shards(tmp_path / f"to-{sharding}").items():
+        for path, shards in shards_of(tmp_path / f"to-{sharding}").items():
             if sharding == "map.yaml" and len(before[path][1].shape) == 2:
                 assert [s["offset"][0] for s in shards] == [0] * 4, path
     if not layout:  # Where the spec has no `shard`, as gen with the same option.
-        wanted = Gen(tmp_path / "wanted", tiny_layouts, "--mesh", "fsdp=4", "--sharding", "fsdp")
+        wanted = gen(tmp_path / "wanted", tiny_layouts, "--mesh", "fsdp=4", "--sharding", "fsdp")
         assert Tree(tmp_path / "to-fsdp") == Tree(wanted)
 
 
 LAYOUT_NAMES = ["", "torchtitan", "megatron", "maxtext", "kerashub"]
 
 
-def Shards(folder):
+def shards_of(folder):
     manifest = json.loads((folder / "manifest.json").read_text())
     return {tensor["path"]: tensor["shards"] for tensor in manifest["tensors"]}
 
 
-def Layout(name):
+def layout_of(name):
     return ["--layout", name] if name else []
 
 
@@ -149,18 +149,18 @@ def Layout(name):
     *[("", name) for name in LAYOUT_NAMES[1:]], *[(name, "") for name in LAYOUT_NAMES[1:]],
     *itertools.pairwise(LAYOUT_NAMES[1:])])
 def test_another_layout(tmp_path, tiny_layouts, before, after):
-    source = Gen(tmp_path / "from", tiny_layouts, "--mesh", "fsdp=2,tensor=2", *Layout(before))
-    wanted = Gen(tmp_path / "wanted", tiny_layouts, "--mesh", "fsdp=3,tensor=1",
-                 "--set", "uneven=chunk", *Layout(after))
+    source = gen(tmp_path / "from", tiny_layouts, "--mesh", "fsdp=2,tensor=2", *layout_of(before))
+    wanted = gen(tmp_path / "wanted", tiny_layouts, "--mesh", "fsdp=3,tensor=1",
+                 "--set", "uneven=chunk", *layout_of(after))
     Ok("reshard", source, "--spec", tiny_layouts, "--mesh", "fsdp=3,tensor=1", "--set",
-       "uneven=chunk", *Layout(after), "-o", tmp_path / "to")
+       "uneven=chunk", *layout_of(after), "-o", tmp_path / "to")
     assert Tree(tmp_path / "to") == Tree(wanted)
 
 
 @pytest.mark.parametrize("name", LAYOUT_NAMES[1:])
 def test_a_layout_on_another_mesh_without_the_spec(tmp_path, tiny_layouts, name):
-    source = Gen(tmp_path / "from", tiny_layouts, "--mesh", "fsdp=2", *Layout(name))
-    wanted = Gen(tmp_path / "wanted", tiny_layouts, "--mesh", "fsdp=4", *Layout(name))
+    source = gen(tmp_path / "from", tiny_layouts, "--mesh", "fsdp=2", *layout_of(name))
+    wanted = gen(tmp_path / "wanted", tiny_layouts, "--mesh", "fsdp=4", *layout_of(name))
     Ok("reshard", source, "--mesh", "fsdp=4", "-o", tmp_path / "to")
     assert Tree(tmp_path / "to") == Tree(wanted)
 
@@ -170,7 +170,7 @@ def test_slices_and_devices_are_those_of_the_spec(tmp_path):
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 8}, devices: tray_ring}\n"
                     "modules: {w: {shape: [64], shard: [x], init: {normal: {std: 1}}}}\n")
     plain = ["--mesh", "x=4", "--set", "mesh.devices=row_major"]
-    ring, rows = Gen(tmp_path / "ring", spec), Gen(tmp_path / "rows", spec, *plain)
+    ring, rows = gen(tmp_path / "ring", spec), gen(tmp_path / "rows", spec, *plain)
     Ok("reshard", rows, "--spec", spec, "-o", tmp_path / "a")
     Ok("reshard", ring, "--mesh", "x=4", "-o", tmp_path / "b")
     Ok("reshard", ring, "-o", tmp_path / "c")
@@ -189,7 +189,7 @@ def test_slices_and_devices_are_those_of_the_spec(tmp_path):
 # Values that are no spec's.
 
 
-def Edit(folder, change):
+def edit(folder, change):
     """Other values in each box, with receipts and a manifest that fit, as a trainer would leave it."""
     manifest = json.loads((folder / "manifest.json").read_text())
     text = (folder / "manifest.json").read_text()
@@ -217,9 +217,9 @@ def Edit(folder, change):
 
 @pytest.mark.parametrize("layout", ["", "megatron"])
 def test_trained_values_are_copied(tmp_path, tiny_layouts, layout):
-    source = Gen(tmp_path / "from", tiny_layouts, "--mesh", "fsdp=2,tensor=2", *Layout(layout))
+    source = gen(tmp_path / "from", tiny_layouts, "--mesh", "fsdp=2,tensor=2", *layout_of(layout))
     before = Reassemble(source)
-    Edit(source, lambda data: bytes(b ^ 0x55 for b in data))
+    edit(source, lambda data: bytes(b ^ 0x55 for b in data))
     Ok("reshard", source, "--mesh", "fsdp=4", "-o", tmp_path / "to")
     Ok("verify", tmp_path / "to")
     after = Reassemble(tmp_path / "to")
@@ -228,9 +228,9 @@ def test_trained_values_are_copied(tmp_path, tiny_layouts, layout):
         mask = np.frombuffer(b"\x55" * words.itemsize, words.dtype)[0]
         assert np.array_equal(after[path][1], words ^ mask), path
     # And through another layout, there and back.
-    Ok("reshard", source, "--spec", tiny_layouts, *Layout("maxtext"), "--mesh", "fsdp=2",
+    Ok("reshard", source, "--spec", tiny_layouts, *layout_of("maxtext"), "--mesh", "fsdp=2",
        "-o", tmp_path / "other")
-    Ok("reshard", tmp_path / "other", "--spec", tiny_layouts, *Layout(layout), "--mesh", "fsdp=4",
+    Ok("reshard", tmp_path / "other", "--spec", tiny_layouts, *layout_of(layout), "--mesh", "fsdp=4",
        "-o", tmp_path / "back")
     if layout == "":  # Megatron's padding is made anew.
         assert Tree(tmp_path / "back") == Tree(tmp_path / "to")
@@ -240,7 +240,7 @@ def test_trained_values_are_copied(tmp_path, tiny_layouts, layout):
 
 
 def test_damage_leaves_nothing(tmp_path, awkward):
-    source = Gen(tmp_path / "from", awkward)
+    source = gen(tmp_path / "from", awkward)
     receipt = json.loads((source / "ranks/rank-00001.json").read_text())
     for box in receipt["boxes"][::3]:
         file = source / "ranks/rank-00001.h5"
@@ -257,7 +257,7 @@ def test_damage_leaves_nothing(tmp_path, awkward):
 
 
 def test_a_manifest_that_says_otherwise(tmp_path, awkward):
-    source = Gen(tmp_path / "from", awkward)
+    source = gen(tmp_path / "from", awkward)
     text = (source / "manifest.json").read_text()
     (source / "manifest.json").write_text(text.replace('"sha256": "', '"sha256": "0', 1))
     result = Run("reshard", source, "-o", tmp_path / "to")
@@ -285,7 +285,7 @@ def test_a_manifest_that_says_otherwise(tmp_path, awkward):
     (["--spec", "SPEC", "--uneven", "chunk"], 2, "`--uneven` is for a checkpoint without a spec"),
 ])
 def test_mistakes(tmp_path, awkward, options, code, message):
-    source = Gen(tmp_path / "from", awkward)
+    source = gen(tmp_path / "from", awkward)
     result = Run("reshard", source, *[awkward if o == "SPEC" else o for o in options],
                  "-o", tmp_path / "to")
     assert result.returncode == code and message in result.stderr, result.stderr
@@ -293,8 +293,8 @@ def test_mistakes(tmp_path, awkward, options, code, message):
 
 
 def test_a_folder_that_is_there_is_left_alone(tmp_path, awkward):
-    source = Gen(tmp_path / "from", awkward)
-    other = Gen(tmp_path / "other", awkward, "--mesh", "a=1")
+    source = gen(tmp_path / "from", awkward)
+    other = gen(tmp_path / "other", awkward, "--mesh", "a=1")
     before = Tree(other)
     for target in (other, tmp_path):
         result = Run("reshard", source, "-o", target)
@@ -302,7 +302,7 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path, awkward):
     assert Tree(other) == before
     unequal = tmp_path / "unequal"
     Ok("gen", awkward, "--mesh", "a=1", "-o", unequal)
-    Edit(unequal, lambda data: bytes(b ^ 1 for b in data))
+    edit(unequal, lambda data: bytes(b ^ 1 for b in data))
     for target, why in [(other, ""), (unequal, "has other values")]:
         result = Run("reshard", source, "--mesh", "a=1", "--uneven", "chunk", "-o", target)
         assert result.returncode == (4 if why else 0) and why in result.stderr, result.stderr
@@ -313,7 +313,7 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path, awkward):
 
 
 def test_a_copy_that_is_there_is_read(tmp_path, awkward):
-    source, target = Gen(tmp_path / "from", awkward), tmp_path / "to"
+    source, target = gen(tmp_path / "from", awkward), tmp_path / "to"
     again = ["reshard", source, "--mesh", "a=2,b=2", "--uneven", "chunk", "-o", target]
     Ok(*again)
     before = Tree(target)
@@ -333,7 +333,7 @@ def test_a_copy_that_is_there_is_read(tmp_path, awkward):
 
 
 def test_a_name_that_cannot_be_taken(tmp_path, awkward):
-    source = Gen(tmp_path / "from", awkward)
+    source = gen(tmp_path / "from", awkward)
     before = Tree(source)
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to("empty")
@@ -357,7 +357,7 @@ def test_no_rank_has_its_name_before_it_is_checked(tmp_path):
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 2}}\nmodules:\n"
                     "  long: {shape: [40000000], shard: [null], init: zeros}\n"
                     "  cut: {shape: [4096], shard: [x], init: zeros}\n")
-    source = Gen(tmp_path / "from", spec, "--mesh", "x=1")
+    source = gen(tmp_path / "from", spec, "--mesh", "x=1")
     receipt = json.loads((source / "ranks/rank-00000.json").read_text())
     box = next(box for box in receipt["boxes"] if box["path"] == "cut")
     with open(source / "ranks/rank-00000.h5", "r+b") as file:
@@ -376,8 +376,8 @@ def test_the_same_command_goes_on(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 2}}\nmodules: {w: "
                     "{repeat: {i: 40}, v: {shape: [64, 8192], shard: [x], init: zeros}}}\n")
-    source = Gen(tmp_path / "from", spec)
-    wanted = Gen(tmp_path / "wanted", spec, "--mesh", "x=64")
+    source = gen(tmp_path / "from", spec)
+    wanted = gen(tmp_path / "wanted", spec, "--mesh", "x=64")
     command = ["reshard", source, "--mesh", "x=64", "-o", tmp_path / "to"]
     skipped = 0
     for kill in ("KILL", "INT", "TERM"):  # At the third call of some thread, which has named a rank by then.

@@ -228,14 +228,14 @@ INVALID = {
 }
 
 
-def SchemaErrors(text):
+def schema_errors(text):
     validator = jsonschema.Draft7Validator(SCHEMA)
     # A number as a mapping key, as in `0: {…}`, is a name in a spec.
     document = json.loads(json.dumps(yaml.load(text, Loader=Yaml12)))
     return [error.message for error in validator.iter_errors(document)]
 
 
-def Validate(tmp_path, text):
+def validate(tmp_path, text):
     spec = tmp_path / "spec.yaml"
     spec.write_text(text)
     return Run("validate", spec)
@@ -252,39 +252,39 @@ def test_the_schema_is_a_schema():
 
 @pytest.mark.parametrize("name", VALID)
 def test_valid(name, tmp_path):
-    assert SchemaErrors(VALID[name]) == []
-    result = Validate(tmp_path, VALID[name])
+    assert schema_errors(VALID[name]) == []
+    result = validate(tmp_path, VALID[name])
     assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize("name", INVALID)
 def test_invalid(name, tmp_path):
-    assert SchemaErrors(INVALID[name]) != []
-    result = Validate(tmp_path, INVALID[name])
+    assert schema_errors(INVALID[name]) != []
+    result = validate(tmp_path, INVALID[name])
     assert result.returncode == 2, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("path", CONFIGS + RECIPES + LAYOUTS + FAMILIES, ids=lambda path: path.name)
 def test_configs(path):
-    assert SchemaErrors(path.read_text()) == []
+    assert schema_errors(path.read_text()) == []
 
 
-def Described(schema):
+def described(schema):
     """Every key that an editor can complete."""
     for name, child in schema.get("properties", {}).items():
         yield name, child
-        yield from Described(child)
+        yield from described(child)
 
 
 def test_editors_get_a_description_of_every_key():
     for schema in [SCHEMA, *SCHEMA["definitions"].values()]:
-        for name, child in Described(schema):
+        for name, child in described(schema):
             target = SCHEMA["definitions"][child["$ref"].rpartition("/")[2]] if "$ref" in child else child
             assert target.get("description") or "const" in target, name
 
 
 def test_the_operations_of_views_are_those_of_the_tool(tmp_path):
-    result = Validate(tmp_path, LAYOUT + "{a: {from: {q: {of: w}}}}\n")
+    result = validate(tmp_path, LAYOUT + "{a: {from: {q: {of: w}}}}\n")
     known = re.findall(r"`(\w+)`", result.stderr.partition("hint: ")[2])
     manual = (ROOT / "man/shardinit-spec.5").read_text()
     assert known == list(SCHEMA["definitions"]["view"]["anyOf"][1]["properties"])
@@ -303,16 +303,16 @@ def test_editors_get_defaults_and_words():
     assert "for" in view["stack"]["properties"] and "for" not in view["slice"]["properties"]
 
 
-def Paths(node, path=()):
+def paths_of(node, path=()):
     yield path
     children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else []
     for key, child in children:
-        yield from Paths(child, (*path, key))
+        yield from paths_of(child, (*path, key))
 
 
-def Mutated(document, rng):
+def mutated_one(document, rng):
     document = copy.deepcopy(document)
-    path = rng.choice([path for path in Paths(document) if path])
+    path = rng.choice([path for path in paths_of(document) if path])
     parent = document
     for key in path[:-1]:
         parent = parent[key]
@@ -331,7 +331,7 @@ def test_what_is_valid_is_accepted(tmp_path):
     """Specs that are right but for one place: what `validate` accepts the schema accepts."""
     rng = random.Random(5)
     documents = [yaml.load(text, Loader=Yaml12) for text in VALID.values()]
-    mutated = [json.loads(json.dumps(Mutated(rng.choice(documents), rng))) for _ in range(600)]
+    mutated = [json.loads(json.dumps(mutated_one(rng.choice(documents), rng))) for _ in range(600)]
     paths = []
     for i, document in enumerate(mutated):
         paths.append(tmp_path / f"{i}.yaml")

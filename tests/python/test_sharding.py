@@ -20,7 +20,7 @@ import shardinit
 PRESETS = sorted((ROOT / "configs/sharding").glob("*.yaml"))
 
 
-def Ask(function, *arguments):
+def ask(function, *arguments):
     """A function of sharding_clients.py, in a process of its own."""
     script = pathlib.Path(__file__).with_name("sharding_clients.py")
     result = subprocess.run([sys.executable, script, function], input=json.dumps(arguments),
@@ -29,20 +29,20 @@ def Ask(function, *arguments):
     return json.loads(result.stdout)
 
 
-def Write(path, mesh, tensors, sharding, **keys):
+def write(path, mesh, tensors, sharding, **keys):
     """A spec of tensors of zeros, each of a shape, or of a shape and names of axes."""
-    def Tensor(shape, axes=None):
+    def tensor_of(shape, axes=None):
         return {"shape": shape, "init": "zeros", **({"axes": axes} if axes else {})}
 
     spec = {"shardinit": 1, "name": "x", "dtype": "f32", "replicas": "full", "mesh": {"axes": mesh},
             "sharding": sharding, **keys,
-            "modules": {name: Tensor(*tensor) if isinstance(tensor, tuple) else Tensor(tensor)
+            "modules": {name: tensor_of(*tensor) if isinstance(tensor, tuple) else tensor_of(tensor)
                         for name, tensor in tensors.items()}}
     path.write_text(yaml.safe_dump(spec, sort_keys=False, width=10**6))
     return path
 
 
-def Boxes(spec, rank, *arguments):
+def boxes_of(spec, rank, *arguments):
     """Path → [offset, shape] of each box that a rank holds."""
     boxes = {}
     for box in Json("plan", spec, "--rank", rank, "--replicas", "full", *arguments)["boxes"]:
@@ -50,7 +50,7 @@ def Boxes(spec, rank, *arguments):
     return boxes
 
 
-def Elements(shape, boxes):
+def elements_of(shape, boxes):
     """The elements in boxes of a tensor, by their index, ascending."""
     index = np.arange(math.prod(shape)).reshape(shape)
     parts = [index[tuple(slice(o, o + n) for o, n in zip(*box))].ravel() for box in boxes]
@@ -59,7 +59,7 @@ def Elements(shape, boxes):
 
 # JAX --------------------------------------------------------------------------
 
-def RandomSpec(rng, mesh, rank):
+def random_spec(rng, mesh, rank):
     """A PartitionSpec over some of the axes, and a shape that it divides."""
     axes, spec, shape = rng.sample(list(mesh), rng.randint(0, len(mesh))), [], []
     for _ in range(rank):
@@ -80,21 +80,21 @@ def test_boxes_are_those_of_named_sharding(tmp_path, devices, meshes, tensors):
     rng = random.Random(devices)
     cases = [[list(mesh), list(mesh.values()), shape, spec]
              for mesh in meshes for _ in range(tensors)
-             for spec, shape in [RandomSpec(rng, mesh, rng.randint(1, 4))]]
-    answers = Ask("NamedShardings", devices, cases)
+             for spec, shape in [random_spec(rng, mesh, rng.randint(1, 4))]]
+    answers = ask("NamedShardings", devices, cases)
     for m, mesh in enumerate(meshes):
         mine = slice(m * tensors, (m + 1) * tensors)
         shapes = {f"w{i}": case[2] for i, case in enumerate(cases[mine])}
         as_python = {f"w{i}": text for i, (text, _) in enumerate(answers[mine])}
         as_lists = {f"w{i}": case[3] for i, case in enumerate(cases[mine])}
-        spec = Write(tmp_path / f"{m}.yaml", mesh, shapes, as_python)
-        lists = Write(tmp_path / f"{m}-lists.yaml", mesh, shapes, {"map": as_lists})
+        spec = write(tmp_path / f"{m}.yaml", mesh, shapes, as_python)
+        lists = write(tmp_path / f"{m}-lists.yaml", mesh, shapes, {"map": as_lists})
         ranks = range(devices) if devices <= 8 else [0, devices - 1, *rng.sample(range(devices), 6)]
         for rank in ranks:
-            boxes = Boxes(spec, rank)
+            boxes = boxes_of(spec, rank)
             for i, (text, expected) in enumerate(answers[mine]):
                 assert boxes[f"w{i}"] == [expected[rank]], (mesh, shapes[f"w{i}"], text, rank)
-            assert Boxes(lists, rank) == boxes
+            assert boxes_of(lists, rank) == boxes
 
 
 def test_rules_are_those_of_flax(tmp_path):
@@ -109,7 +109,7 @@ def test_rules_are_those_of_flax(tmp_path):
         twice = rng.choices(known, k=rng.randint(2, 3)) + known[:1]
         tensors["all"] = known
         written = [[name, list(axes) if isinstance(axes, tuple) else axes] for name, axes in rules]
-        spec = Write(tmp_path / f"{turn}.yaml", mesh, {n: ([8] * len(a), a) for n, a in tensors.items()},
+        spec = write(tmp_path / f"{turn}.yaml", mesh, {n: ([8] * len(a), a) for n, a in tensors.items()},
                      {"rules": written})
         for name, axes in tensors.items():
             expected = [None if not entry else entry if isinstance(entry, tuple) else (entry,)
@@ -117,7 +117,7 @@ def test_rules_are_those_of_flax(tmp_path):
             text = ", ".join("-" if entry is None else "+".join(entry) for entry in expected)
             assert Json("explain", spec, name)["partition"] == f"[{text}]", (rules, axes)
         # Two axes of one name are refused, there and here.
-        spec = Write(tmp_path / f"{turn}.yaml", mesh, {"all": ([8] * len(known), known), "w": ([8] * len(twice), twice)},
+        spec = write(tmp_path / f"{turn}.yaml", mesh, {"all": ([8] * len(known), known), "w": ([8] * len(twice), twice)},
                      {"rules": written})
         result = Run("plan", spec)
         if len(set(twice)) == len(twice):
@@ -130,7 +130,7 @@ def test_rules_are_those_of_flax(tmp_path):
 
 # PyTorch ----------------------------------------------------------------------
 
-def RandomPlacements(rng, mesh):
+def random_placements(rng, mesh):
     """For each mesh axis a dimension of three and a split factor, or None, and a shape."""
     cuts = [rng.choice([None, 0, 1, 2, 0, 1]) for _ in mesh]
     shape, placements = [], [None] * len(mesh)
@@ -157,22 +157,22 @@ def test_boxes_are_those_of_dtensor(tmp_path):
               {"a": 3, "b": 1, "c": 4}]
     tensors, nested, segments = 100, 0, 0
     cases = [[list(mesh.values()), shape, cuts] for mesh in meshes for _ in range(tensors)
-             for cuts, shape in [RandomPlacements(rng, list(mesh.values()))]]
-    answers = Ask("Placements", cases)
+             for cuts, shape in [random_placements(rng, list(mesh.values()))]]
+    answers = ask("Placements", cases)
     for m, mesh in enumerate(meshes):
         mine = slice(m * tensors, (m + 1) * tensors)
         shapes = {f"w{i}": case[1] for i, case in enumerate(cases[mine])}
-        spec = Write(tmp_path / f"{m}.yaml", mesh, shapes,
+        spec = write(tmp_path / f"{m}.yaml", mesh, shapes,
                      {"uneven": "chunk", **{f"w{i}": text for i, (text, _) in enumerate(answers[mine])}})
         Ok("gen", spec, "-o", tmp_path / f"{m}")
         plan = json.loads((tmp_path / f"{m}/plan.json").read_text())
         nested += sum("nested" in tensor for tensor in plan["tensors"])
         with shardinit.open(tmp_path / f"{m}") as checkpoint:
             for rank in range(math.prod(mesh.values())):
-                boxes = Boxes(spec, rank)
+                boxes = boxes_of(spec, rank)
                 for i, (text, elements) in enumerate(answers[mine]):
                     shape, held = shapes[f"w{i}"], boxes.get(f"w{i}", [])
-                    assert Elements(shape, held) == sorted(elements[rank]), (mesh, shape, text, rank)
+                    assert elements_of(shape, held) == sorted(elements[rank]), (mesh, shape, text, rank)
                     # Side by side in their order, as DTensor has them.
                     segments += len(held) > 1
                     assert checkpoint.boxes(f"w{i}", rank) == [(tuple(o), tuple(n)) for o, n in held]
@@ -185,7 +185,7 @@ def test_fully_shard_after_parallelize_module(mesh, width, hidden, vocab, tmp_pa
     """Over gloo. The boxes follow from the languages, and from the placements that PyTorch leaves, also
     where tensor parallelism's parts are not equal, nor those that fully_shard cuts."""
     Client("torch")
-    ranks = Ask("FullyShard", mesh, 2, width, hidden, vocab)
+    ranks = ask("FullyShard", mesh, 2, width, hidden, vocab)
     tensors = {"embed.weight": ([vocab, width], ["vocab", "embed"])}
     for i in range(2):
         tensors |= {
@@ -199,21 +199,21 @@ def test_fully_shard_after_parallelize_module(mesh, width, hidden, vocab, tmp_pa
     assert set(ranks[0]) == set(tensors)
     mesh = dict(zip(["fsdp", "tensor"], mesh))
     specs = [
-        Write(tmp_path / "languages.yaml", mesh, tensors,
+        write(tmp_path / "languages.yaml", mesh, tensors,
               [{"haliax": {"vocab": "tensor", "mlp": "tensor"}}, "fully_shard"]),
-        Write(tmp_path / "roles.yaml", mesh, tensors,
+        write(tmp_path / "roles.yaml", mesh, tensors,
               [{"megatron": {"vocab": "embed.weight", "column": "layers.*.up.*", "row": "layers.*.down.*"}},
                {"fully_shard": {"axes": "fsdp"}}]),
-        Write(tmp_path / "placements.yaml", mesh, tensors,
+        write(tmp_path / "placements.yaml", mesh, tensors,
               {"uneven": "chunk", **{path: placements for path, (placements, _) in ranks[0].items()}}),
     ]
     strided = ranks[0]["layers.0.up.weight"][0]
     assert strided["fsdp"].startswith("_StridedShard(dim=0") and strided["tensor"] == "Shard(dim=0)"
     for spec in specs:
         for rank, parameters in enumerate(ranks):
-            boxes = Boxes(spec, rank)
+            boxes = boxes_of(spec, rank)
             for path, (_, elements) in parameters.items():
-                held = Elements(tensors[path][0], boxes.get(path, []))
+                held = elements_of(tensors[path][0], boxes.get(path, []))
                 assert held == sorted(elements), (spec.name, path, rank)
 
 
@@ -224,11 +224,11 @@ def test_the_preset_of_torchtitan_is_what_it_does(tmp_path):
     names = {"dp_replicate": "replicate", "dp_shard": "fsdp", "cp": "context", "tp": "tensor"}
     cases = [[dict(zip(names, degrees)), rank] for degrees, ranks in [
         ((1, 2, 2, 2), [3, 6]), ((2, 2, 1, 4), [7, 9]), ((1, 4, 1, 1), [3])] for rank in ranks]
-    answers = Ask("Torchtitan", cases, [256, 768, 2, 8, 4, 8192])
+    answers = ask("Torchtitan", cases, [256, 768, 2, 8, 4, 8192])
     for (degrees, rank), boxes in zip(cases, answers):
-        spec = Preset(tmp_path / "spec.yaml", "torchtitan", **{names[d]: n for d, n in degrees.items()})
+        spec = preset_of(tmp_path / "spec.yaml", "torchtitan", **{names[d]: n for d, n in degrees.items()})
         expected = {path: [box] for path, box in boxes.items()}
-        assert len(expected) == 21 and Boxes(spec, rank, "--layout", "torchtitan") == expected
+        assert len(expected) == 21 and boxes_of(spec, rank, "--layout", "torchtitan") == expected
 
 
 def test_the_preset_of_megatron_is_what_it_does(tmp_path):
@@ -238,10 +238,10 @@ def test_the_preset_of_megatron_is_what_it_does(tmp_path):
     degrees = ["tensor", "pipe", "virtual", "context", "data"]
     cases = [[dict(zip(degrees, numbers)), rank] for numbers, ranks in [
         ((2, 2, 2, 1, 1), [0, 3]), ((4, 1, 1, 2, 1), [3, 6]), ((2, 4, 1, 1, 2), [5, 14])] for rank in ranks]
-    answers = Ask("Megatron", cases, [256, 768, 8, 8, 4, 8192])
+    answers = ask("Megatron", cases, [256, 768, 8, 8, 4, 8192])
     for (numbers, rank), parameters in zip(cases, answers):
-        spec = Preset(tmp_path / "spec.yaml", "megatron", layers=8, **numbers)
-        boxes, whole = Boxes(spec, rank, "--layout", "megatron"), Boxes(spec, rank)
+        spec = preset_of(tmp_path / "spec.yaml", "megatron", layers=8, **numbers)
+        boxes, whole = boxes_of(spec, rank, "--layout", "megatron"), boxes_of(spec, rank)
         assert boxes.keys() == parameters.keys()
         for name, (parts, shape) in parameters.items():
             assert [boxes[name][0][1]] == [shape]
@@ -260,13 +260,13 @@ def test_experts_are_where_megatron_has_them(tmp_path):
     degrees = ["tensor", "pipe", "context", "expert", "data"]
     cases = [[dict(zip(degrees, numbers)), rank] for numbers, ranks in [
         ((2, 1, 1, 4, 1), [0, 5, 7]), ((1, 2, 1, 2, 2), [3, 6]), ((2, 1, 2, 2, 2), [3, 7, 12])] for rank in ranks]
-    answers = Ask("Megatron", [
+    answers = ask("Megatron", [
         [dict(of, virtual=1, data=of["data"] * of["expert"], expert_parallel=of["expert"] * of["context"]), rank]
         for of, rank in cases], [64, 128, 2, 8, 4, 512], 8)
     for (of, rank), parameters in zip(cases, answers):
-        spec = Preset(tmp_path / "spec.yaml", "megatron-experts", ROOT / "configs/mixtral-8x7b.yaml",
+        spec = preset_of(tmp_path / "spec.yaml", "megatron-experts", ROOT / "configs/mixtral-8x7b.yaml",
                       **SMALL | {"layers": 2, "head_dim": 8}, **of)
-        boxes = Boxes(spec, rank, "--layout", "megatron")
+        boxes = boxes_of(spec, rank, "--layout", "megatron")
         assert boxes.keys() == parameters.keys()
         experts = [name for name in boxes if "local_experts" in name]
         assert len(experts) == 2 * 8 * 2 // of["pipe"] // (of["expert"] * of["context"])
@@ -296,20 +296,20 @@ modules:
   lm_head: {{shape: [4], axes: [vocab], init: zeros}}
 """)
         for rank in range(ranks):
-            held = {path.removesuffix(".a").removesuffix(".b") for path in Boxes(spec, rank)}
+            held = {path.removesuffix(".a").removesuffix(".b") for path in boxes_of(spec, rank)}
             assert held == {name for name, stage in of.items() if stage == rank and name != "rotary_emb"}
 
 
 # Presets ----------------------------------------------------------------------
 
-def Preset(path, preset, model=TINY, **variables):
+def preset_of(path, preset, model=TINY, **variables):
     path.write_text(f"shardinit: 1\ninclude: [{model}, {ROOT}/configs/sharding/{preset}.yaml]\n"
                     f"vars: {json.dumps(variables)}\n")
     return path
 
 
 def test_torchtitan_cuts_by_columns_and_rows_then_fully(tmp_path):
-    spec = Preset(tmp_path / "spec.yaml", "torchtitan", pipe=2, replicate=2, fsdp=2, context=2, tensor=4)
+    spec = preset_of(tmp_path / "spec.yaml", "torchtitan", pipe=2, replicate=2, fsdp=2, context=2, tensor=4)
     assert Json("plan", spec)["mesh"] == {"axes": ["pipe", "replicate", "fsdp", "context", "tensor"],
                                           "shape": [2, 2, 2, 2, 4]}
     expected = {
@@ -333,19 +333,19 @@ def test_torchtitan_cuts_by_columns_and_rows_then_fully(tmp_path):
 def test_presets_of_experts(tmp_path):
     model = ROOT / "configs/mixtral-8x7b.yaml"
     expert, gate = "model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.mlp.gate.weight"
-    titan = Preset(tmp_path / "titan.yaml", "torchtitan-experts", model, fsdp=2, expert=2, tensor=2)
+    titan = preset_of(tmp_path / "titan.yaml", "torchtitan-experts", model, fsdp=2, expert=2, tensor=2)
     assert Json("explain", titan, expert)["partition"] == "[expert+context+tensor+fsdp, -, -]"
     assert Json("explain", titan, gate)["partition"] == "[fsdp+expert+context, -]"
     # More ranks than experts: the second dimension.
-    titan = Preset(tmp_path / "titan.yaml", "torchtitan-experts", model, fsdp=4, expert=2, tensor=2)
+    titan = preset_of(tmp_path / "titan.yaml", "torchtitan-experts", model, fsdp=4, expert=2, tensor=2)
     assert Json("explain", titan, expert)["partition"] == "[expert+context+tensor, fsdp, -]"
-    maxtext = Preset(tmp_path / "maxtext.yaml", "maxtext-experts", model, fsdp=2, expert=2, tensor=2)
+    maxtext = preset_of(tmp_path / "maxtext.yaml", "maxtext-experts", model, fsdp=2, expert=2, tensor=2)
     assert Json("explain", maxtext, expert)["partition"] == "[expert, fsdp_transpose+tensor+tensor_sequence, fsdp+context]"
 
 
 def test_torchprime_405b(tmp_path):
     """Field guide 2.2: one box of each matrix on 128 × 4."""
-    spec = Preset(tmp_path / "spec.yaml", "torchprime-405b", ROOT / "configs/llama3.1-405b.yaml")
+    spec = preset_of(tmp_path / "spec.yaml", "torchprime-405b", ROOT / "configs/llama3.1-405b.yaml")
     plan = Json("plan", spec, "--rank", 511)
     assert plan["mesh"] == {"axes": ["fsdp", "tensor"], "shape": [128, 4]}
     boxes = {box["path"]: box for box in plan["boxes"]}
@@ -358,9 +358,9 @@ def test_torchprime_405b(tmp_path):
     (1, 128256, 128256), (2, 128256, 128256), (4, 128256, 128512), (8, 128256, 129024), (16, 128256, 129024),
     (1, 50257, 50304), (2, 50257, 50432), (4, 50257, 50688), (8, 50257, 51200)])
 def test_megatron_pads_the_vocabulary(tmp_path, tensor, vocab, padded):
-    spec = Preset(tmp_path / "spec.yaml", "megatron", tensor=tensor, vocab=vocab, heads=16, kv_heads=16,
+    spec = preset_of(tmp_path / "spec.yaml", "megatron", tensor=tensor, vocab=vocab, heads=16, kv_heads=16,
                   head_dim=16)
-    boxes = Boxes(spec, tensor - 1, "--layout", "megatron")
+    boxes = boxes_of(spec, tensor - 1, "--layout", "megatron")
     part = padded // tensor
     assert boxes["embedding.word_embeddings.weight"] == [[[padded - part, 0], [part, 256]]]
     assert boxes["output_layer.weight"] == [[[padded - part, 0], [part, 256]]]
@@ -371,10 +371,10 @@ def test_megatron_pads_the_vocabulary(tmp_path, tensor, vocab, padded):
 def test_megatron_fuses_by_groups_and_ranks(tmp_path):
     """Field guide 3.4, on 405B: a group of heads is 2304 rows of linear_qkv, and a rank has whole
     groups; a rank's rows of linear_fc1 are its gate and its up projection."""
-    spec = Preset(tmp_path / "spec.yaml", "megatron", ROOT / "configs/llama3.1-405b.yaml", tensor=8, pipe=2,
+    spec = preset_of(tmp_path / "spec.yaml", "megatron", ROOT / "configs/llama3.1-405b.yaml", tensor=8, pipe=2,
                   virtual=9)
     layer = "decoder.layers.{}.self_attention.linear_qkv.weight"
-    boxes = Boxes(spec, 15, "--layout", "megatron")  # tensor 7, pipe 1.
+    boxes = boxes_of(spec, 15, "--layout", "megatron")  # tensor 7, pipe 1.
     assert boxes[layer.format(7)] == [[[7 * 2304, 0], [2304, 16384]]]
     # 126 layers in 18 stages of 7, one after the other on the two ranks.
     held = [i for i in range(126) if layer.format(i) in boxes]
@@ -386,7 +386,7 @@ def test_megatron_fuses_by_groups_and_ranks(tmp_path):
 
 def test_maxtext_cuts_stacked_layers(tmp_path):
     """Field guide 3.6: MaxText stacks layers as axis 1, and its rules cut what was cut before."""
-    spec = Preset(tmp_path / "spec.yaml", "maxtext", fsdp=4, tensor=2)
+    spec = preset_of(tmp_path / "spec.yaml", "maxtext", fsdp=4, tensor=2)
     query = Json("explain", spec, "params.params.decoder.layers.self_attention.query.kernel", "--layout", "maxtext")
     assert query["shape"] == [256, 2, 8, 32]
     assert query["partition"] == "[fsdp+fsdp_transpose+context+expert, -, tensor+tensor_sequence, -]"
@@ -398,11 +398,11 @@ def test_maxtext_cuts_stacked_layers(tmp_path):
 def test_uneven_parts_are_those_of_torch_chunk(tmp_path):
     """Field guide 3.1: 10 over 4 are 3, 3, 3, 1; 128256 over 512 are 251 and, last, 246 and none."""
     tensors = {"a": [10], "b": [6], "c": [5]}
-    spec = Write(tmp_path / "small.yaml", {"fsdp": 4}, tensors, "fsdp")
-    sizes = {name: [Boxes(spec, rank).get(name, [[[0], [0]]])[0][1][0] for rank in range(4)] for name in tensors}
+    spec = write(tmp_path / "small.yaml", {"fsdp": 4}, tensors, "fsdp")
+    sizes = {name: [boxes_of(spec, rank).get(name, [[[0], [0]]])[0][1][0] for rank in range(4)] for name in tensors}
     assert sizes == {"a": [3, 3, 3, 1], "b": [2, 2, 2, 0], "c": [2, 2, 1, 0]}
-    spec = Write(tmp_path / "large.yaml", {"fsdp": 512}, {"w": [128256, 4]}, "fsdp")
-    assert [Boxes(spec, rank).get("w", [[[], [0, 4]]])[0][1] for rank in (0, 509, 510, 511)] == [
+    spec = write(tmp_path / "large.yaml", {"fsdp": 512}, {"w": [128256, 4]}, "fsdp")
+    assert [boxes_of(spec, rank).get("w", [[[], [0, 4]]])[0][1] for rank in (0, 509, 510, 511)] == [
         [251, 4], [251, 4], [246, 4], [0, 4]]
 
 
@@ -422,16 +422,16 @@ sharding:
   lm_head.weight: (('tensor', 'fsdp'), None)
 uneven: chunk
 """)
-    boxes = Boxes(spec, 4 * 3 + 2)  # fsdp 3, tensor 2.
+    boxes = boxes_of(spec, 4 * 3 + 2)  # fsdp 3, tensor 2.
     assert boxes["lm_head.weight"] == [[[(2 * 128 + 3) * 251, 0], [251, 16384]]]
     assert boxes["model.norm.weight"] == [[[0], [16384]]]
 
 
 def test_fsdpv2_and_t5x(tmp_path):
-    fsdp = Preset(tmp_path / "fsdp.yaml", "fsdpv2", data=2, fsdp=4)
+    fsdp = preset_of(tmp_path / "fsdp.yaml", "fsdpv2", data=2, fsdp=4)
     assert Json("explain", fsdp, "model.layers.0.mlp.down_proj.weight")["partition"] == "[-, fsdp]"
     assert Json("explain", fsdp, "model.layers.0.self_attn.q_proj.weight")["partition"] == "[fsdp, -]"
-    t5x = Preset(tmp_path / "t5x.yaml", "t5x", ROOT / "configs/t5-11b.yaml")
+    t5x = preset_of(tmp_path / "t5x.yaml", "t5x", ROOT / "configs/t5-11b.yaml")
     wi, bias = "encoder.block.0.layer.1.DenseReluDense.wi.weight", "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     assert Json("explain", t5x, wi)["partition"] == "[model, data]"
     assert Json("explain", t5x, bias)["partition"] == "[-, model]"
@@ -441,7 +441,7 @@ def test_fsdpv2_and_t5x(tmp_path):
 def test_every_preset_keeps_the_values(preset, tmp_path):
     model = {"t5x": "t5-11b", "torchprime-405b": "llama3.1-405b"}.get(
         preset.stem, "mixtral-8x7b" if "experts" in preset.stem else "llama3.1-70b")
-    spec = Preset(tmp_path / "spec.yaml", preset.stem, ROOT / f"configs/{model}.yaml")
+    spec = preset_of(tmp_path / "spec.yaml", preset.stem, ROOT / f"configs/{model}.yaml")
     Ok("validate", spec)
     alone = tmp_path / "alone.yaml"
     alone.write_text(f"shardinit: 1\ninclude: {ROOT}/configs/{model}.yaml\n")
@@ -466,7 +466,7 @@ lm_head: [[fsdp, data], null, null]
 """)
     spec = tmp_path / "spec.yaml"
     spec.write_text(f"shardinit: 1\ninclude: {TINY}\nsharding: maps/llama.yaml\n")
-    by_key = Boxes(spec, 3)
+    by_key = boxes_of(spec, 3)
     by_option = json.loads(Ok("plan", TINY, "--rank", "3", "--json", "--replicas", "full", "--sharding",
                               "maps/llama.yaml", cwd=tmp_path).stdout)["boxes"]
     assert by_key == {box["path"]: [[box["offset"], box["shape"]]] for box in by_option}
@@ -476,7 +476,7 @@ lm_head: [[fsdp, data], null, null]
     again = tmp_path / "again.yaml"
     again.write_text("shardinit: 1\ninclude: spec.yaml\nrules: [{heads: null}, {mlp: null}, {vocab: null}, {embed: null}, "
                      "{table_rows: null}, {table_columns: null}, {norm: null}]\n")
-    assert Boxes(again, 3)["model.norm.weight"] == [[[0], [256]]]
+    assert boxes_of(again, 3)["model.norm.weight"] == [[[0], [256]]]
 
 
 SMALL = {"d": 64, "ff": 128, "layers": 4, "heads": 8, "kv_heads": 4, "head_dim": 16, "vocab": 512}
@@ -514,8 +514,8 @@ def test_files_of_any_sharding_hold_the_model(model, preset, variables, mesh, wo
                                        {"expert": 1, "tensor": 1}])
 def test_files_of_single_experts_hold_the_model(tmp_path, variables):
     """One tensor of each expert, on its ranks alone: together the layout's digests."""
-    spec = Preset(tmp_path / "spec.yaml", "megatron-experts", ROOT / "configs/mixtral-8x7b.yaml", **SMALL | variables)
-    alone = Preset(tmp_path / "alone.yaml", "megatron-experts", ROOT / "configs/mixtral-8x7b.yaml",
+    spec = preset_of(tmp_path / "spec.yaml", "megatron-experts", ROOT / "configs/mixtral-8x7b.yaml", **SMALL | variables)
+    alone = preset_of(tmp_path / "alone.yaml", "megatron-experts", ROOT / "configs/mixtral-8x7b.yaml",
                    **SMALL | {"tensor": variables["tensor"]})
     layout = ["--layout", "megatron"]
     Ok("gen", spec, "-o", tmp_path / "out", *layout)
@@ -539,7 +539,7 @@ def test_files_of_single_experts_hold_the_model(tmp_path, variables):
 
 def test_a_pipeline_in_files(tmp_path):
     """Ranks hold what their stage has, and together all of it."""
-    spec = Preset(tmp_path / "spec.yaml", "torchtitan", fsdp=2, pipe=2, tensor=1)
+    spec = preset_of(tmp_path / "spec.yaml", "torchtitan", fsdp=2, pipe=2, tensor=1)
     Ok("gen", spec, "-o", tmp_path / "out")
     Ok("verify", tmp_path / "out")
     whole = Reassemble(tmp_path / "out")

@@ -69,7 +69,7 @@ CONTINUOUS = {
 }
 
 
-def Generate(spec, folder, *arguments):
+def generate(spec, folder, *arguments):
     """path → flat array of every tensor of a spec."""
     (folder / "spec.yaml").write_text(spec)
     Ok("gen", folder / "spec.yaml", "-o", folder / "out", *arguments)
@@ -79,12 +79,12 @@ def Generate(spec, folder, *arguments):
 
 @pytest.fixture(scope="module")
 def tensors(tmp_path_factory):
-    return Generate(SPEC, tmp_path_factory.mktemp("statistics"))
+    return generate(SPEC, tmp_path_factory.mktemp("statistics"))
 
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
-    return {dtype: Generate(STORAGE, tmp_path_factory.mktemp(dtype), "--set", f"dtype={dtype}")
+    return {dtype: generate(STORAGE, tmp_path_factory.mktemp(dtype), "--set", f"dtype={dtype}")
             for dtype in FLOATS}
 
 
@@ -122,14 +122,14 @@ def test_tails_of_the_normal(tensors):
 
 
 def test_bounds(tensors):
-    def Between(name, low, high):
+    def between(name, low, high):
         assert low <= tensors[name].min() and tensors[name].max() <= high
 
-    Between("uniform", -0.25, np.nextafter(np.float32(0.75), np.float32(0)))
-    Between("truncated", np.float32(-0.04), np.float32(0.04))
-    Between("lopsided", 0, 7)
-    Between("torch", -1.5, 2.5)
-    Between("tail", 4, 6)
+    between("uniform", -0.25, np.nextafter(np.float32(0.75), np.float32(0)))
+    between("truncated", np.float32(-0.04), np.float32(0.04))
+    between("lopsided", 0, 7)
+    between("torch", -1.5, 2.5)
+    between("tail", 4, 6)
 
 
 # A wrong sign in one quadrant passes every test of single values: the pairs

@@ -20,12 +20,12 @@ SEEDS = [0, 1, 42, 2**63 + 5]
 HEAD = "shardinit: 1\nname: x\nengine: torch_cpu\ndtype: f32\nuneven: chunk\nfans: out_in\n"
 
 
-def Spec(seed, mesh, lines):
+def spec_of(seed, mesh, lines):
     mesh = ", ".join(f"{axis}: {size}" for axis, size in mesh.items())
     return HEAD + f"seed: {seed}\nmesh: {{axes: {{{mesh}}}}}\nmodules:\n" + "".join(f"  {line}\n" for line in lines)
 
 
-def Tensor(path, shape, init, dtype, shard):
+def tensor_of(path, shape, init, dtype, shard):
     return f"{path}: {{shape: {list(shape)}, init: {init}, dtype: {dtype}, shard: {shard}}}".replace("'", "")
 
 
@@ -39,7 +39,7 @@ class Case:
     def Add(self, shape, init, dtype, call):
         path = f"t{len(self.lines)}"
         shard = "[" + ", ".join((self.axes + ["null"] * len(shape))[:len(shape)]) + "]"
-        self.lines.append(Tensor(path, shape, init, dtype, shard))
+        self.lines.append(tensor_of(path, shape, init, dtype, shard))
         tensor = torch.empty(shape, dtype=TYPES[dtype])
         call(tensor)
         self.expected[path] = tensor
@@ -54,7 +54,7 @@ class Case:
             assert different.size == 0, (self.lines[int(path[1:])], different[:10], different.size)
 
 
-def Calls(case):
+def calls(case):
     """Every size and type, in an order in which the second number of a pair stays over, or not."""
     init = torch.nn.init
     for size in SIZES:
@@ -84,8 +84,8 @@ def Calls(case):
 @pytest.mark.parametrize("mesh", [{"x": 1}, {"x": 2, "y": 2}, {"x": 3}])
 def test_calls(seed, mesh, tmp_path):
     case = Case(seed, list(mesh))
-    Calls(case)
-    case.Check(Gen(Spec(seed, mesh, case.lines), tmp_path))
+    calls(case)
+    case.Check(Gen(spec_of(seed, mesh, case.lines), tmp_path))
 
 
 def test_large_tensors_on_several_threads(tmp_path):
@@ -97,7 +97,7 @@ def test_large_tensors_on_several_threads(tmp_path):
     case.Add([1024, 1030], "{trunc_normal: {std: 1, a: -2, b: 2}}", "f32",
              lambda t: torch.nn.init.trunc_normal_(t, 0, 1, -2, 2))
     case.Add([1024, 4096], normal, "f16", lambda t: t.normal_(0, 0.02))
-    case.Check(Gen(Spec(3, {"x": 3}, case.lines), tmp_path, "--jobs=2"))
+    case.Check(Gen(spec_of(3, {"x": 3}, case.lines), tmp_path, "--jobs=2"))
 
 
 class Constructed(torch.nn.Module):
@@ -180,7 +180,7 @@ def test_the_plan_has_the_places(tmp_path):
     """The index pass over a truncated distribution is made once, for the plan."""
     lines = ["a: {shape: [100000], init: {trunc_normal: {std: 1, a: -2, b: 2}}}",
              "b: {shape: [3], init: {normal: {std: 1}}}", "c: {shape: [2], init: {normal: {std: 1}}}"]
-    folder = Gen(Spec(0, {"x": 1}, lines), tmp_path)
+    folder = Gen(spec_of(0, {"x": 1}, lines), tmp_path)
     torch.manual_seed(0)
     torch.nn.init.trunc_normal_(torch.empty(100000), 0, 1, -2, 2)
     plan = json.loads((folder / "plan.json").read_text())
@@ -194,7 +194,7 @@ def test_the_plan_has_the_places(tmp_path):
 
 def test_other_names_and_programs(tmp_path):
     spec = tmp_path / "spec.yaml"
-    spec.write_text(Spec(0, {"x": 1}, ["a: {shape: [20], init: {normal: {std: 1}}}"])
+    spec.write_text(spec_of(0, {"x": 1}, ["a: {shape: [20], init: {normal: {std: 1}}}"])
                     .replace("torch_cpu", "torch_cpu/2.13/avx2"))
     full = Ok("digest", spec).stdout
     spec.write_text(spec.read_text().replace("/2.13/avx2", ""))
@@ -222,7 +222,7 @@ def test_what_is_tied_has_the_numbers_of_the_other_and_takes_none(tmp_path):
 # Functions of expressions ---------------------------------------------------------
 
 
-def Words(tensor):
+def words_of(tensor):
     return tensor.contiguous().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.itemsize]).numpy()
 
 
@@ -246,14 +246,14 @@ class Elements:
             self.inexact.add(path)
 
     def Check(self, folder, ranks):
-        (folder / "spec.yaml").write_text(Spec(self.seed, {"a": ranks}, self.lines))
+        (folder / "spec.yaml").write_text(spec_of(self.seed, {"a": ranks}, self.lines))
         Ok("gen", folder / "spec.yaml", "-o", folder / "out")
         Ok("verify", folder / "out", "--spec", folder / "spec.yaml")
         made = {path: words for path, (_, words) in Reassemble(folder / "out").items()}
         plan = {t["path"]: t for t in json.loads((folder / "out/plan.json").read_text())["tensors"]}
         manifest = {t["path"]: t for t in json.loads((folder / "out/manifest.json").read_text())["tensors"]}
         for path, tensor in self.expected.items():
-            expected = Words(tensor).ravel()
+            expected = words_of(tensor).ravel()
             inexact = path in self.inexact
             if inexact:  # By two units in the last place of a number near the largest.
                 numbers = tensor.numpy().ravel()
@@ -312,12 +312,12 @@ def test_numbers_by_their_place(tmp_path, seed, ranks):
 def test_a_number_that_is_left_over_is_taken_by_its_place(tmp_path):
     elements = Elements(5)
 
-    def Left(n, of):
+    def left(n, of):
         torch.empty(of).normal_()
         return torch.empty(n).normal_(2, 3)
 
-    elements.Add("torch_normal(1009, 1005, 4, i0, 2, 3)", lambda: Left(4, 3))
-    elements.Add("torch_pairs(1009, 1005, i0, 2, 3)", lambda: Left(4, 3))
+    elements.Add("torch_normal(1009, 1005, 4, i0, 2, 3)", lambda: left(4, 3))
+    elements.Add("torch_pairs(1009, 1005, i0, 2, 3)", lambda: left(4, 3))
     elements.Check(tmp_path, 1)
 
 
@@ -339,7 +339,7 @@ def test_words_may_be_skipped_after_the_tensor_before(tmp_path):
     Ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
     made = {path: words for path, (_, words) in Reassemble(tmp_path / "out").items()}
     for path, tensor in expected.items():
-        assert np.array_equal(made[path].ravel(), Words(tensor).view(np.uint32)), path
+        assert np.array_equal(made[path].ravel(), words_of(tensor).view(np.uint32)), path
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -355,7 +355,7 @@ def test_matrices_in_the_order_of_a_constructor(tmp_path, ranks):
                 "half": init.sparse_(torch.empty(3, 4, dtype=torch.bfloat16), 0.5, 1),
                 "high": init.orthogonal_(torch.empty(50, 2, 10), 1.5), "wide": init.orthogonal_(torch.empty(20, 60)),
                 "last": torch.randn(7)}
-    (tmp_path / "spec.yaml").write_text(Spec(42, {"a": ranks}, lines))
+    (tmp_path / "spec.yaml").write_text(spec_of(42, {"a": ranks}, lines))
     Ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
     made = {path: words for path, (_, words) in Reassemble(tmp_path / "out").items()}
     inexact = {t["path"] for t in json.loads((tmp_path / "out/manifest.json").read_text())["tensors"] if "inexact" in t}
@@ -364,7 +364,7 @@ def test_matrices_in_the_order_of_a_constructor(tmp_path, ranks):
         if path in inexact:
             assert np.abs(made[path].ravel().view(np.float32) - tensor.numpy().ravel()).max() < 2e-6, path
         else:
-            assert np.array_equal(made[path].ravel().view(Words(tensor).dtype), Words(tensor).ravel()), path
+            assert np.array_equal(made[path].ravel().view(words_of(tensor).dtype), words_of(tensor).ravel()), path
 
 
 @pytest.mark.parametrize("expression, message", [

@@ -13,7 +13,7 @@ torch = Client("torch")
 
 import shardinit
 import torch.distributed as dist
-from test_python_torch import CountMade, MODEL, LocalsAreEqual, Spawn, Toy, Whole, Words
+from test_python_torch import count_made, MODEL, locals_are_equal, spawn_it, Toy, whole_one, words_of
 from torch import nn
 from torch.distributed.tensor import DTensor
 
@@ -31,18 +31,18 @@ def spec(toy):
 TOKENS = torch.arange(16).reshape(2, 8)
 
 
-def Loss(model):
+def loss_of(model):
     return nn.functional.cross_entropy(model(TOKENS).flatten(0, 1), TOKENS.flatten())
 
 
-def Reference(folder):
+def reference(folder):
     """The loss of the model of the files before a step of SGD, and after it."""
     model = Toy()
     shardinit.torch.load_into(model, folder)
-    loss = Loss(model)
+    loss = loss_of(model)
     loss.backward()
     torch.optim.SGD(model.parameters(), lr=0.1).step()
-    return loss.item(), Loss(model).item()
+    return loss.item(), loss_of(model).item()
 
 
 # ---- Accelerate.
@@ -56,7 +56,7 @@ def test_accelerate(spec, toy, tmp_path, size):
     with accelerate.init_empty_weights():
         model = Toy()
     model = accelerate.load_checkpoint_and_dispatch(model, tmp_path / "out", device_map={"": "cpu"})
-    whole = Whole(toy)
+    whole = whole_one(toy)
     assert set(model.state_dict()) == set(whole)
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor.view(torch.int32), whole[name]), name
@@ -65,7 +65,7 @@ def test_accelerate(spec, toy, tmp_path, size):
 # ---- Lightning.
 
 
-def Lit(spec, begins):
+def lit(spec, begins):
     import lightning
 
     class Model(lightning.LightningModule):
@@ -102,7 +102,7 @@ def Lit(spec, begins):
     return Model()
 
 
-def Fit(model, folder, **options):
+def fit_it(model, folder, **options):
     import lightning
 
     trainer = lightning.Trainer(
@@ -113,19 +113,19 @@ def Fit(model, folder, **options):
 
 def test_lightning(spec, toy, tmp_path):
     Client("lightning")
-    whole, begun = Whole(toy), []
+    whole, begun = whole_one(toy), []
 
-    def Begins(model):
+    def begins_with(model):
         begun.append(model)
         for name, tensor in model.state_dict().items():
-            assert np.array_equal(Words(tensor), Words(whole[name])), name
+            assert np.array_equal(words_of(tensor), words_of(whole[name])), name
 
-    model = Lit(spec, Begins)
-    Fit(model, tmp_path, devices=1)
-    assert begun == [model.model] and np.allclose(model.losses, Reference(toy), atol=1e-6)
+    model = lit(spec, begins_with)
+    fit_it(model, tmp_path, devices=1)
+    assert begun == [model.model] and np.allclose(model.losses, reference(toy), atol=1e-6)
 
 
-def FitSharded(spec, folder, root):
+def fit_sharded(spec, folder, root):
     from lightning.pytorch.plugins.environments import TorchElasticEnvironment
     from lightning.pytorch.strategies import ModelParallelStrategy
 
@@ -133,23 +133,23 @@ def FitSharded(spec, folder, root):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world),
                       GROUP_RANK="0", LOCAL_WORLD_SIZE=str(world), MASTER_ADDR="localhost",
                       MASTER_PORT="0", TORCHELASTIC_RUN_ID="run")
-    whole, begun = Whole(folder), []
+    whole, begun = whole_one(folder), []
 
-    def Begins(model):
+    def begins_with(model):
         begun.append(model)
         sharded = {n: p for n, p in model.named_parameters() if isinstance(p, DTensor)}
         assert len(sharded) == 8
-        LocalsAreEqual(sharded, whole)
+        locals_are_equal(sharded, whole)
 
-    model = Lit(spec, Begins)
-    Fit(model, root, devices=world, strategy=ModelParallelStrategy(data_parallel_size=world, tensor_parallel_size=1),
+    model = lit(spec, begins_with)
+    fit_it(model, root, devices=world, strategy=ModelParallelStrategy(data_parallel_size=world, tensor_parallel_size=1),
         plugins=[TorchElasticEnvironment()])
-    assert begun == [model.model] and np.allclose(model.losses, Reference(folder), atol=1e-5)
+    assert begun == [model.model] and np.allclose(model.losses, reference(folder), atol=1e-5)
 
 
 def test_lightning_with_fsdp2(spec, toy, tmp_path):
     Client("lightning")
-    Spawn(2, tmp_path, FitSharded, str(spec), str(toy), str(tmp_path))
+    spawn_it(2, tmp_path, fit_sharded, str(spec), str(toy), str(tmp_path))
 
 
 # ---- DeepSpeed.
@@ -161,7 +161,7 @@ ZERO3 = {
 }
 
 
-def DeepSpeed():
+def deep_speed():
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import deepspeed
 
@@ -174,7 +174,7 @@ def DeepSpeed():
     return deepspeed
 
 
-def HasBitsOf(model, whole):
+def has_bits_of(model, whole):
     import deepspeed
 
     for name, parameter in model.named_parameters():
@@ -184,10 +184,10 @@ def HasBitsOf(model, whole):
         assert torch.equal(buffer.view(torch.int32), whole[name]), name
 
 
-def PartitionAndTrain(spec, folder, root):
-    deepspeed = DeepSpeed()
-    whole, rank = Whole(folder), dist.get_rank()
-    made = CountMade()
+def partition_and_train(spec, folder, root):
+    deepspeed = deep_speed()
+    whole, rank = whole_one(folder), dist.get_rank()
+    made = count_made()
     with shardinit.torch.from_spec(spec), deepspeed.zero.Init(config_dict_or_path=ZERO3):
         outside = Toy()
     assert all(parameter.numel() == 0 for parameter in outside.parameters())
@@ -195,14 +195,14 @@ def PartitionAndTrain(spec, folder, root):
     whole_bytes = {name: tensor.nbytes for name, tensor in whole.items()}
     buffers = sum(buffer.nbytes for buffer in outside.buffers())
     assert abs(sum(made) - buffers - (sum(whole_bytes.values()) - buffers) / dist.get_world_size()) < 4 * 8
-    HasBitsOf(outside, whole)
+    has_bits_of(outside, whole)
     with deepspeed.zero.Init(config_dict_or_path=ZERO3), shardinit.torch.from_spec(spec):
         model = Toy()
-    HasBitsOf(model, whole)
+    has_bits_of(model, whole)
     with deepspeed.zero.Init(config_dict_or_path=ZERO3):
         late = Toy()
     shardinit.torch.load_into(late, folder)
-    HasBitsOf(late, whole)
+    has_bits_of(late, whole)
     with pytest.raises(shardinit.MismatchError, match=r"shape \[50, 24\] in the spec, \[51, 24\] here"):
         with deepspeed.zero.Init(config_dict_or_path=ZERO3), shardinit.torch.from_spec(spec):
             wrong = Toy()
@@ -212,26 +212,26 @@ def PartitionAndTrain(spec, folder, root):
             wrong = Toy()
 
     engine, *_ = deepspeed.initialize(model=model, config=ZERO3)
-    HasBitsOf(engine.module, whole)
+    has_bits_of(engine.module, whole)
     with pytest.raises(shardinit.MismatchError, match="head.weight: has a copy in its optimizer already"):
         shardinit.torch.init_(engine.module, spec)
     losses = []
     for _ in range(2):
-        loss = Loss(engine)
+        loss = loss_of(engine)
         losses.append(loss.item())
         engine.backward(loss)
         engine.step()
-    assert abs(losses[0] - Reference(folder)[0]) < 1e-5 and losses[1] < losses[0]
+    assert abs(losses[0] - reference(folder)[0]) < 1e-5 and losses[1] < losses[0]
     engine.save_checkpoint(root, tag="step-2")
-    after = Loss(engine).item()
+    after = loss_of(engine).item()
     if rank == 0:
         with open(os.path.join(root, "loss"), "w") as file:
             file.write(repr(after))
 
 
-def GoOn(spec, root):
+def go_on(spec, root):
     """On another number of processes."""
-    deepspeed = DeepSpeed()
+    deepspeed = deep_speed()
     with open(os.path.join(root, "loss")) as file:
         wanted = float(file.read())
     config = {**ZERO3, "checkpoint": {"load_universal": True}}
@@ -239,19 +239,19 @@ def GoOn(spec, root):
         model = Toy()
     engine, *_ = deepspeed.initialize(model=model, config=config)
     engine.load_checkpoint(root, tag="universal")
-    assert abs(Loss(engine).item() - wanted) < 1e-6
+    assert abs(loss_of(engine).item() - wanted) < 1e-6
 
 
 def test_deepspeed_zero_3_and_universal_checkpoints(spec, toy, tmp_path):
     Client("deepspeed")
     root = tmp_path / "checkpoints"
     root.mkdir()
-    Spawn(2, tmp_path, PartitionAndTrain, str(spec), str(toy), str(root))
-    DeepSpeed()
+    spawn_it(2, tmp_path, partition_and_train, str(spec), str(toy), str(root))
+    deep_speed()
     from deepspeed.checkpoint import ds_to_universal
 
     ds_to_universal.main(types.SimpleNamespace(
         input_folder=str(root / "step-2"), output_folder=str(root / "universal"), num_extract_workers=1,
         num_merge_workers=1, keep_temp_folder=False, strict=True, inject_missing_state=False))
     (tmp_path / "rendezvous").unlink(missing_ok=True)
-    Spawn(1, tmp_path, GoOn, str(spec), str(root))
+    spawn_it(1, tmp_path, go_on, str(spec), str(root))

@@ -12,20 +12,20 @@ Client("torchtitan")
 import shardinit
 
 
-def Tensors(model, layout):
+def tensors_of(model, layout):
     """path → tensor of what is stored."""
     spec, sets = SPECS[model]
     with shardinit.open_spec(spec, set=["dtype=f32", *sets], layout=layout, mesh="fsdp=1") as opened:
         return {path: torch.from_numpy(opened.generate(path)) for path in opened.tensors}
 
 
-def SameForms(stored, model):
+def same_forms(stored, model):
     state = model.state_dict()
     assert {path: (tuple(tensor.shape), tensor.dtype) for path, tensor in stored.items()} == \
         {path: (tuple(tensor.shape), tensor.dtype) for path, tensor in state.items()}
 
 
-def Same(made, wanted):
+def same(made, wanted):
     assert made.keys() == wanted.keys()
     for path, tensor in wanted.items():
         assert torch.equal(made[path], tensor), path
@@ -35,23 +35,23 @@ def Same(made, wanted):
 def test_llama(kind):
     llama3 = Titan("torchtitan.models.llama3")
     config = LlamaConfig(llama3, kind)
-    stored, drawn = Tensors("llama", "torchtitan"), Tensors("llama", "")
+    stored, drawn = tensors_of("llama", "torchtitan"), tensors_of("llama", "")
     with torch.device("meta"):
         model = config.build()
-    SameForms(stored, model)
+    same_forms(stored, model)
     model.to_empty(device="cpu").load_state_dict(stored)
     assert all(torch.equal(tensor, stored[path]) for path, tensor in model.state_dict().items())
-    Same(llama3.Llama3StateDictAdapter(config, None).to_hf(stored), drawn)
-    Same(llama3.Llama3StateDictAdapter(config, None).from_hf(drawn), stored)
+    same(llama3.Llama3StateDictAdapter(config, None).to_hf(stored), drawn)
+    same(llama3.Llama3StateDictAdapter(config, None).from_hf(drawn), stored)
 
 
 def test_deepseek():
     deepseek = Titan("torchtitan.models.deepseek_v3")
     config = DeepseekConfig(deepseek)
-    stored, drawn, hub = (Tensors("deepseek", layout) for layout in ("torchtitan", "", "hub"))
+    stored, drawn, hub = (tensors_of("deepseek", layout) for layout in ("torchtitan", "", "hub"))
     with torch.device("meta"):
         model = config.build()
-    SameForms(stored, model)
+    same_forms(stored, model)
     # The files on the Hub, which the converter reads and makes, have a matrix for each expert.
     wanted = {}
     for path, tensor in drawn.items():
@@ -64,6 +64,6 @@ def test_deepseek():
                 wanted[here + "gate_proj.weight"], wanted[here + "up_proj.weight"] = matrix.chunk(2)
             else:
                 wanted[here + "down_proj.weight"] = matrix
-    Same(hub, wanted)
-    Same(deepseek.DeepSeekV3StateDictAdapter(config, None).to_hf(stored), hub)
-    Same(deepseek.DeepSeekV3StateDictAdapter(config, None).from_hf(hub), stored)
+    same(hub, wanted)
+    same(deepseek.DeepSeekV3StateDictAdapter(config, None).to_hf(stored), hub)
+    same(deepseek.DeepSeekV3StateDictAdapter(config, None).from_hf(hub), stored)

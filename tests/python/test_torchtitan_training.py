@@ -37,7 +37,7 @@ CASES = [(model, mesh) for model in MODELS for mesh in ("one", "fsdp")] + [
 def losses(tmp_path_factory):
     """(model, mesh, how) → the losses of three steps."""
     folder, ways = tmp_path_factory.mktemp("titan"), {}
-    specs = {**SPECS, "tied": (TiedLlama(folder), [])}
+    specs = {**SPECS, "tied": (tied_llama(folder), [])}
     for name, (path, sets) in specs.items():
         here = folder / name
         here.mkdir()
@@ -68,7 +68,7 @@ def losses(tmp_path_factory):
     return dict(zip(names, json.loads((folder / "losses.json").read_text()), strict=True))
 
 
-def TiedLlama(folder):
+def tied_llama(folder):
     """The spec of a config.json."""
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "tie_word_embeddings": True,
               "dtype": "bfloat16", "hidden_size": LLAMA["d"], "intermediate_size": LLAMA["ff"],
@@ -80,16 +80,16 @@ def TiedLlama(folder):
 
 
 # A test has all cases: workers of pytest-xdist that share them would each train.
-def Cases(losses, how):
+def cases(losses, how):
     return {(model, mesh): losses[model, mesh, how] for model, mesh in CASES}
 
 
 def test_first_losses_of_an_initial_load_path(losses):
-    wanted = Cases(losses, "by hand")
+    wanted = cases(losses, "by hand")
     for (model, _), three in wanted.items():
         assert len(set(three)) == 3 and three != losses[model, "one", "fresh"]
-    assert Cases(losses, "dcp") == wanted
+    assert cases(losses, "dcp") == wanted
 
 
 def test_first_losses_of_an_initial_load_in_hf(losses):
-    assert Cases(losses, "safetensors") == Cases(losses, "by hand")
+    assert cases(losses, "safetensors") == cases(losses, "by hand")

@@ -10,24 +10,24 @@ import struct
 import pytest
 from clients import Client
 from support import AWKWARD, Json, Ok, Reassemble, Run
-from test_export import ReadSafetensors
+from test_export import read_safetensors
 
 NAMES = {"f32": "F32", "f64": "F64", "f16": "F16", "bf16": "BF16"}
 
 
-def Write(path, header, data):
+def write_it(path, header, data):
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
-def WriteTensors(path, tensors):
+def write_tensors(path, tensors):
     """A file as others write it: no alignment, another order."""
     header, data = {}, b""
     for name, (dtype, words) in sorted(tensors.items(), reverse=True):
         header[name] = {"dtype": NAMES[dtype], "shape": list(words.shape),
                         "data_offsets": [len(data), len(data) + words.nbytes]}
         data += words.tobytes()
-    Write(path, header, data)
+    write_it(path, header, data)
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +40,10 @@ def spec(tmp_path_factory):
 @pytest.fixture(scope="module")
 def tensors(spec):
     Ok("export", spec, "--to", "safetensors", "-o", spec.parent / "out")
-    return ReadSafetensors(spec.parent / "out/model.safetensors")[0]
+    return read_safetensors(spec.parent / "out/model.safetensors")[0]
 
 
-def Verify(folder, spec, *arguments):
+def verify(folder, spec, *arguments):
     return Run("verify", folder, "--spec", spec, *arguments)
 
 
@@ -63,7 +63,7 @@ def test_equal(make, spec, tensors, tmp_path):
     assert result["equal"] and result["findings"] == []
     assert result["tensors"] == len(tensors)
     assert result["bytes"] == sum(words.nbytes for _, words in tensors.values())
-    result = Verify(tmp_path / "out", spec, "--set", "seed=1")
+    result = verify(tmp_path / "out", spec, "--set", "seed=1")
     assert result.returncode == 1
     for path in tensors:
         drawn = path not in ("zeros", "constant")
@@ -71,7 +71,7 @@ def test_equal(make, spec, tensors, tmp_path):
 
 
 def test_what_others_wrote(spec, tensors, tmp_path):
-    WriteTensors(tmp_path / "weights.safetensors", tensors)
+    write_tensors(tmp_path / "weights.safetensors", tensors)
     assert f"{tmp_path}: equal to awkward: 11 tensors" in Ok("verify", tmp_path, "--spec", spec).stdout
     torch, library = Client("torch"), Client("safetensors.torch")
     whole = library.load_file(tmp_path / "weights.safetensors")
@@ -79,7 +79,7 @@ def test_what_others_wrote(spec, tensors, tmp_path):
     Ok("verify", tmp_path, "--spec", spec)
     whole["deep"].flatten()[70] += torch.finfo(torch.float32).eps
     library.save_file(whole, tmp_path / "weights.safetensors")
-    result = Verify(tmp_path, spec)
+    result = verify(tmp_path, spec)
     assert result.returncode == 1
     assert "weights.safetensors: deep has other values" in result.stderr and "1 finding\n" in result.stderr
 
@@ -91,10 +91,10 @@ def test_all_differences_are_named(spec, tensors, tmp_path):
     changed["cube"] = ("bf16", tensors["cube"][1])
     changed["matrix"] = ("f64", tensors["matrix"][1].T.copy())
     changed["wide"] = ("bf16", tensors["wide"][1] ^ 1)
-    WriteTensors(tmp_path / "a.safetensors", changed)
+    write_tensors(tmp_path / "a.safetensors", changed)
     (tmp_path / "model.safetensors.index.json").write_text(
         json.dumps({"weight_map": {k: "a.safetensors" for k in changed if k != "deep"}}))
-    result = json.loads(Verify(tmp_path, spec, "--json").stdout)
+    result = json.loads(verify(tmp_path, spec, "--json").stdout)
     found = {f["tensor"]: f["message"] for f in result["findings"]}
     assert found.pop("wide").startswith("has other values: sha256 ")
     assert found == {
@@ -110,14 +110,14 @@ def test_a_damaged_checkpoint_is_damaged(spec, tmp_path):
     Ok("gen", spec, "-o", tmp_path / "gen")
     with open(tmp_path / "gen/ranks/rank-00001.h5", "r+b") as file:
         file.write(b"x")
-    result = Verify(tmp_path / "gen", spec)
+    result = verify(tmp_path / "gen", spec)
     assert result.returncode == 1 and "is damaged: 1 finding" in result.stderr
 
 
 def test_nothing_to_compare(spec, tmp_path):
-    result = Verify(tmp_path, spec)
+    result = verify(tmp_path, spec)
     assert result.returncode == 2 and "holds no safetensors files" in result.stderr
-    assert Verify(tmp_path / "missing", spec).returncode in (2, 3)
+    assert verify(tmp_path / "missing", spec).returncode in (2, 3)
     result = Run("verify", tmp_path, "--set", "seed=1")
     assert result.returncode == 2 and "add `--spec SPEC`" in result.stderr
 
@@ -173,29 +173,29 @@ def test_hostile_files_are_refused(name, spec, tmp_path):
     if isinstance(header, bytes) and header[:1] not in (b"{", b"["):
         path.write_bytes(header)
     else:
-        Write(path, header, EIGHT)
-    result = Verify(tmp_path, spec)
+        write_it(path, header, EIGHT)
+    result = verify(tmp_path, spec)
     assert result.returncode == 5, result.stdout + result.stderr
     assert result.stderr.startswith("shardinit: error: ") and "bug" not in result.stderr
 
 
 def test_hostile_folders_are_refused(spec, tensors, tmp_path):
-    WriteTensors(tmp_path / "a.safetensors", tensors)
-    WriteTensors(tmp_path / "b.safetensors", {"vector": tensors["vector"]})
-    result = Verify(tmp_path, spec)
+    write_tensors(tmp_path / "a.safetensors", tensors)
+    write_tensors(tmp_path / "b.safetensors", {"vector": tensors["vector"]})
+    result = verify(tmp_path, spec)
     assert result.returncode == 5 and "`vector` is in `" in result.stderr
     (tmp_path / "b.safetensors").unlink()
     for text in ["[]", "{", '{"weight_map": 1}']:
         (tmp_path / "model.safetensors.index.json").write_text(text)
-        assert Verify(tmp_path, spec).returncode == 5
+        assert verify(tmp_path, spec).returncode == 5
     (tmp_path / "model.safetensors.index.json").unlink()
     (tmp_path / "b.safetensors").mkdir()
-    assert Verify(tmp_path, spec).returncode in (3, 5)
+    assert verify(tmp_path, spec).returncode in (3, 5)
 
 
 def test_mutated_files_never_crash(spec, tensors, tmp_path):
     generator = random.Random(6)
-    WriteTensors(tmp_path / "good", {k: tensors[k] for k in ["vector", "short", "deep"]})
+    write_tensors(tmp_path / "good", {k: tensors[k] for k in ["vector", "short", "deep"]})
     good = (tmp_path / "good").read_bytes()
     header = 8 + struct.unpack_from("<Q", good)[0]
     seen = set()
@@ -213,7 +213,7 @@ def test_mutated_files_never_crash(spec, tensors, tmp_path):
             else:
                 data[at:at] = data[at : at + generator.randrange(1, 40)]
         (tmp_path / "x.safetensors").write_bytes(data)
-        result = Verify(tmp_path, spec, "--jobs", 1)
+        result = verify(tmp_path, spec, "--jobs", 1)
         assert result.returncode in (0, 1, 5), result.stderr
         seen.add(result.returncode)
     assert seen >= {1, 5}
@@ -243,7 +243,7 @@ def test_zarr_arrays_that_others_wrote(spec, tensors, tmp_path):
     place.write_bytes(bytes(1) + place.read_bytes()[1:])
     text = (tmp_path / "short/.zarray").read_text()
     (tmp_path / "short/.zarray").write_text(text.replace("bfloat16", "<i2"))
-    found = {f["tensor"]: f["message"] for f in json.loads(Verify(tmp_path, spec, "--json").stdout)["findings"]}
+    found = {f["tensor"]: f["message"] for f in json.loads(verify(tmp_path, spec, "--json").stdout)["findings"]}
     assert found.pop("whole").startswith("has other values: sha256 ")
     assert found == {"cube": "is missing", "extra.\\u202ecube": "is not in the spec",
                      "short": "is <i2 [3], but the spec has bfloat16 [3]"}
@@ -277,7 +277,7 @@ def test_hostile_zarr_arrays_are_refused(change, message, spec, tmp_path):
         (tmp_path / "vector" / name).write_bytes(EIGHT)
     text = change if change == "[" else json.dumps({**DESCRIPTION, **change} if change else change)
     (tmp_path / "vector/.zarray").write_text(text)
-    result = Verify(tmp_path, spec)
+    result = verify(tmp_path, spec)
     assert result.returncode == 5 and message in result.stderr, result.stderr
     assert result.stderr.startswith("shardinit: error: ")
 
@@ -299,61 +299,61 @@ def stock(spec, tmp_path_factory):
     return folder / "dcp"
 
 
-def Metadata(folder):
+def metadata_of(folder):
     return pickle.loads((folder / ".metadata").read_bytes())
 
 
 def test_what_pytorch_wrote(spec, stock, tensors):
     result = Json("verify", stock, "--spec", spec)
     assert result["equal"] and result["tensors"] == len(tensors)
-    result = Verify(stock, spec, "--set", "modules.cube.dtype=f32", "--set", "modules.matrix.shape=[33,18]", "--set", "seed=1")
+    result = verify(stock, spec, "--set", "modules.cube.dtype=f32", "--set", "modules.matrix.shape=[33,18]", "--set", "seed=1")
     found = result.stderr
     assert "cube is float16 [5, 6, 7], but the spec has float32 [5, 6, 7]" in found
     assert "matrix is float64 [33, 17], but the spec has float64 [33, 18]" in found
     assert "__0_0.distcp: vector has other values" in found
 
 
-def First(metadata, name):
+def first(metadata, name):
     return next(info for index, info in metadata.storage_data.items() if index.fqn == name)
 
 
-def Remove(metadata):
+def remove(metadata):
     metadata.storage_data = {k: v for k, v in metadata.storage_data.items() if k.fqn != "matrix"}
 
 
-def Resize(metadata, *chunks):
+def resize(metadata, *chunks):
     entry = metadata.state_dict_metadata["matrix"]
     entry.chunks = [type(entry.chunks[0])(offsets=o, sizes=n) for o, n in chunks]
 
 
 @pytest.mark.parametrize("change, message", [
-    (Remove, "a chunk of `matrix` is nowhere"),
-    (lambda m: Resize(m), "is not whole: its boxes have 0 of the 561 elements"),
-    (lambda m: Resize(m, ((0, 0), (17, 33))), "is beyond it"),
-    (lambda m: Resize(m, ((0, 0), (33, 16))), "another shape than its chunk"),
-    (lambda m: Resize(m, ((0,), (33,))), "has another rank"),
-    (lambda m: Resize(m, ((0, 0), (33, 17)), ((0, 0), (33, 17))), "`matrix` is in `"),
-    (lambda m: Resize(m, ((0, 0), (-1, 17))), "its `sizes`"),
-    (lambda m: Resize(m, ((0, 0), (1 << 40, 1 << 40))), "its `sizes`"),
+    (remove, "a chunk of `matrix` is nowhere"),
+    (lambda m: resize(m), "is not whole: its boxes have 0 of the 561 elements"),
+    (lambda m: resize(m, ((0, 0), (17, 33))), "is beyond it"),
+    (lambda m: resize(m, ((0, 0), (33, 16))), "another shape than its chunk"),
+    (lambda m: resize(m, ((0,), (33,))), "has another rank"),
+    (lambda m: resize(m, ((0, 0), (33, 17)), ((0, 0), (33, 17))), "`matrix` is in `"),
+    (lambda m: resize(m, ((0, 0), (-1, 17))), "its `sizes`"),
+    (lambda m: resize(m, ((0, 0), (1 << 40, 1 << 40))), "its `sizes`"),
     (lambda m: setattr(m.state_dict_metadata["matrix"], "size", (1 << 70, 1)), "more than 64 bits"),
     (lambda m: setattr(m.state_dict_metadata["matrix"], "size", 7), "its `size`"),
-    (lambda m: setattr(First(m, "matrix"), "relative_path", "../dcp/__0_0.distcp"), "is not in the folder"),
-    (lambda m: setattr(First(m, "matrix"), "relative_path", "/etc/passwd"), "is not in the folder"),
-    (lambda m: setattr(First(m, "matrix"), "length", 1 << 40), "an item beyond its end"),
-    (lambda m: setattr(First(m, "matrix"), "length", 100), "no zip archive"),
-    (lambda m: setattr(First(m, "matrix"), "offset", First(m, "cube").offset), "is not of the type float64"),
-    (lambda m: setattr(First(m, "matrix"), "transform_descriptors", ["zstd"]), "is transformed"),
+    (lambda m: setattr(first(m, "matrix"), "relative_path", "../dcp/__0_0.distcp"), "is not in the folder"),
+    (lambda m: setattr(first(m, "matrix"), "relative_path", "/etc/passwd"), "is not in the folder"),
+    (lambda m: setattr(first(m, "matrix"), "length", 1 << 40), "an item beyond its end"),
+    (lambda m: setattr(first(m, "matrix"), "length", 100), "no zip archive"),
+    (lambda m: setattr(first(m, "matrix"), "offset", first(m, "cube").offset), "is not of the type float64"),
+    (lambda m: setattr(first(m, "matrix"), "transform_descriptors", ["zstd"]), "is transformed"),
     (lambda m: setattr(m, "storage_data", None), "its `storage_data`"),
     (lambda m: setattr(m, "state_dict_metadata", 3), "its `state_dict_metadata`"),
 ])
 def test_dcp_files_that_are_not_read(change, message, spec, stock, tmp_path):
     folder = shutil.copytree(stock, tmp_path / "dcp")
-    metadata = Metadata(folder)
+    metadata = metadata_of(folder)
     change(metadata)
     if "type" in message:  # The other item, whole.
-        First(metadata, "matrix").length = First(metadata, "cube").length
+        first(metadata, "matrix").length = first(metadata, "cube").length
     (folder / ".metadata").write_bytes(pickle.dumps(metadata))
-    result = Verify(folder, spec)
+    result = verify(folder, spec)
     assert result.returncode == 5 and message in result.stderr, result.stderr
 
 
@@ -364,7 +364,7 @@ def test_dcp_files_that_are_not_read(change, message, spec, stock, tmp_path):
 ])
 def test_hostile_pickles_are_refused(data, spec, tmp_path):
     (tmp_path / ".metadata").write_bytes(data)
-    result = Verify(tmp_path, spec)
+    result = verify(tmp_path, spec)
     assert result.returncode == 5 and result.stderr.startswith("shardinit: error: "), result.stderr
 
 
@@ -372,7 +372,7 @@ def test_a_pickle_that_repeats_a_long_name_is_refused(spec, tmp_path):
     """Which six bytes each would ask for two megabytes."""
     text = b"X" + (10**6).to_bytes(4, "little") + b"a" * 10**6
     (tmp_path / ".metadata").write_bytes(b"\x80\x04" + text + b"q\x000" + b"h\x00h\x00\x930" * 1000 + b"N.")
-    result = Verify(tmp_path, spec)
+    result = verify(tmp_path, spec)
     assert result.returncode == 5 and "its names are longer than the file" in result.stderr, result.stderr
 
 
@@ -395,7 +395,7 @@ def test_mutated_dcp_files_never_crash(name, spec, stock, tmp_path):
             else:
                 data[at:at] = data[at : at + generator.randrange(1, 40)]
         (folder / name).write_bytes(data)
-        result = Verify(folder, spec, "--jobs", 1)
+        result = verify(folder, spec, "--jobs", 1)
         assert result.returncode in (0, 1, 5), result.stderr
         seen.add(result.returncode)
     assert seen >= ({5} if name == ".metadata" else {1, 5})

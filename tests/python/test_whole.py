@@ -12,7 +12,7 @@ from support import DTYPES, Ok, Reassemble
 HEAD = "shardinit: 1\nname: x\ndtype: f32\nmesh: {axes: {a: 1, b: 1}}\n"
 
 
-def Generate(tmp_path, text, *arguments):
+def generate(tmp_path, text, *arguments):
     """path → array, of a spec without its first lines."""
     spec = tmp_path / "spec.yaml"
     spec.write_text(HEAD + text)
@@ -21,7 +21,7 @@ def Generate(tmp_path, text, *arguments):
     return {path: words.view(DTYPES[dtype]) for path, (dtype, words) in Reassemble(out).items()}
 
 
-def Orthogonal(normals, rows, columns, gain):
+def orthogonal(normals, rows, columns, gain):
     """As the manual has it, in Python's doubles, operation by operation."""
     x = [[float(normals[j * rows + i]) if i >= j else 0.0 for i in range(rows)] for j in range(columns)]
     count = -(-columns // 8) * 8
@@ -35,13 +35,13 @@ def Orthogonal(normals, rows, columns, gain):
         negative.append(x[j][j] < 0)
         v[j][j] = float(np.float32(x[j][j] - n if negative[j] else x[j][j] + n))
 
-    def Product(a, b):
+    def product(a, b):
         total = 0.0
         for p, q in zip(a, b):
             total += p * q
         return total
 
-    squares = [Product(w, w) for w in v]
+    squares = [product(w, w) for w in v]
     t = [2 / g if g else 0.0 for g in squares]
     result = np.zeros((rows, columns), np.float32)
     for c in range(columns):
@@ -49,11 +49,11 @@ def Orthogonal(normals, rows, columns, gain):
         q[c] = 1.0 if negative[c] else -1.0
         for b in range(c // 8, -1, -1):
             block = range(8 * b, 8 * b + 8)
-            y = {j: Product(v[j], q) for j in block}
+            y = {j: product(v[j], q) for j in block}
             s = {}
             for j in reversed(block):
                 for k in range(8 * b + 7, j, -1):
-                    y[j] -= Product(v[j], v[k]) * s[k]
+                    y[j] -= product(v[j], v[k]) * s[k]
                 s[j] = y[j] * t[j]
             for i in range(rows):
                 for j in reversed(block):
@@ -65,9 +65,9 @@ def Orthogonal(normals, rows, columns, gain):
 @pytest.mark.parametrize("rows, columns", [(1, 1), (19, 11), (8, 8), (13, 20)])
 def test_orthogonal_is_that_of_the_manual(rows, columns, tmp_path):
     long, short = max(rows, columns), min(rows, columns)
-    normals = Generate(tmp_path, f"modules: {{w: {{shape: [{long * short}], init: {{normal: {{std: 1}}}}}}}}\n")["w"]
-    ours = Generate(tmp_path, f"modules: {{w: {{shape: [{rows}, {columns}], init: {{orthogonal: {{gain: 3}}}}}}}}\n")["w"]
-    want = Orthogonal(normals, long, short, 3)
+    normals = generate(tmp_path, f"modules: {{w: {{shape: [{long * short}], init: {{normal: {{std: 1}}}}}}}}\n")["w"]
+    ours = generate(tmp_path, f"modules: {{w: {{shape: [{rows}, {columns}], init: {{orthogonal: {{gain: 3}}}}}}}}\n")["w"]
+    want = orthogonal(normals, long, short, 3)
     assert np.array_equal(ours, want if rows >= columns else want.T)
 
 
@@ -87,12 +87,12 @@ CUT = """modules:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    return Generate(tmp_path_factory.mktemp("whole"), CUT.replace("SHARD", "shard: [a, b]"))
+    return generate(tmp_path_factory.mktemp("whole"), CUT.replace("SHARD", "shard: [a, b]"))
 
 
 @pytest.mark.parametrize("mesh", ["a=4,b=1", "a=1,b=8", "a=3,b=5"])
 def test_cut_along_either_axis(whole, mesh, tmp_path):
-    cut = Generate(tmp_path, CUT.replace("SHARD", "shard: [a, b], uneven: chunk"), "--mesh", mesh)
+    cut = generate(tmp_path, CUT.replace("SHARD", "shard: [a, b], uneven: chunk"), "--mesh", mesh)
     assert cut.keys() == whole.keys()
     for path, values in cut.items():
         assert np.array_equal(values, whole[path]), path
@@ -111,9 +111,9 @@ def test_rows_or_columns_are_orthonormal(whole):
 def test_sparse(whole, tmp_path):
     """By the manual: a normal draw 0, and in each column the smallest words of draw 1."""
     # The `where` takes draw 0, so `bits` is draw 1.
-    drawn = Generate(tmp_path, 'modules: {sparse: {shape: [512, 256], dtype: f64, init: {expr: '
+    drawn = generate(tmp_path, 'modules: {sparse: {shape: [512, 256], dtype: f64, init: {expr: '
                                '"where(normal() < 9, bits(), 0)"}}}\n')["sparse"]
-    normal = Generate(tmp_path, "modules: {sparse: {shape: [512, 256], init: {normal: {std: 0.01}}}}\n")["sparse"]
+    normal = generate(tmp_path, "modules: {sparse: {shape: [512, 256], init: {normal: {std: 0.01}}}}\n")["sparse"]
     zeros = math.ceil(0.3 * 512)
     keep = np.ones((512, 256), bool)
     np.put_along_axis(keep, np.argsort(drawn, axis=0, kind="stable")[:zeros], False, axis=0)
@@ -127,7 +127,7 @@ def test_sparse(whole, tmp_path):
 
 @pytest.mark.parametrize("sparsity, zeros", [(0, 0), (1, 7), (1e-9, 1)])
 def test_sparse_to_its_limits(sparsity, zeros, tmp_path):
-    drawn = Generate(tmp_path, f"modules: {{w: {{shape: [7, 5], init: {{sparse: {{sparsity: {sparsity}}}}}}}}}\n")["w"]
+    drawn = generate(tmp_path, f"modules: {{w: {{shape: [7, 5], init: {{sparse: {{sparsity: {sparsity}}}}}}}}}\n")["w"]
     assert ((drawn == 0).sum(0) == zeros).all()
 
 
@@ -135,7 +135,7 @@ def test_normalized(whole, tmp_path):
     """By the manual: normal draws, and sums of squares in eight parts."""
     for name, axis, length in [("rows", 1, 2), ("columns", 0, 1), ("middle", 1, 1)]:
         values = whole[name]
-        normal = Generate(tmp_path, f"modules: {{{name}: {{shape: {list(values.shape)}, init: {{normal: {{std: 1}}}}}}}}\n")
+        normal = generate(tmp_path, f"modules: {{{name}: {{shape: {list(values.shape)}, init: {{normal: {{std: 1}}}}}}}}\n")
         x = np.moveaxis(normal[name].astype(np.float64), axis, 0)
         p = [np.add.accumulate(x[m::8] ** 2)[-1] for m in range(8)]
         n = ((p[0] + p[1]) + (p[2] + p[3])) + ((p[4] + p[5]) + (p[6] + p[7]))
@@ -152,12 +152,12 @@ def test_normalized(whole, tmp_path):
 def test_little_memory_gives_the_same(whole, tmp_path):
     """Each matrix takes more than 1M, so they are made one at a time, and again."""
     text = CUT.replace("SHARD", "shard: [a, b], uneven: chunk")
-    cut = Generate(tmp_path, text, "--mesh", "a=16,b=2", "--memory", "1M", "--jobs", "3")
+    cut = generate(tmp_path, text, "--mesh", "a=16,b=2", "--memory", "1M", "--jobs", "3")
     for path, values in cut.items():
         assert np.array_equal(values, whole[path]), path
 
 
-def Alike(ours, theirs):
+def alike(ours, theirs):
     """Rounded, since the trace of every reflection of a plane is 0."""
     return scipy.stats.ks_2samp(ours.round(5), theirs.round(5)).pvalue > 1e-3
 
@@ -166,7 +166,7 @@ def Alike(ours, theirs):
 @pytest.mark.parametrize("n", [2, 5])
 def test_square_matrices_are_uniform(n, tmp_path):
     count = 1500
-    drawn = Generate(tmp_path, f"modules: {{m: {{repeat: {{i: {count}}}, w: {{shape: [{n}, {n}], init: orthogonal}}}}}}\n")
+    drawn = generate(tmp_path, f"modules: {{m: {{repeat: {{i: {count}}}, w: {{shape: [{n}, {n}], init: orthogonal}}}}}}\n")
     ours = np.stack([drawn[f"m.{i}.w"] for i in range(count)]).astype(np.float64)
     theirs = scipy.stats.ortho_group.rvs(n, size=count, random_state=3)
     # Both signs of the determinant are as likely.
@@ -178,8 +178,8 @@ def test_square_matrices_are_uniform(n, tmp_path):
     for i, j in [(0, 0), (0, n - 1), (n - 1, 0), (n - 1, n - 1), (n // 2, 0)]:
         statistics[f"element {i}, {j}"] = lambda q, i=i, j=j: q[:, i, j]
     for name, statistic in statistics.items():
-        assert Alike(statistic(ours), statistic(theirs)), name
+        assert alike(statistic(ours), statistic(theirs)), name
     # Nor does a rotation of it differ.
     fixed = scipy.stats.ortho_group.rvs(n, random_state=5)
     for turned in (ours @ fixed, fixed @ ours):
-        assert Alike(statistics["trace"](turned), statistics["trace"](ours))
+        assert alike(statistics["trace"](turned), statistics["trace"](ours))

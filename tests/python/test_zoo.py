@@ -43,10 +43,10 @@ class Model:
 
     def Tiny(self, seed):
         torch.manual_seed(seed)
-        return State(self.Make(**self.TinyConfig()))
+        return state_of(self.Make(**self.TinyConfig()))
 
 
-def State(model):
+def state_of(model):
     """path → tensor of what a checkpoint holds: a tied one once."""
     tied = set(model._tied_weights_keys or ()) if getattr(model.config, "tie_word_embeddings", False) else set()
     return {path: tensor for path, tensor in model.state_dict().items() if path not in tied}
@@ -58,27 +58,27 @@ LLAMA = {"d": "hidden_size", "ff": "intermediate_size", "layers": "num_hidden_la
 LLAMA_TINY = {"d": 128, "ff": 192, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 32, "vocab": 512}
 
 
-def Llama(of, parameters, config, variables={}, tiny={}):
+def llama(of, parameters, config, variables={}, tiny={}):
     config = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
               "num_attention_heads": 32, "num_key_value_heads": 8, **config}
     return Model(of, parameters, config, {**LLAMA, **variables}, {**LLAMA_TINY, **tiny})
 
 
 MODELS = {
-    "llama3.1-8b": Llama("LlamaForCausalLM", 8_030_261_248, {"vocab_size": 128256}),
-    "llama3.1-70b": Llama("LlamaForCausalLM", 70_553_706_496, {
+    "llama3.1-8b": llama("LlamaForCausalLM", 8_030_261_248, {"vocab_size": 128256}),
+    "llama3.1-70b": llama("LlamaForCausalLM", 70_553_706_496, {
         "vocab_size": 128256, "hidden_size": 8192, "intermediate_size": 28672,
         "num_hidden_layers": 80, "num_attention_heads": 64}),
-    "llama3.1-405b": Llama("LlamaForCausalLM", 405_853_388_800, {
+    "llama3.1-405b": llama("LlamaForCausalLM", 405_853_388_800, {
         "vocab_size": 128256, "hidden_size": 16384, "intermediate_size": 53248,
         "num_hidden_layers": 126, "num_attention_heads": 128}),
-    "mistral-7b-v0.3": Llama("MistralForCausalLM", 7_248_023_552, {"vocab_size": 32768}),
-    "qwen2.5-72b": Llama("Qwen2ForCausalLM", 72_706_203_648, {
+    "mistral-7b-v0.3": llama("MistralForCausalLM", 7_248_023_552, {"vocab_size": 32768}),
+    "qwen2.5-72b": llama("Qwen2ForCausalLM", 72_706_203_648, {
         "vocab_size": 152064, "hidden_size": 8192, "intermediate_size": 29568,
         "num_hidden_layers": 80, "num_attention_heads": 64}),
-    "mixtral-8x7b": Llama("MixtralForCausalLM", 46_702_792_704, {},
+    "mixtral-8x7b": llama("MixtralForCausalLM", 46_702_792_704, {},
                           {"experts": "num_local_experts"}, {"experts": 4}),
-    "gemma-2-9b": Llama("Gemma2ForCausalLM", 9_241_705_984, {
+    "gemma-2-9b": llama("Gemma2ForCausalLM", 9_241_705_984, {
         "hidden_size": 3584, "num_hidden_layers": 42, "num_attention_heads": 16, "head_dim": 256}),
     # With the 58 buffers. The files on the Hub have layer 61, too, see test_multi_token_prediction.
     "deepseek-v3": Model("DeepseekV3ForCausalLM", 671_026_404_352, {"initializer_range": 0.006}, {
@@ -133,25 +133,25 @@ MODELS = {
 SAME_AS_ANOTHER = {"llama3.1-70b", "llama3.1-405b"}
 
 
-def Spec(name):
+def spec_of(name):
     return ROOT / f"configs/{name}.yaml"
 
 
-def WithRecipe(name, recipe, folder):
+def with_recipe(name, recipe, folder):
     """A spec that takes its initializers from another recipe."""
-    files = [os.path.relpath(path, folder) for path in (Spec(name), ROOT / f"configs/recipes/{recipe}.yaml")]
+    files = [os.path.relpath(path, folder) for path in (spec_of(name), ROOT / f"configs/recipes/{recipe}.yaml")]
     spec = folder / "with_recipe.yaml"
     spec.write_text(json.dumps({"shardinit": 1, "include": files}))
     return spec
 
 
-def Whole(spec):
+def whole_one(spec):
     """--mesh and its value, for one rank that holds everything."""
     axes = Json("plan", spec)["mesh"]["axes"]
     return "--mesh", f"{axes[0]}=1"
 
 
-def Sets(values):
+def sets_of(values):
     return itertools.chain.from_iterable(("--set", f"{name}={value}") for name, value in values.items())
 
 
@@ -161,11 +161,11 @@ def test_every_config_is_tested():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_names_and_shapes(name):
-    model, spec = MODELS[name], Spec(name)
+    model, spec = MODELS[name], spec_of(name)
     with torch.device("meta"):
         made = model.Make()
-    state, parameters = State(made), {path for path, _ in made.named_parameters()}
-    plan = Json("plan", spec, "--rank", 0, *Whole(spec))
+    state, parameters = state_of(made), {path for path, _ in made.named_parameters()}
+    plan = Json("plan", spec, "--rank", 0, *whole_one(spec))
     assert {box["path"]: box["global_shape"] for box in plan["boxes"]} == \
         {path: list(tensor.shape) for path, tensor in state.items()}
     assert plan["parameters"] == model.parameters == \
@@ -177,12 +177,12 @@ def test_values(name, tmp_path):
     """Three models from the constructor, with seeds of their own, and one from the spec.
     What is equal in the three is not random, and is equal here; what is random has the
     same distribution, tensor by tensor."""
-    model, spec = MODELS[name], Spec(name)
+    model, spec = MODELS[name], spec_of(name)
     if model.recipe:
-        spec = WithRecipe(name, model.recipe, tmp_path)
+        spec = with_recipe(name, model.recipe, tmp_path)
     sets = {"dtype": "f32", **{f"vars.{variable}": value for variable, value in model.tiny.items()}}
     out = tmp_path / "out"
-    Ok("gen", spec, "-o", out, *Whole(spec), *Sets(sets))
+    Ok("gen", spec, "-o", out, *whole_one(spec), *sets_of(sets))
     checkpoint = shardinit.open(out)
     states = [model.Tiny(seed) for seed in range(3)]
     assert set(checkpoint.tensors) == set(states[0])
@@ -195,10 +195,10 @@ def test_values(name, tmp_path):
         np.testing.assert_array_max_ulp(made[fixed], eager[0][fixed], 1)
         if fixed.all():
             continue
-        CheckDistribution(made[~fixed], eager[:, ~fixed], path)
+        check_distribution(made[~fixed], eager[:, ~fixed], path)
 
 
-def CheckDistribution(made, eager, path):
+def check_distribution(made, eager, path):
     made, eager = made.ravel().astype(np.float64), eager.ravel().astype(np.float64)
     assert len(np.unique(made)) > 0.95 * made.size, path  # Draws have 24 bits: a few are equal.
     # Five standard errors of the difference, for what is as wide-tailed as a normal
@@ -218,12 +218,12 @@ def test_from_pretrained(name, tmp_path):
     """What `export` writes is all that Transformers needs: config.json makes the model, all keys
     match, all bits are there, the loss is that of the constructor's model. And back: what
     Transformers saves is what the spec says."""
-    model, spec, out = MODELS[name], Spec(name), tmp_path / "export"
+    model, spec, out = MODELS[name], spec_of(name), tmp_path / "export"
     sets = {f"vars.{variable}": value for variable, value in model.tiny.items()}
     sets |= {f"config.{field}": value for field, value in TINY_CONFIG.get(name, {}).items()}
     if model.recipe:
-        spec = WithRecipe(name, model.recipe, tmp_path)
-    Ok("export", spec, "--to", "safetensors", "-o", out, "--max-shard-size", "300KB", *Whole(spec), *Sets(sets))
+        spec = with_recipe(name, model.recipe, tmp_path)
+    Ok("export", spec, "--to", "safetensors", "-o", out, "--max-shard-size", "300KB", *whole_one(spec), *sets_of(sets))
     assert (out / "model.safetensors.index.json").exists()
     cls = getattr(transformers, model.of)
     made, info = cls.from_pretrained(out, dtype="auto", output_loading_info=True)
@@ -235,25 +235,25 @@ def test_from_pretrained(name, tmp_path):
     for field, value in {**model.config, **model.TinyConfig(), "architectures": [model.of]}.items():
         assert getattr(made.config, field) == value, field
     with shardinit.open_spec(spec, set=[f"{key}={value}" for key, value in sets.items()],
-                             mesh=Whole(spec)[1]) as opened:
-        state = State(made)
+                             mesh=whole_one(spec)[1]) as opened:
+        state = state_of(made)
         assert state.keys() == opened.tensors.keys()
         for path, tensor in state.items():
             words = tensor.contiguous().view(getattr(torch, f"uint{8 * tensor.element_size()}")).numpy()
             assert (words == Bits(opened.generate(path))).all(), path
     if "LM" in model.of:
         torch.manual_seed(0)
-        loss, eager = Loss(made.float()), Loss(cls(made.config).float())
+        loss, eager = loss_of(made.float()), loss_of(cls(made.config).float())
         assert abs(loss / eager - 1) < 0.05
         # Mamba's embedding table, the head too, has a standard deviation of 0.1.
         assert "Mamba" in model.of or abs(loss - math.log(made.config.vocab_size)) < 0.2
     cls.from_pretrained(out, dtype="auto").save_pretrained(tmp_path / "saved")
-    Ok("verify", tmp_path / "saved", "--spec", spec, *Whole(spec), *Sets(sets))
+    Ok("verify", tmp_path / "saved", "--spec", spec, *whole_one(spec), *sets_of(sets))
 
 
 def test_multi_token_prediction():
     """Layer 61, without its copies of the embedding and the head, which are the model's own."""
-    plan = Json("plan", Spec("deepseek-v3"), "--set", "vars.mtp=1")
+    plan = Json("plan", spec_of("deepseek-v3"), "--set", "vars.mtp=1")
     assert plan["parameters"] == 684_489_845_504 - 2 * 129280 * 7168
 
 
@@ -274,7 +274,7 @@ def T(std, cut=3):
     return {"truncated_normal": {"mean": 0, "std": std, "low": -cut, "high": cut}}
 
 
-def Fan(fan):
+def fan_of(fan):
     """variance_scaling, fan_in, truncated at two standard deviations."""
     return T(math.sqrt(1 / fan) / 0.87962566103423978, 2)
 
@@ -292,9 +292,9 @@ DECODERS = {  # All names that are not there are as `linear`; but norms are 1, b
         "router": TITAN, "expert_gate_up": {"expr": {"text": "normal() * where(i1 < 32, 0.02, 0.01)"}},
         "expert_down": TITAN, "head": T(D**-0.5)},
     "maxtext": {
-        "linear": Fan(D), "embedding": N(D**-0.5), "positions": N(D**-0.5), "query": N(D**-0.5 / HEAD**0.5),
-        "key": N(D**-0.5), "value": N(D**-0.5), "attention_out": N(80**-0.5), "mlp_down": Fan(FF),
-        "expert_gate_up": Fan(EXPERTS * EXPERT_FF), "expert_down": Fan(EXPERTS * D)},
+        "linear": fan_of(D), "embedding": N(D**-0.5), "positions": N(D**-0.5), "query": N(D**-0.5 / HEAD**0.5),
+        "key": N(D**-0.5), "value": N(D**-0.5), "attention_out": N(80**-0.5), "mlp_down": fan_of(FF),
+        "expert_gate_up": fan_of(EXPERTS * EXPERT_FF), "expert_down": fan_of(EXPERTS * D)},
     "megatron": {"linear": N(0.02), **dict.fromkeys(["attention_out", "mlp_down", "expert_down"], N(0.02 / DEPTH))},
     "megatron-mup": {
         "linear": N(0.02 / 2), "embedding": N(0.02), "positions": N(0.02), "head": N(0.02),
@@ -369,7 +369,7 @@ def test_maxtext_in_jax(name, distribution, shape, in_axis, out_axis, divisor):
     assert abs(drawn.std() / std - 1) < 5 / math.sqrt(2 * drawn.size)
 
 
-def Loss(model):
+def loss_of(model):
     tokens = torch.randint(0, model.config.vocab_size, (2, 128), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         return model.eval()(input_ids=tokens, labels=tokens).loss.item()
@@ -381,20 +381,20 @@ def test_loss_before_the_first_step(tmp_path):
         hidden_size=256, intermediate_size=768, num_hidden_layers=2, num_attention_heads=8,
         num_key_value_heads=4, head_dim=32, vocab_size=8192)
 
-    def Eager(seed):
+    def eager_one(seed):
         torch.manual_seed(seed)
-        return Loss(transformers.LlamaForCausalLM(config))
+        return loss_of(transformers.LlamaForCausalLM(config))
 
-    def Made(seed, **sets):
+    def made_by(seed, **sets):
         folder = tmp_path / f"{seed}{len(sets)}"
-        Ok("gen", Spec("llama3-tiny"), "-o", folder, *Sets({"seed": seed, "dtype": "f32", **sets}))
+        Ok("gen", spec_of("llama3-tiny"), "-o", folder, *sets_of({"seed": seed, "dtype": "f32", **sets}))
         model = transformers.LlamaForCausalLM(config)
         shardinit.torch.load_into(model, folder)
-        return Loss(model)
+        return loss_of(model)
 
-    eager = np.mean([Eager(seed) for seed in range(3)])
-    made = np.mean([Made(seed) for seed in range(3)])
-    normal = Made(0, **{"init.linear": "{normal: {std: 1}}", "init.norm": "linear"})
+    eager = np.mean([eager_one(seed) for seed in range(3)])
+    made = np.mean([made_by(seed) for seed in range(3)])
+    normal = made_by(0, **{"init.linear": "{normal: {std: 1}}", "init.norm": "linear"})
     assert abs(made / eager - 1) < 0.01
     assert 5 < normal / eager < 20
 
@@ -408,12 +408,12 @@ MAMBA = {"d": 128, "d_inner": 256, "layers": 4, "state": 8, "conv_kernel": 4, "v
 DT_MIN, DT_MAX = 0.001, 0.1
 
 
-def DtBias(size, floor):
+def dt_bias_of(size, floor):
     dt = torch.exp(torch.rand(size) * (math.log(DT_MAX) - math.log(DT_MIN)) + math.log(DT_MIN)).clamp(min=floor)
     return dt + torch.log(-torch.expm1(-dt))
 
 
-def MambaBlock(floor, dt_rank=12, dt_scale=1.0):
+def mamba_block(floor, dt_rank=12, dt_scale=1.0):
     d, inner, state, kernel = (MAMBA[name] for name in ("d", "d_inner", "state", "conv_kernel"))
     conv = torch.nn.Conv1d(inner, inner, kernel, groups=inner)
     dt_proj = torch.nn.Linear(dt_rank, inner)
@@ -423,29 +423,29 @@ def MambaBlock(floor, dt_rank=12, dt_scale=1.0):
         "D": torch.ones(inner), "conv1d.weight": conv.weight, "conv1d.bias": conv.bias,
         "in_proj.weight": torch.nn.Linear(d, 2 * inner, bias=False).weight,
         "x_proj.weight": torch.nn.Linear(inner, dt_rank + 2 * state, bias=False).weight,
-        "dt_proj.weight": dt_proj.weight, "dt_proj.bias": DtBias(inner, floor), **OutProjection(d, inner)}
+        "dt_proj.weight": dt_proj.weight, "dt_proj.bias": dt_bias_of(inner, floor), **out_projection(d, inner)}
 
 
-def Mamba2Block(floor, heads=64, groups=2):
+def mamba2_block(floor, heads=64, groups=2):
     d, inner, state, kernel = (MAMBA[name] for name in ("d", "d_inner", "state", "conv_kernel"))
     channels = inner + 2 * groups * state
     conv = torch.nn.Conv1d(channels, channels, kernel, groups=channels)
     return {
         "A_log": torch.log(torch.empty(heads).uniform_(1, 16)), "D": torch.ones(heads),
-        "dt_bias": DtBias(heads, floor), "conv1d.weight": conv.weight, "conv1d.bias": conv.bias,
+        "dt_bias": dt_bias_of(heads, floor), "conv1d.weight": conv.weight, "conv1d.bias": conv.bias,
         "in_proj.weight": torch.nn.Linear(d, inner + channels + heads, bias=False).weight,
-        "norm.weight": torch.ones(inner), **OutProjection(d, inner)}
+        "norm.weight": torch.ones(inner), **out_projection(d, inner)}
 
 
-def OutProjection(d, inner, residuals_per_layer=1):
+def out_projection(d, inner, residuals_per_layer=1):
     weight = torch.empty(d, inner)
     torch.nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
     return {"out_proj.weight": weight / math.sqrt(residuals_per_layer * MAMBA["layers"])}
 
 
 BLOCKS = {  # Spec → its block, its bias that is an inverse softplus, variables besides MAMBA.
-    "mamba-2.8b": (MambaBlock, "dt_proj.bias", {"dt_rank": 12}),
-    "mamba2-2.7b": (Mamba2Block, "dt_bias", {"head_dim": 4, "groups": 2})}
+    "mamba-2.8b": (mamba_block, "dt_proj.bias", {"dt_rank": 12}),
+    "mamba2-2.7b": (mamba2_block, "dt_bias", {"head_dim": 4, "groups": 2})}
 
 
 @pytest.mark.parametrize("floor", [1e-4, 0.01])
@@ -457,21 +457,21 @@ def test_values_of_mambas_own_code(name, floor):
     with torch.no_grad():
         blocks = [block(floor) for _ in range(3 * MAMBA["layers"])]
     eager = {path: np.stack([b[path].detach().numpy() for b in blocks]) for path in blocks[0]}
-    with shardinit.open_spec(Spec(name), set=[f"vars.{key}={value}" for key, value in sets.items()],
-                             mesh=Whole(Spec(name))[1]) as spec:
+    with shardinit.open_spec(spec_of(name), set=[f"vars.{key}={value}" for key, value in sets.items()],
+                             mesh=whole_one(spec_of(name))[1]) as spec:
         inside = [f"backbone.layers.{i}." for i in range(MAMBA["layers"])]
         paths = {path for path in spec.tensors if path.startswith(inside[0] + "mixer.")}
         assert paths == {inside[0] + "mixer." + path for path in eager}
         made = {path: np.stack([spec.generate(f"{i}mixer.{path}") for i in inside]) for path in eager}
         embedding = spec.generate("backbone.embeddings.weight")
         assert all((spec.generate(i + "norm.weight") == 1).all() for i in inside)
-    CheckDistribution(embedding, np.random.default_rng(0).normal(0, 0.02, 100_000), "embedding")
+    check_distribution(embedding, np.random.default_rng(0).normal(0, 0.02, 100_000), "embedding")
     for path, values in made.items():
         assert values.dtype == np.float32 and values.shape[1:] == eager[path].shape[1:]
         if (eager[path] == eager[path][0]).all():
             assert all(np.testing.assert_array_max_ulp(layer, eager[path][0], 1) is not None for layer in values)
         elif path != dt_bias or floor < DT_MIN:
-            CheckDistribution(values, eager[path], path)
+            check_distribution(values, eager[path], path)
     # Its softplus is the step, log-uniform but for the floor.
     step = np.log1p(np.exp(made[dt_bias].astype(np.float64))).ravel()
     lowest = max(floor, DT_MIN)

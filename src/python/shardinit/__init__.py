@@ -45,7 +45,7 @@ from ._spec import Sets, Spec, SpecTensorInfo, as_spec
 if TYPE_CHECKING:
     from . import capture, jax, torch
 
-# That of the program and the library: CMakeLists.txt has it, and a test holds the two equal.
+# The program and the library have this version in CMakeLists.txt; a test holds the two equal.
 __version__ = "0.1.0"
 
 __all__ = [

@@ -15,10 +15,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from . import _manifest
 from ._errors import DamageError
 from ._manifest import Shard, StoredTensorInfo
 from ._read import SLAB, BoxFile, run, slabs
+from ._regular import open_regular
 from ._source import Job, Shape, Slices, Source, Words, expanded, region, words_for
 
 _OPEN_FILES = 64
@@ -45,7 +45,7 @@ class Boxes(Source):
     plan_sha256: str
 
     def __init__(self, folder: str) -> None:
-        """Of a folder, of which nothing is read."""
+        """Keeps the name of a folder, and reads nothing."""
         self.folder = folder
         self.where = f"`{folder}`"
         self.bytes_read = 0
@@ -152,7 +152,7 @@ class Boxes(Source):
                 min(s + n, o + m)
                 for s, n, o, m in zip(start, whole.shape, shard.offset, shard.shape, strict=True)
             )
-            # With `...` what comes of a scalar is an array too, not a copy of its value.
+            # Because of `...` a scalar becomes an array, too, and not a copy of its value.
             part: list[Any] = [
                 slice(a - s, b - s) for a, b, s in zip(low, high, start, strict=True)
             ]
@@ -174,13 +174,14 @@ class Boxes(Source):
     def _read_verified(
         self, info: StoredTensorInfo, shard: Shard, at: int, within: Shape, into: Words
     ) -> None:
-        """As `_read`, by way of the whole box, whose digest must be right."""
+        """Does what `_read` does by way of the whole box, whose digest must be right."""
         direct = into.shape == shard.shape and into.flags.c_contiguous
         box = into if direct else np.empty(shard.shape, into.dtype)
         if self._file(shard.rank).read_hashed(at, box) != shard.sha256:
             path = os.path.join(self.folder, self._file_of(shard.rank)[0])
             raise DamageError(
-                f"the box of `{info.path}` at {list(shard.offset)} in `{path}` does not have its digest"
+                f"the box of `{info.path}` at {list(shard.offset)} in `{path}` does not have its "
+                "digest"
             )
         self._count(box.nbytes)
         if not direct:
@@ -193,7 +194,7 @@ class Boxes(Source):
 
     @abstractmethod
     def _locate(self, info: StoredTensorInfo, replicas: list[Shard]) -> tuple[Shard, int]:
-        """Of a box that several files may hold: one whose file is there, and its place in it."""
+        """A shard of a box that several files may hold, whose file is there; its place in it."""
 
     @abstractmethod
     def _file_of(self, rank: int) -> tuple[str, int]:
@@ -207,7 +208,7 @@ class Boxes(Source):
         name, _ = self._file_of(rank)
         path = os.path.join(self.folder, name)
         try:
-            file = _manifest.open_regular(self.folder, name)
+            file = open_regular(self.folder, name)
         except FileNotFoundError:
             raise DamageError(f"`{path}` is missing") from None
         with contextlib.ExitStack() as stack:

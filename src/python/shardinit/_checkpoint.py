@@ -12,6 +12,8 @@ from ._boxes import Boxes
 from ._errors import DamageError, FormatError, NotACheckpointError
 from ._export import RECORD, Export
 from ._manifest import Device, Shard, StoredTensorInfo
+from ._partition import Partition, parse_partitions
+from ._regular import read_regular, refuse_link
 from ._result_file import require_local
 from ._source import Box, Source
 
@@ -94,12 +96,12 @@ class Checkpoint(Boxes):
         super().__init__(os.fspath(folder))
         path = os.path.join(self.folder, _manifest.MANIFEST)
         try:
-            text = _manifest.read_regular(self.folder, _manifest.MANIFEST)
+            text = read_regular(self.folder, _manifest.MANIFEST)
         except (FileNotFoundError, NotADirectoryError):
             raise NotACheckpointError(_why_not(self.folder)) from None
         of = _manifest.parse_manifest(text, path)
         for name in _manifest.BESIDE:  # Read later, or by other programs.
-            _manifest.refuse_link(self.folder, name)
+            refuse_link(self.folder, name)
         self._manifest = of
         self.tensors = MappingProxyType(of.tensors)
         self.mesh = of.mesh
@@ -114,7 +116,7 @@ class Checkpoint(Boxes):
         self.devices: tuple[Device, ...] = of.devices
         self._rank = rank
         self._receipts: dict[int, dict[Any, _manifest.Extent]] = {}
-        self._partitions: dict[str, _manifest.Partition] | None = None
+        self._partitions: dict[str, Partition] | None = None
 
     def __repr__(self) -> str:
         return (
@@ -152,19 +154,19 @@ class Checkpoint(Boxes):
         self._check_rank(rank)
         return partition.boxes(self.info(path).global_shape, self.mesh, rank)
 
-    def _partition(self, path: str) -> _manifest.Partition:
+    def _partition(self, path: str) -> Partition:
         self.info(path)
         if self._partitions is None:
             name = os.path.join(self.folder, _manifest.PLAN)
             try:
-                text = _manifest.read_regular(self.folder, _manifest.PLAN)
+                text = read_regular(self.folder, _manifest.PLAN)
             except FileNotFoundError:
                 raise DamageError(f"`{name}` is missing") from None
-            self._partitions = _manifest.parse_partitions(text, name, self._manifest)
+            self._partitions = parse_partitions(text, name, self._manifest)
         return self._partitions[path]
 
     def _locate(self, info: StoredTensorInfo, replicas: list[Shard]) -> tuple[Shard, int]:
-        """Of a box that several ranks may hold: one whose file is there, and its place in it."""
+        """A shard of a box that several ranks may hold, whose file is there; its place in it."""
         problem: Exception | None = None
         for shard in sorted(replicas, key=lambda s: s.rank != self._rank):
             try:
@@ -190,7 +192,7 @@ class Checkpoint(Boxes):
         if rank not in self._receipts:
             path = self._path(rank, "json")
             try:
-                text = _manifest.read_regular(self.folder, _manifest.rank_file(rank, "json"))
+                text = read_regular(self.folder, _manifest.rank_file(rank, "json"))
             except (FileNotFoundError, NotADirectoryError):
                 raise DamageError(f"`{path}` is missing") from None
             self._receipts[rank] = _manifest.parse_receipt(text, path, rank, self._manifest)

@@ -1,4 +1,4 @@
-"""Element types of checkpoints, and the NumPy types that hold them.
+"""Element types of checkpoints: their names and sizes, and the NumPy types that hold them.
 
 Types that NumPy has itself are those. ``bf16`` and the fp8 types are the ones of
 ml_dtypes where that is installed, and else unsigned integers with the same bits
@@ -7,7 +7,7 @@ ml_dtypes where that is installed, and else unsigned integers with the same bits
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,33 +16,63 @@ try:
 except ImportError:  # Optional.
     ml_dtypes = None  # type: ignore[assignment, unused-ignore]
 
-# Name → bytes per element, NumPy's own type (little-endian) or that of ml_dtypes.
-_NATIVE = {
-    "f64": "<f8",
-    "f32": "<f4",
-    "f16": "<f2",
-    "i64": "<i8",
-    "i32": "<i4",
-    "i16": "<i2",
-    "i8": "i1",
-    "u64": "<u8",
-    "u32": "<u4",
-    "u16": "<u2",
-    "u8": "u1",
-    "bool": "?",
-}
-_EXTENDED = {
-    "bf16": (2, "bfloat16"),
-    "f8e4m3fn": (1, "float8_e4m3fn"),
-    "f8e5m2": (1, "float8_e5m2"),
-}
 
-NAMES = frozenset(_NATIVE) | frozenset(_EXTENDED)
+class _Type(NamedTuple):
+    """An element type.
+
+    Attributes:
+        size: bytes of an element.
+        called: its name in NumPy or ml_dtypes, in PyTorch and in JAX, which agree on all names.
+        digits: binary digits of a float's significand, the implicit one included; 0 for no float.
+    """
+
+    size: int
+    called: str
+    digits: int = 0
+
+
+_TYPES = {
+    "f32": _Type(4, "float32", 24),
+    "f64": _Type(8, "float64", 53),
+    "bf16": _Type(2, "bfloat16", 8),
+    "f16": _Type(2, "float16", 11),
+    "f8e4m3fn": _Type(1, "float8_e4m3fn", 4),
+    "f8e5m2": _Type(1, "float8_e5m2", 3),
+    **{f"i{8 * size}": _Type(size, f"int{8 * size}") for size in (1, 2, 4, 8)},
+    **{f"u{8 * size}": _Type(size, f"uint{8 * size}") for size in (1, 2, 4, 8)},
+    "bool": _Type(1, "bool"),
+}
+_BY_CALLED = {row.called: name for name, row in _TYPES.items()}
+
+_OF_ML_DTYPES = ("bf16", "f8e4m3fn", "f8e5m2")
+NAMES = tuple(_TYPES)
+ROUNDINGS = ("f32", "bf16", "f16")  # Floats that expressions have functions for, to round to them.
 
 
 def item_size(name: str) -> int:
     """Bytes of one element of the dtype `name`."""
-    return _EXTENDED[name][0] if name in _EXTENDED else np.dtype(_NATIVE[name]).itemsize
+    return _TYPES[name].size
+
+
+def digits(name: str) -> int:
+    """Binary digits of a float's significand, the implicit one included; 0 for no float."""
+    return _TYPES[name].digits
+
+
+def called(name: str) -> str:
+    """What NumPy or ml_dtypes, PyTorch and JAX call the dtype `name`."""
+    return _TYPES[name].called
+
+
+def name_of(dtype: Any) -> str:
+    """The name of a type of NumPy, PyTorch or JAX; "" if specs have no such type."""
+    return _BY_CALLED.get(str(dtype).removeprefix("torch."), "")
+
+
+def rounding_of(dtype: Any) -> str:
+    """The function of expressions that rounds to such a type; "" if there is none."""
+    name = name_of(dtype)
+    return name if name in ROUNDINGS else ""
 
 
 def words_of(name: str) -> np.dtype[Any]:
@@ -52,14 +82,13 @@ def words_of(name: str) -> np.dtype[Any]:
 
 def is_bits(name: str) -> bool:
     """Whether arrays hold bits as unsigned integers, for want of ml_dtypes."""
-    return name in _EXTENDED and ml_dtypes is None
+    return name in _OF_ML_DTYPES and ml_dtypes is None
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """The NumPy type of arrays that are read: see the module's docstring."""
-    if name in _NATIVE:
-        return np.dtype(_NATIVE[name])
-    if ml_dtypes is None:
+    if is_bits(name):
         return words_of(name)
-    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _EXTENDED[name][1]))
+    called = _TYPES[name].called
+    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, called) if name in _OF_ML_DTYPES else called)
     return dtype

@@ -16,20 +16,9 @@ from typing import Any, NoReturn
 from . import _dtypes
 from ._boxes import Boxes
 from ._errors import DamageError, FormatError, NotACheckpointError
-from ._manifest import (
-    CONTRACT_VERSION,
-    Shard,
-    StoredTensorInfo,
-    as_digest,
-    as_int,
-    as_list,
-    as_object,
-    as_path,
-    as_shape,
-    as_text,
-    parse_json,
-    read_regular,
-)
+from ._json import as_digest, as_int, as_list, as_object, as_path, as_shape, as_text, parse_json
+from ._manifest import CONTRACT_VERSION, Shard, StoredTensorInfo
+from ._regular import read_regular
 from ._source import Box, Mesh, Shape
 
 RECORD = "shardinit-export.json"

@@ -223,7 +223,7 @@ def _of_spec(name: str, mesh: Mesh, whole: bool, set: Sets, layout: str | None) 
     sizes = dict(zip(own["axes"], own["shape"], strict=True))
     if not whole and any(n > 1 and axis not in mesh.axis_names for axis, n in sizes.items()):
         raise _axes_differ(f"`{name}`", sizes, mesh)
-    if sizes:  # Which devices have its places, `mesh` says instead of the spec.
+    if sizes:  # It is `mesh`, and not the spec, that says which devices have the places.
         axes = {axis: 1 if whole else mesh.shape.get(axis, 1) for axis in sizes}
         options += ["--set", f"mesh={json.dumps({'axes': axes})}"]
     if layout is not None:
@@ -258,7 +258,7 @@ def _compile(
     def empty(*_: jax.Array) -> tuple[jax.Array, ...]:
         return tuple(jnp.zeros(each.global_shape, each.numpy_dtype) for each in module.results)
 
-    # Of a function of this signature everything but the module itself is right.
+    # The export of a function of this signature is right in everything but the module itself.
     signature = export.export(
         jax.jit(empty), disabled_checks=[export.DisabledSafetyCheck.platform()]
     )(*arguments)

@@ -1,4 +1,4 @@
-"""Manifest, receipts and plan: JSON that may come from anyone, made into values.
+"""The manifest and receipts: JSON that may come from anyone, made into values.
 
 Everything that is used later is checked here: types, ranges, that names of files
 are those of the format (so none leads out of the folder), and that the boxes of a
@@ -8,15 +8,9 @@ tensor tile it.
 from __future__ import annotations
 
 import bisect
-import contextlib
-import errno
 import hashlib
 import itertools
-import json
 import math
-import os
-import re
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,7 +20,8 @@ import numpy as np
 
 from . import _dtypes
 from ._errors import DamageError, FormatError
-from ._source import Box, Mesh, Shape, TensorInfo
+from ._json import as_digest, as_int, as_list, as_object, as_path, as_shape, as_text, parse_json
+from ._source import Mesh, Shape, TensorInfo
 
 FORMAT_VERSIONS = (1, 2)
 CONTRACT_VERSION = 1
@@ -34,14 +29,7 @@ MANIFEST = "manifest.json"
 PLAN = "plan.json"
 BESIDE = (PLAN, "index.h5", "devices.json")  # What lies beside the manifest, which lists it.
 
-_MAX_INT64 = 2**63 - 1
-_MAX_JSON = 4 << 30
 _MAX_WORLD = 1 << 24
-_MAX_DIMENSIONS = 32
-_MAX_SEGMENTS = 1 << 16
-_Interval = tuple[int, int]  # Start and length.
-_PATH = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
-_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,131 +180,6 @@ def rank_file(rank: int, suffix: str = "h5") -> str:
     return f"ranks/rank-{rank:05d}.{suffix}"
 
 
-def as_int(value: Any, what: str, low: int = 0, high: int = _MAX_INT64) -> int:
-    """`value`, a whole number in a range."""
-    if type(value) is not int or not low <= value <= high:
-        raise FormatError(f"{what} is no whole number from {low} to {high}")
-    return value
-
-
-def as_text(value: Any, what: str) -> str:
-    """`value`, a string of which a message may say every character."""
-    if type(value) is not str:
-        raise FormatError(f"{what} is no text")
-    if not value.isprintable():
-        raise FormatError(f"{what} is {value!r}, which cannot be printed")
-    return value
-
-
-def as_path(value: Any, what: str) -> str:
-    """`value`, the path of a tensor."""
-    if not _PATH.fullmatch(as_text(value, what)):
-        raise FormatError(f"{what} is {value!r}, which is no path")
-    return str(value)
-
-
-def as_list(value: Any, what: str) -> list[Any]:
-    """`value`, a list."""
-    if type(value) is not list:
-        raise FormatError(f"{what} is no list")
-    return value
-
-
-def as_object(value: Any, what: str) -> dict[str, Any]:
-    """`value`, a JSON object."""
-    if type(value) is not dict:
-        raise FormatError(f"{what} is no object")
-    return value
-
-
-def as_digest(value: Any, what: str) -> str:
-    """`value`, a SHA-256 in hexadecimal."""
-    if not _DIGEST.fullmatch(as_text(value, what)):
-        raise FormatError(f"{what} is no SHA-256 in lower-case hexadecimal")
-    return str(value)
-
-
-def as_shape(value: Any, what: str, low: int = 1) -> Shape:
-    """`value`, a list of sizes whose product is a size too."""
-    shape = tuple(as_int(extent, what, low) for extent in as_list(value, what))
-    if len(shape) > _MAX_DIMENSIONS or math.prod(shape) > _MAX_INT64:
-        raise FormatError(f"{what} is too large for a shape")
-    return shape
-
-
-def read_regular(folder: str, name: str, limit: int = _MAX_JSON) -> bytes:
-    """The bytes of a regular file of at most `limit` bytes; see `open_regular`."""
-    with open_regular(folder, name) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > limit:
-            raise FormatError(
-                f"`{os.path.join(folder, name)}` has {size} bytes, more than the {limit} that it "
-                "may have"
-            )
-        return bytes(file.readall())
-
-
-def open_regular(folder: str, name: str) -> Any:
-    """A file of the folder opened for reading, unbuffered: no device, no FIFO, and no link.
-
-    The folder itself may be a symbolic link, but what is in it must not lead out of it.
-
-    Raises:
-        FormatError: it, or a folder on the way to it, is a link, or it is no regular file.
-        OSError: as ``os.open``.
-    """
-    at = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        *parents, last = name.split("/")
-        for parent in parents:
-            inner = os.open(parent, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
-            os.close(at)
-            at = inner
-            _no_link(os.fstat(at), os.path.join(folder, parent))
-        # O_NONBLOCK: opening a FIFO must not wait for a writer.
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
-        path = os.path.join(folder, name)
-        try:
-            file = os.open(last, flags, dir_fd=at)
-        except OSError as error:
-            if error.errno == errno.ELOOP:
-                _no_link(os.stat(last, dir_fd=at, follow_symlinks=False), path)
-            if error.errno == errno.ENXIO:  # A socket.
-                raise FormatError(f"`{path}` is no regular file") from None
-            error.filename = path
-            raise
-    finally:
-        os.close(at)
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise FormatError(f"`{path}` is no regular file")
-    return open(file, "rb", buffering=0)
-
-
-def refuse_link(folder: str, name: str) -> None:
-    """Of a file that is not opened, as `open_regular`; one that is not there is no link.
-
-    Raises:
-        FormatError: it is a symbolic link.
-    """
-    path = os.path.join(folder, name)
-    with contextlib.suppress(FileNotFoundError):
-        _no_link(os.lstat(path), path)
-
-
-def _no_link(found: os.stat_result, path: str) -> None:
-    if stat.S_ISLNK(found.st_mode):
-        raise FormatError(f"`{path}` is a symbolic link: a checkpoint has its files in its folder")
-
-
-def parse_json(text: bytes, path: str) -> dict[str, Any]:
-    """An object from JSON, with every way to fail made a FormatError."""
-    try:
-        return as_object(json.loads(text), f"`{path}`")
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"`{path}` is no JSON: {error}") from None
-
-
 def _check_versions(of: dict[str, Any], path: str) -> None:
     found = (of.get("format_version"), of.get("contract_version", CONTRACT_VERSION))
     known = found[0] in FORMAT_VERSIONS and found[1] == CONTRACT_VERSION
@@ -427,136 +290,3 @@ def parse_receipt(text: bytes, path: str, rank: int, manifest: Manifest) -> dict
     return extents
 
 
-@dataclass(frozen=True)
-class Partition:
-    """Which part of a tensor which ranks hold.
-
-    Attributes:
-        axes: for each dimension the mesh axes that cut it, the major one first.
-        segments: for each dimension in how many it is cut first.
-        nested: for each dimension whose axes cut one after the other, each what those before it
-            left: in how many segments each axis cuts this, 0 where it is as one with the axis
-            before it. Empty for all others.
-        stage: mesh axis → the indices on it of ranks that hold the tensor; other axes do not
-            matter.
-    """
-
-    axes: tuple[tuple[str, ...], ...]
-    segments: tuple[int, ...]
-    nested: tuple[tuple[int, ...], ...]
-    stage: dict[str, frozenset[int]]
-
-    def boxes(self, shape: Shape, mesh: Mesh, rank: int) -> list[Box]:
-        """What a rank holds of a tensor of that shape: see `Source.boxes`."""
-        at: dict[str, int] = {}
-        rest = rank
-        for axis, extent in zip(reversed(mesh.axes), reversed(mesh.shape), strict=True):
-            rest, at[axis] = divmod(rest, extent)
-        if any(at[axis] not in indices for axis, indices in self.stage.items()):
-            return []
-        sizes = dict(zip(mesh.axes, mesh.shape, strict=True))
-        intervals = []
-        for d, extent in enumerate(shape):
-            left = [(0, extent)]
-            for segments, axes in self._steps(d):
-                part = 0
-                for axis in axes:
-                    part = part * sizes[axis] + at[axis]
-                left = _take(left, segments, math.prod(sizes[axis] for axis in axes), part)
-            intervals.append(_joined(left) if self.nested[d] else left)
-        return [
-            (tuple(start for start, _ in box), tuple(length for _, length in box))
-            for box in itertools.product(*intervals)
-        ]
-
-    def _steps(self, d: int) -> list[tuple[int, list[str]]]:
-        """How a dimension is cut: in so many segments, and these over axes as one."""
-        if not self.nested[d]:
-            return [(self.segments[d], list(self.axes[d]))]
-        steps: list[tuple[int, list[str]]] = []
-        for axis, segments in zip(self.axes[d], self.nested[d], strict=True):
-            if segments > 0:
-                steps.append((segments, []))
-            steps[-1][1].append(axis)
-        return steps
-
-
-def _take(intervals: list[_Interval], segments: int, parts: int, part: int) -> list[_Interval]:
-    """Of what intervals have together, cut in segments, one of the parts of each."""
-    taken = []
-    for start, stop in _chunks(0, sum(length for _, length in intervals), segments):
-        first, last = _chunk(start, stop, parts, part)
-        before = 0  # Elements in front of the interval.
-        for begin, length in intervals:
-            some = min(last, before + length) - max(first, before)
-            if some > 0:
-                taken.append((begin + max(first, before) - before, some))
-            before += length
-    return taken
-
-
-def _joined(intervals: list[_Interval]) -> list[_Interval]:
-    """What lies side by side is one."""
-    joined: list[_Interval] = []
-    for start, length in intervals:
-        if joined and sum(joined[-1]) == start:
-            joined[-1] = (joined[-1][0], joined[-1][1] + length)
-        else:
-            joined.append((start, length))
-    return joined
-
-
-def _chunk(start: int, stop: int, parts: int, part: int) -> tuple[int, int]:
-    """One of the parts of [start, stop) by the rule of ``torch.chunk``."""
-    width = -(-(stop - start) // parts)
-    return min(stop, start + part * width), min(stop, start + (part + 1) * width)
-
-
-def _chunks(start: int, stop: int, parts: int) -> Iterator[tuple[int, int]]:
-    for part in range(parts):
-        yield _chunk(start, stop, parts, part)
-
-
-def parse_partitions(text: bytes, path: str, manifest: Manifest) -> dict[str, Partition]:
-    """From ``plan.json``: path → how the tensor is cut."""
-    if hashlib.sha256(text).hexdigest() != manifest.plan_sha256:
-        raise DamageError(f"`{path}` is not the plan of this checkpoint")
-    partitions: dict[str, Partition] = {}
-    extents = dict(zip(manifest.mesh.axes, manifest.mesh.shape, strict=True))
-    for each in as_list(parse_json(text, path).get("tensors"), f"`{path}`: tensors"):
-        tensor = as_object(each, f"`{path}`: a tensor")
-        name = as_path(tensor.get("path"), f"`{path}`: a path")
-        spec = as_list(tensor.get("partition_spec"), f"`{path}`: partition_spec of `{name}`")
-        cut = tuple(
-            tuple(as_text(axis, f"`{path}`: an axis") for axis in as_list(axes, f"`{path}`: axes"))
-            for axes in spec
-        )
-        info = manifest.tensors.get(name)
-        if info is None or len(cut) != len(info.global_shape):
-            raise FormatError(f"`{path}`: partition_spec of `{name}` does not fit {MANIFEST}")
-        if not {axis for axes in cut for axis in axes} <= set(manifest.mesh.axes):
-            raise FormatError(f"`{path}`: partition_spec of `{name}` has an axis that no mesh has")
-        what = f"`{path}`: segments, nested or stage of `{name}`"
-        segments = as_shape(tensor.get("segments", [1] * len(cut)), what)
-        if len(segments) != len(cut) or math.prod(segments) > _MAX_SEGMENTS:
-            raise FormatError(f"{what} do not fit {MANIFEST}")
-        stage: dict[str, frozenset[int]] = {}
-        for axis, indices in as_object(tensor.get("stage", {}), what).items():
-            if axis not in extents:
-                raise FormatError(f"{what} do not fit {MANIFEST}")
-            high = extents[axis] - 1
-            stage[axis] = frozenset(as_int(i, what, 0, high) for i in as_list(indices, what))
-        nested = tuple(
-            as_shape(steps, what, low=0)
-            for steps in as_list(tensor.get("nested", [[] for _ in cut]), what)
-        )
-        good = len(nested) == len(cut) and all(
-            not steps or (len(steps) == len(axes) and steps[0] > 0)
-            for axes, steps in zip(cut, nested, strict=True)
-        )
-        if not good or math.prod(filter(None, itertools.chain(*nested))) > _MAX_SEGMENTS:
-            raise FormatError(f"{what} do not fit {MANIFEST}")
-        partitions[name] = Partition(cut, segments, nested, stage)
-    if len(partitions) != len(manifest.tensors):
-        raise FormatError(f"`{path}` has not the tensors of {MANIFEST}")
-    return partitions

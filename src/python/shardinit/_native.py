@@ -146,7 +146,7 @@ def _load() -> ctypes.CDLL:
 
 def _candidates() -> Iterator[str]:
     named = os.environ.get("SHARDINIT_LIBRARY")
-    if named:  # And nothing else: who names one does not want another.
+    if named:  # Who names a library does not want another.
         yield os.path.abspath(named)
         return
     program = shutil.which("shardinit")

@@ -119,7 +119,7 @@ class BoxFile:
         if into.flags.c_contiguous:
             self._exactly(at, into.reshape(-1).view(np.uint8))
             return
-        step = into.nbytes // into.shape[0]  # Not contiguous: it has a dimension.
+        step = into.nbytes // into.shape[0]  # It is not contiguous, so it has a dimension.
         if into.ndim == 2 and step >= _SCATTER_FROM and into[0].flags.c_contiguous:
             self._scatter(at, into, step)
         elif into.nbytes <= _BUFFER or into.ndim == 1:

@@ -13,14 +13,15 @@ import tempfile
 from collections.abc import Iterable, Iterator
 
 _STREAMS = (1, 2)
-_MOST_LINKS = 40  # As Linux follows.
+_MOST_LINKS = 40  # Linux follows as many.
 _MARKED = 65536  # A mark stands in so many first bytes.
 
 
 def require_local(path: str | os.PathLike[str]) -> None:
-    """
+    """Refuses the name of a store, by which no folder here is meant.
+
     Raises:
-        ValueError: it begins with a scheme and ``://``, which no folder here is meant by.
+        ValueError: it begins with a scheme and ``://``.
     """
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", os.fsdecode(path))
     if scheme is None:
@@ -37,7 +38,7 @@ def require_local(path: str | os.PathLike[str]) -> None:
 
 
 class ResultFile:
-    """Where it goes, and what may be replaced there."""
+    """A file for a result: where it goes, and what may be replaced there."""
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class ResultFile:
             raise IsADirectoryError(21, "it is a folder", self._path)
         if present is None:
             folder = os.path.dirname(path) or "."
-            os.stat(folder)  # Or the reason why not.
+            os.stat(folder)  # This raises the reason why there is none.
             if not os.access(folder, os.W_OK | os.X_OK):
                 raise PermissionError(13, "Permission denied", folder)
             return

@@ -104,7 +104,7 @@ class Source(ABC):
         return made
 
     def __deepcopy__(self: Self, memo: object) -> Self:
-        """As ``copy.copy``."""
+        """Another one, as ``copy.copy`` makes it."""
         return self.__copy__()
 
     def __reduce__(self) -> NoReturn:
@@ -135,13 +135,14 @@ class Source(ABC):
     def partition_spec(self, path: str) -> tuple[tuple[str, ...], ...]:
         """For each dimension of a tensor the mesh axes that cut it, the major one first.
 
-        Of segments, axes that cut one after the other, and stages `boxes` knows.
+        Segments, axes that cut one after the other, and stages are not in it: `boxes` has them.
         """
 
     @abstractmethod
     def is_extended(self, path: str) -> bool:
-        """Whether `partition_spec` is not all: a tensor has segments, axes that cut one after the
-        other, or a stage.
+        """Whether a tensor has segments, axes that cut one after the other, or a stage.
+
+        Then `partition_spec` does not say all.
 
         Raises:
             UnknownTensorError: there is no such tensor.
@@ -204,10 +205,10 @@ class Source(ABC):
         jobs: list[Job] = []
         for offset, shape in boxes:
             there = tuple(slice(o, o + n) for o, n in zip(offset, shape, strict=True))
-            here = tuple(
+            here: list[Any] = [
                 slice(place[o], place[o] + n)
                 for place, o, n in zip(places, offset, shape, strict=True)
-            )
+            ]
             jobs += self.jobs(path, there, array[(*here, ...)], verify=verify)
         self.run(jobs)
         return array.view(info.numpy_dtype) if out is None else out
@@ -262,7 +263,7 @@ def words_for(info: TensorInfo, shape: Shape, out: Words | None) -> Words:
         )
     if not out.flags.writeable:
         raise ValueError("`out` cannot be written to")
-    end = out.itemsize  # Of what lies within the dimensions that are nearer together.
+    end = out.itemsize  # The bytes that the dimensions span which are nearer together in memory.
     for stride, size in sorted((abs(each), n) for each, n in zip(out.strides, shape, strict=True)):
         if size > 1 and stride < end and out.size:
             raise ValueError(

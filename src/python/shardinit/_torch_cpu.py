@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 
-NAME = "torch_cpu/2.13/avx2"  # The version and the instructions of the PyTorch whose numbers it has.
-_ALIKE = ("AVX2", "AVX512")  # With the latter PyTorch draws the same.
+NAME = "torch_cpu/2.13/avx2"  # The PyTorch whose numbers it has: version and instructions.
+_ALIKE = ("AVX2", "AVX512")  # PyTorch draws the same with either.
 
 
 def difference() -> str:
@@ -19,8 +19,8 @@ def difference() -> str:
     capability = torch.backends.cpu.get_cpu_capability()
     if capability not in _ALIKE:
         return (
-            f"PyTorch runs here with the instructions {capability}, and `{NAME}` has the numbers that it"
-            f" draws with {' and '.join(_ALIKE)}"
+            f"PyTorch runs here with the instructions {capability}, and `{NAME}` has the numbers"
+            f" that it draws with {' and '.join(_ALIKE)}"
         )
     return ""
 
@@ -30,6 +30,7 @@ def warn(engine: str, stacklevel: int) -> None:
     if engine.split("/")[0] != NAME.split("/")[0] or not (different := difference()):
         return
     warnings.warn(
-        f"{different}: the model gets those of the engine, and its constructor would draw others here",
+        f"{different}: the model gets those of the engine, and its constructor would draw others"
+        " here",
         stacklevel=stacklevel + 1,
     )

@@ -19,8 +19,9 @@ from torch import nn
 from . import _torch_cpu
 from ._errors import MismatchError
 from ._spec import Sets, Spec, as_spec
-from ._torch_model import LoadResult, fill_models, slots_of
+from ._torch_loading import LoadResult, fill_models
 from ._torch_names import without_wrappers
+from ._torch_slots import slots_of
 
 _ZERO_INIT = "deepspeed.runtime.zero.partition_parameters"
 
@@ -88,7 +89,7 @@ def from_spec(
         SpecError, LibraryError: as `shardinit.open_spec`.
     """
     opened = as_spec(spec, set, layout, instead="shardinit.torch.load_into")
-    _torch_cpu.warn(opened.engine, stacklevel=3)  # Through contextlib.
+    _torch_cpu.warn(opened.engine, stacklevel=3)  # The level between is contextlib's.
     block = _Block(None if device is None else torch.device(device))
     built = Built()
     with _entered(block), contextlib.nullcontext() if device is None else torch.device(device):
@@ -99,7 +100,7 @@ def from_spec(
             f"nothing was filled from {opened.where}",
             hint="its block made no model that is still there: call the constructor in it",
         )
-    # Not given as the device, since DTensors are on that of their mesh.
+    # The device is not handed on as one, since DTensors are on the device of their mesh.
     with contextlib.nullcontext() if block.device is None else block.device:
         results = fill_models(
             models,
@@ -130,11 +131,11 @@ class _Block:
         self.copying = False
         self._said = device is not None
         self._made: dict[int, weakref.ref[nn.Module]] = {}
-        self._copied: dict[int, weakref.ref[nn.Module]] = {}  # Id of a copy → what it is of.
+        self._copied: dict[int, weakref.ref[nn.Module]] = {}  # Id of a copy → its original.
 
     def add(self, module: nn.Module) -> None:
         for known in (self._made, self._copied):
-            known.pop(id(module), None)  # Of a module that was there before.
+            known.pop(id(module), None)  # A module that is gone may have had this id.
         self._made[id(module)] = weakref.ref(module)
 
     def copy(self, module: nn.Module, made: nn.Module) -> None:
@@ -193,7 +194,7 @@ def _entered(block: _Block) -> Iterator[None]:
             nn.Module.__init__ = _init  # type: ignore[method-assign]
             nn.Parameter.__new__ = _new  # type: ignore[method-assign]
             _plain["copy"] = nn.Parameter.__deepcopy__
-            nn.Parameter.__deepcopy__ = _copy  # type: ignore[method-assign]
+            nn.Parameter.__deepcopy__ = _copy  # type: ignore[method-assign, assignment]
             nn.Module.__deepcopy__ = _copy_module  # type: ignore[attr-defined]
         _blocks[thread] = block
     try:
@@ -242,7 +243,7 @@ def _copy(self: nn.Parameter, memo: dict[int, Any]) -> Any:
 
 
 def _copy_module(self: nn.Module, memo: dict[int, Any]) -> Any:
-    """As ``copy.deepcopy`` does where a class has no method for it."""
+    """Copies a module as ``copy.deepcopy`` does where a class has no method for it."""
     made = copy._reconstruct(self, memo, *self.__reduce_ex__(4))  # type: ignore[attr-defined]
     block = _blocks.get(threading.get_ident())
     if block is not None:

@@ -14,32 +14,18 @@ try:
 except ImportError as error:
     raise ImportError("shardinit.torch needs PyTorch: pip install torch") from error
 
+from . import _dtypes
 from ._errors import MismatchError
+from ._partition import joined, taken
 from ._source import Job, Slices, Source, TensorInfo
 
-_DTYPES = {
-    "f64": torch.float64,
-    "f32": torch.float32,
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f8e4m3fn": torch.float8_e4m3fn,
-    "f8e5m2": torch.float8_e5m2,
-    "i64": torch.int64,
-    "i32": torch.int32,
-    "i16": torch.int16,
-    "i8": torch.int8,
-    "u64": torch.uint64,
-    "u32": torch.uint32,
-    "u16": torch.uint16,
-    "u8": torch.uint8,
-    "bool": torch.bool,
-}
 _Box = tuple[tuple[slice, ...], tuple[slice, ...]]
 
 
 def dtype_of(info: TensorInfo) -> torch.dtype:
     """PyTorch's type of a tensor's elements."""
-    return _DTYPES[info.dtype]
+    dtype: torch.dtype = getattr(torch, _dtypes.called(info.dtype))
+    return dtype
 
 
 def fill_local(checkpoint: Source, path: str, tensor: torch.Tensor, verify: bool) -> list[Job]:
@@ -175,7 +161,7 @@ def local_boxes(
     """
     from torch.distributed.tensor import Replicate, Shard
 
-    # For each dimension the intervals [start, stop) that are here, in local order.
+    # For each dimension the intervals that are here, start and length, in local order.
     here: list[list[tuple[int, int]]] = [[(0, size)] for size in shape]
     if coordinate is None:  # This process is not in the mesh.
         return (0,) * len(shape), []
@@ -186,42 +172,17 @@ def local_boxes(
         if not isinstance(placement, Shard) and kind != "_StridedShard":
             raise TypeError(f"{what} has the placement {placement!r}, which cannot be loaded")
         dimension = placement.dim % len(shape)
-        parts = [here[dimension]]
-        if kind == "_StridedShard":
-            factor = int(placement.split_factor)
-            parts = [_chunk(here[dimension], factor, i) for i in range(factor)]
-        here[dimension] = [interval for part in parts for interval in _chunk(part, size, at)]
-    local_shape = tuple(sum(b - a for a, b in intervals) for intervals in here)
+        segments = int(placement.split_factor) if kind == "_StridedShard" else 1
+        here[dimension] = taken(here[dimension], segments, size, at)
+    local_shape = tuple(sum(length for _, length in intervals) for intervals in here)
     if 0 in local_shape:
         return local_shape, []
     boxes: list[_Box] = [((), ())]
     for intervals in here:
-        merged: list[tuple[slice, slice]] = []
-        position = 0
-        for start, stop in intervals:
-            there = slice(start, stop)
-            mine = slice(position, position + stop - start)
-            if merged and merged[-1][0].stop == start:
-                there = slice(merged[-1][0].start, stop)
-                mine = slice(merged[-1][1].start, mine.stop)
-                merged.pop()
-            merged.append((there, mine))
-            position = mine.stop
-        boxes = [((*t, there), (*h, mine)) for t, h in boxes for there, mine in merged]
+        parts: list[tuple[slice, slice]] = []
+        end = 0
+        for start, length in joined(intervals):
+            parts.append((slice(start, start + length), slice(end, end + length)))
+            end += length
+        boxes = [((*t, there), (*h, mine)) for t, h in boxes for there, mine in parts]
     return local_shape, boxes
-
-
-def _chunk(intervals: list[tuple[int, int]], parts: int, index: int) -> list[tuple[int, int]]:
-    """The part of that index by the rule of ``torch.chunk``: each ceil(n / parts) long."""
-    total = sum(stop - start for start, stop in intervals)
-    width = -(-total // parts)
-    low, high = min(total, index * width), min(total, (index + 1) * width)
-    chosen = []
-    position = 0
-    for start, stop in intervals:
-        a = max(low, position) - position + start
-        b = min(high, position + stop - start) - position + start
-        if a < b:
-            chosen.append((a, b))
-        position += stop - start
-    return chosen

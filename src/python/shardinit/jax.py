@@ -19,9 +19,8 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -29,37 +28,24 @@ try:
     import jax
 except ImportError as error:
     raise ImportError('shardinit.jax needs JAX: pip install "jax[cpu]"') from error
-from jax.sharding import (
-    AbstractMesh,
-    AxisType,
-    Mesh,
-    NamedSharding,
-    PartitionSpec,
-    Sharding,
-    SingleDeviceSharding,
-)
+from jax.sharding import Mesh, NamedSharding, Sharding
 
 from ._checkpoint import Folder, as_source
 from ._errors import MismatchError
-from ._source import Source, TensorInfo
+from ._jax_load import (
+    Shardings,
+    choose,
+    fill_tree,
+    load_arrays,
+    named_sharding,
+    nest,
+    path_of,
+    reader,
+)
+from ._source import TensorInfo
 from ._spec import Sets, Spec, as_spec
 
 __all__ = ["fill", "init_sharded", "load", "mesh_of", "nest", "path_of", "run", "shardings_of"]
-
-Shardings = Sharding | Mapping[str, Any] | Callable[[TensorInfo], Sharding] | None
-Make = Callable[[Mapping[str, Sharding]], Mapping[str, jax.Array]]
-
-
-class _Described(Protocol):
-    """What is known of tensors before there are any: of a `Source` or a `Program`."""
-
-    @property
-    def tensors(self) -> Mapping[str, Any]: ...
-    @property
-    def noun(self) -> str: ...
-    @property
-    def where(self) -> str: ...
-    def info(self, path: str) -> TensorInfo: ...
 
 
 def load(
@@ -91,7 +77,7 @@ def load(
         NotACheckpointError, FormatError, DamageError: as `Checkpoint.read`.
     """
     opened = as_source(checkpoint, "shardinit.jax.init_sharded")
-    return _load(opened, _reader(opened, verify), shardings, keys, nested)
+    return load_arrays(opened, reader(opened, verify), shardings, keys, nested)
 
 
 def init_sharded(
@@ -154,8 +140,8 @@ def fill(
         NotACheckpointError, FormatError, DamageError: as `Checkpoint.read`.
     """
     opened = as_source(checkpoint, "shardinit.jax.init_sharded")
-    make = _reader(opened, verify)
-    return _fill(tree, opened, make, shardings, lambda info: _choose(None, info), rename, strict)
+    make = reader(opened, verify)
+    return fill_tree(tree, opened, make, shardings, lambda info: choose(None, info), rename, strict)
 
 
 def run(
@@ -205,7 +191,7 @@ def run(
             has several devices for a program of one rank, or shardings are over other devices.
         TypeError: arguments that do not go together.
     """
-    from ._jax_program import open_program  # Which other functions do not need.
+    from ._jax_program import open_program  # Other functions do not need what it imports.
 
     if not isinstance(mesh, Mesh):
         raise TypeError(f"`mesh` is a jax.sharding.Mesh, not {type(mesh).__name__}")
@@ -225,159 +211,12 @@ def run(
     cuts = opened.partitions(mesh) if shardings is None else {}
 
     def default(info: TensorInfo) -> Sharding:
-        return _named_sharding(mesh, cuts[info.path])
+        return named_sharding(mesh, cuts[info.path])
 
     if tree is not None:
-        return _fill(tree, opened, make, shardings, default, rename, strict, mesh)
-    return _load(opened, make, default if shardings is None else shardings, keys, nested, devices)
-
-
-def _load(
-    opened: _Described,
-    make: Make,
-    shardings: Shardings,
-    keys: Iterable[str] | None,
-    nested: bool,
-    devices: frozenset[Any] | None = None,
-) -> dict[str, Any]:
-    """`load`, from anything. `devices`: those that shardings must be over."""
-    wanted = list(opened.tensors) if keys is None else list(keys)
-    missing = [path for path in wanted if path not in opened.tensors]
-    unexpected: list[str] = []
-    if isinstance(shardings, Mapping):
-        flat = _flatten(shardings)
-        unexpected = [path for path in wanted if path not in flat and path not in missing]
-        missing += [path for path in flat if path not in opened.tensors and path not in missing]
-        chosen = flat
-    else:
-        chosen = {p: _choose(shardings, opened.info(p)) for p in wanted if p not in missing}
-    mismatching = {
-        path: why
-        for path in wanted
-        if path in chosen and path in opened.tensors
-        if (why := _mismatch(opened.info(path), chosen[path], devices))
-    }
-    if missing or unexpected or mismatching:
-        hint = "give every tensor a sharding, or name those to load in `keys`" if unexpected else ""
-        raise MismatchError(
-            f"cannot load {opened.where}", missing, unexpected, mismatching, hint, opened.noun
-        )
-    arrays = dict(make({path: chosen[path] for path in wanted}))
-    return nest(arrays) if nested else arrays
-
-
-def _fill(
-    tree: Any,
-    opened: _Described,
-    make: Make,
-    shardings: Shardings,
-    default: Callable[[TensorInfo], Sharding],
-    rename: Callable[[str], str] | None,
-    strict: bool,
-    mesh: Mesh | None = None,
-) -> Any:
-    """`fill`, from anything.
-
-    `default` is of leaves that have no sharding, if there are no `shardings`; `mesh` has the devices
-    that shardings must be over.
-    """
-    devices = None if mesh is None else frozenset(mesh.devices.flat)
-    flat = _flatten(shardings) if isinstance(shardings, Mapping) else None
-    leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
-    streams = _streams(tree)
-    paths: list[str | None] = []
-    chosen: dict[str, Any] = {}
-    missing: list[str] = []
-    mismatching: dict[str, str] = {}
-    for keys, leaf in leaves:
-        if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
-            paths.append(None)
-            continue
-        path = ".".join(parts_of(keys))
-        if path not in opened.tensors or rename:
-            path = rename(path_of(keys)) if rename else path_of(keys)
-        if path not in opened.tensors and jax.tree_util.keystr(keys) in streams:
-            paths.append(None)
-            continue
-        paths.append(path)
-        if path not in opened.tensors:
-            missing.append(path)
-            continue
-        info = opened.info(path)
-        if flat is not None:
-            if path not in flat:
-                mismatching[path] = "has no sharding"
-                continue
-            chosen[path] = flat[path]
-        elif shardings is None:
-            try:
-                own = _own_sharding(leaf, mesh)
-            except MismatchError as error:
-                mismatching[path] = str(error)
-                continue
-            fits = own is not None and (devices is None or own.device_set == devices)
-            chosen[path] = own if fits else default(info)
-        else:
-            chosen[path] = _choose(shardings, info)
-        why = _mismatch(info, chosen[path], devices)
-        if tuple(leaf.shape) != info.global_shape:
-            why = f"shape {list(info.global_shape)} in the {opened.noun}, {list(leaf.shape)} here"
-        elif np.dtype(leaf.dtype) != info.numpy_dtype:
-            why = why or f"dtype {info.dtype} in the {opened.noun}, {leaf.dtype} here"
-        if why:
-            mismatching[path] = why
-    taken = frozenset(paths)
-    unexpected = [path for path in opened.tensors if path not in taken] if strict else []
-    if missing or unexpected or mismatching:
-        what = f"cannot load {opened.where} into {type(tree).__name__}"
-        raise MismatchError(what, missing, unexpected, mismatching, noun=opened.noun)
-    arrays = make(chosen)
-    filled = [
-        leaf if path is None else arrays[path]
-        for path, (_, leaf) in zip(paths, leaves, strict=True)
-    ]
-    return jax.tree_util.tree_unflatten(structure, filled)
-
-
-def _streams(tree: Any) -> frozenset[str]:
-    """Where Flax NNX has the keys and counters of its random streams, as those of ``nnx.Dropout``."""
-    nnx = sys.modules.get("flax.nnx")
-    if nnx is None:
-        return frozenset()
-    leaves = jax.tree_util.tree_flatten_with_path(
-        tree, is_leaf=lambda node: isinstance(node, nnx.RngState)
-    )[0]
-    found = [(keys, leaf) for keys, leaf in leaves if isinstance(leaf, nnx.RngState)]
-    return frozenset(
-        jax.tree_util.keystr((*keys, *inner))
-        for keys, state in found
-        for inner, _ in jax.tree_util.tree_flatten_with_path(state)[0]
-    )
-
-
-def _own_sharding(leaf: Any, mesh: Mesh | None) -> Sharding | None:
-    """A leaf's sharding; one over an ``AbstractMesh``, as skeletons that are made under
-    ``jax.set_mesh`` have, is over the mesh of these names.
-
-    Raises:
-        MismatchError: no mesh has them.
-    """
-    own: Sharding | None = getattr(leaf, "sharding", None)
-    if not isinstance(own, NamedSharding) or not isinstance(own.mesh, AbstractMesh):
-        return own
-    named = [a for axes in own.spec if axes for a in ((axes,) if isinstance(axes, str) else axes)]
-    if not named and AxisType.Explicit not in own.mesh.axis_types:
-        return None  # JAX chooses how it is cut, so nothing is said.
-    over = mesh if mesh is not None else jax.sharding.get_mesh()
-    if missing := [axis for axis in named if axis not in over.axis_names]:
-        raise MismatchError(
-            f"its sharding is over axis `{missing[0]}` of an abstract mesh, and "
-            + ("no mesh is set: call this under `jax.set_mesh`, or give `shardings`"
-               if over.empty else "the mesh does not have it")
-        )  # fmt: skip
-    if over.empty:
-        return None
-    return NamedSharding(over, own.spec)
+        return fill_tree(tree, opened, make, shardings, default, rename, strict, mesh)
+    chosen = default if shardings is None else shardings
+    return load_arrays(opened, make, chosen, keys, nested, devices)
 
 
 def mesh_of(checkpoint: Folder, devices: Iterable[Any] | None = None) -> Mesh:
@@ -437,103 +276,6 @@ def shardings_of(checkpoint: Folder, mesh: Mesh) -> dict[str, NamedSharding]:
     }
     if mismatching:
         raise MismatchError(f"cannot shard {opened.where}", mismatching=mismatching)
-    return {path: _named_sharding(mesh, spec) for path, spec in specs.items()}
+    return {path: named_sharding(mesh, spec) for path, spec in specs.items()}
 
 
-def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Dicts in dicts from paths: ``{"a.b": x}`` → ``{"a": {"b": x}}``."""
-    tree: dict[str, Any] = {}
-    for path, value in flat.items():
-        *parents, name = path.split(".")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[name] = value
-    return tree
-
-
-def path_of(keys: Iterable[Any]) -> str:
-    """The path of a leaf from JAX's key path: attributes, keys and indices, joined by dots.
-
-    A last attribute ``value`` is left out, which is the array of a Flax NNX variable, and the last
-    key of the only array of a node that names none, as Haliax's ``NamedArray``; `fill` does so
-    where the checkpoint has no such path.
-    """
-    keys = list(keys)
-    unnamed = bool(keys) and keys[-1] == jax.tree_util.FlattenedIndexKey(0)
-    if len(keys) > 1 and (unnamed or getattr(keys[-1], "name", "") == "value"):
-        keys.pop()
-    return ".".join(parts_of(keys))
-
-
-def _named_sharding(mesh: Mesh, spec: tuple[tuple[str, ...], ...]) -> NamedSharding:
-    partition = PartitionSpec(*(axes or None for axes in spec))  # type: ignore[no-untyped-call]
-    return NamedSharding(mesh, partition)
-
-
-def parts_of(keys: Iterable[Any]) -> list[str]:
-    """The names of JAX's key path."""
-    parts = []
-    for key in keys:
-        for attribute in ("name", "key", "idx"):  # GetAttrKey; DictKey and others; SequenceKey.
-            if hasattr(key, attribute):
-                parts.append(str(getattr(key, attribute)))
-                break
-        else:
-            parts.append(str(key))
-    return parts
-
-
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            flat.update(_flatten(value, f"{prefix}{name}."))
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
-
-
-def _choose(shardings: Any, info: TensorInfo) -> Sharding:
-    if shardings is None:
-        return SingleDeviceSharding(jax.local_devices()[0])
-    if isinstance(shardings, Sharding):
-        return shardings
-    chosen: Sharding = shardings(info)
-    return chosen
-
-
-def _mismatch(info: TensorInfo, sharding: Any, devices: frozenset[Any] | None) -> str:
-    if not isinstance(sharding, Sharding):
-        return f"{type(sharding).__name__} is no sharding"
-    if devices is not None and sharding.device_set != devices:
-        return f"its {len(sharding.device_set)} devices are not the {len(devices)} of the mesh"
-    x64 = jax.config.read("jax_enable_x64")  # type: ignore[no-untyped-call]
-    if info.numpy_dtype.itemsize == 8 and not x64:
-        return f"is {info.dtype}, but jax_enable_x64 is off"
-    try:
-        sharding.shard_shape(info.global_shape)
-    except (ValueError, IndexError) as error:
-        return str(error).splitlines()[0]
-    return ""
-
-
-def _reader(opened: Source, verify: bool) -> Make:
-    return lambda chosen: {
-        path: _array(opened, path, each, verify) for path, each in chosen.items()
-    }
-
-
-def _array(checkpoint: Source, path: str, sharding: Sharding, verify: bool) -> jax.Array:
-    info = checkpoint.info(path)
-    # Devices with the same slice share it: no byte is read twice.
-    seen: dict[Any, np.ndarray[Any, Any]] = {}
-
-    def read(index: tuple[slice, ...] | None) -> np.ndarray[Any, Any]:
-        slices = index or ()
-        key = tuple(part.indices(n) for part, n in zip(slices, info.global_shape, strict=True))
-        if key not in seen:
-            seen[key] = checkpoint.read(path, slices, verify=verify)
-        return seen[key]
-
-    return jax.make_array_from_callback(info.global_shape, sharding, read, dtype=info.numpy_dtype)

@@ -13,8 +13,8 @@ Bytes are read from the files, or made, straight into the memory of CPU tensors;
 devices they are copied there once. Nothing is unpickled. A process reads or makes what its
 own shards need, and no process talks to another.
 
-Where a checkpoint is asked for, what ``shardinit export`` wrote will do, in any format, and a spec that
-is open (`shardinit.open_spec`).
+Where a checkpoint is asked for, what ``shardinit export`` wrote will do, in any format, and a spec
+that is open (`shardinit.open_spec`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ import torch
 from ._checkpoint import Folder, as_source
 from ._errors import MismatchError
 from ._torch_from_spec import Built, from_spec
-from ._torch_model import LoadResult, init_, load_into
+from ._torch_loading import LoadResult
+from ._torch_model import init_, load_into
 
 if TYPE_CHECKING:
     from ._dcp import StorageReader
@@ -129,7 +130,7 @@ def load_dtensor(
 
 
 def __getattr__(name: str) -> Any:
-    if name == "StorageReader":  # Not before it is used: it imports for as long as 2 GB load.
+    if name == "StorageReader":  # It imports for as long as 2 GB load, so not before it is used.
         from ._dcp import StorageReader
 
         return StorageReader

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .. import _torch_cpu
+from .._dtypes import NAMES, called
 from .._errors import CaptureError
 from .._result_file import ResultFile, require_local
 from .._spec import Spec
@@ -29,7 +30,8 @@ from .._spec import Spec
 if TYPE_CHECKING:
     import torch as _torch
 
-    from ._verify import Real, Verified
+    from ._compare import Real
+    from ._verify import Verified
 
 __all__ = ["Captured", "hf", "jax", "torch"]
 
@@ -59,8 +61,8 @@ class Captured:
     )  # The tensors that the constructor makes, after a seed.
     _spread: Callable[[str], int] | None = dataclasses.field(
         default=None, repr=False, compare=False
-    )  # By how many units in the last place a tensor's elements may be off.
-    _has_own_seed: bool = False  # Then another seed of the spec shows constants alone.
+    )  # Gives the units in the last place by which a tensor's elements may be off.
+    _has_own_seed: bool = False  # If so, another seed of the spec shows constants alone.
     layout: str | None = None
     seed: int = 0
     _inputs: tuple[str, ...] = dataclasses.field(default=(), repr=False, compare=False)
@@ -294,11 +296,10 @@ def _load_config(path: pathlib.Path) -> Any:
 def _dtype(dtype: str | _torch.dtype) -> _torch.dtype:
     import torch as pytorch
 
-    from ._initializer import DTYPES
-
     if isinstance(dtype, pytorch.dtype):
         return dtype
-    for known, short in DTYPES.items():
-        if dtype in (short, str(known).removeprefix("torch.")):
-            return known
-    raise ValueError(f"unknown element type `{dtype}`: it is one of {', '.join(DTYPES.values())}")
+    for name in NAMES:
+        if dtype in (name, called(name)):
+            found: _torch.dtype = getattr(pytorch, called(name))
+            return found
+    raise ValueError(f"unknown element type `{dtype}`: it is one of {', '.join(NAMES)}")

@@ -10,19 +10,21 @@ from typing import Any
 import torch
 
 from .. import _torch_cpu
+from .._dtypes import name_of
 from .._errors import CaptureError, CaptureWarning
 from . import Captured
 from . import _chance as chance
+from ._compare import Real, Words
 from ._expression import NoFormula
 from ._finish import check_path, finish
-from ._initializer import DTYPES, tensor_of
+from ._initializer import bits, tensor_of
+from ._lines import users_frame
 from ._norms import norms_of
-from ._record import Recorder, record, users_frame
+from ._record import Recorder, record
 from ._spread import spread_of
 from ._stream import TORCH_CPU
 from ._tensor import Tensor
 from ._values import Blocked, Value
-from ._verify import Real, Words
 
 
 def capture(
@@ -104,17 +106,12 @@ def _real(
 
 
 def _real_tensor(tensor: torch.Tensor) -> Real:
-    def words() -> Words:
-        of = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-        found: Words = tensor.contiguous().view(of).numpy()
-        return found
-
     def numbers(words: Words) -> Words:
         found: Words = torch.from_numpy(words.copy()).view(tensor.dtype).double().numpy()
         return found
 
-    dtype = DTYPES.get(tensor.dtype, str(tensor.dtype))
-    return Real(tuple(tensor.shape), dtype, words, numbers)
+    dtype = name_of(tensor.dtype) or str(tensor.dtype)
+    return Real(tuple(tensor.shape), dtype, lambda: bits(tensor.contiguous()), numbers)
 
 
 def _state(model: torch.nn.Module, all_buffers: bool) -> dict[str, torch.Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import secrets
 import sys
 import types
 import warnings
@@ -13,8 +14,7 @@ from typing import Any
 from unittest import mock
 
 from .._errors import CaptureWarning
-
-_STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+from ._lines import is_standard
 
 
 @contextlib.contextmanager
@@ -31,8 +31,8 @@ def seen(what: str) -> Iterator[None]:
     sources += [name for name, state in _states().items() if before.get(name, state) != state]
     for source in dict.fromkeys(sources):
         warnings.warn(
-            f"{what} drew from `{source}`, which no seed of the spec decides: what became of it is in"
-            " the spec as it was now",
+            f"{what} drew from `{source}`, which no seed of the spec decides: what became of it is"
+            " in the spec as it was now",
             CaptureWarning,
             stacklevel=5,
         )
@@ -75,8 +75,10 @@ def _asked(sources: list[str]) -> Iterator[None]:
 
 
 def _becomes_a_number() -> bool:
-    """Whether it may be for a model: temporary files get names, and modules that are imported have
-    generators of their own."""
+    """Whether what asks now may make a number of a model of it.
+
+    Temporary files get names, and modules that are imported have generators of their own.
+    """
     frame: types.FrameType | None = sys._getframe(2)
     files = []
     while frame is not None:
@@ -84,6 +86,6 @@ def _becomes_a_number() -> bool:
         frame = frame.f_back
     if any(file.startswith("<frozen importlib") for file in files):
         return False
-    own = (__file__, random.__file__, os.path.join(_STANDARD, "secrets.py"))
+    own = (__file__, random.__file__, secrets.__file__)
     asks = next((file for file in files if file not in own), "")
-    return not asks.startswith(_STANDARD) or "-packages" in asks
+    return not is_standard(asks)

@@ -17,7 +17,7 @@ from . import Captured
 from ._verify import Verified
 
 _DIFFERENT = 1
-_WRONG = 2  # As of `shardinit`: the command line or what it names.
+_WRONG = 2  # The command line or what it names is wrong, as for `shardinit`.
 _CONFLICT = 4
 
 
@@ -26,15 +26,15 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     show = warnings.showwarning
 
-    def warn(message: Any, category: Any, *place: Any) -> None:
+    def warn(message: Warning | str, category: type[Warning], *place: Any) -> None:
         if issubclass(category, CaptureWarning):
             print(f"shardinit-capture: warning: {message}", file=sys.stderr)
         else:
             show(message, category, *place)
 
-    with warnings.catch_warnings():  # Which also brings back what shows them.
+    with warnings.catch_warnings():  # It also brings back the function that shows them.
         warnings.simplefilter("always", CaptureWarning)
-        warnings.showwarning = warn
+        warnings.showwarning = warn  # type: ignore[assignment]
         return _run(options)
 
 
@@ -55,7 +55,7 @@ def _run(options: argparse.Namespace) -> int:
         return 0 if options.verify == "none" else _verify(captured, options)
     except (ShardinitError, ValueError) as error:
         return _complain(str(error), _WRONG if not isinstance(error, LibraryError) else 3)
-    except FileExistsError as error:
+    except FileExistsError:
         return _complain(
             f"`{options.output}` exists and is no spec that this command wrote\n"
             "  hint: choose another name for `-o`, or replace it with `--force`",
@@ -77,7 +77,8 @@ def _verify(captured: Captured, options: argparse.Namespace) -> int:
     elif options.verify == "all" or not verified.good:
         print(verified.table(), end="", file=sys.stderr if options.output == "-" else sys.stdout)
     else:
-        print(f"{options.output}: compared with the constructor: {verified.summary()}", file=sys.stderr)
+        summary = f"compared with the constructor: {verified.summary()}"
+        print(f"{options.output}: {summary}", file=sys.stderr)
     return 0 if verified.good else _DIFFERENT
 
 
@@ -115,8 +116,9 @@ def _parser() -> argparse.ArgumentParser:
                             help="of the spec; torch_cpu has PyTorch's bits, jax_threefry"
                             " JAX's numbers")  # fmt: skip
         source.add_argument("--verify", choices=["sample", "all", "none"], default="sample",
-                            help="make the model and compare its tensors with the spec's: some of"
-                            " each kind if it is not large, all, or none (default: sample)")  # fmt: skip
+                            help="make the model and compare its tensors with the spec's:"
+                            " some of each kind if it is not large, all, or none"
+                            " (default: sample)")  # fmt: skip
     for source in (torch, hf):
         source.add_argument("--dtype", help="PyTorch's default while the constructor runs: bf16 …")
         source.add_argument(
@@ -170,7 +172,7 @@ def _find(text: str) -> Any:
     if not colon or not module or not names:
         raise CaptureError(f"`{text}` is not MODULE:CALLABLE, as in `my.models:Llama`")
     if "" not in sys.path:
-        sys.path.insert(0, "")  # As for `python -m`.
+        sys.path.insert(0, "")  # Modules are found as by `python -m`.
     try:
         found: Any = importlib.import_module(module)
     except ImportError as error:

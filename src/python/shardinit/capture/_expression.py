@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
@@ -56,7 +55,7 @@ class Index:
         return low, high
 
     def fixed(self, ranges: Mapping[int, Range]) -> Index:
-        """The same where variables that have one value are this value."""
+        """An equal index, in which variables that have one value are this value."""
         fixed = {d: ranges[d][0] for d, _ in self.factors if ranges[d][0] == ranges[d][1]}
         constant = self.constant + sum(f * fixed.get(d, 0) for d, f in self.factors)
         return Index.of(constant, {d: f for d, f in self.factors if d not in fixed})
@@ -72,6 +71,29 @@ class Index:
             return term
         sign = "+" if self.constant > 0 else "-"
         return binary(sign, term, number(abs(self.constant)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Divided(Index):
+    """An index of which every value is divisible, divided."""
+
+    divisor: int = 1
+
+    def plus(self, other: Index, times: int = 1) -> Index:
+        if not other.factors and times * other.constant == 0:
+            return self
+        raise NoFormula("an index into every few elements is moved")
+
+    def fixed(self, ranges: Mapping[int, Range]) -> Index:
+        whole = super().fixed(ranges)
+        return Divided(whole.constant, whole.factors, self.divisor)
+
+    def bounds(self, ranges: Mapping[int, Range]) -> Range:
+        low, high = super().bounds(ranges)
+        return -(-low // self.divisor), high // self.divisor
+
+    def text(self) -> Term:
+        return binary("/", super().text(), number(self.divisor))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,94 +202,8 @@ def both(conditions: Sequence[Term]) -> Term:
     return term
 
 
-@dataclasses.dataclass(frozen=True)
-class Use:
-    """A draw in an expression.
-
-    Attributes:
-        index: which of its elements, by the element of the tensor.
-        ranges: the elements of the tensor for which it is used.
-        branch: (a choice, which of its sides) around it.
-    """
-
-    draw: Any
-    index: tuple[Index, ...]
-    ranges: tuple[Range, ...]
-    branch: tuple[tuple[int, int], ...]
-
-    def excludes(self, other: Use) -> bool:
-        """No element uses both."""
-        sides = dict(self.branch)
-        return any(sides.get(choice, side) != side for choice, side in other.branch)
-
-    def bounds(self) -> list[Range]:
-        """The draw's elements that are used lie within this box."""
-        ranges = dict(enumerate(self.ranges))
-        return [i.bounds(ranges) for i in self.index]
-
-    def continues(self, other: Use) -> bool:
-        """Each of the tensor's elements uses the same one of the draw, by whichever of both."""
-        ranges = {
-            d: (max(a[0], b[0]), min(a[1], b[1]))
-            for d, (a, b) in enumerate(zip(self.ranges, other.ranges, strict=True))
-        }
-        return all(
-            a.fixed(ranges) == b.fixed(ranges) for a, b in zip(self.index, other.index, strict=True)
-        )
-
-    def apart(self, other: Use) -> bool:
-        """They use different elements of the draw."""
-        return any(
-            a[1] < b[0] or b[1] < a[0] for a, b in zip(self.bounds(), other.bounds(), strict=True)
-        )
-
-    def once(self) -> bool:
-        """Each of the tensor's elements uses another one of the draw."""
-        used = {d for i in self.index for d, _ in i.factors}
-        return all(low == high or d in used for d, (low, high) in enumerate(self.ranges))
-
-
-def check_uses(uses: Sequence[Use]) -> None:
-    """Whether draws of the spec's own, one for each place in the text, have the same distribution.
-
-    Raises:
-        NoFormula: one random number is used more than once.
-    """
-    for n, use in enumerate(uses):
-        if not use.once():
-            raise NoFormula("one random number is in several elements", use.draw.origin)
-        for other in uses[:n]:
-            if other.draw is not use.draw or use.apart(other):
-                continue
-            if not (use.excludes(other) and use.continues(other)):
-                raise NoFormula("one random number is used twice", use.draw.origin)
-
-
 def identity(shape: Sequence[int]) -> tuple[Index, ...]:
     return tuple(Index.of(0, {d: 1}) if n > 1 else Index(0) for d, n in enumerate(shape))
-
-
-class Divided(Index):
-    """A whole number that is known to be divisible."""
-
-    def __init__(self, index: Index, divisor: int) -> None:
-        super().__init__(index.constant, index.factors)
-        object.__setattr__(self, "divisor", divisor)
-
-    def plus(self, other: Index, times: int = 1) -> Index:
-        if not other.factors and times * other.constant == 0:
-            return self
-        raise NoFormula("an index into every few elements is moved")
-
-    def fixed(self, ranges: Mapping[int, Range]) -> Index:
-        return Divided(super().fixed(ranges), self.divisor)  # type: ignore[attr-defined]
-
-    def bounds(self, ranges: Mapping[int, Range]) -> Range:
-        low, high = super().bounds(ranges)
-        return -(-low // self.divisor), high // self.divisor  # type: ignore[attr-defined]
-
-    def text(self) -> Term:
-        return binary("/", super().text(), number(self.divisor))  # type: ignore[attr-defined]
 
 
 def affine(term: Term, factor: Term | None, summand: Term | None) -> Term:
@@ -293,99 +229,23 @@ def divide(index: Index, by: int, ranges: Mapping[int, Range]) -> tuple[Index, I
     )
 
 
-class Walk:
-    """What goes from a tensor back to its draws, and makes an expression on the way.
+def chosen(at: Term, terms: Sequence[tuple[int, Term]]) -> Term:
+    """The term of the number that `at` is, which is one of those given: number and term."""
+    *others, (_, term) = terms
+    for place, other in reversed(others):
+        term = where(binary("==", at, number(place)), other, term)
+    return term
 
-    Attributes:
-        uses: the draws in the expression.
-    """
 
-    def __init__(self) -> None:
-        self.uses: list[Use] = []
-        self._branch: tuple[tuple[int, int], ...] = ()
-        self._choices = 0
+def truncated_normal(low: float, high: float, std: float = 1, mean: float = 0) -> Term:
+    """Numbers of a normal distribution between bounds, which are in standard deviations."""
+    # Six standard deviations, at which erf is not 1 yet, are as good as all.
+    ends = [math.erf(min(max(z, -6), 6) / math.sqrt(2)) for z in (low, high)]
+    unit = affine(Term("uniform()"), number(ends[1] - ends[0]), number(ends[0]))
+    return affine(call("erf_inv", unit), number(std * math.sqrt(2)), number(mean))
 
-    def use(self, draw: Any, index: tuple[Index, ...], ranges: Mapping[int, Range]) -> None:
-        """Notes that an element of a draw is asked for here."""
-        box = tuple(ranges[d] for d in sorted(ranges))
-        self.uses.append(Use(draw, index, box, self._branch))
 
-    @contextlib.contextmanager
-    def side(self, choice: int, side: int) -> Iterator[None]:
-        """Around what is asked for on one side of a choice."""
-        before = self._branch
-        self._branch = (*before, (choice, side))
-        yield
-        self._branch = before
-
-    def choice(self) -> int:
-        self._choices += 1
-        return self._choices
-
-    def joined(
-        self,
-        sizes: Sequence[int],
-        dimension: int,
-        index: tuple[Index, ...],
-        ranges: Mapping[int, Range],
-        part: Callable[[int, tuple[Index, ...], dict[int, Range]], Term],
-    ) -> Term:
-        """An element of tensors of these sizes, one after another along a dimension.
-
-        `part` is asked for that of the n-th, at its own index, for what is within the ranges.
-        """
-        at = index[dimension]
-        start = 0
-        choice = self.choice()
-        pieces: list[tuple[int, Term]] = []
-        for i, n in enumerate(sizes):
-            low, high = at.bounds(ranges)
-            if low < start + n and high >= start:
-                inside = dict(ranges)
-                if low < start or high >= start + n:
-                    if len(at.factors) != 1 or at.factors[0][1] != 1:
-                        raise NoFormula("a part of tensors that are joined")
-                    d = at.factors[0][0]
-                    inside[d] = (
-                        max(ranges[d][0], start - at.constant),
-                        min(ranges[d][1], start + n - 1 - at.constant),
-                    )
-                moved = list(index)
-                moved[dimension] = at.plus(Index(start), -1) if n > 1 else Index(0)
-                with self.side(choice, start):
-                    pieces.append((start + n, part(i, tuple(moved), inside)))
-            start += n
-        term = pieces[-1][1]
-        for end, piece in reversed(pieces[:-1]):
-            term = where(binary("<", at.text(), number(end)), piece, term)
-        return term
-
-    def padded(
-        self,
-        before: Sequence[int],
-        shape: Sequence[int],
-        index: tuple[Index, ...],
-        ranges: Mapping[int, Range],
-        inside: Callable[[tuple[Index, ...], dict[int, Range]], Term],
-        filler: Term,
-    ) -> Term:
-        """An element of a tensor of this shape, with so many others `before` it, and any behind."""
-        moved, conditions, within = list(index), [], dict(ranges)
-        for dimension in reversed(range(len(index))):
-            at = index[dimension].plus(Index(before[dimension]), -1)
-            low, high = at.bounds(ranges)
-            n = shape[dimension]
-            if low < 0 or high >= n:
-                if len(at.factors) != 1 or at.factors[0][1] != 1:
-                    raise NoFormula("a part of a tensor that is padded")
-                d = at.factors[0][0]
-                within[d] = (
-                    max(ranges[d][0], -at.constant),
-                    min(ranges[d][1], n - 1 - at.constant),
-                )
-                if low < 0:
-                    conditions.append(binary(">=", Term(f"i{d}"), number(-at.constant)))
-                if high >= n:
-                    conditions.append(binary("<", Term(f"i{d}"), number(n - at.constant)))
-            moved[dimension] = at if n > 1 else Index(0)
-        return where(both(conditions), inside(tuple(moved), within), filler)
+def shortest(value: float, is_good: Callable[[float], bool]) -> float:
+    """The number of the fewest digits near a value that will do; the value, if none will."""
+    tries = (float(f"{value:.{digits}g}") for digits in range(1, 18))
+    return next(filter(is_good, tries), value)

@@ -1,4 +1,4 @@
-"""From tensors to a `Captured`, or to an error that names all that no spec can say."""
+"""The end of each capture: a `Captured`, or an error that names all that no spec can say."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .._errors import CaptureError, LibraryError
+from .._json import is_path
 from . import Captured
 from ._expression import NoFormula
 from ._places import placed_tree
@@ -14,15 +15,15 @@ from ._tensor import Tensor, file_of, share
 from ._write import spec_text
 
 LAYOUT = "pytree"  # What stores arrays that are drawn in parts.
-_PATH = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
 def check_path(path: str) -> None:
-    """
+    """Refuses what is no path of a spec.
+
     Raises:
         NoFormula: a spec cannot have the path.
     """
-    if not _PATH.fullmatch(path):
+    if not is_path(path):
         raise NoFormula("its name has characters that a path of a spec cannot have")
 
 
@@ -39,7 +40,8 @@ def finish(
     layouts: Sequence[str] = (),
     stored: Mapping[str, tuple[tuple[int, ...], str]] | None = None,
 ) -> Captured:
-    """
+    """The spec of tensors, checked as the tool itself reads it.
+
     Args:
         tensors: what can be said.
         problems: path → why not, of the others.

@@ -1,4 +1,4 @@
-"""PyTorch's CPU generator while a constructor runs: who sets it is seen, by whichever name or function."""
+"""PyTorch's CPU generator while a constructor runs, and whoever sets it by whichever function."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from ._values import Blocked
 
 def is_default(generator: torch.Generator | None) -> bool:
     """Whether a draw is PyTorch's CPU generator's. The dispatcher hands on other objects for it."""
-    return generator is None or generator._cdata == torch.default_generator._cdata
+    return generator is None or (
+        generator._cdata == torch.default_generator._cdata  # type: ignore[attr-defined]
+    )
 
 
 class Watched:
     """The generator itself, which random operations on fake tensors leave as it is.
 
-    It gets a seed that nobody knows, and is moved by a word for each draw, so that each place in the
-    stream has a state of its own. A state that is not the last one was set by the constructor, with
-    `manual_seed`, `set_state`, `fork_rng` or what else there is: if it is one that was there before,
-    the stream goes on from that place.
+    It gets a seed that nobody knows, and is moved by a word for each draw, so that each place in
+    the stream has a state of its own. A state that is not the last one was set by the constructor,
+    with `manual_seed`, `set_state`, `fork_rng` or what else there is: if it is one that was there
+    before, the stream goes on from that place.
 
     Attributes:
         seeded: the constructor seeds it with the spec's own seed, so it has no other.

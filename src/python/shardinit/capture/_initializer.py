@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 
-from ._expression import NoFormula, Term, check_uses, stored
+from .._dtypes import name_of
+from ._expression import NoFormula, Term, shortest, stored
 from ._formula import Formula
 from ._stream import TORCH_CPU, Words, is_one_round
 from ._tensor import (
@@ -23,47 +24,35 @@ from ._tensor import (
     Text,
     at,
     constant,
+    expression,
     from_file,
+    gives,
     make,
     plain,
     root,
+    table,
     varying,
 )
 from ._torch_numbers import MATRIX, torch_term
 from ._values import Draw, Literal, Value, contiguous, evaluate
-
-DTYPES = {
-    torch.float32: "f32",
-    torch.float64: "f64",
-    torch.bfloat16: "bf16",
-    torch.float16: "f16",
-    torch.float8_e4m3fn: "f8e4m3fn",
-    torch.float8_e5m2: "f8e5m2",
-    torch.int8: "i8",
-    torch.int16: "i16",
-    torch.int32: "i32",
-    torch.int64: "i64",
-    torch.uint8: "u8",
-    torch.uint16: "u16",
-    torch.uint32: "u32",
-    torch.uint64: "u64",
-    torch.bool: "bool",
-}
+from ._walk import check_uses
 
 COMPUTED = 1 << 27  # Elements that are compared with the real ones, and no more.
 
 
 def tensor_of(path: str, value: Value, engine: str) -> Tensor:
-    """
+    """The tensor of a spec that holds a value.
+
     Args:
-        engine: of the spec.
+        path, value: its name, and what it holds.
+        engine: the spec's.
 
     Raises:
         NoFormula: a spec cannot say what the tensor holds.
     """
-    if value.dtype not in DTYPES:
+    dtype = name_of(value.dtype)
+    if not dtype:
         raise NoFormula(f"a spec has no {value.dtype}".replace("torch.", ""), value.origin)
-    dtype = DTYPES[value.dtype]
     if not math.prod(value.shape):
         return Tensor(path, value.shape, dtype, "zeros", [], path)
     if not value.random:
@@ -92,7 +81,8 @@ def tensor_of(path: str, value: Value, engine: str) -> Tensor:
         return tensor_of(path, _whatever_is_drawn(value), engine)
     check_uses(formula.uses)
     init = _drawn(formula, value.shape)
-    return Tensor(path, value.shape, dtype, init, formula.uses, path, fans=_fans_of(init, value.shape))
+    fans = _fans_of(init, value.shape)
+    return Tensor(path, value.shape, dtype, init, formula.uses, path, fans=fans)
 
 
 def _whatever_is_drawn(value: Value) -> Value:
@@ -135,15 +125,12 @@ def _filling(draw: Draw, value: Value) -> str:
 
 def _placed(text: str, formula: Formula) -> Initializer | None:
     """An expression with numbers of PyTorch's; None if only the seed decides their places."""
-    if len(text) > LONGEST:
-        raise NoFormula(f"its expression has {len(text)} characters, {LONGEST} is the limit",
-                        formula.uses[0].draw.origin)  # fmt: skip
-    if MATRIX in text:
-        raise NoFormula("such random values are changed", formula.uses[0].draw.origin)
-    if any(words.after >= 0 for words in formula.marks.values()):
-        return None
+    origin = formula.uses[0].draw.origin
     places = {mark: Linear(words.count) for mark, words in formula.marks.items()}
-    return {"expr": {"": Text(text), **places}}
+    init = expression(text, origin, **places)
+    if MATRIX in text:
+        raise NoFormula("such random values are changed", origin)
+    return None if any(words.after >= 0 for words in formula.marks.values()) else init
 
 
 def _filled_with(draw: Draw, shape: tuple[int, ...]) -> Initializer | None:
@@ -153,7 +140,7 @@ def _filled_with(draw: Draw, shape: tuple[int, ...]) -> Initializer | None:
         case "normal":
             return _normal(p.get("mean", 0.0), p.get("std", 1.0), shape, draw.recipe)
         case "uniform":
-            # Of an f64 bound all bits count, also those that a formula may round otherwise.
+            # All bits of an f64 bound count, also those that a formula may round otherwise.
             recipe = draw.recipe if draw.dtype != torch.float64 else ""
             return _uniform(p.get("low", 0.0), p.get("high", 1.0), shape, recipe)
         case "trunc_normal" | "orthogonal" | "sparse":
@@ -173,10 +160,7 @@ def _drawn(formula: Formula, shape: tuple[int, ...]) -> Initializer:
     if scaled:
         std, sign, mean = scaled.groups()
         return _normal(float((sign or "") + (mean or "0")), float(std or 1), shape, "")
-    if len(text) > LONGEST:
-        raise NoFormula(f"its expression has {len(text)} characters, {LONGEST} is the limit",
-                        draw.origin)  # fmt: skip
-    return {"expr": {"": Text(text)}}
+    return expression(text, draw.origin)
 
 
 def _whole(draw: Draw) -> Draw:
@@ -228,7 +212,7 @@ def _fans(shape: tuple[int, ...], recipe: str) -> Iterator[tuple[str, float, flo
 
 
 def _fixed(value: Value, dtype: str) -> Initializer | bytes:
-    """Of what no random number decides, with PyTorch's bits: the bytes, if no expression gives them."""
+    """The initializer of what no random number decides; the bytes, if no expression gives them."""
     problem = None
     try:
         term = Formula(value).term
@@ -243,33 +227,31 @@ def _fixed(value: Value, dtype: str) -> Initializer | bytes:
         raise problem or NoFormula(f"{size} elements are too many to compute", value.origin)
     real = evaluate(value).contiguous()
     if value.dtype.is_floating_point and bool(torch.isnan(real.double()).any()):
-        raise NoFormula("it has elements that are NaN, or that nothing was written to", value.origin)
-    bits = _bits(real).tobytes()
+        why = "it has elements that are NaN, or that nothing was written to"
+        raise NoFormula(why, value.origin)
+    stored_bits = bits(real).tobytes()
     if value.dtype.is_floating_point and bool(torch.isinf(real.double()).any()):
-        return bits
+        return stored_bits
     first = real.flatten()[0]
     if bool((real == first).all()) and not (first == 0 and _signs(real)):
         return constant(_short(first.item(), real.dtype))
     if len(shape := value.shape) >= 2:
         centre = " * ".join(f"(i{d} == {shape[d] // 2})" for d in range(2, len(shape)))
-        made = make("(i0 == i1)" + (f" * {centre}" if centre else ""), shape, dtype)
-        if made is not None and made.tobytes() == bits:
+        if gives("(i0 == i1)" + (f" * {centre}" if centre else ""), shape, dtype, stored_bits):
             return "dirac" if len(shape) > 2 else "eye"
     text = _found(term.text if term is not None else None, real, value.shape, dtype)
-    return bits if text is None else {"expr": {"": Text(text)}}
+    return stored_bits if text is None else {"expr": {"": Text(text)}}
 
 
 def _found(text: str | None, real: torch.Tensor, shape: tuple[int, ...], dtype: str) -> str | None:
     """An expression that gives these very bits, which may be another one than is given."""
-    for attempt in _attempts(text, real, shape, dtype):
-        made = make(attempt, shape, dtype)
-        if made is not None and made.tobytes() == _bits(real).tobytes():
-            return attempt
-    return None
+    wanted = bits(real).tobytes()
+    attempts = _attempts(text, real, shape)
+    return next((attempt for attempt in attempts if gives(attempt, shape, dtype, wanted)), None)
 
 
 def _fixed_text(value: Value) -> str:
-    """The bits of what no random number decides, among others that one does.
+    """An expression with the bits of what no random number decides, among numbers that one does.
 
     Raises:
         NoFormula: no expression gives them.
@@ -280,7 +262,7 @@ def _fixed_text(value: Value) -> str:
         text = None
     if math.prod(value.shape) <= COMPUTED:
         real = evaluate(value).contiguous()
-        found = _found(text, real, value.shape, DTYPES[value.dtype])
+        found = _found(text, real, value.shape, name_of(value.dtype))
         if found is not None:
             return found
     raise NoFormula("no expression was found that gives the bits of its numbers", value.origin)
@@ -298,32 +280,18 @@ def _short(value: Any, dtype: torch.dtype) -> Any:
     """The shortest number that the type rounds to this one."""
     if not dtype.is_floating_point:
         return int(value)
-    for digits in range(1, 18):
-        short = float(f"{value:.{digits}g}")
-        if _cast(short, dtype) == value:
-            return short
-    return value
+    return shortest(value, lambda near: _cast(near, dtype) == value)
 
 
-def _attempts(
-    text: str | None, real: torch.Tensor, shape: tuple[int, ...], dtype: str
-) -> Iterator[str]:
+def _attempts(text: str | None, real: torch.Tensor, shape: tuple[int, ...]) -> Iterator[str]:
     """Expressions that may give these very bits, the most readable first."""
     if text is not None:
         yield text
         if real.dtype.is_floating_point:
             yield from _corrected(text, real, shape)
     numbers = real.double().numpy() if real.dtype.is_floating_point else real.numpy()
-    places, kept = varying(numbers)
-    if len(places) <= 512:
-        table = "0"
-        for place in places:
-            number = _short(numbers[place].item(), real.dtype)
-            if number:
-                sign = "-" if number < 0 else "+"
-                table += f" {sign} {at(place, kept)} * {plain(abs(number))}"
-        if len(table) <= LONGEST:
-            yield table.removeprefix("0 + ")
+    if found := table(numbers, lambda number: _short(number.item(), real.dtype)):
+        yield found
 
 
 def _corrected(text: str, real: torch.Tensor, shape: tuple[int, ...]) -> Iterator[str]:
@@ -341,23 +309,18 @@ def _corrected(text: str, real: torch.Tensor, shape: tuple[int, ...]) -> Iterato
     if len(places) * 20 + len(text) > LONGEST:
         return
     for place in places:
-        difference = float(wanted[place]) - float(made[place])
-        for digits in range(1, 18):
-            short = float(f"{abs(difference):.{digits}g}")
-            moved = float(made[place]) + math.copysign(short, difference)
-            if float(torch.tensor(moved, dtype=torch.float64).float().to(real.dtype)) == float(
-                wanted[place]
-            ):
-                break
-        text += f" {'+' if difference > 0 else '-'} {at(place, dimensions)} * {plain(short)}"
+        here, goal = float(made[place]), float(wanted[place])
+
+        def is_good(short: float, here: float = here, goal: float = goal) -> bool:
+            moved = torch.tensor(here + math.copysign(short, goal - here), dtype=torch.float64)
+            return float(moved.float().to(real.dtype)) == goal
+
+        sign = "+" if goal > here else "-"
+        text += f" {sign} {at(place, dimensions)} * {plain(shortest(abs(goal - here), is_good))}"
     yield text
 
 
-def _bits(real: torch.Tensor) -> np.ndarray[Any, Any]:
-    words: dict[int, Callable[[], torch.Tensor]] = {
-        1: lambda: real.view(torch.uint8),
-        2: lambda: real.view(torch.int16),
-        4: lambda: real.view(torch.int32),
-        8: lambda: real.view(torch.int64),
-    }
-    return words[real.element_size()]().numpy()
+def bits(real: torch.Tensor) -> np.ndarray[Any, Any]:
+    """The bits of a contiguous tensor's elements, as whole numbers of their size."""
+    words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return real.view(words[real.element_size()]).numpy()

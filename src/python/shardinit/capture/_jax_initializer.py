@@ -3,64 +3,47 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
-from ._expression import Index, NoFormula, Origin, Term, Use, check_uses
-from ._jax_formula import Formula, Scaled, bounds, draw_is_of_one_key, has_no_text, short
-from ._jaxpr import Graph, Value, key_words
+from .._dtypes import name_of
+from ._expression import NoFormula, Origin, Term
+from ._jax_formula import Formula, has_no_text
+from ._jax_keys import dimensions_of_keys, key_of
+from ._jax_numbers import NO_QR, Scaled, bounds, short
+from ._jax_values import Value
+from ._jaxpr import Graph
 from ._tensor import (
     LONGEST,
     Initializer,
-    Key,
     Tensor,
     Text,
-    at,
     constant,
+    expression,
     from_file,
-    make,
-    plain,
+    gives,
     root,
-    varying,
+    table,
 )
-
-DTYPES = {
-    "float32": "f32",
-    "float64": "f64",
-    "bfloat16": "bf16",
-    "float16": "f16",
-    "float8_e4m3fn": "f8e4m3fn",
-    "float8_e5m2": "f8e5m2",
-    "int8": "i8",
-    "int16": "i16",
-    "int32": "i32",
-    "int64": "i64",
-    "uint8": "u8",
-    "uint16": "u16",
-    "uint32": "u32",
-    "uint64": "u64",
-    "bool": "bool",
-}
+from ._walk import Use, check_uses
 
 DEEPEST = 60  # Parentheses in one another: the tool takes 64.
 _COMPARED = 1 << 21  # Elements of what an expression is looked for.
 _CUT_OFF = 0.87962566103423978  # The standard deviation of a normal distribution cut at two.
-_STEPS = 4  # Of a key's derivation, before its words are shorter.
 
 
 def dtype_name(value: Value) -> str:
-    """
+    """The element type of a spec.
+
     Raises:
-        NoFormula: a spec has no such element type.
+        NoFormula: a spec has no such type.
     """
-    name = DTYPES.get(str(value.dtype))
-    if name is None:
+    name = name_of(value.dtype)
+    if not name:
         raise NoFormula(f"a spec has no {value.dtype}", value.origin)
     return name
 
@@ -100,8 +83,7 @@ def _fixed(
     if (real == first).all() and not (is_float and first == 0 and np.signbit(real).any()):
         return constant(short(first, value.dtype))
     for text in _attempts(term, real, value.dtype):
-        made = make(text, shape, dtype_name(value))
-        if made is not None and made.tobytes() == bits:
+        if gives(text, shape, dtype_name(value), bits):
             return "eye" if text == _EYE else {"expr": {"": Text(text)}}
     return bits
 
@@ -115,16 +97,8 @@ def _attempts(term: Term | None, real: np.ndarray[Any, Any], dtype: Any) -> Iter
         yield _EYE
     if term is not None and len(term.text) <= LONGEST:
         yield term.text
-    places, kept = varying(real)
-    if len(places) > 512:
-        return
-    table = "0"
-    for where in places:
-        number = short(real[where], dtype)
-        if number:
-            table += f" {'-' if number < 0 else '+'} {at(where, kept)} * {plain(abs(number))}"
-    if len(table) <= LONGEST:
-        yield table.removeprefix("0 + ")
+    if text := table(real, lambda number: short(number, dtype)):
+        yield text
 
 
 def drawn(path: str, value: Value, graph: Graph, place: Mapping[int, int], by_keys: bool) -> Tensor:
@@ -139,7 +113,7 @@ def drawn(path: str, value: Value, graph: Graph, place: Mapping[int, int], by_ke
     if not formula.uses:  # They were drawn, and nothing is left of them.
         return fixed(path, value, graph, place)
     shape = tuple(n for d, n in enumerate(value.shape) if d not in place)
-    given = _given(formula, shape, graph, path) if by_keys else None
+    given = key_of(formula, shape, graph, path) if by_keys else None
     init, axes = _initializer(formula, shape, by_keys)
     name = init if isinstance(init, str) else next(iter(init))
     return Tensor(
@@ -156,8 +130,10 @@ def drawn(path: str, value: Value, graph: Graph, place: Mapping[int, int], by_ke
 
 
 def placed(path: str, value: Value, graph: Graph, place: Mapping[int, int]) -> Tensor:
-    """A tensor whose numbers are asked for one by one, by JAX's keys: in any order, and as often as
-    they are used. It has no `uses` of its own."""
+    """A tensor whose numbers are asked for one by one, by JAX's keys.
+
+    They are asked for in any order, and as often as they are used. It has no `uses` of its own.
+    """
     formula = Formula(value, graph, place, exact=True, placed=True)
     if not formula.is_placed:
         return fixed(path, value, graph, place)
@@ -181,7 +157,7 @@ def _initializer(
     shape_of_one = shape if len(formula.uses) == 1 else ()  # Fans are those of one draw.
     if draw.kind == "orthogonal":
         if exact:
-            raise NoFormula("no engine has the bits of JAX's QR decomposition", draw.origin)
+            raise NoFormula(NO_QR, draw.origin)
         return _orthogonal(use, shape, scale, shift), ()
     if exact and scale < 0 and draw.kind != "uniform":
         return _expression(term, formula.uses[0].draw.origin), ()
@@ -191,7 +167,7 @@ def _initializer(
         if exact and term.scale < 0:
             return _expression(term, formula.uses[0].draw.origin), ()
         if low == -high:
-            # Those of jax.nn.initializers are numbers in [-1, 1), scaled.
+            # The numbers of jax.nn.initializers are in [-1, 1), and then scaled.
             if bounds(draw, 1, 0) == (-1, 1):
                 found = _named("uniform", high / math.sqrt(3), high, use, shape_of_one, exact)
                 if found:
@@ -216,12 +192,12 @@ def _initializer(
 def _expression(term: Term, origin: Origin) -> Initializer:
     if has_no_text(term):
         raise NoFormula("such random values are changed", origin)
-    if len(term.text) > LONGEST:
-        raise NoFormula(f"its expression has {len(term.text)} characters, {LONGEST} is the limit", origin)
+    made = expression(term.text, origin)
     depths = itertools.accumulate((c == "(") - (c == ")") for c in term.text)
     if max(depths, default=0) >= DEEPEST:
-        raise NoFormula(f"its expression has more than {DEEPEST} parentheses in one another", origin)
-    return {"expr": {"": Text(term.text)}}
+        why = f"its expression has more than {DEEPEST} parentheses in one another"
+        raise NoFormula(why, origin)
+    return made
 
 
 # Name → (what is divided by the fan, which fan, the distribution).
@@ -258,7 +234,7 @@ def _named(
 def _fans(
     use: Use, shape: tuple[int, ...]
 ) -> tuple[float, float, tuple[tuple[str, Any], ...]] | None:
-    """Fans of what was drawn, and the dimensions that they are of, if these are not the last two."""
+    """Fans of what was drawn, and their dimensions, if these are not the last two."""
     draw = use.draw
     batch = len(draw.keys.shape)
     sizes = draw.shape[batch:]
@@ -266,7 +242,7 @@ def _fans(
         return None
     field = math.prod(sizes[:-2])
     where = [sorted(d for d, _ in index.factors) for index in use.index]
-    # Of a part of what was drawn the fans are others.
+    # A part of what was drawn has other fans.
     if [math.prod(shape[d] for d in w) for w in where] != list(draw.shape):
         return None
     if any(i.constant for i in use.index[batch:]) or sorted(d for w in where for d in w) != [
@@ -319,16 +295,19 @@ def _root(value: float, dtype: Any) -> Any:
 
 
 def divided_by(value: Value, graph: Graph, by_keys: bool) -> tuple[int, ...]:
-    """The dimensions that count parts of an array with draws of their own, outermost first; none
-    where it is one tensor."""
+    """The dimensions that count parts of an array with draws of their own, outermost first.
+
+    There are none where the array is one tensor.
+    """
     formula = Formula(value, graph, exact=by_keys)
     if by_keys:
         with contextlib.suppress(NoFormula):
-            return _keys_of(formula)
+            return dimensions_of_keys(formula)
     stacked = [
         d
         for d, n in enumerate(value.shape)
-        if n > 1 and formula.uses and all(use.ranges[d][0] == use.ranges[d][1] for use in formula.uses)
+        if n > 1 and formula.uses
+        if all(use.ranges[d][0] == use.ranges[d][1] for use in formula.uses)
     ]
     if len({id(use.draw) for use in formula.uses}) == 1 or not stacked:
         return ()
@@ -337,94 +316,9 @@ def divided_by(value: Value, graph: Graph, by_keys: bool) -> tuple[int, ...]:
         first = next(i for i in range(value.shape[stacked[0]])
                      if any(use.ranges[stacked[0]][0] == i for use in formula.uses))  # fmt: skip
         with contextlib.suppress(NoFormula):
-            found = _keys_of(Formula(value, graph, {stacked[0]: first}, exact=True))
+            found = dimensions_of_keys(Formula(value, graph, {stacked[0]: first}, exact=True))
             inner = tuple(d + (d >= stacked[0]) for d in found)
     return stacked[0], *inner
-
-
-def _keys_of(formula: Formula) -> tuple[int, ...]:
-    """The dimensions that count the keys of a draw, outermost first; none for one key.
-
-    Raises:
-        NoFormula: a spec cannot say which key draws which elements.
-    """
-    check_uses(formula.uses)
-    if not formula.uses:
-        return ()
-    if len(formula.uses) > 1:
-        raise NoFormula("numbers of several draws are in one array", formula.uses[1].draw.origin)
-    (use,) = formula.uses
-    found = []
-    for index, n in zip(use.index, use.draw.keys.shape, strict=False):
-        if n == 1:
-            continue
-        if index.constant or len(index.factors) != 1 or index.factors[0][1] != 1:
-            raise NoFormula("elements are in another order than JAX draws them", use.draw.origin)
-        found.append(index.factors[0][0])
-    return tuple(found)
-
-
-def _given(formula: Formula, shape: tuple[int, ...], graph: Graph, path: str) -> Key:
-    """The key of a tensor that is one draw of JAX's.
-
-    Raises:
-        NoFormula: its numbers are not those that this key draws, one for each element in order.
-    """
-    if len(formula.uses) > 1:
-        raise NoFormula("numbers of several draws are in one array", formula.uses[1].draw.origin)
-    (use,) = formula.uses
-    draw = use.draw
-    if draw.kind == "integers" and not draw_is_of_one_key(draw):
-        raise NoFormula("whole numbers below what is no power of two, which need two keys",
-                        draw.origin)  # fmt: skip
-    batch = len(draw.keys.shape)
-    flat, sizes = Index(0), draw.shape[batch:]
-    for d, index in enumerate(use.index[batch:]):
-        flat = flat.plus(index, math.prod(sizes[d + 1 :]))
-    own = Index.of(0, {d: math.prod(shape[d + 1 :]) for d, n in enumerate(shape) if n > 1})
-    if flat != own:
-        raise NoFormula("elements are in another order than JAX draws them", draw.origin)
-    words = key_words(graph.compute(draw.keys))
-    words = words[tuple(index.constant for index in use.index[:batch])]
-    if words.shape != (2,):
-        raise NoFormula("its key is not one of JAX's default generator, threefry2x32", draw.origin)
-    if draw.kind == "integers":  # Of the two keys that JAX makes of it, the second decides.
-        parent, (_, words) = words, key_words(jax.random.split(jax.random.wrap_key_data(words)))
-        graph.keys.setdefault(words.tobytes(), (parent.tobytes(), ("split", (2, 1))))
-    return _derivation(words, graph, path)
-
-
-def _derivation(words: np.ndarray[Any, Any], graph: Graph, path: str) -> Key:
-    """How a key was made, or its words where that is not known, or longer."""
-    steps: list[tuple[str, tuple[Any, ...]]] = []
-    key: bytes | None = words.tobytes()
-    while key is not None and key in graph.keys and len(steps) <= _STEPS:
-        key, (name, numbers) = graph.keys[key]
-        flax = _flax_path(numbers[0], path) if name == "fold_in" else None
-        steps.append((name, numbers if flax is None else (flax,)))
-    if key is not None:
-        return Key("jax", (("words", (int(words[0]), int(words[1]))),))
-    return Key("jax", tuple(reversed(steps)))
-
-
-_NO_HASH = 1 << 16  # Numbers below are hardly the hash of a text.
-_COUNTS = 64  # Keys that a module of Flax asks for.
-
-
-def _flax_path(number: int, path: str) -> tuple[Any, ...] | None:
-    """The modules of Linen, and how many keys the last had asked for, whose hash a key has folded
-    in: `_fold_in_static` of flax/core/scope.py, without `flax_fix_rng_separator`."""
-    if number < _NO_HASH:
-        return None
-    names = path.split(".")
-    for begin, end in itertools.combinations_with_replacement(range(len(names)), 2):
-        start = hashlib.sha1("".join(names[begin:end]).encode(), usedforsecurity=False)
-        for count in range(1, _COUNTS):
-            whole = start.copy()
-            whole.update(bytes([count]))
-            if int.from_bytes(whole.digest()[:4], "big") == number:
-                return (*names[begin:end], count)
-    return None
 
 
 def _is_negative_zero(value: float | int) -> bool:
@@ -432,5 +326,5 @@ def _is_negative_zero(value: float | int) -> bool:
 
 
 def _number(value: float | int, dtype: Any) -> float | int:
-    """As the element type has it."""
+    """A number as the element type has it."""
     return short(np.asarray(value).astype(dtype), dtype)

@@ -1,4 +1,4 @@
-"""Which arrays of a JAX function hold numbers that no key of JAX decides, as those of `numpy.random`."""
+"""Arrays of a JAX function with numbers that no key of JAX decides, as those of `numpy.random`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ._jaxpr import Apply, Draw, Known, Value, is_key, key_words
+from ._jax_values import Apply, Draw, Known, Value, is_key, key_words
 
 
 @contextlib.contextmanager
 def other_generators() -> Iterator[None]:
-    """What generators that a function makes or seeds itself give here, they do not give elsewhere.
+    """Has generators that a function makes or seeds itself give other numbers than elsewhere.
 
     The second run of a function that draws from a generator which is there before gets other
     numbers anyway.
@@ -65,7 +65,7 @@ def _parts(value: Value) -> tuple[Value, ...]:
 
 
 def _is_alike(x: Value, y: Value) -> bool:
-    """The same of their own, but for what they are made of."""
+    """Whether two values are the same but for the values that they are made of."""
     if (type(x), x.shape, x.dtype) != (type(y), y.shape, y.dtype):
         return False
     if isinstance(x, Known) and isinstance(y, Known):

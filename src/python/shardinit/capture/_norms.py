@@ -7,10 +7,11 @@ from collections.abc import Mapping
 
 import torch
 
-from ._initializer import COMPUTED, DTYPES
+from .._dtypes import name_of
+from ._compare import error_of_sum
+from ._initializer import COMPUTED
 from ._tensor import Tensor, Text
 from ._values import Apply, Draw, Gather, Value, evaluate
-from ._verify import error_of_sum
 
 _NORMS = ("norm", "linalg_vector_norm", "norm_except_dim")
 _SAME = ("alias", "clone", "detach", "lift_fresh")  # They change no element.
@@ -26,12 +27,12 @@ def norms_of(path: str, value: Value, others: Mapping[str, Value]) -> Tensor | N
         others: path → what each tensor of the model holds.
     """
     norm = _moved(value)
-    if not isinstance(norm, Apply) or _name(norm) not in _NORMS:
+    if not isinstance(norm, Apply) or norm.name not in _NORMS:
         return None
     elements = _moved(next(norm.parts()))
     for other, of in others.items():
         shapes = len(value.shape) in (0, len(of.shape)) and all(
-            n in (1, m) for n, m in zip(value.shape, of.shape)  # noqa: B905  Or none.
+            n in (1, m) for n, m in zip(value.shape, of.shape)  # noqa: B905  One may have no dimensions.
         )
         if (
             other == path
@@ -49,19 +50,15 @@ def norms_of(path: str, value: Value, others: Mapping[str, Value]) -> Tensor | N
         error = 2 * torch.finfo(value.dtype).eps + error_of_sum(terms)
         if torch.allclose(wanted, norms, rtol=error, atol=0):
             init = {"norms": {"of": Text(other)}}
-            return Tensor(path, value.shape, DTYPES[value.dtype], init, [], path, of=other)
+            return Tensor(path, value.shape, name_of(value.dtype), init, [], path, of=other)
     return None
 
 
 def _moved(value: Value) -> Value:
-    """That of which a value has the elements, all or some, wherever they are."""
-    while isinstance(value, Gather) or (isinstance(value, Apply) and _name(value) in _SAME):
+    """The value of which another one has the elements, all or some, wherever they are."""
+    while isinstance(value, Gather) or (isinstance(value, Apply) and value.name in _SAME):
         value = next(value.parts())
     return value
-
-
-def _name(value: Apply) -> str:
-    return str(value.function._schema.name).removeprefix("aten::")
 
 
 def _numbers(draw: Draw) -> torch.Tensor:

@@ -1,5 +1,6 @@
-"""What is another while a constructor runs without memory: functions of PyTorch that would look at
-random numbers, or do otherwise with tensors that have no memory.
+"""Functions of PyTorch that are others while a constructor runs without memory.
+
+They would look at random numbers, or do otherwise with tensors that have no memory.
 
 A function is changed itself, and no name of it, so it does not matter who keeps it under which name
 (as Transformers does), and nothing of this is left behind.
@@ -36,13 +37,13 @@ def at_work() -> Recorder | None:
     """What records the constructor that calls, if it is recorded: not in threads of its own."""
     for mode in _get_current_dispatch_mode_stack():
         if hasattr(mode, "copied_memory"):
-            return mode  # type: ignore[no-any-return]
+            return mode  # type: ignore[return-value]
     return None
 
 
 @contextlib.contextmanager
 def patches() -> Iterator[None]:
-    """For as long as a constructor runs."""
+    """Changes functions of PyTorch for as long as a constructor runs."""
     init = torch.nn.init
     deepcopy, numpy = torch.Tensor.__deepcopy__, torch.Tensor.numpy
     uninitialized = (UninitializedParameter, UninitializedBuffer)
@@ -68,9 +69,10 @@ def patches() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _coded(function: Any, by: Any) -> Iterator[None]:
-    """Has a function do what another one does, which gets what it did before; in threads without a
-    recorder it goes on as before. `by` has no variables but its arguments: those around it are
-    those of `function`.
+    """Has a function do what another one does, which gets what it did before.
+
+    In threads without a recorder it goes on as before. `by` has no variables but its arguments:
+    those around it are those of `function`.
     """
     code, keywords = function.__code__, function.__kwdefaults__
     before = types.FunctionType(
@@ -120,7 +122,8 @@ def drawn(name: str, tensor: Any, parameters: dict[str, float], generator: Any) 
     kind = name.strip("_").removeprefix("no_grad_")
     recorder.fill(tensor, kind, parameters, generator)
     if kind == "sparse" and not is_default(generator):
-        recorder.stream.lose("`sparse_` draws its places from PyTorch's generator all the same before")
+        why = "`sparse_` draws its places from PyTorch's generator all the same before"
+        recorder.stream.lose(why)
     return tensor
 
 
@@ -149,8 +152,10 @@ def _apply(module: Any, function: Any, recurse: bool = True) -> Any:
 
 
 def _deepcopy(tensor: Any, memo: dict[int, Any], before: Any) -> Any:
-    """A copy of a tensor and of all the memory that it is a part of, as PyTorch makes it: buffers
-    that share memory have copies that do, and parameters have not."""
+    """A copy of a tensor and of all the memory that it is a part of, as PyTorch makes it.
+
+    Buffers that share memory have copies that do, and parameters have not.
+    """
     recorder = at_work()
     if recorder is None:
         return before(tensor, memo)
@@ -192,8 +197,8 @@ def _numpy(tensor: Any, before: Any, how: dict[str, Any]) -> Any:
 
 def _no_shape(cls: Any, *_: Any, **__: Any) -> Any:
     why = (
-        f"`{cls.__name__}`, as of lazy modules, has no shape before the model has seen an input: use"
-        " the module that has its sizes as arguments"
+        f"`{cls.__name__}`, as of lazy modules, has no shape before the model has seen an input:"
+        " use the module that has its sizes as arguments"
     )
     recorder = at_work()
     raise Blocked(why) if recorder is None else recorder.block(why)
@@ -201,15 +206,19 @@ def _no_shape(cls: Any, *_: Any, **__: Any) -> Any:
 
 @contextlib.contextmanager
 def _seed_is_not_asked_for() -> Iterator[None]:
-    """The type of generators has no Python of its own, so its method stands in no namespace that can
-    be written to but the type's own."""
+    """Ends a capture whose constructor asks for the generator's seed.
+
+    The type of generators has no Python of its own, so its method stands in no namespace that can
+    be written to but the type's own.
+    """
     methods = gc.get_referents(torch._C.Generator.__dict__)[0]
     before = methods["initial_seed"]
 
     def initial_seed(generator: torch.Generator) -> int:
         recorder = at_work()
         if recorder is not None and is_default(generator):
-            raise recorder.block("`initial_seed` asks for the seed, which another spec's differs in")
+            why = "`initial_seed` asks for the seed, which another spec's differs in"
+            raise recorder.block(why)
         return int(before(generator))
 
     def put(method: Any) -> None:

@@ -1,11 +1,12 @@
-"""Where tensors begin in PyTorch's stream: said in a spec, or that they follow one another."""
+"""Where tensors begin in PyTorch's stream: a spec says it where one does not follow another."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from ._fold import Leaf, Module, instances, tree
+from ._alike import Leaf, Module
+from ._fold import instances, tree
 from ._stream import Place, Words
 from ._tensor import Linear, Tensor
 
@@ -30,7 +31,7 @@ def placed_tree(tensors: Sequence[Tensor]) -> tuple[Module, dict[str, str]]:
 
 
 def _as_drawn(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """In the order in which they are drawn; what is not drawn stays behind what it is behind of."""
+    """Tensors in the order in which they are drawn; others stay behind the tensor before them."""
     order, at = {}, -1
     for tensor in tensors:
         if tensor.place:

@@ -1,7 +1,8 @@
-"""How far a tensor's elements may be off, because PyTorch and the tool round functions otherwise."""
+"""How far a tensor's elements may be off where PyTorch and the tool round functions otherwise."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 
@@ -19,16 +20,18 @@ _SAFE = 4  # Other numbers than these may be off by so much more.
 
 
 def spread_of(path: str, values: Mapping[str, Value]) -> int:
-    """The units in the last place, of themselves or of the largest element, by which the elements
-    of a tensor move when the results of all functions in it are moved by two: behind `log(exp(x) - 1)`
-    a last bit may be a hundred."""
+    """The units by which a tensor's elements move when results of all its functions move by two.
+
+    The units are those of the last place, of themselves or of the largest element: behind
+    `log(exp(x) - 1)` a last bit may be a hundred.
+    """
     value = values[path]
     if not value.dtype.is_floating_point or math.prod(value.shape) > COMPUTED:
         return 0
     most = 0.0
     for sign in (1, -1):
         exact = evaluate(value, _numbers).double()
-        moved = evaluate(value, _numbers, lambda part, made: _moved(part, made, sign)).double()
+        moved = evaluate(value, _numbers, functools.partial(_moved, sign)).double()
         apart = (exact - moved).abs()
         if not bool(torch.isfinite(apart).all()):
             return 0
@@ -38,11 +41,9 @@ def spread_of(path: str, values: Mapping[str, Value]) -> int:
     return math.ceil(_SAFE * most) if most > 2 * _OFF else 0  # A unit may be two of the largest's.
 
 
-def _moved(value: Value, made: torch.Tensor, sign: int) -> torch.Tensor:
-    if not isinstance(value, Apply) or not made.is_floating_point():
-        return made
-    name = str(value.function._schema.name).removeprefix("aten::").removesuffix("_")
-    if name not in _FUNCTIONS:
+def _moved(sign: int, value: Value, made: torch.Tensor) -> torch.Tensor:
+    functions = isinstance(value, Apply) and value.name in _FUNCTIONS
+    if not functions or not made.is_floating_point():
         return made
     moved = made.clone()
     for _ in range(_OFF):

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 TORCH_CPU = "torch_cpu"  # The engine that has this stream.
 
 _GROUP = 16  # Normal numbers of a contiguous tensor are made in groups of so many.
-# No number of 24 random bits is farther from the mean, in standard deviations; none of 53.
+# Normal numbers of 24 and of 53 random bits are no more standard deviations from their mean.
 _FARTHEST, _FARTHEST_OF_PAIRS = 5.78, 8.58
 _WIDE = 1 << 28  # Whole numbers of a larger range take 64 bits.
 
@@ -91,7 +91,7 @@ def _kept(parameters: dict[str, float]) -> float:
 
 
 def _words(kind: str, parameters: dict[str, float], size: int, dtype: str) -> int | None:
-    """Of all but normal numbers; None: they are not known."""
+    """The words that a draw takes, if it is none of normal numbers; None: they are not known."""
     match kind:
         case "uniform":
             return size * (2 if dtype == "float64" else 1)

@@ -6,14 +6,16 @@ import dataclasses
 import hashlib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from .._errors import SpecError
 from .._spec import Spec
-from ._expression import Use
+from ._expression import NoFormula, Origin
 from ._stream import TORCH_CPU, Place
+from ._walk import Use
 
 LONGEST = 4096  # Bytes of an expression.
 BEHIND = (
@@ -165,12 +167,43 @@ def file_of(tensor: Tensor) -> str:
 
 
 def constant(value: float | int) -> Initializer:
+    """The initializer of which all elements are this number."""
     if value == 0 and math.copysign(1, value) > 0:
         return "zeros"
     return "ones" if value == 1 else {"constant": {"value": value}}
 
 
+def expression(text: str, origin: Origin, **numbers: Linear) -> Initializer:
+    """The initializer that is this expression, with numbers for the names in it.
+
+    Raises:
+        NoFormula: a spec has no expression of this length.
+    """
+    if len(text) > LONGEST:
+        raise NoFormula(
+            f"its expression has {len(text)} characters, {LONGEST} is the limit", origin
+        )
+    return {"expr": {"": Text(text), **numbers}}
+
+
+def table(real: np.ndarray[Any, Any], short: Callable[[Any], float | int]) -> str | None:
+    """An expression that has each number by its place; None if there are too many.
+
+    `short` says a number in few digits.
+    """
+    places, kept = varying(real)
+    if len(places) > 512:
+        return None
+    text = "0"
+    for place in places:
+        number = short(real[place])
+        if number:
+            text += f" {'-' if number < 0 else '+'} {at(place, kept)} * {plain(abs(number))}"
+    return text.removeprefix("0 + ") if len(text) <= LONGEST else None
+
+
 def plain(value: float) -> str:
+    """A number as expressions have it, in which an exponent has no zero in front."""
     return re.sub(r"e([+-])0*(\d)", lambda m: f"e{m[1].replace('+', '')}{m[2]}", repr(value))
 
 
@@ -194,13 +227,18 @@ def varying(*arrays: np.ndarray[Any, Any]) -> tuple[list[tuple[int, ...]], tuple
 
 
 def at(place: tuple[int, ...], kept: Sequence[int]) -> str:
+    """The condition that an element is at a place, as far as these dimensions say."""
     return " * ".join(f"(i{d} == {place[d]})" for d in kept)
 
 
-def make(text: str, shape: Sequence[int], dtype: str) -> np.ndarray[Any, Any] | None:
-    """What the tool makes of an expression; None if it refuses it."""
-    from .._errors import SpecError
+def gives(text: str, shape: Sequence[int], dtype: str, bits: bytes) -> bool:
+    """Whether the elements of an expression have these bits."""
+    made = make(text, shape, dtype)
+    return made is not None and made.tobytes() == bits
 
+
+def make(text: str, shape: Sequence[int], dtype: str) -> np.ndarray[Any, Any] | None:
+    """The elements that the tool makes of an expression; None if it refuses it."""
     spec = (
         f"shardinit: 1\nname: attempt\ndtype: {dtype}\nmodules:\n"
         f'  x: {{shape: [{", ".join(map(str, shape))}], init: {{expr: "{text}"}}}}\n'

@@ -9,23 +9,22 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .._dtypes import digits, rounding_of
 from ._expression import NoFormula, Term, binary, call, negative, number
 from ._stream import Words, is_one_round
 
 if TYPE_CHECKING:
     from ._values import Draw
 
-# Types to which an expression can round.
-ROUNDINGS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 # Begins what stands for an element of a matrix that is drawn as a whole, for which no function is.
 MATRIX = "#"
-_LARGEST = 1 << 53  # Of whole numbers in f64.
-_DIGITS = {torch.float32: 24, torch.bfloat16: 8, torch.float16: 11}
+_NO_SUCH = "no expression draws such values"
+_LARGEST = 1 << 53  # An f64 has all whole numbers up to this one.
 
 
 def rounded(term: Term, dtype: torch.dtype) -> Term:
     """An element of this type, computed in f32; other types than these are left as they are."""
-    name = ROUNDINGS.get(dtype, "")
+    name = rounding_of(dtype)
     if not name or term.dtype == name:
         return term
     if term.value is not None:
@@ -52,15 +51,9 @@ def torch_term(draw: Draw, index: Term, mark: Callable[[Words], Term]) -> Term:
     spare = mark(place.spare) if place.spare is not None else number(-1)
 
     def typed(function: str, *arguments: Term) -> Term:
-        dtype = ROUNDINGS.get(draw.dtype, "f64")
+        dtype = rounding_of(draw.dtype) or "f64"
         made = call(function if dtype == "f32" else f"{function}_{dtype}", *arguments)
         return dataclasses.replace(made, dtype=dtype)
-
-    def even() -> Term:  # An f64 from 0 to 1.
-        return call("torch_uniform_f64", at, index, number(0), number(1))
-
-    def word() -> Term:
-        return call("torch_word", binary("+", at, index))
 
     match draw.kind:
         case "normal" | "trunc_normal":
@@ -81,36 +74,48 @@ def torch_term(draw: Draw, index: Term, mark: Callable[[Words], Term]) -> Term:
         case "uniform":
             return typed("torch_uniform", at, index, p.get("low", number(0)),
                          p.get("high", number(1)))  # fmt: skip
-        case "integers":
-            span = draw.parameters["high"] - draw.parameters["low"]
-            if span > _LARGEST or abs(draw.parameters["low"]) > _LARGEST:
-                raise NoFormula("whole numbers of more than 53 bits", draw.origin)
-            return rounded(
-                binary("+", call("torch_randint", at, index, number(span)), p["low"]), draw.dtype
-            )
-        case "bits":
-            if draw.dtype in _DIGITS:
-                return call("mod", word(), number((1 << _DIGITS[draw.dtype]) + 1))
-            if draw.dtype not in (torch.int64, torch.float64):
-                most = 1 if draw.dtype == torch.bool else torch.iinfo(draw.dtype).max
-                return call("mod", word(), number(most + 1))
         case "permutation":
             return call("torch_permutation", at, size, index)
-        case "bernoulli":
-            return binary("<", even(), p["p"])
-        case "exponential":
-            log = call("log1p", negative(even()))
-            rate = number(-1.0 / draw.parameters["lambd"])
-            return rounded(binary("*", rate, log), draw.dtype)
-        case "geometric":
-            quotient = binary("/", call("log", even()), number(math.log1p(-draw.parameters["p"])))
-            return rounded(negative(call("floor", negative(quotient))), draw.dtype)
-        case "cauchy":
-            angle = binary("*", number(math.pi), binary("-", even(), number(0.5)))
-            tangent = binary("/", call("sin", angle), call("cos", angle))
-            return rounded(binary("+", binary("*", p["sigma"], tangent), p["median"]), draw.dtype)
+        case "integers" | "bits":
+            return _whole_number(draw, at, index)
+        case "bernoulli" | "exponential" | "geometric" | "cauchy":
+            unit = call("torch_uniform_f64", at, index, number(0), number(1))
+            return _transformed(draw, unit, p)
         case "orthogonal" | "sparse":
             if draw.kind == "sparse" or draw.dtype == torch.float32:
                 return call(MATRIX + draw.kind, at, spare, index)
             raise NoFormula("PyTorch's orthogonal matrices are had in f32 alone", draw.origin)
-    raise NoFormula("no expression draws such values", draw.origin)
+    raise NoFormula(_NO_SUCH, draw.origin)
+
+
+def _whole_number(draw: Draw, at: Term, index: Term) -> Term:
+    """A whole number within bounds, or of as many bits as PyTorch gives the type."""
+    if draw.kind == "integers":
+        low, high = draw.parameters["low"], draw.parameters["high"]
+        if high - low > _LARGEST or abs(low) > _LARGEST:
+            raise NoFormula("whole numbers of more than 53 bits", draw.origin)
+        drawn = call("torch_randint", at, index, number(high - low))
+        return rounded(binary("+", drawn, number(low)), draw.dtype)
+    word = call("torch_word", binary("+", at, index))
+    if name := rounding_of(draw.dtype):
+        return call("mod", word, number((1 << digits(name)) + 1))
+    if draw.dtype in (torch.int64, torch.float64):
+        raise NoFormula(_NO_SUCH, draw.origin)
+    most = 1 if draw.dtype == torch.bool else torch.iinfo(draw.dtype).max
+    return call("mod", word, number(most + 1))
+
+
+def _transformed(draw: Draw, unit: Term, p: dict[str, Term]) -> Term:
+    """A number of a distribution that PyTorch makes of an f64 from 0 to 1."""
+    match draw.kind:
+        case "bernoulli":
+            return binary("<", unit, p["p"])
+        case "exponential":
+            rate = number(-1.0 / draw.parameters["lambd"])
+            return rounded(binary("*", rate, call("log1p", negative(unit))), draw.dtype)
+        case "geometric":
+            quotient = binary("/", call("log", unit), number(math.log1p(-draw.parameters["p"])))
+            return rounded(negative(call("floor", negative(quotient))), draw.dtype)
+    angle = binary("*", number(math.pi), binary("-", unit, number(0.5)))
+    tangent = binary("/", call("sin", angle), call("cos", angle))
+    return rounded(binary("+", binary("*", p["sigma"], tangent), p["median"]), draw.dtype)

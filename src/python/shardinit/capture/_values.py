@@ -16,7 +16,7 @@ from ._stream import Place
 
 
 class Blocked(Exception):
-    """The constructor needs a number that only the seed decides, or does what cannot be followed."""
+    """The constructor needs a number that only the seed decides, or cannot be followed."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -30,10 +30,10 @@ class Value:
     shape: tuple[int, ...]
     dtype: torch.dtype
     origin: Origin
+    random: bool = dataclasses.field(init=False)
 
-    @property
-    def random(self) -> bool:
-        return any(part.random for part in self.parts())
+    def __post_init__(self) -> None:
+        self.random = any(part.random for part in self.parts())
 
     def parts(self) -> Iterator[Value]:
         return iter(())
@@ -70,7 +70,9 @@ class Draw(Value):
     place: Place
     problem: str = ""
     recipe: str = ""
-    random = True
+
+    def __post_init__(self) -> None:
+        self.random = True
 
 
 @dataclasses.dataclass(eq=False)
@@ -88,11 +90,12 @@ class Apply(Value):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     result: int | str
-    random: bool = False
     default: torch.dtype = dataclasses.field(default_factory=torch.get_default_dtype)
 
-    def __post_init__(self) -> None:
-        self.random = any(part.random for part in self.parts())
+    @property
+    def name(self) -> str:
+        """The operation's, which is the same for those that write to their argument."""
+        return str(self.function._schema.name).removeprefix("aten::").removesuffix("_")
 
     def parts(self) -> Iterator[Value]:
         return values_in((self.args, self.kwargs))
@@ -130,10 +133,6 @@ class Gather(Value):
     base: Value
     layout: Geometry
     view: Geometry
-    random: bool = False
-
-    def __post_init__(self) -> None:
-        self.random = self.base.random
 
     def parts(self) -> Iterator[Value]:
         yield self.base
@@ -147,10 +146,6 @@ class Scatter(Value):
     layout: Geometry
     view: Geometry
     values: Value
-    random: bool = False
-
-    def __post_init__(self) -> None:
-        self.random = self.base.random or self.values.random
 
     def parts(self) -> Iterator[Value]:
         yield self.base
@@ -209,8 +204,10 @@ def evaluate(
                 continue
             stack.pop()
             if id(top) not in done:
-                made = isinstance(top, Draw) and draw is not None
-                elements = draw(top) if made else _compute(top, done)
+                if draw is not None and isinstance(top, Draw):
+                    elements = draw(top)
+                else:
+                    elements = _compute(top, done)
                 done[id(top)] = elements if then is None else then(top, elements)
     return done[id(value)]
 

@@ -17,58 +17,20 @@ import numpy as np
 
 from .. import _native, _torch_cpu
 from .. import open as open_checkpoint
-from .._dtypes import item_size
+from .._dtypes import digits, item_size
 from .._spec import Spec
 from . import Captured
-
-# As much as functions that a framework rounds otherwise may differ by: each by an ulp or two, and
-# few follow one another. The largest that was seen in a hundred models of PyTorch is 3, and so is
-# that of JAX's normal numbers.
-_ULPS = 4
-_ERRORS = 6  # Standard errors by which means of the same distribution do not differ.
-
-
-Words = np.ndarray[Any, Any]  # The bits of elements, as whole numbers of their size.
-
-
-@dataclasses.dataclass(frozen=True)
-class Real:
-    """A tensor of the model itself.
-
-    Attributes:
-        dtype: as a spec calls it, or the framework where no spec has it.
-        words: gives its elements.
-        numbers: of words of its type, in f64.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    words: Callable[[], Words]
-    numbers: Callable[[Words], np.ndarray[Any, Any]]
-
-
-# Types of whole numbers of so many bytes.
-WORDS = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
-
-
-@dataclasses.dataclass(frozen=True)
-class Compared:
-    """A tensor of a spec and of the model.
-
-    Attributes:
-        result: `equal`, bit for bit; `inexact`, which the spec says of it, and it is near;
-            `alike`, as drawn from the same distribution; or `different`.
-        ulps: the largest difference, in units of the last place of each element or, where that is
-            less, of the largest one; infinity where there are none.
-        note: what is different.
-    """
-
-    path: str
-    dtype: str
-    shape: tuple[int, ...]
-    result: str
-    ulps: float = 0
-    note: str = ""
+from ._compare import (
+    ULPS,
+    Compared,
+    Real,
+    Ulps,
+    compare_bits,
+    compare_nearly,
+    error_of_sum,
+    in_ulps,
+    ulps_of_orthogonal,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +50,7 @@ class Verified:
         return all(tensor.result != "different" for tensor in self.tensors)
 
     def table(self) -> str:
-        """For people: layers that are alike stand once."""
+        """A text for people, in which layers that are alike stand once."""
         lines = [*_groups([t for t in self.tensors if t.result != "different"])]
         lines += [
             (f"{t.path}", "1", f"different: {t.note}")
@@ -109,13 +71,9 @@ class Verified:
             if not some and result != "equal":
                 continue
             most = max((t.ulps for t in some), default=0)
-            near = f" (by {_ulps(most)} at most)" if result == "inexact" else ""
+            near = f" (by {in_ulps(most)} at most)" if result == "inexact" else ""
             parts.append(f"{len(some):,} {result}{near}")
         return f"{len(self.tensors):,} tensors: {', '.join(parts)}"
-
-
-def _ulps(count: float) -> str:
-    return "1 ulp" if count == 1 else f"{count:,.0f} ulps"
 
 
 _NUMBER = re.compile(r"(?<![^._])\d+(?![^.])")  # `layers.0` and `layers_0`.
@@ -130,7 +88,7 @@ def _groups(tensors: Iterable[Compared]) -> list[tuple[str, str, str]]:
         (
             _span(name, some),
             f"{len(some):,}",
-            result if result != "inexact" else f"inexact, by {_ulps(max(t.ulps for t in some))}",
+            result if result != "inexact" else f"inexact, by {in_ulps(max(t.ulps for t in some))}",
         )
         for (name, result), some in groups.items()
     ]
@@ -159,10 +117,12 @@ def verify(captured: Captured, tensors: str) -> Verified:
     size = sum(math.prod(shape) * item_size(dtype) for shape, dtype in captured.tensors.values())
     if tensors == "sample" and size > LARGEST_SAMPLED:
         gib = 1 << 30
-        return Verified((), f"not verified: its tensors have {size / gib:,.1f} GiB, and for a sample a"
-                        f" constructor makes {LARGEST_SAMPLED / gib:.0f} GiB at most\n"
-                        "  hint: verify all of it (`--verify all`), or a model of fewer layers and"
-                        " smaller sizes")  # fmt: skip
+        return Verified(
+            (),
+            f"not verified: its tensors have {size / gib:,.1f} GiB, and for a sample a constructor"
+            f" makes {LARGEST_SAMPLED / gib:.0f} GiB at most\n  hint: verify all of it"
+            " (`--verify all`), or a model of fewer layers and smaller sizes",
+        )
     first = _whole(captured) if tensors == "all" else _sample(captured, captured.seed)
     compared = [first, _sample(captured, captured.seed ^ 1)]
     note = ""
@@ -172,7 +132,7 @@ def verify(captured: Captured, tensors: str) -> Verified:
 
 
 def _worst(captured: Captured, *compared: Sequence[Compared]) -> tuple[Compared, ...]:
-    """Of each tensor the comparison that found most."""
+    """For each tensor the comparison that found most."""
     found: dict[str, Compared] = {}
     for tensor in itertools.chain(*compared):
         before = found.setdefault(tensor.path, tensor)
@@ -183,7 +143,7 @@ def _worst(captured: Captured, *compared: Sequence[Compared]) -> tuple[Compared,
 
 
 def engine_of(captured: Captured) -> str:
-    """Whose numbers the spec has, if it has those of a framework."""
+    """The spec's engine, if it has the numbers of a framework; "" for others."""
     found = re.search(r"^engine: (torch_cpu|jax_threefry)", captured.text, re.MULTILINE)
     return found[1] if found else ""
 
@@ -213,7 +173,7 @@ def compare(captured: Captured, real: Mapping[str, Real], folder: str) -> Verifi
 
 
 def _sample(captured: Captured, seed: int) -> list[Compared]:
-    """Of tensors that are alike the first, one in the middle and the last; of large ones parts.
+    """Compares the first, the middle and the last of tensors that are alike, large ones in parts.
 
     With another seed than the capture's own these are constants alone, where random numbers do not
     follow the spec's seed.
@@ -234,13 +194,13 @@ def _sample(captured: Captured, seed: int) -> list[Compared]:
             for path in paths:
                 for box in _parts(captured.tensors[path][0]):
                     made = spec.generate(path, box)
-                    compared.append(
-                        _compared(captured, path, real.get(path), made, allowed, box)
-                    )
+                    compared.append(_compared(captured, path, real.get(path), made, allowed, box))
     if seed == captured.seed:
         return compared
-    noted = lambda t: f"with seed {seed}: {t.note}" if t.note else ""  # noqa: E731
-    return [dataclasses.replace(tensor, note=noted(tensor)) for tensor in compared]
+    return [
+        dataclasses.replace(tensor, note=tensor.note and f"with seed {seed}: {tensor.note}")
+        for tensor in compared
+    ]
 
 
 def _sampled(captured: Captured) -> list[str]:
@@ -263,7 +223,8 @@ def _parts(shape: tuple[int, ...]) -> list[Box]:
     """A tensor, if it is small, or its beginning, its middle and its end."""
     if math.prod(shape) <= _WHOLE:
         return [tuple(slice(0, n) for n in shape)]
-    left, extent = _PART, []
+    left = _PART
+    extent: list[int] = []
     for n in reversed(shape):
         extent.insert(0, min(n, max(left, 1)))
         left //= extent[0]
@@ -285,13 +246,10 @@ def _compared(
     """A tensor, or the box of it that is made."""
     shape, dtype = captured.tensors[path]
     exact = bool(engine_of(captured)) or path not in captured.drawn
-    found = _compare(Compared(path, dtype, shape, "different"), real, made, exact, box)
+    found = compare_bits(Compared(path, dtype, shape, "different"), real, made, exact, box)
     if found.result == "different" and path in allowed and real is not None:
-        return _near(found, made, real, allowed[path], box)
+        return compare_nearly(found, made, real, allowed[path], box)
     return found
-
-
-Ulps = np.ndarray[Any, Any]  # For all elements, or for each.
 
 
 def _allowed(
@@ -299,7 +257,7 @@ def _allowed(
 ) -> dict[str, Callable[[], Ulps]]:
     """The ulps by which tensors may differ that the plan calls inexact."""
     if engine_of(captured) == "jax_threefry":
-        return dict.fromkeys(captured.drawn, lambda: np.array(_ULPS))
+        return dict.fromkeys(captured.drawn, lambda: np.array(ULPS))
     if engine_of(captured) != "torch_cpu":
         return {}
     inexact = {t["path"]: t.get("init", {}) for t in planned if t.get("inexact")}
@@ -311,130 +269,12 @@ def _allowed(
 def _allowed_of(captured: Captured, path: str, init: Any) -> Ulps:
     shape, dtype = captured.tensors[path]
     if "orthogonal" in init:
-        return _allowed_of_orthogonal(shape)
+        return ulps_of_orthogonal(shape)
     spread = captured._spread(path) if captured._spread is not None else 0
-    allowed = np.array(max(_ULPS, spread))
+    allowed = np.array(max(ULPS, spread))
     if "norms" in init:
         terms = math.prod(captured.tensors[init["norms"]["of"]][0]) // math.prod(shape)
-        allowed += math.ceil(error_of_sum(terms) / _EPSILON[dtype])
+        allowed += math.ceil(error_of_sum(terms) * 2 ** digits(dtype))
     return allowed
 
 
-_LAST, _NEARLY_SINGULAR = 8, 4096
-
-
-def _allowed_of_orthogonal(shape: tuple[int, ...]) -> Ulps:
-    """LAPACK's error grows with the columns. The last ones of a matrix that is nearly square are what
-    is left of random vectors when nearly all directions are taken: little, and now and then next to
-    nothing, which is then off by more.
-    """
-    rows, columns = shape[0], math.prod(shape[1:])
-    few, many = sorted((rows, columns))
-    allowed = np.full(few, max(few, _ULPS))
-    allowed[max(0, few - max(0, _LAST - (many - few))) :] *= _NEARLY_SINGULAR
-    each = allowed[:, None] if rows < columns else allowed[None, :]
-    return np.broadcast_to(each, (rows, columns)).reshape(shape)
-
-
-def error_of_sum(terms: int) -> float:
-    """How far PyTorch may be off in an f32 sum of so many terms above 0, in parts of it: seen were
-    30 units of 2^-24 for 4,096 terms, 112 for 65,536 and 25,000 for 33 million."""
-    return 2.0**-24 * max(math.sqrt(terms), terms / 1024)
-
-
-_EPSILON = {
-    "f64": 2.0**-53,
-    "f32": 2.0**-24,
-    "bf16": 2.0**-8,
-    "f16": 2.0**-11,
-    "f8e4m3fn": 2.0**-4,
-    "f8e5m2": 2.0**-3,
-}
-
-
-def _near(
-    found: Compared, made: np.ndarray[Any, Any], real: Real, most: Callable[[], Ulps], box: Any
-) -> Compared:
-    """The same as `inexact`, if no element differs by more than a few units in the last place, of
-    itself or of the largest one."""
-    if found.ulps == math.inf:
-        return found  # Another shape or type.
-    whole = real.numbers(real.words())
-    wanted = whole[box]
-    apart = np.abs(real.numbers(_words(made)) - wanted)
-    unit = np.abs(whole).max() * _EPSILON[found.dtype]
-    if not np.isfinite(apart).all() or not unit:
-        return found
-    alone = np.abs(_ordered(real.words()[box]) - _ordered(_words(made)))
-    ulps = np.minimum(alone, np.ceil(apart / unit))
-    allowed = most()
-    if not (ulps <= (allowed[box] if allowed.ndim else allowed)).all():
-        return found
-    return dataclasses.replace(found, result="inexact", ulps=float(ulps.max()), note="")
-
-
-def _compare(
-    tensor: Compared, real: Real | None, made: np.ndarray[Any, Any], exact: bool, box: Any
-) -> Compared:
-    """What is made of a tensor's box, beside that of the model; `exact`: bit for bit."""
-
-    def result(word: str, ulps: float = math.inf, note: str = "") -> Compared:
-        return dataclasses.replace(tensor, result=word, ulps=ulps, note=note)
-
-    if real is None:
-        return result("different", note="the model has no such tensor")
-    if real.shape != tensor.shape or real.dtype != tensor.dtype:
-        return result("different", note=f"{real.dtype} {list(real.shape)} in the model")
-    wanted, got = np.asarray(real.words()[box]), _words(made)
-    apart = np.flatnonzero(wanted.ravel() != got.ravel())
-    if not apart.size:
-        return result("equal", 0)
-    numbers, others = real.numbers(got), real.numbers(wanted)
-    if not exact:
-        return _moments(result, numbers, others)
-    ulps = math.inf
-    if tensor.dtype in _EPSILON:
-        ulps = float(np.abs(_ordered(wanted).ravel()[apart] - _ordered(got).ravel()[apart]).max())
-    first = np.unravel_index(apart[0], wanted.shape)
-    begin = [0] * len(first) if box is ... else [side.start for side in box]
-    place = ", ".join(str(int(i) + b) for i, b in zip(first, begin, strict=True))
-    values = f"{numbers[first]:.9g}, and {others[first]:.9g} in the model"
-    by = f", by {_ulps(ulps)}" if ulps < math.inf else ""
-    some = f"{apart.size:,} of {wanted.size:,} elements{by}; [{place}] is {values}"
-    return result("different", ulps, some)
-
-
-def _words(made: np.ndarray[Any, Any]) -> Words:
-    words: Words = np.ascontiguousarray(made).view(WORDS[made.itemsize]).reshape(made.shape)
-    return words
-
-
-def _ordered(words: Words) -> np.ndarray[Any, Any]:
-    """Floats as whole numbers, of which neighbours are neighbours."""
-    wide = words.astype(np.int64)
-    lowest = int(np.iinfo(words.dtype).min) if words.dtype != np.uint8 else -128
-    if words.dtype == np.uint8:
-        wide = wide.astype(np.int8).astype(np.int64)
-    return np.where(wide < 0, lowest - wide, wide)
-
-
-def _moments(result: Any, made: np.ndarray[Any, Any], real: np.ndarray[Any, Any]) -> Compared:
-    """Whether both may be drawn from one distribution, by mean and standard deviation."""
-    size = made.size
-    if size < 30:
-        return result("alike")  # type: ignore[no-any-return]
-    both = np.concatenate([made.ravel(), real.ravel()])
-    centred = both - both.mean()
-    spread = float(centred.std())
-    kurtosis = float((centred**4).mean()) / spread**4 if spread else 3.0
-    allowed = _ERRORS * spread * math.sqrt(2 / size)
-    means = float(made.mean()), float(real.mean())
-    deviations = float(made.std()), float(real.std())
-    for name, pair, most in (
-        ("mean", means, allowed),
-        ("standard deviation", deviations, allowed * math.sqrt(max(kurtosis - 1, 0.1) / 4)),
-    ):
-        if abs(pair[0] - pair[1]) > most + 1e-3 * spread:
-            words = f"{name} {pair[0]:.6g}, and {pair[1]:.6g} in the model"
-            return result("different", note=words)  # type: ignore[no-any-return]
-    return result("alike")  # type: ignore[no-any-return]

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ._fold import Leaf, Module, both, leaves
+from ._alike import Leaf, Module, both
+from ._fold import leaves
 from ._tensor import Initializer, Key, Linear, Tensor, Text
 
 _DEFAULT_ENGINE = "philox4x32"
@@ -159,7 +160,8 @@ def _steps(key: Key) -> str:
     return maps[0] if len(maps) == 1 else f"[{', '.join(maps)}]"
 
 
-_NO_TEXT = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}  # For some readers.
+# Words that some readers take for other values than texts.
+_NO_TEXT = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 
 
 def _statics(items: Sequence[Any]) -> str:

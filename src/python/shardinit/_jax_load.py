@@ -1,0 +1,316 @@
+"""Arrays and pytrees of JAX, from a checkpoint, a spec or a program alike."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from jax.sharding import (
+    AbstractMesh,
+    AxisType,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    Sharding,
+    SingleDeviceSharding,
+)
+
+from ._errors import MismatchError
+from ._source import Source, TensorInfo
+
+Shardings = Sharding | Mapping[str, Any] | Callable[[TensorInfo], Sharding] | None
+
+Make = Callable[[Mapping[str, Sharding]], Mapping[str, jax.Array]]
+
+
+class Described(Protocol):
+    """A `Source` or a `Program`: what tensors it has."""
+
+    @property
+    def tensors(self) -> Mapping[str, Any]: ...
+    @property
+    def noun(self) -> str: ...
+    @property
+    def where(self) -> str: ...
+    def info(self, path: str) -> TensorInfo: ...
+
+
+def load_arrays(
+    opened: Described,
+    make: Make,
+    shardings: Shardings,
+    keys: Iterable[str] | None,
+    nested: bool,
+    devices: frozenset[Any] | None = None,
+) -> dict[str, Any]:
+    """Loads arrays, as `shardinit.jax.load` does; shardings must be over `devices`, if given."""
+    wanted = list(opened.tensors) if keys is None else list(keys)
+    missing = [path for path in wanted if path not in opened.tensors]
+    unexpected: list[str] = []
+    if isinstance(shardings, Mapping):
+        flat = flatten(shardings)
+        unexpected = [path for path in wanted if path not in flat and path not in missing]
+        missing += [path for path in flat if path not in opened.tensors and path not in missing]
+        chosen = flat
+    else:
+        chosen = {p: choose(shardings, opened.info(p)) for p in wanted if p not in missing}
+    mismatching = {
+        path: why
+        for path in wanted
+        if path in chosen and path in opened.tensors
+        if (why := _mismatch(opened.info(path), chosen[path], devices))
+    }
+    if missing or unexpected or mismatching:
+        hint = "give every tensor a sharding, or name those to load in `keys`" if unexpected else ""
+        raise MismatchError(
+            f"cannot load {opened.where}", missing, unexpected, mismatching, hint, opened.noun
+        )
+    arrays = dict(make({path: chosen[path] for path in wanted}))
+    return nest(arrays) if nested else arrays
+
+
+def fill_tree(
+    tree: Any,
+    opened: Described,
+    make: Make,
+    shardings: Shardings,
+    default: Callable[[TensorInfo], Sharding],
+    rename: Callable[[str], str] | None,
+    strict: bool,
+    mesh: Mesh | None = None,
+) -> Any:
+    """Fills a pytree, as `shardinit.jax.fill` does.
+
+    Args:
+        tree, shardings, rename, strict: as for `shardinit.jax.fill`.
+        opened: what has the tensors.
+        make: makes those that it is given shardings of.
+        default: the sharding of a leaf that has none, where there are no `shardings`.
+        mesh: its devices are those that shardings must be over; None is any.
+    """
+    devices = None if mesh is None else frozenset(mesh.devices.flat)
+    sharding_of = _chooser(shardings, default, mesh, devices)
+    leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+    streams = streams_of(tree)
+    paths = [_path_in(opened, keys, leaf, rename, streams) for keys, leaf in leaves]
+    chosen: dict[str, Any] = {}
+    missing: list[str] = []
+    mismatching: dict[str, str] = {}
+    for path, (_, leaf) in zip(paths, leaves, strict=True):
+        if path is None:
+            continue
+        if path not in opened.tensors:
+            missing.append(path)
+            continue
+        info = opened.info(path)
+        found = sharding_of(info, leaf)
+        if isinstance(found, str):
+            mismatching[path] = found
+            continue
+        chosen[path] = found
+        why = _mismatch(info, found, devices)
+        if tuple(leaf.shape) != info.global_shape:
+            why = f"shape {list(info.global_shape)} in the {opened.noun}, {list(leaf.shape)} here"
+        elif np.dtype(leaf.dtype) != info.numpy_dtype:
+            why = why or f"dtype {info.dtype} in the {opened.noun}, {leaf.dtype} here"
+        if why:
+            mismatching[path] = why
+    taken = frozenset(paths)
+    unexpected = [path for path in opened.tensors if path not in taken] if strict else []
+    if missing or unexpected or mismatching:
+        what = f"cannot load {opened.where} into {type(tree).__name__}"
+        raise MismatchError(what, missing, unexpected, mismatching, noun=opened.noun)
+    arrays = make(chosen)
+    filled = [
+        leaf if path is None else arrays[path]
+        for path, (_, leaf) in zip(paths, leaves, strict=True)
+    ]
+    return jax.tree_util.tree_unflatten(structure, filled)
+
+
+def _chooser(
+    shardings: Shardings,
+    default: Callable[[TensorInfo], Sharding],
+    mesh: Mesh | None,
+    devices: frozenset[Any] | None,
+) -> Callable[[TensorInfo, Any], Sharding | str]:
+    """What gives the sharding of a tensor for a leaf, or says why there is none."""
+    flat = flatten(shardings) if isinstance(shardings, Mapping) else None
+
+    def sharding_of(info: TensorInfo, leaf: Any) -> Sharding | str:
+        if flat is not None:
+            given: Sharding | str = flat.get(info.path, "has no sharding")
+            return given
+        if shardings is not None:
+            return choose(shardings, info)
+        try:
+            own = own_sharding(leaf, mesh)
+        except MismatchError as error:
+            return str(error)
+        fits = own is not None and (devices is None or own.device_set == devices)
+        return own if own is not None and fits else default(info)
+
+    return sharding_of
+
+
+def _path_in(
+    opened: Described,
+    keys: Any,
+    leaf: Any,
+    rename: Callable[[str], str] | None,
+    streams: frozenset[str],
+) -> str | None:
+    """The leaf's path among the tensors, or that which is missing; None: it stays as it is."""
+    if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+        return None
+    path = ".".join(parts_of(keys))
+    if path not in opened.tensors or rename:
+        path = rename(path_of(keys)) if rename else path_of(keys)
+    is_stream = jax.tree_util.keystr(keys) in streams
+    return None if path not in opened.tensors and is_stream else path
+
+
+def named_sharding(mesh: Mesh, spec: tuple[tuple[str, ...], ...]) -> NamedSharding:
+    partition = PartitionSpec(*(axes or None for axes in spec))  # type: ignore[no-untyped-call]
+    return NamedSharding(mesh, partition)
+
+
+def choose(shardings: Any, info: TensorInfo) -> Sharding:
+    if shardings is None:
+        return SingleDeviceSharding(jax.local_devices()[0])
+    if isinstance(shardings, Sharding):
+        return shardings
+    chosen: Sharding = shardings(info)
+    return chosen
+
+
+def _mismatch(info: TensorInfo, sharding: Any, devices: frozenset[Any] | None) -> str:
+    if not isinstance(sharding, Sharding):
+        return f"{type(sharding).__name__} is no sharding"
+    if devices is not None and sharding.device_set != devices:
+        return f"its {len(sharding.device_set)} devices are not the {len(devices)} of the mesh"
+    x64 = jax.config.read("jax_enable_x64")  # type: ignore[no-untyped-call]
+    if info.numpy_dtype.itemsize == 8 and not x64:
+        return f"is {info.dtype}, but jax_enable_x64 is off"
+    try:
+        sharding.shard_shape(info.global_shape)
+    except (ValueError, IndexError) as error:
+        return str(error).splitlines()[0]
+    return ""
+
+
+def reader(opened: Source, verify: bool) -> Make:
+    return lambda chosen: {
+        path: _array(opened, path, each, verify) for path, each in chosen.items()
+    }
+
+
+def _array(checkpoint: Source, path: str, sharding: Sharding, verify: bool) -> jax.Array:
+    info = checkpoint.info(path)
+    # Devices with the same slice share it: no byte is read twice.
+    seen: dict[Any, np.ndarray[Any, Any]] = {}
+
+    def read(index: tuple[slice, ...] | None) -> np.ndarray[Any, Any]:
+        slices = index or ()
+        key = tuple(part.indices(n) for part, n in zip(slices, info.global_shape, strict=True))
+        if key not in seen:
+            seen[key] = checkpoint.read(path, slices, verify=verify)
+        return seen[key]
+
+    return jax.make_array_from_callback(info.global_shape, sharding, read, dtype=info.numpy_dtype)
+
+
+def streams_of(tree: Any) -> frozenset[str]:
+    """Leaves that are keys and counters of Flax NNX's random streams, as ``nnx.Dropout`` has."""
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is None:
+        return frozenset()
+    leaves = jax.tree_util.tree_flatten_with_path(
+        tree, is_leaf=lambda node: isinstance(node, nnx.RngState)
+    )[0]
+    found = [(keys, leaf) for keys, leaf in leaves if isinstance(leaf, nnx.RngState)]
+    return frozenset(
+        jax.tree_util.keystr((*keys, *inner))
+        for keys, state in found
+        for inner, _ in jax.tree_util.tree_flatten_with_path(state)[0]
+    )
+
+
+def own_sharding(leaf: Any, mesh: Mesh | None) -> Sharding | None:
+    """A leaf's sharding; None if it has none.
+
+    One over an ``AbstractMesh``, as skeletons that are made under ``jax.set_mesh`` have, becomes
+    one over `mesh`, or the mesh that is set.
+
+    Raises:
+        MismatchError: that mesh does not have its axes.
+    """
+    own: Sharding | None = getattr(leaf, "sharding", None)
+    if not isinstance(own, NamedSharding) or not isinstance(own.mesh, AbstractMesh):
+        return own
+    named = [a for axes in own.spec if axes for a in ((axes,) if isinstance(axes, str) else axes)]
+    if not named and AxisType.Explicit not in own.mesh.axis_types:
+        return None  # JAX chooses how it is cut, so nothing is said.
+    over = mesh if mesh is not None else jax.sharding.get_mesh()
+    if missing := [axis for axis in named if axis not in over.axis_names]:
+        raise MismatchError(
+            f"its sharding is over axis `{missing[0]}` of an abstract mesh, and "
+            + ("no mesh is set: call this under `jax.set_mesh`, or give `shardings`"
+               if over.empty else "the mesh does not have it")
+        )  # fmt: skip
+    if over.empty:
+        return None
+    return NamedSharding(over, own.spec)
+
+
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Dicts in dicts from paths: ``{"a.b": x}`` → ``{"a": {"b": x}}``."""
+    tree: dict[str, Any] = {}
+    for path, value in flat.items():
+        *parents, name = path.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = value
+    return tree
+
+
+def path_of(keys: Iterable[Any]) -> str:
+    """The path of a leaf from JAX's key path: attributes, keys and indices, joined by dots.
+
+    A last attribute ``value`` is left out, which is the array of a Flax NNX variable, and the last
+    key of the only array of a node that names none, as Haliax's ``NamedArray``; `fill` does so
+    where the checkpoint has no such path.
+    """
+    keys = list(keys)
+    unnamed = bool(keys) and keys[-1] == jax.tree_util.FlattenedIndexKey(0)
+    if len(keys) > 1 and (unnamed or getattr(keys[-1], "name", "") == "value"):
+        keys.pop()
+    return ".".join(parts_of(keys))
+
+
+def parts_of(keys: Iterable[Any]) -> list[str]:
+    """The names of JAX's key path."""
+    parts = []
+    for key in keys:
+        for attribute in ("name", "key", "idx"):  # GetAttrKey; DictKey and others; SequenceKey.
+            if hasattr(key, attribute):
+                parts.append(str(getattr(key, attribute)))
+                break
+        else:
+            parts.append(str(key))
+    return parts
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Paths from dicts in dicts: what `nest` was made from."""
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{name}."))
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat

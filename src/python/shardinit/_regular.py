@@ -1,0 +1,78 @@
+"""Regular files of a folder, which no link and no device can stand in for."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from typing import Any
+
+from ._errors import FormatError
+
+_MAX_BYTES = 4 << 30
+
+
+def read_regular(folder: str, name: str, limit: int = _MAX_BYTES) -> bytes:
+    """The bytes of a regular file of at most `limit` bytes; see `open_regular`."""
+    with open_regular(folder, name) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise FormatError(
+                f"`{os.path.join(folder, name)}` has {size} bytes, more than the {limit} that it "
+                "may have"
+            )
+        return bytes(file.readall())
+
+
+def open_regular(folder: str, name: str) -> Any:
+    """A file of the folder opened for reading, unbuffered: no device, no FIFO, and no link.
+
+    The folder itself may be a symbolic link, but what is in it must not lead out of it.
+
+    Raises:
+        FormatError: it, or a folder on the way to it, is a link, or it is no regular file.
+        OSError: as ``os.open``.
+    """
+    at = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        *parents, last = name.split("/")
+        for parent in parents:
+            inner = os.open(parent, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            os.close(at)
+            at = inner
+            _no_link(os.fstat(at), os.path.join(folder, parent))
+        # O_NONBLOCK: opening a FIFO must not wait for a writer.
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+        path = os.path.join(folder, name)
+        try:
+            file = os.open(last, flags, dir_fd=at)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                _no_link(os.stat(last, dir_fd=at, follow_symlinks=False), path)
+            if error.errno == errno.ENXIO:  # A socket.
+                raise FormatError(f"`{path}` is no regular file") from None
+            error.filename = path
+            raise
+    finally:
+        os.close(at)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise FormatError(f"`{path}` is no regular file")
+    return open(file, "rb", buffering=0)
+
+
+def refuse_link(folder: str, name: str) -> None:
+    """Refuses a link that stands in for a file which is not opened; no file at all is no link.
+
+    Raises:
+        FormatError: it is a symbolic link.
+    """
+    path = os.path.join(folder, name)
+    with contextlib.suppress(FileNotFoundError):
+        _no_link(os.lstat(path), path)
+
+
+def _no_link(found: os.stat_result, path: str) -> None:
+    if stat.S_ISLNK(found.st_mode):
+        raise FormatError(f"`{path}` is a symbolic link: a checkpoint has its files in its folder")

@@ -1,0 +1,222 @@
+"""The tensors of a spec for arrays of JAX, and the layout that puts divided ones together."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from ._expression import NoFormula
+from ._finish import LAYOUT, check_path
+from ._jax_initializer import divided_by, drawn, dtype_name, fixed, placed
+from ._jax_values import Value
+from ._jaxpr import Graph
+from ._tensor import Tensor, share
+
+
+@dataclasses.dataclass
+class _Divided:
+    """An array of which each part is drawn by a key of its own.
+
+    Attributes:
+        dimensions: those of the array that count the parts, outermost first.
+    """
+
+    value: Value
+    dimensions: tuple[int, ...]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        return tuple(self.value.shape[d] for d in self.dimensions)
+
+
+class Made:
+    """The tensors of a spec.
+
+    Attributes:
+        tensors: path → the tensor.
+        problems: path → why there is none.
+        drawn: the paths of arrays that random numbers are in.
+        layout: lines that store the arrays, if some are divided.
+    """
+
+    def __init__(self, graph: Graph, engine: str) -> None:
+        self.graph, self.engine = graph, engine
+        self.tensors: dict[str, Tensor] = {}
+        self.problems: dict[str, str] = {}
+        self.drawn: set[str] = set()
+        self.layout: list[str] = []
+        self._order: list[str] = []  # The paths of the arrays.
+        self._whole: dict[str, Value] = {}
+        self._divided: dict[str, _Divided] = {}
+        self._made: dict[str, tuple[Value, Mapping[int, int]]] = {}  # The array of each tensor.
+
+    def add(self, path: str, value: Value) -> None:
+        self._order.append(path)
+        try:
+            check_path(path)
+            dtype_name(value)
+            if value.random and 0 not in value.shape and self._is_divided(path, value):
+                return
+            self._whole[path] = value
+            self._add(path, path, value, {})
+        except NoFormula as error:
+            self.problems[path] = str(error)
+
+    def _is_divided(self, path: str, value: Value) -> bool:
+        """Whether an array is made in parts: where it has to be, and JAX's keys."""
+        by_keys = self.engine == "jax_threefry"
+        dimensions: tuple[int, ...] = ()
+        with contextlib.suppress(NoFormula, RecursionError):
+            dimensions = divided_by(value, self.graph, by_keys)
+        if dimensions and not by_keys:
+            with contextlib.suppress(NoFormula, RecursionError):
+                self._tensor(path, value, {})
+                return False
+        if dimensions:
+            self._divided[path] = _Divided(value, dimensions)
+        return bool(dimensions)
+
+    def divide(self) -> None:
+        """Makes the parts of arrays that are divided, and the layout that puts them together."""
+        if not self._divided:
+            return
+        lines: list[str] = []
+        places = self._places()
+        for path in [path for path in self._order if path in places]:
+            array, before, after = places[path]
+            self.tensors.pop(path, None)
+            if path in ("stack", "keep", "omit"):
+                self.problems[path] = "its name is a word of layouts, which divide it: rename it"
+                continue
+            of = before
+            variables = []
+            for number in range(len(array.dimensions)):
+                variables.append(f"i{number}" if len(array.dimensions) > 1 else "i")
+                of += f".{{{variables[-1]}}}"
+            of += after
+            try:
+                for place in itertools.product(*map(range, array.counts)):
+                    part = f"{before}.{'.'.join(map(str, place))}{after}"
+                    at = dict(zip(array.dimensions, place, strict=True))
+                    self._add(part, path, array.value, at)
+            except NoFormula as error:
+                self.problems[path] = str(error)
+                continue
+            view = f'"{of}"'
+            # The outermost view has the axis that was added last.
+            order = sorted(
+                zip(array.dimensions, variables, array.counts, strict=True), reverse=True
+            )
+            for n, (dimension, variable, count) in enumerate(order):
+                inner = sum(1 for other, _, _ in order[n + 1 :] if other < dimension)
+                view = (
+                    f"{{stack: {{axis: {dimension - inner}, for: {{{variable}: {count}}},"
+                    f" of: {view}}}}}"
+                )
+            lines.append(f"    {path}: {{from: {view}}}")
+        stored = [path for path in self._whole if path in self.tensors]
+        if stored:
+            lines.append("    keep:")
+            lines += [f'      - "{pattern}"' for pattern in _patterns(stored, list(self.tensors))]
+        self.layout = ["layouts:", f"  {LAYOUT}:", *lines]
+
+    def _places(self) -> dict[str, tuple[_Divided, str, str]]:
+        """Where the number of a part stands in its path: path → what is before, and behind it.
+
+        It is as far out as all arrays of a module are divided alike, so that it becomes a layer.
+        What is not drawn is divided with the others.
+        """
+        modules: dict[str, list[str]] = {}
+        for path in (*self._divided, *self._whole):
+            names = path.split(".")
+            for n in range(1, len(names)):
+                modules.setdefault(".".join(names[:n]), []).append(path)
+        places: dict[str, tuple[_Divided, str, str]] = {}
+        for module in sorted(modules, key=lambda name: name.count(".")):
+            inside = modules[module]
+            drawn_in = [self._divided[path] for path in inside if path in self._divided]
+            if not drawn_in or any(path in places for path in inside):
+                continue
+            dimensions, counts = drawn_in[0].dimensions, drawn_in[0].counts
+            arrays = {
+                path: self._divided.get(path) or self._like(path, dimensions) for path in inside
+            }
+            if all(array is not None and array.dimensions == dimensions and array.counts == counts
+                   for array in arrays.values()):  # fmt: skip
+                common = _common(inside)
+                for path, array in arrays.items():
+                    assert array is not None
+                    places[path] = (array, common, path[len(common) :])
+        for path, divided in self._divided.items():
+            places.setdefault(path, (divided, path, ""))
+        return places
+
+    def _like(self, path: str, dimensions: tuple[int, ...]) -> _Divided | None:
+        value = self._whole[path]
+        if value.random or len(value.shape) <= max(dimensions):
+            return None
+        return _Divided(value, dimensions)
+
+    def separate(self) -> None:
+        """Has tensors that share random numbers with others ask for them by JAX's keys."""
+        if self.engine != "jax_threefry":
+            return
+        for path in share(list(self.tensors.values()), self.engine):
+            value, place = self._made[path]
+            try:
+                self.tensors[path] = placed(path, value, self.graph, place)
+            except NoFormula as error:
+                self.problems[path] = str(error)
+
+    def _add(self, path: str, array: str, value: Value, place: Mapping[int, int]) -> None:
+        self._made[path] = value, place
+        try:
+            self.tensors[path] = self._tensor(path, value, place)
+        except RecursionError:
+            why = "its expression has too many operations in one another"
+            raise NoFormula(why, value.origin) from None
+        if self.tensors[path].uses or "jax_" in str(self.tensors[path].init):
+            self.drawn.add(array)
+
+    def _tensor(self, path: str, value: Value, place: Mapping[int, int]) -> Tensor:
+        """A tensor of an array, or of its part where these dimensions have these indices."""
+        dtype = dtype_name(value)
+        shape = tuple(n for d, n in enumerate(value.shape) if d not in place)
+        if not math.prod(shape):
+            return Tensor(path, shape, dtype, "zeros", [], path)
+        if not value.random:
+            return fixed(path, value, self.graph, place)
+        if self.engine != "jax_threefry":
+            return drawn(path, value, self.graph, place, False)
+        try:
+            return drawn(path, value, self.graph, place, True)
+        except NoFormula:
+            return placed(path, value, self.graph, place)
+
+
+def _common(paths: Sequence[str]) -> str:
+    """The innermost module that all of these are in."""
+    parts = [path.split(".")[:-1] for path in paths]
+    same = itertools.takewhile(lambda names: len(set(names)) == 1, zip(*parts, strict=False))
+    return ".".join(names[0] for names in same)
+
+
+def _patterns(wanted: Sequence[str], every: Sequence[str]) -> Iterator[str]:
+    """Few patterns that all wanted paths match and no other does."""
+    others = [path for path in every if path not in set(wanted)]
+    covered = ""
+    for path in wanted:
+        if covered and path.startswith(covered):
+            continue
+        names = path.split(".")
+        for n in range(1, len(names)):
+            prefix = ".".join(names[:n]) + "."
+            if not any(other.startswith(prefix) for other in others):
+                covered = prefix
+                yield f"{prefix}*"
+                break
+        else:
+            yield path

@@ -1,0 +1,247 @@
+"""The numbers of JAX's draws, as terms of a spec's expressions."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._dtypes import name_of, rounding_of
+from ._expression import (
+    Index,
+    NoFormula,
+    Term,
+    affine,
+    binary,
+    call,
+    number,
+    shortest,
+    truncated_normal,
+    where,
+)
+from ._jax_values import Draw
+from ._tensor import make
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaled(Term):
+    """`scale * x + shift` of the numbers x of one draw."""
+
+    draw: Draw | None = None
+    scale: float = 1
+    shift: float = 0
+
+
+def scaled(draw: Draw, scale: float = 1, shift: float = 0) -> Scaled:
+    if draw.kind == "uniform":
+        low, high = bounds(draw, scale, shift)
+        term, times, plus = Term("uniform()"), rounded(high - low, draw.dtype), low
+    else:
+        term, times, plus = _standard(draw), scale, shift
+    if times == -1:  # What is drawn for an exponential distribution has this factor.
+        term = binary("-", number(plus), term)
+    else:
+        term = affine(term, number(times), number(plus))
+    return Scaled(term.text, term.binds, draw=draw, scale=scale, shift=shift)
+
+
+def as_jax_does(draw: Draw, scale: float = 1, shift: float = 0) -> Scaled:
+    """`scaled` with the bits of JAX, which multiplies, rounds to f32, adds and rounds again.
+
+    Where the text of an expression has not these bits it has a word in angle brackets.
+    """
+    text = f"<{draw.kind}>"
+    if draw.kind == "normal":
+        text = "normal()"
+    elif draw.kind == "uniform" and is_unit(draw):
+        text = "uniform()"
+    term = Term(text)
+    if draw.kind == "uniform" and is_unit(draw):
+        term = above(draw, term)
+    if scale != 1:
+        term = rounding(binary("*", term, number(exactly(scale, draw.dtype))), draw.dtype)
+    if shift:
+        term = rounding(affine(term, None, number(exactly(shift, draw.dtype))), draw.dtype)
+    return Scaled(term.text, term.binds, dtype=term.dtype, exact=term.exact, draw=draw,
+                  scale=scale, shift=shift)  # fmt: skip
+
+
+def is_unit(draw: Draw) -> bool:
+    """Uniform from 0 to 1, or from the smallest number, of which JAX takes a logarithm."""
+    low, high = (exactly(draw.parameters[end], draw.dtype) for end in ("low", "high"))
+    return high == 1 and 0 <= low < LEAST
+
+
+def above(draw: Draw, unit: Term) -> Term:
+    low = exactly(draw.parameters["low"], draw.dtype)
+    return rounding(binary("+", unit, number(low)), draw.dtype) if low else unit
+
+
+NO_QR = "no engine has the bits of JAX's QR decomposition"
+LEAST = 2.0**-80  # What a uniform distribution may begin with, if not with 0.
+
+
+def exactly(value: Any, dtype: Any) -> float | int:
+    """The number as the type has it."""
+    exact = float(np.asarray(value).astype(dtype))
+    if not math.isfinite(exact):
+        raise NoFormula(f"a spec has no number {exact}")
+    return exact
+
+
+def rounding(term: Term, dtype: Any) -> Term:
+    """A number as an operation of JAX rounds it to its type."""
+    name = rounding_of(np.dtype(dtype))
+    if not name or term.value is not None or term.dtype == name:
+        return term
+    made = call(name, term)
+    return Term(made.text, made.binds, dtype=name, exact=term)
+
+
+def bounds(draw: Draw, scale: float, shift: float) -> tuple[float, float]:
+    """The bounds of uniform numbers, or those of truncated ones in standard deviations."""
+    low, high = (
+        rounded(short(draw.parameters[end], draw.dtype) * scale + shift, draw.dtype)
+        for end in ("low", "high")
+    )
+    return low, high
+
+
+def _standard(draw: Draw) -> Term:
+    match draw.kind:
+        case "normal":
+            return Term("normal()")
+        case "truncated_normal":
+            return truncated_normal(*bounds(draw, 1, 0))
+    return Term(f"<{draw.kind}>")
+
+
+def short(value: Any, dtype: Any) -> float | int:
+    """The shortest number that the type rounds to this one."""
+    dtype = np.dtype(dtype)
+    if dtype.kind in "biu":
+        return int(value)
+    exact = float(value)
+    if not math.isfinite(exact):
+        raise NoFormula(f"a spec has no number {exact}")
+    return shortest(exact, lambda near: float(np.asarray(near).astype(dtype)) == exact)
+
+
+def low_bits(word: Term, draw: Draw) -> Term:
+    """Random bits of as many as the type has: the lower ones of a word."""
+    width = 8 * np.dtype(draw.dtype).itemsize
+    if width > 32:
+        raise NoFormula("JAX draws 64 bits of two words", draw.origin)
+    return word if width == 32 else call("mod", word, number(1 << width))
+
+
+def of_bits(draw: Draw, word: Term) -> Term:
+    """A number of 16 bits that `_uniform`, `_normal_real` and `_truncated_normal` of JAX make.
+
+    A bf16 is made of a word's lower 8 bits, of which 7 are left, an f16 of 16, of which 10 are. XLA
+    rounds each operation to bf16, and the product and the sum of f16 once.
+    """
+    dtype = np.dtype(draw.dtype)
+    if str(dtype) not in ("bfloat16", "float16"):
+        raise NoFormula(f"JAX draws {draw.dtype} numbers in another way than those of f32,"
+                        " which the engine has", draw.origin)  # fmt: skip
+    drawn, kept = (8, 7) if str(dtype) == "bfloat16" else (16, 10)
+    lower = call("mod", word, number(1 << drawn))
+    lowest = call("floor", binary("/", lower, number(1 << drawn - kept)))
+    unit = binary("/", lowest, number(1 << kept))
+
+    def at(value: float) -> float:
+        return float(exactly(value, dtype))
+
+    def uniform(low: float, high: float) -> Term:
+        product = binary("*", unit, number(at(high - low)))
+        product = rounding(product, dtype) if drawn == 8 else product
+        return rounding(affine(product, None, number(low)) if low else product, dtype)
+
+    low, high = (at(draw.parameters.get(end, 0)) for end in ("low", "high"))
+    if draw.kind == "uniform":
+        return uniform(low, high)
+    root = at(math.sqrt(2))
+    if draw.kind == "normal":
+        ends = float(np.nextafter(np.array(-1, dtype), np.array(0, dtype))), 1.0
+    else:
+        ends = at(math.erf(at(low / root))), at(math.erf(at(high / root)))
+    made = rounding(call("erf_inv", uniform(*ends)), dtype)
+    for place, value in _other_erf_inv(str(dtype), *ends, kept):
+        if "bits()" in word.text:
+            raise NoFormula("a number that is used twice", draw.origin)
+        made = where(binary("==", lowest, number(place)), number(value), made)
+    made = rounding(binary("*", made, number(root)), dtype)
+    if draw.kind == "normal":
+        return made
+    inside = [_next(low, math.inf, dtype), _next(high, -math.inf, dtype)]
+    return Term(call("clip", made, *map(number, inside)).text, dtype=made.dtype)
+
+
+@functools.cache
+def _other_erf_inv(dtype: str, low: float, high: float, bits: int) -> tuple[tuple[int, float], ...]:
+    """The numbers of so many bits whose erf_inv JAX rounds otherwise: place, and what it has."""
+    name, type_ = name_of(dtype), jnp.dtype(dtype)
+    inner = f"i0 / {1 << bits} * {float(exactly(high - low, type_))!r}"
+    if dtype == "bfloat16":
+        inner = f"{name}({inner})"
+    uniform = make(f"{name}({inner} + {low!r})", (1 << bits,), name)
+    found = make(f"erf_inv({name}({inner} + {low!r}))", (1 << bits,), name)
+    if uniform is None or found is None:
+        raise NoFormula(f"a spec has no such numbers of {dtype}")
+    wanted = np.asarray(jax.lax.erf_inv(jnp.asarray(uniform)))
+    other = np.flatnonzero(np.asarray(found).view(np.uint16) != wanted.view(np.uint16))
+    return tuple((int(i), float(wanted[i])) for i in other)
+
+
+def _next(value: float, to: float, dtype: Any) -> float:
+    """The neighbour of a number; 0 for one that is subnormal, as XLA has it."""
+    found = float(np.nextafter(np.array(value, dtype), np.array(to, dtype)))
+    smallest = float(jnp.finfo(dtype).smallest_normal)  # type: ignore[no-untyped-call]
+    return found if abs(found) >= smallest else 0.0
+
+
+def integers_of(draw: Draw, upper: Term, lower: Term) -> Term:
+    """A number of JAX's `_randint`: the rest of twice as many bits as the type has."""
+    width = 8 * np.dtype(draw.dtype).itemsize
+    low, high = (int(draw.parameters[end]) for end in ("low", "high"))
+    span, every = high - low, 1 << width
+    if width > 32 or span > 1 << 26:
+        raise NoFormula("whole numbers of more than 26 bits", draw.origin)
+    factor = ((1 << width // 2) % span) ** 2 % every % span
+    if width < 32:
+        upper, lower = (call("mod", word, number(every)) for word in (upper, lower))
+    rest = call("mod", lower, number(span))
+    if factor:
+        first = call("mod", upper, number(span))
+        product = call("mod", binary("*", first, number(factor)), number(every))
+        rest = call("mod", call("mod", binary("+", product, rest), number(every)), number(span))
+    return binary("+", rest, number(low))
+
+
+def place_of(draw: Draw, index: tuple[Index, ...]) -> Index:
+    """Which of the numbers of its key an element of a draw is."""
+    batch, place = len(draw.keys.shape), Index(0)
+    for d, i in enumerate(index[batch:], batch):
+        place = place.plus(i, math.prod(draw.shape[d + 1 :]))
+    return place
+
+
+def draw_is_of_one_key(draw: Draw) -> bool:
+    """Whether JAX makes these whole numbers of the words of one key: the second of its two."""
+    span = int(draw.parameters["high"]) - int(draw.parameters["low"])
+    return 0 < span <= 1 << 16 and not span & (span - 1) and np.dtype(draw.dtype).itemsize == 4
+
+
+def rounded(value: float, dtype: Any) -> float:
+    """A number as the type has it, in as few digits as say it."""
+    if np.dtype(dtype).kind in "biu":
+        return value
+    # The few digits of a number of 16 bits say another one.
+    say = exactly if np.dtype(dtype).itemsize == 2 else short
+    return say(np.asarray(value).astype(dtype), dtype)

@@ -1,0 +1,104 @@
+"""Lines of Python: which are the user's, and which a framework's or the standard library's."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import traceback
+import types
+from collections.abc import Iterable
+from typing import Any
+
+_STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+JAX = os.sep + "jax" + os.sep
+# Frameworks of JAX, which only hand on what a program asks for.
+_FRAMEWORKS = (
+    "jax", "jaxlib", "flax", "equinox", "haiku", "optax", "chex", "jaxtyping", "beartype", "jmp"
+)  # fmt: skip
+
+
+def is_standard(file: str) -> bool:
+    """Whether a file is one of Python's standard library, and not of a package installed there."""
+    return file.startswith(_STANDARD) and "-packages" not in file
+
+
+def _folders(*modules: str) -> tuple[str, ...]:
+    return tuple(
+        os.path.abspath(folder) + os.sep
+        for name in modules
+        for folder in getattr(sys.modules.get(name), "__path__", ())
+    )
+
+
+class Lines:
+    """The user's lines of JAX's equations, by what is imported now."""
+
+    def __init__(self) -> None:
+        self._frameworks = _folders(*_FRAMEWORKS)
+
+    def of(self, equation: Any) -> str:
+        """The innermost line that is no framework's, else a framework's, as `file:line`."""
+        found = equation.source_info.traceback
+        frames = found.frames if found is not None else ()
+        return self._innermost((frame.file_name, frame.line_num) for frame in frames)
+
+    def of_error(self, error: BaseException) -> str:
+        """The innermost line for the place where an error comes from, as `of` has it."""
+        frames = traceback.extract_tb(error.__traceback__)
+        return self._innermost((frame.filename, frame.lineno) for frame in reversed(frames))
+
+    def _innermost(self, frames: Iterable[tuple[str, int | None]]) -> str:
+        found = "?"
+        for name, line in frames:
+            if name.startswith(("<", _OURS)) or is_standard(name):
+                continue
+            if not name.startswith(self._frameworks):
+                return f"{name}:{line}"
+            if found == "?" and JAX not in name:
+                found = f"{name}:{line}"
+        return found
+
+
+@functools.cache
+def _torch() -> tuple[str, ...]:
+    return _folders("torch")
+
+
+def _is_users(file: str) -> bool:
+    """Whether a file has lines of a constructor, and not of PyTorch, which runs it, or ours."""
+    handed_on = file.startswith(("<", _OURS, *_torch()))
+    return not (handed_on or file.endswith("transformers/initialization.py") or is_standard(file))
+
+
+def user_line() -> str:
+    """The innermost line that is neither PyTorch's nor ours, as `file:line`."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if _is_users(name):
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "?"
+
+
+def called_in(file: str) -> str:
+    """The outermost function of a file that the user's innermost line has called; "" for none."""
+    frame: types.FrameType | None = sys._getframe(1)
+    found = ""
+    while frame is not None and not _is_users(frame.f_code.co_filename):
+        if frame.f_code.co_filename == file:
+            found = frame.f_code.co_name
+        frame = frame.f_back
+    return found
+
+
+def users_frame(error: BaseException) -> str:
+    """The innermost line of an error's that is the user's, as `file:line`."""
+    users = [
+        f"{frame.filename}:{frame.lineno}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if _is_users(frame.filename)
+    ]
+    return users[-1] if users else "?"

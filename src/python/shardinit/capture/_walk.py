@@ -1,0 +1,329 @@
+"""The walk from a tensor back to its draws, of any framework, which makes an expression."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ._expression import (
+    Divided,
+    Index,
+    NoFormula,
+    Origin,
+    Range,
+    Term,
+    binary,
+    both,
+    call,
+    number,
+    where,
+)
+
+Ranges = dict[int, Range]  # Variable of an expression → the indices that are asked for.
+Part = Callable[[tuple[Index, ...], Ranges], Term]  # An element at an index, for some ranges.
+
+
+@dataclasses.dataclass(frozen=True)
+class Use:
+    """A draw in an expression.
+
+    Attributes:
+        index: which of its elements, by the element of the tensor.
+        ranges: the elements of the tensor for which it is used.
+        branch: (a choice, which of its sides) around it.
+    """
+
+    draw: Any
+    index: tuple[Index, ...]
+    ranges: tuple[Range, ...]
+    branch: tuple[tuple[int, int], ...]
+
+    def excludes(self, other: Use) -> bool:
+        """No element uses both."""
+        sides = dict(self.branch)
+        return any(sides.get(choice, side) != side for choice, side in other.branch)
+
+    def bounds(self) -> list[Range]:
+        """The draw's elements that are used lie within this box."""
+        ranges = dict(enumerate(self.ranges))
+        return [i.bounds(ranges) for i in self.index]
+
+    def continues(self, other: Use) -> bool:
+        """Each of the tensor's elements uses the same one of the draw, by whichever of both."""
+        ranges = {
+            d: (max(a[0], b[0]), min(a[1], b[1]))
+            for d, (a, b) in enumerate(zip(self.ranges, other.ranges, strict=True))
+        }
+        return all(
+            a.fixed(ranges) == b.fixed(ranges) for a, b in zip(self.index, other.index, strict=True)
+        )
+
+    def apart(self, other: Use) -> bool:
+        """They use different elements of the draw."""
+        return any(
+            a[1] < b[0] or b[1] < a[0] for a, b in zip(self.bounds(), other.bounds(), strict=True)
+        )
+
+    def once(self) -> bool:
+        """Each of the tensor's elements uses another one of the draw."""
+        used = {d for i in self.index for d, _ in i.factors}
+        return all(low == high or d in used for d, (low, high) in enumerate(self.ranges))
+
+
+def check_uses(uses: Sequence[Use]) -> None:
+    """Whether draws of the spec's own, one for each place in the text, have the same distribution.
+
+    Raises:
+        NoFormula: one random number is used more than once.
+    """
+    for n, use in enumerate(uses):
+        if not use.once():
+            raise NoFormula("one random number is in several elements", use.draw.origin)
+        for other in uses[:n]:
+            if other.draw is not use.draw or use.apart(other):
+                continue
+            if not (use.excludes(other) and use.continues(other)):
+                raise NoFormula("one random number is used twice", use.draw.origin)
+
+
+class Walk:
+    """Goes from a tensor back to its draws, and makes an expression on the way.
+
+    Attributes:
+        uses: the draws in the expression.
+    """
+
+    def __init__(self) -> None:
+        self.uses: list[Use] = []
+        self._branch: tuple[tuple[int, int], ...] = ()
+        self._choices = 0
+
+    def use(self, draw: Any, index: tuple[Index, ...], ranges: Mapping[int, Range]) -> None:
+        """Notes that an element of a draw is asked for here."""
+        box = tuple(ranges[d] for d in sorted(ranges))
+        self.uses.append(Use(draw, index, box, self._branch))
+
+    def of(self, value: Any, index: tuple[Index, ...], ranges: Ranges) -> Term:
+        """One element of a value."""
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def side(self, choice: int, side: int) -> Iterator[None]:
+        """Around what is asked for on one side of a choice."""
+        before = self._branch
+        self._branch = (*before, (choice, side))
+        yield
+        self._branch = before
+
+    def choice(self) -> int:
+        self._choices += 1
+        return self._choices
+
+    def joined(
+        self,
+        sizes: Sequence[int],
+        dimension: int,
+        index: tuple[Index, ...],
+        ranges: Ranges,
+        part: Callable[[int, tuple[Index, ...], Ranges], Term],
+    ) -> Term:
+        """An element of tensors of these sizes, one after another along a dimension.
+
+        `part` is asked for that of the n-th, at its own index, for what is within the ranges.
+        """
+        at = index[dimension]
+        start = 0
+        choice = self.choice()
+        pieces: list[tuple[int, Term]] = []
+        for i, n in enumerate(sizes):
+            low, high = at.bounds(ranges)
+            if low < start + n and high >= start:
+                inside = dict(ranges)
+                if low < start or high >= start + n:
+                    what = "a part of tensors that are joined"
+                    d, inside[d] = _narrowed(at, start, start + n - 1, ranges, what)
+                moved = list(index)
+                moved[dimension] = at.plus(Index(start), -1) if n > 1 else Index(0)
+                with self.side(choice, start):
+                    pieces.append((start + n, part(i, tuple(moved), inside)))
+            start += n
+        term = pieces[-1][1]
+        for end, piece in reversed(pieces[:-1]):
+            term = where(binary("<", at.text(), number(end)), piece, term)
+        return term
+
+    def padded(
+        self,
+        before: Sequence[int],
+        shape: Sequence[int],
+        index: tuple[Index, ...],
+        ranges: Ranges,
+        inside: Part,
+        filler: Term,
+    ) -> Term:
+        """An element of a tensor of this shape, with so many others `before` it, and any behind."""
+        moved, conditions, within = list(index), [], dict(ranges)
+        for dimension in reversed(range(len(index))):
+            at = index[dimension].plus(Index(before[dimension]), -1)
+            low, high = at.bounds(ranges)
+            n = shape[dimension]
+            if low < 0 or high >= n:
+                what = "a part of a tensor that is padded"
+                d, within[d] = _narrowed(at, 0, n - 1, ranges, what)
+                if low < 0:
+                    conditions.append(binary(">=", Term(f"i{d}"), number(-at.constant)))
+                if high >= n:
+                    conditions.append(binary("<", Term(f"i{d}"), number(n - at.constant)))
+            moved[dimension] = at if n > 1 else Index(0)
+        return where(both(conditions), inside(tuple(moved), within), filler)
+
+    def overwritten(
+        self,
+        boxes: Sequence[tuple[int, int, int, int | None]],
+        rank: int,
+        index: tuple[Index, ...],
+        ranges: Ranges,
+        base: Callable[[], Term],
+        values: Part,
+        origin: Origin | None = None,
+    ) -> Term:
+        """An element of a tensor of which a box was overwritten with values.
+
+        Args:
+            boxes: for each dimension of the tensor the box's start, step and count, and the
+                dimension of the values that lies along it, if there is one.
+            rank: how many dimensions the values have.
+            base: the element that was there before.
+            origin: of the operation, for messages.
+        """
+        inside, conditions = dict(ranges), []
+        source = [Index(0)] * rank
+        for i, (start, step, count, dimension) in zip(index, boxes, strict=True):
+            last = start + step * (count - 1)
+            low, high = i.bounds(ranges)
+            if high < start or low > last:
+                return base()
+            if low < start or high > last:
+                d, inside[d] = _narrowed(
+                    i, start, last, ranges, "a part of a part is written to", origin
+                )
+                variable = Term(f"i{d}")
+                if inside[d][0] == inside[d][1]:
+                    conditions.append(binary("==", variable, number(inside[d][0])))
+                else:
+                    if low < start:
+                        conditions.append(binary(">=", variable, number(start - i.constant)))
+                    if high > last:
+                        conditions.append(binary("<=", variable, number(last - i.constant)))
+            offset = i.plus(Index(start), -1)
+            if step > 1:
+                if not _is_variable(i):
+                    raise NoFormula("every few elements of a part are written to", origin)
+                rest = call("mod", offset.text(), number(step))
+                conditions.append(binary("==", rest, number(0)))
+                offset = Divided(offset.constant, offset.factors, step)
+            if dimension is not None:
+                source[dimension] = offset
+        choice = self.choice()
+        with self.side(choice, 1):
+            term = values(tuple(source), inside)
+        if not conditions:
+            return term
+        with self.side(choice, 0):
+            return where(both(conditions), term, base())
+
+
+def _is_variable(at: Index) -> bool:
+    """Whether an index is one of the expression's variables, perhaps with a number added."""
+    return len(at.factors) == 1 and at.factors[0][1] == 1
+
+
+def _narrowed(
+    at: Index, first: int, last: int, ranges: Ranges, what: str, origin: Origin | None = None
+) -> tuple[int, Range]:
+    """The variable of an index, and its range where the index is from `first` to `last`.
+
+    Raises:
+        NoFormula: the index is more than a variable; `what` says it.
+    """
+    if not _is_variable(at):
+        raise NoFormula(what, origin)
+    d = at.factors[0][0]
+    return d, (max(ranges[d][0], first - at.constant), min(ranges[d][1], last - at.constant))
+
+
+@dataclasses.dataclass
+class At:
+    """Where an operation's result is asked for.
+
+    Attributes:
+        formula: who asks.
+        value: the result.
+        index: which of its elements.
+        ranges: the indices of the tensor for which it is asked.
+    """
+
+    formula: Walk
+    value: Any
+    index: tuple[Index, ...]
+    ranges: Ranges
+
+    def at(self, value: Any, index: Sequence[Index], ranges: Ranges | None = None) -> Term:
+        """An element of another value."""
+        fixed = tuple(Index(0) if n == 1 else i for n, i in zip(value.shape, index, strict=True))
+        return self.formula.of(value, fixed, ranges or self.ranges)
+
+    def built(self, operations: Mapping[str, Callable[[Any], Term]], name: str) -> Term:
+        """The element itself, by the operation of this name.
+
+        Raises:
+            NoFormula: there is no such operation, or it says why no expression has the element.
+        """
+        build = operations.get(name)
+        if build is None:
+            raise NoFormula("no expression has this operation", self.value.origin)
+        try:
+            return build(self)
+        except NoFormula as error:
+            raise error if error.origin else NoFormula(str(error), self.value.origin) from None
+
+    def joined(self, values: Sequence[Any], dimension: int) -> Term:
+        """An element of values, one after another along a dimension."""
+        return self.formula.joined(
+            [value.shape[dimension] for value in values],
+            dimension,
+            self.index,
+            self.ranges,
+            lambda n, index, ranges: self.at(values[n], index, ranges),
+        )
+
+    def padded(self, value: Any, before: Sequence[int], filler: Term) -> Term:
+        """An element of a value with so many others `before` it along each dimension."""
+        return self.formula.padded(
+            before,
+            value.shape,
+            self.index,
+            self.ranges,
+            lambda index, ranges: self.at(value, index, ranges),
+            filler,
+        )
+
+    def turned(self, value: Any, dimensions: Sequence[int]) -> Term:
+        """An element of a value whose order is reversed along some dimensions."""
+        index = list(self.index)
+        for d in dimensions:
+            index[d] = Index(value.shape[d] - 1).plus(index[d], -1)
+        return self.at(value, index)
+
+    def chosen(
+        self, condition: Callable[[], Term], yes: Callable[[], Term], no: Callable[[], Term]
+    ) -> Term:
+        """An element of one of two values."""
+        choice = self.formula.choice()
+        with self.formula.side(choice, 1):
+            first = yes()
+        with self.formula.side(choice, 0):
+            second = no()
+        return where(condition(), first, second)
