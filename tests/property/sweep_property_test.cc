@@ -8,38 +8,27 @@
 #include <map>
 #include <memory>
 #include <numeric>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/crc32.h"
 #include "manifest/sweep.h"
+#include "support/random_plan.h"
 
 namespace shardinit {
 namespace {
-
-class Random {
- public:
-  explicit Random(int seed) : engine_(static_cast<uint32_t>(seed)) {}
-  int64_t Below(int64_t end) {
-    return static_cast<int64_t>(engine_() % static_cast<uint64_t>(end));
-  }
-
- private:
-  std::mt19937 engine_;
-};
 
 // Boxes that share nothing and have all of the shape: each is cut in two for as long as `cuts`
 // lasts.
 std::vector<Box> CutUp(const Shape& shape, int64_t cuts, Random& random) {
   std::vector<Box> boxes = {WholeOf(shape)};
   for (; cuts > 0; --cuts) {
-    const auto b = static_cast<size_t>(random.Below(std::ssize(boxes)));
-    const auto d = static_cast<size_t>(random.Below(std::ssize(shape)));
+    const auto b = static_cast<size_t>(random.In(0, std::ssize(boxes) - 1));
+    const auto d = static_cast<size_t>(random.In(0, std::ssize(shape) - 1));
     if (boxes[b].shape[d] < 2) continue;
     Box rest = boxes[b];
-    const int64_t first = 1 + random.Below(rest.shape[d] - 1);
+    const int64_t first = random.In(1, rest.shape[d] - 1);
     boxes[b].shape[d] = first;
     rest.offset[d] += first;
     rest.shape[d] -= first;
@@ -62,17 +51,17 @@ std::string Elements(const std::string& all, const Shape& shape, const Box& box,
 class SweepTest : public testing::TestWithParam<int> {};
 
 TEST_P(SweepTest, MakesBoxesOfOtherBoxes) {
-  Random random(GetParam());
+  Random random(static_cast<uint64_t>(GetParam()));
   Tensor tensor;
-  tensor.dtype = random.Below(2) ? DType::bf16 : DType::f64;
+  tensor.dtype = random.Chance(2) ? DType::bf16 : DType::f64;
   const int64_t size = InfoOf(tensor.dtype).bytes;
-  for (int64_t d = 1 + random.Below(4); d > 0; --d) tensor.shape.push_back(1 + random.Below(24));
+  for (int64_t d = random.In(1, 4); d > 0; --d) tensor.shape.push_back(random.In(1, 24));
   const int64_t count = ElementCount(tensor.shape);
   std::string all(static_cast<size_t>(count * size), '\0');
-  for (char& byte : all) byte = static_cast<char>(random.Below(256));
+  for (char& byte : all) byte = static_cast<char>(random.In(0, 255));
 
   // Each source has its place in a file, and is new, watched or was hashed before.
-  const std::vector<Box> cut = CutUp(tensor.shape, random.Below(12), random);
+  const std::vector<Box> cut = CutUp(tensor.shape, random.In(0, 11), random);
   const auto name =
       std::filesystem::temp_directory_path() /
       ("shardinit-sweep-" + std::to_string(getpid()) + "-" + std::to_string(GetParam()));
@@ -89,20 +78,20 @@ TEST_P(SweepTest, MakesBoxesOfOtherBoxes) {
   }
   std::vector<Sweep::Source> sources;
   for (const FilePiece& piece : pieces) {
-    const int64_t kind = random.Below(3);
+    const int64_t kind = random.In(0, 2);
     Sweep::Source& source = sources.emplace_back();
     source.piece = &piece;
     if (kind > 0) {
       source.watched = std::make_shared<WatchedBox>(piece, ElementCount(piece.box.shape) * size,
-                                                    int64_t{16} << random.Below(8));
+                                                    int64_t{16} << random.In(0, 7));
     }
     if (kind < 2) source.digest = std::make_shared<Digest>();
   }
 
   // Some of the boxes to make, and some of these twice.
-  std::vector<Box> boxes = CutUp(tensor.shape, random.Below(12), random);
-  if (random.Below(2)) boxes.resize(static_cast<size_t>(1 + random.Below(std::ssize(boxes))));
-  if (random.Below(2)) boxes.push_back(boxes.front());
+  std::vector<Box> boxes = CutUp(tensor.shape, random.In(0, 11), random);
+  if (random.Chance(2)) boxes.resize(static_cast<size_t>(random.In(1, std::ssize(boxes))));
+  if (random.Chance(2)) boxes.push_back(boxes.front());
   std::vector<Digest> digests(boxes.size());
   std::vector<uint32_t> crcs(boxes.size());
   std::vector<std::string> made;
@@ -111,7 +100,7 @@ TEST_P(SweepTest, MakesBoxesOfOtherBoxes) {
   for (size_t b = 0; b < boxes.size(); ++b) {
     // Nothing is written here: a file is no more than its address.
     const auto* file = reinterpret_cast<const OutputFile*>(&digests[b]);
-    tasks.push_back({&tensor, boxes[b], {file, random.Below(9000)}, &digests[b]});
+    tasks.push_back({&tensor, boxes[b], {file, random.In(0, 8999)}, &digests[b]});
     tasks.back().crc = &crcs[b];
     made.emplace_back(static_cast<size_t>(ElementCount(boxes[b].shape) * size), '\0');
     made_bytes += std::ssize(made.back());
@@ -120,7 +109,7 @@ TEST_P(SweepTest, MakesBoxesOfOtherBoxes) {
   Sweep sweep(sources, std::move(tasks));
   EXPECT_EQ(sweep.bytes(), made_bytes);
   // The least that blocks have, pages at a time, and more.
-  const int64_t page = 4096, memory_bytes = page * (random.Below(2) ? 64 : 8 + random.Below(64));
+  const int64_t page = 4096, memory_bytes = page * (random.Chance(2) ? 64 : random.In(8, 71));
   auto* const memory = static_cast<uint8_t*>(
       std::aligned_alloc(static_cast<size_t>(page), static_cast<size_t>(memory_bytes)));
   while (!sweep.IsDone()) {
@@ -148,7 +137,9 @@ TEST_P(SweepTest, MakesBoxesOfOtherBoxes) {
     EXPECT_EQ(crcs[b], Crc32(0, elements));
   }
   for (size_t s = 0; s < sources.size(); ++s) {
-    if (sources[s].digest) EXPECT_EQ(*sources[s].digest, wanted[s]);
+    if (sources[s].digest) {
+      EXPECT_EQ(*sources[s].digest, wanted[s]);
+    }
   }
 }
 
