@@ -148,11 +148,11 @@ def replace_number(draw, text, numbers):
 
 @st.composite
 def in_specs(draw, commands=None):
-    name = draw(st.sampled_from(sorted(SPECS)))
-    of, text = SPECS[name]
-    command = draw(st.sampled_from([command for command in of if commands is None or command.split()[0] in commands]))
+    lines = {name: [line for line in of if commands is None or line.split()[0] in commands] for name, (of, _) in SPECS.items()}
+    name = draw(st.sampled_from(sorted(name for name, of in lines.items() if of)))
+    command = draw(st.sampled_from(lines[name]))
     first, *rest = command.split()
-    text = HEAD + counted(replace_number(draw, text, LARGE))
+    text = HEAD + counted(replace_number(draw, SPECS[name][1], LARGE))
     return {"files": {"spec.yaml": text}, "line": " ".join([first, "spec.yaml", *rest])}
 
 
@@ -213,7 +213,9 @@ def check_end(folder, words, status):
     message = (folder / "stderr").read_text(errors="replace")
     what = f"{' '.join(words)}: status {status}\n{message[:2000]}"
     assert status in (0, 1, 2, 3, 4, 5), what
-    assert "bug" not in message and "out of memory" not in message, what
+    assert "bug" not in message, what
+    # 2^18 layers of a family have three million tensors, and need more than MEMORY.
+    assert "out of memory" not in message or "config.json" in words, what
     assert status in (0, 1) or message or "--json" in words, what
     assert len(message) < 1 << 16, f"{what}: {len(message)} bytes of messages"
     size = (folder / "stdout").stat().st_size

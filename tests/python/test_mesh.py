@@ -371,7 +371,7 @@ def test_two_runs_with_different_devices_at_once(first, second, tmp_path):
     specs = []
     for name, mesh in (("first", first), ("second", second)):
         (tmp_path / name).mkdir()
-        specs.append(Write(tmp_path / name, mesh))
+        specs.append(write(tmp_path / name, mesh))
     Ok("gen", specs[1], "-o", wanted)
     Ok("gen", specs[0], "-o", folder)
     (folder / "manifest.json").unlink()
@@ -382,7 +382,7 @@ def test_two_runs_with_different_devices_at_once(first, second, tmp_path):
     status, stderr = early.go()
     assert status == 0, stderr
     Ok("verify", folder)
-    assert not Changed(folder, wanted)
+    assert not changed(folder, wanted)
 
 
 @pytest.mark.parametrize(("text", "message"), [
