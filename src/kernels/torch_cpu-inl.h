@@ -7,7 +7,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace shardinit::kernels::HWY_NAMESPACE {
 
-#if HWY_TARGET == HWY_SCALAR || !HWY_NATIVE_FMA
+#if HWY_HAVE_SCALABLE
+
+int RunTorch(const TorchJob& job) { return N_NEON::RunTorch(job); }
+
+#elif HWY_TARGET == HWY_SCALAR || !HWY_NATIVE_FMA
 
 int RunTorch(const TorchJob& job) { return RunTorchReference(job); }
 
@@ -146,7 +150,7 @@ HWY_INLINE void MakeGroups(const NormalKernel& kernel, const uint32_t* words, si
   const DF d;
   const D32 du;
   VF first, second;
-#if HWY_MAX_BYTES >= 64 && !HWY_HAVE_SCALABLE
+#if HWY_MAX_BYTES >= 64
   for (size_t g = 0; g < groups; g += 2, words += 32, out += 32) {
     const auto a = hn::LoadU(du, words), b = hn::LoadU(du, words + 16);
     kernel(hn::ConcatLowerLower(du, b, a), hn::ConcatUpperUpper(du, b, a), first, second);
@@ -155,7 +159,7 @@ HWY_INLINE void MakeGroups(const NormalKernel& kernel, const uint32_t* words, si
   }
 #else
   const hn::CappedTag<float, 8> d8;
-  static_assert(hn::MaxLanes(d8) == hn::MaxLanes(d) || HWY_HAVE_SCALABLE);
+  static_assert(hn::MaxLanes(d8) == hn::MaxLanes(d));
   for (size_t g = 0; g < groups; ++g, words += 16, out += 16) {
     for (size_t j = 0; j < 8; j += hn::Lanes(d)) {
       kernel(hn::LoadU(du, words + j), hn::LoadU(du, words + 8 + j), first, second);
