@@ -37,6 +37,8 @@ inline double CopySign(double size, double sign) { return std::copysign(size, si
 
 // The word as a signed integer, rounded to f32.
 inline float SignedToF32(uint32_t word) { return static_cast<float>(static_cast<int32_t>(word)); }
+// Without its fraction.
+inline uint32_t TruncatedToWord(float x) { return static_cast<uint32_t>(x); }
 // Divided by a power of two, rounded down, as a signed integer.
 template <int places>
 uint32_t ShiftSigned(uint32_t word) {
@@ -126,6 +128,9 @@ F FusedProductPlus(F x, float power, N y, N z) {
   const F scaled = x * power;
   return FusedMultiplyAdd(scaled, F(y), F(z));
 }
+
+// a * b + c, rounded once.
+inline float Fma(float a, float b, float c) { return std::fma(a, b, c); }
 
 // The upper 32 bits of a product of 64.
 inline uint32_t HighProduct(uint32_t a, uint32_t b) {

@@ -14,6 +14,7 @@
 #define SHARDINIT_FORMULAS shardinit::kernels::HWY_NAMESPACE
 HWY_BEFORE_NAMESPACE();
 #include "rng/jax-samplers-inl.h"
+#include "rng/torch-samplers-inl.h"
 #include "tensor/encode-inl.h"
 HWY_AFTER_NAMESPACE();
 
@@ -101,7 +102,15 @@ class Filler {
     Make(waiting_, blocks, buffer);
     for (size_t i = 0; i < pieces_; ++i) {
       const Piece& piece = piece_[i];
-      std::memcpy(piece.out, buffer + piece.begin * Encoder::kBytes, piece.count * Encoder::kBytes);
+      const uint8_t* const from = buffer + piece.begin * Encoder::kBytes;
+      // Sizes that the compiler knows need no call.
+      if (piece.count == 1) {
+        std::memcpy(piece.out, from, Encoder::kBytes);
+      } else if (piece.count == 4) {
+        std::memcpy(piece.out, from, 4 * Encoder::kBytes);
+      } else {
+        std::memcpy(piece.out, from, piece.count * Encoder::kBytes);
+      }
     }
     blocks_ = pieces_ = 0;
   }

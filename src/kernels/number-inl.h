@@ -69,6 +69,12 @@ struct Floats {
   friend HWY_INLINE bool AllLess(Floats a, Floats b) {
     return HWY_LIKELY(AllTrue(DF(), Lt(a.v, b.v)));
   }
+#if HWY_NATIVE_FMA
+  friend HWY_INLINE Floats Fma(Floats a, Floats b, Floats c) { return MulAdd(a.v, b.v, c.v); }
+#endif
+  friend HWY_INLINE auto TruncatedToWord(Floats a) {
+    return Words(BitCast(D32(), ConvertTo(DI(), a.v)));
+  }
   // The power is joined with what all lanes have.
   friend HWY_INLINE Floats Product(Floats a, float power, float b) { return a * (power * b); }
   V v;
@@ -157,25 +163,24 @@ HWY_INLINE auto IsLessMagnitude(Words<V> words, uint32_t bound) {
   return Flags(RebindMask(D32(), (FromBits(words) < FromBits(Words<V>(bound))).m));
 }
 
-template <class V>
-HWY_INLINE V FusedEach(V x, float y, float z) {
-  const DF d;
 #if HWY_NATIVE_FMA
-  return hn::MulAdd(x, hn::Set(d, y), hn::Set(d, z));
-#else
-  HWY_ALIGN float values[hn::MaxLanes(d)];
-  hn::Store(x, d, values);
-  for (size_t i = 0; i < hn::Lanes(d); ++i) values[i] = FusedMultiplyAdd(values[i], y, z);
-  return hn::Load(d, values);
-#endif
-}
 template <class V>
-HWY_INLINE Two<V> FusedEach(Two<V> x, float y, float z) {
-  return {FusedEach(x.a, y, z), FusedEach(x.b, y, z)};
+HWY_INLINE V FusedMultiplyAddAll(V x, float y, float z) {
+  return MulAdd(x, All<V>::Of(DF(), y), All<V>::Of(DF(), z));
 }
+#else
+template <class V>
+HWY_INLINE V FusedMultiplyAddAll(V x, float y, float z) {
+  HWY_ALIGN float values[sizeof(V) / sizeof(float)];
+  std::memcpy(values, &x, sizeof values);
+  for (float& value : values) value = FusedMultiplyAdd(value, y, z);
+  std::memcpy(&x, values, sizeof values);
+  return x;
+}
+#endif
 template <class V>
 HWY_INLINE Floats<V> FusedProductPlus(Floats<V> x, float power, float y, float z) {
-  return FusedEach(x.v, power * y, z);
+  return FusedMultiplyAddAll(x.v, power * y, z);
 }
 
 }  // namespace wide
