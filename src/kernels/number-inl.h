@@ -33,12 +33,6 @@ template <class V>
 struct Words {
   HWY_INLINE Words(V vectors) : v(vectors) {}
   HWY_INLINE Words(uint32_t word) : v(All<V>::Of(D32(), word)) {}
-
-  friend HWY_INLINE Words operator+(Words a, Words b) { return Add(a.v, b.v); }
-  friend HWY_INLINE Words operator-(Words a, Words b) { return Sub(a.v, b.v); }
-  friend HWY_INLINE Words operator&(Words a, Words b) { return And(a.v, b.v); }
-  friend HWY_INLINE Words operator|(Words a, Words b) { return Or(a.v, b.v); }
-  friend HWY_INLINE Words operator^(Words a, Words b) { return Xor(a.v, b.v); }
   V v;
 };
 template <class V>
@@ -49,39 +43,93 @@ template <class V>
 struct Floats {
   HWY_INLINE Floats(V vectors) : v(vectors) {}
   HWY_INLINE Floats(float number) : v(All<V>::Of(DF(), number)) {}
-
-  friend HWY_INLINE Floats operator+(Floats a, Floats b) { return Add(a.v, b.v); }
-  friend HWY_INLINE Floats operator-(Floats a, Floats b) { return Sub(a.v, b.v); }
-  friend HWY_INLINE Floats operator*(Floats a, Floats b) { return Mul(a.v, b.v); }
-  friend HWY_INLINE Floats operator/(Floats a, Floats b) { return Div(a.v, b.v); }
-  friend HWY_INLINE auto operator<(Floats a, Floats b) { return Flags(Lt(a.v, b.v)); }
-  friend HWY_INLINE auto operator>=(Floats a, Floats b) { return Flags(Ge(a.v, b.v)); }
-  friend HWY_INLINE auto operator==(Floats a, Floats b) { return Flags(Eq(a.v, b.v)); }
-
-  friend HWY_INLINE Floats Abs(Floats a) { return Abs(a.v); }
-  friend HWY_INLINE Floats Sqrt(Floats a) { return Sqrt(a.v); }
-  friend HWY_INLINE Floats Min(Floats a, Floats b) { return Min(a.v, b.v); }
-  friend HWY_INLINE Floats Max(Floats a, Floats b) { return Max(a.v, b.v); }
-  friend HWY_INLINE auto BitsOf(Floats a) { return Words(BitCast(D32(), a.v)); }
-  friend HWY_INLINE bool AnyLess(Floats a, Floats b) {
-    return HWY_UNLIKELY(!AllFalse(DF(), Lt(a.v, b.v)));
-  }
-  friend HWY_INLINE bool AllLess(Floats a, Floats b) {
-    return HWY_LIKELY(AllTrue(DF(), Lt(a.v, b.v)));
-  }
-#if HWY_NATIVE_FMA
-  friend HWY_INLINE Floats Fma(Floats a, Floats b, Floats c) { return MulAdd(a.v, b.v, c.v); }
-#endif
-  friend HWY_INLINE auto TruncatedToWord(Floats a) {
-    return Words(BitCast(D32(), ConvertTo(DI(), a.v)));
-  }
-  // The power is joined with what all lanes have.
-  friend HWY_INLINE Floats Product(Floats a, float power, float b) { return a * (power * b); }
   V v;
 };
 template <class V>
 Floats(V) -> Floats<V>;
 
+// No friends: GCC would compile these for the baseline.
+#define SHARDINIT_OPERATOR(Type, Number, symbol, Op)         \
+  template <class V>                                         \
+  HWY_INLINE Type<V> operator symbol(Type<V> a, Type<V> b) { \
+    return Op(a.v, b.v);                                     \
+  }                                                          \
+  template <class V>                                         \
+  HWY_INLINE Type<V> operator symbol(Type<V> a, Number b) {  \
+    return a symbol Type<V>(b);                              \
+  }                                                          \
+  template <class V>                                         \
+  HWY_INLINE Type<V> operator symbol(Number a, Type<V> b) {  \
+    return Type<V>(a) symbol b;                              \
+  }
+SHARDINIT_OPERATOR(Words, uint32_t, +, Add)
+SHARDINIT_OPERATOR(Words, uint32_t, -, Sub)
+SHARDINIT_OPERATOR(Words, uint32_t, &, And)
+SHARDINIT_OPERATOR(Words, uint32_t, |, Or)
+SHARDINIT_OPERATOR(Words, uint32_t, ^, Xor)
+SHARDINIT_OPERATOR(Floats, float, +, Add)
+SHARDINIT_OPERATOR(Floats, float, -, Sub)
+SHARDINIT_OPERATOR(Floats, float, *, Mul)
+SHARDINIT_OPERATOR(Floats, float, /, Div)
+#undef SHARDINIT_OPERATOR
+
+template <class V>
+HWY_INLINE auto operator<(Floats<V> a, float b) {
+  return Flags(Lt(a.v, All<V>::Of(DF(), b)));
+}
+template <class V>
+HWY_INLINE auto operator>=(Floats<V> a, float b) {
+  return Flags(Ge(a.v, All<V>::Of(DF(), b)));
+}
+template <class V>
+HWY_INLINE auto operator==(Floats<V> a, float b) {
+  return Flags(Eq(a.v, All<V>::Of(DF(), b)));
+}
+template <class V>
+HWY_INLINE bool AnyLess(Floats<V> a, float b) {
+  return HWY_UNLIKELY(!AllFalse(DF(), (a < b).m));
+}
+template <class V>
+HWY_INLINE bool AllLess(Floats<V> a, float b) {
+  return HWY_LIKELY(AllTrue(DF(), (a < b).m));
+}
+
+template <class V>
+HWY_INLINE Floats<V> Abs(Floats<V> a) {
+  return Abs(a.v);
+}
+template <class V>
+HWY_INLINE Floats<V> Sqrt(Floats<V> a) {
+  return Sqrt(a.v);
+}
+template <class V>
+HWY_INLINE Floats<V> Min(Floats<V> a, float b) {
+  return Min(a.v, All<V>::Of(DF(), b));
+}
+template <class V>
+HWY_INLINE Floats<V> Max(Floats<V> a, float b) {
+  return Max(a.v, All<V>::Of(DF(), b));
+}
+#if HWY_NATIVE_FMA
+template <class V>
+HWY_INLINE Floats<V> Fma(Floats<V> a, Floats<V> b, Floats<V> c) {
+  return MulAdd(a.v, b.v, c.v);
+}
+#endif
+// The power is joined with what all lanes have.
+template <class V>
+HWY_INLINE Floats<V> Product(Floats<V> a, float power, float b) {
+  return a * (power * b);
+}
+
+template <class V>
+HWY_INLINE auto BitsOf(Floats<V> a) {
+  return Words(BitCast(D32(), a.v));
+}
+template <class V>
+HWY_INLINE auto TruncatedToWord(Floats<V> a) {
+  return Words(BitCast(D32(), ConvertTo(DI(), a.v)));
+}
 template <class V>
 HWY_INLINE auto FromBits(Words<V> words) {
   return Floats(BitCast(DF(), words.v));
@@ -112,10 +160,13 @@ HWY_INLINE N Select(Flags<M> condition, std::type_identity_t<N> yes, std::type_i
 template <int bit, class V>
 struct BitFlags {
   HWY_INLINE BitFlags(V words, bool other) : v(words), flipped(other) {}
-  friend HWY_INLINE BitFlags operator!=(BitFlags a, bool b) { return {a.v, a.flipped != b}; }
   V v;
   bool flipped;
 };
+template <int bit, class V>
+HWY_INLINE BitFlags<bit, V> operator!=(BitFlags<bit, V> a, bool b) {
+  return {a.v, a.flipped != b};
+}
 template <int bit, class V>
 HWY_INLINE BitFlags<bit, V> IsSet(Words<V> words) {
   return {words.v, false};
@@ -156,11 +207,11 @@ HWY_INLINE Words<V> BitPlus(Words<V> words, uint32_t number) {
 // As numbers they have the same order.
 template <class V>
 HWY_INLINE Words<V> MinMagnitude(Words<V> words, uint32_t bound) {
-  return BitsOf(Min(FromBits(words), FromBits(Words<V>(bound))));
+  return BitsOf(Min(FromBits(words), std::bit_cast<float>(bound)));
 }
 template <class V>
 HWY_INLINE auto IsLessMagnitude(Words<V> words, uint32_t bound) {
-  return Flags(RebindMask(D32(), (FromBits(words) < FromBits(Words<V>(bound))).m));
+  return Flags(RebindMask(D32(), (FromBits(words) < std::bit_cast<float>(bound)).m));
 }
 
 #if HWY_NATIVE_FMA
@@ -173,7 +224,7 @@ template <class V>
 HWY_INLINE V FusedMultiplyAddAll(V x, float y, float z) {
   HWY_ALIGN float values[sizeof(V) / sizeof(float)];
   std::memcpy(values, &x, sizeof values);
-  for (float& value : values) value = FusedMultiplyAdd(value, y, z);
+  for (float &value : values) value = FusedMultiplyAdd(value, y, z);
   std::memcpy(&x, values, sizeof values);
   return x;
 }
