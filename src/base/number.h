@@ -14,6 +14,8 @@
 // The namespace of formulas whose templates each instruction set compiles anew, in a namespace of
 // its own (kernels/fill-inl.h).
 #define SHARDINIT_FORMULAS shardinit
+// Formulas of vectors are joined into one function, or their numbers would pass through memory.
+#define SHARDINIT_INLINE inline
 
 namespace shardinit {
 

@@ -12,6 +12,8 @@
 // The formulas, whose other includes are in kernels.cc: those of the baseline.
 #undef SHARDINIT_FORMULAS
 #define SHARDINIT_FORMULAS shardinit::kernels::HWY_NAMESPACE
+#undef SHARDINIT_INLINE
+#define SHARDINIT_INLINE HWY_INLINE
 HWY_BEFORE_NAMESPACE();
 #include "rng/jax-samplers-inl.h"
 #include "rng/torch-samplers-inl.h"
@@ -148,8 +150,7 @@ class Filler {
     }
   }
 
-  // Formulas are many small functions.
-  HWY_FLATTEN void Make(Counters& counters, size_t blocks, uint8_t* out) {
+  void Make(Counters& counters, size_t blocks, uint8_t* out) {
     MakeWords(keys_, blocks, counters, words_);
     const D32 d;
     const size_t step = 2 * BlocksAtOnce();

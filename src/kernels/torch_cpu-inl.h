@@ -69,8 +69,8 @@ void Words(const Stream& stream, uint64_t position, size_t count, uint32_t* out)
 }
 
 // Of `groups` groups; writes two at a time where vectors hold two.
-HWY_FLATTEN void MakeGroups(const torch_cpu::Normal& normal, const uint32_t* words, size_t groups,
-                            float* out) {
+HWY_INLINE void MakeGroups(const torch_cpu::Normal& normal, const uint32_t* words, size_t groups,
+                           float* out) {
   const DF d;
   const D32 du;
   const float mean = static_cast<float>(normal.mean), std = static_cast<float>(normal.std);

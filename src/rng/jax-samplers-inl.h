@@ -19,7 +19,7 @@ namespace SHARDINIT_FORMULAS::samplers {
 // 23 bits, as the mantissa of an f32 has them: in [low, low + span]. XLA multiplies and adds in
 // one, so this does, too: with one rounding.
 template <typename F, typename N, typename U>
-F JaxUniform(N low, N span, U word) {
+SHARDINIT_INLINE F JaxUniform(N low, N span, U word) {
   return FusedProductPlus(SignedToF32(ShiftRight<9>(word)), 0x1p-23f, span, low);
 }
 
@@ -27,13 +27,13 @@ F JaxUniform(N low, N span, U word) {
 inline constexpr float kJaxNormalLow = -0x1.fffffep-1f;
 
 template <typename F, typename U>
-F JaxNormalUniform(U word) {
+SHARDINIT_INLINE F JaxNormalUniform(U word) {
   const F u = SignedToF32(ShiftRight<9>(word)) * 0x1p-22f;
   return u + kJaxNormalLow;
 }
 
 template <typename F>
-F Horner(const float (&c)[9], F x) {
+SHARDINIT_INLINE F Horner(const float (&c)[9], F x) {
   F sum = c[8];
   for (int i = 8; i-- > 0;) {
     const F product = sum * x;
@@ -44,7 +44,7 @@ F Horner(const float (&c)[9], F x) {
 
 // sqrt(2) erf_inv(u), -1 <= u <= 1: see coefficients.h.
 template <typename F>
-F JaxStandardNormal(F u) {
+SHARDINIT_INLINE F JaxStandardNormal(F u) {
   const F square = u * u;
   const F rest = 1.0f - square;
   const F w = MinusLog2(rest, 0, 0) * kLn2;
@@ -62,14 +62,14 @@ F JaxStandardNormal(F u) {
 // Of a sampler, as in samplers-inl.h.
 
 template <typename F, typename Sampler, typename U>
-F JaxNormal(const Sampler& s, U word) {
+SHARDINIT_INLINE F JaxNormal(const Sampler& s, U word) {
   const F z = JaxStandardNormal<F>(JaxNormalUniform<F>(word));
   const F scaled = z * s.std;
   return scaled + s.mean;
 }
 
 template <typename F, typename Sampler, typename U>
-F JaxTruncatedNormal(const Sampler& s, U word) {
+SHARDINIT_INLINE F JaxTruncatedNormal(const Sampler& s, U word) {
   const F z = JaxStandardNormal<F>(JaxUniform<F>(s.erf_low, s.erf_span, word));
   const F clamped = Min(Max(z, s.inside_low), s.inside_high);
   const F scaled = clamped * s.std;

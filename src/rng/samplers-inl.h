@@ -32,32 +32,32 @@ using namespace coefficients;
 // operations that wait for each other is less than half of Horner's, for two more
 // multiplications, and a processor is only as fast as it can find independent work.
 template <typename F>
-F Polynomial(const float* c, F x, F x2) {
+SHARDINIT_INLINE F Polynomial(const float* c, F x, F x2) {
   const F low = c[0] + (c[1] * x);
   const F high = c[2] + (c[3] * x);
   return low + (high * x2);
 }
 
 template <typename F>
-F Polynomial(const float (&c)[4], F x) {
+SHARDINIT_INLINE F Polynomial(const float (&c)[4], F x) {
   return Polynomial(c, x, x * x);
 }
 
 template <typename F>
-F Polynomial(const float* c, F x, F x2, F x4) {
+SHARDINIT_INLINE F Polynomial(const float* c, F x, F x2, F x4) {
   const F low = Polynomial(c, x, x2);
   const F high = Polynomial(c + 4, x, x2);
   return low + (high * x4);
 }
 
 template <typename F>
-F Polynomial(const float (&c)[8], F x) {
+SHARDINIT_INLINE F Polynomial(const float (&c)[8], F x) {
   const F x2 = x * x;
   return Polynomial(c, x, x2, x2 * x2);
 }
 
 template <typename F>
-F Polynomial(const float (&c)[9], F x) {
+SHARDINIT_INLINE F Polynomial(const float (&c)[9], F x) {
   const F x2 = x * x;
   const F x4 = x2 * x2;
   return Polynomial(c, x, x2, x4) + (c[8] * (x4 * x4));
@@ -69,7 +69,7 @@ F Polynomial(const float (&c)[9], F x) {
 // the mantissa in [2/3, 4/3), below. The logarithm of a number near 1 comes
 // from the polynomial alone, e being 0: nothing cancels.
 template <typename F>
-F MinusLog2(F x, int scale, uint32_t below) {
+SHARDINIT_INLINE F MinusLog2(F x, int scale, uint32_t below) {
   const auto shifted = BitsOf(x) - (kTwoThirds + (static_cast<uint32_t>(scale) << 23) + below);
   const F e = SignedToF32(ShiftSigned<23>(shifted));
   const F m = FromBits((shifted & 0x7FFFFF) + kTwoThirds);
@@ -82,7 +82,7 @@ F MinusLog2(F x, int scale, uint32_t below) {
 // what is known of them, and of words U.
 
 template <typename F, typename Sampler, typename U>
-F Uniform(const Sampler& s, U word) {
+SHARDINIT_INLINE F Uniform(const Sampler& s, U word) {
   const F scaled = Product(SignedToF32(ShiftRight<8>(word)), 0x1p-24f, s.span);
   const F value = s.low + scaled;
   return Min(value, s.last);
@@ -91,7 +91,7 @@ F Uniform(const Sampler& s, U word) {
 // Box and Muller, "A note on the generation of random normal deviates" (1958):
 // a random radius and a random angle give two independent normals.
 template <typename F, typename Sampler, typename U, typename B>
-F Normal(const Sampler& s, U radius_word, U angle_word, B second) {
+SHARDINIT_INLINE F Normal(const Sampler& s, U radius_word, U angle_word, B second) {
   // The word as a signed integer k. |k + 1/4| is (j + 1/2) / 2 with each j from 0 to
   // 2^32 - 1 once, so u = |k + 1/4| * 2^-31 is (j + 1/2) * 2^-32, exact where it
   // is small: the tail ends at sqrt(2 * 33 ln 2) = 6.76. "Below" keeps u under 1
@@ -114,7 +114,7 @@ F Normal(const Sampler& s, U radius_word, U angle_word, B second) {
 
 // z / (1 - 2q) for the quantile -z of q, from v = q(1 - q); see coefficients.h.
 template <typename F>
-F QuantileRatio(F v) {
+SHARDINIT_INLINE F QuantileRatio(F v) {
   // Even and odd powers of s apart: s^2 is v, and the square root has time.
   const F s = Sqrt(v);
   const F n_even = kNumerator[0] + (v * (kNumerator[2] + (v * kNumerator[4])));
@@ -135,7 +135,7 @@ F QuantileRatio(F v) {
 }
 
 template <typename F, typename Sampler, typename U>
-F TruncatedNormal(const Sampler& s, U word) {
+SHARDINIT_INLINE F TruncatedNormal(const Sampler& s, U word) {
   const auto upper = IsSet<31>(word);
   const F place = SignedToF32(word & 0x7FFFFFFF);
   const F part = place * Select<F>(upper, s.step[1], s.step[0]);

@@ -19,13 +19,13 @@ namespace SHARDINIT_FORMULAS::torch_samplers {
 using namespace torch_coefficients;
 
 template <typename F, typename U>
-F Uniform24(U word) {
+SHARDINIT_INLINE F Uniform24(U word) {
   return SignedToF32(word & 0xFFFFFFu) * 0x1p-24f;
 }
 
 // Natural, of a number from 2^-24 to 1: Cephes' logf.
 template <typename F>
-F Log(F u) {
+SHARDINIT_INLINE F Log(F u) {
   const auto bits = BitsOf(u);
   const F part = FromBits((bits & 0x007FFFFFu) | 0x3F000000u);  // From 1/2 to 1.
   const F exponent = SignedToF32(ShiftRight<23>(bits) - 126u);
@@ -49,7 +49,7 @@ struct SineAndCosine {
   F sine, cosine;
 };
 template <typename F>
-SineAndCosine<F> SinCos(F angle) {
+SHARDINIT_INLINE SineAndCosine<F> SinCos(F angle) {
   const F octants = angle * kFourByPi;
   const auto quarter = (TruncatedToWord(octants) + 1u) & ~1u;
   const F turns = SignedToF32(quarter);
@@ -79,7 +79,7 @@ struct Normals {
   F first, second;
 };
 template <typename F, typename U>
-Normals<F> NormalsOf(float mean, float std, U word, U eighth) {
+SHARDINIT_INLINE Normals<F> NormalsOf(float mean, float std, U word, U eighth) {
   const F u1 = 1.0f - Uniform24<F>(word);
   const F square = -2.0f * Log(u1);
   const F radius = Sqrt(square);

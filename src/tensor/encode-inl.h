@@ -31,12 +31,12 @@ inline constexpr uint32_t kMagnitude = 0x7FFFFFFF, kInfinity = 0x7F800000;
 
 // bf16 as the upper half of the word; the lower is to be dropped. No NaN.
 template <typename U>
-U UpperBf16(U bits) {
+SHARDINIT_INLINE U UpperBf16(U bits) {
   return bits + BitPlus<16>(bits, 0x7FFF);
 }
 
 template <typename U>
-U Bf16(U bits) {
+SHARDINIT_INLINE U Bf16(U bits) {
   const U nan = (bits >> 16) | 0x40u;
   const U rounded = UpperBf16(bits) >> 16;
   return Select<U>(U(kInfinity) < (bits & kMagnitude), nan, rounded);
@@ -44,7 +44,7 @@ U Bf16(U bits) {
 
 // Of the bits without the sign; no NaN.
 template <DType dtype, typename U>
-U SmallMagnitude(U magnitude) {
+SHARDINIT_INLINE U SmallMagnitude(U magnitude) {
   using T = SmallFloat<dtype>;
   // A multiple of the smallest subnormal number, which is one unit in the last
   // place of kPower. The f32 addition rounds, and the sum's mantissa is the result.
@@ -57,18 +57,18 @@ U SmallMagnitude(U magnitude) {
 }
 
 template <DType dtype, typename U>
-U SmallSign(U bits) {
+SHARDINIT_INLINE U SmallSign(U bits) {
   return ShiftLeft<8 * SmallFloat<dtype>::kInfo.bytes - 1>(ShiftRight<31>(bits));
 }
 
 // No NaN.
 template <DType dtype, typename U>
-U SmallFinite(U bits) {
+SHARDINIT_INLINE U SmallFinite(U bits) {
   return SmallSign<dtype>(bits) | SmallMagnitude<dtype>(U(bits & kMagnitude));
 }
 
 template <DType dtype, typename U>
-U Small(U bits) {
+SHARDINIT_INLINE U Small(U bits) {
   const U sign = SmallSign<dtype>(bits);
   const U magnitude = bits & kMagnitude;
   const U rounded = SmallMagnitude<dtype>(magnitude);
