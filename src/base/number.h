@@ -1,11 +1,21 @@
 // What formulas ask of the numbers that they are made of. Written as templates with these, a
-// formula is computed with plain numbers, and written into a program with those of
-// program/number.h: both have the same operations in the same order.
+// formula is computed with plain numbers, with vectors of them (kernels/number-inl.h), and written
+// into a program with those of program/number.h: all have the same operations in the same order.
+//
+// Some words are there for what vectors do in fewer operations, with the same bits. As templates
+// they say what they mean, which is what plain numbers and programs do.
 #pragma once
 
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
+
+// The namespace of formulas whose templates each instruction set compiles anew, in a namespace of
+// its own (kernels/fill-inl.h).
+#define SHARDINIT_FORMULAS shardinit
+// Formulas of vectors are joined into one function, or their numbers would pass through memory.
+#define SHARDINIT_INLINE inline
 
 namespace shardinit {
 
@@ -29,10 +39,74 @@ inline double CopySign(double size, double sign) { return std::copysign(size, si
 
 // The word as a signed integer, rounded to f32.
 inline float SignedToF32(uint32_t word) { return static_cast<float>(static_cast<int32_t>(word)); }
+// Without its fraction.
+inline uint32_t TruncatedToWord(float x) { return static_cast<uint32_t>(x); }
 // Divided by a power of two, rounded down, as a signed integer.
-inline uint32_t ShiftSigned(uint32_t word, int places) {
+template <int places>
+uint32_t ShiftSigned(uint32_t word) {
   return static_cast<uint32_t>(static_cast<int32_t>(word) >> places);
 }
+
+template <int places, typename U>
+U ShiftRight(U word) {
+  return word >> places;
+}
+template <int places, typename U>
+U ShiftLeft(U word) {
+  return word << places;
+}
+
+// A condition for Select.
+template <int bit, typename U>
+auto IsSet(U word) {
+  if constexpr (bit == 31) {
+    return (word >> 31) != 0;
+  } else {
+    return (word & (1u << bit)) != 0;
+  }
+}
+template <int bit, typename F, typename U>
+F NegateIfSet(U word, F x) {
+  const F negative = -x;
+  return Select<F>(IsSet<bit>(word), negative, x);
+}
+// That bit of the word, plus a number.
+template <int bit, typename U>
+U BitPlus(U word, uint32_t number) {
+  return ((word >> bit) & 1u) + number;
+}
+
+// Neither is NaN.
+template <typename F>
+F Min(F x, std::type_identity_t<F> bound) {
+  return Select<F>(bound < x, bound, x);
+}
+template <typename F>
+F Max(F x, std::type_identity_t<F> bound) {
+  return Select<F>(x < bound, bound, x);
+}
+
+// Of words that are the bits of numbers with no sign, and no NaN where it matters.
+template <typename U>
+U MinMagnitude(U x, uint32_t bound) {
+  return Select<U>(U(bound) < x, bound, x);
+}
+template <typename U>
+auto IsLessMagnitude(U x, uint32_t bound) {
+  return x < U(bound);
+}
+
+// x * power * y, where the power of two is exact: also as x * (power * y).
+template <typename F, typename N>
+F Product(F x, float power, N y) {
+  const F scaled = x * power;
+  return scaled * y;
+}
+
+// Whether what follows from this is needed of any of the numbers that are made together: a program
+// does not know.
+inline bool AnyLess(float x, float bound) { return x < bound; }
+inline bool AllLess(float x, float bound) { return x < bound; }
 
 // a * b + c, rounded once, as XLA computes f32 where it is free to; not for subnormal results.
 //
@@ -49,6 +123,16 @@ inline float FusedMultiplyAdd(float a, float b, float c) {
   if (error != 0 && bits % 2 == 0) bits += (error > 0) == (sum > 0) ? 1 : -1;
   return static_cast<float>(std::bit_cast<double>(bits));
 }
+
+// x * power * y + z, rounded once, where the power of two is exact.
+template <typename F, typename N>
+F FusedProductPlus(F x, float power, N y, N z) {
+  const F scaled = x * power;
+  return FusedMultiplyAdd(scaled, F(y), F(z));
+}
+
+// a * b + c, rounded once.
+inline float Fma(float a, float b, float c) { return std::fma(a, b, c); }
 
 // The upper 32 bits of a product of 64.
 inline uint32_t HighProduct(uint32_t a, uint32_t b) {

@@ -1,84 +1,40 @@
-// Even and odd elements → stored elements in memory order, at any address.
-// tensor/encode.cc says why the roundings are right; there is no NaN here.
+// Even and odd elements → stored elements in memory order, at any address; what rounds them is in
+// tensor/encode-inl.h.
 
 HWY_BEFORE_NAMESPACE();
 namespace shardinit::kernels::HWY_NAMESPACE {
 
-using V1 = hn::Vec<DF>;
-using U1 = hn::Vec<D32>;
+HWY_INLINE wide::Words<U1> BitsOf(V1 values) { return hn::BitCast(D32(), values); }
 
 // 16-bit elements: an even and an odd one share a 32-bit lane, so blocks stay in
 // the order of the lanes.
-template <class Rounding>
-struct Encode16 {
+struct EncodeBf16 {
   static constexpr size_t kBytes = 2;
   static constexpr bool kInterleaved = false;
   static HWY_INLINE void Store(V1 even, V1 odd, uint8_t* out) {
+    Join(ShiftRight<16>(encoding::UpperBf16(BitsOf(even))), encoding::UpperBf16(BitsOf(odd)), out);
+  }
+  // The lower halves of `low` and the upper ones of `high`.
+  static HWY_INLINE void Join(wide::Words<U1> low, wide::Words<U1> high, uint8_t* out) {
     const D32 du;
     const hn::Repartition<uint16_t, D32> du16;
-    const auto low = hn::ShiftRight<16>(Rounding::InHighHalf(even));
-    const auto high = Rounding::InHighHalf(odd);
-    const auto both = hn::OddEven(hn::BitCast(du16, high), hn::BitCast(du16, low));
+    const auto both = hn::OddEven(hn::BitCast(du16, high.v), hn::BitCast(du16, low.v));
     hn::StoreU(hn::BitCast(du, both), du, reinterpret_cast<uint32_t*>(out));
   }
 };
 
-struct Bf16Rounding {
-  static HWY_INLINE U1 InHighHalf(V1 value) {
-    const D32 du;
-    const auto bits = hn::BitCast(du, value);
-#if HWY_TARGET == HWY_AVX3
-    const auto odd = hn::TestBit(bits, hn::Set(du, 0x10000));
-    return hn::Add(bits, hn::IfThenElse(odd, hn::Set(du, 0x8000), hn::Set(du, 0x7FFF)));
-#else
-    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
-    return hn::Add(hn::Add(bits, hn::Set(du, 0x7FFF)), odd);
-#endif
+struct EncodeF16 {
+  static constexpr size_t kBytes = 2;
+  static constexpr bool kInterleaved = false;
+  static HWY_INLINE void Store(V1 even, V1 odd, uint8_t* out) {
+    const auto low = encoding::SmallFinite<DType::f16>(BitsOf(even));
+    const auto high = encoding::SmallFinite<DType::f16>(BitsOf(odd));
+    EncodeBf16::Join(low, ShiftLeft<16>(high), out);
   }
 };
-
-// Floats of less exponent bits than f32: tensor/encode.cc has the same steps.
-template <DType dtype>
-struct SmallRounding {
-  using T = SmallFloat<dtype>;
-
-  // Without the sign.
-  static HWY_INLINE U1 Magnitude(V1 value) {
-    const DF df;
-    const D32 du;
-    const auto magnitude = hn::Min(hn::Abs(value), hn::BitCast(df, hn::Set(du, T::kBeyond)));
-    const auto sum = hn::Add(magnitude, hn::BitCast(df, hn::Set(du, T::kPower)));
-    const auto small = hn::Sub(hn::BitCast(du, sum), hn::Set(du, T::kPower));
-
-    const auto rebiased = hn::Sub(hn::BitCast(du, magnitude), hn::Set(du, T::kRebias));
-    const auto lowest = hn::And(hn::ShiftRight<T::kDropped>(rebiased), hn::Set(du, 1));
-    const auto half = hn::Set(du, (1u << (T::kDropped - 1)) - 1);
-    const auto normal = hn::ShiftRight<T::kDropped>(hn::Add(hn::Add(rebiased, half), lowest));
-
-    const auto smallest_normal = hn::BitCast(df, hn::Set(du, T::kSmallestNormal));
-    const auto is_small = hn::RebindMask(du, hn::Lt(magnitude, smallest_normal));
-    return hn::IfThenElse(is_small, small, normal);
-  }
-
-  static HWY_INLINE U1 InHighHalf(V1 value) {
-    const D32 du;
-    const auto sign = hn::And(hn::BitCast(du, value), hn::Set(du, 0x80000000u));
-    return hn::Or(hn::ShiftLeft<16>(Magnitude(value)), sign);
-  }
-
-  // 8 bits, all others 0.
-  static HWY_INLINE U1 InLowByte(V1 value) {
-    const D32 du;
-    const auto sign = hn::ShiftRight<31>(hn::BitCast(du, value));
-    return hn::Or(Magnitude(value), hn::ShiftLeft<7>(sign));
-  }
-};
-
-using EncodeBf16 = Encode16<Bf16Rounding>;
-using EncodeF16 = Encode16<SmallRounding<DType::f16>>;
 
 // 8-bit elements: an even and an odd one make the 16 bits that stay of a lane.
-template <class Rounding>
+template <DType dtype>
 struct Encode8 {
   static constexpr size_t kBytes = 1;
   static constexpr bool kInterleaved = false;
@@ -86,14 +42,15 @@ struct Encode8 {
     const DI di;
     const hn::Rebind<uint16_t, DI> du16;
     const hn::Repartition<uint8_t, decltype(du16)> du8;
-    const auto pairs =
-        hn::Or(Rounding::InLowByte(even), hn::ShiftLeft<8>(Rounding::InLowByte(odd)));
-    hn::StoreU(hn::BitCast(du8, hn::DemoteTo(du16, hn::BitCast(di, pairs))), du8, out);
+    const auto low = encoding::SmallFinite<dtype>(BitsOf(even));
+    const auto high = encoding::SmallFinite<dtype>(BitsOf(odd));
+    const auto pairs = low | ShiftLeft<8>(high);
+    hn::StoreU(hn::BitCast(du8, hn::DemoteTo(du16, hn::BitCast(di, pairs.v))), du8, out);
   }
 };
 
-using EncodeF8E4M3Fn = Encode8<SmallRounding<DType::f8e4m3fn>>;
-using EncodeF8E5M2 = Encode8<SmallRounding<DType::f8e5m2>>;
+using EncodeF8E4M3Fn = Encode8<DType::f8e4m3fn>;
+using EncodeF8E5M2 = Encode8<DType::f8e5m2>;
 
 struct EncodeF32 {
   static constexpr size_t kBytes = 4;
@@ -125,11 +82,8 @@ struct EncodeF64 {
 
 template <class Encoder>
 HWY_INLINE void StoreElements(VF even, VF odd, uint8_t* out) {
-  Encoder::Store(wide::Part<0>(even), wide::Part<0>(odd), out);
-  if constexpr (wide::kVectors == 2) {
-    const size_t bytes = 2 * hn::Lanes(DF()) * Encoder::kBytes;
-    Encoder::Store(wide::Part<1>(even), wide::Part<1>(odd), out + bytes);
-  }
+  Encoder::Store(even.v.a, odd.v.a, out);
+  Encoder::Store(even.v.b, odd.v.b, out + 2 * hn::Lanes(DF()) * Encoder::kBytes);
 }
 
 }  // namespace shardinit::kernels::HWY_NAMESPACE

@@ -9,14 +9,32 @@
 
 #include <hwy/highway.h>  // Its vocabulary for this instruction set.
 
-#if HWY_TARGET != HWY_SCALAR
+// The formulas, whose other includes are in kernels.cc: those of the baseline.
+#undef SHARDINIT_FORMULAS
+#define SHARDINIT_FORMULAS shardinit::kernels::HWY_NAMESPACE
+#undef SHARDINIT_INLINE
+#define SHARDINIT_INLINE HWY_INLINE
+HWY_BEFORE_NAMESPACE();
+#include "rng/jax-samplers-inl.h"
+#include "rng/torch-samplers-inl.h"
+#include "tensor/encode-inl.h"
+HWY_AFTER_NAMESPACE();
+
+#if HWY_HAVE_SCALABLE
+// Vectors whose length is unknown to the compiler (SVE) cannot be members of numbers. A processor
+// that has these has NEON's, too.
+namespace shardinit::kernels::N_NEON {
+void RunJob(const Job& job);
+int RunTorch(const TorchJob& job);
+}  // namespace shardinit::kernels::N_NEON
+#elif HWY_TARGET != HWY_SCALAR
 // Each needs those before it.
 // clang-format off
 #include "kernels/wide-inl.h"
+#include "kernels/number-inl.h"
 #include "kernels/philox-inl.h"
 #include "kernels/threefry-inl.h"
 #include "kernels/samplers-inl.h"
-#include "kernels/jax-samplers-inl.h"
 #include "kernels/encode-inl.h"
 // clang-format on
 #endif
@@ -31,13 +49,18 @@ namespace shardinit::kernels::HWY_NAMESPACE {
 // No vectors at all.
 void RunJob(const Job& job) { RunReference(job); }
 
+#elif HWY_HAVE_SCALABLE
+
+void RunJob(const Job& job) { N_NEON::RunJob(job); }
+
 #else
 
-// `Keys`, of an engine: what MakeWords makes words of.
-template <class Keys, class Kernel, class Encoder>
+// `Formulas`, of an engine, make elements of the words that MakeWords makes of its keys.
+template <class Formulas, class Sampler, class Encoder>
 class Filler {
  public:
-  Filler(const Kernel& kernel, Stream stream) : kernel_(kernel), stream_(stream), keys_(stream, 0) {
+  Filler(const Sampler& sampler, Stream stream)
+      : sampler_(sampler), stream_(stream), keys_(stream, 0) {
     for (size_t k = 0; k < hn::Lanes(D64()); ++k) order_[Slot(k, kInterleaved)] = k;
   }
 
@@ -81,12 +104,21 @@ class Filler {
     Make(waiting_, blocks, buffer);
     for (size_t i = 0; i < pieces_; ++i) {
       const Piece& piece = piece_[i];
-      std::memcpy(piece.out, buffer + piece.begin * Encoder::kBytes, piece.count * Encoder::kBytes);
+      const uint8_t* const from = buffer + piece.begin * Encoder::kBytes;
+      // Sizes that the compiler knows need no call.
+      if (piece.count == 1) {
+        std::memcpy(piece.out, from, Encoder::kBytes);
+      } else if (piece.count == 4) {
+        std::memcpy(piece.out, from, 4 * Encoder::kBytes);
+      } else {
+        std::memcpy(piece.out, from, piece.count * Encoder::kBytes);
+      }
     }
     blocks_ = pieces_ = 0;
   }
 
  private:
+  using Keys = typename Formulas::Keys;
   static constexpr bool kInterleaved = Encoder::kInterleaved;
   static constexpr uint64_t kElementsPerHigh = Keys::kElementsPerHigh;
 
@@ -122,15 +154,15 @@ class Filler {
     MakeWords(keys_, blocks, counters, words_);
     const D32 d;
     const size_t step = 2 * BlocksAtOnce();
-    const Kernel kernel = kernel_;
+    const Sampler sampler = sampler_;
     for (size_t i = 0; i < 2 * blocks; i += step, out += 2 * step * Encoder::kBytes) {
-      VF even, odd;
-      kernel(wide::Load(d, words_.even + i), wide::Load(d, words_.odd + i), even, odd);
-      StoreElements<Encoder>(even, odd, out);
+      const Elements made =
+          Formulas::Make(sampler, wide::Load(d, words_.even + i), wide::Load(d, words_.odd + i));
+      StoreElements<Encoder>(made.a, made.b, out);
     }
   }
 
-  const Kernel kernel_;
+  const Sampler sampler_;
   const Stream stream_;
   uint32_t high_ = 0;  // Of the counters of all blocks that wait.
   Keys keys_;
@@ -141,9 +173,9 @@ class Filler {
   size_t blocks_ = 0, pieces_ = 0;  // Waiting.
 };
 
-template <class Keys, class Kernel, class Encoder>
-void RunTyped(const Job& job, const Kernel& kernel) {
-  Filler<Keys, Kernel, Encoder> filler(kernel, job.stream);
+template <class Formulas, class Encoder, class Sampler>
+void RunTyped(const Job& job, const Sampler& sampler) {
+  Filler<Formulas, Sampler, Encoder> filler(sampler, job.stream);
   for (size_t row = 0; row < job.rows; ++row) {
     filler.Add(job.first + row * job.stride, job.count,
                job.out + row * job.count * Encoder::kBytes);
@@ -151,70 +183,53 @@ void RunTyped(const Job& job, const Kernel& kernel) {
   filler.Flush();
 }
 
-template <class Keys, class Kernel>
-void RunKernel(const Job& job, const Kernel& kernel) {
+template <class Formulas, class Sampler>
+void Run(const Job& job, const Sampler& sampler) {
   switch (job.dtype) {
     case DType::f32:
-      return RunTyped<Keys, Kernel, EncodeF32>(job, kernel);
+      return RunTyped<Formulas, EncodeF32>(job, sampler);
     case DType::f64:
-      return RunTyped<Keys, Kernel, EncodeF64>(job, kernel);
+      return RunTyped<Formulas, EncodeF64>(job, sampler);
     case DType::bf16:
-      return RunTyped<Keys, Kernel, EncodeBf16>(job, kernel);
+      return RunTyped<Formulas, EncodeBf16>(job, sampler);
     case DType::f16:
-      return RunTyped<Keys, Kernel, EncodeF16>(job, kernel);
+      return RunTyped<Formulas, EncodeF16>(job, sampler);
     case DType::f8e4m3fn:
-      return RunTyped<Keys, Kernel, EncodeF8E4M3Fn>(job, kernel);
+      return RunTyped<Formulas, EncodeF8E4M3Fn>(job, sampler);
     case DType::f8e5m2:
-      return RunTyped<Keys, Kernel, EncodeF8E5M2>(job, kernel);
+      return RunTyped<Formulas, EncodeF8E5M2>(job, sampler);
     default:
       return;  // FillRows takes floats alone.
   }
 }
 
-void RunSampler(const Job& job, const BitsSampler&) {
-  RunTyped<PhiloxKeys, BitsKernel, EncodeF32>(job, BitsKernel({}));
+template <class Formulas>
+void Run(const Job& job, const BitsSampler& s) {
+  RunTyped<Formulas, EncodeF32>(job, s);
 }
 
-void RunSampler(const Job& job, const UniformSampler& s) {
-  RunKernel<PhiloxKeys>(job, UniformKernel(s));
-}
+void RunPhilox(const Job& job, const auto& s) { Run<OfPhilox>(job, s); }
 
-void RunSampler(const Job& job, const NormalSampler& s) {
+void RunPhilox(const Job& job, const NormalSampler& s) {
   if (s.mean == 0 && s.scale > 0) {
-    RunKernel<PhiloxKeys>(job, NormalKernel<true>(s));
+    Run<OfPhilox>(job, NormalAboutZero(s));
   } else {
-    RunKernel<PhiloxKeys>(job, NormalKernel<false>(s));
+    Run<OfPhilox>(job, s);
   }
 }
 
-void RunSampler(const Job& job, const TruncatedNormalSampler& s) {
+void RunPhilox(const Job& job, const TruncatedNormalSampler& s) {
   if (s.tail[0] == s.tail[1] && s.step[0] == s.step[1] && s.z_low == -s.z_high) {
-    RunKernel<PhiloxKeys>(job, TruncatedNormalKernel<true>(s));
+    Run<OfPhilox>(job, SymmetricTruncatedNormal(s));
   } else {
-    RunKernel<PhiloxKeys>(job, TruncatedNormalKernel<false>(s));
+    Run<OfPhilox>(job, s);
   }
-}
-
-void RunJaxSampler(const Job& job, const BitsSampler&) {
-  RunTyped<ThreefryKeys, BitsKernel, EncodeF32>(job, BitsKernel({}));
-}
-
-void RunJaxSampler(const Job& job, const UniformSampler& s) {
-  RunKernel<ThreefryKeys>(job, JaxUniformKernel(s));
-}
-
-void RunJaxSampler(const Job& job, const NormalSampler& s) {
-  RunKernel<ThreefryKeys>(job, JaxNormalKernel(s));
-}
-
-void RunJaxSampler(const Job& job, const TruncatedNormalSampler& s) {
-  RunKernel<ThreefryKeys>(job, JaxTruncatedNormalKernel(s));
 }
 
 void RunJob(const Job& job) {
   const bool is_jax = job.stream.engine == &kJaxThreefry;
   std::visit(
-      [&](const auto& sampler) { is_jax ? RunJaxSampler(job, sampler) : RunSampler(job, sampler); },
+      [&](const auto& sampler) { is_jax ? Run<OfJax>(job, sampler) : RunPhilox(job, sampler); },
       job.sampler);
 }
 

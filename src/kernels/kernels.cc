@@ -5,13 +5,13 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/number.h"
 #include "kernels/backend.h"
 #include "kernels/job.h"
 #include "kernels/targets.h"
 #include "kernels/torch_cpu.h"
 #include "rng/coefficients.h"
 #include "rng/engines.h"
-#include "rng/jax-samplers-inl.h"
 #include "rng/jax_threefry.h"
 #include "rng/mt19937.h"
 #include "rng/philox4x32.h"

@@ -1,6 +1,6 @@
-// Random tensors' elements, made fast: the same bits on every instruction set.
-// The operations, in order, are those of rng/reference.h, which is readable;
-// tests hold the two equal, bit for bit.
+// Random tensors' elements, made fast: the same bits on every instruction set. The formulas are
+// those of the readable reference (rng/reference.h), compiled with vectors; tests hold the two
+// equal, bit for bit.
 #pragma once
 
 #include <cstddef>

@@ -17,9 +17,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace shardinit::kernels::HWY_NAMESPACE {
 
-using D32 = hn::ScalableTag<uint32_t>;
-using D64 = hn::ScalableTag<uint64_t>;
-
 // Blocks made at a time: enough to hide that each round waits for the last,
 // few enough that the words stay in the L1 cache. A multiple of all lane counts.
 inline constexpr size_t kBatch = 128;
@@ -60,7 +57,7 @@ struct PhiloxKeys {
   uint64_t keys[philox4x32::kRounds][2];
 };
 
-HWY_INLINE size_t BlocksAtOnce() { return wide::kVectors * hn::Lanes(D64()); }
+HWY_INLINE size_t BlocksAtOnce() { return 2 * hn::Lanes(D64()); }
 
 // The lane, within a vector of blocks, of its k-th block in memory order.
 // Interleaving gives the low 64-bit lanes of all 128-bit blocks first, then the high.

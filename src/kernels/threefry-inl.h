@@ -5,7 +5,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace shardinit::kernels::HWY_NAMESPACE {
 
-using VU = wide::Of<hn::Vec<D32>>;
+using Pair32 = wide::Two<hn::Vec<D32>>;
 
 // Everything about the elements of a draw whose counters have the same high word.
 struct ThreefryKeys {
@@ -35,7 +35,7 @@ struct ThreefryKeys {
 
 // Of two counters at a time, for the chains of operations wait for themselves.
 template <int rotation>
-HWY_INLINE void ThreefryRound(VU& x0, VU& x1, VU& y0, VU& y1) {
+HWY_INLINE void ThreefryRound(Pair32& x0, Pair32& x1, Pair32& y0, Pair32& y1) {
   x0 = wide::Add(x0, x1);
   y0 = wide::Add(y0, y1);
   x1 = wide::Xor(wide::RotateRight<32 - rotation>(x1), x0);
@@ -43,7 +43,8 @@ HWY_INLINE void ThreefryRound(VU& x0, VU& x1, VU& y0, VU& y1) {
 }
 
 template <int which>
-HWY_INLINE void ThreefryGroup(const uint32_t (&key)[2], VU& x0, VU& x1, VU& y0, VU& y1) {
+HWY_INLINE void ThreefryGroup(const uint32_t (&key)[2], Pair32& x0, Pair32& x1, Pair32& y0,
+                              Pair32& y1) {
   using threefry2x32::kRotations;
   ThreefryRound<kRotations[which][0]>(x0, x1, y0, y1);
   ThreefryRound<kRotations[which][1]>(x0, x1, y0, y1);
@@ -67,9 +68,9 @@ HWY_INLINE void MakeWords(const ThreefryKeys& threefry, size_t blocks, Counters&
     wide::Store(wide::Add(counter, wide::Set(d64, kBatch)), d64, counters.block + i);
     // Of the number of the first element the low half, twice.
     const auto first = wide::DupEven(wide::BitCast(d32, wide::ShiftLeft<2>(counter)));
-    VU x0 = wide::Set(d32, threefry.x0), y0 = x0;
-    VU x1 = wide::Add(first, wide::BitCast(d32, wide::Set(d64, threefry.even)));
-    VU y1 = wide::Add(first, wide::BitCast(d32, wide::Set(d64, threefry.odd)));
+    Pair32 x0 = wide::Set(d32, threefry.x0), y0 = x0;
+    Pair32 x1 = wide::Add(first, wide::BitCast(d32, wide::Set(d64, threefry.even)));
+    Pair32 y1 = wide::Add(first, wide::BitCast(d32, wide::Set(d64, threefry.odd)));
     ThreefryGroup<0>(keys[0], x0, x1, y0, y1);
     ThreefryGroup<1>(keys[1], x0, x1, y0, y1);
     ThreefryGroup<0>(keys[2], x0, x1, y0, y1);

@@ -7,7 +7,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace shardinit::kernels::HWY_NAMESPACE {
 
-#if HWY_TARGET == HWY_SCALAR || !HWY_NATIVE_FMA
+#if HWY_HAVE_SCALABLE
+
+int RunTorch(const TorchJob& job) { return N_NEON::RunTorch(job); }
+
+#elif HWY_TARGET == HWY_SCALAR || !HWY_NATIVE_FMA
 
 int RunTorch(const TorchJob& job) { return RunTorchReference(job); }
 
@@ -16,11 +20,9 @@ int RunTorch(const TorchJob& job) { return RunTorchReference(job); }
 namespace torch {
 
 // At most 16 lanes, two groups; a group has two halves of 8.
-using DF = hn::CappedTag<float, 16>;
-using D32 = hn::RebindToUnsigned<DF>;
-using DI = hn::RebindToSigned<DF>;
-using VF = hn::Vec<DF>;
-using V32 = hn::Vec<D32>;
+using F = wide::Floats<V1>;
+using U = wide::Words<U1>;
+using torch_samplers::NormalsOf;
 
 constexpr size_t kChunk = 2048;  // Numbers that are made at a time: of whole groups.
 constexpr size_t kSlack = 16;    // Beyond an array's end vectors may read and write.
@@ -43,7 +45,7 @@ void Extend(uint32_t* out, size_t count) {
   mt19937::Extend(out + i, count - i);
 }
 
-HWY_INLINE V32 Temper(V32 y) {
+HWY_INLINE U1 Temper(U1 y) {
   const D32 d;
   y = hn::Xor(y, hn::ShiftRight<11>(y));
   y = hn::Xor(y, hn::And(hn::ShiftLeft<7>(y), hn::Set(d, 0x9d2c5680u)));
@@ -51,116 +53,43 @@ HWY_INLINE V32 Temper(V32 y) {
   return hn::Xor(y, hn::ShiftRight<18>(y));
 }
 
-// Words position … position + count - 1 of the stream, the upper 8 bits taken off.
+// Words position … position + count - 1 of the stream.
 void Words(const Stream& stream, uint64_t position, size_t count, uint32_t* out) {
   const D32 d;
-  const auto low = hn::Set(d, 0xFFFFFF);
   Mt19937& words = Mt19937At(static_cast<uint32_t>(stream.key), position, Extend);
   while (count > 0) {
     size_t some;
     const uint32_t* from = words.At(position, &some);
     some = std::min(some, count);
     for (size_t i = 0; i < some; i += hn::Lanes(d)) {
-      hn::StoreU(hn::And(Temper(hn::LoadU(d, from + i)), low), d, out + i);
+      hn::StoreU(Temper(hn::LoadU(d, from + i)), d, out + i);
     }
     position += some, count -= some, out += some;
   }
 }
 
-HWY_INLINE VF UniformOf(V32 word) {
-  return hn::Mul(hn::ConvertTo(DF(), hn::BitCast(DI(), word)), hn::Set(DF(), 0x1p-24f));
-}
-
-// rng/torch_cpu.cc has these functions with fewer words.
-HWY_INLINE VF Log(VF u) {
-  using namespace torch_coefficients;
-  const DF d;
-  const D32 du;
-  const DI di;
-  const auto bits = hn::BitCast(du, u);
-  auto m =
-      hn::BitCast(d, hn::Or(hn::And(bits, hn::Set(du, 0x007FFFFFu)), hn::Set(du, 0x3F000000u)));
-  auto e = hn::ConvertTo(d, hn::Sub(hn::BitCast(di, hn::ShiftRight<23>(bits)), hn::Set(di, 126)));
-  const auto below = hn::Lt(m, hn::Set(d, kSqrtHalf));
-  const auto again = hn::IfThenElseZero(below, m);
-  m = hn::Add(hn::Sub(m, hn::Set(d, 1.0f)), again);
-  e = hn::Sub(e, hn::IfThenElseZero(below, hn::Set(d, 1.0f)));
-  const auto m2 = hn::Mul(m, m);
-  auto y = hn::MulAdd(hn::Set(d, kLog[0]), m, hn::Set(d, kLog[1]));
-  HWY_UNROLL(7)
-  for (int i = 2; i < 9; ++i) y = hn::MulAdd(y, m, hn::Set(d, kLog[i]));
-  y = hn::Mul(y, m);
-  y = hn::MulAdd(y, m2, hn::Mul(e, hn::Set(d, kLn2Low)));
-  y = hn::NegMulAdd(m2, hn::Set(d, 0.5f), y);
-  return hn::MulAdd(e, hn::Set(d, kLn2High), hn::Add(m, y));
-}
-
-HWY_INLINE void SinCos(VF angle, VF& sine, VF& cosine) {
-  using namespace torch_coefficients;
-  const DF d;
-  const D32 du;
-  const DI di;
-  const auto octant = hn::ConvertTo(di, hn::Mul(angle, hn::Set(d, kFourByPi)));
-  const auto quarter = hn::And(hn::Add(octant, hn::Set(di, 1)), hn::Set(di, ~1));
-  const auto turns = hn::ConvertTo(d, quarter);
-  auto x = angle;
-  for (const float part : kMinusQuarterPi) x = hn::MulAdd(turns, hn::Set(d, part), x);
-  const auto x2 = hn::Mul(x, x);
-
-  auto c = hn::MulAdd(hn::Set(d, kCos[0]), x2, hn::Set(d, kCos[1]));
-  c = hn::Mul(hn::MulAdd(c, x2, hn::Set(d, kCos[2])), x2);
-  c = hn::MulSub(c, x2, hn::Mul(x2, hn::Set(d, 0.5f)));
-  c = hn::Add(c, hn::Set(d, 1.0f));
-  auto s = hn::MulAdd(hn::Set(d, kSin[0]), x2, hn::Set(d, kSin[1]));
-  s = hn::Mul(hn::MulAdd(s, x2, hn::Set(d, kSin[2])), x2);
-  s = hn::MulAdd(s, x, x);
-
-  const auto q = hn::BitCast(du, quarter);
-  const auto swapped = hn::RebindMask(d, hn::TestBit(q, hn::Set(du, 2)));
-  const auto four = hn::Set(du, 4);
-  const auto sine_sign = hn::ShiftLeft<29>(hn::And(q, four));
-  const auto cosine_sign = hn::ShiftLeft<29>(hn::And(hn::Add(q, hn::Set(du, 2)), four));
-  sine = hn::Xor(hn::IfThenElse(swapped, c, s), hn::BitCast(d, sine_sign));
-  cosine = hn::Xor(hn::IfThenElse(swapped, s, c), hn::BitCast(d, cosine_sign));
-}
-
-// Two normal numbers of each pair of words.
-struct NormalKernel {
-  explicit HWY_INLINE NormalKernel(float m, float s) : mean(m), std(s) {}
-  HWY_INLINE void operator()(V32 w1, V32 w2, VF& first, VF& second) const {
-    const DF d;
-    const auto u1 = hn::Sub(hn::Set(d, 1.0f), UniformOf(w1));
-    const auto radius = hn::Sqrt(hn::Mul(hn::Set(d, -2.0f), Log(u1)));
-    VF sine, cosine;
-    SinCos(hn::Mul(hn::Set(d, torch_coefficients::kTwoPi), UniformOf(w2)), sine, cosine);
-    const auto s = hn::Set(d, std), m = hn::Set(d, mean);
-    first = hn::MulAdd(hn::Mul(radius, cosine), s, m);
-    second = hn::MulAdd(hn::Mul(radius, sine), s, m);
-  }
-  float mean, std;
-};
-
 // Of `groups` groups; writes two at a time where vectors hold two.
-HWY_INLINE void MakeGroups(const NormalKernel& kernel, const uint32_t* words, size_t groups,
+HWY_INLINE void MakeGroups(const torch_cpu::Normal& normal, const uint32_t* words, size_t groups,
                            float* out) {
   const DF d;
   const D32 du;
-  VF first, second;
-#if HWY_MAX_BYTES >= 64 && !HWY_HAVE_SCALABLE
+  const float mean = static_cast<float>(normal.mean), std = static_cast<float>(normal.std);
+#if HWY_MAX_BYTES >= 64
   for (size_t g = 0; g < groups; g += 2, words += 32, out += 32) {
     const auto a = hn::LoadU(du, words), b = hn::LoadU(du, words + 16);
-    kernel(hn::ConcatLowerLower(du, b, a), hn::ConcatUpperUpper(du, b, a), first, second);
-    hn::StoreU(hn::ConcatLowerLower(d, second, first), d, out);
-    hn::StoreU(hn::ConcatUpperUpper(d, second, first), d, out + 16);
+    const auto made = NormalsOf<F>(mean, std, U(hn::ConcatLowerLower(du, b, a)),
+                                   U(hn::ConcatUpperUpper(du, b, a)));
+    hn::StoreU(hn::ConcatLowerLower(d, made.second.v, made.first.v), d, out);
+    hn::StoreU(hn::ConcatUpperUpper(d, made.second.v, made.first.v), d, out + 16);
   }
 #else
-  const hn::CappedTag<float, 8> d8;
-  static_assert(hn::MaxLanes(d8) == hn::MaxLanes(d) || HWY_HAVE_SCALABLE);
+  static_assert(hn::MaxLanes(d) <= 8);
   for (size_t g = 0; g < groups; ++g, words += 16, out += 16) {
     for (size_t j = 0; j < 8; j += hn::Lanes(d)) {
-      kernel(hn::LoadU(du, words + j), hn::LoadU(du, words + 8 + j), first, second);
-      hn::StoreU(first, d, out + j);
-      hn::StoreU(second, d, out + 8 + j);
+      const auto made =
+          NormalsOf<F>(mean, std, U(hn::LoadU(du, words + j)), U(hn::LoadU(du, words + 8 + j)));
+      hn::StoreU(made.first.v, d, out + j);
+      hn::StoreU(made.second.v, d, out + 8 + j);
     }
   }
 #endif
@@ -168,7 +97,7 @@ HWY_INLINE void MakeGroups(const NormalKernel& kernel, const uint32_t* words, si
 
 template <class Encoder>
 HWY_INLINE void EncodeValues(const float* values, size_t count, DType dtype, uint8_t* out) {
-  const HWY_NAMESPACE::DF d;
+  const DF d;
   const size_t lanes = hn::Lanes(d);
   size_t i = 0;
   for (; i + 2 * lanes <= count; i += 2 * lanes) {
@@ -193,11 +122,13 @@ class Maker {
     const DF d;
     Words(stream_, stream_.position + first, count, words_);
     const auto low32 = static_cast<float>(u.low);
-    const auto low = hn::Set(d, low32), span = hn::Set(d, static_cast<float>(u.high) - low32);
+    const float span = static_cast<float>(u.high) - low32;
+    const auto low = hn::Set(d, low32);
     const torch_cpu::Interval top = Bounds(u.high);
     const auto top_first = hn::Set(d, top.first), top_last = hn::Set(d, top.last);
     for (size_t i = 0; i < count; i += hn::Lanes(d)) {
-      const auto value = hn::MulAdd(UniformOf(hn::LoadU(D32(), words_ + i)), span, low);
+      const F u24 = torch_samplers::Uniform24<F>(U(hn::LoadU(D32(), words_ + i)));
+      const auto value = Fma(u24, F(span), F(low32)).v;
       const auto is_high = hn::And(hn::Ge(value, top_first), hn::Le(value, top_last));
       hn::StoreU(hn::IfThenElse(is_high, low, value), d, values_ + i);
     }
@@ -223,7 +154,6 @@ class Maker {
     int rounds = 1;
     const uint64_t length = torch_cpu::After(drawn_).position - stream_.position;
     for (uint64_t position = stream_.position + length; outside > 0; position += length, ++rounds) {
-      const NormalKernel kernel(static_cast<float>(t.mean), static_cast<float>(t.std));
       uint64_t made = ~uint64_t{0};  // The group that is at hand.
       size_t still = 0;
       for (size_t k = 0; k < outside; ++k) {
@@ -231,7 +161,7 @@ class Maker {
         const auto [group, j] = PlaceOf(element);
         if (group != made) {
           Words(stream_, position + group, 16, words_);
-          MakeGroups(kernel, words_, 1, group_);
+          MakeGroups(normal, words_, 1, group_);
           made = group;
         }
         begin_[outside_[k]] = group_[j];
@@ -261,7 +191,6 @@ class Maker {
 
   // Elements to begin_[0] ..., at most kChunk - 16.
   void MakeNormal(const torch_cpu::Normal& n, uint64_t position, uint64_t first, size_t count) {
-    const NormalKernel kernel(static_cast<float>(n.mean), static_cast<float>(n.std));
     const uint64_t size = drawn_.elements;
     const uint64_t end = first + count, anew = size % 16 != 0 ? size - 16 : size;
     const uint64_t group = first / 16 * 16;
@@ -269,11 +198,11 @@ class Maker {
     if (first < anew) {
       const size_t groups = (std::min(end, anew) - group + 15) / 16;
       Words(stream_, position + group, 16 * groups, words_);
-      MakeGroups(kernel, words_, groups, values_);
+      MakeGroups(n, words_, groups, values_);
     }
     if (end > anew) {
       Words(stream_, position + WordsBeforeAnew(drawn_), 16, words_);
-      MakeGroups(kernel, words_, 1, group_);
+      MakeGroups(n, words_, 1, group_);
       const uint64_t from = std::max(first, anew);
       std::copy_n(group_ + (from - anew), end - from, begin_ + (from - first));
     }

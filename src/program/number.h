@@ -276,8 +276,9 @@ inline Single SignedToF32(Word32 word) {
   return number.element == Element::kF32 ? Single(in, number) : Single::Settled(in, number);
 }
 
-inline Word32 ShiftSigned(Word32 word, int places) {
-  if (word.is_constant()) return shardinit::ShiftSigned(word.constant(), places);
+template <int places>
+Word32 ShiftSigned(Word32 word) {
+  if (word.is_constant()) return shardinit::ShiftSigned<places>(word.constant());
   Function* in = word.in();
   const Value number = in->Bitcast(word.value(), Element::kI32);
   const Value shifted = in->Elementwise(
@@ -335,6 +336,9 @@ requires std::same_as<N, Word32> || std::same_as<N, Word64> N Select(Flag condit
   if (in == nullptr) return condition.constant() ? yes : no;
   return {in, in->Select(condition.value(), yes.value(), no.value())};
 }
+
+inline bool AnyLess(const Single&, const Single&) { return true; }
+inline bool AllLess(const Single&, const Single&) { return false; }
 
 // As for plain numbers (base/number.h).
 inline Single FusedMultiplyAdd(const Single& a, const Single& b, const Single& c) {

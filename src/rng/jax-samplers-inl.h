@@ -1,6 +1,12 @@
 // Random words → f32 values as jax.random makes them: the formulas, as templates over the number
 // type (samplers-inl.h, which says what makes the bits the same elsewhere).
-#pragma once
+
+#if defined(SHARDINIT_JAX_SAMPLERS_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef SHARDINIT_JAX_SAMPLERS_INL
+#undef SHARDINIT_JAX_SAMPLERS_INL
+#else
+#define SHARDINIT_JAX_SAMPLERS_INL
+#endif
 
 #include <cstdint>
 
@@ -8,27 +14,26 @@
 #include "rng/coefficients.h"
 #include "rng/samplers-inl.h"
 
-namespace shardinit::samplers {
+namespace SHARDINIT_FORMULAS::samplers {
 
 // 23 bits, as the mantissa of an f32 has them: in [low, low + span]. XLA multiplies and adds in
 // one, so this does, too: with one rounding.
-template <typename F, typename U>
-F JaxUniform(F low, F span, U word) {
-  const F u = SignedToF32(word >> 9) * 0x1p-23f;
-  return FusedMultiplyAdd(u, span, low);
+template <typename F, typename N, typename U>
+SHARDINIT_INLINE F JaxUniform(N low, N span, U word) {
+  return FusedProductPlus(SignedToF32(ShiftRight<9>(word)), 0x1p-23f, span, low);
 }
 
-// That of jax.random.normal, from the f32 above -1 on: as an f32, each is exact.
-inline constexpr float kJaxNormalLow = -0x1.fffffep-1f, kJaxNormalSpan = 2.0f;
+// That of jax.random.normal, from the f32 above -1 on, up to 1: each is exact.
+inline constexpr float kJaxNormalLow = -0x1.fffffep-1f;
 
 template <typename F, typename U>
-F JaxNormalUniform(U word) {
-  const F u = SignedToF32(word >> 9) * 0x1p-22f;
+SHARDINIT_INLINE F JaxNormalUniform(U word) {
+  const F u = SignedToF32(ShiftRight<9>(word)) * 0x1p-22f;
   return u + kJaxNormalLow;
 }
 
 template <typename F>
-F Horner(const float (&c)[9], F x) {
+SHARDINIT_INLINE F Horner(const float (&c)[9], F x) {
   F sum = c[8];
   for (int i = 8; i-- > 0;) {
     const F product = sum * x;
@@ -39,34 +44,38 @@ F Horner(const float (&c)[9], F x) {
 
 // sqrt(2) erf_inv(u), -1 <= u <= 1: see coefficients.h.
 template <typename F>
-F JaxStandardNormal(F u) {
+SHARDINIT_INLINE F JaxStandardNormal(F u) {
   const F square = u * u;
   const F rest = 1.0f - square;
   const F w = MinusLog2(rest, 0, 0) * kLn2;
-  const F central = Horner(kErfInvCentral, F(w - 2.5f));
-  const F root = Sqrt(w);
-  const F tail = Horner(kErfInvTail, F(root - 3.0f));
-  const F far = Select<F>(rest == 0.0f, kErfInvOne, tail);
-  const F erf_inv = Select<F>(w < kErfInvCentralEnd, central, far) * u;
+  F ratio = Horner(kErfInvCentral, F(w - 2.5f));
+  if (!AllLess(w, kErfInvCentralEnd)) {
+    const F root = Sqrt(w);
+    const F tail = Horner(kErfInvTail, F(root - 3.0f));
+    const F far = Select<F>(rest == 0.0f, kErfInvOne, tail);
+    ratio = Select<F>(w < kErfInvCentralEnd, ratio, far);
+  }
+  const F erf_inv = ratio * u;
   return erf_inv * kSqrt2;
 }
 
-// Of a sampler (sampler.h), or of the same members as numbers of a program, and of words U.
+// Of a sampler, as in samplers-inl.h.
 
 template <typename F, typename Sampler, typename U>
-F JaxNormal(const Sampler& s, U word) {
+SHARDINIT_INLINE F JaxNormal(const Sampler& s, U word) {
   const F z = JaxStandardNormal<F>(JaxNormalUniform<F>(word));
   const F scaled = z * s.std;
   return scaled + s.mean;
 }
 
 template <typename F, typename Sampler, typename U>
-F JaxTruncatedNormal(const Sampler& s, U word) {
+SHARDINIT_INLINE F JaxTruncatedNormal(const Sampler& s, U word) {
   const F z = JaxStandardNormal<F>(JaxUniform<F>(s.erf_low, s.erf_span, word));
-  const F above = Select<F>(z < s.inside_low, s.inside_low, z);
-  const F clamped = Select<F>(s.inside_high < above, s.inside_high, above);
+  const F clamped = Min(Max(z, s.inside_low), s.inside_high);
   const F scaled = clamped * s.std;
   return scaled + s.mean;
 }
 
-}  // namespace shardinit::samplers
+}  // namespace SHARDINIT_FORMULAS::samplers
+
+#endif

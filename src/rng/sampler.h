@@ -1,6 +1,6 @@
 // Random words → f32 values. Parameters are computed once per tensor, in f64 or
 // by MPFR, and rounded to f32; everything after that is f32 and integer
-// operations in the order that rng/reference.cc shows and shardinit-values(7)
+// operations in the order that rng/samplers-inl.h shows and shardinit-values(7)
 // lists.
 #pragma once
 
@@ -18,8 +18,8 @@ inline constexpr double kMaxNearCutoff = 10;
 // …and a draw falls between the cut-offs at least with this probability.
 inline constexpr double kMinCutoffProbability = 0x1p-90;
 
-// The 32 random bits themselves, as the bits of an f32. For tests and
-// benchmarks: the engine alone. Only into DType::f32.
+// The 32 random bits themselves, as the bits of an f32: where draws are compared or taken as whole
+// numbers. Only into DType::f32.
 struct BitsSampler {};
 
 struct UniformSampler {

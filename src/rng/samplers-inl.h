@@ -1,5 +1,5 @@
-// Random words → f32 values: the formulas, as templates over the number type F: `float`, or what
-// writes the same operations into a program.
+// Random words → f32 values: the formulas, as templates over the number type F: `float`, vectors of
+// it (kernels/number-inl.h), or what writes the same operations into a program.
 //
 // Parentheses and statements give the order of operations; each is rounded once
 // to f32. What makes the bits the same elsewhere:
@@ -10,14 +10,21 @@
 // - within the limits in sampler.h the only subnormal results are products in
 //   polynomials (y^2 of an angle of 2^-31, say), each added at once to a number
 //   that is more than 2^60 times as large: flushed to 0 they change nothing.
-#pragma once
+
+// Once; for vectors, once for each instruction set (hwy/foreach_target.h).
+#if defined(SHARDINIT_SAMPLERS_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef SHARDINIT_SAMPLERS_INL
+#undef SHARDINIT_SAMPLERS_INL
+#else
+#define SHARDINIT_SAMPLERS_INL
+#endif
 
 #include <cstdint>
 
 #include "base/number.h"
 #include "rng/coefficients.h"
 
-namespace shardinit::samplers {
+namespace SHARDINIT_FORMULAS::samplers {
 
 using namespace coefficients;
 
@@ -25,32 +32,32 @@ using namespace coefficients;
 // operations that wait for each other is less than half of Horner's, for two more
 // multiplications, and a processor is only as fast as it can find independent work.
 template <typename F>
-F Polynomial(const float* c, F x, F x2) {
+SHARDINIT_INLINE F Polynomial(const float* c, F x, F x2) {
   const F low = c[0] + (c[1] * x);
   const F high = c[2] + (c[3] * x);
   return low + (high * x2);
 }
 
 template <typename F>
-F Polynomial(const float (&c)[4], F x) {
+SHARDINIT_INLINE F Polynomial(const float (&c)[4], F x) {
   return Polynomial(c, x, x * x);
 }
 
 template <typename F>
-F Polynomial(const float* c, F x, F x2, F x4) {
+SHARDINIT_INLINE F Polynomial(const float* c, F x, F x2, F x4) {
   const F low = Polynomial(c, x, x2);
   const F high = Polynomial(c + 4, x, x2);
   return low + (high * x4);
 }
 
 template <typename F>
-F Polynomial(const float (&c)[8], F x) {
+SHARDINIT_INLINE F Polynomial(const float (&c)[8], F x) {
   const F x2 = x * x;
   return Polynomial(c, x, x2, x2 * x2);
 }
 
 template <typename F>
-F Polynomial(const float (&c)[9], F x) {
+SHARDINIT_INLINE F Polynomial(const float (&c)[9], F x) {
   const F x2 = x * x;
   const F x4 = x2 * x2;
   return Polynomial(c, x, x2, x4) + (c[8] * (x4 * x4));
@@ -62,29 +69,29 @@ F Polynomial(const float (&c)[9], F x) {
 // the mantissa in [2/3, 4/3), below. The logarithm of a number near 1 comes
 // from the polynomial alone, e being 0: nothing cancels.
 template <typename F>
-F MinusLog2(F x, int scale, uint32_t below) {
+SHARDINIT_INLINE F MinusLog2(F x, int scale, uint32_t below) {
   const auto shifted = BitsOf(x) - (kTwoThirds + (static_cast<uint32_t>(scale) << 23) + below);
-  const F e = SignedToF32(ShiftSigned(shifted, 23));
+  const F e = SignedToF32(ShiftSigned<23>(shifted));
   const F m = FromBits((shifted & 0x7FFFFF) + kTwoThirds);
   const F f = m - 1.0f;
   const F series = f * Polynomial(kLog, f);
   return series - e;
 }
 
-// Of a sampler (sampler.h), or of the same members as numbers of a program, and of words U.
+// Of a sampler (sampler.h), or of the same members as numbers of a program or as types that say
+// what is known of them, and of words U.
 
 template <typename F, typename Sampler, typename U>
-F Uniform(const Sampler& s, U word) {
-  const F u = SignedToF32(word >> 8) * 0x1p-24f;
-  const F scaled = u * s.span;
+SHARDINIT_INLINE F Uniform(const Sampler& s, U word) {
+  const F scaled = Product(SignedToF32(ShiftRight<8>(word)), 0x1p-24f, s.span);
   const F value = s.low + scaled;
-  return Select<F>(s.last < value, s.last, value);
+  return Min(value, s.last);
 }
 
 // Box and Muller, "A note on the generation of random normal deviates" (1958):
 // a random radius and a random angle give two independent normals.
 template <typename F, typename Sampler, typename U, typename B>
-F Normal(const Sampler& s, U radius_word, U angle_word, B second) {
+SHARDINIT_INLINE F Normal(const Sampler& s, U radius_word, U angle_word, B second) {
   // The word as a signed integer k. |k + 1/4| is (j + 1/2) / 2 with each j from 0 to
   // 2^32 - 1 once, so u = |k + 1/4| * 2^-31 is (j + 1/2) * 2^-32, exact where it
   // is small: the tail ends at sqrt(2 * 33 ln 2) = 6.76. "Below" keeps u under 1
@@ -99,15 +106,15 @@ F Normal(const Sampler& s, U radius_word, U angle_word, B second) {
   const F y = x * x;
   const F sine = x * Polynomial(kSin, y);
   const F cosine = Polynomial(kCos, y);
-  const F turned = Select<F>((angle_word & 2) != 0, -cosine, cosine);
-  const B swapped = (angle_word & 1) != 0;
+  const F turned = NegateIfSet<1>(angle_word, cosine);
+  const auto swapped = IsSet<0>(angle_word);
   const F product = radius * Select<F>(swapped != second, sine, turned);
   return product + s.mean;
 }
 
 // z / (1 - 2q) for the quantile -z of q, from v = q(1 - q); see coefficients.h.
 template <typename F>
-F QuantileRatio(F v) {
+SHARDINIT_INLINE F QuantileRatio(F v) {
   // Even and odd powers of s apart: s^2 is v, and the square root has time.
   const F s = Sqrt(v);
   const F n_even = kNumerator[0] + (v * (kNumerator[2] + (v * kNumerator[4])));
@@ -117,6 +124,7 @@ F QuantileRatio(F v) {
   const F n = n_even + (s * n_odd);
   const F d = d_even + (s * d_odd);
   const F central = n / d;
+  if (!AnyLess(v, kCentralEnd)) return central;
 
   const F t = Sqrt(MinusLog2(v, 0, 0));
   const F inverse = 1.0f / t;
@@ -127,8 +135,8 @@ F QuantileRatio(F v) {
 }
 
 template <typename F, typename Sampler, typename U>
-F TruncatedNormal(const Sampler& s, U word) {
-  const auto upper = (word >> 31) != 0;
+SHARDINIT_INLINE F TruncatedNormal(const Sampler& s, U word) {
+  const auto upper = IsSet<31>(word);
   const F place = SignedToF32(word & 0x7FFFFFFF);
   const F part = place * Select<F>(upper, s.step[1], s.step[0]);
   const F q = Select<F>(upper, s.tail[1], s.tail[0]) + part;
@@ -138,10 +146,11 @@ F TruncatedNormal(const Sampler& s, U word) {
   const auto sign = (word & s.sign_mask) ^ s.sign_flip;
   const F z = FromBits(BitsOf(distance) ^ sign);
 
-  const F above = Select<F>(z < s.z_low, s.z_low, z);
-  const F clamped = Select<F>(s.z_high < above, s.z_high, above);
+  const F clamped = Min(Max(z, s.z_low), s.z_high);
   const F scaled = clamped * s.std;
   return scaled + s.mean;
 }
 
-}  // namespace shardinit::samplers
+}  // namespace SHARDINIT_FORMULAS::samplers
+
+#endif

@@ -11,84 +11,26 @@
 #include "expr/elementary.h"
 #include "rng/engines.h"
 #include "rng/mt19937.h"
-#include "rng/torch_coefficients.h"
+#include "rng/torch-samplers-inl.h"
 #include "tensor/encode.h"
 
 namespace shardinit {
 namespace torch_cpu {
 namespace {
 
-using namespace torch_coefficients;
-
 constexpr double kTwoPi64 = 0x1.921fb54442d18p+2;
-
-float Uniform24(const Stream& stream, uint64_t position) {
-  return static_cast<float>(WordAt(stream, position) & 0xFFFFFF) * 0x1p-24f;
-}
 
 double Uniform53(const Stream& stream, uint64_t position) {
   const uint64_t bits = TwoWordsAt(stream, position) & ((uint64_t{1} << 53) - 1);
   return static_cast<double>(bits) * 0x1p-53;
 }
 
-// Natural, of a number from 2^-24 to 1: Cephes' logf, with fused multiplications as torch's
-// compiler chose them.
-float Log(float u) {
-  const uint32_t bits = std::bit_cast<uint32_t>(u);
-  float m = std::bit_cast<float>((bits & 0x007FFFFFu) | 0x3F000000u);  // From 1/2 to 1.
-  float e = static_cast<float>(static_cast<int32_t>(bits >> 23) - 126);
-  const bool below = m < kSqrtHalf;
-  const float again = below ? m : 0.0f;
-  m = m - 1.0f;
-  m = m + again;
-  e = e - (below ? 1.0f : 0.0f);
-  const float m2 = m * m;
-  float y = kLog[0];
-  for (int i = 1; i < 9; ++i) y = std::fma(y, m, kLog[i]);
-  y = y * m;
-  const float low = e * kLn2Low;
-  y = std::fma(y, m2, low);
-  y = std::fma(-m2, 0.5f, y);
-  m = m + y;
-  return std::fma(e, kLn2High, m);
-}
-
-// Of an angle from 0 to 2 pi: Cephes' sinf and cosf.
-struct SineAndCosine {
-  float sine, cosine;
-};
-SineAndCosine SinCos(float angle) {
-  const auto octant = static_cast<uint32_t>(angle * kFourByPi);
-  const uint32_t quarter = (octant + 1) & ~1u;
-  const float turns = static_cast<float>(quarter);
-  float x = angle;
-  for (const float part : kMinusQuarterPi) x = std::fma(turns, part, x);
-  const float x2 = x * x;
-
-  float c = std::fma(kCos[0], x2, kCos[1]);
-  c = std::fma(c, x2, kCos[2]);
-  c = c * x2;
-  const float half = x2 * 0.5f;
-  c = std::fma(c, x2, -half);
-  c = c + 1.0f;
-  float s = std::fma(kSin[0], x2, kSin[1]);
-  s = std::fma(s, x2, kSin[2]);
-  s = s * x2;
-  s = std::fma(s, x, x);
-
-  const bool swapped = (quarter & 2) != 0;
-  const float sine = swapped ? c : s, cosine = swapped ? s : c;
-  return {(quarter & 4) != 0 ? -sine : sine, ((quarter + 2) & 4) != 0 ? -cosine : cosine};
-}
-
 // Number j of the group of 16 whose words begin at `position`.
 double InGroup(const Normal& normal, const Stream& stream, uint64_t position, uint64_t j) {
-  const float u1 = 1.0f - Uniform24(stream, position + j % 8);
-  const float u2 = Uniform24(stream, position + j % 8 + 8);
-  const float radius = std::sqrt(-2.0f * Log(u1));
-  const SineAndCosine turned = SinCos(kTwoPi * u2);
-  const float z = radius * (j < 8 ? turned.cosine : turned.sine);
-  return std::fma(z, static_cast<float>(normal.std), static_cast<float>(normal.mean));
+  const auto of_both = torch_samplers::NormalsOf<float>(
+      static_cast<float>(normal.mean), static_cast<float>(normal.std),
+      WordAt(stream, position + j % 8), WordAt(stream, position + j % 8 + 8));
+  return j < 8 ? of_both.first : of_both.second;
 }
 
 // The same in f64, of two words for each number.
@@ -142,7 +84,8 @@ double Element(const Uniform& uniform, const Drawn& drawn, uint64_t i) {
                      uniform.low);
   } else {
     const float low = static_cast<float>(uniform.low), high = static_cast<float>(uniform.high);
-    value = std::fma(Uniform24(stream, stream.position + i), high - low, low);
+    const float u = torch_samplers::Uniform24<float>(WordAt(stream, stream.position + i));
+    value = Fma(u, high - low, low);
   }
   const double rounded = Rounded(value, drawn.dtype);
   return rounded == Rounded(uniform.high, drawn.dtype) ? Rounded(uniform.low, drawn.dtype)

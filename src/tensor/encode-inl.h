@@ -1,5 +1,6 @@
 // The bits of an f32 → those of a smaller float, as templates over what a word U of 32 bits is: a
-// uint32_t, or what writes the same operations into a program.
+// uint32_t, a vector of them (kernels/number-inl.h), or what writes the same operations into a
+// program. Numbers that are drawn are never NaN: for these there are the steps without it.
 //
 // Rounding to nearest even, on the bits. Dropping the low k bits of a number n
 // rounds it down; adding half of 2^k first rounds to nearest with ties up;
@@ -11,39 +12,69 @@
 //
 // A carry out of the mantissa adds one to the exponent, which is right too, and
 // from the largest finite number leads to infinity.
-#pragma once
+
+#if defined(SHARDINIT_ENCODE_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef SHARDINIT_ENCODE_INL
+#undef SHARDINIT_ENCODE_INL
+#else
+#define SHARDINIT_ENCODE_INL
+#endif
 
 #include <cstdint>
 
 #include "base/number.h"
 #include "tensor/encode.h"
 
-namespace shardinit::encoding {
+namespace SHARDINIT_FORMULAS::encoding {
 
 inline constexpr uint32_t kMagnitude = 0x7FFFFFFF, kInfinity = 0x7F800000;
 
+// bf16 as the upper half of the word; the lower is to be dropped. No NaN.
 template <typename U>
-U Bf16(U bits) {
+SHARDINIT_INLINE U UpperBf16(U bits) {
+  return bits + BitPlus<16>(bits, 0x7FFF);
+}
+
+template <typename U>
+SHARDINIT_INLINE U Bf16(U bits) {
   const U nan = (bits >> 16) | 0x40u;
-  const U rounded = (bits + (((bits >> 16) & 1u) + 0x7FFFu)) >> 16;
+  const U rounded = UpperBf16(bits) >> 16;
   return Select<U>(U(kInfinity) < (bits & kMagnitude), nan, rounded);
 }
 
+// Of the bits without the sign; no NaN.
 template <DType dtype, typename U>
-U Small(U bits) {
+SHARDINIT_INLINE U SmallMagnitude(U magnitude) {
   using T = SmallFloat<dtype>;
-  const U sign = (bits >> 31) << (8 * T::kInfo.bytes - 1);
-  const U magnitude = bits & kMagnitude;
   // A multiple of the smallest subnormal number, which is one unit in the last
   // place of kPower. The f32 addition rounds, and the sum's mantissa is the result.
   const U subnormal = BitsOf(FromBits(magnitude) + FromBits(T::kPower)) - T::kPower;
   // What is larger than all finite numbers is as good as the next one would be.
-  const U bounded = Select<U>(U(T::kBeyond) < magnitude, T::kBeyond, magnitude) - T::kRebias;
-  const U normal =
-      (bounded + (((bounded >> T::kDropped) & 1u) + ((1u << (T::kDropped - 1)) - 1))) >>
-      T::kDropped;
-  const U finite = Select<U>(magnitude < U(T::kSmallestNormal), subnormal, normal);
-  return sign | Select<U>(U(kInfinity) < magnitude, T::kNan, finite);
+  const U bounded = MinMagnitude(magnitude, T::kBeyond) - T::kRebias;
+  const U normal = ShiftRight<T::kDropped>(
+      U(bounded + BitPlus<T::kDropped>(bounded, (1u << (T::kDropped - 1)) - 1)));
+  return Select<U>(IsLessMagnitude(magnitude, T::kSmallestNormal), subnormal, normal);
 }
 
-}  // namespace shardinit::encoding
+template <DType dtype, typename U>
+SHARDINIT_INLINE U SmallSign(U bits) {
+  return ShiftLeft<8 * SmallFloat<dtype>::kInfo.bytes - 1>(ShiftRight<31>(bits));
+}
+
+// No NaN.
+template <DType dtype, typename U>
+SHARDINIT_INLINE U SmallFinite(U bits) {
+  return SmallSign<dtype>(bits) | SmallMagnitude<dtype>(U(bits & kMagnitude));
+}
+
+template <DType dtype, typename U>
+SHARDINIT_INLINE U Small(U bits) {
+  const U sign = SmallSign<dtype>(bits);
+  const U magnitude = bits & kMagnitude;
+  const U rounded = SmallMagnitude<dtype>(magnitude);
+  return sign | Select<U>(U(kInfinity) < magnitude, SmallFloat<dtype>::kNan, rounded);
+}
+
+}  // namespace SHARDINIT_FORMULAS::encoding
+
+#endif
