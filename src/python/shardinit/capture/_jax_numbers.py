@@ -144,7 +144,11 @@ def of_bits(draw: Draw, word: Term) -> Term:
     """A number of 16 bits that `_uniform`, `_normal_real` and `_truncated_normal` of JAX make.
 
     A bf16 is made of a word's lower 8 bits, of which 7 are left, an f16 of 16, of which 10 are. XLA
-    rounds each operation to bf16, and the product and the sum of f16 once.
+    rounds each operation to bf16. It rounds the product of f16 and its sum once where the processor
+    has a fused operation for them (AVX512-FP16), and each of them elsewhere.
+
+    Raises:
+        NoFormula: other types; numbers of f16 that are not the same on all processors.
     """
     dtype = np.dtype(draw.dtype)
     if str(dtype) not in ("bfloat16", "float16"):
@@ -159,8 +163,10 @@ def of_bits(draw: Draw, word: Term) -> Term:
         return float(exactly(value, dtype))
 
     def uniform(low: float, high: float) -> Term:
-        product = binary("*", unit, number(at(high - low)))
-        product = rounding(product, dtype) if drawn == 8 else product
+        if drawn == 16 and not _is_rounded_alike(at(high - low), low, 1 << kept):
+            raise NoFormula("XLA makes other numbers of f16 in these bounds where the processor has"
+                            " fused operations for them: draw them in f32", draw.origin)  # fmt: skip
+        product = rounding(binary("*", unit, number(at(high - low))), dtype)
         return rounding(affine(product, None, number(low)) if low else product, dtype)
 
     low, high = (at(draw.parameters.get(end, 0)) for end in ("low", "high"))
@@ -181,6 +187,13 @@ def of_bits(draw: Draw, word: Term) -> Term:
         return made
     inside = [_next(low, math.inf, dtype), _next(high, -math.inf, dtype)]
     return Term(call("clip", made, *map(number, inside)).text, dtype=made.dtype)
+
+
+def _is_rounded_alike(scale: float, shift: float, steps: int) -> bool:
+    """Whether `i / steps * scale + shift` is the same f16, be the product rounded before or not."""
+    product = np.arange(steps) / steps * scale
+    twice = product.astype(np.float16).astype(np.float64) + shift
+    return bool(((product + shift).astype(np.float16) == twice.astype(np.float16)).all())
 
 
 @functools.cache
