@@ -1,12 +1,31 @@
 #!/bin/sh
-# Everything that CI checks, from a bare Debian system, one phase after another:
+# Everything that CI checks, from a bare Debian system:
 #
-#   sh tests/run.sh
+#   sh tests/run.sh              all phases below but `fast`, one after another
+#   sh tests/run.sh PHASE…       these alone; each needs `packages` once, and what it names
+#   sh tests/run.sh --list       the phases
 #
 # The last line counts the tests of all phases: `N passed, N failed`.
+#
+#   packages   packages of Debian, and of Python in build/venv
+#   format     clang-format agrees with every file of C++
+#   build      the program, the library and the tests, in build/release
+#   unit       the unit tests (needs build)
+#   fast       what most mistakes break: the unit tests and the quick command tests (needs build)
+#   clang      a build with clang, and its unit tests
+#   O0         builds with clang -O0 and with g++ -O0, every file alone
+#   aarch64    a build for aarch64, which runs here under qemu
+#   commands   all command tests (needs build; compares with the builds named before it)
 set -eu
 cd "$(dirname "$0")/.."
 . src/steps.sh
+
+all='packages format build unit clang O0 aarch64 commands'
+[ "${1:-}" != --list ] || { sed -n 's/^#   \([a-zO0-9]*   .*\)/\1/p' tests/run.sh; exit; }
+for phase in "$@"; do
+  case " $all fast " in *" $phase "*) ;;
+    *) echo "run.sh: there is no phase \`$phase\`; sh tests/run.sh --list" >&2; exit 2 ;; esac
+done
 
 build_packages='cmake g++ libcli11-dev libfmt-dev libhdf5-dev libhwy-dev
   libmpfr-dev libssl-dev libyaml-cpp-dev ninja-build nlohmann-json3-dev pkg-config'
@@ -107,21 +126,38 @@ Format() {
   find src tests \( -name '*.cc' -o -name '*.h' \) -exec clang-format --dry-run -Werror {} +
 }
 
-InstallPackages $build_packages $test_packages $python_packages
-Step 'python packages' Venv
-Tests 'format' Format
-Step 'build' Build default
-Tests 'unit tests' UnitTests release
-Step 'build with clang' Build clang
-Tests 'unit tests, clang' UnitTests clang
-Step 'build with clang -O0' Variant clang-O0 clang clang++ -O0
-Step 'build with g++ -O0' Variant gcc-O0 gcc g++ -O0
-Step 'build for aarch64' Aarch64
-export SHARDINIT_OTHERS='build/clang/src/shardinit build/clang-O0/src/shardinit
-  build/gcc-O0/src/shardinit build/aarch64/run/shardinit'
-# `worksteal` leaves the tests of a file together, which share what they made.
-Tests 'command tests' build/venv/bin/python -m pytest -q -ra --durations=10 -n "$jobs" --dist worksteal \
-  -p no:cacheprovider --junitxml=build/results/pytest.xml tests/python
+# The command tests, or with arguments those that pytest then takes. `worksteal` leaves the tests
+# of a file together, which share what they made.
+CommandTests() {
+  SHARDINIT_OTHERS=$others build/venv/bin/python -m pytest -q -ra --durations=10 -n "$jobs" \
+    --dist worksteal -p no:cacheprovider --junitxml=build/results/pytest.xml tests/python "$@"
+}
+
+others=  # What was built beside build/release; the command tests compare with it.
+for phase in ${*:-$all}; do
+  case $phase in
+    packages) InstallPackages $build_packages $test_packages $python_packages
+              Step 'python packages' Venv ;;
+    format) Tests 'format' Format ;;
+    build) Step 'build' Build default ;;
+    unit) Tests 'unit tests' UnitTests release ;;
+    fast) Tests 'unit tests' UnitTests release
+          Tests 'fast command tests' CommandTests -m 'not slow and not faults and not clients' ;;
+    clang) Step 'build with clang' Build clang
+           others="$others build/clang/src/shardinit"
+           Tests 'unit tests, clang' UnitTests clang ;;
+    O0) Step 'build with clang -O0' Variant clang-O0 clang clang++ -O0
+        Step 'build with g++ -O0' Variant gcc-O0 gcc g++ -O0
+        others="$others build/clang-O0/src/shardinit build/gcc-O0/src/shardinit" ;;
+    aarch64) Step 'build for aarch64' Aarch64
+             others="$others build/aarch64/run/shardinit" ;;
+    commands) Tests 'command tests' CommandTests ;;
+  esac
+done
 
 [ -z "$failed_phases" ] || echo "failed:$failed_phases"
+case " ${*:-$all} " in
+  *' unit '*|*' fast '*|*' clang '*|*' commands '*) ;;
+  *) [ -z "$failed_phases" ] || exit 1; exit 0 ;;  # No tests to count.
+esac
 exec build/venv/bin/python tests/summary.py build/results "$failed_phases"
