@@ -1,8 +1,48 @@
+"""What all command tests share: how a run begins and ends, and which kind each file of tests is of."""
+
+import functools
+import re
 import signal
 
 import pytest
 
 from support import BINARY
+
+# Kinds of files of tests, for `-m`. What has none is quick, and needs no package of a framework.
+KINDS = {
+    "clients": "with packages of frameworks and trainers, or the Python package",
+    "faults": "with kills, injected errors, full disks and damage",
+    "slow": "takes long for what it finds",
+}
+FAULTS = {"test_copies", "test_copies_read_once", "test_faults", "test_full_disk", "test_json_numbers", "test_outputs",
+          "test_power_loss"}
+SLOW = {"test_builds", "test_determinism", "test_statistics"}
+
+
+@functools.cache
+def kinds_of(path):
+    name, text = path.stem, path.read_text()
+    is_kind = {"clients": re.search(r"\bClient\(|LikeTorchCpu|^ *import (shardinit|torch|jax)\b", text, re.M) is not None,
+               "faults": name in FAULTS, "slow": name in SLOW or name.startswith("test_generated_")}
+    return [kind for kind, holds in is_kind.items() if holds]
+
+
+def pytest_configure(config):
+    for kind, what in KINDS.items():
+        config.addinivalue_line("markers", f"{kind}: {what}")
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Files of a kind that is not asked for are not even imported, since frameworks take long to load."""
+    if collection_path.suffix == ".py" and collection_path.name.startswith("test_"):
+        return any(f"not {kind}" in config.option.markexpr for kind in kinds_of(collection_path)) or None
+    return None
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        for kind in kinds_of(item.path):
+            item.add_marker(kind)
 
 
 def pytest_sessionstart(session):
