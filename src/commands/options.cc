@@ -96,7 +96,6 @@ void SpecOptions::AddOverridesTo(CLI::App& app) {
                  "Cut tensors as this file or word says, instead of the spec")
       ->type_name("FILE|WORD")
       ->check(NotEmpty);
-  app.add_option("--shard", request.sharding)->check(NotEmpty)->group("");  // The same, hidden.
 }
 
 void SpecOptions::AddLayoutTo(CLI::App& app) {

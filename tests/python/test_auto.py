@@ -129,7 +129,7 @@ def partitions(*arguments):
 
 def test_auto_takes_no_time():
     start = time.monotonic()
-    cost_of(SPEC_405B, "--shard", "auto")
+    cost_of(SPEC_405B, "--sharding", "auto")
     assert time.monotonic() - start < 2
 
 
@@ -147,7 +147,7 @@ def test_auto_takes_no_time():
 def test_what_plan_writes_is_the_same_sharding(tmp_path, model, mesh):
     spec = ROOT / f"configs/{model}.yaml"
     written = tmp_path / "map.yaml"
-    result = Run("plan", spec, "--mesh", mesh, "--shard", "auto", "--write", written)
+    result = Run("plan", spec, "--mesh", mesh, "--sharding", "auto", "--write", written)
     assert result.returncode == 0, result.stderr
     auto = partitions(spec, "--mesh", mesh, "--sharding", "auto")
     assert partitions(spec, "--mesh", mesh, "--sharding", written) == auto
@@ -158,7 +158,7 @@ def test_what_plan_writes_is_the_same_sharding(tmp_path, model, mesh):
 def test_memory_is_a_number_or_a_size_in_both_places(tmp_path):
     plans = []
     for memory in ("59e9", "59GB"):
-        plans.append(Run("plan", "--json", SPEC_405B, "--shard", "auto", "--memory-per-rank", memory).stdout)
+        plans.append(Run("plan", "--json", SPEC_405B, "--sharding", "auto", "--memory-per-rank", memory).stdout)
         spec = tmp_path / "spec.yaml"
         spec.write_text(f"shardinit: 1\ninclude: {SPEC_405B}\nsharding: auto\ntraining: {{memory_per_rank: {memory}}}\n")
         plans.append(Run("plan", "--json", spec).stdout)
@@ -166,17 +166,17 @@ def test_memory_is_a_number_or_a_size_in_both_places(tmp_path):
 
 
 def test_memory_per_rank():
-    result = Run("plan", SPEC_405B, "--shard", "auto", "--memory-per-rank", "1G")
+    result = Run("plan", SPEC_405B, "--sharding", "auto", "--memory-per-rank", "1G")
     assert result.returncode == 2
     assert "`memory_per_rank` is 1.1 GB, but weights, gradients, the optimizer's state and activations are at least" \
         in result.stderr
     # Of a table and its gradients all ranks have all, until memory is scarce.
-    free = cost_of(SPEC_405B, "--shard", "auto")
-    scarce = cost_of(SPEC_405B, "--shard", "auto", "--memory-per-rank", "59GB")
+    free = cost_of(SPEC_405B, "--sharding", "auto")
+    scarce = cost_of(SPEC_405B, "--sharding", "auto", "--memory-per-rank", "59GB")
     assert 59e9 < free["memory"] <= 80e9 and scarce["memory"] <= 59e9
     assert free["seconds"] < scarce["seconds"]
     # That of the device that is assumed.
-    result = Run("plan", SPEC_405B, "--shard", "auto", "--mesh", "fsdp=8,tensor=8")
+    result = Run("plan", SPEC_405B, "--sharding", "auto", "--mesh", "fsdp=8,tensor=8")
     assert "`memory_per_rank` is 80.0 GB by default, but" in result.stderr
 
 
