@@ -48,7 +48,7 @@ InitGraph BindModel(Building& building) {
   return graph;
 }
 
-// Whether a mistake affects which tensors are drawn, or how they are cut.
+// Returns whether a mistake affects which tensors are drawn, or how they are cut.
 bool IsInDoubt(const ModelSpec& spec) {
   constexpr std::string_view kKeys[] = {"dtype", "vars",   "mesh", "rules",  "sharding",
                                         "init",  "uneven", "fans", "modules"};
@@ -120,7 +120,7 @@ void StoreLayouts(const ModelSpec& spec, std::string_view chosen, bool report_al
   }
 }
 
-// Without a layout: stores under a layout of its own if any tensor is to be padded.
+// Stores under a layout of its own if any tensor is to be padded. Called if no layout is chosen.
 void StorePadded(const std::vector<std::optional<Padding>>& paddings, Diagnostics& diagnostics,
                  Explanation* explanation, InitGraph* graph) {
   if (std::none_of(paddings.begin(), paddings.end(), [](const auto& p) { return p.has_value(); })) {
@@ -191,7 +191,7 @@ InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics, Explanatio
   // Repeat the passes for one tensor, taking notes.
   if (explanation != nullptr) ExplainDrawn(spec, graph, explanation);
 
-  // With a layout, stored tensors are views of drawn ones.
+  // Stored tensors are views of drawn ones if there is a layout.
   if (!spec.layouts.empty()) {
     StoreLayouts(spec, layout, all_layouts, drawn.paddings, diagnostics, explanation, &graph);
   }

@@ -57,8 +57,8 @@ class Expander {
   bool all_visited() const { return all_visited_; }
 
  private:
-  // Whether `when` of a tensor or a module keeps it. If `when` is wrong, the rest is not checked,
-  // since a spec may have mistakes in parts that are left out.
+  // Returns whether `when` keeps a tensor or a module. If `when` itself is wrong, the answer is no,
+  // since what may be left out may have mistakes.
   template <typename T>
   bool IsThere(const T& spec) {
     const bool is_wrong = spec.when == nullptr && spec.wrong.Has("when");

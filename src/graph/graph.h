@@ -43,7 +43,7 @@ struct InitGraph {
   Replicas replicas = Replicas::kDedupe;
   std::string config = {};      // JSON in one line with sorted keys; empty: none
   std::vector<Tensor> tensors;  // stored tensors, in the order of the spec
-  // With a layout: its name, and the drawn tensors that its views refer to.
+  // The name of the layout, if there is one, and the drawn tensors that its views refer to.
   std::string layout = {};
   std::shared_ptr<const std::vector<Tensor>> drawn = nullptr;
 

@@ -63,7 +63,7 @@ void InitBinder::Bind(const Leaf& leaf, const Shape* shape, InitNotes* notes, Te
     diagnostics_.Error(leaf.place, fmt::format("tensor `{}` has no `init`", tensor->path));
     return;
   }
-  // Follows the spec's own names to one of the tool's initializers.
+  // Follow the spec's own names to one of the tool's initializers.
   const InitSpec* init = &*spec.init;
   for (size_t steps = 0;; ++steps) {
     if (notes != nullptr) {

@@ -14,7 +14,7 @@ namespace shardinit {
 // The layout's name if stored tensors differ from drawn ones by padding alone.
 inline constexpr std::string_view kPaddedLayout = "padded";
 
-// Whether each drawn tensor is stored under its own path, and some are padded.
+// Returns whether each drawn tensor is stored under its own path, and some are padded.
 bool IsPadded(const InitGraph& graph);
 
 // Returns each drawn tensor unchanged, as a stored one.

@@ -47,7 +47,7 @@ class SpecScope : public Scope {
   // Replaces each `{i}` in a path, as in `layers.{i}.w`, by the number of the loop `i`.
   std::string WithNumbers(std::string path) const;
 
-  // Whether there may be names that are not known: variables, or those of a repeat around.
+  // Returns whether there may be names that are not known: variables, or those of a repeat around.
   bool lacks() const { return lacks_; }
   void Lack(bool lacks) { lacks_ = lacks; }
 

@@ -17,21 +17,21 @@ namespace shardinit {
 
 using AxisNames = std::vector<Located<std::string>>;  // one per dimension; empty: no name
 
-// What languages see of a tensor.
+// A tensor as languages see it.
 struct TensorToCut {
   // Empty if path and shape are unknown: then only its axes are checked.
   std::string_view path;
   const Shape& shape;
   const AxisNames* axes;        // one per dimension, owned by the spec; null: none
-  const PartitionSpec* before;  // its pins and, for a view, the cuts of its operands; may be null
+  const PartitionSpec* before;  // its pins and, for a view, the cuts of its sources; may be null
   bool is_view;
   bool says_stage;  // has a `stage` of its own
 };
 
-// What languages have said of a tensor so far.
+// The result of the languages for a tensor so far.
 struct Cutting {
   PartitionSpec partition;  // one cut per dimension
-  bool says_cuts = false;   // false: a view is cut as its operands are
+  bool says_cuts = false;   // false: a view is cut as its sources are
   bool is_pinned = false;   // its pins are settled, even if there are none
 };
 
@@ -50,17 +50,17 @@ class ShardingLanguage {
   virtual bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) = 0;
   // Reports entries that apply to no tensor. Called after all drawn tensors are cut.
   virtual void CheckUse() {}
-  // Whether its framework makes shorter last shards, so that no one need ask for them.
+  // Returns whether its framework makes shorter last shards, so that no one need ask for them.
   virtual bool AllowsUneven() const { return false; }
-  // Whether it compares ways to cut a tensor.
+  // Returns whether it compares ways to cut a tensor.
   virtual bool Chooses() const { return false; }
-  // Whether it says which ranks hold a tensor, which is settled before any Look().
+  // Returns whether it says which ranks hold a tensor, which is settled before any Look().
   virtual bool Pins() const { return false; }
 };
 
 struct LanguageContext;  // graph/languages/languages.h
 
-// What a spec says of all tensors: languages, each of which refines the result of the last.
+// The languages of a spec; each refines the result of the one before it.
 struct LanguageStack {
   std::shared_ptr<LanguageContext> context;
   std::vector<std::unique_ptr<ShardingLanguage>> languages;
@@ -78,11 +78,11 @@ class Sharder {
   // Cuts the tensors; one whose spec says nothing stays as it is. Mistakes are reported once for
   // each TensorSpec, whatever the repeats around it.
   void Shard(WrittenTensors& written);
-  // Whether a view is cut as its operands are, because nothing else says how.
+  // Returns whether a view is cut as its sources are, because nothing else says how.
   bool InheritsCuts(const TensorSpec& spec, const Tensor& tensor);
   void Explain(const TensorSpec& spec, const Tensor& tensor, ShardingNotes* notes);
   void CheckUse();
-  // Whether a language compares ways to cut tensors.
+  // Returns whether a language compares ways to cut tensors.
   bool Chooses() const;
 
  private:

@@ -8,7 +8,7 @@
 
 namespace shardinit {
 
-// Whether one key gives both tensors the same values.
+// Returns whether one key gives both tensors the same values.
 bool MadeAlike(const Tensor& a, const Tensor& b);
 
 // Reports a tensor that has `tie` and a key of its own. Both may stand together only in a repeat

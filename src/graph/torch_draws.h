@@ -11,7 +11,7 @@ namespace shardinit {
 // Returns why PyTorch's numbers cannot be made for this tensor; empty if they can.
 std::string TorchRefusal(const Tensor& tensor);
 
-// Whether the tensor has one place in the stream; expressions have a place for each call.
+// Returns whether the tensor has one place in the stream; expressions have a place for each call.
 bool HasPlace(const Tensor& tensor);
 
 // Takes a tensor that has a place and is not refused.
@@ -19,7 +19,7 @@ torch_cpu::Drawn TorchDrawsOf(const Tensor& tensor);
 // Takes a call in an expression, and the tensor's stream.
 torch_cpu::Drawn TorchDrawsOf(const Program::PlacedCall& call, const Stream& stream);
 
-// Whether PyTorch rounds these numbers in its own way, so that some bits may differ.
+// Returns whether PyTorch rounds these numbers in its own way, so that some bits may differ.
 bool IsInexact(const Tensor& tensor);
 
 }  // namespace shardinit

@@ -1,4 +1,4 @@
-// What a spec and its names say of a training step, to find the cost of a sharding (autoshard/).
+// Reads a training step from a spec and its names, to find the cost of a sharding (autoshard/).
 // shardinit-auto(7) explains each name.
 #pragma once
 

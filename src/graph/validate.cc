@@ -66,9 +66,8 @@ void CheckPaths(const std::vector<Tensor>& all, const std::vector<const Span*>& 
   SortNames(paths);
   SortNames(groups);
 
-  std::vector<std::pair<size_t, size_t>> equal,
-      // Each pair has the later or the outer tensor first.
-      inside;
+  // Each pair has the later or the outer tensor first.
+  std::vector<std::pair<size_t, size_t>> equal, inside;
   for (size_t k = 1, first = 0; k < paths.size(); ++k) {
     if (Before(paths[first], paths[k])) {
       first = k;
@@ -123,7 +122,7 @@ void CheckKeys(const std::vector<Tensor>& all, const std::vector<const Span*>& p
     if (end - begin > 1) std::sort(begin, end, before);
     begin = end;
   }
-  // the tensor of the current stream that is not tied
+  // The tensor of the current stream that is not tied, if there is one.
   size_t untied = order.empty() ? 0 : order[0].second;
   for (size_t k = 1; k < order.size(); ++k) {
     const size_t first = order[k - 1].second, second = order[k].second;
@@ -209,7 +208,8 @@ void CheckDraws(const std::vector<Tensor>& all, const std::vector<const Span*>& 
   }
 }
 
-// Checks that an expression takes numbers of the spec's engine alone, and that it can make them.
+// Checks that an expression takes numbers of the spec's engine alone, and that this engine can make
+// them.
 void CheckPlaced(const std::vector<Tensor>& all, const std::vector<const Span*>& places,
                  Diagnostics& diagnostics) {
   for (size_t i = 0; i < all.size(); ++i) {

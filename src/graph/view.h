@@ -22,7 +22,7 @@ struct ViewParameter {
   std::optional<ViewArgument> default_value;  // none: it must be given
 };
 
-// What is wrong with an operation's arguments or operands.
+// A mistake in an operation's arguments or operands.
 struct ViewProblem {
   std::string message, hint;
   int parameter = -1;  // -1: the tensors are wrong
@@ -82,15 +82,15 @@ std::optional<Viewed> Apply(const ViewOperation& operation, std::vector<Viewed> 
                             std::vector<ViewArgument>& arguments, PieceBudget* budget,
                             ViewProblem* problem);
 
-// Whether both arrange the same tensors by the same operations.
+// Returns whether both arrange the same tensors by the same operations.
 bool AreEqual(const View& a, const View& b);
 
-// Whether a tensor, drawn or stored, is made of buffers alone.
+// Returns whether a tensor, drawn or stored, is made of buffers alone.
 bool IsBuffer(const Tensor& tensor);
 // Returns how many of its elements are trained: all, or none if it is a buffer.
 int64_t ParametersOf(const Tensor& tensor);
 
-// For people: `stack axis=1 of layers.0.w and 31 more`, and the ` axis=1` of that.
+// Both return text for people: `stack axis=1 of layers.0.w and 31 more`, and its ` axis=1`.
 std::string Describe(const View& view);
 std::string DescribeArguments(const ViewNode& node);
 

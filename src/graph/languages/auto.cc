@@ -20,7 +20,7 @@ class AutoLanguage : public ShardingLanguage {
   void Look(const WrittenTensors& drawn, const std::vector<const PartitionSpec*>& fixed) override {
     const ModelSpec& spec = context_.building.spec;
     if (context_.building.diagnostics.HasErrors() || drawn.tensors.empty()) return;
-    // the tensors of a layout
+    // Only drawn tensors count: those of a layout are views, or are kept.
     if (drawn.specs.front() == nullptr || drawn.specs.front()->from) return;
     Diagnostics heard_before;
     Building building(spec, heard_before);
@@ -52,7 +52,7 @@ class AutoLanguage : public ShardingLanguage {
   }
 
   bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes*) override {
-    if (tensor.is_view) return true;  // a view is cut as its operands are
+    if (tensor.is_view) return true;  // a view is cut as its sources are
     const auto chosen = chosen_.find(tensor.path);
     if (chosen == chosen_.end()) return true;
     cutting->partition.cuts = chosen->second.cuts;

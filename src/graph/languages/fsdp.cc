@@ -18,7 +18,8 @@ bool IsCut(const std::vector<DimensionCut>& cuts) {
                      [](const DimensionCut& cut) { return !cut.axes.empty(); });
 }
 
-// Whether other languages have cut the tensor, or axes that are not `own` the operands of a view.
+// Returns whether other languages have cut the tensor, or whether axes other than `own` cut the
+// sources of a view.
 bool IsCutByOthers(const TensorToCut& tensor, const Cutting& cutting, const std::vector<int>& own) {
   if (cutting.says_cuts) return IsCut(cutting.partition.cuts);
   if (!tensor.is_view) return false;

@@ -107,7 +107,7 @@ std::span<const LanguageRow* const> Languages() { return kLanguages; }
 LanguageStack ReadLanguages(Building& building, const Mesh& mesh) {
   const ModelSpec& spec = building.spec;
   LanguageStack stack;
-  // reported: it is not clear which one is meant
+  // This was reported: it is not clear which one is meant.
   if (spec.has_rules && spec.sharding) return stack;
   if (spec.has_rules) {
     stack.languages.push_back(

@@ -15,7 +15,7 @@
 
 namespace shardinit {
 
-// What all languages of a spec share; it outlives them.
+// The state that all languages of a spec share. It outlives them.
 struct LanguageContext {
   LanguageContext(Building& building, const Mesh& mesh);
 

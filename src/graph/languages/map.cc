@@ -216,7 +216,7 @@ class MapLanguage : public ShardingLanguage {
     return cuts;
   }
 
-  // Whether both cut the tensor alike, however they say it.
+  // Returns whether both cut the tensor alike, however they say it.
   bool AreAlike(std::vector<DimensionCut> a, std::vector<DimensionCut> b,
                 const TensorToCut& tensor) const {
     PartitionSpec first, second;
@@ -327,7 +327,7 @@ class MapLanguage : public ShardingLanguage {
   LanguageContext& context_;
   std::vector<MapEntry> entries_;
   TensorPatterns patterns_;
-  std::set<std::pair<size_t, size_t>> conflicts_;  // those that were reported
+  std::set<std::pair<size_t, size_t>> conflicts_;  // pairs that were reported
 };
 
 std::unique_ptr<ShardingLanguage> ReadMap(LanguageContext& context, const LanguageText& text) {

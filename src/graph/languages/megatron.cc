@@ -21,7 +21,7 @@ enum Role { kColumn, kRow, kVocab, kExpert };
 
 class MegatronLanguage : public ShardingLanguage {
  public:
-  // `experts` is their number; none: it is not known; 0: it is a mistake.
+  // `experts` is their number: none if it is not known, and 0 if it is a mistake.
   MegatronLanguage(LanguageContext& context, std::vector<int> axes, std::vector<int> expert_axes,
                    std::optional<int64_t> experts, TensorPatterns patterns, std::vector<Role> roles)
       : context_(context),
@@ -47,7 +47,7 @@ class MegatronLanguage : public ShardingLanguage {
       break;
     }
     if (is_one && std::all_of(matches.begin(), matches.end(), is_expert)) return true;
-    // dimension 0 is that of experts
+    // Dimension 0 is that of experts, unless the tensor is of one expert.
     const size_t first = expert != matches.end() && !is_one ? 1 : 0;
     if (first > 0) {
       if (tensor.shape.empty()) return ReportRank(*expert, tensor);
@@ -65,8 +65,8 @@ class MegatronLanguage : public ShardingLanguage {
       if (dimension < cuts.size()) {
         cuts[dimension].axes = axes_;
         Note(*role, dimension, notes);
-        // the bias of a row layer is whole
       } else if (roles_[*role] != kRow || cuts.size() != dimension) {
+        // Only the bias of a row layer may lack the dimension: it is whole.
         return ReportRank(*role, tensor);
       }
     }
@@ -88,8 +88,8 @@ class MegatronLanguage : public ShardingLanguage {
   }
 
  private:
-  // For a pattern that ends in `.**`: returns the first number in the path behind the part that the
-  // rest of the pattern matches.
+  // Returns the expert of a path that a pattern ending in `.**` matches: the first number behind
+  // the part that the rest of the pattern matches.
   std::optional<int64_t> ExpertOf(size_t match, std::string_view path) const {
     std::string_view around = patterns_.all()[match].value;
     if (!around.ends_with(kBelow)) return {};
@@ -138,7 +138,7 @@ class MegatronLanguage : public ShardingLanguage {
       const int64_t index = rank % extent;
       rank /= extent;
       if (extent == 1) continue;
-      // A view is where its operands are.
+      // A view is where its sources are.
       const Pin pin = {*axis, {index}};
       const auto known = std::find_if(pins.begin(), pins.end(),
                                       [&](const Pin& other) { return other.axis == *axis; });

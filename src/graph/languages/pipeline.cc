@@ -44,7 +44,7 @@ Counts DistributeByRanks(const StageCounts& of, std::string* problem) {
   const int64_t between = of.ranks - of.in_first.has_value() - of.in_last.has_value();
   const int64_t rest = of.layers - fixed;
   if (of.ranks == 1) {
-    sizes = {of.in_last ? *of.in_last : *of.in_first};  // in_last goes first, as in Megatron
+    sizes = {of.in_last ? *of.in_last : *of.in_first};  // as in Megatron, in_last takes precedence
     if (sizes[0] != of.layers) {
       *problem = fmt::format("the only rank has {} layers, but there are {}", sizes[0], of.layers);
       return {};
@@ -88,8 +88,8 @@ Counts Distribute(const StageCounts& of, std::string* problem) {
     *problem = fmt::format("{} are no equal parts for {} stages", all, stages);
     return {};
   }
-  // torchtitan requires that each stage has as many layers as an end counts as, without the
-  // remainder.
+  // torchtitan requires that each stage, without the remainder, has as many layers as an end counts
+  // as.
   if (of.remainder && stages > 1 && each < std::max<int64_t>({of.before, of.behind, 1})) {
     *problem = fmt::format("{} for {} stages are {} for each, too few", all, stages, each);
     return {};
@@ -126,7 +126,7 @@ class PipelineLanguage : public ShardingLanguage {
   bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) override {
     if (tensor.path.empty()) return true;
     if (text_.axis < 0) return false;
-    if (cutting->is_pinned) return true;  // a view is where its operands are
+    if (cutting->is_pinned) return true;  // a view is where its sources are
     std::set<int64_t> ranks;
     std::string why;
     for (const size_t end : ends_.Match(tensor.path)) {
@@ -155,7 +155,7 @@ class PipelineLanguage : public ShardingLanguage {
       Report(fmt::format("no stage has `{}`", tensor.path));
       return false;
     }
-    // Pins on all ranks need not be said.
+    // A pin to all ranks need not be said.
     cutting->is_pinned = true;
     if (std::ssize(ranks) < context_.mesh.shape[static_cast<size_t>(text_.axis)]) {
       std::vector<Pin>& pins = cutting->partition.pins;
@@ -194,14 +194,14 @@ class PipelineLanguage : public ShardingLanguage {
     return {};
   }
 
-  // For a tensor outside all layers: whether it is declared before the layers or behind them.
+  // Returns whether a tensor outside all layers is declared before them or behind them.
   std::optional<bool> IsBeforeLayers(std::string_view path) {
     if (!order_) {
       order_.emplace();
       bool met_layers = false;
       const auto declared = DeclaredPaths(context_.building, context_.mesh);
       for (const DeclaredPath& of : declared) {
-        if (!of.is_drawn) break;  // views are where their operands are
+        if (!of.is_drawn) break;  // views are where their sources are
         const bool is_layer = LayerOf(of.path).has_value();
         met_layers |= is_layer;
         if (!is_layer) order_->emplace(WithoutNumbers(of.path), !met_layers);

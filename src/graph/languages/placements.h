@@ -20,7 +20,7 @@ struct Placement {
   Span span = {};
 };
 
-// Whether the text is that of a placement, and not of a mesh axis.
+// Returns whether the text is that of a placement, and not of a mesh axis.
 bool IsPlacement(const PythonValue& value);
 
 // Reports a value that is not a placement, and `Partial`.

@@ -56,8 +56,8 @@ std::string InYaml(const PartitionSpec& partition, const Mesh& mesh) {
   return is_whole ? "null" : fmt::format("[{}]", fmt::join(dimensions, ", "));
 }
 
-// Whether a map can say it. If there are segments, the parts must be equal, as then their borders
-// do not depend on the order in which axes cut.
+// Returns whether a map can say how the tensor is cut. If there are segments, the parts must be
+// equal, as then their borders do not depend on the order in which axes cut.
 bool IsWritable(const Tensor& tensor, const Mesh& mesh) {
   const PartitionSpec& partition = tensor.partition;
   if (!partition.pins.empty() || partition.IsNested()) return false;
