@@ -9,8 +9,8 @@
 
 namespace shardinit {
 
-// Explains the first drawn tensor that matches `explanation.pattern`; if there is none, notes the
-// first one that would match if a `when` did not leave it out. `graph` must be free of mistakes.
+// Explains the first drawn tensor that matches `explanation.pattern`. Also notes the first match
+// that a `when` leaves out, unless it comes later. `graph` must be free of mistakes.
 void ExplainDrawn(const ModelSpec& spec, const InitGraph& graph, Explanation* explanation);
 
 // Does the same for a tensor that the layout stores.

@@ -11,8 +11,8 @@ namespace shardinit {
 // Returns whether one key gives both tensors the same values.
 bool MadeAlike(const Tensor& a, const Tensor& b);
 
-// Reports a tensor that has `tie` and a key of its own. Both may stand together only in a repeat
-// that is tied to its own first tensor.
+// Reports a tensor that has `tie` and a key of its own. A key of JAX or PyTorch may stand beside
+// `tie` only in a repeat that is tied to its own first tensor.
 void ReportKeyOfTie(const TensorSpec& spec, Diagnostics& diagnostics);
 
 // Draws each tensor with a `tie` as the one that it names, which must have the same shape, dtype

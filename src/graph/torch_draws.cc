@@ -35,7 +35,7 @@ std::string RefusalOfType(const Tensor& tensor) {
 // Takes cut-offs in standard deviations from the mean.
 std::string RefusalOf(double low, double high) {
   if (low <= -0.5 && high >= 0.5) return {};  // at least 38 % are kept
-  // Here trunc_normal_ draws from a uniform distribution, and decides by a logarithm which to keep.
+  // Below 30 %, trunc_normal_ draws from a uniform distribution, and keeps numbers by a logarithm.
   const double kept = exact::NormalCdf(high) - exact::NormalCdf(low);
   if (kept > 0.3) return {};
   return fmt::format(
