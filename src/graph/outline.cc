@@ -11,8 +11,8 @@
 namespace shardinit {
 namespace {
 
-constexpr std::string_view kNumberEnds =
-    " =,()[]";  // characters that end a number in texts that are not paths
+// The characters that end a number in texts that are not paths.
+constexpr std::string_view kNumberEnds = " =,()[]";
 
 // Returns a text that is equal for views that differ in numbers alone.
 std::string FormOf(const ViewNode& node, const std::vector<Tensor>& drawn) {

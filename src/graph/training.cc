@@ -21,8 +21,8 @@ namespace {
 constexpr double kNvLink = 450e9, kInfiniBand = 50e9, kIci = 100e9, kDcn = 12.5e9;
 constexpr int64_t kDevicesOfNode = 8;
 constexpr int64_t kDefaultTokens = 8192;
-constexpr int64_t kDefaultFlops =
-    400'000'000'000'000;  // 40 % of the nominal bf16 rate of both devices
+// 40 % of the nominal bf16 rate of both devices.
+constexpr int64_t kDefaultFlops = 400'000'000'000'000;
 constexpr int64_t kMemoryOfH100 = 80'000'000'000, kMemoryOfV6e = 32'000'000'000;
 constexpr int64_t kMostOfAnything = int64_t{1} << 60;
 
