@@ -23,9 +23,9 @@
 namespace shardinit {
 namespace {
 
-constexpr PieceBudget kMaxPiecesOfAll = 2 * kMaxPieces;  // Of layouts that are checked together.
+constexpr PieceBudget kMaxPiecesOfAll = 2 * kMaxPieces;  // of layouts that are checked together
 
-// What is said once of a model.
+// Binds what a spec says once for the whole model.
 InitGraph BindModel(Building& building) {
   const ModelSpec& spec = building.spec;
   InitGraph graph;
@@ -48,7 +48,7 @@ InitGraph BindModel(Building& building) {
   return graph;
 }
 
-// Whether something is wrong in what decides which tensors are drawn, and how they are cut.
+// Returns whether a mistake affects which tensors are drawn, or how they are cut.
 bool IsInDoubt(const ModelSpec& spec) {
   constexpr std::string_view kKeys[] = {"dtype", "vars",   "mesh", "rules",  "sharding",
                                         "init",  "uneven", "fans", "modules"};
@@ -56,15 +56,16 @@ bool IsInDoubt(const ModelSpec& spec) {
                      [&](std::string_view key) { return spec.wrong.Has(key); });
 }
 
-// Once no view inherits cuts any more: of another extent they may have other borders.
+// Simplifies partitions. This must wait until all views have inherited cuts: in a dimension of
+// another extent, equal cuts may have different borders.
 void Simplify(const Mesh& mesh, std::vector<Tensor>* tensors) {
   for (Tensor& tensor : *tensors) {
     tensor.partition = Simplified(std::move(tensor.partition), tensor.shape, mesh);
   }
 }
 
-// Stores what is drawn under the chosen layout. Each layout starts from the spec, so that none can
-// spoil another; those that are neither chosen, nor to be reported, nor to be explained, are left.
+// Stores the drawn tensors under the chosen layout. Each layout starts from the spec, so none can
+// spoil another; a layout is skipped if it is neither chosen, nor reported, nor explained.
 void StoreLayouts(const ModelSpec& spec, std::string_view chosen, bool report_all,
                   const std::vector<std::optional<Padding>>& paddings, Diagnostics& diagnostics,
                   Explanation* explanation, InitGraph* graph) {
@@ -87,7 +88,7 @@ void StoreLayouts(const ModelSpec& spec, std::string_view chosen, bool report_al
     WrittenTensors stored;
     try {
       stored = StoreLayout(layout, graph->mesh, drawn, paddings, building, &budget);
-    } catch (const InvalidSpec&) {  // Too many errors.
+    } catch (const InvalidSpec&) {  // too many errors
       if (reports) throw;
     }
     left_of_all -= kMaxPieces - budget;
@@ -113,13 +114,13 @@ void StoreLayouts(const ModelSpec& spec, std::string_view chosen, bool report_al
     graph->layout = chosen;
     graph->drawn = drawn;
   } else if (explanation != nullptr) {
-    graph->tensors = *drawn;  // Views of an explanation are of the others.
+    graph->tensors = *drawn;  // the views of the explanation refer to `drawn`
   } else {
     graph->tensors = std::move(*drawn);
   }
 }
 
-// Without a layout: one of its own, if any tensor is to be padded.
+// Stores under a layout of its own if any tensor is to be padded. Called if no layout is chosen.
 void StorePadded(const std::vector<std::optional<Padding>>& paddings, Diagnostics& diagnostics,
                  Explanation* explanation, InitGraph* graph) {
   if (std::none_of(paddings.begin(), paddings.end(), [](const auto& p) { return p.has_value(); })) {
@@ -150,23 +151,23 @@ InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics, Explanatio
   Building building(spec, diagnostics);
   const size_t variables = building.Reported();
   InitGraph graph = BindModel(building);
-  const size_t of_model = building.Reported() - variables;  // These concern no tensor.
+  const size_t of_model = building.Reported() - variables;  // mistakes that concern no tensor
 
   CheckInitNames(spec, diagnostics);
   graph.mesh = BindMesh(building);
   const Training training = BindTraining(building, graph.mesh);
   Sharder sharder(building, graph.mesh);
 
-  // Count out modules and repeats; each tensor gets its shape, element type and values.
+  // Expand modules and repeats; bind shape, element type and values of each tensor.
   WrittenTensors drawn = DrawTensors(building, graph.mesh);
 
-  // Cut them, all together.
+  // Cut all tensors together.
   sharder.Shard(drawn);
   sharder.CheckUse();
 
   BindTies(drawn, diagnostics);
   AssignStreams(*FindEngine(graph.engine), graph.seed, drawn.tensors, places);
-  // Where mistakes hide tensors, the one that norms are of may be among them.
+  // If mistakes hide tensors, the target of a norm may be among them.
   if (drawn.IsComplete()) {
     BindNorms(drawn.tensors, [&](size_t i, const NormProblem& problem) {
       diagnostics.Error(drawn.specs[i]->init->name.span, problem.message, problem.hint);
@@ -180,17 +181,17 @@ InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics, Explanatio
     *cost = CostOf(drawn, training, graph.mesh, spec).value_or(StepCost{});
   }
   graph.tensors = std::move(drawn.tensors);
-  // Of tensors that are not all known, nobody can say how they are stored.
+  // If not all tensors are known, nothing can be said about how they are stored.
   if (building.Reported() != before + of_model || IsInDoubt(spec)) return {};
   if (graph.tensors.empty()) {
     diagnostics.Error(spec.modules.span, "no tensor is left: each has a `when` that is 0");
     return graph;
   }
 
-  // The same once more for one tensor, taking notes.
+  // Repeat the passes for one tensor, taking notes.
   if (explanation != nullptr) ExplainDrawn(spec, graph, explanation);
 
-  // What is stored are views of what is drawn, if there is a layout.
+  // Stored tensors are views of drawn ones if there is a layout.
   if (!spec.layouts.empty()) {
     StoreLayouts(spec, layout, all_layouts, drawn.paddings, diagnostics, explanation, &graph);
   }

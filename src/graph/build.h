@@ -1,5 +1,5 @@
-// ModelSpec → InitGraph: repeats expanded, expressions evaluated, initializers
-// bound, sharding resolved, layouts laid out.
+// Turns a ModelSpec into an InitGraph: expands repeats, evaluates expressions, binds initializers,
+// resolves sharding and lays out layouts.
 #pragma once
 
 #include <optional>
@@ -15,14 +15,13 @@ namespace shardinit {
 
 struct StepCost;  // autoshard/cost.h
 
-// Reports everything that is wrong; the result is only to be used when
-// `diagnostics` has no errors. Beyond this point no expression is evaluated
-// and no name is looked up. `explanation`, if not null, tells about one tensor
-// that is drawn, and one that `layout` stores. `layout` is one that the spec has, or empty: then
-// what is drawn is stored. With `all_layouts` mistakes in the other layouts are reported, too; a
-// layout may be none for the mesh at hand, and does no harm then if it is not chosen. `cost`, if
-// not null, gets what the sharding of what is drawn costs; left empty if the spec does not say
-// enough.
+// Reports all mistakes; the result is only valid if `diagnostics` has no errors. Later stages
+// evaluate no expression and look up no name.
+// If `explanation` is not null, it gets the notes on one drawn tensor and on one that `layout`
+// stores. `layout` names a layout of the spec; if it is empty, the drawn tensors are stored as they
+// are. `all_layouts` also reports mistakes in the other layouts; a layout that does not suit the
+// mesh at hand does no harm unless it is chosen. If `cost` is not null, it gets the cost of the
+// sharding of the drawn tensors, or stays empty if the spec does not say enough.
 InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics,
                      Explanation* explanation = nullptr, std::string_view layout = {},
                      bool all_layouts = true, StepCost* cost = nullptr,

@@ -1,5 +1,5 @@
-// What the passes from a spec to its graph share. Each reports what is wrong, and goes on with a
-// neutral value.
+// State that the passes from a spec to its graph share. Each pass reports mistakes and goes on with
+// a neutral value.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,7 @@
 
 namespace shardinit {
 
-// A repeat's, a model's.
+// The most tensors that a repeat or a model may have.
 inline constexpr int64_t kMaxTensors = 4'000'000;
 
 struct Building {
@@ -30,20 +30,21 @@ struct Building {
   size_t Reported() const { return diagnostics.all().size(); }
 };
 
-// What makes a tensor longer whose parts would not be equal.
+// `uneven: pad` of one tensor: the value that fills it up until its shards are equal.
 struct Padding {
   double value;
-  Span place;  // Of the word.
+  Span place;  // of the `uneven` that asks for it
 };
 
 // Tensors, and where each of them was written.
 struct WrittenTensors {
   std::vector<Tensor> tensors;
-  std::vector<const Span*> places;           // Of its name.
-  std::vector<const TensorSpec*> specs;      // Null: one that a layout keeps as it is, or stacks.
-  std::vector<const TensorSpec*> shapeless;  // Not among these, as their shapes are wrong.
-  bool all_visited = true;                   // Else mistakes in repeats or `when` hide some.
-  // Once they are cut, of each: if it is to be padded where it is uneven, and is.
+  std::vector<const Span*> places;           // of the tensors' names
+  std::vector<const TensorSpec*> specs;      // null if a layout keeps or stacks the tensor
+  std::vector<const TensorSpec*> shapeless;  // not in `tensors`, as their shapes are wrong
+  bool all_visited = true;  // false: mistakes in repeats or `when` hide some tensors
+  // One entry per tensor, filled when tensors are cut: the padding of a tensor that is uneven and
+  // is to be padded.
   std::vector<std::optional<Padding>> paddings;
 
   bool IsComplete() const { return all_visited && shapeless.empty(); }
@@ -55,7 +56,7 @@ struct WrittenTensors {
   }
 };
 
-// Reports a name that is none of the `known` ones; `kind` is what it should name.
+// Reports a name that is not among `known`; `kind` says what it should name.
 void ReportUnknown(std::string_view kind, const Located<std::string>& name,
                    const std::vector<std::string>& known, Diagnostics& diagnostics);
 

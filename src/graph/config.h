@@ -1,4 +1,4 @@
-// `config` of a spec: what the model's own code is told of it.
+// Binds `config` of a spec: the values that the model's own code reads.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace shardinit {
 
-// JSON in one line with sorted keys, expressions evaluated.
+// Returns JSON in one line with sorted keys and evaluated expressions.
 std::string BindConfig(const ConfigSpec::Map& config, const Scope& names, Diagnostics& diagnostics);
 
 }  // namespace shardinit

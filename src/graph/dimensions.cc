@@ -15,7 +15,7 @@ std::optional<FanOrder> OrderOf(const std::optional<Located<std::string>>& fans)
   return fans->value == "out_in" ? FanOrder::kOutIn : FanOrder::kInOut;
 }
 
-// What an explanation says of the fans.
+// Returns the fans for an explanation.
 Setting FansSetting(const Leaf& leaf) {
   const TensorSpec& spec = leaf.spec;
   const auto& axes = spec.in_axis ? spec.in_axis : spec.out_axis;
@@ -68,7 +68,7 @@ std::optional<FanSource> BindFans(const Leaf& leaf, const Shape& shape, InitNote
   source.batch = uses[2].dimensions;
   if (!spec.in_axis && !spec.out_axis) return source;
   if (!spec.in_axis || !spec.out_axis) {
-    // A single dimension that is left is the other one.
+    // The only dimension that is left, if any, is the other one.
     Use& given = spec.in_axis ? uses[0] : uses[1];
     Use& other = spec.in_axis ? uses[1] : uses[0];
     for (size_t d = 0; d < taken.size(); ++d) {

@@ -1,4 +1,4 @@
-// Dimensions of a tensor by name and by position, and which of them are inputs and outputs.
+// Finds dimensions of a tensor by name or position, and which of them are inputs and outputs.
 #pragma once
 
 #include <optional>
@@ -9,12 +9,13 @@
 
 namespace shardinit {
 
-// The dimension that `ref`, a value of `key`, means. Reports that there is none.
+// Returns the dimension that `ref`, a value of `key`, means; reports it if there is none.
 std::optional<size_t> FindDimension(const TensorSpec& spec, const Shape& shape,
                                     std::string_view key, const DimensionRef& ref,
                                     Diagnostics& diagnostics);
 
-// What the spec says of a tensor's dimensions; none if that is wrong. `notes` may be null.
+// Returns what the spec says of a tensor's fan_in and fan_out dimensions, or nothing if that is
+// wrong. `notes` may be null.
 std::optional<FanSource> BindFans(const Leaf& leaf, const Shape& shape, InitNotes* notes,
                                   Diagnostics& diagnostics);
 

@@ -24,7 +24,7 @@ class Drawer : public LeafVisitor {
       : binder_(building), stages_(building, mesh), drawn_(*drawn) {}
 
   void Visit(const Leaf& leaf) override {
-    // In its place at once: to move a tensor takes longer than to bind most of its parts.
+    // The tensor is built in place: moving it takes longer than binding most of its parts.
     Tensor& tensor = drawn_.tensors.emplace_back();
     if (leaf.stage != nullptr) tensor.partition.pins = stages_.Bind(*leaf.stage);
     if (binder_.Bind(leaf, nullptr, &tensor)) {
@@ -36,7 +36,8 @@ class Drawer : public LeafVisitor {
     }
   }
 
-  // Else all of a long repeat are moved each time that their number doubles.
+  // Reserves space: otherwise all tensors of a long repeat move each time that their number
+  // doubles.
   void Expect(int64_t more) override {
     const size_t size = drawn_.tensors.size() + static_cast<size_t>(std::min(more, kMaxTensors));
     if (size <= drawn_.tensors.capacity()) return;
@@ -62,7 +63,7 @@ void ReportUnknownDType(const Located<std::string>& name, Diagnostics& diagnosti
 }  // namespace
 
 WrittenTensors DrawTensors(Building& building, const Mesh& mesh) {
-  // Wrong once, not once per tensor, and also where each tensor has its own.
+  // Reports a wrong dtype of the spec once, and even if each tensor has its own.
   const auto& dtype = building.spec.dtype;
   if (dtype && !FindDType(dtype->value)) ReportUnknownDType(*dtype, building.diagnostics);
   WrittenTensors drawn;
@@ -83,14 +84,14 @@ bool TensorBinder::Bind(const Leaf& leaf, DrawNotes* notes, Tensor* tensor) {
   tensor->path = leaf.path;
   BindDType(leaf, notes, tensor);
   tensor->is_buffer = leaf.spec.kind && leaf.spec.kind->value == kBufferKind;
-  // Without a shape there is no tensor, but what else is wrong with it can be seen.
+  // Without a shape there is no tensor, but its other mistakes are still reported.
   const bool has_shape = BindShape(leaf.spec, notes, tensor) && CountBytes(leaf.spec, *tensor);
   inits_.Bind(leaf, has_shape ? &tensor->shape : nullptr, notes, tensor);
   if (has_shape) BindKey(leaf.spec, notes, tensor);
   return has_shape;
 }
 
-// Where it is wrong the tensor stays f32, so that its other mistakes show too.
+// If the dtype is wrong, the tensor stays f32, so that its other mistakes show, too.
 void TensorBinder::BindDType(const Leaf& leaf, DrawNotes* notes, Tensor* tensor) {
   const TensorSpec& spec = leaf.spec;
   const auto& name = spec.dtype ? spec.dtype : spec_.dtype;
@@ -165,7 +166,7 @@ void TensorBinder::BindTorchKey(const TorchKeySpec& key, DrawNotes* notes, Tenso
                    spare ? static_cast<uint64_t>(*spare) : kNoSpare, key.skip != nullptr};
 }
 
-// `{layer}` in a key stands for the number of the repeat around the tensor.
+// Binds the key, in which `{layer}` stands for the number of the repeat around the tensor.
 void TensorBinder::BindKey(const TensorSpec& spec, DrawNotes* notes, Tensor* tensor) {
   if (spec.jax_key) {
     if (notes != nullptr) notes->key = spec.jax_key->span;
@@ -190,14 +191,14 @@ void TensorBinder::BindKey(const TensorSpec& spec, DrawNotes* notes, Tensor* ten
     if (spec.tie && spec.key) ReportKeyOfTie(spec, diagnostics_);
     if (notes != nullptr) notes->key = key->span;
     tensor->draw_path = names_.WithNumbers(key->value);
-    // Of a repeat that is wrong not even the name may be known.
+    // In a repeat that is wrong, even its variable may be unknown.
     if (!names_.lacks()) {
       CheckPlaceholders(spec.tie ? "tie" : "key", key->span, tensor->draw_path);
     }
   }
 }
 
-// Of a path in which the numbers of repeats stand.
+// Reports a placeholder that is left after the numbers of repeats are filled in.
 void TensorBinder::CheckPlaceholders(std::string_view where, Span span, std::string_view key) {
   const size_t begin = key.find('{'), end = key.find('}', begin);
   if (begin == key.npos || end == key.npos) return;

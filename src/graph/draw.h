@@ -1,5 +1,6 @@
-// The second pass: what is drawn. Shapes, element types, initializers and keys; how a tensor is cut
-// is said by the next one, but which ranks hold it at all here, where its repeats are counted.
+// The second pass: shapes, element types, initializers and keys of the drawn tensors. The next pass
+// decides how tensors are cut; this one binds `stage` (which ranks hold a tensor), because a stage
+// may depend on the numbers of repeats.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +14,12 @@
 
 namespace shardinit {
 
-// Makes a leaf a tensor, all but how it is cut.
+// Turns a leaf into a tensor, except for how it is cut.
 class TensorBinder {
  public:
   explicit TensorBinder(Building& building);
 
-  // Into a new tensor; false: it has no shape. `notes` may be null.
+  // Fills a new tensor; returns false if it has no shape. `notes` may be null.
   bool Bind(const Leaf& leaf, DrawNotes* notes, Tensor* tensor);
 
  private:
@@ -26,7 +27,7 @@ class TensorBinder {
   bool BindShape(const TensorSpec& spec, DrawNotes* notes, Tensor* tensor);
   bool CountBytes(const TensorSpec& spec, const Tensor& tensor);
   void BindKey(const TensorSpec& spec, DrawNotes* notes, Tensor* tensor);
-  const Engine* EngineOfSpec() const;  // Null: there is none of that name.
+  const Engine* EngineOfSpec() const;  // null: no engine has that name
   void BindTorchKey(const TorchKeySpec& key, DrawNotes* notes, Tensor* tensor);
   void CheckPlaceholders(std::string_view where, Span span, std::string_view key);
 

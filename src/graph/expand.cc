@@ -9,7 +9,7 @@
 namespace shardinit {
 namespace {
 
-// How many tensors stand in a module, its repeats taken as one.
+// Returns the number of tensors in a module, with each repeat counted once.
 int64_t CountTensors(const ModuleSpec& module) {
   int64_t count = 0;
   for (const auto& member : module.members) {
@@ -19,7 +19,7 @@ int64_t CountTensors(const ModuleSpec& module) {
   return count;
 }
 
-// Of a module or the spec; an empty word if it is wrong.
+// Returns `fans` of a module or the spec; an empty word if it is wrong.
 template <typename T>
 std::optional<Located<std::string>> FansOf(const T& spec) {
   if (!spec.fans && spec.wrong.Has("fans")) return Located<std::string>();
@@ -36,7 +36,7 @@ class Expander {
         fans_(FansOf(building.spec)),
         made_(before) {}
 
-  // `around`: the path of the module that it is in.
+  // `around` is the path of the enclosing module.
   void Expand(const ModuleSpec& module, const std::string& around, const std::string& name,
               int64_t copies) {
     if (!IsThere(module)) {
@@ -57,7 +57,8 @@ class Expander {
   bool all_visited() const { return all_visited_; }
 
  private:
-  // Of a tensor or a module. What may not be there may well be wrong.
+  // Returns whether `when` keeps a tensor or a module. If `when` itself is wrong, the answer is no,
+  // since what may be left out may have mistakes.
   template <typename T>
   bool IsThere(const T& spec) {
     const bool is_wrong = spec.when == nullptr && spec.wrong.Has("when");
@@ -86,7 +87,7 @@ class Expander {
       return;
     }
     const ExprPtr& times = module.repeat->value;
-    // Where the number is wrong, once is enough to find what else is.
+    // If the count is wrong, one iteration is enough to find other mistakes.
     const auto evaluated =
         !times ? std::nullopt
                : EvaluateInteger(*times, names_, 1, kMaxTensors,
@@ -123,7 +124,7 @@ class Expander {
                                        : std::optional(JoinPaths(name, fmt::format_int(i).str()));
       all_visited_ &= own.has_value();
       if (own) ExpandMembers(module, JoinPaths(around, *own), copies * count);
-      // The others are likely to make as many.
+      // The other iterations are likely to make as many tensors.
       if (i == 0) visitor_.Expect((count - 1) * (made_ - made_before));
     }
   }
@@ -161,9 +162,9 @@ class Expander {
   Diagnostics& diagnostics_;
   SpecScope& names_;
   LeafVisitor& visitor_;
-  std::optional<Located<std::string>> fans_;  // Of the module at hand.
-  const StageSpec* stage_ = nullptr;          // The same.
-  std::vector<const Expr*> conditions_;       // Around the tensor at hand.
+  std::optional<Located<std::string>> fans_;  // of the current module
+  const StageSpec* stage_ = nullptr;          // of the current module
+  std::vector<const Expr*> conditions_;       // each `when` around the current tensor
   int64_t made_;
   bool all_visited_ = true;
 };

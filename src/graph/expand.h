@@ -1,5 +1,5 @@
-// The first pass: modules and repeats counted out. Tensors are visited, not kept: a spec has
-// millions in a few lines.
+// The first pass: expands modules and repeats. It visits tensors without keeping them, because a
+// few lines of a spec can make millions.
 #pragma once
 
 #include <optional>
@@ -10,33 +10,35 @@
 
 namespace shardinit {
 
-// A tensor that is there. All of it ends with the visit, but for its spec and its place.
+// One expanded tensor. Only `spec` and `place` outlive the visit.
 struct Leaf {
   const std::string& path;
   const TensorSpec& spec;
-  const Span& place;                                // Of its name.
-  const std::optional<Located<std::string>>& fans;  // Of the modules around; an empty word: wrong.
-  const StageSpec* stage;                           // Its own or of the modules around; null: none.
-  std::span<const Expr* const> conditions;          // Each `when` that let it in, outermost first.
+  const Span& place;  // of the tensor's name
+  // `fans` of the modules around; an empty word if it is wrong.
+  const std::optional<Located<std::string>>& fans;
+  const StageSpec* stage;  // the tensor's own, or that of the modules around; null: none
+  std::span<const Expr* const> conditions;  // each `when` that is true here, outermost first
 };
 
 class LeafVisitor {
  public:
   virtual ~LeafVisitor() = default;
-  // While the scope has the numbers of the repeats around.
+  // Called while the scope has the numbers of the repeats around the tensor.
   virtual void Visit(const Leaf& leaf) = 0;
-  // So many are likely to be visited next.
+  // Announces how many tensors are likely to be visited next.
   virtual void Expect(int64_t) {}
-  // What a `when` of 0 leaves out.
+  // Called for a tensor or a module that a `when` of 0 leaves out.
   virtual void LeaveOut(const std::string& /*path*/, const TensorSpec&) {}
   virtual void LeaveOut(const std::string& /*path*/, const ModuleSpec&) {}
 };
 
-// `before`: how many tensors there are already. A repeat ends at the first turn in which anything
-// is reported, so that one mistake gives one message. False: mistakes hide some of the tensors.
+// `before` is the number of tensors that exist already. A repeat ends at the first iteration that
+// reports anything, so that one mistake gives one message. Returns false if mistakes hide some of
+// the tensors.
 bool Expand(const ModuleSpec& root, int64_t before, Building& building, LeafVisitor& visitor);
 
-// `a.b`, whichever is empty.
+// Returns `a.b`; either part may be empty.
 std::string JoinPaths(const std::string& path, const std::string& name);
 
 }  // namespace shardinit

@@ -14,12 +14,12 @@
 namespace shardinit {
 namespace {
 
-constexpr int64_t kMaxLeftOut = 100'000;  // Modules to look into for the sake of a message.
+constexpr int64_t kMaxLeftOut = 100'000;  // modules to search for a message
 
-// Finds the leaf of the tensor.
+// Finds the leaf of the tensor, and explains it.
 class Explainer : public LeafVisitor {
  public:
-  // Of `tensors`, those before `kept` are no leaves.
+  // The first `kept` of `tensors` have no leaf.
   Explainer(Building& building, const Mesh& mesh, const std::vector<Tensor>& tensors, size_t kept,
             Explanation* why)
       : building_(building),
@@ -43,7 +43,7 @@ class Explainer : public LeafVisitor {
     Explain(leaf);
     if (leaf.stage != nullptr) {
       why_.stage = leaf.stage->span;
-      stages_.Bind(*leaf.stage);  // For the variables in it.
+      stages_.Bind(*leaf.stage);  // traces its variables
     }
     sharder_.Explain(leaf.spec, tensors_[index], &why_);
     building_.names.Trace(nullptr);
@@ -57,7 +57,7 @@ class Explainer : public LeafVisitor {
   }
 
  protected:
-  // What is special to those that are drawn, or stored.
+  // Explains what differs between drawn and stored tensors.
   virtual void Explain(const Leaf& leaf) = 0;
 
   Building& building_;
@@ -68,7 +68,7 @@ class Explainer : public LeafVisitor {
     return !why_.tensor && GlobMatches(why_.pattern, path);
   }
 
-  // A repeat's path with one of its numbers.
+  // Returns the path of a repeat with one of its numbers.
   static std::string Numbered(const ModuleSpec& module, const std::string& path,
                               std::string_view number) {
     if (!module.numbered) return JoinPaths(path, std::string(number));
@@ -84,7 +84,7 @@ class Explainer : public LeafVisitor {
     why_.left_out = {path, {"when", TextOf(when), {}, SpanOf(when)}};
   }
 
-  // Of a module that is left out no expression is evaluated: its repeats have the
+  // Searches a module that is left out. None of its expressions are evaluated: its repeats take the
   // numbers that the pattern asks for.
   void NoteLeftOut(const ModuleSpec& module, const std::string& path, const Expr& when) {
     if (--left_out_budget_ < 0) return;
@@ -147,7 +147,7 @@ class StoredExplainer : public Explainer {
 
  private:
   void Explain(const Leaf& leaf) override {
-    binder_.Lower(*leaf.spec.from);  // For the variables in it.
+    binder_.Lower(*leaf.spec.from);  // traces its variables
     why().view = leaf.spec.from->span;
   }
 
@@ -167,7 +167,7 @@ void ExplainDrawn(const ModelSpec& spec, const InitGraph& graph, Explanation* ex
 void ExplainStored(const ModelSpec& spec, const LayoutSpec& layout, const Mesh& mesh,
                    const WrittenTensors& stored, std::shared_ptr<const std::vector<Tensor>> drawn,
                    Explanation* explanation) {
-  size_t kept = 0;  // They come first.
+  size_t kept = 0;  // kept and stacked tensors, which come first
   for (; kept < stored.specs.size() && stored.specs[kept] == nullptr; ++kept) {
     if (explanation->tensor || !GlobMatches(explanation->pattern, stored.tensors[kept].path))
       continue;

@@ -1,4 +1,4 @@
-// Why one tensor is what it is: the passes once more, for that tensor alone, and taking notes.
+// Explains one tensor: runs the passes once more for that tensor alone, and takes notes.
 #pragma once
 
 #include <memory>
@@ -9,16 +9,16 @@
 
 namespace shardinit {
 
-// Of the first drawn tensor that matches `explanation.pattern`, or of what would if a `when` did
-// not leave it out. `drawn` has no mistake.
+// Explains the first drawn tensor that matches `explanation.pattern`. Also notes the first match
+// that a `when` leaves out, unless it comes later. `graph` must be free of mistakes.
 void ExplainDrawn(const ModelSpec& spec, const InitGraph& graph, Explanation* explanation);
 
-// The same of a tensor that the layout stores.
+// Does the same for a tensor that the layout stores.
 void ExplainStored(const ModelSpec& spec, const LayoutSpec& layout, const Mesh& mesh,
                    const WrittenTensors& stored, std::shared_ptr<const std::vector<Tensor>> drawn,
                    Explanation* explanation);
 
-// Where the layout puts the tensor that is explained.
+// Notes where the layout puts the explained tensor.
 void ExplainPlaces(const std::string& layout, const WrittenTensors& stored,
                    Explanation* explanation);
 

@@ -1,6 +1,5 @@
-// What there is: every tensor with its shape, type, distribution and sharding.
-// All names, expressions and rules of the spec are resolved; nothing here
-// depends on where it was written.
+// The graph: every tensor with its shape, type, distribution and sharding. All names, expressions
+// and rules of the spec are resolved, and nothing here depends on where it was written.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +17,19 @@ namespace shardinit {
 
 struct View;
 
-// What is drawn has a distribution; what is put together from drawn tensors
-// has a view of them.
+// A drawn tensor has a distribution; a tensor that is put together from drawn ones has a view.
 struct Tensor {
   std::string path;
-  std::string draw_path;                   // The explicit `key:`; empty: drawn under its own path.
-  std::optional<uint64_t> given_key = {};  // A key that is none of a path.
-  std::optional<StreamPlace> place = {};   // In a sequential stream, if it is given.
+  std::string draw_path;                   // from `key:` or `tie:`; empty: drawn under its own path
+  std::optional<uint64_t> given_key = {};  // a key that does not come from a path
+  std::optional<StreamPlace> place = {};   // an explicit place in a sequential stream
   DType dtype = DType::f32;
-  bool is_buffer = false;  // It is drawn and not trained. A view is asked by IsBuffer().
+  bool is_buffer = false;  // drawn, but not trained; for views ask IsBuffer()
   Shape shape;
   Distribution distribution;
-  PartitionSpec partition;  // One entry per dimension.
-  Stream stream = {};       // Of what is drawn: its first draw. Its key is 0 if nothing is.
-  std::shared_ptr<const View> view = nullptr;  // Null: drawn.
+  PartitionSpec partition;  // one entry per dimension
+  Stream stream = {};       // the first draw of a drawn tensor; its key is 0 if nothing is random
+  std::shared_ptr<const View> view = nullptr;  // null: the tensor is drawn
 
   int64_t elements() const { return ElementCount(shape); }
   int64_t bytes() const { return elements() * InfoOf(dtype).bytes; }
@@ -43,13 +41,13 @@ struct InitGraph {
   uint64_t seed = 0;
   Mesh mesh;
   Replicas replicas = Replicas::kDedupe;
-  std::string config = {};      // JSON in one line, keys sorted; empty: none.
-  std::vector<Tensor> tensors;  // What is stored, in the order of the spec.
-  // With a layout: its name, and what its views are of.
+  std::string config = {};      // JSON in one line with sorted keys; empty: none
+  std::vector<Tensor> tensors;  // stored tensors, in the order of the spec
+  // The name of the layout, if there is one, and the drawn tensors that its views refer to.
   std::string layout = {};
   std::shared_ptr<const std::vector<Tensor>> drawn = nullptr;
 
-  // The model, whatever its layout.
+  // Returns the drawn tensors, which are the same under every layout.
   const std::vector<Tensor>& logical() const { return drawn ? *drawn : tensors; }
 };
 

@@ -18,7 +18,7 @@
 namespace shardinit {
 namespace {
 
-// What an explanation says of the arguments.
+// Returns the arguments for an explanation.
 std::vector<Setting> SettingsOf(const Initializer& initializer, const InitSpec& init,
                                 Arguments arguments) {
   std::vector<Setting> settings;
@@ -104,14 +104,13 @@ void InitBinder::Bind(const Leaf& leaf, const Shape* shape, InitNotes* notes, Te
   if (diagnostics_.all().size() != before && !fans.reported()) bad_inits_.insert(init);
 }
 
-// A named initializer that many tensors use is wrong once.
+// Reports a mistake in a named initializer once, even if many tensors use it.
 template <typename F>
 void InitBinder::Report(const InitSpec* init, F report) {
   if (bad_inits_.insert(init).second) report();
 }
 
-// `shape` and `fans` are null where they are not known: then only names and arguments are
-// looked at.
+// `shape` and `fans` are null if they are not known: then only names and arguments are checked.
 std::optional<Distribution> InitBinder::Lower(const InitSpec& init, const TensorSpec& tensor,
                                               DType dtype, const Shape* shape, const Fans* fans,
                                               InitNotes* notes) {
@@ -143,7 +142,7 @@ std::optional<Distribution> InitBinder::Lower(const InitSpec& init, const Tensor
         fmt::format("`{}` has no parameter `{}`", init.name.value, argument.name.value),
         known.empty() ? "it takes none" : DidYouMean(argument.name.value, known));
     misspelt = true;
-    if (argument.value && !IsName(*argument.value)) {  // Which may be a word.
+    if (argument.value && !IsName(*argument.value)) {  // a name may be a word
       EvaluateNumber(*argument.value, names_, diagnostics_);
     }
   }
@@ -160,7 +159,7 @@ std::optional<Distribution> InitBinder::Lower(const InitSpec& init, const Tensor
       arguments.push_back({*number, init.name.span});
     } else if (const auto* word = std::get_if<std::string_view>(&parameter.default_value)) {
       arguments.push_back({0, init.name.span, *word});
-    } else if (!misspelt) {  // Else that one was probably meant to be this.
+    } else if (!misspelt) {  // else the misspelt one was probably meant
       diagnostics_.Error(init.name.span,
                          fmt::format("`{}` needs `{}`", init.name.value, parameter.name),
                          fmt::format("write `{{{}: {{{}: …}}}}`", init.name.value, parameter.name));
@@ -175,8 +174,8 @@ std::optional<Distribution> InitBinder::Lower(const InitSpec& init, const Tensor
   return initializer->lower(arguments, *fans, diagnostics_);
 }
 
-// A number, or a word of those that the parameter knows. Words come first,
-// and a variable that is called like one of them would be ambiguous.
+// Binds a number, or one of the words that the parameter knows. Words come first; a variable with
+// the name of such a word is ambiguous, and is reported.
 std::optional<Argument> InitBinder::BindArgument(const Parameter& parameter, const Expr& expr,
                                                  const TensorSpec& tensor, const Shape* shape) {
   const std::string& text = TextOf(expr);
@@ -231,7 +230,7 @@ std::optional<Distribution> InitBinder::LowerExpression(const InitSpec& init,
                        "write `{expr: \"where(row >= col, normal() * 0.02, 0)\"}`");
     return {};
   }
-  // Its names are also those of axes.
+  // An expression may also name axes.
   if (shape == nullptr || tensor.wrong.Has("axes")) return {};
   std::vector<std::string> axes;
   if (tensor.axes) {
@@ -243,7 +242,7 @@ std::optional<Distribution> InitBinder::LowerExpression(const InitSpec& init,
   return Intern(Compile(*init.expr, *shape, axes, names_, diagnostics_));
 }
 
-// Only its size is looked at here: its bytes are checked when they are needed.
+// Checks only the size of the file; its bytes are checked when they are needed.
 std::optional<Distribution> InitBinder::LowerFile(const InitSpec& init, DType dtype,
                                                   const Shape* shape, InitNotes* notes) {
   if (!init.file) {
@@ -330,7 +329,7 @@ std::optional<Distribution> InitBinder::LowerFormula(const Initializer& initiali
   return Intern(Compile(*expr, shape, {}, ParameterScope(initializer, arguments), diagnostics_));
 }
 
-// The layers of a model share their programs.
+// Shares one program among all layers with the same text.
 std::optional<Distribution> InitBinder::Intern(std::shared_ptr<const Program> program) {
   if (program == nullptr) return {};
   return Expression{programs_.try_emplace(program->text, program).first->second};

@@ -1,5 +1,5 @@
-// A spec's initializer → the distribution of a tensor: names followed, arguments and formulas
-// evaluated.
+// Turns a spec's initializer into the distribution of a tensor: follows names, evaluates arguments
+// and formulas.
 #pragma once
 
 #include <map>
@@ -17,16 +17,15 @@
 
 namespace shardinit {
 
-// Names of initializers that are the tool's own are reported.
+// Reports initializers of the spec that have the name of one of the tool's own.
 void CheckInitNames(const ModelSpec& spec, Diagnostics& diagnostics);
 
 class InitBinder {
  public:
   explicit InitBinder(Building& building);
 
-  // Gives the tensor its distribution. `shape` is null where it is wrong: then only names and
-  // arguments are looked at. `notes` may be null. What is wrong with a named initializer is
-  // reported once.
+  // Gives the tensor its distribution. `shape` is null if it is wrong: then only names and
+  // arguments are checked. `notes` may be null. Mistakes in a named initializer are reported once.
   void Bind(const Leaf& leaf, const Shape* shape, InitNotes* notes, Tensor* tensor);
 
  private:
@@ -50,9 +49,9 @@ class InitBinder {
   SpecScope& names_;
   std::unordered_map<std::string, const InitSpec*> inits_;
   std::unordered_set<const InitSpec*> bad_inits_;
-  std::unordered_map<std::string, std::shared_ptr<const Program>> programs_;  // By text.
+  std::unordered_map<std::string, std::shared_ptr<const Program>> programs_;  // by text
   std::map<std::tuple<std::string, std::string, bool>, std::shared_ptr<const CheckedFile>>
-      files_;  // By path, SHA-256, and whether it has bools.
+      files_;  // by path, SHA-256, and whether it holds bools
 };
 
 }  // namespace shardinit

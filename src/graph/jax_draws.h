@@ -1,4 +1,4 @@
-// What an expression takes of jax_threefry by its key, with jax_bits() and the like.
+// The numbers of jax_threefry that an expression takes by key, with jax_bits() and similar calls.
 #pragma once
 
 #include <optional>
@@ -11,13 +11,14 @@
 
 namespace shardinit {
 
-// The engine other than this one whose numbers an expression takes by their place; null: none.
+// Returns an engine other than `engine` whose numbers the expression takes by key or by place; null
+// if there is none.
 const Engine* OtherEngine(const Distribution& distribution, const Engine& engine);
 
-// Why these numbers cannot be made; empty: they can, or are not JAX's.
+// Returns why JAX's numbers cannot be made; empty if they can, or if there are none.
 std::string JaxRefusal(const Distribution& distribution);
 
-// Of a call that is not refused; null: its numbers are not JAX's.
+// Both take a call that is not refused. The sampler is empty if its numbers are not JAX's.
 std::optional<Sampler> JaxSamplerOf(const Program::PlacedCall& call);
 Stream JaxStreamOf(const Program::PlacedCall& call);
 

@@ -13,8 +13,8 @@ namespace {
 
 constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
 
-// What `_fold_in_static` of flax/core/scope.py folds in: the first word of the SHA-1 of UTF-8 texts
-// and of the bytes of numbers, big-endian without leading zeros.
+// Returns what `_fold_in_static` of flax/core/scope.py folds in: the first word of the SHA-1 of
+// UTF-8 texts and of the bytes of numbers, big-endian without leading zeros.
 std::optional<uint32_t> HashOfStatics(const std::vector<JaxKeySpec::Step::Static>& statics,
                                       const Scope& names, Diagnostics& diagnostics) {
   std::string bytes;

@@ -1,4 +1,4 @@
-// A tensor's key that is derived as JAX derives keys: from a seed, by splits and folds.
+// A tensor's key derived as JAX derives keys: from a seed, by splits and folds.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace shardinit {
 
-// The stream's key; nothing if something in it is wrong, which is reported.
+// Returns the stream's key, or nothing after reporting a mistake.
 std::optional<uint64_t> EvaluateJaxKey(const JaxKeySpec& spec, const Scope& names,
                                        Diagnostics& diagnostics);
 

@@ -14,14 +14,14 @@ namespace {
 
 constexpr size_t kMaxAxes = 32;
 
-// One pass over what the spec says of its mesh.
+// Binds what the spec says of its mesh, in one pass.
 class MeshBinder {
  public:
   explicit MeshBinder(Building& building) : building_(building), spec_(building.spec) {}
 
   Mesh Bind() {
     BindAxes();
-    // Without all axes nothing can be said of what is held against their sizes.
+    // Slices and devices can only be checked if all axes are known.
     if (!is_known_ || MayLack(spec_.mesh, spec_.wrong.Has("mesh"))) return std::move(mesh_);
     BindSlices();
     mesh_.devices.inner = spec_.slice_order && spec_.slice_order->value == "inner";
@@ -59,7 +59,7 @@ class MeshBinder {
       mesh_.shape.push_back(extent);
       if (size > kMaxWorldSize / extent) {
         Error(axis.name.span, fmt::format("the mesh has more than {} ranks", kMaxWorldSize));
-        mesh_.shape.back() = 1;  // Products of axes would not fit.
+        mesh_.shape.back() = 1;  // else products of axes would overflow
         continue;
       }
       size *= extent;

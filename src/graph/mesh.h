@@ -1,12 +1,12 @@
-// The mesh of a graph: its axes, and which devices have its places.
+// Binds the mesh of a graph: its axes, and the device at each place.
 #pragma once
 
 #include "graph/building.h"
 
 namespace shardinit {
 
-// Reports mistakes in the axes, which count as of extent 1, and in slices and devices, which count
-// as if there were none.
+// Reports mistakes. A wrong axis counts as one of extent 1; wrong slices and devices count as
+// absent.
 Mesh BindMesh(Building& building);
 
 }  // namespace shardinit

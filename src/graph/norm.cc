@@ -14,7 +14,7 @@
 namespace shardinit {
 namespace {
 
-// Both are empty if there is none.
+// Returns an empty problem if there is none.
 NormProblem ProblemOf(const Tensor& norm, const Tensor& of) {
   if (std::holds_alternative<Norm>(of.distribution)) {
     return {fmt::format("`{}` holds norms itself", of.path),
@@ -39,7 +39,7 @@ NormProblem ProblemOf(const Tensor& norm, const Tensor& of) {
 
 void BindNorms(std::vector<Tensor>& tensors,
                const std::function<void(size_t, const NormProblem&)>& report) {
-  std::unordered_map<std::string_view, const Tensor*> by_path;  // If there is any norm.
+  std::unordered_map<std::string_view, const Tensor*> by_path;  // empty until a norm is met
   for (size_t i = 0; i < tensors.size(); ++i) {
     auto* const norm = std::get_if<Norm>(&tensors[i].distribution);
     if (norm == nullptr) continue;

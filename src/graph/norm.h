@@ -1,4 +1,4 @@
-// Tensors that are norms of the elements of others.
+// Binds tensors that hold norms of the elements of other tensors.
 #pragma once
 
 #include <functional>
@@ -9,13 +9,13 @@
 
 namespace shardinit {
 
-// Why a tensor cannot hold the norms that it should, and what to do.
+// Why a tensor cannot hold its norms, and what to do about it.
 struct NormProblem {
   std::string message, hint;
 };
 
-// Gives each norm of a model's tensors the tensor that it is of, whose stream is known. `report`
-// gets the number of each that has none.
+// Gives each tensor of norms the tensor that it measures, whose stream must be known. Calls
+// `report` with the index of each tensor of norms that gets none.
 void BindNorms(std::vector<Tensor>& tensors,
                const std::function<void(size_t, const NormProblem&)>& report);
 

@@ -11,9 +11,10 @@
 namespace shardinit {
 namespace {
 
-constexpr std::string_view kNumberEnds = " =,()[]";  // In texts that are no paths.
+// The characters that end a number in texts that are not paths.
+constexpr std::string_view kNumberEnds = " =,()[]";
 
-// Equal for views that are equal but for numbers.
+// Returns a text that is equal for views that differ in numbers alone.
 std::string FormOf(const ViewNode& node, const std::vector<Tensor>& drawn) {
   if (node.operation == nullptr) return WithoutNumbers(drawn[node.tensor].path);
   std::string form = fmt::format("{}(", node.operation->name);
@@ -70,7 +71,7 @@ class OutlineBuilder {
   };
   struct Made {
     Outline outline;
-    size_t form;  // Equal for what may stand as one.
+    size_t form;  // equal if two may stand as one
   };
 
   size_t Number(std::string form) {
@@ -92,7 +93,7 @@ class OutlineBuilder {
     return Number(std::move(form));
   }
 
-  // Both have the same form.
+  // Merges two outlines of the same form.
   static void Merge(Outline from, Outline* into) {
     into->count += from.count;
     into->bytes += from.bytes;
@@ -110,9 +111,9 @@ class OutlineBuilder {
       out.bytes = module.tensor->bytes();
       return {std::move(out), FormOfTensor(*module.tensor)};
     }
-    std::vector<std::vector<std::string_view>> names;  // Of each member's modules.
+    std::vector<std::vector<std::string_view>> names;  // names of each member's modules
     std::vector<size_t> forms;
-    std::unordered_map<size_t, size_t> numbered;  // Form → member.
+    std::unordered_map<size_t, size_t> numbered;  // form → member
     for (const size_t m : module.members) {
       const std::string_view name = modules_[m].name;
       Made made = Make(m);
@@ -134,7 +135,7 @@ class OutlineBuilder {
     for (size_t m = 0; m < names.size(); ++m) {
       form += fmt::format("{}:{} ", fmt::join(names[m], ","), forms[m]);
       if (names[m].size() == 1) continue;
-      // Only the first part of its name is the module's own.
+      // Only the first part of the member's name is the module's own.
       const std::string rest = out.members[m].name.substr(names[m].front().size());
       out.members[m].name = AsOne(names[m]) + rest;
     }
@@ -146,7 +147,7 @@ class OutlineBuilder {
     return {std::move(out), Number(std::move(form))};
   }
 
-  std::vector<Module> modules_;  // The first is the root.
+  std::vector<Module> modules_;  // the first is the root
   std::unordered_map<std::string, size_t> forms_;
 };
 

@@ -17,7 +17,7 @@ int DepthOf(const ViewNode& node) {
   return node.operation == nullptr ? 0 : depth + 1;
 }
 
-// The tensor as it is to be stored. Or what is wrong.
+// Pads the tensor as it is to be stored, or returns what is wrong.
 std::optional<ViewProblem> PadTensor(const Mesh& mesh, double value, Tensor* tensor,
                                      PieceBudget* budget) {
   if (std::string misfit = MisfitOfPadding(value, tensor->dtype); !misfit.empty()) {
@@ -67,7 +67,7 @@ std::optional<ViewProblem> PadTensor(const Mesh& mesh, double value, Tensor* ten
 }  // namespace
 
 bool IsPadded(const InitGraph& graph) {
-  return graph.layout == kPaddedLayout &&  // A spec's own may have this name.
+  return graph.layout == kPaddedLayout &&  // a layout of the spec may have this name
          std::equal(graph.tensors.begin(), graph.tensors.end(), graph.drawn->begin(),
                     graph.drawn->end(),
                     [](const Tensor& a, const Tensor& b) { return a.path == b.path; });
@@ -96,7 +96,7 @@ void PadTensors(const Mesh& mesh, const std::vector<std::optional<Padding>>& pad
                 std::vector<Tensor>* stored, Diagnostics& diagnostics) {
   PieceBudget budget = kMaxPieces;
   int64_t bytes = 0;
-  auto padded = paddings.begin();  // The last that was.
+  auto padded = paddings.begin();  // the last tensor that was padded
   for (size_t i = 0; i < stored->size(); ++i) {
     Tensor& tensor = (*stored)[i];
     if (paddings[i]) {
@@ -108,7 +108,7 @@ void PadTensors(const Mesh& mesh, const std::vector<std::optional<Padding>>& pad
     int64_t of_tensor = 0;
     if (__builtin_mul_overflow(tensor.elements(), InfoOf(tensor.dtype).bytes, &of_tensor) ||
         __builtin_add_overflow(bytes, of_tensor, &bytes)) {
-      // Without padding they were counted before.
+      // The bytes without padding were counted before.
       return diagnostics.Error((*padded)->place,
                                "with padding the model has more than 2^63 - 1 bytes");
     }

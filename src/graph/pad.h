@@ -1,5 +1,5 @@
-// The pass for `uneven: pad`: what is stored is longer than what is drawn along the dimensions that
-// the mesh does not divide, so that all parts of a tensor are equal.
+// The pass for `uneven: pad`: it lengthens stored tensors along the dimensions that the mesh does
+// not divide, so that all shards of a tensor are equal.
 #pragma once
 
 #include <memory>
@@ -11,17 +11,17 @@
 
 namespace shardinit {
 
-// The layout's name where nothing but padding tells what is stored from what is drawn.
+// The layout's name if stored tensors differ from drawn ones by padding alone.
 inline constexpr std::string_view kPaddedLayout = "padded";
 
-// Whether it is what is drawn that is stored, each tensor under its own path, and some padded.
+// Returns whether each drawn tensor is stored under its own path, and some are padded.
 bool IsPadded(const InitGraph& graph);
 
-// Each drawn tensor as it is, to be stored.
+// Returns each drawn tensor unchanged, as a stored one.
 std::vector<Tensor> StoredAsDrawn(std::shared_ptr<const std::vector<Tensor>> drawn);
 
-// Pads views along the dimensions whose axes do not divide them, at their ends, up to the next size
-// that they divide. One padding for each tensor. Reports what cannot be.
+// Pads views at the end of each dimension that its mesh axes do not divide, up to the next size
+// that they divide. `paddings` has one entry per tensor. Reports what cannot be padded.
 void PadTensors(const Mesh& mesh, const std::vector<std::optional<Padding>>& paddings,
                 std::vector<Tensor>* stored, Diagnostics& diagnostics);
 

@@ -15,14 +15,14 @@ namespace {
   throw Error(ExitCode::kUsage, fmt::format("cannot copy `{}`: {}", path, why));
 }
 
-// Of a view without operations, which is a drawn tensor as it is.
+// Returns the drawn tensor's path if the tensor is stored as it is drawn, or else null.
 const std::string* PlainOf(const Tensor& tensor) {
   if (!tensor.view) return &tensor.path;
   const ViewNode& root = tensor.view->root;
   return root.operation == nullptr ? &(*tensor.view->drawn)[root.tensor].path : nullptr;
 }
 
-// Cuts a piece until its loops are nested: a stride larger than what all later ones reach.
+// Splits a piece until its loops are nested: each stride is larger than all later loops reach.
 void Nest(Piece piece, std::vector<Piece>* out, PieceBudget* budget) {
   auto& loops = piece.loops;
   std::sort(loops.begin(), loops.end(),
@@ -43,7 +43,8 @@ void Nest(Piece piece, std::vector<Piece>* out, PieceBudget* budget) {
   if ((*budget)-- > 0) out->push_back(std::move(piece));
 }
 
-// What `stored`, number `source` of all that is, has of drawn tensors: to and from exchanged.
+// Adds the pieces of drawn tensors that `stored`, which has the index `source`, holds: the pieces
+// of its view with source and target exchanged.
 void Invert(const Tensor& stored, int64_t source, std::vector<std::vector<Piece>>* of_drawn,
             PieceBudget* budget) {
   for (const Piece& piece : stored.view->pieces) {
@@ -56,13 +57,14 @@ void Invert(const Tensor& stored, int64_t source, std::vector<std::vector<Piece>
   }
 }
 
-// Pieces that have each element once, of those that have some several times: whole stored tensors
-// are left out. None: that leaves elements out, or some in there twice.
+// Chooses pieces that hold each element once, from pieces that may hold some several times, by
+// leaving out whole stored tensors. Returns nothing if elements are then missing or still held
+// twice.
 std::optional<std::vector<Piece>> Once(const std::vector<Piece>& pieces, int64_t elements) {
   std::vector<Piece> chosen;
   int64_t held = 0;
   const auto count = [](const std::vector<Piece>& of) {
-    std::vector<Piece> as_held = of;  // CountHeld() asks what is held of a source.
+    std::vector<Piece> as_held = of;  // CountHeld() counts what is held of a source
     for (Piece& piece : as_held) {
       std::swap(piece.base, piece.from);
       for (Piece::Loop& loop : piece.loops) std::swap(loop.stride, loop.from);
@@ -83,7 +85,7 @@ std::optional<std::vector<Piece>> Once(const std::vector<Piece>& pieces, int64_t
     begin = end;
     const auto all = count(with);
     if (!all) return std::nullopt;
-    if (*all == held) continue;  // Nothing new, as in a tied copy.
+    if (*all == held) continue;  // nothing new, as in a tied copy
     if (*all != held + added) return std::nullopt;
     chosen = std::move(with);
     held = *all;

@@ -1,4 +1,4 @@
-// Stored tensors of one layout out of those of another.
+// Makes stored tensors of one layout out of those of another.
 #pragma once
 
 #include <memory>
@@ -9,26 +9,27 @@
 
 namespace shardinit {
 
-// Whether both have the same elements, wherever they are cut.
+// Returns whether both have the same elements, however they are cut.
 bool AreStoredAlike(const Tensor& a, const Tensor& b);
 
-// Two graphs of the same model, which outlive this.
+// Rearranges the tensors of one graph for another of the same model; both must outlive it.
 class Rearrangement {
  public:
   Rearrangement(const InitGraph& from, const InitGraph& to);
 
-  // A stored tensor of `to` as a view of what `from` stores. Throws Error (kUsage) if that lacks
-  // something of it.
+  // Returns a stored tensor of `to` as a view of the tensors that `from` stores. Throws Error
+  // (kUsage) if `from` lacks some of its elements.
   Tensor ViewOf(const Tensor& tensor);
 
  private:
-  // A drawn tensor of `from` as an arrangement of what is stored. Throws.
+  // Returns a drawn tensor as an arrangement of the tensors that `from` stores, or throws.
   Viewed ArrangementOf(const std::string& path);
   Viewed Arrange(const ViewNode& node);
 
   const InitGraph &from_, &to_;
-  const std::shared_ptr<const std::vector<Tensor>> stored_;  // Of `from`; not owned.
-  std::vector<std::vector<Piece>> pieces_;  // Of each drawn tensor of `from`, in what is stored.
+  const std::shared_ptr<const std::vector<Tensor>> stored_;  // tensors of `from`; not owned
+  // For each drawn tensor of `from`, its pieces in the stored tensors.
+  std::vector<std::vector<Piece>> pieces_;
   PieceBudget budget_ = kMaxPieces;
 };
 

@@ -13,11 +13,11 @@
 
 namespace shardinit {
 
-// `vars` of the spec, each evaluated when first asked for, the tool's own variables, and those that
-// count in the loops around what is at hand.
+// Resolves `vars` of the spec (each evaluated on first use), the tool's own variables, and the
+// variables of the loops around the expression.
 class SpecScope : public Scope {
  public:
-  // `lacks`: there may be others.
+  // `lacks`: there may be variables that are not known.
   SpecScope(const std::vector<Named<ExprPtr>>& vars, bool lacks, Diagnostics& diagnostics);
 
   std::optional<Value> Find(const std::string& name, Diagnostics& diagnostics) const override;
@@ -25,10 +25,10 @@ class SpecScope : public Scope {
   std::vector<std::string> Names() const override;
   bool Has(const std::string& name) const;
 
-  // A variable of the tool's own, unless one of `vars` has its name.
+  // Adds a variable of the tool's own, unless one of `vars` has its name.
   void Define(const std::string& name, int64_t value);
 
-  // A variable that counts, as long as this lives: of a `repeat`, of a `for`.
+  // Defines the variable of a `repeat` or a `for` for the lifetime of this object.
   class Loop {
    public:
     Loop(SpecScope& scope, const std::string& variable) : loops_(scope.loops_) {
@@ -44,38 +44,38 @@ class SpecScope : public Scope {
   };
   const std::vector<std::pair<std::string, int64_t>>& loops() const { return loops_; }
 
-  // `layers.{i}.w` with the number of the loop `i` in its place.
+  // Replaces each `{i}` in a path, as in `layers.{i}.w`, by the number of the loop `i`.
   std::string WithNumbers(std::string path) const;
 
-  // Whether there may be names that are not known: of variables, or of a repeat around.
+  // Returns whether there may be names that are not known: variables, or those of a repeat around.
   bool lacks() const { return lacks_; }
   void Lack(bool lacks) { lacks_ = lacks; }
 
-  // From now on notes every name that is used in `uses`; null: no more.
+  // Records every name that is used from now on in `uses`; null stops recording.
   void Trace(std::vector<Setting>* uses) { trace_ = uses; }
 
  private:
   struct Var {
     const Named<ExprPtr>* named;
     enum { kNew, kBusy, kDone } state = kNew;
-    std::optional<Value> value = {};  // None: a mistake, which was reported.
+    std::optional<Value> value = {};  // none: it has a mistake, which was reported
   };
-  // `: a → b → a`; empty for `a → a` and where it would be long.
+  // Returns `: a → b → a`; empty for `a → a`, and if it would be long.
   std::string ChainTo(const std::string& name) const;
-  // False: it was there already.
+  // Returns false if the name is recorded already.
   bool Note(const std::string& name, std::string text, const Value& value, Span span) const;
-  // The variable, and by evaluating it once more those that it is made of.
+  // Records the variable and, by evaluating it once more, those that it uses.
   void Trace(const Var& var) const;
 
   bool lacks_;
   mutable std::unordered_map<std::string, Var> vars_;
-  mutable std::vector<const std::string*> chain_;  // Variables that need each other.
+  mutable std::vector<const std::string*> chain_;  // variables being evaluated, outermost first
   std::vector<std::pair<std::string, int64_t>> defined_;
-  std::vector<std::pair<std::string, int64_t>> loops_;  // Innermost last.
+  std::vector<std::pair<std::string, int64_t>> loops_;  // innermost last
   std::vector<Setting>* trace_ = nullptr;
 };
 
-// Nothing if a number in it is wrong, which is reported.
+// Returns nothing if a number in the path is wrong, which is reported.
 std::optional<std::string> EvaluatePath(const PathSpec& path, const Scope& names,
                                         Diagnostics& diagnostics);
 

@@ -60,7 +60,7 @@ void Sharder::Shard(WrittenTensors& written) {
       written.paddings[i] = CheckDivides(spec, tensor);
     }
   }
-  // For the mistakes in their axes.
+  // Report the mistakes in the axes of tensors without a shape.
   const Shape unknown;
   for (const TensorSpec* spec : written.shapeless) {
     CuttingOf(*spec, {{}, unknown, AxesOf(*spec), nullptr, false, false}, nullptr);
@@ -72,7 +72,7 @@ void Sharder::Look(WrittenTensors& written) {
   for (size_t i = 0; i < written.tensors.size(); ++i) {
     const TensorSpec* spec = written.specs[i];
     fixed.push_back(spec != nullptr && spec->shard ? &ExplicitOf(*spec) : nullptr);
-    if (spec == nullptr || spec->from) continue;  // A view is where what it is of is.
+    if (spec == nullptr || spec->from) continue;  // a view is where its sources are
     Tensor& tensor = written.tensors[i];
     Cutting cutting;
     cutting.partition.cuts.resize(tensor.shape.size());
@@ -88,7 +88,7 @@ void Sharder::Look(WrittenTensors& written) {
 
 void Sharder::Explain(const TensorSpec& spec, const Tensor& tensor, ShardingNotes* notes) {
   TensorToCut seen = SeenOf(spec, tensor);
-  // A drawn one's stage is the word of `stage`, or of a language that is asked once more.
+  // A drawn tensor's pins come from `stage`, or else from a language, which is asked once more.
   if (!seen.is_view && notes->stage.source == nullptr) seen.before = nullptr;
   CuttingOf(spec, seen, notes);
   if (spec.shard) notes->shard = spec.shard->span;
@@ -125,8 +125,8 @@ std::optional<Cutting> Sharder::CuttingOf(const TensorSpec& spec, const TensorTo
   if (tensor.before != nullptr) cutting.partition.pins = tensor.before->pins;
   cutting.is_pinned = tensor.is_view || spec.stage || !cutting.partition.pins.empty();
   bool is_known = true;
-  for (const auto& language :
-       stack_.languages) {  // Their mistakes show even where `shard` goes before.
+  // Languages run even if `shard` takes precedence, so that their mistakes are reported.
+  for (const auto& language : stack_.languages) {
     is_known &= language->Cut(tensor, &cutting, spec.shard ? nullptr : notes);
   }
   if (spec.shard) {
@@ -187,7 +187,7 @@ bool Sharder::CheckFits(const TensorSpec& spec, const Span& place, const Tensor&
   return fits;
 }
 
-// The tensor's word goes before that of `sharding`, and that before the spec's.
+// The tensor's own `uneven` takes precedence over that of `sharding`, and that over the spec's.
 const UnevenSpec* Sharder::PolicyOf(const TensorSpec& spec) const {
   if (spec.uneven) return &*spec.uneven;
   if (stack_.uneven) return &*stack_.uneven;
@@ -196,7 +196,7 @@ const UnevenSpec* Sharder::PolicyOf(const TensorSpec& spec) const {
 
 bool Sharder::AllowsUneven(const TensorSpec& spec) const {
   const ModelSpec& model = building_.spec;
-  if (spec.wrong.Has("uneven")) return true;  // Nobody knows.
+  if (spec.wrong.Has("uneven")) return true;  // the policy is not known
   if (const UnevenSpec* policy = PolicyOf(spec)) return policy->value != "error";
   return model.wrong.Has("uneven") || model.wrong.Has("sharding") ||
          std::any_of(stack_.languages.begin(), stack_.languages.end(),

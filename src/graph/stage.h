@@ -12,12 +12,12 @@ class StageBinder {
  public:
   StageBinder(Building& building, const Mesh& mesh);
 
-  // While the scope has the numbers of the repeats around. A mistake in the names of axes is
+  // Called while the scope has the numbers of the repeats around. A mistake in the names of axes is
   // reported once for all tensors that have the stage.
   std::vector<Pin> Bind(const StageSpec& stage);
 
  private:
-  // Also the sizes of the mesh, as `mesh_AXIS`: stages depend on them as values do not.
+  // Adds the sizes of the mesh as `mesh_AXIS`: stages may depend on them, values may not.
   class MeshScope : public Scope {
    public:
     MeshScope(const SpecScope& names, const Mesh& mesh) : names_(names), mesh_(mesh) {}
@@ -26,7 +26,7 @@ class StageBinder {
     std::vector<std::string> Names() const override;
 
    private:
-    int AxisOf(const std::string& name) const;  // -1: not such a name, or the spec's own.
+    int AxisOf(const std::string& name) const;  // -1: no mesh axis, or a variable of the spec
 
     const SpecScope& names_;
     const Mesh& mesh_;
@@ -35,7 +35,7 @@ class StageBinder {
   Building& building_;
   const Mesh& mesh_;
   const MeshScope scope_;
-  std::unordered_map<const StageSpec*, std::vector<int>> axes_;  // -1: there is none.
+  std::unordered_map<const StageSpec*, std::vector<int>> axes_;  // -1: no such axis
 };
 
 }  // namespace shardinit

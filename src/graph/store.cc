@@ -26,7 +26,8 @@ Globs GlobsOf(const std::vector<Located<std::string>>& patterns) {
   return Globs(texts);
 }
 
-// Lays out tensors: each a view of drawn ones, cut as these are unless the spec says how.
+// Makes the stored tensors: each is a view of drawn ones, and cut as these are unless the spec says
+// otherwise.
 class Storer : public LeafVisitor {
  public:
   Storer(Building& building, const Mesh& mesh, Sharder& sharder,
@@ -40,7 +41,7 @@ class Storer : public LeafVisitor {
         stages_(building, mesh),
         stored_(*stored) {}
 
-  // `a.3.b` of each module `a` that is to be stacked will be a part of `a.b`, and is not kept.
+  // Finds tensors to stack: `a.3.b` of a module `a` becomes a part of `a.b`, and is not kept.
   void FindStacks(const LayoutSpec& layout) {
     std::vector<bool> stacks(layout.stack.size());
     Globs globs = GlobsOf(layout.stack);
@@ -64,7 +65,7 @@ class Storer : public LeafVisitor {
     }
   }
 
-  // Each as `{stack: {axis: 0, of: [...]}}` would be.
+  // Adds each stack as `{stack: {axis: 0, of: [...]}}` would.
   void AddStacks() {
     for (Stack& stack : stacks_) {
       std::sort(stack.members.begin(), stack.members.end());
@@ -154,7 +155,7 @@ class Storer : public LeafVisitor {
         return;
       }
     }
-    // Languages of `sharding` need not look at `axes`.
+    // A language of `sharding` may ignore `axes`.
     if ((!spec.axes || spec_.sharding) && !spec.shard) {
       tensor.partition.cuts = lowered->viewed.partition.cuts;
       const std::vector<bool>& in_doubt = lowered->viewed.in_doubt;
@@ -174,16 +175,16 @@ class Storer : public LeafVisitor {
  private:
   struct Stack {
     std::string path;
-    const Span* place;                                // Of the pattern.
-    std::vector<std::pair<int64_t, size_t>> members;  // Number, tensor.
+    const Span* place;                                // of the pattern
+    std::vector<std::pair<int64_t, size_t>> members;  // number, tensor
   };
   struct Numbered {
     size_t pattern;
     int64_t number;
-    std::string path;  // Without the number.
+    std::string path;  // without the number
   };
 
-  // By the first number in the path whose module is to be stacked.
+  // Finds the first number in the path whose module is to be stacked.
   static std::optional<Numbered> FindNumber(const std::string& path, Globs& stacks) {
     for (size_t dot = path.find('.'); dot != path.npos; dot = path.find('.', dot + 1)) {
       const size_t end = path.find('.', dot + 1);
@@ -226,11 +227,11 @@ class Storer : public LeafVisitor {
   StageBinder stages_;
   WrittenTensors& stored_;
   std::vector<Stack> stacks_;
-  std::vector<bool> is_stacked_;  // Of what is drawn.
+  std::vector<bool> is_stacked_;  // of each drawn tensor
   int64_t total_bytes_ = 0;
 };
 
-// What of each drawn tensor is stored.
+// Finds the stored pieces of each drawn tensor.
 class PiecesOf {
  public:
   PiecesOf(const std::vector<Tensor>& stored, size_t drawn) : begins_(drawn + 2) {
@@ -252,11 +253,12 @@ class PiecesOf {
   }
 
  private:
-  std::vector<size_t> begins_;  // Of each tensor's pieces.
+  std::vector<size_t> begins_;  // where each tensor's pieces begin
   std::vector<const Piece*> pieces_;
 };
 
-// Every element of every drawn tensor is in one of `stored`, or the tensor is to be omitted.
+// Checks that each element of each drawn tensor is in one of `stored`, unless the layout omits the
+// tensor.
 void CheckCoverage(const Located<std::string>& name, const LayoutSpec& layout,
                    const std::vector<Tensor>& drawn, const std::vector<Tensor>& stored,
                    Diagnostics& diagnostics) {
@@ -321,7 +323,7 @@ WrittenTensors StoreLayout(const Named<LayoutSpec>& layout, const Mesh& mesh,
   Expand(layout.value.modules, std::ssize(stored.tensors), building, storer);
   sharder.Shard(stored);
   for (size_t i = 0; i < stored.specs.size() && stored.specs[i] == nullptr; ++i) {
-    // That of one is that of all whose stack it is in.
+    // All tensors of a stack have the padding of the first.
     const ViewNode& root = stored.tensors[i].view->root;
     stored.paddings[i] = paddings[(root.operation == nullptr ? root : root.of.front()).tensor];
   }

@@ -1,4 +1,4 @@
-// The pass that stores what is drawn: a layout's views of it.
+// The pass that stores drawn tensors as the views of a layout.
 #pragma once
 
 #include <memory>
@@ -10,15 +10,15 @@
 
 namespace shardinit {
 
-// What the layout stores, cut over the mesh and padded; `paddings` are those of what is drawn, as
-// it is kept. `building` is of this layout alone; `budget` is what
-// it may still take.
+// Returns the layout's tensors, cut over the mesh and padded. `paddings` are those of the drawn
+// tensors; tensors that are kept or stacked inherit them. `building` serves this layout alone;
+// `budget` is the number of pieces that it may still take.
 WrittenTensors StoreLayout(const Named<LayoutSpec>& layout, const Mesh& mesh,
                            std::shared_ptr<const std::vector<Tensor>> drawn,
                            const std::vector<std::optional<Padding>>& paddings, Building& building,
                            PieceBudget* budget);
 
-// `mesh_AXIS`: some layouts depend on how many ranks share a tensor.
+// Defines `mesh_AXIS`, since some layouts depend on how many ranks share a tensor.
 void DefineMeshSizes(const Mesh& mesh, SpecScope* names);
 
 }  // namespace shardinit

@@ -18,26 +18,26 @@ Stream AfterTensor(const Tensor& tensor, Places places) {
     Stream stream = is_known ? kernels::AfterTorch(drawn, std::max(1, AvailableCores()))
                              : torch_cpu::After(drawn);
     stream.is_least = stream.is_least || !is_known;
-    if (std::holds_alternative<Sparse>(tensor.distribution)) {  // A permutation for each column.
+    if (std::holds_alternative<Sparse>(tensor.distribution)) {  // a permutation for each column
       stream.position += static_cast<uint64_t>((tensor.shape[0] - 1) * tensor.shape[1]);
     }
     return stream;
   }
-  Stream stream = tensor.stream;  // Wherever that is, no other begins there.
+  Stream stream = tensor.stream;  // any place where no other tensor begins
   stream.position += static_cast<uint64_t>(tensor.elements());
   return stream;
 }
 
 void AssignTorch(uint64_t seed, std::vector<Tensor>& tensors, Places places) {
-  const Tensor* before = nullptr;  // The last one that was drawn.
+  const Tensor* before = nullptr;  // the last one that was drawn
   std::vector<Tensor*> tied;
   std::unordered_map<std::string_view, const Tensor*> drawn;
   for (Tensor& tensor : tensors) {
     if (tensor.view || !IsRandom(tensor.distribution)) continue;
     tensor.stream = {.key = kTorchCpu.key(seed, tensor.path), .engine = &kTorchCpu};
     if (!HasPlace(tensor)) continue;
-    if (tensor.draw_path == tensor.path) tensor.draw_path.clear();  // Is tied to itself.
-    if (!tensor.draw_path.empty()) {  // Takes the numbers of another, and none of its own.
+    if (tensor.draw_path == tensor.path) tensor.draw_path.clear();  // it is tied to itself
+    if (!tensor.draw_path.empty()) {  // takes another's numbers, and none of its own
       tied.push_back(&tensor);
       continue;
     }
@@ -53,7 +53,7 @@ void AssignTorch(uint64_t seed, std::vector<Tensor>& tensors, Places places) {
   }
   for (Tensor* tensor : tied) {
     const auto other = drawn.find(tensor->draw_path);
-    if (other == drawn.end()) continue;  // Of a wrong `tie`, which has its error.
+    if (other == drawn.end()) continue;  // a wrong `tie`, which was reported
     tensor->stream = other->second->stream;
     tensor->draw_path.clear();
   }

@@ -1,4 +1,4 @@
-// Which random numbers each tensor is drawn from.
+// Assigns the random numbers that each tensor is drawn from.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,15 @@
 
 namespace shardinit {
 
-// The path that a tensor's key is of, if that is not given.
+// Returns the path that gives a tensor's key if no key is given.
 const std::string& DrawPathOf(const Tensor& tensor);
 
-// Where tensors begin that are drawn one after another. How many numbers a truncated normal tensor
-// of torch_cpu takes depends on them: all are made to tell.
+// How to find where tensors of a sequential stream begin. The count of numbers that a truncated
+// normal tensor of torch_cpu takes depends on the numbers: kFound makes them all to count them,
+// kLeast assumes the smallest count.
 enum class Places { kFound, kLeast };
 
-// Of all that are drawn, in the order of the spec.
+// Assigns streams to all drawn tensors, in the order of the spec.
 void AssignStreams(const Engine& engine, uint64_t seed, std::vector<Tensor>& tensors,
                    Places places = Places::kFound);
 

@@ -20,7 +20,7 @@
 namespace shardinit {
 namespace {
 
-// What is not the same, with both; empty if nothing.
+// Describes the difference between two tensors; empty if there is none.
 std::string DifferenceOf(const Tensor& tied, const Tensor& other) {
   if (tied.shape != other.shape) {
     return fmt::format("has the shape [{}] and not [{}]", fmt::join(tied.shape, ", "),
@@ -52,7 +52,7 @@ void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics) {
   for (size_t i = 0; i < drawn.tensors.size(); ++i) {
     if (drawn.specs[i] != nullptr && drawn.specs[i]->tie) tied.push_back(i);
   }
-  // Where mistakes hide tensors, the one that is named may be among them.
+  // If mistakes hide tensors, the one that is named may be among them.
   if (tied.empty() || !drawn.IsComplete()) return;
   std::unordered_map<std::string_view, size_t> numbers;
   for (size_t i = 0; i < drawn.tensors.size(); ++i) numbers.emplace(drawn.tensors[i].path, i);
@@ -77,7 +77,7 @@ void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics) {
     const TensorSpec* const own = drawn.specs[i];
     if (own != spec && own != reported && (own->jax_key || own->torch_key)) {
       ReportKeyOfTie(*own, diagnostics);
-      reported = own;  // Once for a repeat.
+      reported = own;  // reported once for a repeat
       continue;
     }
     if (spec != nullptr && spec->tie && !other.draw_path.empty() && other.draw_path != other.path) {
@@ -104,7 +104,7 @@ void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics) {
 
 std::unordered_set<const Tensor*> FindCopies(const InitGraph& graph) {
   const std::vector<Tensor>& drawn = graph.logical();
-  // The first tensor that is drawn as each is.
+  // Maps a key or a path to the first tensor that is drawn by it.
   std::map<std::tuple<std::optional<uint64_t>, bool, std::string_view>, size_t> firsts;
   std::vector<int64_t> origins;
   for (size_t i = 0; i < drawn.size(); ++i) {
@@ -118,7 +118,7 @@ std::unordered_set<const Tensor*> FindCopies(const InitGraph& graph) {
   }
   std::unordered_set<const Tensor*> copies;
   std::map<std::pair<int64_t, Shape>, std::vector<std::pair<const Tensor*, std::vector<Piece>>>>
-      seen;  // By the first source.
+      seen;  // by first source and shape
   for (size_t i = 0; i < graph.tensors.size(); ++i) {
     const Tensor& tensor = graph.tensors[i];
     std::vector<Piece> pieces = tensor.view != nullptr

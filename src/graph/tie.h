@@ -1,4 +1,4 @@
-// Tensors that have the values of others.
+// Binds tensors that have the values of other tensors.
 #pragma once
 
 #include <unordered_set>
@@ -8,18 +8,20 @@
 
 namespace shardinit {
 
-// Whether one key gives two tensors the same values.
+// Returns whether one key gives both tensors the same values.
 bool MadeAlike(const Tensor& a, const Tensor& b);
 
-// A tensor that is tied has a key of its own, and is no part of a repeat that begins with it.
+// Reports a tensor that has `tie` and a key of its own. A key of JAX or PyTorch may stand beside
+// `tie` only in a repeat that is tied to its own first tensor.
 void ReportKeyOfTie(const TensorSpec& spec, Diagnostics& diagnostics);
 
-// Draws each tensor with a `tie` as the one that it names, which must be made alike. A tensor may
-// name itself, as the first of a repeat does in which all are tied to it, and then has its `key`.
+// Draws each tensor with a `tie` as the one that it names, which must have the same shape, dtype
+// and distribution. A tensor may name itself: the first tensor of a repeat whose tensors are all
+// tied to it does so, and has its own `key`.
 void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics);
 
-// Of what is stored, the tensors with the same elements as one before them: tied to that, or views
-// of the same or of tied tensors.
+// Returns the stored tensors whose elements equal those of an earlier one: they are tied to it, or
+// are views of the same or of tied tensors.
 std::unordered_set<const Tensor*> FindCopies(const InitGraph& graph);
 
 }  // namespace shardinit

@@ -32,10 +32,10 @@ std::string RefusalOfType(const Tensor& tensor) {
   }
 }
 
-// Cut-offs in standard deviations from the mean.
+// Takes cut-offs in standard deviations from the mean.
 std::string RefusalOf(double low, double high) {
-  if (low <= -0.5 && high >= 0.5) return {};  // 38 % at least.
-  // trunc_normal_ then draws from a uniform distribution, and asks a logarithm which to take.
+  if (low <= -0.5 && high >= 0.5) return {};  // at least 38 % are kept
+  // Below 30 %, trunc_normal_ draws from a uniform distribution, and keeps numbers by a logarithm.
   const double kept = exact::NormalCdf(high) - exact::NormalCdf(low);
   if (kept > 0.3) return {};
   return fmt::format(
@@ -94,7 +94,7 @@ bool IsInexact(const Tensor& tensor) {
                        });
   }
   if (const auto* n = std::get_if<Norm>(&tensor.distribution)) {
-    return n->tensor->stream.engine == &kTorchCpu;  // Only what is drawn has one.
+    return n->tensor->stream.engine == &kTorchCpu;  // only a drawn tensor has a stream
   }
   if (tensor.stream.engine != &kTorchCpu) return false;
   if (const auto* e = std::get_if<Expression>(&tensor.distribution)) return e->program->inexact;

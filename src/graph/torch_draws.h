@@ -1,4 +1,4 @@
-// What torch_cpu draws for a tensor.
+// The draws of torch_cpu for a tensor.
 #pragma once
 
 #include <string>
@@ -8,18 +8,18 @@
 
 namespace shardinit {
 
-// Why PyTorch's numbers cannot be made for this tensor; empty: they can.
+// Returns why PyTorch's numbers cannot be made for this tensor; empty if they can.
 std::string TorchRefusal(const Tensor& tensor);
 
-// Whether its numbers have one place in the stream: those of expressions have their own.
+// Returns whether the tensor has one place in the stream; expressions have a place for each call.
 bool HasPlace(const Tensor& tensor);
 
-// Of a tensor that has a place, and is not refused.
+// Takes a tensor that has a place and is not refused.
 torch_cpu::Drawn TorchDrawsOf(const Tensor& tensor);
-// Of a call in an expression, and the tensor's stream.
+// Takes a call in an expression, and the tensor's stream.
 torch_cpu::Drawn TorchDrawsOf(const Program::PlacedCall& call, const Stream& stream);
 
-// Whether PyTorch rounds these numbers in a way of its own, so that not every bit may be the same.
+// Returns whether PyTorch rounds these numbers in its own way, so that some bits may differ.
 bool IsInexact(const Tensor& tensor);
 
 }  // namespace shardinit

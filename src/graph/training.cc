@@ -16,12 +16,13 @@
 namespace shardinit {
 namespace {
 
-// Bytes a second that a device sends, one way. NVLink of an H100, and InfiniBand NDR with a port
-// for each; ICI and DCN of a chip of TPU v6e.
+// Bytes a second that a device sends one way. GPUs: NVLink of an H100, and InfiniBand NDR with a
+// port for each device. TPUs: ICI and DCN of a v6e chip.
 constexpr double kNvLink = 450e9, kInfiniBand = 50e9, kIci = 100e9, kDcn = 12.5e9;
 constexpr int64_t kDevicesOfNode = 8;
 constexpr int64_t kDefaultTokens = 8192;
-constexpr int64_t kDefaultFlops = 400'000'000'000'000;  // 40 % of what both are said to do in bf16.
+// 40 % of the nominal bf16 rate of both devices.
+constexpr int64_t kDefaultFlops = 400'000'000'000'000;
 constexpr int64_t kMemoryOfH100 = 80'000'000'000, kMemoryOfV6e = 32'000'000'000;
 constexpr int64_t kMostOfAnything = int64_t{1} << 60;
 
@@ -49,7 +50,7 @@ AxisUse UseOf(std::string_view name) {
   return Holds(kComputationAxes, name) ? AxisUse::kComputation : AxisUse::kBatch;
 }
 
-// Of the slowest link along an axis.
+// Returns the bandwidth of the slowest link along an axis.
 double BandwidthOf(const Mesh& mesh, size_t axis) {
   if (!mesh.devices.IsPlain()) {
     const auto& slices = mesh.devices.slices;
@@ -59,7 +60,7 @@ double BandwidthOf(const Mesh& mesh, size_t axis) {
   return reach <= kDevicesOfNode ? kNvLink : kInfiniBand;
 }
 
-// `fans` of the modules around each tensor.
+// Maps each tensor to `fans` of the modules around it.
 using FansOfSpecs =
     std::unordered_map<const TensorSpec*, const std::optional<Located<std::string>>*>;
 
@@ -75,7 +76,7 @@ void CollectFans(const ModuleSpec& module, const std::optional<Located<std::stri
   }
 }
 
-// Reads the weights of a model as the spec has them.
+// Turns the tensors of a spec into the weights of a training step.
 class StepBuilder {
  public:
   StepBuilder(const Training& training, const Mesh& mesh, const ModelSpec& spec)
@@ -100,8 +101,8 @@ class StepBuilder {
   }
 
  private:
-  // Experts may be pinned to ranks that other experts are not on. What pins other tensors has
-  // stages.
+  // An axis has stages if it pins a tensor that is not an expert's: experts may be pinned to ranks
+  // that other experts are not on.
   void FindStages(const Tensor& tensor) {
     for (const Pin& pin : tensor.partition.pins) {
       const auto a = static_cast<size_t>(pin.axis);
@@ -111,7 +112,7 @@ class StepBuilder {
     }
   }
 
-  // Those whose ranks have the tensor; empty: all.
+  // Returns the stages whose ranks hold the tensor; empty: all.
   std::vector<size_t> StagesOf(const Tensor& tensor, size_t all) const {
     std::vector<size_t> stages;
     if (tensor.partition.pins.empty()) return stages;
@@ -170,7 +171,7 @@ class StepBuilder {
     if (spec.axes && spec.axes->value.size() == rank) {
       for (size_t d = 0; d < rank; ++d) {
         weight.names[d] = DimensionNamed(spec.axes->value[d].value);
-        // A router has experts as its output, and is no more than a matrix.
+        // The experts of a router are its output; it is a plain matrix.
         const bool is_batch = std::count(source.batch.begin(), source.batch.end(), d) > 0;
         if (weight.names[d] == DimensionName::kExperts && rank > 2 && !is_batch) {
           source.batch.push_back(d);
@@ -179,7 +180,7 @@ class StepBuilder {
     }
     weight.batch = source.batch;
     weight.is_table = IsTable(tensor, spec);
-    // Tables are [rows, columns] everywhere.
+    // Embedding tables are [rows, columns] everywhere.
     if (weight.is_table && !source.axes) source.order = FanOrder::kInOut;
     if (const auto directions = DirectionsOf(source, rank)) {
       weight.in = directions->in;
@@ -203,16 +204,16 @@ class StepBuilder {
   }
 
   const Mesh& mesh_;
-  Diagnostics unheard_;  // Mistakes were reported before.
+  Diagnostics unheard_;  // mistakes were reported before
   Building building_;
   FansOfSpecs fans_;
   TrainingStep step_;
   std::set<size_t> stage_axes_;
   std::unordered_map<const TensorSpec*, std::vector<size_t>> known_;
-  std::vector<const Tensor*> firsts_;  // Of each weight.
+  std::vector<const Tensor*> firsts_;  // first tensor of each weight
 };
 
-// A number that config.json has under one of these names; 0: it has none.
+// Returns the number that config.json has under one of these names; 0 if there is none.
 int64_t InConfig(const Building& building, std::initializer_list<std::string_view> names) {
   Diagnostics unheard;
   if (!building.spec.config) return 0;
@@ -227,7 +228,7 @@ int64_t InConfig(const Building& building, std::initializer_list<std::string_vie
   return 0;
 }
 
-// Reads what `bandwidth` and `training` say.
+// Reads `bandwidth` and `training`.
 class TrainingBinder {
  public:
   TrainingBinder(Building& building, const Mesh& mesh)
@@ -246,7 +247,7 @@ class TrainingBinder {
   }
 
  private:
-  // Of a name that the mesh does not have none, which it reports.
+  // Returns null and reports the name if the mesh does not have it.
   StepAxis* Find(const Located<std::string>& name) {
     const int axis = mesh_.Find(name.value);
     if (axis >= 0) return &training_.axes[static_cast<size_t>(axis)];
@@ -336,7 +337,7 @@ TrainingStep StepOf(const WrittenTensors& drawn, const Training& training, const
 
 namespace {
 
-// Of each weight.
+// Returns the cuts of each weight.
 std::vector<AxisCuts> CutsOf(const WrittenTensors& drawn, const TrainingStep& step) {
   std::vector<AxisCuts> cuts(step.model.weights.size());
   for (size_t i = 0; i < drawn.tensors.size(); ++i) {
@@ -364,11 +365,11 @@ void ExplainAlternatives(const WrittenTensors& drawn, const Training& training, 
   BlockCuts chosen;
   for (const size_t w : block.weights) {
     chosen.push_back(cuts[w]);
-    model.weights[w].pinned.clear();  // It may have been chosen, too.
+    model.weights[w].pinned.clear();  // a language may have chosen them, too
   }
   std::vector<BlockCuts> ways = Strategies(model, block, FixedCuts(model.weights.size()));
   ways.insert(ways.begin(), chosen);
-  // Of the ways that cut this tensor alike the best.
+  // Among ways that cut this tensor alike, only the best one is noted.
   std::vector<ShardingNotes::Alternative> all;
   for (const BlockCuts& way : ways) {
     for (size_t i = 0; i < way.size(); ++i) cuts[block.weights[i]] = way[i];

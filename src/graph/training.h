@@ -1,5 +1,5 @@
-// What a spec and the names in it say of a training step, for what a sharding costs
-// (autoshard/). shardinit-auto(7) has what each name means.
+// Reads a training step from a spec and its names, to find the cost of a sharding (autoshard/).
+// shardinit-auto(7) explains each name.
 #pragma once
 
 #include <optional>
@@ -14,22 +14,22 @@ namespace shardinit {
 // Reports mistakes in `bandwidth` and `training`.
 Training BindTraining(Building& building, const Mesh& mesh);
 
-// The tensors of a spec as weights: equal ones of one TensorSpec are one weight.
+// The tensors of a spec as weights: equal tensors of one TensorSpec are one weight.
 struct TrainingStep {
   StepModel model;
-  std::vector<size_t> weights;  // Of each tensor.
+  std::vector<size_t> weights;  // index of each tensor's weight
 };
 
-// `by_partition`: those that are cut in other ways are not equal.
+// `by_partition`: tensors that are cut differently are not equal.
 TrainingStep StepOf(const WrittenTensors& drawn, const Training& training, const Mesh& mesh,
                     bool by_partition, const ModelSpec& spec);
 
-// What each way to cut the block of the first tensor whose path matches `notes->pattern` would
-// cost.
+// Notes the cost of each way to cut the block of the first tensor whose path matches
+// `notes->pattern`.
 void ExplainAlternatives(const WrittenTensors& drawn, const Training& training, const Mesh& mesh,
                          const ModelSpec& spec, Explanation* notes);
 
-// What the sharding that the tensors have costs; none if the spec does not say enough.
+// Returns the cost of the tensors' sharding; nothing if the spec does not say enough.
 std::optional<StepCost> CostOf(const WrittenTensors& drawn, const Training& training,
                                const Mesh& mesh, const ModelSpec& spec);
 

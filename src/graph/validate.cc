@@ -19,14 +19,14 @@
 namespace shardinit {
 namespace {
 
-// `a.b` of `a.b.c`; empty if there is none.
+// Returns `a.b` for `a.b.c`; empty if there is no group.
 std::string_view GroupOf(std::string_view path) {
   const size_t dot = path.rfind('.');
   return path.substr(0, dot == path.npos ? 0 : dot);
 }
 
-// A tensor's path, or a group that a tensor is in. Sorting these and looking at neighbours takes
-// a third of the time of hash tables, whose every step is a cache miss if there are a million.
+// A tensor's path, or a group that a tensor is in. Sorting names takes a third of the time of hash
+// tables, whose every step is a cache miss if there are a million names.
 struct Name {
   Name(std::string_view name, size_t number)
       : hash(std::hash<std::string_view>()(name)), text(name), tensor(number) {}
@@ -50,7 +50,7 @@ bool IsIn(std::string_view group, std::string_view path) {
   return path.size() > group.size() && path[group.size()] == '.' && path.starts_with(group);
 }
 
-// `a.b.c` makes the groups `a.b` and `a`; a tensor may not have such a path.
+// Checks paths: `a.b.c` makes the groups `a.b` and `a`, and no tensor may have such a path.
 void CheckPaths(const std::vector<Tensor>& all, const std::vector<const Span*>& places,
                 Diagnostics& diagnostics) {
   std::vector<Name> paths, groups;
@@ -66,8 +66,8 @@ void CheckPaths(const std::vector<Tensor>& all, const std::vector<const Span*>& 
   SortNames(paths);
   SortNames(groups);
 
-  std::vector<std::pair<size_t, size_t>> equal,
-      inside;  // The later or the outer one, and the other.
+  // Each pair has the later or the outer tensor first.
+  std::vector<std::pair<size_t, size_t>> equal, inside;
   for (size_t k = 1, first = 0; k < paths.size(); ++k) {
     if (Before(paths[first], paths[k])) {
       first = k;
@@ -99,11 +99,11 @@ void CheckPaths(const std::vector<Tensor>& all, const std::vector<const Span*>& 
 
 bool IsTied(const TensorSpec* spec) { return spec != nullptr && spec->tie; }
 
-// 64-bit keys of two paths could collide, though nobody will see it happen; an
-// explicit `key:` that repeats is the case to find.
+// Checks that no two tensors share a stream. The case to find is an explicit `key:` that repeats;
+// the 64-bit keys of two paths could collide, too, but hardly ever will.
 void CheckKeys(const std::vector<Tensor>& all, const std::vector<const Span*>& places,
                const std::vector<const TensorSpec*>& specs, Diagnostics& diagnostics) {
-  std::vector<std::pair<uint64_t, size_t>> order;  // The key, and the tensor.
+  std::vector<std::pair<uint64_t, size_t>> order;  // key, tensor
   order.reserve(all.size());
   for (size_t i = 0; i < all.size(); ++i) {
     if (IsRandom(all[i].distribution) && !all[i].stream.is_least &&
@@ -112,7 +112,7 @@ void CheckKeys(const std::vector<Tensor>& all, const std::vector<const Span*>& p
     }
   }
   std::sort(order.begin(), order.end());
-  // Few have one key, but of an engine with one for all.
+  // Few tensors share a key, unless the engine has one key for all.
   const auto before = [&](const auto& a, const auto& b) {
     return std::tie(all[a.second].stream, a.second) < std::tie(all[b.second].stream, b.second);
   };
@@ -122,14 +122,15 @@ void CheckKeys(const std::vector<Tensor>& all, const std::vector<const Span*>& p
     if (end - begin > 1) std::sort(begin, end, before);
     begin = end;
   }
-  size_t untied = order.empty() ? 0 : order[0].second;  // Of the stream at hand, if one is.
+  // The tensor of the current stream that is not tied, if there is one.
+  size_t untied = order.empty() ? 0 : order[0].second;
   for (size_t k = 1; k < order.size(); ++k) {
     const size_t first = order[k - 1].second, second = order[k].second;
     if (all[first].stream != all[second].stream) {
       untied = second;
       continue;
     }
-    // Of those with one stream all but one are tied.
+    // Tensors may share a stream if all but one of them are tied.
     const bool ties = specs.empty() ? MadeAlike(all[first], all[second])
                                     : IsTied(specs[second]) || IsTied(specs[untied]);
     if (!specs.empty() && !IsTied(specs[second])) untied = second;
@@ -142,7 +143,7 @@ void CheckKeys(const std::vector<Tensor>& all, const std::vector<const Span*>& p
   }
 }
 
-// Every element of the distribution, if they are all one number that is known now.
+// Returns the value of all elements, if they are one number that is known now.
 std::optional<double> TheOnlyValue(const Distribution& distribution) {
   if (const auto* constant = std::get_if<Constant>(&distribution)) return constant->value;
   const auto* expression = std::get_if<Expression>(&distribution);
@@ -189,7 +190,7 @@ namespace {
 
 void CheckDraws(const std::vector<Tensor>& all, const std::vector<const Span*>& places,
                 Diagnostics& diagnostics) {
-  // Making a sampler takes as long as a thousand tensors, of which most have the same.
+  // Making a sampler takes as long as a thousand tensors, most of which share one.
   std::map<std::tuple<double, double, double>, std::string_view> known;
   for (size_t i = 0; i < all.size(); ++i) {
     const Engine& engine = *all[i].stream.engine;
@@ -207,7 +208,8 @@ void CheckDraws(const std::vector<Tensor>& all, const std::vector<const Span*>& 
   }
 }
 
-// That an expression takes numbers of the spec's engine alone, and that this can make them.
+// Checks that an expression takes numbers of the spec's engine alone, and that this engine can make
+// them.
 void CheckPlaced(const std::vector<Tensor>& all, const std::vector<const Span*>& places,
                  Diagnostics& diagnostics) {
   for (size_t i = 0; i < all.size(); ++i) {
@@ -238,7 +240,7 @@ void ValidateTensors(const std::vector<Tensor>& all, const std::vector<const Spa
                      const std::vector<const TensorSpec*>& specs, Diagnostics& diagnostics) {
   const size_t before = diagnostics.all().size();
   CheckPaths(all, places, diagnostics);
-  // What has one path has one stream, too.
+  // Equal paths have equal streams, too, and were reported.
   if (diagnostics.all().size() == before) CheckKeys(all, places, specs, diagnostics);
   CheckDraws(all, places, diagnostics);
   CheckPlaced(all, places, diagnostics);

@@ -23,7 +23,7 @@ std::optional<Viewed> Wrong(ViewProblem* problem, int parameter, std::string mes
   return {};
 }
 
-// Argument 0 as one of `rank` dimensions.
+// Binds argument 0 to one of `rank` dimensions.
 bool BindAxis(int64_t rank, const Shape& shape, Arguments& arguments, ViewProblem* problem) {
   int64_t& axis = std::get<int64_t>(arguments[0]);
   if (axis >= -rank && axis < rank) {
@@ -35,8 +35,7 @@ bool BindAxis(int64_t rank, const Shape& shape, Arguments& arguments, ViewProble
   return false;
 }
 
-// Of several tensors that are put side by side: dimensions that all cut alike
-// stay cut.
+// Joins tensors that are put side by side: a dimension that all cut alike stays cut.
 Viewed Together(const std::vector<Viewed>& of) {
   const Viewed& first = of.front();
   Viewed out{{}, first.partition, first.in_doubt, first.name, first.pins_in_doubt};
@@ -88,7 +87,7 @@ std::optional<Viewed> ApplyStack(std::vector<Viewed> of, Arguments& arguments, P
   return out;
 }
 
-// Whether tensors fit along the axis of argument 0, and their sum a tensor.
+// Checks that the tensors fit along the axis of argument 0, and that their elements can be counted.
 bool BindConcat(std::string_view name, const std::vector<Viewed>& of, Arguments& arguments,
                 ViewProblem* problem) {
   const Shape& shape = ShapeOf(of.front());
@@ -140,7 +139,7 @@ std::optional<Viewed> ApplyInterleave(std::vector<Viewed> of, Arguments& argumen
   return out;
 }
 
-// An order that no tensor has, for one that is not given.
+// Stands for `axes` that are not given; no tensor has this order.
 const std::vector<int64_t> kReversed = {std::numeric_limits<int64_t>::min()};
 
 std::optional<Viewed> ApplyTranspose(std::vector<Viewed> of, Arguments& arguments,
@@ -191,7 +190,7 @@ std::optional<Viewed> ApplyReshape(std::vector<Viewed> of, Arguments& arguments,
   Viewed out{
       {}, PartitionSpec(shape.size()), std::vector<bool>(shape.size()), in.name, in.pins_in_doubt};
   out.partition.pins = in.partition.pins;
-  // Dimensions at either end that are still what they were stay cut.
+  // Equal leading and trailing dimensions stay cut.
   const size_t both = std::min(shape.size(), before.size());
   size_t kept = 0;
   for (; kept < both && shape[kept] == before[kept]; ++kept) {

@@ -17,24 +17,24 @@ using ViewArgument = std::variant<int64_t, double, std::vector<int64_t>>;
 
 struct ViewParameter {
   std::string_view name;
-  std::string_view description;  // For editors: a phrase.
+  std::string_view description;  // a phrase for editors
   enum Kind { kInteger, kNumber, kIntegers } kind;
-  std::optional<ViewArgument> default_value;  // None: it must be given.
+  std::optional<ViewArgument> default_value;  // none: it must be given
 };
 
-// What is wrong with an operation's arguments.
+// A mistake in an operation's arguments or operands.
 struct ViewProblem {
   std::string message, hint;
-  int parameter = -1;  // -1: it is the tensors.
+  int parameter = -1;  // -1: the tensors are wrong
 };
 
-// A tensor at work: how it is arranged, and how it is cut if nothing else is said.
+// An operand or a result: its arrangement, and its cuts unless the spec says otherwise.
 struct Viewed {
   Arrangement arrangement;
   PartitionSpec partition;
-  std::vector<bool> in_doubt;  // Dimensions that its tensors cut differently.
-  std::string name;            // For messages: its first tensor.
-  bool pins_in_doubt = false;  // Its tensors are on different ranks.
+  std::vector<bool> in_doubt;  // dimensions that its tensors cut differently
+  std::string name;            // its first tensor, for messages
+  bool pins_in_doubt = false;  // its tensors are on different ranks
 };
 
 // An operation that specs and plans may name: a row of the table in view.cc.
@@ -42,9 +42,9 @@ struct ViewOperation {
   std::string_view name;
   std::string_view description;
   std::vector<ViewParameter> parameters;
-  bool many;  // Takes a list of tensors.
-  // Arguments stand in the order of the parameters; positions in them that are
-  // counted from the end are replaced by those from the start.
+  bool many;  // takes a list of tensors
+  // Takes arguments in the order of the parameters. Replaces positions in them that count from the
+  // end by positions that count from the start.
   std::optional<Viewed> (*apply)(std::vector<Viewed> of, std::vector<ViewArgument>& arguments,
                                  PieceBudget* budget, ViewProblem* problem);
 };
@@ -53,10 +53,10 @@ const std::vector<ViewOperation>& ViewOperations();
 const ViewOperation* FindViewOperation(std::string_view name);
 std::vector<std::string> ViewOperationNames();
 
-// A view as it was written, with its numbers.
+// A view as it was written, with its expressions evaluated.
 struct ViewNode {
-  const ViewOperation* operation = nullptr;  // Null: a drawn tensor, as it is.
-  size_t tensor = 0;                         // Its index in `drawn`.
+  const ViewOperation* operation = nullptr;  // null: a drawn tensor as it is
+  size_t tensor = 0;                         // index in `drawn`
   std::vector<ViewArgument> arguments;
   std::vector<ViewNode> of;
 };
@@ -64,33 +64,33 @@ struct ViewNode {
 struct View {
   std::shared_ptr<const std::vector<Tensor>> drawn;
   ViewNode root;
-  std::vector<Piece> pieces;  // Sources are indices in `drawn`.
+  std::vector<Piece> pieces;  // sources are indices in `drawn`
 };
 
-// Operations within operations, at most; plan.json has three levels for each.
+// The most operations within one another; plan.json has three levels for each.
 inline constexpr int kMaxViewDepth = 8;
 
-// Of all views of a layout together, those that operations make on the way included: what bounds
-// time and memory.
+// The most pieces of all views of a layout together, including those of intermediate results. This
+// bounds time and memory.
 inline constexpr PieceBudget kMaxPieces = 4 << 20;
 
 Viewed ViewedTensor(size_t index, const Tensor& tensor);
 
-// The operation on tensors whose number and whose arguments' kinds are right.
-// None: *problem says why.
+// Applies the operation; the number of tensors and the kinds of arguments must be right. Returns
+// nothing if it fails, and then *problem says why.
 std::optional<Viewed> Apply(const ViewOperation& operation, std::vector<Viewed> of,
                             std::vector<ViewArgument>& arguments, PieceBudget* budget,
                             ViewProblem* problem);
 
-// Whether both are of the same tensors, arranged by the same operations.
+// Returns whether both arrange the same tensors by the same operations.
 bool AreEqual(const View& a, const View& b);
 
-// Whether a tensor, drawn or stored, is made of buffers alone.
+// Returns whether a tensor, drawn or stored, is made of buffers alone.
 bool IsBuffer(const Tensor& tensor);
-// How many of its elements are trained: all, or those of a buffer none.
+// Returns how many of its elements are trained: all, or none if it is a buffer.
 int64_t ParametersOf(const Tensor& tensor);
 
-// For people: `stack axis=1 of layers.0.w and 31 more`, and of that ` axis=1`.
+// Both return text for people: `stack axis=1 of layers.0.w and 31 more`, and its ` axis=1`.
 std::string Describe(const View& view);
 std::string DescribeArguments(const ViewNode& node);
 

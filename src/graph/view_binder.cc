@@ -183,7 +183,7 @@ bool ViewBinder::BindArguments(const ViewSpec& spec, ViewNode* node) {
     std::optional<ViewArgument> value = parameter.default_value;
     if (it != spec.arguments.end()) {
       value = BindArgument(parameter, *it);
-    } else if (!value && !misspelt) {  // Else that one was probably meant to be this.
+    } else if (!value && !misspelt) {  // else the misspelt one was probably meant
       diagnostics_.Error(spec.operation.span,
                          fmt::format("`{}` needs `{}`", node->operation->name, parameter.name));
     }

@@ -1,4 +1,4 @@
-// The views of a layout: ViewSpec → View.
+// Turns the views of a layout, ViewSpec, into View.
 #pragma once
 
 #include <memory>
@@ -15,12 +15,12 @@
 
 namespace shardinit {
 
-// A view of a spec, its names looked up and its expressions evaluated.
+// A view of a spec with names looked up and expressions evaluated.
 struct LoweredView {
   std::shared_ptr<View> view;
-  Viewed viewed;  // Without the pieces, which are the view's.
+  Viewed viewed;  // without the pieces, which moved to the view
 
-  const Tensor& First() const;  // Of those that it is of.
+  const Tensor& First() const;  // the first of its drawn tensors
 };
 
 class ViewBinder {
@@ -28,9 +28,9 @@ class ViewBinder {
   ViewBinder(std::shared_ptr<const std::vector<Tensor>> drawn, Building& building,
              PieceBudget* budget);
 
-  // Reports what is wrong, and returns nothing.
+  // Returns nothing after reporting a mistake.
   std::optional<LoweredView> Lower(const ViewSpec& spec);
-  // The views of tensors that are kept as they are.
+  // Returns the view of a tensor that is kept as it is.
   LoweredView Keep(size_t tensor);
 
  private:
@@ -48,7 +48,7 @@ class ViewBinder {
   Diagnostics& diagnostics_;
   std::unordered_map<std::string_view, size_t> by_path_;
   PieceBudget& budget_;
-  const Tensor* first_ = nullptr;  // Of the view that is being lowered.
+  const Tensor* first_ = nullptr;  // first drawn tensor of the view that is being lowered
 };
 
 }  // namespace shardinit

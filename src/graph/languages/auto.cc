@@ -1,4 +1,4 @@
-// `auto`: the sharding that costs least, by the model of shardinit-auto(7).
+// `auto`: the sharding of least cost, by the model of shardinit-auto(7).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +20,8 @@ class AutoLanguage : public ShardingLanguage {
   void Look(const WrittenTensors& drawn, const std::vector<const PartitionSpec*>& fixed) override {
     const ModelSpec& spec = context_.building.spec;
     if (context_.building.diagnostics.HasErrors() || drawn.tensors.empty()) return;
-    if (drawn.specs.front() == nullptr || drawn.specs.front()->from) return;  // A layout's.
+    // Only drawn tensors count: those of a layout are views, or are kept.
+    if (drawn.specs.front() == nullptr || drawn.specs.front()->from) return;
     Diagnostics heard_before;
     Building building(spec, heard_before);
     const Training training = BindTraining(building, context_.mesh);
@@ -51,7 +52,7 @@ class AutoLanguage : public ShardingLanguage {
   }
 
   bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes*) override {
-    if (tensor.is_view) return true;  // Cut as what it is of.
+    if (tensor.is_view) return true;  // a view is cut as its sources are
     const auto chosen = chosen_.find(tensor.path);
     if (chosen == chosen_.end()) return true;
     cutting->partition.cuts = chosen->second.cuts;
@@ -87,7 +88,7 @@ class AutoLanguage : public ShardingLanguage {
 
   LanguageContext& context_;
   const Span place_;
-  std::unordered_map<std::string_view, PartitionSpec> chosen_;  // By the path of a drawn tensor.
+  std::unordered_map<std::string_view, PartitionSpec> chosen_;  // by path of a drawn tensor
 };
 
 std::unique_ptr<ShardingLanguage> ReadAuto(LanguageContext& context, const LanguageText& text) {

@@ -8,10 +8,10 @@
 
 namespace shardinit {
 
-// Of all tensors, those of layouts and those that are left out included.
+// Returns the axes of all tensors, including those of layouts and those that are left out.
 std::set<std::string> LogicalAxes(const ModelSpec& spec);
 
-// `a`, `[a, b]` or `null`, as in a rule.
+// Returns `a`, `[a, b]` or `null`, as a rule has it.
 std::string InText(const AxisList& axes);
 
 }  // namespace shardinit

@@ -1,5 +1,5 @@
-// Languages that look at shapes alone: FSDPv2 of torch_xla, torchax's SingleAxisSharder, and
-// PyTorch's fully_shard, which cuts further what others have cut.
+// Languages that look at shapes alone: FSDPv2 of torch_xla, SingleAxisSharder of torchax, and
+// fully_shard of PyTorch, which cuts further what others have cut.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -18,7 +18,8 @@ bool IsCut(const std::vector<DimensionCut>& cuts) {
                      [](const DimensionCut& cut) { return !cut.axes.empty(); });
 }
 
-// Whether others have cut the tensor, or what it is a view of: by axes that are not `own`.
+// Returns whether other languages have cut the tensor, or whether axes other than `own` cut the
+// sources of a view.
 bool IsCutByOthers(const TensorToCut& tensor, const Cutting& cutting, const std::vector<int>& own) {
   if (cutting.says_cuts) return IsCut(cutting.partition.cuts);
   if (!tensor.is_view) return false;
@@ -43,8 +44,8 @@ void NoteDimension(std::string_view name, Span place, size_t d, std::string outc
       {d, {std::string(name), std::string(name), {}, place}, std::move(outcome)});
 }
 
-// torch_xla/experimental/spmd_fully_sharded_data_parallel.py: the largest dimension of what is not
-// cut yet, the first one of equals.
+// Cuts tensors that are not cut yet along their largest dimension, the first one of equals, as
+// torch_xla/experimental/spmd_fully_sharded_data_parallel.py does.
 class FsdpLanguage : public ShardingLanguage {
  public:
   FsdpLanguage(std::vector<int> axes, Span place) : axes_(std::move(axes)), place_(place) {}
@@ -73,7 +74,7 @@ class FsdpLanguage : public ShardingLanguage {
   const Span place_;
 };
 
-// torchax/mesh_util.py: the first dimension that the axis divides.
+// Cuts the first dimension that the axis divides, as torchax/mesh_util.py does.
 class FirstDivisibleLanguage : public ShardingLanguage {
  public:
   FirstDivisibleLanguage(LanguageContext& context, std::vector<int> axes, bool replicates,
@@ -81,7 +82,7 @@ class FirstDivisibleLanguage : public ShardingLanguage {
       : context_(context), axes_(std::move(axes)), replicates_(replicates), place_(place) {}
 
   bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) override {
-    if (tensor.path.empty() || axes_.empty()) return true;  // No axis: a mistake.
+    if (tensor.path.empty() || axes_.empty()) return true;  // no axis: a mistake
     if (IsCutByOthers(tensor, *cutting, axes_)) return true;
     cutting->says_cuts = true;
     const int64_t parts = PartsOf(axes_, context_.mesh);
@@ -112,8 +113,8 @@ class FirstDivisibleLanguage : public ShardingLanguage {
   bool is_reported_ = false;
 };
 
-// torch.distributed.fsdp.fully_shard after parallelize_module: cuts each part of a dimension, the
-// first or another one, by axes that do not cut the tensor yet.
+// Works as torch.distributed.fsdp.fully_shard after parallelize_module: cuts each part of a
+// dimension, the first or another one, by those axes that do not cut the tensor yet.
 class FullyShardLanguage : public ShardingLanguage {
  public:
   FullyShardLanguage(LanguageContext& context, std::vector<int> axes, TensorPatterns patterns,
@@ -126,7 +127,7 @@ class FullyShardLanguage : public ShardingLanguage {
 
   bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) override {
     if (tensor.path.empty()) return true;
-    // A view of what is cut is cut.
+    // A view of a tensor that is cut stays cut like it.
     if (tensor.is_view && !cutting->says_cuts) return true;
     cutting->says_cuts = true;
     std::vector<int> axes = axes_;
@@ -158,7 +159,7 @@ class FullyShardLanguage : public ShardingLanguage {
     if (dimension > 0 && !CheckEven(tensor, cut, axes, static_cast<size_t>(dimension))) {
       return false;
     }
-    // Its own axes are one for fully_shard, and cut what the others have left.
+    // fully_shard treats its own axes as one axis, which cuts what the other axes left.
     const bool is_first = std::all_of(cut.axes.begin(), cut.axes.end(), [&](int axis) {
       return std::find(axes_.begin(), axes_.end(), axis) != axes_.end();
     });
@@ -179,10 +180,10 @@ class FullyShardLanguage : public ShardingLanguage {
   }
   bool AllowsUneven() const override { return true; }
 
-  static constexpr int64_t kUnknown = -1;  // A dimension that is a mistake.
+  static constexpr int64_t kUnknown = -1;  // a dimension that is a mistake
 
  private:
-  // PyTorch's does not cut other dimensions than the first into parts that are not equal.
+  // PyTorch's fully_shard cuts other dimensions than the first only into equal parts.
   bool CheckEven(const TensorToCut& tensor, const DimensionCut& before,
                  const std::vector<int>& axes, size_t dimension) {
     const Mesh& mesh = context_.mesh;
@@ -214,7 +215,7 @@ class FullyShardLanguage : public ShardingLanguage {
   LanguageContext& context_;
   const std::vector<int> axes_;
   TensorPatterns patterns_;
-  const std::vector<int64_t> dimensions_;  // Of those that match.
+  const std::vector<int64_t> dimensions_;  // of each pattern
   const Span place_;
   bool is_reported_ = false;
 };

@@ -1,4 +1,5 @@
-// Haliax's maps from axes to mesh axes: in no order, a dimension without an entry is whole.
+// Haliax's maps from logical axes to mesh axes. Their order does not matter, and a dimension
+// without an entry is whole.
 #include <fmt/format.h>
 
 #include <map>
@@ -13,7 +14,7 @@ namespace shardinit {
 namespace {
 
 struct HaliaxEntry {
-  Located<std::string> name;  // `embed`; `embed#2`: the second of a tensor.
+  Located<std::string> name;  // `embed`, or `embed#2` for the second one of a tensor
   AxisList written;
   std::vector<int> axes;
   bool used = false;
@@ -31,7 +32,7 @@ class HaliaxLanguage : public ShardingLanguage {
     const AxisNames& axes = *tensor.axes;
     std::vector<DimensionCut> cuts(axes.size());
     std::map<std::string, int> times;
-    std::map<int, size_t> dimensions;  // Mesh axis → dimension.
+    std::map<int, size_t> dimensions;  // mesh axis → dimension
     for (size_t d = 0; d < axes.size(); ++d) {
       if (axes[d].value.empty()) continue;
       HaliaxEntry* entry = Find(axes[d].value, ++times[axes[d].value]);

@@ -36,7 +36,8 @@ std::vector<std::string> Words() {
   return words;
 }
 
-// Adds the languages of one value of `sharding`: a word, a mapping of languages, a map of patterns.
+// Adds the languages of one value of `sharding`: a word, a mapping of languages or a map of
+// patterns.
 class StackReader {
  public:
   StackReader(LanguageContext& context, LanguageStack& stack) : context_(context), stack_(stack) {}
@@ -66,7 +67,7 @@ class StackReader {
   }
 
  private:
-  // A map of patterns has a dot in each, or else no language's name.
+  // Reads a mapping of languages if each key names one, or else a map of patterns.
   void ReadMap(const Node& map) {
     const bool is_of_languages =
         std::all_of(map.entries.begin(), map.entries.end(), [](const Node::Entry& entry) {
@@ -106,7 +107,8 @@ std::span<const LanguageRow* const> Languages() { return kLanguages; }
 LanguageStack ReadLanguages(Building& building, const Mesh& mesh) {
   const ModelSpec& spec = building.spec;
   LanguageStack stack;
-  if (spec.has_rules && spec.sharding) return stack;  // Reported: nobody knows which is meant.
+  // This was reported: it is not clear which one is meant.
+  if (spec.has_rules && spec.sharding) return stack;
   if (spec.has_rules) {
     stack.languages.push_back(
         std::make_unique<RuleLanguage>(building, mesh, spec.rules, spec.wrong.Has("rules")));
@@ -117,7 +119,7 @@ LanguageStack ReadLanguages(Building& building, const Mesh& mesh) {
   return stack;
 }
 
-// Mistakes in variables were reported before.
+// Evaluates the variables once more; their mistakes were reported before.
 LanguageContext::LanguageContext(Building& of, const Mesh& over)
     : building(of),
       mesh(over),

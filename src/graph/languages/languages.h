@@ -15,20 +15,20 @@
 
 namespace shardinit {
 
-// What all languages of a spec are made of, and outlives them.
+// The state that all languages of a spec share. It outlives them.
 struct LanguageContext {
   LanguageContext(Building& building, const Mesh& mesh);
 
-  // Of a key of the tree, which may use `vars` and the sizes of the mesh, as `mesh_NAME`.
+  // Evaluates a key of the tree, which may use `vars` and the sizes of the mesh as `mesh_NAME`.
   std::optional<int64_t> Integer(const Node::Entry& entry, int64_t low, int64_t high);
   std::optional<int64_t> Integer(const Expr& expr, int64_t low, int64_t high,
                                  std::string_view what);
-  // Mesh axes that a key names, one or a list; `fallback` if `node` is null. Reports names that
-  // the mesh does not have, at `place` if it is the fallback's.
+  // Returns the mesh axes that a key names, one or a list; `fallback` if `node` is null. Reports
+  // names that the mesh does not have, at `place` if the name is the fallback.
   std::vector<int> Axes(const Node* node, std::string_view fallback, Span place);
-  // A text or a list of texts: patterns of paths.
+  // Reads patterns of paths from a text or a list of texts.
   std::vector<Located<std::string>> Patterns(const Node::Entry& entry);
-  // Reports keys other than these, and what is no mapping at all.
+  // Reports other keys than these, and a node that is not a mapping.
   bool CheckKeys(const Node& map, std::string_view what, const std::vector<std::string>& keys);
   void Error(Span span, std::string message, std::string hint = {}) {
     building.diagnostics.Error(span, std::move(message), std::move(hint));
@@ -38,25 +38,26 @@ struct LanguageContext {
   const Mesh& mesh;
   SpecScope names;
   SpecReader reader;
-  bool lacks_tensors = false;  // Mistakes hide some: who names none may be right.
+  // True: mistakes hide some tensors, so a pattern without a match may be right.
+  bool lacks_tensors = false;
 };
 
-// Of `{NAME: VALUE}`, or of the word NAME alone.
+// One entry `{NAME: VALUE}`, or the word NAME alone.
 struct LanguageText {
-  Span key;           // The name's place.
-  const Node* value;  // Null: the word stands alone.
+  Span key;           // place of the name
+  const Node* value;  // null: the word stands alone
 };
 
 struct LanguageRow {
   std::string_view name;
-  std::string_view description;  // For editors: a phrase.
-  bool is_word;                  // Whether the name may stand alone.
+  std::string_view description;  // a phrase for editors
+  bool is_word;                  // the name may stand alone
   std::unique_ptr<ShardingLanguage> (*read)(LanguageContext& context, const LanguageText& text);
 };
 
 std::span<const LanguageRow* const> Languages();
 
-// `rules`, or `sharding`; nothing, if the spec has neither. Reports mistakes.
+// Reads `rules` or `sharding`; the stack is empty if the spec has neither. Reports mistakes.
 LanguageStack ReadLanguages(Building& building, const Mesh& mesh);
 
 }  // namespace shardinit

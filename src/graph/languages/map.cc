@@ -1,6 +1,6 @@
-// A map from patterns of paths to how the tensors are cut: torchprime's configs/model/sharding
-// (dimensions in order, each null, a mesh axis or a list of them), the same in Python's words
-// (`P('fsdp', None)`), or a placement for each mesh axis (`{fsdp: Shard(0)}`).
+// A map from patterns of paths to how the tensors are cut. The cuts are written as in torchprime's
+// configs/model/sharding (dimensions in order, each null, a mesh axis or a list of them), in
+// Python's words (`P('fsdp', None)`), or as a placement for each mesh axis (`{fsdp: Shard(0)}`).
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -19,20 +19,20 @@
 namespace shardinit {
 namespace {
 
-// What one pattern says, as it was written. Mesh axes are looked up when it matches a tensor: those
-// of activations may be others.
+// One pattern and its cuts, as written. Mesh axes are looked up when it matches a tensor, because
+// patterns of activations may name other axes.
 struct MapEntry {
   Located<std::string> pattern;
-  Span span;  // Of what it says.
+  Span span;  // of its cuts
   std::string text;
-  std::vector<AxisList> dimensions;  // Or:
+  std::vector<AxisList> dimensions;  // empty if `is_placed`
   bool is_placed = false;
-  std::vector<std::pair<Located<std::string>, PythonValue>> by_axis;  // No name: in mesh order.
+  std::vector<std::pair<Located<std::string>, PythonValue>> by_axis;  // no name: in mesh order
 
-  // Once a tensor has asked.
+  // Bound when the first tensor matches.
   bool is_bound = false, is_wrong = false;
   std::vector<DimensionCut> cuts;
-  std::vector<Placement> placements;  // One for each axis of the mesh.
+  std::vector<Placement> placements;  // one for each axis of the mesh
 };
 
 class MapReader {
@@ -65,7 +65,7 @@ class MapReader {
   }
 
  private:
-  // YAML cuts `{a: _StridedShard(0, split_factor=2), b: …}` at the comma.
+  // Joins texts that YAML splits at the comma, as in `{a: _StridedShard(0, split_factor=2), b: …}`.
   void ReadPlacements(const Node& map, MapEntry* entry) {
     entry->is_placed = true;
     for (size_t i = 0; i < map.entries.size(); ++i) {
@@ -114,7 +114,7 @@ class MapReader {
     for (const PythonValue& item : value.items) AddItem(item, entry);
   }
 
-  // A dimension's, or a placement.
+  // Adds the mesh axes of a dimension, or a placement.
   void AddItem(const PythonValue& item, MapEntry* entry) {
     if (IsPlacement(item)) {
       entry->is_placed = true;
@@ -192,7 +192,7 @@ class MapLanguage : public ShardingLanguage {
   }
 
  private:
-  // Nothing, if it is wrong, which is reported once.
+  // Returns nothing if the entry is wrong, which is reported once.
   std::optional<std::vector<DimensionCut>> CutsBy(MapEntry& entry, const TensorToCut& tensor) {
     if (!entry.is_bound) Bind(&entry);
     if (entry.is_wrong) return {};
@@ -216,7 +216,7 @@ class MapLanguage : public ShardingLanguage {
     return cuts;
   }
 
-  // In whatever words.
+  // Returns whether both cut the tensor alike, however they say it.
   bool AreAlike(std::vector<DimensionCut> a, std::vector<DimensionCut> b,
                 const TensorToCut& tensor) const {
     PartitionSpec first, second;
@@ -287,8 +287,8 @@ class MapLanguage : public ShardingLanguage {
     }
   }
 
-  // What matches no tensor may be of what a module puts out, as in torchprime: if it could not be
-  // of one of the module's own tensors, since these have less dimensions.
+  // Checks a pattern that matches no tensor. As in torchprime, it may be for the output of a
+  // module, unless it could be for one of the module's own tensors, which have fewer dimensions.
   void CheckActivation(const MapEntry& entry, const std::vector<DeclaredPath>& declared) {
     std::string_view module = entry.pattern.value;
     const size_t bracket = module.rfind('[');
@@ -301,7 +301,7 @@ class MapLanguage : public ShardingLanguage {
       for (size_t dot = of.path.find('.'); dot != of.path.npos; dot = of.path.find('.', dot + 1)) {
         if (!PathMatches(module, std::string_view(of.path).substr(0, dot))) continue;
         is_module = true;
-        // No trainer places what a module puts out, as it does its tensors.
+        // Placements are for tensors alone: no trainer places the output of a module.
         const bool could_be = of.path.find('.', dot + 1) == of.path.npos && !is_item &&
                               (entry.is_placed || entry.dimensions.size() <= of.rank);
         if (could_be && own == nullptr) own = &of;
@@ -327,7 +327,7 @@ class MapLanguage : public ShardingLanguage {
   LanguageContext& context_;
   std::vector<MapEntry> entries_;
   TensorPatterns patterns_;
-  std::set<std::pair<size_t, size_t>> conflicts_;  // That were reported.
+  std::set<std::pair<size_t, size_t>> conflicts_;  // pairs that were reported
 };
 
 std::unique_ptr<ShardingLanguage> ReadMap(LanguageContext& context, const LanguageText& text) {

@@ -1,7 +1,8 @@
-// Megatron's tensor parallelism by the roles of layers, [out, in] as it has them
-// (megatron/core/tensor_parallel/layers.py): ColumnParallelLinear cuts outputs, and the bias with
-// them; RowParallelLinear inputs, and its bias is whole; VocabParallelEmbedding rows. Whole experts
-// go to the ranks of another axis, as many to each and in order (transformer/moe/moe_layer.py).
+// Megatron's tensor parallelism by the roles of layers, whose weights are [out, in]
+// (megatron/core/tensor_parallel/layers.py): ColumnParallelLinear cuts outputs together with the
+// bias; RowParallelLinear cuts inputs, and its bias is whole; VocabParallelEmbedding cuts rows.
+// Whole experts go to the ranks of another axis, equally many to each and in order
+// (transformer/moe/moe_layer.py).
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -20,7 +21,7 @@ enum Role { kColumn, kRow, kVocab, kExpert };
 
 class MegatronLanguage : public ShardingLanguage {
  public:
-  // `experts`: how many there are; none: nobody knows, and 0: that is a mistake.
+  // `experts` is their number: none if it is not known, and 0 if it is a mistake.
   MegatronLanguage(LanguageContext& context, std::vector<int> axes, std::vector<int> expert_axes,
                    std::optional<int64_t> experts, TensorPatterns patterns, std::vector<Role> roles)
       : context_(context),
@@ -37,7 +38,7 @@ class MegatronLanguage : public ShardingLanguage {
     std::vector<DimensionCut> cuts(tensor.shape.size());
     const auto is_expert = [&](size_t match) { return roles_[match] == kExpert; };
     const auto expert = std::find_if(matches.begin(), matches.end(), is_expert);
-    bool is_one = false;  // One expert's.
+    bool is_one = false;  // the tensor is of one expert
     for (const size_t match : matches) {
       const auto number = is_expert(match) ? ExpertOf(match, tensor.path) : std::nullopt;
       if (!number) continue;
@@ -46,7 +47,8 @@ class MegatronLanguage : public ShardingLanguage {
       break;
     }
     if (is_one && std::all_of(matches.begin(), matches.end(), is_expert)) return true;
-    const size_t first = expert != matches.end() && !is_one ? 1 : 0;  // Behind that of experts.
+    // Dimension 0 is that of experts, unless the tensor is of one expert.
+    const size_t first = expert != matches.end() && !is_one ? 1 : 0;
     if (first > 0) {
       if (tensor.shape.empty()) return ReportRank(*expert, tensor);
       cuts[0].axes = expert_axes_;
@@ -63,7 +65,8 @@ class MegatronLanguage : public ShardingLanguage {
       if (dimension < cuts.size()) {
         cuts[dimension].axes = axes_;
         Note(*role, dimension, notes);
-      } else if (roles_[*role] != kRow || cuts.size() != dimension) {  // A bias.
+      } else if (roles_[*role] != kRow || cuts.size() != dimension) {
+        // Only the bias of a row layer may lack the dimension: it is whole.
         return ReportRank(*role, tensor);
       }
     }
@@ -85,7 +88,8 @@ class MegatronLanguage : public ShardingLanguage {
   }
 
  private:
-  // Of a pattern that ends in `.**`: the first number behind what stands before that.
+  // Returns the expert of a path that a pattern ending in `.**` matches: the first number behind
+  // the part that the rest of the pattern matches.
   std::optional<int64_t> ExpertOf(size_t match, std::string_view path) const {
     std::string_view around = patterns_.all()[match].value;
     if (!around.ends_with(kBelow)) return {};
@@ -101,7 +105,7 @@ class MegatronLanguage : public ShardingLanguage {
     return {};
   }
 
-  // On the ranks that have the expert.
+  // Pins the tensor to the ranks that have the expert.
   bool Place(size_t match, int64_t expert, const TensorToCut& tensor, Cutting* cutting,
              ShardingNotes* notes) {
     const Located<std::string>& pattern = patterns_.all()[match];
@@ -134,7 +138,7 @@ class MegatronLanguage : public ShardingLanguage {
       const int64_t index = rank % extent;
       rank /= extent;
       if (extent == 1) continue;
-      // A view is where what it is of is.
+      // A view is where its sources are.
       const Pin pin = {*axis, {index}};
       const auto known = std::find_if(pins.begin(), pins.end(),
                                       [&](const Pin& other) { return other.axis == *axis; });
@@ -185,14 +189,14 @@ class MegatronLanguage : public ShardingLanguage {
   LanguageContext& context_;
   const std::vector<int> axes_, expert_axes_;
   const std::optional<int64_t> experts_;
-  int64_t last_expert_ = -1;  // Of those that are placed, and the pattern that has it.
+  int64_t last_expert_ = -1;  // the last expert that is placed, and its pattern
   size_t last_match_ = 0;
   TensorPatterns patterns_;
-  const std::vector<Role> roles_;  // Of each pattern.
+  const std::vector<Role> roles_;  // of each pattern
   bool is_reported_ = false;
 };
 
-// 0: a mistake.
+// Returns 0 after a mistake.
 int64_t ReadExperts(LanguageContext& context, const Node::Entry& entry,
                     const std::vector<int>& axes) {
   const auto experts = context.Integer(entry, 1, kMostExperts);

@@ -8,7 +8,7 @@
 namespace shardinit {
 namespace {
 
-// Takes the first part off `path`; false: there is none.
+// Takes the first part off `path`; returns false if there is none.
 bool TakePart(std::string_view* path, std::string_view* part) {
   if (path->data() == nullptr) return false;
   const size_t dot = path->find('.');
@@ -80,7 +80,7 @@ void PatternTrie::Reach(size_t node) {
   if (std::exchange(nodes_[node].reached, step_) != step_) next_.push_back(node);
 }
 
-// `**` may also stand for no part.
+// Tries the children of a node, and also those behind `**`, which may stand for no part.
 void PatternTrie::Try(size_t index, std::string_view part) {
   while (std::exchange(nodes_[index].tried, step_) != step_) {
     const Node& node = nodes_[index];

@@ -1,7 +1,7 @@
-// Pipeline parallelism: which ranks of a mesh axis hold a layer. Layers are given to stages in
-// order, and virtual stages to ranks in turn, as in Megatron
-// (core/transformer/transformer_layer.py) and torchtitan (distributed/pipeline_parallel.py), which
-// also count what the first stage holds before the layers, and the last behind them, as so many
+// Pipeline parallelism: which ranks of a mesh axis hold a layer. As in Megatron
+// (core/transformer/transformer_layer.py) and torchtitan (distributed/pipeline_parallel.py), layers
+// go to stages in order, and virtual stages to ranks in turn. Both can also count the tensors of
+// the first stage before the layers, and those of the last stage behind them, as a number of
 // layers.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -20,30 +20,31 @@ namespace shardinit {
 namespace {
 
 constexpr int64_t kMostLayers = 1'000'000;
-constexpr std::string_view kLayerEnd = ".*.**";  // Of a pattern of layers.
+constexpr std::string_view kLayerEnd = ".*.**";  // end of a pattern of layers
 
-// How many layers each stage has.
+// The number of layers of each stage, as the spec says it.
 struct StageCounts {
   int64_t layers = 0, ranks = 1, rounds = 1;
-  int64_t before = 0, behind = 0;            // Layers that the ends count as.
-  std::optional<int64_t> in_first, in_last;  // Layers of the ranks at the ends.
-  bool remainder = false;                    // The first stages have one more.
+  int64_t before = 0, behind = 0;            // layers that the ends count as
+  std::optional<int64_t> in_first, in_last;  // layers of the ranks at the ends
+  bool remainder = false;                    // the first stages have one more
 
   int64_t stages() const { return ranks * rounds; }
   bool says_ranks() const { return in_first || in_last; }
 };
 
-using Counts = std::optional<std::vector<int64_t>>;  // Nothing: `problem` says why.
+using Counts = std::optional<std::vector<int64_t>>;  // nothing: `problem` says why
 
-// Megatron's num_layers_in_first_pipeline_stage and its like of the last one: a rank's layers in
-// all rounds, of which each has an equal part. The ranks between share the rest.
+// Distributes layers by Megatron's num_layers_in_first_pipeline_stage and
+// num_layers_in_last_pipeline_stage: each is the number of a rank's layers in all rounds, in equal
+// parts per round. The ranks between share the rest.
 Counts DistributeByRanks(const StageCounts& of, std::string* problem) {
   std::vector<int64_t> sizes(static_cast<size_t>(of.ranks));
   const int64_t fixed = of.in_first.value_or(0) + of.in_last.value_or(0);
   const int64_t between = of.ranks - of.in_first.has_value() - of.in_last.has_value();
   const int64_t rest = of.layers - fixed;
   if (of.ranks == 1) {
-    sizes = {of.in_last ? *of.in_last : *of.in_first};  // The last counts, as there.
+    sizes = {of.in_last ? *of.in_last : *of.in_first};  // as in Megatron, in_last takes precedence
     if (sizes[0] != of.layers) {
       *problem = fmt::format("the only rank has {} layers, but there are {}", sizes[0], of.layers);
       return {};
@@ -87,7 +88,8 @@ Counts Distribute(const StageCounts& of, std::string* problem) {
     *problem = fmt::format("{} are no equal parts for {} stages", all, stages);
     return {};
   }
-  // torchtitan counts on the layers that every stage has.
+  // torchtitan requires that each stage, without the remainder, has as many layers as an end counts
+  // as.
   if (of.remainder && stages > 1 && each < std::max<int64_t>({of.before, of.behind, 1})) {
     *problem = fmt::format("{} for {} stages are {} for each, too few", all, stages, each);
     return {};
@@ -108,9 +110,9 @@ class PipelineLanguage : public ShardingLanguage {
  public:
   struct Text {
     Span place;
-    int axis = -1;  // None: a mistake.
+    int axis = -1;  // -1: a mistake
     std::vector<Located<std::string>> layers, first, last;
-    std::vector<int64_t> ranks;  // Of each layer.
+    std::vector<int64_t> ranks;  // of each layer
     int64_t first_rank = 0, last_rank = 0;
   };
 
@@ -124,7 +126,7 @@ class PipelineLanguage : public ShardingLanguage {
   bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) override {
     if (tensor.path.empty()) return true;
     if (text_.axis < 0) return false;
-    if (cutting->is_pinned) return true;  // A view is where what it is of is.
+    if (cutting->is_pinned) return true;  // a view is where its sources are
     std::set<int64_t> ranks;
     std::string why;
     for (const size_t end : ends_.Match(tensor.path)) {
@@ -149,11 +151,11 @@ class PipelineLanguage : public ShardingLanguage {
       }
     }
     if (ranks.empty()) {
-      if (context_.lacks_tensors) return false;  // Its path may be wrong.
+      if (context_.lacks_tensors) return false;  // the tensor's path may be wrong
       Report(fmt::format("no stage has `{}`", tensor.path));
       return false;
     }
-    // On all ranks there is no need to say so.
+    // A pin to all ranks need not be said.
     cutting->is_pinned = true;
     if (std::ssize(ranks) < context_.mesh.shape[static_cast<size_t>(text_.axis)]) {
       std::vector<Pin>& pins = cutting->partition.pins;
@@ -178,7 +180,7 @@ class PipelineLanguage : public ShardingLanguage {
   }
 
  private:
-  // The number that stands for the pattern's last part.
+  // Returns the number in the place of the pattern's last `*`.
   std::optional<int64_t> LayerOf(std::string_view path) {
     for (const size_t match : layers_.Match(path)) {
       std::string_view before = layers_.all()[match].value;
@@ -192,14 +194,14 @@ class PipelineLanguage : public ShardingLanguage {
     return {};
   }
 
-  // Of a tensor that is no layer's: whether it is declared before the layers, or behind them.
+  // Returns whether a tensor outside all layers is declared before them or behind them.
   std::optional<bool> IsBeforeLayers(std::string_view path) {
     if (!order_) {
       order_.emplace();
       bool met_layers = false;
       const auto declared = DeclaredPaths(context_.building, context_.mesh);
       for (const DeclaredPath& of : declared) {
-        if (!of.is_drawn) break;  // Views are where their tensors are.
+        if (!of.is_drawn) break;  // views are where their sources are
         const bool is_layer = LayerOf(of.path).has_value();
         met_layers |= is_layer;
         if (!is_layer) order_->emplace(WithoutNumbers(of.path), !met_layers);
@@ -261,7 +263,7 @@ class PipelineReader {
   }
 
  private:
-  // `layers.*` is short for `layers.*.**`.
+  // Reads patterns; `layers.*` is short for `layers.*.**`.
   std::vector<Located<std::string>> LayerPatterns(const Node::Entry& entry) {
     std::vector<Located<std::string>> patterns = context_.Patterns(entry);
     for (auto& pattern : patterns) {
@@ -281,7 +283,7 @@ class PipelineReader {
     }
     return fallback;
   }
-  // What a mistake elsewhere hides was reported there.
+  // Notes a number that is not known. The mistake that hides it was reported elsewhere.
   std::optional<int64_t> Known(std::optional<int64_t> number) {
     knows_numbers_ &= number.has_value();
     return number;
@@ -316,7 +318,7 @@ class PipelineReader {
     if (!knows_numbers_ || !CheckOneWay(counts, is_v)) return;
     const auto stages = StagesOf(counts);
     if (!stages) return;
-    // Megatron's virtual stages go round; in a V every other round goes back.
+    // Megatron's virtual stages go round; in a V every other round goes backwards.
     const auto rank_of = [&](int64_t stage) {
       const int64_t rank = stage % ranks_;
       return is_v && stage / ranks_ % 2 == 1 ? ranks_ - 1 - rank : rank;
@@ -326,7 +328,7 @@ class PipelineReader {
     text->last_rank = rank_of(counts.stages() - 1);
   }
 
-  // Of the ways to say how many layers stages have a spec uses one.
+  // Checks that a spec uses only one of the ways to say how many layers stages have.
   bool CheckOneWay(const StageCounts& counts, bool is_v) {
     const std::pair<std::string_view, bool> by_parts[] = {{"first_counts_as", counts.before != 0},
                                                           {"last_counts_as", counts.behind != 0},
@@ -352,7 +354,7 @@ class PipelineReader {
            check(by_parts, listed);
   }
 
-  // The stage of each layer.
+  // Returns the stage of each layer.
   std::optional<std::vector<int64_t>> StagesOf(const StageCounts& counts) {
     std::vector<int64_t> of_stage;
     const Node* written = map_.Find("stages");
@@ -398,7 +400,7 @@ class PipelineReader {
     return stages;
   }
 
-  // `[[0, 1], [2, 3, 5], [4]]`: the layers of each.
+  // Reads `[[0, 1], [2, 3, 5], [4]]`, the layers of each stage.
   std::optional<std::vector<int64_t>> ListedStages(const Node& written, const StageCounts& counts) {
     if (!CheckStages(written, written.entries.size(), counts)) return {};
     std::vector<int64_t> stages(static_cast<size_t>(counts.layers), -1);

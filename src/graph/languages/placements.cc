@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kPlacementForms =
     "write `Shard(0)`, `Replicate()` or `_StridedShard(0, split_factor=4)`";
 
-// The argument of this keyword, or at this position.
+// Returns the argument with this keyword, or at this position.
 const PythonValue* Argument(const PythonValue& call, std::string_view keyword, size_t position) {
   for (size_t i = 0; i < call.items.size(); ++i) {
     const PythonValue& item = call.items[i];
@@ -29,7 +29,7 @@ std::optional<int64_t> Number(const PythonValue& value, int64_t low, int64_t hig
   return context.Integer(*expr, low, high, what);
 }
 
-// In this order, each cuts what those before it left.
+// Cuts by the axes in this order: each cuts what those before it left.
 DimensionCut InSteps(std::vector<int> axes, std::vector<int64_t> segments) {
   DimensionCut cut(std::move(axes));
   if (cut.axes.size() == 1) {
@@ -40,9 +40,9 @@ DimensionCut InSteps(std::vector<int> axes, std::vector<int64_t> segments) {
   return cut;
 }
 
-// Where an axis is strided behind others of the mesh whose sizes have the product of its
-// split_factor, it is fully_shard's, which came after them. If this is so of all, they cut in this
-// order, and none in segments.
+// Returns the steps of parallelize_module and fully_shard in the order in which they came, none of
+// them in segments. fully_shard cut by an axis if its split_factor is the product of the sizes of
+// axes behind it. Returns nothing if some split_factor is no such product.
 std::optional<DimensionCut> AsFullyShard(const DimensionCut& steps, const Mesh& mesh) {
   std::vector<int> axes;
   for (size_t a = steps.axes.size(); a-- > 0;) {
@@ -57,11 +57,11 @@ std::optional<DimensionCut> AsFullyShard(const DimensionCut& steps, const Mesh& 
   return InSteps(axes, std::vector<int64_t>(axes.size(), 1));
 }
 
-// As DTensor cuts a dimension of this extent, in words that hold for other extents, too.
+// Returns DTensor's cut of a dimension of this extent, in a form that holds for other extents, too.
 DimensionCut CutOf(std::vector<int> axes, std::vector<int64_t> segments, int64_t extent,
                    const Mesh& mesh) {
   DimensionCut steps = InSteps(std::move(axes), std::move(segments));
-  steps.segments = std::min(steps.segments, extent);  // DTensor's others are empty.
+  steps.segments = std::min(steps.segments, extent);  // any further segments of DTensor are empty
   if (SegmentsOf(steps) == 1 || steps.nested.empty()) return steps;
   const auto other = AsFullyShard(steps, mesh);
   const bool is_other =
@@ -81,7 +81,7 @@ std::optional<Placement> ReadPlacement(const PythonValue& value, LanguageContext
   Placement placement;
   placement.span = value.span;
   const std::string_view name =
-      std::string_view(value.name).substr(value.name.rfind('.') + 1);  // npos + 1 is 0.
+      std::string_view(value.name).substr(value.name.rfind('.') + 1);  // npos + 1 is 0
   if (value.kind == PythonValue::kCall && name == "Partial") {
     context.Error(value.span, "a weight cannot be `Partial`: its parts would have to be added up",
                   "a checkpoint holds values; place it by `Replicate()` or `Shard(…)`");
@@ -96,7 +96,7 @@ std::optional<Placement> ReadPlacement(const PythonValue& value, LanguageContext
   const size_t arguments = name == "Replicate" ? 0 : is_strided ? 2 : 1;
   const PythonValue* dim = Argument(value, "dim", 0);
   const PythonValue* factor = Argument(value, "split_factor", 1);
-  if (factor == nullptr) factor = Argument(value, "sf", 1);  // As PyTorch prints it.
+  if (factor == nullptr) factor = Argument(value, "sf", 1);  // as PyTorch prints it
   if (value.items.size() != arguments || (arguments > 0 && dim == nullptr) ||
       (is_strided && factor == nullptr)) {
     context.Error(value.span,

@@ -1,5 +1,5 @@
-// DTensor's placements, which say of each mesh axis what it cuts, as cuts of dimensions, which say
-// by which axes they are cut.
+// Converts DTensor's placements, which say what each mesh axis cuts, into cuts of dimensions, which
+// say by which axes each dimension is cut.
 #pragma once
 
 #include <cstdint>
@@ -15,21 +15,21 @@ namespace shardinit {
 struct Placement {
   enum Kind { kReplicate, kShard, kStridedShard };
   Kind kind = kReplicate;
-  int64_t dimension = 0;  // From the end where it is negative.
+  int64_t dimension = 0;  // negative: from the end
   int64_t split_factor = 1;
   Span span = {};
 };
 
-// Whether the text is that of a placement, and not of a mesh axis.
+// Returns whether the text is that of a placement, and not of a mesh axis.
 bool IsPlacement(const PythonValue& value);
 
-// Reports what is none, and `Partial`.
+// Reports a value that is not a placement, and `Partial`.
 std::optional<Placement> ReadPlacement(const PythonValue& value, LanguageContext& context);
 
-// `placements`: one for each mesh axis, in the mesh's order, by which DTensor cuts: each axis the
-// parts that those before it made, a strided one each in split_factor segments. Of one that is
-// strided by those behind it the axis cuts after these, where that is the same: so fully_shard
-// leaves what parallelize_module has cut. Reports what cannot be.
+// Converts `placements`, one for each mesh axis in the mesh's order, as DTensor cuts: each axis
+// cuts the parts that the axes before it made, and a strided one cuts each of them in split_factor
+// segments. If an axis is strided by the axes behind it, and the result is the same, it cuts after
+// them: this is how fully_shard cuts what parallelize_module left. Reports what cannot be.
 std::optional<std::vector<DimensionCut>> CutsOf(const std::vector<Placement>& placements,
                                                 const TensorToCut& tensor,
                                                 LanguageContext& context);

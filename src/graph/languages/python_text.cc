@@ -40,7 +40,7 @@ class PythonParser {
       const auto items = Items(text.substr(1, text.size() - 2), depth);
       if (!items) return {};
       value.items = *items;
-      // In Python parentheses around one value are that value.
+      // In Python, parentheses around one value are that value.
       const bool is_tuple = text[0] == '[' || value.items.size() != 1 || ends_with_comma_;
       if (!is_tuple) value = value.items[0];
     } else if (name > 0 && name < text.size() && text[name] == '(' &&
@@ -63,7 +63,7 @@ class PythonParser {
     return end;
   }
 
-  // Of the parenthesis at `open`; npos: it does not close.
+  // Returns where the parenthesis at `open` closes; npos if it does not.
   static size_t Close(std::string_view text, size_t open) {
     int depth = 0;
     char quote = 0;
@@ -121,7 +121,7 @@ class PythonParser {
   }
 
   const Node& node_;
-  bool ends_with_comma_ = false;  // The items that were read last.
+  bool ends_with_comma_ = false;  // whether the items that were read last end with a comma
 };
 
 }  // namespace

@@ -12,13 +12,13 @@
 namespace shardinit {
 
 struct PythonValue {
-  enum Kind { kNone, kName, kSequence, kCall };  // A name: also in quotes; or an expression.
+  enum Kind { kNone, kName, kSequence, kCall };  // a name may be in quotes, or be an expression
   Kind kind;
-  std::string text;     // As it is written; of a name in quotes without these.
-  std::string name;     // Of a call.
-  std::string keyword;  // `dim` of `dim=0`.
+  std::string text;     // as written, but without the quotes of a name
+  std::string name;     // name of a call
+  std::string keyword;  // `dim` in `dim=0`
   Span span;
-  std::vector<PythonValue> items;  // Of a sequence; arguments of a call.
+  std::vector<PythonValue> items;  // items of a sequence, or arguments of a call
 };
 
 // Reports parentheses and quotes that do not close.

@@ -84,7 +84,7 @@ ShardingNotes::Trial RuleLanguage::Explain(const RuleTrial& trial) const {
                                         mesh_.axes[static_cast<size_t>(trial.taken)])};
 }
 
-// A logical axis that no tensor has is a misspelt one, here or there.
+// Reports rules for logical axes that no tensor has, since one of the two is misspelt.
 void RuleLanguage::CheckUse() {
   if (unknown_logical_ || building_.spec.wrong.Has("layouts")) return;
   const std::set<std::string> written = LogicalAxes(building_.spec);
@@ -99,14 +99,14 @@ void RuleLanguage::CheckUse() {
 
 namespace {
 
-// `{logical: axis}` or, as Flax and MaxText write it, `[logical, axis]`.
+// Reads rules `{logical: axis}` or, as Flax and MaxText write them, `[logical, axis]`.
 std::unique_ptr<ShardingLanguage> ReadRuleList(LanguageContext& context, const LanguageText& text) {
   constexpr std::string_view kForm =
       "a rule has the form `{logical: axis}` or `[logical, [axis, axis]]`; null for no axis";
   const Node& list = *text.value;
   const size_t before = context.building.Reported();
   std::vector<RuleSpec> rules;
-  bool keeps_others = false;  // `{*: null}`: those that no rule names stay whole.
+  bool keeps_others = false;  // `{*: null}`: axes that no rule names stay whole
   if (!list.IsSequence()) {
     context.Error(list.span, fmt::format("`rules` takes a list, not {}", Describe(list)),
                   std::string(kForm));

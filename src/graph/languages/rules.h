@@ -1,4 +1,4 @@
-// `rules`: the sharding language of logical axes (sharding/rules.h has how it decides).
+// `rules`: the sharding language of logical axes (sharding/rules.h decides which rule applies).
 #pragma once
 
 #include <set>
@@ -13,8 +13,8 @@ namespace shardinit {
 
 class RuleLanguage : public ShardingLanguage {
  public:
-  // Reports mistakes in the rules. `is_wrong`: something in them was reported before.
-  // `keeps_others`: an axis that no rule names is no mistake, and stays whole.
+  // Reports mistakes in the rules. `is_wrong`: a mistake in them was reported before.
+  // `keeps_others`: an axis that no rule names stays whole, and is no mistake.
   RuleLanguage(Building& building, const Mesh& mesh, std::vector<RuleSpec> rules, bool is_wrong,
                bool keeps_others = false);
 
@@ -30,12 +30,13 @@ class RuleLanguage : public ShardingLanguage {
   const std::vector<RuleSpec> written_;
   const bool keeps_others_;
   std::vector<Rule> rules_;
-  std::vector<std::string> logical_;  // Names that rules know.
-  bool lacks_rules_ = false;          // There may be other rules.
-  bool knows_rules_ = true;           // None is wrong.
-  bool unknown_logical_ = false;      // A tensor's axis was reported that no rule names.
-  std::set<std::string> seen_;        // Names that tensors have.
-  std::unordered_map<const AxisNames*, PartitionSpec> partitions_;  // Of layers by the thousand.
+  std::vector<std::string> logical_;  // names that rules know
+  bool lacks_rules_ = false;          // there may be more rules than those that are known
+  bool knows_rules_ = true;           // no rule is wrong
+  bool unknown_logical_ = false;      // an axis of a tensor was reported that no rule names
+  std::set<std::string> seen_;        // names that tensors have
+  // Caches the result for each list of axes, as layers come by the thousand.
+  std::unordered_map<const AxisNames*, PartitionSpec> partitions_;
 };
 
 }  // namespace shardinit

@@ -35,9 +35,10 @@ class PathCollector : public LeafVisitor {
 }  // namespace
 
 bool PathMatches(std::string_view pattern, std::string_view path) {
-  // On a mismatch only the last `**` can take one part more, as in GlobMatches.
+  // On a mismatch only the last `**` may take one more part, as in GlobMatches.
   bool has_stars = false;
-  std::string_view behind, tried;  // The last `**`: the pattern behind it, and what this met.
+  // These belong to the last `**`: the pattern behind it, and the rest of the path that it met.
+  std::string_view behind, tried;
   while (true) {
     const std::string_view part = pattern.substr(0, pattern.find('.'));
     const bool is_last = part.size() == pattern.size();
@@ -81,7 +82,7 @@ std::vector<DeclaredPath> DeclaredPaths(const Building& building, const Mesh& me
     PathCollector collector(is_drawn, &paths);
     try {
       Expand(modules, 0, apart, collector);
-    } catch (const InvalidSpec&) {  // Too many mistakes.
+    } catch (const InvalidSpec&) {  // too many mistakes
     }
   };
   collect(building.spec.modules, true);
@@ -125,7 +126,7 @@ void TensorPatterns::CheckUse(Building& building, const Mesh& mesh) {
 
 namespace {
 
-// The last parts of a path, as many as `like` has.
+// Returns the last parts of a path, as many as `like` has.
 std::string_view Ending(std::string_view path, std::string_view like) {
   size_t start = path.size() + 1;
   for (auto dots = std::count(like.begin(), like.end(), '.'); dots >= 0 && start > 0; --dots) {
@@ -142,7 +143,7 @@ std::string NearestPath(std::string_view pattern, const std::vector<DeclaredPath
   for (const DeclaredPath& of : declared) {
     if (of.is_drawn) paths.push_back(WithoutNumbers(of.path));
   }
-  // What matches a module, and its tensors were meant.
+  // If the pattern matches a module, the module's tensors were meant.
   for (const DeclaredPath& of : declared) {
     for (size_t dot = of.path.find('.'); dot != of.path.npos; dot = of.path.find('.', dot + 1)) {
       if (!PathMatches(pattern, std::string_view(of.path).substr(0, dot))) continue;
@@ -150,7 +151,7 @@ std::string NearestPath(std::string_view pattern, const std::vector<DeclaredPath
       return fmt::format("did you mean {}?", Quote(std::string(pattern) + below));
     }
   }
-  // Behind `**` some parts of a path are misspelt.
+  // If the pattern has `**`, the parts behind it are compared with the endings of paths.
   if (const size_t stars = pattern.rfind("**."); stars != pattern.npos) {
     const std::string_view behind = pattern.substr(stars + 3);
     std::vector<std::string> endings;

@@ -1,5 +1,5 @@
-// Patterns of tensors' paths: `*` stands for a part of a path or for some of it, `**` for any
-// number of parts, `?` and `[a-z]` for a character.
+// Patterns of tensors' paths: `*` stands for one part of a path or for some of it, `**` for any
+// number of parts, `?` and `[a-z]` for one character.
 #pragma once
 
 #include <cstdint>
@@ -15,41 +15,41 @@ namespace shardinit {
 
 bool PathMatches(std::string_view pattern, std::string_view path);
 
-// That a part of a path is.
+// Returns the number that a part of a path is, if it is one.
 std::optional<int64_t> NumberOf(std::string_view part);
 
 // A tensor that a spec declares, drawn or of a layout.
 struct DeclaredPath {
   std::string path;
-  size_t rank;  // Of a drawn one.
+  size_t rank;  // rank of a drawn tensor
   bool is_drawn;
 };
 
-// Of the modules and then all layouts; of those that differ in numbers alone the first. For
-// messages, and for what is rare.
+// Returns paths of the modules, then of all layouts; of paths that differ in numbers alone the
+// first. It is slow, and meant for messages and rare cases.
 std::vector<DeclaredPath> DeclaredPaths(const Building& building, const Mesh& mesh);
 
 class TensorPatterns {
  public:
   explicit TensorPatterns(std::vector<Located<std::string>> patterns);
 
-  // Ascending indices of those that match, until the next call.
+  // Returns the ascending indices of the patterns that match, valid until the next call.
   const std::vector<size_t>& Match(std::string_view path);
   const std::vector<Located<std::string>>& all() const { return patterns_; }
-  // Those that matched no tensor, nor match a declared one.
+  // Returns the patterns that match neither a tensor so far nor a declared path.
   std::vector<size_t> Unused(const std::vector<DeclaredPath>& declared);
   bool AllUsed() const;
-  // Reports these, in the words that the user would look for.
+  // Reports unused patterns, with the path that the user may have meant.
   void CheckUse(Building& building, const Mesh& mesh);
 
  private:
   std::vector<Located<std::string>> patterns_;
   std::vector<bool> used_;
   PatternTrie trie_;
-  std::vector<size_t> matches_;  // Of the last path.
+  std::vector<size_t> matches_;  // of the last path
 };
 
-// "did you mean": a declared path, with `*` for its numbers.
+// Returns the hint "did you mean": a declared path, with `*` for its numbers.
 std::string NearestPath(std::string_view pattern, const std::vector<DeclaredPath>& declared);
 
 }  // namespace shardinit

@@ -17,8 +17,9 @@
 namespace shardinit {
 namespace {
 
-// DTensor's placements, which have segments. An axis finds those in front of it, and the parts of
-// axes that are major to it but have not cut yet.
+// Writes DTensor's placements, which can have segments. DTensor cuts in the order of the mesh, so
+// the split_factor of an axis counts the segments, and the parts of axes that are major to it but
+// cut later.
 std::string InPlacements(const PartitionSpec& partition, const Mesh& mesh) {
   std::map<int, std::string> placements;
   for (size_t d = 0; d < partition.cuts.size(); ++d) {
@@ -55,8 +56,8 @@ std::string InYaml(const PartitionSpec& partition, const Mesh& mesh) {
   return is_whole ? "null" : fmt::format("[{}]", fmt::join(dimensions, ", "));
 }
 
-// Whether a map can say it: segments only where these have borders in one place, whatever the order
-// in which axes cut.
+// Returns whether a map can say how the tensor is cut. If there are segments, the parts must be
+// equal, as then their borders do not depend on the order in which axes cut.
 bool IsWritable(const Tensor& tensor, const Mesh& mesh) {
   const PartitionSpec& partition = tensor.partition;
   if (!partition.pins.empty() || partition.IsNested()) return false;
@@ -70,7 +71,7 @@ bool IsWritable(const Tensor& tensor, const Mesh& mesh) {
 struct Group {
   std::string pattern;
   std::vector<const Tensor*> tensors;
-  bool is_one = true;  // All are cut alike.
+  bool is_one = true;  // all are cut alike
 };
 
 std::vector<Group> GroupsOf(const std::vector<Tensor>& tensors) {
@@ -83,7 +84,7 @@ std::vector<Group> GroupsOf(const std::vector<Tensor>& tensors) {
     group.tensors.push_back(&tensor);
     group.is_one &= tensor.partition == group.tensors.front()->partition;
   }
-  // A pattern must not match what is cut in another way.
+  // A pattern must not match a tensor that is cut in another way.
   for (Group& group : groups) {
     if (group.pattern.find('*') == group.pattern.npos) continue;
     group.is_one =
@@ -97,7 +98,8 @@ std::vector<Group> GroupsOf(const std::vector<Tensor>& tensors) {
   return groups;
 }
 
-// What is padded is by the first number that any is: of all, or their own words go before it.
+// Returns the `uneven` of the map. It has the first padding of any tensor: either all have the
+// same, or each has its own `uneven`, which takes precedence.
 std::string UnevenOf(const InitGraph& graph) {
   if (IsPadded(graph)) {
     for (const Tensor& tensor : graph.tensors) {

@@ -1,4 +1,4 @@
-// A sharding, of whatever origin, as a map of patterns that `sharding` takes.
+// Writes any sharding as a map of patterns that `sharding` takes.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace shardinit {
 
-// YAML. Of what is drawn; each tensor is in it. Throws Error (kRefused) if tensors have segments,
-// nested axes or stages, which a map does not say.
+// Returns YAML with every drawn tensor. Throws Error (kRefused) if tensors have uneven segments,
+// nested axes or stages, which a map cannot say.
 std::string WriteShardingMap(const InitGraph& graph);
 
 }  // namespace shardinit
