@@ -1,5 +1,5 @@
-// One lambda per alternative, for std::visit; `OneOf<A, B> auto` takes several that are alike.
-// Neither takes what nobody thought of, as `auto` would: that does not compile.
+// Combines one lambda per alternative, for std::visit; `OneOf<A, B> auto` takes several that are
+// alike. An alternative that nobody thought of does not compile, as it would with `auto`.
 #pragma once
 
 #include <concepts>
