@@ -28,7 +28,7 @@ class Fd {
 // none with errno set on failure.
 Fd OpenAt(int folder, const std::string& name, int flags, unsigned mode = 0);
 
-// Split a path; `a/b/` is `b` in `a`, as `a/b` is.
+// These split a path; `a/b/` is `b` in `a`, as `a/b` is.
 std::string FolderOf(const std::string& path);
 std::string NameOf(const std::string& path);
 

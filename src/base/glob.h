@@ -39,8 +39,8 @@ class Globs {
   size_t Child(size_t node, std::string_view element);
   void Reach(size_t node);
 
-  std::unordered_map<std::string, std::vector<uint32_t>>
-      names_;  // patterns without special characters
+  // These patterns have no special characters.
+  std::unordered_map<std::string, std::vector<uint32_t>> names_;
   std::vector<Node> nodes_ = {Node()};
   uint64_t step_ = 0;
   std::vector<size_t> now_, next_;  // nodes that the text so far leads to

@@ -15,7 +15,7 @@ struct ResultKind {
   std::vector<std::string_view> marks;
 };
 
-// The thing that has the name already decides what happens:
+// Whatever has the name already decides what happens:
 //
 //   nothing, or a file of this kind    is made or replaced, whole or not at all
 //   another file, a block device       is an error (kConflict), unless `force`
@@ -27,8 +27,8 @@ struct ResultKind {
 // folder cannot be written, or the owner cannot be kept, the file is written in place if it can be.
 class ResultFile {
  public:
-  // Is made when the command has read its inputs (base/inputs.h), and before the work: throws Error
-  // if Write() would.
+  // It is made when the command has read its inputs (base/inputs.h), and before the work: throws
+  // Error if Write() would.
   ResultFile(ResultKind kind, std::string path, bool force);
 
   void Write(std::string_view text) const;
