@@ -48,7 +48,7 @@ class HtmlPage {
   void Table(std::string_view id, const std::vector<std::string>& head,
              const std::vector<std::vector<HtmlLink>>& rows, const std::vector<bool>& right);
   void Picture(const Svg& picture);
-  // Begins a part of the page that opens on a click, or by a link to an id within it.
+  // Begins a part that opens on a click or by a link to an id within it; one is open at a time.
   void BeginDetails(std::string_view summary, bool open);
   void EndDetails() { out_ += "</details>\n"; }
 
