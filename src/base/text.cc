@@ -72,14 +72,14 @@ bool IsUnsafe(char32_t code) { return code != '\t' && code != '\n' && Contains(k
 
 namespace {
 
-// Looks like a space, and is none to YAML. It comes with text that is copied
-// from a page.
+// Tells whether a character looks like a space, but is none to YAML. It comes with text that is
+// copied from a page.
 bool IsForeignSpace(char32_t code) {
   return code == 0xa0 || (code >= 0x2000 && code <= 0x200a) || code == 0x202f || code == 0x205f ||
          code == 0x3000;
 }
 
-// Whether the line may have a comment or text in quotes before `offset`.
+// Tells whether the line may have a comment or text in quotes before `offset`.
 bool MayBeProse(std::string_view text, size_t offset) {
   const std::string_view before = text.substr(0, offset);
   return before.substr(before.rfind('\n') + 1).find_first_of("#\"'") != before.npos;

@@ -336,8 +336,8 @@ class Importer {
       written.push_back(omit->entries[i].value->text);
     for (const Node::Entry& var : vars_->entries) {
       const auto& [field, given] = named_.at(std::string(var.key->text));
-      if (given != nullptr && !given->IsNull() && !given->IsScalar())
-        continue;  // the variable counts its entries
+      // Such a variable counts the entries of the field, which is written as it is.
+      if (given != nullptr && !given->IsNull() && !given->IsScalar()) continue;
       Add(config, field,
           NewScalar(store_.Keep(fmt::format("={}", var.key->text)), var.value->span));
       written.push_back(store_.Keep(field));

@@ -170,7 +170,7 @@ class Loader {
     });
   }
 
-  // Makes a list of axes, `[{pipe: 2}, {fsdp: 8}]`, a map that replaces that of an included file.
+  // Turns a list of axes, `[{pipe: 2}, {fsdp: 8}]`, into a map that replaces an included file's.
   const Node* ListedAxes(const Node& axes) {
     const bool is_list =
         axes.IsSequence() &&

@@ -30,7 +30,7 @@ bool Report(const Node& name, const Judgement& bad, Diagnostics& diagnostics) {
   return false;
 }
 
-// Reports the character at `offset`, which the rule excludes.
+// Describes the character at `offset`, which the rule excludes.
 BadName BadCharacter(std::string_view text, size_t offset, std::string_view what,
                      std::string_view allowed) {
   const Character c = CharacterAt(text, offset);

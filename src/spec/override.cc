@@ -329,8 +329,8 @@ const Node* ApplyTraining(const Node* root, const std::string& option, const std
   };
   const Node* number = ScalarNode(place, source.text, store);
   const Node* training = root->Find("training");
-  if (training != nullptr && !training->IsMap() && !training->IsNull())
-    return root;  // reported when it is read
+  // A malformed `training` is reported when it is read.
+  if (training != nullptr && !training->IsMap() && !training->IsNull()) return root;
   if (training == nullptr || training->IsNull()) {
     Node* empty = store.New();
     empty->kind = Node::Kind::kMap;

@@ -33,8 +33,8 @@ void SpecParser::ReadName(const Node::Entry& entry, ModelSpec& model) {
 }
 
 void SpecParser::ReadConfig(const Node::Entry& entry, ModelSpec& model) {
-  if (entry.value->IsNull() && !entry.value->ambiguous)
-    return;  // without the `config` of an included file
+  // A null removes the `config` of an included file.
+  if (entry.value->IsNull() && !entry.value->ambiguous) return;
   if (!IsMap(entry, "such as `{model_type: llama}`")) return;
   if (entry.value->height > kConfigDepth) {
     Error(*entry.value, fmt::format("`config` is nested over {} levels", kConfigDepth));
@@ -66,8 +66,8 @@ void SpecParser::ReadRules(const Node::Entry& entry, ModelSpec& model) {
   constexpr std::string_view kForm =
       "a rule has the form `{logical: axis}`, `{logical: [axis, axis]}` or "
       "`{logical: null}`";
-  if (entry.value->IsNull() && !entry.value->ambiguous)
-    return;  // without the `rules` of an included file
+  // A null removes the `rules` of an included file.
+  if (entry.value->IsNull() && !entry.value->ambiguous) return;
   model.has_rules = true;
   if (!IsSequence(entry, kForm) || !IsShort(entry)) return;
   for (const Node::Entry& item : entry.value->entries) {
@@ -101,10 +101,10 @@ void SpecParser::ReadModules(const Node::Entry& entry, ModelSpec& model) {
 }
 
 void SpecParser::ReadLayouts(const Node::Entry& entry, ModelSpec& model) {
-  if (entry.value->IsNull()) return;  // without the layouts of an included spec
+  if (entry.value->IsNull()) return;  // removes the layouts of an included file
   if (!IsMap(entry, "of layouts by name")) return;
   for (const Node::Entry& item : entry.value->entries) {
-    if (item.value->IsNull()) continue;  // without this layout of an included spec
+    if (item.value->IsNull()) continue;  // removes this layout of an included file
     if (!CheckIdentifier(*item.key, "layout", diagnostics()) ||
         !IsMap(item, "of modules and stored tensors"))
       continue;

@@ -8,12 +8,9 @@
 //    each token until it knows that none of them is a key (kLongestLine, IsOneBracket).
 //  - yaml-cpp says where a value starts, but not where it ends, nor whether it was in quotes, and
 //    does not place empty values at all: the text is searched for these (YamlText, OnNull).
-//  - A plain scalar goes on in the next line if that is indented: legal YAML, but in a spec always
-//  a
-//    mistake of indentation (OnScalar).
-//  - yaml-cpp reports a quote that nothing closes at the end of the file or not at all
-//  (PlaceScalar,
-//    Fail).
+//  - A plain scalar goes on in the next line if that is indented: legal YAML, but always a mistake
+//    of indentation in a spec (OnScalar).
+//  - yaml-cpp reports an unclosed quote at the end of the file or not at all (PlaceScalar, Fail).
 //  - It reads text that is less indented than the first key as a second document (OnDocumentStart).
 //  - It accepts tags, and knows `<<` only in its own tree: both are refused (CheckTag, AttachKey).
 //  - Its message names the rule of its grammar and the place where it gave up: Fail looks for the
