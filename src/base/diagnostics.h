@@ -14,9 +14,9 @@ namespace shardinit {
 struct Diagnostic {
   enum class Severity { kNote, kError };
   Severity severity;
-  Span span;  // span.source may be null: then only the message is shown.
+  Span span;  // null span.source: only the message is shown
   std::string message;
-  std::string hint;  // Empty when there is nothing useful to suggest.
+  std::string hint;  // empty if there is nothing useful to suggest
 };
 
 // Collects mistakes in the user's input. Stages report everything they find; nothing is printed

@@ -13,7 +13,7 @@ namespace shardinit {
 // Offsets and sizes are multiples of this where data goes past the cache (O_DIRECT).
 inline constexpr int64_t kDirectUnit = 4096;
 
-// A file that is being written; every failure is thrown (kWorld).
+// Every failure is thrown (kWorld).
 class OutputFile {
  public:
   // Creates a new file, in a folder that nobody else writes.

@@ -11,7 +11,7 @@ struct Overloaded : Cases... {
   using Cases::operator()...;
 };
 template <typename... Cases>
-Overloaded(Cases...) -> Overloaded<Cases...>;  // clang 14 needs it said.
+Overloaded(Cases...) -> Overloaded<Cases...>;  // clang 14 needs this guide
 
 template <typename T, typename... Ts>
 concept OneOf = (std::same_as<T, Ts> || ...);

@@ -1,4 +1,4 @@
-// SHA-256 of bytes as they are made; the only door to OpenSSL.
+// Computes SHA-256 of bytes as they are made; the only door to OpenSSL.
 #pragma once
 
 #include <array>

@@ -13,7 +13,8 @@
 
 namespace shardinit {
 
-// SPEC, --set, --mesh, --sharding and, where files matter, --layout and --replicas.
+// The options SPEC, --set, --mesh, --sharding and, where commands add them, --layout, --replicas,
+// --tokens and --memory-per-rank.
 struct SpecOptions {
   SpecRequest request;
   std::string replicas, layout, tokens, memory_per_rank;
@@ -33,7 +34,7 @@ struct SpecOptions {
   Plan Load(Diagnostics& diagnostics, Explanation* explanation, StepCost* cost = nullptr) const;
 };
 
-// --jobs, --memory, --progress.
+// The options --jobs, --memory and --progress.
 struct WorkOptions {
   int jobs = 0;
   std::string memory = "160M";
@@ -47,7 +48,7 @@ struct WorkOptions {
   ProgressMode Mode() const;
 };
 
-// --ranks, --devices.
+// The options --ranks and --devices.
 struct RankOptions {
   std::string ranks, devices;
 

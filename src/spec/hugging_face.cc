@@ -99,7 +99,7 @@ std::vector<std::string> NamesIn(std::string_view text) {
   return names;
 }
 
-// Variables as far as they are known before there is a spec. Mistakes in them are found later.
+// Holds variables as far as they are known before there is a spec. Mistakes are found later.
 class Variables : public Scope {
  public:
   void Add(const Node* vars) {

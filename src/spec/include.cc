@@ -39,7 +39,7 @@ std::string PathIn(const std::filesystem::path& folder, std::string_view name) {
   return IsShipped(path.string()) ? path.lexically_normal().string() : path.string();
 }
 
-// Throws Error as base/file.h does.
+// Reads a file of the disk or of configs/. Throws Error as base/file.h does.
 std::string ReadAnyFile(const std::string& path) {
   if (!IsShipped(path)) return ReadFile(path, kLargestYaml);
   std::vector<std::string> paths;
@@ -119,7 +119,7 @@ class Loader {
     Span include;  // where the file was named
   };
 
-  // Two names of one file must compare equal.
+  // Returns one path for all names of a file, so that they compare equal.
   static std::string Canonical(const std::filesystem::path& path) {
     std::error_code error;
     const std::filesystem::path canonical = std::filesystem::weakly_canonical(path, error);

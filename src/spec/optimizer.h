@@ -13,7 +13,7 @@ namespace shardinit {
 
 using Hyperparameter = std::variant<std::nullptr_t, bool, double, std::pair<double, double>>;
 
-// Tensors that are trained with the same hyperparameters.
+// A group of tensors that are trained with the same hyperparameters.
 struct ParamGroup {
   // These patterns match paths. A tensor is in the first group that has a matching one.
   std::vector<Located<std::string>> params;

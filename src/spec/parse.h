@@ -14,7 +14,7 @@ namespace shardinit {
 struct SpecRequest {
   std::string path;               // a file, or `-` for standard input
   std::vector<std::string> sets;  // `mesh.axes.fsdp=8`; a later one wins
-  std::string mesh;               // `fsdp=8,tensor=4`; empty: as in the spec.
+  std::string mesh;               // `fsdp=8,tensor=4`; empty: as in the spec
   std::string sharding = {};      // a file or a word; empty: as in the spec
   // A key of `training` with its value, from an option.
   struct OfTraining {

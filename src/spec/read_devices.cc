@@ -26,7 +26,7 @@ std::optional<int64_t> IdOf(std::string_view text) {
   return id;
 }
 
-// Rows may be lists of their own, as NumPy writes a mesh.
+// Reads ids, whose rows may be lists of their own, as NumPy writes a mesh.
 void ReadIds(SpecParser& parser, const Node& list, std::vector<Located<int64_t>>& ids) {
   for (const Node::Entry& item : list.entries) {
     const Node& node = *item.value;

@@ -63,7 +63,7 @@ class SpecReader {
   bool IsText(const Node::Entry& entry);
   static Located<std::string> Text(const Node& node) { return {std::string(node.text), node.span}; }
 
-  // Mistakes.
+  // These report and count mistakes.
 
   Diagnostics& diagnostics() { return diagnostics_; }
   void Error(const Node& node, std::string message, std::string hint = {});
@@ -87,7 +87,7 @@ class SpecReader {
   void ReadJaxSteps(const Node& map, JaxKeySpec* key);
   void ReadStatics(const Node::Entry& entry, JaxKeySpec::Step* step);
   void ReadViewArgument(const Node::Entry& item, ViewSpec& view);
-  // In braces, `50,304` is the number 50 and a key 304 without a value.
+  // Reports `50,304` in braces, which is the number 50 and a key 304 without a value.
   bool ReportCutNumber(const Node& before, const Node::Entry& entry);
   // Moves `*at` to the last piece of a call that YAML's commas have cut.
   bool ReportCutCall(const std::vector<Node::Entry>& items, size_t* at);

@@ -8,7 +8,7 @@
 namespace shardinit {
 
 struct ShippedFile {
-  std::string_view path;  // Below configs/: `recipes/huggingface.yaml`.
+  std::string_view path;  // below configs/: `recipes/huggingface.yaml`
   std::string_view text;
 };
 

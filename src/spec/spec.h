@@ -32,9 +32,7 @@ class WrongKeys {
  public:
   bool Has(std::string_view key) const;
   bool empty() const { return keys_.empty(); }
-  void Add(std::string_view key) {
-    keys_.push_back(key);
-  }  // The text lives as long as the program.
+  void Add(std::string_view key) { keys_.push_back(key); }  // the text lives as long as the program
 
  private:
   std::vector<std::string_view> keys_;
@@ -54,8 +52,8 @@ struct FileSpec {
   Located<std::string> sha256;  // 64 hexadecimal digits
 };
 
-// `base`, `ones` (no arguments), `{normal: {mean: 0, std: 0.02}}`,
-// `{expr: "…"}`, `{file: …}` or `{norms: {of: …}}`.
+// An initializer: `base`, `ones` (no arguments), `{normal: {mean: 0, std: 0.02}}`, `{expr: "…"}`,
+// `{file: …}` or `{norms: {of: …}}`.
 struct InitSpec {
   Located<std::string> name;
   ExprPtr expr;                                 // for `expr`, which has no arguments
@@ -70,16 +68,16 @@ using AxisList = Located<std::vector<Located<std::string>>>;
 // The way `shard` cuts a dimension.
 struct CutSpec {
   AxisList axes;
-  ExprPtr segments = nullptr;  // Null: 1.
+  ExprPtr segments = nullptr;  // null: 1
   WrongKeys wrong = {};
 };
 
-// `error`, `chunk`, `pad` or `{pad: 0.5}`.
+// The way to handle uneven dimensions: `error`, `chunk`, `pad` or `{pad: 0.5}`.
 struct UnevenSpec : Located<std::string> {
-  ExprPtr padding = nullptr;  // Null: 0.
+  ExprPtr padding = nullptr;  // null: 0
 };
 
-// `{pipe: [0, 3]}`: the only indices on mesh axes at which a tensor is held.
+// A stage, such as `{pipe: [0, 3]}`: the only indices on mesh axes at which a tensor is held.
 using StageSpec = Located<std::vector<Named<std::vector<ExprPtr>>>>;
 
 // A dimension of a tensor is given by the name of its logical axis, or by its position, which
@@ -97,7 +95,7 @@ struct PathSpec {
   std::vector<Part> parts;
 };
 
-// Where a stored tensor's elements come from: a tensor of `modules`, or
+// The source of a stored tensor's elements: a tensor of `modules`, or an operation such as
 // `{stack: {axis: 0, for: {i: layers}, of: …}}`.
 struct ViewSpec {
   struct Argument {
@@ -109,7 +107,7 @@ struct ViewSpec {
   std::optional<PathSpec> path;  // or an operation:
   Located<std::string> operation;
   std::vector<Argument> arguments;     // without `for` and `of`
-  std::optional<Named<ExprPtr>> loop;  // `for`.
+  std::optional<Named<ExprPtr>> loop;  // `for`
   bool is_list = false;                // whether `of` is a list
   std::vector<ViewSpec> of;
 };
@@ -130,13 +128,13 @@ struct JaxKeySpec {
       PathSpec text;
       ExprPtr number;  // null: the text counts
     };
-    std::string name;                         // `seed`, `words`, `split` or `fold_in`.
+    std::string name;                         // `seed`, `words`, `split` or `fold_in`
     std::vector<ExprPtr> numbers;             // as many as the step takes; or
     std::optional<uint64_t> large_seed = {};  // a seed that expressions do not have; or
     std::vector<Static> statics = {};         // the list of a `fold_in`
   };
   Span span;
-  std::vector<Step> steps;  // The first is a seed or words.
+  std::vector<Step> steps;  // begin with a seed or words
 };
 
 struct TensorSpec {
@@ -144,12 +142,12 @@ struct TensorSpec {
   WrongKeys wrong;
   std::vector<ExprPtr> shape;
   Span shape_span;
-  // Logical axis names, one per dimension; an empty name is `null`.
+  // Names of logical axes, one per dimension; an empty name is `null`.
   std::optional<Located<std::vector<Located<std::string>>>> axes;
   std::optional<Located<std::string>> dtype;
   std::optional<Located<std::string>> kind;  // `parameter` or kBufferKind
   std::optional<InitSpec> init;
-  // The explicit PartitionSpec; may be shorter than the rank.
+  // The explicit PartitionSpec, which may be shorter than the rank.
   std::optional<Located<std::vector<CutSpec>>> shard;
   std::optional<StageSpec> stage;  // instead of the module's
   std::optional<UnevenSpec> uneven;
@@ -157,7 +155,7 @@ struct TensorSpec {
   std::optional<JaxKeySpec> jax_key;         // a JAX key to draw with; or
   std::optional<TorchKeySpec> torch_key;     // a place in the torch_cpu stream
   std::optional<Located<std::string>> tie;   // path of a tensor with the same values
-  std::optional<Located<std::string>> fans;  // `out_in` or `in_out`.
+  std::optional<Located<std::string>> fans;  // `out_in` or `in_out`
   std::optional<DimensionList> in_axis, out_axis, batch_axis;
   ExprPtr when;                  // null: always there; 0: no such tensor
   std::optional<ViewSpec> from;  // in a layout, instead of a shape and an initializer
@@ -228,18 +226,18 @@ struct ModelSpec {
   std::optional<Located<std::string>> dtype;    // absent: every tensor has its own
   std::optional<Located<std::string>> engine;
   std::optional<UnevenSpec> uneven;              // absent: `error`
-  std::optional<Located<std::string>> replicas;  // `dedupe` (default) or `full`.
+  std::optional<Located<std::string>> replicas;  // `dedupe` (default) or `full`
   std::optional<Located<std::string>> fans;      // absent: no order is assumed
   std::vector<Named<ExprPtr>> vars;
   std::vector<Named<ExprPtr>> mesh;    // in order: row-major, last fastest
   std::vector<Named<ExprPtr>> slices;  // by axis: how many parts lie on different slices
-  std::optional<Located<std::string>> slice_order;  // `outer` (default) or `inner`.
+  std::optional<Located<std::string>> slice_order;  // `outer` (default) or `inner`
   std::optional<DevicesSpec> devices;               // absent: same order as the ranks
   std::vector<Named<ExprPtr>> bandwidth;            // by mesh axis: bytes a second
   TrainingSpec training;
   bool has_rules = false;
   std::vector<RuleSpec> rules;
-  std::shared_ptr<const NodeTree> sharding;  // Each language reads its own (graph/languages/).
+  std::shared_ptr<const NodeTree> sharding;  // read by each language (graph/languages/)
   std::vector<Named<InitSpec>> inits;
   std::optional<ConfigSpec::Map> config;
   ModuleSpec modules;

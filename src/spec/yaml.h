@@ -19,12 +19,12 @@ namespace shardinit {
 struct Node {
   enum class Kind : uint8_t { kNull, kScalar, kSequence, kMap };
   struct Entry {
-    const Node* key;  // Null in a sequence.
+    const Node* key;  // null in a sequence
     const Node* value;
   };
 
   Kind kind = Kind::kNull;
-  bool quoted = false;  // A scalar in quotes is text, never a number.
+  bool quoted = false;  // a scalar in quotes is text, never a number
   // `text` is the bytes in the source, between the quotes if there are any: places inside it are
   // exact.
   bool verbatim = false;
