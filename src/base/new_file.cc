@@ -310,7 +310,7 @@ NewFolder::NewFolder(const std::string& path)
             RemoveTree(parent_, file);
           }
         } catch (const std::exception&) {
-          // the folder stays
+          // The folder stays.
         }
       });
   while (true) {

@@ -24,7 +24,7 @@ Fd OpenFolderAt(int folder, const std::string& name, int flags) {
 }  // namespace
 
 Folder Folder::Open(const std::string& path) {
-  // A folder that is there and then is not is being made by another process just now.
+  // A name that could not be opened but exists now is being made by another process.
   for (int turn = 0; turn < 10; ++turn) {
     Fd fd = OpenFolderAt(AT_FDCWD, path, 0);
     if (fd) return {path, std::move(fd)};

@@ -190,7 +190,7 @@ bool MayGoOn(const std::string& staged, const Plan& to) {
   return false;
 }
 
-// Returns the ranks in a folder that must be made again: their files differ from their receipts, or
+// Finds the ranks in a folder that must be made again: their files differ from their receipts, or
 // from the copy.
 Damage FindOthers(const ReshardOptions& options, const std::string& staged, const Plan& to,
                   CheckpointCopy& copy, WorkCounters* counters) {

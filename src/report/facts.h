@@ -54,8 +54,8 @@ struct Fact {
 };
 
 // Adds the place where a value is written, for people and for programs. In JSON it is a member
-// `place` of the value's object; a scalar becomes the `value` of a new object. The place is null,
-// or `nowhere`, if the value is not written.
+// `place` of the value's object; a scalar becomes the `value` of a new object. The place of a
+// value that is not written is null in JSON, and `nowhere` for people.
 Fact At(Fact fact, const Span& place, std::string_view nowhere = "(default)");
 
 std::string FactsInJson(const Facts& facts);

@@ -405,7 +405,7 @@ class Importer {
   Diagnostics& diagnostics_;
   std::vector<const Node*> parts_;
   Node* vars_ = nullptr;
-  // by variable: the field and its value, if given
+  // Each variable has its field and the field's value, which is null if it is not given.
   std::map<std::string, std::pair<std::string, const Node*>> named_;
 };
 
