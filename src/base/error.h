@@ -8,7 +8,7 @@
 namespace shardinit {
 
 // The exit code tells a shell or a job scheduler whether it helps to try again. shardinit(1)
-// documents them.
+// documents the codes.
 enum class ExitCode {
   kOk = 0,         // done; no difference
   kDifferent = 1,  // difference or damage found
