@@ -1,13 +1,13 @@
-// The arithmetic that values are defined by, for a scope of a thread.
+// Sets the arithmetic that values are defined by, for a scope of a thread.
 #pragma once
 
 #include <cfenv>
 
 namespace shardinit {
 
-// Rounding to nearest, subnormal numbers as they are, no traps, whatever was set before: by a
-// program that the library runs in, by start code that -ffast-math links. Threads that are
-// started meanwhile inherit it.
+// The arithmetic is rounding to nearest, subnormal numbers as they are, and no traps, whatever was
+// set before: by a program that the library runs in, or by start code that -ffast-math links.
+// Threads that are started meanwhile inherit it.
 class DefaultArithmetic {
  public:
   DefaultArithmetic() {

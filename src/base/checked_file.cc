@@ -14,7 +14,7 @@
 namespace shardinit {
 namespace {
 
-constexpr int64_t kPiece = 1 << 20;  // Bytes that are hashed at a time.
+constexpr int64_t kPiece = 1 << 20;  // bytes that are hashed at a time
 
 bool IsSame(const struct stat& a, const struct stat& b) {
   return a.st_dev == b.st_dev && a.st_ino == b.st_ino && a.st_size == b.st_size &&
@@ -43,7 +43,7 @@ CheckedFile::CheckedFile(std::string path, int64_t size, std::string sha256, std
 }
 
 Fd CheckedFile::Open(struct stat* info) const {
-  // O_NONBLOCK: a FIFO that takes its place must not make anyone wait.
+  // O_NONBLOCK keeps a FIFO that takes the file's place from blocking.
   Fd fd = OpenAt(AT_FDCWD, path_, O_RDONLY | O_NONBLOCK);
   if (!fd || fstat(fd.get(), info) != 0) throw SystemError("read", path_);
   return fd;

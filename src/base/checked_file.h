@@ -12,11 +12,11 @@
 
 namespace shardinit {
 
-// Safe to use from several threads. It is hashed when some of it is first read, once, whatever is
-// read then; and it is opened for each Reader, so that there may be any number of such files.
+// It is safe to use from several threads. The whole file is hashed once, when any of it is first
+// read. It is opened anew for each Reader, so there may be any number of such files.
 class CheckedFile {
  public:
-  // `place` is where the digest was asked for, for people. Of a file of bools, every byte is 0
+  // `place` is where the user gave the digest, for messages. With `of_bools` every byte must be 0
   // or 1.
   CheckedFile(std::string path, int64_t size, std::string sha256, std::string place,
               bool of_bools = false);
@@ -30,9 +30,9 @@ class CheckedFile {
 
   class Reader {
    public:
-    // Throws as Check() does; kWorld if the file is no longer the one that was checked.
+    // Throws as Check() does, and kWorld if the file is no longer the one that was checked.
     explicit Reader(const CheckedFile& file);
-    // Bytes offset … offset + size - 1. Throws Error (kWorld).
+    // Reads bytes offset … offset + size - 1. Throws Error (kWorld).
     void Read(int64_t offset, int64_t size, void* out) const;
 
    private:
@@ -49,7 +49,7 @@ class CheckedFile {
   const bool of_bools_;
   mutable std::mutex mutex_;
   mutable bool checked_ = false;
-  mutable struct stat checked_info_ = {};  // Of the file when it was checked.
+  mutable struct stat checked_info_ = {};  // the file's, when it was checked
 };
 
 }  // namespace shardinit

@@ -25,10 +25,10 @@ inline std::optional<int64_t> Multiply(int64_t a, int64_t b) {
   return result;
 }
 
-// The smallest integer that is at least a / b. Requires b > 0.
+// Returns the smallest integer that is at least a / b. Requires b > 0.
 inline int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b > 0 ? 1 : 0); }
 
-// The smallest multiple of b that is at least a. Requires b > 0.
+// Returns the smallest multiple of b that is at least a. Requires b > 0.
 inline std::optional<int64_t> RoundUp(int64_t a, int64_t b) { return Multiply(CeilDiv(a, b), b); }
 
 }  // namespace shardinit

@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint32_t kPolynomial = 0xedb88320;
 
-// Of each byte, as if zeros followed it.
+// The remainder of each byte, as if zeros followed it.
 constexpr std::array<uint32_t, 256> kTable = [] {
   std::array<uint32_t, 256> table{};
   for (uint32_t byte = 0; byte < table.size(); ++byte) {
@@ -25,7 +25,7 @@ constexpr std::array<uint32_t, 256> kTable = [] {
   return table;
 }();
 
-// The remainder, which is the CRC with all bits the other way.
+// Returns the remainder, which is the CRC with all bits inverted.
 uint32_t Divide(uint32_t rest, std::string_view bytes) {
   for (const char c : bytes) rest = rest >> 8 ^ kTable[(rest ^ static_cast<uint8_t>(c)) & 0xff];
   return rest;
@@ -38,17 +38,17 @@ bool IsFast() {
   return kHas;
 }
 
-// Sixteen bytes are congruent to their halves times the remainders of x^n that `factors` has, n
-// being how far behind them the bytes are that the product is added to.
+// Multiplies the halves of sixteen bytes by the remainders of x^n in `factors`, where n is the
+// distance to `next`, to which the products are added. The result has the same remainder.
 __attribute__((target("pclmul,sse2"))) __m128i Fold(__m128i bytes, __m128i factors, __m128i next) {
   return _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(bytes, factors, 0x00),
                                      _mm_clmulepi64_si128(bytes, factors, 0x11)),
                        next);
 }
 
-// Gopal and others, "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction"
-// (Intel, 2009): 64 bytes at once are folded into those behind them, until 16 bytes are left that
-// have the same remainder as all.
+// Follows Gopal and others, "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
+// Instruction" (Intel, 2009): 64 bytes at once are folded into those behind them, until 16 bytes
+// are left that have the same remainder as all.
 __attribute__((target("pclmul,sse2"))) uint32_t DivideFast(uint32_t rest, std::string_view bytes) {
   constexpr size_t kLanes = 4, kLane = sizeof(__m128i);
   if (bytes.size() < kLanes * kLane) return Divide(rest, bytes);
@@ -75,7 +75,7 @@ __attribute__((target("pclmul,sse2"))) uint32_t DivideFast(uint32_t rest, std::s
 #elif defined(__aarch64__)
 
 bool IsFast() {
-  constexpr unsigned long kCrc32 = 1 << 7;  // HWCAP_CRC32.
+  constexpr unsigned long kCrc32 = 1 << 7;  // HWCAP_CRC32
   static const bool kHas = (getauxval(AT_HWCAP) & kCrc32) != 0;
   return kHas;
 }

@@ -1,4 +1,4 @@
-// CRC-32 as zip files have it (ISO 3309, the polynomial 0xEDB88320, bits reversed).
+// Computes CRC-32 as zip files have it (ISO 3309, the polynomial 0xEDB88320, bits reversed).
 #pragma once
 
 #include <cstdint>
@@ -6,10 +6,11 @@
 
 namespace shardinit {
 
-// Of all bytes so far, if `before` is that of those before these; 0: there are none.
+// Returns the CRC of all bytes so far; `before` is the CRC of those before `bytes`, or 0 if there
+// are none.
 uint32_t Crc32(uint32_t before, std::string_view bytes);
 
-// The same, one byte after the other by a table: what it must be equal to.
+// Returns the same, one byte after the other by a table. Crc32 must be equal to it.
 uint32_t Crc32ByTable(uint32_t before, std::string_view bytes);
 
 }  // namespace shardinit

@@ -36,13 +36,13 @@ size_t CharactersIn(std::string_view text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; });
 }
 
-// `offset` moved back to where a character starts.
+// Moves `offset` back to where a character starts.
 size_t CharacterStart(std::string_view text, size_t offset) {
   while (offset > 0 && offset < text.size() && (text[offset] & 0xc0) == 0x80) --offset;
   return offset;
 }
 
-// The source line, and carets under the `length` bytes from `start`.
+// Returns the source line, and carets under the `length` bytes from `start`.
 std::string Excerpt(std::string_view line, size_t start, size_t length) {
   size_t begin = 0, end = line.size();
   if (line.size() > kLongestLine) {
@@ -50,7 +50,7 @@ std::string Excerpt(std::string_view line, size_t start, size_t length) {
     if (end - begin > kLongestLine) end = CharacterStart(line, begin + kLongestLine);
   }
   std::string shown = begin > 0 ? "…" : "", carets = begin > 0 ? " " : "";
-  size_t last = carets.size();  // Where the caret line ends.
+  size_t last = carets.size();  // where the caret line ends
   for (size_t i = begin; i < end;) {
     const Character c = CharacterAt(line, i);
     const bool clean = c.valid && !IsUnsafe(c.code);
@@ -74,7 +74,7 @@ std::string Excerpt(std::string_view line, size_t start, size_t length) {
   return fmt::format("  {}\n  {}\n", shown, carets);
 }
 
-// `file:line:column`, or the file alone.
+// Returns `file:line:column`, or the file alone.
 std::string Locate(const Span& span) {
   const std::string name = Escape(span.source->name);
   if (span.line == 0) return name;
@@ -103,7 +103,7 @@ void Diagnostics::ThrowIfErrors() const {
 
 std::string PlaceOf(const Span& span) {
   if (span.source == nullptr) return {};
-  // An option of the command line is as short as a place in it.
+  // An option of the command line is as short as a place in it would be.
   const auto& [name, text] = *span.source;
   return name.starts_with("--") ? fmt::format("{} {}", name, Escape(text)) : Locate(span);
 }
@@ -126,7 +126,7 @@ std::string Render(const Diagnostic& diagnostic) {
 }
 
 std::string Render(const std::vector<Diagnostic>& diagnostics, size_t limit) {
-  // An error with its notes moves as one.
+  // An error stays together with its notes.
   struct Group {
     size_t begin, end;
     std::tuple<size_t, uint32_t, uint32_t> place;

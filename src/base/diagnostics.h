@@ -1,4 +1,4 @@
-// What is wrong with the user's input: collected by every stage, rendered once.
+// Collects what is wrong with the user's input in every stage, and renders it once.
 #pragma once
 
 #include <deque>
@@ -14,13 +14,13 @@ namespace shardinit {
 struct Diagnostic {
   enum class Severity { kNote, kError };
   Severity severity;
-  Span span;  // span.source may be null: then only the message is shown.
+  Span span;  // null span.source: only the message is shown
   std::string message;
-  std::string hint;  // Empty when there is nothing useful to suggest.
+  std::string hint;  // empty if there is nothing useful to suggest
 };
 
-// Collects what is wrong with the user's input. Stages report everything they
-// find; nothing is printed here. Owns the sources that spans point into.
+// Collects mistakes in the user's input. Stages report everything they find; nothing is printed
+// here. Owns the sources that spans point into.
 class Diagnostics {
  public:
   static constexpr size_t kMostErrors = 200;
@@ -28,9 +28,9 @@ class Diagnostics {
   // Keeps `source` alive as long as any copy of this collector's sources.
   const Source* Add(Source source);
 
-  // Ends the run (throws InvalidSpec) at kMostErrors.
+  // Adds an error, and ends the run (throws InvalidSpec) at kMostErrors.
   void Error(Span span, std::string message, std::string hint = {});
-  // A second place that belongs to the last error, such as a first definition.
+  // Adds a second place that belongs to the last error, such as a first definition.
   void Note(Span span, std::string message);
 
   const std::vector<Diagnostic>& all() const { return all_; }
@@ -59,16 +59,14 @@ class InvalidSpec : public std::runtime_error {
   std::shared_ptr<const std::deque<Source>> sources_;
 };
 
-// `file:line:column`, `--set vars.d=8`; empty: no place.
+// Returns `file:line:column` or `--set vars.d=8`; empty if there is no place.
 std::string PlaceOf(const Span& span);
 
-// `file:line:column: error: message`, the source line, a caret line, a hint.
-// Control characters of the user's text are escaped. A span whose line is 0 is
-// the whole file.
+// Renders `file:line:column: error: message`, the source line, a caret line, a hint. Control
+// characters of the user's text are escaped. A span whose line is 0 is the whole file.
 std::string Render(const Diagnostic& diagnostic);
 
-// All of them, by place, at most `limit` errors, with a last line that counts
-// the rest.
+// Renders all of them, by place, at most `limit` errors, with a last line that counts the rest.
 std::string Render(const std::vector<Diagnostic>& diagnostics, size_t limit = 20);
 
 }  // namespace shardinit

@@ -1,4 +1,4 @@
-// The two failures that are not the spec's fault: the world's, and ours.
+// Errors that are not the spec's fault: the world's, and bugs of shardinit.
 #pragma once
 
 #include <cerrno>
@@ -7,20 +7,20 @@
 
 namespace shardinit {
 
-// What a shell or a job scheduler is told: whether it helps to try again. Documented in
-// shardinit(1).
+// The exit code tells a shell or a job scheduler whether it helps to try again. shardinit(1)
+// documents the codes.
 enum class ExitCode {
-  kOk = 0,         // Done; no difference.
-  kDifferent = 1,  // Difference or damage found.
-  kUsage = 2,      // Bad usage or bad spec; a place that cannot do it, as one that is read-only.
-  kWorld = 3,      // Disk, memory, permissions: a job may retry.
-  kConflict = 4,   // The output folder holds another plan.
-  kRefused = 5,    // A hostile or foreign file.
-  kBug = 70,       // A bug in shardinit.
+  kOk = 0,         // done; no difference
+  kDifferent = 1,  // difference or damage found
+  kUsage = 2,      // bad usage or bad spec; a place that cannot do it, such as a read-only one
+  kWorld = 3,      // disk, memory, permissions: a job may retry
+  kConflict = 4,   // the output folder holds another plan
+  kRefused = 5,    // a hostile or foreign file
+  kBug = 70,       // a bug in shardinit
 };
 
-// Something outside the spec failed: what was being done, to which path, and
-// why, in words for the user.
+// Something outside the spec failed. The message says, in words for the user, what was being done,
+// to which path, and why it failed.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, std::string message, std::string hint = {})
@@ -33,20 +33,20 @@ class Error : public std::runtime_error {
   std::string hint_;
 };
 
-// "cannot write `path`: No space left on device", exit 3; or 2, where the file system never can: it
-// is read-only (EROFS) or has no such operation (EOPNOTSUPP, ENOSYS).
+// Makes an Error such as "cannot write `path`: No space left on device", exit 3; or exit 2 where
+// the file system never can: it is read-only (EROFS) or has no such operation (EOPNOTSUPP, ENOSYS).
 Error SystemError(const std::string& action, const std::string& path, int error = errno);
 
-// As a user sees what is not a Diagnostic: `shardinit: error: …`, a hint.
+// Renders what is not a Diagnostic for users: `shardinit: error: …`, a hint.
 std::string RenderError(const std::string& message, const std::string& hint);
 
-// A bug of ours; the message names the place.
+// A bug in shardinit; the message names the place.
 class Bug : public std::logic_error {
  public:
   using std::logic_error::logic_error;
 };
 
-// An invariant that only a bug of ours can break.
+// Checks an invariant that only a bug in shardinit can break.
 void Check(bool condition, const char* what, const char* file = __builtin_FILE(),
            int line = __builtin_LINE());
 

@@ -5,8 +5,8 @@
 namespace shardinit::exact {
 namespace {
 
-// A double's precision and exponents, subnormals included: then a function
-// rounds once, from the true value to the double.
+// Sets MPFR to a double's exponents, subnormals included: with its precision a function rounds
+// once, from the true value to the double.
 class DoubleRange {
  public:
   DoubleRange() : emin_(mpfr_get_emin()), emax_(mpfr_get_emax()) {
@@ -19,10 +19,10 @@ class DoubleRange {
   }
 
  private:
-  mpfr_exp_t emin_, emax_;  // MPFR's own are per thread.
+  mpfr_exp_t emin_, emax_;  // MPFR's own range, which is per thread
 };
 
-// Constants that MPFR computes once for each thread go with it.
+// Frees the constants that MPFR computes once for each thread.
 struct Constants {
   ~Constants() { mpfr_free_cache2(MPFR_FREE_LOCAL_CACHE); }
 };
@@ -65,8 +65,8 @@ double Tanh(double x) { return Rounded(mpfr_tanh, x); }
 double Erf(double x) { return Rounded(mpfr_erf, x); }
 
 double NormalCdf(double z) {
-  // erfc(-z / sqrt 2) / 2 with so many digits that only the last step, to
-  // double, rounds visibly.
+  // The result is erfc(-z / sqrt 2) / 2 with so many digits that only the last step, to double,
+  // rounds visibly.
   constexpr mpfr_prec_t kDigits = 320;
   Number x(kDigits), root(kDigits);
   mpfr_sqrt_ui(root, 2, MPFR_RNDN);

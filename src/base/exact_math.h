@@ -1,6 +1,6 @@
-// Functions that libm does not promise to round: here each result is the
-// correctly rounded one, so it is the same on every machine. The only door to
-// MPFR; for scalars (microseconds a call), not for elements.
+// These are functions that libm does not promise to round: here each result is the correctly
+// rounded one, so it is the same on every machine. They are the only door to MPFR, and are for
+// scalars (microseconds a call), not for elements.
 #pragma once
 
 namespace shardinit::exact {
@@ -14,6 +14,6 @@ double Sin(double x);
 double Cos(double x);
 double Tanh(double x);
 double Erf(double x);
-double NormalCdf(double z);  // The standard normal's: (1 + erf(z / sqrt 2)) / 2.
+double NormalCdf(double z);  // the standard normal's: (1 + erf(z / sqrt 2)) / 2
 
 }  // namespace shardinit::exact

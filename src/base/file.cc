@@ -75,7 +75,7 @@ std::string ReadFile(const std::string& path, size_t limit) {
     return ReadToEnd(STDIN_FILENO, "standard input", limit);
   }
   RequireLocal(path);
-  // O_NONBLOCK: opening a FIFO must not wait for a writer.
+  // O_NONBLOCK keeps the opening of a FIFO from waiting for a writer.
   const Fd fd = OpenAt(AT_FDCWD, path, O_RDONLY | O_NONBLOCK);
   if (!fd && (errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG || errno == ELOOP)) {
     throw Error(ExitCode::kUsage, fmt::format("there is no file `{}`", path));
@@ -166,7 +166,8 @@ void MakeFolder(const std::string& path) {
   int error = make();
   if (error == ENOENT && FolderOf(path) != path) {
     MakeFolder(FolderOf(path));
-    error = make();  // Once: an empty name, or a working folder that is gone, stays ENOENT.
+    // This repeats once: an empty name, or a working folder that is gone, stays ENOENT.
+    error = make();
   }
   struct stat info;
   if (error != 0 && (error != EEXIST || stat(path.c_str(), &info) != 0)) {
@@ -176,8 +177,8 @@ void MakeFolder(const std::string& path) {
     throw Error(ExitCode::kConflict, fmt::format("`{}` exists and is not a folder", path),
                 "choose another output folder with `-o`");
   }
-  // One that was there may be of a run that was killed before this. Others' folders can be closed
-  // to readers.
+  // The folder may be left by a run that was killed before it could sync the name. Others' folders
+  // can be closed to readers.
   const Fd above = OpenAt(AT_FDCWD, FolderOf(path), O_RDONLY | O_DIRECTORY);
   if (!above && errno == EACCES) return;
   if (!above) throw SystemError("open the folder", FolderOf(path));
@@ -198,7 +199,8 @@ void SyncFolder(int fd, const std::string& path) {
 
 namespace {
 
-// What is at `path`; false if nothing is. Any other failure says nothing of that, and is an error.
+// Looks at `path`; returns false if nothing is there. Any other failure does not tell, and is an
+// error.
 bool Look(const std::string& path, bool follow, struct stat* info) {
   if ((follow ? stat : lstat)(path.c_str(), info) == 0) return true;
   if (errno == ENOENT || errno == ENOTDIR) return false;

@@ -1,4 +1,4 @@
-// Files: whole reads, and all that descriptors need. base/new_file.h makes new ones.
+// Reads whole files, and offers all that descriptors need. base/new_file.h makes new files.
 #pragma once
 
 #include <cstdint>
@@ -17,56 +17,58 @@ class Fd {
   ~Fd();
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
-  // Closes and reports: a close can be the first to say that a write failed.
+  // Closes and reports: a close can be the first call to say that a write failed.
   bool Close();
 
  private:
   int fd_ = -1;
 };
 
-// Like openat(2), not stopped by signals, and not inherited. None with errno set.
+// Works like openat(2), but is not stopped by signals, and the descriptor is not inherited. Returns
+// none with errno set on failure.
 Fd OpenAt(int folder, const std::string& name, int flags, unsigned mode = 0);
 
-// `a/b/` is `b` in `a`, as `a/b` is.
+// These split a path; `a/b/` is `b` in `a`, as `a/b` is.
 std::string FolderOf(const std::string& path);
 std::string NameOf(const std::string& path);
 
-// The bytes of a regular file; `-` is standard input. Throws Error: kUsage if
-// there is none, it is no regular file or over `limit` bytes, else kWorld.
+// Returns the bytes of a regular file; `-` is standard input. Throws Error: kUsage if there is
+// none, it is no regular file or over `limit` bytes, else kWorld.
 std::string ReadFile(const std::string& path, size_t limit = 64 << 20);
 
-// What is left to read of an open file; throws as ReadFile does.
+// Reads the rest of an open file; throws as ReadFile does.
 std::string ReadToEnd(int fd, const std::string& path, size_t limit);
 
-// What ReadFile says of a file over its limit.
+// Throws the Error of ReadFile for a file over its limit.
 [[noreturn]] void ThrowTooLarge(const std::string& path, size_t limit);
 
-// False if there is none; throws as ReadFile does for any other failure.
+// Returns false if there is no such file; throws as ReadFile does for any other failure.
 bool ReadFileIfExists(const std::string& path, size_t limit, std::string* text);
 
-// fdatasync(2), not stopped by signals. False with errno set.
+// Calls fdatasync(2), not stopped by signals. Returns false with errno set on failure.
 bool SyncData(int fd);
 
-// So that a full disk shows before hours of work, not after. File systems that
-// cannot allocate ahead say so and lose nothing but that.
+// These make a full disk show before hours of work, not after. File systems that cannot allocate
+// ahead say so and lose nothing but that.
 void AllocateSpace(int fd, int64_t size, const std::string& path);
 void CheckFreeSpace(int folder, int64_t size, const std::string& path);
 
-// Writes all of it, whatever the kernel takes at a time. False with errno set.
+// Writes all of it, however little the kernel takes at a time. Returns false with errno set on
+// failure.
 bool WriteAll(int fd, const void* data, size_t size, int64_t offset);
-bool ReadAll(int fd, void* data, size_t size, int64_t offset);  // Short file: false, errno 0.
+bool ReadAll(int fd, void* data, size_t size, int64_t offset);  // short file: false, errno 0
 
-// Creates the folder, and those above it, unless there is one; its name is on
-// the disk then. A file in its place is an Error (kConflict).
+// Creates the folder, and those above it, unless it is there. Its name is on the disk when this
+// returns. Throws Error (kConflict) if a file is in its place.
 void MakeFolder(const std::string& path);
 void SyncFolder(int fd, const std::string& path);
 
-// Nothing is at `path` if the system says just that; any other failure is thrown.
+// Returns false only if the system says that nothing is at `path`; any other failure is thrown.
 bool Exists(const std::string& path);
-bool IsFolder(const std::string& path);  // Or a link to one.
-// Throws Error (kUsage) if `path`, which a user gave for a folder, is none.
+bool IsFolder(const std::string& path);  // a folder or a link to one
+// Throws Error (kUsage) if `path`, which a user gave for a folder, is not one.
 void RequireFolder(const std::string& path);
 bool IsEmptyFolder(const std::string& path);
-int64_t FileSize(const std::string& path);  // -1: no such regular file.
+int64_t FileSize(const std::string& path);  // -1: no such regular file
 
 }  // namespace shardinit

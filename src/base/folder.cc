@@ -24,7 +24,7 @@ NameKind KindOf(int folder, const dirent* entry, const std::string& path) {
     case DT_LNK:
       return NameKind::kLink;
     case DT_UNKNOWN:
-      break;  // Some file systems do not say.
+      break;  // some file systems do not say
     default:
       return NameKind::kOther;
   }
@@ -66,11 +66,11 @@ void Walk(const std::string& folder,
 }
 
 std::string_view OpenIfFile(const std::string& path, Fd* fd, int64_t* size) {
-  // O_NONBLOCK: opening a FIFO must not wait for a writer.
+  // O_NONBLOCK keeps the opening of a FIFO from waiting for a writer.
   *fd = Fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
   if (!*fd && (errno == ENOENT || errno == ENOTDIR)) return kMissing;
   if (!*fd && errno == ELOOP) return kLink;
-  if (!*fd && errno == ENXIO) return kNoFile;  // A socket.
+  if (!*fd && errno == ENXIO) return kNoFile;  // a socket
   struct stat info;
   if (!*fd || fstat(fd->get(), &info) != 0) throw SystemError("read", path);
   if (!S_ISREG(info.st_mode)) return kNoFile;

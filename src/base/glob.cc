@@ -34,8 +34,8 @@ bool MatchesOne(std::string_view pattern, size_t p, char c, size_t* next) {
 }  // namespace
 
 bool GlobMatches(std::string_view pattern, std::string_view text) {
-  // On a mismatch only the last `*` can take one character more: what earlier
-  // ones took is already as good as any other choice.
+  // On a mismatch only the last `*` can take one character more: the choices of earlier ones are
+  // already as good as any other.
   size_t p = 0, t = 0, star = pattern.npos, star_text = 0, next;
   while (t < text.size()) {
     if (p < pattern.size() && pattern[p] == '*') {
@@ -69,7 +69,7 @@ void Globs::Add(std::string_view pattern, uint32_t number) {
   size_t node = 0;
   for (size_t at = 0, next; at < pattern.size(); at = next) {
     next = at + 1;
-    if (pattern[at] != '*') MatchesOne(pattern, at, '\0', &next);  // For its end.
+    if (pattern[at] != '*') MatchesOne(pattern, at, '\0', &next);  // finds the element's end
     node = Child(node, pattern.substr(at, next - at));
   }
   nodes_[node].patterns.push_back(number);
@@ -126,7 +126,7 @@ const std::vector<uint32_t>& Globs::Match(std::string_view text) {
   return matches_;
 }
 
-// A `*` may also stand for nothing.
+// Adds a node, and the `*` behind it, which may also stand for nothing.
 void Globs::Reach(size_t node) {
   if (nodes_[node].reached == step_) return;
   nodes_[node].reached = step_;

@@ -1,15 +1,15 @@
-// The files that this process has read for its user, which no result may replace.
+// Remembers the files that this process has read for its user, which no result may replace.
 #pragma once
 
 #include <sys/stat.h>
 
 namespace shardinit {
 
-// From now on inputs are remembered. The library, which writes nothing, never calls this: it keeps
-// nothing between calls.
+// Makes AddInput remember inputs from now on. The library, which writes nothing, never calls this:
+// it keeps nothing between calls.
 void RememberInputs();
 
-// By device and inode, so by all their names. Safe to use from several threads.
+// Files are known by device and inode, so by all their names. Safe to use from several threads.
 void AddInput(const struct stat& file);
 bool IsInput(const struct stat& file);
 

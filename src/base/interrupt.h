@@ -1,21 +1,21 @@
-// Signals that end a run: at once, or noted by a handler and acted on where it is safe.
+// Handles signals that end a run: at once, or noted by a handler and acted on where it is safe.
 #pragma once
 
 namespace shardinit {
 
-// Thrown where a long piece of work finds that a signal came; unwinding removes
-// temporary files, and main() then ends by the same signal.
+// This is thrown where a long piece of work finds that a signal came; unwinding removes temporary
+// files, and main() then ends by the same signal.
 struct Interrupted {
   int signal;
 };
 
-// SIGINT, SIGTERM and SIGHUP end the process at once while there is nothing to tidy up, and are
-// noted while there is (then a second one ends it); SIGPIPE and SIGXFSZ become errors of the call
-// that met them.
+// Installs handlers. SIGINT, SIGTERM and SIGHUP end the process at once while there is nothing to
+// tidy up, and are noted while there is (then a second one ends it); SIGPIPE and SIGXFSZ become
+// errors of the call that met them.
 void HandleSignals();
 
-// There is something to tidy up, such as a temporary file, while one of these lives: signals are
-// noted. Whoever has one calls ThrowIfInterrupted() in what takes long.
+// While one of these lives, there is something to tidy up, such as a temporary file, and signals
+// are noted. Its owner calls ThrowIfInterrupted() in long work.
 class SignalsWait {
  public:
   SignalsWait();
@@ -23,7 +23,7 @@ class SignalsWait {
   SignalsWait(SignalsWait&& other) noexcept;
 };
 
-// The signal that came, or 0.
+// Returns the signal that came, or 0.
 int PendingSignal();
 
 inline void ThrowIfInterrupted() {

@@ -60,7 +60,7 @@ void AppendQuoted(std::string_view text, std::string* out) {
   *out += '"';
 }
 
-// nlohmann's own way to look at what is parsed, a callback, walks through all earlier members of
+// Builds the tree itself, because nlohmann's callback for this walks through all earlier members of
 // an array after each member that is an object.
 class TreeBuilder : public nlohmann::json::json_sax_t {
  public:
@@ -74,7 +74,7 @@ class TreeBuilder : public nlohmann::json::json_sax_t {
   bool number_unsigned(uint64_t value) override { return Scalar(value); }
   bool number_float(double value, const std::string&) override { return Scalar(value); }
   bool string(std::string& value) override { return Scalar(std::move(value)); }
-  bool binary(nlohmann::json::binary_t&) override { return false; }  // JSON has none.
+  bool binary(nlohmann::json::binary_t&) override { return false; }  // JSON has none
   bool start_object(size_t) override { return Open(nlohmann::json::object()); }
   bool start_array(size_t) override { return Open(nlohmann::json::array()); }
   bool end_object() override { return Close(); }
@@ -137,9 +137,9 @@ class TreeBuilder : public nlohmann::json::json_sax_t {
   const ElementVisitor& visit_;
   nlohmann::json& tree_;
   std::string top_key_;
-  nlohmann::json* next_;  // Where the next value goes, unless that is an array.
-  std::vector<nlohmann::json*>
-      open_;  // Objects and arrays; what holds one does not move it while it is open.
+  nlohmann::json* next_;  // where the next value goes, unless in an array
+  // These are objects and arrays; an open one does not move within its container.
+  std::vector<nlohmann::json*> open_;
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
-// Canonical JSON: the same facts give the same bytes on every machine. Keys
-// stand in the order they are written (each schema fixes it), numbers are
-// integers or shortest round-trip decimals, text is escaped by RFC 8785; a byte
-// of a name that is not UTF-8, which JSON cannot say, is the four characters `\xff`.
+// Canonical JSON: the same facts give the same bytes on every machine. Keys stand in the order they
+// are written (each schema fixes it), numbers are integers or shortest round-trip decimals, and
+// text is escaped by RFC 8785. A byte of a name that is not UTF-8, which JSON cannot say, becomes
+// the four characters `\xff`.
 #pragma once
 
 #include <concepts>
@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-// Reads every whole number of JSON: what is none, or does not fit, is a json::exception. The
-// library's own way would cut it off, or convert it out of range. Whatever includes
+// Reads every whole number of JSON: a value that is not one, or does not fit, is a json::exception.
+// The library's own reader would cut it off, or convert it out of range. Every file that includes
 // nlohmann/json.hpp includes this file, too.
 template <typename T>
 requires(std::integral<T> && !std::same_as<T, bool>) struct nlohmann::adl_serializer<T, void>
@@ -40,9 +40,9 @@ requires(std::integral<T> && !std::same_as<T, bool>) struct nlohmann::adl_serial
 
 namespace shardinit {
 
-// Streams JSON into a string, so that a plan of a million tensors needs no
-// tree. Objects and arrays that are opened with kLines put each member on a
-// line of its own, which is what makes plans and manifests readable by `diff`.
+// Streams JSON into a string, so that a plan of a million tensors needs no tree. Objects and arrays
+// that are opened with kLines put each member on a line of its own, so `diff` works on plans and
+// manifests.
 class JsonWriter {
  public:
   enum Layout { kInline, kLines };
@@ -66,15 +66,15 @@ class JsonWriter {
   }
   JsonWriter& Raw(std::string_view json);
 
-  // Key and value in one go.
+  // Writes key and value.
   template <typename T>
   JsonWriter& Member(std::string_view key, const T& value) {
     return Key(key).Value(value);
   }
 
-  // The text so far, complete once every Begin has its End; then a newline.
+  // Returns the text, with a newline; every Begin must have its End.
   std::string Finish();
-  // Takes the text so far out, for writers that empty it into a file as they go.
+  // Returns the text so far and forgets it, for writers that empty it into a file as they go.
   std::string Take() { return std::exchange(text_, {}); }
   size_t size() const { return text_.size(); }
 
@@ -94,17 +94,17 @@ class JsonWriter {
   bool after_key_ = false;
 };
 
-// What the JSON library complains of, without the name of its exception.
+// Returns the complaint of the JSON library, without the name of its exception.
 std::string_view ComplaintOf(const std::exception& e);
 
-// Sees each element of the arrays that stand in the top object, as soon as it is complete; `top` is
-// what stands before it, `key` the array's. True: it is not kept. So a list of a million tensors
-// needs no tree of its own.
+// A visitor sees each element of the arrays that stand in the top object, as soon as it is
+// complete; `top` is what stands before it, `key` the array's. Elements for which it returns true
+// are not kept, so a list of a million tensors needs no tree of its own.
 using ElementVisitor = std::function<bool(const nlohmann::json& top, const std::string& key,
                                           const nlohmann::json& element)>;
 
-// Parses untrusted JSON: no duplicate keys, at most 32 levels. Throws Error
-// (kRefused) that names `path`.
+// Parses untrusted JSON: no duplicate keys, at most 32 levels. Throws Error (kRefused) that names
+// `path`.
 nlohmann::json ParseJson(std::string_view text, const std::string& path,
                          const ElementVisitor& visit = nullptr);
 

@@ -12,7 +12,7 @@ namespace {
 
 bool IsLetter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
-// `s3` of `s3://bucket/x`, as RFC 3986 has schemes; empty: the path has none.
+// Returns `s3` of `s3://bucket/x`, with schemes as in RFC 3986; empty if the path has none.
 std::string_view SchemeOf(std::string_view path) {
   const std::string_view scheme = path.substr(0, std::min(path.find("://"), path.size()));
   if (scheme.size() == path.size() || scheme.empty() || !IsLetter(scheme[0])) return {};

@@ -18,11 +18,11 @@
 namespace shardinit {
 namespace {
 
-constexpr time_t kOldSeconds = 6 * 3600;  // Since the last byte was written.
+constexpr time_t kOldSeconds = 6 * 3600;  // since the last byte was written
 constexpr size_t kDigits = 16;
 
-// The running kernel, of which nothing can be learnt from it. Where it is not to be had every
-// process is a machine of its own.
+// Returns the boot id of the running kernel, which reveals nothing about it. Where it cannot be
+// read every process counts as a machine of its own.
 const std::string& KernelId() {
   static const std::string id = [] {
     std::string boot;
@@ -35,8 +35,9 @@ const std::string& KernelId() {
   return id;
 }
 
-// Who sees the locks of a folder's files: the kernel that keeps them, in this one of its file
-// systems. Mounts of one folder in user space, as FUSE's, are several, each with locks of its own.
+// Identifies who sees the locks of a folder's files: the kernel that keeps them, in this one of its
+// file systems. Several mounts of one folder in user space, such as FUSE's, have locks of their
+// own.
 std::string OwnerIn(const Folder& folder) {
   struct stat info;
   const uint64_t device = fstat(folder.fd(), &info) == 0 ? info.st_dev : RandomBits();
@@ -45,13 +46,13 @@ std::string OwnerIn(const Folder& folder) {
       .substr(0, kDigits);
 }
 
-// `.NAME.tmp-OWNER-RANDOM`.
+// Returns `.NAME.tmp-OWNER-RANDOM`.
 std::string TemporaryName(const Folder& folder, std::string_view name) {
   return fmt::format(".{}.tmp-{}-{:016x}", name, OwnerIn(folder), RandomBits());
 }
 
 struct Temporary {
-  std::string_view name, owner;  // Both empty: it is none.
+  std::string_view name, owner;  // both empty: not a temporary name
 };
 
 Temporary ParseTemporary(std::string_view file) {
@@ -69,7 +70,8 @@ Temporary ParseTemporary(std::string_view file) {
   return {file.substr(1, file.size() - kRest - 1), owner};
 }
 
-// Calls with the temporary names in a folder that stand for names of which `is_ours` is true.
+// Calls `visit` with the temporary names in a folder that stand for names for which `is_ours` is
+// true.
 template <typename P, typename F>
 void ForEachTemporary(const Folder& folder, P is_ours, F visit) try {
   const std::string self = folder ? OwnerIn(folder) : std::string();
@@ -83,28 +85,29 @@ void ForEachTemporary(const Folder& folder, P is_ours, F visit) try {
   // A folder that cannot be read keeps its left-overs.
 }
 
-// Free, or of a file system without locks where none is ever taken.
+// Tries to lock the file. A file system without locks counts as locked, so nothing there is
+// removed.
 bool IsLocked(int fd) { return flock(fd, LOCK_EX | LOCK_NB) != 0; }
 
-// A new file under a temporary name.
+// Makes a new file under a temporary name.
 std::pair<std::string, Fd> MakeTemporaryFile(const Folder& folder, const std::string& name) {
   while (true) {
     std::string temporary = TemporaryName(folder, name);
     Fd fd = OpenAt(folder.fd(), temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
     if (!fd && errno == EEXIST) continue;
     if (!fd) throw SystemError("create a file in", folder.path());
-    // The lock says "my owner lives" to RemoveLeftOvers. If that got in between our two calls, its
-    // unlink shows in the link count: try again. File systems without locks are fine: nothing
-    // there is removed either.
+    // The lock tells RemoveLeftOvers that the owner lives. If that got in between our two calls,
+    // its unlink shows in the link count, and this tries again. File systems without locks need
+    // none: nothing there is removed either.
     if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) continue;
     struct stat info;
     if (fstat(fd.get(), &info) != 0 || info.st_nlink != 0) return {temporary, std::move(fd)};
   }
 }
 
-// Whether a temporary file or folder that stands for `name`, whose lock is free, and that was
-// changed `last`, is a left-over. A lock counts where it is seen through another descriptor: not
-// all file systems that take one do so. Else hours must have passed, by the file system's clock.
+// Tells whether a temporary file or folder for `name`, whose lock is free and that was changed
+// `last`, is a left-over. A lock counts where it is seen through another descriptor: not all file
+// systems that take one do so. Elsewhere hours must have passed, by the file system's clock.
 bool IsLeftOver(const Folder& folder, std::string_view name, bool own, time_t last) {
   const SignalsWait signals;
   const auto [probe, fd] = MakeTemporaryFile(folder, std::string(name));
@@ -117,7 +120,7 @@ bool IsLeftOver(const Folder& folder, std::string_view name, bool own, time_t la
   return is_old || (own && has_locks);
 }
 
-// Of a folder and all in it.
+// Returns the last change of a folder and all in it.
 time_t LastChange(const std::string& path) {
   struct stat info;
   time_t last = stat(path.c_str(), &info) == 0 ? info.st_mtime : 0;
@@ -127,7 +130,7 @@ time_t LastChange(const std::string& path) {
   return last;
 }
 
-// A folder and all in it, never through a link.
+// Removes a folder and all in it, never through a link.
 void RemoveTree(const Folder& parent, const std::string& name) {
   {
     const Folder folder = parent.OpenSub(name);
@@ -146,8 +149,8 @@ void RequireFree(const std::string& path) {
               "choose another folder with `-o`");
 }
 
-// From the name in `folder` to that of `path`, which is in `parent`. False if that is taken: a
-// folder takes the name of no more than an empty folder.
+// Renames `from` in `folder` to the name of `path`, which is in `parent`. Returns false if that is
+// taken: a folder replaces no more than an empty folder.
 bool TakeFolderName(const Folder& folder, const std::string& from, const Folder& parent,
                     const std::string& path) {
   if (renameat(folder.fd(), from.c_str(), parent.fd(), shardinit::NameOf(path).c_str()) != 0) {
@@ -158,7 +161,7 @@ bool TakeFolderName(const Folder& folder, const std::string& from, const Folder&
   return true;
 }
 
-// Of a folder that is to be made beside `path`, which must be able to take that name.
+// Returns `path` without slashes at its end; it must be a name that a new folder can take.
 std::string PathToTake(const std::string& path) {
   std::string plain = path.substr(0, path.find_last_not_of('/') + 1);
   const std::string name = shardinit::NameOf(plain);
@@ -174,12 +177,12 @@ std::string PathToTake(const std::string& path) {
   return plain;
 }
 
-// By the folder's descriptor.
+// Returns a path through the folder's descriptor.
 std::string ProcPath(const Folder& folder, const std::string& name) {
   return fmt::format("/proc/self/fd/{}/{}", folder.fd(), name);
 }
 
-// Names in the folder beside a staged one: that itself, and the file of the token.
+// These are names in the folder beside `path`: the staged checkpoint, and the file of the token.
 constexpr char kStaged[] = "checkpoint", kToken[] = "token";
 
 std::string NameOfStaged(const std::string& path, std::string_view token, const Digest& key) {
@@ -187,7 +190,7 @@ std::string NameOfStaged(const std::string& path, std::string_view token, const 
                      ToHex(Sha256Of(fmt::format("{}{}", token, ToHex(key)))).substr(0, kDigits));
 }
 
-// Opens one that this user made for this key, and nobody else can have written to.
+// Opens a staged folder that this user made for this key, and that nobody else can have written to.
 Folder OpenStaged(const Folder& parent, const std::string& name, const std::string& path,
                   const Digest& key) try {
   Folder folder = parent.OpenSub(name);
@@ -201,10 +204,10 @@ Folder OpenStaged(const Folder& parent, const std::string& name, const std::stri
   }
   return folder;
 } catch (const Error&) {
-  return {};  // It is none that can be gone on with.
+  return {};  // not a folder to go on with
 }
 
-// The names of all of them, whoever uses them.
+// Returns the names of all staged folders, whoever uses them.
 std::vector<std::string> StagedIn(const Folder& parent, const std::string& path,
                                   const Digest& key) {
   std::vector<std::string> names;
@@ -240,7 +243,8 @@ NewFile::~NewFile() {
 void NewFile::TakeName() {
   if (renameat(folder_.fd(), temporary_.c_str(), folder_.fd(), name_.c_str()) != 0) {
     const int error = errno;
-    // The size is not asked of the descriptor: FUSE has none for a file that another mount removed.
+    // The size does not come from the descriptor: FUSE has none for a file that another mount
+    // removed.
     if (error != ENOENT || folder_.FileSize(name_) != size()) {
       throw SystemError("create", path(), error);
     }
@@ -259,7 +263,7 @@ bool NewFile::CommitNew() {
   Sync();
   const int folder = folder_.fd();
   const char *from = temporary_.c_str(), *to = name_.c_str();
-  // File systems know the one, or the other.
+  // Some file systems know renameat2 with this flag, others only linkat.
   if (renameat2(folder, from, folder, to, RENAME_NOREPLACE) == 0) {
     temporary_.clear();
     folder_.Sync();
@@ -275,7 +279,7 @@ bool NewFile::CommitNew() {
       folder_.Sync();
       return true;
     }
-    // Else an empty file says that its maker will replace it.
+    // Where neither works, an empty file says that its maker will replace it.
     if (errno != EEXIST) {
       if (OpenAt(folder, name_, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0666)) {
         TakeName();
@@ -284,7 +288,7 @@ bool NewFile::CommitNew() {
       if (errno != EEXIST) throw SystemError("create", path());
     }
   }
-  // One that stays empty is of a process that was killed.
+  // A file that stays empty is from a process that was killed.
   for (int i = 0; i < 100 && folder_.FileSize(name_) == 0; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
@@ -306,7 +310,7 @@ NewFolder::NewFolder(const std::string& path)
             RemoveTree(parent_, file);
           }
         } catch (const std::exception&) {
-          // It stays.
+          // The folder stays.
         }
       });
   while (true) {
@@ -316,7 +320,7 @@ NewFolder::NewFolder(const std::string& path)
     }
     try {
       folder_ = parent_.OpenSub(temporary_);
-      // As for NewFile, another process may have got in between.
+      // Another process may have got in between, as for NewFile.
       if (folder_ && (flock(folder_.fd(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) &&
           parent_.Exists(temporary_)) {
         return;
@@ -333,7 +337,7 @@ NewFolder::~NewFolder() {
   try {
     RemoveTree(parent_, temporary_);
   } catch (const Error&) {
-    // What is left is for the next run.
+    // The next run removes the rest.
   }
 }
 
@@ -358,7 +362,7 @@ StagedFolder::StagedFolder(const std::string& path, const Digest& key,
       throw Error(ExitCode::kConflict, fmt::format("another process is making `{}`", path_),
                   "wait for it, or choose another folder with `-o`");
     }
-    // Whoever had the lock until now may have removed it.
+    // The last owner of the lock may have removed it.
     if (!OpenStaged(parent_, name, path_, key) || !may_go_on(staged_in(name))) continue;
     name_ = name;
     folder_ = std::move(old);
@@ -372,8 +376,8 @@ StagedFolder::StagedFolder(const std::string& path, const Digest& key,
       throw SystemError("create a folder in", parent_.path());
     }
     folder_ = parent_.OpenSub(name_);
-    // Without the token it is nobody's: no other process can have locked it, and no later one would
-    // find it and go on.
+    // Without a token the folder is nobody's: no other process can have locked it, and no later one
+    // would find it and go on.
     if (!folder_) continue;
     flock(folder_.fd(), LOCK_EX | LOCK_NB);
     try {

@@ -1,9 +1,9 @@
-// What formulas ask of the numbers that they are made of. Written as templates with these, a
-// formula is computed with plain numbers, with vectors of them (kernels/number-inl.h), and written
-// into a program with those of program/number.h: all have the same operations in the same order.
+// The operations that formulas need of their numbers. A formula that is a template on these is
+// computed with plain numbers, with vectors of them (kernels/number-inl.h), and is written into a
+// program with those of program/number.h: all have the same operations in the same order.
 //
-// Some words are there for what vectors do in fewer operations, with the same bits. As templates
-// they say what they mean, which is what plain numbers and programs do.
+// Some functions exist because vectors need fewer operations for them, with the same bits. The
+// templates here define what they mean, and plain numbers and programs use them as they are.
 #pragma once
 
 #include <bit>
@@ -11,10 +11,10 @@
 #include <cstdint>
 #include <type_traits>
 
-// The namespace of formulas whose templates each instruction set compiles anew, in a namespace of
-// its own (kernels/fill-inl.h).
+// This is the namespace of formulas whose templates each instruction set compiles anew, in a
+// namespace of its own (kernels/fill-inl.h).
 #define SHARDINIT_FORMULAS shardinit
-// Formulas of vectors are joined into one function, or their numbers would pass through memory.
+// Formulas of vectors must be inlined, or their numbers would pass through memory.
 #define SHARDINIT_INLINE inline
 
 namespace shardinit {
@@ -29,7 +29,7 @@ inline uint64_t BitsOf(double x) { return std::bit_cast<uint64_t>(x); }
 inline float FromBits(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline double FromBits(uint64_t bits) { return std::bit_cast<double>(bits); }
 
-// Each exact, or correctly rounded.
+// Each of these is exact or correctly rounded.
 inline float Sqrt(float x) { return std::sqrt(x); }
 inline double Sqrt(double x) { return std::sqrt(x); }
 inline float Abs(float x) { return std::fabs(x); }
@@ -37,11 +37,11 @@ inline double Abs(double x) { return std::fabs(x); }
 inline double Floor(double x) { return std::floor(x); }
 inline double CopySign(double size, double sign) { return std::copysign(size, sign); }
 
-// The word as a signed integer, rounded to f32.
+// Returns the word as a signed integer, rounded to f32.
 inline float SignedToF32(uint32_t word) { return static_cast<float>(static_cast<int32_t>(word)); }
-// Without its fraction.
+// Returns the number without its fraction.
 inline uint32_t TruncatedToWord(float x) { return static_cast<uint32_t>(x); }
-// Divided by a power of two, rounded down, as a signed integer.
+// Returns the word as a signed integer divided by a power of two, rounded down.
 template <int places>
 uint32_t ShiftSigned(uint32_t word) {
   return static_cast<uint32_t>(static_cast<int32_t>(word) >> places);
@@ -56,7 +56,7 @@ U ShiftLeft(U word) {
   return word << places;
 }
 
-// A condition for Select.
+// Returns a condition for Select.
 template <int bit, typename U>
 auto IsSet(U word) {
   if constexpr (bit == 31) {
@@ -70,13 +70,13 @@ F NegateIfSet(U word, F x) {
   const F negative = -x;
   return Select<F>(IsSet<bit>(word), negative, x);
 }
-// That bit of the word, plus a number.
+// Returns that bit of the word, plus a number.
 template <int bit, typename U>
 U BitPlus(U word, uint32_t number) {
   return ((word >> bit) & 1u) + number;
 }
 
-// Neither is NaN.
+// Neither argument of these is NaN.
 template <typename F>
 F Min(F x, std::type_identity_t<F> bound) {
   return Select<F>(bound < x, bound, x);
@@ -86,7 +86,7 @@ F Max(F x, std::type_identity_t<F> bound) {
   return Select<F>(x < bound, bound, x);
 }
 
-// Of words that are the bits of numbers with no sign, and no NaN where it matters.
+// The words of these are the bits of numbers without sign, and not of NaN where it matters.
 template <typename U>
 U MinMagnitude(U x, uint32_t bound) {
   return Select<U>(U(bound) < x, bound, x);
@@ -96,19 +96,20 @@ auto IsLessMagnitude(U x, uint32_t bound) {
   return x < U(bound);
 }
 
-// x * power * y, where the power of two is exact: also as x * (power * y).
+// Returns x * power * y, where the power of two is exact: also as x * (power * y).
 template <typename F, typename N>
 F Product(F x, float power, N y) {
   const F scaled = x * power;
   return scaled * y;
 }
 
-// Whether what follows from this is needed of any of the numbers that are made together: a program
-// does not know.
+// These tell whether any, or all, of the numbers that are made together are below the bound, so
+// that work that none of them needs can be left out. A program cannot know.
 inline bool AnyLess(float x, float bound) { return x < bound; }
 inline bool AllLess(float x, float bound) { return x < bound; }
 
-// a * b + c, rounded once, as XLA computes f32 where it is free to; not for subnormal results.
+// Returns a * b + c, rounded once, as XLA computes f32 where it is free to; not for subnormal
+// results.
 //
 // The product is exact in f64, of 48 bits. The sum is rounded to odd: where it is not exact, its
 // last bit is 1, so that what is then rounded to f32 is never halfway between two when the true sum
@@ -124,17 +125,17 @@ inline float FusedMultiplyAdd(float a, float b, float c) {
   return static_cast<float>(std::bit_cast<double>(bits));
 }
 
-// x * power * y + z, rounded once, where the power of two is exact.
+// Returns x * power * y + z, rounded once, where the power of two is exact.
 template <typename F, typename N>
 F FusedProductPlus(F x, float power, N y, N z) {
   const F scaled = x * power;
   return FusedMultiplyAdd(scaled, F(y), F(z));
 }
 
-// a * b + c, rounded once.
+// Returns a * b + c, rounded once.
 inline float Fma(float a, float b, float c) { return std::fma(a, b, c); }
 
-// The upper 32 bits of a product of 64.
+// Returns the upper 32 bits of a 64-bit product.
 inline uint32_t HighProduct(uint32_t a, uint32_t b) {
   return static_cast<uint32_t>((uint64_t{a} * b) >> 32);
 }

@@ -14,7 +14,7 @@
 namespace shardinit {
 namespace {
 
-// One that is closed to readers is good for names alone.
+// Opens a folder. One that is closed to readers gets a descriptor for names alone.
 Fd OpenFolderAt(int folder, const std::string& name, int flags) {
   Fd fd = OpenAt(folder, name, O_RDONLY | O_DIRECTORY | flags);
   if (!fd && errno == EACCES) fd = OpenAt(folder, name, O_PATH | O_DIRECTORY | flags);
@@ -24,7 +24,7 @@ Fd OpenFolderAt(int folder, const std::string& name, int flags) {
 }  // namespace
 
 Folder Folder::Open(const std::string& path) {
-  // What is there and is not: another process makes it just now.
+  // A name that could not be opened but exists now is being made by another process.
   for (int turn = 0; turn < 10; ++turn) {
     Fd fd = OpenFolderAt(AT_FDCWD, path, 0);
     if (fd) return {path, std::move(fd)};
@@ -88,7 +88,7 @@ int64_t Folder::FileSize(const std::string& name) const {
 
 bool Folder::Read(const std::string& name, size_t limit, std::string* text) const {
   if (!*this) return false;
-  // O_NONBLOCK: opening a FIFO must not wait for a writer.
+  // O_NONBLOCK keeps the opening of a FIFO from waiting for a writer.
   const Fd fd = OpenAt(fd_.get(), name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
   if (!fd && (errno == ENOENT || errno == ENOTDIR || errno == ELOOP || errno == ENXIO)) {
     return false;

@@ -1,4 +1,4 @@
-// A folder by its descriptor: what is done in it is done there, whatever becomes of its name.
+// A folder is known by its descriptor: its files are found there, whatever becomes of its name.
 #pragma once
 
 #include <sys/stat.h>
@@ -12,37 +12,37 @@
 
 namespace shardinit {
 
-// A name is within the folder, and its last part is never followed if it is a link. That a name is
-// absent is what the system says in so many words; any other failure is thrown (kWorld).
+// Names are relative to the folder, and the last part of one is never followed if it is a link. A
+// name counts as absent only if the system says just that; any other failure is thrown (kWorld).
 class Folder {
  public:
-  Folder() = default;  // None: nothing is in it.
+  Folder() = default;  // none: nothing is in it
 
-  // The folder that a user names, or a link to it; none if nothing is there. Throws Error
-  // (kConflict) if it is a file.
+  // Opens the folder that a user names, or a link to it; returns none if nothing is there. Throws
+  // Error (kConflict) if it is a file.
   static Folder Open(const std::string& path);
-  // Makes it, and those above it, unless it is there; its name is on the disk then.
+  // Makes the folder, and those above it, unless it is there; its name is on the disk then.
   static Folder Make(const std::string& path);
-  // A folder in this one. Throws Error (kConflict) if it is a link or a file.
+  // Opens a folder in this one. Throws Error (kConflict) if it is a link or a file.
   Folder OpenSub(const std::string& name) const;
   Folder MakeSub(const std::string& name) const;
 
   explicit operator bool() const { return static_cast<bool>(fd_); }
   int fd() const { return fd_.get(); }
   const std::string& path() const { return path_; }
-  std::string PathOf(std::string_view name) const;  // For messages.
+  std::string PathOf(std::string_view name) const;  // for messages
 
-  bool Look(const std::string& name, struct stat* info) const;  // False: nothing is there.
+  bool Look(const std::string& name, struct stat* info) const;  // false: nothing is there
   bool Exists(const std::string& name) const;
-  int64_t FileSize(const std::string& name) const;  // -1: no such regular file.
-  // False if there is no regular file of at most `limit` bytes.
+  int64_t FileSize(const std::string& name) const;  // -1: no such regular file
+  // Returns false if there is no regular file of at most `limit` bytes.
   bool Read(const std::string& name, size_t limit, std::string* text) const;
-  // A new file, in a folder that nobody else writes.
+  // Creates a new file, in a folder that nobody else writes.
   Fd Create(const std::string& name) const;
-  void Remove(const std::string& name) const;  // A file, if there is one.
+  void Remove(const std::string& name) const;  // removes a file, if there is one
   void Sync() const;
   void ForEachName(const std::function<void(const std::string& name)>& visit) const;
-  // Whether its path still leads to it.
+  // Tells whether the folder's path still leads to it.
   bool IsInPlace() const;
 
  private:

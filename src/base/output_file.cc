@@ -24,7 +24,7 @@ void OutputFile::Append(std::string_view text) {
 
 void OutputFile::Reserve(int64_t size) {
   AllocateSpace(fd(), size, path());
-  // None where the file system refuses that (tmpfs, some overlays).
+  // This is none where the file system refuses O_DIRECT (tmpfs, some overlays).
   direct_ = OpenAt(AT_FDCWD, fmt::format("/proc/self/fd/{}", fd()), O_WRONLY | O_DIRECT);
 }
 
@@ -37,15 +37,15 @@ void OutputFile::Resize(int64_t size) {
 
 int64_t OutputFile::Write(const void* data, int64_t bytes, int64_t offset) const {
   const auto* const from = static_cast<const char*>(data);
-  // Only whole pages of the file that are whole pages of memory: padded ones would overwrite what
-  // lies around.
+  // Only whole pages of the file that are whole pages of memory go past the cache: padded ones
+  // would overwrite the data around them.
   const int64_t head = std::min(bytes, (kDirectUnit - offset % kDirectUnit) % kDirectUnit);
   const bool is_aligned = reinterpret_cast<uintptr_t>(from + head) % kDirectUnit == 0;
   int64_t direct = direct_ && is_aligned ? (bytes - head) / kDirectUnit * kDirectUnit : 0;
   if (direct > 0 &&
       !WriteAll(direct_.get(), from + head, static_cast<size_t>(direct), offset + head)) {
     if (errno != EINVAL) throw SystemError("write", path());
-    direct = 0;  // This file system refuses it after all.
+    direct = 0;  // this file system refuses it after all
   }
   const auto write_text = [&](int64_t begin, int64_t end) {
     if (begin == end) return;
@@ -65,8 +65,8 @@ void OutputFile::WriteText(std::string_view text, int64_t offset) const {
 }
 
 void OutputFile::Sync() {
-  // A failed sync must not be tried again on the same descriptor: the kernel
-  // reports lost pages once and then calls them clean.
+  // A failed sync must not be tried again on the same descriptor: the kernel reports lost pages
+  // once and then calls them clean.
   if (!SyncData(fd())) throw SystemError("write", path());
 }
 

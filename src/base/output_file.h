@@ -10,28 +10,28 @@
 
 namespace shardinit {
 
-// What offsets and sizes are multiples of where data goes past the cache (O_DIRECT).
+// Offsets and sizes are multiples of this where data goes past the cache (O_DIRECT).
 inline constexpr int64_t kDirectUnit = 4096;
 
-// What fails is thrown (kWorld).
+// Every failure is thrown (kWorld).
 class OutputFile {
  public:
-  // A new one, in a folder that nobody else writes.
+  // Creates a new file, in a folder that nobody else writes.
   OutputFile(const Folder& folder, const std::string& name);
   OutputFile(const OutputFile&) = delete;
 
-  const std::string& path() const { return path_; }  // Where it will be, for messages.
+  const std::string& path() const { return path_; }  // the final path, for messages
   int fd() const { return fd_.get(); }
-  int64_t size() const { return size_; }  // By Append() and Resize().
+  int64_t size() const { return size_; }  // by Append() and Resize()
 
   void Append(std::string_view text);
-  // So that a full disk shows before hours of work, not after: allocates `size` bytes, where the
-  // file system can. From now on data goes past the cache, where the file system can do that.
+  // Allocates `size` bytes, where the file system can, so that a full disk shows before hours of
+  // work, not after. From now on data goes past the cache, where the file system can do that.
   void Reserve(int64_t size);
-  void Resize(int64_t size);  // What is added is zeros.
-  // From several threads. Returns how many bytes went past the cache.
+  void Resize(int64_t size);  // fills what it adds with zeros
+  // Writes from any thread, and returns how many bytes went past the cache.
   int64_t Write(const void* data, int64_t bytes, int64_t offset) const;
-  // Through the cache: what shares pages with other data.
+  // Writes through the cache: for data that shares pages with other data.
   void WriteText(std::string_view text, int64_t offset) const;
   void Sync();
 
@@ -41,7 +41,7 @@ class OutputFile {
  private:
   const std::string path_;
   const Fd fd_;
-  Fd direct_;  // The same file for O_DIRECT, or none.
+  Fd direct_;  // the same file for O_DIRECT, or none
   int64_t size_ = 0;
 };
 

@@ -13,7 +13,7 @@
 namespace shardinit {
 namespace {
 
-// The quota of a cgroup, version 2 or 1, in cores; 0: none.
+// Returns the quota of a cgroup, version 2 or 1, in cores; 0 if there is none.
 double CgroupQuota() {
   double quota = -1, period = 0;
   std::string word;
@@ -61,7 +61,7 @@ int Threads::Start(int count, const std::function<void()>& body) {
     try {
       threads_.emplace_back(body);
     } catch (const std::exception&) {
-      return t;  // Without a thread, or memory for one.
+      return t;  // no thread, or no memory for one
     }
   }
   return count;

@@ -12,7 +12,7 @@ namespace shardinit {
 void FillRandom(void* out, size_t bytes) {
   auto* at = static_cast<uint8_t*>(out);
   while (bytes > 0) {
-    const ssize_t n = getrandom(at, std::min(bytes, size_t{256}), 0);  // So many come at once.
+    const ssize_t n = getrandom(at, std::min(bytes, size_t{256}), 0);  // the most at once
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) throw SystemError("read", "getrandom(2)");
     at += n;

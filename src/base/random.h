@@ -1,4 +1,4 @@
-// Random bits that nobody can foresee: for names and keys, never for values.
+// Makes random bits that nobody can foresee: for names and keys, never for values.
 #pragma once
 
 #include <cstddef>

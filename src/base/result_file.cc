@@ -21,20 +21,20 @@
 
 namespace shardinit {
 
-// What the path leads to.
+// The file that the path leads to.
 struct ResultFile::Place {
-  std::string path;          // At the end of links that have names.
-  struct stat present = {};  // Of what is there.
+  std::string path;          // the end of links that have names
+  struct stat present = {};  // the file that is there
   bool exists = false;
-  bool is_link = false;      // One of /proc, to a descriptor: it has no name to be replaced.
-  int standard_stream = -1;  // The one of ours that it is.
+  bool is_link = false;      // a link of /proc to a descriptor, which no new file can replace
+  int standard_stream = -1;  // our stream that it is, or -1
 };
 
 namespace {
 
-constexpr int kMostLinks = 40;          // As Linux follows.
-constexpr size_t kMarkedBytes = 65536;  // Marks stand in the first ones.
-constexpr int kPatience = 50;           // Milliseconds between looks at signals.
+constexpr int kMostLinks = 40;          // as Linux follows
+constexpr size_t kMarkedBytes = 65536;  // marks stand in the first ones
+constexpr int kPatience = 50;           // milliseconds between looks at signals
 
 bool AreSame(const struct stat& a, const struct stat& b) {
   return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
@@ -53,8 +53,8 @@ std::string ReadLink(const std::string& path) {
   return target;
 }
 
-// That of standard output or error which is this file and can be written; -1: neither. What leads
-// to a descriptor that is for reading only, as one that was closed is (base/talk.h), delivers
+// Returns standard output or error if it is this file and can be written; -1 if neither is. A path
+// to a descriptor that is for reading only, such as one that was closed (base/talk.h), delivers
 // nothing.
 int StandardStreamOf(const struct stat& file, bool is_descriptor, const std::string& path) {
   bool is_closed = false;
@@ -69,7 +69,7 @@ int StandardStreamOf(const struct stat& file, bool is_descriptor, const std::str
   return -1;
 }
 
-// Whether the marks stand in the beginning of the file; one that cannot be read has none.
+// Tells whether the marks stand in the beginning of the file; one that cannot be read has none.
 bool HasMarks(const std::string& path, const std::vector<std::string_view>& marks) {
   const Fd fd = OpenAt(AT_FDCWD, path, O_RDONLY | O_NONBLOCK);
   std::string head(kMarkedBytes, '\0');
@@ -86,7 +86,7 @@ bool HasMarks(const std::string& path, const std::vector<std::string_view>& mark
   return true;
 }
 
-// Into what has no size: byte by byte, for as long as it takes.
+// Writes into a file without a size, piece by piece, for as long as it takes.
 void Pour(int fd, std::string_view text, const std::string& path) {
   while (!text.empty()) {
     const ssize_t n = write(fd, text.data(), text.size());
@@ -94,7 +94,7 @@ void Pour(int fd, std::string_view text, const std::string& path) {
       text.remove_prefix(static_cast<size_t>(n));
       continue;
     }
-    // Nobody listens any more, which is no failure, as for what is printed.
+    // A reader that has gone is no failure, as for printed output.
     if (errno == EPIPE) throw Interrupted{SIGPIPE};
     if (errno != EINTR && errno != EAGAIN) throw SystemError("write", path);
     ThrowIfInterrupted();
@@ -103,7 +103,7 @@ void Pour(int fd, std::string_view text, const std::string& path) {
   }
 }
 
-// A FIFO is open when it has a reader.
+// Opens a file to write; waits for the reader of a FIFO.
 Fd OpenToWrite(const std::string& path, const struct stat& present) {
   while (true) {
     Fd fd = OpenAt(AT_FDCWD, path, O_WRONLY | O_NONBLOCK | O_NOCTTY);
@@ -122,7 +122,7 @@ void WriteInPlace(const std::string& path, const struct stat& present, std::stri
     Pour(fd.get(), text, path);
   } else {
     const auto size = static_cast<off_t>(text.size());
-    if (size > info.st_size) AllocateSpace(fd.get(), size, path);  // A full disk shows first.
+    if (size > info.st_size) AllocateSpace(fd.get(), size, path);  // a full disk shows here
     if (!WriteAll(fd.get(), text.data(), text.size(), 0) || ftruncate(fd.get(), size) != 0 ||
         !SyncData(fd.get())) {
       throw SystemError("write", path);
@@ -223,7 +223,8 @@ void ResultFile::Write(std::string_view text) const {
     RemoveLeftOvers(
         folder, [&](std::string_view other) { return other == name; }, Others::kOld);
     NewFile file(folder, name);
-    // A new file of another owner or mode would be open to others, or closed to them.
+    // The owner and mode must stay: others would open the file to strangers, or close it to its
+    // users.
     if (place.exists && (fchown(file.fd(), place.present.st_uid, place.present.st_gid) != 0 ||
                          fchmod(file.fd(), place.present.st_mode & 0777) != 0)) {
       return WriteInPlace(place.path, place.present, text);
@@ -231,7 +232,7 @@ void ResultFile::Write(std::string_view text) const {
     file.Append(text);
     if (place.exists) return file.Commit();
     if (file.CommitNew()) return;
-    // Another file has appeared meanwhile: it is looked at like one that was there before.
+    // Another file has appeared meanwhile: it is treated like one that was there before.
   }
 }
 

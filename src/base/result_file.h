@@ -1,4 +1,4 @@
-// A file for a result, which a user names: it must not cost them another one.
+// Writes a result into a file that a user names, without destroying another file of theirs.
 #pragma once
 
 #include <string>
@@ -7,15 +7,15 @@
 
 namespace shardinit {
 
-// An option that names such a file, and how one that this tool made is told from others.
+// An option that names such a file, with the marks that tell shardinit's files from others.
 struct ResultKind {
-  std::string_view option;              // `--html`.
-  std::string_view what;                // `page`.
-  std::vector<std::string_view> marks;  // They stand in this order in its first bytes, the first
-                                        // of them at the very beginning.
+  std::string_view option;  // `--html`
+  std::string_view what;    // `page`
+  // These stand in this order in the file's first bytes, the first of them at the very beginning.
+  std::vector<std::string_view> marks;
 };
 
-// What has the name already decides what happens:
+// Whatever has the name already decides what happens:
 //
 //   nothing, or a file of this kind    is made or replaced, whole or not at all
 //   another file, a block device       is an error (kConflict), unless `force`
@@ -24,15 +24,15 @@ struct ResultKind {
 //   a device, FIFO, descriptor         is written into, as a shell's `>` does
 //
 // A file that is replaced keeps its owner and mode, and its other names keep what it had. Where the
-// folder cannot be written, or the owner not be kept, a file that can is written in place.
+// folder cannot be written, or the owner cannot be kept, the file is written in place if it can be.
 class ResultFile {
  public:
-  // Made when the command has read its inputs (base/inputs.h), and before the work: throws Error if
-  // Write() would.
+  // It is made when the command has read its inputs (base/inputs.h), and before the work: throws
+  // Error if Write() would.
   ResultFile(ResultKind kind, std::string path, bool force);
 
   void Write(std::string_view text) const;
-  // Whether the text comes among what the command prints.
+  // Tells whether the text comes among what the command prints.
   bool IsStandardOutput() const;
 
  private:

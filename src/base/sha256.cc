@@ -1,7 +1,7 @@
 #include "base/sha256.h"
 
-// OpenSSL 3 calls these interfaces deprecated, but offers no other one that
-// lets two computations share a core: EVP hides the hash value.
+// OpenSSL 3 calls these interfaces deprecated, but offers no other one that lets two computations
+// share a core: EVP hides the hash value.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include <openssl/sha.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kBlock = SHA256_CBLOCK;
 
-// What SHA256_Update keeps beside the hash value: the length in bits.
+// Adds to the length in bits, which SHA256_Update keeps beside the hash value.
 void AddLength(SHA256_CTX* context, uint64_t bytes) {
   const uint64_t bits = (uint64_t{context->Nh} << 32 | context->Nl) + bytes * 8;
   context->Nl = static_cast<SHA_LONG>(bits);
@@ -51,7 +51,7 @@ void Sha256::UpdateBoth(Sha256& a, const void* a_data, size_t a_size, Sha256& b,
     sizes[i] -= size;
   };
   if (HasSha256Pair()) {
-    for (const int i : {0, 1}) {  // What an unfinished block lacks.
+    for (const int i : {0, 1}) {  // fills an unfinished block
       if (contexts[i]->num != 0) update(i, std::min(sizes[i], kBlock - contexts[i]->num));
     }
     const size_t blocks = std::min(sizes[0], sizes[1]) / kBlock;

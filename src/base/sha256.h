@@ -1,4 +1,4 @@
-// SHA-256 of bytes as they are made; the only door to OpenSSL.
+// Computes SHA-256 of bytes as they are made; the only door to OpenSSL.
 #pragma once
 
 #include <array>
@@ -21,10 +21,10 @@ class Sha256 {
 
   void Update(const void* data, size_t size);
   void Update(std::string_view text) { Update(text.data(), text.size()); }
-  Digest Finish();  // Once.
+  Digest Finish();  // call once
 
-  // The same as a.Update(…) and b.Update(…), in about half the time where the
-  // CPU can interleave them; the sizes had better be about equal.
+  // Does the same as a.Update(…) and b.Update(…), in about half the time where the CPU can
+  // interleave them; the sizes should be about equal.
   static void UpdateBoth(Sha256& a, const void* a_data, size_t a_size, Sha256& b,
                          const void* b_data, size_t b_size);
 
@@ -34,11 +34,11 @@ class Sha256 {
 };
 
 Digest Sha256Of(std::string_view bytes);
-// Of the older algorithm, for those who count on it.
+// Computes the older algorithm, for files that need it.
 std::array<uint8_t, 20> Sha1Of(std::string_view bytes);
 
 std::string ToHex(const Digest& digest);
-// False unless `hex` is 64 lower-case hexadecimal digits.
+// Returns false unless `hex` is 64 lower-case hexadecimal digits.
 bool FromHex(std::string_view hex, Digest* digest);
 
 }  // namespace shardinit

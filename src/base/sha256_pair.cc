@@ -12,7 +12,7 @@ namespace shardinit {
 
 namespace {
 
-// FIPS 180-4, 4.2.2.
+// Constants of FIPS 180-4, 4.2.2.
 alignas(16) constexpr uint32_t kRoundConstants[64] = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
     0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
@@ -29,7 +29,7 @@ constexpr int kLanes = 2;
 
 bool HasSha256Pair() {
   static const bool kHas = __builtin_cpu_supports("sse4.1") && [] {
-    // GCC 12 and clang 14 do not know "sha" here: CPUID leaf 7, EBX bit 29.
+    // CPUID leaf 7, EBX bit 29, is asked because GCC 12 and clang 14 do not know "sha" here.
     unsigned eax = 7, ebx, ecx = 0, edx;
     asm("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
     return (ebx >> 29 & 1) != 0;
@@ -44,7 +44,7 @@ __attribute__((target("sha,sse4.1"))) void CompressSha256Pair(uint32_t* const st
     return _mm_loadu_si128(static_cast<const __m128i*>(at));
   };
   const __m128i big_endian = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
-  // The instructions want the hash value as ABEF and CDGH.
+  // The instructions take the hash value as ABEF and CDGH.
   __m128i abef[kLanes], cdgh[kLanes];
   for (int l = 0; l < kLanes; ++l) {
     const __m128i cdab = _mm_shuffle_epi32(load(states[l]), 0xB1);
@@ -59,14 +59,14 @@ __attribute__((target("sha,sse4.1"))) void CompressSha256Pair(uint32_t* const st
       cdgh_before[l] = cdgh[l];
     }
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) {  // Four rounds each.
+    for (int i = 0; i < 16; ++i) {  // four rounds each
 #pragma GCC unroll 2
       for (int l = 0; l < kLanes; ++l) {
         __m128i* const w = words[l];
         if (i < 4) {
           w[i] = _mm_shuffle_epi8(load(data[l] + block * 64 + i * 16), big_endian);
         } else {
-          // W[t] from W[t-16], W[t-15], W[t-7] and W[t-2], four at a time.
+          // This computes W[t] from W[t-16], W[t-15], W[t-7] and W[t-2], four at a time.
           const __m128i last = w[(i + 3) & 3];
           const __m128i sum = _mm_add_epi32(_mm_sha256msg1_epu32(w[i & 3], w[(i + 1) & 3]),
                                             _mm_alignr_epi8(last, w[(i + 2) & 3], 4));

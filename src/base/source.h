@@ -1,5 +1,5 @@
-// The text of a spec file and places in it, kept so that every later stage can
-// say where the user wrote a thing.
+// Keeps the text of a spec file and places in it, so that every later stage can say where the user
+// wrote a thing.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@
 namespace shardinit {
 
 struct Source {
-  std::string name;  // As the user typed it, or as an `include` names it.
+  std::string name;  // as the user typed it, or as an `include` names it
   std::string text;
 };
 
 // A place in a Source. Lines and columns start at 1; columns and lengths count
 // bytes (the renderer turns them into characters).
 struct Span {
-  const Source* source = nullptr;  // Owned by Diagnostics; null: no place.
+  const Source* source = nullptr;  // owned by Diagnostics; null: no place
   uint32_t line = 0;
   uint32_t column = 0;
   uint32_t length = 1;

@@ -11,11 +11,11 @@ constexpr size_t kMostCandidates = 4096;
 constexpr size_t kMostListed = 32;
 constexpr size_t kLongestName = 255;
 
-// Optimal string alignment distance, or limit + 1 if it is more than `limit`.
+// Returns the optimal string alignment distance, or limit + 1 if it is more than `limit`.
 size_t Distance(std::string_view a, std::string_view b, size_t limit) {
   const size_t difference = a.size() > b.size() ? a.size() - b.size() : b.size() - a.size();
   if (difference > limit) return limit + 1;
-  // Rows i - 2, i - 1 and i of the distance matrix.
+  // These are rows i - 2, i - 1 and i of the distance matrix.
   std::vector<size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) last[j] = j;
   for (size_t i = 1; i <= a.size(); ++i) {
@@ -46,14 +46,14 @@ std::string Closest(std::string_view name, const std::vector<std::string>& candi
   for (size_t i = 0; i < count && limit > 0; ++i) {
     const std::string& candidate = candidates[i];
     const size_t distance = Distance(name, candidate, limit);
-    // A wholly different name of one or two letters is no suggestion.
+    // A wholly different name of one or two letters is not suggested.
     if (distance > limit || distance >= std::max(name.size(), candidate.size())) continue;
     if (!closest.empty() && distance == limit) continue;
     closest = candidate;
     limit = distance;
   }
   if (!closest.empty()) return closest;
-  // `generate` for `gen`, `vocab_size` for `vocab`.
+  // One name may begin the other: `generate` and `gen`, `vocab_size` and `vocab`.
   constexpr size_t kShortestPart = 3;
   for (size_t i = 0; i < count; ++i) {
     const std::string_view candidate = candidates[i];

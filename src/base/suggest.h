@@ -1,4 +1,4 @@
-// "did you mean": the candidate nearest to a mistyped name.
+// Finds the candidate nearest to a mistyped name, for "did you mean".
 #pragma once
 
 #include <string>
@@ -7,15 +7,15 @@
 
 namespace shardinit {
 
-// The candidate with the smallest Damerau–Levenshtein distance (adjacent
-// letters swapped count as one), if that is at most max(1, length / 3); the
-// first of equals. Else the first one that begins with the name, or the name
-// with it. Empty: none is near. A hint, not a search: only the first few
-// thousand candidates are looked at.
+// Returns the candidate with the smallest Damerau–Levenshtein distance (adjacent letters swapped
+// count as one), if that is at most max(1, length / 3); the first of equals. Else returns the first
+// one that begins with the name, or that the name begins with, by three letters or more. Returns an
+// empty text if none is near. This is a hint, not a search: only the first few thousand candidates
+// are looked at.
 std::string Closest(std::string_view name, const std::vector<std::string>& candidates);
 
-// "did you mean `x`?", or else, when there are few candidates, "one of `a`,
-// `b`, `c`"; empty when neither helps.
+// Returns "did you mean `x`?", or else, when there are few candidates, "one of `a`, `b`, `c`";
+// empty when neither helps.
 std::string DidYouMean(std::string_view name, const std::vector<std::string>& candidates);
 
 }  // namespace shardinit

@@ -15,8 +15,7 @@ void Talk(std::string_view text) {
 void OccupyStandardStreams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(stream, F_GETFD) >= 0) continue;
-    // Standard output for reading only: a result that cannot be delivered must
-    // still be an error.
+    // Standard output becomes read-only: a result that cannot be delivered must still be an error.
     const int flags = stream == STDERR_FILENO ? O_WRONLY : O_RDONLY;
     if (open("/dev/null", flags) < 0) return;
   }

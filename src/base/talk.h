@@ -1,5 +1,5 @@
-// Talk goes to standard error: what a person may want to know, and no program
-// depends on. So nothing happens if nobody can hear it.
+// Talk goes to standard error: a person may want to know it, and no program depends on it. So
+// nothing happens if nobody can hear it.
 #pragma once
 
 #include <string_view>
@@ -8,8 +8,8 @@ namespace shardinit {
 
 void Talk(std::string_view text);
 
-// Opens /dev/null for standard streams that are closed: else the next file to
-// be opened would become one of them, and talk would be written into it.
+// Opens /dev/null for standard streams that are closed: else the next file to be opened would
+// become one of them, and talk would be written into it.
 void OccupyStandardStreams();
 
 }  // namespace shardinit

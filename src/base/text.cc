@@ -20,20 +20,20 @@ bool Contains(const Range (&ranges)[N], char32_t code) {
   return range != std::end(ranges) && range->first <= code;
 }
 
-// Unicode 15, general category Mn and Cf, coarsened to blocks.
+// These are Unicode 15's general categories Mn and Cf, coarsened to blocks.
 constexpr Range kZeroWidth[] = {
     {0x0300, 0x036f}, {0x0483, 0x0489}, {0x0591, 0x05bd},  {0x064b, 0x065f}, {0x1ab0, 0x1aff},
     {0x1dc0, 0x1dff}, {0x200b, 0x200f}, {0x2060, 0x2064},  {0x20d0, 0x20ff}, {0xfe00, 0xfe0f},
     {0xfe20, 0xfe2f}, {0xfeff, 0xfeff}, {0xe0100, 0xe01ef}};
 
-// Unicode 15, East Asian Width W and F, coarsened to blocks.
+// These have Unicode 15's East Asian Width W or F, coarsened to blocks.
 constexpr Range kWide[] = {{0x1100, 0x115f},   {0x2e80, 0x303e},   {0x3041, 0x33ff},
                            {0x3400, 0x4dbf},   {0x4e00, 0xa4cf},   {0xa960, 0xa97f},
                            {0xac00, 0xd7a3},   {0xf900, 0xfaff},   {0xfe30, 0xfe6f},
                            {0xff00, 0xff60},   {0xffe0, 0xffe6},   {0x1f300, 0x1f64f},
                            {0x1f680, 0x1f6ff}, {0x1f900, 0x1f9ff}, {0x20000, 0x3fffd}};
 
-// C0, DEL and C1; soft hyphen; zero-width and directional marks; line and
+// Unsafe are C0, DEL and C1; soft hyphen; zero-width and directional marks; line and
 // paragraph separators; directional embeddings, overrides and isolates;
 // interlinear annotation; tags.
 constexpr Range kUnsafe[] = {
@@ -72,14 +72,14 @@ bool IsUnsafe(char32_t code) { return code != '\t' && code != '\n' && Contains(k
 
 namespace {
 
-// Looks like a space, and is none to YAML. It comes with text that is copied
-// from a page.
+// Tells whether a character looks like a space, but is none to YAML. It comes with text that is
+// copied from a page.
 bool IsForeignSpace(char32_t code) {
   return code == 0xa0 || (code >= 0x2000 && code <= 0x200a) || code == 0x202f || code == 0x205f ||
          code == 0x3000;
 }
 
-// Whether the line may have a comment or text in quotes before `offset`.
+// Tells whether the line may have a comment or text in quotes before `offset`.
 bool MayBeProse(std::string_view text, size_t offset) {
   const std::string_view before = text.substr(0, offset);
   return before.substr(before.rfind('\n') + 1).find_first_of("#\"'") != before.npos;

@@ -1,5 +1,5 @@
-// UTF-8, terminals and hostile text: what a user wrote must never be able to
-// move the cursor, reverse a line or hide a character.
+// Handles UTF-8, terminals and hostile text: a user's text must never be able to move the cursor,
+// reverse a line or hide a character.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@ namespace shardinit {
 
 struct Character {
   char32_t code = 0;
-  int size = 1;        // Bytes.
-  bool valid = false;  // False: one byte that is not UTF-8.
+  int size = 1;        // bytes
+  bool valid = false;  // false: one byte that is not UTF-8
 };
 
 Character CharacterAt(std::string_view text, size_t offset);
 
-// Terminal columns: 0 for combining marks, 2 for East Asian wide characters.
+// Returns terminal columns: 0 for combining marks, 2 for East Asian wide characters.
 int DisplayWidth(char32_t code);
 
-// Control characters, bidirectional controls and other invisible characters
-// that change how the text around them reads. Not tab and newline.
+// Tells whether the character is a control character, a bidirectional control or another invisible
+// character that changes how the text around it reads. Tab and newline are safe.
 bool IsUnsafe(char32_t code);
 
 struct BadText {
@@ -29,16 +29,16 @@ struct BadText {
   std::string what;  // "control character U+001B", "invalid UTF-8 (byte 0xff)"
 };
 
-// The first place where `text` is not clean UTF-8; CR only before LF.
+// Finds the first place where `text` is not clean UTF-8; CR is clean only before LF.
 std::optional<BadText> FindBadText(std::string_view text);
 
-// Unsafe characters and newlines as `\x1b` and `\u202e`; all else unchanged.
+// Replaces unsafe characters and newlines by `\x1b` and `\u202e`; all else is unchanged.
 std::string Escape(std::string_view text);
 
-// In backticks, shortened in the middle when it is long: for messages.
+// Puts text in backticks for messages, shortened in the middle when it is long.
 std::string Quote(std::string_view text);
 
-// Of `80`, `80G`, `80GiB` (of 1024) or `80GB` (of 1000).
+// Reads `80`, `80G`, `80GiB` (of 1024) or `80GB` (of 1000) as bytes.
 std::optional<int64_t> SizeInBytes(std::string_view text);
 
 }  // namespace shardinit

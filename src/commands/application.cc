@@ -20,13 +20,13 @@ namespace {
 
 constexpr char kVersion[] = SHARDINIT_VERSION;
 #ifdef __clang__
-constexpr char kCompiler[] = __VERSION__;  // With its name.
+constexpr char kCompiler[] = __VERSION__;  // includes the compiler's name
 #else
 constexpr char kCompiler[] = "GCC " __VERSION__;
 #endif
 
-// Like CLI11's, but without the blank lines and capital headings that would not
-// fit a man page.
+// Formats help like CLI11, but without the blank lines and capital headings that would not fit a
+// man page.
 class HelpFormatter : public CLI::Formatter {
  public:
   HelpFormatter() { column_width(34); }
@@ -36,7 +36,7 @@ class HelpFormatter : public CLI::Formatter {
                ? ""
                : " " + type;
   }
-  // Hidden options leave no empty line behind.
+  // Removes the empty lines that hidden options leave.
   std::string make_help(const CLI::App* app, std::string name,
                         CLI::AppFormatMode mode) const override {
     std::string text = CLI::Formatter::make_help(app, name, mode);
@@ -70,8 +70,8 @@ std::vector<std::string> CommandNames() {
   return names;
 }
 
-// CLI11 says of a mistyped command only that one is required, and of a mistyped
-// option swallows its value: look at the words ourselves.
+// Explains usage errors by the words themselves: of a mistyped command CLI11 says only that one is
+// required, and a mistyped option swallows its value.
 [[noreturn]] void ExplainUsage(const CLI::App& root, const CLI::ParseError& error,
                                const std::vector<std::string>& words) {
   if (words.empty()) {
@@ -95,7 +95,7 @@ std::vector<std::string> CommandNames() {
   for (size_t i = 1; i < words.size() && words[i] != "--"; ++i) {
     const std::string name = words[i].substr(0, words[i].find('='));
     if (!name.starts_with("-") || name == "-") continue;
-    if (name.find_first_not_of("0123456789", 1) == name.npos) continue;  // A negative number.
+    if (name.find_first_not_of("0123456789", 1) == name.npos) continue;  // a negative number
     std::vector<std::string> known;
     bool found = false;
     for (const CLI::Option* option : app->get_options()) {
@@ -111,7 +111,7 @@ std::vector<std::string> CommandNames() {
                 closest.empty() ? help : fmt::format("did you mean `{}`?", closest));
   }
   std::string what = error.what();
-  // A word, not the name of an argument.
+  // A word becomes lower-case; the name of an argument, such as SPEC, stays.
   if (what.size() > 1 && std::islower(what[1])) what[0] = static_cast<char>(std::tolower(what[0]));
   throw Error(ExitCode::kUsage, fmt::format("{}: {}", words[0], what), help);
 }
@@ -163,7 +163,7 @@ ExitCode RunCommandLine(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& e) {
     ExplainUsage(app, e, words);
   }
-  // A name of another kind of store would be made or looked for as a folder `s3:` here.
+  // A name of another kind of store would be made or looked for here as a folder `s3:`.
   for (const CLI::Option* option : app.get_subcommands()[0]->get_options()) {
     for (const std::string& value : option->results()) RequireLocal(value);
   }

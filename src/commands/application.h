@@ -1,4 +1,4 @@
-// The command line: every command of the table under one CLI11 application.
+// Puts every command of the table under one CLI11 application.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -12,13 +12,13 @@ namespace shardinit {
 struct Application {
   CLI::App app;
   bool version = false;
-  std::function<ExitCode()> run;  // Of the command that was parsed.
+  std::function<ExitCode()> run;  // runs the command that was parsed
 };
 
 std::unique_ptr<Application> MakeApplication();
 
-// Parses and runs. Usage errors become Error (kUsage) with the command's usage
-// as their hint; `--help` and `--version` print and return kOk.
+// Parses and runs the command line. Usage errors become Error (kUsage) with the command's usage as
+// their hint; `--help` and `--version` print and return kOk.
 ExitCode RunCommandLine(int argc, const char* const* argv);
 
 }  // namespace shardinit

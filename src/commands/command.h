@@ -1,5 +1,5 @@
-// A subcommand: its name, its options and what it does. All of them are rows of
-// commands.cc; help, man pages and completions are checked against these.
+// A subcommand has a name, options and an action. All subcommands are rows of commands.cc; help,
+// man pages and completions are checked against these.
 #pragma once
 
 #include <functional>
@@ -22,10 +22,10 @@ struct Command {
   std::function<ExitCode()> (*configure)(CLI::App& app);
 };
 
-// In the order that `shardinit --help` shows them.
+// Returns the commands in the order of `shardinit --help`.
 std::span<const Command* const> Commands();
 
-// Standard output is data. Throws Error (kWorld) if it does not arrive.
+// Prints data to standard output. Throws Error (kWorld) if it does not arrive.
 void Print(std::string_view text);
 
 }  // namespace shardinit

@@ -23,7 +23,7 @@ void Print(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) {
     return;
   }
-  // Nobody listens any more: `shardinit … | head` is no failure.
+  // A reader that has gone is no failure: `shardinit … | head`.
   if (errno == EPIPE) throw Interrupted{SIGPIPE};
   throw SystemError("write", "standard output");
 }

@@ -1,4 +1,4 @@
-// Shell completions, made from the same declarations as `--help`.
+// Prints shell completions, made from the same declarations as `--help`.
 #include <fmt/format.h>
 
 #include <memory>
@@ -13,7 +13,7 @@ struct CompletionOptions {
   std::string shell;
 };
 
-// `--jobs`, `-o`, … of one command.
+// Returns the flags of one command: `--jobs`, `-o`, …
 std::vector<const CLI::Option*> Flags(const CLI::App& app) {
   std::vector<const CLI::Option*> flags;
   for (const CLI::Option* option : app.get_options()) {
@@ -37,7 +37,7 @@ std::string Words(const CLI::App& app) {
   return words;
 }
 
-// `a|b|c`: the option's only values.
+// Returns the option's only values, such as `a|b|c`, separated by spaces.
 std::string Choices(const CLI::Option& option) {
   std::string type = option.get_type_name();
   if (type.find('|') == std::string::npos) return {};

@@ -22,12 +22,12 @@ struct DiffOptions {
   bool json = false;
 };
 
-// A plan.json, and no config.json.
+// Tells whether JSON is a plan.json and not a config.json.
 bool IsPlan(std::string_view text) {
   return text.find("\"format_version\"") != text.npos || text.find("\"model_type\"") == text.npos;
 }
 
-// A checkpoint's folder, a plan.json, or a spec.
+// Loads a checkpoint's folder, a plan.json, or a spec.
 Plan Load(const std::string& path) {
   Digest plan_sha256;
   if (path != "-" && IsFolder(path)) return LoadCheckpointPlan(path, &plan_sha256);
@@ -75,7 +75,7 @@ std::string InJson(const PlanDifference& difference) {
   return out.Finish();
 }
 
-// Tensors of a repeat that changed alike are one line.
+// Shows tensors of a repeat that changed alike as one line.
 std::string InLines(const std::vector<TensorDifference>& tensors) {
   struct Line {
     std::string head, changes;

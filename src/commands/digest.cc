@@ -44,7 +44,7 @@ std::string InJson(const Plan& plan, const std::vector<TensorDigest>& digests, b
   return out.Finish();
 }
 
-// As InJson() begins.
+// These marks stand in the beginning of InJson().
 const ResultKind kDigestsKind = {
     "--write",
     "list of digests",
@@ -56,7 +56,7 @@ struct ExpectedDigest {
 };
 using ExpectedDigests = std::map<std::string, ExpectedDigest>;
 
-// Of a file that `--write` or `--json` made.
+// Reads a file that `--write` or `--json` made.
 ExpectedDigests ReadDigests(const std::string& path) {
   const nlohmann::json in = ParseJson(ReadFile(path, size_t{1} << 30), path);
   ExpectedDigests expected;
@@ -70,7 +70,7 @@ ExpectedDigests ReadDigests(const std::string& path) {
       throw refuse(fmt::format(" of this version: its contract_version is {} instead of {}",
                                version.dump(), kContractVersion));
     }
-    static_cast<void>(in.at("seed").get<uint64_t>());  // It decides nothing, but must be one.
+    static_cast<void>(in.at("seed").get<uint64_t>());  // decides nothing, but must be a seed
     for (const auto& tensor : in.at("tensors")) {
       const auto name = tensor.at("path").get<std::string>();
       ExpectedDigest digest{tensor.at("dtype").get<std::string>(),
@@ -85,8 +85,8 @@ ExpectedDigests ReadDigests(const std::string& path) {
   return expected;
 }
 
-// What differs from the file, one line each. What it has beyond these tensors, which match `only`,
-// it may have if it does not match that.
+// Returns the differences from the file, one line each. A tensor that only the file has is a
+// difference if it matches `only`.
 std::vector<std::string> Differences(const std::string& path, ExpectedDigests expected,
                                      const std::vector<TensorDigest>& digests,
                                      const std::string& only) {

@@ -16,11 +16,11 @@ namespace {
 struct ExplainOptions {
   SpecOptions spec;
   std::string path;
-  int64_t rank = -1;  // Not given: the first that holds the largest part.
+  int64_t rank = -1;  // not given: the first that holds the largest part
   bool json = false;
 };
 
-// Those with one of which `path` is a path.
+// Returns the tensors to which the given path can refer.
 const std::vector<Tensor>& Candidates(const Plan& plan, bool stored) {
   return stored ? plan.graph.tensors : plan.graph.logical();
 }
@@ -68,12 +68,12 @@ const std::vector<Tensor>& Candidates(const Plan& plan, bool stored) {
 }
 
 ExitCode RunExplain(const ExplainOptions& options) {
-  Diagnostics diagnostics;  // Owns the places.
+  Diagnostics diagnostics;  // owns the places
   Explanation why;
   why.pattern = options.path;
   const Plan plan = options.spec.Load(diagnostics, &why);
   CheckRank(options.rank, plan);
-  // With a layout, what is stored comes first.
+  // With a layout, stored tensors come first.
   const bool stored = why.stored && why.stored->tensor;
   const Explanation& found = stored ? *why.stored : why;
   if (!found.tensor) ReportNoTensor(options.path, plan, why);

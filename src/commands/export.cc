@@ -26,7 +26,7 @@ struct ExportOptions {
   SpecOptions spec;
   WorkOptions work;
   std::string format, folder, only, optimizer;
-  std::map<const FormatOption*, std::string> of_format;  // As given.
+  std::map<const FormatOption*, std::string> of_format;  // as given
   bool json = false;
 };
 
@@ -45,7 +45,7 @@ Error NotForFormat(std::string_view flag, const Format& format,
                fmt::format("leave it out; it is for {}", fmt::join(others, " and ")));
 }
 
-// Throws Error (kUsage) if one was given that the format does not have.
+// Throws Error (kUsage) if an option was given that the format does not have.
 OptionValues OptionsOf(const Format& format,
                        const std::map<const FormatOption*, std::string>& given) {
   OptionValues values;
@@ -61,7 +61,7 @@ OptionValues OptionsOf(const Format& format,
   return values;
 }
 
-// The plan of a checkpoint, with its devices.
+// Loads the plan of a checkpoint, with its devices.
 Plan LoadPlanOf(const ExportOptions& options, Digest* plan_sha256) {
   const std::string& folder = options.spec.request.path;
   if (!options.spec.request.sets.empty() || !options.spec.request.mesh.empty() ||

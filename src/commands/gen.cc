@@ -23,7 +23,7 @@ struct GenOptions {
   bool repair = false, dry_run = false, stats = false, json = false;
 };
 
-// The stages of a run: what all threads together spent on each.
+// A stage of a run, with the time that all threads together spent on it.
 struct Stage {
   const char* name;
   int64_t bytes;

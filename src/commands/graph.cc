@@ -18,19 +18,19 @@ namespace {
 struct GraphOptions {
   SpecOptions spec;
   std::string only;
-  int64_t depth = 0;  // 0: no end.
+  int64_t depth = 0;  // 0: unlimited
   bool dot = false, json = false;
 };
 
 using Tensors = std::vector<const Tensor*>;
 
-// What is shown. Without a layout what is drawn is stored.
+// The tensors that are shown. Without a layout the drawn tensors are the stored ones.
 struct Shown {
   const Plan& plan;
   Tensors drawn, stored;
-  std::vector<int64_t> uses;  // With a layout: of each of the model's tensors in it.
+  std::vector<int64_t> uses;  // with a layout: by drawn tensor, its uses
 
-  // How many of the stored tensors are drawn ones that are in others, too.
+  // Counts stored tensors that are a drawn one that is used elsewhere, too.
   int64_t CountTies(const Tensors& tensors) const {
     return std::count_if(tensors.begin(), tensors.end(), [&](const Tensor* tensor) {
       return tensor->view && tensor->view->root.operation == nullptr &&
@@ -45,8 +45,8 @@ void ForEachSource(const ViewNode& node, F f) {
   for (const ViewNode& of : node.of) ForEachSource(of, f);
 }
 
-// The tensors whose path matches; of a layout, those that match or are made of a
-// drawn one that does, and all drawn ones that these are made of.
+// Chooses the tensors whose path matches; of a layout, those that match or are made of a drawn one
+// that does, and all drawn ones that these are made of.
 Shown Choose(const Plan& plan, const std::string& only) {
   const InitGraph& graph = plan.graph;
   if (!graph.drawn) {
@@ -74,7 +74,7 @@ Shown Choose(const Plan& plan, const std::string& only) {
   for (size_t i = 0; i < drawn.size(); ++i) {
     if (is_shown[i]) shown.drawn.push_back(&drawn[i]);
   }
-  if (shown.drawn.empty()) Matching(graph.tensors, only);  // Says so.
+  if (shown.drawn.empty()) Matching(graph.tensors, only);  // throws Error that says so
   return shown;
 }
 
@@ -113,7 +113,7 @@ std::string Heading(const Shown& shown) {
                             Count(shown.plan.world_size(), "rank"), MeshText(graph.mesh));
 }
 
-// What a tensor, or several that stand as one, are.
+// The columns of a tensor, or of several that stand as one.
 struct TensorText {
   std::string dtype, shape, partition, values;
 };
@@ -150,7 +150,7 @@ std::string InTree(const Shown& shown, const GraphOptions& options) {
   const auto table = [&](const Tensors& tensors, const char* what, const char* values) {
     TreeRows rows = {{what, "tensors", "size", "dtype", "shape", "partition", values}};
     AddTree(OutlineOf(tensors), options, shown, 0, &rows);
-    // Only what is stored is cut.
+    // Only stored tensors have a partition.
     for (auto& row : rows) {
       if (graph.drawn && &tensors == &shown.drawn && row.size() > 5) row.erase(row.begin() + 5);
     }
@@ -162,8 +162,8 @@ std::string InTree(const Shown& shown, const GraphOptions& options) {
   return text;
 }
 
-// A drawing for Graphviz: a cluster for each module, and an arrow from what is
-// drawn, through the operations of views, to what is stored.
+// Makes a drawing for Graphviz: a cluster for each module, and arrows from drawn tensors, through
+// the operations of views, to stored tensors.
 class Drawing {
  public:
   Drawing(const Shown& shown, int64_t depth)
@@ -183,12 +183,12 @@ class Drawing {
   }
 
  private:
-  // Expressions may be long.
+  // Shortens expressions, which may be long.
   static std::string Shortened(const std::string& text) {
     constexpr size_t kLongest = 60;
     if (text.size() <= kLongest) return text;
     size_t end = kLongest - 3;
-    while ((text[end] & 0xc0) == 0x80) --end;  // Between characters.
+    while ((text[end] & 0xc0) == 0x80) --end;  // cuts between characters
     return text.substr(0, end) + "…";
   }
 
@@ -234,8 +234,8 @@ class Drawing {
     return node_of_[static_cast<size_t>(drawn - shown_.plan.graph.logical().data())];
   }
 
-  // Drawn tensors are found by their nodes. A stored module that is not opened has
-  // arrows from all that its tensors are made of.
+  // Notes the nodes of drawn tensors, by which they are found. A stored module that is not opened
+  // has arrows from all that its tensors are made of.
   void NoteTensors(const Outline& outline, int64_t node, bool is_tensor) {
     for (const Outline& member : outline.members) NoteTensors(member, node, is_tensor);
     for (const Tensor* tensor : outline.tensors) {
@@ -261,7 +261,7 @@ class Drawing {
   const Shown& shown_;
   const int64_t depth_;
   Graphviz out_;
-  std::vector<int64_t> node_of_;  // Of each drawn tensor; -1: it is not shown.
+  std::vector<int64_t> node_of_;  // by drawn tensor; -1: it is not shown
 };
 
 ExitCode RunGraph(const GraphOptions& options) {

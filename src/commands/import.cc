@@ -29,7 +29,7 @@ ExitCode RunImport(const ImportOptions& options) {
   const bool printed = options.output == "-";
   const std::string text =
       fmt::format("{}{}\n{}", kHeading, Escape(options.config), WriteYaml(*spec));
-  // The text itself is read once more: what is written is a spec.
+  // The text is read back, so the output is sure to be a spec.
   SpecRequest request{printed ? "<stdout>" : options.output, {}, {}};
   request.text = text;
   const Plan plan = LoadPlan({request, {}, {}}, diagnostics);

@@ -5,7 +5,7 @@
 namespace shardinit {
 namespace {
 
-// The definition that a key's value is an instance of; null: it has none.
+// Returns the definition that a key's value is an instance of; null if it has none.
 const char* DefinitionOf(SpecKind kind) {
   switch (kind) {
     case SpecKind::kName:

@@ -1,4 +1,4 @@
-// The JSON Schema of mappings of a spec, from their tables of keys.
+// Writes the JSON Schema of a spec's mappings from their tables of keys.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ class KeySchemaWriter : protected JsonSchemaWriter {
  protected:
   void WriteMapping(std::string_view name, std::string_view description, const Keys& keys);
 
-  // `more` writes what else there is to say.
+  // `more` writes the rest of the schema.
   template <typename F>
   void WriteMapping(std::string_view name, std::string_view description, const Keys& keys, F more) {
     out_.Key(name).BeginObject(JsonWriter::kLines);
@@ -27,8 +27,8 @@ class KeySchemaWriter : protected JsonSchemaWriter {
     out_.EndObject();
   }
 
-  // `member` is the schema of what has another name than those of `keys`; one there must be, or
-  // what stands for some.
+  // `member` is the schema of values whose names are not in `keys`. With `is_whole` a module needs
+  // such a member, or one of the keys that stand for members.
   void WriteModule(std::string_view name, std::string_view description, const Keys& keys,
                    const std::string& member, bool is_whole = true);
   void WriteProperties(const Keys& keys);

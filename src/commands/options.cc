@@ -23,7 +23,7 @@ Error Usage(std::string message, std::string hint = {}) {
   return Error(ExitCode::kUsage, std::move(message), std::move(hint));
 }
 
-// A decimal number at the front of `*text`, taken off.
+// Takes a decimal number off the front of `*text`.
 bool TakeNumber(std::string_view* text, int64_t* number) {
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), *number);
   if (error != std::errc() || *number < 0) return false;
@@ -35,7 +35,7 @@ struct Range {
   int64_t first, last;
 };
 
-// `0,3-5` → 0-0, 3-5: ascending, and none touches another.
+// Reads `0,3-5` as 0-0, 3-5: ascending, and none touches another.
 std::vector<Range> ParseRanges(std::string_view option, const std::string& text) {
   std::vector<Range> ranges;
   std::string_view rest = text;

@@ -1,4 +1,4 @@
-// Options that several commands share, spelt and explained once.
+// Options that several commands share are spelt and explained once, here.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -13,7 +13,8 @@
 
 namespace shardinit {
 
-// SPEC, --set, --mesh, --sharding and, where files matter, --layout and --replicas.
+// The options SPEC, --set, --mesh, --sharding and, where commands add them, --layout, --replicas,
+// --tokens and --memory-per-rank.
 struct SpecOptions {
   SpecRequest request;
   std::string replicas, layout, tokens, memory_per_rank;
@@ -21,19 +22,19 @@ struct SpecOptions {
 
   void AddTo(CLI::App& app,
              const char* help = "Model spec or config.json, or `-` for standard input");
-  void AddOverridesTo(CLI::App& app);  // --set, --mesh and --sharding alone.
+  void AddOverridesTo(CLI::App& app);  // --set, --mesh and --sharding alone
   void AddLayoutTo(CLI::App& app);
   void AddReplicasTo(CLI::App& app);
-  // What --replicas says.
+  // Returns the value of --replicas.
   std::optional<Replicas> FindReplicas() const;
-  void AddTrainingTo(CLI::App& app);  // --tokens, --memory-per-rank.
-  // Also prints the spec's warnings to standard error. The places in an
-  // `explanation` live as long as `diagnostics`.
+  void AddTrainingTo(CLI::App& app);  // --tokens, --memory-per-rank
+  // Loads the plan and prints the spec's warnings to standard error. The places in an `explanation`
+  // live as long as `diagnostics`.
   Plan Load() const;
   Plan Load(Diagnostics& diagnostics, Explanation* explanation, StepCost* cost = nullptr) const;
 };
 
-// --jobs, --memory, --progress.
+// The options --jobs, --memory and --progress.
 struct WorkOptions {
   int jobs = 0;
   std::string memory = "160M";
@@ -47,48 +48,48 @@ struct WorkOptions {
   ProgressMode Mode() const;
 };
 
-// --ranks, --devices.
+// The options --ranks and --devices.
 struct RankOptions {
   std::string ranks, devices;
 
-  // Those asked for, ascending; default: all. Throws Error (kUsage).
+  // Returns the ranks asked for, ascending; all ranks by default. Throws Error (kUsage).
   std::vector<int64_t> Ranks(const Mesh& mesh) const;
 };
 void AddRanks(CLI::App& app, RankOptions* options);
 
-// `--only GLOB`, for Matching().
+// Adds `--only GLOB`, for Matching().
 void AddOnly(CLI::App& app, std::string* only);
 
-// Its distribution, or what it is a view of.
+// Returns the tensor's distribution, or what it is a view of.
 std::string InitText(const Tensor& tensor);
 
-// ` (fsdp=128, tensor=4)`; empty for a mesh without axes.
+// Returns ` (fsdp=128, tensor=4)`; empty for a mesh without axes.
 std::string MeshText(const Mesh& mesh);
 
-// `--rank R`.
+// Adds `--rank R`.
 void AddRank(CLI::App& app, int64_t* rank, const char* what);
 // Throws Error (kUsage) if the mesh has no such rank.
 void CheckRank(int64_t rank, const Plan& plan);
 void AddJson(CLI::App& app, bool* json);
-// `--force`, for a ResultFile.
+// Adds `--force`, for a ResultFile.
 void AddForce(CLI::App& app, bool* force);
 void AddIndex(CLI::App& app, std::string* index);
 IndexMode FindIndexMode(const std::string& name);
 
-// An option's value that a shell left empty, by an unset variable say, is a
-// mistake and not the default.
+// Rejects an option's value that a shell left empty, by an unset variable say: it is a mistake and
+// not the default.
 std::string NotEmpty(const std::string& value);
 
-// The value of `option`: bytes, or with K, M, G, T or KiB, MiB, GiB, TiB of 1024 and KB,
-// MB, GB, TB of 1000. Throws Error (kUsage) for other text, and below `least`.
+// Reads the value of `option`: bytes, or with K, M, G, T or KiB, MiB, GiB, TiB of 1024 and KB, MB,
+// GB, TB of 1000. Throws Error (kUsage) for other text, and below `least`.
 int64_t ParseSize(std::string_view option, const std::string& text, int64_t least);
 
-// `0,3-5` → 0 3 4 5: ascending, without repeats, each below `world_size`.
+// Reads `0,3-5` as 0 3 4 5: ascending, without repeats, each below `world_size`.
 std::vector<int64_t> ParseRanks(const std::string& text, int64_t world_size);
-// Of such a list of device ids the ranks on them, ascending.
+// Reads such a list of device ids and returns the ranks on them, ascending.
 std::vector<int64_t> ParseDevices(const std::string& text, const Mesh& mesh);
 
-// Throws Error (kUsage) if `folder`, which is to be made, is in the checkpoint that is copied: it
+// Throws Error (kUsage) if `folder`, a new folder, is within the checkpoint that is copied: it
 // would not belong to it.
 void RequireOutside(const std::string& folder, const std::string& checkpoint);
 

@@ -25,7 +25,7 @@ struct PlanOptions {
   int64_t rank = -1;
   bool devices = false, force = false, json = false;
   std::string write;
-  std::string html;  // A file; empty: none.
+  std::string html;  // a file; empty: none
 };
 
 int64_t Memory(const PlanOptions& options) {
@@ -33,10 +33,10 @@ int64_t Memory(const PlanOptions& options) {
   return blocks.count * blocks.bytes;
 }
 
-// Matrices that are made whole, whatever part of them a rank holds.
+// Counts matrices that are made whole, whatever part of them a rank holds.
 struct WholeMatrices {
   int64_t count = 0;
-  double operations = 0;  // Of all.
+  double operations = 0;  // sum over all matrices
   OrthogonalSize largest{0, 0, 0, 0};
 };
 
@@ -53,7 +53,7 @@ WholeMatrices FindWholeMatrices(const Plan& plan) {
   return found;
 }
 
-// Rows for people stand in this order.
+// The rows for people stand in this order.
 enum PlanSection { kModel, kTensors, kSizes, kFiles };
 
 Fact FactOfMesh(const Mesh& mesh) {
@@ -102,7 +102,7 @@ std::string InSeconds(double seconds) {
                          : fmt::format("{:.3g} ns", seconds * 1e9);
 }
 
-// In the words of shardinit-auto(7).
+// Uses the words of shardinit-auto(7).
 Fact FactOfCost(const Mesh& mesh, const StepCost& cost) {
   Facts members;
   std::string sent;
@@ -136,7 +136,7 @@ Fact FactOfCost(const Mesh& mesh, const StepCost& cost) {
            .section = kFiles}};
 }
 
-// How evenly ranks are filled, and what stands in files.
+// Adds how evenly ranks are filled, and the contents of files.
 void AddFactsOfBalance(const Plan& plan, const Balance& balance, int64_t stored_padding,
                        Facts* facts) {
   const bool full = plan.graph.replicas == Replicas::kFull;
@@ -165,7 +165,7 @@ void AddFactsOfBalance(const Plan& plan, const Balance& balance, int64_t stored_
                      .section = kFiles}});
 }
 
-// What is stored and was not drawn.
+// Returns the bytes of padding, which is stored and not drawn.
 int64_t PaddingIn(const InitGraph& graph) {
   int64_t bytes = 0;
   for (const Tensor& tensor : graph.tensors) {
@@ -229,7 +229,7 @@ Facts FactsOfPlan(const PlanOptions& options, const Plan& plan, const Balance& b
   return facts;
 }
 
-// `mesh` must outlive it.
+// `mesh` must outlive the fact.
 Fact FactOfDevices(const Mesh& mesh) {
   const auto devices = std::make_shared<const DeviceMap>(mesh);
   const auto column = [&](std::string_view key, std::string_view label, auto get) {
@@ -251,7 +251,7 @@ Fact FactOfDevices(const Mesh& mesh) {
                                Count(mesh.world_size() / slices, "device"))}};
 }
 
-// `plan` must outlive them.
+// `plan` must outlive the facts.
 void AddFactsOfRank(const Plan& plan, int64_t rank, Facts* facts) {
   const auto of_rank = std::make_shared<const RankPlan>(PlanRank(plan, rank));
   const std::string file = RankFile(rank);
@@ -259,7 +259,7 @@ void AddFactsOfRank(const Plan& plan, int64_t rank, Facts* facts) {
   facts->push_back({"rank", rank});
   facts->push_back({"coordinate", of_rank->coordinate});
   facts->push_back({"rank_bytes", of_rank->bytes()});
-  // A column of what `get` says of each shard.
+  // Makes a column of the values of `get` for each shard.
   const auto column = [&](std::string_view key, std::string_view label, auto get) {
     return FactTable::Column{
         key, label, [of_rank, get](size_t row) -> FactScalar { return get(of_rank->shards[row]); }};
@@ -284,7 +284,7 @@ void AddFactsOfRank(const Plan& plan, int64_t rank, Facts* facts) {
                             Count(static_cast<int64_t>(boxes.rows), "box", "boxes"), file)}});
 }
 
-// As WriteShardingMap() and HtmlPage begin.
+// WriteShardingMap() and HtmlPage begin with these marks.
 const ResultKind kMapKind = {"--write", "sharding", {"# The sharding of ", " over the mesh "}};
 const ResultKind kPageKind = {
     "--html",

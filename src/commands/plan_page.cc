@@ -16,17 +16,17 @@
 namespace shardinit {
 namespace {
 
-// What keeps a page below about 2 MB, and the work for it below about a second.
-constexpr int64_t kMostRanks = 1024;       // Drawn.
-constexpr int64_t kMostLoads = 1 << 20;    // Sums for what they hold.
-constexpr int64_t kMostAmounts = 16;       // Of bytes, in a table.
-constexpr int64_t kMostGroups = 400;       // Of tensors.
-constexpr int64_t kMostBoxes = 1024;       // Of one tensor.
-constexpr int64_t kMostBoxesOfAll = 5000;  // Of all tensors.
-constexpr int64_t kMostTried = 1 << 16;    // Ranks, for the boxes of one tensor.
+// These limits keep a page below about 2 MB, and the work for it below about a second.
+constexpr int64_t kMostRanks = 1024;       // ranks that are drawn
+constexpr int64_t kMostLoads = 1 << 20;    // sums for their loads
+constexpr int64_t kMostAmounts = 16;       // amounts of bytes in a table
+constexpr int64_t kMostGroups = 400;       // groups of tensors
+constexpr int64_t kMostBoxes = 1024;       // boxes of one tensor
+constexpr int64_t kMostBoxesOfAll = 5000;  // boxes of all tensors
+constexpr int64_t kMostTried = 1 << 16;    // ranks tried for the boxes of one tensor
 
 std::string ColourOfSlice(int64_t slice) {
-  // Neighbours are far apart, whatever their number.
+  // Neighbours have distant hues, whatever their number.
   return fmt::format("hsl({},90%,35%)", slice * 137 % 360);
 }
 
@@ -48,14 +48,14 @@ void AddGroups(const Outline& outline, const std::string& prefix,
   }
 }
 
-// A box of a tensor on a plane of one or two of its dimensions.
+// Places boxes of a tensor on a plane of one or two of its dimensions.
 class Plane {
  public:
   explicit Plane(const Tensor& tensor, const Mesh& mesh) : shape_(tensor.shape) {
     std::vector<size_t> dimensions(shape_.size());
     std::iota(dimensions.begin(), dimensions.end(), 0);
     const auto parts = [&](size_t d) { return PartsOf(tensor.partition.cuts[d], mesh); };
-    // Those that are cut, then the longest.
+    // Cut dimensions come first, then the longest.
     std::stable_sort(dimensions.begin(), dimensions.end(), [&](size_t a, size_t b) {
       if ((parts(a) > 1) != (parts(b) > 1)) return parts(a) > 1;
       return parts(a) == 1 && shape_[a] > shape_[b];
@@ -66,7 +66,7 @@ class Plane {
     if (!dimensions.empty()) across_ = dimensions.back();
     if (dimensions.size() == 2) down_ = dimensions.front();
     const double x = Extent(across_), y = down_ ? Extent(down_) : 0;
-    // Between their ratio and 2:1, for boxes of long and narrow tensors to be seen.
+    // The picture's ratio is nearer to 2:1, so that boxes of long and narrow tensors can be seen.
     width_ = std::max(kShortest, kWidest * std::sqrt(x / std::max(x, y)));
     height_ = down_ ? std::max(kShortest, kHighest * std::sqrt(y / std::max(x, y))) : kShortest;
   }
@@ -107,7 +107,7 @@ class Plane {
   bool hides_ = false;
 };
 
-// `[0:1024, 4096:8192]`, as Python slices it.
+// Writes `[0:1024, 4096:8192]`, as Python slices it.
 std::string InSlices(const Box& box) {
   std::vector<std::string> slices;
   for (size_t d = 0; d < box.shape.size(); ++d) {
@@ -283,7 +283,7 @@ class PlanPageWriter {
     }
   }
 
-  // Of one tensor: at most so many of them.
+  // Adds the boxes of one tensor, at most `most`.
   void AddBoxes(const TensorGroup& group, size_t number, int64_t most, int64_t* left) {
     const Tensor& tensor = *group.outline->tensors.front();
     const Sharding sharding = plan_.ShardingOf(tensor);
@@ -324,8 +324,8 @@ class PlanPageWriter {
   const Mesh& mesh_;
   const std::vector<TensorKind>& kinds_;
   const Balance& balance_;
-  const int64_t ranks_;          // That are drawn.
-  std::vector<RankLoad> loads_;  // Of these, or none.
+  const int64_t ranks_;          // ranks that are drawn
+  std::vector<RankLoad> loads_;  // loads of these, or none
   HtmlPage page_;
 };
 

@@ -1,4 +1,4 @@
-// `plan --html`: a plan as a page of pictures.
+// Shows a plan as a page of pictures, for `plan --html`.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace shardinit {
 
-// Of a bounded size, and made in a bounded time after the outline of the tensors: what is left out
-// for this is said in it.
+// The page has a bounded size, and is made in a bounded time after the outline of the tensors; it
+// says what is left out for this.
 std::string PlanPage(const Plan& plan, const Facts& facts, const std::vector<TensorKind>& kinds,
                      const Balance& balance);
 

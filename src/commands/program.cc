@@ -64,7 +64,7 @@ std::string InJson(const Plan& plan, const ProgramRequest& request, int64_t rank
 
 using FileVisitor = std::function<void(const std::string& name, std::string_view text)>;
 
-// All files of `--kinds`, one after another.
+// Visits all files of `--kinds`, one after another.
 void WriteKinds(const Plan& plan, const ProgramRequest& request, int64_t rank,
                 const FileVisitor& visit) {
   const ProgramKinds program = WriteProgramKinds(
@@ -73,7 +73,8 @@ void WriteKinds(const Plan& plan, const ProgramRequest& request, int64_t rank,
   visit("program.json", InJson(plan, request, rank, program));
 }
 
-// Whether the folder holds this very program. Anything else there is a conflict.
+// Tells whether the folder holds this very program; throws Error (kConflict) if it holds something
+// else instead of one of its files.
 bool IsThere(const std::string& folder, const Plan& plan, const ProgramRequest& request,
              int64_t rank) {
   if (!Exists(folder) || IsEmptyFolder(folder)) return false;
@@ -86,11 +87,12 @@ bool IsThere(const std::string& folder, const Plan& plan, const ProgramRequest& 
     throw Error(ExitCode::kConflict, fmt::format("`{}` exists and holds something else", folder),
                 "choose another folder with `-o`");
   });
-  MakeFolder(folder);  // Its name, which a killed run may have left off the disk.
+  MakeFolder(folder);  // syncs its name, which a killed run may have left off the disk
   return true;
 }
 
-// The folder gets its name when all of it is there, and of several equal runs at once that of one.
+// Writes the folder, which gets its name when it is complete. Of several equal runs at once, one
+// gives it its name.
 void WriteFolder(const std::string& path, const Plan& plan, const ProgramRequest& request,
                  int64_t rank) {
   if (IsThere(path, plan, request, rank)) return;

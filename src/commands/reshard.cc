@@ -30,13 +30,13 @@ namespace shardinit {
 namespace {
 
 struct ReshardOptions {
-  SpecOptions spec;  // Its path: of --spec.
+  SpecOptions spec;  // its path is that of --spec
   WorkOptions work;
   std::string from, folder, uneven, index = "auto";
   bool json = false;
 };
 
-// Of the same model, drawn alike.
+// Requires that both plans draw the same model alike.
 void RequireSameModel(const std::string& spec, const std::string& folder, const Plan& from,
                       const Plan& to) {
   for (const TensorDifference& tensor : Compare(from, to).tensors) {
@@ -90,8 +90,8 @@ Plan NewPlan(const ReshardOptions& options, const Plan& from) {
   return MakePlan(std::move(to.graph));
 }
 
-// Makes the boxes of these ranks once more, without writing, and calls with each rank of `to` whose
-// receipt in `folder` has other digests. Each has a receipt there.
+// Makes the boxes of these ranks once more, without writing, and calls `differs` with each rank of
+// `to` whose receipt in `folder` is missing or has other digests.
 void CompareRanks(const ReshardOptions& options, const CheckpointFolder& folder,
                   const std::vector<int64_t>& ranks, const Plan& to, CheckpointCopy& copy,
                   WorkCounters* counters, const std::function<void(int64_t rank)>& differs) {
@@ -127,8 +127,8 @@ std::vector<int64_t> RanksOf(const Plan& plan) {
   return ranks;
 }
 
-// Whether the folder holds this very copy, undamaged: all of it is read, and made once more to
-// tell, but not written. Anything else there is a conflict.
+// Tells whether the folder holds this very copy, undamaged: reads all of it and makes it once more
+// to compare, but does not write it. Throws Error (kConflict) if something else is there.
 bool IsThere(const ReshardOptions& options, CheckpointCopy& copy, const Plan& to,
              WorkCounters* counters) {
   if (!Exists(options.folder) || IsEmptyFolder(options.folder)) return false;
@@ -167,12 +167,12 @@ bool IsThere(const ReshardOptions& options, CheckpointCopy& copy, const Plan& to
   }
   CompareRanks(options, folder, RanksOf(to), to, copy, counters,
                [&](int64_t) { throw conflict("has other values"); });
-  MakeFolder(options.folder);  // Its name, which a killed run may have left off the disk.
+  MakeFolder(options.folder);  // syncs its name, which a killed run may have left off the disk
   return true;
 }
 
-// What a run that ended before its end has left in `staged` is gone on with if it is a part of this
-// copy, and nothing else is in there.
+// Tells whether to go on with what an interrupted run left in `staged`: only if it is a part of
+// this copy, and nothing else is in there.
 bool MayGoOn(const std::string& staged, const Plan& to) {
   try {
     const CheckpointFolder folder(staged);
@@ -190,8 +190,8 @@ bool MayGoOn(const std::string& staged, const Plan& to) {
   return false;
 }
 
-// The ranks in a folder that are to be made again: those whose files are not what their receipts
-// say, or not what is copied.
+// Finds the ranks in a folder that must be made again: their files differ from their receipts, or
+// from the copy.
 Damage FindOthers(const ReshardOptions& options, const std::string& staged, const Plan& to,
                   CheckpointCopy& copy, WorkCounters* counters) {
   const CheckpointFolder folder(staged);

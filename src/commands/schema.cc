@@ -1,5 +1,6 @@
-// The JSON Schema of specs, from the tables that read them: keys, initializers, operations of
-// views, element types, engines. What no table says is how mappings stand in one another.
+// Prints the JSON Schema of specs, from the tables that read them: keys, initializers, operations
+// of views, element types, engines. The tables do not say which mapping stands in which; this file
+// does.
 #include <fmt/format.h>
 
 #include <span>
@@ -23,18 +24,19 @@
 namespace shardinit {
 namespace {
 
-// A mapping of names to instances of a definition.
+// Describes a mapping of names to instances of a definition.
 std::string MapOf(std::string_view definition, std::string_view members = {}) {
   return fmt::format(R"({{"type": "object", {}"propertyNames": {}, "additionalProperties": {}}})",
                      members, Ref("identifier"), Ref(definition));
 }
 constexpr std::string_view kOne = R"("minProperties": 1, "maxProperties": 1, )";
 
-// Text that is no number: YAML tells the two apart before a schema sees them.
+// Describes text that is no number: YAML tells the two apart before a schema sees them.
 constexpr std::string_view kNotANumber =
     R"("not": {"pattern": "^[-+]?(\\.[0-9]+|[0-9]+(\\.[0-9]*)?)([eE][-+]?[0-9]+)?$"})";
 
-// Of `file`, a path whose name has the digest, or a path and the digest (spec/read_file.cc).
+// Describes the two forms of `file`: a path whose name has the digest, or a path and the digest
+// (spec/read_file.cc).
 constexpr std::string_view kFileForms =
     R"([{"type": "string", "pattern": "(^|/)[0-9a-f]{64}([.][^/]*)?$"}, {"type": "object", )"
     R"("properties": {"path": {"description": "relative to the file that has it", )"
@@ -58,7 +60,7 @@ class SchemaWriter : KeySchemaWriter {
     out_.Member("title", "shardinit spec, version 1");
     out_.Member("description", "every tensor of a model: shape, distribution, sharding");
     out_.Member("type", "object").Member("additionalProperties", false);
-    // With an `include` the rest may be there; without a name and modules it is a recipe.
+    // With an `include` the rest may be there; without a name and modules the file is a recipe.
     out_.Key("required").Raw(R"(["shardinit"])");
     out_.Key("anyOf").BeginArray(JsonWriter::kLines);
     out_.Raw(R"({"required": ["include"]})").Raw(R"({"required": ["name", "modules"]})");
@@ -80,9 +82,9 @@ class SchemaWriter : KeySchemaWriter {
   }
 
  private:
-  // Definitions.
+  // These methods write definitions.
 
-  // A key of JAX; each step has as many numbers as spec/read_key.cc says.
+  // Describes a key of JAX; each step has as many numbers as spec/read_key.cc says.
   static std::string JaxSteps() {
     const auto number = [](std::string_view name, std::string_view description) {
       return fmt::format(R"("{}": {{"description": "{}", "allOf": [{}]}})", name, description,
@@ -207,7 +209,7 @@ class SchemaWriter : KeySchemaWriter {
                                     Ref("deviceIds"), kMaxDeviceId));
   }
 
-  // What stands in a language is its own (graph/languages/).
+  // Writes the languages of `sharding`, whose contents they define themselves (graph/languages/).
   void WriteSharding() {
     const std::string uneven = fmt::format(
         R"({{"description": "as the spec's, and before it", "allOf": {}}})", AllOf("uneven"));
@@ -269,7 +271,8 @@ class SchemaWriter : KeySchemaWriter {
         out_.Key("properties").Raw(kNormForm);
         out_.Member("type", "object").Key("required").Raw(R"(["of"])");
         out_.Member("additionalProperties", false);
-        // What else is neither lowered nor a formula is the expression itself.
+        // An initializer that is neither of these nor lowered, nor a formula, is the expression
+        // itself.
       } else if (initializer->lower == nullptr && initializer->formula == nullptr) {
         out_.Key("allOf").Raw(AllOf("number"));
       } else {
@@ -288,7 +291,7 @@ class SchemaWriter : KeySchemaWriter {
     for (const Parameter& parameter : parameters) {
       out_.Key(parameter.name).BeginObject().Member("description", parameter.description);
       if (parameter.words.empty() || parameter.dimension) {
-        out_.Key("allOf").Raw(AllOf("number"));  // A name of an axis is an expression, too.
+        out_.Key("allOf").Raw(AllOf("number"));  // a name of an axis is an expression, too
       } else if (!parameter.number) {
         WriteWords("enum", parameter.words);
       } else {
@@ -322,7 +325,7 @@ class SchemaWriter : KeySchemaWriter {
     out_.EndObject().Key("else").Raw(Ref("module")).EndObject();
     WriteModule("module", "a module: a mapping without a `shape`", KeysOf(SpecMapping::kModule),
                 Ref("member"));
-    // Members of a file that includes others may say no more than what is new.
+    // Members of a file that includes others may give only what is new.
     WriteModule("partialModule", "a module, or what is new in one of an included file",
                 KeysOf(SpecMapping::kModule),
                 fmt::format(R"({{"anyOf": [{}, {}]}})", Ref("tensor"), Ref("partialModule")),

@@ -27,7 +27,7 @@ struct StatsOptions {
 
 std::string Short(double value) { return fmt::format("{:.6g}", value); }
 
-// Sums of f64 elements may be too large for one.
+// Writes null for a sum of f64 elements that does not fit in an f64.
 void WriteIfFinite(double value, JsonWriter& out) {
   std::isfinite(value) ? out.Value(value) : out.Null();
 }
@@ -86,7 +86,7 @@ std::string InTable(const std::vector<Measurement>& results) {
   return Table(rows, {false, true, true, true, true, true, true, true, true});
 }
 
-// One tensor, with everything.
+// Shows one tensor with all measurements.
 std::string InFull(const Measurement& m) {
   const Tensor& tensor = *m.tensor;
   std::string text = fmt::format("{}: {} {}, {}\n\n", tensor.path, InfoOf(tensor.dtype).name,
@@ -142,7 +142,7 @@ ExitCode RunStats(const StatsOptions& options) {
                 fmt::format("`{}` is a checkpoint: `--set` and `--mesh` are for specs", path));
   }
   const Plan plan = folder ? LoadCheckpointPlan(path, &plan_sha256) : options.spec.Load();
-  // What is drawn, or in a checkpoint what is stored.
+  // These are the drawn tensors, or in a checkpoint the stored ones.
   const std::vector<const Tensor*> tensors =
       Matching(folder ? plan.graph.tensors : plan.graph.logical(), options.only);
   int64_t bytes = 0;

@@ -13,7 +13,7 @@
 namespace shardinit {
 namespace {
 
-constexpr size_t kMostRanges = 1000;  // For people.
+constexpr size_t kMostRanges = 1000;  // for people
 
 struct StatusOptions {
   std::string folder;

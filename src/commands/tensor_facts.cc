@@ -18,13 +18,13 @@
 namespace shardinit {
 namespace {
 
-// Rows for people stand in this order.
+// The rows for people stand in this order.
 enum TensorSection { kTensor, kEngine, kSharding, kLayouts, kVariables };
 
 constexpr std::string_view kInexact =
     ", inexact: PyTorch may round some of these numbers otherwise";
 
-// `gain / sqrt(fan_in) = 1.41421 / sqrt(4096) = 0.0220971`, without repeats.
+// Returns `gain / sqrt(fan_in) = 1.41421 / sqrt(4096) = 0.0220971`, without repeats.
 std::string Chain(const std::vector<std::string>& parts) {
   std::string text, last;
   for (const std::string& part : parts) {
@@ -35,7 +35,7 @@ std::string Chain(const std::vector<std::string>& parts) {
   return text;
 }
 
-// What was written, with more that is known of it. `members` stand before its own.
+// Makes a fact of a setting as it was written. `members` stand before the setting's own.
 Fact FactOf(const Setting& setting, std::string label, Facts members = {}) {
   members.push_back({"name", setting.name});
   if (!setting.text.empty()) members.push_back({"text", setting.text});
@@ -46,7 +46,7 @@ Fact FactOf(const Setting& setting, std::string label, Facts members = {}) {
             setting.span);
 }
 
-// A list of what was written, with a label for each.
+// Makes a list of settings as they were written, with a label for each.
 template <typename F>
 Fact FactOf(std::string_view key, const std::vector<Setting>& settings, F label) {
   FactList list;
@@ -58,7 +58,7 @@ Fact FactOf(std::string_view key, const std::vector<Setting>& settings, F label)
 
 std::string InHex(const Tensor& tensor) { return fmt::format("{:016x}", tensor.stream.key); }
 
-// The key of its random numbers, if it has some.
+// Returns the key of the tensor's random numbers, if it has some.
 FactValue KeyOf(const Tensor& tensor) {
   if (!IsRandom(tensor.distribution)) return nullptr;
   if (tensor.given_key) return Facts{{"value", InHex(tensor)}};
@@ -144,7 +144,7 @@ void AddInitializer(const Subject& subject, Facts* facts) {
   facts->push_back({"draws", DrawsOf(tensor.distribution)});
 }
 
-// People see them of a tensor that is drawn at random.
+// Adds facts of the stream. People see them only for a tensor that is drawn at random.
 void AddStream(const Subject& subject, Facts* facts) {
   const auto& [plan, why, tensor, rank] = subject;
   Fact seed = At({"seed", plan.graph.seed}, why.seed);
@@ -185,7 +185,7 @@ void AddStream(const Subject& subject, Facts* facts) {
   facts->insert(facts->end(), {std::move(seed), std::move(engine), std::move(key)});
 }
 
-// The operations of a view, each above what it is of.
+// Adds the operations of a view, each above its operands.
 void AddOperations(const ViewOutline& view, size_t level, Facts* facts) {
   std::string text(2 * level, ' ');
   if (view.copies > 1) text += fmt::format("{} × ", Grouped(view.copies));
@@ -208,7 +208,7 @@ void AddOperations(const ViewOutline& view, size_t level, Facts* facts) {
                                          DescribeValues(view.tensors))}});
 }
 
-// The drawn tensors that a view is of, in its order, each once.
+// Returns the drawn tensors that a view is made of, in its order, each once.
 std::vector<const Tensor*> SourcesOf(const View& view) {
   std::vector<const Tensor*> sources;
   std::vector<bool> seen(view.drawn->size());
@@ -256,7 +256,7 @@ void AddVariables(const Subject& subject, Facts* facts) {
   facts->push_back({"variables", std::move(variables), {.section = kVariables}});
 }
 
-// Where a layout puts a tensor of so many elements.
+// Says where a layout puts a tensor of so many elements.
 Fact FactOf(const Explanation::Place& place, int64_t elements) {
   Facts members = {{"layout", place.layout}};
   if (!place.view) {
@@ -288,7 +288,7 @@ void AddLayouts(const Subject& subject, Facts* facts) {
   facts->push_back({"layouts", std::move(layouts), {.section = kLayouts}});
 }
 
-// `0:2, 4:8`: the elements in each dimension.
+// Writes the ranges in each dimension: `0:2, 4:8`.
 std::string RangesOf(const Box& box) {
   std::string ranges;
   for (size_t d = 0; d < box.shape.size(); ++d) {
@@ -298,7 +298,7 @@ std::string RangesOf(const Box& box) {
   return ranges;
 }
 
-// The parts of it that the rank has, and the file that stores them.
+// Says which parts of the tensor the rank has, and which file stores them.
 Fact FactOfBoxes(const Subject& subject) {
   constexpr size_t kMostShown = 4;
   const auto& [plan, why, tensor, rank] = subject;
@@ -336,7 +336,7 @@ Fact FactOfBoxes(const Subject& subject) {
       "box", std::move(members), {.label = fmt::format("rank {}", rank), .text = std::move(text)}};
 }
 
-// Ways to cut it, with what all tensors would cost then. People see the best ones.
+// Lists ways to cut the tensor, with the cost of all tensors then. People see the best ones.
 Fact FactOfAlternatives(const Subject& subject) {
   constexpr size_t kMostRows = 6;
   FactList list;
@@ -423,7 +423,8 @@ Facts FactsOf(const Subject& subject, int64_t matches) {
   AddVariables(subject, &facts);
   if (!tensor.view) AddStream(subject, &facts);
   AddLayouts(subject, &facts);
-  // Else it is in no file: only what tensors of a layout are made of. Unless it is that, padded.
+  // Another tensor is in no file: only tensors of a layout are made of it. A padded tensor is shown
+  // as it is stored.
   const InitGraph& graph = plan.graph;
   if (tensor.view || !graph.drawn) {
     AddSharding(subject, &facts);

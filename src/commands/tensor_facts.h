@@ -1,4 +1,4 @@
-// What `explain` says of one tensor.
+// Collects the facts that `explain` reports of one tensor.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ struct Subject {
   const Plan& plan;
   const Explanation& why;
   const Tensor& tensor;
-  int64_t rank;  // Whose box is shown.
+  int64_t rank;  // the rank whose box is shown
 };
 
-// `matches` tensors have a path as the one that was asked for.
+// `matches` is the number of tensors whose paths match the one that was asked for.
 Facts FactsOf(const Subject& subject, int64_t matches);
 
 }  // namespace shardinit

@@ -15,7 +15,7 @@ namespace {
 
 struct ValidateOptions {
   std::vector<std::string> specs;
-  SpecOptions spec;  // Without its path.
+  SpecOptions spec;  // without its path
   bool json = false;
 };
 

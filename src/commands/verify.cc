@@ -53,7 +53,7 @@ void AddForeign(const Findings& foreign, JsonWriter& out) {
   out.EndArray().Member("more_foreign", foreign.more());
 }
 
-// With --strict what is foreign is a difference, though no damage.
+// Under --strict a foreign name is a difference, though no damage.
 ExitCode ResultOf(const VerifyOptions& options, const Findings& foreign) {
   if (foreign.empty() || !options.strict) return ExitCode::kOk;
   Talk(fmt::format("shardinit: `{}` is intact, but {} in it {} foreign, which `--strict` forbids\n",
@@ -62,8 +62,8 @@ ExitCode ResultOf(const VerifyOptions& options, const Findings& foreign) {
   return ExitCode::kDifferent;
 }
 
-// With --spec: the values, in a checkpoint that was found intact or in
-// safetensors files, DCP files or zarr arrays.
+// Compares values with --spec, in a checkpoint that was found intact or in safetensors files, DCP
+// files or zarr arrays.
 ExitCode RunAgainstSpec(const VerifyOptions& options) {
   const Plan plan = options.spec.Load();
   WorkCounters counters;
@@ -112,7 +112,7 @@ ExitCode RunVerify(const VerifyOptions& options) {
                 "add `--spec SPEC`");
   }
   if (against_spec && !Exists(options.folder + "/" + kPlanName)) return RunAgainstSpec(options);
-  // Of an export, which has no ranks, the bytes are compared with its own record.
+  // The bytes of an export, which has no ranks, are compared with its own record.
   const bool is_export = !Exists(options.folder + "/" + kManifestName) &&
                          !Exists(options.folder + "/" + kPlanName) &&
                          Exists(options.folder + "/" + kExportName);

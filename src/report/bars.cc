@@ -25,7 +25,7 @@ bool IsUtf8() {
   return false;
 }
 
-// `eighths` of a column.
+// Draws a bar of `eighths` of a column.
 std::string Bar(int64_t eighths, bool blocks) {
   static constexpr std::string_view kParts[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
   std::string bar;

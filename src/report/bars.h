@@ -1,4 +1,4 @@
-// A histogram in a terminal.
+// Draws a histogram in a terminal.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +8,15 @@
 namespace shardinit {
 
 struct BarStyle {
-  size_t width;  // Columns for a line.
-  bool blocks;   // Unicode's blocks, to an eighth of a column; else `#`.
+  size_t width;  // columns for a line
+  bool blocks;   // Unicode's blocks, to an eighth of a column; else `#`
 };
 
-// What standard output shows: the terminal's width, or 80 columns if it is
-// none, and blocks where LC_ALL, LC_CTYPE or LANG say UTF-8.
+// Returns the style of standard output: the terminal's width, or 80 columns if it is no terminal,
+// and blocks where LC_ALL, LC_CTYPE or LANG say UTF-8.
 BarStyle BarStyleOfOutput();
 
-// A line for each equal part of [min, max]: where it starts, and a bar as long
-// as its count.
+// Draws a line for each equal part of [min, max]: where it starts, and a bar as long as its count.
 std::string Bars(std::span<const int64_t> counts, double min, double max, const BarStyle& style);
 
 }  // namespace shardinit

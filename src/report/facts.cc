@@ -26,7 +26,7 @@ void WriteScalar(const FactScalar& scalar, JsonWriter& out) {
 
 void WriteMembers(const Facts& facts, JsonWriter& out);
 
-// The values of facts, in JSON.
+// Writes the values of facts in JSON.
 struct JsonOf {
   JsonWriter& out;
 
@@ -62,7 +62,7 @@ void WriteMembers(const Facts& facts, JsonWriter& out) {
   }
 }
 
-// A scalar as people see it.
+// Returns a scalar as people see it.
 struct TextOf {
   std::string operator()(std::nullptr_t) const { return "none"; }
   std::string operator()(bool value) const { return value ? "yes" : "no"; }

@@ -1,4 +1,4 @@
-// What a command has to say, each thing once: JSON for programs and rows of a table for people are
+// Holds each fact that a command reports once: JSON for programs and rows of a table for people are
 // made of the same facts.
 #pragma once
 
@@ -20,47 +20,48 @@ using Facts = std::vector<Fact>;
 using FactScalar = std::variant<std::nullptr_t, bool, int64_t, uint64_t, double, std::string,
                                 std::vector<int64_t>>;
 
-// An array in JSON, of objects or scalars without keys. Each has a row of its own.
+// This is an array in JSON, of objects or of scalars without keys. Each item has a row of its own.
 struct FactList {
   Facts items;
 };
 
-// An array of equal objects in JSON; for people a table of its own below all rows, with the fact's
-// text above it. Its cells are made when they are shown: there may be millions of rows.
+// This is an array of equal objects in JSON, and for people a table of its own below all rows, with
+// the fact's text above it. Its cells are made when they are shown: there may be millions of rows.
 struct FactTable {
   struct Column {
-    std::string_view key, label;  // Either may be empty, as those of a fact.
+    std::string_view key, label;  // either may be empty, as in a Fact
     std::function<FactScalar(size_t row)> cell;
   };
   size_t rows = 0;
   std::vector<Column> columns = {};
 };
 
-// Facts in it are the members of an object.
+// Facts in a value are the members of an object.
 using FactValue = std::variant<FactScalar, Facts, FactList, FactTable>;
 
-// For people; there is none without a label and a text.
+// People see a fact as a row; without a label and a text there is none.
 struct FactRow {
   std::string label = {};
-  std::string text = {};   // Empty: the value, if it is a scalar.
-  std::string place = {};  // Where it was written.
-  int section = 0;         // Rows stand by section, in each in the order of the facts.
+  std::string text = {};   // empty: the value, if it is a scalar
+  std::string place = {};  // where the value is written
+  int section = 0;         // rows are sorted by section, then by the order of the facts
 };
 
 struct Fact {
-  std::string_view key = {};  // Of a member in JSON. Empty: in a list, or for people alone.
+  std::string_view key = {};  // member name in JSON; empty: in a list, or for people alone
   FactValue value = {};
   FactRow row = {};
 };
 
-// With its place, for people and for programs: a member `place` of its object, which a scalar is
-// the `value` of; null, or `nowhere`, if it was not written.
+// Adds the place where a value is written, for people and for programs. In JSON it is a member
+// `place` of the value's object; a scalar becomes the `value` of a new object. The place of a
+// value that is not written is null in JSON, and `nowhere` for people.
 Fact At(Fact fact, const Span& place, std::string_view nowhere = "(default)");
 
 std::string FactsInJson(const Facts& facts);
-// Label, value and place of each, but of what has a table of its own.
+// Returns label, value and place of each fact, but not of those with a table of their own.
 std::vector<std::vector<std::string>> FactRows(const Facts& facts);
-// The same as a table, then the other tables.
+// Renders these rows as a table, then the other tables.
 std::string FactsInText(const Facts& facts);
 
 }  // namespace shardinit

@@ -5,7 +5,7 @@
 namespace shardinit {
 namespace {
 
-// Lines of a label as one string of the language.
+// Writes lines of a label as one string of the language.
 std::string InQuotes(const Graphviz::Label& lines) {
   std::string text;
   for (const std::string& line : lines) {

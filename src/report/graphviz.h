@@ -1,4 +1,4 @@
-// A drawing in the language of Graphviz: boxes, clusters of them, and arrows between boxes.
+// Draws in the language of Graphviz: boxes, clusters of them, and arrows between boxes.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,16 @@ class Graphviz {
   // A label is lines of any text.
   using Label = std::vector<std::string>;
 
-  // Nodes and clusters that begin before it ends are within it.
+  // Nodes and clusters that begin before the cluster ends are within it.
   void BeginCluster(const Label& label);
   void EndCluster();
 
-  // Returns the node's number. A box, if no other shape of Graphviz is named.
+  // Returns the node's number. It is a box, if no other shape of Graphviz is named.
   int64_t Node(const Label& label, std::string_view shape = {});
-  // The same, outside of all clusters.
+  // Adds a node outside of all clusters.
   int64_t OuterNode(const Label& label, std::string_view shape);
 
-  // Equal ones are one.
+  // Draws arrows that are equal once.
   void Arrow(int64_t from, int64_t to, const std::string& label);
 
   std::string Finish();

@@ -42,7 +42,7 @@ summary { cursor: pointer; padding: .2rem 0; }
 </style>
 )";
 
-// Coordinates to a hundredth of a pixel, without zeros behind them.
+// Writes a coordinate to a hundredth of a pixel, without zeros at its end.
 std::string Number(double value) {
   std::string text = fmt::format("{:.2f}", value);
   text.erase(text.find_last_not_of('0') + 1);
@@ -54,7 +54,7 @@ std::string Shortened(std::string_view text) {
   constexpr size_t kLongest = 300, kHeadBytes = 180, kTailBytes = 100;
   if (text.size() <= kLongest) return std::string(text);
   size_t head = kHeadBytes, tail = text.size() - kTailBytes;
-  while ((text[head] & 0xc0) == 0x80) --head;  // Between characters.
+  while ((text[head] & 0xc0) == 0x80) --head;  // cuts between characters
   while (tail < text.size() && (text[tail] & 0xc0) == 0x80) ++tail;
   return fmt::format("{}…{}", text.substr(0, head), text.substr(tail));
 }

@@ -1,5 +1,5 @@
-// A page of HTML that stands alone: no script, nothing from elsewhere, light or dark as the reader
-// has it. All text is escaped here.
+// Makes a page of HTML that stands alone: no script, nothing from elsewhere, light or dark as the
+// reader's system is. All text is escaped here.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +9,19 @@
 
 namespace shardinit {
 
-// For text between tags and in quotes: what a user wrote cannot end either, nor reverse a line.
-// Longer than any name that is read: shortened in the middle.
+// Escapes text for use between tags and in quotes: a user's text cannot end either, nor reverse a
+// line. A text that is longer than any name a spec may have is shortened in the middle.
 std::string EscapeHtml(std::string_view text);
 
 struct HtmlLink {
-  std::string text, id;  // Without an id: text alone.
+  std::string text, id;  // without an id: text alone
 };
 
-// A picture of so many pixels, of rectangles that say what they are when a pointer is over them.
+// A picture has a size in pixels and consists of rectangles that show their titles when a pointer
+// is over them.
 class Svg {
  public:
-  // `name` says what is seen to those who do not see it.
+  // `name` describes the picture to those who do not see it.
   Svg(double width, double height, std::string_view name, std::string_view id = {});
 
   struct Rectangle {
@@ -34,7 +35,7 @@ class Svg {
   std::string out_;
 };
 
-// A colour for each of `count` things: neighbours differ, and the hue goes once around.
+// Returns a colour for each of `count` things: neighbours differ, and the hue goes once around.
 std::string ColourOf(int64_t number, int64_t count);
 
 class HtmlPage {
@@ -43,11 +44,11 @@ class HtmlPage {
 
   void Heading(std::string_view text);
   void Paragraph(std::string_view text);
-  // The first row is the head; with `right`, these columns are aligned to the right.
+  // Adds a table. The first row is the head; the columns of `right` are aligned to the right.
   void Table(std::string_view id, const std::vector<std::string>& head,
              const std::vector<std::vector<HtmlLink>>& rows, const std::vector<bool>& right);
   void Picture(const Svg& picture);
-  // Of pages that open in turn. What has the id of a link within one opens it.
+  // Begins a part that opens on a click or by a link to an id within it; one is open at a time.
   void BeginDetails(std::string_view summary, bool open);
   void EndDetails() { out_ += "</details>\n"; }
 

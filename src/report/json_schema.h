@@ -1,4 +1,5 @@
-// What every JSON Schema is written with: references to its definitions, lists of words, choices.
+// Writes the parts that every JSON Schema has: references to its definitions, lists of words,
+// choices.
 #pragma once
 
 #include <string>
@@ -9,13 +10,14 @@
 namespace shardinit {
 
 std::string Ref(std::string_view definition);
-// Editors show what stands beside `allOf`, but not what stands beside `$ref`.
+// Writes a reference within `allOf`: editors show what stands beside it, but not what stands beside
+// `$ref`.
 std::string AllOf(std::string_view definition);
 std::string ListOf(std::string_view definition);
 
 class JsonSchemaWriter {
  protected:
-  // Of members, as in `"type": "array"`; of an object.
+  // `members` are the members of an object, such as `"type": "array"`.
   void Define(std::string_view name, std::string_view members);
   void DefineRaw(std::string_view name, std::string_view json);
 
@@ -26,7 +28,7 @@ class JsonSchemaWriter {
     out_.EndArray();
   }
 
-  // An instance of `definition`, or a mapping with one of the properties that follow.
+  // Begins an instance of `definition`, or a mapping with one of the properties that follow.
   void BeginOneOf(std::string_view definition);
   void EndOneOf();
 

@@ -1,4 +1,4 @@
-// How far a long run is, on standard error.
+// Shows on standard error how far a long run is.
 #pragma once
 
 #include <chrono>
@@ -12,13 +12,13 @@ namespace shardinit {
 enum class ProgressMode { kAuto, kAlways, kNever };
 std::optional<ProgressMode> FindProgressMode(std::string_view name);
 
-// On a terminal one line that is painted again, at most ten times a second;
-// elsewhere a line every ten seconds.
+// On a terminal progress is one line that is painted again, at most ten times a second; elsewhere
+// it is a line every ten seconds.
 class Progress {
  public:
-  // `verb` names the work: "writing". With `quiet`, as in `--json`, kAuto shows nothing.
+  // `verb` names the work: "writing". With `quiet`, as for `--json`, kAuto shows nothing.
   Progress(ProgressMode mode, std::string verb, int64_t total_bytes, bool quiet);
-  ~Progress();  // Clears the line.
+  ~Progress();  // clears the line
 
   void Update(int64_t bytes, const std::string& detail);
 

@@ -1,4 +1,4 @@
-// Lists of ranks, as people and `--ranks` write them.
+// Writes lists of ranks as people and `--ranks` do.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace shardinit {
 
-// Ascending ranks as `0,3-5`; after `most` ranges: `…`. 0: no limit.
+// Writes ascending ranks as `0,3-5`, with `…` after `most` ranges. 0 is no limit.
 std::string RanksInText(const std::vector<int64_t>& ranks, size_t most = 0);
 
 }  // namespace shardinit

@@ -12,7 +12,7 @@
 namespace shardinit {
 namespace {
 
-// Columns of a terminal.
+// Returns the columns that the text takes in a terminal.
 size_t WidthOf(std::string_view text) {
   size_t width = 0;
   for (size_t i = 0; i < text.size();) {
@@ -32,7 +32,7 @@ bool IsNumber(std::string_view text) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-// Calls with each part and the separator behind it, which is empty at the end.
+// Calls `f` with each part and the separator behind it, which is empty at the end.
 template <typename F>
 void ForEachPart(std::string_view text, std::string_view separators, F f) {
   while (true) {
@@ -43,7 +43,8 @@ void ForEachPart(std::string_view text, std::string_view separators, F f) {
   }
 }
 
-// `{0…125}`, `{0, 2, …, 124}`, `{0…2, 5}`; of other numbers the first and the last.
+// Returns `{0…125}`, `{0, 2, …, 124}` or `{0…2, 5}`; for numbers that are not whole, the first and
+// the last.
 std::string InBraces(const std::vector<std::string_view>& numbers) {
   std::vector<int64_t> sorted;
   for (const std::string_view text : numbers) {
@@ -112,7 +113,7 @@ std::string InShape(const std::vector<int64_t>& shape) {
 
 std::string Table(const std::vector<std::vector<std::string>>& rows, const std::vector<bool>& right,
                   size_t total) {
-  // A cell wider than that moves the rest of its own row, and does not fill all others with spaces.
+  // A wider cell moves the rest of its own row, and does not fill all others with spaces.
   constexpr size_t kWidest = 200;
   std::vector<size_t> widths(right.size());
   const std::span shown(rows.data(), std::min(rows.size(), 1 + kMostRows));
@@ -150,7 +151,7 @@ std::string WithoutNumbers(std::string_view text, std::string_view separators) {
 }
 
 std::string AsOne(const std::vector<std::string_view>& texts, std::string_view separators) {
-  std::vector<std::vector<std::string_view>> parts;  // By their place in the text.
+  std::vector<std::vector<std::string_view>> parts;  // by place in the text
   std::vector<std::string_view> behind;
   for (const std::string_view text : texts) {
     size_t place = 0;

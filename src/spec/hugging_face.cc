@@ -28,7 +28,7 @@ std::string CaptureHint(const Node& config) {
       name.starts_with('<') ? "config.json" : name);
 }
 
-// Whether one is the other but for that many letters; two that are swapped count as one.
+// Tells whether the two differ by at most that many letters; two that are swapped count as one.
 bool IsWithin(std::string_view a, std::string_view b, int letters) {
   const auto [x, y] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
   a = {x, a.end()};
@@ -44,7 +44,8 @@ bool IsWithin(std::string_view a, std::string_view b, int letters) {
   return rest(a, 1, b, 0) || rest(a, 0, b, 1) || rest(a, 1, b, 1) || (swapped && rest(a, 2, b, 2));
 }
 
-// Of a field: what a slip of the keyboard, or another way to write words, makes of it.
+// Tells whether `key` is a misspelt `field`: by a slip of the keyboard, or by another way to write
+// words.
 bool IsNearMiss(std::string_view key, std::string_view field) {
   constexpr size_t kLong = 12;
   const auto plain = [](std::string_view name) {
@@ -57,7 +58,7 @@ bool IsNearMiss(std::string_view key, std::string_view field) {
   return plain(key) == plain(field) || IsWithin(key, field, field.size() < kLong ? 1 : 2);
 }
 
-// Those that have a family; `_all.yaml` is none.
+// Returns the model types that have a family; `_all.yaml` is none.
 std::vector<std::string> ModelTypes() {
   std::vector<std::string> types;
   for (const ShippedFile& file : ShippedFiles()) {
@@ -83,7 +84,7 @@ const Node* Member(const Node* map, std::string_view key) {
   return value == nullptr || value->IsNull() ? nullptr : value;
 }
 
-// The names in an expression, each once, in order.
+// Returns the names in an expression, each once, in order.
 std::vector<std::string> NamesIn(std::string_view text) {
   constexpr std::string_view kLetters =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789";
@@ -98,7 +99,7 @@ std::vector<std::string> NamesIn(std::string_view text) {
   return names;
 }
 
-// Variables as far as they are known before there is a spec. Mistakes in them are found later.
+// Holds variables as far as they are known before there is a spec. Mistakes are found later.
 class Variables : public Scope {
  public:
   void Add(const Node* vars) {
@@ -198,7 +199,7 @@ class Importer {
     named_[name] = {field, given};
   }
 
-  // What a value of the table brings along.
+  // Adds a part that a value of the table brings along.
   void AddPart(const Node* part) {
     if (part != nullptr && part->IsMap() && !part->entries.empty()) parts_.push_back(part);
   }
@@ -236,7 +237,7 @@ class Importer {
       }
       return;
     }
-    // `architectures` is a list of one.
+    // `architectures` is a list of one value.
     if (values != nullptr && given->IsSequence() && given->entries.size() == 1)
       given = given->entries[0].value;
     if (given->IsScalar() && Member(values, given->text) != nullptr) {
@@ -249,8 +250,8 @@ class Importer {
     }
   }
 
-  // A key that is nothing to Transformers, which then takes the default of the field that it was
-  // meant to be, and says nothing.
+  // Reports keys that are near a field. Transformers ignores such a key and takes the default of
+  // the field it was meant to be, without a message.
   void ReportNearMisses(const Node& fields, const Node* no_tensor) {
     std::vector<std::string_view> known, absent;
     for (size_t i = 0; no_tensor != nullptr && i < no_tensor->entries.size(); ++i) {
@@ -326,7 +327,8 @@ class Importer {
                                                      CaptureHint(config_)));
   }
 
-  // Of variables, so that it stays true when they change; else as it is.
+  // Writes fields as variables, so that `config` stays true when these change; other fields as they
+  // are.
   const Node* WriteConfig(const Node* omit) {
     Node* config = NewMap();
     std::vector<std::string_view> written;
@@ -334,7 +336,8 @@ class Importer {
       written.push_back(omit->entries[i].value->text);
     for (const Node::Entry& var : vars_->entries) {
       const auto& [field, given] = named_.at(std::string(var.key->text));
-      if (given != nullptr && !given->IsNull() && !given->IsScalar()) continue;  // Was counted.
+      // Such a variable counts the entries of the field, which is written as it is.
+      if (given != nullptr && !given->IsNull() && !given->IsScalar()) continue;
       Add(config, field,
           NewScalar(store_.Keep(fmt::format("={}", var.key->text)), var.value->span));
       written.push_back(store_.Keep(field));
@@ -348,7 +351,8 @@ class Importer {
     return config;
   }
 
-  // Numbers that a spec's `config` does not have, as it, or as Transformers, writes them.
+  // Writes whole numbers beyond 64 bits as floats, NaN and infinities as Transformers' `__float__`,
+  // and text that begins with `=` with one more `=`.
   const Node* ConfigValue(const Node& node) {
     if (node.IsNull()) return &node;
     if (!node.IsScalar()) {
@@ -401,7 +405,7 @@ class Importer {
   Diagnostics& diagnostics_;
   std::vector<const Node*> parts_;
   Node* vars_ = nullptr;
-  // By variable: the field and its value, if it was given.
+  // Each variable has its field and the field's value, which is null if it is not given.
   std::map<std::string, std::pair<std::string, const Node*>> named_;
 };
 

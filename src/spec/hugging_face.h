@@ -1,5 +1,6 @@
-// A config.json of Hugging Face Transformers → a spec on top of its family's, the file
-// huggingface/MODEL_TYPE.yaml of configs/, whose `config_json` says what each field means.
+// Converts a config.json of Hugging Face Transformers to a spec on top of its family's file,
+// configs/huggingface/MODEL_TYPE.yaml. The key `config_json` of that file says what each field
+// means.
 #pragma once
 
 #include <string>
@@ -11,18 +12,19 @@
 
 namespace shardinit {
 
-// Whether a tree of JSON is a config.json, and no spec.
+// Tells whether a tree of JSON is a config.json and not a spec.
 bool IsConfigJson(const Node& root);
 
-// The value of `model_type`, which has a family. Null if not, which is reported.
+// Returns the value of `model_type` if it has a family; otherwise reports the mistake and returns
+// null.
 const Node* FindModelType(const Node& config, Diagnostics& diagnostics);
 
-// As an `include` names it: `<shardinit>/huggingface/llama.yaml`.
+// Returns the family's file as an `include` names it: `<shardinit>/huggingface/llama.yaml`.
 std::string FamilyFile(std::string_view model_type);
 
-// What the config.json says, in parts, each to be merged over those before it; the first has all
-// but what single values of fields bring along. `family` is the root of the family's file with what
-// it includes. Every field that the family cannot express is reported.
+// Returns what the config.json says, in parts, each to be merged over those before it. The first
+// part has all but what single values of fields bring along. `family` is the root of the family's
+// file merged with what it includes. Every field that the family cannot express is reported.
 std::vector<const Node*> ImportConfig(const Node& config, const Node& family, NodeStore& store,
                                       Diagnostics& diagnostics);
 

@@ -33,13 +33,13 @@ bool IsShipped(std::string_view path) {
   return path.starts_with(kShippedFolder) && path.substr(kShippedFolder.size()).starts_with('/');
 }
 
-// The file that is called `name` in a file of `folder`.
+// Returns the path of the file that is called `name` in a file of `folder`.
 std::string PathIn(const std::filesystem::path& folder, std::string_view name) {
   const std::filesystem::path path = IsShipped(name) ? std::filesystem::path(name) : folder / name;
   return IsShipped(path.string()) ? path.lexically_normal().string() : path.string();
 }
 
-// Throws Error as base/file.h does.
+// Reads a file of the disk or of configs/. Throws Error as base/file.h does.
 std::string ReadAnyFile(const std::string& path) {
   if (!IsShipped(path)) return ReadFile(path, kLargestYaml);
   std::vector<std::string> paths;
@@ -51,7 +51,8 @@ std::string ReadAnyFile(const std::string& path) {
               DidYouMean(path, paths));
 }
 
-// A file that is there and cannot be read is no mistake of the spec that names it at `place`.
+// Throws unless the error is a mistake of the spec that names the file at `place`: a file that is
+// there and cannot be read is none.
 void RequireMistake(const Error& error, const Span& place) {
   if (error.code() == ExitCode::kUsage) return;
   throw Error(error.code(), error.what(),
@@ -61,10 +62,10 @@ void RequireMistake(const Error& error, const Span& place) {
 
 struct Parsed {
   const Node* root;
-  bool is_config = false;  // Of Hugging Face.
+  bool is_config = false;  // a config.json of Hugging Face
 };
 
-// JSON is YAML, but for its size. What is meant for a config.json is told by what it has.
+// Parses a spec or a config.json, which its keys tell apart. A spec in JSON is read as YAML.
 Parsed ParseSpec(const Source& source, NodeStore& store, Diagnostics& diagnostics) {
   const std::string_view text = source.text;
   const size_t first = text.find_first_not_of(" \t\r\n");
@@ -83,7 +84,7 @@ class Loader {
  public:
   Loader(NodeStore& store, Diagnostics& diagnostics) : store_(store), diagnostics_(diagnostics) {}
 
-  // What a config.json says, without the family's file that it includes.
+  // Loads a config.json without the family's file that it includes.
   const Node* LoadConfig(const std::string& path) {
     const Source& source =
         AddSource(path == "-" ? "<stdin>" : path, ReadFile(path, kLargestYaml), diagnostics_);
@@ -115,10 +116,10 @@ class Loader {
  private:
   struct OpenFile {
     std::string canonical;
-    Span include;  // Where it was named.
+    Span include;  // where the file was named
   };
 
-  // Two names of one file must compare equal.
+  // Returns one path for all names of a file, so that they compare equal.
   static std::string Canonical(const std::filesystem::path& path) {
     std::error_code error;
     const std::filesystem::path canonical = std::filesystem::weakly_canonical(path, error);
@@ -159,7 +160,7 @@ class Loader {
     return diagnostics_.all().size() == before ? spec : nullptr;
   }
 
-  // Names of files in `sharding` are relative to this one.
+  // Replaces names of files in `sharding`, which are relative to `folder`, and lists of mesh axes.
   const Node* WithFiles(const Node* root, const std::filesystem::path& folder) {
     root = WithValue(root, "sharding", [&](const Node& sharding) {
       return LoadNamedFiles(sharding, folder, store_, diagnostics_);
@@ -169,7 +170,7 @@ class Loader {
     });
   }
 
-  // `[{pipe: 2}, {fsdp: 8}]` as a map that is not merged with that of an included file.
+  // Turns a list of axes, `[{pipe: 2}, {fsdp: 8}]`, into a map that replaces an included file's.
   const Node* ListedAxes(const Node& axes) {
     const bool is_list =
         axes.IsSequence() &&
@@ -197,7 +198,7 @@ class Loader {
     return map;
   }
 
-  // The map with what `change` makes of the value of `key`, if it is one that has it.
+  // Returns the map with `change` applied to the value of `key`, if it is a map that has the key.
   template <typename F>
   const Node* WithValue(const Node* map, std::string_view key, F change) {
     for (size_t i = 0; map->IsMap() && i < map->entries.size(); ++i) {
@@ -212,7 +213,7 @@ class Loader {
     return map;
   }
 
-  // In every file, so that a recipe for another version is never merged.
+  // Checks every file, so that a recipe for another version is never merged.
   void CheckVersion(const Node& root) {
     const Node* version = root.Find("shardinit");
     if (version == nullptr || (version->IsScalar() && version->text == "1" && !version->quoted))
@@ -232,7 +233,7 @@ class Loader {
     const Node* merged = nullptr;
     const auto add = [&](const Node& path) {
       const Node* included = Include(path, folder);
-      // What is not here may stand in a file that is not there.
+      // A key that is absent here may stand in the missing file.
       rest->incomplete |= included == nullptr || included->incomplete;
       if (included != nullptr)
         merged = merged == nullptr ? included : Merge(*merged, *included, Context::kRoot);
@@ -265,7 +266,7 @@ class Loader {
           path.span, fmt::format("files are included more than {} levels deep", kDeepestInclude));
       return nullptr;
     }
-    // Once per file, however often it is included.
+    // A file is loaded once, however often it is included.
     const auto [known, is_new] = loaded_.try_emplace(canonical, nullptr);
     if (!is_new) return known->second;
     std::string text;
@@ -313,7 +314,7 @@ class Loader {
     return merged;
   }
 
-  // `rules` and `sharding` say the same thing in two ways.
+  // Drops the other one of `rules` and `sharding`, which say the same thing in two ways.
   static void DropReplaced(const Node& over, Node* merged) {
     for (const auto& [key, other] : {std::pair{"rules", "sharding"}, {"sharding", "rules"}}) {
       if (over.Find(key) == nullptr || over.Find(other) != nullptr) continue;

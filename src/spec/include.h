@@ -1,4 +1,4 @@
-// A spec file and the files that it includes → one tree.
+// Reads a spec file and the files that it includes into one tree.
 #pragma once
 
 #include <filesystem>
@@ -10,25 +10,27 @@
 
 namespace shardinit {
 
-// Reads `path` (`-`: standard input) unless its `text` is here, parses it, and
-// merges what its `include` names underneath. Mappings are merged key by key; everything else of
-// the including file replaces what was included, and a later include an earlier one. An initializer
-// and a `repeat` are replaced whole, since merging the two would make a third that nobody wrote.
+// Reads `path` (`-`: standard input) unless `text` holds its content, parses it, and merges what
+// its `include` names underneath. Mappings are merged key by key; everything else of the including
+// file replaces what was included, and a later include replaces an earlier one. An initializer, a
+// `repeat`, a `sharding` and a list of mesh axes are replaced whole: a mixture of the two would be
+// one that nobody wrote.
 //
 // A config.json of Hugging Face becomes a spec that includes its family's (spec/hugging_face.h).
 //
-// Null if there is no mapping to go on with. Throws Error if `path` itself
-// cannot be read; an include that cannot be read is reported where it is named.
+// Returns null if there is no mapping to go on with. Throws Error if `path` itself cannot be read;
+// an include that cannot be read is reported where it is named.
 const Node* LoadTree(const std::string& path, const std::optional<std::string>& text,
                      NodeStore& store, Diagnostics& diagnostics);
 
-// The spec that a config.json is, as it would be written: what it includes is not in it. Null if it
-// cannot be one, which is reported. Throws Error if the file cannot be read.
+// Returns the spec that a config.json stands for, as a user would write it, without the content of
+// its include. Returns null if it cannot be one, which is reported. Throws Error if the file cannot
+// be read.
 const Node* LoadConfigJson(const std::string& path, NodeStore& store, Diagnostics& diagnostics);
 
-// A value of words, as of `sharding`, or a list of such, with the trees of files in place of their
-// names, which have a dot or a slash and are relative to `folder`. Null nodes where a file is
-// wrong, which is reported.
+// Replaces names of files by the trees of these files, in a word, such as the value of `sharding`,
+// or in a list of words. A name of a file has a dot or a slash and is relative to `folder`. A file
+// that is wrong is reported and becomes a null node.
 const Node* LoadNamedFiles(const Node& value, const std::filesystem::path& folder, NodeStore& store,
                            Diagnostics& diagnostics);
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kDigits = "0123456789";
 
-// Thrown where the text stops being JSON.
+// This is thrown where the text stops being JSON.
 struct NoJson {
   size_t offset, length;
   std::string message, hint;
@@ -140,7 +140,7 @@ class JsonReader {
     return node;
   }
 
-  // From the backslash to the last byte of what it means.
+  // Reads an escape from its backslash to its last byte.
   void ReadEscape(std::string& out) {
     constexpr std::string_view kLetters = "\"\\/bfnrt", kMeanings = "\"\\/\b\f\n\r\t";
     const char letter = at_ + 1 < text_.size() ? text_[at_ + 1] : '\0';
@@ -159,7 +159,7 @@ class JsonReader {
         length = 12;
       }
     }
-    if (code >= 0xd800 && code < 0xe000) code = 0xfffd;  // Half of a pair.
+    if (code >= 0xd800 && code < 0xe000) code = 0xfffd;  // half of a surrogate pair
     AppendUtf8(code, out);
     at_ += length - 1;
   }

@@ -1,4 +1,4 @@
-// JSON text → the same tree as YAML's, of any size and in one line or many.
+// Parses JSON text into the same tree as YAML's, whatever its size and the length of its lines.
 #pragma once
 
 #include "base/diagnostics.h"
@@ -7,8 +7,8 @@
 
 namespace shardinit {
 
-// Parses source.text. What is read besides RFC 8259: NaN, Infinity and -Infinity, which Python
-// writes. Null if it is no JSON; the one mistake is reported. A key that is given twice is one.
+// Parses source.text: RFC 8259 and NaN, Infinity and -Infinity, which Python writes. Returns null
+// if the text is not JSON; the first mistake is reported. A key that is given twice is a mistake.
 const Node* ParseJsonTree(const Source& source, NodeStore& store, Diagnostics& diagnostics);
 
 }  // namespace shardinit

@@ -14,13 +14,13 @@
 namespace shardinit {
 namespace {
 
-// Readers of rows: a field of a spec, from a value of a kind; or a method of the parser.
+// These read the values of rows: into a field of a spec, or by a method of the parser.
 
 template <auto kField, typename T>
 void Number(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
   out.*kField = parser.ReadExpr(entry);
 }
-// Also as `80GB`.
+// Reads a number, also as `80GB`.
 template <auto kField, typename T>
 void Size(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
   Node node = *entry.value;
@@ -55,7 +55,7 @@ template <auto kMethod, typename T>
 void By(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
   (parser.*kMethod)(entry, out);
 }
-// What the files that are merged into one tree have been read for.
+// Skips keys that were handled when files were merged into one tree.
 void Nothing(SpecParser&, const SpecKey&, const Node::Entry&, ModelSpec&) {}
 
 constexpr std::string_view kFanOrders[] = {"out_in", "in_out"};
@@ -63,7 +63,7 @@ constexpr std::string_view kReplicaPolicies[] = {"dedupe", "full"};
 constexpr std::string_view kTensorKinds[] = {"parameter", kBufferKind};
 constexpr std::string_view kSliceOrders[] = {"outer", "inner"};
 
-// What several mappings have.
+// Several mappings have these keys.
 constexpr SpecKey kUneven = {
     .name = "uneven",
     .description =

@@ -1,6 +1,6 @@
-// What the mappings of a spec may hold, one row for each key. The parser (keys.cc, where the
-// readers stand beside the rows), "did you mean", what `--set` may add and the schema follow from
-// them.
+// The tables of keys that the mappings of a spec may hold, one row for each key. The parser
+// (keys.cc, where the readers stand beside the rows), "did you mean", the keys that `--set` may
+// add, and the schema follow from them.
 #pragma once
 
 #include <span>
@@ -9,17 +9,17 @@
 
 namespace shardinit {
 
-// What to do with dimensions that mesh axes do not divide.
+// The ways to handle dimensions that mesh axes do not divide.
 inline constexpr std::string_view kUnevenPolicies[] = {"error", "chunk", "pad"};
 
-// What a key takes.
+// The kind of value that a key takes.
 enum class SpecKind {
   kVersion,
   kName,
-  kPaths,  // Of files.
+  kPaths,  // names of files
   kNumber,
-  kNumbers,  // By name.
-  kChoice,   // One of the row's words.
+  kNumbers,  // by name
+  kChoice,   // one of the row's words
   kUneven,
   kDType,
   kEngine,
@@ -27,16 +27,16 @@ enum class SpecKind {
   kConfigJson,
   kMesh,
   kDevices,
-  kAxes,  // Of a mesh.
+  kAxes,  // axes of a mesh
   kTraining,
   kRules,
   kSharding,
-  kInits,  // By name.
+  kInits,  // by name
   kModules,
   kLayouts,
   kShape,
   kLogicalAxes,
-  kMeshAxes,  // That cut a dimension.
+  kMeshAxes,  // axes that cut a dimension
   kShard,
   kStage,
   kInit,
@@ -46,17 +46,17 @@ enum class SpecKind {
   kRepeat,
   kPatterns,
   kView,
-  kViews,  // One, or a list.
+  kViews,  // one view or a list
 };
 
 struct SpecKey {
   std::string_view name;
-  std::string_view description;  // For editors: a phrase.
+  std::string_view description;  // a phrase, shown by editors
   SpecKind kind;
   std::span<const std::string_view> words = {};
-  std::string_view default_text = {};  // As JSON; empty: none.
+  std::string_view default_text = {};  // as JSON; empty: no default
   bool required = false;
-  std::string_view hint = {};  // What to do if a required one is missing.
+  std::string_view hint = {};  // what to do if a required key is missing
 };
 
 enum class SpecMapping {
@@ -64,15 +64,15 @@ enum class SpecMapping {
   kMesh,
   kTraining,
   kTensor,
-  kCut,  // An entry of a tensor's `shard`.
+  kCut,  // an entry of a tensor's `shard`
   kModule,
   kLayout,
   kStoredTensor,
   kStoredModule,
-  kOperation,  // Of views; its other keys are the operation's own.
+  kOperation,  // an operation of views, without the operation's own keys
 };
 
 std::vector<SpecKey> KeysOf(SpecMapping mapping);
-std::vector<SpecKey> OperationKeys();  // Those of kOperation (read_view.cc).
+std::vector<SpecKey> OperationKeys();  // keys of kOperation (read_view.cc)
 
 }  // namespace shardinit

@@ -15,9 +15,9 @@ bool IsWordCharacter(char c) { return IsLetter(c) || (c >= '0' && c <= '9') || c
 
 struct BadName {
   std::string message, hint;
-  size_t offset = 0, length = 0;  // What is wrong of the text; of length 0: all of it.
+  size_t offset = 0, length = 0;  // the wrong part of the text; length 0: all of it
 };
-using Judgement = std::optional<BadName>;  // None: the name is a good one.
+using Judgement = std::optional<BadName>;  // none: a good name
 
 bool Report(const Node& name, const Judgement& bad, Diagnostics& diagnostics) {
   if (!bad) return true;
@@ -30,7 +30,7 @@ bool Report(const Node& name, const Judgement& bad, Diagnostics& diagnostics) {
   return false;
 }
 
-// The character at `offset`, which the rule excludes.
+// Describes the character at `offset`, which the rule excludes.
 BadName BadCharacter(std::string_view text, size_t offset, std::string_view what,
                      std::string_view allowed) {
   const Character c = CharacterAt(text, offset);
@@ -66,7 +66,7 @@ Judgement JudgeIdentifier(std::string_view text, std::string_view what) {
   return JudgeLength(what, text.size(), kLongestPart);
 }
 
-// Of a path, from `begin` to `end`.
+// Judges the part of a path from `begin` to `end`.
 Judgement JudgePart(std::string_view path, size_t begin, size_t end) {
   for (size_t i = begin; i < end; ++i) {
     if (IsWordCharacter(path[i]) || path[i] == '-') continue;

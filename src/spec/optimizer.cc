@@ -23,11 +23,11 @@ enum class HyperKind { kNumber, kPair, kBoolean, kBooleanOrNull };
 struct HyperRow {
   std::string_view name;
   HyperKind kind;
-  std::optional<Hyperparameter> default_value;  // None: it is there if it is given.
+  std::optional<Hyperparameter> default_value;  // none: present only if given
 };
 
-// torch/optim/adamw.py and adam.py, in the order of their `param_groups`; `initial_lr` is what a
-// scheduler adds.
+// The rows follow torch/optim/adamw.py and adam.py in the order of their `param_groups`;
+// `initial_lr` is what a scheduler adds.
 const HyperRow kHyperparameters[] = {
     {"lr", HyperKind::kNumber, std::nullopt},
     {"betas", HyperKind::kPair, std::pair(0.9, 0.999)},
@@ -177,7 +177,7 @@ class OptimizerReader {
     return {};
   }
 
-  // From 0 to less than `end`.
+  // Reads a number that is at least 0 and less than `end`.
   static std::optional<double> ReadNumber(const Node& node, double end) {
     double number = 0;
     const char* const last = node.text.data() + node.text.size();

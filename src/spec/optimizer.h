@@ -1,4 +1,4 @@
-// What `export --optimizer` says: the optimizer whose state before the first step is written, too.
+// Reads `export --optimizer`: the optimizer whose state before the first step is written, too.
 #pragma once
 
 #include <string>
@@ -13,18 +13,19 @@ namespace shardinit {
 
 using Hyperparameter = std::variant<std::nullptr_t, bool, double, std::pair<double, double>>;
 
-// Tensors that are trained with the same hyperparameters.
+// A group of tensors that are trained with the same hyperparameters.
 struct ParamGroup {
-  // Patterns over paths. A tensor is in the first group that has one which matches.
+  // These patterns match paths. A tensor is in the first group that has a matching one.
   std::vector<Located<std::string>> params;
-  // All of PyTorch's AdamW, in its order, with its own defaults; none: they are the run's affair.
+  // These are all of PyTorch's AdamW, in its order, with its own defaults, but `lr` and
+  // `initial_lr` only as given. Empty: the run sets them.
   std::vector<std::pair<std::string_view, Hyperparameter>> hyperparameters = {};
   bool amsgrad = false;
 };
 
 struct OptimizerSpec {
-  std::vector<ParamGroup> groups;  // Of AdamW. All have hyperparameters, or none.
-  bool has_schedule = false;       // Of the learning rate, as Optax has one: with a count of steps.
+  std::vector<ParamGroup> groups;  // groups of AdamW; all have hyperparameters, or none
+  bool has_schedule = false;       // the learning rate has an Optax schedule, with a count of steps
 };
 
 // Reads `adamw`, `{adamw: {params: …, lr: …, schedule: …}}`, `{adamw: [{…}, {…}]}` or the name of a

@@ -14,7 +14,7 @@
 namespace shardinit {
 namespace {
 
-// Keys that can be set where the spec lacks them: those of one value that it need not have.
+// Returns the keys that can be set where the spec lacks them: optional ones with a single value.
 std::vector<std::string> DefaultedKeys() {
   std::vector<std::string> names;
   for (const SpecKey& key : KeysOf(SpecMapping::kModel)) {
@@ -26,7 +26,7 @@ std::vector<std::string> DefaultedKeys() {
   return names;
 }
 
-// Of `mesh`, a mapping that the spec has.
+// Tells whether the path is a key of `mesh`, and the spec's `mesh` is a mapping.
 bool IsOfMesh(const Node& root, std::string_view path) {
   constexpr std::string_view kMesh = "mesh.";
   const Node* mesh = root.Find("mesh");
@@ -41,7 +41,7 @@ Span PlaceIn(const Source& source, size_t begin, size_t length) {
           static_cast<uint32_t>(std::max<size_t>(length, 1))};
 }
 
-// The way from the root to what is set: entries of the nodes passed.
+// The way from the root to the value that is set: nodes and the index of the entry taken in each.
 struct Way {
   std::vector<std::pair<const Node*, size_t>> steps;
 };
@@ -65,13 +65,13 @@ class Finder {
     return false;
   }
 
-  // Where the longest match ended, and what there was to choose from.
+  // These tell where the longest match ended, and the node whose entries were the choices there.
   size_t deepest() const { return deepest_; }
   const Node& stuck() const { return *stuck_; }
 
  private:
-  // Entries whose key is what follows in the path, up to its end or a dot; the
-  // longest first.
+  // Returns the entries whose key begins the rest of the path, up to its end or a dot; the longest
+  // first.
   std::vector<std::pair<size_t, size_t>> Matches(const Node& node, size_t begin) const {
     std::vector<std::pair<size_t, size_t>> found;
     const std::string_view rest = path_.substr(begin);
@@ -92,7 +92,7 @@ class Finder {
   const Node* stuck_ = nullptr;
 };
 
-// Keys hold dots too: `embd.weight.init` is compared with `embed.weight` by its
+// Suggests a key. Keys hold dots too: `embd.weight.init` is compared with `embed.weight` by its
 // first two parts.
 std::string SuggestKey(std::string_view rest, const std::vector<std::string>& keys) {
   const auto dots = [](std::string_view text) { return std::count(text.begin(), text.end(), '.'); };
@@ -107,7 +107,8 @@ std::string SuggestKey(std::string_view rest, const std::vector<std::string>& ke
   return DidYouMean(rest, keys);
 }
 
-// The path that lacks its first key: `d` of `vars`, `embed.weight` of `modules`.
+// Suggests a whole path for one that lacks its first key: `d` of `vars`, `embed.weight` of
+// `modules`.
 std::string SuggestWhole(const Node& root, std::string_view rest) {
   for (const Node::Entry& entry : root.entries) {
     if (!entry.value->IsMap()) continue;
@@ -149,8 +150,7 @@ void ReportMissing(const Source& source, std::string_view path, const Finder& fi
   }
 }
 
-// `root` with `value` at the end of `way`: new nodes on the way, the rest
-// shared.
+// Returns `root` with `value` at the end of `way`: nodes on the way are new, the rest is shared.
 const Node* Replace(const Way& way, const Node* value, NodeStore& store) {
   for (size_t i = way.steps.size(); i-- > 0;) {
     Node* copy = store.New();
@@ -170,13 +170,13 @@ const Node* ScalarNode(Span span, std::string_view text, NodeStore& store) {
   return node;
 }
 
-// The value of `path=value`, which starts at `begin`.
+// Parses the value of `path=value`, which starts at `begin`.
 const Node* ParseValue(const Source& source, size_t begin, NodeStore& store,
                        Diagnostics& diagnostics) {
   const Node* value = ParseYaml(source, begin, store, diagnostics);
   const std::string_view text = std::string_view(source.text).substr(begin);
   if (value == nullptr) return nullptr;
-  if (value->span.line == 0) {  // `path=`, as `path:` in a file.
+  if (value->span.line == 0) {  // `path=` means the same as `path:` in a file
     Node* null = store.New();
     null->span = PlaceIn(source, 0, source.text.size());
     return null;
@@ -257,7 +257,7 @@ const Node* ApplyMesh(const Node* root, const std::string& mesh, NodeStore& stor
   if (finder.Find(*root, 0, way))
     axes = way.steps.back().first->entries[way.steps.back().second].value;
   if (axes == nullptr || !axes->IsMap()) {
-    // A `mesh` that is not well formed is reported when it is read.
+    // A malformed `mesh` is reported when it is read.
     if (axes == nullptr && root->Find("mesh") == nullptr) {
       diagnostics.Error({&source, 0, 0, 0}, "the spec declares no mesh",
                         "declare its axes as `mesh: {axes: {data: 1}}`");
@@ -329,7 +329,8 @@ const Node* ApplyTraining(const Node* root, const std::string& option, const std
   };
   const Node* number = ScalarNode(place, source.text, store);
   const Node* training = root->Find("training");
-  if (training != nullptr && !training->IsMap() && !training->IsNull()) return root;  // Reported.
+  // A malformed `training` is reported when it is read.
+  if (training != nullptr && !training->IsMap() && !training->IsNull()) return root;
   if (training == nullptr || training->IsNull()) {
     Node* empty = store.New();
     empty->kind = Node::Kind::kMap;

@@ -17,8 +17,8 @@
 namespace shardinit {
 namespace {
 
-constexpr int kConfigDepth = 16;  // Of 32 that a plan may have.
-// Entries of lists that each tensor is held against.
+constexpr int kConfigDepth = 16;  // a plan may have 32 levels
+// Each tensor is compared with every entry of these lists.
 constexpr size_t kMostRules = 1000;
 
 std::string Count(size_t n, std::string_view one, std::string_view many = {}) {
@@ -33,7 +33,8 @@ void SpecParser::ReadName(const Node::Entry& entry, ModelSpec& model) {
 }
 
 void SpecParser::ReadConfig(const Node::Entry& entry, ModelSpec& model) {
-  if (entry.value->IsNull() && !entry.value->ambiguous) return;  // Not that of an included file.
+  // A null removes the `config` of an included file.
+  if (entry.value->IsNull() && !entry.value->ambiguous) return;
   if (!IsMap(entry, "such as `{model_type: llama}`")) return;
   if (entry.value->height > kConfigDepth) {
     Error(*entry.value, fmt::format("`config` is nested over {} levels", kConfigDepth));
@@ -65,7 +66,8 @@ void SpecParser::ReadRules(const Node::Entry& entry, ModelSpec& model) {
   constexpr std::string_view kForm =
       "a rule has the form `{logical: axis}`, `{logical: [axis, axis]}` or "
       "`{logical: null}`";
-  if (entry.value->IsNull() && !entry.value->ambiguous) return;  // Not those of an included file.
+  // A null removes the `rules` of an included file.
+  if (entry.value->IsNull() && !entry.value->ambiguous) return;
   model.has_rules = true;
   if (!IsSequence(entry, kForm) || !IsShort(entry)) return;
   for (const Node::Entry& item : entry.value->entries) {
@@ -99,10 +101,10 @@ void SpecParser::ReadModules(const Node::Entry& entry, ModelSpec& model) {
 }
 
 void SpecParser::ReadLayouts(const Node::Entry& entry, ModelSpec& model) {
-  if (entry.value->IsNull()) return;  // Of a spec that includes one with layouts.
+  if (entry.value->IsNull()) return;  // removes the layouts of an included file
   if (!IsMap(entry, "of layouts by name")) return;
   for (const Node::Entry& item : entry.value->entries) {
-    if (item.value->IsNull()) continue;  // Likewise.
+    if (item.value->IsNull()) continue;  // removes this layout of an included file
     if (!CheckIdentifier(*item.key, "layout", diagnostics()) ||
         !IsMap(item, "of modules and stored tensors"))
       continue;
@@ -131,10 +133,10 @@ void SpecParser::ReadModule(const Node::Entry& entry, size_t prefix, ModuleSpec&
     } else if (IsNumbered(item) || CheckPath(*item.key, prefix, diagnostics())) {
       ReadMember(item, prefix + item.key->text.size() + 1, module);
     }
-    // What these name are members, too.
+    // The values of `keep` and `stack` name members, too.
     has_members |= key == nullptr || key->name == "keep" || key->name == "stack";
     if (Faults() == before) continue;
-    // A member that is wrong may be a key, misspelt.
+    // A wrong member may be a misspelt key.
     const std::string closest = Closest(item.key->text, NamesOf(keys));
     key = FindKey(keys, closest);
     if (key != nullptr) module.wrong.Add(key->name);
@@ -188,7 +190,7 @@ void SpecParser::ReadMember(const Node::Entry& item, size_t prefix, ModuleSpec& 
   }
 }
 
-// A module whose name has the number of its repeat in it.
+// Tells whether an item is a module whose name holds the number of its repeat.
 bool SpecParser::IsNumbered(const Node::Entry& item) const {
   return item.value->IsMap() && !IsTensor(*item.value) &&
          item.key->text.find('{') != item.key->text.npos;
@@ -198,7 +200,7 @@ void SpecParser::ReadNumbered(const Node& name, size_t prefix, ModuleSpec& modul
   const size_t before = Faults();
   PathSpec path = ReadPathSpec(name);
   if (Faults() != before) return;
-  // What is around the numbers is as in any name.
+  // The text around the numbers follows the rules of any name.
   std::string text;
   for (const PathSpec::Part& part : path.parts) text += part.text + (part.number ? "0" : "");
   Node plain = name;
@@ -354,7 +356,7 @@ std::optional<ModelSpec> LoadSpec(const SpecRequest& request, Diagnostics& diagn
                       "`sharding: {rules: [...]}` has rules beside other languages");
     spec.wrong.Add("sharding");
   }
-  // Of a part of a spec, or of another one, nobody knows what else is wrong.
+  // A spec that is a part, or not the one asked for, may have mistakes that nobody knows.
   if (!is_asked_for || root->incomplete) return {};
   return spec;
 }

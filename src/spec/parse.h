@@ -1,4 +1,4 @@
-// YAML files, includes and command-line overrides → ModelSpec.
+// Reads YAML files, includes and command-line overrides into a ModelSpec.
 #pragma once
 
 #include <optional>
@@ -10,24 +10,24 @@
 
 namespace shardinit {
 
-// What the user asked for.
+// A spec file and the command-line overrides that the user asked for.
 struct SpecRequest {
-  std::string path;               // A file, or `-` for standard input.
-  std::vector<std::string> sets;  // `mesh.axes.fsdp=8`, later wins.
-  std::string mesh;               // `fsdp=8,tensor=4`; empty: as in the spec.
-  std::string sharding = {};      // A file or a word; empty: as in the spec.
-  // Keys of `training` with their values, each from its option.
+  std::string path;               // a file, or `-` for standard input
+  std::vector<std::string> sets;  // `mesh.axes.fsdp=8`; a later one wins
+  std::string mesh;               // `fsdp=8,tensor=4`; empty: as in the spec
+  std::string sharding = {};      // a file or a word; empty: as in the spec
+  // A key of `training` with its value, from an option.
   struct OfTraining {
     std::string option, key, value;
   };
   std::vector<OfTraining> training = {};
-  // The spec itself, where it is in memory; `path` is then its name.
+  // The text of the spec if it is in memory; `path` is then its name.
   std::optional<std::string> text = std::nullopt;
 };
 
-// Reports everything that is wrong with syntax, keys and types to `diagnostics`, and gives what is
-// known besides; nothing, if that is too little to look for further mistakes. Throws Error when the
-// file itself cannot be read.
+// Reports everything that is wrong with syntax, keys and types to `diagnostics`, and returns what
+// is known besides; nothing, if that is too little to look for further mistakes. Throws Error when
+// the file itself cannot be read.
 std::optional<ModelSpec> LoadSpec(const SpecRequest& request, Diagnostics& diagnostics);
 
 }  // namespace shardinit

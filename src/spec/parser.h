@@ -1,5 +1,5 @@
-// A spec's tree → ModelSpec. The tables of keys (keys.cc) say which mapping has which, so unknown
-// keys are found by the way.
+// Makes a ModelSpec of a spec's tree. The tables of keys (keys.cc) say which mapping has which
+// keys, so unknown keys are found by the way.
 #pragma once
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ namespace shardinit {
 
 class SpecParser;
 
-// A row of a table of keys, with what reads its value into a T.
+// A row of a table of keys, with the function that reads its value into a T.
 template <typename T>
 struct KeyRow : SpecKey {
   void (*read)(SpecParser& parser, const SpecKey& key, const Node::Entry& entry, T& out);
@@ -27,7 +27,7 @@ struct KeyRow : SpecKey {
 
 extern const std::vector<KeyRow<ModelSpec>> kModelKeys, kMeshKeys;
 extern const std::vector<KeyRow<TrainingSpec>> kTrainingKeys;
-// The first one is what makes a mapping a tensor.
+// The first key of each table makes a mapping a tensor.
 extern const std::vector<KeyRow<TensorSpec>> kTensorKeys, kStoredTensorKeys;
 extern const std::vector<KeyRow<CutSpec>> kCutKeys;
 extern const std::vector<KeyRow<ModuleSpec>> kModuleKeys, kLayoutKeys, kStoredModuleKeys;
@@ -50,12 +50,12 @@ class SpecParser : public SpecReader {
  public:
   using SpecReader::SpecReader;
 
-  // `place` is where a missing key is missing, `what` says what lacks it.
+  // `place` is where a missing key is reported; `what` names the mapping that lacks it.
   template <typename T>
   void ReadMap(const Node& map, Span place, const std::string& what,
                const std::vector<KeyRow<T>>& keys, T& out) {
     NoteGaps(map);
-    std::set<std::string> meant;  // Keys that unknown ones are near; "": one is near none.
+    std::set<std::string> meant;  // keys that unknown ones are near; "": some key is near none
     for (const Node::Entry& entry : map.entries) {
       if (const KeyRow<T>* key = FindKey(keys, entry.key->text)) {
         const size_t before = Faults();
@@ -78,7 +78,7 @@ class SpecParser : public SpecReader {
     }
   }
 
-  // Keys of the spec.
+  // These read the keys of the spec.
   void ReadName(const Node::Entry& entry, ModelSpec& model);
   void ReadConfig(const Node::Entry& entry, ModelSpec& model);
   void ReadMesh(const Node::Entry& entry, ModelSpec& model);
@@ -89,7 +89,7 @@ class SpecParser : public SpecReader {
   void ReadModules(const Node::Entry& entry, ModelSpec& model);
   void ReadLayouts(const Node::Entry& entry, ModelSpec& model);
 
-  // Keys of modules and tensors.
+  // These read the keys of modules and tensors.
   void ReadGlobs(const Node::Entry& entry, std::vector<Located<std::string>>& globs);
   void ReadShape(const Node::Entry& entry, TensorSpec& tensor);
   void ReadTensorAxes(const Node::Entry& entry, TensorSpec& tensor);
@@ -101,16 +101,16 @@ class SpecParser : public SpecReader {
   LayoutSpec* layout() { return layout_; }
 
  private:
-  // Modules and tensors. `prefix`: bytes of the path before these names. In a
-  // layout these are modules and stored tensors.
+  // These read modules and tensors; in a layout, modules and stored tensors. `prefix` counts the
+  // bytes of the path before these names.
   void ReadModule(const Node::Entry& entry, size_t prefix, ModuleSpec& module);
   void ReadMember(const Node::Entry& item, size_t prefix, ModuleSpec& module);
-  // What has a shape (in a layout, a `from`) is a tensor. So is what has a
-  // tensor's key with a value that no module's member has: its shape was
-  // forgotten. `fans` and `when` may be a module's.
+  // A mapping with a shape (in a layout, with a `from`) is a tensor. So is one that has a tensor's
+  // key with a value that no module's member has: its shape was forgotten. `fans` and `when` may be
+  // a module's.
   bool IsTensor(const Node& map) const;
   bool IsNumbered(const Node::Entry& item) const;
-  // The name of such a module, which was read; `prefix` counts the name, too.
+  // Reads the name of a numbered module, which has been read; `prefix` counts the name, too.
   void ReadNumbered(const Node& name, size_t prefix, ModuleSpec& module);
   const std::vector<KeyRow<TensorSpec>>& TensorKeys() const {
     return layout_ != nullptr ? kStoredTensorKeys : kTensorKeys;
@@ -120,8 +120,8 @@ class SpecParser : public SpecReader {
   CutSpec ReadCut(const Node& node);
   bool IsShort(const Node::Entry& entry);
 
-  LayoutSpec* layout_ = nullptr;  // The one that is being read.
-  bool shape_is_list_ = false;    // Of the tensor that is being read.
+  LayoutSpec* layout_ = nullptr;  // the layout that is being read
+  bool shape_is_list_ = false;    // whether the current tensor's shape is a list
 };
 
 }  // namespace shardinit

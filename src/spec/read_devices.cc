@@ -1,4 +1,4 @@
-// The key `devices` of a mesh: an order by name, or ids, here or in a file.
+// Reads the key `devices` of a mesh: an order by name, or ids, here or in a file.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -15,7 +15,7 @@
 namespace shardinit {
 namespace {
 
-constexpr int64_t kLargestId = std::numeric_limits<int32_t>::max();  // As JAX has them.
+constexpr int64_t kLargestId = std::numeric_limits<int32_t>::max();  // as in JAX
 constexpr std::string_view kIdHint = "ids are whole numbers from 0 to 2147483647";
 
 std::optional<int64_t> IdOf(std::string_view text) {
@@ -26,7 +26,7 @@ std::optional<int64_t> IdOf(std::string_view text) {
   return id;
 }
 
-// Rows may be lists of their own, as NumPy writes a mesh.
+// Reads ids, whose rows may be lists of their own, as NumPy writes a mesh.
 void ReadIds(SpecParser& parser, const Node& list, std::vector<Located<int64_t>>& ids) {
   for (const Node::Entry& item : list.entries) {
     const Node& node = *item.value;
@@ -42,7 +42,7 @@ void ReadIds(SpecParser& parser, const Node& list, std::vector<Located<int64_t>>
   }
 }
 
-// Numbers between white space, commas and brackets; `#` begins a comment.
+// Reads numbers between white space, commas and brackets; `#` begins a comment.
 void ReadIdFile(const Source& source, Diagnostics& diagnostics,
                 std::vector<Located<int64_t>>& ids) {
   const std::string_view text = source.text;

@@ -7,12 +7,12 @@
 #include "base/text.h"
 #include "spec/reader.h"
 
-// `{file: tables/SHA256.bin}` and `{file: {path: positions.bin, sha256: …}}`.
+// Reads `{file: tables/SHA256.bin}` and `{file: {path: positions.bin, sha256: …}}`.
 
 namespace shardinit {
 namespace {
 
-// What stands for the digest in the name of a file that is called after it.
+// Returns the part of a file's name that is its digest, if the file is named after it.
 std::string_view StemOf(std::string_view path) {
   path.remove_prefix(std::min(path.rfind('/') + 1, path.size()));
   return path.substr(0, path.find('.'));

@@ -7,8 +7,8 @@
 #include "base/text.h"
 #include "spec/reader.h"
 
-// `key` of a tensor as JAX has keys: `{jax: {seed: 0, split: [3, 1]}}`, or where in PyTorch's
-// stream its numbers are: `{torch: {position: 1024}}`.
+// Reads a tensor's `key` that is a JAX key, `{jax: {seed: 0, split: [3, 1]}}`, or a place in
+// PyTorch's stream, `{torch: {position: 1024}}`.
 
 namespace shardinit {
 namespace {
@@ -16,7 +16,7 @@ namespace {
 struct JaxStep {
   std::string_view name;
   size_t numbers;
-  bool is_first;  // Where a key comes from; the others make another of it.
+  bool is_first;  // begins a key; other steps derive another key
   std::string_view form;
 };
 
@@ -136,7 +136,7 @@ void SpecReader::ReadJaxSteps(const Node& map, JaxKeySpec* key) {
   }
 }
 
-// Numbers are such, and all else is text.
+// Reads numbers as expressions, and all else as text.
 void SpecReader::ReadStatics(const Node::Entry& entry, JaxKeySpec::Step* step) {
   NoteGaps(*entry.value);
   for (const Node::Entry& item : entry.value->entries) {

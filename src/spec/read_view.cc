@@ -1,4 +1,4 @@
-// Views of layouts: the paths and operations that a stored tensor is made of.
+// Reads views of layouts: the paths and operations that a stored tensor is made of.
 #include <fmt/format.h>
 
 #include <algorithm>

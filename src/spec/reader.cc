@@ -26,7 +26,7 @@ bool IsNumberText(std::string_view text) {
   return text.starts_with("0x") || std::from_chars(text.data(), end, unused).ptr == end;
 }
 
-// Of digits alone, below 2^64.
+// Reads digits alone as a number below 2^64.
 std::optional<uint64_t> Natural(std::string_view text) {
   uint64_t value = 0;
   const char* end = text.data() + text.size();
@@ -34,15 +34,15 @@ std::optional<uint64_t> Natural(std::string_view text) {
   return stop == end && error == std::errc() ? std::optional(value) : std::nullopt;
 }
 
-// Opening minus closing parentheses of an unquoted scalar.
+// Counts opening minus closing parentheses of an unquoted scalar.
 int OpenParentheses(const Node& node) {
   if (!node.IsScalar() || node.quoted) return 0;
   const std::string_view text = node.text;
   return std::count(text.begin(), text.end(), '(') - std::count(text.begin(), text.end(), ')');
 }
 
-// YAML cuts `[max(a, b), c]` at each comma. How many entries from `begin` on
-// are the pieces of one call; 1 if none was cut.
+// Counts the entries from `begin` on that are pieces of one call, since YAML cuts `[max(a, b), c]`
+// at each comma; 1 if no call is cut.
 size_t PiecesOfCall(const std::vector<Node::Entry>& entries, size_t begin) {
   int open = OpenParentheses(*entries[begin].value);
   if (open <= 0) return 1;
@@ -216,7 +216,7 @@ std::optional<DimensionList> SpecReader::ReadDimensions(const Node::Entry& entry
 }
 
 std::optional<DimensionRef> SpecReader::ReadDimension(const Node::Entry& entry, const Node& node) {
-  // Neither `01`, which some read as octal, nor what 64 bits do not hold.
+  // Excludes `01`, which some read as octal, and numbers that do not fit in 64 bits.
   int64_t position = 0;
   if (IsNumber(node)) {
     std::from_chars(node.text.data(), node.text.data() + node.text.size(), position);

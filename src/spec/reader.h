@@ -1,5 +1,5 @@
-// The kinds of values that a spec has, read from its tree. Each reports what it does not find,
-// naming the key.
+// Reads the kinds of values that a spec has from its tree. Each function reports a value of another
+// kind and names the key.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +18,18 @@ namespace shardinit {
 
 class SpecReader {
  public:
-  // `is_part`: of a spec of which the rest is not there, so that nothing is missing in a mapping.
+  // `is_part` says that the rest of the spec is absent, so no key of a mapping counts as missing.
   SpecReader(bool is_part, Diagnostics& diagnostics)
       : diagnostics_(diagnostics), is_part_(is_part) {}
 
-  // Null, absent or empty if it is wrong.
+  // The readers return null, nothing or an empty value if the value is wrong.
   ExprPtr ReadExpr(const Node::Entry& entry, std::string_view what = {});
-  // A mapping of names to expressions; an entry of which not even the name is known is there,
-  // without one.
+  // Reads a mapping of names to expressions. An entry whose name is wrong stays in the result,
+  // without a name.
   std::vector<Named<ExprPtr>> ReadExprs(const Node::Entry& entry, std::string_view what);
-  // A list of them; `what` names one.
+  // Reads a list of expressions; `what` names one of them.
   std::vector<ExprPtr> ReadExprList(const Node::Entry& entry, std::string_view what);
-  // `{variable: count}`, of `repeat` and `for`.
+  // Reads `{variable: count}`, the form of `repeat` and `for`.
   std::optional<Named<ExprPtr>> ReadCount(const Node::Entry& entry);
   std::optional<Located<std::string>> ReadText(const Node::Entry& entry);
   std::optional<Located<std::string>> ReadWord(const Node::Entry& entry);
@@ -38,23 +38,24 @@ class SpecReader {
   std::optional<UnevenSpec> ReadUneven(const Node::Entry& entry);
   Located<std::string> ReadIdentifier(const Node& node, std::string_view what);
   Located<std::string> ReadAxisName(const Node& node, std::string_view what);
-  // `null`, `axis` or `[axis, axis]`.
+  // Reads `null`, `axis` or `[axis, axis]`.
   AxisList ReadMeshAxisList(const Node& node);
-  // `embed`, `-2` or a list of such.
+  // Reads `embed`, `-2` or a list of such.
   std::optional<DimensionList> ReadDimensions(const Node::Entry& entry);
-  // An expression, or a number from 2^63 on, which expressions do not have.
+  // Reads an expression, or a number from 2^63 on, which expressions do not have.
   std::variant<ExprPtr, uint64_t> ReadSeed(const Node::Entry& entry);
   std::optional<InitSpec> ReadInit(const Node& node);
-  // Of `file: path` or `file: {path: …, sha256: …}`; nothing if something in it is wrong.
+  // Reads `file: path` or `file: {path: …, sha256: …}`; returns nothing if something in it is
+  // wrong.
   std::optional<FileSpec> ReadFileSpec(const Node::Entry& entry);
-  // Scalars are what JSON would make of them; text that begins with `=` is an
-  // expression, in quotes or not, and with `==` text that begins with one.
+  // Reads a scalar as JSON would. Text that begins with `=` is an expression, in quotes or not;
+  // text that begins with `==` is text that begins with one `=`.
   ConfigSpec ReadConfigValue(const Node& node);
-  // Complete but for what was reported.
+  // Reads a view, which is complete but for what is reported.
   ViewSpec ReadView(const Node& node);
-  // Text with `{expressions}`. What is left of the text is not checked.
+  // Reads text with `{expressions}`, and does not check the text around them.
   PathSpec ReadPathSpec(const Node& node);
-  // A `key` that is a mapping; neither kind if something in it is wrong.
+  // Reads a `key` that is a mapping; sets neither kind if something in it is wrong.
   void ReadGivenKey(const Node& node, TensorSpec& tensor);
 
   bool IsMap(const Node::Entry& entry, std::string_view hint);
@@ -62,18 +63,18 @@ class SpecReader {
   bool IsText(const Node::Entry& entry);
   static Located<std::string> Text(const Node& node) { return {std::string(node.text), node.span}; }
 
-  // Mistakes.
+  // These report and count mistakes.
 
   Diagnostics& diagnostics() { return diagnostics_; }
   void Error(const Node& node, std::string message, std::string hint = {});
   void ErrorAt(Span span, std::string message, std::string hint = {}) {
     diagnostics_.Error(span, std::move(message), std::move(hint));
   }
-  // Grows with every mistake, be it reported here or before.
+  // Grows with every mistake, be it new or reported before.
   size_t Faults() const { return diagnostics_.all().size() + known_faults_; }
-  // Whether entries that the map seems to lack may be there.
+  // Tells whether the map may have entries beyond those that are known.
   bool IsPart(const Node& map) const { return map.incomplete || is_part_; }
-  // True: entries of the map were left out, and so its number of them says nothing.
+  // Returns true if entries of the map were left out, so that their number says nothing.
   bool NoteGaps(const Node& map) {
     known_faults_ += map.incomplete;
     return map.incomplete;
@@ -86,20 +87,20 @@ class SpecReader {
   void ReadJaxSteps(const Node& map, JaxKeySpec* key);
   void ReadStatics(const Node::Entry& entry, JaxKeySpec::Step* step);
   void ReadViewArgument(const Node::Entry& item, ViewSpec& view);
-  // In braces, `50,304` is the number 50 and a key 304 without a value.
+  // Reports `50,304` in braces, which is the number 50 and a key 304 without a value.
   bool ReportCutNumber(const Node& before, const Node::Entry& entry);
-  // Moves `*at` to the last piece of a call that a YAML comma has cut.
+  // Moves `*at` to the last piece of a call that YAML's commas have cut.
   bool ReportCutCall(const std::vector<Node::Entry>& items, size_t* at);
   void ReportKind(const Node::Entry& entry, std::string_view wanted, std::string_view hint);
-  // `!!str 5` is quoted in effect, but has no quotes.
+  // Tells whether the node has quotes; `!!str 5` is `quoted` without any.
   static bool IsInQuotes(const Node& node) { return node.span.length == node.text.size() + 2; }
 
   Diagnostics& diagnostics_;
   const bool is_part_;
-  size_t known_faults_ = 0;  // Met again, and not reported again.
+  size_t known_faults_ = 0;  // mistakes met again, and not reported again
 };
 
-// Plain scalars that YAML reads as something other than text.
+// These tell whether a plain scalar is something other than text in YAML.
 bool IsBoolean(const Node& node);
 bool IsNumber(const Node& node);
 

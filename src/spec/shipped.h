@@ -1,4 +1,4 @@
-// The files of configs/, which are part of the program: a spec that includes them works wherever
+// The files of configs/ are part of the program, so a spec that includes them works wherever
 // shardinit does.
 #pragma once
 
@@ -8,14 +8,14 @@
 namespace shardinit {
 
 struct ShippedFile {
-  std::string_view path;  // Below configs/: `recipes/huggingface.yaml`.
+  std::string_view path;  // below configs/: `recipes/huggingface.yaml`
   std::string_view text;
 };
 
-// By path. Made by embed.cmake.
+// Returns the files, ordered by path. embed.cmake generates this function.
 std::span<const ShippedFile> ShippedFiles();
 
-// How their paths begin in specs and messages: `<shardinit>/recipes/huggingface.yaml`.
+// The prefix of their paths in specs and messages: `<shardinit>/recipes/huggingface.yaml`.
 inline constexpr std::string_view kShippedFolder = "<shardinit>";
 
 }  // namespace shardinit

@@ -1,5 +1,5 @@
-// A spec as the user wrote it: syntax, keys and types are settled, every value
-// knows its place; no expression is evaluated and no name is looked up yet.
+// A spec as the user wrote it: syntax, keys and types are settled, every value knows its place; no
+// expression is evaluated and no name is looked up yet.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,8 @@
 
 namespace shardinit {
 
-// Mistakes are reported once: what was wrong is absent here, or null, or has an empty name, and
-// whoever meets it says no more about it.
+// Mistakes are reported once: a value that is wrong is absent here, or null, or has an empty name,
+// and later stages say no more about it.
 
 template <typename T>
 struct Named {
@@ -26,20 +26,19 @@ struct Named {
   T value;
 };
 
-// Keys of a mapping within which something is wrong, or that an unknown key may be meant for.
+// The keys of a mapping that have mistakes in their values, or that an unknown key may be meant
+// for.
 class WrongKeys {
  public:
   bool Has(std::string_view key) const;
   bool empty() const { return keys_.empty(); }
-  void Add(std::string_view key) {
-    keys_.push_back(key);
-  }  // The text lives as long as the program.
+  void Add(std::string_view key) { keys_.push_back(key); }  // the text lives as long as the program
 
  private:
   std::vector<std::string_view> keys_;
 };
 
-// Whether there may be more entries than those that are known. `wrong`: something in them is.
+// Tells whether there may be more entries than are known; `wrong` says that they have a mistake.
 template <typename T>
 bool MayLack(const std::vector<Named<T>>& entries, bool wrong) {
   return wrong &&
@@ -49,40 +48,40 @@ bool MayLack(const std::vector<Named<T>>& entries, bool wrong) {
 
 // A file with the elements of a tensor.
 struct FileSpec {
-  Located<std::string> path;    // As it was written: relative to the file that has it.
-  Located<std::string> sha256;  // 64 hexadecimal digits.
+  Located<std::string> path;    // as written: relative to the file that names it
+  Located<std::string> sha256;  // 64 hexadecimal digits
 };
 
-// `base`, `ones` (no arguments), `{normal: {mean: 0, std: 0.02}}`,
-// `{expr: "…"}`, `{file: …}` or `{norms: {of: …}}`.
+// An initializer: `base`, `ones` (no arguments), `{normal: {mean: 0, std: 0.02}}`, `{expr: "…"}`,
+// `{file: …}` or `{norms: {of: …}}`.
 struct InitSpec {
   Located<std::string> name;
-  ExprPtr expr;                                 // Of `expr`, which has no arguments.
-  std::vector<Named<ExprPtr>> arguments;        // In the order they were written.
-  std::optional<FileSpec> file = {};            // Of `file`, which has no arguments.
-  std::optional<Located<std::string>> of = {};  // Of `norms`, which has no others.
+  ExprPtr expr;                                 // for `expr`, which has no arguments
+  std::vector<Named<ExprPtr>> arguments;        // in the order they are written
+  std::optional<FileSpec> file = {};            // for `file`, which has no arguments
+  std::optional<Located<std::string>> of = {};  // for `norms`, which has no arguments
 };
 
-// Mesh axes that cut one dimension, first is major; empty: not cut (`null`).
+// Mesh axes that cut one dimension, major first; empty: not cut (`null`).
 using AxisList = Located<std::vector<Located<std::string>>>;
 
-// How `shard` cuts a dimension.
+// The way `shard` cuts a dimension.
 struct CutSpec {
   AxisList axes;
-  ExprPtr segments = nullptr;  // Null: 1.
+  ExprPtr segments = nullptr;  // null: 1
   WrongKeys wrong = {};
 };
 
-// `error`, `chunk`, `pad` or `{pad: 0.5}`.
+// The way to handle uneven dimensions: `error`, `chunk`, `pad` or `{pad: 0.5}`.
 struct UnevenSpec : Located<std::string> {
-  ExprPtr padding = nullptr;  // Null: 0.
+  ExprPtr padding = nullptr;  // null: 0
 };
 
-// `{pipe: [0, 3]}`: the only indices on mesh axes at which a tensor is held.
+// A stage, such as `{pipe: [0, 3]}`: the only indices on mesh axes at which a tensor is held.
 using StageSpec = Located<std::vector<Named<std::vector<ExprPtr>>>>;
 
-// A dimension of a tensor: the name of its logical axis, or its position,
-// counted from the end where that is negative.
+// A dimension of a tensor is given by the name of its logical axis, or by its position, which
+// counts from the end if it is negative.
 using DimensionRef = Located<std::variant<std::string, int64_t>>;
 using DimensionList = Located<std::vector<DimensionRef>>;
 
@@ -91,12 +90,12 @@ struct PathSpec {
   Located<std::string> text;
   struct Part {
     std::string text;
-    ExprPtr number;  // Behind the text; null: none.
+    ExprPtr number;  // follows the text; null: none
   };
   std::vector<Part> parts;
 };
 
-// Where a stored tensor's elements come from: a tensor of `modules`, or
+// The source of a stored tensor's elements: a tensor of `modules`, or an operation such as
 // `{stack: {axis: 0, for: {i: layers}, of: …}}`.
 struct ViewSpec {
   struct Argument {
@@ -105,61 +104,61 @@ struct ViewSpec {
     std::vector<ExprPtr> values;
   };
   Span span;
-  std::optional<PathSpec> path;  // Or:
+  std::optional<PathSpec> path;  // or an operation:
   Located<std::string> operation;
-  std::vector<Argument> arguments;     // Without the following two.
-  std::optional<Named<ExprPtr>> loop;  // `for`.
-  bool is_list = false;                // `of` is one.
+  std::vector<Argument> arguments;     // without `for` and `of`
+  std::optional<Named<ExprPtr>> loop;  // `for`
+  bool is_list = false;                // whether `of` is a list
   std::vector<ViewSpec> of;
 };
 
-// `{torch: {position: 1024, spare: 512}}`: words of torch_cpu that are drawn before, and where a
-// second number is left.
+// `{torch: {position: 1024, spare: 512}}` is a place in the stream of torch_cpu: the number of
+// words that are drawn before, and the position of a pair of normal numbers of which one is left.
 struct TorchKeySpec {
   Span span;
-  // Null: not given. One of `position` and `skip` is.
+  // An expression is null if it is not given. Either `position` or `skip` is given.
   ExprPtr position, spare, skip;
 };
 
-// `{jax: {seed: 0, split: [3, 1]}}`: how JAX derives a key, step by step.
+// `{jax: {seed: 0, split: [3, 1]}}` is how JAX derives a key, step by step.
 struct JaxKeySpec {
   struct Step {
-    // What Flax folds in: a text or a number.
+    // A text or number that Flax folds in.
     struct Static {
       PathSpec text;
-      ExprPtr number;  // Null: the text.
+      ExprPtr number;  // null: the text counts
     };
-    std::string name;                         // `seed`, `words`, `split` or `fold_in`.
-    std::vector<ExprPtr> numbers;             // As many as the step has; of `seed`, or
-    std::optional<uint64_t> large_seed = {};  // one that expressions do not have; of `fold_in`, or
-    std::vector<Static> statics = {};         // a list.
+    std::string name;                         // `seed`, `words`, `split` or `fold_in`
+    std::vector<ExprPtr> numbers;             // as many as the step takes; or
+    std::optional<uint64_t> large_seed = {};  // a seed that expressions do not have; or
+    std::vector<Static> statics = {};         // the list of a `fold_in`
   };
   Span span;
-  std::vector<Step> steps;  // The first is a seed or words.
+  std::vector<Step> steps;  // begin with a seed or words
 };
 
 struct TensorSpec {
-  Span span;  // Of the tensor's key.
+  Span span;  // span of the tensor's key
   WrongKeys wrong;
   std::vector<ExprPtr> shape;
   Span shape_span;
-  // Logical axis names, one per dimension; an empty name is `null`.
+  // Names of logical axes, one per dimension; an empty name is `null`.
   std::optional<Located<std::vector<Located<std::string>>>> axes;
   std::optional<Located<std::string>> dtype;
-  std::optional<Located<std::string>> kind;  // `parameter`, or kBufferKind.
+  std::optional<Located<std::string>> kind;  // `parameter` or kBufferKind
   std::optional<InitSpec> init;
-  // The explicit PartitionSpec; may be shorter than the rank.
+  // The explicit PartitionSpec, which may be shorter than the rank.
   std::optional<Located<std::vector<CutSpec>>> shard;
-  std::optional<StageSpec> stage;  // Instead of the module's.
+  std::optional<StageSpec> stage;  // instead of the module's
   std::optional<UnevenSpec> uneven;
-  std::optional<Located<std::string>> key;   // Drawn under this path instead, or
-  std::optional<JaxKeySpec> jax_key;         // with this key,
-  std::optional<TorchKeySpec> torch_key;     // from this place on.
-  std::optional<Located<std::string>> tie;   // The path of a tensor whose values it has.
-  std::optional<Located<std::string>> fans;  // `out_in` or `in_out`.
+  std::optional<Located<std::string>> key;   // a path under which it is drawn; or
+  std::optional<JaxKeySpec> jax_key;         // a JAX key to draw with; or
+  std::optional<TorchKeySpec> torch_key;     // a place in the torch_cpu stream
+  std::optional<Located<std::string>> tie;   // path of a tensor with the same values
+  std::optional<Located<std::string>> fans;  // `out_in` or `in_out`
   std::optional<DimensionList> in_axis, out_axis, batch_axis;
-  ExprPtr when;                  // Null: always there. Where it is 0, there is no such tensor.
-  std::optional<ViewSpec> from;  // In a layout, instead of a shape and an initializer.
+  ExprPtr when;                  // null: always there; 0: no such tensor
+  std::optional<ViewSpec> from;  // in a layout, instead of a shape and an initializer
 };
 
 struct ModuleSpec;
@@ -168,33 +167,33 @@ using ModuleMember = std::variant<TensorSpec, std::unique_ptr<ModuleSpec>>;
 struct ModuleSpec {
   Span span;
   WrongKeys wrong;
-  // `repeat: {layer: layers}`: members stand under <0>, <1>, … and may use
-  // `layer`.
+  // With `repeat: {layer: layers}` members stand under <0>, <1>, … and may use `layer`.
   std::optional<Named<ExprPtr>> repeat;
-  // Of `layers_{layer}`, which stands for the number itself: members stand under it alone.
+  // The name, such as `layers_{layer}`, if it holds the number of the repeat: members stand
+  // directly under it.
   std::optional<PathSpec> numbered;
-  std::optional<Located<std::string>> fans;  // Of members that say nothing.
-  std::optional<StageSpec> stage;            // The same.
-  ExprPtr when;                              // As a tensor's, for the module with all its repeats.
-  std::vector<Named<ModuleMember>> members;  // Names may hold dots.
+  std::optional<Located<std::string>> fans;  // for members without their own
+  std::optional<StageSpec> stage;            // for members without their own
+  ExprPtr when;                              // null or 0 as in TensorSpec; covers all repeats
+  std::vector<Named<ModuleMember>> members;  // names may hold dots
 };
 
-// `{mlp: tensor}`; the first rule that applies wins.
+// A rule, such as `{mlp: tensor}`; the first rule that applies wins.
 struct RuleSpec {
   Located<std::string> logical;
   AxisList axes;
 };
 
-// How the tensors of `modules` are stored, in a tree like theirs.
+// How the tensors of `modules` are stored, as a tree of stored modules and tensors.
 struct LayoutSpec {
-  // Patterns of modules whose numbered members are stacked; of those that are stored as they are,
-  // and of those that are not.
+  // These are patterns: of modules whose numbered members are stacked, of tensors that are stored
+  // as they are, and of tensors that are not stored.
   std::vector<Located<std::string>> stack, keep, omit;
   ModuleSpec modules;
-  bool wrong = false;  // Something in it is.
+  bool wrong = false;  // something in the layout is wrong
 };
 
-// A value of `config`, as JSON has them; an expression gives a number.
+// A value of `config`, with the types of JSON; an expression gives a number.
 struct ConfigSpec {
   using List = std::vector<ConfigSpec>;
   using Map = std::vector<Named<ConfigSpec>>;
@@ -202,43 +201,43 @@ struct ConfigSpec {
       value;
 };
 
-// `hybrid_ring_64x4`, or a list of ids, here or in a file of its own.
+// The order of devices, such as `hybrid_ring_64x4`, or a list of ids, here or in a file of its own.
 struct DevicesSpec {
   Span span;
-  Located<std::string> order;  // Empty: a list.
+  Located<std::string> order;  // empty: `ids` counts
   std::vector<Located<int64_t>> ids;
 };
 
 struct NodeTree;  // spec/yaml.h
 
-// What is known of the training that the checkpoint is for.
+// Facts about the training that the checkpoint is for.
 struct TrainingSpec {
   WrongKeys wrong;
-  std::optional<AxisList> batch, expert, computation;  // Mesh axes, whatever their names say.
-  // Null: not said.
+  std::optional<AxisList> batch, expert, computation;  // mesh axes, whatever their names
+  // An expression is null if the spec does not give it.
   ExprPtr tokens, memory_per_rank, flops, optimizer_bytes, heads, kv_heads, experts_per_token;
 };
 
 struct ModelSpec {
   WrongKeys wrong;
   Located<std::string> name;
-  ExprPtr seed;                                 // Null: 0, or
-  std::optional<Located<uint64_t>> large_seed;  // one that expressions do not have.
-  std::optional<Located<std::string>> dtype;    // Absent: every tensor says its own.
+  ExprPtr seed;                                 // null: 0, or large_seed
+  std::optional<Located<uint64_t>> large_seed;  // a seed that expressions do not have
+  std::optional<Located<std::string>> dtype;    // absent: every tensor has its own
   std::optional<Located<std::string>> engine;
-  std::optional<UnevenSpec> uneven;              // Null: `error`.
-  std::optional<Located<std::string>> replicas;  // `dedupe` (default) or `full`.
-  std::optional<Located<std::string>> fans;      // Absent: no order is assumed.
+  std::optional<UnevenSpec> uneven;              // absent: `error`
+  std::optional<Located<std::string>> replicas;  // `dedupe` (default) or `full`
+  std::optional<Located<std::string>> fans;      // absent: no order is assumed
   std::vector<Named<ExprPtr>> vars;
-  std::vector<Named<ExprPtr>> mesh;    // Axes in order: row-major, last fastest.
-  std::vector<Named<ExprPtr>> slices;  // Of axes, how many parts lie on different slices.
-  std::optional<Located<std::string>> slice_order;  // `outer` (default) or `inner`.
-  std::optional<DevicesSpec> devices;               // Absent: as ranks.
-  std::vector<Named<ExprPtr>> bandwidth;            // Of mesh axes, in bytes a second.
+  std::vector<Named<ExprPtr>> mesh;    // in order: row-major, last fastest
+  std::vector<Named<ExprPtr>> slices;  // by axis: how many parts lie on different slices
+  std::optional<Located<std::string>> slice_order;  // `outer` (default) or `inner`
+  std::optional<DevicesSpec> devices;               // absent: same order as the ranks
+  std::vector<Named<ExprPtr>> bandwidth;            // by mesh axis: bytes a second
   TrainingSpec training;
   bool has_rules = false;
   std::vector<RuleSpec> rules;
-  std::shared_ptr<const NodeTree> sharding;  // Each language reads its own (graph/languages/).
+  std::shared_ptr<const NodeTree> sharding;  // read by each language (graph/languages/)
   std::vector<Named<InitSpec>> inits;
   std::optional<ConfigSpec::Map> config;
   ModuleSpec modules;

@@ -1,4 +1,4 @@
-// A tree → YAML text.
+// Writes a tree as YAML text.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace shardinit {
 
-// A mapping, one key per line; what fits in a line is written in one, but for the mapping itself.
-// Reads back as the same tree.
+// Writes a mapping, one key per line; a value that fits in a line is written in one, but the
+// mapping itself is not. The text reads back as the same tree.
 std::string WriteYaml(const Node& map);
 
 }  // namespace shardinit

@@ -1,22 +1,20 @@
-// The only file that knows yaml-cpp. What is done around it, and why:
-//  - Only its events are used: its own tree expands aliases without bound, keeps duplicate keys and
-//    guesses types by the C++ locale. Builder bounds depth and number of nodes, drops what is
-//    twice.
-//  - UTF-16 and control characters are refused first: it would convert the one, so that places are
-//    no longer those of the file, and takes the others as text (ParseYaml).
-//  - A long line or a bracket around everything is refused first: it keeps some 100 bytes for each
-//    token until it knows that none of them is a key (kLongestLine, IsOneBracket).
-//  - It says where a value starts, but not where it ends, nor whether it was in quotes, and not at
-//    all where an empty value stands: looked up in the text (YamlText, OnNull).
-//  - A plain scalar goes on in the next line if that is indented: legal YAML, but in a spec always
-//  a
-//    mistake of indentation (OnScalar).
-//  - Of a quote that nothing closes it says so at the end of the file or not at all (PlaceScalar,
-//  Fail).
-//  - It reads what is less indented than the first key as a second document (OnDocumentStart).
+// The only file that knows yaml-cpp. It works around the following:
+//  - Only events are used: yaml-cpp's own tree expands aliases without bound, keeps duplicate keys
+//    and guesses types by the C++ locale. Builder bounds depth and number of nodes, and drops
+//    duplicates.
+//  - UTF-16 and control characters are refused first: yaml-cpp would convert the former, so that
+//    places are no longer those of the file, and takes the latter as text (ParseYaml).
+//  - A long line or a bracket around everything is refused first: yaml-cpp keeps some 100 bytes for
+//    each token until it knows that none of them is a key (kLongestLine, IsOneBracket).
+//  - yaml-cpp says where a value starts, but not where it ends, nor whether it was in quotes, and
+//    does not place empty values at all: the text is searched for these (YamlText, OnNull).
+//  - A plain scalar goes on in the next line if that is indented: legal YAML, but always a mistake
+//    of indentation in a spec (OnScalar).
+//  - yaml-cpp reports an unclosed quote at the end of the file or not at all (PlaceScalar, Fail).
+//  - It reads text that is less indented than the first key as a second document (OnDocumentStart).
 //  - It accepts tags, and knows `<<` only in its own tree: both are refused (CheckTag, AttachKey).
 //  - Its message names the rule of its grammar and the place where it gave up: Fail looks for the
-//    bracket or quote that is open, and ExplainSyntax says what a person would call it.
+//    bracket or quote that is open, and ExplainSyntax says what a person would call the mistake.
 #include "spec/yaml.h"
 
 #include <fmt/format.h>
@@ -38,7 +36,7 @@
 namespace shardinit {
 namespace {
 
-// Reading from a string_view without copying it.
+// Reads from a string_view without copying it.
 class ViewBuffer : public std::streambuf {
  public:
   explicit ViewBuffer(std::string_view text) {
@@ -47,7 +45,7 @@ class ViewBuffer : public std::streambuf {
   }
 };
 
-// Thrown to leave yaml-cpp when there is no point in going on.
+// This is thrown to leave yaml-cpp when there is no point in going on.
 struct Stop {};
 
 struct Problem {
@@ -58,8 +56,8 @@ struct Problem {
   std::string note;
 };
 
-// Builds the tree from yaml-cpp's events. Problems are kept until the end,
-// since a syntax error found later may be the cause of an earlier one.
+// Builds the tree from yaml-cpp's events. Problems are kept until the end, since a syntax error
+// found later may be the cause of an earlier one.
 class Builder : public YAML::EventHandler {
  public:
   Builder(const Source& source, size_t begin, NodeStore& store)
@@ -92,11 +90,11 @@ class Builder : public YAML::EventHandler {
     size_t offset;
     bool flow;
     YAML::anchor_t anchor;
-    const Node* key = nullptr;  // Of the entry whose value comes next.
-    bool drop = false;          // That entry has a bad key.
+    const Node* key = nullptr;  // key of the entry whose value comes next
+    bool drop = false;          // that entry has a bad key
   };
   struct Anchor {
-    const Node* node = nullptr;  // Null while its node is still open.
+    const Node* node = nullptr;  // null while its node is open
     Span span;
   };
 
@@ -117,7 +115,7 @@ class Builder : public YAML::EventHandler {
   NodeStore& store_;
   const Node* root_ = nullptr;
   bool has_document_ = false;
-  size_t last_ = 0;  // Offset of the last event.
+  size_t last_ = 0;  // offset of the last event
   std::vector<Level> open_;
   std::vector<Anchor> anchors_;
   std::vector<Problem> problems_;
@@ -154,7 +152,7 @@ void Builder::OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) {
   size_t offset = text_.OffsetOf(mark.pos);
   const size_t length = text_.NullLength(offset);
   Span span = text_.SpanAt(offset, std::max<size_t>(length, 1));
-  // A value that is not written has its key's place.
+  // An empty value has its key's place.
   if (length == 0 && !open_.empty() && open_.back().key != nullptr) span = open_.back().key->span;
   Node* node = NewNode(Node::Kind::kNull, span);
   SetAnchor(anchor, node, span);
@@ -202,7 +200,7 @@ void Builder::OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anc
   if (place.style == ScalarPlace::Style::kPlain && !place.verbatim) {
     Add(place.offset, place.span, "this text goes on in the next line",
         "check the indentation of the next line, or put the text in quotes");
-    // Its first line stands for it.
+    // The first line stands for the whole scalar.
     node->text = place.text.substr(0, place.span.length);
     node->verbatim = true;
   }
@@ -236,7 +234,7 @@ void Builder::Close() {
     size += entry.value->size + (entry.key != nullptr ? 1 : 0);
     node.height = std::max<int>(node.height, entry.value->height + 1);
   }
-  node.size = size;  // At most kMostNodes, which Count saw to.
+  node.size = size;  // Count keeps this within kMostNodes.
   SetAnchor(level.anchor, &node, node.span);
   Attach(&node, level.offset);
 }
@@ -293,7 +291,7 @@ void Builder::DropDuplicates(Node& map) {
     return !is_new;
   });
   if (twice.empty()) return;
-  // Nobody knows which one is meant; of a mapping, the other one may be the rest.
+  // Nobody knows which value is meant. If it is a mapping, the other one may be the rest of it.
   for (Node::Entry& entry : map.entries) {
     if (twice.count(entry.key->text) == 0) continue;
     Node* value = store_.New();
@@ -330,18 +328,18 @@ void Builder::SetAnchor(YAML::anchor_t anchor, const Node* node, Span span) {
   anchors_[anchor - 1] = {node, span};
 }
 
-// yaml-cpp's message, said so that it helps. Its mark is often where it gave
-// up, so the unclosed bracket or quote is looked for.
+// Explains yaml-cpp's message. Its mark is often where it gave up, so this looks for the unclosed
+// bracket or quote.
 void Builder::Fail(const YAML::ParserException& error) {
   const size_t offset = text_.OffsetOf(std::max(error.mark.pos, 0));
   const std::string& what = error.msg;
   const bool in_flow = !open_.empty() && open_.back().flow;
   if (in_flow && what.find("flow not found") != std::string::npos) {
     const Level& level = open_.back();
-    // What looked wrong after the bracket was its consequence.
+    // The bracket caused the problems that were found after it.
     std::erase_if(problems_, [&](const Problem& p) { return p.offset > level.offset; });
     const bool map = level.node->IsMap();
-    // `[layers.{i}.weight]`: a bracket within a word.
+    // A bracket may stand within a word: `[layers.{i}.weight]`.
     const std::string_view text = text_.At(0);
     const size_t brace = text.find_last_of('{', offset);
     const bool in_word = brace != text.npos && brace > level.offset &&
@@ -376,7 +374,7 @@ void Builder::Fail(const YAML::ParserException& error) {
       return;
     }
   }
-  // Text that ran on to this line did so for the same reason.
+  // A scalar that ran on to this line did so for the same reason.
   const size_t line = text_.SpanAt(offset, 1).line;
   std::erase_if(problems_, [&](const Problem& p) {
     return p.offset > 0 && p.span.line + 1 >= line && p.offset < offset &&
@@ -393,12 +391,13 @@ void Builder::Report(Diagnostics& diagnostics) const {
   }
 }
 
-// yaml-cpp keeps the tokens of a whole line, some 100 bytes each, until it knows
-// that none of them is a key.
+// The limit exists because yaml-cpp keeps the tokens of a whole line, some 100 bytes each, until it
+// knows that none of them is a key.
 constexpr size_t kLongestLine = 64 << 10;
 
-// Whether the whole text is one `{…}` or `[…]`, behind comments and marks. That
-// could be a key itself, so yaml-cpp would keep the tokens of all of it.
+// Tells whether the text begins with a bracket, an anchor or a tag, behind comments and marks. It
+// may then be one `{…}` or `[…]`, which could be a key itself, so yaml-cpp would keep the tokens of
+// all of it.
 bool IsOneBracket(std::string_view text) {
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
@@ -411,7 +410,7 @@ bool IsOneBracket(std::string_view text) {
   return false;
 }
 
-// Its number; 0 if there is none.
+// Returns the number of the line; 0 if there is none.
 uint32_t FirstLongLine(std::string_view text) {
   uint32_t line = 1;
   for (size_t start = 0; start < text.size(); ++line) {

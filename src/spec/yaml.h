@@ -1,5 +1,5 @@
-// YAML text → a tree whose every node knows where it was written. Scalars stay
-// text: what a scalar means is decided by the key that it stands under.
+// Parses YAML text into a tree whose every node knows where it was written. Scalars stay text: the
+// key that a scalar stands under decides what it means.
 #pragma once
 
 #include <cstdint>
@@ -14,29 +14,29 @@
 
 namespace shardinit {
 
-// Immutable once made: an alias is a second pointer to its anchor's node, and
-// overrides build new nodes on the path that they change.
+// A node is immutable once made: an alias is a second pointer to its anchor's node, and overrides
+// build new nodes on the path that they change.
 struct Node {
   enum class Kind : uint8_t { kNull, kScalar, kSequence, kMap };
   struct Entry {
-    const Node* key;  // Null in a sequence.
+    const Node* key;  // null in a sequence
     const Node* value;
   };
 
   Kind kind = Kind::kNull;
-  bool quoted = false;  // A scalar in quotes is text, never a number.
-  // The bytes in the source, between the quotes if there are any, are `text`:
-  // places inside it are exact.
+  bool quoted = false;  // a scalar in quotes is text, never a number
+  // `text` is the bytes in the source, between the quotes if there are any: places inside it are
+  // exact.
   bool verbatim = false;
-  // A map whose bad entries, which were reported, were left out.
+  // Some entries of this map were wrong; they were reported and left out.
   bool incomplete = false;
-  // A null in place of a value that is given twice, which was reported.
+  // This null stands for a value that is given twice, which was reported.
   bool ambiguous = false;
-  // A map that replaces what it is merged over, where another is merged key by key.
+  // This map replaces what it is merged over; other maps are merged key by key.
   bool whole = false;
-  uint8_t height = 1;  // Levels of nesting, this one included.
-  uint32_t size = 1;   // Nodes from here on, each alias counted in full.
-  Span span;           // With the quotes; of a collection, its first line.
+  uint8_t height = 1;  // levels of nesting, this one included
+  uint32_t size = 1;   // nodes from here on, each alias counted in full
+  Span span;           // with the quotes; of a collection, its first line
   std::string_view text;
   std::vector<Entry> entries;
 
@@ -45,11 +45,11 @@ struct Node {
   bool IsSequence() const { return kind == Kind::kSequence; }
   bool IsMap() const { return kind == Kind::kMap; }
 
-  // A map's value, or null.
+  // Returns a map's value, or null.
   const Node* Find(std::string_view key) const;
 };
 
-// What a mistake was found in, for messages: "a list", "`4096`", "nothing".
+// Names a node for messages about mistakes: "a list", "`4096`", "nothing".
 std::string Describe(const Node& node);
 
 // Owns nodes, and bounds how many a spec with all its files and aliases has.
@@ -60,7 +60,7 @@ class NodeStore {
 
   Node* New() { return &nodes_.emplace_back(); }
   std::string_view Keep(std::string text) { return texts_.emplace_back(std::move(text)); }
-  // Counts nodes, written or through an alias; false: there are too many.
+  // Counts nodes, written or through an alias; returns false if there are too many.
   bool Count(uint64_t nodes) { return (count_ += nodes) <= kMostNodes; }
 
  private:
@@ -69,20 +69,20 @@ class NodeStore {
   uint64_t count_ = 0;
 };
 
-// A tree that lives as long as itself, and the sources that its places are in.
+// A tree together with the store that owns its nodes.
 struct NodeTree {
   NodeStore store;
   const Node* root = nullptr;
 };
 std::shared_ptr<const NodeTree> CopyTree(const Node& root);
 
-// Ten times the largest spec that anyone has a reason to write: a file must be refused within a
-// second or so, and is read at some 10 MB/s.
+// The limit is ten times the largest spec that anyone has a reason to write: a file must be refused
+// within a second or so, and is read at some 10 MB/s.
 inline constexpr size_t kLargestYaml = 8 << 20;
 
-// Parses source.text, UTF-8 of at most kLargestYaml, from byte `begin` (of its first line) on. Null
-// if the text is no tree at all; otherwise everything reported is also repaired. Text with nothing
-// in it gives a null node whose line is 0.
+// Parses source.text, UTF-8 of at most kLargestYaml, from byte `begin` (of its first line) on.
+// Returns null if the text is no tree at all; otherwise everything reported is also repaired. Text
+// without content gives a null node whose line is 0.
 const Node* ParseYaml(const Source& source, size_t begin, NodeStore& store,
                       Diagnostics& diagnostics);
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kNone = std::string_view::npos;
 constexpr std::string_view kBlank = " \t\r\n";
-// Where a word (anchor, alias, tag) ends.
+// These end a word (anchor, alias, tag).
 constexpr std::string_view kWordEnd = " \t\r\n,[]{}";
 
 }  // namespace
@@ -63,7 +63,7 @@ Span YamlText::TagSpan(size_t offset) const {
 Span YamlText::CollectionSpan(size_t offset, bool flow) const {
   offset = SkipProperties(offset);
   if (!flow) return WordSpan(offset);
-  // To the matching bracket if that stands in the same line.
+  // Extends to the matching bracket if that stands in the same line.
   const size_t end = LineEnd(offset);
   int depth = 0;
   for (size_t i = offset; i < end; ++i) {

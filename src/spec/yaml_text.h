@@ -1,6 +1,6 @@
-// Places in YAML text. yaml-cpp says where a token starts, or where it gave
-// up; where a scalar ends, which bracket is open and what a person would call
-// the mistake is found here, in the text itself.
+// Finds places in YAML text. yaml-cpp says where a token starts, or where it gave up; this looks in
+// the text itself for the end of a scalar, the bracket that is open, and what a person would call
+// the mistake.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ namespace shardinit {
 struct ScalarPlace {
   enum class Style { kPlain, kQuoted, kBlock };
   Style style = Style::kPlain;
-  size_t offset = 0;      // After anchor and tag, at the quote if there is one.
-  bool verbatim = false;  // `text` is the scalar's value, byte for byte.
+  size_t offset = 0;      // after anchor and tag, at the quote if there is one
+  bool verbatim = false;  // `text` is the scalar's value, byte for byte
   bool unterminated = false;
   std::string_view text;
   Span span;
@@ -27,38 +27,38 @@ class YamlText {
  public:
   YamlText(const Source& source, size_t begin);
 
-  // yaml-cpp counts from where it started to read.
+  // Converts a position of yaml-cpp, which counts from where it started to read.
   size_t OffsetOf(int pos) const;
   std::string_view At(size_t offset) const { return text_.substr(offset); }
 
   Span SpanAt(size_t offset, size_t length) const;
-  Span LineSpan(size_t offset) const;  // From `offset` to the end of its line.
-  Span WordSpan(size_t offset) const;  // `*alias`, `&anchor`, `!tag`.
-  Span TagSpan(size_t offset) const;   // The tag among the properties here.
+  Span LineSpan(size_t offset) const;  // from `offset` to the end of its line
+  Span WordSpan(size_t offset) const;  // `*alias`, `&anchor`, `!tag`
+  Span TagSpan(size_t offset) const;   // the tag among the properties here
   Span CollectionSpan(size_t offset, bool flow) const;
 
-  // 4 for `null`, 1 for `~`, 0 if there is nothing written.
+  // Returns 4 for `null`, 1 for `~`, 0 if there is nothing written.
   size_t NullLength(size_t offset) const;
   ScalarPlace PlaceScalar(size_t offset, std::string_view value) const;
 
-  // The innermost bracket in [begin, end) that nothing there closes.
+  // Finds the innermost bracket in [begin, end) that nothing there closes.
   std::optional<size_t> FindOpenBracket(size_t begin, size_t end) const;
 
-  // The first quote after `offset` that no other one closes.
+  // Finds the first quote after `offset` that no other one closes.
   std::optional<size_t> FindOpenQuote(size_t offset) const;
 
  private:
   size_t LineEnd(size_t offset) const;
-  // Past the quoted text or comment that starts at `offset`; else `offset`.
+  // Skips the quoted text or comment that starts at `offset`; returns `offset` if there is none.
   size_t SkipOpaque(size_t offset) const;
   size_t SkipProperties(size_t offset) const;
-  // One past the closing quote, or npos.
+  // Returns the offset one past the closing quote, or npos.
   size_t QuoteEnd(size_t offset) const;
 
   const Source& source_;
   const std::string_view text_;
   const size_t begin_;
-  std::vector<uint32_t> lines_;  // Where each starts.
+  std::vector<uint32_t> lines_;  // where each line starts
 };
 
 struct SyntaxProblem {
@@ -67,7 +67,7 @@ struct SyntaxProblem {
   std::string hint;
 };
 
-// What yaml-cpp's `message` at `offset` means.
+// Explains what yaml-cpp's `message` at `offset` means.
 SyntaxProblem ExplainSyntax(std::string_view message, const YamlText& text, size_t offset);
 
 }  // namespace shardinit
