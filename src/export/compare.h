@@ -12,7 +12,7 @@
 namespace shardinit {
 
 struct Comparison {
-  int64_t tensors = 0, bytes = 0;  // those whose values were compared
+  int64_t tensors = 0, bytes = 0;  // tensors and bytes whose values were compared
   int64_t optimizer_entries = 0;   // entries of an optimizer's state, which is not compared
   Findings findings;               // Empty: all are equal.
 };

@@ -15,7 +15,7 @@ struct ExportRequest {
   std::string folder;
   std::string only;                              // A pattern over paths; empty: all tensors.
   OptionValues options;                          // options of the format
-  std::optional<OptimizerState> optimizer = {};  // its tensors are the plan's
+  std::optional<OptimizerState> optimizer = {};  // The optimizer of the plan's tensors.
   TaskSource* source = nullptr;                  // Null: values are generated.
   WorkerOptions workers;
   // Called about ten times a second; `total` is the number of bytes there will be.

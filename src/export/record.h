@@ -18,7 +18,7 @@ std::string WriteRecord(const Plan& plan, const ExportRequest& request,
                         const std::vector<FileLayout>& files,
                         const std::vector<std::vector<Digest>>& digests);
 
-// Returns the whole record: these lines and the digest of them, which takes the last two lines.
+// Returns the whole record: these lines, then their digest and the closing brace.
 std::string WithDigest(std::string lines);
 
 // A file in a record: its head, followed by boxes, each of which may have a text behind it.
@@ -30,7 +30,7 @@ struct RecordedFile {
   };
   std::string path;
   int64_t size = 0, boxes = 0;
-  std::vector<Part> parts;  // without gaps
+  std::vector<Part> parts;  // parts without gaps
 };
 
 struct Record {

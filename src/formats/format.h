@@ -46,7 +46,7 @@ struct CrcPlace {
 struct FileLayout {
   std::string path;  // path within the folder; `/` makes subfolders
   std::string head;
-  std::vector<FileBox> boxes = {};   // not empty
+  std::vector<FileBox> boxes = {};   // non-empty boxes
   std::vector<FileText> texts = {};  // Ascending. Bytes that nothing covers are zeros.
   int64_t end = 0;                   // The end of the file, if zeros may be the last of it.
   std::vector<CrcPlace> crcs = {};   // ascending
@@ -57,7 +57,7 @@ struct FileLayout {
 // An option of `export` that some formats have; its value is a size.
 struct FormatOption {
   std::string_view flag;    // `--max-shard-size`.
-  std::string_view member;  // its name in the record of an export
+  std::string_view member;  // the name in the record of an export
   std::string_view help, default_text;
 };
 // The bytes given for each option of the format.
@@ -72,7 +72,7 @@ struct LayoutRequest {
 
 // Reads a folder back, whoever wrote it. Formats with the same kind of files share one.
 struct FormatReader {
-  std::string_view what;                     // such as `zarr arrays`
+  std::string_view what;                     // the kind of files: `zarr arrays`
   std::string_view (*name_of)(DType dtype);  // the name of a type in those files
   // None: there is nothing of that kind in the folder. Throws Error (kRefused) if what is there is
   // hostile or damaged.

@@ -40,7 +40,7 @@ using ReadBytes = std::function<void(int64_t offset, int64_t bytes, void* out)>;
 void ReadPiece(const Box& piece, int element_bytes, const Box& box, int64_t first, int64_t count,
                void* out, const ReadBytes& read);
 
-// Does the same from memory, which has the piece's elements from `from_first` on.
+// Does what ReadPiece() does, from memory, which has the piece's elements from `from_first` on.
 void CopyPiece(const Box& piece, int element_bytes, const uint8_t* from, int64_t from_first,
                const Box& box, int64_t first, int64_t count, uint8_t* out);
 

@@ -26,7 +26,7 @@ class Blocks {
   ~Blocks();
   Blocks(const Blocks&) = delete;
 
-  int64_t bytes() const { return layout_.bytes; }  // of each block
+  int64_t bytes() const { return layout_.bytes; }  // bytes per block
   bool empty() const { return free_.empty(); }
   uint8_t* Take();
   void GiveBack(uint8_t* block) { free_.push_back(block); }

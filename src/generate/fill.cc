@@ -43,7 +43,7 @@ class ConstantFiller final : public Filler {
 
  private:
   const int64_t size_;
-  uint8_t element_[8] = {};  // as stored
+  uint8_t element_[8] = {};  // the element as stored
 };
 
 // Makes elements that are one draw each.

@@ -44,7 +44,7 @@ class BoxFiller {
   int64_t elements_;
   int element_bytes_;
   Runs runs_;
-  std::unique_ptr<const Filler> drawn_;  // null for a view
+  std::unique_ptr<const Filler> drawn_;  // Null: the tensor is a view.
   std::unique_ptr<const ViewFiller> view_;
 };
 

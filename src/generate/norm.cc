@@ -77,7 +77,7 @@ void NormFiller::FindNorms(int64_t index, int64_t count, double* norms) const {
   }
   const Runs runs(start, dimensions, length);
   const int64_t size = InfoOf(of_->dtype).bytes;
-  const int64_t terms = std::max<int64_t>(1, kTile / count);  // at a time
+  const int64_t terms = std::max<int64_t>(1, kTile / count);  // terms made at a time
   std::array<uint8_t, kTile * 8> made;
   std::array<double, kParts* kTile> sums = {};
   for (int64_t k = 0; k < terms_; k += terms) {

@@ -26,7 +26,7 @@ class NormalizedFiller final : public Filler {
   const DType dtype_;
   const Stream stream_;
   const double length_;
-  const int64_t extent_;  // of the dimension
+  const int64_t extent_;  // the dimension's extent
   const int64_t inner_;   // Vectors side by side: the number of elements behind the dimension.
   const int64_t vectors_;
   const int64_t each_;   // Vectors of a piece of work, if vectors follow one another.

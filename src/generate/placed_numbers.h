@@ -36,7 +36,7 @@ class PlacedNumbers {
   Program::PlacedFunction function_;
   torch_cpu::Drawn drawn_;
   std::optional<Sampler> sampler_;            // samples JAX's numbers by the key of drawn_
-  uint64_t range_ = 0;                        // of whole numbers
+  uint64_t range_ = 0;                        // the range of whole numbers
   std::unique_ptr<Permutation> permutation_;  // made at its first use
 };
 

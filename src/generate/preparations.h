@@ -34,7 +34,7 @@ class Preparations {
   // Ends a box that needed these.
   void Release(const std::vector<Preparation>& needs);
 
-  int64_t bytes() const { return bytes_; }  // of all that is held
+  int64_t bytes() const { return bytes_; }  // bytes of all that is held
 
  private:
   struct Held {
@@ -50,7 +50,7 @@ class Preparations {
   const Hold hold_;
   std::map<const Tensor*, Held> held_;
   int64_t bytes_ = 0, uses_ = 0;
-  int boxes_ = 0;  // at work
+  int boxes_ = 0;  // boxes at work
 };
 
 }  // namespace shardinit

@@ -102,7 +102,7 @@ class SharedWork {
   }
 
   const std::function<Piece(int64_t)> make_;
-  std::unordered_map<int64_t, std::unique_ptr<Group>> groups_;  // by the number of the group
+  std::unordered_map<int64_t, std::unique_ptr<Group>> groups_;  // groups by their number
   std::atomic<bool> failed_{false};
   std::mutex mutex_;
   std::condition_variable changed_;

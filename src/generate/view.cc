@@ -10,8 +10,8 @@ namespace shardinit {
 namespace {
 
 constexpr size_t kLeaf = 4;  // The most pieces that are looked at one by one.
-constexpr int64_t kDirect =
-    512;  // The fewest elements in a row that are worth a call of their own.
+// The fewest elements in a row that are worth a call of their own.
+constexpr int64_t kDirect = 512;
 constexpr int64_t kScratch = 16 << 10;  // Bytes; they stay in the first-level cache.
 constexpr int64_t kLongestRun = 256;    // Elements; fewer runs fit if they are longer.
 
@@ -193,7 +193,8 @@ void ViewFiller::Find(int64_t first, int64_t last, size_t level, Digits* wanted,
     Find(from, to, level + 1, wanted, parts);
   };
   if (end - begin == place) return find_one(first, last);
-  // Of the first and the last digit only a part may be wanted; of those between, everything is.
+  // The first and the last digit may be wanted only in part; those between are wanted with
+  // everything below them.
   const int64_t whole_begin = first == begin ? begin : begin + place;
   const int64_t whole_end = last == end ? end : end - place;
   find_one(first, whole_begin);

@@ -44,7 +44,7 @@ struct Job : BoxWork {
 
   const std::shared_ptr<Group> group;
   const std::vector<Preparation> needs;
-  // Under the pool's mutex:
+  // The pool's mutex guards these, except the atomic `unwritten`.
   int64_t next_block = 0;             // the next block to generate
   int64_t next_hash = 0;              // the next block to hash
   bool hashing = false;               // Some thread holds `hash`.
@@ -374,7 +374,7 @@ class Workers::Pool {
   Blocks free_;
   std::deque<Waiting> pending_;
   std::deque<Waiting> pending_prepared_;  // tasks that need preparations
-  std::list<JobPtr> preparing_;           // at most one
+  std::list<JobPtr> preparing_;           // One at most.
   Preparations preparations_;
   std::list<JobPtr> active_;  // jobs with blocks left to generate
   std::deque<Block> unwritten_;

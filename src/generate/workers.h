@@ -42,7 +42,7 @@ using BoxElements = std::function<void(int64_t first, int64_t count, void* out)>
 struct BoxWrite {
   const OutputFile* file;
   const uint8_t* data;
-  int64_t bytes, offset;  // in the file
+  int64_t bytes, offset;  // byte count and offset in the file
 };
 
 // Boxes that are made together, in one pass over their sources.
@@ -50,7 +50,7 @@ class BoxPass {
  public:
   virtual ~BoxPass() = default;
 
-  virtual int64_t bytes() const = 0;  // of all of these boxes
+  virtual int64_t bytes() const = 0;  // The bytes of all of these boxes.
   // Makes and hashes the next part of the boxes in so many bytes of memory. Returns how many of
   // their bytes that is. One thread at a time calls it.
   virtual int64_t Make(uint8_t* memory, int64_t bytes, std::vector<BoxWrite>* writes) = 0;

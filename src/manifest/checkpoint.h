@@ -49,8 +49,8 @@ class CheckpointFolder {
 
   // Returns the text of devices.json; empty: there is none.
   std::string ReadDevices() const;
-  // Gives devices.json this text. If it had another one, or was not there, the checkpoint is
-  // unfinished until it is finalized again.
+  // Gives devices.json this text. If that changes the file, the checkpoint is unfinished until it
+  // is finalized again.
   void WriteDevices(const std::string& devices_json) const;
   // Throws Error (kConflict) if devices.json has another text.
   void RequireDevices(const std::string& devices_json) const;

@@ -255,7 +255,7 @@ bool CheckpointCopy::IsEnough(const std::vector<BoxTask>& tasks) {
 std::function<void()> CheckpointCopy::Open(std::vector<BoxTask>* tasks) {
   std::vector<Checked> checked;
   std::vector<BoxTask> opened;
-  std::map<const Tensor*, std::vector<BoxTask>> cut;  // by the tensor that they come from
+  std::map<const Tensor*, std::vector<BoxTask>> cut;  // tasks by the tensor that they come from
   for (BoxTask& task : *tasks) {
     const Origin& origin = OriginOf(task);
     if (origin.same == nullptr) {

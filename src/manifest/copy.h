@@ -90,8 +90,8 @@ class CheckpointCopy final : public TaskSource {
   void Require(const Checked& box) const;
   // Returns who reads piece `number` of a stored tensor in parts; null: nobody does.
   std::shared_ptr<WatchedBox>& WatchedAt(const Tensor& stored, size_t number);
-  // Watches piece `number` of a stored tensor. The first time it also adds a task that compares its
-  // digest.
+  // Watches piece `number` of a stored tensor. The first time it also adds the task and the check
+  // of its digest.
   std::shared_ptr<WatchedBox> Watch(const Tensor& stored, size_t number, int64_t cell_bytes,
                                     std::vector<BoxTask>* tasks, std::vector<Checked>* checked);
   // Returns all of a stored tensor, read from pieces that are watched.

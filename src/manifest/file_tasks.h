@@ -40,9 +40,9 @@ class FileGroups {
 
   // Waits until there is room for another file. Call it before opening the file.
   void WaitForRoom();
-  // Calls `done` when the file's tasks are done and the sources of all files before it are checked,
-  // too. A box is checked with the first file that has some of it, and a file made from a damaged
-  // box must not stay if the run ends before the damage is found.
+  // Calls `done` when the file's tasks are done and the sources of this file and of all files
+  // before it are checked. A box is checked with the first file that has some of it, and a file
+  // made from a damaged box must not stay if the run ends before the damage is found.
   void Add(std::vector<BoxTask> tasks, std::function<void()> done);
   // Waits until all files are done.
   void Finish();

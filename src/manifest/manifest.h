@@ -16,8 +16,8 @@ namespace shardinit {
 enum class IndexMode { kAuto, kAlways, kNever };
 
 struct FinalizeResult {
-  std::vector<int64_t>
-      missing;  // Ranks without a valid receipt. If there are any, nothing was written.
+  // Ranks without a valid receipt. If there are any, nothing was written.
+  std::vector<int64_t> missing;
   bool has_index = false;
 };
 
@@ -29,10 +29,10 @@ struct FileEntry {
 
 // The parts of a rank's receipt that the manifest has.
 struct ReceiptEntry {
-  int64_t size;                   // of the rank file
-  Digest sha256;                  // of the receipt
+  int64_t size;                   // size of the rank file
+  Digest sha256;                  // SHA-256 of the receipt
   std::vector<uint32_t> tensors;  // index in the graph, of each box in the file
-  std::vector<Digest> digests;    // of each box
+  std::vector<Digest> digests;    // digest of each box
 };
 
 ReceiptEntry EntryOf(const Plan& plan, const RankPlan& rank, const Receipt& receipt);

@@ -20,7 +20,7 @@ struct Measurement {
   int64_t not_finite = 0;                   // elements that are NaN or infinite
   std::vector<double> quantiles;            // quantiles at kQuantiles
   std::vector<int64_t> histogram;           // kBars equal parts from min to max
-  std::optional<DeclaredMoments> declared;  // none for a view
+  std::optional<DeclaredMoments> declared;  // None: the tensor is a view.
   std::optional<Fit> fit;
   // The elements are not what the tensor declares: one is not finite and may not be (a file's may),
   // a constant has another value, or a fit as bad has less probability than kLeastProbability.

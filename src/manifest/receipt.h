@@ -13,11 +13,11 @@
 namespace shardinit {
 
 struct Receipt {
-  int64_t size = 0;  // of the rank file
+  int64_t size = 0;  // size of the rank file
   Digest plan_sha256{};
-  Digest metadata_sha256{};      // of all bytes that belong to no box, in order
+  Digest metadata_sha256{};      // digest of all bytes that belong to no box, in order
   std::vector<int64_t> offsets;  // offsets in the file, one per shard of the rank's plan
-  std::vector<Digest> digests;   // of each box's bytes
+  std::vector<Digest> digests;   // digest of each box's bytes
 };
 
 std::string WriteReceipt(const RankPlan& rank, const Receipt& receipt);

@@ -77,7 +77,7 @@ class Sweep final : public BoxPass {
   std::vector<Made> makes_;
   Box hull_;                // the hull of all boxes that are read for their digests or made
   int64_t place_ = 0;       // All elements before this place are done.
-  int64_t next_place_ = 0;  // where the current step ends
+  int64_t next_place_ = 0;  // the end of the current step
 };
 
 }  // namespace shardinit

@@ -12,8 +12,8 @@
 namespace shardinit {
 
 struct VerifyResult {
-  int64_t files = 0, boxes = 0,
-          bytes = 0;  // What was checked; of a checkpoint's files, those of ranks.
+  // Counts of what was checked; of a checkpoint's files, only those of ranks.
+  int64_t files = 0, boxes = 0, bytes = 0;
   Findings findings;  // Empty: all is well.
   Findings foreign;   // Names that are no part of the folder, and that no reader takes for one.
 };
@@ -32,8 +32,8 @@ VerifyResult Verify(const std::string& folder, int jobs, const VerifyProgress& p
 
 // Lists what must be made again for Verify() to find nothing.
 struct Damage {
-  std::vector<int64_t>
-      ranks;                // Ascending; a rank without a receipt is missing anyway, and not here.
+  // Ascending; a rank without a receipt is missing anyway, and not here.
+  std::vector<int64_t> ranks;
   bool completion = false;  // index.h5 or manifest.json, where all ranks are whole
 };
 

@@ -33,7 +33,7 @@ class WatchedBox {
   const FilePiece piece_;
   const int64_t bytes_, cell_bytes_;
   std::mutex mutex_;
-  std::vector<Fingerprint> cells_;  // as they were read first
+  std::vector<Fingerprint> cells_;  // fingerprints of the first reads
   std::vector<bool> read_;          // the cells that were read
 };
 

@@ -23,8 +23,8 @@ std::vector<TensorKind> KindsOf(const Plan& plan);
 
 // The bytes of all tensors together on one rank.
 struct RankLoad {
-  int64_t held = 0;    // whichever rank stores it
-  int64_t stored = 0;  // in the rank's file
+  int64_t held = 0;    // all bytes, whichever rank stores them
+  int64_t stored = 0;  // bytes in the rank's file
 };
 RankLoad LoadOf(const Plan& plan, const std::vector<TensorKind>& kinds, int64_t rank);
 

@@ -19,7 +19,7 @@ struct Change {
 struct TensorDifference {
   std::string path;
   bool before, after;           // Whether each plan has the tensor.
-  std::vector<Change> changes;  // empty unless both plans have it
+  std::vector<Change> changes;  // The changes, if both plans have it.
 };
 
 struct PlanDifference {

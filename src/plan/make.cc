@@ -145,7 +145,7 @@ class LargestRank {
   std::vector<int> group_;  // For each axis, the lowest one that is searched together with it.
   int64_t everywhere_ = 0;  // Bytes of the tensors that have equally much at all indices.
   std::map<std::vector<Pin>, int64_t> pinned_;
-  std::vector<std::pair<int, const Tensor*>> uneven_;  // Each tensor has one of its axes.
+  std::vector<std::pair<int, const Tensor*>> uneven_;  // tensors, each with one of its axes
 };
 
 }  // namespace

@@ -32,7 +32,7 @@ struct RankPlan {
   int64_t rank;
   int format_version;  // the plan's version
   std::vector<int64_t> coordinate;
-  std::vector<Shard> shards;  // in the order of the graph
+  std::vector<Shard> shards;  // shards in the order of the graph
 
   int64_t bytes() const;  // bytes of all shards
 };

@@ -28,13 +28,13 @@ class PickleWriter {
   void BeginDict() { out_ += "}("; }  // Then key, value, key, value, …
   void EndDict() { out_ += 'u'; }
 
-  // An object of a module by its name: `torch`, `float32`.
+  // Writes what a module has under a name, as `torch` has `float32`.
   void Global(std::string_view module, std::string_view name);
-  void Call() { out_ += 'R'; }  // calls a global with a tuple of arguments
+  void Call() { out_ += 'R'; }  // Calls a global with a tuple of arguments.
   // Makes an object of a class. Then comes its state: a dict, or what its `__setstate__` takes.
   void New(std::string_view module, std::string_view name);
   void SetState() { out_ += 'b'; }
-  void PersistentId() { out_ += 'Q'; }  // of the value on top
+  void PersistentId() { out_ += 'Q'; }  // Takes the value on top as the id.
 
   std::string Finish();  // Call it once.
 
@@ -43,7 +43,7 @@ class PickleWriter {
   void Memorize(const std::string& key);
 
   std::string out_ = "\x80\x02";
-  std::unordered_map<std::string, uint32_t> memo_;  // by the bytes that make each value
+  std::unordered_map<std::string, uint32_t> memo_;  // values by the bytes that make them
 };
 
 }  // namespace shardinit::dcp

@@ -20,8 +20,8 @@ namespace {
 
 constexpr char kMetadata[] = ".metadata";
 constexpr size_t kMetadataLimit = size_t{256} << 20;
-constexpr int64_t kMostInText =
-    1 << 20;  // The most bytes of a text in an item: its directory, its pickle.
+// The most bytes of a text in an item: its directory, its pickle.
+constexpr int64_t kMostInText = 1 << 20;
 
 [[noreturn]] void Refuse(const std::string& path, std::string_view what) {
   throw Error(ExitCode::kRefused, fmt::format("`{}` is of no DCP checkpoint that is read here: {}",

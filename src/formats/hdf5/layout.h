@@ -4,13 +4,13 @@
 
 namespace shardinit::hdf5 {
 
-// attributes of a dataset
+// These attributes belong to a dataset.
 inline constexpr char kPath[] = "path";
 inline constexpr char kDType[] = "dtype";
 inline constexpr char kGlobalShape[] = "global_shape";
 inline constexpr char kOffset[] = "offset";
 
-// attributes of the file's root group
+// These attributes belong to the file's root group.
 inline constexpr char kFormatVersionName[] = "format_version";
 inline constexpr char kContractVersionName[] = "contract_version";
 inline constexpr char kEngine[] = "engine";

@@ -15,7 +15,7 @@ namespace shardinit::hdf5 {
 class MemoryFile {
  public:
   File Create(const FileProperties& properties);
-  File Open(const FileProperties& properties);  // once more, after it was closed
+  File Open(const FileProperties& properties);  // Opens it once more, after it was closed.
 
   int64_t size() const { return size_; }
   // Takes out what is in the file beside `boxes`, which HDF5 has given their places: all else is

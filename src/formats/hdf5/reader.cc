@@ -250,7 +250,7 @@ std::string Describe(int fd, size_t most) {
   return out.Finish();
 }
 
-// Is all that the child does: it writes its answer, after one byte that says which kind it is.
+// Does all of the child's work: writes its answer, after one byte that says which kind it is.
 [[noreturn]] void Answer(int fd, int out, size_t most) {
 #ifndef SHARDINIT_SANITIZED  // A sanitizer alone takes more.
   Limit(RLIMIT_AS, rlim_t{1} << 30);

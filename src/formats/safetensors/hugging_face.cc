@@ -90,7 +90,7 @@ bool Rounds(const Tensor& tensor, DType to);
 
 bool Rounds(const ViewNode& node, const View& view, DType from, DType to) {
   if (node.operation == nullptr) return Rounds((*view.drawn)[node.tensor], to);
-  const auto argument = [=](const ViewArgument& value) {  // what `pad` fills up with
+  const auto argument = [=](const ViewArgument& value) {  // the value that `pad` fills up with
     return std::holds_alternative<double>(value) && Rounds(std::get<double>(value), from, to);
   };
   const auto part = [&](const ViewNode& of) { return Rounds(of, view, from, to); };

@@ -74,8 +74,8 @@ void AddChunks(const Tensor& tensor, const std::string& folder, const Shape& chu
 struct TreeLeaf {
   struct Key {
     std::string text;
-    bool is_index = false;  // Whether it is an index of a sequence; else it is a dictionary's key
-                            // or an attribute's name.
+    // Whether it is an index of a sequence; else it is a dictionary's key or an attribute's name.
+    bool is_index = false;
   };
   std::vector<Key> keys;
   std::optional<Shape> chunk;  // None: the leaf is `None`, and has no array.
