@@ -20,7 +20,7 @@
 namespace shardinit {
 namespace {
 
-// Whether a reader of the format would take it for a part of the export.
+// Returns whether a reader of the format would take the name for a part of the export.
 bool IsGlobbed(const std::string& name, const Format& format) {
   const bool is_inner = name.find('/') != name.npos;
   return std::any_of(format.globbed.begin(), format.globbed.end(), [&](std::string_view pattern) {
@@ -28,7 +28,8 @@ bool IsGlobbed(const std::string& name, const Format& format) {
   });
 }
 
-// Whether IsGlobbed() is true of something in a folder. A folder that cannot be read has nothing.
+// Returns whether IsGlobbed() is true of something in a folder; a folder that cannot be read has
+// nothing.
 bool HoldsGlobbed(const std::string& folder, const std::string& name, const Format& format) try {
   bool found = false;
   Walk(folder + "/" + name, [&](const std::string& inner, NameKind) {

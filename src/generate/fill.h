@@ -33,8 +33,8 @@ class BoxFiller {
   // when it needs it; threads that call this at the same time share the work.
   void Prepare() const;
 
-  // Whether many elements in one call cost less each. The caller then asks for as many as there is
-  // memory for.
+  // Returns whether many elements in one call cost less each. The caller then asks for as many as
+  // there is memory for.
   bool wants_long_stretches() const;
 
   int64_t elements() const { return elements_; }

@@ -19,7 +19,7 @@ class TorchSparseFiller final : public Filler {
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override;
 
  private:
-  // Whether each row of a column is zero.
+  // Says for each row of a column whether it is zero.
   using Zeros = std::vector<bool>;
   Zeros FindZeros(int64_t column) const;
 

@@ -23,7 +23,7 @@ class ViewFiller {
   void Prepare() const;
   void Fill(int64_t first, int64_t count, void* out) const;
 
-  // Whether runs are moved; longer stretches then have longer runs.
+  // Returns whether runs are moved; longer stretches then have longer runs.
   bool transposes() const { return transposes_; }
 
  private:

@@ -50,7 +50,7 @@ CheckpointFolder::CheckpointFolder(const std::string& path)
 
 CheckpointFolder::CheckpointFolder(const std::string& path, const std::string& plan_json)
     : root_(Folder::Open(path)) {
-  const bool claimed = IsClaimed(plan_json);  // It is asked before anything is made.
+  const bool claimed = IsClaimed(plan_json);  // Ask before anything is made.
   root_ = Folder::Make(path);
   if (!claimed) {
     NewFile file(root_, kPlanName);

@@ -25,7 +25,7 @@ inline constexpr char kExportName[] = "shardinit-export.json";
 inline constexpr size_t kPlanLimit = size_t{4} << 30;
 inline constexpr size_t kManifestLimit = size_t{4} << 30;
 
-// Whether the text of a manifest says that its plan is this one.
+// Returns whether the text of a manifest says that its plan is this one.
 bool IsManifestFor(std::string_view manifest, std::string_view plan_json);
 
 class CheckpointFolder {

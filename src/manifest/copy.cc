@@ -58,7 +58,7 @@ int64_t CellBytes(int64_t run_bytes) {
                     kSmallestCell, WatchedBox::kLargestCell);
 }
 
-// Whether elements that lie side by side in the view do not lie so in its source.
+// Returns whether elements that lie side by side in the view do not lie so in its source.
 bool Transposes(const View& view) {
   return std::any_of(view.pieces.begin(), view.pieces.end(), [](const Piece& piece) {
     return !piece.loops.empty() && piece.loops.back().from != 1;

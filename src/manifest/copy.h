@@ -69,7 +69,7 @@ class CheckpointCopy final : public TaskSource {
     std::vector<BoxTask> tasks;
   };
 
-  // How much of a box of `from` files want.
+  // A box of `from`, and how much of it files want.
   struct Wanted {
     explicit Wanted(const FilePiece& wanted)
         : piece(&wanted), missing(ElementCount(wanted.box.shape)) {}

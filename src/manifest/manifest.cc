@@ -61,7 +61,7 @@ class Comparison {
   bool equal_ = true;
 };
 
-// Whether the text of a manifest lists the devices of this mesh, which must have some.
+// Returns whether the text of a manifest lists the devices of this mesh, which must have some.
 bool ListsDevicesOf(std::string_view manifest, const Mesh& mesh) {
   Comparison comparison(manifest.substr(std::min(manifest.find(kDevicesKey), manifest.size())));
   JsonWriter out;

@@ -55,10 +55,10 @@ void RequireListedDevices(const CheckpointFolder& folder, const Mesh& mesh);
 // A process with other devices may have given it its name just when that file was written.
 void RemoveManifestOfOthers(const CheckpointFolder& folder, const Mesh& mesh);
 
-// Whether the text of a manifest lists devices.
+// Returns whether the text of a manifest lists devices.
 bool ListsDevices(std::string_view manifest);
 
-// Whether the text of a manifest, which names this `index`, is what WriteManifest() makes.
+// Returns whether the text of a manifest, which names this `index`, is what WriteManifest() makes.
 bool IsManifestOf(std::string_view manifest, const Plan& plan, const Digest& plan_sha256,
                   const std::vector<ReceiptEntry>& ranks, const std::optional<FileEntry>& index);
 
@@ -67,14 +67,14 @@ bool IsManifestOf(std::string_view manifest, const Plan& plan, const Digest& pla
 FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const Digest& plan_sha256,
                         IndexMode index);
 
-// Whether `plan` gets an index.h5 by default.
+// Returns whether `plan` gets an index.h5 in this mode: with kAuto, if the index is worth its size.
 bool WantsIndex(const Plan& plan, IndexMode mode);
 
 // Reads what a manifest's text says of index.h5; `*index` is empty if it lists none. False: it is
 // no manifest of this tool.
 bool ClaimedIndex(std::string_view manifest, std::optional<FileEntry>* index);
 
-// Whether the manifest is there, and lists an index if and only if that is wanted.
+// Returns whether the manifest is there, and lists an index if and only if that is wanted.
 bool IsFinalized(const CheckpointFolder& folder, bool wants_index);
 
 // Returns the SHA-256 of a part of an open file. The file must have all of it. `progress` receives
@@ -94,7 +94,7 @@ using ReceiptVisitor = std::function<void(const RankPlan& rank, const Receipt& r
 // ascending.
 std::vector<int64_t> MissingRanks(const CheckpointFolder& folder, const Plan& plan,
                                   const Digest& plan_sha256, const ReceiptVisitor& found = {});
-// Whether a rank has no valid receipt: it looks no further than the first.
+// Returns whether a rank has no valid receipt; it looks no further than the first.
 bool LacksRank(const CheckpointFolder& folder, const Plan& plan, const Digest& plan_sha256);
 
 }  // namespace shardinit

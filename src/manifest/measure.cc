@@ -27,7 +27,7 @@ namespace {
 constexpr int64_t kBlock = 4 << 20;   // bytes that one thread takes at a time
 constexpr int64_t kTile = 128 << 10;  // bytes that are made and counted while in the cache
 
-// Whether the tensor's elements may be NaN or infinite: those of a file may.
+// Returns whether the tensor's elements may be NaN or infinite: those of a file may.
 bool MayBeAnything(const Tensor& tensor) {
   if (tensor.view == nullptr) return std::holds_alternative<FromFile>(tensor.distribution);
   return std::any_of(tensor.view->pieces.begin(), tensor.view->pieces.end(), [&](const Piece& p) {

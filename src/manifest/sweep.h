@@ -21,7 +21,7 @@ class Sweep final : public BoxPass {
  public:
   struct Source {
     const FilePiece* piece;
-    // Who else reads some of the piece. Null: nobody does, and every element is wanted here.
+    // The other readers of the piece. Null: there are none, and every element is wanted here.
     std::shared_ptr<WatchedBox> watched;
     // Receives the digest, for which all of the piece is read. Null: another pass takes the digest,
     // and this one reads only what is wanted.
@@ -65,7 +65,7 @@ class Sweep final : public BoxPass {
   void ForEachStream(const Visit& visit);
   // Begins the next step, which goes as far as memory for so many bytes reaches.
   void Advance(int64_t bytes, bool reads);
-  // Whether the current step takes all its elements from one box and for one box.
+  // Returns whether the current step takes all its elements from one box and for one box.
   bool IsOneInOne() const;
   void ReadSources();
   void FillMade(Made& made);

@@ -148,7 +148,8 @@ class Verifier {
     return rank >= 0 && rank < plan_.world_size();
   }
 
-  // Whether it is a temporary file, of a run that goes on or was killed: the next run removes it.
+  // Returns whether it is a temporary file, of a run that goes on or was killed: the next run
+  // removes it.
   bool IsTemporary(std::string_view file, bool inner, NameKind kind) const {
     return kind == NameKind::kFile && Belongs(NameOfTemporary(file), inner);
   }

@@ -15,7 +15,7 @@ struct VerifyResult {
   // Counts of what was checked; of a checkpoint's files, only those of ranks.
   int64_t files = 0, boxes = 0, bytes = 0;
   Findings findings;  // Empty: all is well.
-  Findings foreign;   // Names that are no part of the folder, and that no reader takes for one.
+  Findings foreign;   // Names that do not belong, but that no reader takes for a part.
 };
 
 // Receives the bytes hashed so far and in all; called from several threads.

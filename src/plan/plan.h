@@ -41,7 +41,7 @@ struct Plan {
   InitGraph graph;
   int format_version = kFormatVersion;
   int64_t parameters = 0;      // Elements of all drawn tensors except buffers.
-  int64_t bytes = 0;           // Stored bytes, with padding and ties, each replica counted once.
+  int64_t bytes = 0;           // Stored bytes with padding and ties; replicas count once.
   int64_t boxes = 0;           // Different non-empty boxes over all ranks.
   int64_t most_boxes = 0;      // The most boxes of one tensor.
   int64_t max_rank_bytes = 0;  // The most bytes on one rank, whichever rank stores them.
@@ -65,7 +65,7 @@ std::string RankFile(int64_t rank);     // ranks/rank-00017.h5
 std::string ReceiptFile(int64_t rank);  // ranks/rank-00017.json
 // Returns the rank whose receipt has this name in the folder of ranks.
 std::optional<int64_t> RankOfReceipt(const std::string& name);
-// /model/layers/0/…; of a rank's further boxes with a suffix that no path has: `…@1`.
+// Returns `/model/layers/0/…`; the rank's further boxes have a suffix that no path has: `…@1`.
 std::string DatasetPath(const Tensor& tensor, size_t part = 0);
 
 // Writes the member `mesh` of plan.json, manifest.json and `graph --json`.

@@ -11,7 +11,7 @@
 namespace shardinit::dcp {
 
 // Each call puts its value on a stack, in the order of the calls. A container is begun, filled and
-// ended. Call(), New() and SetState() take what is on top of the stack.
+// ended. Call(), SetState() and PersistentId() take what is on top of the stack.
 class PickleWriter {
  public:
   void Text(std::string_view text);  // a `str` of at most 4 GiB - 1

@@ -305,8 +305,8 @@ Holding ReadTensor(const std::string& name, const Value& entry, const Places& pl
 
 constexpr std::string_view kModel = "model.", kOptimizer = "optim.";
 
-// Whether all of a checkpoint is a model or its optimizer, each under a name of its own, and it has
-// the latter.
+// Returns whether all of a checkpoint is a model or its optimizer, each under a name of its own,
+// and whether it has an optimizer.
 bool HasOptimizer(const Value& entries) {
   bool has = false;
   for (size_t i = 0; i + 1 < entries.items.size(); i += 2) {

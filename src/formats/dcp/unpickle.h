@@ -1,5 +1,5 @@
-// Reads pickles that anyone may have written as values. It neither calls nor looks up anything that
-// they name.
+// Reads pickles, which anyone may have written, as values. It neither calls nor looks up anything
+// that they name.
 #pragma once
 
 #include <cstdint>

@@ -95,7 +95,7 @@ void CheckVariables(const std::vector<const Tensor*>& tensors) {
   for (const Complaint* complaint : {&path, &dtype, &twice, &gap}) complaint->ThrowIfAny();
 }
 
-// Puts whole layers into files, as many to a file as fit; a layer that is larger has a file alone.
+// Distributes whole layers, as many to a file as fit; a larger layer has a file alone.
 std::vector<std::vector<FileBox>> DistributeLayers(const LayoutRequest& request) {
   std::vector<std::vector<FileBox>> layers;
   std::unordered_map<std::string, size_t> places;

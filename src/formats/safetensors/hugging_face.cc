@@ -17,7 +17,8 @@ namespace {
 
 const safetensors::Metadata kMetadata = {{"format", "pt"}};
 
-// Puts tensors in order, as many to a file as fit; a tensor that is larger has a file alone.
+// Distributes the tensors in their order, as many to a file as fit; a larger tensor has a file
+// alone.
 std::vector<std::vector<FileBox>> Distribute(const LayoutRequest& request) {
   const int64_t most = request.options.at(&kMaxShardSize);
   std::vector<std::vector<FileBox>> files(1);
@@ -98,7 +99,8 @@ bool Rounds(const ViewNode& node, const View& view, DType from, DType to) {
          std::any_of(node.of.begin(), node.of.end(), part);
 }
 
-// Whether elements may change when the tensor is loaded as type `to`. Integers do not change.
+// Returns whether elements may change when the tensor is loaded as type `to`. Integers do not
+// change.
 bool Rounds(const Tensor& tensor, DType to) {
   const DTypeInfo &from = InfoOf(tensor.dtype), &into = InfoOf(to);
   if (!from.is_float() ||
@@ -137,8 +139,9 @@ void SetDType(nlohmann::json& object, std::string_view dtype) {
   }
 }
 
-// Whether the model can do without its tokens' ids: it generates text, or nothing is known of it.
-// Others compare their input with an id, as CLIP does with the end token's, and fail without one.
+// Returns whether the model can do without its tokens' ids: it generates text, or nothing is known
+// of it. Other models compare their input with an id, as CLIP does with the end token's, and fail
+// without one.
 bool NeedsNoTokenIds(const nlohmann::json& config) {
   if (!config.contains("architectures")) return true;
   const std::string of = config["architectures"].dump();
