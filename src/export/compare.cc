@@ -31,7 +31,7 @@ Contents ReadCheckpoint(const std::string& folder) {
   return contents;
 }
 
-// Of the first kind that the folder holds. `*name_of` says how its files write a type.
+// Reads the first kind of files that the folder holds. `*name_of` says how they write a type.
 Contents Read(const std::string& folder, std::string_view (**name_of)(DType dtype)) {
   RequireFolder(folder);
   *name_of = NameOf;
@@ -48,7 +48,7 @@ Contents Read(const std::string& folder, std::string_view (**name_of)(DType dtyp
       "name a folder that `shardinit gen` or `shardinit export` wrote, or Hugging Face's tools");
 }
 
-// Of all names that begin with it, unless more of them are paths as they are.
+// Removes the prefix from all names that begin with it, unless more of them are paths with it.
 void RemovePrefix(std::string_view prefix, const std::unordered_set<std::string_view>& paths,
                   std::map<std::string, Holding>* tensors) {
   std::map<std::string, Holding> renamed;

@@ -1,4 +1,4 @@
-// Is what a folder holds what a spec says, value by value?
+// Compares what a folder holds with what a spec says, value by value.
 #pragma once
 
 #include <functional>
@@ -12,8 +12,8 @@
 namespace shardinit {
 
 struct Comparison {
-  int64_t tensors = 0, bytes = 0;  // Whose values were compared.
-  int64_t optimizer_entries = 0;   // Of an optimizer's state, which is not compared.
+  int64_t tensors = 0, bytes = 0;  // tensors and bytes whose values were compared
+  int64_t optimizer_entries = 0;   // entries of an optimizer's state, which is not compared
   Findings findings;               // Empty: all are equal.
 };
 

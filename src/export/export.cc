@@ -17,12 +17,11 @@
 namespace shardinit {
 namespace {
 
-// Files that are open at once: small ones, as chunks are, must not wait for
-// one another's disk.
+// Files that are open at once: small ones, as chunks are, must not wait for one another's disk.
 constexpr int64_t kFilesAtOnce = 16;
 constexpr size_t kRecordLimit = size_t{4} << 30;
 
-// Whether the folder holds this export, whole. Anything else there is a conflict.
+// Returns whether the folder holds this export, whole. Throws if anything else is there.
 bool IsThere(const std::string& folder, const std::string& origin,
              const std::vector<FileLayout>& files) {
   if (!Exists(folder) || IsEmptyFolder(folder)) return false;
@@ -36,7 +35,8 @@ bool IsThere(const std::string& folder, const std::string& origin,
         return FileSize(folder + "/" + file.path) != file.size();
       });
       if (damaged == files.end()) {
-        MakeFolder(folder);  // Its name, which a killed run may have left off the disk.
+        // A killed run may have left the folder's name off the disk.
+        MakeFolder(folder);
         return true;
       }
       what =
@@ -63,7 +63,7 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
     return result;
   }
 
-  // All is written beside the folder, and gets its name when all is there.
+  // All files are written beside the folder, which gets its name when all are there.
   NewFolder target(request.folder);
   const Folder& folder = target.folder();
   CheckFreeSpace(folder.fd(), total, request.folder);
@@ -98,7 +98,7 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
   record.Commit();
   for (const std::string& parent : folders) folder.OpenSub(parent).Sync();
   if (target.Commit()) return result;
-  // Of several equal exports at once one gets the name, and the others find it there.
+  // If several equal exports run at once, one gets the name, and the others find it there.
   result.was_there = IsThere(request.folder, WriteOrigin(plan, request), files);
   if (result.was_there) return result;
   throw Error(ExitCode::kConflict, fmt::format("`{}` has appeared meanwhile", request.folder),

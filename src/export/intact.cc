@@ -20,7 +20,7 @@
 namespace shardinit {
 namespace {
 
-// Whether a reader of the format would take it for a part of the export.
+// Returns whether a reader of the format would take the name for a part of the export.
 bool IsGlobbed(const std::string& name, const Format& format) {
   const bool is_inner = name.find('/') != name.npos;
   return std::any_of(format.globbed.begin(), format.globbed.end(), [&](std::string_view pattern) {
@@ -28,7 +28,8 @@ bool IsGlobbed(const std::string& name, const Format& format) {
   });
 }
 
-// Whether that is true of something in a folder; of one that cannot be read it is not.
+// Returns whether IsGlobbed() is true of something in a folder; a folder that cannot be read has
+// nothing.
 bool HoldsGlobbed(const std::string& folder, const std::string& name, const Format& format) try {
   bool found = false;
   Walk(folder + "/" + name, [&](const std::string& inner, NameKind) {
@@ -40,9 +41,9 @@ bool HoldsGlobbed(const std::string& folder, const std::string& name, const Form
   return false;
 }
 
-// Finds what does not belong: damage in the folders of the record, which are the export's alone,
-// and where a reader would take it for a part. Returns the names of the record's files that are
-// files, reached by no link.
+// Finds names that do not belong to the export. They are damage in the record's folders, which are
+// the export's alone, and where a reader would take them for a part; else they are foreign. Returns
+// the names of the record's files that are files and not reached by a link.
 std::unordered_set<std::string> FindFiles(const std::string& folder, const Record& record,
                                           VerifyResult* result) {
   std::unordered_set<std::string> recorded, folders, found;

@@ -1,4 +1,4 @@
-// Is an export what its record says, byte for byte?
+// Checks whether an export is what its record says, byte for byte.
 #pragma once
 
 #include <string>

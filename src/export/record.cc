@@ -12,7 +12,7 @@
 namespace shardinit {
 namespace {
 
-constexpr int kExportVersion = 2;  // 1 had no digest of itself.
+constexpr int kExportVersion = 2;  // Version 1 had no digest of itself.
 
 struct HyperparameterWriter {
   JsonWriter& out;
@@ -25,7 +25,7 @@ struct HyperparameterWriter {
   }
 };
 
-// As `--optimizer` takes it.
+// Writes the optimizer as `--optimizer` takes it.
 void WriteOptimizer(const OptimizerSpec& spec, JsonWriter& out) {
   out.BeginObject().Key("adamw").BeginArray();
   for (const ParamGroup& group : spec.groups) {
@@ -75,7 +75,7 @@ int64_t PlaceIn(const json& number, int64_t low, int64_t high, const std::string
   return number;
 }
 
-// A name within the folder: nothing that a record could lead elsewhere with.
+// Returns a name within the folder: a record must not lead elsewhere.
 std::string PathIn(const json& name, const std::string& record) {
   const std::string path = name.get<std::string>();
   const std::string parts = "/" + path + "/";
@@ -91,7 +91,7 @@ RecordedFile FileIn(const json& in, const std::string& record) {
                     .size = PlaceIn(in.at("size"), 0, std::numeric_limits<int64_t>::max(), record),
                     .parts = {}};
   file.parts.push_back({"", 0, file.size, DigestIn(in.at("head_sha256"), record)});
-  // What goes on to the next part, or to the end.
+  // Ends the last part here and begins one that goes on to the next part, or to the end.
   const auto add = [&](const json& box, const char* place, const char* sha256) {
     RecordedFile::Part& last = file.parts.back();
     const int64_t offset = PlaceIn(box.at(place), last.offset, file.size, record);

@@ -1,5 +1,5 @@
-// shardinit-export.json: what an export was made from, and the digest of every
-// byte of it.
+// shardinit-export.json says what an export was made from, and gives the digest of every byte of
+// it.
 #pragma once
 
 #include <string>
@@ -10,19 +10,18 @@
 
 namespace shardinit {
 
-// What decides the bytes of an export: how its record begins.
+// Writes the beginning of the record: what decides the bytes of an export.
 std::string WriteOrigin(const Plan& plan, const ExportRequest& request);
 
-// `digests[f][b]` is that of box b of file f.
+// `digests[f][b]` is the digest of box b of file f.
 std::string WriteRecord(const Plan& plan, const ExportRequest& request,
                         const std::vector<FileLayout>& files,
                         const std::vector<std::vector<Digest>>& digests);
 
-// The whole record, of the lines before the digest of itself, which has the last two lines.
+// Returns the whole record: these lines, then their digest and the closing brace.
 std::string WithDigest(std::string lines);
 
-// What a record says of a file: its head, and behind that boxes, each with what there is between it
-// and the next.
+// A file in a record: its head, followed by boxes, each of which may have a text behind it.
 struct RecordedFile {
   struct Part {
     std::string tensor;  // Empty: the head.
@@ -31,7 +30,7 @@ struct RecordedFile {
   };
   std::string path;
   int64_t size = 0, boxes = 0;
-  std::vector<Part> parts;  // Without gaps.
+  std::vector<Part> parts;  // parts without gaps
 };
 
 struct Record {

@@ -1,5 +1,5 @@
-// What a folder holds, whoever wrote it: of each tensor its type, its shape and where its
-// elements lie.
+// Describes what a folder holds, whoever wrote it: each tensor's type, shape and the places of its
+// elements.
 #pragma once
 
 #include <cstdint>
@@ -15,21 +15,21 @@ namespace shardinit {
 
 // A tensor as the folder has it.
 struct Holding {
-  std::string file;   // Where it is first met.
-  std::string dtype;  // As files of that kind write it.
+  std::string file;   // the file that names it first
+  std::string dtype;  // the type as files of that kind write it
   Shape shape;
-  std::vector<FilePiece> pieces;  // Together the whole tensor, none of it twice.
+  std::vector<FilePiece> pieces;  // Together they are the whole tensor, none of it twice.
 };
 
-// Throws Error (kRefused) if they are not.
+// Throws Error (kRefused) unless the pieces are the whole tensor, none of it twice.
 void RequireWhole(const std::string& name, const Holding& holding);
 
 struct Contents {
   std::map<std::string, Holding> tensors;
-  Findings findings;  // What is wrong with the folder, but in no tensor's way.
-  // Of an optimizer, which no spec has: not read.
+  Findings findings;  // Faults of the folder that keep no tensor from being read.
+  // Entries of an optimizer, which no spec has; they are not read.
   int64_t optimizer_entries = 0;
-  // What tells the model's names from those, unless it is part of them.
+  // The prefix that tells the model's names from the optimizer's, unless it is part of them.
   std::string_view prefix = {};
 };
 

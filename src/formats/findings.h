@@ -1,4 +1,4 @@
-// What is not as it should be, of which a hostile folder may have any number.
+// Collects faults, of which a hostile folder may have any number.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 namespace shardinit {
 
 struct Finding {
-  std::string file;    // Within the folder.
-  std::string tensor;  // Empty: not about one tensor.
+  std::string file;    // path within the folder
+  std::string tensor;  // Empty: it is not about one tensor.
   std::string message;
 
   bool operator<(const Finding& other) const {
@@ -19,7 +19,8 @@ struct Finding {
   }
 };
 
-// The first by file, tensor and message, whatever the order they come in, and the number of all.
+// Keeps the first findings by file, tensor and message, whatever the order they come in, and counts
+// all.
 class Findings {
  public:
   static constexpr size_t kMost = 1000;

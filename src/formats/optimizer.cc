@@ -16,7 +16,7 @@ namespace shardinit {
 OptimizerState BindOptimizer(OptimizerSpec spec, const InitGraph& graph, Diagnostics& diagnostics) {
   std::vector<const Located<std::string>*> patterns;
   std::vector<std::string> texts;
-  std::vector<size_t> groups;  // Of each pattern.
+  std::vector<size_t> groups;  // the group of each pattern
   for (size_t g = 0; g < spec.groups.size(); ++g) {
     for (const Located<std::string>& pattern : spec.groups[g].params) {
       patterns.push_back(&pattern);

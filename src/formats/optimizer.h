@@ -1,4 +1,4 @@
-// Of which tensors an optimizer has a state.
+// Finds the tensors for which an optimizer has a state.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,8 @@ namespace shardinit {
 
 struct OptimizerState {
   OptimizerSpec spec;
-  // The number of its parameter group in the spec. What is not here has no state.
+  // The number of each tensor's parameter group in the spec. A tensor that is not here has no
+  // state.
   std::unordered_map<const Tensor*, size_t> group_of;
 
   bool has_hyperparameters() const { return !spec.groups[0].hyperparameters.empty(); }

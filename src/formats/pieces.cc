@@ -14,12 +14,11 @@
 namespace shardinit {
 namespace {
 
-// Short runs of a piece that lie near one another are read together, with what lies between them:
-// up to a gap that takes as long to read as another call.
+// Short runs of a piece that lie near one another are read together, with what lies between them. A
+// gap of kGap takes as long to read as another call.
 constexpr int64_t kSpan = 1 << 20, kGap = 8 << 10;
 
-// The part that a piece and a wanted box share, as runs of elements that are
-// consecutive in both.
+// The part that a piece and a wanted box share, as runs of elements that are consecutive in both.
 class SharedRuns {
  public:
   SharedRuns(const Box& piece, const Box& wanted) : piece_(piece), wanted_(wanted) {
@@ -35,7 +34,7 @@ class SharedRuns {
       --outer_;
       const int64_t extent = shared_.shape[outer_];
       length_ *= extent;
-      // Only whole dimensions in both merge with the one before.
+      // Only a dimension that is whole in both merges with the one before.
       if (extent != piece.shape[outer_] || extent != wanted.shape[outer_]) break;
     }
     for (size_t d = 0; d < outer_; ++d) count_ *= shared_.shape[d];
@@ -43,7 +42,8 @@ class SharedRuns {
 
   int64_t length() const { return length_; }
   int64_t count() const { return length_ > 0 ? count_ : 0; }
-  // The first run that reaches behind an element of the wanted box: their places ascend.
+  // Returns the first run that reaches behind an element of the wanted box; the runs' places
+  // ascend.
   int64_t FirstBehind(int64_t element) const {
     int64_t run = 0;
     for (int64_t end = count(); run < end;) {
@@ -52,7 +52,7 @@ class SharedRuns {
     }
     return run;
   }
-  // Where run r begins in each of the two.
+  // These return where run r begins in the piece and in the wanted box.
   int64_t InPiece(int64_t run) const { return Position(run, piece_); }
   int64_t InWanted(int64_t run) const { return Position(run, wanted_); }
 
@@ -73,11 +73,12 @@ class SharedRuns {
 
   const Box &piece_, &wanted_;
   Box shared_;
-  size_t outer_;  // Dimensions that number the runs.
+  size_t outer_;  // the number of dimensions that number the runs
   int64_t length_ = 1, count_ = 1;
 };
 
-// Where boxes begin in the most places: those that a sweep along it meets together are few.
+// Returns the dimension along which boxes begin in the most places: a sweep along it meets few
+// boxes together.
 size_t MostCut(const std::vector<const Box*>& boxes) {
   size_t most = 0, dimension = 0;
   for (size_t d = 0; d < boxes[0]->shape.size(); ++d) {
@@ -112,7 +113,7 @@ std::optional<std::pair<size_t, size_t>> FindOverlap(const std::vector<const Box
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     return boxes[a]->offset[along] < boxes[b]->offset[along];
   });
-  std::vector<size_t> met;  // That reach to where the sweep is.
+  std::vector<size_t> met;  // the boxes that reach to where the sweep is
   for (const size_t i : order) {
     const int64_t begin = boxes[i]->offset[along];
     std::erase_if(met, [&](size_t other) {
@@ -127,13 +128,13 @@ std::optional<std::pair<size_t, size_t>> FindOverlap(const std::vector<const Box
 }
 
 void ReadPart(const FilePiece& piece, Fd* fd, int64_t offset, int64_t bytes, void* out) {
-  // O_NONBLOCK: a FIFO that took the file's place must not make anyone wait.
+  // With O_NONBLOCK, a FIFO that took the file's place makes nobody wait.
   if (!*fd) *fd = OpenAt(AT_FDCWD, piece.file, O_RDONLY | O_NONBLOCK);
   if (!*fd) throw SystemError("read", piece.file);
   errno = 0;
   if (ReadAll(fd->get(), out, static_cast<size_t>(bytes), piece.offset + offset)) return;
   if (errno != 0) throw SystemError("read", piece.file);
-  ThrowChanged(piece);  // It has become shorter.
+  ThrowChanged(piece);  // The file has become shorter.
 }
 
 void ThrowChanged(const FilePiece& piece) {

@@ -1,4 +1,4 @@
-// A tensor that lies in pieces in files, read as if it were one array.
+// Reads a tensor that lies in pieces in files as if it were one array.
 #pragma once
 
 #include <cstdint>
@@ -16,35 +16,36 @@ namespace shardinit {
 struct FilePiece {
   Box box;
   std::string file;
-  int64_t offset;  // Of the box's first byte in the file.
+  int64_t offset;  // the offset of the box's first byte in the file
 };
 
-// Whether two boxes of a tensor share an element; and how many they share.
+// Overlap() says whether two boxes of a tensor share an element, SharedElements() how many they
+// share.
 bool Overlap(const Box& a, const Box& b);
 int64_t SharedElements(const Box& a, const Box& b);
-// The first two found, of boxes of one tensor, that share an element.
+// Returns the first two found among boxes of one tensor that share an element.
 std::optional<std::pair<size_t, size_t>> FindOverlap(const std::vector<const Box*>& boxes);
 
-// Reads bytes of a piece, from `offset` in it on; `fd` is its file, and is opened if it is none.
+// Reads bytes of a piece, from `offset` in it on. `fd` is its file; if `fd` is empty, it is opened.
 // Throws Error (kWorld).
 void ReadPart(const FilePiece& piece, Fd* fd, int64_t offset, int64_t bytes, void* out);
-// Throws Error (kWorld): its file is not what it was.
+// Throws Error (kWorld), which says that the piece's file has changed.
 [[noreturn]] void ThrowChanged(const FilePiece& piece);
 
-// The most elements that follow one another both in a piece and in a box.
+// Returns the most elements that follow one another both in the piece and in the box.
 int64_t RunLength(const Box& piece, const Box& box);
 
-// As ReadPieces() does, from a single piece, whose bytes `read` gives.
+// Does what ReadPieces() does, from a single piece whose bytes `read` gives.
 using ReadBytes = std::function<void(int64_t offset, int64_t bytes, void* out)>;
 void ReadPiece(const Box& piece, int element_bytes, const Box& box, int64_t first, int64_t count,
                void* out, const ReadBytes& read);
 
-// The same from memory, which has the piece's elements from `from_first` on.
+// Does what ReadPiece() does, from memory, which has the piece's elements from `from_first` on.
 void CopyPiece(const Box& piece, int element_bytes, const uint8_t* from, int64_t from_first,
                const Box& box, int64_t first, int64_t count, uint8_t* out);
 
-// Reads elements first … first + count - 1 of a box, in the box's row-major
-// order, from the pieces that have them. Safe to use from several threads.
+// Reads elements first … first + count - 1 of a box, in the box's row-major order, from the pieces
+// that have them. It is safe to use from several threads.
 void ReadPieces(const std::vector<FilePiece>& pieces, int element_bytes, const Box& box,
                 int64_t first, int64_t count, void* out);
 

@@ -1,5 +1,5 @@
-// What a thread does with a block in its hands, which needs nothing that threads share: makes it
-// and hashes it, tile by tile, while those are in its cache.
+// Makes and hashes a block that one thread holds, tile by tile, while the tiles are in its cache.
+// It needs nothing that threads share.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ struct BoxWork {
   const BoxTask task;
   const BoxFiller filler;
   const int64_t block_elements, blocks;  // A pass counts as one block.
-  Sha256 hash;                           // Of the blocks in order; one thread at a time.
-  uint32_t crc = 0;                      // The same, if the task wants it.
+  Sha256 hash;       // SHA-256 of the blocks in order, which one thread at a time updates.
+  uint32_t crc = 0;  // Their CRC-32, if the task wants it.
 };
 
 struct BlockWork {
@@ -33,12 +33,12 @@ struct BlockWork {
   int64_t index = 0;
   uint8_t* data = nullptr;
   bool hash = false;  // The block is next in turn, and this thread has the box's hash.
-  int64_t made = 0, hashed = 0, bytes = 0;  // Of the block; `bytes` are all of it.
-  std::vector<BoxWrite> writes = {};        // Of a pass.
+  int64_t made = 0, hashed = 0, bytes = 0;  // Bytes of the block; `bytes` are all of it.
+  std::vector<BoxWrite> writes = {};        // the writes of a pass
 };
 
-// Makes and hashes until one of the blocks is done: two at once, since hashing two takes the time
-// of one.
+// Makes and hashes until one of the blocks is done. It takes two at once, since hashing two takes
+// the time of one.
 void WorkOn(BlockWork& a, BlockWork& b, WorkCounters& counters);
 
 }  // namespace shardinit

@@ -19,8 +19,8 @@ constexpr int64_t kSmallestBlock = 256 << 10;
 
 BlockLayout BlocksFor(const WorkerOptions& options) {
   const int jobs = options.jobs > 0 ? options.jobs : AvailableCores();
-  // Two in each generating thread's hands, one more waiting for its hash; for
-  // each writer one in its hands and one waiting.
+  // Each generating thread holds two blocks and has one more waiting for its hash; each writer
+  // holds one and has one waiting.
   const int64_t wanted = 3 * int64_t{jobs} + 2 * int64_t{options.writers};
   const int64_t bytes = std::clamp(options.memory / wanted / kDirectUnit * kDirectUnit,
                                    kSmallestBlock, kLargestBlock);

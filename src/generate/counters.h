@@ -1,4 +1,4 @@
-// What work costs: bytes and time, counted by all threads.
+// Counts the bytes and the time that work takes, over all threads.
 #pragma once
 
 #include <atomic>
@@ -7,7 +7,7 @@
 
 namespace shardinit {
 
-// What has been done so far, and the time all threads together spent on it.
+// The work done so far, and the time that all threads together spent on it.
 struct WorkCounters {
   std::atomic<int64_t> generated_bytes{0}, hashed_bytes{0}, written_bytes{0}, direct_bytes{0};
   std::atomic<int64_t> generate_ns{0}, hash_ns{0}, write_ns{0}, sync_ns{0}, metadata_ns{0},

@@ -1,4 +1,4 @@
-// Random elements of runs.
+// Draws the random elements of runs.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,11 @@
 
 namespace shardinit {
 
-// Elements drawn or computed at a time: few enough for an expression's slots to
-// stay in the first-level cache, enough to hide the cost of choosing an operation.
+// Elements drawn or computed at a time: few enough for an expression's slots to stay in the
+// first-level cache, enough to hide the cost of choosing an operation.
 inline constexpr int64_t kTile = 512;
 
-// Writes elements first … first + count - 1 of the runs, one run after another,
-// encoded as `dtype`.
+// Writes elements first … first + count - 1 of the runs, one run after another, encoded as `dtype`.
 void DrawRuns(const Runs& runs, const Sampler& sampler, Stream stream, int64_t first, int64_t count,
               DType dtype, void* out);
 

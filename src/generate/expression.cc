@@ -63,12 +63,12 @@ void ExpressionFiller::Fill(const Runs& runs, int64_t first, int64_t count, void
   }
 }
 
-// Along the last dimension indices count up, the others stand still.
+// Along the last dimension an index counts up; the others stay the same.
 void ExpressionFiller::FillIndices(const Runs& runs, int64_t first, int64_t count,
                                    double* slots) const {
   if (program_->indices.empty()) return;
   const int rank = static_cast<int>(shape_.size());
-  Shape at(shape_.size());  // In the tensor.
+  Shape at(shape_.size());  // indices in the tensor
   for (int64_t done = 0; done < count;) {
     const int64_t run = (first + done) / runs.length(), column = (first + done) % runs.length();
     const int64_t linear = runs.Start(run) + column;

@@ -1,4 +1,4 @@
-// The values of an expression over elements, `init: {expr: …}`.
+// Computes the values of an expression over elements, `init: {expr: …}`.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ class ExpressionFiller final : public Filler {
  public:
   ExpressionFiller(const Expression& expression, const Tensor& tensor);
 
-  // Throws Error (kUsage) for an element that is not a number, or that the
-  // tensor's type cannot hold.
+  // Throws Error (kUsage) for an element that is not a number, or that the tensor's type cannot
+  // hold.
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override;
 
  private:
@@ -33,7 +33,7 @@ class ExpressionFiller final : public Filler {
   DType dtype_;
   Shape shape_;
   Stream stream_;
-  std::vector<PlacedNumbers> placed_;  // Of the program's calls.
+  std::vector<PlacedNumbers> placed_;  // one for each call of the program
 };
 
 }  // namespace shardinit

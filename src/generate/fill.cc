@@ -22,7 +22,7 @@
 namespace shardinit {
 namespace {
 
-// Bytes that a thread takes at a time: much more work than taking them is.
+// Bytes that a thread takes at a time: making them is much more work than taking them.
 constexpr int64_t kBlock = 1 << 20, kLongBlock = 4 << 20;
 
 class ConstantFiller final : public Filler {
@@ -31,7 +31,7 @@ class ConstantFiller final : public Filler {
     EncodeNumber(value, dtype, element_);
   }
 
-  // Doubling copies: what is written so far is the source of the next.
+  // Copies by doubling: the bytes written so far are the source of the next.
   void Fill(const Runs&, int64_t, int64_t count, void* out) const override {
     auto* at = static_cast<uint8_t*>(out);
     const int64_t bytes = count * size_;
@@ -43,10 +43,10 @@ class ConstantFiller final : public Filler {
 
  private:
   const int64_t size_;
-  uint8_t element_[8] = {};  // As it is stored.
+  uint8_t element_[8] = {};  // the element as stored
 };
 
-// Elements that are one draw each.
+// Makes elements that are one draw each.
 class SampleFiller final : public Filler {
  public:
   SampleFiller(const Sampler& sampler, const Tensor& tensor)

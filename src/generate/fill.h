@@ -1,4 +1,4 @@
-// The values of a box, any stretch of it alone.
+// Makes the values of a box; any stretch can be made alone.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,16 @@
 
 namespace shardinit {
 
-// Makes elements of a tensor that is drawn, as stored bytes, wherever they stand.
+// Returns what makes a drawn tensor's elements, as stored bytes, wherever they stand.
 std::unique_ptr<const Filler> FillerOf(const Tensor& tensor);
 
 class ViewFiller;
 
-// What BoxFiller::Prepare prepares, each once.
+// Lists what BoxFiller::Prepare prepares, each tensor once.
 std::vector<Preparation> PreparationsOf(const Tensor& tensor, const Box& box);
 
-// Makes elements of one box of a tensor, as stored bytes, in the box's own
-// row-major order. Safe to use from several threads.
+// Makes elements of one box of a tensor, as stored bytes, in the box's own row-major order. It is
+// safe to use from several threads.
 class BoxFiller {
  public:
   BoxFiller(const Tensor& tensor, const Box& box);
@@ -29,12 +29,11 @@ class BoxFiller {
   // Writes elements first … first + count - 1 of the box to `out`.
   void Fill(int64_t first, int64_t count, void* out) const;
 
-  // What must be there before the first element, such as a whole matrix. Fill
-  // makes it where it is needed; threads that call this at the same time share
-  // the work.
+  // Makes what must be there before the first element, such as a whole matrix. Fill also does so
+  // when it needs it; threads that call this at the same time share the work.
   void Prepare() const;
 
-  // Whether many elements in one go cost less each: then ask for as many as
+  // Returns whether many elements in one call cost less each. The caller then asks for as many as
   // there is memory for.
   bool wants_long_stretches() const;
 
@@ -45,7 +44,7 @@ class BoxFiller {
   int64_t elements_;
   int element_bytes_;
   Runs runs_;
-  std::unique_ptr<const Filler> drawn_;  // Else:
+  std::unique_ptr<const Filler> drawn_;  // Null: the tensor is a view.
   std::unique_ptr<const ViewFiller> view_;
 };
 

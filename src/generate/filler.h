@@ -1,4 +1,4 @@
-// How the elements of a tensor that is drawn are made.
+// Makes the elements of a drawn tensor.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,12 @@
 
 namespace shardinit {
 
-// Of one tensor. Safe to use from several threads.
+// Makes elements of one tensor. It is safe to use from several threads.
 class Filler {
  public:
   virtual ~Filler() = default;
 
-  // As BoxFiller's.
+  // Does what BoxFiller::Prepare does.
   virtual void Prepare() const {}
 
   // Writes elements first … first + count - 1 of the runs, one run after another, as stored bytes.

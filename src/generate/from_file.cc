@@ -9,10 +9,10 @@
 namespace shardinit {
 namespace {
 
-// Bytes from one short run to the next, up to which it takes less time to read those between, too,
-// than to read each run on its own.
+// Up to this many bytes from one short run to the next, reading those between, too, takes less time
+// than reading each run on its own.
 constexpr int64_t kNear = 4096;
-constexpr int64_t kSpan = 256 << 10;  // Bytes that are read then at a time.
+constexpr int64_t kSpan = 256 << 10;  // bytes read at a time then
 
 }  // namespace
 

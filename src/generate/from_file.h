@@ -1,4 +1,4 @@
-// The values of a tensor that a file has, `init: {file: …}`: its bytes, as they are.
+// Gives the values of a tensor from a file, `init: {file: …}`: the file's bytes, unchanged.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ class FromFileFiller final : public Filler {
  public:
   FromFileFiller(const FromFile& from_file, const Tensor& tensor);
 
-  // Throws Error as CheckedFile does; kUsage for a bool that is neither 0 nor 1.
+  // Throws Error as CheckedFile does, and kUsage for a bool that is neither 0 nor 1.
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override;
 
  private:

@@ -14,9 +14,9 @@
 namespace shardinit {
 namespace {
 
-constexpr int64_t kParts = 8;  // Of each norm: term k goes to sum k mod 8.
+constexpr int64_t kParts = 8;  // Each norm has so many sums: term k goes to sum k mod 8.
 
-// Of the sum of all parts.
+// Returns the root of the sum of all parts.
 template <typename F>
 double RootOf(F s) {
   return std::sqrt(((s(0) + s(1)) + (s(2) + s(3))) + ((s(4) + s(5)) + (s(6) + s(7))));
@@ -30,7 +30,7 @@ NormFiller::NormFiller(const Norm& norm, const Tensor& tensor)
   int64_t stride = 1;
   for (size_t d = of_->shape.size(); d-- > 0;) {
     const int64_t extent = of_->shape[d];
-    // One term or many, a norm over a dimension of size 1 is the same.
+    // A norm over a dimension of size 1 is the same whether the dimension counts or not.
     const bool is_over = of_all || tensor.shape[d] != extent;
     std::vector<Runs::Dimension>& of = is_over ? over_ : kept_;
     if (is_over) terms_ *= extent;
@@ -77,7 +77,7 @@ void NormFiller::FindNorms(int64_t index, int64_t count, double* norms) const {
   }
   const Runs runs(start, dimensions, length);
   const int64_t size = InfoOf(of_->dtype).bytes;
-  const int64_t terms = std::max<int64_t>(1, kTile / count);  // At a time.
+  const int64_t terms = std::max<int64_t>(1, kTile / count);  // terms made at a time
   std::array<uint8_t, kTile * 8> made;
   std::array<double, kParts* kTile> sums = {};
   for (int64_t k = 0; k < terms_; k += terms) {

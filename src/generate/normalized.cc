@@ -13,8 +13,8 @@
 namespace shardinit {
 namespace {
 
-constexpr int64_t kPiece = 64 << 10;  // Elements that make a piece of work, about.
-constexpr int64_t kSums = 8;          // Of each vector: element k goes to sum k mod 8.
+constexpr int64_t kPiece = 64 << 10;  // About how many elements make a piece of work.
+constexpr int64_t kSums = 8;  // Each vector has so many sums: element k goes to sum k mod 8.
 
 const Sampler& StandardNormal() {
   static const Sampler kNormal = MakeNormal(0, 1);
@@ -25,7 +25,7 @@ int64_t CountBehind(const Shape& shape, int64_t axis) {
   return ElementCount(Shape(shape.begin() + axis + 1, shape.end()));
 }
 
-// From sums that are `stride` apart.
+// `sums` are `stride` apart.
 double Factor(const double* sums, int64_t stride, double length) {
   const auto s = [&](int i) { return sums[i * stride]; };
   const double square = ((s(0) + s(1)) + (s(2) + s(3))) + ((s(4) + s(5)) + (s(6) + s(7)));
@@ -94,10 +94,10 @@ void NormalizedFiller::Fill(const Runs& runs, int64_t first, int64_t count, void
   while (count > 0) {
     const int64_t in_run = first % runs.length();
     const int64_t index = runs.Start(first / runs.length()) + in_run;
-    // A stretch of neighbours: along a vector, or side by side.
+    // A stretch is neighbours along a vector, or side by side.
     const int64_t stretch = inner_ == 1 ? extent_ - index % extent_ : inner_ - index % inner_;
     int64_t left = std::min({count, runs.length() - in_run, stretch});
-    // All pieces of the stretch at once: threads then share them out.
+    // This finishes all pieces of the stretch at once, so that threads share them out.
     if (inner_ > 1) work_.Finish(PieceOf(index), PieceOf(index + left - 1) + 1);
     count -= left;
     for (int64_t n, done = 0; left > 0; done += n, first += n, left -= n) {

@@ -1,5 +1,5 @@
-// Vectors of one length along a dimension: normal vectors, divided by their
-// lengths, for which a shard that is cut along them draws the whole vectors.
+// Makes vectors of one length along a dimension: normal vectors, divided by their lengths. A shard
+// that cuts these vectors draws them whole.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +18,19 @@ class NormalizedFiller final : public Filler {
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override;
 
  private:
-  int64_t PieceOf(int64_t index) const;  // That has the vector of this element.
-  // Of each vector of a piece, length / its length.
+  int64_t PieceOf(int64_t index) const;  // The piece that has this element's vector.
+  // For each vector of a piece, length / its norm.
   using Factors = std::vector<double>;
   Factors FindFactors(int64_t piece) const;
 
   const DType dtype_;
   const Stream stream_;
   const double length_;
-  const int64_t extent_;  // Of the dimension.
-  const int64_t inner_;   // Vectors side by side: elements behind the dimension.
+  const int64_t extent_;  // the dimension's extent
+  const int64_t inner_;   // Vectors side by side: the number of elements behind the dimension.
   const int64_t vectors_;
-  const int64_t each_;   // Of a piece of work, if vectors follow one another.
-  const int64_t tiles_;  // Pieces of those side by side, else.
+  const int64_t each_;   // Vectors of a piece of work, if vectors follow one another.
+  const int64_t tiles_;  // Pieces of the vectors that lie side by side, otherwise.
   mutable SharedWork<Factors> work_;
 };
 

@@ -22,7 +22,8 @@
 
 namespace shardinit {
 
-// rows x columns of it; the orthonormal ones are the columns if these are fewer, else the rows.
+// The matrix has rows x columns elements. Its columns are orthonormal if they are fewer, else its
+// rows.
 class WholeMatrix {
  public:
   WholeMatrix(const Stream& stream, double gain, OrthogonalSize size)
@@ -36,7 +37,7 @@ class WholeMatrix {
         reflections_([this](int64_t b) { return MakeBlock(b); }),
         panels_([this](int64_t p) { return MakePanel(p); }) {}
 
-  // Row-major. Makes it first: threads that come meanwhile take part.
+  // Returns the elements, row-major. Makes them first; threads that come meanwhile take part.
   const float* Values() {
     if (stream_.engine == &kTorchCpu) {
       std::call_once(allocated_, [this] { values_ = MakeTorch(); });
@@ -67,9 +68,9 @@ class WholeMatrix {
     values_ = Allocate<float>(longer_ * shorter_);
   }
 
-  // As torch.nn.init.orthogonal_: the factor Q of a matrix of normal numbers, with the signs for
-  // which R has a positive diagonal. That is what orthonormalizing the columns one after another
-  // gives, here in f64 and twice, which is enough.
+  // Does what torch.nn.init.orthogonal_ does: the result is the factor Q of a matrix of normal
+  // numbers, with the signs for which R has a positive diagonal. Orthonormalizing the columns one
+  // after another gives the same; here this is done in f64 and twice, which is enough.
   std::unique_ptr<float[]> MakeTorch() const {
     const auto longer = static_cast<size_t>(longer_), shorter = static_cast<size_t>(shorter_);
     auto values = Allocate<float>(longer_ * shorter_);
@@ -96,7 +97,7 @@ class WholeMatrix {
     return values;
   }
 
-  // In eight sums, the same of any compiler.
+  // Adds up in eight sums, so that every compiler gives the same result.
   static double Dot(const double* a, const double* b, size_t n) {
     std::array<double, 8> sums = {};
     size_t i = 0;
@@ -159,7 +160,7 @@ class WholeMatrix {
 
 namespace {
 
-// The one that boxes at work have already, else a new one.
+// Returns the matrix that boxes at work have already, or a new one.
 std::shared_ptr<WholeMatrix> FindMatrix(const Stream& stream, double gain, OrthogonalSize size) {
   static std::mutex mutex;
   static std::map<std::tuple<Stream, double, int64_t, int64_t>, std::weak_ptr<WholeMatrix>>
@@ -202,7 +203,7 @@ void OrthogonalFiller::Fill(const Runs& runs, int64_t first, int64_t count, void
   auto* to = static_cast<uint8_t*>(out);
   const int64_t bytes = InfoOf(dtype_).bytes;
   const size_t last = shape_.size() - 1;
-  Shape at(shape_.size());  // In the tensor.
+  Shape at(shape_.size());  // indices in the tensor
   while (count > 0) {
     const int64_t column = first % runs.length();
     int64_t rest = runs.Start(first / runs.length()) + column, base = 0;
@@ -213,7 +214,7 @@ void OrthogonalFiller::Fill(const Runs& runs, int64_t first, int64_t count, void
       base += at[d] * stride_[d];
       zero |= d != last && centre_[d] >= 0 && at[d] != centre_[d];
     }
-    // A stretch along the last dimension.
+    // A stretch lies along the last dimension.
     const int64_t n = std::min({count, runs.length() - column, shape_[last] - at[last]});
     for (int64_t i = 0; i < n; ++i, to += bytes) {
       const bool off = zero || (centre_[last] >= 0 && at[last] + i != centre_[last]);

@@ -1,5 +1,5 @@
-// The values of an orthogonal matrix: it is made whole, once for all boxes of it that
-// are at work, and boxes are copied from it.
+// Makes the values of an orthogonal matrix: it is made whole, once for all boxes of it that are at
+// work, and boxes are copied from it.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ class OrthogonalFiller final : public Filler {
  private:
   DType dtype_;
   Shape shape_;
-  // Of each dimension: how far apart its neighbours are in the matrix, and the only
-  // place along it where the matrix is, or -1.
+  // For each dimension: how far apart its neighbours are in the matrix, and the only index along it
+  // where the matrix is, or -1.
   Shape stride_, centre_;
   std::shared_ptr<WholeMatrix> matrix_;
 };

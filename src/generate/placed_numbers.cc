@@ -14,9 +14,9 @@
 namespace shardinit {
 namespace {
 
-// Scattered numbers that lie so near to one another are made with all that are between.
+// Scattered numbers that lie within such a window are made with all those between.
 constexpr uint64_t kLongestWindow = 1 << 22;
-// Those of JAX cost the same wherever they are.
+// JAX's numbers cost the same wherever they are.
 constexpr uint64_t kLongestJaxWindow = 1 << 10;
 
 }  // namespace
@@ -77,7 +77,8 @@ void PlacedNumbers::Make(uint64_t first, size_t count, Window& window) const {
     case Program::PlacedKind::kNormal:
     case Program::PlacedKind::kPairs:
     case Program::PlacedKind::kTruncatedNormal: {
-      // Encoded numbers take no more bytes: from the last on each finds its place.
+      // Encoded numbers take no more bytes than doubles: decoding from the last one on overwrites
+      // none that is still needed.
       auto* bytes = reinterpret_cast<uint8_t*>(window.values.data());
       kernels::FillTorch(drawn_, first, count, bytes);
       const auto size = static_cast<size_t>(InfoOf(drawn_.dtype).bytes);
@@ -103,7 +104,8 @@ void PlacedNumbers::Get(const double* element, size_t count, Window& window, dou
     }
     const auto at = static_cast<uint64_t>(element[i]);
     if (!has(at)) {
-      // All that are left, if they are near; else as many as follow one another.
+      // The window gets all numbers that are left, if they are near; else those that follow one
+      // another.
       uint64_t low = at, high = at;
       for (size_t k = i; k < count; ++k) {
         if (!exists(element[k])) continue;

@@ -1,4 +1,4 @@
-// Numbers of torch_cpu and jax_threefry that an expression takes by their place.
+// Makes numbers of torch_cpu and jax_threefry that an expression takes by their place.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,20 @@
 
 namespace shardinit {
 
-// Those of one call in an expression. Safe to use from several threads.
+// The numbers of one call in an expression. It is safe to use from several threads.
 class PlacedNumbers {
  public:
   PlacedNumbers(const Program::PlacedCall& call, const Stream& stream);
   ~PlacedNumbers();
   PlacedNumbers(PlacedNumbers&&) noexcept;
 
-  // Numbers that one thread has at hand, as neighbours are asked for one after another.
+  // The numbers that one thread has at hand, since callers ask for neighbours one after another.
   struct Window {
     uint64_t first = 0;
     std::vector<double> values = {};
   };
 
-  // out[i] = number element[i], or NaN if there is none.
+  // Sets out[i] to number element[i], or to NaN if there is none.
   void Get(const double* element, size_t count, Window& window, double* out) const;
 
  private:
@@ -35,9 +35,9 @@ class PlacedNumbers {
 
   Program::PlacedFunction function_;
   torch_cpu::Drawn drawn_;
-  std::optional<Sampler> sampler_;            // Of JAX's numbers, by the key of drawn_.
-  uint64_t range_ = 0;                        // Of whole numbers.
-  std::unique_ptr<Permutation> permutation_;  // Made when it is first asked for.
+  std::optional<Sampler> sampler_;            // samples JAX's numbers by the key of drawn_
+  uint64_t range_ = 0;                        // the range of whole numbers
+  std::unique_ptr<Permutation> permutation_;  // made at its first use
 };
 
 }  // namespace shardinit

@@ -16,8 +16,8 @@
 
 namespace shardinit {
 
-// Pieces are numbered from 0, and there may be any number of them: memory is taken for those
-// that are asked for, a few hundred neighbours at a time.
+// Pieces are numbered from 0, and there may be any number of them: memory is taken for those that
+// are asked for, a few hundred neighbours at a time.
 template <typename Piece>
 class SharedWork {
   enum State : uint8_t { kNew, kBegun, kMade };
@@ -31,9 +31,9 @@ class SharedWork {
   // `make(i)` makes piece i, on any thread.
   explicit SharedWork(std::function<Piece(int64_t)> make) : make_(std::move(make)) {}
 
-  // Makes those of the pieces first … last - 1 that nobody has begun, and returns
-  // when the others of them are made too. Throws the first exception of a piece,
-  // to everybody. A signal ends it between two pieces.
+  // Makes those of the pieces first … last - 1 that nobody has begun, and returns when all of them
+  // are made. Throws the first exception of a piece, to every caller. A signal ends it between two
+  // pieces.
   void Finish(int64_t first, int64_t last) {
     for (int64_t piece = first; piece < last; piece = EndOfGroup(piece)) {
       Group& group = GroupOf(piece);
@@ -54,7 +54,8 @@ class SharedWork {
     }
   }
 
-  // Looks pieces up, each made by then; one for each thread, as it remembers where it was.
+  // Looks pieces up, and makes those that are not made yet. Each thread has its own, as it
+  // remembers where it was.
   class Reader {
    public:
     explicit Reader(SharedWork& work) : work_(work) {}
@@ -101,7 +102,7 @@ class SharedWork {
   }
 
   const std::function<Piece(int64_t)> make_;
-  std::unordered_map<int64_t, std::unique_ptr<Group>> groups_;  // By the number of the group.
+  std::unordered_map<int64_t, std::unique_ptr<Group>> groups_;  // groups by their number
   std::atomic<bool> failed_{false};
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -12,7 +12,7 @@
 namespace shardinit {
 namespace {
 
-constexpr int64_t kWords = 256 << 10;  // Drawn at a time to find the smallest.
+constexpr int64_t kWords = 256 << 10;  // words drawn at a time to find the smallest
 
 const Sampler& Bits() {
   static const Sampler kBits = BitsSampler{};
@@ -53,7 +53,7 @@ SparseFiller::Limits SparseFiller::FindLimits(int64_t piece) const {
 }
 
 void SparseFiller::Fill(const Runs& runs, int64_t first, int64_t count, void* out) const {
-  // All columns of the stretch at once: threads then share them out.
+  // This finishes all columns of the stretch at once, so that threads share them out.
   int64_t low = columns_, high = -1;
   for (int64_t done = 0; done < count && high - low + 1 < columns_;) {
     const int64_t in_run = (first + done) % runs.length();

@@ -1,5 +1,5 @@
-// A matrix with zeros at random places of each column: those whose words of draw
-// 1 are the smallest of the column, so a shard needs the words of its columns.
+// Makes a matrix with zeros at random places of each column: those whose words of draw 1 are the
+// smallest of the column. A shard therefore needs all words of its columns.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +19,15 @@ class SparseFiller final : public Filler {
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override;
 
  private:
-  // Of each column of a piece: an element is 0 if its word, and behind that its row, is
-  // below it.
+  // The limit of each column of a piece: an element is 0 if its word, followed by its row, is below
+  // it.
   using Limits = std::vector<uint64_t>;
   Limits FindLimits(int64_t piece) const;
 
   const DType dtype_;
   const Stream stream_;
   const int64_t rows_, columns_, zeros_;
-  const int64_t group_;  // Columns of a piece of work.
+  const int64_t group_;  // columns of a piece of work
   const Sampler normal_;
   mutable SharedWork<Limits> work_;
 };

@@ -1,4 +1,4 @@
-// Elements of tensors under the engine torch_cpu.
+// Makes elements of tensors under the engine torch_cpu.
 #pragma once
 
 #include "generate/filler.h"

@@ -1,5 +1,5 @@
-// torch.nn.init.sparse_ under the engine torch_cpu: in each column the rows that a random
-// permutation has first are zero.
+// torch.nn.init.sparse_ under the engine torch_cpu: in each column the rows that come first in a
+// random permutation are zero.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class TorchSparseFiller final : public Filler {
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override;
 
  private:
-  // Of a column, whether each row is zero.
+  // Says for each row of a column whether it is zero.
   using Zeros = std::vector<bool>;
   Zeros FindZeros(int64_t column) const;
 

@@ -9,12 +9,13 @@
 namespace shardinit {
 namespace {
 
-constexpr size_t kLeaf = 4;             // Pieces that are looked at one by one.
-constexpr int64_t kDirect = 512;        // Elements in a row that are worth a call of their own.
-constexpr int64_t kScratch = 16 << 10;  // Bytes: it stays in the first-level cache.
-constexpr int64_t kLongestRun = 256;    // Elements; of longer runs, fewer would fit.
+constexpr size_t kLeaf = 4;  // The most pieces that are looked at one by one.
+// The fewest elements in a row that are worth a call of their own.
+constexpr int64_t kDirect = 512;
+constexpr int64_t kScratch = 16 << 10;  // Bytes; they stay in the first-level cache.
+constexpr int64_t kLongestRun = 256;    // Elements; fewer runs fit if they are longer.
 
-// Runs of `run` elements to their places: element i of run j to i * run_stride + j * stride.
+// Moves runs of `run` elements to their places: element i of run j to i * run_stride + j * stride.
 template <typename Word>
 void Scatter(const uint8_t* from, int64_t run, int64_t runs, int64_t run_stride, int64_t stride,
              uint8_t* to) {
@@ -64,7 +65,7 @@ ViewFiller::ViewFiller(const Tensor& tensor, const Box& box, const FillerFunctio
       constant.dtype = tensor.dtype;
       constant.distribution = Constant{piece.padding};
       if (is_new) fillers_.push_back(FillerOf(constant));
-      // Any index will do: one that makes for long runs.
+      // Every element is the same, so any index will do; these make long runs.
       for (Piece::Loop& loop : piece.loops) loop.from = loop.stride;
     }
     piece.source = static_cast<int64_t>(it->second);
@@ -86,7 +87,7 @@ std::vector<Preparation> PreparationsOfView(const Tensor& tensor, const Box& box
     const Tensor& whole = drawn[static_cast<size_t>(source)];
     return PreparationsOf(whole, WholeOf(whole.shape));
   };
-  // Most need nothing: that is quickly seen.
+  // Most pieces need nothing, which is quickly seen.
   const std::vector<Piece>& all = tensor.view->pieces;
   if (std::all_of(all.begin(), all.end(),
                   [&](const Piece& p) { return needs_of(p.source).empty(); })) {
@@ -115,8 +116,8 @@ void ViewFiller::Fill(int64_t first, int64_t count, void* out) const {
   }
 }
 
-// Place values of the dimensions, and between them those that pieces count in:
-// then what lies side by side differs in a digit.
+// Chooses the place values of the dimensions and, between them, those that pieces count in. Pieces
+// that lie side by side then differ in a digit.
 void ViewFiller::ChoosePlaces(const Shape& shape) {
   places_ = {1};
   int64_t place = 1;
@@ -192,8 +193,8 @@ void ViewFiller::Find(int64_t first, int64_t last, size_t level, Digits* wanted,
     Find(from, to, level + 1, wanted, parts);
   };
   if (end - begin == place) return find_one(first, last);
-  // A first digit and a last one of which only a part is asked for; those
-  // between have everything below them.
+  // The first and the last digit may be wanted only in part; those between are wanted with
+  // everything below them.
   const int64_t whole_begin = first == begin ? begin : begin + place;
   const int64_t whole_end = last == end ? end : end - place;
   find_one(first, whole_begin);
@@ -224,7 +225,7 @@ void ViewFiller::Search(size_t node, size_t begin, size_t end, const Digits& wan
   Search(2 * node + 2, middle, end, wanted, first, last, parts);
 }
 
-// Elements that lie side by side in both tensors are made in place.
+// Makes elements in place if they lie side by side in both tensors.
 void ViewFiller::MakePart(const Piece& part, uint8_t* out) const {
   const std::vector<Piece::Loop>& loops = part.loops;
   const Filler& filler = *fillers_[static_cast<size_t>(part.source)];
@@ -247,8 +248,8 @@ void ViewFiller::MakePart(const Piece& part, uint8_t* out) const {
           });
 }
 
-// Two loops make a tile: the one along the drawn tensor's last dimension, and
-// the one along the stored tensor's.
+// Two loops make a tile: the one along the drawn tensor's last dimension, and the one along the
+// stored tensor's.
 void ViewFiller::MakeMoved(const Piece& part, uint8_t* out) const {
   std::vector<Piece::Loop> loops = part.loops;
   const auto take = [&](auto is_wanted) -> Piece::Loop {

@@ -25,7 +25,7 @@ namespace {
 // Boxes that were submitted together.
 struct Group {
   std::function<void()> done;
-  std::atomic<int64_t> unfinished;  // Boxes.
+  std::atomic<int64_t> unfinished;  // boxes
 };
 
 struct Waiting {
@@ -44,11 +44,11 @@ struct Job : BoxWork {
 
   const std::shared_ptr<Group> group;
   const std::vector<Preparation> needs;
-  // Under the pool's mutex:
-  int64_t next_block = 0;             // To generate.
-  int64_t next_hash = 0;              // To hash.
+  // The pool's mutex guards these, except the atomic `unwritten`.
+  int64_t next_block = 0;             // the next block to generate
+  int64_t next_hash = 0;              // the next block to hash
   bool hashing = false;               // Some thread holds `hash`.
-  std::map<int64_t, uint8_t*> ahead;  // Generated, waiting for their turn to be hashed.
+  std::map<int64_t, uint8_t*> ahead;  // Generated blocks that wait for their turn to be hashed.
   std::atomic<int64_t> unwritten;     // Blocks, counting those not yet made.
 };
 using JobPtr = std::shared_ptr<Job>;
@@ -65,11 +65,11 @@ int64_t Bytes(const BoxTask& task) {
   return ElementCount(task.box.shape) * InfoOf(task.tensor->dtype).bytes;
 }
 
-// What a generating thread is doing for one of two boxes.
+// The work of a generating thread on one of its two boxes.
 struct Lane {
   bool busy() const { return work.box != nullptr; }
 
-  JobPtr job;  // The one it keeps to while there is work.
+  JobPtr job;  // The job that the lane keeps to while it has work.
   BlockWork work;
 };
 
@@ -91,7 +91,7 @@ class Workers::Pool {
   ~Pool() { Stop(); }
 
   void Submit(std::vector<BoxTask> tasks, std::function<void()> done) {
-    // Not the tasks themselves, which are large and can be a million.
+    // Sort pointers, not the tasks themselves, which are large and can be a million.
     std::vector<std::pair<int64_t, BoxTask*>> order;
     order.reserve(tasks.size());
     for (BoxTask& task : tasks) order.emplace_back(-Bytes(task), &task);
@@ -159,8 +159,8 @@ class Workers::Pool {
     Stop();
   }
 
-  // The life of a generating thread. It works on two boxes at once, since hashing
-  // two takes the time of one.
+  // Runs a generating thread. It works on two boxes at once, since hashing two takes the time of
+  // one.
   void Generate() {
     Lane lanes[2];
     std::unique_lock lock(mutex_);
@@ -183,13 +183,13 @@ class Workers::Pool {
     }
   }
 
-  // Needs the lock. Gives idle lanes something to do; whether there is anything.
+  // Needs the lock. Gives idle lanes something to do. Returns whether any lane has.
   bool FillLanes(Lane (&lanes)[2]) {
     for (int i = 0; i < 2; ++i) {
       Lane &lane = lanes[i], &other = lanes[1 - i];
       if (lane.busy()) continue;
       if (lane.job && Take(&lane)) continue;
-      // What it has prepared must not outlive it here.
+      // The lane must not keep the job's preparations after the job's end.
       if (lane.job && lane.job->next_hash == lane.job->blocks) lane.job = nullptr;
       if (!other.busy() && other.job && (std::swap(lane.job, other.job), Take(&lane))) continue;
       if (free_.empty()) continue;
@@ -199,7 +199,7 @@ class Workers::Pool {
         if (!lane.job->task.pass) active_.push_back(lane.job);
         Take(&lane);
       } else if (!other.busy() && !active_.empty()) {
-        // Generates ahead for the box whose hash has the least to go on with.
+        // The lane generates ahead for the box with the fewest blocks that wait to be hashed.
         lane.job = *std::min_element(
             active_.begin(), active_.end(),
             [](const JobPtr& a, const JobPtr& b) { return a->ahead.size() < b->ahead.size(); });
@@ -209,8 +209,8 @@ class Workers::Pool {
     return lanes[0].busy() || lanes[1].busy();
   }
 
-  // Needs the lock. The next thing to do for the lane's job: to hash a block that
-  // others made ahead, else to make one.
+  // Needs the lock. Takes the next work of the lane's job: hashing a block that others made ahead,
+  // else making one.
   bool Take(Lane* lane) {
     Job& job = *lane->job;
     const bool ready =
@@ -244,9 +244,9 @@ class Workers::Pool {
     return true;
   }
 
-  // Needs the lock. Whether there is a job whose filler wants to be prepared: one
-  // at a time, by all threads that have nothing better to do. Those that need only
-  // what is held already go first.
+  // Needs the lock. Returns whether there is a job whose filler wants to be prepared. One at a time
+  // is prepared, by all threads that have nothing better to do. Jobs that need only what is held
+  // already go first.
   bool PickPreparation() {
     if (!preparing_.empty()) return true;
     if (pending_prepared_.empty()) return false;
@@ -275,8 +275,8 @@ class Workers::Pool {
     work_.notify_all();
   }
 
-  // Holding the lock: a block that is done waits for its hash, or goes on to the
-  // writers, or is done with. The last block of a box settles its digest first.
+  // Needs the lock. A block that is done waits for its hash, goes on to the writers, or is
+  // finished. The last block of a box settles its digest first.
   void Settle(Lane* lane, std::unique_lock<std::mutex>& lock) {
     BlockWork work = std::exchange(lane->work, {});
     Block block{lane->job, work.index, work.data, std::move(work.writes)};
@@ -284,7 +284,7 @@ class Workers::Pool {
     if (job.task.pass) {
       if (job.task.pass->IsDone()) {
         ++job.next_hash;
-        --job.unwritten;  // What it counted for beside its blocks.
+        --job.unwritten;  // The pass has one count beside its blocks.
       }
       return Pass(std::move(block), lock);
     }
@@ -305,7 +305,7 @@ class Workers::Pool {
     Pass(std::move(block), lock);
   }
 
-  // Holding the lock: what is hashed goes on.
+  // Needs the lock. Passes a hashed block on.
   void Pass(Block block, std::unique_lock<std::mutex>& lock) {
     if (!block.writes.empty()) {
       Check(has_writers_, "a file to write to, but no writers");
@@ -318,7 +318,7 @@ class Workers::Pool {
     lock.lock();
   }
 
-  // The life of a writing thread.
+  // Runs a writing thread.
   void Write() {
     while (true) {
       Block block;
@@ -356,7 +356,7 @@ class Workers::Pool {
 
   void FinishGroup(const std::shared_ptr<Group>& group) {
     if (group->done) group->done();
-    group->done = nullptr;  // Lets go of what it holds, such as open files.
+    group->done = nullptr;  // This releases what it holds, such as open files.
     {
       const std::lock_guard lock(mutex_);
       ++finished_;
@@ -368,20 +368,21 @@ class Workers::Pool {
   const bool has_writers_;
 
   mutable std::mutex mutex_;
-  std::condition_variable work_;     // A free block, a new task.
-  std::condition_variable writes_;   // A block to write.
-  std::condition_variable changed_;  // A group finished, or a failure.
+  std::condition_variable work_;     // a free block or a new task
+  std::condition_variable writes_;   // a block to write
+  std::condition_variable changed_;  // a finished group or a failure
   Blocks free_;
   std::deque<Waiting> pending_;
-  std::deque<Waiting> pending_prepared_;  // Those that need preparations.
-  std::list<JobPtr> preparing_;           // At most one.
+  std::deque<Waiting> pending_prepared_;  // tasks that need preparations
+  std::list<JobPtr> preparing_;           // One at most.
   Preparations preparations_;
-  std::list<JobPtr> active_;  // With blocks left to generate.
+  std::list<JobPtr> active_;  // jobs with blocks left to generate
   std::deque<Block> unwritten_;
-  int64_t finished_ = 0;  // Groups.
+  int64_t finished_ = 0;  // groups
   bool stopped_ = false;
   std::exception_ptr failure_;
-  Threads threads_;  // Last: they end before all that they use.
+  // Threads are last: they end before all that they use.
+  Threads threads_;
 };
 
 Workers::Workers(const WorkerOptions& options, WorkCounters* counters)

@@ -1,20 +1,17 @@
-// Makes, hashes and writes boxes on all cores, as fast as the slowest of the
-// three allows.
+// Makes, hashes and writes boxes on all cores, as fast as the slowest of the three allows.
 //
-// A box is cut into blocks. Blocks are generated in any order by any thread,
-// hashed in order (SHA-256 is sequential) by whoever holds the box's hash at
-// that moment, and written in any order by threads of their own, so that disk
-// and CPU overlap. A thread keeps to two boxes while there are others to take:
-// it hashes each piece while that is in its cache, and both boxes' in the time of
-// one. When no box is left to take, threads generate ahead for the ones at work,
-// so that even a single large box runs at the speed of one core's SHA-256, not at
-// that of one core doing everything. Large boxes go first, which keeps the end of
-// a job short.
+// A box is cut into blocks. Any thread generates blocks in any order. Whoever holds the box's hash
+// hashes them in order (SHA-256 is sequential). Threads of their own write them in any order, so
+// that disk and CPU overlap. A thread keeps to two boxes while there are others to take: it hashes
+// each piece while that is in its cache, and both boxes' in the time of one. When no box is left to
+// take, threads generate ahead for the boxes at work, so that even a single large box runs at the
+// speed of one core's SHA-256, not at that of one core doing everything. Large boxes go first,
+// which keeps the end of a job short.
 //
 // A pass over several boxes is one thread's work: it goes on in order, block by block.
 //
-// Memory is blocks x block size, whatever the boxes' sizes: a thread that finds
-// no free block waits for the writers. The result depends on none of this.
+// Memory is blocks x block size, whatever the boxes' sizes: a thread that finds no free block waits
+// for the writers. The result depends on none of this.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +29,7 @@ namespace shardinit {
 
 class OutputFile;
 
-// Where a box's bytes go.
+// The place where a box's bytes go.
 struct BoxOutput {
   const OutputFile* file = nullptr;  // Null: nowhere, only the digest is wanted.
   int64_t offset = 0;
@@ -41,23 +38,23 @@ struct BoxOutput {
 // Gives elements first … first + count - 1 of a box, from several threads.
 using BoxElements = std::function<void(int64_t first, int64_t count, void* out)>;
 
-// What is to be written of some box.
+// A write that a box needs.
 struct BoxWrite {
   const OutputFile* file;
   const uint8_t* data;
-  int64_t bytes, offset;  // In the file.
+  int64_t bytes, offset;  // byte count and offset in the file
 };
 
-// Boxes that are made together, in one pass over what they come from.
+// Boxes that are made together, in one pass over their sources.
 class BoxPass {
  public:
   virtual ~BoxPass() = default;
 
-  virtual int64_t bytes() const = 0;  // Of all of these boxes.
-  // Makes what comes next of them in so many bytes of memory, and hashes it; how many of their
-  // bytes that is. One thread at a time.
+  virtual int64_t bytes() const = 0;  // The bytes of all of these boxes.
+  // Makes and hashes the next part of the boxes in so many bytes of memory. Returns how many of
+  // their bytes that is. One thread at a time calls it.
   virtual int64_t Make(uint8_t* memory, int64_t bytes, std::vector<BoxWrite>* writes) = 0;
-  virtual bool IsDone() const = 0;  // All is made, and who wants a digest has it.
+  virtual bool IsDone() const = 0;  // All bytes are made, and all wanted digests set.
 };
 
 struct BoxTask {
@@ -65,13 +62,13 @@ struct BoxTask {
   Box box;
   BoxOutput output;
   Digest* digest;                // Receives the SHA-256 of the box's bytes.
-  BoxElements source = nullptr;  // Null: they are generated.
-  uint32_t* crc = nullptr;       // Receives their CRC-32, if it is wanted.
-  // Instead of this box, which is any one of them, the pass makes its own.
+  BoxElements source = nullptr;  // Null: the bytes are generated.
+  uint32_t* crc = nullptr;       // Receives the CRC-32 of the bytes, if it is wanted.
+  // If set, the pass makes its own boxes instead of this one, which is any one of them.
   std::shared_ptr<BoxPass> pass = nullptr;
 };
 
-// Writes that are under way at once; more of them are no faster.
+// Writes under way at once; more of them are no faster.
 inline constexpr int kDefaultWriters = 4;
 
 class Workers {
@@ -79,15 +76,15 @@ class Workers {
   Workers(const WorkerOptions& options, WorkCounters* counters);
   ~Workers();  // Stops without waiting for tasks that have not begun.
 
-  // Queues boxes; `done` runs on some thread when all of them are hashed and
-  // written, and is then destroyed.
+  // Queues boxes. `done` runs on some thread when all of them are hashed and written, and is then
+  // destroyed.
   void Submit(std::vector<BoxTask> tasks, std::function<void()> done);
 
-  // Waits until the `done` of this many groups has returned, at most
-  // `milliseconds`; true if so. Rethrows the first exception of a task or a `done`.
+  // Waits until the `done` of this many groups has returned, for at most `milliseconds`. Returns
+  // whether they have. Rethrows the first exception of a task or a `done`.
   bool Wait(int64_t groups, int milliseconds);
 
-  // Waits as long as it takes, and calls `every_tick`, if there is one, about ten times a second.
+  // Waits as long as it takes. Calls `every_tick`, if there is one, about ten times a second.
   // Throws Interrupted when a signal asks for the end.
   void WaitFor(int64_t groups, const std::function<void()>& every_tick);
 

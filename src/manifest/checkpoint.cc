@@ -11,7 +11,7 @@
 namespace shardinit {
 namespace {
 
-// The first lines that differ, to say what is different.
+// Returns the first lines that differ, to show what is different.
 std::string FirstDifference(std::string_view present, std::string_view wanted) {
   size_t line = 0;
   for (size_t i = 0; i < std::min(present.size(), wanted.size()) && present[i] == wanted[i]; ++i) {
@@ -50,21 +50,23 @@ CheckpointFolder::CheckpointFolder(const std::string& path)
 
 CheckpointFolder::CheckpointFolder(const std::string& path, const std::string& plan_json)
     : root_(Folder::Open(path)) {
-  const bool claimed = IsClaimed(plan_json);  // Before anything is made.
+  const bool claimed = IsClaimed(plan_json);  // Ask before anything is made.
   root_ = Folder::Make(path);
   if (!claimed) {
     NewFile file(root_, kPlanName);
     file.Append(plan_json);
     file.CommitNew();
   }
-  root_.Look(kPlanName, &plan_);  // Before it is read: one that replaces it shows later.
+  // Looking before the read makes a later replacement show.
+  root_.Look(kPlanName, &plan_);
   if (!IsClaimed(plan_json)) ThrowLost();
   ranks_ = root_.MakeSub("ranks");
-  root_.Sync();  // A name that was there may be of a run that was killed before this.
+  // A name that was there may come from a run that was killed before its Sync().
+  root_.Sync();
 }
 
-// What is in a folder without a plan.json that this plan's files would replace, or stand beside as
-// if they were one thing; empty: nothing is.
+// Returns a name that this plan's files would replace in a folder without a plan.json, or stand
+// beside as if they were one thing; empty: there is none.
 std::string_view CheckpointFolder::FindOther(const std::string& plan_json) const {
   if (root_.Exists(kExportName)) return kExportName;
   std::string manifest;
@@ -77,7 +79,7 @@ std::string_view CheckpointFolder::FindOther(const std::string& plan_json) const
 }
 
 bool CheckpointFolder::IsClaimed(const std::string& plan_json) const {
-  // Looked for first: whoever makes one of them has made plan.json before.
+  // FindOther() goes first: whoever makes one of these files has made plan.json before.
   const std::string_view other = FindOther(plan_json);
   if (other == kExportName) {
     throw Error(ExitCode::kConflict, fmt::format("`{}` holds an export", root_.path()),
@@ -133,7 +135,7 @@ std::string CheckpointFolder::ReadDevices() const {
 void CheckpointFolder::WriteDevices(const std::string& devices_json) const {
   const bool is_equal = ReadDevices() == devices_json;
   if (is_equal && root_.Exists(kDevicesName) == !devices_json.empty()) return;
-  // The manifest says what this file says: there must be none that says otherwise.
+  // The manifest lists the devices of this file, so none that lists others may stay.
   root_.Remove(kManifestName);
   root_.Sync();
   if (devices_json.empty()) return root_.Remove(kDevicesName);

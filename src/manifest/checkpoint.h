@@ -1,4 +1,5 @@
-// The folder of a checkpoint, open: what is done in it is done there, whatever becomes of its name.
+// Holds the folder of a checkpoint open: all work is done in that folder, whatever becomes of its
+// name.
 #pragma once
 
 #include <sys/stat.h>
@@ -11,50 +12,50 @@
 
 namespace shardinit {
 
-// Names in it; those of ranks are in plan/plan.h.
+// Names in the folder; those of ranks are in plan/plan.h.
 inline constexpr char kPlanName[] = "plan.json";
 inline constexpr char kManifestName[] = "manifest.json";
 inline constexpr char kIndexName[] = "index.h5";
 inline constexpr char kDevicesName[] = "devices.json";
-// The record of an export, beside its files: where they come from, and the digest of every byte. It
-// is in no checkpoint's folder.
+// The record of an export, beside its files, says where they come from and has the digest of every
+// byte. No checkpoint's folder has it.
 inline constexpr char kExportName[] = "shardinit-export.json";
 
 // The most bytes a plan.json and a manifest.json may have.
 inline constexpr size_t kPlanLimit = size_t{4} << 30;
 inline constexpr size_t kManifestLimit = size_t{4} << 30;
 
-// Whether the text of a manifest says that its plan is this one.
+// Returns whether the text of a manifest says that its plan is this one.
 bool IsManifestFor(std::string_view manifest, std::string_view plan_json);
 
 class CheckpointFolder {
  public:
-  // What is at `path`, as far as it is there.
+  // Opens what there is at `path`.
   explicit CheckpointFolder(const std::string& path);
-  // Makes it the folder of this plan. Throws Error (kConflict) if it is another's; of two processes
-  // that try it at once with different plans, one succeeds.
+  // Makes it the folder of this plan. Throws Error (kConflict) if it is another plan's; if two
+  // processes try this at once with different plans, one succeeds.
   CheckpointFolder(const std::string& path, const std::string& plan_json);
 
   const Folder& root() const { return root_; }
   const Folder& ranks() const { return ranks_; }
 
-  // Whether plan.json is there; throws Error (kConflict) if it is not this plan, or the folder has
-  // an export, or without a plan.json what would be replaced.
+  // Returns whether plan.json is there. Throws Error (kConflict) if it is another plan, if the
+  // folder has an export, or if it has no plan.json but files that would be replaced.
   bool IsClaimed(const std::string& plan_json) const;
 
-  // Throws Error (kConflict) unless plan.json is there and has this digest. Called before anything
-  // gets its name: the folder may have been emptied and given to another plan meanwhile.
+  // Throws Error (kConflict) unless plan.json is there and has this digest. It is called before
+  // anything gets its name: the folder may have been emptied and given to another plan meanwhile.
   void RequirePlan(const Digest& plan_sha256) const;
 
-  // The text of devices.json; empty: there is none.
+  // Returns the text of devices.json; empty: there is none.
   std::string ReadDevices() const;
-  // Makes it this text. If it is another one, or none, what is here is unfinished until it is
-  // finalized again.
+  // Gives devices.json this text. If that changes the file, the checkpoint is unfinished until it
+  // is finalized again.
   void WriteDevices(const std::string& devices_json) const;
-  // Throws Error (kConflict) if it is another one.
+  // Throws Error (kConflict) if devices.json has another text.
   void RequireDevices(const std::string& devices_json) const;
 
-  // A name in it that is not a checkpoint's of so many ranks; empty: there is none.
+  // Returns a name in the folder that no checkpoint of so many ranks has; empty: there is none.
   std::string FirstForeign(int64_t world_size) const;
 
   // Removes what killed runs left, and nothing else: temporary files of the names above and of rank
@@ -66,7 +67,7 @@ class CheckpointFolder {
   std::string_view FindOther(const std::string& plan_json) const;
 
   Folder root_, ranks_;
-  struct stat plan_ = {};  // Of the plan.json that was found right.
+  struct stat plan_ = {};  // the stat of the plan.json that was checked
 };
 
 }  // namespace shardinit

@@ -19,7 +19,8 @@
 namespace shardinit {
 namespace {
 
-// Whose boxes are copied in one pass: as many files are open, with all that is known of them.
+// The most files whose boxes are copied in one pass: so many files are open, with all that is known
+// of them.
 constexpr int64_t kFilesTogether = 64;
 
 Error Damaged(const std::string& folder, const std::string& what) {
@@ -27,7 +28,7 @@ Error Damaged(const std::string& folder, const std::string& what) {
                fmt::format("`shardinit verify {}` says what else is", folder));
 }
 
-// Elements of a stored tensor, by their index in all of it.
+// Gives elements of a stored tensor, by their index in all of it.
 class StoredFiller final : public Filler {
  public:
   StoredFiller(BoxElements elements, int bytes) : elements_(std::move(elements)), bytes_(bytes) {}
@@ -49,8 +50,7 @@ class StoredFiller final : public Filler {
   const int bytes_;
 };
 
-// Runs that are shorter are read with what is around them: to compare a part of a box, all of it is
-// read.
+// A shorter run is read with what is around it: to compare a part of a cell, all of it is read.
 constexpr int64_t kSmallestCell = 4 << 10;
 
 int64_t CellBytes(int64_t run_bytes) {
@@ -58,7 +58,7 @@ int64_t CellBytes(int64_t run_bytes) {
                     kSmallestCell, WatchedBox::kLargestCell);
 }
 
-// Whether elements that lie side by side in the view do not where they come from.
+// Returns whether elements that lie side by side in the view do not lie so in its source.
 bool Transposes(const View& view) {
   return std::any_of(view.pieces.begin(), view.pieces.end(), [](const Piece& piece) {
     return !piece.loops.empty() && piece.loops.back().from != 1;
@@ -180,7 +180,7 @@ std::vector<CheckpointCopy::Cut> CheckpointCopy::Separate(const Tensor& stored,
       if (Overlap(pieces[p].box, task.box)) cut.pieces.insert(p);
     }
     cut.tasks.push_back(std::move(task));
-    // With those that want elements of a box that is to be read as a whole, too.
+    // Cuts that want elements of a box that is to be read as a whole become one cut.
     for (auto other = cuts.begin(); other != cuts.end();) {
       const bool meets = std::any_of(cut.pieces.begin(), cut.pieces.end(), [&](size_t p) {
         return !WatchedAt(stored, p) && other->pieces.contains(p);
@@ -255,7 +255,7 @@ bool CheckpointCopy::IsEnough(const std::vector<BoxTask>& tasks) {
 std::function<void()> CheckpointCopy::Open(std::vector<BoxTask>* tasks) {
   std::vector<Checked> checked;
   std::vector<BoxTask> opened;
-  std::map<const Tensor*, std::vector<BoxTask>> cut;  // By what they come from.
+  std::map<const Tensor*, std::vector<BoxTask>> cut;  // tasks by the tensor that they come from
   for (BoxTask& task : *tasks) {
     const Origin& origin = OriginOf(task);
     if (origin.same == nullptr) {

@@ -58,7 +58,7 @@ void FileGroups::Submit() {
 void FileGroups::AreDone(Files files) {
   for (std::function<void()>& done : files) {
     done();
-    done = nullptr;  // Lets go of what it holds, such as open files.
+    done = nullptr;  // This releases what it holds, such as open files.
     ++done_;
   }
 }
@@ -69,7 +69,7 @@ void FileGroups::AreChecked(int64_t group, Files files) {
   while (!waiting_.empty() && waiting_.begin()->first == next_) {
     auto first = waiting_.extract(waiting_.begin());
     ++next_;
-    lock.unlock();  // Others end theirs meanwhile.
+    lock.unlock();  // Other groups may end meanwhile.
     AreDone(std::move(first.mapped()));
     lock.lock();
   }
@@ -78,7 +78,7 @@ void FileGroups::AreChecked(int64_t group, Files files) {
 void BeginFile(const FileLayout& layout, OutputFile& file) {
   if (!layout.boxes.empty()) file.Reserve(layout.size());
   if (layout.crcs.empty()) WriteTexts(layout, file);
-  // Else as long as its texts, which may end in zeros.
+  // A file without boxes gets the length of its texts, which may end in zeros.
   file.Resize(layout.size());
 }
 

@@ -30,7 +30,7 @@ FileEntry WriteIndexFile(const CheckpointFolder& folder, const Plan& plan,
   return entry;
 }
 
-// The manifest has its devices, if any, from a line of its own on.
+// The manifest's devices, if any, begin on a line of their own.
 constexpr std::string_view kDevicesKey = "\n \"devices\": [";
 
 void WriteDevices(const Mesh& mesh, JsonWriter& out,
@@ -44,7 +44,7 @@ void WriteDevices(const Mesh& mesh, JsonWriter& out,
   out.EndArray();
 }
 
-// Whether a text that is passed on in pieces is what stands first in `wanted`.
+// Compares a text that is passed on in pieces with the beginning of `wanted`.
 class Comparison {
  public:
   explicit Comparison(std::string_view wanted) : rest_(wanted) {}
@@ -61,7 +61,7 @@ class Comparison {
   bool equal_ = true;
 };
 
-// Whether the text of a manifest lists the devices of this mesh, which has some.
+// Returns whether the text of a manifest lists the devices of this mesh, which must have some.
 bool ListsDevicesOf(std::string_view manifest, const Mesh& mesh) {
   Comparison comparison(manifest.substr(std::min(manifest.find(kDevicesKey), manifest.size())));
   JsonWriter out;
@@ -79,7 +79,7 @@ void WriteManifest(const Plan& plan, const Digest& plan_sha256,
                    const std::vector<ReceiptEntry>& ranks, const std::optional<FileEntry>& index,
                    const std::function<void(std::string_view)>& append) {
   const InitGraph& graph = plan.graph;
-  // Receipts are by rank, the manifest is by tensor.
+  // Receipts are by rank, but the manifest is by tensor.
   struct Held {
     int64_t rank;
     const Digest* sha256;
@@ -123,7 +123,7 @@ void WriteManifest(const Plan& plan, const Digest& plan_sha256,
     if (IsInexact(tensor)) out.Member("inexact", true);
     out.Key("shards").BeginArray(JsonWriter::kLines);
     int64_t last = -1;
-    std::vector<Box> boxes;  // Of one rank, which come one after another.
+    std::vector<Box> boxes;  // the boxes of one rank, which follow one another
     size_t part = 0;
     for (const Held& held : shards[t]) {
       if (held.rank != last) {
@@ -136,7 +136,7 @@ void WriteManifest(const Plan& plan, const Digest& plan_sha256,
       out.Member("shape", box.shape).Member("sha256", ToHex(*held.sha256)).EndObject();
     }
     out.EndArray().EndObject();
-    // Piece by piece: this file can be larger than the memory it may take.
+    // The text is passed on in pieces: the file can be larger than the memory it may take.
     if (out.size() > (1 << 20)) append(out.Take());
   }
   out.EndArray().EndObject();
@@ -210,7 +210,7 @@ bool ClaimedIndex(std::string_view manifest, std::optional<FileEntry>* index) {
 
 namespace {
 
-// Whether the manifest is there, and what it lists.
+// Returns whether the manifest is there, and reads what it lists.
 bool ReadClaim(const Folder& root, std::optional<FileEntry>* index) {
   std::string manifest;
   index->reset();
@@ -232,16 +232,16 @@ FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const 
   std::vector<ReceiptEntry> ranks;
   result.missing =
       MissingRanks(folder, plan, plan_sha256, [&](const RankPlan& rank, const Receipt& receipt) {
-        if (std::ssize(ranks) == rank.rank) {  // None is missing so far.
+        if (std::ssize(ranks) == rank.rank) {  // No rank is missing so far.
           ranks.push_back(EntryOf(plan, rank, receipt));
         }
       });
   if (!result.missing.empty()) return result;
-  // Names that a killed run left are on the disk before the manifest.
+  // Names that a killed run left are brought to disk before the manifest.
   folder.ranks().Sync();
-  // Again if another process does this at once, with another `index` or other devices: each may
-  // have removed or replaced what the other's manifest vouches for or lists, and the last one to do
-  // so looks after that.
+  // The loop repeats if another process finalizes at once, with another `index` or other devices:
+  // each may have removed or replaced what the other's manifest vouches for or lists, and the last
+  // one to do so repairs that.
   const std::string own_devices = WriteDeviceLayout(plan.graph.mesh);
   Plan with_others;
   const Plan* current = &plan;
@@ -258,12 +258,12 @@ FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const 
       folder.RequirePlan(plan_sha256);
       if (current == &plan) folder.RequireDevices(own_devices);
     });
-    // Only now: until then the old manifest may have vouched for it.
+    // The index is removed only now: until here the old manifest may have vouched for it.
     if (!index_entry) folder.root().Remove(kIndexName);
     is_whole = ReadClaim(folder.root(), &claimed) &&
                (!claimed || folder.root().FileSize(kIndexName) == claimed->size);
     if (folder.ReadDevices() == devices) continue;
-    // They came when this manifest was on its way to its name.
+    // The devices changed while this manifest was on its way to its name.
     with_others = plan;
     with_others.graph.mesh.devices = {};
     LoadDevices(folder, &with_others);
@@ -336,7 +336,7 @@ void RequireListedDevices(const CheckpointFolder& folder, const Mesh& mesh) {
 
 namespace {
 
-// Of which ranks there is a receipt by its name: one look at the folder, where to ask for the names
+// Returns which ranks have a receipt by its name. It looks at the folder once: to ask for the names
 // of millions would take minutes.
 std::vector<bool> NamedRanks(const CheckpointFolder& folder, int64_t world_size) {
   std::vector<bool> named(static_cast<size_t>(world_size));
@@ -371,7 +371,7 @@ std::vector<int64_t> MissingRanks(const CheckpointFolder& folder, const Plan& pl
 bool LacksRank(const CheckpointFolder& folder, const Plan& plan, const Digest& plan_sha256) {
   for (int64_t r = 0; r < plan.world_size(); ++r) {
     ThrowIfInterrupted();
-    // A name that is not there answers at once, without making the rank's plan.
+    // A name that is not there gives an answer at once, without the rank's plan.
     if (!folder.ranks().Exists(NameOf(ReceiptFile(r))) ||
         !FindReceipt(folder, PlanRank(plan, r), plan_sha256)) {
       return true;

@@ -23,11 +23,11 @@
 namespace shardinit {
 namespace {
 
-// Neither depends on threads or memory: the order of sums follows from them.
-constexpr int64_t kBlock = 4 << 20;   // Bytes that one thread takes at a time.
-constexpr int64_t kTile = 128 << 10;  // Bytes that are made and counted while in the cache.
+// Neither depends on threads or memory, since the order of sums follows from them.
+constexpr int64_t kBlock = 4 << 20;   // bytes that one thread takes at a time
+constexpr int64_t kTile = 128 << 10;  // bytes that are made and counted while in the cache
 
-// Whether its elements may be NaN or infinite: those of a file are what they are.
+// Returns whether the tensor's elements may be NaN or infinite: those of a file may.
 bool MayBeAnything(const Tensor& tensor) {
   if (tensor.view == nullptr) return std::holds_alternative<FromFile>(tensor.distribution);
   return std::any_of(tensor.view->pieces.begin(), tensor.view->pieces.end(), [&](const Piece& p) {
@@ -36,19 +36,19 @@ bool MayBeAnything(const Tensor& tensor) {
   });
 }
 
-// Of no finite element there is no range.
+// Returns `value` within the range of the moments; 0 if no element is finite.
 double Within(const Moments& moments, double value) {
   return moments.count == 0 ? 0 : std::clamp(value, moments.min, moments.max);
 }
 
-// A tensor that threads work on together. Each takes blocks, counts them in a
-// table of its own, and adds that to the others'.
+// A tensor that threads work on together. Each takes blocks, counts them in a table of its own, and
+// adds that to the others'.
 class Work {
  public:
   Work(const Tensor& tensor, std::function<std::vector<Stretch>()> stretches)
       : tensor_(tensor), make_stretches_(std::move(stretches)) {}
 
-  // What one of `slices` threads does; true from the one that ends last.
+  // Does the work of one of `slices` threads. Returns true to the one that ends last.
   bool Run(int64_t slices, const std::function<void(int64_t)>& done) {
     Begin();
     Tally tally(tensor_.dtype);
@@ -118,7 +118,7 @@ class Work {
     Moments moments;
   };
 
-  // By the first thread, so that what waits holds no memory.
+  // The first thread calls this, so that waiting tensors hold no memory.
   void Begin() {
     const std::lock_guard lock(mutex_);
     if (!make_stretches_) return;

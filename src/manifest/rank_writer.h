@@ -1,4 +1,4 @@
-// One rank's file, from an empty temporary file to a file with a receipt.
+// Writes one rank's file, from an empty temporary file to a file with a receipt.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace shardinit {
 
-// Nothing is left of it unless Commit() was reached.
+// Leaves nothing behind unless Commit() was reached.
 class RankWriter {
  public:
   // Creates the temporary file, allocates its space and writes its metadata. `folder` must outlive
@@ -17,10 +17,11 @@ class RankWriter {
   RankWriter(const CheckpointFolder& folder, const Plan& plan, RankPlan rank,
              const Digest& plan_sha256, WorkCounters* counters);
 
-  // What is to be written, as TasksOf says; valid as long as this object lives.
+  // Returns what is to be written, as TasksOf does; valid as long as this object lives.
   std::vector<BoxTask> Tasks();
 
-  // Data to disk, file in place, then its receipt: called when all tasks are done.
+  // Brings the data to disk, puts the file in place, then writes its receipt. Call it when all
+  // tasks are done.
   void Commit();
 
  private:

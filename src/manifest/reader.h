@@ -1,4 +1,4 @@
-// Where the values of a checkpoint's tensors lie in its rank files.
+// Finds where the values of a checkpoint's tensors lie in its rank files.
 #pragma once
 
 #include <string>
@@ -13,18 +13,18 @@ namespace shardinit {
 
 class CheckpointReader {
  public:
-  // Throws Error if a rank has no valid receipt. What the receipts say of the
-  // bytes is for verify to check.
+  // Throws Error if a rank has no valid receipt. It does not check what the receipts say of the
+  // bytes; verify does.
   CheckpointReader(const std::string& folder, const Plan& plan, const Digest& plan_sha256);
 
-  // Each box once; and the digest that the receipt gives of each.
+  // These have each box once, and the digest that the receipt gives of each.
   const std::vector<FilePiece>& PiecesOf(const Tensor& tensor) const {
     return held_.at(&tensor).pieces;
   }
   const std::vector<Digest>& DigestsOf(const Tensor& tensor) const {
     return held_.at(&tensor).digests;
   }
-  // Of all ranks, for WriteManifest().
+  // The entries of all ranks, for WriteManifest().
   const std::vector<ReceiptEntry>& receipts() const { return receipts_; }
 
  private:

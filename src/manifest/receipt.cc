@@ -61,7 +61,7 @@ Receipt ReadReceipt(std::string_view text, const std::string& path, const RankPl
     if (key != "boxes") return false;
     if (boxes == 0) read_head(top);
     const size_t i = boxes++;
-    if (i >= rank.shards.size()) return true;  // Their number is refused.
+    if (i >= rank.shards.size()) return true;  // ReadReceipt() refuses their number.
     const Shard& shard = rank.shards[i];
     const int64_t offset = box.at("file_offset");
     if (box.at("path") != shard.tensor->path || offset < 0 ||
@@ -96,7 +96,7 @@ std::optional<Receipt> FindReceipt(const CheckpointFolder& folder, const RankPla
   } catch (const Error&) {
     return {};
   }
-  // Written by anything but this tool, it proves nothing.
+  // A receipt that this tool did not write proves nothing.
   if (receipt.plan_sha256 != plan_sha256 || WriteReceipt(rank, receipt) != text ||
       ranks.FileSize(NameOf(RankFile(rank.rank))) != receipt.size) {
     return {};

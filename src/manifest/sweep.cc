@@ -21,7 +21,7 @@ Box HullOf(const Box& a, const Box& b) {
   return hull;
 }
 
-// Two hashes at once, since that takes the time of one.
+// Updates two hashes at once, since that takes the time of one.
 class HashQueue {
  public:
   void Add(Sha256* hash, const uint8_t* data, int64_t bytes) {
@@ -42,7 +42,7 @@ class HashQueue {
 
  private:
   struct Part {
-    bool Skip(size_t size) {  // Whether nothing is left.
+    bool Skip(size_t size) {  // Returns whether nothing is left.
       data += size;
       bytes -= size;
       return bytes == 0;
@@ -108,7 +108,7 @@ int64_t Sweep::PlaceBehind(const Box& box) const {
 std::vector<int64_t> Sweep::IndicesOf(int64_t place) const {
   std::vector<int64_t> indices(hull_.shape);
   for (size_t d = indices.size(); d-- > 0;) {
-    // The first dimension's may be its extent, behind all.
+    // The first dimension's index may equal its extent, behind all elements.
     const int64_t index = d > 0 ? place % hull_.shape[d] : place;
     place /= hull_.shape[d];
     indices[d] = hull_.offset[d] + index;
@@ -119,7 +119,8 @@ std::vector<int64_t> Sweep::IndicesOf(int64_t place) const {
 int64_t Sweep::ElementsBefore(const std::vector<int64_t>& indices, const Box& box) {
   int64_t before = 0;
   for (size_t d = 0; d < indices.size(); ++d) {
-    // So far counted in the dimensions up to this one: what is before is a number in its digits.
+    // `before` counts over the dimensions up to this one. It is a number whose bases are the box's
+    // extents.
     const int64_t index = indices[d] - box.offset[d];
     before = before * box.shape[d] + std::clamp<int64_t>(index, 0, box.shape[d]);
     if (index >= 0 && index < box.shape[d]) continue;
@@ -143,8 +144,8 @@ void Sweep::Advance(int64_t bytes, bool reads) {
     const int64_t middle = next + (behind - next) / 2;
     (is_within(middle) ? next : behind) = middle;
   }
-  // To where a box ends, behind which there may be fewer; else to a round number, which are whole
-  // pages of most boxes.
+  // A step ends where a box ends, since there may be fewer boxes behind it. Otherwise it ends at a
+  // round number, which gives whole pages of most boxes.
   int64_t end = next;
   ForEachStream([&](const Stream& stream) {
     if (stream.end > place_) end = std::min(end, stream.end);
@@ -199,7 +200,7 @@ void Sweep::FillMade(Made& made) {
 int64_t Sweep::Make(uint8_t* memory, int64_t bytes, std::vector<BoxWrite>* writes) {
   Advance(bytes - kDirectUnit, false);
   const bool in_place = IsOneInOne();
-  // Each box lies in memory as on the pages of its file, unless there are too many for that.
+  // Each box lies in memory as on the pages of its file, unless there are too many boxes for that.
   const int64_t pages = std::ssize(makes_) * kDirectUnit;
   const int64_t page = in_place || pages <= bytes / 2 ? kDirectUnit : 1;
   if (!in_place) Advance(page == 1 ? bytes : bytes - pages, true);

@@ -22,7 +22,7 @@
 namespace shardinit {
 namespace {
 
-// The rank whose name in `ranks` that is, as in `rank-00017`; -1: nobody's.
+// Returns the rank that has this name in `ranks`, as in `rank-00017`; -1: none has.
 int64_t RankOf(std::string_view name, std::string_view suffix) {
   constexpr std::string_view kPrefix = "rank-";
   if (!name.starts_with(kPrefix)) return -1;
@@ -42,7 +42,8 @@ class Verifier {
         total_(total),
         progress_(progress) {}
 
-  // The ranks that have a receipt, ascending. What does not belong is a finding, or foreign.
+  // Returns the ranks that have a receipt, ascending. A name that does not belong is a finding, or
+  // foreign.
   std::vector<int64_t> List() {
     std::vector<int64_t> ranks;
     Walk(folder_, [&](const std::string& name, NameKind kind) {
@@ -68,7 +69,7 @@ class Verifier {
     return ranks;
   }
 
-  // Those ranks that have no receipt, by ranges: there may be millions.
+  // Finds the ranks that have no receipt, by ranges: there may be millions.
   void FindMissing(const std::vector<int64_t>& present) {
     int64_t next = 0;
     const auto find = [&](int64_t end) {
@@ -83,7 +84,8 @@ class Verifier {
     find(plan_.world_size());
   }
 
-  // Whether the receipt is valid; the rank's file is a finding or what that says.
+  // Returns whether the receipt is valid. Adds a finding unless the rank's file is what the receipt
+  // says.
   bool VerifyRank(const RankPlan& rank, ReceiptEntry* entry) {
     const std::string receipt_file = ReceiptFile(rank.rank), file = RankFile(rank.rank);
     Receipt receipt;
@@ -135,7 +137,8 @@ class Verifier {
   const VerifyResult& result() const { return result_; }
 
  private:
-  // An index that the manifest does not list is what a run leaves that was killed before its end.
+  // An index that the manifest does not list belongs, too: a run leaves it that was killed before
+  // its end.
   bool Belongs(std::string_view file, bool inner) const {
     if (!inner) {
       return file == kPlanName || file == kManifestName || file == kIndexName ||
@@ -145,7 +148,8 @@ class Verifier {
     return rank >= 0 && rank < plan_.world_size();
   }
 
-  // Of a run that goes on, or was killed: the next one removes it.
+  // Returns whether it is a temporary file, of a run that goes on or was killed: the next run
+  // removes it.
   bool IsTemporary(std::string_view file, bool inner, NameKind kind) const {
     return kind == NameKind::kFile && Belongs(NameOfTemporary(file), inner);
   }
@@ -214,8 +218,8 @@ VerifyResult OneFinding(std::string file, std::string message) {
   return result;
 }
 
-// To the mesh of the plan; else says what is wrong. There is such a file if the manifest has what
-// follows from it.
+// Reads devices.json into the plan's mesh. Returns what is wrong, or nothing. The file must be
+// there if the manifest lists devices.
 std::string ReadDevices(const std::string& folder, std::string_view manifest, Plan* plan) {
   std::string text;
   const std::string_view wrong = ReadIfFile(folder + "/" + kDevicesName, kPlanLimit, &text);

@@ -13,7 +13,7 @@
 namespace shardinit {
 namespace {
 
-constexpr int64_t kSmallRead = 256 << 10;  // Bytes that are read with what is around them.
+constexpr int64_t kSmallRead = 256 << 10;  // bytes that are read with what is around them
 
 }  // namespace
 
@@ -30,7 +30,7 @@ WatchedBox::Fingerprint WatchedBox::FingerprintOf(const uint8_t* data, int64_t b
     FillRandom(words.data(), words.size() * sizeof(uint64_t));
     return words;
   }();
-  Fingerprint sums[2] = {0, 0};  // Two, which do not wait for one another.
+  Fingerprint sums[2] = {0, 0};  // Two sums do not wait for one another.
   const uint64_t* next = key.data();
   const auto add = [&next](const void* from, size_t size, Fingerprint* sum) {
     uint64_t pair[2] = {0, 0};
@@ -59,7 +59,7 @@ void WatchedBox::Read(Fd* fd, int64_t offset, int64_t bytes, void* out) {
     return Compare(offset, bytes, to);
   }
   if (end_cell - begin_cell > kSmallRead) {
-    // What are whole cells is read to its place.
+    // Whole cells are read directly to their place.
     const int64_t first = CeilDiv(offset, cell_bytes_) * cell_bytes_;
     const int64_t last = end == bytes_ ? end : end / cell_bytes_ * cell_bytes_;
     if (offset < first) Read(fd, offset, first - offset, to);

@@ -22,7 +22,7 @@ void AddTo(std::string* key, int64_t number) {
   key->append(reinterpret_cast<const char*>(&number), sizeof number);
 }
 
-// The axes on whose indices it depends how much of the tensor a rank holds.
+// Adds the axes whose indices decide how much of the tensor a rank holds.
 void AddUnequalAxes(const Tensor& tensor, const Mesh& mesh, std::set<int>* axes) {
   for (const Pin& pin : tensor.partition.pins) axes->insert(pin.axis);
   for (size_t d = 0; d < tensor.shape.size(); ++d) {
@@ -77,14 +77,16 @@ RankLoad LoadOf(const Plan& plan, const std::vector<TensorKind>& kinds, int64_t 
 Balance BalanceOf(const Plan& plan, const std::vector<TensorKind>& kinds) {
   const Mesh& mesh = plan.graph.mesh;
   Wide held = 0, padding = 0;
-  int64_t everywhere = 0;  // What every rank holds of the tensors of which all hold as much.
+  // Bytes on every rank of the tensors of which all ranks hold equally much.
+  int64_t everywhere = 0;
   std::vector<TensorKind> unequal;
   std::set<int> axes;
   for (const TensorKind& kind : kinds) {
     const Sharding sharding = plan.ShardingOf(*kind.tensor);
     const int64_t largest = sharding.ElementsOn(sharding.LargestRank());
     const int64_t bytes = kind.bytes_per_element() * kind.count;
-    int64_t ranks = mesh.world_size();  // Where it is, or would be if it were large enough.
+    // The ranks that hold some of the tensor, or would if it were large enough.
+    int64_t ranks = mesh.world_size();
     for (const Pin& pin : kind.tensor->partition.pins) {
       ranks = ranks / mesh.shape[pin.axis] * std::ssize(pin.indices);
     }

@@ -1,4 +1,4 @@
-// How evenly the ranks of a plan hold its tensors.
+// Measures how evenly the ranks of a plan hold its tensors.
 #pragma once
 
 #include <cstdint>
@@ -9,34 +9,35 @@
 
 namespace shardinit {
 
-// Tensors of which every rank holds equally many bytes: of one shape and partition, and elements of
-// one size.
+// A kind is the tensors with one shape, partition and element size: each rank holds equally many
+// bytes of each of them.
 struct TensorKind {
-  const Tensor* tensor;  // The first of them; its plan must outlive this.
+  const Tensor* tensor;  // The first tensor of the kind; its plan must outlive this.
   int64_t count = 0;
 
   int64_t bytes_per_element() const { return InfoOf(tensor->dtype).bytes; }
 };
 
-// In the order of their first tensors.
+// Returns the kinds in the order of their first tensors.
 std::vector<TensorKind> KindsOf(const Plan& plan);
 
-// Of all tensors together, in bytes.
+// The bytes of all tensors together on one rank.
 struct RankLoad {
-  int64_t held = 0;    // Whoever stores it.
-  int64_t stored = 0;  // In the rank's file.
+  int64_t held = 0;    // all bytes, whichever rank stores them
+  int64_t stored = 0;  // bytes in the rank's file
 };
 RankLoad LoadOf(const Plan& plan, const std::vector<TensorKind>& kinds, int64_t rank);
 
 struct Balance {
-  // Of all ranks together, replicas each time; 2^63 - 1 if it is more.
+  // The bytes of all ranks together, each replica counted; 2^63 - 1 if there are more.
   int64_t held = 0;
-  // What the ranks would hold more than `held` if each held as much of every tensor as the one with
-  // the largest part, as arrays of equal parts do; 2^63 - 1 if it is more. No file has it.
+  // The bytes that the ranks would hold beyond `held` if each held as much of every tensor as the
+  // rank with the largest part, as arrays of equal parts do; 2^63 - 1 if there are more. No file
+  // has them.
   int64_t padding = 0;
-  // How many ranks hold so many bytes. Only the indices on axes are counted out that make a
-  // difference: those that cut something into unequal parts, or that something is pinned to. Empty
-  // where this would still be more than a million sums.
+  // Maps a number of bytes to the number of ranks that hold so many. BalanceOf() enumerates only
+  // the indices on axes that make a difference: those that cut something into unequal parts, or
+  // that something is pinned to. The map is empty if that still takes more than a million sums.
   std::map<int64_t, int64_t> ranks = {};
 };
 

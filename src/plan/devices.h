@@ -1,5 +1,5 @@
-// devices.json: what a checkpoint's mesh says of devices, where that is more than that rank r is on
-// device r. No part of the plan: it decides no byte of a rank's file.
+// devices.json says which devices have the ranks of a checkpoint's mesh, unless rank r is simply on
+// device r. It is no part of the plan: it decides no byte of a rank's file.
 #pragma once
 
 #include <string>
@@ -11,12 +11,12 @@ namespace shardinit {
 
 class JsonWriter;
 
-// Canonical; empty if there is nothing to say.
+// The text is canonical; it is empty if there is nothing to say.
 std::string WriteDeviceLayout(const Mesh& mesh);
-// Of a mesh without one. Throws Error (kRefused) if the text is not such a file.
+// `mesh` has no device layout yet. Throws Error (kRefused) if the text is not such a file.
 DeviceLayout ReadDeviceLayout(std::string_view text, const std::string& path, const Mesh& mesh);
 
-// A member of `devices` in manifest.json and `plan --json`.
+// Writes the rank's member of `devices` in manifest.json and `plan --json`.
 void WriteDevice(const DeviceMap& devices, const Mesh& mesh, int64_t rank, JsonWriter& out);
 
 }  // namespace shardinit

@@ -32,7 +32,7 @@ void AddValues(const Tensor& a, const Tensor& b, const InitGraph& before, const 
   const bool random = IsRandom(a.distribution) && IsRandom(b.distribution);
   const bool stream = random && a.stream != b.stream;
   if (stream) {
-    // Of what the stream is made from, what differs.
+    // Adds the parts of the stream's origin that differ.
     const auto add = [&](std::string_view what, const auto& was, const auto& is) {
       if (was == is) return;
       values_a += fmt::format(", {} {}", what, was);
@@ -72,7 +72,7 @@ void AddView(const Tensor& a, const Tensor& b, std::vector<Change>* changes) {
   AddIf(!equal, "view", text(a), text(b), changes);
 }
 
-// `changes_of(a, b)` for each path that both have. Returns how many are equal.
+// Calls `changes_of(a, b)` for each path that both have. Returns how many pairs are equal.
 template <typename F>
 int64_t CompareTensors(const std::vector<Tensor>& before, const std::vector<Tensor>& after,
                        F changes_of, std::vector<TensorDifference>* differences) {

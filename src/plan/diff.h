@@ -1,4 +1,4 @@
-// What two plans make different, tensor by tensor, without making it.
+// Compares the values and shardings of two plans, tensor by tensor, without making them.
 #pragma once
 
 #include <string>
@@ -8,31 +8,32 @@
 
 namespace shardinit {
 
-// One thing that was one way and is another now, in words.
+// One property that differs between the plans, in words.
 struct Change {
-  std::string what;  // `values`, `dtype`, `shape`, `view`, `sharding`; of the plan, its keys.
+  // `values`, `dtype`, `shape`, `view` or `sharding`; for a change of the plan, its key.
+  std::string what;
   std::string before, after;
   bool operator==(const Change&) const = default;
 };
 
 struct TensorDifference {
   std::string path;
-  bool before, after;           // Which plan has it.
-  std::vector<Change> changes;  // If both have it.
+  bool before, after;           // Whether each plan has the tensor.
+  std::vector<Change> changes;  // The changes, if both plans have it.
 };
 
 struct PlanDifference {
-  std::vector<Change> changes;  // Of name, seed, engine, mesh, replicas, layout.
-  // In the order of `after`, then what only `before` has. With a layout on
-  // either side the model's tensors apart from those that are stored.
+  std::vector<Change> changes;  // changes of name, seed, engine, mesh, replicas and layout
+  // Tensors stand in the order of `after`, followed by those that only `before` has. If either plan
+  // has a layout, `tensors` are the model's and `stored` those in files.
   std::vector<TensorDifference> tensors, stored;
-  int64_t equal = 0;  // Of `tensors`.
+  int64_t equal = 0;  // the number of equal ones among `tensors`
 
   bool empty() const { return changes.empty() && tensors.empty() && stored.empty(); }
 };
 
-// Equal distributions that are drawn from equal keys are equal values. The
-// sharding is which box each rank holds, whatever the names of mesh axes.
+// Equal distributions that are drawn from equal keys are equal values. The sharding is which box
+// each rank holds, whatever the names of mesh axes.
 PlanDifference Compare(const Plan& before, const Plan& after);
 
 }  // namespace shardinit

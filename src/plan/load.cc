@@ -25,8 +25,8 @@ void CheckLayout(const ModelSpec& spec, const std::string& layout) {
                             : DidYouMean(layout, names));
 }
 
-// The paths of `tensors` as patterns, one for all that are equal but for numbers; or a pattern that
-// has a part of a path and would match if it stood for the rest, too.
+// Returns the paths of `tensors` as patterns, one for all that are equal except for numbers; or, if
+// `only` matches parts of paths, the pattern that matches whole paths around it.
 std::string HintAt(const std::string& only, const std::vector<Tensor>& tensors) {
   const std::string wider =
       fmt::format("{}{}{}", only.starts_with('*') ? "" : "*", only, only.ends_with('*') ? "" : "*");
@@ -57,15 +57,14 @@ Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics, Explanation*
   Check(spec.has_value(), "a spec without a mistake is there");
   if (!diagnostics.HasErrors()) CheckLayout(*spec, request.layout);
 
-  // Resolve every name, expression, shape and rule. Beyond this point no
-  // expression is evaluated and no name is looked up.
+  // Resolve every name, expression, shape and rule. Beyond this point no expression is evaluated
+  // and no name is looked up.
   InitGraph graph = BuildGraph(*spec, diagnostics, explanation, request.layout, request.all_layouts,
                                cost, request.places);
   diagnostics.ThrowIfErrors();
   if (request.replicas) graph.replicas = *request.replicas;
 
-  // Cut every tensor over the mesh. Beyond this point the spec can no longer be
-  // found wrong.
+  // Shard every tensor over the mesh. Beyond this point the spec can no longer be found wrong.
   return MakePlan(std::move(graph));
 }
 

@@ -1,4 +1,4 @@
-// The first three steps of everything: spec → graph → plan.
+// Makes the plan of a spec: the first three steps of every command, spec → graph → plan.
 #pragma once
 
 #include <optional>
@@ -15,23 +15,23 @@ namespace shardinit {
 
 struct StepCost;  // autoshard/cost.h
 
-// What a command line or a program may change about a spec.
+// The changes that a command line or a program may make to a spec.
 struct PlanRequest {
   SpecRequest spec;
   std::optional<Replicas> replicas;
-  std::string layout;        // Empty: what is drawn is stored as it is.
-  bool all_layouts = false;  // Whether to report mistakes in the others.
+  std::string layout;        // Empty: the drawn tensors are stored as they are.
+  bool all_layouts = false;  // Whether to report mistakes in the other layouts.
   Places places = Places::kFound;
 };
 
-// Throws InvalidSpec with everything that is wrong; warnings stay in `diagnostics`.
-// `explanation`, if not null, tells about one tensor, and `cost` what the sharding costs in
-// training; left empty if the spec does not say enough.
+// Throws InvalidSpec with everything that is wrong; warnings stay in `diagnostics`. If not null,
+// `explanation` receives the notes on one tensor, and `cost` what the sharding costs in training;
+// `cost` stays empty if the spec does not say enough.
 Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics,
               Explanation* explanation = nullptr, StepCost* cost = nullptr);
 
-// The tensors whose paths match the pattern of `--only`; all, if it is empty. Throws Error (kUsage)
-// if there are none.
+// Returns the tensors whose paths match the pattern of `--only`, or all if it is empty. Throws
+// Error (kUsage) if there are none.
 std::vector<const Tensor*> Matching(const std::vector<Tensor>& tensors, const std::string& only);
 
 }  // namespace shardinit

@@ -15,9 +15,10 @@
 namespace shardinit {
 namespace {
 
-// The largest rank: a search over the indices on axes that tensors are pinned to, or nested on
-// where the first rank has not the most. Of ranks with the same of these the first has the most of
-// everything; and axes that no tensor brings together can be searched one by one.
+// Finds the rank that holds the most bytes. It searches the indices on axes that tensors are pinned
+// to, or that are nested where the first rank has not the most. Among the ranks with the same
+// indices on these axes the first has the most of everything; and axes that no tensor brings
+// together are searched one by one.
 class LargestRank {
  public:
   explicit LargestRank(const Plan& plan) : plan_(plan), mesh_(plan.graph.mesh) {
@@ -44,8 +45,8 @@ class LargestRank {
   }
 
  private:
-  // Of nested axes all or none are searched: at an index of one, the first index of another may
-  // have less than the next one. Whether there were more to add.
+  // Nested axes are searched all or not at all: at an index of one, the first index of another may
+  // have less than the next one. Returns whether it added any.
   bool AddNestedAxes() {
     const size_t before = axes_.size();
     for (const Tensor& tensor : plan_.graph.tensors) {
@@ -79,8 +80,8 @@ class LargestRank {
     }
   }
 
-  // Those of the axes that cut it, so that ranks which differ in them alone hold different numbers
-  // of bytes.
+  // Returns the searched axes that cut the tensor so that ranks which differ in them alone hold
+  // different numbers of bytes.
   std::vector<int> UnevenAxes(const Tensor& tensor) const {
     std::vector<int> uneven;
     for (size_t d = 0; d < tensor.shape.size(); ++d) {
@@ -96,7 +97,8 @@ class LargestRank {
     return plan_.ShardingOf(tensor).ElementsOn(rank) * InfoOf(tensor.dtype).bytes;
   }
 
-  // The most that the tensors of a group of axes have on the first rank with some indices on them.
+  // Considers, for each combination of indices on a group of axes, the first rank that has it.
+  // Returns the most bytes that such a rank has of the group's tensors.
   int64_t MostAt(const std::vector<int>& axes) const {
     const std::vector<int64_t> ranks = RanksAlong(axes, mesh_);
     std::vector<int64_t> bytes(ranks.size());
@@ -113,7 +115,7 @@ class LargestRank {
     return *std::max_element(bytes.begin(), bytes.end());
   }
 
-  // Where in the list of all indices on these axes those are that are pinned.
+  // Returns where the pinned indices stand in the list of all indices on these axes.
   std::vector<size_t> PlacesOf(const std::vector<Pin>& pins, const std::vector<int>& axes) const {
     std::vector<size_t> places = {0};
     for (const int axis : axes) {
@@ -139,11 +141,11 @@ class LargestRank {
 
   const Plan& plan_;
   const Mesh& mesh_;
-  std::set<int> axes_;      // That are searched.
-  std::vector<int> group_;  // Of each axis the lowest that is searched together with it.
-  int64_t everywhere_ = 0;  // Bytes of what has as much at all indices.
+  std::set<int> axes_;      // The axes to search.
+  std::vector<int> group_;  // For each axis, the lowest one that is searched together with it.
+  int64_t everywhere_ = 0;  // Bytes of the tensors that have equally much at all indices.
   std::map<std::vector<Pin>, int64_t> pinned_;
-  std::vector<std::pair<int, const Tensor*>> uneven_;  // Each with one of its axes.
+  std::vector<std::pair<int, const Tensor*>> uneven_;  // tensors, each with one of its axes
 };
 
 }  // namespace
@@ -192,7 +194,7 @@ int64_t BytesIn(const Plan& plan, const std::vector<int64_t>& ranks) {
     for (const int64_t rank : ranks) sum += PlanRank(plan, rank).bytes();
     return sum;
   }
-  // Without planning each rank: every element is in as many files as store it.
+  // The sum needs no rank's plan: every element is in as many files as store it.
   for (const Tensor& tensor : plan.graph.tensors) {
     const int64_t copies =
         plan.graph.replicas == Replicas::kFull ? plan.ShardingOf(tensor).holders() : 1;

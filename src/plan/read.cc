@@ -34,7 +34,7 @@ using nlohmann::json;
   throw Error(ExitCode::kRefused, fmt::format("`{}` is not a plan of this tool: {}", path, what));
 }
 
-// A distribution of a tensor of this shape.
+// Reads the distribution of a tensor of this shape.
 class DistributionReader {
  public:
   DistributionReader(const Shape& shape, const std::string& path) : shape_(shape), path_(path) {}
@@ -83,7 +83,7 @@ class DistributionReader {
     }
   }
 
-  // These have initializers of the same names and arguments, which know what values are allowed.
+  // These have initializers of the same names and arguments, which know the allowed values.
   template <OneOf<Constant, Uniform, Normal, TruncatedNormal> D>
   void CheckMembers(const D& distribution) const {
     std::vector<Argument> arguments;
@@ -116,7 +116,7 @@ class DistributionReader {
     }
   }
 
-  void CheckMembers(const Norm&) const {}  // Where all tensors are there.
+  void CheckMembers(const Norm&) const {}  // CheckTensors() checks it, once all tensors are read.
   void CheckMembers(const FromFile& f) const {
     Digest digest;
     if (!FromHex(f.sha256, &digest)) Refuse(path_, "the SHA-256 of a file");
@@ -136,7 +136,7 @@ void CheckTensors(std::vector<Tensor>& tensors, const std::string& path) try {
   Refuse(path, e.diagnostics().front().message);
 }
 
-// What drawn and stored tensors have in common.
+// Reads the members that drawn and stored tensors have in common.
 Tensor ReadTensor(const json& in, const std::string& path) {
   Tensor tensor;
   tensor.path = in.at("path").get<std::string>();
@@ -191,7 +191,7 @@ void ReadNested(const json& in, const Mesh& mesh, const std::string& path, Tenso
 
 void ReadPins(const json& in, const Mesh& mesh, const std::vector<bool>& used,
               const std::string& path, Tensor& tensor) {
-  // JSON's keys come sorted: the order that was written shows when the plan is written again.
+  // JSON's keys come sorted. A wrong order in the text shows when the plan is written again.
   for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
     if (!in.contains(mesh.axes[axis])) continue;
     Pin pin{static_cast<int>(axis), in.at(mesh.axes[axis]).get<std::vector<int64_t>>()};
@@ -229,7 +229,7 @@ void ReadPartition(const json& in, const InitGraph& graph, const std::string& pa
   if (in.contains("stage")) ReadPins(in.at("stage"), graph.mesh, used, path, tensor);
 }
 
-// A key that is none of a path: two words, or a place in the stream of torch_cpu.
+// Reads a key that is not a path: two words, or a place in the stream of torch_cpu.
 void ReadGivenKey(const json& in, const std::string& path, Tensor& tensor) {
   const auto number = [&](const json& value) {
     if (!value.is_number_unsigned()) Refuse(path, fmt::format("the key of `{}`", tensor.path));
@@ -342,12 +342,12 @@ class ViewReader {
   PieceBudget budget_ = kMaxPieces;
 };
 
-// Tensors are read one by one, as they come: there may be a million of them.
+// Reads tensors one by one, as they come: there may be a million of them.
 class PlanReader {
  public:
   explicit PlanReader(const std::string& path) : path_(path) {}
 
-  // As ElementVisitor.
+  // Reads one element, as an ElementVisitor does.
   bool ReadElement(const json& top, const std::string& key, const json& element) {
     if (key != "logical" && key != "tensors") return false;
     ReadHead(top);
@@ -377,7 +377,7 @@ class PlanReader {
   }
 
  private:
-  // What stands before the tensors, and decides how they are read.
+  // Reads the members before the tensors, which decide how those are read.
   void ReadHead(const json& top) {
     if (std::exchange(has_head_, true)) return;
     if ((top.at("format_version") != kFormatVersion &&
@@ -431,7 +431,7 @@ class PlanReader {
     }
   }
 
-  // Before the first tensor of a layout, all that it can be made of is there.
+  // The drawn tensors are all read before the first tensor of a layout.
   void AssignStreams(std::vector<Tensor>& tensors) const {
     const Engine& engine = *FindEngine(graph_.engine);
     const bool is_torch = &engine == &kTorchCpu;
@@ -479,7 +479,7 @@ Plan ReadPlan(std::string_view text, const std::string& path) {
           return reader.ReadElement(top, key, element);
         });
     Plan plan = MakePlan(reader.Finish(in));
-    // Other types, keys or an order of its own: none of that is ours.
+    // Text with other types, other keys or another order was not written by this tool.
     if (WritePlan(plan) != text) Refuse(path, "it is not written as this tool writes");
     return plan;
   } catch (const json::exception& e) {

@@ -55,7 +55,7 @@ Mesh ReadMeshOption(const std::string& text, const Mesh& known) {
     mesh.axes.push_back(axis);
     mesh.shape.push_back(1);
   }
-  // Of the same mesh the places are known.
+  // The devices are known only for the same mesh.
   if (mesh.axes == known.axes && mesh.shape == known.shape) mesh.devices = known.devices;
   return mesh;
 }
@@ -86,7 +86,8 @@ Plan OnMesh(const Plan& plan, const std::string& mesh, bool allows_uneven) {
     for (size_t d = 0; d < tensor.partition.cuts.size(); ++d) {
       DimensionCut& cut = tensor.partition.cuts[d];
       for (int& axis : cut.axes) axis = axis_of(axis);
-      if (PartsOf(cut, graph.mesh) == 1) cut.segments = 1;  // As a spec's, on this mesh.
+      // A spec on this mesh has one segment there, too.
+      if (PartsOf(cut, graph.mesh) == 1) cut.segments = 1;
       const int64_t parts = DivisorOf(cut, graph.mesh);
       if (allows_uneven || tensor.shape[d] % parts == 0) continue;
       throw WrongMesh(

@@ -1,4 +1,4 @@
-// The plan of a checkpoint on another mesh, or cut in another way.
+// Makes the plan of a checkpoint on another mesh, or with another sharding.
 #pragma once
 
 #include <string>
@@ -8,15 +8,16 @@
 
 namespace shardinit {
 
-// `mesh` is as in `fsdp=8,tensor=4`, of axes that the plan's mesh has; those left out get size 1
-// and come last. Throws Error (kUsage) if it is none, if its axes do not divide a dimension that
-// they cut, unless `allows_uneven`, or if tensors are pinned to indices of an axis that changes.
-// Which devices have the places of the new mesh is not known.
+// `mesh` has the form `fsdp=8,tensor=4` and names axes of the plan's mesh; axes that it leaves out
+// get size 1 and come last. Throws Error (kUsage) if `mesh` has another form, if its axes do not
+// divide a dimension that they cut, unless `allows_uneven`, or if tensors are pinned to indices of
+// an axis that changes. The new mesh has no device layout unless it equals the plan's.
 Plan OnMesh(const Plan& plan, const std::string& mesh, bool allows_uneven);
 
-// With all that it stores cut as `sharding` says, a file or a word of the languages that specs
-// have; `mesh` as above, or empty: as it was. `uneven` is a spec's, or empty. Names of logical axes
-// are not known. Throws InvalidSpec, in which the plan is a spec of the name `path`.
+// Shards every stored tensor as `sharding` says, which is a file or a word of the languages that
+// specs have. `mesh` is as above; if it is empty, the mesh stays. `uneven` is as in a spec, or
+// empty. Names of logical axes are not known. Throws InvalidSpec, whose messages call the plan a
+// spec named `path`.
 Plan CutAs(const Plan& plan, const std::string& path, const std::string& mesh,
            const std::string& sharding, const std::string& uneven, Diagnostics& diagnostics);
 

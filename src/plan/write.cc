@@ -1,4 +1,4 @@
-// plan.json: everything that decides the bytes of a checkpoint, in one order.
+// Writes plan.json: everything that decides the bytes of a checkpoint, in one order.
 #include <algorithm>
 
 #include "base/error.h"

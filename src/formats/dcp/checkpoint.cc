@@ -1,5 +1,5 @@
-// The folder of torch.distributed.checkpoint: a file for each rank that holds anything, with its
-// chunks of tensors behind one another, and `.metadata`, which says where each is.
+// Lays out the folder of torch.distributed.checkpoint: a file for each rank that holds anything,
+// with its chunks of tensors one behind the other, and `.metadata`, which says where each is.
 #include "formats/dcp/checkpoint.h"
 
 #include <fmt/format.h>
@@ -19,13 +19,13 @@ namespace shardinit {
 namespace dcp {
 namespace {
 
-// Whoever loads any part of a chunk reads all of it: small enough for meshes that the export knows
-// nothing of. Smaller ones take longer, at half a millisecond each.
+// Whoever loads any part of a chunk reads all of it, so chunks are small enough for meshes that the
+// export knows nothing of. Smaller chunks take longer, at half a millisecond each.
 constexpr int64_t kMostInChunk = 16 << 20;
 
-// A box in equal parts of that size or less: of the first dimension, or where one index of
-// that is too much, of the next. Their number is a power of two where it can be, since FSDP's
-// often is: then its shards are chunks, or whole numbers of them.
+// Cuts a box into equal parts of that size or less, along the first dimension, or along the next
+// one if one index of the first is too much. Their number is a power of two where possible, since
+// FSDP's often is: then its shards are chunks, or whole numbers of them.
 std::vector<Box> CutIntoChunks(const Box& box, int64_t element_bytes) {
   if (box.shape.empty()) return {box};
   size_t cut = 0;
@@ -56,7 +56,7 @@ struct Slice {
   int64_t offset, length;
 };
 
-// A line of the metadata.
+// An entry of the metadata.
 struct Entry {
   std::string name;
   Keys keys;
@@ -64,11 +64,11 @@ struct Entry {
   std::vector<Slice> slices = {};
 };
 
-// The chunks behind one another, each an archive of its own. Of the slices the file is not yet
-// known.
+// Lays out the chunks one behind the other, each an archive of its own. The slices do not have
+// their file yet.
 FileLayout LayOutRank(int64_t rank, std::vector<FileBox> boxes, std::vector<Slice>* slices) {
   FileLayout file{.path = fmt::format("__{}_0.distcp", rank), .head = {}};
-  // What is between the elements of two chunks is one text.
+  // All bytes between the elements of two chunks are one text.
   std::string* text = &file.head;
   int64_t text_offset = 0, end = 0;
   for (size_t b = 0; b < boxes.size(); ++b) {
@@ -88,7 +88,7 @@ FileLayout LayOutRank(int64_t rank, std::vector<FileBox> boxes, std::vector<Slic
   return file;
 }
 
-// What is missing in a list of chunks stays, in silence, whatever a trainer's memory was.
+// A trainer silently keeps whatever its memory held where a list of chunks has a gap.
 void CheckWhole(const Shape& shape, const std::vector<Slice>& slices) {
   std::vector<const Box*> boxes;
   int64_t elements = 0;
@@ -160,7 +160,7 @@ void WriteTensor(DType dtype, const Shape& shape, const std::vector<Slice>& slic
   out.SetState();
 }
 
-// Of chunk `index` of a tensor; null: of an object.
+// Writes the index of chunk `index` of a tensor, or of an object if `chunk` is null.
 void WriteIndex(std::string_view name, int64_t index, const Box* chunk, PickleWriter& out) {
   out.New(kModule, "MetadataIndex");
   out.BeginDict();
@@ -258,7 +258,7 @@ std::vector<FileLayout> LayOutCheckpoint(const LayoutRequest& request, const Key
     });
   }
   std::vector<FileLayout> files;
-  std::vector<std::vector<Slice>> found;  // Of each file.
+  std::vector<std::vector<Slice>> found;  // the slices of each file
   for (auto& [rank, boxes] : ranks) {
     found.emplace_back();
     files.push_back(LayOutRank(rank, std::move(boxes), &found.back()));
@@ -272,7 +272,7 @@ std::vector<FileLayout> LayOutCheckpoint(const LayoutRequest& request, const Key
     }
   }
   FileLayout archives{"__0_1.distcp", ""};
-  std::vector<int64_t> offsets;  // Of the items.
+  std::vector<int64_t> offsets;  // the offsets of the items
   for (const std::string& item : extras.items) {
     offsets.push_back(std::ssize(archives.head));
     archives.head += item;

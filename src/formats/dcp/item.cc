@@ -11,10 +11,10 @@ namespace shardinit::dcp {
 namespace {
 
 constexpr int64_t kAlignment = 64;
-constexpr int64_t kLarge = 1 << 20;  // Of smaller ones the padding would be felt.
+constexpr int64_t kLarge = 1 << 20;  // The padding is noticeable for smaller ones.
 
-// data.pkl: a call that makes the tensor of storage 0, which is the file data/0. Of a constant that
-// has one element, which all strides, 0, lead to.
+// Writes data.pkl: a call that makes the tensor from storage 0, which is the file data/0. A
+// constant's storage has one element, and its strides are all 0.
 std::string PickleOf(DType dtype, const Shape& shape, bool is_constant) {
   const std::string_view storage = StorageOf(dtype);
   Shape strides(shape.size());
@@ -31,13 +31,13 @@ std::string PickleOf(DType dtype, const Shape& shape, bool is_constant) {
   out.Int(storage.empty() ? count * InfoOf(dtype).bytes : count);
   out.EndTuple();
   out.PersistentId();
-  out.Int(0);  // Of the tensor in the storage.
+  out.Int(0);  // the tensor's offset in the storage
   out.Ints(shape);
   out.Ints(strides);
   out.Bool(false);  // requires_grad
   out.Global("collections", "OrderedDict");
   out.Ints({});
-  out.Call();  // Hooks: none.
+  out.Call();  // no hooks
   if (storage.empty()) out.Global("torch", NameOf(dtype));
   out.EndTuple();
   out.Call();
@@ -52,11 +52,12 @@ struct ZipEntry {
   std::string_view name;
   uint32_t crc;
   int64_t size;
-  int64_t offset = 0;  // Of its header in the archive.
+  int64_t offset = 0;  // the offset of its header in the archive
 };
 
-// What headers at both places have in common: PKWARE's APPNOTE.TXT, 4.3.7 and 4.3.12, from "version
-// needed to extract" to "extra field length". No time: the first of all days.
+// Writes the fields that local and central headers share: PKWARE's APPNOTE.TXT, 4.3.7 and 4.3.12,
+// from "version needed to extract" to "extra field length". The date is always the first possible
+// day.
 constexpr int64_t kCrcInCommon = 10;
 void PutCommon(std::string* out, const ZipEntry& entry, size_t extra) {
   constexpr uint64_t kVersion = 20, kStored = 0, kDay = 1 << 5 | 1;
@@ -72,8 +73,8 @@ void PutCommon(std::string* out, const ZipEntry& entry, size_t extra) {
   Put(out, extra, 2);
 }
 
-// Before a file's bytes, which begin where the archive's offset plus `start` is a multiple of
-// `alignment`. Returns where its CRC stands.
+// Writes the header before a file's bytes, which begin where the archive's offset plus `start` is a
+// multiple of `alignment`. Returns where the header has the CRC.
 int64_t PutLocalHeader(std::string* out, ZipEntry* entry, int64_t start, int64_t alignment) {
   constexpr size_t kFixed = 30, kExtra = 4;
   entry->offset = std::ssize(*out);
@@ -85,7 +86,7 @@ int64_t PutLocalHeader(std::string* out, ZipEntry* entry, int64_t start, int64_t
   PutCommon(out, *entry, padding);
   out->append(entry->name);
   if (padding > 0) {
-    out->append("FB");  // PyTorch's own field for this.
+    out->append("FB");  // PyTorch's own field for this
     Put(out, padding - kExtra, 2);
     out->append(padding - kExtra, 'Z');
   }
@@ -94,10 +95,10 @@ int64_t PutLocalHeader(std::string* out, ZipEntry* entry, int64_t start, int64_t
 
 int64_t PutCentralHeader(std::string* out, const ZipEntry& entry) {
   *out += "PK\1\2";
-  Put(out, 0, 2);  // Made by.
+  Put(out, 0, 2);  // version made by
   const int64_t crc = std::ssize(*out) + kCrcInCommon;
   PutCommon(out, entry, 0);
-  out->append(2 + 2 + 2 + 4, '\0');  // Comment, disk, attributes.
+  out->append(2 + 2 + 2 + 4, '\0');  // comment, disk, attributes
   Put(out, static_cast<uint64_t>(entry.offset), 4);
   out->append(entry.name);
   return crc;
@@ -171,7 +172,7 @@ std::string_view NameOf(DType dtype) {
 
 namespace {
 
-// The files of an archive before the elements. Its entries are their headers'.
+// Writes the files of an archive before the elements. Returns their entries.
 std::vector<ZipEntry> PutTexts(std::string pickle, int64_t start, std::string* out) {
   const struct {
     std::string_view name;
@@ -188,20 +189,20 @@ std::vector<ZipEntry> PutTexts(std::string pickle, int64_t start, std::string* o
   return entries;
 }
 
-// The central directory, which begins at `offset` in the archive. Returns where the CRC of the last
-// entry stands in it.
+// Writes the central directory, which begins at `offset` in the archive. Returns where it has the
+// CRC of the last entry.
 int64_t PutDirectory(const std::vector<ZipEntry>& entries, int64_t offset, std::string* out) {
   const size_t begin = out->size();
   int64_t crc = 0;
   for (const ZipEntry& entry : entries) crc = PutCentralHeader(out, entry);
   const size_t size = out->size() - begin;
   *out += "PK\5\6";
-  Put(out, 0, 2 + 2);  // Disks.
+  Put(out, 0, 2 + 2);  // disks
   Put(out, entries.size(), 2);
   Put(out, entries.size(), 2);
   Put(out, size, 4);
   Put(out, static_cast<uint64_t>(offset), 4);
-  Put(out, 0, 2);  // Comment.
+  Put(out, 0, 2);  // comment
   return crc;
 }
 

@@ -1,6 +1,7 @@
-// The folder that Megatron-core calls `torch_dist`: a checkpoint of torch.distributed.checkpoint,
-// whose format metadata.json says, with what is not cut in common.pt, and with an object for each
-// module that can compute in 8 bits: the state of that, `_extra_state`, of which there is none.
+// Lays out the folder that Megatron-core calls `torch_dist`: a checkpoint of
+// torch.distributed.checkpoint. metadata.json names the format, and common.pt has what is not cut.
+// Each module that can compute in 8 bits has an object for the state of that, `_extra_state`, which
+// is empty.
 #include <fmt/format.h>
 
 #include "base/error.h"
@@ -13,7 +14,7 @@
 namespace shardinit {
 namespace {
 
-// The module of a matrix that has such a state; empty: it is none.
+// Returns the module of a matrix that has such a state; empty: the tensor is no such matrix.
 std::string_view ModuleOf(std::string_view path) {
   constexpr std::string_view kWeight = ".weight";
   if (!path.starts_with("decoder.layers.") || !path.ends_with(kWeight)) return {};
@@ -24,7 +25,7 @@ std::string_view ModuleOf(std::string_view path) {
   return {};
 }
 
-// One for each matrix that is stacked in the tensor: by layers, or by layers and experts.
+// Adds a state for each matrix that is stacked in the tensor: by layers, or by layers and experts.
 void AddStates(const Tensor& tensor, std::vector<std::string>* names) {
   const std::string_view module = ModuleOf(tensor.path);
   const size_t stacked = tensor.shape.size() - std::min<size_t>(2, tensor.shape.size());

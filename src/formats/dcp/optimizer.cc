@@ -1,4 +1,4 @@
-// Step 0 of AdamW in a DCP folder. Moments are zeros, of which each type and shape has one item.
+// Writes step 0 of AdamW in a DCP folder. Moments are zeros, with one item for each type and shape.
 #include <map>
 
 #include "base/error.h"
@@ -63,8 +63,9 @@ Extras StateOf(const LayoutRequest& request) {
     if (!InfoOf(tensor->dtype).is_float()) continue;
     const auto group = optimizer.group_of.find(tensor);
     if (group == optimizer.group_of.end()) continue;
-    // A copy may be one parameter with the other, for which PyTorch asks by the first name and
-    // refuses a group with more; or one that begins alike, which has a state, listed or not.
+    // A copy may be one parameter with the other tensor: PyTorch asks for it by the first name and
+    // refuses a group with more. Or it is a parameter that begins alike, which has a state whether
+    // listed or not.
     if (!copies.contains(tensor)) members[group->second].push_back(tensor);
     writer.AddZeros(tensor->path, "step", DType::f32, {});
     writer.AddZeros(tensor->path, "exp_avg", tensor->dtype, tensor->shape);

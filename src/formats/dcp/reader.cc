@@ -20,14 +20,15 @@ namespace {
 
 constexpr char kMetadata[] = ".metadata";
 constexpr size_t kMetadataLimit = size_t{256} << 20;
-constexpr int64_t kMostInText = 1 << 20;  // Of an item: its directory, its pickle.
+// The most bytes of a text in an item: its directory, its pickle.
+constexpr int64_t kMostInText = 1 << 20;
 
 [[noreturn]] void Refuse(const std::string& path, std::string_view what) {
   throw Error(ExitCode::kRefused, fmt::format("`{}` is of no DCP checkpoint that is read here: {}",
                                               Escape(path), what));
 }
 
-// What a pickle must have at some place.
+// Refuses a pickle that lacks this value.
 const Value& Need(const Value* value, const std::string& path, std::string_view what) {
   if (value == nullptr) Refuse(path, fmt::format("it has no {}", what));
   return *value;
@@ -37,7 +38,7 @@ const std::string& TextOf(const Value* value, const std::string& path, std::stri
   return value->text;
 }
 int64_t NaturalOf(const Value* value, const std::string& path, std::string_view what) {
-  constexpr int64_t kMost = int64_t{1} << 48;  // Small enough for sums.
+  constexpr int64_t kMost = int64_t{1} << 48;  // small enough for sums
   if (Need(value, path, what).kind != Value::Kind::kInt || value->number < 0 ||
       value->number > kMost) {
     Refuse(path, fmt::format("its {}", what));
@@ -49,7 +50,7 @@ const Value& Member(const Value* object, const char* name, const std::string& pa
   return Need(state != nullptr ? state->Find(name) : nullptr, path, fmt::format("`{}`", name));
 }
 
-// A tuple of integers, or a `torch.Size` of one; with a product that fits.
+// Reads a tuple of integers, or a `torch.Size` of one, with a product that fits.
 Shape ShapeOf(const Value* value, const std::string& path, std::string_view what) {
   if (value != nullptr && value->Maker() == "torch.Size") {
     const Value* const arguments = value->At(1);
@@ -70,7 +71,7 @@ Shape ShapeOf(const Value* value, const std::string& path, std::string_view what
   return shape;
 }
 
-// A part of a file, the archive that `torch.save` made of a tensor.
+// A part of a file: the archive that `torch.save` made of a tensor.
 class Archive {
  public:
   Archive(std::string path, int64_t offset, int64_t length)
@@ -87,14 +88,14 @@ class Archive {
     int64_t header, size;
     bool stored;
   };
-  // By the end of its name, which begins with that of the archive. Null: there is none.
+  // Finds a file by the end of its name, which begins with the archive's name. Null: there is none.
   const Entry* Find(std::string_view end) const {
     for (const auto& [name, entry] : entries_) {
       if (name.size() > end.size() && name.ends_with(end)) return &entry;
     }
     return nullptr;
   }
-  // Where its bytes are in the file.
+  // Returns the place of the entry's bytes in the file.
   int64_t DataOf(const Entry& entry) const {
     constexpr int64_t kFixed = 30;
     const std::string header = Read(entry.header, kFixed);
@@ -112,9 +113,9 @@ class Archive {
   static int64_t Field(std::string_view in, size_t at, size_t bytes) {
     uint64_t value = 0;
     for (size_t i = bytes; i-- > 0;) value = value << 8 | static_cast<uint8_t>(in[at + i]);
-    return static_cast<int64_t>(std::min(value, uint64_t{1} << 60));  // Small enough for sums.
+    return static_cast<int64_t>(std::min(value, uint64_t{1} << 60));  // small enough for sums
   }
-  // From the archive's own beginning.
+  // Reads bytes; `at` counts from the beginning of the archive.
   std::string Read(int64_t at, int64_t bytes) const {
     if (at < 0 || at + bytes > length_) Refuse(path_, "an item is no zip archive");
     std::string text(static_cast<size_t>(bytes), '\0');
@@ -124,7 +125,7 @@ class Archive {
     return text;
   }
 
-  // PKWARE's APPNOTE.TXT, 4.3.12 to 4.3.16.
+  // Follows PKWARE's APPNOTE.TXT, 4.3.12 to 4.3.16.
   void ReadDirectory() {
     constexpr int64_t kEnd = 22, kLocator = 20, kEnd64 = 56, kMostComment = 0xffff;
     constexpr int64_t kMany = 0xffffffff;
@@ -154,8 +155,8 @@ class Archive {
       rest.remove_prefix(all);
     }
   }
-  // ZIP64's extra field: of uncompressed size, compressed size and offset those that do not fit.
-  // What is stored has one size.
+  // ZIP64's extra field has those of uncompressed size, compressed size and offset that do not fit.
+  // Both sizes of a stored file are equal.
   static void TakeLargeFields(std::string_view extra, Entry* entry) {
     constexpr int64_t kMany = 0xffffffff;
     while (extra.size() >= 4) {
@@ -178,7 +179,7 @@ class Archive {
   std::vector<std::pair<std::string, Entry>> entries_;
 };
 
-// The type of a storage's elements: `torch.FloatStorage` says it; else empty.
+// Returns the type of a storage's elements, as in `torch.FloatStorage`; empty if it has none.
 std::string_view TypeOfStorage(std::string_view storage) {
   const auto info = std::find_if(DTypes().begin(), DTypes().end(), [&](const DTypeInfo& type) {
     return !StorageOf(type.dtype).empty() &&
@@ -187,7 +188,8 @@ std::string_view TypeOfStorage(std::string_view storage) {
   return info == DTypes().end() ? std::string_view() : NameOf(info->dtype);
 }
 
-// Where the elements of an item are, which must be a contiguous tensor of that type and shape.
+// Returns where the elements of an item are, which must be a contiguous tensor of that type and
+// shape.
 int64_t PlaceOf(const Archive& archive, const DTypeInfo& dtype, const Shape& shape) {
   const std::string& path = archive.path();
   const auto need = [&](bool is, std::string_view what) {
@@ -224,7 +226,7 @@ int64_t PlaceOf(const Archive& archive, const DTypeInfo& dtype, const Shape& sha
   return archive.DataOf(*data) + first;
 }
 
-// A name within the folder: nothing that it could lead elsewhere with.
+// Returns a path within the folder: the name must not lead elsewhere.
 std::string PathIn(const std::string& folder, const std::string& name) {
   const std::string parts = "/" + name + "/";
   if (name.empty() || parts.find("//") != parts.npos || parts.find("/../") != parts.npos ||
@@ -234,7 +236,7 @@ std::string PathIn(const std::string& folder, const std::string& name) {
   return folder + "/" + name;
 }
 
-// Where chunks are, by the name of their tensor and their offset in it.
+// The places of chunks, by the name of their tensor and their offset in it.
 using Places = std::map<std::pair<std::string, Shape>, const Value*>;
 
 Places PlacesIn(const Value& root, const std::string& path) {
@@ -245,7 +247,7 @@ Places PlacesIn(const Value& root, const std::string& path) {
     const Value* const index = storage.items[i];
     const Value* const state = index->State();
     const Value* const offset = state != nullptr ? state->Find("offset") : nullptr;
-    // Objects have none.
+    // Objects have no offset.
     if (offset == nullptr || offset->kind == Value::Kind::kNone) continue;
     places[{TextOf(&Member(index, "fqn", path), path, "`fqn`"),
             ShapeOf(offset, path, "`offset`")}] = storage.items[i + 1];
@@ -267,7 +269,7 @@ Holding ReadTensor(const std::string& name, const Value& entry, const Places& pl
   const auto dtype = std::find_if(DTypes().begin(), DTypes().end(), [&](const DTypeInfo& info) {
     return NameOf(info.dtype) == type_name;
   });
-  // What nobody can ask for is not read.
+  // A tensor that no spec can ask for, or that is empty, has no chunks to read.
   if (dtype == DTypes().end() || ElementCount(holding.shape) == 0) return holding;
   for (const Value* chunk : Member(&entry, "chunks", path).items) {
     Box box{ShapeOf(&Member(chunk, "offsets", path), path, "`offsets`"),
@@ -303,7 +305,8 @@ Holding ReadTensor(const std::string& name, const Value& entry, const Places& pl
 
 constexpr std::string_view kModel = "model.", kOptimizer = "optim.";
 
-// Whether all of a checkpoint is a model or its optimizer, each under a name of its own.
+// Returns whether all of a checkpoint is a model or its optimizer, each under a name of its own,
+// and whether it has an optimizer.
 bool HasOptimizer(const Value& entries) {
   bool has = false;
   for (size_t i = 0; i + 1 < entries.items.size(); i += 2) {
@@ -336,7 +339,7 @@ std::optional<Contents> ReadFolder(const std::string& folder) {
       continue;
     }
     const Value& entry = *entries.items[i + 1];
-    // What is no tensor is an object, which no spec has.
+    // Any other entry is an object, which no spec has.
     if (!entry.Maker().ends_with(".TensorStorageMetadata")) continue;
     contents.tensors[name] = ReadTensor(name, entry, places, folder);
   }

@@ -1,5 +1,5 @@
-// Folders of torch.distributed.checkpoint that anyone may have written: nothing in them is trusted
-// before it is checked.
+// Reads folders of torch.distributed.checkpoint that anyone may have written. It trusts nothing in
+// them before it is checked.
 #pragma once
 
 #include "formats/format.h"

@@ -14,10 +14,11 @@ namespace {
 
 using Kind = Value::Kind;
 
-// Twice as many as Llama 405B has on 512 ranks, a chunk for each tensor and rank; 3 GB of memory.
+// Twice as many as Llama 405B has on 512 ranks with a chunk for each tensor and rank; they take 3
+// GB of memory.
 constexpr size_t kMostValues = size_t{1} << 25;
 
-// The machine that `pickletools` describes, whose opcodes these are.
+// Runs the machine that `pickletools` describes, whose opcodes these are.
 class Machine {
  public:
   Machine(std::string_view in, const std::string& path)
@@ -89,11 +90,11 @@ class Machine {
     return items;
   }
   void PushItems(Kind kind, std::vector<Value*> items) { Push(kind)->items = std::move(items); }
-  // To the container on top.
+  // Adds items to the container on top of the stack.
   void Add(Kind kind, std::vector<Value*> items) {
     Value* const to = Pop();
     stack_.push_back(to);
-    // A set, or a container of a class of its own.
+    // Items of a set, or of a container of a class of its own, are dropped.
     if (to->kind == Kind::kNone || to->kind == Kind::kObject) return;
     if (to->kind != kind || (kind == Kind::kDict && items.size() % 2 != 0)) {
       Refuse("it adds to what is no container");
@@ -175,7 +176,7 @@ class Machine {
       case '\x93': {  // STACK_GLOBAL
         const std::vector<Value*> names = PopItems(2);
         if (names[0]->kind != Kind::kText || names[1]->kind != Kind::kText) Refuse("a name");
-        // Both may be recalled any number of times, by few bytes.
+        // A pickle may recall both any number of times with few bytes.
         const size_t length = names[0]->text.size() + names[1]->text.size();
         if (length > joined_left_) Refuse("its names are longer than the file");
         joined_left_ -= length;
@@ -259,8 +260,8 @@ class Machine {
   const std::string& path_;
   Pickle pickle_;
   std::vector<Value*> stack_;
-  std::vector<size_t> marks_;  // Heights of the stack.
-  size_t joined_left_;         // Bytes that names may have yet.
+  std::vector<size_t> marks_;  // heights of the stack
+  size_t joined_left_;         // bytes that further names may have
   std::unordered_map<uint64_t, Value*> memo_;
 };
 

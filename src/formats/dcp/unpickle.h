@@ -1,4 +1,5 @@
-// Pickles that anyone may have written, as values: nothing that one says is called or looked up.
+// Reads pickles, which anyone may have written, as values. It neither calls nor looks up anything
+// that they name.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@ namespace shardinit::dcp {
 
 struct Value {
   enum class Kind {
-    kNone,        // Also what is not told apart here: floats, bytes, sets.
+    kNone,        // Also stands for what is not told apart here: floats, bytes, sets.
     kBool,        // `number`
     kInt,         // `number`
     kText,        // `text`
@@ -23,13 +24,15 @@ struct Value {
     kPersistent,  // `items`: its id
   };
 
-  // Of a tuple, list or object; null: it is something else, or there is none.
+  // Returns an item of a tuple, list, object or id; null: it is something else, or has no such
+  // item.
   const Value* At(size_t index) const;
-  // Of a dict, what the text is the last key of. Null: it has none, or is no dict.
+  // Returns the value of the last key in a dict that is this text; null: there is none, or it is no
+  // dict.
   const Value* Find(std::string_view key) const;
-  // Of an object, what it is called or made by: `torch.Size`; else empty.
+  // Returns what an object is called or made by: `torch.Size`. It is empty for other values.
   std::string_view Maker() const;
-  // Of an object, the state it was given last; null: none.
+  // Returns the state that an object was given last; null: there is none.
   const Value* State() const;
   bool IsText(std::string_view wanted) const { return kind == Kind::kText && text == wanted; }
 
@@ -39,13 +42,13 @@ struct Value {
   std::vector<Value*> items = {};
 };
 
-// What all values live in. They may hold one another, and themselves.
+// Owns all values. They may hold one another, and themselves.
 struct Pickle {
   std::deque<Value> values;
   const Value* root = nullptr;
 };
 
-// Throws Error (kRefused) that names `path` if it is damaged, or has what checkpoints do not.
+// Throws Error (kRefused) that names `path` if it is damaged, or has what checkpoints do not have.
 Pickle ReadPickle(std::string_view bytes, const std::string& path);
 
 }  // namespace shardinit::dcp

@@ -13,7 +13,7 @@ namespace {
 Dataspace Scalar() { return {H5Screate(H5S_SCALAR), "make a dataspace"}; }
 
 Dataspace Line(size_t length) {
-  // Nothing has no extent to write: an empty dataspace.
+  // An empty list has no extent, so it is an empty dataspace.
   if (length == 0) return {H5Screate(H5S_NULL), "make a dataspace"};
   const hsize_t extent = length;
   return {H5Screate_simple(1, &extent, nullptr), "make a dataspace"};
@@ -35,8 +35,8 @@ FileProperties::FileProperties(H5F_libver_t high, int64_t datasets)
   Require(H5Pset_libver_bounds(access, H5F_LIBVER_V18, high), "set the format's version");
   Require(H5Pset_fclose_degree(access, H5F_CLOSE_SEMI), "set how files close");
   Require(H5Pset_alignment(access, kAlignFrom, kAlignment), "set the alignment");
-  // Metadata in few large pieces costs half the space; no larger than needed,
-  // so that small files stay small.
+  // Metadata in few large pieces costs half the space. The pieces are no larger than needed, so
+  // that small files stay small.
   const auto block = std::bit_ceil(
       static_cast<uint64_t>(std::clamp<int64_t>(datasets * 640, 2048, int64_t{1} << 20)));
   Require(H5Pset_meta_block_size(access, block), "set the metadata's block size");

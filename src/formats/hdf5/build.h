@@ -1,5 +1,5 @@
-// What HDF5 files are built of: properties that give the same bytes everywhere,
-// groups, attributes.
+// The parts that HDF5 files are built of: properties that give the same bytes everywhere, groups
+// and attributes.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace shardinit::hdf5 {
 
-// What makes the bytes of a file the same everywhere: bounds that fix the
-// format, and no times on anything.
+// These make the bytes of a file the same everywhere: they bound the format's version, and no
+// object has times.
 struct FileProperties {
   FileProperties(H5F_libver_t high, int64_t datasets);
   PropertyList access, create;
@@ -30,13 +30,13 @@ class AttributeWriter {
   explicit AttributeWriter(hid_t object) : object_(object) {}
 
   void Text(const char* name, std::string_view text);
-  // For readers that take no other text. It lies in a heap of the file.
+  // Writes text for readers that take no other kind. It lies in a heap of the file.
   void VariableText(const char* name, const std::string& text);
   void Integer(const char* name, int64_t value);
-  // As Integer, and of an unsigned type from 2^63 on.
+  // Does what Integer does, but with an unsigned type from 2^63 on.
   void Natural(const char* name, uint64_t value);
   void Integers(const char* name, const std::vector<int64_t>& values);
-  // Each padded with zero bytes to the longest.
+  // Pads each text with zero bytes to the longest.
   void Texts(const char* name, const std::vector<std::string>& texts);
 
  private:
@@ -46,13 +46,13 @@ class AttributeWriter {
   hid_t object_;
 };
 
-// Groups are made one by one, without times (H5Pset_create_intermediate_group
-// would give them some), and stay open while the next dataset needs them.
+// Makes groups one by one, without times (H5Pset_create_intermediate_group would give them some),
+// and keeps them open while the next dataset needs them.
 class GroupStack {
  public:
   explicit GroupStack(hid_t file);
 
-  // The group that holds `/a/b/name`, and `name` itself.
+  // Returns the group that holds the dataset `/a/b/name`, and sets `*name` to `name`.
   hid_t Open(const std::string& dataset, std::string* name);
 
  private:

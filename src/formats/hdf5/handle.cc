@@ -32,7 +32,8 @@ std::string LastReason() {
 void Fail(const std::string& doing) {
   const std::string reason = LastReason();
   ExitCode code = ExitCode::kWorld;
-  for (const int error : {EROFS, EOPNOTSUPP, ENOSYS}) {  // As SystemError() has it.
+  // SystemError() gives these errors their own code.
+  for (const int error : {EROFS, EOPNOTSUPP, ENOSYS}) {
     if (reason == strerror(error)) code = SystemError(doing, "", error).code();
   }
   throw Error(code, fmt::format("HDF5 cannot {}: {}", doing, reason));
@@ -45,7 +46,7 @@ void SetUpLibrary() {
         "HDF5_DISABLE_VERSION_CHECK", "HDF5_PREFER_PARALLEL_NATIVE"}) {
     unsetenv(name);
   }
-  // After a failed close, HDF5's own clean-up at exit would crash.
+  // Without this, HDF5's own clean-up at exit would crash after a failed close.
   Require(H5dont_atexit(), "start HDF5");
   Require(H5open(), "start HDF5");
   Require(H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr), "silence HDF5");

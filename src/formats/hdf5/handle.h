@@ -1,5 +1,5 @@
-// Owns HDF5 identifiers. Every id in this folder lives in a Handle, so no path
-// leaks one, and no call's failure goes unnoticed.
+// Owns HDF5 identifiers. Every id in this folder lives in a Handle, so that no path leaks one and
+// no call's failure goes unnoticed.
 #pragma once
 
 #include <hdf5.h>
@@ -9,7 +9,7 @@
 
 namespace shardinit::hdf5 {
 
-// HDF5's own account of its last failure, innermost cause first.
+// Returns HDF5's own account of its last failure, innermost cause first.
 std::string LastReason();
 
 // Throws Error (kWorld): "HDF5 cannot `doing`: its reason".
@@ -35,7 +35,7 @@ class Handle {
   }
   operator hid_t() const { return id_; }
 
-  // For writers: a close can be the first to fail.
+  // Writers call this, since a close can be the first to fail.
   void Close(const char* doing) { Require(CloseId(std::exchange(id_, H5I_INVALID_HID)), doing); }
 
  private:

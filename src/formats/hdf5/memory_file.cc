@@ -13,9 +13,9 @@
 
 namespace shardinit::hdf5 {
 
-// How HDF5 asks for bytes (`H5FD_class_t`). Nothing may be thrown through it.
+// HDF5 asks for bytes through this driver (`H5FD_class_t`). Nothing may be thrown through it.
 struct MemoryDriver {
-  H5FD_t base;  // HDF5's own part.
+  H5FD_t base;  // HDF5's own part
   MemoryFile* file;
   haddr_t end_of_allocation;
 
@@ -33,7 +33,7 @@ struct MemoryDriver {
     delete Of(driver);
     return 0;
   }
-  // As those of HDF5's driver for files, which decides where things lie.
+  // These flags equal those of HDF5's driver for files, since they decide where things lie.
   static herr_t Query(const H5FD_t*, unsigned long* flags) {
     *flags = H5FD_FEAT_AGGREGATE_METADATA | H5FD_FEAT_ACCUMULATE_METADATA | H5FD_FEAT_DATA_SIEVE |
              H5FD_FEAT_AGGREGATE_SMALLDATA;
@@ -96,7 +96,7 @@ struct MemoryDriver {
 };
 
 PropertyList MemoryFile::AccessFor(const FileProperties& properties) {
-  // HDF5 1.10 crashes where it cannot get the memory of its caches, a few MB: better to fail here.
+  // HDF5 1.10 crashes if it cannot get the memory of its caches, a few MB: better to fail here.
   constexpr size_t kForHdf5 = 16 << 20;
   const std::unique_ptr<char, void (*)(void*)> probe(static_cast<char*>(std::malloc(kForHdf5)),
                                                      std::free);

@@ -1,5 +1,5 @@
-// A file that HDF5 writes into memory: what it writes is metadata alone, so it is small however
-// large the file is.
+// A file that HDF5 writes into memory. HDF5 writes metadata alone, so it is small however large the
+// file is.
 #pragma once
 
 #include <array>
@@ -11,15 +11,15 @@
 
 namespace shardinit::hdf5 {
 
-// HDF5's files must be closed before it goes.
+// HDF5's files must be closed before it is destroyed.
 class MemoryFile {
  public:
   File Create(const FileProperties& properties);
-  File Open(const FileProperties& properties);  // Once more, when it was closed.
+  File Open(const FileProperties& properties);  // Opens it once more, after it was closed.
 
   int64_t size() const { return size_; }
-  // What is in the file beside `boxes`, which HDF5 has given their places: all else is zeros. It is
-  // no longer in here then.
+  // Takes out what is in the file beside `boxes`, which HDF5 has given their places: all else is
+  // zeros. The bytes are no longer in here then.
   FileLayout Take(std::string path, std::vector<FileBox> boxes);
 
  private:
@@ -31,11 +31,11 @@ class MemoryFile {
   PropertyList AccessFor(const FileProperties& properties);
   void Read(int64_t offset, int64_t bytes, char* out) const;
   void Write(int64_t offset, int64_t bytes, const char* in);
-  // Appends the text of the bytes from `begin` to `end`, without zeros at its ends; none if there
-  // is nothing else. Forgets all pages before `end`.
+  // Appends the bytes from `begin` to `end` as a text without zeros at its ends; appends none if
+  // all are zeros. Forgets all pages before `end`.
   void TakeText(int64_t begin, int64_t end, std::vector<FileText>* texts);
 
-  std::map<int64_t, std::unique_ptr<Page>> pages_;  // By offset; absent ones are zeros.
+  std::map<int64_t, std::unique_ptr<Page>> pages_;  // By offset; absent pages are zeros.
   int64_t size_ = 0;
 };
 

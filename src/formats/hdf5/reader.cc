@@ -38,7 +38,7 @@ Attribute OpenAttribute(hid_t object, const char* name) {
 
 bool Has(hid_t object, const char* name) {
   const htri_t found = H5Aexists(object, name);
-  Require(found, "look for an attribute");  // What cannot be read is not absent.
+  Require(found, "look for an attribute");  // An attribute that cannot be read is not absent.
   return found > 0;
 }
 
@@ -56,7 +56,7 @@ std::string ReadText(hid_t object, const char* name) {
   return text.substr(0, text.find('\0'));
 }
 
-// Integers of a type `T` of memory; others are the nearest of it.
+// Reads integers as a memory type `T`; values that it lacks become the nearest one it has.
 template <typename T>
 std::vector<T> ReadList(hid_t object, const char* name, hid_t memory_type) {
   const Attribute attribute = OpenAttribute(object, name);
@@ -76,7 +76,7 @@ std::vector<int64_t> ReadIntegers(hid_t object, const char* name) {
   return ReadList<int64_t>(object, name, H5T_NATIVE_INT64);
 }
 
-// Names of equal length, padded with zero bytes: see AttributeWriter::Texts.
+// Reads texts of equal length, padded with zero bytes: see AttributeWriter::Texts.
 std::vector<std::string> ReadTexts(hid_t object, const char* name) {
   const Attribute attribute = OpenAttribute(object, name);
   const Datatype type(H5Aget_type(attribute), "read a type");
@@ -98,8 +98,8 @@ std::vector<std::string> ReadTexts(hid_t object, const char* name) {
   return texts;
 }
 
-// An extent without end is found by looking into all sources, whose names a file may make up
-// (`w-%b.h5`) and which HDF5 opens when it is asked for the dataset's dataspace.
+// HDF5 finds an unlimited extent by looking into all sources, whose names a file may make up
+// (`w-%b.h5`). It opens them when it is asked for the dataset's dataspace.
 bool IsUnlimited(hid_t selection) {
   if (H5Sget_select_type(selection) != H5S_SEL_HYPERSLABS ||
       H5Sis_regular_hyperslab(selection) <= 0) {
@@ -136,7 +136,7 @@ class Lister {
   }
 
  private:
-  // All at once: to look for the i-th name, HDF5 sorts them all.
+  // Gets all names at once: to look for the i-th name, HDF5 sorts them all.
   std::vector<std::string> NamesIn(hid_t group) {
     std::vector<std::string> names;
     const H5L_iterate_t add = [](hid_t, const char* name, const H5L_info_t*, void* to) {
@@ -250,7 +250,7 @@ std::string Describe(int fd, size_t most) {
   return out.Finish();
 }
 
-// The child's whole life: its answer, after one byte that says which kind it is.
+// Does all of the child's work: writes its answer, after one byte that says which kind it is.
 [[noreturn]] void Answer(int fd, int out, size_t most) {
 #ifndef SHARDINIT_SANITIZED  // A sanitizer alone takes more.
   Limit(RLIMIT_AS, rlim_t{1} << 30);
@@ -272,14 +272,15 @@ std::string Describe(int fd, size_t most) {
   _exit(0);
 }
 
-// A dataset of this tool takes more bytes in its file than in the text about it. Links that lead to
-// the same groups again and again make a text of any length.
+// Returns the most bytes of a description. A dataset of this tool takes more bytes in its file than
+// in the text about it, but links that lead to the same groups again and again make a text of any
+// length.
 size_t MostText(int64_t file_size) {
   return std::min(size_t{1} << 30, (size_t{1} << 20) + 4 * static_cast<size_t>(file_size));
 }
 
-// What comes through the pipe until it ends, has over `most` bytes or is not at its end in time;
-// nothing then.
+// Returns all that comes through the pipe. Returns nothing if it has over `most` bytes or does not
+// end in time.
 std::string Receive(int in, size_t most, std::chrono::milliseconds time) {
   const auto end = std::chrono::steady_clock::now() + time;
   std::string answer;
@@ -309,7 +310,7 @@ std::string DescribeFile(const std::string& path, std::chrono::milliseconds time
     throw Error(ExitCode::kUsage, fmt::format("`{}` is not a file", path));
   }
   const size_t most = MostText(info.st_size);
-  const SignalsWait signals;  // The child goes first.
+  const SignalsWait signals;  // Signals wait until the child has ended.
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw SystemError("read", path);
   const Fd in(ends[0]);
@@ -317,7 +318,8 @@ std::string DescribeFile(const std::string& path, std::chrono::milliseconds time
   const pid_t child = fork();
   if (child < 0) throw SystemError("start a process to read", path);
   if (child == 0) {
-    close(in.get());  // So that a killed parent ends what it would write.
+    // If the parent is killed, no reader is left, and the child's write ends.
+    close(in.get());
     Answer(fd.get(), out.get(), most);
   }
   out.Close();
@@ -333,7 +335,7 @@ std::string DescribeFile(const std::string& path, std::chrono::milliseconds time
         fmt::format("`{}` is refused: reading its structure crashed HDF5 or took too much", path));
   }
   if (answer[0] != '+') Refuse(fmt::format("`{}` is refused: {}", path, answer.substr(1)));
-  // The child may be the file's by now.
+  // By now the file may control the child.
   if (!nlohmann::json::accept(answer.begin() + 1, answer.end())) {
     Refuse(fmt::format("`{}` is refused: reading it gave no description", path));
   }

@@ -1,4 +1,4 @@
-// What is in an HDF5 file, without trusting it.
+// Reads what is in an HDF5 file, without trusting it.
 #pragma once
 
 #include <chrono>
@@ -6,12 +6,11 @@
 
 namespace shardinit::hdf5 {
 
-// The datasets and file attributes of `path` as JSON, made by a child process
-// with little memory and `time`, since a hostile file can make HDF5 crash, loop
-// or wait. The child opens nothing but this file. No data is read, no link to
-// another file is followed. Throws Error: kWorld if the file cannot be opened,
-// kRefused if it is no HDF5 file, holds what no checkpoint of this tool holds,
-// ended the child, or has a description much longer than itself.
+// Returns the datasets and file attributes of `path` as JSON. A child process with little memory
+// and `time` makes it, since a hostile file can make HDF5 crash, loop or wait. The child opens
+// nothing but this file, reads no data and follows no link to another file. Throws Error: kWorld if
+// the file cannot be opened, kRefused if it is no HDF5 file, holds what no checkpoint of this tool
+// holds, ended the child, or has a description much longer than itself.
 std::string DescribeFile(const std::string& path,
                          std::chrono::milliseconds time = std::chrono::minutes(1));
 

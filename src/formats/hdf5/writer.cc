@@ -76,8 +76,9 @@ FileLayout LayOutRank(const Plan& plan, const RankPlan& rank, const Digest& plan
 FileLayout LayOutIndex(std::string path, const Plan& plan, const Digest& plan_sha256) {
   // Virtual datasets came with HDF5 1.10.
   const FileProperties properties(H5F_LIBVER_V110, static_cast<int64_t>(plan.graph.tensors.size()));
-  // Else the lists of sources of all datasets stay in memory to the end, 2 kB a box. It takes
-  // time for each dataset that is in the file already, so not where the lists are short.
+  // Otherwise the lists of sources of all datasets stay in memory to the end, 2 kB a box. Eviction
+  // takes time for each dataset that is in the file already, so it is off where the lists are
+  // short.
   const bool long_lists = plan.boxes > 16 * static_cast<int64_t>(plan.graph.tensors.size());
   Require(H5Pset_evict_on_close(properties.access, long_lists), "keep the cache small");
   MemoryFile memory;

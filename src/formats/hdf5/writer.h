@@ -1,5 +1,5 @@
-// Rank files and index.h5: HDF5 makes the metadata, and only that. Data goes
-// past it, to the offsets that it names.
+// Lays out rank files and index.h5. HDF5 makes only the metadata; data is written directly, at the
+// offsets that the metadata names.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@
 
 namespace shardinit::hdf5 {
 
-// A rank's file: each shard of `rank` as a box, in that order. The same plan gives the same bytes
-// on every machine and HDF5 version.
+// Lays out a rank's file: each shard of `rank` is a box, in that order. The same plan gives the
+// same bytes on every machine and HDF5 version.
 FileLayout LayOutRank(const Plan& plan, const RankPlan& rank, const Digest& plan_sha256);
 
-// index.h5, under that path: each tensor whole, as a virtual dataset over the rank files, with NaN
-// where a piece is missing.
+// Lays out index.h5, under that path: each tensor whole, as a virtual dataset over the rank files,
+// with NaN where a piece is missing.
 FileLayout LayOutIndex(std::string path, const Plan& plan, const Digest& plan_sha256);
 
-// The most boxes for which an index is worth its size: at 5 µs and 120 bytes
-// each this is 10 s and 240 MB. HDF5 keeps those of one tensor in memory, 15 kB
-// each, while it makes the dataset; and a reader some of that when it opens it.
+// The most boxes for which an index is worth its size: at 5 µs and 120 bytes each this is 10 s and
+// 240 MB. HDF5 keeps the boxes of one tensor in memory, 15 kB each, while it makes the dataset; a
+// reader keeps some of that when it opens the dataset.
 inline constexpr int64_t kMaxIndexBoxes = 2'000'000;
 inline constexpr int64_t kMaxTensorBoxes = 10'000;
 

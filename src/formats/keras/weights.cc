@@ -1,6 +1,6 @@
-// What Keras's `save_weights` makes: an HDF5 file in which the variables of a
-// layer are datasets 0, 1, … of the group `vars` under the layer's path; or
-// several, and a JSON file that says which layer is in which.
+// Lays out what Keras's `save_weights` makes: an HDF5 file in which the variables of a layer are
+// datasets 0, 1, … of the group `vars` under the layer's path; or several such files, and a JSON
+// file that says which layer is in which.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -15,7 +15,7 @@
 namespace shardinit {
 namespace {
 
-// -1: it is no number as Keras writes them.
+// Returns -1 if it is no number as Keras writes them.
 int64_t NumberIn(std::string_view part) {
   int64_t number = 0;
   const char* end = part.data() + part.size();
@@ -24,7 +24,7 @@ int64_t NumberIn(std::string_view part) {
   return is_number && (part.size() == 1 || part[0] != '0') ? number : -1;
 }
 
-// Keras counts layers of one name as `dense`, `dense_1`, …, `repeat` as `dense.0`,
+// Keras counts layers of one name as `dense`, `dense_1`, …, and `repeat` counts them as `dense.0`,
 // `dense.1`, …: a number within a path becomes part of the name before it.
 std::string VariablePath(const Tensor& tensor) {
   std::string path;
@@ -41,7 +41,7 @@ std::string VariablePath(const Tensor& tensor) {
 
 std::string_view GroupOf(std::string_view path) { return path.substr(0, path.rfind('/')); }
 
-// Complains of the tensors of which something is `wrong`: of the first, and how many.
+// Complains of the tensors of which something is `wrong`: names the first, and counts all.
 struct Complaint {
   std::string about, hint;
   int64_t count = 0;
@@ -95,7 +95,7 @@ void CheckVariables(const std::vector<const Tensor*>& tensors) {
   for (const Complaint* complaint : {&path, &dtype, &twice, &gap}) complaint->ThrowIfAny();
 }
 
-// Files of whole layers, as many to a file as fit; one that is larger alone.
+// Distributes whole layers, as many to a file as fit; a larger layer has a file alone.
 std::vector<std::vector<FileBox>> DistributeLayers(const LayoutRequest& request) {
   std::vector<std::vector<FileBox>> layers;
   std::unordered_map<std::string, size_t> places;
@@ -120,7 +120,7 @@ std::vector<std::vector<FileBox>> DistributeLayers(const LayoutRequest& request)
   return files;
 }
 
-// model.weights.json, as Keras's ShardedH5IOStore reads it.
+// Writes model.weights.json, as Keras's ShardedH5IOStore reads it.
 FileLayout WeightMap(const std::vector<FileLayout>& files) {
   std::map<std::string, std::string_view> places;
   int64_t bytes = 0;

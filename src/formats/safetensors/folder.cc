@@ -32,7 +32,7 @@ std::vector<std::string> FilesOf(const std::string& folder) {
   return files;
 }
 
-// Loaders look for a tensor where the index says it is.
+// Checks the index, since loaders look for a tensor in the file that it names.
 void CheckIndex(const std::string& folder, Contents* contents) {
   std::string text;
   if (!ReadFileIfExists(folder + "/" + kIndexFile, kIndexLimit, &text)) return;

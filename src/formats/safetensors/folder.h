@@ -1,4 +1,4 @@
-// A folder of safetensors files, whoever wrote them.
+// Reads a folder of safetensors files, whoever wrote them.
 #pragma once
 
 #include "formats/format.h"

@@ -9,7 +9,7 @@ namespace shardinit::safetensors {
 namespace {
 
 constexpr int64_t kPage = 4096;
-constexpr size_t kLength = 8;  // Bytes in front of the JSON.
+constexpr size_t kLength = 8;  // bytes in front of the JSON
 
 }  // namespace
 

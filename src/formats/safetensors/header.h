@@ -1,5 +1,5 @@
-// The header of a safetensors file: eight bytes with its length, then JSON with
-// each tensor's type, shape and place. Behind it data without gaps.
+// Makes the header of a safetensors file: eight bytes with its length, then JSON with each tensor's
+// type, shape and place. Data follows without gaps.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace shardinit::safetensors {
 
-// What readers refuse to exceed.
+// Readers refuse longer headers.
 inline constexpr size_t kMaxHeader = 100'000'000;
 
 std::string_view NameOf(DType dtype);  // `BF16`
@@ -20,8 +20,8 @@ std::string_view NameOf(DType dtype);  // `BF16`
 // The entries of `__metadata__`, text to text.
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 
-// A file of these boxes. Their order becomes one in which every box is aligned
-// to its element size, and large ones to pages, for O_DIRECT.
+// Lays out a file of these boxes. It orders them so that every box is aligned to its element size,
+// and large ones to pages, for O_DIRECT.
 FileLayout LayOutFile(std::string path, std::vector<FileBox> boxes, const Metadata& metadata);
 
 }  // namespace shardinit::safetensors

@@ -1,4 +1,4 @@
-// The folder that Hugging Face's `save_pretrained` makes: whole tensors in
+// Lays out the folder that Hugging Face's `save_pretrained` makes: whole tensors in
 // model.safetensors, or in numbered files with an index.
 #include <fmt/format.h>
 
@@ -17,7 +17,8 @@ namespace {
 
 const safetensors::Metadata kMetadata = {{"format", "pt"}};
 
-// Tensors in order, as many to a file as fit; one that is larger alone.
+// Distributes the tensors in their order, as many to a file as fit; a larger tensor has a file
+// alone.
 std::vector<std::vector<FileBox>> Distribute(const LayoutRequest& request) {
   const int64_t most = request.options.at(&kMaxShardSize);
   std::vector<std::vector<FileBox>> files(1);
@@ -33,7 +34,7 @@ std::vector<std::vector<FileBox>> Distribute(const LayoutRequest& request) {
   return files;
 }
 
-// model.safetensors.index.json: which tensor is in which file.
+// Writes model.safetensors.index.json, which says which tensor is in which file.
 FileLayout Index(const std::vector<FileLayout>& files) {
   std::vector<std::pair<std::string_view, std::string_view>> places;
   int64_t bytes = 0, parameters = 0;
@@ -54,7 +55,7 @@ FileLayout Index(const std::vector<FileLayout>& files) {
   return {"model.safetensors.index.json", out.Finish()};
 }
 
-// As Transformers calls a type that whole models can have; else empty.
+// Returns Transformers' name of a type that whole models can have, or an empty one.
 std::string_view NameInConfig(DType dtype) {
   switch (dtype) {
     case DType::f32:
@@ -90,7 +91,7 @@ bool Rounds(const Tensor& tensor, DType to);
 
 bool Rounds(const ViewNode& node, const View& view, DType from, DType to) {
   if (node.operation == nullptr) return Rounds((*view.drawn)[node.tensor], to);
-  const auto argument = [=](const ViewArgument& value) {  // What `pad` fills up with.
+  const auto argument = [=](const ViewArgument& value) {  // the value that `pad` fills up with
     return std::holds_alternative<double>(value) && Rounds(std::get<double>(value), from, to);
   };
   const auto part = [&](const ViewNode& of) { return Rounds(of, view, from, to); };
@@ -98,8 +99,8 @@ bool Rounds(const ViewNode& node, const View& view, DType from, DType to) {
          std::any_of(node.of.begin(), node.of.end(), part);
 }
 
-// Whether elements may become others when the tensor is loaded as type `to`. Integers stay what
-// they are.
+// Returns whether elements may change when the tensor is loaded as type `to`. Integers do not
+// change.
 bool Rounds(const Tensor& tensor, DType to) {
   const DTypeInfo &from = InfoOf(tensor.dtype), &into = InfoOf(to);
   if (!from.is_float() ||
@@ -111,8 +112,9 @@ bool Rounds(const Tensor& tensor, DType to) {
   return constant == nullptr || Rounds(constant->value, tensor.dtype, to);
 }
 
-// What `from_pretrained` makes of all floating-point tensors: the type of the most elements, or one
-// that holds the others, too, where it would round them. Empty if the model has no such type.
+// Returns the type that `from_pretrained` gives all floating-point tensors: that of the most
+// elements, or one that holds the others, too, if it would round them. It is empty if the model has
+// no such type.
 std::string_view DTypeOf(const std::vector<Tensor>& tensors) {
   std::map<DType, int64_t> elements;
   for (const Tensor& tensor : tensors) {
@@ -128,8 +130,8 @@ std::string_view DTypeOf(const std::vector<Tensor>& tensors) {
   return NameInConfig(DType::f64);
 }
 
-// Of the config and of those within it: whatever it was captured or written with, the tensors are
-// of this type. (Before version 5 of Transformers it was called `torch_dtype`.)
+// Sets the type of the config and of those within it: whatever the config was captured or written
+// with, the tensors have this type. (Before version 5 of Transformers it was called `torch_dtype`.)
 void SetDType(nlohmann::json& object, std::string_view dtype) {
   for (auto& [key, value] : object.items()) {
     if ((key == "dtype" || key == "torch_dtype") && IsNameInConfig(value)) value = dtype;
@@ -137,17 +139,19 @@ void SetDType(nlohmann::json& object, std::string_view dtype) {
   }
 }
 
-// Whether the model can do without its tokens' ids: it generates text, or nothing is known of it.
-// Others compare their input with an id, as CLIP does with that of the end, and fail without one.
+// Returns whether the model can do without its tokens' ids: it generates text, or nothing is known
+// of it. Other models compare their input with an id, as CLIP does with the end token's, and fail
+// without one.
 bool NeedsNoTokenIds(const nlohmann::json& config) {
   if (!config.contains("architectures")) return true;
   const std::string of = config["architectures"].dump();
   return of.find("CausalLM") != of.npos || of.find("LMHead") != of.npos;
 }
 
-// Makes null what says `…_token_id` and is none of the `vocab_size` tokens, as where a spec's
-// vocabulary is smaller than its model's. (Not absent: Transformers' default is an id, too.) Of a
-// list it takes such ids away. With `padding_alone` only the one that no table can be made with.
+// Sets each `…_token_id` to null that is none of the `vocab_size` tokens, as happens if a spec's
+// vocabulary is smaller than its model's. (It does not remove them: Transformers' default is an id,
+// too.) From a list it removes such ids. With `padding_alone` it changes only the padding id, since
+// no table can be made with an unknown one.
 void RemoveUnknownTokens(nlohmann::json& object, bool padding_alone,
                          nlohmann::json vocabulary = nullptr) {
   if (object.contains("vocab_size")) vocabulary = object["vocab_size"];
@@ -166,7 +170,7 @@ void RemoveUnknownTokens(nlohmann::json& object, bool padding_alone,
   }
 }
 
-// The spec's `config`, and what follows from the spec.
+// Returns the spec's `config`, with what follows from the spec.
 std::string ConfigText(const InitGraph& graph) {
   nlohmann::json config = nlohmann::json::parse(graph.config);
   if (const std::string_view dtype = DTypeOf(graph.tensors); !dtype.empty()) {

@@ -87,7 +87,7 @@ Entry ReadEntry(const std::string& name, const json& in, const std::string& path
   return entry;
 }
 
-// Takes the places of boxes from DCP_SHARDING_INFO, JSON in the JSON's metadata.
+// Takes the places of boxes from DCP_SHARDING_INFO, which is JSON in the metadata of the JSON.
 void PlaceBoxes(const json& metadata, const std::string& path, std::vector<Entry>* entries) {
   if (!metadata.is_object()) Refuse(path, "`__metadata__` is no object");
   const auto info = metadata.find("DCP_SHARDING_INFO");

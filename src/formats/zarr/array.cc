@@ -26,7 +26,7 @@ constexpr size_t kDescriptionLimit = 1 << 20;
               fmt::format("`{}` is no zarr array that is read here: {}", Escape(folder), what));
 }
 
-// Small enough for sums of two, and with a product that fits.
+// Reads extents that are small enough for sums of two, with a product that fits.
 Shape ReadExtents(const json& in, const char* key, int64_t least, const std::string& folder) {
   const auto found = in.find(key);
   Shape shape;
@@ -85,7 +85,7 @@ std::string_view NameOf(DType dtype) {
 
 namespace {
 
-// The names of the folders in `folder` that are arrays.
+// Returns the names of the folders in `folder` that are arrays.
 std::vector<std::string> ArraysIn(const std::string& folder) {
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(folder.c_str()), closedir);
   if (!dir) throw SystemError("read the folder", folder);
@@ -120,7 +120,7 @@ Holding ReadArray(const std::string& folder, std::string file) {
   const auto dtype = std::find_if(DTypes().begin(), DTypes().end(), [&](const DTypeInfo& info) {
     return NameOf(info.dtype) == array.dtype;
   });
-  // What is of no type that a spec can ask for is not read.
+  // Chunks of a type that no spec can ask for, or of an empty array, are not read.
   if (dtype == DTypes().end() || ElementCount(array.shape) == 0) return array;
   const int64_t bytes = ElementCount(chunk) * dtype->bytes;
   for (Shape place(chunk.size(), 0);;) {
@@ -145,7 +145,7 @@ std::optional<Contents> ReadFolder(const std::string& folder) {
   const std::vector<std::string> names = ArraysIn(folder);
   if (names.empty()) return std::nullopt;
   Contents contents;
-  // Beside the state of an optimizer, as Flax's TrainState has it, the model is `params`.
+  // Beside the state of an optimizer, as in Flax's TrainState, the model is `params`.
   constexpr std::string_view kParams = "params.";
   const auto is_state = [](const std::string& name) { return name.starts_with("opt_state."); };
   const bool has_optimizer = std::any_of(names.begin(), names.end(), is_state);

@@ -1,4 +1,4 @@
-// An array of zarr 2: `.zarray` and a file for each chunk, in a folder.
+// Reads arrays of zarr 2: each is a folder with `.zarray` and a file for each chunk.
 #pragma once
 
 #include <string_view>
@@ -7,10 +7,11 @@
 
 namespace shardinit::zarr {
 
-// As zarr 2 and TensorStore write it; theirs for what NumPy has no type for.
+// Returns the type's name as zarr 2 and TensorStore write it; TensorStore's if NumPy has no such
+// type.
 std::string_view NameOf(DType dtype);
 
-// Arrays that are not compressed, whoever wrote them, with all their chunks.
+// Reads arrays that are not compressed, whoever wrote them, with all their chunks.
 extern const FormatReader kReader;
 
 }  // namespace shardinit::zarr

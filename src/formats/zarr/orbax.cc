@@ -1,6 +1,5 @@
-// The folder that Orbax makes with OCDBT off: a zarr array for each tensor, and
-// a description of the tree that they are leaves of. TensorStore opens each
-// array by itself.
+// Lays out the folder that Orbax makes with OCDBT off: a zarr array for each tensor, and a
+// description of the tree that they are leaves of. TensorStore opens each array by itself.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -16,9 +15,9 @@
 namespace shardinit {
 namespace {
 
-// How long the chunks of a dimension are that is cut in `parts`. A shard where
-// all are equally long. Else, since all chunks of a dimension must be, nearly
-// that; or the dimension stays whole.
+// Returns the length of the chunks of a dimension that is cut in `parts`: a shard if all shards are
+// equally long. If they are not, it is nearly a shard, since all chunks must be equally long, or
+// the whole dimension.
 int64_t ChunkOf(int64_t extent, int64_t parts) {
   const int64_t shard = CeilDiv(extent, parts);
   for (int64_t chunk = shard; 2 * chunk > shard; --chunk) {
@@ -36,7 +35,7 @@ Shape ChunkOf(const Tensor& tensor, const Mesh& mesh) {
   return chunk;
 }
 
-// Of zeros no chunk needs to be there.
+// An array of zeros needs no chunks.
 enum class Fill { kNone, kZero };
 
 std::string Array(DType dtype, const Shape& shape, const Shape& chunk, Fill fill) {
@@ -56,7 +55,7 @@ std::string Array(DType dtype, const Shape& shape, const Shape& chunk, Fill fill
   return out.Finish();
 }
 
-// A file for each chunk, named after its place in the grid.
+// Adds a file for each chunk, named after its place in the grid.
 void AddChunks(const Tensor& tensor, const std::string& folder, const Shape& chunk,
                std::vector<FileLayout>* files) {
   Shape place(chunk.size(), 0);
@@ -75,13 +74,14 @@ void AddChunks(const Tensor& tensor, const std::string& folder, const Shape& chu
 struct TreeLeaf {
   struct Key {
     std::string text;
-    bool is_index = false;  // Of a sequence; else of a dictionary, or an attribute's name.
+    // Whether it is an index of a sequence; else it is a dictionary's key or an attribute's name.
+    bool is_index = false;
   };
   std::vector<Key> keys;
   std::optional<Shape> chunk;  // None: the leaf is `None`, and has no array.
 };
 
-// A path's parts are keys of nested dictionaries.
+// Adds the parts of a path as keys of nested dictionaries.
 void AddParts(std::string_view path, std::vector<TreeLeaf::Key>* keys) {
   for (std::string_view rest = path;;) {
     const size_t dot = rest.find('.');
@@ -91,15 +91,15 @@ void AddParts(std::string_view path, std::vector<TreeLeaf::Key>* keys) {
   }
 }
 
-// The folder of a leaf.
+// Returns the folder of a leaf.
 std::string FolderOf(const std::vector<TreeLeaf::Key>& keys) {
   std::string folder;
   for (const TreeLeaf::Key& key : keys) folder += (folder.empty() ? "" : ".") + key.text;
   return folder;
 }
 
-// _METADATA: the tree. Of value type np.ndarray, leaves can be restored without
-// a sharding, as NumPy's arrays, and with one, as jax.Arrays.
+// Writes _METADATA, the tree. With value type np.ndarray, leaves can be restored without a
+// sharding, as NumPy's arrays, and with one, as jax.Arrays.
 std::string Tree(const std::vector<TreeLeaf>& leaves, bool has_zeros) {
   constexpr int kSequence = 1, kDictionary = 2;
   JsonWriter out;
@@ -126,7 +126,7 @@ std::string Tree(const std::vector<TreeLeaf>& leaves, bool has_zeros) {
   return out.Finish();
 }
 
-// _CHECKPOINT_METADATA: which of Orbax's handlers reads it.
+// Writes _CHECKPOINT_METADATA, which says which of Orbax's handlers reads the folder.
 std::string Handler() {
   JsonWriter out;
   out.BeginObject(JsonWriter::kLines);
@@ -149,7 +149,7 @@ class Layer {
     AddChunks(tensor, folder, chunk, &files_);
   }
 
-  // An array of zeros.
+  // Adds an array of zeros.
   void AddZeros(std::vector<TreeLeaf::Key> keys, DType dtype, const Shape& shape,
                 const Shape& chunk) {
     has_zeros_ = true;
@@ -182,9 +182,9 @@ class Layer {
 
 constexpr std::string_view kParams = "params.";
 
-// The state of `optax.adamw(learning_rate)`, which is `(ScaleByAdamState(count, mu, nu),
-// EmptyState(), EmptyState())`, the last with a schedule `ScaleByScheduleState(count)`, and the
-// step of a trainer: a tree as Flax's TrainState is one.
+// Adds the state of `optax.adamw(learning_rate)`, which is `(ScaleByAdamState(count, mu, nu),
+// EmptyState(), EmptyState())`; with a schedule the last is `ScaleByScheduleState(count)`. Adds a
+// trainer's step, too: the tree is like that of Flax's TrainState.
 void AddOptimizer(const LayoutRequest& request, bool has_params, Layer* layer) {
   if (request.optimizer->has_hyperparameters()) {
     throw Error(ExitCode::kUsage, "Optax has no hyperparameters in its state",
