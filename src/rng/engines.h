@@ -26,7 +26,8 @@ struct Engine {
                  float* out);
   // The engine's keys are JAX's, and a spec may give them.
   bool has_jax_keys = false;
-  // Why it cannot make these numbers: a phrase; empty: it can. Null: it can make all.
+  // Returns why the engine cannot make these numbers, as a phrase, or an empty text if it can.
+  // Null: it can make all numbers.
   std::string_view (*refusal)(const Sampler& sampler) = nullptr;
   std::string_view short_name = {};  // a second name for specs, or empty
 };
