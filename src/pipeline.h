@@ -37,8 +37,9 @@ struct GenerateResult {
 // Throws Error (kConflict) if `folder` exists and is for another plan.
 void CheckFolder(const Plan& plan, const std::string& folder);
 
-// Returns what Generate() must make again of what `folder` holds. If plan.json has changed, but the
-// manifest says that the folder is this plan's, this writes it again. Throws as CheckFolder() does.
+// Returns what Generate() must make again of what `folder` holds. A plan.json that is missing or
+// changed is written again here, if the manifest says that the folder is this plan's. Throws as
+// CheckFolder() does.
 Damage FindRepairs(const Plan& plan, const std::string& folder, const std::vector<int64_t>& ranks,
                    int jobs, const VerifyProgress& progress);
 
