@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMaxWays = 1 << 16, kMaxStates = 1 << 20;
 
-// What an axis may do to the matrices of a block.
+// An action of an axis on the matrices of a block.
 struct Deed {
   AxisUse by;
   CutUse use;
@@ -247,7 +247,7 @@ class Combiner {
     size_t before, way;
   };
 
-  // What the remaining blocks need, at least and at most.
+  // The least and the most that the remaining blocks need.
   struct Rest {
     Costs least, most;
   };

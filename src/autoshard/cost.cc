@@ -133,7 +133,8 @@ class WeightCost {
         const double sent = tokens() / sharing * passes() * weight_.route_sends;
         cost_.bytes[a] += again * Exchange(sent * e(), n);
       }
-      // These ranks share tokens before and after the weight, but not here.
+      // These ranks have the same tokens before and after the weight, but different ones here
+      // (is_rejoined), or the other way round (is_joined).
       const bool is_rejoined = IsComputation(a) && uses_[a] == CutUse::kRouted &&
                                !options_.sequence_parallel && weight_.route_sends > 0;
       const bool is_joined = IsComputation(a) && options_.sequence_parallel &&

@@ -24,7 +24,7 @@ struct AxisCut {
 };
 using AxisCuts = std::vector<AxisCut>;  // for each mesh axis
 
-// What an axis that cuts a weight is used for.
+// The use of a mesh axis for a weight.
 enum class CutUse {
   kWhole,     // The axis does not cut the weight.
   kGathered,  // The weight is put together for each use, as fully_shard does.

@@ -25,7 +25,7 @@ struct StepAxis {
   double bandwidth = 1;  // bytes a second that one rank sends over it
 };
 
-// What a spec says of a step, apart from tensors.
+// A spec's statements about a step, apart from tensors.
 struct Training {
   std::vector<StepAxis> axes;                  // the axes of the mesh
   double tokens = 1;                           // tokens of the ranks at one place on the batch axes

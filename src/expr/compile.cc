@@ -59,7 +59,7 @@ Symbol SymbolOf(Step::Op op) {
   }
 }
 
-// What a step leaves on the stack.
+// A step's result on the stack.
 struct Item {
   std::optional<double> value;  // the value if it is known now,
   Program::Slot slot = 0;       // else the slot that will hold it
@@ -69,7 +69,8 @@ struct Item {
   Binding power = kAtom;
 };
 
-// What a name may stand for. Two meanings are a mistake, unless they are the same number or index.
+// A possible meaning of a name. Two meanings are a mistake, unless they are the same number or
+// index.
 struct Meaning {
   std::optional<double> value;
   int dimension = 0;  // of an index

@@ -28,7 +28,7 @@ struct FanAxes {
   std::vector<size_t> in, out;
 };
 
-// What a spec says about the dimensions of a tensor. Dimensions that it does not mention are the
+// A spec's statements about the dimensions of a tensor. Dimensions that it does not mention are the
 // receptive field. A batch dimension (the layers of a stack, the experts of a layer) counts in
 // neither fan.
 struct FanSource {
@@ -38,7 +38,7 @@ struct FanSource {
 };
 
 // Returns the in and out dimensions of a tensor of rank `dimensions`; if the source does not give
-// them, PyTorch's order does. Returns nothing if all dimensions but one are batch dimensions.
+// them, PyTorch's order does. Returns nothing if fewer than two are no batch dimensions.
 std::optional<FanAxes> DirectionsOf(const FanSource& source, size_t dimensions);
 
 // The fan modes. JAX has all of them, PyTorch and Keras have some.

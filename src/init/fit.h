@@ -1,4 +1,4 @@
-// What a declared distribution promises of its values, and whether measured values keep it. Only
+// The promises of a declared distribution, and whether measured values keep them. Only
 // reports for people use this: nothing here decides a value.
 #pragma once
 

@@ -26,8 +26,8 @@ constexpr Parameter kKaiming[] = {
     {"nonlinearity", "which gain", "leaky_relu", kNonlinearities},
 };
 
-// Equation 12 of Glorot and Bengio 2010 has the mean of both fans; torch's xavier_normal_ has std =
-// gain * sqrt(2 / (fan_in + fan_out)).
+// Equation 12 of Glorot and Bengio 2010 has the mean of both fans; torch's xavier_normal_ has
+// std = gain * sqrt(2 / (fan_in + fan_out)).
 std::optional<double> XavierStd(Arguments a, const Fans& fans, Diagnostics& diagnostics) {
   if (a[0].word.empty() && !CheckScale("gain", a[0], diagnostics)) return {};
   const auto average = fans.Get("fan_avg", diagnostics);
@@ -38,8 +38,8 @@ std::optional<double> XavierStd(Arguments a, const Fans& fans, Diagnostics& diag
   return kStd({{"gain", gain}, {"fan_avg", *average}}, fans);
 }
 
-// He et al. 2015 have this in equations 10, 14 and 15; torch's kaiming_normal_ has std = gain /
-// sqrt(fan).
+// He et al. 2015 have this in equations 10, 14 and 15; torch's kaiming_normal_ has
+// std = gain / sqrt(fan).
 std::optional<double> KaimingStd(Arguments a, const Fans& fans, Diagnostics& diagnostics) {
   if (!CheckMagnitude("a", a[0], diagnostics)) return {};
   if (a[0].value != 0 && a[2].word != "leaky_relu") {

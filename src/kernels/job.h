@@ -1,4 +1,4 @@
-// What one call of Fill or FillRows asks of a backend.
+// The job that one call of Fill or FillRows gives to a backend.
 #pragma once
 
 #include <cstddef>

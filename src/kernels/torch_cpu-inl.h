@@ -19,8 +19,7 @@ int RunTorch(const TorchJob& job) { return RunTorchReference(job); }
 
 namespace torch {
 
-// A vector has at most 16 lanes, which hold half of each of two groups; a group has two halves of
-// 8.
+// A group has two halves of 8. A vector has at most 16 lanes: one half of each of two groups.
 using F = wide::Floats<V1>;
 using U = wide::Words<U1>;
 using torch_samplers::NormalsOf;

@@ -8,7 +8,7 @@
 
 namespace shardinit::program {
 
-// Where one drawn element comes from.
+// The key and the place of one drawn element.
 struct Source {
   Word32 key_low, key_high;
   Word64 element;  // row-major index in the tensor

@@ -155,7 +155,7 @@ class Function {
   Value zero32_, zero64_;
   int64_t next_ = 0;
   std::string body_;
-  // What the function has already.
+  // These exist already and are used again.
   std::map<ConstantKey, int64_t> constants_;
   std::map<std::pair<int64_t, Over>, int64_t> spread_;
   std::map<int, Value> iotas_;

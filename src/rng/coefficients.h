@@ -28,8 +28,8 @@ inline constexpr float kNumerator[] = {0x1.05a43ep-11f, 0x1.98335cp-5f, 0x1.4bd1
                                        0x1.41c8fcp+0f, 0x1.b267cap-5f};
 inline constexpr float kDenominator[] = {0x1.ca20b0p-14f, 0x1.e5bd48p-7f, 0x1.1d17c4p-2f,
                                          0x1.1a7e5ep+0f};
-// For smaller v, down to 2^-124, ratio is kSqrt2Ln2 t + (c0 + c1 r + …), t = sqrt(-log2 v), r = 1 /
-// t - kTailCentre: 2^-22.4.
+// For smaller v, down to 2^-124, ratio is kSqrt2Ln2 t + (c0 + c1 r + …), t = sqrt(-log2 v),
+// r = 1 / t - kTailCentre: 2^-22.4.
 inline constexpr float kTail[] = {-0x1.ca36eap-2f, -0x1.976660p+0f, 0x1.f9ed6ep+0f,
                                   -0x1.019a30p+2f, 0x1.3d7b70p+3f,  0x1.0dba06p+5f,
                                   0x1.32cdecp+10f, 0x1.5a77fap+9f,  -0x1.9baff2p+14f};
@@ -37,8 +37,8 @@ inline constexpr float kTailCentre = 0.1875f;
 inline constexpr float kSqrt2Ln2 = 0x1.2d6abep+0f;
 
 // The inverse error function of JAX and XLA: Giles, "Approximating the erfinv function" (GPU
-// Computing Gems, 2011), table 5. erf_inv(u) ≈ u * (c0 + c1 t + …) with w = -ln(1 - u^2); t = w -
-// 2.5 for w below kErfInvCentralEnd, else t = sqrt(w) - 3.
+// Computing Gems, 2011), table 5. erf_inv(u) ≈ u * (c0 + c1 t + …) with w = -ln(1 - u^2);
+// t = w - 2.5 for w below kErfInvCentralEnd, else t = sqrt(w) - 3.
 inline constexpr float kErfInvCentralEnd = 5.0f;
 inline constexpr float kErfInvCentral[] = {0x1.805c5ep+0f,   0x1.f91ec6p-3f,  -0x1.11c9dep-8f,
                                            -0x1.48a810p-10f, 0x1.ca65b6p-13f, -0x1.26b582p-18f,

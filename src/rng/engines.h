@@ -27,7 +27,7 @@ struct Engine {
   // The engine's keys are JAX's, and a spec may give them.
   bool has_jax_keys = false;
   // Returns why the engine cannot make these numbers, as a phrase, or an empty text if it can.
-  // Null: it can make all numbers.
+  // Null if it can make all numbers.
   std::string_view (*refusal)(const Sampler& sampler) = nullptr;
   std::string_view short_name = {};  // a second name for specs, or empty
 };

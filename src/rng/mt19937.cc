@@ -26,8 +26,8 @@ void AddShifted(const Bits& from, int shift, Bits& to) {
 }
 
 // Returns the exponents below 19937 of the characteristic polynomial, by the formula of the paper
-// (appendix A) for w = 32, r = 31: with p = t^624 + t^397 and q = t^623 + t^396, p q^31 + a_0 p
-// q^30 + ... + a_30 p + a_31.
+// (appendix A) for w = 32, r = 31: with p = t^624 + t^397 and q = t^623 + t^396,
+// p q^31 + a_0 p q^30 + ... + a_30 p + a_31.
 std::vector<int> CharacteristicExponents() {
   constexpr size_t kLength = kDegree / 64 + 4;
   Bits sum(kLength);  // Horner's scheme in q; p is multiplied at the end, since a_31 has no p.

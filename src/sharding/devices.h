@@ -2,8 +2,8 @@
 // row-major coordinates, whichever device has them.
 //
 // Devices lie in slices, with fast links (ICI) within a slice and slow ones (DCN) between slices.
-// Of an axis of n = s * m places, s parts lie on different slices, and m places within each. Index
-// i is at
+// Of an axis of n = s * m places, s parts lie on different slices, and m places within each.
+// Index i is at
 //
 //   outer: part i / m, place i % m      parts follow one another, as np.block joins slices in JAX
 //                                       and MaxText
@@ -45,7 +45,7 @@ struct DeviceOrder {
 std::span<const DeviceOrder> DeviceOrders();
 const DeviceOrder* FindDeviceOrder(std::string_view name);  // null if there is none
 
-// What a mesh says about devices.
+// A mesh's statements about devices.
 struct DeviceLayout {
   std::vector<int64_t> slices;  // parts of each axis on different slices; empty for one slice
   bool inner = false;

@@ -17,7 +17,7 @@ struct Mesh {
   int64_t world_size() const;
   // Neighbours along an axis are this many ranks apart.
   int64_t StrideOf(int axis) const;
-  // IndexOf() is one index of a rank's coordinate, CoordinateOf() has all of them.
+  // IndexOf() returns one index of a rank's coordinate, CoordinateOf() all of them.
   int64_t IndexOf(int64_t rank, int axis) const { return rank / StrideOf(axis) % shape[axis]; }
   std::vector<int64_t> CoordinateOf(int64_t rank) const;
   // Returns -1 if there is no such axis.

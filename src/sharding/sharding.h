@@ -1,5 +1,5 @@
-// Who holds what of one tensor: which boxes a rank holds, which ranks hold equal boxes, and which
-// of these stores them. No other code computes ranks from coordinates or boxes.
+// The distribution of one tensor over ranks: which boxes a rank holds, which ranks hold equal
+// boxes, and which of these stores them. No other code computes ranks from coordinates or boxes.
 //
 // A PartitionSpec names, for each dimension, the mesh axes that cut it; the first of several is the
 // major one. A dimension of n elements over axes (a, b) has k = |a| * |b| parts, and the rank at

@@ -33,7 +33,7 @@ Piece Iterations(const Piece& piece, size_t l, int64_t begin, int64_t count) {
   return part;
 }
 
-// What the loops that count below `place` reach, and the first of these loops.
+// The reach of the loops that count below `place`, and the first of these loops.
 struct Low {
   int64_t base, span = 0;
   size_t loop;
