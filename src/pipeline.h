@@ -49,7 +49,7 @@ GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCo
 
 struct TensorDigest {
   const Tensor* tensor;
-  Digest sha256;  // of the whole tensor's row-major little-endian bytes
+  Digest sha256;  // hash of the whole tensor, row-major and little-endian
 };
 
 // Returns the digests of these whole tensors, without writing anything.

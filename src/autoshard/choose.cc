@@ -293,7 +293,7 @@ class Combiner {
 
   const std::vector<std::vector<Way>> blocks_;
   const double memory_;
-  std::vector<Rest> rest_;                  // of the blocks from each one on
+  std::vector<Rest> rest_;                  // one for the blocks from each one on
   std::vector<std::vector<State>> states_;  // before each block, and after the last
 };
 

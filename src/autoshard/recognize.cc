@@ -351,7 +351,7 @@ class Recognizer {
   StepModel& model_;
   const size_t stages_;
   std::vector<size_t> blocks_;  // for each weight another one of its block, or itself
-  std::map<double, std::vector<double>> widths_;  // of matrices, with the sizes of their elements
+  std::map<double, std::vector<double>> widths_;  // widths of matrices, and their element sizes
 };
 
 }  // namespace

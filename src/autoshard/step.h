@@ -45,7 +45,7 @@ struct StepWeight {
   // These are as in the spec.
   Shape shape;
   int64_t element_bytes;
-  std::vector<DimensionName> names;    // of each dimension
+  std::vector<DimensionName> names;    // one per dimension
   std::vector<size_t> in, out, batch;  // dimensions; `in` and `out` are empty for vectors
   bool is_table = false;               // A table is looked up by rows.
   // For one of many experts: the axes whose index decides which ranks have the tensor.
@@ -117,8 +117,8 @@ DimensionName DimensionNamed(std::string_view name);
 // Fills in what is recognized: blocks, and how often tokens pass weights.
 void Recognize(const std::vector<StepTensor>& tensors, size_t stages, StepModel* model);
 
-// Says what is missing to compute a step's cost, or to choose; nothing is returned if nothing is
-// missing.
+// What is missing to compute a step's cost, or to choose. The functions return nothing if nothing
+// is missing.
 struct Missing {
   std::string what, hint;
 };

@@ -73,7 +73,7 @@ struct Item {
 // index.
 struct Meaning {
   std::optional<double> value;
-  int dimension = 0;  // of an index
+  int dimension = 0;  // the dimension of an index
   std::string what;
 
   bool SameAs(const Meaning& other) const {

@@ -250,7 +250,7 @@ struct Leaf {
   }
 };
 
-// Returns a number of JAX's by its key: programs have no other placed numbers.
+// Returns a number that JAX draws with the call's key: programs have no other placed numbers.
 Double PlacedNumber(const Program::PlacedCall& call, const Double& element, const Leaf& leaf) {
   const uint64_t key = JaxStreamOf(call).key;
   const Source source{static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32),

@@ -226,8 +226,7 @@ class Real {
   Real Unary(std::string_view operation) const {
     return {in_, in_->Elementwise(operation, {value_}, value_.element)};
   }
-  // Hides the divisor: compilers multiply by the inverse of a known one, or of one shared by many
-  // a.
+  // Hides the divisor: compilers multiply by the inverse of a known one, or of one for many a.
   static Real Divisor(Function* in, Real a, Real b) {
     const Value value = b.ValueIn(in);
     const Over missing = a.value_.over & ~value.over;
@@ -341,7 +340,7 @@ requires std::same_as<N, Word32> || std::same_as<N, Word64> N Select(Flag condit
 inline bool AnyLess(const Single&, const Single&) { return true; }
 inline bool AllLess(const Single&, const Single&) { return false; }
 
-// Does what it does for plain numbers (base/number.h).
+// Does what FusedMultiplyAdd() does for plain numbers (base/number.h).
 inline Single FusedMultiplyAdd(const Single& a, const Single& b, const Single& c) {
   const Double product = ToDouble(a) * ToDouble(b), addend = ToDouble(c);
   const Double sum = product + addend;

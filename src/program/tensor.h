@@ -11,9 +11,8 @@
 
 namespace shardinit::program {
 
-// The data that a function gets about the drawn tensors it is made of. Each of several alike
-// tensors has a row of 32-bit words: the low and high half of the key, and its sampler's
-// parameters.
+// The data that a function gets about the drawn tensors it is made of. Each tensor of one
+// kind has a row of 32-bit words: the low and high half of its key, and its sampler's parameters.
 struct Table {
   int64_t columns = 0;
   std::vector<uint32_t> words;  // row by row

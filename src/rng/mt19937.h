@@ -32,7 +32,7 @@ State Seeded(uint32_t seed);
 void Extend(uint32_t* out, size_t count);
 uint32_t Temper(uint32_t word);
 
-// Returns t^distance modulo the characteristic polynomial: bit i is the coefficient of t^i.
+// PowerOfT() is t^distance modulo the characteristic polynomial. Bit i is the coefficient of t^i.
 using Polynomial = std::array<uint64_t, (kDegree + 63) / 64>;
 Polynomial PowerOfT(uint64_t distance);
 // Returns x[d] ... x[d + 623], where t^d is the polynomial. `extend` does what Extend does.
@@ -47,7 +47,7 @@ class Mt19937 {
   Mt19937(uint32_t seed, void (*extend)(uint32_t*, size_t));
 
   uint32_t seed() const { return seed_; }
-  uint64_t position() const { return position_; }  // of the first word in memory
+  uint64_t position() const { return position_; }  // position of the first word in memory
 
   // Returns words from `position` on, not tempered. `*count` is how many are there, at least 1.
   const uint32_t* At(uint64_t position, size_t* count);

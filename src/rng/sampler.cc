@@ -13,8 +13,8 @@ namespace {
 // Turns -0 into 0, so that `x + mean` has one sign of zero.
 float ToF32(double value) { return static_cast<float>(value) + 0.0f; }
 
-// Returns the probability between the cut-offs, from the tails on the side where they are small: 1
-// - Phi(5) would have lost half of its digits.
+// Returns the probability between the cut-offs, from the tails on the side where they are small:
+// 1 - Phi(5) would have lost half of its digits.
 double Between(double z_low, double z_high) {
   if (z_low >= 0) return exact::NormalCdf(-z_low) - exact::NormalCdf(-z_high);
   if (z_high <= 0) return exact::NormalCdf(z_high) - exact::NormalCdf(z_low);

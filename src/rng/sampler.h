@@ -34,9 +34,10 @@ struct NormalSampler {
 };
 
 // Samples by the inverse CDF. The word's top bit chooses a half of the probability between the
-// cut-offs; the other 31 bits are the place in it, counted from a cut-off. q = tail[half] + place *
-// step[half] is the probability of a tail, relatively exact where it is small. The quantile of q,
-// its sign bit XORed with (word & sign_mask) ^ sign_flip, is the value in standard deviations.
+// cut-offs; the other 31 bits are the place in it, counted from a cut-off.
+// q = tail[half] + place * step[half] is the probability of a tail, relatively exact where it is
+// small. The quantile of q, its sign bit XORed with (word & sign_mask) ^ sign_flip, is the value in
+// standard deviations.
 struct TruncatedNormalSampler {
   float mean, std;
   float tail[2], step[2];

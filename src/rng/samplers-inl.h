@@ -93,8 +93,8 @@ SHARDINIT_INLINE F Uniform(const Sampler& s, U word) {
 template <typename F, typename Sampler, typename U, typename B>
 SHARDINIT_INLINE F Normal(const Sampler& s, U radius_word, U angle_word, B second) {
   // The word is a signed integer k. |k + 1/4| is (j + 1/2) / 2 with each j from 0 to 2^32 - 1 once,
-  // so u = |k + 1/4| * 2^-31 is (j + 1/2) * 2^-32, exact where it is small: the tail ends at sqrt(2
-  // * 33 ln 2) = 6.76. `below` = 1 keeps u under 1 and the radius above 0.
+  // so u = |k + 1/4| * 2^-31 is (j + 1/2) * 2^-32, exact where it is small: the tail ends at
+  // sqrt(2 * 33 ln 2) = 6.76. `below` = 1 keeps u under 1 and the radius above 0.
   const F k = SignedToF32(radius_word);
   const F u = Abs(F(k + 0.25f));
   const F radius = Sqrt(MinusLog2(u, 31, 1)) * s.scale;

@@ -32,7 +32,7 @@ struct Mesh;
 struct DeviceOrder {
   std::string_view name;
   int64_t devices = 0;     // in a slice; 0: any number, in the order of their ids
-  int64_t columns = 0;     // of the grid
+  int64_t columns = 0;     // columns of the grid
   int64_t block = 0;       // columns of a block
   bool has_shape = false;  // The mesh within a slice must be rings x devices of a ring.
 

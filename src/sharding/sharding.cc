@@ -191,7 +191,7 @@ std::vector<Sharding::Steps> Sharding::StepsOf() const {
   std::vector<Steps> all;
   for (const DimensionCut& cut : partition_.cuts) {
     Steps& steps = all.emplace_back();
-    int64_t segments = cut.segments;  // of a step that has begun
+    int64_t segments = cut.segments;  // segments of the next step
     for (size_t a = 0; a < cut.axes.size(); ++a) {
       if (!cut.nested.empty() && cut.nested[a] > 0) segments = cut.nested[a];
       const Step step{segments, mesh_.StrideOf(cut.axes[a]), mesh_.shape[cut.axes[a]]};

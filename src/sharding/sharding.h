@@ -114,8 +114,8 @@ class Sharding {
                                     int64_t parts, int64_t part);
   std::vector<Interval> IntervalsOf(size_t dimension, int64_t rank) const;
   int64_t PartOf(size_t dimension, int64_t rank) const;
-  std::vector<Steps> StepsOf() const;    // of each dimension
-  std::vector<Place> PlacesOf() const;   // of each pin
+  std::vector<Steps> StepsOf() const;    // one per dimension
+  std::vector<Place> PlacesOf() const;   // one per pin
   std::vector<int> CuttingAxes() const;  // ascending
 
   const Mesh& mesh_;

@@ -204,7 +204,7 @@ Arrangement Interleave(std::vector<Arrangement> of, size_t axis, int64_t groups,
 Arrangement Transpose(Arrangement of, const std::vector<int64_t>& axes, PieceBudget* budget) {
   const size_t rank = axes.size();
   Arrangement out;
-  std::vector<int64_t> place(rank), to(rank);  // of a dimension, before and after
+  std::vector<int64_t> place(rank), to(rank);  // place values before and after
   for (size_t d = 0; d < rank; ++d) {
     place[d] = ElementsFrom(of.shape, d + 1);
     out.shape.push_back(of.shape[static_cast<size_t>(axes[d])]);
