@@ -83,7 +83,7 @@ inline constexpr double kShift = 0x1.8p+52;
 template <typename F>
 struct Integer {
   F value;
-  BitsIn<F> bits;  // Two's complement.
+  BitsIn<F> bits;  // two's complement
 };
 template <typename F>
 Integer<F> Nearest(F x) {

@@ -6,7 +6,7 @@
 // neighbours to be made together, so many short rows cost about as much as one long row. A block is
 // always made whole, even if a piece takes one element of it.
 
-#include <hwy/highway.h>  // Its vocabulary for this instruction set.
+#include <hwy/highway.h>  // operations for this instruction set
 
 // The formulas are compiled again for this instruction set. Their other includes are in kernels.cc,
 // compiled for the baseline.

@@ -4,7 +4,6 @@
 // domain: an index along dimension 0 is one number for each row, and a key is one number for all
 // elements. So each value says over which dimensions it varies, and its type has only these. An
 // operation on several values is over the dimensions of all of them.
-// several is over those of all of them.
 #pragma once
 
 #include <cstdint>

@@ -85,7 +85,6 @@ Shape ShapeOf(const std::vector<Tensor>& drawn, const ViewNode& node) {
 //
 // Nodes that differ only in the tensors at their leaves, such as the layers of a stack, are written
 // once. Which of them an element is in is also an index: `row`, the row of its table.
-// written once: which of them an element is in is an index too, `row`, the row of its table.
 class ViewWriter {
  public:
   ViewWriter(const std::vector<Tensor>& drawn, DType dtype, Function* out)

@@ -19,7 +19,7 @@ uint64_t FoldIn(uint64_t key, uint32_t data);
 // The key of a stream's draw: the stream's own for draw 0, fold_in(key, draw) for others.
 uint64_t KeyOfDraw(const Stream& stream);
 
-// jax.random.bits(key, shape, "uint32").
+// Returns an element of jax.random.bits(key, shape, "uint32").
 uint32_t Word(const Stream& stream, uint64_t element);
 
 float Sample(const Sampler& sampler, const Stream& stream, uint64_t element);

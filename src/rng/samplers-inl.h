@@ -7,9 +7,9 @@
 // - no fused multiply-add (the build says -ffp-contract=off);
 // - no function of libm but sqrt, which IEEE 754 wants correctly rounded;
 // - integers become f32 by rounding to nearest even;
-// - within the limits in sampler.h the only subnormal results are products in
-//   polynomials (y^2 of an angle of 2^-31, say), each added at once to a number
-//   that is more than 2^60 times as large: flushed to 0 they change nothing.
+// - within the limits in sampler.h, the only subnormal results are products in polynomials (such as
+//   y^2 of an angle of 2^-31); each is added at once to a number that is more than 2^60 times as
+//   large, so flushing it to 0 changes nothing.
 
 // This file is compiled once; for vectors, once for each instruction set (hwy/foreach_target.h).
 #if defined(SHARDINIT_SAMPLERS_INL) == defined(HWY_TARGET_TOGGLE)

@@ -67,7 +67,7 @@ uint64_t TwoWordsAt(const Stream& stream, uint64_t position);
 // Returns number i of torch.randint(range) from the stream's place on. Each takes one word or two.
 uint64_t IntegerAt(const Stream& stream, uint64_t i, uint64_t range);
 
-// torch.randperm(n), n < 2^28, which takes n - 1 words.
+// Returns torch.randperm(n), n < 2^28, which takes n - 1 words.
 std::vector<uint32_t> Permutation(const Stream& stream, uint32_t n);
 
 // Returns the nearest number of the dtype, as f64.
