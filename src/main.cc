@@ -1,4 +1,4 @@
-// argv → command → exit code. Everything that is thrown ends here.
+// argv → command → exit code. Every exception ends here.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -23,7 +23,7 @@ void PrintError(const std::string& message, const std::string& hint) {
   Talk(RenderError(message, hint));
 }
 
-// Tests force one instruction set, to hold it equal to the others.
+// Tests force one instruction set, to compare it with the others.
 void ForceKernels() {
   const char* target = std::getenv("SHARDINIT_TARGET");
   if (target == nullptr || *target == '\0' || kernels::ForceTarget(target)) return;

@@ -19,12 +19,12 @@
 namespace shardinit {
 namespace {
 
-// Ranks that are open at once: the next one's metadata is made, and the last
-// one's data is synced, while the one between is written.
+// The number of ranks that are open at once: the metadata of the next one is made, and the data of
+// the last one is synced, while the one between is written.
 constexpr int64_t kRanksAtOnce = 8;
 
-// Each rank: metadata here, values by the workers, then its commit on one of
-// their threads. A rank that is dropped on the way leaves nothing behind.
+// Writes each rank: its metadata here, its values by the workers, then its commit on one of their
+// threads. A rank that is dropped on the way leaves nothing behind.
 void WriteRanks(const Plan& plan, const GenerateRequest& request, const CheckpointFolder& folder,
                 const Digest& plan_sha256, WorkCounters* counters, GenerateResult* result) {
   const auto tick = [&](int64_t done) {
@@ -50,7 +50,7 @@ void WriteRanks(const Plan& plan, const GenerateRequest& request, const Checkpoi
   files.Finish();
 }
 
-// What was written is where the folder is now, not where the user asked for it.
+// The written files are where the folder is now, which may not be where the user asked for it.
 void RequireInPlace(const Folder& folder) {
   if (folder.IsInPlace()) return;
   throw Error(ExitCode::kWorld,
@@ -86,19 +86,19 @@ GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCo
   GenerateResult result;
   const std::string plan_json = WritePlan(plan);
   const Digest plan_sha256 = Sha256Of(plan_json);
-  const SignalsWait signals;  // Whoever called says what becomes of the ranks that are done.
+  const SignalsWait signals;  // The caller says what becomes of the ranks that are done.
   const CheckpointFolder folder(request.folder, plan_json);
   const std::string devices_json = WriteDeviceLayout(plan.graph.mesh);
   folder.WriteDevices(devices_json);
   RemoveManifestOfOthers(folder, plan.graph.mesh);
   folder.RemoveLeftOvers(Others::kOld);
 
-  // Its blocks are given back before files that describe other files take memory.
+  // WriteRanks() releases its blocks before files that describe other files take memory.
   WriteRanks(plan, request, folder, plan_sha256, counters, &result);
-  // A killed run may have left names that are seen but are not on the disk yet.
+  // A killed run may have left names that are visible but not yet on the disk.
   if (result.skipped > 0) folder.ranks().Sync();
 
-  // Beyond this point only files that describe other files are written.
+  // From here on, only files that describe other files are written.
   const bool all = static_cast<int64_t>(request.ranks.size()) == plan.world_size();
   if (!all && LacksRank(folder, plan, plan_sha256)) {
     RequireInPlace(folder.root());

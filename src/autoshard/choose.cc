@@ -13,11 +13,12 @@ namespace {
 
 constexpr size_t kMaxWays = 1 << 16, kMaxStates = 1 << 20;
 
-// What an axis may do to the matrices of a block.
+// An action of an axis on the matrices of a block.
 struct Deed {
   AxisUse by;
   CutUse use;
-  bool last = false;  // Of several dimensions along which it may split a matrix, the last one.
+  bool last = false;  // If several dimensions of a matrix may be split, this is the last one, not
+                      // the first.
 };
 constexpr Deed kDeeds[] = {
     {AxisUse::kBatch, CutUse::kWhole},        {AxisUse::kBatch, CutUse::kGathered},
@@ -27,7 +28,7 @@ constexpr Deed kDeeds[] = {
     {AxisUse::kComputation, CutUse::kRouted},
 };
 
-// The dimension that is split, the first or the last one of those that may be; -1: there is none.
+// Returns the first or the last dimension that may be split, or -1.
 int SplitDimension(const StepWeight& weight, bool last) {
   int found = -1;
   for (size_t d = 0; d < weight.split_sends.size(); ++d) {
@@ -36,13 +37,13 @@ int SplitDimension(const StepWeight& weight, bool last) {
   return found;
 }
 
-// The dimension that an axis cuts; -1: none, or one that a weight is gathered along.
+// Returns the dimension that the deed cuts, or -1 if it cuts none or gathers the weight.
 int DimensionOf(const Deed& deed, const StepWeight& weight) {
   if (deed.use == CutUse::kRouted) return weight.experts;
   return deed.use == CutUse::kSplit ? SplitDimension(weight, deed.last) : -1;
 }
 
-// Whether a block has what the deed is for; a second dimension, if it is for the last one.
+// Whether a block has what the deed needs; `last` needs a second dimension.
 bool IsFor(const Deed& deed, const StepModel& model, const StepBlock& block) {
   if (deed.use == CutUse::kWhole || deed.use == CutUse::kGathered) return true;
   return std::any_of(block.weights.begin(), block.weights.end(), [&](size_t w) {
@@ -71,7 +72,7 @@ std::vector<AxisDeeds> DeedsOf(const StepModel& model, const StepBlock& block) {
   return all;
 }
 
-// Cuts one weight as axes ask for, where it can be cut so.
+// Cuts one weight as the axes ask, where that is possible.
 class WeightCutter {
  public:
   WeightCutter(const StepModel& model, const StepWeight& weight)
@@ -107,9 +108,9 @@ class WeightCutter {
   }
 
  private:
-  // The one that falls into equal parts before others, then one that nothing else cuts and that is
-  // no stack, then the largest, and the first. A weight that is too small for all ranks stays
-  // whole.
+  // Prefers a dimension that falls into equal parts, then one that is no stack, then one that
+  // nothing else cuts, then the largest, then the first. A weight that is too small for all ranks
+  // stays whole.
   int GatheredDimension(int64_t parts) const {
     int best = -1;
     std::tuple<bool, bool, bool, int64_t> best_rank;
@@ -131,8 +132,8 @@ class WeightCutter {
   std::vector<int64_t> parts_;
 };
 
-// True if the axes that were chosen to split or to route really do; otherwise they would cut
-// through a head, a unit or an expert.
+// Returns true if the axes that were chosen to split or to route really do. Otherwise they would
+// cut through a head, a unit or an expert.
 bool IsDone(const StepModel& model, const StepBlock& block, const std::vector<AxisDeeds>& deeds,
             const std::vector<const Deed*>& of_matrix, const BlockCuts& cuts) {
   const auto uses = UsesOf(model, block, cuts);
@@ -147,8 +148,8 @@ bool IsDone(const StepModel& model, const StepBlock& block, const std::vector<Ax
   return true;
 }
 
-// Of one way to cut a block, or blocks: the memory of each stage, then the seconds. Where least
-// memory is asked for, nothing is bound, and memory stands for the seconds.
+// The costs of one way to cut a block, or several: the memory of each stage, then the seconds. In a
+// search for the least memory, no memory is bounded, and memory takes the place of the seconds.
 using Costs = std::vector<double>;
 
 Costs CostsOf(const StageCosts& stages, bool memory_alone) {
@@ -167,7 +168,7 @@ Costs Sum(Costs a, const Costs& b) {
   return a;
 }
 
-// Of each number the least, or the most, of all ways.
+// Returns the least, or the most, of each number over all ways.
 template <typename T, typename F>
 Costs BoundOf(const std::vector<T>& ways, F choose) {
   Costs bound = ways.front().costs;
@@ -183,8 +184,8 @@ struct Way {
   size_t strategy;
 };
 
-// Those that no other is better than in all stages, in seconds and in memory: of least memory
-// first.
+// Keeps the ways that no other one equals or beats in memory and seconds of all stages, and sorts
+// them by memory.
 template <typename T>
 void KeepBest(std::vector<T>* ways) {
   std::stable_sort(ways->begin(), ways->end(),
@@ -215,8 +216,9 @@ class Combiner {
     }
   }
 
-  // Returns the index of each block's way; none if nothing takes less seconds than `*limit`, which
-  // becomes what it takes. Sets `gave_up`.
+  // Returns the index of each block's way, or nothing if no choice takes fewer seconds than
+  // `*limit`. `*limit` becomes the seconds of the choice. Sets `gave_up` if there are too many
+  // states.
   std::optional<std::vector<size_t>> Run(double* limit, bool* gave_up) {
     for (size_t b = 0; b < blocks_.size(); ++b) {
       std::vector<State> all;
@@ -245,7 +247,7 @@ class Combiner {
     size_t before, way;
   };
 
-  // What the blocks that are left need, at least and at most.
+  // The least and the most that the remaining blocks need.
   struct Rest {
     Costs least, most;
   };
@@ -259,8 +261,8 @@ class Combiner {
     return true;
   }
 
-  // What cannot matter any more, whatever comes: memory that is enough, and stages that wait for
-  // another one. So more ways are no better than others.
+  // Clears costs that can no longer matter, whatever follows: memory that is sure to suffice, and
+  // stages that wait for another one. Then KeepBest() drops more ways.
   void Forget(const Rest& rest, Costs* costs) const {
     const size_t stages = costs->size() / 2;
     double slowest = 0;
@@ -273,7 +275,7 @@ class Combiner {
     }
   }
 
-  // Back from the fastest.
+  // Traces the choices back from the fastest state.
   std::vector<size_t> Trace(double* limit) const {
     const auto& last = states_.back();
     const auto best = std::min_element(last.begin(), last.end(), [](const auto& a, const auto& b) {
@@ -291,11 +293,11 @@ class Combiner {
 
   const std::vector<std::vector<Way>> blocks_;
   const double memory_;
-  std::vector<Rest> rest_;                  // Of the blocks from each one on.
-  std::vector<std::vector<State>> states_;  // Before each block, and behind the last.
+  std::vector<Rest> rest_;                  // one for the blocks from each one on
+  std::vector<std::vector<State>> states_;  // before each block, and after the last
 };
 
-// The fastest that fits, or that of least memory. Returns its seconds, or its memory.
+// Finds the fastest choice that fits, or that of least memory. Returns its seconds, or its memory.
 double Search(const StepModel& model, const std::vector<std::vector<BlockCuts>>& strategies,
               bool memory_alone, Choice* choice) {
   double best = std::numeric_limits<double>::infinity();
@@ -335,7 +337,7 @@ std::vector<BlockCuts> Strategies(const StepModel& model, const StepBlock& block
   for (const size_t w : block.weights) {
     (model.weights[w].is_matrix() ? has_matrices : has_vectors) = true;
   }
-  // The digits of a number: of each axis its deed, and then whether vectors are gathered.
+  // A way is a number with these digits: each axis's deed, then whether it gathers vectors.
   std::vector<size_t> bases;
   for (const AxisDeeds& deed : deeds) bases.push_back(has_matrices ? deed.of_matrices.size() : 1);
   for (const AxisDeeds& deed : deeds) {

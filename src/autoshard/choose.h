@@ -1,5 +1,5 @@
-// The sharding that costs least, of those that trainers run: an exact choice from a short table,
-// the same on every machine.
+// Chooses the cheapest of the shardings that trainers run: an exact choice from a short table, the
+// same on every machine.
 #pragma once
 
 #include <optional>
@@ -9,23 +9,24 @@
 
 namespace shardinit {
 
-// How the weights of one block may be cut, each way once. Each axis leaves them whole, or, if its
-// ranks have different tokens, cuts them to be gathered, which may be another choice for vectors
-// than for matrices; or, where that is its use, it splits the block or has its experts. A weight
-// with an entry in `fixed` is cut as that says. None: there are too many.
-using BlockCuts = std::vector<AxisCuts>;                 // Of each of its weights.
-using FixedCuts = std::vector<std::optional<AxisCuts>>;  // Of each weight of the model.
+// The ways to cut the weights of one block, each way once. Each mesh axis leaves them whole or, if
+// its ranks have different tokens, cuts them to be gathered (for vectors the choice may differ from
+// that for matrices). An axis for computation may also split the block, and one for experts may
+// route. A weight with an entry in `fixed` is cut as the entry says. Returns nothing if there are
+// too many ways.
+using BlockCuts = std::vector<AxisCuts>;                 // for each of the block's weights
+using FixedCuts = std::vector<std::optional<AxisCuts>>;  // for each weight of the model
 std::vector<BlockCuts> Strategies(const StepModel& model, const StepBlock& block,
                                   const FixedCuts& fixed);
 
 struct Choice {
   enum Status {
     kFound,
-    kTooLittleMemory,  // `cost` is that of least memory.
-    kTooMany,          // Ways: it gave up, and knows nothing.
+    kTooLittleMemory,  // `cost.memory` is the least memory possible.
+    kTooMany,          // There are too many ways: the search gave up and knows nothing.
   };
   Status status = kFound;
-  std::vector<AxisCuts> cuts;  // Of each weight.
+  std::vector<AxisCuts> cuts;  // for each weight
   StepCost cost;
 };
 

@@ -7,15 +7,16 @@
 namespace shardinit {
 namespace {
 
-constexpr double kMomentBytes = 8, kMasterBytes = 4;  // Adam's, for each element.
-constexpr int64_t kMasterSize = 4;                    // Weights of fewer bytes have a copy in f32.
+constexpr double kMomentBytes = 8, kMasterBytes = 4;  // Adam's, for each element
+constexpr int64_t kMasterSize = 4;                    // Weights with fewer bytes per element have a
+                                                      // copy in f32.
 
-// The bytes that each of n ranks sends where all gather, or reduce and scatter, `bytes`.
+// Returns the bytes that each of n ranks sends in an all-gather or a reduce-scatter of `bytes`.
 double Exchange(double bytes, int64_t n) {
   return bytes * static_cast<double>(n - 1) / static_cast<double>(n);
 }
 
-// One weight, cut in one way, on the ranks of a stage that have `held` of it.
+// The cost of one weight, cut in one way, on the ranks of a stage that hold `held` of it.
 class WeightCost {
  public:
   WeightCost(const StepModel& model, const StepWeight& weight, const AxisCuts& cuts,
@@ -31,7 +32,7 @@ class WeightCost {
       SendActivations();
       Compute();
     }
-    // Those of one layer are together whole, with their gradients.
+    // The weights of one layer, with their gradients, are whole at the same time.
     const auto e = static_cast<double>(weight_.element_bytes);
     const double in_flight = held_ > 0 ? 2 * (gathered - shard) / weight_.layers : 0;
     const double state = model_.training.optimizer_bytes.value_or(
@@ -51,11 +52,11 @@ class WeightCost {
     return weight_.count * (weight_.is_list ? static_cast<double>(weight_.shape[0]) : 1);
   }
   double tokens() const { return model_.training.tokens; }
-  // How often the tokens of a step pass one of all these weights, and with each its experts.
+  // These say how often a step's tokens pass one of these weights, and its experts too.
   double runs() const { return held_ * weight_.layers; }
   double passes() const { return runs() * weight_.share; }
 
-  // The product of axes that are used in one way and for which `holds`.
+  // Returns the product of the sizes of the axes with this use for which `holds`.
   template <typename F>
   double Parts(CutUse use, F holds) const {
     double parts = 1;
@@ -75,7 +76,7 @@ class WeightCost {
     return parts;
   }
 
-  // The bytes of the largest shard.
+  // Returns the bytes of the largest shard.
   double Shard() {
     double shard = e(), whole = e(), padded = e();
     for (size_t d = 0; d < weight_.shape.size(); ++d) {
@@ -92,8 +93,8 @@ class WeightCost {
     return shard;
   }
 
-  // Gathers over one axis after the other, those of the batch first: in both passes; gradients go
-  // the same way back. Returns the bytes of what is gathered.
+  // Gathers over one axis after the other, those of the batch first, in both passes; gradients go
+  // the same way back. Returns the bytes of the gathered weight.
   double SendWeights(double shard) {
     double gathered = shard;
     for (const bool of_computation : {false, true}) {
@@ -101,7 +102,7 @@ class WeightCost {
         if (uses_[a] != CutUse::kGathered || IsComputation(a) != of_computation) continue;
         gathered *= static_cast<double>(axis(a).size);
         if (of_computation && weight_.is_matrix()) cost_.cut_otherwise = Matrices();
-        // Where all ranks of an axis have the same tokens, they have the same gradients.
+        // Ranks with the same tokens have the same gradients, and send none.
         const double times = HasOtherTokens(a) ? 3 : 2;
         cost_.bytes[a] += times * held_ * Exchange(gathered, axis(a).size);
       }
@@ -120,7 +121,7 @@ class WeightCost {
   }
 
   void SendActivations() {
-    // The forward pass of a layer is run once more.
+    // With recompute, the forward pass of a layer runs once more.
     const double again = options_.recompute && weight_.is_in_layer ? 1.5 : 1;
     const double sharing = Parts(CutUse::kRouted, [&](size_t a) { return IsComputation(a); });
     for (size_t a = 0; a < cuts_.size(); ++a) {
@@ -132,7 +133,8 @@ class WeightCost {
         const double sent = tokens() / sharing * passes() * weight_.route_sends;
         cost_.bytes[a] += again * Exchange(sent * e(), n);
       }
-      // Ranks that share tokens before and behind, and here do not.
+      // These ranks have the same tokens before and after the weight, but different ones here
+      // (is_rejoined), or the other way round (is_joined).
       const bool is_rejoined = IsComputation(a) && uses_[a] == CutUse::kRouted &&
                                !options_.sequence_parallel && weight_.route_sends > 0;
       const bool is_joined = IsComputation(a) && options_.sequence_parallel &&
@@ -146,7 +148,7 @@ class WeightCost {
     }
   }
 
-  // And what is kept for the backward pass: what goes in, what comes out.
+  // Adds the computation, and the activations kept for the backward pass: inputs and outputs.
   void Compute() {
     const double split = Parts(CutUse::kSplit);
     const double sharing = Parts(CutUse::kRouted, [&](size_t a) { return IsComputation(a); });
@@ -175,8 +177,8 @@ class WeightCost {
   StepCost cost_;
 };
 
-// What axes do to a block together: each in turn to all weights that this concerns, for an axis
-// must not cut some of them and leave the others.
+// Decides the use of each axis for a whole block. An axis must not split or route some of the
+// weights that this concerns and leave the others.
 class BlockUses {
  public:
   BlockUses(const StepModel& model, const StepBlock& block, const std::vector<AxisCuts>& cuts)
@@ -208,7 +210,7 @@ class BlockUses {
     return use == CutUse::kSplit ? weight(i).MaySplit() : weight(i).experts >= 0;
   }
 
-  // Notes it, if so.
+  // If all weights concerned allow this use, records it and returns true.
   bool AllAre(size_t a, CutUse use) {
     bool any = false;
     for (size_t i = 0; i < uses_.size(); ++i) {
@@ -298,7 +300,7 @@ PartitionSpec PartitionOf(const AxisCuts& cuts, const std::vector<CutUse>& uses,
       cut.segments = std::max(cut.segments, segments);
     }
   }
-  // As many experts on each, in order.
+  // Each rank gets as many experts as the others, in order.
   int64_t ranks = 1;
   for (const size_t a : pinning) ranks *= model.training.axes[a].size;
   int64_t rank = pinning.empty() ? 0 : expert * ranks / weight.shape[0];

@@ -1,9 +1,9 @@
 // The cost of a sharding: the bytes that a training step sends over each mesh axis, its
-// computation, and the memory of a rank. shardinit-auto(7) has the formulas; what is computed here
-// is what stands there.
+// computation, and the memory of a rank. shardinit-auto(7) has the formulas, and this code computes
+// exactly those.
 //
-// A model of the step, not a measurement. Everything is a sum over weights, but for one thing that
-// those of a block decide together: whether axes split it.
+// This models the step and measures nothing. Every cost is a sum over weights, except for one thing
+// that the weights of a block decide together: whether axes split it.
 #pragma once
 
 #include <vector>
@@ -13,7 +13,7 @@
 
 namespace shardinit {
 
-// The dimension that a mesh axis cuts, or -1, and in how many segments.
+// The dimension that a mesh axis cuts, or -1, and the number of segments.
 struct AxisCut {
   AxisCut(int d = -1, int64_t in_segments = 1) : dimension(d), segments(in_segments) {}
 
@@ -22,19 +22,19 @@ struct AxisCut {
 
   auto operator<=>(const AxisCut&) const = default;
 };
-using AxisCuts = std::vector<AxisCut>;  // Of each axis.
+using AxisCuts = std::vector<AxisCut>;  // for each mesh axis
 
-// What it means that an axis cuts a weight.
+// The use of a mesh axis for a weight.
 enum class CutUse {
-  kWhole,     // It does not.
+  kWhole,     // The axis does not cut the weight.
   kGathered,  // The weight is put together for each use, as fully_shard does.
-  kSplit,     // Each rank has whole heads, hidden units, tokens of the vocabulary.
+  kSplit,     // Each rank has whole heads, hidden units, or tokens of the vocabulary.
   kRouted,    // Each rank has whole experts, to which tokens are sent.
 };
 
-// What all blocks have in common. None of it changes which rank holds what.
+// Options that all blocks have in common. None of them changes which rank holds what.
 struct StepOptions {
-  bool recompute = false;  // Layers keep what they were given, and are run twice.
+  bool recompute = false;  // Layers keep only their inputs and run twice.
   bool sequence_parallel =
       false;  // Between blocks that axes split, each rank has a part of the tokens.
 
@@ -43,42 +43,44 @@ struct StepOptions {
 inline constexpr StepOptions kAllStepOptions[] = {
     {false, false}, {false, true}, {true, false}, {true, true}};
 
-// Of a rank of one stage of a pipeline, or of the ranks that have most.
+// The cost on a rank of one pipeline stage, or on the most loaded ranks.
 struct StepCost {
   double seconds() const { return communication + computation; }
 
-  double communication = 0, computation = 0;  // Seconds in a step.
-  double memory = 0;  // Bytes: weights, gradients, the optimizer's state, activations.
-  // Of all stages together: bytes that equal shards of weights would have beyond the tensors, and
-  // matrices that ranks with the same tokens cut otherwise than to split them or to route tokens.
+  double communication = 0, computation = 0;  // seconds in a step
+  double memory = 0;  // bytes: weights, gradients, the optimizer's state, activations
+  // These are for all stages together. `padding` is the bytes that equal shards of weights would
+  // add to the tensors. `cut_otherwise` counts the matrices that ranks with the same tokens cut for
+  // another use than to split them or to route tokens.
   double padding = 0, cut_otherwise = 0;
-  std::vector<double> bytes = {};  // Sent in a step over each axis of the mesh.
+  std::vector<double> bytes = {};  // sent in a step over each axis of the mesh
   StepOptions options = {};
 
   void Add(const StepCost& other);
-  // The one that fits, of two that do the faster one, of two that do not the smaller one.
+  // Whether this cost is better: one that fits beats one that does not; of two that fit, the faster
+  // one is better, of two that do not, the smaller one.
   bool IsBetter(const StepCost& other, double memory_limit) const;
 };
-using StageCosts = std::vector<StepCost>;  // Of each of StepModel's stages.
+using StageCosts = std::vector<StepCost>;  // for each of StepModel's stages
 
-// How a partition cuts a weight. Experts that are tensors of their own are cut by those axes, too,
-// to which they are pinned.
+// Returns how a partition cuts a weight. Experts that are separate tensors are also cut by the axes
+// that they are pinned to.
 AxisCuts CutsOf(const PartitionSpec& partition, const StepModel& model, const StepWeight& weight);
-// Of one tensor; `expert` is its number, or -1. On one dimension axes that split or route are the
-// major ones, as of FSDP within tensor parallelism.
+// Returns the partition of one tensor; `expert` is its number, or -1. If several axes cut a
+// dimension, those that split or route are the major ones, as with FSDP within tensor parallelism.
 PartitionSpec PartitionOf(const AxisCuts& cuts, const std::vector<CutUse>& uses,
                           const StepModel& model, const StepWeight& weight, int64_t expert);
 
-// Of each weight of a block, of each axis.
+// Returns the use of each axis for each weight of a block.
 std::vector<std::vector<CutUse>> UsesOf(const StepModel& model, const StepBlock& block,
                                         const std::vector<AxisCuts>& cuts);
-// Of a block whose weights are cut in these ways.
+// Returns the cost of a block whose weights are cut in these ways.
 StageCosts CostOf(const StepModel& model, const StepBlock& block, const std::vector<AxisCuts>& cuts,
                   const StepOptions& options);
-// What there is beside blocks: what layers keep.
+// Returns the cost that belongs to no block: what layers keep.
 StageCosts CostBeside(const StepModel& model, const StepOptions& options);
-// Of all weights, with the options that are best: a step takes as long as its slowest stage, and
-// each rank needs no more than the fullest one.
+// Returns the cost of all weights, with the best options: a step takes as long as its slowest
+// stage, and each rank needs no more memory than the fullest one.
 StepCost CostOf(const StepModel& model, const std::vector<AxisCuts>& cuts);
 
 }  // namespace shardinit

@@ -1,5 +1,5 @@
-// Blocks of a model, by names of dimensions, widths and paths. What fits no block is cut for
-// storage alone.
+// Recognizes the blocks of a model by names of dimensions, widths and paths. Weights that fit no
+// block are cut only for storage.
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -35,8 +35,8 @@ bool IsNumber(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
 }
 
-// Of a path: up to the last number, which is of a layer or of one of its experts; the layer alone;
-// and the expert.
+// The parts of a tensor's path: `inner` ends with its last number, which is a layer's or an
+// expert's; `layer` ends with the layer's; `expert` is the expert's.
 struct Places {
   std::string_view inner, layer;
   int64_t expert = -1;
@@ -83,7 +83,7 @@ class Recognizer {
   }
 
  private:
-  // The experts of a layer that are tensors of their own are as one that stacks them.
+  // Makes the experts of a layer that are separate tensors look like one tensor that stacks them.
   void ListExperts(const std::vector<StepTensor>& tensors) {
     std::vector<std::set<std::string_view>> layers(model_.weights.size());
     std::vector<int64_t> experts(model_.weights.size());
@@ -134,7 +134,7 @@ class Recognizer {
     }
   }
 
-  // What has heads, hidden units or experts of one layer is a block.
+  // Joins the weights of one layer that have heads, hidden units or experts into a block.
   void Join(const std::vector<StepTensor>& tensors) {
     std::map<std::pair<std::string_view, DimensionName>, size_t> firsts;
     for (const StepTensor& tensor : tensors) {
@@ -146,7 +146,7 @@ class Recognizer {
     }
   }
 
-  // A stage that has no more of anything than another one is never the one that counts.
+  // Drops stages that have no more of anything than another one: they never decide the cost.
   void KeepFullest() {
     const auto is_below = [&](size_t s, size_t other) {
       return model_.layers[s] <= model_.layers[other] &&
@@ -173,7 +173,7 @@ class Recognizer {
   void Measure(StepWeight* weight) {
     weight->split_sends.assign(weight->shape.size(), -1);
     weight->fused.assign(weight->shape.size(), 1);
-    // A number for each head, as of relative positions, is no matrix that activations meet.
+    // A number for each head, such as a relative position's, is no matrix that activations meet.
     for (size_t d = 0; d < weight->shape.size() && weight->shape.size() == 2; ++d) {
       if (weight->names[d] != DimensionName::kHeads || !Holds(weight->in, d)) continue;
       if (weight->shape[d] == model_.training.heads) weight->in = weight->out = {};
@@ -200,7 +200,7 @@ class Recognizer {
     }
   }
 
-  // By what a weight belongs to a block with others.
+  // Returns what joins a weight with others in a block.
   static DimensionName KindOf(const StepWeight& weight) {
     if (weight.experts >= 0) return DimensionName::kExperts;
     for (const DimensionName name : weight.names) {
@@ -251,7 +251,7 @@ class Recognizer {
     model_.blocks.push_back(std::move(block));
   }
 
-  // A table, or what makes logits.
+  // Recognizes a table, or a head, which makes logits.
   bool Vocabulary(StepBlock* block) {
     StepWeight& weight = model_.weights[block->weights.front()];
     if (!weight.is_matrix()) return false;
@@ -278,7 +278,7 @@ class Recognizer {
     });
   }
 
-  // Columns, then rows: what the ones produce the others contract.
+  // Recognizes matrices cut by columns, then by rows: the latter contract what the former produce.
   bool Pair(DimensionName kind, StepBlock* block) {
     const bool of_experts = kind == DimensionName::kExperts;
     const DimensionName inner = of_experts ? DimensionName::kHidden : kind;
@@ -292,7 +292,7 @@ class Recognizer {
         columns += Holds(weight.out, d);
         if (Holds(weight.in, d)) contracted.insert(weight.shape[d]);
         rows += Holds(weight.in, d);
-        // A matrix whose dimension is neither is none that the pair explains.
+        // The pair does not explain a matrix whose dimension is neither.
         is_clear &= !weight.is_matrix() || Holds(weight.out, d) || Holds(weight.in, d);
       }
       is_clear &= Named(weight, inner).size() <= 1;
@@ -324,8 +324,8 @@ class Recognizer {
     return found;
   }
 
-  // What is contracted as a whole may be produced several times in one tensor. False if a number
-  // of hidden units or of heads is none of these.
+  // Finds how often one tensor produces what is contracted as a whole. Returns false if a number of
+  // hidden units is no multiple of that, or one of heads does not fit the block's units.
   bool Fuse(const StepBlock& block, DimensionName inner, const std::set<int64_t>& contracted) {
     const bool of_heads = inner == DimensionName::kHeads;
     for (const size_t w : block.weights) {
@@ -350,8 +350,8 @@ class Recognizer {
 
   StepModel& model_;
   const size_t stages_;
-  std::vector<size_t> blocks_;  // Of each weight another one of its block, or itself.
-  std::map<double, std::vector<double>> widths_;  // Of matrices, with the sizes of their elements.
+  std::vector<size_t> blocks_;  // for each weight another one of its block, or itself
+  std::map<double, std::vector<double>> widths_;  // widths of matrices, and their element sizes
 };
 
 }  // namespace

@@ -14,7 +14,7 @@
 namespace shardinit {
 namespace {
 
-// `i12` → 12, of the names that begin with `letter`.
+// Returns 12 for `i12`, if the name begins with `letter`.
 std::optional<int> NumberedName(std::string_view name, char letter) {
   if (name.size() < 2 || name.size() > 4 || name[0] != letter) return {};
   int number = 0;
@@ -25,7 +25,7 @@ std::optional<int> NumberedName(std::string_view name, char letter) {
   return number;
 }
 
-// How tightly an operator binds: where the canonical text needs parentheses.
+// How tightly an operator binds. This decides where the canonical text needs parentheses.
 enum Binding { kComparison = 1, kSum, kProduct, kUnary, kAtom };
 
 struct Symbol {
@@ -59,21 +59,21 @@ Symbol SymbolOf(Step::Op op) {
   }
 }
 
-// What a step leaves on the stack.
+// A step's result on the stack.
 struct Item {
-  std::optional<double> value;  // Known now…
-  Program::Slot slot = 0;       // …or here.
+  std::optional<double> value;  // the value if it is known now,
+  Program::Slot slot = 0;       // else the slot that will hold it
   bool temporary = false;       // The slot is free once this is used.
-  bool placed = false;          // Numbers of another framework are in it.
+  bool placed = false;          // It holds numbers of another framework.
   std::string text;
   Binding power = kAtom;
 };
 
-// What a name may stand for. Two of them are a mistake, unless they are the
-// same number or index.
+// A possible meaning of a name. Two meanings are a mistake, unless they are the same number or
+// index.
 struct Meaning {
   std::optional<double> value;
-  int dimension = 0;  // Of an index.
+  int dimension = 0;  // the dimension of an index
   std::string what;
 
   bool SameAs(const Meaning& other) const {
@@ -81,13 +81,13 @@ struct Meaning {
   }
 };
 
-// An argument of a torch_…() or jax_…().
+// An argument of a torch_…() or jax_…() function.
 struct PlacedArgument {
   std::string_view name;
-  std::optional<double> least = {};  // Of a whole number; null: any number.
+  std::optional<double> least = {};  // lower limit of a whole number; null for any number
 };
 struct PlacedArguments {
-  size_t element;  // Which one differs from element to element.
+  size_t element;  // the argument that differs from element to element
   std::vector<PlacedArgument> all;
 };
 
@@ -134,7 +134,7 @@ const PlacedArguments& ArgumentsOf(Program::PlacedKind kind) {
   return kWord;
 }
 
-// Whether the operation is exact or, once, rounded to nearest by everyone.
+// Whether the operation is exact, or every implementation rounds it once, to nearest.
 bool IsRoundedOnce(ElementOp op) {
   switch (op) {
     case ElementOp::kExp:
@@ -146,7 +146,7 @@ bool IsRoundedOnce(ElementOp op) {
     case ElementOp::kCos:
     case ElementOp::kTanh:
     case ElementOp::kErfInv:
-    case ElementOp::kSqrt:  // Not PyTorch's, of f32.
+    case ElementOp::kSqrt:  // PyTorch's f32 square root is not rounded so.
       return false;
     case ElementOp::kNegate:
     case ElementOp::kAdd:
@@ -180,8 +180,8 @@ std::string Parenthesized(const Item& item, Binding least) {
   return item.power >= least ? item.text : "(" + item.text + ")";
 }
 
-// Runs the postfix steps on a stack of what each leaves behind: a number known
-// now, or the slot that will hold a tile of them.
+// Runs the postfix steps on a stack of their results: each is a number that is known now, or the
+// slot that will hold a tile of numbers.
 class Compiler {
  public:
   Compiler(const Expr& expr, std::span<const int64_t> shape, std::span<const std::string> axes,
@@ -202,7 +202,7 @@ class Compiler {
   }
 
  private:
-  // Steps.
+  // The functions for steps.
 
   bool Literal(const Step& step) {
     const auto value = Exactly(step, step.literal, "this number");
@@ -249,7 +249,7 @@ class Compiler {
       Fail(step, fmt::format("division by zero in {}", Quote(Text(step))));
       return false;
     }
-    // `a - (b - c)` and `(a < b) < c` keep theirs.
+    // `a - (b - c)` and `(a < b) < c` keep their parentheses.
     const Binding left = symbol.power == kComparison ? kSum : symbol.power;
     const Binding right = static_cast<Binding>(symbol.power + 1);
     return Push(step, symbol.op, operands,
@@ -294,7 +294,7 @@ class Compiler {
     return true;
   }
 
-  // torch_…() or jax_…(): one argument is the number's place, the others are the same for all
+  // Calls torch_…() or jax_…(). One argument is the number's place; the others are the same for all
   // elements.
   bool PlacedCall(const Step& step, const std::vector<Item>& operands) {
     const Function& function = *step.function;
@@ -328,14 +328,14 @@ class Compiler {
     item.placed = true;
     item.text = text + ")";
     program_.placed.push_back(std::move(call));
-    // Those of the C library that PyTorch runs with.
+    // PyTorch uses the C library's functions for these numbers.
     program_.inexact |= function.placed->dtype == DType::f64 &&
                         function.placed->kind != Program::PlacedKind::kUniform;
     stack_.push_back(std::move(item));
     return true;
   }
 
-  // Names.
+  // The functions for names.
 
   bool FindMeanings(const Step& step, const std::string& name, std::vector<Meaning>* meanings) {
     const int rank = static_cast<int>(shape_.size());
@@ -405,9 +405,9 @@ class Compiler {
     return DidYouMean(name, names);
   }
 
-  // The stack and the program.
+  // The functions for the stack and the program.
 
-  // A whole number that no double holds would become another one.
+  // Reports a whole number that no double holds, because it would become another number.
   std::optional<double> Exactly(const Step& step, const Value& value, const std::string& what) {
     const double number = ToDouble(value);
     const int64_t* integer = std::get_if<int64_t>(&value);
@@ -443,8 +443,8 @@ class Compiler {
     stack_.push_back(std::move(item));
   }
 
-  // What constant operands give is computed here, by the operations that would
-  // compute it for each element.
+  // Computes the result here if all operands are constant, by the operations that would compute it
+  // for each element.
   bool Push(const Step& step, ElementOp op, std::span<const Item> operands, std::string text,
             Binding power) {
     const auto operand = [&](size_t i) -> const Item& {
@@ -541,7 +541,7 @@ std::shared_ptr<const Program> Compile(const Expr& expr, std::span<const int64_t
   }
   auto program = Compiler(expr, shape, axes, constants, diagnostics).Run();
   if (program == nullptr) return nullptr;
-  // Numbers in the place of names may make it too long or too deep to be read.
+  // Numbers in place of names may make the text too long or too deep to be parsed.
   Diagnostics ignored;
   if (ParseExpr(program->text, {}, ignored) == nullptr) {
     diagnostics.Error(expr.span,

@@ -1,11 +1,11 @@
-// What an expression over elements computes with, as templates over the number type F: `double`, or
-// what writes the same operations into a program. shardinit-values(7) lists them.
+// The operations of expressions over elements, as templates over the number type F: `double`, or a
+// type that writes the same operations into a program. shardinit-values(7) lists them.
 //
-// Each function works with sums of two numbers, hi + lo, where one is not exact enough, and rounds
-// such a sum once at the end. That needs no table, no fused multiply-add and nothing of libm but
+// Each function works with sums of two numbers, hi + lo, where one number is not exact enough, and
+// rounds such a sum once at the end. That needs no table, no fused multiply-add, and of libm only
 // square root, absolute value, floor and sign, which are exact or correctly rounded. Polynomials
-// are Horner's, from the highest coefficient; constants are hexadecimal and part of the contract of
-// values. There is no branch that depends on data, apart from the choice of a row in ErfInv.
+// use Horner's scheme, from the highest coefficient; constants are hexadecimal and part of the
+// contract of values. No branch depends on data, apart from the choice of a row in ErfInv.
 #pragma once
 
 #include <bit>
@@ -22,7 +22,7 @@ namespace shardinit::elementary {
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-// What the bits of an F are.
+// The type of the bits of an F.
 template <typename F>
 using BitsIn = decltype(BitsOf(std::declval<F>()));
 
@@ -31,7 +31,7 @@ struct Two {
   F hi, lo;
 };
 
-// a + b exactly (Knuth).
+// Returns a + b exactly (Knuth).
 template <typename F>
 Two<F> TwoSum(std::type_identity_t<F> a, F b) {
   const F sum = a + b;
@@ -40,14 +40,14 @@ Two<F> TwoSum(std::type_identity_t<F> a, F b) {
   return {sum, (a - a_part) + (b - b_part)};
 }
 
-// a + b exactly if |a| >= |b| or a == 0 (Dekker).
+// Returns a + b exactly if |a| >= |b| or a == 0 (Dekker).
 template <typename F>
 Two<F> FastTwoSum(std::type_identity_t<F> a, F b) {
   const F sum = a + b;
   return {sum, b - (sum - a)};
 }
 
-// The upper 26 bits of x, and the rest (Veltkamp).
+// Returns the upper 26 bits of x, and the rest (Veltkamp).
 template <typename F>
 Two<F> Split(F x) {
   const F scaled = x * 0x1.0000002p+27;
@@ -55,7 +55,7 @@ Two<F> Split(F x) {
   return {hi, x - hi};
 }
 
-// a * b exactly (Dekker), where nothing overflows or underflows.
+// Returns a * b exactly (Dekker) if nothing overflows or underflows.
 template <typename F>
 Two<F> TwoProduct(F a, F b) {
   const F product = a * b;
@@ -77,13 +77,13 @@ F Polynomial(const double (&c)[n], F x) {
   return sum;
 }
 
-// The nearest integer, ties to even, of a number below 2^51 in magnitude:
-// adding 1.5 * 2^52 leaves no bits for a fraction.
+// Returns the integer nearest to a number below 2^51 in magnitude, ties to even: adding 1.5 * 2^52
+// leaves no bits for a fraction.
 inline constexpr double kShift = 0x1.8p+52;
 template <typename F>
 struct Integer {
   F value;
-  BitsIn<F> bits;  // Two's complement.
+  BitsIn<F> bits;  // two's complement
 };
 template <typename F>
 Integer<F> Nearest(F x) {
@@ -91,17 +91,17 @@ Integer<F> Nearest(F x) {
   return {shifted - kShift, BitsOf(shifted) - std::bit_cast<uint64_t>(kShift)};
 }
 
-// ln 2 in parts of 42, 42 and 53 bits: k times the first two is exact.
+// ln 2 in parts of 42, 42 and 53 bits: k times each of the first two is exact.
 inline constexpr double kLn2[] = {0x1.62e42fefa38p-1, 0x1.ef35793c76p-45, 0x1.cc01f97b57a08p-87};
 
-// (exp(r) - 1 - r - r^2 / 2) / r^3: 1 / 3!, 1 / 4!, … 1 / 15!.
+// The coefficients of (exp(r) - 1 - r - r^2 / 2) / r^3: 1 / 3!, 1 / 4!, … 1 / 15!.
 inline constexpr double kExp[] = {
     0x1.5555555555555p-3,  0x1.5555555555555p-5,  0x1.1111111111111p-7,  0x1.6c16c16c16c17p-10,
     0x1.a01a01a01a01ap-13, 0x1.a01a01a01a01ap-16, 0x1.71de3a556c734p-19, 0x1.27e4fb7789f5cp-22,
     0x1.ae64567f544e4p-26, 0x1.1eed8eff8d898p-29, 0x1.6124613a86d09p-33, 0x1.93974a8c07c9dp-37,
     0x1.ae7f3e733b81fp-41};
 
-// exp(x) = 2^k * (1 + rest), |ln(1 + rest)| <= ln(2) / 2.
+// Represents exp(x) = 2^k * (1 + rest), |ln(1 + rest)| <= ln(2) / 2.
 template <typename F>
 struct Scaled {
   BitsIn<F> k;
@@ -125,8 +125,8 @@ F PowerOfTwo(BitsIn<F> k) {
   return FromBits((k + 1023) << 52);
 }
 
-// In two steps, as 2^k itself may be too large or too small. Only a result
-// below 2^-1022 is rounded a second time.
+// Scales in two steps, as 2^k itself may be too large or too small. Only a result below 2^-1022 is
+// rounded a second time.
 template <typename F>
 F Scale(F x, BitsIn<F> k) {
   const auto half = ((k + 2048) >> 1) - 1024;
@@ -151,7 +151,7 @@ F Exp(F x) {
   return ExpOf(Two<F>{Clamp(x, -1100, 1100), 0});
 }
 
-// exp(x) - 1 for |x| <= 60.
+// Returns exp(x) - 1 for |x| <= 60.
 template <typename F>
 Two<F> Expm1Of(F x) {
   const Scaled<F> power = Exponential(Two<F>{x, 0});
@@ -167,8 +167,8 @@ F Expm1(F x) {
   return Select<F>(x > 40, Exp(x), small.hi + small.lo);
 }
 
-// 2 atanh(s) = 2 s + s^3 (2/3 + 2/5 s^2 + …): 2/3 and 2/5 as sums of two,
-// 2/7, 2/9, … 2/27 as one.
+// The coefficients of 2 atanh(s) = 2 s + s^3 (2/3 + 2/5 s^2 + …): 2/3 and 2/5 are sums of two
+// numbers, 2/7, 2/9, … 2/27 single ones.
 inline constexpr Two<double> kAtanh3 = {0x1.5555555555555p-1, 0x1.5555555555555p-55};
 inline constexpr Two<double> kAtanh5 = {0x1.999999999999ap-2, -0x1.999999999999ap-56};
 inline constexpr double kAtanh[] = {
@@ -176,7 +176,7 @@ inline constexpr double kAtanh[] = {
     0x1.1111111111111p-3, 0x1.e1e1e1e1e1e1ep-4, 0x1.af286bca1af28p-4, 0x1.8618618618618p-4,
     0x1.642c8590b2164p-4, 0x1.47ae147ae147bp-4, 0x1.2f684bda12f68p-4};
 
-// ln(x) for finite x > 0, to about 2^-68 of it: x = m * 2^e with m from
+// Returns ln(x) for finite x > 0, with a relative error of about 2^-68: x = m * 2^e with m from
 // sqrt(1/2) to sqrt(2), and ln m = 2 atanh((m - 1) / (m + 1)).
 template <typename F>
 Two<F> LogOf(F x) {
@@ -184,8 +184,7 @@ Two<F> LogOf(F x) {
   const auto tiny = x < 0x1p-1022;
   const F normal = Select<F>(tiny, x * 0x1p54, x);
   const auto shifted = BitsOf(normal) - kSqrtHalf;
-  // e + 1024 is a small positive integer; as the low bits of 2^52 it is a
-  // F.
+  // e + 1024 is a small positive integer; as the low bits of 2^52 it becomes an F.
   const auto biased = (shifted + (uint64_t{1024} << 52)) >> 52;
   const F e =
       (FromBits(biased | std::bit_cast<uint64_t>(0x1p52)) - 0x1p52) - Select<F>(tiny, 1078, 1024);
@@ -230,8 +229,8 @@ F Log1p(F x) {
   return LogEnds<F>(sum.hi, more.hi + (more.lo + log.lo));
 }
 
-// exp(y ln |x|). Exact wherever x^y is a double with an integer y, as the error
-// before the last rounding is far below half a unit.
+// Computes exp(y ln |x|). The result is exact wherever x^y is a double with an integer y, as the
+// error before the last rounding is far below half a unit.
 template <typename F>
 F Pow(F x, F y) {
   const F base = Abs(x);
@@ -261,7 +260,7 @@ inline constexpr double kHalfPi[] = {0x1.921fb54p+0, 0x1.10b461p-30, 0x1.a62633p
 template <typename F>
 struct Angle {
   BitsIn<F> quarter;
-  Two<F> r;  // Within pi / 4.
+  Two<F> r;  // within pi / 4
 };
 template <typename F>
 Angle<F> Reduce(F x) {
@@ -275,18 +274,18 @@ Angle<F> Reduce(F x) {
   return {k.bits, FastTwoSum(sum.hi, sum.lo + ((rest.lo + fourth.lo) - k.value * kHalfPi[4]))};
 }
 
-// (sin(r) - r) / r^3 in r^2: -1 / 3!, 1 / 5!, … -1 / 19!.
+// The coefficients of (sin(r) - r) / r^3 in r^2: -1 / 3!, 1 / 5!, … -1 / 19!.
 inline constexpr double kSin[] = {
     -0x1.5555555555555p-3,  0x1.1111111111111p-7,   -0x1.a01a01a01a01ap-13,
     0x1.71de3a556c734p-19,  -0x1.ae64567f544e4p-26, 0x1.6124613a86d09p-33,
     -0x1.ae7f3e733b81fp-41, 0x1.952c77030ad4ap-49,  -0x1.2f49b46814157p-57};
-// (cos(r) - 1 + r^2 / 2) / r^4 in r^2: 1 / 4!, -1 / 6!, … 1 / 20!.
+// The coefficients of (cos(r) - 1 + r^2 / 2) / r^4 in r^2: 1 / 4!, -1 / 6!, … 1 / 20!.
 inline constexpr double kCos[] = {
     0x1.5555555555555p-5,   -0x1.6c16c16c16c17p-10, 0x1.a01a01a01a01ap-16,
     -0x1.27e4fb7789f5cp-22, 0x1.1eed8eff8d898p-29,  -0x1.93974a8c07c9dp-37,
     0x1.ae7f3e733b81fp-45,  -0x1.6827863b97d97p-53, 0x1.e542ba4020225p-62};
 
-// sin of x plus a number of quarter turns.
+// Returns the sine of x plus a number of quarter turns.
 template <typename F>
 F Sine(F x, uint64_t turns) {
   const F bounded = Clamp(x, -kLargestAngle, kLargestAngle);
@@ -315,7 +314,7 @@ F Cos(F x) {
   return Sine(x, 1);
 }
 
-// E / (E + 2) for E = exp(2 |x|) - 1.
+// Computes E / (E + 2) for E = exp(2 |x|) - 1.
 template <typename F>
 F Tanh(F x) {
   const F size = Abs(x);
@@ -329,17 +328,17 @@ F Tanh(F x) {
   return Select<F>(size < 0x1p-28, x, CopySign(large, x));
 }
 
-// erf_inv(y) = factor * polynomial((argument - centre) * scale). Row 0, for
-// |y| <= 1/2: factor y, argument y^2. The others, by the argument: factor and
-// argument s = sqrt(-ln(1 - |y|)).
+// erf_inv(y) = factor * polynomial((argument - centre) * scale). Row 0 is for |y| <= 1/2, with
+// factor y and argument y^2. The other rows have s = sqrt(-ln(1 - |y|)) as factor and argument,
+// which also chooses the row.
 struct ErfInvRow {
   double centre, scale;
-  double constant_rest;  // What the constant term, c[0], lacks.
+  double constant_rest;  // what the constant term, c[0], lacks
   double c[20];
 };
 inline constexpr double kErfInvEnds[] = {0x1.7p+0, 0x1.2p+1, 0x1.cp+1};
 inline constexpr ErfInvRow kErfInv[] = {
-    // v in [0, 0.25]: 2^-81.2
+    // y^2 in [0, 0.25]: 2^-81.2
     {0x1p-3,
      0x1p+3,
      -0x1.7f22acb79d9ccp-55,
@@ -428,8 +427,8 @@ F ErfInv(F y) {
   return CopySign(Select<F>(size < 1, result, end), y);
 }
 
-// Binary floats that f64 has all of: bits behind the leading one, the smallest exponent, the
-// largest number.
+// A binary float type whose numbers f64 all has: bits after the leading one, the smallest
+// exponent's power, the largest number.
 struct Format {
   int mantissa_bits;
   double smallest_power, largest;
@@ -438,8 +437,8 @@ inline constexpr Format kF32 = {23, 0x1p-126, 0x1.fffffep+127};
 inline constexpr Format kBf16 = {7, 0x1p-126, 0x1.fep+127};
 inline constexpr Format kF16 = {10, 0x1p-14, 0x1.ffcp+15};
 
-// x rounded to the format, ties to even: adding a power of two that is so much larger leaves no
-// more bits than the format has.
+// Rounds x to the format, ties to even. Adding a power of two that is so much larger leaves no more
+// bits than the format has.
 template <typename F>
 F Rounded(const Format& format, F x) {
   const F power = FromBits(BitsOf(x) & uint64_t{0x7FF0000000000000});
@@ -451,7 +450,7 @@ F Rounded(const Format& format, F x) {
   return CopySign(finite, x);
 }
 
-// Each operation, by the operands that it takes: x, y, z.
+// Each operation is listed with its operands x, y, z.
 // clang-format off
 #define SHARDINIT_ELEMENT_OPERATIONS(ONE, TWO, THREE)  \
   ONE(kNegate, -x)                                     \

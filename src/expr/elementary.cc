@@ -10,7 +10,7 @@ namespace shardinit {
 
 void Apply(ElementOp op, const double* a, const double* b, const double* c, double* out, size_t n) {
   using F = double;
-  // Each loop knows its operation, so that compilers make vector code of it.
+  // Each loop has a fixed operation, so that compilers can vectorize it.
 #define SHARDINIT_ONE(name, result)  \
   case ElementOp::name:              \
     for (size_t i = 0; i < n; ++i) { \

@@ -1,6 +1,6 @@
-// What an expression over elements computes with: every operation a fixed
-// sequence of IEEE-754 f64 operations, so that its bits are the same with every
-// compiler, C library and processor. shardinit-values(7) lists the sequences.
+// The operations of expressions over elements. Every operation is a fixed sequence of IEEE-754 f64
+// operations, so its bits are the same with every compiler, C library and processor.
+// shardinit-values(7) lists the sequences.
 #pragma once
 
 #include <cstddef>
@@ -39,20 +39,20 @@ enum class ElementOp : uint8_t {
   kCos,
   kTanh,
   kErfInv,
-  kF32,   // Rounded to this type, ties to even;
-  kBf16,  // to f32, and then to this one.
+  kF32,   // rounded to this type, ties to even
+  kBf16,  // rounded to f32, and then to this type; kF16, too
   kF16,
 };
 
-// out[i] = op(a[i], b[i], c[i]) for i < n; what the operation does not take may
+// Computes out[i] = op(a[i], b[i], c[i]) for i < n. Operands that the operation does not take may
 // be null. `out` may be one of the operands.
 void Apply(ElementOp op, const double* a, const double* b, const double* c, double* out, size_t n);
 
-// One value.
+// Computes one value.
 double Apply(ElementOp op, double a, double b = 0, double c = 0);
 
-// sin and cos of larger arguments are NaN: there a double says too little
-// about the angle to be what anyone meant.
+// sin and cos of larger arguments are NaN: a double of that size says too little about the angle to
+// be useful.
 inline constexpr double kLargestAngle = 0x1p26;
 
 }  // namespace shardinit

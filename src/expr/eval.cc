@@ -32,9 +32,9 @@ class Evaluation {
 
  private:
   std::optional<Value> Run(Value* const stack) {
-    Value* top = stack;  // One past the last value.
+    Value* top = stack;  // one past the last value
     for (const Step& step : expr_.steps) {
-      if (failed_) {  // Nothing can be computed, but other names may be wrong, too.
+      if (failed_) {  // No value can be computed, but other names may be wrong, too.
         if (step.op == Step::Op::kName) Look(step);
         continue;
       }
@@ -96,7 +96,7 @@ class Evaluation {
     }
     CallResult result = step.function->call(arguments);
     if (!result.value) {
-      // "needs …" and "overflows …" continue the name of what was called.
+      // "needs …" and "overflows …" continue the name of the function.
       const bool clause = result.problem.starts_with("the ");
       Fail(step, clause ? result.problem : fmt::format("{} {}", Quote(Text(step)), result.problem));
       return std::nullopt;
@@ -126,8 +126,8 @@ class Evaluation {
         case Step::Op::kMultiply:
           return Checked(step, Multiply(*a, *b), "*", *a, *b);
         default:
-          // The one quotient of integers that overflows is a negation, which
-          // also keeps the remainder below from trapping.
+          // The only quotient of integers that overflows is a negation. Handling it here also keeps
+          // the remainder below from trapping.
           if (*b == -1) return Checked(step, Subtract(0, *a), "/", *a, *b);
           if (*a % *b == 0) return *a / *b;
       }
@@ -188,10 +188,10 @@ class Evaluation {
   const Scope& scope_;
   Diagnostics& diagnostics_;
   bool failed_ = false;
-  std::vector<std::string> unknown_;  // Names that were reported.
+  std::vector<std::string> unknown_;  // names that were reported
 };
 
-// "but it is 0" for a literal, else "but `d / heads` is 2.5".
+// Returns "but it is 0" for a literal, else "but `d / heads` is 2.5".
 std::string ButIs(const Expr& expr, const Value& value) {
   const std::string shown = FormatValue(value);
   if (shown == expr.text) return fmt::format("but it is {}", shown);

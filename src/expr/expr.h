@@ -1,6 +1,6 @@
-// Arithmetic in specs: exact integers, IEEE doubles, names. Shapes must come
-// out exact, so integers are int64 with checked operations, and a division of
-// integers is an integer when it is exact and a double when it is not.
+// Arithmetic in specs: exact integers, IEEE doubles, names. Shapes must be exact, so integers are
+// int64 with checked operations, and a division of integers is an integer if it is exact, else a
+// double.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +24,8 @@ using ExprPtr = std::shared_ptr<const Expr>;
 
 inline constexpr size_t kLongestExpression = 4096;
 
-// Parses `text`, whose first byte stands at `span` in its source. Reports what
-// is wrong and returns null. Depth (64 levels) and length are bounded: deeper
-// or longer text is an error of its own.
+// Parses `text`, whose first byte is at `span` in its source. Reports errors and returns null.
+// Depth (64 levels) and length are limited: deeper or longer text is an error.
 ExprPtr ParseExpr(std::string_view text, Span span, Diagnostics& diagnostics);
 
 Span SpanOf(const Expr& expr);
@@ -34,29 +33,28 @@ Span SpanOf(const Expr& expr);
 // The text that was parsed, as the user wrote it.
 const std::string& TextOf(const Expr& expr);
 
-// Whether it is a name and nothing else: one that may stand for a word.
+// Whether the expression is only a name, which may stand for a word.
 bool IsName(const Expr& expr);
 
-// The names an expression may use.
+// The names that an expression may use.
 class Scope {
  public:
   virtual ~Scope() = default;
-  // Null: no such name, or a broken one.
+  // Returns nothing if the name is unknown or broken.
   virtual std::optional<Value> Find(const std::string& name, Diagnostics& diagnostics) const = 0;
-  // Whether the name's own mistake has been reported, so that one mistake gives
-  // one message: what uses the name has no value either.
+  // Whether the name's own mistake has been reported, so that one mistake gives one message: an
+  // expression that uses the name has no value either.
   virtual bool IsBroken(const std::string&) const { return false; }
-  // For "did you mean".
+  // The names to suggest ("did you mean").
   virtual std::vector<std::string> Names() const = 0;
 };
 
-// Each reports at the guilty subexpression's span and returns nothing:
-// overflow, division by zero, NaN or infinity, unknown names, wrong arity.
-// Nothing is reported of a broken name.
+// These report an error at the guilty subexpression's span and return nothing: overflow, division
+// by zero, NaN or infinity, unknown names, wrong arity. They report nothing about a broken name.
 std::optional<Value> Evaluate(const Expr& expr, const Scope& scope, Diagnostics& diagnostics);
 
-// Additionally an error unless the result is an integer in [low, high];
-// `what` names it in the message: "dimension 0", "axis `fsdp`".
+// Also reports an error unless the result is an integer in [low, high]. `what` names it in the
+// message: "dimension 0", "axis `fsdp`".
 std::optional<int64_t> EvaluateInteger(const Expr& expr, const Scope& scope, int64_t low,
                                        int64_t high, std::string_view what,
                                        Diagnostics& diagnostics);

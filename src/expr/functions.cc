@@ -13,7 +13,7 @@ namespace {
 
 CallResult Fail(std::string problem) { return {std::nullopt, std::move(problem)}; }
 
-// IEEE-754 asks for a correctly rounded square root: the same on every machine.
+// IEEE-754 requires a correctly rounded square root, so it is the same on every machine.
 CallResult Sqrt(std::span<const Value> arguments) {
   const double x = ToDouble(arguments[0]);
   if (x < 0)
@@ -94,7 +94,7 @@ CallResult Real(double result, std::span<const Value> arguments) {
   return Fail(fmt::format("of {} is not a real number", FormatValue(arguments.front())));
 }
 
-// One number is computed by MPFR, which rounds correctly.
+// MPFR computes single numbers and rounds correctly.
 template <double (*kFunction)(double)>
 CallResult Exact(std::span<const Value> arguments) {
   return Real(kFunction(ToDouble(arguments[0])), arguments);

@@ -1,4 +1,4 @@
-// The built-in functions of expressions: one row each.
+// The built-in functions of expressions, one row each.
 #pragma once
 
 #include <optional>
@@ -12,7 +12,7 @@
 
 namespace shardinit {
 
-// What a function gives: a value, or why there is none ("overflows …").
+// The result of a function: a value, or why there is none ("overflows …").
 struct CallResult {
   std::optional<Value> value;
   std::string problem;
@@ -21,10 +21,10 @@ struct CallResult {
 struct Function {
   std::string_view name;
   int least_arguments;
-  int most_arguments;  // -1: any number.
-  // For one number. Null: only elements have it.
+  int most_arguments;  // -1 for any number
+  // Computes one number. Null if only elements have the function.
   CallResult (*call)(std::span<const Value> arguments);
-  // For elements; what takes any number applies it from left to right.
+  // The operation on elements. A function of any number of arguments applies it from left to right.
   std::optional<ElementOp> element = {};
   std::optional<Draw> draw = {};
   std::optional<Program::PlacedFunction> placed = {};
@@ -32,16 +32,16 @@ struct Function {
 
 std::span<const Function> Functions();
 
-// Null: no such function.
+// Returns null if there is no such function.
 const Function* FindFunction(std::string_view name);
 
-// A value that stands for an exact integer: an integer, or a float that has
-// no fraction and is at most 2^53 in magnitude.
+// Returns the integer that a value stands for: the value is an integer, or a float without a
+// fraction that is at most 2^53 in magnitude.
 std::optional<int64_t> ExactInteger(const Value& value);
 
 double ToDouble(const Value& value);
 
-// As a message shows it: 4096, 2.5, 1e-05.
+// Returns the text of a value in messages: 4096, 2.5, 1e-05.
 std::string FormatValue(const Value& value);
 
 }  // namespace shardinit

@@ -18,14 +18,13 @@ bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsNameStart(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool IsNamePart(char c) { return IsNameStart(c) || IsDigit(c); }
 
-// Thrown at the first mistake; an expression is too short for recovery.
+// Thrown at the first mistake: an expression is too short for recovery.
 struct SyntaxError {
   size_t begin, length;
   std::string message, hint;
 };
 
-// A Pratt parser: Expression(power) reads everything that binds tighter than
-// `power`.
+// A Pratt parser. Expression(power) reads everything that binds tighter than `power`.
 class Parser {
  public:
   explicit Parser(Expr& expr) : expr_(expr), text_(expr.text) {}
@@ -42,7 +41,7 @@ class Parser {
     int power;
   };
   static constexpr int kComparison = 1, kSum = 2, kProduct = 3, kUnary = 4;
-  // Where one begins with another, the longer comes first.
+  // If one operator begins with another, the longer one comes first.
   static constexpr Operator kOperators[] = {
       {"<=", Step::Op::kLessEqual, kComparison},
       {"<", Step::Op::kLess, kComparison},
@@ -56,7 +55,7 @@ class Parser {
       {"/", Step::Op::kDivide, kProduct},
   };
 
-  // The operator that stands here, or null.
+  // Returns the operator at this place, or null.
   const Operator* OperatorHere() const {
     for (const Operator& op : kOperators) {
       if (text_.substr(at_).starts_with(op.text)) return &op;
@@ -104,7 +103,8 @@ class Parser {
       ++at_;
       Expression(0);
       Close(begin);
-      // The parentheses belong to the place of what they hold, but for a name's, which is the name.
+      // Parentheses belong to the span of what they enclose, except for a name, whose span is the
+      // name.
       if (expr_.steps.back().op == Step::Op::kName) return;
       expr_.steps.back().begin = begin;
       expr_.steps.back().length = at_ - begin;
@@ -115,8 +115,8 @@ class Parser {
 
   void Number() {
     const size_t begin = at_;
-    // Everything that a reader would take for one number, so that a malformed
-    // one is a single mistake.
+    // This reads everything that a reader would take for one number, so that a malformed one is a
+    // single mistake.
     while (at_ < text_.size() &&
            (IsNamePart(text_[at_]) || text_[at_] == '.' ||
             ((text_[at_] == '-' || text_[at_] == '+') && IsExponent(begin)))) {
@@ -155,7 +155,7 @@ class Parser {
     Emit({.op = Step::Op::kLiteral, .literal = value}, begin, 0);
   }
 
-  // At a sign: does it belong to the exponent of the number from `begin`?
+  // Whether the sign at this place belongs to the exponent of the number that starts at `begin`.
   bool IsExponent(size_t begin) const {
     const char before = text_[at_ - 1];
     return (before == 'e' || before == 'E') && !text_.substr(begin).starts_with("0x");
@@ -236,7 +236,7 @@ class Parser {
     throw SyntaxError{open, 1, "`(` is never closed", {}};
   }
 
-  // `operands` values are taken from the stack, one is put there.
+  // The step takes `operands` values from the stack and puts one there.
   void Emit(Step step, size_t begin, int operands) {
     step.begin = begin;
     step.length = at_ - begin;

@@ -1,5 +1,5 @@
-// What ParseExpr makes and Evaluate runs: the syntax tree in postfix order, so
-// that evaluation is one loop over an array and never recurses.
+// The syntax tree that ParseExpr makes and Evaluate runs. It is in postfix order, so evaluation is
+// one loop over an array and never recurses.
 #pragma once
 
 #include <cstdint>
@@ -30,10 +30,10 @@ struct Step {
     kCall,
   };
   Op op;
-  // The subexpression that ends with this step, in Expr::text.
+  // These give the subexpression that ends with this step, in Expr::text.
   uint16_t begin = 0;
   uint16_t length = 0;
-  uint16_t arguments = 0;  // kCall.
+  uint16_t arguments = 0;  // for kCall
   Value literal{};
   const Function* function = nullptr;
 };
@@ -45,7 +45,7 @@ class Expr {
   std::vector<Step> steps;
   size_t stack = 0;  // The most values that are alive at once.
 
-  // Of the subexpression that ends with `step`.
+  // These describe the subexpression that ends with `step`.
   std::string_view TextOf(const Step& step) const {
     return std::string_view(text).substr(step.begin, step.length);
   }

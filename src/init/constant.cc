@@ -34,7 +34,7 @@ extern const Initializer kConstant = {
     },
 };
 
-// Lowered where the file is at hand.
+// `lower` is null, because lowering needs the file.
 extern const Initializer kFile = {
     .name = "file",
     .description =
@@ -44,7 +44,7 @@ extern const Initializer kFile = {
     .lower = nullptr,
 };
 
-// Lowered where the other tensor is at hand.
+// `lower` is null, because lowering needs the other tensor.
 extern const Initializer kNorm = {
     .name = "norms",
     .description =

@@ -28,7 +28,7 @@ struct Largest {
   }
 };
 
-// `dimension 0`, `dimensions 1, 2, 3`.
+// Returns `dimension 0` or `dimensions 1, 2, 3`.
 std::string DimensionsInText(DimensionSet set) {
   const std::vector<int64_t> dimensions = DimensionsOf(set);
   return fmt::format("dimension{} {}", dimensions.size() == 1 ? "" : "s",
@@ -61,10 +61,10 @@ OrthogonalSize SizeOf(const Orthogonal& orthogonal, const Shape& shape) {
   const int64_t longer = std::max(size.rows, size.columns),
                 shorter = std::min(size.rows, size.columns);
   const auto l = static_cast<double>(longer), s = static_cast<double>(shorter);
-  // A multiplication and an addition, twice, for each element of column j and each
-  // element of the reflections 0 … j.
+  // For each element of column j and each element of the reflections 0 … j, there are a
+  // multiplication and an addition, twice.
   size.operations = 4 * ((l - s) * s * (s + 1) / 2 + s * (s + 1) * (2 * s + 1) / 6);
-  // The f32 numbers of the matrix and of the reflections' vectors.
+  // Memory holds the f32 numbers of the matrix and of the reflections' vectors.
   size.bytes = 4 * (l * s + l * s - s * s / 2);
   return size;
 }
@@ -121,7 +121,7 @@ int64_t DrawsOf(const Distribution& distribution) {
           [](const OneOf<Constant, FromFile, Norm> auto&) -> int64_t { return 0; },
           [](const OneOf<Uniform, Normal, TruncatedNormal, Orthogonal, Normalized> auto&)
               -> int64_t { return 1; },
-          [](const Sparse&) -> int64_t { return 2; },  // A value and a place.
+          [](const Sparse&) -> int64_t { return 2; },  // a value and a place
           [](const Expression& e) -> int64_t {
             return std::ssize(e.program->draws) + std::ssize(e.program->placed);
           },

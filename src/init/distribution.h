@@ -1,5 +1,5 @@
-// What an initializer lowers to. This set is closed: each alternative has its
-// operations in shardinit-values(7).
+// An initializer lowers to one of these distributions. The set is closed: shardinit-values(7) lists
+// the operations of each alternative.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ namespace shardinit {
 class CheckedFile;
 struct Tensor;
 
-// A member of a distribution: its key in plan.json, its place, and what stands before it where
-// people read it; null: they do not.
+// A member of a distribution: its key in plan.json, its place in the struct, and the word before it
+// in text for people. The text leaves out a member whose `words` is null.
 template <typename Owner, typename Value>
 struct Member {
   std::string_view key;
@@ -30,7 +30,7 @@ struct Member {
 template <typename Owner, typename Value>
 Member(std::string_view, Value Owner::*, const char*) -> Member<Owner, Value>;
 
-// Each lists its members once: text, plan.json and equality follow.
+// Each distribution lists its members once: text, plan.json and equality follow from the list.
 
 struct Constant {
   double value;
@@ -39,7 +39,7 @@ struct Constant {
   static constexpr auto kMembers = std::tuple(Member{"value", &Constant::value, ""});
 };
 
-struct Uniform {  // On [low, high).
+struct Uniform {  // on [low, high)
   double low, high;
 
   static constexpr std::string_view kName = "uniform";
@@ -55,7 +55,7 @@ struct Normal {
       std::tuple(Member{"mean", &Normal::mean, "mean"}, Member{"std", &Normal::std, "std"});
 };
 
-struct TruncatedNormal {  // low and high in standard deviations from the mean.
+struct TruncatedNormal {  // low and high are in standard deviations from the mean.
   double mean, std, low, high;
 
   static constexpr std::string_view kName = "truncated_normal";
@@ -64,7 +64,7 @@ struct TruncatedNormal {  // low and high in standard deviations from the mean.
       Member{"low", &TruncatedNormal::low, "low"}, Member{"high", &TruncatedNormal::high, "high"});
 };
 
-using ProgramPtr = std::shared_ptr<const Program>;  // Many tensors may share one.
+using ProgramPtr = std::shared_ptr<const Program>;  // Many tensors may share one program.
 
 struct Expression {  // A function of the element's index and of draws.
   ProgramPtr program;
@@ -77,13 +77,13 @@ struct Expression {  // A function of the element's index and of draws.
 using DimensionSet = uint32_t;
 std::vector<int64_t> DimensionsOf(DimensionSet set);
 
-// A matrix with orthonormal columns, or rows if these are fewer, uniformly
-// distributed, times `gain`. Two sets of the tensor's dimensions, each in row-major
-// order, number its rows and its columns; dimension d that is in neither holds
-// the matrix at (shape[d] - 1) / 2, and zeros elsewhere.
+// A uniformly distributed matrix with orthonormal columns, or rows if these are fewer, times
+// `gain`. Two sets of the tensor's dimensions, each in row-major order, number its rows and its
+// columns. A dimension d in neither set holds the matrix at index (shape[d] - 1) / 2, and zeros at
+// all others.
 struct Orthogonal {
   double gain;
-  DimensionSet rows, columns;  // The first dimension of all is in `rows`.
+  DimensionSet rows, columns;  // `rows` has the first dimension of the two sets.
 
   static constexpr std::string_view kName = "orthogonal";
   static constexpr auto kMembers = std::tuple(Member{"gain", &Orthogonal::gain, "gain"},
@@ -91,8 +91,8 @@ struct Orthogonal {
                                               Member{"columns", &Orthogonal::columns, nullptr});
 };
 
-// A matrix with this many zeros in each column, at random places; normal with mean
-// 0 elsewhere.
+// A matrix with `zeros` zeros at random places of each column; its other elements are normal with
+// mean 0.
 struct Sparse {
   double std;
   int64_t zeros;
@@ -104,7 +104,7 @@ struct Sparse {
 
 inline constexpr int64_t kMaxSparseRows = int64_t{1} << 32;
 
-// Vectors along a dimension, of this length and any direction.
+// Vectors along dimension `axis`, each of this length and of any direction.
 struct Normalized {
   int64_t axis;
   double length;
@@ -114,28 +114,28 @@ struct Normalized {
                                               Member{"length", &Normalized::length, "length"});
 };
 
-// Elements as a file has them, in row-major order, little-endian.
+// The elements are those of a file, in row-major order, little-endian.
 struct FromFile {
-  std::string sha256;  // Of the file, in hexadecimal digits.
-  // Null in a plan that was read, which says what a tensor holds and makes no values.
+  std::string sha256;  // the file's hash, in hexadecimal digits
+  // This is null in a plan that was read: it says what a tensor holds, and makes no values.
   std::shared_ptr<const CheckedFile> file = nullptr;
 
   static constexpr std::string_view kName = "file";
   static constexpr auto kMembers = std::tuple(Member{"sha256", &FromFile::sha256, "with SHA-256"});
 };
 
-// Euclidean norms of another tensor's elements, over those of its dimensions that are 1 here, or
-// over all of them.
+// The Euclidean norms of another tensor's elements, taken over the dimensions whose extent is 1
+// here, or over all dimensions.
 struct Norm {
-  std::string of;                                  // Its path.
-  std::shared_ptr<const Tensor> tensor = nullptr;  // Once all tensors are there.
+  std::string of;                                  // the other tensor's path
+  std::shared_ptr<const Tensor> tensor = nullptr;  // set once all tensors are known
 
   static constexpr std::string_view kName = "norms";
   static constexpr auto kMembers = std::tuple(Member{"of", &Norm::of, "of"});
 };
 
-// Whoever visits it names each alternative (OneOf: several that are alike), so that the compiler
-// points at each place that a new one is missing from.
+// A visitor names each alternative (OneOf names several that are alike), so that the compiler
+// points at each place that lacks a new one.
 using Distribution = std::variant<Constant, Uniform, Normal, TruncatedNormal, Expression,
                                   Orthogonal, Sparse, Normalized, FromFile, Norm>;
 
@@ -159,33 +159,32 @@ bool operator==(const D& a, const D& b) {
   return same;
 }
 
-// The matrix of an Orthogonal, which is made whole, whatever part of it is wanted.
+// The size of an Orthogonal's matrix. The matrix is made whole, whatever part of it is wanted.
 struct OrthogonalSize {
   int64_t rows, columns;
-  double operations, bytes;  // That making it takes, about.
+  double operations, bytes;  // approximate cost of making it
 };
 OrthogonalSize SizeOf(const Orthogonal& orthogonal, const Shape& shape);
 
-// No matrix is made that takes more.
+// A matrix that costs more is an error.
 inline constexpr double kMaxOperations = 2e14, kMaxMatrixBytes = 64e9;
 
-// No element is farther from 0: a normal sample is never 7 standard deviations
-// from its mean (shardinit-values(7)). 0 for an expression, whose elements are
-// checked one by one when they are made, for norms likewise, and for a file, which
-// has elements of the tensor's type.
+// No element is farther from 0 than this: a normal sample is never 7 standard deviations from its
+// mean (shardinit-values(7)). This is 0 for expressions and norms, whose elements are checked one
+// by one when they are made, and for files, which have elements of the tensor's type.
 double LargestMagnitude(const Distribution& distribution);
 
-// `normal mean 0 std 0.02`.
+// The distribution as text, such as `normal mean 0 std 0.02`.
 std::string InText(const Distribution& distribution);
 
-// The matrix or the vectors that a distribution of more than single elements makes of a
-// shape: `256 × 576, of dimensions 0 × 1, 2, 3`. Empty for other distributions.
+// The matrix or the vectors that a distribution makes of a shape, as text: `256 × 576, of
+// dimensions 0 × 1, 2, 3`. This is empty for distributions that make single elements.
 std::string MatrixInText(const Distribution& distribution, const Shape& shape);
 
-// Random calls for one element.
+// The number of random calls for one element.
 int64_t DrawsOf(const Distribution& distribution);
 
-// Whether elements are drawn, and so need a stream of random words of their own.
+// Whether elements are drawn, and so need their own stream of random words.
 inline bool IsRandom(const Distribution& d) { return DrawsOf(d) > 0; }
 
 }  // namespace shardinit

@@ -1,5 +1,5 @@
-// Values that are functions of the index: each row gives the expression that
-// makes them, in which its parameters are names.
+// Initializers whose values are functions of the index. Each row gives the expression that makes
+// them; the row's parameters are names in it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ std::optional<std::string> Diagonal(Arguments, const Shape& shape, Span span,
   return {};
 }
 
-// torch.nn.init.dirac_: in each group, output channel d passes input channel d.
+// Does what torch.nn.init.dirac_ does: in each group, output channel d passes input channel d.
 std::optional<std::string> Dirac(Arguments a, const Shape& shape, Span span,
                                  Diagnostics& diagnostics) {
   if (shape.size() < 3 || shape.size() > 5) {
@@ -56,9 +56,9 @@ constexpr Parameter kStftParameters[] = {
     {"periodic", "1: the window has the period of the frame; 0: it ends as it starts", 0.0},
 };
 
-// keras.initializers.STFT: the real or imaginary parts of the lower half of a
-// discrete Fourier transform, times a window a - (1 - a) cos(2 pi t / period) that
-// may be scaled to a sum of squares or a sum of 1.
+// Does what keras.initializers.STFT does: returns the real or imaginary parts of the lower half of
+// a discrete Fourier transform, times a window a - (1 - a) cos(2 pi t / period) that may be scaled
+// to a sum of squares or a sum of 1.
 std::optional<std::string> Stft(Arguments a, const Shape& shape, Span span,
                                 Diagnostics& diagnostics) {
   if (shape.size() != 3 || shape[1] != 1 || shape[2] < 2) {
@@ -80,8 +80,8 @@ std::optional<std::string> Stft(Arguments a, const Shape& shape, Span span,
   const double low = a[1].word == "hann" ? 0.5 : 0.54, high = 1 - low;
   const bool periodic = a[3].value == 1;
   const int64_t period = std::max<int64_t>(1, shape[0] - (periodic ? 0 : 1));
-  // Over a period the cosines add up to 0 and their squares to half of it, but
-  // to all of it where they are all 1 or -1.
+  // Over a period, the cosines add up to 0, and their squares to half of the period, or to all of
+  // it if each cosine is 1 or -1.
   const auto count = static_cast<double>(period);
   double sum = low * count, squares = (low * low + high * high * (period > 2 ? 0.5 : 1)) * count;
   if (period == 1) sum = low - high, squares = sum * sum;
@@ -103,7 +103,7 @@ std::optional<std::string> Stft(Arguments a, const Shape& shape, Span span,
 
 }  // namespace
 
-// Lowered where the spec's own expression is at hand.
+// `lower` is null, because lowering needs the spec's own expression.
 extern const Initializer kExpr = {
     .name = "expr",
     .description =

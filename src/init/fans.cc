@@ -14,13 +14,13 @@ bool Holds(const std::vector<size_t>& dimensions, size_t d) {
   return std::find(dimensions.begin(), dimensions.end(), d) != dimensions.end();
 }
 
-// `rest`: the dimensions that are not batch dimensions, at least two.
+// `rest` has the dimensions that are not batch dimensions, at least two.
 FanAxes AxesOf(FanOrder order, const std::vector<size_t>& rest) {
   if (order == FanOrder::kOutIn) return {.in = {rest[1]}, .out = {rest[0]}};
   return {.in = {rest[rest.size() - 2]}, .out = {rest.back()}};
 }
 
-// `more`: there are others than the two.
+// `more` says that there are other dimensions than the two.
 std::string_view NameOf(FanOrder order, bool more) {
   if (order == FanOrder::kOutIn) return more ? "[out, in, …]" : "[out, in]";
   return more ? "[…, in, out]" : "[in, out]";
@@ -44,8 +44,8 @@ std::nullopt_t Fans::Report(std::string message, std::string hint, Diagnostics& 
   return std::nullopt;
 }
 
-// Exact: a tensor has fewer than 2^63 elements, and each product is rounded
-// once, at the end.
+// Products are exact integers, as a tensor has fewer than 2^63 elements. Each is rounded once, at
+// the end.
 double Fans::Combine(std::string_view mode, const FanAxes& axes, std::string_view reason) const {
   const auto fan = [&](std::string_view name, const std::vector<size_t>& own,
                        const std::vector<size_t>& other) {

@@ -1,11 +1,10 @@
-// fan_in and fan_out of a tensor: how many elements of it meet in one output of
-// its layer, and how many elements one input reaches. They follow from the
-// whole logical tensor, never from a shard, and from which of its dimensions
-// are inputs and which are outputs, which a shape alone does not say.
+// fan_in is the number of elements of a tensor that meet in one output of its layer; fan_out is the
+// number that one input reaches. Both follow from the whole logical tensor, never from a shard.
+// They also depend on which dimensions are inputs and which are outputs, which a shape alone does
+// not say.
 //
-// A [5, 5, 64, 128] kernel of a convolution, with inputs in dimension 2 and
-// outputs in 3, has a receptive field of 5 × 5, so fan_in = 64 × 25 = 1600 and
-// fan_out = 128 × 25 = 3200.
+// Example: a [5, 5, 64, 128] convolution kernel has inputs in dimension 2 and outputs in dimension
+// 3. Its receptive field is 5 × 5, so fan_in = 64 × 25 = 1600 and fan_out = 128 × 25 = 3200.
 #pragma once
 
 #include <optional>
@@ -19,31 +18,30 @@
 
 namespace shardinit {
 
-// Where a spec says no more than this, of the dimensions that are not in
-// `batch`, whatever their number:
+// A spec may give only the order of the dimensions that are not in `batch`, whatever their number.
 enum class FanOrder {
-  kOutIn,  // [out, in, …], as in torch.nn.init._calculate_fan_in_and_fan_out.
-  kInOut,  // […, in, out], as in jax.nn.initializers and Keras.
+  kOutIn,  // [out, in, …], as in torch.nn.init._calculate_fan_in_and_fan_out
+  kInOut,  // […, in, out], as in jax.nn.initializers and Keras
 };
 
 struct FanAxes {
   std::vector<size_t> in, out;
 };
 
-// What a spec says about the dimensions of a tensor. Those that are nowhere in
-// it are the receptive field. A batch dimension (the layers of a stack, the
-// experts of a layer) counts in neither fan.
+// A spec's statements about the dimensions of a tensor. Dimensions that it does not mention are the
+// receptive field. A batch dimension (the layers of a stack, the experts of a layer) counts in
+// neither fan.
 struct FanSource {
   std::optional<FanOrder> order;
-  std::optional<FanAxes> axes;  // Go before the order.
+  std::optional<FanAxes> axes;  // takes precedence over `order`
   std::vector<size_t> batch;
 };
 
-// The dimensions of a tensor with so many that are in and out; where nothing says it, by the order
-// of PyTorch. None: all but one of them are batch dimensions.
+// Returns the in and out dimensions of a tensor of rank `dimensions`; if the source does not give
+// them, PyTorch's order does. Returns nothing if fewer than two are no batch dimensions.
 std::optional<FanAxes> DirectionsOf(const FanSource& source, size_t dimensions);
 
-// Numbers that can be asked for. JAX has all of them, the others some.
+// The fan modes. JAX has all of them, PyTorch and Keras have some.
 inline constexpr std::string_view kFanModes[] = {"fan_in", "fan_out", "fan_avg", "fan_geo_avg"};
 
 // One step from what a spec says to the parameters of a distribution:
@@ -51,17 +49,17 @@ inline constexpr std::string_view kFanModes[] = {"fan_in", "fan_out", "fan_avg",
 struct Working {
   std::string name, formula, numbers;
   double value;
-  std::string reason;  // Of fans: what settled which dimensions they are.
+  std::string reason;  // for fans: what settled which dimensions they are
 };
 
-// The fans of one tensor, for the initializer that may need one: nothing is
-// computed, and nothing can be wrong, until it asks.
+// The fans of one tensor, for an initializer that may need one. Nothing is computed or reported
+// until the initializer asks.
 class Fans {
  public:
-  // Of no tensor.
+  // Makes fans without a tensor.
   Fans() = default;
-  // `initializer` and its `place` at the tensor are for the message. What is
-  // computed goes to `working`, if that is not null.
+  // The message names `initializer` and its `place` at the tensor. The steps of the computation are
+  // appended to `working`, if that is not null.
   Fans(const Shape& shape, const FanSource& source, std::string_view initializer, Span place,
        std::vector<Working>* working = nullptr)
       : shape_(&shape),
@@ -70,11 +68,12 @@ class Fans {
         place_(place),
         working_(working) {}
 
-  // `mode` is one of kFanModes. Where nothing settles which dimensions are in
-  // and out, and the two orders give different numbers, reports both of them.
+  // `mode` is one of kFanModes. If nothing settles which dimensions are in and out, and the two
+  // orders give different numbers, Get() reports both.
   std::optional<double> Get(std::string_view mode, Diagnostics& diagnostics) const;
 
-  // For what needs to know more of the tensor. Of no tensor: a bug.
+  // The tensor itself, for initializers that need more than its fans. Calling these without a
+  // tensor is a bug.
   const Shape& shape() const { return *shape_; }
   const FanSource& source() const { return *source_; }
 
@@ -82,7 +81,7 @@ class Fans {
   std::nullopt_t Report(std::string message, std::string hint, Diagnostics& diagnostics) const;
   bool reported() const { return reported_; }
 
-  // Whether anyone wants to know how numbers come about.
+  // Whether the caller wants to know how the numbers are computed.
   bool explains() const { return working_ != nullptr; }
   void Explain(Working step) const { working_->push_back(std::move(step)); }
 

@@ -13,15 +13,15 @@ namespace {
 double UpperTail(double z) { return std::erfc(z / std::numbers::sqrt2) / 2; }
 double Density(double z) { return std::exp(-z * z / 2) / std::sqrt(2 * std::numbers::pi); }
 
-// The probability of the standard normal distribution between the two, from the
-// tails on the side where they are small.
+// Returns the probability of the standard normal distribution between the two, from the tails on
+// the side where they are small.
 double Between(double low, double high) {
   if (low >= 0) return UpperTail(low) - UpperTail(high);
   if (high <= 0) return UpperTail(-high) - UpperTail(-low);
   return 1 - UpperTail(-low) - UpperTail(high);
 }
 
-// The probability of a value up to x.
+// Computes the probability of a value up to x.
 struct Cumulative {
   double x;
   double operator()(const Constant& c) const { return x >= c.value; }
@@ -39,11 +39,11 @@ struct Cumulative {
   }
 };
 
-// Kolmogorov's distribution: the probability of a scaled distance above x.
+// Returns the probability of a scaled distance above x, by Kolmogorov's distribution.
 double ProbabilityAbove(double x) {
   if (x < 0.2) return 1;
   double sum = 0;
-  if (x < 1.18) {  // Its other series, which converges faster there.
+  if (x < 1.18) {  // Kolmogorov's other series converges faster here.
     for (int k = 1; k <= 9; k += 2) {
       sum += std::exp(-k * k * std::numbers::pi * std::numbers::pi / (8 * x * x));
     }
@@ -95,7 +95,7 @@ std::optional<Fit> FitOf(std::span<const Bin> bins, const Distribution& distribu
                          std::fabs(after / total - std::visit(Cumulative{bin.to}, distribution))});
     before = after;
   }
-  // Stephens 1970: the limit, brought near to what few elements give.
+  // Stephens 1970: this factor corrects the limit distribution for few elements.
   const double root = std::sqrt(total);
   return {{distance, ProbabilityAbove((root + 0.12 + 0.11 / root) * distance)}};
 }

@@ -33,7 +33,7 @@ class NameScope : public Scope {
   Bindings names_;
 };
 
-// `text` with each name replaced by what `of` gives for it.
+// Returns `text` with each name replaced by what `of` gives for it.
 template <typename F>
 std::string Substitute(std::string_view text, Bindings names, F of) {
   constexpr std::string_view kWord =

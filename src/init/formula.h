@@ -1,5 +1,5 @@
-// A formula of an initializer. It is computed from its text, so that what
-// `explain` shows is what was computed.
+// A formula of an initializer. It is computed from its text, so `explain` shows exactly what was
+// computed.
 #pragma once
 
 #include <initializer_list>
@@ -19,11 +19,11 @@ class Formula {
     std::string_view shown = name;
   };
 
-  // `name = text`, such as `std = gain / sqrt(fan)`.
+  // The formula is `name = text`, such as `std = gain / sqrt(fan)`.
   Formula(std::string_view name, std::string_view text);
 
-  // With these values for the names in the text. Each operation is one f64
-  // operation, in the order of the text. `fans` hears of it.
+  // Computes the formula with these values for its names. Each operation is one f64 operation, in
+  // the order of the text. `fans` records the computation.
   double operator()(std::initializer_list<Name> names, const Fans& fans) const;
 
  private:

@@ -1,5 +1,5 @@
-// How much a nonlinearity shrinks what passes through it, as a factor to make up
-// for it: torch.nn.init.calculate_gain.
+// The gain of a nonlinearity: the factor that makes up for how much the nonlinearity shrinks what
+// passes through it (torch.nn.init.calculate_gain).
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@ namespace shardinit {
 
 struct Gain {
   std::string_view nonlinearity;
-  std::string_view formula;  // `slope` is leaky_relu's, for negative inputs.
+  std::string_view formula;  // `slope` is leaky_relu's slope for negative inputs.
 };
 
 inline constexpr Gain kGains[] = {
@@ -38,7 +38,7 @@ inline constexpr auto kNonlinearities = [] {
 
 double GainOf(std::string_view nonlinearity, double slope, const Fans& fans);
 
-// Of an argument that is a number or one of kNonlinearities.
+// The argument is a number or one of kNonlinearities.
 double GainOf(const Argument& argument, const Fans& fans);
 
 }  // namespace shardinit

@@ -74,7 +74,7 @@ std::optional<Distribution> NormalOf(double std, Span cause, Diagnostics& diagno
 }
 
 std::optional<Distribution> UniformOf(double bound, Span cause, Diagnostics& diagnostics) {
-  // The distance of the bounds is a scale of the sampler too.
+  // The distance between the bounds is also a scale of the sampler.
   if (!CheckScale("bound", {bound, cause}, diagnostics) ||
       !CheckMagnitude("2 * bound", {2 * bound, cause}, diagnostics)) {
     return {};

@@ -1,5 +1,5 @@
-// torch.nn.init: uniform and untruncated normal distributions, their standard
-// deviations computed in the same order of operations as there.
+// The uniform and untruncated normal distributions of torch.nn.init. Their standard deviations are
+// computed in PyTorch's order of operations.
 #include <fmt/format.h>
 
 #include <span>
@@ -11,7 +11,7 @@
 namespace shardinit {
 namespace {
 
-constexpr auto kModes = std::span(kFanModes).first<2>();  // The fans themselves.
+constexpr auto kModes = std::span(kFanModes).first<2>();  // the fans themselves
 
 constexpr Parameter kXavier[] = {
     {"gain",
@@ -26,20 +26,20 @@ constexpr Parameter kKaiming[] = {
     {"nonlinearity", "which gain", "leaky_relu", kNonlinearities},
 };
 
-// Glorot and Bengio 2010, equation 12 has the mean of both fans; torch's
-// xavier_normal_: std = gain * sqrt(2 / (fan_in + fan_out)).
+// Equation 12 of Glorot and Bengio 2010 has the mean of both fans; torch's xavier_normal_ has
+// std = gain * sqrt(2 / (fan_in + fan_out)).
 std::optional<double> XavierStd(Arguments a, const Fans& fans, Diagnostics& diagnostics) {
   if (a[0].word.empty() && !CheckScale("gain", a[0], diagnostics)) return {};
   const auto average = fans.Get("fan_avg", diagnostics);
   if (!average) return {};
   const double gain = GainOf(a[0], fans);
-  // 1 / average is 2 / (fan_in + fan_out): halving is exact.
+  // 1 / fan_avg is 2 / (fan_in + fan_out): halving is exact.
   static const Formula kStd("std", "gain * sqrt(1 / fan_avg)");
   return kStd({{"gain", gain}, {"fan_avg", *average}}, fans);
 }
 
-// He et al. 2015, equations 10, 14 and 15; torch's kaiming_normal_: std =
-// gain / sqrt(fan).
+// He et al. 2015 have this in equations 10, 14 and 15; torch's kaiming_normal_ has
+// std = gain / sqrt(fan).
 std::optional<double> KaimingStd(Arguments a, const Fans& fans, Diagnostics& diagnostics) {
   if (!CheckMagnitude("a", a[0], diagnostics)) return {};
   if (a[0].value != 0 && a[2].word != "leaky_relu") {
@@ -55,7 +55,7 @@ std::optional<double> KaimingStd(Arguments a, const Fans& fans, Diagnostics& dia
   return kStd({{"gain", GainOf(a[2].word, a[0].value, fans)}, {"fan", *fan, a[1].word}}, fans);
 }
 
-// The bounds of a uniform distribution with this standard deviation.
+// Returns the bound of a uniform distribution with this standard deviation.
 double BoundOf(double std, const Fans& fans) {
   static const Formula kBound("bound", "sqrt(3) * std");
   return kBound({{"std", std}}, fans);

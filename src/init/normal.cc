@@ -16,8 +16,8 @@ std::optional<Distribution> Lower(std::string_view name, Arguments a, Diagnostic
 
 }  // namespace
 
-// torch.nn.init.normal_ has a default std of 1, jax.nn.initializers.normal one
-// of 0.01, so here there is none.
+// torch.nn.init.normal_ has a default std of 1, jax.nn.initializers.normal one of 0.01, so this has
+// none.
 extern const Initializer kNormal = {
     .name = "normal",
     .description = "a normal distribution",
@@ -26,7 +26,7 @@ extern const Initializer kNormal = {
                 Diagnostics& diagnostics) { return Lower("std", a, diagnostics); },
 };
 
-// keras.initializers.RandomNormal.
+// This is keras.initializers.RandomNormal.
 extern const Initializer kRandomNormal = {
     .name = "random_normal",
     .description = "a normal distribution, as of Keras",

@@ -12,7 +12,7 @@ constexpr Parameter kAxisLength[] = {
 
 }  // namespace
 
-// Rows or columns on a sphere, as nGPT has them (Loshchilov et al. 2024).
+// This makes rows or columns on a sphere, as in nGPT (Loshchilov et al. 2024).
 extern const Initializer kNormalized = {
     .name = "normalized",
     .description = "vectors along `axis`, of one length and any direction",

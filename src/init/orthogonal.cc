@@ -1,6 +1,6 @@
-// Orthogonal matrices: torch.nn.init.orthogonal_, jax.nn.initializers.orthogonal
-// and delta_orthogonal, keras.initializers.Orthogonal. A tensor of more than two
-// dimensions is read as a matrix; these systems differ in how.
+// Orthogonal matrices: torch.nn.init.orthogonal_, jax.nn.initializers.orthogonal and
+// delta_orthogonal, keras.initializers.Orthogonal. A tensor with more than two dimensions is read
+// as a matrix; these systems differ in how.
 #include <fmt/format.h>
 
 #include "init/gain.h"
@@ -33,8 +33,8 @@ DimensionSet AllOf(const Shape& shape) {
   return static_cast<DimensionSet>((uint64_t{1} << shape.size()) - 1);
 }
 
-// `one` against `other`: a matrix or its transpose are the same distribution, so
-// the first dimension may always be in the rows.
+// Makes a matrix of dimensions `one` against `other`. A matrix and its transpose have the same
+// distribution, so `rows` always gets the first dimension.
 std::optional<Distribution> MatrixOf(double gain, DimensionSet one, DimensionSet other,
                                      std::string_view name, const Fans& fans,
                                      Diagnostics& diagnostics) {
@@ -54,7 +54,7 @@ std::optional<Distribution> MatrixOf(double gain, DimensionSet one, DimensionSet
       diagnostics);
 }
 
-// Which dimensions `fans` or the tensor's own axes say are outputs and inputs.
+// Returns the dimensions that are outputs and inputs in this order.
 FanAxes AxesIn(FanOrder order, size_t rank) {
   if (order == FanOrder::kOutIn) return {.in = {1}, .out = {0}};
   return {.in = {rank - 2}, .out = {rank - 1}};
@@ -103,8 +103,8 @@ std::optional<Distribution> LowerOrthogonal(Arguments a, const Fans& fans,
                   diagnostics);
 }
 
-// Xiao et al. 2018: a convolution that keeps lengths, orthogonal at the centre of
-// its receptive field and zero elsewhere.
+// Lowers the convolution of Xiao et al. 2018, which keeps lengths: it is orthogonal at the centre
+// of its receptive field and zero elsewhere.
 std::optional<Distribution> LowerDelta(Arguments a, const Fans& fans, Diagnostics& diagnostics) {
   if (!CheckArguments("delta_orthogonal", a, 3, 5, fans, diagnostics)) return {};
   const Shape& shape = fans.shape();

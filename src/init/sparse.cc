@@ -14,7 +14,7 @@ constexpr Parameter kSparsityStd[] = {
 
 }  // namespace
 
-// torch.nn.init.sparse_: Martens 2010.
+// This is torch.nn.init.sparse_ (Martens 2010).
 extern const Initializer kSparse = {
     .name = "sparse",
     .description = "zeros at random places of each column, normal elsewhere, as of PyTorch",
@@ -33,7 +33,7 @@ extern const Initializer kSparse = {
         return fans.Report(fmt::format("`sparse` needs 2 dimensions, but this tensor has {}", rank),
                            "", diagnostics);
       }
-      // Places in a column are told apart by 32 bits beside those that are drawn.
+      // 32 bits besides those that are drawn tell the places in a column apart.
       if (const int64_t rows = fans.shape()[0]; rows > kMaxSparseRows) {
         return fans.Report(fmt::format("a `sparse` matrix has at most {} rows, but this one has {}",
                                        kMaxSparseRows, rows),

@@ -1,4 +1,4 @@
-// Two systems, two meanings of the cut-offs, and so two names.
+// PyTorch and JAX give cut-offs different meanings, so there are two names.
 #include <fmt/format.h>
 
 #include "init/initializer.h"
@@ -29,7 +29,7 @@ bool CheckCommon(Arguments a, const Parameter* parameters, Diagnostics& diagnost
   return false;
 }
 
-// The part of the normal distribution that is left must be there to draw from.
+// Cuts the distribution. What is left of it must be large enough to draw from.
 std::optional<Distribution> Cut(const TruncatedNormal& cut, const Argument& low,
                                 const Argument& high, Diagnostics& diagnostics) {
   constexpr double kFarthest = 8;
@@ -54,8 +54,8 @@ std::optional<Distribution> Cut(const TruncatedNormal& cut, const Argument& low,
 
 }  // namespace
 
-// jax.nn.initializers.truncated_normal: cut-offs in standard deviations, no
-// correction of the standard deviation.
+// This is jax.nn.initializers.truncated_normal: cut-offs are in standard deviations, and the
+// standard deviation is not corrected.
 extern const Initializer kTruncatedNormal = {
     .name = "truncated_normal",
     .description = "a normal distribution cut `low` and `high` standard deviations from its mean",
@@ -66,7 +66,7 @@ extern const Initializer kTruncatedNormal = {
     },
 };
 
-// torch.nn.init.trunc_normal_: cut-offs are values of the element itself.
+// This is torch.nn.init.trunc_normal_: cut-offs are values of the element itself.
 extern const Initializer kTruncNormal = {
     .name = "trunc_normal",
     .description = "a normal distribution cut at the values `a` and `b`",

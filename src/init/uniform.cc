@@ -16,7 +16,7 @@ std::optional<Distribution> Lower(const Parameter* parameters, Arguments a,
   if (!CheckMagnitude(low, a[0], diagnostics) || !CheckMagnitude(high, a[1], diagnostics)) {
     return {};
   }
-  // The values are f32, so the bounds must differ there.
+  // The values are f32, so the bounds must differ as f32.
   const auto least = static_cast<float>(a[0].value);
   const auto most = static_cast<float>(a[1].value);
   if (!(least < most)) {
@@ -35,8 +35,8 @@ std::optional<Distribution> Lower(const Parameter* parameters, Arguments a,
 
 }  // namespace
 
-// torch.nn.init.uniform_ draws from [0, 1) by default,
-// jax.nn.initializers.uniform from [0, 0.01), so here there is no default.
+// torch.nn.init.uniform_ draws from [0, 1) by default, jax.nn.initializers.uniform from [0, 0.01),
+// so this has no default.
 extern const Initializer kUniform = {
     .name = "uniform",
     .description = "a uniform distribution on [low, high)",
@@ -45,7 +45,7 @@ extern const Initializer kUniform = {
                 Diagnostics& diagnostics) { return Lower(kBounds, a, diagnostics); },
 };
 
-// keras.initializers.RandomUniform.
+// This is keras.initializers.RandomUniform.
 extern const Initializer kRandomUniform = {
     .name = "random_uniform",
     .description = "a uniform distribution on [minval, maxval), as of Keras",

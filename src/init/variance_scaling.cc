@@ -1,6 +1,6 @@
-// jax.nn.initializers and keras.initializers: a distribution whose variance is
-// scale / fan, and its named cases. Their *_normal are truncated, unlike those
-// of torch.nn.init in kaiming_xavier.cc.
+// The distributions of jax.nn.initializers and keras.initializers whose variance is scale / fan,
+// and their named cases. Their *_normal are truncated, unlike those of torch.nn.init in
+// kaiming_xavier.cc.
 #include <array>
 
 #include "base/error.h"
@@ -10,7 +10,7 @@
 namespace shardinit {
 namespace {
 
-// What a formula is computed from.
+// The inputs of a formula.
 struct Scaling {
   double scale, fan;
   std::string_view mode;
@@ -23,9 +23,8 @@ double Compute(const Formula& formula, const Scaling& s, const Fans& fans) {
 using Shaped = std::optional<Distribution> (*)(const Scaling& scaling, Span cause, const Fans& fans,
                                                Diagnostics& diagnostics);
 
-// The divisor is the standard deviation of the standard normal distribution
-// that is cut at -2 and 2, as it stands in both systems:
-// sqrt(1 - 4 φ(2) / (2 Φ(2) - 1)).
+// The divisor is the standard deviation of the standard normal distribution cut at -2 and 2, as
+// both systems write it: sqrt(1 - 4 φ(2) / (2 Φ(2) - 1)).
 std::optional<Distribution> TruncatedOf(const Scaling& scaling, Span cause, const Fans& fans,
                                         Diagnostics& diagnostics) {
   static const Formula kStd("std", "sqrt(scale / fan) / 0.87962566103423978");
@@ -51,8 +50,8 @@ struct Form {
   Shaped of;
 };
 
-// JAX says `normal` where Keras says `untruncated_normal`. (Keras, for old
-// specs, reads `normal` as `truncated_normal`; JAX's meaning stands here.)
+// JAX says `normal` where Keras says `untruncated_normal`. (For old specs, Keras reads `normal` as
+// `truncated_normal`; here it has JAX's meaning.)
 constexpr Form kForms[] = {
     {"truncated_normal", TruncatedOf},
     {"untruncated_normal", UntruncatedOf},
@@ -83,7 +82,7 @@ std::optional<Distribution> Scaled(double scale, std::string_view mode, Shaped f
   return form({scale, *fan, mode}, cause, fans, diagnostics);
 }
 
-// A case without parameters.
+// Lowers a case without parameters.
 template <int kScale, bool kAverage, Shaped kForm>
 std::optional<Distribution> Case(Arguments, const Fans& fans, Diagnostics& diagnostics) {
   return Scaled(kScale, kAverage ? "fan_avg" : "fan_in", kForm, {}, fans, diagnostics);
@@ -91,7 +90,7 @@ std::optional<Distribution> Case(Arguments, const Fans& fans, Diagnostics& diagn
 
 }  // namespace
 
-// jax.nn.initializers.variance_scaling, keras.initializers.VarianceScaling.
+// This is jax.nn.initializers.variance_scaling and keras.initializers.VarianceScaling.
 extern const Initializer kVarianceScaling = {
     .name = "variance_scaling",
     .description = "variance scale / fan, as of JAX and Keras",
@@ -107,7 +106,7 @@ extern const Initializer kVarianceScaling = {
     },
 };
 
-// Glorot and Bengio 2010, equations 12 and 16: variance 2 / (fan_in + fan_out).
+// Equations 12 and 16 of Glorot and Bengio 2010 have variance 2 / (fan_in + fan_out).
 extern const Initializer kGlorotUniform = {
     .name = "glorot_uniform",
     .description = "uniform with variance 2 / (fan_in + fan_out), as of JAX and Keras",
@@ -121,7 +120,7 @@ extern const Initializer kGlorotNormal = {
     .lower = Case<1, true, TruncatedOf>,
 };
 
-// He et al. 2015, equation 10: variance 2 / fan_in.
+// Equation 10 of He et al. 2015 has variance 2 / fan_in.
 extern const Initializer kHeUniform = {
     .name = "he_uniform",
     .description = "uniform with variance 2 / fan_in, as of JAX and Keras",
@@ -135,7 +134,7 @@ extern const Initializer kHeNormal = {
     .lower = Case<2, false, TruncatedOf>,
 };
 
-// LeCun et al. 1998 (Efficient BackProp), equation 16: variance 1 / fan_in.
+// Equation 16 of LeCun et al. 1998 (Efficient BackProp) has variance 1 / fan_in.
 extern const Initializer kLecunUniform = {
     .name = "lecun_uniform",
     .description = "uniform with variance 1 / fan_in, as of JAX and Keras",

@@ -20,7 +20,7 @@ struct Entry {
   int (*run_torch)(const TorchJob&) = nullptr;
 };
 
-// By Highway's number of the target: the better, the smaller.
+// The key is Highway's number of the target: smaller is better.
 std::map<int64_t, Entry>& Entries() {
   static std::map<int64_t, Entry> entries;
   return entries;
@@ -57,7 +57,7 @@ std::span<const Backend> Backends() {
     for (const auto& [target, entry] : Entries()) {
       Check(entry.run != nullptr && entry.make_panel != nullptr && entry.run_torch != nullptr,
             "half a backend");
-      // Scalar code is not among those that Highway asks the processor for.
+      // Scalar code is not among the targets that Highway asks the processor for.
       const bool supported = target == HWY_SCALAR || (hwy::SupportedTargets() & target) != 0;
       rows.push_back(
           {hwy::TargetName(target), supported, entry.run, entry.make_panel, entry.run_torch});

@@ -1,4 +1,4 @@
-// Even and odd elements → stored elements in memory order, at any address; what rounds them is in
+// Even and odd elements → stored elements in memory order, at any address. The rounding is in
 // tensor/encode-inl.h.
 
 HWY_BEFORE_NAMESPACE();
@@ -6,15 +6,15 @@ namespace shardinit::kernels::HWY_NAMESPACE {
 
 HWY_INLINE wide::Words<U1> BitsOf(V1 values) { return hn::BitCast(D32(), values); }
 
-// 16-bit elements: an even and an odd one share a 32-bit lane, so blocks stay in
-// the order of the lanes.
+// In 16-bit types, an even and an odd element share a 32-bit lane, so blocks stay in the order of
+// the lanes.
 struct EncodeBf16 {
   static constexpr size_t kBytes = 2;
   static constexpr bool kInterleaved = false;
   static HWY_INLINE void Store(V1 even, V1 odd, uint8_t* out) {
     Join(ShiftRight<16>(encoding::UpperBf16(BitsOf(even))), encoding::UpperBf16(BitsOf(odd)), out);
   }
-  // The lower halves of `low` and the upper ones of `high`.
+  // Stores the lower halves of `low` and the upper halves of `high`.
   static HWY_INLINE void Join(wide::Words<U1> low, wide::Words<U1> high, uint8_t* out) {
     const D32 du;
     const hn::Repartition<uint16_t, D32> du16;
@@ -33,7 +33,7 @@ struct EncodeF16 {
   }
 };
 
-// 8-bit elements: an even and an odd one make the 16 bits that stay of a lane.
+// In 8-bit types, an even and an odd element make the 16 bits that are kept of a lane.
 template <DType dtype>
 struct Encode8 {
   static constexpr size_t kBytes = 1;

@@ -1,15 +1,15 @@
 // Runs of elements → batches of blocks → memory, for one instruction set.
 //
-// Where a run starts at a block and is long enough for whole vectors of blocks, these
-// are written straight to their place. What remains (a run's first elements
-// up to a block, its last blocks, rows shorter than a vector) waits in a list
-// of pieces until the list fills a batch: blocks need not be neighbours to be made together, so
-// many short rows cost about what one long row does. A block is always
-// made whole, also where a piece takes one element of it.
+// A run that starts at a block and is long enough for whole vectors of blocks has these written
+// straight to their place. The rest (a run's first elements up to a block, its last blocks, rows
+// shorter than a vector) waits in a list of pieces until the list fills a batch. Blocks need not be
+// neighbours to be made together, so many short rows cost about as much as one long row. A block is
+// always made whole, even if a piece takes one element of it.
 
-#include <hwy/highway.h>  // Its vocabulary for this instruction set.
+#include <hwy/highway.h>  // operations for this instruction set
 
-// The formulas, whose other includes are in kernels.cc: those of the baseline.
+// The formulas are compiled again for this instruction set. Their other includes are in kernels.cc,
+// compiled for the baseline.
 #undef SHARDINIT_FORMULAS
 #define SHARDINIT_FORMULAS shardinit::kernels::HWY_NAMESPACE
 #undef SHARDINIT_INLINE
@@ -21,14 +21,14 @@ HWY_BEFORE_NAMESPACE();
 HWY_AFTER_NAMESPACE();
 
 #if HWY_HAVE_SCALABLE
-// Vectors whose length is unknown to the compiler (SVE) cannot be members of numbers. A processor
-// that has these has NEON's, too.
+// Vectors whose length the compiler does not know (SVE) cannot be members of the number types. A
+// processor that has them also has NEON, which runs instead.
 namespace shardinit::kernels::N_NEON {
 void RunJob(const Job& job);
 int RunTorch(const TorchJob& job);
 }  // namespace shardinit::kernels::N_NEON
 #elif HWY_TARGET != HWY_SCALAR
-// Each needs those before it.
+// Each file needs those before it.
 // clang-format off
 #include "kernels/wide-inl.h"
 #include "kernels/number-inl.h"
@@ -46,7 +46,7 @@ namespace shardinit::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR
 
-// No vectors at all.
+// This target has no vectors.
 void RunJob(const Job& job) { RunReference(job); }
 
 #elif HWY_HAVE_SCALABLE
@@ -55,7 +55,8 @@ void RunJob(const Job& job) { N_NEON::RunJob(job); }
 
 #else
 
-// `Formulas`, of an engine, make elements of the words that MakeWords makes of its keys.
+// `Formulas` belong to an engine: they make elements of the words that MakeWords makes with its
+// keys.
 template <class Formulas, class Sampler, class Encoder>
 class Filler {
  public:
@@ -64,9 +65,9 @@ class Filler {
     for (size_t k = 0; k < hn::Lanes(D64()); ++k) order_[Slot(k, kInterleaved)] = k;
   }
 
-  // Elements first … first + count - 1 to `out`; some only at Flush.
+  // Writes elements first … first + count - 1 to `out`, some of them only at Flush.
   void Add(uint64_t first, size_t count, uint8_t* out) {
-    // Blocks made together have the same high word of the counter.
+    // Blocks that are made together have the same high word of the counter.
     const uint64_t same_high = kElementsPerHigh - first % kElementsPerHigh;
     if (count > same_high) {
       Add(first, same_high, out);
@@ -98,14 +99,14 @@ class Filler {
     if (blocks_ == 0) return;
     const size_t n = BlocksAtOnce();
     const size_t blocks = (blocks_ + n - 1) / n * n;
-    // Lanes that nobody asked for: any counter will do.
+    // Any counter will do for lanes that nobody asked for.
     for (size_t k = blocks_; k < blocks; ++k) waiting_.block[Slot(k, kInterleaved)] = 0;
     uint8_t buffer[kBatch * 4 * Encoder::kBytes];
     Make(waiting_, blocks, buffer);
     for (size_t i = 0; i < pieces_; ++i) {
       const Piece& piece = piece_[i];
       const uint8_t* const from = buffer + piece.begin * Encoder::kBytes;
-      // Sizes that the compiler knows need no call.
+      // A copy of a size that the compiler knows needs no call.
       if (piece.count == 1) {
         std::memcpy(piece.out, from, Encoder::kBytes);
       } else if (piece.count == 4) {
@@ -124,7 +125,7 @@ class Filler {
 
   struct Piece {
     uint8_t* out;
-    uint32_t begin, count;  // Elements of the batch.
+    uint32_t begin, count;  // in elements of the batch
   };
 
   void AddPiece(uint64_t block, size_t skip, size_t count, uint8_t* out) {
@@ -164,13 +165,13 @@ class Filler {
 
   const Sampler sampler_;
   const Stream stream_;
-  uint32_t high_ = 0;  // Of the counters of all blocks that wait.
+  uint32_t high_ = 0;  // the high word of the counters of all blocks that wait
   Keys keys_;
-  HWY_ALIGN uint64_t order_[hn::MaxLanes(D64())];  // The block of each lane.
+  HWY_ALIGN uint64_t order_[hn::MaxLanes(D64())];  // the block of each lane
   Counters run_, waiting_;
   Words words_;
   Piece piece_[kBatch];
-  size_t blocks_ = 0, pieces_ = 0;  // Waiting.
+  size_t blocks_ = 0, pieces_ = 0;  // what waits
 };
 
 template <class Formulas, class Encoder, class Sampler>
@@ -199,7 +200,7 @@ void Run(const Job& job, const Sampler& sampler) {
     case DType::f8e5m2:
       return RunTyped<Formulas, EncodeF8E5M2>(job, sampler);
     default:
-      return;  // FillRows takes floats alone.
+      return;  // FillRows accepts only floats.
   }
 }
 

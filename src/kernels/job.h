@@ -1,4 +1,4 @@
-// What one call of Fill or FillRows asks of an instruction set.
+// The job that one call of Fill or FillRows gives to a backend.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ struct Job {
   uint8_t* out;
 };
 
-// By the engine's own reference, an element at a time.
+// Runs a job with the engine's own readable reference, an element at a time.
 void RunReference(const Job& job);
 
 }  // namespace shardinit::kernels

@@ -1,6 +1,6 @@
-// Random tensors' elements, made fast: the same bits on every instruction set. The formulas are
-// those of the readable reference (rng/reference.h), compiled with vectors; tests hold the two
-// equal, bit for bit.
+// Fast kernels for the elements of random tensors, with the same bits on every instruction set. The
+// formulas are those of the readable reference (rng/reference.h), compiled with vectors; tests hold
+// the two equal, bit for bit.
 #pragma once
 
 #include <cstddef>
@@ -16,21 +16,21 @@
 
 namespace shardinit::kernels {
 
-// Writes elements first … first + count - 1 of the stream, encoded as `dtype`,
-// to `out` (aligned to its element size at least). Any start, any count.
+// Writes elements first … first + count - 1 of the stream, encoded as `dtype`, to `out` (aligned to
+// its element size at least). Any start and any count will do.
 void Fill(const Sampler& sampler, Stream stream, uint64_t first, size_t count, DType dtype,
           void* out);
 
-// `rows` runs of `count` elements each, run r starting at first + r * stride,
-// packed one after another: a tile of a shard cut along its last dimensions.
+// Writes `rows` runs of `count` elements each, packed one after another; run r starts at
+// first + r * stride. This is a tile of a shard that is cut along its last dimensions.
 void FillRows(const Sampler& sampler, Stream stream, uint64_t first, uint64_t stride, size_t rows,
               size_t count, DType dtype, void* out);
 
-// The instruction sets this build has and this CPU can run, best first.
+// The instruction sets that this build has and this CPU can run, best first.
 std::vector<std::string> Targets();
 std::string ActiveTarget();
-// Uses only `name` from now on (`SHARDINIT_TARGET` does this at start-up);
-// empty: the best again. False: this CPU or build does not have it.
+// Uses only `name` from now on (`SHARDINIT_TARGET` does this at start-up); an empty name chooses
+// the best again. Returns false if this CPU or build does not have it.
 bool ForceTarget(std::string_view name);
 
 }  // namespace shardinit::kernels

@@ -1,11 +1,11 @@
-// The numbers that formulas are made of in kernels (base/number.h): vectors, several at a time.
+// The number types of the formulas in kernels (base/number.h): vectors, several at a time.
 
 HWY_BEFORE_NAMESPACE();
 namespace shardinit::kernels::HWY_NAMESPACE {
 
 namespace wide {
 
-// One number in all lanes of a vector of Highway's, or of Two of them.
+// Puts one number into all lanes of a Highway vector, or of Two of them.
 template <class V>
 struct All {
   template <class D>
@@ -21,14 +21,14 @@ struct All<Two<V>> {
   }
 };
 
-// Conditions. M: masks.
+// Conditions. M is a type of masks.
 template <class M>
 struct Flags {
   explicit HWY_INLINE Flags(M mask) : m(mask) {}
   M m;
 };
 
-// Words of 32 bits. V: vectors.
+// Words of 32 bits. V is a type of vectors.
 template <class V>
 struct Words {
   HWY_INLINE Words(V vectors) : v(vectors) {}
@@ -38,7 +38,7 @@ struct Words {
 template <class V>
 Words(V) -> Words<V>;
 
-// Numbers of type f32.
+// Numbers of type f32. V is a type of vectors.
 template <class V>
 struct Floats {
   HWY_INLINE Floats(V vectors) : v(vectors) {}
@@ -48,7 +48,7 @@ struct Floats {
 template <class V>
 Floats(V) -> Floats<V>;
 
-// No friends: GCC would compile these for the baseline.
+// The operators are no friends: GCC would compile these for the baseline.
 #define SHARDINIT_OPERATOR(Type, Number, symbol, Op)         \
   template <class V>                                         \
   HWY_INLINE Type<V> operator symbol(Type<V> a, Type<V> b) { \
@@ -116,7 +116,7 @@ HWY_INLINE Floats<V> Fma(Floats<V> a, Floats<V> b, Floats<V> c) {
   return MulAdd(a.v, b.v, c.v);
 }
 #endif
-// The power is joined with what all lanes have.
+// The power is multiplied with `b` first, as both are the same in all lanes.
 template <class V>
 HWY_INLINE Floats<V> Product(Floats<V> a, float power, float b) {
   return a * (power * b);
@@ -156,7 +156,7 @@ HWY_INLINE N Select(Flags<M> condition, std::type_identity_t<N> yes, std::type_i
   return IfThenElse(condition.m, yes.v, no.v);
 }
 
-// Whether a bit of each word is set; with `flipped`, whether it is not.
+// Whether a bit of each word is set; with `flipped`, whether it is clear.
 template <int bit, class V>
 struct BitFlags {
   HWY_INLINE BitFlags(V words, bool other) : v(words), flipped(other) {}
@@ -182,7 +182,7 @@ HWY_INLINE N Select(BitFlags<bit, V> condition, std::type_identity_t<N> if_true,
 #else
   const auto top = BitCast(DI(), ShiftLeft<31 - bit>(condition.v));
 #if HWY_TARGET == HWY_SSSE3
-  // Highway 1.0.3's IfNegativeThenElse is wrong here: it selects single bits.
+  // IfNegativeThenElse of Highway 1.0.3 is wrong here: it selects single bits.
   return IfVecThenElse(BitCast(df, BroadcastSignBit(top)), yes.v, no.v);
 #else
   return IfNegativeThenElse(BitCast(df, top), yes.v, no.v);
@@ -204,7 +204,7 @@ HWY_INLINE Words<V> BitPlus(Words<V> words, uint32_t number) {
 #endif
 }
 
-// As numbers they have the same order.
+// Magnitudes have the same order as words and as f32 numbers.
 template <class V>
 HWY_INLINE Words<V> MinMagnitude(Words<V> words, uint32_t bound) {
   return BitsOf(Min(FromBits(words), std::bit_cast<float>(bound)));

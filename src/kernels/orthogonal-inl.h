@@ -1,10 +1,10 @@
-// Blocks of reflections applied to a panel of columns, for one instruction set.
-// A vector holds the same row of as many columns as it has lanes, so a lane does
-// what rng/orthogonal.cc does for one column, operation by operation.
+// Applies blocks of reflections to a panel of columns, for one instruction set. A vector holds one
+// row of as many columns as it has lanes, so each lane does what rng/orthogonal.cc does for one
+// column, operation by operation.
 //
-// A group of columns, one vector wide, and a block's vectors are read from the
-// L2 cache twice for each 2 x 8 multiplications and additions of a row: a
-// processor that does one of each at a time is kept busy.
+// For each 2 x 8 multiplications and additions of a row, a group of columns (one vector wide) and a
+// block's vectors are read twice from the L2 cache. This keeps a processor busy that does one
+// multiplication and one addition at a time.
 
 #include <hwy/aligned_allocator.h>
 #include <hwy/highway.h>
@@ -17,8 +17,8 @@ using DD = hn::ScalableTag<double>;
 
 static_assert(kReflections == 8, "the code below names eight of everything");
 
-// `vectors` are the block's, eight to a row, of `height` rows; `q` the same rows
-// of a group of columns.
+// `vectors` has the block's vectors: `height` rows of eight. `q` has the same rows of a group of
+// columns.
 HWY_INLINE void Reflect(const ReflectionBlock& block, const double* HWY_RESTRICT vectors,
                         int64_t height, double* HWY_RESTRICT q) {
   const DD d;
@@ -79,7 +79,7 @@ HWY_INLINE void Reflect(const ReflectionBlock& block, const double* HWY_RESTRICT
 void RunPanel(const PanelJob& job) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(DD()));
   const int64_t groups = (job.count + lanes - 1) / lanes, size = job.rows * lanes;
-  // The rows of a group lie together.
+  // The rows of a group are contiguous.
   const auto panel = hwy::AllocateAligned<double>(static_cast<size_t>(groups * size));
   const auto vectors = hwy::AllocateAligned<double>(static_cast<size_t>(job.rows * kReflections));
   if (!panel || !vectors) throw std::bad_alloc();
@@ -92,8 +92,8 @@ void RunPanel(const PanelJob& job) {
     at(column, c) = job.blocks[column / kReflections].sign[column % kReflections];
   }
 
-  // The column of a later block is 0 where this one's vectors are not, so the
-  // first blocks of a panel leave its first columns as they are.
+  // The column of a later block is 0 where this block's vectors are not, so the first blocks of a
+  // panel leave its first columns unchanged.
   for (int64_t b = (job.first + job.count - 1) / kReflections; b >= 0; --b) {
     const ReflectionBlock& block = job.blocks[b];
     const int64_t height = job.rows - block.first;

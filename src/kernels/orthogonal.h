@@ -1,5 +1,5 @@
-// Columns of random orthogonal matrices, made fast: the bits of
-// rng/orthogonal.h's on every instruction set.
+// Fast columns of random orthogonal matrices, with the bits of rng/orthogonal.h on every
+// instruction set.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,11 @@
 
 namespace shardinit::kernels {
 
-// Columns that are best made together: a multiple of every vector's length.
+// The number of columns that are best made together: a multiple of every vector's length.
 inline constexpr int64_t kPanelColumns = 32;
 
-// Columns first … first + count - 1, count <= kPanelColumns, of the matrix of
-// these reflections times `gain`: row i of column first + c goes to
-// out[i * row_stride + c * column_stride].
+// Columns first … first + count - 1, count <= kPanelColumns, of the matrix of these reflections,
+// times `gain`. Row i of column first + c goes to out[i * row_stride + c * column_stride].
 struct PanelJob {
   std::span<const ReflectionBlock> blocks;
   int64_t rows, first, count;

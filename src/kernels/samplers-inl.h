@@ -1,5 +1,5 @@
-// Words of engines → f32 values, vectors at a time: which formulas (rng/samplers-inl.h,
-// rng/jax-samplers-inl.h) make the even and the odd elements of some blocks of their words.
+// Words of engines → f32 values, vectors at a time. The formulas are in rng/samplers-inl.h and
+// rng/jax-samplers-inl.h; here they make the even and the odd elements of some blocks of words.
 
 HWY_BEFORE_NAMESPACE();
 namespace shardinit::kernels::HWY_NAMESPACE {
@@ -9,7 +9,7 @@ using U1 = hn::Vec<D32>;
 using VF = wide::Floats<wide::Two<V1>>;
 using VU = wide::Words<wide::Two<U1>>;
 
-// What is known to change nothing.
+// An operand that is known to change nothing.
 struct Nothing {};
 template <class V>
 HWY_INLINE wide::Floats<V> operator+(wide::Floats<V> x, Nothing) {
@@ -20,14 +20,14 @@ HWY_INLINE wide::Words<V> operator^(wide::Words<V> x, Nothing) {
   return x;
 }
 
-// No element is -0 before the mean is added, unless std is 0.
+// Adding a mean of 0 can be left out: without it no element is -0, unless std is 0.
 struct NormalAboutZero {
   explicit NormalAboutZero(const NormalSampler& s) : scale(s.scale) {}
   static constexpr Nothing mean = {};
   float scale;
 };
 
-// Where the cut-offs are as far on one side as on the other, the halves have the same constants.
+// The constants of both halves, if the cut-offs are equally far on both sides.
 struct OfBothHalves {
   HWY_INLINE OfBothHalves operator[](int) const { return *this; }
   float value;
@@ -51,7 +51,7 @@ struct SymmetricTruncatedNormal {
   float z_low, z_high;
 };
 
-// The even elements and the odd ones.
+// even elements, odd elements
 using Elements = wide::Two<VF>;
 
 struct OfPhilox {
@@ -78,7 +78,7 @@ struct OfPhilox {
   }
 };
 
-// Horner's polynomials are long chains: four vectors go in turn.
+// Horner's polynomials are long chains, so four vectors take turns.
 struct OfJax {
   using Keys = ThreefryKeys;
   using F = wide::Floats<wide::Two<wide::Two<V1>>>;

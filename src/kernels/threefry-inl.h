@@ -1,6 +1,6 @@
-// Threefry2x32-20 as JAX counts: each element has a counter of its own, and its word is both of the
-// generator's XORed. Blocks of four elements lie in 64-bit lanes, as Philox's do (philox-inl.h):
-// the elements 0 and 2 of a block share a lane of `even`, 1 and 3 one of `odd`.
+// Threefry2x32-20 as JAX counts: each element has its own counter, and its word is the XOR of the
+// generator's two words. Blocks of four elements lie in 64-bit lanes, as Philox's do
+// (philox-inl.h): elements 0 and 2 of a block share a lane of `even`, 1 and 3 a lane of `odd`.
 
 HWY_BEFORE_NAMESPACE();
 namespace shardinit::kernels::HWY_NAMESPACE {
@@ -28,12 +28,12 @@ struct ThreefryKeys {
     }
   }
 
-  uint32_t x0;                              // Of all counters, with the key.
-  uint64_t even, odd;                       // To be added to the numbers of blocks' first elements.
-  uint32_t keys[threefry2x32::kGroups][2];  // At the ends of groups.
+  uint32_t x0;                              // the same for all counters, with the key added
+  uint64_t even, odd;                       // added to the numbers of blocks' first elements
+  uint32_t keys[threefry2x32::kGroups][2];  // added at the ends of groups
 };
 
-// Of two counters at a time, for the chains of operations wait for themselves.
+// Does a round of two counters at a time, because the operations of one form a chain.
 template <int rotation>
 HWY_INLINE void ThreefryRound(Pair32& x0, Pair32& x1, Pair32& y0, Pair32& y1) {
   x0 = wide::Add(x0, x1);
@@ -57,7 +57,7 @@ HWY_INLINE void ThreefryGroup(const uint32_t (&key)[2], Pair32& x0, Pair32& x1, 
   y1 = wide::Add(y1, wide::Set(d, key[1]));
 }
 
-// As for Philox.
+// Makes words as the function for PhiloxKeys does (philox-inl.h).
 HWY_INLINE void MakeWords(const ThreefryKeys& threefry, size_t blocks, Counters& counters,
                           Words& words) {
   const D32 d32;
@@ -66,7 +66,7 @@ HWY_INLINE void MakeWords(const ThreefryKeys& threefry, size_t blocks, Counters&
   for (size_t i = 0; i < blocks; i += BlocksAtOnce()) {
     const auto counter = wide::Load(d64, counters.block + i);
     wide::Store(wide::Add(counter, wide::Set(d64, kBatch)), d64, counters.block + i);
-    // Of the number of the first element the low half, twice.
+    // `first` has the low half of the first element's number, twice.
     const auto first = wide::DupEven(wide::BitCast(d32, wide::ShiftLeft<2>(counter)));
     Pair32 x0 = wide::Set(d32, threefry.x0), y0 = x0;
     Pair32 x1 = wide::Add(first, wide::BitCast(d32, wide::Set(d64, threefry.even)));

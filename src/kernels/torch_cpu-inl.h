@@ -1,8 +1,8 @@
-// PyTorch's numbers for one instruction set: words of MT19937 by its recurrence, many at a time;
-// tempered into a buffer; made numbers of; encoded to their place.
-// Included by fill-inl.h, after what it needs.
+// PyTorch's numbers for one instruction set. MT19937's recurrence makes many words at a time; these
+// are tempered into a buffer, turned into numbers and encoded to their place. fill-inl.h includes
+// this file after what it needs.
 //
-// Where there is no fused multiply-add, the readable reference makes them.
+// Without a fused multiply-add, the readable reference makes the numbers.
 
 HWY_BEFORE_NAMESPACE();
 namespace shardinit::kernels::HWY_NAMESPACE {
@@ -19,15 +19,15 @@ int RunTorch(const TorchJob& job) { return RunTorchReference(job); }
 
 namespace torch {
 
-// At most 16 lanes, two groups; a group has two halves of 8.
+// A group has two halves of 8. A vector has at most 16 lanes: one half of each of two groups.
 using F = wide::Floats<V1>;
 using U = wide::Words<U1>;
 using torch_samplers::NormalsOf;
 
-constexpr size_t kChunk = 2048;  // Numbers that are made at a time: of whole groups.
-constexpr size_t kSlack = 16;    // Beyond an array's end vectors may read and write.
+constexpr size_t kChunk = 2048;  // numbers made at a time, in whole groups
+constexpr size_t kSlack = 16;    // Vectors may read and write this far beyond an array.
 
-// mt19937::Extend.
+// Does what mt19937::Extend does, in vectors.
 void Extend(uint32_t* out, size_t count) {
   const D32 d;
   const size_t lanes = hn::Lanes(d);
@@ -53,7 +53,7 @@ HWY_INLINE U1 Temper(U1 y) {
   return hn::Xor(y, hn::ShiftRight<18>(y));
 }
 
-// Words position … position + count - 1 of the stream.
+// Writes words position … position + count - 1 of the stream, tempered.
 void Words(const Stream& stream, uint64_t position, size_t count, uint32_t* out) {
   const D32 d;
   Mt19937& words = Mt19937At(static_cast<uint32_t>(stream.key), position, Extend);
@@ -68,7 +68,7 @@ void Words(const Stream& stream, uint64_t position, size_t count, uint32_t* out)
   }
 }
 
-// Of `groups` groups; writes two at a time where vectors hold two.
+// Makes the numbers of `groups` groups; writes two groups at a time if vectors hold two.
 HWY_INLINE void MakeGroups(const torch_cpu::Normal& normal, const uint32_t* words, size_t groups,
                            float* out) {
   const DF d;
@@ -113,7 +113,7 @@ void Store(const float* values, size_t count, DType dtype, uint8_t* out) {
   std::memcpy(out, values, count * sizeof(float));
 }
 
-// Elements of a tensor, kChunk at most at a time.
+// Makes elements of a tensor, at most kChunk at a time.
 class Maker {
  public:
   explicit Maker(const torch_cpu::Drawn& drawn) : drawn_(drawn), stream_(drawn.stream) {}
@@ -154,7 +154,7 @@ class Maker {
     int rounds = 1;
     const uint64_t length = torch_cpu::After(drawn_).position - stream_.position;
     for (uint64_t position = stream_.position + length; outside > 0; position += length, ++rounds) {
-      uint64_t made = ~uint64_t{0};  // The group that is at hand.
+      uint64_t made = ~uint64_t{0};  // The group that group_ holds.
       size_t still = 0;
       for (size_t k = 0; k < outside; ++k) {
         const uint64_t element = first + outside_[k];
@@ -182,14 +182,14 @@ class Maker {
     return torch_cpu::RoundedTo(drawn_.dtype, bound);
   }
 
-  // The words of the group that an element is of begin there, and its number in the group.
+  // Returns where the words of the element's group begin, and the element's number in the group.
   std::pair<uint64_t, size_t> PlaceOf(uint64_t element) const {
     const uint64_t n = drawn_.elements;
     if (n % 16 != 0 && element >= n - 16) return {WordsBeforeAnew(drawn_), element - (n - 16)};
     return {element / 16 * 16, element % 16};
   }
 
-  // Elements to begin_[0] ..., at most kChunk - 16.
+  // Makes elements in begin_[0] ..., at most kChunk - 16.
   void MakeNormal(const torch_cpu::Normal& n, uint64_t position, uint64_t first, size_t count) {
     const uint64_t size = drawn_.elements;
     const uint64_t end = first + count, anew = size % 16 != 0 ? size - 16 : size;
@@ -224,7 +224,7 @@ int RunTorch(const TorchJob& job) {
   const auto bytes = static_cast<size_t>(InfoOf(job.drawn.dtype).bytes);
   int rounds = 0;
   for (size_t done = 0; done < job.count;) {
-    // Up to where a group begins.
+    // The chunk ends where a group begins, or at the job's end.
     const uint64_t first = job.first + done;
     const size_t count =
         std::min(job.count - done, torch::kChunk - 16 - static_cast<size_t>(first % 16));

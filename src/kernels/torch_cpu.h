@@ -1,4 +1,4 @@
-// The numbers of rng/torch_cpu.h, made fast: the same bits on every instruction set.
+// Fast kernels for the numbers of rng/torch_cpu.h, with the same bits on every instruction set.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,11 @@
 namespace shardinit::kernels {
 
 // Writes elements first … first + count - 1, encoded as the dtype, to `out`. Returns how often all
-// numbers of the tensor have to be drawn for these: once, but of a TruncatedNormal.
+// numbers of the tensor have to be drawn for these: once, except for a TruncatedNormal.
 int FillTorch(const torch_cpu::Drawn& drawn, uint64_t first, size_t count, void* out);
 
-// Where the numbers drawn next begin. Unless torch_cpu::IsOneRound(), this makes all elements, on
-// up to `jobs` threads.
+// Returns where the next drawn numbers begin. Unless torch_cpu::IsOneRound(), this makes all
+// elements, on up to `jobs` threads.
 Stream AfterTorch(const torch_cpu::Drawn& drawn, int jobs);
 
 struct TorchJob {
@@ -23,7 +23,7 @@ struct TorchJob {
   uint8_t* out;
 };
 
-// An element at a time.
+// Runs a job with the readable reference, an element at a time.
 int RunTorchReference(const TorchJob& job);
 
 }  // namespace shardinit::kernels

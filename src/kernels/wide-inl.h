@@ -1,10 +1,10 @@
-// The vectors that kernels compute with: Highway's vocabulary, for two vectors at a time, or two
+// The vectors that kernels compute with: Highway's operations, for two vectors at a time, or two
 // times two.
 //
-// Philox, the logarithm and the polynomials are chains of operations that wait for each other, and
-// a processor looks only so far ahead for work that does not wait: on Zen 4 some 60 vector
-// operations, about one iteration of a loop here. Two chains, an operation of each in turn, gave
-// 10 to 15 % more values a second than one; compilers do not reorder that far.
+// Philox, the logarithm and the polynomials are chains of operations that wait for each other. A
+// processor looks only so far ahead for work that does not wait: on Zen 4 some 60 vector
+// operations, about one iteration of a loop here. Two chains whose operations alternate gave 10 to
+// 15 % more values a second than one; compilers do not reorder that far.
 
 HWY_BEFORE_NAMESPACE();
 namespace shardinit::kernels::HWY_NAMESPACE {
@@ -17,7 +17,7 @@ using D64 = hn::ScalableTag<uint64_t>;
 
 namespace wide {
 
-// Its constructors are written out because GCC compiles implicit ones for the baseline, where it
+// The constructors are written out because GCC compiles implicit ones for the baseline, where it
 // cannot inline Highway's.
 template <class V>
 struct Two {
@@ -26,7 +26,7 @@ struct Two {
   V a, b;
 };
 
-// Highway's own operations are found by the types of their arguments.
+// Argument-dependent lookup finds Highway's own operations.
 #define SHARDINIT_WIDE(Op)                            \
   template <class V>                                  \
   HWY_INLINE auto Op(Two<V> x) {                      \

@@ -1,4 +1,4 @@
-// The C functions of shardinit.h. Nothing that C++ throws leaves this file.
+// The C functions of shardinit.h. No C++ exception leaves this file.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ static_assert(SHARDINIT_ERROR_BUG == static_cast<int>(ExitCode::kBug));
 
 constexpr int kMostThreads = 4096;
 
-// A Diagnostics' or an Error's text for the caller; null if there is no memory.
+// Copies a text for the caller; returns null if there is no memory.
 char* Copy(std::string_view text) {
   auto* copy = static_cast<char*>(std::malloc(text.size() + 1));
   if (copy == nullptr) return nullptr;
@@ -46,7 +46,7 @@ shardinit_status Fail(ExitCode code, std::string_view text, char** message) {
   return static_cast<shardinit_status>(code);
 }
 
-// The end of everything that is thrown, as main() is for the program.
+// Catches every exception, as main() does for the program.
 template <typename Body>
 shardinit_status Guarded(char** message, const Body& body) noexcept {
   if (message != nullptr) *message = nullptr;
@@ -67,18 +67,18 @@ shardinit_status Guarded(char** message, const Body& body) noexcept {
                               "please report it with the spec and what was asked for"),
                   message);
     }
-  } catch (...) {  // No memory for the text.
+  } catch (...) {  // There is no memory for the text.
     return SHARDINIT_ERROR_WORLD;
   }
 }
 
 Error Usage(std::string message) { return Error(ExitCode::kUsage, std::move(message)); }
 
-// The struct as the first header had it: it ended with `layout`.
+// The first header's struct ended with `layout`.
 constexpr size_t kFirstSourceSize =
     offsetof(shardinit_source, layout) + sizeof(shardinit_source::layout);
 
-// The caller's struct, which may be of an older or a newer header.
+// Reads the caller's struct, which may be of an older or a newer header.
 shardinit_source ReadSource(const shardinit_source* given) {
   if (given == nullptr) throw Usage("shardinit_open: `source` is NULL");
   shardinit_source source = {};
@@ -108,7 +108,9 @@ PlanRequest RequestOf(const shardinit_source& source) {
     throw Usage("shardinit_open: neither `path` nor `text` is given");
   } else {
     spec.path = source.path;
-    if (spec.path == "-") spec.path = "./-";  // The host's standard input is not ours.
+    if (spec.path == "-")
+      spec.path = "./-";  // The host's standard input does not belong to the
+                          // library.
   }
   for (size_t i = 0; i < source.set_count; ++i) {
     if (source.sets == nullptr || source.sets[i] == nullptr) {
@@ -146,8 +148,8 @@ struct shardinit_spec {
   Plan plan;
   std::string warnings;
   std::vector<const char*> axes;
-  std::vector<std::vector<std::string>> strings;     // Of each tensor, its partition,
-  std::vector<std::vector<const char*>> partitions;  // as C sees it.
+  std::vector<std::vector<std::string>> strings;     // each tensor's partition
+  std::vector<std::vector<const char*>> partitions;  // the same, as C sees it
   std::vector<shardinit_tensor> tensors;
   std::unordered_map<std::string_view, int64_t> numbers;
   shardinit_info info;

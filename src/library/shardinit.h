@@ -29,8 +29,8 @@
 extern "C" {
 #endif
 
-/* What this header describes. Later versions of the library with the same
- * number add functions, and members at the end of structs; nothing else. */
+/* The version of the interface in this header. Later versions of the library with
+ * the same number only add functions, and members at the end of structs. */
 #define SHARDINIT_ABI_VERSION 1
 
 #define SHARDINIT_API __attribute__((visibility("default")))
@@ -43,29 +43,29 @@ typedef enum shardinit_status {
   SHARDINIT_ERROR_BUG = 70   /* A bug in shardinit. */
 } shardinit_status;
 
-/* A spec that is open. */
+/* An open spec. */
 typedef struct shardinit_spec shardinit_spec;
 
-/* What to open. Members that are zero or NULL are not given; so initialize it by
+/* What to open. Members that are zero or NULL count as not given; so initialize it by
  *   shardinit_source source = {.struct_size = sizeof source, .path = "model.yaml"};
  */
 typedef struct shardinit_source {
   size_t struct_size; /* sizeof(shardinit_source). */
-  /* A file. With `text`, only its name: in messages, and its folder is where
-   * `include` looks. */
+  /* The path of the spec's file. With `text`, this only gives messages a name, and
+   * `include` a folder to look in. */
   const char* path;
   const char* text; /* The spec itself, `text_size` bytes of YAML. */
   size_t text_size;
   const char* const* sets; /* `set_count` overrides, as `--set` takes them: */
   size_t set_count;        /* "seed=7"; later ones win. */
-  const char* mesh;        /* As `--mesh` takes it: "fsdp=8,tensor=4". */
-  const char* layout;      /* As `--layout` takes it; then the tensors are its own. */
+  const char* mesh;        /* the argument of `--mesh`: "fsdp=8,tensor=4" */
+  const char* layout;      /* the argument of `--layout`, whose tensors then count */
 } shardinit_source;
 
 /* A spec as a whole. */
 typedef struct shardinit_info {
   const char* name;
-  const char* engine; /* Of random numbers. */
+  const char* engine; /* the engine of random numbers */
   uint64_t seed;
   int64_t parameters; /* Elements of all tensors but buffers. */
   int64_t bytes;      /* Bytes of all tensors. */
@@ -81,31 +81,31 @@ typedef struct shardinit_tensor {
   const char* dtype; /* "f32", "f64", "bf16", "f16": shardinit-format(5). */
   int32_t element_bytes;
   int32_t dimensions;
-  const int64_t* shape; /* Of the whole tensor. */
+  const int64_t* shape; /* the shape of the whole tensor */
   int64_t elements;
   int64_t bytes;
-  /* For each dimension the mesh axes that cut it, the major one first,
-   * separated by commas: "fsdp,tensor"; "" if it is whole on every rank. Of
-   * segments, nested axes and stages shardinit_boxes() knows. */
+  /* For each dimension, the mesh axes that cut it, the major one first,
+   * separated by commas: "fsdp,tensor"; "" if it is whole on every rank. This
+   * leaves out segments, nested axes and stages: see shardinit_boxes(). */
   const char* const* partition;
-  int32_t extended; /* 1 if `partition` is not all: it has such ones. */
+  int32_t extended; /* 1 if `partition` leaves out any of these, else 0 */
 } shardinit_tensor;
 
-/* Opens and checks a spec: *spec is to be closed by shardinit_close(). */
+/* Opens and checks a spec. Close *spec with shardinit_close(). */
 SHARDINIT_API shardinit_status shardinit_open(const shardinit_source* source, shardinit_spec** spec,
                                               char** message);
 
-/* NULL is allowed. */
+/* Closes a spec; NULL is allowed. */
 SHARDINIT_API void shardinit_close(shardinit_spec* spec);
 
 SHARDINIT_API const shardinit_info* shardinit_describe(const shardinit_spec* spec);
 
-/* Tensors are numbered from 0 in the order of the spec. NULL: there is no such
- * tensor. */
+/* Returns a tensor by its number. Tensors are numbered from 0 in the order of the
+ * spec. Returns NULL if there is no such tensor. */
 SHARDINIT_API const shardinit_tensor* shardinit_tensor_at(const shardinit_spec* spec,
                                                           int64_t index);
 
-/* The number of a tensor; -1 if the spec has none of this path. */
+/* Returns the number of a tensor, or -1 if the spec has none with this path. */
 SHARDINIT_API int64_t shardinit_find(const shardinit_spec* spec, const char* path);
 
 /* Writes the elements offset[d] <= i[d] < offset[d] + shape[d] of tensor
@@ -114,17 +114,17 @@ SHARDINIT_API int64_t shardinit_find(const shardinit_spec* spec, const char* pat
  *
  * `offset` and `shape` have one number per dimension; both NULL mean the whole
  * tensor. `out` is aligned to the size of an element and has exactly `out_size`
- * bytes, those of the part. `threads` work on it; 0: one for each core that the
- * process may use. The values do not depend on their number. */
+ * bytes, those of the part. `threads` is the number of threads; 0 means one for each
+ * core that the process may use. The values do not depend on it. */
 SHARDINIT_API shardinit_status shardinit_fill(const shardinit_spec* spec, int64_t index,
                                               const int64_t* offset, const int64_t* shape,
                                               void* out, size_t out_size, int32_t threads,
                                               char** message);
 
-/* The boxes of tensor `index` that `rank` of the spec's mesh holds: *count of them, none where the
- * rank has nothing of the tensor, several where it has segments. Side by side along each
- * dimension, in this order, they are the rank's local tensor. `offsets` and `shapes` get those of
- * the first `capacity` boxes, with one number per dimension each. */
+/* Finds the boxes of tensor `index` that `rank` of the spec's mesh holds. *count becomes their
+ * number: 0 if the rank has nothing of the tensor, several if it has segments. Side by side along
+ * each dimension, in this order, they are the rank's local tensor. `offsets` and `shapes` get
+ * those of the first `capacity` boxes, with one number per dimension each. */
 SHARDINIT_API shardinit_status shardinit_boxes(const shardinit_spec* spec, int64_t index,
                                                int64_t rank, int64_t* offsets, int64_t* shapes,
                                                int64_t capacity, int64_t* count, char** message);
@@ -132,8 +132,8 @@ SHARDINIT_API shardinit_status shardinit_boxes(const shardinit_spec* spec, int64
 /* Releases a message; NULL is allowed. */
 SHARDINIT_API void shardinit_free(char* message);
 
-/* Of the library that is linked: its version, as "1.2.3"; SHARDINIT_ABI_VERSION;
- * and the version of the contract of values, shardinit-values(7). */
+/* These describe the linked library: its version, as "1.2.3"; its SHARDINIT_ABI_VERSION;
+ * and its version of the contract of values, shardinit-values(7). */
 SHARDINIT_API const char* shardinit_version(void);
 SHARDINIT_API int32_t shardinit_abi_version(void);
 SHARDINIT_API int32_t shardinit_contract_version(void);

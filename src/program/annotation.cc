@@ -9,9 +9,9 @@
 
 namespace shardinit::program {
 
-// As XLA writes it: the numbers of parts, and the devices part by part as a transposed grid.
+// Writes what XLA writes: the numbers of parts, and the devices part by part as a transposed grid.
 std::string ShardingText(const Mesh& mesh, const PartitionSpec& partition, bool stacked) {
-  std::vector<int> order;  // Axes of the mesh, as they number the parts.
+  std::vector<int> order;  // mesh axes in the order in which they number the parts
   std::vector<int64_t> parts;
   if (stacked) parts.push_back(1);
   for (const DimensionCut& cut : partition.cuts) {
@@ -30,7 +30,7 @@ std::string ShardingText(const Mesh& mesh, const PartitionSpec& partition, bool 
   }
   if (copies > 1) parts.push_back(copies);
   std::string text = fmt::format("{{devices=[{}]<=", fmt::join(parts, ","));
-  // Axes of one device, and those that stay neighbours, need not be told apart.
+  // Axes of one device, and axes that stay neighbours, need no distinction.
   std::vector<int64_t> extents;
   std::vector<int> number(mesh.shape.size(), -1);
   for (size_t axis = 0; axis < mesh.shape.size(); ++axis) {

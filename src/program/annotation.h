@@ -1,4 +1,4 @@
-// How a result lies on the mesh, in the two forms that frameworks read.
+// The layout of a result on the mesh, in the two forms that frameworks read.
 #pragma once
 
 #include <string>
@@ -7,15 +7,15 @@
 
 namespace shardinit::program {
 
-// `{devices=[2,1,4]<=[8] last_tile_dim_replicate}` (mhlo.sharding). With `stacked`, of a tensor
-// with one more dimension, the first, that nothing cuts.
+// Returns `{devices=[2,1,4]<=[8] last_tile_dim_replicate}` (mhlo.sharding). With `stacked`, the
+// tensor has one more dimension, the first, that nothing cuts.
 std::string ShardingText(const Mesh& mesh, const PartitionSpec& partition, bool stacked = false);
-// `#sdy.sharding<@mesh, [{"fsdp"}, {}]>`.
+// Returns `#sdy.sharding<@mesh, [{"fsdp"}, {}]>`.
 std::string ShardyText(const Mesh& mesh, const PartitionSpec& partition, bool stacked = false);
-// `sdy.mesh @mesh = <["fsdp"=2, "tensor"=4]>`.
+// Returns `sdy.mesh @mesh = <["fsdp"=2, "tensor"=4]>`.
 std::string ShardyMeshText(const Mesh& mesh);
 
-// Throws Error (kUsage) if no annotation says how the tensor is cut.
+// Throws Error (kUsage) if no annotation can say how the tensor is cut.
 void RequireAnnotation(const Mesh& mesh, const Tensor& tensor);
 
 }  // namespace shardinit::program

@@ -18,7 +18,7 @@
 
 namespace shardinit::program {
 
-// Of a row of its table the conditions that choose a row of the polynomials.
+// The conditions that choose a row of ErfInv's polynomials.
 struct ErfInvRows {
   Flag central, past0, past1, past2;
 };
@@ -38,9 +38,9 @@ namespace {
 
 using Indices = std::vector<Word64>;
 
-// An orthogonal matrix is written as its values, if it is not larger.
+// Orthogonal matrices up to this size are written as their values.
 constexpr int64_t kMaxWrittenElements = 1 << 16;
-// Those of a file, which have no other form.
+// The elements of files have no other form, so this limit is larger.
 constexpr int64_t kMaxFileElements = 1 << 21;
 
 uint32_t BitsIn(float value) { return std::bit_cast<uint32_t>(value); }
@@ -50,10 +50,10 @@ void AppendKey(const Tensor& tensor, std::vector<uint32_t>* words) {
   words->push_back(static_cast<uint32_t>(tensor.stream.key >> 32));
 }
 
-// Words that an element of a file takes in a table.
+// Returns the number of words that an element of a file takes in a table.
 int64_t WordsOf(DType dtype) { return InfoOf(dtype).bytes == 8 ? 2 : 1; }
 
-// The elements of a file, each as words, low one first.
+// Appends the elements of a file, each as words, the low one first.
 void AppendElements(const Tensor& tensor, std::vector<uint32_t>* words) {
   if (tensor.elements() > kMaxFileElements) {
     throw Error(ExitCode::kUsage,
@@ -74,7 +74,7 @@ void AppendElements(const Tensor& tensor, std::vector<uint32_t>* words) {
   }
 }
 
-// Of a tensor's row, in the order in which writers take the words.
+// Appends a tensor's row of the table, in the order in which WriteElement() takes the words.
 void AppendRow(const Tensor& tensor, std::vector<uint32_t>* words) {
   if (IsRandom(tensor.distribution) && !std::holds_alternative<Orthogonal>(tensor.distribution)) {
     AppendKey(tensor, words);
@@ -135,7 +135,7 @@ void AppendRow(const Tensor& tensor, std::vector<uint32_t>* words) {
       tensor.distribution);
 }
 
-// The words of a row, one after another.
+// Takes the words of a row, one after another.
 class RowReader {
  public:
   RowReader(Function* out, std::string argument, const Word64& row)
@@ -143,7 +143,7 @@ class RowReader {
 
   Word32 Next() { return {out_, out_->Take(argument_, row_.value(), next_++)}; }
   Single NextSingle() { return FromBits(Next()); }
-  // One of all words of rows that have `length`.
+  // Returns one of all words of a table whose rows have `length` words.
   Word32 At(int64_t length, const Word64& word) const {
     return {out_, out_->TakeFlat(argument_, (row_ * length + word).value())};
   }
@@ -156,7 +156,7 @@ class RowReader {
   int64_t next_ = 0;
 };
 
-// The bits of the f32 that is nearest: subnormal ones too, on processors that have none.
+// Returns the bits of the nearest f32, also of a subnormal one on processors that have none.
 Word32 RoundToF32(const Double& number) {
   Function* in = number.in();
   if (in == nullptr) {
@@ -177,7 +177,7 @@ Value Narrow(const Word32& word, Element element) {
   return in->Convert(low.value(), element);
 }
 
-// The bits of an element of up to 32 bits.
+// Converts the bits of an element of up to 32 bits to its stored form.
 Value AsStored(const Word32& bits, DType dtype) {
   Function* in = bits.in();
   const DTypeInfo& info = InfoOf(dtype);
@@ -189,7 +189,7 @@ Value AsStored(const Word32& bits, DType dtype) {
   return info.is_float() ? narrow : in->Bitcast(narrow, ElementOf(dtype));
 }
 
-// As a sampler's value is stored.
+// Converts a sampler's value to its stored form.
 Value Encoded(const Word32& bits, DType dtype) {
   switch (dtype) {
     case DType::f32:
@@ -213,7 +213,7 @@ Value Encoded(const Word32& bits, DType dtype) {
   return {};
 }
 
-// As the number of an expression is stored.
+// Converts an expression's number to its stored form.
 Value EncodedNumber(const Double& number, DType dtype, Function* in) {
   if (number.is_constant()) {
     return ConstantOf(*in, std::bit_cast<double>(BitsOf(number).constant()), dtype);
@@ -228,7 +228,7 @@ Value EncodedNumber(const Double& number, DType dtype, Function* in) {
 
 Word64 LinearOf(const Shape& shape, const Indices& at) {
   Word64 linear = 0;
-  // The last index last: the sum of the others is over fewer elements.
+  // The last index is added last: the sum of the others is over fewer elements.
   for (size_t d = 0; d < shape.size(); ++d) linear = linear * shape[d] + at[d];
   return linear;
 }
@@ -250,7 +250,7 @@ struct Leaf {
   }
 };
 
-// Of JAX's, by its key: programs have no others.
+// Returns a number that JAX draws with the call's key: programs have no other placed numbers.
 Double PlacedNumber(const Program::PlacedCall& call, const Double& element, const Leaf& leaf) {
   const uint64_t key = JaxStreamOf(call).key;
   const Source source{static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32),
@@ -281,7 +281,7 @@ Double PlacedNumber(const Program::PlacedCall& call, const Double& element, cons
           },
       },
       *JaxSamplerOf(call));
-  // What is not there is no number.
+  // A place that does not exist gives NaN.
   const Double none = std::numeric_limits<double>::quiet_NaN();
   const Double whole = Select<Double>(Floor(element) == element, number, none);
   return Select<Double>(element < 0, none, Select<Double>(element < 0x1p53, whole, none));
@@ -341,7 +341,7 @@ Value WriteExpression(const Expression& e, const Leaf& leaf, RowReader& row) {
 
 Value WriteSparse(const Sparse& s, const Leaf& leaf, RowReader& row) {
   const Source source = leaf.SourceOf(row);
-  // Braces take their words from left to right.
+  // A braced list takes the words from left to right.
   const NormalParameters normal{row.NextSingle(), row.NextSingle(), row.NextSingle()};
   const Word32 value = BitsOf(leaf.engine.normal(normal, source, 0));
   if (s.zeros == 0) return Encoded(value, leaf.tensor.dtype);
@@ -349,7 +349,7 @@ Value WriteSparse(const Sparse& s, const Leaf& leaf, RowReader& row) {
     const Source of{source.key_low, source.key_high, element};
     return (Widen(leaf.engine.word(of, 1)) << 32) | in_row;
   };
-  // All rows of the columns, along a dimension of their own.
+  // All rows of the columns are along an added dimension.
   const int64_t rows = leaf.tensor.shape[0], columns = leaf.tensor.shape[1];
   const int dimension = leaf.out->AddDimension(rows);
   const Word64 each = {leaf.out, leaf.out->Iota(dimension)};
@@ -359,8 +359,8 @@ Value WriteSparse(const Sparse& s, const Leaf& leaf, RowReader& row) {
   return Encoded(Select<Word32>(is_drawn, value, 0), leaf.tensor.dtype);
 }
 
-// The sum of element(k)^2 for k below `count`, which are over these dimensions: element k goes to
-// sum k mod 8, and these are added in pairs.
+// Returns the sum of element(k)^2 for k below `count`; the elements are over these dimensions.
+// Element k goes to sum k mod 8, and the sums are added in pairs.
 template <typename F>
 Double SumOfSquares(int64_t count, Over over, Function* out, F element) {
   constexpr int64_t kSums = 8;
@@ -402,7 +402,7 @@ Value WriteNormalized(const Normalized& n, const Leaf& leaf, RowReader& row) {
   return Encoded(RoundToF32(settled), leaf.tensor.dtype);
 }
 
-// The number of a finite float's bits, which Encoded gave.
+// Returns the number that the bits of a finite float stand for; Encoded() made the bits.
 Double Decoded(const Value& bits, DType dtype, Function* out) {
   if (dtype == DType::f64) return FromBits(Word64(out, bits));
   if (dtype == DType::f32) return ToDouble(FromBits(Word32(out, bits)));
@@ -423,7 +423,7 @@ Value WriteElement(const Leaf& leaf, RowReader words);
 Value WriteNorm(const Norm& n, const Leaf& leaf, const RowReader& words) {
   const Tensor& of = *n.tensor;
   Function* out = leaf.out;
-  // Of its dimensions those that the norms are over, the last first.
+  // The dimensions of the other tensor that the norms are over, the last first.
   std::vector<size_t> sides;
   Over over = words.row().value().over;
   int64_t terms = 1;
@@ -448,7 +448,7 @@ Value WriteNorm(const Norm& n, const Leaf& leaf, const RowReader& words) {
   return EncodedNumber(Sqrt(square), leaf.tensor.dtype, out);
 }
 
-// Its words have not been taken yet.
+// The words of the row have not been taken yet.
 Value WriteElement(const Leaf& leaf, RowReader words) {
   return std::visit(
       Overloaded{

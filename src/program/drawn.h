@@ -10,18 +10,18 @@
 
 namespace shardinit::program {
 
-// What drawn tensors have in common that differ in their tables alone.
+// Returns what drawn tensors have in common that differ only in their tables.
 std::string KindOf(const Tensor& tensor);
-// A row for each of them, which are of one kind. Throws Error (kUsage) for a tensor that no program
-// makes.
+// Returns a table with a row for each tensor; all are of one kind. Throws Error (kUsage) for a
+// tensor that no program makes.
 Table TableOf(const std::vector<const Tensor*>& tensors);
 
-// Of these tensors, which are of one kind, the element at an index in that of number `row`, as it
-// is stored: floats as their bits. Their table becomes an argument of the function.
+// Returns the element at index `at` of tensor number `row`, as it is stored: floats as their bits.
+// All tensors are of one kind. Their table becomes an argument of the function.
 Value WriteDrawnTensors(const std::vector<const Tensor*>& tensors, const Word64& row,
                         const std::vector<Word64>& at, Function* out);
 
-// A number that is not drawn, in the same form.
+// Returns a number that is not drawn, in the same form.
 Value ConstantOf(const Function& out, double value, DType dtype);
 
 }  // namespace shardinit::program

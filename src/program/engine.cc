@@ -36,7 +36,7 @@ Single NormalOf(const NormalParameters& s, const Source& source, uint32_t draw) 
 
 Word32 JaxWordOf(const Source& source, uint32_t draw) {
   std::array<Word32, 2> key = {source.key_low, source.key_high};
-  if (draw > 0) key = threefry2x32::Block<Word32>({0, draw}, key);  // jax.random.fold_in.
+  if (draw > 0) key = threefry2x32::Block<Word32>({0, draw}, key);  // jax.random.fold_in
   const std::array<Word32, 2> words =
       threefry2x32::Block<Word32>({LowWord(source.element >> 32), LowWord(source.element)}, key);
   return words[0] ^ words[1];

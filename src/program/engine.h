@@ -8,10 +8,10 @@
 
 namespace shardinit::program {
 
-// Of one drawn element.
+// The key and the place of one drawn element.
 struct Source {
   Word32 key_low, key_high;
-  Word64 element;  // Its row-major index in the tensor.
+  Word64 element;  // row-major index in the tensor
 };
 
 // The members of the samplers (rng/sampler.h).

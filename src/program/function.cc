@@ -32,7 +32,7 @@ constexpr std::array<ElementRow, 15> kElements = {{{"i1", 1},
                                                    {"f8E4M3FN", 1},
                                                    {"f8E5M2", 1}}};
 
-// As MLIR writes one element of a splat: floats by their bits.
+// Returns one element of a splat as MLIR writes it: floats by their bits.
 std::string ConstantText(Element element, uint64_t bits) {
   switch (element) {
     case Element::kI1:
@@ -113,7 +113,7 @@ Value Function::Spread(Value value, Over over) {
   if (value.is_constant() || value.over == over) return value;
   const auto [it, is_new] = spread_.try_emplace({value.id, over}, next_);
   if (is_new) {
-    std::vector<int> dimensions;  // Where those of the value stand among those of the result.
+    std::vector<int> dimensions;  // where the value's dimensions are among the result's
     int place = 0;
     for (size_t d = 0; d < domain_.size(); ++d) {
       if (value.over >> d & 1) dimensions.push_back(place);
@@ -128,7 +128,7 @@ Value Function::Spread(Value value, Over over) {
 }
 
 Value Function::Zero(Element element) {
-  // Made outside of repetitions, where all can use it.
+  // The zeros are made outside of repetitions, where all of them can use them.
   if (!needs_zero_) {
     needs_zero_ = true;
     std::string& outer = repetitions_.empty() ? body_ : repetitions_.front().body_before;
@@ -216,7 +216,7 @@ Value Function::Take(const std::string& argument, Value row, int64_t column) {
   const size_t number = std::stoul(argument.substr(2));
   const std::string& type = argument_types_[number];
   const int64_t rows = argument_shapes_[number][0];
-  // The column, or one place in it.
+  // The slice is the column, or one place in it.
   const int64_t first = row.is_constant() ? static_cast<int64_t>(row.bits) : 0;
   const Shape shape = {row.is_constant() ? 1 : rows, 1};
   const Value slice =
@@ -282,7 +282,7 @@ Value Function::Nth(Value value, int dimension, int64_t place) {
 }
 
 void Function::BeginRepeat(int64_t count, std::vector<Value>* state) {
-  // Names within are valid there alone.
+  // Names that the body makes are valid only there.
   state->insert(state->begin(), Constant(Element::kU64, 0));
   std::vector<std::string> names, types;
   for (const Value& value : *state) {
@@ -329,7 +329,7 @@ std::vector<Value> Function::EndRepeat(std::vector<Value> next) {
                       fmt::join(types, ", "));
   constants_ = std::move(repetition.constants);
   spread_ = std::move(repetition.spread);
-  // Each result under a number of its own.
+  // Each result gets its own number.
   std::vector<Value> results;
   for (size_t i = 1; i < next.size(); ++i) {
     const Value& state = repetition.state[i];

@@ -1,9 +1,9 @@
 // A function of a StableHLO module, written operation by operation.
 //
 // It computes the elements of a box, its domain. A value need not vary along all dimensions of the
-// domain: an index along dimension 0 is one number for each row, and a key one for all elements. So
-// each value says over which it does, its type has these dimensions alone, and an operation on
-// several is over those of all of them.
+// domain: an index along dimension 0 is one number for each row, and a key is one number for all
+// elements. So each value says over which dimensions it varies, and its type has only these. An
+// operation on several values is over the dimensions of all of them.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace shardinit::program {
 
-// Element types of StableHLO, as it writes them.
+// Element types, as StableHLO writes them.
 enum class Element : uint8_t {
   kI1,
   kI8,
@@ -40,12 +40,12 @@ enum class Element : uint8_t {
 std::string_view NameOf(Element element);
 int BytesOf(Element element);
 
-// In what form operations of f32 numbers are written, so that no compiler changes their results.
+// The form of operations on f32 numbers, chosen so that no compiler changes their results.
 enum class Arithmetic : uint8_t {
-  // As f32 operations; the bits of each result are XORed with an argument that is 0, which no
-  // compiler knows: so it cannot fuse or reorder them.
+  // f32 operations. The bits of each result are XORed with an argument that is 0, which no compiler
+  // knows: so it cannot fuse or reorder them.
   kSingle,
-  // As f64 operations, each rounded to f32 by reduce_precision.
+  // f64 operations, each rounded to f32 by reduce_precision.
   kDouble,
 };
 
@@ -53,21 +53,21 @@ enum class Arithmetic : uint8_t {
 using Over = uint64_t;
 
 struct Value {
-  int64_t id = -1;  // Of the operation that it is the result of; -1: a constant.
+  int64_t id = -1;  // the operation whose result this is, or -1 for a constant
   Element element = Element::kI1;
   Over over = 0;
-  uint64_t bits = 0;  // Of a constant, which is over what is asked for.
+  uint64_t bits = 0;  // a constant's bits; a constant is over whatever dimensions are asked for
 
   bool is_constant() const { return id < 0; }
 };
 
-// `tensor<16x8xf32>`.
+// Returns `tensor<16x8xf32>`.
 std::string TypeText(const Shape& shape, Element element);
 
 class Function {
  public:
-  // Arguments are %zero, if asked for, and those that are added. `partitioned`: XLA cuts the domain
-  // over devices.
+  // The arguments are %zero, if needed, and those that are added. With `partitioned`, XLA cuts the
+  // domain over devices.
   Function(Shape domain, Arithmetic arithmetic, bool partitioned);
 
   Arithmetic arithmetic() const { return arithmetic_; }
@@ -75,23 +75,23 @@ class Function {
   Over whole() const { return (Over{1} << domain_dimensions_) - 1; }
   int64_t ElementsOver(Over over) const;
 
-  // An argument that is a tensor of its own shape, and its name.
+  // Adds an argument that is a tensor of its own shape, and returns its name.
   std::string AddArgument(const Shape& shape, Element element);
-  // One more dimension behind those of the domain, for steps on the way.
+  // Adds a dimension after those of the domain, for intermediate values.
   int AddDimension(int64_t extent);
 
   Value Constant(Element element, uint64_t bits) const { return {-1, element, 0, bits}; }
-  // The argument that is 0, as of this type.
+  // Returns the argument that is 0, as this type.
   Value Zero(Element element);
-  // The same, as a value that is not known to be one number over these dimensions.
+  // Returns the same 0, as a value that is not known to be one number over these dimensions.
   Value ZeroOver(Over over, Element element);
   bool needs_zero() const { return needs_zero_; }
 
-  // 0, 1, 2, … along a dimension. Where the function is partitioned, those of two dimensions of one
-  // extent are two values: compilers would take them for one, which cannot be cut as both are, and
-  // devices would gather what they lack of it.
+  // Returns 0, 1, 2, … along a dimension. In a partitioned function, two dimensions of the same
+  // extent get two values: compilers would merge them into one, which cannot be cut as both are,
+  // and devices would gather what they lack of it.
   Value Iota(int dimension);
-  // `stablehlo.<operation>` on each element.
+  // Applies `stablehlo.<operation>` to each element.
   Value Elementwise(std::string_view operation, std::span<const Value> operands, Element element,
                     std::string_view attribute = {});
   Value Elementwise(std::string_view operation, std::initializer_list<Value> operands,
@@ -100,19 +100,19 @@ class Function {
   }
   Value Compare(std::string_view direction, Value a, Value b, std::string_view kind);
   Value Select(Value condition, Value yes, Value no);
-  Value Convert(Value value, Element element);  // Numbers.
-  Value Bitcast(Value value, Element element);  // Bits.
-  // The same value, over more dimensions.
+  Value Convert(Value value, Element element);  // converts the number
+  Value Bitcast(Value value, Element element);  // keeps the bits
+  // Returns the same value, over more dimensions.
   Value Spread(Value value, Over over);
-  // table[row][column] of an argument of two dimensions; row is ui64.
+  // Returns table[row][column] of an argument of two dimensions; row is ui64.
   Value Take(const std::string& argument, Value row, int64_t column);
-  // The same of all rows one after another, by the number of the word.
+  // Returns a word of the table by its number, counted through all rows.
   Value TakeFlat(const std::string& argument, Value word);
-  // Along a dimension that was added: that which has `place` numbers before it when they are
-  // sorted, ui64.
+  // Works along an added dimension: returns the value, ui64, that has `place` numbers before it in
+  // sorted order.
   Value Nth(Value value, int dimension, int64_t place);
-  // Runs the body `count` times with the step's number, ui64, and the state, whose values it
-  // returns anew, of the same types.
+  // Runs the body `count` times with the step's number, ui64, and the state. The body returns the
+  // new state, with the same types.
   template <typename Body>
   std::vector<Value> Repeat(int64_t count, std::vector<Value> state, Body body) {
     BeginRepeat(count, &state);
@@ -120,7 +120,7 @@ class Function {
     return EndRepeat(body(state[0], in));
   }
 
-  // The result as a function, `func.func private @<name>(…)`. Its type is that of the domain.
+  // Returns the function `func.func private @<name>(…)`, whose result has the type of the domain.
   std::string Finish(std::string_view name, Value result);
   const std::vector<std::string>& argument_types() const { return argument_types_; }
 
@@ -138,13 +138,13 @@ class Function {
   std::vector<Value> EndRepeat(std::vector<Value> next);
   std::string TypeOf(Value value) const { return TypeText(ShapeOver(value.over), value.element); }
   Shape ShapeOver(Over over) const;
-  // Its name, made to be over these dimensions.
+  // Returns the value's name, after spreading it over these dimensions.
   std::string Name(Value value, Over over);
   Value Add(std::string_view text, Element element, Over over);
-  // vector[place], of a vector of words.
+  // Returns vector[place], of a vector of words.
   Value Gather(int64_t vector, const std::string& type, Value place);
 
-  Shape domain_;  // With the added dimensions.
+  Shape domain_;  // with the added dimensions
   size_t domain_dimensions_;
   Arithmetic arithmetic_;
   bool partitioned_;
@@ -154,7 +154,7 @@ class Function {
   Value zero32_, zero64_;
   int64_t next_ = 0;
   std::string body_;
-  // What is there already.
+  // These exist already and are used again.
   std::map<ConstantKey, int64_t> constants_;
   std::map<std::pair<int64_t, Over>, int64_t> spread_;
   std::map<int, Value> iotas_;

@@ -16,7 +16,7 @@ namespace {
 
 using namespace program;
 
-// MLIR's text in quotes.
+// Returns the text in quotes, as MLIR writes it.
 std::string Quoted(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -50,7 +50,7 @@ std::string PathOf(const ProgramBox& one) {
   return one.part == 0 ? one.tensor->path : fmt::format("{}@{}", one.tensor->path, one.part);
 }
 
-// The attributes of a result.
+// Returns the type of a result with its attributes.
 std::string ResultText(const Plan& plan, const ProgramRequest& request, const std::string& type,
                        const std::string& name, const PartitionSpec& partition, bool stacked) {
   std::string attributes = fmt::format("jax.result_info = {}", Quoted(name));
@@ -82,7 +82,7 @@ std::string ModuleText(const Plan& plan, const ProgramRequest& request, const st
       functions);
 }
 
-// What is made for `made` of a program's tensors may not be larger than a program.
+// Throws if the text for the first `made` of `tensors` tensors is larger than a program may be.
 void RequireSize(size_t bytes, size_t made, size_t tensors) {
   if (bytes <= kLargestProgram) return;
   throw Error(ExitCode::kUsage,
@@ -92,7 +92,7 @@ void RequireSize(size_t bytes, size_t made, size_t tensors) {
               "written once, and `--kinds` writes each of these to a file of its own");
 }
 
-// Tables of all, of which each word becomes eight characters.
+// Returns the parts of all boxes. Each word of their tables becomes eight characters.
 std::vector<TensorParts> PartsOfAll(const ProgramRequest& request) {
   std::vector<TensorParts> parts;
   size_t characters = 0;
@@ -105,7 +105,7 @@ std::vector<TensorParts> PartsOfAll(const ProgramRequest& request) {
   return parts;
 }
 
-// The functions of a module: one for each kind.
+// The functions of a module, one for each kind.
 class Functions {
  public:
   explicit Functions(const ProgramRequest& request) : request_(request) {}
@@ -117,7 +117,7 @@ class Functions {
     std::string type;
   };
 
-  // Makes it where it is a new one.
+  // Returns the function of a kind; makes it if it is new.
   const Entry& Find(const ProgramBox& one, const TensorParts& parts) {
     const auto [it, is_new] = entries_.try_emplace(parts.kind);
     Entry& entry = it->second;
@@ -158,7 +158,7 @@ std::string CallText(const Functions::Entry& entry, const std::vector<std::strin
                      fmt::join(types, ", "), entry.type);
 }
 
-// Path and number of the first part of a path that is a number: `layers.*.w` and 3.
+// Replaces the first part of a path that is a number, and returns it: `layers.*.w` and 3.
 std::pair<std::string, int64_t> WithoutNumber(const std::string& path) {
   for (size_t begin = 0; begin < path.size();) {
     const size_t end = std::min(path.find('.', begin), path.size());
@@ -171,14 +171,14 @@ std::pair<std::string, int64_t> WithoutNumber(const std::string& path) {
   return {path, -1};
 }
 
-// Pieces that become one result.
+// Boxes that become one result.
 struct Group {
   std::string name;
   std::vector<size_t> made;
   std::vector<int64_t> numbers;
 };
 
-// `3..60,62`.
+// Returns `3..60,62`.
 std::string NumbersText(const std::vector<int64_t>& numbers) {
   std::string text;
   for (size_t i = 0, end; i < numbers.size(); i = end) {
@@ -206,7 +206,8 @@ std::vector<Group> GroupsOf(const Plan& plan, const std::vector<ProgramBox>& mad
     groups[it->second].made.push_back(i);
     groups[it->second].numbers.push_back(number);
   }
-  // Two groups of one name, or one that does not start at 0: their numbers say which.
+  // If two groups have one name, or a group's numbers do not count from 0, the name gets the
+  // numbers.
   std::map<std::string, int> times;
   for (const Group& group : groups) ++times[group.name];
   for (Group& group : groups) {
@@ -226,7 +227,7 @@ std::vector<Group> GroupsOf(const Plan& plan, const std::vector<ProgramBox>& mad
   return groups;
 }
 
-// The tables of one tensor, or of all of a group, one after another.
+// Returns a table of one tensor, or of all of a group, one after another.
 std::vector<uint32_t> JoinedTable(const Group& group, const std::vector<TensorParts>& parts,
                                   size_t table) {
   std::vector<uint32_t> words;
@@ -237,7 +238,7 @@ std::vector<uint32_t> JoinedTable(const Group& group, const std::vector<TensorPa
   return words;
 }
 
-// A loop that makes each of a group and puts it where it belongs.
+// Returns a loop that makes each of a group's boxes and puts it at its place in the stack.
 std::string LoopText(const Group& group, size_t number, const Functions::Entry& entry,
                      const std::string& stacked_type, const Shape& shape, Element element) {
   const int64_t count = std::ssize(group.made);

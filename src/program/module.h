@@ -14,53 +14,53 @@
 
 namespace shardinit {
 
-// What a program makes: a box of one of the plan's tensors.
+// One result of a program: a box of one of the plan's tensors.
 struct ProgramBox {
   const Tensor* tensor;
   Box box;
-  size_t part = 0;  // Its number among a rank's boxes of the tensor.
+  size_t part = 0;  // number among a rank's boxes of the tensor
 };
-// The tensors as a whole, or what a rank holds of them.
+// Returns the tensors as a whole, or what a rank holds of them.
 std::vector<ProgramBox> ProgramBoxesOf(const Plan& plan, const std::vector<const Tensor*>& tensors,
                                        std::optional<int64_t> rank);
 
 struct ProgramRequest {
   std::vector<ProgramBox> boxes;
   program::Arithmetic arithmetic = program::Arithmetic::kSingle;
-  // Boxes are whole tensors, and lie on the plan's mesh: which annotations say so. Those of Shardy
-  // are of a dialect that portable artifacts of StableHLO have not.
+  // These annotations say how whole tensors lie on the plan's mesh, so all boxes must be whole.
+  // Shardy's are in a dialect that portable artifacts of StableHLO lack.
   bool with_mhlo = false, with_shardy = false;
-  bool stacked = false;  // Tensors that are alike but for a layer's number as one.
+  bool stacked = false;  // Writes tensors that differ only in a layer's number as one.
 
   bool annotated() const { return with_mhlo || with_shardy; }
 };
 
-// The most bytes of a program's functions and tables: no compiler gets through more.
+// The most bytes of a program's functions and tables: no compiler handles more.
 inline constexpr size_t kLargestProgram = size_t{256} << 20;
 
-// All of it as one module, in text. Throws Error (kUsage) for what no program does.
+// Returns all boxes as one module, in text. Throws Error (kUsage) for what no program can do.
 std::string WriteProgram(const Plan& plan, const ProgramRequest& request);
 
-// A module for each kind of tensor, and which tensor is which.
+// One kind of tensor, which has one module.
 struct ProgramKind {
   std::string name;
   std::string dtype;
-  Shape shape;  // Of the result.
+  Shape shape;  // shape of the result
   bool needs_zero;
-  std::vector<Shape> arguments;  // Tables of words, behind the zero if that is needed.
-  std::vector<std::vector<std::string>> partition;  // Names of axes for each dimension.
+  std::vector<Shape> arguments;  // tables of words, after the zero if it is needed
+  std::vector<std::vector<std::string>> partition;  // names of axes for each dimension
 };
 struct ProgramTensor {
   std::string path;
-  size_t part;  // Of a rank's several boxes.
+  size_t part;  // number among a rank's boxes
   size_t kind;
-  std::vector<std::vector<uint32_t>> arguments;  // The words of each table, row by row.
+  std::vector<std::vector<uint32_t>> arguments;  // the words of each table, row by row
 };
 struct ProgramKinds {
   std::vector<ProgramKind> kinds;
   std::vector<ProgramTensor> tensors;
 };
-// `visit` sees the modules one by one: all together they may be large.
+// `visit` gets the modules one by one: all together they may be large.
 using ModuleVisitor = std::function<void(const std::string& name, std::string_view module)>;
 ProgramKinds WriteProgramKinds(const Plan& plan, const ProgramRequest& request,
                                const ModuleVisitor& visit);

@@ -1,5 +1,5 @@
-// Numbers of a program: formulas that are templates over their numbers (base/number.h), made of
-// these, write their operations into a Function.
+// The numbers of a program. Formulas are templates over their numbers (base/number.h); with these
+// types, they write their operations into a Function.
 #pragma once
 
 #include <bit>
@@ -126,7 +126,7 @@ class Word {
     return {in, in->Compare(direction, a.value_, b.value_, "UNSIGNED")};
   }
 
-  Function* in_ = nullptr;  // Null: a constant.
+  Function* in_ = nullptr;  // null for a constant
   Value value_;
 };
 
@@ -134,7 +134,7 @@ using Word32 = Word<uint32_t>;
 using Word64 = Word<uint64_t>;
 
 // A number of type T, f32 or f64. Each result is that of one IEEE operation on numbers of this
-// type, whatever a compiler of programs may do (Arithmetic).
+// type, whatever a compiler of programs does (Arithmetic).
 template <std::floating_point T>
 class Real {
  public:
@@ -142,12 +142,12 @@ class Real {
 
   template <typename N>
   requires std::is_arithmetic_v<N> Real(N value) : constant_(static_cast<T>(value)) {}
-  // Of the type that the function has for T.
+  // `value` has the type that the function uses for T.
   Real(Function* in, Value value) : in_(in), value_(value) {}
 
   Function* in() const { return in_; }
   bool is_constant() const { return in_ == nullptr; }
-  // In a function, what a T is there.
+  // Returns the value in a function, with the type that it uses for T.
   Value ValueIn(Function* in) const {
     if (!is_constant()) return value_;
     if (ElementIn(*in) == Element::kF64) {
@@ -212,7 +212,7 @@ class Real {
     return FromBits((BitsOf(size) & (kSign - 1)) | (BitsOf(sign) & kSign));
   }
 
-  // A result that no compiler joins with other operations.
+  // Returns a result that no compiler fuses with other operations.
   static Real Settled(Function* in, Value value) {
     if (sizeof(T) == 4 && in->arithmetic() == Arithmetic::kDouble) {
       return {in, in->Elementwise("reduce_precision", {value}, Element::kF64, ", format = e8m23")};
@@ -226,7 +226,7 @@ class Real {
   Real Unary(std::string_view operation) const {
     return {in_, in_->Elementwise(operation, {value_}, value_.element)};
   }
-  // Compilers multiply by the inverse of what they know, and of what is one number for many a.
+  // Hides the divisor: compilers multiply by the inverse of a known one, or of one for many a.
   static Real Divisor(Function* in, Real a, Real b) {
     const Value value = b.ValueIn(in);
     const Over missing = a.value_.over & ~value.over;
@@ -249,7 +249,7 @@ class Real {
     return {in, in->Compare(direction, a.ValueIn(in), b.ValueIn(in), "FLOAT")};
   }
 
-  Function* in_ = nullptr;  // Null: a constant.
+  Function* in_ = nullptr;  // null for a constant
   Value value_;
   T constant_ = 0;
 };
@@ -272,7 +272,7 @@ inline Single SignedToF32(Word32 word) {
   Function* in = word.in();
   const Value number =
       in->Convert(in->Bitcast(word.value(), Element::kI32), Single::ElementIn(*in));
-  // An f64 holds all of them.
+  // An f64 holds every word exactly, so only f64 needs rounding to f32.
   return number.element == Element::kF32 ? Single(in, number) : Single::Settled(in, number);
 }
 
@@ -298,12 +298,12 @@ inline Word32 LowWord(Word64 word) {
 }
 inline Word32 HighProduct(uint32_t a, Word32 b) { return LowWord((Widen(b) * uint64_t{a}) >> 32); }
 
-// Numbers that f64 holds.
+// Converts a word that f64 holds exactly.
 inline Double ToDouble(Word64 word) {
   if (word.is_constant()) return static_cast<double>(word.constant());
   return {word.in(), word.in()->Convert(word.value(), Element::kF64)};
 }
-// A whole number of f64, from 0 to 2^63 - 1; of others any word.
+// Converts a whole f64 number from 0 to 2^63 - 1; others give any word.
 inline Word64 ToWord(Double number) {
   Function* in = number.in();
   if (in == nullptr) {
@@ -319,7 +319,7 @@ inline Double ToDouble(Single number) {
   return {number.in(), number.in()->Convert(number.ValueIn(number.in()), Element::kF64)};
 }
 
-// As Select<N>(…) of base/number.h.
+// These are Select<N>(…) of base/number.h.
 template <typename N>
 requires std::same_as<N, Single> || std::same_as<N, Double> N Select(Flag condition,
                                                                      std::type_identity_t<N> yes,
@@ -340,7 +340,7 @@ requires std::same_as<N, Word32> || std::same_as<N, Word64> N Select(Flag condit
 inline bool AnyLess(const Single&, const Single&) { return true; }
 inline bool AllLess(const Single&, const Single&) { return false; }
 
-// As for plain numbers (base/number.h).
+// Does what FusedMultiplyAdd() does for plain numbers (base/number.h).
 inline Single FusedMultiplyAdd(const Single& a, const Single& b, const Single& c) {
   const Double product = ToDouble(a) * ToDouble(b), addend = ToDouble(c);
   const Double sum = product + addend;

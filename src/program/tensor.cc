@@ -13,10 +13,10 @@
 namespace shardinit::program {
 namespace {
 
-using Indices = std::vector<Word64>;  // Of an element, along each dimension.
+using Indices = std::vector<Word64>;  // an element's index along each dimension
 using Nodes = std::vector<const ViewNode*>;
 
-// What a node of a view is, but for which tensors of a kind are at its leaves.
+// Describes a node of a view, except for which tensors of a kind are at its leaves.
 std::string KindOfNode(const std::vector<Tensor>& drawn, const ViewNode& node) {
   if (node.operation == nullptr) return KindOf(drawn[node.tensor]);
   std::string kind = fmt::format("{}{}(", node.operation->name, DescribeArguments(node));
@@ -24,12 +24,12 @@ std::string KindOfNode(const std::vector<Tensor>& drawn, const ViewNode& node) {
   return kind + ")";
 }
 
-// Operands of a node that follow one another and are of one kind: what is written once.
+// Operands of a node that follow one another and are of one kind: they are written once.
 struct Series {
   size_t first, end;
 
   int64_t count() const { return static_cast<int64_t>(end - first); }
-  // Of all nodes, which are alike.
+  // Returns the operands of all nodes, which are alike.
   Nodes OperandsOf(const Nodes& nodes) const {
     Nodes operands;
     for (const ViewNode* node : nodes) {
@@ -80,11 +80,11 @@ Shape ShapeOf(const std::vector<Tensor>& drawn, const ViewNode& node) {
   return shape;
 }
 
-// A view as operations on an element's indices: each element is computed from its own index in the
-// drawn tensor that it is of, wherever it lies, so that no device needs what another one makes.
+// Writes a view as operations on an element's indices. Each element is computed from its own index
+// in its drawn tensor, wherever it lies, so no device needs what another one makes.
 //
-// Nodes that are alike but for the tensors at their leaves, such as the layers of a stack, are
-// written once: which of them an element is in is an index too, `row`, the row of its table.
+// Nodes that differ only in the tensors at their leaves, such as the layers of a stack, are written
+// once. Which of them an element is in is also an index: `row`, the row of its table.
 class ViewWriter {
  public:
   ViewWriter(const std::vector<Tensor>& drawn, DType dtype, Function* out)
@@ -151,8 +151,8 @@ class ViewWriter {
     return extents;
   }
 
-  // Nodes' operands one after another, of these extents along `place`; `enter` turns indices into
-  // those in the operand, of which the index along it is given.
+  // Writes the nodes' operands, which follow one another along `place` with these extents. `enter`
+  // turns indices into an operand's indices; it gets the index along the operand.
   template <typename Enter>
   Value WriteSeries(const Nodes& nodes, const Word64& row, const Indices& at, const Word64& place,
                     const std::vector<int64_t>& extents, Enter enter) {
@@ -162,7 +162,7 @@ class ViewWriter {
     for (const Series& series : SeriesOf(drawn_, node)) {
       const int64_t extent = extents[series.first], count = series.count();
       const bool alone = count == std::ssize(node.of);
-      // Elsewhere any index will do that is one.
+      // Outside of the series, any valid index will do.
       Word64 index = place - start;
       if (!alone) {
         const Flag inside = (index < Word64(extent * count));
@@ -180,7 +180,7 @@ class ViewWriter {
   }
 
   Indices Reshaped(const Indices& at, const Shape& from, const Shape& to) const {
-    // Dimensions at either end that stay what they are need no arithmetic.
+    // Dimensions at either end that do not change need no arithmetic.
     Indices out(to.size(), Word64(0));
     size_t head = 0, tail = 0;
     const size_t both = std::min(from.size(), to.size());
@@ -220,7 +220,7 @@ Value WriteElements(const Tensor& tensor, const Box& box, Function* out) {
   return ViewWriter(*view.drawn, tensor.dtype, out).Write({&view.root}, 0, at);
 }
 
-// In the order in which a ViewWriter comes to the leaves.
+// Collects the tables in the order in which a ViewWriter visits the leaves.
 void CollectTables(const std::vector<Tensor>& drawn, const Nodes& nodes,
                    std::vector<Table>* tables) {
   const ViewNode& node = *nodes.front();

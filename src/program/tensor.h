@@ -11,18 +11,18 @@
 
 namespace shardinit::program {
 
-// What a function is told of the drawn tensors that it is made of: a row for each of those that are
-// alike, of 32-bit words: low and high half of the key, and the parameters of its sampler.
+// The data that a function gets about the drawn tensors it is made of. Each tensor of one
+// kind has a row of 32-bit words: the low and high half of its key, and its sampler's parameters.
 struct Table {
   int64_t columns = 0;
-  std::vector<uint32_t> words;  // Row by row.
+  std::vector<uint32_t> words;  // row by row
 
   int64_t rows() const { return columns == 0 ? 0 : std::ssize(words) / columns; }
 };
 
-// Tensors of one kind differ in their tables alone.
+// The parts of a tensor's function. Tensors of one kind differ only in their tables.
 struct TensorParts {
-  std::string kind;  // A text that tensors have in common whose function is the same.
+  std::string kind;  // a text that tensors with the same function share
   std::vector<Table> tables;
 };
 
@@ -30,13 +30,13 @@ struct TensorParts {
 TensorParts PartsOf(Arithmetic arithmetic, const Tensor& tensor, const Box& box);
 
 struct WrittenFunction {
-  std::string text;  // `func.func private @<name>(%zero, tables) -> elements`.
+  std::string text;  // `func.func private @<name>(%zero, tables) -> elements`
   bool needs_zero;
 };
 WrittenFunction WriteFunction(Arithmetic arithmetic, bool partitioned, const Tensor& tensor,
                               const Box& box, std::string_view name);
 
-// As a stored element is in a program.
+// Returns the type of a stored element in a program.
 Element ElementOf(DType dtype);
 
 }  // namespace shardinit::program

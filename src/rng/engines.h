@@ -1,4 +1,4 @@
-// The random generators that a spec may name, and how values come from each.
+// The random generators that a spec may name, and how each makes values.
 #pragma once
 
 #include <cstddef>
@@ -15,28 +15,29 @@ namespace shardinit {
 
 struct Engine {
   std::string_view name;
-  std::string_view source;  // Where it is defined.
-  // Of a tensor that is drawn under this path.
+  std::string_view source;  // where it is defined
+  // The key of a tensor that is drawn under this path.
   uint64_t (*key)(uint64_t seed, std::string_view path);
-  // Values depend on how many numbers are drawn before them, for other tensors too.
+  // Values depend on how many numbers are drawn before them, also for other tensors.
   bool sequential;
-  // Elements first … first + count - 1 of a stream. Readable: kernels that are faster give the same
-  // bits, and an engine that has none is made by this alone.
+  // Makes elements first … first + count - 1 of a stream. This is readable code: faster kernels
+  // give the same bits, and engines without a kernel use only this.
   void (*sample)(const Sampler& sampler, const Stream& stream, uint64_t first, size_t count,
                  float* out);
-  // Its keys are JAX's, and may be given.
+  // The engine's keys are JAX's, and a spec may give them.
   bool has_jax_keys = false;
-  // Why it cannot make these numbers: a phrase; empty: it can. Null: it can make all.
+  // Returns why the engine cannot make these numbers, as a phrase, or an empty text if it can.
+  // Null if it can make all numbers.
   std::string_view (*refusal)(const Sampler& sampler) = nullptr;
-  std::string_view short_name = {};  // What a spec may say, too; empty: it has none.
+  std::string_view short_name = {};  // a second name for specs, or empty
 };
 
 extern const Engine kJaxThreefry;
-// Its numbers are those of rng/torch_cpu.h, of whole tensors: it has no `sample`.
+// This engine's numbers are those of rng/torch_cpu.h, for whole tensors: it has no `sample`.
 extern const Engine kTorchCpu;
 
-std::span<const Engine* const> Engines();  // The default first.
+std::span<const Engine* const> Engines();  // the default first
 const Engine* FindEngine(std::string_view name);
-std::vector<std::string> EngineNames();  // With the short ones.
+std::vector<std::string> EngineNames();  // with the short names
 
 }  // namespace shardinit

@@ -1,5 +1,5 @@
 // Random words → f32 values as jax.random makes them: the formulas, as templates over the number
-// type (samplers-inl.h, which says what makes the bits the same elsewhere).
+// type. samplers-inl.h says what makes the bits the same elsewhere.
 
 #if defined(SHARDINIT_JAX_SAMPLERS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef SHARDINIT_JAX_SAMPLERS_INL
@@ -16,14 +16,15 @@
 
 namespace SHARDINIT_FORMULAS::samplers {
 
-// 23 bits, as the mantissa of an f32 has them: in [low, low + span]. XLA multiplies and adds in
-// one, so this does, too: with one rounding.
+// Returns a number in [low, low + span] of 23 bits, an f32's mantissa. XLA fuses the multiplication
+// and the addition, so this rounds once, too.
 template <typename F, typename N, typename U>
 SHARDINIT_INLINE F JaxUniform(N low, N span, U word) {
   return FusedProductPlus(SignedToF32(ShiftRight<9>(word)), 0x1p-23f, span, low);
 }
 
-// That of jax.random.normal, from the f32 above -1 on, up to 1: each is exact.
+// The lowest uniform number of jax.random.normal, the f32 next above -1. The numbers go up to 1,
+// and each is exact.
 inline constexpr float kJaxNormalLow = -0x1.fffffep-1f;
 
 template <typename F, typename U>
@@ -42,7 +43,7 @@ SHARDINIT_INLINE F Horner(const float (&c)[9], F x) {
   return sum;
 }
 
-// sqrt(2) erf_inv(u), -1 <= u <= 1: see coefficients.h.
+// Returns sqrt(2) erf_inv(u), -1 <= u <= 1: see coefficients.h.
 template <typename F>
 SHARDINIT_INLINE F JaxStandardNormal(F u) {
   const F square = u * u;
@@ -59,7 +60,7 @@ SHARDINIT_INLINE F JaxStandardNormal(F u) {
   return erf_inv * kSqrt2;
 }
 
-// Of a sampler, as in samplers-inl.h.
+// `Sampler` is as in samplers-inl.h.
 
 template <typename F, typename Sampler, typename U>
 SHARDINIT_INLINE F JaxNormal(const Sampler& s, U word) {

@@ -23,7 +23,7 @@ std::string_view Refusal(const Sampler& sampler) {
   const auto* truncated = std::get_if<TruncatedNormalSampler>(&sampler);
   if (truncated == nullptr) return {};
   if (!(truncated->erf_span > 0)) return "to JAX, erf of both cut-offs is the same f32";
-  // Numbers u can be as small as 2^-63.
+  // Uniform numbers u can be as small as 2^-63.
   if (truncated->std > 0 && truncated->std < 0x1p-60f) return "`std` is below 2^-60";
   return {};
 }

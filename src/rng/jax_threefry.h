@@ -1,6 +1,6 @@
 // JAX's random numbers, by its partitionable Threefry2x32 (the default since JAX 0.5), as readable
-// code: one element at a time, one IEEE operation a statement. The kernels are tested against it,
-// bit for bit. A key's two words are the low and the high half of a stream's key.
+// code: one element at a time, one IEEE operation per statement. Tests hold the kernels equal to
+// it, bit for bit. A key's two words are the low and the high half of a stream's key.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,16 @@
 
 namespace shardinit::jax_threefry {
 
-// jax.random.key(seed), split(key, n)[index] of any n > index, row-major of a shape, and fold_in.
+// These are jax.random.key(seed), split(key, n)[index] for any n > index (row-major for a shape),
+// and fold_in.
 uint64_t KeyOfSeed(uint64_t seed);
 uint64_t SplitKey(uint64_t key, uint64_t index);
 uint64_t FoldIn(uint64_t key, uint32_t data);
 
-// That of a stream's draw: its own for draw 0, fold_in(key, draw) for others.
+// The key of a stream's draw: the stream's own for draw 0, fold_in(key, draw) for others.
 uint64_t KeyOfDraw(const Stream& stream);
 
-// jax.random.bits(key, shape, "uint32").
+// Returns an element of jax.random.bits(key, shape, "uint32").
 uint32_t Word(const Stream& stream, uint64_t element);
 
 float Sample(const Sampler& sampler, const Stream& stream, uint64_t element);

@@ -11,10 +11,10 @@ namespace {
 
 constexpr uint32_t kMatrix = 0x9908b0df;  // Its lowest bit is the paper's a_0.
 
-// Polynomials over GF(2) of any degree.
+// A polynomial over GF(2) of any degree.
 using Bits = std::vector<uint64_t>;
 
-// to ^= from * t^shift
+// Computes to ^= from * t^shift.
 void AddShifted(const Bits& from, int shift, Bits& to) {
   const size_t words = static_cast<size_t>(shift) / 64;
   const int bits = shift % 64;
@@ -25,12 +25,12 @@ void AddShifted(const Bits& from, int shift, Bits& to) {
   }
 }
 
-// The exponents below 19937 of the characteristic polynomial, by the formula of the paper
+// Returns the exponents below 19937 of the characteristic polynomial, by the formula of the paper
 // (appendix A) for w = 32, r = 31: with p = t^624 + t^397 and q = t^623 + t^396,
 // p q^31 + a_0 p q^30 + ... + a_30 p + a_31.
 std::vector<int> CharacteristicExponents() {
   constexpr size_t kLength = kDegree / 64 + 4;
-  Bits sum(kLength);  // Horner's scheme in q, times p at the end: a_31 has no p.
+  Bits sum(kLength);  // Horner's scheme in q; p is multiplied at the end, since a_31 has no p.
   sum[0] = 1;
   for (int i = 0; i <= 30; ++i) {
     Bits next(kLength);
@@ -50,7 +50,7 @@ std::vector<int> CharacteristicExponents() {
   return exponents;
 }
 
-// The bits of a word with zeros between them.
+// Returns the bits of a word with zeros between them.
 uint64_t Spread(uint32_t word) {
   uint64_t x = word;
   x = (x | x << 16) & 0x0000FFFF0000FFFF;
@@ -60,7 +60,7 @@ uint64_t Spread(uint32_t word) {
   return (x | x << 1) & 0x5555555555555555;
 }
 
-// The square, times t if `shifted`, modulo the characteristic polynomial.
+// Squares the polynomial, times t if `shifted`, modulo the characteristic polynomial.
 void Square(Polynomial& polynomial, bool shifted) {
   static const std::vector<int> exponents = CharacteristicExponents();
   constexpr size_t kWords = std::tuple_size_v<Polynomial>;
@@ -74,8 +74,8 @@ void Square(Polynomial& polynomial, bool shifted) {
     for (size_t i = x.size(); --i > 0;) x[i] = x[i] << 1 | x[i - 1] >> 63;
     x[0] <<= 1;
   }
-  // t^(19937 + k) is the sum of the t^(e + k). No exponent is within 64 of the degree, so that a
-  // word goes into lower ones alone.
+  // t^(19937 + k) is the sum of the t^(e + k). No exponent e is within 64 of the degree, so a word
+  // goes only into lower ones.
   const auto fold = [&](uint64_t word, int position) {
     for (const int e : exponents) {
       const int to = position - kDegree + e, bits = to % 64;
@@ -131,7 +131,7 @@ State Jump(const Polynomial& polynomial, const State& state, void (*extend)(uint
   std::copy(state.begin(), state.end(), x.begin());
   extend(&x[kState], kDegree);
   State sum;
-  constexpr size_t kPart = 48;  // Words that stay in registers.
+  constexpr size_t kPart = 48;  // words that stay in registers
   static_assert(kState % kPart == 0);
   for (size_t part = 0; part < kState; part += kPart) {
     std::array<uint32_t, kPart> sums{};
@@ -152,10 +152,10 @@ namespace {
 
 using mt19937::kState;
 
-// Words beyond which a jump is sooner there than making those between.
+// Beyond this many words, a jump is faster than making the words between.
 constexpr uint64_t kNear = 4 << 20;
 
-// Jumps of one distance follow one another where rows of a tensor are cut.
+// The last power is kept: where rows of a tensor are cut, jumps of one distance follow one another.
 const mt19937::Polynomial& PowerOfTFor(uint64_t distance) {
   thread_local uint64_t known = 0;
   thread_local std::unique_ptr<const mt19937::Polynomial> polynomial;
@@ -199,7 +199,8 @@ void Mt19937::MoveTo(uint64_t position) {
 }
 
 Mt19937& Mt19937At(uint32_t seed, uint64_t position, void (*extend)(uint32_t*, size_t)) {
-  constexpr uint64_t kSame = 1 << 14;  // Words within which nobody will come back.
+  constexpr uint64_t kSame = 1 << 14;  // A stretch within this many words is moved on, not copied:
+                                       // nobody will come back to its place.
   struct Place {
     uint64_t used = 0;
     std::unique_ptr<Mt19937> stream;

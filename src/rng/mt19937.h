@@ -1,4 +1,5 @@
-// The Mersenne Twister MT19937 of Matsumoto and Nishimura (1998), any stretch of its stream alone.
+// The Mersenne Twister MT19937 of Matsumoto and Nishimura (1998). Any stretch of its stream can be
+// made alone.
 //
 // Its words follow the recurrence
 //
@@ -6,10 +7,10 @@
 //
 // and word p of the stream is x[624 + p], tempered. x[0] ... x[623] come from the seed. The
 // recurrence is linear over GF(2): with t^d = sum g[i] t^i modulo its characteristic polynomial,
-// x[k + d] is the exclusive or of the x[k + i] for which g[i] is 1. (Of x[0] only the upper bit
-// counts; the others reach x[d] alone, of which they do not count either.) So a stream is moved on
-// by any distance in the time of some twenty thousand words (Haramoto et al., "Efficient jump ahead
-// for F2-linear random number generators", 2008).
+// x[k + d] is the exclusive or of the x[k + i] for which g[i] is 1. (Only the upper bit of x[0]
+// counts; its other bits reach only x[d], where they do not count either.) So a stream moves by any
+// distance in the time of some twenty thousand words (Haramoto et al., "Efficient jump ahead for
+// F2-linear random number generators", 2008).
 #pragma once
 
 #include <array>
@@ -21,34 +22,34 @@ namespace shardinit {
 
 namespace mt19937 {
 
-inline constexpr size_t kState = 624, kMiddle = 397;  // Words.
+inline constexpr size_t kState = 624, kMiddle = 397;  // in words
 inline constexpr int kDegree = 19937;
 
 using State = std::array<uint32_t, kState>;
 
 State Seeded(uint32_t seed);
-// x[624] ... of x[0] ... x[623], which stand before `out`.
+// Makes x[624] ... from x[0] ... x[623], which lie before `out`.
 void Extend(uint32_t* out, size_t count);
 uint32_t Temper(uint32_t word);
 
-// t^distance modulo the characteristic polynomial: bit i is the coefficient of t^i.
+// PowerOfT() is t^distance modulo the characteristic polynomial. Bit i is the coefficient of t^i.
 using Polynomial = std::array<uint64_t, (kDegree + 63) / 64>;
 Polynomial PowerOfT(uint64_t distance);
-// x[d] ... x[d + 623] for the d of the polynomial. `extend` as Extend.
+// Returns x[d] ... x[d + 623], where t^d is the polynomial. `extend` does what Extend does.
 State Jump(const Polynomial& polynomial, const State& state, void (*extend)(uint32_t*, size_t));
 
 }  // namespace mt19937
 
-// A stretch of a stream, moved to where words are wanted.
+// A stretch of a stream that moves to where words are wanted.
 class Mt19937 {
  public:
   // `extend` is mt19937::Extend, or a faster one.
   Mt19937(uint32_t seed, void (*extend)(uint32_t*, size_t));
 
   uint32_t seed() const { return seed_; }
-  uint64_t position() const { return position_; }  // Of the first word that is at hand.
+  uint64_t position() const { return position_; }  // position of the first word in memory
 
-  // Words from `position` on, not tempered, of which `*count` are there, at least 1.
+  // Returns words from `position` on, not tempered. `*count` is how many are there, at least 1.
   const uint32_t* At(uint64_t position, size_t* count);
 
  private:
@@ -60,12 +61,12 @@ class Mt19937 {
   uint32_t seed_;
   void (*extend_)(uint32_t*, size_t);
   uint64_t position_ = 0;
-  // Vectors may read beyond.
+  // Vectors may read beyond the last batch.
   alignas(64) std::array<uint32_t, mt19937::kState + kBatch + 16> x_{};
 };
 
-// Of this thread, which remembers where it was in a few places of a few streams: one from which
-// `position` is near, if there is one.
+// Returns a stretch of this thread, which remembers a few places of a few streams: one near
+// `position`, if there is one.
 Mt19937& Mt19937At(uint32_t seed, uint64_t position, void (*extend)(uint32_t*, size_t));
 
 }  // namespace shardinit

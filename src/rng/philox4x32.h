@@ -13,10 +13,10 @@ using Words = std::array<uint32_t, 4>;
 
 inline constexpr int kRounds = 10;
 inline constexpr uint32_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
-// The Weyl sequence of round keys: golden ratio and sqrt(3) - 1, times 2^32.
+// The Weyl sequence of round keys adds the golden ratio and sqrt(3) - 1, times 2^32.
 inline constexpr uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
 
-// Of words U: uint32_t, or what writes the same operations into a program.
+// U is a type of 32-bit words: uint32_t, or one that writes the same operations into a program.
 template <typename U>
 std::array<U, 4> Block(std::array<U, 4> x, std::array<U, 2> key) {
   for (int round = 0; round < kRounds; ++round) {

@@ -34,7 +34,7 @@ float Sample(const Sampler& sampler, Stream stream, uint64_t element) {
           [&](const BitsSampler&) { return std::bit_cast<float>(words[i]); },
           [&](const UniformSampler& s) { return samplers::Uniform<float>(s, words[i]); },
           [&](const NormalSampler& s) {
-            // Words 0 and 1 are one pair, 2 and 3 the other.
+            // Words 0 and 1 are one pair, 2 and 3 are the other.
             return samplers::Normal<float>(s, words[i & 2], words[i | 1], (i & 1) != 0);
           },
           [&](const TruncatedNormalSampler& s) {

@@ -1,5 +1,5 @@
 // The contract of values as readable code, with Philox4x32: one element at a time, one IEEE
-// operation a statement. The kernels are tested against it, bit for bit.
+// operation per statement. Tests hold the kernels equal to it, bit for bit.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace shardinit {
 
-// Word (element mod 4) of block (element div 4).
+// Returns word (element mod 4) of block (element div 4).
 uint32_t Word(Stream stream, uint64_t element);
 
 float Sample(const Sampler& sampler, Stream stream, uint64_t element);

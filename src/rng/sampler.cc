@@ -10,24 +10,24 @@
 namespace shardinit {
 namespace {
 
-// -0 becomes 0, so that `x + mean` has one sign of zero.
+// Turns -0 into 0, so that `x + mean` has one sign of zero.
 float ToF32(double value) { return static_cast<float>(value) + 0.0f; }
 
-// The probability between the cut-offs, from the tails on the side where they
-// are small: 1 - Phi(5) would have lost half of its digits.
+// Returns the probability between the cut-offs, from the tails on the side where they are small:
+// 1 - Phi(5) would have lost half of its digits.
 double Between(double z_low, double z_high) {
   if (z_low >= 0) return exact::NormalCdf(-z_low) - exact::NormalCdf(-z_high);
   if (z_high <= 0) return exact::NormalCdf(z_high) - exact::NormalCdf(z_low);
   return 1 - exact::NormalCdf(z_low) - exact::NormalCdf(-z_high);
 }
 
-// 0 instead of what is so small that a value made of it could be subnormal.
+// Returns 0 for an erf so small that a value made of it could be subnormal.
 float ErfOfCutoff(float z) {
   const float erf = ToF32(exact::Erf(static_cast<double>(z / coefficients::kSqrt2)));
   return std::fabs(erf) < 0x1p-40f ? 0 : erf;
 }
 
-// The next f32 on the way to `direction`; of 0 it would be subnormal, so 0 stays.
+// Returns the next f32 towards `direction`. For 0 that is subnormal, so 0 stays.
 float Inside(float cutoff, float direction) {
   const float inside = std::nextafter(cutoff, direction);
   return std::fabs(inside) < std::numeric_limits<float>::min() ? 0 : inside;
@@ -51,7 +51,7 @@ UniformSampler MakeUniform(double low, double high) {
   Check(low32 < high32 && IsValidScale(low) && IsValidScale(high), "uniform bounds");
   const double span = static_cast<double>(high32) - static_cast<double>(low32);
   Check(IsValidScale(span), "uniform span");
-  // Not -2^-149 below 0: a processor that flushes subnormals would see 0.
+  // For `high` = 0 this is not -2^-149: a processor that flushes subnormals would see 0.
   const float last = high32 == 0 ? -std::numeric_limits<float>::min()
                                  : std::nextafter(high32, -std::numeric_limits<float>::infinity());
   return {low32, ToF32(span), last};
@@ -72,18 +72,18 @@ TruncatedNormalSampler MakeTruncatedNormal(double mean, double std, double z_low
   s.z_low = ToF32(z_low);
   s.z_high = ToF32(z_high);
 
-  // 2^31 places in each half, each at the middle of its step.
+  // Each half has 2^31 places, each at the middle of its step.
   const double between = Between(z_low, z_high);
   const float step = static_cast<float>(between) * 0x1p-32f;
   const double middle = between * 0x1p-33;
   if (z_low < 0 && z_high > 0) {
-    // Two tails, each measured from its own end; the top bit is the sign.
+    // There are two tails, each measured from its own end; the top bit is the sign.
     s.tail[0] = ToF32(exact::NormalCdf(-z_high) + middle);
     s.tail[1] = ToF32(exact::NormalCdf(z_low) + middle);
     s.step[0] = s.step[1] = step;
     s.sign_mask = 0x80000000;
   } else {
-    // One tail, measured up from its far end and down from its near end.
+    // There is one tail, measured up from its far end and down from its near end.
     const bool upper = z_low >= 0;
     s.tail[0] = ToF32(exact::NormalCdf(upper ? -z_high : z_low) + middle);
     s.tail[1] = ToF32(exact::NormalCdf(upper ? -z_low : z_high) - middle);

@@ -1,7 +1,6 @@
-// Random words → f32 values. Parameters are computed once per tensor, in f64 or
-// by MPFR, and rounded to f32; everything after that is f32 and integer
-// operations in the order that rng/samplers-inl.h shows and shardinit-values(7)
-// lists.
+// Random words → f32 values. Parameters are computed once per tensor, in f64 or by MPFR, and
+// rounded to f32. Everything after that is f32 and integer operations, in the order that
+// rng/samplers-inl.h shows and shardinit-values(7) lists.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +8,23 @@
 
 namespace shardinit {
 
-// A parameter that sets a scale (std, |mean|, |low|, |high|, high - low) is 0 or
-// within these: then nothing overflows, and no subnormal result matters, so a
-// processor that flushes subnormals gives the same bits.
+// A parameter that sets a scale (std, |mean|, |low|, |high|, high - low) is 0 or within these
+// bounds. Then nothing overflows, and no subnormal result matters, so a processor that flushes
+// subnormals gives the same bits.
 inline constexpr double kMinScale = 0x1p-80, kMaxScale = 0x1p100;
 // The cut-off nearer to the mean is at most this many standard deviations away…
 inline constexpr double kMaxNearCutoff = 10;
-// …and a draw falls between the cut-offs at least with this probability.
+// …and a draw falls between the cut-offs with at least this probability.
 inline constexpr double kMinCutoffProbability = 0x1p-90;
 
-// The 32 random bits themselves, as the bits of an f32: where draws are compared or taken as whole
-// numbers. Only into DType::f32.
+// The 32 random bits themselves, as the bits of an f32, for draws that are compared or taken as
+// whole numbers. The dtype must be f32.
 struct BitsSampler {};
 
 struct UniformSampler {
-  float low, span;  // low + u * span, u in [0, 1) with 24 bits…
-  float last;  // …and never above this, the largest normal f32 below `high`; JAX's may be `high`.
+  float low, span;  // low + u * span, for u in [0, 1) with 24 bits…
+  float last;  // …and never above this, the largest normal f32 below `high`. JAX's values may be
+               // `high`.
 };
 
 // The radius of Box and Muller is sqrt(-2 ln u) * std = sqrt(-log2 u) * scale.
@@ -33,32 +33,33 @@ struct NormalSampler {
   float std;
 };
 
-// By the inverse CDF. The word's top bit chooses a half of the probability
-// between the cut-offs, the other 31 bits the place in it, counted from a
-// cut-off: q = tail[half] + place * step[half] is the probability of a tail,
-// relatively exact where it is small. The quantile of q, its sign bit XORed
-// with (word & sign_mask) ^ sign_flip, is the value in standard deviations.
+// Samples by the inverse CDF. The word's top bit chooses a half of the probability between the
+// cut-offs; the other 31 bits are the place in it, counted from a cut-off.
+// q = tail[half] + place * step[half] is the probability of a tail, relatively exact where it is
+// small. The quantile of q, its sign bit XORed with (word & sign_mask) ^ sign_flip, is the value in
+// standard deviations.
 struct TruncatedNormalSampler {
   float mean, std;
   float tail[2], step[2];
   uint32_t sign_mask, sign_flip;
-  float z_low, z_high;  // Cut-offs in standard deviations.
-  // JAX's: sqrt(2) erf_inv(u) for u uniform in [erf_low, erf_low + erf_span], between these.
+  float z_low, z_high;  // cut-offs in standard deviations
+  // JAX's value is sqrt(2) erf_inv(u) for u uniform in [erf_low, erf_low + erf_span], clamped to
+  // [inside_low, inside_high].
   float erf_low, erf_span;
   float inside_low, inside_high;
 };
 
 using Sampler = std::variant<BitsSampler, UniformSampler, NormalSampler, TruncatedNormalSampler>;
 
-// low < high once both are rounded to f32.
+// Needs low < high once both are rounded to f32.
 UniformSampler MakeUniform(double low, double high);
 NormalSampler MakeNormal(double mean, double std);
-// Cut-offs in standard deviations, z_low < z_high; may be far out (-100, 100).
+// The cut-offs z_low < z_high are in standard deviations and may be far out (-100, 100).
 TruncatedNormalSampler MakeTruncatedNormal(double mean, double std, double z_low, double z_high);
 
 // Whether a parameter is 0 or has a magnitude within [kMinScale, kMaxScale].
 bool IsValidScale(double value);
-// Whether MakeTruncatedNormal takes these cut-offs.
+// Whether MakeTruncatedNormal accepts these cut-offs.
 bool AreValidCutoffs(double z_low, double z_high);
 
 }  // namespace shardinit

@@ -1,17 +1,17 @@
-// Random words → f32 values: the formulas, as templates over the number type F: `float`, vectors of
-// it (kernels/number-inl.h), or what writes the same operations into a program.
+// Random words → f32 values: the formulas, as templates over the number type F. F is `float`,
+// vectors of it (kernels/number-inl.h), or a type that writes the same operations into a program.
 //
-// Parentheses and statements give the order of operations; each is rounded once
-// to f32. What makes the bits the same elsewhere:
+// Parentheses and statements give the order of operations; each is rounded once to f32. These rules
+// make the bits the same elsewhere:
 //
 // - no fused multiply-add (the build says -ffp-contract=off);
 // - no function of libm but sqrt, which IEEE 754 wants correctly rounded;
 // - integers become f32 by rounding to nearest even;
-// - within the limits in sampler.h the only subnormal results are products in
-//   polynomials (y^2 of an angle of 2^-31, say), each added at once to a number
-//   that is more than 2^60 times as large: flushed to 0 they change nothing.
+// - within the limits in sampler.h, the only subnormal results are products in polynomials (such as
+//   y^2 of an angle of 2^-31); each is added at once to a number that is more than 2^60 times as
+//   large, so flushing it to 0 changes nothing.
 
-// Once; for vectors, once for each instruction set (hwy/foreach_target.h).
+// This file is compiled once; for vectors, once for each instruction set (hwy/foreach_target.h).
 #if defined(SHARDINIT_SAMPLERS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef SHARDINIT_SAMPLERS_INL
 #undef SHARDINIT_SAMPLERS_INL
@@ -28,9 +28,9 @@ namespace SHARDINIT_FORMULAS::samplers {
 
 using namespace coefficients;
 
-// c0 + c1 x + c2 x^2 + …, in pairs of pairs (Estrin's scheme): the longest chain of
-// operations that wait for each other is less than half of Horner's, for two more
-// multiplications, and a processor is only as fast as it can find independent work.
+// Computes c0 + c1 x + c2 x^2 + …, in pairs of pairs (Estrin's scheme). The longest chain of
+// operations that wait for each other is less than half of Horner's, for two more multiplications;
+// a processor is only as fast as it can find independent work.
 template <typename F>
 SHARDINIT_INLINE F Polynomial(const float* c, F x, F x2) {
   const F low = c[0] + (c[1] * x);
@@ -63,11 +63,11 @@ SHARDINIT_INLINE F Polynomial(const float (&c)[9], F x) {
   return Polynomial(c, x, x2, x4) + (c[8] * (x4 * x4));
 }
 
-// -log2(x * 2^-scale). With `below` = 1, of the next f32 below x.
+// Returns -log2(x * 2^-scale). With `below` = 1, takes the next f32 below x instead of x.
 //
-// The bits of x less those of 2/3 are the exponent e, above, and the place of
-// the mantissa in [2/3, 4/3), below. The logarithm of a number near 1 comes
-// from the polynomial alone, e being 0: nothing cancels.
+// The bits of x minus those of 2/3 have the exponent e in their upper part, and the mantissa's
+// place in [2/3, 4/3) in their lower part. The logarithm of a number near 1 comes from the
+// polynomial alone, since e is 0: nothing cancels.
 template <typename F>
 SHARDINIT_INLINE F MinusLog2(F x, int scale, uint32_t below) {
   const auto shifted = BitsOf(x) - (kTwoThirds + (static_cast<uint32_t>(scale) << 23) + below);
@@ -78,8 +78,8 @@ SHARDINIT_INLINE F MinusLog2(F x, int scale, uint32_t below) {
   return series - e;
 }
 
-// Of a sampler (sampler.h), or of the same members as numbers of a program or as types that say
-// what is known of them, and of words U.
+// Below, Sampler is a sampler (sampler.h), or a type with the same members: numbers of a program,
+// or types that say what is known of them. U is a type of words.
 
 template <typename F, typename Sampler, typename U>
 SHARDINIT_INLINE F Uniform(const Sampler& s, U word) {
@@ -88,20 +88,19 @@ SHARDINIT_INLINE F Uniform(const Sampler& s, U word) {
   return Min(value, s.last);
 }
 
-// Box and Muller, "A note on the generation of random normal deviates" (1958):
-// a random radius and a random angle give two independent normals.
+// Box and Muller, "A note on the generation of random normal deviates" (1958): a random radius and
+// a random angle give two independent normal numbers.
 template <typename F, typename Sampler, typename U, typename B>
 SHARDINIT_INLINE F Normal(const Sampler& s, U radius_word, U angle_word, B second) {
-  // The word as a signed integer k. |k + 1/4| is (j + 1/2) / 2 with each j from 0 to
-  // 2^32 - 1 once, so u = |k + 1/4| * 2^-31 is (j + 1/2) * 2^-32, exact where it
-  // is small: the tail ends at sqrt(2 * 33 ln 2) = 6.76. "Below" keeps u under 1
-  // and the radius above 0.
+  // The word is a signed integer k. |k + 1/4| is (j + 1/2) / 2 with each j from 0 to 2^32 - 1 once,
+  // so u = |k + 1/4| * 2^-31 is (j + 1/2) * 2^-32, exact where it is small: the tail ends at
+  // sqrt(2 * 33 ln 2) = 6.76. `below` = 1 keeps u under 1 and the radius above 0.
   const F k = SignedToF32(radius_word);
   const F u = Abs(F(k + 0.25f));
   const F radius = Sqrt(MinusLog2(u, 31, 1)) * s.scale;
 
-  // An angle in [-pi/4, pi/4); the word's two lowest bits then choose one of the four
-  // quarters of the circle, by a reflection across each of two axes.
+  // The angle is in [-pi/4, pi/4); the word's two lowest bits then choose one of the four quarters
+  // of the circle, by a reflection across each of two axes.
   const F x = SignedToF32(angle_word) * 0x1p-31f;
   const F y = x * x;
   const F sine = x * Polynomial(kSin, y);
@@ -112,10 +111,10 @@ SHARDINIT_INLINE F Normal(const Sampler& s, U radius_word, U angle_word, B secon
   return product + s.mean;
 }
 
-// z / (1 - 2q) for the quantile -z of q, from v = q(1 - q); see coefficients.h.
+// Returns z / (1 - 2q) for the quantile -z of q, from v = q(1 - q); see coefficients.h.
 template <typename F>
 SHARDINIT_INLINE F QuantileRatio(F v) {
-  // Even and odd powers of s apart: s^2 is v, and the square root has time.
+  // Even and odd powers of s are apart: s^2 is v, and the square root has time.
   const F s = Sqrt(v);
   const F n_even = kNumerator[0] + (v * (kNumerator[2] + (v * kNumerator[4])));
   const F n_odd = kNumerator[1] + (v * kNumerator[3]);

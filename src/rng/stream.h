@@ -1,5 +1,5 @@
-// Where a tensor's random numbers come from. Of Philox4x32 which words these are, by the contract
-// of values, version 1:
+// Where a tensor's random numbers come from. For Philox4x32, version 1 of the contract of values
+// defines the words:
 //
 // key     = first 8 bytes, little-endian, of
 //           SHA-256("shardinit.key.v1" ‖ 00 ‖ seed as 8 bytes LE ‖ path in UTF-8)
@@ -16,33 +16,33 @@ namespace shardinit {
 inline constexpr int kContractVersion = 1;
 
 struct Engine;
-extern const Engine kPhilox4x32;  // The default.
+extern const Engine kPhilox4x32;  // the default
 
 inline constexpr uint64_t kNoSpare = ~uint64_t{0};
-// Where a tensor may begin: behind more than a model of 2^63 - 1 bytes takes, and with room to
-// count on.
+// The last position where a tensor may begin: beyond what a model of 2^63 - 1 bytes takes, with
+// room to count on.
 inline constexpr uint64_t kLastPlace = uint64_t{1} << 62;
 
-// In the stream of torch_cpu.
+// A place in the stream of torch_cpu.
 struct StreamPlace {
   uint64_t position = 0, spare = kNoSpare;
-  bool is_relative = false;  // `position` words after the numbers that are drawn before.
+  bool is_relative = false;  // `position` counts words after the numbers that are drawn before.
 };
 
 struct Stream {
   uint64_t key = 0;
-  uint32_t draw = 0;          // Numbers the random calls inside one initializer.
-  uint64_t position = 0;      // Of a sequential engine: numbers that are drawn before the first.
-  uint64_t spare = kNoSpare;  // Where torch_cpu drew two numbers of which one is left.
-  // Numbers before were not made, and it depends on them where these begin: at `position` or
-  // behind it. Nothing is drawn from such a stream.
+  uint32_t draw = 0;          // numbers the random calls inside one initializer
+  uint64_t position = 0;      // in a sequential engine: the words before the first number
+  uint64_t spare = kNoSpare;  // where torch_cpu drew two numbers of which one is left
+  // The numbers before were not made, and this stream's place depends on them: it begins at
+  // `position` or behind it. Nothing is drawn from such a stream.
   bool is_least = false;
   const Engine* engine = &kPhilox4x32;
 
   auto operator<=>(const Stream&) const = default;
 };
 
-// Another draw of the same elements.
+// Returns another draw of the same elements.
 inline Stream DrawOf(Stream stream, uint32_t draw) {
   stream.draw = draw;
   return stream;

@@ -9,12 +9,13 @@ namespace shardinit::threefry2x32 {
 
 using Words = std::array<uint32_t, 2>;
 
-// Rounds come in groups of four, which end with an addition of the key's words.
+// Rounds come in groups of four. Each group ends with an addition of the key's words.
 inline constexpr int kGroups = 5;
-inline constexpr int kRotations[2][4] = {{13, 15, 26, 6}, {17, 29, 16, 24}};  // In turn.
-inline constexpr uint32_t kParity = 0x1BD11BDA;  // Of Skein: the third word of a key, with the two.
+inline constexpr int kRotations[2][4] = {{13, 15, 26, 6}, {17, 29, 16, 24}};  // used in turn
+inline constexpr uint32_t kParity = 0x1BD11BDA;  // Skein's constant: with the key's two words, it
+                                                 // makes the third.
 
-// Of words U: uint32_t, or what writes the same operations into a program.
+// U is a type of 32-bit words: uint32_t, or one that writes the same operations into a program.
 template <typename U>
 std::array<U, 2> Block(std::array<U, 2> x, std::array<U, 2> key) {
   const U keys[3] = {key[0], key[1], key[0] ^ key[1] ^ kParity};

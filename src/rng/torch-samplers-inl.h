@@ -1,6 +1,6 @@
-// Words of MT19937 → f32 values as PyTorch's CPU generator makes them of whole groups: the
+// Words of MT19937 → f32 values as PyTorch's CPU generator makes them in whole groups: the
 // formulas, as templates over the number type (samplers-inl.h). Multiplications are fused as
-// torch's compiler chose them.
+// torch's compiler chose.
 
 #if defined(SHARDINIT_TORCH_SAMPLERS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef SHARDINIT_TORCH_SAMPLERS_INL
@@ -23,11 +23,11 @@ SHARDINIT_INLINE F Uniform24(U word) {
   return SignedToF32(word & 0xFFFFFFu) * 0x1p-24f;
 }
 
-// Natural, of a number from 2^-24 to 1: Cephes' logf.
+// Returns the natural logarithm of a number from 2^-24 to 1, by Cephes' logf.
 template <typename F>
 SHARDINIT_INLINE F Log(F u) {
   const auto bits = BitsOf(u);
-  const F part = FromBits((bits & 0x007FFFFFu) | 0x3F000000u);  // From 1/2 to 1.
+  const F part = FromBits((bits & 0x007FFFFFu) | 0x3F000000u);  // from 1/2 to 1
   const F exponent = SignedToF32(ShiftRight<23>(bits) - 126u);
   const auto below = part < kSqrtHalf;
   const F m = (part - 1.0f) + Select<F>(below, part, 0.0f);
@@ -43,7 +43,7 @@ SHARDINIT_INLINE F Log(F u) {
   return Fma(e, F(kLn2High), sum);
 }
 
-// Of an angle from 0 to 2 pi: Cephes' sinf and cosf.
+// The sine and the cosine of an angle from 0 to 2 pi, by Cephes' sinf and cosf.
 template <typename F>
 struct SineAndCosine {
   F sine, cosine;
@@ -73,7 +73,7 @@ SHARDINIT_INLINE SineAndCosine<F> SinCos(F angle) {
           NegateIfSet<2>(quarter + 2u, Select<F>(swapped, s, c))};
 }
 
-// Two numbers of two words, which are eight apart, as the numbers are.
+// Two numbers made of two words. The words are eight places apart, and so are the numbers.
 template <typename F>
 struct Normals {
   F first, second;

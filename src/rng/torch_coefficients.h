@@ -1,6 +1,5 @@
-// The numbers in the functions that PyTorch's normal numbers are made with, on x86 processors:
-// those of Cephes' single-precision library (Moshier), as avx_mathfun.h has them (Pommier,
-// Garberoglio).
+// The coefficients of the functions that make PyTorch's normal numbers on x86 processors: those of
+// Cephes' single-precision library (Moshier), as avx_mathfun.h has them (Pommier, Garberoglio).
 #pragma once
 
 namespace shardinit::torch_coefficients {

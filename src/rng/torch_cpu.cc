@@ -25,7 +25,7 @@ double Uniform53(const Stream& stream, uint64_t position) {
   return static_cast<double>(bits) * 0x1p-53;
 }
 
-// Number j of the group of 16 whose words begin at `position`.
+// Returns number j of the group of 16 whose words begin at `position`.
 double InGroup(const Normal& normal, const Stream& stream, uint64_t position, uint64_t j) {
   const auto of_both = torch_samplers::NormalsOf<float>(
       static_cast<float>(normal.mean), static_cast<float>(normal.std),
@@ -33,7 +33,7 @@ double InGroup(const Normal& normal, const Stream& stream, uint64_t position, ui
   return j < 8 ? of_both.first : of_both.second;
 }
 
-// The same in f64, of two words for each number.
+// Returns the same in f64, with two words for each number.
 double InWideGroup(const Normal& normal, const Stream& stream, uint64_t position, uint64_t j) {
   const double u1 = 1.0 - Uniform53(stream, position + 2 * (j % 8));
   const double u2 = Uniform53(stream, position + 2 * (j % 8 + 8));
@@ -42,7 +42,7 @@ double InWideGroup(const Normal& normal, const Stream& stream, uint64_t position
   return std::fma(z, normal.std, normal.mean);
 }
 
-// One of the two normal numbers of four words.
+// Returns one of the two normal numbers made of four words.
 double OfPair(const Stream& stream, uint64_t position, bool second) {
   const double a = Uniform53(stream, position), b = Uniform53(stream, position + 2);
   const double radius = std::sqrt(-2.0 * Apply(ElementOp::kLog1p, -b));
@@ -162,7 +162,8 @@ Interval RoundedTo(DType dtype, double bound) {
   const double target = Rounded(bound, dtype);
   const auto center = static_cast<float>(target);
   if (dtype == DType::f32 || dtype == DType::f64) return {center, center};
-  // By halving: floats in the order of their bits, beyond one of each side that is none of them.
+  // Finds each end by bisection: floats are ordered by their bits, and `outside` starts beyond the
+  // interval.
   const auto ordered = [](float x) {
     const auto bits = std::bit_cast<int32_t>(x);
     return bits < 0 ? std::numeric_limits<int32_t>::min() - int64_t{bits} : int64_t{bits};
@@ -187,7 +188,8 @@ bool IsOneRound(const Drawn& drawn) {
   const auto* const cut_off = std::get_if<TruncatedNormal>(&drawn.draw);
   if (cut_off == nullptr) return true;
   const TruncatedNormal& t = *cut_off;
-  // sqrt(-2 ln 2^-24) = 5.77, and sqrt(-2 ln 2^-53) = 8.57; more than rounding can add.
+  // The numbers are sqrt(-2 ln 2^-24) = 5.77 and sqrt(-2 ln 2^-53) = 8.57, increased by more than
+  // rounding can add.
   const bool wide = !IsInGroups(drawn) || drawn.dtype == DType::f64;
   const double reach = (wide ? 8.58 : 5.78) * t.std;
   return t.low < t.mean - reach && t.mean + reach < t.high;

@@ -9,8 +9,8 @@
 namespace shardinit {
 namespace {
 
-// Of MaxText (reshape_mesh_to_rings) and, for a tray of 2 x 4 chips of TPU v5e and v6e, of JAX
-// (mesh_utils).
+// The orders are those of MaxText (reshape_mesh_to_rings) and, for a tray of 2 x 4 chips of TPU v5e
+// and v6e, of JAX (mesh_utils).
 constexpr DeviceOrder kOrders[] = {
     {.name = "row_major"},
     {.name = "hybrid_ring_64x4", .devices = 256, .columns = 16, .block = 2, .has_shape = true},
@@ -27,7 +27,7 @@ int64_t Part(const DeviceLayout& layout, size_t axis) {
 int64_t DeviceOrder::At(int64_t position) const {
   if (devices == 0) return position;
   const int64_t at = position / ring(), step = position % ring();
-  const int64_t blocks = columns / block;  // Side by side.
+  const int64_t blocks = columns / block;  // side by side
   const bool is_lower = step >= block;
   const int64_t row = at / blocks * 2 + is_lower;
   return row * columns + at % blocks * block + (is_lower ? ring() - 1 - step : step);

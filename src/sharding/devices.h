@@ -1,8 +1,9 @@
-// Which device has which place in a mesh. Decides no value, no box and no file: ranks stay
-// row-major coordinates, whatever device has them.
+// Which device has which place in a mesh. This decides no value, box or file: ranks remain
+// row-major coordinates, whichever device has them.
 //
-// Devices lie in slices, fast links (ICI) within one and slow ones (DCN) between them. Of an axis
-// of n = s * m places, s parts lie on different slices and m places within each. Its index i is
+// Devices lie in slices, with fast links (ICI) within a slice and slow ones (DCN) between slices.
+// Of an axis of n = s * m places, s parts lie on different slices, and m places within each.
+// Index i is at
 //
 //   outer: part i / m, place i % m      parts follow one another, as np.block joins slices in JAX
 //                                       and MaxText
@@ -25,36 +26,35 @@ namespace shardinit {
 
 struct Mesh;
 
-// Rings of physical neighbours: the devices of a slice are a grid, row-major by id, which is taken
-// in blocks of two rows: each row-major among the others, and in it the upper row from left to
-// right, then the lower one back.
+// An order of a slice's devices that forms rings of physical neighbours. The devices are a grid,
+// row-major by id, which is divided into blocks of two rows. The blocks are row-major; within a
+// block, the upper row goes from left to right, then the lower one back.
 struct DeviceOrder {
   std::string_view name;
-  int64_t devices = 0;     // Of a slice; 0: any number, in the order of their ids.
-  int64_t columns = 0;     // Of the grid.
-  int64_t block = 0;       // Columns of a block.
+  int64_t devices = 0;     // in a slice; 0: any number, in the order of their ids
+  int64_t columns = 0;     // columns of the grid
+  int64_t block = 0;       // columns of a block
   bool has_shape = false;  // The mesh within a slice must be rings x devices of a ring.
 
   int64_t ring() const { return 2 * block; }
-  // The device at a position in the slice.
+  // Returns the device at a position in the slice.
   int64_t At(int64_t position) const;
 };
 
 // The first one is the order of ids.
 std::span<const DeviceOrder> DeviceOrders();
-const DeviceOrder* FindDeviceOrder(std::string_view name);  // Null: there is none.
+const DeviceOrder* FindDeviceOrder(std::string_view name);  // null if there is none
 
-// What a mesh says of devices.
+// A mesh's statements about devices.
 struct DeviceLayout {
-  std::vector<int64_t>
-      slices;  // Parts of each axis on different slices; empty: there is one slice.
+  std::vector<int64_t> slices;  // parts of each axis on different slices; empty for one slice
   bool inner = false;
   const DeviceOrder* order = &DeviceOrders().front();
-  // Instead of an order: the device of each rank. Shared, for it may be long.
+  // The device of each rank, which replaces the order. It is shared because it may be long.
   std::shared_ptr<const std::vector<int64_t>> ids = nullptr;
 
   int64_t slice_count() const;
-  // Whether rank r is on device r of the one slice, which nobody needs to be told.
+  // Whether rank r is on device r of the only slice, which needs no explanation.
   bool IsPlain() const { return slice_count() == 1 && !ids && order == &DeviceOrders().front(); }
 };
 
@@ -62,10 +62,10 @@ struct Device {
   int64_t id, slice;
 };
 
-inline constexpr int64_t kMaxDeviceId = (int64_t{1} << 31) - 1;  // As JAX has them.
+inline constexpr int64_t kMaxDeviceId = (int64_t{1} << 31) - 1;  // JAX's limit
 
-// Where slices divide their axes and the order fits, the devices of the ranks of a mesh, which
-// outlives this.
+// Maps the ranks of a mesh to devices. The slices must divide their axes, the order must fit, and
+// the mesh must outlive this.
 class DeviceMap {
  public:
   explicit DeviceMap(const Mesh& mesh);
@@ -73,11 +73,11 @@ class DeviceMap {
 
  private:
   const Mesh& mesh_;
-  const int64_t devices_;  // Of a slice.
+  const int64_t devices_;  // in a slice
 };
 
-// What the order of devices needs, and that the slices of the mesh are something else; empty if
-// they are that.
+// Returns a text that says what the order needs and what the mesh's slices are instead; empty if
+// the order fits.
 std::string MisfitOf(const DeviceOrder& order, const Mesh& mesh);
 
 }  // namespace shardinit

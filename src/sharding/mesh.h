@@ -10,28 +10,28 @@
 namespace shardinit {
 
 struct Mesh {
-  std::vector<std::string> axes;  // Names; no axes: one rank.
+  std::vector<std::string> axes;  // names; no axes mean one rank
   std::vector<int64_t> shape;
   DeviceLayout devices = {};
 
   int64_t world_size() const;
-  // Along an axis neighbours are this many ranks apart.
+  // Neighbours along an axis are this many ranks apart.
   int64_t StrideOf(int axis) const;
-  // Of a rank's coordinate the index along one axis, and all of them.
+  // IndexOf() returns one index of a rank's coordinate, CoordinateOf() all of them.
   int64_t IndexOf(int64_t rank, int axis) const { return rank / StrideOf(axis) % shape[axis]; }
   std::vector<int64_t> CoordinateOf(int64_t rank) const;
-  // -1: no such axis.
+  // Returns -1 if there is no such axis.
   int Find(const std::string& axis) const;
 };
 
-// A rank for each of all indices on these axes, the last of which is the fastest; at 0 on all
-// others.
+// Returns the ranks of all indices on these axes, the last of which is the fastest; the index on
+// all other axes is 0.
 std::vector<int64_t> RanksAlong(const std::vector<int>& axes, const Mesh& mesh);
 
-// `fsdp=128, tensor=4`.
+// Returns `fsdp=128, tensor=4`.
 std::string InText(const Mesh& mesh);
 
-// More ranks than any cluster has, few enough to count without overflow.
+// This is more ranks than any cluster has, and few enough to count without overflow.
 inline constexpr int64_t kMaxWorldSize = int64_t{1} << 24;
 
 }  // namespace shardinit

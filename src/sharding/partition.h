@@ -12,31 +12,31 @@
 
 namespace shardinit {
 
-// How one dimension is cut. In `segments` first, and each of these over the axes: a rank has a part
-// of every segment, as of gate and up, which lie behind one another. (DTensor's _StridedShard with
-// split_factor = segments.)
+// How one dimension is cut: into `segments` first, and each of these over the axes. So a rank has a
+// part of every segment, for example of gate and up, which lie behind one another. (This is
+// DTensor's _StridedShard with split_factor = segments.)
 //
-// If it is nested, one axis after the other cuts what those before it left to a rank, as DTensor's
-// placements do: its borders are others where the axes do not divide the dimension.
+// In a nested cut, each axis cuts what the axes before it left to a rank, as DTensor's placements
+// do. Its borders differ where the axes do not divide the dimension.
 struct DimensionCut {
   DimensionCut() = default;
   DimensionCut(std::vector<int> by) : axes(std::move(by)) {}
   DimensionCut(std::initializer_list<int> by) : axes(by) {}
 
-  std::vector<int> axes;  // Of the mesh, the major one first.
-  int64_t segments = 1;   // 1 where no axis cuts, or where it is nested.
-  // For each axis in how many segments it cuts what is left, 0 where it is as one with the axis in
-  // front of it. Empty: all axes are as one.
+  std::vector<int> axes;  // mesh axes, the major one first
+  int64_t segments = 1;   // 1 if no axis cuts, or if the cut is nested
+  // For each axis: the number of segments in which it cuts what is left, or 0 if it acts as one
+  // with the axis before it. Empty if all axes act as one.
   std::vector<int64_t> nested = {};
 
   bool operator==(const DimensionCut&) const = default;
 };
 
-// Of all dimensions of a tensor together: what bounds the boxes of one rank.
+// The limit for all dimensions of a tensor together: it bounds the number of boxes of one rank.
 inline constexpr int64_t kMaxSegments = 1 << 16;
 
-// Only ranks with one of these indices on the axis, which cuts nothing, hold any of the tensor: a
-// pipeline's stage. Ascending; not all indices of the axis.
+// Only ranks with one of these indices on the axis hold any of the tensor, as for a pipeline's
+// stage. The axis cuts nothing. The indices are ascending, and not all of the axis.
 struct Pin {
   int axis;
   std::vector<int64_t> indices;
@@ -49,30 +49,30 @@ struct PartitionSpec {
   explicit PartitionSpec(size_t dimensions) : cuts(dimensions) {}
   PartitionSpec(std::initializer_list<DimensionCut> of) : cuts(of) {}
 
-  std::vector<DimensionCut> cuts;  // One per dimension.
-  std::vector<Pin> pins = {};      // By axis, ascending.
+  std::vector<DimensionCut> cuts;  // one per dimension
+  std::vector<Pin> pins = {};      // by axis, ascending
 
   bool operator==(const PartitionSpec&) const = default;
 
-  // Of each dimension; empty if each is 1.
+  // The segments of each dimension; empty if each is 1.
   std::vector<int64_t> segments() const;
 
-  bool IsNested() const;  // Any dimension of it.
+  bool IsNested() const;  // Whether any dimension is nested.
 
-  // Whether it says more than the axes of each dimension: segments, what is nested, or pins.
+  // Whether it has more than the axes of each dimension: segments, nested axes or pins.
   bool IsExtended() const;
 };
 
-// `[fsdp, -, data+tensor]`, `[tensor in 2 segments] on pipe 0, 3`, `[tensor then fsdp]`.
+// Returns `[fsdp, -, data+tensor]`, `[tensor in 2 segments] on pipe 0, 3`, `[tensor then fsdp]`.
 std::string InText(const PartitionSpec& spec, const Mesh& mesh);
 
-// In how many parts a dimension is cut, or each of its segments.
+// Returns the number of parts of a dimension, or of each of its segments.
 int64_t PartsOf(const DimensionCut& cut, const Mesh& mesh);
 
-// What divides a dimension whose parts are all equally long.
+// Returns a number: if it divides the extent, all parts of the dimension are equally long.
 int64_t DivisorOf(const DimensionCut& cut, const Mesh& mesh);
 
-// An upper bound of the boxes that a rank has along the dimension.
+// Returns an upper bound of a rank's boxes along the dimension.
 int64_t SegmentsOf(const DimensionCut& cut);
 
 }  // namespace shardinit

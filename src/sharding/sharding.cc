@@ -60,7 +60,7 @@ int64_t Sharding::PartOf(size_t dimension, int64_t rank) const {
 
 Sharding::Interval Sharding::Chunk(int64_t extent, int64_t parts, int64_t part) {
   const int64_t width = CeilDiv(extent, parts);
-  // part * width stays below n + k: both were checked to fit.
+  // part * width stays below n + k; the caller has checked that both fit.
   const int64_t start = std::min(extent, part * width);
   return {start, std::min(extent - start, width)};
 }
@@ -72,7 +72,7 @@ std::vector<Sharding::Interval> Sharding::Take(const std::vector<Interval>& inte
   const int64_t segment = CeilDiv(n, segments);
   std::vector<Interval> taken;
   size_t i = 0;
-  int64_t before = 0;  // Elements in front of intervals[i].
+  int64_t before = 0;  // elements before intervals[i]
   for (int64_t start = 0; start < n; start += segment) {
     auto [from, length] = Chunk(std::min(segment, n - start), parts, part);
     from += start;
@@ -103,7 +103,7 @@ std::vector<Sharding::Interval> Sharding::IntervalsOf(size_t dimension, int64_t 
     } while (++a < cut.axes.size() && cut.nested[a] == 0);
     left = Take(left, segments, parts, part);
   }
-  // What lies side by side is one box.
+  // Adjacent intervals become one.
   std::vector<Interval> joined;
   for (const Interval& interval : left) {
     if (!joined.empty() && joined.back().start + joined.back().length == interval.start) {
@@ -191,13 +191,13 @@ std::vector<Sharding::Steps> Sharding::StepsOf() const {
   std::vector<Steps> all;
   for (const DimensionCut& cut : partition_.cuts) {
     Steps& steps = all.emplace_back();
-    int64_t segments = cut.segments;  // Of a step that has begun.
+    int64_t segments = cut.segments;  // segments of the next step
     for (size_t a = 0; a < cut.axes.size(); ++a) {
       if (!cut.nested.empty() && cut.nested[a] > 0) segments = cut.nested[a];
       const Step step{segments, mesh_.StrideOf(cut.axes[a]), mesh_.shape[cut.axes[a]]};
       if (step.parts == 1) continue;
       segments = 0;
-      // Two axes that follow one another are as one.
+      // Two axes that follow one another act as one.
       if (step.segments == 0 && steps.back().stride == step.stride * step.parts) {
         steps.back().stride = step.stride;
         steps.back().parts *= step.parts;
@@ -230,15 +230,15 @@ PartitionSpec Simplified(PartitionSpec partition, const Shape& shape, const Mesh
   for (size_t d = 0; d < partition.cuts.size(); ++d) {
     DimensionCut& cut = partition.cuts[d];
     if (cut.nested.empty()) continue;
-    // Of several steps, the later ones first: each as one with the one before it. What could not be
-    // joined may be when what is before it has been.
+    // Joins each step with the one before it, the later ones first. A step that could not be joined
+    // may be after an earlier one was, so this repeats.
     for (bool is_new = true; is_new;) {
       is_new = false;
       for (size_t a = cut.axes.size(); a-- > 1;) {
         if (cut.nested[a] == 0) continue;
         DimensionCut joined = cut;
         joined.nested[a] = 0;
-        // In front of it may be nothing but axes of one rank.
+        // The axes before it may all have one rank.
         const auto before = cut.axes.begin() + static_cast<ptrdiff_t>(a);
         if (PartsOf(std::vector<int>(cut.axes.begin(), before), mesh) == 1) {
           std::fill(joined.nested.begin(), joined.nested.end(), 0);
@@ -258,7 +258,7 @@ PartitionSpec Simplified(PartitionSpec partition, const Shape& shape, const Mesh
 }
 
 bool CutAlike(int64_t extent, const DimensionCut& a, const DimensionCut& b, const Mesh& mesh) {
-  // Where no axis has segments and all parts are equal, only the axes' order counts.
+  // If no axis has segments and all parts are equal, only the order of the axes counts.
   if (a.axes == b.axes && SegmentsOf(a) == 1 && SegmentsOf(b) == 1 &&
       extent % PartsOf(a, mesh) == 0) {
     return true;

@@ -1,34 +1,32 @@
-// Who holds what of one tensor: which boxes a rank holds, which ranks hold equal ones, and
-// which of them stores them. Nothing else computes ranks from coordinates or boxes.
+// The distribution of one tensor over ranks: which boxes a rank holds, which ranks hold equal
+// boxes, and which of these stores them. No other code computes ranks from coordinates or boxes.
 //
-// A PartitionSpec names, for each dimension, the mesh axes that cut it; the
-// first of several is the major one. A dimension of n elements over axes
-// (a, b) has k = |a| * |b| parts, and the rank at coordinate c holds part
+// A PartitionSpec names, for each dimension, the mesh axes that cut it; the first of several is the
+// major one. A dimension of n elements over axes (a, b) has k = |a| * |b| parts, and the rank at
+// coordinate c holds part
 //
 //   p = c[a] * |b| + c[b]     the elements [min(n, p*w), min(n, (p+1)*w)),
 //                             w = ceil(n / k)
 //
-// which is the rule of torch.chunk, DTensor's Shard and torch_xla: 10 elements
-// over 4 parts are 3, 3, 3, 1, and 5 over 4 are 2, 2, 1, 0. (JAX allows only
-// k that divides n, where all rules agree.) In s segments, the dimension is
-// first cut into s parts by the same rule, and the rank holds part p of each:
-// up to s boxes, which is the rule of DTensor's _StridedShard. With segments
-// in several dimensions a rank's boxes are all their combinations.
+// This is the rule of torch.chunk, DTensor's Shard and torch_xla: 10 elements over 4 parts are 3,
+// 3, 3, 1, and 5 over 4 are 2, 2, 1, 0. (JAX allows only k that divides n, where all rules agree.)
+// With s segments, the dimension is first cut into s parts by the same rule, and the rank holds
+// part p of each: up to s boxes, which is the rule of DTensor's _StridedShard. With segments in
+// several dimensions a rank's boxes are all their combinations.
 //
-// Nested axes go one after the other: each cuts what those before it left to the
-// rank, put side by side, into segments and these into parts, as DTensor does.
-// 10 elements over (a, b) of 2 and 2 are 3, 2, 3, 2.
+// Nested axes go one after the other: each cuts what those before it left to the rank, put side by
+// side, into segments and these into parts, as DTensor does. 10 elements over (a, b) of 2 and 2 are
+// 3, 2, 3, 2.
 //
-// Axes that cut no dimension hold replicas: of those ranks the one at
-// coordinate 0 on all such axes, which is the lowest, is the first replica.
-// Where the tensor is pinned to indices of an axis, only ranks with these
-// hold replicas, and the lowest of the indices takes the place of 0.
+// Ranks that differ only on axes that cut no dimension hold replicas. The one at coordinate 0 on
+// all such axes, which is the lowest, is the first replica. If the tensor is pinned to indices of
+// an axis, only ranks with these indices hold replicas, and the lowest of the indices takes the
+// place of 0.
 //
-// So, unless axes are nested, of the ranks that hold anything the first holds the
-// largest part of every segment, and the lowest rank at given indices of the pinned
-// axes is the first replica of everything there: no rank with these indices holds
-// more bytes. Of what is nested with segments, another rank may hold the most: 7
-// elements over 2, and each part in 3 segments over 2, are 2, 2, 3, 0.
+// So, unless axes are nested, the first rank that holds anything holds the largest part of every
+// segment. At given indices of the pinned axes, the lowest rank is the first replica of everything
+// there, and no rank with these indices holds more bytes. If nested axes have segments, another
+// rank may hold the most: 7 elements over 2, and each part in 3 segments over 2, are 2, 2, 3, 0.
 #pragma once
 
 #include <algorithm>
@@ -44,47 +42,47 @@ namespace shardinit {
 // Whether a box that several ranks hold is stored once, or by each of them.
 enum class Replicas { kDedupe, kFull };
 
-// Of what it is made from, all of which outlives it.
+// How a tensor is sharded. The constructor's arguments must outlive this.
 class Sharding {
  public:
   Sharding(const Mesh& mesh, Replicas replicas, const Shape& shape, const PartitionSpec& partition)
       : mesh_(mesh), replicas_(replicas), shape_(shape), partition_(partition) {}
 
-  // What `rank` holds: boxes with elements, in the row-major order of their segments. Together, in
-  // that order and along each dimension, they are its local tensor.
+  // Returns what `rank` holds: boxes with elements, in the row-major order of their segments. Side
+  // by side along each dimension, in that order, they are the rank's local tensor.
   std::vector<Box> BoxesOn(int64_t rank) const {
     std::vector<Box> boxes;
     FindBoxesOn(rank, &boxes);
     return boxes;
   }
-  // The same in memory that a caller has for many tensors.
+  // Finds the same boxes, in memory that a caller can use for many tensors.
   void FindBoxesOn(int64_t rank, std::vector<Box>* boxes) const;
-  // The elements of these boxes.
+  // Returns the number of elements in these boxes.
   int64_t ElementsOn(int64_t rank) const;
 
   // Whether `rank` has the indices that the tensor is pinned to.
   bool IsOn(int64_t rank) const;
-  // The first replica's rank: the lowest that holds what `rank` does, if that is anything.
+  // Returns the first replica's rank: the lowest that holds what `rank` holds, if that is anything.
   int64_t FirstHolder(int64_t rank) const;
   bool IsFirstHolder(int64_t rank) const { return IsOn(rank) && FirstHolder(rank) == rank; }
-  // How many ranks hold the same as any one does that holds anything.
+  // Returns how many ranks hold the same as any one rank that holds anything.
   int64_t holders() const;
 
-  // Whether the file of `rank` has what it holds, if that is anything.
+  // Whether the file of `rank` stores what the rank holds, if that is anything.
   bool Stores(int64_t rank) const {
     return replicas_ == Replicas::kFull ? IsOn(rank) : IsFirstHolder(rank);
   }
 
-  // How many different boxes with elements there are over all ranks.
+  // Returns how many different boxes with elements there are over all ranks.
   int64_t CountBoxes() const;
-  // Calls visit(rank, part, box) for each of them, with its first holder, ascending, of whose
-  // boxes it is number `part`.
+  // Calls visit(rank, part, box) for each of these boxes. `rank` is its first holder, ascending,
+  // and `part` its number among that rank's boxes.
   template <typename F>
   void ForEachBox(F visit) const;
 
-  // The lowest rank that holds anything.
+  // Returns the lowest rank that holds anything.
   int64_t LowestRank() const;
-  // No rank holds more.
+  // Returns a rank that holds the most.
   int64_t LargestRank() const;
 
   // Whether each rank holds the same of tensors of one shape, whatever the names of axes. Pinned
@@ -95,8 +93,8 @@ class Sharding {
   struct Interval {
     int64_t start, length;
   };
-  // A mesh axis that cuts, by its effect: of two ranks, r and r + stride, where one axis goes
-  // on, each holds the next part. 0 segments: it is as one with the step before.
+  // The effect of a mesh axis that cuts: of two ranks r and r + stride, one step apart on the axis,
+  // each holds the next part. 0 segments: the axis acts as one with the step before.
   struct Step {
     int64_t segments, stride, parts;
     bool operator==(const Step&) const = default;
@@ -108,16 +106,17 @@ class Sharding {
     bool operator==(const Place&) const = default;
   };
 
-  // Of an extent cut in `parts`.
+  // Returns part number `part` of an extent that is cut in `parts`.
   static Interval Chunk(int64_t extent, int64_t parts, int64_t part);
-  // Of what `intervals` have together, cut in segments and these in parts; none of them is empty.
+  // Returns part number `part` of the joined `intervals`, cut in segments and these in parts; none
+  // of the results is empty.
   static std::vector<Interval> Take(const std::vector<Interval>& intervals, int64_t segments,
                                     int64_t parts, int64_t part);
   std::vector<Interval> IntervalsOf(size_t dimension, int64_t rank) const;
   int64_t PartOf(size_t dimension, int64_t rank) const;
-  std::vector<Steps> StepsOf() const;    // Of each dimension.
-  std::vector<Place> PlacesOf() const;   // Of each pin.
-  std::vector<int> CuttingAxes() const;  // Ascending.
+  std::vector<Steps> StepsOf() const;    // one per dimension
+  std::vector<Place> PlacesOf() const;   // one per pin
+  std::vector<int> CuttingAxes() const;  // ascending
 
   const Mesh& mesh_;
   const Replicas replicas_;
@@ -127,7 +126,7 @@ class Sharding {
 
 template <typename F>
 void Sharding::ForEachBox(F visit) const {
-  // Only the axes that cut the tensor move; on all others the first holder is at its lowest.
+  // Only the axes that cut the tensor move; on all others the first holder is at its lowest index.
   const std::vector<int> axes = CuttingAxes();
   for (int64_t rank = LowestRank();;) {
     const std::vector<Box> boxes = BoxesOn(rank);
@@ -146,13 +145,13 @@ void Sharding::ForEachBox(F visit) const {
   }
 }
 
-// The partition in its simplest form that gives each rank the same of a tensor of this shape:
-// nested axes are as one where that has the same borders. So equal plans are equal bytes, and only
-// those have nested axes that need them.
+// Returns the simplest partition that gives each rank the same of a tensor of this shape: nested
+// axes act as one if that has the same borders. So equal plans are equal bytes, and axes are nested
+// only where needed.
 PartitionSpec Simplified(PartitionSpec partition, const Shape& shape, const Mesh& mesh);
 
-// Whether each rank holds the same of a dimension of this extent. Both have the same axes, in any
-// order.
+// Whether each rank holds the same of a dimension of this extent. Both cuts have the same axes, in
+// any order.
 bool CutAlike(int64_t extent, const DimensionCut& a, const DimensionCut& b, const Mesh& mesh);
 
 }  // namespace shardinit

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kEverything = std::numeric_limits<int64_t>::max();
 
-// Elements of dimensions `axis` and later.
+// Returns the number of elements of dimensions `axis` and later.
 int64_t ElementsFrom(const Shape& shape, size_t axis) {
   int64_t count = 1;
   for (size_t d = axis; d < shape.size(); ++d) count *= shape[d];
@@ -23,7 +23,7 @@ void Emit(Piece piece, std::vector<Piece>* out, PieceBudget* budget) {
   out->push_back(std::move(piece));
 }
 
-// `count` iterations of loop `l`, from iteration `begin` on.
+// Returns `count` iterations of loop `l`, from iteration `begin` on.
 Piece Iterations(const Piece& piece, size_t l, int64_t begin, int64_t count) {
   Piece part = piece;
   part.base += begin * part.loops[l].stride;
@@ -33,7 +33,7 @@ Piece Iterations(const Piece& piece, size_t l, int64_t begin, int64_t count) {
   return part;
 }
 
-// What the loops that count below `place` reach, and the first of them.
+// The reach of the loops that count below `place`, and the first of these loops.
 struct Low {
   int64_t base, span = 0;
   size_t loop;
@@ -58,14 +58,14 @@ void Align(const Piece& piece, int64_t place, std::vector<Piece>* out, PieceBudg
   int64_t i = 0;
   while (i<extent&& * budget> 0) {
     const int64_t at = (piece.base + i * stride) % place;
-    // Iterations that are all on one side of the next carry.
+    // These iterations are all on one side of the next carry.
     const int64_t fit = at + rest < place ? (place - 1 - rest - at) / stride + 1 : 0;
     if (fit == 0) {
       Align(Iterations(piece, low.loop, i, 1), place, out, budget);
       ++i;
       continue;
     }
-    // As many as one whole round: then there may be more rounds like it.
+    // If they are one whole round, more rounds like it may follow.
     if (place % stride == 0 && fit == place / stride && (extent - i) / fit > 1) {
       const int64_t rounds = (extent - i) / fit;
       Piece part = Iterations(piece, low.loop, i, extent - i);
@@ -84,7 +84,7 @@ void Align(const Piece& piece, int64_t place, std::vector<Piece>* out, PieceBudg
   }
 }
 
-// The parts of an aligned piece with an index below `place` in [first, last).
+// Emits the parts of an aligned piece with an index below `place` in [first, last).
 void Clip(const Piece& piece, int64_t place, int64_t first, int64_t last, std::vector<Piece>* out,
           PieceBudget* budget) {
   const Low low = LowOf(piece, place);
@@ -94,7 +94,7 @@ void Clip(const Piece& piece, int64_t place, int64_t first, int64_t last, std::v
   const int64_t rest = low.span - (extent - 1) * stride;
   // clang 14 captures a structured binding only like this.
   const auto clamp = [extent = extent](int64_t i) { return std::clamp<int64_t>(i, 0, extent); };
-  // Nested loops: iterations come one after another. Some begin outside, some end there.
+  // Loops are nested, so iterations come one after another. Some may begin or end outside.
   const int64_t begin = clamp(CeilDiv(first - low.base - rest, stride));
   const int64_t end = clamp(CeilDiv(last - low.base, stride));
   const int64_t whole_begin = std::clamp(CeilDiv(first - low.base, stride), begin, end);
@@ -110,7 +110,7 @@ void Clip(const Piece& piece, int64_t place, int64_t first, int64_t last, std::v
   }
 }
 
-// Fewer loops that say the same.
+// Merges loops without changing the piece.
 void Simplify(Piece* piece) {
   std::vector<Piece::Loop>& loops = piece->loops;
   for (size_t l = loops.size(); l-- > 1;) {
@@ -123,7 +123,7 @@ void Simplify(Piece* piece) {
   }
 }
 
-// Indices from `place` on get the place value `to`; those below move by `offset`.
+// Gives indices from `place` on the place value `to`, and moves those below by `offset`.
 void Rescale(int64_t place, int64_t to, int64_t offset, Piece* piece) {
   piece->base = piece->base / place * to + piece->base % place + offset;
   for (Piece::Loop& loop : piece->loops) {
@@ -132,7 +132,7 @@ void Rescale(int64_t place, int64_t to, int64_t offset, Piece* piece) {
   Simplify(piece);
 }
 
-// Adds to `out` what `of` has, with the place value `to` instead of `place`.
+// Adds the pieces of `of` to `out`, with the place value `to` instead of `place`.
 void Spread(const Arrangement& of, int64_t place, int64_t to, int64_t offset, Arrangement* out,
             PieceBudget* budget) {
   for (const Piece& piece : of.pieces) {
@@ -204,7 +204,7 @@ Arrangement Interleave(std::vector<Arrangement> of, size_t axis, int64_t groups,
 Arrangement Transpose(Arrangement of, const std::vector<int64_t>& axes, PieceBudget* budget) {
   const size_t rank = axes.size();
   Arrangement out;
-  std::vector<int64_t> place(rank), to(rank);  // Of a dimension, before and after.
+  std::vector<int64_t> place(rank), to(rank);  // place values before and after
   for (size_t d = 0; d < rank; ++d) {
     place[d] = ElementsFrom(of.shape, d + 1);
     out.shape.push_back(of.shape[static_cast<size_t>(axes[d])]);
@@ -212,7 +212,7 @@ Arrangement Transpose(Arrangement of, const std::vector<int64_t>& axes, PieceBud
   for (size_t d = 0; d < rank; ++d) {
     to[static_cast<size_t>(axes[d])] = ElementsFrom(out.shape, d + 1);
   }
-  // From the last dimension on: a later cut then undoes no earlier one.
+  // The order is from the last dimension to the first: then a later cut undoes no earlier one.
   for (size_t d = rank; d-- > 0;) {
     if (place[d] == 1) continue;
     std::vector<Piece> aligned;

@@ -7,7 +7,7 @@ namespace shardinit {
 
 Runs::Runs(const Shape& global, const Box& box) {
   int64_t stride = 1;
-  bool merging = true;  // Everything behind this dimension is held whole.
+  bool merging = true;  // The box holds everything after this dimension whole.
   for (size_t d = global.size(); d-- > 0;) {
     if (merging) {
       length_ *= box.shape[d];

@@ -1,5 +1,5 @@
-// Shapes and the boxes that shards are: arithmetic on indices, all checked
-// before (a shape's element count fits 63 bits).
+// Shapes and boxes (shards are boxes): arithmetic on indices. Callers have checked that a shape's
+// element count fits 63 bits.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 namespace shardinit {
 
 using Shape = std::vector<int64_t>;
-inline constexpr size_t kMaxRank = 32;  // HDF5's.
+inline constexpr size_t kMaxRank = 32;  // HDF5's limit
 
 // The elements offset[d] <= i[d] < offset[d] + shape[d] of a larger tensor.
 struct Box {
@@ -19,7 +19,7 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
-// 1 for a scalar (no dimensions).
+// The element count is 1 for a scalar (no dimensions).
 inline int64_t ElementCount(const Shape& shape) {
   int64_t count = 1;
   for (const int64_t extent : shape) count *= extent;
@@ -28,11 +28,11 @@ inline int64_t ElementCount(const Shape& shape) {
 
 inline Box WholeOf(const Shape& shape) { return {Shape(shape.size(), 0), shape}; }
 
-// How a box lies in its tensor's row-major order: `count` runs of `length`
-// consecutive elements. Runs are numbered in the box's own row-major order.
+// How a box lies in its tensor's row-major order: `count` runs of `length` consecutive elements.
+// Runs are numbered in the box's own row-major order.
 //
-// Trailing dimensions that the box holds whole merge into the run: of a
-// [4, 6, 8] tensor, the box [1:3, 2:4, :] has 2 runs of 2 * 8 elements, 48 apart.
+// Trailing dimensions that the box holds whole merge into the run. Example: of a [4, 6, 8] tensor,
+// the box [1:3, 2:4, :] has 2 runs of 2 * 8 elements, 48 apart.
 class Runs {
  public:
   // A dimension that numbers runs: neighbours in it start `stride` apart.
@@ -41,19 +41,19 @@ class Runs {
   };
 
   Runs(const Shape& global, const Box& box);
-  // Runs of `length` elements, the first from `start` on; last dimension fastest.
+  // Makes runs of `length` elements, the first from `start` on; the last dimension is the fastest.
   Runs(int64_t start, std::vector<Dimension> dimensions, int64_t length);
 
   int64_t length() const { return length_; }
   int64_t count() const { return count_; }
-  // Global linear index of the first element of run `r`.
+  // Returns the global linear index of the first element of a run.
   int64_t Start(int64_t run) const;
-  // Runs r, r + 1, … up to the returned end (exclusive) start `stride()` apart.
+  // Runs `run`, `run` + 1, … up to the returned end (exclusive) start `stride()` apart.
   int64_t EndOfStride(int64_t run) const;
   int64_t stride() const { return stride_; }
 
  private:
-  std::vector<Dimension> outer_;  // Last fastest.
+  std::vector<Dimension> outer_;  // the last is the fastest
   int64_t length_ = 1, count_ = 1, base_ = 0, stride_ = 0;
 };
 

@@ -1,7 +1,7 @@
-// The indices that a piece takes from its source are digits, as those that it has in the result
-// are (tensor/arrangement.h): the strides of its loops there are places, and each loop is a range
-// of one digit. Where the places of all pieces divide one another, pieces are boxes of one space of
-// digits, once they are cut so that none carries; and the elements of several boxes are counted by
+// The indices that a piece takes from its source are digits, like those that it has in the result
+// (tensor/arrangement.h): the strides of its loops in the source are places, and each loop is a
+// range of one digit. If the places of all pieces divide one another, and pieces are cut so that
+// none carries, they are boxes of one space of digits. The elements of several boxes are counted by
 // halving the space until one box fills a part of it, or none is left.
 #include "tensor/coverage.h"
 
@@ -14,10 +14,10 @@
 namespace shardinit {
 namespace {
 
-constexpr PieceBudget kMostBoxes = 8 << 20;       // Of pieces that were cut.
-constexpr int64_t kMostSteps = int64_t{1} << 31;  // A step is a box in a part of the space.
+constexpr PieceBudget kMostBoxes = 8 << 20;       // counted in cut pieces
+constexpr int64_t kMostSteps = int64_t{1} << 31;  // A step tests a box in a part of the space.
 
-// A piece's indices in its source, first to last.
+// A piece's first and last index in its source.
 struct Extent {
   int64_t first, last;
   const Piece* piece;
@@ -29,7 +29,7 @@ Extent ExtentOf(const Piece& piece) {
   return {piece.from, last, &piece};
 }
 
-// What the piece takes, as a piece in the source's own order.
+// Returns what the piece takes, as a piece in the source's own order.
 Piece TakenBy(const Piece& piece, int64_t origin) {
   Piece taken{.base = piece.from - origin, .loops = {}};
   for (const Piece::Loop& loop : piece.loops) taken.loops.push_back({loop.extent, loop.from, 0});
@@ -38,10 +38,10 @@ Piece TakenBy(const Piece& piece, int64_t origin) {
   return taken;
 }
 
-// Strides that divide one another, ascending from 1; of those that do not, the ones of most
-// iterations stay.
+// Returns strides that divide one another, ascending from 1. Of strides that do not, those with the
+// most iterations stay.
 std::vector<int64_t> PlacesOf(const std::vector<Piece>& pieces) {
-  std::map<int64_t, int64_t> iterations;  // By stride.
+  std::map<int64_t, int64_t> iterations;  // by stride
   for (const Piece& piece : pieces) {
     for (const Piece::Loop& loop : piece.loops) iterations[loop.stride] += loop.extent;
   }
@@ -59,7 +59,7 @@ std::vector<int64_t> PlacesOf(const std::vector<Piece>& pieces) {
   return places;
 }
 
-// Takes apart the loops whose strides are no places.
+// Unrolls the loops whose strides are no places.
 void Unroll(const Piece& piece, size_t loop, const std::vector<int64_t>& places,
             std::vector<Piece>* out, PieceBudget* budget) {
   const auto is_place = [&](const Piece::Loop& l) {
@@ -78,7 +78,7 @@ void Unroll(const Piece& piece, size_t loop, const std::vector<int64_t>& places,
   }
 }
 
-// Boxes of as many dimensions as there are places, the first of which is the last dimension.
+// Boxes with one dimension per place. Dimension 0 belongs to the smallest place.
 class Boxes {
  public:
   Boxes(const std::vector<Piece>& pieces, const std::vector<int64_t>& places)
@@ -98,7 +98,7 @@ class Boxes {
     }
   }
 
-  // Of the cells in any of them; none: that would take too long.
+  // Counts the cells in any of the boxes. Returns nothing if that would take too long.
   std::optional<int64_t> Count() {
     std::vector<uint32_t> all(count_);
     std::vector<Range> space(dimensions_, {std::numeric_limits<int64_t>::max(), 0});
@@ -151,7 +151,8 @@ class Boxes {
     return count;
   }
 
-  // The dimension in which most boxes begin or end within the space, and the middle of these ends.
+  // Returns the dimension in which most boxes begin or end within the space, and the median of
+  // these ends.
   std::pair<size_t, int64_t> MiddleOf(const std::vector<Range>& space,
                                       const std::vector<uint32_t>& boxes) const {
     size_t dimension = 0;
@@ -214,7 +215,8 @@ std::optional<int64_t> CountHeld(std::span<const Piece* const> pieces) {
   });
   int64_t held = 0;
   for (size_t begin = 0, end; begin < extents.size(); begin = end) {
-    // Those that may have an element in common; a run without gaps makes others needless.
+    // These pieces may have common elements. If the first is a run without gaps that reaches as far
+    // as all, the others add nothing.
     const Extent& first = extents[begin];
     int64_t last = first.last;
     for (end = begin + 1; end < extents.size() && extents[end].first <= last; ++end) {

@@ -9,9 +9,9 @@
 
 namespace shardinit {
 
-// How many different elements of their source the pieces have: those of several pieces count
-// once. The pieces are of one source. None: they overlap in so many ways that it would take
-// minutes to tell.
+// Returns how many different elements of their source the pieces have: elements in several pieces
+// count once. All pieces have the same source. Returns nothing if they overlap in so many ways that
+// the count would take minutes.
 std::optional<int64_t> CountHeld(std::span<const Piece* const> pieces);
 
 }  // namespace shardinit

@@ -10,7 +10,7 @@
 namespace shardinit {
 namespace {
 
-// The exponent of the largest finite number.
+// Returns the exponent of the largest finite number.
 int GreatestExponent(const DTypeInfo& info) {
   const int bias = (1 << (info.exponent_bits - 1)) - 1;
   return info.kind == DTypeKind::kFiniteFloat ? bias + 1 : bias;
@@ -23,7 +23,9 @@ double LargestOf(DType dtype) {
   switch (info.kind) {
     case DTypeKind::kFloat:
     case DTypeKind::kFiniteFloat: {
-      const int numbers_after = info.kind == DTypeKind::kFiniteFloat ? 2 : 1;  // Up to 2^(e + 1).
+      const int numbers_after =
+          info.kind == DTypeKind::kFiniteFloat ? 2 : 1;  // units from the largest number
+                                                         // to 2^(e + 1)
       return std::ldexp(2 - std::ldexp(numbers_after, -info.mantissa_bits), GreatestExponent(info));
     }
     case DTypeKind::kSigned:
@@ -45,8 +47,8 @@ double LowestOf(DType dtype) {
 
 float LargestRounded(DType dtype) {
   if (dtype == DType::f32) return std::numeric_limits<float>::max();
-  // Half a unit above the largest number is a tie, and goes to the even one: to
-  // infinity, but for a finite float to the largest number, which is even.
+  // Half a unit above the largest number is a tie, which goes to the even number. That is infinity,
+  // but for a type without infinities it is the largest number.
   const DTypeInfo& info = InfoOf(dtype);
   const double unit = std::ldexp(1, GreatestExponent(info) - info.mantissa_bits);
   const auto tie = static_cast<float>(LargestOf(dtype) + unit / 2);
@@ -94,7 +96,7 @@ std::optional<DType> FindDTypeByOtherName(std::string_view name) {
       {"uint64", DType::u64},        {"boolean", DType::boolean},
       {"bool_", DType::boolean},
   };
-  // `torch.`, `np.`, `jax.numpy.`.
+  // This removes `torch.`, `np.` or `jax.numpy.`.
   if (const size_t dot = name.rfind('.'); dot != name.npos) {
     name.remove_prefix(dot + 1);
     if (const auto dtype = FindDType(name)) return dtype;

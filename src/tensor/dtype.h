@@ -17,21 +17,21 @@ enum class DType : uint8_t {
 };
 
 enum class DTypeKind : uint8_t {
-  kFloat,        // As IEEE 754 lays them out.
-  kFiniteFloat,  // The same, but without infinities: the numbers of the largest
-                 // exponent are finite, all but the last, which is NaN.
-  kSigned,       // Two's complement.
+  kFloat,        // laid out as in IEEE 754
+  kFiniteFloat,  // The same, but without infinities: the numbers of the largest exponent are
+                 // finite, all but the last, which is NaN.
+  kSigned,       // two's complement
   kUnsigned,
-  kBool,  // A byte, 0 or 1.
+  kBool,  // a byte, 0 or 1
 };
 
 struct DTypeInfo {
   DType dtype;
-  std::string_view name;  // As specs and checkpoints write it: `bf16`.
+  std::string_view name;  // as specs and checkpoints write it: `bf16`
   DTypeKind kind;
   int bytes;
-  // The layout of a float that HDF5 is told: all have the sign on top, then the
-  // exponent, then the mantissa, with an implied leading one.
+  // The layout of a float, as HDF5 is told. All floats have the sign on top, then the exponent,
+  // then the mantissa with an implied leading one.
   int exponent_bits;
   int mantissa_bits;
 
@@ -50,22 +50,21 @@ inline constexpr DTypeInfo kDTypes[] = {
 constexpr const DTypeInfo& InfoOf(DType dtype) { return kDTypes[static_cast<int>(dtype)]; }
 constexpr std::span<const DTypeInfo> DTypes() { return kDTypes; }
 
-// The smallest and the largest number that a spec may put into an element.
-// Floats: the finite ones. Integers: those of the type, but of 64 bits only
-// those that are not 2^53 or more from 0: specs compute in f64, where what is
-// larger may be the rounding of another whole number.
+// The smallest and the largest number that a spec may put into an element. For floats these are the
+// finite limits; for integers those of the type. 64-bit integers must also be less than 2^53 from
+// 0: specs compute in f64, where a larger number may be the rounding of another whole number.
 double LowestOf(DType dtype);
 double LargestOf(DType dtype);
 // The largest f32 that rounds to a finite number of a float of at most 32 bits.
 float LargestRounded(DType dtype);
-// Whether an element can be `value`, rounded if the type is a float: finite and,
-// for an integer, whole and between the limits.
+// Whether an element can be `value`, rounded if the type is a float: the value is finite and, for
+// an integer, whole and between the limits.
 bool Holds(DType dtype, double value);
-// Of an integer, for messages: "whole numbers from -128 to 127".
+// Describes what an integer type holds, for messages: "whole numbers from -128 to 127".
 std::string WhatItHolds(DType dtype);
 
 std::optional<DType> FindDType(std::string_view name);
-// By a name that PyTorch, NumPy or JAX gives it (`torch.bfloat16`), for "did you mean".
+// Finds a type by its name in PyTorch, NumPy or JAX (`torch.bfloat16`), for "did you mean".
 std::optional<DType> FindDTypeByOtherName(std::string_view name);
 std::vector<std::string> DTypeNames();
 

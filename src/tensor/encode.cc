@@ -109,7 +109,7 @@ void EncodeMissing(DType dtype, void* out) {
   if (dtype == DType::f32 || dtype == DType::f64) {
     return Encode(std::numeric_limits<float>::quiet_NaN(), dtype, out);
   }
-  // The sign bit against all others: NaN, or the lowest integer.
+  // The sign bit differs from all others, which gives NaN or the lowest integer.
   const DTypeInfo& info = InfoOf(dtype);
   auto* bytes = static_cast<uint8_t*>(out);
   std::fill_n(bytes, info.bytes, info.kind == DTypeKind::kSigned ? 0 : 0xFF);

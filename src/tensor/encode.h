@@ -1,6 +1,5 @@
-// Numbers → storage: the readable reference that the kernels are tested
-// against, and what writes single elements. Little-endian. An f32 is rounded
-// once, to nearest even.
+// Numbers → storage: the readable reference that the kernels are tested against, and the code that
+// writes single elements. Storage is little-endian. An f32 is rounded once, to nearest even.
 #pragma once
 
 #include <bit>
@@ -14,15 +13,16 @@ namespace shardinit {
 static_assert(std::endian::native == std::endian::little,
               "shardinit runs on little-endian machines only: here its files would be wrong");
 
-// What rounding to a float of less exponent bits than f32 needs to know; in terms
-// of the bits of f32 numbers where nothing else is said.
+// Constants for rounding to a float with fewer exponent bits than f32. They are bits of f32 numbers
+// unless a comment says otherwise.
 template <DType dtype>
 struct SmallFloat {
   static constexpr DTypeInfo kInfo = InfoOf(dtype);
   static constexpr bool kHasInfinity = kInfo.kind == DTypeKind::kFloat;
   static constexpr int kBias = (1 << (kInfo.exponent_bits - 1)) - 1;
-  static constexpr int kDropped = 23 - kInfo.mantissa_bits;  // Bits of the mantissa.
-  // Its own code: the first that is no finite number; infinity where there is one.
+  static constexpr int kDropped = 23 - kInfo.mantissa_bits;  // mantissa bits
+  // A code of the small type: the first that is no finite number, which is infinity if there is
+  // one.
   static constexpr uint32_t kFirstNotFinite = kHasInfinity ? ((1u << kInfo.exponent_bits) - 1)
                                                                  << kInfo.mantissa_bits
                                                            : (1u << (8 * kInfo.bytes - 1)) - 1;
@@ -31,15 +31,15 @@ struct SmallFloat {
 
   static constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kBias) << 23;
   static constexpr uint32_t kSmallestNormal = kRebias + (1u << 23);
-  // The number that kFirstNotFinite would be, were it one more finite number.
+  // The number that kFirstNotFinite would encode if it were finite.
   static constexpr uint32_t kBeyond = kRebias + (kFirstNotFinite << kDropped);
-  // The power of two whose last place is the smallest subnormal number.
+  // The power of two whose unit in the last place is the smallest subnormal number.
   static constexpr uint32_t kPower = kRebias + (static_cast<uint32_t>(1 + kDropped) << 23);
 };
 
-// NaN stays NaN, overflow goes to infinity, or to NaN where there is none (f8e4m3fn).
+// NaN stays NaN. Overflow gives infinity, or NaN in a type without infinities (f8e4m3fn).
 uint16_t EncodeBf16(float value);
-uint16_t EncodeF16(float value);  // These three keep subnormals.
+uint16_t EncodeF16(float value);  // f16 and both f8 types keep subnormals.
 uint8_t EncodeF8E4M3Fn(float value);
 uint8_t EncodeF8E5M2(float value);
 float DecodeBf16(uint16_t bits);
@@ -49,13 +49,13 @@ float DecodeF8E5M2(uint8_t bits);
 
 // Writes one element of the float type `dtype` to `out`; f64 holds the f32 value.
 void Encode(float value, DType dtype, void* out);
-// The same of a number that is not drawn: f64 and integers hold it itself, other
-// floats what it is as an f32. An integer must hold it (tensor/dtype.h).
+// Writes a number that is not drawn. f64 and integers hold it itself, other floats hold its f32
+// value. An integer type must be able to hold it (tensor/dtype.h).
 void EncodeNumber(double value, DType dtype, void* out);
-// What a piece that is missing reads as: NaN. Integers have none and take their
-// least plausible number: the lowest if signed, else all bits set, of bool too.
+// Writes what a missing piece reads as: NaN. Integers have no NaN and take their least plausible
+// number: the lowest if signed, else all bits set; bool does, too.
 void EncodeMissing(DType dtype, void* out);
-// The stored element as a double (exact but for i64 and u64 beyond 2^53).
+// Returns the stored element as a double (exact but for i64 and u64 beyond 2^53).
 double Decode(const void* in, DType dtype);
 
 }  // namespace shardinit

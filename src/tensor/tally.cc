@@ -12,7 +12,7 @@
 namespace shardinit {
 namespace {
 
-constexpr int kDropped = 14;  // Bits of an f32 that its bin does not depend on.
+constexpr int kDropped = 14;  // low bits of an f32 that its bin does not depend on
 
 size_t TableSize(DType dtype) {
   const int bytes = InfoOf(dtype).bytes;
@@ -27,7 +27,7 @@ double ValueOf(uint64_t bits, DType dtype) {
 
 double Halfway(double a, double b) { return a / 2 + b / 2; }
 
-// The values of a narrow type, ascending.
+// The values of a type of at most 16 bits, ascending.
 struct Value {
   double value;
   uint32_t bits;
@@ -47,7 +47,7 @@ const std::vector<Value>& ValuesOf(DType dtype) {
   return values;
 }
 
-// Eight sums in turn, added up in one order, whatever the processor does at once.
+// Eight sums take turns and are added up in one order, however many the processor adds at once.
 constexpr int kLanes = 8;
 
 template <typename T, typename F>
@@ -71,7 +71,7 @@ Moments MomentsOf(const T* values, int64_t count) {
     std::vector<T> finite;
     std::copy_if(values, values + count, std::back_inserter(finite),
                  [](T x) { return std::isfinite(x); });
-    // Else finite values whose sum is not.
+    // Otherwise all values are finite, and only their sum is not.
     if (std::ssize(finite) < count) return MomentsOf(finite.data(), std::ssize(finite));
   }
   moments.count = count;
@@ -150,7 +150,7 @@ Moments Tally::Add(const void* elements, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     values[static_cast<size_t>(i)] = Decode(in + i * InfoOf(dtype_).bytes, dtype_);
   }
-  // What f32 cannot hold counts as its largest number, unless it is infinite.
+  // A value that f32 cannot hold counts as f32's largest number, unless it is infinite.
   constexpr auto kMost = static_cast<double>(std::numeric_limits<float>::max());
   count_by([&](int64_t i) {
     const double value = values[static_cast<size_t>(i)];
