@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -112,148 +113,111 @@ class Machine {
     stack_.push_back(known->second);
   }
 
+  void RequireProtocol(uint64_t version) const {
+    if (version < 2 || version > 5) Refuse(fmt::format("protocol {}", version));
+  }
+  void PushLong(std::string_view bytes) {
+    if (bytes.size() > sizeof(int64_t)) Refuse("a number of more than 64 bits");
+    int64_t value = !bytes.empty() && static_cast<int8_t>(bytes.back()) < 0 ? -1 : 0;
+    memcpy(&value, bytes.data(), bytes.size());
+    PushInt(value);
+  }
+  void PushGlobal() {
+    const std::string module = Line();
+    Push(Kind::kGlobal)->text = module + "." + Line();
+  }
+  void JoinGlobal() {
+    const std::vector<Value*> names = PopItems(2);
+    if (names[0]->kind != Kind::kText || names[1]->kind != Kind::kText) Refuse("a name");
+    // A pickle may recall both any number of times with few bytes.
+    const size_t length = names[0]->text.size() + names[1]->text.size();
+    if (length > joined_left_) Refuse("its names are longer than the file");
+    joined_left_ -= length;
+    Push(Kind::kGlobal)->text = names[0]->text + "." + names[1]->text;
+  }
+  void Build() {
+    Value* const state = Pop();
+    Value* const object = Pop();
+    if (object->kind != Kind::kObject) Refuse("a state of what is no object");
+    object->items.push_back(state);
+    stack_.push_back(object);
+  }
+
+  struct Operation {
+    char opcode;
+    int bytes;  // The number that stands behind the opcode has so many.
+    void (*run)(Machine& machine, uint64_t number);
+  };
+
+  static const Operation* Find(char opcode) {
+    static constexpr auto kSkip = [](Machine&, uint64_t) {};
+    static constexpr auto kNone = [](Machine& m, uint64_t) { m.Push(Kind::kNone); };
+    static constexpr auto kSkipBytes = [](Machine& m, uint64_t n) {
+      m.Take(n), m.Push(Kind::kNone);
+    };
+    static constexpr auto kInt = [](Machine& m, uint64_t n) { m.PushInt(static_cast<int64_t>(n)); };
+    static constexpr auto kText = [](Machine& m, uint64_t n) { m.PushText(m.Take(n)); };
+    static constexpr auto kObject = [](Machine& m, uint64_t) {
+      m.PushItems(Kind::kObject, m.PopItems(2));
+    };
+    static constexpr auto kMemorize = [](Machine& m, uint64_t n) { m.Memorize(n); };
+    static constexpr auto kRecall = [](Machine& m, uint64_t n) { m.Recall(n); };
+    static constexpr Operation kOperations[] = {
+        {'\x80', 1, [](Machine& m, uint64_t n) { m.RequireProtocol(n); }},  // PROTO
+        {'\x95', 8, kSkip},                                                 // FRAME
+        {'N', 0, kNone},
+        {'\x8f', 0, kNone},                                                      // EMPTY_SET
+        {'G', 0, [](Machine& m, uint64_t) { m.Take(8), m.Push(Kind::kNone); }},  // BINFLOAT
+        {'C', 1, kSkipBytes},                                                    // SHORT_BINBYTES
+        {'B', 4, kSkipBytes},                                                    // BINBYTES
+        {'\x88', 0, [](Machine& m, uint64_t) { m.Push(Kind::kBool)->number = 1; }},
+        {'\x89', 0, [](Machine& m, uint64_t) { m.Push(Kind::kBool)->number = 0; }},
+        {'K', 1, kInt},
+        {'M', 2, kInt},
+        {'J', 4,
+         [](Machine& m, uint64_t n) { m.PushInt(static_cast<int32_t>(static_cast<uint32_t>(n))); }},
+        {'\x8a', 1, [](Machine& m, uint64_t n) { m.PushLong(m.Take(n)); }},  // LONG1
+        {'X', 4, kText},
+        {'\x8c', 1, kText},  // SHORT_BINUNICODE
+        {'\x8d', 8, kText},  // BINUNICODE8
+        {'c', 0, [](Machine& m, uint64_t) { m.PushGlobal(); }},
+        {'\x93', 0, [](Machine& m, uint64_t) { m.JoinGlobal(); }},  // STACK_GLOBAL
+        {'(', 0, [](Machine& m, uint64_t) { m.marks_.push_back(m.stack_.size()); }},
+        {')', 0, [](Machine& m, uint64_t) { m.Push(Kind::kTuple); }},
+        {'\x85', 0, [](Machine& m, uint64_t) { m.PushItems(Kind::kTuple, m.PopItems(1)); }},
+        {'\x86', 0, [](Machine& m, uint64_t) { m.PushItems(Kind::kTuple, m.PopItems(2)); }},
+        {'\x87', 0, [](Machine& m, uint64_t) { m.PushItems(Kind::kTuple, m.PopItems(3)); }},
+        {'t', 0, [](Machine& m, uint64_t) { m.PushItems(Kind::kTuple, m.PopToMark()); }},
+        {']', 0, [](Machine& m, uint64_t) { m.Push(Kind::kList); }},
+        {'a', 0, [](Machine& m, uint64_t) { m.Add(Kind::kList, m.PopItems(1)); }},
+        {'e', 0, [](Machine& m, uint64_t) { m.Add(Kind::kList, m.PopToMark()); }},
+        {'\x90', 0, [](Machine& m, uint64_t) { m.PopToMark(); }},  // ADDITEMS
+        {'}', 0, [](Machine& m, uint64_t) { m.Push(Kind::kDict); }},
+        {'s', 0, [](Machine& m, uint64_t) { m.Add(Kind::kDict, m.PopItems(2)); }},
+        {'u', 0, [](Machine& m, uint64_t) { m.Add(Kind::kDict, m.PopToMark()); }},
+        {'R', 0, kObject},     // REDUCE
+        {'\x81', 0, kObject},  // NEWOBJ
+        {'b', 0, [](Machine& m, uint64_t) { m.Build(); }},
+        {'Q', 0, [](Machine& m, uint64_t) { m.PushItems(Kind::kPersistent, m.PopItems(1)); }},
+        {'q', 1, kMemorize},
+        {'r', 4, kMemorize},
+        {'\x94', 0, [](Machine& m, uint64_t) { m.Memorize(m.memo_.size()); }},  // MEMOIZE
+        {'h', 1, kRecall},
+        {'j', 4, kRecall},
+        {'0', 0, [](Machine& m, uint64_t) { m.Pop(); }},
+    };
+    const auto found =
+        std::find_if(std::begin(kOperations), std::end(kOperations),
+                     [opcode](const Operation& row) { return row.opcode == opcode; });
+    return found == std::end(kOperations) ? nullptr : found;
+  }
+
   void Step(char opcode) {
-    switch (opcode) {
-      case '\x80':  // PROTO
-        if (const uint64_t version = Natural(1); version < 2 || version > 5) {
-          Refuse(fmt::format("protocol {}", version));
-        }
-        return;
-      case '\x95':  // FRAME
-        Natural(8);
-        return;
-      case 'N':
-      case '\x8f':  // EMPTY_SET
-        Push(Kind::kNone);
-        return;
-      case 'G':  // BINFLOAT
-        Take(8);
-        Push(Kind::kNone);
-        return;
-      case 'C':  // SHORT_BINBYTES
-        Take(Natural(1));
-        Push(Kind::kNone);
-        return;
-      case 'B':  // BINBYTES
-        Take(Natural(4));
-        Push(Kind::kNone);
-        return;
-      case '\x88':
-      case '\x89':
-        Push(Kind::kBool)->number = opcode == '\x88';
-        return;
-      case 'K':
-        PushInt(static_cast<int64_t>(Natural(1)));
-        return;
-      case 'M':
-        PushInt(static_cast<int64_t>(Natural(2)));
-        return;
-      case 'J':
-        PushInt(static_cast<int32_t>(static_cast<uint32_t>(Natural(4))));
-        return;
-      case '\x8a': {  // LONG1
-        const std::string_view bytes = Take(Natural(1));
-        if (bytes.size() > sizeof(int64_t)) Refuse("a number of more than 64 bits");
-        int64_t value = !bytes.empty() && static_cast<int8_t>(bytes.back()) < 0 ? -1 : 0;
-        memcpy(&value, bytes.data(), bytes.size());
-        PushInt(value);
-        return;
-      }
-      case 'X':
-        PushText(Take(Natural(4)));
-        return;
-      case '\x8c':  // SHORT_BINUNICODE
-        PushText(Take(Natural(1)));
-        return;
-      case '\x8d':  // BINUNICODE8
-        PushText(Take(Natural(8)));
-        return;
-      case 'c': {  // GLOBAL
-        const std::string module = Line();
-        Push(Kind::kGlobal)->text = module + "." + Line();
-        return;
-      }
-      case '\x93': {  // STACK_GLOBAL
-        const std::vector<Value*> names = PopItems(2);
-        if (names[0]->kind != Kind::kText || names[1]->kind != Kind::kText) Refuse("a name");
-        // A pickle may recall both any number of times with few bytes.
-        const size_t length = names[0]->text.size() + names[1]->text.size();
-        if (length > joined_left_) Refuse("its names are longer than the file");
-        joined_left_ -= length;
-        Push(Kind::kGlobal)->text = names[0]->text + "." + names[1]->text;
-        return;
-      }
-      case '(':
-        marks_.push_back(stack_.size());
-        return;
-      case ')':
-        Push(Kind::kTuple);
-        return;
-      case '\x85':
-      case '\x86':
-      case '\x87':
-        PushItems(Kind::kTuple, PopItems(static_cast<size_t>(opcode - '\x84')));
-        return;
-      case 't':
-        PushItems(Kind::kTuple, PopToMark());
-        return;
-      case ']':
-        Push(Kind::kList);
-        return;
-      case 'a':
-        Add(Kind::kList, PopItems(1));
-        return;
-      case 'e':
-        Add(Kind::kList, PopToMark());
-        return;
-      case '\x90':  // ADDITEMS
-        PopToMark();
-        return;
-      case '}':
-        Push(Kind::kDict);
-        return;
-      case 's':
-        Add(Kind::kDict, PopItems(2));
-        return;
-      case 'u':
-        Add(Kind::kDict, PopToMark());
-        return;
-      case 'R':     // REDUCE
-      case '\x81':  // NEWOBJ
-        PushItems(Kind::kObject, PopItems(2));
-        return;
-      case 'b': {  // BUILD
-        Value* const state = Pop();
-        Value* const object = Pop();
-        if (object->kind != Kind::kObject) Refuse("a state of what is no object");
-        object->items.push_back(state);
-        stack_.push_back(object);
-        return;
-      }
-      case 'Q':  // BINPERSID
-        PushItems(Kind::kPersistent, PopItems(1));
-        return;
-      case 'q':
-        Memorize(Natural(1));
-        return;
-      case 'r':
-        Memorize(Natural(4));
-        return;
-      case '\x94':  // MEMOIZE
-        Memorize(memo_.size());
-        return;
-      case 'h':
-        Recall(Natural(1));
-        return;
-      case 'j':
-        Recall(Natural(4));
-        return;
-      case '0':
-        Pop();
-        return;
-      default:
-        Refuse(fmt::format("opcode 0x{:02x}", static_cast<uint8_t>(opcode)));
-    }
+    const Operation* const operation = Find(opcode);
+    if (operation == nullptr) Refuse(fmt::format("opcode 0x{:02x}", static_cast<uint8_t>(opcode)));
+    const uint64_t number =
+        operation->bytes > 0 ? Natural(static_cast<size_t>(operation->bytes)) : 0;
+    operation->run(*this, number);
   }
 
   std::string_view in_;
