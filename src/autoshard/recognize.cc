@@ -112,22 +112,34 @@ class Recognizer {
   void CountTensors(const std::vector<StepTensor>& tensors) {
     std::vector<std::set<std::string_view>> layers(stages_);
     for (StepWeight& weight : model_.weights) weight.held.resize(stages_);
+    // What all stages hold is counted once, for there may be as many stages as tensors.
+    std::set<std::string_view> layers_of_all;
+    std::vector<double> held_by_all(model_.weights.size());
     for (const StepTensor& tensor : tensors) {
       StepWeight& weight = model_.weights[tensor.weight];
       const Places places = PlacesOf(tensor.path);
       weight.is_in_layer |= !places.inner.empty();
       const double part = weight.is_list ? 1 / static_cast<double>(weight.shape[0]) : 1;
       weight.count += part;
-      for (size_t s = 0; s < stages_; ++s) {
-        const auto& of = tensor.stages;
-        if (!of.empty() && std::find(of.begin(), of.end(), s) == of.end()) continue;
+      if (tensor.stages.empty()) {
+        held_by_all[tensor.weight] += part;
+        if (!places.layer.empty()) layers_of_all.insert(places.layer);
+      }
+      for (const size_t s : tensor.stages) {
         weight.held[s] += part;
         if (!places.layer.empty()) layers[s].insert(places.layer);
       }
     }
+    for (size_t w = 0; w < model_.weights.size(); ++w) {
+      for (double& held : model_.weights[w].held) held += held_by_all[w];
+    }
     model_.layers.clear();
     for (size_t s = 0; s < stages_; ++s) {
-      model_.layers.push_back(std::max(1., static_cast<double>(layers[s].size())));
+      const auto own =
+          std::count_if(layers[s].begin(), layers[s].end(),
+                        [&](std::string_view layer) { return layers_of_all.count(layer) == 0; });
+      model_.layers.push_back(
+          std::max(1., static_cast<double>(own) + static_cast<double>(layers_of_all.size())));
       for (const StepWeight& weight : model_.weights) {
         if (weight.held[s] > 0) model_.layers[s] = std::max(model_.layers[s], weight.layers);
       }

@@ -114,20 +114,21 @@ class StepBuilder {
 
   // Returns the stages whose ranks hold the tensor; empty: all.
   std::vector<size_t> StagesOf(const Tensor& tensor, size_t all) const {
-    std::vector<size_t> stages;
-    if (tensor.partition.pins.empty()) return stages;
-    for (size_t stage = 0; stage < all; ++stage) {
-      size_t rest = stage;
-      bool holds = true;
-      for (const size_t a : stage_axes_) {
-        const auto index = static_cast<int64_t>(rest % static_cast<size_t>(mesh_.shape[a]));
-        rest /= static_cast<size_t>(mesh_.shape[a]);
-        for (const Pin& pin : tensor.partition.pins) {
-          holds &= pin.axis != static_cast<int>(a) ||
-                   std::count(pin.indices.begin(), pin.indices.end(), index) > 0;
-        }
+    if (tensor.partition.pins.empty()) return {};
+    std::vector<size_t> stages = {0};
+    size_t stride = 1;
+    for (const size_t a : stage_axes_) {
+      const auto extent = static_cast<size_t>(mesh_.shape[a]);
+      const auto pin = std::find_if(tensor.partition.pins.begin(), tensor.partition.pins.end(),
+                                    [a](const Pin& p) { return p.axis == static_cast<int>(a); });
+      const bool is_pinned = pin != tensor.partition.pins.end();
+      std::vector<size_t> further;
+      for (size_t i = 0; i < (is_pinned ? pin->indices.size() : extent); ++i) {
+        const size_t index = is_pinned ? static_cast<size_t>(pin->indices[i]) : i;
+        for (const size_t stage : stages) further.push_back(stage + index * stride);
       }
-      if (holds) stages.push_back(stage);
+      stages = std::move(further);
+      stride *= extent;
     }
     if (stages.size() == all) stages.clear();
     return stages;

@@ -193,7 +193,10 @@ def write(case, folder):
     begin, end, quote = found[case["place"] * len(found) // 1000]
     other = text[:begin] + case["number"].replace('"', quote) + text[end:]
     (write_header if is_header else pathlib.Path.write_text)(path, other)
-    return json.loads(other) != json.loads(text)
+    try:
+        return json.loads(other) != json.loads(text)
+    except ValueError:  # such as a digit of 0.02 replaced by -1
+        return True
 
 
 def limit():
