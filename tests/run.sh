@@ -13,7 +13,7 @@
 #   unit       the unit tests (needs build)
 #   fast       what most mistakes break: the unit tests and the quick command tests (needs build)
 #   clang      a build with clang, and its unit tests
-#   O0         builds with clang -O0, every file alone, and with g++ -O0
+#   O0         builds with clang -O0 and with g++ -O0, every file alone
 #   aarch64    a build for aarch64, which runs here under qemu
 #   commands   all command tests (needs build; compares with the builds named before it)
 set -eu
@@ -67,11 +67,11 @@ Build() {
   cmake --build --preset "$preset" --parallel "$jobs" ${1:+--target "$@"}
 }
 
-# What is installed, in build/NAME, without an optimizer: a compiler for C and one for C++, and whether
-# files are compiled together. Warnings are errors.
+# What is installed, in build/NAME, without an optimizer, by a compiler for C and one for C++: each file
+# compiled alone, so that each includes what it uses, and warnings are errors.
 Variant() {
   cmake -S . -B "build/$1" -G Ninja -DBUILD_TESTING=OFF -DCMAKE_BUILD_TYPE=None \
-    -DCMAKE_C_COMPILER="$2" -DCMAKE_CXX_COMPILER="$3" -DCMAKE_UNITY_BUILD="$4" \
+    -DCMAKE_C_COMPILER="$2" -DCMAKE_CXX_COMPILER="$3" \
     -DCMAKE_CXX_FLAGS='-O0 -Werror' || return
   cmake --build "build/$1" --parallel "$jobs" --target shardinit shardinit_library
 }
@@ -147,9 +147,8 @@ for phase in ${*:-$all}; do
     clang) Step 'build with clang' Build clang
            others="$others build/clang/src/shardinit"
            Tests 'unit tests, clang' UnitTests clang ;;
-    O0) # Each file alone once, so that each includes what it uses.
-        Step 'build with clang -O0' Variant clang-O0 clang clang++ OFF
-        Step 'build with g++ -O0' Variant gcc-O0 gcc g++ ON
+    O0) Step 'build with clang -O0' Variant clang-O0 clang clang++
+        Step 'build with g++ -O0' Variant gcc-O0 gcc g++
         others="$others build/clang-O0/src/shardinit build/gcc-O0/src/shardinit" ;;
     aarch64) Step 'build for aarch64' Aarch64
              others="$others build/aarch64/run/shardinit" ;;
