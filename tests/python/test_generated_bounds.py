@@ -170,8 +170,10 @@ def in_lines(draw):
 def in_files(draw):
     folder, name = draw(st.sampled_from(FILES))
     kind = folder if folder in READS else "export"
+    # 2^18 layers of a family have three million tensors, and need as much memory as there is.
+    large = [number for number in LARGE if number != 2**18 or kind != "config.json"]
     return {"folder": folder, "name": name, "place": draw(st.integers(0, 999)), "line": draw(st.sampled_from(READS[kind])),
-            "number": draw(st.sampled_from([*NO_NUMBERS, *map(str, LARGE)])), "spec": (made() / "spec.yaml").read_text()}
+            "number": draw(st.sampled_from([*NO_NUMBERS, *map(str, large)])), "spec": (made() / "spec.yaml").read_text()}
 
 
 def write(case, folder):
@@ -216,12 +218,13 @@ def check_end(folder, words, status):
     message = (folder / "stderr").read_text(errors="replace")
     what = f"{' '.join(words)}: status {status}\n{message[:2000]}"
     assert status in (0, 1, 2, 3, 4, 5), what
-    assert "bug" not in message, what
-    # 2^18 layers of a family have three million tensors, and need more than MEMORY.
-    assert "out of memory" not in message or "config.json" in words, what
+    if words[0] in ("validate", "plan", "graph", "explain") and words[1] == "spec.yaml":
+        assert status in ((0, 2, 5) if "--write" in words else (0, 2)), what
+    assert "bug" not in message and "out of memory" not in message, what
     assert status in (0, 1) or message or "--json" in words, what
     assert len(message) < 1 << 16, f"{what}: {len(message)} bytes of messages"
     size = (folder / "stdout").stat().st_size
+    assert status in (0, 1) or size == 0 or words[0] == "validate" or words[1] != "spec.yaml" or "--check" in words, what
     for_people = words[0] != "program" and not {"--json", "--dot"} & set(words)
     assert size <= (TEXT_BYTES if for_people else FILE_BYTES), f"{what}: {size} bytes of output"
     # A disk, a limit of files, or memory of a size that was asked for may be too small.
