@@ -9,9 +9,9 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "checkpoint/manifest.h"
 #include "commands/command.h"
 #include "commands/options.h"
-#include "manifest/manifest.h"
 #include "report/text.h"
 
 namespace shardinit {

@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "commands/command.h"
 #include "commands/options.h"
+#include "generate/digests.h"
 #include "report/text.h"
 #include "rng/stream.h"
 
@@ -133,8 +134,7 @@ ExitCode RunDigest(const DigestOptions& options) {
     WorkCounters counters;
     Progress progress(mode, "hashing", bytes, options.json);
     digests = DigestTensors(
-        tensors, workers,
-        [&](const WorkCounters& c, int64_t, int64_t) { progress.Update(c.hashed_bytes, ""); },
+        tensors, workers, [&](const WorkCounters& c) { progress.Update(c.hashed_bytes, ""); },
         &counters);
   }
   std::sort(digests.begin(), digests.end(), [](const TensorDigest& a, const TensorDigest& b) {

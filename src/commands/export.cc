@@ -13,10 +13,10 @@
 #include "base/suggest.h"
 #include "base/talk.h"
 #include "base/text.h"
+#include "checkpoint/copy.h"
+#include "checkpoint/manifest.h"
 #include "commands/command.h"
 #include "commands/options.h"
-#include "manifest/copy.h"
-#include "manifest/manifest.h"
 #include "report/text.h"
 
 namespace shardinit {

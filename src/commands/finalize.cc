@@ -4,9 +4,9 @@
 
 #include "base/json.h"
 #include "base/text.h"
+#include "checkpoint/manifest.h"
 #include "commands/command.h"
 #include "commands/options.h"
-#include "manifest/manifest.h"
 #include "report/ranks.h"
 
 namespace shardinit {

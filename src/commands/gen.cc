@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/talk.h"
 #include "base/text.h"
+#include "checkpoint/write.h"
 #include "commands/command.h"
 #include "commands/options.h"
 #include "report/text.h"

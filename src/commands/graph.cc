@@ -8,7 +8,7 @@
 #include "commands/command.h"
 #include "commands/options.h"
 #include "graph/outline.h"
-#include "graph/view.h"
+#include "graph/stored/view.h"
 #include "report/graphviz.h"
 #include "report/text.h"
 

@@ -6,10 +6,10 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "checkpoint/manifest.h"
 #include "commands/command.h"
 #include "commands/options.h"
 #include "formats/hdf5/reader.h"
-#include "manifest/manifest.h"
 #include "report/ranks.h"
 #include "report/text.h"
 

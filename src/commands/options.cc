@@ -12,8 +12,8 @@
 #include "base/parallel.h"
 #include "base/talk.h"
 #include "base/text.h"
-#include "graph/view.h"
-#include "manifest/manifest.h"
+#include "checkpoint/manifest.h"
+#include "graph/stored/view.h"
 #include "report/text.h"
 
 namespace shardinit {

@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "base/diagnostics.h"
-#include "pipeline.h"
+#include "generate/workers.h"
+#include "plan/load.h"
 #include "report/progress.h"
 
 namespace shardinit {

@@ -11,7 +11,7 @@
 #include "commands/options.h"
 #include "commands/plan_page.h"
 #include "graph/languages/write_map.h"
-#include "graph/view.h"
+#include "graph/stored/view.h"
 #include "plan/balance.h"
 #include "report/facts.h"
 #include "report/text.h"

@@ -14,7 +14,7 @@
 #include "commands/key_schema.h"
 #include "expr/expr.h"
 #include "graph/languages/languages.h"
-#include "graph/view.h"
+#include "graph/stored/view.h"
 #include "init/initializer.h"
 #include "rng/engines.h"
 #include "sharding/devices.h"

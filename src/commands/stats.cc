@@ -8,12 +8,12 @@
 #include "base/glob.h"
 #include "base/json.h"
 #include "base/talk.h"
+#include "checkpoint/manifest.h"
 #include "commands/command.h"
 #include "commands/options.h"
-#include "manifest/manifest.h"
-#include "manifest/measure.h"
 #include "report/bars.h"
 #include "report/text.h"
+#include "stats/measure.h"
 
 namespace shardinit {
 namespace {

@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "graph/engines/streams.h"
+#include "graph/engines/torch_draws.h"
 #include "graph/outline.h"
-#include "graph/pad.h"
-#include "graph/streams.h"
-#include "graph/torch_draws.h"
-#include "graph/view.h"
+#include "graph/stored/pad.h"
+#include "graph/stored/view.h"
 #include "report/text.h"
 #include "rng/engines.h"
 

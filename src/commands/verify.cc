@@ -1,4 +1,4 @@
-#include "manifest/verify.h"
+#include "checkpoint/verify.h"
 
 #include <fmt/format.h>
 
@@ -11,12 +11,12 @@
 #include "base/json.h"
 #include "base/talk.h"
 #include "base/text.h"
+#include "checkpoint/manifest.h"
 #include "commands/command.h"
 #include "commands/options.h"
 #include "export/compare.h"
 #include "export/export.h"
 #include "export/intact.h"
-#include "manifest/manifest.h"
 #include "report/text.h"
 
 namespace shardinit {

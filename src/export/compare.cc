@@ -9,9 +9,9 @@
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "base/text.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/reader.h"
 #include "formats/format.h"
-#include "manifest/manifest.h"
-#include "manifest/reader.h"
 #include "report/text.h"
 
 namespace shardinit {

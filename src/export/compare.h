@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/verify.h"
 #include "generate/workers.h"
-#include "manifest/verify.h"
 #include "plan/plan.h"
 
 namespace shardinit {

@@ -9,9 +9,9 @@
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "base/new_file.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/file_tasks.h"
 #include "export/record.h"
-#include "manifest/checkpoint.h"
-#include "manifest/file_tasks.h"
 #include "plan/load.h"
 
 namespace shardinit {

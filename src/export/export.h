@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "checkpoint/file_tasks.h"
 #include "formats/format.h"
-#include "manifest/file_tasks.h"
 
 namespace shardinit {
 

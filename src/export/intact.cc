@@ -13,9 +13,9 @@
 #include "base/folder.h"
 #include "base/glob.h"
 #include "base/parallel.h"
+#include "checkpoint/manifest.h"
 #include "export/export.h"
 #include "export/record.h"
-#include "manifest/manifest.h"
 
 namespace shardinit {
 namespace {

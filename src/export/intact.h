@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "manifest/verify.h"
+#include "checkpoint/verify.h"
 
 namespace shardinit {
 

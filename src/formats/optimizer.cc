@@ -9,7 +9,7 @@
 #include "base/glob.h"
 #include "base/suggest.h"
 #include "base/text.h"
-#include "graph/view.h"
+#include "graph/stored/view.h"
 
 namespace shardinit {
 

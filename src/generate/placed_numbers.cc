@@ -5,8 +5,8 @@
 #include <limits>
 #include <mutex>
 
-#include "graph/jax_draws.h"
-#include "graph/torch_draws.h"
+#include "graph/engines/jax_draws.h"
+#include "graph/engines/torch_draws.h"
 #include "kernels/kernels.h"
 #include "kernels/torch_cpu.h"
 #include "tensor/encode.h"

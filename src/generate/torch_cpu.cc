@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "graph/torch_draws.h"
+#include "graph/engines/torch_draws.h"
 #include "kernels/torch_cpu.h"
 
 namespace shardinit {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "generate/fill.h"
-#include "graph/view.h"
+#include "graph/stored/view.h"
 
 namespace shardinit {
 

@@ -6,9 +6,9 @@
 #include <string_view>
 
 #include "base/diagnostics.h"
+#include "graph/engines/streams.h"
 #include "graph/explanation.h"
 #include "graph/graph.h"
-#include "graph/streams.h"
 #include "spec/spec.h"
 
 namespace shardinit {

@@ -5,11 +5,11 @@
 #include <algorithm>
 
 #include "base/glob.h"
-#include "graph/draw.h"
-#include "graph/expand.h"
-#include "graph/sharding.h"
-#include "graph/stage.h"
-#include "graph/store.h"
+#include "graph/drawn/draw.h"
+#include "graph/drawn/expand.h"
+#include "graph/sharded/sharding.h"
+#include "graph/sharded/stage.h"
+#include "graph/stored/store.h"
 
 namespace shardinit {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "graph/view.h"
+#include "graph/stored/view.h"
 
 namespace shardinit {
 

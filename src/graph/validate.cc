@@ -10,9 +10,9 @@
 #include <tuple>
 #include <utility>
 
-#include "graph/jax_draws.h"
-#include "graph/tie.h"
-#include "graph/torch_draws.h"
+#include "graph/drawn/tie.h"
+#include "graph/engines/jax_draws.h"
+#include "graph/engines/torch_draws.h"
 #include "rng/engines.h"
 #include "rng/sampler.h"
 

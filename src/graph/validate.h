@@ -21,9 +21,9 @@ Misfit MisfitOf(const Distribution& distribution, DType dtype);
 std::string MisfitOfPadding(double value, DType dtype);
 
 // Checks that paths are unique, that none is both a tensor and a group of others, and that no two
-// random tensors share a stream unless they are tied (`graph/tie.h`). `*places[i]` is where tensor
-// i was written, and `specs[i]` its spec. If `specs` is empty, tensors that are made alike may be
-// tied.
+// random tensors share a stream unless they are tied (`graph/drawn/tie.h`). `*places[i]` is where
+// tensor i was written, and `specs[i]` its spec. If `specs` is empty, tensors that are made alike
+// may be tied.
 void ValidateTensors(const std::vector<Tensor>& tensors, const std::vector<const Span*>& places,
                      const std::vector<const TensorSpec*>& specs, Diagnostics& diagnostics);
 

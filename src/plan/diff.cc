@@ -6,9 +6,9 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "graph/streams.h"
-#include "graph/torch_draws.h"
-#include "graph/view.h"
+#include "graph/engines/streams.h"
+#include "graph/engines/torch_draws.h"
+#include "graph/stored/view.h"
 #include "rng/engines.h"
 
 namespace shardinit {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/diagnostics.h"
+#include "graph/engines/streams.h"
 #include "graph/explanation.h"
-#include "graph/streams.h"
 #include "plan/plan.h"
 #include "spec/parse.h"
 

@@ -9,7 +9,7 @@
 #include <set>
 #include <utility>
 
-#include "graph/view.h"
+#include "graph/stored/view.h"
 #include "plan/plan.h"
 
 namespace shardinit {

@@ -3,8 +3,8 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "graph/torch_draws.h"
-#include "graph/view.h"
+#include "graph/engines/torch_draws.h"
+#include "graph/stored/view.h"
 #include "plan/plan.h"
 #include "rng/engines.h"
 #include "spec/names.h"

@@ -11,7 +11,7 @@
 #include "base/overloaded.h"
 #include "expr/elementary-inl.h"
 #include "generate/fill.h"
-#include "graph/jax_draws.h"
+#include "graph/engines/jax_draws.h"
 #include "program/engine.h"
 #include "rng/engines.h"
 #include "tensor/encode-inl.h"

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "base/error.h"
-#include "graph/view.h"
+#include "graph/stored/view.h"
 #include "program/drawn.h"
 
 namespace shardinit::program {

@@ -9,11 +9,11 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/receipt.h"
 #include "export/record.h"
 #include "formats/dcp/unpickle.h"
 #include "formats/safetensors/reader.h"
-#include "manifest/manifest.h"
-#include "manifest/receipt.h"
 #include "plan/plan.h"
 
 namespace shardinit {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "generate/fill.h"
-#include "graph/streams.h"
+#include "graph/engines/streams.h"
 
 namespace shardinit {
 namespace {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/crc32.h"
-#include "manifest/sweep.h"
+#include "checkpoint/sweep.h"
 #include "support/random_plan.h"
 
 namespace shardinit {

@@ -9,10 +9,10 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "checkpoint/verify.h"
+#include "checkpoint/write.h"
 #include "export/export.h"
 #include "export/intact.h"
-#include "manifest/verify.h"
-#include "pipeline.h"
 #include "support/hdf5_once.h"
 #include "support/random_plan.h"
 #include "support/spec_text.h"

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "generate/fill.h"
-#include "graph/view.h"
+#include "graph/stored/view.h"
 #include "support/filled.h"
 #include "support/random_plan.h"
 #include "tensor/coverage.h"

@@ -1,9 +1,9 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "graph/streams.h"
+#include "graph/engines/streams.h"
+#include "graph/stored/view.h"
 #include "graph/validate.h"
-#include "graph/view.h"
 #include "plan/plan.h"
 #include "rng/engines.h"
 #include "support/graph_text.h"

@@ -5,7 +5,7 @@
 #include "formats/dcp/checkpoint.h"
 #include "formats/dcp/item.h"
 #include "formats/dcp/pickle.h"
-#include "graph/tie.h"
+#include "graph/drawn/tie.h"
 
 namespace shardinit::dcp {
 namespace {

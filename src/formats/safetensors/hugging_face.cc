@@ -9,7 +9,7 @@
 #include "base/json.h"
 #include "formats/safetensors/folder.h"
 #include "formats/safetensors/header.h"
-#include "graph/view.h"
+#include "graph/stored/view.h"
 #include "tensor/encode.h"
 
 namespace shardinit {

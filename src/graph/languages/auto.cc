@@ -7,7 +7,7 @@
 
 #include "autoshard/choose.h"
 #include "graph/languages/languages.h"
-#include "graph/training.h"
+#include "graph/sharded/training.h"
 #include "report/text.h"
 
 namespace shardinit {

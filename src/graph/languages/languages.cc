@@ -7,7 +7,7 @@
 #include "base/suggest.h"
 #include "base/text.h"
 #include "graph/languages/rules.h"
-#include "graph/store.h"
+#include "graph/stored/store.h"
 
 namespace shardinit {
 

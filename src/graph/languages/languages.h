@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "graph/scope.h"
-#include "graph/sharding.h"
+#include "graph/sharded/sharding.h"
 #include "spec/reader.h"
 #include "spec/yaml.h"
 

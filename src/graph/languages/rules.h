@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "graph/sharding.h"
+#include "graph/sharded/sharding.h"
 #include "sharding/rules.h"
 
 namespace shardinit {

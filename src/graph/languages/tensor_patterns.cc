@@ -9,8 +9,8 @@
 #include "base/glob.h"
 #include "base/suggest.h"
 #include "base/text.h"
-#include "graph/expand.h"
-#include "graph/store.h"
+#include "graph/drawn/expand.h"
+#include "graph/stored/store.h"
 #include "report/text.h"
 
 namespace shardinit {

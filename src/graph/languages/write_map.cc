@@ -10,8 +10,8 @@
 
 #include "base/error.h"
 #include "graph/languages/tensor_patterns.h"
-#include "graph/pad.h"
-#include "graph/view.h"
+#include "graph/stored/pad.h"
+#include "graph/stored/view.h"
 #include "report/text.h"
 
 namespace shardinit {

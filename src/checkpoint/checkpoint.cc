@@ -1,0 +1,186 @@
+#include "checkpoint/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/error.h"
+#include "plan/plan.h"
+
+namespace shardinit {
+namespace {
+
+// Returns the first lines that differ, to show what is different.
+std::string FirstDifference(std::string_view present, std::string_view wanted) {
+  size_t line = 0;
+  for (size_t i = 0; i < std::min(present.size(), wanted.size()) && present[i] == wanted[i]; ++i) {
+    if (present[i] == '\n') line = i + 1;
+  }
+  const auto shown = [line](std::string_view text) {
+    text = text.substr(std::min(text.size(), line));
+    text = text.substr(0, std::min(text.find('\n'), size_t{100}));
+    return text.substr(std::min(text.find_first_not_of(' '), text.size()));
+  };
+  return fmt::format("there it is `{}`, here `{}`", shown(present), shown(wanted));
+}
+
+bool IsRankFileOrReceipt(std::string_view name) {
+  constexpr std::string_view kStart = "rank-";
+  if (!name.starts_with(kStart)) return false;
+  const size_t end = name.find_first_not_of("0123456789", kStart.size());
+  return end != name.npos && end >= kStart.size() + 5 &&
+         (name.substr(end) == ".h5" || name.substr(end) == ".json");
+}
+
+bool IsInRoot(std::string_view name) {
+  return name == kPlanName || name == kIndexName || name == kManifestName || name == kDevicesName;
+}
+
+}  // namespace
+
+bool IsManifestFor(std::string_view manifest, std::string_view plan_json) {
+  const std::string claim =
+      fmt::format("\n \"plan_sha256\": \"{}\",\n", ToHex(Sha256Of(plan_json)));
+  return manifest.find(claim) != manifest.npos;
+}
+
+CheckpointFolder::CheckpointFolder(const std::string& path)
+    : root_(Folder::Open(path)), ranks_(root_.OpenSub("ranks")) {}
+
+CheckpointFolder::CheckpointFolder(const std::string& path, const std::string& plan_json)
+    : root_(Folder::Open(path)) {
+  const bool claimed = IsClaimed(plan_json);  // Ask before anything is made.
+  root_ = Folder::Make(path);
+  if (!claimed) {
+    NewFile file(root_, kPlanName);
+    file.Append(plan_json);
+    file.CommitNew();
+  }
+  // Looking before the read makes a later replacement show.
+  root_.Look(kPlanName, &plan_);
+  if (!IsClaimed(plan_json)) ThrowLost();
+  ranks_ = root_.MakeSub("ranks");
+  // A name that was there may come from a run that was killed before its Sync().
+  root_.Sync();
+}
+
+// Returns a name that this plan's files would replace in a folder without a plan.json, or stand
+// beside as if they were one thing; empty: there is none.
+std::string_view CheckpointFolder::FindOther(const std::string& plan_json) const {
+  if (root_.Exists(kExportName)) return kExportName;
+  std::string manifest;
+  const bool is_ours =
+      root_.Read(kManifestName, kManifestLimit, &manifest) && IsManifestFor(manifest, plan_json);
+  for (const std::string_view name : {kManifestName, kIndexName, kDevicesName}) {
+    if (!is_ours && root_.Exists(std::string(name))) return name;
+  }
+  return {};
+}
+
+bool CheckpointFolder::IsClaimed(const std::string& plan_json) const {
+  // FindOther() goes first: whoever makes one of these files has made plan.json before.
+  const std::string_view other = FindOther(plan_json);
+  if (other == kExportName) {
+    throw Error(ExitCode::kConflict, fmt::format("`{}` holds an export", root_.path()),
+                "choose another folder with `-o`");
+  }
+  if (!root_.Exists(kPlanName)) {
+    if (other.empty()) return false;
+    throw Error(ExitCode::kConflict,
+                fmt::format("`{}` is there, and no {} that says whose it is", root_.PathOf(other),
+                            kPlanName),
+                "choose another folder with `-o`");
+  }
+  std::string present;
+  if (!root_.Read(kPlanName, kPlanLimit, &present)) {
+    throw Error(ExitCode::kConflict,
+                fmt::format("`{}` is no file that this tool wrote", root_.PathOf(kPlanName)),
+                "choose another folder with `-o`");
+  }
+  if (present == plan_json) return true;
+  if (present.empty()) return false;  // NewFile::CommitNew says whose it is.
+  throw Error(
+      ExitCode::kConflict,
+      fmt::format("`{}` holds another plan: {}", root_.path(), FirstDifference(present, plan_json)),
+      "choose another folder with `-o`, or give the same spec and options as before");
+}
+
+void CheckpointFolder::RequirePlan(const Digest& plan_sha256) const {
+  struct stat info = {};
+  const auto is_the_same = [&] {
+    return info.st_ino == plan_.st_ino && info.st_dev == plan_.st_dev &&
+           info.st_size == plan_.st_size && info.st_mtim.tv_sec == plan_.st_mtim.tv_sec &&
+           info.st_mtim.tv_nsec == plan_.st_mtim.tv_nsec;
+  };
+  std::string present;
+  if (root_.Look(kPlanName, &info) &&
+      (is_the_same() ||
+       (root_.Read(kPlanName, kPlanLimit, &present) && Sha256Of(present) == plan_sha256))) {
+    return;
+  }
+  ThrowLost();
+}
+
+std::string CheckpointFolder::ReadDevices() const {
+  std::string text;
+  if (root_.Exists(kDevicesName) && !root_.Read(kDevicesName, kPlanLimit, &text)) {
+    throw Error(ExitCode::kConflict,
+                fmt::format("`{}` is no file that this tool wrote", root_.PathOf(kDevicesName)),
+                "remove it");
+  }
+  return text;
+}
+
+void CheckpointFolder::WriteDevices(const std::string& devices_json) const {
+  const bool is_equal = ReadDevices() == devices_json;
+  if (is_equal && root_.Exists(kDevicesName) == !devices_json.empty()) return;
+  // The manifest lists the devices of this file, so none that lists others may stay.
+  root_.Remove(kManifestName);
+  root_.Sync();
+  if (devices_json.empty()) return root_.Remove(kDevicesName);
+  NewFile file(root_, kDevicesName);
+  file.Append(devices_json);
+  file.Commit();
+}
+
+void CheckpointFolder::RequireDevices(const std::string& devices_json) const {
+  if (ReadDevices() == devices_json) return;
+  throw Error(ExitCode::kConflict,
+              fmt::format("`{}` was given another {} meanwhile", root_.path(), kDevicesName),
+              "give the same `slices` and `devices` to all that write to it");
+}
+
+void CheckpointFolder::ThrowLost() const {
+  throw Error(ExitCode::kConflict,
+              fmt::format("`{}` has lost its {}, or was given to another plan meanwhile",
+                          root_.path(), kPlanName),
+              "choose another folder with `-o`");
+}
+
+std::string CheckpointFolder::FirstForeign(int64_t world_size) const {
+  std::string foreign;
+  const auto look_in = [&](const Folder& folder, const auto& belongs) {
+    folder.ForEachName([&](const std::string& name) {
+      const std::string_view meant = NameOfTemporary(name);
+      if (!belongs(meant.empty() ? name : meant)) foreign = folder.PathOf(name);
+    });
+  };
+  look_in(root_, [](std::string_view name) { return name == "ranks" || IsInRoot(name); });
+  look_in(ranks_, [&](std::string_view name) {
+    int64_t rank = 0;
+    return IsRankFileOrReceipt(name) &&
+           std::from_chars(name.data() + name.find('-') + 1, name.data() + name.size(), rank).ec ==
+               std::errc() &&
+           rank < world_size &&
+           (name == NameOf(RankFile(rank)) || name == NameOf(ReceiptFile(rank)));
+  });
+  return foreign;
+}
+
+void CheckpointFolder::RemoveLeftOvers(Others others) const {
+  shardinit::RemoveLeftOvers(root_, IsInRoot, others);
+  shardinit::RemoveLeftOvers(ranks_, IsRankFileOrReceipt, others);
+}
+
+}  // namespace shardinit

@@ -1,0 +1,300 @@
+#include "checkpoint/copy.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <bit>
+#include <iterator>
+#include <list>
+#include <map>
+#include <memory>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "base/folder.h"
+#include "generate/view.h"
+#include "graph/stored/rearrange.h"
+
+namespace shardinit {
+namespace {
+
+// The most files whose boxes are copied in one pass: so many files are open, with all that is known
+// of them.
+constexpr int64_t kFilesTogether = 64;
+
+Error Damaged(const std::string& folder, const std::string& what) {
+  return Error(ExitCode::kDifferent, fmt::format("`{}` is damaged: {}", folder, what),
+               fmt::format("`shardinit verify {}` says what else is", folder));
+}
+
+// Gives elements of a stored tensor, by their index in all of it.
+class StoredFiller final : public Filler {
+ public:
+  StoredFiller(BoxElements elements, int bytes) : elements_(std::move(elements)), bytes_(bytes) {}
+
+  void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override {
+    auto* at = static_cast<uint8_t*>(out);
+    while (count > 0) {
+      const int64_t within = first % runs.length();
+      const int64_t some = std::min(count, runs.length() - within);
+      elements_(runs.Start(first / runs.length()) + within, some, at);
+      at += some * bytes_;
+      first += some;
+      count -= some;
+    }
+  }
+
+ private:
+  const BoxElements elements_;
+  const int bytes_;
+};
+
+// A shorter run is read with what is around it: to compare a part of a cell, all of it is read.
+constexpr int64_t kSmallestCell = 4 << 10;
+
+int64_t CellBytes(int64_t run_bytes) {
+  return std::clamp(static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(run_bytes))),
+                    kSmallestCell, WatchedBox::kLargestCell);
+}
+
+// Returns whether elements that lie side by side in the view do not lie so in its source.
+bool Transposes(const View& view) {
+  return std::any_of(view.pieces.begin(), view.pieces.end(), [](const Piece& piece) {
+    return !piece.loops.empty() && piece.loops.back().from != 1;
+  });
+}
+
+}  // namespace
+
+CheckpointCopy::CheckpointCopy(const std::string& folder, const Plan& from,
+                               const Digest& plan_sha256, const Plan& to)
+    : folder_(folder),
+      from_(from),
+      to_(to.graph.tensors),
+      is_wanted_again_(to.graph.replicas == Replicas::kFull),
+      reader_(folder, from, plan_sha256) {
+  std::string manifest;
+  if (!ReadIfFile(folder + "/" + kManifestName, kManifestLimit, &manifest).empty()) {
+    throw Error(ExitCode::kUsage,
+                fmt::format("`{}` is unfinished: it has no {}", folder, kManifestName),
+                fmt::format("see `shardinit status {}`", folder));
+  }
+  std::optional<FileEntry> index;
+  if (!ClaimedIndex(manifest, &index) ||
+      !IsManifestOf(manifest, from, plan_sha256, reader_.receipts(), index)) {
+    throw Damaged(folder, fmt::format("{} is not what follows from the plan and the receipts",
+                                      kManifestName));
+  }
+  manifest_sha256_ = Sha256Of(manifest);
+  for (const Tensor& tensor : from.graph.tensors) {
+    watched_.emplace_back(reader_.PiecesOf(tensor).size());
+  }
+  FindOrigins(to);
+}
+
+void CheckpointCopy::FindOrigins(const Plan& to) {
+  std::unordered_map<std::string_view, const Tensor*> stored;
+  for (const Tensor& tensor : from_.graph.tensors) stored.emplace(tensor.path, &tensor);
+  std::optional<Rearrangement> rearrangement;
+  for (const Tensor& tensor : to.graph.tensors) {
+    Origin& origin = origins_.emplace_back();
+    const auto same = stored.find(tensor.path);
+    if (same != stored.end() && AreStoredAlike(*same->second, tensor)) {
+      origin.same = same->second;
+      continue;
+    }
+    if (!rearrangement) rearrangement.emplace(from_.graph, to.graph);
+    origin.view = rearrangement->ViewOf(tensor);
+  }
+}
+
+const CheckpointCopy::Origin& CheckpointCopy::OriginOf(const BoxTask& task) const {
+  return origins_[static_cast<size_t>(task.tensor - to_.data())];
+}
+
+std::shared_ptr<WatchedBox>& CheckpointCopy::WatchedAt(const Tensor& stored, size_t number) {
+  return watched_[static_cast<size_t>(&stored - from_.graph.tensors.data())][number];
+}
+
+std::shared_ptr<WatchedBox> CheckpointCopy::Watch(const Tensor& stored, size_t number,
+                                                  int64_t cell_bytes, std::vector<BoxTask>* tasks,
+                                                  std::vector<Checked>* checked) {
+  std::shared_ptr<WatchedBox>& watched = WatchedAt(stored, number);
+  if (watched) return watched;
+  const FilePiece& piece = reader_.PiecesOf(stored)[number];
+  const int64_t element = InfoOf(stored.dtype).bytes;
+  watched =
+      std::make_shared<WatchedBox>(piece, ElementCount(piece.box.shape) * element, cell_bytes);
+  const auto found = std::make_shared<Digest>();
+  BoxTask task = {&stored, piece.box, {}, found.get()};
+  task.source = [watched, found, element](int64_t first, int64_t count, void* out) {
+    Fd fd;
+    watched->Read(&fd, first * element, count * element, out);
+  };
+  tasks->push_back(std::move(task));
+  checked->push_back({&stored, &piece, &reader_.DigestsOf(stored)[number], found});
+  return watched;
+}
+
+void CheckpointCopy::Require(const Checked& box) const {
+  if (*box.found == *box.wanted) return;
+  throw Damaged(folder_, fmt::format("{}: the box of `{}` at [{}] has other data than was written",
+                                     box.piece->file, box.tensor->path,
+                                     fmt::join(box.piece->box.offset, ", ")));
+}
+
+BoxElements CheckpointCopy::PartsOf(const Tensor& stored, int64_t cell_bytes,
+                                    std::vector<BoxTask>* tasks, std::vector<Checked>* checked) {
+  std::vector<std::shared_ptr<WatchedBox>> parts;
+  for (size_t p = 0; p < reader_.PiecesOf(stored).size(); ++p) {
+    parts.push_back(Watch(stored, p, cell_bytes, tasks, checked));
+  }
+  return [parts, whole = WholeOf(stored.shape), element = InfoOf(stored.dtype).bytes](
+             int64_t first, int64_t count, void* out) {
+    for (const auto& part : parts) {
+      Fd fd;
+      ReadPiece(
+          part->piece().box, element, whole, first, count, out,
+          [&](int64_t offset, int64_t bytes, void* to) { part->Read(&fd, offset, bytes, to); });
+    }
+  };
+}
+
+const FilePiece* CheckpointCopy::FindWhole(const BoxTask& task) const {
+  const Tensor* const same = OriginOf(task).same;
+  if (same == nullptr) return nullptr;
+  const std::vector<FilePiece>& pieces = reader_.PiecesOf(*same);
+  const auto whole = std::find_if(pieces.begin(), pieces.end(),
+                                  [&](const FilePiece& piece) { return piece.box == task.box; });
+  return whole == pieces.end() ? nullptr : &*whole;
+}
+
+std::vector<CheckpointCopy::Cut> CheckpointCopy::Separate(const Tensor& stored,
+                                                          std::vector<BoxTask> tasks) {
+  const std::vector<FilePiece>& pieces = reader_.PiecesOf(stored);
+  std::list<Cut> cuts;
+  for (BoxTask& task : tasks) {
+    Cut cut;
+    for (size_t p = 0; p < pieces.size(); ++p) {
+      if (Overlap(pieces[p].box, task.box)) cut.pieces.insert(p);
+    }
+    cut.tasks.push_back(std::move(task));
+    // Cuts that want elements of a box that is to be read as a whole become one cut.
+    for (auto other = cuts.begin(); other != cuts.end();) {
+      const bool meets = std::any_of(cut.pieces.begin(), cut.pieces.end(), [&](size_t p) {
+        return !WatchedAt(stored, p) && other->pieces.contains(p);
+      });
+      if (!meets) {
+        ++other;
+        continue;
+      }
+      cut.pieces.merge(other->pieces);
+      std::move(cut.tasks.begin(), cut.tasks.end(), std::back_inserter(other->tasks));
+      cut.tasks = std::move(other->tasks);
+      other = cuts.erase(other);
+    }
+    cuts.push_back(std::move(cut));
+  }
+  return {std::make_move_iterator(cuts.begin()), std::make_move_iterator(cuts.end())};
+}
+
+void CheckpointCopy::Wanted::Add(const Box& box) {
+  if (std::find(by.begin(), by.end(), box) != by.end()) return;
+  by.push_back(box);
+  missing -= SharedElements(piece->box, box);
+}
+
+BoxTask CheckpointCopy::Sweeping(const Tensor& stored, Cut cut, std::vector<Checked>* checked) {
+  const int64_t element = InfoOf(stored.dtype).bytes;
+  std::vector<Sweep::Source> sources;
+  for (const size_t p : cut.pieces) {
+    const FilePiece& piece = reader_.PiecesOf(stored)[p];
+    std::shared_ptr<WatchedBox>& watched = WatchedAt(stored, p);
+    if (watched) {
+      sources.push_back({&piece, watched, nullptr});
+      continue;
+    }
+    const auto found = std::make_shared<Digest>();
+    checked->push_back({&stored, &piece, &reader_.DigestsOf(stored)[p], found});
+    Wanted wanted(piece);
+    int64_t run = wanted.missing;
+    for (const BoxTask& task : cut.tasks) {
+      wanted.Add(task.box);
+      if (Overlap(piece.box, task.box)) run = std::min(run, RunLength(piece.box, task.box));
+    }
+    if (wanted.missing > 0 || is_wanted_again_) {
+      watched = std::make_shared<WatchedBox>(piece, ElementCount(piece.box.shape) * element,
+                                             CellBytes(run * element));
+    }
+    sources.push_back({&piece, watched, found});
+  }
+  const BoxTask& any = cut.tasks.front();
+  BoxTask task = {any.tensor, any.box, {}, nullptr};
+  task.pass = std::make_shared<Sweep>(sources, std::move(cut.tasks));
+  return task;
+}
+
+bool CheckpointCopy::IsEnough(const std::vector<BoxTask>& tasks) {
+  for (const BoxTask& task : tasks) {
+    const Tensor* const same = OriginOf(task).same;
+    if (same == nullptr || FindWhole(task) != nullptr) continue;
+    const std::vector<FilePiece>& pieces = reader_.PiecesOf(*same);
+    for (size_t p = 0; p < pieces.size(); ++p) {
+      if (!Overlap(pieces[p].box, task.box) || WatchedAt(*same, p)) continue;
+      const auto [wanted, is_new] = wanted_.try_emplace(&pieces[p], pieces[p]);
+      if (is_new) ++unfinished_;
+      const bool was_missing = wanted->second.missing > 0;
+      wanted->second.Add(task.box);
+      if (was_missing && wanted->second.missing <= 0) --unfinished_;
+    }
+  }
+  return unfinished_ == 0 || ++files_ == kFilesTogether;
+}
+
+std::function<void()> CheckpointCopy::Open(std::vector<BoxTask>* tasks) {
+  std::vector<Checked> checked;
+  std::vector<BoxTask> opened;
+  std::map<const Tensor*, std::vector<BoxTask>> cut;  // tasks by the tensor that they come from
+  for (BoxTask& task : *tasks) {
+    const Origin& origin = OriginOf(task);
+    if (origin.same == nullptr) {
+      const int64_t cell = Transposes(*origin.view.view) ? kSmallestCell : WatchedBox::kLargestCell;
+      const auto filler =
+          std::make_shared<const ViewFiller>(origin.view, task.box, [&](const Tensor& stored) {
+            return std::make_unique<StoredFiller>(PartsOf(stored, cell, &opened, &checked),
+                                                  InfoOf(stored.dtype).bytes);
+          });
+      task.source = [filler](int64_t first, int64_t count, void* out) {
+        filler->Fill(first, count, out);
+      };
+    } else if (const FilePiece* const whole = FindWhole(task)) {
+      const std::vector<FilePiece>& pieces = reader_.PiecesOf(*origin.same);
+      const auto number = static_cast<size_t>(whole - pieces.data());
+      checked.push_back({origin.same, whole, &reader_.DigestsOf(*origin.same)[number],
+                         std::shared_ptr<const Digest>(std::shared_ptr<void>(), task.digest)});
+      task.source = [whole, element = InfoOf(task.tensor->dtype).bytes](int64_t first,
+                                                                        int64_t count, void* out) {
+        Fd fd;
+        ReadPart(*whole, &fd, first * element, count * element, out);
+      };
+    } else {
+      cut[origin.same].push_back(std::move(task));
+      continue;
+    }
+    opened.push_back(std::move(task));
+  }
+  for (auto& [stored, boxes] : cut) {
+    for (Cut& some : Separate(*stored, std::move(boxes))) {
+      opened.push_back(Sweeping(*stored, std::move(some), &checked));
+    }
+  }
+  *tasks = std::move(opened);
+  wanted_.clear();
+  unfinished_ = files_ = 0;
+  return [this, checked] {
+    for (const Checked& box : checked) Require(box);
+  };
+}
+
+}  // namespace shardinit

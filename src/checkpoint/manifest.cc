@@ -1,0 +1,383 @@
+#include "checkpoint/manifest.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/interrupt.h"
+#include "base/json.h"
+#include "checkpoint/file_tasks.h"
+#include "checkpoint/receipt.h"
+#include "formats/hdf5/writer.h"
+#include "graph/engines/torch_draws.h"
+#include "plan/devices.h"
+#include "rng/stream.h"
+
+namespace shardinit {
+namespace {
+
+FileEntry WriteIndexFile(const CheckpointFolder& folder, const Plan& plan,
+                         const Digest& plan_sha256) {
+  NewFile file(folder.root(), kIndexName);
+  BeginFile(hdf5::LayOutIndex(kIndexName, plan, plan_sha256), file);
+  const FileEntry entry = HashFile(file.fd(), file.path());
+  file.Commit([&] { folder.RequirePlan(plan_sha256); });
+  return entry;
+}
+
+// The manifest's devices, if any, begin on a line of their own.
+constexpr std::string_view kDevicesKey = "\n \"devices\": [";
+
+void WriteDevices(const Mesh& mesh, JsonWriter& out,
+                  const std::function<void(std::string_view)>& append) {
+  const DeviceMap devices(mesh);
+  out.Key("devices").BeginArray(JsonWriter::kLines);
+  for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+    WriteDevice(devices, mesh, rank, out);
+    if (out.size() > (1 << 20)) append(out.Take());
+  }
+  out.EndArray();
+}
+
+// Compares a text that is passed on in pieces with the beginning of `wanted`.
+class Comparison {
+ public:
+  explicit Comparison(std::string_view wanted) : rest_(wanted) {}
+
+  void Add(std::string_view text) {
+    equal_ = equal_ && rest_.starts_with(text);
+    rest_.remove_prefix(std::min(rest_.size(), text.size()));
+  }
+  bool equal() const { return equal_; }
+  bool at_end() const { return rest_.empty(); }
+
+ private:
+  std::string_view rest_;
+  bool equal_ = true;
+};
+
+// Returns whether the text of a manifest lists the devices of this mesh, which must have some.
+bool ListsDevicesOf(std::string_view manifest, const Mesh& mesh) {
+  Comparison comparison(manifest.substr(std::min(manifest.find(kDevicesKey), manifest.size())));
+  JsonWriter out;
+  out.BeginObject(JsonWriter::kLines).Take();
+  WriteDevices(mesh, out, [&](std::string_view text) { comparison.Add(text); });
+  comparison.Add(out.Take());
+  return comparison.equal();
+}
+
+}  // namespace
+
+bool ListsDevices(std::string_view manifest) { return manifest.find(kDevicesKey) != manifest.npos; }
+
+void WriteManifest(const Plan& plan, const Digest& plan_sha256,
+                   const std::vector<ReceiptEntry>& ranks, const std::optional<FileEntry>& index,
+                   const std::function<void(std::string_view)>& append) {
+  const InitGraph& graph = plan.graph;
+  // Receipts are by rank, but the manifest is by tensor.
+  struct Held {
+    int64_t rank;
+    const Digest* sha256;
+  };
+  std::vector<std::vector<Held>> shards(graph.tensors.size());
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    for (size_t i = 0; i < ranks[r].digests.size(); ++i) {
+      shards[ranks[r].tensors[i]].push_back({static_cast<int64_t>(r), &ranks[r].digests[i]});
+    }
+  }
+  JsonWriter out;
+  out.BeginObject(JsonWriter::kLines);
+  out.Member("format_version", plan.format_version).Member("contract_version", kContractVersion);
+  out.Member("name", graph.name).Member("engine", graph.engine).Member("seed", graph.seed);
+  WriteMesh(graph.mesh, out);
+  out.Member("world_size", plan.world_size());
+  out.Member("replicas", NameOf(graph.replicas));
+  if (graph.drawn) out.Member("layout", graph.layout);
+  out.Member("parameters", plan.parameters).Member("bytes", plan.bytes);
+  out.Member("plan_sha256", ToHex(plan_sha256));
+  out.Key("index");
+  if (index) {
+    out.BeginObject().Member("file", kIndexName).Member("size", index->size);
+    out.Member("sha256", ToHex(index->sha256)).EndObject();
+  } else {
+    out.Null();
+  }
+  if (!graph.mesh.devices.IsPlain()) WriteDevices(graph.mesh, out, append);
+  out.Key("ranks").BeginArray(JsonWriter::kLines);
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    out.BeginObject().Member("rank", rank);
+    out.Member("file", RankFile(static_cast<int64_t>(rank))).Member("size", ranks[rank].size);
+    out.Member("receipt", ReceiptFile(static_cast<int64_t>(rank)));
+    out.Member("receipt_sha256", ToHex(ranks[rank].sha256)).EndObject();
+  }
+  out.EndArray().Key("tensors").BeginArray(JsonWriter::kLines);
+  for (size_t t = 0; t < graph.tensors.size(); ++t) {
+    const Tensor& tensor = graph.tensors[t];
+    out.BeginObject().Member("path", tensor.path).Member("dtype", InfoOf(tensor.dtype).name);
+    out.Member("global_shape", tensor.shape).Member("dataset", DatasetPath(tensor));
+    if (IsInexact(tensor)) out.Member("inexact", true);
+    out.Key("shards").BeginArray(JsonWriter::kLines);
+    int64_t last = -1;
+    std::vector<Box> boxes;  // the boxes of one rank, which follow one another
+    size_t part = 0;
+    for (const Held& held : shards[t]) {
+      if (held.rank != last) {
+        boxes = plan.ShardingOf(tensor).BoxesOn(held.rank);
+        part = 0;
+      }
+      last = held.rank;
+      const Box& box = boxes[part++];
+      out.BeginObject().Member("rank", held.rank).Member("offset", box.offset);
+      out.Member("shape", box.shape).Member("sha256", ToHex(*held.sha256)).EndObject();
+    }
+    out.EndArray().EndObject();
+    // The text is passed on in pieces: the file can be larger than the memory it may take.
+    if (out.size() > (1 << 20)) append(out.Take());
+  }
+  out.EndArray().EndObject();
+  append(out.Finish());
+}
+
+bool IsManifestOf(std::string_view manifest, const Plan& plan, const Digest& plan_sha256,
+                  const std::vector<ReceiptEntry>& ranks, const std::optional<FileEntry>& index) {
+  Comparison comparison(manifest);
+  WriteManifest(plan, plan_sha256, ranks, index,
+                [&](std::string_view text) { comparison.Add(text); });
+  return comparison.equal() && comparison.at_end();
+}
+
+Digest HashRange(int fd, const std::string& path, int64_t offset, int64_t bytes,
+                 const std::function<void(int64_t bytes)>& progress) {
+  Sha256 hash;
+  std::vector<uint8_t> buffer(static_cast<size_t>(std::min<int64_t>(bytes, 1 << 20)));
+  for (const int64_t end = offset + bytes; offset < end;) {
+    ThrowIfInterrupted();
+    const int64_t n = std::min<int64_t>(static_cast<int64_t>(buffer.size()), end - offset);
+    if (!ReadAll(fd, buffer.data(), static_cast<size_t>(n), offset)) {
+      throw SystemError("read", path, errno != 0 ? errno : EIO);
+    }
+    hash.Update(buffer.data(), static_cast<size_t>(n));
+    offset += n;
+    if (progress) progress(n);
+  }
+  return hash.Finish();
+}
+
+FileEntry HashFile(int fd, const std::string& path) {
+  struct stat info;
+  if (fstat(fd, &info) != 0) throw SystemError("read", path);
+  return {info.st_size, HashRange(fd, path, 0, info.st_size)};
+}
+
+ReceiptEntry EntryOf(const Plan& plan, const RankPlan& rank, const Receipt& receipt) {
+  ReceiptEntry entry{receipt.size, Sha256Of(WriteReceipt(rank, receipt)), {}, receipt.digests};
+  for (const Shard& shard : rank.shards) {
+    entry.tensors.push_back(static_cast<uint32_t>(shard.tensor - plan.graph.tensors.data()));
+  }
+  return entry;
+}
+
+bool WantsIndex(const Plan& plan, IndexMode mode) {
+  if (mode == IndexMode::kAuto) {
+    return plan.boxes <= hdf5::kMaxIndexBoxes && plan.most_boxes <= hdf5::kMaxTensorBoxes;
+  }
+  return mode == IndexMode::kAlways;
+}
+
+bool ClaimedIndex(std::string_view manifest, std::optional<FileEntry>* index) {
+  // The manifest has its `index` on a line of its own.
+  constexpr std::string_view kKey = "\n \"index\": ";
+  const size_t start = manifest.find(kKey);
+  const size_t end = manifest.find(",\n", start);
+  if (start == manifest.npos || end == manifest.npos) return false;
+  const std::string_view value = manifest.substr(start + kKey.size(), end - start - kKey.size());
+  if (value == "null") return true;
+  try {
+    const nlohmann::json in = ParseJson(value, kManifestName);
+    FileEntry entry{in.at("size"), {}};
+    if (!FromHex(in.at("sha256").get<std::string>(), &entry.sha256)) return false;
+    *index = entry;
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+namespace {
+
+// Returns whether the manifest is there, and reads what it lists.
+bool ReadClaim(const Folder& root, std::optional<FileEntry>* index) {
+  std::string manifest;
+  index->reset();
+  return root.Read(kManifestName, kManifestLimit, &manifest) && ClaimedIndex(manifest, index);
+}
+
+}  // namespace
+
+bool IsFinalized(const CheckpointFolder& folder, bool wants_index) {
+  const Folder& root = folder.root();
+  std::optional<FileEntry> index;
+  return ReadClaim(root, &index) && index.has_value() == wants_index &&
+         (index ? root.FileSize(kIndexName) == index->size : !root.Exists(kIndexName));
+}
+
+FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const Digest& plan_sha256,
+                        IndexMode index) {
+  FinalizeResult result;
+  std::vector<ReceiptEntry> ranks;
+  result.missing =
+      MissingRanks(folder, plan, plan_sha256, [&](const RankPlan& rank, const Receipt& receipt) {
+        if (std::ssize(ranks) == rank.rank) {  // No rank is missing so far.
+          ranks.push_back(EntryOf(plan, rank, receipt));
+        }
+      });
+  if (!result.missing.empty()) return result;
+  // Names that a killed run left are brought to disk before the manifest.
+  folder.ranks().Sync();
+  // The loop repeats if another process finalizes at once, with another `index` or other devices:
+  // each may have removed or replaced what the other's manifest vouches for or lists, and the last
+  // one to do so repairs that.
+  const std::string own_devices = WriteDeviceLayout(plan.graph.mesh);
+  Plan with_others;
+  const Plan* current = &plan;
+  for (bool is_whole = false; !is_whole;) {
+    ThrowIfInterrupted();
+    const std::string devices = WriteDeviceLayout(current->graph.mesh);
+    std::optional<FileEntry> index_entry, claimed;
+    if (WantsIndex(plan, index)) index_entry = WriteIndexFile(folder, plan, plan_sha256);
+    result.has_index = index_entry.has_value();
+    NewFile manifest(folder.root(), kManifestName);
+    WriteManifest(*current, plan_sha256, ranks, index_entry,
+                  [&](std::string_view text) { manifest.Append(text); });
+    manifest.Commit([&] {
+      folder.RequirePlan(plan_sha256);
+      if (current == &plan) folder.RequireDevices(own_devices);
+    });
+    // The index is removed only now: until here the old manifest may have vouched for it.
+    if (!index_entry) folder.root().Remove(kIndexName);
+    is_whole = ReadClaim(folder.root(), &claimed) &&
+               (!claimed || folder.root().FileSize(kIndexName) == claimed->size);
+    if (folder.ReadDevices() == devices) continue;
+    // The devices changed while this manifest was on its way to its name.
+    with_others = plan;
+    with_others.graph.mesh.devices = {};
+    LoadDevices(folder, &with_others);
+    current = &with_others;
+    is_whole = false;
+  }
+  if (current != &plan) folder.RequireDevices(own_devices);
+  folder.RemoveLeftOvers(Others::kAll);
+  return result;
+}
+
+Plan LoadCheckpointPlan(const std::string& folder, Digest* plan_sha256) {
+  const std::string path = folder + "/" + kPlanName;
+  if (!Exists(path)) {
+    RequireFolder(folder);
+    throw Error(ExitCode::kUsage,
+                fmt::format("`{}` is not a checkpoint: it has no {}", folder, kPlanName),
+                "name a folder that `shardinit gen` wrote");
+  }
+  const std::string text = ReadFile(path, kPlanLimit);
+  *plan_sha256 = Sha256Of(text);
+  return ReadPlan(text, path);
+}
+
+void LoadDevices(const CheckpointFolder& folder, Plan* plan) {
+  const Folder& root = folder.root();
+  if (!root.Exists(kDevicesName)) return;
+  const std::string path = root.PathOf(kDevicesName);
+  std::string text;
+  if (!root.Read(kDevicesName, kPlanLimit, &text)) {
+    throw Error(
+        ExitCode::kRefused, fmt::format("`{}` is no file that this tool wrote", path),
+        "remove it; then `shardinit gen` with the spec, options and folder as before writes "
+        "it again");
+  }
+  Mesh& mesh = plan->graph.mesh;
+  mesh.devices = ReadDeviceLayout(text, path, mesh);
+}
+
+void RemoveManifestOfOthers(const CheckpointFolder& folder, const Mesh& mesh) {
+  const Folder& root = folder.root();
+  std::string manifest;
+  if (!root.Read(kManifestName, kManifestLimit, &manifest)) return;
+  const bool is_theirs =
+      mesh.devices.IsPlain() ? ListsDevices(manifest) : !ListsDevicesOf(manifest, mesh);
+  if (is_theirs) root.Remove(kManifestName);
+}
+
+void RequireListedDevices(const CheckpointFolder& folder, const Mesh& mesh) {
+  static constexpr char kHint[] =
+      "`shardinit gen --repair` with the spec, options and folder as before writes again what is "
+      "wrong";
+  const Folder& root = folder.root();
+  std::string manifest;
+  if (!root.Read(kManifestName, kManifestLimit, &manifest)) return;
+  const size_t listed = manifest.find(kDevicesKey);
+  if (!root.Exists(kDevicesName)) {
+    if (listed == manifest.npos) return;
+    throw Error(
+        ExitCode::kRefused,
+        fmt::format("`{}` is missing, but the manifest lists devices", root.PathOf(kDevicesName)),
+        kHint);
+  }
+  if (ListsDevicesOf(manifest, mesh)) return;
+  throw Error(
+      ExitCode::kRefused,
+      fmt::format("`{}` does not say what the manifest says of devices", root.PathOf(kDevicesName)),
+      kHint);
+}
+
+namespace {
+
+// Returns which ranks have a receipt by its name. It looks at the folder once: to ask for the names
+// of millions would take minutes.
+std::vector<bool> NamedRanks(const CheckpointFolder& folder, int64_t world_size) {
+  std::vector<bool> named(static_cast<size_t>(world_size));
+  folder.ranks().ForEachName([&](const std::string& name) {
+    ThrowIfInterrupted();
+    const auto rank = RankOfReceipt(name);
+    if (rank && *rank < world_size) named[static_cast<size_t>(*rank)] = true;
+  });
+  return named;
+}
+
+}  // namespace
+
+std::vector<int64_t> MissingRanks(const CheckpointFolder& folder, const Plan& plan,
+                                  const Digest& plan_sha256, const ReceiptVisitor& found) {
+  std::vector<int64_t> missing;
+  const std::vector<bool> named = NamedRanks(folder, plan.world_size());
+  for (int64_t r = 0; r < plan.world_size(); ++r) {
+    if (!named[static_cast<size_t>(r)]) {
+      missing.push_back(r);
+      continue;
+    }
+    ThrowIfInterrupted();
+    const RankPlan rank = PlanRank(plan, r);
+    const auto receipt = FindReceipt(folder, rank, plan_sha256);
+    if (!receipt) missing.push_back(r);
+    if (receipt && found) found(rank, *receipt);
+  }
+  return missing;
+}
+
+bool LacksRank(const CheckpointFolder& folder, const Plan& plan, const Digest& plan_sha256) {
+  for (int64_t r = 0; r < plan.world_size(); ++r) {
+    ThrowIfInterrupted();
+    // A name that is not there gives an answer at once, without the rank's plan.
+    if (!folder.ranks().Exists(NameOf(ReceiptFile(r))) ||
+        !FindReceipt(folder, PlanRank(plan, r), plan_sha256)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace shardinit

@@ -1,0 +1,100 @@
+// manifest.json is written last: a folder is a checkpoint if and only if it has one. It says which
+// tensors there are, who holds which box, and the digest of everything.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/receipt.h"
+#include "plan/plan.h"
+
+namespace shardinit {
+
+enum class IndexMode { kAuto, kAlways, kNever };
+
+struct FinalizeResult {
+  // Ranks without a valid receipt. If there are any, nothing was written.
+  std::vector<int64_t> missing;
+  bool has_index = false;
+};
+
+// A file that the manifest vouches for.
+struct FileEntry {
+  int64_t size;
+  Digest sha256;
+};
+
+// The parts of a rank's receipt that the manifest has.
+struct ReceiptEntry {
+  int64_t size;                   // size of the rank file
+  Digest sha256;                  // SHA-256 of the receipt
+  std::vector<uint32_t> tensors;  // index in the graph, of each box in the file
+  std::vector<Digest> digests;    // digest of each box
+};
+
+ReceiptEntry EntryOf(const Plan& plan, const RankPlan& rank, const Receipt& receipt);
+
+// Writes the manifest, which follows from the plan with its devices, all receipts and the index
+// file alone. Its text is passed on in pieces.
+void WriteManifest(const Plan& plan, const Digest& plan_sha256,
+                   const std::vector<ReceiptEntry>& ranks, const std::optional<FileEntry>& index,
+                   const std::function<void(std::string_view)>& append);
+
+// Reads devices.json into the mesh of the folder's plan. Throws Error (kRefused) if it is damaged.
+void LoadDevices(const CheckpointFolder& folder, Plan* plan);
+
+// Throws Error (kRefused) if there is a manifest that lists other devices than devices.json, from
+// which this mesh has them, or that lists some while that file is missing: another manifest would
+// lose them.
+void RequireListedDevices(const CheckpointFolder& folder, const Mesh& mesh);
+
+// Removes a manifest that lists other devices than this mesh has, which are those of devices.json.
+// A process with other devices may have given it its name just when that file was written.
+void RemoveManifestOfOthers(const CheckpointFolder& folder, const Mesh& mesh);
+
+// Returns whether the text of a manifest lists devices.
+bool ListsDevices(std::string_view manifest);
+
+// Returns whether the text of a manifest, which names this `index`, is what WriteManifest() makes.
+bool IsManifestOf(std::string_view manifest, const Plan& plan, const Digest& plan_sha256,
+                  const std::vector<ReceiptEntry>& ranks, const std::optional<FileEntry>& index);
+
+// Once every rank has its receipt, writes index.h5 and then manifest.json. Two processes may do
+// this at once: they write the same bytes.
+FinalizeResult Finalize(const CheckpointFolder& folder, const Plan& plan, const Digest& plan_sha256,
+                        IndexMode index);
+
+// Returns whether `plan` gets an index.h5 in this mode: with kAuto, if the index is worth its size.
+bool WantsIndex(const Plan& plan, IndexMode mode);
+
+// Reads what a manifest's text says of index.h5; `*index` is empty if it lists none. False: it is
+// no manifest of this tool.
+bool ClaimedIndex(std::string_view manifest, std::optional<FileEntry>* index);
+
+// Returns whether the manifest is there, and lists an index if and only if that is wanted.
+bool IsFinalized(const CheckpointFolder& folder, bool wants_index);
+
+// Returns the SHA-256 of a part of an open file. The file must have all of it. `progress` receives
+// the bytes of each step.
+Digest HashRange(int fd, const std::string& path, int64_t offset, int64_t bytes,
+                 const std::function<void(int64_t bytes)>& progress = {});
+
+// Returns the size and SHA-256 of an open file.
+FileEntry HashFile(int fd, const std::string& path);
+
+// Reads plan.json of the checkpoint in `folder`, and its digest. Throws Error if there is none.
+Plan LoadCheckpointPlan(const std::string& folder, Digest* plan_sha256);
+
+using ReceiptVisitor = std::function<void(const RankPlan& rank, const Receipt& receipt)>;
+
+// Returns the ranks of `plan` that have no valid receipt in `folder`. `found` sees the others,
+// ascending.
+std::vector<int64_t> MissingRanks(const CheckpointFolder& folder, const Plan& plan,
+                                  const Digest& plan_sha256, const ReceiptVisitor& found = {});
+// Returns whether a rank has no valid receipt; it looks no further than the first.
+bool LacksRank(const CheckpointFolder& folder, const Plan& plan, const Digest& plan_sha256);
+
+}  // namespace shardinit

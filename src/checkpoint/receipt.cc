@@ -1,0 +1,136 @@
+#include "checkpoint/receipt.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+
+namespace shardinit {
+namespace {
+using nlohmann::json;
+}  // namespace
+
+std::string WriteReceipt(const RankPlan& rank, const Receipt& receipt) {
+  JsonWriter out;
+  out.BeginObject(JsonWriter::kLines);
+  out.Member("format_version", rank.format_version);
+  out.Member("rank", rank.rank).Member("coordinate", rank.coordinate);
+  out.Member("file", RankFile(rank.rank)).Member("size", receipt.size);
+  out.Member("plan_sha256", ToHex(receipt.plan_sha256));
+  out.Member("metadata_sha256", ToHex(receipt.metadata_sha256));
+  out.Key("boxes").BeginArray(JsonWriter::kLines);
+  for (size_t i = 0; i < rank.shards.size(); ++i) {
+    const Shard& shard = rank.shards[i];
+    out.BeginObject().Member("path", shard.tensor->path);
+    out.Member("offset", shard.box.offset).Member("shape", shard.box.shape);
+    out.Member("dataset", DatasetPath(*shard.tensor, shard.part))
+        .Member("file_offset", receipt.offsets[i]);
+    out.Member("bytes", shard.bytes()).Member("sha256", ToHex(receipt.digests[i]));
+    out.EndObject();
+  }
+  out.EndArray().EndObject();
+  return out.Finish();
+}
+
+Receipt ReadReceipt(std::string_view text, const std::string& path, const RankPlan& rank) {
+  const auto refuse = [&](std::string_view why) {
+    return Error(
+        ExitCode::kRefused,
+        fmt::format("`{}` is not the receipt of rank {} of this plan: {}", path, rank.rank, why));
+  };
+  const auto digest_in = [&](const json& hex) {
+    Digest digest;
+    if (!FromHex(hex.get<std::string>(), &digest)) throw refuse("a digest is not one");
+    return digest;
+  };
+  Receipt receipt;
+  const auto read_head = [&](const json& top) {
+    if (top.at("rank") != rank.rank) throw refuse("it is another rank's");
+    receipt.size = top.at("size");
+    if (receipt.size < 0) throw refuse("a file of negative size");
+    receipt.plan_sha256 = digest_in(top.at("plan_sha256"));
+    receipt.metadata_sha256 = digest_in(top.at("metadata_sha256"));
+  };
+  size_t boxes = 0;
+  const auto read_box = [&](const json& top, const std::string& key, const json& box) {
+    if (key != "boxes") return false;
+    if (boxes == 0) read_head(top);
+    const size_t i = boxes++;
+    if (i >= rank.shards.size()) return true;  // ReadReceipt() refuses their number.
+    const Shard& shard = rank.shards[i];
+    const int64_t offset = box.at("file_offset");
+    if (box.at("path") != shard.tensor->path || offset < 0 ||
+        offset > receipt.size - shard.bytes()) {
+      throw refuse(fmt::format("box {} is not the one of `{}`", i, shard.tensor->path));
+    }
+    receipt.offsets.push_back(offset);
+    receipt.digests.push_back(digest_in(box.at("sha256")));
+    return true;
+  };
+  try {
+    const json in = ParseJson(text, path, read_box);
+    if (boxes == 0) read_head(in);
+    if (!in.at("boxes").is_array() || boxes != rank.shards.size()) {
+      throw refuse(fmt::format("it has {} boxes instead of {}", boxes, rank.shards.size()));
+    }
+    return receipt;
+  } catch (const json::exception& e) {
+    throw refuse(ComplaintOf(e));
+  }
+}
+
+std::optional<Receipt> FindReceipt(const CheckpointFolder& folder, const RankPlan& rank,
+                                   const Digest& plan_sha256) {
+  const Folder& ranks = folder.ranks();
+  const std::string path = folder.root().PathOf(ReceiptFile(rank.rank));
+  std::string text;
+  if (!ranks.Read(NameOf(path), ReceiptLimit(rank.shards.size()), &text)) return {};
+  Receipt receipt;
+  try {
+    receipt = ReadReceipt(text, path, rank);
+  } catch (const Error&) {
+    return {};
+  }
+  // A receipt that this tool did not write proves nothing.
+  if (receipt.plan_sha256 != plan_sha256 || WriteReceipt(rank, receipt) != text ||
+      ranks.FileSize(NameOf(RankFile(rank.rank))) != receipt.size) {
+    return {};
+  }
+  return receipt;
+}
+
+Digest HashMetadata(int fd, int64_t size, const RankPlan& rank,
+                    const std::vector<int64_t>& offsets) {
+  std::vector<size_t> order(offsets.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return offsets[a] < offsets[b]; });
+  Sha256 hash;
+  std::vector<uint8_t> buffer(1 << 16);
+  int64_t at = 0;
+  const auto hash_until = [&](int64_t end) {
+    while (at < end) {
+      const int64_t n = std::min<int64_t>(end - at, static_cast<int64_t>(buffer.size()));
+      if (!ReadAll(fd, buffer.data(), static_cast<size_t>(n), at)) {
+        throw SystemError("read", RankFile(rank.rank), errno != 0 ? errno : EIO);
+      }
+      hash.Update(buffer.data(), static_cast<size_t>(n));
+      at += n;
+    }
+  };
+  for (const size_t i : order) {
+    hash_until(offsets[i]);
+    at = offsets[i] + rank.shards[i].bytes();
+  }
+  hash_until(size);
+  return hash.Finish();
+}
+
+size_t ReceiptLimit(size_t shards) { return (1 << 20) + shards * 8192; }
+
+}  // namespace shardinit

@@ -1,0 +1,40 @@
+// A receipt says what a rank's file holds, with digests. It is written beside the file once that is
+// in place, and proves that the file is whole.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/sha256.h"
+#include "checkpoint/checkpoint.h"
+#include "plan/plan.h"
+
+namespace shardinit {
+
+struct Receipt {
+  int64_t size = 0;  // size of the rank file
+  Digest plan_sha256{};
+  Digest metadata_sha256{};      // digest of all bytes that belong to no box, in order
+  std::vector<int64_t> offsets;  // offsets in the file, one per shard of the rank's plan
+  std::vector<Digest> digests;   // digest of each box's bytes
+};
+
+std::string WriteReceipt(const RankPlan& rank, const Receipt& receipt);
+
+// Throws Error (kRefused) if the text is not the receipt of this rank of this plan.
+Receipt ReadReceipt(std::string_view text, const std::string& path, const RankPlan& rank);
+
+// Returns the rank's receipt if it is there, belongs to this plan, and the rank file has the size
+// that it says. A damaged one counts as missing.
+std::optional<Receipt> FindReceipt(const CheckpointFolder& folder, const RankPlan& rank,
+                                   const Digest& plan_sha256);
+
+// Hashes the bytes of a rank file that belong to no box, in order.
+Digest HashMetadata(int fd, int64_t size, const RankPlan& rank,
+                    const std::vector<int64_t>& offsets);
+
+// The most bytes a receipt of `shards` boxes can have.
+size_t ReceiptLimit(size_t shards);
+
+}  // namespace shardinit

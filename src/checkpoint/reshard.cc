@@ -1,0 +1,217 @@
+#include "checkpoint/reshard.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <vector>
+
+#include "base/file.h"
+#include "base/folder.h"
+#include "base/interrupt.h"
+#include "base/new_file.h"
+#include "base/text.h"
+#include "checkpoint/copy.h"
+#include "checkpoint/receipt.h"
+#include "checkpoint/verify.h"
+#include "plan/devices.h"
+
+namespace shardinit {
+namespace {
+
+std::vector<int64_t> RanksOf(const Plan& plan) {
+  std::vector<int64_t> ranks(static_cast<size_t>(plan.world_size()));
+  std::iota(ranks.begin(), ranks.end(), int64_t{0});
+  return ranks;
+}
+
+// The copy of one request, and what of it is already there.
+class Resharding {
+ public:
+  Resharding(const ReshardRequest& request, WorkCounters* counters)
+      : request_(request),
+        to_(*request.to),
+        plan_json_(WritePlan(to_)),
+        plan_sha256_(Sha256Of(plan_json_)),
+        copy_(request.from_folder, *request.from, request.from_sha256, to_),
+        counters_(counters) {}
+
+  GenerateResult Run() {
+    const Digest key = Sha256Of(ToHex(copy_.manifest_sha256()) + ToHex(plan_sha256_));
+    const GenerateResult there = {.skipped = to_.world_size(), .complete = true};
+    if (IsThere()) {
+      StagedFolder::RemoveLeftOvers(request_.folder, key);
+      return there;
+    }
+    StagedFolder staged(request_.folder, key,
+                        [&](const std::string& folder) { return MayGoOn(folder); });
+    try {
+      const GenerateResult result = Fill(staged);
+      staged.Commit();
+      return result;
+    } catch (const Error& e) {
+      if (e.code() == ExitCode::kDifferent || e.code() == ExitCode::kConflict) staged.Remove();
+      // Another process was faster.
+      if (e.code() == ExitCode::kConflict && IsThere()) return there;
+      throw;
+    } catch (const Interrupted&) {
+      request_.warn(
+          fmt::format("interrupted; ranks that are done stay in `{}`, and the same command makes "
+                      "the rest",
+                      staged.staged()));
+      throw;
+    }
+  }
+
+ private:
+  GenerateResult Fill(const StagedFolder& staged) {
+    GenerateRequest request;
+    request.folder = staged.staged();
+    request.ranks = RanksOf(to_);
+    request.workers = request_.workers;
+    request.index = request_.index;
+    request.source = &copy_;
+    if (staged.is_old()) request.damage = FindOthers(request.folder);
+    Progress progress(request_.progress, "copying", BytesIn(to_, request.ranks), request_.is_quiet);
+    request.progress = [&](const WorkCounters& c, int64_t done, int64_t ranks) {
+      progress.Update(c.written_bytes, ranks > 1 ? fmt::format("rank {} of {}", done, ranks) : "");
+    };
+    return Generate(to_, request, counters_);
+  }
+
+  WorkerOptions WithoutWriters() const {
+    WorkerOptions workers = request_.workers;
+    workers.writers = 0;
+    return workers;
+  }
+
+  Error Conflict(std::string_view what) const {
+    return {ExitCode::kConflict, fmt::format("`{}` exists and {}", request_.folder, what),
+            "choose another folder with `-o`"};
+  }
+
+  // Makes the boxes of these ranks once more, without writing, and calls `differs` with each rank
+  // whose receipt in `folder` is missing or has other digests.
+  void CompareRanks(const CheckpointFolder& folder, const std::vector<int64_t>& ranks,
+                    const std::function<void(int64_t rank)>& differs) {
+    Progress progress(request_.progress, "comparing", BytesIn(to_, ranks), request_.is_quiet);
+    FileGroups files(WithoutWriters(), counters_, &copy_, 2,
+                     [&](int64_t) { progress.Update(counters_->hashed_bytes, ""); });
+    for (const int64_t r : ranks) {
+      ThrowIfInterrupted();
+      const RankPlan rank = PlanRank(to_, r);
+      const auto receipt = FindReceipt(folder, rank, plan_sha256_);
+      if (!receipt) {
+        differs(r);
+        continue;
+      }
+      files.WaitForRoom();
+      const auto digests = std::make_shared<std::vector<Digest>>(rank.shards.size());
+      std::vector<BoxTask> tasks;
+      for (size_t s = 0; s < rank.shards.size(); ++s) {
+        const Shard& shard = rank.shards[s];
+        tasks.push_back({shard.tensor, shard.box, {}, &(*digests)[s]});
+      }
+      files.Add(std::move(tasks), [r, digests, &differs, wanted = receipt->digests] {
+        if (*digests != wanted) differs(r);
+      });
+    }
+    files.Finish();
+  }
+
+  // Throws Error (kConflict) if a byte of the checkpoint that is there is not as its manifest says.
+  void RequireUndamaged() const {
+    std::mutex mutex;
+    Progress progress(request_.progress, "checking", BytesInFiles(to_), request_.is_quiet);
+    const VerifyResult result =
+        Verify(request_.folder, request_.workers.jobs, [&](int64_t bytes, int64_t) {
+          const std::lock_guard lock(mutex);
+          progress.Update(bytes, "");
+        });
+    if (result.findings.empty()) return;
+    const Finding& first = *result.findings.begin();
+    throw Error(
+        ExitCode::kConflict,
+        fmt::format("`{}` exists and is damaged: {}: {}{}", request_.folder, first.file,
+                    first.tensor.empty() ? "" : fmt::format("`{}` ", first.tensor), first.message),
+        fmt::format("`shardinit verify {}` says all that is; or choose another folder with `-o`",
+                    request_.folder));
+  }
+
+  // Tells whether the folder holds this very copy, undamaged: reads all of it and makes it once
+  // more to compare, but does not write it. Throws Error (kConflict) if something else is there.
+  bool IsThere() {
+    if (!Exists(request_.folder) || IsEmptyFolder(request_.folder)) return false;
+    std::string present;
+    if (!ReadIfFile(request_.folder + "/" + kPlanName, kPlanLimit, &present).empty() ||
+        present != plan_json_ || !Exists(request_.folder + "/" + kManifestName)) {
+      throw Conflict("holds something else");
+    }
+    const CheckpointFolder folder(request_.folder);
+    if (folder.ReadDevices() != WriteDeviceLayout(to_.graph.mesh)) {
+      throw Conflict("has other slices or devices");
+    }
+    RequireUndamaged();
+    CompareRanks(folder, RanksOf(to_), [&](int64_t) { throw Conflict("has other values"); });
+    MakeFolder(request_.folder);  // syncs its name, which a killed run may have left off the disk
+    return true;
+  }
+
+  // Tells whether to go on with what an interrupted run left in `staged`: only if it is a part of
+  // this copy, and nothing else is in there.
+  bool MayGoOn(const std::string& staged) const {
+    try {
+      const CheckpointFolder folder(staged);
+      folder.IsClaimed(plan_json_);
+      const std::string foreign = folder.FirstForeign(to_.world_size());
+      if (foreign.empty()) return true;
+      request_.warn(
+          fmt::format("`{}` is none of ours: what is beside it is left as it is, and all "
+                      "is copied anew",
+                      foreign));
+    } catch (const Error& e) {
+      request_.warn(fmt::format("{}: it is left as it is, and all is copied anew", e.what()));
+    }
+    return false;
+  }
+
+  // Finds the ranks in a folder that must be made again: their files differ from their receipts, or
+  // from the copy.
+  Damage FindOthers(const std::string& staged) {
+    const CheckpointFolder folder(staged);
+    std::vector<int64_t> kept;
+    for (const int64_t rank : RanksOf(to_)) {
+      if (Exists(staged + "/" + ReceiptFile(rank))) kept.push_back(rank);
+    }
+    Damage damage = FindDamage(staged, to_, plan_sha256_, kept, request_.workers.jobs, nullptr);
+    std::vector<int64_t> whole;
+    std::set_difference(kept.begin(), kept.end(), damage.ranks.begin(), damage.ranks.end(),
+                        std::back_inserter(whole));
+    std::mutex mutex;
+    CompareRanks(folder, whole, [&](int64_t rank) {
+      const std::lock_guard lock(mutex);
+      damage.ranks.push_back(rank);
+    });
+    std::sort(damage.ranks.begin(), damage.ranks.end());
+    return damage;
+  }
+
+  const ReshardRequest& request_;
+  const Plan& to_;
+  const std::string plan_json_;
+  const Digest plan_sha256_;
+  CheckpointCopy copy_;
+  WorkCounters* const counters_;
+};
+
+}  // namespace
+
+GenerateResult Reshard(const ReshardRequest& request, WorkCounters* counters) {
+  return Resharding(request, counters).Run();
+}
+
+}  // namespace shardinit

@@ -1,0 +1,36 @@
+// Copies a checkpoint to another mesh or layout: as Generate() does, with the checkpoint's boxes as
+// the source of elements, into a folder beside the new one that gets its name at the end.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "checkpoint/manifest.h"
+#include "checkpoint/write.h"
+#include "generate/workers.h"
+#include "plan/plan.h"
+#include "report/progress.h"
+
+namespace shardinit {
+
+struct ReshardRequest {
+  std::string from_folder;
+  const Plan* from;
+  Digest from_sha256;  // of plan.json in `from_folder`
+  const Plan* to;
+  std::string folder;  // the one to make
+  WorkerOptions workers;
+  IndexMode index = IndexMode::kAuto;
+  ProgressMode progress = ProgressMode::kNever;
+  bool is_quiet = false;  // as of Progress
+  // Called with a sentence about each thing that is not as a user may expect it.
+  std::function<void(const std::string& sentence)> warn;
+};
+
+// Goes on with what an interrupted call left, after a comparison with the source. If `folder` holds
+// this very copy, all ranks are skipped. Throws Error (kConflict) if it holds anything else, and
+// what CheckpointCopy and Generate throw.
+GenerateResult Reshard(const ReshardRequest& request, WorkCounters* counters);
+
+}  // namespace shardinit

@@ -1,0 +1,331 @@
+#include "checkpoint/verify.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/folder.h"
+#include "base/interrupt.h"
+#include "base/new_file.h"
+#include "base/parallel.h"
+#include "checkpoint/manifest.h"
+#include "plan/devices.h"
+
+namespace shardinit {
+namespace {
+
+// Returns the rank that has this name in `ranks`, as in `rank-00017`; -1: none has.
+int64_t RankOf(std::string_view name, std::string_view suffix) {
+  constexpr std::string_view kPrefix = "rank-";
+  if (!name.starts_with(kPrefix)) return -1;
+  int64_t rank = -1;
+  std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), rank);
+  return rank >= 0 && name == fmt::format("{}{:05}{}", kPrefix, rank, suffix) ? rank : -1;
+}
+
+class Verifier {
+ public:
+  Verifier(const std::string& folder, const Plan& plan, const Digest& plan_sha256, int jobs,
+           int64_t total, const VerifyProgress& progress)
+      : folder_(folder),
+        plan_(plan),
+        plan_sha256_(plan_sha256),
+        jobs_(jobs),
+        total_(total),
+        progress_(progress) {}
+
+  // Returns the ranks that have a receipt, ascending. A name that does not belong is a finding, or
+  // foreign.
+  std::vector<int64_t> List() {
+    std::vector<int64_t> ranks;
+    Walk(folder_, [&](const std::string& name, NameKind kind) {
+      const std::string_view file = std::string_view(name).substr(name.rfind('/') + 1);
+      const bool inner = file.size() != name.size();
+      if (name == "ranks" && kind == NameKind::kFolder) return true;
+      if (name == "ranks" && kind == NameKind::kLink) {
+        Find(name, "", "is a link to elsewhere");
+        return false;
+      }
+      if (inner && RankOf(file, ".json") >= 0 && RankOf(file, ".json") < plan_.world_size()) {
+        ranks.push_back(RankOf(file, ".json"));
+      } else if (!Belongs(file, inner) && !IsTemporary(file, inner, kind)) {
+        const bool is_like_a_part =
+            inner &&
+            (file.ends_with(".h5") || (file.starts_with("rank-") && file.ends_with(".json")));
+        (is_like_a_part ? result_.findings : result_.foreign)
+            .Add({name, "", "does not belong to the checkpoint"});
+      }
+      return false;
+    });
+    std::sort(ranks.begin(), ranks.end());
+    return ranks;
+  }
+
+  // Finds the ranks that have no receipt, by ranges: there may be millions.
+  void FindMissing(const std::vector<int64_t>& present) {
+    int64_t next = 0;
+    const auto find = [&](int64_t end) {
+      if (next < end) {
+        Find(ReceiptFile(next), "",
+             end - next == 1 ? "is missing"
+                             : fmt::format("is missing, and so are those up to rank {}", end - 1));
+      }
+      next = end + 1;
+    };
+    for (const int64_t rank : present) find(rank);
+    find(plan_.world_size());
+  }
+
+  // Returns whether the receipt is valid. Adds a finding unless the rank's file is what the receipt
+  // says.
+  bool VerifyRank(const RankPlan& rank, ReceiptEntry* entry) {
+    const std::string receipt_file = ReceiptFile(rank.rank), file = RankFile(rank.rank);
+    Receipt receipt;
+    try {
+      std::string text;
+      const std::string_view wrong =
+          ReadIfFile(folder_ + "/" + receipt_file, ReceiptLimit(rank.shards.size()), &text);
+      if (!wrong.empty()) {
+        Find(receipt_file, "", std::string(wrong));
+        return false;
+      }
+      receipt = ReadReceipt(text, receipt_file, rank);
+      if (WriteReceipt(rank, receipt) != text) {
+        Find(receipt_file, "", "is damaged: it is not what this tool wrote");
+        return false;
+      }
+    } catch (const Error& e) {
+      if (e.code() == ExitCode::kWorld) throw;
+      Find(receipt_file, "", fmt::format("is damaged: {}", e.what()));
+      return false;
+    }
+    if (receipt.plan_sha256 != plan_sha256_) {
+      Find(receipt_file, "", "belongs to another plan");
+      return false;
+    }
+    *entry = EntryOf(plan_, rank, receipt);
+    VerifyRankFile(rank, receipt, file);
+    ++result_.files;
+    return true;
+  }
+
+  void VerifyManifest(std::string_view manifest, const std::vector<ReceiptEntry>& entries) {
+    std::optional<FileEntry> index;
+    if (!ClaimedIndex(manifest, &index)) {
+      Find(kManifestName, "", "is damaged: it does not say whether there is an index");
+      return;
+    }
+    if (index) VerifyIndex(*index);
+    if (!IsManifestOf(manifest, plan_, plan_sha256_, entries, index)) {
+      Find(kManifestName, "", "is damaged: it is not what follows from the plan and the receipts");
+    }
+  }
+
+  void Find(std::string file, std::string tensor, std::string message) {
+    const std::lock_guard lock(mutex_);
+    result_.findings.Add({std::move(file), std::move(tensor), std::move(message)});
+  }
+
+  const VerifyResult& result() const { return result_; }
+
+ private:
+  // An index that the manifest does not list belongs, too: a run leaves it that was killed before
+  // its end.
+  bool Belongs(std::string_view file, bool inner) const {
+    if (!inner) {
+      return file == kPlanName || file == kManifestName || file == kIndexName ||
+             file == kDevicesName;
+    }
+    const int64_t rank = std::max(RankOf(file, ".h5"), RankOf(file, ".json"));
+    return rank >= 0 && rank < plan_.world_size();
+  }
+
+  // Returns whether it is a temporary file, of a run that goes on or was killed: the next run
+  // removes it.
+  bool IsTemporary(std::string_view file, bool inner, NameKind kind) const {
+    return kind == NameKind::kFile && Belongs(NameOfTemporary(file), inner);
+  }
+
+  void VerifyRankFile(const RankPlan& rank, const Receipt& receipt, const std::string& file) {
+    Fd fd;
+    int64_t size = 0;
+    if (const std::string_view wrong = OpenIfFile(folder_ + "/" + file, &fd, &size);
+        !wrong.empty()) {
+      Find(file, "", std::string(wrong));
+      return;
+    }
+    if (size != receipt.size) {
+      Find(file, "", fmt::format("has {} bytes, but its receipt says {}", size, receipt.size));
+      return;
+    }
+    if (HashMetadata(fd.get(), size, rank, receipt.offsets) != receipt.metadata_sha256) {
+      Find(file, "", "has damaged metadata: its HDF5 structure is not what was written");
+    }
+    const auto progress = [&](int64_t bytes) {
+      hashed_ += bytes;
+      if (progress_) progress_(hashed_, total_);
+    };
+    ParallelFor(static_cast<int64_t>(rank.shards.size()), jobs_, [&](int64_t i) {
+      const Shard& shard = rank.shards[static_cast<size_t>(i)];
+      const int64_t offset = receipt.offsets[static_cast<size_t>(i)];
+      if (HashRange(fd.get(), folder_ + "/" + file, offset, shard.bytes(), progress) ==
+          receipt.digests[static_cast<size_t>(i)]) {
+        return;
+      }
+      Find(file, shard.tensor->path,
+           fmt::format("has other data than was written (rank {}, bytes {} to {} of the file)",
+                       rank.rank, offset, offset + shard.bytes() - 1));
+    });
+    result_.boxes += static_cast<int64_t>(rank.shards.size());
+    result_.bytes += rank.bytes();
+  }
+
+  void VerifyIndex(const FileEntry& claimed) {
+    const std::string path = folder_ + "/" + kIndexName;
+    Fd fd;
+    int64_t size = 0;
+    if (const std::string_view wrong = OpenIfFile(path, &fd, &size); !wrong.empty()) {
+      Find(kIndexName, "", fmt::format("{}, but the manifest lists it", wrong));
+      return;
+    }
+    if (size != claimed.size || HashFile(fd.get(), path).sha256 != claimed.sha256) {
+      Find(kIndexName, "", "is damaged: its digest is not the one in the manifest");
+    }
+  }
+
+  const std::string folder_;
+  const Plan& plan_;
+  const Digest plan_sha256_;
+  const int jobs_;
+  const int64_t total_;
+  const VerifyProgress& progress_;
+  std::mutex mutex_;
+  std::atomic<int64_t> hashed_{0};
+  VerifyResult result_;
+};
+
+VerifyResult OneFinding(std::string file, std::string message) {
+  VerifyResult result;
+  result.findings.Add({std::move(file), "", std::move(message)});
+  return result;
+}
+
+// Reads devices.json into the plan's mesh. Returns what is wrong, or nothing. The file must be
+// there if the manifest lists devices.
+std::string ReadDevices(const std::string& folder, std::string_view manifest, Plan* plan) {
+  std::string text;
+  const std::string_view wrong = ReadIfFile(folder + "/" + kDevicesName, kPlanLimit, &text);
+  if (!wrong.empty()) {
+    if (ListsDevices(manifest)) return fmt::format("{}, but the manifest lists devices", wrong);
+    return Exists(folder + "/" + kDevicesName) ? std::string(wrong) : std::string();
+  }
+  try {
+    plan->graph.mesh.devices = ReadDeviceLayout(text, kDevicesName, plan->graph.mesh);
+    return {};
+  } catch (const Error& e) {
+    if (e.code() != ExitCode::kRefused) throw;
+    return fmt::format("is damaged: {}", e.what());
+  }
+}
+
+}  // namespace
+
+int64_t BytesInFiles(const Plan& plan) {
+  const InitGraph& graph = plan.graph;
+  if (graph.replicas == Replicas::kDedupe) return plan.bytes;
+  int64_t all = 0;
+  for (const Tensor& tensor : graph.tensors) {
+    int64_t stored = 0;
+    if (__builtin_mul_overflow(tensor.bytes(), plan.ShardingOf(tensor).holders(), &stored) ||
+        __builtin_add_overflow(all, stored, &all)) {
+      return std::numeric_limits<int64_t>::max();
+    }
+  }
+  return all;
+}
+
+VerifyResult Verify(const std::string& folder, int jobs, const VerifyProgress& progress) {
+  if (!Exists(folder + "/" + kManifestName)) {
+    RequireFolder(folder);
+    throw Error(ExitCode::kUsage,
+                fmt::format("`{}` is not a checkpoint: it has no {}", folder, kManifestName),
+                Exists(folder + "/" + kPlanName)
+                    ? fmt::format("it is unfinished: see `shardinit status {}`", folder)
+                    : "name a folder that `shardinit gen` or `shardinit export` wrote");
+  }
+  std::string manifest, plan_json;
+  const std::string_view bad_manifest =
+      ReadIfFile(folder + "/" + kManifestName, kManifestLimit, &manifest);
+  const std::string_view bad_plan = ReadIfFile(folder + "/" + kPlanName, kPlanLimit, &plan_json);
+  if (!bad_plan.empty()) {
+    return OneFinding(kPlanName, fmt::format("{}, so nothing else can be checked", bad_plan));
+  }
+  const Digest plan_sha256 = Sha256Of(plan_json);
+  Plan plan;
+  try {
+    plan = ReadPlan(std::exchange(plan_json, {}), folder + "/" + kPlanName);
+  } catch (const Error& e) {
+    if (e.code() != ExitCode::kRefused) throw;
+    return OneFinding(kPlanName,
+                      fmt::format("is damaged, so nothing else can be checked: {}", e.what()));
+  }
+  const std::string bad_devices = ReadDevices(folder, manifest, &plan);
+  Verifier verifier(folder, plan, plan_sha256, jobs, BytesInFiles(plan), progress);
+  const std::vector<int64_t> present = verifier.List();
+  verifier.FindMissing(present);
+  bool receipts = static_cast<int64_t>(present.size()) == plan.world_size();
+  std::vector<ReceiptEntry> entries;
+  for (const int64_t rank : present) {
+    ThrowIfInterrupted();
+    ReceiptEntry entry;
+    receipts = verifier.VerifyRank(PlanRank(plan, rank), &entry) && receipts;
+    if (receipts) entries.push_back(std::move(entry));
+  }
+  // The manifest follows from the receipts, so one comparison covers all of it.
+  if (!bad_manifest.empty()) {
+    verifier.Find(kManifestName, "", std::string(bad_manifest));
+  } else if (!bad_devices.empty()) {
+    verifier.Find(kDevicesName, "", bad_devices);
+  } else if (receipts) {
+    verifier.VerifyManifest(manifest, entries);
+  }
+  return verifier.result();
+}
+
+Damage FindDamage(const std::string& folder, const Plan& plan, const Digest& plan_sha256,
+                  const std::vector<int64_t>& ranks, int jobs, const VerifyProgress& progress) {
+  Verifier verifier(folder, plan, plan_sha256, jobs, 0, progress);
+  Damage damage;
+  std::vector<ReceiptEntry> entries;
+  for (const int64_t rank : ranks) {
+    ThrowIfInterrupted();
+    if (!Exists(folder + "/" + ReceiptFile(rank))) continue;
+    const int64_t before = verifier.result().findings.count();
+    ReceiptEntry entry;
+    verifier.VerifyRank(PlanRank(plan, rank), &entry);
+    if (verifier.result().findings.count() > before) {
+      damage.ranks.push_back(rank);
+    } else {
+      entries.push_back(std::move(entry));
+    }
+  }
+  std::string manifest;
+  if (static_cast<int64_t>(entries.size()) < plan.world_size()) return damage;
+  if (!ReadIfFile(folder + "/" + kManifestName, kManifestLimit, &manifest).empty()) {
+    damage.completion = true;
+  } else {
+    verifier.VerifyManifest(manifest, entries);
+    damage.completion = !verifier.result().findings.empty();
+  }
+  return damage;
+}
+
+}  // namespace shardinit

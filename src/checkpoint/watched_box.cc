@@ -1,0 +1,90 @@
+#include "checkpoint/watched_box.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/checked_math.h"
+#include "base/error.h"
+#include "base/random.h"
+
+namespace shardinit {
+namespace {
+
+constexpr int64_t kSmallRead = 256 << 10;  // bytes that are read with what is around them
+
+}  // namespace
+
+WatchedBox::WatchedBox(FilePiece piece, int64_t bytes, int64_t cell_bytes)
+    : piece_(std::move(piece)),
+      bytes_(bytes),
+      cell_bytes_(cell_bytes),
+      cells_(static_cast<size_t>(CeilDiv(bytes, cell_bytes))),
+      read_(cells_.size()) {}
+
+WatchedBox::Fingerprint WatchedBox::FingerprintOf(const uint8_t* data, int64_t bytes) {
+  static const std::vector<uint64_t> key = [] {
+    std::vector<uint64_t> words(kLargestCell / sizeof(uint64_t));
+    FillRandom(words.data(), words.size() * sizeof(uint64_t));
+    return words;
+  }();
+  Fingerprint sums[2] = {0, 0};  // Two sums do not wait for one another.
+  const uint64_t* next = key.data();
+  const auto add = [&next](const void* from, size_t size, Fingerprint* sum) {
+    uint64_t pair[2] = {0, 0};
+    memcpy(pair, from, size);
+    *sum += static_cast<Fingerprint>(pair[0] + next[0]) * (pair[1] + next[1]);
+    next += 2;
+  };
+  int64_t at = 0;
+  for (; at + 32 <= bytes; at += 32) {
+    add(data + at, 16, &sums[0]);
+    add(data + at + 16, 16, &sums[1]);
+  }
+  for (; at < bytes; at += 16) {
+    add(data + at, static_cast<size_t>(std::min<int64_t>(16, bytes - at)), &sums[0]);
+  }
+  return sums[0] + sums[1];
+}
+
+void WatchedBox::Read(Fd* fd, int64_t offset, int64_t bytes, void* out) {
+  auto* to = static_cast<uint8_t*>(out);
+  const int64_t end = offset + bytes;
+  const int64_t begin_cell = offset / cell_bytes_ * cell_bytes_;
+  const int64_t end_cell = std::min(bytes_, CeilDiv(end, cell_bytes_) * cell_bytes_);
+  if (begin_cell == offset && end_cell == end) {
+    ReadPart(piece_, fd, offset, bytes, to);
+    return Compare(offset, bytes, to);
+  }
+  if (end_cell - begin_cell > kSmallRead) {
+    // Whole cells are read directly to their place.
+    const int64_t first = CeilDiv(offset, cell_bytes_) * cell_bytes_;
+    const int64_t last = end == bytes_ ? end : end / cell_bytes_ * cell_bytes_;
+    if (offset < first) Read(fd, offset, first - offset, to);
+    Read(fd, first, last - first, to + (first - offset));
+    if (last < end) Read(fd, last, end - last, to + (last - offset));
+    return;
+  }
+  std::vector<uint8_t> cells(static_cast<size_t>(end_cell - begin_cell));
+  ReadPart(piece_, fd, begin_cell, std::ssize(cells), cells.data());
+  Compare(begin_cell, std::ssize(cells), cells.data());
+  memcpy(to, cells.data() + (offset - begin_cell), static_cast<size_t>(bytes));
+}
+
+void WatchedBox::Compare(int64_t offset, int64_t bytes, const uint8_t* data) {
+  std::vector<Fingerprint> found;
+  for (int64_t at = 0; at < bytes; at += cell_bytes_) {
+    found.push_back(FingerprintOf(data + at, std::min(cell_bytes_, bytes - at)));
+  }
+  const std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < found.size(); ++i) {
+    const size_t cell = static_cast<size_t>(offset / cell_bytes_) + i;
+    if (read_[cell] && cells_[cell] != found[i]) ThrowChanged(piece_);
+    cells_[cell] = found[i];
+    read_[cell] = true;
+  }
+}
+
+}  // namespace shardinit

@@ -1,0 +1,126 @@
+#include "checkpoint/write.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "base/error.h"
+#include "base/folder.h"
+#include "base/interrupt.h"
+#include "checkpoint/rank_writer.h"
+#include "plan/devices.h"
+
+namespace shardinit {
+namespace {
+
+// The number of ranks that are open at once: the metadata of the next one is made, and the data of
+// the last one is synced, while the one between is written.
+constexpr int64_t kRanksAtOnce = 8;
+
+// Writes each rank: its metadata here, its values by the workers, then its commit on one of their
+// threads. A rank that is dropped on the way leaves nothing behind.
+void WriteRanks(const Plan& plan, const GenerateRequest& request, const CheckpointFolder& folder,
+                const Digest& plan_sha256, WorkCounters* counters, GenerateResult* result) {
+  const auto tick = [&](int64_t done) {
+    if (!request.progress) return;
+    request.progress(*counters, result->skipped + done, static_cast<int64_t>(request.ranks.size()));
+  };
+  FileGroups files(request.workers, counters, request.source, kRanksAtOnce, tick);
+  for (const int64_t r : request.ranks) {
+    ThrowIfInterrupted();
+    RankPlan rank = PlanRank(plan, r);
+    if (!std::binary_search(request.damage.ranks.begin(), request.damage.ranks.end(), r) &&
+        FindReceipt(folder, rank, plan_sha256)) {
+      ++result->skipped;
+      continue;
+    }
+    files.WaitForRoom();
+    result->bytes += rank.bytes();
+    const auto writer =
+        std::make_shared<RankWriter>(folder, plan, std::move(rank), plan_sha256, counters);
+    files.Add(writer->Tasks(), [writer] { writer->Commit(); });
+    ++result->written;
+  }
+  files.Finish();
+}
+
+// The written files are where the folder is now, which may not be where the user asked for it.
+void RequireInPlace(const Folder& folder) {
+  if (folder.IsInPlace()) return;
+  throw Error(ExitCode::kWorld,
+              fmt::format("`{}` was moved or removed while it was written", folder.path()),
+              "leave it in place, and run the same command again");
+}
+
+}  // namespace
+
+void CheckFolder(const Plan& plan, const std::string& folder) {
+  CheckpointFolder(folder).IsClaimed(WritePlan(plan));
+}
+
+Damage FindRepairs(const Plan& plan, const std::string& folder, const std::vector<int64_t>& ranks,
+                   int jobs, const VerifyProgress& progress) {
+  const std::string plan_json = WritePlan(plan), path = folder + "/" + kPlanName;
+  const Digest plan_sha256 = Sha256Of(plan_json);
+  std::string present, manifest;
+  if (!ReadIfFile(path, kPlanLimit, &present).empty() || present != plan_json) {
+    if (ReadIfFile(folder + "/" + kManifestName, kManifestLimit, &manifest).empty() &&
+        IsManifestFor(manifest, plan_json)) {
+      const Folder root = Folder::Open(folder);
+      NewFile file(root, kPlanName);
+      file.Append(plan_json);
+      file.Commit();
+    }
+  }
+  if (!CheckpointFolder(folder).IsClaimed(plan_json)) return {};
+  return FindDamage(folder, plan, plan_sha256, ranks, jobs, progress);
+}
+
+GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCounters* counters) {
+  GenerateResult result;
+  const std::string plan_json = WritePlan(plan);
+  const Digest plan_sha256 = Sha256Of(plan_json);
+  const SignalsWait signals;  // The caller says what becomes of the ranks that are done.
+  const CheckpointFolder folder(request.folder, plan_json);
+  const std::string devices_json = WriteDeviceLayout(plan.graph.mesh);
+  folder.WriteDevices(devices_json);
+  RemoveManifestOfOthers(folder, plan.graph.mesh);
+  folder.RemoveLeftOvers(Others::kOld);
+
+  // WriteRanks() releases its blocks before files that describe other files take memory.
+  WriteRanks(plan, request, folder, plan_sha256, counters, &result);
+  // A killed run may have left names that are visible but not yet on the disk.
+  if (result.skipped > 0) folder.ranks().Sync();
+
+  // From here on, only files that describe other files are written.
+  const bool all = static_cast<int64_t>(request.ranks.size()) == plan.world_size();
+  if (!all && LacksRank(folder, plan, plan_sha256)) {
+    RequireInPlace(folder.root());
+    folder.RequireDevices(devices_json);
+    return result;
+  }
+  if (result.written == 0 && !request.damage.completion &&
+      IsFinalized(folder, WantsIndex(plan, request.index))) {
+    result.complete = true;
+    folder.RemoveLeftOvers(Others::kAll);
+  } else {
+    const auto start = std::chrono::steady_clock::now();
+    const FinalizeResult finalized = Finalize(folder, plan, plan_sha256, request.index);
+    result.complete = finalized.missing.empty();
+    counters->finalize_ns += (std::chrono::steady_clock::now() - start).count();
+    if (all && !result.complete) {
+      throw Error(ExitCode::kWorld,
+                  fmt::format("`{}` is unfinished: {} of {} ranks were there and are no more",
+                              request.folder, finalized.missing.size(), plan.world_size()),
+                  "something else removes or damages files there; then the same command goes on");
+    }
+  }
+  RequireInPlace(folder.root());
+  folder.RequireDevices(devices_json);
+  return result;
+}
+
+}  // namespace shardinit

@@ -1,0 +1,28 @@
+// Takes the digests of whole tensors, whatever the mesh and the layout.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "base/sha256.h"
+#include "generate/workers.h"
+#include "graph/graph.h"
+
+namespace shardinit {
+
+struct TensorDigest {
+  const Tensor* tensor;
+  Digest sha256;  // hash of the whole tensor, row-major and little-endian
+};
+
+// Returns the digests of these whole tensors, without writing anything. Calls `progress` about ten
+// times a second.
+std::vector<TensorDigest> DigestTensors(
+    const std::vector<const Tensor*>& tensors, const WorkerOptions& options,
+    const std::function<void(const WorkCounters& counters)>& progress, WorkCounters* counters);
+
+// Returns the SHA-256 of the sorted lines `path dtype [shape] sha256`: it is the same on every mesh
+// and in every layout.
+Digest ModelDigest(const std::vector<TensorDigest>& tensors);
+
+}  // namespace shardinit

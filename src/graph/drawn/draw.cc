@@ -1,0 +1,213 @@
+#include "graph/drawn/draw.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/suggest.h"
+#include "base/text.h"
+#include "graph/drawn/tie.h"
+#include "graph/engines/jax_key.h"
+#include "graph/sharded/stage.h"
+#include "rng/engines.h"
+#include "spec/names.h"
+
+namespace shardinit {
+namespace {
+
+class Drawer : public LeafVisitor {
+ public:
+  Drawer(Building& building, const Mesh& mesh, WrittenTensors* drawn)
+      : binder_(building), stages_(building, mesh), drawn_(*drawn) {}
+
+  void Visit(const Leaf& leaf) override {
+    // The tensor is built in place: moving it takes longer than binding most of its parts.
+    Tensor& tensor = drawn_.tensors.emplace_back();
+    if (leaf.stage != nullptr) tensor.partition.pins = stages_.Bind(*leaf.stage);
+    if (binder_.Bind(leaf, nullptr, &tensor)) {
+      drawn_.places.push_back(&leaf.place);
+      drawn_.specs.push_back(&leaf.spec);
+    } else {
+      drawn_.tensors.pop_back();
+      drawn_.shapeless.push_back(&leaf.spec);
+    }
+  }
+
+  // Reserves space: otherwise all tensors of a long repeat move each time that their number
+  // doubles.
+  void Expect(int64_t more) override {
+    const size_t size = drawn_.tensors.size() + static_cast<size_t>(std::min(more, kMaxTensors));
+    if (size <= drawn_.tensors.capacity()) return;
+    const size_t wanted = std::max(size, 2 * drawn_.tensors.capacity());
+    drawn_.tensors.reserve(wanted);
+    drawn_.places.reserve(wanted);
+    drawn_.specs.reserve(wanted);
+  }
+
+ private:
+  TensorBinder binder_;
+  StageBinder stages_;
+  WrittenTensors& drawn_;
+};
+
+void ReportUnknownDType(const Located<std::string>& name, Diagnostics& diagnostics) {
+  const auto meant = FindDTypeByOtherName(name.value);
+  diagnostics.Error(name.span, fmt::format("unknown dtype {}", Quote(name.value)),
+                    meant ? fmt::format("did you mean `{}`?", InfoOf(*meant).name)
+                          : DidYouMean(name.value, DTypeNames()));
+}
+
+}  // namespace
+
+WrittenTensors DrawTensors(Building& building, const Mesh& mesh) {
+  // Reports a wrong dtype of the spec once, and even if each tensor has its own.
+  const auto& dtype = building.spec.dtype;
+  if (dtype && !FindDType(dtype->value)) ReportUnknownDType(*dtype, building.diagnostics);
+  WrittenTensors drawn;
+  Drawer drawer(building, mesh, &drawn);
+  drawn.all_visited = Expand(building.spec.modules, 0, building, drawer);
+  return drawn;
+}
+
+TensorBinder::TensorBinder(Building& building)
+    : spec_(building.spec),
+      diagnostics_(building.diagnostics),
+      names_(building.names),
+      inits_(building) {
+  for (size_t d = 0; d < kMaxRank; ++d) dimension_names_.push_back(fmt::format("dimension {}", d));
+}
+
+bool TensorBinder::Bind(const Leaf& leaf, DrawNotes* notes, Tensor* tensor) {
+  tensor->path = leaf.path;
+  BindDType(leaf, notes, tensor);
+  tensor->is_buffer = leaf.spec.kind && leaf.spec.kind->value == kBufferKind;
+  // Without a shape there is no tensor, but its other mistakes are still reported.
+  const bool has_shape = BindShape(leaf.spec, notes, tensor) && CountBytes(leaf.spec, *tensor);
+  inits_.Bind(leaf, has_shape ? &tensor->shape : nullptr, notes, tensor);
+  if (has_shape) BindKey(leaf.spec, notes, tensor);
+  return has_shape;
+}
+
+// If the dtype is wrong, the tensor stays f32, so that its other mistakes show, too.
+void TensorBinder::BindDType(const Leaf& leaf, DrawNotes* notes, Tensor* tensor) {
+  const TensorSpec& spec = leaf.spec;
+  const auto& name = spec.dtype ? spec.dtype : spec_.dtype;
+  if (!name && (spec.wrong.Has("dtype") || spec_.wrong.Has("dtype"))) return;
+  if (!name) {
+    diagnostics_.Error(leaf.place, fmt::format("tensor `{}` has no dtype", tensor->path),
+                       "give it a `dtype`, or the spec one at the top");
+    return;
+  }
+  const auto dtype = FindDType(name->value);
+  if (dtype) tensor->dtype = *dtype;
+  if (notes != nullptr) notes->dtype = name->span;
+  if (!dtype && spec.dtype) ReportUnknownDType(*spec.dtype, diagnostics_);
+}
+
+bool TensorBinder::BindShape(const TensorSpec& spec, DrawNotes* notes, Tensor* tensor) {
+  if (spec.shape.size() > kMaxRank) {
+    diagnostics_.Error(spec.shape_span, fmt::format("{} dimensions, but at most {} are allowed",
+                                                    spec.shape.size(), kMaxRank));
+    return false;
+  }
+  int64_t bytes = InfoOf(tensor->dtype).bytes;
+  bool good = !spec.wrong.Has("shape");
+  for (size_t d = 0; d < spec.shape.size(); ++d) {
+    if (!spec.shape[d]) continue;
+    const auto extent =
+        EvaluateInteger(*spec.shape[d], names_, 1, std::numeric_limits<int64_t>::max(),
+                        dimension_names_[d], diagnostics_);
+    good = good && extent;
+    if (!good) continue;
+    tensor->shape.push_back(*extent);
+    if (notes != nullptr) {
+      const bool named = spec.axes && d < spec.axes->value.size();
+      notes->dimensions.push_back({named ? spec.axes->value[d].value : "", TextOf(*spec.shape[d]),
+                                   fmt::to_string(*extent), SpanOf(*spec.shape[d])});
+    }
+    if (__builtin_mul_overflow(bytes, *extent, &bytes)) {
+      diagnostics_.Error(
+          spec.shape_span, "this tensor has more than 2^63 - 1 bytes",
+          fmt::format("the dimensions up to here are {}", fmt::join(tensor->shape, " × ")));
+      return false;
+    }
+  }
+  return good;
+}
+
+bool TensorBinder::CountBytes(const TensorSpec& spec, const Tensor& tensor) {
+  if (!__builtin_add_overflow(total_bytes_, tensor.bytes(), &total_bytes_)) return true;
+  diagnostics_.Error(spec.shape_span, "with this tensor the model has more than 2^63 - 1 bytes");
+  return false;
+}
+
+const Engine* TensorBinder::EngineOfSpec() const {
+  return spec_.engine ? FindEngine(spec_.engine->value) : Engines().front();
+}
+
+void TensorBinder::BindTorchKey(const TorchKeySpec& key, DrawNotes* notes, Tensor* tensor) {
+  if (notes != nullptr) notes->key = key.span;
+  const Engine* engine = EngineOfSpec();
+  if (engine != nullptr && engine != &kTorchCpu) {
+    diagnostics_.Error(key.span, fmt::format("engine `{}` has no places in a stream", engine->name),
+                       "write `engine: torch_cpu` at the top of the spec, or a path as `key`");
+  }
+  const auto number = [&](const Expr& expr, std::string_view what) {
+    return EvaluateInteger(expr, names_, 0, static_cast<int64_t>(kLastPlace), what, diagnostics_);
+  };
+  const auto position =
+      key.skip ? number(*key.skip, "`skip`") : number(*key.position, "`position`");
+  const auto spare = key.spare ? number(*key.spare, "`spare`") : std::nullopt;
+  if (!position || (key.spare && !spare)) return;
+  tensor->place = {static_cast<uint64_t>(*position),
+                   spare ? static_cast<uint64_t>(*spare) : kNoSpare, key.skip != nullptr};
+}
+
+// Binds the key, in which `{layer}` stands for the number of the repeat around the tensor.
+void TensorBinder::BindKey(const TensorSpec& spec, DrawNotes* notes, Tensor* tensor) {
+  if (spec.jax_key) {
+    if (notes != nullptr) notes->key = spec.jax_key->span;
+    const Engine* engine = EngineOfSpec();
+    if (engine != nullptr && !engine->has_jax_keys) {
+      diagnostics_.Error(spec.jax_key->span,
+                         fmt::format("engine `{}` has no keys of JAX", engine->name),
+                         "write `engine: jax_threefry` at the top of the spec, or a path as `key`");
+    }
+    tensor->given_key = EvaluateJaxKey(*spec.jax_key, names_, diagnostics_);
+  }
+  if (spec.torch_key) BindTorchKey(*spec.torch_key, notes, tensor);
+  if (spec.key && EngineOfSpec() == &kTorchCpu) {
+    diagnostics_.Error(spec.key->span,
+                       fmt::format("engine `{}` draws by the order of tensors, and has no keys of "
+                                   "paths",
+                                   kTorchCpu.name),
+                       "leave `key` out, or write `tie` for the values of another tensor");
+    return;
+  }
+  if (const auto& key = spec.tie ? spec.tie : spec.key) {
+    if (spec.tie && spec.key) ReportKeyOfTie(spec, diagnostics_);
+    if (notes != nullptr) notes->key = key->span;
+    tensor->draw_path = names_.WithNumbers(key->value);
+    // In a repeat that is wrong, even its variable may be unknown.
+    if (!names_.lacks()) {
+      CheckPlaceholders(spec.tie ? "tie" : "key", key->span, tensor->draw_path);
+    }
+  }
+}
+
+// Reports a placeholder that is left after the numbers of repeats are filled in.
+void TensorBinder::CheckPlaceholders(std::string_view where, Span span, std::string_view key) {
+  const size_t begin = key.find('{'), end = key.find('}', begin);
+  if (begin == key.npos || end == key.npos) return;
+  std::vector<std::string> known;
+  for (const auto& loop : names_.loops()) known.push_back(loop.first);
+  const std::string_view name = key.substr(begin + 1, end - begin - 1);
+  diagnostics_.Error(span,
+                     fmt::format("`{{{}}}` in `{}` is no repeat around this tensor", name, where),
+                     known.empty() ? "no `repeat` is around it" : DidYouMean(name, known));
+}
+
+}  // namespace shardinit

@@ -1,0 +1,187 @@
+#include "graph/drawn/expand.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "spec/names.h"
+
+namespace shardinit {
+namespace {
+
+// Returns the number of tensors in a module, with each repeat counted once.
+int64_t CountTensors(const ModuleSpec& module) {
+  int64_t count = 0;
+  for (const auto& member : module.members) {
+    const auto* inner = std::get_if<std::unique_ptr<ModuleSpec>>(&member.value);
+    count += inner ? CountTensors(**inner) : 1;
+  }
+  return count;
+}
+
+// Returns `fans` of a module or the spec; an empty word if it is wrong.
+template <typename T>
+std::optional<Located<std::string>> FansOf(const T& spec) {
+  if (!spec.fans && spec.wrong.Has("fans")) return Located<std::string>();
+  return spec.fans;
+}
+
+class Expander {
+ public:
+  Expander(int64_t before, Building& building, LeafVisitor& visitor)
+      : building_(building),
+        diagnostics_(building.diagnostics),
+        names_(building.names),
+        visitor_(visitor),
+        fans_(FansOf(building.spec)),
+        made_(before) {}
+
+  // `around` is the path of the enclosing module.
+  void Expand(const ModuleSpec& module, const std::string& around, const std::string& name,
+              int64_t copies) {
+    if (!IsThere(module)) {
+      if (module.when) visitor_.LeaveOut(JoinPaths(around, name), module);
+      return;
+    }
+    const auto fans_around = fans_;
+    if (const auto fans = FansOf(module)) fans_ = fans;
+    const StageSpec* const stage_around = stage_;
+    if (module.stage) stage_ = &*module.stage;
+    if (module.when) conditions_.push_back(module.when.get());
+    ExpandModule(module, around, name, copies);
+    if (module.when) conditions_.pop_back();
+    fans_ = fans_around;
+    stage_ = stage_around;
+  }
+
+  bool all_visited() const { return all_visited_; }
+
+ private:
+  // Returns whether `when` keeps a tensor or a module. If `when` itself is wrong, the answer is no,
+  // since what may be left out may have mistakes.
+  template <typename T>
+  bool IsThere(const T& spec) {
+    const bool is_wrong = spec.when == nullptr && spec.wrong.Has("when");
+    if (spec.when == nullptr && !is_wrong) return true;
+    const auto value = is_wrong ? std::nullopt : EvaluateNumber(*spec.when, names_, diagnostics_);
+    all_visited_ &= value.has_value();
+    return value && *value != 0;
+  }
+
+  void ExpandModule(const ModuleSpec& module, const std::string& around, const std::string& name,
+                    int64_t copies) {
+    if (!module.repeat) {
+      all_visited_ &= !module.wrong.Has("repeat");
+      const bool lacks = names_.lacks();
+      names_.Lack(lacks || module.wrong.Has("repeat"));
+      ExpandMembers(module, JoinPaths(around, name), copies);
+      names_.Lack(lacks);
+      return;
+    }
+    const std::string& variable = module.repeat->name.value;
+    if (names_.Has(variable)) {
+      diagnostics_.Error(module.repeat->name.span,
+                         fmt::format("`{}` already names a variable or an outer repeat", variable),
+                         "choose another name for this repeat");
+      all_visited_ = false;
+      return;
+    }
+    const ExprPtr& times = module.repeat->value;
+    // If the count is wrong, one iteration is enough to find other mistakes.
+    const auto evaluated =
+        !times ? std::nullopt
+               : EvaluateInteger(*times, names_, 1, kMaxTensors,
+                                 fmt::format("the count of `{}`", variable), diagnostics_);
+    const int64_t count = evaluated.value_or(1);
+    all_visited_ &= evaluated.has_value();
+    const Span place = times ? SpanOf(*times) : module.repeat->name.span;
+    const int64_t tensors = std::max<int64_t>(1, CountTensors(module));
+    if (count > kMaxTensors / copies / tensors) {
+      diagnostics_.Error(
+          place, fmt::format("this makes {} × {} × {} tensors, but a spec may have at most {}",
+                             copies, count, tensors, kMaxTensors));
+      all_visited_ = false;
+      return;
+    }
+    if (count * tensors > kMaxTensors - made_) {
+      diagnostics_.Error(
+          place, fmt::format("this makes {} × {} tensors after {} others, but a spec may have "
+                             "at most {}",
+                             count, tensors, made_, kMaxTensors));
+      all_visited_ = false;
+      return;
+    }
+    SpecScope::Loop loop(names_, variable);
+    const size_t before = building_.Reported();
+    const int64_t made_before = made_;
+    for (int64_t i = 0; i < count; ++i) {
+      if (building_.Reported() != before) {
+        all_visited_ = false;
+        break;
+      }
+      loop.Set(i);
+      const auto own = module.numbered ? EvaluatePath(*module.numbered, names_, diagnostics_)
+                                       : std::optional(JoinPaths(name, fmt::format_int(i).str()));
+      all_visited_ &= own.has_value();
+      if (own) ExpandMembers(module, JoinPaths(around, *own), copies * count);
+      // The other iterations are likely to make as many tensors.
+      if (i == 0) visitor_.Expect((count - 1) * (made_ - made_before));
+    }
+  }
+
+  void ExpandMembers(const ModuleSpec& module, const std::string& path, int64_t copies) {
+    for (const auto& member : module.members) {
+      if (const auto* tensor = std::get_if<TensorSpec>(&member.value)) {
+        Visit(*tensor, member.name.span, JoinPaths(path, member.name.value));
+      } else {
+        Expand(*std::get<std::unique_ptr<ModuleSpec>>(member.value), path, member.name.value,
+               copies);
+      }
+    }
+  }
+
+  void Visit(const TensorSpec& tensor, const Span& place, const std::string& path) {
+    if (!IsThere(tensor)) {
+      if (tensor.when) visitor_.LeaveOut(path, tensor);
+      return;
+    }
+    if (path.size() > kLongestPath) {
+      diagnostics_.Error(place, fmt::format("this path has {} bytes, but at most {} are allowed",
+                                            path.size(), kLongestPath));
+      all_visited_ = false;
+      return;
+    }
+    if (tensor.when) conditions_.push_back(tensor.when.get());
+    ++made_;
+    visitor_.Visit(
+        {path, tensor, place, fans_, tensor.stage ? &*tensor.stage : stage_, conditions_});
+    if (tensor.when) conditions_.pop_back();
+  }
+
+  Building& building_;
+  Diagnostics& diagnostics_;
+  SpecScope& names_;
+  LeafVisitor& visitor_;
+  std::optional<Located<std::string>> fans_;  // of the current module
+  const StageSpec* stage_ = nullptr;          // of the current module
+  std::vector<const Expr*> conditions_;       // each `when` around the current tensor
+  int64_t made_;
+  bool all_visited_ = true;
+};
+
+}  // namespace
+
+bool Expand(const ModuleSpec& root, int64_t before, Building& building, LeafVisitor& visitor) {
+  Expander expander(before, building, visitor);
+  expander.Expand(root, "", "", 1);
+  return expander.all_visited();
+}
+
+std::string JoinPaths(const std::string& path, const std::string& name) {
+  if (path.empty() || name.empty()) return path + name;
+  std::string joined;
+  joined.reserve(path.size() + 1 + name.size());
+  return joined.append(path).append(1, '.').append(name);
+}
+
+}  // namespace shardinit

@@ -1,0 +1,145 @@
+#include "graph/drawn/tie.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "base/suggest.h"
+#include "base/text.h"
+#include "graph/engines/torch_draws.h"
+#include "graph/stored/view.h"
+#include "rng/engines.h"
+
+namespace shardinit {
+namespace {
+
+// Describes the difference between two tensors; empty if there is none.
+std::string DifferenceOf(const Tensor& tied, const Tensor& other) {
+  if (tied.shape != other.shape) {
+    return fmt::format("has the shape [{}] and not [{}]", fmt::join(tied.shape, ", "),
+                       fmt::join(other.shape, ", "));
+  }
+  if (tied.dtype != other.dtype) {
+    return fmt::format("is {} and not {}", InfoOf(tied.dtype).name, InfoOf(other.dtype).name);
+  }
+  if (tied.distribution != other.distribution) {
+    return fmt::format("its values are {}, and not {}", InText(tied.distribution),
+                       InText(other.distribution));
+  }
+  return {};
+}
+
+}  // namespace
+
+void ReportKeyOfTie(const TensorSpec& spec, Diagnostics& diagnostics) {
+  diagnostics.Error(spec.key       ? spec.key->span
+                    : spec.jax_key ? spec.jax_key->span
+                                   : spec.torch_key->span,
+                    "a tensor with `tie` has the other tensor's `key`", "remove one of the two");
+}
+
+bool MadeAlike(const Tensor& a, const Tensor& b) { return DifferenceOf(a, b).empty(); }
+
+void BindTies(WrittenTensors& drawn, Diagnostics& diagnostics) {
+  std::vector<size_t> tied;
+  for (size_t i = 0; i < drawn.tensors.size(); ++i) {
+    if (drawn.specs[i] != nullptr && drawn.specs[i]->tie) tied.push_back(i);
+  }
+  // If mistakes hide tensors, the one that is named may be among them.
+  if (tied.empty() || !drawn.IsComplete()) return;
+  std::unordered_map<std::string_view, size_t> numbers;
+  for (size_t i = 0; i < drawn.tensors.size(); ++i) numbers.emplace(drawn.tensors[i].path, i);
+  const TensorSpec* reported = nullptr;
+  for (const size_t i : tied) {
+    Tensor& tensor = drawn.tensors[i];
+    const Located<std::string>& name = *drawn.specs[i]->tie;
+    const auto found = numbers.find(tensor.draw_path);
+    if (found == numbers.end()) {
+      std::vector<std::string> paths;
+      for (const Tensor& each : drawn.tensors) paths.push_back(each.path);
+      diagnostics.Error(name.span, fmt::format("no tensor is {}", Quote(tensor.draw_path)),
+                        DidYouMean(tensor.draw_path, paths));
+      continue;
+    }
+    const Tensor& other = drawn.tensors[found->second];
+    if (&other == &tensor) {
+      if (tensor.given_key) tensor.draw_path.clear();
+      continue;
+    }
+    const TensorSpec* const spec = drawn.specs[found->second];
+    const TensorSpec* const own = drawn.specs[i];
+    if (own != spec && own != reported && (own->jax_key || own->torch_key)) {
+      ReportKeyOfTie(*own, diagnostics);
+      reported = own;  // reported once for a repeat
+      continue;
+    }
+    if (spec != nullptr && spec->tie && !other.draw_path.empty() && other.draw_path != other.path) {
+      diagnostics.Error(name.span, fmt::format("`{}` is tied to another tensor itself", other.path),
+                        fmt::format("tie this one to `{}`, too", other.draw_path));
+      continue;
+    }
+    if (const std::string difference = DifferenceOf(tensor, other); !difference.empty()) {
+      diagnostics.Error(
+          name.span,
+          fmt::format("`{}` is tied to `{}`, but {}", tensor.path, other.path, difference),
+          "give both the same `shape`, `dtype` and `init`");
+      continue;
+    }
+    if (other.given_key) {
+      tensor.draw_path.clear();
+    } else if (!other.draw_path.empty()) {
+      tensor.draw_path = other.draw_path;
+    }
+    tensor.given_key = other.given_key;
+    tensor.place.reset();
+  }
+}
+
+std::unordered_set<const Tensor*> FindCopies(const InitGraph& graph) {
+  const std::vector<Tensor>& drawn = graph.logical();
+  // Maps a key or a path to the first tensor that is drawn by it.
+  std::map<std::tuple<std::optional<uint64_t>, bool, std::string_view>, size_t> firsts;
+  std::vector<int64_t> origins;
+  for (size_t i = 0; i < drawn.size(); ++i) {
+    const Tensor& tensor = drawn[i];
+    const std::string_view path = tensor.draw_path.empty() ? tensor.path : tensor.draw_path;
+    std::optional<uint64_t> key = tensor.given_key;
+    if (tensor.stream.engine == &kTorchCpu && HasPlace(tensor)) key = tensor.stream.position;
+    const auto first =
+        firsts.try_emplace({key, tensor.stream.is_least, key ? "" : path}, i).first->second;
+    origins.push_back(static_cast<int64_t>(MadeAlike(tensor, drawn[first]) ? first : i));
+  }
+  std::unordered_set<const Tensor*> copies;
+  std::map<std::pair<int64_t, Shape>, std::vector<std::pair<const Tensor*, std::vector<Piece>>>>
+      seen;  // by first source and shape
+  for (size_t i = 0; i < graph.tensors.size(); ++i) {
+    const Tensor& tensor = graph.tensors[i];
+    std::vector<Piece> pieces = tensor.view != nullptr
+                                    ? tensor.view->pieces
+                                    : WholeTensor(static_cast<int64_t>(i), tensor.shape).pieces;
+    for (Piece& piece : pieces) {
+      if (piece.source == Piece::kPadding) continue;
+      piece.source = origins[static_cast<size_t>(piece.source)];
+    }
+    const int64_t first = pieces.empty() ? Piece::kPadding : pieces[0].source;
+    auto& others = seen[{first, tensor.shape}];
+    const bool is_copy = std::any_of(others.begin(), others.end(), [&](const auto& other) {
+      return other.first->dtype == tensor.dtype && other.second == pieces;
+    });
+    if (is_copy) {
+      copies.insert(&tensor);
+    } else {
+      others.emplace_back(&tensor, std::move(pieces));
+    }
+  }
+  return copies;
+}
+
+}  // namespace shardinit

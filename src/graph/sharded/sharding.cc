@@ -1,0 +1,242 @@
+#include "graph/sharded/sharding.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "graph/languages/languages.h"
+
+namespace shardinit {
+namespace {
+
+const AxisNames* AxesOf(const TensorSpec& spec) { return spec.axes ? &spec.axes->value : nullptr; }
+
+TensorToCut SeenOf(const TensorSpec& spec, const Tensor& tensor) {
+  return {tensor.path,       tensor.shape,          AxesOf(spec),
+          &tensor.partition, spec.from.has_value(), spec.stage.has_value()};
+}
+
+}  // namespace
+
+std::vector<int> BindAxes(const AxisList& list, const Mesh& mesh, std::vector<int>* used,
+                          const Building& building) {
+  std::vector<int> axes;
+  for (const auto& name : list.value) {
+    const int axis = mesh.Find(name.value);
+    if (axis < 0) {
+      if (MayLack(building.spec.mesh, building.spec.wrong.Has("mesh"))) continue;
+      ReportUnknown("mesh axis", name, mesh.axes, building.diagnostics);
+    } else if (std::find(used->begin(), used->end(), axis) != used->end()) {
+      building.diagnostics.Error(name.span,
+                                 fmt::format("mesh axis `{}` would cut a tensor twice", name.value),
+                                 "each mesh axis may cut one dimension of a tensor, once");
+    } else {
+      axes.push_back(axis);
+      used->push_back(axis);
+    }
+  }
+  return axes;
+}
+
+Sharder::Sharder(Building& building, const Mesh& mesh)
+    : building_(building), mesh_(mesh), stack_(ReadLanguages(building, mesh)) {}
+
+void Sharder::Shard(WrittenTensors& written) {
+  if (stack_.context != nullptr) {
+    stack_.context->lacks_tensors |= !written.IsComplete() || building_.spec.wrong.Has("layouts");
+  }
+  if (Chooses()) Look(written);
+  written.paddings.resize(written.tensors.size());
+  for (size_t i = 0; i < written.tensors.size(); ++i) {
+    if (written.specs[i] == nullptr) continue;
+    Tensor& tensor = written.tensors[i];
+    const TensorSpec& spec = *written.specs[i];
+    tensor.partition.cuts.resize(tensor.shape.size());
+    if (auto cutting = CuttingOf(spec, SeenOf(spec, tensor), nullptr)) {
+      tensor.partition = std::move(cutting->partition);
+    }
+    if (CheckFits(spec, *written.places[i], tensor)) {
+      written.paddings[i] = CheckDivides(spec, tensor);
+    }
+  }
+  // Report the mistakes in the axes of tensors without a shape.
+  const Shape unknown;
+  for (const TensorSpec* spec : written.shapeless) {
+    CuttingOf(*spec, {{}, unknown, AxesOf(*spec), nullptr, false, false}, nullptr);
+  }
+}
+
+void Sharder::Look(WrittenTensors& written) {
+  std::vector<const PartitionSpec*> fixed;
+  for (size_t i = 0; i < written.tensors.size(); ++i) {
+    const TensorSpec* spec = written.specs[i];
+    fixed.push_back(spec != nullptr && spec->shard ? &ExplicitOf(*spec) : nullptr);
+    if (spec == nullptr || spec->from) continue;  // a view is where its sources are
+    Tensor& tensor = written.tensors[i];
+    Cutting cutting;
+    cutting.partition.cuts.resize(tensor.shape.size());
+    cutting.partition.pins = tensor.partition.pins;
+    cutting.is_pinned = spec->stage.has_value();
+    for (const auto& language : stack_.languages) {
+      if (language->Pins()) language->Cut(SeenOf(*spec, tensor), &cutting, nullptr);
+    }
+    tensor.partition.pins = std::move(cutting.partition.pins);
+  }
+  for (const auto& language : stack_.languages) language->Look(written, fixed);
+}
+
+void Sharder::Explain(const TensorSpec& spec, const Tensor& tensor, ShardingNotes* notes) {
+  TensorToCut seen = SeenOf(spec, tensor);
+  // A drawn tensor's pins come from `stage`, or else from a language, which is asked once more.
+  if (!seen.is_view && notes->stage.source == nullptr) seen.before = nullptr;
+  CuttingOf(spec, seen, notes);
+  if (spec.shard) notes->shard = spec.shard->span;
+  for (const DimensionCut& cut : tensor.partition.cuts) {
+    for (const int axis : cut.axes) {
+      const auto& written = building_.spec.mesh[static_cast<size_t>(axis)];
+      if (!written.value) continue;
+      notes->mesh.push_back({written.name.value, TextOf(*written.value),
+                             fmt::to_string(mesh_.shape[static_cast<size_t>(axis)]),
+                             SpanOf(*written.value)});
+    }
+  }
+}
+
+void Sharder::CheckUse() {
+  if (building_.spec.wrong.Has("modules")) return;
+  for (const auto& language : stack_.languages) language->CheckUse();
+}
+
+bool Sharder::Chooses() const {
+  return std::any_of(stack_.languages.begin(), stack_.languages.end(),
+                     [](const auto& language) { return language->Chooses(); });
+}
+
+bool Sharder::InheritsCuts(const TensorSpec& spec, const Tensor& tensor) {
+  const auto cutting = CuttingOf(spec, SeenOf(spec, tensor), nullptr);
+  return cutting && !cutting->says_cuts;
+}
+
+std::optional<Cutting> Sharder::CuttingOf(const TensorSpec& spec, const TensorToCut& tensor,
+                                          ShardingNotes* notes) {
+  Cutting cutting;
+  cutting.partition.cuts.resize(tensor.shape.size());
+  if (tensor.before != nullptr) cutting.partition.pins = tensor.before->pins;
+  cutting.is_pinned = tensor.is_view || spec.stage || !cutting.partition.pins.empty();
+  bool is_known = true;
+  // Languages run even if `shard` takes precedence, so that their mistakes are reported.
+  for (const auto& language : stack_.languages) {
+    is_known &= language->Cut(tensor, &cutting, spec.shard ? nullptr : notes);
+  }
+  if (spec.shard) {
+    cutting.partition.cuts = ExplicitOf(spec).cuts;
+    cutting.partition.cuts.resize(tensor.shape.size());
+    cutting.says_cuts = true;
+  } else if (!is_known || spec.wrong.Has("axes") || spec.wrong.Has("shard")) {
+    return {};
+  }
+  if (tensor.is_view && !cutting.says_cuts) cutting.partition.cuts = tensor.before->cuts;
+  return cutting;
+}
+
+const PartitionSpec& Sharder::ExplicitOf(const TensorSpec& spec) {
+  const auto [it, is_new] = explicit_.try_emplace(&spec);
+  if (is_new) {
+    std::vector<int> used;
+    int64_t boxes = 1;
+    for (const CutSpec& written : spec.shard->value) {
+      DimensionCut& cut =
+          it->second.cuts.emplace_back(BindAxes(written.axes, mesh_, &used, building_));
+      if (written.segments == nullptr) continue;
+      const int64_t segments =
+          EvaluateInteger(*written.segments, building_.names, 1, kMaxSegments / boxes, "`segments`",
+                          building_.diagnostics)
+              .value_or(1);
+      // A dimension that nothing cuts is one box.
+      if (PartsOf(cut, mesh_) > 1) boxes *= cut.segments = segments;
+    }
+  }
+  return it->second;
+}
+
+bool Sharder::CheckFits(const TensorSpec& spec, const Span& place, const Tensor& tensor) {
+  const auto report = [&](std::string message, std::string hint) {
+    if (!reported_.insert(&spec).second) return;
+    building_.diagnostics.Error(spec.shard ? spec.shard->span : place, std::move(message),
+                                std::move(hint));
+  };
+  bool fits = true;
+  for (size_t d = 0; d < tensor.shape.size(); ++d) {
+    const DimensionCut& cut = tensor.partition.cuts[d];
+    if (cut.segments > tensor.shape[d]) {
+      fits = false;
+      report(fmt::format("dimension {} of `{}` ({}) cannot have {} segments", d, tensor.path,
+                         tensor.shape[d], cut.segments),
+             "each has at least one element");
+    }
+    for (const Pin& pin : tensor.partition.pins) {
+      if (std::find(cut.axes.begin(), cut.axes.end(), pin.axis) == cut.axes.end()) continue;
+      fits = false;
+      report(
+          fmt::format("mesh axis `{}` would cut dimension {} of `{}`, whose stage is at {} of it",
+                      mesh_.axes[pin.axis], d, tensor.path, fmt::join(pin.indices, ", ")),
+          "a mesh axis either cuts a tensor or says which ranks hold it");
+    }
+  }
+  return fits;
+}
+
+// The tensor's own `uneven` takes precedence over that of `sharding`, and that over the spec's.
+const UnevenSpec* Sharder::PolicyOf(const TensorSpec& spec) const {
+  if (spec.uneven) return &*spec.uneven;
+  if (stack_.uneven) return &*stack_.uneven;
+  return building_.spec.uneven ? &*building_.spec.uneven : nullptr;
+}
+
+bool Sharder::AllowsUneven(const TensorSpec& spec) const {
+  const ModelSpec& model = building_.spec;
+  if (spec.wrong.Has("uneven")) return true;  // the policy is not known
+  if (const UnevenSpec* policy = PolicyOf(spec)) return policy->value != "error";
+  return model.wrong.Has("uneven") || model.wrong.Has("sharding") ||
+         std::any_of(stack_.languages.begin(), stack_.languages.end(),
+                     [](const auto& language) { return language->AllowsUneven(); });
+}
+
+std::optional<Padding> Sharder::CheckDivides(const TensorSpec& spec, const Tensor& tensor) {
+  bool divides = true;
+  for (size_t d = 0; d < tensor.shape.size(); ++d) {
+    const DimensionCut& cut = tensor.partition.cuts[d];
+    divides = divides && tensor.shape[d] % DivisorOf(cut, mesh_) == 0;
+  }
+  const UnevenSpec* policy = PolicyOf(spec);
+  if (policy != nullptr && policy->value == "pad" && !spec.wrong.Has("uneven")) {
+    const auto [padding, is_new] = paddings_.try_emplace(policy, 0);
+    if (is_new && policy->padding != nullptr) {
+      padding->second = EvaluateNumber(*policy->padding, building_.names, building_.diagnostics);
+    }
+    if (divides || !padding->second) return {};
+    return Padding{*padding->second, policy->span};
+  }
+  if (divides || AllowsUneven(spec) || !reported_.insert(&spec).second) return {};
+  for (size_t d = 0; d < tensor.shape.size(); ++d) {
+    const DimensionCut& cut = tensor.partition.cuts[d];
+    const int64_t parts = PartsOf(cut, mesh_);
+    const int64_t divisor = DivisorOf(cut, mesh_), segments = SegmentsOf(cut);
+    if (tensor.shape[d] % divisor == 0) continue;
+    std::vector<std::string> axes;
+    for (const int axis : cut.axes) axes.push_back("`" + mesh_.axes[axis] + "`");
+    building_.diagnostics.Error(
+        spec.from ? spec.span : SpanOf(*spec.shape[d]),
+        fmt::format("mesh {} {} ({}){} {} not divide dimension {} of `{}` ({})",
+                    axes.size() == 1 ? "axis" : "axes", fmt::join(axes, " × "), parts,
+                    segments == 1 ? "" : fmt::format(" of {} segments", segments),
+                    axes.size() == 1 ? "does" : "do", d, tensor.path, tensor.shape[d]),
+        fmt::format("use a multiple of {}, leave the dimension whole, or allow "
+                    "shorter last shards with `uneven: chunk`",
+                    divisor));
+  }
+  return {};
+}
+
+}  // namespace shardinit

@@ -1,0 +1,406 @@
+#include "graph/sharded/training.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <unordered_map>
+
+#include "autoshard/choose.h"
+#include "base/glob.h"
+#include "graph/drawn/dimensions.h"
+#include "graph/sharded/sharding.h"
+#include "init/fans.h"
+
+namespace shardinit {
+namespace {
+
+// Bytes a second that a device sends one way. GPUs: NVLink of an H100, and InfiniBand NDR with a
+// port for each device. TPUs: ICI and DCN of a v6e chip.
+constexpr double kNvLink = 450e9, kInfiniBand = 50e9, kIci = 100e9, kDcn = 12.5e9;
+constexpr int64_t kDevicesOfNode = 8;
+constexpr int64_t kDefaultTokens = 8192;
+// 40 % of the nominal bf16 rate of both devices.
+constexpr int64_t kDefaultFlops = 400'000'000'000'000;
+constexpr int64_t kMemoryOfH100 = 80'000'000'000, kMemoryOfV6e = 32'000'000'000;
+constexpr int64_t kMostOfAnything = int64_t{1} << 60;
+
+constexpr std::string_view kComputationAxes[] = {"tensor",
+                                                 "tensor_parallel",
+                                                 "tensor_transpose",
+                                                 "tensor_sequence",
+                                                 "tp",
+                                                 "model",
+                                                 "model_parallel",
+                                                 "mp",
+                                                 "mdl",
+                                                 "autoregressive",
+                                                 "etp"};
+constexpr std::string_view kExpertAxes[] = {"expert", "expert_parallel", "experts", "ep"};
+constexpr std::string_view kPipelineAxes[] = {"pipe", "pipeline", "pp", "stage"};
+
+bool Holds(std::span<const std::string_view> names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+AxisUse UseOf(std::string_view name) {
+  if (Holds(kPipelineAxes, name)) return AxisUse::kStages;
+  if (Holds(kExpertAxes, name)) return AxisUse::kExperts;
+  return Holds(kComputationAxes, name) ? AxisUse::kComputation : AxisUse::kBatch;
+}
+
+// Returns the bandwidth of the slowest link along an axis.
+double BandwidthOf(const Mesh& mesh, size_t axis) {
+  if (!mesh.devices.IsPlain()) {
+    const auto& slices = mesh.devices.slices;
+    return axis < slices.size() && slices[axis] > 1 ? kDcn : kIci;
+  }
+  const int64_t reach = mesh.StrideOf(static_cast<int>(axis)) * mesh.shape[axis];
+  return reach <= kDevicesOfNode ? kNvLink : kInfiniBand;
+}
+
+// Maps each tensor to `fans` of the modules around it.
+using FansOfSpecs =
+    std::unordered_map<const TensorSpec*, const std::optional<Located<std::string>>*>;
+
+void CollectFans(const ModuleSpec& module, const std::optional<Located<std::string>>& around,
+                 FansOfSpecs* found) {
+  const auto& fans = module.fans ? module.fans : around;
+  for (const auto& member : module.members) {
+    if (const auto* tensor = std::get_if<TensorSpec>(&member.value)) {
+      found->emplace(tensor, &fans);
+    } else {
+      CollectFans(*std::get<std::unique_ptr<ModuleSpec>>(member.value), fans, found);
+    }
+  }
+}
+
+// Turns the tensors of a spec into the weights of a training step.
+class StepBuilder {
+ public:
+  StepBuilder(const Training& training, const Mesh& mesh, const ModelSpec& spec)
+      : mesh_(mesh), building_(spec, unheard_) {
+    step_.model.training = training;
+    CollectFans(spec.modules, spec.fans, &fans_);
+  }
+
+  TrainingStep Build(const WrittenTensors& drawn, bool by_partition) {
+    for (const Tensor& tensor : drawn.tensors) FindStages(tensor);
+    size_t stages = 1;
+    for (const size_t a : stage_axes_) stages *= static_cast<size_t>(mesh_.shape[a]);
+    std::vector<StepTensor> tensors;
+    for (size_t i = 0; i < drawn.tensors.size(); ++i) {
+      const Tensor& tensor = drawn.tensors[i];
+      const size_t w = WeightOf(tensor, *drawn.specs[i], *drawn.places[i], by_partition);
+      step_.weights.push_back(w);
+      tensors.push_back({tensor.path, w, StagesOf(tensor, stages)});
+    }
+    Recognize(tensors, stages, &step_.model);
+    return std::move(step_);
+  }
+
+ private:
+  // An axis has stages if it pins a tensor that is not an expert's: experts may be pinned to ranks
+  // that other experts are not on.
+  void FindStages(const Tensor& tensor) {
+    for (const Pin& pin : tensor.partition.pins) {
+      const auto a = static_cast<size_t>(pin.axis);
+      AxisUse& use = step_.model.training.axes[a].use;
+      if (ExpertOf(tensor.path) < 0) use = AxisUse::kStages;
+      if (use == AxisUse::kStages) stage_axes_.insert(a);
+    }
+  }
+
+  // Returns the stages whose ranks hold the tensor; empty: all.
+  std::vector<size_t> StagesOf(const Tensor& tensor, size_t all) const {
+    if (tensor.partition.pins.empty()) return {};
+    std::vector<size_t> stages = {0};
+    size_t stride = 1;
+    for (const size_t a : stage_axes_) {
+      const auto extent = static_cast<size_t>(mesh_.shape[a]);
+      const auto pin = std::find_if(tensor.partition.pins.begin(), tensor.partition.pins.end(),
+                                    [a](const Pin& p) { return p.axis == static_cast<int>(a); });
+      const bool is_pinned = pin != tensor.partition.pins.end();
+      std::vector<size_t> further;
+      for (size_t i = 0; i < (is_pinned ? pin->indices.size() : extent); ++i) {
+        const size_t index = is_pinned ? static_cast<size_t>(pin->indices[i]) : i;
+        for (const size_t stage : stages) further.push_back(stage + index * stride);
+      }
+      stages = std::move(further);
+      stride *= extent;
+    }
+    if (stages.size() == all) stages.clear();
+    return stages;
+  }
+
+  std::vector<size_t> PinnedOf(const Tensor& tensor) const {
+    std::vector<size_t> pinned;
+    for (const Pin& pin : tensor.partition.pins) {
+      const auto a = static_cast<size_t>(pin.axis);
+      if (stage_axes_.count(a) == 0 && pin.indices.size() == 1) pinned.push_back(a);
+    }
+    return pinned;
+  }
+
+  size_t WeightOf(const Tensor& tensor, const TensorSpec& spec, const Span& place,
+                  bool by_partition) {
+    std::vector<size_t>& known = known_[&spec];
+    const std::vector<size_t> pinned = PinnedOf(tensor);
+    for (const size_t w : known) {
+      const Tensor& first = *firsts_[w];
+      if (first.shape == tensor.shape && first.dtype == tensor.dtype &&
+          step_.model.weights[w].pinned == pinned &&
+          (!by_partition || first.partition.cuts == tensor.partition.cuts)) {
+        return w;
+      }
+    }
+    known.push_back(firsts_.size());
+    firsts_.push_back(&tensor);
+    step_.model.weights.push_back(Describe(tensor, spec, place));
+    step_.model.weights.back().pinned = pinned;
+    return known.back();
+  }
+
+  StepWeight Describe(const Tensor& tensor, const TensorSpec& spec, const Span& place) {
+    const size_t rank = tensor.shape.size();
+    StepWeight weight;
+    weight.shape = tensor.shape;
+    weight.element_bytes = InfoOf(tensor.dtype).bytes;
+    weight.names.assign(rank, DimensionName::kNone);
+    FanSource source = SourceOf(tensor, spec, place);
+    if (spec.axes && spec.axes->value.size() == rank) {
+      for (size_t d = 0; d < rank; ++d) {
+        weight.names[d] = DimensionNamed(spec.axes->value[d].value);
+        // The experts of a router are its output; it is a plain matrix.
+        const bool is_batch = std::count(source.batch.begin(), source.batch.end(), d) > 0;
+        if (weight.names[d] == DimensionName::kExperts && rank > 2 && !is_batch) {
+          source.batch.push_back(d);
+        }
+      }
+    }
+    weight.batch = source.batch;
+    weight.is_table = IsTable(tensor, spec);
+    // Embedding tables are [rows, columns] everywhere.
+    if (weight.is_table && !source.axes) source.order = FanOrder::kInOut;
+    if (const auto directions = DirectionsOf(source, rank)) {
+      weight.in = directions->in;
+      weight.out = directions->out;
+    }
+    return weight;
+  }
+
+  FanSource SourceOf(const Tensor& tensor, const TensorSpec& spec, const Span& place) {
+    static const std::optional<Located<std::string>> kNone;
+    const auto fans = fans_.find(&spec);
+    const Leaf leaf = {tensor.path, spec, place, fans == fans_.end() ? kNone : *fans->second,
+                       nullptr,     {}};
+    return BindFans(leaf, tensor.shape, nullptr, unheard_).value_or(FanSource{});
+  }
+
+  static bool IsTable(const Tensor& tensor, const TensorSpec& spec) {
+    constexpr std::string_view kWord = "embed";
+    return tensor.path.find(kWord) != tensor.path.npos ||
+           (spec.init && spec.init->name.value.starts_with(kWord));
+  }
+
+  const Mesh& mesh_;
+  Diagnostics unheard_;  // mistakes were reported before
+  Building building_;
+  FansOfSpecs fans_;
+  TrainingStep step_;
+  std::set<size_t> stage_axes_;
+  std::unordered_map<const TensorSpec*, std::vector<size_t>> known_;
+  std::vector<const Tensor*> firsts_;  // first tensor of each weight
+};
+
+// Returns the number that config.json has under one of these names; 0 if there is none.
+int64_t InConfig(const Building& building, std::initializer_list<std::string_view> names) {
+  Diagnostics unheard;
+  if (!building.spec.config) return 0;
+  for (const auto& member : *building.spec.config) {
+    if (std::find(names.begin(), names.end(), member.name.value) == names.end()) continue;
+    if (const auto* number = std::get_if<int64_t>(&member.value.value)) return *number;
+    const auto* expr = std::get_if<ExprPtr>(&member.value.value);
+    if (expr == nullptr || *expr == nullptr) continue;
+    return EvaluateInteger(**expr, building.names, 1, kMostOfAnything, member.name.value, unheard)
+        .value_or(0);
+  }
+  return 0;
+}
+
+// Reads `bandwidth` and `training`.
+class TrainingBinder {
+ public:
+  TrainingBinder(Building& building, const Mesh& mesh)
+      : building_(building), spec_(building.spec), mesh_(mesh) {}
+
+  Training Run() {
+    for (size_t a = 0; a < mesh_.axes.size(); ++a) {
+      training_.axes.push_back({mesh_.shape[a], UseOf(mesh_.axes[a]), BandwidthOf(mesh_, a)});
+    }
+    Use(spec_.training.batch, AxisUse::kBatch);
+    Use(spec_.training.expert, AxisUse::kExperts);
+    Use(spec_.training.computation, AxisUse::kComputation);
+    for (const auto& named : spec_.bandwidth) Bandwidth(named);
+    Numbers(spec_.training);
+    return std::move(training_);
+  }
+
+ private:
+  // Returns null and reports the name if the mesh does not have it.
+  StepAxis* Find(const Located<std::string>& name) {
+    const int axis = mesh_.Find(name.value);
+    if (axis >= 0) return &training_.axes[static_cast<size_t>(axis)];
+    if (!MayLack(spec_.mesh, spec_.wrong.Has("mesh"))) {
+      ReportUnknown("mesh axis", name, mesh_.axes, building_.diagnostics);
+    }
+    return nullptr;
+  }
+
+  void Use(const std::optional<AxisList>& list, AxisUse as) {
+    if (!list) return;
+    for (const auto& name : list->value) {
+      StepAxis* axis = Find(name);
+      if (axis == nullptr) continue;
+      if (!said_.insert(axis).second) {
+        building_.diagnostics.Error(
+            name.span, fmt::format("`training` names mesh axis `{}` twice", name.value),
+            "it is of one kind: `batch`, `expert` or `computation`");
+        continue;
+      }
+      axis->use = as;
+    }
+  }
+
+  template <typename T>
+  void Bandwidth(const T& named) {
+    if (named.name.value.empty() || !named.value) return;
+    StepAxis* axis = Find(named.name);
+    const auto value = EvaluateNumber(*named.value, building_.names, building_.diagnostics);
+    if (axis == nullptr || !value) return;
+    if (!(*value >= 1)) {
+      building_.diagnostics.Error(
+          SpanOf(*named.value),
+          fmt::format("the bandwidth of `{}` is {} bytes a second", named.name.value, *value),
+          "it is at least 1; such as 50e9");
+      return;
+    }
+    axis->bandwidth = *value;
+  }
+
+  int64_t Integer(const ExprPtr& expr, int64_t low, std::string_view key, int64_t other) {
+    if (expr == nullptr) return other;
+    return EvaluateInteger(*expr, building_.names, low, kMostOfAnything, key, building_.diagnostics)
+        .value_or(other);
+  }
+
+  void Numbers(const TrainingSpec& said) {
+    const auto number = [&](const ExprPtr& expr, int64_t low, std::string_view key, int64_t other) {
+      return static_cast<double>(Integer(expr, low, key, other));
+    };
+    training_.tokens = number(said.tokens, 1, "`tokens`", kDefaultTokens);
+    training_.flops = number(said.flops, 1, "`flops`", kDefaultFlops);
+    training_.says_memory = said.memory_per_rank != nullptr;
+    training_.memory = number(said.memory_per_rank, 1, "`memory_per_rank`",
+                              mesh_.devices.IsPlain() ? kMemoryOfH100 : kMemoryOfV6e);
+    if (said.optimizer_bytes != nullptr) {
+      training_.optimizer_bytes = number(said.optimizer_bytes, 0, "`optimizer_bytes`", 0);
+    }
+    training_.heads =
+        Integer(said.heads, 1, "`heads`",
+                InConfig(building_, {"num_attention_heads", "num_heads", "n_head", "n_heads"}));
+    const int64_t kv_heads = InConfig(building_, {"num_key_value_heads", "n_kv_heads"});
+    training_.kv_heads =
+        Integer(said.kv_heads, 1, "`kv_heads`", kv_heads > 0 ? kv_heads : training_.heads);
+    training_.experts_per_token =
+        Integer(said.experts_per_token, 1, "`experts_per_token`",
+                InConfig(building_, {"num_experts_per_tok", "num_experts_per_token", "moe_topk"}));
+  }
+
+  Building& building_;
+  const ModelSpec& spec_;
+  const Mesh& mesh_;
+  Training training_;
+  std::set<const StepAxis*> said_;
+};
+
+}  // namespace
+
+Training BindTraining(Building& building, const Mesh& mesh) {
+  return TrainingBinder(building, mesh).Run();
+}
+
+TrainingStep StepOf(const WrittenTensors& drawn, const Training& training, const Mesh& mesh,
+                    bool by_partition, const ModelSpec& spec) {
+  return StepBuilder(training, mesh, spec).Build(drawn, by_partition);
+}
+
+namespace {
+
+// Returns the cuts of each weight.
+std::vector<AxisCuts> CutsOf(const WrittenTensors& drawn, const TrainingStep& step) {
+  std::vector<AxisCuts> cuts(step.model.weights.size());
+  for (size_t i = 0; i < drawn.tensors.size(); ++i) {
+    const size_t w = step.weights[i];
+    if (cuts[w].empty())
+      cuts[w] = CutsOf(drawn.tensors[i].partition, step.model, step.model.weights[w]);
+  }
+  return cuts;
+}
+
+}  // namespace
+
+void ExplainAlternatives(const WrittenTensors& drawn, const Training& training, const Mesh& mesh,
+                         const ModelSpec& spec, Explanation* notes) {
+  const auto found =
+      std::find_if(drawn.tensors.begin(), drawn.tensors.end(),
+                   [&](const Tensor& tensor) { return GlobMatches(notes->pattern, tensor.path); });
+  if (found == drawn.tensors.end()) return;
+  TrainingStep step = StepOf(drawn, training, mesh, true, spec);
+  StepModel& model = step.model;
+  if (MissingForCost(model)) return;
+  const size_t weight = step.weights[static_cast<size_t>(found - drawn.tensors.begin())];
+  const StepBlock& block = model.blocks[static_cast<size_t>(model.weights[weight].block)];
+  std::vector<AxisCuts> cuts = CutsOf(drawn, step);
+  BlockCuts chosen;
+  for (const size_t w : block.weights) {
+    chosen.push_back(cuts[w]);
+    model.weights[w].pinned.clear();  // a language may have chosen them, too
+  }
+  std::vector<BlockCuts> ways = Strategies(model, block, FixedCuts(model.weights.size()));
+  ways.insert(ways.begin(), chosen);
+  // Among ways that cut this tensor alike, only the best one is noted.
+  std::vector<ShardingNotes::Alternative> all;
+  for (const BlockCuts& way : ways) {
+    for (size_t i = 0; i < way.size(); ++i) cuts[block.weights[i]] = way[i];
+    const StepCost cost = CostOf(model, cuts);
+    const auto at = static_cast<size_t>(
+        std::find(block.weights.begin(), block.weights.end(), weight) - block.weights.begin());
+    const ShardingNotes::Alternative one = {
+        PartitionOf(way[at], UsesOf(model, block, way)[at], model, model.weights[weight],
+                    ExpertOf(found->path)),
+        cost.seconds(), cost.padding, cost.memory, cost.memory <= training.memory};
+    all.push_back(one);
+  }
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return std::pair(!a.fits, a.seconds) < std::pair(!b.fits, b.seconds);
+  });
+  notes->block = block.kind;
+  for (const auto& one : all) {
+    const auto& known = notes->alternatives;
+    if (std::none_of(known.begin(), known.end(),
+                     [&](const auto& other) { return other.partition == one.partition; })) {
+      notes->alternatives.push_back(one);
+    }
+  }
+}
+
+std::optional<StepCost> CostOf(const WrittenTensors& drawn, const Training& training,
+                               const Mesh& mesh, const ModelSpec& spec) {
+  const TrainingStep step = StepOf(drawn, training, mesh, true, spec);
+  if (MissingForCost(step.model)) return {};
+  return CostOf(step.model, CutsOf(drawn, step));
+}
+
+}  // namespace shardinit

@@ -1,0 +1,118 @@
+#include "graph/stored/pad.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/checked_math.h"
+#include "graph/stored/view.h"
+#include "graph/validate.h"
+
+namespace shardinit {
+namespace {
+
+int DepthOf(const ViewNode& node) {
+  int depth = 0;
+  for (const ViewNode& of : node.of) depth = std::max(depth, DepthOf(of));
+  return node.operation == nullptr ? 0 : depth + 1;
+}
+
+// Pads the tensor as it is to be stored, or returns what is wrong.
+std::optional<ViewProblem> PadTensor(const Mesh& mesh, double value, Tensor* tensor,
+                                     PieceBudget* budget) {
+  if (std::string misfit = MisfitOfPadding(value, tensor->dtype); !misfit.empty()) {
+    return ViewProblem{std::move(misfit), {}};
+  }
+  const ViewOperation& pad = *FindViewOperation("pad");
+  ViewNode root = tensor->view->root;
+  Viewed viewed{{tensor->shape, tensor->view->pieces},
+                tensor->partition,
+                std::vector<bool>(tensor->shape.size()),
+                tensor->path};
+  for (size_t d = 0; d < tensor->shape.size(); ++d) {
+    const DimensionCut& cut = tensor->partition.cuts[d];
+    const int64_t divisor = DivisorOf(cut, mesh), extent = tensor->shape[d];
+    if (extent % divisor == 0) continue;
+    if (SegmentsOf(cut) > 1) {
+      return ViewProblem{
+          fmt::format(
+              "dimension {} of `{}` ({}) is cut in segments, whose parts are not made equal "
+              "by padding at its end",
+              d, tensor->path, extent),
+          "pad what it is made of, in a layout, or use `uneven: chunk`"};
+    }
+    int64_t to = 0;
+    if (__builtin_mul_overflow(CeilDiv(extent, divisor), divisor, &to)) {
+      return ViewProblem{"this tensor would have more than 2^63 - 1 elements", ""};
+    }
+    ViewProblem problem;
+    std::vector<ViewArgument> arguments = {static_cast<int64_t>(d), to, value};
+    auto padded = Apply(pad, {std::move(viewed)}, arguments, budget, &problem);
+    if (!padded) return problem;
+    viewed = std::move(*padded);
+    root = {.operation = &pad, .arguments = std::move(arguments), .of = {std::move(root)}};
+  }
+  if (DepthOf(root) > kMaxViewDepth) {
+    return ViewProblem{fmt::format("with padding the view of `{}` has more than {} operations one "
+                                   "in another",
+                                   tensor->path, kMaxViewDepth),
+                       ""};
+  }
+  tensor->shape = viewed.arrangement.shape;
+  tensor->view = std::make_shared<View>(
+      View{tensor->view->drawn, std::move(root), std::move(viewed.arrangement.pieces)});
+  return {};
+}
+
+}  // namespace
+
+bool IsPadded(const InitGraph& graph) {
+  return graph.layout == kPaddedLayout &&  // a layout of the spec may have this name
+         std::equal(graph.tensors.begin(), graph.tensors.end(), graph.drawn->begin(),
+                    graph.drawn->end(),
+                    [](const Tensor& a, const Tensor& b) { return a.path == b.path; });
+}
+
+std::vector<Tensor> StoredAsDrawn(std::shared_ptr<const std::vector<Tensor>> drawn) {
+  std::vector<Tensor> stored;
+  stored.reserve(drawn->size());
+  for (size_t i = 0; i < drawn->size(); ++i) {
+    const Tensor& tensor = (*drawn)[i];
+    ViewNode root{.tensor = i, .arguments = {}, .of = {}};
+    stored.push_back(
+        {.path = tensor.path,
+         .draw_path = {},
+         .dtype = tensor.dtype,
+         .shape = tensor.shape,
+         .distribution = Constant{0},
+         .partition = tensor.partition,
+         .view = std::make_shared<View>(View{
+             drawn, std::move(root), WholeTensor(static_cast<int64_t>(i), tensor.shape).pieces})});
+  }
+  return stored;
+}
+
+void PadTensors(const Mesh& mesh, const std::vector<std::optional<Padding>>& paddings,
+                std::vector<Tensor>* stored, Diagnostics& diagnostics) {
+  PieceBudget budget = kMaxPieces;
+  int64_t bytes = 0;
+  auto padded = paddings.begin();  // the last tensor that was padded
+  for (size_t i = 0; i < stored->size(); ++i) {
+    Tensor& tensor = (*stored)[i];
+    if (paddings[i]) {
+      padded = paddings.begin() + static_cast<ptrdiff_t>(i);
+      if (const auto problem = PadTensor(mesh, paddings[i]->value, &tensor, &budget)) {
+        return diagnostics.Error(paddings[i]->place, problem->message, problem->hint);
+      }
+    }
+    int64_t of_tensor = 0;
+    if (__builtin_mul_overflow(tensor.elements(), InfoOf(tensor.dtype).bytes, &of_tensor) ||
+        __builtin_add_overflow(bytes, of_tensor, &bytes)) {
+      // The bytes without padding were counted before.
+      return diagnostics.Error((*padded)->place,
+                               "with padding the model has more than 2^63 - 1 bytes");
+    }
+  }
+}
+
+}  // namespace shardinit

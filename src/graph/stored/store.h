@@ -1,0 +1,24 @@
+// The pass that stores drawn tensors as the views of a layout.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "graph/building.h"
+#include "graph/stored/view_binder.h"
+
+namespace shardinit {
+
+// Returns the layout's tensors, cut over the mesh and padded. `paddings` are those of the drawn
+// tensors; tensors that are kept or stacked inherit them. `building` serves this layout alone;
+// `budget` is the number of pieces that it may still take.
+WrittenTensors StoreLayout(const Named<LayoutSpec>& layout, const Mesh& mesh,
+                           std::shared_ptr<const std::vector<Tensor>> drawn,
+                           const std::vector<std::optional<Padding>>& paddings, Building& building,
+                           PieceBudget* budget);
+
+// Defines `mesh_AXIS`, since some layouts depend on how many ranks share a tensor.
+void DefineMeshSizes(const Mesh& mesh, SpecScope* names);
+
+}  // namespace shardinit

@@ -1,0 +1,33 @@
+// The promises of a declared distribution, and whether measured values keep them. Only
+// reports for people use this: nothing here decides a value.
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "init/distribution.h"
+#include "stats/tally.h"
+
+namespace shardinit {
+
+struct DeclaredMoments {
+  double mean, std;
+};
+
+// Returns nothing for distributions without a closed form.
+std::optional<DeclaredMoments> DeclaredMomentsOf(const Distribution& distribution);
+
+// The Kolmogorov–Smirnov test: the largest distance of the elements' cumulative distribution from
+// the declared one, and the probability of a distance at least as large.
+//
+// Distances are taken at the ends of bins, with the declared distribution rounded as the elements
+// are. Between two ends, the true distance can be larger by what a bin holds: nothing for types of
+// 8 and 16 bits, at most 0.001 for others. So the distance is never too large, and the probability
+// never too small.
+struct Fit {
+  double distance, probability;
+};
+// Returns nothing for constants and for distributions without a closed form.
+std::optional<Fit> FitOf(std::span<const Bin> bins, const Distribution& distribution);
+
+}  // namespace shardinit

@@ -1,0 +1,232 @@
+#include "stats/measure.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/interrupt.h"
+#include "base/parallel.h"
+#include "checkpoint/receipt.h"
+#include "generate/fill.h"
+#include "graph/stored/view.h"
+#include "tensor/encode.h"
+
+namespace shardinit {
+namespace {
+
+// Neither depends on threads or memory, since the order of sums follows from them.
+constexpr int64_t kBlock = 4 << 20;   // bytes that one thread takes at a time
+constexpr int64_t kTile = 128 << 10;  // bytes that are made and counted while in the cache
+
+// Returns whether the tensor's elements may be NaN or infinite: those of a file may.
+bool MayBeAnything(const Tensor& tensor) {
+  if (tensor.view == nullptr) return std::holds_alternative<FromFile>(tensor.distribution);
+  return std::any_of(tensor.view->pieces.begin(), tensor.view->pieces.end(), [&](const Piece& p) {
+    return p.source != Piece::kPadding &&
+           MayBeAnything((*tensor.view->drawn)[static_cast<size_t>(p.source)]);
+  });
+}
+
+// Returns `value` within the range of the moments; 0 if no element is finite.
+double Within(const Moments& moments, double value) {
+  return moments.count == 0 ? 0 : std::clamp(value, moments.min, moments.max);
+}
+
+// A tensor that threads work on together. Each takes blocks, counts them in a table of its own, and
+// adds that to the others'.
+class Work {
+ public:
+  Work(const Tensor& tensor, std::function<std::vector<Stretch>()> stretches)
+      : tensor_(tensor), make_stretches_(std::move(stretches)) {}
+
+  // Does the work of one of `slices` threads. Returns true to the one that ends last.
+  bool Run(int64_t slices, const std::function<void(int64_t)>& done) {
+    Begin();
+    Tally tally(tensor_.dtype);
+    std::vector<uint8_t> tile(kTile);
+    const int64_t size = InfoOf(tensor_.dtype).bytes;
+    for (size_t b; (b = static_cast<size_t>(next_++)) < blocks_.size();) {
+      ThrowIfInterrupted();
+      Block& block = blocks_[b];
+      for (int64_t first = block.first; first < block.end;) {
+        const int64_t count = std::min(kTile / size, block.end - first);
+        block.stretch->read(first, count, tile.data());
+        block.moments.Append(tally.Add(tile.data(), count));
+        first += count;
+        done(count * size);
+      }
+    }
+    const std::lock_guard lock(mutex_);
+    if (tally_) {
+      tally_->Merge(tally);
+    } else {
+      tally_ = std::move(tally);
+    }
+    return ++ended_ == slices;
+  }
+
+  Measurement Finish() {
+    Measurement result;
+    result.tensor = &tensor_;
+    const std::vector<Bin> bins = tally_->Bins();
+    if (tally_->is_exact()) {
+      result.moments = MomentsOf(bins);
+    } else {
+      for (const Block& block : blocks_) result.moments.Append(block.moments);
+    }
+    const Moments& moments = result.moments;
+    result.not_finite = tally_->count() - moments.count;
+    for (const double part : kQuantiles) {
+      const double quantile = Within(moments, Quantile(bins, part));
+      // A bin of wide integers ends between two of them.
+      const bool whole = !InfoOf(tensor_.dtype).is_float();
+      result.quantiles.push_back(whole ? std::round(quantile) : quantile);
+    }
+    result.histogram.resize(kBars);
+    for (const Bin& bin : bins) {
+      const double middle = Within(moments, bin.lowest / 2 + bin.highest / 2);
+      const double place = (middle - moments.min) / (moments.max - moments.min) * kBars;
+      const int bar = moments.max > moments.min ? std::min(kBars - 1, static_cast<int>(place)) : 0;
+      result.histogram[static_cast<size_t>(bar)] += bin.count;
+    }
+    if (tensor_.view == nullptr) {
+      result.declared = DeclaredMomentsOf(tensor_.distribution);
+      result.fit = FitOf(bins, tensor_.distribution);
+    }
+    result.is_wrong = (result.not_finite > 0 && !MayBeAnything(tensor_)) ||
+                      (result.fit && result.fit->probability < kLeastProbability);
+    if (result.declared && result.declared->std == 0) {
+      const double value = StoredConstant(result.declared->mean);
+      result.is_wrong |= moments.min != value || moments.max != value;
+    }
+    return result;
+  }
+
+ private:
+  struct Block {
+    const Stretch* stretch;
+    int64_t first, end;
+    Moments moments;
+  };
+
+  // The first thread calls this, so that waiting tensors hold no memory.
+  void Begin() {
+    const std::lock_guard lock(mutex_);
+    if (!make_stretches_) return;
+    stretches_ = make_stretches_();
+    make_stretches_ = nullptr;
+    const int64_t elements = kBlock / InfoOf(tensor_.dtype).bytes;
+    for (const Stretch& stretch : stretches_) {
+      for (int64_t first = 0; first < stretch.elements; first += elements) {
+        blocks_.push_back({&stretch, first, std::min(stretch.elements, first + elements), {}});
+      }
+    }
+  }
+
+  double StoredConstant(double value) const {
+    Tensor one;
+    one.dtype = tensor_.dtype;
+    one.distribution = Constant{value};
+    uint8_t stored[8];
+    BoxFiller(one, Box()).Fill(0, 1, stored);
+    return Decode(stored, one.dtype);
+  }
+
+  const Tensor& tensor_;
+  std::function<std::vector<Stretch>()> make_stretches_;
+  std::mutex mutex_;
+  std::vector<Stretch> stretches_;
+  std::vector<Block> blocks_;
+  std::atomic<int64_t> next_{0};
+  std::optional<Tally> tally_;
+  int64_t ended_ = 0;
+};
+
+}  // namespace
+
+StretchesOf Generated(const std::vector<const Tensor*>& tensors) {
+  return [&tensors](size_t index) -> std::vector<Stretch> {
+    const Tensor& tensor = *tensors[index];
+    const auto filler = std::make_shared<BoxFiller>(tensor, WholeOf(tensor.shape));
+    return {{tensor.elements(), [filler](int64_t first, int64_t count, void* out) {
+               filler->Fill(first, count, out);
+             }}};
+  };
+}
+
+StretchesOf Stored(const std::string& folder, const Plan& plan, const Digest& plan_sha256,
+                   const std::vector<const Tensor*>& tensors) {
+  struct Place {
+    int64_t rank, offset, elements;
+  };
+  const auto places = std::make_shared<std::vector<std::vector<Place>>>(tensors.size());
+  std::unordered_map<const Tensor*, size_t> indices;
+  for (size_t i = 0; i < tensors.size(); ++i) indices.emplace(tensors[i], i);
+  const CheckpointFolder checkpoint(folder);
+  for (int64_t r = 0; r < plan.world_size(); ++r) {
+    const RankPlan rank = PlanRank(plan, r);
+    const auto receipt = FindReceipt(checkpoint, rank, plan_sha256);
+    if (!receipt) {
+      throw Error(ExitCode::kUsage, fmt::format("rank {} of `{}` is missing or damaged", r, folder),
+                  fmt::format("`shardinit verify {}` tells more", folder));
+    }
+    for (size_t i = 0; i < rank.shards.size(); ++i) {
+      const Shard& shard = rank.shards[i];
+      const auto wanted = indices.find(shard.tensor);
+      if (wanted == indices.end() || !plan.ShardingOf(*shard.tensor).IsFirstHolder(r)) continue;
+      (*places)[wanted->second].push_back({r, receipt->offsets[i], ElementCount(shard.box.shape)});
+    }
+  }
+  return [&tensors, places, folder](size_t index) {
+    const int64_t size = InfoOf(tensors[index]->dtype).bytes;
+    std::vector<Stretch> stretches;
+    for (const Place& place : (*places)[index]) {
+      stretches.push_back({place.elements, [=](int64_t first, int64_t count, void* out) {
+                             const std::string path = folder + "/" + RankFile(place.rank);
+                             const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+                             if (!fd || !ReadAll(fd.get(), out, static_cast<size_t>(count * size),
+                                                 place.offset + first * size)) {
+                               throw SystemError("read", path, errno != 0 ? errno : EIO);
+                             }
+                           }});
+    }
+    return stretches;
+  };
+}
+
+std::vector<Measurement> Measure(const std::vector<const Tensor*>& tensors,
+                                 const StretchesOf& stretches, int jobs,
+                                 const std::function<void(int64_t bytes)>& progress) {
+  std::vector<Measurement> results(tensors.size());
+  struct Slice {
+    size_t tensor;
+    int64_t slices;
+  };
+  std::vector<Slice> slices;
+  std::vector<std::unique_ptr<Work>> works(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const int64_t count = std::clamp<int64_t>(tensors[i]->bytes() / kBlock, 1, jobs);
+    works[i] = std::make_unique<Work>(*tensors[i], [&stretches, i] { return stretches(i); });
+    for (int64_t s = 0; s < count; ++s) slices.push_back({i, count});
+  }
+  std::atomic<int64_t> bytes{0};
+  ParallelFor(std::ssize(slices), jobs, [&](int64_t s) {
+    const Slice& slice = slices[static_cast<size_t>(s)];
+    std::unique_ptr<Work>& work = works[slice.tensor];
+    if (!work->Run(slice.slices, [&](int64_t n) { progress(bytes += n); })) return;
+    results[slice.tensor] = work->Finish();
+    work.reset();
+  });
+  return results;
+}
+
+}  // namespace shardinit

@@ -1,0 +1,55 @@
+// Measures what the values of tensors are like, generated on the fly or read from the rank files of
+// a checkpoint.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+#include "stats/fit.h"
+#include "stats/tally.h"
+
+namespace shardinit {
+
+struct Measurement {
+  const Tensor* tensor = nullptr;
+  Moments moments;                          // moments of the finite elements
+  int64_t not_finite = 0;                   // elements that are NaN or infinite
+  std::vector<double> quantiles;            // quantiles at kQuantiles
+  std::vector<int64_t> histogram;           // kBars equal parts from min to max
+  std::optional<DeclaredMoments> declared;  // None: the tensor is a view.
+  std::optional<Fit> fit;
+  // The elements are not what the tensor declares: one is not finite and may not be (a file's may),
+  // a constant has another value, or a fit as bad has less probability than kLeastProbability.
+  bool is_wrong = false;
+};
+
+inline constexpr double kQuantiles[] = {0.001, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999};
+inline constexpr size_t kMedian = 4;
+inline constexpr int kBars = 20;
+inline constexpr double kLeastProbability = 1e-9;
+
+// Reads consecutive elements of a tensor, in its order or a box's, as they are stored.
+using ReadElements = std::function<void(int64_t first, int64_t count, void* out)>;
+struct Stretch {
+  int64_t elements;
+  ReadElements read;  // called from several threads
+};
+// Returns the stretches that together are the tensor of this index in the list.
+using StretchesOf = std::function<std::vector<Stretch>(size_t index)>;
+
+StretchesOf Generated(const std::vector<const Tensor*>& tensors);
+// Reads each box from the first rank file that holds it. Throws Error if a rank is missing. It does
+// not check that the bytes are those that were written; `verify` does.
+StretchesOf Stored(const std::string& folder, const Plan& plan, const Digest& plan_sha256,
+                   const std::vector<const Tensor*>& tensors);
+
+// The result does not depend on `jobs`. `progress` receives the bytes so far, from several threads.
+std::vector<Measurement> Measure(const std::vector<const Tensor*>& tensors,
+                                 const StretchesOf& stretches, int jobs,
+                                 const std::function<void(int64_t bytes)>& progress);
+
+}  // namespace shardinit

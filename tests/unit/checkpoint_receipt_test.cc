@@ -1,0 +1,297 @@
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/rank_writer.h"
+#include "checkpoint/receipt.h"
+#include "generate/workers.h"
+#include "support/hdf5_once.h"
+#include "support/random_plan.h"
+#include "support/spec_text.h"
+
+namespace shardinit {
+namespace {
+
+using Contents = std::map<std::string, std::string>;
+
+Plan SmallPlan() {
+  InitGraph graph{
+      .name = "small", .engine = "philox4x32", .seed = 1, .mesh = {{"x"}, {2}}, .tensors = {}};
+  graph.tensors = {MakeTensor("a.w", DType::bf16, {5, 7}, Normal{0, 0.02}, {{0}}),
+                   MakeTensor("b", DType::f32, {3}, Constant{1})};
+  return MakePlan(std::move(graph));
+}
+
+Receipt SmallReceipt() {
+  return {.size = 3000,
+          .plan_sha256 = Sha256Of("plan"),
+          .metadata_sha256 = Sha256Of("metadata"),
+          .offsets = {2000, 2048},
+          .digests = {Sha256Of("a.w"), Sha256Of("b")}};
+}
+
+std::string SmallText() {
+  return "{\n"
+         " \"format_version\": 1,\n"
+         " \"rank\": 0,\n"
+         " \"coordinate\": [0],\n"
+         " \"file\": \"ranks/rank-00000.h5\",\n"
+         " \"size\": 3000,\n"
+         " \"plan_sha256\": \"" +
+         ToHex(Sha256Of("plan")) +
+         "\",\n"
+         " \"metadata_sha256\": \"" +
+         ToHex(Sha256Of("metadata")) +
+         "\",\n"
+         " \"boxes\": [\n"
+         "  {\"path\": \"a.w\", \"offset\": [0, 0], \"shape\": [3, 7], \"dataset\": \"/a/w\", "
+         "\"file_offset\": 2000, \"bytes\": 42, \"sha256\": \"" +
+         ToHex(Sha256Of("a.w")) +
+         "\"},\n"
+         "  {\"path\": \"b\", \"offset\": [0], \"shape\": [3], \"dataset\": \"/b\", "
+         "\"file_offset\": 2048, \"bytes\": 12, \"sha256\": \"" +
+         ToHex(Sha256Of("b")) +
+         "\"}\n"
+         " ]\n"
+         "}\n";
+}
+
+std::string ReceiptWith(const std::string& from, const std::string& to) {
+  std::string text = SmallText();
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+std::string ReceiptRefusal(const std::string& text) {
+  const Plan plan = SmallPlan();
+  try {
+    ReadReceipt(text, "r.json", PlanRank(plan, 0));
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kRefused) << error.what();
+    return error.what();
+  }
+  return "";
+}
+
+TEST(WriteReceipt, IsCanonical) {
+  const Plan plan = SmallPlan();
+  EXPECT_EQ(WriteReceipt(PlanRank(plan, 0), SmallReceipt()), SmallText());
+}
+
+TEST(ReadReceipt, IsTheInverse) {
+  const Plan plan = SmallPlan();
+  const Receipt receipt = ReadReceipt(SmallText(), "r.json", PlanRank(plan, 0));
+  const Receipt expected = SmallReceipt();
+  EXPECT_EQ(receipt.size, expected.size);
+  EXPECT_EQ(receipt.plan_sha256, expected.plan_sha256);
+  EXPECT_EQ(receipt.metadata_sha256, expected.metadata_sha256);
+  EXPECT_EQ(receipt.offsets, expected.offsets);
+  EXPECT_EQ(receipt.digests, expected.digests);
+}
+
+TEST(ReadReceipt, SaysWhyItRefuses) {
+  const std::string head = "`r.json` is not the receipt of rank 0 of this plan: ";
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith("\"rank\": 0", "\"rank\": 1")),
+            head + "it is another rank's");
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith("\"size\": 3000", "\"size\": -1")),
+            head + "a file of negative size");
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith("\"size\": 3000", "\"size\": -9223372036854775808")),
+            head + "a file of negative size");
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith("\"path\": \"a.w\"", "\"path\": \"b\"")),
+            head + "box 0 is not the one of `a.w`");
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "-1")), head + "box 0 is not the one of `a.w`");
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "2959")), head + "box 0 is not the one of `a.w`");
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "9223372036854775807")),
+            head + "box 0 is not the one of `a.w`");
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "2958")), "");  // Ends with the file.
+  const std::string text = SmallText();
+  const size_t second = text.find(",\n  {\"path\": \"b\"");
+  EXPECT_EQ(ReceiptRefusal(text.substr(0, second) + "\n ]\n}\n"),
+            head + "it has 1 boxes instead of 2");
+  const std::string digest = ToHex(Sha256Of("b"));
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith(digest, digest.substr(1))), head + "a digest is not one");
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith(digest, "X" + digest.substr(1))),
+            head + "a digest is not one");
+}
+
+TEST(ReadReceipt, RefusesOtherTypes) {
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
+           {"3000", "\"3000\""},
+           {"3000", "null"},
+           {"\"boxes\"", "\"box\""},
+           {"\"size\"", "\"rank\""},
+           {"2048", "[2048]"},
+           {"\"" + ToHex(Sha256Of("b")) + "\"", "7"},
+           {"\"" + ToHex(Sha256Of("plan")) + "\"", "null"},
+           {"{\n \"format", "[{\n \"format"}}) {
+    EXPECT_NE(ReceiptRefusal(ReceiptWith(from, to)), "") << to;
+  }
+  EXPECT_NE(ReceiptRefusal(""), "");
+  EXPECT_NE(ReceiptRefusal("[]"), "");
+  EXPECT_NE(ReceiptRefusal("{}"), "");
+  EXPECT_NE(ReceiptRefusal("null"), "");
+}
+
+// A folder with the two files of rank 0, as FindReceipt looks for them.
+Contents Files(const std::string& receipt, size_t size = 3000) {
+  return {{"ranks/rank-00000.json", receipt}, {"ranks/rank-00000.h5", std::string(size, 'x')}};
+}
+
+bool Finds(const Contents& files, const Digest& plan_sha256) {
+  const WorkingFolder folder(files);
+  const Plan plan = SmallPlan();
+  return FindReceipt(CheckpointFolder("."), PlanRank(plan, 0), plan_sha256).has_value();
+}
+
+TEST(FindReceipt, ProvesAFileThatIsThere) {
+  const Digest plan = Sha256Of("plan");
+  EXPECT_TRUE(Finds(Files(SmallText()), plan));
+  EXPECT_FALSE(Finds({}, plan));
+  EXPECT_FALSE(Finds(Files(SmallText()), Sha256Of("another plan")));
+  EXPECT_FALSE(Finds(Files(SmallText(), 2999), plan));
+  EXPECT_FALSE(Finds({{"ranks/rank-00000.json", SmallText()}}, plan));
+  EXPECT_FALSE(Finds({{"ranks/rank-00000.h5", std::string(3000, 'x')}}, plan));
+}
+
+TEST(FindReceipt, TakesDamageForAbsence) {
+  const Digest plan = Sha256Of("plan");
+  EXPECT_FALSE(Finds(Files(""), plan));
+  EXPECT_FALSE(Finds(Files(SmallText().substr(0, 400)), plan));
+  EXPECT_FALSE(Finds(Files(SmallText() + "\n"), plan));
+  // Right in what is read, but not what this tool writes.
+  EXPECT_FALSE(Finds(Files(ReceiptWith("\"coordinate\": [0]", "\"coordinate\": [1]")), plan));
+  EXPECT_FALSE(Finds(Files(ReceiptWith("\"bytes\": 42", "\"bytes\": 43")), plan));
+  EXPECT_FALSE(Finds(Files(ReceiptWith("3000", "3000.0")), plan));
+  EXPECT_FALSE(Finds(Files(std::string(2 << 20, ' ') + SmallText()), plan));
+}
+
+TEST(HashMetadata, LeavesOutTheBoxes) {
+  const Plan plan = SmallPlan();
+  const RankPlan rank = PlanRank(plan, 0);  // Boxes of 42 and 12 bytes.
+  const std::string file = "head" + std::string(12, 'B') + "mid" + std::string(42, 'A') + "tail";
+  const WorkingFolder folder(Contents{{"f", file}});
+  const Fd fd(open("f", O_RDONLY));
+  const auto size = static_cast<int64_t>(file.size());
+  EXPECT_EQ(HashMetadata(fd.get(), size, rank, {19, 4}), Sha256Of("headmidtail"));
+  EXPECT_NE(HashMetadata(fd.get(), size, rank, {4, 50}), Sha256Of("headmidtail"));
+  EXPECT_THROW(HashMetadata(fd.get(), size + 1, rank, {19, 4}), Error);  // Cut short.
+}
+
+TEST(HashMetadata, ReadsLargeFilesInPieces) {
+  InitGraph graph{.name = "x", .engine = "philox4x32", .mesh = {}, .tensors = {}};
+  graph.tensors = {MakeTensor("w", DType::f32, {4}, Constant{1})};
+  const Plan plan = MakePlan(std::move(graph));
+  const std::string head(200'001, 'h'), tail(70'000, 't');
+  const WorkingFolder folder(Contents{{"f", head + std::string(16, 'x') + tail}});
+  const Fd fd(open("f", O_RDONLY));
+  EXPECT_EQ(HashMetadata(fd.get(), 270'017, PlanRank(plan, 0), {200'001}), Sha256Of(head + tail));
+}
+
+// The whole life of a rank's file, and what a verifier makes of it.
+TEST(RankWriter, LeavesAFileWithAReceipt) {
+  SetUpHdf5Once();
+  const Plan plan = SmallPlan();
+  const Digest plan_sha256 = Sha256Of(WritePlan(plan));
+  const WorkingFolder scratch(Contents{});
+  const CheckpointFolder folder(".", WritePlan(plan));
+  WorkCounters counters;
+  {
+    RankWriter writer(folder, plan, PlanRank(plan, 0), plan_sha256, &counters);
+    Workers workers({.jobs = 1, .writers = 1, .memory = 1}, &counters);
+    workers.Submit(writer.Tasks(), [&] { writer.Commit(); });
+    ASSERT_TRUE(workers.Wait(1, 60'000));
+  }
+  const RankPlan rank = PlanRank(plan, 0);
+  const auto receipt = FindReceipt(folder, rank, plan_sha256);
+  ASSERT_TRUE(receipt.has_value());
+  const std::string file = ReadFile(RankFile(0));
+  EXPECT_EQ(std::ssize(file), receipt->size);
+  const Fd fd(open(RankFile(0).c_str(), O_RDONLY));
+  EXPECT_EQ(HashMetadata(fd.get(), receipt->size, rank, receipt->offsets),
+            receipt->metadata_sha256);
+  for (size_t i = 0; i < rank.shards.size(); ++i) {
+    const auto bytes = std::string_view(file).substr(static_cast<size_t>(receipt->offsets[i]),
+                                                     static_cast<size_t>(rank.shards[i].bytes()));
+    EXPECT_EQ(Sha256Of(bytes), receipt->digests[i]);
+  }
+  EXPECT_EQ(MissingRanks(folder, plan, plan_sha256), std::vector<int64_t>{1});
+  // Without the other rank nothing is finalized.
+  EXPECT_EQ(Finalize(folder, plan, plan_sha256, IndexMode::kAuto).missing, std::vector<int64_t>{1});
+  EXPECT_FALSE(Exists(kManifestName));
+}
+
+TEST(RankWriter, LeavesNothingWithoutCommit) {
+  SetUpHdf5Once();
+  const Plan plan = SmallPlan();
+  const WorkingFolder scratch(Contents{});
+  const CheckpointFolder folder(".", WritePlan(plan));
+  WorkCounters counters;
+  { const RankWriter writer(folder, plan, PlanRank(plan, 0), {}, &counters); }
+  size_t files = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("ranks")) ++files;
+  EXPECT_EQ(files, 0u);
+}
+
+TEST(WriteManifest, FollowsFromPlanAndReceipts) {
+  const Plan plan = SmallPlan();
+  const Digest d0 = Sha256Of("0"), d1 = Sha256Of("1"), d2 = Sha256Of("2"), index = Sha256Of("i");
+  const std::vector<ReceiptEntry> ranks = {{100, Sha256Of("r0"), {0, 1}, {d0, d1}},
+                                           {200, Sha256Of("r1"), {0}, {d2}}};
+  std::string text;
+  WriteManifest(plan, Sha256Of("p"), ranks, FileEntry{300, index},
+                [&](std::string_view piece) { text += piece; });
+  EXPECT_EQ(
+      text,
+      "{\n"
+      " \"format_version\": 1,\n"
+      " \"contract_version\": 1,\n"
+      " \"name\": \"small\",\n"
+      " \"engine\": \"philox4x32\",\n"
+      " \"seed\": 1,\n"
+      " \"mesh\": {\"axes\": [\"x\"], \"shape\": [2]},\n"
+      " \"world_size\": 2,\n"
+      " \"replicas\": \"dedupe\",\n"
+      " \"parameters\": 38,\n"
+      " \"bytes\": 82,\n"
+      " \"plan_sha256\": \"" +
+          ToHex(Sha256Of("p")) +
+          "\",\n"
+          " \"index\": {\"file\": \"index.h5\", \"size\": 300, \"sha256\": \"" +
+          ToHex(index) +
+          "\"},\n"
+          " \"ranks\": [\n"
+          "  {\"rank\": 0, \"file\": \"ranks/rank-00000.h5\", \"size\": 100, \"receipt\": "
+          "\"ranks/rank-00000.json\", \"receipt_sha256\": \"" +
+          ToHex(Sha256Of("r0")) +
+          "\"},\n"
+          "  {\"rank\": 1, \"file\": \"ranks/rank-00001.h5\", \"size\": 200, \"receipt\": "
+          "\"ranks/rank-00001.json\", \"receipt_sha256\": \"" +
+          ToHex(Sha256Of("r1")) +
+          "\"}\n"
+          " ],\n"
+          " \"tensors\": [\n"
+          "  {\"path\": \"a.w\", \"dtype\": \"bf16\", \"global_shape\": [5, 7], \"dataset\": "
+          "\"/a/w\", "
+          "\"shards\": [\n"
+          "    {\"rank\": 0, \"offset\": [0, 0], \"shape\": [3, 7], \"sha256\": \"" +
+          ToHex(d0) +
+          "\"},\n"
+          "    {\"rank\": 1, \"offset\": [3, 0], \"shape\": [2, 7], \"sha256\": \"" +
+          ToHex(d2) +
+          "\"}\n"
+          "   ]},\n"
+          "  {\"path\": \"b\", \"dtype\": \"f32\", \"global_shape\": [3], \"dataset\": \"/b\", "
+          "\"shards\": [\n"
+          "    {\"rank\": 0, \"offset\": [0], \"shape\": [3], \"sha256\": \"" +
+          ToHex(d1) +
+          "\"}\n"
+          "   ]}\n"
+          " ]\n"
+          "}\n");
+}
+
+}  // namespace
+}  // namespace shardinit

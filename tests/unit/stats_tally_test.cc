@@ -1,0 +1,106 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "stats/tally.h"
+#include "tensor/encode.h"
+
+namespace shardinit {
+namespace {
+
+std::vector<uint16_t> Bf16(const std::vector<float>& values) {
+  std::vector<uint16_t> stored;
+  for (const float value : values) stored.push_back(EncodeBf16(value));
+  return stored;
+}
+
+TEST(Tally, CountsEachValueOfANarrowType) {
+  const auto stored = Bf16({1, -0.0f, 1, -3, 0, INFINITY, NAN, 1.0078125f});
+  Tally tally(DType::bf16);
+  tally.Add(stored.data(), 3);
+  Tally rest(DType::bf16);
+  rest.Add(stored.data() + 3, 5);
+  tally.Merge(rest);
+  EXPECT_EQ(tally.count(), 8);
+  const std::vector<Bin> bins = tally.Bins();
+  ASSERT_EQ(bins.size(), 4u);
+  const int64_t counts[] = {1, 2, 2, 1};
+  const double values[] = {-3, 0, 1, 1.0078125};
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(bins[i].count, counts[i]);
+    EXPECT_EQ(bins[i].lowest, values[i]);
+    EXPECT_EQ(bins[i].highest, values[i]);
+  }
+  // Halfway to the neighbours: the steps are 2^-8 below 1 and 2^-7 above.
+  EXPECT_EQ(bins[2].from, 1 - 0x1p-9);
+  EXPECT_EQ(bins[2].to, 1 + 0x1p-8);
+  EXPECT_EQ(bins[1].to, 0x1p-134);  // Half of the smallest subnormal.
+  const Moments moments = MomentsOf(bins);
+  EXPECT_EQ(moments.count, 6);
+  EXPECT_EQ(moments.min, -3);
+  EXPECT_EQ(moments.max, 1.0078125);
+  EXPECT_NEAR(moments.mean, 0.0078125 / 6, 1e-15);
+}
+
+TEST(Tally, GivesTheMomentsOfAWideType) {
+  std::vector<float> values;
+  for (int i = 0; i < 1003; ++i) values.push_back(1e6f + static_cast<float>(i));
+  Tally tally(DType::f32);
+  Moments moments = tally.Add(values.data(), 500);
+  moments.Append(tally.Add(values.data() + 500, 503));
+  EXPECT_EQ(moments.count, 1003);
+  EXPECT_EQ(moments.min, 1e6);
+  EXPECT_EQ(moments.max, 1e6 + 1002);
+  EXPECT_NEAR(moments.mean, 1e6 + 501, 1e-9);
+  EXPECT_NEAR(moments.std(), std::sqrt((1003.0 * 1003 - 1) / 12), 1e-9);
+}
+
+TEST(Tally, LeavesOutWhatIsNotFinite) {
+  std::vector<float> values(100, 2);
+  values[3] = NAN;
+  values[60] = -INFINITY;
+  Tally tally(DType::f32);
+  const Moments moments = tally.Add(values.data(), 100);
+  EXPECT_EQ(moments.count, 98);
+  EXPECT_EQ(moments.mean, 2);
+  EXPECT_EQ(moments.std(), 0);
+  EXPECT_EQ(tally.count(), 100);
+  ASSERT_EQ(tally.Bins().size(), 1u);
+  EXPECT_EQ(tally.Bins()[0].count, 98);
+}
+
+// Of every sign and magnitude, also those that only f64 has.
+TEST(Tally, BinsOfWideTypesHoldTheirValues) {
+  for (const double value :
+       {0.0, 1.0, 1.9999, -1e-30, 3e38, -7.5, 0x1p-149, -0x1.fffffep127, 1e300}) {
+    Tally tally(DType::f64);
+    tally.Add(&value, 1);
+    ASSERT_EQ(tally.Bins().size(), 1u) << value;
+    const Bin bin = tally.Bins()[0];
+    const double held = std::min(value, 0x1.fffffep127);
+    EXPECT_LE(bin.lowest, held);
+    EXPECT_GE(bin.highest, static_cast<float>(held));
+    EXPECT_LT(bin.from, bin.lowest);
+    EXPECT_GT(bin.to, bin.highest);
+    if (std::fabs(held) > 1e-37) {
+      EXPECT_LE(bin.highest - bin.lowest, std::fabs(held) / 512);
+    }
+  }
+}
+
+TEST(Tally, Quantiles) {
+  std::vector<float> ascending;
+  for (int i = 1; i <= 100; ++i) ascending.push_back(static_cast<float>(i));
+  const auto stored = Bf16(ascending);
+  Tally tally(DType::bf16);
+  tally.Add(stored.data(), 100);
+  const auto bins = tally.Bins();
+  EXPECT_EQ(Quantile(bins, 0), 1);
+  EXPECT_EQ(Quantile(bins, 0.01), 1);
+  EXPECT_EQ(Quantile(bins, 0.011), 2);
+  EXPECT_EQ(Quantile(bins, 0.5), 50);
+  EXPECT_EQ(Quantile(bins, 1), 100);
+}
+
+}  // namespace
+}  // namespace shardinit
