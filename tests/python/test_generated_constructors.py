@@ -58,7 +58,8 @@ def made_by(captured, seed):
 
 
 def bits(tensor):
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    # A tensor of one element counts as contiguous whatever its stride is, and view() does not.
+    return tensor.reshape(-1).clone(memory_format=torch.contiguous_format).view(torch.uint8).numpy().tobytes()
 
 
 @generated(110)

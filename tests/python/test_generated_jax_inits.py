@@ -260,7 +260,8 @@ REASONS = re.compile("|".join((
     "one random number is used twice", "one random number is in several elements", "some of its random numbers are also",
     "its key has also drawn other numbers", "its expression has", "numbers from outside", "elements of \\d+ keys",
     "only one of its", "elements in another order than a slice's", "a part of", "elements at several places",
-    "numbers of several draws", "elements are in another order", "bits of whole numbers", "is too large for")))
+    "numbers of several draws", "XLA makes other numbers of f16", "elements are in another order", "bits of whole numbers",
+    "is too large for")))
 
 
 def captured(tree, engine, seed, counts):
