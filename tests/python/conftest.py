@@ -16,7 +16,7 @@ KINDS = {
 }
 FAULTS = {"test_copies", "test_copies_read_once", "test_faults", "test_full_disk", "test_json_numbers", "test_outputs",
           "test_power_loss"}
-SLOW = {"test_builds", "test_determinism", "test_statistics"}
+SLOW = {"test_auto_presets", "test_builds", "test_determinism", "test_statistics"}
 
 
 @functools.cache

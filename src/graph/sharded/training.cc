@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -145,12 +146,11 @@ class StepBuilder {
 
   size_t WeightOf(const Tensor& tensor, const TensorSpec& spec, const Span& place,
                   bool by_partition) {
-    std::vector<size_t>& known = known_[&spec];
+    std::vector<size_t>& known = known_[{&spec, tensor.shape}];
     const std::vector<size_t> pinned = PinnedOf(tensor);
     for (const size_t w : known) {
       const Tensor& first = *firsts_[w];
-      if (first.shape == tensor.shape && first.dtype == tensor.dtype &&
-          step_.model.weights[w].pinned == pinned &&
+      if (first.dtype == tensor.dtype && step_.model.weights[w].pinned == pinned &&
           (!by_partition || first.partition.cuts == tensor.partition.cuts)) {
         return w;
       }
@@ -210,7 +210,8 @@ class StepBuilder {
   FansOfSpecs fans_;
   TrainingStep step_;
   std::set<size_t> stage_axes_;
-  std::unordered_map<const TensorSpec*, std::vector<size_t>> known_;
+  // The weights of tensors of one spec and shape: a repeat may make as many shapes as tensors.
+  std::map<std::pair<const TensorSpec*, Shape>, std::vector<size_t>> known_;
   std::vector<const Tensor*> firsts_;  // first tensor of each weight
 };
 
