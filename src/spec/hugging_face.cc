@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <cmath>
 #include <map>
 #include <optional>
 
 #include "base/error.h"
+#include "base/parse_number.h"
 #include "base/suggest.h"
 #include "base/text.h"
 #include "expr/expr.h"
@@ -72,11 +72,7 @@ std::vector<std::string> ModelTypes() {
 
 template <typename T>
 std::optional<T> NumberIn(const Node& node) {
-  T number = 0;
-  const char* end = node.text.data() + node.text.size();
-  const auto [stop, error] = std::from_chars(node.text.data(), end, number);
-  if (!node.IsScalar() || node.quoted || stop != end || error != std::errc()) return {};
-  return number;
+  return node.IsScalar() && !node.quoted ? ParseNumber<T>(node.text) : std::nullopt;
 }
 
 const Node* Member(const Node* map, std::string_view key) {
@@ -140,7 +136,7 @@ class Importer {
     Check(fields != nullptr, "the file of a family has `config_json: {fields: …}`");
     const Node& type = *config_.Find("model_type");
     Node* spec = NewMap();
-    Add(spec, "shardinit", NewScalar("1", type.span));
+    Add(spec, "shardinit", store_.NewScalar("1", type.span));
     Add(spec, "include", NewText(FamilyFile(type.text), type.span));
     Add(spec, "name", &type);
     vars_ = NewMap();
@@ -158,27 +154,14 @@ class Importer {
   }
 
  private:
-  Node* NewMap() {
-    Node* map = store_.New();
-    map->kind = Node::Kind::kMap;
-    map->span = {config_.span.source, 0, 0, 0};
-    return map;
-  }
-  Node* NewScalar(std::string_view text, Span span) {
-    Node* scalar = store_.New();
-    scalar->kind = Node::Kind::kScalar;
-    scalar->verbatim = true;
-    scalar->text = text;
-    scalar->span = span;
-    return scalar;
-  }
+  Node* NewMap() { return store_.New(Node::Kind::kMap, {config_.span.source, 0, 0, 0}); }
   Node* NewText(std::string text, Span span) {
-    Node* scalar = NewScalar(store_.Keep(std::move(text)), span);
+    Node* scalar = store_.NewScalar(store_.Keep(std::move(text)), span);
     scalar->quoted = true;
     return scalar;
   }
   void Add(Node* map, std::string_view key, const Node* value) {
-    map->entries.push_back({NewScalar(store_.Keep(std::string(key)), value->span), value});
+    map->entries.push_back({store_.NewScalar(store_.Keep(std::string(key)), value->span), value});
     map->height = std::max<int>(map->height, value->height + 1);
   }
   void SetVariable(const Node& variable, const Node* value, const std::string& field,
@@ -291,7 +274,7 @@ class Importer {
   const Node* ReadNumber(const std::string& name, const Node& given, const Node& row) {
     if (Member(&row, "count") != nullptr) {
       if (!given.IsScalar())
-        return NewScalar(store_.Keep(std::to_string(given.entries.size())), given.span);
+        return store_.NewScalar(store_.Keep(std::to_string(given.entries.size())), given.span);
       diagnostics_.Error(given.span, fmt::format("{} must be an object or a list, not {}",
                                                  Quote(name), Describe(given)));
       return nullptr;
@@ -339,7 +322,7 @@ class Importer {
       // Such a variable counts the entries of the field, which is written as it is.
       if (given != nullptr && !given->IsNull() && !given->IsScalar()) continue;
       Add(config, field,
-          NewScalar(store_.Keep(fmt::format("={}", var.key->text)), var.value->span));
+          store_.NewScalar(store_.Keep(fmt::format("={}", var.key->text)), var.value->span));
       written.push_back(store_.Keep(field));
     }
     for (const Node::Entry& entry : config_.entries) {
@@ -356,8 +339,7 @@ class Importer {
   const Node* ConfigValue(const Node& node) {
     if (node.IsNull()) return &node;
     if (!node.IsScalar()) {
-      Node* copy = store_.New();
-      *copy = node;
+      Node* copy = store_.Copy(node);
       for (Node::Entry& entry : copy->entries) {
         entry.value = ConfigValue(*entry.value);
         copy->height = std::max<int>(copy->height, entry.value->height + 1);
@@ -374,7 +356,7 @@ class Importer {
     }
     const bool is_whole = node.text.find_first_not_of("-0123456789") == node.text.npos;
     if (!is_whole || NumberIn<int64_t>(node) || NumberIn<uint64_t>(node)) return &node;
-    return NewScalar(store_.Keep(fmt::format("{}.0", node.text)), node.span);
+    return store_.NewScalar(store_.Keep(fmt::format("{}.0", node.text)), node.span);
   }
 
   void Require(const Node& sentences) {

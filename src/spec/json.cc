@@ -61,9 +61,8 @@ class JsonReader {
   Node* NewNode(Node::Kind kind, size_t begin) {
     if (!store_.Count(1))
       Fail(fmt::format("the file has more than {} values", NodeStore::kMostNodes));
-    Node* node = store_.New();
-    node->kind = kind;
-    node->span = {&source_, line_, static_cast<uint32_t>(begin - line_start_ + 1), 1};
+    Node* node =
+        store_.New(kind, {&source_, line_, static_cast<uint32_t>(begin - line_start_ + 1), 1});
     return node;
   }
 

@@ -1,4 +1,4 @@
-// The only file that knows yaml-cpp. It works around the following:
+// The only file that knows yaml-cpp, and so a long one. It works around the following:
 //  - Only events are used: yaml-cpp's own tree expands aliases without bound, keeps duplicate keys
 //    and guesses types by the C++ locale. Builder bounds depth and number of nodes, and drops
 //    duplicates.
@@ -127,10 +127,7 @@ Node* Builder::NewNode(Node::Kind kind, Span span) {
         "use `repeat` for layers that are alike");
     throw Stop();
   }
-  Node* node = store_.New();
-  node->kind = kind;
-  node->span = span;
-  return node;
+  return store_.New(kind, span);
 }
 
 void Builder::OnDocumentStart(const YAML::Mark& mark) {
@@ -490,16 +487,13 @@ const Node* ParseYaml(const Source& source, size_t begin, NodeStore& store,
   builder.Report(diagnostics);
   if (!finished) return nullptr;
   if (builder.root() != nullptr) return builder.root();
-  Node* nothing = store.New();
-  nothing->span = {&source, 0, 0, 0};
-  return nothing;
+  return store.New(Node::Kind::kNull, {&source, 0, 0, 0});
 }
 
 std::shared_ptr<const NodeTree> CopyTree(const Node& root) {
   const auto tree = std::make_shared<NodeTree>();
   const auto copy = [&](const Node& node, const auto& self) -> const Node* {
-    Node* made = tree->store.New();
-    *made = node;
+    Node* made = tree->store.Copy(node);
     made->text = tree->store.Keep(std::string(node.text));
     for (Node::Entry& entry : made->entries) {
       if (entry.key != nullptr) entry.key = self(*entry.key, self);

@@ -58,7 +58,20 @@ class NodeStore {
   static constexpr size_t kMostNodes = 1'000'000;
   static constexpr int kDeepest = 64;
 
-  Node* New() { return &nodes_.emplace_back(); }
+  Node* New(Node::Kind kind = Node::Kind::kNull, Span span = {}) {
+    Node& node = nodes_.emplace_back();
+    node.kind = kind;
+    node.span = span;
+    return &node;
+  }
+  // Makes a scalar of text that stands in a source, or that Keep() returned.
+  Node* NewScalar(std::string_view text, Span span) {
+    Node* node = New(Node::Kind::kScalar, span);
+    node->verbatim = true;
+    node->text = text;
+    return node;
+  }
+  Node* Copy(const Node& node) { return &nodes_.emplace_back(node); }
   std::string_view Keep(std::string text) { return texts_.emplace_back(std::move(text)); }
   // Counts nodes, written or through an alias; returns false if there are too many.
   bool Count(uint64_t nodes) { return (count_ += nodes) <= kMostNodes; }
