@@ -324,7 +324,7 @@ Value WriteDrawnTensors(const std::vector<const Tensor*>& tensors, const Word64&
   const Table table = TableOf(tensors);
   std::string argument;
   if (table.columns > 0) {
-    argument = out->AddArgument({table.rows(), table.columns}, DType::u32);
+    argument = out->AddArgument({table.rows(), table.columns});
   }
   return WriteElement({tensor, at, out, ProgramEngineOf(*tensor.stream.engine)},
                       RowReader(out, argument, row));

@@ -46,8 +46,8 @@ Function::Function(Shape domain, Arithmetic arithmetic, bool partitioned)
       arithmetic_(arithmetic),
       partitioned_(partitioned) {}
 
-std::string Function::AddArgument(const Shape& shape, DType element) {
-  argument_types_.push_back(TypeText(shape, element));
+std::string Function::AddArgument(const Shape& shape) {
+  argument_types_.push_back(TypeText(shape, DType::u32));
   argument_shapes_.push_back(shape);
   return fmt::format("%a{}", argument_types_.size() - 1);
 }

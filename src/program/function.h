@@ -54,8 +54,8 @@ class Function {
   const Shape& domain() const { return domain_; }
   Over whole() const { return (Over{1} << domain_dimensions_) - 1; }
 
-  // Adds an argument that is a tensor of its own shape, and returns its name.
-  std::string AddArgument(const Shape& shape, DType element);
+  // Adds an argument that is a table of words, and returns its name.
+  std::string AddArgument(const Shape& shape);
   // Adds a dimension after those of the domain, for intermediate values.
   int AddDimension(int64_t extent);
 

@@ -1,3 +1,4 @@
+// One importer, whose steps share all that they know of a config.json: hence one long file.
 #include "spec/hugging_face.h"
 
 #include <fmt/format.h>
@@ -8,6 +9,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <span>
 
 #include "base/error.h"
 #include "base/parse_number.h"
@@ -28,22 +30,6 @@ std::string CaptureHint(const Node& config) {
       name.starts_with('<') ? "config.json" : name);
 }
 
-// Tells whether the two differ by at most that many letters; two that are swapped count as one.
-bool IsWithin(std::string_view a, std::string_view b, int letters) {
-  const auto [x, y] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
-  a = {x, a.end()};
-  b = {y, b.end()};
-  if (a.empty() && b.empty()) return true;
-  if (letters == 0) return false;
-  const auto rest = [letters](std::string_view c, size_t skip_c, std::string_view d,
-                              size_t skip_d) {
-    return c.size() >= skip_c && d.size() >= skip_d &&
-           IsWithin(c.substr(skip_c), d.substr(skip_d), letters - 1);
-  };
-  const bool swapped = a.size() > 1 && b.size() > 1 && a[0] == b[1] && a[1] == b[0];
-  return rest(a, 1, b, 0) || rest(a, 0, b, 1) || rest(a, 1, b, 1) || (swapped && rest(a, 2, b, 2));
-}
-
 // Tells whether `key` is a misspelt `field`: by a slip of the keyboard, or by another way to write
 // words.
 bool IsNearMiss(std::string_view key, std::string_view field) {
@@ -55,7 +41,8 @@ bool IsNearMiss(std::string_view key, std::string_view field) {
     }
     return letters;
   };
-  return plain(key) == plain(field) || IsWithin(key, field, field.size() < kLong ? 1 : 2);
+  const size_t slips = field.size() < kLong ? 1 : 2;
+  return plain(key) == plain(field) || EditDistance(key, field, slips) <= slips;
 }
 
 // Returns the model types that have a family; `_all.yaml` is none.
@@ -80,6 +67,10 @@ const Node* Member(const Node* map, std::string_view key) {
   return value == nullptr || value->IsNull() ? nullptr : value;
 }
 
+std::span<const Node::Entry> EntriesOf(const Node* node) {
+  return node == nullptr ? std::span<const Node::Entry>() : node->entries;
+}
+
 // Returns the names in an expression, each once, in order.
 std::vector<std::string> NamesIn(std::string_view text) {
   constexpr std::string_view kLetters =
@@ -99,8 +90,7 @@ std::vector<std::string> NamesIn(std::string_view text) {
 class Variables : public Scope {
  public:
   void Add(const Node* vars) {
-    for (size_t i = 0; vars != nullptr && i < vars->entries.size(); ++i)
-      values_[std::string(vars->entries[i].key->text)] = vars->entries[i].value;
+    for (const auto& [name, value] : EntriesOf(vars)) values_[std::string(name->text)] = value;
   }
 
   std::optional<Value> Find(const std::string& name, Diagnostics& unused) const override {
@@ -237,8 +227,8 @@ class Importer {
   // the field it was meant to be, without a message.
   void ReportNearMisses(const Node& fields, const Node* no_tensor) {
     std::vector<std::string_view> known, absent;
-    for (size_t i = 0; no_tensor != nullptr && i < no_tensor->entries.size(); ++i) {
-      const std::string_view name = no_tensor->entries[i].value->text;
+    for (const Node::Entry& field : EntriesOf(no_tensor)) {
+      const std::string_view name = field.value->text;
       (config_.Find(name) != nullptr ? known : absent).push_back(name);
     }
     for (const Node::Entry& field : fields.entries) {
@@ -315,8 +305,7 @@ class Importer {
   const Node* WriteConfig(const Node* omit) {
     Node* config = NewMap();
     std::vector<std::string_view> written;
-    for (size_t i = 0; omit != nullptr && i < omit->entries.size(); ++i)
-      written.push_back(omit->entries[i].value->text);
+    for (const Node::Entry& field : EntriesOf(omit)) written.push_back(field.value->text);
     for (const Node::Entry& var : vars_->entries) {
       const auto& [field, given] = named_.at(std::string(var.key->text));
       // Such a variable counts the entries of the field, which is written as it is.

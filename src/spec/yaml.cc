@@ -441,6 +441,14 @@ std::string Describe(const Node& node) {
   return Quote(node.text);
 }
 
+Span SpanIn(const Source& source, size_t offset, size_t length) {
+  const std::string_view before = std::string_view(source.text).substr(0, offset);
+  const size_t line = std::count(before.begin(), before.end(), '\n') + 1;
+  const size_t column = offset - (before.rfind('\n') + 1) + 1;
+  return {&source, static_cast<uint32_t>(line), static_cast<uint32_t>(column),
+          static_cast<uint32_t>(std::max<size_t>(length, 1))};
+}
+
 const Node* ParseYaml(const Source& source, size_t begin, NodeStore& store,
                       Diagnostics& diagnostics) {
   const std::string_view text = source.text;
@@ -452,11 +460,7 @@ const Node* ParseYaml(const Source& source, size_t begin, NodeStore& store,
     return nullptr;
   }
   if (const std::optional<BadText> bad = FindBadText(text)) {
-    const std::string_view before = text.substr(0, bad->offset);
-    const size_t line = std::count(before.begin(), before.end(), '\n') + 1;
-    const size_t column = bad->offset - (before.rfind('\n') + 1) + 1;
-    diagnostics.Error({&source, static_cast<uint32_t>(line), static_cast<uint32_t>(column), 1},
-                      bad->what, "a spec is plain UTF-8 text");
+    diagnostics.Error(SpanIn(source, bad->offset, 1), bad->what, "a spec is plain UTF-8 text");
     return nullptr;
   }
   if (const uint32_t line = FirstLongLine(source.text)) {

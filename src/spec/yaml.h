@@ -89,6 +89,9 @@ struct NodeTree {
 };
 std::shared_ptr<const NodeTree> CopyTree(const Node& root);
 
+// Returns the place of `length` bytes from byte `offset` on.
+Span SpanIn(const Source& source, size_t offset, size_t length);
+
 // The limit is ten times the largest spec that anyone has a reason to write: a file must be refused
 // within a second or so, and is read at some 10 MB/s.
 inline constexpr size_t kLargestYaml = 8 << 20;
