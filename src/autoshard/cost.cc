@@ -16,6 +16,17 @@ double Exchange(double bytes, int64_t n) {
   return bytes * static_cast<double>(n - 1) / static_cast<double>(n);
 }
 
+// Returns in how many parts sequence parallelism cuts the activations between blocks.
+double SequenceParts(const StepModel& model, const StepOptions& options) {
+  double parts = 1;
+  for (const StepAxis& axis : model.training.axes) {
+    if (options.sequence_parallel && axis.use == AxisUse::kComputation) {
+      parts *= static_cast<double>(axis.size);
+    }
+  }
+  return parts;
+}
+
 // The cost of one weight, cut in one way, on the ranks of a stage that hold `held` of it.
 class WeightCost {
  public:
@@ -68,14 +79,6 @@ class WeightCost {
   double Parts(CutUse use) const {
     return Parts(use, [](size_t) { return true; });
   }
-  double SequenceParts() const {
-    double parts = 1;
-    for (size_t a = 0; a < cuts_.size() && options_.sequence_parallel; ++a) {
-      if (IsComputation(a)) parts *= static_cast<double>(axis(a).size);
-    }
-    return parts;
-  }
-
   // Returns the bytes of the largest shard.
   double Shard() {
     double shard = e(), whole = e(), padded = e();
@@ -162,8 +165,8 @@ class WeightCost {
     };
     // Sequence parallelism cuts the activations that no axis splits.
     const double of_in = cuts_any(weight_.in), of_out = cuts_any(weight_.out);
-    const double in = weight_.inputs / (of_in > 1 ? of_in : SequenceParts());
-    const double out = weight_.outputs / (of_out > 1 ? of_out : SequenceParts());
+    const double in = weight_.inputs / (of_in > 1 ? of_in : SequenceParts(model_, options_));
+    const double out = weight_.outputs / (of_out > 1 ? of_out : SequenceParts(model_, options_));
     const double kept = runs_twice && held_ > 0 ? weight_.share : passes();
     cost_.memory += tokens() / sharing * kept * (in + out + weight_.logits / of_in) * e();
   }
@@ -332,12 +335,7 @@ StageCosts CostOf(const StepModel& model, const StepBlock& block, const std::vec
 }
 
 StageCosts CostBeside(const StepModel& model, const StepOptions& options) {
-  double parts = 1;
-  for (const StepAxis& axis : model.training.axes) {
-    if (options.sequence_parallel && axis.use == AxisUse::kComputation) {
-      parts *= static_cast<double>(axis.size);
-    }
-  }
+  const double parts = SequenceParts(model, options);
   StageCosts costs;
   for (const double layers : model.layers) {
     StepCost& cost = costs.emplace_back();

@@ -386,37 +386,4 @@ bool StepWeight::MaySplit() const {
                      [](double sends) { return sends >= 0; });
 }
 
-std::optional<Missing> MissingForCost(const StepModel& model) {
-  const bool knows = model.training.experts_per_token > 0;
-  for (const StepWeight& weight : model.weights) {
-    if (knows || weight.experts < 0) continue;
-    return Missing{"the spec does not say to how many experts a token goes",
-                   "write `training: {experts_per_token: 2}`"};
-  }
-  return {};
-}
-
-std::optional<Missing> MissingForChoice(const StepModel& model) {
-  if (auto missing = MissingForCost(model)) return missing;
-  const auto& axes = model.training.axes;
-  if (std::none_of(axes.begin(), axes.end(), [](const StepAxis& axis) {
-        return axis.use == AxisUse::kComputation && axis.size > 1;
-      })) {
-    return {};
-  }
-  bool splits = false;
-  for (const StepBlock& block : model.blocks) {
-    splits |= block.experts > 1;
-    for (const size_t w : block.weights) splits |= model.weights[w].MaySplit();
-    if (block.kind != "attention" || model.training.heads > 0) continue;
-    return Missing{
-        "the spec does not say how many heads there are, of which each is whole on a rank",
-        "write `training: {heads: 32, kv_heads: 8}`"};
-  }
-  if (splits) return {};
-  return Missing{
-      "no tensor says what ranks that share the work on the same tokens may split",
-      "name dimensions in `axes`: heads, mlp, vocab, experts; or write `training: {batch: AXIS}`"};
-}
-
 }  // namespace shardinit

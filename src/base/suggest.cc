@@ -11,8 +11,9 @@ constexpr size_t kMostCandidates = 4096;
 constexpr size_t kMostListed = 32;
 constexpr size_t kLongestName = 255;
 
-// Returns the optimal string alignment distance, or limit + 1 if it is more than `limit`.
-size_t Distance(std::string_view a, std::string_view b, size_t limit) {
+}  // namespace
+
+size_t EditDistance(std::string_view a, std::string_view b, size_t limit) {
   const size_t difference = a.size() > b.size() ? a.size() - b.size() : b.size() - a.size();
   if (difference > limit) return limit + 1;
   // These are rows i - 2, i - 1 and i of the distance matrix.
@@ -36,8 +37,6 @@ size_t Distance(std::string_view a, std::string_view b, size_t limit) {
   return last[b.size()];
 }
 
-}  // namespace
-
 std::string Closest(std::string_view name, const std::vector<std::string>& candidates) {
   if (name.empty() || name.size() > kLongestName) return {};
   size_t limit = std::max<size_t>(1, name.size() / 3);
@@ -45,7 +44,7 @@ std::string Closest(std::string_view name, const std::vector<std::string>& candi
   const size_t count = std::min(candidates.size(), kMostCandidates);
   for (size_t i = 0; i < count && limit > 0; ++i) {
     const std::string& candidate = candidates[i];
-    const size_t distance = Distance(name, candidate, limit);
+    const size_t distance = EditDistance(name, candidate, limit);
     // A wholly different name of one or two letters is not suggested.
     if (distance > limit || distance >= std::max(name.size(), candidate.size())) continue;
     if (!closest.empty() && distance == limit) continue;

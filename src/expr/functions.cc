@@ -7,6 +7,7 @@
 
 #include "base/checked_math.h"
 #include "base/exact_math.h"
+#include "base/table.h"
 
 namespace shardinit {
 namespace {
@@ -174,12 +175,7 @@ constexpr Function kFunctions[] = {
 
 std::span<const Function> Functions() { return kFunctions; }
 
-const Function* FindFunction(std::string_view name) {
-  for (const Function& function : kFunctions) {
-    if (function.name == name) return &function;
-  }
-  return nullptr;
-}
+const Function* FindFunction(std::string_view name) { return FindNamed(kFunctions, name); }
 
 std::optional<int64_t> ExactInteger(const Value& value) {
   if (const int64_t* integer = std::get_if<int64_t>(&value)) return *integer;

@@ -1,6 +1,10 @@
 #include "formats/contents.h"
 
+#include <dirent.h>
 #include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -29,6 +33,18 @@ void RequireWhole(const std::string& name, const Holding& holding) {
                 fmt::format("{} is not whole: its boxes have {} of the {} elements of {}",
                             Quote(name), count, whole, InShape(holding.shape)));
   }
+}
+
+std::vector<std::string> NamesIn(const std::string& folder) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(folder.c_str()), closedir);
+  if (!dir) throw SystemError("read the folder", folder);
+  std::vector<std::string> names;
+  while (const dirent* entry = readdir(dir.get())) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 }  // namespace shardinit

@@ -29,6 +29,11 @@ int64_t BytesOf(const FileBox& box);
 // so of its element size, and large boxes start on pages, for O_DIRECT.
 void SortByAlignment(std::vector<FileBox>* boxes);
 
+// Distributes groups of boxes in their order, as many to a file as have `most` bytes; a larger
+// group has a file alone.
+std::vector<std::vector<FileBox>> DistributeToFiles(const std::vector<std::vector<FileBox>>& groups,
+                                                    int64_t most);
+
 struct FileText {
   int64_t offset;
   std::string bytes;
@@ -78,6 +83,8 @@ struct FormatReader {
   // hostile or damaged.
   std::optional<Contents> (*read)(const std::string& folder);
 };
+
+extern const FormatReader kSafetensorsReader, kDcpReader, kZarrReader;
 
 struct Format {
   std::string_view name;

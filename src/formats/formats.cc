@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/table.h"
 #include "formats/format.h"
 
 namespace shardinit {
@@ -9,6 +10,16 @@ namespace {
 template <typename T>
 void AddNew(const T* item, std::vector<const T*>* items) {
   if (std::find(items->begin(), items->end(), item) == items->end()) items->push_back(item);
+}
+
+// Returns the names of the formats for which `holds`.
+template <typename F>
+std::vector<std::string> NamesOfThose(F holds) {
+  std::vector<std::string> names;
+  for (const Format* format : Formats()) {
+    if (holds(*format)) names.emplace_back(format->name);
+  }
+  return names;
 }
 
 }  // namespace
@@ -29,18 +40,9 @@ std::span<const Format* const> Formats() {
   return kFormats;
 }
 
-const Format* FindFormat(std::string_view name) {
-  for (const Format* format : Formats()) {
-    if (format->name == name) return format;
-  }
-  return nullptr;
-}
+const Format* FindFormat(std::string_view name) { return FindNamed(Formats(), name); }
 
-std::vector<std::string> FormatNames() {
-  std::vector<std::string> names;
-  for (const Format* format : Formats()) names.emplace_back(format->name);
-  return names;
-}
+std::vector<std::string> FormatNames() { return NamesOf(Formats()); }
 
 std::vector<const FormatReader*> FormatReaders() {
   std::vector<const FormatReader*> readers;
@@ -59,21 +61,13 @@ std::vector<const FormatOption*> FormatOptions() {
 }
 
 std::vector<std::string> FormatsWith(const FormatOption& option) {
-  std::vector<std::string> names;
-  for (const Format* format : Formats()) {
-    if (std::count(format->options.begin(), format->options.end(), &option) != 0) {
-      names.emplace_back(format->name);
-    }
-  }
-  return names;
+  return NamesOfThose([&](const Format& format) {
+    return std::count(format.options.begin(), format.options.end(), &option) != 0;
+  });
 }
 
 std::vector<std::string> FormatsWithOptimizers() {
-  std::vector<std::string> names;
-  for (const Format* format : Formats()) {
-    if (format->has_optimizers) names.emplace_back(format->name);
-  }
-  return names;
+  return NamesOfThose([](const Format& format) { return format.has_optimizers; });
 }
 
 int64_t BytesOf(const FileBox& box) {
@@ -88,6 +82,23 @@ void SortByAlignment(std::vector<FileBox>* boxes) {
   };
   std::stable_sort(boxes->begin(), boxes->end(),
                    [&](const FileBox& a, const FileBox& b) { return alignment(a) > alignment(b); });
+}
+
+std::vector<std::vector<FileBox>> DistributeToFiles(const std::vector<std::vector<FileBox>>& groups,
+                                                    int64_t most) {
+  std::vector<std::vector<FileBox>> files(1);
+  int64_t room = most;
+  for (const std::vector<FileBox>& group : groups) {
+    int64_t bytes = 0;
+    for (const FileBox& box : group) bytes += BytesOf(box);
+    if (!files.back().empty() && bytes > room) {
+      files.emplace_back();
+      room = most;
+    }
+    files.back().insert(files.back().end(), group.begin(), group.end());
+    room -= bytes;
+  }
+  return files;
 }
 
 int64_t FileLayout::size() const {

@@ -10,7 +10,6 @@ constexpr Parameter kValue[] = {{"value", "the value of every element", {}}};
 extern const Initializer kZeros = {
     .name = "zeros",
     .description = "all elements 0",
-    .parameters = {},
     .lower = [](Arguments, const Fans&, Diagnostics&) -> std::optional<Distribution> {
       return Constant{0};
     },
@@ -19,7 +18,6 @@ extern const Initializer kZeros = {
 extern const Initializer kOnes = {
     .name = "ones",
     .description = "all elements 1",
-    .parameters = {},
     .lower = [](Arguments, const Fans&, Diagnostics&) -> std::optional<Distribution> {
       return Constant{1};
     },
@@ -40,8 +38,6 @@ extern const Initializer kFile = {
     .description =
         "the elements of a file, row-major and little-endian: its path, relative to "
         "that of the spec, and the SHA-256 of its bytes",
-    .parameters = {},
-    .lower = nullptr,
 };
 
 // `lower` is null, because lowering needs the other tensor.
@@ -50,8 +46,6 @@ extern const Initializer kNorm = {
     .description =
         "Euclidean norms of another tensor's elements, over the dimensions that are 1 "
         "here, as the `weight_g` of torch.nn.utils.weight_norm",
-    .parameters = {},
-    .lower = nullptr,
 };
 
 }  // namespace shardinit

@@ -111,29 +111,24 @@ extern const Initializer kExpr = {
         "index "
         "i0 i1` and names of axes, sizes `n0 n1`, and `vars`; such as "
         "\"where(row >= col, normal() * 0.02, 0)\"",
-    .parameters = {},
-    .lower = nullptr,
 };
 
 extern const Initializer kEye = {
     .name = "eye",
     .description = "ones where the row is the column, else zeros",
     .parameters = kDiagonalGain,
-    .lower = nullptr,
     .formula = Diagonal,
 };
 extern const Initializer kIdentity = {
     .name = "identity",
     .description = "as `eye`",
     .parameters = kDiagonalGain,
-    .lower = nullptr,
     .formula = Diagonal,
 };
 extern const Initializer kDirac = {
     .name = "dirac",
     .description = "the identity of a convolution, as torch.nn.init.dirac_",
     .parameters = kGroups,
-    .lower = nullptr,
     .formula = Dirac,
 };
 
@@ -141,7 +136,6 @@ extern const Initializer kStft = {
     .name = "stft",
     .description = "the kernel of a short-time Fourier transform, as of Keras",
     .parameters = kStftParameters,
-    .lower = nullptr,
     .formula = Stft,
 };
 
@@ -149,7 +143,6 @@ extern const Initializer kArange = {
     .name = "arange",
     .description = "start + step * index",
     .parameters = kStartStep,
-    .lower = nullptr,
     .formula = [](Arguments, const Shape&, Span, Diagnostics&) -> std::optional<std::string> {
       return "start + step * index";
     },

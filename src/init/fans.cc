@@ -14,6 +14,15 @@ bool Holds(const std::vector<size_t>& dimensions, size_t d) {
   return std::find(dimensions.begin(), dimensions.end(), d) != dimensions.end();
 }
 
+// Returns the dimensions that are not batch dimensions.
+std::vector<size_t> RestOf(const FanSource& source, size_t dimensions) {
+  std::vector<size_t> rest;
+  for (size_t d = 0; d < dimensions; ++d) {
+    if (!Holds(source.batch, d)) rest.push_back(d);
+  }
+  return rest;
+}
+
 // `rest` has the dimensions that are not batch dimensions, at least two.
 FanAxes AxesOf(FanOrder order, const std::vector<size_t>& rest) {
   if (order == FanOrder::kOutIn) return {.in = {rest[1]}, .out = {rest[0]}};
@@ -30,10 +39,7 @@ std::string_view NameOf(FanOrder order, bool more) {
 
 std::optional<FanAxes> DirectionsOf(const FanSource& source, size_t dimensions) {
   if (source.axes) return source.axes;
-  std::vector<size_t> rest;
-  for (size_t d = 0; d < dimensions; ++d) {
-    if (!Holds(source.batch, d)) rest.push_back(d);
-  }
+  const std::vector<size_t> rest = RestOf(source, dimensions);
   if (rest.size() < 2) return {};
   return AxesOf(source.order.value_or(FanOrder::kOutIn), rest);
 }
@@ -86,10 +92,7 @@ std::optional<double> Fans::Get(std::string_view mode, Diagnostics& diagnostics)
     return report(fmt::format("{} of no tensor", mode), {});
   }
   if (source_->axes) return Combine(mode, *source_->axes, "its axes");
-  std::vector<size_t> rest;
-  for (size_t d = 0; d < shape_->size(); ++d) {
-    if (!Holds(source_->batch, d)) rest.push_back(d);
-  }
+  const std::vector<size_t> rest = RestOf(*source_, shape_->size());
   if (rest.size() < 2) {
     return report(fmt::format("`{}` needs {}, which {} does not have", initializer_, mode,
                               rest.empty() ? "a scalar" : "one dimension"),

@@ -38,10 +38,10 @@ using Arguments = std::span<const Argument>;  // in the order of `parameters`
 struct Initializer {
   std::string_view name;
   std::string_view description;
-  std::span<const Parameter> parameters;
+  std::span<const Parameter> parameters = {};
   // Returns nothing, and reports why, if the arguments make no distribution.
   std::optional<Distribution> (*lower)(Arguments arguments, const Fans& fans,
-                                       Diagnostics& diagnostics);
+                                       Diagnostics& diagnostics) = nullptr;
   // Replaces `lower`: returns the expression over elements that gives the values, with the
   // parameters as names. `span` is that of the initializer's name.
   std::optional<std::string> (*formula)(Arguments arguments, const Shape& shape, Span span,

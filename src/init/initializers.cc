@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "base/table.h"
 #include "init/initializer.h"
 #include "rng/sampler.h"
 
@@ -34,17 +35,10 @@ std::span<const Initializer* const> Initializers() {
 }
 
 const Initializer* FindInitializer(std::string_view name) {
-  for (const Initializer* initializer : Initializers()) {
-    if (initializer->name == name) return initializer;
-  }
-  return nullptr;
+  return FindNamed(Initializers(), name);
 }
 
-std::vector<std::string> InitializerNames() {
-  std::vector<std::string> names;
-  for (const Initializer* initializer : Initializers()) names.emplace_back(initializer->name);
-  return names;
-}
+std::vector<std::string> InitializerNames() { return NamesOf(Initializers()); }
 
 bool CheckMagnitude(std::string_view name, const Argument& argument, Diagnostics& diagnostics) {
   if (IsValidScale(argument.value)) return true;

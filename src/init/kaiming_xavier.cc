@@ -55,10 +55,22 @@ std::optional<double> KaimingStd(Arguments a, const Fans& fans, Diagnostics& dia
   return kStd({{"gain", GainOf(a[2].word, a[0].value, fans)}, {"fan", *fan, a[1].word}}, fans);
 }
 
-// Returns the bound of a uniform distribution with this standard deviation.
-double BoundOf(double std, const Fans& fans) {
+// These lower to a distribution with the standard deviation that `kStd` finds.
+using StdOf = std::optional<double> (*)(Arguments a, const Fans& fans, Diagnostics& diagnostics);
+
+template <StdOf kStd>
+std::optional<Distribution> AsNormal(Arguments a, const Fans& fans, Diagnostics& diagnostics) {
+  const auto std = kStd(a, fans, diagnostics);
+  if (!std) return {};
+  return NormalOf(*std, a[0].span, diagnostics);
+}
+
+template <StdOf kStd>
+std::optional<Distribution> AsUniform(Arguments a, const Fans& fans, Diagnostics& diagnostics) {
   static const Formula kBound("bound", "sqrt(3) * std");
-  return kBound({{"std", std}}, fans);
+  const auto std = kStd(a, fans, diagnostics);
+  if (!std) return {};
+  return UniformOf(kBound({{"std", *std}}, fans), a[0].span, diagnostics);
 }
 
 }  // namespace
@@ -68,12 +80,7 @@ extern const Initializer kXavierUniform = {
     .description =
         "uniform with the standard deviation gain * sqrt(2 / (fan_in + fan_out)), as of PyTorch",
     .parameters = kXavier,
-    .lower = [](Arguments a, const Fans& fans,
-                Diagnostics& diagnostics) -> std::optional<Distribution> {
-      const auto std = XavierStd(a, fans, diagnostics);
-      if (!std) return {};
-      return UniformOf(BoundOf(*std, fans), a[0].span, diagnostics);
-    },
+    .lower = AsUniform<XavierStd>,
 };
 
 extern const Initializer kXavierNormal = {
@@ -81,36 +88,21 @@ extern const Initializer kXavierNormal = {
     .description =
         "normal with the standard deviation gain * sqrt(2 / (fan_in + fan_out)), as of PyTorch",
     .parameters = kXavier,
-    .lower = [](Arguments a, const Fans& fans,
-                Diagnostics& diagnostics) -> std::optional<Distribution> {
-      const auto std = XavierStd(a, fans, diagnostics);
-      if (!std) return {};
-      return NormalOf(*std, a[0].span, diagnostics);
-    },
+    .lower = AsNormal<XavierStd>,
 };
 
 extern const Initializer kKaimingUniform = {
     .name = "kaiming_uniform",
     .description = "uniform with the standard deviation gain / sqrt(fan), as of PyTorch",
     .parameters = kKaiming,
-    .lower = [](Arguments a, const Fans& fans,
-                Diagnostics& diagnostics) -> std::optional<Distribution> {
-      const auto std = KaimingStd(a, fans, diagnostics);
-      if (!std) return {};
-      return UniformOf(BoundOf(*std, fans), a[0].span, diagnostics);
-    },
+    .lower = AsUniform<KaimingStd>,
 };
 
 extern const Initializer kKaimingNormal = {
     .name = "kaiming_normal",
     .description = "normal with the standard deviation gain / sqrt(fan), as of PyTorch",
     .parameters = kKaiming,
-    .lower = [](Arguments a, const Fans& fans,
-                Diagnostics& diagnostics) -> std::optional<Distribution> {
-      const auto std = KaimingStd(a, fans, diagnostics);
-      if (!std) return {};
-      return NormalOf(*std, a[0].span, diagnostics);
-    },
+    .lower = AsNormal<KaimingStd>,
 };
 
 }  // namespace shardinit

@@ -54,10 +54,11 @@ std::optional<Distribution> MatrixOf(double gain, DimensionSet one, DimensionSet
       diagnostics);
 }
 
-// Returns the dimensions that are outputs and inputs in this order.
-FanAxes AxesIn(FanOrder order, size_t rank) {
-  if (order == FanOrder::kOutIn) return {.in = {1}, .out = {0}};
-  return {.in = {rank - 2}, .out = {rank - 1}};
+// Returns the input and output dimensions, if the spec says which they are.
+std::optional<FanAxes> GivenAxes(const Fans& fans) {
+  const FanSource& source = fans.source();
+  if (!source.axes && !source.order) return {};
+  return DirectionsOf(source, fans.shape().size());
 }
 
 bool CheckArguments(std::string_view name, Arguments a, size_t lowest, size_t highest,
@@ -84,10 +85,8 @@ std::optional<Distribution> LowerOrthogonal(Arguments a, const Fans& fans,
   DimensionSet column = 0;
   if (a[1].word.empty()) {
     column = DimensionSet{1} << static_cast<int>(a[1].value);
-  } else if (fans.source().axes) {
-    column = SetOf(fans.source().axes->out);
-  } else if (fans.source().order) {
-    column = SetOf(AxesIn(*fans.source().order, shape.size()).out);
+  } else if (const auto axes = GivenAxes(fans)) {
+    column = SetOf(axes->out);
   } else if (shape.size() == 2) {
     column = 2;
   } else {
@@ -108,17 +107,16 @@ std::optional<Distribution> LowerOrthogonal(Arguments a, const Fans& fans,
 std::optional<Distribution> LowerDelta(Arguments a, const Fans& fans, Diagnostics& diagnostics) {
   if (!CheckArguments("delta_orthogonal", a, 3, 5, fans, diagnostics)) return {};
   const Shape& shape = fans.shape();
-  if (!fans.source().axes && !fans.source().order) {
+  const std::optional<FanAxes> axes = GivenAxes(fans);
+  if (!axes) {
     return fans.Report(
         "`delta_orthogonal` needs to know which dimensions are inputs and outputs",
         "write `fans: in_out` (JAX), `fans: out_in` (PyTorch), or `in_axis` and `out_axis`",
         diagnostics);
   }
-  const FanAxes axes =
-      fans.source().axes ? *fans.source().axes : AxesIn(*fans.source().order, shape.size());
   int64_t in = 1, out = 1;
-  for (const size_t d : axes.in) in *= shape[d];
-  for (const size_t d : axes.out) out *= shape[d];
+  for (const size_t d : axes->in) in *= shape[d];
+  for (const size_t d : axes->out) out *= shape[d];
   if (out < in) {
     return fans.Report(
         fmt::format("`delta_orthogonal` needs at least as many outputs as inputs, but this "
@@ -126,7 +124,7 @@ std::optional<Distribution> LowerDelta(Arguments a, const Fans& fans, Diagnostic
                     out, in),
         "lengths cannot be kept in fewer dimensions", diagnostics);
   }
-  return MatrixOf(GainOf(a[0], fans), SetOf(axes.in), SetOf(axes.out), "delta_orthogonal", fans,
+  return MatrixOf(GainOf(a[0], fans), SetOf(axes->in), SetOf(axes->out), "delta_orthogonal", fans,
                   diagnostics);
 }
 

@@ -110,13 +110,11 @@ extern const Initializer kVarianceScaling = {
 extern const Initializer kGlorotUniform = {
     .name = "glorot_uniform",
     .description = "uniform with variance 2 / (fan_in + fan_out), as of JAX and Keras",
-    .parameters = {},
     .lower = Case<1, true, EvenOf>,
 };
 extern const Initializer kGlorotNormal = {
     .name = "glorot_normal",
     .description = "truncated normal with variance 2 / (fan_in + fan_out), as of JAX and Keras",
-    .parameters = {},
     .lower = Case<1, true, TruncatedOf>,
 };
 
@@ -124,13 +122,11 @@ extern const Initializer kGlorotNormal = {
 extern const Initializer kHeUniform = {
     .name = "he_uniform",
     .description = "uniform with variance 2 / fan_in, as of JAX and Keras",
-    .parameters = {},
     .lower = Case<2, false, EvenOf>,
 };
 extern const Initializer kHeNormal = {
     .name = "he_normal",
     .description = "truncated normal with variance 2 / fan_in, as of JAX and Keras",
-    .parameters = {},
     .lower = Case<2, false, TruncatedOf>,
 };
 
@@ -138,13 +134,11 @@ extern const Initializer kHeNormal = {
 extern const Initializer kLecunUniform = {
     .name = "lecun_uniform",
     .description = "uniform with variance 1 / fan_in, as of JAX and Keras",
-    .parameters = {},
     .lower = Case<1, false, EvenOf>,
 };
 extern const Initializer kLecunNormal = {
     .name = "lecun_normal",
     .description = "truncated normal with variance 1 / fan_in, as of JAX and Keras",
-    .parameters = {},
     .lower = Case<1, false, TruncatedOf>,
 };
 

@@ -1,4 +1,6 @@
 // Reads plan.json (plan/write.cc), whoever wrote it.
+#include "plan/read.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,18 +12,14 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "base/overloaded.h"
-#include "base/text.h"
 #include "graph/drawn/norm.h"
 #include "graph/engines/jax_draws.h"
 #include "graph/engines/streams.h"
 #include "graph/engines/torch_draws.h"
 #include "graph/stored/view.h"
 #include "graph/validate.h"
-#include "init/initializer.h"
 #include "plan/plan.h"
 #include "rng/engines.h"
-#include "rng/sampler.h"
 #include "rng/stream.h"
 #include "spec/names.h"
 
@@ -30,126 +28,31 @@ namespace {
 
 using nlohmann::json;
 
-[[noreturn]] void Refuse(const std::string& path, std::string_view what) {
-  throw Error(ExitCode::kRefused, fmt::format("`{}` is not a plan of this tool: {}", path, what));
-}
-
-// Reads the distribution of a tensor of this shape.
-class DistributionReader {
- public:
-  DistributionReader(const Shape& shape, const std::string& path) : shape_(shape), path_(path) {}
-
-  Distribution Read(const json& init) const {
-    if (!init.is_object() || init.size() != 1) {
-      Refuse(path_, "an `init` that is no single initializer");
-    }
-    const Distribution read = ReadAs<Distribution>(init.begin().key(), init.begin().value());
-    std::visit([&](const auto& each) { CheckMembers(each); }, read);
-    return read;
-  }
-
- private:
-  template <typename Variant, size_t i = 0>
-  Distribution ReadAs(const std::string& name, const json& in) const {
-    if constexpr (i < std::variant_size_v<Variant>) {
-      using D = std::variant_alternative_t<i, Variant>;
-      if (name != D::kName) return ReadAs<Variant, i + 1>(name, in);
-      D distribution;
-      ForEachMember(distribution, [&](const auto& member, auto& value) {
-        ReadValue(in.at(std::string(member.key)), &value);
-      });
-      return distribution;
-    }
-    Refuse(path_, "an unknown initializer");
-  }
-
-  void ReadValue(const json& in, double* value) const { in.get_to(*value); }
-  void ReadValue(const json& in, int64_t* value) const { in.get_to(*value); }
-  void ReadValue(const json& in, std::string* value) const { in.get_to(*value); }
-  void ReadValue(const json& in, DimensionSet* value) const {
-    *value = 0;
-    for (const json& number : in) {
-      const int64_t d = number;
-      if (d < 0 || d >= std::ssize(shape_)) {
-        Refuse(path_, "a dimension that the tensor does not have");
-      }
-      *value |= DimensionSet{1} << d;
-    }
-  }
-  void ReadValue(const json& in, ProgramPtr* value) const {
-    *value = CompileCanonical(in.get<std::string>(), shape_);
-    if (*value == nullptr) {
-      Refuse(path_, "an expression that is not one, or not as this tool writes it");
-    }
-  }
-
-  // These have initializers of the same names and arguments, which know the allowed values.
-  template <OneOf<Constant, Uniform, Normal, TruncatedNormal> D>
-  void CheckMembers(const D& distribution) const {
-    std::vector<Argument> arguments;
-    ForEachMember(distribution, [&](const auto&, double value) {
-      arguments.push_back({value, {}});
-    });
-    Diagnostics diagnostics;
-    const auto lowered = FindInitializer(D::kName)->lower(arguments, Fans(), diagnostics);
-    if (!lowered) Refuse(path_, diagnostics.all().front().message);
-    if (*lowered != Distribution(distribution)) Refuse(path_, "a distribution that is another");
-  }
-  void CheckMembers(const Expression&) const {}
-  void CheckMembers(const Orthogonal& o) const {
-    const OrthogonalSize size = SizeOf(o, shape_);
-    if (o.gain == 0 || !IsValidScale(o.gain) || (o.rows & o.columns) != 0 || o.columns == 0 ||
-        (o.rows & -o.rows) > (o.columns & -o.columns) || o.rows == 0 ||
-        size.operations > kMaxOperations || size.bytes > kMaxMatrixBytes) {
-      Refuse(path_, "an orthogonal matrix that is none");
-    }
-  }
-  void CheckMembers(const Sparse& s) const {
-    if (shape_.size() != 2 || shape_[0] > kMaxSparseRows || s.zeros < 0 || s.zeros > shape_[0] ||
-        s.std < 0 || !IsValidScale(s.std)) {
-      Refuse(path_, "a sparse matrix that is none");
-    }
-  }
-  void CheckMembers(const Normalized& n) const {
-    if (n.axis < 0 || n.axis >= std::ssize(shape_) || !(n.length > 0) || !IsValidScale(n.length)) {
-      Refuse(path_, "normalized vectors that are none");
-    }
-  }
-
-  void CheckMembers(const Norm&) const {}  // CheckTensors() checks it, once all tensors are read.
-  void CheckMembers(const FromFile& f) const {
-    Digest digest;
-    if (!FromHex(f.sha256, &digest)) Refuse(path_, "the SHA-256 of a file");
-  }
-
-  const Shape& shape_;
-  const std::string& path_;
-};
-
 void CheckTensors(std::vector<Tensor>& tensors, const std::string& path) try {
   Diagnostics diagnostics;
   const Span nowhere;
   ValidateTensors(tensors, std::vector<const Span*>(tensors.size(), &nowhere), {}, diagnostics);
   diagnostics.ThrowIfErrors();
-  BindNorms(tensors, [&](size_t, const NormProblem& problem) { Refuse(path, problem.message); });
+  BindNorms(tensors,
+            [&](size_t, const NormProblem& problem) { RefusePlan(path, problem.message); });
 } catch (const InvalidSpec& e) {
-  Refuse(path, e.diagnostics().front().message);
+  RefusePlan(path, e.diagnostics().front().message);
 }
 
 // Reads the members that drawn and stored tensors have in common.
 Tensor ReadTensor(const json& in, const std::string& path) {
   Tensor tensor;
   tensor.path = in.at("path").get<std::string>();
-  if (!IsPath(tensor.path)) Refuse(path, "a tensor path that specs cannot have");
+  if (!IsPath(tensor.path)) RefusePlan(path, "a tensor path that specs cannot have");
   const auto dtype = FindDType(in.at("dtype").get<std::string>());
-  if (!dtype) Refuse(path, fmt::format("unknown dtype {}", in.at("dtype").dump()));
+  if (!dtype) RefusePlan(path, fmt::format("unknown dtype {}", in.at("dtype").dump()));
   tensor.dtype = *dtype;
   tensor.shape = in.at("global_shape").get<Shape>();
-  if (tensor.shape.size() > 32) Refuse(path, "a tensor of more than 32 dimensions");
+  if (tensor.shape.size() > 32) RefusePlan(path, "a tensor of more than 32 dimensions");
   int64_t bytes = InfoOf(*dtype).bytes;
   for (const int64_t extent : tensor.shape) {
     if (extent < 1 || __builtin_mul_overflow(bytes, extent, &bytes)) {
-      Refuse(path, fmt::format("the shape of `{}` is not one", tensor.path));
+      RefusePlan(path, fmt::format("the shape of `{}` is not one", tensor.path));
     }
   }
   return tensor;
@@ -166,7 +69,7 @@ void ReadSegments(const json& in, const Mesh& mesh, const std::string& path, Ten
            segments[d] <= tensor.shape[d] && (segments[d] == 1 || PartsOf(cut, mesh) > 1);
     boxes *= segments[d];
   }
-  if (!good) Refuse(path, fmt::format("the segments of `{}`", tensor.path));
+  if (!good) RefuseTensor(path, "the segments", tensor);
 }
 
 void ReadNested(const json& in, const Mesh& mesh, const std::string& path, Tensor& tensor) {
@@ -185,7 +88,7 @@ void ReadNested(const json& in, const Mesh& mesh, const std::string& path, Tenso
     }
   }
   if (!good || Simplified(partition, tensor.shape, mesh) != partition) {
-    Refuse(path, fmt::format("the nested axes of `{}`", tensor.path));
+    RefuseTensor(path, "the nested axes", tensor);
   }
 }
 
@@ -205,7 +108,7 @@ void ReadPins(const json& in, const Mesh& mesh, const std::vector<bool>& used,
     tensor.partition.pins.push_back(std::move(pin));
   }
   if (tensor.partition.pins.size() != in.size()) {
-    Refuse(path, fmt::format("the stage of `{}`", tensor.path));
+    RefuseTensor(path, "the stage", tensor);
   }
 }
 
@@ -216,56 +119,18 @@ void ReadPartition(const json& in, const InitGraph& graph, const std::string& pa
     tensor.partition.cuts.emplace_back();
     for (const json& name : axes) {
       const int axis = graph.mesh.Find(name.get<std::string>());
-      if (axis < 0 || used[axis]) Refuse(path, fmt::format("the partition of `{}`", tensor.path));
+      if (axis < 0 || used[axis]) RefuseTensor(path, "the partition", tensor);
       used[axis] = true;
       tensor.partition.cuts.back().axes.push_back(axis);
     }
   }
   if (tensor.partition.cuts.size() != tensor.shape.size()) {
-    Refuse(path, fmt::format("the partition of `{}` has another rank than its shape", tensor.path));
+    RefusePlan(path,
+               fmt::format("the partition of `{}` has another rank than its shape", tensor.path));
   }
   if (in.contains("segments")) ReadSegments(in.at("segments"), graph.mesh, path, tensor);
   if (in.contains("nested")) ReadNested(in.at("nested"), graph.mesh, path, tensor);
   if (in.contains("stage")) ReadPins(in.at("stage"), graph.mesh, used, path, tensor);
-}
-
-// Reads a key that is not a path: two words, or a place in the stream of torch_cpu.
-void ReadGivenKey(const json& in, const std::string& path, Tensor& tensor) {
-  const auto number = [&](const json& value) {
-    if (!value.is_number_unsigned()) Refuse(path, fmt::format("the key of `{}`", tensor.path));
-    const auto word = value.get<uint64_t>();
-    if (word > kLastPlace) Refuse(path, fmt::format("the key of `{}`", tensor.path));
-    return word;
-  };
-  if (in.contains("position")) {
-    tensor.place = {number(in.at("position")),
-                    in.contains("spare") ? number(in.at("spare")) : kNoSpare};
-    return;
-  }
-  if (!in.contains("words")) Refuse(path, fmt::format("the key of `{}`", tensor.path));
-  uint64_t words[2];
-  for (const size_t i : {0, 1}) {
-    words[i] = number(in.at("words").at(i));
-    if (words[i] >> 32 != 0) Refuse(path, fmt::format("the key of `{}`", tensor.path));
-  }
-  tensor.given_key = words[1] << 32 | words[0];
-}
-
-void ReadDraw(const json& in, const std::string& path, Tensor& tensor) {
-  tensor.distribution = DistributionReader(tensor.shape, path).Read(in.at("init"));
-  if (const Misfit misfit = MisfitOf(tensor.distribution, tensor.dtype); !misfit.what.empty()) {
-    Refuse(path, fmt::format("values of `{}` {}", tensor.path, misfit.what));
-  }
-  if (in.contains("kind")) {
-    if (in.at("kind") != kBufferKind) Refuse(path, fmt::format("the kind of `{}`", tensor.path));
-    tensor.is_buffer = true;
-  }
-  if (in.contains("key") && in.at("key").is_object()) {
-    ReadGivenKey(in.at("key"), path, tensor);
-  } else if (in.contains("key")) {
-    tensor.draw_path = in.at("key").get<std::string>();
-  }
-  if (FindBadText(tensor.draw_path)) Refuse(path, fmt::format("the key of `{}`", tensor.path));
 }
 
 class ViewReader {
@@ -279,11 +144,11 @@ class ViewReader {
     ViewNode root;
     Viewed viewed = ReadNode(in, 0, tensor, &root);
     if (viewed.arrangement.shape != tensor.shape) {
-      Refuse(path_, fmt::format("the view of `{}` has another shape", tensor.path));
+      RefusePlan(path_, fmt::format("the view of `{}` has another shape", tensor.path));
     }
     for (const Piece& piece : viewed.arrangement.pieces) {
       if (MisfitOf(Constant{piece.padding}, tensor.dtype).what.empty()) continue;
-      Refuse(path_, fmt::format("the padding of `{}`", tensor.path));
+      RefuseTensor(path_, "the padding", tensor);
     }
     tensor.view =
         std::make_shared<View>(View{drawn_, std::move(root), std::move(viewed.arrangement.pieces)});
@@ -294,16 +159,16 @@ class ViewReader {
     if (in.is_string()) {
       const auto it = by_path_.find(in.get<std::string>());
       if (it == by_path_.end() || (*drawn_)[it->second].dtype != tensor.dtype || --budget_ <= 0) {
-        Refuse(path_, fmt::format("the view of `{}`", tensor.path));
+        RefuseTensor(path_, "the view", tensor);
       }
       node->tensor = it->second;
       return ViewedTensor(it->second, (*drawn_)[it->second]);
     }
     if (!in.is_object() || in.size() != 1 || depth == kMaxViewDepth) {
-      Refuse(path_, fmt::format("the view of `{}`", tensor.path));
+      RefuseTensor(path_, "the view", tensor);
     }
     node->operation = FindViewOperation(in.begin().key());
-    if (node->operation == nullptr) Refuse(path_, "an unknown view operation");
+    if (node->operation == nullptr) RefusePlan(path_, "an unknown view operation");
     const json& body = in.begin().value();
     for (const ViewParameter& parameter : node->operation->parameters) {
       const json& value = body.at(std::string(parameter.name));
@@ -327,12 +192,12 @@ class ViewReader {
     if (!node->operation->many) {
       read(operands);
     } else {
-      if (!operands.is_array() || operands.empty()) Refuse(path_, "a view of nothing");
+      if (!operands.is_array() || operands.empty()) RefusePlan(path_, "a view of nothing");
       for (const json& operand : operands) read(operand);
     }
     ViewProblem problem;
     auto viewed = Apply(*node->operation, std::move(of), node->arguments, &budget_, &problem);
-    if (!viewed) Refuse(path_, problem.message);
+    if (!viewed) RefusePlan(path_, problem.message);
     return std::move(*viewed);
   }
 
@@ -352,7 +217,7 @@ class PlanReader {
     if (key != "logical" && key != "tensors") return false;
     ReadHead(top);
     if (key == "logical") {
-      if (!drawn_ || views_) Refuse(path_, "`logical` where it does not belong");
+      if (!drawn_ || views_) RefusePlan(path_, "`logical` where it does not belong");
       Tensor& tensor = drawn_->emplace_back(ReadTensor(element, path_));
       tensor.partition.cuts.resize(tensor.shape.size());
       ReadDraw(element, path_, tensor);
@@ -370,7 +235,7 @@ class PlanReader {
   InitGraph Finish(const json& top) {
     ReadHead(top);
     EndDrawn();
-    if (!top.at("tensors").is_array()) Refuse(path_, "`tensors`");
+    if (!top.at("tensors").is_array()) RefusePlan(path_, "`tensors`");
     AssignStreams(graph_.tensors);
     CheckTensors(graph_.tensors, path_);
     return std::move(graph_);
@@ -392,23 +257,23 @@ class PlanReader {
           "use the release of shardinit that wrote it");
     }
     graph_.name = top.at("name").get<std::string>();
-    if (!IsModelName(graph_.name)) Refuse(path_, "the model's name");
+    if (!IsModelName(graph_.name)) RefusePlan(path_, "the model's name");
     graph_.engine = top.at("engine").get<std::string>();
     if (const Engine* engine = FindEngine(graph_.engine);
         engine == nullptr || engine->name != graph_.engine) {
-      Refuse(path_, fmt::format("unknown engine `{}`", graph_.engine));
+      RefusePlan(path_, fmt::format("unknown engine `{}`", graph_.engine));
     }
-    if (!top.at("seed").is_number_unsigned()) Refuse(path_, "the seed");
+    if (!top.at("seed").is_number_unsigned()) RefusePlan(path_, "the seed");
     graph_.seed = top.at("seed");
     ReadMesh(top.at("mesh"));
     graph_.replicas = top.at("replicas") == "full" ? Replicas::kFull : Replicas::kDedupe;
     if (top.contains("config")) {
-      if (!top.at("config").is_object()) Refuse(path_, "`config`");
+      if (!top.at("config").is_object()) RefusePlan(path_, "`config`");
       graph_.config = top.at("config").dump();
     }
     if (top.contains("layout")) {
       graph_.layout = top.at("layout").get<std::string>();
-      if (!IsIdentifier(graph_.layout)) Refuse(path_, "the name of the layout");
+      if (!IsIdentifier(graph_.layout)) RefusePlan(path_, "the name of the layout");
       drawn_ = std::make_shared<std::vector<Tensor>>();
     }
   }
@@ -417,16 +282,16 @@ class PlanReader {
     Mesh& mesh = graph_.mesh;
     mesh.axes = in.at("axes").get<std::vector<std::string>>();
     mesh.shape = in.at("shape").get<Shape>();
-    if (mesh.axes.size() != mesh.shape.size()) Refuse(path_, "the mesh");
+    if (mesh.axes.size() != mesh.shape.size()) RefusePlan(path_, "the mesh");
     for (size_t a = 0; a < mesh.axes.size(); ++a) {
       if (!IsIdentifier(mesh.axes[a]) || mesh.Find(mesh.axes[a]) != static_cast<int>(a)) {
-        Refuse(path_, "the axes of the mesh");
+        RefusePlan(path_, "the axes of the mesh");
       }
     }
     int64_t size = 1;
     for (const int64_t extent : mesh.shape) {
       if (extent < 1 || extent > kMaxWorldSize || (size *= extent) > kMaxWorldSize) {
-        Refuse(path_, "the shape of the mesh");
+        RefusePlan(path_, "the shape of the mesh");
       }
     }
   }
@@ -440,7 +305,7 @@ class PlanReader {
       if (tensor.place.has_value() != (is_torch && HasPlace(tensor)) ||
           OtherEngine(tensor.distribution, engine) != nullptr ||
           (is_torch && !TorchRefusal(tensor).empty()) || !JaxRefusal(tensor.distribution).empty()) {
-        Refuse(path_, fmt::format("the key of `{}`", tensor.path));
+        RefuseTensor(path_, "the key", tensor);
       }
     }
     shardinit::AssignStreams(engine, graph_.seed, tensors);
@@ -457,7 +322,7 @@ class PlanReader {
 
   void Count(const Tensor& tensor) {
     if (__builtin_add_overflow(bytes_, tensor.bytes(), &bytes_)) {
-      Refuse(path_, "more than 2^63 - 1 bytes");
+      RefusePlan(path_, "more than 2^63 - 1 bytes");
     }
   }
 
@@ -471,6 +336,14 @@ class PlanReader {
 
 }  // namespace
 
+void RefusePlan(const std::string& path, std::string_view what) {
+  throw Error(ExitCode::kRefused, fmt::format("`{}` is not a plan of this tool: {}", path, what));
+}
+
+void RefuseTensor(const std::string& path, std::string_view what, const Tensor& tensor) {
+  RefusePlan(path, fmt::format("{} of `{}`", what, tensor.path));
+}
+
 Plan ReadPlan(std::string_view text, const std::string& path) {
   try {
     PlanReader reader(path);
@@ -480,10 +353,10 @@ Plan ReadPlan(std::string_view text, const std::string& path) {
         });
     Plan plan = MakePlan(reader.Finish(in));
     // Text with other types, other keys or another order was not written by this tool.
-    if (WritePlan(plan) != text) Refuse(path, "it is not written as this tool writes");
+    if (WritePlan(plan) != text) RefusePlan(path, "it is not written as this tool writes");
     return plan;
   } catch (const json::exception& e) {
-    Refuse(path, ComplaintOf(e));
+    RefusePlan(path, ComplaintOf(e));
   }
 }
 

@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/parse_number.h"
 #include "base/suggest.h"
 #include "base/text.h"
 #include "plan/load.h"
@@ -29,11 +29,10 @@ Mesh ReadMeshOption(const std::string& text, const Mesh& known) {
     const std::string item = text.substr(begin, end - begin);
     const size_t equals = std::min(item.find('='), item.size());
     const std::string name = item.substr(0, equals);
-    int64_t size = 0;
-    const char* last = item.data() + item.size();
-    const char* first = item.data() + std::min(equals + 1, item.size());
-    const auto [stop, error] = std::from_chars(first, last, size);
-    if (stop != last || error != std::errc() || size < 1 || size > kMaxWorldSize) {
+    const int64_t size =
+        ParseNumber<int64_t>(std::string_view(item).substr(std::min(equals + 1, item.size())))
+            .value_or(0);
+    if (size < 1 || size > kMaxWorldSize) {
       throw WrongMesh(fmt::format("`--mesh`: {} is not of the form `axis=size`", Quote(item)),
                       "write it as in `--mesh fsdp=8,tensor=4`");
     }

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 
 #include "base/error.h"
@@ -12,58 +11,33 @@
 namespace shardinit::program {
 namespace {
 
-struct ElementRow {
-  std::string_view name;
-  int bytes;
-};
-constexpr std::array<ElementRow, 15> kElements = {{{"i1", 1},
-                                                   {"i8", 1},
-                                                   {"i16", 2},
-                                                   {"i32", 4},
-                                                   {"i64", 8},
-                                                   {"ui8", 1},
-                                                   {"ui16", 2},
-                                                   {"ui32", 4},
-                                                   {"ui64", 8},
-                                                   {"bf16", 2},
-                                                   {"f16", 2},
-                                                   {"f32", 4},
-                                                   {"f64", 8},
-                                                   {"f8E4M3FN", 1},
-                                                   {"f8E5M2", 1}}};
+// The names of the element types in StableHLO.
+std::string NameInText(DType element) {
+  const DTypeInfo& info = InfoOf(element);
+  if (info.kind == DTypeKind::kBool) return "i1";
+  if (info.kind == DTypeKind::kSigned) return fmt::format("i{}", 8 * info.bytes);
+  if (info.kind == DTypeKind::kUnsigned) return fmt::format("ui{}", 8 * info.bytes);
+  if (element == DType::f8e4m3fn) return "f8E4M3FN";
+  if (element == DType::f8e5m2) return "f8E5M2";
+  return std::string(info.name);
+}
 
 // Returns one element of a splat as MLIR writes it: floats by their bits.
-std::string ConstantText(Element element, uint64_t bits) {
-  switch (element) {
-    case Element::kI1:
-      return bits != 0 ? "true" : "false";
-    case Element::kI8:
-      return fmt::format("{}", static_cast<int8_t>(bits));
-    case Element::kI16:
-      return fmt::format("{}", static_cast<int16_t>(bits));
-    case Element::kI32:
-      return fmt::format("{}", static_cast<int32_t>(bits));
-    case Element::kI64:
-      return fmt::format("{}", static_cast<int64_t>(bits));
-    case Element::kU8:
-    case Element::kU16:
-    case Element::kU32:
-    case Element::kU64:
-      return fmt::format("{}", bits);
-    default:
-      return fmt::format("0x{:0{}X}", bits, 2 * BytesOf(element));
-  }
+std::string ConstantText(DType element, uint64_t bits) {
+  const DTypeInfo& info = InfoOf(element);
+  if (info.kind == DTypeKind::kBool) return bits != 0 ? "true" : "false";
+  if (info.kind == DTypeKind::kUnsigned) return fmt::format("{}", bits);
+  if (info.is_float()) return fmt::format("0x{:0{}X}", bits, 2 * info.bytes);
+  const int above = 64 - 8 * info.bytes;  // the bits before the sign
+  return fmt::format("{}", static_cast<int64_t>(bits << above) >> above);
 }
 
 }  // namespace
 
-std::string_view NameOf(Element element) { return kElements[static_cast<size_t>(element)].name; }
-int BytesOf(Element element) { return kElements[static_cast<size_t>(element)].bytes; }
-
-std::string TypeText(const Shape& shape, Element element) {
+std::string TypeText(const Shape& shape, DType element) {
   std::string text = "tensor<";
   for (const int64_t extent : shape) text += fmt::format("{}x", extent);
-  return text += fmt::format("{}>", NameOf(element));
+  return text + NameInText(element) + ">";
 }
 
 Function::Function(Shape domain, Arithmetic arithmetic, bool partitioned)
@@ -72,10 +46,8 @@ Function::Function(Shape domain, Arithmetic arithmetic, bool partitioned)
       arithmetic_(arithmetic),
       partitioned_(partitioned) {}
 
-int64_t Function::ElementsOver(Over over) const { return ElementCount(ShapeOver(over)); }
-
-std::string Function::AddArgument(const Shape& shape, Element element) {
-  argument_types_.push_back(TypeText(shape, element));
+std::string Function::AddArgument(const Shape& shape) {
+  argument_types_.push_back(TypeText(shape, DType::u32));
   argument_shapes_.push_back(shape);
   return fmt::format("%a{}", argument_types_.size() - 1);
 }
@@ -93,7 +65,7 @@ Shape Function::ShapeOver(Over over) const {
   return shape;
 }
 
-Value Function::Add(std::string_view text, Element element, Over over) {
+Value Function::Add(std::string_view text, DType element, Over over) {
   body_ += fmt::format("    %{} = stablehlo.{}\n", next_, text);
   return {next_++, element, over};
 }
@@ -127,23 +99,23 @@ Value Function::Spread(Value value, Over over) {
   return {it->second, value.element, over};
 }
 
-Value Function::Zero(Element element) {
+Value Function::Zero(DType element) {
   // The zeros are made outside of repetitions, where all of them can use them.
   if (!needs_zero_) {
     needs_zero_ = true;
     std::string& outer = repetitions_.empty() ? body_ : repetitions_.front().body_before;
-    zero32_ = {next_++, Element::kU32, 0};
-    zero64_ = {next_++, Element::kU64, 0};
+    zero32_ = {next_++, DType::u32, 0};
+    zero64_ = {next_++, DType::u64, 0};
     outer = fmt::format(
                 "    %{} = stablehlo.convert %zero : tensor<ui32>\n"
                 "    %{} = stablehlo.convert %zero : (tensor<ui32>) -> tensor<ui64>\n",
                 zero32_.id, zero64_.id) +
             outer;
   }
-  return element == Element::kU32 ? zero32_ : zero64_;
+  return element == DType::u32 ? zero32_ : zero64_;
 }
 
-Value Function::ZeroOver(Over over, Element element) {
+Value Function::ZeroOver(Over over, DType element) {
   Value zero = Zero(element);
   for (size_t d = 0; d < domain_.size(); ++d) {
     if ((over >> d & 1) == 0) continue;
@@ -157,19 +129,19 @@ Value Function::Iota(int dimension) {
   if (it != iotas_.end()) return it->second;
   Check(repetitions_.empty(), "an index that is first wanted in a repetition");
   const Over over = Over{1} << dimension;
-  Value iota = Add(fmt::format("iota dim = 0 : {}", TypeText(ShapeOver(over), Element::kU64)),
-                   Element::kU64, over);
+  Value iota = Add(fmt::format("iota dim = 0 : {}", TypeText(ShapeOver(over), DType::u64)),
+                   DType::u64, over);
   const auto twins = std::count(domain_.begin(), domain_.begin() + dimension, domain_[dimension]);
   if (partitioned_ && twins > 0) {
-    const Value number = Constant(Element::kU64, static_cast<uint64_t>(twins));
-    const Value zero = Elementwise("multiply", {Zero(Element::kU64), number}, Element::kU64);
-    iota = Elementwise("add", {iota, zero}, Element::kU64);
+    const Value number = Constant(DType::u64, static_cast<uint64_t>(twins));
+    const Value zero = Elementwise("multiply", {Zero(DType::u64), number}, DType::u64);
+    iota = Elementwise("add", {iota, zero}, DType::u64);
   }
   return iotas_[dimension] = iota;
 }
 
 Value Function::Elementwise(std::string_view operation, std::span<const Value> operands,
-                            Element element, std::string_view attribute) {
+                            DType element, std::string_view attribute) {
   Over over = 0;
   for (const Value& operand : operands) over |= operand.over;
   std::vector<std::string> names, types;
@@ -190,29 +162,29 @@ Value Function::Compare(std::string_view direction, Value a, Value b, std::strin
   const std::string in = TypeText(ShapeOver(over), a.element);
   const std::string name_a = Name(a, over), name_b = Name(b, over);
   return Add(fmt::format("compare {}, {}, {}, {} : ({}, {}) -> {}", direction, name_a, name_b, kind,
-                         in, in, TypeText(ShapeOver(over), Element::kI1)),
-             Element::kI1, over);
+                         in, in, TypeText(ShapeOver(over), DType::boolean)),
+             DType::boolean, over);
 }
 
 Value Function::Select(Value condition, Value yes, Value no) {
   const Over over = condition.over | yes.over | no.over;
   const std::string names[] = {Name(condition, over), Name(yes, over), Name(no, over)};
-  return Add(
-      fmt::format("select {} : {}, {}", fmt::join(names, ", "),
-                  TypeText(ShapeOver(over), Element::kI1), TypeText(ShapeOver(over), yes.element)),
-      yes.element, over);
+  return Add(fmt::format("select {} : {}, {}", fmt::join(names, ", "),
+                         TypeText(ShapeOver(over), DType::boolean),
+                         TypeText(ShapeOver(over), yes.element)),
+             yes.element, over);
 }
 
-Value Function::Convert(Value value, Element element) {
+Value Function::Convert(Value value, DType element) {
   return value.element == element ? value : Elementwise("convert", {value}, element);
 }
 
-Value Function::Bitcast(Value value, Element element) {
+Value Function::Bitcast(Value value, DType element) {
   return value.element == element ? value : Elementwise("bitcast_convert", {value}, element);
 }
 
 Value Function::Take(const std::string& argument, Value row, int64_t column) {
-  constexpr Element kWord = Element::kU32;
+  constexpr DType kWord = DType::u32;
   const size_t number = std::stoul(argument.substr(2));
   const std::string& type = argument_types_[number];
   const int64_t rows = argument_shapes_[number][0];
@@ -232,10 +204,10 @@ Value Function::Take(const std::string& argument, Value row, int64_t column) {
 
 Value Function::TakeFlat(const std::string& argument, Value word) {
   const size_t number = std::stoul(argument.substr(2));
-  const std::string type = TypeText({ElementCount(argument_shapes_[number])}, Element::kU32);
+  const std::string type = TypeText({ElementCount(argument_shapes_[number])}, DType::u32);
   const Value flat =
       Add(fmt::format("reshape {} : ({}) -> {}", argument, argument_types_[number], type),
-          Element::kU32, 0);
+          DType::u32, 0);
   return Gather(flat.id, type, Spread(word, word.over));
 }
 
@@ -246,8 +218,8 @@ Value Function::Gather(int64_t vector, const std::string& type, Value place) {
       "#stablehlo.gather<collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = "
       "{}>, indices_are_sorted = false, slice_sizes = array<i64: 1>}} : ({}, {}) -> {}\n",
       next_, vector, name, std::popcount(place.over), type, TypeOf(place),
-      TypeText(ShapeOver(place.over), Element::kU32));
-  return {next_++, Element::kU32, place.over};
+      TypeText(ShapeOver(place.over), DType::u32));
+  return {next_++, DType::u32, place.over};
 }
 
 Value Function::Nth(Value value, int dimension, int64_t place) {
@@ -283,7 +255,7 @@ Value Function::Nth(Value value, int dimension, int64_t place) {
 
 void Function::BeginRepeat(int64_t count, std::vector<Value>* state) {
   // Names that the body makes are valid only there.
-  state->insert(state->begin(), Constant(Element::kU64, 0));
+  state->insert(state->begin(), Constant(DType::u64, 0));
   std::vector<std::string> names, types;
   for (const Value& value : *state) {
     names.push_back(Name(value, value.over));
@@ -313,9 +285,9 @@ void Function::BeginRepeat(int64_t count, std::vector<Value>* state) {
 }
 
 std::vector<Value> Function::EndRepeat(std::vector<Value> next) {
-  const Value one = Constant(Element::kU64, 1);
+  const Value one = Constant(DType::u64, 1);
   const Value step = repetitions_.back().state[0];
-  next.insert(next.begin(), Elementwise("add", {step, one}, Element::kU64));
+  next.insert(next.begin(), Elementwise("add", {step, one}, DType::u64));
   std::vector<std::string> names, types;
   for (size_t i = 0; i < next.size(); ++i) {
     const Over over = repetitions_.back().state[i].over;

@@ -16,29 +16,9 @@
 #include <vector>
 
 #include "tensor/box.h"
+#include "tensor/dtype.h"
 
 namespace shardinit::program {
-
-// Element types, as StableHLO writes them.
-enum class Element : uint8_t {
-  kI1,
-  kI8,
-  kI16,
-  kI32,
-  kI64,
-  kU8,
-  kU16,
-  kU32,
-  kU64,
-  kBf16,
-  kF16,
-  kF32,
-  kF64,
-  kF8E4M3Fn,
-  kF8E5M2,
-};
-std::string_view NameOf(Element element);
-int BytesOf(Element element);
 
 // The form of operations on f32 numbers, chosen so that no compiler changes their results.
 enum class Arithmetic : uint8_t {
@@ -54,15 +34,15 @@ using Over = uint64_t;
 
 struct Value {
   int64_t id = -1;  // the operation whose result this is, or -1 for a constant
-  Element element = Element::kI1;
+  DType element = DType::boolean;
   Over over = 0;
   uint64_t bits = 0;  // a constant's bits; a constant is over whatever dimensions are asked for
 
   bool is_constant() const { return id < 0; }
 };
 
-// Returns `tensor<16x8xf32>`.
-std::string TypeText(const Shape& shape, Element element);
+// Returns `tensor<16x8xf32>`, of elements of the type as StableHLO calls it.
+std::string TypeText(const Shape& shape, DType element);
 
 class Function {
  public:
@@ -73,18 +53,17 @@ class Function {
   Arithmetic arithmetic() const { return arithmetic_; }
   const Shape& domain() const { return domain_; }
   Over whole() const { return (Over{1} << domain_dimensions_) - 1; }
-  int64_t ElementsOver(Over over) const;
 
-  // Adds an argument that is a tensor of its own shape, and returns its name.
-  std::string AddArgument(const Shape& shape, Element element);
+  // Adds an argument that is a table of words, and returns its name.
+  std::string AddArgument(const Shape& shape);
   // Adds a dimension after those of the domain, for intermediate values.
   int AddDimension(int64_t extent);
 
-  Value Constant(Element element, uint64_t bits) const { return {-1, element, 0, bits}; }
+  Value Constant(DType element, uint64_t bits) const { return {-1, element, 0, bits}; }
   // Returns the argument that is 0, as this type.
-  Value Zero(Element element);
+  Value Zero(DType element);
   // Returns the same 0, as a value that is not known to be one number over these dimensions.
-  Value ZeroOver(Over over, Element element);
+  Value ZeroOver(Over over, DType element);
   bool needs_zero() const { return needs_zero_; }
 
   // Returns 0, 1, 2, … along a dimension. In a partitioned function, two dimensions of the same
@@ -92,16 +71,16 @@ class Function {
   // and devices would gather what they lack of it.
   Value Iota(int dimension);
   // Applies `stablehlo.<operation>` to each element.
-  Value Elementwise(std::string_view operation, std::span<const Value> operands, Element element,
+  Value Elementwise(std::string_view operation, std::span<const Value> operands, DType element,
                     std::string_view attribute = {});
   Value Elementwise(std::string_view operation, std::initializer_list<Value> operands,
-                    Element element, std::string_view attribute = {}) {
+                    DType element, std::string_view attribute = {}) {
     return Elementwise(operation, std::span(operands.begin(), operands.size()), element, attribute);
   }
   Value Compare(std::string_view direction, Value a, Value b, std::string_view kind);
   Value Select(Value condition, Value yes, Value no);
-  Value Convert(Value value, Element element);  // converts the number
-  Value Bitcast(Value value, Element element);  // keeps the bits
+  Value Convert(Value value, DType element);  // converts the number
+  Value Bitcast(Value value, DType element);  // keeps the bits
   // Returns the same value, over more dimensions.
   Value Spread(Value value, Over over);
   // Returns table[row][column] of an argument of two dimensions; row is ui64.
@@ -122,10 +101,9 @@ class Function {
 
   // Returns the function `func.func private @<name>(…)`, whose result has the type of the domain.
   std::string Finish(std::string_view name, Value result);
-  const std::vector<std::string>& argument_types() const { return argument_types_; }
 
  private:
-  using ConstantKey = std::tuple<Element, Over, uint64_t>;
+  using ConstantKey = std::tuple<DType, Over, uint64_t>;
   struct Repetition {
     int64_t first_result;
     std::vector<Value> state;
@@ -140,7 +118,7 @@ class Function {
   Shape ShapeOver(Over over) const;
   // Returns the value's name, after spreading it over these dimensions.
   std::string Name(Value value, Over over);
-  Value Add(std::string_view text, Element element, Over over);
+  Value Add(std::string_view text, DType element, Over over);
   // Returns vector[place], of a vector of words.
   Value Gather(int64_t vector, const std::string& type, Value place);
 

@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <map>
 #include <unordered_map>
 
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "program/annotation.h"
-#include "program/tensor.h"
+#include "program/group.h"
 
 namespace shardinit {
 namespace {
@@ -31,7 +30,7 @@ std::string Quoted(std::string_view text) {
 }
 
 std::string TableText(const std::vector<uint32_t>& words, const Shape& shape) {
-  const std::string type = TypeText(shape, Element::kU32);
+  const std::string type = TypeText(shape, DType::u32);
   std::string numbers;
   constexpr size_t kFew = 64;
   if (words.size() <= kFew && shape.size() == 2) {
@@ -44,10 +43,6 @@ std::string TableText(const std::vector<uint32_t>& words, const Shape& shape) {
   }
   for (const uint32_t word : words) numbers += fmt::format("{:08X}", __builtin_bswap32(word));
   return fmt::format("dense<\"0x{}\"> : {}", numbers, type);
-}
-
-std::string PathOf(const ProgramBox& one) {
-  return one.part == 0 ? one.tensor->path : fmt::format("{}@{}", one.tensor->path, one.part);
 }
 
 // Returns the type of a result with its attributes.
@@ -130,7 +125,7 @@ class Functions {
       for (const Table& table : parts.tables) {
         entry.arguments.push_back({table.rows(), table.columns});
       }
-      entry.type = TypeText(one.box.shape, ElementOf(one.tensor->dtype));
+      entry.type = TypeText(one.box.shape, one.tensor->dtype);
       needs_zero |= entry.needs_zero;
     }
     return entry;
@@ -152,79 +147,10 @@ std::string CallText(const Functions::Entry& entry, const std::vector<std::strin
   }
   for (size_t i = 0; i < tables.size(); ++i) {
     names.push_back(tables[i]);
-    types.push_back(TypeText(entry.arguments[i], Element::kU32));
+    types.push_back(TypeText(entry.arguments[i], DType::u32));
   }
   return fmt::format("func.call @{}({}) : ({}) -> {}", entry.name, fmt::join(names, ", "),
                      fmt::join(types, ", "), entry.type);
-}
-
-// Replaces the first part of a path that is a number, and returns it: `layers.*.w` and 3.
-std::pair<std::string, int64_t> WithoutNumber(const std::string& path) {
-  for (size_t begin = 0; begin < path.size();) {
-    const size_t end = std::min(path.find('.', begin), path.size());
-    const std::string_view part(path.data() + begin, end - begin);
-    if (part.size() < 10 && part.find_first_not_of("0123456789") == part.npos && !part.empty()) {
-      return {path.substr(0, begin) + "*" + path.substr(end), std::stoll(std::string(part))};
-    }
-    begin = end + 1;
-  }
-  return {path, -1};
-}
-
-// Boxes that become one result.
-struct Group {
-  std::string name;
-  std::vector<size_t> made;
-  std::vector<int64_t> numbers;
-};
-
-// Returns `3..60,62`.
-std::string NumbersText(const std::vector<int64_t>& numbers) {
-  std::string text;
-  for (size_t i = 0, end; i < numbers.size(); i = end) {
-    for (end = i + 1; end < numbers.size() && numbers[end] == numbers[end - 1] + 1;) ++end;
-    text += fmt::format("{}{}", i == 0 ? "" : ",", numbers[i]);
-    if (end > i + 1) text += fmt::format("{}{}", end == i + 2 ? "," : "..", numbers[end - 1]);
-  }
-  return text;
-}
-
-std::vector<Group> GroupsOf(const Plan& plan, const std::vector<ProgramBox>& made,
-                            const std::vector<TensorParts>& parts, bool stacked) {
-  std::vector<Group> groups;
-  std::map<std::string, size_t> places;
-  for (size_t i = 0; i < made.size(); ++i) {
-    const auto [name, number] = WithoutNumber(PathOf(made[i]));
-    if (!stacked || number < 0) {
-      groups.push_back({PathOf(made[i]), {i}, {}});
-      continue;
-    }
-    const std::string key = fmt::format("{} {} {}", name, parts[i].kind,
-                                        InText(made[i].tensor->partition, plan.graph.mesh));
-    const auto [it, is_new] = places.try_emplace(key, groups.size());
-    if (is_new) groups.push_back({name, {}, {}});
-    groups[it->second].made.push_back(i);
-    groups[it->second].numbers.push_back(number);
-  }
-  // If two groups have one name, or a group's numbers do not count from 0, the name gets the
-  // numbers.
-  std::map<std::string, int> times;
-  for (const Group& group : groups) ++times[group.name];
-  for (Group& group : groups) {
-    if (group.numbers.empty()) continue;
-    bool all = times[group.name] == 1;
-    for (size_t i = 0; i < group.numbers.size(); ++i) {
-      all = all && group.numbers[i] == static_cast<int64_t>(i);
-    }
-    if (group.numbers.size() == 1) {
-      group.name = PathOf(made[group.made[0]]);
-      group.numbers.clear();
-    } else if (!all) {
-      group.name.replace(group.name.find('*'), 1,
-                         fmt::format("{{{}}}", NumbersText(group.numbers)));
-    }
-  }
-  return groups;
 }
 
 // Returns a table of one tensor, or of all of a group, one after another.
@@ -238,26 +164,30 @@ std::vector<uint32_t> JoinedTable(const Group& group, const std::vector<TensorPa
   return words;
 }
 
+// Returns the shape of so many tensors of one shape, one after another.
+Shape Stacked(int64_t count, Shape shape) {
+  shape.insert(shape.begin(), count);
+  return shape;
+}
+
 // Returns a loop that makes each of a group's boxes and puts it at its place in the stack.
 std::string LoopText(const Group& group, size_t number, const Functions::Entry& entry,
-                     const std::string& stacked_type, const Shape& shape, Element element) {
+                     const std::string& stacked_type, const Shape& shape, DType element) {
   const int64_t count = std::ssize(group.made);
   std::string body;
   std::vector<std::string> tables;
   for (size_t t = 0; t < entry.arguments.size(); ++t) {
     const Shape& one = entry.arguments[t];
-    const Shape all = {count, one[0], one[1]}, slice = {1, one[0], one[1]};
+    const Shape all = Stacked(count, one), slice = Stacked(1, one);
     body += fmt::format(
         "      %slice{0} = stablehlo.dynamic_slice %t{1}_{0}, %i, %none, %none, sizes = [1, {2}, "
         "{3}] : ({4}, tensor<i32>, tensor<i32>, tensor<i32>) -> {5}\n"
         "      %row{0} = stablehlo.reshape %slice{0} : ({5}) -> {6}\n",
-        t, number, one[0], one[1], TypeText(all, Element::kU32), TypeText(slice, Element::kU32),
-        TypeText(one, Element::kU32));
+        t, number, one[0], one[1], TypeText(all, DType::u32), TypeText(slice, DType::u32),
+        TypeText(one, DType::u32));
     tables.push_back(fmt::format("%row{}", t));
   }
-  Shape slice = shape;
-  slice.insert(slice.begin(), 1);
-  const std::string slice_type = TypeText(slice, element);
+  const std::string slice_type = TypeText(Stacked(1, shape), element);
   std::string places = "%i", place_types = "tensor<i32>";
   for (size_t d = 0; d < shape.size(); ++d) {
     places += ", %none";
@@ -283,9 +213,9 @@ std::string LoopText(const Group& group, size_t number, const Functions::Entry& 
       "      stablehlo.return %j, %next : tensor<i32>, {2}\n"
       "    }}\n",
       number,
-      element == Element::kI1                               ? "false"
-      : NameOf(element).find('f') != std::string_view::npos ? "0.0"
-                                                            : "0",
+      element == DType::boolean    ? "false"
+      : InfoOf(element).is_float() ? "0.0"
+                                   : "0",
       stacked_type, count, body, CallText(entry, tables), entry.type, slice_type, places,
       place_types);
 }
@@ -308,9 +238,9 @@ std::vector<ProgramBox> ProgramBoxesOf(const Plan& plan, const std::vector<const
 }
 
 std::string WriteProgram(const Plan& plan, const ProgramRequest& request) {
-  const std::vector<ProgramBox> made = request.boxes;
+  const std::vector<ProgramBox>& made = request.boxes;
   const std::vector<TensorParts> parts = PartsOfAll(request);
-  const std::vector<Group> groups = GroupsOf(plan, made, parts, request.stacked);
+  const std::vector<Group> groups = GroupsOf(plan.graph.mesh, made, parts, request.stacked);
   Functions functions(request);
   std::string body;
   std::vector<std::string> names, types, results;
@@ -320,20 +250,18 @@ std::string WriteProgram(const Plan& plan, const ProgramRequest& request) {
     const TensorParts& first = parts[group.made.front()];
     const Functions::Entry& entry = functions.Find(one, first);
     const bool stacked = group.made.size() > 1;
-    const Element element = ElementOf(one.tensor->dtype);
+    const DType element = one.tensor->dtype;
     std::string type = entry.type;
     std::vector<std::string> tables;
     for (size_t t = 0; t < first.tables.size(); ++t) {
-      Shape shape = {first.tables[t].rows(), first.tables[t].columns};
-      if (stacked) shape.insert(shape.begin(), std::ssize(group.made));
+      const Shape one_table = {first.tables[t].rows(), first.tables[t].columns};
+      const Shape shape = stacked ? Stacked(std::ssize(group.made), one_table) : one_table;
       tables.push_back(fmt::format("%t{}_{}", g, t));
       body += fmt::format("    {} = stablehlo.constant {}\n", tables.back(),
                           TableText(JoinedTable(group, parts, t), shape));
     }
     if (stacked) {
-      Shape shape = one.box.shape;
-      shape.insert(shape.begin(), std::ssize(group.made));
-      type = TypeText(shape, element);
+      type = TypeText(Stacked(std::ssize(group.made), one.box.shape), element);
       body += LoopText(group, g, entry, type, one.box.shape, element);
       names.push_back(fmt::format("%w{}#1", g));
     } else {
@@ -383,7 +311,7 @@ ProgramKinds WriteProgramKinds(const Plan& plan, const ProgramRequest& request,
       for (size_t t = 0; t < entry.arguments.size(); ++t) {
         tables.push_back(fmt::format("%t{}", t));
         arguments.push_back(
-            ArgumentText(request, tables.back(), TypeText(entry.arguments[t], Element::kU32)));
+            ArgumentText(request, tables.back(), TypeText(entry.arguments[t], DType::u32)));
       }
       const std::string main = fmt::format(
           "  func.func public @main({}) -> ({}) {{\n    %x = {}\n    return %x : {}\n"

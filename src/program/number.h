@@ -6,6 +6,7 @@
 #include <cmath>
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <type_traits>
 #include <utility>
@@ -18,7 +19,7 @@ namespace shardinit::program {
 // A condition.
 class Flag {
  public:
-  Flag(bool value) : value_{-1, Element::kI1, 0, value} {}
+  Flag(bool value) : value_{-1, DType::boolean, 0, value} {}
   Flag(Function* in, Value value) : in_(in), value_(value) {}
 
   Function* in() const { return in_; }
@@ -27,22 +28,16 @@ class Flag {
   bool is_constant() const { return in_ == nullptr; }
   bool constant() const { return value_.bits != 0; }
 
-  friend Flag operator&(Flag a, Flag b) {
-    return Of("and", a, b, [](bool x, bool y) { return x && y; });
-  }
-  friend Flag operator|(Flag a, Flag b) {
-    return Of("or", a, b, [](bool x, bool y) { return x || y; });
-  }
-  friend Flag operator!=(Flag a, Flag b) {
-    return Of("xor", a, b, [](bool x, bool y) { return x != y; });
-  }
+  friend Flag operator&(Flag a, Flag b) { return Of("and", a, b, std::logical_and()); }
+  friend Flag operator|(Flag a, Flag b) { return Of("or", a, b, std::logical_or()); }
+  friend Flag operator!=(Flag a, Flag b) { return Of("xor", a, b, std::not_equal_to()); }
 
  private:
   template <typename F>
   static Flag Of(std::string_view operation, Flag a, Flag b, F compute) {
     if (a.is_constant() && b.is_constant()) return compute(a.constant(), b.constant());
     Function* in = a.in_ ? a.in_ : b.in_;
-    return {in, in->Elementwise(operation, {a.value_, b.value_}, Element::kI1)};
+    return {in, in->Elementwise(operation, {a.value_, b.value_}, DType::boolean)};
   }
 
   Function* in_ = nullptr;
@@ -53,7 +48,7 @@ class Flag {
 template <std::unsigned_integral T>
 class Word {
  public:
-  static constexpr Element kElement = sizeof(T) == 4 ? Element::kU32 : Element::kU64;
+  static constexpr DType kElement = sizeof(T) == 4 ? DType::u32 : DType::u64;
 
   template <std::integral I>
   Word(I value) : value_{-1, kElement, 0, static_cast<T>(value)} {}
@@ -67,46 +62,30 @@ class Word {
   friend Word operator+(Word a, Word b) {
     if (a.Is(0)) return b;
     if (b.Is(0)) return a;
-    return Of("add", a, b, [](T x, T y) { return x + y; });
+    return Of("add", a, b, std::plus());
   }
-  friend Word operator-(Word a, Word b) {
-    return b.Is(0) ? a : Of("subtract", a, b, [](T x, T y) { return x - y; });
-  }
+  friend Word operator-(Word a, Word b) { return b.Is(0) ? a : Of("subtract", a, b, std::minus()); }
   friend Word operator*(Word a, Word b) {
     if (a.Is(1)) return b;
     if (b.Is(1)) return a;
-    return Of("multiply", a, b, [](T x, T y) { return x * y; });
+    return Of("multiply", a, b, std::multiplies());
   }
-  friend Word operator/(Word a, Word b) {
-    return b.Is(1) ? a : Of("divide", a, b, [](T x, T y) { return x / y; });
-  }
+  friend Word operator/(Word a, Word b) { return b.Is(1) ? a : Of("divide", a, b, std::divides()); }
   friend Word operator%(Word a, Word b) {
-    return b.Is(1) ? Word(0) : Of("remainder", a, b, [](T x, T y) { return x % y; });
+    return b.Is(1) ? Word(0) : Of("remainder", a, b, std::modulus());
   }
-  friend Word operator&(Word a, Word b) {
-    return Of("and", a, b, [](T x, T y) { return x & y; });
-  }
-  friend Word operator|(Word a, Word b) {
-    return Of("or", a, b, [](T x, T y) { return x | y; });
-  }
-  friend Word operator^(Word a, Word b) {
-    return Of("xor", a, b, [](T x, T y) { return x ^ y; });
-  }
+  friend Word operator&(Word a, Word b) { return Of("and", a, b, std::bit_and()); }
+  friend Word operator|(Word a, Word b) { return Of("or", a, b, std::bit_or()); }
+  friend Word operator^(Word a, Word b) { return Of("xor", a, b, std::bit_xor()); }
   friend Word operator>>(Word a, Word b) {
     return Of("shift_right_logical", a, b, [](T x, T y) { return x >> y; });
   }
   friend Word operator<<(Word a, Word b) {
     return Of("shift_left", a, b, [](T x, T y) { return x << y; });
   }
-  friend Flag operator==(Word a, Word b) {
-    return Is("EQ", a, b, [](T x, T y) { return x == y; });
-  }
-  friend Flag operator!=(Word a, Word b) {
-    return Is("NE", a, b, [](T x, T y) { return x != y; });
-  }
-  friend Flag operator<(Word a, Word b) {
-    return Is("LT", a, b, [](T x, T y) { return x < y; });
-  }
+  friend Flag operator==(Word a, Word b) { return Is("EQ", a, b, std::equal_to()); }
+  friend Flag operator!=(Word a, Word b) { return Is("NE", a, b, std::not_equal_to()); }
+  friend Flag operator<(Word a, Word b) { return Is("LT", a, b, std::less()); }
 
  private:
   bool Is(T value) const { return is_constant() && constant() == value; }
@@ -150,47 +129,29 @@ class Real {
   // Returns the value in a function, with the type that it uses for T.
   Value ValueIn(Function* in) const {
     if (!is_constant()) return value_;
-    if (ElementIn(*in) == Element::kF64) {
-      return in->Constant(Element::kF64, std::bit_cast<uint64_t>(static_cast<double>(constant_)));
+    if (ElementIn(*in) == DType::f64) {
+      return in->Constant(DType::f64, std::bit_cast<uint64_t>(static_cast<double>(constant_)));
     }
-    return in->Constant(Element::kF32, std::bit_cast<uint32_t>(static_cast<float>(constant_)));
+    return in->Constant(DType::f32, std::bit_cast<uint32_t>(static_cast<float>(constant_)));
   }
-  static Element ElementIn(const Function& in) {
-    return sizeof(T) == 8 || in.arithmetic() == Arithmetic::kDouble ? Element::kF64 : Element::kF32;
+  static DType ElementIn(const Function& in) {
+    return sizeof(T) == 8 || in.arithmetic() == Arithmetic::kDouble ? DType::f64 : DType::f32;
   }
 
-  friend Real operator+(Real a, Real b) {
-    return Of("add", a, b, [](T x, T y) { return x + y; });
-  }
-  friend Real operator-(Real a, Real b) {
-    return Of("subtract", a, b, [](T x, T y) { return x - y; });
-  }
-  friend Real operator*(Real a, Real b) {
-    return Of("multiply", a, b, [](T x, T y) { return x * y; });
-  }
+  friend Real operator+(Real a, Real b) { return Of("add", a, b, std::plus()); }
+  friend Real operator-(Real a, Real b) { return Of("subtract", a, b, std::minus()); }
+  friend Real operator*(Real a, Real b) { return Of("multiply", a, b, std::multiplies()); }
   friend Real operator/(Real a, Real b) {
     if (Function* in = a.in_ ? a.in_ : b.in_) b = Divisor(in, a, b);
-    return Of("divide", a, b, [](T x, T y) { return x / y; });
+    return Of("divide", a, b, std::divides());
   }
   friend Real operator-(Real a) { return a.is_constant() ? Real(-a.constant_) : a.Unary("negate"); }
-  friend Flag operator<(Real a, Real b) {
-    return Is("LT", a, b, [](T x, T y) { return x < y; });
-  }
-  friend Flag operator<=(Real a, Real b) {
-    return Is("LE", a, b, [](T x, T y) { return x <= y; });
-  }
-  friend Flag operator>(Real a, Real b) {
-    return Is("GT", a, b, [](T x, T y) { return x > y; });
-  }
-  friend Flag operator>=(Real a, Real b) {
-    return Is("GE", a, b, [](T x, T y) { return x >= y; });
-  }
-  friend Flag operator==(Real a, Real b) {
-    return Is("EQ", a, b, [](T x, T y) { return x == y; });
-  }
-  friend Flag operator!=(Real a, Real b) {
-    return Is("NE", a, b, [](T x, T y) { return x != y; });
-  }
+  friend Flag operator<(Real a, Real b) { return Is("LT", a, b, std::less()); }
+  friend Flag operator<=(Real a, Real b) { return Is("LE", a, b, std::less_equal()); }
+  friend Flag operator>(Real a, Real b) { return Is("GT", a, b, std::greater()); }
+  friend Flag operator>=(Real a, Real b) { return Is("GE", a, b, std::greater_equal()); }
+  friend Flag operator==(Real a, Real b) { return Is("EQ", a, b, std::equal_to()); }
+  friend Flag operator!=(Real a, Real b) { return Is("NE", a, b, std::not_equal_to()); }
 
   friend Real Sqrt(Real a) {
     if (a.is_constant()) return std::sqrt(a.constant_);
@@ -204,7 +165,7 @@ class Real {
   }
   friend Word<Bits> BitsOf(Real a) {
     if (a.is_constant()) return std::bit_cast<Bits>(a.constant_);
-    const Element element = sizeof(T) == 4 ? Element::kF32 : Element::kF64;
+    const DType element = sizeof(T) == 4 ? DType::f32 : DType::f64;
     return {a.in_, a.in_->Bitcast(a.in_->Convert(a.value_, element), Word<Bits>::kElement)};
   }
   friend Real CopySign(Real size, Real sign) {
@@ -215,9 +176,9 @@ class Real {
   // Returns a result that no compiler fuses with other operations.
   static Real Settled(Function* in, Value value) {
     if (sizeof(T) == 4 && in->arithmetic() == Arithmetic::kDouble) {
-      return {in, in->Elementwise("reduce_precision", {value}, Element::kF64, ", format = e8m23")};
+      return {in, in->Elementwise("reduce_precision", {value}, DType::f64, ", format = e8m23")};
     }
-    const Element bits = Word<Bits>::kElement;
+    const DType bits = Word<Bits>::kElement;
     const Value mixed = in->Elementwise("xor", {in->Bitcast(value, bits), in->Zero(bits)}, bits);
     return {in, in->Bitcast(mixed, value.element)};
   }
@@ -231,7 +192,7 @@ class Real {
     const Value value = b.ValueIn(in);
     const Over missing = a.value_.over & ~value.over;
     if (missing == 0) return Settled(in, value);
-    const Element bits = value.element == Element::kF32 ? Element::kU32 : Element::kU64;
+    const DType bits = value.element == DType::f32 ? DType::u32 : DType::u64;
     const Value mixed =
         in->Elementwise("xor", {in->Bitcast(value, bits), in->ZeroOver(missing, bits)}, bits);
     return Settled(in, in->Bitcast(mixed, value.element));
@@ -260,48 +221,47 @@ using Double = Real<double>;
 inline Single FromBits(Word32 bits) {
   if (bits.is_constant()) return std::bit_cast<float>(bits.constant());
   Function* in = bits.in();
-  return {in, in->Convert(in->Bitcast(bits.value(), Element::kF32), Single::ElementIn(*in))};
+  return {in, in->Convert(in->Bitcast(bits.value(), DType::f32), Single::ElementIn(*in))};
 }
 inline Double FromBits(Word64 bits) {
   if (bits.is_constant()) return std::bit_cast<double>(bits.constant());
-  return {bits.in(), bits.in()->Bitcast(bits.value(), Element::kF64)};
+  return {bits.in(), bits.in()->Bitcast(bits.value(), DType::f64)};
 }
 
 inline Single SignedToF32(Word32 word) {
   if (word.is_constant()) return shardinit::SignedToF32(word.constant());
   Function* in = word.in();
-  const Value number =
-      in->Convert(in->Bitcast(word.value(), Element::kI32), Single::ElementIn(*in));
+  const Value number = in->Convert(in->Bitcast(word.value(), DType::i32), Single::ElementIn(*in));
   // An f64 holds every word exactly, so only f64 needs rounding to f32.
-  return number.element == Element::kF32 ? Single(in, number) : Single::Settled(in, number);
+  return number.element == DType::f32 ? Single(in, number) : Single::Settled(in, number);
 }
 
 template <int places>
 Word32 ShiftSigned(Word32 word) {
   if (word.is_constant()) return shardinit::ShiftSigned<places>(word.constant());
   Function* in = word.in();
-  const Value number = in->Bitcast(word.value(), Element::kI32);
+  const Value number = in->Bitcast(word.value(), DType::i32);
   const Value shifted = in->Elementwise(
-      "shift_right_arithmetic",
-      {number, in->Constant(Element::kI32, static_cast<uint64_t>(places))}, Element::kI32);
-  return {in, in->Bitcast(shifted, Element::kU32)};
+      "shift_right_arithmetic", {number, in->Constant(DType::i32, static_cast<uint64_t>(places))},
+      DType::i32);
+  return {in, in->Bitcast(shifted, DType::u32)};
 }
 
 inline Word64 Widen(Word32 word) {
   if (word.is_constant()) return uint64_t{word.constant()};
-  return {word.in(), word.in()->Convert(word.value(), Element::kU64)};
+  return {word.in(), word.in()->Convert(word.value(), DType::u64)};
 }
 inline Word32 LowWord(Word64 word) {
   if (word.is_constant()) return static_cast<uint32_t>(word.constant());
   const Word64 low = word & 0xFFFFFFFFu;
-  return {low.in(), low.in()->Convert(low.value(), Element::kU32)};
+  return {low.in(), low.in()->Convert(low.value(), DType::u32)};
 }
 inline Word32 HighProduct(uint32_t a, Word32 b) { return LowWord((Widen(b) * uint64_t{a}) >> 32); }
 
 // Converts a word that f64 holds exactly.
 inline Double ToDouble(Word64 word) {
   if (word.is_constant()) return static_cast<double>(word.constant());
-  return {word.in(), word.in()->Convert(word.value(), Element::kF64)};
+  return {word.in(), word.in()->Convert(word.value(), DType::f64)};
 }
 // Converts a whole f64 number from 0 to 2^63 - 1; others give any word.
 inline Word64 ToWord(Double number) {
@@ -310,13 +270,13 @@ inline Word64 ToWord(Double number) {
     const double constant = std::bit_cast<double>(BitsOf(number).constant());
     return constant >= 0 && constant < 0x1p63 ? static_cast<uint64_t>(constant) : 0;
   }
-  return {in, in->Bitcast(in->Convert(number.ValueIn(in), Element::kI64), Element::kU64)};
+  return {in, in->Bitcast(in->Convert(number.ValueIn(in), DType::i64), DType::u64)};
 }
 inline Double ToDouble(Single number) {
   if (number.is_constant()) {
     return {static_cast<double>(std::bit_cast<float>(BitsOf(number).constant()))};
   }
-  return {number.in(), number.in()->Convert(number.ValueIn(number.in()), Element::kF64)};
+  return {number.in(), number.in()->Convert(number.ValueIn(number.in()), DType::f64)};
 }
 
 // These are Select<N>(…) of base/number.h.
@@ -354,7 +314,7 @@ inline Single FusedMultiplyAdd(const Single& a, const Single& b, const Single& c
     return static_cast<float>(std::bit_cast<double>(BitsOf(rounded).constant()));
   }
   Function* in = rounded.in();
-  const Value nearest = in->Convert(rounded.ValueIn(in), Element::kF32);
+  const Value nearest = in->Convert(rounded.ValueIn(in), DType::f32);
   return {in, in->Convert(nearest, Single::ElementIn(*in))};
 }
 

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "graph/stored/view.h"
 #include "program/drawn.h"
+#include "program/encode.h"
 
 namespace shardinit::program {
 namespace {
@@ -259,30 +260,7 @@ WrittenFunction WriteFunction(Arithmetic arithmetic, bool partitioned, const Ten
   Function out(box.shape, arithmetic, partitioned);
   const Value stored = WriteElements(tensor, box, &out);
   const Value whole = out.Spread(stored, out.whole());
-  return {out.Finish(name, out.Bitcast(whole, ElementOf(tensor.dtype))), out.needs_zero()};
-}
-
-Element ElementOf(DType dtype) {
-  switch (dtype) {
-    // clang-format off
-    case DType::f32: return Element::kF32;
-    case DType::f64: return Element::kF64;
-    case DType::bf16: return Element::kBf16;
-    case DType::f16: return Element::kF16;
-    case DType::f8e4m3fn: return Element::kF8E4M3Fn;
-    case DType::f8e5m2: return Element::kF8E5M2;
-    case DType::i8: return Element::kI8;
-    case DType::i16: return Element::kI16;
-    case DType::i32: return Element::kI32;
-    case DType::i64: return Element::kI64;
-    case DType::u8: return Element::kU8;
-    case DType::u16: return Element::kU16;
-    case DType::u32: return Element::kU32;
-    case DType::u64: return Element::kU64;
-    case DType::boolean: return Element::kI1;
-      // clang-format on
-  }
-  return Element::kF32;
+  return {out.Finish(name, out.Bitcast(whole, tensor.dtype)), out.needs_zero()};
 }
 
 }  // namespace shardinit::program

@@ -7,18 +7,10 @@
 
 #include "graph/graph.h"
 #include "program/function.h"
+#include "program/table.h"
 #include "tensor/box.h"
 
 namespace shardinit::program {
-
-// The data that a function gets about the drawn tensors it is made of. Each tensor of one
-// kind has a row of 32-bit words: the low and high half of its key, and its sampler's parameters.
-struct Table {
-  int64_t columns = 0;
-  std::vector<uint32_t> words;  // row by row
-
-  int64_t rows() const { return columns == 0 ? 0 : std::ssize(words) / columns; }
-};
 
 // The parts of a tensor's function. Tensors of one kind differ only in their tables.
 struct TensorParts {
@@ -35,8 +27,5 @@ struct WrittenFunction {
 };
 WrittenFunction WriteFunction(Arithmetic arithmetic, bool partitioned, const Tensor& tensor,
                               const Box& box, std::string_view name);
-
-// Returns the type of a stored element in a program.
-Element ElementOf(DType dtype);
 
 }  // namespace shardinit::program

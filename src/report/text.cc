@@ -4,9 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <span>
 
+#include "base/parse_number.h"
 #include "base/text.h"
 
 namespace shardinit {
@@ -26,10 +26,7 @@ size_t WidthOf(std::string_view text) {
 bool IsNumber(std::string_view text) {
   const size_t digit = text.starts_with('-') || text.starts_with('+');
   if (digit == text.size() || text[digit] < '0' || text[digit] > '9') return false;
-  double number = 0;
-  const auto [end, error] =
-      std::from_chars(text.data() + (text[0] == '+'), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size();
+  return ParseNumber<double>(text.substr(text[0] == '+' ? 1 : 0)).has_value();
 }
 
 // Calls `f` with each part and the separator behind it, which is empty at the end.
@@ -48,11 +45,10 @@ void ForEachPart(std::string_view text, std::string_view separators, F f) {
 std::string InBraces(const std::vector<std::string_view>& numbers) {
   std::vector<int64_t> sorted;
   for (const std::string_view text : numbers) {
-    int64_t number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    const bool whole = error == std::errc() && fmt::format_int(number).str() == text;
+    const auto number = ParseNumber<int64_t>(text);
+    const bool whole = number && fmt::format_int(*number).str() == text;
     if (!whole) return fmt::format("{{{}…{}}}", numbers.front(), numbers.back());
-    sorted.push_back(number);
+    sorted.push_back(*number);
   }
   std::sort(sorted.begin(), sorted.end());
   sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "base/table.h"
 #include "sharding/mesh.h"
+#include "tensor/box.h"
 
 namespace shardinit {
 namespace {
@@ -35,17 +37,9 @@ int64_t DeviceOrder::At(int64_t position) const {
 
 std::span<const DeviceOrder> DeviceOrders() { return kOrders; }
 
-const DeviceOrder* FindDeviceOrder(std::string_view name) {
-  const auto* order = std::find_if(std::begin(kOrders), std::end(kOrders),
-                                   [&](const DeviceOrder& each) { return each.name == name; });
-  return order == std::end(kOrders) ? nullptr : order;
-}
+const DeviceOrder* FindDeviceOrder(std::string_view name) { return FindNamed(kOrders, name); }
 
-int64_t DeviceLayout::slice_count() const {
-  int64_t count = 1;
-  for (const int64_t parts : slices) count *= parts;
-  return count;
-}
+int64_t DeviceLayout::slice_count() const { return ElementCount(slices); }
 
 DeviceMap::DeviceMap(const Mesh& mesh)
     : mesh_(mesh), devices_(mesh.world_size() / mesh.devices.slice_count()) {}

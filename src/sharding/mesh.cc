@@ -4,13 +4,11 @@
 
 #include <algorithm>
 
+#include "tensor/box.h"
+
 namespace shardinit {
 
-int64_t Mesh::world_size() const {
-  int64_t size = 1;
-  for (const int64_t extent : shape) size *= extent;
-  return size;
-}
+int64_t Mesh::world_size() const { return ElementCount(shape); }
 
 int64_t Mesh::StrideOf(int axis) const {
   int64_t stride = 1;

@@ -1,3 +1,4 @@
+// One importer, whose steps share all that they know of a config.json: hence one long file.
 #include "spec/hugging_face.h"
 
 #include <fmt/format.h>
@@ -5,12 +6,13 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <cmath>
 #include <map>
 #include <optional>
+#include <span>
 
 #include "base/error.h"
+#include "base/parse_number.h"
 #include "base/suggest.h"
 #include "base/text.h"
 #include "expr/expr.h"
@@ -28,22 +30,6 @@ std::string CaptureHint(const Node& config) {
       name.starts_with('<') ? "config.json" : name);
 }
 
-// Tells whether the two differ by at most that many letters; two that are swapped count as one.
-bool IsWithin(std::string_view a, std::string_view b, int letters) {
-  const auto [x, y] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
-  a = {x, a.end()};
-  b = {y, b.end()};
-  if (a.empty() && b.empty()) return true;
-  if (letters == 0) return false;
-  const auto rest = [letters](std::string_view c, size_t skip_c, std::string_view d,
-                              size_t skip_d) {
-    return c.size() >= skip_c && d.size() >= skip_d &&
-           IsWithin(c.substr(skip_c), d.substr(skip_d), letters - 1);
-  };
-  const bool swapped = a.size() > 1 && b.size() > 1 && a[0] == b[1] && a[1] == b[0];
-  return rest(a, 1, b, 0) || rest(a, 0, b, 1) || rest(a, 1, b, 1) || (swapped && rest(a, 2, b, 2));
-}
-
 // Tells whether `key` is a misspelt `field`: by a slip of the keyboard, or by another way to write
 // words.
 bool IsNearMiss(std::string_view key, std::string_view field) {
@@ -55,7 +41,8 @@ bool IsNearMiss(std::string_view key, std::string_view field) {
     }
     return letters;
   };
-  return plain(key) == plain(field) || IsWithin(key, field, field.size() < kLong ? 1 : 2);
+  const size_t slips = field.size() < kLong ? 1 : 2;
+  return plain(key) == plain(field) || EditDistance(key, field, slips) <= slips;
 }
 
 // Returns the model types that have a family; `_all.yaml` is none.
@@ -72,16 +59,16 @@ std::vector<std::string> ModelTypes() {
 
 template <typename T>
 std::optional<T> NumberIn(const Node& node) {
-  T number = 0;
-  const char* end = node.text.data() + node.text.size();
-  const auto [stop, error] = std::from_chars(node.text.data(), end, number);
-  if (!node.IsScalar() || node.quoted || stop != end || error != std::errc()) return {};
-  return number;
+  return node.IsScalar() && !node.quoted ? ParseNumber<T>(node.text) : std::nullopt;
 }
 
 const Node* Member(const Node* map, std::string_view key) {
   const Node* value = map == nullptr || !map->IsMap() ? nullptr : map->Find(key);
   return value == nullptr || value->IsNull() ? nullptr : value;
+}
+
+std::span<const Node::Entry> EntriesOf(const Node* node) {
+  return node == nullptr ? std::span<const Node::Entry>() : node->entries;
 }
 
 // Returns the names in an expression, each once, in order.
@@ -103,8 +90,7 @@ std::vector<std::string> NamesIn(std::string_view text) {
 class Variables : public Scope {
  public:
   void Add(const Node* vars) {
-    for (size_t i = 0; vars != nullptr && i < vars->entries.size(); ++i)
-      values_[std::string(vars->entries[i].key->text)] = vars->entries[i].value;
+    for (const auto& [name, value] : EntriesOf(vars)) values_[std::string(name->text)] = value;
   }
 
   std::optional<Value> Find(const std::string& name, Diagnostics& unused) const override {
@@ -140,7 +126,7 @@ class Importer {
     Check(fields != nullptr, "the file of a family has `config_json: {fields: …}`");
     const Node& type = *config_.Find("model_type");
     Node* spec = NewMap();
-    Add(spec, "shardinit", NewScalar("1", type.span));
+    Add(spec, "shardinit", store_.NewScalar("1", type.span));
     Add(spec, "include", NewText(FamilyFile(type.text), type.span));
     Add(spec, "name", &type);
     vars_ = NewMap();
@@ -158,27 +144,14 @@ class Importer {
   }
 
  private:
-  Node* NewMap() {
-    Node* map = store_.New();
-    map->kind = Node::Kind::kMap;
-    map->span = {config_.span.source, 0, 0, 0};
-    return map;
-  }
-  Node* NewScalar(std::string_view text, Span span) {
-    Node* scalar = store_.New();
-    scalar->kind = Node::Kind::kScalar;
-    scalar->verbatim = true;
-    scalar->text = text;
-    scalar->span = span;
-    return scalar;
-  }
+  Node* NewMap() { return store_.New(Node::Kind::kMap, {config_.span.source, 0, 0, 0}); }
   Node* NewText(std::string text, Span span) {
-    Node* scalar = NewScalar(store_.Keep(std::move(text)), span);
+    Node* scalar = store_.NewScalar(store_.Keep(std::move(text)), span);
     scalar->quoted = true;
     return scalar;
   }
   void Add(Node* map, std::string_view key, const Node* value) {
-    map->entries.push_back({NewScalar(store_.Keep(std::string(key)), value->span), value});
+    map->entries.push_back({store_.NewScalar(store_.Keep(std::string(key)), value->span), value});
     map->height = std::max<int>(map->height, value->height + 1);
   }
   void SetVariable(const Node& variable, const Node* value, const std::string& field,
@@ -254,8 +227,8 @@ class Importer {
   // the field it was meant to be, without a message.
   void ReportNearMisses(const Node& fields, const Node* no_tensor) {
     std::vector<std::string_view> known, absent;
-    for (size_t i = 0; no_tensor != nullptr && i < no_tensor->entries.size(); ++i) {
-      const std::string_view name = no_tensor->entries[i].value->text;
+    for (const Node::Entry& field : EntriesOf(no_tensor)) {
+      const std::string_view name = field.value->text;
       (config_.Find(name) != nullptr ? known : absent).push_back(name);
     }
     for (const Node::Entry& field : fields.entries) {
@@ -291,7 +264,7 @@ class Importer {
   const Node* ReadNumber(const std::string& name, const Node& given, const Node& row) {
     if (Member(&row, "count") != nullptr) {
       if (!given.IsScalar())
-        return NewScalar(store_.Keep(std::to_string(given.entries.size())), given.span);
+        return store_.NewScalar(store_.Keep(std::to_string(given.entries.size())), given.span);
       diagnostics_.Error(given.span, fmt::format("{} must be an object or a list, not {}",
                                                  Quote(name), Describe(given)));
       return nullptr;
@@ -332,14 +305,13 @@ class Importer {
   const Node* WriteConfig(const Node* omit) {
     Node* config = NewMap();
     std::vector<std::string_view> written;
-    for (size_t i = 0; omit != nullptr && i < omit->entries.size(); ++i)
-      written.push_back(omit->entries[i].value->text);
+    for (const Node::Entry& field : EntriesOf(omit)) written.push_back(field.value->text);
     for (const Node::Entry& var : vars_->entries) {
       const auto& [field, given] = named_.at(std::string(var.key->text));
       // Such a variable counts the entries of the field, which is written as it is.
       if (given != nullptr && !given->IsNull() && !given->IsScalar()) continue;
       Add(config, field,
-          NewScalar(store_.Keep(fmt::format("={}", var.key->text)), var.value->span));
+          store_.NewScalar(store_.Keep(fmt::format("={}", var.key->text)), var.value->span));
       written.push_back(store_.Keep(field));
     }
     for (const Node::Entry& entry : config_.entries) {
@@ -356,8 +328,7 @@ class Importer {
   const Node* ConfigValue(const Node& node) {
     if (node.IsNull()) return &node;
     if (!node.IsScalar()) {
-      Node* copy = store_.New();
-      *copy = node;
+      Node* copy = store_.Copy(node);
       for (Node::Entry& entry : copy->entries) {
         entry.value = ConfigValue(*entry.value);
         copy->height = std::max<int>(copy->height, entry.value->height + 1);
@@ -374,7 +345,7 @@ class Importer {
     }
     const bool is_whole = node.text.find_first_not_of("-0123456789") == node.text.npos;
     if (!is_whole || NumberIn<int64_t>(node) || NumberIn<uint64_t>(node)) return &node;
-    return NewScalar(store_.Keep(fmt::format("{}.0", node.text)), node.span);
+    return store_.NewScalar(store_.Keep(fmt::format("{}.0", node.text)), node.span);
   }
 
   void Require(const Node& sentences) {

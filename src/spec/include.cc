@@ -51,13 +51,23 @@ std::string ReadAnyFile(const std::string& path) {
               DidYouMean(path, paths));
 }
 
-// Throws unless the error is a mistake of the spec that names the file at `place`: a file that is
-// there and cannot be read is none.
-void RequireMistake(const Error& error, const Span& place) {
-  if (error.code() == ExitCode::kUsage) return;
-  throw Error(error.code(), error.what(),
-              fmt::format("{}{}it is named at {}", error.hint(), error.hint().empty() ? "" : "; ",
-                          PlaceOf(place)));
+// Reads a file that a spec names; reports a name that is wrong, and returns nothing. Throws Error
+// if the file is there and cannot be read, which is no mistake of the spec.
+std::optional<std::string> ReadNamedFile(const Node& name, const std::string& file,
+                                         std::string_view hint, Diagnostics& diagnostics) {
+  try {
+    RequireLocal(std::string(name.text));
+    return ReadAnyFile(file);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kUsage) {
+      throw Error(error.code(), error.what(),
+                  fmt::format("{}{}it is named at {}", error.hint(),
+                              error.hint().empty() ? "" : "; ", PlaceOf(name.span)));
+    }
+    diagnostics.Error(name.span, error.what(),
+                      error.hint().empty() ? std::string(hint) : error.hint());
+    return std::nullopt;
+  }
 }
 
 struct Parsed {
@@ -148,8 +158,7 @@ class Loader {
   const Node* Import(const Node& config) {
     const Node* type = FindModelType(config, diagnostics_);
     if (type == nullptr) return nullptr;
-    Node* file = store_.New();
-    *file = *type;
+    Node* file = store_.Copy(*type);
     file->text = store_.Keep(FamilyFile(type->text));
     const Node* family = Include(*file, {});
     if (family == nullptr) return nullptr;
@@ -178,10 +187,8 @@ class Loader {
           return axis.value->IsMap() && axis.value->entries.size() == 1;
         });
     if (!is_list) return &axes;
-    Node* map = store_.New();
-    map->kind = Node::Kind::kMap;
+    Node* map = store_.New(Node::Kind::kMap, axes.span);
     map->whole = true;
-    map->span = axes.span;
     map->height = axes.height - 1;
     map->size = axes.size;
     for (const Node::Entry& axis : axes.entries) {
@@ -205,8 +212,7 @@ class Loader {
       if (map->entries[i].key->text != key) continue;
       const Node* value = change(*map->entries[i].value);
       if (value == map->entries[i].value) break;
-      Node* changed = store_.New();
-      *changed = *map;
+      Node* changed = store_.Copy(*map);
       changed->entries[i].value = value;
       return changed;
     }
@@ -225,8 +231,7 @@ class Loader {
 
   const Node* WithIncludes(const Node& root, const Node& include,
                            const std::filesystem::path& folder) {
-    Node* rest = store_.New();
-    *rest = root;
+    Node* rest = store_.Copy(root);
     std::erase_if(rest->entries, [&](const Node::Entry& entry) {
       return entry.value == &include && entry.key->text == "include";
     });
@@ -269,19 +274,11 @@ class Loader {
     // A file is loaded once, however often it is included.
     const auto [known, is_new] = loaded_.try_emplace(canonical, nullptr);
     if (!is_new) return known->second;
-    std::string text;
-    try {
-      RequireLocal(std::string(path.text));
-      text = ReadAnyFile(file);
-    } catch (const Error& error) {
-      RequireMistake(error, path.span);
-      diagnostics_.Error(path.span, error.what(),
-                         error.hint().empty() ? "paths are relative to the file that includes them"
-                                              : error.hint());
-      return nullptr;
-    }
+    auto text = ReadNamedFile(path, file, "paths are relative to the file that includes them",
+                              diagnostics_);
+    if (!text) return nullptr;
     open_.push_back({canonical, path.span});
-    const Node* root = Load(file, std::move(text), std::filesystem::path(file).parent_path());
+    const Node* root = Load(file, std::move(*text), std::filesystem::path(file).parent_path());
     open_.pop_back();
     return loaded_[canonical] = root;
   }
@@ -295,8 +292,7 @@ class Loader {
       diagnostics_.ThrowIfErrors();
     }
     std::unordered_map<std::string_view, size_t> places;
-    Node* merged = store_.New();
-    *merged = over;
+    Node* merged = store_.Copy(over);
     merged->entries = base.entries;
     merged->incomplete |= base.incomplete;
     merged->whole = base.whole;
@@ -349,8 +345,7 @@ class Loader {
 const Node* LoadNamedFiles(const Node& value, const std::filesystem::path& folder, NodeStore& store,
                            Diagnostics& diagnostics) {
   if (value.IsSequence()) {
-    Node* list = store.New();
-    *list = value;
+    Node* list = store.Copy(value);
     for (Node::Entry& item : list->entries) {
       item.value = LoadNamedFiles(*item.value, folder, store, diagnostics);
     }
@@ -359,20 +354,13 @@ const Node* LoadNamedFiles(const Node& value, const std::filesystem::path& folde
   if (!value.IsScalar() || value.text.find_first_of("./") == value.text.npos) return &value;
   const std::string file = PathIn(folder, value.text);
   const Node* tree = nullptr;
-  try {
-    RequireLocal(std::string(value.text));
-    tree = ParseYaml(AddSource(file, ReadAnyFile(file), diagnostics), 0, store, diagnostics);
-  } catch (const Error& error) {
-    RequireMistake(error, value.span);
-    diagnostics.Error(
-        value.span, error.what(),
-        error.hint().empty() ? "paths are relative to the file that has them" : error.hint());
+  if (auto text =
+          ReadNamedFile(value, file, "paths are relative to the file that has them", diagnostics)) {
+    tree = ParseYaml(AddSource(file, std::move(*text), diagnostics), 0, store, diagnostics);
   }
   if (tree != nullptr && !tree->IsNull()) return tree;
   if (tree != nullptr) diagnostics.Error(value.span, fmt::format("{} is empty", Quote(file)));
-  Node* null = store.New();
-  null->span = value.span;
-  return null;
+  return store.New(Node::Kind::kNull, value.span);
 }
 
 const Node* LoadTree(const std::string& path, const std::optional<std::string>& text,

@@ -32,14 +32,6 @@ class JsonReader {
     return root;
   }
 
-  Span SpanAt(size_t offset, size_t length) const {
-    const std::string_view before = text_.substr(0, offset);
-    const size_t line = std::count(before.begin(), before.end(), '\n') + 1;
-    const size_t column = offset - (before.rfind('\n') + 1) + 1;
-    return {&source_, static_cast<uint32_t>(line), static_cast<uint32_t>(column),
-            static_cast<uint32_t>(std::max<size_t>(length, 1))};
-  }
-
  private:
   [[noreturn]] void Fail(std::string message, std::string hint = {}) const {
     throw NoJson{std::min(at_, text_.size()), 1, std::move(message), std::move(hint)};
@@ -61,9 +53,8 @@ class JsonReader {
   Node* NewNode(Node::Kind kind, size_t begin) {
     if (!store_.Count(1))
       Fail(fmt::format("the file has more than {} values", NodeStore::kMostNodes));
-    Node* node = store_.New();
-    node->kind = kind;
-    node->span = {&source_, line_, static_cast<uint32_t>(begin - line_start_ + 1), 1};
+    Node* node =
+        store_.New(kind, {&source_, line_, static_cast<uint32_t>(begin - line_start_ + 1), 1});
     return node;
   }
 
@@ -240,15 +231,15 @@ class JsonReader {
 }  // namespace
 
 const Node* ParseJsonTree(const Source& source, NodeStore& store, Diagnostics& diagnostics) {
-  JsonReader reader(source, store);
   if (const std::optional<BadText> bad = FindBadText(source.text)) {
-    diagnostics.Error(reader.SpanAt(bad->offset, 1), bad->what, "JSON is plain UTF-8 text");
+    diagnostics.Error(SpanIn(source, bad->offset, 1), bad->what, "JSON is plain UTF-8 text");
     return nullptr;
   }
   try {
-    return reader.Read();
+    return JsonReader(source, store).Read();
   } catch (const NoJson& problem) {
-    diagnostics.Error(reader.SpanAt(problem.offset, problem.length), problem.message, problem.hint);
+    diagnostics.Error(SpanIn(source, problem.offset, problem.length), problem.message,
+                      problem.hint);
     return nullptr;
   }
 }

@@ -1,3 +1,4 @@
+// All keys of a spec, in one long file: a table for each mapping, a row for each key.
 #include "spec/keys.h"
 
 #include <fmt/format.h>
@@ -50,6 +51,15 @@ void Dimensions(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T&
 template <auto kField, typename T>
 void MeshAxes(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
   out.*kField = parser.ReadMeshAxisList(*entry.value);
+}
+// Reads numbers by the names of mesh axes.
+template <auto kField>
+void OfMeshAxes(SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModelSpec& model) {
+  model.*kField = parser.ReadExprs(entry, "mesh axis");
+}
+template <auto kField>
+void Globs(SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModuleSpec&) {
+  parser.ReadGlobs(entry, parser.layout()->*kField);
 }
 template <auto kMethod, typename T>
 void By(SpecParser& parser, const SpecKey&, const Node::Entry& entry, T& out) {
@@ -171,9 +181,7 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
       .description = "of mesh axes: the bytes a second that a rank sends over it, for what a "
                      "sharding costs",
       .kind = SpecKind::kNumbers},
-     [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModelSpec& model) {
-       model.bandwidth = parser.ReadExprs(entry, "mesh axis");
-     }},
+     OfMeshAxes<&ModelSpec::bandwidth>},
     {{.name = "training",
       .description = "what is known of a training step, for what a sharding costs",
       .kind = SpecKind::kTraining},
@@ -237,16 +245,12 @@ extern const std::vector<KeyRow<ModelSpec>> kMeshKeys = {
       .kind = SpecKind::kAxes,
       .required = true,
       .hint = "write `mesh: {axes: {data: 8}}`"},
-     [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModelSpec& model) {
-       model.mesh = parser.ReadExprs(entry, "mesh axis");
-     }},
+     OfMeshAxes<&ModelSpec::mesh>},
     {{.name = "slices",
       .description =
           "of axes: how many parts lie on different slices (DCN), the rest within one (ICI)",
       .kind = SpecKind::kNumbers},
-     [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModelSpec& model) {
-       model.slices = parser.ReadExprs(entry, "mesh axis");
-     }},
+     OfMeshAxes<&ModelSpec::slices>},
     {{.name = "slice_order",
       .description = "how an axis crosses slices: `outer`, its parts one after another, as in JAX "
                      "and MaxText; `inner`, at every step, as in torchprime",
@@ -318,9 +322,7 @@ extern const std::vector<KeyRow<CutSpec>> kCutKeys = {
       .kind = SpecKind::kMeshAxes,
       .required = true,
       .hint = "such as `{axes: tensor, segments: 2}`"},
-     [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, CutSpec& cut) {
-       cut.axes = parser.ReadMeshAxisList(*entry.value);
-     }},
+     MeshAxes<&CutSpec::axes>},
     {{.name = "segments",
       .description =
           "in how many the dimension is cut first; a rank has a part of each, such as of "
@@ -419,21 +421,15 @@ extern const std::vector<KeyRow<ModuleSpec>> kLayoutKeys = {
       .description = "patterns of modules with numbered members, such as layers: the tensors that "
                      "all have are one, with the members along its first dimension",
       .kind = SpecKind::kPatterns},
-     [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModuleSpec&) {
-       parser.ReadGlobs(entry, parser.layout()->stack);
-     }},
+     Globs<&LayoutSpec::stack>},
     {{.name = "keep",
       .description = "patterns of tensors that are stored as they are",
       .kind = SpecKind::kPatterns},
-     [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModuleSpec&) {
-       parser.ReadGlobs(entry, parser.layout()->keep);
-     }},
+     Globs<&LayoutSpec::keep>},
     {{.name = "omit",
       .description = "patterns of tensors that are not stored",
       .kind = SpecKind::kPatterns},
-     [](SpecParser& parser, const SpecKey&, const Node::Entry& entry, ModuleSpec&) {
-       parser.ReadGlobs(entry, parser.layout()->omit);
-     }},
+     Globs<&LayoutSpec::omit>},
     {kStage, Stage<ModuleSpec>},
     {kWhen, Number<&ModuleSpec::when>},
 };

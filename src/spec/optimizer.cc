@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <span>
 
+#include "base/parse_number.h"
 #include "base/suggest.h"
 #include "base/text.h"
 #include "spec/override.h"
@@ -179,12 +179,8 @@ class OptimizerReader {
 
   // Reads a number that is at least 0 and less than `end`.
   static std::optional<double> ReadNumber(const Node& node, double end) {
-    double number = 0;
-    const char* const last = node.text.data() + node.text.size();
-    if (!IsNumber(node)) return {};
-    const auto parsed = std::from_chars(node.text.data(), last, number);
-    const bool fits = parsed.ptr == last && parsed.ec == std::errc();
-    return fits && number >= 0 && number < end ? std::optional(number) : std::nullopt;
+    const auto number = IsNumber(node) ? ParseNumber<double>(node.text) : std::nullopt;
+    return number && *number >= 0 && *number < end ? number : std::nullopt;
   }
 
   void CheckAlike(const Node& list, std::span<const ParamGroup> groups) {

@@ -153,21 +153,20 @@ void ReportMissing(const Source& source, std::string_view path, const Finder& fi
 // Returns `root` with `value` at the end of `way`: nodes on the way are new, the rest is shared.
 const Node* Replace(const Way& way, const Node* value, NodeStore& store) {
   for (size_t i = way.steps.size(); i-- > 0;) {
-    Node* copy = store.New();
-    *copy = *way.steps[i].first;
+    Node* copy = store.Copy(*way.steps[i].first);
     copy->entries[way.steps[i].second].value = value;
     value = copy;
   }
   return value;
 }
 
-const Node* ScalarNode(Span span, std::string_view text, NodeStore& store) {
-  Node* node = store.New();
-  node->kind = Node::Kind::kScalar;
-  node->verbatim = true;
-  node->span = span;
-  node->text = text;
-  return node;
+// Returns the map with this value of a key, which is last, in place of the one that it had.
+const Node* With(const Node& map, Span place, std::string_view key, const Node* value,
+                 NodeStore& store) {
+  Node* copy = store.Copy(map);
+  std::erase_if(copy->entries, [&](const Node::Entry& entry) { return entry.key->text == key; });
+  copy->entries.push_back({store.NewScalar(key, place), value});
+  return copy;
 }
 
 // Parses the value of `path=value`, which starts at `begin`.
@@ -177,9 +176,7 @@ const Node* ParseValue(const Source& source, size_t begin, NodeStore& store,
   const std::string_view text = std::string_view(source.text).substr(begin);
   if (value == nullptr) return nullptr;
   if (value->span.line == 0) {  // `path=` means the same as `path:` in a file
-    Node* null = store.New();
-    null->span = PlaceIn(source, 0, source.text.size());
-    return null;
+    return store.New(Node::Kind::kNull, PlaceIn(source, 0, source.text.size()));
   }
   const size_t first = std::min(text.find_first_not_of(' '), text.size());
   const bool flow = text.substr(first).starts_with('{') || text.substr(first).starts_with('[');
@@ -209,20 +206,15 @@ const Node* ApplySet(const Node* root, const Source& source, NodeStore& store,
   if (finder.Find(*root, 0, way)) return Replace(way, value, store);
   const std::vector<std::string> defaulted = DefaultedKeys();
   if (std::find(defaulted.begin(), defaulted.end(), path) != defaulted.end()) {
-    Node* copy = store.New();
-    *copy = *root;
-    copy->entries.push_back({ScalarNode(PlaceIn(source, 0, path.size()), path, store), value});
-    return copy;
+    return With(*root, PlaceIn(source, 0, path.size()), path, value, store);
   }
   if (IsOfMesh(*root, path)) {
     Way to_mesh;
     Finder("mesh").Find(*root, 0, to_mesh);
-    Node* mesh = store.New();
-    *mesh = *root->Find("mesh");
     const size_t begin = path.find('.') + 1;
     const std::string_view key = path.substr(begin);
-    mesh->entries.push_back({ScalarNode(PlaceIn(source, begin, key.size()), key, store), value});
-    return Replace(to_mesh, mesh, store);
+    const Span place = PlaceIn(source, begin, key.size());
+    return Replace(to_mesh, With(*root->Find("mesh"), place, key, value, store), store);
   }
   ReportMissing(source, path, finder, diagnostics);
   return root;
@@ -267,8 +259,7 @@ const Node* ApplyMesh(const Node* root, const std::string& mesh, NodeStore& stor
   std::vector<std::string> names;
   for (const Node::Entry& entry : axes->entries) names.emplace_back(entry.key->text);
 
-  Node* chosen = store.New();
-  *chosen = *axes;
+  Node* chosen = store.Copy(*axes);
   chosen->entries.clear();
   const std::string_view text = source.text;
   for (size_t begin = 0; begin <= text.size();) {
@@ -288,14 +279,14 @@ const Node* ApplyMesh(const Node* root, const std::string& mesh, NodeStore& stor
     } else {
       const std::string_view size = item.substr(equals + 1);
       chosen->entries.push_back(
-          {ScalarNode(name_span, name, store),
-           ScalarNode(PlaceIn(source, begin + equals + 1, size.size()), size, store)});
+          {store.NewScalar(name, name_span),
+           store.NewScalar(size, PlaceIn(source, begin + equals + 1, size.size()))});
     }
     begin = end + 1;
   }
   for (const Node::Entry& entry : axes->entries) {
     if (chosen->Find(entry.key->text) == nullptr) {
-      chosen->entries.push_back({entry.key, ScalarNode(entry.key->span, "1", store)});
+      chosen->entries.push_back({entry.key, store.NewScalar("1", entry.key->span)});
     }
   }
   return Replace(way, chosen, store);
@@ -306,13 +297,9 @@ const Node* ApplySharding(const Node* root, const std::string& sharding, NodeSto
   if (sharding.empty()) return root;
   const Node* value = ReadOption("--sharding", sharding, store, diagnostics);
   if (value == nullptr) return root;
-  Node* copy = store.New();
-  *copy = *root;
-  std::erase_if(copy->entries, [](const Node::Entry& entry) {
-    return entry.key->text == "rules" || entry.key->text == "sharding";
-  });
-  copy->entries.push_back({ScalarNode(value->span, "sharding", store), value});
-  return copy;
+  Node* rest = store.Copy(*root);
+  std::erase_if(rest->entries, [](const Node::Entry& entry) { return entry.key->text == "rules"; });
+  return With(*rest, value->span, "sharding", value, store);
 }
 
 const Node* ApplyTraining(const Node* root, const std::string& option, const std::string& key,
@@ -320,24 +307,15 @@ const Node* ApplyTraining(const Node* root, const std::string& option, const std
   const Source& source = *diagnostics.Add({option, value});
   if (!IsClean(source, diagnostics)) return root;
   const Span place = PlaceIn(source, 0, source.text.size());
-  const auto with = [&](const Node& map, std::string_view name, const Node* member) {
-    Node* copy = store.New();
-    *copy = map;
-    std::erase_if(copy->entries, [&](const Node::Entry& e) { return e.key->text == name; });
-    copy->entries.push_back({ScalarNode(place, name, store), member});
-    return copy;
-  };
-  const Node* number = ScalarNode(place, source.text, store);
+  const Node* number = store.NewScalar(source.text, place);
   const Node* training = root->Find("training");
   // A malformed `training` is reported when it is read.
   if (training != nullptr && !training->IsMap() && !training->IsNull()) return root;
   if (training == nullptr || training->IsNull()) {
-    Node* empty = store.New();
-    empty->kind = Node::Kind::kMap;
-    empty->span = place;
-    training = empty;
+    training = store.New(Node::Kind::kMap, place);
   }
-  return with(*root, "training", with(*training, store.Keep(key), number));
+  training = With(*training, place, store.Keep(key), number, store);
+  return With(*root, place, "training", training, store);
 }
 
 const Node* ReadOption(const std::string& option, const std::string& text, NodeStore& store,

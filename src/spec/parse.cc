@@ -126,7 +126,7 @@ void SpecParser::ReadModule(const Node::Entry& entry, size_t prefix, ModuleSpec&
                                         : kStoredModuleKeys;
   bool has_members = false;
   for (const Node::Entry& item : entry.value->entries) {
-    const KeyRow<ModuleSpec>* key = FindKey(keys, item.key->text);
+    const KeyRow<ModuleSpec>* key = FindNamed(keys, item.key->text);
     const size_t before = Faults();
     if (key != nullptr) {
       key->read(*this, *key, item, module);
@@ -138,7 +138,7 @@ void SpecParser::ReadModule(const Node::Entry& entry, size_t prefix, ModuleSpec&
     if (Faults() == before) continue;
     // A wrong member may be a misspelt key.
     const std::string closest = Closest(item.key->text, NamesOf(keys));
-    key = FindKey(keys, closest);
+    key = FindNamed(keys, closest);
     if (key != nullptr) module.wrong.Add(key->name);
   }
   if (!has_members && !IsPart(*entry.value))
@@ -222,7 +222,7 @@ bool SpecParser::IsTensor(const Node& map) const {
   if (map.Find(keys.front().name) != nullptr) return true;
   return std::any_of(keys.begin(), keys.end(), [&](const KeyRow<TensorSpec>& key) {
     const Node* value = map.Find(key.name);
-    if (value == nullptr || FindKey(kModuleKeys, key.name) != nullptr) return false;
+    if (value == nullptr || FindNamed(kModuleKeys, key.name) != nullptr) return false;
     // A layout's member may be a plain path.
     return layout_ != nullptr ? value->IsSequence() : !value->IsMap();
   });

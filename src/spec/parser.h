@@ -4,13 +4,13 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/suggest.h"
+#include "base/table.h"
 #include "base/text.h"
 #include "spec/keys.h"
 #include "spec/reader.h"
@@ -32,20 +32,6 @@ extern const std::vector<KeyRow<TensorSpec>> kTensorKeys, kStoredTensorKeys;
 extern const std::vector<KeyRow<CutSpec>> kCutKeys;
 extern const std::vector<KeyRow<ModuleSpec>> kModuleKeys, kLayoutKeys, kStoredModuleKeys;
 
-template <typename T>
-std::vector<std::string> NamesOf(const std::vector<KeyRow<T>>& keys) {
-  std::vector<std::string> names;
-  for (const KeyRow<T>& key : keys) names.emplace_back(key.name);
-  return names;
-}
-
-template <typename T>
-const KeyRow<T>* FindKey(const std::vector<KeyRow<T>>& keys, std::string_view name) {
-  const auto key =
-      std::find_if(keys.begin(), keys.end(), [&](const KeyRow<T>& k) { return k.name == name; });
-  return key == keys.end() ? nullptr : &*key;
-}
-
 class SpecParser : public SpecReader {
  public:
   using SpecReader::SpecReader;
@@ -57,7 +43,7 @@ class SpecParser : public SpecReader {
     NoteGaps(map);
     std::set<std::string> meant;  // keys that unknown ones are near; "": some key is near none
     for (const Node::Entry& entry : map.entries) {
-      if (const KeyRow<T>* key = FindKey(keys, entry.key->text)) {
+      if (const KeyRow<T>* key = FindNamed(keys, entry.key->text)) {
         const size_t before = Faults();
         key->read(*this, *key, entry, out);
         if (Faults() != before) out.wrong.Add(key->name);

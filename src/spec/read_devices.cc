@@ -1,7 +1,6 @@
 // Reads the key `devices` of a mesh: an order by name, or ids, here or in a file.
 #include <fmt/format.h>
 
-#include <charconv>
 #include <filesystem>
 #include <limits>
 #include <optional>
@@ -9,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/local_path.h"
+#include "base/parse_number.h"
 #include "base/text.h"
 #include "spec/parser.h"
 
@@ -19,11 +19,8 @@ constexpr int64_t kLargestId = std::numeric_limits<int32_t>::max();  // as in JA
 constexpr std::string_view kIdHint = "ids are whole numbers from 0 to 2147483647";
 
 std::optional<int64_t> IdOf(std::string_view text) {
-  int64_t id = -1;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, id);
-  if (stop != end || error != std::errc() || id < 0 || id > kLargestId || text[0] == '-') return {};
-  return id;
+  const std::optional<int64_t> id = ParseNumber<int64_t>(text);
+  return id && *id >= 0 && *id <= kLargestId && text[0] != '-' ? id : std::nullopt;
 }
 
 // Reads ids, whose rows may be lists of their own, as NumPy writes a mesh.

@@ -1,9 +1,7 @@
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <iterator>
-
 #include "base/suggest.h"
+#include "base/table.h"
 #include "base/text.h"
 #include "spec/reader.h"
 
@@ -26,6 +24,15 @@ constexpr JaxStep kJaxSteps[] = {
     {"split", 2, false, "`split: [3, 1]`, for `jax.random.split(key, 3)[1]`"},
     {"fold_in", 1, false, "`fold_in: 7`, or `fold_in: [Dense_0, 1]` as Flax does"},
 };
+
+struct TorchNumber {
+  std::string_view name;
+  ExprPtr TorchKeySpec::*place;
+};
+
+constexpr TorchNumber kTorchNumbers[] = {{"position", &TorchKeySpec::position},
+                                         {"spare", &TorchKeySpec::spare},
+                                         {"skip", &TorchKeySpec::skip}};
 
 constexpr std::string_view kJaxForm = "such as `key: {jax: {seed: 0, split: [3, 1]}}`";
 
@@ -50,15 +57,11 @@ std::optional<TorchKeySpec> SpecReader::ReadTorchKey(const Node& node, const Nod
   NoteGaps(*entry.value);
   TorchKeySpec key = {node.span, nullptr, nullptr, nullptr};
   for (const Node::Entry& item : entry.value->entries) {
-    if (item.key->text == "position") {
-      key.position = ReadExpr(item);
-    } else if (item.key->text == "spare") {
-      key.spare = ReadExpr(item);
-    } else if (item.key->text == "skip") {
-      key.skip = ReadExpr(item);
+    if (const TorchNumber* const row = FindNamed(kTorchNumbers, item.key->text)) {
+      key.*row->place = ReadExpr(item);
     } else {
       Error(*item.key, fmt::format("unknown key {} in `torch`", Quote(item.key->text)),
-            DidYouMean(item.key->text, {"position", "spare", "skip"}));
+            DidYouMean(item.key->text, NamesOf(kTorchNumbers)));
     }
   }
   if (key.skip && (key.position || key.spare)) {
@@ -99,13 +102,10 @@ void SpecReader::ReadJaxSteps(const Node& map, JaxKeySpec* key) {
   NoteGaps(map);
   for (const Node::Entry& item : map.entries) {
     const std::string_view name = item.key->text;
-    const auto* row = std::find_if(std::begin(kJaxSteps), std::end(kJaxSteps),
-                                   [&](const JaxStep& step) { return step.name == name; });
-    if (row == std::end(kJaxSteps)) {
-      std::vector<std::string> names;
-      for (const JaxStep& step : kJaxSteps) names.emplace_back(step.name);
+    const JaxStep* const row = FindNamed(kJaxSteps, name);
+    if (row == nullptr) {
       Error(*item.key, fmt::format("unknown step {} in `jax`", Quote(name)),
-            DidYouMean(name, names));
+            DidYouMean(name, NamesOf(kJaxSteps)));
       continue;
     }
     if (row->is_first != key->steps.empty()) {

@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/parse_number.h"
 #include "base/suggest.h"
 #include "base/text.h"
 #include "spec/keys.h"
@@ -24,14 +25,6 @@ bool IsNumberText(std::string_view text) {
   double unused;
   const char* end = text.data() + text.size();
   return text.starts_with("0x") || std::from_chars(text.data(), end, unused).ptr == end;
-}
-
-// Reads digits alone as a number below 2^64.
-std::optional<uint64_t> Natural(std::string_view text) {
-  uint64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  return stop == end && error == std::errc() ? std::optional(value) : std::nullopt;
 }
 
 // Counts opening minus closing parentheses of an unquoted scalar.
@@ -217,10 +210,7 @@ std::optional<DimensionList> SpecReader::ReadDimensions(const Node::Entry& entry
 
 std::optional<DimensionRef> SpecReader::ReadDimension(const Node::Entry& entry, const Node& node) {
   // Excludes `01`, which some read as octal, and numbers that do not fit in 64 bits.
-  int64_t position = 0;
-  if (IsNumber(node)) {
-    std::from_chars(node.text.data(), node.text.data() + node.text.size(), position);
-  }
+  const int64_t position = ParseNumber<int64_t>(node.text).value_or(0);
   if (!node.IsScalar() || IsBoolean(node) ||
       (IsNumber(node) && fmt::format("{}", position) != node.text)) {
     Error(node,
@@ -294,7 +284,7 @@ std::variant<ExprPtr, uint64_t> SpecReader::ReadSeed(const Node::Entry& entry) {
   const bool is_digits =
       IsNumber(node) && node.text.find_first_not_of("0123456789") == std::string_view::npos;
   if (!is_digits || node.text.starts_with('0')) return ReadExpr(entry);
-  const std::optional<uint64_t> seed = Natural(node.text);
+  const std::optional<uint64_t> seed = ParseNumber<uint64_t>(node.text);
   if (!seed) {
     Error(node, fmt::format("`seed` {} does not fit in 64 bits", Quote(node.text)),
           fmt::format("the largest is {}", std::numeric_limits<uint64_t>::max()));
@@ -334,19 +324,14 @@ ConfigSpec SpecReader::ReadConfigValue(const Node& node) {
   if (!IsNumber(node)) return {std::string(node.text)};
   std::string_view digits = node.text;
   if (digits.starts_with('+')) digits.remove_prefix(1);
-  const char* end = digits.data() + digits.size();
-  int64_t integer = 0;
-  const auto [stop, error] = std::from_chars(digits.data(), end, integer);
-  if (stop == end && error == std::errc()) return {integer};
-  if (const auto natural = Natural(digits)) return {*natural};
-  if (stop == end) {
+  if (const auto integer = ParseNumber<int64_t>(digits)) return {*integer};
+  if (const auto natural = ParseNumber<uint64_t>(digits)) return {*natural};
+  if (digits.find_first_not_of("0123456789", digits.starts_with('-') ? 1 : 0) == digits.npos) {
     Error(node, fmt::format("{} does not fit in 64 bits", Quote(node.text)),
           "put it in quotes to keep its digits as text, or write it as a float, such as `1e20`");
     return {nullptr};
   }
-  double number = 0;
-  const auto parsed = std::from_chars(digits.data(), end, number);
-  if (parsed.ptr == end && parsed.ec == std::errc()) return {number};
+  if (const auto number = ParseNumber<double>(digits)) return {*number};
   Error(node, fmt::format("{} is no number that JSON has", Quote(node.text)),
         "put it in quotes if it is text");
   return {nullptr};

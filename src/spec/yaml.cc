@@ -1,4 +1,4 @@
-// The only file that knows yaml-cpp. It works around the following:
+// The only file that knows yaml-cpp, and so a long one. It works around the following:
 //  - Only events are used: yaml-cpp's own tree expands aliases without bound, keeps duplicate keys
 //    and guesses types by the C++ locale. Builder bounds depth and number of nodes, and drops
 //    duplicates.
@@ -127,10 +127,7 @@ Node* Builder::NewNode(Node::Kind kind, Span span) {
         "use `repeat` for layers that are alike");
     throw Stop();
   }
-  Node* node = store_.New();
-  node->kind = kind;
-  node->span = span;
-  return node;
+  return store_.New(kind, span);
 }
 
 void Builder::OnDocumentStart(const YAML::Mark& mark) {
@@ -444,6 +441,14 @@ std::string Describe(const Node& node) {
   return Quote(node.text);
 }
 
+Span SpanIn(const Source& source, size_t offset, size_t length) {
+  const std::string_view before = std::string_view(source.text).substr(0, offset);
+  const size_t line = std::count(before.begin(), before.end(), '\n') + 1;
+  const size_t column = offset - (before.rfind('\n') + 1) + 1;
+  return {&source, static_cast<uint32_t>(line), static_cast<uint32_t>(column),
+          static_cast<uint32_t>(std::max<size_t>(length, 1))};
+}
+
 const Node* ParseYaml(const Source& source, size_t begin, NodeStore& store,
                       Diagnostics& diagnostics) {
   const std::string_view text = source.text;
@@ -455,11 +460,7 @@ const Node* ParseYaml(const Source& source, size_t begin, NodeStore& store,
     return nullptr;
   }
   if (const std::optional<BadText> bad = FindBadText(text)) {
-    const std::string_view before = text.substr(0, bad->offset);
-    const size_t line = std::count(before.begin(), before.end(), '\n') + 1;
-    const size_t column = bad->offset - (before.rfind('\n') + 1) + 1;
-    diagnostics.Error({&source, static_cast<uint32_t>(line), static_cast<uint32_t>(column), 1},
-                      bad->what, "a spec is plain UTF-8 text");
+    diagnostics.Error(SpanIn(source, bad->offset, 1), bad->what, "a spec is plain UTF-8 text");
     return nullptr;
   }
   if (const uint32_t line = FirstLongLine(source.text)) {
@@ -490,16 +491,13 @@ const Node* ParseYaml(const Source& source, size_t begin, NodeStore& store,
   builder.Report(diagnostics);
   if (!finished) return nullptr;
   if (builder.root() != nullptr) return builder.root();
-  Node* nothing = store.New();
-  nothing->span = {&source, 0, 0, 0};
-  return nothing;
+  return store.New(Node::Kind::kNull, {&source, 0, 0, 0});
 }
 
 std::shared_ptr<const NodeTree> CopyTree(const Node& root) {
   const auto tree = std::make_shared<NodeTree>();
   const auto copy = [&](const Node& node, const auto& self) -> const Node* {
-    Node* made = tree->store.New();
-    *made = node;
+    Node* made = tree->store.Copy(node);
     made->text = tree->store.Keep(std::string(node.text));
     for (Node::Entry& entry : made->entries) {
       if (entry.key != nullptr) entry.key = self(*entry.key, self);

@@ -58,7 +58,20 @@ class NodeStore {
   static constexpr size_t kMostNodes = 1'000'000;
   static constexpr int kDeepest = 64;
 
-  Node* New() { return &nodes_.emplace_back(); }
+  Node* New(Node::Kind kind = Node::Kind::kNull, Span span = {}) {
+    Node& node = nodes_.emplace_back();
+    node.kind = kind;
+    node.span = span;
+    return &node;
+  }
+  // Makes a scalar of text that stands in a source, or that Keep() returned.
+  Node* NewScalar(std::string_view text, Span span) {
+    Node* node = New(Node::Kind::kScalar, span);
+    node->verbatim = true;
+    node->text = text;
+    return node;
+  }
+  Node* Copy(const Node& node) { return &nodes_.emplace_back(node); }
   std::string_view Keep(std::string text) { return texts_.emplace_back(std::move(text)); }
   // Counts nodes, written or through an alias; returns false if there are too many.
   bool Count(uint64_t nodes) { return (count_ += nodes) <= kMostNodes; }
@@ -75,6 +88,9 @@ struct NodeTree {
   const Node* root = nullptr;
 };
 std::shared_ptr<const NodeTree> CopyTree(const Node& root);
+
+// Returns the place of `length` bytes from byte `offset` on.
+Span SpanIn(const Source& source, size_t offset, size_t length);
 
 // The limit is ten times the largest spec that anyone has a reason to write: a file must be refused
 // within a second or so, and is read at some 10 MB/s.

@@ -49,41 +49,6 @@ Low LowOf(const Piece& piece, int64_t place) {
   return low;
 }
 
-// Cuts a piece until no index carries from below `place` to above it.
-void Align(const Piece& piece, int64_t place, std::vector<Piece>* out, PieceBudget* budget) {
-  const Low low = LowOf(piece, place);
-  if (low.base + low.span < place) return Emit(piece, out, budget);
-  const auto [extent, stride, from] = piece.loops[low.loop];
-  const int64_t rest = low.span - (extent - 1) * stride;
-  int64_t i = 0;
-  while (i<extent&& * budget> 0) {
-    const int64_t at = (piece.base + i * stride) % place;
-    // These iterations are all on one side of the next carry.
-    const int64_t fit = at + rest < place ? (place - 1 - rest - at) / stride + 1 : 0;
-    if (fit == 0) {
-      Align(Iterations(piece, low.loop, i, 1), place, out, budget);
-      ++i;
-      continue;
-    }
-    // If they are one whole round, more rounds like it may follow.
-    if (place % stride == 0 && fit == place / stride && (extent - i) / fit > 1) {
-      const int64_t rounds = (extent - i) / fit;
-      Piece part = Iterations(piece, low.loop, i, extent - i);
-      part.loops[low.loop] = {fit, stride, from};
-      part.loops.insert(part.loops.begin() + static_cast<std::ptrdiff_t>(low.loop),
-                        {rounds, place, fit * from});
-      if (fit == 1)
-        part.loops.erase(part.loops.begin() + static_cast<std::ptrdiff_t>(low.loop) + 1);
-      Emit(std::move(part), out, budget);
-      i += rounds * fit;
-      continue;
-    }
-    const int64_t count = std::min(fit, extent - i);
-    Emit(Iterations(piece, low.loop, i, count), out, budget);
-    i += count;
-  }
-}
-
 // Emits the parts of an aligned piece with an index below `place` in [first, last).
 void Clip(const Piece& piece, int64_t place, int64_t first, int64_t last, std::vector<Piece>* out,
           PieceBudget* budget) {
@@ -137,7 +102,7 @@ void Spread(const Arrangement& of, int64_t place, int64_t to, int64_t offset, Ar
             PieceBudget* budget) {
   for (const Piece& piece : of.pieces) {
     const size_t before = out->pieces.size();
-    Align(piece, place, &out->pieces, budget);
+    AlignPiece(piece, place, &out->pieces, budget);
     for (size_t p = before; p < out->pieces.size(); ++p) {
       Rescale(place, to, offset, &out->pieces[p]);
     }
@@ -216,7 +181,7 @@ Arrangement Transpose(Arrangement of, const std::vector<int64_t>& axes, PieceBud
   for (size_t d = rank; d-- > 0;) {
     if (place[d] == 1) continue;
     std::vector<Piece> aligned;
-    for (const Piece& piece : of.pieces) Align(piece, place[d], &aligned, budget);
+    for (const Piece& piece : of.pieces) AlignPiece(piece, place[d], &aligned, budget);
     of.pieces = std::move(aligned);
   }
   for (Piece& piece : of.pieces) {
@@ -257,7 +222,7 @@ Arrangement Slice(Arrangement of, size_t axis, int64_t start, int64_t stop, Piec
   Arrangement out{of.shape, {}};
   out.shape[axis] = stop - start;
   std::vector<Piece> aligned;
-  for (const Piece& piece : of.pieces) Align(piece, place, &aligned, budget);
+  for (const Piece& piece : of.pieces) AlignPiece(piece, place, &aligned, budget);
   for (const Piece& piece : aligned) {
     Clip(piece, place, start * behind, stop * behind, &out.pieces, budget);
   }
@@ -276,7 +241,37 @@ Arrangement BoxOf(Arrangement of, const Box& box, PieceBudget* budget) {
 }
 
 void AlignPiece(const Piece& piece, int64_t place, std::vector<Piece>* out, PieceBudget* budget) {
-  Align(piece, place, out, budget);
+  const Low low = LowOf(piece, place);
+  if (low.base + low.span < place) return Emit(piece, out, budget);
+  const auto [extent, stride, from] = piece.loops[low.loop];
+  const int64_t rest = low.span - (extent - 1) * stride;
+  int64_t i = 0;
+  while (i<extent&& * budget> 0) {
+    const int64_t at = (piece.base + i * stride) % place;
+    // These iterations are all on one side of the next carry.
+    const int64_t fit = at + rest < place ? (place - 1 - rest - at) / stride + 1 : 0;
+    if (fit == 0) {
+      AlignPiece(Iterations(piece, low.loop, i, 1), place, out, budget);
+      ++i;
+      continue;
+    }
+    // If they are one whole round, more rounds like it may follow.
+    if (place % stride == 0 && fit == place / stride && (extent - i) / fit > 1) {
+      const int64_t rounds = (extent - i) / fit;
+      Piece part = Iterations(piece, low.loop, i, extent - i);
+      part.loops[low.loop] = {fit, stride, from};
+      part.loops.insert(part.loops.begin() + static_cast<std::ptrdiff_t>(low.loop),
+                        {rounds, place, fit * from});
+      if (fit == 1)
+        part.loops.erase(part.loops.begin() + static_cast<std::ptrdiff_t>(low.loop) + 1);
+      Emit(std::move(part), out, budget);
+      i += rounds * fit;
+      continue;
+    }
+    const int64_t count = std::min(fit, extent - i);
+    Emit(Iterations(piece, low.loop, i, count), out, budget);
+    i += count;
+  }
 }
 
 void ClipPiece(const Piece& piece, int64_t first, int64_t last, std::vector<Piece>* out) {

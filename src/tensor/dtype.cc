@@ -7,6 +7,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/table.h"
+
 namespace shardinit {
 namespace {
 
@@ -69,10 +71,8 @@ std::string WhatItHolds(DType dtype) {
 }
 
 std::optional<DType> FindDType(std::string_view name) {
-  for (const DTypeInfo& info : kDTypes) {
-    if (info.name == name) return info.dtype;
-  }
-  return std::nullopt;
+  const DTypeInfo* const info = FindNamed(kDTypes, name);
+  return info != nullptr ? std::optional(info->dtype) : std::nullopt;
 }
 
 std::optional<DType> FindDTypeByOtherName(std::string_view name) {
@@ -107,10 +107,6 @@ std::optional<DType> FindDTypeByOtherName(std::string_view name) {
   return std::nullopt;
 }
 
-std::vector<std::string> DTypeNames() {
-  std::vector<std::string> names;
-  for (const DTypeInfo& info : kDTypes) names.emplace_back(info.name);
-  return names;
-}
+std::vector<std::string> DTypeNames() { return NamesOf(kDTypes); }
 
 }  // namespace shardinit

@@ -11,19 +11,16 @@
 namespace shardinit {
 namespace {
 
+// The bits of a number lie in memory as in a file (encode.h says on which machines).
 template <typename T>
-void StoreLittleEndian(T bits, void* out) {
-  uint8_t bytes[sizeof(T)];
-  for (size_t i = 0; i < sizeof(T); ++i) bytes[i] = static_cast<uint8_t>(bits >> (8 * i));
-  std::memcpy(out, bytes, sizeof(T));
+void Store(T bits, void* out) {
+  std::memcpy(out, &bits, sizeof bits);
 }
 
 template <typename T>
-T LoadLittleEndian(const void* in) {
-  uint8_t bytes[sizeof(T)];
-  std::memcpy(bytes, in, sizeof(T));
-  T bits = 0;
-  for (size_t i = 0; i < sizeof(T); ++i) bits |= static_cast<T>(T{bytes[i]} << (8 * i));
+T Load(const void* in) {
+  T bits;
+  std::memcpy(&bits, in, sizeof bits);
   return bits;
 }
 
@@ -71,17 +68,17 @@ float DecodeF8E5M2(uint8_t bits) { return DecodeSmall<DType::f8e5m2>(bits); }
 void Encode(float value, DType dtype, void* out) {
   switch (dtype) {
     case DType::f32:
-      return StoreLittleEndian(std::bit_cast<uint32_t>(value), out);
+      return Store(value, out);
     case DType::f64:
-      return StoreLittleEndian(std::bit_cast<uint64_t>(static_cast<double>(value)), out);
+      return Store(static_cast<double>(value), out);
     case DType::bf16:
-      return StoreLittleEndian(EncodeBf16(value), out);
+      return Store(EncodeBf16(value), out);
     case DType::f16:
-      return StoreLittleEndian(EncodeF16(value), out);
+      return Store(EncodeF16(value), out);
     case DType::f8e4m3fn:
-      return StoreLittleEndian(EncodeF8E4M3Fn(value), out);
+      return Store(EncodeF8E4M3Fn(value), out);
     case DType::f8e5m2:
-      return StoreLittleEndian(EncodeF8E5M2(value), out);
+      return Store(EncodeF8E5M2(value), out);
     default:
       Check(false, "a fraction for an integer");
   }
@@ -89,20 +86,11 @@ void Encode(float value, DType dtype, void* out) {
 
 void EncodeNumber(double value, DType dtype, void* out) {
   const DTypeInfo& info = InfoOf(dtype);
-  if (dtype == DType::f64) return StoreLittleEndian(std::bit_cast<uint64_t>(value), out);
+  if (dtype == DType::f64) return Store(value, out);
   if (info.is_float()) return Encode(static_cast<float>(value), dtype, out);
   Check(Holds(dtype, value), "a number that an integer does not hold");
   const auto bits = static_cast<uint64_t>(static_cast<int64_t>(value));  // Both are below 2^53.
-  switch (info.bytes) {
-    case 1:
-      return StoreLittleEndian(static_cast<uint8_t>(bits), out);
-    case 2:
-      return StoreLittleEndian(static_cast<uint16_t>(bits), out);
-    case 4:
-      return StoreLittleEndian(static_cast<uint32_t>(bits), out);
-    default:
-      return StoreLittleEndian(bits, out);
-  }
+  std::memcpy(out, &bits, static_cast<size_t>(info.bytes));
 }
 
 void EncodeMissing(DType dtype, void* out) {
@@ -120,36 +108,26 @@ void EncodeMissing(DType dtype, void* out) {
 double Decode(const void* in, DType dtype) {
   switch (dtype) {
     case DType::f32:
-      return std::bit_cast<float>(LoadLittleEndian<uint32_t>(in));
+      return Load<float>(in);
     case DType::f64:
-      return std::bit_cast<double>(LoadLittleEndian<uint64_t>(in));
+      return Load<double>(in);
     case DType::bf16:
-      return DecodeBf16(LoadLittleEndian<uint16_t>(in));
+      return DecodeBf16(Load<uint16_t>(in));
     case DType::f16:
-      return DecodeF16(LoadLittleEndian<uint16_t>(in));
+      return DecodeF16(Load<uint16_t>(in));
     case DType::f8e4m3fn:
-      return DecodeF8E4M3Fn(LoadLittleEndian<uint8_t>(in));
+      return DecodeF8E4M3Fn(Load<uint8_t>(in));
     case DType::f8e5m2:
-      return DecodeF8E5M2(LoadLittleEndian<uint8_t>(in));
-    case DType::i8:
-      return static_cast<int8_t>(LoadLittleEndian<uint8_t>(in));
-    case DType::i16:
-      return static_cast<int16_t>(LoadLittleEndian<uint16_t>(in));
-    case DType::i32:
-      return static_cast<int32_t>(LoadLittleEndian<uint32_t>(in));
-    case DType::i64:
-      return static_cast<double>(static_cast<int64_t>(LoadLittleEndian<uint64_t>(in)));
-    case DType::boolean:
-    case DType::u8:
-      return LoadLittleEndian<uint8_t>(in);
-    case DType::u16:
-      return LoadLittleEndian<uint16_t>(in);
-    case DType::u32:
-      return LoadLittleEndian<uint32_t>(in);
-    case DType::u64:
-      return static_cast<double>(LoadLittleEndian<uint64_t>(in));
+      return DecodeF8E5M2(Load<uint8_t>(in));
+    default:
+      break;
   }
-  return 0;
+  const DTypeInfo& info = InfoOf(dtype);
+  uint64_t bits = 0;
+  std::memcpy(&bits, in, static_cast<size_t>(info.bytes));
+  if (info.kind != DTypeKind::kSigned) return static_cast<double>(bits);
+  const int above = 64 - 8 * info.bytes;  // the bits before the sign
+  return static_cast<double>(static_cast<int64_t>(bits << above) >> above);
 }
 
 }  // namespace shardinit

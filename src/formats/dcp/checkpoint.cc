@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "formats/dcp/item.h"
 #include "formats/dcp/pickle.h"
-#include "formats/dcp/reader.h"
+#include "formats/foreign_names.h"
 #include "formats/pieces.h"
 
 namespace shardinit {
@@ -121,14 +121,10 @@ void WriteKeys(const Keys& keys, PickleWriter& out) {
   out.EndTuple();
 }
 
-void WriteTensor(DType dtype, const Shape& shape, const std::vector<Slice>& slices,
-                 PickleWriter& out) {
-  out.New(kModule, "TensorStorageMetadata");
-  out.BeginDict();
-  out.Text("properties");
+void WriteProperties(DType dtype, PickleWriter& out) {
   out.New(kModule, "TensorProperties");
   out.BeginTuple();
-  out.Global("torch", NameOf(dtype));
+  out.Global("torch", ForeignNamesOf(dtype).torch);
   out.Global("torch.serialization", "_get_layout");
   out.BeginTuple();
   out.Text("torch.strided");
@@ -141,90 +137,67 @@ void WriteTensor(DType dtype, const Shape& shape, const std::vector<Slice>& slic
   out.Bool(false);  // pin_memory
   out.EndTuple();
   out.SetState();
-  out.Text("size");
-  WriteSize(shape, out);
-  out.Text("chunks");
-  out.BeginList();
-  for (const Slice& slice : slices) {
-    out.New(kModule, "ChunkStorageMetadata");
-    out.BeginDict();
-    out.Text("offsets");
-    WriteSize(slice.box->offset, out);
-    out.Text("sizes");
-    WriteSize(slice.box->shape, out);
-    out.EndDict();
-    out.SetState();
-  }
-  out.EndList();
-  out.EndDict();
-  out.SetState();
+}
+
+void WriteTensor(DType dtype, const Shape& shape, const std::vector<Slice>& slices,
+                 PickleWriter& out) {
+  out.Object(kModule, "TensorStorageMetadata", [&] {
+    WriteProperties(dtype, out.Key("properties"));
+    WriteSize(shape, out.Key("size"));
+    out.Key("chunks").BeginList();
+    for (const Slice& slice : slices) {
+      out.Object(kModule, "ChunkStorageMetadata", [&] {
+        WriteSize(slice.box->offset, out.Key("offsets"));
+        WriteSize(slice.box->shape, out.Key("sizes"));
+      });
+    }
+    out.EndList();
+  });
 }
 
 // Writes the index of chunk `index` of a tensor, or of an object if `chunk` is null.
 void WriteIndex(std::string_view name, int64_t index, const Box* chunk, PickleWriter& out) {
-  out.New(kModule, "MetadataIndex");
-  out.BeginDict();
-  out.Text("fqn");
-  out.Text(name);
-  out.Text("index");
-  if (chunk == nullptr) {
-    out.None();
-  } else {
+  out.Object(kModule, "MetadataIndex", [&] {
+    out.Key("fqn").Text(name);
+    out.Key("index");
+    if (chunk == nullptr) return out.None();
     out.Int(index);
-    out.Text("offset");
-    WriteSize(chunk->offset, out);
-  }
-  out.EndDict();
-  out.SetState();
+    WriteSize(chunk->offset, out.Key("offset"));
+  });
 }
 
 void WritePlace(const Slice& slice, PickleWriter& out) {
-  out.New("torch.distributed.checkpoint.filesystem", "_StorageInfo");
-  out.BeginDict();
-  out.Text("relative_path");
-  out.Text(*slice.file);
-  out.Text("offset");
-  out.Int(slice.offset);
-  out.Text("length");
-  out.Int(slice.length);
-  out.EndDict();
-  out.SetState();
+  out.Object("torch.distributed.checkpoint.filesystem", "_StorageInfo", [&] {
+    out.Key("relative_path").Text(*slice.file);
+    out.Key("offset").Int(slice.offset);
+    out.Key("length").Int(slice.length);
+  });
 }
 
 std::string WriteMetadata(const std::vector<Entry>& entries) {
   PickleWriter out;
-  out.New(kModule, "Metadata");
-  out.BeginDict();
-  out.Text("state_dict_metadata");
-  out.BeginDict();
-  for (const Entry& entry : entries) {
-    out.Text(entry.name);
-    entry.tensor ? WriteTensor(entry.tensor->first, entry.tensor->second, entry.slices, out)
-                 : out.New(kModule, "BytesStorageMetadata");
-  }
-  out.EndDict();
-  out.Text("planner_data");
-  out.BeginDict();
-  for (const Entry& entry : entries) {
-    out.Text(entry.name);
-    WriteKeys(entry.keys, out);
-  }
-  out.EndDict();
-  out.Text("storage_data");
-  out.BeginDict();
-  for (const Entry& entry : entries) {
-    for (size_t i = 0; i < entry.slices.size(); ++i) {
-      WriteIndex(entry.name, static_cast<int64_t>(i), entry.slices[i].box, out);
-      WritePlace(entry.slices[i], out);
-    }
-  }
-  out.EndDict();
-  out.Text("storage_meta");
-  out.None();
-  out.Text("version");
-  out.Text("1.0.0");
-  out.EndDict();
-  out.SetState();
+  out.Object(kModule, "Metadata", [&] {
+    out.Key("state_dict_metadata").Dict([&] {
+      for (const Entry& entry : entries) {
+        out.Text(entry.name);
+        entry.tensor ? WriteTensor(entry.tensor->first, entry.tensor->second, entry.slices, out)
+                     : out.New(kModule, "BytesStorageMetadata");
+      }
+    });
+    out.Key("planner_data").Dict([&] {
+      for (const Entry& entry : entries) WriteKeys(entry.keys, out.Key(entry.name));
+    });
+    out.Key("storage_data").Dict([&] {
+      for (const Entry& entry : entries) {
+        for (size_t i = 0; i < entry.slices.size(); ++i) {
+          WriteIndex(entry.name, static_cast<int64_t>(i), entry.slices[i].box, out);
+          WritePlace(entry.slices[i], out);
+        }
+      }
+    });
+    out.Key("storage_meta").None();
+    out.Key("version").Text("1.0.0");
+  });
   return out.Finish();
 }
 
@@ -303,7 +276,7 @@ extern const Format kDcp = {
           if (request.optimizer == nullptr) return dcp::LayOutCheckpoint(request, {}, {});
           return dcp::LayOutCheckpoint(request, {"model"}, dcp::StateOf(request));
         },
-    .reader = &dcp::kReader,
+    .reader = &kDcpReader,
     .has_optimizers = true,
     .globbed = {"*.distcp"},
 };

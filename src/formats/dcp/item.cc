@@ -6,6 +6,8 @@
 #include "base/error.h"
 #include "base/output_file.h"
 #include "formats/dcp/pickle.h"
+#include "formats/foreign_names.h"
+#include "formats/little_endian.h"
 
 namespace shardinit::dcp {
 namespace {
@@ -16,7 +18,8 @@ constexpr int64_t kLarge = 1 << 20;  // The padding is noticeable for smaller on
 // Writes data.pkl: a call that makes the tensor from storage 0, which is the file data/0. A
 // constant's storage has one element, and its strides are all 0.
 std::string PickleOf(DType dtype, const Shape& shape, bool is_constant) {
-  const std::string_view storage = StorageOf(dtype);
+  const ForeignNames& names = ForeignNamesOf(dtype);
+  const std::string_view storage = names.storage;
   Shape strides(shape.size());
   int64_t count = 1;
   for (size_t d = shape.size(); d-- > 0 && !is_constant; count *= shape[d]) strides[d] = count;
@@ -38,15 +41,13 @@ std::string PickleOf(DType dtype, const Shape& shape, bool is_constant) {
   out.Global("collections", "OrderedDict");
   out.Ints({});
   out.Call();  // no hooks
-  if (storage.empty()) out.Global("torch", NameOf(dtype));
+  if (storage.empty()) out.Global("torch", names.torch);
   out.EndTuple();
   out.Call();
   return out.Finish();
 }
 
-void Put(std::string* out, uint64_t value, int bytes) {
-  for (int i = 0; i < bytes; ++i) *out += static_cast<char>(value >> (8 * i) & 0xff);
-}
+void Put(std::string* out, uint64_t value, size_t bytes) { *out += LittleEndian(value, bytes); }
 
 struct ZipEntry {
   std::string_view name;
@@ -103,74 +104,6 @@ int64_t PutCentralHeader(std::string* out, const ZipEntry& entry) {
   out->append(entry.name);
   return crc;
 }
-
-}  // namespace
-
-std::string_view StorageOf(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return "FloatStorage";
-    case DType::f64:
-      return "DoubleStorage";
-    case DType::bf16:
-      return "BFloat16Storage";
-    case DType::f16:
-      return "HalfStorage";
-    case DType::i8:
-      return "CharStorage";
-    case DType::i16:
-      return "ShortStorage";
-    case DType::i32:
-      return "IntStorage";
-    case DType::i64:
-      return "LongStorage";
-    case DType::u8:
-      return "ByteStorage";
-    case DType::boolean:
-      return "BoolStorage";
-    default:
-      return {};
-  }
-}
-
-std::string_view NameOf(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return "float32";
-    case DType::f64:
-      return "float64";
-    case DType::bf16:
-      return "bfloat16";
-    case DType::f16:
-      return "float16";
-    case DType::f8e4m3fn:
-      return "float8_e4m3fn";
-    case DType::f8e5m2:
-      return "float8_e5m2";
-    case DType::i8:
-      return "int8";
-    case DType::i16:
-      return "int16";
-    case DType::i32:
-      return "int32";
-    case DType::i64:
-      return "int64";
-    case DType::u8:
-      return "uint8";
-    case DType::u16:
-      return "uint16";
-    case DType::u32:
-      return "uint32";
-    case DType::u64:
-      return "uint64";
-    case DType::boolean:
-      return "bool";
-  }
-  Check(false, "a dtype that PyTorch has no name for");
-  return {};
-}
-
-namespace {
 
 // Writes the files of an archive before the elements. Returns their entries.
 std::vector<ZipEntry> PutTexts(std::string pickle, int64_t start, std::string* out) {

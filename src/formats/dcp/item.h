@@ -12,12 +12,6 @@
 
 namespace shardinit::dcp {
 
-std::string_view NameOf(DType dtype);  // the name in the module `torch`: `bfloat16`
-
-// Returns torch's class of storages with this type (`FloatStorage`), which the types older than
-// `UntypedStorage` have; empty: it has none.
-std::string_view StorageOf(DType dtype);
-
 struct Item {
   std::string head;  // bytes before the elements
   std::string tail;  // bytes behind the elements

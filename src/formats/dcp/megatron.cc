@@ -9,7 +9,6 @@
 #include "formats/dcp/checkpoint.h"
 #include "formats/dcp/item.h"
 #include "formats/dcp/pickle.h"
-#include "formats/dcp/reader.h"
 
 namespace shardinit {
 namespace {
@@ -58,8 +57,7 @@ std::vector<FileLayout> LayOutMegatron(const LayoutRequest& request) {
   none.EndList();
   dcp::Extras states{.items = {dcp::MakeArchive(none.Finish())}};
   for (std::string& name : names) states.entries.push_back({{std::move(name)}, 0});
-  nothing.BeginDict();
-  nothing.EndDict();
+  nothing.Dict([] {});
   JsonWriter json;
   json.BeginObject().Member("sharded_backend", "torch_dist").Member("sharded_backend_version", 1);
   json.Member("common_backend", "torch").Member("common_backend_version", 1).EndObject();
@@ -74,7 +72,7 @@ std::vector<FileLayout> LayOutMegatron(const LayoutRequest& request) {
 extern const Format kMegatron = {
     .name = "megatron",
     .lay_out = LayOutMegatron,
-    .reader = &dcp::kReader,
+    .reader = &kDcpReader,
     .globbed = {"*.distcp"},
 };
 

@@ -4,18 +4,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "formats/little_endian.h"
 
 namespace shardinit::dcp {
-namespace {
-
-std::string LittleEndian(uint64_t value, size_t bytes) {
-  std::string out;
-  for (size_t i = 0; i < bytes; ++i) out += static_cast<char>(value >> (8 * i) & 0xff);
-  return out;
-}
-
-}  // namespace
-
 // The opcodes are those of `pickletools`.
 
 bool PickleWriter::Recall(const std::string& key) {

@@ -25,8 +25,18 @@ class PickleWriter {
   void EndTuple() { out_ += 't'; }
   void BeginList() { out_ += "]("; }
   void EndList() { out_ += 'e'; }
-  void BeginDict() { out_ += "}("; }  // Then key, value, key, value, …
-  void EndDict() { out_ += 'u'; }
+  // Writes a dict, of which `members` writes the keys and values.
+  template <typename F>
+  void Dict(F members) {
+    out_ += "}(";
+    members();
+    out_ += 'u';
+  }
+  // Writes a key; its value comes next.
+  PickleWriter& Key(std::string_view key) {
+    Text(key);
+    return *this;
+  }
 
   // Writes what a module has under a name, as `torch` has `float32`.
   void Global(std::string_view module, std::string_view name);
@@ -34,6 +44,13 @@ class PickleWriter {
   // Makes an object of a class. Then comes its state: a dict, or what its `__setstate__` takes.
   void New(std::string_view module, std::string_view name);
   void SetState() { out_ += 'b'; }
+  // Makes an object whose state is a dict, of which `members` writes the keys and values.
+  template <typename F>
+  void Object(std::string_view module, std::string_view name, F members) {
+    New(module, name);
+    Dict(members);
+    SetState();
+  }
   void PersistentId() { out_ += 'Q'; }  // Takes the value on top as the id.
 
   std::string Finish();  // Call it once.

@@ -1,5 +1,5 @@
-#include "formats/dcp/reader.h"
-
+// Reads folders of torch.distributed.checkpoint that anyone may have written. It trusts nothing in
+// them before it is checked.
 #include <fcntl.h>
 #include <fmt/format.h>
 
@@ -12,10 +12,13 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "formats/dcp/item.h"
 #include "formats/dcp/unpickle.h"
+#include "formats/foreign_names.h"
+#include "formats/format.h"
+#include "formats/little_endian.h"
 
-namespace shardinit::dcp {
+namespace shardinit {
+namespace dcp {
 namespace {
 
 constexpr char kMetadata[] = ".metadata";
@@ -50,6 +53,14 @@ const Value& Member(const Value* object, const char* name, const std::string& pa
   return Need(state != nullptr ? state->Find(name) : nullptr, path, fmt::format("`{}`", name));
 }
 
+// These return a member of an object.
+const std::string& TextOf(const Value* object, const char* name, const std::string& path) {
+  return TextOf(&Member(object, name, path), path, fmt::format("`{}`", name));
+}
+int64_t NaturalOf(const Value* object, const char* name, const std::string& path) {
+  return NaturalOf(&Member(object, name, path), path, fmt::format("`{}`", name));
+}
+
 // Reads a tuple of integers, or a `torch.Size` of one, with a product that fits.
 Shape ShapeOf(const Value* value, const std::string& path, std::string_view what) {
   if (value != nullptr && value->Maker() == "torch.Size") {
@@ -69,6 +80,10 @@ Shape ShapeOf(const Value* value, const std::string& path, std::string_view what
     }
   }
   return shape;
+}
+
+Shape ShapeOf(const Value* object, const char* name, const std::string& path) {
+  return ShapeOf(&Member(object, name, path), path, fmt::format("`{}`", name));
 }
 
 // A part of a file: the archive that `torch.save` made of a tensor.
@@ -111,8 +126,7 @@ class Archive {
 
  private:
   static int64_t Field(std::string_view in, size_t at, size_t bytes) {
-    uint64_t value = 0;
-    for (size_t i = bytes; i-- > 0;) value = value << 8 | static_cast<uint8_t>(in[at + i]);
+    const uint64_t value = FromLittleEndian({in.data() + at, bytes});
     return static_cast<int64_t>(std::min(value, uint64_t{1} << 60));  // small enough for sums
   }
   // Reads bytes; `at` counts from the beginning of the archive.
@@ -179,15 +193,6 @@ class Archive {
   std::vector<std::pair<std::string, Entry>> entries_;
 };
 
-// Returns the type of a storage's elements, as in `torch.FloatStorage`; empty if it has none.
-std::string_view TypeOfStorage(std::string_view storage) {
-  const auto info = std::find_if(DTypes().begin(), DTypes().end(), [&](const DTypeInfo& type) {
-    return !StorageOf(type.dtype).empty() &&
-           storage == fmt::format("torch.{}", StorageOf(type.dtype));
-  });
-  return info == DTypes().end() ? std::string_view() : NameOf(info->dtype);
-}
-
 // Returns where the elements of an item are, which must be a contiguous tensor of that type and
 // shape.
 int64_t PlaceOf(const Archive& archive, const DTypeInfo& dtype, const Shape& shape) {
@@ -207,9 +212,10 @@ int64_t PlaceOf(const Archive& archive, const DTypeInfo& dtype, const Shape& sha
       Need(id.kind == Value::Kind::kPersistent ? id.At(0) : nullptr, path, "storage");
   const std::string_view type_name = has_type ? Need(arguments.At(6), path, "type").text
                                               : Need(storage.At(1), path, "storage").text;
-  need(has_type ? type_name == fmt::format("torch.{}", NameOf(dtype.dtype))
-                : TypeOfStorage(type_name) == NameOf(dtype.dtype),
-       fmt::format("an item is not of the type {} that `{}` says", NameOf(dtype.dtype), kMetadata));
+  const ForeignNames& names = ForeignNamesOf(dtype.dtype);
+  const std::string_view wanted = has_type ? names.torch : names.storage;
+  need(!wanted.empty() && type_name == fmt::format("torch.{}", wanted),
+       fmt::format("an item is not of the type {} that `{}` says", names.torch, kMetadata));
   need(ShapeOf(arguments.At(2), path, "shape") == shape,
        "an item has another shape than its chunk");
   const Shape strides = ShapeOf(arguments.At(3), path, "strides");
@@ -249,8 +255,7 @@ Places PlacesIn(const Value& root, const std::string& path) {
     const Value* const offset = state != nullptr ? state->Find("offset") : nullptr;
     // Objects have no offset.
     if (offset == nullptr || offset->kind == Value::Kind::kNone) continue;
-    places[{TextOf(&Member(index, "fqn", path), path, "`fqn`"),
-            ShapeOf(offset, path, "`offset`")}] = storage.items[i + 1];
+    places[{TextOf(index, "fqn", path), ShapeOf(offset, path, "`offset`")}] = storage.items[i + 1];
   }
   return places;
 }
@@ -262,18 +267,12 @@ Holding ReadTensor(const std::string& name, const Value& entry, const Places& pl
   const Value* const type = properties != nullptr ? properties->At(0) : nullptr;
   std::string_view type_name = Need(type, path, "dtype").text;
   if (type_name.starts_with("torch.")) type_name.remove_prefix(6);
-  Holding holding{kMetadata,
-                  std::string(type_name),
-                  ShapeOf(&Member(&entry, "size", path), path, "`size`"),
-                  {}};
-  const auto dtype = std::find_if(DTypes().begin(), DTypes().end(), [&](const DTypeInfo& info) {
-    return NameOf(info.dtype) == type_name;
-  });
+  Holding holding{kMetadata, std::string(type_name), ShapeOf(&entry, "size", path), {}};
+  const DTypeInfo* const dtype = FindDType(&ForeignNames::torch, type_name);
   // A tensor that no spec can ask for, or that is empty, has no chunks to read.
-  if (dtype == DTypes().end() || ElementCount(holding.shape) == 0) return holding;
+  if (dtype == nullptr || ElementCount(holding.shape) == 0) return holding;
   for (const Value* chunk : Member(&entry, "chunks", path).items) {
-    Box box{ShapeOf(&Member(chunk, "offsets", path), path, "`offsets`"),
-            ShapeOf(&Member(chunk, "sizes", path), path, "`sizes`")};
+    Box box{ShapeOf(chunk, "offsets", path), ShapeOf(chunk, "sizes", path)};
     if (box.shape.size() != holding.shape.size() || box.offset.size() != holding.shape.size()) {
       Refuse(path, fmt::format("a chunk of {} has another rank", Quote(name)));
     }
@@ -291,11 +290,10 @@ Holding ReadTensor(const std::string& name, const Value& entry, const Places& pl
     if (transforms != nullptr && transforms->kind != Value::Kind::kNone) {
       Refuse(path, fmt::format("a chunk of {} is transformed", Quote(name)));
     }
-    const std::string& file = TextOf(&Member(info, "relative_path", path), path, "`relative_path`");
+    const std::string& file = TextOf(info, "relative_path", path);
     if (holding.pieces.empty()) holding.file = file;
-    const Archive archive(PathIn(folder, file),
-                          NaturalOf(&Member(info, "offset", path), path, "`offset`"),
-                          NaturalOf(&Member(info, "length", path), path, "`length`"));
+    const Archive archive(PathIn(folder, file), NaturalOf(info, "offset", path),
+                          NaturalOf(info, "length", path));
     const int64_t offset = PlaceOf(archive, *dtype, box.shape);
     holding.pieces.push_back({std::move(box), archive.path(), offset});
   }
@@ -348,10 +346,12 @@ std::optional<Contents> ReadFolder(const std::string& folder) {
 
 }  // namespace
 
-extern const FormatReader kReader = {
+}  // namespace dcp
+
+extern const FormatReader kDcpReader = {
     .what = "DCP files",
-    .name_of = NameOf,
-    .read = ReadFolder,
+    .name_of = [](DType dtype) { return ForeignNamesOf(dtype).torch; },
+    .read = dcp::ReadFolder,
 };
 
-}  // namespace shardinit::dcp
+}  // namespace shardinit

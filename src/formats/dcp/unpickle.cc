@@ -2,13 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstring>
-#include <iterator>
 #include <unordered_map>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "formats/little_endian.h"
 
 namespace shardinit::dcp {
 namespace {
@@ -47,13 +46,7 @@ class Machine {
     in_.remove_prefix(static_cast<size_t>(bytes));
     return taken;
   }
-  uint64_t Natural(size_t bytes) {
-    uint64_t value = 0;
-    for (const char c : Take(bytes)) {
-      value = value >> 8 | uint64_t{static_cast<uint8_t>(c)} << (8 * (bytes - 1));
-    }
-    return value;
-  }
+  uint64_t Natural(size_t bytes) { return FromLittleEndian(Take(bytes)); }
   std::string Line() {
     const size_t end = in_.find('\n');
     if (end == in_.npos) Refuse("a line has no end");
@@ -113,6 +106,10 @@ class Machine {
     stack_.push_back(known->second);
   }
 
+  void SkipBytes(uint64_t bytes) {
+    Take(bytes);
+    Push(Kind::kNone);
+  }
   void RequireProtocol(uint64_t version) const {
     if (version < 2 || version > 5) Refuse(fmt::format("protocol {}", version));
   }
@@ -145,16 +142,13 @@ class Machine {
 
   struct Operation {
     char opcode;
-    int bytes;  // The number that stands behind the opcode has so many.
+    size_t bytes;  // The number that stands behind the opcode has so many.
     void (*run)(Machine& machine, uint64_t number);
   };
 
   static const Operation* Find(char opcode) {
-    static constexpr auto kSkip = [](Machine&, uint64_t) {};
     static constexpr auto kNone = [](Machine& m, uint64_t) { m.Push(Kind::kNone); };
-    static constexpr auto kSkipBytes = [](Machine& m, uint64_t n) {
-      m.Take(n), m.Push(Kind::kNone);
-    };
+    static constexpr auto kSkipBytes = [](Machine& m, uint64_t n) { m.SkipBytes(n); };
     static constexpr auto kInt = [](Machine& m, uint64_t n) { m.PushInt(static_cast<int64_t>(n)); };
     static constexpr auto kText = [](Machine& m, uint64_t n) { m.PushText(m.Take(n)); };
     static constexpr auto kObject = [](Machine& m, uint64_t) {
@@ -164,12 +158,12 @@ class Machine {
     static constexpr auto kRecall = [](Machine& m, uint64_t n) { m.Recall(n); };
     static constexpr Operation kOperations[] = {
         {'\x80', 1, [](Machine& m, uint64_t n) { m.RequireProtocol(n); }},  // PROTO
-        {'\x95', 8, kSkip},                                                 // FRAME
+        {'\x95', 8, [](Machine&, uint64_t) {}},                             // FRAME
         {'N', 0, kNone},
-        {'\x8f', 0, kNone},                                                      // EMPTY_SET
-        {'G', 0, [](Machine& m, uint64_t) { m.Take(8), m.Push(Kind::kNone); }},  // BINFLOAT
-        {'C', 1, kSkipBytes},                                                    // SHORT_BINBYTES
-        {'B', 4, kSkipBytes},                                                    // BINBYTES
+        {'\x8f', 0, kNone},                                      // EMPTY_SET
+        {'G', 0, [](Machine& m, uint64_t) { m.SkipBytes(8); }},  // BINFLOAT
+        {'C', 1, kSkipBytes},                                    // SHORT_BINBYTES
+        {'B', 4, kSkipBytes},                                    // BINBYTES
         {'\x88', 0, [](Machine& m, uint64_t) { m.Push(Kind::kBool)->number = 1; }},
         {'\x89', 0, [](Machine& m, uint64_t) { m.Push(Kind::kBool)->number = 0; }},
         {'K', 1, kInt},
@@ -206,18 +200,16 @@ class Machine {
         {'j', 4, kRecall},
         {'0', 0, [](Machine& m, uint64_t) { m.Pop(); }},
     };
-    const auto found =
-        std::find_if(std::begin(kOperations), std::end(kOperations),
-                     [opcode](const Operation& row) { return row.opcode == opcode; });
-    return found == std::end(kOperations) ? nullptr : found;
+    for (const Operation& row : kOperations) {
+      if (row.opcode == opcode) return &row;
+    }
+    return nullptr;
   }
 
   void Step(char opcode) {
     const Operation* const operation = Find(opcode);
     if (operation == nullptr) Refuse(fmt::format("opcode 0x{:02x}", static_cast<uint8_t>(opcode)));
-    const uint64_t number =
-        operation->bytes > 0 ? Natural(static_cast<size_t>(operation->bytes)) : 0;
-    operation->run(*this, number);
+    operation->run(*this, Natural(operation->bytes));
   }
 
   std::string_view in_;

@@ -32,9 +32,26 @@ constexpr size_t kMaxText = 4096;
 
 [[noreturn]] void Refuse(const std::string& what) { throw Error(ExitCode::kRefused, what); }
 
-Attribute OpenAttribute(hid_t object, const char* name) {
-  return {H5Aopen(object, name, H5P_DEFAULT), "open an attribute"};
-}
+// An attribute with what says whether it may be read.
+struct OpenAttribute {
+  OpenAttribute(hid_t object, const char* name)
+      : attribute(H5Aopen(object, name, H5P_DEFAULT), "open an attribute"),
+        type(H5Aget_type(attribute), "read a type"),
+        space(H5Aget_space(attribute), "read a dataspace") {}
+
+  H5S_class_t extent() const { return H5Sget_simple_extent_type(space); }
+  bool IsShortText() const {
+    return H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0 &&
+           H5Tget_size(type) <= kMaxText;
+  }
+  void Read(hid_t memory_type, void* out) const {
+    Require(H5Aread(attribute, memory_type, out), "read an attribute");
+  }
+
+  Attribute attribute;
+  Datatype type;
+  Dataspace space;
+};
 
 bool Has(hid_t object, const char* name) {
   const htri_t found = H5Aexists(object, name);
@@ -43,32 +60,26 @@ bool Has(hid_t object, const char* name) {
 }
 
 std::string ReadText(hid_t object, const char* name) {
-  const Attribute attribute = OpenAttribute(object, name);
-  const Datatype type(H5Aget_type(attribute), "read a type");
-  const Dataspace space(H5Aget_space(attribute), "read a dataspace");
-  const size_t size = H5Tget_size(type);
-  if (H5Tget_class(type) != H5T_STRING || H5Tis_variable_str(type) != 0 || size > kMaxText ||
-      H5Sget_simple_extent_type(space) != H5S_SCALAR) {
+  const OpenAttribute opened(object, name);
+  if (!opened.IsShortText() || opened.extent() != H5S_SCALAR) {
     Refuse(fmt::format("the attribute `{}` is no short text", name));
   }
-  std::string text(size, '\0');
-  Require(H5Aread(attribute, type, text.data()), "read an attribute");
+  std::string text(H5Tget_size(opened.type), '\0');
+  opened.Read(opened.type, text.data());
   return text.substr(0, text.find('\0'));
 }
 
 // Reads integers as a memory type `T`; values that it lacks become the nearest one it has.
 template <typename T>
 std::vector<T> ReadList(hid_t object, const char* name, hid_t memory_type) {
-  const Attribute attribute = OpenAttribute(object, name);
-  const Datatype type(H5Aget_type(attribute), "read a type");
-  const Dataspace space(H5Aget_space(attribute), "read a dataspace");
-  if (H5Sget_simple_extent_type(space) == H5S_NULL) return {};
-  const hssize_t count = H5Sget_simple_extent_npoints(space);
-  if (H5Tget_class(type) != H5T_INTEGER || count < 0 || count > 32) {
+  const OpenAttribute opened(object, name);
+  if (opened.extent() == H5S_NULL) return {};
+  const hssize_t count = H5Sget_simple_extent_npoints(opened.space);
+  if (H5Tget_class(opened.type) != H5T_INTEGER || count < 0 || count > 32) {
     Refuse(fmt::format("the attribute `{}` is no short list of integers", name));
   }
   std::vector<T> values(static_cast<size_t>(count));
-  Require(H5Aread(attribute, memory_type, values.data()), "read an attribute");
+  opened.Read(memory_type, values.data());
   return values;
 }
 
@@ -78,18 +89,15 @@ std::vector<int64_t> ReadIntegers(hid_t object, const char* name) {
 
 // Reads texts of equal length, padded with zero bytes: see AttributeWriter::Texts.
 std::vector<std::string> ReadTexts(hid_t object, const char* name) {
-  const Attribute attribute = OpenAttribute(object, name);
-  const Datatype type(H5Aget_type(attribute), "read a type");
-  const Dataspace space(H5Aget_space(attribute), "read a dataspace");
-  if (H5Sget_simple_extent_type(space) == H5S_NULL) return {};
-  const size_t size = H5Tget_size(type);
-  const hssize_t count = H5Sget_simple_extent_npoints(space);
-  if (H5Tget_class(type) != H5T_STRING || H5Tis_variable_str(type) != 0 || size > kMaxText ||
-      count < 0 || count > 32) {
+  const OpenAttribute opened(object, name);
+  if (opened.extent() == H5S_NULL) return {};
+  const hssize_t count = H5Sget_simple_extent_npoints(opened.space);
+  if (!opened.IsShortText() || count < 0 || count > 32) {
     Refuse(fmt::format("the attribute `{}` is no short list of texts", name));
   }
+  const size_t size = H5Tget_size(opened.type);
   std::string bytes(size * static_cast<size_t>(count), '\0');
-  Require(H5Aread(attribute, type, bytes.data()), "read an attribute");
+  opened.Read(opened.type, bytes.data());
   std::vector<std::string> texts;
   for (size_t at = 0; at < bytes.size(); at += size) {
     const std::string text = bytes.substr(at, size);

@@ -4,32 +4,17 @@ namespace shardinit::hdf5 {
 namespace {
 
 hid_t StandardType(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return H5T_IEEE_F32LE;
-    case DType::f64:
-      return H5T_IEEE_F64LE;
-    case DType::i8:
-      return H5T_STD_I8LE;
-    case DType::i16:
-      return H5T_STD_I16LE;
-    case DType::i32:
-      return H5T_STD_I32LE;
-    case DType::i64:
-      return H5T_STD_I64LE;
-    case DType::u8:
-      return H5T_STD_U8LE;
-    case DType::u16:
-      return H5T_STD_U16LE;
-    case DType::u32:
-      return H5T_STD_U32LE;
-    case DType::u64:
-      return H5T_STD_U64LE;
-    case DType::boolean:
-      return H5T_STD_U8LE;
-    default:
-      return H5I_INVALID_HID;
+  // HDF5's names are variables, which have their values once it has started.
+  const std::pair<DType, hid_t> types[] = {
+      {DType::f32, H5T_IEEE_F32LE}, {DType::f64, H5T_IEEE_F64LE},   {DType::i8, H5T_STD_I8LE},
+      {DType::i16, H5T_STD_I16LE},  {DType::i32, H5T_STD_I32LE},    {DType::i64, H5T_STD_I64LE},
+      {DType::u8, H5T_STD_U8LE},    {DType::u16, H5T_STD_U16LE},    {DType::u32, H5T_STD_U32LE},
+      {DType::u64, H5T_STD_U64LE},  {DType::boolean, H5T_STD_U8LE},
+  };
+  for (const auto& [known, type] : types) {
+    if (known == dtype) return type;
   }
+  return H5I_INVALID_HID;
 }
 
 }  // namespace

@@ -3,12 +3,12 @@
 // file that says which layer is in which.
 #include <fmt/format.h>
 
-#include <charconv>
 #include <map>
 #include <unordered_map>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/parse_number.h"
 #include "formats/format.h"
 #include "formats/hdf5/keras_file.h"
 
@@ -17,11 +17,8 @@ namespace {
 
 // Returns -1 if it is no number as Keras writes them.
 int64_t NumberIn(std::string_view part) {
-  int64_t number = 0;
-  const char* end = part.data() + part.size();
-  const auto [stop, error] = std::from_chars(part.data(), end, number);
-  const bool is_number = error == std::errc() && stop == end && number >= 0;
-  return is_number && (part.size() == 1 || part[0] != '0') ? number : -1;
+  const int64_t number = ParseNumber<int64_t>(part).value_or(-1);
+  return number >= 0 && (part.size() == 1 || part[0] != '0') ? number : -1;
 }
 
 // Keras counts layers of one name as `dense`, `dense_1`, …, and `repeat` counts them as `dense.0`,
@@ -95,7 +92,7 @@ void CheckVariables(const std::vector<const Tensor*>& tensors) {
   for (const Complaint* complaint : {&path, &dtype, &twice, &gap}) complaint->ThrowIfAny();
 }
 
-// Distributes whole layers, as many to a file as fit; a larger layer has a file alone.
+// Distributes whole layers.
 std::vector<std::vector<FileBox>> DistributeLayers(const LayoutRequest& request) {
   std::vector<std::vector<FileBox>> layers;
   std::unordered_map<std::string, size_t> places;
@@ -104,20 +101,7 @@ std::vector<std::vector<FileBox>> DistributeLayers(const LayoutRequest& request)
     if (is_new) layers.emplace_back();
     layers[place->second].push_back({tensor, WholeOf(tensor->shape), 0});
   }
-  std::vector<std::vector<FileBox>> files(1);
-  const int64_t most = request.options.at(&kMaxShardSize);
-  int64_t room = most;
-  for (const std::vector<FileBox>& layer : layers) {
-    int64_t bytes = 0;
-    for (const FileBox& box : layer) bytes += BytesOf(box);
-    if (!files.back().empty() && bytes > room) {
-      files.emplace_back();
-      room = most;
-    }
-    files.back().insert(files.back().end(), layer.begin(), layer.end());
-    room -= bytes;
-  }
-  return files;
+  return DistributeToFiles(layers, request.options.at(&kMaxShardSize));
 }
 
 // Writes model.weights.json, as Keras's ShardedH5IOStore reads it.

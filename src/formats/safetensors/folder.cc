@@ -1,36 +1,24 @@
-#include "formats/safetensors/folder.h"
-
-#include <dirent.h>
+// Reads a folder of safetensors files, whoever wrote them.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "formats/safetensors/header.h"
+#include "formats/foreign_names.h"
+#include "formats/format.h"
 #include "formats/safetensors/reader.h"
 
-namespace shardinit::safetensors {
+namespace shardinit {
+namespace safetensors {
 namespace {
 
 constexpr std::string_view kSuffix = ".safetensors";
 constexpr char kIndexFile[] = "model.safetensors.index.json";
 constexpr size_t kIndexLimit = size_t{1} << 30;
-
-std::vector<std::string> FilesOf(const std::string& folder) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(folder.c_str()), closedir);
-  if (!dir) throw SystemError("read the folder", folder);
-  std::vector<std::string> files;
-  while (const dirent* entry = readdir(dir.get())) {
-    if (std::string_view(entry->d_name).ends_with(kSuffix)) files.emplace_back(entry->d_name);
-  }
-  std::sort(files.begin(), files.end());
-  return files;
-}
 
 // Checks the index, since loaders look for a tensor in the file that it names.
 void CheckIndex(const std::string& folder, Contents* contents) {
@@ -54,7 +42,8 @@ void CheckIndex(const std::string& folder, Contents* contents) {
 }
 
 std::optional<Contents> ReadFolder(const std::string& folder) {
-  const std::vector<std::string> files = FilesOf(folder);
+  std::vector<std::string> files = NamesIn(folder);
+  std::erase_if(files, [](const std::string& name) { return !name.ends_with(kSuffix); });
   if (files.empty()) return std::nullopt;
   Contents contents;
   for (const std::string& file : files) {
@@ -83,11 +72,12 @@ std::optional<Contents> ReadFolder(const std::string& folder) {
 }
 
 }  // namespace
+}  // namespace safetensors
 
-extern const FormatReader kReader = {
+extern const FormatReader kSafetensorsReader = {
     .what = "safetensors files",
-    .name_of = NameOf,
-    .read = ReadFolder,
+    .name_of = [](DType dtype) { return ForeignNamesOf(dtype).safetensors; },
+    .read = safetensors::ReadFolder,
 };
 
-}  // namespace shardinit::safetensors
+}  // namespace shardinit

@@ -4,6 +4,8 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "formats/foreign_names.h"
+#include "formats/little_endian.h"
 
 namespace shardinit::safetensors {
 namespace {
@@ -12,43 +14,6 @@ constexpr int64_t kPage = 4096;
 constexpr size_t kLength = 8;  // bytes in front of the JSON
 
 }  // namespace
-
-std::string_view NameOf(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return "F32";
-    case DType::f64:
-      return "F64";
-    case DType::bf16:
-      return "BF16";
-    case DType::f16:
-      return "F16";
-    case DType::f8e4m3fn:
-      return "F8_E4M3";
-    case DType::f8e5m2:
-      return "F8_E5M2";
-    case DType::i8:
-      return "I8";
-    case DType::i16:
-      return "I16";
-    case DType::i32:
-      return "I32";
-    case DType::i64:
-      return "I64";
-    case DType::u8:
-      return "U8";
-    case DType::u16:
-      return "U16";
-    case DType::u32:
-      return "U32";
-    case DType::u64:
-      return "U64";
-    case DType::boolean:
-      return "BOOL";
-  }
-  Check(false, "a dtype that safetensors has no name for");
-  return {};
-}
 
 FileLayout LayOutFile(std::string path, std::vector<FileBox> boxes, const Metadata& metadata) {
   SortByAlignment(&boxes);
@@ -61,7 +26,9 @@ FileLayout LayOutFile(std::string path, std::vector<FileBox> boxes, const Metada
   for (FileBox& box : boxes) {
     box.offset = end;
     end += BytesOf(box);
-    out.Key(box.tensor->path).BeginObject().Member("dtype", NameOf(box.tensor->dtype));
+    out.Key(box.tensor->path)
+        .BeginObject()
+        .Member("dtype", ForeignNamesOf(box.tensor->dtype).safetensors);
     out.Member("shape", box.box.shape).Key("data_offsets").BeginArray();
     out.Value(box.offset).Value(end).EndArray().EndObject();
   }
@@ -76,11 +43,7 @@ FileLayout LayOutFile(std::string path, std::vector<FileBox> boxes, const Metada
                             path, json.size(), boxes.size(), kMaxHeader),
                 "use a smaller `--max-shard-size`");
   }
-  FileLayout file{std::move(path), std::string(kLength, '\0')};
-  for (size_t i = 0; i < kLength; ++i) {
-    file.head[i] = static_cast<char>(json.size() >> (8 * i) & 0xff);
-  }
-  file.head += json;
+  FileLayout file{std::move(path), LittleEndian(json.size(), kLength) + json};
   for (FileBox& box : boxes) box.offset += static_cast<int64_t>(file.head.size());
   file.boxes = std::move(boxes);
   return file;

@@ -15,8 +15,6 @@ namespace shardinit::safetensors {
 // Readers refuse longer headers.
 inline constexpr size_t kMaxHeader = 100'000'000;
 
-std::string_view NameOf(DType dtype);  // `BF16`
-
 // The entries of `__metadata__`, text to text.
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 

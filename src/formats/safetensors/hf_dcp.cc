@@ -6,7 +6,6 @@
 #include <unordered_set>
 
 #include "base/json.h"
-#include "formats/safetensors/folder.h"
 #include "formats/safetensors/header.h"
 
 namespace shardinit {
@@ -57,7 +56,7 @@ std::vector<FileLayout> LayOutHfDcp(const LayoutRequest& request) {
 extern const Format kHfDcp = {
     .name = "hf-dcp",
     .lay_out = LayOutHfDcp,
-    .reader = &safetensors::kReader,
+    .reader = &kSafetensorsReader,
     .globbed = {"*.safetensors", "*.safetensors.index.json"},
 };
 

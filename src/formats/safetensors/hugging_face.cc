@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
-#include "formats/safetensors/folder.h"
+#include "formats/foreign_names.h"
 #include "formats/safetensors/header.h"
 #include "graph/stored/view.h"
 #include "tensor/encode.h"
@@ -16,23 +16,6 @@ namespace shardinit {
 namespace {
 
 const safetensors::Metadata kMetadata = {{"format", "pt"}};
-
-// Distributes the tensors in their order, as many to a file as fit; a larger tensor has a file
-// alone.
-std::vector<std::vector<FileBox>> Distribute(const LayoutRequest& request) {
-  const int64_t most = request.options.at(&kMaxShardSize);
-  std::vector<std::vector<FileBox>> files(1);
-  int64_t bytes = 0;
-  for (const Tensor* tensor : request.tensors) {
-    if (!files.back().empty() && tensor->bytes() > most - bytes) {
-      files.emplace_back();
-      bytes = 0;
-    }
-    files.back().push_back({tensor, WholeOf(tensor->shape), 0});
-    bytes += tensor->bytes();
-  }
-  return files;
-}
 
 // Writes model.safetensors.index.json, which says which tensor is in which file.
 FileLayout Index(const std::vector<FileLayout>& files) {
@@ -57,18 +40,8 @@ FileLayout Index(const std::vector<FileLayout>& files) {
 
 // Returns Transformers' name of a type that whole models can have, or an empty one.
 std::string_view NameInConfig(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return "float32";
-    case DType::f64:
-      return "float64";
-    case DType::bf16:
-      return "bfloat16";
-    case DType::f16:
-      return "float16";
-    default:
-      return {};
-  }
+  const DTypeInfo& info = InfoOf(dtype);
+  return info.is_float() && info.bytes > 1 ? ForeignNamesOf(dtype).torch : std::string_view();
 }
 
 bool IsNameInConfig(const nlohmann::json& name) {
@@ -182,7 +155,11 @@ std::string ConfigText(const InitGraph& graph) {
 }
 
 std::vector<FileLayout> LayOutHuggingFace(const LayoutRequest& request) {
-  auto parts = Distribute(request);
+  std::vector<std::vector<FileBox>> tensors;
+  for (const Tensor* tensor : request.tensors) {
+    tensors.push_back({{tensor, WholeOf(tensor->shape), 0}});
+  }
+  auto parts = DistributeToFiles(tensors, request.options.at(&kMaxShardSize));
   std::vector<FileLayout> files;
   if (parts.size() == 1) {
     files.push_back(safetensors::LayOutFile("model.safetensors", std::move(parts[0]), kMetadata));
@@ -203,7 +180,7 @@ std::vector<FileLayout> LayOutHuggingFace(const LayoutRequest& request) {
 extern const Format kSafetensors = {
     .name = "safetensors",
     .lay_out = LayOutHuggingFace,
-    .reader = &safetensors::kReader,
+    .reader = &kSafetensorsReader,
     .options = {&kMaxShardSize},
     .globbed = {"*.safetensors", "*.safetensors.index.json"},
 };

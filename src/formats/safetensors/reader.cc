@@ -11,6 +11,8 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "formats/foreign_names.h"
+#include "formats/little_endian.h"
 #include "formats/safetensors/header.h"
 
 namespace shardinit::safetensors {
@@ -27,14 +29,13 @@ std::string ReadJson(const std::string& path, int64_t* data) {
   const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) throw SystemError("read", path);
   if (size < 8) Refuse(path, fmt::format("it has {} bytes, fewer than its header's length", size));
-  uint8_t prefix[8];
+  char prefix[8];
   const auto read = [&](void* out, size_t bytes, int64_t offset) {
     if (!ReadAll(fd.get(), out, bytes, offset))
       throw SystemError("read", path, errno != 0 ? errno : EIO);
   };
   read(prefix, sizeof prefix, 0);
-  uint64_t length = 0;
-  for (size_t i = 0; i < sizeof prefix; ++i) length |= uint64_t{prefix[i]} << (8 * i);
+  const uint64_t length = FromLittleEndian({prefix, sizeof prefix});
   if (length > kMaxHeader || length > static_cast<uint64_t>(size) - sizeof prefix) {
     Refuse(path, fmt::format("a header of {} bytes in a file of {}", length, size));
   }
@@ -72,17 +73,16 @@ Entry ReadEntry(const std::string& name, const json& in, const std::string& path
       offsets[1].get<uint64_t>() >> 62 != 0) {
     Refuse(path, fmt::format("the data_offsets of {}", Quote(name)));
   }
-  Entry entry{name,  in["dtype"].get<std::string>(), WholeOf(ReadShape(in["shape"], path, name)),
-              false, offsets[0].get<int64_t>(),      0};
+  Entry entry{name, in["dtype"].get<std::string>(), WholeOf(ReadShape(in["shape"], path, name)),
+              offsets[0].get<int64_t>(), 0};
   entry.bytes = offsets[1].get<int64_t>() - entry.offset;
-  for (const DTypeInfo& info : DTypes()) {
-    int64_t bytes = 0;
-    if (NameOf(info.dtype) == entry.dtype &&
-        (__builtin_mul_overflow(ElementCount(entry.box.shape), int64_t{info.bytes}, &bytes) ||
-         bytes != entry.bytes)) {
-      Refuse(path, fmt::format("{} of {} elements of {} has {} bytes", Quote(name),
-                               ElementCount(entry.box.shape), entry.dtype, entry.bytes));
-    }
+  const DTypeInfo* const dtype = FindDType(&ForeignNames::safetensors, entry.dtype);
+  int64_t bytes = 0;
+  if (dtype != nullptr &&
+      (__builtin_mul_overflow(ElementCount(entry.box.shape), int64_t{dtype->bytes}, &bytes) ||
+       bytes != entry.bytes)) {
+    Refuse(path, fmt::format("{} of {} elements of {} has {} bytes", Quote(name),
+                             ElementCount(entry.box.shape), entry.dtype, entry.bytes));
   }
   return entry;
 }
@@ -104,7 +104,6 @@ void PlaceBoxes(const json& metadata, const std::string& path, std::vector<Entry
       Refuse(path,
              fmt::format("the place of {} has another rank than its shape", Quote(entry.name)));
     }
-    entry.is_box = true;
   }
 }
 

@@ -14,7 +14,6 @@ struct Entry {
   std::string name;
   std::string dtype;  // the type's name in the file: `BF16`
   Box box;
-  bool is_box;     // Whether DCP_SHARDING_INFO gives the box's offset.
   int64_t offset;  // the offset of its first byte in the file
   int64_t bytes;
 };

@@ -1,19 +1,20 @@
-#include "formats/zarr/array.h"
-
-#include <dirent.h>
+// Reads arrays of zarr 2 that are not compressed, whoever wrote them, with all their chunks: each
+// is a folder with `.zarray` and a file for each chunk.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "formats/foreign_names.h"
+#include "formats/format.h"
+#include "formats/zarr/chunks.h"
 
-namespace shardinit::zarr {
+namespace shardinit {
+namespace zarr {
 namespace {
 
 using nlohmann::json;
@@ -44,62 +45,6 @@ Shape ReadExtents(const json& in, const char* key, int64_t least, const std::str
   return shape;
 }
 
-}  // namespace
-
-std::string_view NameOf(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return "<f4";
-    case DType::f64:
-      return "<f8";
-    case DType::bf16:
-      return "bfloat16";
-    case DType::f16:
-      return "<f2";
-    case DType::f8e4m3fn:
-      return "float8_e4m3fn";
-    case DType::f8e5m2:
-      return "float8_e5m2";
-    case DType::i8:
-      return "|i1";
-    case DType::i16:
-      return "<i2";
-    case DType::i32:
-      return "<i4";
-    case DType::i64:
-      return "<i8";
-    case DType::u8:
-      return "|u1";
-    case DType::u16:
-      return "<u2";
-    case DType::u32:
-      return "<u4";
-    case DType::u64:
-      return "<u8";
-    case DType::boolean:
-      return "|b1";
-  }
-  Check(false, "a dtype that zarr has no name for");
-  return {};
-}
-
-namespace {
-
-// Returns the names of the folders in `folder` that are arrays.
-std::vector<std::string> ArraysIn(const std::string& folder) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(folder.c_str()), closedir);
-  if (!dir) throw SystemError("read the folder", folder);
-  std::vector<std::string> names;
-  while (const dirent* entry = readdir(dir.get())) {
-    std::string name = entry->d_name;
-    if (name != "." && name != ".." && Exists(folder + "/" + name + kDescription)) {
-      names.push_back(std::move(name));
-    }
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 Holding ReadArray(const std::string& folder, std::string file) {
   const std::string path = folder + kDescription;
   const json in = ParseJson(ReadFile(path, kDescriptionLimit), path);
@@ -117,32 +62,27 @@ Holding ReadArray(const std::string& folder, std::string file) {
   const Shape chunk = ReadExtents(in, "chunks", 1, folder);
   if (chunk.size() != array.shape.size())
     RefuseArray(folder, "its chunks have another rank than its shape");
-  const auto dtype = std::find_if(DTypes().begin(), DTypes().end(), [&](const DTypeInfo& info) {
-    return NameOf(info.dtype) == array.dtype;
-  });
+  const DTypeInfo* const dtype = FindDType(&ForeignNames::zarr, array.dtype);
   // Chunks of a type that no spec can ask for, or of an empty array, are not read.
-  if (dtype == DTypes().end() || ElementCount(array.shape) == 0) return array;
+  if (dtype == nullptr || ElementCount(array.shape) == 0) return array;
   const int64_t bytes = ElementCount(chunk) * dtype->bytes;
-  for (Shape place(chunk.size(), 0);;) {
-    Box box{Shape(chunk.size()), chunk};
-    for (size_t d = 0; d < chunk.size(); ++d) box.offset[d] = place[d] * chunk[d];
-    std::string file =
-        chunk.empty() ? "0" : fmt::format("{}", fmt::join(place, separator.get<std::string>()));
-    const int64_t size = FileSize(folder + "/" + file);
+  const auto add = [&](const std::string& name, Box box) {
+    const int64_t size = FileSize(folder + "/" + name);
     if (size != bytes) {
-      RefuseArray(folder, size < 0 ? fmt::format("its chunk `{}` is missing", file)
-                                   : fmt::format("its chunk `{}` has {} bytes instead of {}", file,
+      RefuseArray(folder, size < 0 ? fmt::format("its chunk `{}` is missing", name)
+                                   : fmt::format("its chunk `{}` has {} bytes instead of {}", name,
                                                  size, bytes));
     }
-    array.pieces.push_back({std::move(box), folder + "/" + file, 0});
-    size_t d = chunk.size();
-    while (d > 0 && ++place[d - 1] * chunk[d - 1] >= array.shape[d - 1]) place[--d] = 0;
-    if (d == 0) return array;
-  }
+    array.pieces.push_back({std::move(box), folder + "/" + name, 0});
+  };
+  ForEachChunk(array.shape, chunk, separator.get<std::string>(), add);
+  return array;
 }
 
 std::optional<Contents> ReadFolder(const std::string& folder) {
-  const std::vector<std::string> names = ArraysIn(folder);
+  std::vector<std::string> names = NamesIn(folder);
+  std::erase_if(
+      names, [&](const std::string& name) { return !Exists(folder + "/" + name + kDescription); });
   if (names.empty()) return std::nullopt;
   Contents contents;
   // Beside the state of an optimizer, as in Flax's TrainState, the model is `params`.
@@ -162,11 +102,12 @@ std::optional<Contents> ReadFolder(const std::string& folder) {
 }
 
 }  // namespace
+}  // namespace zarr
 
-extern const FormatReader kReader = {
+extern const FormatReader kZarrReader = {
     .what = "zarr arrays",
-    .name_of = NameOf,
-    .read = ReadFolder,
+    .name_of = [](DType dtype) { return ForeignNamesOf(dtype).zarr; },
+    .read = zarr::ReadFolder,
 };
 
-}  // namespace shardinit::zarr
+}  // namespace shardinit

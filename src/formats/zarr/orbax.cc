@@ -9,8 +9,9 @@
 #include "base/checked_math.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "formats/foreign_names.h"
 #include "formats/format.h"
-#include "formats/zarr/array.h"
+#include "formats/zarr/chunks.h"
 
 namespace shardinit {
 namespace {
@@ -41,7 +42,7 @@ enum class Fill { kNone, kZero };
 std::string Array(DType dtype, const Shape& shape, const Shape& chunk, Fill fill) {
   JsonWriter out;
   out.BeginObject().Member("chunks", chunk).Key("compressor").Null();
-  out.Member("dimension_separator", ".").Member("dtype", zarr::NameOf(dtype));
+  out.Member("dimension_separator", ".").Member("dtype", ForeignNamesOf(dtype).zarr);
   out.Key("fill_value");
   if (fill == Fill::kNone) {
     out.Null();
@@ -53,21 +54,6 @@ std::string Array(DType dtype, const Shape& shape, const Shape& chunk, Fill fill
   out.Key("filters").Null().Member("order", "C");
   out.Member("shape", shape).Member("zarr_format", 2).EndObject();
   return out.Finish();
-}
-
-// Adds a file for each chunk, named after its place in the grid.
-void AddChunks(const Tensor& tensor, const std::string& folder, const Shape& chunk,
-               std::vector<FileLayout>* files) {
-  Shape place(chunk.size(), 0);
-  while (true) {
-    Box box{Shape(chunk.size()), chunk};
-    for (size_t d = 0; d < chunk.size(); ++d) box.offset[d] = place[d] * chunk[d];
-    const std::string name = chunk.empty() ? "0" : fmt::format("{}", fmt::join(place, "."));
-    files->push_back({fmt::format("{}/{}", folder, name), "", {{&tensor, std::move(box), 0}}});
-    size_t d = chunk.size();
-    while (d > 0 && ++place[d - 1] == tensor.shape[d - 1] / chunk[d - 1]) place[--d] = 0;
-    if (d == 0) return;
-  }
 }
 
 // A leaf of the tree.
@@ -146,7 +132,9 @@ class Layer {
     AddParts(tensor.path, &keys);
     const std::string folder =
         AddArray(std::move(keys), tensor.dtype, tensor.shape, chunk, Fill::kNone);
-    AddChunks(tensor, folder, chunk, &files_);
+    ForEachChunk(tensor.shape, chunk, ".", [&](const std::string& name, Box box) {
+      files_.push_back({folder + "/" + name, "", {{&tensor, std::move(box), 0}}});
+    });
   }
 
   // Adds an array of zeros.
@@ -241,7 +229,7 @@ std::vector<FileLayout> LayOut(const LayoutRequest& request) {
 extern const Format kZarr = {
     .name = "zarr",
     .lay_out = LayOut,
-    .reader = &zarr::kReader,
+    .reader = &kZarrReader,
     .has_optimizers = true,
     .globbed = {".zarray", ".zgroup", "zarr.json", "*.ocdbt", "*/.zarray", "*/.zgroup",
                 "*/zarr.json"},

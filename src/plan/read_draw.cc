@@ -1,0 +1,154 @@
+// Reads how plan.json says that tensors are drawn.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/json.h"
+#include "base/overloaded.h"
+#include "base/text.h"
+#include "graph/validate.h"
+#include "init/initializer.h"
+#include "plan/read.h"
+#include "rng/sampler.h"
+#include "rng/stream.h"
+#include "spec/names.h"
+
+namespace shardinit {
+namespace {
+
+using nlohmann::json;
+
+// Reads the distribution of a tensor of this shape.
+class DistributionReader {
+ public:
+  DistributionReader(const Shape& shape, const std::string& path) : shape_(shape), path_(path) {}
+
+  Distribution Read(const json& init) const {
+    if (!init.is_object() || init.size() != 1) {
+      RefusePlan(path_, "an `init` that is no single initializer");
+    }
+    const Distribution read = ReadAs<Distribution>(init.begin().key(), init.begin().value());
+    std::visit([&](const auto& each) { CheckMembers(each); }, read);
+    return read;
+  }
+
+ private:
+  template <typename Variant, size_t i = 0>
+  Distribution ReadAs(const std::string& name, const json& in) const {
+    if constexpr (i < std::variant_size_v<Variant>) {
+      using D = std::variant_alternative_t<i, Variant>;
+      if (name != D::kName) return ReadAs<Variant, i + 1>(name, in);
+      D distribution;
+      ForEachMember(distribution, [&](const auto& member, auto& value) {
+        ReadValue(in.at(std::string(member.key)), &value);
+      });
+      return distribution;
+    }
+    RefusePlan(path_, "an unknown initializer");
+  }
+
+  void ReadValue(const json& in, double* value) const { in.get_to(*value); }
+  void ReadValue(const json& in, int64_t* value) const { in.get_to(*value); }
+  void ReadValue(const json& in, std::string* value) const { in.get_to(*value); }
+  void ReadValue(const json& in, DimensionSet* value) const {
+    *value = 0;
+    for (const json& number : in) {
+      const int64_t d = number;
+      if (d < 0 || d >= std::ssize(shape_)) {
+        RefusePlan(path_, "a dimension that the tensor does not have");
+      }
+      *value |= DimensionSet{1} << d;
+    }
+  }
+  void ReadValue(const json& in, ProgramPtr* value) const {
+    *value = CompileCanonical(in.get<std::string>(), shape_);
+    if (*value == nullptr) {
+      RefusePlan(path_, "an expression that is not one, or not as this tool writes it");
+    }
+  }
+
+  // These have initializers of the same names and arguments, which know the allowed values.
+  template <OneOf<Constant, Uniform, Normal, TruncatedNormal> D>
+  void CheckMembers(const D& distribution) const {
+    std::vector<Argument> arguments;
+    ForEachMember(distribution, [&](const auto&, double value) {
+      arguments.push_back({value, {}});
+    });
+    Diagnostics diagnostics;
+    const auto lowered = FindInitializer(D::kName)->lower(arguments, Fans(), diagnostics);
+    if (!lowered) RefusePlan(path_, diagnostics.all().front().message);
+    if (*lowered != Distribution(distribution)) RefusePlan(path_, "a distribution that is another");
+  }
+  void CheckMembers(const Expression&) const {}
+  void CheckMembers(const Orthogonal& o) const {
+    const OrthogonalSize size = SizeOf(o, shape_);
+    if (o.gain == 0 || !IsValidScale(o.gain) || (o.rows & o.columns) != 0 || o.columns == 0 ||
+        (o.rows & -o.rows) > (o.columns & -o.columns) || o.rows == 0 ||
+        size.operations > kMaxOperations || size.bytes > kMaxMatrixBytes) {
+      RefusePlan(path_, "an orthogonal matrix that is none");
+    }
+  }
+  void CheckMembers(const Sparse& s) const {
+    if (shape_.size() != 2 || shape_[0] > kMaxSparseRows || s.zeros < 0 || s.zeros > shape_[0] ||
+        s.std < 0 || !IsValidScale(s.std)) {
+      RefusePlan(path_, "a sparse matrix that is none");
+    }
+  }
+  void CheckMembers(const Normalized& n) const {
+    if (n.axis < 0 || n.axis >= std::ssize(shape_) || !(n.length > 0) || !IsValidScale(n.length)) {
+      RefusePlan(path_, "normalized vectors that are none");
+    }
+  }
+
+  void CheckMembers(const Norm&) const {}  // CheckTensors() checks it, once all tensors are read.
+  void CheckMembers(const FromFile& f) const {
+    Digest digest;
+    if (!FromHex(f.sha256, &digest)) RefusePlan(path_, "the SHA-256 of a file");
+  }
+
+  const Shape& shape_;
+  const std::string& path_;
+};
+
+// Reads a key that is not a path: two words, or a place in the stream of torch_cpu.
+void ReadGivenKey(const json& in, const std::string& path, Tensor& tensor) {
+  const auto number = [&](const json& value) {
+    if (!value.is_number_unsigned() || value.get<uint64_t>() > kLastPlace) {
+      RefuseTensor(path, "the key", tensor);
+    }
+    return value.get<uint64_t>();
+  };
+  if (in.contains("position")) {
+    tensor.place = {number(in.at("position")),
+                    in.contains("spare") ? number(in.at("spare")) : kNoSpare};
+    return;
+  }
+  if (!in.contains("words")) RefuseTensor(path, "the key", tensor);
+  uint64_t words[2];
+  for (const size_t i : {0, 1}) {
+    words[i] = number(in.at("words").at(i));
+    if (words[i] >> 32 != 0) RefuseTensor(path, "the key", tensor);
+  }
+  tensor.given_key = words[1] << 32 | words[0];
+}
+
+}  // namespace
+
+void ReadDraw(const json& in, const std::string& path, Tensor& tensor) {
+  tensor.distribution = DistributionReader(tensor.shape, path).Read(in.at("init"));
+  if (const Misfit misfit = MisfitOf(tensor.distribution, tensor.dtype); !misfit.what.empty()) {
+    RefusePlan(path, fmt::format("values of `{}` {}", tensor.path, misfit.what));
+  }
+  if (in.contains("kind")) {
+    if (in.at("kind") != kBufferKind) RefuseTensor(path, "the kind", tensor);
+    tensor.is_buffer = true;
+  }
+  if (in.contains("key") && in.at("key").is_object()) {
+    ReadGivenKey(in.at("key"), path, tensor);
+  } else if (in.contains("key")) {
+    tensor.draw_path = in.at("key").get<std::string>();
+  }
+  if (FindBadText(tensor.draw_path)) RefuseTensor(path, "the key", tensor);
+}
+
+}  // namespace shardinit

@@ -1,0 +1,123 @@
+#include "program/table.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstring>
+
+#include "base/error.h"
+#include "base/overloaded.h"
+#include "generate/fill.h"
+#include "program/engine.h"
+#include "rng/sampler.h"
+
+namespace shardinit::program {
+namespace {
+
+// Orthogonal matrices up to this size are written as their values.
+constexpr int64_t kMaxWrittenElements = 1 << 16;
+// The elements of files have no other form, so this limit is larger.
+constexpr int64_t kMaxFileElements = 1 << 21;
+
+[[noreturn]] void Refuse(std::string what) {
+  throw Error(ExitCode::kUsage, std::move(what),
+              "leave it out with `--only`, and take it from `gen`");
+}
+
+// Appends the elements of a file, each as words, the low one first.
+void AppendElements(const Tensor& tensor, std::vector<uint32_t>* words) {
+  if (tensor.elements() > kMaxFileElements) {
+    Refuse(
+        fmt::format("`{}` has its {} elements from a file, but a program has such tensors "
+                    "of up to {} alone",
+                    tensor.path, tensor.elements(), kMaxFileElements));
+  }
+  const auto bytes = static_cast<size_t>(InfoOf(tensor.dtype).bytes);
+  const auto count = static_cast<size_t>(tensor.elements());
+  std::vector<uint8_t> elements(count * bytes);
+  FillBox(tensor, WholeOf(tensor.shape), 1, elements.data());
+  for (size_t i = 0; i < count; ++i) {
+    uint32_t word[2] = {};
+    std::memcpy(word, &elements[i * bytes], bytes);
+    words->insert(words->end(), word, word + WordsOf(tensor.dtype));
+  }
+}
+
+// Appends a tensor's row of the table, in the order in which WriteElement() takes the words.
+void AppendRow(const Tensor& tensor, std::vector<uint32_t>* words) {
+  const auto append = [&](const auto& more) {
+    words->insert(words->end(), more.begin(), more.end());
+  };
+  if (IsRandom(tensor.distribution) && !std::holds_alternative<Orthogonal>(tensor.distribution)) {
+    words->push_back(static_cast<uint32_t>(tensor.stream.key));
+    words->push_back(static_cast<uint32_t>(tensor.stream.key >> 32));
+  }
+  std::visit(
+      Overloaded{
+          [&](const Uniform& u) { append(SamplerWords(MakeUniform(u.low, u.high))); },
+          [&](const Normal& n) { append(SamplerWords(MakeNormal(n.mean, n.std))); },
+          [&](const TruncatedNormal& t) {
+            append(SamplerWords(MakeTruncatedNormal(t.mean, t.std, t.low, t.high)));
+          },
+          [&](const Sparse& s) { append(SamplerWords(MakeNormal(0, s.std))); },
+          [&](const Orthogonal&) {
+            if (tensor.elements() > kMaxWrittenElements) {
+              Refuse(
+                  fmt::format("`{}` is an orthogonal matrix of {} elements, but a program "
+                              "has such matrices of up to {} alone, as their values",
+                              tensor.path, tensor.elements(), kMaxWrittenElements));
+            }
+            Tensor whole = tensor;
+            whole.dtype = DType::f32;
+            std::vector<uint32_t> bits(static_cast<size_t>(whole.elements()));
+            FillBox(whole, WholeOf(whole.shape), 1, bits.data());
+            append(bits);
+          },
+          [&](const FromFile&) { AppendElements(tensor, words); },
+          [&](const Norm& n) {
+            if (std::holds_alternative<Sparse>(n.tensor->distribution)) {
+              Refuse(fmt::format("`{}` holds norms of the sparse `{}`, which no program makes",
+                                 tensor.path, n.of));
+            }
+            ProgramEngineOf(*n.tensor->stream.engine);
+            AppendRow(*n.tensor, words);
+          },
+          [](const OneOf<Constant, Expression, Normalized> auto&) {},
+      },
+      tensor.distribution);
+}
+
+}  // namespace
+
+std::string KindOf(const Tensor& tensor) {
+  std::string kind = fmt::format("{} ", tensor.shape);
+  return kind +
+         std::visit(
+             Overloaded{
+                 // Their parameters are in the table.
+                 [](const OneOf<Uniform, Normal, TruncatedNormal, Orthogonal, FromFile> auto& d) {
+                   return std::string(d.kName);
+                 },
+                 [](const Norm& n) {
+                   return fmt::format("norms of {} {}", InfoOf(n.tensor->dtype).name,
+                                      KindOf(*n.tensor));
+                 },
+                 [](const Sparse& s) { return fmt::format("sparse {}", s.zeros); },
+                 [](const OneOf<Constant, Expression, Normalized> auto& d) {
+                   return InText(Distribution(d));
+                 },
+             },
+             tensor.distribution);
+}
+
+Table TableOf(const std::vector<const Tensor*>& tensors) {
+  Table table;
+  for (const Tensor* tensor : tensors) {
+    ProgramEngineOf(*tensor->stream.engine);
+    AppendRow(*tensor, &table.words);
+  }
+  table.columns = std::ssize(table.words) / std::ssize(tensors);
+  return table;
+}
+
+}  // namespace shardinit::program
