@@ -31,7 +31,7 @@ class MegatronLanguage : public ShardingLanguage {
         patterns_(std::move(patterns)),
         roles_(std::move(roles)) {}
 
-  bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) override {
+  bool Cut(const TensorToCut& tensor, Cutting* cutting) override {
     if (tensor.path.empty()) return true;
     const std::vector<size_t>& matches = patterns_.Match(tensor.path);
     if (matches.empty()) return true;
@@ -43,7 +43,7 @@ class MegatronLanguage : public ShardingLanguage {
       const auto number = is_expert(match) ? ExpertOf(match, tensor.path) : std::nullopt;
       if (!number) continue;
       is_one = true;
-      if (!Place(match, *number, tensor, cutting, notes)) return false;
+      if (!Place(match, *number, tensor, cutting)) return false;
       break;
     }
     if (is_one && std::all_of(matches.begin(), matches.end(), is_expert)) return true;
@@ -52,7 +52,7 @@ class MegatronLanguage : public ShardingLanguage {
     if (first > 0) {
       if (tensor.shape.empty()) return ReportRank(*expert, tensor);
       cuts[0].axes = expert_axes_;
-      Note(*expert, 0, notes);
+      Note(*expert, 0);
     }
     std::optional<size_t> role;
     for (const size_t match : matches) {
@@ -64,7 +64,7 @@ class MegatronLanguage : public ShardingLanguage {
       const size_t dimension = first + (roles_[*role] == kRow ? 1 : 0);
       if (dimension < cuts.size()) {
         cuts[dimension].axes = axes_;
-        Note(*role, dimension, notes);
+        Note(*role, dimension);
       } else if (roles_[*role] != kRow || cuts.size() != dimension) {
         // Only the bias of a row layer may lack the dimension: it is whole.
         return ReportRank(*role, tensor);
@@ -106,8 +106,7 @@ class MegatronLanguage : public ShardingLanguage {
   }
 
   // Pins the tensor to the ranks that have the expert.
-  bool Place(size_t match, int64_t expert, const TensorToCut& tensor, Cutting* cutting,
-             ShardingNotes* notes) {
+  bool Place(size_t match, int64_t expert, const TensorToCut& tensor, Cutting* cutting) {
     const Located<std::string>& pattern = patterns_.all()[match];
     if (!experts_ || expert >= *experts_) {
       if (is_reported_ || experts_ == 0) return false;
@@ -144,25 +143,23 @@ class MegatronLanguage : public ShardingLanguage {
                                       [&](const Pin& other) { return other.axis == *axis; });
       if (known != pins.end() && *known != pin) continue;
       if (known == pins.end()) pins.push_back(pin);
-      if (notes == nullptr) continue;
-      notes->pins.push_back({mesh.axes[static_cast<size_t>(*axis)],
-                             {},
-                             fmt::format("{}, by expert {}", index, expert),
-                             pattern.span});
+      context_.building.why.Note([&](Explanation& notes) {
+        notes.pins.push_back({mesh.axes[static_cast<size_t>(*axis)],
+                              {},
+                              fmt::format("{}, by expert {}", index, expert),
+                              pattern.span});
+      });
     }
     std::sort(pins.begin(), pins.end());
     return true;
   }
 
-  void Note(size_t match, size_t dimension, ShardingNotes* notes) const {
-    if (notes == nullptr) return;
-    const auto& pattern = patterns_.all()[match];
-    notes->rules.push_back({dimension,
-                            {pattern.value,
-                             fmt::format("{}: {}", kRoles[roles_[match]], pattern.value),
-                             {},
-                             pattern.span},
-                            ""});
+  void Note(size_t match, size_t dimension) const {
+    context_.building.why.Note([&](Explanation& notes) {
+      const Located<std::string>& pattern = patterns_.all()[match];
+      const std::string text = fmt::format("{}: {}", kRoles[roles_[match]], pattern.value);
+      notes.rules.push_back({dimension, {pattern.value, text, {}, pattern.span}, ""});
+    });
   }
 
   bool ReportRank(size_t match, const TensorToCut& tensor) {
