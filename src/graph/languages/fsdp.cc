@@ -9,6 +9,7 @@
 
 #include "graph/languages/languages.h"
 #include "graph/languages/tensor_patterns.h"
+#include "report/text.h"
 
 namespace shardinit {
 namespace {
@@ -77,11 +78,11 @@ class FsdpLanguage : public ShardingLanguage {
 };
 
 // Cuts the first dimension that the axis divides, as torchax/mesh_util.py does.
-class FirstDivisibleLanguage : public ShardingLanguage {
+class FirstDivisibleLanguage : public OnceLanguage {
  public:
   FirstDivisibleLanguage(LanguageContext& context, std::vector<int> axes, bool replicates,
                          Span place)
-      : context_(context), axes_(std::move(axes)), replicates_(replicates), place_(place) {}
+      : OnceLanguage(context), axes_(std::move(axes)), replicates_(replicates), place_(place) {}
 
   bool Cut(const TensorToCut& tensor, Cutting* cutting) override {
     if (tensor.path.empty() || axes_.empty()) return true;  // no axis: a mistake
@@ -97,31 +98,26 @@ class FirstDivisibleLanguage : public ShardingLanguage {
       return true;
     }
     if (replicates_) return true;
-    if (is_reported_) return false;
-    is_reported_ = true;
-    context_.Error(
+    return ReportOnce(
         place_,
         fmt::format("`{}` ({}) divides no dimension of `{}` [{}]", AxesText(axes_, context_.mesh),
                     parts, tensor.path, fmt::join(tensor.shape, ", ")),
         "`{first_divisible: {replicate_unshardable: true}}` keeps such tensors whole");
-    return false;
   }
 
  private:
-  LanguageContext& context_;
   const std::vector<int> axes_;
   const bool replicates_;
   const Span place_;
-  bool is_reported_ = false;
 };
 
 // Works as torch.distributed.fsdp.fully_shard after parallelize_module: cuts each part of a
 // dimension, the first or another one, by those axes that do not cut the tensor yet.
-class FullyShardLanguage : public ShardingLanguage {
+class FullyShardLanguage : public OnceLanguage {
  public:
   FullyShardLanguage(LanguageContext& context, std::vector<int> axes, TensorPatterns patterns,
                      std::vector<int64_t> dimensions, Span place)
-      : context_(context),
+      : OnceLanguage(context),
         axes_(std::move(axes)),
         patterns_(std::move(patterns)),
         dimensions_(std::move(dimensions)),
@@ -177,15 +173,15 @@ class FullyShardLanguage : public ShardingLanguage {
     const int64_t dimension = dimensions_[matches.front()];
     for (const size_t other : matches) {
       if (dimensions_[other] == dimension) continue;
-      Report(patterns_.all()[other].span,
-             fmt::format("`{}` matches two patterns, for the dimensions {} and {}", tensor.path,
-                         dimension, dimensions_[other]));
+      ReportOnce(patterns_.all()[other].span,
+                 fmt::format("`{}` matches two patterns, for the dimensions {} and {}", tensor.path,
+                             dimension, dimensions_[other]));
       return {};
     }
     if (is_cut && !tensor.shape.empty() && dimension >= std::ssize(tensor.shape)) {
-      Report(patterns_.all()[matches.front()].span,
-             fmt::format("`{}` has {} dimension{}, and so no dimension {}", tensor.path,
-                         tensor.shape.size(), tensor.shape.size() == 1 ? "" : "s", dimension));
+      ReportOnce(patterns_.all()[matches.front()].span,
+                 fmt::format("`{}` has {}, and so no dimension {}", tensor.path,
+                             Count(std::ssize(tensor.shape), "dimension"), dimension));
       return {};
     }
     return static_cast<size_t>(dimension);
@@ -203,29 +199,20 @@ class FullyShardLanguage : public ShardingLanguage {
     for (const int64_t rank : RanksAlong(before.axes, mesh)) {
       const int64_t left = sharding.ElementsOn(rank);
       if (left % parts == 0) continue;
-      Report(
+      return ReportOnce(
           place_,
           fmt::format("`{}` ({}) does not divide the {} that rank {} has of dimension {} of `{}`, "
                       "and fully_shard of PyTorch refuses that for all but the first dimension",
                       AxesText(axes, mesh), parts, left, rank, dimension, tensor.path),
           "use a multiple, or another of its dimensions under `dimensions`");
-      return false;
     }
     return true;
   }
 
-  void Report(Span span, std::string message, std::string hint = {}) {
-    if (is_reported_) return;
-    is_reported_ = true;
-    context_.Error(span, std::move(message), std::move(hint));
-  }
-
-  LanguageContext& context_;
   const std::vector<int> axes_;
   TensorPatterns patterns_;
   const std::vector<int64_t> dimensions_;  // of each pattern
   const Span place_;
-  bool is_reported_ = false;
 };
 
 const Node* Value(const LanguageText& text, std::string_view key) {

@@ -203,12 +203,11 @@ class MapLanguage : public ShardingLanguage {
     }
     if (entry.cuts.size() > tensor.shape.size()) {
       entry.is_wrong = true;
-      context_.Error(
-          entry.span,
-          fmt::format("{} has {} entr{}, but `{}` has {} dimension{}", entry.text,
-                      entry.cuts.size(), entry.cuts.size() == 1 ? "y" : "ies", tensor.path,
-                      tensor.shape.size(), tensor.shape.size() == 1 ? "" : "s"),
-          "give at most one entry for each dimension");
+      context_.Error(entry.span,
+                     fmt::format("{} has {}, but `{}` has {}", entry.text,
+                                 Count(std::ssize(entry.cuts), "entry", "entries"), tensor.path,
+                                 Count(std::ssize(tensor.shape), "dimension")),
+                     "give at most one entry for each dimension");
       return {};
     }
     std::vector<DimensionCut> cuts = entry.cuts;

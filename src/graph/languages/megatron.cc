@@ -10,6 +10,7 @@
 
 #include "graph/languages/languages.h"
 #include "graph/languages/tensor_patterns.h"
+#include "report/text.h"
 
 namespace shardinit {
 namespace {
@@ -19,12 +20,12 @@ constexpr int64_t kMostExperts = 1'000'000;
 constexpr std::string_view kRoles[] = {"column", "row", "vocab", "expert"};
 enum Role { kColumn, kRow, kVocab, kExpert };
 
-class MegatronLanguage : public ShardingLanguage {
+class MegatronLanguage : public OnceLanguage {
  public:
   // `experts` is their number: none if it is not known, and 0 if it is a mistake.
   MegatronLanguage(LanguageContext& context, std::vector<int> axes, std::vector<int> expert_axes,
                    std::optional<int64_t> experts, TensorPatterns patterns, std::vector<Role> roles)
-      : context_(context),
+      : OnceLanguage(context),
         axes_(std::move(axes)),
         expert_axes_(std::move(expert_axes)),
         experts_(experts),
@@ -108,19 +109,16 @@ class MegatronLanguage : public ShardingLanguage {
   // Pins the tensor to the ranks that have the expert.
   bool Place(size_t match, int64_t expert, const TensorToCut& tensor, Cutting* cutting) {
     const Located<std::string>& pattern = patterns_.all()[match];
-    if (!experts_ || expert >= *experts_) {
-      if (is_reported_ || experts_ == 0) return false;
-      is_reported_ = true;
-      context_.Error(pattern.span,
-                     experts_ ? fmt::format("`{}` is of expert {}, but `num_experts` is {}",
-                                            tensor.path, expert, *experts_)
-                              : fmt::format("`{}` is of expert {}, and nothing says how many there "
-                                            "are",
-                                            tensor.path, expert),
-                     experts_ ? ""
-                              : "add `num_experts`, as in `{expert: \"**.experts.**\", "
-                                "num_experts: 8}`");
-      return false;
+    if (experts_ == 0) return false;
+    if (!experts_) {
+      return ReportOnce(pattern.span,
+                        fmt::format("`{}` is of expert {}, and nothing says how many there are",
+                                    tensor.path, expert),
+                        "add `num_experts`, as in `{expert: \"**.experts.**\", num_experts: 8}`");
+    }
+    if (expert >= *experts_) {
+      return ReportOnce(pattern.span, fmt::format("`{}` is of expert {}, but `num_experts` is {}",
+                                                  tensor.path, expert, *experts_));
     }
     if (expert > last_expert_) {
       last_expert_ = expert;
@@ -163,34 +161,28 @@ class MegatronLanguage : public ShardingLanguage {
   }
 
   bool ReportRank(size_t match, const TensorToCut& tensor) {
-    if (is_reported_) return false;
-    is_reported_ = true;
-    context_.Error(patterns_.all()[match].span,
-                   fmt::format("`{}` has {} dimension{}, too few for the role `{}`", tensor.path,
-                               tensor.shape.size(), tensor.shape.size() == 1 ? "" : "s",
-                               kRoles[roles_[match]]));
-    return false;
+    return ReportOnce(
+        patterns_.all()[match].span,
+        fmt::format("`{}` has {}, too few for the role `{}`", tensor.path,
+                    Count(std::ssize(tensor.shape), "dimension"), kRoles[roles_[match]]));
   }
 
   bool ReportConflict(size_t a, size_t b, const TensorToCut& tensor) {
     if (is_reported_) return false;
-    is_reported_ = true;
-    context_.Error(patterns_.all()[b].span,
-                   fmt::format("`{}` has two roles, `{}` and `{}`", tensor.path, kRoles[roles_[a]],
-                               kRoles[roles_[b]]),
-                   "make one of the patterns narrower");
+    ReportOnce(patterns_.all()[b].span,
+               fmt::format("`{}` has two roles, `{}` and `{}`", tensor.path, kRoles[roles_[a]],
+                           kRoles[roles_[b]]),
+               "make one of the patterns narrower");
     context_.building.diagnostics.Note(patterns_.all()[a].span, "the other pattern");
     return false;
   }
 
-  LanguageContext& context_;
   const std::vector<int> axes_, expert_axes_;
   const std::optional<int64_t> experts_;
   int64_t last_expert_ = -1;  // the last expert that is placed, and its pattern
   size_t last_match_ = 0;
   TensorPatterns patterns_;
   const std::vector<Role> roles_;  // of each pattern
-  bool is_reported_ = false;
 };
 
 // Returns 0 after a mistake.

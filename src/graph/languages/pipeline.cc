@@ -23,7 +23,7 @@ namespace {
 constexpr int64_t kMostLayers = 1'000'000;
 constexpr std::string_view kLayerEnd = ".*.**";  // end of a pattern of layers
 
-class PipelineLanguage : public ShardingLanguage {
+class PipelineLanguage : public OnceLanguage {
  public:
   struct Text {
     Span place;
@@ -34,7 +34,7 @@ class PipelineLanguage : public ShardingLanguage {
   };
 
   PipelineLanguage(LanguageContext& context, Text text)
-      : context_(context), text_(std::move(text)), layers_(text_.layers), ends_([&] {
+      : OnceLanguage(context), text_(std::move(text)), layers_(text_.layers), ends_([&] {
           std::vector<Located<std::string>> all = text_.first;
           all.insert(all.end(), text_.last.begin(), text_.last.end());
           return all;
@@ -54,9 +54,8 @@ class PipelineLanguage : public ShardingLanguage {
     }
     if (const auto layer = LayerOf(tensor.path)) {
       if (*layer >= std::ssize(text_.ranks)) {
-        Report(fmt::format("`{}` is of layer {}, but `count` is {}", tensor.path, *layer,
-                           text_.ranks.size()));
-        return false;
+        return Report(fmt::format("`{}` is of layer {}, but `count` is {}", tensor.path, *layer,
+                                  text_.ranks.size()));
       }
       ranks.insert(text_.ranks[static_cast<size_t>(*layer)]);
       why = fmt::format("layer {}", *layer);
@@ -69,8 +68,7 @@ class PipelineLanguage : public ShardingLanguage {
     }
     if (ranks.empty()) {
       if (context_.lacks_tensors) return false;  // the tensor's path may be wrong
-      Report(fmt::format("no stage has `{}`", tensor.path));
-      return false;
+      return Report(fmt::format("no stage has `{}`", tensor.path));
     }
     // A pin to all ranks need not be said.
     cutting->is_pinned = true;
@@ -128,18 +126,14 @@ class PipelineLanguage : public ShardingLanguage {
     return found == order_->end() ? std::nullopt : std::optional(found->second);
   }
 
-  void Report(std::string message) {
-    if (is_reported_) return;
-    is_reported_ = true;
-    context_.Error(text_.place, std::move(message),
-                   "name it under `first` or `last`, or its layers under `layers`");
+  bool Report(std::string message) {
+    return ReportOnce(text_.place, std::move(message),
+                      "name it under `first` or `last`, or its layers under `layers`");
   }
 
-  LanguageContext& context_;
   const Text text_;
   TensorPatterns layers_, ends_;
   std::optional<std::map<std::string, bool>> order_;
-  bool is_reported_ = false;
 };
 
 class PipelineReader {

@@ -55,7 +55,7 @@ Counts DistributeByRanks(const StageCounts& of, std::string* problem) {
 }  // namespace
 
 Counts Distribute(const StageCounts& of, std::string* problem) {
-  if (of.says_ranks()) return DistributeByRanks(of, problem);
+  if (of.in_first || of.in_last) return DistributeByRanks(of, problem);
   const int64_t stages = of.stages(), ends = of.before + of.behind;
   const int64_t each = (of.layers + ends) / stages, more = (of.layers + ends) % stages;
   const std::string all = ends > 0 ? fmt::format("{} layers and {} for the ends", of.layers, ends)

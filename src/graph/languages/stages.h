@@ -16,7 +16,6 @@ struct StageCounts {
   bool remainder = false;                    // the first stages have one more
 
   int64_t stages() const { return ranks * rounds; }
-  bool says_ranks() const { return in_first || in_last; }
 };
 
 // Returns the number of layers of each stage; nothing if that cannot be, and `problem` says why.
