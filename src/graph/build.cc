@@ -63,38 +63,33 @@ void Simplify(const Mesh& mesh, std::vector<Tensor>* tensors) {
   }
 }
 
-using Paddings = std::vector<std::optional<Padding>>;
-using DrawnTensors = std::shared_ptr<const std::vector<Tensor>>;
-
 // Stores drawn tensors under layouts. Each layout starts from the spec, so none can spoil another.
-class LayoutStorer {
- public:
-  LayoutStorer(const Building& building, const BuildRequest& request, const Mesh& mesh,
-               DrawnTensors drawn, const Paddings& paddings)
-      : building_(building),
-        request_(request),
-        mesh_(mesh),
-        drawn_(std::move(drawn)),
-        paddings_(paddings) {}
+struct LayoutStorer {
+  const Building& building;
+  const BuildRequest& request;
+  const Mesh& mesh;
+  const std::shared_ptr<const std::vector<Tensor>> drawn;
+  const Paddings& paddings;
+  PieceBudget left_of_all = kMaxPiecesOfAll;
 
   // Returns the tensors of the chosen layout. A layout is skipped if it is neither chosen, nor
   // reported, nor explained.
   std::vector<Tensor> Store() {
     const Located<std::string>* unchecked = nullptr;
     std::vector<Tensor> chosen;
-    for (const auto& layout : building_.spec.layouts) {
-      const bool is_chosen = layout.name.value == request_.layout;
-      if (!is_chosen && !request_.all_layouts && !Explains(is_chosen)) continue;
+    for (const auto& layout : building.spec.layouts) {
+      const bool is_chosen = layout.name.value == request.layout;
+      if (!is_chosen && !request.all_layouts && !Explains(is_chosen)) continue;
       if (is_chosen) {
         chosen = Store(layout, is_chosen);
-      } else if (left_of_all_ > 0) {
+      } else if (left_of_all > 0) {
         Store(layout, is_chosen);
       } else if (unchecked == nullptr) {
         unchecked = &layout.name;
       }
     }
-    if (unchecked != nullptr && request_.all_layouts) {
-      building_.diagnostics.Error(
+    if (unchecked != nullptr && request.all_layouts) {
+      building.diagnostics.Error(
           unchecked->span,
           fmt::format("other layouts fall into more than {} pieces, too many to check this one in "
                       "the same run",
@@ -104,48 +99,40 @@ class LayoutStorer {
     return chosen;
   }
 
- private:
   bool Explains(bool is_chosen) const {
-    return request_.explanation != nullptr && (is_chosen || request_.layout.empty());
+    return request.explanation != nullptr && (is_chosen || request.layout.empty());
   }
 
   std::vector<Tensor> Store(const Named<LayoutSpec>& layout, bool is_chosen) {
-    const bool reports = is_chosen || request_.all_layouts;
-    Explanation* const explanation = request_.explanation;
+    const bool reports = is_chosen || request.all_layouts;
+    Explanation* const explanation = request.explanation;
     if (is_chosen && explanation != nullptr) {
       explanation->stored = std::make_unique<Explanation>();
       explanation->stored->pattern = explanation->pattern;
     }
     Diagnostics unheard;
-    Building apart(building_, reports ? building_.diagnostics : unheard,
+    Building apart(building, reports ? building.diagnostics : unheard,
                    is_chosen && explanation != nullptr ? explanation->stored.get() : nullptr);
     const size_t before = apart.Reported();
     PieceBudget budget = kMaxPieces;
     WrittenTensors stored;
     try {
-      stored = StoreLayout(layout, mesh_, drawn_, paddings_, apart, &budget);
+      stored = StoreLayout(layout, mesh, drawn, paddings, apart, &budget);
     } catch (const InvalidSpec&) {  // too many errors
       if (reports) throw;
     }
-    left_of_all_ -= kMaxPieces - budget;
+    left_of_all -= kMaxPieces - budget;
     if (Explains(is_chosen) && apart.Reported() == before) {
       NotePlaces(layout.name.value, stored, *explanation);
     }
     return std::move(stored.tensors);
   }
-
-  const Building& building_;
-  const BuildRequest& request_;
-  const Mesh& mesh_;
-  const DrawnTensors drawn_;
-  const Paddings& paddings_;
-  PieceBudget left_of_all_ = kMaxPiecesOfAll;
 };
 
 void StoreLayouts(const Building& building, const BuildRequest& request, const Paddings& paddings,
                   InitGraph* graph) {
   const auto drawn = std::make_shared<std::vector<Tensor>>(std::move(graph->tensors));
-  graph->tensors = LayoutStorer(building, request, graph->mesh, drawn, paddings).Store();
+  graph->tensors = LayoutStorer{building, request, graph->mesh, drawn, paddings}.Store();
   Simplify(graph->mesh, drawn.get());
   if (!request.layout.empty()) {
     graph->layout = request.layout;

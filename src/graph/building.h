@@ -48,6 +48,8 @@ struct Padding {
   Span place;  // of the `uneven` that asks for it
 };
 
+using Paddings = std::vector<std::optional<Padding>>;  // one entry per tensor; none: not padded
+
 // Tensors, and where each of them was written.
 struct WrittenTensors {
   std::vector<Tensor> tensors;
@@ -55,9 +57,7 @@ struct WrittenTensors {
   std::vector<const TensorSpec*> specs;      // null if a layout keeps or stacks the tensor
   std::vector<const TensorSpec*> shapeless;  // not in `tensors`, as their shapes are wrong
   bool all_visited = true;  // false: mistakes in repeats or `when` hide some tensors
-  // One entry per tensor, filled when tensors are cut: the padding of a tensor that is uneven and
-  // is to be padded.
-  std::vector<std::optional<Padding>> paddings;
+  Paddings paddings;  // of tensors that are uneven and are to be padded, found when they are cut
   // If a sharding is chosen or its cost is asked for: the fans of all drawn tensors of a spec.
   std::unordered_map<const TensorSpec*, FanSource> fans;
 

@@ -50,12 +50,11 @@ void CheckInitNames(const ModelSpec& spec, Diagnostics& diagnostics) {
 }
 
 InitBinder::InitBinder(Building& building)
-    : spec_(building.spec),
-      building_(building),
+    : building_(building),
       diagnostics_(building.diagnostics),
       names_(building.names),
       why_(building.why) {
-  for (const auto& init : spec_.inits) {
+  for (const auto& init : building_.spec.inits) {
     if (!init.name.value.empty()) inits_.try_emplace(init.name.value, &init.value);
   }
 }
@@ -120,13 +119,13 @@ std::optional<Distribution> InitBinder::Lower(const InitSpec& init, const Tensor
   if (init.name.value == "expr") return LowerExpression(init, tensor, shape);
   const Initializer* row = FindInitializer(init.name.value);
   if (row != nullptr) return LowerRow(*row, init, tensor, shape, fans);
-  if (!MayLack(spec_.inits, spec_.wrong.Has("init"))) ReportUnknownInit(init);
+  if (!MayLack(building_.spec.inits, building_.spec.wrong.Has("init"))) ReportUnknownInit(init);
   return {};
 }
 
 void InitBinder::ReportUnknownInit(const InitSpec& init) {
   std::vector<std::string> known = InitializerNames();
-  for (const auto& named : spec_.inits) known.push_back(named.name.value);
+  for (const auto& named : building_.spec.inits) known.push_back(named.name.value);
   const std::string hint = DidYouMean(init.name.value, known);
   diagnostics_.Error(init.name.span, fmt::format("unknown initializer `{}`", init.name.value),
                      hint.empty() ? "shardinit-spec(5) lists the initializers" : hint);

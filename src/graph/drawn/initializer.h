@@ -54,7 +54,6 @@ class InitBinder {
                                            const Shape& shape, Span span);
   std::optional<Distribution> Intern(std::shared_ptr<const Program> program);
 
-  const ModelSpec& spec_;
   const Building& building_;
   Diagnostics& diagnostics_;
   SpecScope& names_;

@@ -6,7 +6,6 @@
 #include <map>
 #include <set>
 #include <string>
-#include <unordered_map>
 
 #include "autoshard/choose.h"
 #include "graph/sharded/sharding.h"
