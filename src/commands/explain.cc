@@ -71,7 +71,7 @@ ExitCode RunExplain(const ExplainOptions& options) {
   Diagnostics diagnostics;  // owns the places
   Explanation why;
   why.pattern = options.path;
-  const Plan plan = options.spec.Load(diagnostics, &why);
+  const Plan plan = options.spec.Load(diagnostics, {.explanation = &why});
   CheckRank(options.rank, plan);
   // With a layout, stored tensors come first.
   const bool stored = why.stored && why.stored->tensor;

@@ -123,10 +123,10 @@ void SpecOptions::AddTrainingTo(CLI::App& app) {
 
 Plan SpecOptions::Load() const {
   Diagnostics diagnostics;
-  return Load(diagnostics, nullptr);
+  return Load(diagnostics, {});
 }
 
-Plan SpecOptions::Load(Diagnostics& diagnostics, Explanation* explanation, StepCost* cost) const {
+Plan SpecOptions::Load(Diagnostics& diagnostics, PlanRequest wanted) const {
   if (IsFolder(request.path)) {
     throw Usage(
         fmt::format("`{}` is a folder, not a file", request.path),
@@ -134,14 +134,16 @@ Plan SpecOptions::Load(Diagnostics& diagnostics, Explanation* explanation, StepC
             ? fmt::format("of a checkpoint, `shardinit inspect {}` shows the tensors", request.path)
             : "name a spec, which is a YAML file");
   }
-  PlanRequest plan_request{request, FindReplicas(), layout};
-  plan_request.places = places;
-  auto* training = &plan_request.spec.training;
+  wanted.spec = request;
+  wanted.replicas = FindReplicas();
+  wanted.layout = layout;
+  wanted.places = places;
+  auto* training = &wanted.spec.training;
   if (!tokens.empty()) training->push_back({"--tokens", "tokens", tokens});
   if (!memory_per_rank.empty()) {
     training->push_back({"--memory-per-rank", "memory_per_rank", memory_per_rank});
   }
-  Plan plan = LoadPlan(plan_request, diagnostics, explanation, cost);
+  Plan plan = LoadPlan(wanted, diagnostics);
   Talk(Render(diagnostics.all()));
   return plan;
 }

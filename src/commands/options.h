@@ -32,7 +32,8 @@ struct SpecOptions {
   // Loads the plan and prints the spec's warnings to standard error. The places in an `explanation`
   // live as long as `diagnostics`.
   Plan Load() const;
-  Plan Load(Diagnostics& diagnostics, Explanation* explanation, StepCost* cost = nullptr) const;
+  // `wanted` says what else to find.
+  Plan Load(Diagnostics& diagnostics, PlanRequest wanted) const;
 };
 
 // The options --jobs, --memory and --progress.

@@ -294,7 +294,7 @@ const ResultKind kPageKind = {
 ExitCode RunPlan(const PlanOptions& options) {
   Diagnostics diagnostics;
   StepCost cost;
-  const Plan plan = options.spec.Load(diagnostics, nullptr, &cost);
+  const Plan plan = options.spec.Load(diagnostics, {.cost = &cost});
   CheckRank(options.rank, plan);
   std::optional<ResultFile> map, page;
   if (!options.write.empty()) map.emplace(kMapKind, options.write, options.force);

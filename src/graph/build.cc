@@ -11,7 +11,6 @@
 #include "graph/drawn/draw.h"
 #include "graph/drawn/norm.h"
 #include "graph/drawn/tie.h"
-#include "graph/explain.h"
 #include "graph/sharded/mesh.h"
 #include "graph/sharded/sharding.h"
 #include "graph/sharded/training.h"
@@ -64,56 +63,81 @@ void Simplify(const Mesh& mesh, std::vector<Tensor>* tensors) {
   }
 }
 
-// Stores the drawn tensors under the chosen layout. Each layout starts from the spec, so none can
-// spoil another; a layout is skipped if it is neither chosen, nor reported, nor explained.
-void StoreLayouts(const ModelSpec& spec, std::string_view chosen, bool report_all,
-                  const std::vector<std::optional<Padding>>& paddings, Diagnostics& diagnostics,
-                  Explanation* explanation, InitGraph* graph) {
-  const auto drawn = std::make_shared<std::vector<Tensor>>(std::move(graph->tensors));
+// Stores drawn tensors under layouts. Each layout starts from the spec, so none can spoil another.
+struct LayoutStorer {
+  const Building& building;
+  const BuildRequest& request;
+  const Mesh& mesh;
+  const std::shared_ptr<const std::vector<Tensor>> drawn;
+  const Paddings& paddings;
   PieceBudget left_of_all = kMaxPiecesOfAll;
-  const Located<std::string>* unchecked = nullptr;
-  for (const auto& layout : spec.layouts) {
-    const bool is_chosen = layout.name.value == chosen;
-    const bool reports = is_chosen || report_all;
-    const bool explains = explanation != nullptr && (is_chosen || chosen.empty());
-    if (!reports && !explains) continue;
-    if (!is_chosen && left_of_all <= 0) {
-      if (unchecked == nullptr) unchecked = &layout.name;
-      continue;
+
+  // Returns the tensors of the chosen layout. A layout is skipped if it is neither chosen, nor
+  // reported, nor explained.
+  std::vector<Tensor> Store() {
+    const Located<std::string>* unchecked = nullptr;
+    std::vector<Tensor> chosen;
+    for (const auto& layout : building.spec.layouts) {
+      const bool is_chosen = layout.name.value == request.layout;
+      if (!is_chosen && !request.all_layouts && !Explains(is_chosen)) continue;
+      if (is_chosen) {
+        chosen = Store(layout, is_chosen);
+      } else if (left_of_all > 0) {
+        Store(layout, is_chosen);
+      } else if (unchecked == nullptr) {
+        unchecked = &layout.name;
+      }
+    }
+    if (unchecked != nullptr && request.all_layouts) {
+      building.diagnostics.Error(
+          unchecked->span,
+          fmt::format("other layouts fall into more than {} pieces, too many to check this one in "
+                      "the same run",
+                      kMaxPiecesOfAll),
+          "choose it with `--layout` to check it");
+    }
+    return chosen;
+  }
+
+  bool Explains(bool is_chosen) const {
+    return request.explanation != nullptr && (is_chosen || request.layout.empty());
+  }
+
+  std::vector<Tensor> Store(const Named<LayoutSpec>& layout, bool is_chosen) {
+    const bool reports = is_chosen || request.all_layouts;
+    Explanation* const explanation = request.explanation;
+    if (is_chosen && explanation != nullptr) {
+      explanation->stored = std::make_unique<Explanation>();
+      explanation->stored->pattern = explanation->pattern;
     }
     Diagnostics unheard;
-    Building building(spec, reports ? diagnostics : unheard);
-    const size_t before = building.Reported();
+    Building apart(building, reports ? building.diagnostics : unheard,
+                   is_chosen && explanation != nullptr ? explanation->stored.get() : nullptr);
+    const size_t before = apart.Reported();
     PieceBudget budget = kMaxPieces;
     WrittenTensors stored;
     try {
-      stored = StoreLayout(layout, graph->mesh, drawn, paddings, building, &budget);
+      stored = StoreLayout(layout, mesh, drawn, paddings, apart, &budget);
     } catch (const InvalidSpec&) {  // too many errors
       if (reports) throw;
     }
     left_of_all -= kMaxPieces - budget;
-    if (explains && building.Reported() == before) {
-      ExplainPlaces(layout.name.value, stored, explanation);
-      if (is_chosen) {
-        explanation->stored = std::make_unique<Explanation>();
-        explanation->stored->pattern = explanation->pattern;
-        ExplainStored(spec, layout.value, graph->mesh, stored, drawn, explanation->stored.get());
-      }
+    if (Explains(is_chosen) && apart.Reported() == before) {
+      NotePlaces(layout.name.value, stored, *explanation);
     }
-    if (is_chosen) graph->tensors = std::move(stored.tensors);
+    return std::move(stored.tensors);
   }
-  if (unchecked != nullptr && report_all) {
-    diagnostics.Error(unchecked->span,
-                      fmt::format("other layouts fall into more than {} pieces, too many to "
-                                  "check this one in the same run",
-                                  kMaxPiecesOfAll),
-                      "choose it with `--layout` to check it");
-  }
+};
+
+void StoreLayouts(const Building& building, const BuildRequest& request, const Paddings& paddings,
+                  InitGraph* graph) {
+  const auto drawn = std::make_shared<std::vector<Tensor>>(std::move(graph->tensors));
+  graph->tensors = LayoutStorer{building, request, graph->mesh, drawn, paddings}.Store();
   Simplify(graph->mesh, drawn.get());
-  if (!chosen.empty()) {
-    graph->layout = chosen;
+  if (!request.layout.empty()) {
+    graph->layout = request.layout;
     graph->drawn = drawn;
-  } else if (explanation != nullptr) {
+  } else if (request.explanation != nullptr) {
     graph->tensors = *drawn;  // the views of the explanation refer to `drawn`
   } else {
     graph->tensors = std::move(*drawn);
@@ -121,8 +145,7 @@ void StoreLayouts(const ModelSpec& spec, std::string_view chosen, bool report_al
 }
 
 // Stores under a layout of its own if any tensor is to be padded. Called if no layout is chosen.
-void StorePadded(const std::vector<std::optional<Padding>>& paddings, Diagnostics& diagnostics,
-                 Explanation* explanation, InitGraph* graph) {
+void StorePadded(const Building& building, const Paddings& paddings, InitGraph* graph) {
   if (std::none_of(paddings.begin(), paddings.end(), [](const auto& p) { return p.has_value(); })) {
     return;
   }
@@ -133,40 +156,35 @@ void StorePadded(const std::vector<std::optional<Padding>>& paddings, Diagnostic
     Simplify(graph->mesh, drawn.get());
     graph->drawn = drawn;
   }
-  PadTensors(graph->mesh, paddings, &stored, diagnostics);
+  PadTensors(graph->mesh, paddings, &stored, building.diagnostics);
   graph->tensors = std::move(stored);
   graph->layout = kPaddedLayout;
-  if (explanation == nullptr || !explanation->tensor || !paddings[*explanation->tensor]) return;
-  const size_t i = *explanation->tensor;
-  const Tensor& tensor = graph->tensors[i];
-  explanation->places.push_back(
-      {graph->layout, tensor.path, tensor.view, (*graph->drawn)[i].elements(), paddings[i]->place});
 }
 
-}  // namespace
+// Notes where the tensor that is explained is stored with padding.
+void NotePadded(const InitGraph& graph, const Paddings& paddings, Explanation& notes) {
+  if (graph.layout != kPaddedLayout || !notes.tensor || !paddings[*notes.tensor]) return;
+  const Tensor& tensor = graph.tensors[*notes.tensor];
+  notes.places.push_back({graph.layout, tensor.path, tensor.view,
+                          (*graph.drawn)[*notes.tensor].elements(),
+                          paddings[*notes.tensor]->place});
+}
 
-InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics, Explanation* explanation,
-                     std::string_view layout, bool all_layouts, StepCost* cost, Places places) {
-  const size_t before = diagnostics.all().size();
-  Building building(spec, diagnostics);
-  const size_t variables = building.Reported();
-  InitGraph graph = BindModel(building);
-  const size_t of_model = building.Reported() - variables;  // mistakes that concern no tensor
-
-  CheckInitNames(spec, diagnostics);
-  graph.mesh = BindMesh(building);
-  const Training training = BindTraining(building, graph.mesh);
+// Returns all drawn tensors, cut over the mesh and with their streams.
+WrittenTensors DrawAndCut(Building& building, const BuildRequest& request, const InitGraph& graph) {
   Sharder sharder(building, graph.mesh);
 
   // Expand modules and repeats; bind shape, element type and values of each tensor.
-  WrittenTensors drawn = DrawTensors(building, graph.mesh);
+  WrittenTensors drawn =
+      DrawTensors(building, graph.mesh, sharder.Chooses() || request.cost != nullptr);
 
   // Cut all tensors together.
   sharder.Shard(drawn);
   sharder.CheckUse();
 
+  Diagnostics& diagnostics = building.diagnostics;
   BindTies(drawn, diagnostics);
-  AssignStreams(*FindEngine(graph.engine), graph.seed, drawn.tensors, places);
+  AssignStreams(*FindEngine(graph.engine), graph.seed, drawn.tensors, request.places);
   // If mistakes hide tensors, the target of a norm may be among them.
   if (drawn.IsComplete()) {
     BindNorms(drawn.tensors, [&](size_t i, const NormProblem& problem) {
@@ -174,12 +192,30 @@ InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics, Explanatio
     });
   }
   ValidateTensors(drawn.tensors, drawn.places, drawn.specs, diagnostics);
-  if (explanation != nullptr && sharder.Chooses() && building.Reported() == before + of_model) {
-    ExplainAlternatives(drawn, training, graph.mesh, spec, explanation);
+  if (diagnostics.HasErrors()) return drawn;
+  if (request.explanation != nullptr && sharder.Chooses()) {
+    NoteAlternatives(drawn, *building.training, graph.mesh, *request.explanation);
   }
-  if (cost != nullptr && building.Reported() == before + of_model) {
-    *cost = CostOf(drawn, training, graph.mesh, spec).value_or(StepCost{});
+  if (request.cost != nullptr) {
+    *request.cost = CostOf(drawn, *building.training, graph.mesh).value_or(StepCost{});
   }
+  return drawn;
+}
+
+}  // namespace
+
+InitGraph BuildGraph(const ModelSpec& spec, const BuildRequest& request, Diagnostics& diagnostics) {
+  const size_t before = diagnostics.all().size();
+  Building building(spec, diagnostics, request.explanation);
+  const size_t variables = building.Reported();
+  InitGraph graph = BindModel(building);
+  const size_t of_model = building.Reported() - variables;  // mistakes that concern no tensor
+
+  CheckInitNames(spec, diagnostics);
+  graph.mesh = BindMesh(building);
+  const Training training = BindTraining(building, graph.mesh);
+  building.training = &training;
+  WrittenTensors drawn = DrawAndCut(building, request, graph);
   graph.tensors = std::move(drawn.tensors);
   // If not all tensors are known, nothing can be said about how they are stored.
   if (building.Reported() != before + of_model || IsInDoubt(spec)) return {};
@@ -188,14 +224,12 @@ InitGraph BuildGraph(const ModelSpec& spec, Diagnostics& diagnostics, Explanatio
     return graph;
   }
 
-  // Repeat the passes for one tensor, taking notes.
-  if (explanation != nullptr) ExplainDrawn(spec, graph, explanation);
-
   // Stored tensors are views of drawn ones if there is a layout.
-  if (!spec.layouts.empty()) {
-    StoreLayouts(spec, layout, all_layouts, drawn.paddings, diagnostics, explanation, &graph);
+  if (!spec.layouts.empty()) StoreLayouts(building, request, drawn.paddings, &graph);
+  if (request.layout.empty()) {
+    StorePadded(building, drawn.paddings, &graph);
+    if (request.explanation != nullptr) NotePadded(graph, drawn.paddings, *request.explanation);
   }
-  if (layout.empty()) StorePadded(drawn.paddings, diagnostics, explanation, &graph);
   Simplify(graph.mesh, &graph.tensors);
   return graph;
 }

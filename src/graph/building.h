@@ -4,28 +4,40 @@
 
 #include <optional>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "base/diagnostics.h"
+#include "graph/explanation.h"
 #include "graph/graph.h"
 #include "graph/scope.h"
 #include "spec/spec.h"
 
 namespace shardinit {
 
+struct Training;  // autoshard/cost.h
+
 // The most tensors that a repeat or a model may have.
 inline constexpr int64_t kMaxTensors = 4'000'000;
 
 struct Building {
-  // Evaluates the spec's variables.
-  Building(const ModelSpec& model, Diagnostics& reports)
+  // Evaluates the spec's variables. `explanation` gets notes on one tensor, unless it is null.
+  Building(const ModelSpec& model, Diagnostics& reports, Explanation* explanation)
       : spec(model),
         diagnostics(reports),
-        names(model.vars, MayLack(model.vars, model.wrong.Has("vars")), reports) {}
+        names(model.vars, MayLack(model.vars, model.wrong.Has("vars")), reports),
+        why(explanation, names) {}
+  // Knows the variables of `other`, whose mistakes were reported; everything else is apart from it.
+  Building(const Building& other, Diagnostics& reports, Explanation* explanation)
+      : spec(other.spec), diagnostics(reports), names(other.names), why(explanation, names) {
+    names.Trace(nullptr);
+  }
 
   const ModelSpec& spec;
   Diagnostics& diagnostics;
   SpecScope names;
+  Recorder why;
+  const Training* training = nullptr;  // null until it is bound, and for layouts
 
   size_t Reported() const { return diagnostics.all().size(); }
 };
@@ -36,6 +48,8 @@ struct Padding {
   Span place;  // of the `uneven` that asks for it
 };
 
+using Paddings = std::vector<std::optional<Padding>>;  // one entry per tensor; none: not padded
+
 // Tensors, and where each of them was written.
 struct WrittenTensors {
   std::vector<Tensor> tensors;
@@ -43,9 +57,9 @@ struct WrittenTensors {
   std::vector<const TensorSpec*> specs;      // null if a layout keeps or stacks the tensor
   std::vector<const TensorSpec*> shapeless;  // not in `tensors`, as their shapes are wrong
   bool all_visited = true;  // false: mistakes in repeats or `when` hide some tensors
-  // One entry per tensor, filled when tensors are cut: the padding of a tensor that is uneven and
-  // is to be padded.
-  std::vector<std::optional<Padding>> paddings;
+  Paddings paddings;  // of tensors that are uneven and are to be padded, found when they are cut
+  // If a sharding is chosen or its cost is asked for: the fans of all drawn tensors of a spec.
+  std::unordered_map<const TensorSpec*, FanSource> fans;
 
   bool IsComplete() const { return all_visited && shapeless.empty(); }
 

@@ -58,15 +58,12 @@ class Fans {
  public:
   // Makes fans without a tensor.
   Fans() = default;
-  // The message names `initializer` and its `place` at the tensor. The steps of the computation are
-  // appended to `working`, if that is not null.
-  Fans(const Shape& shape, const FanSource& source, std::string_view initializer, Span place,
-       std::vector<Working>* working = nullptr)
-      : shape_(&shape),
-        source_(&source),
-        initializer_(initializer),
-        place_(place),
-        working_(working) {}
+  // The message names `initializer` and its `place` at the tensor.
+  Fans(const Shape& shape, const FanSource& source, std::string_view initializer, Span place)
+      : shape_(&shape), source_(&source), initializer_(initializer), place_(place) {}
+
+  // Appends the steps of all later computations to `working`.
+  void ExplainIn(std::vector<Working>& working) { working_ = &working; }
 
   // `mode` is one of kFanModes. If nothing settles which dimensions are in and out, and the two
   // orders give different numbers, Get() reports both.

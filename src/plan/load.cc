@@ -50,8 +50,7 @@ std::string HintAt(const std::string& only, const std::vector<Tensor>& tensors) 
 
 }  // namespace
 
-Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics, Explanation* explanation,
-              StepCost* cost) {
+Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics) {
   const std::optional<ModelSpec> spec = LoadSpec(request.spec, diagnostics);
   if (!spec) diagnostics.ThrowIfErrors();
   Check(spec.has_value(), "a spec without a mistake is there");
@@ -59,8 +58,13 @@ Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics, Explanation*
 
   // Resolve every name, expression, shape and rule. Beyond this point no expression is evaluated
   // and no name is looked up.
-  InitGraph graph = BuildGraph(*spec, diagnostics, explanation, request.layout, request.all_layouts,
-                               cost, request.places);
+  InitGraph graph = BuildGraph(*spec,
+                               {.layout = request.layout,
+                                .all_layouts = request.all_layouts,
+                                .places = request.places,
+                                .explanation = request.explanation,
+                                .cost = request.cost},
+                               diagnostics);
   diagnostics.ThrowIfErrors();
   if (request.replicas) graph.replicas = *request.replicas;
 

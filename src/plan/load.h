@@ -7,28 +7,29 @@
 
 #include "base/diagnostics.h"
 #include "graph/engines/streams.h"
-#include "graph/explanation.h"
 #include "plan/plan.h"
 #include "spec/parse.h"
 
 namespace shardinit {
 
-struct StepCost;  // autoshard/cost.h
+struct Explanation;  // graph/explanation.h
+struct StepCost;     // autoshard/cost.h
 
 // The changes that a command line or a program may make to a spec.
 struct PlanRequest {
-  SpecRequest spec;
-  std::optional<Replicas> replicas;
-  std::string layout;        // Empty: the drawn tensors are stored as they are.
+  SpecRequest spec = {};
+  std::optional<Replicas> replicas = {};
+  std::string layout = {};   // Empty: the drawn tensors are stored as they are.
   bool all_layouts = false;  // Whether to report mistakes in the other layouts.
   Places places = Places::kFound;
+  Explanation* explanation = nullptr;  // If not null, this receives the notes on one tensor.
+  // If not null, this receives what the sharding costs in training; it stays empty if the spec does
+  // not say enough.
+  StepCost* cost = nullptr;
 };
 
-// Throws InvalidSpec with everything that is wrong; warnings stay in `diagnostics`. If not null,
-// `explanation` receives the notes on one tensor, and `cost` what the sharding costs in training;
-// `cost` stays empty if the spec does not say enough.
-Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics,
-              Explanation* explanation = nullptr, StepCost* cost = nullptr);
+// Throws InvalidSpec with everything that is wrong; warnings stay in `diagnostics`.
+Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics);
 
 // Returns the tensors whose paths match the pattern of `--only`, or all if it is empty. Throws
 // Error (kUsage) if there are none.

@@ -4,29 +4,27 @@
 
 namespace shardinit {
 
-PartitionSpec ResolveRules(const std::vector<std::string>& logical_axes,
-                           const std::vector<Rule>& rules, std::vector<int>* fired,
-                           std::vector<RuleTrial>* trials) {
-  PartitionSpec spec(logical_axes.size());
-  fired->assign(logical_axes.size(), -1);
+RulesResult ResolveRules(const std::vector<std::string>& logical_axes,
+                         const std::vector<Rule>& rules) {
+  RulesResult result = {PartitionSpec(logical_axes.size()), {}};
+  std::vector<bool> is_settled(logical_axes.size());
   std::vector<int> used;
   for (size_t r = 0; r < rules.size(); ++r) {
     const Rule& rule = rules[r];
     const auto taken =
         std::find_first_of(rule.axes.begin(), rule.axes.end(), used.begin(), used.end());
     const bool applies = taken == rule.axes.end();
-    if (!applies && trials == nullptr) continue;
     for (size_t d = 0; d < logical_axes.size(); ++d) {
-      if (logical_axes[d] != rule.logical || (*fired)[d] >= 0) continue;
-      if (trials != nullptr) trials->push_back({r, d, applies ? -1 : *taken});
+      if (logical_axes[d] != rule.logical || is_settled[d]) continue;
+      result.trials.push_back({r, d, applies ? -1 : *taken});
       if (!applies) break;
-      spec.cuts[d] = rule.axes;
-      (*fired)[d] = static_cast<int>(r);
+      result.partition.cuts[d] = rule.axes;
+      is_settled[d] = true;
       used.insert(used.end(), rule.axes.begin(), rule.axes.end());
       break;
     }
   }
-  return spec;
+  return result;
 }
 
 }  // namespace shardinit

@@ -20,13 +20,15 @@ struct RuleTrial {
   int taken;  // the mesh axis that kept it from applying; -1 if it applies
 };
 
+struct RulesResult {
+  PartitionSpec partition;
+  std::vector<RuleTrial> trials;  // in the order of the rules
+};
+
 // Walks the rules in order. A rule applies to the first dimension with its name that no earlier
 // rule settled, unless this tensor already uses one of its mesh axes; then a later rule with the
 // same name is a fall-back. Dimensions that have no name, or that no rule settles, stay whole.
-// `fired[d]` receives the index of the rule that settled dimension d, or -1. `trials`, if not null,
-// receives every rule that was tried, in order.
-PartitionSpec ResolveRules(const std::vector<std::string>& logical_axes,
-                           const std::vector<Rule>& rules, std::vector<int>* fired,
-                           std::vector<RuleTrial>* trials = nullptr);
+RulesResult ResolveRules(const std::vector<std::string>& logical_axes,
+                         const std::vector<Rule>& rules);
 
 }  // namespace shardinit

@@ -30,7 +30,9 @@ inline GraphOutcome BuildText(const std::string& text, std::vector<std::string> 
   try {
     const std::optional<ModelSpec> spec =
         LoadSpec({.path = "x.yaml", .sets = std::move(sets), .mesh = std::move(mesh)}, diagnostics);
-    if (spec) outcome.graph = BuildGraph(*spec, diagnostics, nullptr, layout, all_layouts);
+    if (spec)
+      outcome.graph =
+          BuildGraph(*spec, {.layout = layout, .all_layouts = all_layouts}, diagnostics);
     diagnostics.ThrowIfErrors();
     outcome.messages = Render(diagnostics.all());
   } catch (const InvalidSpec& invalid) {

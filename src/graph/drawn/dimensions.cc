@@ -4,82 +4,83 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <span>
 
 #include "base/suggest.h"
 
 namespace shardinit {
 namespace {
 
-std::optional<FanOrder> OrderOf(const std::optional<Located<std::string>>& fans) {
-  if (!fans) return {};
-  return fans->value == "out_in" ? FanOrder::kOutIn : FanOrder::kInOut;
-}
+// A key that gives dimensions, and those that it gives.
+struct DimensionUse {
+  std::string_view key;
+  const std::optional<DimensionList>& list;
+  std::vector<size_t> dimensions = {};
+};
 
-// Returns the fans for an explanation.
-Setting FansSetting(const Leaf& leaf) {
-  const TensorSpec& spec = leaf.spec;
-  const auto& axes = spec.in_axis ? spec.in_axis : spec.out_axis;
-  const auto& order = spec.fans ? spec.fans : leaf.fans;
-  if (axes) {
-    return {spec.in_axis ? "in_axis" : "out_axis", {}, {}, axes->span};
-  } else if (order) {
-    return {"fans", {}, order->value, order->span};
+// Finds the dimensions that each key gives. Returns false if one is given twice, or is not there.
+bool FindDimensions(const TensorSpec& spec, const Shape& shape, std::span<DimensionUse> uses,
+                    std::vector<std::string_view>* taken, Diagnostics& diagnostics) {
+  for (DimensionUse& use : uses) {
+    if (!use.list) continue;
+    for (const DimensionRef& ref : use.list->value) {
+      const auto d = FindDimension(spec, shape, use.key, ref, diagnostics);
+      if (!d) return false;
+      std::string_view& by = (*taken)[*d];
+      if (!by.empty()) {
+        diagnostics.Error(
+            ref.span, by == use.key
+                          ? fmt::format("dimension {} is twice in `{}`", *d, use.key)
+                          : fmt::format("dimension {} is in `{}` and in `{}`", *d, by, use.key));
+        return false;
+      }
+      by = use.key;
+      use.dimensions.push_back(*d);
+    }
   }
-  return {};
+  return true;
 }
 
 }  // namespace
 
-std::optional<FanSource> BindFans(const Leaf& leaf, const Shape& shape, InitNotes* notes,
-                                  Diagnostics& diagnostics) {
+std::optional<FanSource> BindFans(const Leaf& leaf, const Shape& shape, const Building& building) {
   const TensorSpec& spec = leaf.spec;
   for (const std::string_view key : {"fans", "in_axis", "out_axis", "batch_axis"}) {
     if (spec.wrong.Has(key)) return {};
   }
-  if (!spec.fans && leaf.fans && leaf.fans->value.empty()) return {};
-  FanSource source{.order = OrderOf(spec.fans ? spec.fans : leaf.fans), .axes = {}, .batch = {}};
-  if (notes != nullptr) notes->fans = FansSetting(leaf);
-  if (!spec.in_axis && !spec.out_axis && !spec.batch_axis) return source;
-  struct Use {
-    std::string_view key;
-    const std::optional<DimensionList>& list;
-    std::vector<size_t> dimensions;
-  };
-  Use uses[] = {{"in_axis", spec.in_axis, {}},
-                {"out_axis", spec.out_axis, {}},
-                {"batch_axis", spec.batch_axis, {}}};
-  std::vector<std::string_view> taken(shape.size());
-  for (Use& use : uses) {
-    if (!use.list) continue;
-    for (const DimensionRef& ref : use.list->value) {
-      const auto d = FindDimension(spec, shape, use.key, ref, diagnostics);
-      if (!d) return {};
-      if (!taken[*d].empty()) {
-        diagnostics.Error(ref.span, taken[*d] == use.key
-                                        ? fmt::format("dimension {} is twice in `{}`", *d, use.key)
-                                        : fmt::format("dimension {} is in `{}` and in `{}`", *d,
-                                                      taken[*d], use.key));
-        return {};
-      }
-      taken[*d] = use.key;
-      use.dimensions.push_back(*d);
-    }
+  const Located<std::string>* const order = spec.fans ? &*spec.fans : leaf.fans;
+  if (order != nullptr && order->value.empty()) return {};
+  FanSource source;
+  if (order != nullptr) {
+    source.order = order->value == "out_in" ? FanOrder::kOutIn : FanOrder::kInOut;
   }
+  building.why.Note([&](Explanation& notes) {
+    if (const auto& axes = spec.in_axis ? spec.in_axis : spec.out_axis) {
+      notes.fans = {spec.in_axis ? "in_axis" : "out_axis", {}, {}, axes->span};
+    } else if (order != nullptr) {
+      notes.fans = {"fans", {}, order->value, order->span};
+    }
+  });
+  if (!spec.in_axis && !spec.out_axis && !spec.batch_axis) return source;
+  DimensionUse uses[] = {
+      {"in_axis", spec.in_axis}, {"out_axis", spec.out_axis}, {"batch_axis", spec.batch_axis}};
+  std::vector<std::string_view> taken(shape.size());
+  if (!FindDimensions(spec, shape, uses, &taken, building.diagnostics)) return {};
   source.batch = uses[2].dimensions;
   if (!spec.in_axis && !spec.out_axis) return source;
   if (!spec.in_axis || !spec.out_axis) {
     // The only dimension that is left, if any, is the other one.
-    Use& given = spec.in_axis ? uses[0] : uses[1];
-    Use& other = spec.in_axis ? uses[1] : uses[0];
+    const DimensionUse& given = spec.in_axis ? uses[0] : uses[1];
+    DimensionUse& other = spec.in_axis ? uses[1] : uses[0];
     for (size_t d = 0; d < taken.size(); ++d) {
       if (taken[d].empty()) other.dimensions.push_back(d);
     }
     if (other.dimensions.size() > 1) {
-      diagnostics.Error(given.list->span,
-                        fmt::format("`{}` leaves dimensions {}, and some of them may be the "
-                                    "receptive field",
-                                    given.key, fmt::join(other.dimensions, ", ")),
-                        fmt::format("write `{}` too", other.key));
+      building.diagnostics.Error(
+          given.list->span,
+          fmt::format("`{}` leaves dimensions {}, and some of them may be the receptive field",
+                      given.key, fmt::join(other.dimensions, ", ")),
+          fmt::format("write `{}` too", other.key));
       return {};
     }
   }

@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "graph/drawn/expand.h"
-#include "graph/explanation.h"
 
 namespace shardinit {
 
@@ -15,8 +14,7 @@ std::optional<size_t> FindDimension(const TensorSpec& spec, const Shape& shape,
                                     Diagnostics& diagnostics);
 
 // Returns what the spec says of a tensor's fan_in and fan_out dimensions, or nothing if that is
-// wrong. `notes` may be null.
-std::optional<FanSource> BindFans(const Leaf& leaf, const Shape& shape, InitNotes* notes,
-                                  Diagnostics& diagnostics);
+// wrong.
+std::optional<FanSource> BindFans(const Leaf& leaf, const Shape& shape, const Building& building);
 
 }  // namespace shardinit

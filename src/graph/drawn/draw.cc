@@ -20,16 +20,25 @@ namespace {
 
 class Drawer : public LeafVisitor {
  public:
-  Drawer(Building& building, const Mesh& mesh, WrittenTensors* drawn)
-      : binder_(building), stages_(building, mesh), drawn_(*drawn) {}
+  Drawer(Building& building, const Mesh& mesh, bool keeps_fans, WrittenTensors* drawn)
+      : why_(building.why),
+        binder_(building),
+        stages_(building, mesh),
+        keeps_fans_(keeps_fans),
+        drawn_(*drawn) {}
 
   void Visit(const Leaf& leaf) override {
     // The tensor is built in place: moving it takes longer than binding most of its parts.
     Tensor& tensor = drawn_.tensors.emplace_back();
-    if (leaf.stage != nullptr) tensor.partition.pins = stages_.Bind(*leaf.stage);
-    if (binder_.Bind(leaf, nullptr, &tensor)) {
+    const bool has_shape = binder_.Bind(leaf, &tensor);
+    if (leaf.stage != nullptr) {
+      why_.Note([&](Explanation& notes) { notes.stage = leaf.stage->span; });
+      tensor.partition.pins = stages_.Bind(*leaf.stage);
+    }
+    if (has_shape) {
       drawn_.places.push_back(&leaf.place);
       drawn_.specs.push_back(&leaf.spec);
+      if (keeps_fans_ && binder_.fans()) drawn_.fans.try_emplace(&leaf.spec, *binder_.fans());
     } else {
       drawn_.tensors.pop_back();
       drawn_.shapeless.push_back(&leaf.spec);
@@ -48,8 +57,10 @@ class Drawer : public LeafVisitor {
   }
 
  private:
+  const Recorder& why_;
   TensorBinder binder_;
   StageBinder stages_;
+  const bool keeps_fans_;
   WrittenTensors& drawn_;
 };
 
@@ -62,12 +73,12 @@ void ReportUnknownDType(const Located<std::string>& name, Diagnostics& diagnosti
 
 }  // namespace
 
-WrittenTensors DrawTensors(Building& building, const Mesh& mesh) {
+WrittenTensors DrawTensors(Building& building, const Mesh& mesh, bool keeps_fans) {
   // Reports a wrong dtype of the spec once, and even if each tensor has its own.
   const auto& dtype = building.spec.dtype;
   if (dtype && !FindDType(dtype->value)) ReportUnknownDType(*dtype, building.diagnostics);
   WrittenTensors drawn;
-  Drawer drawer(building, mesh, &drawn);
+  Drawer drawer(building, mesh, keeps_fans, &drawn);
   drawn.all_visited = Expand(building.spec.modules, 0, building, drawer);
   return drawn;
 }
@@ -76,23 +87,29 @@ TensorBinder::TensorBinder(Building& building)
     : spec_(building.spec),
       diagnostics_(building.diagnostics),
       names_(building.names),
+      why_(building.why),
       inits_(building) {
   for (size_t d = 0; d < kMaxRank; ++d) dimension_names_.push_back(fmt::format("dimension {}", d));
 }
 
-bool TensorBinder::Bind(const Leaf& leaf, DrawNotes* notes, Tensor* tensor) {
+bool TensorBinder::Bind(const Leaf& leaf, Tensor* tensor) {
   tensor->path = leaf.path;
-  BindDType(leaf, notes, tensor);
+  BindDType(leaf, tensor);
   tensor->is_buffer = leaf.spec.kind && leaf.spec.kind->value == kBufferKind;
   // Without a shape there is no tensor, but its other mistakes are still reported.
-  const bool has_shape = BindShape(leaf.spec, notes, tensor) && CountBytes(leaf.spec, *tensor);
-  inits_.Bind(leaf, has_shape ? &tensor->shape : nullptr, notes, tensor);
-  if (has_shape) BindKey(leaf.spec, notes, tensor);
+  const bool has_shape = BindShape(leaf.spec, tensor) && CountBytes(leaf.spec, *tensor);
+  inits_.Bind(leaf, has_shape ? &tensor->shape : nullptr, tensor);
+  if (has_shape) BindKey(leaf.spec, tensor);
+  why_.Note([&](Explanation& notes) {
+    if (spec_.seed) notes.seed = SpanOf(*spec_.seed);
+    if (spec_.large_seed) notes.seed = spec_.large_seed->span;
+    if (spec_.engine) notes.engine = spec_.engine->span;
+  });
   return has_shape;
 }
 
 // If the dtype is wrong, the tensor stays f32, so that its other mistakes show, too.
-void TensorBinder::BindDType(const Leaf& leaf, DrawNotes* notes, Tensor* tensor) {
+void TensorBinder::BindDType(const Leaf& leaf, Tensor* tensor) {
   const TensorSpec& spec = leaf.spec;
   const auto& name = spec.dtype ? spec.dtype : spec_.dtype;
   if (!name && (spec.wrong.Has("dtype") || spec_.wrong.Has("dtype"))) return;
@@ -103,11 +120,11 @@ void TensorBinder::BindDType(const Leaf& leaf, DrawNotes* notes, Tensor* tensor)
   }
   const auto dtype = FindDType(name->value);
   if (dtype) tensor->dtype = *dtype;
-  if (notes != nullptr) notes->dtype = name->span;
+  why_.Note([&](Explanation& notes) { notes.dtype = name->span; });
   if (!dtype && spec.dtype) ReportUnknownDType(*spec.dtype, diagnostics_);
 }
 
-bool TensorBinder::BindShape(const TensorSpec& spec, DrawNotes* notes, Tensor* tensor) {
+bool TensorBinder::BindShape(const TensorSpec& spec, Tensor* tensor) {
   if (spec.shape.size() > kMaxRank) {
     diagnostics_.Error(spec.shape_span, fmt::format("{} dimensions, but at most {} are allowed",
                                                     spec.shape.size(), kMaxRank));
@@ -123,11 +140,11 @@ bool TensorBinder::BindShape(const TensorSpec& spec, DrawNotes* notes, Tensor* t
     good = good && extent;
     if (!good) continue;
     tensor->shape.push_back(*extent);
-    if (notes != nullptr) {
+    why_.Note([&](Explanation& notes) {
       const bool named = spec.axes && d < spec.axes->value.size();
-      notes->dimensions.push_back({named ? spec.axes->value[d].value : "", TextOf(*spec.shape[d]),
-                                   fmt::to_string(*extent), SpanOf(*spec.shape[d])});
-    }
+      notes.dimensions.push_back({named ? spec.axes->value[d].value : "", TextOf(*spec.shape[d]),
+                                  fmt::to_string(*extent), SpanOf(*spec.shape[d])});
+    });
     if (__builtin_mul_overflow(bytes, *extent, &bytes)) {
       diagnostics_.Error(
           spec.shape_span, "this tensor has more than 2^63 - 1 bytes",
@@ -148,8 +165,8 @@ const Engine* TensorBinder::EngineOfSpec() const {
   return spec_.engine ? FindEngine(spec_.engine->value) : Engines().front();
 }
 
-void TensorBinder::BindTorchKey(const TorchKeySpec& key, DrawNotes* notes, Tensor* tensor) {
-  if (notes != nullptr) notes->key = key.span;
+void TensorBinder::BindTorchKey(const TorchKeySpec& key, Tensor* tensor) {
+  why_.Note([&](Explanation& notes) { notes.key = key.span; });
   const Engine* engine = EngineOfSpec();
   if (engine != nullptr && engine != &kTorchCpu) {
     diagnostics_.Error(key.span, fmt::format("engine `{}` has no places in a stream", engine->name),
@@ -167,9 +184,9 @@ void TensorBinder::BindTorchKey(const TorchKeySpec& key, DrawNotes* notes, Tenso
 }
 
 // Binds the key, in which `{layer}` stands for the number of the repeat around the tensor.
-void TensorBinder::BindKey(const TensorSpec& spec, DrawNotes* notes, Tensor* tensor) {
+void TensorBinder::BindKey(const TensorSpec& spec, Tensor* tensor) {
   if (spec.jax_key) {
-    if (notes != nullptr) notes->key = spec.jax_key->span;
+    why_.Note([&](Explanation& notes) { notes.key = spec.jax_key->span; });
     const Engine* engine = EngineOfSpec();
     if (engine != nullptr && !engine->has_jax_keys) {
       diagnostics_.Error(spec.jax_key->span,
@@ -178,7 +195,7 @@ void TensorBinder::BindKey(const TensorSpec& spec, DrawNotes* notes, Tensor* ten
     }
     tensor->given_key = EvaluateJaxKey(*spec.jax_key, names_, diagnostics_);
   }
-  if (spec.torch_key) BindTorchKey(*spec.torch_key, notes, tensor);
+  if (spec.torch_key) BindTorchKey(*spec.torch_key, tensor);
   if (spec.key && EngineOfSpec() == &kTorchCpu) {
     diagnostics_.Error(spec.key->span,
                        fmt::format("engine `{}` draws by the order of tensors, and has no keys of "
@@ -189,7 +206,7 @@ void TensorBinder::BindKey(const TensorSpec& spec, DrawNotes* notes, Tensor* ten
   }
   if (const auto& key = spec.tie ? spec.tie : spec.key) {
     if (spec.tie && spec.key) ReportKeyOfTie(spec, diagnostics_);
-    if (notes != nullptr) notes->key = key->span;
+    why_.Note([&](Explanation& notes) { notes.key = key->span; });
     tensor->draw_path = names_.WithNumbers(key->value);
     // In a repeat that is wrong, even its variable may be unknown.
     if (!names_.lacks()) {

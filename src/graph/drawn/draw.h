@@ -10,7 +10,6 @@
 
 #include "graph/drawn/expand.h"
 #include "graph/drawn/initializer.h"
-#include "graph/explanation.h"
 
 namespace shardinit {
 
@@ -19,26 +18,29 @@ class TensorBinder {
  public:
   explicit TensorBinder(Building& building);
 
-  // Fills a new tensor; returns false if it has no shape. `notes` may be null.
-  bool Bind(const Leaf& leaf, DrawNotes* notes, Tensor* tensor);
+  // Fills a new tensor; returns false if it has no shape.
+  bool Bind(const Leaf& leaf, Tensor* tensor);
+  const std::optional<FanSource>& fans() const { return inits_.fans(); }  // of the last tensor
 
  private:
-  void BindDType(const Leaf& leaf, DrawNotes* notes, Tensor* tensor);
-  bool BindShape(const TensorSpec& spec, DrawNotes* notes, Tensor* tensor);
+  void BindDType(const Leaf& leaf, Tensor* tensor);
+  bool BindShape(const TensorSpec& spec, Tensor* tensor);
   bool CountBytes(const TensorSpec& spec, const Tensor& tensor);
-  void BindKey(const TensorSpec& spec, DrawNotes* notes, Tensor* tensor);
+  void BindKey(const TensorSpec& spec, Tensor* tensor);
   const Engine* EngineOfSpec() const;  // null: no engine has that name
-  void BindTorchKey(const TorchKeySpec& key, DrawNotes* notes, Tensor* tensor);
+  void BindTorchKey(const TorchKeySpec& key, Tensor* tensor);
   void CheckPlaceholders(std::string_view where, Span span, std::string_view key);
 
   const ModelSpec& spec_;
   Diagnostics& diagnostics_;
   SpecScope& names_;
+  const Recorder& why_;
   InitBinder inits_;
   int64_t total_bytes_ = 0;
   std::vector<std::string> dimension_names_;
 };
 
-WrittenTensors DrawTensors(Building& building, const Mesh& mesh);
+// `keeps_fans`: fills the tensors' `fans`.
+WrittenTensors DrawTensors(Building& building, const Mesh& mesh, bool keeps_fans);
 
 }  // namespace shardinit

@@ -19,11 +19,12 @@ int64_t CountTensors(const ModuleSpec& module) {
   return count;
 }
 
-// Returns `fans` of a module or the spec; an empty word if it is wrong.
+// Returns `fans` of a module or the spec; null: none; an empty word: it is wrong.
 template <typename T>
-std::optional<Located<std::string>> FansOf(const T& spec) {
-  if (!spec.fans && spec.wrong.Has("fans")) return Located<std::string>();
-  return spec.fans;
+const Located<std::string>* FansOf(const T& spec) {
+  static const Located<std::string> kWrong;
+  if (spec.fans) return &*spec.fans;
+  return spec.wrong.Has("fans") ? &kWrong : nullptr;
 }
 
 class Expander {
@@ -40,11 +41,11 @@ class Expander {
   void Expand(const ModuleSpec& module, const std::string& around, const std::string& name,
               int64_t copies) {
     if (!IsThere(module)) {
-      if (module.when) visitor_.LeaveOut(JoinPaths(around, name), module);
+      if (module.when) building_.why.LeaveOut(JoinPaths(around, name), module);
       return;
     }
-    const auto fans_around = fans_;
-    if (const auto fans = FansOf(module)) fans_ = fans;
+    const Located<std::string>* const fans_around = fans_;
+    if (const auto* fans = FansOf(module)) fans_ = fans;
     const StageSpec* const stage_around = stage_;
     if (module.stage) stage_ = &*module.stage;
     if (module.when) conditions_.push_back(module.when.get());
@@ -70,24 +71,51 @@ class Expander {
 
   void ExpandModule(const ModuleSpec& module, const std::string& around, const std::string& name,
                     int64_t copies) {
-    if (!module.repeat) {
-      all_visited_ &= !module.wrong.Has("repeat");
-      const bool lacks = names_.lacks();
-      names_.Lack(lacks || module.wrong.Has("repeat"));
-      ExpandMembers(module, JoinPaths(around, name), copies);
-      names_.Lack(lacks);
+    if (module.repeat) {
+      Repeat(module, around, name, copies);
       return;
     }
+    all_visited_ &= !module.wrong.Has("repeat");
+    const bool lacks = names_.lacks();
+    names_.Lack(lacks || module.wrong.Has("repeat"));
+    ExpandMembers(module, JoinPaths(around, name), copies);
+    names_.Lack(lacks);
+  }
+
+  void Repeat(const ModuleSpec& module, const std::string& around, const std::string& name,
+              int64_t copies) {
+    const auto count = CountOf(module, copies);
+    all_visited_ &= count.has_value();
+    if (!count) return;
+    SpecScope::Loop loop(names_, module.repeat->name.value);
+    const size_t before = building_.Reported();
+    const int64_t made_before = made_;
+    for (int64_t i = 0; i < *count; ++i) {
+      if (building_.Reported() != before) {
+        all_visited_ = false;
+        break;
+      }
+      loop.Set(i);
+      const auto own = module.numbered ? EvaluatePath(*module.numbered, names_, diagnostics_)
+                                       : std::optional(JoinPaths(name, fmt::format_int(i).str()));
+      all_visited_ &= own.has_value();
+      if (own) ExpandMembers(module, JoinPaths(around, *own), copies * *count);
+      // The other iterations are likely to make as many tensors.
+      if (i == 0) visitor_.Expect((*count - 1) * (made_ - made_before));
+    }
+  }
+
+  // Returns how often a module is repeated; nothing if its variable or the number of tensors is
+  // wrong. If the count itself is wrong, one iteration is enough to find other mistakes.
+  std::optional<int64_t> CountOf(const ModuleSpec& module, int64_t copies) {
     const std::string& variable = module.repeat->name.value;
     if (names_.Has(variable)) {
       diagnostics_.Error(module.repeat->name.span,
                          fmt::format("`{}` already names a variable or an outer repeat", variable),
                          "choose another name for this repeat");
-      all_visited_ = false;
-      return;
+      return {};
     }
     const ExprPtr& times = module.repeat->value;
-    // If the count is wrong, one iteration is enough to find other mistakes.
     const auto evaluated =
         !times ? std::nullopt
                : EvaluateInteger(*times, names_, 1, kMaxTensors,
@@ -100,33 +128,16 @@ class Expander {
       diagnostics_.Error(
           place, fmt::format("this makes {} × {} × {} tensors, but a spec may have at most {}",
                              copies, count, tensors, kMaxTensors));
-      all_visited_ = false;
-      return;
+      return {};
     }
     if (count * tensors > kMaxTensors - made_) {
       diagnostics_.Error(
           place, fmt::format("this makes {} × {} tensors after {} others, but a spec may have "
                              "at most {}",
                              count, tensors, made_, kMaxTensors));
-      all_visited_ = false;
-      return;
+      return {};
     }
-    SpecScope::Loop loop(names_, variable);
-    const size_t before = building_.Reported();
-    const int64_t made_before = made_;
-    for (int64_t i = 0; i < count; ++i) {
-      if (building_.Reported() != before) {
-        all_visited_ = false;
-        break;
-      }
-      loop.Set(i);
-      const auto own = module.numbered ? EvaluatePath(*module.numbered, names_, diagnostics_)
-                                       : std::optional(JoinPaths(name, fmt::format_int(i).str()));
-      all_visited_ &= own.has_value();
-      if (own) ExpandMembers(module, JoinPaths(around, *own), copies * count);
-      // The other iterations are likely to make as many tensors.
-      if (i == 0) visitor_.Expect((count - 1) * (made_ - made_before));
-    }
+    return count;
   }
 
   void ExpandMembers(const ModuleSpec& module, const std::string& path, int64_t copies) {
@@ -142,7 +153,7 @@ class Expander {
 
   void Visit(const TensorSpec& tensor, const Span& place, const std::string& path) {
     if (!IsThere(tensor)) {
-      if (tensor.when) visitor_.LeaveOut(path, tensor);
+      if (tensor.when) building_.why.LeaveOut(path, tensor);
       return;
     }
     if (path.size() > kLongestPath) {
@@ -152,9 +163,9 @@ class Expander {
       return;
     }
     if (tensor.when) conditions_.push_back(tensor.when.get());
-    ++made_;
-    visitor_.Visit(
-        {path, tensor, place, fans_, tensor.stage ? &*tensor.stage : stage_, conditions_});
+    building_.why.Begin(static_cast<size_t>(made_++), path, place, conditions_);
+    visitor_.Visit({path, tensor, place, fans_, tensor.stage ? &*tensor.stage : stage_});
+    building_.why.End();
     if (tensor.when) conditions_.pop_back();
   }
 
@@ -162,9 +173,9 @@ class Expander {
   Diagnostics& diagnostics_;
   SpecScope& names_;
   LeafVisitor& visitor_;
-  std::optional<Located<std::string>> fans_;  // of the current module
-  const StageSpec* stage_ = nullptr;          // of the current module
-  std::vector<const Expr*> conditions_;       // each `when` around the current tensor
+  const Located<std::string>* fans_;     // of the current module
+  const StageSpec* stage_ = nullptr;     // of the current module
+  std::vector<const Expr*> conditions_;  // each `when` around the current tensor
   int64_t made_;
   bool all_visited_ = true;
 };

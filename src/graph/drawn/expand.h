@@ -2,8 +2,6 @@
 // few lines of a spec can make millions.
 #pragma once
 
-#include <optional>
-#include <span>
 #include <string>
 
 #include "graph/building.h"
@@ -15,10 +13,9 @@ struct Leaf {
   const std::string& path;
   const TensorSpec& spec;
   const Span& place;  // of the tensor's name
-  // `fans` of the modules around; an empty word if it is wrong.
-  const std::optional<Located<std::string>>& fans;
+  // `fans` of the modules around; null: none; an empty word: it is wrong.
+  const Located<std::string>* fans;
   const StageSpec* stage;  // the tensor's own, or that of the modules around; null: none
-  std::span<const Expr* const> conditions;  // each `when` that is true here, outermost first
 };
 
 class LeafVisitor {
@@ -28,12 +25,10 @@ class LeafVisitor {
   virtual void Visit(const Leaf& leaf) = 0;
   // Announces how many tensors are likely to be visited next.
   virtual void Expect(int64_t) {}
-  // Called for a tensor or a module that a `when` of 0 leaves out.
-  virtual void LeaveOut(const std::string& /*path*/, const TensorSpec&) {}
-  virtual void LeaveOut(const std::string& /*path*/, const ModuleSpec&) {}
 };
 
-// `before` is the number of tensors that exist already. A repeat ends at the first iteration that
+// Takes notes while it visits the tensor that is explained. `before` is the number of tensors that
+// exist already. A repeat ends at the first iteration that
 // reports anything, so that one mistake gives one message. Returns false if mistakes hide some of
 // the tensors.
 bool Expand(const ModuleSpec& root, int64_t before, Building& building, LeafVisitor& visitor);

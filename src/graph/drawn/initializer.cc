@@ -50,52 +50,30 @@ void CheckInitNames(const ModelSpec& spec, Diagnostics& diagnostics) {
 }
 
 InitBinder::InitBinder(Building& building)
-    : spec_(building.spec), diagnostics_(building.diagnostics), names_(building.names) {
-  for (const auto& init : spec_.inits) {
+    : building_(building),
+      diagnostics_(building.diagnostics),
+      names_(building.names),
+      why_(building.why) {
+  for (const auto& init : building_.spec.inits) {
     if (!init.name.value.empty()) inits_.try_emplace(init.name.value, &init.value);
   }
 }
 
-void InitBinder::Bind(const Leaf& leaf, const Shape* shape, InitNotes* notes, Tensor* tensor) {
+void InitBinder::Bind(const Leaf& leaf, const Shape* shape, Tensor* tensor) {
   const TensorSpec& spec = leaf.spec;
+  fans_.reset();
   if (!spec.init && spec.wrong.Has("init")) return;
   if (!spec.init) {
     diagnostics_.Error(leaf.place, fmt::format("tensor `{}` has no `init`", tensor->path));
     return;
   }
-  // Follow the spec's own names to one of the tool's initializers.
-  const InitSpec* init = &*spec.init;
-  for (size_t steps = 0;; ++steps) {
-    if (notes != nullptr) {
-      notes->initializers.push_back({init->name.value, {}, {}, init->name.span});
-    }
-    const auto it = inits_.find(init->name.value);
-    if (it == inits_.end()) break;
-    if (steps > inits_.size()) {
-      Report(init, [&] {
-        diagnostics_.Error(init->name.span,
-                           fmt::format("`{}` is defined by itself", init->name.value));
-      });
-      return;
-    }
-    if (!init->arguments.empty()) {
-      Report(init, [&] {
-        diagnostics_.Error(init->arguments[0].name.span,
-                           fmt::format("`{}` is an initializer of this spec and takes no arguments",
-                                       init->name.value));
-      });
-      return;
-    }
-    init = it->second;
-  }
-  if (bad_inits_.count(init) != 0) return;
-  const auto source = shape != nullptr ? BindFans(leaf, *shape, notes, diagnostics_) : std::nullopt;
-  const Fans fans = source ? Fans(*shape, *source, init->name.value, spec.init->name.span,
-                                  notes != nullptr ? &notes->working : nullptr)
-                           : Fans();
+  const InitSpec* const init = Follow(*spec.init);
+  if (init == nullptr || bad_inits_.count(init) != 0) return;
+  if (shape != nullptr) fans_ = BindFans(leaf, *shape, building_);
+  Fans fans = fans_ ? Fans(*shape, *fans_, init->name.value, spec.init->name.span) : Fans();
+  why_.Note([&](Explanation& notes) { fans.ExplainIn(notes.working); });
   const size_t before = diagnostics_.all().size();
-  if (const auto distribution =
-          Lower(*init, spec, tensor->dtype, shape, source ? &fans : nullptr, notes)) {
+  if (const auto distribution = Lower(*init, spec, tensor->dtype, shape, fans_ ? &fans : nullptr)) {
     tensor->distribution = *distribution;
   }
   if (const auto [what, hint] = MisfitOf(tensor->distribution, tensor->dtype); !what.empty()) {
@@ -104,50 +82,95 @@ void InitBinder::Bind(const Leaf& leaf, const Shape* shape, InitNotes* notes, Te
   if (diagnostics_.all().size() != before && !fans.reported()) bad_inits_.insert(init);
 }
 
+// Follows the spec's own names to one of the tool's initializers; null: they are wrong.
+const InitSpec* InitBinder::Follow(const InitSpec& own) {
+  const InitSpec* init = &own;
+  for (size_t steps = 0;; ++steps) {
+    why_.Note([&](Explanation& notes) {
+      notes.initializers.push_back({init->name.value, {}, {}, init->name.span});
+    });
+    const auto it = inits_.find(init->name.value);
+    if (it == inits_.end()) return init;
+    if (steps > inits_.size()) {
+      Report(*init, init->name.span, "`{}` is defined by itself");
+      return nullptr;
+    }
+    if (!init->arguments.empty()) {
+      Report(*init, init->arguments[0].name.span,
+             "`{}` is an initializer of this spec and takes no arguments");
+      return nullptr;
+    }
+    init = it->second;
+  }
+}
+
 // Reports a mistake in a named initializer once, even if many tensors use it.
-template <typename F>
-void InitBinder::Report(const InitSpec* init, F report) {
-  if (bad_inits_.insert(init).second) report();
+void InitBinder::Report(const InitSpec& init, const Span& place, const char* mistake) {
+  if (!bad_inits_.insert(&init).second) return;
+  diagnostics_.Error(place, fmt::format(fmt::runtime(mistake), init.name.value));
 }
 
 // `shape` and `fans` are null if they are not known: then only names and arguments are checked.
 std::optional<Distribution> InitBinder::Lower(const InitSpec& init, const TensorSpec& tensor,
-                                              DType dtype, const Shape* shape, const Fans* fans,
-                                              InitNotes* notes) {
+                                              DType dtype, const Shape* shape, const Fans* fans) {
   if (init.name.value.empty()) return {};
-  if (init.name.value == "file") return LowerFile(init, dtype, shape, notes);
-  if (init.name.value == "norms") return LowerNorm(init, notes);
-  if (init.name.value == "expr") return LowerExpression(init, tensor, shape, notes);
-  const Initializer* initializer = FindInitializer(init.name.value);
-  if (initializer == nullptr && MayLack(spec_.inits, spec_.wrong.Has("init"))) return {};
-  if (initializer == nullptr) {
-    std::vector<std::string> known = InitializerNames();
-    for (const auto& named : spec_.inits) known.push_back(named.name.value);
-    const std::string hint = DidYouMean(init.name.value, known);
-    diagnostics_.Error(init.name.span, fmt::format("unknown initializer `{}`", init.name.value),
-                       hint.empty() ? "shardinit-spec(5) lists the initializers" : hint);
-    return {};
-  }
-  std::vector<Argument> arguments;
-  bool complete = true;
-  bool misspelt = false;
+  if (init.name.value == "file") return LowerFile(init, dtype, shape);
+  if (init.name.value == "norms") return LowerNorm(init);
+  if (init.name.value == "expr") return LowerExpression(init, tensor, shape);
+  const Initializer* row = FindInitializer(init.name.value);
+  if (row != nullptr) return LowerRow(*row, init, tensor, shape, fans);
+  if (!MayLack(building_.spec.inits, building_.spec.wrong.Has("init"))) ReportUnknownInit(init);
+  return {};
+}
+
+void InitBinder::ReportUnknownInit(const InitSpec& init) {
+  std::vector<std::string> known = InitializerNames();
+  for (const auto& named : building_.spec.inits) known.push_back(named.name.value);
+  const std::string hint = DidYouMean(init.name.value, known);
+  diagnostics_.Error(init.name.span, fmt::format("unknown initializer `{}`", init.name.value),
+                     hint.empty() ? "shardinit-spec(5) lists the initializers" : hint);
+}
+
+std::optional<Distribution> InitBinder::LowerRow(const Initializer& row, const InitSpec& init,
+                                                 const TensorSpec& tensor, const Shape* shape,
+                                                 const Fans* fans) {
+  const auto arguments = BindArguments(row, init, tensor, shape);
+  if (!arguments || shape == nullptr || fans == nullptr) return {};
+  why_.Note([&](Explanation& notes) { notes.arguments = SettingsOf(row, init, *arguments); });
+  return row.formula != nullptr ? LowerFormula(row, *arguments, *shape, init.name.span)
+                                : row.lower(*arguments, *fans, diagnostics_);
+}
+
+// Reports arguments that the initializer does not have.
+bool InitBinder::CheckParameters(const Initializer& row, const InitSpec& init) {
+  bool all_known = true;
   for (const auto& argument : init.arguments) {
-    misspelt |= argument.name.value.empty();
+    all_known &= !argument.name.value.empty();
     if (argument.name.value.empty()) continue;
     std::vector<std::string> known;
-    for (const Parameter& parameter : initializer->parameters) known.emplace_back(parameter.name);
+    for (const Parameter& parameter : row.parameters) known.emplace_back(parameter.name);
     if (std::find(known.begin(), known.end(), argument.name.value) != known.end()) continue;
     diagnostics_.Error(
         argument.name.span,
         fmt::format("`{}` has no parameter `{}`", init.name.value, argument.name.value),
         known.empty() ? "it takes none" : DidYouMean(argument.name.value, known));
-    misspelt = true;
+    all_known = false;
     if (argument.value && !IsName(*argument.value)) {  // a name may be a word
       EvaluateNumber(*argument.value, names_, diagnostics_);
     }
   }
-  complete &= !misspelt;
-  for (const Parameter& parameter : initializer->parameters) {
+  return all_known;
+}
+
+// Returns nothing if an argument is wrong; it checks the others all the same.
+std::optional<std::vector<Argument>> InitBinder::BindArguments(const Initializer& row,
+                                                               const InitSpec& init,
+                                                               const TensorSpec& tensor,
+                                                               const Shape* shape) {
+  const bool all_known = CheckParameters(row, init);
+  bool complete = all_known;
+  std::vector<Argument> arguments;
+  for (const Parameter& parameter : row.parameters) {
     const auto it = std::find_if(init.arguments.begin(), init.arguments.end(),
                                  [&](const auto& a) { return a.name.value == parameter.name; });
     if (it != init.arguments.end()) {
@@ -159,19 +182,15 @@ std::optional<Distribution> InitBinder::Lower(const InitSpec& init, const Tensor
       arguments.push_back({*number, init.name.span});
     } else if (const auto* word = std::get_if<std::string_view>(&parameter.default_value)) {
       arguments.push_back({0, init.name.span, *word});
-    } else if (!misspelt) {  // else the misspelt one was probably meant
+    } else if (all_known) {  // else the misspelt one was probably meant
       diagnostics_.Error(init.name.span,
                          fmt::format("`{}` needs `{}`", init.name.value, parameter.name),
                          fmt::format("write `{{{}: {{{}: …}}}}`", init.name.value, parameter.name));
       complete = false;
     }
   }
-  if (!complete || shape == nullptr || fans == nullptr) return {};
-  if (notes != nullptr) notes->arguments = SettingsOf(*initializer, init, arguments);
-  if (initializer->formula != nullptr) {
-    return LowerFormula(*initializer, arguments, *shape, init.name.span);
-  }
-  return initializer->lower(arguments, *fans, diagnostics_);
+  if (!complete) return {};
+  return arguments;
 }
 
 // Binds a number, or one of the words that the parameter knows. Words come first; a variable with
@@ -224,7 +243,7 @@ std::optional<Argument> InitBinder::BindArgument(const Parameter& parameter, con
 
 std::optional<Distribution> InitBinder::LowerExpression(const InitSpec& init,
                                                         const TensorSpec& tensor,
-                                                        const Shape* shape, InitNotes* notes) {
+                                                        const Shape* shape) {
   if (init.expr == nullptr) {
     diagnostics_.Error(init.name.span, "`expr` needs an expression",
                        "write `{expr: \"where(row >= col, normal() * 0.02, 0)\"}`");
@@ -236,15 +255,15 @@ std::optional<Distribution> InitBinder::LowerExpression(const InitSpec& init,
   if (tensor.axes) {
     for (const auto& name : tensor.axes->value) axes.push_back(name.value);
   }
-  if (notes != nullptr) {
-    notes->arguments.push_back({"expr", TextOf(*init.expr), {}, SpanOf(*init.expr)});
-  }
+  why_.Note([&](Explanation& notes) {
+    notes.arguments.push_back({"expr", TextOf(*init.expr), {}, SpanOf(*init.expr)});
+  });
   return Intern(Compile(*init.expr, *shape, axes, names_, diagnostics_));
 }
 
 // Checks only the size of the file; its bytes are checked when they are needed.
 std::optional<Distribution> InitBinder::LowerFile(const InitSpec& init, DType dtype,
-                                                  const Shape* shape, InitNotes* notes) {
+                                                  const Shape* shape) {
   if (!init.file) {
     diagnostics_.Error(init.name.span, "`file` needs the path of a file",
                        "write `{file: {path: positions.bin, sha256: …}}`");
@@ -268,39 +287,43 @@ std::optional<Distribution> InitBinder::LowerFile(const InitSpec& init, DType dt
         fmt::format("{}:{}:{}", path.span.source->name, sha256.span.line, sha256.span.column),
         of_bools);
   }
-  const int64_t bytes = ElementCount(*shape) * InfoOf(dtype).bytes;
-  if (file->size() < 0) {
-    std::error_code ignored;
-    if (std::filesystem::exists(std::filesystem::status(name, ignored))) {
-      diagnostics_.Error(path.span, fmt::format("`{}` is no file with bytes to read", name));
-      return {};
-    }
-    diagnostics_.Error(path.span, fmt::format("there is no file `{}`", name),
-                       "paths are relative to the file that has them");
-    return {};
-  }
-  if (file->size() != bytes) {
-    diagnostics_.Error(
-        path.span,
-        fmt::format("`{}` has {} bytes, but the elements of [{}] in {} have {}", name, file->size(),
-                    fmt::join(*shape, ", "), InfoOf(dtype).name, bytes),
-        "such a file has a tensor's elements alone, in its `dtype`");
-    return {};
-  }
-  if (notes != nullptr) {
-    notes->arguments.push_back({"path", path.value, {}, path.span});
-    notes->arguments.push_back({"sha256", sha256.value, {}, sha256.span});
-  }
+  if (!CheckFile(name, path.span, file->size(), *shape, dtype)) return {};
+  why_.Note([&](Explanation& notes) {
+    notes.arguments.push_back({"path", path.value, {}, path.span});
+    notes.arguments.push_back({"sha256", sha256.value, {}, sha256.span});
+  });
   return FromFile{sha256.value, file};
 }
 
-std::optional<Distribution> InitBinder::LowerNorm(const InitSpec& init, InitNotes* notes) {
+// Checks the size of a file, which is below 0 if it cannot be read.
+bool InitBinder::CheckFile(const std::string& name, const Span& place, int64_t size,
+                           const Shape& shape, DType dtype) {
+  const int64_t bytes = ElementCount(shape) * InfoOf(dtype).bytes;
+  if (size == bytes) return true;
+  std::error_code ignored;
+  if (size >= 0) {
+    diagnostics_.Error(place,
+                       fmt::format("`{}` has {} bytes, but the elements of [{}] in {} have {}",
+                                   name, size, fmt::join(shape, ", "), InfoOf(dtype).name, bytes),
+                       "such a file has a tensor's elements alone, in its `dtype`");
+  } else if (std::filesystem::exists(std::filesystem::status(name, ignored))) {
+    diagnostics_.Error(place, fmt::format("`{}` is no file with bytes to read", name));
+  } else {
+    diagnostics_.Error(place, fmt::format("there is no file `{}`", name),
+                       "paths are relative to the file that has them");
+  }
+  return false;
+}
+
+std::optional<Distribution> InitBinder::LowerNorm(const InitSpec& init) {
   if (!init.of) {
     diagnostics_.Error(init.name.span, "`norms` needs the path of a tensor",
                        "write `{norms: {of: path.of.a.tensor}}`");
     return {};
   }
-  if (notes != nullptr) notes->arguments.push_back({"of", init.of->value, {}, init.of->span});
+  why_.Note([&](Explanation& notes) {
+    notes.arguments.push_back({"of", init.of->value, {}, init.of->span});
+  });
   return Norm{names_.WithNumbers(init.of->value)};
 }
 

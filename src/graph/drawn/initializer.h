@@ -10,9 +10,9 @@
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "graph/drawn/expand.h"
-#include "graph/explanation.h"
 #include "init/initializer.h"
 
 namespace shardinit {
@@ -25,28 +25,40 @@ class InitBinder {
   explicit InitBinder(Building& building);
 
   // Gives the tensor its distribution. `shape` is null if it is wrong: then only names and
-  // arguments are checked. `notes` may be null. Mistakes in a named initializer are reported once.
-  void Bind(const Leaf& leaf, const Shape* shape, InitNotes* notes, Tensor* tensor);
+  // arguments are checked. Mistakes in a named initializer are reported once.
+  void Bind(const Leaf& leaf, const Shape* shape, Tensor* tensor);
+  // What the spec says of the last tensor's fans; nothing if that is wrong.
+  const std::optional<FanSource>& fans() const { return fans_; }
 
  private:
-  template <typename F>
-  void Report(const InitSpec* init, F report);
+  void Report(const InitSpec& init, const Span& place, const char* mistake);
+  const InitSpec* Follow(const InitSpec& own);
   std::optional<Distribution> Lower(const InitSpec& init, const TensorSpec& tensor, DType dtype,
-                                    const Shape* shape, const Fans* fans, InitNotes* notes);
+                                    const Shape* shape, const Fans* fans);
+  std::optional<Distribution> LowerRow(const Initializer& row, const InitSpec& init,
+                                       const TensorSpec& tensor, const Shape* shape,
+                                       const Fans* fans);
+  void ReportUnknownInit(const InitSpec& init);
+  bool CheckParameters(const Initializer& row, const InitSpec& init);
+  std::optional<std::vector<Argument>> BindArguments(const Initializer& row, const InitSpec& init,
+                                                     const TensorSpec& tensor, const Shape* shape);
   std::optional<Argument> BindArgument(const Parameter& parameter, const Expr& expr,
                                        const TensorSpec& tensor, const Shape* shape);
   std::optional<Distribution> LowerExpression(const InitSpec& init, const TensorSpec& tensor,
-                                              const Shape* shape, InitNotes* notes);
-  std::optional<Distribution> LowerFile(const InitSpec& init, DType dtype, const Shape* shape,
-                                        InitNotes* notes);
-  std::optional<Distribution> LowerNorm(const InitSpec& init, InitNotes* notes);
+                                              const Shape* shape);
+  std::optional<Distribution> LowerFile(const InitSpec& init, DType dtype, const Shape* shape);
+  bool CheckFile(const std::string& name, const Span& place, int64_t size, const Shape& shape,
+                 DType dtype);
+  std::optional<Distribution> LowerNorm(const InitSpec& init);
   std::optional<Distribution> LowerFormula(const Initializer& initializer, Arguments arguments,
                                            const Shape& shape, Span span);
   std::optional<Distribution> Intern(std::shared_ptr<const Program> program);
 
-  const ModelSpec& spec_;
+  const Building& building_;
   Diagnostics& diagnostics_;
   SpecScope& names_;
+  const Recorder& why_;
+  std::optional<FanSource> fans_;
   std::unordered_map<std::string, const InitSpec*> inits_;
   std::unordered_set<const InitSpec*> bad_inits_;
   std::unordered_map<std::string, std::shared_ptr<const Program>> programs_;  // by text

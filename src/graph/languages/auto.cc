@@ -18,14 +18,11 @@ class AutoLanguage : public ShardingLanguage {
   AutoLanguage(LanguageContext& context, Span place) : context_(context), place_(place) {}
 
   void Look(const WrittenTensors& drawn, const std::vector<const PartitionSpec*>& fixed) override {
-    const ModelSpec& spec = context_.building.spec;
     if (context_.building.diagnostics.HasErrors() || drawn.tensors.empty()) return;
     // Only drawn tensors count: those of a layout are views, or are kept.
     if (drawn.specs.front() == nullptr || drawn.specs.front()->from) return;
-    Diagnostics heard_before;
-    Building building(spec, heard_before);
-    const Training training = BindTraining(building, context_.mesh);
-    const TrainingStep step = StepOf(drawn, training, context_.mesh, false, spec);
+    const Training& training = *context_.building.training;
+    const TrainingStep step = StepOf(drawn, training, context_.mesh, false);
     if (const auto missing = MissingForChoice(step.model)) {
       return context_.Error(place_, "`auto` cannot choose: " + missing->what, missing->hint);
     }
@@ -51,7 +48,7 @@ class AutoLanguage : public ShardingLanguage {
     }
   }
 
-  bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes*) override {
+  bool Cut(const TensorToCut& tensor, Cutting* cutting) override {
     if (tensor.is_view) return true;  // a view is cut as its sources are
     const auto chosen = chosen_.find(tensor.path);
     if (chosen == chosen_.end()) return true;

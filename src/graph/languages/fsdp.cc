@@ -9,6 +9,7 @@
 
 #include "graph/languages/languages.h"
 #include "graph/languages/tensor_patterns.h"
+#include "report/text.h"
 
 namespace shardinit {
 namespace {
@@ -37,20 +38,22 @@ std::string AxesText(const std::vector<int>& axes, const Mesh& mesh) {
   return fmt::format("{}", fmt::join(names, " × "));
 }
 
-void NoteDimension(std::string_view name, Span place, size_t d, std::string outcome,
-                   ShardingNotes* notes) {
-  if (notes == nullptr) return;
-  notes->rules.push_back(
-      {d, {std::string(name), std::string(name), {}, place}, std::move(outcome)});
+// Notes that a language was tried on a dimension; `outcome` says why it was not used.
+void NoteDimension(const LanguageContext& context, const char* name, const Span& place, size_t d,
+                   std::string_view outcome) {
+  context.building.why.Note([&](Explanation& notes) {
+    notes.rules.push_back({d, {name, name, {}, place}, std::string(outcome)});
+  });
 }
 
 // Cuts tensors that are not cut yet along their largest dimension, the first one of equals, as
 // torch_xla/experimental/spmd_fully_sharded_data_parallel.py does.
 class FsdpLanguage : public ShardingLanguage {
  public:
-  FsdpLanguage(std::vector<int> axes, Span place) : axes_(std::move(axes)), place_(place) {}
+  FsdpLanguage(LanguageContext& context, std::vector<int> axes, Span place)
+      : context_(context), axes_(std::move(axes)), place_(place) {}
 
-  bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) override {
+  bool Cut(const TensorToCut& tensor, Cutting* cutting) override {
     if (tensor.path.empty() || IsCutByOthers(tensor, *cutting, axes_)) return true;
     cutting->says_cuts = true;
     if (tensor.shape.empty()) return true;
@@ -58,74 +61,69 @@ class FsdpLanguage : public ShardingLanguage {
     const auto dimension = static_cast<size_t>(largest - tensor.shape.begin());
     cutting->partition.cuts[dimension].axes = axes_;
     for (size_t d = 0; d < tensor.shape.size(); ++d) {
-      NoteDimension("fsdp", place_, d,
-                    d == dimension ? ""
-                                   : fmt::format("dimension {} ({}) is {}", dimension, *largest,
-                                                 tensor.shape[d] == *largest ? "as large, and first"
-                                                                             : "larger"),
-                    notes);
+      if (!context_.building.why.is_taking()) break;
+      const char* than = tensor.shape[d] == *largest ? "as large, and first" : "larger";
+      NoteDimension(
+          context_, "fsdp", place_, d,
+          d == dimension ? "" : fmt::format("dimension {} ({}) is {}", dimension, *largest, than));
     }
     return true;
   }
   bool AllowsUneven() const override { return true; }
 
  private:
+  const LanguageContext& context_;
   const std::vector<int> axes_;
   const Span place_;
 };
 
 // Cuts the first dimension that the axis divides, as torchax/mesh_util.py does.
-class FirstDivisibleLanguage : public ShardingLanguage {
+class FirstDivisibleLanguage : public OnceLanguage {
  public:
   FirstDivisibleLanguage(LanguageContext& context, std::vector<int> axes, bool replicates,
                          Span place)
-      : context_(context), axes_(std::move(axes)), replicates_(replicates), place_(place) {}
+      : OnceLanguage(context), axes_(std::move(axes)), replicates_(replicates), place_(place) {}
 
-  bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) override {
+  bool Cut(const TensorToCut& tensor, Cutting* cutting) override {
     if (tensor.path.empty() || axes_.empty()) return true;  // no axis: a mistake
     if (IsCutByOthers(tensor, *cutting, axes_)) return true;
     cutting->says_cuts = true;
     const int64_t parts = PartsOf(axes_, context_.mesh);
     for (size_t d = 0; d < tensor.shape.size(); ++d) {
       const bool divides = tensor.shape[d] % parts == 0;
-      NoteDimension("first_divisible", place_, d,
-                    divides ? "" : fmt::format("{} does not divide it", parts), notes);
+      NoteDimension(context_, "first_divisible", place_, d,
+                    divides ? "" : fmt::format("{} does not divide it", parts));
       if (!divides) continue;
       cutting->partition.cuts[d].axes = axes_;
       return true;
     }
     if (replicates_) return true;
-    if (is_reported_) return false;
-    is_reported_ = true;
-    context_.Error(
+    return ReportOnce(
         place_,
         fmt::format("`{}` ({}) divides no dimension of `{}` [{}]", AxesText(axes_, context_.mesh),
                     parts, tensor.path, fmt::join(tensor.shape, ", ")),
         "`{first_divisible: {replicate_unshardable: true}}` keeps such tensors whole");
-    return false;
   }
 
  private:
-  LanguageContext& context_;
   const std::vector<int> axes_;
   const bool replicates_;
   const Span place_;
-  bool is_reported_ = false;
 };
 
 // Works as torch.distributed.fsdp.fully_shard after parallelize_module: cuts each part of a
 // dimension, the first or another one, by those axes that do not cut the tensor yet.
-class FullyShardLanguage : public ShardingLanguage {
+class FullyShardLanguage : public OnceLanguage {
  public:
   FullyShardLanguage(LanguageContext& context, std::vector<int> axes, TensorPatterns patterns,
                      std::vector<int64_t> dimensions, Span place)
-      : context_(context),
+      : OnceLanguage(context),
         axes_(std::move(axes)),
         patterns_(std::move(patterns)),
         dimensions_(std::move(dimensions)),
         place_(place) {}
 
-  bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) override {
+  bool Cut(const TensorToCut& tensor, Cutting* cutting) override {
     if (tensor.path.empty()) return true;
     // A view of a tensor that is cut stays cut like it.
     if (tensor.is_view && !cutting->says_cuts) return true;
@@ -136,29 +134,11 @@ class FullyShardLanguage : public ShardingLanguage {
         return std::find(cut.axes.begin(), cut.axes.end(), axis) != cut.axes.end();
       });
     }
-    int64_t dimension = 0;
-    const std::vector<size_t>& matches = patterns_.Match(tensor.path);
-    if (!matches.empty()) dimension = dimensions_[matches.front()];
-    const auto is_unknown = [&](size_t match) { return dimensions_[match] == kUnknown; };
-    if (std::any_of(matches.begin(), matches.end(), is_unknown)) return false;
-    for (const size_t other : matches) {
-      if (dimensions_[other] == dimension) continue;
-      Report(patterns_.all()[other].span,
-             fmt::format("`{}` matches two patterns, for the dimensions {} and {}", tensor.path,
-                         dimension, dimensions_[other]));
-      return false;
-    }
+    const auto dimension = DimensionOf(tensor, !axes.empty());
+    if (!dimension) return false;
     if (tensor.shape.empty() || axes.empty()) return true;
-    if (dimension >= std::ssize(tensor.shape)) {
-      Report(patterns_.all()[matches.front()].span,
-             fmt::format("`{}` has {} dimension{}, and so no dimension {}", tensor.path,
-                         tensor.shape.size(), tensor.shape.size() == 1 ? "" : "s", dimension));
-      return false;
-    }
-    DimensionCut& cut = cutting->partition.cuts[static_cast<size_t>(dimension)];
-    if (dimension > 0 && !CheckEven(tensor, cut, axes, static_cast<size_t>(dimension))) {
-      return false;
-    }
+    DimensionCut& cut = cutting->partition.cuts[*dimension];
+    if (*dimension > 0 && !CheckEven(tensor, cut, axes, *dimension)) return false;
     // fully_shard treats its own axes as one axis, which cuts what the other axes left.
     const bool is_first = std::all_of(cut.axes.begin(), cut.axes.end(), [&](int axis) {
       return std::find(axes_.begin(), axes_.end(), axis) != axes_.end();
@@ -172,7 +152,7 @@ class FullyShardLanguage : public ShardingLanguage {
       cut.nested[cut.axes.size()] = 1;
     }
     cut.axes.insert(cut.axes.end(), axes.begin(), axes.end());
-    NoteDimension("fully_shard", place_, static_cast<size_t>(dimension), "", notes);
+    NoteDimension(context_, "fully_shard", place_, *dimension, "");
     return true;
   }
   void CheckUse() override {
@@ -183,6 +163,30 @@ class FullyShardLanguage : public ShardingLanguage {
   static constexpr int64_t kUnknown = -1;  // a dimension that is a mistake
 
  private:
+  // Returns the dimension that the patterns give the tensor, or the first; nothing after a mistake.
+  // The tensor must have it only if it is to be cut.
+  std::optional<size_t> DimensionOf(const TensorToCut& tensor, bool is_cut) {
+    const std::vector<size_t>& matches = patterns_.Match(tensor.path);
+    if (matches.empty()) return 0;
+    const auto is_unknown = [&](size_t match) { return dimensions_[match] == kUnknown; };
+    if (std::any_of(matches.begin(), matches.end(), is_unknown)) return {};
+    const int64_t dimension = dimensions_[matches.front()];
+    for (const size_t other : matches) {
+      if (dimensions_[other] == dimension) continue;
+      ReportOnce(patterns_.all()[other].span,
+                 fmt::format("`{}` matches two patterns, for the dimensions {} and {}", tensor.path,
+                             dimension, dimensions_[other]));
+      return {};
+    }
+    if (is_cut && !tensor.shape.empty() && dimension >= std::ssize(tensor.shape)) {
+      ReportOnce(patterns_.all()[matches.front()].span,
+                 fmt::format("`{}` has {}, and so no dimension {}", tensor.path,
+                             Count(std::ssize(tensor.shape), "dimension"), dimension));
+      return {};
+    }
+    return static_cast<size_t>(dimension);
+  }
+
   // PyTorch's fully_shard cuts other dimensions than the first only into equal parts.
   bool CheckEven(const TensorToCut& tensor, const DimensionCut& before,
                  const std::vector<int>& axes, size_t dimension) {
@@ -195,29 +199,20 @@ class FullyShardLanguage : public ShardingLanguage {
     for (const int64_t rank : RanksAlong(before.axes, mesh)) {
       const int64_t left = sharding.ElementsOn(rank);
       if (left % parts == 0) continue;
-      Report(
+      return ReportOnce(
           place_,
           fmt::format("`{}` ({}) does not divide the {} that rank {} has of dimension {} of `{}`, "
                       "and fully_shard of PyTorch refuses that for all but the first dimension",
                       AxesText(axes, mesh), parts, left, rank, dimension, tensor.path),
           "use a multiple, or another of its dimensions under `dimensions`");
-      return false;
     }
     return true;
   }
 
-  void Report(Span span, std::string message, std::string hint = {}) {
-    if (is_reported_) return;
-    is_reported_ = true;
-    context_.Error(span, std::move(message), std::move(hint));
-  }
-
-  LanguageContext& context_;
   const std::vector<int> axes_;
   TensorPatterns patterns_;
   const std::vector<int64_t> dimensions_;  // of each pattern
   const Span place_;
-  bool is_reported_ = false;
 };
 
 const Node* Value(const LanguageText& text, std::string_view key) {
@@ -232,7 +227,7 @@ bool CheckText(LanguageContext& context, const LanguageText& text, std::string_v
 std::unique_ptr<ShardingLanguage> ReadFsdp(LanguageContext& context, const LanguageText& text) {
   if (!CheckText(context, text, "fsdp", {"axis"})) return nullptr;
   auto axes = context.Axes(Value(text, "axis"), "fsdp", text.key);
-  return std::make_unique<FsdpLanguage>(std::move(axes), text.key);
+  return std::make_unique<FsdpLanguage>(context, std::move(axes), text.key);
 }
 
 std::unique_ptr<ShardingLanguage> ReadFirstDivisible(LanguageContext& context,

@@ -27,7 +27,7 @@ class HaliaxLanguage : public ShardingLanguage {
     for (HaliaxEntry& entry : entries_) by_name_[entry.name.value] = &entry;
   }
 
-  bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) override {
+  bool Cut(const TensorToCut& tensor, Cutting* cutting) override {
     if (tensor.axes == nullptr) return true;
     const AxisNames& axes = *tensor.axes;
     std::vector<DimensionCut> cuts(axes.size());
@@ -44,15 +44,15 @@ class HaliaxLanguage : public ShardingLanguage {
         return false;
       }
       cuts[d].axes = entry->axes;
-      if (notes != nullptr) {
-        notes->rules.push_back(
+      context_.building.why.Note([&](Explanation& notes) {
+        notes.rules.push_back(
             {d,
              {axes[d].value,
               fmt::format("{{{}: {}}}", entry->name.value, InText(entry->written)),
               {},
               entry->name.span},
              ""});
-      }
+      });
     }
     if (is_wrong_ || axes.size() != tensor.shape.size()) return false;
     cutting->partition.cuts = std::move(cuts);

@@ -119,15 +119,8 @@ LanguageStack ReadLanguages(Building& building, const Mesh& mesh) {
   return stack;
 }
 
-// Evaluates the variables once more; their mistakes were reported before.
 LanguageContext::LanguageContext(Building& of, const Mesh& over)
-    : building(of),
-      mesh(over),
-      names([&] {
-        Diagnostics heard_before;
-        return SpecScope(of.spec.vars, of.names.lacks(), heard_before);
-      }()),
-      reader(false, of.diagnostics) {
+    : building(of), mesh(over), names(of.names), reader(false, of.diagnostics) {
   DefineMeshSizes(mesh, &names);
 }
 

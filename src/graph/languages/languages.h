@@ -42,6 +42,21 @@ struct LanguageContext {
   bool lacks_tensors = false;
 };
 
+// A language that reports one mistake of a tensor, and no further ones.
+class OnceLanguage : public ShardingLanguage {
+ protected:
+  explicit OnceLanguage(LanguageContext& context) : context_(context) {}
+  // Returns false, as Cut() does then.
+  bool ReportOnce(Span span, std::string message, std::string hint = {}) {
+    if (!is_reported_) context_.Error(span, std::move(message), std::move(hint));
+    is_reported_ = true;
+    return false;
+  }
+
+  LanguageContext& context_;
+  bool is_reported_ = false;
+};
+
 // One entry `{NAME: VALUE}`, or the word NAME alone.
 struct LanguageText {
   Span key;           // place of the name

@@ -164,7 +164,7 @@ class MapLanguage : public ShardingLanguage {
   MapLanguage(LanguageContext& context, std::vector<MapEntry> entries)
       : context_(context), entries_(std::move(entries)), patterns_(PatternsOf(entries_)) {}
 
-  bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) override {
+  bool Cut(const TensorToCut& tensor, Cutting* cutting) override {
     if (tensor.path.empty()) return true;
     const std::vector<size_t>& matches = patterns_.Match(tensor.path);
     std::optional<std::vector<DimensionCut>> cuts;
@@ -177,7 +177,7 @@ class MapLanguage : public ShardingLanguage {
         ReportConflict(matches.front(), index, tensor);
         return false;
       }
-      if (notes != nullptr) Note(entries_[index], tensor, index != matches.front(), notes);
+      Note(entries_[index], tensor, index != matches.front());
     }
     if (!cuts) return true;
     cutting->partition.cuts = std::move(*cuts);
@@ -203,12 +203,11 @@ class MapLanguage : public ShardingLanguage {
     }
     if (entry.cuts.size() > tensor.shape.size()) {
       entry.is_wrong = true;
-      context_.Error(
-          entry.span,
-          fmt::format("{} has {} entr{}, but `{}` has {} dimension{}", entry.text,
-                      entry.cuts.size(), entry.cuts.size() == 1 ? "y" : "ies", tensor.path,
-                      tensor.shape.size(), tensor.shape.size() == 1 ? "" : "s"),
-          "give at most one entry for each dimension");
+      context_.Error(entry.span,
+                     fmt::format("{} has {}, but `{}` has {}", entry.text,
+                                 Count(std::ssize(entry.cuts), "entry", "entries"), tensor.path,
+                                 Count(std::ssize(tensor.shape), "dimension")),
+                     "give at most one entry for each dimension");
       return {};
     }
     std::vector<DimensionCut> cuts = entry.cuts;
@@ -276,15 +275,16 @@ class MapLanguage : public ShardingLanguage {
     context_.building.diagnostics.Note(a.pattern.span, "the other pattern");
   }
 
-  void Note(const MapEntry& entry, const TensorToCut& tensor, bool is_same, ShardingNotes* notes) {
-    for (size_t d = 0; d < tensor.shape.size(); ++d) {
-      notes->rules.push_back({d,
-                              {entry.pattern.value,
-                               fmt::format("{}: {}", entry.pattern.value, entry.text),
-                               {},
-                               entry.pattern.span},
-                              is_same ? "another pattern says the same" : ""});
-    }
+  void Note(const MapEntry& entry, const TensorToCut& tensor, bool is_same) const {
+    context_.building.why.Note([&](Explanation& notes) {
+      const Located<std::string>& pattern = entry.pattern;
+      const std::string text = fmt::format("{}: {}", pattern.value, entry.text);
+      for (size_t d = 0; d < tensor.shape.size(); ++d) {
+        notes.rules.push_back({d,
+                               {pattern.value, text, {}, pattern.span},
+                               is_same ? "another pattern says the same" : ""});
+      }
+    });
   }
 
   // Checks a pattern that matches no tensor. As in torchprime, it may be for the output of a

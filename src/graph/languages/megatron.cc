@@ -10,6 +10,7 @@
 
 #include "graph/languages/languages.h"
 #include "graph/languages/tensor_patterns.h"
+#include "report/text.h"
 
 namespace shardinit {
 namespace {
@@ -19,19 +20,19 @@ constexpr int64_t kMostExperts = 1'000'000;
 constexpr std::string_view kRoles[] = {"column", "row", "vocab", "expert"};
 enum Role { kColumn, kRow, kVocab, kExpert };
 
-class MegatronLanguage : public ShardingLanguage {
+class MegatronLanguage : public OnceLanguage {
  public:
   // `experts` is their number: none if it is not known, and 0 if it is a mistake.
   MegatronLanguage(LanguageContext& context, std::vector<int> axes, std::vector<int> expert_axes,
                    std::optional<int64_t> experts, TensorPatterns patterns, std::vector<Role> roles)
-      : context_(context),
+      : OnceLanguage(context),
         axes_(std::move(axes)),
         expert_axes_(std::move(expert_axes)),
         experts_(experts),
         patterns_(std::move(patterns)),
         roles_(std::move(roles)) {}
 
-  bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) override {
+  bool Cut(const TensorToCut& tensor, Cutting* cutting) override {
     if (tensor.path.empty()) return true;
     const std::vector<size_t>& matches = patterns_.Match(tensor.path);
     if (matches.empty()) return true;
@@ -43,7 +44,7 @@ class MegatronLanguage : public ShardingLanguage {
       const auto number = is_expert(match) ? ExpertOf(match, tensor.path) : std::nullopt;
       if (!number) continue;
       is_one = true;
-      if (!Place(match, *number, tensor, cutting, notes)) return false;
+      if (!Place(match, *number, tensor, cutting)) return false;
       break;
     }
     if (is_one && std::all_of(matches.begin(), matches.end(), is_expert)) return true;
@@ -52,7 +53,7 @@ class MegatronLanguage : public ShardingLanguage {
     if (first > 0) {
       if (tensor.shape.empty()) return ReportRank(*expert, tensor);
       cuts[0].axes = expert_axes_;
-      Note(*expert, 0, notes);
+      Note(*expert, 0);
     }
     std::optional<size_t> role;
     for (const size_t match : matches) {
@@ -64,7 +65,7 @@ class MegatronLanguage : public ShardingLanguage {
       const size_t dimension = first + (roles_[*role] == kRow ? 1 : 0);
       if (dimension < cuts.size()) {
         cuts[dimension].axes = axes_;
-        Note(*role, dimension, notes);
+        Note(*role, dimension);
       } else if (roles_[*role] != kRow || cuts.size() != dimension) {
         // Only the bias of a row layer may lack the dimension: it is whole.
         return ReportRank(*role, tensor);
@@ -106,22 +107,18 @@ class MegatronLanguage : public ShardingLanguage {
   }
 
   // Pins the tensor to the ranks that have the expert.
-  bool Place(size_t match, int64_t expert, const TensorToCut& tensor, Cutting* cutting,
-             ShardingNotes* notes) {
+  bool Place(size_t match, int64_t expert, const TensorToCut& tensor, Cutting* cutting) {
     const Located<std::string>& pattern = patterns_.all()[match];
-    if (!experts_ || expert >= *experts_) {
-      if (is_reported_ || experts_ == 0) return false;
-      is_reported_ = true;
-      context_.Error(pattern.span,
-                     experts_ ? fmt::format("`{}` is of expert {}, but `num_experts` is {}",
-                                            tensor.path, expert, *experts_)
-                              : fmt::format("`{}` is of expert {}, and nothing says how many there "
-                                            "are",
-                                            tensor.path, expert),
-                     experts_ ? ""
-                              : "add `num_experts`, as in `{expert: \"**.experts.**\", "
-                                "num_experts: 8}`");
-      return false;
+    if (experts_ == 0) return false;
+    if (!experts_) {
+      return ReportOnce(pattern.span,
+                        fmt::format("`{}` is of expert {}, and nothing says how many there are",
+                                    tensor.path, expert),
+                        "add `num_experts`, as in `{expert: \"**.experts.**\", num_experts: 8}`");
+    }
+    if (expert >= *experts_) {
+      return ReportOnce(pattern.span, fmt::format("`{}` is of expert {}, but `num_experts` is {}",
+                                                  tensor.path, expert, *experts_));
     }
     if (expert > last_expert_) {
       last_expert_ = expert;
@@ -144,56 +141,48 @@ class MegatronLanguage : public ShardingLanguage {
                                       [&](const Pin& other) { return other.axis == *axis; });
       if (known != pins.end() && *known != pin) continue;
       if (known == pins.end()) pins.push_back(pin);
-      if (notes == nullptr) continue;
-      notes->pins.push_back({mesh.axes[static_cast<size_t>(*axis)],
-                             {},
-                             fmt::format("{}, by expert {}", index, expert),
-                             pattern.span});
+      context_.building.why.Note([&](Explanation& notes) {
+        notes.pins.push_back({mesh.axes[static_cast<size_t>(*axis)],
+                              {},
+                              fmt::format("{}, by expert {}", index, expert),
+                              pattern.span});
+      });
     }
     std::sort(pins.begin(), pins.end());
     return true;
   }
 
-  void Note(size_t match, size_t dimension, ShardingNotes* notes) const {
-    if (notes == nullptr) return;
-    const auto& pattern = patterns_.all()[match];
-    notes->rules.push_back({dimension,
-                            {pattern.value,
-                             fmt::format("{}: {}", kRoles[roles_[match]], pattern.value),
-                             {},
-                             pattern.span},
-                            ""});
+  void Note(size_t match, size_t dimension) const {
+    context_.building.why.Note([&](Explanation& notes) {
+      const Located<std::string>& pattern = patterns_.all()[match];
+      const std::string text = fmt::format("{}: {}", kRoles[roles_[match]], pattern.value);
+      notes.rules.push_back({dimension, {pattern.value, text, {}, pattern.span}, ""});
+    });
   }
 
   bool ReportRank(size_t match, const TensorToCut& tensor) {
-    if (is_reported_) return false;
-    is_reported_ = true;
-    context_.Error(patterns_.all()[match].span,
-                   fmt::format("`{}` has {} dimension{}, too few for the role `{}`", tensor.path,
-                               tensor.shape.size(), tensor.shape.size() == 1 ? "" : "s",
-                               kRoles[roles_[match]]));
-    return false;
+    return ReportOnce(
+        patterns_.all()[match].span,
+        fmt::format("`{}` has {}, too few for the role `{}`", tensor.path,
+                    Count(std::ssize(tensor.shape), "dimension"), kRoles[roles_[match]]));
   }
 
   bool ReportConflict(size_t a, size_t b, const TensorToCut& tensor) {
     if (is_reported_) return false;
-    is_reported_ = true;
-    context_.Error(patterns_.all()[b].span,
-                   fmt::format("`{}` has two roles, `{}` and `{}`", tensor.path, kRoles[roles_[a]],
-                               kRoles[roles_[b]]),
-                   "make one of the patterns narrower");
+    ReportOnce(patterns_.all()[b].span,
+               fmt::format("`{}` has two roles, `{}` and `{}`", tensor.path, kRoles[roles_[a]],
+                           kRoles[roles_[b]]),
+               "make one of the patterns narrower");
     context_.building.diagnostics.Note(patterns_.all()[a].span, "the other pattern");
     return false;
   }
 
-  LanguageContext& context_;
   const std::vector<int> axes_, expert_axes_;
   const std::optional<int64_t> experts_;
   int64_t last_expert_ = -1;  // the last expert that is placed, and its pattern
   size_t last_match_ = 0;
   TensorPatterns patterns_;
   const std::vector<Role> roles_;  // of each pattern
-  bool is_reported_ = false;
 };
 
 // Returns 0 after a mistake.

@@ -13,6 +13,7 @@
 
 #include "base/text.h"
 #include "graph/languages/languages.h"
+#include "graph/languages/stages.h"
 #include "graph/languages/tensor_patterns.h"
 #include "report/text.h"
 
@@ -22,91 +23,7 @@ namespace {
 constexpr int64_t kMostLayers = 1'000'000;
 constexpr std::string_view kLayerEnd = ".*.**";  // end of a pattern of layers
 
-// The number of layers of each stage, as the spec says it.
-struct StageCounts {
-  int64_t layers = 0, ranks = 1, rounds = 1;
-  int64_t before = 0, behind = 0;            // layers that the ends count as
-  std::optional<int64_t> in_first, in_last;  // layers of the ranks at the ends
-  bool remainder = false;                    // the first stages have one more
-
-  int64_t stages() const { return ranks * rounds; }
-  bool says_ranks() const { return in_first || in_last; }
-};
-
-using Counts = std::optional<std::vector<int64_t>>;  // nothing: `problem` says why
-
-// Distributes layers by Megatron's num_layers_in_first_pipeline_stage and
-// num_layers_in_last_pipeline_stage: each is the number of a rank's layers in all rounds, in equal
-// parts per round. The ranks between share the rest.
-Counts DistributeByRanks(const StageCounts& of, std::string* problem) {
-  std::vector<int64_t> sizes(static_cast<size_t>(of.ranks));
-  const int64_t fixed = of.in_first.value_or(0) + of.in_last.value_or(0);
-  const int64_t between = of.ranks - of.in_first.has_value() - of.in_last.has_value();
-  const int64_t rest = of.layers - fixed;
-  if (of.ranks == 1) {
-    sizes = {of.in_last ? *of.in_last : *of.in_first};  // as in Megatron, in_last takes precedence
-    if (sizes[0] != of.layers) {
-      *problem = fmt::format("the only rank has {} layers, but there are {}", sizes[0], of.layers);
-      return {};
-    }
-  } else if (rest < 0 || (rest == 0) != (between == 0)) {
-    *problem = fmt::format("{} of {} layers are on the ranks at the ends, and {} ranks are between",
-                           fixed, of.layers, between);
-    return {};
-  } else if (between > 0 && rest % between != 0) {
-    *problem = fmt::format("{} layers are no equal parts for {} ranks", rest, between);
-    return {};
-  } else {
-    if (between > 0) std::fill(sizes.begin(), sizes.end(), rest / between);
-    if (of.in_first) sizes.front() = *of.in_first;
-    if (of.in_last) sizes.back() = *of.in_last;
-  }
-  if (of.ranks > 1 && between == 0 && of.rounds > 1) {
-    *problem = "Megatron-core has no virtual stages where both of 2 ranks are said";
-    return {};
-  }
-  std::vector<int64_t> counts;
-  for (int64_t s = 0; s < of.stages(); ++s) {
-    const int64_t size = sizes[static_cast<size_t>(s % of.ranks)];
-    if (size % of.rounds != 0) {
-      *problem = fmt::format("the {} layers of rank {} are no equal parts for {} virtual stages",
-                             size, s, of.rounds);
-      return {};
-    }
-    counts.push_back(size / of.rounds);
-  }
-  return counts;
-}
-
-Counts Distribute(const StageCounts& of, std::string* problem) {
-  if (of.says_ranks()) return DistributeByRanks(of, problem);
-  const int64_t stages = of.stages(), ends = of.before + of.behind;
-  const int64_t each = (of.layers + ends) / stages, more = (of.layers + ends) % stages;
-  const std::string all = ends > 0 ? fmt::format("{} layers and {} for the ends", of.layers, ends)
-                                   : fmt::format("{} layers", of.layers);
-  if (more != 0 && !of.remainder) {
-    *problem = fmt::format("{} are no equal parts for {} stages", all, stages);
-    return {};
-  }
-  // torchtitan requires that each stage, without the remainder, has as many layers as an end counts
-  // as.
-  if (of.remainder && stages > 1 && each < std::max<int64_t>({of.before, of.behind, 1})) {
-    *problem = fmt::format("{} for {} stages are {} for each, too few", all, stages, each);
-    return {};
-  }
-  std::vector<int64_t> counts(static_cast<size_t>(stages), each);
-  for (int64_t s = 0; s < more; ++s) ++counts[static_cast<size_t>(s)];
-  counts.front() -= of.before;
-  counts.back() -= of.behind;
-  for (const int64_t s : {int64_t{0}, stages - 1}) {
-    if (counts[static_cast<size_t>(s)] >= 0) continue;
-    *problem = fmt::format("the ends count as more layers than stage {} would have", s);
-    return {};
-  }
-  return counts;
-}
-
-class PipelineLanguage : public ShardingLanguage {
+class PipelineLanguage : public OnceLanguage {
  public:
   struct Text {
     Span place;
@@ -117,13 +34,13 @@ class PipelineLanguage : public ShardingLanguage {
   };
 
   PipelineLanguage(LanguageContext& context, Text text)
-      : context_(context), text_(std::move(text)), layers_(text_.layers), ends_([&] {
+      : OnceLanguage(context), text_(std::move(text)), layers_(text_.layers), ends_([&] {
           std::vector<Located<std::string>> all = text_.first;
           all.insert(all.end(), text_.last.begin(), text_.last.end());
           return all;
         }()) {}
 
-  bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) override {
+  bool Cut(const TensorToCut& tensor, Cutting* cutting) override {
     if (tensor.path.empty()) return true;
     if (text_.axis < 0) return false;
     if (cutting->is_pinned) return true;  // a view is where its sources are
@@ -137,9 +54,8 @@ class PipelineLanguage : public ShardingLanguage {
     }
     if (const auto layer = LayerOf(tensor.path)) {
       if (*layer >= std::ssize(text_.ranks)) {
-        Report(fmt::format("`{}` is of layer {}, but `count` is {}", tensor.path, *layer,
-                           text_.ranks.size()));
-        return false;
+        return Report(fmt::format("`{}` is of layer {}, but `count` is {}", tensor.path, *layer,
+                                  text_.ranks.size()));
       }
       ranks.insert(text_.ranks[static_cast<size_t>(*layer)]);
       why = fmt::format("layer {}", *layer);
@@ -152,8 +68,7 @@ class PipelineLanguage : public ShardingLanguage {
     }
     if (ranks.empty()) {
       if (context_.lacks_tensors) return false;  // the tensor's path may be wrong
-      Report(fmt::format("no stage has `{}`", tensor.path));
-      return false;
+      return Report(fmt::format("no stage has `{}`", tensor.path));
     }
     // A pin to all ranks need not be said.
     cutting->is_pinned = true;
@@ -162,12 +77,12 @@ class PipelineLanguage : public ShardingLanguage {
       pins.push_back({text_.axis, {ranks.begin(), ranks.end()}});
       std::sort(pins.begin(), pins.end());
     }
-    if (notes != nullptr) {
-      notes->pins.push_back({context_.mesh.axes[static_cast<size_t>(text_.axis)],
-                             {},
-                             fmt::format("{}, by {}", fmt::join(ranks, ", "), why),
-                             text_.place});
-    }
+    context_.building.why.Note([&](Explanation& notes) {
+      notes.pins.push_back({context_.mesh.axes[static_cast<size_t>(text_.axis)],
+                            {},
+                            fmt::format("{}, by {}", fmt::join(ranks, ", "), why),
+                            text_.place});
+    });
     return true;
   }
 
@@ -211,18 +126,14 @@ class PipelineLanguage : public ShardingLanguage {
     return found == order_->end() ? std::nullopt : std::optional(found->second);
   }
 
-  void Report(std::string message) {
-    if (is_reported_) return;
-    is_reported_ = true;
-    context_.Error(text_.place, std::move(message),
-                   "name it under `first` or `last`, or its layers under `layers`");
+  bool Report(std::string message) {
+    return ReportOnce(text_.place, std::move(message),
+                      "name it under `first` or `last`, or its layers under `layers`");
   }
 
-  LanguageContext& context_;
   const Text text_;
   TensorPatterns layers_, ends_;
   std::optional<std::map<std::string, bool>> order_;
-  bool is_reported_ = false;
 };
 
 class PipelineReader {

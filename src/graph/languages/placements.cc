@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "report/text.h"
 
 namespace shardinit {
 namespace {
@@ -100,8 +101,8 @@ std::optional<Placement> ReadPlacement(const PythonValue& value, LanguageContext
   if (value.items.size() != arguments || (arguments > 0 && dim == nullptr) ||
       (is_strided && factor == nullptr)) {
     context.Error(value.span,
-                  fmt::format("`{}` has {} argument{}, not these", name, arguments,
-                              arguments == 1 ? "" : "s"),
+                  fmt::format("`{}` has {}, not these", name,
+                              Count(static_cast<int64_t>(arguments), "argument")),
                   std::string(kPlacementForms));
     return {};
   }
@@ -128,9 +129,8 @@ std::optional<std::vector<DimensionCut>> CutsOf(const std::vector<Placement>& pl
     if (placement.kind == Placement::kReplicate) continue;
     const int64_t d = placement.dimension < 0 ? placement.dimension + rank : placement.dimension;
     if (d < 0 || d >= rank) {
-      context.Error(placement.span,
-                    fmt::format("`{}` has {} dimension{}, and so no dimension {}", tensor.path,
-                                rank, rank == 1 ? "" : "s", placement.dimension));
+      context.Error(placement.span, fmt::format("`{}` has {}, and so no dimension {}", tensor.path,
+                                                Count(rank, "dimension"), placement.dimension));
       return {};
     }
     axes[static_cast<size_t>(d)].push_back(static_cast<int>(a));

@@ -29,21 +29,21 @@ RuleLanguage::RuleLanguage(Building& building, const Mesh& mesh, std::vector<Rul
   lacks_rules_ |= written_.empty() && is_wrong;
 }
 
-bool RuleLanguage::Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) {
+bool RuleLanguage::Cut(const TensorToCut& tensor, Cutting* cutting) {
   if (tensor.axes == nullptr) return true;
   const AxisNames& axes = *tensor.axes;
-  const auto [known, is_new] = partitions_.try_emplace(&axes);
+  const auto [known, is_new] = resolved_.try_emplace(&axes);
   if (is_new) CheckNames(axes);
   if (!knows_rules_ || axes.size() != tensor.shape.size()) return false;
-  if (known->second.cuts.size() != axes.size() || notes != nullptr) {
+  if (known->second.partition.cuts.size() != axes.size()) {
     std::vector<std::string> logical;
     for (const auto& name : axes) logical.push_back(name.value);
-    std::vector<int> fired;
-    std::vector<RuleTrial> trials;
-    known->second = ResolveRules(logical, rules_, &fired, notes != nullptr ? &trials : nullptr);
-    for (const RuleTrial& trial : trials) notes->rules.push_back(Explain(trial));
+    known->second = ResolveRules(logical, rules_);
   }
-  cutting->partition.cuts = known->second.cuts;
+  building_.why.Note([&](Explanation& notes) {
+    for (const RuleTrial& trial : known->second.trials) notes.rules.push_back(Explain(trial));
+  });
+  cutting->partition.cuts = known->second.partition.cuts;
   cutting->says_cuts = true;
   return true;
 }
@@ -72,7 +72,7 @@ void RuleLanguage::CheckNames(const AxisNames& axes) {
   }
 }
 
-ShardingNotes::Trial RuleLanguage::Explain(const RuleTrial& trial) const {
+Explanation::Trial RuleLanguage::Explain(const RuleTrial& trial) const {
   const RuleSpec& rule = written_[trial.rule];
   return {trial.dimension,
           {rule.logical.value,

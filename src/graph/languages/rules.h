@@ -18,12 +18,12 @@ class RuleLanguage : public ShardingLanguage {
   RuleLanguage(Building& building, const Mesh& mesh, std::vector<RuleSpec> rules, bool is_wrong,
                bool keeps_others = false);
 
-  bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) override;
+  bool Cut(const TensorToCut& tensor, Cutting* cutting) override;
   void CheckUse() override;
 
  private:
   void CheckNames(const AxisNames& axes);
-  ShardingNotes::Trial Explain(const RuleTrial& trial) const;
+  Explanation::Trial Explain(const RuleTrial& trial) const;
 
   Building& building_;
   const Mesh& mesh_;
@@ -36,7 +36,7 @@ class RuleLanguage : public ShardingLanguage {
   bool unknown_logical_ = false;      // an axis of a tensor was reported that no rule names
   std::set<std::string> seen_;        // names that tensors have
   // Caches the result for each list of axes, as layers come by the thousand.
-  std::unordered_map<const AxisNames*, PartitionSpec> partitions_;
+  std::unordered_map<const AxisNames*, RulesResult> resolved_;
 };
 
 }  // namespace shardinit

@@ -77,7 +77,7 @@ std::vector<DeclaredPath> DeclaredPaths(const Building& building, const Mesh& me
   std::vector<DeclaredPath> paths;
   const auto collect = [&](const ModuleSpec& modules, bool is_drawn) {
     Diagnostics heard_elsewhere;
-    Building apart(building.spec, heard_elsewhere);
+    Building apart(building, heard_elsewhere, nullptr);
     if (!is_drawn) DefineMeshSizes(mesh, &apart.names);
     PathCollector collector(is_drawn, &paths);
     try {

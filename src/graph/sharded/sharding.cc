@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "graph/languages/languages.h"
 
@@ -53,9 +54,12 @@ void Sharder::Shard(WrittenTensors& written) {
     Tensor& tensor = written.tensors[i];
     const TensorSpec& spec = *written.specs[i];
     tensor.partition.cuts.resize(tensor.shape.size());
-    if (auto cutting = CuttingOf(spec, SeenOf(spec, tensor), nullptr)) {
+    if (!building_.diagnostics.HasErrors()) building_.why.Resume(i);
+    if (auto cutting = CuttingOf(spec, SeenOf(spec, tensor))) {
       tensor.partition = std::move(cutting->partition);
     }
+    Note(spec, tensor);
+    building_.why.End();
     if (CheckFits(spec, *written.places[i], tensor)) {
       written.paddings[i] = CheckDivides(spec, tensor);
     }
@@ -63,7 +67,7 @@ void Sharder::Shard(WrittenTensors& written) {
   // Report the mistakes in the axes of tensors without a shape.
   const Shape unknown;
   for (const TensorSpec* spec : written.shapeless) {
-    CuttingOf(*spec, {{}, unknown, AxesOf(*spec), nullptr, false, false}, nullptr);
+    CuttingOf(*spec, {{}, unknown, AxesOf(*spec), nullptr, false, false});
   }
 }
 
@@ -73,34 +77,50 @@ void Sharder::Look(WrittenTensors& written) {
     const TensorSpec* spec = written.specs[i];
     fixed.push_back(spec != nullptr && spec->shard ? &ExplicitOf(*spec) : nullptr);
     if (spec == nullptr || spec->from) continue;  // a view is where its sources are
-    Tensor& tensor = written.tensors[i];
-    Cutting cutting;
-    cutting.partition.cuts.resize(tensor.shape.size());
-    cutting.partition.pins = tensor.partition.pins;
-    cutting.is_pinned = spec->stage.has_value();
-    for (const auto& language : stack_.languages) {
-      if (language->Pins()) language->Cut(SeenOf(*spec, tensor), &cutting, nullptr);
-    }
-    tensor.partition.pins = std::move(cutting.partition.pins);
+    building_.why.Resume(i);
+    SettlePins(*spec, written.tensors[i]);
+    building_.why.End();
   }
   for (const auto& language : stack_.languages) language->Look(written, fixed);
 }
 
-void Sharder::Explain(const TensorSpec& spec, const Tensor& tensor, ShardingNotes* notes) {
-  TensorToCut seen = SeenOf(spec, tensor);
-  // A drawn tensor's pins come from `stage`, or else from a language, which is asked once more.
-  if (!seen.is_view && notes->stage.source == nullptr) seen.before = nullptr;
-  CuttingOf(spec, seen, notes);
-  if (spec.shard) notes->shard = spec.shard->span;
-  for (const DimensionCut& cut : tensor.partition.cuts) {
-    for (const int axis : cut.axes) {
-      const auto& written = building_.spec.mesh[static_cast<size_t>(axis)];
-      if (!written.value) continue;
-      notes->mesh.push_back({written.name.value, TextOf(*written.value),
-                             fmt::to_string(mesh_.shape[static_cast<size_t>(axis)]),
-                             SpanOf(*written.value)});
-    }
+void Sharder::SettlePins(const TensorSpec& spec, Tensor& tensor) {
+  Cutting cutting;
+  cutting.partition.cuts.resize(tensor.shape.size());
+  cutting.partition.pins = tensor.partition.pins;
+  cutting.is_pinned = spec.stage.has_value();
+  for (const auto& language : stack_.languages) {
+    if (language->Pins()) language->Cut(SeenOf(spec, tensor), &cutting);
   }
+  tensor.partition.pins = std::move(cutting.partition.pins);
+  // The dimensions are noted when they are cut.
+  building_.why.Note([&](Explanation& notes) {
+    notes.rules.clear();
+    settled_ = std::exchange(notes.pins, {});
+  });
+}
+
+void Sharder::Note(const TensorSpec& spec, const Tensor& tensor) {
+  building_.why.Note([&](Explanation& notes) {
+    // Where no `stage` pins the tensor, languages did before one of them chose its cuts.
+    if (Chooses() && !spec.from && notes.stage.source == nullptr) {
+      notes.pins = std::move(settled_);
+    }
+    if (spec.shard) {  // takes precedence over languages
+      notes.shard = spec.shard->span;
+      notes.rules.clear();
+      notes.pins.clear();
+    }
+    for (const DimensionCut& cut : tensor.partition.cuts) {
+      for (const int axis : cut.axes) {
+        const auto& written = building_.spec.mesh[static_cast<size_t>(axis)];
+        if (!written.value) continue;
+        notes.mesh.push_back({written.name.value, TextOf(*written.value),
+                              fmt::to_string(mesh_.shape[static_cast<size_t>(axis)]),
+                              SpanOf(*written.value)});
+      }
+    }
+  });
 }
 
 void Sharder::CheckUse() {
@@ -114,12 +134,12 @@ bool Sharder::Chooses() const {
 }
 
 bool Sharder::InheritsCuts(const TensorSpec& spec, const Tensor& tensor) {
-  const auto cutting = CuttingOf(spec, SeenOf(spec, tensor), nullptr);
+  building_.why.End();  // what decides is noted when the tensor is cut
+  const auto cutting = CuttingOf(spec, SeenOf(spec, tensor));
   return cutting && !cutting->says_cuts;
 }
 
-std::optional<Cutting> Sharder::CuttingOf(const TensorSpec& spec, const TensorToCut& tensor,
-                                          ShardingNotes* notes) {
+std::optional<Cutting> Sharder::CuttingOf(const TensorSpec& spec, const TensorToCut& tensor) {
   Cutting cutting;
   cutting.partition.cuts.resize(tensor.shape.size());
   if (tensor.before != nullptr) cutting.partition.pins = tensor.before->pins;
@@ -127,7 +147,7 @@ std::optional<Cutting> Sharder::CuttingOf(const TensorSpec& spec, const TensorTo
   bool is_known = true;
   // Languages run even if `shard` takes precedence, so that their mistakes are reported.
   for (const auto& language : stack_.languages) {
-    is_known &= language->Cut(tensor, &cutting, spec.shard ? nullptr : notes);
+    is_known &= language->Cut(tensor, &cutting);
   }
   if (spec.shard) {
     cutting.partition.cuts = ExplicitOf(spec).cuts;
@@ -142,7 +162,9 @@ std::optional<Cutting> Sharder::CuttingOf(const TensorSpec& spec, const TensorTo
 
 const PartitionSpec& Sharder::ExplicitOf(const TensorSpec& spec) {
   const auto [it, is_new] = explicit_.try_emplace(&spec);
-  if (is_new) {
+  // An explanation has the variables that are used even if the tensor is not the first of its spec.
+  if (is_new || building_.why.is_taking()) {
+    it->second.cuts.clear();
     std::vector<int> used;
     int64_t boxes = 1;
     for (const CutSpec& written : spec.shard->value) {

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "graph/building.h"
-#include "graph/explanation.h"
 
 namespace shardinit {
 
@@ -46,8 +45,8 @@ class ShardingLanguage {
   virtual void Look(const WrittenTensors& /*drawn*/,
                     const std::vector<const PartitionSpec*>& /*fixed*/) {}
   // Changes `cutting` if it has something to say. On a mistake it reports why it cannot, once for
-  // all tensors with the mistake, and returns false. `notes` may be null.
-  virtual bool Cut(const TensorToCut& tensor, Cutting* cutting, ShardingNotes* notes) = 0;
+  // all tensors with the mistake, and returns false. It notes what decided.
+  virtual bool Cut(const TensorToCut& tensor, Cutting* cutting) = 0;
   // Reports entries that apply to no tensor. Called after all drawn tensors are cut.
   virtual void CheckUse() {}
   // Returns whether its framework makes shorter last shards, so that no one need ask for them.
@@ -80,7 +79,6 @@ class Sharder {
   void Shard(WrittenTensors& written);
   // Returns whether a view is cut as its sources are, because nothing else says how.
   bool InheritsCuts(const TensorSpec& spec, const Tensor& tensor);
-  void Explain(const TensorSpec& spec, const Tensor& tensor, ShardingNotes* notes);
   void CheckUse();
   // Returns whether a language compares ways to cut tensors.
   bool Chooses() const;
@@ -88,8 +86,10 @@ class Sharder {
  private:
   // Settles pins, then shows all tensors to the languages. Called if one of them chooses.
   void Look(WrittenTensors& written);
-  std::optional<Cutting> CuttingOf(const TensorSpec& spec, const TensorToCut& tensor,
-                                   ShardingNotes* notes);
+  void SettlePins(const TensorSpec& spec, Tensor& tensor);
+  std::optional<Cutting> CuttingOf(const TensorSpec& spec, const TensorToCut& tensor);
+  // Notes what languages do not.
+  void Note(const TensorSpec& spec, const Tensor& tensor);
   const PartitionSpec& ExplicitOf(const TensorSpec& spec);
   // Checks that each segment has elements and that no pinned axis cuts the tensor.
   bool CheckFits(const TensorSpec& spec, const Span& place, const Tensor& tensor);
@@ -104,6 +104,7 @@ class Sharder {
   std::unordered_map<const TensorSpec*, PartitionSpec> explicit_;
   std::map<const UnevenSpec*, std::optional<double>> paddings_;
   std::set<const TensorSpec*> reported_;  // specs that do not fit or are uneven
+  std::vector<Setting> settled_;          // notes of Look() on the pins of a tensor
 };
 
 }  // namespace shardinit

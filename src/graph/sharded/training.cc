@@ -6,11 +6,8 @@
 #include <map>
 #include <set>
 #include <string>
-#include <unordered_map>
 
 #include "autoshard/choose.h"
-#include "base/glob.h"
-#include "graph/drawn/dimensions.h"
 #include "graph/sharded/sharding.h"
 #include "init/fans.h"
 
@@ -61,39 +58,22 @@ double BandwidthOf(const Mesh& mesh, size_t axis) {
   return reach <= kDevicesOfNode ? kNvLink : kInfiniBand;
 }
 
-// Maps each tensor to `fans` of the modules around it.
-using FansOfSpecs =
-    std::unordered_map<const TensorSpec*, const std::optional<Located<std::string>>*>;
-
-void CollectFans(const ModuleSpec& module, const std::optional<Located<std::string>>& around,
-                 FansOfSpecs* found) {
-  const auto& fans = module.fans ? module.fans : around;
-  for (const auto& member : module.members) {
-    if (const auto* tensor = std::get_if<TensorSpec>(&member.value)) {
-      found->emplace(tensor, &fans);
-    } else {
-      CollectFans(*std::get<std::unique_ptr<ModuleSpec>>(member.value), fans, found);
-    }
-  }
-}
-
 // Turns the tensors of a spec into the weights of a training step.
 class StepBuilder {
  public:
-  StepBuilder(const Training& training, const Mesh& mesh, const ModelSpec& spec)
-      : mesh_(mesh), building_(spec, unheard_) {
+  StepBuilder(const WrittenTensors& drawn, const Training& training, const Mesh& mesh)
+      : drawn_(drawn), mesh_(mesh) {
     step_.model.training = training;
-    CollectFans(spec.modules, spec.fans, &fans_);
   }
 
-  TrainingStep Build(const WrittenTensors& drawn, bool by_partition) {
-    for (const Tensor& tensor : drawn.tensors) FindStages(tensor);
+  TrainingStep Build(bool by_partition) {
+    for (const Tensor& tensor : drawn_.tensors) FindStages(tensor);
     size_t stages = 1;
     for (const size_t a : stage_axes_) stages *= static_cast<size_t>(mesh_.shape[a]);
     std::vector<StepTensor> tensors;
-    for (size_t i = 0; i < drawn.tensors.size(); ++i) {
-      const Tensor& tensor = drawn.tensors[i];
-      const size_t w = WeightOf(tensor, *drawn.specs[i], *drawn.places[i], by_partition);
+    for (size_t i = 0; i < drawn_.tensors.size(); ++i) {
+      const Tensor& tensor = drawn_.tensors[i];
+      const size_t w = WeightOf(tensor, *drawn_.specs[i], by_partition);
       step_.weights.push_back(w);
       tensors.push_back({tensor.path, w, StagesOf(tensor, stages)});
     }
@@ -144,8 +124,7 @@ class StepBuilder {
     return pinned;
   }
 
-  size_t WeightOf(const Tensor& tensor, const TensorSpec& spec, const Span& place,
-                  bool by_partition) {
+  size_t WeightOf(const Tensor& tensor, const TensorSpec& spec, bool by_partition) {
     std::vector<size_t>& known = known_[{&spec, tensor.shape}];
     const std::vector<size_t> pinned = PinnedOf(tensor);
     for (const size_t w : known) {
@@ -157,18 +136,18 @@ class StepBuilder {
     }
     known.push_back(firsts_.size());
     firsts_.push_back(&tensor);
-    step_.model.weights.push_back(Describe(tensor, spec, place));
+    step_.model.weights.push_back(Describe(tensor, spec));
     step_.model.weights.back().pinned = pinned;
     return known.back();
   }
 
-  StepWeight Describe(const Tensor& tensor, const TensorSpec& spec, const Span& place) {
+  StepWeight Describe(const Tensor& tensor, const TensorSpec& spec) const {
     const size_t rank = tensor.shape.size();
     StepWeight weight;
     weight.shape = tensor.shape;
     weight.element_bytes = InfoOf(tensor.dtype).bytes;
     weight.names.assign(rank, DimensionName::kNone);
-    FanSource source = SourceOf(tensor, spec, place);
+    FanSource source = drawn_.fans.at(&spec);
     if (spec.axes && spec.axes->value.size() == rank) {
       for (size_t d = 0; d < rank; ++d) {
         weight.names[d] = DimensionNamed(spec.axes->value[d].value);
@@ -190,24 +169,14 @@ class StepBuilder {
     return weight;
   }
 
-  FanSource SourceOf(const Tensor& tensor, const TensorSpec& spec, const Span& place) {
-    static const std::optional<Located<std::string>> kNone;
-    const auto fans = fans_.find(&spec);
-    const Leaf leaf = {tensor.path, spec, place, fans == fans_.end() ? kNone : *fans->second,
-                       nullptr,     {}};
-    return BindFans(leaf, tensor.shape, nullptr, unheard_).value_or(FanSource{});
-  }
-
   static bool IsTable(const Tensor& tensor, const TensorSpec& spec) {
     constexpr std::string_view kWord = "embed";
     return tensor.path.find(kWord) != tensor.path.npos ||
            (spec.init && spec.init->name.value.starts_with(kWord));
   }
 
+  const WrittenTensors& drawn_;
   const Mesh& mesh_;
-  Diagnostics unheard_;  // mistakes were reported before
-  Building building_;
-  FansOfSpecs fans_;
   TrainingStep step_;
   std::set<size_t> stage_axes_;
   // The weights of tensors of one spec and shape: a repeat may make as many shapes as tensors.
@@ -333,8 +302,8 @@ Training BindTraining(Building& building, const Mesh& mesh) {
 }
 
 TrainingStep StepOf(const WrittenTensors& drawn, const Training& training, const Mesh& mesh,
-                    bool by_partition, const ModelSpec& spec) {
-  return StepBuilder(training, mesh, spec).Build(drawn, by_partition);
+                    bool by_partition) {
+  return StepBuilder(drawn, training, mesh).Build(by_partition);
 }
 
 namespace {
@@ -352,16 +321,13 @@ std::vector<AxisCuts> CutsOf(const WrittenTensors& drawn, const TrainingStep& st
 
 }  // namespace
 
-void ExplainAlternatives(const WrittenTensors& drawn, const Training& training, const Mesh& mesh,
-                         const ModelSpec& spec, Explanation* notes) {
-  const auto found =
-      std::find_if(drawn.tensors.begin(), drawn.tensors.end(),
-                   [&](const Tensor& tensor) { return GlobMatches(notes->pattern, tensor.path); });
-  if (found == drawn.tensors.end()) return;
-  TrainingStep step = StepOf(drawn, training, mesh, true, spec);
+void NoteAlternatives(const WrittenTensors& drawn, const Training& training, const Mesh& mesh,
+                      Explanation& notes) {
+  if (!notes.tensor) return;
+  TrainingStep step = StepOf(drawn, training, mesh, true);
   StepModel& model = step.model;
   if (MissingForCost(model)) return;
-  const size_t weight = step.weights[static_cast<size_t>(found - drawn.tensors.begin())];
+  const size_t weight = step.weights[*notes.tensor];
   const StepBlock& block = model.blocks[static_cast<size_t>(model.weights[weight].block)];
   std::vector<AxisCuts> cuts = CutsOf(drawn, step);
   BlockCuts chosen;
@@ -371,35 +337,34 @@ void ExplainAlternatives(const WrittenTensors& drawn, const Training& training, 
   }
   std::vector<BlockCuts> ways = Strategies(model, block, FixedCuts(model.weights.size()));
   ways.insert(ways.begin(), chosen);
-  // Among ways that cut this tensor alike, only the best one is noted.
-  std::vector<ShardingNotes::Alternative> all;
+  const auto at = static_cast<size_t>(
+      std::find(block.weights.begin(), block.weights.end(), weight) - block.weights.begin());
+  const int64_t expert = ExpertOf(drawn.tensors[*notes.tensor].path);
+  std::vector<Explanation::Alternative> all;
   for (const BlockCuts& way : ways) {
     for (size_t i = 0; i < way.size(); ++i) cuts[block.weights[i]] = way[i];
     const StepCost cost = CostOf(model, cuts);
-    const auto at = static_cast<size_t>(
-        std::find(block.weights.begin(), block.weights.end(), weight) - block.weights.begin());
-    const ShardingNotes::Alternative one = {
-        PartitionOf(way[at], UsesOf(model, block, way)[at], model, model.weights[weight],
-                    ExpertOf(found->path)),
-        cost.seconds(), cost.padding, cost.memory, cost.memory <= training.memory};
-    all.push_back(one);
+    all.push_back(
+        {PartitionOf(way[at], UsesOf(model, block, way)[at], model, model.weights[weight], expert),
+         cost.seconds(), cost.padding, cost.memory, cost.memory <= training.memory});
   }
   std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
     return std::pair(!a.fits, a.seconds) < std::pair(!b.fits, b.seconds);
   });
-  notes->block = block.kind;
+  notes.block = block.kind;
+  // Among ways that cut this tensor alike, only the best one is noted.
   for (const auto& one : all) {
-    const auto& known = notes->alternatives;
+    const auto& known = notes.alternatives;
     if (std::none_of(known.begin(), known.end(),
                      [&](const auto& other) { return other.partition == one.partition; })) {
-      notes->alternatives.push_back(one);
+      notes.alternatives.push_back(one);
     }
   }
 }
 
 std::optional<StepCost> CostOf(const WrittenTensors& drawn, const Training& training,
-                               const Mesh& mesh, const ModelSpec& spec) {
-  const TrainingStep step = StepOf(drawn, training, mesh, true, spec);
+                               const Mesh& mesh) {
+  const TrainingStep step = StepOf(drawn, training, mesh, true);
   if (MissingForCost(step.model)) return {};
   return CostOf(step.model, CutsOf(drawn, step));
 }

@@ -20,17 +20,16 @@ struct TrainingStep {
   std::vector<size_t> weights;  // index of each tensor's weight
 };
 
-// `by_partition`: tensors that are cut differently are not equal.
+// `drawn` has fans. `by_partition`: tensors that are cut differently are not equal.
 TrainingStep StepOf(const WrittenTensors& drawn, const Training& training, const Mesh& mesh,
-                    bool by_partition, const ModelSpec& spec);
+                    bool by_partition);
 
-// Notes the cost of each way to cut the block of the first tensor whose path matches
-// `notes->pattern`.
-void ExplainAlternatives(const WrittenTensors& drawn, const Training& training, const Mesh& mesh,
-                         const ModelSpec& spec, Explanation* notes);
+// Notes the cost of each way to cut the block of the tensor that is explained.
+void NoteAlternatives(const WrittenTensors& drawn, const Training& training, const Mesh& mesh,
+                      Explanation& notes);
 
 // Returns the cost of the tensors' sharding; nothing if the spec does not say enough.
 std::optional<StepCost> CostOf(const WrittenTensors& drawn, const Training& training,
-                               const Mesh& mesh, const ModelSpec& spec);
+                               const Mesh& mesh);
 
 }  // namespace shardinit

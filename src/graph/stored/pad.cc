@@ -92,8 +92,8 @@ std::vector<Tensor> StoredAsDrawn(std::shared_ptr<const std::vector<Tensor>> dra
   return stored;
 }
 
-void PadTensors(const Mesh& mesh, const std::vector<std::optional<Padding>>& paddings,
-                std::vector<Tensor>* stored, Diagnostics& diagnostics) {
+void PadTensors(const Mesh& mesh, const Paddings& paddings, std::vector<Tensor>* stored,
+                Diagnostics& diagnostics) {
   PieceBudget budget = kMaxPieces;
   int64_t bytes = 0;
   auto padded = paddings.begin();  // the last tensor that was padded

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -21,8 +20,8 @@ bool IsPadded(const InitGraph& graph);
 std::vector<Tensor> StoredAsDrawn(std::shared_ptr<const std::vector<Tensor>> drawn);
 
 // Pads views at the end of each dimension that its mesh axes do not divide, up to the next size
-// that they divide. `paddings` has one entry per tensor. Reports what cannot be padded.
-void PadTensors(const Mesh& mesh, const std::vector<std::optional<Padding>>& paddings,
-                std::vector<Tensor>* stored, Diagnostics& diagnostics);
+// that they divide. Reports what cannot be padded.
+void PadTensors(const Mesh& mesh, const Paddings& paddings, std::vector<Tensor>* stored,
+                Diagnostics& diagnostics);
 
 }  // namespace shardinit

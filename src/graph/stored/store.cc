@@ -36,6 +36,7 @@ class Storer : public LeafVisitor {
       : spec_(building.spec),
         sharder_(sharder),
         diagnostics_(building.diagnostics),
+        why_(building.why),
         drawn_(*drawn),
         binder_(std::move(drawn), building, budget),
         stages_(building, mesh),
@@ -99,7 +100,7 @@ class Storer : public LeafVisitor {
       tensor.path = stack.path;
       tensor.shape = viewed.arrangement.shape;
       tensor.partition = viewed.partition;
-      Add(*lowered, *stack.place, nullptr, std::move(tensor));
+      AddKept(*lowered, *stack.place, std::move(tensor));
     }
   }
 
@@ -117,7 +118,7 @@ class Storer : public LeafVisitor {
       tensor.given_key.reset();
       tensor.place.reset();
       tensor.stream = {};
-      Add(binder_.Keep(i), place, nullptr, std::move(tensor));
+      AddKept(binder_.Keep(i), place, std::move(tensor));
     }
     std::vector<std::string> paths;
     for (size_t g = 0; g < keeps.size(); ++g) {
@@ -133,6 +134,7 @@ class Storer : public LeafVisitor {
   void Visit(const Leaf& leaf) override {
     const TensorSpec& spec = leaf.spec;
     if (!spec.wrong.empty()) return;
+    why_.Note([&](Explanation& notes) { notes.view = spec.from->span; });
     const auto lowered = binder_.Lower(*spec.from);
     if (!lowered) return;
     Tensor tensor;
@@ -145,6 +147,7 @@ class Storer : public LeafVisitor {
       return ReportEntries(spec.shard->span, "shard", spec.shard->value.size(), tensor);
     }
     if (leaf.stage != nullptr) {
+      why_.Note([&](Explanation& notes) { notes.stage = leaf.stage->span; });
       tensor.partition.pins = stages_.Bind(*leaf.stage);
     } else {
       tensor.partition.pins = lowered->viewed.partition.pins;
@@ -206,6 +209,14 @@ class Storer : public LeafVisitor {
                            found == 1 ? "y" : "ies", tensor.path, fmt::join(tensor.shape, ", ")));
   }
 
+  // Adds a tensor that is kept or stacked.
+  void AddKept(const LoweredView& lowered, const Span& place, Tensor tensor) {
+    why_.Begin(stored_.tensors.size(), tensor.path, place, {});
+    why_.Note([&](Explanation& notes) { notes.view = place; });
+    why_.End();
+    Add(lowered, place, nullptr, std::move(tensor));
+  }
+
   void Add(const LoweredView& lowered, const Span& place, const TensorSpec* spec, Tensor tensor) {
     tensor.dtype = lowered.First().dtype;
     tensor.distribution = Constant{0};
@@ -222,6 +233,7 @@ class Storer : public LeafVisitor {
   const ModelSpec& spec_;
   Sharder& sharder_;
   Diagnostics& diagnostics_;
+  Recorder& why_;
   const std::vector<Tensor>& drawn_;
   ViewBinder binder_;
   StageBinder stages_;
@@ -310,8 +322,7 @@ void CheckCoverage(const Located<std::string>& name, const LayoutSpec& layout,
 
 WrittenTensors StoreLayout(const Named<LayoutSpec>& layout, const Mesh& mesh,
                            std::shared_ptr<const std::vector<Tensor>> drawn,
-                           const std::vector<std::optional<Padding>>& paddings, Building& building,
-                           PieceBudget* budget) {
+                           const Paddings& paddings, Building& building, PieceBudget* budget) {
   const size_t before = building.Reported();
   DefineMeshSizes(mesh, &building.names);
   WrittenTensors stored;

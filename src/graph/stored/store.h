@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "graph/building.h"
@@ -15,8 +14,7 @@ namespace shardinit {
 // `budget` is the number of pieces that it may still take.
 WrittenTensors StoreLayout(const Named<LayoutSpec>& layout, const Mesh& mesh,
                            std::shared_ptr<const std::vector<Tensor>> drawn,
-                           const std::vector<std::optional<Padding>>& paddings, Building& building,
-                           PieceBudget* budget);
+                           const Paddings& paddings, Building& building, PieceBudget* budget);
 
 // Defines `mesh_AXIS`, since some layouts depend on how many ranks share a tensor.
 void DefineMeshSizes(const Mesh& mesh, SpecScope* names);
