@@ -111,7 +111,7 @@ std::vector<std::string> Differences(const std::string& path, ExpectedDigests ex
     expected.erase(it);
   }
   for (const auto& [path_left, e] : expected) {
-    if (!only.empty() && !GlobMatches(only, path_left)) continue;
+    if (!only.empty() && !PathMatches(only, path_left)) continue;
     lines.push_back(fmt::format("{}: is in {}, but not in the spec", path_left, path));
   }
   return lines;

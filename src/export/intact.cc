@@ -24,7 +24,7 @@ namespace {
 bool IsGlobbed(const std::string& name, const Format& format) {
   const bool is_inner = name.find('/') != name.npos;
   return std::any_of(format.globbed.begin(), format.globbed.end(), [&](std::string_view pattern) {
-    return GlobMatches(pattern, name) && (!is_inner || pattern.find('/') != pattern.npos);
+    return Matches(pattern, name, Stars::kRuns) && (!is_inner || pattern.find('/') != pattern.npos);
   });
 }
 

@@ -65,7 +65,7 @@ class Explainer : public LeafVisitor {
 
  private:
   bool IsWanted(const std::string& path) const {
-    return !why_.tensor && GlobMatches(why_.pattern, path);
+    return !why_.tensor && PathMatches(why_.pattern, path);
   }
 
   // Returns the path of a repeat with one of its numbers.
@@ -169,7 +169,7 @@ void ExplainStored(const ModelSpec& spec, const LayoutSpec& layout, const Mesh& 
                    Explanation* explanation) {
   size_t kept = 0;  // kept and stacked tensors, which come first
   for (; kept < stored.specs.size() && stored.specs[kept] == nullptr; ++kept) {
-    if (explanation->tensor || !GlobMatches(explanation->pattern, stored.tensors[kept].path))
+    if (explanation->tensor || !PathMatches(explanation->pattern, stored.tensors[kept].path))
       continue;
     explanation->tensor = kept;
     explanation->place = explanation->view = *stored.places[kept];
@@ -187,7 +187,7 @@ void ExplainPlaces(const std::string& layout, const WrittenTensors& stored,
   const size_t before = places->size();
   if (!explanation->tensor) {
     for (const Tensor& tensor : stored.tensors) {
-      if (!places->empty() || !GlobMatches(explanation->pattern, tensor.path)) continue;
+      if (!places->empty() || !PathMatches(explanation->pattern, tensor.path)) continue;
       places->push_back({layout, tensor.path, tensor.view, tensor.elements(), {}});
     }
     return;

@@ -356,7 +356,7 @@ void ExplainAlternatives(const WrittenTensors& drawn, const Training& training, 
                          const ModelSpec& spec, Explanation* notes) {
   const auto found =
       std::find_if(drawn.tensors.begin(), drawn.tensors.end(),
-                   [&](const Tensor& tensor) { return GlobMatches(notes->pattern, tensor.path); });
+                   [&](const Tensor& tensor) { return PathMatches(notes->pattern, tensor.path); });
   if (found == drawn.tensors.end()) return;
   TrainingStep step = StepOf(drawn, training, mesh, true, spec);
   StepModel& model = step.model;
