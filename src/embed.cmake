@@ -1,17 +1,18 @@
-# cmake -DFOLDER=DIR -DOUTPUT=FILE -P embed.cmake: the files of DIR as the table of spec/shipped.h.
-file(GLOB_RECURSE paths RELATIVE ${FOLDER} ${FOLDER}/*.yaml)
+# cmake -DFOLDER=DIR -DFUNCTION=NAME -DOUTPUT=FILE -P embed.cmake: the files of DIR, as a function
+# of base/embedded.h.
+file(GLOB_RECURSE paths RELATIVE ${FOLDER} ${FOLDER}/*.*)
 list(SORT paths)
 set(rows "")
 foreach(path IN LISTS paths)
   file(READ ${FOLDER}/${path} text)
   string(APPEND rows "    {R\"embed(${path})embed\", R\"embed(${text})embed\"},\n")
 endforeach()
-file(WRITE ${OUTPUT} "#include \"spec/shipped.h\"
+file(WRITE ${OUTPUT} "#include \"base/embedded.h\"
 
 namespace shardinit {
 
-std::span<const ShippedFile> ShippedFiles() {
-  static constexpr ShippedFile kFiles[] = {
+std::span<const EmbeddedFile> ${FUNCTION}() {
+  static constexpr EmbeddedFile kFiles[] = {
 ${rows}  };
   return kFiles;
 }

@@ -7,7 +7,7 @@
 # are there already are left alone, and then no network is needed.
 set -eu
 
-packages='cmake g++ libcli11-dev libfmt-dev libhdf5-dev libhwy-dev
+packages='cmake g++ libcli11-dev libdeflate-dev libfmt-dev libhdf5-dev libhwy-dev
   libmpfr-dev libssl-dev libyaml-cpp-dev ninja-build nlohmann-json3-dev pkg-config'
 
 prefix=/usr/local

@@ -16,11 +16,6 @@ namespace {
 
 constexpr int64_t kPiece = 1 << 20;  // bytes that are hashed at a time
 
-bool IsSame(const struct stat& a, const struct stat& b) {
-  return a.st_dev == b.st_dev && a.st_ino == b.st_ino && a.st_size == b.st_size &&
-         a.st_mtim.tv_sec == b.st_mtim.tv_sec && a.st_mtim.tv_nsec == b.st_mtim.tv_nsec;
-}
-
 void ReadOrThrow(const Fd& fd, void* out, int64_t size, int64_t offset, const std::string& path) {
   errno = 0;
   if (ReadAll(fd.get(), out, static_cast<size_t>(size), offset)) return;
@@ -84,7 +79,7 @@ CheckedFile::Reader::Reader(const CheckedFile& file) : file_(file) {
   file_.Check();
   struct stat info;
   fd_ = file_.Open(&info);
-  if (IsSame(info, file_.checked_info_)) return;
+  if (AreUnchanged(info, file_.checked_info_)) return;
   throw Error(ExitCode::kWorld, fmt::format("`{}` was changed while it was read", file_.path_),
               "leave it as it is, and run the same command again");
 }

@@ -10,7 +10,4 @@ namespace shardinit {
 // are none.
 uint32_t Crc32(uint32_t before, std::string_view bytes);
 
-// Returns the same, one byte after the other by a table. Crc32 must be equal to it.
-uint32_t Crc32ByTable(uint32_t before, std::string_view bytes);
-
 }  // namespace shardinit

@@ -2,15 +2,16 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
 #include "base/error.h"
 #include "base/inputs.h"
+#include "base/interrupt.h"
 #include "base/local_path.h"
 
 namespace shardinit {
@@ -35,19 +36,6 @@ std::string NameOf(const std::string& path) {
   return name.substr(name.rfind('/') + 1);
 }
 
-std::string ReadToEnd(int fd, const std::string& path, size_t limit) {
-  std::string text;
-  char buffer[1 << 16];
-  while (true) {
-    const ssize_t n = read(fd, buffer, sizeof buffer);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw SystemError("read", path);
-    if (n == 0) return text;
-    if (text.size() + static_cast<size_t>(n) > limit) ThrowTooLarge(path, limit);
-    text.append(buffer, static_cast<size_t>(n));
-  }
-}
-
 void ThrowTooLarge(const std::string& path, size_t limit) {
   throw Error(ExitCode::kUsage,
               fmt::format("`{}` is larger than {} bytes, the most this kind of file may have", path,
@@ -67,6 +55,24 @@ bool Fd::Close() {
   if (fd_ < 0) return true;
   return close(std::exchange(fd_, -1)) == 0;
 }
+
+namespace {
+
+// Reads the rest of an open file.
+std::string ReadToEnd(int fd, const std::string& path, size_t limit) {
+  std::string text;
+  char buffer[1 << 16];
+  while (true) {
+    const ssize_t n = read(fd, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw SystemError("read", path);
+    if (n == 0) return text;
+    if (text.size() + static_cast<size_t>(n) > limit) ThrowTooLarge(path, limit);
+    text.append(buffer, static_cast<size_t>(n));
+  }
+}
+
+}  // namespace
 
 std::string ReadFile(const std::string& path, size_t limit) {
   struct stat info;
@@ -159,6 +165,29 @@ bool ReadAll(int fd, void* data, size_t size, int64_t offset) {
     size -= static_cast<size_t>(n);
   }
   return true;
+}
+
+void ReadRange(int fd, const std::string& path, int64_t offset, int64_t bytes,
+               const std::function<void(std::string_view piece)>& visit) {
+  std::string buffer(static_cast<size_t>(std::min<int64_t>(bytes, 1 << 20)), '\0');
+  for (const int64_t end = offset + bytes; offset < end;) {
+    ThrowIfInterrupted();
+    const auto n = static_cast<size_t>(std::min<int64_t>(std::ssize(buffer), end - offset));
+    if (!ReadAll(fd, buffer.data(), n, offset)) {
+      throw SystemError("read", path, errno != 0 ? errno : EIO);
+    }
+    visit({buffer.data(), n});
+    offset += static_cast<int64_t>(n);
+  }
+}
+
+bool AreSame(const struct stat& a, const struct stat& b) {
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+bool AreUnchanged(const struct stat& a, const struct stat& b) {
+  return AreSame(a, b) && a.st_size == b.st_size && a.st_mtim.tv_sec == b.st_mtim.tv_sec &&
+         a.st_mtim.tv_nsec == b.st_mtim.tv_nsec;
 }
 
 void MakeFolder(const std::string& path) {

@@ -1,7 +1,10 @@
 // Reads whole files, and offers all that descriptors need. base/new_file.h makes new files.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -36,9 +39,6 @@ std::string NameOf(const std::string& path);
 // none, it is no regular file or over `limit` bytes, else kWorld.
 std::string ReadFile(const std::string& path, size_t limit = 64 << 20);
 
-// Reads the rest of an open file; throws as ReadFile does.
-std::string ReadToEnd(int fd, const std::string& path, size_t limit);
-
 // Throws the Error of ReadFile for a file over its limit.
 [[noreturn]] void ThrowTooLarge(const std::string& path, size_t limit);
 
@@ -57,6 +57,14 @@ void CheckFreeSpace(int folder, int64_t size, const std::string& path);
 // failure.
 bool WriteAll(int fd, const void* data, size_t size, int64_t offset);
 bool ReadAll(int fd, void* data, size_t size, int64_t offset);  // short file: false, errno 0
+
+// Calls `visit` with the bytes of a range, piece by piece. Throws Error (kWorld) if it cannot be
+// read, and can be interrupted.
+void ReadRange(int fd, const std::string& path, int64_t offset, int64_t bytes,
+               const std::function<void(std::string_view piece)>& visit);
+
+bool AreSame(const struct stat& a, const struct stat& b);       // one file, by all its names
+bool AreUnchanged(const struct stat& a, const struct stat& b);  // and with the bytes that it had
 
 // Creates the folder, and those above it, unless it is there. Its name is on the disk when this
 // returns. Throws Error (kConflict) if a file is in its place.

@@ -2,9 +2,12 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/stat.h>
+#include <fmt/format.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <memory>
+#include <thread>
 
 #include "base/error.h"
 #include "base/interrupt.h"
@@ -38,36 +41,39 @@ NameKind KindOf(int folder, const dirent* entry, const std::string& path) {
                                  : NameKind::kOther;
 }
 
-void WalkBelow(const std::string& folder, const std::string& prefix,
-               const std::function<bool(const std::string&, NameKind)>& visit) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(folder.c_str()), closedir);
-  if (!dir) throw SystemError("read the folder", folder);
+// Calls `visit` with each name in an open folder.
+void ForEachEntry(DIR* folder, const std::string& path,
+                  const std::function<void(const dirent* entry)>& visit) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(folder, closedir);
+  if (!dir) throw SystemError("read the folder", path);
   while (true) {
-    ThrowIfInterrupted();
     errno = 0;
     const dirent* entry = readdir(dir.get());
-    if (entry == nullptr && errno != 0) throw SystemError("read the folder", folder);
+    if (entry == nullptr && errno != 0) throw SystemError("read the folder", path);
     if (entry == nullptr) return;
     const std::string_view name = entry->d_name;
-    if (name == "." || name == "..") continue;
-    const std::string path = folder + "/" + entry->d_name;
-    const NameKind kind = KindOf(dirfd(dir.get()), entry, path);
-    if (visit(prefix + entry->d_name, kind) && kind == NameKind::kFolder) {
-      WalkBelow(path, prefix + entry->d_name + "/", visit);
-    }
+    if (name != "." && name != "..") visit(entry);
   }
 }
 
-}  // namespace
-
-void Walk(const std::string& folder,
-          const std::function<bool(const std::string& name, NameKind kind)>& visit) {
-  WalkBelow(folder, "", visit);
+void WalkBelow(const std::string& folder, const std::string& prefix,
+               const std::function<bool(const std::string&, NameKind)>& visit) {
+  DIR* const dir = opendir(folder.c_str());
+  ForEachEntry(dir, folder, [&](const dirent* entry) {
+    ThrowIfInterrupted();
+    const std::string path = folder + "/" + entry->d_name;
+    const NameKind kind = KindOf(dirfd(dir), entry, path);
+    if (visit(prefix + entry->d_name, kind) && kind == NameKind::kFolder) {
+      WalkBelow(path, prefix + entry->d_name + "/", visit);
+    }
+  });
 }
 
-std::string_view OpenIfFile(const std::string& path, Fd* fd, int64_t* size) {
+// Works like OpenIfFile, with a name in the folder of a descriptor; `path` is for messages.
+std::string_view OpenIfFileAt(int folder, const std::string& name, const std::string& path, Fd* fd,
+                              int64_t* size) {
   // O_NONBLOCK keeps the opening of a FIFO from waiting for a writer.
-  *fd = Fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
+  *fd = OpenAt(folder, name, O_RDONLY | O_NONBLOCK | O_NOFOLLOW);
   if (!*fd && (errno == ENOENT || errno == ENOTDIR)) return kMissing;
   if (!*fd && errno == ELOOP) return kLink;
   if (!*fd && errno == ENXIO) return kNoFile;  // a socket
@@ -78,16 +84,133 @@ std::string_view OpenIfFile(const std::string& path, Fd* fd, int64_t* size) {
   return {};
 }
 
-std::string_view ReadIfFile(const std::string& path, size_t limit, std::string* text) {
+std::string_view ReadIfFileAt(int folder, const std::string& name, const std::string& path,
+                              size_t limit, std::string* text) {
   Fd fd;
   int64_t size = 0;
-  if (const std::string_view wrong = OpenIfFile(path, &fd, &size); !wrong.empty()) return wrong;
+  const std::string_view wrong = OpenIfFileAt(folder, name, path, &fd, &size);
+  if (!wrong.empty()) return wrong;
   if (static_cast<uint64_t>(size) > limit) return kTooLarge;
   text->resize(static_cast<size_t>(size));
   if (!ReadAll(fd.get(), text->data(), text->size(), 0)) {
     throw SystemError("read", path, errno != 0 ? errno : EIO);
   }
   return {};
+}
+
+// Opens a folder. One that is closed to readers gets a descriptor for names alone.
+Fd OpenFolderAt(int folder, const std::string& name, int flags) {
+  Fd fd = OpenAt(folder, name, O_RDONLY | O_DIRECTORY | flags);
+  if (!fd && errno == EACCES) fd = OpenAt(folder, name, O_PATH | O_DIRECTORY | flags);
+  return fd;
+}
+
+}  // namespace
+
+void Walk(const std::string& folder,
+          const std::function<bool(const std::string& name, NameKind kind)>& visit) {
+  WalkBelow(folder, "", visit);
+}
+
+std::string_view OpenIfFile(const std::string& path, Fd* fd, int64_t* size) {
+  return OpenIfFileAt(AT_FDCWD, path, path, fd, size);
+}
+
+std::string_view ReadIfFile(const std::string& path, size_t limit, std::string* text) {
+  return ReadIfFileAt(AT_FDCWD, path, path, limit, text);
+}
+
+Folder Folder::Open(const std::string& path) {
+  // A name that could not be opened but exists now is being made by another process.
+  for (int turn = 0; turn < 10; ++turn) {
+    Fd fd = OpenFolderAt(AT_FDCWD, path, 0);
+    if (fd) return {path, std::move(fd)};
+    const bool is_missing = errno == ENOENT;
+    if (!is_missing && errno != ENOTDIR) throw SystemError("open the folder", path);
+    if (!shardinit::Exists(path)) return {};
+    if (!is_missing) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  throw Error(ExitCode::kConflict, fmt::format("`{}` exists and is not a folder", path),
+              "choose another output folder with `-o`");
+}
+
+Folder Folder::Make(const std::string& path) {
+  MakeFolder(path);
+  Folder folder = Open(path);
+  if (!folder) throw SystemError("open the folder", path, ENOENT);
+  return folder;
+}
+
+Folder Folder::OpenSub(const std::string& name) const {
+  if (!*this) return {};
+  Fd fd = OpenFolderAt(fd_.get(), name, O_NOFOLLOW);
+  if (fd) return {PathOf(name), std::move(fd)};
+  if (errno == ENOENT) return {};
+  if (errno != ENOTDIR && errno != ELOOP) throw SystemError("open the folder", PathOf(name));
+  throw Error(ExitCode::kConflict,
+              fmt::format("`{}` is a link to elsewhere, or no folder", PathOf(name)),
+              "choose another output folder with `-o`");
+}
+
+Folder Folder::MakeSub(const std::string& name) const {
+  if (mkdirat(fd_.get(), name.c_str(), 0777) != 0 && errno != EEXIST) {
+    throw SystemError("create the folder", PathOf(name));
+  }
+  Folder folder = OpenSub(name);
+  if (!folder) throw SystemError("open the folder", PathOf(name), ENOENT);
+  return folder;
+}
+
+std::string Folder::PathOf(std::string_view name) const {
+  return fmt::format("{}/{}", path_, name);
+}
+
+bool Folder::Look(const std::string& name, struct stat* info) const {
+  if (!*this) return false;
+  if (fstatat(fd_.get(), name.c_str(), info, AT_SYMLINK_NOFOLLOW) == 0) return true;
+  if (errno == ENOENT || errno == ENOTDIR) return false;
+  throw SystemError("read", PathOf(name));
+}
+
+bool Folder::Exists(const std::string& name) const {
+  struct stat info;
+  return Look(name, &info);
+}
+
+int64_t Folder::FileSize(const std::string& name) const {
+  struct stat info;
+  return Look(name, &info) && S_ISREG(info.st_mode) ? info.st_size : -1;
+}
+
+bool Folder::Read(const std::string& name, size_t limit, std::string* text) const {
+  return *this && ReadIfFileAt(fd_.get(), name, PathOf(name), limit, text).empty();
+}
+
+void Folder::Remove(const std::string& name) const {
+  if (unlinkat(fd_.get(), name.c_str(), 0) != 0 && errno != ENOENT) {
+    throw SystemError("remove", PathOf(name));
+  }
+}
+
+void Folder::Sync() const { SyncFolder(fd_.get(), path_); }
+
+void Folder::ForEachName(const std::function<void(const std::string& name)>& visit) const {
+  if (!*this) return;
+  const int fd = openat(fd_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  ForEachEntry(fd < 0 ? nullptr : fdopendir(fd), path_,
+               [&](const dirent* entry) { visit(entry->d_name); });
+}
+
+Fd Folder::Create(const std::string& name) const {
+  Fd fd = OpenAt(fd_.get(), name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
+  if (!fd) throw SystemError("create", PathOf(name));
+  return fd;
+}
+
+bool Folder::IsInPlace() const {
+  struct stat here, there;
+  return fstat(fd_.get(), &here) == 0 && stat(path_.c_str(), &there) == 0 && AreSame(here, there);
 }
 
 }  // namespace shardinit

@@ -1,5 +1,8 @@
-// Reads folders that anyone may have written: no link in them is followed.
+// Reads folders that anyone may have written: no link in them is followed. One that is held open is
+// known by its descriptor, and its files are found there, whatever becomes of its name.
 #pragma once
+
+#include <sys/stat.h>
 
 #include <cstdint>
 #include <functional>
@@ -23,5 +26,45 @@ std::string_view OpenIfFile(const std::string& path, Fd* fd, int64_t* size);
 
 // Reads all of such a file of up to `limit` bytes, and returns the same.
 std::string_view ReadIfFile(const std::string& path, size_t limit, std::string* text);
+
+// Names are relative to the folder, and the last part of one is never followed if it is a link. A
+// name counts as absent only if the system says just that; any other failure is thrown (kWorld).
+class Folder {
+ public:
+  Folder() = default;  // none: nothing is in it
+
+  // Opens the folder that a user names, or a link to it; returns none if nothing is there. Throws
+  // Error (kConflict) if it is a file.
+  static Folder Open(const std::string& path);
+  // Makes the folder, and those above it, unless it is there; its name is on the disk then.
+  static Folder Make(const std::string& path);
+  // Opens a folder in this one. Throws Error (kConflict) if it is a link or a file.
+  Folder OpenSub(const std::string& name) const;
+  Folder MakeSub(const std::string& name) const;
+
+  explicit operator bool() const { return static_cast<bool>(fd_); }
+  int fd() const { return fd_.get(); }
+  const std::string& path() const { return path_; }
+  std::string PathOf(std::string_view name) const;  // for messages
+
+  bool Look(const std::string& name, struct stat* info) const;  // false: nothing is there
+  bool Exists(const std::string& name) const;
+  int64_t FileSize(const std::string& name) const;  // -1: no such regular file
+  // Works like ReadIfFile, but returns only whether it has the text.
+  bool Read(const std::string& name, size_t limit, std::string* text) const;
+  // Creates a new file, in a folder that nobody else writes.
+  Fd Create(const std::string& name) const;
+  void Remove(const std::string& name) const;  // removes a file, if there is one
+  void Sync() const;
+  void ForEachName(const std::function<void(const std::string& name)>& visit) const;
+  // Tells whether the folder's path still leads to it.
+  bool IsInPlace() const;
+
+ private:
+  Folder(std::string path, Fd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+
+  std::string path_;
+  Fd fd_;
+};
 
 }  // namespace shardinit

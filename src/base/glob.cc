@@ -5,58 +5,81 @@
 namespace shardinit {
 namespace {
 
-// Matches one pattern element at `p` against `c`; `*next` is behind the element.
-bool MatchesOne(std::string_view pattern, size_t p, char c, size_t* next) {
-  if (pattern[p] == '?') {
-    *next = p + 1;
-    return true;
-  }
+// Returns the part of a path pattern at its beginning; of another pattern, all of it.
+std::string_view PartOf(std::string_view pattern, Stars stars) {
+  return stars == Stars::kRuns ? pattern : pattern.substr(0, pattern.find('.'));
+}
+
+// Returns the length of the first element of `part`: a set, or one character. At the end of a part
+// that is its dot.
+size_t ElementLength(std::string_view part) {
   // A `]` that comes first is a member of the set, not its end.
-  const bool negated = pattern.substr(p, 2) == "[!";
-  const size_t end = pattern[p] == '[' ? pattern.find(']', p + 2 + negated) : pattern.npos;
-  if (end == pattern.npos) {
-    *next = p + 1;
-    return pattern[p] == c;
-  }
+  const size_t first = part.starts_with("[!") ? 3 : 2;
+  const size_t end = part.starts_with('[') ? part.find(']', first) : part.npos;
+  return end == part.npos ? 1 : end + 1;
+}
+
+// Tells whether the first element of `part` stands for `c`.
+bool ElementMatches(std::string_view part, char c, Stars stars) {
+  if (stars == Stars::kParts && (c == '.' || part.empty())) return c == '.' && part.empty();
+  const std::string_view element = part.substr(0, ElementLength(part));
+  if (element.size() == 1) return element[0] == '?' || element[0] == c;
+  const bool negated = element[1] == '!';
   bool found = false;
-  for (size_t i = p + 1 + negated; i < end; ++i) {
-    if (i + 2 < end && pattern[i + 1] == '-') {
-      found |= pattern[i] <= c && c <= pattern[i + 2];
+  const size_t end = element.size() - 1;
+  for (size_t i = 1 + negated; i < end; ++i) {
+    if (i + 2 < end && element[i + 1] == '-') {
+      found |= element[i] <= c && c <= element[i + 2];
       i += 2;
     } else {
-      found |= pattern[i] == c;
+      found |= element[i] == c;
     }
   }
-  *next = end + 1;
   return found != negated;
 }
 
 }  // namespace
 
-bool GlobMatches(std::string_view pattern, std::string_view text) {
-  // On a mismatch only the last `*` can take one character more: the choices of earlier ones are
-  // already as good as any other.
-  size_t p = 0, t = 0, star = pattern.npos, star_text = 0, next;
-  while (t < text.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      star_text = t;
-    } else if (p < pattern.size() && MatchesOne(pattern, p, text[t], &next)) {
-      p = next;
+bool Matches(std::string_view pattern, std::string_view text, Stars stars) {
+  constexpr size_t kNone = std::string_view::npos;
+  const bool in_parts = stars == Stars::kParts;
+  // On a mismatch only the last `*` can take one character more, and then only the last `**` one
+  // part more: the choices of earlier ones are already as good as any other.
+  struct Choice {
+    size_t pattern = kNone, text = 0;  // what is behind the star
+  };
+  Choice run, parts;
+  size_t p = 0, t = 0;
+  while (true) {
+    const std::string_view part = PartOf(pattern.substr(p), stars);
+    if (in_parts && part == "**" && (p == 0 || pattern[p - 1] == '.')) {
+      if (p + part.size() == pattern.size()) return true;
+      p += part.size() + 1;
+      parts = {p, t};
+      run = {};
+    } else if (part.starts_with('*')) {
+      run = {++p, t};
+    } else if (t == text.size() && p == pattern.size()) {
+      return true;
+    } else if (t < text.size() && p < pattern.size() && ElementMatches(part, text[t], stars)) {
+      p += ElementLength(part);
       ++t;
-    } else if (star != pattern.npos) {
-      p = star + 1;
-      t = ++star_text;
+    } else if (run.text < text.size() && run.pattern != kNone &&
+               !(in_parts && text[run.text] == '.')) {
+      p = run.pattern;
+      t = ++run.text;
     } else {
-      return false;
+      const size_t dot = parts.pattern == kNone ? kNone : text.find('.', parts.text);
+      if (dot == kNone) return false;
+      p = parts.pattern;
+      t = parts.text = dot + 1;
+      run = {};
     }
   }
-  while (p < pattern.size() && pattern[p] == '*') ++p;
-  return p == pattern.size();
 }
 
-Globs::Globs(const std::vector<std::string>& patterns) {
-  for (uint32_t i = 0; i < patterns.size(); ++i) {
+Globs::Globs(const std::vector<std::string>& patterns, Stars stars) : stars_(stars) {
+  for (size_t i = 0; i < patterns.size(); ++i) {
     if (patterns[i].find_first_of("*?[") == std::string::npos) {
       names_[patterns[i]].push_back(i);
     } else {
@@ -65,12 +88,20 @@ Globs::Globs(const std::vector<std::string>& patterns) {
   }
 }
 
-void Globs::Add(std::string_view pattern, uint32_t number) {
+void Globs::Add(std::string_view pattern, size_t number) {
   size_t node = 0;
-  for (size_t at = 0, next; at < pattern.size(); at = next) {
-    next = at + 1;
-    if (pattern[at] != '*') MatchesOne(pattern, at, '\0', &next);  // finds the element's end
-    node = Child(node, pattern.substr(at, next - at));
+  while (true) {
+    const std::string_view part = PartOf(pattern, stars_);
+    if (stars_ == Stars::kParts && part == "**") {
+      node = Child(node, part);
+    } else {
+      for (std::string_view rest = part; !rest.empty(); rest.remove_prefix(ElementLength(rest))) {
+        node = Child(node, rest.substr(0, ElementLength(rest)));
+      }
+    }
+    if (part.size() == pattern.size()) break;
+    node = Child(node, ".");
+    pattern.remove_prefix(part.size() + 1);
   }
   nodes_[node].patterns.push_back(number);
 }
@@ -78,10 +109,11 @@ void Globs::Add(std::string_view pattern, uint32_t number) {
 size_t Globs::Child(size_t node, std::string_view element) {
   const size_t made = nodes_.size();
   size_t child = made;
-  if (element == "*") {
-    if (nodes_[node].is_star) return node;
-    if (nodes_[node].star == 0) nodes_[node].star = made;
-    child = nodes_[node].star;
+  if (element == "*" || element == "**") {
+    size_t& star = element == "*" ? nodes_[node].run : nodes_[node].parts;
+    if (element == "*" && nodes_[node].is_run) return node;
+    if (star == 0) star = made;
+    child = star;
   } else if (element.size() == 1 && element != "?") {
     child = nodes_[node].characters.try_emplace(element[0], made).first->second;
   } else {
@@ -90,27 +122,30 @@ size_t Globs::Child(size_t node, std::string_view element) {
     }
     nodes_[node].sets.emplace_back(element, made);
   }
-  if (child == made) nodes_.emplace_back().is_star = element == "*";
-  return child;
+  if (child != made) return child;
+  Node& added = nodes_.emplace_back();
+  added.is_run = element == "*";
+  added.is_parts = element == "**";
+  return made;
 }
 
-const std::vector<uint32_t>& Globs::Match(std::string_view text) {
+const std::vector<size_t>& Globs::Match(std::string_view text) {
   next_.clear();
   ++step_;
   Reach(0);
-  size_t ignored;
   for (const char c : text) {
     std::swap(now_, next_);
     next_.clear();
     ++step_;
+    const bool is_dot = stars_ == Stars::kParts && c == '.';
     for (const size_t index : now_) {
       const Node& node = nodes_[index];
-      if (node.is_star) Reach(index);
+      if (node.is_parts || (node.is_run && !is_dot)) Reach(index);
       if (const auto child = node.characters.find(c); child != node.characters.end()) {
         Reach(child->second);
       }
       for (const auto& [set, child] : node.sets) {
-        if (MatchesOne(set, 0, c, &ignored)) Reach(child);
+        if (ElementMatches(set, c, stars_)) Reach(child);
       }
     }
     if (next_.empty()) break;
@@ -126,12 +161,16 @@ const std::vector<uint32_t>& Globs::Match(std::string_view text) {
   return matches_;
 }
 
-// Adds a node, and the `*` behind it, which may also stand for nothing.
+// Adds a node, and those behind stars, which may also stand for nothing.
 void Globs::Reach(size_t node) {
-  if (nodes_[node].reached == step_) return;
-  nodes_[node].reached = step_;
+  if (std::exchange(nodes_[node].reached, step_) == step_) return;
   next_.push_back(node);
-  if (nodes_[node].star != 0) Reach(nodes_[node].star);
+  if (nodes_[node].run != 0) Reach(nodes_[node].run);
+  if (const size_t parts = nodes_[node].parts; parts != 0) {
+    Reach(parts);
+    const auto& behind = nodes_[parts].characters;
+    if (const auto next = behind.find('.'); next != behind.end()) Reach(next->second);
+  }
 }
 
 }  // namespace shardinit

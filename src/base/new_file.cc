@@ -1,3 +1,5 @@
+// One file, since new files, new folders, staged folders and what killed runs left of them share
+// temporary names and locks.
 #include "base/new_file.h"
 
 #include <fcntl.h>

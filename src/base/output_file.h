@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "base/open_folder.h"
+#include "base/folder.h"
 
 namespace shardinit {
 

@@ -36,10 +36,6 @@ constexpr int kMostLinks = 40;          // as Linux follows
 constexpr size_t kMarkedBytes = 65536;  // marks stand in the first ones
 constexpr int kPatience = 50;           // milliseconds between looks at signals
 
-bool AreSame(const struct stat& a, const struct stat& b) {
-  return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-}
-
 bool IsInProc(const std::string& path) {
   struct statfs info;
   return statfs(FolderOf(path).c_str(), &info) == 0 && info.f_type == PROC_SUPER_MAGIC;

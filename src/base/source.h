@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace shardinit {
 
@@ -27,5 +28,12 @@ struct Located {
   T value{};
   Span span;
 };
+
+template <typename T>
+std::vector<T> ValuesOf(const std::vector<Located<T>>& located) {
+  std::vector<T> values;
+  for (const Located<T>& one : located) values.push_back(one.value);
+  return values;
+}
 
 }  // namespace shardinit

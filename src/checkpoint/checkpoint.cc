@@ -108,14 +108,9 @@ bool CheckpointFolder::IsClaimed(const std::string& plan_json) const {
 
 void CheckpointFolder::RequirePlan(const Digest& plan_sha256) const {
   struct stat info = {};
-  const auto is_the_same = [&] {
-    return info.st_ino == plan_.st_ino && info.st_dev == plan_.st_dev &&
-           info.st_size == plan_.st_size && info.st_mtim.tv_sec == plan_.st_mtim.tv_sec &&
-           info.st_mtim.tv_nsec == plan_.st_mtim.tv_nsec;
-  };
   std::string present;
   if (root_.Look(kPlanName, &info) &&
-      (is_the_same() ||
+      (AreUnchanged(info, plan_) ||
        (root_.Read(kPlanName, kPlanLimit, &present) && Sha256Of(present) == plan_sha256))) {
     return;
   }

@@ -71,27 +71,10 @@ bool ListsDevicesOf(std::string_view manifest, const Mesh& mesh) {
   return comparison.equal();
 }
 
-}  // namespace
-
-bool ListsDevices(std::string_view manifest) { return manifest.find(kDevicesKey) != manifest.npos; }
-
-void WriteManifest(const Plan& plan, const Digest& plan_sha256,
-                   const std::vector<ReceiptEntry>& ranks, const std::optional<FileEntry>& index,
-                   const std::function<void(std::string_view)>& append) {
+// Writes what does not depend on the boxes: all up to the ranks.
+void WriteHead(const Plan& plan, const Digest& plan_sha256, const std::optional<FileEntry>& index,
+               JsonWriter& out) {
   const InitGraph& graph = plan.graph;
-  // Receipts are by rank, but the manifest is by tensor.
-  struct Held {
-    int64_t rank;
-    const Digest* sha256;
-  };
-  std::vector<std::vector<Held>> shards(graph.tensors.size());
-  for (size_t r = 0; r < ranks.size(); ++r) {
-    for (size_t i = 0; i < ranks[r].digests.size(); ++i) {
-      shards[ranks[r].tensors[i]].push_back({static_cast<int64_t>(r), &ranks[r].digests[i]});
-    }
-  }
-  JsonWriter out;
-  out.BeginObject(JsonWriter::kLines);
   out.Member("format_version", plan.format_version).Member("contract_version", kContractVersion);
   out.Member("name", graph.name).Member("engine", graph.engine).Member("seed", graph.seed);
   WriteMesh(graph.mesh, out);
@@ -107,6 +90,55 @@ void WriteManifest(const Plan& plan, const Digest& plan_sha256,
   } else {
     out.Null();
   }
+}
+
+// The digest of a box of a tensor, and the rank that stores the box.
+struct StoredBox {
+  int64_t rank;
+  const Digest* sha256;
+};
+
+// Writes a tensor with its boxes, which are by rank.
+void WriteTensor(const Plan& plan, const Tensor& tensor, const std::vector<StoredBox>& stored,
+                 JsonWriter& out) {
+  out.BeginObject().Member("path", tensor.path).Member("dtype", InfoOf(tensor.dtype).name);
+  out.Member("global_shape", tensor.shape).Member("dataset", DatasetPath(tensor));
+  if (IsInexact(tensor)) out.Member("inexact", true);
+  out.Key("shards").BeginArray(JsonWriter::kLines);
+  int64_t last = -1;
+  std::vector<Box> boxes;  // the boxes of one rank, which follow one another
+  size_t part = 0;
+  for (const StoredBox& one : stored) {
+    if (one.rank != last) {
+      boxes = plan.ShardingOf(tensor).BoxesOn(one.rank);
+      part = 0;
+    }
+    last = one.rank;
+    const Box& box = boxes[part++];
+    out.BeginObject().Member("rank", one.rank).Member("offset", box.offset);
+    out.Member("shape", box.shape).Member("sha256", ToHex(*one.sha256)).EndObject();
+  }
+  out.EndArray().EndObject();
+}
+
+}  // namespace
+
+bool ListsDevices(std::string_view manifest) { return manifest.find(kDevicesKey) != manifest.npos; }
+
+void WriteManifest(const Plan& plan, const Digest& plan_sha256,
+                   const std::vector<ReceiptEntry>& ranks, const std::optional<FileEntry>& index,
+                   const std::function<void(std::string_view)>& append) {
+  const InitGraph& graph = plan.graph;
+  // Receipts are by rank, but the manifest is by tensor.
+  std::vector<std::vector<StoredBox>> stored(graph.tensors.size());
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    for (size_t i = 0; i < ranks[r].digests.size(); ++i) {
+      stored[ranks[r].tensors[i]].push_back({static_cast<int64_t>(r), &ranks[r].digests[i]});
+    }
+  }
+  JsonWriter out;
+  out.BeginObject(JsonWriter::kLines);
+  WriteHead(plan, plan_sha256, index, out);
   if (!graph.mesh.devices.IsPlain()) WriteDevices(graph.mesh, out, append);
   out.Key("ranks").BeginArray(JsonWriter::kLines);
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -117,25 +149,7 @@ void WriteManifest(const Plan& plan, const Digest& plan_sha256,
   }
   out.EndArray().Key("tensors").BeginArray(JsonWriter::kLines);
   for (size_t t = 0; t < graph.tensors.size(); ++t) {
-    const Tensor& tensor = graph.tensors[t];
-    out.BeginObject().Member("path", tensor.path).Member("dtype", InfoOf(tensor.dtype).name);
-    out.Member("global_shape", tensor.shape).Member("dataset", DatasetPath(tensor));
-    if (IsInexact(tensor)) out.Member("inexact", true);
-    out.Key("shards").BeginArray(JsonWriter::kLines);
-    int64_t last = -1;
-    std::vector<Box> boxes;  // the boxes of one rank, which follow one another
-    size_t part = 0;
-    for (const Held& held : shards[t]) {
-      if (held.rank != last) {
-        boxes = plan.ShardingOf(tensor).BoxesOn(held.rank);
-        part = 0;
-      }
-      last = held.rank;
-      const Box& box = boxes[part++];
-      out.BeginObject().Member("rank", held.rank).Member("offset", box.offset);
-      out.Member("shape", box.shape).Member("sha256", ToHex(*held.sha256)).EndObject();
-    }
-    out.EndArray().EndObject();
+    WriteTensor(plan, graph.tensors[t], stored[t], out);
     // The text is passed on in pieces: the file can be larger than the memory it may take.
     if (out.size() > (1 << 20)) append(out.Take());
   }
@@ -149,23 +163,6 @@ bool IsManifestOf(std::string_view manifest, const Plan& plan, const Digest& pla
   WriteManifest(plan, plan_sha256, ranks, index,
                 [&](std::string_view text) { comparison.Add(text); });
   return comparison.equal() && comparison.at_end();
-}
-
-Digest HashRange(int fd, const std::string& path, int64_t offset, int64_t bytes,
-                 const std::function<void(int64_t bytes)>& progress) {
-  Sha256 hash;
-  std::vector<uint8_t> buffer(static_cast<size_t>(std::min<int64_t>(bytes, 1 << 20)));
-  for (const int64_t end = offset + bytes; offset < end;) {
-    ThrowIfInterrupted();
-    const int64_t n = std::min<int64_t>(static_cast<int64_t>(buffer.size()), end - offset);
-    if (!ReadAll(fd, buffer.data(), static_cast<size_t>(n), offset)) {
-      throw SystemError("read", path, errno != 0 ? errno : EIO);
-    }
-    hash.Update(buffer.data(), static_cast<size_t>(n));
-    offset += n;
-    if (progress) progress(n);
-  }
-  return hash.Finish();
 }
 
 FileEntry HashFile(int fd, const std::string& path) {

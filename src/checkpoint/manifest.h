@@ -77,11 +77,6 @@ bool ClaimedIndex(std::string_view manifest, std::optional<FileEntry>* index);
 // Returns whether the manifest is there, and lists an index if and only if that is wanted.
 bool IsFinalized(const CheckpointFolder& folder, bool wants_index);
 
-// Returns the SHA-256 of a part of an open file. The file must have all of it. `progress` receives
-// the bytes of each step.
-Digest HashRange(int fd, const std::string& path, int64_t offset, int64_t bytes,
-                 const std::function<void(int64_t bytes)>& progress = {});
-
 // Returns the size and SHA-256 of an open file.
 FileEntry HashFile(int fd, const std::string& path);
 

@@ -111,23 +111,26 @@ Digest HashMetadata(int fd, int64_t size, const RankPlan& rank,
   std::sort(order.begin(), order.end(),
             [&](size_t a, size_t b) { return offsets[a] < offsets[b]; });
   Sha256 hash;
-  std::vector<uint8_t> buffer(1 << 16);
   int64_t at = 0;
   const auto hash_until = [&](int64_t end) {
-    while (at < end) {
-      const int64_t n = std::min<int64_t>(end - at, static_cast<int64_t>(buffer.size()));
-      if (!ReadAll(fd, buffer.data(), static_cast<size_t>(n), at)) {
-        throw SystemError("read", RankFile(rank.rank), errno != 0 ? errno : EIO);
-      }
-      hash.Update(buffer.data(), static_cast<size_t>(n));
-      at += n;
-    }
+    ReadRange(fd, RankFile(rank.rank), at, std::max<int64_t>(0, end - at),
+              [&](std::string_view piece) { hash.Update(piece); });
   };
   for (const size_t i : order) {
     hash_until(offsets[i]);
     at = offsets[i] + rank.shards[i].bytes();
   }
   hash_until(size);
+  return hash.Finish();
+}
+
+Digest HashRange(int fd, const std::string& path, int64_t offset, int64_t bytes,
+                 const std::function<void(int64_t bytes)>& progress) {
+  Sha256 hash;
+  ReadRange(fd, path, offset, bytes, [&](std::string_view piece) {
+    hash.Update(piece);
+    if (progress) progress(std::ssize(piece));
+  });
   return hash.Finish();
 }
 

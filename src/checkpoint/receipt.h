@@ -2,6 +2,7 @@
 // in place, and proves that the file is whole.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,6 +34,11 @@ std::optional<Receipt> FindReceipt(const CheckpointFolder& folder, const RankPla
 // Hashes the bytes of a rank file that belong to no box, in order.
 Digest HashMetadata(int fd, int64_t size, const RankPlan& rank,
                     const std::vector<int64_t>& offsets);
+
+// Returns the SHA-256 of a part of an open file. The file must have all of it. `progress` receives
+// the bytes of each step.
+Digest HashRange(int fd, const std::string& path, int64_t offset, int64_t bytes,
+                 const std::function<void(int64_t bytes)>& progress = {});
 
 // The most bytes a receipt of `shards` boxes can have.
 size_t ReceiptLimit(size_t shards);

@@ -100,7 +100,7 @@ class Resharding {
                     const std::function<void(int64_t rank)>& differs) {
     Progress progress(request_.progress, "comparing", BytesIn(to_, ranks), request_.is_quiet);
     FileGroups files(WithoutWriters(), counters_, &copy_, 2,
-                     [&](int64_t) { progress.Update(counters_->hashed_bytes, ""); });
+                     [&](int64_t) { progress.Update(counters_->hashed_bytes); });
     for (const int64_t r : ranks) {
       ThrowIfInterrupted();
       const RankPlan rank = PlanRank(to_, r);
@@ -125,13 +125,9 @@ class Resharding {
 
   // Throws Error (kConflict) if a byte of the checkpoint that is there is not as its manifest says.
   void RequireUndamaged() const {
-    std::mutex mutex;
     Progress progress(request_.progress, "checking", BytesInFiles(to_), request_.is_quiet);
-    const VerifyResult result =
-        Verify(request_.folder, request_.workers.jobs, [&](int64_t bytes, int64_t) {
-          const std::lock_guard lock(mutex);
-          progress.Update(bytes, "");
-        });
+    const VerifyResult result = Verify(request_.folder, request_.workers.jobs,
+                                       [&](int64_t bytes, int64_t) { progress.Update(bytes); });
     if (result.findings.empty()) return;
     const Finding& first = *result.findings.begin();
     throw Error(

@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <charconv>
 #include <limits>
-#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -38,9 +36,7 @@ class Verifier {
       : folder_(folder),
         plan_(plan),
         plan_sha256_(plan_sha256),
-        jobs_(jobs),
-        total_(total),
-        progress_(progress) {}
+        files_(folder, jobs, total, progress) {}
 
   // Returns the ranks that have a receipt, ascending. A name that does not belong is a finding, or
   // foreign.
@@ -51,7 +47,7 @@ class Verifier {
       const bool inner = file.size() != name.size();
       if (name == "ranks" && kind == NameKind::kFolder) return true;
       if (name == "ranks" && kind == NameKind::kLink) {
-        Find(name, "", "is a link to elsewhere");
+        Find(name, "is a link to elsewhere");
         return false;
       }
       if (inner && RankOf(file, ".json") >= 0 && RankOf(file, ".json") < plan_.world_size()) {
@@ -60,7 +56,7 @@ class Verifier {
         const bool is_like_a_part =
             inner &&
             (file.ends_with(".h5") || (file.starts_with("rank-") && file.ends_with(".json")));
-        (is_like_a_part ? result_.findings : result_.foreign)
+        (is_like_a_part ? files_.result.findings : files_.result.foreign)
             .Add({name, "", "does not belong to the checkpoint"});
       }
       return false;
@@ -74,7 +70,7 @@ class Verifier {
     int64_t next = 0;
     const auto find = [&](int64_t end) {
       if (next < end) {
-        Find(ReceiptFile(next), "",
+        Find(ReceiptFile(next),
              end - next == 1 ? "is missing"
                              : fmt::format("is missing, and so are those up to rank {}", end - 1));
       }
@@ -87,54 +83,53 @@ class Verifier {
   // Returns whether the receipt is valid. Adds a finding unless the rank's file is what the receipt
   // says.
   bool VerifyRank(const RankPlan& rank, ReceiptEntry* entry) {
-    const std::string receipt_file = ReceiptFile(rank.rank), file = RankFile(rank.rank);
+    const std::string receipt_file = ReceiptFile(rank.rank);
     Receipt receipt;
     try {
       std::string text;
       const std::string_view wrong =
           ReadIfFile(folder_ + "/" + receipt_file, ReceiptLimit(rank.shards.size()), &text);
       if (!wrong.empty()) {
-        Find(receipt_file, "", std::string(wrong));
+        Find(receipt_file, std::string(wrong));
         return false;
       }
       receipt = ReadReceipt(text, receipt_file, rank);
       if (WriteReceipt(rank, receipt) != text) {
-        Find(receipt_file, "", "is damaged: it is not what this tool wrote");
+        Find(receipt_file, "is damaged: it is not what this tool wrote");
         return false;
       }
     } catch (const Error& e) {
       if (e.code() == ExitCode::kWorld) throw;
-      Find(receipt_file, "", fmt::format("is damaged: {}", e.what()));
+      Find(receipt_file, fmt::format("is damaged: {}", e.what()));
       return false;
     }
     if (receipt.plan_sha256 != plan_sha256_) {
-      Find(receipt_file, "", "belongs to another plan");
+      Find(receipt_file, "belongs to another plan");
       return false;
     }
     *entry = EntryOf(plan_, rank, receipt);
-    VerifyRankFile(rank, receipt, file);
-    ++result_.files;
+    VerifyRankFile(rank, receipt);
+    ++files_.result.files;
     return true;
   }
 
   void VerifyManifest(std::string_view manifest, const std::vector<ReceiptEntry>& entries) {
     std::optional<FileEntry> index;
     if (!ClaimedIndex(manifest, &index)) {
-      Find(kManifestName, "", "is damaged: it does not say whether there is an index");
+      Find(kManifestName, "is damaged: it does not say whether there is an index");
       return;
     }
     if (index) VerifyIndex(*index);
     if (!IsManifestOf(manifest, plan_, plan_sha256_, entries, index)) {
-      Find(kManifestName, "", "is damaged: it is not what follows from the plan and the receipts");
+      Find(kManifestName, "is damaged: it is not what follows from the plan and the receipts");
     }
   }
 
-  void Find(std::string file, std::string tensor, std::string message) {
-    const std::lock_guard lock(mutex_);
-    result_.findings.Add({std::move(file), std::move(tensor), std::move(message)});
+  void Find(std::string file, std::string message) {
+    files_.Find(std::move(file), "", std::move(message));
   }
 
-  const VerifyResult& result() const { return result_; }
+  const VerifyResult& result() const { return files_.result; }
 
  private:
   // An index that the manifest does not list belongs, too: a run leaves it that was killed before
@@ -154,38 +149,24 @@ class Verifier {
     return kind == NameKind::kFile && Belongs(NameOfTemporary(file), inner);
   }
 
-  void VerifyRankFile(const RankPlan& rank, const Receipt& receipt, const std::string& file) {
-    Fd fd;
-    int64_t size = 0;
-    if (const std::string_view wrong = OpenIfFile(folder_ + "/" + file, &fd, &size);
-        !wrong.empty()) {
-      Find(file, "", std::string(wrong));
-      return;
+  void VerifyRankFile(const RankPlan& rank, const Receipt& receipt) {
+    FileToVerify file = {.path = RankFile(rank.rank),
+                         .size = receipt.size,
+                         .origin = "its receipt",
+                         .ranges = {},
+                         .place = fmt::format("rank {}, ", rank.rank)};
+    for (size_t i = 0; i < rank.shards.size(); ++i) {
+      const Shard& shard = rank.shards[i];
+      file.ranges.push_back(
+          {shard.tensor->path, receipt.offsets[i], shard.bytes(), &receipt.digests[i]});
     }
-    if (size != receipt.size) {
-      Find(file, "", fmt::format("has {} bytes, but its receipt says {}", size, receipt.size));
-      return;
-    }
-    if (HashMetadata(fd.get(), size, rank, receipt.offsets) != receipt.metadata_sha256) {
-      Find(file, "", "has damaged metadata: its HDF5 structure is not what was written");
-    }
-    const auto progress = [&](int64_t bytes) {
-      hashed_ += bytes;
-      if (progress_) progress_(hashed_, total_);
-    };
-    ParallelFor(static_cast<int64_t>(rank.shards.size()), jobs_, [&](int64_t i) {
-      const Shard& shard = rank.shards[static_cast<size_t>(i)];
-      const int64_t offset = receipt.offsets[static_cast<size_t>(i)];
-      if (HashRange(fd.get(), folder_ + "/" + file, offset, shard.bytes(), progress) ==
-          receipt.digests[static_cast<size_t>(i)]) {
-        return;
-      }
-      Find(file, shard.tensor->path,
-           fmt::format("has other data than was written (rank {}, bytes {} to {} of the file)",
-                       rank.rank, offset, offset + shard.bytes() - 1));
+    const bool is_there = files_.Verify(file, [&](int fd) {
+      if (HashMetadata(fd, receipt.size, rank, receipt.offsets) == receipt.metadata_sha256) return;
+      Find(file.path, "has damaged metadata: its HDF5 structure is not what was written");
     });
-    result_.boxes += static_cast<int64_t>(rank.shards.size());
-    result_.bytes += rank.bytes();
+    if (!is_there) return;
+    files_.result.boxes += std::ssize(rank.shards);
+    files_.result.bytes += rank.bytes();
   }
 
   void VerifyIndex(const FileEntry& claimed) {
@@ -193,23 +174,18 @@ class Verifier {
     Fd fd;
     int64_t size = 0;
     if (const std::string_view wrong = OpenIfFile(path, &fd, &size); !wrong.empty()) {
-      Find(kIndexName, "", fmt::format("{}, but the manifest lists it", wrong));
+      Find(kIndexName, fmt::format("{}, but the manifest lists it", wrong));
       return;
     }
     if (size != claimed.size || HashFile(fd.get(), path).sha256 != claimed.sha256) {
-      Find(kIndexName, "", "is damaged: its digest is not the one in the manifest");
+      Find(kIndexName, "is damaged: its digest is not the one in the manifest");
     }
   }
 
   const std::string folder_;
   const Plan& plan_;
   const Digest plan_sha256_;
-  const int jobs_;
-  const int64_t total_;
-  const VerifyProgress& progress_;
-  std::mutex mutex_;
-  std::atomic<int64_t> hashed_{0};
-  VerifyResult result_;
+  FileVerifier files_;
 };
 
 VerifyResult OneFinding(std::string file, std::string message) {
@@ -237,6 +213,38 @@ std::string ReadDevices(const std::string& folder, std::string_view manifest, Pl
 }
 
 }  // namespace
+
+void FileVerifier::Find(std::string file, std::string_view tensor, std::string message) {
+  const std::lock_guard lock(mutex_);
+  result.findings.Add({std::move(file), std::string(tensor), std::move(message)});
+}
+
+bool FileVerifier::Verify(const FileToVerify& file, const std::function<void(int fd)>& more) {
+  const std::string path = folder_ + "/" + file.path;
+  Fd fd;
+  int64_t size = 0;
+  if (const std::string_view wrong = OpenIfFile(path, &fd, &size); !wrong.empty()) {
+    Find(file.path, "", std::string(wrong));
+    return false;
+  }
+  if (size != file.size) {
+    Find(file.path, "", fmt::format("has {} bytes, but {} says {}", size, file.origin, file.size));
+    return false;
+  }
+  if (more) more(fd.get());
+  const auto progress = [&](int64_t bytes) {
+    hashed_ += bytes;
+    if (progress_) progress_(hashed_, total_);
+  };
+  ParallelFor(std::ssize(file.ranges), jobs_, [&](int64_t i) {
+    const FileToVerify::Range& range = file.ranges[static_cast<size_t>(i)];
+    if (HashRange(fd.get(), path, range.offset, range.bytes, progress) == *range.digest) return;
+    Find(file.path, range.tensor,
+         fmt::format("has other data than was written ({}bytes {} to {} of the file)", file.place,
+                     range.offset, range.offset + range.bytes - 1));
+  });
+  return true;
+}
 
 int64_t BytesInFiles(const Plan& plan) {
   const InitGraph& graph = plan.graph;
@@ -291,9 +299,9 @@ VerifyResult Verify(const std::string& folder, int jobs, const VerifyProgress& p
   }
   // The manifest follows from the receipts, so one comparison covers all of it.
   if (!bad_manifest.empty()) {
-    verifier.Find(kManifestName, "", std::string(bad_manifest));
+    verifier.Find(kManifestName, std::string(bad_manifest));
   } else if (!bad_devices.empty()) {
-    verifier.Find(kDevicesName, "", bad_devices);
+    verifier.Find(kDevicesName, bad_devices);
   } else if (receipts) {
     verifier.VerifyManifest(manifest, entries);
   }

@@ -1,11 +1,15 @@
 // Checks whether a checkpoint is what its manifest says, byte for byte.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/sha256.h"
 #include "formats/findings.h"
 #include "plan/plan.h"
 
@@ -20,6 +24,44 @@ struct VerifyResult {
 
 // Receives the bytes hashed so far and in all; called from several threads.
 using VerifyProgress = std::function<void(int64_t bytes, int64_t total)>;
+
+// A file and the digests that ranges of it must have.
+struct FileToVerify {
+  struct Range {
+    std::string_view tensor;  // empty: none
+    int64_t offset, bytes;
+    const Digest* digest;
+  };
+  std::string path;  // in the folder
+  int64_t size;
+  std::string_view origin;  // of the size: `its receipt`
+  std::vector<Range> ranges;
+  std::string place = {};  // stands before the bytes in messages, as in `rank 3, `
+};
+
+// Finds what is wrong with the files of a folder. No link is followed.
+class FileVerifier {
+ public:
+  // `total` is for the progress.
+  FileVerifier(const std::string& folder, int jobs, int64_t total, const VerifyProgress& progress)
+      : folder_(folder), jobs_(jobs), total_(total), progress_(progress) {}
+
+  // Adds to the findings; from any thread.
+  void Find(std::string file, std::string_view tensor, std::string message);
+  // Hashes the ranges, several at a time, after `more` has looked at the open file. Returns false
+  // if there is no such file of that size.
+  bool Verify(const FileToVerify& file, const std::function<void(int fd)>& more = {});
+
+  VerifyResult result;
+
+ private:
+  const std::string folder_;
+  const int jobs_;
+  const int64_t total_;
+  const VerifyProgress& progress_;
+  std::mutex mutex_;
+  std::atomic<int64_t> hashed_{0};
+};
 
 // Returns the bytes of data in all rank files; replicas count as often as they are stored.
 int64_t BytesInFiles(const Plan& plan);

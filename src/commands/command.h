@@ -2,6 +2,8 @@
 // man pages and completions are checked against these.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
@@ -27,5 +29,15 @@ std::span<const Command* const> Commands();
 
 // Prints data to standard output. Throws Error (kWorld) if it does not arrive.
 void Print(std::string_view text);
+
+// Tells how long ago it was made.
+class Stopwatch {
+ public:
+  int64_t ns() const { return (std::chrono::steady_clock::now() - start_).count(); }
+  double seconds() const { return static_cast<double>(ns()) / 1e9; }
+
+ private:
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
 
 }  // namespace shardinit

@@ -5,6 +5,7 @@
 
 #include "commands/application.h"
 #include "commands/command.h"
+#include "report/template.h"
 
 namespace shardinit {
 namespace {
@@ -57,24 +58,8 @@ std::string Bash(const CLI::App& root) {
                             app->get_name(), Spellings(*option).back(), choices);
     }
   }
-  return fmt::format(R"(_shardinit() {{
-  local word="${{COMP_WORDS[COMP_CWORD]}}" previous="${{COMP_WORDS[COMP_CWORD-1]}}" words
-  if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W "{}--help --version" -- "$word"))
-    return
-  fi
-  case "${{COMP_WORDS[1]}}:$previous" in
-{}  esac
-  case "${{COMP_WORDS[1]}}" in
-{}  esac
-  case "$word" in
-    -*) COMPREPLY=($(compgen -W "$words" -- "$word")) ;;
-    *) COMPREPLY=($(compgen -f -- "$word")) ;;
-  esac
-}}
-complete -o filenames -F _shardinit shardinit
-)",
-                     commands, values, cases);
+  return FillTemplate("completion.bash",
+                      {{"commands", commands}, {"values", values}, {"cases", cases}});
 }
 
 std::string Quoted(std::string text) {
@@ -106,24 +91,7 @@ std::string Zsh(const CLI::App& root) {
     }
     cases += fmt::format("    {}) _arguments{} '*:file:_files' ;;\n", app->get_name(), arguments);
   }
-  return fmt::format(R"(#compdef shardinit
-_shardinit() {{
-  local -a commands
-  commands=(
-{}  )
-  if (( CURRENT == 2 )); then
-    _describe command commands
-    return
-  fi
-  local command="$words[2]"
-  shift words
-  (( CURRENT-- ))
-  case "$command" in
-{}  esac
-}}
-_shardinit "$@"
-)",
-                     commands, cases);
+  return FillTemplate("completion.zsh", {{"commands", commands}, {"cases", cases}});
 }
 
 std::string Fish(const CLI::App& root) {

@@ -111,7 +111,7 @@ std::vector<std::string> Differences(const std::string& path, ExpectedDigests ex
     expected.erase(it);
   }
   for (const auto& [path_left, e] : expected) {
-    if (!only.empty() && !GlobMatches(only, path_left)) continue;
+    if (!only.empty() && !PathMatches(only, path_left)) continue;
     lines.push_back(fmt::format("{}: is in {}, but not in the spec", path_left, path));
   }
   return lines;
@@ -134,7 +134,7 @@ ExitCode RunDigest(const DigestOptions& options) {
     WorkCounters counters;
     Progress progress(mode, "hashing", bytes, options.json);
     digests = DigestTensors(
-        tensors, workers, [&](const WorkCounters& c) { progress.Update(c.hashed_bytes, ""); },
+        tensors, workers, [&](const WorkCounters& c) { progress.Update(c.hashed_bytes); },
         &counters);
   }
   std::sort(digests.begin(), digests.end(), [](const TensorDigest& a, const TensorDigest& b) {
@@ -177,13 +177,9 @@ extern const Command kDigest = {
       options->spec.AddTo(app);
       options->spec.AddLayoutTo(app);
       AddOnly(app, &options->only);
-      app.add_option("--check", options->check,
-                     "Compare with a file that --write made; exit 1 if unequal")
-          ->type_name("FILE")
-          ->check(NotEmpty);
-      app.add_option("--write", options->write, "Write the digests to a file")
-          ->type_name("FILE")
-          ->check(NotEmpty);
+      AddText(app, "--check", "FILE", &options->check,
+              "Compare with a file that --write made; exit 1 if unequal");
+      AddText(app, "--write", "FILE", &options->write, "Write the digests to a file");
       AddForce(app, &options->force);
       options->work.AddJobsTo(app, "generate and hash");
       options->work.AddProgressTo(app);

@@ -60,9 +60,12 @@ const std::vector<Tensor>& Candidates(const Plan& plan, bool stored) {
     throw Error(
         ExitCode::kUsage,
         fmt::format("`{}` is no tensor, but the group of {}", path, Count(members, "tensor")),
-        fmt::format("`{}.*` explains the first of them", path));
+        fmt::format("`{}.**` explains the first of them", path));
   }
-  if (hint.empty()) hint = DidYouMean(path, paths);
+  if (hint.empty()) {
+    hint = path.find('*') == path.npos ? DidYouMean(path, paths)
+                                       : HintForPattern(path, Candidates(plan, false));
+  }
   throw Error(ExitCode::kUsage, fmt::format("no tensor has the path `{}`", path),
               hint.empty() ? "`shardinit graph SPEC` shows the paths" : hint);
 }
@@ -81,7 +84,7 @@ ExitCode RunExplain(const ExplainOptions& options) {
   const Tensor& tensor = tensors[*found.tensor];
   const int64_t rank = options.rank >= 0 ? options.rank : plan.ShardingOf(tensor).LargestRank();
   const auto matches = std::count_if(tensors.begin(), tensors.end(), [&](const Tensor& t) {
-    return GlobMatches(options.path, t.path);
+    return PathMatches(options.path, t.path);
   });
   const Facts facts = FactsOf({plan, found, tensor, rank}, matches);
   if (options.json) {
@@ -109,7 +112,7 @@ extern const Command kExplain = {
       options->spec.AddReplicasTo(app);
       options->spec.AddTrainingTo(app);
       app.add_option("PATH", options->path,
-                     "Path of a tensor, or a pattern such as '*.q_proj.weight'")
+                     "Path of a tensor, or a pattern such as '**.q_proj.weight'")
           ->required();
       AddRank(app, &options->rank,
               "Show the boxes of this rank; default: the lowest that holds any");

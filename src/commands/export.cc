@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <chrono>
 #include <map>
 #include <memory>
 #include <optional>
@@ -76,8 +75,36 @@ Plan LoadPlanOf(const ExportOptions& options, Digest* plan_sha256) {
   return plan;
 }
 
+// Reads the optimizer that was asked for, if any.
+std::optional<OptimizerSpec> OptimizerOf(const ExportOptions& options, const Format& format,
+                                         Diagnostics& diagnostics) {
+  if (options.optimizer.empty()) return {};
+  if (!format.has_optimizers) throw NotForFormat("--optimizer", format, FormatsWithOptimizers());
+  OptimizerSpec optimizer = ReadOptimizer(options.optimizer, diagnostics);
+  diagnostics.ThrowIfErrors();
+  return optimizer;
+}
+
+void PrintExport(const ExportOptions& options, const Plan& plan, const ExportResult& result,
+                 double seconds) {
+  if (options.json) {
+    JsonWriter out;
+    out.BeginObject(JsonWriter::kLines).Member("name", plan.graph.name);
+    out.Member("folder", options.folder).Member("format", options.format);
+    out.Member("tensors", result.tensors).Member("files", result.files);
+    out.Member("bytes", result.bytes).Member("was_there", result.was_there);
+    out.Member("seconds", seconds).EndObject();
+    return Print(out.Finish());
+  }
+  Talk(result.was_there ? fmt::format("shardinit: `{}` was there already\n", Escape(options.folder))
+                        : fmt::format("shardinit: wrote {}\n", InSpeed(result.bytes, seconds)));
+  Print(fmt::format("{}: {} of {} in {}, {}\n", Escape(options.folder),
+                    Count(result.tensors, "tensor"), plan.graph.name, Count(result.files, "file"),
+                    options.format));
+}
+
 ExitCode RunExport(const ExportOptions& options) {
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch time;
   ExportRequest request;
   request.format = FormatOf(options.format);
   request.folder = options.folder;
@@ -85,14 +112,7 @@ ExitCode RunExport(const ExportOptions& options) {
   request.options = OptionsOf(*request.format, options.of_format);
   request.workers = options.work.Workers(true);
   Diagnostics diagnostics;
-  std::optional<OptimizerSpec> optimizer;
-  if (!options.optimizer.empty()) {
-    if (!request.format->has_optimizers) {
-      throw NotForFormat("--optimizer", *request.format, FormatsWithOptimizers());
-    }
-    optimizer = ReadOptimizer(options.optimizer, diagnostics);
-    diagnostics.ThrowIfErrors();
-  }
+  std::optional<OptimizerSpec> optimizer = OptimizerOf(options, *request.format, diagnostics);
   const ProgressMode mode = options.work.Mode();
   const bool is_folder = IsFolder(options.spec.request.path);
   Digest plan_sha256{};
@@ -106,38 +126,17 @@ ExitCode RunExport(const ExportOptions& options) {
     request.optimizer = BindOptimizer(*std::move(optimizer), plan.graph, diagnostics);
     diagnostics.ThrowIfErrors();
   }
-
   WorkCounters counters;
   ExportResult result;
   {
     std::optional<Progress> progress;
     request.progress = [&](const WorkCounters& c, int64_t total) {
       if (!progress) progress.emplace(mode, "writing", total, options.json);
-      progress->Update(c.written_bytes, "");
+      progress->Update(c.written_bytes);
     };
     result = Export(plan, request, &counters);
   }
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (options.json) {
-    JsonWriter out;
-    out.BeginObject(JsonWriter::kLines).Member("name", plan.graph.name);
-    out.Member("folder", options.folder).Member("format", request.format->name);
-    out.Member("tensors", result.tensors).Member("files", result.files);
-    out.Member("bytes", result.bytes).Member("was_there", result.was_there);
-    out.Member("seconds", seconds).EndObject();
-    Print(out.Finish());
-    return ExitCode::kOk;
-  }
-  if (result.was_there) {
-    Talk(fmt::format("shardinit: `{}` was there already\n", Escape(options.folder)));
-  } else {
-    Talk(fmt::format("shardinit: wrote {} in {:.2f} s ({:.2f} GB/s)\n", InBytes(result.bytes),
-                     seconds, static_cast<double>(result.bytes) / seconds / 1e9));
-  }
-  Print(fmt::format("{}: {} of {} in {}, {}\n", Escape(options.folder),
-                    Count(result.tensors, "tensor"), plan.graph.name, Count(result.files, "file"),
-                    request.format->name));
+  PrintExport(options, plan, result, time.seconds());
   return ExitCode::kOk;
 }
 
@@ -150,30 +149,18 @@ extern const Command kExport = {
       auto options = std::make_shared<ExportOptions>();
       options->spec.AddTo(app, "Model spec, `-` for standard input, or a checkpoint's folder");
       options->spec.AddLayoutTo(app);
-      app.add_option("--to", options->format,
-                     fmt::format("Format: {}", fmt::join(FormatNames(), ", ")))
-          ->required()
-          ->type_name("FORMAT")
-          ->check(NotEmpty);
-      app.add_option("-o,--output", options->folder, "Folder to make")
-          ->required()
-          ->type_name("DIR")
-          ->check(NotEmpty);
-      app.add_option("--only", options->only,
-                     "Only tensors whose path matches, as in '*.norm.weight'")
-          ->type_name("GLOB")
-          ->check(NotEmpty);
-      app.add_option("--optimizer", options->optimizer,
-                     fmt::format("{}: also the state of an optimizer at step 0: adamw",
-                                 fmt::join(FormatsWithOptimizers(), ", ")))
-          ->type_name("FILE|WORD")
-          ->check(NotEmpty);
+      AddText(app, "--to", "FORMAT", &options->format,
+              fmt::format("Format: {}", fmt::join(FormatNames(), ", ")))
+          ->required();
+      AddText(app, "-o,--output", "DIR", &options->folder, "Folder to make")->required();
+      AddOnly(app, &options->only);
+      AddText(app, "--optimizer", "FILE|WORD", &options->optimizer,
+              fmt::format("{}: also the state of an optimizer at step 0: adamw",
+                          fmt::join(FormatsWithOptimizers(), ", ")));
       for (const FormatOption* option : FormatOptions()) {
-        app.add_option(std::string(option->flag), options->of_format[option],
-                       fmt::format("{}: {}; default {}", fmt::join(FormatsWith(*option), ", "),
-                                   option->help, option->default_text))
-            ->type_name("SIZE")
-            ->check(NotEmpty);
+        AddText(app, std::string(option->flag), "SIZE", &options->of_format[option],
+                fmt::format("{}: {}; default {}", fmt::join(FormatsWith(*option), ", "),
+                            option->help, option->default_text));
       }
       options->work.AddJobsTo(app, "generate");
       options->work.AddMemoryTo(app);

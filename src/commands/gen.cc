@@ -1,8 +1,6 @@
 #include <fmt/format.h>
 
-#include <chrono>
 #include <memory>
-#include <mutex>
 
 #include "base/interrupt.h"
 #include "base/json.h"
@@ -76,9 +74,53 @@ void PrintJson(const GenOptions& options, const Plan& plan, const GenerateResult
   Print(out.Finish());
 }
 
+// Makes the ranks, or with `--dry-run` only looks at the folder.
+GenerateResult MakeRanks(const GenOptions& options, const Plan& plan, GenerateRequest request,
+                         ProgressMode mode, WorkCounters* counters) {
+  const int64_t total = BytesIn(plan, request.ranks);
+  if (options.dry_run) {
+    CheckFolder(plan, options.folder);
+    return {.bytes = total};
+  }
+  try {
+    if (options.repair) {
+      Progress progress(mode, "checking", total, options.json);
+      request.damage = FindRepairs(plan, options.folder, request.ranks, request.workers.jobs,
+                                   [&](int64_t bytes, int64_t) { progress.Update(bytes); });
+    }
+    Progress progress(mode, "writing", total, options.json);
+    request.progress = [&](const WorkCounters& c, int64_t done, int64_t ranks) {
+      progress.Update(c.written_bytes, ranks > 1 ? fmt::format("rank {} of {}", done, ranks) : "");
+    };
+    return Generate(plan, request, counters);
+  } catch (const Interrupted&) {
+    Talk("shardinit: interrupted; ranks that are done stay, and the same command makes the rest\n");
+    throw;
+  }
+}
+
+void PrintText(const GenOptions& options, const Plan& plan, int64_t ranks,
+               const GenerateResult& result, double seconds) {
+  const std::string folder = Escape(options.folder);
+  if (options.dry_run) {
+    return Print(fmt::format("would write {} of {} for {} of {} to {}\n", InBytes(result.bytes),
+                             plan.graph.name, ranks, Count(plan.world_size(), "rank"), folder));
+  }
+  if (result.written > 0)
+    Talk(fmt::format("shardinit: wrote {}\n", InSpeed(result.bytes, seconds)));
+  if (result.skipped > 0) {
+    Talk(fmt::format("shardinit: {} of {} {} there already\n", result.skipped, Count(ranks, "rank"),
+                     result.skipped == 1 ? "was" : "were"));
+  }
+  Print(result.complete
+            ? fmt::format("{}: {}, {}, complete\n", folder, Count(plan.parameters, "parameter"),
+                          Count(plan.world_size(), "rank"))
+            : fmt::format("{0}: unfinished: other ranks are missing; see `shardinit status {0}`\n",
+                          folder));
+}
+
 ExitCode RunGen(const GenOptions& options) {
-  const auto start = std::chrono::steady_clock::now();
-  const auto since_start = [&] { return std::chrono::steady_clock::now() - start; };
+  const Stopwatch time;
   GenerateRequest request;
   request.folder = options.folder;
   request.workers = options.work.Workers(true);
@@ -88,70 +130,16 @@ ExitCode RunGen(const GenOptions& options) {
     throw Error(ExitCode::kUsage, "`--dry-run` writes nothing, so it repairs nothing",
                 fmt::format("`shardinit verify {}` says what is damaged", options.folder));
   }
-
   const Plan plan = options.spec.Load();
   request.ranks = options.ranks.Ranks(plan.graph.mesh);
-  const int64_t plan_ns = since_start().count();
+  const int64_t plan_ns = time.ns();
 
   WorkCounters counters;
-  GenerateResult result;
-  const int64_t total = BytesIn(plan, request.ranks);
-  if (options.dry_run) {
-    CheckFolder(plan, options.folder);
-    result.bytes = total;
-  } else {
-    try {
-      if (options.repair) {
-        std::mutex mutex;
-        Progress progress(mode, "checking", total, options.json);
-        request.damage = FindRepairs(plan, options.folder, request.ranks, request.workers.jobs,
-                                     [&](int64_t bytes, int64_t) {
-                                       const std::lock_guard lock(mutex);
-                                       progress.Update(bytes, "");
-                                     });
-      }
-      Progress progress(mode, "writing", total, options.json);
-      request.progress = [&](const WorkCounters& c, int64_t done, int64_t ranks) {
-        progress.Update(c.written_bytes,
-                        ranks > 1 ? fmt::format("rank {} of {}", done, ranks) : "");
-      };
-      result = Generate(plan, request, &counters);
-    } catch (const Interrupted&) {
-      Talk(
-          "shardinit: interrupted; ranks that are done stay, and the same command makes the "
-          "rest\n");
-      throw;
-    }
-  }
-  const double seconds = std::chrono::duration<double>(since_start()).count();
-  if (options.json) {
-    PrintJson(options, plan, result, counters, plan_ns, seconds);
-    if (options.stats) PrintStats(counters, plan_ns, seconds);
-    return ExitCode::kOk;
-  }
-  if (options.dry_run) {
-    Print(fmt::format("would write {} of {} for {} of {} to {}\n", InBytes(total), plan.graph.name,
-                      request.ranks.size(), Count(plan.world_size(), "rank"),
-                      Escape(options.folder)));
-    return ExitCode::kOk;
-  }
-  if (options.stats) PrintStats(counters, plan_ns, seconds);
-  if (result.written > 0) {
-    Talk(fmt::format("shardinit: wrote {} in {:.2f} s ({:.2f} GB/s)\n", InBytes(result.bytes),
-                     seconds, static_cast<double>(result.bytes) / seconds / 1e9));
-  }
-  if (result.skipped > 0) {
-    Talk(fmt::format("shardinit: {} of {} {} there already\n", result.skipped,
-                     Count(static_cast<int64_t>(request.ranks.size()), "rank"),
-                     result.skipped == 1 ? "was" : "were"));
-  }
-  if (result.complete) {
-    Print(fmt::format("{}: {}, {}, complete\n", Escape(options.folder),
-                      Count(plan.parameters, "parameter"), Count(plan.world_size(), "rank")));
-  } else {
-    Print(fmt::format("{0}: unfinished: other ranks are missing; see `shardinit status {0}`\n",
-                      Escape(options.folder)));
-  }
+  const GenerateResult result = MakeRanks(options, plan, request, mode, &counters);
+  const double seconds = time.seconds();
+  if (options.json) PrintJson(options, plan, result, counters, plan_ns, seconds);
+  if (options.stats && (options.json || !options.dry_run)) PrintStats(counters, plan_ns, seconds);
+  if (!options.json) PrintText(options, plan, std::ssize(request.ranks), result, seconds);
   return ExitCode::kOk;
 }
 
@@ -164,10 +152,7 @@ extern const Command kGen = {
       auto options = std::make_shared<GenOptions>();
       options->spec.AddTo(app);
       options->spec.AddLayoutTo(app);
-      app.add_option("-o,--output", options->folder, "Folder of the checkpoint")
-          ->required()
-          ->type_name("DIR")
-          ->check(NotEmpty);
+      AddText(app, "-o,--output", "DIR", &options->folder, "Folder of the checkpoint")->required();
       AddRanks(app, &options->ranks);
       options->spec.AddReplicasTo(app);
       AddIndex(app, &options->index);

@@ -54,7 +54,7 @@ Shown Choose(const Plan& plan, const std::string& only) {
     return {plan, all, all, {}};
   }
   const auto matches = [&](const Tensor& tensor) {
-    return only.empty() || GlobMatches(only, tensor.path);
+    return only.empty() || PathMatches(only, tensor.path);
   };
   const std::vector<Tensor>& drawn = *graph.drawn;
   std::vector<bool> matching(drawn.size());

@@ -56,9 +56,7 @@ extern const Command kImport = {
       auto options = std::make_shared<ImportOptions>();
       app.add_option("CONFIG", options->config, "A config.json, or `-` for standard input")
           ->required();
-      app.add_option("-o,--output", options->output, "The spec; default: standard output")
-          ->type_name("FILE")
-          ->check(NotEmpty);
+      AddText(app, "-o,--output", "FILE", &options->output, "The spec; default: standard output");
       AddForce(app, &options->force);
       return [options] { return RunImport(*options); };
     },

@@ -1,6 +1,7 @@
 #include "commands/options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -12,7 +13,6 @@
 #include "base/parallel.h"
 #include "base/talk.h"
 #include "base/text.h"
-#include "checkpoint/manifest.h"
 #include "graph/stored/view.h"
 #include "report/text.h"
 
@@ -71,6 +71,48 @@ std::vector<Range> ParseRanges(std::string_view option, const std::string& text)
               "write it as in `0,3-5`");
 }
 
+// Reads `0,3-5` as 0 3 4 5: ascending, without repeats, each below `world_size`.
+std::vector<int64_t> ParseRanks(const std::string& text, int64_t world_size) {
+  std::vector<int64_t> ranks;
+  for (const Range& range : ParseRanges("--ranks", text)) {
+    if (range.last >= world_size) {
+      throw Usage(
+          fmt::format("rank {} does not exist: the mesh has {} ranks", range.last, world_size),
+          fmt::format("use ranks from 0 to {}", world_size - 1));
+    }
+    for (int64_t rank = range.first; rank <= range.last; ++rank) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+// Reads such a list of device ids and returns the ranks on them, ascending.
+std::vector<int64_t> ParseDevices(const std::string& text, const Mesh& mesh) {
+  const std::vector<Range> ranges = ParseRanges("--devices", text);
+  const DeviceMap devices(mesh);
+  std::vector<int64_t> ranks, found;
+  for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+    const int64_t id = devices.At(rank).id;
+    const auto after =
+        std::upper_bound(ranges.begin(), ranges.end(), id,
+                         [](int64_t i, const Range& range) { return i < range.first; });
+    if (after == ranges.begin() || std::prev(after)->last < id) continue;
+    ranks.push_back(rank);
+    found.push_back(id);
+  }
+  std::sort(found.begin(), found.end());
+  auto next = found.begin();
+  for (const Range& range : ranges) {
+    for (int64_t id = range.first; id <= range.last; ++id, ++next) {
+      if (next != found.end() && *next == id) continue;
+      throw Usage(fmt::format("the mesh has no device {}", id),
+                  mesh.devices.ids
+                      ? "`shardinit plan --devices` shows which it has"
+                      : fmt::format("use devices from 0 to {}", mesh.world_size() - 1));
+    }
+  }
+  return ranks;
+}
+
 }  // namespace
 
 void SpecOptions::AddTo(CLI::App& app, const char* help) {
@@ -79,46 +121,34 @@ void SpecOptions::AddTo(CLI::App& app, const char* help) {
 }
 
 void SpecOptions::AddReplicasTo(CLI::App& app) {
-  app.add_option("--replicas", replicas, "Store a replicated box once, or in every rank's file")
-      ->type_name("dedupe|full")
-      ->check(NotEmpty);
+  AddText(app, "--replicas", "dedupe|full", &replicas,
+          "Store a replicated box once, or in every rank's file");
 }
 
 void SpecOptions::AddOverridesTo(CLI::App& app) {
-  app.add_option("--set", request.sets, "Override a value of the spec, as in seed=7; repeatable")
-      ->type_name("KEY=VALUE")
-      ->check(NotEmpty)
+  AddText(app, "--set", "KEY=VALUE", &request.sets,
+          "Override a value of the spec, as in seed=7; repeatable")
       ->allow_extra_args(false);
-  app.add_option("--mesh", request.mesh, "Use this mesh, as in fsdp=8,tensor=4")
-      ->type_name("AXIS=SIZE,...")
-      ->check(NotEmpty);
-  app.add_option("--sharding", request.sharding,
-                 "Cut tensors as this file or word says, instead of the spec")
-      ->type_name("FILE|WORD")
-      ->check(NotEmpty);
+  AddText(app, "--mesh", "AXIS=SIZE,...", &request.mesh, "Use this mesh, as in fsdp=8,tensor=4");
+  AddText(app, "--sharding", "FILE|WORD", &request.sharding,
+          "Cut tensors as this file or word says, instead of the spec");
 }
 
 void SpecOptions::AddLayoutTo(CLI::App& app) {
-  app.add_option("--layout", layout, "Store the tensors in this layout of the spec")
-      ->type_name("NAME")
-      ->check(NotEmpty);
+  AddText(app, "--layout", "NAME", &layout, "Store the tensors in this layout of the spec");
 }
 
 std::optional<Replicas> SpecOptions::FindReplicas() const {
   if (replicas.empty()) return {};
-  if (replicas == "full") return Replicas::kFull;
-  if (replicas == "dedupe") return Replicas::kDedupe;
-  throw Usage(fmt::format("`--replicas {}`: use `dedupe` or `full`", replicas));
+  return ChoiceOf("--replicas", replicas, {"dedupe", "full"}) == 0 ? Replicas::kDedupe
+                                                                   : Replicas::kFull;
 }
 
 void SpecOptions::AddTrainingTo(CLI::App& app) {
-  app.add_option("--tokens", tokens, "Tokens of a training step, for what a sharding costs")
-      ->type_name("COUNT")
-      ->check(NotEmpty);
-  app.add_option("--memory-per-rank", memory_per_rank,
-                 "What `sharding: auto` may use of a rank, as in 80G")
-      ->type_name("SIZE")
-      ->check(NotEmpty);
+  AddText(app, "--tokens", "COUNT", &tokens,
+          "Tokens of a training step, for what a sharding costs");
+  AddText(app, "--memory-per-rank", "SIZE", &memory_per_rank,
+          "What `sharding: auto` may use of a rank, as in 80G");
 }
 
 Plan SpecOptions::Load() const {
@@ -180,15 +210,13 @@ WorkerOptions WorkOptions::Workers(bool writes) const {
 }
 
 ProgressMode WorkOptions::Mode() const {
-  const auto mode = FindProgressMode(progress);
-  if (!mode) throw Usage(fmt::format("`--progress {}`: use `auto`, `always` or `never`", progress));
-  return *mode;
+  constexpr ProgressMode kModes[] = {ProgressMode::kAuto, ProgressMode::kAlways,
+                                     ProgressMode::kNever};
+  return kModes[ChoiceOf("--progress", progress, {"auto", "always", "never"})];
 }
 
 void AddOnly(CLI::App& app, std::string* only) {
-  app.add_option("--only", *only, "Only tensors whose path matches, as in '*.norm.weight'")
-      ->type_name("GLOB")
-      ->check(NotEmpty);
+  AddText(app, "--only", "GLOB", only, "Only tensors whose path matches, as in '**.norm.weight'");
 }
 
 std::string InitText(const Tensor& tensor) {
@@ -197,6 +225,11 @@ std::string InitText(const Tensor& tensor) {
 
 std::string MeshText(const Mesh& mesh) {
   return mesh.axes.empty() ? "" : fmt::format(" ({})", InText(mesh));
+}
+
+std::string InSpeed(int64_t bytes, double seconds) {
+  return fmt::format("{} in {:.2f} s ({:.2f} GB/s)", InBytes(bytes), seconds,
+                     static_cast<double>(bytes) / seconds / 1e9);
 }
 
 void AddRank(CLI::App& app, int64_t* rank, const char* what) {
@@ -215,12 +248,9 @@ void CheckRank(int64_t rank, const Plan& plan) {
 }
 
 void AddRanks(CLI::App& app, RankOptions* options) {
-  app.add_option("--ranks", options->ranks, "Only these ranks, as in 0,3-5; default: all")
-      ->type_name("LIST")
-      ->check(NotEmpty);
-  app.add_option("--devices", options->devices, "Only the ranks on these devices, by their ids")
-      ->type_name("LIST")
-      ->check(NotEmpty);
+  AddText(app, "--ranks", "LIST", &options->ranks, "Only these ranks, as in 0,3-5; default: all");
+  AddText(app, "--devices", "LIST", &options->devices,
+          "Only the ranks on these devices, by their ids");
 }
 
 std::vector<int64_t> RankOptions::Ranks(const Mesh& mesh) const {
@@ -249,10 +279,16 @@ void AddIndex(CLI::App& app, std::string* index) {
 }
 
 IndexMode FindIndexMode(const std::string& name) {
-  if (name == "auto") return IndexMode::kAuto;
-  if (name == "always") return IndexMode::kAlways;
-  if (name == "never") return IndexMode::kNever;
-  throw Usage(fmt::format("`--index {}`: use `auto`, `always` or `never`", name));
+  constexpr IndexMode kModes[] = {IndexMode::kAuto, IndexMode::kAlways, IndexMode::kNever};
+  return kModes[ChoiceOf("--index", name, {"auto", "always", "never"})];
+}
+
+size_t ChoiceOf(std::string_view option, const std::string& value,
+                const std::vector<std::string_view>& words) {
+  const auto word = std::find(words.begin(), words.end(), value);
+  if (word != words.end()) return static_cast<size_t>(word - words.begin());
+  throw Usage(fmt::format("`{} {}`: use `{}` or `{}`", option, value,
+                          fmt::join(words.begin(), words.end() - 1, "`, `"), words.back()));
 }
 
 std::string NotEmpty(const std::string& value) {
@@ -270,46 +306,6 @@ int64_t ParseSize(std::string_view option, const std::string& text, int64_t leas
   if (*bytes >= least) return *bytes;
   throw Usage(fmt::format("`{} {}` is too little: {} at least", option, text, Count(least, "byte")),
               fmt::format("write a larger size: `{} 160MiB`", option));
-}
-
-std::vector<int64_t> ParseRanks(const std::string& text, int64_t world_size) {
-  std::vector<int64_t> ranks;
-  for (const Range& range : ParseRanges("--ranks", text)) {
-    if (range.last >= world_size) {
-      throw Usage(
-          fmt::format("rank {} does not exist: the mesh has {} ranks", range.last, world_size),
-          fmt::format("use ranks from 0 to {}", world_size - 1));
-    }
-    for (int64_t rank = range.first; rank <= range.last; ++rank) ranks.push_back(rank);
-  }
-  return ranks;
-}
-
-std::vector<int64_t> ParseDevices(const std::string& text, const Mesh& mesh) {
-  const std::vector<Range> ranges = ParseRanges("--devices", text);
-  const DeviceMap devices(mesh);
-  std::vector<int64_t> ranks, found;
-  for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
-    const int64_t id = devices.At(rank).id;
-    const auto after =
-        std::upper_bound(ranges.begin(), ranges.end(), id,
-                         [](int64_t i, const Range& range) { return i < range.first; });
-    if (after == ranges.begin() || std::prev(after)->last < id) continue;
-    ranks.push_back(rank);
-    found.push_back(id);
-  }
-  std::sort(found.begin(), found.end());
-  auto next = found.begin();
-  for (const Range& range : ranges) {
-    for (int64_t id = range.first; id <= range.last; ++id, ++next) {
-      if (next != found.end() && *next == id) continue;
-      throw Usage(fmt::format("the mesh has no device {}", id),
-                  mesh.devices.ids
-                      ? "`shardinit plan --devices` shows which it has"
-                      : fmt::format("use devices from 0 to {}", mesh.world_size() - 1));
-    }
-  }
-  return ranks;
 }
 
 void RequireOutside(const std::string& folder, const std::string& checkpoint) {

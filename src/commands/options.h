@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/diagnostics.h"
+#include "checkpoint/manifest.h"
 #include "generate/workers.h"
 #include "plan/load.h"
 #include "report/progress.h"
@@ -68,6 +69,9 @@ std::string InitText(const Tensor& tensor);
 // Returns ` (fsdp=128, tensor=4)`; empty for a mesh without axes.
 std::string MeshText(const Mesh& mesh);
 
+// Returns `7.1 GB in 3.50 s (2.03 GB/s)`.
+std::string InSpeed(int64_t bytes, double seconds);
+
 // Adds `--rank R`.
 void AddRank(CLI::App& app, int64_t* rank, const char* what);
 // Throws Error (kUsage) if the mesh has no such rank.
@@ -78,18 +82,25 @@ void AddForce(CLI::App& app, bool* force);
 void AddIndex(CLI::App& app, std::string* index);
 IndexMode FindIndexMode(const std::string& name);
 
+// Returns the number of the word that the value of an option is. Throws Error (kUsage) for others.
+size_t ChoiceOf(std::string_view option, const std::string& value,
+                const std::vector<std::string_view>& words);
+
 // Rejects an option's value that a shell left empty, by an unset variable say: it is a mistake and
 // not the default.
 std::string NotEmpty(const std::string& value);
 
+// Adds an option whose value is text, or a list of such, and is not empty. `type` is its name in
+// the help.
+template <typename T>
+CLI::Option* AddText(CLI::App& app, const std::string& name, const char* type, T* value,
+                     const std::string& help) {
+  return app.add_option(name, *value, help)->type_name(type)->check(NotEmpty);
+}
+
 // Reads the value of `option`: bytes, or with K, M, G, T or KiB, MiB, GiB, TiB of 1024 and KB, MB,
 // GB, TB of 1000. Throws Error (kUsage) for other text, and below `least`.
 int64_t ParseSize(std::string_view option, const std::string& text, int64_t least);
-
-// Reads `0,3-5` as 0 3 4 5: ascending, without repeats, each below `world_size`.
-std::vector<int64_t> ParseRanks(const std::string& text, int64_t world_size);
-// Reads such a list of device ids and returns the ranks on them, ascending.
-std::vector<int64_t> ParseDevices(const std::string& text, const Mesh& mesh);
 
 // Throws Error (kUsage) if `folder`, a new folder, is within the checkpoint that is copied: it
 // would not belong to it.

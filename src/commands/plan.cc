@@ -322,17 +322,14 @@ extern const Command kPlan = {
       options->spec.AddLayoutTo(app);
       options->spec.AddReplicasTo(app);
       options->spec.AddTrainingTo(app);
-      app.add_option("--write", options->write,
-                     "Also write the sharding to this file, as --sharding takes it")
-          ->type_name("FILE")
-          ->check(NotEmpty);
+      AddText(app, "--write", "FILE", &options->write,
+              "Also write the sharding to this file, as --sharding takes it");
       AddRank(app, &options->rank, "Also list the boxes of this rank");
       app.add_flag("--devices", options->devices, "Also list the device of each rank");
       options->work.AddJobsTo(app, "would generate");
       options->work.AddMemoryTo(app);
-      app.add_option("--html", options->html, "Also write a page of pictures: mesh, ranks, boxes")
-          ->type_name("FILE")
-          ->check(NotEmpty);
+      AddText(app, "--html", "FILE", &options->html,
+              "Also write a page of pictures: mesh, ranks, boxes");
       AddForce(app, &options->force);
       AddJson(app, &options->json);
       return [options] { return RunPlan(*options); };

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <optional>
 
+#include "commands/sharding_facts.h"
 #include "graph/outline.h"
 #include "report/html.h"
 #include "report/text.h"
@@ -106,15 +107,6 @@ class Plane {
   double width_, height_;
   bool hides_ = false;
 };
-
-// Writes `[0:1024, 4096:8192]`, as Python slices it.
-std::string InSlices(const Box& box) {
-  std::vector<std::string> slices;
-  for (size_t d = 0; d < box.shape.size(); ++d) {
-    slices.push_back(fmt::format("{}:{}", box.offset[d], box.offset[d] + box.shape[d]));
-  }
-  return fmt::format("[{}]", fmt::join(slices, ", "));
-}
 
 class PlanPageWriter {
  public:

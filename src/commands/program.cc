@@ -181,9 +181,8 @@ extern const Command kProgram = {
       app.add_flag("--portable", options->portable,
                    "StableHLO alone, of which a portable artifact can be made: --annotate mhlo")
           ->excludes(annotate);
-      app.add_option("-o,--out", options->out, "File; with --kinds the folder. Default: printed")
-          ->type_name("PATH")
-          ->check(NotEmpty);
+      AddText(app, "-o,--out", "PATH", &options->out,
+              "File; with --kinds the folder. Default: printed");
       AddForce(app, &options->force);
       return [options] { return RunProgram(*options); };
     },

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <functional>
 #include <memory>
 
@@ -63,10 +62,7 @@ Plan NewPlan(const ReshardOptions& options, const Plan& from) {
     throw Error(ExitCode::kUsage, "`--set` and `--layout` are for a spec, and none is given",
                 "add `--spec SPEC`");
   }
-  if (!options.uneven.empty() && options.uneven != "error" && options.uneven != "chunk") {
-    throw Error(ExitCode::kUsage,
-                fmt::format("`--uneven {}`: use `error` or `chunk`", options.uneven));
-  }
+  if (!options.uneven.empty()) ChoiceOf("--uneven", options.uneven, {"error", "chunk"});
   Plan to = from;
   if (!request.sharding.empty()) {
     Diagnostics diagnostics;
@@ -81,7 +77,7 @@ Plan NewPlan(const ReshardOptions& options, const Plan& from) {
 }
 
 ExitCode RunReshard(const ReshardOptions& options) {
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch time;
   Digest plan_sha256{};
   Plan from = LoadCheckpointPlan(options.from, &plan_sha256);
   RequireOutside(options.folder, options.from);
@@ -106,8 +102,7 @@ ExitCode RunReshard(const ReshardOptions& options) {
       .is_quiet = options.json,
       .warn = [](const std::string& s) { Talk(fmt::format("shardinit: {}\n", Escape(s))); }};
   const GenerateResult result = Reshard(request, &counters);
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = time.seconds();
   if (options.json) {
     JsonWriter out;
     out.BeginObject(JsonWriter::kLines).Member("name", to.graph.name);
@@ -121,8 +116,7 @@ ExitCode RunReshard(const ReshardOptions& options) {
   if (result.bytes == 0) {
     Talk(fmt::format("shardinit: nothing was left to copy to `{}`\n", Escape(options.folder)));
   } else {
-    Talk(fmt::format("shardinit: copied {} in {:.2f} s ({:.2f} GB/s)\n", InBytes(result.bytes),
-                     seconds, static_cast<double>(result.bytes) / seconds / 1e9));
+    Talk(fmt::format("shardinit: copied {}\n", InSpeed(result.bytes, seconds)));
   }
   Print(fmt::format("{}: {}, {}, complete\n", Escape(options.folder),
                     Count(to.parameters, "parameter"), Count(to.world_size(), "rank")));
@@ -137,14 +131,9 @@ extern const Command kReshard = {
     .configure = [](CLI::App& app) -> std::function<ExitCode()> {
       auto options = std::make_shared<ReshardOptions>();
       app.add_option("DIR", options->from, "Folder of the checkpoint")->required();
-      app.add_option("-o,--output", options->folder, "Folder to make")
-          ->required()
-          ->type_name("DIR2")
-          ->check(NotEmpty);
-      app.add_option("--spec", options->spec.request.path,
-                     "As this spec says, which is of the same model")
-          ->type_name("SPEC")
-          ->check(NotEmpty);
+      AddText(app, "-o,--output", "DIR2", &options->folder, "Folder to make")->required();
+      AddText(app, "--spec", "SPEC", &options->spec.request.path,
+              "As this spec says, which is of the same model");
       options->spec.AddOverridesTo(app);
       options->spec.AddLayoutTo(app);
       options->spec.AddReplicasTo(app);

@@ -2,10 +2,8 @@
 
 #include <cmath>
 #include <memory>
-#include <mutex>
 
 #include "base/file.h"
-#include "base/glob.h"
 #include "base/json.h"
 #include "base/talk.h"
 #include "checkpoint/manifest.h"
@@ -151,12 +149,8 @@ ExitCode RunStats(const StatsOptions& options) {
   {
     const StretchesOf stretches =
         folder ? Stored(path, plan, plan_sha256, tensors) : Generated(tensors);
-    std::mutex mutex;
     Progress progress(mode, "measuring", bytes, options.json);
-    results = Measure(tensors, stretches, jobs, [&](int64_t done) {
-      const std::lock_guard lock(mutex);
-      progress.Update(done, "");
-    });
+    results = Measure(tensors, stretches, jobs, [&](int64_t done) { progress.Update(done); });
   }
   Print(options.json          ? InJson(results)
         : results.size() == 1 ? InFull(results[0])

@@ -72,7 +72,7 @@ ExitCode RunAgainstSpec(const VerifyOptions& options) {
     Progress progress(options.work.Mode(), "comparing", plan.bytes, options.json);
     result = Compare(
         options.folder, plan, options.work.Workers(false),
-        [&](const WorkCounters& c) { progress.Update(c.hashed_bytes / 2, ""); }, &counters);
+        [&](const WorkCounters& c) { progress.Update(c.hashed_bytes / 2); }, &counters);
   }
   const bool equal = result.findings.empty();
   if (options.json) {
@@ -98,42 +98,20 @@ ExitCode RunAgainstSpec(const VerifyOptions& options) {
   return ExitCode::kDifferent;
 }
 
-ExitCode RunVerify(const VerifyOptions& options) {
-  const bool against_spec = !options.spec.request.path.empty();
-  if (options.strict && against_spec && !Exists(options.folder + "/" + kPlanName)) {
-    throw Error(ExitCode::kUsage,
-                "`--strict` is about names beside what this tool lists, and `--spec` about tensors",
-                "without `--spec` an export is compared with its own list");
-  }
-  if (!against_spec && (!options.spec.request.sets.empty() || !options.spec.request.mesh.empty() ||
-                        !options.spec.layout.empty())) {
-    throw Error(ExitCode::kUsage,
-                "`--set`, `--mesh` and `--layout` are for a spec, and none is given",
-                "add `--spec SPEC`");
-  }
-  if (against_spec && !Exists(options.folder + "/" + kPlanName)) return RunAgainstSpec(options);
-  // The bytes of an export, which has no ranks, are compared with its own record.
-  const bool is_export = !Exists(options.folder + "/" + kManifestName) &&
-                         !Exists(options.folder + "/" + kPlanName) &&
-                         Exists(options.folder + "/" + kExportName);
-  const int jobs = options.work.Jobs();
-  VerifyResult result;
-  {
-    std::mutex mutex;
-    std::optional<Progress> progress;
-    const ProgressMode mode = options.work.Mode();
-    result = (is_export ? VerifyExport : Verify)(
-        options.folder, jobs, [&](int64_t bytes, int64_t total) {
-          const std::lock_guard lock(mutex);
-          if (!progress) progress.emplace(mode, "checking", total, options.json);
-          progress->Update(bytes, "");
-        });
-  }
-  PrintFindings(result.foreign, "is foreign: ");
-  if (against_spec && result.findings.empty()) {
-    const ExitCode code = ResultOf(options, result.foreign);
-    return std::max(code, RunAgainstSpec(options));
-  }
+// Compares the bytes of a checkpoint, or of an export, with what it says of itself.
+VerifyResult CheckBytes(const VerifyOptions& options, bool is_export) {
+  std::mutex mutex;
+  std::optional<Progress> progress;
+  const ProgressMode mode = options.work.Mode();
+  return (is_export ? VerifyExport : Verify)(
+      options.folder, options.work.Jobs(), [&](int64_t bytes, int64_t total) {
+        const std::lock_guard lock(mutex);
+        if (!progress) progress.emplace(mode, "checking", total, options.json);
+        progress->Update(bytes);
+      });
+}
+
+void PrintIntact(const VerifyOptions& options, bool is_export, const VerifyResult& result) {
   if (options.json) {
     JsonWriter out;
     out.BeginObject(JsonWriter::kLines).Member("folder", options.folder);
@@ -153,6 +131,33 @@ ExitCode RunVerify(const VerifyOptions& options) {
             ? ""
             : fmt::format("; beside it {}", Count(result.foreign.count(), "foreign name"))));
   }
+}
+
+ExitCode RunVerify(const VerifyOptions& options) {
+  const auto holds = [&](const char* name) { return Exists(options.folder + "/" + name); };
+  const SpecOptions& spec = options.spec;
+  const bool against_spec = !spec.request.path.empty();
+  if (!against_spec &&
+      (!spec.request.sets.empty() || !spec.request.mesh.empty() || !spec.layout.empty())) {
+    throw Error(ExitCode::kUsage,
+                "`--set`, `--mesh` and `--layout` are for a spec, and none is given",
+                "add `--spec SPEC`");
+  }
+  if (against_spec && !holds(kPlanName)) {
+    if (!options.strict) return RunAgainstSpec(options);
+    throw Error(ExitCode::kUsage,
+                "`--strict` is about names beside what this tool lists, and `--spec` about tensors",
+                "without `--spec` an export is compared with its own list");
+  }
+  // An export has no ranks, but a record.
+  const bool is_export = !holds(kManifestName) && !holds(kPlanName) && holds(kExportName);
+  const VerifyResult result = CheckBytes(options, is_export);
+  PrintFindings(result.foreign, "is foreign: ");
+  if (against_spec && result.findings.empty()) {
+    const ExitCode code = ResultOf(options, result.foreign);
+    return std::max(code, RunAgainstSpec(options));
+  }
+  PrintIntact(options, is_export, result);
   if (result.findings.empty()) return ResultOf(options, result.foreign);
   PrintFindings(result.findings);
   Talk(fmt::format("shardinit: `{}` is damaged: {}\n  hint: {}\n", Escape(options.folder),
@@ -175,10 +180,8 @@ extern const Command kVerify = {
                      "DCP files or "
                      "zarr arrays")
           ->required();
-      app.add_option("--spec", options->spec.request.path,
-                     "Compare the values with those of this spec")
-          ->type_name("SPEC")
-          ->check(NotEmpty);
+      AddText(app, "--spec", "SPEC", &options->spec.request.path,
+              "Compare the values with those of this spec");
       options->spec.AddOverridesTo(app);
       options->spec.AddLayoutTo(app);
       app.add_flag("--strict", options->strict, "Exit 1 if the folder has foreign names, too");

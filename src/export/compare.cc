@@ -62,6 +62,44 @@ void RemovePrefix(std::string_view prefix, const std::unordered_set<std::string_
   if (without >= as_they_are) *tensors = std::move(renamed);
 }
 
+// A tensor of the plan, and what the folder holds of it.
+struct Pair {
+  const Tensor* tensor;
+  const Holding* holding;
+  Digest wanted{}, held{};
+};
+
+// Finds the tensors that the folder has as the plan does; the others are findings.
+std::vector<Pair> FindPairs(const std::map<std::string, Holding>& holdings, const Plan& plan,
+                            const std::unordered_set<std::string_view>& paths,
+                            std::string_view (*name_of)(DType dtype), Comparison* result) {
+  std::vector<Pair> pairs;
+  for (const Tensor& tensor : plan.graph.tensors) {
+    const auto it = holdings.find(tensor.path);
+    if (it == holdings.end()) {
+      result->findings.Add({"", tensor.path, "is missing"});
+      continue;
+    }
+    const Holding& holding = it->second;
+    const std::string_view dtype = name_of(tensor.dtype);
+    if (holding.dtype != dtype || holding.shape != tensor.shape) {
+      result->findings.Add({holding.file, tensor.path,
+                            fmt::format("is {} {}, but the spec has {} {}", Escape(holding.dtype),
+                                        InShape(holding.shape), dtype, InShape(tensor.shape))});
+    } else {
+      pairs.push_back({&tensor, &holding});
+      ++result->tensors;
+      result->bytes += tensor.bytes();
+    }
+  }
+  for (const auto& [name, holding] : holdings) {
+    if (paths.count(name) == 0) {
+      result->findings.Add({holding.file, Escape(name), "is not in the spec"});
+    }
+  }
+  return pairs;
+}
+
 }  // namespace
 
 Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOptions& options,
@@ -73,39 +111,9 @@ Comparison Compare(const std::string& folder, const Plan& plan, const WorkerOpti
   std::unordered_set<std::string_view> paths;
   for (const Tensor& tensor : plan.graph.tensors) paths.insert(tensor.path);
   if (!contents.prefix.empty()) RemovePrefix(contents.prefix, paths, &contents.tensors);
-  const auto& holdings = contents.tensors;
   result.findings = std::move(contents.findings);
   result.optimizer_entries = contents.optimizer_entries;
-
-  struct Pair {
-    const Tensor* tensor;
-    const Holding* holding;
-    Digest wanted{}, held{};
-  };
-  std::vector<Pair> pairs;
-  for (const Tensor& tensor : plan.graph.tensors) {
-    const auto it = holdings.find(tensor.path);
-    if (it == holdings.end()) {
-      result.findings.Add({"", tensor.path, "is missing"});
-      continue;
-    }
-    const Holding& holding = it->second;
-    const std::string_view dtype = name_of(tensor.dtype);
-    if (holding.dtype != dtype || holding.shape != tensor.shape) {
-      result.findings.Add({holding.file, tensor.path,
-                           fmt::format("is {} {}, but the spec has {} {}", Escape(holding.dtype),
-                                       InShape(holding.shape), dtype, InShape(tensor.shape))});
-    } else {
-      pairs.push_back({&tensor, &holding});
-      ++result.tensors;
-      result.bytes += tensor.bytes();
-    }
-  }
-  for (const auto& [name, holding] : holdings) {
-    if (paths.count(name) == 0) {
-      result.findings.Add({holding.file, Escape(name), "is not in the spec"});
-    }
-  }
+  std::vector<Pair> pairs = FindPairs(contents.tensors, plan, paths, name_of, &result);
 
   std::vector<BoxTask> tasks;
   for (Pair& pair : pairs) {

@@ -46,33 +46,15 @@ bool IsThere(const std::string& folder, const std::string& origin,
   throw Error(ExitCode::kConflict, fmt::format("`{}` exists and {}", folder, what), hint);
 }
 
-}  // namespace
-
-ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters* counters) {
-  const std::vector<const Tensor*> tensors = Matching(plan.graph.tensors, request.only);
-  std::vector<FileLayout> files = request.format->lay_out(
-      {plan, tensors, request.options, request.optimizer ? &*request.optimizer : nullptr});
-  ExportResult result;
-  result.tensors = static_cast<int64_t>(tensors.size());
-  result.files = static_cast<int64_t>(files.size());
-  int64_t total = 0;
-  for (const Tensor* tensor : tensors) result.bytes += tensor->bytes();
-  for (const FileLayout& file : files) total += file.size();
-  if (IsThere(request.folder, WriteOrigin(plan, request), files)) {
-    result.was_there = true;
-    return result;
-  }
-
-  // All files are written beside the folder, which gets its name when all are there.
-  NewFolder target(request.folder);
-  const Folder& folder = target.folder();
-  CheckFreeSpace(folder.fd(), total, request.folder);
+// Writes the files, whose texts get the CRCs of boxes, and at last their record.
+void WriteFiles(const Plan& plan, const ExportRequest& request, std::vector<FileLayout>& files,
+                int64_t bytes, const Folder& folder, WorkCounters* counters) {
   std::set<std::string> folders;
   std::vector<std::vector<Digest>> digests(files.size());
   std::vector<std::vector<uint32_t>> crcs(files.size());
   {
     FileGroups groups(request.workers, counters, request.source, kFilesAtOnce, [&](int64_t) {
-      if (request.progress) request.progress(*counters, result.bytes);
+      if (request.progress) request.progress(*counters, bytes);
     });
     for (size_t f = 0; f < files.size(); ++f) {
       ThrowIfInterrupted();
@@ -97,6 +79,26 @@ ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters
   record.Append(WriteRecord(plan, request, files, digests));
   record.Commit();
   for (const std::string& parent : folders) folder.OpenSub(parent).Sync();
+}
+
+}  // namespace
+
+ExportResult Export(const Plan& plan, const ExportRequest& request, WorkCounters* counters) {
+  const std::vector<const Tensor*> tensors = Matching(plan.graph.tensors, request.only);
+  std::vector<FileLayout> files = request.format->lay_out(
+      {plan, tensors, request.options, request.optimizer ? &*request.optimizer : nullptr});
+  ExportResult result;
+  result.tensors = static_cast<int64_t>(tensors.size());
+  result.files = static_cast<int64_t>(files.size());
+  int64_t total = 0;
+  for (const Tensor* tensor : tensors) result.bytes += tensor->bytes();
+  for (const FileLayout& file : files) total += file.size();
+  result.was_there = IsThere(request.folder, WriteOrigin(plan, request), files);
+  if (result.was_there) return result;
+  // All files are written beside the folder, which gets its name when all are there.
+  NewFolder target(request.folder);
+  CheckFreeSpace(target.folder().fd(), total, request.folder);
+  WriteFiles(plan, request, files, result.bytes, target.folder(), counters);
   if (target.Commit()) return result;
   // If several equal exports run at once, one gets the name, and the others find it there.
   result.was_there = IsThere(request.folder, WriteOrigin(plan, request), files);

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
-#include <mutex>
 #include <unordered_set>
 #include <utility>
 
@@ -12,7 +10,6 @@
 #include "base/file.h"
 #include "base/folder.h"
 #include "base/glob.h"
-#include "base/parallel.h"
 #include "checkpoint/manifest.h"
 #include "export/export.h"
 #include "export/record.h"
@@ -24,7 +21,7 @@ namespace {
 bool IsGlobbed(const std::string& name, const Format& format) {
   const bool is_inner = name.find('/') != name.npos;
   return std::any_of(format.globbed.begin(), format.globbed.end(), [&](std::string_view pattern) {
-    return GlobMatches(pattern, name) && (!is_inner || pattern.find('/') != pattern.npos);
+    return Matches(pattern, name, Stars::kRuns) && (!is_inner || pattern.find('/') != pattern.npos);
   });
 }
 
@@ -89,40 +86,23 @@ VerifyResult VerifyExport(const std::string& folder, int jobs, const VerifyProgr
   for (const RecordedFile& file : files)
     total += std::max<int64_t>(0, FileSize(folder + "/" + file.path));
 
-  std::mutex mutex;
-  std::atomic<int64_t> hashed{0};
+  FileVerifier verifier(folder, jobs, total, progress);
+  verifier.result = std::move(result);
   for (const RecordedFile& file : files) {
-    const std::string path = folder + "/" + file.path;
-    Fd fd;
-    int64_t size = 0;
-    const std::string_view wrong =
-        found.contains(file.path) ? OpenIfFile(path, &fd, &size) : "is missing";
-    if (!wrong.empty()) {
-      result.findings.Add({file.path, "", std::string(wrong)});
-    } else if (size != file.size) {
-      result.findings.Add(
-          {file.path, "", fmt::format("has {} bytes, but the record says {}", size, file.size)});
-    } else {
-      ParallelFor(static_cast<int64_t>(file.parts.size()), jobs, [&](int64_t i) {
-        const RecordedFile::Part& part = file.parts[static_cast<size_t>(i)];
-        const Digest digest =
-            HashRange(fd.get(), path, part.offset, part.bytes, [&](int64_t bytes) {
-              hashed += bytes;
-              if (progress) progress(hashed, total);
-            });
-        if (digest == part.digest) return;
-        const std::lock_guard lock(mutex);
-        result.findings.Add(
-            {file.path, part.tensor,
-             fmt::format("has other data than was written (bytes {} to {} of the file)",
-                         part.offset, part.offset + part.bytes - 1)});
-      });
-      result.boxes += file.boxes;
-      result.bytes += file.size;
-      ++result.files;
+    if (!found.contains(file.path)) {
+      verifier.Find(file.path, "", "is missing");
+      continue;
     }
+    FileToVerify wanted = {file.path, file.size, "the record", {}};
+    for (const RecordedFile::Part& part : file.parts) {
+      wanted.ranges.push_back({part.tensor, part.offset, part.bytes, &part.digest});
+    }
+    if (!verifier.Verify(wanted)) continue;
+    verifier.result.boxes += file.boxes;
+    verifier.result.bytes += file.size;
+    ++verifier.result.files;
   }
-  return result;
+  return std::move(verifier.result);
 }
 
 }  // namespace shardinit

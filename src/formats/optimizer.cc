@@ -26,10 +26,10 @@ OptimizerState BindOptimizer(OptimizerSpec spec, const InitGraph& graph, Diagnos
   }
   OptimizerState state;
   std::vector<bool> used(patterns.size());
-  Globs globs(texts);
+  Globs globs(texts, Stars::kRuns);
   for (const Tensor& tensor : graph.tensors) {
-    const std::vector<uint32_t>& matches = globs.Match(tensor.path);
-    for (const uint32_t i : matches) used[i] = true;
+    const std::vector<size_t>& matches = globs.Match(tensor.path);
+    for (const size_t i : matches) used[i] = true;
     if (!matches.empty() && !IsBuffer(tensor)) state.group_of[&tensor] = groups[matches.front()];
   }
   std::vector<std::string> paths;

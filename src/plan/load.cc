@@ -25,27 +25,16 @@ void CheckLayout(const ModelSpec& spec, const std::string& layout) {
                             : DidYouMean(layout, names));
 }
 
-// Returns the paths of `tensors` as patterns, one for all that are equal except for numbers; or, if
-// `only` matches parts of paths, the pattern that matches whole paths around it.
-std::string HintAt(const std::string& only, const std::vector<Tensor>& tensors) {
-  const std::string wider =
-      fmt::format("{}{}{}", only.starts_with('*') ? "" : "*", only, only.ends_with('*') ? "" : "*");
-  const auto matches = std::count_if(tensors.begin(), tensors.end(), [&](const Tensor& tensor) {
-    return GlobMatches(wider, tensor.path);
-  });
-  if (matches > 0)
-    return fmt::format("it is compared with whole paths; `{}` matches {}", wider,
-                       Count(matches, "tensor"));
-  std::vector<std::string> patterns;
-  std::set<std::string> seen;
-  for (const Tensor& tensor : tensors) {
-    if (std::string pattern = WithoutNumbers(tensor.path); seen.insert(pattern).second)
-      patterns.push_back(pattern);
+// Returns the pattern in which each part `*` has become `**`.
+std::string WithAnyDepth(std::string_view pattern) {
+  std::string deep;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    deep += pattern[i];
+    const bool is_part =
+        (i == 0 || pattern[i - 1] == '.') && (i + 1 == pattern.size() || pattern[i + 1] == '.');
+    if (pattern[i] == '*' && is_part) deep += '*';
   }
-  const std::string hint = DidYouMean(WithoutNumbers(only), patterns);
-  return !hint.empty() || patterns.empty()
-             ? hint
-             : fmt::format("paths are such as {}", Quote(patterns[0]));
+  return deep;
 }
 
 }  // namespace
@@ -72,14 +61,38 @@ Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics) {
   return MakePlan(std::move(graph));
 }
 
+std::string HintForPattern(const std::string& pattern, const std::vector<Tensor>& tensors) {
+  const std::string deep = WithAnyDepth(pattern);
+  for (const std::string& wider : {deep, "**." + deep, deep + ".**", "**." + deep + ".**"}) {
+    const auto matches = std::count_if(tensors.begin(), tensors.end(), [&](const Tensor& tensor) {
+      return PathMatches(wider, tensor.path);
+    });
+    if (matches > 0)
+      return fmt::format(
+          "{}; `{}` matches {}",
+          wider == deep ? "`*` is one part of a path" : "it is compared with whole paths", wider,
+          Count(matches, "tensor"));
+  }
+  std::vector<std::string> patterns;
+  std::set<std::string> seen;
+  for (const Tensor& tensor : tensors) {
+    if (std::string path = WithoutNumbers(tensor.path); seen.insert(path).second)
+      patterns.push_back(path);
+  }
+  const std::string hint = DidYouMean(WithoutNumbers(pattern), patterns);
+  return !hint.empty() || patterns.empty()
+             ? hint
+             : fmt::format("paths are such as {}", Quote(patterns[0]));
+}
+
 std::vector<const Tensor*> Matching(const std::vector<Tensor>& tensors, const std::string& only) {
   std::vector<const Tensor*> matching;
   for (const Tensor& tensor : tensors) {
-    if (only.empty() || GlobMatches(only, tensor.path)) matching.push_back(&tensor);
+    if (only.empty() || PathMatches(only, tensor.path)) matching.push_back(&tensor);
   }
   if (!matching.empty()) return matching;
   throw Error(ExitCode::kUsage, fmt::format("no tensor matches `--only {}`", only),
-              HintAt(only, tensors));
+              HintForPattern(only, tensors));
 }
 
 }  // namespace shardinit

@@ -35,4 +35,8 @@ Plan LoadPlan(const PlanRequest& request, Diagnostics& diagnostics);
 // Error (kUsage) if there are none.
 std::vector<const Tensor*> Matching(const std::vector<Tensor>& tensors, const std::string& only);
 
+// Returns a hint for a pattern that matches none of the tensors: a wider one that matches some, if
+// it has more or fewer parts than paths have, else paths that are like it, as patterns.
+std::string HintForPattern(const std::string& pattern, const std::vector<Tensor>& tensors);
+
 }  // namespace shardinit

@@ -1,5 +1,6 @@
 // Makes a page of HTML that stands alone: no script, nothing from elsewhere, light or dark as the
-// reader's system is. All text is escaped here.
+// reader's system is. Its policy lets it use nothing but itself, whatever may ever stand in it. The
+// page around what is added here is templates/page.html. All text is escaped here.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +41,7 @@ std::string ColourOf(int64_t number, int64_t count);
 
 class HtmlPage {
  public:
-  explicit HtmlPage(std::string_view title);
+  explicit HtmlPage(std::string_view title) : title_(title) {}
 
   void Heading(std::string_view text);
   void Paragraph(std::string_view text);
@@ -50,12 +51,13 @@ class HtmlPage {
   void Picture(const Svg& picture);
   // Begins a part that opens on a click or by a link to an id within it; one is open at a time.
   void BeginDetails(std::string_view summary, bool open);
-  void EndDetails() { out_ += "</details>\n"; }
+  void EndDetails() { body_ += "</details>\n"; }
 
-  std::string Finish() const { return out_ + "</main>\n</body>\n</html>\n"; }
+  std::string Finish() const;
 
  private:
-  std::string out_;
+  const std::string title_;
+  std::string body_;
 };
 
 }  // namespace shardinit

@@ -33,13 +33,6 @@ std::string InTime(double seconds) {
 
 }  // namespace
 
-std::optional<ProgressMode> FindProgressMode(std::string_view name) {
-  if (name == "auto") return ProgressMode::kAuto;
-  if (name == "always") return ProgressMode::kAlways;
-  if (name == "never") return ProgressMode::kNever;
-  return {};
-}
-
 Progress::Progress(ProgressMode mode, std::string verb, int64_t total_bytes, bool quiet)
     : verb_(std::move(verb)), total_(total_bytes) {
   if (mode == ProgressMode::kNever || (mode == ProgressMode::kAuto && quiet)) {
@@ -55,6 +48,7 @@ Progress::~Progress() {
 
 void Progress::Update(int64_t bytes, const std::string& detail) {
   if (style_ == Style::kNone) return;
+  const std::lock_guard lock(mutex_);
   const Clock::time_point now = Clock::now();
   const auto pause =
       style_ == Style::kRepaint ? std::chrono::milliseconds(100) : std::chrono::seconds(10);

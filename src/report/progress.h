@@ -3,14 +3,12 @@
 
 #include <chrono>
 #include <cstdint>
-#include <optional>
+#include <mutex>
 #include <string>
-#include <string_view>
 
 namespace shardinit {
 
 enum class ProgressMode { kAuto, kAlways, kNever };
-std::optional<ProgressMode> FindProgressMode(std::string_view name);
 
 // On a terminal progress is one line that is painted again, at most ten times a second; elsewhere
 // it is a line every ten seconds.
@@ -20,13 +18,15 @@ class Progress {
   Progress(ProgressMode mode, std::string verb, int64_t total_bytes, bool quiet);
   ~Progress();  // clears the line
 
-  void Update(int64_t bytes, const std::string& detail);
+  // It is safe to call from several threads.
+  void Update(int64_t bytes, const std::string& detail = {});
 
  private:
   using Clock = std::chrono::steady_clock;
   enum class Style { kNone, kRepaint, kLines } style_;
   const std::string verb_;
   const int64_t total_;
+  std::mutex mutex_;
   const Clock::time_point start_ = Clock::now();
   Clock::time_point last_ = start_;
   bool painted_ = false;

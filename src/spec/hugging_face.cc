@@ -11,12 +11,13 @@
 #include <optional>
 #include <span>
 
+#include "base/embedded.h"
 #include "base/error.h"
 #include "base/parse_number.h"
 #include "base/suggest.h"
 #include "base/text.h"
 #include "expr/expr.h"
-#include "spec/shipped.h"
+#include "spec/include.h"
 
 namespace shardinit {
 namespace {
@@ -48,7 +49,7 @@ bool IsNearMiss(std::string_view key, std::string_view field) {
 // Returns the model types that have a family; `_all.yaml` is none.
 std::vector<std::string> ModelTypes() {
   std::vector<std::string> types;
-  for (const ShippedFile& file : ShippedFiles()) {
+  for (const EmbeddedFile& file : ShippedFiles()) {
     if (!file.path.starts_with(kFamilies)) continue;
     std::string_view name = file.path.substr(kFamilies.size());
     name.remove_suffix(kYaml.size());

@@ -7,6 +7,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "base/embedded.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/local_path.h"
@@ -14,7 +15,6 @@
 #include "base/text.h"
 #include "spec/hugging_face.h"
 #include "spec/json.h"
-#include "spec/shipped.h"
 
 namespace shardinit {
 namespace {
@@ -43,7 +43,7 @@ std::string PathIn(const std::filesystem::path& folder, std::string_view name) {
 std::string ReadAnyFile(const std::string& path) {
   if (!IsShipped(path)) return ReadFile(path, kLargestYaml);
   std::vector<std::string> paths;
-  for (const ShippedFile& file : ShippedFiles()) {
+  for (const EmbeddedFile& file : ShippedFiles()) {
     paths.push_back(fmt::format("{}/{}", kShippedFolder, file.path));
     if (paths.back() == path) return std::string(file.text);
   }

@@ -4,11 +4,17 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/diagnostics.h"
 #include "spec/yaml.h"
 
 namespace shardinit {
+
+// The prefix of the paths of configs/ in specs and messages:
+// `<shardinit>/recipes/huggingface.yaml`. Those files are part of the program, so a spec that
+// includes them works wherever shardinit does.
+inline constexpr std::string_view kShippedFolder = "<shardinit>";
 
 // Reads `path` (`-`: standard input) unless `text` holds its content, parses it, and merges what
 // its `include` names underneath. Mappings are merged key by key; everything else of the including

@@ -181,7 +181,7 @@ def test_memory_per_rank():
 
 
 def test_explain_has_what_others_would_cost():
-    result = Run("explain", "--json", SPEC_405B, "*embed_tokens.weight", "--sharding", "auto")
+    result = Run("explain", "--json", SPEC_405B, "**.embed_tokens.weight", "--sharding", "auto")
     facts = json.loads(result.stdout)
     alternatives = facts["alternatives"]
     assert facts["block"] == "table"

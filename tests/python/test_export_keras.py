@@ -153,7 +153,7 @@ def test_load_weights(tmp_path, monkeypatch):
     types = {str(keras.backend.standardize_dtype(v.dtype)) for v in model.variables}
     assert types >= {"float32", "float16", "bfloat16", "int32", "uint8", "bool", "int8", "uint32"}
     # With a layer left out, Keras says so.
-    export(tmp_path / "spec.yaml", tmp_path / "few", "--only", "layers.embedding.*")
+    export(tmp_path / "spec.yaml", tmp_path / "few", "--only", "layers.embedding.**")
     with pytest.raises(ValueError, match="could not be loaded"):
         model.load_weights(tmp_path / "few/model.weights.h5")
 
@@ -161,7 +161,7 @@ def test_load_weights(tmp_path, monkeypatch):
 def test_repeat_counts_as_keras_does(repeated, tmp_path):
     keras = Client("keras")
     model = keras.Sequential([keras.Input((4,)), *(keras.layers.Dense(4) for _ in range(3))])
-    model.load_weights(export(repeated, tmp_path / "out", "--only", "layers.dense*") / "model.weights.h5")
+    model.load_weights(export(repeated, tmp_path / "out", "--only", "layers.dense*.**") / "model.weights.h5")
     expected = {path: words for path, (_, words) in Reassemble(Gen(repeated, tmp_path / "gen")).items()}
     for i, layer in enumerate(model.layers):
         for j, variable in enumerate(layer.variables):

@@ -38,7 +38,7 @@ def test_needs_nothing_that_it_does_not_use():
     assert f"Library soname: [libshardinit.so.{version}]" in dynamic
     # HDF5 above all, which has state of its own in a process, and h5py brings another.
     needed = set(re.findall(r"Shared library: \[lib([\w+-]+?)\.so", dynamic))
-    assert needed <= {"c", "crypto", "fmt", "gcc_s", "hwy", "m", "mpfr", "stdc++", "yaml-cpp"}
+    assert needed <= {"c", "crypto", "deflate", "fmt", "gcc_s", "hwy", "m", "mpfr", "stdc++", "yaml-cpp"}
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,7 @@ def test_a_new_member_leaves_older_programs_as_they_are(old_program, tmp_path):
     core = BINARY.parent / "libshardinit_core.a"
     output("c++", "-std=c++20", "-shared", "-fPIC", "-O0", f"-I{tmp_path}", f"-I{ROOT / 'src'}",
            '-DSHARDINIT_VERSION="0"', ROOT / "src/library/library.cc", core, "-Wl,--as-needed",
-           f"-Wl,--version-script={ROOT / 'src/library/shardinit.map'}", "-Wl,-soname,libshardinit.so.1", "-lfmt", "-lhwy", "-lmpfr", "-lcrypto", "-lyaml-cpp",
+           f"-Wl,--version-script={ROOT / 'src/library/shardinit.map'}", "-Wl,-soname,libshardinit.so.1", "-lfmt", "-lhwy", "-lmpfr", "-lcrypto", "-ldeflate", "-lyaml-cpp",
            "-o", tmp_path / "libshardinit.so.1")
     now, then = (loaded(old_program, folder) for folder in (tmp_path, os.path.dirname(LIBRARY)))
     assert now.returncode == 0, now.stderr.decode()

@@ -81,7 +81,7 @@ def test_bits_of_gen_on_one_device(tiny, forms):
     arrays = shardinit.jax.run(forms["kinds"], one)
     equal(arrays, {path: tiny[path] for path in arrays})
     module = forms["kinds"].parent / "one.mlir"
-    Ok("program", TINY, "--mesh", "fsdp=1,tensor=1", "--only", "*layers.0.mlp*", "-o", module)
+    Ok("program", TINY, "--mesh", "fsdp=1,tensor=1", "--only", "**.layers.0.mlp.**", "-o", module)
     again = shardinit.jax.run(module, devices_of(1, names=("x",)))
     assert len(again) == 3
     equal(again, {path: tiny[path] for path in again})
@@ -449,7 +449,7 @@ def test_named_arrays_and_shardings_of_leaves(mlp):
 
 def test_a_program_of_one_rank(tmp_path):
     Ok("program", TINY, "--rank", 1, "--kinds", "-o", tmp_path / "kinds")
-    Ok("program", TINY, "--rank", 1, "--only", "*layers.0.mlp*", "-o", tmp_path / "rank.mlir")
+    Ok("program", TINY, "--rank", 1, "--only", "**.layers.0.mlp.**", "-o", tmp_path / "rank.mlir")
     one = devices_of(1, names=("x",))
     with shardinit.open_spec(TINY) as spec:
         wanted = {path: spec.read_local(path, 1) for path in spec.tensors}

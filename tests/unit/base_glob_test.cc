@@ -19,7 +19,8 @@ class Glob : public testing::TestWithParam<GlobCase> {};
 
 TEST_P(Glob, Matches) {
   const GlobCase& c = GetParam();
-  EXPECT_EQ(GlobMatches(c.pattern, c.text), c.matches) << c.pattern << " against " << c.text;
+  EXPECT_EQ(Matches(c.pattern, c.text, Stars::kRuns), c.matches)
+      << c.pattern << " against " << c.text;
 }
 
 INSTANTIATE_TEST_SUITE_P(Literal, Glob,
@@ -59,11 +60,13 @@ INSTANTIATE_TEST_SUITE_P(
         GlobCase{"[!]", "x", false}, GlobCase{"[!]", "[!]", true}));
 
 // Backtracking over every `*` would take longer than the universe has.
-TEST(GlobMatches, IsFastOnHostilePatterns) {
+TEST(Matches, IsFastOnHostilePatterns) {
   std::string pattern;
   for (int i = 0; i < 200; ++i) pattern += "a*";
-  EXPECT_FALSE(GlobMatches(pattern + "b", std::string(20000, 'a')));
-  EXPECT_TRUE(GlobMatches(pattern, std::string(20000, 'a')));
+  for (const Stars stars : {Stars::kRuns, Stars::kParts}) {
+    EXPECT_FALSE(Matches(pattern + "b", std::string(20000, 'a'), stars));
+    EXPECT_TRUE(Matches(pattern, std::string(20000, 'a'), stars));
+  }
 }
 
 // Random patterns and texts of few letters: often they match.
@@ -77,19 +80,20 @@ TEST(Globs, AreAsEachPatternIs) {
     return text;
   };
   size_t matching = 0;
-  for (int round = 0; round < 300; ++round) {
+  for (int round = 0; round < 600; ++round) {
+    const Stars stars = round % 2 == 0 ? Stars::kRuns : Stars::kParts;
     std::vector<std::string> patterns;
     for (int i = 0; i < 12; ++i) {
       patterns.push_back(text_of("ab.**?", 7));
       if (random() % 4 == 0) patterns.back() += "[!a]";
       if (random() % 4 == 0) patterns.back() += "[a-b]*";
     }
-    Globs globs(patterns);
+    Globs globs(patterns, stars);
     for (int i = 0; i < 60; ++i) {
       const std::string text = text_of("ab.", 9);
-      std::vector<uint32_t> expected;
-      for (uint32_t p = 0; p < patterns.size(); ++p) {
-        if (GlobMatches(patterns[p], text)) expected.push_back(p);
+      std::vector<size_t> expected;
+      for (size_t p = 0; p < patterns.size(); ++p) {
+        if (Matches(patterns[p], text, stars)) expected.push_back(p);
       }
       ASSERT_EQ(globs.Match(text), expected) << text << " in round " << round;
       matching += expected.size();

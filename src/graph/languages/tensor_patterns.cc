@@ -34,37 +34,6 @@ class PathCollector : public LeafVisitor {
 
 }  // namespace
 
-bool PathMatches(std::string_view pattern, std::string_view path) {
-  // On a mismatch only the last `**` may take one more part, as in GlobMatches.
-  bool has_stars = false;
-  // These belong to the last `**`: the pattern behind it, and the rest of the path that it met.
-  std::string_view behind, tried;
-  while (true) {
-    const std::string_view part = pattern.substr(0, pattern.find('.'));
-    const bool is_last = part.size() == pattern.size();
-    if (part == "**") {
-      if (is_last) return true;
-      pattern.remove_prefix(part.size() + 1);
-      has_stars = true;
-      behind = pattern;
-      tried = path;
-      continue;
-    }
-    const std::string_view own = path.substr(0, path.find('.'));
-    if (is_last == (own.size() == path.size()) && GlobMatches(part, own)) {
-      if (is_last) return true;
-      pattern.remove_prefix(part.size() + 1);
-      path.remove_prefix(own.size() + 1);
-      continue;
-    }
-    const size_t dot = has_stars ? tried.find('.') : tried.npos;
-    if (dot == tried.npos) return false;
-    tried.remove_prefix(dot + 1);
-    pattern = behind;
-    path = tried;
-  }
-}
-
 std::optional<int64_t> NumberOf(std::string_view part) {
   int64_t number = 0;
   const char* end = part.data() + part.size();
@@ -91,14 +60,14 @@ std::vector<DeclaredPath> DeclaredPaths(const Building& building, const Mesh& me
 }
 
 TensorPatterns::TensorPatterns(std::vector<Located<std::string>> patterns)
-    : patterns_(std::move(patterns)), used_(patterns_.size()) {
-  for (const auto& pattern : patterns_) trie_.Add(pattern.value);
-}
+    : patterns_(std::move(patterns)),
+      used_(patterns_.size()),
+      globs_(ValuesOf(patterns_), Stars::kParts) {}
 
 const std::vector<size_t>& TensorPatterns::Match(std::string_view path) {
-  trie_.Match(path, &matches_);
-  for (const size_t i : matches_) used_[i] = true;
-  return matches_;
+  const std::vector<size_t>& matches = globs_.Match(path);
+  for (const size_t i : matches) used_[i] = true;
+  return matches;
 }
 
 bool TensorPatterns::AllUsed() const {

@@ -1,5 +1,4 @@
-// Patterns of tensors' paths: `*` stands for one part of a path or for some of it, `**` for any
-// number of parts, `?` and `[a-z]` for one character.
+// Patterns of tensors' paths, as Stars::kParts has them, that a spec gives.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +7,10 @@
 #include <string_view>
 #include <vector>
 
+#include "base/glob.h"
 #include "graph/building.h"
-#include "graph/languages/pattern_trie.h"
 
 namespace shardinit {
-
-bool PathMatches(std::string_view pattern, std::string_view path);
 
 // Returns the number that a part of a path is, if it is one.
 std::optional<int64_t> NumberOf(std::string_view part);
@@ -45,8 +42,7 @@ class TensorPatterns {
  private:
   std::vector<Located<std::string>> patterns_;
   std::vector<bool> used_;
-  PatternTrie trie_;
-  std::vector<size_t> matches_;  // of the last path
+  Globs globs_;
 };
 
 // Returns the hint "did you mean": a declared path, with `*` for its numbers.

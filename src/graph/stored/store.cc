@@ -21,9 +21,7 @@ namespace shardinit {
 namespace {
 
 Globs GlobsOf(const std::vector<Located<std::string>>& patterns) {
-  std::vector<std::string> texts;
-  for (const Located<std::string>& pattern : patterns) texts.push_back(pattern.value);
-  return Globs(texts);
+  return Globs(ValuesOf(patterns), Stars::kRuns);
 }
 
 // Makes the stored tensors: each is a view of drawn ones, and cut as these are unless the spec says
@@ -109,8 +107,8 @@ class Storer : public LeafVisitor {
     Globs globs = GlobsOf(layout.keep);
     for (size_t i = 0; i < drawn_.size(); ++i) {
       if (is_stacked_[i]) continue;
-      const std::vector<uint32_t>& matches = globs.Match(drawn_[i].path);
-      for (const uint32_t g : matches) keeps[g] = true;
+      const std::vector<size_t>& matches = globs.Match(drawn_[i].path);
+      for (const size_t g : matches) keeps[g] = true;
       if (matches.empty()) continue;
       const Span& place = layout.keep[matches.front()].span;
       Tensor tensor = drawn_[i];
@@ -196,7 +194,7 @@ class Storer : public LeafVisitor {
       const auto [last, error] = std::from_chars(path.data() + dot + 1, stop, number);
       if (end == path.npos || last != stop || error != std::errc()) continue;
       const std::string module = path.substr(0, dot);
-      if (const std::vector<uint32_t>& matches = stacks.Match(module); !matches.empty()) {
+      if (const std::vector<size_t>& matches = stacks.Match(module); !matches.empty()) {
         return Numbered{matches.front(), number, module + path.substr(end)};
       }
     }
@@ -281,8 +279,8 @@ void CheckCoverage(const Located<std::string>& name, const LayoutSpec& layout,
   for (size_t i = 0; i < drawn.size(); ++i) {
     const Tensor& tensor = drawn[i];
     if (CountHeld(pieces[i]) == tensor.elements()) continue;
-    const std::vector<uint32_t>& matches = globs.Match(tensor.path);
-    for (const uint32_t g : matches) omits[g] = true;
+    const std::vector<size_t>& matches = globs.Match(tensor.path);
+    for (const size_t g : matches) omits[g] = true;
     if (matches.empty()) missing.push_back(i);
   }
   for (size_t g = 0; g < omits.size(); ++g) {

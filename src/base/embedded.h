@@ -1,0 +1,19 @@
+// Files that are part of the program. embed.cmake generates the functions.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+namespace shardinit {
+
+struct EmbeddedFile {
+  std::string_view path;  // below its folder: `recipes/huggingface.yaml`
+  std::string_view text;
+};
+
+// Returns the files of configs/, ordered by path.
+std::span<const EmbeddedFile> ShippedFiles();
+// Returns the files of report/templates/, ordered by path.
+std::span<const EmbeddedFile> TemplateFiles();
+
+}  // namespace shardinit

@@ -1,0 +1,38 @@
+// Makes facts of a tensor's sharding, and of what stands in a spec.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "commands/tensor_facts.h"
+
+namespace shardinit {
+
+// The rows for people stand in this order.
+enum TensorSection { kTensor, kEngine, kSharding, kLayouts, kVariables };
+
+// Returns `gain / sqrt(fan_in) = 1.41421 / sqrt(4096) = 0.0220971`, without repeats.
+std::string Chain(const std::vector<std::string>& parts);
+
+// Returns `[0:1024, 4096:8192]`, as Python slices a tensor.
+std::string InSlices(const Box& box);
+
+// Makes a fact of a setting as it was written. `members` stand before the setting's own.
+Fact FactOf(const Setting& setting, std::string label, Facts members = {});
+
+// Makes a list of settings as they were written, with a label for each.
+template <typename F>
+Fact FactOf(std::string_view key, const std::vector<Setting>& settings, F label) {
+  FactList list;
+  for (const Setting& setting : settings) {
+    list.items.push_back(FactOf(setting, label(setting, list.items.empty())));
+  }
+  return {key, std::move(list)};
+}
+
+// Says how the tensor is cut and why, and what the subject's rank has of it.
+void AddSharding(const Subject& subject, Facts* facts);
+
+}  // namespace shardinit

@@ -1,0 +1,34 @@
+#include "report/template.h"
+
+#include <algorithm>
+
+#include "base/embedded.h"
+#include "base/error.h"
+
+namespace shardinit {
+
+std::string FillTemplate(std::string_view name, const TemplateValues& values) {
+  const auto files = TemplateFiles();
+  const auto file = std::find_if(files.begin(), files.end(),
+                                 [&](const EmbeddedFile& other) { return other.path == name; });
+  Check(file != files.end(), "a template that is not there");
+  std::string_view rest = file->text;
+  std::string filled;
+  for (size_t open; (open = rest.find("{{")) != rest.npos;) {
+    const size_t close = rest.find("}}", open);
+    const auto value = values.find(rest.substr(open + 2, close - open - 2));
+    Check(value != values.end(), "a place in a template that has no value");
+    filled += rest.substr(0, open);
+    const size_t line = filled.rfind('\n') + 1;
+    const std::string indent(std::min(filled.find_first_not_of(' ', line), filled.size()) - line,
+                             ' ');
+    rest.remove_prefix(close + 2);
+    for (const char c : value->second) {
+      filled += c;
+      if (c == '\n') filled += indent;
+    }
+  }
+  return filled.append(rest);
+}
+
+}  // namespace shardinit

@@ -1,0 +1,17 @@
+// Fills in the files of report/templates/, which are part of the program.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace shardinit {
+
+using TemplateValues = std::map<std::string, std::string, std::less<>>;
+
+// Returns the text of report/templates/NAME with values in the places of `{{their names}}`. What a
+// value has after its first line is indented like the line that it stands in.
+std::string FillTemplate(std::string_view name, const TemplateValues& values);
+
+}  // namespace shardinit
