@@ -41,7 +41,7 @@ std::vector<std::string> PathsOf(const ModuleSpec& module, const std::string& pa
 }  // namespace
 
 bool Recorder::IsWanted(const std::string& path) const {
-  return !notes_->tensor && GlobMatches(notes_->pattern, path);
+  return !notes_->tensor && PathMatches(notes_->pattern, path);
 }
 
 void Recorder::Find(size_t tensor, const std::string& path, const Span& place,
@@ -88,7 +88,7 @@ void NotePlaces(const std::string& layout, const WrittenTensors& stored, Explana
   for (size_t i = 0; i < stored.tensors.size(); ++i) {
     const Tensor& tensor = stored.tensors[i];
     if (!notes.tensor) {
-      if (!places.empty() || !GlobMatches(notes.pattern, tensor.path)) continue;
+      if (!places.empty() || !PathMatches(notes.pattern, tensor.path)) continue;
       places.push_back({layout, tensor.path, tensor.view, tensor.elements(), {}});
       continue;
     }

@@ -1,6 +1,7 @@
-// The only file that knows yaml-cpp, and so a long one. Events of libyaml would say where values end, which a part of
-// spec/yaml_text.cc finds out; but yaml-cpp is to be the parser here, and cannot read them, and
-// what people are told of their mistakes would be written anew. It works around the following:
+// The only file that knows yaml-cpp, and so a long one. Events of libyaml would say where values
+// end, which a part of spec/yaml_text.cc finds out; but yaml-cpp is to be the parser here, and
+// cannot read them, and what people are told of their mistakes would be written anew. It works
+// around the following:
 //  - Only events are used: yaml-cpp's own tree expands aliases without bound, keeps duplicate keys
 //    and guesses types by the C++ locale. Builder bounds depth and number of nodes, and drops
 //    duplicates.

@@ -321,20 +321,10 @@ std::vector<AxisCuts> CutsOf(const WrittenTensors& drawn, const TrainingStep& st
 
 }  // namespace
 
-<<<<<<< HEAD
 void NoteAlternatives(const WrittenTensors& drawn, const Training& training, const Mesh& mesh,
                       Explanation& notes) {
   if (!notes.tensor) return;
   TrainingStep step = StepOf(drawn, training, mesh, true);
-=======
-void ExplainAlternatives(const WrittenTensors& drawn, const Training& training, const Mesh& mesh,
-                         const ModelSpec& spec, Explanation* notes) {
-  const auto found =
-      std::find_if(drawn.tensors.begin(), drawn.tensors.end(),
-                   [&](const Tensor& tensor) { return PathMatches(notes->pattern, tensor.path); });
-  if (found == drawn.tensors.end()) return;
-  TrainingStep step = StepOf(drawn, training, mesh, true, spec);
->>>>>>> hc
   StepModel& model = step.model;
   if (MissingForCost(model)) return;
   const size_t weight = step.weights[*notes.tensor];
