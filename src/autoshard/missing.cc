@@ -28,12 +28,12 @@ std::optional<Missing> MissingForChoice(const StepModel& model) {
     for (const size_t w : block.weights) splits |= model.weights[w].MaySplit();
     if (block.kind != "attention" || model.training.heads > 0) continue;
     return Missing{
-        "the spec does not say how many heads there are, of which each is whole on a rank",
+        "the spec does not say how many attention heads there are, and no head may be split",
         "write `training: {heads: 32, kv_heads: 8}`"};
   }
   if (splits) return {};
   return Missing{
-      "no tensor says what ranks that share the work on the same tokens may split",
+      "no tensor names a dimension that ranks with the same tokens may shard",
       "name dimensions in `axes`: heads, mlp, vocab, experts; or write `training: {batch: AXIS}`"};
 }
 

@@ -27,12 +27,12 @@ requires(std::integral<T> && !std::same_as<T, bool>) struct nlohmann::adl_serial
     if (in.is_number_unsigned() ? !std::in_range<T>(*in.template get_ptr<const uint64_t*>())
                                 : !in.is_number_integer() ||
                                       !std::in_range<T>(*in.template get_ptr<const int64_t*>())) {
-      throw Json::type_error::create(
-          302,
-          "a whole number from " + std::to_string(std::numeric_limits<T>::min()) + " to " +
-              std::to_string(std::numeric_limits<T>::max()) + " is wanted, not " +
-              (in.is_number() ? in.dump() : in.type_name()),
-          &in);
+      throw Json::type_error::create(302,
+                                     "the value must be a whole number from " +
+                                         std::to_string(std::numeric_limits<T>::min()) + " to " +
+                                         std::to_string(std::numeric_limits<T>::max()) + ", not " +
+                                         (in.is_number() ? in.dump() : in.type_name()),
+                                     &in);
     }
     adl_serializer<T, const void>::from_json(in, value);
   }

@@ -29,7 +29,7 @@ void RequireLocal(const std::string& path) {
   if (scheme.empty()) return;
   throw Error(
       ExitCode::kUsage,
-      fmt::format("`{}` is no path of a file system, and shardinit knows no other store", path),
+      fmt::format("`{}` is not a path of a file system, and shardinit knows no other store", path),
       scheme == "file" ? "leave `file://` out"
                        : fmt::format("use a local folder, and copy it to or from `{}://` with that "
                                      "store's own tool",

@@ -141,7 +141,8 @@ ResultFile::ResultFile(ResultKind kind, std::string path, bool force)
 ResultFile::Place ResultFile::Find() const {
   RequireLocal(path_);
   if (path_ == "-") {
-    throw Error(ExitCode::kUsage, fmt::format("`{}` writes a file, and `-` is none", kind_.option),
+    throw Error(ExitCode::kUsage,
+                fmt::format("`{}` needs the name of a file, not `-`", kind_.option),
                 fmt::format("name one, as in `{} FILE`", kind_.option));
   }
   Place place = {.path = path_};
@@ -198,7 +199,7 @@ void ResultFile::RequireOurs(const Place& place) const {
   }
   throw Error(
       ExitCode::kConflict,
-      fmt::format("`{}` exists and is no {} that this command wrote", path_, kind_.what),
+      fmt::format("`{}` exists and is not a {} that this command wrote", path_, kind_.what),
       fmt::format("choose another name for `{}`, or replace it with `--force`", kind_.option));
 }
 

@@ -105,7 +105,7 @@ std::optional<BadText> FindBadText(std::string_view text) {
       return BadText{i, fmt::format("{} character U+{:04X}", control ? "control" : "invisible",
                                     static_cast<uint32_t>(c.code))};
     } else if (IsForeignSpace(c.code) && !MayBeProse(text, i)) {
-      return BadText{i, fmt::format("U+{:04X} looks like a space, but is none",
+      return BadText{i, fmt::format("U+{:04X} looks like a space, but is not one",
                                     static_cast<uint32_t>(c.code))};
     }
     i += c.size;

@@ -88,14 +88,14 @@ bool CheckpointFolder::IsClaimed(const std::string& plan_json) const {
   if (!root_.Exists(kPlanName)) {
     if (other.empty()) return false;
     throw Error(ExitCode::kConflict,
-                fmt::format("`{}` is there, and no {} that says whose it is", root_.PathOf(other),
-                            kPlanName),
+                fmt::format("`{}` exists without the {} that says which plan it belongs to",
+                            root_.PathOf(other), kPlanName),
                 "choose another folder with `-o`");
   }
   std::string present;
   if (!root_.Read(kPlanName, kPlanLimit, &present)) {
     throw Error(ExitCode::kConflict,
-                fmt::format("`{}` is no file that this tool wrote", root_.PathOf(kPlanName)),
+                fmt::format("`{}` is not a file that this tool wrote", root_.PathOf(kPlanName)),
                 "choose another folder with `-o`");
   }
   if (present == plan_json) return true;
@@ -121,7 +121,7 @@ std::string CheckpointFolder::ReadDevices() const {
   std::string text;
   if (root_.Exists(kDevicesName) && !root_.Read(kDevicesName, kPlanLimit, &text)) {
     throw Error(ExitCode::kConflict,
-                fmt::format("`{}` is no file that this tool wrote", root_.PathOf(kDevicesName)),
+                fmt::format("`{}` is not a file that this tool wrote", root_.PathOf(kDevicesName)),
                 "remove it");
   }
   return text;

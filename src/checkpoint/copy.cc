@@ -83,8 +83,8 @@ CheckpointCopy::CheckpointCopy(const std::string& folder, const Plan& from,
   std::optional<FileEntry> index;
   if (!ClaimedIndex(manifest, &index) ||
       !IsManifestOf(manifest, from, plan_sha256, reader_.receipts(), index)) {
-    throw Damaged(folder, fmt::format("{} is not what follows from the plan and the receipts",
-                                      kManifestName));
+    throw Damaged(folder,
+                  fmt::format("{} does not match the plan and the receipts", kManifestName));
   }
   manifest_sha256_ = Sha256Of(manifest);
   for (const Tensor& tensor : from.graph.tensors) {

@@ -292,7 +292,7 @@ void LoadDevices(const CheckpointFolder& folder, Plan* plan) {
   std::string text;
   if (!root.Read(kDevicesName, kPlanLimit, &text)) {
     throw Error(
-        ExitCode::kRefused, fmt::format("`{}` is no file that this tool wrote", path),
+        ExitCode::kRefused, fmt::format("`{}` is not a file that this tool wrote", path),
         "remove it; then `shardinit gen` with the spec, options and folder as before writes "
         "it again");
   }
@@ -327,7 +327,7 @@ void RequireListedDevices(const CheckpointFolder& folder, const Mesh& mesh) {
   if (ListsDevicesOf(manifest, mesh)) return;
   throw Error(
       ExitCode::kRefused,
-      fmt::format("`{}` does not say what the manifest says of devices", root.PathOf(kDevicesName)),
+      fmt::format("`{}` and the manifest list different devices", root.PathOf(kDevicesName)),
       kHint);
 }
 

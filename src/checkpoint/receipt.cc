@@ -45,14 +45,20 @@ Receipt ReadReceipt(std::string_view text, const std::string& path, const RankPl
   };
   const auto digest_in = [&](const json& hex) {
     Digest digest;
-    if (!FromHex(hex.get<std::string>(), &digest)) throw refuse("a digest is not one");
+    if (!FromHex(hex.get<std::string>(), &digest)) {
+      throw refuse(fmt::format("a digest must be 64 hexadecimal digits, not {}",
+                               Quote(hex.get<std::string>())));
+    }
     return digest;
   };
   Receipt receipt;
   const auto read_head = [&](const json& top) {
-    if (top.at("rank") != rank.rank) throw refuse("it is another rank's");
+    if (top.at("rank") != rank.rank) {
+      throw refuse(fmt::format("it is the receipt of rank {}", top.at("rank").dump()));
+    }
     receipt.size = top.at("size");
-    if (receipt.size < 0) throw refuse("a file of negative size");
+    if (receipt.size < 0)
+      throw refuse(fmt::format("its `size` is {}, but must not be negative", receipt.size));
     receipt.plan_sha256 = digest_in(top.at("plan_sha256"));
     receipt.metadata_sha256 = digest_in(top.at("metadata_sha256"));
   };
@@ -66,7 +72,8 @@ Receipt ReadReceipt(std::string_view text, const std::string& path, const RankPl
     const int64_t offset = box.at("file_offset");
     if (box.at("path") != shard.tensor->path || offset < 0 ||
         offset > receipt.size - shard.bytes()) {
-      throw refuse(fmt::format("box {} is not the one of `{}`", i, shard.tensor->path));
+      throw refuse(fmt::format("box {} is not the shard of `{}` that the plan has there", i,
+                               shard.tensor->path));
     }
     receipt.offsets.push_back(offset);
     receipt.digests.push_back(digest_in(box.at("sha256")));

@@ -166,11 +166,11 @@ class Resharding {
       const std::string foreign = folder.FirstForeign(to_.world_size());
       if (foreign.empty()) return true;
       request_.warn(
-          fmt::format("`{}` is none of ours: what is beside it is left as it is, and all "
-                      "is copied anew",
+          fmt::format("`{}` is not part of this copy: the files beside it are left alone, and "
+                      "everything is copied again",
                       foreign));
     } catch (const Error& e) {
-      request_.warn(fmt::format("{}: it is left as it is, and all is copied anew", e.what()));
+      request_.warn(fmt::format("{}: it is left alone, and everything is copied again", e.what()));
     }
     return false;
   }

@@ -121,7 +121,7 @@ class Verifier {
     }
     if (index) VerifyIndex(*index);
     if (!IsManifestOf(manifest, plan_, plan_sha256_, entries, index)) {
-      Find(kManifestName, "is damaged: it is not what follows from the plan and the receipts");
+      Find(kManifestName, "is damaged: it does not match the plan and the receipts");
     }
   }
 

@@ -113,9 +113,9 @@ GenerateResult Generate(const Plan& plan, const GenerateRequest& request, WorkCo
     counters->finalize_ns += (std::chrono::steady_clock::now() - start).count();
     if (all && !result.complete) {
       throw Error(ExitCode::kWorld,
-                  fmt::format("`{}` is unfinished: {} of {} ranks were there and are no more",
+                  fmt::format("`{}` is unfinished: {} of {} ranks were complete and are gone",
                               request.folder, finalized.missing.size(), plan.world_size()),
-                  "something else removes or damages files there; then the same command goes on");
+                  "stop what removes or damages files there, and run the same command again");
     }
   }
   RequireInPlace(folder.root());

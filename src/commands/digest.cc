@@ -62,7 +62,7 @@ ExpectedDigests ReadDigests(const std::string& path) {
   const nlohmann::json in = ParseJson(ReadFile(path, size_t{1} << 30), path);
   ExpectedDigests expected;
   const auto refuse = [&](const std::string& why) {
-    return Error(ExitCode::kRefused, fmt::format("`{}` is no list of digests{}", path, why),
+    return Error(ExitCode::kRefused, fmt::format("`{}` is not a list of digests{}", path, why),
                  "make one with `shardinit digest SPEC --write FILE`");
   };
   try {

@@ -59,7 +59,7 @@ const std::vector<Tensor>& Candidates(const Plan& plan, bool stored) {
   if (members > 0) {
     throw Error(
         ExitCode::kUsage,
-        fmt::format("`{}` is no tensor, but the group of {}", path, Count(members, "tensor")),
+        fmt::format("`{}` is not a tensor, but the module of {}", path, Count(members, "tensor")),
         fmt::format("`{}.**` explains the first of them", path));
   }
   if (hint.empty()) {

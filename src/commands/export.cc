@@ -66,7 +66,7 @@ Plan LoadPlanOf(const ExportOptions& options, Digest* plan_sha256) {
   if (!options.spec.request.sets.empty() || !options.spec.request.mesh.empty() ||
       !options.spec.layout.empty()) {
     throw Error(ExitCode::kUsage,
-                fmt::format("`{}` is a checkpoint, whose values are what they are", folder),
+                fmt::format("`{}` is a checkpoint, whose values are fixed", folder),
                 "`--set`, `--mesh` and `--layout` are for specs");
   }
   Plan plan = LoadCheckpointPlan(folder, plan_sha256);

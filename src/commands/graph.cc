@@ -296,7 +296,7 @@ extern const Command kGraph = {
           ->type_name("N")
           ->check([](const std::string& text) {
             return text.empty() || text.find_first_not_of("0123456789") != text.npos || text == "0"
-                       ? fmt::format("`{}` is no number of levels", text)
+                       ? fmt::format("`{}` is not a number of levels", text)
                        : std::string();
           });
       app.add_flag("--dot", options->dot, "Write a drawing for Graphviz");

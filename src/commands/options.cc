@@ -67,7 +67,7 @@ std::vector<Range> ParseRanges(std::string_view option, const std::string& text)
     if (!rest.starts_with(',')) break;
     rest.remove_prefix(1);
   }
-  throw Usage(fmt::format("`{}` is no list of {}", text, option.substr(2)),
+  throw Usage(fmt::format("`{}` is not a list of {}", text, option.substr(2)),
               "write it as in `0,3-5`");
 }
 
@@ -131,7 +131,7 @@ void SpecOptions::AddOverridesTo(CLI::App& app) {
       ->allow_extra_args(false);
   AddText(app, "--mesh", "AXIS=SIZE,...", &request.mesh, "Use this mesh, as in fsdp=8,tensor=4");
   AddText(app, "--sharding", "FILE|WORD", &request.sharding,
-          "Cut tensors as this file or word says, instead of the spec");
+          "Shard tensors as this file or word says, instead of the spec");
 }
 
 void SpecOptions::AddLayoutTo(CLI::App& app) {
@@ -146,9 +146,9 @@ std::optional<Replicas> SpecOptions::FindReplicas() const {
 
 void SpecOptions::AddTrainingTo(CLI::App& app) {
   AddText(app, "--tokens", "COUNT", &tokens,
-          "Tokens of a training step, for what a sharding costs");
+          "Tokens of a training step, for the cost of a sharding");
   AddText(app, "--memory-per-rank", "SIZE", &memory_per_rank,
-          "What `sharding: auto` may use of a rank, as in 80G");
+          "Memory of a rank that `sharding: auto` may use, as in 80G");
 }
 
 Plan SpecOptions::Load() const {
@@ -236,7 +236,7 @@ void AddRank(CLI::App& app, int64_t* rank, const char* what) {
   app.add_option("--rank", *rank, what)->type_name("R")->check([](const std::string& text) {
     return !text.empty() && text.find_first_not_of("0123456789") == text.npos
                ? std::string()
-               : fmt::format("`{}` is no rank", text);
+               : fmt::format("`{}` is not a rank", text);
   });
 }
 
@@ -298,7 +298,7 @@ std::string NotEmpty(const std::string& value) {
 int64_t ParseSize(std::string_view option, const std::string& text, int64_t least) {
   const auto bytes = SizeInBytes(text);
   if (!bytes) {
-    throw Usage(fmt::format("`{} {}` is no size", option, text),
+    throw Usage(fmt::format("`{} {}` is not a size", option, text),
                 fmt::format("write a number of bytes, or one with K, M, G or KiB, MiB, GiB (of "
                             "1024) or KB, MB, GB (of 1000): `{} 160MiB`",
                             option));

@@ -130,7 +130,7 @@ Fact FactOfCost(const Mesh& mesh, const StepCost& cost) {
                                cost.options.sequence_parallel ? ", sequence parallel" : "") +
                    (cost.cut_otherwise == 0
                         ? ""
-                        : fmt::format("; {} cut as auto never does",
+                        : fmt::format("; {} sharded as auto never does",
                                       Count(static_cast<int64_t>(cost.cut_otherwise), "matrix",
                                             "matrices"))),
            .section = kFiles}};
@@ -152,8 +152,8 @@ void AddFactsOfBalance(const Plan& plan, const Balance& balance, int64_t stored_
        balance.padding,
        {.label = "padding",
         .text = balance.padding == 0
-                    ? fmt::format("none{}: all parts of a tensor are equal", more)
-                    : InBytes(balance.padding) + " if all parts of a tensor were equal",
+                    ? fmt::format("none{}: all shards of a tensor are equal", more)
+                    : InBytes(balance.padding) + " if all shards of a tensor were equal",
         .section = kSizes}});
   facts->push_back({"file_bytes",
                     file_bytes,

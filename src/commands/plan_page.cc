@@ -85,7 +85,7 @@ class Plane {
     if (shape_.size() < 2) return {};
     return fmt::format(
         "Dimension {} goes down, dimension {} to the right, not to scale.{}", *down_, *across_,
-        hides_ ? " A further dimension is cut: boxes that differ in it alone hide one another."
+        hides_ ? " A further dimension is sharded: boxes that differ in it alone hide one another."
                : "");
   }
 
@@ -143,7 +143,7 @@ class PlanPageWriter {
 
   void NoteRanks() {
     if (ranks_ == mesh_.world_size()) return;
-    page_.Paragraph(fmt::format("Drawn are the first {} of {}.", Grouped(ranks_),
+    page_.Paragraph(fmt::format("The first {} of {} are drawn.", Grouped(ranks_),
                                 Count(mesh_.world_size(), "rank")));
   }
 
@@ -193,7 +193,7 @@ class PlanPageWriter {
   void AddLoads() {
     page_.Heading("Bytes per rank");
     if (!loads_.empty()) {
-      page_.Paragraph("What each rank holds, and darker the part that its file has.");
+      page_.Paragraph("What each rank holds; the darker part is in its file.");
       NoteRanks();
       constexpr double kHeight = 120, kWidth = 1000, kLabel = 70;
       const double bar = std::min(30.0, kWidth / static_cast<double>(ranks_));
@@ -236,11 +236,11 @@ class PlanPageWriter {
     AddGroups(outline, "", &groups);
     page_.Heading("Tensors");
     const size_t shown = std::min<size_t>(kMostGroups, groups.size());
-    page_.Paragraph(fmt::format("{} as {}: those that are equal but for numbers are one.",
-                                Count(outline.count, "tensor"),
-                                Count(std::ssize(groups), "group")));
+    page_.Paragraph(fmt::format(
+        "{} as {}: tensors that differ only in the numbers of their paths are one group.",
+        Count(outline.count, "tensor"), Count(std::ssize(groups), "group")));
     if (shown < groups.size()) {
-      page_.Paragraph(fmt::format("Shown are the first {} groups.", Grouped(kMostGroups)));
+      page_.Paragraph(fmt::format("The first {} groups are shown.", Grouped(kMostGroups)));
     }
     std::vector<std::vector<HtmlLink>> rows;
     for (size_t g = 0; g < shown; ++g) {
@@ -261,8 +261,8 @@ class PlanPageWriter {
                 rows, {false, true, true, false, false, false, true, true});
     page_.Heading("Boxes");
     page_.Paragraph(
-        "The first tensor of each group, cut: a box has the colour of the lowest rank that holds "
-        "it.");
+        "The first tensor of each group, sharded: a box has the colour of the lowest rank that "
+        "holds it.");
     int64_t left = kMostBoxesOfAll;
     size_t drawn = 0;
     for (; drawn < shown && left > 0; ++drawn) {
@@ -307,7 +307,7 @@ class PlanPageWriter {
     page_.Paragraph(
         fmt::format("{}, each held by {}. {}{}", Count(boxes, "box", "boxes"),
                     Count(sharding.holders(), "rank"), plane.Describe(),
-                    drawn < boxes ? fmt::format(" Drawn are {} of them.", Grouped(drawn)) : ""));
+                    drawn < boxes ? fmt::format(" {} of them are drawn.", Grouped(drawn)) : ""));
     page_.Picture(picture);
     page_.EndDetails();
   }

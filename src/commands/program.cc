@@ -175,11 +175,11 @@ extern const Command kProgram = {
           ->capture_default_str();
       CLI::Option* annotate =
           app.add_option("--annotate", options->annotations,
-                         "Which annotations say how results are cut: mhlo, sdy or both")
+                         "Which annotations say how results are sharded: mhlo, sdy or both")
               ->type_name("WHICH")
               ->capture_default_str();
       app.add_flag("--portable", options->portable,
-                   "StableHLO alone, of which a portable artifact can be made: --annotate mhlo")
+                   "StableHLO alone, for a portable artifact: --annotate mhlo")
           ->excludes(annotate);
       AddText(app, "-o,--out", "PATH", &options->out,
               "File; with --kinds the folder. Default: printed");

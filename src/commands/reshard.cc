@@ -51,7 +51,7 @@ Plan NewPlan(const ReshardOptions& options, const Plan& from) {
   if (!options.spec.request.path.empty()) {
     if (!options.uneven.empty()) {
       throw Error(ExitCode::kUsage, "`--uneven` is for a checkpoint without a spec",
-                  "the spec says it");
+                  "write `uneven` in the spec");
     }
     Plan to = options.spec.Load();
     RequireSameModel(options.spec.request.path, options.from, from, to);
@@ -86,8 +86,8 @@ ExitCode RunReshard(const ReshardOptions& options) {
   if (!from.graph.mesh.devices.IsPlain() && to.graph.mesh.devices.IsPlain() &&
       options.spec.request.path.empty()) {
     Talk(
-        "shardinit: where the devices of the new mesh are is not known; the new checkpoint says "
-        "nothing of slices and devices\n  hint: give the spec, with `--spec`\n");
+        "shardinit: the devices of the new mesh are not known; the new checkpoint says nothing of "
+        "slices and devices\n  hint: give the spec, with `--spec`\n");
   }
   WorkCounters counters;
   const ReshardRequest request = {
@@ -133,7 +133,7 @@ extern const Command kReshard = {
       app.add_option("DIR", options->from, "Folder of the checkpoint")->required();
       AddText(app, "-o,--output", "DIR2", &options->folder, "Folder to make")->required();
       AddText(app, "--spec", "SPEC", &options->spec.request.path,
-              "As this spec says, which is of the same model");
+              "Spec of the same model, which says mesh, sharding and layout");
       options->spec.AddOverridesTo(app);
       options->spec.AddLayoutTo(app);
       options->spec.AddReplicasTo(app);

@@ -145,9 +145,10 @@ ExitCode RunVerify(const VerifyOptions& options) {
   }
   if (against_spec && !holds(kPlanName)) {
     if (!options.strict) return RunAgainstSpec(options);
-    throw Error(ExitCode::kUsage,
-                "`--strict` is about names beside what this tool lists, and `--spec` about tensors",
-                "without `--spec` an export is compared with its own list");
+    throw Error(
+        ExitCode::kUsage,
+        "`--strict` checks the names of files, and `--spec` checks tensors: give one of them",
+        "without `--spec` an export is compared with its own list");
   }
   // An export has no ranks, but a record.
   const bool is_export = !holds(kManifestName) && !holds(kPlanName) && holds(kExportName);
@@ -162,9 +163,9 @@ ExitCode RunVerify(const VerifyOptions& options) {
   PrintFindings(result.findings);
   Talk(fmt::format("shardinit: `{}` is damaged: {}\n  hint: {}\n", Escape(options.folder),
                    Count(result.findings.count(), "finding"),
-                   is_export ? "remove it, and export again; what does not belong is yours to move"
-                             : "the `shardinit gen` that wrote it, with `--repair`, makes again "
-                               "what is damaged; what does not belong is yours to move"));
+                   is_export ? "remove it, and export again; move away what does not belong to it"
+                             : "run the `shardinit gen` that wrote it with `--repair`; move away "
+                               "what does not belong to it"));
   return ExitCode::kDifferent;
 }
 

@@ -44,7 +44,7 @@ Contents Read(const std::string& folder, std::string_view (**name_of)(DType dtyp
   }
   throw Error(
       ExitCode::kUsage,
-      fmt::format("`{}` is no checkpoint and holds no {}", folder, fmt::join(kinds, " or ")),
+      fmt::format("`{}` is not a checkpoint and holds no {}", folder, fmt::join(kinds, " or ")),
       "name a folder that `shardinit gen` or `shardinit export` wrote, or Hugging Face's tools");
 }
 

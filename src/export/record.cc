@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "rng/stream.h"
 
 namespace shardinit {
@@ -64,13 +65,17 @@ using nlohmann::json;
 
 Digest DigestIn(const json& hex, const std::string& record) {
   Digest digest;
-  if (!FromHex(hex.get<std::string>(), &digest)) Refuse(record, "a digest is not one");
+  if (!FromHex(hex.get<std::string>(), &digest)) {
+    Refuse(record, fmt::format("a digest must be 64 hexadecimal digits, not {}",
+                               Quote(hex.get<std::string>())));
+  }
   return digest;
 }
 
 int64_t PlaceIn(const json& number, int64_t low, int64_t high, const std::string& record) {
   if (!number.is_number_unsigned() || number > high || number < low) {
-    Refuse(record, "a size or a place is not one");
+    Refuse(record, fmt::format("a size or offset must be a whole number from {} to {}, not {}", low,
+                               high, number.dump()));
   }
   return number;
 }
@@ -81,7 +86,7 @@ std::string PathIn(const json& name, const std::string& record) {
   const std::string parts = "/" + path + "/";
   if (path.empty() || parts.find("//") != parts.npos || parts.find("/./") != parts.npos ||
       parts.find("/../") != parts.npos || path.find('\0') != path.npos) {
-    Refuse(record, "a file is not in the folder");
+    Refuse(record, fmt::format("its file {} is not in the folder", Quote(path)));
   }
   return path;
 }
@@ -162,7 +167,8 @@ Record ReadRecord(std::string_view text, const std::string& path) {
       Refuse(path, "it is damaged: its last line but one is not the digest of those before it");
     }
     Record record = {FindFormat(in.at("format").get<std::string>()), {}};
-    if (record.format == nullptr) Refuse(path, "its `format` is none of this version's");
+    if (record.format == nullptr)
+      Refuse(path, fmt::format("this version has no format {}", in.at("format").dump()));
     for (const json& file : in.at("files")) record.files.push_back(FileIn(file, path));
     return record;
   } catch (const json::exception& e) {

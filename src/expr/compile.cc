@@ -415,9 +415,8 @@ class Compiler {
         (std::abs(number) < 0x1p63 && static_cast<int64_t>(number) == *integer)) {
       return number;
     }
-    Fail(step, fmt::format("{} is {}, which is no f64 number", what, *integer),
-         "elements are computed in f64, which has all whole numbers up to "
-         "2^53");
+    Fail(step, fmt::format("{} is {}, which f64 does not hold", what, *integer),
+         "elements are computed in f64, which holds all whole numbers up to 2^53");
     return {};
   }
 
@@ -535,8 +534,7 @@ std::shared_ptr<const Program> Compile(const Expr& expr, std::span<const int64_t
   for (const int64_t extent : shape) elements *= static_cast<double>(extent);
   if (elements > 0x1p53) {
     diagnostics.Error(expr.span,
-                      "a tensor of more than 2^53 elements has indices that are "
-                      "no f64 numbers");
+                      "a tensor of more than 2^53 elements has indices that f64 does not hold");
     return nullptr;
   }
   auto program = Compiler(expr, shape, axes, constants, diagnostics).Run();

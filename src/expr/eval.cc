@@ -88,8 +88,7 @@ class Evaluation {
   std::optional<Value> Call(const Step& step, std::span<const Value> arguments) {
     if (step.function->call == nullptr) {
       Fail(step,
-           fmt::format("{} is another number for each element, but here stands "
-                       "one number",
+           fmt::format("{} differs from element to element, but one number is needed here",
                        Quote(Text(step))),
            "draw in `init: {expr: …}`");
       return std::nullopt;

@@ -7,14 +7,14 @@ namespace shardinit {
 namespace {
 
 constexpr Parameter kSigmas[] = {
-    {"mean", "the mean before cutting", 0.0},
-    {"std", "the standard deviation before cutting", {}},
-    {"low", "where it is cut below, in standard deviations", -2.0},
-    {"high", "where it is cut above, in standard deviations", 2.0},
+    {"mean", "the mean before truncation", 0.0},
+    {"std", "the standard deviation before truncation", {}},
+    {"low", "the lower cut-off, in standard deviations", -2.0},
+    {"high", "the upper cut-off, in standard deviations", 2.0},
 };
 constexpr Parameter kAbsolute[] = {
-    {"mean", "the mean before cutting", 0.0},
-    {"std", "the standard deviation before cutting", {}},
+    {"mean", "the mean before truncation", 0.0},
+    {"std", "the standard deviation before truncation", {}},
     {"a", "the smallest value", -2.0},
     {"b", "the largest value", 2.0},
 };
@@ -58,7 +58,8 @@ std::optional<Distribution> Cut(const TruncatedNormal& cut, const Argument& low,
 // standard deviation is not corrected.
 extern const Initializer kTruncatedNormal = {
     .name = "truncated_normal",
-    .description = "a normal distribution cut `low` and `high` standard deviations from its mean",
+    .description =
+        "a normal distribution truncated `low` and `high` standard deviations from its mean",
     .parameters = kSigmas,
     .lower = [](Arguments a, const Fans&, Diagnostics& diagnostics) -> std::optional<Distribution> {
       if (!CheckCommon(a, kSigmas, diagnostics)) return {};
@@ -69,7 +70,7 @@ extern const Initializer kTruncatedNormal = {
 // This is torch.nn.init.trunc_normal_: cut-offs are values of the element itself.
 extern const Initializer kTruncNormal = {
     .name = "trunc_normal",
-    .description = "a normal distribution cut at the values `a` and `b`",
+    .description = "a normal distribution truncated at the values `a` and `b`",
     .parameters = kAbsolute,
     .lower = [](Arguments a, const Fans&, Diagnostics& diagnostics) -> std::optional<Distribution> {
       if (!CheckMagnitude("a", a[2], diagnostics) || !CheckMagnitude("b", a[3], diagnostics) ||
@@ -78,7 +79,7 @@ extern const Initializer kTruncNormal = {
       }
       const double mean = a[0].value, std = a[1].value;
       if (std == 0) {
-        diagnostics.Error(a[1].span, "`std` is 0, which leaves nothing to cut",
+        diagnostics.Error(a[1].span, "`std` is 0, which leaves nothing to truncate",
                           "use `{constant: {value: …}}`");
         return {};
       }

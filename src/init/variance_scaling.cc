@@ -70,7 +70,7 @@ constexpr Parameter kScaling[] = {
     {"scale", "a factor of the variance, not negative", 1.0},
     {"mode", "the fan that divides the variance", "fan_in", kFanModes},
     {"distribution",
-     "its form; `truncated_normal` is cut at two standard deviations and corrected for that; "
+     "its form; `truncated_normal` is truncated at two standard deviations and corrected for that; "
      "`normal` and `untruncated_normal` are the same",
      "truncated_normal", kFormNames},
 };

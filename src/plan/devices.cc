@@ -24,12 +24,16 @@ constexpr std::string_view kOuter = "outer", kInner = "inner";
 
 std::vector<int64_t> ReadDeviceIds(const json& in, const std::string& path, const Mesh& mesh) {
   const auto ids = in.get<std::vector<int64_t>>();
-  if (std::ssize(ids) != mesh.world_size()) RefuseDevices(path, "it has another number of them");
+  if (std::ssize(ids) != mesh.world_size()) {
+    RefuseDevices(path, fmt::format("it lists {} devices, but the mesh has {} ranks", ids.size(),
+                                    mesh.world_size()));
+  }
   auto sorted = ids;
   std::sort(sorted.begin(), sorted.end());
   if (sorted.front() < 0 || sorted.back() > kMaxDeviceId ||
       std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
-    RefuseDevices(path, "a device that is none, or has two places");
+    RefuseDevices(path, fmt::format("it lists a device twice, or one whose id is not from 0 to {}",
+                                    kMaxDeviceId));
   }
   return ids;
 }
@@ -41,7 +45,7 @@ DeviceLayout ReadLayout(const json& in, const std::string& path, Mesh mesh) {
   for (size_t a = 0; fits && a < layout.slices.size(); ++a) {
     fits = layout.slices[a] >= 1 && mesh.shape[a] % layout.slices[a] == 0;
   }
-  if (!fits) RefuseDevices(path, "slices that do not divide the mesh");
+  if (!fits) RefuseDevices(path, "its slices do not divide the mesh axes");
   layout.inner = in.at("slice_order") == kInner;
   const json& devices = in.at("devices");
   if (devices.is_array()) {
@@ -49,7 +53,8 @@ DeviceLayout ReadLayout(const json& in, const std::string& path, Mesh mesh) {
     return layout;
   }
   layout.order = FindDeviceOrder(devices.get<std::string>());
-  if (layout.order == nullptr) RefuseDevices(path, "an unknown order");
+  if (layout.order == nullptr)
+    RefuseDevices(path, fmt::format("unknown order of devices {}", devices.dump()));
   if (const std::string misfit = MisfitOf(*layout.order, mesh); !misfit.empty()) {
     RefuseDevices(path, misfit);
   }

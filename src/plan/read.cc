@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "graph/drawn/norm.h"
 #include "graph/engines/jax_draws.h"
 #include "graph/engines/streams.h"
@@ -19,6 +20,7 @@
 #include "graph/stored/view.h"
 #include "graph/validate.h"
 #include "plan/plan.h"
+#include "report/text.h"
 #include "rng/engines.h"
 #include "rng/stream.h"
 #include "spec/names.h"
@@ -43,16 +45,21 @@ void CheckTensors(std::vector<Tensor>& tensors, const std::string& path) try {
 Tensor ReadTensor(const json& in, const std::string& path) {
   Tensor tensor;
   tensor.path = in.at("path").get<std::string>();
-  if (!IsPath(tensor.path)) RefusePlan(path, "a tensor path that specs cannot have");
+  if (!IsPath(tensor.path))
+    RefusePlan(path, fmt::format("no spec has the tensor path {}", Quote(tensor.path)));
   const auto dtype = FindDType(in.at("dtype").get<std::string>());
   if (!dtype) RefusePlan(path, fmt::format("unknown dtype {}", in.at("dtype").dump()));
   tensor.dtype = *dtype;
   tensor.shape = in.at("global_shape").get<Shape>();
-  if (tensor.shape.size() > 32) RefusePlan(path, "a tensor of more than 32 dimensions");
+  if (tensor.shape.size() > 32) {
+    RefusePlan(path, fmt::format("`{}` has {} dimensions, but at most 32 are allowed", tensor.path,
+                                 tensor.shape.size()));
+  }
   int64_t bytes = InfoOf(*dtype).bytes;
   for (const int64_t extent : tensor.shape) {
     if (extent < 1 || __builtin_mul_overflow(bytes, extent, &bytes)) {
-      RefusePlan(path, fmt::format("the shape of `{}` is not one", tensor.path));
+      RefusePlan(path, fmt::format("`{}` cannot have the shape [{}]", tensor.path,
+                                   fmt::join(tensor.shape, ", ")));
     }
   }
   return tensor;
@@ -69,7 +76,8 @@ void ReadSegments(const json& in, const Mesh& mesh, const std::string& path, Ten
            segments[d] <= tensor.shape[d] && (segments[d] == 1 || PartsOf(cut, mesh) > 1);
     boxes *= segments[d];
   }
-  if (!good) RefuseTensor(path, "the segments", tensor);
+  if (!good)
+    RefuseTensor(path, "the `segments` of `{}` do not fit its shape and partition", tensor);
 }
 
 void ReadNested(const json& in, const Mesh& mesh, const std::string& path, Tensor& tensor) {
@@ -88,7 +96,7 @@ void ReadNested(const json& in, const Mesh& mesh, const std::string& path, Tenso
     }
   }
   if (!good || Simplified(partition, tensor.shape, mesh) != partition) {
-    RefuseTensor(path, "the nested axes", tensor);
+    RefuseTensor(path, "the `nested` axes of `{}` do not fit its shape and partition", tensor);
   }
 }
 
@@ -108,7 +116,7 @@ void ReadPins(const json& in, const Mesh& mesh, const std::vector<bool>& used,
     tensor.partition.pins.push_back(std::move(pin));
   }
   if (tensor.partition.pins.size() != in.size()) {
-    RefuseTensor(path, "the stage", tensor);
+    RefuseTensor(path, "the `stage` of `{}` does not fit the mesh", tensor);
   }
 }
 
@@ -119,14 +127,16 @@ void ReadPartition(const json& in, const InitGraph& graph, const std::string& pa
     tensor.partition.cuts.emplace_back();
     for (const json& name : axes) {
       const int axis = graph.mesh.Find(name.get<std::string>());
-      if (axis < 0 || used[axis]) RefuseTensor(path, "the partition", tensor);
+      if (axis < 0 || used[axis])
+        RefuseTensor(path, "`{}` has a mesh axis twice, or one that the mesh lacks", tensor);
       used[axis] = true;
       tensor.partition.cuts.back().axes.push_back(axis);
     }
   }
   if (tensor.partition.cuts.size() != tensor.shape.size()) {
-    RefusePlan(path,
-               fmt::format("the partition of `{}` has another rank than its shape", tensor.path));
+    RefusePlan(path, fmt::format("the partition of `{}` has {}, but its shape {}", tensor.path,
+                                 Count(std::ssize(tensor.partition.cuts), "dimension"),
+                                 tensor.shape.size()));
   }
   if (in.contains("segments")) ReadSegments(in.at("segments"), graph.mesh, path, tensor);
   if (in.contains("nested")) ReadNested(in.at("nested"), graph.mesh, path, tensor);
@@ -144,11 +154,14 @@ class ViewReader {
     ViewNode root;
     Viewed viewed = ReadNode(in, 0, tensor, &root);
     if (viewed.arrangement.shape != tensor.shape) {
-      RefusePlan(path_, fmt::format("the view of `{}` has another shape", tensor.path));
+      RefusePlan(path_, fmt::format("the `view` of `{}` gives the shape [{}] instead of [{}]",
+                                    tensor.path, fmt::join(viewed.arrangement.shape, ", "),
+                                    fmt::join(tensor.shape, ", ")));
     }
     for (const Piece& piece : viewed.arrangement.pieces) {
       if (MisfitOf(Constant{piece.padding}, tensor.dtype).what.empty()) continue;
-      RefuseTensor(path_, "the padding", tensor);
+      RefusePlan(path_, fmt::format("the padding of `{}` is {}, which its dtype does not hold",
+                                    tensor.path, piece.padding));
     }
     tensor.view =
         std::make_shared<View>(View{drawn_, std::move(root), std::move(viewed.arrangement.pieces)});
@@ -159,16 +172,22 @@ class ViewReader {
     if (in.is_string()) {
       const auto it = by_path_.find(in.get<std::string>());
       if (it == by_path_.end() || (*drawn_)[it->second].dtype != tensor.dtype || --budget_ <= 0) {
-        RefuseTensor(path_, "the view", tensor);
+        RefusePlan(path_,
+                   fmt::format("the `view` of `{}` has {}, which is unknown or of another dtype",
+                               tensor.path, Quote(in.get<std::string>())));
       }
       node->tensor = it->second;
       return ViewedTensor(it->second, (*drawn_)[it->second]);
     }
     if (!in.is_object() || in.size() != 1 || depth == kMaxViewDepth) {
-      RefuseTensor(path_, "the view", tensor);
+      RefusePlan(
+          path_,
+          fmt::format("the `view` of `{}` has no single operation, or more than {} in one another",
+                      tensor.path, kMaxViewDepth));
     }
     node->operation = FindViewOperation(in.begin().key());
-    if (node->operation == nullptr) RefusePlan(path_, "an unknown view operation");
+    if (node->operation == nullptr)
+      RefusePlan(path_, "unknown view operation " + Quote(in.begin().key()));
     const json& body = in.begin().value();
     for (const ViewParameter& parameter : node->operation->parameters) {
       const json& value = body.at(std::string(parameter.name));
@@ -192,7 +211,8 @@ class ViewReader {
     if (!node->operation->many) {
       read(operands);
     } else {
-      if (!operands.is_array() || operands.empty()) RefusePlan(path_, "a view of nothing");
+      if (!operands.is_array() || operands.empty())
+        RefuseTensor(path_, "the `view` of `{}` has an operation on nothing", tensor);
       for (const json& operand : operands) read(operand);
     }
     ViewProblem problem;
@@ -217,7 +237,8 @@ class PlanReader {
     if (key != "logical" && key != "tensors") return false;
     ReadHead(top);
     if (key == "logical") {
-      if (!drawn_ || views_) RefusePlan(path_, "`logical` where it does not belong");
+      if (!drawn_ || views_)
+        RefusePlan(path_, "`logical` must come before `tensors`, and needs a `layout`");
       Tensor& tensor = drawn_->emplace_back(ReadTensor(element, path_));
       tensor.partition.cuts.resize(tensor.shape.size());
       ReadDraw(element, path_, tensor);
@@ -235,7 +256,7 @@ class PlanReader {
   InitGraph Finish(const json& top) {
     ReadHead(top);
     EndDrawn();
-    if (!top.at("tensors").is_array()) RefusePlan(path_, "`tensors`");
+    if (!top.at("tensors").is_array()) RefusePlan(path_, "`tensors` is not a list");
     AssignStreams(graph_.tensors);
     CheckTensors(graph_.tensors, path_);
     return std::move(graph_);
@@ -257,23 +278,27 @@ class PlanReader {
           "use the release of shardinit that wrote it");
     }
     graph_.name = top.at("name").get<std::string>();
-    if (!IsModelName(graph_.name)) RefusePlan(path_, "the model's name");
+    if (!IsModelName(graph_.name))
+      RefusePlan(path_, fmt::format("no spec has the model name {}", Quote(graph_.name)));
     graph_.engine = top.at("engine").get<std::string>();
     if (const Engine* engine = FindEngine(graph_.engine);
         engine == nullptr || engine->name != graph_.engine) {
       RefusePlan(path_, fmt::format("unknown engine `{}`", graph_.engine));
     }
-    if (!top.at("seed").is_number_unsigned()) RefusePlan(path_, "the seed");
+    if (!top.at("seed").is_number_unsigned())
+      RefusePlan(path_, fmt::format("`seed` must be a whole number from 0 on, not {}",
+                                    top.at("seed").dump()));
     graph_.seed = top.at("seed");
     ReadMesh(top.at("mesh"));
     graph_.replicas = top.at("replicas") == "full" ? Replicas::kFull : Replicas::kDedupe;
     if (top.contains("config")) {
-      if (!top.at("config").is_object()) RefusePlan(path_, "`config`");
+      if (!top.at("config").is_object()) RefusePlan(path_, "`config` is not an object");
       graph_.config = top.at("config").dump();
     }
     if (top.contains("layout")) {
       graph_.layout = top.at("layout").get<std::string>();
-      if (!IsIdentifier(graph_.layout)) RefusePlan(path_, "the name of the layout");
+      if (!IsIdentifier(graph_.layout))
+        RefusePlan(path_, fmt::format("no spec has the layout name {}", Quote(graph_.layout)));
       drawn_ = std::make_shared<std::vector<Tensor>>();
     }
   }
@@ -282,16 +307,20 @@ class PlanReader {
     Mesh& mesh = graph_.mesh;
     mesh.axes = in.at("axes").get<std::vector<std::string>>();
     mesh.shape = in.at("shape").get<Shape>();
-    if (mesh.axes.size() != mesh.shape.size()) RefusePlan(path_, "the mesh");
+    if (mesh.axes.size() != mesh.shape.size())
+      RefusePlan(path_, fmt::format("`axes` and `shape` of the mesh have {} and {} entries",
+                                    mesh.axes.size(), mesh.shape.size()));
     for (size_t a = 0; a < mesh.axes.size(); ++a) {
       if (!IsIdentifier(mesh.axes[a]) || mesh.Find(mesh.axes[a]) != static_cast<int>(a)) {
-        RefusePlan(path_, "the axes of the mesh");
+        RefusePlan(path_, fmt::format("the mesh has the axis {} twice, or no spec has such a name",
+                                      Quote(mesh.axes[a])));
       }
     }
     int64_t size = 1;
     for (const int64_t extent : mesh.shape) {
       if (extent < 1 || extent > kMaxWorldSize || (size *= extent) > kMaxWorldSize) {
-        RefusePlan(path_, "the shape of the mesh");
+        RefusePlan(path_, fmt::format("the mesh [{}] has an axis below 1 or more than {} ranks",
+                                      fmt::join(mesh.shape, ", "), kMaxWorldSize));
       }
     }
   }
@@ -305,7 +334,7 @@ class PlanReader {
       if (tensor.place.has_value() != (is_torch && HasPlace(tensor)) ||
           OtherEngine(tensor.distribution, engine) != nullptr ||
           (is_torch && !TorchRefusal(tensor).empty()) || !JaxRefusal(tensor.distribution).empty()) {
-        RefuseTensor(path_, "the key", tensor);
+        RefuseTensor(path_, "the engine cannot draw `{}` with this key", tensor);
       }
     }
     shardinit::AssignStreams(engine, graph_.seed, tensors);
@@ -322,7 +351,7 @@ class PlanReader {
 
   void Count(const Tensor& tensor) {
     if (__builtin_add_overflow(bytes_, tensor.bytes(), &bytes_)) {
-      RefusePlan(path_, "more than 2^63 - 1 bytes");
+      RefusePlan(path_, "the model has more than 2^63 - 1 bytes");
     }
   }
 
@@ -337,11 +366,12 @@ class PlanReader {
 }  // namespace
 
 void RefusePlan(const std::string& path, std::string_view what) {
-  throw Error(ExitCode::kRefused, fmt::format("`{}` is not a plan of this tool: {}", path, what));
+  throw Error(ExitCode::kRefused, fmt::format("`{}` is not a plan of this tool: {}", path, what),
+              "give the plan.json as shardinit wrote it, unchanged");
 }
 
 void RefuseTensor(const std::string& path, std::string_view what, const Tensor& tensor) {
-  RefusePlan(path, fmt::format("{} of `{}`", what, tensor.path));
+  RefusePlan(path, fmt::format(fmt::runtime(what), tensor.path));
 }
 
 Plan ReadPlan(std::string_view text, const std::string& path) {

@@ -9,8 +9,8 @@
 
 namespace shardinit {
 
-// These throw Error (kRefused), which names the plan's file and what is wrong, such as `the key` of
-// the tensor.
+// These throw Error (kRefused), which names the plan's file and what is wrong. `what` of
+// RefuseTensor has `{}` for the path of the tensor.
 [[noreturn]] void RefusePlan(const std::string& path, std::string_view what);
 [[noreturn]] void RefuseTensor(const std::string& path, std::string_view what,
                                const Tensor& tensor);

@@ -18,14 +18,15 @@ namespace {
 
 using nlohmann::json;
 
-// Reads the distribution of a tensor of this shape.
+// Reads the distribution of a tensor.
 class DistributionReader {
  public:
-  DistributionReader(const Shape& shape, const std::string& path) : shape_(shape), path_(path) {}
+  DistributionReader(const Tensor& tensor, const std::string& path)
+      : tensor_(tensor), shape_(tensor.shape), path_(path) {}
 
   Distribution Read(const json& init) const {
     if (!init.is_object() || init.size() != 1) {
-      RefusePlan(path_, "an `init` that is no single initializer");
+      RefuseInit("it does not name one initializer");
     }
     const Distribution read = ReadAs<Distribution>(init.begin().key(), init.begin().value());
     std::visit([&](const auto& each) { CheckMembers(each); }, read);
@@ -44,7 +45,7 @@ class DistributionReader {
       });
       return distribution;
     }
-    RefusePlan(path_, "an unknown initializer");
+    RefuseInit("unknown initializer " + Quote(name));
   }
 
   void ReadValue(const json& in, double* value) const { in.get_to(*value); }
@@ -55,7 +56,7 @@ class DistributionReader {
     for (const json& number : in) {
       const int64_t d = number;
       if (d < 0 || d >= std::ssize(shape_)) {
-        RefusePlan(path_, "a dimension that the tensor does not have");
+        RefuseInit(fmt::format("it names dimension {}, but the tensor has {}", d, shape_.size()));
       }
       *value |= DimensionSet{1} << d;
     }
@@ -63,7 +64,7 @@ class DistributionReader {
   void ReadValue(const json& in, ProgramPtr* value) const {
     *value = CompileCanonical(in.get<std::string>(), shape_);
     if (*value == nullptr) {
-      RefusePlan(path_, "an expression that is not one, or not as this tool writes it");
+      RefuseInit("its expression is wrong, or is not written as this tool writes it");
     }
   }
 
@@ -76,8 +77,8 @@ class DistributionReader {
     });
     Diagnostics diagnostics;
     const auto lowered = FindInitializer(D::kName)->lower(arguments, Fans(), diagnostics);
-    if (!lowered) RefusePlan(path_, diagnostics.all().front().message);
-    if (*lowered != Distribution(distribution)) RefusePlan(path_, "a distribution that is another");
+    if (!lowered) RefuseInit(diagnostics.all().front().message);
+    if (*lowered != Distribution(distribution)) RefuseInit("its numbers give another distribution");
   }
   void CheckMembers(const Expression&) const {}
   void CheckMembers(const Orthogonal& o) const {
@@ -85,26 +86,39 @@ class DistributionReader {
     if (o.gain == 0 || !IsValidScale(o.gain) || (o.rows & o.columns) != 0 || o.columns == 0 ||
         (o.rows & -o.rows) > (o.columns & -o.columns) || o.rows == 0 ||
         size.operations > kMaxOperations || size.bytes > kMaxMatrixBytes) {
-      RefusePlan(path_, "an orthogonal matrix that is none");
+      RefuseInit(fmt::format("no orthogonal matrix of {} × {} with the gain {} can be made",
+                             size.rows, size.columns, o.gain));
     }
   }
   void CheckMembers(const Sparse& s) const {
     if (shape_.size() != 2 || shape_[0] > kMaxSparseRows || s.zeros < 0 || s.zeros > shape_[0] ||
         s.std < 0 || !IsValidScale(s.std)) {
-      RefusePlan(path_, "a sparse matrix that is none");
+      RefuseInit(
+          fmt::format("no tensor of the shape [{}] can have {} zeros in each column and std {}",
+                      fmt::join(shape_, ", "), s.zeros, s.std));
     }
   }
   void CheckMembers(const Normalized& n) const {
     if (n.axis < 0 || n.axis >= std::ssize(shape_) || !(n.length > 0) || !IsValidScale(n.length)) {
-      RefusePlan(path_, "normalized vectors that are none");
+      RefuseInit(fmt::format(
+          "no tensor of the shape [{}] can have vectors of length {} along dimension {}",
+          fmt::join(shape_, ", "), n.length, n.axis));
     }
   }
 
   void CheckMembers(const Norm&) const {}  // CheckTensors() checks it, once all tensors are read.
   void CheckMembers(const FromFile& f) const {
     Digest digest;
-    if (!FromHex(f.sha256, &digest)) RefusePlan(path_, "the SHA-256 of a file");
+    if (!FromHex(f.sha256, &digest)) {
+      RefuseInit(fmt::format("`sha256` must be 64 hexadecimal digits, not {}", Quote(f.sha256)));
+    }
   }
+
+  [[noreturn]] void RefuseInit(std::string_view what) const {
+    RefusePlan(path_, fmt::format("the `init` of `{}`: {}", tensor_.path, what));
+  }
+
+  const Tensor& tensor_;
 
   const Shape& shape_;
   const std::string& path_;
@@ -114,7 +128,7 @@ class DistributionReader {
 void ReadGivenKey(const json& in, const std::string& path, Tensor& tensor) {
   const auto number = [&](const json& value) {
     if (!value.is_number_unsigned() || value.get<uint64_t>() > kLastPlace) {
-      RefuseTensor(path, "the key", tensor);
+      RefuseTensor(path, "the engine cannot draw `{}` with this key", tensor);
     }
     return value.get<uint64_t>();
   };
@@ -123,11 +137,13 @@ void ReadGivenKey(const json& in, const std::string& path, Tensor& tensor) {
                     in.contains("spare") ? number(in.at("spare")) : kNoSpare};
     return;
   }
-  if (!in.contains("words")) RefuseTensor(path, "the key", tensor);
+  if (!in.contains("words"))
+    RefuseTensor(path, "the engine cannot draw `{}` with this key", tensor);
   uint64_t words[2];
   for (const size_t i : {0, 1}) {
     words[i] = number(in.at("words").at(i));
-    if (words[i] >> 32 != 0) RefuseTensor(path, "the key", tensor);
+    if (words[i] >> 32 != 0)
+      RefuseTensor(path, "the engine cannot draw `{}` with this key", tensor);
   }
   tensor.given_key = words[1] << 32 | words[0];
 }
@@ -135,12 +151,13 @@ void ReadGivenKey(const json& in, const std::string& path, Tensor& tensor) {
 }  // namespace
 
 void ReadDraw(const json& in, const std::string& path, Tensor& tensor) {
-  tensor.distribution = DistributionReader(tensor.shape, path).Read(in.at("init"));
+  tensor.distribution = DistributionReader(tensor, path).Read(in.at("init"));
   if (const Misfit misfit = MisfitOf(tensor.distribution, tensor.dtype); !misfit.what.empty()) {
-    RefusePlan(path, fmt::format("values of `{}` {}", tensor.path, misfit.what));
+    RefusePlan(path, fmt::format("the values of `{}` {}", tensor.path, misfit.what));
   }
   if (in.contains("kind")) {
-    if (in.at("kind") != kBufferKind) RefuseTensor(path, "the kind", tensor);
+    if (in.at("kind") != kBufferKind)
+      RefusePlan(path, fmt::format("the `kind` of `{}` must be `{}`", tensor.path, kBufferKind));
     tensor.is_buffer = true;
   }
   if (in.contains("key") && in.at("key").is_object()) {
@@ -148,7 +165,8 @@ void ReadDraw(const json& in, const std::string& path, Tensor& tensor) {
   } else if (in.contains("key")) {
     tensor.draw_path = in.at("key").get<std::string>();
   }
-  if (FindBadText(tensor.draw_path)) RefuseTensor(path, "the key", tensor);
+  if (FindBadText(tensor.draw_path))
+    RefuseTensor(path, "the engine cannot draw `{}` with this key", tensor);
 }
 
 }  // namespace shardinit

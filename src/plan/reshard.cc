@@ -73,11 +73,10 @@ Plan OnMesh(const Plan& plan, const std::string& mesh, bool allows_uneven) {
       const int axis = axis_of(pin.axis);
       if (graph.mesh.shape[static_cast<size_t>(axis)] !=
           before.shape[static_cast<size_t>(pin.axis)]) {
-        throw WrongMesh(
-            fmt::format("`{}` is on some places of mesh axis `{}` alone, and the plan does not say "
-                        "on which of another size",
-                        tensor.path, before.axes[static_cast<size_t>(pin.axis)]),
-            "give the spec, with `--spec`");
+        throw WrongMesh(fmt::format("`{}` is on a stage of mesh axis `{}`, and the plan does not "
+                                    "say which stage that is on an axis of another size",
+                                    tensor.path, before.axes[static_cast<size_t>(pin.axis)]),
+                        "give the spec, with `--spec`");
       }
       pin.axis = axis;
     }
@@ -90,9 +89,9 @@ Plan OnMesh(const Plan& plan, const std::string& mesh, bool allows_uneven) {
       const int64_t parts = DivisorOf(cut, graph.mesh);
       if (allows_uneven || tensor.shape[d] % parts == 0) continue;
       throw WrongMesh(
-          fmt::format("the mesh cuts dimension {} of `{}` ({}) in {} parts, which do not "
-                      "divide it",
-                      d, tensor.path, tensor.shape[d], parts),
+          fmt::format(
+              "the mesh shards dimension {} of `{}` ({}) in {} parts, which do not divide it", d,
+              tensor.path, tensor.shape[d], parts),
           "`--uneven chunk` allows shorter last parts");
     }
     tensor.partition = Simplified(std::move(tensor.partition), tensor.shape, graph.mesh);
@@ -124,8 +123,10 @@ Plan CutAs(const Plan& plan, const std::string& path, const std::string& mesh,
   const Plan cut = LoadPlan(request, diagnostics);
 
   if (cut.graph.drawn) {
-    throw WrongMesh("`uneven: pad` changes shapes, and a checkpoint alone does not say of what",
-                    "give the spec, with `--spec`, or use `uneven: chunk`");
+    throw WrongMesh(
+        "`uneven: pad` changes shapes, and a checkpoint does not say what they were without "
+        "padding",
+        "give the spec, with `--spec`, or use `uneven: chunk`");
   }
   InitGraph graph = before;
   if (cut.graph.mesh.axes != before.mesh.axes || cut.graph.mesh.shape != before.mesh.shape) {

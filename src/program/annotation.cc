@@ -79,8 +79,8 @@ void RequireAnnotation(const Mesh& mesh, const Tensor& tensor) {
   if (!tensor.partition.pins.empty()) refuse("is on a part of the mesh");
   for (size_t d = 0; d < tensor.partition.cuts.size(); ++d) {
     const DimensionCut& cut = tensor.partition.cuts[d];
-    if (cut.segments > 1) refuse(fmt::format("is cut in {} segments", cut.segments));
-    if (!cut.nested.empty()) refuse("is cut by one axis after the other");
+    if (cut.segments > 1) refuse(fmt::format("is sharded in {} segments", cut.segments));
+    if (!cut.nested.empty()) refuse("is sharded by one axis after the other");
     const int64_t parts = PartsOf(cut, mesh);
     if (tensor.shape[d] % parts != 0) {
       refuse(

@@ -251,7 +251,7 @@ class Importer {
       if (meant == absent.end()) continue;
       diagnostics_.Error(
           entry.key->span,
-          fmt::format("{} is no field of a {}, and {} is not there", Quote(key),
+          fmt::format("{} is not a field of a {}, and {} is not there", Quote(key),
                       Quote(config_.Find("model_type")->text), Quote(*meant)),
           fmt::format("did you mean {}? If not, remove it: Transformers does not read it",
                       Quote(*meant)));

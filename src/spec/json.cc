@@ -188,7 +188,7 @@ class JsonReader {
     if (!is_known && !IsJsonNumber(word)) {
       throw NoJson{begin, word.size(),
                    word.empty() ? "a value is missing here"
-                                : fmt::format("{} is no value of JSON", Quote(word)),
+                                : fmt::format("{} is not a JSON value", Quote(word)),
                    "text stands in double quotes"};
     }
     Node* node = NewNode(word == "null" ? Node::Kind::kNull : Node::Kind::kScalar, begin);

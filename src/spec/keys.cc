@@ -92,7 +92,7 @@ constexpr SpecKey kFans = {
     .words = kFanOrders};
 constexpr SpecKey kWhen = {
     .name = "when",
-    .description = "what it stands on is left out where this is 0; such as `layer < 3`",
+    .description = "the tensor or module is left out where this is 0; such as `layer < 3`",
     .kind = SpecKind::kNumber};
 constexpr SpecKey kRepeat = {
     .name = "repeat",
@@ -111,8 +111,8 @@ constexpr SpecKey kShard = {
 constexpr SpecKey kStage = {
     .name = "stage",
     .description =
-        "the index, or a list of them, on mesh axes that ranks have which hold the tensor, or "
-        "the module's tensors: a pipeline's stage; instead of that of the module around",
+        "a pipeline's stage: on mesh axes, the index, or a list of them, of the ranks that hold "
+        "the tensor or the module's tensors; instead of the stage of the module around",
     .kind = SpecKind::kStage};
 
 constexpr SpecKey WithDefault(SpecKey key, std::string_view default_text) {
@@ -178,12 +178,12 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
     {{.name = "mesh", .description = "the grid of ranks", .kind = SpecKind::kMesh},
      By<&SpecParser::ReadMesh>},
     {{.name = "bandwidth",
-      .description = "of mesh axes: the bytes a second that a rank sends over it, for what a "
-                     "sharding costs",
+      .description =
+          "the bytes a second that a rank sends over each mesh axis, for the cost of a sharding",
       .kind = SpecKind::kNumbers},
      OfMeshAxes<&ModelSpec::bandwidth>},
     {{.name = "training",
-      .description = "what is known of a training step, for what a sharding costs",
+      .description = "facts about a training step, for the cost of a sharding",
       .kind = SpecKind::kTraining},
      By<&SpecParser::ReadTraining>},
     {{.name = "rules",
@@ -191,8 +191,9 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
       .kind = SpecKind::kRules},
      By<&SpecParser::ReadRules>},
     {{.name = "sharding",
-      .description = "how tensors are cut, instead of `rules`: a file, a word for automatic rules, "
-                     "a map from patterns of paths to mesh axes, or one or several languages",
+      .description =
+          "how tensors are sharded, instead of `rules`: a file, a word for automatic rules, a map "
+          "from patterns of paths to mesh axes, or one or several languages",
       .kind = SpecKind::kSharding},
      [](SpecParser&, const SpecKey&, const Node::Entry& entry, ModelSpec& model) {
        if (!entry.value->IsNull()) model.sharding = CopyTree(*entry.value);
@@ -216,7 +217,7 @@ extern const std::vector<KeyRow<ModelSpec>> kModelKeys = {
       .kind = SpecKind::kConfig},
      By<&SpecParser::ReadConfig>},
     {{.name = "config_json",
-      .description = "of the file of a family: how a config.json of Hugging Face becomes a spec "
+      .description = "in the file of a family: how a config.json of Hugging Face becomes a spec "
                      "that includes it",
       .kind = SpecKind::kConfigJson},
      Nothing},
@@ -248,7 +249,7 @@ extern const std::vector<KeyRow<ModelSpec>> kMeshKeys = {
      OfMeshAxes<&ModelSpec::mesh>},
     {{.name = "slices",
       .description =
-          "of axes: how many parts lie on different slices (DCN), the rest within one (ICI)",
+          "for each axis, how many parts lie on different slices (DCN), the rest within one (ICI)",
       .kind = SpecKind::kNumbers},
      OfMeshAxes<&ModelSpec::slices>},
     {{.name = "slice_order",
@@ -318,15 +319,14 @@ extern const std::vector<KeyRow<TrainingSpec>> kTrainingKeys = {
 
 extern const std::vector<KeyRow<CutSpec>> kCutKeys = {
     {{.name = "axes",
-      .description = "the mesh axes that cut each segment",
+      .description = "the mesh axes that shard each segment",
       .kind = SpecKind::kMeshAxes,
       .required = true,
-      .hint = "such as `{axes: tensor, segments: 2}`"},
+      .hint = "write it as in `{axes: tensor, segments: 2}`"},
      MeshAxes<&CutSpec::axes>},
     {{.name = "segments",
-      .description =
-          "in how many the dimension is cut first; a rank has a part of each, such as of "
-          "gate and up, which lie behind one another",
+      .description = "how many segments the dimension has; a rank has a part of each, such as of "
+                     "gate and up, which lie one after the other",
       .kind = SpecKind::kNumber,
       .default_text = "1"},
      Number<&CutSpec::segments>},
@@ -418,8 +418,9 @@ extern const std::vector<KeyRow<ModuleSpec>> kStoredModuleKeys = {
 extern const std::vector<KeyRow<ModuleSpec>> kLayoutKeys = {
     {kRepeat, ReadRepeat},
     {{.name = "stack",
-      .description = "patterns of modules with numbered members, such as layers: the tensors that "
-                     "all have are one, with the members along its first dimension",
+      .description =
+          "patterns of modules with numbered members, such as layers: the tensors that all members "
+          "have are stored as one, with the members along its first dimension",
       .kind = SpecKind::kPatterns},
      Globs<&LayoutSpec::stack>},
     {{.name = "keep",

@@ -57,7 +57,7 @@ class OptimizerReader {
       groups = node.entries[0].value;
     } else {
       const bool is_reported = node.incomplete || (node.IsNull() && diagnostics_.HasErrors());
-      if (!is_reported) Error(node, "an optimizer has a name", "such as `adamw`");
+      if (!is_reported) Error(node, "an optimizer has a name", "write it as in `adamw`");
       return optimizer;
     }
     if (groups != nullptr && groups->IsSequence()) {
@@ -89,7 +89,7 @@ class OptimizerReader {
     ParamGroup group;
     if (!node.IsMap()) {
       Error(node, fmt::format("a parameter group must be a mapping, not {}", Describe(node)),
-            "such as `{lr: 3e-4, weight_decay: 0.1}`");
+            "write it as in `{lr: 3e-4, weight_decay: 0.1}`");
       return group;
     }
     const Node* const params = node.Find("params");
@@ -118,8 +118,8 @@ class OptimizerReader {
       if (pattern.IsScalar() && !pattern.text.empty()) {
         group->params.push_back({std::string(pattern.text), pattern.span});
       } else {
-        Error(pattern, fmt::format("`params` has paths of tensors, not {}", Describe(pattern)),
-              "such as `params: ['*.norm.weight', '*.bias']`");
+        Error(pattern, fmt::format("`params` must be paths of tensors, not {}", Describe(pattern)),
+              "write it as in `params: ['*.norm.weight', '*.bias']`");
       }
     };
     if (!node.IsSequence()) return read(node);
@@ -134,7 +134,8 @@ class OptimizerReader {
         if (row.default_value) group->hyperparameters.emplace_back(row.name, *row.default_value);
         if (row.name == "lr") {
           Error(node, "a parameter group with hyperparameters needs `lr`",
-                "give the run's own, since these replace them; without any the run keeps its own");
+                "give the run's own hyperparameters, since these replace them; without any the run "
+                "keeps its own");
         }
         continue;
       }
@@ -191,7 +192,7 @@ class OptimizerReader {
       return Error(*list.entries[without].value,
                    fmt::format("parameter group {} has no hyperparameters, and group {} has them",
                                without, without == 0 ? i : 0),
-                   "give all of them the run's own, or none any");
+                   "give the run's hyperparameters to all groups, or to none");
     }
   }
 

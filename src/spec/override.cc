@@ -195,7 +195,7 @@ const Node* ApplySet(const Node* root, const Source& source, NodeStore& store,
   const size_t equals = text.find('=');
   if (equals == std::string_view::npos || equals == 0) {
     diagnostics.Error(PlaceIn(source, 0, text.size()), "an override has the form `path=value`",
-                      "such as `--set seed=1`");
+                      "write it as in `--set seed=1`");
     return root;
   }
   const std::string_view path = text.substr(0, equals);

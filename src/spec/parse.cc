@@ -35,7 +35,7 @@ void SpecParser::ReadName(const Node::Entry& entry, ModelSpec& model) {
 void SpecParser::ReadConfig(const Node::Entry& entry, ModelSpec& model) {
   // A null removes the `config` of an included file.
   if (entry.value->IsNull() && !entry.value->ambiguous) return;
-  if (!IsMap(entry, "such as `{model_type: llama}`")) return;
+  if (!IsMap(entry, "write it as in `{model_type: llama}`")) return;
   if (entry.value->height > kConfigDepth) {
     Error(*entry.value, fmt::format("`config` is nested over {} levels", kConfigDepth));
     return;
@@ -44,7 +44,7 @@ void SpecParser::ReadConfig(const Node::Entry& entry, ModelSpec& model) {
 }
 
 void SpecParser::ReadMesh(const Node::Entry& entry, ModelSpec& model) {
-  if (!IsMap(entry, "such as `{axes: {data: 8}}`")) return;
+  if (!IsMap(entry, "write it as in `{axes: {data: 8}}`")) return;
   const std::vector<Node::Entry>& entries = entry.value->entries;
   const bool is_flat = std::none_of(entries.begin(), entries.end(), [](const Node::Entry& axis) {
     return !Closest(axis.key->text, NamesOf(kMeshKeys)).empty();
@@ -58,7 +58,7 @@ void SpecParser::ReadMesh(const Node::Entry& entry, ModelSpec& model) {
 }
 
 void SpecParser::ReadTraining(const Node::Entry& entry, ModelSpec& model) {
-  if (!IsMap(entry, "such as `{tokens: 8192}`")) return;
+  if (!IsMap(entry, "write it as in `{tokens: 8192}`")) return;
   ReadMap(*entry.value, entry.key->span, "`training`", kTrainingKeys, model.training);
 }
 
@@ -87,7 +87,7 @@ void SpecParser::ReadRules(const Node::Entry& entry, ModelSpec& model) {
 }
 
 void SpecParser::ReadInits(const Node::Entry& entry, ModelSpec& model) {
-  if (!IsMap(entry, "such as `{base: {normal: {std: 0.02}}}`")) return;
+  if (!IsMap(entry, "write it as in `{base: {normal: {std: 0.02}}}`")) return;
   for (const Node::Entry& item : entry.value->entries) {
     Named<InitSpec>& init = model.inits.emplace_back();
     init.name = ReadIdentifier(*item.key, "initializer");
@@ -97,16 +97,16 @@ void SpecParser::ReadInits(const Node::Entry& entry, ModelSpec& model) {
 }
 
 void SpecParser::ReadModules(const Node::Entry& entry, ModelSpec& model) {
-  if (IsMap(entry, "of modules and tensors")) ReadModule(entry, 0, model.modules);
+  if (IsMap(entry, "it has modules and tensors by name")) ReadModule(entry, 0, model.modules);
 }
 
 void SpecParser::ReadLayouts(const Node::Entry& entry, ModelSpec& model) {
   if (entry.value->IsNull()) return;  // removes the layouts of an included file
-  if (!IsMap(entry, "of layouts by name")) return;
+  if (!IsMap(entry, "it has layouts by name")) return;
   for (const Node::Entry& item : entry.value->entries) {
     if (item.value->IsNull()) continue;  // removes this layout of an included file
     if (!CheckIdentifier(*item.key, "layout", diagnostics()) ||
-        !IsMap(item, "of modules and stored tensors"))
+        !IsMap(item, "it has modules and stored tensors by name"))
       continue;
     Named<LayoutSpec> layout = {Text(*item.key), {}};
     layout_ = &layout.value;
@@ -146,7 +146,7 @@ void SpecParser::ReadModule(const Node::Entry& entry, size_t prefix, ModuleSpec&
 }
 
 void SpecParser::ReadGlobs(const Node::Entry& entry, std::vector<Located<std::string>>& globs) {
-  if (!IsSequence(entry, "of paths, in which `*` stands for anything") || !IsShort(entry)) {
+  if (!IsSequence(entry, "list paths, in which `*` stands for anything") || !IsShort(entry)) {
     return;
   }
   for (const Node::Entry& item : entry.value->entries) {
@@ -211,7 +211,7 @@ void SpecParser::ReadNumbered(const Node& name, size_t prefix, ModuleSpec& modul
     Error(
         name,
         fmt::format("{} has the number of a repeat in its name, but no `repeat`", Quote(name.text)),
-        "add such as `repeat: {layer: 12}`");
+        "add a repeat, such as `repeat: {layer: 12}`");
     return;
   }
   module.numbered = std::move(path);
@@ -230,12 +230,12 @@ bool SpecParser::IsTensor(const Node& map) const {
 
 void SpecParser::ReadShape(const Node::Entry& entry, TensorSpec& tensor) {
   tensor.shape_span = entry.value->span;
-  shape_is_list_ = IsSequence(entry, "of dimensions, such as `[8, 16]`; `[]` is a scalar");
+  shape_is_list_ = IsSequence(entry, "list the dimensions, such as `[8, 16]`; `[]` is a scalar");
   if (shape_is_list_) tensor.shape = ReadExprList(entry, "a dimension");
 }
 
 void SpecParser::ReadTensorAxes(const Node::Entry& entry, TensorSpec& tensor) {
-  if (!IsSequence(entry, "of one logical axis for each dimension")) return;
+  if (!IsSequence(entry, "list one logical axis for each dimension")) return;
   auto& axes = tensor.axes.emplace();
   axes.span = entry.value->span;
   for (const Node::Entry& item : entry.value->entries) {
@@ -246,8 +246,8 @@ void SpecParser::ReadTensorAxes(const Node::Entry& entry, TensorSpec& tensor) {
 
 void SpecParser::ReadShard(const Node::Entry& entry, TensorSpec& tensor) {
   if (!IsSequence(entry,
-                  "of one entry for each dimension: `axis`, `[axis, axis]`, "
-                  "`{axes: axis, segments: 2}` or `null`"))
+                  "list one entry for each dimension: `axis`, `[axis, axis]`, `{axes: axis, "
+                  "segments: 2}` or `null`"))
     return;
   auto& shard = tensor.shard.emplace();
   shard.span = entry.value->span;
@@ -264,7 +264,7 @@ CutSpec SpecParser::ReadCut(const Node& node) {
 std::optional<StageSpec> SpecParser::ReadStage(const Node::Entry& entry) {
   StageSpec stage = {{}, entry.value->span};
   if (entry.value->IsNull()) return stage;
-  if (!IsMap(entry, "of mesh axes to indices on them, such as `{pipe: 0}`")) return {};
+  if (!IsMap(entry, "give indices on mesh axes, such as `{pipe: 0}`")) return {};
   for (const Node::Entry& item : entry.value->entries) {
     auto& on = stage.value.emplace_back();
     on.name = ReadAxisName(*item.key, "mesh axis");
@@ -272,7 +272,7 @@ std::optional<StageSpec> SpecParser::ReadStage(const Node::Entry& entry) {
       on.value = ReadExprList(item, "an index");
       if (item.value->entries.empty()) {
         Error(*item.value, fmt::format("{} lists no index", Quote(item.key->text)),
-              "a tensor that is nowhere can have `when: 0`");
+              "list an index, or leave the tensor out with `when: 0`");
       }
     } else {
       on.value.push_back(ReadExpr(item));

@@ -54,9 +54,10 @@ void ReadIdFile(const Source& source, Diagnostics& diagnostics,
                          static_cast<uint32_t>(stop - at)};
       const auto id = IdOf(row.substr(at, stop - at));
       if (!id) {
-        diagnostics.Error(
-            span, fmt::format("{} is no device", Quote(std::string(row.substr(at, stop - at)))),
-            std::string(kIdHint));
+        diagnostics.Error(span,
+                          fmt::format("{} is not the id of a device",
+                                      Quote(std::string(row.substr(at, stop - at)))),
+                          std::string(kIdHint));
         return;
       }
       ids.push_back({*id, span});
@@ -82,7 +83,7 @@ void SpecParser::ReadDevices(const Node::Entry& entry, ModelSpec& model) {
     Error(
         node,
         fmt::format("`devices` must be an order, a list of ids or a file, not {}", Describe(node)),
-        "such as `hybrid_ring_64x4`, `[0, 1, 3, 2]` or `devices.txt`");
+        "write it as in `hybrid_ring_64x4`, `[0, 1, 3, 2]` or `devices.txt`");
     return;
   }
   if (node.text.find_first_of("./") == node.text.npos) {
@@ -102,7 +103,7 @@ void SpecParser::ReadDevices(const Node::Entry& entry, ModelSpec& model) {
   }
   const Source* source = diagnostics().Add({file.string(), std::move(text)});
   if (const auto bad = FindBadText(source->text)) {
-    Error(node, fmt::format("{} is no text: {}", Quote(file.string()), bad->what));
+    Error(node, fmt::format("{} is not text: {}", Quote(file.string()), bad->what));
     return;
   }
   ReadIdFile(*source, diagnostics(), devices.ids);

@@ -53,7 +53,7 @@ std::optional<FileSpec> SpecReader::ReadFileSpec(const Node::Entry& entry) {
   Digest digest;
   if (Faults() == faults && !FromHex(file.sha256.value, &digest)) {
     if (sha256 == nullptr) {
-      Error(*path, fmt::format("what {} must hold is not said", Quote(path->text)),
+      Error(*path, fmt::format("the SHA-256 of {} is not given", Quote(path->text)),
             fmt::format("write `{{path: …, sha256: …}}` with what `sha256sum {}` prints",
                         path->text));
     } else {

@@ -34,9 +34,9 @@ constexpr TorchNumber kTorchNumbers[] = {{"position", &TorchKeySpec::position},
                                          {"spare", &TorchKeySpec::spare},
                                          {"skip", &TorchKeySpec::skip}};
 
-constexpr std::string_view kJaxForm = "such as `key: {jax: {seed: 0, split: [3, 1]}}`";
+constexpr std::string_view kJaxForm = "write it as in `key: {jax: {seed: 0, split: [3, 1]}}`";
 
-constexpr std::string_view kTorchForm = "such as `key: {torch: {position: 1024}}`";
+constexpr std::string_view kTorchForm = "write it as in `key: {torch: {position: 1024}}`";
 
 }  // namespace
 
@@ -82,7 +82,7 @@ std::optional<JaxKeySpec> SpecReader::ReadJaxKey(const Node& node, const Node::E
     ReadJaxSteps(steps, &key);
   } else if (steps.IsSequence()) {
     for (const Node::Entry& item : steps.entries) {
-      if (IsMap({entry.key, item.value}, "of steps, such as `{seed: 0}`")) {
+      if (IsMap({entry.key, item.value}, "give steps, such as `{seed: 0}`")) {
         ReadJaxSteps(*item.value, &key);
       }
     }
@@ -148,7 +148,7 @@ void SpecReader::ReadStatics(const Node::Entry& entry, JaxKeySpec::Step* step) {
     }
   }
   if (entry.value->entries.empty() && !entry.value->incomplete) {
-    Error(*entry.value, "`fold_in` has an empty list", "write such as `fold_in: [Dense_0, 1]`");
+    Error(*entry.value, "`fold_in` has an empty list", "write it as in `fold_in: [Dense_0, 1]`");
   }
 }
 

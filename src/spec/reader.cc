@@ -64,7 +64,7 @@ ExprPtr SpecReader::ReadExpr(const Node::Entry& entry, std::string_view what) {
   if (!node.IsScalar() || IsBoolean(node)) {
     Error(node,
           fmt::format("{} must be a number or an expression, not {}", subject, Describe(node)),
-          node.IsSequence() || node.IsMap() ? "" : "such as `4096` or `2 * d`");
+          node.IsSequence() || node.IsMap() ? "" : "write it as in `4096` or `2 * d`");
     return nullptr;
   }
   if (node.quoted && IsNumberText(node.text)) {
@@ -84,7 +84,7 @@ ExprPtr SpecReader::ReadExpr(const Node::Entry& entry, std::string_view what) {
 
 std::vector<Named<ExprPtr>> SpecReader::ReadExprs(const Node::Entry& entry, std::string_view what) {
   std::vector<Named<ExprPtr>> exprs;
-  if (!IsMap(entry, "of names to numbers")) return exprs;
+  if (!IsMap(entry, "give numbers by name")) return exprs;
   const std::vector<Node::Entry>& items = entry.value->entries;
   for (size_t i = 0; i < items.size(); ++i) {
     const Node& name = *items[i].key;
@@ -111,7 +111,7 @@ std::vector<ExprPtr> SpecReader::ReadExprList(const Node::Entry& entry, std::str
 }
 
 std::optional<Named<ExprPtr>> SpecReader::ReadCount(const Node::Entry& entry) {
-  const std::string form = fmt::format("such as `{}: {{layer: 32}}`", entry.key->text);
+  const std::string form = fmt::format("write it as in `{}: {{layer: 32}}`", entry.key->text);
   if (!IsMap(entry, form) || entry.value->incomplete) return std::nullopt;
   if (entry.value->entries.size() != 1) {
     Error(*entry.value,
@@ -171,7 +171,7 @@ Located<std::string> SpecReader::ReadAxisName(const Node& node, std::string_view
   if (!node.IsScalar()) {
     Error(node, fmt::format("a {} is a name, not {}", what, Describe(node)));
   } else if (node.text == "-" || node.text == "None") {
-    Error(node, fmt::format("{} is no name of a {}", Quote(node.text), what),
+    Error(node, fmt::format("{} is not the name of a {}", Quote(node.text), what),
           "write `null` for a dimension without one");
   } else {
     return ReadIdentifier(node, what);
@@ -332,7 +332,7 @@ ConfigSpec SpecReader::ReadConfigValue(const Node& node) {
     return {nullptr};
   }
   if (const auto number = ParseNumber<double>(digits)) return {*number};
-  Error(node, fmt::format("{} is no number that JSON has", Quote(node.text)),
+  Error(node, fmt::format("JSON has no number {}", Quote(node.text)),
         "put it in quotes if it is text");
   return {nullptr};
 }

@@ -79,7 +79,7 @@ def compare(spec, model, preset, degrees, beside=()):
     spec.write_text(text)
     result = Run("plan", "--json", spec)
     if result.returncode != 0:
-        if "are no equal parts for" in result.stderr:
+        if "cannot be divided equally among" in result.stderr:
             return False
         assert any(why in result.stderr for why in (
             "no tensor has the logical axis", "no tensor matches", "unknown name `layers`")), result.stderr

@@ -406,4 +406,4 @@ def test_every_option_takes_every_form_of_a_size(size, of_bytes, tmp_path):
 def test_what_is_no_size(option, size, tmp_path):
     result = Run("export", ROOT / "configs/llama3-tiny.yaml", "--to", "safetensors", "-o", tmp_path / "out", f"{option}={size}")
     assert result.returncode == 2
-    assert f"`{option} {size}` is no size\n" in result.stderr and f"`{option} 160MiB`" in result.stderr
+    assert f"`{option} {size}` is not a size\n" in result.stderr and f"`{option} 160MiB`" in result.stderr

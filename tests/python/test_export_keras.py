@@ -226,13 +226,13 @@ def test_layers_are_not_cut(repeated, tmp_path):
 
 
 @pytest.mark.parametrize("paths, message", [
-    (["layers.dense.kernel"], "is no path of a variable of Keras"),
-    (["vars"], "is no path of a variable of Keras"),
-    (["layers.a.vars.1"], "is there without variable 0 of its layer"),
-    (["layers.a.vars.0", "layers.a.vars.2"], "is there without variable 1 of its layer"),
+    (["layers.dense.kernel"], "is not the path of a variable of Keras"),
+    (["vars"], "is not the path of a variable of Keras"),
+    (["layers.a.vars.1"], "is given without variable 0 of its layer"),
+    (["layers.a.vars.0", "layers.a.vars.2"], "is given without variable 1 of its layer"),
     (["layers.a.0.vars.0", "layers.a.vars.0"], "are both `layers/a/vars/0` in Keras"),
     (["layers.a.1.vars.0", "layers.a_1.vars.0"], "are both `layers/a_1/vars/0` in Keras"),
-    (["x.vars.a_1", "x.vars.a.1.vars.0"], "is in Keras within `x.vars.a_1`"),
+    (["x.vars.a_1", "x.vars.a.1.vars.0"], "would lie within `x.vars.a_1` in Keras"),
 ])
 def test_paths_that_do_not_fit(paths, message, tmp_path):
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmodules:\n" + "".join(

@@ -454,7 +454,7 @@ def test_exported_again(tmp_path):
 
 
 WRONG = {  # What the file says, or how a Llama's is changed → the message, with its place.
-    "not JSON": ("shardinit", "config.json:1:1: error: `shardinit` is no value of JSON"),
+    "not JSON": ("shardinit", "config.json:1:1: error: `shardinit` is not a JSON value"),
     "empty": ("", "config.json:1:1: error: the text ends where a value is due"),
     "a comma": ('{"model_type": "llama",\n}', "config.json:2:1: error: a value is due after the comma"),
     "open": ('{"model_type": "llama"', "config.json:1:1: error: `{` is never closed"),
@@ -474,10 +474,10 @@ WRONG = {  # What the file says, or how a Llama's is changed → the message, wi
     "std": ({"initializer_range": 0}, "`initializer_range` must be a number above 0, not `0`"),
     "quantized": ({"quantization_config": {"quant_method": "fp8"}}, "`quantization_config` is a mapping, which the family `llama` has no tensors for"),
     "class": ({"architectures": ["LlamaForSequenceClassification"]}, "`architectures` is `LlamaForSequenceClassification`, which the family `llama` has no tensors for"),
-    "near miss of what changes no tensor": ({"rms_norm_eps": None, "rms_norm_epss": 1e-6}, "`rms_norm_epss` is no field of a `llama`, and `rms_norm_eps` is not there\n"),
-    "near miss": ({"num_hidden_layers": None, "num_hidden_layer": 2}, "`num_hidden_layer` is no field of a `llama`, and `num_hidden_layers` is not there\n"),
+    "near miss of what changes no tensor": ({"rms_norm_eps": None, "rms_norm_epss": 1e-6}, "`rms_norm_epss` is not a field of a `llama`, and `rms_norm_eps` is not there\n"),
+    "near miss": ({"num_hidden_layers": None, "num_hidden_layer": 2}, "`num_hidden_layer` is not a field of a `llama`, and `num_hidden_layers` is not there\n"),
     "meant": ({"hidden_size": None, "hiddenSize": 48}, "hint: did you mean `hidden_size`? If not, remove it: Transformers does not read it"),
-    "quantised": ({"quantisation_config": {"quant_method": "fp8"}}, "`quantisation_config` is no field of a `llama`, and `quantization_config` is not there"),
+    "quantised": ({"quantisation_config": {"quant_method": "fp8"}}, "`quantisation_config` is not a field of a `llama`, and `quantization_config` is not there"),
     "capture": ({"architectures": ["LlamaModel"]}, "config.json -o model.yaml` makes a spec of any model of Transformers"),
     "dtype": ({"torch_dtype": "int8"}, "`torch_dtype` is `int8`, which the family"),
     "heads": ({"num_attention_heads": 5, "num_key_value_heads": 5}, "config.json:4:17: error: the model needs that hidden_size is a multiple of num_attention_heads, but `hidden_size` is `48` and `num_attention_heads` is `5`"),

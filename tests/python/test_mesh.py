@@ -283,11 +283,11 @@ def test_an_override_says_where_devices_are(tmp_path):
      "`devices` lists none", ""),
     ("{axes: {fsdp: 2}, devices: ^no.txt}", "",
      "there is no file", "relative to the file"),
-    ("{axes: {fsdp: 2}, devices: bad.txt}", "bad.txt:2:4", "`1x` is no device", "from 0 to"),
+    ("{axes: {fsdp: 2}, devices: bad.txt}", "bad.txt:2:4", "`1x` is not the id of a device", "from 0 to"),
     ("{axes: {fsdp: 2}, devices: twice.txt}", "twice.txt:2:1", "device 4 has two places", ""),
     ("{axes: {fsdp: 2}, devices: empty.txt}", "empty.txt", "the file lists no devices", ""),
     ("{axes: {fsdp: 2}, devices: ^binary.bin}", "",
-     "is no text", ""),
+     "is not text", ""),
 ])
 def test_mistakes_have_places(tmp_path, mesh, place, message, hint):
     (tmp_path / "bad.txt").write_text("# two\n0, 1x\n")
@@ -390,9 +390,9 @@ def test_two_runs_with_different_devices_at_once(first, second, tmp_path):
     ("{}", "devices.json: is damaged"),
     ("", "devices.json: is damaged"),
     ('{\n "format_version": 1,\n "slices": [3, 1],\n "slice_order": "outer",\n "devices": '
-     '"row_major"\n}\n', "slices that do not divide the mesh"),
+     '"row_major"\n}\n', "its slices do not divide the mesh axes"),
     ('{\n "format_version": 1,\n "slices": [1, 1],\n "slice_order": "outer",\n "devices": '
-     '[0, 0, 1, 2, 3, 4, 5, 6]\n}\n', "has two places"),
+     '[0, 0, 1, 2, 3, 4, 5, 6]\n}\n', "it lists a device twice"),
     ('{\n "format_version": 1,\n "slices": [1, 1],\n "slice_order": "outer",\n "devices": '
      '"hybrid_ring_64x4"\n}\n', "needs slices of 256 devices"),
     ('{\n "format_version": 1,\n "slices": [2, 1],\n "slice_order": "outer",\n "devices": '
@@ -455,7 +455,7 @@ def test_what_is_asked_for_must_be_there(tmp_path):
     for arguments, message in [
         (("--devices", "8"), "the mesh has no device 8"),
         (("--devices", "0-9"), "the mesh has no device 8"),
-        (("--devices", "1,x"), "`1,x` is no list of devices"),
+        (("--devices", "1,x"), "`1,x` is not a list of devices"),
         (("--devices", "4-2"), "`--devices 4-2`: 4 comes after 2"),
         (("--devices", "1", "--ranks", "1"), "`--ranks` and `--devices` both say"),
     ]:

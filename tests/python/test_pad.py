@@ -226,7 +226,7 @@ def test_is_said(tmp_path):
 
 @pytest.mark.parametrize("tensor, message", [
     ({"shape": [6], "shard": [{"axes": "a", "segments": 2}]},
-     "dimension 0 of `w` (6) is cut in segments, whose parts are not made equal by padding at its end"),
+     "dimension 0 of `w` (6) has segments, which padding at its end does not make equal"),
     ({"shape": [5], "dtype": "i32", "shard": ["a"], "uneven": {"pad": 0.5}},
      "the padding is 0.5, but i32 holds whole numbers"),
     ({"shape": [5], "dtype": "f16", "shard": ["a"], "uneven": {"pad": 70000}},

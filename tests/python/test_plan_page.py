@@ -185,8 +185,8 @@ def test_size_is_bounded(tmp_path):
                           for n in range(1100)))
     page = Page(write(tmp_path, spec).read_text())
     assert (tmp_path / "page.html").stat().st_size < 2_000_000
-    for sentence in ("Drawn are the first 1,024 of 16,777,216 ranks.", "Shown are the first 400 groups.",
-                     "Drawn are 1,024 of them.", "Not drawn: there are too many different tensors.",
+    for sentence in ("The first 1,024 of 16,777,216 ranks are drawn.", "The first 400 groups are shown.",
+                     "1,024 of them are drawn.", "Not drawn: there are too many different tensors.",
                      "are left out, to keep this page small"):
         assert sentence in page.text
     assert Json("plan", spec)["min_rank_bytes"] is None

@@ -486,7 +486,7 @@ def test_where_it_is_written(tmp_path):
     assert Ok(*small, "-o", "-", cwd=tmp_path).stdout == printed and not list(tmp_path.iterdir())
     (tmp_path / "file").write_text("old")
     result = Run(*small, "-o", tmp_path / "file")
-    assert result.returncode == 4 and "is no program that this command wrote" in result.stderr
+    assert result.returncode == 4 and "is not a program that this command wrote" in result.stderr
     assert (tmp_path / "file").read_text() == "old"
     Ok(*small, "-o", tmp_path / "file", "--force")
     assert (tmp_path / "file").read_text() == printed
@@ -504,7 +504,7 @@ def test_where_it_is_written(tmp_path):
 @pytest.mark.parametrize("tensor, message", [
     ("{shape: [5], shard: [a], init: zeros}", "`w` has 5 elements in 2 parts along dimension 0"),
     ("{shape: [512, 512], init: orthogonal}", "`w` is an orthogonal matrix of 262144 elements"),
-    ("{shape: [8], shard: [{axes: [a], segments: 2}], init: zeros}", "`w` is cut in 2 segments"),
+    ("{shape: [8], shard: [{axes: [a], segments: 2}], init: zeros}", "`w` is sharded in 2 segments"),
 ])
 def test_what_no_program_does(tmp_path, tensor, message):
     (tmp_path / "spec.yaml").write_text(
@@ -521,5 +521,5 @@ def test_axes_that_cut_one_after_the_other_are_for_single_ranks(tmp_path):
                     'sharding: {w: {a: Shard(0), b: "_StridedShard(0, split_factor=2)"}}\n'
                     "modules: {w: {shape: [16], init: zeros}}\n")
     result = Run("program", spec)
-    assert result.returncode == 2 and "`w` is cut by one axis after the other" in result.stderr
+    assert result.returncode == 2 and "`w` is sharded by one axis after the other" in result.stderr
     assert Ok("program", spec, "--rank", "1").stdout.count("jax.result_info") == 2

@@ -259,7 +259,7 @@ TEST(ResultFile, ReplacesItsOwnKindAndFollowsLinks) {
   EXPECT_EQ(ReadFile("target") + ReadFile("new") + ReadFile("empty"), "ours 2ours 3ours 4");
   EXPECT_EQ(fs::status("target").permissions(), fs::perms(0600));
   EXPECT_EQ(Failure(ExitCode::kConflict, [] { Result("mine"); }),
-            "`mine` exists and is no result that this command wrote");
+            "`mine` exists and is not a result that this command wrote");
   Result("mine", true).Write("ours 5");
   EXPECT_EQ(ReadFile("mine"), "ours 5");
   EXPECT_EQ(NamesIn("."), (Names{"dangling", "empty", "link", "mine", "new", "target"}));
@@ -270,7 +270,7 @@ TEST(ResultFile, LooksAgainBeforeItWrites) {
   const ResultFile replaced = Result("b");
   std::ofstream("b") << "meanwhile";
   EXPECT_EQ(Failure(ExitCode::kConflict, [&] { replaced.Write("ours "); }),
-            "`b` exists and is no result that this command wrote");
+            "`b` exists and is not a result that this command wrote");
   EXPECT_EQ(ReadFile("b"), "meanwhile");
 }
 
@@ -281,11 +281,12 @@ TEST(ResultFile, SaysWhyItCannot) {
             "there is no folder `none` for `none/a`");
   EXPECT_EQ(Failure(ExitCode::kUsage, [] { Result("sub"); }),
             "`sub` is a folder, and `-o` needs a file");
-  EXPECT_EQ(Failure(ExitCode::kUsage, [] { Result("-"); }), "`-o` writes a file, and `-` is none");
+  EXPECT_EQ(Failure(ExitCode::kUsage, [] { Result("-"); }),
+            "`-o` needs the name of a file, not `-`");
   EXPECT_EQ(Failure(ExitCode::kUsage, [] { Result("loop"); }),
             "`loop` is a link that leads to itself");
   EXPECT_EQ(Failure(ExitCode::kUsage, [] { Result("s3://b/x"); }),
-            "`s3://b/x` is no path of a file system, and shardinit knows no other store");
+            "`s3://b/x` is not a path of a file system, and shardinit knows no other store");
   EXPECT_EQ(NamesIn("."), (Names{"loop", "sub"}));
 }
 

@@ -95,26 +95,29 @@ TEST(ReadReceipt, IsTheInverse) {
 TEST(ReadReceipt, SaysWhyItRefuses) {
   const std::string head = "`r.json` is not the receipt of rank 0 of this plan: ";
   EXPECT_EQ(ReceiptRefusal(ReceiptWith("\"rank\": 0", "\"rank\": 1")),
-            head + "it is another rank's");
+            head + "it is the receipt of rank 1");
   EXPECT_EQ(ReceiptRefusal(ReceiptWith("\"size\": 3000", "\"size\": -1")),
-            head + "a file of negative size");
+            head + "its `size` is -1, but must not be negative");
   EXPECT_EQ(ReceiptRefusal(ReceiptWith("\"size\": 3000", "\"size\": -9223372036854775808")),
-            head + "a file of negative size");
+            head + "its `size` is -9223372036854775808, but must not be negative");
   EXPECT_EQ(ReceiptRefusal(ReceiptWith("\"path\": \"a.w\"", "\"path\": \"b\"")),
-            head + "box 0 is not the one of `a.w`");
-  EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "-1")), head + "box 0 is not the one of `a.w`");
-  EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "2959")), head + "box 0 is not the one of `a.w`");
+            head + "box 0 is not the shard of `a.w` that the plan has there");
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "-1")),
+            head + "box 0 is not the shard of `a.w` that the plan has there");
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "2959")),
+            head + "box 0 is not the shard of `a.w` that the plan has there");
   EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "9223372036854775807")),
-            head + "box 0 is not the one of `a.w`");
+            head + "box 0 is not the shard of `a.w` that the plan has there");
   EXPECT_EQ(ReceiptRefusal(ReceiptWith("2000", "2958")), "");  // Ends with the file.
   const std::string text = SmallText();
   const size_t second = text.find(",\n  {\"path\": \"b\"");
   EXPECT_EQ(ReceiptRefusal(text.substr(0, second) + "\n ]\n}\n"),
             head + "it has 1 boxes instead of 2");
   const std::string digest = ToHex(Sha256Of("b"));
-  EXPECT_EQ(ReceiptRefusal(ReceiptWith(digest, digest.substr(1))), head + "a digest is not one");
+  EXPECT_EQ(ReceiptRefusal(ReceiptWith(digest, digest.substr(1))),
+            head + "a digest must be 64 hexadecimal digits, not `" + digest.substr(1) + "`");
   EXPECT_EQ(ReceiptRefusal(ReceiptWith(digest, "X" + digest.substr(1))),
-            head + "a digest is not one");
+            head + "a digest must be 64 hexadecimal digits, not `X" + digest.substr(1) + "`");
 }
 
 TEST(ReadReceipt, RefusesOtherTypes) {

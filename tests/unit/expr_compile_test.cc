@@ -168,8 +168,8 @@ TEST(Compile, Mistakes) {
             "`log(negative)` is not a real number\n");
   EXPECT_EQ(Mistake("row / (d - 4)", "row / (d - 4)"), "division by zero in `row / (d - 4)`\n");
   EXPECT_EQ(Mistake("row + big", "big"),
-            "`big` is 9007199254740993, which is no f64 number\n"
-            "  hint: elements are computed in f64, which has all whole numbers up to 2^53\n");
+            "`big` is 9007199254740993, which f64 does not hold\n"
+            "  hint: elements are computed in f64, which holds all whole numbers up to 2^53\n");
 }
 
 TEST(Compile, NumbersForAWholeTensorAreNotDrawn) {

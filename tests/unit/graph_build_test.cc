@@ -94,7 +94,7 @@ TEST(Repeat, NumbersInNamesAreChecked) {
             "x.yaml:5:3: error: `a_{i}` has the number of a repeat in its name, but no `repeat`\n"
             "    a_{i}: {w: {shape: [1], init: zeros}}\n"
             "    ^^^^^\n"
-            "  hint: add such as `repeat: {layer: 12}`\n"
+            "  hint: add a repeat, such as `repeat: {layer: 12}`\n"
             "x.yaml:6:3: error: `b_{i` has a `{` without its `}`\n"
             "    b_{i: {repeat: {i: 2}, w: {shape: [1], init: zeros}}\n"
             "    ^^^^\n"
@@ -349,11 +349,11 @@ TEST(Key, KnowsOnlyTheRepeatsAroundIt) {
                      "    repeat: {layer: n}\n"
                      "    w: {shape: [1], init: zeros, key: \"old.{layer}.{layr}.w\"}\n"
                      "  b: {shape: [1], init: zeros, key: \"{n}\"}\n"),
-            "x.yaml:8:39: error: `{layr}` in `key` is no repeat around this tensor\n"
+            "x.yaml:8:39: error: `{layr}` in `key` does not name a repeat around this tensor\n"
             "      w: {shape: [1], init: zeros, key: \"old.{layer}.{layr}.w\"}\n"
             "                                        ^^^^^^^^^^^^^^^^^^^^^^\n"
             "  hint: did you mean `layer`?\n"
-            "x.yaml:9:37: error: `{n}` in `key` is no repeat around this tensor\n"
+            "x.yaml:9:37: error: `{n}` in `key` does not name a repeat around this tensor\n"
             "    b: {shape: [1], init: zeros, key: \"{n}\"}\n"
             "                                      ^^^^^\n"
             "  hint: no `repeat` is around it\n");
@@ -438,10 +438,10 @@ TEST(GraphSharding, UnknownAxesGetASuggestion) {
 TEST(GraphSharding, AnAxisCutsOnce) {
   EXPECT_EQ(Messages(std::string(kTwoAxes) +
                      "modules: {w: {shape: [8, 8], shard: [fsdp, [tensor, fsdp]], init: zeros}}\n"),
-            "x.yaml:5:53: error: mesh axis `fsdp` would cut a tensor twice\n"
+            "x.yaml:5:53: error: mesh axis `fsdp` would shard a tensor twice\n"
             "  modules: {w: {shape: [8, 8], shard: [fsdp, [tensor, fsdp]], init: zeros}}\n"
             "                                                      ^^^^\n"
-            "  hint: each mesh axis may cut one dimension of a tensor, once\n");
+            "  hint: each mesh axis may shard one dimension of a tensor, once\n");
 }
 
 TEST(GraphSharding, LogicalAxesNeedARule) {
@@ -534,7 +534,7 @@ TEST(GraphSegments, HaveTheirMistakes) {
       "x.yaml:8:40: error: an entry of `shard` has no `axes`\n"
       "    c: {shape: [8], init: zeros, shard: [{segments: 2}]}\n"
       "                                         ^^^^^^^^^^^^^\n"
-      "  hint: such as `{axes: tensor, segments: 2}`\n"
+      "  hint: write it as in `{axes: tensor, segments: 2}`\n"
       "x.yaml:9:15: error: mesh axis `tensor` (4) of 4 segments does not divide dimension 0 of `d` "
       "(8)\n"
       "    d: {shape: [8], init: zeros, shard: [{axes: tensor, segments: 4}]}\n"
@@ -544,7 +544,7 @@ TEST(GraphSegments, HaveTheirMistakes) {
       "x.yaml:10:39: error: dimension 0 of `e` (2) cannot have 3 segments\n"
       "    e: {shape: [2], init: zeros, shard: [{axes: fsdp, segments: 3}], uneven: chunk}\n"
       "                                        ^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
-      "  hint: each has at least one element\n");
+      "  hint: use fewer: each has at least one element\n");
 }
 
 constexpr char kPipe[] = "mesh: {axes: {pipe: 4, tensor: 2}}\n";
@@ -591,16 +591,16 @@ TEST(GraphStage, HasItsMistakes) {
       "x.yaml:8:46: error: `pipe` lists no index\n"
       "    c: {shape: [4], init: zeros, stage: {pipe: []}}\n"
       "                                               ^^\n"
-      "  hint: a tensor that is nowhere can have `when: 0`\n"
+      "  hint: list an index, or leave the tensor out with `when: 0`\n"
       "x.yaml:9:39: error: `stage` must be a mapping, not `1`\n"
       "    d: {shape: [4], init: zeros, stage: 1}\n"
       "                                        ^\n"
-      "  hint: of mesh axes to indices on them, such as `{pipe: 0}`\n"
-      "x.yaml:10:57: error: mesh axis `pipe` would cut dimension 0 of `e`, whose stage is at 0 of "
-      "it\n"
+      "  hint: give indices on mesh axes, such as `{pipe: 0}`\n"
+      "x.yaml:10:57: error: mesh axis `pipe` would shard dimension 0 of `e`, whose stage is index "
+      "0 of that axis\n"
       "    e: {shape: [4], init: zeros, stage: {pipe: 0}, shard: [pipe]}\n"
       "                                                          ^^^^^^\n"
-      "  hint: a mesh axis either cuts a tensor or says which ranks hold it\n"
+      "  hint: a mesh axis either shards a tensor or says which ranks hold it\n"
       "x.yaml:11:37: error: the index on mesh axis `pipe` (4) must be between 0 and 3, but `i` is "
       "4\n"
       "    m: {repeat: {i: 9}, stage: {pipe: i}, f: {shape: [4], init: zeros}}\n"
@@ -628,7 +628,7 @@ TEST(GraphStage, OfViewsIsThatOfTheirTensors) {
             "x.yaml:14:5: error: the tensors of `x` are on different stages\n"
             "      x: {from: {concat: {axis: 0, of: [a, c]}}}\n"
             "      ^\n"
-            "  hint: say on which ranks it is to be, with `stage`; `stage: null` is on all\n");
+            "  hint: say with `stage` which ranks hold it; `stage: null` means all\n");
 }
 
 TEST(GraphMesh, CommandLineReplacesIt) {

@@ -117,20 +117,20 @@ TEST(MapLanguage, ReportsPlacementsThatAreNone) {
       message("Partial()"),
       "x.yaml:5:20: error: a weight cannot be `Partial`: its parts would have to be added up");
   EXPECT_EQ(message("Shard(1)"), "x.yaml:5:20: error: `w` has 1 dimension, and so no dimension 1");
-  EXPECT_EQ(message("Shard()"), "x.yaml:5:20: error: `Shard` has 1 argument, not these");
-  EXPECT_EQ(message("Sharded(0)"), "x.yaml:5:20: error: `Sharded(0)` is no placement");
-  EXPECT_EQ(message("fsdp"), "x.yaml:5:20: error: `fsdp` is no placement");
+  EXPECT_EQ(message("Shard()"), "x.yaml:5:20: error: `Shard` takes 1 argument, not these");
+  EXPECT_EQ(message("Sharded(0)"), "x.yaml:5:20: error: `Sharded(0)` is not a placement");
+  EXPECT_EQ(message("fsdp"), "x.yaml:5:20: error: `fsdp` is not a placement");
   EXPECT_EQ(message("Shard(0"), "x.yaml:5:20: error: `Shard(0` is not well formed");
   EXPECT_EQ(One(" {w: {dp: '_StridedShard(0, split_factor=999)', tp: '_StridedShard(0, "
                 "split_factor=99)'}}",
                 "[8]", mesh),
-            "x.yaml:5:21: error: the split_factors of `w` are more than 65536 segments on a rank\n"
+            "x.yaml:5:21: error: the split_factors of `w` make more than 65536 segments on a rank\n"
             "  sharding: {w: {dp: '_StridedShard(0, split_factor=999)', tp: '_StridedShard(0, "
             "split_factor=99)'}}\n"
             "                      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n");
 }
 
-// What is cut by one axis after the other, where that is not what is cut by both at once.
+// Sharding by one axis after the other, where that differs from sharding by both at once.
 TEST(MapLanguage, KeepsAxesOneAfterTheOther) {
   const std::string_view mesh = "mesh: {axes: {dp: 2, tp: 2}}\n";
   const std::string both = "dp: Shard(0), tp: Shard(0)}";
@@ -172,10 +172,10 @@ TEST(MapLanguage, IsStrict) {
             "    norm: [fsdp]\n"
             "    ^^^^\n"
             "  hint: did you mean `norm.weight`?\n"
-            "x.yaml:8:24: error: mesh axis `fsdp` would cut a tensor twice\n"
+            "x.yaml:8:24: error: mesh axis `fsdp` would shard a tensor twice\n"
             "    embed.weight: [fsdp, fsdp]\n"
             "                         ^^^^\n"
-            "  hint: each mesh axis may cut one dimension of a tensor, once\n"
+            "  hint: each mesh axis may shard one dimension of a tensor, once\n"
             "x.yaml:9:21: error: [tensor, null] has 2 entries, but `layers.0.up.bias` has 1 "
             "dimension\n"
             "    layers.*.up.bias: [tensor, null]\n"
@@ -279,14 +279,14 @@ TEST(TensorPatterns, MatchesWholePathsAndWildcardsInOrder) {
 TEST(Languages, NeedAValue) {
   EXPECT_NE(Cuts(" {fsdp: null}").find("`fsdp` takes a mapping, not nothing"), std::string::npos);
   EXPECT_NE(Cuts(" {rules: null}").find("`rules` takes a list, not nothing"), std::string::npos);
-  EXPECT_NE(Cuts(" []").find("nothing says how tensors are cut"), std::string::npos);
+  EXPECT_NE(Cuts(" []").find("nothing says how tensors are sharded"), std::string::npos);
 }
 
 std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 TEST(Languages, SaySomething) {
   EXPECT_EQ(FirstLine(Cuts(" {uneven: chunk}")),
-            "x.yaml:5:11: error: nothing says how tensors are cut");
+            "x.yaml:5:11: error: nothing says how tensors are sharded");
   EXPECT_EQ(FirstLine(Cuts(" {haliax: {}}")), "x.yaml:5:20: error: `haliax` names no axis");
   EXPECT_EQ(FirstLine(Cuts(" {rules: []}")), "x.yaml:5:19: error: there is no rule");
   EXPECT_EQ(FirstLine(Cuts(" {megatron: {axis: tensor}}")),
@@ -328,7 +328,7 @@ TEST(HaliaxLanguage, KnowsNoOrder) {
   EXPECT_EQ(Cuts(" {haliax: {embed: [fsdp, tensor], embed#2: null}}", kMesh, modules),
             "a () (fsdp, tensor)\nb (fsdp, tensor) ()\nc (fsdp, tensor) ()\n");
   EXPECT_EQ(Cuts(" {haliax: {embed: fsdp, mlp: tensor}}", kMesh, modules),
-            "x.yaml:5:21: error: mesh axis `fsdp` would cut `b` twice: its dimensions 0 and 1, "
+            "x.yaml:5:21: error: mesh axis `fsdp` would shard `b` twice: its dimensions 0 and 1, "
             "`embed` and `embed`\n"
             "  sharding: {haliax: {embed: fsdp, mlp: tensor}}\n"
             "                      ^^^^^\n"
@@ -579,16 +579,19 @@ TEST(PipelineLanguage, GivesLayersToStages) {
 }
 
 TEST(PipelineLanguage, ReportsWhatDoesNotComeOut) {
-  EXPECT_EQ(Ranks("", 3, 8), "x.yaml:5:50: error: 8 layers are no equal parts for 3 stages");
-  EXPECT_EQ(Ranks(", first_counts_as: 1", 2, 8),
-            "x.yaml:5:50: error: 8 layers and 1 for the ends are no equal parts for 2 stages");
+  EXPECT_EQ(Ranks("", 3, 8),
+            "x.yaml:5:50: error: 8 layers cannot be divided equally among 3 stages");
+  EXPECT_EQ(
+      Ranks(", first_counts_as: 1", 2, 8),
+      "x.yaml:5:50: error: 8 layers and 1 for the ends cannot be divided equally among 2 stages");
   EXPECT_EQ(
       Ranks(", layers_in_first: 4", 2, 4),
       "x.yaml:5:50: error: 4 of 4 layers are on the ranks at the ends, and 1 ranks are between");
   EXPECT_EQ(Ranks(", layers_in_first: 2", 3, 5),
-            "x.yaml:5:50: error: 3 layers are no equal parts for 2 ranks");
+            "x.yaml:5:50: error: 3 layers cannot be divided equally among 2 ranks");
   EXPECT_EQ(Ranks(", layers_in_last: 3, virtual: 2", 2, 9),
-            "x.yaml:5:50: error: the 3 layers of rank 1 are no equal parts for 2 virtual stages");
+            "x.yaml:5:50: error: the 3 layers of rank 1 cannot be divided equally among 2 virtual "
+            "stages");
   EXPECT_EQ(Ranks(", layers_in_last: 3, layers_in_first: 4", 1, 4),
             "x.yaml:5:50: error: the only rank has 3 layers, but there are 4");
   EXPECT_EQ(Ranks(", remainder: first", 4, 3),
@@ -620,7 +623,7 @@ TEST(Languages, ReportsWhatIsNone) {
             "            ^^^^\n"
             "  hint: did you mean `fsdp`?; the name of a file has a dot or a slash\n");
   EXPECT_EQ(One(" {halliax: {a: b}}", "[8]").substr(0, 40),
-            "x.yaml:5:25: error: `b` is no placement\n");
+            "x.yaml:5:25: error: `b` is not a placement\n");
   EXPECT_EQ(Cuts(" fsdp\nrules: [{a: fsdp}]"),
             "x.yaml:5:11: error: a spec has `rules` or `sharding`, not both\n"
             "  sharding: fsdp\n"

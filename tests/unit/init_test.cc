@@ -204,7 +204,7 @@ TEST(TruncatedNormalInit, Mistakes) {
 
 TEST(TruncNormalInit, Mistakes) {
   EXPECT_EQ(Mistake("{trunc_normal: {std: 0}}", "0"),
-            "`std` is 0, which leaves nothing to cut\n  hint: use `{constant: {value: …}}`\n");
+            "`std` is 0, which leaves nothing to truncate\n  hint: use `{constant: {value: …}}`\n");
   EXPECT_EQ(Mistake("{trunc_normal: {std: -1}}", "-1"), "`std` is -1, but must not be negative\n");
   EXPECT_EQ(Mistake("{trunc_normal: {std: 1, a: 3, b: 3.0}}", "3.0"),
             "`b` is 3, but must be above `a`, which is 3\n");

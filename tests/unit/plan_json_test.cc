@@ -117,7 +117,8 @@ TEST(ReadPlan, ReadsMatrices) {
   EXPECT_EQ(PlanRefusal(WritePlan(MakePlan(graph))), "");
   graph.tensors[0].shape = {1 << 17, 1, 1 << 17};
   EXPECT_EQ(PlanRefusal(WritePlan(MakePlan(graph))),
-            "`plan.json` is not a plan of this tool: an orthogonal matrix that is none");
+            "`plan.json` is not a plan of this tool: the `init` of `w`: no orthogonal matrix of "
+            "131072 × 131072 with the gain 1 can be made");
 }
 
 TEST(ReadPlan, ReadsSparseAndNormalized) {
@@ -191,7 +192,9 @@ TEST(ReadPlan, ReadsTheDigestOfAFile) {
   for (const std::string& bad :
        {std::string(), sha256.substr(1), sha256 + "0", "X" + sha256.substr(1)}) {
     EXPECT_EQ(PlanRefusal(plan_of(bad)),
-              "`plan.json` is not a plan of this tool: the SHA-256 of a file");
+              "`plan.json` is not a plan of this tool: the `init` of `w`: `sha256` must be 64 "
+              "hexadecimal digits, not `" +
+                  bad + "`");
   }
 }
 
@@ -286,13 +289,18 @@ INSTANTIATE_TEST_SUITE_P(
         Malformation{"\"format_version\": 1", "\"format_version\": true", nullptr},
         Malformation{"\"name\": \"small\",", "", nullptr},
         Malformation{"\"name\": \"small\"", "\"name\": 3", nullptr},
-        Malformation{"\"name\": \"small\"", "\"name\": \"\"", "the model's name"},
-        Malformation{"\"name\": \"small\"", "\"name\": \"../small\"", "the model's name"},
-        Malformation{"\"name\": \"small\"", "\"name\": \"\\u001b[2J\"", "the model's name"},
+        Malformation{"\"name\": \"small\"", "\"name\": \"\"", "no spec has the model name ``"},
+        Malformation{"\"name\": \"small\"", "\"name\": \"../small\"",
+                     "no spec has the model name `../small`"},
+        Malformation{"\"name\": \"small\"", "\"name\": \"\\u001b[2J\"",
+                     "no spec has the model name `\033[2J`"},
         Malformation{"philox4x32", "philox", "unknown engine `philox`"},
-        Malformation{"\"seed\": 7", "\"seed\": -1", "the seed"},
-        Malformation{"\"seed\": 7", "\"seed\": 7.5", "the seed"},
-        Malformation{"\"seed\": 7", "\"seed\": 18446744073709551616", "the seed"},
+        Malformation{"\"seed\": 7", "\"seed\": -1",
+                     "`seed` must be a whole number from 0 on, not -1"},
+        Malformation{"\"seed\": 7", "\"seed\": 7.5",
+                     "`seed` must be a whole number from 0 on, not 7.5"},
+        Malformation{"\"seed\": 7", "\"seed\": 18446744073709551616",
+                     "`seed` must be a whole number from 0 on, not 1.8446744073709552e+19"},
         Malformation{"\"seed\": 7", "\"seed\": \"7\"", nullptr},
         Malformation{"\"seed\": 7", "\"seed\": true", nullptr},
         Malformation{"\"seed\": 7", "\"seed\": 1e300", nullptr},
@@ -308,68 +316,78 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Mesh, Hostile,
     testing::Values(
-        Malformation{"[2, 3]", "[2]", "the mesh"}, Malformation{"[2, 3]", "[2, 3, 4]", "the mesh"},
-        Malformation{"[2, 3]", "[0, 3]", "the shape of the mesh"},
-        Malformation{"[2, 3]", "[-2, -3]", "the shape of the mesh"},
-        Malformation{"[2, 3]", "[16777216, 3]", "the shape of the mesh"},
-        Malformation{"[2, 3]", "[4294967296, 4294967296]", "the shape of the mesh"},
+        Malformation{"[2, 3]", "[2]", "`axes` and `shape` of the mesh have 2 and 1 entries"},
+        Malformation{"[2, 3]", "[2, 3, 4]", "`axes` and `shape` of the mesh have 2 and 3 entries"},
+        Malformation{"[2, 3]", "[0, 3]",
+                     "the mesh [0, 3] has an axis below 1 or more than 16777216 ranks"},
+        Malformation{"[2, 3]", "[-2, -3]",
+                     "the mesh [-2, -3] has an axis below 1 or more than 16777216 ranks"},
+        Malformation{"[2, 3]", "[16777216, 3]",
+                     "the mesh [16777216, 3] has an axis below 1 or more than 16777216 ranks"},
         Malformation{
-            "[2, 3]", "[2, 3.5]",
-            "a whole number from -9223372036854775808 to 9223372036854775807 is wanted, not 3.5"},
+            "[2, 3]", "[4294967296, 4294967296]",
+            "the mesh [4294967296, 4294967296] has an axis below 1 or more than 16777216 ranks"},
+        Malformation{"[2, 3]", "[2, 3.5]",
+                     "the value must be a whole number from -9223372036854775808 to "
+                     "9223372036854775807, not 3.5"},
         Malformation{"[2, 3]", "{\"a\": 2, \"b\": 3}", nullptr},
         Malformation{"[2, 3]", "6", nullptr},
         Malformation{"\"axes\": [\"fsdp\", \"tensor\"]", "\"axes\": [\"fsdp\", \"fsdp\"]",
-                     "the axes of the mesh"},
+                     "the mesh has the axis `fsdp` twice, or no spec has such a name"},
         Malformation{"\"axes\": [\"fsdp\", \"tensor\"]", "\"axes\": [\"fsdp\", \"\"]",
-                     "the axes of the mesh"},
+                     "the mesh has the axis `` twice, or no spec has such a name"},
         Malformation{"\"axes\": [\"fsdp\", \"tensor\"]", "\"axes\": [\"fsdp\", \"\\u001b[2J\"]",
-                     "the axes of the mesh"},
+                     "the mesh has the axis `\033[2J` twice, or no spec has such a name"},
         Malformation{"\"axes\": [\"fsdp\", \"tensor\"]", "\"axes\": [\"fsdp\", 5]", nullptr}));
 
 INSTANTIATE_TEST_SUITE_P(
     Tensor, Hostile,
     testing::Values(
-        Malformation{"\"a.w\"", "\"a..w\"", "a tensor path that specs cannot have"},
-        Malformation{"\"a.w\"", "\"../w\"", "a tensor path that specs cannot have"},
-        Malformation{"\"a.w\"", "\"/a/w\"", "a tensor path that specs cannot have"},
-        Malformation{"\"a.w\"", "\".a\"", "a tensor path that specs cannot have"},
-        Malformation{"\"a.w\"", "\"a.\"", "a tensor path that specs cannot have"},
-        Malformation{"\"a.w\"", "\"\"", "a tensor path that specs cannot have"},
-        Malformation{"\"a.w\"", "\"a\\u0000w\"", "a tensor path that specs cannot have"},
+        Malformation{"\"a.w\"", "\"a..w\"", "no spec has the tensor path `a..w`"},
+        Malformation{"\"a.w\"", "\"../w\"", "no spec has the tensor path `../w`"},
+        Malformation{"\"a.w\"", "\"/a/w\"", "no spec has the tensor path `/a/w`"},
+        Malformation{"\"a.w\"", "\".a\"", "no spec has the tensor path `.a`"},
+        Malformation{"\"a.w\"", "\"a.\"", "no spec has the tensor path `a.`"},
+        Malformation{"\"a.w\"", "\"\"", "no spec has the tensor path ``"},
+        Malformation{"\"a.w\"", "\"a\\u0000w\"", nullptr},
         Malformation{"\"a.w\"", "\"a.b\"", "two tensors have the path `a.b`"},
         Malformation{"\"a.w\"", "\"c.w\"", "`c` is a tensor and also the group of `c.w`"},
         Malformation{"bf16", "bf17", "unknown dtype \"bf17\""},
         Malformation{"\"bf16\"", "16", nullptr},
-        Malformation{"[5, 7]", "[5, 0]", "the shape of `a.w` is not one"},
-        Malformation{"[5, 7]", "[5, -7]", "the shape of `a.w` is not one"},
-        Malformation{"[5, 7]", "[4294967296, 4294967296]", "the shape of `a.w` is not one"},
-        Malformation{"[5, 7]", "[4611686018427387904, 1]", "the shape of `a.w` is not one"},
+        Malformation{"[5, 7]", "[5, 0]", "`a.w` cannot have the shape [5, 0]"},
+        Malformation{"[5, 7]", "[5, -7]", "`a.w` cannot have the shape [5, -7]"},
+        Malformation{"[5, 7]", "[4294967296, 4294967296]",
+                     "`a.w` cannot have the shape [4294967296, 4294967296]"},
+        Malformation{"[5, 7]", "[4611686018427387904, 1]",
+                     "`a.w` cannot have the shape [4611686018427387904, 1]"},
         Malformation{"[5, 7]", "[5, 7, 1]",
-                     "the partition of `a.w` has another rank than its shape"},
-        Malformation{
-            "[5, 7]", "[5, 7.5]",
-            "a whole number from -9223372036854775808 to 9223372036854775807 is wanted, not 7.5"},
+                     "the partition of `a.w` has 2 dimensions, but its shape 3"},
+        Malformation{"[5, 7]", "[5, 7.5]",
+                     "the value must be a whole number from -9223372036854775808 to "
+                     "9223372036854775807, not 7.5"},
         Malformation{"[5, 7]", "[5, true]", nullptr},
         Malformation{"[5, 7]",
                      "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]",
-                     "a tensor of more than 32 dimensions"},
+                     "`a.w` has 33 dimensions, but at most 32 are allowed"},
         Malformation{"[5, 7]", "35", nullptr},
         Malformation{"[[\"fsdp\", \"tensor\"], []]", "[[\"fsdp\", \"fsdp\"], []]",
-                     "the partition of `a.w`"},
+                     "`a.w` has a mesh axis twice, or one that the mesh lacks"},
         Malformation{"[[\"fsdp\", \"tensor\"], []]", "[[\"fsdp\"], [\"fsdp\"]]",
-                     "the partition of `a.w`"},
-        Malformation{"[[\"fsdp\", \"tensor\"], []]", "[[\"none\"], []]", "the partition of `a.w`"},
+                     "`a.w` has a mesh axis twice, or one that the mesh lacks"},
+        Malformation{"[[\"fsdp\", \"tensor\"], []]", "[[\"none\"], []]",
+                     "`a.w` has a mesh axis twice, or one that the mesh lacks"},
         Malformation{"[[\"fsdp\", \"tensor\"], []]", "[[0], []]", nullptr},
         Malformation{"[[\"fsdp\", \"tensor\"], []]", "[\"fsdp\", []]",
                      "it is not written as this tool writes"},
         Malformation{"[[\"fsdp\", \"tensor\"], []]", "[[\"fsdp\", \"tensor\"]]",
-                     "the partition of `a.w` has another rank than its shape"},
+                     "the partition of `a.w` has 1 dimension, but its shape 2"},
         Malformation{"\"key\": \"old.c\"", "\"key\": \"a.w\"",
                      "`a.w` and `c` would be drawn from the same random stream"},
         Malformation{"\"key\": \"old.c\"", "\"key\": \"\"",
                      "it is not written as this tool writes"},
         Malformation{"\"key\": \"old.c\"", "\"key\": 5", nullptr},
-        Malformation{"\"key\": \"old.c\"", "\"key\": \"\\u001b[2J\"", "the key of `c`"},
+        Malformation{"\"key\": \"old.c\"", "\"key\": \"\\u001b[2J\"",
+                     "the engine cannot draw `c` with this key"},
         Malformation{"\"tensors\": [", "\"tensors\": [5, ", nullptr}));
 
 constexpr char kPlanWithStages[] = R"({
@@ -422,12 +440,12 @@ TEST(ReadPlan, ReadsNestedAxes) {
   for (const char* nested : {"[[1, 1]]", "[[1], []]", "[[0, 1], []]", "[[1, -1], []]",
                              "[[1, 0], []]", "[[], [1]]", "[[65536, 2], []]", "[[], [], []]"}) {
     EXPECT_EQ(PlanRefusal(Replaced(kPlanWithNested, "[[1, 1], []]", nested)),
-              none + "the nested axes of `w`")
+              none + "the `nested` axes of `w` do not fit its shape and partition")
         << nested;
   }
   // All borders are those of the two as one.
   EXPECT_EQ(PlanRefusal(Replaced(kPlanWithNested, "[10, 7]", "[12, 7]")),
-            none + "the nested axes of `w`");
+            none + "the `nested` axes of `w` do not fit its shape and partition");
 }
 
 TEST(ReadPlan, RefusesSegmentsAndStagesThatAreNone) {
@@ -437,12 +455,16 @@ TEST(ReadPlan, RefusesSegmentsAndStagesThatAreNone) {
   const std::string none = "`plan.json` is not a plan of this tool: ";
   for (const char* segments : {"[2]", "[0, 1]", "[-2, 1]", "[9, 1]", "[2, 2]", "[2, 1, 1]", "[]",
                                "[4611686018427387904, 1]"}) {
-    EXPECT_EQ(refusal("[2, 1]", segments), none + "the segments of `w`") << segments;
+    EXPECT_EQ(refusal("[2, 1]", segments),
+              none + "the `segments` of `w` do not fit its shape and partition")
+        << segments;
   }
   for (const char* stage : {"{\"pipe\": []}", "{\"pipe\": [2, 0]}", "{\"pipe\": [0, 0]}",
                             "{\"pipe\": [0, 3]}", "{\"pipe\": [-1]}", "{\"pipe\": [0, 1, 2]}",
                             "{\"tensor\": [0]}", "{\"x\": [0]}", "{\"pipe\": [0], \"x\": [0]}"}) {
-    EXPECT_EQ(refusal("{\"pipe\": [0, 2]}", stage), none + "the stage of `w`") << stage;
+    EXPECT_EQ(refusal("{\"pipe\": [0, 2]}", stage),
+              none + "the `stage` of `w` does not fit the mesh")
+        << stage;
   }
   for (const auto& [from, to] : {std::pair{"\"format_version\": 2", "\"format_version\": 1"},
                                  {"[2, 1]", "[1, 1]"},
@@ -518,36 +540,43 @@ TEST(ReadPlan, ReadsViews) {
 constexpr char kWhole[] = R"({"concat": {"axis": 0, "of": ["q", "k"]}})";
 constexpr char kPad[] = R"({"pad": {"axis": 0, "to": 8, "value": 0.5, "of": "n"}})";
 constexpr char kCanonical[] = "it is not written as this tool writes";
-constexpr char kAnotherShape[] = "the view of `qk` has another shape";
+constexpr char kNoOperation[] =
+    "the `view` of `qk` has no single operation, or more than 8 in one another";
 constexpr char kTooLarge[] = "this tensor has more than 2^63 - 1 elements";
 
 INSTANTIATE_TEST_SUITE_P(
     Trees, HostileViews,
     testing::Values(
         // Of what is not there, of itself, of another dtype, of nothing.
-        Malformation{kWhole, R"("z")", "the view of `qk`"},
-        Malformation{kWhole, R"("qk")", "the view of `qk`"},
-        Malformation{kWhole, R"("n")", "the view of `qk`"},
-        Malformation{kWhole, R"("q")", kAnotherShape},
-        Malformation{kWhole, R"({"concat": {"axis": 0, "of": []}})", "a view of nothing"},
-        Malformation{kWhole, R"({"concat": {"axis": 0, "of": "q"}})", "a view of nothing"},
-        Malformation{kWhole, R"({"concat": {"axis": 0, "of": {"q": "k"}}})", "a view of nothing"},
+        Malformation{kWhole, R"("z")",
+                     "the `view` of `qk` has `z`, which is unknown or of another dtype"},
+        Malformation{kWhole, R"("qk")",
+                     "the `view` of `qk` has `qk`, which is unknown or of another dtype"},
+        Malformation{kWhole, R"("n")",
+                     "the `view` of `qk` has `n`, which is unknown or of another dtype"},
+        Malformation{kWhole, R"("q")",
+                     "the `view` of `qk` gives the shape [4, 6] instead of [6, 6]"},
+        Malformation{kWhole, R"({"concat": {"axis": 0, "of": []}})",
+                     "the `view` of `qk` has an operation on nothing"},
+        Malformation{kWhole, R"({"concat": {"axis": 0, "of": "q"}})",
+                     "the `view` of `qk` has an operation on nothing"},
+        Malformation{kWhole, R"({"concat": {"axis": 0, "of": {"q": "k"}}})",
+                     "the `view` of `qk` has an operation on nothing"},
         Malformation{kWhole, R"({"concat": {"axis": 0}})", nullptr},
         Malformation{kWhole, R"({"concat": {"of": ["q", "k"]}})", nullptr},
         Malformation{kWhole, R"({"concat": ["q", "k"]})", nullptr},
-        Malformation{kWhole, R"({})", "the view of `qk`"},
-        Malformation{kWhole, R"([])", "the view of `qk`"},
-        Malformation{kWhole, R"(null)", "the view of `qk`"},
-        Malformation{kWhole, R"({"concat": {"axis": 0, "of": ["q", 5]}})", "the view of `qk`"},
+        Malformation{kWhole, R"({})", kNoOperation}, Malformation{kWhole, R"([])", kNoOperation},
+        Malformation{kWhole, R"(null)", kNoOperation},
+        Malformation{kWhole, R"({"concat": {"axis": 0, "of": ["q", 5]}})", kNoOperation},
         Malformation{kWhole, R"({"join": {"axis": 0, "of": ["q", "k"]}})",
-                     "an unknown view operation"},
+                     "unknown view operation `join`"},
         Malformation{kWhole, R"({"concat": {"axis": 0, "of": ["q", "k"]}, "stack": {}})",
-                     "the view of `qk`"},
+                     kNoOperation},
         Malformation{kWhole, R"({"concat": {"axis": 0, "extra": 1, "of": ["q", "k"]}})",
                      kCanonical},
         Malformation{kWhole, R"({"concat": {"of": ["q", "k"], "axis": 0}})", kCanonical},
         Malformation{kPad, R"({"pad": {"axis": 0, "to": 8, "value": 0.5, "of": ["n"]}})",
-                     "the view of `n`"},
+                     "the `view` of `n` has no single operation, or more than 8 in one another"},
         // Levels.
         Malformation{kWhole,
                      R"({"transpose": {"axes": [0, 1], "of": {"transpose": {"axes": [0, 1], "of": )"
@@ -555,23 +584,25 @@ INSTANTIATE_TEST_SUITE_P(
                      R"({"transpose": {"axes": [0, 1], "of": {"transpose": {"axes": [0, 1], "of": )"
                      R"({"transpose": {"axes": [0, 1], "of": {"transpose": {"axes": [0, 1], "of": )"
                      R"({"concat": {"axis": 0, "of": ["q", "k"]}}}}}}}}}}}}}}}}}})",
-                     "the view of `qk`"},
+                     kNoOperation},
         // The rest of the file.
-        Malformation{R"("layout": "l")", R"("layout": "")", "the name of the layout"},
-        Malformation{R"("layout": "l")", R"("layout": "../l")", "the name of the layout"},
+        Malformation{R"("layout": "l")", R"("layout": "")", "no spec has the layout name ``"},
+        Malformation{R"("layout": "l")", R"("layout": "../l")",
+                     "no spec has the layout name `../l`"},
         Malformation{R"( "layout": "l",
 )",
                      "", nullptr},
         Malformation{R"("logical": [)", R"("other": [)", nullptr},
         Malformation{R"("view": {"concat")", R"("init": {"concat")", nullptr},
         Malformation{R"("path": "k")", R"("path": "q")", "two tensors have the path `q`"},
-        Malformation{R"("global_shape": [6, 6])", R"("global_shape": [6, 7])", kAnotherShape},
+        Malformation{R"("global_shape": [6, 6])", R"("global_shape": [6, 7])",
+                     "the `view` of `qk` gives the shape [6, 6] instead of [6, 7]"},
         Malformation{R"("global_shape": [6, 6])", R"("global_shape": [36])", nullptr},
         Malformation{R"("global_shape": [4, 6])", R"("global_shape": [4, 7])", nullptr},
         Malformation{R"("global_shape": [4, 6])", R"("global_shape": [9223372036854775807, 6])",
-                     "the shape of `q` is not one"},
+                     "`q` cannot have the shape [9223372036854775807, 6]"},
         Malformation{R"("global_shape": [2, 6])", R"("global_shape": [2, 0])",
-                     "the shape of `k` is not one"}));
+                     "`k` cannot have the shape [2, 0]"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Arguments, HostileViews,
@@ -584,9 +615,9 @@ INSTANTIATE_TEST_SUITE_P(
         Malformation{R"("axis": 0, "of")", R"("axis": 9223372036854775807, "of")", nullptr},
         Malformation{R"("axis": 0, "of")", R"("axis": -9223372036854775808, "of")", nullptr},
         Malformation{R"("axis": 0, "of")", R"("axis": 18446744073709551615, "of")", nullptr},
-        Malformation{
-            R"("axis": 0, "of")", R"("axis": 0.5, "of")",
-            "a whole number from -9223372036854775808 to 9223372036854775807 is wanted, not 0.5"},
+        Malformation{R"("axis": 0, "of")", R"("axis": 0.5, "of")",
+                     "the value must be a whole number from -9223372036854775808 to "
+                     "9223372036854775807, not 0.5"},
         Malformation{R"("axis": 0, "of")", R"("axis": "0", "of")", nullptr},
         Malformation{R"("axis": 0, "of")", R"("axis": [0], "of")", nullptr},
         Malformation{R"("axis": 0, "of")", R"("axis": null, "of")", nullptr},
@@ -626,10 +657,12 @@ INSTANTIATE_TEST_SUITE_P(
         Malformation{R"("to": 8)", R"("to": 5)",
                      "`to` is 5, but axis 0 of `n`, which is [6], is longer"},
         Malformation{R"("to": 8)", R"("to": -8)", nullptr},
-        Malformation{R"("to": 8)", R"("to": 9)", "the view of `n` has another shape"},
+        Malformation{R"("to": 8)", R"("to": 9)",
+                     "the `view` of `n` gives the shape [9] instead of [8]"},
         Malformation{R"("to": 8)", R"("to": 9223372036854775807)",
-                     "the view of `n` has another shape"},
-        Malformation{R"("value": 0.5)", R"("value": 1e300)", "the padding of `n`"},
+                     "the `view` of `n` gives the shape [9223372036854775807] instead of [8]"},
+        Malformation{R"("value": 0.5)", R"("value": 1e300)",
+                     "the padding of `n` is 1e+300, which its dtype does not hold"},
         Malformation{R"("value": 0.5)", R"("value": 1e999)", nullptr},
         Malformation{R"("value": 0.5)", R"("value": 0.50)", kCanonical},
         Malformation{R"("value": 0.5)", R"("value": null)", nullptr},
@@ -687,7 +720,7 @@ TEST(ReadPlan, SurvivesDamagedViews) {
 TEST(ReadPlan, RefusesTensorsThatAreTooLargeTogether) {
   EXPECT_EQ(
       PlanRefusal(PlanWith("\"global_shape\": [4]", "\"global_shape\": [1152921504606846975]")),
-      "`plan.json` is not a plan of this tool: more than 2^63 - 1 bytes");
+      "`plan.json` is not a plan of this tool: the model has more than 2^63 - 1 bytes");
 }
 
 TEST(ReadPlan, RefusesHundredsOfMistakesWithOneMessage) {

@@ -65,10 +65,10 @@ TEST(ParseJsonTree, SaysWhereItIsNone) {
   EXPECT_EQ(Mistake("{a: 1}"), "x:1:2: a key in double quotes is due here");
   EXPECT_EQ(Mistake("[1, \"a]"), "x:1:5: this quote is never closed");
   EXPECT_EQ(Mistake("[1, {]"), "x:1:6: a key in double quotes is due here");
-  EXPECT_EQ(Mistake("[01]"), "x:1:2: `01` is no value of JSON");
-  EXPECT_EQ(Mistake("[+1]"), "x:1:2: `+1` is no value of JSON");
-  EXPECT_EQ(Mistake("[1.]"), "x:1:2: `1.` is no value of JSON");
-  EXPECT_EQ(Mistake("[True]"), "x:1:2: `True` is no value of JSON");
+  EXPECT_EQ(Mistake("[01]"), "x:1:2: `01` is not a JSON value");
+  EXPECT_EQ(Mistake("[+1]"), "x:1:2: `+1` is not a JSON value");
+  EXPECT_EQ(Mistake("[1.]"), "x:1:2: `1.` is not a JSON value");
+  EXPECT_EQ(Mistake("[True]"), "x:1:2: `True` is not a JSON value");
   EXPECT_EQ(Mistake("[\"\\x\"]"), "x:1:3: JSON has no such escape");
   EXPECT_EQ(Mistake("[\"\\u12g4\"]"), "x:1:3: four hexadecimal digits are due after `\\u`");
   EXPECT_EQ(Mistake("{\"a\": 1, \"a\": 2}"), "x:1:10: key `a` is given twice");

@@ -166,13 +166,13 @@ TEST(LoadSpec, Tensors) {
        "x.yaml:3:22: error: `shape` must be a list, not `4`\n"
        "  modules: {w: {shape: 4, init: ones, axes: [a]}}\n"
        "                       ^\n"
-       "  hint: of dimensions, such as `[8, 16]`; `[]` is a scalar\n"},
+       "  hint: list the dimensions, such as `[8, 16]`; `[]` is a scalar\n"},
       {"modules: {w: {shape: [4, null], init: ones}}\n",
        "x.yaml:3:26: error: a dimension must be a number or an expression, not "
        "nothing\n"
        "  modules: {w: {shape: [4, null], init: ones}}\n"
        "                           ^^^^\n"
-       "  hint: such as `4096` or `2 * d`\n"},
+       "  hint: write it as in `4096` or `2 * d`\n"},
       {"modules: {w: {shape: ['4', '1-2'], init: ones}}\n",
        "x.yaml:3:23: error: a dimension must be a number, but `4` in quotes is "
        "text\n"
@@ -223,7 +223,7 @@ TEST(LoadSpec, Tensors) {
        "x.yaml:3:19: error: `repeat` has one variable, not 2\n"
        "  modules: {repeat: {i: 2, j: 3}, w: {shape: [], init: ones}}\n"
        "                    ^^^^^^^^^^^^\n"
-       "  hint: such as `repeat: {layer: 32}`\n"},
+       "  hint: write it as in `repeat: {layer: 32}`\n"},
       {"modules: {w: {shape: [], init: {normal: 1}}}\n",
        "x.yaml:3:41: error: `normal` must be a mapping, not `1`\n"
        "  modules: {w: {shape: [], init: {normal: 1}}}\n"
@@ -245,7 +245,7 @@ TEST(LoadSpec, TopLevel) {
       {"seed: true\n",
        "x.yaml:3:7: error: `seed` must be a number or an expression, not "
        "`true`\n"
-       "  seed: true\n        ^^^^\n  hint: such as `4096` or `2 * d`\n"},
+       "  seed: true\n        ^^^^\n  hint: write it as in `4096` or `2 * d`\n"},
       {"seed: \"1\\t+ 2\"\n",
        "x.yaml:3:7: error: `seed` must be an expression in one line, without "
        "escapes\n"
@@ -499,14 +499,14 @@ TEST(Override, MistakesShowTheOverride) {
       {"seed",
        "--set:1:1: error: an override has the form `path=value`\n  seed\n"
        "  ^^^^\n"
-       "  hint: such as `--set seed=1`\n"},
+       "  hint: write it as in `--set seed=1`\n"},
       {"seed=2 *",
        "--set:1:8: error: expected a number, a name or `(`, but the "
        "expression ends\n  seed=2 *\n         ^\n"},
       {"seed=",
        "--set:1:1: error: `seed` must be a number or an expression, not "
        "nothing\n  seed=\n  ^^^^^\n"
-       "  hint: such as `4096` or `2 * d`\n"},
+       "  hint: write it as in `4096` or `2 * d`\n"},
       {"vars=a: 1",
        "--set:1:6: error: a mapping or list on the command line needs "
        "brackets\n  vars=a: 1\n       ^^^^\n"

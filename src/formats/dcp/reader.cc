@@ -27,8 +27,8 @@ constexpr size_t kMetadataLimit = size_t{256} << 20;
 constexpr int64_t kMostInText = 1 << 20;
 
 [[noreturn]] void Refuse(const std::string& path, std::string_view what) {
-  throw Error(ExitCode::kRefused, fmt::format("`{}` is of no DCP checkpoint that is read here: {}",
-                                              Escape(path), what));
+  throw Error(ExitCode::kRefused,
+              fmt::format("cannot read `{}` as part of a DCP checkpoint: {}", Escape(path), what));
 }
 
 // Refuses a pickle that lacks this value.
@@ -37,14 +37,15 @@ const Value& Need(const Value* value, const std::string& path, std::string_view 
   return *value;
 }
 const std::string& TextOf(const Value* value, const std::string& path, std::string_view what) {
-  if (Need(value, path, what).kind != Value::Kind::kText) Refuse(path, fmt::format("its {}", what));
+  if (Need(value, path, what).kind != Value::Kind::kText)
+    Refuse(path, fmt::format("its {} is not text", what));
   return value->text;
 }
 int64_t NaturalOf(const Value* value, const std::string& path, std::string_view what) {
   constexpr int64_t kMost = int64_t{1} << 48;  // small enough for sums
   if (Need(value, path, what).kind != Value::Kind::kInt || value->number < 0 ||
       value->number > kMost) {
-    Refuse(path, fmt::format("its {}", what));
+    Refuse(path, fmt::format("its {} must be a whole number from 0 to 2^48", what));
   }
   return value->number;
 }
@@ -68,7 +69,8 @@ Shape ShapeOf(const Value* value, const std::string& path, std::string_view what
     value = arguments != nullptr ? arguments->At(0) : nullptr;
   }
   if (Need(value, path, what).kind != Value::Kind::kTuple || value->items.size() > kMaxRank) {
-    Refuse(path, fmt::format("its {}", what));
+    Refuse(path, fmt::format("its {} must be a tuple of at most {} sizes, below 2^59 together",
+                             what, kMaxRank));
   }
   Shape shape;
   int64_t count = 1;
@@ -76,7 +78,8 @@ Shape ShapeOf(const Value* value, const std::string& path, std::string_view what
     shape.push_back(NaturalOf(extent, path, what));
     if (__builtin_mul_overflow(count, std::max<int64_t>(1, shape.back()), &count) ||
         count >> 59 != 0) {
-      Refuse(path, fmt::format("its {}", what));
+      Refuse(path, fmt::format("its {} must be a tuple of at most {} sizes, below 2^59 together",
+                               what, kMaxRank));
     }
   }
   return shape;
@@ -93,7 +96,7 @@ class Archive {
       : path_(std::move(path)), offset_(offset), length_(length) {
     fd_ = Fd(open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (!fd_) throw SystemError("read", path_);
-    if (offset + length > FileSize(path_)) Refuse(path_, "an item beyond its end");
+    if (offset + length > FileSize(path_)) Refuse(path_, "an item lies beyond its end");
     ReadDirectory();
   }
 
@@ -116,7 +119,7 @@ class Archive {
     const std::string header = Read(entry.header, kFixed);
     if (!header.starts_with("PK\3\4") || !entry.stored) Refuse(path_, "an item is compressed");
     const int64_t at = entry.header + kFixed + Field(header, 26, 2) + Field(header, 28, 2);
-    if (at + entry.size > length_) Refuse(path_, "an item's data are beyond its end");
+    if (at + entry.size > length_) Refuse(path_, "an item's data lie beyond its end");
     return offset_ + at;
   }
   std::string Text(const Entry& entry) const {
@@ -131,7 +134,7 @@ class Archive {
   }
   // Reads bytes; `at` counts from the beginning of the archive.
   std::string Read(int64_t at, int64_t bytes) const {
-    if (at < 0 || at + bytes > length_) Refuse(path_, "an item is no zip archive");
+    if (at < 0 || at + bytes > length_) Refuse(path_, "an item is not a zip archive");
     std::string text(static_cast<size_t>(bytes), '\0');
     if (!ReadAll(fd_.get(), text.data(), text.size(), offset_ + at)) {
       throw SystemError("read", path_, errno != 0 ? errno : EIO);
@@ -147,7 +150,7 @@ class Archive {
     const std::string last = Read(length_ - tail, tail);
     const size_t found = last.rfind("PK\5\6");
     if (found == last.npos || found + kEnd > last.size())
-      Refuse(path_, "an item is no zip archive");
+      Refuse(path_, "an item is not a zip archive");
     int64_t size = Field(last, found + 12, 4), at = Field(last, found + 16, 4);
     if (size == kMany || at == kMany) {
       const int64_t locator = length_ - tail + static_cast<int64_t>(found) - kLocator;
@@ -162,7 +165,8 @@ class Archive {
       const auto name = static_cast<size_t>(Field(rest, 28, 2));
       const auto extra = static_cast<size_t>(Field(rest, 30, 2));
       const size_t all = kFixed + name + extra + static_cast<size_t>(Field(rest, 32, 2));
-      if (!rest.starts_with("PK\1\2") || all > rest.size()) Refuse(path_, "an item's directory");
+      if (!rest.starts_with("PK\1\2") || all > rest.size())
+        Refuse(path_, "an item's zip directory is damaged");
       Entry entry{Field(rest, 42, 4), Field(rest, 24, 4), Field(rest, 10, 2) == 0};
       TakeLargeFields(rest.substr(kFixed + name, extra), &entry);
       entries_.emplace_back(rest.substr(kFixed, name), entry);
@@ -205,7 +209,7 @@ int64_t PlaceOf(const Archive& archive, const DTypeInfo& dtype, const Shape& sha
   const Pickle pickle = ReadPickle(archive.Text(*text), path);
   const std::string_view maker = pickle.root->Maker();
   const bool has_type = maker == "torch._utils._rebuild_tensor_v3";
-  need(has_type || maker == "torch._utils._rebuild_tensor_v2", "an item is no tensor");
+  need(has_type || maker == "torch._utils._rebuild_tensor_v2", "an item is not a tensor");
   const Value& arguments = Need(pickle.root->At(1), path, "arguments");
   const Value& id = Need(arguments.At(0), path, "storage");
   const Value& storage =
@@ -228,7 +232,7 @@ int64_t PlaceOf(const Archive& archive, const DTypeInfo& dtype, const Shape& sha
   const Archive::Entry* const data =
       archive.Find("/data/" + TextOf(storage.At(2), path, "storage"));
   need(data != nullptr && first + ElementCount(shape) * dtype.bytes <= data->size,
-       "an item has not as many elements as its shape");
+       "an item has fewer elements than its shape");
   return archive.DataOf(*data) + first;
 }
 
@@ -248,7 +252,7 @@ using Places = std::map<std::pair<std::string, Shape>, const Value*>;
 Places PlacesIn(const Value& root, const std::string& path) {
   Places places;
   const Value& storage = Member(&root, "storage_data", path);
-  if (storage.kind != Value::Kind::kDict) Refuse(path, "its `storage_data`");
+  if (storage.kind != Value::Kind::kDict) Refuse(path, "its `storage_data` is not a dictionary");
   for (size_t i = 0; i + 1 < storage.items.size(); i += 2) {
     const Value* const index = storage.items[i];
     const Value* const state = index->State();
@@ -274,16 +278,18 @@ Holding ReadTensor(const std::string& name, const Value& entry, const Places& pl
   for (const Value* chunk : Member(&entry, "chunks", path).items) {
     Box box{ShapeOf(chunk, "offsets", path), ShapeOf(chunk, "sizes", path)};
     if (box.shape.size() != holding.shape.size() || box.offset.size() != holding.shape.size()) {
-      Refuse(path, fmt::format("a chunk of {} has another rank", Quote(name)));
+      Refuse(path, fmt::format("a chunk of {} does not have as many dimensions as the tensor",
+                               Quote(name)));
     }
     for (size_t d = 0; d < box.shape.size(); ++d) {
       if (box.offset[d] + box.shape[d] > holding.shape[d]) {
-        Refuse(path, fmt::format("a chunk of {} is beyond it", Quote(name)));
+        Refuse(path, fmt::format("a chunk of {} lies outside the tensor's shape", Quote(name)));
       }
     }
     if (ElementCount(box.shape) == 0) continue;
     const auto place = places.find({name, box.offset});
-    if (place == places.end()) Refuse(path, fmt::format("a chunk of {} is nowhere", Quote(name)));
+    if (place == places.end())
+      Refuse(path, fmt::format("it lists no file for a chunk of {}", Quote(name)));
     const Value* const info = place->second;
     const Value* const transforms =
         info->State() != nullptr ? info->State()->Find("transform_descriptors") : nullptr;
@@ -326,7 +332,8 @@ std::optional<Contents> ReadFolder(const std::string& folder) {
   const Value& root = *pickle.root;
   const Places places = PlacesIn(root, path);
   const Value& entries = Member(&root, "state_dict_metadata", path);
-  if (entries.kind != Value::Kind::kDict) Refuse(path, "its `state_dict_metadata`");
+  if (entries.kind != Value::Kind::kDict)
+    Refuse(path, "its `state_dict_metadata` is not a dictionary");
   Contents contents;
   const bool has_optimizer = HasOptimizer(entries);
   if (has_optimizer) contents.prefix = kModel;

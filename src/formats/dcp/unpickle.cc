@@ -37,7 +37,7 @@ class Machine {
  private:
   [[noreturn]] void Refuse(std::string_view what) const {
     throw Error(ExitCode::kRefused,
-                fmt::format("`{}` is no pickle of a checkpoint: {}", Escape(path_), what));
+                fmt::format("`{}` is not a pickle of a checkpoint: {}", Escape(path_), what));
   }
 
   std::string_view Take(uint64_t bytes) {
@@ -65,7 +65,8 @@ class Machine {
   void PushInt(int64_t number) { Push(Kind::kInt)->number = number; }
   void PushText(std::string_view text) { Push(Kind::kText)->text = text; }
   Value* Pop() {
-    if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) Refuse("it takes what is not there");
+    if (stack_.size() <= (marks_.empty() ? 0 : marks_.back()))
+      Refuse("it takes more values than it has made");
     Value* const top = stack_.back();
     stack_.pop_back();
     return top;
@@ -76,7 +77,7 @@ class Machine {
     return items;
   }
   std::vector<Value*> PopToMark() {
-    if (marks_.empty()) Refuse("it takes what is not there");
+    if (marks_.empty()) Refuse("it takes more values than it has made");
     std::vector<Value*> items(stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back()),
                               stack_.end());
     stack_.resize(marks_.back());
@@ -91,7 +92,7 @@ class Machine {
     // Items of a set, or of a container of a class of its own, are dropped.
     if (to->kind == Kind::kNone || to->kind == Kind::kObject) return;
     if (to->kind != kind || (kind == Kind::kDict && items.size() % 2 != 0)) {
-      Refuse("it adds to what is no container");
+      Refuse("it adds items to a value that is not a container");
     }
     to->items.insert(to->items.end(), items.begin(), items.end());
   }
@@ -102,7 +103,7 @@ class Machine {
   }
   void Recall(uint64_t number) {
     const auto known = memo_.find(number);
-    if (known == memo_.end()) Refuse("it recalls what it has not said");
+    if (known == memo_.end()) Refuse("it recalls a value that it has not stored");
     stack_.push_back(known->second);
   }
 
@@ -111,10 +112,11 @@ class Machine {
     Push(Kind::kNone);
   }
   void RequireProtocol(uint64_t version) const {
-    if (version < 2 || version > 5) Refuse(fmt::format("protocol {}", version));
+    if (version < 2 || version > 5)
+      Refuse(fmt::format("it has protocol {}, but only 2 to 5 are read", version));
   }
   void PushLong(std::string_view bytes) {
-    if (bytes.size() > sizeof(int64_t)) Refuse("a number of more than 64 bits");
+    if (bytes.size() > sizeof(int64_t)) Refuse("it has a number of more than 64 bits");
     int64_t value = !bytes.empty() && static_cast<int8_t>(bytes.back()) < 0 ? -1 : 0;
     memcpy(&value, bytes.data(), bytes.size());
     PushInt(value);
@@ -125,7 +127,8 @@ class Machine {
   }
   void JoinGlobal() {
     const std::vector<Value*> names = PopItems(2);
-    if (names[0]->kind != Kind::kText || names[1]->kind != Kind::kText) Refuse("a name");
+    if (names[0]->kind != Kind::kText || names[1]->kind != Kind::kText)
+      Refuse("a name is not text");
     // A pickle may recall both any number of times with few bytes.
     const size_t length = names[0]->text.size() + names[1]->text.size();
     if (length > joined_left_) Refuse("its names are longer than the file");
@@ -135,7 +138,7 @@ class Machine {
   void Build() {
     Value* const state = Pop();
     Value* const object = Pop();
-    if (object->kind != Kind::kObject) Refuse("a state of what is no object");
+    if (object->kind != Kind::kObject) Refuse("it gives a state to a value that is not an object");
     object->items.push_back(state);
     stack_.push_back(object);
   }

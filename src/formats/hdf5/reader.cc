@@ -62,7 +62,7 @@ bool Has(hid_t object, const char* name) {
 std::string ReadText(hid_t object, const char* name) {
   const OpenAttribute opened(object, name);
   if (!opened.IsShortText() || opened.extent() != H5S_SCALAR) {
-    Refuse(fmt::format("the attribute `{}` is no short text", name));
+    Refuse(fmt::format("the attribute `{}` is not a short text", name));
   }
   std::string text(H5Tget_size(opened.type), '\0');
   opened.Read(opened.type, text.data());
@@ -76,7 +76,7 @@ std::vector<T> ReadList(hid_t object, const char* name, hid_t memory_type) {
   if (opened.extent() == H5S_NULL) return {};
   const hssize_t count = H5Sget_simple_extent_npoints(opened.space);
   if (H5Tget_class(opened.type) != H5T_INTEGER || count < 0 || count > 32) {
-    Refuse(fmt::format("the attribute `{}` is no short list of integers", name));
+    Refuse(fmt::format("the attribute `{}` is not a short list of integers", name));
   }
   std::vector<T> values(static_cast<size_t>(count));
   opened.Read(memory_type, values.data());
@@ -93,7 +93,7 @@ std::vector<std::string> ReadTexts(hid_t object, const char* name) {
   if (opened.extent() == H5S_NULL) return {};
   const hssize_t count = H5Sget_simple_extent_npoints(opened.space);
   if (!opened.IsShortText() || count < 0 || count > 32) {
-    Refuse(fmt::format("the attribute `{}` is no short list of texts", name));
+    Refuse(fmt::format("the attribute `{}` is not a short list of texts", name));
   }
   const size_t size = H5Tget_size(opened.type);
   std::string bytes(size * static_cast<size_t>(count), '\0');

@@ -65,7 +65,8 @@ void CheckVariables(const std::vector<const Tensor*>& tensors) {
   std::unordered_map<std::string, const Tensor*> paths;
   for (const Tensor* tensor : tensors) {
     const std::string name = VariablePath(*tensor);
-    if (!GroupOf(name).ends_with("/vars")) path.Add(*tensor, "is no path of a variable of Keras");
+    if (!GroupOf(name).ends_with("/vars"))
+      path.Add(*tensor, "is not the path of a variable of Keras");
     if (tensor->dtype == DType::f8e4m3fn || tensor->dtype == DType::f8e5m2) {
       dtype.Add(*tensor,
                 fmt::format("is {}, which Keras does not load", InfoOf(tensor->dtype).name));
@@ -81,12 +82,12 @@ void CheckVariables(const std::vector<const Tensor*>& tensors) {
     const std::string_view group = GroupOf(name);
     for (std::string_view above = group; !above.empty(); above = GroupOf(above)) {
       if (const auto other = paths.find(std::string(above)); other != paths.end()) {
-        twice.Add(*tensor, fmt::format("is in Keras within `{}`", other->second->path));
+        twice.Add(*tensor, fmt::format("would lie within `{}` in Keras", other->second->path));
       }
     }
     const int64_t number = NumberIn(std::string_view(name).substr(group.size() + 1));
     if (number > 0 && paths.count(fmt::format("{}/{}", group, number - 1)) == 0) {
-      gap.Add(*tensor, fmt::format("is there without variable {} of its layer", number - 1));
+      gap.Add(*tensor, fmt::format("is given without variable {} of its layer", number - 1));
     }
   }
   for (const Complaint* complaint : {&path, &dtype, &twice, &gap}) complaint->ThrowIfAny();

@@ -21,7 +21,7 @@ namespace {
 using nlohmann::json;
 
 [[noreturn]] void Refuse(const std::string& path, std::string_view what) {
-  throw Error(ExitCode::kRefused, fmt::format("`{}` is no safetensors file: {}", path, what));
+  throw Error(ExitCode::kRefused, fmt::format("`{}` is not a safetensors file: {}", path, what));
 }
 
 std::string ReadJson(const std::string& path, int64_t* data) {
@@ -37,7 +37,7 @@ std::string ReadJson(const std::string& path, int64_t* data) {
   read(prefix, sizeof prefix, 0);
   const uint64_t length = FromLittleEndian({prefix, sizeof prefix});
   if (length > kMaxHeader || length > static_cast<uint64_t>(size) - sizeof prefix) {
-    Refuse(path, fmt::format("a header of {} bytes in a file of {}", length, size));
+    Refuse(path, fmt::format("its header would have {} bytes, but the file has {}", length, size));
   }
   std::string text(length, '\0');
   read(text.data(), text.size(), sizeof prefix);
@@ -48,11 +48,13 @@ std::string ReadJson(const std::string& path, int64_t* data) {
 Shape ReadShape(const json& in, const std::string& path, const std::string& name) {
   Shape shape;
   if (!in.is_array() || in.size() > kMaxRank)
-    Refuse(path, fmt::format("the shape of {}", Quote(name)));
+    Refuse(path, fmt::format("the shape of {} must be a list of at most {} whole numbers",
+                             Quote(name), kMaxRank));
   int64_t count = 1;
   for (const json& extent : in) {
     if (!extent.is_number_unsigned() || extent.get<uint64_t>() >> 62 != 0) {
-      Refuse(path, fmt::format("the shape of {}", Quote(name)));
+      Refuse(path, fmt::format("the shape of {} must be a list of at most {} whole numbers",
+                               Quote(name), kMaxRank));
     }
     shape.push_back(extent.get<int64_t>());
     if (shape.back() != 0 && __builtin_mul_overflow(count, shape.back(), &count)) {
@@ -65,13 +67,16 @@ Shape ReadShape(const json& in, const std::string& path, const std::string& name
 Entry ReadEntry(const std::string& name, const json& in, const std::string& path) {
   if (!in.is_object() || !in.contains("dtype") || !in.contains("shape") ||
       !in.contains("data_offsets") || !in["dtype"].is_string()) {
-    Refuse(path, fmt::format("the entry of {}", Quote(name)));
+    Refuse(path,
+           fmt::format("the entry of {} has no `dtype`, `shape` or `data_offsets`", Quote(name)));
   }
   const json& offsets = in["data_offsets"];
   if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
       !offsets[1].is_number_unsigned() || offsets[0] > offsets[1] ||
       offsets[1].get<uint64_t>() >> 62 != 0) {
-    Refuse(path, fmt::format("the data_offsets of {}", Quote(name)));
+    Refuse(path,
+           fmt::format("the `data_offsets` of {} must be two whole numbers, the lower one first",
+                       Quote(name)));
   }
   Entry entry{name, in["dtype"].get<std::string>(), WholeOf(ReadShape(in["shape"], path, name)),
               offsets[0].get<int64_t>(), 0};
@@ -81,28 +86,28 @@ Entry ReadEntry(const std::string& name, const json& in, const std::string& path
   if (dtype != nullptr &&
       (__builtin_mul_overflow(ElementCount(entry.box.shape), int64_t{dtype->bytes}, &bytes) ||
        bytes != entry.bytes)) {
-    Refuse(path, fmt::format("{} of {} elements of {} has {} bytes", Quote(name),
-                             ElementCount(entry.box.shape), entry.dtype, entry.bytes));
+    Refuse(path, fmt::format("{} has {} bytes, but its shape has {} elements of {}", Quote(name),
+                             entry.bytes, ElementCount(entry.box.shape), entry.dtype));
   }
   return entry;
 }
 
 // Takes the places of boxes from DCP_SHARDING_INFO, which is JSON in the metadata of the JSON.
 void PlaceBoxes(const json& metadata, const std::string& path, std::vector<Entry>* entries) {
-  if (!metadata.is_object()) Refuse(path, "`__metadata__` is no object");
+  if (!metadata.is_object()) Refuse(path, "`__metadata__` is not an object");
   const auto info = metadata.find("DCP_SHARDING_INFO");
   if (info == metadata.end()) return;
-  if (!info->is_string()) Refuse(path, "`DCP_SHARDING_INFO` is no text");
+  if (!info->is_string()) Refuse(path, "`DCP_SHARDING_INFO` is not text");
   const json places = ParseJson(info->get_ref<const std::string&>(), path);
   for (Entry& entry : *entries) {
     if (!places.is_object() || !places.contains(entry.name) || !places[entry.name].is_object() ||
         !places[entry.name].contains("saved_offsets")) {
-      Refuse(path, fmt::format("`DCP_SHARDING_INFO` has no place for {}", Quote(entry.name)));
+      Refuse(path, fmt::format("`DCP_SHARDING_INFO` has no offset for {}", Quote(entry.name)));
     }
     entry.box.offset = ReadShape(places[entry.name]["saved_offsets"], path, entry.name);
     if (entry.box.offset.size() != entry.box.shape.size()) {
-      Refuse(path,
-             fmt::format("the place of {} has another rank than its shape", Quote(entry.name)));
+      Refuse(path, fmt::format("the offset of {} has {} dimensions, but its shape {}",
+                               Quote(entry.name), entry.box.offset.size(), entry.box.shape.size()));
     }
   }
 }
@@ -112,7 +117,7 @@ void PlaceBoxes(const json& metadata, const std::string& path, std::vector<Entry
 std::vector<Entry> ReadHeader(const std::string& path) {
   int64_t data = 0;
   const json in = ParseJson(ReadJson(path, &data), path);
-  if (!in.is_object()) Refuse(path, "its header is no object");
+  if (!in.is_object()) Refuse(path, "its header is not an object");
   std::vector<Entry> entries;
   for (const auto& [name, value] : in.items()) {
     if (name != "__metadata__") entries.push_back(ReadEntry(name, value, path));
@@ -131,7 +136,7 @@ std::vector<Entry> ReadHeader(const std::string& path) {
     entry.offset += data;
   }
   if (const int64_t size = FileSize(path); data + end != size) {
-    Refuse(path, fmt::format("it has {} bytes, but its header tells of {}", size, data + end));
+    Refuse(path, fmt::format("it has {} bytes, but its header describes {}", size, data + end));
   }
   return entries;
 }

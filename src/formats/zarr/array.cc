@@ -24,7 +24,7 @@ constexpr size_t kDescriptionLimit = 1 << 20;
 
 [[noreturn]] void RefuseArray(const std::string& folder, std::string_view what) {
   throw Error(ExitCode::kRefused,
-              fmt::format("`{}` is no zarr array that is read here: {}", Escape(folder), what));
+              fmt::format("cannot read `{}` as a zarr array: {}", Escape(folder), what));
 }
 
 // Reads extents that are small enough for sums of two, with a product that fits.
@@ -41,7 +41,12 @@ Shape ReadExtents(const json& in, const char* key, int64_t least, const std::str
            count >> 59 == 0;
     if (fits) shape.push_back(extent.get<int64_t>());
   }
-  if (!fits) RefuseArray(folder, fmt::format("its `{}`", key));
+  if (!fits)
+    RefuseArray(
+        folder,
+        fmt::format(
+            "its `{}` must be a list of sizes of at least {}, below 2^48 each and 2^59 together",
+            key, least));
   return shape;
 }
 
@@ -49,19 +54,22 @@ Holding ReadArray(const std::string& folder, std::string file) {
   const std::string path = folder + kDescription;
   const json in = ParseJson(ReadFile(path, kDescriptionLimit), path);
   if (!in.is_object() || in.value("zarr_format", json()) != 2)
-    RefuseArray(folder, "its `zarr_format`");
+    RefuseArray(folder, "its `zarr_format` is not 2");
   for (const char* key : {"compressor", "filters"}) {
-    if (!in.value(key, json()).is_null()) RefuseArray(folder, fmt::format("it has a `{}`", key));
+    if (!in.value(key, json()).is_null())
+      RefuseArray(folder, fmt::format("it has a `{}`, which shardinit does not read", key));
   }
   if (in.value("order", json()) != "C") RefuseArray(folder, "its `order` is not C");
   const json separator = in.value("dimension_separator", json("."));
-  if (separator != "." && separator != "/") RefuseArray(folder, "its `dimension_separator`");
-  if (!in.contains("dtype") || !in["dtype"].is_string()) RefuseArray(folder, "its `dtype`");
+  if (separator != "." && separator != "/")
+    RefuseArray(folder, "its `dimension_separator` is neither `.` nor `/`");
+  if (!in.contains("dtype") || !in["dtype"].is_string())
+    RefuseArray(folder, "its `dtype` is not text");
   Holding array{
       std::move(file), in["dtype"].get<std::string>(), ReadExtents(in, "shape", 0, folder), {}};
   const Shape chunk = ReadExtents(in, "chunks", 1, folder);
   if (chunk.size() != array.shape.size())
-    RefuseArray(folder, "its chunks have another rank than its shape");
+    RefuseArray(folder, "its chunks do not have as many dimensions as its shape");
   const DTypeInfo* const dtype = FindDType(&ForeignNames::zarr, array.dtype);
   // Chunks of a type that no spec can ask for, or of an empty array, are not read.
   if (dtype == nullptr || ElementCount(array.shape) == 0) return array;

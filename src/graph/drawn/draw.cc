@@ -222,9 +222,9 @@ void TensorBinder::CheckPlaceholders(std::string_view where, Span span, std::str
   std::vector<std::string> known;
   for (const auto& loop : names_.loops()) known.push_back(loop.first);
   const std::string_view name = key.substr(begin + 1, end - begin - 1);
-  diagnostics_.Error(span,
-                     fmt::format("`{{{}}}` in `{}` is no repeat around this tensor", name, where),
-                     known.empty() ? "no `repeat` is around it" : DidYouMean(name, known));
+  diagnostics_.Error(
+      span, fmt::format("`{{{}}}` in `{}` does not name a repeat around this tensor", name, where),
+      known.empty() ? "no `repeat` is around it" : DidYouMean(name, known));
 }
 
 }  // namespace shardinit

@@ -307,7 +307,7 @@ bool InitBinder::CheckFile(const std::string& name, const Span& place, int64_t s
                                    name, size, fmt::join(shape, ", "), InfoOf(dtype).name, bytes),
                        "such a file has a tensor's elements alone, in its `dtype`");
   } else if (std::filesystem::exists(std::filesystem::status(name, ignored))) {
-    diagnostics_.Error(place, fmt::format("`{}` is no file with bytes to read", name));
+    diagnostics_.Error(place, fmt::format("`{}` is not a file with bytes to read", name));
   } else {
     diagnostics_.Error(place, fmt::format("there is no file `{}`", name),
                        "paths are relative to the file that has them");

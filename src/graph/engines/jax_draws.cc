@@ -19,7 +19,8 @@ const Program* ProgramOf(const Distribution& distribution) {
 std::string RefusalOfCall(const Program::PlacedCall& call) {
   const std::vector<double>& n = call.numbers;
   for (const double word : {n[0], n[1]}) {
-    if (word > 0xFFFFFFFFu) return fmt::format("{} is no word of a key: it has 32 bits", word);
+    if (word > 0xFFFFFFFFu)
+      return fmt::format("{} is not a word of a key, which has 32 bits", word);
   }
   if (n.size() == 2) return {};
   const double low = n[2], high = n[3];

@@ -69,7 +69,8 @@ class AutoLanguage : public ShardingLanguage {
  private:
   void Report(const Choice& choice, const Training& training) {
     if (choice.status == Choice::kTooMany) {
-      return context_.Error(place_, "there are too many ways to cut these tensors to compare all",
+      return context_.Error(place_,
+                            "these tensors can be sharded in too many ways to compare them all",
                             "use a mesh of fewer axes");
     }
     const ExprPtr& memory = context_.building.spec.training.memory_per_rank;
@@ -97,7 +98,9 @@ std::unique_ptr<ShardingLanguage> ReadAuto(LanguageContext& context, const Langu
 
 extern const LanguageRow kAutoLanguage = {
     .name = "auto",
-    .description = "all tensors as it costs least in training, of the strategies that trainers run",
+    .description =
+        "the sharding of all tensors that costs least in training, of the strategies that trainers "
+        "run",
     .is_word = true,
     .read = ReadAuto,
 };

@@ -253,9 +253,9 @@ std::unique_ptr<ShardingLanguage> ReadFullyShard(LanguageContext& context,
   std::vector<int64_t> dimensions;
   const Node* written = Value(text, "dimensions");
   if (written != nullptr && !written->IsMap()) {
-    context.Error(written->span,
-                  fmt::format("`dimensions` takes a mapping, not {}", Describe(*written)),
-                  "of patterns of paths to dimensions, where it is not the first that is cut");
+    context.Error(
+        written->span, fmt::format("`dimensions` takes a mapping, not {}", Describe(*written)),
+        "map patterns of paths to dimensions, for tensors that are not sharded on the first");
   } else if (written != nullptr) {
     for (const Node::Entry& entry : written->entries) {
       patterns.push_back(SpecReader::Text(*entry.key));
@@ -272,7 +272,7 @@ std::unique_ptr<ShardingLanguage> ReadFullyShard(LanguageContext& context,
 extern const LanguageRow kFsdpLanguage = {
     .name = "fsdp",
     .description =
-        "what is not cut yet by its largest dimension, the first of equals, over "
+        "shards what is not sharded yet, by its largest dimension, the first of equals, over "
         "`axis`, as FSDPv2 of PyTorch/XLA does",
     .is_word = true,
     .read = ReadFsdp,
@@ -281,7 +281,8 @@ extern const LanguageRow kFsdpLanguage = {
 extern const LanguageRow kFirstDivisibleLanguage = {
     .name = "first_divisible",
     .description =
-        "what is not cut yet by the first dimension that `axis` divides, as torchax does",
+        "shards what is not sharded yet, by the first dimension that `axis` divides, as torchax "
+        "does",
     .is_word = true,
     .read = ReadFirstDivisible,
 };
@@ -289,7 +290,7 @@ extern const LanguageRow kFirstDivisibleLanguage = {
 extern const LanguageRow kFullyShardLanguage = {
     .name = "fully_shard",
     .description =
-        "what there is further, by its first dimension over `axes` that do not cut it "
+        "shards all tensors further, by the first dimension over those `axes` that do not shard it "
         "yet, as fully_shard of PyTorch does after parallelize_module",
     .is_word = true,
     .read = ReadFullyShard,

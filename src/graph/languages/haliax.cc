@@ -94,11 +94,12 @@ class HaliaxLanguage : public ShardingLanguage {
     const bool is_same = axes[first].value == axes[second].value;
     context_.Error(
         entry.name.span,
-        fmt::format("mesh axis `{}` would cut `{}` twice: its dimensions {} and {}, `{}` and `{}`",
-                    context_.mesh.axes[static_cast<size_t>(axis)], tensor.path, first, second,
-                    axes[first].value, axes[second].value),
+        fmt::format(
+            "mesh axis `{}` would shard `{}` twice: its dimensions {} and {}, `{}` and `{}`",
+            context_.mesh.axes[static_cast<size_t>(axis)], tensor.path, first, second,
+            axes[first].value, axes[second].value),
         is_same ? fmt::format("`{}#2: null` keeps the second one whole", axes[second].value)
-                : "each mesh axis may cut one dimension of a tensor, once");
+                : "each mesh axis may shard one dimension of a tensor, once");
   }
 
   LanguageContext& context_;
@@ -112,7 +113,7 @@ std::unique_ptr<ShardingLanguage> ReadHaliax(LanguageContext& context, const Lan
   const Node& map = *text.value;
   if (!map.IsMap()) {
     context.Error(map.span, fmt::format("`haliax` takes a mapping of axes, not {}", Describe(map)),
-                  "such as `{haliax: {embed: fsdp, mlp: tensor}}`");
+                  "write it as in `{haliax: {embed: fsdp, mlp: tensor}}`");
     return nullptr;
   }
   std::vector<HaliaxEntry> entries;
@@ -123,7 +124,7 @@ std::unique_ptr<ShardingLanguage> ReadHaliax(LanguageContext& context, const Lan
     const std::string_view number = hash == name.text.npos ? "1" : name.text.substr(hash + 1);
     if (number.empty() || number.find_first_not_of("0123456789") != number.npos ||
         number.starts_with('0')) {
-      context.Error(name.span, fmt::format("{} is no axis", Quote(name.text)),
+      context.Error(name.span, fmt::format("{} is not the name of an axis", Quote(name.text)),
                     "`embed#2` is the second axis `embed` of a tensor");
       continue;
     }
@@ -138,7 +139,7 @@ std::unique_ptr<ShardingLanguage> ReadHaliax(LanguageContext& context, const Lan
     entries.push_back(std::move(entry));
   }
   if (map.entries.empty() && !map.incomplete) {
-    context.Error(map.span, "`haliax` names no axis", "such as `{haliax: {embed: fsdp}}`");
+    context.Error(map.span, "`haliax` names no axis", "write it as in `{haliax: {embed: fsdp}}`");
   }
   const bool is_wrong = map.incomplete || context.building.Reported() != before;
   return std::make_unique<HaliaxLanguage>(context, std::move(entries), is_wrong);

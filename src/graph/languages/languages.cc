@@ -51,7 +51,7 @@ class StackReader {
                word != nullptr && word->is_word) {
       Add(*word, {value.span, nullptr});
     } else if (word != nullptr) {
-      context_.Error(value.span, fmt::format("`{}` says nothing by itself", word->name),
+      context_.Error(value.span, fmt::format("`{}` needs arguments", word->name),
                      fmt::format("write `{{{}: …}}`", word->name));
     } else if (value.IsScalar() && value.text.find_first_of("./") != value.text.npos) {
       context_.Error(value.span,
@@ -61,7 +61,7 @@ class StackReader {
       context_.Error(value.span, fmt::format("unknown sharding {}", Quote(value.text)),
                      DidYouMean(value.text, Words()) + "; the name of a file has a dot or a slash");
     } else if (!context_.building.diagnostics.HasErrors()) {
-      context_.Error(value.span, "nothing says how tensors are cut",
+      context_.Error(value.span, "nothing says how tensors are sharded",
                      "remove `sharding`, or name a file, a word or a language");
     }
   }
@@ -82,8 +82,9 @@ class StackReader {
       stack_.uneven = context_.reader.ReadUneven(entry);
     }
     if (map.entries.size() == 1 && map.entries[0].key->text == "uneven") {
-      return context_.Error(map.span, "nothing says how tensors are cut",
-                            "`uneven` stands beside languages or patterns; the spec has one, too");
+      return context_.Error(
+          map.span, "nothing says how tensors are sharded",
+          "write `uneven` beside languages or patterns, or at the top of the spec");
     }
     if (!is_of_languages) return Add(kMapLanguage, {map.span, &map});
     for (const Node::Entry& entry : map.entries) {

@@ -57,7 +57,8 @@ class MapReader {
       entry.dimensions.push_back(context_.reader.ReadMeshAxisList(node));
     }
     if (entry.is_placed && !entry.dimensions.empty()) {
-      context_.Error(node.span, "a list is of dimensions or of placements, not of both");
+      context_.Error(node.span,
+                     "a list has mesh axes for dimensions, or placements for mesh axes, not both");
     }
     if (context_.building.Reported() != before) return {};
     entry.text = TextOf(entry);
@@ -90,7 +91,7 @@ class MapReader {
       const Located<std::string> name = context_.reader.ReadAxisName(*axis.key, "mesh axis");
       if (!value || name.value.empty()) continue;
       if (!IsPlacement(*value)) {
-        context_.Error(value->span, fmt::format("{} is no placement", Quote(value->text)),
+        context_.Error(value->span, fmt::format("{} is not a placement", Quote(value->text)),
                        "write `{fsdp: Shard(0), tensor: Replicate()}`, or a list of mesh axes");
         continue;
       }
@@ -126,7 +127,7 @@ class MapReader {
       if (name.kind == PythonValue::kName && name.keyword.empty()) {
         axes.value.push_back({name.text, name.span});
       } else {
-        context_.Error(name.span, fmt::format("{} is no mesh axis", Quote(name.text)),
+        context_.Error(name.span, fmt::format("{} is not a mesh axis", Quote(name.text)),
                        "write it as in `P('fsdp', None, ('tensor', 'data'))`");
       }
     };
@@ -269,7 +270,7 @@ class MapLanguage : public ShardingLanguage {
     const MapEntry& a = entries_[first];
     const MapEntry& b = entries_[second];
     context_.Error(b.pattern.span,
-                   fmt::format("`{}` matches two patterns that cut it in two ways, {} and {}",
+                   fmt::format("`{}` matches two patterns that shard it in two ways, {} and {}",
                                tensor.path, a.text, b.text),
                    "make one of them narrower, or the two equal");
     context_.building.diagnostics.Note(a.pattern.span, "the other pattern");
@@ -334,7 +335,7 @@ std::unique_ptr<ShardingLanguage> ReadMap(LanguageContext& context, const Langua
   const Node& map = *text.value;
   if (!map.IsMap()) {
     context.Error(map.span, fmt::format("`map` takes a mapping of patterns, not {}", Describe(map)),
-                  "such as `{map: {model.norm.weight: [fsdp]}}`");
+                  "write it as in `{map: {model.norm.weight: [fsdp]}}`");
     return nullptr;
   }
   std::vector<MapEntry> entries;

@@ -201,7 +201,7 @@ int64_t ReadExperts(LanguageContext& context, const Node::Entry& entry,
       entry.value->span,
       fmt::format("mesh ax{} `{}` ({}) do{} not divide {} experts", axes.size() == 1 ? "is" : "es",
                   fmt::join(names, " × "), ranks, axes.size() == 1 ? "es" : "", *experts),
-      "each rank has as many experts");
+      "use sizes that divide them: each rank has the same number of experts");
   return 0;
 }
 
@@ -223,7 +223,7 @@ std::unique_ptr<ShardingLanguage> ReadMegatron(LanguageContext& context, const L
   }
   if (!says_role && !text.value->incomplete) {
     context.Error(text.key, "`megatron` gives no tensor a role",
-                  "such as `{megatron: {column: \"**.up_proj.weight\"}}`");
+                  "write it as in `{megatron: {column: \"**.up_proj.weight\"}}`");
   }
   const bool has_experts = std::find(roles.begin(), roles.end(), kExpert) != roles.end();
   std::vector<int> axes;

@@ -161,7 +161,7 @@ class PipelineReader {
     for (const std::string_view key : {"layers", "count"}) {
       if (map_.Find(key) != nullptr) continue;
       context_.Error(key_, fmt::format("`pipeline` has no `{}`", key),
-                     "such as `{layers: \"model.layers.*\", count: layers}`");
+                     "write it as in `{layers: \"model.layers.*\", count: layers}`");
     }
     if (context_.building.Reported() == before && axes.size() == 1) {
       ranks_ = context_.mesh.shape[static_cast<size_t>(axes.front())];
@@ -283,7 +283,7 @@ class PipelineReader {
     } else if (!written->IsSequence()) {
       context_.Error(written->span,
                      fmt::format("`stages` takes a list, not {}", Describe(*written)),
-                     "of how many layers each stage has, as in `[9, 8, 8, 7]`");
+                     "list how many layers each stage has, as in `[9, 8, 8, 7]`");
       return {};
     } else if (std::any_of(written->entries.begin(), written->entries.end(),
                            [](const Node::Entry& item) { return item.value->IsSequence(); })) {
@@ -373,7 +373,7 @@ std::unique_ptr<ShardingLanguage> ReadPipeline(LanguageContext& context, const L
 
 extern const LanguageRow kPipelineLanguage = {
     .name = "pipeline",
-    .description = "layers by stages, over `axis`; beside languages that cut dimensions",
+    .description = "layers by stages, over `axis`; beside languages that shard dimensions",
     .is_word = false,
     .read = ReadPipeline,
 };

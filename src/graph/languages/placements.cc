@@ -90,7 +90,7 @@ std::optional<Placement> ReadPlacement(const PythonValue& value, LanguageContext
   }
   const bool is_strided = name == "_StridedShard";
   if (value.kind != PythonValue::kCall || !(is_strided || name == "Shard" || name == "Replicate")) {
-    context.Error(value.span, fmt::format("{} is no placement", Quote(value.text)),
+    context.Error(value.span, fmt::format("{} is not a placement", Quote(value.text)),
                   std::string(kPlacementForms));
     return {};
   }
@@ -101,7 +101,7 @@ std::optional<Placement> ReadPlacement(const PythonValue& value, LanguageContext
   if (value.items.size() != arguments || (arguments > 0 && dim == nullptr) ||
       (is_strided && factor == nullptr)) {
     context.Error(value.span,
-                  fmt::format("`{}` has {}, not these", name,
+                  fmt::format("`{}` takes {}, not these", name,
                               Count(static_cast<int64_t>(arguments), "argument")),
                   std::string(kPlacementForms));
     return {};
@@ -148,7 +148,7 @@ std::optional<std::vector<DimensionCut>> CutsOf(const std::vector<Placement>& pl
     if (PartsOf(cuts.back(), mesh) == 1) cuts.back().segments = 1;
     if (SegmentsOf(cuts.back()) > kMaxSegments / boxes) {
       context.Error(place,
-                    fmt::format("the split_factors of `{}` are more than {} segments on a rank",
+                    fmt::format("the split_factors of `{}` make more than {} segments on a rank",
                                 tensor.path, kMaxSegments));
       return {};
     }

@@ -56,8 +56,8 @@ void RuleLanguage::CheckNames(const AxisNames& axes) {
       building_.diagnostics.Error(
           name.span,
           fmt::format("`{}` is the name of two axes, which Flax's rules refuse", name.value),
-          fmt::format("name one of them otherwise, with a rule of its own, or cut by `sharding: "
-                      "{{haliax: {{{0}: AXIS, {0}#2: AXIS}}}}`",
+          fmt::format("rename one of them and give it a rule, or use `sharding: {{haliax: {{{0}: "
+                      "AXIS, {0}#2: AXIS}}}}`",
                       name.value));
     }
     if (!seen_.insert(name.value).second) continue;
@@ -80,7 +80,7 @@ Explanation::Trial RuleLanguage::Explain(const RuleTrial& trial) const {
            {},
            rule.logical.span},
           trial.taken < 0 ? ""
-                          : fmt::format("{} cuts another dimension already",
+                          : fmt::format("{} shards another dimension already",
                                         mesh_.axes[static_cast<size_t>(trial.taken)])};
 }
 
@@ -116,7 +116,7 @@ std::unique_ptr<ShardingLanguage> ReadRuleList(LanguageContext& context, const L
     const Node& rule = *item.value;
     const bool is_map = rule.IsMap() && rule.entries.size() == 1;
     if (!is_map && !(rule.IsSequence() && rule.entries.size() == 2)) {
-      context.Error(rule.span, fmt::format("{} is no rule", Describe(rule)), std::string(kForm));
+      context.Error(rule.span, fmt::format("{} is not a rule", Describe(rule)), std::string(kForm));
       rules.emplace_back();
       continue;
     }

@@ -28,7 +28,7 @@ Counts DistributeByRanks(const StageCounts& of, std::string* problem) {
                            fixed, of.layers, between);
     return {};
   } else if (between > 0 && rest % between != 0) {
-    *problem = fmt::format("{} layers are no equal parts for {} ranks", rest, between);
+    *problem = fmt::format("{} layers cannot be divided equally among {} ranks", rest, between);
     return {};
   } else {
     if (between > 0) std::fill(sizes.begin(), sizes.end(), rest / between);
@@ -36,15 +36,16 @@ Counts DistributeByRanks(const StageCounts& of, std::string* problem) {
     if (of.in_last) sizes.back() = *of.in_last;
   }
   if (of.ranks > 1 && between == 0 && of.rounds > 1) {
-    *problem = "Megatron-core has no virtual stages where both of 2 ranks are said";
+    *problem = "Megatron-core has no virtual stages where the layers of both of 2 ranks are given";
     return {};
   }
   std::vector<int64_t> counts;
   for (int64_t s = 0; s < of.stages(); ++s) {
     const int64_t size = sizes[static_cast<size_t>(s % of.ranks)];
     if (size % of.rounds != 0) {
-      *problem = fmt::format("the {} layers of rank {} are no equal parts for {} virtual stages",
-                             size, s, of.rounds);
+      *problem =
+          fmt::format("the {} layers of rank {} cannot be divided equally among {} virtual stages",
+                      size, s, of.rounds);
       return {};
     }
     counts.push_back(size / of.rounds);
@@ -61,7 +62,7 @@ Counts Distribute(const StageCounts& of, std::string* problem) {
   const std::string all = ends > 0 ? fmt::format("{} layers and {} for the ends", of.layers, ends)
                                    : fmt::format("{} layers", of.layers);
   if (more != 0 && !of.remainder) {
-    *problem = fmt::format("{} are no equal parts for {} stages", all, stages);
+    *problem = fmt::format("{} cannot be divided equally among {} stages", all, stages);
     return {};
   }
   // torchtitan requires that each stage, without the remainder, has as many layers as an end counts

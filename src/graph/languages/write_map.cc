@@ -119,12 +119,10 @@ std::string WriteShardingMap(const InitGraph& graph) {
   bool is_even = true;
   for (const Tensor& tensor : tensors) {
     if (!IsWritable(tensor, graph.mesh)) {
-      throw Error(
-          ExitCode::kRefused,
-          fmt::format(
-              "`{}` is cut as {}, and a map has no stages, uneven segments or axes one after the "
-              "other",
-              tensor.path, InText(tensor.partition, graph.mesh)));
+      throw Error(ExitCode::kRefused,
+                  fmt::format("`{}` is sharded as {}, and a map has no stages, uneven segments or "
+                              "axes one after the other",
+                              tensor.path, InText(tensor.partition, graph.mesh)));
     }
     for (size_t d = 0; d < tensor.shape.size(); ++d) {
       is_even &= tensor.shape[d] % PartsOf(tensor.partition.cuts[d], graph.mesh) == 0;

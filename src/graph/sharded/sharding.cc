@@ -29,9 +29,9 @@ std::vector<int> BindAxes(const AxisList& list, const Mesh& mesh, std::vector<in
       if (MayLack(building.spec.mesh, building.spec.wrong.Has("mesh"))) continue;
       ReportUnknown("mesh axis", name, mesh.axes, building.diagnostics);
     } else if (std::find(used->begin(), used->end(), axis) != used->end()) {
-      building.diagnostics.Error(name.span,
-                                 fmt::format("mesh axis `{}` would cut a tensor twice", name.value),
-                                 "each mesh axis may cut one dimension of a tensor, once");
+      building.diagnostics.Error(
+          name.span, fmt::format("mesh axis `{}` would shard a tensor twice", name.value),
+          "each mesh axis may shard one dimension of a tensor, once");
     } else {
       axes.push_back(axis);
       used->push_back(axis);
@@ -195,15 +195,15 @@ bool Sharder::CheckFits(const TensorSpec& spec, const Span& place, const Tensor&
       fits = false;
       report(fmt::format("dimension {} of `{}` ({}) cannot have {} segments", d, tensor.path,
                          tensor.shape[d], cut.segments),
-             "each has at least one element");
+             "use fewer: each has at least one element");
     }
     for (const Pin& pin : tensor.partition.pins) {
       if (std::find(cut.axes.begin(), cut.axes.end(), pin.axis) == cut.axes.end()) continue;
       fits = false;
-      report(
-          fmt::format("mesh axis `{}` would cut dimension {} of `{}`, whose stage is at {} of it",
-                      mesh_.axes[pin.axis], d, tensor.path, fmt::join(pin.indices, ", ")),
-          "a mesh axis either cuts a tensor or says which ranks hold it");
+      report(fmt::format("mesh axis `{}` would shard dimension {} of `{}`, whose stage is index {} "
+                         "of that axis",
+                         mesh_.axes[pin.axis], d, tensor.path, fmt::join(pin.indices, ", ")),
+             "a mesh axis either shards a tensor or says which ranks hold it");
     }
   }
   return fits;

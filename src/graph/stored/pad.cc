@@ -34,12 +34,10 @@ std::optional<ViewProblem> PadTensor(const Mesh& mesh, double value, Tensor* ten
     const int64_t divisor = DivisorOf(cut, mesh), extent = tensor->shape[d];
     if (extent % divisor == 0) continue;
     if (SegmentsOf(cut) > 1) {
-      return ViewProblem{
-          fmt::format(
-              "dimension {} of `{}` ({}) is cut in segments, whose parts are not made equal "
-              "by padding at its end",
-              d, tensor->path, extent),
-          "pad what it is made of, in a layout, or use `uneven: chunk`"};
+      return ViewProblem{fmt::format("dimension {} of `{}` ({}) has segments, which padding at its "
+                                     "end does not make equal",
+                                     d, tensor->path, extent),
+                         "pad what it is made of, in a layout, or use `uneven: chunk`"};
     }
     int64_t to = 0;
     if (__builtin_mul_overflow(CeilDiv(extent, divisor), divisor, &to)) {

@@ -89,9 +89,10 @@ class Storer : public LeafVisitor {
       if (in_doubt) {
         diagnostics_.Error(
             *stack.place,
-            fmt::format("the tensors of `{}` are cut in different ways, or on different stages",
-                        stack.path),
-            "tensors that are stacked are held by the same ranks");
+            fmt::format(
+                "the tensors of `{}` are sharded in different ways, or are on different stages",
+                stack.path),
+            "stack tensors that the same ranks hold");
         continue;
       }
       Tensor tensor;
@@ -152,7 +153,7 @@ class Storer : public LeafVisitor {
       if (lowered->viewed.pins_in_doubt) {
         diagnostics_.Error(leaf.place,
                            fmt::format("the tensors of `{}` are on different stages", tensor.path),
-                           "say on which ranks it is to be, with `stage`; `stage: null` is on all");
+                           "say with `stage` which ranks hold it; `stage: null` means all");
         return;
       }
     }
@@ -162,11 +163,11 @@ class Storer : public LeafVisitor {
       const std::vector<bool>& in_doubt = lowered->viewed.in_doubt;
       const auto doubt = std::find(in_doubt.begin(), in_doubt.end(), true);
       if (doubt != in_doubt.end() && sharder_.InheritsCuts(spec, tensor)) {
-        diagnostics_.Error(leaf.place,
-                           fmt::format("the tensors of `{}` are cut in different ways along its "
-                                       "dimension {}",
-                                       tensor.path, doubt - in_doubt.begin()),
-                           "say how it is to be cut, with `axes` or `shard`");
+        diagnostics_.Error(
+            leaf.place,
+            fmt::format("the tensors of `{}` are sharded in different ways along its dimension {}",
+                        tensor.path, doubt - in_doubt.begin()),
+            "say with `axes` or `shard` how it is sharded");
         return;
       }
     }

@@ -157,7 +157,7 @@ std::optional<Viewed> ApplyTranspose(std::vector<Viewed> of, Arguments& argument
   }
   if (std::ssize(axes) != rank || std::ssize(different) != rank) {
     return Wrong(problem, 0,
-                 fmt::format("{} is no order of the {} dimension{} of `{}`, which is {}",
+                 fmt::format("{} is not an order of the {} dimension{} of `{}`, which is {}",
                              Text(axes), rank, rank == 1 ? "" : "s", in.name, Text(ShapeOf(in))),
                  "list each dimension once, or leave `axes` out to reverse their order");
   }
@@ -236,7 +236,7 @@ std::optional<Viewed> ApplySlice(std::vector<Viewed> of, Arguments& arguments, P
   const auto start = std::get<int64_t>(arguments[1]), stop = std::get<int64_t>(arguments[2]);
   if (start < 0 || start >= stop || stop > shape[axis]) {
     return Wrong(problem, 2,
-                 fmt::format("{} to {} is no part of axis {} of `{}`, which is {}", start, stop,
+                 fmt::format("{} to {} is not a part of axis {} of `{}`, which is {}", start, stop,
                              axis, out.name, Text(shape)));
   }
   out.arrangement = Slice(std::move(out.arrangement), axis, start, stop, budget);
@@ -264,7 +264,7 @@ const std::vector<ViewOperation>& ViewOperations() {
       {"concat", "one tensor after another along a dimension", {kAxis}, true, ApplyConcat},
       {"interleave",
        "tensors along a dimension, a part of each in turn",
-       {kAxis, {"groups", "into how many parts each is cut", kInteger, {}}},
+       {kAxis, {"groups", "into how many parts each is divided", kInteger, {}}},
        true,
        ApplyInterleave},
       {"transpose",

@@ -57,7 +57,7 @@ def _run(options: argparse.Namespace) -> int:
         return _complain(str(error), _WRONG if not isinstance(error, LibraryError) else 3)
     except FileExistsError:
         return _complain(
-            f"`{options.output}` exists and is no spec that this command wrote\n"
+            f"`{options.output}` exists and is not a spec that this command wrote\n"
             "  hint: choose another name for `-o`, or replace it with `--force`",
             _CONFLICT,
         )
