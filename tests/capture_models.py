@@ -36,7 +36,7 @@ DTYPES = ("f32", "bf16")
 MESHES = {"2×2": {"a": 2, "b": 2}, "3": {"a": 3}}
 
 
-def OnMesh(captured, axes, place):
+def on_mesh(captured, axes, place):
     """A checkpoint on a mesh that cuts every tensor by all axes that it has dimensions for, the file
     of each rank made by a call of its own."""
     captured.write(place / "spec.yaml")
@@ -54,7 +54,7 @@ class Row:
         self.compared = self.inexact = self.ulps = self.different = 0
         self.problem, self.seconds = "", 0.0
 
-    def Add(self, verified):
+    def add(self, verified):
         for tensor in verified.tensors:
             self.compared += 1
             self.inexact += tensor.result == "inexact"
@@ -63,7 +63,7 @@ class Row:
         if not verified.good:
             print(verified.table(), file=sys.stderr)
 
-    def Result(self):
+    def result(self):
         if self.problem:
             return self.problem
         if self.different:
@@ -71,7 +71,7 @@ class Row:
         return "equal" if not self.inexact else f"equal, {self.inexact} inexact by {self.ulps:.0f} ulps at most"
 
 
-def Run(name, seeds, dtypes):
+def run_model(name, seeds, dtypes):
     row = Row(name)
     began = time.monotonic()
     make = capture_zoo.ALL[name]
@@ -85,13 +85,13 @@ def Run(name, seeds, dtypes):
             for seed in seeds:
                 captured = shardinit.capture.torch(make, engine="torch_cpu", seed=seed, dtype=dtype, buffers="all")
                 verified = captured.verify()
-                row.Add(verified)
+                row.add(verified)
         row.tensors, row.lines = len(captured.tensors), len(captured.text.splitlines())
         row.elements = sum(torch.Size(shape).numel() for shape, _ in captured.tensors.values())
         real = captured._real(captured.seed)
         for axes in MESHES.values():
             with tempfile.TemporaryDirectory() as place:
-                row.Add(compare(captured, real, OnMesh(captured, axes, pathlib.Path(place))))
+                row.add(compare(captured, real, on_mesh(captured, axes, pathlib.Path(place))))
     except shardinit.ShardinitError as error:
         problems = getattr(error, "problems", {}) or {"": str(error)}
         row.problem = "; ".join(sorted({re.sub(r": `.*| at /.*", "", why.splitlines()[0]) for why in problems.values()}))
@@ -110,8 +110,8 @@ def main():
     print(head, flush=True)
     lines, rows = [head], []
     for name in names:
-        row = Run(name, SEEDS[2:3] if options.quick else SEEDS, DTYPES[:1] if options.quick else DTYPES)
-        lines.append(f"| {row.name} | {row.tensors} | {row.elements:,} | {row.lines} | {row.compared:,} | {row.Result()} |"
+        row = run_model(name, SEEDS[2:3] if options.quick else SEEDS, DTYPES[:1] if options.quick else DTYPES)
+        lines.append(f"| {row.name} | {row.tensors} | {row.elements:,} | {row.lines} | {row.compared:,} | {row.result()} |"
                      f" {row.seconds:.0f} |")
         print(lines[-1], flush=True)
         rows.append(row)

@@ -55,7 +55,7 @@ def main():
         "truncated_normal": lambda key, dtype: STD * jax.random.truncated_normal(key, -2, 2, SHAPE, dtype),
         "uniform": lambda key, dtype: jax.random.uniform(key, SHAPE, dtype, -1, 1)}
 
-    def Rows(init, dtype, folder):
+    def all_rows(init, dtype, folder):
         """(name, work) of the two; work returns when all values are there."""
         count = SHAPE[0] * SHAPE[1]
         layers = max(1, round(options.gigabytes * 1e9 / count / (2 if dtype == "bf16" else 4)))
@@ -67,20 +67,20 @@ def main():
         draw = jax.jit(lambda key: jax_draws[init](key, kind), out_shardings=sharding)
         draw(jax.random.key(0)).block_until_ready()
 
-        def Program():
+        def by_program():
             for each in compiled:
                 jax.block_until_ready(each.program(*each.arguments))
 
-        def Jax():
+        def by_jax():
             for i in range(layers):
                 draw(jax.random.key(i)).block_until_ready()
 
-        return layers * count, {f"jax.random.{init}": Jax, "shardinit.jax.run": Program}
+        return layers * count, {f"jax.random.{init}": by_jax, "shardinit.jax.run": by_program}
 
     with tempfile.TemporaryDirectory() as folder:
         for init in INITS:
             for dtype in ("bf16", "f32"):
-                values, rows = Rows(init, dtype, folder)
+                values, rows = all_rows(init, dtype, folder)
                 seconds = {name: [] for name in rows}
                 for _ in range(options.repeats):
                     for name, work in rows.items():

@@ -22,7 +22,7 @@ from jaxlib.mlir import ir
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def Compile(path):
+def compile_program(path):
     options = xla_client.CompileOptions()
     devices = jax.devices()[:1]
     with mlir.make_ir_context():
@@ -32,7 +32,7 @@ def Compile(path):
         return program, time.monotonic() - begin
 
 
-def Best(f, rounds=4):
+def best(f, rounds=4):
     times = []
     for _ in range(rounds):
         begin = time.monotonic()
@@ -42,7 +42,7 @@ def Best(f, rounds=4):
 
 
 def main(binary, *layers):
-    def Write(spec, *arguments):
+    def write(spec, *arguments):
         subprocess.run([binary, "program", spec, *arguments], check=True)
 
     with tempfile.TemporaryDirectory() as folder:
@@ -51,25 +51,25 @@ def main(binary, *layers):
         print("layers    whole    stack    kinds")
         for n in layers or ("4", "32", "126"):
             common = [ROOT / "configs/llama3-tiny.yaml", "--mesh", "fsdp=1,tensor=1", "--set", f"vars.layers={n}", "-o"]
-            Write(*common, folder / "whole.mlir")
-            Write(*common, folder / "stack.mlir", "--stack")
-            Write(*common, folder / f"kinds{n}", "--kinds")
-            kinds = sum(Compile(path)[1] for path in sorted((folder / f"kinds{n}").glob("*.mlir")))
-            print(f"{n:>6} {Compile(folder / 'whole.mlir')[1]:8.1f} {Compile(folder / 'stack.mlir')[1]:8.1f} {kinds:8.1f}")
+            write(*common, folder / "whole.mlir")
+            write(*common, folder / "stack.mlir", "--stack")
+            write(*common, folder / f"kinds{n}", "--kinds")
+            kinds = sum(compile_program(path)[1] for path in sorted((folder / f"kinds{n}").glob("*.mlir")))
+            print(f"{n:>6} {compile_program(folder / 'whole.mlir')[1]:8.1f} {compile_program(folder / 'stack.mlir')[1]:8.1f} {kinds:8.1f}")
 
         (folder / "normal.yaml").write_text("shardinit: 1\nname: normal\ndtype: bf16\nmodules:\n"
                                             "  w: {shape: [4096, 8192], init: {normal: {std: 0.02}}}\n")
         zero = jax.device_put(np.uint32(0))
         print("\nmillion values of a normal bf16 tensor in a second, all cores")
         for arithmetic in ("f32", "f64"):
-            Write(folder / "normal.yaml", "--arith", arithmetic, "-o", folder / "normal.mlir")
-            program, _ = Compile(folder / "normal.mlir")
+            write(folder / "normal.yaml", "--arith", arithmetic, "-o", folder / "normal.mlir")
+            program, _ = compile_program(folder / "normal.mlir")
             given = [zero] if arithmetic == "f32" else []
-            seconds = Best(lambda: program.execute_sharded(given).disassemble_into_single_device_arrays()[0][0].block_until_ready())
+            seconds = best(lambda: program.execute_sharded(given).disassemble_into_single_device_arrays()[0][0].block_until_ready())
             print(f"  program, --arith {arithmetic}  {2**25 / seconds / 1e6:8.1f}")
         draw = jax.jit(lambda key: jax.random.normal(key, (4096, 8192), jnp.float32).astype(jnp.bfloat16))
         key = jax.random.key(0)
-        print(f"  jax.random.normal    {2**25 / Best(lambda: draw(key).block_until_ready()) / 1e6:8.1f}")
+        print(f"  jax.random.normal    {2**25 / best(lambda: draw(key).block_until_ready()) / 1e6:8.1f}")
 
 
 if __name__ == "__main__":

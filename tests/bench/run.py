@@ -62,7 +62,7 @@ class Row:
     work: Callable[[], "float | None"]  # Seconds, if it is not the time of the call.
 
 
-def Command(*arguments):
+def run_command(*arguments):
     """Runs a command; returns its peak memory in bytes."""
     process = subprocess.Popen([str(a) for a in arguments], stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE, text=True)
@@ -74,13 +74,13 @@ def Command(*arguments):
     return usage.ru_maxrss * 1024
 
 
-def Clear(folder):
+def clear(folder):
     for item in folder.iterdir():
         shutil.rmtree(item) if item.is_dir() else item.unlink()
     os.sync()
 
 
-def Optional(name):
+def optional(name):
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -88,7 +88,7 @@ def Optional(name):
         return None
 
 
-def WriteSpec(path, dtype, init, layers, ranks=1, shape=SHAPE, engine="philox4x32"):
+def write_spec(path, dtype, init, layers, ranks=1, shape=SHAPE, engine="philox4x32"):
     path.write_text(SPEC.format(dtype=dtype, init=INITS[init], layers=layers, ranks=ranks,
                                 shape=list(shape), engine=engine))
     return path
@@ -97,7 +97,7 @@ def WriteSpec(path, dtype, init, layers, ranks=1, shape=SHAPE, engine="philox4x3
 # Rates of one core.
 
 
-def Kernels(binary, pattern):
+def kernels(binary, pattern):
     """Name -> items or bytes per second of the kernel benchmarks that match."""
     out = subprocess.run([binary, f"--benchmark_filter={pattern}", "--benchmark_format=json",
                           "--benchmark_min_time=0.2"], check=True, capture_output=True, text=True)
@@ -105,7 +105,7 @@ def Kernels(binary, pattern):
             for row in json.loads(out.stdout)["benchmarks"]}
 
 
-def KernelRows(options):
+def kernel_rows(options):
     binary = options.kernels
     targets = subprocess.run([binary, "--benchmark_list_tests"], check=True, capture_output=True,
                              text=True).stdout
@@ -117,15 +117,15 @@ def KernelRows(options):
             if name in targets:
                 yield Row("kernel", f"{sampler} {dtype}, one core, {target}", LAYER,
                           LAYER * BYTES[dtype],
-                          lambda name=name: LAYER / Kernels(binary, f"^{name}$")[name])
+                          lambda name=name: LAYER / kernels(binary, f"^{name}$")[name])
     for name in ["sha256", "sha256_of_two"]:
         yield Row("kernel", f"{name}, one core", 0, LAYER,
-                  lambda name=name: LAYER / Kernels(binary, f"^{name}$")[name])
+                  lambda name=name: LAYER / kernels(binary, f"^{name}$")[name])
 
 
-def Bound(options, layers, dtype):
+def bound(options, layers, dtype):
     """Seconds of drawing and hashing on all cores, were there nothing else."""
-    rates = Kernels(options.kernels, f"/normal/{dtype}$|^sha256_of_two$")
+    rates = kernels(options.kernels, f"/normal/{dtype}$|^sha256_of_two$")
     draw = next(rate for name, rate in rates.items() if name.endswith(f"/normal/{dtype}"))
     hash_rate = rates["sha256_of_two"]
     seconds = layers * LAYER * (1 / draw + BYTES[dtype] / hash_rate)
@@ -135,18 +135,18 @@ def Bound(options, layers, dtype):
 # Rivals: they draw `layers` tensors of SHAPE one after another.
 
 
-def SaveSynced(path, save):
+def save_synced(path, save):
     with open(path, "wb") as file:
         save(file)
         file.flush()
         os.fsync(file.fileno())
 
 
-def RivalRows(options, folder, out, layers):
+def rival_rows(options, folder, out, layers):
     def row(group, name, dtype, work):
         return Row(group, name, layers * LAYER, layers * LAYER * BYTES[dtype], work)
 
-    torch = Optional("torch")
+    torch = optional("torch")
     if torch:
         dtypes = {"bf16": torch.bfloat16, "f32": torch.float32}
 
@@ -159,8 +159,8 @@ def RivalRows(options, folder, out, layers):
                 draw(tensor)
 
         yield row("checkpoint", "torch normal_ bf16, torch.save, fsync", "bf16",
-                  lambda: SaveSynced(out / "t.pt", lambda f: torch.save(drawn("bf16"), f)))
-        safetensors = Optional("safetensors.torch")
+                  lambda: save_synced(out / "t.pt", lambda f: torch.save(drawn("bf16"), f)))
+        safetensors = optional("safetensors.torch")
         if safetensors:
             def save_safetensors():
                 tensors = {str(i): t for i, t in enumerate(drawn("bf16"))}
@@ -173,7 +173,7 @@ def RivalRows(options, folder, out, layers):
                   lambda: redraw("f32", lambda t: t.normal_(0, STD)))
         yield row("draw f32 truncated", "torch trunc_normal_", "f32", lambda: redraw(
             "f32", lambda t: torch.nn.init.trunc_normal_(t, 0, STD, -2 * STD, 2 * STD)))
-    numpy = Optional("numpy")
+    numpy = optional("numpy")
     if numpy:
         def numpy_draw():
             generator = numpy.random.Generator(numpy.random.SFC64(0))
@@ -181,7 +181,7 @@ def RivalRows(options, folder, out, layers):
             for _ in range(layers):
                 generator.standard_normal(out=array, dtype=numpy.float32)
         yield row("draw f32", "numpy SFC64 standard_normal", "f32", numpy_draw)
-    jax = Optional("jax")
+    jax = optional("jax")
     if jax:
         def jax_draw(draw, dtype):
             draw = jax.jit(lambda key, draw=draw, dtype=dtype: draw(key, dtype))
@@ -206,56 +206,56 @@ def RivalRows(options, folder, out, layers):
                   jax_draw(truncated, jax.numpy.float32))
 
 
-def Library(binary):
+def load_library(binary):
     """The Python package, with the library that lies beside the program; None without NumPy."""
     os.environ.setdefault("SHARDINIT_LIBRARY", str(binary.parent / "libshardinit.so.1"))
     sys.path.insert(0, str(ROOT / "src/python"))
-    return Optional("shardinit")
+    return optional("shardinit")
 
 
-def Generate(spec, threads):
+def generate(spec, threads):
     tensor = None
     for path in spec.tensors:
         tensor = spec.generate(path, threads=threads, out=tensor)
 
 
-def LibraryRows(options, folder):
-    library = Library(options.binary)
+def library_rows(options, folder):
+    library = load_library(options.binary)
     if library is None:
         return
     layers = max(1, round(options.gigabytes * 1e9 / (LAYER * 4)))
     for init, dtype, group in [("normal", "bf16", "draw bf16"), ("normal", "f32", "draw f32"),
                                ("truncated_normal", "f32", "draw f32 truncated")]:
         for engine in ("philox4x32", "torch_cpu"):
-            path = WriteSpec(folder / f"library-{init}-{dtype}-{engine}.yaml", dtype, init, layers, engine=engine)
+            path = write_spec(folder / f"library-{init}-{dtype}-{engine}.yaml", dtype, init, layers, engine=engine)
             spec = library.open_spec(path)
             for threads in range(1, len(os.sched_getaffinity(0)) + 1):
                 yield Row(group, f"libshardinit, {engine}, threads={threads}", layers * LAYER,
                           layers * LAYER * BYTES[dtype],
-                          lambda spec=spec, threads=threads: Generate(spec, threads))
+                          lambda spec=spec, threads=threads: generate(spec, threads))
 
 
 # Reading, warm.
 
 
-def LoadRows(options, folder):
+def load_rows(options, folder):
     """Whole tensors into new memory, out of files that are in the page cache."""
-    library, torch = Library(options.binary), Optional("torch")
-    safetensors = Optional("safetensors.torch")
+    library, torch = load_library(options.binary), optional("torch")
+    safetensors = optional("safetensors.torch")
     if not (library and torch and safetensors):
         return
     module, dcp = importlib.import_module("shardinit.torch"), importlib.import_module("torch.distributed.checkpoint")
     warnings.filterwarnings("ignore", module="torch")  # That dcp runs in one process.
     layers = max(1, round(min(options.gigabytes, 2) * 1e9 / (LAYER * 2)))
-    spec = WriteSpec(folder / "load.yaml", "bf16", "normal", layers, ranks=4)
+    spec = write_spec(folder / "load.yaml", "bf16", "normal", layers, ranks=4)
     checkpoint, by_safetensors, by_dcp = (folder / f"load-{name}" for name in ("gen", "safetensors", "dcp"))
     file, pickled, saved = folder / "load.safetensors", folder / "load.pt", folder / "load-saved"
 
     @functools.cache
     def make():
-        Command(options.binary, "gen", spec, "-o", checkpoint)
-        Command(options.binary, "export", spec, "--to", "safetensors", "-o", by_safetensors)
-        Command(options.binary, "export", spec, "--to", "dcp", "-o", by_dcp)
+        run_command(options.binary, "gen", spec, "-o", checkpoint)
+        run_command(options.binary, "export", spec, "--to", "safetensors", "-o", by_safetensors)
+        run_command(options.binary, "export", spec, "--to", "dcp", "-o", by_dcp)
         state = module.load_state_dict(checkpoint)
         safetensors.save_file(state, file)
         torch.save(state, pickled)
@@ -265,7 +265,7 @@ def LoadRows(options, folder):
         def work():
             make()
             for each in filter(pathlib.Path.is_file, [source, *source.rglob("*")]):
-                Command("cat", each)
+                run_command("cat", each)
             start = time.monotonic()
             loaded = load()
             took = time.monotonic() - start
@@ -320,7 +320,7 @@ def LoadRows(options, folder):
 # Copying, from a checkpoint that is in the page cache as far as that holds it.
 
 
-def ReshardRows(options, folder, out):
+def reshard_rows(options, folder, out):
     """A checkpoint of four ranks to another mesh, against cp of its files."""
     binary, source = options.binary, folder / "reshard-source"
     layers = max(1, round(options.gigabytes * 1e9 / (LAYER * 2)))
@@ -331,9 +331,9 @@ def ReshardRows(options, folder, out):
     def row(name, *command):
         def work():
             if not source.exists():
-                Command(binary, "gen", spec, "-o", source)
+                run_command(binary, "gen", spec, "-o", source)
             start = time.monotonic()
-            Command(*command, out / "copy")
+            run_command(*command, out / "copy")
             if command[0] == "cp":
                 for file in (out / "copy").rglob("*"):
                     if file.is_file():
@@ -348,42 +348,42 @@ def ReshardRows(options, folder, out):
               "-o")
 
 
-def Rows(options, folder, out):
+def all_rows(options, folder, out):
     binary = options.binary
 
     def own(group, command, init, dtype, *more):
         layers = max(1, round(options.gigabytes * 1e9 / (LAYER * BYTES[dtype])))
-        spec = WriteSpec(folder / f"{init}-{dtype}.yaml", dtype, init, layers)
+        spec = write_spec(folder / f"{init}-{dtype}.yaml", dtype, init, layers)
         output = ["-o", out / "checkpoint"] if command == "gen" else []
         name = " ".join([f"shardinit {command}, {init} {dtype}", *more])
         return Row(group, name, layers * LAYER, layers * LAYER * BYTES[dtype],
-                   lambda: Command(binary, command, spec, *output, *more) and None)
+                   lambda: run_command(binary, command, spec, *output, *more) and None)
 
     layers = max(1, round(options.gigabytes * 1e9 / (LAYER * 2)))
     size = layers * LAYER * 2
     yield Row("disk", "dd oflag=direct bs=4M conv=fsync", 0, size,
-              lambda: Command("dd", "if=/dev/zero", f"of={out}/dd", "oflag=direct", "bs=4M",
-                              "conv=fsync", f"count={size // (4 << 20)}") and None)
+              lambda: run_command("dd", "if=/dev/zero", f"of={out}/dd", "oflag=direct", "bs=4M",
+                                  "conv=fsync", f"count={size // (4 << 20)}") and None)
     for init in ["normal", "truncated_normal", "ones"]:
         yield own("disk", "gen", init, "bf16")
     yield Row("digest", "bound: cores / (1 / draw + 1 / SHA-256)", layers * LAYER, size,
-              lambda: Bound(options, layers, "bf16"))
+              lambda: bound(options, layers, "bf16"))
     yield own("digest", "digest", "normal", "bf16")
     yield own("digest", "digest", "normal", "bf16", "--jobs", "1")
     yield own("checkpoint", "gen", "normal", "bf16")
     yield own("draw bf16", "digest", "normal", "bf16")
     yield own("draw f32", "digest", "normal", "f32")
     yield own("draw f32 truncated", "digest", "truncated_normal", "f32")
-    yield from LibraryRows(options, folder)
-    yield from LoadRows(options, folder)
-    yield from ReshardRows(options, folder, out)
-    yield from KernelRows(options)
+    yield from library_rows(options, folder)
+    yield from load_rows(options, folder)
+    yield from reshard_rows(options, folder, out)
+    yield from kernel_rows(options)
     # They are slower; the rate is what counts.
-    yield from RivalRows(options, folder, out, max(1, layers // 16))
+    yield from rival_rows(options, folder, out, max(1, layers // 16))
 
 
-def Compare(options, folder, out):
-    rows = [row for row in Rows(options, folder, out) if options.only in f"{row.group} {row.name}"]
+def compare(options, folder, out):
+    rows = [row for row in all_rows(options, folder, out) if options.only in f"{row.group} {row.name}"]
     seconds = [[] for _ in rows]
     for turn in range(options.repeats):
         for row, times in zip(rows, seconds):
@@ -391,7 +391,7 @@ def Compare(options, folder, out):
             start = time.monotonic()
             took = row.work()
             times.append(time.monotonic() - start if took is None else took)
-            Clear(out)
+            clear(out)
     print("\r" + " " * 80 + "\r", end="", file=sys.stderr)
     groups = list(dict.fromkeys(row.group for row in rows))
     print(f"{'':19}{'':41}{'GB':>6}{'GB/s':>7}{'M values/s':>12}{'spread':>8}{'ratio':>7}")
@@ -410,7 +410,7 @@ def Compare(options, folder, out):
                   f"{spread:8.0%}{ratio:>7}")
 
 
-def Growth(options, folder, out):
+def growth(options, folder, out):
     binary = options.binary
     print(f"{'what':14}{'n':>10}{'command':>10}{'GB':>8}{'seconds':>9}{'GB/s':>7}{'peak MB':>9}")
 
@@ -418,9 +418,9 @@ def Growth(options, folder, out):
         if command == "gen":
             arguments = [*arguments, "-o", out / "checkpoint"]
         start = time.monotonic()
-        peak = Command(binary, command, *arguments)
+        peak = run_command(binary, command, *arguments)
         took = time.monotonic() - start
-        Clear(out)
+        clear(out)
         print(f"{what:14}{n:>10}{command:>10}{size / 1e9:8.2f}{took:9.2f}{size / 1e9 / took:7.2f}"
               f"{peak / 1e6:9.0f}", flush=True)
 
@@ -429,7 +429,7 @@ def Growth(options, folder, out):
     while gigabytes <= options.most:
         layers = round(gigabytes * 1e9 / (LAYER * 2))
         size = layers * LAYER * 2
-        WriteSpec(spec, "bf16", "normal", layers)
+        write_spec(spec, "bf16", "normal", layers)
         for command in ["gen", "digest"]:
             if command == "gen" and shutil.disk_usage(out).free < 1.2 * size:
                 print(f"{'GB':14}{gigabytes:>10}{'gen':>10}  not run: too little free space")
@@ -438,21 +438,21 @@ def Growth(options, folder, out):
         gigabytes *= 2
     for exponent in range(1, 7):
         tensors = 10 ** exponent
-        WriteSpec(spec, "bf16", "normal", tensors, shape=(8, 128))
+        write_spec(spec, "bf16", "normal", tensors, shape=(8, 128))
         measure("tensors", tensors, "plan", tensors * 2048, spec)
         if tensors <= 100_000:
             measure("tensors", tensors, "gen", tensors * 2048, spec)
     for ranks in [1, 8, 64, 512, 4096, 16384]:
-        WriteSpec(spec, "bf16", "normal", 16, ranks, shape=(16384, 2048))
+        write_spec(spec, "bf16", "normal", 16, ranks, shape=(16384, 2048))
         measure("ranks", ranks, "plan", 16 * 16384 * 2048 * 2, spec)
         measure("ranks", ranks, "gen", 16 * 16384 * 2048 * 2, spec)
-    WriteSpec(spec, "bf16", "normal", 60)
+    write_spec(spec, "bf16", "normal", 60)
     for jobs in range(1, len(os.sched_getaffinity(0)) + 1):
         for command in ["gen", "digest"]:
             measure("threads", jobs, command, 60 * LAYER * 2, spec, "--jobs", jobs)
 
 
-def Main():
+def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--gigabytes", type=float, default=8)
     parser.add_argument("--repeats", type=int, default=5)
@@ -473,8 +473,8 @@ def Main():
         folder = pathlib.Path(name)
         out = folder / "out"
         out.mkdir()
-        (Growth if options.growth else Compare)(options, folder, out)
+        (growth if options.growth else compare)(options, folder, out)
 
 
 if __name__ == "__main__":
-    Main()
+    main()

@@ -23,7 +23,7 @@ SMALL = {
 }
 
 
-def Shrink(config):
+def shrink(config):
     """A config of Transformers, with the parts that it has, made small."""
     for name, value in SMALL.items():
         try:
@@ -33,36 +33,36 @@ def Shrink(config):
             pass  # Made of others.
     for name in ("text_config", "vision_config", "encoder", "decoder", "audio_config"):
         if getattr(config, name, None) is not None and hasattr(getattr(config, name), "to_dict"):
-            Shrink(getattr(config, name))
+            shrink(getattr(config, name))
     return config
 
 
-def Transformer(name, **values):
+def transformer(name, **values):
     """A class of Transformers with a small config."""
 
-    def Make():
+    def make():
         cls = getattr(importlib.import_module("transformers"), name)
-        config = Shrink(cls.config_class())
+        config = shrink(cls.config_class())
         for key, value in values.items():
             setattr(config, key, value)
         return cls(config)
 
-    return Make
+    return make
 
 
-def Of(library, name, *args, **kwargs):
+def call(library, name, *args, **kwargs):
     """A function or class by its name."""
 
-    def Make():
+    def make():
         found = importlib.import_module(library)
         for part in name.split("."):
             found = getattr(found, part)
         return found(*args, **kwargs)
 
-    return Make
+    return make
 
 
-TRANSFORMERS = {name: Transformer(name) for name in """
+TRANSFORMERS = {name: transformer(name) for name in """
 LlamaForCausalLM MistralForCausalLM MixtralForCausalLM Qwen2ForCausalLM Gemma2ForCausalLM GPTNeoXForCausalLM
 GPT2LMHeadModel T5ForConditionalGeneration BertForPreTraining MambaForCausalLM
 GemmaForCausalLM Gemma3ForCausalLM Qwen3ForCausalLM Qwen3MoeForCausalLM Phi3ForCausalLM PhiForCausalLM OlmoForCausalLM Olmo2ForCausalLM
@@ -77,13 +77,13 @@ CLIPModel SiglipModel WhisperForConditionalGeneration Wav2Vec2Model HubertModel 
 FalconMambaForCausalLM JetMoeForCausalLM OlmoeForCausalLM
 """.split()}
 TRANSFORMERS |= {
-    "DeepseekV3ForCausalLM": Transformer(
+    "DeepseekV3ForCausalLM": transformer(
         "DeepseekV3ForCausalLM", num_hidden_layers=5, q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8,
         v_head_dim=8, n_group=2, topk_group=1, num_experts_per_tok=2, num_key_value_heads=4, first_k_dense_replace=2),
     # Numbers that functions magnify, and square orthogonal matrices.
-    "RecurrentGemmaForCausalLM": Transformer("RecurrentGemmaForCausalLM", num_hidden_layers=3, lru_width=32, num_key_value_heads=1),
-    "RwkvForCausalLM": Transformer("RwkvForCausalLM", attention_hidden_size=32, num_hidden_layers=3),
-    "Mamba2ForCausalLM": Transformer("Mamba2ForCausalLM", num_heads=8, head_dim=8, state_size=16, n_groups=2),
+    "RecurrentGemmaForCausalLM": transformer("RecurrentGemmaForCausalLM", num_hidden_layers=3, lru_width=32, num_key_value_heads=1),
+    "RwkvForCausalLM": transformer("RwkvForCausalLM", attention_hidden_size=32, num_hidden_layers=3),
+    "Mamba2ForCausalLM": transformer("Mamba2ForCausalLM", num_heads=8, head_dim=8, state_size=16, n_groups=2),
 }
 
 NN = {
@@ -124,18 +124,18 @@ def _DefineOperators():
 
 
 _DefineOperators()
-TORCHVISION = {f"torchvision {name}": Of("torchvision.models", name, **values) for name, values in {
+TORCHVISION = {f"torchvision {name}": call("torchvision.models", name, **values) for name, values in {
     "resnet18": {}, "resnext50_32x4d": {}, "squeezenet1_1": {}, "mobilenet_v2": {},
     "mobilenet_v3_small": {}, "shufflenet_v2_x0_5": {}, "mnasnet0_5": {}, "googlenet": {"init_weights": False},
     "densenet121": {}, "efficientnet_b0": {}, "regnet_y_400mf": {}, "convnext_tiny": {}, "swin_t": {}, "maxvit_t": {},
     "vit_b_32": {}, "inception_v3": {"init_weights": False}, "alexnet": {},
 }.items()}
-TIMM = {f"timm {name}": Of("timm", "create_model", name) for name in """
+TIMM = {f"timm {name}": call("timm", "create_model", name) for name in """
 resnet18 vit_tiny_patch16_224 deit_tiny_patch16_224 swin_tiny_patch4_window7_224 convnext_atto mixer_s32_224 efficientnet_b0
 mobilenetv3_small_050 regnetx_002 levit_128s poolformer_s12 coatnet_nano_rw_224 mobilevit_xxs tinynet_e ghostnet_050 edgenext_xx_small
 """.split()}
 SAMPLE = {"block_out_channels": (16, 32), "norm_num_groups": 8}
-DIFFUSERS = {f"diffusers {name}": Of("diffusers", name, **values) for name, values in {
+DIFFUSERS = {f"diffusers {name}": call("diffusers", name, **values) for name, values in {
     "UNet2DModel": {**SAMPLE, "sample_size": 16, "down_block_types": ("DownBlock2D", "AttnDownBlock2D"),
                     "up_block_types": ("AttnUpBlock2D", "UpBlock2D"), "attention_head_dim": 8},
     "UNet2DConditionModel": {**SAMPLE, "sample_size": 16, "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),

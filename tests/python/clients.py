@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from support import BINARY, ROOT, Ok
+from support import BINARY, ROOT, run_ok
 
 PACKAGE = ROOT / "src/python"
 sys.path.insert(0, str(PACKAGE))
@@ -20,7 +20,7 @@ LIBRARY = pathlib.Path(os.environ.setdefault("SHARDINIT_LIBRARY", str(BINARY.par
 os.environ.setdefault("KERAS_BACKEND", "jax")  # Its default is TensorFlow.
 
 
-def Client(name):
+def client_of(name):
     """The package of that name, or a skip that says what was not tested."""
     try:
         return importlib.import_module(name)
@@ -28,9 +28,9 @@ def Client(name):
         pytest.skip(f"not tested: {name} ({error})", allow_module_level=True)
 
 
-def LikeTorchCpu():
+def like_torch_cpu():
     """The mark of tests for which PyTorch here has to draw as the engine torch_cpu says."""
-    torch = Client("torch")
+    torch = client_of("torch")
     assert torch.__version__.startswith("2.13"), torch.__version__
     capability = torch.backends.cpu.get_cpu_capability()
     return pytest.mark.skipif(capability not in ("AVX2", "AVX512"),
@@ -52,27 +52,27 @@ modules:
 """
 
 
-def Gen(spec, folder, *arguments):
+def gen_ok(spec, folder, *arguments):
     """A checkpoint from a spec's text or file, in `folder`/out."""
     if isinstance(spec, str):
         path = pathlib.Path(folder) / "spec.yaml"
         path.write_text(spec)
         spec = path
     out = pathlib.Path(folder) / "out"
-    Ok("gen", spec, "-o", out, *arguments)
+    run_ok("gen", spec, "-o", out, *arguments)
     return out
 
 
-def Bits(array):
+def bits_of(array):
     array = np.asarray(array)
     return array.view(f"<u{array.dtype.itemsize}")
 
 
-def Digest(data):
+def digest_of(data):
     return hashlib.sha256(data).hexdigest()
 
 
-def WriteCheckpoint(folder, tensors, ranks):
+def write_checkpoint(folder, tensors, ranks):
     """A checkpoint made by hand, for what shardinit itself does not write (yet).
 
     `tensors`: path → (dtype name, array of words, [(rank, slices)]). The rank files
@@ -99,7 +99,7 @@ def WriteCheckpoint(folder, tensors, ranks):
                 "rank": rank,
                 "offset": offset,
                 "shape": list(data.shape),
-                "sha256": Digest(data.tobytes()),
+                "sha256": digest_of(data.tobytes()),
             }
             shards.append(shard)
             boxes[rank].append(
@@ -134,7 +134,7 @@ def WriteCheckpoint(folder, tensors, ranks):
                 "coordinate": [rank],
                 "file": f"{name}.h5",
                 "size": len(files[rank]),
-                "plan_sha256": Digest(plan),
+                "plan_sha256": digest_of(plan),
                 "metadata_sha256": "0" * 64,
                 "boxes": boxes[rank],
             }
@@ -146,7 +146,7 @@ def WriteCheckpoint(folder, tensors, ranks):
                 "file": f"{name}.h5",
                 "size": len(files[rank]),
                 "receipt": f"{name}.json",
-                "receipt_sha256": Digest(receipt),
+                "receipt_sha256": digest_of(receipt),
             }
         )
     (folder / "manifest.json").write_text(
@@ -162,7 +162,7 @@ def WriteCheckpoint(folder, tensors, ranks):
                 "replicas": "dedupe",
                 "parameters": sum(w.size for _, w, _ in tensors.values()),
                 "bytes": sum(w.nbytes for _, w, _ in tensors.values()),
-                "plan_sha256": Digest(plan),
+                "plan_sha256": digest_of(plan),
                 "index": None,
                 "ranks": entries,
                 "tensors": listed,

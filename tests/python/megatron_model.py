@@ -4,7 +4,7 @@ import os
 import warnings
 
 
-def Start(rank, world, rendezvous, degrees):
+def start(rank, world, rendezvous, degrees):
     """The process joins the others, with `degrees` of tensor, pipe (of `virtual` stages each) and expert."""
     import torch
     import torch.distributed as dist
@@ -22,7 +22,7 @@ def Start(rank, world, rendezvous, degrees):
         create_gloo_process_groups=False, expert_model_parallel_size=degrees.get("expert", 1))
 
 
-def Models(degrees, d, ff, layers, heads, kv_heads, head_dim, vocab, experts=None):
+def make_models(degrees, d, ff, layers, heads, kv_heads, head_dim, vocab, experts=None):
     """The process's stages of a model in bf16."""
     import torch
     from megatron.core import parallel_state

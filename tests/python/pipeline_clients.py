@@ -7,10 +7,10 @@ import io
 import unittest.mock
 import warnings
 
-from clients import Client
+from clients import client_of
 
-Client("megatron")
-Client("torchtitan")
+client_of("megatron")
+client_of("torchtitan")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # They warn of what GPUs would have.

@@ -11,7 +11,7 @@ import sys
 import time
 
 
-def Parsed(path):
+def parsed(path):
     """The module, which jaxlib's own verifier accepts; within a context of MLIR."""
     from jaxlib.mlir import ir
 
@@ -22,12 +22,12 @@ def Parsed(path):
     return module, main
 
 
-def Results(main):
+def result_names(main):
     """name → attributes, in order."""
     return {a["jax.result_info"].value: a for a in main.attributes["res_attrs"]}
 
 
-def RunAll(devices, cases, shardy=True):
+def run_all(devices, cases, shardy=True):
     """Runs modules, with XLA's default options but for the number of devices, and stores each device's part of
     each result as unsigned words in a file. A case is [module, file, which of its arguments are to be given]."""
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
@@ -47,10 +47,10 @@ def RunAll(devices, cases, shardy=True):
     build.use_shardy_partitioner = devices > 1 and shardy
     build.device_assignment = xla_client.DeviceAssignment.create(np.arange(devices).reshape(1, devices))
 
-    def Run(path, out):
+    def run_case(path, out):
         with mlir.make_ir_context():
-            module, main = Parsed(path)
-            names = list(Results(main))
+            module, main = parsed(path)
+            names = list(result_names(main))
             takes_zero = len(main.arguments) == 1
             begin = time.monotonic()
             program = places[0].client.compile_and_load(module, xla_client.DeviceList(tuple(places)), options)
@@ -70,10 +70,10 @@ def RunAll(devices, cases, shardy=True):
                 "collectives": re.findall(r"all-gather|all-reduce|all-to-all|collective-permute", text),
                 "shapes": sorted(set(re.findall(r"\b\w+\[[\d,]+\]", text)))}
 
-    return [Run(*case) for case in cases]
+    return [run_case(*case) for case in cases]
 
 
-def Shardings(path):
+def shardings(path):
     """The shape of each result and of its parts, and per device the offset of its part, as XLA reads the one
     annotation and as JAX's mesh says for the other; and the seconds that parsing takes."""
     os.environ["JAX_PLATFORMS"] = "cpu"
@@ -84,13 +84,13 @@ def Shardings(path):
 
     begin = time.monotonic()
     with mlir.make_ir_context():
-        _, main = Parsed(path)
+        _, main = parsed(path)
         seconds = time.monotonic() - begin
         with open(path) as file:
             axes = re.findall(r'"([^"]+)"=(\d+)', re.search(r"sdy.mesh @mesh = <\[(.*)\]>", file.read())[1])
         mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape([int(n) for _, n in axes]), [name for name, _ in axes])
         results = {}
-        for (name, attributes), type_ in zip(Results(main).items(), main.type.results):
+        for (name, attributes), type_ in zip(result_names(main).items(), main.type.results):
             dimensions = re.findall(r"\{([^{}]*)\}", str(attributes["sdy.sharding"]).partition("[")[2])
             spec = jax.sharding.PartitionSpec(*(tuple(re.findall(r'"([^"]+)"', d)) for d in dimensions))
             sharding = jax.sharding.NamedSharding(mesh, spec)
@@ -103,13 +103,13 @@ def Shardings(path):
     return {"seconds": seconds, "results": results}
 
 
-def IsPortable(path):
+def is_portable(path):
     """Whether StableHLO makes a portable artifact of a module."""
     from jax._src.interpreters import mlir
     from jaxlib.mlir.dialects import stablehlo
 
     with mlir.make_ir_context():
-        module, _ = Parsed(path)
+        module, _ = parsed(path)
         try:
             made = stablehlo.serialize_portable_artifact_str(str(module), stablehlo.get_current_version())
         except ValueError:
@@ -117,13 +117,13 @@ def IsPortable(path):
         return len(stablehlo.deserialize_portable_artifact_str(made)) > 0
 
 
-def Serve():
+def serve():
     """RunAll of each line's arguments: one process, where starting it would take longer than what it is asked."""
     for line in sys.stdin:
-        print(json.dumps(RunAll(**json.loads(line))), flush=True)
+        print(json.dumps(run_all(**json.loads(line))), flush=True)
 
 
-if __name__ == "__main__" and sys.argv[1] == "Serve":
-    Serve()
+if __name__ == "__main__" and sys.argv[1] == "serve":
+    serve()
 elif __name__ == "__main__":
     print(json.dumps(globals()[sys.argv[1]](**json.load(sys.stdin))))

@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 
-def NamedShardings(devices, cases):
+def named_sharding_boxes(devices, cases):
     """The boxes [offset, shape] of each case on each device, None where JAX refuses it.
 
     A case is [mesh axes, mesh shape, global shape, PartitionSpec]."""
@@ -21,7 +21,7 @@ def NamedShardings(devices, cases):
     import jax
     import numpy as np
 
-    def Boxes(axes, mesh, shape, spec):
+    def boxes_of(axes, mesh, shape, spec):
         grid = jax.sharding.Mesh(np.array(jax.devices()).reshape(mesh), axes)
         spec = jax.sharding.PartitionSpec(*(tuple(entry) if isinstance(entry, list) else entry for entry in spec))
         sharding = jax.sharding.NamedSharding(grid, spec)
@@ -32,17 +32,17 @@ def NamedShardings(devices, cases):
             boxes.append([[begin for begin, _, _ in ranges], [end - begin for begin, end, _ in ranges]])
         return [str(spec), boxes]
 
-    return [Boxes(*case) for case in cases]
+    return [boxes_of(*case) for case in cases]
 
 
-def Placements(cases):
+def placement_boxes(cases):
     """Of each case on each rank: its local tensor, of elements that are their own index.
 
     A case is [mesh shape, global shape, [[dimension, split factor], None, ...]]."""
     import torch
     from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedShard
 
-    def Locals(mesh, shape, cuts):
+    def locals(mesh, shape, cuts):
         placements = [Replicate() if cut is None else Shard(cut[0]) if cut[1] is None
                       else _StridedShard(cut[0], split_factor=cut[1]) for cut in cuts]
         locals_ = []
@@ -58,19 +58,19 @@ def Placements(cases):
             locals_.append(local.flatten().tolist())
         return [repr(tuple(placements)), locals_]
 
-    return [Locals(*case) for case in cases]
+    return [locals(*case) for case in cases]
 
 
-def Forked(function, ranks):
+def forked(function, ranks):
     """function(rank, folder) in a process of its own for each rank, side by side; PyTorch, which is
     imported by now, is not imported again. The folder is for all."""
     fork = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
-        def Write(rank):
+        def write(rank):
             with open(f"{folder}/{rank}.json", "w") as file:
                 json.dump(function(rank, folder), file)
 
-        processes = [fork.Process(target=Write, args=(rank,)) for rank in ranks]
+        processes = [fork.Process(target=write, args=(rank,)) for rank in ranks]
         for process in processes:
             process.start()
         for process in processes:
@@ -79,7 +79,7 @@ def Forked(function, ranks):
         return [json.load(open(f"{folder}/{rank}.json")) for rank in ranks]
 
 
-def FullyShard(mesh, layers, width, hidden, vocab):
+def fully_shard_boxes(mesh, layers, width, hidden, vocab):
     """A small model, cut by parallelize_module and then fully_shard over gloo: of each rank, by
     parameter, its placements and its elements, which are their own index."""
     import torch
@@ -94,7 +94,7 @@ def FullyShard(mesh, layers, width, hidden, vocab):
         def forward(self, x):  # fully_shard asks for one.
             raise NotImplementedError
 
-    def Cut(rank, folder):
+    def write_boxes(rank, folder):
         torch.set_num_threads(1)
         world = math.prod(mesh)
         dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
@@ -125,10 +125,10 @@ def FullyShard(mesh, layers, width, hidden, vocab):
         dist.destroy_process_group()
         return out
 
-    return Forked(Cut, range(math.prod(mesh)))
+    return forked(write_boxes, range(math.prod(mesh)))
 
 
-def Torchtitan(cases, sizes):
+def torchtitan_boxes(cases, sizes):
     """torchtitan's Llama as torchtitan itself cuts it: of each case of degrees and a rank, by
     parameter, the box [offset, shape]. No rank is anywhere: torch.distributed has a group without
     members for this."""
@@ -155,7 +155,7 @@ def Torchtitan(cases, sizes):
     width, hidden, layers, heads, kv_heads, vocab = sizes
     parallel_dims.device_type = "cpu"
 
-    def Config():
+    def config_of():
         config = llama3._debugmodel("flex")
         rope = llama3.ComplexRoPE.Config(dim=width // heads, max_seq_len=128, theta=5e5, scaling="llama")
         return dataclasses.replace(
@@ -167,14 +167,14 @@ def Torchtitan(cases, sizes):
                 fuse_qkv=False, n_layers=layers, dim=width, n_heads=heads, n_kv_heads=kv_heads, hidden_dim=hidden,
                 rope=rope, attn_backend="flex", tp_gemm_backend="default"))
 
-    def Boxes(case, _):
+    def boxes_of(case, _):
         torch.set_num_threads(1)
         degrees, rank = cases[case]
         world = math.prod(degrees.values())
         dist.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
         dims = ParallelDims(**degrees, pp=1, ep=1, world_size=world, spmd_backend="partial_dtensor")
         dims.build_mesh()
-        config = Config()
+        config = config_of()
         set_llama3_sharding_config(config, enable_sp=True)
         with torch.device("meta"):
             model = config.build()
@@ -192,10 +192,10 @@ def Torchtitan(cases, sizes):
             boxes[name] = [list(offset), list(shape)]
         return boxes
 
-    return Forked(Boxes, range(len(cases)))
+    return forked(boxes_of, range(len(cases)))
 
 
-def Megatron(cases, sizes, experts=None):
+def megatron_boxes(cases, sizes, experts=None):
     """Megatron-core's own GPTModel: of each case of degrees and a rank, by the parameter's name with the
     layer's number in the whole model, [the box [offset, shape] of each part, the shape on the rank].
     With experts, which are of Megatron's SequentialMLP, one's number is that in the whole model, too.
@@ -214,7 +214,7 @@ def Megatron(cases, sizes, experts=None):
 
     width, hidden, layers, heads, kv_heads, vocab = sizes
 
-    def Boxes(case, _):
+    def boxes_of(case, _):
         torch.set_num_threads(1)
         degrees, rank = cases[case]
         tensor, pipe, virtual = (degrees[name] for name in ("tensor", "pipe", "virtual"))
@@ -257,7 +257,7 @@ def Megatron(cases, sizes, experts=None):
                     list(held.data.shape)]
         return boxes
 
-    return Forked(Boxes, range(len(cases)))
+    return forked(boxes_of, range(len(cases)))
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ CLEAN = {k: v for k, v in os.environ.items()
          if not k.startswith(("SHARDINIT", "LC_", "LANG", "SLURM_", "NO_COLOR", "COLUMNS"))}
 
 
-def Run(*arguments, binary=BINARY, env=None, wrap=(), **options):
+def run_tool(*arguments, binary=BINARY, env=None, wrap=(), **options):
     """Runs shardinit to its end. `wrap` is a command to run it under."""
     options.setdefault("timeout", 120)
     options.setdefault("stdout", subprocess.PIPE)
@@ -75,68 +75,68 @@ def Run(*arguments, binary=BINARY, env=None, wrap=(), **options):
                           env={**CLEAN, **(env or {})}, text=True, errors="replace", **options)
 
 
-def Ok(*arguments, **options):
+def run_ok(*arguments, **options):
     """As Run, and it must succeed."""
-    result = Run(*arguments, **options)
+    result = run_tool(*arguments, **options)
     assert result.returncode == 0, f"exit {result.returncode}\n{result.stdout}\n{result.stderr}"
     return result
 
 
-def Json(*arguments, **options):
-    return json.loads(Ok(*arguments, "--json", **options).stdout)
+def run_json(*arguments, **options):
+    return json.loads(run_ok(*arguments, "--json", **options).stdout)
 
 
-def Tree(folder):
+def tree_of(folder):
     """Relative path → bytes of every file in a folder; folders map to None."""
     folder = pathlib.Path(folder)
     return {str(p.relative_to(folder)): None if p.is_dir() else p.read_bytes()
             for p in sorted(folder.rglob("*"))}
 
 
-def Text(value):
+def text_of(value):
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def ReadRaw(dataset):
+def read_raw(dataset):
     """A dataset's stored bytes as an array, not passed through any conversion."""
-    dtype = DTYPES[Text(dataset.attrs["dtype"])]
+    dtype = DTYPES[text_of(dataset.attrs["dtype"])]
     words = np.empty(dataset.shape, dtype=f"<u{dtype.itemsize}")
     if words.size:
         dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, words, mtype=dataset.id.get_type())
     return words
 
 
-def Datasets(file):
+def datasets_in(file):
     """Every dataset of a file that says which tensor it belongs to."""
     found = []
 
-    def Visit(_, item):
+    def visit(_, item):
         if isinstance(item, h5py.Dataset) and "path" in item.attrs:
             found.append(item)
 
-    file.visititems(Visit)
+    file.visititems(visit)
     return found
 
 
-def RankFiles(folder):
+def rank_files(folder):
     return sorted(pathlib.Path(folder, "ranks").glob("rank-*.h5"))
 
 
-def Reassemble(folder):
+def reassemble(folder):
     """path → (dtype name, whole tensor as unsigned words), from the rank files alone.
 
     Fails if any element is missing, or is there twice with different bits."""
     tensors, seen = {}, {}
-    for name in RankFiles(folder):
+    for name in rank_files(folder):
         with h5py.File(name, "r") as file:
-            for dataset in Datasets(file):
-                path = Text(dataset.attrs["path"])
-                dtype = Text(dataset.attrs["dtype"])
+            for dataset in datasets_in(file):
+                path = text_of(dataset.attrs["path"])
+                dtype = text_of(dataset.attrs["dtype"])
                 shape, offset = (
                     () if isinstance(numbers, h5py.Empty) else tuple(map(int, numbers))
                     for numbers in (dataset.attrs["global_shape"], dataset.attrs["offset"])
                 )
-                words = ReadRaw(dataset)
+                words = read_raw(dataset)
                 if path not in tensors:
                     tensors[path] = (dtype, np.zeros(shape, words.dtype))
                     seen[path] = np.zeros(shape, bool)
@@ -152,7 +152,7 @@ def Reassemble(folder):
     return tensors
 
 
-def TableFile(folder, data):
+def table_file(folder, data):
     """`file`'s path of a file with these bytes (or an array's): absolute, named by its digest."""
     data = data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes()
     path = pathlib.Path(folder, hashlib.sha256(data).hexdigest() + ".bin")
@@ -160,11 +160,11 @@ def TableFile(folder, data):
     return path
 
 
-def Sha256(words):
+def sha256_of(words):
     return hashlib.sha256(np.ascontiguousarray(words).tobytes()).hexdigest()
 
 
-def Tensor(folder, path):
+def read_tensor(folder, path):
     """One reassembled tensor, as numbers."""
-    dtype, words = Reassemble(folder)[path]
+    dtype, words = reassemble(folder)[path]
     return words.view(DTYPES[dtype])

@@ -5,13 +5,13 @@ import time
 
 import pytest
 
-from support import ROOT, Run
+from support import ROOT, run_tool
 
 SPEC_405B = ROOT / "configs/llama3.1-405b.yaml"
 
 
 def cost_of(*arguments, cwd=None):
-    result = Run("plan", "--json", *arguments, cwd=cwd)
+    result = run_tool("plan", "--json", *arguments, cwd=cwd)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)["cost"]
 
@@ -90,7 +90,7 @@ def test_kinds_of_axes_may_be_said(tmp_path):
     assert cost["bytes"] == {"x": 3 * size / 4 / 2, "y": 2 * size * 3 / 4}
     assert cost["cut_otherwise"] == 1
     spec.write_text(SPEC + "training: {computation: [x, y], batch: x, tokens: 10}\n")
-    result = Run("plan", spec)
+    result = run_tool("plan", spec)
     assert result.returncode == 2
     assert "`training` names mesh axis `x` twice" in result.stderr
 
@@ -110,19 +110,19 @@ def test_kinds_of_axes_may_be_said(tmp_path):
 )
 def test_mistakes(tmp_path, line, message):
     (tmp_path / "spec.yaml").write_text(SPEC + line + "\n")
-    result = Run("plan", tmp_path / "spec.yaml")
+    result = run_tool("plan", tmp_path / "spec.yaml")
     assert result.returncode == 2
     assert message in result.stderr
 
 
 def partitions(*arguments):
     """Of each tensor its box on the last rank, which says how it is cut."""
-    result = Run("plan", "--json", *arguments)
+    result = run_tool("plan", "--json", *arguments)
     assert result.returncode == 0, result.stderr
     ranks = json.loads(result.stdout)["world_size"]
     boxes = []
     for rank in {1 % ranks, ranks // 2, ranks - 1}:
-        plan = json.loads(Run("plan", "--json", "--rank", str(rank), *arguments).stdout)
+        plan = json.loads(run_tool("plan", "--json", "--rank", str(rank), *arguments).stdout)
         boxes += [(rank, b["path"], b["offset"], b["shape"]) for b in plan["boxes"]]
     return boxes
 
@@ -147,7 +147,7 @@ def test_auto_takes_no_time():
 def test_what_plan_writes_is_the_same_sharding(tmp_path, model, mesh):
     spec = ROOT / f"configs/{model}.yaml"
     written = tmp_path / "map.yaml"
-    result = Run("plan", spec, "--mesh", mesh, "--sharding", "auto", "--write", written)
+    result = run_tool("plan", spec, "--mesh", mesh, "--sharding", "auto", "--write", written)
     assert result.returncode == 0, result.stderr
     auto = partitions(spec, "--mesh", mesh, "--sharding", "auto")
     assert partitions(spec, "--mesh", mesh, "--sharding", written) == auto
@@ -158,15 +158,15 @@ def test_what_plan_writes_is_the_same_sharding(tmp_path, model, mesh):
 def test_memory_is_a_number_or_a_size_in_both_places(tmp_path):
     plans = []
     for memory in ("59e9", "59GB"):
-        plans.append(Run("plan", "--json", SPEC_405B, "--sharding", "auto", "--memory-per-rank", memory).stdout)
+        plans.append(run_tool("plan", "--json", SPEC_405B, "--sharding", "auto", "--memory-per-rank", memory).stdout)
         spec = tmp_path / "spec.yaml"
         spec.write_text(f"shardinit: 1\ninclude: {SPEC_405B}\nsharding: auto\ntraining: {{memory_per_rank: {memory}}}\n")
-        plans.append(Run("plan", "--json", spec).stdout)
+        plans.append(run_tool("plan", "--json", spec).stdout)
     assert json.loads(plans[0]) and plans[1:] == plans[:1] * 3
 
 
 def test_memory_per_rank():
-    result = Run("plan", SPEC_405B, "--sharding", "auto", "--memory-per-rank", "1G")
+    result = run_tool("plan", SPEC_405B, "--sharding", "auto", "--memory-per-rank", "1G")
     assert result.returncode == 2
     assert "`memory_per_rank` is 1.1 GB, but weights, gradients, the optimizer's state and activations are at least" \
         in result.stderr
@@ -176,12 +176,12 @@ def test_memory_per_rank():
     assert 59e9 < free["memory"] <= 80e9 and scarce["memory"] <= 59e9
     assert free["seconds"] < scarce["seconds"]
     # That of the device that is assumed.
-    result = Run("plan", SPEC_405B, "--sharding", "auto", "--mesh", "fsdp=8,tensor=8")
+    result = run_tool("plan", SPEC_405B, "--sharding", "auto", "--mesh", "fsdp=8,tensor=8")
     assert "`memory_per_rank` is 80.0 GB by default, but" in result.stderr
 
 
 def test_explain_has_what_others_would_cost():
-    result = Run("explain", "--json", SPEC_405B, "**.embed_tokens.weight", "--sharding", "auto")
+    result = run_tool("explain", "--json", SPEC_405B, "**.embed_tokens.weight", "--sharding", "auto")
     facts = json.loads(result.stdout)
     alternatives = facts["alternatives"]
     assert facts["block"] == "table"
@@ -198,7 +198,7 @@ def test_explain_has_what_others_would_cost():
 
 # What the old search did and nobody does.
 def partition_of(*arguments):
-    result = Run("explain", "--json", *arguments, "--sharding", "auto")
+    result = run_tool("explain", "--json", *arguments, "--sharding", "auto")
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)["partition"]
 
@@ -240,7 +240,7 @@ shardinit: 1
 include: {ROOT}/configs/mamba-2.8b.yaml
 mesh: {{axes: {{fsdp: 4, tensor: 2}}}}
 """)
-    result = Run("plan", spec, "--sharding", "auto")
+    result = run_tool("plan", spec, "--sharding", "auto")
     assert result.returncode == 2
     assert "`auto` cannot choose: no tensor says what ranks that share the work" in result.stderr
     spec.write_text(spec.read_text() + "training: {batch: tensor}\n")
@@ -264,9 +264,9 @@ modules:
 def test_nobody_guesses_how_many_experts_a_token_has(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text(MIXTURE)
-    result = Run("plan", "--json", spec)
+    result = run_tool("plan", "--json", spec)
     assert result.returncode == 0 and "cost" not in json.loads(result.stdout)
-    result = Run("plan", spec, "--sharding", "auto")
+    result = run_tool("plan", spec, "--sharding", "auto")
     assert result.returncode == 2
     assert "does not say to how many experts a token goes" in result.stderr
     assert "training: {experts_per_token: 2}" in result.stderr
@@ -313,7 +313,7 @@ def test_what_is_fused_is_cut_in_segments(tmp_path):
     assert cost_of(spec, "--sharding", "auto")["seconds"] <= costs[2]["seconds"]
     # A map says it in placements.
     written = tmp_path / "map.yaml"
-    assert Run("plan", spec, "--sharding", "auto", "--write", written).returncode == 0
+    assert run_tool("plan", spec, "--sharding", "auto", "--write", written).returncode == 0
     assert "split_factor=2" in written.read_text()
     assert partitions(spec, "--sharding", written) == partitions(spec, "--sharding", "auto")
     assert cost_of(spec, "--sharding", written) == cost_of(spec, "--sharding", "auto")
@@ -352,9 +352,9 @@ def test_tokens_are_sent_to_experts_that_are_pinned(tmp_path):
     spec.write_text(LIST_OF_EXPERTS)
     assert cost_of(spec, "--sharding", "auto") == hand
     assert partition_of(spec, "layers.1.experts.5.up") == "[-, -] on expert 2"
-    explained = json.loads(Run("explain", "--json", spec, "layers.1.experts.5.up", "--sharding", "auto").stdout)
+    explained = json.loads(run_tool("explain", "--json", spec, "layers.1.experts.5.up", "--sharding", "auto").stdout)
     assert {a["partition"] for a in explained["alternatives"]} >= {"[-, -] on expert 2", "[-, -]", "[expert, -]"}
-    result = Run("plan", spec, "--sharding", "auto", "--write", tmp_path / "map.yaml")
+    result = run_tool("plan", spec, "--sharding", "auto", "--write", tmp_path / "map.yaml")
     assert result.returncode == 5 and "a map has no stages" in result.stderr
     spec.write_text(LIST_OF_EXPERTS + 'sharding: [{megatron: {expert: "**.experts.**", num_experts: 8}}, auto]\n')
     assert cost_of(spec) == hand
@@ -371,7 +371,7 @@ def test_stages_are_those_of_the_pipeline(tmp_path):
     assert four["bytes"]["pipe"] == 0
     # A quarter of the layers, and a table or a head beside them.
     assert one["seconds"] / 4 < four["seconds"] < one["seconds"] / 2
-    explained = json.loads(Run("explain", "--json", spec, "model.layers.9.mlp.up_proj.weight").stdout)
+    explained = json.loads(run_tool("explain", "--json", spec, "model.layers.9.mlp.up_proj.weight").stdout)
     assert explained["partition"].endswith(" on pipe 1")
     # As a model that has those layers alone, and the head: the slowest stage.
     spec.write_text(f"{text}vars: {{layers: 8}}\nmesh: {{axes: [{{fsdp: 8}}, {{tensor: 2}}]}}\nsharding: auto\n"

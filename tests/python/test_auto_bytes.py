@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from clients import Client
-from support import ROOT, Run
+from clients import client_of
+from support import ROOT, run_tool
 
-Client("torch")
-Client("transformers")
+client_of("torch")
+client_of("transformers")
 
 TOKENS = 64
 LLAMA = {"d": 64, "layers": 2, "heads": 8, "kv_heads": 4, "head_dim": 8, "vocab": 512}
@@ -56,7 +56,7 @@ def test_bytes_are_those_of_the_model(tmp_path, measured, name):
     spec = tmp_path / "spec.yaml"
     spec.write_text(f"shardinit: 1\ninclude: {ROOT}/configs/{config}.yaml\ndtype: f32\nvars: {json.dumps(variables)}\n"
                     f"mesh: {{axes: {json.dumps(axes)}}}\n{sharding}")
-    result = Run("plan", "--json", "--tokens", str(TOKENS), spec)
+    result = run_tool("plan", "--json", "--tokens", str(TOKENS), spec)
     assert result.returncode == 0, result.stderr
     predicted = json.loads(result.stdout)["cost"]["bytes"]
     sent = measured[name]

@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from support import CONFIGS, ROOT, Run
+from support import CONFIGS, ROOT, run_tool
 
 PRESETS = ROOT / "configs/sharding"
 # Of each preset the degrees of ten meshes.
@@ -77,7 +77,7 @@ def compare(spec, model, preset, degrees, beside=()):
     text = (f"shardinit: 1\ninclude: [{ROOT}/configs/{model}.yaml, {PRESETS}/{preset}.yaml]\n"
             f"uneven: chunk\nvars: {json.dumps(degrees)}\n")
     spec.write_text(text)
-    result = Run("plan", "--json", spec)
+    result = run_tool("plan", "--json", spec)
     if result.returncode != 0:
         if "cannot be divided equally among" in result.stderr:
             return False
@@ -89,7 +89,7 @@ def compare(spec, model, preset, degrees, beside=()):
         return False
     spec.write_text(f"{text}sharding: {json.dumps(['auto', *beside])}\n"
                     f"training: {{memory_per_rank: {hand['memory'] + 1}}}\n")
-    result = Run("plan", "--json", spec)
+    result = run_tool("plan", "--json", spec)
     if result.returncode != 0:  # Where ranks would all compute the same.
         assert "`auto` cannot choose: no tensor says what ranks" in result.stderr, (preset, degrees)
         return False

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from support import BINARY, CLEAN, ROOT, Json, Ok, Run, Tree
+from support import BINARY, CLEAN, ROOT, run_json, run_ok, run_tool, tree_of
 
 HEAD = "shardinit: 1\nname: x\ndtype: f32\n"
 
@@ -31,7 +31,7 @@ def spec(tmp_path):
 def timed(*arguments, **options):
     """The result, and seconds of processor time, which do not depend on what else runs."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    result = Run(*arguments, **options)
+    result = run_tool(*arguments, **options)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return result, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -59,10 +59,10 @@ def test_what_needs_no_values_makes_none(command, spec):
 
 def test_where_numbers_begin_that_were_not_counted(spec):
     path = spec(TRUNCATED)
-    text = Ok("explain", path, "after").stdout
+    text = run_ok("explain", path, "after").stdout
     assert f"{LEAST:,} words of the stream before at least: truncated normal numbers" in text
-    assert Json("explain", path, "after")["key"] == {"least_position": LEAST, "place": None}
-    keys = {tensor["path"]: tensor["key"] for tensor in Json("graph", path)["logical"]}
+    assert run_json("explain", path, "after")["key"] == {"least_position": LEAST, "place": None}
+    keys = {tensor["path"]: tensor["key"] for tensor in run_json("graph", path)["logical"]}
     assert keys == {"before": {"position": 0}, "large": {"position": 1016}, "after": {"least_position": LEAST},
                     "tied": {"least_position": LEAST}, "given": {"position": 5}, "last": {"position": 21}}
 
@@ -70,12 +70,12 @@ def test_where_numbers_begin_that_were_not_counted(spec):
 def test_places_are_found_where_values_are_made(tmp_path, spec):
     """Of fewer numbers: the plan has the place, which is behind the least."""
     path = spec(TRUNCATED.replace("100000, 1000000", "100, 1000"))
-    Ok("gen", path, "-o", tmp_path / "out")
+    run_ok("gen", path, "-o", tmp_path / "out")
     plan = json.loads((tmp_path / "out/plan.json").read_text())
     place = next(t for t in plan["tensors"] if t["path"] == "after")["key"]["position"]
     assert (place - 1016) % 100000 == 0 and place > 101016
-    assert Json("graph", path)["logical"][2]["key"] == {"least_position": 101016}
-    assert Run("diff", path, tmp_path / "out").returncode == 0
+    assert run_json("graph", path)["logical"][2]["key"] == {"least_position": 101016}
+    assert run_tool("diff", path, tmp_path / "out").returncode == 0
 
 
 # Signals ----------------------------------------------------------------------------------------
@@ -166,17 +166,17 @@ def test_what_people_read_has_an_end(command, spec):
             "  w: {shape: [20480], init: zeros, shard: [p]}\n",
             "graph": "modules:\n  layers: {repeat: {i: 20480}, w: {shape: [i + 1], init: zeros}}\n"}[command]
     name, *options = command.split()
-    out = Ok(name, spec(text), *options).stdout
+    out = run_ok(name, spec(text), *options).stdout
     assert out.endswith("rows more; `--json` has all\n")
     assert "… and 10,4" in out.splitlines()[-1] or "… and 30," in out.splitlines()[-1]
     assert len(out.splitlines()) < 10_100
-    full = Json(name, spec(text), *options)
+    full = run_json(name, spec(text), *options)
     assert max(len(value) for value in full.values() if isinstance(value, list)) == 20480
 
 
 def test_differences_of_many_tensors_have_an_end(spec):
     text = "modules:\n  layers: {{repeat: {{i: 12000}}, w: {{shape: [i + {}], init: zeros}}}}\n"
-    result = Run("diff", spec(text.format(1), "a.yaml"), spec(text.format(2), "b.yaml"))
+    result = run_tool("diff", spec(text.format(1), "a.yaml"), spec(text.format(2), "b.yaml"))
     assert result.returncode == 1
     assert "… and 2,000 lines more; `--json` has all\n" in result.stdout
 
@@ -184,17 +184,17 @@ def test_differences_of_many_tensors_have_an_end(spec):
 def test_a_program_of_too_many_shapes(spec, tmp_path):
     """It would have a gigabyte. One folder of small programs has no such end."""
     path = spec("modules:\n  w: {repeat: {i: 10000}, v: {shape: [i + 1], init: {normal: {std: 1}}}}\n")
-    result = Run("program", path)
+    result = run_tool("program", path)
     assert result.returncode == 2 and result.stdout == ""
     assert "a program may have 268435456 bytes, but " in result.stderr
     assert " of 10000 tensors take " in result.stderr and "`--only`" in result.stderr
-    assert Ok("program", path, "--only", "w.1?.v").stdout.count("jax.result_info") == 10
+    assert run_ok("program", path, "--only", "w.1?.v").stdout.count("jax.result_info") == 10
 
 
 def ranks_of(spec, tmp_path, count=1 << 24):
     """The folder of an unfinished checkpoint of so many ranks, of which rank 0 is there."""
     path = spec("mesh: {axes: {a: %d}}\nmodules:\n  w: {shape: [%d], init: zeros, shard: [a]}\n" % (count, count))
-    Ok("gen", path, "-o", tmp_path / "out", "--ranks", "0")
+    run_ok("gen", path, "-o", tmp_path / "out", "--ranks", "0")
     return tmp_path / "out"
 
 
@@ -210,12 +210,12 @@ def test_status_and_finalize_of_many_ranks(tmp_path, spec):
 def test_ranks_that_are_missing_here_and_there(tmp_path, spec):
     """The list for people ends after a thousand stretches, that for programs does not."""
     folder = ranks_of(spec, tmp_path, 2048)
-    Ok("gen", tmp_path / "spec.yaml", "-o", folder, "--ranks", ",".join(map(str, range(0, 2048, 2))))
+    run_ok("gen", tmp_path / "spec.yaml", "-o", folder, "--ranks", ",".join(map(str, range(0, 2048, 2))))
     shutil.copy(folder / "ranks/rank-00000.json", folder / "ranks/rank-1.json")  # No name of a receipt.
     (folder / "ranks/rank-99999999999999999999.json").touch()
-    text = Ok("status", folder).stdout
+    text = run_ok("status", folder).stdout
     assert text.endswith(",1999,… (`--json` has all)\n") and "1,024 of 2,048" in text
-    assert Json("status", folder)["missing_ranks"] == ",".join(map(str, range(1, 2048, 2)))
+    assert run_json("status", folder)["missing_ranks"] == ",".join(map(str, range(1, 2048, 2)))
 
 
 # What is there already --------------------------------------------------------------------------
@@ -234,13 +234,13 @@ def test_a_file_that_cannot_be_read_is_no_mistake_of_the_spec(key, error, spec, 
     path = spec(named + "mesh: {axes: {a: 2}}\nmodules:\n  w: {shape: [8], init: zeros}\n")
     file = path if key == "main" else other
     for command in ("validate", "plan"):
-        result = Run(command, path, wrap=inject("openat", f"error={error}", file), cwd=tmp_path)
+        result = run_tool(command, path, wrap=inject("openat", f"error={error}", file), cwd=tmp_path)
         assert result.returncode == 3, result.stderr
         assert f"cannot read `{file}`" in result.stderr or "cannot read `other.yaml`" in result.stderr
         assert key == "main" or f"it is named at {path}:4:" in result.stderr
     if key == "include":
-        missing = Run("validate", spec("include: missing.yaml\nmodules: {}\n", "missing_one.yaml"))
-        long = Run("validate", spec(f"include: {300 * 'x'}.yaml\nmodules: {{}}\n", "long.yaml"))
+        missing = run_tool("validate", spec("include: missing.yaml\nmodules: {}\n", "missing_one.yaml"))
+        long = run_tool("validate", spec(f"include: {300 * 'x'}.yaml\nmodules: {{}}\n", "long.yaml"))
         assert missing.returncode == long.returncode == 2
 
 
@@ -254,17 +254,17 @@ def test_an_error_behind_the_last_name_is_mended_by_the_same_command(command, sp
     """Whichever sync fails: the same command succeeds, and makes what it would have made."""
     name, *options = command.split()
     path = spec(SMALL)
-    Ok(name, path, *options, cwd=tmp_path)
-    expected = Tree(tmp_path / "out")
+    run_ok(name, path, *options, cwd=tmp_path)
+    expected = tree_of(tmp_path / "out")
     failures = 0
     for k in range(1, 60):
         shutil.rmtree(tmp_path / "out")
-        result = Run(name, path, *options, wrap=inject("fsync", f"error=EIO:when={k}"), cwd=tmp_path)
+        result = run_tool(name, path, *options, wrap=inject("fsync", f"error=EIO:when={k}"), cwd=tmp_path)
         failures += result.returncode == 3
         assert result.returncode in (0, 3), result.stderr
-        again = Run(name, path, *options, cwd=tmp_path)
+        again = run_tool(name, path, *options, cwd=tmp_path)
         assert again.returncode == 0, (k, again.stderr)
-        assert Tree(tmp_path / "out") == expected, k
+        assert tree_of(tmp_path / "out") == expected, k
         if result.returncode == 0:
             break
     assert failures >= 1 and result.returncode == 0
@@ -275,8 +275,8 @@ def test_an_error_behind_the_last_name_is_mended_by_the_same_command(command, sp
 def test_equal_runs_at_once_all_succeed(command, spec, tmp_path):
     name, *options = command.split()
     path = spec(SMALL)
-    Ok(name, path, *options, cwd=tmp_path)
-    expected = Tree(tmp_path / "out")
+    run_ok(name, path, *options, cwd=tmp_path)
+    expected = tree_of(tmp_path / "out")
     for _ in range(6):
         shutil.rmtree(tmp_path / "out")
         runs = [subprocess.Popen([BINARY, name, path, *options], env=CLEAN, cwd=tmp_path, text=True,
@@ -284,20 +284,20 @@ def test_equal_runs_at_once_all_succeed(command, spec, tmp_path):
         for run in runs:
             _, stderr = run.communicate(timeout=60)
             assert run.returncode == 0, stderr
-        assert Tree(tmp_path / "out") == expected
+        assert tree_of(tmp_path / "out") == expected
     assert not [entry for entry in os.listdir(tmp_path) if ".tmp-" in entry]
 
 
 def test_a_program_where_another_stands(spec, tmp_path):
     path, out = spec(SMALL), tmp_path / "out"
-    Ok("program", path, "--kinds", "-o", out)
-    before = Tree(out)
+    run_ok("program", path, "--kinds", "-o", out)
+    before = tree_of(out)
     times = {entry.name: entry.stat().st_mtime_ns for entry in out.iterdir()}
-    Ok("program", path, "--kinds", "-o", out)  # It is there.
+    run_ok("program", path, "--kinds", "-o", out)  # It is there.
     assert times == {entry.name: entry.stat().st_mtime_ns for entry in out.iterdir()}
-    other = Run("program", path, "--set", "seed=1", "--kinds", "-o", out)
+    other = run_tool("program", path, "--set", "seed=1", "--kinds", "-o", out)
     assert other.returncode == 4 and f"`{out}` exists and holds something else" in other.stderr
-    assert Tree(out) == before
+    assert tree_of(out) == before
     (out / "kind-000.mlir").write_text("damaged")
-    assert Run("program", path, "--kinds", "-o", out).returncode == 4
+    assert run_tool("program", path, "--kinds", "-o", out).returncode == 4
     assert stat.S_ISDIR(os.stat(out).st_mode)

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from support import BINARY, ROOT, Json
+from support import BINARY, ROOT, run_json
 
 SUBNORMALS = """
 shardinit: 1
@@ -51,7 +51,7 @@ def test_start_code_that_sets_the_arithmetic_changes_nothing(jobs, tmp_path):
     (tmp_path / "spec.yaml").write_text(SUBNORMALS)
     made = compile_it(tmp_path, "hostile.c", HOSTILE, "-shared", "-fPIC", "-O2", "-o", "hostile.so", "-lm")
     assert (made.returncode, made.stderr) == (0, "")
-    before, after = (Json("digest", tmp_path / "spec.yaml", "--jobs", jobs, env=env)
+    before, after = (run_json("digest", tmp_path / "spec.yaml", "--jobs", jobs, env=env)
                      for env in ({}, {"LD_PRELOAD": str(tmp_path / "hostile.so")}))
     assert before == after
 

@@ -10,11 +10,11 @@ import sys
 import numpy as np
 import pytest
 import scipy.stats
-from clients import LIBRARY, PACKAGE, Client
-from support import CLEAN, ROOT, Json, Ok
+from clients import LIBRARY, PACKAGE, client_of
+from support import CLEAN, ROOT, run_json, run_ok
 
-torch = Client("torch")
-transformers = Client("transformers")
+torch = client_of("torch")
+transformers = client_of("transformers")
 
 import shardinit
 import shardinit.capture
@@ -153,12 +153,12 @@ def pair(request, tmp_path_factory):
 
 
 def planned_of(spec):
-    return {t["path"]: t for t in Json("graph", spec)["logical"]}
+    return {t["path"]: t for t in run_json("graph", spec)["logical"]}
 
 
 def test_names_shapes_and_types_are_the_models(pair):
     spec, state, _ = pair
-    Ok("plan", spec)
+    run_ok("plan", spec)
     planned = {path: (t["global_shape"], t["dtype"]) for path, t in planned_of(spec).items()}
     assert planned == {path: (list(t.shape), name_of(t.dtype)) for path, t in state.items()}
 
@@ -399,21 +399,21 @@ def test_command(tmp_path):
                    folder=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "spec.yaml: 6 tensors\n" + COMPARED)
     assert "repeat: {layer: 3}" in (tmp_path / "spec.yaml").read_text()
-    Ok("validate", tmp_path / "spec.yaml")
+    run_ok("validate", tmp_path / "spec.yaml")
     same = command("torch", "mine:Model", "--args", "[8, 3]", "--seed", 5, "-o", "-", folder=tmp_path)
     assert same.stdout == (tmp_path / "spec.yaml").read_text()
 
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     done = command("hf", ".", "-o", "llama.yaml", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    Ok("gen", tmp_path / "llama.yaml", "-o", tmp_path / "out")
-    Ok("export", tmp_path / "out", "-o", tmp_path / "hf", "--to", "safetensors")
+    run_ok("gen", tmp_path / "llama.yaml", "-o", tmp_path / "out")
+    run_ok("export", tmp_path / "out", "-o", tmp_path / "hf", "--to", "safetensors")
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
     assert model.dtype == torch.bfloat16 and model.config.rms_norm_eps == 1e-5
     with shardinit.open_spec(tmp_path / "llama.yaml") as spec:
         assert torch.equal(model.lm_head.weight, shardinit.torch.load_state_dict(spec)["lm_head.weight"])
     # Of another type: config.json says it, and no value is rounded on the way.
-    Ok("export", tmp_path / "llama.yaml", "-o", tmp_path / "wide", "--to", "safetensors", "--set", "dtype=f32")
+    run_ok("export", tmp_path / "llama.yaml", "-o", tmp_path / "wide", "--to", "safetensors", "--set", "dtype=f32")
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "wide")
     with shardinit.open_spec(tmp_path / "llama.yaml", set={"dtype": "f32"}) as spec:
         for path, tensor in shardinit.torch.load_state_dict(spec).items():

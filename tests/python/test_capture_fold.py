@@ -4,15 +4,15 @@ import random
 import re
 
 import pytest
-from clients import Client, LikeTorchCpu
+from clients import client_of, like_torch_cpu
 
-torch = Client("torch")
+torch = client_of("torch")
 
 import shardinit.capture
 from shardinit.capture import _alike
 from torch import nn
 
-bits = LikeTorchCpu()
+bits = like_torch_cpu()
 
 
 def block(width=8, inner=16):

@@ -8,9 +8,9 @@ import warnings
 
 import numpy as np
 import pytest
-from clients import Client, LikeTorchCpu
+from clients import client_of, like_torch_cpu
 
-torch = Client("torch")
+torch = client_of("torch")
 
 import shardinit
 import shardinit.capture
@@ -198,7 +198,7 @@ FOLLOWED = {
 }
 
 
-@LikeTorchCpu()
+@like_torch_cpu()
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", FOLLOWED)
 def test_what_constructors_do_is_followed(name, engine):
@@ -295,7 +295,7 @@ def twice(*sizes):
     return make
 
 
-@LikeTorchCpu()
+@like_torch_cpu()
 def test_numbers_that_are_drawn_again_are_not_said_to_be_new_ones():
     for sizes in ((4, 4), (4, 8)):
         assert shardinit.capture.torch(twice(*sizes), engine="torch_cpu", seed=SEED).verify().good

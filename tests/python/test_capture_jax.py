@@ -9,14 +9,14 @@ import sys
 
 import numpy as np
 import pytest
-from clients import LIBRARY, PACKAGE, Bits, Client
-from support import CLEAN, Json, Ok
+from clients import LIBRARY, PACKAGE, bits_of, client_of
+from support import CLEAN, run_json, run_ok
 
-jax = Client("jax")
-flax = Client("flax")
-equinox = Client("equinox")
-optax = Client("optax")
-haiku = Client("haiku")
+jax = client_of("jax")
+flax = client_of("flax")
+equinox = client_of("equinox")
+optax = client_of("optax")
+haiku = client_of("haiku")
 
 import jax.numpy as jnp
 import shardinit
@@ -251,7 +251,7 @@ def test_names_shapes_types_and_distributions(model):
         mine, two = made[path], second[path]
         if one.tobytes() == two.tobytes():  # Nothing that the seed decides.
             if path not in ("old", "wrapped"):
-                assert np.array_equal(Bits(mine), Bits(one)), path
+                assert np.array_equal(bits_of(mine), bits_of(one)), path
             continue
         fixed = (one == two) & (path not in ("coins", "digits", "signs", "clipped"))
         assert np.array_equal(mine[fixed], one[fixed]), path
@@ -281,8 +281,8 @@ def test_jax_engine_has_the_numbers_of_jax(model, request):
     for path, real in first.items():
         mine = made[path]
         exactly = EXACT.match(path) and name in ("equinox", "followed", "linen, images")
-        if exactly or real.dtype.kind in "iub" or np.array_equal(Bits(mine), Bits(real)):
-            assert np.array_equal(Bits(mine), Bits(real)), path
+        if exactly or real.dtype.kind in "iub" or np.array_equal(bits_of(mine), bits_of(real)):
+            assert np.array_equal(bits_of(mine), bits_of(real)), path
         elif real.dtype == np.float32:
             # Three units in the last place, and those of what follows.
             absolute = 1e-6 if path in ("gumbel", "waits", "scaled") else 0
@@ -363,12 +363,12 @@ def test_a_layout_stores_what_the_function_returns(tmp_path):
     captured = shardinit.capture.jax(init_with(Scanned(), 1, 4, dtype=jnp.int32), engine="jax_threefry", name="scanned")
     captured.write(tmp_path / "spec.yaml")
     assert captured.layout == "pytree"
-    Ok("gen", tmp_path / "spec.yaml", "--layout", "pytree", "-o", tmp_path / "out")
+    run_ok("gen", tmp_path / "spec.yaml", "--layout", "pytree", "-o", tmp_path / "out")
     made = made_by(captured)
     read = shardinit.jax.load(tmp_path / "out")
     assert {path: a.shape for path, a in read.items()} == {p: shape for p, (shape, _) in captured.tensors.items()}
     for path, array in read.items():
-        assert np.array_equal(Bits(array), Bits(made[path])), path
+        assert np.array_equal(bits_of(array), bits_of(made[path])), path
 
 
 def verifiable(key):
@@ -439,7 +439,7 @@ def test_devices_make_what_the_function_returns(tmp_path):
     made = shardinit.jax.run(tmp_path / "spec.yaml", mesh, layout=captured.layout)
     for keys, leaf in jax.tree_util.tree_flatten_with_path(make_it(random.key(3)))[0]:
         if hasattr(leaf, "dtype"):
-            assert np.array_equal(Bits(made[shardinit.jax.path_of(keys)]), Bits(leaf))
+            assert np.array_equal(bits_of(made[shardinit.jax.path_of(keys)]), bits_of(leaf))
 
 
 def test_what_cannot_be_said_is_named_all_at_once():
@@ -530,7 +530,7 @@ def test_loops_stacks_and_slices_have_the_bits_of_jax():
     captured = shardinit.capture.jax(loops, seed=5, engine="jax_threefry")
     made = made_by(captured)
     for path, real in loops(random.key(5)).items():
-        assert np.array_equal(Bits(made[path]), Bits(np.asarray(real))), path
+        assert np.array_equal(bits_of(made[path]), bits_of(np.asarray(real))), path
     assert captured.verify().good
     for path in ("steps.1", "stacked.1"):
         assert f"{path.split('.')[1]}: {{shape: [" in captured.text
@@ -555,7 +555,7 @@ def test_draws_of_16_bits_have_the_bits_of_jax(dtype):
             shardinit.capture.jax(lambda key, draw=draw: {"drawn": draw(key, (9,), "float16")}, engine="jax_threefry")
     made = made_by(shardinit.capture.jax(make_it, seed=5, engine="jax_threefry"))
     for path, real in make_it(random.key(5)).items():
-        assert np.array_equal(Bits(made[path]), Bits(np.asarray(real))), path
+        assert np.array_equal(bits_of(made[path]), bits_of(np.asarray(real))), path
 
 
 def test_numbers_of_numpy_are_named():
@@ -688,7 +688,7 @@ def test_command_and_a_large_model(tmp_path):
     done = command("jax", "large:init", "--args", '{"tokens": 4096}', "--seed", 7, "--engine", "jax_threefry",
                    "--name", "large", "--verify", "none", "-o", "large.yaml", folder=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "large.yaml: 37 tensors\n"), done.stderr
-    planned = Json("plan", tmp_path / "large.yaml", "--layout", "pytree")
+    planned = run_json("plan", tmp_path / "large.yaml", "--layout", "pytree")
     assert planned["parameters"] > 3 * 400e9
     # In the memory of a process that imports the packages, and no more.
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 2 << 20

@@ -5,12 +5,12 @@ import hashlib
 
 import numpy as np
 import pytest
-from clients import Client
-from support import Ok, Reassemble
+from clients import client_of
+from support import reassemble, run_ok
 from test_capture import TEXT, class_of
 
-torch = Client("torch")
-transformers = Client("transformers")
+torch = client_of("torch")
+transformers = client_of("transformers")
 
 import shardinit.capture
 from shardinit._dtypes import name_of
@@ -65,8 +65,8 @@ def test_files_have_the_bits_of_the_model(model, dtype, tmp_path):
     written = {f"tables/{file.name}": file.read_bytes() for file in (tmp_path / "tables").glob("*")}
     assert written == captured.tables
     assert all(name == f"tables/{hashlib.sha256(content).hexdigest()}.bin" for name, content in written.items())
-    Ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
-    read = Reassemble(tmp_path / "out")
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
+    read = reassemble(tmp_path / "out")
     before = torch.get_default_dtype()
     try:
         torch.set_default_dtype({None: torch.float32, "bf16": torch.bfloat16}[dtype])

@@ -6,10 +6,10 @@ import re
 import sys
 
 import pytest
-from clients import Client, LikeTorchCpu
-from support import ROOT, Ok
+from clients import client_of, like_torch_cpu
+from support import ROOT, run_ok
 
-torch = Client("torch")
+torch = client_of("torch")
 
 import shardinit.capture
 import shardinit.torch
@@ -21,7 +21,7 @@ sys.path.append(str(ROOT / "tests"))
 import capture_models
 import capture_zoo
 
-pytestmark = LikeTorchCpu()
+pytestmark = like_torch_cpu()
 
 SEEDS = [0, 1, 42, 2**63 + 5]
 
@@ -225,7 +225,7 @@ def test_bits_on_meshes(name, tmp_path):
     captured, _ = verified_by(capture_zoo.ALL[name], seed=42, dtype="bf16")
     for axes in capture_models.MESHES.values():
         (place := tmp_path / "x".join(axes)).mkdir()
-        verified = compare(captured, captured._real(captured.seed), capture_models.OnMesh(captured, axes, place))
+        verified = compare(captured, captured._real(captured.seed), capture_models.on_mesh(captured, axes, place))
         assert verified.good, verified.table()
 
 
@@ -379,7 +379,7 @@ def test_command(tmp_path):
         "norm.bias                  1  equal",
         "",
         "8 tensors: 8 equal"]
-    Ok("validate", tmp_path / "spec.yaml")
+    run_ok("validate", tmp_path / "spec.yaml")
     done = command("torch", "mine:Model", "--args", '{"changes": true}', "--verify", "all", "-o", "-", folder=tmp_path)
     assert done.returncode == 1 and done.stdout.startswith("# Model, captured")
     assert "norm.weight                1  different: f32 [10] in the model\n" in done.stderr

@@ -8,9 +8,9 @@ import subprocess
 import sys
 
 import pytest
-from clients import LIBRARY, PACKAGE, Client, LikeTorchCpu
+from clients import LIBRARY, PACKAGE, client_of, like_torch_cpu
 
-torch = Client("torch")
+torch = client_of("torch")
 
 import shardinit
 import shardinit.capture
@@ -58,7 +58,7 @@ def command(tmp_path, monkeypatch, capsys):
     return run
 
 
-@LikeTorchCpu()
+@like_torch_cpu()
 def test_a_sample_is_compared_by_default(command):
     done = command("", "--engine", "torch_cpu")
     assert (done.returncode, done.stdout) == (0, "")
@@ -96,7 +96,7 @@ def test_the_limit_is_that_of_the_page():
         shardinit.capture.torch(nn.Linear, 2, 3).verify("some")
 
 
-@LikeTorchCpu()
+@like_torch_cpu()
 def test_parts_of_large_tensors_are_compared_where_they_are():
     """A difference at the beginning, in the middle or at the end of a tensor is seen, and placed."""
     for index, seen in (((0, 0, 0), True), ((20, 100, 20), True), ((39, 199, 39), True), ((3, 0, 0), False)):
@@ -127,7 +127,7 @@ def other_pytorch(folder, code):
 WARNING = "PyTorch runs here with the instructions DEFAULT, and `torch_cpu/2.13/avx2` has the numbers that it draws with"
 
 
-@LikeTorchCpu()
+@like_torch_cpu()
 def test_other_instructions_than_the_engines_are_said(tmp_path):
     (tmp_path / "spec.yaml").write_text(shardinit.capture.torch(nn.Linear, 20, 20, engine="torch_cpu").text)
     torch.manual_seed(0)
@@ -174,7 +174,7 @@ class Magnified(nn.Module):
             self.plain.data[7] *= 1 + bias
 
 
-@LikeTorchCpu()
+@like_torch_cpu()
 def test_small_differences_that_functions_magnify_are_no_differences():
     found = {t.path: t for t in shardinit.capture.torch(Magnified, engine="torch_cpu").verify().tensors}
     assert found["rate"].result == "inexact" and found["rate"].ulps > 4
@@ -185,7 +185,7 @@ def test_small_differences_that_functions_magnify_are_no_differences():
         assert {t.path for t in tensors if t.result == "different"} == different
 
 
-@LikeTorchCpu()
+@like_torch_cpu()
 @pytest.mark.parametrize("shape, square", [((60, 60), True), ((40, 90), False), ((90, 4, 10), False)])
 def test_orthogonal_matrices_may_differ_where_they_are_nearly_singular(shape, square):
     def make(place=None, by=0.0):

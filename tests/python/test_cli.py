@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from support import BINARY, CLEAN, CONFIGS, FAMILIES, Json, Ok, RECIPES, ROOT, Run, TINY
+from support import BINARY, CLEAN, CONFIGS, FAMILIES, RECIPES, ROOT, TINY, run_json, run_ok, run_tool
 
 COMMANDS = ["gen", "plan", "validate", "explain", "graph", "diff", "digest", "stats", "export", "program", "reshard", "inspect", "verify", "finalize", "status"]
 
@@ -17,14 +17,14 @@ COMMANDS = ["gen", "plan", "validate", "explain", "graph", "diff", "digest", "st
 @pytest.fixture(scope="module")
 def good(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cli") / "good"
-    Ok("gen", TINY, "-o", folder)
+    run_ok("gen", TINY, "-o", folder)
     return folder
 
 
 # JSON -------------------------------------------------------------------------
 
 def test_plan_json():
-    plan = Json("plan", TINY)
+    plan = run_json("plan", TINY)
     assert plan["name"] == "llama3-tiny"
     assert plan["parameters"] == 5_768_448
     assert plan["bytes"] == 2 * plan["parameters"]
@@ -37,7 +37,7 @@ def test_plan_json():
     ("llama3.1-8b", 8_030_261_248, 8), ("llama3.1-70b", 70_553_706_496, 64),
     ("llama3.1-405b", 405_853_388_800, 512)])
 def test_plans_of_the_large_models(config, parameters, world_size):
-    plan = Json("plan", ROOT / f"configs/{config}.yaml")
+    plan = run_json("plan", ROOT / f"configs/{config}.yaml")
     assert (plan["parameters"], plan["world_size"]) == (parameters, world_size)
     assert plan["bytes"] == 2 * parameters
 
@@ -45,11 +45,11 @@ def test_plans_of_the_large_models(config, parameters, world_size):
 @pytest.mark.parametrize("mesh", ["fsdp=2,tensor=2", "fsdp=3,tensor=1", "fsdp=5,tensor=3"])
 def test_boxes_of_all_ranks_cover_every_tensor(mesh):
     seen, tensors = {}, {}
-    world_size = Json("plan", TINY, "--mesh", mesh)["world_size"]
+    world_size = run_json("plan", TINY, "--mesh", mesh)["world_size"]
     largest = 0
     for rank in range(world_size):
         size = 0
-        for box in Json("plan", TINY, "--mesh", mesh, "--rank", rank)["boxes"]:
+        for box in run_json("plan", TINY, "--mesh", mesh, "--rank", rank)["boxes"]:
             assert set(box) >= {"path", "dtype", "global_shape", "offset", "shape", "file"}
             assert box["file"] == f"ranks/rank-{rank:05}.h5"
             tensors[box["path"]] = box["global_shape"]
@@ -58,7 +58,7 @@ def test_boxes_of_all_ranks_cover_every_tensor(mesh):
             size += 2 * product_of(box["shape"])
         largest = max(largest, size)
     assert {p: sum(b.values()) for p, b in seen.items()} == {p: product_of(s) for p, s in tensors.items()}
-    assert largest == Json("plan", TINY, "--mesh", mesh)["max_rank_bytes"]
+    assert largest == run_json("plan", TINY, "--mesh", mesh)["max_rank_bytes"]
 
 
 def product_of(extents):
@@ -69,69 +69,69 @@ def product_of(extents):
 
 
 def test_json_of_every_command(good, tmp_path):
-    assert Json("validate", TINY) is not None
-    assert Json("gen", TINY, "-o", tmp_path / "out") is not None
-    assert Json("gen", TINY, "-o", tmp_path / "none", "--dry-run") is not None
+    assert run_json("validate", TINY) is not None
+    assert run_json("gen", TINY, "-o", tmp_path / "out") is not None
+    assert run_json("gen", TINY, "-o", tmp_path / "none", "--dry-run") is not None
     for command in ["inspect", "verify", "status", "finalize"]:
-        assert Json(command, good) is not None
-    assert Json("inspect", good / "ranks/rank-00000.h5") is not None
+        assert run_json(command, good) is not None
+    assert run_json("inspect", good / "ranks/rank-00000.h5") is not None
 
 
 @pytest.mark.parametrize("arguments", [["digest", "missing.yaml"], ["verify", "missing"],
                                        ["plan", TINY, "--mesh", "fsdp=0,tensor=1"]], ids=range(3))
 def test_failures_print_no_data(arguments):
-    result = Run(*arguments, "--json")
+    result = run_tool(*arguments, "--json")
     assert result.returncode in (2, 3, 5)
     assert result.stderr and not result.stdout  # A program that parses the output finds none.
 
 
 def test_digest_only_gives_the_same_hashes():
-    whole = {t["path"]: t for t in Json("digest", TINY)["tensors"]}
-    some = {t["path"]: t for t in Json("digest", TINY, "--only", "**.norm.weight")["tensors"]}
+    whole = {t["path"]: t for t in run_json("digest", TINY)["tensors"]}
+    some = {t["path"]: t for t in run_json("digest", TINY, "--only", "**.norm.weight")["tensors"]}
     assert some == {"model.norm.weight": whole["model.norm.weight"]}
 
 
 def test_digest_check(tmp_path):
-    Ok("digest", TINY, "--write", tmp_path / "golden")
-    Ok("digest", TINY, "--check", tmp_path / "golden")
-    Ok("digest", TINY, "--check", tmp_path / "golden", "--mesh", "fsdp=7,tensor=1")
-    result = Run("digest", TINY, "--check", tmp_path / "golden", "--set", "init.linear.normal.std=0.03")
+    run_ok("digest", TINY, "--write", tmp_path / "golden")
+    run_ok("digest", TINY, "--check", tmp_path / "golden")
+    run_ok("digest", TINY, "--check", tmp_path / "golden", "--mesh", "fsdp=7,tensor=1")
+    result = run_tool("digest", TINY, "--check", tmp_path / "golden", "--set", "init.linear.normal.std=0.03")
     assert result.returncode == 1
     assert "lm_head.weight" in result.stdout + result.stderr
     (tmp_path / "golden").write_text("nonsense")
-    assert Run("digest", TINY, "--check", tmp_path / "golden").returncode in (2, 5)
-    assert Run("digest", TINY, "--check", tmp_path / "missing").returncode == 2
+    assert run_tool("digest", TINY, "--check", tmp_path / "golden").returncode in (2, 5)
+    assert run_tool("digest", TINY, "--check", tmp_path / "missing").returncode == 2
 
 
 def test_status(good, tmp_path):
-    Ok("gen", TINY, "-o", tmp_path / "out", "--ranks", "0,2")
-    assert Json("status", good)["complete"] and not Json("status", tmp_path / "out")["complete"]
-    text = Ok("status", tmp_path / "out").stdout
+    run_ok("gen", TINY, "-o", tmp_path / "out", "--ranks", "0,2")
+    assert run_json("status", good)["complete"] and not run_json("status", tmp_path / "out")["complete"]
+    text = run_ok("status", tmp_path / "out").stdout
     assert re.search(r"\b2\b.*\b4\b", text)
-    assert Run("finalize", tmp_path / "out").returncode in (1, 3)
+    assert run_tool("finalize", tmp_path / "out").returncode in (1, 3)
     assert not (tmp_path / "out/manifest.json").exists()
-    Ok("gen", TINY, "-o", tmp_path / "out", "--ranks", "1,3")
-    Ok("finalize", tmp_path / "out")
-    assert Json("status", tmp_path / "out")["complete"]
+    run_ok("gen", TINY, "-o", tmp_path / "out", "--ranks", "1,3")
+    run_ok("finalize", tmp_path / "out")
+    assert run_json("status", tmp_path / "out")["complete"]
 
 
 def test_spec_from_standard_input():
-    digest = Json("digest", TINY)["model_digest"]
+    digest = run_json("digest", TINY)["model_digest"]
     # Includes are relative to where it runs.
-    assert Json("digest", "-", stdin=open(TINY), cwd=TINY.parent)["model_digest"] == digest
+    assert run_json("digest", "-", stdin=open(TINY), cwd=TINY.parent)["model_digest"] == digest
 
 
 def test_set_overrides(tmp_path):
-    assert Json("plan", TINY, "--set", "vars.layers=3")["parameters"] > 5_768_448
-    assert Json("plan", TINY, "--set", "mesh.axes.fsdp=4")["world_size"] == 8
-    assert Json("plan", TINY, "--set", "vars.layers=3", "--set", "vars.layers=2")["parameters"] == 5_768_448
+    assert run_json("plan", TINY, "--set", "vars.layers=3")["parameters"] > 5_768_448
+    assert run_json("plan", TINY, "--set", "mesh.axes.fsdp=4")["world_size"] == 8
+    assert run_json("plan", TINY, "--set", "vars.layers=3", "--set", "vars.layers=2")["parameters"] == 5_768_448
 
 
 def test_include(tmp_path):
     shutil.copytree(TINY.parent, tmp_path / "models")
     (tmp_path / "spec.yaml").write_text(f"include: models/{TINY.name}\nname: mine\nvars: {{layers: 3}}\n")
-    plan = Json("plan", tmp_path / "spec.yaml")
-    assert plan["name"] == "mine" and plan["parameters"] == Json("plan", TINY, "--set", "vars.layers=3")["parameters"]
+    plan = run_json("plan", tmp_path / "spec.yaml")
+    assert plan["name"] == "mine" and plan["parameters"] == run_json("plan", TINY, "--set", "vars.layers=3")["parameters"]
 
 
 # Output -----------------------------------------------------------------------
@@ -146,7 +146,7 @@ def test_lost_output_is_an_error(arguments, good, tmp_path):
         arguments = arguments.replace(name, str(path))
     arguments = arguments.split()
     with open("/dev/full", "w") as full:
-        result = Run(*arguments, stdout=full)
+        result = run_tool(*arguments, stdout=full)
     assert result.returncode == 3 and result.stderr
     closed = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", BINARY, *map(str, arguments)], env=CLEAN,
                             stderr=subprocess.PIPE, text=True)
@@ -158,8 +158,8 @@ def test_gen_with_closed_standard_streams(tmp_path):
     for streams in [">&-", "2>&-", "<&- >&- 2>&-"]:
         out = tmp_path / streams.replace(" ", "")
         subprocess.run(["sh", "-c", f'exec "$@" {streams}', "sh", BINARY, "gen", TINY, "-o", out], env=CLEAN)
-        Ok("gen", TINY, "-o", out)
-        Ok("verify", out)
+        run_ok("gen", TINY, "-o", out)
+        run_ok("verify", out)
 
 
 @pytest.mark.parametrize("streams", ["2>/dev/full", "2>&-"])
@@ -178,14 +178,14 @@ def test_a_reader_that_stops_reading():
 
 
 def test_talk_goes_to_standard_error(tmp_path):
-    result = Ok("gen", TINY, "-o", tmp_path / "out")
+    result = run_ok("gen", TINY, "-o", tmp_path / "out")
     assert "GB/s" in result.stderr and "GB/s" not in result.stdout
-    assert Ok("gen", TINY, "-o", tmp_path / "out2", "--json").stderr == ""
+    assert run_ok("gen", TINY, "-o", tmp_path / "out2", "--json").stderr == ""
 
 
 def test_no_colour_without_a_terminal():
     for env in [{}, {"NO_COLOR": "1"}, {"TERM": "xterm-256color"}]:
-        result = Run("plan", TINY, "--mesh", "nonsense", env=env)
+        result = run_tool("plan", TINY, "--mesh", "nonsense", env=env)
         assert "\x1b" not in result.stdout + result.stderr
 
 
@@ -214,9 +214,9 @@ def test_terminals(env, tmp_path):
 # Usage ------------------------------------------------------------------------
 
 def test_version():
-    text = Ok("--version").stdout
+    text = run_ok("--version").stdout
     assert re.match(r"shardinit \d+\.\d+\.\d+", text)
-    assert Json("--version")["targets"]
+    assert run_json("--version")["targets"]
 
 
 @pytest.mark.parametrize("arguments", [[], ["--nonsense"], ["nonsense"], ["gen"], ["plan"], ["gen", TINY],
@@ -230,7 +230,7 @@ def test_version():
                                        ["plan", TINY, "--mesh", "fsdp=99999999999999999999,tensor=1"]],
                          ids=lambda a: " ".join(map(str, a[:1] + a[2:])) or "none")
 def test_bad_usage(arguments, tmp_path):
-    result = Run(*arguments, cwd=tmp_path)
+    result = run_tool(*arguments, cwd=tmp_path)
     assert result.returncode == 2, result.stderr
     assert result.stdout == "" and result.stderr.startswith(("shardinit", "--", "<"))
     assert list(tmp_path.iterdir()) == []
@@ -240,7 +240,7 @@ def test_bad_usage(arguments, tmp_path):
                                           ("finalise", "finalize"), ("sttaus", "status"), ("inspct", "inspect"),
                                           ("generate", "gen"), ("info", None)])
 def test_did_you_mean(typed, meant):
-    result = Run(typed)
+    result = run_tool(typed)
     assert result.returncode == 2
     assert f"`{typed}`" in result.stderr
     assert (f"did you mean `{meant}`" if meant else "see `shardinit --help`") in result.stderr
@@ -263,45 +263,45 @@ def test_names_of_files_and_folders_cannot_speak_to_a_terminal(tmp_path):
                     ["verify", f"{out}.dcp"], ["digest", spec, "--write", f"{out}.json"],
                     ["digest", spec, "--check", f"{out}.json"],
                     ["digest", spec, "--check", f"{out}.json", "--set", "seed=1"]]:
-        result = Run(*command, cwd=tmp_path)
+        result = run_tool(*command, cwd=tmp_path)
         assert result.returncode in (0, 1, 2, 3, 4), result.stderr
         assert not re.search(r"[^\n\x20-\x7e\u00a0-\uffff]", result.stdout + result.stderr), (command, result)
         assert out not in result.stdout + result.stderr
     path = tmp_path / out / "ranks" / "rank-00001.h5"
     path.write_bytes(path.read_bytes() + b"x")
-    result = Run("verify", out, cwd=tmp_path)
+    result = run_tool("verify", out, cwd=tmp_path)
     assert result.returncode == 1 and not re.search(r"[\x1b\x07\r]", result.stderr)
 
 
 def test_index_is_made_and_removed_in_a_complete_checkpoint(tmp_path):
     out = tmp_path / "out"
-    Ok("gen", TINY, "-o", out)
+    run_ok("gen", TINY, "-o", out)
     whole = (out / "index.h5").read_bytes()
     for command in [["finalize", out], ["gen", TINY, "-o", out]]:
         for index in ["never", "always", "never", "auto"]:
-            Ok(*command, "--index", index)
+            run_ok(*command, "--index", index)
             assert (out / "index.h5").exists() == (index != "never"), (command, index)
-            Ok("verify", out)
+            run_ok("verify", out)
         assert (out / "index.h5").read_bytes() == whole
 
 
 def test_a_checkpoint_is_no_spec(tmp_path):
-    Ok("gen", TINY, "-o", tmp_path / "out")
+    run_ok("gen", TINY, "-o", tmp_path / "out")
     for command in [["plan"], ["graph"], ["digest"], ["explain", "model.norm.weight"], ["gen", "-o", tmp_path / "other"]]:
-        result = Run(command[0], tmp_path / "out", *command[1:])
+        result = run_tool(command[0], tmp_path / "out", *command[1:])
         assert result.returncode == 2 and f"`shardinit inspect {tmp_path / 'out'}`" in result.stderr
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_unknown_option_of_each_command(command):
-    result = Run(command, "--jsno")
+    result = run_tool(command, "--jsno")
     assert result.returncode == 2 and "--jsno" in result.stderr
 
 
 @pytest.mark.parametrize("shell", ["bash", "fish", "zsh"])
 def test_completions_are_scripts_of_their_shell(shell):
-    script = Ok("completion", shell).stdout
+    script = run_ok("completion", shell).stdout
     for command in COMMANDS:
         assert command in script
     assert "dry-run" in script
@@ -309,7 +309,7 @@ def test_completions_are_scripts_of_their_shell(shell):
 
 
 def test_bash_completes_commands_and_options():
-    script = Ok("completion", "bash").stdout + """
+    script = run_ok("completion", "bash").stdout + """
       COMP_WORDS=(shardinit va); COMP_CWORD=1; _shardinit; echo "${COMPREPLY[@]}"
       COMP_WORDS=(shardinit gen --dry); COMP_CWORD=2; _shardinit; echo "${COMPREPLY[@]}"
     """
@@ -345,7 +345,7 @@ def test_manual_pages_are_well_formed(page):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_manual_and_help_list_the_same_options(command):
     page = ROOT / f"man/shardinit-{command}.1"
-    help_text = Ok(command, "--help").stdout
+    help_text = run_ok(command, "--help").stdout
     manual = manual_of(page if page.exists() else ROOT / "man/shardinit.1")
     if page.exists():
         # An example may be of another command.
@@ -356,9 +356,9 @@ def test_manual_and_help_list_the_same_options(command):
 
 
 def test_the_manual_has_no_option_that_is_gone():
-    known = options(Ok("--help").stdout)
+    known = options(run_ok("--help").stdout)
     for command in COMMANDS:
-        known |= options(Ok(command, "--help").stdout)
+        known |= options(run_ok(command, "--help").stdout)
     for of in ("torch", "hf"):  # A command of the Python package.
         known |= options(subprocess.run([sys.executable, "-m", "shardinit.capture", of, "--help"], check=True, text=True,
                                         stdout=subprocess.PIPE, env={**CLEAN, "PYTHONPATH": ROOT / "src/python"}).stdout)
@@ -367,7 +367,7 @@ def test_the_manual_has_no_option_that_is_gone():
 
 
 def test_help_lists_every_command():
-    text = Ok("--help").stdout
+    text = run_ok("--help").stdout
     for command in COMMANDS:
         assert re.search(rf"^\s+{command}\b", text, re.M)
 
@@ -391,19 +391,19 @@ def test_readme_has_the_two_commands():
 def test_every_option_takes_every_form_of_a_size(size, of_bytes, tmp_path):
     out = tmp_path / "out"
     (tmp_path / "x.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmodules: {w: {shape: [2], init: zeros}}\n")
-    Ok("export", tmp_path / "x.yaml", "--to", "safetensors", "-o", out, "--max-shard-size", size)
+    run_ok("export", tmp_path / "x.yaml", "--to", "safetensors", "-o", out, "--max-shard-size", size)
     assert json.loads((out / "shardinit-export.json").read_text())["max_shard_size"] == of_bytes
     memory = ["plan", tmp_path / "x.yaml", "--json", "--jobs", "1", "--memory"]
     if of_bytes < 1 << 20:
-        assert f"`--memory {size}` is too little: 1,048,576 bytes at least" in Run(*memory, size).stderr
+        assert f"`--memory {size}` is too little: 1,048,576 bytes at least" in run_tool(*memory, size).stderr
     else:
-        assert Ok(*memory, size).stdout == Ok(*memory, of_bytes).stdout
+        assert run_ok(*memory, size).stdout == run_ok(*memory, of_bytes).stdout
 
 
 @pytest.mark.parametrize("option", ["--max-shard-size", "--memory"])
 @pytest.mark.parametrize("size", ["K", "MB", "-1", "-1M", "1.5G", "5 GB", "5g", "5gb", "5Gi", "5GBs", "5X", "0x10", "1e6",
                                   "8388608T", "9223372036854775808", "10000000TB", "99999999999999999999"])
 def test_what_is_no_size(option, size, tmp_path):
-    result = Run("export", ROOT / "configs/llama3-tiny.yaml", "--to", "safetensors", "-o", tmp_path / "out", f"{option}={size}")
+    result = run_tool("export", ROOT / "configs/llama3-tiny.yaml", "--to", "safetensors", "-o", tmp_path / "out", f"{option}={size}")
     assert result.returncode == 2
     assert f"`{option} {size}` is not a size\n" in result.stderr and f"`{option} 160MiB`" in result.stderr

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from changing import changing
-from support import BINARY, CLEAN, Json, Ok, Run, Tree
+from support import BINARY, CLEAN, run_json, run_ok, run_tool, tree_of
 
 SPEC = """
 shardinit: 1
@@ -29,7 +29,7 @@ COPIES = [["export", "--to", "safetensors"], ["export", "--to", "dcp"], ["export
 @pytest.fixture
 def source(tmp_path):
     (tmp_path / "spec.yaml").write_text(SPEC)
-    Ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "from")
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "from")
     return tmp_path / "from"
 
 
@@ -53,14 +53,14 @@ def test_a_source_that_changes_at_any_read(command, source, tmp_path):
     verb, *options = command
     target, whole = tmp_path / "to", shutil.copytree(source, tmp_path / "whole")
     run = [verb, source, *options, "--jobs", "1", "-o", target]
-    Ok(*run, env=changing(source, count=tmp_path / "reads"))
-    wanted, reads, failed = Tree(target), int((tmp_path / "reads").read_text().split()[0]), 0
+    run_ok(*run, env=changing(source, count=tmp_path / "reads"))
+    wanted, reads, failed = tree_of(target), int((tmp_path / "reads").read_text().split()[0]), 0
     shutil.rmtree(target)
     boxes = {box["path"]: box for box in json.loads((source / "ranks/rank-00001.json").read_text())["boxes"]}
     for read in range(reads, 0, -1):
         box = boxes["rows" if read % 2 else "columns"]
         at = box["file_offset"] + read * 7919 % box["bytes"]
-        result = Run(*run, env=changing(source, f"{read} xor {source}/ranks/rank-00001.h5 {at}"))
+        result = run_tool(*run, env=changing(source, f"{read} xor {source}/ranks/rank-00001.h5 {at}"))
         shutil.rmtree(source)
         shutil.copytree(whole, source)
         if result.returncode:
@@ -70,17 +70,17 @@ def test_a_source_that_changes_at_any_read(command, source, tmp_path):
             if result.returncode == 1:
                 assert not list(tmp_path.glob(".to*"))
                 continue
-            Ok(*run)  # Goes on.
-        assert Tree(target) == wanted and not list(tmp_path.glob(".to*"))
+            run_ok(*run)  # Goes on.
+        assert tree_of(target) == wanted and not list(tmp_path.glob(".to*"))
         shutil.rmtree(target)
     assert failed > 4
 
 
 def killed(source, tmp_path, *options):
     """An unfinished copy: its folder."""
-    result = Run("reshard", source, *options, "-o", tmp_path / "to", "--jobs", "1",
-                 wrap=["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync",
-                       "-e", "inject=fdatasync:signal=KILL:when=4"])
+    result = run_tool("reshard", source, *options, "-o", tmp_path / "to", "--jobs", "1",
+                      wrap=["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync",
+                            "-e", "inject=fdatasync:signal=KILL:when=4"])
     assert result.returncode != 0 and not (tmp_path / "to").exists()
     part, = tmp_path.glob(".to.part-*")
     assert part.stat().st_mode & 0o777 == 0o700
@@ -92,8 +92,8 @@ MESH = ["--mesh", "x=4"]
 
 @pytest.fixture
 def wanted(source, tmp_path):
-    Ok("gen", tmp_path / "spec.yaml", *MESH, "-o", tmp_path / "wanted")
-    return Tree(tmp_path / "wanted")
+    run_ok("gen", tmp_path / "spec.yaml", *MESH, "-o", tmp_path / "wanted")
+    return tree_of(tmp_path / "wanted")
 
 
 def test_ranks_that_are_there_are_compared(source, wanted, tmp_path):
@@ -101,16 +101,16 @@ def test_ranks_that_are_there_are_compared(source, wanted, tmp_path):
     done = len(list(part.glob("checkpoint/ranks/*.json")))
     assert done
     give_other_values(part / "checkpoint")
-    result = Json("reshard", source, *MESH, "-o", tmp_path / "to")
+    result = run_json("reshard", source, *MESH, "-o", tmp_path / "to")
     assert result["ranks_skipped"] == 0 and result["ranks_written"] == 4
-    assert Tree(tmp_path / "to") == wanted and not list(tmp_path.glob(".to*"))
+    assert tree_of(tmp_path / "to") == wanted and not list(tmp_path.glob(".to*"))
 
 
 def test_equal_ranks_are_kept(source, wanted, tmp_path):
     part = killed(source, tmp_path, *MESH)
     done = len(list(part.glob("checkpoint/ranks/*.json")))
-    assert Json("reshard", source, *MESH, "-o", tmp_path / "to")["ranks_skipped"] == done > 0
-    assert Tree(tmp_path / "to") == wanted
+    assert run_json("reshard", source, *MESH, "-o", tmp_path / "to")["ranks_skipped"] == done > 0
+    assert tree_of(tmp_path / "to") == wanted
 
 
 @pytest.mark.parametrize("name", ["notes", "ranks/notes", "ranks/rank-00004.h5", "sub/a", "ranks/rank-1.json"])
@@ -118,28 +118,28 @@ def test_foreign_names_are_not_adopted(name, source, wanted, tmp_path):
     part = killed(source, tmp_path, *MESH)
     (part / "checkpoint" / name).parent.mkdir(exist_ok=True)
     (part / "checkpoint" / name).write_text("mine")
-    result = Ok("reshard", source, *MESH, "-o", tmp_path / "to")
+    result = run_ok("reshard", source, *MESH, "-o", tmp_path / "to")
     assert "is none of ours" in result.stderr
-    assert Tree(tmp_path / "to") == wanted
+    assert tree_of(tmp_path / "to") == wanted
     assert (part / "checkpoint" / name).read_text() == "mine"
 
 
 def test_a_folder_that_others_can_write_to_is_not_gone_on_with(source, wanted, tmp_path):
     part = killed(source, tmp_path, *MESH)
-    before = Tree(part)
+    before = tree_of(part)
     for spoil in (lambda: part.chmod(0o770), lambda: (part / "token").write_text("0" * 32 + "\n"),
                   lambda: part.rename(tmp_path / f"{part.name[:-1]}{'0' if part.name[-1] != '0' else '1'}")):
         kept = shutil.copytree(part, tmp_path / "kept")
         spoil()
-        assert Json("reshard", source, *MESH, "-o", tmp_path / "to")["ranks_skipped"] == 0
-        assert Tree(tmp_path / "to") == wanted
+        assert run_json("reshard", source, *MESH, "-o", tmp_path / "to")["ranks_skipped"] == 0
+        assert tree_of(tmp_path / "to") == wanted
         assert len(list(tmp_path.glob(".to.part-*"))) == 1  # As it was.
         shutil.rmtree(tmp_path / "to")
         shutil.rmtree(next(tmp_path.glob(".to.part-*")))
         kept.rename(part)
         part.chmod(0o700)
-    assert Tree(part) == before
-    assert Json("reshard", source, *MESH, "-o", tmp_path / "to")["ranks_skipped"] > 0
+    assert tree_of(part) == before
+    assert run_json("reshard", source, *MESH, "-o", tmp_path / "to")["ranks_skipped"] > 0
 
 
 def test_a_stranger_cannot_prepare_it(source, wanted, tmp_path):
@@ -157,14 +157,14 @@ def test_the_source_is_part_of_what_is_gone_on_with(source, wanted, tmp_path):
     other = shutil.copytree(source, tmp_path / "other")
     give_other_values(other)
     (other / "manifest.json").unlink()
-    Ok("finalize", other)
-    Ok("reshard", other, *MESH, "-o", tmp_path / "others")
+    run_ok("finalize", other)
+    run_ok("reshard", other, *MESH, "-o", tmp_path / "others")
     part = killed(source, tmp_path, *MESH)
-    assert Json("reshard", other, *MESH, "-o", tmp_path / "to")["ranks_skipped"] == 0
-    assert Tree(tmp_path / "to") == Tree(tmp_path / "others") != wanted
+    assert run_json("reshard", other, *MESH, "-o", tmp_path / "to")["ranks_skipped"] == 0
+    assert tree_of(tmp_path / "to") == tree_of(tmp_path / "others") != wanted
     shutil.rmtree(tmp_path / "to")
-    assert part.exists() and Json("reshard", source, *MESH, "-o", tmp_path / "to")["ranks_skipped"] > 0
-    assert Tree(tmp_path / "to") == wanted
+    assert part.exists() and run_json("reshard", source, *MESH, "-o", tmp_path / "to")["ranks_skipped"] > 0
+    assert tree_of(tmp_path / "to") == wanted
 
 
 def stopped(source, tmp_path):
@@ -181,34 +181,34 @@ def stopped(source, tmp_path):
 
 def test_a_folder_in_use_is_left_alone(source, wanted, tmp_path):
     process = stopped(source, tmp_path)
-    result = Run("reshard", source, *MESH, "-o", tmp_path / "to")
+    result = run_tool("reshard", source, *MESH, "-o", tmp_path / "to")
     assert result.returncode == 4 and "another process is making" in result.stderr
     assert process.wait(60) == 0
-    assert Tree(tmp_path / "to") == wanted and not list(tmp_path.glob(".to*"))
+    assert tree_of(tmp_path / "to") == wanted and not list(tmp_path.glob(".to*"))
 
 
 @pytest.mark.parametrize("same", [True, False])
 def test_who_is_late_leaves_nothing(same, source, wanted, tmp_path):
     process = stopped(source, tmp_path)
-    Ok("reshard", source, *(MESH if same else []), "-o", tmp_path / "elsewhere")
+    run_ok("reshard", source, *(MESH if same else []), "-o", tmp_path / "elsewhere")
     (tmp_path / "elsewhere").rename(tmp_path / "to")
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == (0 if same else 4), stderr
-    assert (Tree(tmp_path / "to") == wanted) == same
+    assert (tree_of(tmp_path / "to") == wanted) == same
     assert not list(tmp_path.glob(".to*"))
 
 
 def test_what_a_killed_loser_left_goes_with_the_next_run(source, wanted, tmp_path):
     killed(source, tmp_path, *MESH)
-    Ok("reshard", source, *MESH, "-o", tmp_path / "elsewhere")
+    run_ok("reshard", source, *MESH, "-o", tmp_path / "elsewhere")
     (tmp_path / "elsewhere").rename(tmp_path / "to")
-    Ok("reshard", source, *MESH, "-o", tmp_path / "to")
-    assert Tree(tmp_path / "to") == wanted and not list(tmp_path.glob(".to*"))
+    run_ok("reshard", source, *MESH, "-o", tmp_path / "to")
+    assert tree_of(tmp_path / "to") == wanted and not list(tmp_path.glob(".to*"))
 
 
 def test_the_copy_has_the_mode_of_any_folder(source, tmp_path):
     for umask in (0o022, 0o002):
-        Ok("reshard", source, "-o", tmp_path / "to", umask=umask)
+        run_ok("reshard", source, "-o", tmp_path / "to", umask=umask)
         assert (tmp_path / "to").stat().st_mode & 0o777 == 0o777 & ~umask
         shutil.rmtree(tmp_path / "to")
 
@@ -238,7 +238,7 @@ def mounts(tmp_path):
 
 def test_mounts_spare_one_another(mounts, tmp_path):
     (tmp_path / "spec.yaml").write_text(SPEC.replace("x: 2", "x: 10"))
-    Ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "wanted")
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "wanted")
     for turn in range(10):
         runs = [subprocess.Popen([BINARY, "gen", tmp_path / "spec.yaml", "-o", mount / f"to{turn}", "--ranks", ranks],
                                  env=CLEAN, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -246,7 +246,7 @@ def test_mounts_spare_one_another(mounts, tmp_path):
         for run in runs:
             _, stderr = run.communicate(timeout=60)
             assert run.returncode == 0, stderr
-        assert Tree(tmp_path / f"back/to{turn}") == Tree(tmp_path / "wanted")
+        assert tree_of(tmp_path / f"back/to{turn}") == tree_of(tmp_path / "wanted")
 
 
 # Locks of a process group alone, as such a mount's are; its device number goes with them.
@@ -300,15 +300,15 @@ def test_a_lock_counts_where_it_is_seen(before, after, stays, tmp_path):
     strace = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync", "-e",
               "inject=fdatasync:signal=KILL:when=2", "-E", f"LD_PRELOAD={library}"]
     command = ["gen", tmp_path / "spec.yaml", "-o", tmp_path / "to", "--ranks", "0", "--jobs", "1"]
-    assert Run(*command, env=before, wrap=strace).returncode != 0
+    assert run_tool(*command, env=before, wrap=strace).returncode != 0
     left = list((tmp_path / "to").rglob(".*.tmp-*"))
     assert left
-    Ok(*command, env={**after, "LD_PRELOAD": str(library)})
+    run_ok(*command, env={**after, "LD_PRELOAD": str(library)})
     assert [path.exists() for path in left] == [stays] * len(left)
     assert len(list((tmp_path / "to").rglob(".*.tmp-*"))) == (len(left) if stays else 0)
     for path in left:  # Hours later.
         if stays:
             os.utime(path, (0, 0))
     (tmp_path / "to/ranks/rank-00000.json").unlink()
-    Ok(*command, env={**after, "LD_PRELOAD": str(library)})
+    run_ok(*command, env={**after, "LD_PRELOAD": str(library)})
     assert not list((tmp_path / "to").rglob(".*.tmp-*"))

@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 from changing import changing
-from support import Ok, Run, Tree
+from support import run_ok, run_tool, tree_of
 
 
 def traced(log):
@@ -56,12 +56,12 @@ ONCE = [["export", "--to", "dcp"], ["export", "--to", "zarr"], ["export", "--to"
 def test_each_byte_is_read_once(command, memory, tmp_path):
     (tmp_path / "spec.yaml").write_text(TENSORS)
     source = tmp_path.resolve() / "from"
-    Ok("gen", tmp_path / "spec.yaml", "-o", source)
+    run_ok("gen", tmp_path / "spec.yaml", "-o", source)
     verb, *options = command
-    Ok(verb, source, *options, "--jobs", "1", "--memory", memory, "-o", tmp_path / "to", wrap=traced(tmp_path / "log"))
+    run_ok(verb, source, *options, "--jobs", "1", "--memory", memory, "-o", tmp_path / "to", wrap=traced(tmp_path / "log"))
     if verb == "reshard":
-        Ok("gen", tmp_path / "spec.yaml", "--mesh", options[-1], "-o", tmp_path / "wanted")
-        assert Tree(tmp_path / "to") == Tree(tmp_path / "wanted")
+        run_ok("gen", tmp_path / "spec.yaml", "--mesh", options[-1], "-o", tmp_path / "wanted")
+        assert tree_of(tmp_path / "to") == tree_of(tmp_path / "wanted")
     for times in times_read(tmp_path / "log", source):
         assert times.min() == times.max() == 1
 
@@ -71,29 +71,29 @@ def test_what_more_ranks_than_are_open_together_want_is_read_again(tmp_path):
     (tmp_path / "spec.yaml").write_text(TENSORS)
     source = tmp_path.resolve() / "from"
     whole = ["--mesh", "x=1,y=70"]
-    Ok("gen", tmp_path / "spec.yaml", "-o", source)
-    Ok("gen", tmp_path / "spec.yaml", *whole, "-o", tmp_path / "wanted")
-    wanted, pristine = Tree(tmp_path / "wanted"), shutil.copytree(source, tmp_path / "pristine")
+    run_ok("gen", tmp_path / "spec.yaml", "-o", source)
+    run_ok("gen", tmp_path / "spec.yaml", *whole, "-o", tmp_path / "wanted")
+    wanted, pristine = tree_of(tmp_path / "wanted"), shutil.copytree(source, tmp_path / "pristine")
     run = ["reshard", source, "--uneven", "chunk", *whole, "--jobs", "1", "-o", tmp_path / "to"]
-    Ok(*run, wrap=traced(tmp_path / "log"))
-    assert Tree(tmp_path / "to") == wanted
+    run_ok(*run, wrap=traced(tmp_path / "log"))
+    assert tree_of(tmp_path / "to") == wanted
     times = times_read(tmp_path / "log", source)
     total = sum(box.size for box in times)
     assert min(box.min() for box in times) == 1
     assert total < sum(box.sum() for box in times) < 4 * total  # Narrow columns, with what lies between them.
     shutil.rmtree(tmp_path / "to")
-    Ok(*run, env=changing(source, count=tmp_path / "reads"))
+    run_ok(*run, env=changing(source, count=tmp_path / "reads"))
     shutil.rmtree(tmp_path / "to")
     reads, codes = int((tmp_path / "reads").read_text().split()[0]), set()
     box = json.loads((source / "ranks/rank-00003.json").read_text())["boxes"][0]
     for part in range(1, 12):
         at = box["file_offset"] + box["bytes"] * part // 12
-        result = Run(*run, env=changing(source, f"{reads * part // 12} xor {source}/ranks/rank-00003.h5 {at}"))
+        result = run_tool(*run, env=changing(source, f"{reads * part // 12} xor {source}/ranks/rank-00003.h5 {at}"))
         assert result.returncode in (0, 1, 3), result.stderr
         assert (tmp_path / "to").exists() == (result.returncode == 0)
         codes.add(result.returncode)
         if result.returncode == 0:
-            assert Tree(tmp_path / "to") == wanted
+            assert tree_of(tmp_path / "to") == wanted
         for left in (tmp_path / "to", source, *tmp_path.glob(".to*")):
             shutil.rmtree(left, ignore_errors=True)
         shutil.copytree(pristine, source)

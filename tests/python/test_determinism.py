@@ -11,14 +11,14 @@ import shutil
 
 import pytest
 
-from support import BINARY, CONFIGS, Json, Ok, ROOT, TINY, Tree
+from support import BINARY, CONFIGS, ROOT, TINY, run_json, run_ok, tree_of
 
 OTHERS = os.environ.get("SHARDINIT_OTHERS", "").split()
-TARGETS = Json("--version")["targets"]
+TARGETS = run_json("--version")["targets"]
 
 
 def digest_of(*arguments, **options):
-    return Json("digest", TINY, *arguments, **options)["model_digest"]
+    return run_json("digest", TINY, *arguments, **options)["model_digest"]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_there_is_more_than_one_target():
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_instruction_sets(target, digest):
-    assert Json("--version", env={"SHARDINIT_TARGET": target})["target"] == target
+    assert run_json("--version", env={"SHARDINIT_TARGET": target})["target"] == target
     assert digest_of(env={"SHARDINIT_TARGET": target}) == digest
 
 
@@ -71,11 +71,11 @@ def test_compilers_and_their_instruction_sets(other, config, tmp_path):
     if config is OF_ALL_KINDS:
         config = tmp_path / "kinds.yaml"
         config.write_text(OF_ALL_KINDS)
-    mine = Json("digest", config)
-    for target in Json("--version", binary=ROOT / other)["targets"]:
+    mine = run_json("digest", config)
+    for target in run_json("--version", binary=ROOT / other)["targets"]:
         env = {"SHARDINIT_TARGET": target}
-        assert Json("--version", binary=ROOT / other, env=env)["target"] == target
-        assert Json("digest", config, binary=ROOT / other, env=env) == mine, target
+        assert run_json("--version", binary=ROOT / other, env=env)["target"] == target
+        assert run_json("digest", config, binary=ROOT / other, env=env) == mine, target
 
 
 def test_vector_lengths(digest):
@@ -91,16 +91,16 @@ def test_vector_lengths(digest):
 @pytest.mark.parametrize("other", OTHERS, ids=lambda other: pathlib.Path(other).parts[-3])
 def test_compilers_write_the_same_files(other, tmp_path):
     for binary, folder in [(BINARY, "a"), (ROOT / other, "b")]:
-        Ok("gen", TINY, "-o", tmp_path / folder, binary=binary)
-    assert Tree(tmp_path / "a") == Tree(tmp_path / "b")
+        run_ok("gen", TINY, "-o", tmp_path / folder, binary=binary)
+    assert tree_of(tmp_path / "a") == tree_of(tmp_path / "b")
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 7])
 def test_threads(jobs, digest, tmp_path):
     assert digest_of("--jobs", jobs) == digest
     for count, folder in [(1, "a"), (jobs, "b")]:
-        Ok("gen", TINY, "-o", tmp_path / folder, "--jobs", count)
-    assert Tree(tmp_path / "a") == Tree(tmp_path / "b")
+        run_ok("gen", TINY, "-o", tmp_path / folder, "--jobs", count)
+    assert tree_of(tmp_path / "a") == tree_of(tmp_path / "b")
 
 
 @pytest.mark.parametrize("mesh", ["fsdp=1,tensor=1", "fsdp=2,tensor=2", "fsdp=8,tensor=1",
@@ -130,24 +130,24 @@ ENVIRONMENTS = {
 @pytest.mark.parametrize("env", ENVIRONMENTS.values(), ids=ENVIRONMENTS.keys())
 def test_environments(env, digest, tmp_path):
     assert digest_of(env=env) == digest
-    Ok("gen", TINY, "-o", tmp_path / "a")
-    Ok("gen", TINY, "-o", tmp_path / "b", env=env)
-    assert Tree(tmp_path / "a") == Tree(tmp_path / "b")
+    run_ok("gen", TINY, "-o", tmp_path / "a")
+    run_ok("gen", TINY, "-o", tmp_path / "b", env=env)
+    assert tree_of(tmp_path / "a") == tree_of(tmp_path / "b")
 
 
 def test_places_and_modes(tmp_path):
     """Neither the folder it runs in, nor how the paths are written, nor the umask."""
-    Ok("gen", TINY, "-o", tmp_path / "a")
+    run_ok("gen", TINY, "-o", tmp_path / "a")
     (tmp_path / "deep/er").mkdir(parents=True)
     shutil.copytree(TINY.parent, tmp_path / "deep/copy")
-    Ok("gen", f"../copy/{TINY.name}", "-o", "./b/", cwd=tmp_path / "deep/er", umask=0o077)
-    assert Tree(tmp_path / "a") == Tree(tmp_path / "deep/er/b")
+    run_ok("gen", f"../copy/{TINY.name}", "-o", "./b/", cwd=tmp_path / "deep/er", umask=0o077)
+    assert tree_of(tmp_path / "a") == tree_of(tmp_path / "deep/er/b")
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.stem)
 def test_plans(config):
-    first = Ok("plan", config, "--json").stdout
-    assert first == Ok("plan", config, "--json", env={"LC_ALL": "de_DE.UTF-8"}).stdout
+    first = run_ok("plan", config, "--json").stdout
+    assert first == run_ok("plan", config, "--json", env={"LC_ALL": "de_DE.UTF-8"}).stdout
 
 
 def test_a_tensor_does_not_know_its_neighbours(tmp_path):
@@ -157,8 +157,8 @@ def test_a_tensor_does_not_know_its_neighbours(tmp_path):
     first.write_text(head + "  a: {shape: [64], init: n}\n  b: {shape: [64], init: n}\n")
     second.write_text(head + "  new: {shape: [3], init: n}\n  c: {shape: [64], init: n}\n"
                       "  a: {shape: [64], init: n}\n  d: {shape: [8, 8], init: n, key: b}\n")
-    old = {t["path"]: t["sha256"] for t in Json("digest", first)["tensors"]}
-    new = {t["path"]: t["sha256"] for t in Json("digest", second)["tensors"]}
+    old = {t["path"]: t["sha256"] for t in run_json("digest", first)["tensors"]}
+    new = {t["path"]: t["sha256"] for t in run_json("digest", second)["tensors"]}
     assert new["a"] == old["a"]
     assert new["d"] == old["b"]  # An explicit key: the same values in another shape.
     assert len(set(new.values())) == 4

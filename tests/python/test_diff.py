@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from support import Json, Ok, ROOT, Run
+from support import ROOT, run_json, run_ok, run_tool
 
 BEFORE, AFTER = ROOT / "golden/diff/before.yaml", ROOT / "golden/diff/after.yaml"
 LAYOUT = ROOT / "golden/plan_layout/spec.yaml"
 
 
 def diff(*arguments):
-    result = Run("diff", *arguments, "--json")
+    result = run_tool("diff", *arguments, "--json")
     found = json.loads(result.stdout)
     assert result.returncode == (0 if found["equal"] else 1), result.stderr
     return found
@@ -23,13 +23,13 @@ def kinds(found):
 
 
 def digests(spec):
-    return {t["path"]: (t["dtype"], t["shape"], t["sha256"]) for t in Json("digest", spec)["tensors"]}
+    return {t["path"]: (t["dtype"], t["shape"], t["sha256"]) for t in run_json("digest", spec)["tensors"]}
 
 
 def boxes_of(spec):
     boxes = {}
     for rank in range(8):
-        for box in Json("plan", spec, "--rank", rank, "--replicas", "full")["boxes"]:
+        for box in run_json("plan", spec, "--rank", rank, "--replicas", "full")["boxes"]:
             boxes[box["path"], rank] = (box["offset"], box["shape"])
     return boxes
 
@@ -49,7 +49,7 @@ def test_diff_is_what_digests_and_boxes_say():
 
 
 def test_checkpoints_and_plans(tmp_path):
-    Ok("gen", BEFORE, "-o", tmp_path / "out")
+    run_ok("gen", BEFORE, "-o", tmp_path / "out")
     for other in [BEFORE, tmp_path / "out", tmp_path / "out/plan.json"]:
         assert diff(tmp_path / "out", other)["equal"]
     found = diff(tmp_path / "out/plan.json", AFTER)
@@ -58,14 +58,14 @@ def test_checkpoints_and_plans(tmp_path):
 
 def test_layouts(tmp_path):
     name = (ROOT / "golden/plan_layout/cmd").read_text().split("--layout")[1].split()[0]
-    Ok("gen", LAYOUT, "-o", tmp_path / "out", "--layout", name)
+    run_ok("gen", LAYOUT, "-o", tmp_path / "out", "--layout", name)
     found = diff(LAYOUT, tmp_path / "out")
     assert [c["what"] for c in found["changes"]] == ["layout"]
     assert found["tensors"] == [] and found["stored"] != []
     assert diff(tmp_path / "out", tmp_path / "out")["equal"]
     assert found["equal_tensors"] == len(digests(LAYOUT))
     # What is stored is a view, which declares no distribution of its own.
-    measured = {t["path"]: t for t in Json("stats", tmp_path / "out")["tensors"]}
+    measured = {t["path"]: t for t in run_json("stats", tmp_path / "out")["tensors"]}
     views = [t["path"] for t in found["stored"] if t["kind"] == "added"]
     assert views and all(measured[path]["declared"] is None for path in views)
 
@@ -73,5 +73,5 @@ def test_layouts(tmp_path):
 @pytest.mark.parametrize("arguments, text", [([BEFORE, ROOT / "golden"], "is not a checkpoint"),
                                              ([BEFORE, ROOT / "schemas/spec.schema.json"], "is not a plan of this tool")])
 def test_what_is_nothing_to_compare(arguments, text):
-    result = Run("diff", *arguments)
+    result = run_tool("diff", *arguments)
     assert result.returncode in (2, 5) and text in result.stderr

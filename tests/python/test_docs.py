@@ -19,11 +19,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from support import BINARY, CLEAN, CONFIGS, Json, Ok, RECIPES, ROOT, Run, TINY
+from support import BINARY, CLEAN, CONFIGS, RECIPES, ROOT, TINY, run_json, run_ok, run_tool
 
 README = (ROOT / "README.md").read_text()
 PAGES = sorted((ROOT / "man").glob("*.[1357]"))
-HELP = Ok("--help").stdout
+HELP = run_ok("--help").stdout
 
 
 def section_of(text, title):
@@ -83,7 +83,7 @@ def options_of_page(page):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_pages_have_the_options_of_help(command):
-    help_text = Ok(command, "--help").stdout
+    help_text = run_ok(command, "--help").stdout
     assert options_of_page(ROOT / f"man/shardinit-{command}.1") == options_of(help_text)
     assert f"See shardinit-{command}(1)." in help_text
 
@@ -144,9 +144,9 @@ def test_pages_name_the_members_of_json(command, tmp_path):
     paths = {name: tmp_path / name.lower() for name in ["SPEC", "GOOD", "OUT"]}
     paths["SPEC"].write_text(SMALL)
     if "GOOD" in command:
-        Ok("gen", paths["SPEC"], "-o", paths["GOOD"])
+        run_ok("gen", paths["SPEC"], "-o", paths["GOOD"])
     words = [re.sub("SPEC|GOOD|OUT", lambda m: str(paths[m[0]]), word) for word in command.split()]
-    value = Json(*words)
+    value = run_json(*words)
     members = [value, *(item for part in value.values() if isinstance(part, list) for item in part)] \
         if isinstance(value, dict) else value
     page = re.sub(r"\\[-&]?", "", (ROOT / f"man/shardinit-{words[0]}.1").read_text())
@@ -185,7 +185,7 @@ def place(tmp_path_factory):
     for language, text in BLOCKS:
         if language == "yaml":
             (folder / re.match(r"# ([\w.]+\.yaml)\n", text)[1]).write_text(text)
-    Ok("gen", TINY, "-o", folder / "tiny")
+    run_ok("gen", TINY, "-o", folder / "tiny")
     return folder
 
 
@@ -219,7 +219,7 @@ def snippet(text, place):
 
 
 def digest_of(path):
-    return Json("digest", TINY, "--only", path)["tensors"][0]["sha256"]
+    return run_json("digest", TINY, "--only", path)["tensors"][0]["sha256"]
 
 
 def test_readme_snippet_reads_the_right_values(place):
@@ -249,7 +249,7 @@ def test_readme_commands_exist(block):
     for command, arguments in re.findall(r"\bshardinit ([a-z]+)([^\n]*)", block[1]):
         options = set(re.findall(r"(?<!\S)(--?[a-z]+)", arguments.split("#")[0]))
         assert command in COMMANDS
-        known = {name for head in options_of(Ok(command, "--help").stdout) for name in head.split()[0].split(",")}
+        known = {name for head in options_of(run_ok(command, "--help").stdout) for name in head.split()[0].split(",")}
         assert options <= known
 
 
@@ -268,7 +268,7 @@ def test_readme_has_the_numbers_of_the_models():
     assert len(rows) == len(CONFIGS) - 3  # Without the tiny Llama, expressions and dtypes.
     assert {path.stem for path in RECIPES} <= set(re.findall(r"`([\w-]+)`", README))
     for name, parameters, ranks in rows:
-        plan = Json("plan", ROOT / "configs" / name)
+        plan = run_json("plan", ROOT / "configs" / name)
         assert (f"{plan['parameters']:,}", f"{plan['world_size']:,}") == (parameters, ranks), name
 
 
@@ -308,7 +308,7 @@ modules:
 def odd(tmp_path_factory):
     folder = tmp_path_factory.mktemp("odd")
     (folder / "spec.yaml").write_text(ODD)
-    Ok("gen", folder / "spec.yaml", "-o", folder / "out")
+    run_ok("gen", folder / "spec.yaml", "-o", folder / "out")
     return folder
 
 
@@ -322,7 +322,7 @@ def test_manifest_schema_accepts_manifests(odd, place):
     (odd / "no_mesh.yaml").write_text(no_mesh)
     for number, options in enumerate([["--index", "never"], ["--replicas", "full"], ["--mesh", "data=1,tensor=1", "--set", "mesh.slices={}"]]):
         spec = odd / ("spec.yaml" if number else "no_mesh.yaml")
-        Ok("gen", spec, "-o", odd / f"out{number}", *options)
+        run_ok("gen", spec, "-o", odd / f"out{number}", *options)
         manifest = json.loads((odd / f"out{number}/manifest.json").read_text())
         jsonschema.Draft7Validator(MANIFEST).validate(manifest)
         assert (manifest["index"] is None) == (number == 0)
@@ -411,7 +411,7 @@ def test_partition_formula_of_the_format_page(odd):
 def test_the_format_page_knows_every_distribution(tmp_path):
     (tmp_path / "spec.yaml").write_text(SMALL)
     page = (ROOT / "man/shardinit-format.5").read_text()
-    inits = [tensor["init"] for tensor in Json("graph", tmp_path / "spec.yaml")["logical"]]
+    inits = [tensor["init"] for tensor in run_json("graph", tmp_path / "spec.yaml")["logical"]]
     assert len({*map(tuple, inits)}) == 8
     for [[name, parameters]] in map(dict.items, inits):
         assert re.search(rf"^\.Ic {name}\n\.Pq Ic {' , '.join(parameters)}( ,)?$", page, re.M), name
@@ -461,7 +461,7 @@ def offered(tmp_path_factory):
         if "dtype:" not in top:
             top += "dtype: f32\n"
         path.write_text(f"shardinit: 1\nname: x\n{top}modules: {{w: {{shape: [1, 1], {tensor}}}}}\n")
-        result = Run("validate", path, "--json")
+        result = run_tool("validate", path, "--json")
         assert result.returncode == 2
         diagnostic, = json.loads(result.stdout)[0]["diagnostics"]
         text = diagnostic.get("hint") or diagnostic["message"].partition(" must be ")[2]

@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from clients import Bits, Gen
-from support import DTYPES, FLOATS, ROOT, Ok, Run, ReadRaw, Reassemble
+from clients import bits_of, gen_ok
+from support import DTYPES, FLOATS, ROOT, read_raw, reassemble, run_ok, run_tool
 
 import shardinit
 
@@ -19,14 +19,14 @@ HEAD = "shardinit: 1\nname: x\nseed: 3\ndtype: {dtype}\nmesh: {{axes: {{a: 2}}}}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return Gen(SPEC, tmp_path_factory.mktemp("dtypes"))
+    return gen_ok(SPEC, tmp_path_factory.mktemp("dtypes"))
 
 
 def values_of(tmp_path, dtype, tensors):
     """The tensors of a spec whose lines are `tensors`, by their paths."""
     (tmp_path / dtype).mkdir()
-    out = Gen(HEAD.format(dtype=dtype) + tensors, tmp_path / dtype)
-    return {path: words.view(DTYPES[name]) for path, (name, words) in Reassemble(out).items()}
+    out = gen_ok(HEAD.format(dtype=dtype) + tensors, tmp_path / dtype)
+    return {path: words.view(DTYPES[name]) for path, (name, words) in reassemble(out).items()}
 
 
 # ---- Rounding.
@@ -63,7 +63,7 @@ def test_fp8_of_every_magnitude(dtype, lowest, highest, tmp_path):
         assert np.unique(exact[name]).size > 0.9 * count * (most / 2.0 ** (highest + 1))
         want = exact[name].astype(DTYPES[dtype])
         assert np.isfinite(want.astype(np.float32)).all()
-        assert np.array_equal(Bits(rounded[name]), Bits(want))
+        assert np.array_equal(bits_of(rounded[name]), bits_of(want))
     assert {abs(float(v)) for v in rounded["plus"]} >= {0, float(ml_dtypes.finfo(DTYPES[dtype]).max)}
 
 
@@ -79,7 +79,7 @@ def test_a_drawn_tensor_is_the_rounding_of_the_f32_one(init, tmp_path):
         if dtype == "f64" and "expr" in init:
             assert np.array_equal(got.astype(np.float32), exact)
             continue
-        assert np.array_equal(Bits(got), Bits(want)), dtype
+        assert np.array_equal(bits_of(got), bits_of(want)), dtype
 
 
 # ---- Integers.
@@ -118,18 +118,18 @@ def test_integers_at_both_ends(dtype, tmp_path):
 def test_an_element_that_does_not_fit(dtype, expr, said, tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text(HEAD.format(dtype=dtype) + f'  w: {{shape: [1000], init: {{expr: "{expr}"}}}}\n')
-    result = Run("gen", spec, "-o", tmp_path / "out")
+    result = run_tool("gen", spec, "-o", tmp_path / "out")
     assert result.returncode == 2 and said in result.stderr, result.stderr
     assert not (tmp_path / "out/manifest.json").exists()
 
 
 def test_a_plan_that_was_changed_is_refused(tmp_path):
-    out = Gen(HEAD.format(dtype="i32") + "  w: {shape: [4], init: {constant: {value: 7}}}\n", tmp_path)
+    out = gen_ok(HEAD.format(dtype="i32") + "  w: {shape: [4], init: {constant: {value: 7}}}\n", tmp_path)
     plan = (out / "plan.json").read_text()
     for init, said in (('{"constant": {"value": 0.5}}', "values of `w` are 0.5"),
                        ('{"normal": {"mean": 0, "std": 1}}', "values of `w` are fractions")):
         (out / "plan.json").write_text(plan.replace('{"constant": {"value": 7}}', init))
-        result = Run("finalize", out)
+        result = run_tool("finalize", out)
         assert result.returncode == 5 and said in result.stderr
 
 
@@ -137,7 +137,7 @@ def test_a_plan_that_was_changed_is_refused(tmp_path):
 
 
 def test_config(folder):
-    got = {path: words.view(DTYPES[dtype]) for path, (dtype, words) in Reassemble(folder).items()}
+    got = {path: words.view(DTYPES[dtype]) for path, (dtype, words) in reassemble(folder).items()}
     d, ff, window = 256, 1000, 7
     std = np.float32(0.02 / 64)
     assert got["fp8.weight"].shape == (ff, d) and got["fp8.weight_scale_inv"].shape == (8, 2)
@@ -172,11 +172,11 @@ def test_config(folder):
 def test_hdf5_types(folder):
     """What other readers see: HDF5's own integers, the fields of fp8, and virtual
     datasets with the same bytes."""
-    whole = Reassemble(folder)
+    whole = reassemble(folder)
     with h5py.File(folder / "index.h5") as file:
         for path, (dtype, words) in whole.items():
             dataset = file[path.replace(".", "/")]
-            assert np.array_equal(ReadRaw(dataset), words)
+            assert np.array_equal(read_raw(dataset), words)
             kind = dataset.id.get_type()
             if dtype in ("f8e4m3fn", "f8e5m2"):
                 e = int(dtype[3])
@@ -185,7 +185,7 @@ def test_hdf5_types(folder):
             elif dtype == "bool":
                 assert kind.equal(h5py.h5t.STD_U8LE)
             elif dtype[0] in "iu":
-                assert dataset.dtype == DTYPES[dtype] and np.array_equal(Bits(dataset[()]), words)
+                assert dataset.dtype == DTYPES[dtype] and np.array_equal(bits_of(dataset[()]), words)
         # HDF5 knows e5m2; of e4m3 it takes 0x78 to 0x7e for no numbers.
         grad = whole["fp8.grad"][1].view(ml_dtypes.float8_e5m2)
         assert np.array_equal(file["fp8/grad"][()], grad.astype(np.float16))
@@ -193,11 +193,11 @@ def test_hdf5_types(folder):
 
 def test_a_missing_file_reads_as_no_plausible_number(tmp_path):
     lines = "".join(f"  {d}: {{shape: [4], shard: [a], dtype: {d}, init: ones}}\n" for d in DTYPES)
-    out = Gen(HEAD.format(dtype="f32") + lines, tmp_path)
+    out = gen_ok(HEAD.format(dtype="f32") + lines, tmp_path)
     (out / "ranks/rank-00001.h5").unlink()
     with h5py.File(out / "index.h5") as file:
         for dtype, kind in DTYPES.items():
-            words = ReadRaw(file[dtype])
+            words = read_raw(file[dtype])
             there, gone = words[:2].view(kind), words[2:]
             assert (there == 1).all()
             if dtype == "bool":
@@ -207,18 +207,18 @@ def test_a_missing_file_reads_as_no_plausible_number(tmp_path):
             else:
                 info = np.iinfo(kind)
                 assert (gone.view(kind) == (info.min if info.min else info.max)).all()
-    assert Run("verify", out).returncode == 1
+    assert run_tool("verify", out).returncode == 1
 
 
 def test_mesh_and_digest(folder, tmp_path):
-    whole = Reassemble(folder)
-    other = Reassemble(Gen(SPEC, tmp_path, "--mesh", "data=3,tensor=1", "--replicas", "full"))
+    whole = reassemble(folder)
+    other = reassemble(gen_ok(SPEC, tmp_path, "--mesh", "data=3,tensor=1", "--replicas", "full"))
     for path, (dtype, words) in whole.items():
         assert other[path][0] == dtype and np.array_equal(other[path][1], words), path
-    lines = dict(reversed(line.split()) for line in Ok("digest", SPEC).stdout.splitlines())
+    lines = dict(reversed(line.split()) for line in run_ok("digest", SPEC).stdout.splitlines())
     assert {p: hashlib.sha256(w.tobytes()).hexdigest() for p, (_, w) in whole.items()} == {
         p: d for p, d in lines.items() if p != "(model)"}
-    assert "f8e4m3fn" in Ok("inspect", folder).stdout and "bool" in Ok("plan", SPEC, "--rank", "3").stdout
+    assert "f8e4m3fn" in run_ok("inspect", folder).stdout and "bool" in run_ok("plan", SPEC, "--rank", "3").stdout
 
 
 # ---- Readers.
@@ -226,11 +226,11 @@ def test_mesh_and_digest(folder, tmp_path):
 
 def test_numpy(folder):
     with shardinit.open(folder) as checkpoint:
-        for path, (dtype, words) in Reassemble(folder).items():
+        for path, (dtype, words) in reassemble(folder).items():
             array = checkpoint.read(path, verify=True)
-            assert array.dtype == DTYPES[dtype] and np.array_equal(Bits(array), words)
+            assert array.dtype == DTYPES[dtype] and np.array_equal(bits_of(array), words)
             part = checkpoint.read(path, (..., slice(1, 3)) if words.ndim else ())
-            assert np.array_equal(Bits(part), words[..., 1:3] if words.ndim else words)
+            assert np.array_equal(bits_of(part), words[..., 1:3] if words.ndim else words)
 
 
 def test_torch(folder):
@@ -244,7 +244,7 @@ def test_torch(folder):
     loaded = {path: torch.zeros_like(t.view(torch.uint8) if t.ndim else t).view(t.dtype)
               for path, t in state.items()}
     dcp.load(loaded, storage_reader=shardinit.torch.StorageReader(folder), no_dist=True)
-    for path, (dtype, words) in Reassemble(folder).items():
+    for path, (dtype, words) in reassemble(folder).items():
         assert state[path].dtype == loaded[path].dtype == getattr(torch, names[dtype])
         for tensor in (state[path], loaded[path]):
             assert tuple(tensor.shape) == words.shape
@@ -255,7 +255,7 @@ def test_torch(folder):
 def test_jax(folder):
     jax = pytest.importorskip("jax")
 
-    whole = Reassemble(folder)
+    whole = reassemble(folder)
     # 64 bits need jax_enable_x64; the error names all of them.
     with pytest.raises(shardinit.MismatchError) as caught:
         shardinit.jax.load(folder)
@@ -267,7 +267,7 @@ def test_jax(folder):
         jax.config.update("jax_enable_x64", False)
     for path, (dtype, words) in whole.items():
         assert arrays[path].dtype == DTYPES[dtype]
-        assert np.array_equal(Bits(arrays[path]), words), path
+        assert np.array_equal(bits_of(arrays[path]), words), path
 
 
 # ---- Exports.
@@ -280,10 +280,10 @@ def test_exports(folder, tmp_path):
     from safetensors.torch import load_file
 
     expected = shardinit.torch.load_state_dict(folder)
-    Ok("export", SPEC, "--to", "safetensors", "-o", tmp_path / "safetensors")
+    run_ok("export", SPEC, "--to", "safetensors", "-o", tmp_path / "safetensors")
     loaded = load_file(tmp_path / "safetensors/model.safetensors")
-    Ok("export", SPEC, "--to", "zarr", "-o", tmp_path / "zarr")
-    Ok("export", SPEC, "--to", "hf-dcp", "-o", tmp_path / "hf-dcp", "--mesh", "data=2,tensor=3")
+    run_ok("export", SPEC, "--to", "zarr", "-o", tmp_path / "zarr")
+    run_ok("export", SPEC, "--to", "hf-dcp", "-o", tmp_path / "hf-dcp", "--mesh", "data=2,tensor=3")
     merged = {path: torch.empty_like(tensor) for path, tensor in expected.items()}
     dcp.load(merged, storage_reader=dcp.HuggingFaceStorageReader(str(tmp_path / "hf-dcp")), no_dist=True)
     for path, tensor in expected.items():

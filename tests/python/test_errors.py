@@ -11,7 +11,7 @@ import shutil
 
 import pytest
 
-from support import Ok, Run, Tree
+from support import run_ok, run_tool, tree_of
 
 SPEC = """
 shardinit: 1
@@ -70,20 +70,20 @@ def start(tmp_path_factory):
     """What each command finds."""
     folder = tmp_path_factory.mktemp("start")
     (folder / "spec.yaml").write_text(SPEC)
-    Ok("gen", "spec.yaml", "-o", "good", cwd=folder)
+    run_ok("gen", "spec.yaml", "-o", "good", cwd=folder)
     (folder / "devices.yaml").write_text(SPEC.replace("{a: 2}", "{a: 2}, devices: [1, 0]"))
     shutil.copytree(folder / "good", folder / "unfinished")
     for name in ["manifest.json", "index.h5"]:
         (folder / "unfinished" / name).unlink()
-    Ok("export", "spec.yaml", "--to", "zarr", "-o", "export", cwd=folder)
-    Ok("digest", "spec.yaml", "--write", "good.json", cwd=folder)
+    run_ok("export", "spec.yaml", "--to", "zarr", "-o", "export", cwd=folder)
+    run_ok("digest", "spec.yaml", "--write", "good.json", cwd=folder)
     return folder
 
 
 def counts_of(command, calls, cwd):
     """Call → how often the thread that makes most of them makes it."""
     log = cwd.parent / "calls.log"
-    Ok(*command, cwd=cwd, wrap=["strace", "-f", "-qq", "-o", log, "-e", f"trace={calls}"])
+    run_ok(*command, cwd=cwd, wrap=["strace", "-f", "-qq", "-o", log, "-e", f"trace={calls}"])
     found = collections.Counter(re.findall(r"^(\d+) +(\w+)\(", log.read_text(), re.M))
     counts = collections.Counter()
     for (_, call), n in found.items():
@@ -103,16 +103,16 @@ def test_every_call_may_fail(name, kind, start, tmp_path):
     if kind == "close" and name == "inspect of a file":
         pytest.skip("strace does not close what it says could not be closed, so a pipe does not end")
     shutil.copytree(start, tmp_path / "work")
-    good = Run(*command, cwd=tmp_path / "work")
+    good = run_tool(*command, cwd=tmp_path / "work")
     assert good.returncode == 0, good.stderr
-    expected = Tree(tmp_path / "work")
+    expected = tree_of(tmp_path / "work")
 
     def fresh():
         shutil.rmtree(tmp_path / "work")
         shutil.copytree(start, tmp_path / "work")
 
     fresh()
-    before = Tree(tmp_path / "work")
+    before = tree_of(tmp_path / "work")
     counts = counts_of(command, kind, tmp_path / "work")
     fresh()
     places = [(call, k, error) for call, n in sorted(counts.items()) for k in range(1, n + 1) for error in KINDS[kind]]
@@ -121,11 +121,11 @@ def test_every_call_may_fail(name, kind, start, tmp_path):
     ended = collections.Counter()
     for call, k, error in places:
         where = f"{name}: {error} of {call} {k}"
-        result = Run(*command, cwd=tmp_path / "work", timeout=60, wrap=[
+        result = run_tool(*command, cwd=tmp_path / "work", timeout=60, wrap=[
             "strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={call}:error={error}:when={k}"])
         ended[result.returncode] += 1
         assert result.returncode in STATUSES, f"{where}: {result.returncode} {result.stderr}"
-        tree = Tree(tmp_path / "work")
+        tree = tree_of(tmp_path / "work")
         if result.returncode == 0:
             assert steps(result.stdout) == steps(good.stdout), where
         else:
@@ -141,8 +141,8 @@ def test_every_call_may_fail(name, kind, start, tmp_path):
         for path, data in tree.items():
             assert path in before or data == expected.get(path, data), f"{where}: {path}"
         if tree != before:
-            assert Run(*command, cwd=tmp_path / "work").returncode == 0, where
-            assert {p: d for p, d in Tree(tmp_path / "work").items() if ".tmp-" not in p} == expected, where
+            assert run_tool(*command, cwd=tmp_path / "work").returncode == 0, where
+            assert {p: d for p, d in tree_of(tmp_path / "work").items() if ".tmp-" not in p} == expected, where
             fresh()
     print(f"{name}: {sum(ended.values())} errors of {kind}: " +
           ", ".join(f"{n} ended with {status}" for status, n in sorted(ended.items())))

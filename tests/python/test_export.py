@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 import pytest
-from support import AWKWARD, BINARY, CLEAN, DTYPES, Json, Ok, Reassemble, Run, Tree
+from support import AWKWARD, BINARY, CLEAN, DTYPES, reassemble, run_json, run_ok, run_tool, tree_of
 from test_faults import BIG, small_disk  # noqa: F401
 
 NAMES = {"F32": "f32", "F64": "f64", "F16": "f16", "BF16": "bf16"}
@@ -56,12 +56,12 @@ def spec(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(spec):
-    Ok("gen", spec, "-o", spec.parent / "gen")
-    return Reassemble(spec.parent / "gen")
+    run_ok("gen", spec, "-o", spec.parent / "gen")
+    return reassemble(spec.parent / "gen")
 
 
 def export(spec, to, out, *arguments):
-    result = Json("export", spec, "--to", to, "-o", out, *arguments)
+    result = run_json("export", spec, "--to", to, "-o", out, *arguments)
     check_record(out)
     return result
 
@@ -70,7 +70,7 @@ def check_record(out):
     """Every file, and every byte in it, is in the record."""
     record = json.loads((out / "shardinit-export.json").read_text())
     files = {entry["file"]: entry for entry in record["files"]}
-    assert files.keys() == {k for k, v in Tree(out).items() if v is not None} - {"shardinit-export.json"}
+    assert files.keys() == {k for k, v in tree_of(out).items() if v is not None} - {"shardinit-export.json"}
     for name, entry in files.items():
         data = (out / name).read_bytes()
         assert len(data) == entry["size"]
@@ -128,7 +128,7 @@ def test_only_some_tensors(spec, expected, tmp_path):
     export(spec, "safetensors", tmp_path / "out", "--only", "w*")
     tensors, _ = read_safetensors(tmp_path / "out/model.safetensors")
     equal(tensors, {path: expected[path] for path in ["wide", "whole"]})
-    result = Run("export", spec, "--to", "safetensors", "-o", tmp_path / "none", "--only", "x")
+    result = run_tool("export", spec, "--to", "safetensors", "-o", tmp_path / "none", "--only", "x")
     assert result.returncode == 2 and "no tensor matches `--only x`" in result.stderr
     assert sorted(os.listdir(tmp_path)) == ["out"]
 
@@ -143,7 +143,7 @@ def test_bytes_depend_on_neither_mesh_nor_threads(spec, tmp_path):
         export(spec, "safetensors", tmp_path / str(i), *arguments)
         files.append((tmp_path / str(i) / "model.safetensors").read_bytes())
     assert files[0] == files[1] == files[2]
-    assert Tree(tmp_path / "0") == Tree(tmp_path / "1")
+    assert tree_of(tmp_path / "0") == tree_of(tmp_path / "1")
 
 
 def test_a_finished_export_is_left_alone(spec, tmp_path):
@@ -158,10 +158,10 @@ def test_a_finished_export_is_left_alone(spec, tmp_path):
 def test_another_export_is_a_conflict(arguments, spec, tmp_path):
     out = tmp_path / "out"
     export(spec, "safetensors", out)
-    before = Tree(out)
-    result = Run("export", spec, "--to", "safetensors", "-o", out, *arguments)
+    before = tree_of(out)
+    result = run_tool("export", spec, "--to", "safetensors", "-o", out, *arguments)
     assert result.returncode == 4 and "holds another export" in result.stderr
-    assert Tree(out) == before
+    assert tree_of(out) == before
 
 
 def test_what_is_there_is_never_touched(spec, tmp_path):
@@ -173,7 +173,7 @@ def test_what_is_there_is_never_touched(spec, tmp_path):
     (tmp_path / "folder/notes").write_text("mine")
     (tmp_path / "file").write_text("mine")
     (tmp_path / "link").symlink_to(tmp_path / "folder")
-    before = Tree(tmp_path)
+    before = tree_of(tmp_path)
     for name, message in [
         ("out", "`model.safetensors` is missing or has another size"),
         ("folder", "holds something else"),
@@ -181,16 +181,16 @@ def test_what_is_there_is_never_touched(spec, tmp_path):
         ("link", "holds something else"),
         ("file/below", "is not a folder"),
     ]:
-        result = Run("export", spec, "--to", "safetensors", "-o", tmp_path / name)
+        result = run_tool("export", spec, "--to", "safetensors", "-o", tmp_path / name)
         assert result.returncode == 4 and message in result.stderr, name
-        assert Tree(tmp_path) == before
+        assert tree_of(tmp_path) == before
 
 
 def test_an_empty_folder_is_taken(spec, tmp_path):
     (tmp_path / "out").mkdir()
     export(spec, "safetensors", tmp_path / "out")
     export(spec, "safetensors", tmp_path / "new/folders/out/")
-    assert Tree(tmp_path / "out") == Tree(tmp_path / "new/folders/out")
+    assert tree_of(tmp_path / "out") == tree_of(tmp_path / "new/folders/out")
 
 
 @pytest.mark.parametrize("to, files", [("safetensors", "*.safetensors"), ("dcp", "*.distcp")])
@@ -210,7 +210,7 @@ def test_signals(number, to, files, tmp_path):
     _, stderr = run.communicate(timeout=20)
     assert run.returncode in (-number, 128 + number), stderr
     assert len(list(folder.iterdir())) == (number == signal.SIGKILL)
-    Ok(*arguments, "--set", "modules.w.shape=[3]")
+    run_ok(*arguments, "--set", "modules.w.shape=[3]")
     assert os.listdir(folder) == ["out"]
 
 
@@ -218,7 +218,7 @@ def test_signals(number, to, files, tmp_path):
 @pytest.mark.parametrize("size", ["16k", "224k", "600k"])
 def test_full_disk(size, to, spec, small_disk):  # noqa: F811
     disk = small_disk(size)
-    result = Run("export", spec, "--to", to, "-o", disk / "out")
+    result = run_tool("export", spec, "--to", to, "-o", disk / "out")
     assert result.returncode == (0 if size == "600k" else 3)
     if result.returncode:
         assert "cannot write" in result.stderr
@@ -249,7 +249,7 @@ def test_hf_dcp_has_each_box_once(spec, expected, tmp_path):
             held[path][box] += 1
     assert all((count == 1).all() for count in held.values())
     export(spec, "hf-dcp", tmp_path / "full", "--mesh", "a=5,b=4", "--set", "replicas=full")
-    tree = Tree(tmp_path / "full")
+    tree = tree_of(tmp_path / "full")
     assert {n for n in tree if n.endswith("tensors")} == set(names)
     assert all(tree[name] == (out / name).read_bytes() for name in names)
     few = export(spec, "hf-dcp", tmp_path / "few", "--mesh", "a=5,b=4", "--only", "vector")
@@ -279,18 +279,18 @@ def test_zarr_chunks_cover_the_tensors(mesh, spec, expected, tmp_path):
 @pytest.mark.parametrize("arguments", [[], ["--replicas", "full"], ["--mesh", "a=7,b=5"]],
                          ids=["4 ranks", "replicas", "35 ranks"])
 def test_a_checkpoint_gives_what_its_spec_gives(arguments, spec, tmp_path):
-    Ok("gen", spec, "-o", tmp_path / "gen", *arguments)
+    run_ok("gen", spec, "-o", tmp_path / "gen", *arguments)
     if "--replicas" in arguments:
         arguments = ["--set", "replicas=full"]
     for to in ["safetensors", "dcp", "hf-dcp", "zarr"]:
         export(spec, to, tmp_path / f"spec-{to}", *arguments)
         export(tmp_path / "gen", to, tmp_path / f"folder-{to}", "--memory", "1M")
-        assert Tree(tmp_path / f"spec-{to}") == Tree(tmp_path / f"folder-{to}")
+        assert tree_of(tmp_path / f"spec-{to}") == tree_of(tmp_path / f"folder-{to}")
 
 
 def test_a_checkpoint_gives_its_bytes(spec, expected, tmp_path):
     """Not those that its plan would give again; and none that are damaged."""
-    Ok("gen", spec, "-o", tmp_path / "gen")
+    run_ok("gen", spec, "-o", tmp_path / "gen")
     receipt = tmp_path / "gen/ranks/rank-00000.json"
     box, = [b for b in json.loads(receipt.read_text())["boxes"] if b["path"] == "matrix"]
     with open(tmp_path / "gen/ranks/rank-00000.h5", "r+b") as file:
@@ -298,14 +298,14 @@ def test_a_checkpoint_gives_its_bytes(spec, expected, tmp_path):
         file.write(b"\x55" * 8)
         file.seek(box["file_offset"])
         data = file.read(box["bytes"])
-    result = Run("export", tmp_path / "gen", "--to", "safetensors", "-o", tmp_path / "out")
+    result = run_tool("export", tmp_path / "gen", "--to", "safetensors", "-o", tmp_path / "out")
     assert result.returncode == 1 and "is damaged" in result.stderr
     assert sorted(os.listdir(tmp_path)) == ["gen"]
     # Whoever changes a checkpoint and its digests has another checkpoint.
     other = receipt.read_text().replace(box["sha256"], hashlib.sha256(data).hexdigest())
     receipt.write_text(other)
     os.remove(tmp_path / "gen/manifest.json")
-    Ok("finalize", tmp_path / "gen")
+    run_ok("finalize", tmp_path / "gen")
     export(tmp_path / "gen", "safetensors", tmp_path / "out")
     tensors, _ = read_safetensors(tmp_path / "out/model.safetensors")
     assert tensors["matrix"][1][0, 0] == 0x5555555555555555
@@ -315,14 +315,14 @@ def test_a_checkpoint_gives_its_bytes(spec, expected, tmp_path):
 
 
 def test_folders_that_are_no_checkpoints(spec, tmp_path):
-    Ok("gen", spec, "-o", tmp_path / "gen", "--ranks", "0,1")
-    result = Run("export", tmp_path / "gen", "--to", "dcp", "-o", tmp_path / "out")
+    run_ok("gen", spec, "-o", tmp_path / "gen", "--ranks", "0,1")
+    result = run_tool("export", tmp_path / "gen", "--to", "dcp", "-o", tmp_path / "out")
     assert result.returncode == 2 and "unfinished" in result.stderr
-    result = Run("export", tmp_path, "--to", "dcp", "-o", tmp_path / "out")
+    result = run_tool("export", tmp_path, "--to", "dcp", "-o", tmp_path / "out")
     assert result.returncode == 2 and "is not a checkpoint" in result.stderr
-    Ok("gen", spec, "-o", tmp_path / "gen")
+    run_ok("gen", spec, "-o", tmp_path / "gen")
     for option in ["--mesh=a=1", "--set=seed=1"]:
-        result = Run("export", tmp_path / "gen", "--to", "dcp", "-o", tmp_path / "out", option)
+        result = run_tool("export", tmp_path / "gen", "--to", "dcp", "-o", tmp_path / "out", option)
         assert result.returncode == 2 and "are for specs" in result.stderr
     assert sorted(os.listdir(tmp_path)) == ["gen"]
 
@@ -347,7 +347,7 @@ def layers(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("layers")
     (folder / "spec.yaml").write_text(LAYERS)
     sizes = ["--max-shard-size", "1KB"] if request.param in ("safetensors", "keras") else []
-    Ok("export", folder / "spec.yaml", "--to", request.param, "-o", folder / "out", *sizes)
+    run_ok("export", folder / "spec.yaml", "--to", request.param, "-o", folder / "out", *sizes)
     return folder / "out"
 
 
@@ -355,13 +355,13 @@ def test_an_export_is_intact_or_what_is_damaged_is_named(layers):
     """A flipped bit of any byte; a file that is cut, or gone."""
     record = json.loads((layers / "shardinit-export.json").read_text())
     boxes = sum(len(file["boxes"]) for file in record["files"])
-    assert Json("verify", layers) == {
+    assert run_json("verify", layers) == {
         "folder": str(layers), "intact": True, "files": len(record["files"]), "boxes": boxes,
         "bytes": sum(file["size"] for file in record["files"]), "findings": [], "more_findings": 0,
         "foreign": [], "more_foreign": 0}
 
     def findings():
-        done = Run("verify", layers, "--json")
+        done = run_tool("verify", layers, "--json")
         assert done.returncode == 1, done.stderr
         return [(f["file"], f["tensor"], f["message"]) for f in json.loads(done.stdout)["findings"]]
 
@@ -381,18 +381,18 @@ def test_an_export_is_intact_or_what_is_damaged_is_named(layers):
         path.unlink()
         assert findings() == [(entry["file"], "", "is missing")]
         path.write_bytes(data)
-    Ok("verify", layers)
+    run_ok("verify", layers)
 
 
 def test_names_that_do_not_belong_to_an_export_are_found(layers, tmp_path):
     """Files and folders beside the record's; links in the place of these, and of the record."""
     def findings():
-        done = Run("verify", layers, "--json")
+        done = run_tool("verify", layers, "--json")
         assert done.returncode == 1, done.stderr
         return {(f["file"], f["message"]) for f in json.loads(done.stdout)["findings"]}
 
     def foreign():
-        return json.loads(Run("verify", layers, "--json").stdout)["foreign"]
+        return json.loads(run_tool("verify", layers, "--json").stdout)["foreign"]
 
     inner = next((p for p in layers.iterdir() if p.is_dir()), layers)
     (inner / "0.9").write_text("")
@@ -411,7 +411,7 @@ def test_names_that_do_not_belong_to_an_export_are_found(layers, tmp_path):
         assert (name, "is a link to elsewhere") in findings()
         (layers / name).unlink()
         (tmp_path / "elsewhere").rename(layers / name)
-    Ok("verify", layers)
+    run_ok("verify", layers)
 
 
 def digested(lines):
@@ -426,12 +426,12 @@ def test_a_record_has_the_digest_of_itself(layers):
     record = layers / "shardinit-export.json"
     for bad in [text.replace("layers", "Layers", 1), text + " ", text.replace('"name": ', '"name":  '), lines + "}"]:
         record.write_text(bad)
-        done = Run("verify", layers)
+        done = run_tool("verify", layers)
         assert done.returncode == 5 and "shardinit-export.json" in done.stderr, done.stderr
     record.write_text(digested(lines.replace('"export_version": 2', '"export_version": 1')))
-    assert "it has version 1 instead of 2" in Run("verify", layers).stderr
+    assert "it has version 1 instead of 2" in run_tool("verify", layers).stderr
     record.write_text(text)
-    Ok("verify", layers)
+    run_ok("verify", layers)
 
 
 @pytest.mark.parametrize("change", [
@@ -444,13 +444,13 @@ def test_a_record_has_the_digest_of_itself(layers):
     lambda r: r["files"][0]["boxes"].reverse(),
 ])
 def test_a_damaged_record_is_refused(change, spec, tmp_path):
-    Ok("export", spec, "--to", "dcp", "-o", tmp_path / "out")
+    run_ok("export", spec, "--to", "dcp", "-o", tmp_path / "out")
     record = tmp_path / "out/shardinit-export.json"
     content = json.loads(record.read_text())
     change(content)
     del content["sha256"]
     record.write_text(digested(json.dumps(content)[:-1] + ",\n"))
-    done = Run("verify", tmp_path / "out")
+    done = run_tool("verify", tmp_path / "out")
     assert done.returncode == 5 and "is not the record of an export" in done.stderr, done.stderr
 
 
@@ -487,10 +487,10 @@ def test_config(tmp_path):
     text = (tmp_path / "out/config.json").read_text()
     assert json.loads(text) == wanted
     assert text == json.dumps(wanted, indent=2, sort_keys=True) + "\n"
-    Ok("gen", tmp_path / "c.yaml", "-o", tmp_path / "gen")
-    Ok("verify", tmp_path / "gen")
+    run_ok("gen", tmp_path / "c.yaml", "-o", tmp_path / "gen")
+    run_ok("verify", tmp_path / "gen")
     export(tmp_path / "gen", "safetensors", tmp_path / "again")
-    assert Tree(tmp_path / "out") == Tree(tmp_path / "again")
+    assert tree_of(tmp_path / "out") == tree_of(tmp_path / "again")
     export(tmp_path / "c.yaml", "safetensors", tmp_path / "other", "--set", "vars.d=9")
     assert json.loads((tmp_path / "other/config.json").read_text())["number"] == 18
 

@@ -7,8 +7,8 @@ import sys
 
 import numpy as np
 import pytest
-from clients import Bits, Client, Gen
-from support import AWKWARD, DTYPES, FLOATS, Ok, Reassemble
+from clients import bits_of, client_of, gen_ok
+from support import AWKWARD, DTYPES, FLOATS, reassemble, run_ok
 
 TORCH_WORDS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
@@ -22,7 +22,7 @@ def spec(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(spec):
-    return {p: words for p, (_, words) in Reassemble(Gen(spec, spec.parent)).items()}
+    return {p: words for p, (_, words) in reassemble(gen_ok(spec, spec.parent)).items()}
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def export(spec):
 
     def export_it(to, *arguments):
         out = spec.parent / "-".join([to, *map(str, arguments)]).replace("/", "-")
-        Ok("export", spec, "--to", to, "-o", out, *arguments)
+        run_ok("export", spec, "--to", to, "-o", out, *arguments)
         return out
 
     return export_it
@@ -56,8 +56,8 @@ def equal(tensors, expected, bits):
 
 
 def test_safetensors_torch(export, expected):
-    Client("torch")
-    load_file = Client("safetensors.torch").load_file
+    client_of("torch")
+    load_file = client_of("safetensors.torch").load_file
     tensors = {}
     for file in export("safetensors", "--max-shard-size", 20_000).glob("*.safetensors"):
         tensors.update(load_file(file))
@@ -65,12 +65,12 @@ def test_safetensors_torch(export, expected):
 
 
 def test_safetensors_numpy_reads_slices(export, expected):
-    safe_open = Client("safetensors").safe_open
+    safe_open = client_of("safetensors").safe_open
     with safe_open(export("safetensors") / "model.safetensors", "numpy") as file:
         assert set(file.keys()) == set(expected)
         for path in ["vector", "matrix", "cube"]:  # NumPy's own types.
-            assert (Bits(file.get_tensor(path)) == expected[path]).all()
-        assert (Bits(file.get_slice("matrix")[3:9, 5:]) == expected["matrix"][3:9, 5:]).all()
+            assert (bits_of(file.get_tensor(path)) == expected[path]).all()
+        assert (bits_of(file.get_slice("matrix")[3:9, 5:]) == expected["matrix"][3:9, 5:]).all()
 
 
 # torch.distributed.checkpoint of Hugging Face's files --------------------------------------------------
@@ -124,14 +124,14 @@ def torch_types():
 
 
 def test_hf_dcp_onto_another_mesh(export, expected, tmp_path):
-    torch = Client("torch")
+    torch = client_of("torch")
     out = export("hf-dcp", "--mesh", "a=3,b=2")
     torch.multiprocessing.spawn(distributed_one, (4, str(tmp_path), str(out), expected), nprocs=4)
 
 
 def test_hf_dcp_in_one_process(export, expected):
-    torch = Client("torch")
-    dcp = Client("torch.distributed.checkpoint")
+    torch = client_of("torch")
+    dcp = client_of("torch.distributed.checkpoint")
     state = {p: torch.zeros(w.shape, dtype=torch_types()[p]) for p, w in expected.items()}
     dcp.load(state, storage_reader=dcp.HuggingFaceStorageReader(str(export("hf-dcp"))), no_dist=True)
     equal(state, expected, torch_bits)
@@ -141,13 +141,13 @@ def test_hf_dcp_in_one_process(export, expected):
 
 
 def test_tensorstore(export, expected):
-    ts = Client("tensorstore")
+    ts = client_of("tensorstore")
     arrays = {}
     out = export("zarr")
     for path in expected:
         spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": f"{out / path}/"}}
         arrays[path] = ts.open(spec, read=True).result()
-    equal(arrays, expected, lambda array: Bits(np.asarray(array.read().result())))
+    equal(arrays, expected, lambda array: bits_of(np.asarray(array.read().result())))
     assert arrays["cube"].chunk_layout.read_chunk.shape == (5, 6, 7)  # 5 and 7 are prime.
     assert arrays["wide"].chunk_layout.read_chunk.shape == (5, 10000)
     assert arrays["deep"].chunk_layout.read_chunk.shape == (2, 3, 2, 3, 2)
@@ -157,39 +157,39 @@ ORBAX = """
 import os, sys
 os.environ.update(JAX_PLATFORMS="cpu", XLA_FLAGS="--xla_force_host_platform_device_count=8")
 import jax, numpy as np, orbax.checkpoint as ocp
-from clients import Bits
-from support import Reassemble
+from clients import bits_of
+from support import reassemble
 out, gen = sys.argv[1:]
-expected = {p: words for p, (_, words) in Reassemble(gen).items()}
+expected = {p: words for p, (_, words) in reassemble(gen).items()}
 jax.config.update("jax_enable_x64", True)
 
-def Equal(tree):
+def equal(tree):
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     leaves = {".".join(key.key for key in path): leaf for path, leaf in leaves}
     assert leaves.keys() == expected.keys()
     for path, leaf in leaves.items():
-        assert (Bits(leaf) == expected[path]).all(), path
+        assert (bits_of(leaf) == expected[path]).all(), path
     return leaves
 
 # As NumPy's arrays.
 arrays = ocp.PyTreeCheckpointer().restore(out)
-assert all(isinstance(leaf, np.ndarray) for leaf in Equal(arrays).values())
+assert all(isinstance(leaf, np.ndarray) for leaf in equal(arrays).values())
 
 # Sharded over 8 devices.
 mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("x", "y"))
-def Abstract(array):
+def abstract_of(array):
     cut = [("x" if n % 4 == 0 else "y" if n % 2 == 0 else None) for n in array.shape]
     cut = [axis if axis not in cut[:d] else None for d, axis in enumerate(cut)]
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*cut))
     return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
-abstract = jax.tree.map(Abstract, arrays)
+abstract = jax.tree.map(abstract_of, arrays)
 for checkpointer in ocp.StandardCheckpointer(), ocp.PyTreeCheckpointer():
     if isinstance(checkpointer, ocp.StandardCheckpointer):
         restored = checkpointer.restore(out, abstract)
     else:
         args = ocp.checkpoint_utils.construct_restore_args(abstract)
         restored = checkpointer.restore(out, restore_args=args)
-    Equal(restored)
+    equal(restored)
     for leaf, wanted in zip(jax.tree.leaves(restored), jax.tree.leaves(abstract)):
         assert isinstance(leaf, jax.Array) and leaf.sharding == wanted.sharding
 """
@@ -205,7 +205,7 @@ def script(code, *arguments):
 
 
 def test_orbax(export, spec, expected):
-    Client("orbax.checkpoint")
+    client_of("orbax.checkpoint")
     script(ORBAX, export("zarr"), spec.parent / "out")
 
 
@@ -215,7 +215,7 @@ INDEX = "{expr: 'mod(index, 2)'}"
 def test_zarr_of_nested_and_scalar(tmp_path):
     """Paths become nested dictionaries; a scalar has one chunk; even shards are chunks;
     and every dtype."""
-    Client("orbax.checkpoint")
+    client_of("orbax.checkpoint")
     (tmp_path / "nested.yaml").write_text(
         "shardinit: 1\nname: nested\ndtype: f32\nmesh: {axes: {a: 2, b: 2}}\n"
         "init: {n: {normal: {std: 1}}}\nmodules:\n  step: {shape: [], init: zeros}\n  model:\n"
@@ -226,8 +226,8 @@ def test_zarr_of_nested_and_scalar(tmp_path):
             for d in DTYPES
         )
     )
-    Ok("export", tmp_path / "nested.yaml", "--to", "zarr", "-o", tmp_path / "zarr")
+    run_ok("export", tmp_path / "nested.yaml", "--to", "zarr", "-o", tmp_path / "zarr")
     names = sorted(p.name for p in (tmp_path / "zarr/model.layers.1.w").iterdir())
     assert names == [".zarray", "0.0", "0.1", "1.0", "1.1"]
     assert sorted(p.name for p in (tmp_path / "zarr/step").iterdir()) == [".zarray", "0"]
-    script(ORBAX, tmp_path / "zarr", Gen(tmp_path / "nested.yaml", tmp_path))
+    script(ORBAX, tmp_path / "zarr", gen_ok(tmp_path / "nested.yaml", tmp_path))

@@ -8,10 +8,10 @@ import zipfile
 
 import numpy as np
 import pytest
-from clients import Client
-from support import AWKWARD, DTYPES, FLOATS, Ok, Reassemble, Run, Tree
+from clients import client_of
+from support import AWKWARD, DTYPES, FLOATS, reassemble, run_ok, run_tool, tree_of
 
-torch = Client("torch")
+torch = client_of("torch")
 import torch.distributed as dist  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
 from torch import nn  # noqa: E402
@@ -44,20 +44,20 @@ class Exported:
     def __init__(self, folder, text, *arguments):
         self.spec, self.path = folder / "spec.yaml", folder / "dcp"
         self.spec.write_text(text)
-        Ok("gen", self.spec, "-o", folder / "gen")
-        self.expected = Reassemble(folder / "gen")
-        Ok("export", self.spec, "--to", "dcp", "-o", self.path, *arguments)
+        run_ok("gen", self.spec, "-o", folder / "gen")
+        self.expected = reassemble(folder / "gen")
+        run_ok("export", self.spec, "--to", "dcp", "-o", self.path, *arguments)
         self.metadata = pickle.loads((self.path / ".metadata").read_bytes())
 
-    def Empty(self):
+    def empty(self):
         return {p: torch.full(words.shape, 3).to(TORCH[dtype]) for p, (dtype, words) in self.expected.items()}
 
-    def Load(self):
-        state = self.Empty()
+    def load(self):
+        state = self.empty()
         dcp.load(state, checkpoint_id=str(self.path), no_dist=True)
         return state
 
-    def Slices(self):
+    def slices(self):
         for index, info in self.metadata.storage_data.items():
             with open(self.path / info.relative_path, "rb") as file:
                 file.seek(info.offset)
@@ -70,13 +70,13 @@ def awkward(request, tmp_path_factory):
 
 
 def test_loads_in_one_process(awkward):
-    for path, tensor in awkward.Load().items():
+    for path, tensor in awkward.load().items():
         assert equal(tensor, awkward.expected[path][1]), path
 
 
 def test_every_type_and_a_scalar(tmp_path):
     types = Exported(tmp_path, TYPES)
-    for path, tensor in types.Load().items():
+    for path, tensor in types.load().items():
         assert equal(tensor, types.expected[path][1]), path
     kinds = {path: entry.properties.dtype for path, entry in types.metadata.state_dict_metadata.items()}
     assert kinds == {path: TORCH[dtype] for path, (dtype, _) in types.expected.items()}
@@ -96,7 +96,7 @@ def test_items_are_what_torch_saves(awkward):
     """Sound archives with true CRCs, tensors of their chunks' shapes, which together are the whole."""
     held = {path: np.zeros(words.shape, int) for path, (_, words) in awkward.expected.items()}
     ends = {}
-    for index, data in awkward.Slices():
+    for index, data in awkward.slices():
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             assert archive.testzip() is None
             assert all(item.compress_type == zipfile.ZIP_STORED for item in archive.infolist())
@@ -117,7 +117,7 @@ def test_items_are_what_torch_saves(awkward):
 
 
 def test_damage_is_what_a_zip_reader_sees(awkward):
-    _, data = next(awkward.Slices())
+    _, data = next(awkward.slices())
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         at = data.index(archive.read("archive/data/0"))
     bad = data[:at] + bytes([data[at] ^ 1]) + data[at + 1:]
@@ -128,10 +128,10 @@ def test_bytes_are_the_same(awkward, tmp_path):
     ranks = len(list(awkward.path.glob("*.distcp")))
     mesh = "a=1,b=1" if ranks == 1 else "a=3,b=2"
     for i, more in enumerate([["--jobs", 1, "--memory", "1M"], ["--set", "replicas=full"]]):
-        Ok("export", awkward.spec, "--to", "dcp", "-o", tmp_path / str(i), "--mesh", mesh, *more)
-        for name, data in Tree(awkward.path).items():
+        run_ok("export", awkward.spec, "--to", "dcp", "-o", tmp_path / str(i), "--mesh", mesh, *more)
+        for name, data in tree_of(awkward.path).items():
             assert name == "shardinit-export.json" or (tmp_path / str(i) / name).read_bytes() == data
-    Ok("verify", awkward.path)
+    run_ok("verify", awkward.path)
 
 
 CHUNKS = """
@@ -153,7 +153,7 @@ def test_large_tensors_are_cut_into_chunks(tmp_path):
     assert counts == {"rows": 2, "planes": 2, "line": 2, "small": 1}
     assert {tuple(c.sizes) for c in chunks.metadata.state_dict_metadata["rows"].chunks} == {(9, 1048577), (8, 1048577)}
     assert {tuple(c.sizes) for c in chunks.metadata.state_dict_metadata["planes"].chunks} == {(1, 1, 9000001)}
-    for path, tensor in chunks.Load().items():
+    for path, tensor in chunks.load().items():
         assert equal(tensor, chunks.expected[path][1]), path
     # Large ones begin on a page.
     record = json.loads((chunks.path / "shardinit-export.json").read_text())
@@ -177,7 +177,7 @@ def test_ties_are_two_entries_of_equal_values(tmp_path):
     dcp.load(state, checkpoint_id=str(tied.path), no_dist=True)
     assert model.head.weight is model.embed.weight
     assert equal(model.head.weight, tied.expected["head.weight"][1])
-    assert equal(tied.Load()["embed.weight"], tied.expected["head.weight"][1])
+    assert equal(tied.load()["embed.weight"], tied.expected["head.weight"][1])
 
 
 LAYOUT = """
@@ -197,13 +197,13 @@ layouts:
 def test_layouts_and_patterns(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text(LAYOUT)
-    Ok("gen", spec, "-o", tmp_path / "gen")
-    whole = {path: words for path, (_, words) in Reassemble(tmp_path / "gen").items()}
-    Ok("export", spec, "--to", "dcp", "-o", tmp_path / "fused", "--layout", "fused")
+    run_ok("gen", spec, "-o", tmp_path / "gen")
+    whole = {path: words for path, (_, words) in reassemble(tmp_path / "gen").items()}
+    run_ok("export", spec, "--to", "dcp", "-o", tmp_path / "fused", "--layout", "fused")
     state = {"qk": torch.zeros(12, 4)}
     dcp.load(state, checkpoint_id=str(tmp_path / "fused"), no_dist=True)
     assert equal(state["qk"], np.concatenate([whole["q"], whole["k"]]))
-    Ok("export", tmp_path / "gen", "--to", "dcp", "-o", tmp_path / "some", "--only", "k")
+    run_ok("export", tmp_path / "gen", "--to", "dcp", "-o", tmp_path / "some", "--only", "k")
     assert list(pickle.loads((tmp_path / "some/.metadata").read_bytes()).state_dict_metadata) == ["k"]
     state = {"k": torch.zeros(4, 4)}
     dcp.load(state, checkpoint_id=str(tmp_path / "some"), no_dist=True)
@@ -331,8 +331,8 @@ def test_fsdp2_hsdp_and_tensor_parallel(sizes, tensor_parallel, tmp_path):
 def test_a_killed_export_leaves_no_metadata(tmp_path):
     """`.metadata` gets its name with all that it speaks of."""
     (tmp_path / "spec.yaml").write_text(AWKWARD)
-    result = Run("export", tmp_path / "spec.yaml", "--to", "dcp", "-o", tmp_path / "out",
-                 wrap=["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync", "-e",
-                       "inject=fdatasync:error=EIO:when=1"])
+    result = run_tool("export", tmp_path / "spec.yaml", "--to", "dcp", "-o", tmp_path / "out",
+                      wrap=["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync", "-e",
+                            "inject=fdatasync:error=EIO:when=1"])
     assert result.returncode == 3
     assert sorted(os.listdir(tmp_path)) == ["spec.yaml"]

@@ -11,8 +11,8 @@ import re
 import h5py
 import numpy as np
 import pytest
-from clients import Client, Gen
-from support import ROOT, Json, Ok, Reassemble, Run, Tree
+from clients import client_of, gen_ok
+from support import ROOT, reassemble, run_json, run_ok, run_tool, tree_of
 from test_export import check_record
 
 REPEATED = """
@@ -41,9 +41,9 @@ def repeated(tmp_path_factory):
 
 
 def export(spec, out, *arguments):
-    Ok("export", spec, "--to", "keras", "-o", out, *arguments)
+    run_ok("export", spec, "--to", "keras", "-o", out, *arguments)
     check_record(out)
-    Ok("verify", out)
+    run_ok("verify", out)
     return out
 
 
@@ -65,7 +65,7 @@ def variables_of(path):
 
 def expected_one(folder):
     """Path in Keras → words, of a checkpoint whose paths are Keras's."""
-    return {path.replace(".", "/"): words for path, (_, words) in Reassemble(folder).items()}
+    return {path.replace(".", "/"): words for path, (_, words) in reassemble(folder).items()}
 
 
 def is_equal(variables, expected):
@@ -126,7 +126,7 @@ def skeleton(model):
 
 @pytest.mark.filterwarnings("ignore")
 def test_load_weights(tmp_path, monkeypatch):
-    keras = Client("keras")
+    keras = client_of("keras")
     # What the constructors draw does not matter, and takes JAX long to compile.
     for initializer in [keras.initializers.VarianceScaling, keras.initializers.RandomUniform]:
         monkeypatch.setattr(initializer, "__call__", lambda _, shape, dtype=None: keras.ops.zeros(shape, dtype))
@@ -135,7 +135,7 @@ def test_load_weights(tmp_path, monkeypatch):
     text = re.sub(r"(dtype: b?f\d+, init: )zeros", r"\1{normal: {std: 0.5}}", text)
     text = text.replace("init: zeros", "init: {expr: 'mod(row * 7 + col, 2)'}")
     (tmp_path / "spec.yaml").write_text(text)
-    expected = expected_one(Gen(tmp_path / "spec.yaml", tmp_path))
+    expected = expected_one(gen_ok(tmp_path / "spec.yaml", tmp_path))
     export(tmp_path / "spec.yaml", tmp_path / "one")
     export(tmp_path / "spec.yaml", tmp_path / "many", "--max-shard-size", "2KB")
     assert len(list((tmp_path / "many").glob("model_*.weights.h5"))) > 5
@@ -159,10 +159,10 @@ def test_load_weights(tmp_path, monkeypatch):
 
 
 def test_repeat_counts_as_keras_does(repeated, tmp_path):
-    keras = Client("keras")
+    keras = client_of("keras")
     model = keras.Sequential([keras.Input((4,)), *(keras.layers.Dense(4) for _ in range(3))])
     model.load_weights(export(repeated, tmp_path / "out", "--only", "layers.dense*.**") / "model.weights.h5")
-    expected = {path: words for path, (_, words) in Reassemble(Gen(repeated, tmp_path / "gen")).items()}
+    expected = {path: words for path, (_, words) in reassemble(gen_ok(repeated, tmp_path / "gen")).items()}
     for i, layer in enumerate(model.layers):
         for j, variable in enumerate(layer.variables):
             assert (np.asarray(variable.value).view("<u4") == expected[f"layers.dense.{i}.vars.{j}"]).all()
@@ -173,7 +173,7 @@ DTYPES = ["f32", "f64", "bf16", "f16", "i8", "i16", "i32", "i64", "u8", "u16", "
 
 def test_every_dtype_as_keras_reads_it(tmp_path):
     """Its store, since no backend has variables of all of them."""
-    Client("keras")
+    client_of("keras")
     from keras.src.saving.saving_lib import H5IOStore
 
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: d\nmodules:\n" + "".join(
@@ -202,9 +202,9 @@ def test_bytes_are_the_same_everywhere(repeated, tmp_path):
     assert digest == "87bb2311d0dfa3b3c52b69edd61a6f5d8fc651971df6719de99fb139155398c4"
     export(repeated, tmp_path / "mesh", "--mesh", "a=3", "--set", "uneven=chunk", "--jobs", "1", "--memory", "1M")
     assert (tmp_path / "mesh/model.weights.h5").read_bytes() == (tmp_path / "spec/model.weights.h5").read_bytes()
-    export(Gen(repeated, tmp_path / "gen"), tmp_path / "folder")
-    assert Tree(tmp_path / "folder") == Tree(tmp_path / "spec")
-    assert Json("export", repeated, "--to", "keras", "-o", tmp_path / "spec")["was_there"]
+    export(gen_ok(repeated, tmp_path / "gen"), tmp_path / "folder")
+    assert tree_of(tmp_path / "folder") == tree_of(tmp_path / "spec")
+    assert run_json("export", repeated, "--to", "keras", "-o", tmp_path / "spec")["was_there"]
     names = {"spec", "mesh", "gen", "folder"}
     assert set(os.listdir(tmp_path)) == names, "a temporary folder was left"
 
@@ -237,6 +237,6 @@ def test_layers_are_not_cut(repeated, tmp_path):
 def test_paths_that_do_not_fit(paths, message, tmp_path):
     (tmp_path / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmodules:\n" + "".join(
         f"  {path}: {{shape: [2], init: zeros}}\n" for path in paths))
-    result = Run("export", tmp_path / "spec.yaml", "--to", "keras", "-o", tmp_path / "out")
+    result = run_tool("export", tmp_path / "spec.yaml", "--to", "keras", "-o", tmp_path / "out")
     assert result.returncode == 2 and message in result.stderr
     assert os.listdir(tmp_path) == ["spec.yaml"]

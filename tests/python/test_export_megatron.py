@@ -7,11 +7,11 @@ import zipfile
 
 import megatron_model
 import pytest
-from clients import Client
-from support import ROOT, Ok, Reassemble, Run
+from clients import client_of
+from support import ROOT, reassemble, run_ok, run_tool
 
-torch = Client("torch")
-Client("megatron.core")
+torch = client_of("torch")
+client_of("megatron.core")
 
 SIZES = {"d": 64, "ff": 128, "layers": 4, "heads": 8, "kv_heads": 4, "head_dim": 8, "vocab": 512}
 EXPERTS = 6  # Another number than that of layers: each is a part of the names of states.
@@ -21,9 +21,9 @@ def export(folder, name, *arguments, **sizes):
     """The export's folder, and the arrays that `gen` gives for its keys."""
     sets = itertools.chain.from_iterable(("--set", f"vars.{k}={n}") for k, n in (SIZES | sizes).items())
     arguments = [ROOT / f"configs/{name}.yaml", "--layout", "torch_dist", *sets, *arguments]
-    Ok("gen", *arguments, "-o", folder / "gen")
-    Ok("export", *arguments, "--to", "megatron", "-o", folder / "out")
-    return folder / "out", {path: words for path, (_, words) in Reassemble(folder / "gen").items()}
+    run_ok("gen", *arguments, "-o", folder / "gen")
+    run_ok("export", *arguments, "--to", "megatron", "-o", folder / "out")
+    return folder / "out", {path: words for path, (_, words) in reassemble(folder / "gen").items()}
 
 
 def load_it(rank, world, rendezvous, folder, expected, experts, degrees, strict):
@@ -31,12 +31,12 @@ def load_it(rank, world, rendezvous, folder, expected, experts, degrees, strict)
     says of where it is."""
     import torch.distributed as dist
 
-    megatron_model.Start(rank, world, rendezvous, degrees)
+    megatron_model.start(rank, world, rendezvous, degrees)
     from megatron.core import dist_checkpointing
     from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
     from megatron.core.dist_checkpointing.validation import StrictHandling
 
-    models = megatron_model.Models(degrees, **SIZES, experts=experts)
+    models = megatron_model.make_models(degrees, **SIZES, experts=experts)
     state = {f"model{i}": model.sharded_state_dict() for i, model in enumerate(models)}
     state = dist_checkpointing.load(state, folder, strict=StrictHandling(strict))
     keys = set()
@@ -97,10 +97,10 @@ def test_folder(dense, tmp_path):
     modules = ["self_attention.linear_qkv", "self_attention.linear_proj", "mlp.linear_fc1", "mlp.linear_fc2"]
     assert metadata.state_dict_metadata.keys() - expected.keys() == {
         f"decoder.layers.{module}._extra_state/shard_{i}_4" for module in modules for i in range(4)}
-    Ok("verify", folder)
+    run_ok("verify", folder)
     arguments = [str(word) for k, n in SIZES.items() for word in ("--set", f"vars.{k}={n}")]
-    Ok("verify", folder, "--spec", ROOT / "configs/llama3.1-8b.yaml", "--layout", "torch_dist", *arguments)
-    result = Run("export", ROOT / "configs/llama3-tiny.yaml", "--to", "megatron", "-o", tmp_path / "out")
+    run_ok("verify", folder, "--spec", ROOT / "configs/llama3.1-8b.yaml", "--layout", "torch_dist", *arguments)
+    result = run_tool("export", ROOT / "configs/llama3-tiny.yaml", "--to", "megatron", "-o", tmp_path / "out")
     assert result.returncode == 2 and "`--layout torch_dist`" in result.stderr
     assert not (tmp_path / "out").exists()
 
@@ -110,7 +110,7 @@ def test_states_of_experts(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: experts\ndtype: bf16\nmodules:\n  decoder.layers.mlp.experts.experts:\n"
                     "    linear_fc2.weight: {shape: [2, 3, 4, 6], init: {normal: {std: 1}}}\n")
-    Ok("export", spec, "--to", "megatron", "-o", tmp_path / "out")
+    run_ok("export", spec, "--to", "megatron", "-o", tmp_path / "out")
     module = "decoder.layers.mlp.experts.experts.linear_fc2"
     names = pickle.loads((tmp_path / "out/.metadata").read_bytes()).state_dict_metadata.keys()
     assert names == {f"{module}.weight", *(f"{module}._extra_state/shard_{layer}.{expert}_2.3"
@@ -122,7 +122,7 @@ def test_layers_one_by_one(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: own\ndtype: bf16\nmodules:\n  decoder.layers:\n    repeat: {i: 2}\n"
                     "    mlp.linear_fc2.weight: {shape: [4, 6], init: {normal: {std: 1}}}\n")
-    Ok("export", spec, "--to", "megatron", "-o", tmp_path / "out")
+    run_ok("export", spec, "--to", "megatron", "-o", tmp_path / "out")
     names = pickle.loads((tmp_path / "out/.metadata").read_bytes()).state_dict_metadata.keys()
     assert names == {f"decoder.layers.{i}.mlp.linear_fc2.{what}" for i in range(2)
                      for what in ("weight", "_extra_state/shard_0_1")}

@@ -9,10 +9,10 @@ import sys
 
 import numpy as np
 import pytest
-from clients import Client
-from support import Ok, Reassemble, Run, Tree
+from clients import client_of
+from support import reassemble, run_ok, run_tool, tree_of
 
-torch = Client("torch")
+torch = client_of("torch")
 import shardinit.torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
@@ -118,7 +118,7 @@ def are_equal(model, optimizer, other, optimizer_of_other):
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("optimizer")
     (path / "spec.yaml").write_text(SPEC)
-    Ok("gen", path / "spec.yaml", "-o", path / "gen")
+    run_ok("gen", path / "spec.yaml", "-o", path / "gen")
     return path
 
 
@@ -126,7 +126,7 @@ def folder(tmp_path_factory):
 def values(folder):
     types = {"f32": torch.float32, "i64": torch.int64}
     return {name: torch.from_numpy(words.view(f"<i{words.itemsize}").copy()).view(types[dtype])
-            for name, (dtype, words) in Reassemble(folder / "gen").items()}
+            for name, (dtype, words) in reassemble(folder / "gen").items()}
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def export(folder):
     def export_it(name, optimizer, *arguments):
         out = folder / name
         if not out.exists():
-            Ok("export", folder / "spec.yaml", "--to", "dcp", "-o", out, "--optimizer", optimizer, *arguments)
+            run_ok("export", folder / "spec.yaml", "--to", "dcp", "-o", out, "--optimizer", optimizer, *arguments)
         return out
 
     return export_it
@@ -247,7 +247,7 @@ def test_parameters_that_only_begin_alike(engine, tmp_path):
     """As the copied layers of nn.TransformerEncoder, which a captured spec ties: each has a state of its own."""
     text = SPEC.replace("dtype: f32", f"dtype: f32\nengine: {engine}", 1)
     (tmp_path / "spec.yaml").write_text(text)
-    Ok("export", tmp_path / "spec.yaml", "--to", "dcp", "-o", tmp_path / "out", "--optimizer", INLINE)
+    run_ok("export", tmp_path / "spec.yaml", "--to", "dcp", "-o", tmp_path / "out", "--optimizer", INLINE)
     model = Model()
     model.head.weight = nn.Parameter(torch.zeros(11, 6))
     optimizer = one_group(model)
@@ -274,7 +274,7 @@ modules:
 def test_moments_take_no_space(tmp_path):
     (tmp_path / "spec.yaml").write_text(LARGE)
     for name, more in ("plain", []), ("optimizer", ["--optimizer", INLINE]):
-        Ok("export", tmp_path / "spec.yaml", "--to", "dcp", "-o", tmp_path / name, *more)
+        run_ok("export", tmp_path / "spec.yaml", "--to", "dcp", "-o", tmp_path / name, *more)
     plain, optimizer = ({p.name: p.stat().st_size for p in (tmp_path / name).iterdir()}
                         for name in ("plain", "optimizer"))
     assert optimizer["__0_0.distcp"] == plain["__0_0.distcp"] > 8_000_000
@@ -303,30 +303,30 @@ layouts:
     keep: ["down.weight", "norm.num*"]
     omit: ["norm.running*"]
 """)
-    Ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "gen", "--layout", "other")
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "gen", "--layout", "other")
     for source in tmp_path / "spec.yaml", tmp_path / "gen":
         more = ["--layout", "other"] if source.suffix else []
         out = tmp_path / f"out{source.suffix}"
-        Ok("export", source, "--to", "dcp", "-o", out, "--optimizer", "adamw", *more)
+        run_ok("export", source, "--to", "dcp", "-o", out, "--optimizer", "adamw", *more)
         entries = pickle.loads((out / ".metadata").read_bytes()).state_dict_metadata
         sizes = {name.split(".state.")[1].removesuffix(".exp_avg"): list(entry.size)
                  for name, entry in entries.items() if name.endswith(".exp_avg")}
         assert sizes == {"tokens": [11, 6], "logits": [11, 6], "transposed": [6, 10], "both": [2, 6], "turned": [6, 11],
                          "turned_again": [6, 11], "down.weight": [6, 10]}
-        Ok("verify", out)
-        assert "equal to toy" in Ok("verify", out, "--spec", tmp_path / "spec.yaml", "--layout", "other").stdout
-    assert Tree(tmp_path / "out") == Tree(tmp_path / "out.yaml")
+        run_ok("verify", out)
+        assert "equal to toy" in run_ok("verify", out, "--spec", tmp_path / "spec.yaml", "--layout", "other").stdout
+    assert tree_of(tmp_path / "out") == tree_of(tmp_path / "out.yaml")
 
 
 def test_verify(folder, export, tmp_path):
     out = export("inline", INLINE)
-    assert "intact" in Ok("verify", out).stdout
-    said = Ok("verify", out, "--spec", folder / "spec.yaml").stdout
+    assert "intact" in run_ok("verify", out).stdout
+    said = run_ok("verify", out, "--spec", folder / "spec.yaml").stdout
     entries = 7 * 3 + 12
     assert said.endswith(f"9 tensors, 1.1 kB; not compared: {entries} entries of an optimizer\n")
-    result = json.loads(Ok("verify", out, "--spec", folder / "spec.yaml", "--json").stdout)
+    result = json.loads(run_ok("verify", out, "--spec", folder / "spec.yaml", "--json").stdout)
     assert result["equal"] and result["optimizer_entries"] == entries
-    result = Run("verify", out, "--spec", folder / "spec.yaml", "--set", "seed=9")
+    result = run_tool("verify", out, "--spec", folder / "spec.yaml", "--set", "seed=9")
     assert result.returncode == 1 and "embed.weight has other values" in result.stderr
     # Of a run that saved itself, too.
     model = Model()
@@ -334,21 +334,21 @@ def test_verify(folder, export, tmp_path):
     load_it(out, model, optimizer, with_groups=True)
     held, optim = state_dict.get_state_dict(model, optimizer)
     dcp.save({"model": held, "optim": optim}, checkpoint_id=str(tmp_path / "own"), no_dist=True)
-    assert "27 entries of an optimizer" in Ok("verify", tmp_path / "own", "--spec", folder / "spec.yaml").stdout
+    assert "27 entries of an optimizer" in run_ok("verify", tmp_path / "own", "--spec", folder / "spec.yaml").stdout
     # One byte of a moment.
     (tmp_path / "bad").mkdir()
-    for name, data in Tree(out).items():
+    for name, data in tree_of(out).items():
         (tmp_path / "bad" / name).write_bytes(data)
     data = bytearray((out / "__0_1.distcp").read_bytes())
     data[200] ^= 1
     (tmp_path / "bad/__0_1.distcp").write_bytes(data)
-    assert Run("verify", tmp_path / "bad").returncode == 1
+    assert run_tool("verify", tmp_path / "bad").returncode == 1
 
 
 def test_the_python_package_reads_the_model(export, values, tmp_path):
     out = export("inline", INLINE)
     (tmp_path / "spec.yaml").write_text(SPEC)
-    Ok("export", tmp_path / "spec.yaml", "--to", "zarr", "-o", tmp_path / "zarr", "--optimizer", "adamw")
+    run_ok("export", tmp_path / "spec.yaml", "--to", "zarr", "-o", tmp_path / "zarr", "--optimizer", "adamw")
     for folder in out, tmp_path / "zarr":
         model = Model()
         shardinit.torch.load_into(model, folder)
@@ -357,14 +357,14 @@ def test_the_python_package_reads_the_model(export, values, tmp_path):
 
 def test_bytes_are_the_same(folder, export, tmp_path):
     out = export("inline", INLINE)
-    Ok("export", folder / "spec.yaml", "--to", "dcp", "-o", tmp_path / "again", "--optimizer", INLINE, "--jobs", 1)
-    assert Tree(tmp_path / "again") == Tree(out)
+    run_ok("export", folder / "spec.yaml", "--to", "dcp", "-o", tmp_path / "again", "--optimizer", INLINE, "--jobs", 1)
+    assert tree_of(tmp_path / "again") == tree_of(out)
     # The record says what was asked for: the same is there already, another is not.
     arguments = ["export", folder / "spec.yaml", "--to", "dcp", "-o", tmp_path / "again", "--optimizer"]
-    assert "was there already" in Ok(*arguments, INLINE).stderr
-    assert Run(*arguments, "adamw").returncode == 4
+    assert "was there already" in run_ok(*arguments, INLINE).stderr
+    assert run_tool(*arguments, "adamw").returncode == 4
     (tmp_path / "file.yaml").write_text(json.dumps(json.loads((out / "shardinit-export.json").read_text())["optimizer"]))
-    assert "was there already" in Ok(*arguments, tmp_path / "file.yaml").stderr
+    assert "was there already" in run_ok(*arguments, tmp_path / "file.yaml").stderr
 
 
 def sharded(folder, values):
@@ -418,8 +418,8 @@ def test_fsdp_in_two_processes(export, values, tmp_path):
     ("none.yaml", "1:1: error: there is no file `none.yaml`"),
 ])
 def test_what_is_wrong_is_said_with_its_place(folder, tmp_path, optimizer, message):
-    result = Run("export", folder / "spec.yaml", "--to", "dcp", "-o", tmp_path / "out", "--optimizer", optimizer,
-                 cwd=tmp_path)
+    result = run_tool("export", folder / "spec.yaml", "--to", "dcp", "-o", tmp_path / "out", "--optimizer", optimizer,
+                      cwd=tmp_path)
     assert result.returncode == 2 and result.stderr.startswith("--optimizer:") and message in result.stderr
     assert result.stderr.count("error:") == 1 and not (tmp_path / "out").exists()
 
@@ -460,30 +460,30 @@ OPTAX = """
 import os, sys
 os.environ.update(JAX_PLATFORMS="cpu", XLA_FLAGS="--xla_force_host_platform_device_count=4")
 import jax, jax.numpy as jnp, numpy as np, optax, orbax.checkpoint as ocp
-from clients import Bits
+from clients import bits_of
 from flax.training.train_state import TrainState
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from support import Reassemble
+from support import reassemble
 folder, gen = sys.argv[1:]
 types = {"f32": jnp.float32, "bf16": jnp.bfloat16}
 values = {p: jnp.asarray(words.view(f"<i{words.itemsize}")).view(types[dtype])
-          for p, (dtype, words) in Reassemble(gen).items()}
+          for p, (dtype, words) in reassemble(gen).items()}
 params = {"dense": {"kernel": values["dense.kernel"], "bias": values["dense.bias"]},
           "out": {"kernel": values["out.kernel"]}, "table": values["table"]}
 blank = jax.tree.map(lambda x: jnp.full_like(x, 3), params)
 
-def Loss(p):
+def loss_of(p):
     x = jnp.arange(16.0).reshape(2, 8) / 16
     y = jnp.tanh(x @ p["dense"]["kernel"] + p["dense"]["bias"]) @ p["out"]["kernel"].astype(jnp.float32)
     return jnp.sum(y ** 2) + jnp.sum(p["table"] ** 2)
 
-def Equal(a, b):
+def equal(a, b):
     assert jax.tree.structure(a) == jax.tree.structure(b)
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)):
-        assert np.asarray(x).dtype == np.asarray(y).dtype and (Bits(np.asarray(x)) == Bits(np.asarray(y))).all()
+        assert np.asarray(x).dtype == np.asarray(y).dtype and (bits_of(np.asarray(x)) == bits_of(np.asarray(y))).all()
 
-def Step(state):
-    return state.apply_gradients(grads=jax.grad(Loss)(state.params))
+def step(state):
+    return state.apply_gradients(grads=jax.grad(loss_of)(state.params))
 
 for name, lr in ("constant", 1e-2), ("schedule", optax.linear_schedule(1e-2, 1e-3, 10)):
     tx = optax.adamw(lr, b1=0.8, weight_decay=0.1)
@@ -493,11 +493,11 @@ for name, lr in ("constant", 1e-2), ("schedule", optax.linear_schedule(1e-2, 1e-
     path = os.path.join(folder, name)
     abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, target)
     state = ocp.StandardCheckpointer().restore(path, abstract)
-    Equal(state, fresh)
-    Equal(Step(state), Step(fresh))
+    equal(state, fresh)
+    equal(step(state), step(fresh))
     # Without a target: dictionaries and lists.
     plain = ocp.PyTreeCheckpointer().restore(path)
-    Equal(plain["params"], jax.tree.map(np.asarray, params))
+    equal(plain["params"], jax.tree.map(np.asarray, params))
     assert int(plain["step"]) == 0 and not any(map(np.any, jax.tree.leaves(plain["opt_state"])))
     # Sharded over 4 devices.
     mesh = Mesh(np.array(jax.devices()), ("x",))
@@ -505,23 +505,23 @@ for name, lr in ("constant", 1e-2), ("schedule", optax.linear_schedule(1e-2, 1e-
     abstract = jax.tree.map(lambda x: x if isinstance(x, int) else
                             jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=cut(x)), target)
     state = ocp.StandardCheckpointer().restore(path, abstract)
-    Equal(state, fresh)
+    equal(state, fresh)
     assert state.opt_state[0].mu["table"].sharding == cut(params["table"])
 """
 
 
 def test_one_step_of_optax_from_orbax(tmp_path):
     for package in "orbax.checkpoint", "optax", "flax":
-        Client(package)
+        client_of(package)
     (tmp_path / "spec.yaml").write_text(FLAX)
-    Ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "gen")
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "gen")
     for name, optimizer in ("constant", "adamw"), ("schedule", "{adamw: {schedule: true}}"):
-        Ok("export", tmp_path / "spec.yaml", "--to", "zarr", "-o", tmp_path / name, "--optimizer", optimizer)
-        Ok("verify", tmp_path / name)
-        said = Ok("verify", tmp_path / name, "--spec", tmp_path / "spec.yaml").stdout
+        run_ok("export", tmp_path / "spec.yaml", "--to", "zarr", "-o", tmp_path / name, "--optimizer", optimizer)
+        run_ok("verify", tmp_path / name)
+        said = run_ok("verify", tmp_path / name, "--spec", tmp_path / "spec.yaml").stdout
         assert f"4 tensors, 296 B; not compared: {10 + (name != 'constant')} entries of an optimizer" in said
     # The moments are descriptions alone.
-    names = [n for n, data in Tree(tmp_path / "constant").items() if data is not None and "opt_state" in n]
+    names = [n for n, data in tree_of(tmp_path / "constant").items() if data is not None and "opt_state" in n]
     assert len(names) == 9 and all(name.endswith("/.zarray") for name in names)
     here = os.path.dirname(os.path.abspath(__file__))
     result = subprocess.run([sys.executable, "-c", OPTAX, tmp_path, tmp_path / "gen"], capture_output=True, text=True,
@@ -534,13 +534,13 @@ def test_collections_of_flax(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: flax\ndtype: f32\nmodules:\n  params.dense.kernel: {shape: [8, 4], init: ones}\n"
                     "  batch_stats.norm.mean: {shape: [4], init: zeros}\n")
-    Ok("export", spec, "--to", "zarr", "-o", tmp_path / "out", "--optimizer", "adamw")
-    assert sorted(n for n, data in Tree(tmp_path / "out").items() if data is None) == [
+    run_ok("export", spec, "--to", "zarr", "-o", tmp_path / "out", "--optimizer", "adamw")
+    assert sorted(n for n, data in tree_of(tmp_path / "out").items() if data is None) == [
         "batch_stats.norm.mean", "opt_state.0.count", "opt_state.0.mu.dense.kernel", "opt_state.0.nu.dense.kernel",
         "params.dense.kernel", "step"]
-    assert "2 tensors" in Ok("verify", tmp_path / "out", "--spec", spec).stdout
+    assert "2 tensors" in run_ok("verify", tmp_path / "out", "--spec", spec).stdout
     spec.write_text(spec.read_text() + "  step: {shape: [], init: zeros}\n")
-    result = Run("export", spec, "--to", "zarr", "-o", tmp_path / "step", "--optimizer", "adamw")
+    result = run_tool("export", spec, "--to", "zarr", "-o", tmp_path / "step", "--optimizer", "adamw")
     assert result.returncode == 2 and "`step` is the name of a part of the optimizer's state" in result.stderr
 
 
@@ -551,5 +551,5 @@ def test_collections_of_flax(tmp_path):
     ("megatron", "adamw", "`--optimizer` is not for the format `megatron`"),
 ])
 def test_what_a_format_does_not_have(folder, tmp_path, to, optimizer, message):
-    result = Run("export", folder / "spec.yaml", "--to", to, "-o", tmp_path / "out", "--optimizer", optimizer)
+    result = run_tool("export", folder / "spec.yaml", "--to", to, "-o", tmp_path / "out", "--optimizer", optimizer)
     assert result.returncode == 2 and message in result.stderr and "hint: " in result.stderr

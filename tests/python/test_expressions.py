@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import clients  # noqa: F401 (The package is that of the checkout.)
-from support import DTYPES, ROOT, Ok, Reassemble, Run
+from support import DTYPES, ROOT, reassemble, run_ok, run_tool
 
 import shardinit
 
@@ -18,8 +18,8 @@ mpmath.mp.dps = 50
 @pytest.fixture(scope="module")
 def tensors(tmp_path_factory):
     out = tmp_path_factory.mktemp("expressions") / "out"
-    Ok("gen", SPEC, "-o", out)
-    return {path: words.view(DTYPES[dtype]) for path, (dtype, words) in Reassemble(out).items()}
+    run_ok("gen", SPEC, "-o", out)
+    return {path: words.view(DTYPES[dtype]) for path, (dtype, words) in reassemble(out).items()}
 
 
 def nearest(x):
@@ -161,8 +161,8 @@ def test_mamba_dt_bias_is_the_formula_of_its_draw(tensors, tmp_path):
     spec = tmp_path / "draw.yaml"
     spec.write_text("shardinit: 1\nname: x\ndtype: f32\n"
                     'modules: {mamba.dt_bias: {shape: [256], init: {expr: "uniform()"}}}\n')
-    Ok("gen", spec, "-o", tmp_path / "out")
-    dtype, words = Reassemble(tmp_path / "out")["mamba.dt_bias"]
+    run_ok("gen", spec, "-o", tmp_path / "out")
+    dtype, words = reassemble(tmp_path / "out")["mamba.dt_bias"]
     for u, got in zip(words.view(DTYPES[dtype]), tensors["mamba.dt_bias"]):
         log_dt = mpmath.mpf(float(u)) * (mpmath.log(0.1) - mpmath.log(0.001)) + mpmath.log(0.001)
         dt = max(mpmath.exp(log_dt), mpmath.mpf(1e-4))
@@ -214,8 +214,8 @@ def test_named_ones(tensors):
 
 @pytest.mark.parametrize("mesh", ["data=1,tensor=1", "data=3,tensor=1", "data=2,tensor=5"])
 def test_every_mesh_gives_these_values(tensors, mesh, tmp_path):
-    Ok("gen", SPEC, "--mesh", mesh, "-o", tmp_path / "out")
-    again = Reassemble(tmp_path / "out")
+    run_ok("gen", SPEC, "--mesh", mesh, "-o", tmp_path / "out")
+    again = reassemble(tmp_path / "out")
     assert again.keys() == tensors.keys()
     for path, (dtype, words) in again.items():
         assert np.array_equal(words, tensors[path].view(words.dtype)), path
@@ -225,7 +225,7 @@ def test_what_is_no_number_is_refused(tmp_path):
     spec = tmp_path / "bad.yaml"
     spec.write_text("shardinit: 1\nname: x\ndtype: f32\n"
                     'modules: {w: {shape: [4, 3], init: {expr: "log(row * 3 + col - 4)"}}}\n')
-    result = Run("gen", spec, "-o", tmp_path / "out")
+    result = run_tool("gen", spec, "-o", tmp_path / "out")
     assert result.returncode == 2
     assert "element [0, 0] of `w` is nan, which f32 does not hold" in result.stderr
     assert 'its initializer is {expr: "log(i0 * 3 + i1 - 4)"}' in result.stderr

@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 import pytest
 
-from support import BINARY, CLEAN, Datasets, Json, Ok, RankFiles, ReadRaw, Run, Text, Tree
+from support import BINARY, CLEAN, datasets_in, rank_files, read_raw, run_json, run_ok, run_tool, text_of, tree_of
 
 # Small, and still with large and small boxes, replicas, several ranks, an f64.
 SPEC = """
@@ -53,7 +53,7 @@ def spec(tmp_path_factory):
 @pytest.fixture(scope="module")
 def good(spec):
     folder = spec.parent / "good"
-    Ok("gen", spec, "-o", folder)
+    run_ok("gen", spec, "-o", folder)
     return folder
 
 
@@ -86,22 +86,22 @@ CALLS = ["pwrite64", "write", "openat", "rename,renameat,renameat2", "fdatasync,
 @pytest.mark.parametrize("calls", CALLS)
 def test_killed_at_every_call(calls, spec, good, tmp_path):
     assert can_trace()
-    expected = Tree(good)
+    expected = tree_of(good)
     k, out = 0, tmp_path / "out"
     while True:
         k += 1
         assert k < 500
-        result = Run("gen", spec, "-o", out, "--jobs", "1",
-                     wrap=inject(calls, f"signal=SIGKILL:when={k}"))
+        result = run_tool("gen", spec, "-o", out, "--jobs", "1",
+                          wrap=inject(calls, f"signal=SIGKILL:when={k}"))
         if result.returncode == 0:
             break
         assert result.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL), result.stderr
         if is_committed(out):
-            Ok("verify", out)
-        Ok("gen", spec, "-o", out)
-        assert Tree(out) == expected, f"killed at call {k}"
+            run_ok("verify", out)
+        run_ok("gen", spec, "-o", out)
+        assert tree_of(out) == expected, f"killed at call {k}"
         shutil.rmtree(out)
-    assert Tree(out) == expected
+    assert tree_of(out) == expected
 
 
 @pytest.mark.parametrize("command", ["finalize", "finalize --index never", "gen --index never"])
@@ -112,10 +112,10 @@ def test_a_complete_checkpoint_stays_one_when_killed(command, spec, good, tmp_pa
     for calls in ["rename,renameat,renameat2", "unlink,unlinkat", "pwrite64", "fdatasync,fsync", "ftruncate"]:
         for k in range(1, 500):
             out = pathlib.Path(shutil.copytree(good, tmp_path / "out"))
-            result = Run(name, *([out] if name == "finalize" else [spec, "-o", out]), *options,
-                         wrap=inject(calls, f"signal=SIGKILL:when={k}"))
-            Ok("verify", out)
-            assert result.returncode == 0 or {p for p in Tree(out) if "tmp-" not in p} >= set(Tree(good)) - {"index.h5"}
+            result = run_tool(name, *([out] if name == "finalize" else [spec, "-o", out]), *options,
+                              wrap=inject(calls, f"signal=SIGKILL:when={k}"))
+            run_ok("verify", out)
+            assert result.returncode == 0 or {p for p in tree_of(out) if "tmp-" not in p} >= set(tree_of(good)) - {"index.h5"}
             shutil.rmtree(out)
             if result.returncode == 0:
                 break
@@ -128,25 +128,25 @@ def test_killed_twice_with_threads(seed, spec, good, tmp_path):
     chance = random.Random(seed)
     for _ in range(2):
         calls = chance.choice(CALLS[:5])
-        Run("gen", spec, "-o", tmp_path / "out", "--jobs", "4",
-            wrap=inject(calls, f"signal=SIGKILL:when={chance.randrange(1, 12)}"))
-    Ok("gen", spec, "-o", tmp_path / "out")
-    assert Tree(tmp_path / "out") == Tree(good)
+        run_tool("gen", spec, "-o", tmp_path / "out", "--jobs", "4",
+                 wrap=inject(calls, f"signal=SIGKILL:when={chance.randrange(1, 12)}"))
+    run_ok("gen", spec, "-o", tmp_path / "out")
+    assert tree_of(tmp_path / "out") == tree_of(good)
 
 
 def test_a_finished_run_is_left_alone(good, tmp_path, spec):
     out = shutil.copytree(good, tmp_path / "out")
-    before = {p: p.stat().st_mtime_ns for p in RankFiles(out)}
-    Ok("gen", spec, "-o", out)
-    assert {p: p.stat().st_mtime_ns for p in RankFiles(out)} == before
-    assert Tree(out) == Tree(good)
+    before = {p: p.stat().st_mtime_ns for p in rank_files(out)}
+    run_ok("gen", spec, "-o", out)
+    assert {p: p.stat().st_mtime_ns for p in rank_files(out)} == before
+    assert tree_of(out) == tree_of(good)
 
 
 @pytest.mark.parametrize("lost", ["manifest.json", "index.h5", "ranks/rank-00002.h5", "ranks/rank-00001.json"])
 def test_a_lost_file_is_made_again(lost, damaged, good, spec):
     (damaged / lost).unlink()
-    Ok("gen", spec, "-o", damaged)
-    assert Tree(damaged) == Tree(good)
+    run_ok("gen", spec, "-o", damaged)
+    assert tree_of(damaged) == tree_of(good)
 
 
 # Failing calls ----------------------------------------------------------------
@@ -165,18 +165,18 @@ PERMANENT = ["EROFS", "EOPNOTSUPP", "ENOSYS"]  # Not worth another try.
 @pytest.mark.parametrize("when", ["1+", "2+", "4"])
 def test_an_error_ends_the_run_and_says_so(calls, error, when, spec, good, tmp_path):
     out = tmp_path / "out"
-    result = Run("gen", spec, "-o", out, "--jobs", "1", wrap=inject(calls, f"error={error}:when={when}"))
+    result = run_tool("gen", spec, "-o", out, "--jobs", "1", wrap=inject(calls, f"error={error}:when={when}"))
     if result.returncode == 0:  # There was no such call.
-        assert Tree(out) == Tree(good)
+        assert tree_of(out) == tree_of(good)
         assert when != "1+"
         return
     assert result.returncode == (2 if error in PERMANENT else 3)
     assert os.strerror(getattr(errno, error)) in result.stderr
     assert str(tmp_path) in result.stderr
-    assert not is_committed(out) or Run("verify", out).returncode == 0
-    assert not [p for p in Tree(out) if "tmp" in p] if out.exists() else True
-    Ok("gen", spec, "-o", out)
-    assert Tree(out) == Tree(good)
+    assert not is_committed(out) or run_tool("verify", out).returncode == 0
+    assert not [p for p in tree_of(out) if "tmp" in p] if out.exists() else True
+    run_ok("gen", spec, "-o", out)
+    assert tree_of(out) == tree_of(good)
 
 
 NAMES = ["plan.json", "manifest.json", "index.h5", "ranks/rank-00001.h5", "ranks/rank-00001.json", "ranks"]
@@ -193,13 +193,13 @@ def test_what_cannot_be_looked_at_is_not_absent(command, name, error, good, spec
         command, [command, good]) + options
     wrap = ["strace", "-f", "-qq", "-o", "/dev/null", "-P", good / name, "-P", name.split("/")[-1],
             "-e", "trace=newfstatat,statx,openat", "-e", f"inject=newfstatat,statx,openat:error={error}"]
-    before = Tree(good)
-    result = Run(*run, wrap=wrap)
-    assert Tree(good) == before
+    before = tree_of(good)
+    result = run_tool(*run, wrap=wrap)
+    assert tree_of(good) == before
     unread = {"verify": [], "gen": ["index.h5"] if options else []}.get(command, ["manifest.json", "index.h5"])
     if result.returncode == 0:
         assert name in unread or name == "ranks"
-        assert result.stdout == Run(*run).stdout or command == "export"
+        assert result.stdout == run_tool(*run).stdout or command == "export"
     else:
         assert result.returncode == 3 or command in ("verify", "export") and result.returncode == 1, result.stderr
 
@@ -208,8 +208,8 @@ def test_what_cannot_be_looked_at_is_not_absent(command, name, error, good, spec
 def test_interrupted_calls_go_on(when, spec, good, tmp_path):
     for calls in ["pwrite64", "openat", "fdatasync", "fsync"]:
         out = tmp_path / calls
-        Ok("gen", spec, "-o", out, "--jobs", "1", wrap=inject(calls, f"error=EINTR:when={when}"))
-        assert Tree(out) == Tree(good)
+        run_ok("gen", spec, "-o", out, "--jobs", "1", wrap=inject(calls, f"error=EINTR:when={when}"))
+        assert tree_of(out) == tree_of(good)
 
 
 @pytest.mark.parametrize("size", [1, 24, 100, 512])
@@ -220,7 +220,7 @@ def test_short_writes_go_on(size, tmp_path):
     spec, good = tmp_path / "spec.yaml", tmp_path / "good"
     spec.write_text("shardinit: 1\nname: many\ndtype: f32\nmodules:\n  layers:\n    repeat: {layer: 64}\n"
                     "    w: {shape: [750], init: {normal: {std: 1}}}\n")
-    Ok("gen", spec, "-o", good, "--index", "never")
+    run_ok("gen", spec, "-o", good, "--index", "never")
     places = [box["file_offset"] for box in json.loads((good / "ranks/rank-00000.json").read_text())["boxes"]]
     assert len(places) == 64
     changed = 0
@@ -228,8 +228,8 @@ def test_short_writes_go_on(size, tmp_path):
         out = tmp_path / str(when)
         out.mkdir()
         shutil.copy(good / "plan.json", out)  # Or the first write is its, which is read again.
-        result = Run("gen", spec, "-o", out, "--index", "never",
-                     wrap=inject("pwrite64", f"retval={size}:when={when}"))
+        result = run_tool("gen", spec, "-o", out, "--index", "never",
+                          wrap=inject("pwrite64", f"retval={size}:when={when}"))
         if result.returncode == 3:  # HDF5's own metadata: it notices, or does not go on.
             continue
         assert result.returncode == 0, result.stderr
@@ -244,9 +244,9 @@ def test_short_writes_go_on(size, tmp_path):
 def test_no_direct_io(spec, good, tmp_path):
     """A file system that refuses O_DIRECT: the same bytes, the other way."""
     for k in range(1, 40):
-        result = Run("gen", spec, "-o", tmp_path / "out", wrap=inject("openat", f"error=EINVAL:when={k}"))
+        result = run_tool("gen", spec, "-o", tmp_path / "out", wrap=inject("openat", f"error=EINVAL:when={k}"))
         if result.returncode == 0:
-            assert Tree(tmp_path / "out") == Tree(good)
+            assert tree_of(tmp_path / "out") == tree_of(good)
         else:
             assert result.returncode in (1, 2, 3, 127), result.stderr
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
@@ -256,26 +256,26 @@ def test_no_direct_io(spec, good, tmp_path):
     ("flock", "ENOLCK"), ("flock", "ENOSYS"), ("fallocate", "EOPNOTSUPP"), ("fallocate", "ENOSYS"),
     ("link,linkat", "EPERM"), ("link,linkat", "EOPNOTSUPP"), ("fsync", "EINVAL"), ("statfs,fstatfs", "ENOSYS")])
 def test_file_systems_that_lack_something(calls, error, spec, good, tmp_path):
-    Ok("gen", spec, "-o", tmp_path / "out", wrap=inject(calls, f"error={error}"))
-    assert Tree(tmp_path / "out") == Tree(good)
+    run_ok("gen", spec, "-o", tmp_path / "out", wrap=inject(calls, f"error={error}"))
+    assert tree_of(tmp_path / "out") == tree_of(good)
 
 
 @pytest.mark.parametrize("calls", ["rename,renameat,renameat2", "openat", "pwrite64", "fdatasync"])
 def test_a_stale_handle_is_an_error(calls, spec, good, tmp_path):
     for when in range(1, 80, 6 if calls == "openat" else 20):
-        result = Run("gen", spec, "-o", tmp_path / "out", wrap=inject(calls, f"error=ESTALE:when={when}"))
+        result = run_tool("gen", spec, "-o", tmp_path / "out", wrap=inject(calls, f"error=ESTALE:when={when}"))
         assert result.returncode in (0, 1, 2, 3, 127), result.stderr  # The loader's and the spec's are others.
-        Ok("gen", spec, "-o", tmp_path / "out")
-        assert Tree(tmp_path / "out") == Tree(good)
+        run_ok("gen", spec, "-o", tmp_path / "out")
+        assert tree_of(tmp_path / "out") == tree_of(good)
         shutil.rmtree(tmp_path / "out")
 
 
 @pytest.mark.parametrize("when", ["1+", "2+", "3+", "4"])
 def test_threads_that_cannot_start(when, spec, good, tmp_path):
-    result = Run("gen", spec, "-o", tmp_path / "out", "--jobs", "4", wrap=inject("clone3", f"error=EAGAIN:when={when}"))
+    result = run_tool("gen", spec, "-o", tmp_path / "out", "--jobs", "4", wrap=inject("clone3", f"error=EAGAIN:when={when}"))
     assert result.returncode == 0 or result.returncode == 3 and "cannot start a thread" in result.stderr
-    Ok("gen", spec, "-o", tmp_path / "out")
-    assert Tree(tmp_path / "out") == Tree(good)
+    run_ok("gen", spec, "-o", tmp_path / "out")
+    assert tree_of(tmp_path / "out") == tree_of(good)
 
 
 @pytest.fixture
@@ -296,33 +296,33 @@ def small_disk(tmp_path):
 @pytest.mark.parametrize("size", ["4k", "16k", "64k", "132k", "256k", "400k", "512k"])
 def test_full_disk(size, spec, good, small_disk):
     disk = small_disk(size)
-    result = Run("gen", spec, "-o", disk / "out")
+    result = run_tool("gen", spec, "-o", disk / "out")
     if result.returncode == 0:
-        assert Tree(disk / "out") == Tree(good)
+        assert tree_of(disk / "out") == tree_of(good)
         return
     assert result.returncode == 3
     assert "No space left on device" in result.stderr or " free\n" in result.stderr
     assert not is_committed(disk / "out")
     subprocess.run(["mount", "-o", "remount,size=8m", disk], check=True)
-    Ok("gen", spec, "-o", disk / "out")
-    assert Tree(disk / "out") == Tree(good)
+    run_ok("gen", spec, "-o", disk / "out")
+    assert tree_of(disk / "out") == tree_of(good)
 
 
 def test_file_size_limit(spec, good, tmp_path):
     def limit_of():
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
 
-    result = Run("gen", spec, "-o", tmp_path / "out", preexec_fn=limit_of)
+    result = run_tool("gen", spec, "-o", tmp_path / "out", preexec_fn=limit_of)
     assert result.returncode == 3 and "File too large" in result.stderr
-    Ok("gen", spec, "-o", tmp_path / "out")
-    assert Tree(tmp_path / "out") == Tree(good)
+    run_ok("gen", spec, "-o", tmp_path / "out")
+    assert tree_of(tmp_path / "out") == tree_of(good)
 
 
 def test_few_file_descriptors(spec, tmp_path):
     def limit_of():
         resource.setrlimit(resource.RLIMIT_NOFILE, (5, 5))
 
-    assert Run("gen", spec, "-o", tmp_path / "out", preexec_fn=limit_of).returncode in (0, 3)
+    assert run_tool("gen", spec, "-o", tmp_path / "out", preexec_fn=limit_of).returncode in (0, 3)
 
 
 @pytest.mark.parametrize("megabytes", [40, 60, 80, 120, 200, 400])
@@ -330,10 +330,10 @@ def test_little_memory(megabytes, spec, good, tmp_path):
     def limit_of():
         resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
 
-    result = Run("gen", spec, "-o", tmp_path / "out", preexec_fn=limit_of)
+    result = run_tool("gen", spec, "-o", tmp_path / "out", preexec_fn=limit_of)
     assert result.returncode in (0, 3, 127), result.stderr  # 127: not even the loader fits.
-    Ok("gen", spec, "-o", tmp_path / "out")
-    assert Tree(tmp_path / "out") == Tree(good)
+    run_ok("gen", spec, "-o", tmp_path / "out")
+    assert tree_of(tmp_path / "out") == tree_of(good)
 
 
 # Folders ----------------------------------------------------------------------
@@ -341,28 +341,28 @@ def test_little_memory(megabytes, spec, good, tmp_path):
 def test_another_plan_is_a_conflict(damaged, spec, tmp_path):
     other = tmp_path / "other.yaml"
     other.write_text(SPEC.format(seed=1))
-    before = Tree(damaged)
-    result = Run("gen", other, "-o", damaged)
+    before = tree_of(damaged)
+    result = run_tool("gen", other, "-o", damaged)
     assert result.returncode == 4
     assert str(damaged) in result.stderr
-    assert Tree(damaged) == before
+    assert tree_of(damaged) == before
 
 
 def test_another_mesh_is_a_conflict(damaged, spec):
-    before = Tree(damaged)
-    assert Run("gen", spec, "-o", damaged, "--mesh", "a=2,b=1").returncode == 4
-    assert Tree(damaged) == before
+    before = tree_of(damaged)
+    assert run_tool("gen", spec, "-o", damaged, "--mesh", "a=2,b=1").returncode == 4
+    assert tree_of(damaged) == before
 
 
 @pytest.mark.parametrize("more", [1, 1000])
 def test_a_larger_and_a_smaller_plan_are_conflicts(more, good, damaged, spec, tmp_path):
     larger = tmp_path / "larger.yaml"
     larger.write_text(SPEC.format(seed=0) + "".join(f"    extra{i}: {{shape: [1], init: ones}}\n" for i in range(more)))
-    assert Run("gen", larger, "-o", damaged).returncode == 4
-    assert Tree(damaged) == Tree(good)
-    Ok("gen", larger, "-o", tmp_path / "larger")
-    assert Run("gen", spec, "-o", tmp_path / "larger").returncode == 4
-    Ok("verify", tmp_path / "larger")
+    assert run_tool("gen", larger, "-o", damaged).returncode == 4
+    assert tree_of(damaged) == tree_of(good)
+    run_ok("gen", larger, "-o", tmp_path / "larger")
+    assert run_tool("gen", spec, "-o", tmp_path / "larger").returncode == 4
+    run_ok("verify", tmp_path / "larger")
 
 
 def test_two_plans_at_once(spec, tmp_path):
@@ -374,12 +374,12 @@ def test_two_plans_at_once(spec, tmp_path):
         runs = [subprocess.Popen([BINARY, "gen", path, "-o", out], env=CLEAN, stderr=subprocess.DEVNULL,
                                  stdout=subprocess.DEVNULL) for path in (spec, other)]
         assert sorted(run.wait(timeout=60) for run in runs) == [0, 4]
-        Ok("verify", out)
+        run_ok("verify", out)
 
 
 def test_output_is_a_file(spec, tmp_path):
     (tmp_path / "out").write_text("mine")
-    result = Run("gen", spec, "-o", tmp_path / "out")
+    result = run_tool("gen", spec, "-o", tmp_path / "out")
     assert result.returncode in (3, 4) and "out" in result.stderr
     assert (tmp_path / "out").read_text() == "mine"
 
@@ -387,7 +387,7 @@ def test_output_is_a_file(spec, tmp_path):
 def test_output_holds_something_else(spec, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/thesis.tex").write_text("mine")
-    Run("gen", spec, "-o", tmp_path / "out")
+    run_tool("gen", spec, "-o", tmp_path / "out")
     assert (tmp_path / "out/thesis.tex").read_text() == "mine"
 
 
@@ -412,10 +412,10 @@ def test_what_is_the_users_stays(command, good, spec, tmp_path):
     out = pathlib.Path(shutil.copytree(good, tmp_path / "out"))
     (out / "manifest.json").unlink()
     put(out, MINE + LEFT_OVERS)
-    Ok(*(["finalize", out] if command == "finalize" else ["gen", spec, "-o", out]))
+    run_ok(*(["finalize", out] if command == "finalize" else ["gen", spec, "-o", out]))
     mine = {name: b"mine" for name in MINE}
-    assert {name: data for name, data in Tree(out).items() if data is not None} == {
-        **{name: data for name, data in Tree(good).items() if data is not None}, **mine}
+    assert {name: data for name, data in tree_of(out).items() if data is not None} == {
+        **{name: data for name, data in tree_of(good).items() if data is not None}, **mine}
 
 
 def test_what_is_beside_an_export_stays(spec, tmp_path):
@@ -425,7 +425,7 @@ def test_what_is_beside_an_export_stays(spec, tmp_path):
     put(tmp_path, [*mine, f"{old}/a", f"{old}/b/c", f"{young}/b/c"])
     for path in [*(tmp_path / old).rglob("*"), tmp_path / old, tmp_path / young]:
         os.utime(path, (0, 0))
-    Ok("export", spec, "--to", "dcp", "-o", tmp_path / "out")
+    run_ok("export", spec, "--to", "dcp", "-o", tmp_path / "out")
     for name in [*mine, f"{young}/b/c"]:  # Of another machine, and perhaps still being written.
         assert (tmp_path / name).read_text() == "mine"
     assert not (tmp_path / old).exists()
@@ -442,7 +442,7 @@ def test_links_in_the_output_are_not_followed(name, spec, tmp_path):
     link = tmp_path / "out" / name
     link.parent.mkdir(parents=True)
     link.symlink_to(victim)
-    result = Run("gen", spec, "-o", tmp_path / "out")
+    result = run_tool("gen", spec, "-o", tmp_path / "out")
     assert result.returncode in (0, 3, 4)
     assert not list(victim.iterdir()) if name == "ranks" else victim.read_text() == "mine"
 
@@ -451,13 +451,13 @@ def test_read_only_folder(spec, tmp_path):
     (tmp_path / "closed").mkdir(mode=0o555)
     drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search",
             "--inh-caps=-dac_override,-dac_read_search"] if os.getuid() == 0 else []
-    result = Run("gen", spec, "-o", tmp_path / "closed/out", wrap=drop)
+    result = run_tool("gen", spec, "-o", tmp_path / "closed/out", wrap=drop)
     assert result.returncode == 3 and "Permission denied" in result.stderr
     assert str(tmp_path / "closed/out") in result.stderr
 
 
 def test_dry_run_writes_nothing(spec, tmp_path):
-    Ok("gen", spec, "-o", tmp_path / "out", "--dry-run")
+    run_ok("gen", spec, "-o", tmp_path / "out", "--dry-run")
     assert not (tmp_path / "out").exists()
 
 
@@ -470,7 +470,7 @@ def test_processes_at_once(spec, good, tmp_path):
         for run in runs:
             _, stderr = run.communicate(timeout=60)
             assert run.returncode == 0, stderr
-        assert Tree(out) == Tree(good)
+        assert tree_of(out) == tree_of(good)
 
 
 def test_ranks_at_once(spec, good, tmp_path):
@@ -480,8 +480,8 @@ def test_ranks_at_once(spec, good, tmp_path):
     for run in runs:
         _, stderr = run.communicate(timeout=60)
         assert run.returncode == 0, stderr
-    Ok("finalize", tmp_path / "out")
-    assert Tree(tmp_path / "out") == Tree(good)
+    run_ok("finalize", tmp_path / "out")
+    assert tree_of(tmp_path / "out") == tree_of(good)
 
 
 def test_with_and_without_an_index_at_once(good, tmp_path):
@@ -495,19 +495,19 @@ def test_with_and_without_an_index_at_once(good, tmp_path):
     while json.loads((out / "manifest.json").read_text())["index"]:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    Ok("finalize", out, "--index", "always")
+    run_ok("finalize", out, "--index", "always")
     assert never.wait(timeout=20) == 0
-    Ok("verify", out)
-    Ok("finalize", out)
-    assert Tree(out) == Tree(good)
+    run_ok("verify", out)
+    run_ok("finalize", out)
+    assert tree_of(out) == tree_of(good)
 
 
 @pytest.mark.parametrize("lost", ["ranks/rank-00002.json", "ranks/rank-00002.h5"])
 def test_status_sees_what_is_gone(lost, damaged):
     (damaged / lost).unlink()
-    status = json.loads(Ok("status", damaged, "--json").stdout)
+    status = json.loads(run_ok("status", damaged, "--json").stdout)
     assert not status["complete"] and status["missing_ranks"] == "2" and status["ranks_done"] == 3
-    text = Ok("status", damaged).stdout
+    text = run_ok("status", damaged).stdout
     assert "3 of 4 ranks are there, damaged" in text and "missing: 2" in text
 
 
@@ -525,8 +525,8 @@ def test_ranks_that_vanish_are_worth_another_try(spec, good, tmp_path):
     next(out.glob("ranks/rank-0000?.json")).unlink()
     stdout, stderr = run.communicate(timeout=30)
     assert run.returncode == 3 and "1 of 4 ranks" in stderr and not stdout
-    Ok("gen", spec, "-o", out)
-    assert Tree(out) == Tree(good)
+    run_ok("gen", spec, "-o", out)
+    assert tree_of(out) == tree_of(good)
 
 
 # One folder, two plans ---------------------------------------------------------
@@ -566,23 +566,23 @@ def test_two_plans_at_once_without_hard_links(spec, other, good, tmp_path):
         for run in runs:
             run.communicate(timeout=60)
         assert sorted(run.returncode for run in runs) == [0, 4]
-        Ok("verify", out)
-        assert "plan.json" in Tree(out) and len(Tree(out)) == len(Tree(good))
+        run_ok("verify", out)
+        assert "plan.json" in tree_of(out) and len(tree_of(out)) == len(tree_of(good))
 
 
 def test_a_claim_that_was_killed_is_no_conflict(spec, good, tmp_path):
     for k in range(1, 20):
-        result = Run("gen", spec, "-o", tmp_path / "out", wrap=inject("renameat2,renameat,linkat", f"signal=SIGKILL:when={k}") + BARE)
-        Ok("gen", spec, "-o", tmp_path / "out")
-        assert Tree(tmp_path / "out") == Tree(good)
+        result = run_tool("gen", spec, "-o", tmp_path / "out", wrap=inject("renameat2,renameat,linkat", f"signal=SIGKILL:when={k}") + BARE)
+        run_ok("gen", spec, "-o", tmp_path / "out")
+        assert tree_of(tmp_path / "out") == tree_of(good)
         shutil.rmtree(tmp_path / "out")
         if result.returncode == 0:
             break
     # Nor is an empty file, which is all that it leaves.
     (tmp_path / "out").mkdir()
     (tmp_path / "out/plan.json").touch()
-    Ok("gen", spec, "-o", tmp_path / "out")
-    assert Tree(tmp_path / "out") == Tree(good)
+    run_ok("gen", spec, "-o", tmp_path / "out")
+    assert tree_of(tmp_path / "out") == tree_of(good)
 
 
 @pytest.mark.parametrize("point", ["plan.json", "ranks/rank-00001.json", "index.h5"])
@@ -595,13 +595,13 @@ def test_a_folder_that_is_given_to_another_plan(point, spec, other, good, tmp_pa
     os.kill(child, signal.SIGSTOP)
     for path in out.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    Ok("gen", other, "-o", out)
-    before = Tree(out)
+    run_ok("gen", other, "-o", out)
+    before = tree_of(out)
     os.kill(child, signal.SIGCONT)
     run.communicate(timeout=60)
     assert run.returncode in (3, 4)
-    assert Tree(out) == before
-    Ok("verify", out)
+    assert tree_of(out) == before
+    run_ok("verify", out)
 
 
 def test_a_folder_that_moves_stays_whole(spec, good, tmp_path):
@@ -613,7 +613,7 @@ def test_a_folder_that_moves_stays_whole(spec, good, tmp_path):
     _, stderr = run.communicate(timeout=60)
     assert run.returncode == 3 and "was moved or removed" in stderr
     assert not (tmp_path / "deep").exists()
-    assert Tree(tmp_path / "moved/out") == Tree(good)
+    assert tree_of(tmp_path / "moved/out") == tree_of(good)
 
 
 # Nodes whose locks are their own ------------------------------------------------
@@ -647,17 +647,17 @@ def test_nodes_spare_one_another(ranks, nodes, spec, good, tmp_path):
         for run in runs:
             _, stderr = run.communicate(timeout=60)
             assert run.returncode == 0, stderr
-        assert Tree(out) == Tree(good)
+        assert tree_of(out) == tree_of(good)
 
 
 def test_a_killed_nodes_files_do_not_stay(nodes, spec, good, tmp_path):
     out = tmp_path / "out"
-    killed = Run("gen", spec, "-o", out, wrap=nodes[0] + ["-e", "inject=fdatasync:signal=SIGKILL:when=3"])
+    killed = run_tool("gen", spec, "-o", out, wrap=nodes[0] + ["-e", "inject=fdatasync:signal=SIGKILL:when=3"])
     assert killed.returncode != 0
-    names = [name for name in Tree(out) if ".tmp-" in name]
+    names = [name for name in tree_of(out) if ".tmp-" in name]
     assert names and not any(b"0000" in name.encode()[-33:-17] for name in names)  # No id as it is.
-    Ok("gen", spec, "-o", out, wrap=nodes[1])
-    assert Tree(out) == Tree(good)
+    run_ok("gen", spec, "-o", out, wrap=nodes[1])
+    assert tree_of(out) == tree_of(good)
 
 
 # Signals ----------------------------------------------------------------------
@@ -697,9 +697,9 @@ def test_the_same_command_goes_on_after_a_signal(tmp_path):
     assert "the same command makes the rest" in stderr
     done = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out/ranks").glob("rank-*.json")}
     assert 0 < len(done) < 256
-    Ok(*command)
+    run_ok(*command)
     assert all((tmp_path / "out/ranks" / name).stat().st_mtime_ns == time for name, time in done.items())
-    Ok("verify", tmp_path / "out")
+    run_ok("verify", tmp_path / "out")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
@@ -715,13 +715,13 @@ def test_every_command_ends_by_a_signal(command, number, spec, good, damaged, tm
     statuses = set()
     # Before that many files are the libraries.
     for k in range(45, 80, 5) if calls == "openat" else [1, 2]:
-        result = Run(*run, wrap=inject(calls, f"signal={number.name}:when={k}"), timeout=30)
+        result = run_tool(*run, wrap=inject(calls, f"signal={number.name}:when={k}"), timeout=30)
         assert result.returncode in (0, -number, 128 + number), result.stderr
         assert result.returncode == 0 or not result.stdout
         statuses.add(result.returncode)
     assert statuses - {0}, "no signal came in time"
-    Ok(*run)
-    assert Tree(damaged) == Tree(good) or command != "finalize"
+    run_ok(*run)
+    assert tree_of(damaged) == tree_of(good) or command != "finalize"
     assert not list(tmp_path.glob(".*tmp*"))
 
 
@@ -730,8 +730,8 @@ def test_every_command_ends_by_a_signal(command, number, spec, good, damaged, tm
 def boxes(name):
     """(path, first byte, byte after the last) of every dataset in a rank file."""
     with h5py.File(name, "r") as file:
-        return [(Text(d.attrs["path"]), d.id.get_offset(), d.id.get_offset() + ReadRaw(d).nbytes)
-                for d in Datasets(file) if d.size]
+        return [(text_of(d.attrs["path"]), d.id.get_offset(), d.id.get_offset() + read_raw(d).nbytes)
+                for d in datasets_in(file) if d.size]
 
 
 def flip(name, position):
@@ -743,14 +743,14 @@ def flip(name, position):
 
 
 def test_verify_accepts_what_gen_wrote(good):
-    Ok("verify", good)
+    run_ok("verify", good)
 
 
 def test_verify_changes_nothing(damaged, good):
     flip(damaged / "ranks/rank-00001.h5", 5000)
-    before = Tree(damaged)
-    Run("verify", damaged)
-    assert Tree(damaged) == before
+    before = tree_of(damaged)
+    run_tool("verify", damaged)
+    assert tree_of(damaged) == before
 
 
 @pytest.mark.parametrize("rank", range(4))
@@ -759,13 +759,13 @@ def test_a_flipped_data_bit_is_found_and_named(rank, damaged):
     for path, start, end in boxes(name):
         for position in {start, (start + end) // 2, end - 1}:
             flip(name, position)
-            result = Run("verify", damaged)
+            result = run_tool("verify", damaged)
             assert result.returncode == 1
             assert path in result.stdout + result.stderr
             assert f"{rank}" in result.stdout + result.stderr
-            assert json.loads(Run("verify", damaged, "--json").stdout)
+            assert json.loads(run_tool("verify", damaged, "--json").stdout)
             flip(name, position)
-    Ok("verify", damaged)
+    run_ok("verify", damaged)
 
 
 @pytest.mark.parametrize("name", ["ranks/rank-00000.h5", "ranks/rank-00003.h5", "ranks/rank-00000.json",
@@ -776,11 +776,11 @@ def test_no_flipped_bit_goes_unnoticed(name, damaged):
     for position in sorted({0, size - 1, *chance.sample(range(size), min(size, 60)),
                             *chance.sample(range(min(size, 3000)), min(size, 60, 3000))}):
         flip(damaged / name, position)
-        result = Run("verify", damaged)
+        result = run_tool("verify", damaged)
         assert result.returncode in (1, 5), f"{name}, byte {position}: exit {result.returncode}"
         assert result.stderr or result.stdout
         flip(damaged / name, position)
-    Ok("verify", damaged)
+    run_ok("verify", damaged)
 
 
 def truncate_of(name):
@@ -818,7 +818,7 @@ def link_of(name):
                          ids=lambda f: f.__name__.lower())
 def test_a_damaged_rank_file_is_found(damage, damaged):
     damage(damaged / "ranks/rank-00002.h5")
-    result = Run("verify", damaged)
+    result = run_tool("verify", damaged)
     assert result.returncode == 1, result.stderr
     assert "rank-00002" in result.stdout + result.stderr or "rank 2" in result.stdout + result.stderr
 
@@ -829,12 +829,12 @@ def test_a_link_is_no_part_of_a_checkpoint(name, damaged, tmp_path):
     """Whatever it leads to: that is not in the folder, and may be anyone's."""
     (damaged / name).rename(tmp_path / "elsewhere")
     (damaged / name).symlink_to(tmp_path / "elsewhere")
-    done = Run("verify", damaged)
+    done = run_tool("verify", damaged)
     assert done.returncode == 1 and f"{name}: is a link to elsewhere" in done.stderr, done.stderr
     (tmp_path / "link").symlink_to(damaged)  # The folder itself is the user's to name.
     (damaged / name).unlink()
     (tmp_path / "elsewhere").rename(damaged / name)
-    Ok("verify", tmp_path / "link")
+    run_ok("verify", tmp_path / "link")
 
 
 def rewritten(before, folder):
@@ -871,47 +871,47 @@ def test_gen_repairs_what_verify_finds(name, damage, again, good, damaged, spec,
     if damage == "link":
         path.symlink_to(tmp_path / "elsewhere")
     before, mine = inodes(damaged), damaged / "mine"
-    found = Run("verify", damaged)
+    found = run_tool("verify", damaged)
     assert found.returncode == 1 and name in found.stderr and "--repair" in found.stderr
     mine.write_text("mine")
-    Ok("gen", spec, "-o", damaged, "--repair")
+    run_ok("gen", spec, "-o", damaged, "--repair")
     assert rewritten(before, damaged) == again | {"mine"}
     assert mine.read_text() == "mine"
     mine.unlink()
-    Ok("verify", damaged)
-    assert Tree(damaged) == Tree(good) and not any(p.is_symlink() for p in damaged.rglob("*"))
+    run_ok("verify", damaged)
+    assert tree_of(damaged) == tree_of(good) and not any(p.is_symlink() for p in damaged.rglob("*"))
     before = inodes(damaged)
-    assert "4 ranks" in Ok("gen", spec, "-o", damaged, "--repair").stdout
+    assert "4 ranks" in run_ok("gen", spec, "-o", damaged, "--repair").stdout
     assert inodes(damaged) == before
 
 
 def test_repair_by_ranks_and_of_an_unfinished_folder(good, spec, tmp_path):
     out = tmp_path / "out"
-    Ok("gen", spec, "-o", out, "--ranks", "0,1", "--repair")  # Nothing is there yet.
+    run_ok("gen", spec, "-o", out, "--ranks", "0,1", "--repair")  # Nothing is there yet.
     flip(out / "ranks/rank-00000.h5", 30)
     flip(out / "ranks/rank-00001.h5", 30)
-    Ok("gen", spec, "-o", out, "--ranks", "1-3", "--repair")
-    assert Json("gen", spec, "-o", out, "--ranks", "1-3", "--repair")["ranks_written"] == 0
-    assert Json("gen", spec, "-o", out, "--repair")["ranks_written"] == 1
-    Ok("verify", out)
-    assert Tree(out) == Tree(good)
+    run_ok("gen", spec, "-o", out, "--ranks", "1-3", "--repair")
+    assert run_json("gen", spec, "-o", out, "--ranks", "1-3", "--repair")["ranks_written"] == 0
+    assert run_json("gen", spec, "-o", out, "--repair")["ranks_written"] == 1
+    run_ok("verify", out)
+    assert tree_of(out) == tree_of(good)
 
 
 def test_repair_is_no_way_around_a_conflict(damaged, good, spec):
-    done = Run("gen", spec, "-o", damaged, "--set", "seed=5", "--repair")
-    assert done.returncode == 4 and Tree(damaged) == Tree(good)
+    done = run_tool("gen", spec, "-o", damaged, "--set", "seed=5", "--repair")
+    assert done.returncode == 4 and tree_of(damaged) == tree_of(good)
     (damaged / "manifest.json").unlink()  # It alone says that a damaged plan was this one.
     flip(damaged / "plan.json", 40)
-    before = Tree(damaged)
-    assert Run("gen", spec, "-o", damaged, "--repair").returncode in (4, 5) and Tree(damaged) == before
-    assert Run("gen", spec, "-o", damaged, "--repair", "--dry-run").returncode == 2
+    before = tree_of(damaged)
+    assert run_tool("gen", spec, "-o", damaged, "--repair").returncode in (4, 5) and tree_of(damaged) == before
+    assert run_tool("gen", spec, "-o", damaged, "--repair", "--dry-run").returncode == 2
 
 
 def test_progress_ends_at_all_of_it(tmp_path):
     """With replicas stored by every rank there is more to check than the tensors have; an export reads each once."""
     (tmp_path / "x.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmesh: {axes: {a: 8}}\n"
                                      "modules: {w: {shape: [3000, 3000], init: zeros}}\n")
-    Ok("gen", tmp_path / "x.yaml", "-o", tmp_path / "in", "--replicas", "full")
+    run_ok("gen", tmp_path / "x.yaml", "-o", tmp_path / "in", "--replicas", "full")
 
     def lines_of(*command):
         leader, follower = os.openpty()
@@ -936,7 +936,7 @@ def test_progress_ends_at_all_of_it(tmp_path):
 def test_names_that_do_not_belong_are_found(damaged):
     (damaged / f".plan.json.tmp-{BITS}").write_text("")  # A run's, that may be going on.
     (damaged / f"ranks/.rank-00001.h5.tmp-{BITS}").write_text("")
-    Ok("verify", damaged)
+    run_ok("verify", damaged)
     # No run calls its files like the first three: they are somebody's, and no run removes them.
     strange = [".plan.json.tmp-mine", ".plan.json.tmp-0123456789abcdef", f".plan.json.tmp-{BITS.upper()}",
                "x", f".x.tmp-{BITS}", "ranks/x", "ranks/rank-00004.h5", "ranks/rank-00004.json",
@@ -945,7 +945,7 @@ def test_names_that_do_not_belong_are_found(damaged):
         (damaged / name).write_text("")
     (damaged / "folder").mkdir()
     (damaged / "folder/inner").write_text("")
-    done = Run("verify", damaged, "--json")
+    done = run_tool("verify", damaged, "--json")
     assert done.returncode == 1
     found = json.loads(done.stdout)
     like_parts = {name for name in strange if name.startswith("ranks/") and name != "ranks/x"}
@@ -961,7 +961,7 @@ def test_findings_are_folded_and_counted(damaged):
     for i in range(1200):
         (damaged / f"ranks/x{i:04}.h5").touch()
         (damaged / f"x{i:04}").touch()
-    done = Run("verify", damaged, "--json")
+    done = run_tool("verify", damaged, "--json")
     findings = json.loads(done.stdout)
     assert [(f["file"], f["message"]) for f in findings["findings"]] == [
         ("ranks/rank-00000.json", "is missing, and so are those up to rank 1"), ("ranks/rank-00003.json", "is missing"),
@@ -976,11 +976,11 @@ def test_a_small_plan_of_many_ranks_costs_little(tmp_path):
     (tmp_path / "x.yaml").write_text("shardinit: 1\nname: x\ndtype: bf16\nmesh: {axes: {a: 16777216}}\n"
                                      "modules: {w: {shape: [1], init: zeros}}\n")
     out = tmp_path / "out"
-    Ok("gen", tmp_path / "x.yaml", "-o", out, "--ranks", "0")
+    run_ok("gen", tmp_path / "x.yaml", "-o", out, "--ranks", "0")
     (out / "manifest.json").write_text("{}")
     assert (out / "plan.json").stat().st_size < 320
     limit = ["prlimit", f"--as={300 << 20}", "--cpu=10"]
-    done = Run("verify", out, wrap=limit, timeout=30)
+    done = run_tool("verify", out, wrap=limit, timeout=30)
     assert done.returncode == 1
     assert "ranks/rank-00001.json: is missing, and so are those up to rank 16777215" in done.stderr
 
@@ -988,7 +988,7 @@ def test_a_small_plan_of_many_ranks_costs_little(tmp_path):
 def test_swapped_rank_files_are_found(damaged):
     a, b = damaged / "ranks/rank-00001.h5", damaged / "ranks/rank-00002.h5"
     a.rename(damaged / "x"), b.rename(a), (damaged / "x").rename(b)
-    assert Run("verify", damaged).returncode == 1
+    assert run_tool("verify", damaged).returncode == 1
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "plan.json", "ranks/rank-00001.json"])
@@ -996,9 +996,9 @@ def test_swapped_rank_files_are_found(damaged):
                                   '{"format_version": 99}'], ids=range(9))
 def test_broken_json_is_refused(name, text, damaged):
     (damaged / name).write_bytes(text.encode("latin-1"))
-    assert Run("verify", damaged).returncode in (1, 5)
+    assert run_tool("verify", damaged).returncode in (1, 5)
     for command in ["status", "inspect", "finalize"]:
-        result = Run(command, damaged)
+        result = run_tool(command, damaged)
         assert result.returncode in (0, 1, 2, 3, 5), f"{command}: {result.returncode} {result.stderr}"
 
 
@@ -1007,7 +1007,7 @@ def test_paths_in_the_manifest_do_not_leave_the_folder(damaged, tmp_path):
     for name in ["manifest.json", "plan.json", "ranks/rank-00000.json"]:
         text = (damaged / name).read_text()
         (damaged / name).write_text(text.replace("rank-00000.h5", "../../secret"))
-        result = Run("verify", damaged)
+        result = run_tool("verify", damaged)
         assert result.returncode in (0, 1, 5)
         assert (result.returncode != 0) == ("rank-00000.h5" in text)
         (damaged / name).write_text(text)
@@ -1097,25 +1097,25 @@ def test_hostile_hdf5(make, libver, damaged, tmp_path):
     name = tmp_path / "foreign.h5"
     with h5py.File(name, "w", libver=libver, track_order=False) as file:
         make(file, tmp_path)
-    result = Run("inspect", name, timeout=20)
+    result = run_tool("inspect", name, timeout=20)
     assert result.returncode in (0, 5), f"{result.returncode} {result.stderr}"
     assert "root:" not in result.stdout and "\x1b" not in result.stdout + result.stderr
     shutil.copy(name, damaged / "ranks/rank-00001.h5")
-    assert Run("verify", damaged, timeout=20).returncode in (1, 5)
-    assert Run("inspect", damaged, timeout=20).returncode in (0, 1, 5)
+    assert run_tool("verify", damaged, timeout=20).returncode in (1, 5)
+    assert run_tool("inspect", damaged, timeout=20).returncode in (0, 1, 5)
 
 
 def test_inspect_says_what_a_file_without_end_is(tmp_path):
     """Not even the name of its first source, a FIFO, is opened: that would wait for a writer."""
     with h5py.File(tmp_path / "x.h5", "w", libver=("v110", "v110")) as file:
         endless(file, tmp_path)
-    result = Run("inspect", tmp_path / "x.h5", timeout=20)
+    result = run_tool("inspect", tmp_path / "x.h5", timeout=20)
     assert result.returncode == 5 and "`/w` is made of other files without end" in result.stderr
 
 
 def test_the_process_that_reads_hdf5_opens_nothing_else(good, tmp_path):
     calls = tmp_path / "calls"
-    Ok("inspect", good / "index.h5", wrap=["strace", "-f", "-o", calls, "-e", "trace=open,openat,prlimit64,setrlimit"])
+    run_ok("inspect", good / "index.h5", wrap=["strace", "-f", "-o", calls, "-e", "trace=open,openat,prlimit64,setrlimit"])
     lines = calls.read_text().splitlines()
     limit = max(i for i, line in enumerate(lines) if "RLIMIT_NOFILE, {rlim_cur=0, rlim_max=0}" in line)
     child = lines[limit].split()[0]
@@ -1139,20 +1139,20 @@ def test_inspect_answers_with_little_about_a_little_file(tmp_path):
         paths(file, 5, "x" * 60)
     size = (tmp_path / "x.h5").stat().st_size
     for arguments in [], ["--json"]:
-        result = Run("inspect", tmp_path / "x.h5", *arguments, timeout=20)
+        result = run_tool("inspect", tmp_path / "x.h5", *arguments, timeout=20)
         assert result.returncode == 5 and "too much for a file of this size" in result.stderr
     with h5py.File(tmp_path / "y.h5", "w") as file:  # One long path among many short ones.
         paths(file, 1, "x" * 4000)
         many(file, tmp_path)
     size = (tmp_path / "y.h5").stat().st_size
-    assert len(Ok("inspect", tmp_path / "y.h5").stdout) < size
-    assert len(Ok("inspect", tmp_path / "y.h5", "--json").stdout) < size
+    assert len(run_ok("inspect", tmp_path / "y.h5").stdout) < size
+    assert len(run_ok("inspect", tmp_path / "y.h5", "--json").stdout) < size
 
 
 def test_json_is_utf_8_whatever_names_are(tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_dataset(b"w\xff\x80 \xc3\xa9", (1,), "u1")
-    done = Run("inspect", tmp_path / "x.h5", "--json")
+    done = run_tool("inspect", tmp_path / "x.h5", "--json")
     assert json.loads(done.stdout)["datasets"][0]["dataset"] == "/w\\xff\\x80 é"
 
 
@@ -1161,7 +1161,7 @@ def test_inspect_lists_a_large_group(tmp_path):
     with h5py.File(tmp_path / "wide.h5", "w", libver="latest") as file:
         for i in range(10000):
             file.create_dataset(f"d{i}", (0,), "f4")
-    assert len(json.loads(Ok("inspect", tmp_path / "wide.h5", "--json").stdout)["datasets"]) == 10000
+    assert len(json.loads(run_ok("inspect", tmp_path / "wide.h5", "--json").stdout)["datasets"]) == 10000
 
 
 def test_a_killed_inspect_leaves_no_process(tmp_path):
@@ -1187,7 +1187,7 @@ def test_a_killed_inspect_leaves_no_process(tmp_path):
                                   b"not HDF5 at all\n" * 100, b"\0" * 10000], ids=range(5))
 def test_inspect_refuses_what_is_no_checkpoint(text, tmp_path):
     (tmp_path / "x.h5").write_bytes(text)
-    result = Run("inspect", tmp_path / "x.h5")
+    result = run_tool("inspect", tmp_path / "x.h5")
     assert result.returncode == 5, result.stderr
     assert "x.h5" in result.stderr
 
@@ -1201,9 +1201,9 @@ def test_mutated_rank_files_never_crash(seed, damaged):
     for _ in range(chance.choice([1, 2, 8, 64])):
         raw[chance.randrange(max(metadata, 4096))] = chance.choice([0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)])
     name.write_bytes(raw)
-    result = Run("inspect", name, timeout=20)
+    result = run_tool("inspect", name, timeout=20)
     assert result.returncode in (0, 1, 3, 5), f"{result.returncode} {result.stderr}"
-    result = Run("verify", damaged, timeout=20)
+    result = run_tool("verify", damaged, timeout=20)
     assert result.returncode in (0, 1, 5), f"{result.returncode} {result.stderr}"
 
 
@@ -1211,7 +1211,7 @@ def test_mutated_rank_files_never_crash(seed, damaged):
 def test_special_files(command, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     for name in [tmp_path / "fifo", "/dev/null", tmp_path / "missing", tmp_path]:
-        result = Run(command, name, timeout=10)
+        result = run_tool(command, name, timeout=10)
         assert result.returncode in (1, 2, 3, 5), f"{name}: {result.returncode}"
         assert result.stderr
 
@@ -1222,6 +1222,6 @@ def test_specs_that_are_no_files(name, tmp_path):
     (tmp_path / "folder").mkdir()
     with open(tmp_path / "huge", "wb") as file:
         file.truncate(1 << 34)
-    result = Run("validate", tmp_path / name, timeout=10)
+    result = run_tool("validate", tmp_path / name, timeout=10)
     assert result.returncode in (2, 3)
     assert name.split("/")[-1] in result.stderr

@@ -10,8 +10,8 @@ import shutil
 import numpy as np
 import pytest
 
-from clients import Gen
-from support import DTYPES, Json, Ok, Reassemble, Run, TableFile, Tree
+from clients import gen_ok
+from support import DTYPES, reassemble, run_json, run_ok, run_tool, table_file, tree_of
 
 SEED = 5
 
@@ -28,7 +28,7 @@ def words_of(dtype, shape, rng=None):
 def beside(folder, words):
     """The path of a file in `folder`/tables, relative to `folder`."""
     (folder / "tables").mkdir(exist_ok=True)
-    return f"tables/{TableFile(folder / 'tables', words).name}"
+    return f"tables/{table_file(folder / 'tables', words).name}"
 
 
 def spec_of(folder, tensors, more="", name="spec.yaml"):
@@ -41,7 +41,7 @@ def spec_of(folder, tensors, more="", name="spec.yaml"):
 
 
 def equal(folder, tensors):
-    read = Reassemble(folder)
+    read = reassemble(folder)
     for path, (dtype, words, _) in tensors.items():
         assert read[path][0] == dtype and np.array_equal(read[path][1], words), path
 
@@ -60,31 +60,31 @@ def all_types(tmp_path):
 @pytest.mark.parametrize("mesh", ["a=1,b=1", "a=2,b=3", "a=1,b=7"])
 def test_every_type_on_meshes(all_types, mesh, tmp_path):
     tensors, spec = all_types
-    Ok("gen", spec, "-o", tmp_path / "out", "--mesh", mesh)
+    run_ok("gen", spec, "-o", tmp_path / "out", "--mesh", mesh)
     equal(tmp_path / "out", tensors)
-    Ok("verify", tmp_path / "out")
-    Ok("verify", tmp_path / "out", "--spec", spec, "--mesh", mesh)
-    assert Json("digest", spec) == Json("digest", spec, "--mesh", mesh)
+    run_ok("verify", tmp_path / "out")
+    run_ok("verify", tmp_path / "out", "--spec", spec, "--mesh", mesh)
+    assert run_json("digest", spec) == run_json("digest", spec, "--mesh", mesh)
     wanted = {path: hashlib.sha256(words.tobytes()).hexdigest() for path, (_, words, _) in tensors.items()}
-    assert {t["path"]: t["sha256"] for t in Json("digest", spec)["tensors"]} == wanted
+    assert {t["path"]: t["sha256"] for t in run_json("digest", spec)["tensors"]} == wanted
 
 
 def test_ranks_made_alone_and_a_run_that_goes_on(all_types, tmp_path):
     tensors, spec = all_types
-    Ok("gen", spec, "-o", tmp_path / "whole")
+    run_ok("gen", spec, "-o", tmp_path / "whole")
     for rank in (4, 1, 0, 5, 2, 3):
-        Ok("gen", spec, "-o", tmp_path / "parts", "--ranks", rank)
-    assert Tree(tmp_path / "parts") == Tree(tmp_path / "whole")
+        run_ok("gen", spec, "-o", tmp_path / "parts", "--ranks", rank)
+    assert tree_of(tmp_path / "parts") == tree_of(tmp_path / "whole")
     (tmp_path / "whole/ranks/rank-00002.h5").write_bytes(b"")
-    assert Run("verify", tmp_path / "whole").returncode == 1
-    Ok("gen", spec, "-o", tmp_path / "whole", "--repair")
-    assert Tree(tmp_path / "parts") == Tree(tmp_path / "whole")
+    assert run_tool("verify", tmp_path / "whole").returncode == 1
+    run_ok("gen", spec, "-o", tmp_path / "whole", "--repair")
+    assert tree_of(tmp_path / "parts") == tree_of(tmp_path / "whole")
 
 
 def test_a_plan_knows_the_digest_and_not_the_place(all_types, tmp_path):
     """The same model beside other files, or with its digests written out, is the same checkpoint."""
     tensors, spec = all_types
-    Ok("gen", spec, "-o", tmp_path / "out")
+    run_ok("gen", spec, "-o", tmp_path / "out")
     plan = json.loads((tmp_path / "out/plan.json").read_text())
     assert {t["path"]: t["init"] for t in plan["tensors"]} == {
         path: {"file": {"sha256": hashlib.sha256(words.tobytes()).hexdigest()}} for path, (_, words, _) in tensors.items()}
@@ -96,23 +96,23 @@ def test_a_plan_knows_the_digest_and_not_the_place(all_types, tmp_path):
         (elsewhere / f"{number}.raw").write_bytes(words.tobytes())
         text = text.replace(f"{{file: tables/{digest}.bin}}", f"{{file: {{path: {number}.raw, sha256: {digest}}}}}")
     (elsewhere / "other.yaml").write_text(text)
-    Ok("gen", elsewhere / "other.yaml", "-o", elsewhere / "out")
-    assert Tree(elsewhere / "out") == Tree(tmp_path / "out")
-    Ok("diff", elsewhere / "other.yaml", spec)
-    Ok("diff", elsewhere / "other.yaml", tmp_path / "out/plan.json")
+    run_ok("gen", elsewhere / "other.yaml", "-o", elsewhere / "out")
+    assert tree_of(elsewhere / "out") == tree_of(tmp_path / "out")
+    run_ok("diff", elsewhere / "other.yaml", spec)
+    run_ok("diff", elsewhere / "other.yaml", tmp_path / "out/plan.json")
 
 
 def test_what_reads_a_checkpoint_needs_no_file(all_types, tmp_path):
     tensors, spec = all_types
-    Ok("gen", spec, "-o", tmp_path / "out")
+    run_ok("gen", spec, "-o", tmp_path / "out")
     shutil.rmtree(tmp_path / "tables")
     os.remove(spec)
-    Ok("verify", tmp_path / "out")
-    assert not {p for p in Tree(tmp_path / "out") if "tables" in p or ".bin" in p}
-    stats = Json("stats", tmp_path / "out")
+    run_ok("verify", tmp_path / "out")
+    assert not {p for p in tree_of(tmp_path / "out") if "tables" in p or ".bin" in p}
+    stats = run_json("stats", tmp_path / "out")
     assert all(t["as_declared"] for t in stats["tensors"])  # Though some are NaN.
     assert sum(t["not_finite"] for t in stats["tensors"]) > 0
-    Ok("reshard", tmp_path / "out", "-o", tmp_path / "reshard", "--mesh", "a=3,b=1", "--uneven", "chunk")
+    run_ok("reshard", tmp_path / "out", "-o", tmp_path / "reshard", "--mesh", "a=3,b=1", "--uneven", "chunk")
     equal(tmp_path / "reshard", tensors)
 
 
@@ -127,16 +127,16 @@ layouts:
     padded: {from: {pad: {axis: 1, to: 16, value: 1, of: {slice: {axis: 0, start: 3, stop: 9, of: w}}}}, shard: [b, a]}
 """
     spec = spec_of(tmp_path, tensors, more)
-    drawn = Reassemble(Gen(spec, tmp_path))
+    drawn = reassemble(gen_ok(spec, tmp_path))
     equal(tmp_path / "out", tensors)
-    Ok("gen", spec, "-o", tmp_path / "other", "--layout", "other")
-    read = {path: words for path, (_, words) in Reassemble(tmp_path / "other").items()}
+    run_ok("gen", spec, "-o", tmp_path / "other", "--layout", "other")
+    read = {path: words for path, (_, words) in reassemble(tmp_path / "other").items()}
     assert np.array_equal(read["moved"], words.T)
     assert np.array_equal(read["stacked"], np.stack([words, drawn["drawn"][1], words], 1))
     assert np.array_equal(read["padded"], np.pad(words[3:9], ((0, 0), (0, 6)), constant_values=0x3F80))
-    assert Json("stats", tmp_path / "other")["tensors"][0]["as_declared"]
-    Ok("gen", spec, "-o", tmp_path / "longer", "--set", "uneven=pad", "--mesh", "a=5,b=3")
-    longer = {path: words for path, (_, words) in Reassemble(tmp_path / "longer").items()}
+    assert run_json("stats", tmp_path / "other")["tensors"][0]["as_declared"]
+    run_ok("gen", spec, "-o", tmp_path / "longer", "--set", "uneven=pad", "--mesh", "a=5,b=3")
+    longer = {path: words for path, (_, words) in reassemble(tmp_path / "longer").items()}
     assert np.array_equal(longer["w"], np.pad(words, ((0, 3), (0, 2))))
 
 
@@ -146,24 +146,24 @@ def test_includes_and_overrides(tmp_path):
     one, other = words_of("f32", (4, 6)), np.arange(24, dtype="<u4").reshape(4, 6)
     spec_of(tmp_path / "base", {"w": ("f32", one, "")})
     (tmp_path / "spec.yaml").write_text("shardinit: 1\ninclude: base/spec.yaml\nname: above\n")
-    assert np.array_equal(Reassemble(Gen(tmp_path / "spec.yaml", tmp_path))["w"][1], one)
+    assert np.array_equal(reassemble(gen_ok(tmp_path / "spec.yaml", tmp_path))["w"][1], one)
     # An option is of the command line, so its paths start at the working directory.
     init = f"modules.w.init={{file: {beside(tmp_path / 'here', other)}}}"
-    Ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "other", "--set", init, cwd=tmp_path / "here")
-    assert np.array_equal(Reassemble(tmp_path / "other")["w"][1], other)
-    result = Run("validate", "spec.yaml", "--set", "modules.w.dtype=bf16", cwd=tmp_path)
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "other", "--set", init, cwd=tmp_path / "here")
+    assert np.array_equal(reassemble(tmp_path / "other")["w"][1], other)
+    result = run_tool("validate", "spec.yaml", "--set", "modules.w.dtype=bf16", cwd=tmp_path)
     assert result.returncode == 2
     assert "has 96 bytes, but the elements of [4, 6] in bf16 have 48" in result.stderr
     text = (tmp_path / "base/spec.yaml").read_text()
-    Ok("gen", "-", "-o", tmp_path / "stdin", input=text, stdin=None, cwd=tmp_path / "base")
-    assert np.array_equal(Reassemble(tmp_path / "stdin")["w"][1], one)
+    run_ok("gen", "-", "-o", tmp_path / "stdin", input=text, stdin=None, cwd=tmp_path / "base")
+    assert np.array_equal(reassemble(tmp_path / "stdin")["w"][1], one)
 
 
 def test_exports(tmp_path):
     from safetensors.numpy import load_file
     words = words_of("f32", (30, 8))
     spec = spec_of(tmp_path, {"w": ("f32", words, "")})
-    Ok("export", spec, "--to", "safetensors", "-o", tmp_path / "out")
+    run_ok("export", spec, "--to", "safetensors", "-o", tmp_path / "out")
     file, = (tmp_path / "out").glob("*.safetensors")
     assert np.array_equal(load_file(file)["w"].view("<u4"), words)
 
@@ -179,33 +179,33 @@ def test_another_content_is_found_before_it_is_used(tmp_path):
     found = hashlib.sha256(damaged).hexdigest()
     for command in (["gen", spec, "-o", tmp_path / "out"], ["digest", spec], ["stats", spec], ["validate", spec],
                     ["program", spec], ["export", spec, "--to", "zarr", "-o", tmp_path / "zarr"]):
-        result = Run(*command)
+        result = run_tool(*command)
         assert result.returncode == 2, command
         assert f"`{table}` has the SHA-256 {found}, but {spec}:6:49 asks for {digest}" in result.stderr
     assert not (tmp_path / "out/manifest.json").exists()
-    Ok("plan", spec)  # Which makes no values, and so hashes nothing.
+    run_ok("plan", spec)  # Which makes no values, and so hashes nothing.
     table.write_bytes(damaged[:-1])
-    result = Run("plan", spec)
+    result = run_tool("plan", spec)
     assert result.returncode == 2 and "has 9599 bytes, but the elements of [300, 8] in f32 have 9600" in result.stderr
     table.unlink()
-    result = Run("plan", spec)
+    result = run_tool("plan", spec)
     assert result.returncode == 2 and f"there is no file `{table}`" in result.stderr
     os.mkfifo(table)
-    assert Run("plan", spec).returncode == 2
+    assert run_tool("plan", spec).returncode == 2
 
 
 def test_a_bool_is_0_or_1(tmp_path):
     spec = spec_of(tmp_path, {"w": ("bool", np.array([0, 1, 2, 1], np.uint8), "")})
-    result = Run("digest", spec)
+    result = run_tool("digest", spec)
     assert result.returncode == 2 and "has a byte 2, but bool holds 0 and 1" in result.stderr
-    result = Run("validate", spec)
+    result = run_tool("validate", spec)
     assert result.returncode == 2 and "spec.yaml" in result.stdout + result.stderr
 
 
 def test_many_files_need_few_descriptors(tmp_path):
     tensors = {f"w{i}": ("i32", np.arange(i, i + 20, dtype="<u4"), ", shard: [b]") for i in range(300)}
     spec = spec_of(tmp_path, tensors)
-    Ok("gen", spec, "-o", tmp_path / "out", wrap=["prlimit", "--nofile=64"])
+    run_ok("gen", spec, "-o", tmp_path / "out", wrap=["prlimit", "--nofile=64"])
     equal(tmp_path / "out", tensors)
 
 
@@ -239,8 +239,8 @@ def bytes_read(folder, table, *arguments):
     """How many of the table a run of `gen` reads, on one thread."""
     folder.mkdir()
     # One log for each thread, so that no line is cut by another's.
-    Ok("gen", *arguments, "-o", folder / "out", "--jobs", 1,
-       wrap=["strace", "-ff", "-y", "-e", "trace=pread64", "-o", folder / "log"])
+    run_ok("gen", *arguments, "-o", folder / "out", "--jobs", 1,
+           wrap=["strace", "-ff", "-y", "-e", "trace=pread64", "-o", folder / "log"])
     return sum(int(line.rsplit("= ", 1)[1]) for log in folder.glob("log.*") for line in log.read_text().splitlines()
                if table.name in line)
 

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from clients import Client, Gen
-from support import TINY, Reassemble
+from clients import client_of, gen_ok
+from support import TINY, reassemble
 
-torch = Client("torch")
+torch = client_of("torch")
 
 import shardinit
-from test_python_torch import count_made, MODEL, locals_are_equal, spawn_it, Toy, whole_one, words_of
+from test_python_torch import MODEL, Toy, count_made, locals_are_equal, spawn_it, whole_one, words_of
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
@@ -35,7 +35,7 @@ class Rotating(Toy):
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
-    return Gen(MODEL, tmp_path_factory.mktemp("toy"))
+    return gen_ok(MODEL, tmp_path_factory.mktemp("toy"))
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def pytorch_is_as_it_was():
 
 
 def is_of(model, checkpoint):
-    wanted = Reassemble(checkpoint)
+    wanted = reassemble(checkpoint)
     state = model.state_dict()
     assert set(state) == set(wanted)
     for name, tensor in state.items():
@@ -85,7 +85,7 @@ def test_no_memory_is_taken_meanwhile(spec):
 
 def test_tied_parameters_stay_tied(tmp_path):
     text = "\n".join(line for line in MODEL.split("\n") if "head" not in line)
-    out = Gen(text, tmp_path)
+    out = gen_ok(text, tmp_path)
 
     class Shared(Toy):
         """A parameter by two names that both get it before it is a module's."""
@@ -100,7 +100,7 @@ def test_tied_parameters_stay_tied(tmp_path):
         with from_spec(tmp_path / "spec.yaml"):
             model = make()
         assert model.head.weight is model.embed.weight
-        assert np.array_equal(words_of(model.head.weight), Reassemble(out)["embed.weight"][1])
+        assert np.array_equal(words_of(model.head.weight), reassemble(out)["embed.weight"][1])
 
 
 def test_parameters_of_before_stay_what_they_are(spec, toy):
@@ -145,7 +145,7 @@ def test_a_model_that_does_not_fit_is_not_filled(spec):
 
 
 def test_options(spec, toy, tmp_path):
-    seeded = Gen(MODEL, tmp_path, "--set", "seed=1")
+    seeded = gen_ok(MODEL, tmp_path, "--set", "seed=1")
     with from_spec(spec, set={"seed": 1}):
         model = Toy()
     is_of(model, seeded)
@@ -154,7 +154,7 @@ def test_options(spec, toy, tmp_path):
     is_of(wrapped[0], toy)
     with from_spec(spec, prefix="layers.1."):
         layer = type(model.layers[0])()
-    assert np.array_equal(words_of(layer.up.bias), Reassemble(toy)["layers.1.up.bias"][1])
+    assert np.array_equal(words_of(layer.up.bias), reassemble(toy)["layers.1.up.bias"][1])
     with from_spec(spec, cast=True):
         wide = Toy().to(torch.float64)
     assert torch.equal(wide.embed.weight.to(torch.float32), shardinit.torch.load_state_dict(toy)["embed.weight"])
@@ -442,14 +442,14 @@ def test_one_block_at_a_time_and_one_thread(spec, toy):
 
 
 def test_transformers(tmp_path):
-    transformers = Client("transformers")
+    transformers = client_of("transformers")
     config = transformers.LlamaConfig(
         hidden_size=256, intermediate_size=768, num_hidden_layers=2, num_attention_heads=8,
         num_key_value_heads=4, head_dim=32, vocab_size=8192, tie_word_embeddings=False,
     )
     with from_spec(TINY):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    is_of(model, Gen(TINY, tmp_path))
+    is_of(model, gen_ok(TINY, tmp_path))
     other = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     assert [n for n, _ in model.named_buffers()] == [n for n, _ in other.named_buffers()] != []
     for a, b in zip(model.buffers(), other.buffers(), strict=True):

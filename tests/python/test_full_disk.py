@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from full_disk import BLOCK, KINDS, Full, mounted, used
-from support import ROOT, Ok, Run, Tree
+from support import ROOT, run_ok, run_tool, tree_of
 from test_outputs import CONFIG, OUTPUTS, PYTHON, is_whole, write
 
 SPEC = """
@@ -65,26 +65,26 @@ def cuts(bytes_):
 def test_folders(name, disk, tmp_path):
     words, out = FOLDERS[name], disk / "out"
     if "source" in words:
-        Ok("gen", "spec.yaml", "-o", "source", cwd=tmp_path)
+        run_ok("gen", "spec.yaml", "-o", "source", cwd=tmp_path)
     before = used(disk)
-    Ok(*words, out, cwd=tmp_path)
-    wanted, bytes_ = Tree(out), used(disk) - before
+    run_ok(*words, out, cwd=tmp_path)
+    wanted, bytes_ = tree_of(out), used(disk) - before
     shutil.rmtree(out)
     failed = 0
     for left in cuts(bytes_):
         with Full(disk, left * BLOCK):
-            result = Run(*words, out, cwd=tmp_path)
+            result = run_tool(*words, out, cwd=tmp_path)
             if result.returncode:
                 failed += 1
                 says_that_it_is_full(result, disk)
-                there = Tree(out) if out.exists() else {}
+                there = tree_of(out) if out.exists() else {}
                 assert all(wanted[path] == content for path, content in there.items()), there.keys()
                 assert "manifest.json" not in there and not any(".tmp-" in path for path in there)
                 assert words[0] == "gen" or not there  # An export is there as a whole, or not at all.
             else:
-                assert Tree(out) == wanted
-        Ok(*words, out, cwd=tmp_path)
-        assert Tree(out) == wanted and names(disk) == ["out"]
+                assert tree_of(out) == wanted
+        run_ok(*words, out, cwd=tmp_path)
+        assert tree_of(out) == wanted and names(disk) == ["out"]
         shutil.rmtree(out)
     assert failed >= 2
 
@@ -96,19 +96,19 @@ def test_folders_without_inodes(name, tmp_path):
     with mounted(tmp_path) as disk:
         words, out = FOLDERS[name], disk / "out"
         if "source" in words:
-            Ok("gen", "spec.yaml", "-o", "source", cwd=tmp_path)
-        Ok(*words, out, cwd=tmp_path)
-        wanted = Tree(out)
+            run_ok("gen", "spec.yaml", "-o", "source", cwd=tmp_path)
+        run_ok(*words, out, cwd=tmp_path)
+        wanted = tree_of(out)
         shutil.rmtree(out)
         for inodes in range(len(wanted) + 1):
             with Full(disk, inodes=inodes):
-                result = Run(*words, out, cwd=tmp_path)
+                result = run_tool(*words, out, cwd=tmp_path)
                 says_that_it_is_full(result, disk)
-                there = Tree(out) if out.exists() else {}
+                there = tree_of(out) if out.exists() else {}
                 assert all(wanted[path] == content for path, content in there.items()), there.keys()
                 assert "manifest.json" not in there and (words[0] == "gen" or not there)
-            Ok(*words, out, cwd=tmp_path)
-            assert Tree(out) == wanted and names(disk) == ["out"]
+            run_ok(*words, out, cwd=tmp_path)
+            assert tree_of(out) == wanted and names(disk) == ["out"]
             shutil.rmtree(out)
 
 
@@ -154,7 +154,7 @@ def test_files_that_are_written_in_place(name, disk, tmp_path):
     for above in (*tmp_path.parents, tmp_path):
         if above.stat().st_uid == 0 and str(above).startswith("/tmp/"):
             above.chmod(above.stat().st_mode | 0o755)
-    if Run("plan", tmp_path / "spec.yaml", wrap=UNPRIVILEGED).returncode:
+    if run_tool("plan", tmp_path / "spec.yaml", wrap=UNPRIVILEGED).returncode:
         pytest.skip("not tested: another user cannot run the program here")
     disk.chmod(0o755)
     out.write_text("mine\n")
@@ -192,28 +192,28 @@ def test_python_writes_in_place_what_fits(disk, monkeypatch):
 def test_finalize_and_repair(disk, tmp_path):
     """The manifest that is there vouches for what is there until another one is whole."""
     out = disk / "out"
-    Ok("gen", "spec.yaml", "-o", out, cwd=tmp_path)
-    wanted = Tree(out)
+    run_ok("gen", "spec.yaml", "-o", out, cwd=tmp_path)
+    wanted = tree_of(out)
     with Full(disk):
-        says_that_it_is_full(Run("finalize", out), disk)
-        assert Tree(out) == wanted
+        says_that_it_is_full(run_tool("finalize", out), disk)
+        assert tree_of(out) == wanted
     (out / "manifest.json").unlink()
     with Full(disk):
-        result = Run("finalize", out)
+        result = run_tool("finalize", out)
         if result.returncode:
             says_that_it_is_full(result, disk)
-            assert not (out / "manifest.json").exists() and not [p for p in Tree(out) if ".tmp-" in p]
-    Ok("finalize", out)
-    assert Tree(out) == wanted
+            assert not (out / "manifest.json").exists() and not [p for p in tree_of(out) if ".tmp-" in p]
+    run_ok("finalize", out)
+    assert tree_of(out) == wanted
     rank = out / "ranks/rank-00001.h5"
     damaged = bytearray(rank.read_bytes())
     damaged[-1] ^= 1
     rank.write_bytes(damaged)
     with Full(disk):
-        says_that_it_is_full(Run("gen", "spec.yaml", "--repair", "-o", out, cwd=tmp_path), disk)
+        says_that_it_is_full(run_tool("gen", "spec.yaml", "--repair", "-o", out, cwd=tmp_path), disk)
         assert rank.read_bytes() == damaged
-    Ok("gen", "spec.yaml", "--repair", "-o", out, cwd=tmp_path)
-    assert Tree(out) == wanted
+    run_ok("gen", "spec.yaml", "--repair", "-o", out, cwd=tmp_path)
+    assert tree_of(out) == wanted
 
 
 def test_tables_of_a_capture(disk, tmp_path):
@@ -226,7 +226,7 @@ def test_tables_of_a_capture(disk, tmp_path):
         with Full(disk, left * BLOCK):
             result = subprocess.run(run, env=PYTHON, text=True, capture_output=True)
             assert result.returncode and "No space left on device" in result.stderr, (left, result.stderr)
-            there = {path: content for path, content in Tree(disk).items() if content is not None and "ballast" not in path}
+            there = {path: content for path, content in tree_of(disk).items() if content is not None and "ballast" not in path}
             assert all(content == bytes(20000) and path.endswith(".bin") for path, content in there.items()), there.keys()
         subprocess.run(run, env=PYTHON, check=True)
         assert [path.name for path in sorted((disk / "tables").iterdir())] == [f"{c * 64}.bin" for c in "ab"]

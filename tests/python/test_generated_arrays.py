@@ -3,10 +3,10 @@ exports and specs, compared with NumPy's own indexing of the whole tensor."""
 
 import numpy as np
 import pytest
-from clients import Bits
+from clients import bits_of
 from generated import generated, given
 from hypothesis import strategies as st
-from support import DTYPES, Ok, Reassemble
+from support import DTYPES, reassemble, run_ok
 
 import shardinit
 
@@ -39,12 +39,12 @@ def sources(tmp_path_factory):
     folder = tmp_path_factory.mktemp("arrays")
     path = folder / "spec.yaml"
     path.write_text(spec_text())
-    Ok("gen", path, "-o", folder / "checkpoint")
+    run_ok("gen", path, "-o", folder / "checkpoint")
     for to in FORMATS:
-        Ok("export", path, "--to", to, "-o", folder / to)
+        run_ok("export", path, "--to", to, "-o", folder / to)
     opened = {"spec": shardinit.open_spec(path), "checkpoint": shardinit.open(folder / "checkpoint")}
     opened |= {to: shardinit.open(folder / to) for to in FORMATS}
-    whole = {name: words.view(DTYPES[dtype]) for name, (dtype, words) in Reassemble(folder / "checkpoint").items()}
+    whole = {name: words.view(DTYPES[dtype]) for name, (dtype, words) in reassemble(folder / "checkpoint").items()}
     assert all(set(source.tensors) == set(whole) for source in opened.values())
     return Sources(opened, whole)
 
@@ -169,7 +169,7 @@ def test_generated_parts(sources, data):
         return
     assert source.read(path, slices, out=out, **options) is out
     assert bits(out) == bits(part)
-    Bits(out.view(np.ndarray))[...] = 0x5A5A5A5A5A5A5A5A >> (64 - 8 * out.itemsize)
+    bits_of(out.view(np.ndarray))[...] = 0x5A5A5A5A5A5A5A5A >> (64 - 8 * out.itemsize)
     assert np.array_equal(memory, before)  # Nothing beside it.
 
 

@@ -17,7 +17,7 @@ import time
 from hypothesis import strategies as st
 
 from generated import generated, given
-from support import BINARY, CLEAN, ROOT, Ok
+from support import BINARY, CLEAN, ROOT, run_ok
 from test_json_numbers import NUMBERS as NO_NUMBERS
 from test_json_numbers import places, read_header, write_header
 
@@ -117,10 +117,10 @@ def made():
     """What commands read, made once: a folder with `checkpoint`, exports by format, and a list of digests."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="bounds-made-"))
     (folder / "spec.yaml").write_text(LINE_SPEC.replace("b: 1}", "b: 1}, devices: [4, 3, 2, 1]"))
-    Ok("gen", "spec.yaml", "-o", "checkpoint", cwd=folder)
+    run_ok("gen", "spec.yaml", "-o", "checkpoint", cwd=folder)
     for format in ("safetensors", "hf-dcp", "zarr", "dcp"):
-        Ok("export", "spec.yaml", "--to", format, "-o", format, cwd=folder)
-    Ok("digest", "spec.yaml", "--write", "list.json", cwd=folder)
+        run_ok("export", "spec.yaml", "--to", format, "-o", format, cwd=folder)
+    run_ok("digest", "spec.yaml", "--write", "list.json", cwd=folder)
     (folder / "config.json").write_text((ROOT / "golden/import_config/config.json").read_text())
     return folder
 

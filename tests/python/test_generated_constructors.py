@@ -9,10 +9,10 @@ import warnings
 
 import numpy as np
 import scipy.stats
-from clients import Client, LikeTorchCpu
+from clients import client_of, like_torch_cpu
 from generated import generated, given
 
-torch = Client("torch")
+torch = client_of("torch")
 
 import constructor_programs
 import shardinit
@@ -114,7 +114,7 @@ def few_are_refused(engine, most):
     assert captured > 0 and refused <= most * (refused + captured), COUNTS
 
 
-@LikeTorchCpu()
+@like_torch_cpu()
 def test_generated_constructors_have_the_bits_of_pytorch():
     has_the_bits_of_pytorch()
     few_are_refused("torch_cpu", 0.3)

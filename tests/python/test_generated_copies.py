@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from changing import changing
 from generated import generated, given
-from support import ROOT, TINY, Ok, Run, Tree
+from support import ROOT, TINY, run_ok, run_tool, tree_of
 
 AXES = "xyz"
 LAYOUTS = f"""
@@ -71,18 +71,18 @@ def prepare(case, folder):
     if "layouts" in case:
         spec.write_text(LAYOUTS)
         before, after = (["--layout", name] if name else [] for name in case["layouts"])
-        Ok("gen", spec, "--mesh", "fsdp=2", *before, "-o", folder / "from")
-        Ok("gen", spec, "--mesh", "fsdp=1", *after, "-o", folder / "wanted")
+        run_ok("gen", spec, "--mesh", "fsdp=2", *before, "-o", folder / "from")
+        run_ok("gen", spec, "--mesh", "fsdp=1", *after, "-o", folder / "wanted")
         return ["reshard", "--spec", spec, "--mesh", "fsdp=1", *after]
     spec.write_text(json.dumps({
         "shardinit": 1, "name": "m", "uneven": "chunk", "mesh": {"axes": case["mesh"]},
         "modules": {f"t{n}": tensor for n, tensor in enumerate(case["tensors"])}}))
-    Ok("gen", spec, "--replicas", case["replicas"], "-o", folder / "from")
+    run_ok("gen", spec, "--replicas", case["replicas"], "-o", folder / "from")
     if isinstance(case["to"], str):
-        Ok("export", spec, "--set", f"replicas={case['replicas']}", "--to", case["to"], "-o", folder / "wanted")
+        run_ok("export", spec, "--set", f"replicas={case['replicas']}", "--to", case["to"], "-o", folder / "wanted")
         return ["export", "--to", case["to"]]
     options = ["--mesh", mesh_text(case["to"])]
-    Ok("gen", spec, "--replicas", case["replicas"], *options, "-o", folder / "wanted")
+    run_ok("gen", spec, "--replicas", case["replicas"], *options, "-o", folder / "wanted")
     return ["reshard", "--uneven", "chunk", *options]
 
 
@@ -181,20 +181,20 @@ def test_generated_copies(case):
     with tempfile.TemporaryDirectory(prefix="shardinit-copies-") as name:
         folder = pathlib.Path(name).resolve()
         verb, *options = prepare(case, folder)
-        source, target, wanted = folder / "from", folder / "to", Tree(folder / "wanted")
+        source, target, wanted = folder / "from", folder / "to", tree_of(folder / "wanted")
         pristine, other = folder / "pristine", folder / "other"
         shutil.copytree(source, pristine)
         shutil.copytree(source, other)
         other_values(other, 0x01)
         (other / "manifest.json").unlink()
-        Ok("finalize", other)
+        run_ok("finalize", other)
         shutil.copytree(other, folder / "another")
         command = [verb, source, *options, "--jobs", "1", "--memory", case["memory"], "-o", target]
-        Ok(*[other if argument == source else argument for argument in command])
-        others = Tree(target)
+        run_ok(*[other if argument == source else argument for argument in command])
+        others = tree_of(target)
         shutil.rmtree(target)
-        Ok(*command, env=changing(source, count=folder / "count", log=folder / "log"))
-        assert Tree(target) == wanted
+        run_ok(*command, env=changing(source, count=folder / "count", log=folder / "log"))
+        assert tree_of(target) == wanted
         shutil.rmtree(target)
         reads = Reads(folder)
         for change in case["changes"]:
@@ -205,10 +205,10 @@ def test_generated_copies(case):
 def check(change, folder, command, wanted, others, reads):
     source, target = folder / "from", folder / "to"
     kind = change["kind"]
-    result = Run(*command, env=environment(change, source, folder / "other", reads))
+    result = run_tool(*command, env=environment(change, source, folder / "other", reads))
     if result.returncode == 0:
         # Before anything is read, the other checkpoint is what is copied.
-        assert Tree(target) == wanted or kind == "another" and Tree(target) == others, change
+        assert tree_of(target) == wanted or kind == "another" and tree_of(target) == others, change
         shutil.rmtree(target)
     else:
         # A kill may come between the last name and the disk's word that it has it.
@@ -222,8 +222,8 @@ def check(change, folder, command, wanted, others, reads):
     for used, kept in (("from", "pristine"), ("other", "another")):
         shutil.rmtree(folder / used)
         shutil.copytree(folder / kept, folder / used)
-    Ok(*command)
-    assert Tree(target) == wanted, change
+    run_ok(*command)
+    assert tree_of(target) == wanted, change
     # What others had a hand in, the copy of another checkpoint, and one that had no token when its maker was
     # killed are left as they are.
     left = list(folder.glob(".*"))

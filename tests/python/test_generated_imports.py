@@ -7,16 +7,16 @@ import pathlib
 import tempfile
 
 import pytest
-from clients import Client
+from clients import client_of
 from generated import generated, given
 from hypothesis import strategies as st
 from support import ROOT
 
-torch = Client("torch")
-transformers = Client("transformers")
+torch = client_of("torch")
+transformers = client_of("transformers")
 
 import shardinit
-from test_import import FAMILIES, Forms, FormsOf
+from test_import import FAMILIES, forms_of, forms_of_tensors
 
 # What changes no tensor, however it is set; and what is no field of a file.
 OTHERS = {"transformers_version", "output_hidden_states", "return_dict", "chunk_size_feed_forward", "label2id",
@@ -111,7 +111,7 @@ def made_by_transformers(path):
              for key, tensor in model.state_dict().items()}
     tied = model.all_tied_weights_keys if hasattr(model, "all_tied_weights_keys") else {}
     table = model.get_input_embeddings() if text["model_type"] != "vit" else None
-    return Forms({key: state[key] for key in state if key not in tied}), getattr(table, "padding_idx", None)
+    return forms_of_tensors({key: state[key] for key in state if key not in tied}), getattr(table, "padding_idx", None)
 
 
 ZERO_ROW = {"llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "phi3", "olmo2", "gemma2", "gemma3_text",
@@ -137,7 +137,7 @@ def test_generated_imports(case):
         if made is None:
             return
         forms, row = made
-        found = FormsOf(spec)
+        found = forms_of(spec)
         assert found == forms
         if name in ZERO_ROW:
             table = TABLE.get(name, "model.embed_tokens.weight")

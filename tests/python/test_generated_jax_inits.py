@@ -13,11 +13,11 @@ import re
 
 import numpy as np
 import pytest
-from clients import Client
+from clients import client_of
 from generated import SEED, generated, given
 from hypothesis import strategies as st
 
-jax = Client("jax")
+jax = client_of("jax")
 
 import jax.numpy as jnp
 import shardinit

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from full_disk import BLOCK, Full, can_mount, mounted
 from generated import generated, given
-from support import Run
+from support import run_tool
 from test_outputs import CONFIG, OUTPUTS, PROGRAM, SPEC, is_whole
 
 # Things that make a folder or go on with one.
@@ -53,10 +53,10 @@ def make(case, folder, path):
     if kind == "empty":
         path.touch()
     elif kind == "ours" and case["command"] in FOLDERS:
-        Run(*words_of(case["command"]), path, cwd=folder)
+        run_tool(*words_of(case["command"]), path, cwd=folder)
     elif kind in ("ours", "another option's"):
         other = case["command"] if kind == "ours" else case["other"]
-        assert Run(*words_of(other), path, cwd=folder).returncode == 0
+        assert run_tool(*words_of(other), path, cwd=folder).returncode == 0
     elif kind == "mine":
         path.write_text("mine\n")
     elif kind == "hard link to an input":
@@ -95,11 +95,11 @@ def snapshot(folder):
 def run(case, folder, given_path):
     words = [*words_of(case["command"]), given_path, *(["--force"] if case["force"] else [])]
     if case["kind"] == "closed stdout":
-        return Run(*words, cwd=folder, wrap=["sh", "-c", '"$@" >&-', "sh"])
+        return run_tool(*words, cwd=folder, wrap=["sh", "-c", '"$@" >&-', "sh"])
     if case["kind"] != "FIFO":
-        return Run(*words, cwd=folder)
+        return run_tool(*words, cwd=folder)
     reader = subprocess.Popen(["timeout", "20", "cat", folder / "out"], stdout=subprocess.PIPE, text=True)
-    done = Run(*words, cwd=folder)
+    done = run_tool(*words, cwd=folder)
     if done.returncode:  # Nobody opened it.
         reader.terminate()
     done.read = reader.communicate()[0]
@@ -146,8 +146,8 @@ def test_generated_outputs(case):
         (folder / "spec.yaml").write_text(SPEC)
         (folder / "config.json").write_text(CONFIG)
         if case["kind"] in ("checkpoint", "export") or {"source"} & set(words_of(case["command"])):
-            assert Run("gen", "spec.yaml", "-o", "source", cwd=folder).returncode == 0
-            assert Run("export", "spec.yaml", "--to", "safetensors", "-o", "exported", cwd=folder).returncode == 0
+            assert run_tool("gen", "spec.yaml", "-o", "source", cwd=folder).returncode == 0
+            assert run_tool("export", "spec.yaml", "--to", "safetensors", "-o", "exported", cwd=folder).returncode == 0
         here = os.getcwd()
         os.chdir(folder)  # Names of sockets are short.
         try:
@@ -185,7 +185,7 @@ def test_generated_outputs_on_a_full_disk(case):
         (folder / "spec.yaml").write_text(SPEC)
         (folder / "config.json").write_text(CONFIG)
         if "source" in words_of(case["command"]):
-            assert Run("gen", "spec.yaml", "-o", "source", cwd=folder).returncode == 0
+            assert run_tool("gen", "spec.yaml", "-o", "source", cwd=folder).returncode == 0
         with mounted(folder) as disk:
             make(case, folder, disk / "out")
             named = disk / "out"
@@ -195,7 +195,7 @@ def test_generated_outputs_on_a_full_disk(case):
             words = [*words_of(case["command"]), named, *(["--force"] if case["force"] else [])]
             before = snapshot(disk)
             with Full(disk, case["blocks"] * BLOCK):
-                done = Run(*words, cwd=folder)
+                done = run_tool(*words, cwd=folder)
             after = snapshot(disk)
             assert done.returncode in (0, 3, 4) and "bug in shardinit" not in done.stderr, done
             if done.returncode == 3:
@@ -207,7 +207,7 @@ def test_generated_outputs_on_a_full_disk(case):
                 assert all(path not in before for path in changed), (changed, done)
                 assert not changed or case["command"].startswith("gen"), (changed, done)
                 assert "out/manifest.json" not in changed and not any(".tmp-" in path for path in changed), changed
-            again = Run(*words, cwd=folder)
+            again = run_tool(*words, cwd=folder)
             assert again.returncode == (4 if done.returncode == 4 else 0), again
             theirs = ["mine"] if case["command"] in OUTPUTS else ["mine", "empty"]  # A file, where a folder is to be.
             assert (done.returncode == 4) == (case["kind"] in theirs and not case["force"]), done

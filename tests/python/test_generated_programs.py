@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from hypothesis import event, example, strategies
 
-from clients import Client
+from clients import client_of
 from generated import generated, given
-from support import Datasets, Ok, RankFiles, ReadRaw, Text
+from support import datasets_in, rank_files, read_raw, run_ok, text_of
 
-Client("jax")
+client_of("jax")
 
 MESHES = [{"a": 8}, {"a": 2, "b": 4}, {"a": 2, "b": 2, "c": 2}]
 LEAVES = ["index", "i0", "n0", "1.5", "-0.25", "2", "normal()", "uniform()"]
@@ -118,7 +118,7 @@ def jax():
     """Runs a module: the names of its results, its collectives, and the parts of each device."""
     script = pathlib.Path(__file__).with_name("program_clients.py")
     with tempfile.TemporaryDirectory() as folder, subprocess.Popen(
-            [sys.executable, script, "Serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            [sys.executable, script, "serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         def run(module):
             out = f"{folder}/parts.npz"
             process.stdin.write(json.dumps({"devices": 8, "cases": [[str(module), out]]}) + "\n")
@@ -145,12 +145,12 @@ def test_generated_programs(jax, case):
         path = folder / "spec.yaml"
         path.write_text(json.dumps(spec))
         layout = options[options.index("--layout"):] if "--layout" in options else []
-        Ok("gen", path, "-o", folder / "out", "--replicas", "full", *layout)
-        Ok("program", path, "-o", folder / "program.mlir", *options)
+        run_ok("gen", path, "-o", folder / "out", "--replicas", "full", *layout)
+        run_ok("program", path, "-o", folder / "program.mlir", *options)
         facts, results = jax(folder / "program.mlir")
-        for rank, file_name in enumerate(RankFiles(folder / "out")):
+        for rank, file_name in enumerate(rank_files(folder / "out")):
             with h5py.File(file_name, "r") as file:
-                held = {Text(dataset.attrs["path"]): ReadRaw(dataset) for dataset in Datasets(file)}
+                held = {text_of(dataset.attrs["path"]): read_raw(dataset) for dataset in datasets_in(file)}
             assert held.keys() == results.keys()
             for tensor, words in held.items():
                 assert np.array_equal(results[tensor][rank], words), (tensor, rank)

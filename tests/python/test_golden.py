@@ -13,7 +13,7 @@ import shlex
 
 import pytest
 
-from support import ROOT, Run
+from support import ROOT, run_tool
 
 CASES = sorted(p.parent for p in (ROOT / "golden").glob("*/cmd"))
 
@@ -21,7 +21,7 @@ CASES = sorted(p.parent for p in (ROOT / "golden").glob("*/cmd"))
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_golden(case, tmp_path):
     arguments = [a.replace("$TMP", str(tmp_path)) for a in shlex.split((case / "cmd").read_text())]
-    result = Run(*arguments, cwd=case)
+    result = run_tool(*arguments, cwd=case)
     actual = {
         "stdout": result.stdout.replace(str(tmp_path), "$TMP"),
         "stderr": result.stderr.replace(str(tmp_path), "$TMP"),

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from support import CONFIGS, Json, Ok, TINY
+from support import CONFIGS, TINY, run_json, run_ok
 
 LLAMA = TINY.parent / "llama3.1-8b.yaml"
 LAYOUTS = ["hf", "torchtitan", "megatron", "maxtext"]
@@ -84,21 +84,21 @@ def in_json(tensors):
 
 @pytest.mark.parametrize("spec", CONFIGS, ids=lambda p: p.stem)
 def test_the_tree_has_every_tensor(spec):
-    tree, = trees_of(Ok("graph", spec).stdout)
-    graph = Json("graph", spec)
+    tree, = trees_of(run_ok("graph", spec).stdout)
+    graph = run_json("graph", spec)
     assert tree == in_json(graph["logical"]) == in_json(graph["stored"])
     assert all(t["view"] == t["path"] for t in graph["stored"])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_tree_of_a_layout_has_every_tensor(layout):
-    text, graph = Ok("graph", LLAMA, "--layout", layout).stdout, Json("graph", LLAMA, "--layout", layout)
+    text, graph = run_ok("graph", LLAMA, "--layout", layout).stdout, run_json("graph", LLAMA, "--layout", layout)
     assert trees_of(text) == [in_json(graph["logical"]), in_json(graph["stored"])]
     assert len(text.splitlines()) < 50
 
 
 def test_tensors_apart(apart):
-    text, graph = Ok("graph", apart, "--layout", "apart").stdout, Json("graph", apart, "--layout", "apart")
+    text, graph = run_ok("graph", apart, "--layout", "apart").stdout, run_json("graph", apart, "--layout", "apart")
     assert trees_of(text) == [in_json(graph["logical"]), in_json(graph["stored"])]
     assert "slice axis=0 start={0…3} stop={1…4} of l.{0…4}.experts" in text
     assert "normal mean 0 std {1…0.2}" in text
@@ -106,17 +106,17 @@ def test_tensors_apart(apart):
 
 
 def test_only(apart):
-    graph = Json("graph", apart, "--layout", "apart", "--only", "l.3.w")
+    graph = run_json("graph", apart, "--layout", "apart", "--only", "l.3.w")
     assert {t["path"] for t in graph["stored"]} == {"m.3.w", "both"}
     assert {t["path"] for t in graph["logical"]} == {f"l.{i}.w" for i in range(5)}
-    graph = Json("graph", apart, "--layout", "apart", "--only", "m.*.e.2.*")
+    graph = run_json("graph", apart, "--layout", "apart", "--only", "m.*.e.2.*")
     assert {t["path"] for t in graph["stored"]} == {f"m.{i}.e.2.w" for i in range(5)}
     assert {t["path"] for t in graph["logical"]} == {f"l.{i}.experts" for i in range(5)}
 
 
 def test_json_is_that_of_the_plan(apart, tmp_path):
-    graph = Json("graph", apart, "--layout", "apart")
-    Ok("gen", apart, "--layout", "apart", "-o", tmp_path / "out")
+    graph = run_json("graph", apart, "--layout", "apart")
+    run_ok("gen", apart, "--layout", "apart", "-o", tmp_path / "out")
     plan = json.loads((tmp_path / "out/plan.json").read_text())
     assert graph["logical"] == plan["logical"] and graph["mesh"] == plan["mesh"]
     assert graph["stored"] == [{**t, "bytes": t_bytes} for t, t_bytes in
@@ -140,63 +140,63 @@ class Dot:
             self.tokens.append(found[0].strip())
             at = found.end()
         self.nodes, self.edges, self.clusters = {}, [], set()
-        assert self.Take() == "digraph"
-        self.Id()
-        self.Body()
+        assert self.take() == "digraph"
+        self.read_id()
+        self.body()
         assert not self.tokens
 
-    def Take(self, expected=None):
+    def take(self, expected=None):
         token = self.tokens.pop(0)
         assert expected in (None, token), (expected, token)
         return token
 
-    def Id(self):
-        token = self.Take()
+    def read_id(self):
+        token = self.take()
         assert re.match(r'["\w]', token), token
         return json.loads(token) if token.startswith('"') else token
 
-    def Attributes(self):
+    def attributes(self):
         attributes = {}
         if self.tokens[0] == "[":
-            self.Take()
+            self.take()
             while self.tokens[0] != "]":
-                name = self.Id()
-                self.Take("=")
-                attributes[name] = self.Id()
+                name = self.read_id()
+                self.take("=")
+                attributes[name] = self.read_id()
                 if self.tokens[0] == ",":
-                    self.Take()
-            self.Take()
-        self.Take(";")
+                    self.take()
+            self.take()
+        self.take(";")
         return attributes
 
-    def Body(self):
-        self.Take("{")
+    def body(self):
+        self.take("{")
         while self.tokens[0] != "}":
-            name = self.Id()
+            name = self.read_id()
             if name == "subgraph":
-                cluster = self.Id()
+                cluster = self.read_id()
                 assert cluster.startswith("cluster_") and cluster not in self.clusters
                 self.clusters.add(cluster)
-                self.Body()
+                self.body()
             elif self.tokens[0] == "->":
-                self.Take()
-                self.edges.append((name, self.Id(), self.Attributes().get("label", "")))
+                self.take()
+                self.edges.append((name, self.read_id(), self.attributes().get("label", "")))
             elif self.tokens[0] == "=":
-                self.Take()
-                self.Id()
-                self.Take(";")
+                self.take()
+                self.read_id()
+                self.take(";")
             elif name in ("graph", "node", "edge"):
-                self.Attributes()
+                self.attributes()
             else:
                 assert name not in self.nodes
-                self.nodes[name] = self.Attributes()
-        self.Take("}")
+                self.nodes[name] = self.attributes()
+        self.take("}")
         assert all(a in self.nodes and b in self.nodes for a, b, _ in self.edges)
 
 
 def drawing_of(*arguments):
-    text = Ok("graph", *arguments, "--dot").stdout
-    assert Ok("graph", *arguments, "--dot").stdout == text
+    text = run_ok("graph", *arguments, "--dot").stdout
+    assert run_ok("graph", *arguments, "--dot").stdout == text
     return Dot(text)
 
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import yaml
 
-from clients import Client
-from support import Json, Ok, ROOT, Run
-from test_zoo import SAME_AS_ANOTHER, check_distribution, MODELS, sets_of, spec_of, state_of, whole_one, with_recipe
+from clients import client_of
+from support import ROOT, run_json, run_ok, run_tool
+from test_zoo import MODELS, SAME_AS_ANOTHER, check_distribution, sets_of, spec_of, state_of, whole_one, with_recipe
 
-torch = Client("torch")
-transformers = Client("transformers")
+torch = client_of("torch")
+transformers = client_of("transformers")
 
 import shardinit
 
@@ -115,14 +115,14 @@ def made_by(config, seed):
             for path, tensor in state_of(model).items()}
 
 
-def Forms(tensors):
+def forms_of_tensors(tensors):
     return {path: (list(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for path, tensor in tensors.items()}
 
 
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "f64": "float64"}
 
 
-def FormsOf(spec):
+def forms_of(spec):
     return {path: (list(tensor.global_shape), DTYPES[tensor.dtype]) for path, tensor in spec.tensors.items()}
 
 
@@ -138,12 +138,12 @@ def test_is_the_model_of_transformers(name, changes, tmp_path):
     states = [made_by(config, seed) for seed in range(3)]
     written = tmp_path / "elsewhere" / "model.yaml"
     written.parent.mkdir()
-    Ok("import", path, "-o", written)
-    Ok("validate", path)  # In every layout.
-    digests = Ok("digest", path).stdout
-    assert digests == Ok("digest", written, cwd=tmp_path).stdout
+    run_ok("import", path, "-o", written)
+    run_ok("validate", path)  # In every layout.
+    digests = run_ok("digest", path).stdout
+    assert digests == run_ok("digest", written, cwd=tmp_path).stdout
     with shardinit.open_spec(path) as spec:
-        assert FormsOf(spec) == Forms(states[0])
+        assert forms_of(spec) == forms_of_tensors(states[0])
         for tensor in spec.tensors:
             made = spec.generate(tensor).astype(np.float64)
             eager = np.stack([state[tensor].double().numpy() for state in states])
@@ -195,14 +195,14 @@ def test_every_field(name, tmp_path):
             path = tmp_path / f"{tried}.json"
             path.write_text(json.dumps({**config.to_dict(), field: value}, default=str))
             tried += 1
-            result = Run("import", path)
+            result = run_tool("import", path)
             if result.returncode != 0:
                 assert result.returncode == 2 and f"{path}:" in result.stderr, result.stderr
                 if value != 0:
                     refused.add(field)
                 continue
             with shardinit.open_spec(path) as spec:
-                assert FormsOf(spec) == Forms(state), (field, value)
+                assert forms_of(spec) == forms_of_tensors(state), (field, value)
                 for tensor in spec.tensors:
                     made, eager = spec.generate(tensor).astype(np.float64), state[tensor].double().numpy()
                     assert ((made == 0).all() == (eager == 0).all()), (field, value, tensor)
@@ -358,7 +358,7 @@ def test_published_file_is_the_spec_of_configs(name, tmp_path):
     """All tensors of a file on the Hub are made as those of the spec in configs/."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(PUBLISHED[name], indent=2))
-    result = Run("diff", preset(name, tmp_path), path, "--json")
+    result = run_tool("diff", preset(name, tmp_path), path, "--json")
     differences = json.loads(result.stdout)
     assert {change["what"] for change in differences["changes"]} <= {"name", "mesh"}
     for tensor in differences["tensors"]:
@@ -372,8 +372,8 @@ def test_exported_file_is_the_same_model(name, tmp_path):
     spec = preset(name, tmp_path)
     sets = {"seed": 0, **{f"vars.{variable}": value for variable, value in MODELS[name].tiny.items()}}
     options = [*whole_one(spec), *sets_of(sets)]
-    Ok("export", spec, "--to", "safetensors", "-o", tmp_path / "out", *options)
-    assert Ok("digest", tmp_path / "out/config.json").stdout == Ok("digest", spec, *options).stdout
+    run_ok("export", spec, "--to", "safetensors", "-o", tmp_path / "out", *options)
+    assert run_ok("digest", tmp_path / "out/config.json").stdout == run_ok("digest", spec, *options).stdout
 
 
 def config_of(folder, **changes):
@@ -386,25 +386,25 @@ def config_of(folder, **changes):
 
 def test_every_command_takes_it(tmp_path):
     path, written = config_of(tmp_path), tmp_path / "model.yaml"
-    Ok("import", path, "-o", written)
+    run_ok("import", path, "-o", written)
     for command in ["plan", "validate", "digest", "stats", "graph", "program"]:
-        of_json, of_yaml = (Ok(command, of).stdout.replace(str(of), "") for of in (path, written))
+        of_json, of_yaml = (run_ok(command, of).stdout.replace(str(of), "") for of in (path, written))
         assert of_json == of_yaml != ""
-    assert "config.json:" in Ok("explain", path, "model.norm.weight").stdout
+    assert "config.json:" in run_ok("explain", path, "model.norm.weight").stdout
     for of in (path, written):
-        Ok("gen", of, "-o", tmp_path / of.suffix, "--mesh", "fsdp=2,tensor=2")
-        Ok("verify", tmp_path / of.suffix)
+        run_ok("gen", of, "-o", tmp_path / of.suffix, "--mesh", "fsdp=2,tensor=2")
+        run_ok("verify", tmp_path / of.suffix)
     assert (tmp_path / ".json/plan.json").read_text() == (tmp_path / ".yaml/plan.json").read_text()
-    Ok("export", path, "--to", "safetensors", "-o", tmp_path / "hf")
-    Ok("verify", tmp_path / "hf", "--spec", path)
-    Ok("diff", path, written)
-    assert Ok("digest", "-", stdin=path.open()).stdout == Ok("digest", path).stdout
+    run_ok("export", path, "--to", "safetensors", "-o", tmp_path / "hf")
+    run_ok("verify", tmp_path / "hf", "--spec", path)
+    run_ok("diff", path, written)
+    assert run_ok("digest", "-", stdin=path.open()).stdout == run_ok("digest", path).stdout
     # In the middle of a spec, with what the program has, and changed on the command line.
     over = tmp_path / "over.yaml"
     over.write_text("shardinit: 1\ninclude: [config.json, <shardinit>/sharding/fsdpv2.yaml]\n")
-    assert Json("plan", over)["world_size"] == 8
+    assert run_json("plan", over)["world_size"] == 8
     over.write_text("shardinit: 1\ninclude: config.json\nseed: 7\n")
-    assert Ok("digest", over).stdout == Ok("digest", path, "--set", "seed=7").stdout
+    assert run_ok("digest", over).stdout == run_ok("digest", path, "--set", "seed=7").stdout
 
 
 LLAMA_CONFIGS = {
@@ -416,7 +416,7 @@ LLAMA_CONFIGS = {
 def test_layout_of_maxtext_is_chosen(file, changes, tmp_path):
     """Queries and keys with neighbours turned together or, for a Mistral, halves of a head, as in Transformers."""
     config, spec = config_of(tmp_path, **changes), tmp_path / "chosen.yaml"
-    assert "no layout `maxtext`" in Run("plan", config, "--layout", "maxtext").stderr
+    assert "no layout `maxtext`" in run_tool("plan", config, "--layout", "maxtext").stderr
     spec.write_text(f"shardinit: 1\ninclude: [config.json, <shardinit>/layouts/{file}.yaml]\n")
     check_max_text(spec, turned=file == "llama")
 
@@ -445,7 +445,7 @@ def test_exported_again(tmp_path):
               "label": "=x", "dtype": "bfloat16"}
     path = config_of(tmp_path, **others)
     path.write_text(path.read_text().replace("1e+30", "1" + "0" * 30))
-    Ok("export", path, "--set", "vars.layers=1", "--to", "safetensors", "-o", tmp_path / "out")
+    run_ok("export", path, "--set", "vars.layers=1", "--to", "safetensors", "-o", tmp_path / "out")
     made = json.loads((tmp_path / "out/config.json").read_text())
     infinite = {"time_step_limit": [0.0, {"__float__": "Infinity"}]}
     given = {**LLAMA, "model_type": "llama", **others, **infinite, "num_hidden_layers": 1}
@@ -493,7 +493,7 @@ def test_mistakes(command, name, tmp_path):
     path = config_of(tmp_path, **given) if isinstance(given, dict) else tmp_path / "config.json"
     if isinstance(given, str):
         path.write_text(given)
-    result = Run(command, path)
+    result = run_tool(command, path)
     assert result.returncode == 2, result.stdout
     if command == "import" or isinstance(given, dict):
         assert message in result.stderr
@@ -511,7 +511,7 @@ def test_fields_that_disagree(name, changes, message, tmp_path):
     of, tiny, _ = FAMILIES[name]
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": name, "architectures": [of], **tiny, **changes}))
-    result = Run("validate", path)
+    result = run_tool("validate", path)
     assert result.returncode == 2 and message in result.stderr, result.stderr
 
 
@@ -539,21 +539,21 @@ def test_fields_as_the_class_reads_them(case, tmp_path):
     class_of = getattr(transformers, of).config_class
     a, b = (class_of.from_json_file(tmp_path / f"{each}.json").to_dict() for each in ("given", "said"))
     assert all(a[key] == b[key] for key in {**tiny, **said})
-    assert Ok("digest", tmp_path / "given.json").stdout == Ok("digest", tmp_path / "said.json").stdout
+    assert run_ok("digest", tmp_path / "given.json").stdout == run_ok("digest", tmp_path / "said.json").stdout
 
 
 def test_unknown_type_lists_families():
-    result = Run("import", "-", input='{"model_type": "whisper"}', stdin=None)
+    result = run_tool("import", "-", input='{"model_type": "whisper"}', stdin=None)
     assert all(f"`{name}`" in result.stderr for name in FAMILIES) and "shardinit-capture hf" in result.stderr
 
 
 def test_all_mistakes_at_once(tmp_path):
-    result = Run("import", config_of(tmp_path, hidden_size=0, vocab_size="x", torch_dtype="int4"))
+    result = run_tool("import", config_of(tmp_path, hidden_size=0, vocab_size="x", torch_dtype="int4"))
     assert result.stderr.count("error:") == 3
 
 
 def test_too_large(tmp_path):
     path = tmp_path / "config.json"
     path.write_text('{"model_type": "llama", "x": "' + "x" * (9 << 20) + '"}')
-    result = Run("import", path)
+    result = run_tool("import", path)
     assert result.returncode == 2 and "larger than" in result.stderr

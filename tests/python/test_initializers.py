@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from support import DTYPES, ROOT, Ok, Reassemble
+from support import DTYPES, ROOT, reassemble, run_ok
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -159,9 +159,9 @@ def tensors(tmp_path_factory):
     lines = [f"  t{i}: {{shape: {list(shape)}, init: {init}, {more}}}\n"
              for i, (_, init, shape, more, _) in enumerate(CASES.values())]
     (folder / "spec.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nseed: 3\nmodules:\n" + "".join(lines))
-    Ok("gen", folder / "spec.yaml", "-o", folder / "out")
+    run_ok("gen", folder / "spec.yaml", "-o", folder / "out")
     values = {path: words.view(DTYPES[dtype]).reshape(-1)
-              for path, (dtype, words) in Reassemble(folder / "out").items()}
+              for path, (dtype, words) in reassemble(folder / "out").items()}
     return {case: values[f"t{i}"] for i, case in enumerate(CASES)}
 
 
@@ -212,8 +212,8 @@ def test_stft(side, window, scaling, periodic, tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: x\ndtype: f32\nmodules:\n" + "".join(
         f"  t{i}: {{shape: {list(shape)}, init: {{stft: {{{arguments}}}}}}}\n" for i, shape in enumerate(shapes)))
-    Ok("gen", spec, "-o", tmp_path / "out")
-    ours = {path: words.view("<f4") for path, (_, words) in Reassemble(tmp_path / "out").items()}
+    run_ok("gen", spec, "-o", tmp_path / "out")
+    ours = {path: words.view("<f4") for path, (_, words) in reassemble(tmp_path / "out").items()}
     for i, shape in enumerate(shapes):
         theirs = np.asarray(keras.initializers.STFT(side, window, scaling, periodic)(shape))
         assert np.abs(ours[f"t{i}"] - theirs).max() < 3e-5, shape
@@ -229,7 +229,7 @@ def test_gains(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: x\ndtype: f32\nmodules:\n" + "".join(
         f"  {name}: {{shape: [1, 1], init: {{xavier_normal: {{gain: {name}}}}}}}\n" for name in names))
-    Ok("gen", spec, "-o", tmp_path / "out")
+    run_ok("gen", spec, "-o", tmp_path / "out")
     plan = json.loads((tmp_path / "out/plan.json").read_text())
     assert {t["path"]: t["init"]["normal"]["std"] for t in plan["tensors"]} == {
         name: torch.nn.init.calculate_gain(name) for name in names}
@@ -240,7 +240,7 @@ def test_plan_has_the_distribution(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: x\ndtype: f32\nfans: in_out\n"
                     "modules: {w: {shape: [16, 4], init: lecun_normal}}\n")
-    Ok("gen", spec, "-o", tmp_path / "out")
+    run_ok("gen", spec, "-o", tmp_path / "out")
     tensor, = json.loads((tmp_path / "out/plan.json").read_text())["tensors"]
     assert tensor["init"] == {"truncated_normal": {
         "mean": 0, "std": math.sqrt(1 / 16) / 0.87962566103423978, "low": -2, "high": 2}}

@@ -9,7 +9,7 @@ import pytest
 
 import reference
 from clients import PACKAGE
-from support import ROOT, Json, Ok, Run
+from support import ROOT, run_json, run_ok, run_tool
 
 import flax.core.scope
 import jax
@@ -175,7 +175,7 @@ def test_tensors_with_one_key_are_refused(tmp_path):
   a: {{shape: [4], {normal}, key: {{jax: {{seed: 42, split: [2, 1]}}}}}}
   b: {{shape: [5], {normal}, key: {{jax: {{words: [64467757, 2916123636]}}}}}}
 """)
-    message = Run("validate", spec)
+    message = run_tool("validate", spec)
     assert message.returncode == 2 and "`a` and `b` would be drawn from the same random stream" in message.stderr
 
 
@@ -188,17 +188,17 @@ modules:
   b: {shape: [6, 6], init: {orthogonal: {}}, fans: out_in, shard: [tensor, data]}
   c: {shape: [4], init: {truncated_normal: {std: 1}}, shard: [data], key: {jax: {seed: 0, split: [3, 1]}}}
 """)
-    Ok("gen", spec, "-o", tmp_path / "out")
+    run_ok("gen", spec, "-o", tmp_path / "out")
     plan = json.loads((tmp_path / "out/plan.json").read_text())
     assert plan["engine"] == "jax_threefry"
     words = np.asarray(jax.random.key_data(jax.random.split(jax.random.key(0), 3)[1])).tolist()
     assert plan["tensors"][2]["key"] == {"words": words}
     assert "key" not in plan["tensors"][0]
-    model, digests = reference.Digests(plan)
-    wanted = Json("digest", spec)
+    model, digests = reference.digests_of(plan)
+    wanted = run_json("digest", spec)
     assert model == wanted["model_digest"]
-    Ok("verify", tmp_path / "out")
-    explained = Json("explain", spec, "c")
+    run_ok("verify", tmp_path / "out")
+    explained = run_json("explain", spec, "c")
     assert explained["engine"]["value"] == "jax_threefry"
     assert explained["key"]["value"] == f"{words[1]:08x}{words[0]:08x}" and "path" not in explained["key"]
 

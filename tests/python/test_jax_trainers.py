@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from support import Ok, ROOT
+from support import ROOT, run_ok
 
 SIZES = {"d": 64, "ff": 96, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 16, "vocab": 128}
 
@@ -58,11 +58,11 @@ boxed = jax.eval_shape(lambda: model.init({"params": key, "dropout": key, "aqt":
 abstract = jax.tree.map(
     lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), linen.unbox(boxed),
     linen.logical_to_mesh_sharding(linen.get_partition_spec(boxed), mesh, config.logical_axis_rules))
-def Load(abstract):
+def load(abstract):
     return checkpointing.load_params_from_path(
         config.load_parameters_path, abstract, config.checkpoint_storage_concurrent_gb,
         config.checkpoint_storage_use_ocdbt, config.checkpoint_storage_use_zarr3)
-params = Load({"params": abstract["params"]})
+params = load({"params": abstract["params"]})
 assert not params["params"]["decoder"]["logits_dense"]["kernel"].sharding.is_fully_replicated
 # The same model of NNX, which is MaxText's default.
 with linen.logical_axis_rules(config.logical_axis_rules), mesh:
@@ -71,7 +71,7 @@ with linen.logical_axis_rules(config.logical_axis_rules), mesh:
         model_mode=common_types.MODEL_MODE_TRAIN))
 one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
 own = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=one), nnx.state(own, nnx.Param))
-same = jax.tree.map(lambda a, b: bool((numpy.asarray(a) == b).all()), Load(own).to_pure_dict(), params["params"])
+same = jax.tree.map(lambda a, b: bool((numpy.asarray(a) == b).all()), load(own).to_pure_dict(), params["params"])
 assert all(jax.tree.leaves(same))
 # MaxText's attention does not divide by the root of head_dim, which is 4 here: the query's matrix has to.
 query = params["params"]["decoder"]["layers"]["self_attention"]["query"]
@@ -131,8 +131,8 @@ def run_it(code, spec, export, tmp_path, config="", sizes={}):
     arguments = [ROOT / f"configs/{spec}.yaml", "--set", "dtype=f32", "--mesh", "fsdp=1"]
     for name, value in sizes.items():
         arguments += ["--set", f"vars.{name}={value}"] * (name != "experts_per_token")
-    Ok("export", *arguments, "--to", "safetensors", "-o", tmp_path / "hub")
-    Ok("export", *arguments, *export, "-o", tmp_path / "params")
+    run_ok("export", *arguments, "--to", "safetensors", "-o", tmp_path / "hub")
+    run_ok("export", *arguments, *export, "-o", tmp_path / "params")
     here = os.path.dirname(os.path.abspath(__file__))
     result = subprocess.run(
         [sys.executable, "-c", BEGIN + code + END, str(tmp_path / "params"), str(tmp_path / "hub"), config, str(sizes)],

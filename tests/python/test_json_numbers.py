@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 
-from support import BINARY, ROOT, Ok, Run, Tree
+from support import BINARY, ROOT, run_ok, run_tool, tree_of
 
 SPEC = """
 shardinit: 1
@@ -75,11 +75,11 @@ FORMATS = ["safetensors", "dcp", "hf-dcp", "zarr", "megatron"]
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("numbers")
     (folder / "spec.yaml").write_text(SPEC)
-    Ok("gen", "spec.yaml", "-o", "checkpoint", cwd=folder)
+    run_ok("gen", "spec.yaml", "-o", "checkpoint", cwd=folder)
     for format in FORMATS:
-        Ok("export", "spec.yaml", "--to", format, "-o", format, cwd=folder)
-    Ok("export", "spec.yaml", "--to", "safetensors", "--max-shard-size", "100", "-o", "many", cwd=folder)
-    Ok("digest", "spec.yaml", "--write", "digest.json", cwd=folder)
+        run_ok("export", "spec.yaml", "--to", format, "-o", format, cwd=folder)
+    run_ok("export", "spec.yaml", "--to", "safetensors", "--max-shard-size", "100", "-o", "many", cwd=folder)
+    run_ok("digest", "spec.yaml", "--write", "digest.json", cwd=folder)
     return folder
 
 
@@ -134,39 +134,39 @@ def cases():
 def test_numbers_that_are_none(folder, name, made, tmp_path, python):
     copy = pathlib.Path(shutil.copytree(made / folder, tmp_path / folder))
     shutil.copy(made / "spec.yaml", tmp_path)
-    path, tree, values = copy / name, Tree(made / folder), python(copy)
+    path, tree, values = copy / name, tree_of(made / folder), python(copy)
     read, write = (read_header, write_header) if name.endswith(".safetensors") else (pathlib.Path.read_text, pathlib.Path.write_text)
     text = read(path)
     commands = CHECKPOINT if folder == "checkpoint" else EXPORT
     wanted = {}
     for number, words in enumerate(commands):
         words = [copy if word == "FOLDER" else word for word in words]
-        result = Ok(*words, cwd=tmp_path)
-        wanted[number] = (words, result.stdout, Tree(tmp_path / "new") if "new" in words else None)
+        result = run_ok(*words, cwd=tmp_path)
+        wanted[number] = (words, result.stdout, tree_of(tmp_path / "new") if "new" in words else None)
         shutil.rmtree(tmp_path / "new", ignore_errors=True)
-    assert Tree(copy) == tree
+    assert tree_of(copy) == tree
     count = 0
     for turn, (other, what) in enumerate(changed(text)):
         count += 1
         if json.loads(other) == json.loads(text):
             continue
         write(path, other)
-        result = Run("verify", copy)
+        result = run_tool("verify", copy)
         # A plan that could be one is of other receipts: which of them is wrong nobody can tell.
         assert result.returncode in (1, 5) and (path.name in result.stderr or re.search("(of this|to another) plan", result.stderr)), (what, result)
         assert "bug" not in result.stderr, (what, result)
         found = python(copy)
         assert isinstance(found, Exception) or found == values, (what, found)
         words, stdout, new = wanted[turn % len(commands)]
-        result = Run(*words, cwd=tmp_path)
+        result = run_tool(*words, cwd=tmp_path)
         assert result.returncode in (0, 1, 2, 3, 4, 5) and "bug" not in result.stderr, (what, words, result)
         if result.returncode == 0:
             if new is not None:
-                assert Tree(tmp_path / "new") == new, (what, words)
+                assert tree_of(tmp_path / "new") == new, (what, words)
             elif words[0] == "finalize":
-                assert Tree(copy) == tree, (what, words)
+                assert tree_of(copy) == tree, (what, words)
             elif words[0] == "gen":  # What is finished is left alone, but with --repair.
-                assert Tree(copy) in (tree, {**tree, name: other.encode()}), (what, words)
+                assert tree_of(copy) in (tree, {**tree, name: other.encode()}), (what, words)
             elif words[0] != "status":  # It counts receipts that are there, and a wrong one is not.
                 assert result.stdout == stdout, (what, words, result)
         else:
@@ -183,7 +183,7 @@ def test_numbers_of_a_list_of_digests(made, tmp_path):
     text = (made / "digest.json").read_text()
     for other, what in changed(text):
         (tmp_path / "list.json").write_text(other)
-        result = Run("digest", made / "spec.yaml", "--check", tmp_path / "list.json")
+        result = run_tool("digest", made / "spec.yaml", "--check", tmp_path / "list.json")
         if type(seed := json.loads(other)["seed"]) is int and 0 < seed < 2**64:
             assert result.returncode == 0  # It says where the digests are from, and decides nothing.
             continue

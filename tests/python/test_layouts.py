@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from support import Json, Ok, ROOT, Reassemble, Run, Sha256, TINY, Tree
+from support import ROOT, TINY, reassemble, run_json, run_ok, run_tool, sha256_of, tree_of
 
 D, FF, LAYERS, HEADS, KV_HEADS, HEAD_DIM, VOCAB, EXPERTS = 256, 768, 2, 8, 4, 32, 8192, 3
 MESHES = {"1": (1, 1), "2x2": (2, 2), "2x3": (2, 3)}
@@ -15,7 +15,7 @@ MESHES = {"1": (1, 1), "2x2": (2, 2), "2x3": (2, 3)}
 
 @pytest.fixture(scope="module")
 def digests():
-    return {t["path"]: t["sha256"] for t in Json("digest", TINY)["tensors"]}
+    return {t["path"]: t["sha256"] for t in run_json("digest", TINY)["tensors"]}
 
 
 def rows(tensor, heads):
@@ -59,7 +59,7 @@ def gate_up_of(fc1, tensor):
     return both[:, 0].reshape(-1, D), both[:, 1].reshape(-1, D)
 
 
-def Megatron(stored, tensor):
+def megatron(stored, tensor):
     padded = -(-VOCAB // (128 * tensor)) * 128 * tensor
     out = {"model.norm.weight": stored["decoder.final_layernorm.weight"]}
     for name, hf in [("embedding.word_embeddings", "model.embed_tokens"), ("output_layer", "lm_head")]:
@@ -83,7 +83,7 @@ def Megatron(stored, tensor):
     return out
 
 
-def torch_dist(stored, tensor, per_layer=Megatron):
+def torch_dist(stored, tensor, per_layer=megatron):
     """Layers, and experts in them, that are stacked, with the norms' other names."""
     out = {}
     for name, array in stored.items():
@@ -169,7 +169,7 @@ def stacked(stored, tensor):
     return out
 
 
-LAYOUTS = {"hf": by_hf, "stacked": stacked, "torchtitan": torchtitan, "meta": meta, "megatron": Megatron,
+LAYOUTS = {"hf": by_hf, "stacked": stacked, "torchtitan": torchtitan, "meta": meta, "megatron": megatron,
            "torch_dist": torch_dist, "maxtext": max_text, "kerashub": keras_hub}
 
 
@@ -178,18 +178,18 @@ LAYOUTS = {"hf": by_hf, "stacked": stacked, "torchtitan": torchtitan, "meta": me
 def test_layouts_hold_the_same_model(layout, mesh, digests, tmp_path):
     fsdp, tensor = mesh
     options = ["--layout", layout, "--mesh", f"fsdp={fsdp},tensor={tensor}"]
-    Ok("gen", TINY, "-o", tmp_path / "out", *options)
-    Ok("verify", tmp_path / "out")
+    run_ok("gen", TINY, "-o", tmp_path / "out", *options)
+    run_ok("verify", tmp_path / "out")
     assert json.loads((tmp_path / "out/manifest.json").read_text())["layout"] == layout
-    stored = {path: words for path, (_, words) in Reassemble(tmp_path / "out").items()}
+    stored = {path: words for path, (_, words) in reassemble(tmp_path / "out").items()}
     tensors = LAYOUTS[layout](stored, tensor)
-    assert {path: Sha256(words) for path, words in tensors.items()} == digests
+    assert {path: sha256_of(words) for path, words in tensors.items()} == digests
 
 
 # Other families ---------------------------------------------------------------
 
 def qwen2_megatron(stored, tensor):
-    out = Megatron(stored, tensor)
+    out = megatron(stored, tensor)
     for i in range(LAYERS):
         there, queries = f"model.layers.{i}.self_attn.", HEADS // KV_HEADS
         heads = stored[f"decoder.layers.{i}.self_attention.linear_qkv.bias"].reshape(KV_HEADS, queries + 2, HEAD_DIM)
@@ -211,7 +211,7 @@ def hub(stored, tensor):
 
 
 def mixtral_megatron(stored, tensor):
-    out = Megatron(stored, tensor)
+    out = megatron(stored, tensor)
     for i in range(LAYERS):
         here, there = f"decoder.layers.{i}.mlp.", f"model.layers.{i}.mlp."
         experts = [f"{here}experts.local_experts.{j}." for j in range(EXPERTS)]
@@ -253,11 +253,11 @@ def test_layouts_of_other_families(name, layout, mesh, tmp_path):
     sets, layouts = FAMILIES[name]
     arguments = [ROOT / f"configs/{name}.yaml", "--mesh", mesh + (",expert=2" if "mix" in name else "")]
     arguments += itertools.chain.from_iterable(("--set", f"{key}={value}") for key, value in sets.items())
-    Ok("gen", *arguments, "--layout", layout, "-o", tmp_path / "out")
-    stored = {path: words for path, (_, words) in Reassemble(tmp_path / "out").items()}
+    run_ok("gen", *arguments, "--layout", layout, "-o", tmp_path / "out")
+    stored = {path: words for path, (_, words) in reassemble(tmp_path / "out").items()}
     tensors = layouts[layout](stored, int(dict(axis.split("=") for axis in mesh.split(",")).get("tensor", 1)))
-    digests = {t["path"]: t["sha256"] for t in Json("digest", *arguments)["tensors"]}
-    assert {path: Sha256(words) for path, words in tensors.items()} == digests
+    digests = {t["path"]: t["sha256"] for t in run_json("digest", *arguments)["tensors"]}
+    assert {path: sha256_of(words) for path, words in tensors.items()} == digests
 
 
 # Every decoder of configs/: its modules of layers, tiny sizes.
@@ -281,24 +281,24 @@ SCANNED = {
 def test_layers_are_stacked(name, tmp_path):
     sets, modules = SCANNED[name]
     spec = ROOT / f"configs/{name}.yaml"
-    axes = Json("plan", spec)["mesh"]["axes"]
+    axes = run_json("plan", spec)["mesh"]["axes"]
     arguments = [spec, "--mesh", f"{axes[0]}=2"]
     arguments += itertools.chain.from_iterable(("--set", f"{key}={value}") for key, value in sets.items())
-    Ok("gen", *arguments, "--layout", "stacked", "-o", tmp_path / "out")
-    Ok("verify", tmp_path / "out")
-    stored = {path: words for path, (_, words) in Reassemble(tmp_path / "out").items()}
-    digests = {t["path"]: t["sha256"] for t in Json("digest", *arguments)["tensors"]}
+    run_ok("gen", *arguments, "--layout", "stacked", "-o", tmp_path / "out")
+    run_ok("verify", tmp_path / "out")
+    stored = {path: words for path, (_, words) in reassemble(tmp_path / "out").items()}
+    digests = {t["path"]: t["sha256"] for t in run_json("digest", *arguments)["tensors"]}
     layers = {}  # Path of a stack → the tensors in it, in order.
     for path in digests:
         module = next((each for each in modules if path.startswith(each + ".")), None)
         if module is None:
-            assert Sha256(stored.pop(path)) == digests[path]
+            assert sha256_of(stored.pop(path)) == digests[path]
             continue
         number, rest = path.removeprefix(module + ".").split(".", 1)
         layers.setdefault(f"{module}.{rest}", {})[int(number)] = digests[path]
     assert stored.keys() == layers.keys() and len(layers) > 5
     for path, members in layers.items():
-        assert [Sha256(layer) for layer in stored[path]] == [members[number] for number in sorted(members)], path
+        assert [sha256_of(layer) for layer in stored[path]] == [members[number] for number in sorted(members)], path
 
 
 def test_mistakes_of_stacks(tmp_path):
@@ -307,7 +307,7 @@ def test_mistakes_of_stacks(tmp_path):
 
     def mistake(modules, layout):
         spec.write_text(f"{head}  {modules}\nlayouts: {{x: {layout}}}\n")
-        result = Run("validate", spec)
+        result = run_tool("validate", spec)
         assert result.returncode == 2
         return result.stderr
 
@@ -325,22 +325,22 @@ def test_mistakes_of_stacks(tmp_path):
 
 def test_every_layout_is_tested():
     for name in ["qwen2.5-72b", "mixtral-8x7b"]:
-        result = Run("plan", ROOT / f"configs/{name}.yaml", "--layout", "nothing")
+        result = run_tool("plan", ROOT / f"configs/{name}.yaml", "--layout", "nothing")
         hint = result.stderr.partition("one of ")[2]
         assert {word for word in hint.replace("`", "").replace("\n", "").split(", ")} == set(FAMILIES[name][1])
 
 
 def test_digests_are_those_of_the_model_in_every_layout(digests):
     for layout in LAYOUTS:
-        assert {t["path"]: t["sha256"] for t in Json("digest", TINY, "--layout", layout)["tensors"]} == digests
+        assert {t["path"]: t["sha256"] for t in run_json("digest", TINY, "--layout", layout)["tensors"]} == digests
 
 
 def test_ranks_of_a_layout_made_alone(tmp_path):
-    Ok("gen", TINY, "-o", tmp_path / "all", "--layout", "maxtext")
+    run_ok("gen", TINY, "-o", tmp_path / "all", "--layout", "maxtext")
     for ranks in ["3", "0-1", "2"]:
-        Ok("gen", TINY, "-o", tmp_path / "parts", "--layout", "maxtext", "--ranks", ranks, "--jobs", "1", "--memory", "1M")
-    assert Tree(tmp_path / "all") == Tree(tmp_path / "parts")
-    result = Run("gen", TINY, "-o", tmp_path / "all", "--layout", "torchtitan")
+        run_ok("gen", TINY, "-o", tmp_path / "parts", "--layout", "maxtext", "--ranks", ranks, "--jobs", "1", "--memory", "1M")
+    assert tree_of(tmp_path / "all") == tree_of(tmp_path / "parts")
+    result = run_tool("gen", TINY, "-o", tmp_path / "all", "--layout", "torchtitan")
     assert result.returncode == 4 and "holds another plan" in result.stderr
 
 
@@ -351,7 +351,7 @@ def test_a_tensor_changes_no_other(tmp_path):
 
     def digests_of(text):
         (tmp_path / "x.yaml").write_text(head + text)
-        return {t["path"]: t["sha256"] for t in Json("digest", tmp_path / "x.yaml")["tensors"]}
+        return {t["path"]: t["sha256"] for t in run_json("digest", tmp_path / "x.yaml")["tensors"]}
 
     all_four = digests_of("".join(lines.values()))
     assert len(set(all_four.values())) == 4

@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pytest
 
-from clients import LIBRARY, PACKAGE, Gen
-from support import BINARY, CLEAN, ROOT, TINY, Json, Reassemble, Run
+from clients import LIBRARY, PACKAGE, gen_ok
+from support import BINARY, CLEAN, ROOT, TINY, reassemble, run_json, run_tool
 
 HEADER = (ROOT / "src/library/shardinit.h").read_text()
 PAGE = (ROOT / "man/libshardinit.3").read_text()
@@ -62,7 +62,7 @@ def test_the_example_of_the_page(prefix, tmp_path):
     folder, = [flag[2:] for flag in flags if flag.startswith("-L")]
     output("cc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "rows.c", "-o", "rows",
            *flags, f"-Wl,-rpath,{folder}", cwd=tmp_path)
-    words = Reassemble(Gen(TINY, tmp_path))["lm_head.weight"][1]
+    words = reassemble(gen_ok(TINY, tmp_path))["lm_head.weight"][1]
 
     def rows(*arguments):
         return subprocess.run([tmp_path / "rows", *map(str, arguments)], capture_output=True)
@@ -74,7 +74,7 @@ def test_the_example_of_the_page(prefix, tmp_path):
         in beyond.stderr
     (tmp_path / "bad.yaml").write_text("shardinit: 1\nname: x\nmodules: {a: {shape: [b]}}\n")
     bad = rows(tmp_path / "bad.yaml", "a", 0, 1)
-    program = Run("validate", tmp_path / "bad.yaml")
+    program = run_tool("validate", tmp_path / "bad.yaml")
     assert bad.returncode == 2 and bad.stderr.decode() == program.stderr != ""
     assert rows(TINY, "model.norm.weight", 0, 1).returncode == 2
 
@@ -137,8 +137,8 @@ def loaded(program, folder):
 
 def test_a_program_of_the_first_header(old_program, tmp_path):
     ran = loaded(old_program, os.path.dirname(LIBRARY))
-    dtype, words = Reassemble(Gen(TINY, tmp_path, "--set", "seed=7"))["lm_head.weight"]
-    plan = Json("plan", TINY, "--mesh", "fsdp=2,tensor=1")
+    dtype, words = reassemble(gen_ok(TINY, tmp_path, "--set", "seed=7"))["lm_head.weight"]
+    plan = run_json("plan", TINY, "--mesh", "fsdp=2,tensor=1")
     assert ran.returncode == 0 and ran.stdout == words.tobytes()
     assert ran.stderr.decode().splitlines() == [
         f"llama3-tiny philox4x32 7 {plan['parameters']} {plan['bytes']} {plan['tensors']} 2 fsdp 2 ",
@@ -174,7 +174,7 @@ class Api:
     def __init__(self):
         self.c = _native.library()
 
-    def Open(self, path=None, text=None, sets=(), mesh=None, layout=None, size=None, extra=b""):
+    def open(self, path=None, text=None, sets=(), mesh=None, layout=None, size=None, extra=b""):
         """(status, handle, message)"""
         source = _native.Source(ctypes.sizeof(_native.Source), path, text, len(text or b""),
                                 (ctypes.c_char_p * len(sets))(*sets), len(sets), mesh, layout)
@@ -185,21 +185,21 @@ class Api:
             given.struct_size = size
         handle, message = ctypes.c_void_p(), ctypes.c_void_p()
         status = self.c.shardinit_open(ctypes.byref(given), ctypes.byref(handle), ctypes.byref(message))
-        return status, handle, self.Text(message)
+        return status, handle, self.text_of(message)
 
-    def Text(self, message):
+    def text_of(self, message):
         text = ctypes.string_at(message.value).decode() if message.value else None
         self.c.shardinit_free(message)
         return text
 
-    def Fill(self, handle, index, offset, shape, out, size=None, threads=1):
+    def fill(self, handle, index, offset, shape, out, size=None, threads=1):
         message = ctypes.c_void_p()
         Numbers = lambda n: None if n is None else (ctypes.c_int64 * len(n))(*n)
         address = out.ctypes.data if isinstance(out, np.ndarray) else out
         size = out.nbytes if size is None else size
         status = self.c.shardinit_fill(handle, index, Numbers(offset), Numbers(shape), address, size,
                                        threads, ctypes.byref(message))
-        return status, self.Text(message)
+        return status, self.text_of(message)
 
 
 SMALL = b"shardinit: 1\nname: s\ndtype: f32\nmesh: {axes: {x: 2, y: 3}}\nmodules:\n" \
@@ -214,7 +214,7 @@ def api():
 
 @pytest.fixture(scope="module")
 def small(api):
-    status, handle, message = api.Open(text=SMALL)
+    status, handle, message = api.open(text=SMALL)
     assert (status, message) == (0, None)
     yield handle
     api.c.shardinit_close(handle)
@@ -235,13 +235,13 @@ def test_descriptions(api, small):
     assert [api.c.shardinit_find(small, p) for p in (b"m", b"s", b"t", b"")] == [0, 1, -1, -1]
     assert [bool(api.c.shardinit_tensor_at(small, i)) for i in (-1, 0, 1, 2, 1 << 40)] == \
         [False, True, True, False, False]
-    version = Json("--version")
+    version = run_json("--version")
     assert api.c.shardinit_version().decode() == version["version"]
     assert api.c.shardinit_contract_version() == version["contract_version"]
 
 
 def test_boxes_of_a_rank(api):
-    status, handle, _ = api.Open(text=b"shardinit: 1\nname: s\ndtype: f32\nmesh: {axes: {x: 2, y: 2}}\nmodules:\n"
+    status, handle, _ = api.open(text=b"shardinit: 1\nname: s\ndtype: f32\nmesh: {axes: {x: 2, y: 2}}\nmodules:\n"
                                       b"  w: {shape: [8, 3], stage: {x: 1}, init: ones,\n"
                                       b"      shard: [{axes: y, segments: 2}]}\n")
     assert status == 0
@@ -252,7 +252,7 @@ def test_boxes_of_a_rank(api):
         status = api.c.shardinit_boxes(
             handle, index, rank, offsets if memory else None, shapes if memory else None, capacity,
             ctypes.byref(found) if count else None, ctypes.byref(message))
-        return status, api.Text(message) or [found.value, offsets[:4], shapes[:4]]
+        return status, api.text_of(message) or [found.value, offsets[:4], shapes[:4]]
 
     assert boxes(0, 3, 2) == (0, [2, [2, 0, 6, 0], [2, 3, 2, 3]])
     assert boxes(0, 3, 1) == (0, [2, [2, 0, -7, -7], [2, 3, -7, -7]])
@@ -289,14 +289,14 @@ def test_misuse_of_fill_is_told_and_changes_nothing(api, small):
         ((0, (0, 0), (3, 6), out, None, -1), "`threads` is -1: use a number from 1 to 4096"),
         ((0, (0, 0), (3, 6), out, None, 5000), "`threads` is 5000"),
     ]:
-        status, message = api.Fill(small, *arguments)
+        status, message = api.fill(small, *arguments)
         assert status == 2 and said in message and message.startswith("shardinit: error: "), said
     assert (out == 7.5).all() and (large == 7.5).all()
     # Nothing at all is a part too; and who wants no message gets none.
-    assert api.Fill(small, 0, (12, 0), (0, 6), None, 0) == (0, None)
+    assert api.fill(small, 0, (12, 0), (0, 6), None, 0) == (0, None)
     assert api.c.shardinit_fill(small, 9, None, None, None, 0, 0, None) == 2
     scalar = np.zeros((), "f4")
-    assert api.Fill(small, 1, None, None, scalar) == (0, None) and scalar == 1
+    assert api.fill(small, 1, None, None, scalar) == (0, None) and scalar == 1
 
 
 def test_misuse_of_open(api):
@@ -313,9 +313,9 @@ def test_misuse_of_open(api):
         ({"text": b"", "path": b"name.yaml"}, "name.yaml:"),
         ({"path": b"-"}, "there is no file `./-`"),
     ]:
-        status, handle, message = api.Open(**arguments)
+        status, handle, message = api.open(**arguments)
         assert status == 2 and not handle and said in message, (arguments, message)
-    status, handle, message = api.Open(text=SMALL, extra=b"\0" * 16)  # A newer header, nothing new used.
+    status, handle, message = api.open(text=SMALL, extra=b"\0" * 16)  # A newer header, nothing new used.
     assert (status, message) == (0, None)
     api.c.shardinit_close(handle)
     api.c.shardinit_close(None)
@@ -326,7 +326,7 @@ def test_misuse_of_open(api):
 def test_text_has_includes_and_a_name(api, tmp_path):
     (tmp_path / "base.yaml").write_bytes(SMALL)
     text = b"include: base.yaml\nshardinit: 1\nname: over\nseed: 5\n"
-    status, handle, _ = api.Open(text=text, path=os.fsencode(tmp_path / "unwritten.yaml"), sets=[b"seed=6"])
+    status, handle, _ = api.open(text=text, path=os.fsencode(tmp_path / "unwritten.yaml"), sets=[b"seed=6"])
     assert status == 0
     info = api.c.shardinit_describe(handle).contents
     assert (info.name, info.seed, info.tensor_count) == (b"over", 6, 2)

@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from support import Ok, Run
+from support import run_ok, run_tool
 
 HEAD = "shardinit: 1\nname: x\ndtype: f32\n"
 ONE = HEAD + "modules:\n  e: {shape: [4], init: zeros}\n"
@@ -44,7 +44,7 @@ def test_what_is_too_much_is_refused(name, tmp_path):
     def limit():
         resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 
-    result = Run("validate", "spec.yaml", cwd=tmp_path, timeout=60, preexec_fn=limit)
+    result = run_tool("validate", "spec.yaml", cwd=tmp_path, timeout=60, preexec_fn=limit)
     assert result.returncode == 2 and message in result.stderr, result.stderr[:1000]
     assert len(result.stderr) < 100_000
 
@@ -54,8 +54,8 @@ def test_a_layout_that_is_not_chosen_may_be_all_wrong(tmp_path):
     (tmp_path / "spec.yaml").write_text(
         ONE + "layouts:\n  bad:\n    m:\n      repeat: {i: 2}\n      fans: in_out\n      n:\n" + wrong +
         "  good:\n    m:\n      repeat: {i: 2}\n      a: e\n")
-    Ok("plan", tmp_path / "spec.yaml")
-    assert "m.1.a" in Ok("plan", tmp_path / "spec.yaml", "--layout", "good", "--rank", "0").stdout
+    run_ok("plan", tmp_path / "spec.yaml")
+    assert "m.1.a" in run_ok("plan", tmp_path / "spec.yaml", "--layout", "good", "--rank", "0").stdout
     for command in [["validate"], ["plan", "--layout", "bad"]]:
-        result = Run(*command, tmp_path / "spec.yaml")
+        result = run_tool(*command, tmp_path / "spec.yaml")
         assert result.returncode == 2 and "`modules` has no tensor `nothing.0`" in result.stderr

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stopping import Stopped
-from support import Json, Ok, Run, Tree
+from support import run_json, run_ok, run_tool, tree_of
 
 SPEC = """shardinit: 1
 name: m
@@ -30,7 +30,7 @@ def write(folder, mesh, name="spec.yaml"):
 
 def devices_of(folder, mesh):
     """The list of `plan --devices`, which is held to be in row-major order of coordinates."""
-    plan = Json("plan", write(folder, mesh), "--devices")
+    plan = run_json("plan", write(folder, mesh), "--devices")
     devices, shape = plan["devices"], plan["mesh"]["shape"]
     assert [d["coordinate"] for d in devices] == [list(c) for c in np.ndindex(*shape)]
     assert [d["rank"] for d in devices] == list(range(math.prod(shape)))
@@ -218,7 +218,7 @@ def test_a_file_lists_ids(tmp_path, text):
     write(tmp_path, mesh, "base.yaml")
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub/spec.yaml").write_text("shardinit: 1\ninclude: ../base.yaml\n")
-    plan = Json("plan", tmp_path / "sub/spec.yaml", "--devices")
+    plan = run_json("plan", tmp_path / "sub/spec.yaml", "--devices")
     assert [d["id"] for d in plan["devices"]] == [5, 3, 9, 131072]
 
 
@@ -230,9 +230,9 @@ def test_slices_of_a_listed_device_are_those_of_its_place(tmp_path):
 
 def test_an_override_says_where_devices_are(tmp_path):
     spec = write(tmp_path, "{axes: {fsdp: 8}, devices: tray_ring}")
-    plain = Json("plan", spec, "--devices", "--set", "mesh.devices=row_major")
+    plain = run_json("plan", spec, "--devices", "--set", "mesh.devices=row_major")
     assert [d["id"] for d in plain["devices"]] == list(range(8))
-    plan = Json("plan", spec, "--devices", "--mesh", "fsdp=2", "--set", "mesh.devices=[7, 4]")
+    plan = run_json("plan", spec, "--devices", "--mesh", "fsdp=2", "--set", "mesh.devices=[7, 4]")
     assert [d["id"] for d in plan["devices"]] == [7, 4]
 
 
@@ -296,7 +296,7 @@ def test_mistakes_have_places(tmp_path, mesh, place, message, hint):
     (tmp_path / "binary.bin").write_bytes(b"\x00\xff")
     if not place:
         place = f"spec.yaml:5:{len('mesh: ') + mesh.index('^') + 1}"
-    result = Run("plan", write(tmp_path, mesh.replace("^", "")))
+    result = run_tool("plan", write(tmp_path, mesh.replace("^", "")))
     assert result.returncode == 2
     first = result.stderr.splitlines()[0]
     assert f"{place}: error: " in first and message in first
@@ -311,54 +311,54 @@ OTHER = "{axes: {fsdp: 8, tensor: 1}, devices: [7, 6, 5, 4, 3, 2, 1, 0]}"
 
 
 def changed(a, b):
-    a, b = Tree(a), Tree(b)
+    a, b = tree_of(a), tree_of(b)
     return {name for name in a.keys() | b.keys() if a.get(name) != b.get(name)}
 
 
 def test_only_the_manifest_knows(tmp_path):
     """No other file, of ranks least of all, depends on devices; and nobody has to say them."""
-    Ok("gen", write(tmp_path, RING), "-o", tmp_path / "ring")
-    Ok("gen", write(tmp_path, PLAIN), "-o", tmp_path / "plain")
-    Ok("gen", write(tmp_path, PLAIN[:-1] + ", slices: {fsdp: 1}, devices: row_major}"),
-       "-o", tmp_path / "said")
+    run_ok("gen", write(tmp_path, RING), "-o", tmp_path / "ring")
+    run_ok("gen", write(tmp_path, PLAIN), "-o", tmp_path / "plain")
+    run_ok("gen", write(tmp_path, PLAIN[:-1] + ", slices: {fsdp: 1}, devices: row_major}"),
+           "-o", tmp_path / "said")
     assert changed(tmp_path / "ring", tmp_path / "plain") == {"devices.json", "manifest.json"}
     assert not changed(tmp_path / "said", tmp_path / "plain")
     manifest = json.loads((tmp_path / "ring/manifest.json").read_text())
     assert manifest["devices"] == devices_of(tmp_path, RING)
     del manifest["devices"]
     assert manifest == json.loads((tmp_path / "plain/manifest.json").read_text())
-    Ok("verify", tmp_path / "ring")
+    run_ok("verify", tmp_path / "ring")
 
 
 def test_an_override_gives_a_mesh_what_it_lacks(tmp_path):
     spec = write(tmp_path, "{axes: {fsdp: 4}}")
-    plan = Json("plan", spec, "--devices", "--set", "mesh.slices={fsdp: 2}", "--set", "mesh.devices=[3, 1, 2, 0]")
+    plan = run_json("plan", spec, "--devices", "--set", "mesh.slices={fsdp: 2}", "--set", "mesh.devices=[3, 1, 2, 0]")
     assert [(d["id"], d["slice"]) for d in plan["devices"]] == [(3, 0), (1, 0), (2, 1), (0, 1)]
-    result = Run("plan", spec, "--set", "mesh.slice={fsdp: 2}")
+    result = run_tool("plan", spec, "--set", "mesh.slice={fsdp: 2}")
     assert result.returncode == 2 and "`mesh` has no key `slice`" in result.stderr
 
 
 def test_ranks_by_devices_and_finalize_without_the_spec(tmp_path):
     spec = write(tmp_path, RING)
-    Ok("gen", spec, "-o", tmp_path / "whole")
-    Ok("gen", spec, "-o", tmp_path / "parts", "--devices", "5,0-2")
+    run_ok("gen", spec, "-o", tmp_path / "whole")
+    run_ok("gen", spec, "-o", tmp_path / "parts", "--devices", "5,0-2")
     made = sorted(p.name for p in (tmp_path / "parts/ranks").glob("*.h5"))
     assert made == [f"rank-0000{r}.h5" for r in (0, 1, 2, 6)]
-    Ok("gen", spec, "-o", tmp_path / "parts", "--devices", "3-4,6-7")
+    run_ok("gen", spec, "-o", tmp_path / "parts", "--devices", "3-4,6-7")
     (tmp_path / "parts/manifest.json").unlink()
-    Ok("finalize", tmp_path / "parts")
+    run_ok("finalize", tmp_path / "parts")
     assert not changed(tmp_path / "parts", tmp_path / "whole")
 
 
 def test_other_devices_make_no_rank_again(tmp_path):
     folder = tmp_path / "folder"
-    Ok("gen", write(tmp_path, RING), "-o", folder)
-    Ok("gen", write(tmp_path, PLAIN), "-o", tmp_path / "plain")
+    run_ok("gen", write(tmp_path, RING), "-o", folder)
+    run_ok("gen", write(tmp_path, PLAIN), "-o", tmp_path / "plain")
     files = {p: p.stat().st_mtime_ns for p in (folder / "ranks").iterdir()}
-    assert Json("gen", write(tmp_path, PLAIN), "-o", folder)["ranks_written"] == 0
+    assert run_json("gen", write(tmp_path, PLAIN), "-o", folder)["ranks_written"] == 0
     assert not changed(folder, tmp_path / "plain")
-    assert Json("gen", write(tmp_path, RING), "-o", folder)["complete"]
-    Ok("verify", folder)
+    assert run_json("gen", write(tmp_path, RING), "-o", folder)["complete"]
+    run_ok("verify", folder)
     assert files == {p: p.stat().st_mtime_ns for p in (folder / "ranks").iterdir()}
 
 
@@ -372,8 +372,8 @@ def test_two_runs_with_different_devices_at_once(first, second, tmp_path):
     for name, mesh in (("first", first), ("second", second)):
         (tmp_path / name).mkdir()
         specs.append(write(tmp_path / name, mesh))
-    Ok("gen", specs[1], "-o", wanted)
-    Ok("gen", specs[0], "-o", folder)
+    run_ok("gen", specs[1], "-o", wanted)
+    run_ok("gen", specs[0], "-o", folder)
     (folder / "manifest.json").unlink()
     late = Stopped(tmp_path, "renameat", "manifest.json", "gen", specs[0], "-o", folder)
     early = Stopped(tmp_path, "fsync", "ranks", "gen", specs[1], "-o", folder)
@@ -381,7 +381,7 @@ def test_two_runs_with_different_devices_at_once(first, second, tmp_path):
     assert status == 4 and "was given another devices.json meanwhile" in stderr
     status, stderr = early.go()
     assert status == 0, stderr
-    Ok("verify", folder)
+    run_ok("verify", folder)
     assert not changed(folder, wanted)
 
 
@@ -400,40 +400,40 @@ def test_two_runs_with_different_devices_at_once(first, second, tmp_path):
 ])
 def test_damage_is_found_and_repaired(tmp_path, text, message):
     folder, spec = tmp_path / "folder", write(tmp_path, RING)
-    Ok("gen", spec, "-o", folder)
-    before = Tree(folder)
+    run_ok("gen", spec, "-o", folder)
+    before = tree_of(folder)
     (folder / "devices.json").unlink()
     if text is not None:
         (folder / "devices.json").write_text(text)
-    found = Run("verify", folder)
+    found = run_tool("verify", folder)
     assert found.returncode == 1 and message in found.stderr
-    damaged = Tree(folder)
-    finalized = Run("finalize", folder)
+    damaged = tree_of(folder)
+    finalized = run_tool("finalize", folder)
     assert finalized.returncode == 5 and "devices.json`" in finalized.stderr
-    assert Tree(folder) == damaged
-    Ok("gen", spec, "-o", folder, "--repair")
-    assert Tree(folder) == before
+    assert tree_of(folder) == damaged
+    run_ok("gen", spec, "-o", folder, "--repair")
+    assert tree_of(folder) == before
 
 
 def test_finalize_loses_no_devices(tmp_path):
     folder, spec = tmp_path / "folder", write(tmp_path, RING)
-    Ok("gen", spec, "-o", folder)
+    run_ok("gen", spec, "-o", folder)
     manifest = (folder / "manifest.json").read_text()
-    Ok("finalize", folder, "--index", "never")
+    run_ok("finalize", folder, "--index", "never")
     assert json.loads((folder / "manifest.json").read_text())["devices"] == devices_of(tmp_path, RING)
     (folder / "devices.json").unlink()
-    result = Run("finalize", folder)
+    result = run_tool("finalize", folder)
     assert result.returncode == 5 and "is missing, but the manifest lists devices" in result.stderr
     # Without a manifest nobody says that there were any.
     (folder / "manifest.json").unlink()
-    Ok("finalize", folder)
-    Ok("gen", spec, "-o", folder)
+    run_ok("finalize", folder)
+    run_ok("gen", spec, "-o", folder)
     assert (folder / "manifest.json").read_text() == manifest
     # The manifest's are damaged, not the file's: nobody can tell.
     (folder / "manifest.json").write_text(manifest.replace('"id": 5', '"id": 4'))
-    result = Run("finalize", folder)
+    result = run_tool("finalize", folder)
     assert result.returncode == 5 and "does not say what the manifest says" in result.stderr
-    Ok("gen", spec, "-o", folder, "--repair")
+    run_ok("gen", spec, "-o", folder, "--repair")
     assert (folder / "manifest.json").read_text() == manifest
 
 
@@ -441,11 +441,11 @@ def test_finalize_loses_no_devices(tmp_path):
 @pytest.mark.parametrize("make", [lambda p: p.mkdir(), lambda p: p.symlink_to("plan.json")])
 def test_devices_that_are_no_file_are_refused(tmp_path, command, make):
     folder, spec = tmp_path / "folder", write(tmp_path, RING)
-    Ok("gen", spec, "-o", folder)
+    run_ok("gen", spec, "-o", folder)
     (folder / "devices.json").unlink()
     make(folder / "devices.json")
     options = ["-o", tmp_path / "to"] if command == "reshard" else []
-    result = Run(command, folder, *options)
+    result = run_tool(command, folder, *options)
     assert result.returncode == 5 and "devices.json` is no file" in result.stderr
     assert not (tmp_path / "to").exists()
 
@@ -459,19 +459,19 @@ def test_what_is_asked_for_must_be_there(tmp_path):
         (("--devices", "4-2"), "`--devices 4-2`: 4 comes after 2"),
         (("--devices", "1", "--ranks", "1"), "`--ranks` and `--devices` both say"),
     ]:
-        result = Run("gen", spec, "-o", tmp_path / "none", *arguments)
+        result = run_tool("gen", spec, "-o", tmp_path / "none", *arguments)
         assert result.returncode == 2 and message in result.stderr
     listed = write(tmp_path, "{axes: {fsdp: 2}, devices: [7, 100]}")
-    result = Run("gen", listed, "-o", tmp_path / "none", "--devices", "7-100")
+    result = run_tool("gen", listed, "-o", tmp_path / "none", "--devices", "7-100")
     assert result.returncode == 2 and "the mesh has no device 8" in result.stderr
     assert not (tmp_path / "none").exists()
-    assert Json("gen", listed, "-o", tmp_path / "one", "--devices", "100")["ranks_written"] == 1
+    assert run_json("gen", listed, "-o", tmp_path / "one", "--devices", "100")["ranks_written"] == 1
     assert (tmp_path / "one/ranks/rank-00001.h5").exists()
 
 
 def test_text_lists_places(tmp_path):
     spec = write(tmp_path, "{axes: {fsdp: 4}, slices: {fsdp: 2}, devices: [3, 1, 2, 0]}")
-    lines = [line.split() for line in Ok("plan", spec, "--devices").stdout.splitlines()]
+    lines = [line.split() for line in run_ok("plan", spec, "--devices").stdout.splitlines()]
     assert lines[-7:] == [
         ["2", "slices", "of", "2", "devices"], [], ["device", "slice", "coordinate", "rank"],
         ["3", "0", "[0]", "0"], ["1", "0", "[1]", "1"], ["2", "1", "[2]", "2"], ["0", "1", "[3]", "3"]]

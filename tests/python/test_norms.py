@@ -6,8 +6,8 @@ import os
 import numpy as np
 import pytest
 
-from clients import Gen
-from support import DTYPES, Json, Ok, Reassemble, Run
+from clients import gen_ok
+from support import DTYPES, reassemble, run_json, run_ok, run_tool
 
 SHAPES = {  # Of v, and of its norms: which dimensions they are over.
     "first kept": ([70, 5, 9], [70, 1, 1]), "last kept": ([9, 50, 700], [1, 1, 700]),
@@ -51,10 +51,10 @@ def test_they_are_those_of_the_manual(mesh, tmp_path):
         dtype = ["f32", "bf16", "f64", "f16"][number % 4]
         tensors += [(f"g{number}", f"shape: {g}, dtype: {dtype}, {cut(g)}, init: {{norms: {{of: v{number}}}}}"),
                     (f"v{number}", f"shape: {v}, dtype: {dtype}, {cut(v)}, init: {INITS[number % 2]}")]
-    read = Reassemble(Gen(spec_of(tensors, mesh), tmp_path))
+    read = reassemble(gen_ok(spec_of(tensors, mesh), tmp_path))
     for number in range(len(SHAPES)):
         check(read, f"g{number}", f"v{number}", read[f"v{number}"][0])
-    Ok("verify", tmp_path / "out")
+    run_ok("verify", tmp_path / "out")
 
 
 def test_of_every_distribution_and_type(tmp_path):
@@ -70,7 +70,7 @@ def test_of_every_distribution_and_type(tmp_path):
     for dtype in ("f64", "f16", "bf16", "f8e4m3fn", "f8e5m2"):
         tensors += [(f"v_{dtype}", f"shape: [20, 30], dtype: {dtype}, init: {{normal: {{std: 0.3}}}}"),
                     (f"g_{dtype}", f"shape: [20, 1], dtype: {dtype}, init: {{norms: {{of: v_{dtype}}}}}")]
-    read = Reassemble(Gen(spec_of(tensors), tmp_path))
+    read = reassemble(gen_ok(spec_of(tensors), tmp_path))
     for path in read:
         if path[0] in "gh":
             check(read, path, "v" + path[1:], read[path][0])
@@ -88,26 +88,26 @@ layouts:
     g: {from: {stack: {axis: 0, for: {i: 3}, of: "layers.{i}.g"}}}
     v: {from: {stack: {axis: 0, for: {i: 3}, of: "layers.{i}.v"}}}
 """
-    read = Reassemble(Gen(text, tmp_path))
+    read = reassemble(gen_ok(text, tmp_path))
     for layer in range(3):
         check(read, f"layers.{layer}.g", f"layers.{layer}.v", "f32")
     spec = tmp_path / "spec.yaml"
-    Ok("gen", spec, "-o", tmp_path / "seed", "--set", "seed=9")
-    other = Reassemble(tmp_path / "seed")
+    run_ok("gen", spec, "-o", tmp_path / "seed", "--set", "seed=9")
+    other = reassemble(tmp_path / "seed")
     check(other, "layers.1.g", "layers.1.v", "f32")
     assert not np.array_equal(other["layers.1.g"][1], read["layers.1.g"][1])
-    Ok("gen", spec, "-o", tmp_path / "stacked", "--layout", "stacked")
-    stacked = Reassemble(tmp_path / "stacked")
+    run_ok("gen", spec, "-o", tmp_path / "stacked", "--layout", "stacked")
+    stacked = reassemble(tmp_path / "stacked")
     assert np.array_equal(stacked["g"][1], np.stack([read[f"layers.{i}.g"][1] for i in range(3)]))
     plan = json.loads((tmp_path / "out/plan.json").read_text())
     assert plan["tensors"][2]["init"] == {"norms": {"of": "layers.1.v"}}
     os.remove(spec)
-    Ok("verify", tmp_path / "out")
-    Ok("reshard", tmp_path / "out", "-o", tmp_path / "reshard", "--replicas", "full")
-    assert Json("stats", tmp_path / "out")["tensors"][0]["as_declared"]
+    run_ok("verify", tmp_path / "out")
+    run_ok("reshard", tmp_path / "out", "-o", tmp_path / "reshard", "--replicas", "full")
+    assert run_json("stats", tmp_path / "out")["tensors"][0]["as_declared"]
     plan["tensors"][2]["init"]["norms"]["of"] = "layers.1.w"
     (tmp_path / "changed.json").write_text(json.dumps(plan, indent=1))
-    result = Run("diff", tmp_path / "changed.json", tmp_path / "out/plan.json")
+    result = run_tool("diff", tmp_path / "changed.json", tmp_path / "out/plan.json")
     assert result.returncode == 5 and "no tensor is `layers.1.w`" in result.stderr
 
 
@@ -119,22 +119,22 @@ def test_norms_of_pytorchs_numbers_are_inexact(tmp_path):
         ("e", 'shape: [5], dtype: f32, init: {expr: "torch_normal(720, -1, 16, index, 0, 1) * 2"}'),
         ("h", "shape: [], dtype: f32, init: {norms: {of: e}}"),
         ("w", "shape: [5], dtype: f32, init: ones"), ("f", "shape: [1], dtype: f32, init: {norms: {of: w}}")]))
-    Ok("gen", spec, "-o", tmp_path / "out")
-    read = Reassemble(tmp_path / "out")
+    run_ok("gen", spec, "-o", tmp_path / "out")
+    read = reassemble(tmp_path / "out")
     for path, of in (("g", "v"), ("h", "e"), ("f", "w")):
         check(read, path, of, "f32")
     for file in ("plan.json", "manifest.json"):
         tensors = json.loads((tmp_path / "out" / file).read_text())["tensors"]
         assert [t["path"] for t in tensors if t.get("inexact")] == ["g", "h"], file
-    assert "norms of v, inexact:" in Ok("explain", spec, "g").stdout
-    Ok("verify", tmp_path / "out")
+    assert "norms of v, inexact:" in run_ok("explain", spec, "g").stdout
+    run_ok("verify", tmp_path / "out")
 
 
 def test_a_norm_that_the_type_does_not_hold(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text(spec_of([("v", "shape: [900], dtype: f8e4m3fn, init: {constant: {value: 400}}"),
                           ("g", "shape: [1], dtype: f8e4m3fn, init: {norms: {of: v}}")]))
-    result = Run("digest", spec)
+    result = run_tool("digest", spec)
     assert result.returncode == 2 and "element 0 of `g` is 11520, which f8e4m3fn does not hold" in result.stderr
 
 
@@ -142,6 +142,6 @@ def test_a_program_refuses_those_of_sparse_matrices(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text(spec_of([("v", "shape: [90, 5], dtype: f32, init: {sparse: {sparsity: 0.3}}"),
                           ("g", "shape: [90, 1], dtype: f32, init: {norms: {of: v}}")]))
-    result = Run("program", spec)
+    result = run_tool("program", spec)
     assert result.returncode == 2 and "`g` holds norms of the sparse `v`, which no program makes" in result.stderr
-    Ok("program", spec, "--only", "v")
+    run_ok("program", spec, "--only", "v")

@@ -14,7 +14,7 @@ import sys
 
 import pytest
 
-from support import BINARY, CLEAN, ROOT, TINY, Json, Ok, Run, Tree
+from support import BINARY, CLEAN, ROOT, TINY, run_json, run_ok, run_tool, tree_of
 
 SPEC = """
 shardinit: 1
@@ -52,7 +52,7 @@ def write(name, path, *options, folder, **more):
     """Runs the command of `OUTPUTS`, and returns what came of it."""
     words = [*OUTPUTS[name][0], path, *options]
     if not name.startswith("capture"):
-        return Run(*words, cwd=folder, **more)
+        return run_tool(*words, cwd=folder, **more)
     more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, **more}
     return subprocess.run([*CAPTURED, *map(str, words)], cwd=folder, text=True, timeout=300, env=PYTHON, **more)
 
@@ -233,10 +233,10 @@ def test_no_input_is_replaced(case, folder):
     (folder / "main.yaml").write_text(
         "include: base.yaml\nsharding: ./map.yaml\nmesh: {devices: ids.txt}\n"
         f"modules: {{t: {{shape: [6], init: {{file: {{path: table.bin, sha256: {sha256}}}}}}}}}\n")
-    Ok("plan", "spec.yaml", "--write", "map.yaml", cwd=folder)
-    Ok("plan", "spec.yaml", "--write", "own.yaml", cwd=folder)
+    run_ok("plan", "spec.yaml", "--write", "map.yaml", cwd=folder)
+    run_ok("plan", "spec.yaml", "--write", "own.yaml", cwd=folder)
     (folder / "map.yaml").write_text((folder / "map.yaml").read_text() + '  "t": null\n')
-    Ok("digest", "spec.yaml", "--write", "list.json", cwd=folder)
+    run_ok("digest", "spec.yaml", "--write", "list.json", cwd=folder)
     words, inputs = READ[case]
     for name in inputs:
         before = (folder / name).read_bytes()
@@ -246,12 +246,12 @@ def test_no_input_is_replaced(case, folder):
         for path in (name, f"./{name}", f"sub/../{name}", folder / name, "link", "hard"):
             for force in ([], ["--force"]):
                 with open(folder / "stdin.yaml") as stdin:
-                    done = Run(*[path if word == "PATH" else word for word in words], *force, cwd=folder, stdin=stdin)
+                    done = run_tool(*[path if word == "PATH" else word for word in words], *force, cwd=folder, stdin=stdin)
                 assert done.returncode == 2 and "this command reads" in done.stderr, (name, path, done)
                 assert (folder / name).read_bytes() == before
         (folder / "link").unlink(), (folder / "hard").unlink(), (folder / "sub").rmdir()
     with open(folder / "stdin.yaml") as stdin:
-        done = Run(*["new" if word == "PATH" else word for word in words], cwd=folder, stdin=stdin)
+        done = run_tool(*["new" if word == "PATH" else word for word in words], cwd=folder, stdin=stdin)
     assert done.returncode == 0, done.stderr
 
 
@@ -267,8 +267,8 @@ def test_capture_replaces_neither_config_nor_module(folder):
 
 def test_check_is_made_before_the_list_is_replaced(folder):
     """What was compared with itself was always equal."""
-    Ok("digest", "spec.yaml", "--write", "list.json", cwd=folder)
-    done = Run("digest", "spec.yaml", "--set", "seed=1", "--check", "list.json", "--write", "new.json", cwd=folder)
+    run_ok("digest", "spec.yaml", "--write", "list.json", cwd=folder)
+    done = run_tool("digest", "spec.yaml", "--set", "seed=1", "--check", "list.json", "--write", "new.json", cwd=folder)
     assert done.returncode == 1 and "w: has other values" in done.stderr
     assert (folder / "new.json").read_text() != (folder / "list.json").read_text()
 
@@ -322,8 +322,8 @@ STORES = ["s3://bucket/x", "gs://bucket/x", "hf://org/model", "file:///tmp/x", "
 
 @pytest.mark.parametrize("store", STORES)
 def test_other_stores_are_refused_everywhere(store, folder):
-    Ok("gen", "spec.yaml", "-o", "ckpt", cwd=folder)
-    before = Tree(folder)
+    run_ok("gen", "spec.yaml", "-o", "ckpt", cwd=folder)
+    before = tree_of(folder)
     for words in (["gen", "spec.yaml", "-o"], ["export", "spec.yaml", "--to", "dcp", "-o"], ["reshard", "ckpt", "-o"],
                   ["export", "ckpt", "--to", "safetensors", "-o"], ["program", "spec.yaml", "--kinds", "-o"],
                   ["program", "spec.yaml", "-o"], ["plan", "spec.yaml", "--write"], ["plan", "spec.yaml", "--html"],
@@ -332,17 +332,17 @@ def test_other_stores_are_refused_everywhere(store, folder):
                   ["digest", "spec.yaml", "--check"], ["plan", "spec.yaml", "--sharding"], ["diff", "spec.yaml"],
                   ["verify", "ckpt", "--spec"], ["reshard", "ckpt", "-o", "new", "--spec"],
                   ["export", "spec.yaml", "--to", "dcp", "-o", "new", "--optimizer"]):
-        done = Run(*words, store, cwd=folder)
+        done = run_tool(*words, store, cwd=folder)
         assert done.returncode == 2 and store in done.stderr and "no path of a file system" in done.stderr, (words, done)
         assert "hint: " in done.stderr and (store.startswith("file") or "local folder" in done.stderr)
     for key in (f"include: {store}", f"sharding: {store}", f"mesh: {{axes: {{a: 2}}, devices: '{store}'}}",
                 f"modules: {{t: {{shape: [6], init: {{file: {{path: '{store}', sha256: '{'0' * 64}'}}}}}}}}"):
         (folder / "sub").mkdir()
         (folder / "sub/x.yaml").write_text(SPEC.split("modules")[0].replace("mesh: {axes: {a: 2}}\n", "") + key + "\n")
-        done = Run("plan", "sub/x.yaml", cwd=folder)
+        done = run_tool("plan", "sub/x.yaml", cwd=folder)
         assert done.returncode == 2 and "no path of a file system" in done.stderr, (key, done)
         (folder / "sub/x.yaml").unlink(), (folder / "sub").rmdir()
-    assert Tree(folder) == before
+    assert tree_of(folder) == before
 
 
 def test_other_stores_are_refused_by_the_package(folder, monkeypatch):
@@ -362,26 +362,26 @@ def test_other_stores_are_refused_by_the_package(folder, monkeypatch):
 
 
 def test_a_local_folder_may_have_such_a_name(folder):
-    Ok("gen", "spec.yaml", "-o", "./s3://x", cwd=folder)
-    Ok("verify", "./s3://x", cwd=folder)
+    run_ok("gen", "spec.yaml", "-o", "./s3://x", cwd=folder)
+    run_ok("verify", "./s3://x", cwd=folder)
 
 
 @pytest.mark.parametrize("name, options", [("digest", []), ("digest", ["--only", "*"]), ("digest", ["--only", "w*"])])
 def test_check_names_tensors_that_the_spec_lacks(name, options, folder):
     """A list may have more than `--only` looks at, but not more of that."""
-    Ok("digest", "spec.yaml", "--write", "list.json", cwd=folder)
+    run_ok("digest", "spec.yaml", "--write", "list.json", cwd=folder)
     listed = json.loads((folder / "list.json").read_text())
     for path, differs in (("w2", True), ("zz", options != ["--only", "w*"])):
         more = {**listed, "tensors": [*listed["tensors"], {**listed["tensors"][1], "path": path}]}
         (folder / "more.json").write_text(json.dumps(more))
-        done = Run("digest", "spec.yaml", *options, "--check", "more.json", cwd=folder)
+        done = run_tool("digest", "spec.yaml", *options, "--check", "more.json", cwd=folder)
         assert done.returncode == differs and (f"{path}: is in more.json, but not in the spec" in done.stderr) == differs
     (folder / "more.json").write_text(json.dumps({**listed, "tensors": listed["tensors"][:1]}))
-    done = Run("digest", "spec.yaml", *options, "--check", "more.json", cwd=folder)
+    done = run_tool("digest", "spec.yaml", *options, "--check", "more.json", cwd=folder)
     assert ("is not in more.json" in done.stderr) == (done.returncode == 1) == ("w" not in str(listed["tensors"][:1]) or not options[1:] or options[1] == "*")
     twice = {**listed, "tensors": [*listed["tensors"], listed["tensors"][0]]}
     (folder / "more.json").write_text(json.dumps(twice))
-    done = Run("digest", "spec.yaml", *options, "--check", "more.json", cwd=folder)
+    done = run_tool("digest", "spec.yaml", *options, "--check", "more.json", cwd=folder)
     assert done.returncode == 5 and "twice" in done.stderr
 
 
@@ -395,34 +395,34 @@ def test_foreign_files_are_named_and_are_no_damage(format, folder):
     (folder / "spec.yaml").write_text(spec)
     out = folder / "out"
     words = ["gen", "spec.yaml", "-o", "out"] if format == "checkpoint" else ["export", "spec.yaml", "--to", format, "-o", "out"]
-    Ok(*words, cwd=folder)
-    assert Json("verify", "out", cwd=folder)["foreign"] == []
-    Ok("verify", "out", "--strict", cwd=folder)
+    run_ok(*words, cwd=folder)
+    assert run_json("verify", "out", cwd=folder)["foreign"] == []
+    run_ok("verify", "out", "--strict", cwd=folder)
     for name in FOREIGN:
         (out / name).write_text("mine")
     (out / "mine/deep").mkdir(parents=True)
     (out / "mine/0.0").write_text("")
     (out / "link").symlink_to("/etc")
     foreign = sorted([*FOREIGN, "mine", "link"])
-    found = Json("verify", "out", cwd=folder)
+    found = run_json("verify", "out", cwd=folder)
     assert found["intact"] and found["foreign"] == foreign and found["findings"] == [] and not found["more_foreign"]
-    done = Ok("verify", "out", cwd=folder)
+    done = run_ok("verify", "out", cwd=folder)
     assert all(f"{name}: is foreign: " in done.stderr for name in foreign) and "7 foreign names" in done.stdout
-    done = Run("verify", "out", "--strict", cwd=folder)
+    done = run_tool("verify", "out", "--strict", cwd=folder)
     assert done.returncode == 1 and "7 names in it are foreign" in done.stderr
-    before = Tree(out)
-    Ok(*words, cwd=folder)  # It is there already.
+    before = tree_of(out)
+    run_ok(*words, cwd=folder)  # It is there already.
     if format == "checkpoint":
-        Ok("verify", "out", "--spec", "spec.yaml", cwd=folder)
-        assert Run("verify", "out", "--spec", "spec.yaml", "--strict", cwd=folder).returncode == 1
-        Ok("export", "out", "--to", "safetensors", "-o", "copy", cwd=folder)
+        run_ok("verify", "out", "--spec", "spec.yaml", cwd=folder)
+        assert run_tool("verify", "out", "--spec", "spec.yaml", "--strict", cwd=folder).returncode == 1
+        run_ok("export", "out", "--to", "safetensors", "-o", "copy", cwd=folder)
         assert sorted(os.listdir(folder / "copy")) == ["model.safetensors", "shardinit-export.json"]
         for _ in range(2):
-            Ok("reshard", "out", "--mesh", "a=1", "-o", "copy2", cwd=folder)
+            run_ok("reshard", "out", "--mesh", "a=1", "-o", "copy2", cwd=folder)
             (folder / "copy2/tokenizer.json").write_text("mine")
-        Ok("gen", "spec.yaml", "-o", "out", "--repair", cwd=folder)
-        Ok("finalize", "out", cwd=folder)
-    assert Tree(out) == before
+        run_ok("gen", "spec.yaml", "-o", "out", "--repair", cwd=folder)
+        run_ok("finalize", "out", cwd=folder)
+    assert tree_of(out) == before
 
 
 # By such a name a reader finds parts, whatever else says which there are.
@@ -438,40 +438,40 @@ LIKE_PARTS = {
 @pytest.mark.parametrize("format", LIKE_PARTS)
 def test_what_a_reader_would_take_for_a_part_is_damage(format, folder):
     words = ["gen", "spec.yaml", "-o", "out"] if format == "checkpoint" else ["export", "spec.yaml", "--to", format, "-o", "out"]
-    Ok(*words, cwd=folder)
+    run_ok(*words, cwd=folder)
     for name in LIKE_PARTS[format]:
         path = folder / "out" / name
         new = not path.parent.exists()
         path.parent.mkdir(exist_ok=True)
         path.write_text("")
         shown = name if not new else path.parent.name
-        done = Run("verify", "out", "--json", cwd=folder)
+        done = run_tool("verify", "out", "--json", cwd=folder)
         assert done.returncode == 1, name
         assert [f["file"] for f in json.loads(done.stdout)["findings"]] == [shown] and not json.loads(done.stdout)["foreign"]
         path.unlink()
         if new:
             path.parent.rmdir()
-    Ok("verify", "out", "--strict", cwd=folder)
+    run_ok("verify", "out", "--strict", cwd=folder)
 
 
 def test_a_folder_is_one_thing(folder):
     """A checkpoint or an export, and made by one plan; what a checkpoint would replace is whose it is."""
-    Ok("gen", "spec.yaml", "-o", "ckpt", cwd=folder)
-    Ok("export", "spec.yaml", "--to", "safetensors", "-o", "export", cwd=folder)
+    run_ok("gen", "spec.yaml", "-o", "ckpt", cwd=folder)
+    run_ok("export", "spec.yaml", "--to", "safetensors", "-o", "export", cwd=folder)
     for words, out in ((["gen", "spec.yaml"], "export"), (["gen", "spec.yaml", "--ranks", "0"], "export"),
                        (["gen", "spec.yaml", "--dry-run"], "export"), (["gen", "spec.yaml", "--repair"], "export"),
                        (["export", "spec.yaml", "--to", "dcp"], "ckpt"), (["export", "ckpt", "--to", "safetensors"], "ckpt"),
                        (["reshard", "ckpt"], "export")):
-        before = Tree(folder)
-        done = Run(*words, "-o", out, cwd=folder)
+        before = tree_of(folder)
+        done = run_tool(*words, "-o", out, cwd=folder)
         assert done.returncode == 4 or "in `ckpt`" in done.stderr, (words, done)
-        assert Tree(folder) == before
+        assert tree_of(folder) == before
     for name in ("manifest.json", "index.h5", "devices.json"):
         (folder / "web").mkdir()
         (folder / "web" / name).write_text("mine")
-        done = Run("gen", "spec.yaml", "-o", "web", cwd=folder)
-        assert done.returncode == 4 and name in done.stderr and Tree(folder / "web") == {name: b"mine"}
+        done = run_tool("gen", "spec.yaml", "-o", "web", cwd=folder)
+        assert done.returncode == 4 and name in done.stderr and tree_of(folder / "web") == {name: b"mine"}
         (folder / "web" / name).unlink(), (folder / "web").rmdir()
     (folder / "ckpt/plan.json").unlink()  # Its manifest says whose it is.
-    Ok("gen", "spec.yaml", "-o", "ckpt", cwd=folder)
-    Ok("verify", "ckpt", cwd=folder)
+    run_ok("gen", "spec.yaml", "-o", "ckpt", cwd=folder)
+    run_ok("verify", "ckpt", cwd=folder)

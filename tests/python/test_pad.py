@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import yaml
 
-from clients import Bits
-from support import DTYPES, Json, Ok, ReadRaw, Reassemble, Run, Sha256, Tree
+from clients import bits_of
+from support import DTYPES, read_raw, reassemble, run_json, run_ok, run_tool, sha256_of, tree_of
 
 import shardinit
 
@@ -59,11 +59,11 @@ def values(words, dtype):
 def test_values_are_those_without_padding(mesh, replicas, tmp_path):
     spec = write(tmp_path / "x.yaml", mesh=mesh)
     chunk = write(tmp_path / "chunk.yaml", {p: {**t, "uneven": "chunk"} for p, t in MODULES.items()}, mesh=mesh)
-    digests = Json("digest", spec)
-    assert digests == Json("digest", chunk)
+    digests = run_json("digest", spec)
+    assert digests == run_json("digest", chunk)
     of = {t["path"]: t["sha256"] for t in digests["tensors"]}
-    Ok("gen", spec, "-o", tmp_path / "out", "--replicas", replicas)
-    Ok("verify", tmp_path / "out")
+    run_ok("gen", spec, "-o", tmp_path / "out", "--replicas", replicas)
+    run_ok("verify", tmp_path / "out")
     shapes = expected(mesh)
     manifest = json.loads((tmp_path / "out/manifest.json").read_text())
     is_padded = any(shapes[p] != list(t["shape"]) for p, t in MODULES.items())
@@ -71,15 +71,15 @@ def test_values_are_those_without_padding(mesh, replicas, tmp_path):
     assert {t["path"]: t["global_shape"] for t in manifest["tensors"]} == shapes
     for tensor in manifest["tensors"]:
         assert tensor["path"] == "chunk" or len({tuple(s["shape"]) for s in tensor["shards"]}) == 1
-    stored = Reassemble(tmp_path / "out")
+    stored = reassemble(tmp_path / "out")
     with (h5py.File(tmp_path / "out/index.h5") as index, shardinit.open(tmp_path / "out") as checkpoint,
           shardinit.open_spec(spec) as opened):
         for path, (dtype, words) in stored.items():
             assert list(words.shape) == shapes[path]
-            assert Sha256(np.ascontiguousarray(logical(words, path))) == of[path], path
-            assert np.array_equal(ReadRaw(index[path]), words)
-            assert np.array_equal(Bits(checkpoint.read(path, verify=True)), words)
-            assert np.array_equal(Bits(opened.generate(path)), words)
+            assert sha256_of(np.ascontiguousarray(logical(words, path))) == of[path], path
+            assert np.array_equal(read_raw(index[path]), words)
+            assert np.array_equal(bits_of(checkpoint.read(path, verify=True)), words)
+            assert np.array_equal(bits_of(opened.generate(path)), words)
             padding = np.ones(words.shape, bool)
             logical(padding, path)[...] = False
             if padding.any():
@@ -109,7 +109,7 @@ def test_every_language(language, tmp_path):
     modules = {"w": {"shape": [10, 7], "axes": ["rows", "columns"], "init": {"normal": {"std": 1}}}}
     sharding = LANGUAGES[language]
     plain = write(tmp_path / "plain.yaml", modules, sharding=sharding, mesh=(3, 2))
-    Ok("gen", plain, "-o", tmp_path / "out")
+    run_ok("gen", plain, "-o", tmp_path / "out")
     plan = json.loads((tmp_path / "out/plan.json").read_text())
     tensor, = plan["tensors"]
     shape, spec = tensor["global_shape"], tensor["partition_spec"]
@@ -123,20 +123,20 @@ def test_every_language(language, tmp_path):
     if isinstance(sharding, dict):
         alone = write(tmp_path / "alone.yaml", modules, "error", mesh=(3, 2))
         (tmp_path / "sharding.yaml").write_text(yaml.safe_dump({"uneven": "pad", **sharding}))
-        Ok("gen", alone, "-o", tmp_path / "again", "--sharding", tmp_path / "sharding.yaml")
-        assert Tree(tmp_path / "again") == Tree(tmp_path / "out")
+        run_ok("gen", alone, "-o", tmp_path / "again", "--sharding", tmp_path / "sharding.yaml")
+        assert tree_of(tmp_path / "again") == tree_of(tmp_path / "out")
 
 
 def test_a_map_of_it_is_the_same(tmp_path):
     modules = {p: {k: v for k, v in t.items() if k != "uneven"} for p, t in MODULES.items() if p != "count"}
     spec = write(tmp_path / "x.yaml", modules, {"pad": 0.125})
-    Ok("plan", spec, "--write", tmp_path / "map.yaml")
+    run_ok("plan", spec, "--write", tmp_path / "map.yaml")
     assert "uneven: {pad: 0.125}" in (tmp_path / "map.yaml").read_text()
     bare = {p: {k: v for k, v in t.items() if k != "shard"} for p, t in modules.items()}
     other = write(tmp_path / "bare.yaml", bare, "error")
-    Ok("gen", spec, "-o", tmp_path / "a")
-    Ok("gen", other, "--sharding", tmp_path / "map.yaml", "-o", tmp_path / "b")
-    assert Tree(tmp_path / "a") == Tree(tmp_path / "b")
+    run_ok("gen", spec, "-o", tmp_path / "a")
+    run_ok("gen", other, "--sharding", tmp_path / "map.yaml", "-o", tmp_path / "b")
+    assert tree_of(tmp_path / "a") == tree_of(tmp_path / "b")
 
 
 def test_layouts_are_padded_too(tmp_path):
@@ -147,9 +147,9 @@ def test_layouts_are_padded_too(tmp_path):
     layouts = {"fused": {"keep": ["o"], "qk": {"from": {"concat": {"axis": 0, "of": ["q", "k"]}}},
                          "kk": {"from": {"concat": {"axis": 0, "of": ["k", "k", "k"]}}, "uneven": {"pad": 2}}}}
     spec = write(tmp_path / "x.yaml", modules, mesh=(2, 1), layouts=layouts)
-    Ok("gen", spec, "--layout", "fused", "-o", tmp_path / "out")
-    Ok("verify", tmp_path / "out")
-    stored = {p: w.view(np.float32) for p, (_, w) in Reassemble(tmp_path / "out").items()}
+    run_ok("gen", spec, "--layout", "fused", "-o", tmp_path / "out")
+    run_ok("verify", tmp_path / "out")
+    stored = {p: w.view(np.float32) for p, (_, w) in reassemble(tmp_path / "out").items()}
     assert {p: w.shape for p, w in stored.items()} == {"o": (2, 6), "qk": (8, 2), "kk": (10, 2)}
     with shardinit.open_spec(spec) as drawn:
         q, k, o = (drawn.generate(p)[tuple(slice(0, n) for n in modules[p]["shape"])] for p in "qko")
@@ -161,21 +161,21 @@ def test_layouts_are_padded_too(tmp_path):
 def test_reshard_pads_anew(tmp_path):
     spec = write(tmp_path / "x.yaml")
     chunk = write(tmp_path / "chunk.yaml", {p: {**t, "uneven": "chunk"} for p, t in MODULES.items()})
-    Ok("gen", spec, "-o", tmp_path / "a")
-    Ok("gen", chunk, "-o", tmp_path / "c")
+    run_ok("gen", spec, "-o", tmp_path / "a")
+    run_ok("gen", chunk, "-o", tmp_path / "c")
     for mesh in ["a=3,b=2", "a=1,b=1", "a=5,b=4"]:
         to = tmp_path / mesh
-        Ok("gen", spec, "--mesh", mesh, "-o", to / "gen")
+        run_ok("gen", spec, "--mesh", mesh, "-o", to / "gen")
         for source in ("a", "c"):
-            Ok("reshard", tmp_path / source, "--spec", spec, "--mesh", mesh, "-o", to / source)
-            assert Tree(to / source) == Tree(to / "gen")
-        Ok("reshard", to / "gen", "--spec", chunk, "-o", to / "back")
-        assert Tree(to / "back") == Tree(tmp_path / "c")
+            run_ok("reshard", tmp_path / source, "--spec", spec, "--mesh", mesh, "-o", to / source)
+            assert tree_of(to / source) == tree_of(to / "gen")
+        run_ok("reshard", to / "gen", "--spec", chunk, "-o", to / "back")
+        assert tree_of(to / "back") == tree_of(tmp_path / "c")
     # The plan alone does not say how long a tensor is on another mesh.
-    result = Run("reshard", tmp_path / "a", "--mesh", "a=5", "-o", tmp_path / "x")
+    result = run_tool("reshard", tmp_path / "a", "--mesh", "a=5", "-o", tmp_path / "x")
     assert result.returncode == 2 and "dimension 0 of `w` (12) in 5 parts" in result.stderr
     (tmp_path / "s.yaml").write_text("uneven: pad\nmap:\n  w: [[a, b]]\n")
-    result = Run("reshard", tmp_path / "c", "--sharding", tmp_path / "s.yaml", "-o", tmp_path / "x")
+    result = run_tool("reshard", tmp_path / "c", "--sharding", tmp_path / "s.yaml", "-o", tmp_path / "x")
     assert result.returncode == 2 and "`uneven: pad` changes shapes" in result.stderr
     assert not (tmp_path / "x").exists()
 
@@ -183,11 +183,11 @@ def test_reshard_pads_anew(tmp_path):
 @pytest.mark.parametrize("to", ["safetensors", "dcp", "hf-dcp", "zarr"])
 def test_exports_have_the_stored_shapes(to, tmp_path):
     spec = write(tmp_path / "x.yaml")
-    Ok("gen", spec, "-o", tmp_path / "gen")
-    Ok("export", tmp_path / "gen", "--to", to, "-o", tmp_path / "a")
-    Ok("export", spec, "--to", to, "-o", tmp_path / "b")
-    assert Tree(tmp_path / "a") == Tree(tmp_path / "b")
-    Ok("verify", tmp_path / "a", "--spec", spec)
+    run_ok("gen", spec, "-o", tmp_path / "gen")
+    run_ok("export", tmp_path / "gen", "--to", to, "-o", tmp_path / "a")
+    run_ok("export", spec, "--to", to, "-o", tmp_path / "b")
+    assert tree_of(tmp_path / "a") == tree_of(tmp_path / "b")
+    run_ok("verify", tmp_path / "a", "--spec", spec)
     shapes = expected((2, 2))
     if to == "zarr":
         assert {p: json.loads((tmp_path / f"a/{p}/.zarray").read_text())["shape"] for p in shapes} == shapes
@@ -200,27 +200,27 @@ def test_exports_have_the_stored_shapes(to, tmp_path):
                 found |= {p: t["shape"] for p, t in header.items() if p != "__metadata__"}
         assert found == (shapes if to == "safetensors" else {})
     # What is not padded is another spec's.
-    Ok("export", spec, "--to", to, "-o", tmp_path / "c", "--mesh", "a=1,b=1")
-    Ok("verify", tmp_path / "c", "--spec", spec, "--mesh", "a=1,b=1")
+    run_ok("export", spec, "--to", to, "-o", tmp_path / "c", "--mesh", "a=1,b=1")
+    run_ok("verify", tmp_path / "c", "--spec", spec, "--mesh", "a=1,b=1")
 
 
 def test_is_said(tmp_path):
     spec = write(tmp_path / "x.yaml")
-    plan = Json("plan", spec)
+    plan = run_json("plan", spec)
     extra = {p: math.prod(s) - math.prod(MODULES[p]["shape"]) for p, s in expected((2, 2)).items()}
     padding = sum(n * MODULES[p].get("dtype", "f32").endswith("32") * 4 for p, n in extra.items()) + 2 * extra["both"]
     assert plan["stored_padding_bytes"] == padding == 58
-    assert f"of which {padding} ({padding} B) are padding" in Ok("plan", spec).stdout
-    assert "stored_padding_bytes" not in Json("plan", spec, "--mesh", "a=1,b=1")
-    explained = Json("explain", spec, "both")
+    assert f"of which {padding} ({padding} B) are padding" in run_ok("plan", spec).stdout
+    assert "stored_padding_bytes" not in run_json("plan", spec, "--mesh", "a=1,b=1")
+    explained = run_json("explain", spec, "both")
     assert (explained["shape"], explained["stored_shape"]) == ([5, 7], [6, 8])
     assert explained["box"]["shape"] == [3, 4] and explained["partition"] == "[a, b]"
     view = explained["layouts"][0]
     assert view["view"] == "pad axis=1 to=8 value=0.25 of pad axis=0 to=6 value=0.25 of both"
-    assert "stored_shape" not in Json("explain", spec, "even")
-    assert "[6, 8], 26 B of padding" in Ok("explain", spec, "both").stdout
+    assert "stored_shape" not in run_json("explain", spec, "even")
+    assert "[6, 8], 26 B of padding" in run_ok("explain", spec, "both").stdout
     page = tmp_path / "page.html"
-    Ok("plan", spec, "--html", page)
+    run_ok("plan", spec, "--html", page)
     assert "are padding" in page.read_text()
 
 
@@ -239,6 +239,6 @@ def test_is_said(tmp_path):
 ])
 def test_mistakes(tensor, message, tmp_path):
     spec = write(tmp_path / "x.yaml", {"w": {**tensor, "init": "zeros"}}, mesh=(2, 1))
-    result = Run("plan", spec)
+    result = run_tool("plan", spec)
     assert result.returncode == 2 and message in result.stderr, result.stderr
     assert result.stderr.count("error:") == 1

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from support import ROOT, TINY, Json, Ok, Run
+from support import ROOT, TINY, run_json, run_ok, run_tool
 
 BIG = ROOT / "configs/llama3.1-405b.yaml"
 VOID = {"meta"}
@@ -71,7 +71,7 @@ class Page(HTMLParser):
 
 def write(folder, *arguments):
     path = folder / "page.html"
-    Ok("plan", "--html", path, *arguments)
+    run_ok("plan", "--html", path, *arguments)
     return path
 
 
@@ -87,7 +87,7 @@ def number(text):
 
 def test_numbers_are_those_of_the_plan(tmp_path):
     page = Page(write(tmp_path, TINY).read_text())
-    plan = Json("plan", TINY, "--devices")
+    plan = run_json("plan", TINY, "--devices")
     rows = dict(row for row in page.tables["plan"])
     assert page.title == plan["name"]
     assert number(rows["parameters"]) == plan["parameters"] and number(rows["tensors"]) == plan["tensors"]
@@ -99,7 +99,7 @@ def test_numbers_are_those_of_the_plan(tmp_path):
         assert title.startswith("rank {rank} at {coordinate}: device {id} in slice {slice}; ".format(**device))
     for rank, title in enumerate(page.titles("mesh")):
         held, stored = map(number, re.search(r"holds ([\d,]+) bytes, ([\d,]+) of them", title).groups())
-        assert stored == Json("plan", TINY, "--rank", rank)["rank_bytes"]
+        assert stored == run_json("plan", TINY, "--rank", rank)["rank_bytes"]
         assert plan["min_rank_bytes"] <= held <= plan["max_rank_bytes"]
 
 
@@ -110,7 +110,7 @@ def test_boxes_are_those_of_the_ranks(tmp_path):
     of_page = {path: set(page.titles(f"t{n}")) for n, path in enumerate(paths)}
     seen = {path: set() for path in paths}
     for rank in range(4):
-        for box in Json("plan", TINY, "--rank", rank)["boxes"]:
+        for box in run_json("plan", TINY, "--rank", rank)["boxes"]:
             if box["path"] in seen:
                 slices = ", ".join(f"{o}:{o + n}" for o, n in zip(box["offset"], box["shape"]))
                 seen[box["path"]].add(f"rank {rank}: [{slices}]")
@@ -135,7 +135,7 @@ def test_slices_and_devices(tmp_path):
                 "slice_order: inner}\nrules: [{a: fsdp}, {b: tensor}]\n"
                 "modules: {w: {shape: [8, 8], axes: [a, b], init: zeros}}\n")
     page = Page(write(tmp_path, spec).read_text())
-    devices = Json("plan", spec, "--devices")["devices"]
+    devices = run_json("plan", spec, "--devices")["devices"]
     found = [tuple(map(int, re.search(r"device (\d+) in slice (\d+)", title).groups()))
              for title in page.titles("mesh")]
     assert found == [(d["id"], d["slice"]) for d in devices]
@@ -151,7 +151,7 @@ def test_no_name_breaks_out(tmp_path, name, key, axis):
     spec = spec_of(tmp_path, f"name: {json.dumps(name)}\ndtype: f32\nmesh: {{axes: {{{json.dumps(axis)}: 2}}}}\n"
                 f"rules: [{{r: {json.dumps(axis)}}}]\n"
                 f"modules: {{{json.dumps(key)}: {{shape: [2], axes: [r], init: zeros}}}}\n")
-    result = Run("plan", "--html", tmp_path / "page.html", spec)
+    result = run_tool("plan", "--html", tmp_path / "page.html", spec)
     if result.returncode:
         assert result.returncode == 2 and "spec.yaml:" in result.stderr
         assert not (tmp_path / "page.html").exists()
@@ -189,7 +189,7 @@ def test_size_is_bounded(tmp_path):
                      "1,024 of them are drawn.", "Not drawn: there are too many different tensors.",
                      "are left out, to keep this page small"):
         assert sentence in page.text
-    assert Json("plan", spec)["min_rank_bytes"] is None
+    assert run_json("plan", spec)["min_rank_bytes"] is None
 
 
 def test_least_mean_and_padding(tmp_path):
@@ -197,11 +197,11 @@ def test_least_mean_and_padding(tmp_path):
     spec = spec_of(tmp_path, "name: m\ndtype: f32\nuneven: chunk\nmesh: {axes: {fsdp: 4, data: 2}}\nrules: [{a: fsdp}]\n"
                 "modules:\n  w: {shape: [5, 10], axes: [a, null], init: zeros}\n"
                 "  s: {shape: [10], axes: [null], init: ones}\n")
-    plan = Json("plan", spec)
+    plan = run_json("plan", spec)
     assert plan["max_rank_bytes"] == 120 and plan["min_rank_bytes"] == 40
     assert plan["held_bytes"] == 2 * 200 + 8 * 40 and plan["file_bytes"] == plan["bytes"] == 240
     assert plan["imbalance"] == pytest.approx(120 / (720 / 8)) and plan["padding_bytes"] == 8 * 80 - 400
-    full = Json("plan", spec, "--replicas", "full")
+    full = run_json("plan", spec, "--replicas", "full")
     assert full["file_bytes"] == full["held_bytes"] == 720
     amounts = Page(write(tmp_path, spec).read_text()).tables["amounts"]
     assert [(number(row[0]), number(row[2])) for row in amounts[1:]] == [(40, 2), (80, 2), (120, 4)]
@@ -213,8 +213,8 @@ def test_balance_is_that_of_all_ranks(case):
     words = (folder / "cmd").read_text().split()
     spec = [word for word in words[1:] if word.endswith(".yaml")]
     rest = [w for pair in zip(words, words[1:]) if pair[0] in ("--set", "--mesh") for w in pair]
-    plan = Json("plan", *spec, *rest, "--replicas", "full", cwd=folder)
-    ranks = [Json("plan", *spec, *rest, "--replicas", "full", "--rank", rank, cwd=folder)["rank_bytes"]
+    plan = run_json("plan", *spec, *rest, "--replicas", "full", cwd=folder)
+    ranks = [run_json("plan", *spec, *rest, "--replicas", "full", "--rank", rank, cwd=folder)["rank_bytes"]
              for rank in range(plan["world_size"])]
     assert (plan["min_rank_bytes"], plan["max_rank_bytes"]) == (min(ranks), max(ranks))
     assert plan["held_bytes"] == plan["file_bytes"] == sum(ranks)
@@ -222,7 +222,7 @@ def test_balance_is_that_of_all_ranks(case):
 
 
 def test_standard_output_is_refused(tmp_path):
-    result = Run("plan", "--html", "-", TINY, cwd=tmp_path)
+    result = run_tool("plan", "--html", "-", TINY, cwd=tmp_path)
     assert result.returncode == 2 and "`--html` writes a file" in result.stderr
     assert not (tmp_path / "-").exists()
 

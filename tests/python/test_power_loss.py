@@ -14,7 +14,7 @@ import subprocess
 
 import pytest
 
-from support import BINARY, CLEAN, Json, Ok, Run, Tree
+from support import BINARY, CLEAN, run_json, run_ok, run_tool, tree_of
 
 SPEC = """
 shardinit: 1
@@ -73,11 +73,11 @@ class File:
     def __init__(self):
         self.now, self.synced, self.pending = b"", b"", []
 
-    def Change(self, change):
+    def change(self, change):
         self.pending.append(change)
         self.now = change(self.now)
 
-    def Sync(self):
+    def sync(self):
         self.synced, self.pending = self.now, []
 
 
@@ -85,12 +85,12 @@ class Folder:
     def __init__(self):
         self.now, self.synced, self.pending = {}, {}, []
 
-    def Change(self, change):
+    def change(self, change):
         """Name → what it is from now on; all of it happens, or none."""
         self.pending.append(change)
         self.now = {**self.now, **change}
 
-    Sync = File.Sync
+    Sync = File.sync
 
 
 def write(data, offset):
@@ -101,36 +101,36 @@ class Disk:
     def __init__(self):
         self.root = Folder()
 
-    def At(self, path):
+    def at(self, path):
         node = self.root
         for part in pathlib.PurePath(path).parts:
             node = node.now.get(part)
         return node
 
-    def Apply(self, call, paths, arguments, data):
-        parents = [(self.At(os.path.dirname(p)), os.path.basename(p)) for p in paths]
+    def apply(self, call, paths, arguments, data):
+        parents = [(self.at(os.path.dirname(p)), os.path.basename(p)) for p in paths]
         folder, name = parents[0]
         if call == "openat":
             if "O_CREAT" in arguments[2] and folder.now.get(name) is None:
-                folder.Change({name: File()})
+                folder.change({name: File()})
         elif call == "pwrite64":
-            self.At(paths[0]).Change(write(data, int(arguments[-1])))
+            self.at(paths[0]).change(write(data, int(arguments[-1])))
         elif call in ("ftruncate", "fallocate"):
             size = int(arguments[-1])
             shorter = size if call == "ftruncate" else None
-            self.At(paths[0]).Change(lambda old: old[:shorter].ljust(size, b"\0"))
+            self.at(paths[0]).change(lambda old: old[:shorter].ljust(size, b"\0"))
         elif call in ("fsync", "fdatasync"):
-            self.At(paths[0]).Sync()
+            self.at(paths[0]).sync()
         elif call.startswith("mkdir"):
-            folder.Change({name: Folder()})
+            folder.change({name: Folder()})
         elif call.startswith(("unlink", "rmdir")):
-            folder.Change({name: None})
+            folder.change({name: None})
         elif call.startswith(("rename", "link")):
             assert parents[1][0] is folder  # All of them stay in their folder.
             moved = {parents[1][1]: folder.now[name]}
-            folder.Change(moved if call.startswith("link") else {name: None, **moved})
+            folder.change(moved if call.startswith("link") else {name: None, **moved})
 
-    def Changes(self):
+    def changes(self):
         """The names that may be lost: (folder, index of its change)."""
         found, folders = [], [self.root]
         while folders:
@@ -141,9 +141,9 @@ class Disk:
                 folders += [node for node in entries.values() if isinstance(node, Folder) and node not in folders]
         return list(dict.fromkeys(found))
 
-    def States(self):
+    def states(self):
         """Trees, as support.Tree gives them, that power loss can leave now."""
-        changes = self.Changes()
+        changes = self.changes()
         if len(changes) <= 4:
             kept = [set(c) for n in range(len(changes) + 1) for c in itertools.combinations(changes, n)]
         else:
@@ -154,7 +154,7 @@ class Disk:
                 remains(self.root, "", names, contents, tree)
                 yield tree
 
-    def Visible(self):
+    def visible(self):
         return next(tree for tree in [{}] if remains(self.root, "", None, kept_one, tree) is None)
 
 
@@ -210,7 +210,7 @@ class Checker:
         self.good, self.scratch, self.rerun, self.is_complete = good, scratch, rerun, is_complete
         self.seen = set()
 
-    def Check(self, tree, where):
+    def check(self, tree, where):
         final = final_one(tree)
         key = tuple(final), len(tree) - len(final)
         for path, data in final.items():
@@ -227,13 +227,13 @@ class Checker:
         out = self.scratch / "out"
         if self.rerun[0] == "gen":
             complete = self.is_complete(final)
-            assert Run("verify", out).returncode == (0 if complete else 2), where
+            assert run_tool("verify", out).returncode == (0 if complete else 2), where
             if "out/plan.json" in final:
-                assert Json("status", out)["complete"] == complete, where
+                assert run_json("status", out)["complete"] == complete, where
             else:
-                assert Run("status", out).returncode == 2, where
-        Ok(*self.rerun, cwd=self.scratch)
-        left = Tree(self.scratch)
+                assert run_tool("status", out).returncode == 2, where
+        run_ok(*self.rerun, cwd=self.scratch)
+        left = tree_of(self.scratch)
         # An export that is there may keep a killed one's left-over beside it.
         assert (left if self.rerun[0] == "gen" else final_one(left)) == self.good, where
 
@@ -244,30 +244,30 @@ def test_power_loss(command, tmp_path):
     run = [*command.split(), tmp_path / "spec.yaml", "-o", "out/", "--jobs", "1"]
     for name in ["good", "disk"]:
         (tmp_path / name).mkdir()
-    Ok(*run, cwd=tmp_path / "good")
-    good = Tree(tmp_path / "good")
+    run_ok(*run, cwd=tmp_path / "good")
+    good = tree_of(tmp_path / "good")
     last = "out/manifest.json" if command == "gen" else "out/shardinit-export.json"
     checker = Checker(good, tmp_path / "scratch", run, lambda tree: last in tree)
     calls = trace(tmp_path / "disk", *run)
     disk, killed = Disk(), []
     for k, call in enumerate(calls):
-        disk.Apply(*call)
-        for tree in disk.States():
-            checker.Check(tree, f"power loss after call {k}, {call[0]} {call[1]}")
+        disk.apply(*call)
+        for tree in disk.states():
+            checker.check(tree, f"power loss after call {k}, {call[0]} {call[1]}")
         if call[0] not in ("pwrite64", "fallocate", "ftruncate", "fsync", "fdatasync"):
             killed.append((k, copy.deepcopy(disk)))
-    assert disk.Visible() == good == Tree(tmp_path / "disk")  # The model is right, and
-    assert not disk.Changes()  # what was said to be done will stay.
+    assert disk.visible() == good == tree_of(tmp_path / "disk")  # The model is right, and
+    assert not disk.changes()  # what was said to be done will stay.
 
     # Killed after a call, done again, and then the power fails.
     for k, disk in killed:
-        put(disk.Visible(), tmp_path / "disk")
+        put(disk.visible(), tmp_path / "disk")
         for i, call in enumerate(trace(tmp_path / "disk", *run)):
-            disk.Apply(*call)
-            for tree in disk.States():
-                checker.Check(tree, f"killed after call {k}, power loss after call {i} of the next run, {call[:2]}")
-        assert disk.Visible() == good == Tree(tmp_path / "disk")
-        for tree in disk.States():
+            disk.apply(*call)
+            for tree in disk.states():
+                checker.check(tree, f"killed after call {k}, power loss after call {i} of the next run, {call[:2]}")
+        assert disk.visible() == good == tree_of(tmp_path / "disk")
+        for tree in disk.states():
             assert final_one(tree) == good, f"killed after call {k}, then done, then power loss: {set(good) - set(tree)}"
 
 
@@ -277,18 +277,18 @@ def test_power_loss_after_gen_was_killed_and_finalize_run(tmp_path):
     run = ["gen", tmp_path / "spec.yaml", "-o", "out/", "--jobs", "1"]
     for name in ["good", "disk"]:
         (tmp_path / name).mkdir()
-    Ok(*run, cwd=tmp_path / "good")
-    good = Tree(tmp_path / "good")
+    run_ok(*run, cwd=tmp_path / "good")
+    good = tree_of(tmp_path / "good")
     checker = Checker(good, tmp_path / "scratch", run, lambda tree: "out/manifest.json" in tree)
     calls, disk = trace(tmp_path / "disk", *run), Disk()
     for call in calls:
-        disk.Apply(*call)
-        if all(f"out/ranks/rank-0000{r}.json" in disk.Visible() for r in range(2)):
+        disk.apply(*call)
+        if all(f"out/ranks/rank-0000{r}.json" in disk.visible() for r in range(2)):
             break
-    assert disk.Changes(), "the last receipt's name is on the disk already"
-    put(disk.Visible(), tmp_path / "disk")
+    assert disk.changes(), "the last receipt's name is on the disk already"
+    put(disk.visible(), tmp_path / "disk")
     for call in trace(tmp_path / "disk", "finalize", "out"):
-        disk.Apply(*call)
-        for tree in disk.States():
-            checker.Check(tree, f"power loss after {call[0]} {call[1]} of finalize")
-    assert disk.Visible() == good == Tree(tmp_path / "disk")
+        disk.apply(*call)
+        for tree in disk.states():
+            checker.check(tree, f"power loss after {call[0]} {call[1]} of finalize")
+    assert disk.visible() == good == tree_of(tmp_path / "disk")

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import conformance
-from clients import Client, Gen
-from support import BINARY, ROOT, TINY, Datasets, Json, Ok, RankFiles, ReadRaw, Reassemble, Run, TableFile, Text, Tree
+from clients import client_of, gen_ok
+from support import BINARY, ROOT, TINY, datasets_in, rank_files, read_raw, reassemble, run_json, run_ok, run_tool, table_file, text_of, tree_of
 from test_reference import FILES, VECTORS, spec_of
 
-Client("jax")
+client_of("jax")
 
 SCHEMA = json.loads((ROOT / "schemas/spec.schema.json").read_text())["definitions"]
 BOXES = BINARY.parents[1] / "tests/program_of_boxes"
@@ -36,7 +36,7 @@ def run_modules(folder, modules, devices=1, shardy=True):
     """Of each module its facts, and name → the words of each device's part."""
     cases = [[str(module), str(folder / f"{number}.npz")] for number, module in enumerate(modules)]
     results = []
-    for facts, (_, out) in zip(ask("RunAll", devices=devices, cases=cases, shardy=shardy), cases):
+    for facts, (_, out) in zip(ask("run_all", devices=devices, cases=cases, shardy=shardy), cases):
         parts = np.load(out)
         results.append((facts, {name: [parts[f"{i}/{d}"] for d in range(devices)]
                                 for i, name in enumerate(facts["names"])}))
@@ -45,7 +45,7 @@ def run_modules(folder, modules, devices=1, shardy=True):
 
 def program_of(spec, folder, *arguments):
     path = folder / "program.mlir"
-    Ok("program", spec, "-o", path, *arguments)
+    run_ok("program", spec, "-o", path, *arguments)
     return path
 
 
@@ -119,7 +119,7 @@ def test_all_engines_and_element_types_are_in_them(tmp_path):
     for engine in engines:
         (tmp_path / "spec.yaml").write_text(f"shardinit: 1\nname: x\nengine: {engine}\ndtype: f32\n"
                                             "modules: {a: {shape: [4], init: {normal: {std: 1}}}}\n")
-        result = Run("program", tmp_path / "spec.yaml", "-o", tmp_path / "program.mlir")
+        result = run_tool("program", tmp_path / "spec.yaml", "-o", tmp_path / "program.mlir")
         if result.returncode != 0:
             assert "programs do not have the engine `torch_cpu/2.13/avx2`" in result.stderr
             refused.add(engine)
@@ -141,7 +141,7 @@ SPECIAL_TENSORS = {
     "stft": "shape: [16, 1, 8], shard: [a, null, b], init: {stft: {side: real}}",
     "normalized": "init: {normalized: {axis: 0}}",
     "norms": "shape: [1, 8], shard: [null, b], init: {norms: {of: normal}}",
-    "file": f"init: {{file: {TableFile(FILES.name, bytes(range(256)) * 2)}}}",
+    "file": f"init: {{file: {table_file(FILES.name, bytes(range(256)) * 2)}}}",
 }
 
 
@@ -207,10 +207,10 @@ def test_everything_is_as_gen_writes_it(tmp_path, engine, arithmetic, devices):
     """Initializers under each engine, and views."""
     text = everything(devices, engine) if engine else views(devices)
     layout = [] if engine else ["--layout", "all"]
-    made = Gen(text, tmp_path, *layout, "--replicas", "full")
+    made = gen_ok(text, tmp_path, *layout, "--replicas", "full")
     module = program_of(tmp_path / "spec.yaml", tmp_path, *layout, "--arith", arithmetic)
     (facts, results), = run_modules(tmp_path, [module], devices)
-    assert set(results) == set(Reassemble(made))
+    assert set(results) == set(reassemble(made))
     for path, parts in results.items():
         for rank, words in enumerate(parts):
             assert np.array_equal(words, stored(made, path, rank)), (path, rank)
@@ -218,7 +218,7 @@ def test_everything_is_as_gen_writes_it(tmp_path, engine, arithmetic, devices):
 
 def test_norms_of_every_type_and_distribution(tmp_path):
     inits = ["{uniform: {low: -2, high: 1}}", "{trunc_normal: {std: 0.02}}", "{constant: {value: 3}}", "orthogonal",
-             '{expr: "normal() * i0 - 1"}', "{normalized: {axis: 0}}", f"{{file: {TableFile(FILES.name, np.linspace(-3, 5, 256, dtype='<f4').tobytes())}}}"]
+             '{expr: "normal() * i0 - 1"}', "{normalized: {axis: 0}}", f"{{file: {table_file(FILES.name, np.linspace(-3, 5, 256, dtype='<f4').tobytes())}}}"]
     dtypes = ["f32", "f64", "f16", "bf16", "f8e4m3fn", "f8e5m2"]
     tensors = [(f"d{n}", "f32", init, "a") for n, init in enumerate(inits)]
     tensors += [(f"t{n}", dtype, "{normal: {std: 0.001}}", "null") for n, dtype in enumerate(dtypes)]
@@ -228,7 +228,7 @@ def test_norms_of_every_type_and_distribution(tmp_path):
         text += (f"  {name}: {{shape: [16, 16], dtype: {dtype}, init: {init}}}\n"
                  f"  {name}_norms: {{{forms[number % 3].replace('%s', shard)}, init: {{norms: {{of: {name}}}}}}}\n")
     text += "  odd: {shape: [3, 5], init: {normal: {std: 1}}}\n  odd_norms: {shape: [1, 1], init: {norms: {of: odd}}}\n"
-    made = Gen(text, tmp_path, "--replicas", "full")
+    made = gen_ok(text, tmp_path, "--replicas", "full")
     (facts, results), = run_modules(tmp_path, [program_of(tmp_path / "spec.yaml", tmp_path)], 2)
     assert facts["collectives"] == [] and len(results) == 2 * len(tensors) + 2
     for path, parts in results.items():
@@ -238,17 +238,17 @@ def test_norms_of_every_type_and_distribution(tmp_path):
 
 def stored(folder, path, rank):
     """The words of a rank's box."""
-    with h5py.File(RankFiles(folder)[rank], "r") as file:
-        dataset, = [d for d in Datasets(file) if Text(d.attrs["path"]) == path]
-        return ReadRaw(dataset)
+    with h5py.File(rank_files(folder)[rank], "r") as file:
+        dataset, = [d for d in datasets_in(file) if text_of(d.attrs["path"]) == path]
+        return read_raw(dataset)
 
 
 def compare(folder, spec, *arguments, shardy=True):
     """A spec for eight devices: each makes what gen writes for its rank, and sends nothing to another."""
     ranks = []
-    for name in RankFiles(Gen(spec, folder, "--replicas", "full")):
+    for name in rank_files(gen_ok(spec, folder, "--replicas", "full")):
         with h5py.File(name, "r") as file:
-            ranks.append({Text(d.attrs["path"]): ReadRaw(d) for d in Datasets(file)})
+            ranks.append({text_of(d.attrs["path"]): read_raw(d) for d in datasets_in(file)})
     (facts, results), = run_modules(folder, [program_of(folder / "spec.yaml", folder, *arguments)], 8, shardy)
     assert len(ranks) == 8 and all(set(held) == set(results) for held in ranks)
     different = [(path, rank) for rank, held in enumerate(ranks) for path, words in held.items()
@@ -314,9 +314,9 @@ def test_portable_artifacts(tmp_path):
             (["--annotate", "sdy"], False)]):
         folder = tmp_path / str(number)
         folder.mkdir()
-        assert ask("IsPortable", path=str(program_of(TINY, folder, *form, *arguments))) == is_portable
+        assert ask("is_portable", path=str(program_of(TINY, folder, *form, *arguments))) == is_portable
     folder = tmp_path / "0"
-    made = Gen(TINY, folder, *form, "--replicas", "full")
+    made = gen_ok(TINY, folder, *form, "--replicas", "full")
     (_, results), = run_modules(folder, [folder / "program.mlir"], 8)
     for path, parts in results.items():
         for rank, words in enumerate(parts):
@@ -324,10 +324,10 @@ def test_portable_artifacts(tmp_path):
 
 def test_the_tiny_llama_digest_for_digest(tmp_path):
     import hashlib
-    expected = {t["path"]: t["sha256"] for t in Json("digest", TINY)["tensors"]}
+    expected = {t["path"]: t["sha256"] for t in run_json("digest", TINY)["tensors"]}
     mesh = ["--mesh", "fsdp=4,tensor=2"]
     (facts, results), = run_modules(tmp_path, [program_of(TINY, tmp_path, *mesh)], 8)
-    plan = Gen(TINY, tmp_path, *mesh, "--replicas", "full")
+    plan = gen_ok(TINY, tmp_path, *mesh, "--replicas", "full")
     import shardinit
     with shardinit.open(plan) as checkpoint:
         for path, parts in results.items():
@@ -345,8 +345,8 @@ def test_the_tiny_llama_digest_for_digest(tmp_path):
 
 def test_a_constructor_of_pytorch(tmp_path):
     """Captured, cut on eight devices, and made by a program as by gen: drawn tensors, one of a table, one tied."""
-    Client("torch")
-    transformers = Client("transformers")
+    client_of("torch")
+    transformers = client_of("transformers")
     import shardinit.capture
     config = transformers.WhisperConfig(
         d_model=64, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
@@ -358,9 +358,9 @@ def test_a_constructor_of_pytorch(tmp_path):
     spec.write_text("shardinit: 1\ninclude: [model.yaml]\nmesh: {axes: {fsdp: 8}}\n"
                     "sharding: {fully_shard: {axes: [fsdp]}}\n")
     assert "tables/" in captured.text and "tie:" in captured.text
-    made = Gen(spec, tmp_path, "--replicas", "full")
+    made = gen_ok(spec, tmp_path, "--replicas", "full")
     (facts, results), = run_modules(tmp_path, [program_of(spec, tmp_path)], 8)
-    assert facts["collectives"] == [] and set(results) == set(Reassemble(made)) == set(captured.tensors)
+    assert facts["collectives"] == [] and set(results) == set(reassemble(made)) == set(captured.tensors)
     for path, parts in results.items():
         for rank, words in enumerate(parts):
             assert np.array_equal(words, stored(made, path, rank)), (path, rank)
@@ -370,10 +370,10 @@ def test_a_constructor_of_pytorch(tmp_path):
 def test_layouts_of_trainers(tmp_path, layout, annotations):
     """And each annotation alone, for the partitioner that reads it."""
     options = ["--layout", layout, "--mesh", "fsdp=4,tensor=2"]
-    made = Gen(TINY, tmp_path, *options, "--replicas", "full")
+    made = gen_ok(TINY, tmp_path, *options, "--replicas", "full")
     (facts, results), = run_modules(tmp_path, [program_of(TINY, tmp_path, *options, "--annotate", annotations)],
                                      8, shardy=annotations != "mhlo")
-    assert set(results) == set(Reassemble(made)) and facts["collectives"] == []
+    assert set(results) == set(reassemble(made)) and facts["collectives"] == []
     for path, parts in results.items():
         for rank, words in enumerate(parts):
             assert np.array_equal(words, stored(made, path, rank)), (path, rank)
@@ -411,7 +411,7 @@ modules:
   v: {shape: [4], shard: [b], init: {truncated_normal: {std: 1}}}
   gate_up: {shape: [16, 3], shard: [{axes: [a], segments: 2}], init: {uniform: {low: 0, high: 1}}}
 """
-    made = Gen(text, tmp_path, "--replicas", "full")
+    made = gen_ok(text, tmp_path, "--replicas", "full")
     import shardinit
     checkpoint = shardinit.open(made)
     modules = []
@@ -430,11 +430,11 @@ modules:
 
 def test_kinds(tmp_path):
     out = tmp_path / "kinds"
-    Ok("program", ROOT / "configs/llama3.1-405b.yaml", "--kinds", "-o", out)
+    run_ok("program", ROOT / "configs/llama3.1-405b.yaml", "--kinds", "-o", out)
     program = json.loads((out / "program.json").read_text())
     assert len(program["tensors"]) == 1137 and len(program["kinds"]) <= 10
     assert sorted(p.name for p in out.iterdir()) == sorted(["program.json", *(k["file"] for k in program["kinds"])])
-    plan = Json("plan", ROOT / "configs/llama3.1-405b.yaml")
+    plan = run_json("plan", ROOT / "configs/llama3.1-405b.yaml")
     assert len(plan["mesh"]["axes"]) == 2
     keys = set()
     for tensor in program["tensors"]:
@@ -450,14 +450,14 @@ def test_llama_405b_as_one_module(tmp_path):
     config = ROOT / "configs/llama3.1-405b.yaml"
     module = program_of(config, tmp_path)
     assert module.stat().st_size < 5e6
-    answer = ask("Shardings", path=str(module))
+    answer = ask("shardings", path=str(module))
     import shardinit
     with shardinit.open_spec(config) as spec:
         assert set(answer["results"]) == set(spec.tensors)
     for shape, part, offsets, text, by_jax in answer["results"].values():
         assert text == by_jax or (text == "{replicated}" and by_jax.startswith("{replicated"))
     for rank in range(512):
-        held = {box["path"]: box for box in Json("plan", config, "--rank", rank, "--replicas", "full")["boxes"]}
+        held = {box["path"]: box for box in run_json("plan", config, "--rank", rank, "--replicas", "full")["boxes"]}
         assert len(held) == len(answer["results"])
         for path, (_, part, offsets, _, _) in answer["results"].items():
             assert held[path]["offset"] == offsets[rank] and held[path]["shape"] == part
@@ -476,28 +476,28 @@ def test_llama_405b_as_one_module(tmp_path):
     (["--only", "nothing.*"], "nothing.*"),
 ])
 def test_command_lines_that_make_no_sense(arguments, message):
-    result = Run("program", TINY, *arguments)
+    result = run_tool("program", TINY, *arguments)
     assert result.returncode == 2 and message in result.stderr and result.stdout == ""
 
 
 def test_where_it_is_written(tmp_path):
     small = ["program", ROOT / "golden/program_small/spec.yaml"]
-    printed = Ok(*small).stdout
-    assert Ok(*small, "-o", "-", cwd=tmp_path).stdout == printed and not list(tmp_path.iterdir())
+    printed = run_ok(*small).stdout
+    assert run_ok(*small, "-o", "-", cwd=tmp_path).stdout == printed and not list(tmp_path.iterdir())
     (tmp_path / "file").write_text("old")
-    result = Run(*small, "-o", tmp_path / "file")
+    result = run_tool(*small, "-o", tmp_path / "file")
     assert result.returncode == 4 and "is not a program that this command wrote" in result.stderr
     assert (tmp_path / "file").read_text() == "old"
-    Ok(*small, "-o", tmp_path / "file", "--force")
+    run_ok(*small, "-o", tmp_path / "file", "--force")
     assert (tmp_path / "file").read_text() == printed
-    Ok(*small, "--only", "bias", "-o", tmp_path / "file")
+    run_ok(*small, "--only", "bias", "-o", tmp_path / "file")
     assert (tmp_path / "file").read_text() != printed
-    Ok(*small, "--kinds", "-o", tmp_path / "kinds")
-    kinds = Tree(tmp_path / "kinds")
-    Ok(*small, "--kinds", "-o", tmp_path / "kinds")
-    result = Run(*small, "--only", "bias", "--kinds", "-o", tmp_path / "kinds")
+    run_ok(*small, "--kinds", "-o", tmp_path / "kinds")
+    kinds = tree_of(tmp_path / "kinds")
+    run_ok(*small, "--kinds", "-o", tmp_path / "kinds")
+    result = run_tool(*small, "--only", "bias", "--kinds", "-o", tmp_path / "kinds")
     assert result.returncode == 4 and "kinds` exists and holds something else" in result.stderr
-    assert Tree(tmp_path / "kinds") == kinds
+    assert tree_of(tmp_path / "kinds") == kinds
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "kinds"]
 
 
@@ -510,7 +510,7 @@ def test_what_no_program_does(tmp_path, tensor, message):
     (tmp_path / "spec.yaml").write_text(
         f"shardinit: 1\nname: x\ndtype: f32\nuneven: chunk\nmesh: {{axes: {{a: 2}}}}\nmodules:\n  w: {tensor}\n")
     for form in ([], ["--kinds"]):
-        result = Run("program", tmp_path / "spec.yaml", *form, "-o", tmp_path / "out")
+        result = run_tool("program", tmp_path / "spec.yaml", *form, "-o", tmp_path / "out")
         assert result.returncode == 2 and message in result.stderr and "hint:" in result.stderr
         assert not (tmp_path / "out").exists()
 
@@ -520,6 +520,6 @@ def test_axes_that_cut_one_after_the_other_are_for_single_ranks(tmp_path):
     spec.write_text("shardinit: 1\nname: x\ndtype: f32\nmesh: {axes: {a: 2, b: 2}}\n"
                     'sharding: {w: {a: Shard(0), b: "_StridedShard(0, split_factor=2)"}}\n'
                     "modules: {w: {shape: [16], init: zeros}}\n")
-    result = Run("program", spec)
+    result = run_tool("program", spec)
     assert result.returncode == 2 and "`w` is sharded by one axis after the other" in result.stderr
-    assert Ok("program", spec, "--rank", "1").stdout.count("jax.result_info") == 2
+    assert run_ok("program", spec, "--rank", "1").stdout.count("jax.result_info") == 2

@@ -8,8 +8,8 @@ import shutil
 
 import numpy as np
 import pytest
-from clients import Bits, Client, Gen
-from support import AWKWARD, TINY, Ok, Reassemble
+from clients import bits_of, client_of, gen_ok
+from support import AWKWARD, TINY, reassemble, run_ok
 from test_export_keras import REPEATED
 from test_python_reader import random_slices
 
@@ -23,9 +23,9 @@ RECORD = "shardinit-export.json"
 def exports(tmp_path_factory):
     """Format → a folder with the tensors of `gen`, which are the other value."""
     folder = tmp_path_factory.mktemp("exports")
-    wanted = Reassemble(Gen(AWKWARD, folder))
+    wanted = reassemble(gen_ok(AWKWARD, folder))
     for format in FORMATS:
-        Ok("export", folder / "spec.yaml", "--to", format, "-o", folder / format)
+        run_ok("export", folder / "spec.yaml", "--to", format, "-o", folder / format)
     return {format: folder / format for format in FORMATS}, wanted
 
 
@@ -41,10 +41,10 @@ def test_every_tensor_and_every_part(exports, format):
         for path, (dtype, words) in wanted.items():
             info = export.tensors[path]
             assert (info.dtype, info.global_shape) == (dtype, words.shape)
-            assert np.array_equal(Bits(export.read(path, verify=True)), words)
+            assert np.array_equal(bits_of(export.read(path, verify=True)), words)
             for _ in range(10):
                 slices = random_slices(words.shape, rng)
-                assert np.array_equal(Bits(export.read(path, slices)), words[slices])
+                assert np.array_equal(bits_of(export.read(path, slices)), words[slices])
 
 
 def test_megatron_and_keras(tmp_path):
@@ -53,34 +53,34 @@ def test_megatron_and_keras(tmp_path):
         ("keras", REPEATED, []),
     ):
         (tmp_path / format).mkdir()
-        wanted = Reassemble(Gen(spec, tmp_path / format, *arguments))
+        wanted = reassemble(gen_ok(spec, tmp_path / format, *arguments))
         if isinstance(spec, str):
             spec = tmp_path / format / "spec.yaml"
-        Ok("export", spec, "--to", format, *arguments, "-o", tmp_path / format / "export")
+        run_ok("export", spec, "--to", format, *arguments, "-o", tmp_path / format / "export")
         export = shardinit.open(tmp_path / format / "export")
         assert set(export.tensors) == set(wanted)
         for path, (_, words) in wanted.items():
-            assert np.array_equal(Bits(export.read(path, verify=True)), words), path
+            assert np.array_equal(bits_of(export.read(path, verify=True)), words), path
 
 
 def test_several_files_and_no_more_than_asked_for(exports, tmp_path):
     _, wanted = exports
-    Ok("export", TINY, "--to", "safetensors", "--max-shard-size", "1M", "-o", tmp_path / "out")
+    run_ok("export", TINY, "--to", "safetensors", "--max-shard-size", "1M", "-o", tmp_path / "out")
     assert (tmp_path / "out/model.safetensors.index.json").is_file()
     export = shardinit.open(tmp_path / "out")
     rows = export.read("lm_head.weight", slice(1024, 2048))
-    assert np.array_equal(Bits(rows), Bits(shardinit.generate(TINY, "lm_head.weight", slice(1024, 2048))))
+    assert np.array_equal(bits_of(rows), bits_of(shardinit.generate(TINY, "lm_head.weight", slice(1024, 2048))))
     assert export.bytes_read == rows.nbytes
 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_into_models(tmp_path, format):
-    torch = Client("torch")
+    torch = client_of("torch")
     from test_python_torch import MODEL, Toy
 
-    checkpoint = Gen(MODEL, tmp_path)
+    checkpoint = gen_ok(MODEL, tmp_path)
     out = tmp_path / "export"
-    Ok("export", tmp_path / "spec.yaml", "--to", format, "-o", out)
+    run_ok("export", tmp_path / "spec.yaml", "--to", format, "-o", out)
     wanted = shardinit.torch.load_state_dict(checkpoint)
     with torch.device("meta"):
         model = Toy()
@@ -97,11 +97,11 @@ def test_into_models(tmp_path, format):
 
 
 def test_into_jax(exports):
-    Client("jax")
+    client_of("jax")
     folders, wanted = exports
     for folder in folders.values():
         (array,) = shardinit.jax.load(folder, keys=["wide"]).values()
-        assert np.array_equal(Bits(array), wanted["wide"][1])
+        assert np.array_equal(bits_of(array), wanted["wide"][1])
         for call in (shardinit.jax.mesh_of, lambda it: shardinit.jax.shardings_of(it, None)):
             with pytest.raises(shardinit.NotACheckpointError, match="does not say over which mesh"):
                 call(folder)

@@ -7,9 +7,9 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from clients import Client, Gen
+from clients import client_of, gen_ok
 
-torch = Client("torch")
+torch = client_of("torch")
 
 import shardinit
 from test_python_torch import spawn_it, words_of
@@ -43,16 +43,16 @@ modules:
 
 def fused_qkv_linear(heads, kv_heads):
     """torchtitan's own module; Triton, which its kernels for GPUs import, is not needed for it."""
-    Client("torch._inductor.compile_fx")  # Which would take the stand-in for Triton.
+    client_of("torch._inductor.compile_fx")  # Which would take the stand-in for Triton.
     stand_ins = {name: mock.MagicMock() for name in ("triton", "triton.language")}
     sys.modules.update({name: each for name, each in stand_ins.items() if name not in sys.modules})
     try:
-        attention = Client("torchtitan.models.common.attention")
+        attention = client_of("torchtitan.models.common.attention")
     finally:
         for name, each in stand_ins.items():
             if sys.modules[name] is each:
                 del sys.modules[name]
-    linear = Client("torchtitan.models.common.linear").Linear
+    linear = client_of("torchtitan.models.common.linear").Linear
     width = 8 * (heads + 2 * kv_heads)
     return attention.FusedQKVLinear.Config(
         head_dim=8,
@@ -73,7 +73,7 @@ class Attention(nn.Module):
 def fused(request, tmp_path_factory):
     """KV heads; spec; checkpoint; parameters as torch.nn.Module.load_state_dict makes them."""
     text = QKV.format(kv=8 * request.param)
-    folder = Gen(text, tmp_path_factory.mktemp("qkv"))
+    folder = gen_ok(text, tmp_path_factory.mktemp("qkv"))
     model = Attention(request.param)
     model.load_state_dict(shardinit.torch.load_state_dict(folder))
     return request.param, text, folder, dict(model.named_parameters())
@@ -142,7 +142,7 @@ def fill_sharded(folder, text):
 def test_a_fused_matrix_under_fsdp2(tmp_path):
     fused_qkv_linear(4, 2)
     text = QKV.format(kv=16)
-    spawn_it(2, tmp_path, fill_sharded, str(Gen(text, tmp_path)), text)
+    spawn_it(2, tmp_path, fill_sharded, str(gen_ok(text, tmp_path)), text)
 
 
 # ---- Hooks of all kinds.

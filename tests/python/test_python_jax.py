@@ -13,10 +13,10 @@ import math
 import numpy as np
 import pytest
 
-from clients import Bits, Client, FLAX, Gen
-from support import AWKWARD, ROOT, TINY, Reassemble
+from clients import FLAX, bits_of, client_of, gen_ok
+from support import AWKWARD, ROOT, TINY, reassemble
 
-jax = Client("jax")
+jax = client_of("jax")
 
 import jax.numpy as jnp
 import shardinit
@@ -30,7 +30,7 @@ def eight_devices():
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    return Gen(TINY, tmp_path_factory.mktemp("tiny"))
+    return gen_ok(TINY, tmp_path_factory.mktemp("tiny"))
 
 
 def devices_of(*shape, names=("fsdp", "tensor")):
@@ -40,13 +40,13 @@ def devices_of(*shape, names=("fsdp", "tensor")):
 def equal(array, words):
     assert array.shape == words.shape
     for shard in array.addressable_shards:
-        assert np.array_equal(Bits(shard.data), words[shard.index])
+        assert np.array_equal(bits_of(shard.data), words[shard.index])
 
 
 @pytest.mark.parametrize("files", [True, False], ids=["checkpoint", "spec"])
 @pytest.mark.parametrize("shape", [(8, 1), (1, 8), (4, 2), (2, 4)], ids=str)
 def test_own_partition_on_other_meshes(tiny, shape, files):
-    wanted = Reassemble(tiny)
+    wanted = reassemble(tiny)
     source = tiny if files else shardinit.open_spec(TINY)
     shardings = shardinit.jax.shardings_of(source, devices_of(*shape))
     if files:
@@ -65,7 +65,7 @@ def test_own_partition_on_other_meshes(tiny, shape, files):
 )
 def test_each_device_reads_its_slice_alone(tiny, spec, monkeypatch):
     checkpoint = shardinit.open(tiny)
-    path, words = "lm_head.weight", Reassemble(tiny)["lm_head.weight"][1]
+    path, words = "lm_head.weight", reassemble(tiny)["lm_head.weight"][1]
     asked, plain = [], shardinit.Checkpoint.read
 
     def recording(self, path, slices=None, **options):
@@ -91,7 +91,7 @@ def test_each_device_reads_its_slice_alone(tiny, spec, monkeypatch):
 
 @pytest.mark.parametrize("spec", [P("fsdp"), P(None, "fsdp"), P("tensor", "fsdp"), P()], ids=str)
 def test_each_device_makes_its_slice_alone(tiny, spec, monkeypatch):
-    path, words = "lm_head.weight", Reassemble(tiny)["lm_head.weight"][1]
+    path, words = "lm_head.weight", reassemble(tiny)["lm_head.weight"][1]
     made, plain = [], shardinit.Spec.generate
 
     def recording(self, path, slices=None, **options):
@@ -116,8 +116,8 @@ def test_misfits_of_a_spec():
 
 
 def test_every_dtype(tmp_path):
-    out = Gen(AWKWARD, tmp_path)
-    wanted = Reassemble(out)
+    out = gen_ok(AWKWARD, tmp_path)
+    wanted = reassemble(out)
     with pytest.raises(shardinit.MismatchError) as caught:
         shardinit.jax.load(out)
     assert caught.value.mismatching == {"matrix": "is f64, but jax_enable_x64 is off"}
@@ -136,7 +136,7 @@ def test_nested_dicts_and_functions(tiny):
     tree = shardinit.jax.load(tiny, lambda info: NamedSharding(mesh, P("x")), nested=True)
     equal(
         tree["model"]["layers"]["1"]["mlp"]["up_proj"]["weight"],
-        Reassemble(tiny)["model.layers.1.mlp.up_proj.weight"][1],
+        reassemble(tiny)["model.layers.1.mlp.up_proj.weight"][1],
     )
     shardings = jax.tree.map(lambda a: a.sharding, tree)  # Nested ones will do too.
     again = shardinit.jax.load(tiny, shardings, nested=True)
@@ -208,13 +208,13 @@ def scanned(folder, **names):
     """A checkpoint with stacked layers; the tensors of the model by path."""
     spec = folder / "spec.yaml"
     spec.write_text(SCANNED.format(root=ROOT, **names))
-    out = Gen(spec, folder, "--layout", "stacked")
+    out = gen_ok(spec, folder, "--layout", "stacked")
     with shardinit.open_spec(spec) as drawn:
         return out, {path: drawn.generate(path) for path in drawn.tensors}
 
 
 def test_equinox_scans_over_stacked_layers(tmp_path):
-    eqx = Client("equinox")
+    eqx = client_of("equinox")
     out, wanted = scanned(tmp_path, fans="out_in", weight="weight", up="24, 16", down="16, 24")
 
     class Block(eqx.Module):
@@ -252,7 +252,7 @@ def test_equinox_scans_over_stacked_layers(tmp_path):
 
 
 def test_flax_scans_over_stacked_layers(tmp_path):
-    nn = Client("flax.linen")
+    nn = client_of("flax.linen")
     out, wanted = scanned(tmp_path, fans="in_out", weight="kernel", up="16, 24", down="24, 16")
 
     class Block(nn.Module):
@@ -282,8 +282,8 @@ def test_flax_scans_over_stacked_layers(tmp_path):
 
 
 def test_haliax_folds_over_stacked_layers(tmp_path):
-    eqx, hax = Client("equinox"), Client("haliax")
-    nn, stack = Client("haliax.nn"), Client("haliax.nn.scan")
+    eqx, hax = client_of("equinox"), client_of("haliax")
+    nn, stack = client_of("haliax.nn"), client_of("haliax.nn.scan")
     out, wanted = scanned(tmp_path, fans="out_in", weight="weight", up="24, 16", down="16, 24")
     Embed, Mlp, Layers, Vocab = hax.make_axes(embed=16, mlp=24, layers=3, vocab=8)
 
@@ -327,14 +327,14 @@ def test_haliax_folds_over_stacked_layers(tmp_path):
 
 def test_flax_train_state(tmp_path):
     """As t5x and EasyLM train: a sharded TrainState, by rules on the names of parameters."""
-    linen, optax, train_state = Client("flax.linen"), Client("optax"), Client("flax.training.train_state")
+    linen, optax, train_state = client_of("flax.linen"), client_of("optax"), client_of("flax.training.train_state")
 
     class Model(linen.Module):
         @linen.compact
         def __call__(self, x):
             return linen.Dense(16, name="down")(linen.relu(linen.Dense(32, name="up")(x)))
 
-    out = Gen(FLAX, tmp_path)
+    out = gen_ok(FLAX, tmp_path)
     mesh = devices_of(4, 2, names=("fsdp", "tensor"))
     rules = [("up.kernel", P("fsdp", "tensor")), ("down.kernel", P("tensor", "fsdp")), ("bias", P())]
 
@@ -361,7 +361,7 @@ def test_flax_train_state(tmp_path):
     for tree in (params, state.params, moments):
         assert tree["up"]["kernel"].sharding.is_equivalent_to(NamedSharding(mesh, P("fsdp", "tensor")), 2)
     by_hand = {"up": {}, "down": {}}
-    for path, (_, words) in Reassemble(out).items():
+    for path, (_, words) in reassemble(out).items():
         module, leaf = path.split(".")
         by_hand[module][leaf] = jnp.asarray(words.view("<f4"))
         equal(params[module][leaf], words)
@@ -369,9 +369,9 @@ def test_flax_train_state(tmp_path):
 
 
 def test_equinox(tmp_path):
-    eqx = Client("equinox")
-    out = Gen(MLP, tmp_path)
-    wanted = Reassemble(out)
+    eqx = client_of("equinox")
+    out = gen_ok(MLP, tmp_path)
+    wanted = reassemble(out)
 
     def model_of(key):
         return eqx.nn.MLP(16, 16, 16, depth=2, key=key)
@@ -418,27 +418,27 @@ def test_equinox(tmp_path):
 
 
 def test_flax_linen(tmp_path):
-    linen = Client("flax.linen")
+    linen = client_of("flax.linen")
 
     class Model(linen.Module):
         @linen.compact
         def __call__(self, x):
             return linen.Dense(16, name="down")(linen.Dense(32, name="up")(x))
 
-    out = Gen(FLAX, tmp_path)
+    out = gen_ok(FLAX, tmp_path)
     shapes = jax.eval_shape(Model().init, jax.random.key(0), jnp.ones(16))["params"]
     shardings = shardinit.jax.shardings_of(out, devices_of(8, names=("a",)))
     params = shardinit.jax.load(out, shardings, nested=True)
     assert jax.tree.map(lambda a: (a.shape, a.dtype), params) == jax.tree.map(
         lambda s: (s.shape, s.dtype), shapes
     )
-    wanted = {path: words.view("<f4") for path, (_, words) in Reassemble(out).items()}
+    wanted = {path: words.view("<f4") for path, (_, words) in reassemble(out).items()}
     y = Model().apply({"params": params}, jnp.ones(16))
     assert np.allclose(y, np.ones(16) @ wanted["up.kernel"] @ wanted["down.kernel"], atol=1e-5)
 
 
 def test_flax_nnx(tmp_path):
-    nnx = Client("flax.nnx")
+    nnx = client_of("flax.nnx")
 
     class Model(nnx.Module):
         def __init__(self, rngs):
@@ -448,7 +448,7 @@ def test_flax_nnx(tmp_path):
         def __call__(self, x):
             return self.down(self.up(x))
 
-    out = Gen(FLAX, tmp_path)
+    out = gen_ok(FLAX, tmp_path)
     skeleton = nnx.eval_shape(lambda: Model(nnx.Rngs(0)))
     graph, state = nnx.split(skeleton)
     shardings = shardinit.jax.shardings_of(out, devices_of(8, names=("a",)))
@@ -458,7 +458,7 @@ def test_flax_nnx(tmp_path):
     assert jax.tree.all(jax.tree.map(lambda a, b: (a == b).all(), state, renamed))
     assert jax.tree.all(jax.tree.map(lambda a, b: (a == b).all(), state, nnx.state(whole)))
     model = nnx.merge(graph, state)
-    wanted = {path: words.view("<f4") for path, (_, words) in Reassemble(out).items()}
+    wanted = {path: words.view("<f4") for path, (_, words) in reassemble(out).items()}
     assert np.allclose(
         model(jnp.ones(16)), np.ones(16) @ wanted["up.kernel"] @ wanted["down.kernel"], atol=1e-5
     )
@@ -493,7 +493,7 @@ def test_devices_go_where_the_spec_put_them(tmp_path):
                     "mesh: {axes: {fsdp: 4, tensor: 2}, slices: {fsdp: 2}, slice_order: inner, "
                     "devices: [0, 1, 4, 5, 3, 2, 7, 6]}\nmodules: {w: {shape: [8, 4], "
                     "shard: [fsdp, tensor], init: {normal: {std: 1}}}}\n")
-    folder = Gen(spec, tmp_path / "out")
+    folder = gen_ok(spec, tmp_path / "out")
     checkpoint = shardinit.open(folder)
     assert [(d.id, d.slice, d.coordinate, d.rank) for d in checkpoint.devices][:4] == [
         (0, 0, (0, 0), 0), (1, 0, (0, 1), 1), (4, 1, (1, 0), 2), (5, 1, (1, 1), 3)]
@@ -520,7 +520,7 @@ def test_what_no_named_sharding_says_is_an_error(tmp_path):
                     "  plain: {shape: [8], shard: [a], init: zeros}\n"
                     "  fused: {shape: [8], shard: [{axes: a, segments: 2}], init: zeros}\n"
                     "  placed: {shape: [8], stage: {b: 1}, init: zeros}\n")
-    for source in (Gen(spec, tmp_path / "out"), shardinit.open_spec(spec)):
+    for source in (gen_ok(spec, tmp_path / "out"), shardinit.open_spec(spec)):
         with pytest.raises(shardinit.MismatchError) as error:
             shardinit.jax.shardings_of(source, devices_of(2, 4, names=("a", "b")))
         assert sorted(error.value.mismatching) == ["fused", "placed"]
@@ -544,7 +544,7 @@ def test_a_manifest_with_impossible_devices_is_refused(tmp_path, change):
     spec = tmp_path / "spec.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 2}, devices: [1, 0]}\n"
                     "modules: {w: {shape: [8], shard: [x], init: zeros}}\n")
-    path = Gen(spec, tmp_path / "out") / "manifest.json"
+    path = gen_ok(spec, tmp_path / "out") / "manifest.json"
     manifest = json.loads(path.read_text())
     change(manifest["devices"])
     path.write_text(json.dumps(manifest))

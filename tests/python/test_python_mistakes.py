@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pytest
 
-from clients import PACKAGE, Client, Gen
-from support import ROOT, Json, Ok
+from clients import PACKAGE, client_of, gen_ok
+from support import ROOT, run_json, run_ok
 
 import shardinit
 
@@ -38,8 +38,8 @@ def says(error, call, *arguments, **options):
 
 
 def test_a_spec_where_a_checkpoint_is_wanted(spec):
-    Client("torch")
-    Client("jax")
+    client_of("torch")
+    client_of("jax")
     import torch
 
     no = shardinit.NotACheckpointError
@@ -71,12 +71,12 @@ def test_a_spec_where_a_checkpoint_is_wanted(spec):
 
 
 def test_a_checkpoint_where_a_spec_is_wanted(spec):
-    Client("torch")
-    Client("jax")
+    client_of("torch")
+    client_of("jax")
     import torch
 
     model = torch.nn.Linear(4, 4)
-    out = Gen(SPEC, spec.parent)
+    out = gen_ok(SPEC, spec.parent)
     opened = shardinit.open(out)
     for call, instead in (
         (lambda it: shardinit.torch.init_(model, it), "shardinit.torch.load_into"),
@@ -100,7 +100,7 @@ def test_a_checkpoint_where_a_spec_is_wanted(spec):
 
 
 def test_no_model(spec):
-    Client("torch")
+    client_of("torch")
     import torch
 
     assert says(TypeError, shardinit.torch.init_, "x", spec) == (
@@ -118,7 +118,7 @@ def test_no_model(spec):
 
 
 def test_what_stays_on_meta_is_said(spec):
-    Client("torch")
+    client_of("torch")
     import torch
 
     model = torch.nn.Linear(4, 4, device="meta")
@@ -136,8 +136,8 @@ def test_what_stays_on_meta_is_said(spec):
 
 def test_memory_that_would_hold_other_values(spec):
     """Of the right size, but no array of the tensor's type: what `out` then said was not the values."""
-    torch, jax = Client("torch"), Client("jax")
-    for opened in (shardinit.open_spec(spec), shardinit.open(Gen(SPEC, spec.parent))):
+    torch, jax = client_of("torch"), client_of("jax")
+    for opened in (shardinit.open_spec(spec), shardinit.open(gen_ok(SPEC, spec.parent))):
         for dtype in (">f4", "i4", ">u4", "S4", "V4", "U1"):
             assert "part of `weight` is f32 [4, 4]: `out` is float32 or, for the bits, uint32" in says(
                 ValueError, opened.read, "weight", out=np.zeros((4, 4), dtype))
@@ -152,7 +152,7 @@ def test_memory_that_would_hold_other_values(spec):
 
 def test_copies_of_what_is_open(spec, capfd):
     """A copy is as good as what it is of, whichever is closed; what is pickled would be read another time."""
-    for made in (shardinit.open_spec(spec), shardinit.open(Gen(SPEC, spec.parent))):
+    for made in (shardinit.open_spec(spec), shardinit.open(gen_ok(SPEC, spec.parent))):
         for copied in (copy.copy(made), copy.deepcopy({"spec": made})["spec"]):
             assert type(copied) is type(made) and copied is not made
             copied.close()
@@ -177,7 +177,7 @@ def test_one_version_everywhere(tmp_path):
     version, = re.findall(
         r"^project\(shardinit VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text(), re.M
     )
-    assert Json("--version")["version"] == version
+    assert run_json("--version")["version"] == version
     assert shardinit.__version__ == version
     assert shardinit.open_spec(text=SPEC).library_version == version
     subprocess.run(

@@ -18,8 +18,8 @@ import h5py
 import numpy as np
 import pytest
 
-from clients import PACKAGE, Bits, Digest, Gen, WriteCheckpoint
-from support import AWKWARD, DTYPES, TINY, Ok, ReadRaw, Reassemble
+from clients import PACKAGE, bits_of, digest_of, gen_ok, write_checkpoint
+from support import AWKWARD, DTYPES, TINY, read_raw, reassemble, run_ok
 
 import shardinit
 
@@ -48,12 +48,12 @@ def random_slices(shape, rng):
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    return Gen(TINY, tmp_path_factory.mktemp("tiny"))
+    return gen_ok(TINY, tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")
 def awkward(tmp_path_factory):
-    return Gen(AWKWARD, tmp_path_factory.mktemp("awkward"))
+    return gen_ok(AWKWARD, tmp_path_factory.mktemp("awkward"))
 
 
 # ---- What it reads.
@@ -62,8 +62,8 @@ def awkward(tmp_path_factory):
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("replicas", ["dedupe", "full"])
 def test_every_slice_of_every_dtype(mesh, replicas, tmp_path):
-    out = Gen(AWKWARD, tmp_path, "--mesh", mesh, "--replicas", replicas)
-    wanted = Reassemble(out)  # By h5py, from the attributes alone.
+    out = gen_ok(AWKWARD, tmp_path, "--mesh", mesh, "--replicas", replicas)
+    wanted = reassemble(out)  # By h5py, from the attributes alone.
     rng = random.Random(0)
     with shardinit.open(out) as checkpoint:
         assert set(checkpoint.tensors) == set(wanted)
@@ -73,12 +73,12 @@ def test_every_slice_of_every_dtype(mesh, replicas, tmp_path):
             assert info.nbytes == words.nbytes and not info.is_bits
             whole = checkpoint.read(path, verify=True)
             assert whole.dtype == DTYPES[dtype] and whole.flags.c_contiguous
-            assert np.array_equal(Bits(whole), words)
+            assert np.array_equal(bits_of(whole), words)
             for _ in range(60):
                 slices = random_slices(words.shape, rng)
                 part = checkpoint.read(path, slices, verify=rng.random() < 0.2)
                 assert part.dtype == DTYPES[dtype] and part.shape == words[slices].shape
-                assert np.array_equal(Bits(part), words[slices]), (path, slices)
+                assert np.array_equal(bits_of(part), words[slices]), (path, slices)
 
 
 def test_virtual_index_agrees(tiny):
@@ -87,7 +87,7 @@ def test_virtual_index_agrees(tiny):
         for path, info in checkpoint.tensors.items():
             dataset = file[path.replace(".", "/")]
             assert dataset.shape == info.global_shape
-            assert np.array_equal(Bits(checkpoint.read(path)), ReadRaw(dataset))
+            assert np.array_equal(bits_of(checkpoint.read(path)), read_raw(dataset))
 
 
 def test_shards_and_mesh_are_the_manifests(tiny):
@@ -108,7 +108,7 @@ def test_shards_and_mesh_are_the_manifests(tiny):
 
 def test_into_memory_of_any_order(awkward):
     checkpoint = shardinit.open(awkward)
-    for path, (_, words) in Reassemble(awkward).items():
+    for path, (_, words) in reassemble(awkward).items():
         for out in (
             np.zeros(words.shape, words.dtype),
             np.zeros(words.shape[::-1], words.dtype).T,
@@ -121,7 +121,7 @@ def test_into_memory_of_any_order(awkward):
 
 
 def test_scalar(tmp_path):
-    out = Gen(
+    out = gen_ok(
         """
 shardinit: 1
 name: scalar
@@ -148,7 +148,7 @@ def test_several_boxes_on_a_rank_and_types_to_come(tmp_path):
         (r, (slice(2 * (r // 2), 2 * (r // 2) + 2), slice(3 * (r % 2), 3 * (r % 2) + 3)))
         for r in range(4)
     ]
-    out = WriteCheckpoint(
+    out = write_checkpoint(
         tmp_path / "out",
         {
             "f8.strided": ("f8e4m3fn", bytes_, cuts),
@@ -167,8 +167,8 @@ def test_several_boxes_on_a_rank_and_types_to_come(tmp_path):
         ("small", bytes_, "int8"),
     ):
         array = checkpoint.read(path, verify=True)
-        assert array.dtype.name == name and np.array_equal(Bits(array), words)
-        assert np.array_equal(Bits(checkpoint.read(path, (slice(1, 4), 5))), words[1:4, 5])
+        assert array.dtype.name == name and np.array_equal(bits_of(array), words)
+        assert np.array_equal(bits_of(checkpoint.read(path, (slice(1, 4), 5))), words[1:4, 5])
     assert checkpoint.read("count") == 7 and checkpoint.read("count").dtype == np.int64
 
 
@@ -187,7 +187,7 @@ def test_without_ml_dtypes_bf16_is_bits(tiny):
         text=True,
         check=True,
     ).stdout.split()
-    assert found == ["uint16", Digest(Reassemble(tiny)["lm_head.weight"][1].tobytes())]
+    assert found == ["uint16", digest_of(reassemble(tiny)["lm_head.weight"][1].tobytes())]
 
 
 def test_needs_numpy_alone(tiny):
@@ -216,7 +216,7 @@ def test_needs_numpy_alone(tiny):
 
 
 def test_reads_what_was_asked_for(tmp_path, monkeypatch):
-    out = Gen(
+    out = gen_ok(
         """
 shardinit: 1
 name: count
@@ -256,7 +256,7 @@ modules:
 
 
 def test_own_rank_of_replicas(tmp_path):
-    out = Gen(TINY, tmp_path, "--replicas", "full")
+    out = gen_ok(TINY, tmp_path, "--replicas", "full")
     for rank in range(4):
         for name in ("h5", "json"):
             (out / f"ranks/rank-{rank:05d}.{name}").rename(out / f"ranks/{rank}.{name}")
@@ -271,20 +271,20 @@ def test_own_rank_of_replicas(tmp_path):
 
 
 def test_many_threads_and_few_files(tmp_path):
-    out = Gen(TINY, tmp_path, "--mesh", "fsdp=32,tensor=8")
-    wanted = {path: words for path, (_, words) in Reassemble(out).items()}
+    out = gen_ok(TINY, tmp_path, "--mesh", "fsdp=32,tensor=8")
+    wanted = {path: words for path, (_, words) in reassemble(out).items()}
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))  # For 256 rank files.
     try:
         with shardinit.open(out) as checkpoint, concurrent.futures.ThreadPoolExecutor(4) as pool:
             for path, array in pool.map(lambda p: (p, checkpoint.read(p)), list(wanted) * 3):
-                assert np.array_equal(Bits(array), wanted[path])
+                assert np.array_equal(bits_of(array), wanted[path])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_speed(tmp_path, record_property, capsys):
-    out = Gen(
+    out = gen_ok(
         """
 shardinit: 1
 name: speed
@@ -340,11 +340,11 @@ def test_slabs_on_many_threads(awkward, monkeypatch):
 
     monkeypatch.setattr(shardinit._read.BoxFile, "read", reading)
     checkpoint = shardinit.open(awkward)
-    for path, (_, words) in Reassemble(awkward).items():
-        assert np.array_equal(Bits(checkpoint.read(path)), words), path
-        assert np.array_equal(Bits(checkpoint.read(path, verify=True)), words), path
+    for path, (_, words) in reassemble(awkward).items():
+        assert np.array_equal(bits_of(checkpoint.read(path)), words), path
+        assert np.array_equal(bits_of(checkpoint.read(path, verify=True)), words), path
         part = tuple(slice(n // 3, n) for n in words.shape)
-        assert np.array_equal(Bits(checkpoint.read(path, part)), words[part]), path
+        assert np.array_equal(bits_of(checkpoint.read(path, part)), words[part]), path
         out = np.zeros(words.shape, words.dtype, order="F")
         assert np.array_equal(checkpoint.read(path, out=out), words), path
     assert len(names - {threading.main_thread().name}) > 1
@@ -375,7 +375,7 @@ def test_no_checkpoint(tmp_path):
         shardinit.NotACheckpointError, match=r"is not a checkpoint: it has no manifest.json"
     ):
         shardinit.open(tmp_path)
-    Ok("gen", TINY, "-o", tmp_path / "part", "--ranks", "1")
+    run_ok("gen", TINY, "-o", tmp_path / "part", "--ranks", "1")
     with pytest.raises(shardinit.NotACheckpointError):
         shardinit.open(tmp_path / "part")
 
@@ -421,7 +421,7 @@ def test_out_that_does_not_fit(tiny):
 
 
 def test_damage(tmp_path):
-    out = Gen(AWKWARD, tmp_path)
+    out = gen_ok(AWKWARD, tmp_path)
     place = next(
         b
         for b in json.loads((out / "ranks/rank-00003.json").read_text())["boxes"]
@@ -617,16 +617,16 @@ def test_links_that_lead_out_of_the_folder(awkward, tmp_path, name):
 def test_hostile_receipt(tmp_path, edit):
     """Also of a receipt that the manifest vouches for."""
     words = np.arange(12, dtype="<u4").reshape(3, 4)
-    out = WriteCheckpoint(
+    out = write_checkpoint(
         tmp_path / "out", {"t": ("f32", words, [(0, (slice(0, 3), slice(0, 4)))])}, 1
     )
-    assert np.array_equal(Bits(shardinit.open(out).read("t")), words)
+    assert np.array_equal(bits_of(shardinit.open(out).read("t")), words)
     receipt = json.loads((out / "ranks/rank-00000.json").read_text())
     manifest = json.loads((out / "manifest.json").read_text())
     edit_it(receipt, *edit)
     text = json.dumps(receipt).encode()
     (out / "ranks/rank-00000.json").write_bytes(text)
-    edit_it(manifest, "ranks", 0, "receipt_sha256", Digest(text))
+    edit_it(manifest, "ranks", 0, "receipt_sha256", digest_of(text))
     (out / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(shardinit.FormatError) as caught:
         shardinit.open(out).read("t")
@@ -636,7 +636,7 @@ def test_hostile_receipt(tmp_path, edit):
 def test_mutated_manifests(awkward, tmp_path):
     """Whatever a manifest says: the right values, or an error of this package."""
     manifest = json.loads((awkward / "manifest.json").read_text())
-    wanted = Reassemble(awkward)
+    wanted = reassemble(awkward)
     shutil.copytree(awkward / "ranks", tmp_path / "ranks", copy_function=os.link)
     rng = random.Random(7)
     values = [
@@ -678,7 +678,7 @@ def test_mutated_manifests(awkward, tmp_path):
             checkpoint = shardinit.open(tmp_path)
             for path in checkpoint.tensors:
                 array = checkpoint.read(path, verify=True)
-                assert path not in wanted or np.array_equal(Bits(array), wanted[path][1])
+                assert path not in wanted or np.array_equal(bits_of(array), wanted[path][1])
         except shardinit.ShardinitError:
             refused += 1
     assert refused > 200

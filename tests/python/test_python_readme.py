@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from clients import PACKAGE, Client, Gen
+from clients import PACKAGE, client_of, gen_ok
 from support import TINY
 
 BLOCKS = re.findall(
@@ -46,14 +46,14 @@ mesh = jax.sharding.Mesh(devices, ("fsdp", "tensor"))
 shardings = shardinit.jax.shardings_of(DIR, mesh)
 """
 LOADED = (
-    "for path, (_, words) in __import__('support').Reassemble(DIR).items():\n"
+    "for path, (_, words) in __import__('support').reassemble(DIR).items():\n"
     "    held = model.state_dict()[path]\n"
     "    held = held.full_tensor() if hasattr(held, 'full_tensor') else held\n"
     "    bits = torch.int32 if words.itemsize == 4 else torch.int16\n"
     "    assert (held.view(bits).numpy().view(words.dtype) == words).all(), path\n"
 )
 ARRAYS = (
-    "for path, (_, words) in __import__('support').Reassemble(DIR).items():\n"
+    "for path, (_, words) in __import__('support').reassemble(DIR).items():\n"
     "    assert (numpy.asarray(arrays[path]).view(words.dtype) == words).all(), path\n"
 )
 MODEL = """
@@ -123,7 +123,7 @@ CASES = {
         [],
         TINY,
         "",
-        "assert (rows.view('<u2') == __import__('support').Reassemble(DIR)['lm_head.weight'][1][1024:2048]).all()\n"
+        "assert (rows.view('<u2') == __import__('support').reassemble(DIR)['lm_head.weight'][1][1024:2048]).all()\n"
         "assert spec.seed == 1 and table.shape == (8192, 256)",
     ),
     "A model from a spec": (["torch"], MODEL, TORCH + GLOO, LOADED),
@@ -170,8 +170,8 @@ def test_every_example_has_a_case():
 def test_example(title, tmp_path):
     packages, spec, before, after = CASES[title]
     for package in packages:
-        Client(package)
-    out = Gen(spec, tmp_path)
+        client_of(package)
+    out = gen_ok(spec, tmp_path)
     examples = "\n".join(code for t, code in EXAMPLES if t == title)
     path = spec if isinstance(spec, os.PathLike) else tmp_path / "spec.yaml"
     code = f"DIR, SPEC = {str(out)!r}, {str(path)!r}\n{before}\n{examples}\n{after}\n"

@@ -16,10 +16,10 @@ import socket
 import numpy as np
 import pytest
 
-from clients import Bits, Client, FLAX, Gen, PACKAGE
-from support import ROOT, TINY, Json, Ok, Reassemble, Sha256
+from clients import FLAX, PACKAGE, bits_of, client_of, gen_ok
+from support import ROOT, TINY, reassemble, run_json, run_ok, sha256_of
 
-jax = Client("jax")
+jax = client_of("jax")
 
 import jax.numpy as jnp
 import shardinit
@@ -43,7 +43,7 @@ def equal(arrays, wanted):
     for path, array in arrays.items():
         assert array.shape == wanted[path].shape
         for shard in array.addressable_shards:
-            assert np.array_equal(Bits(shard.data), Bits(wanted[path])[shard.index]), path
+            assert np.array_equal(bits_of(shard.data), bits_of(wanted[path])[shard.index]), path
 
 
 def wanted_one(spec, **options):
@@ -54,15 +54,15 @@ def wanted_one(spec, **options):
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     """Its tensors, as `gen` wrote them."""
-    folder = Gen(TINY, tmp_path_factory.mktemp("tiny"))
-    return {path: words for path, (_, words) in Reassemble(folder).items()}
+    folder = gen_ok(TINY, tmp_path_factory.mktemp("tiny"))
+    return {path: words for path, (_, words) in reassemble(folder).items()}
 
 
 @pytest.fixture(scope="module")
 def forms(tmp_path_factory):
     folder = tmp_path_factory.mktemp("forms")
-    Ok("program", TINY, "--kinds", "-o", folder / "kinds")
-    Ok("program", TINY, "-o", folder / "tiny.mlir")
+    run_ok("program", TINY, "--kinds", "-o", folder / "kinds")
+    run_ok("program", TINY, "-o", folder / "tiny.mlir")
     return {"spec": TINY, "kinds": folder / "kinds", "module": folder / "tiny.mlir"}
 
 
@@ -81,7 +81,7 @@ def test_bits_of_gen_on_one_device(tiny, forms):
     arrays = shardinit.jax.run(forms["kinds"], one)
     equal(arrays, {path: tiny[path] for path in arrays})
     module = forms["kinds"].parent / "one.mlir"
-    Ok("program", TINY, "--mesh", "fsdp=1,tensor=1", "--only", "**.layers.0.mlp.**", "-o", module)
+    run_ok("program", TINY, "--mesh", "fsdp=1,tensor=1", "--only", "**.layers.0.mlp.**", "-o", module)
     again = shardinit.jax.run(module, devices_of(1, names=("x",)))
     assert len(again) == 3
     equal(again, {path: tiny[path] for path in again})
@@ -171,10 +171,10 @@ def llama(params, tokens):
 def test_a_step_of_training_on_eight_devices():
     mesh = EIGHT["fsdp"]
     params = shardinit.jax.run(TINY, mesh, nested=True)
-    listed = {each["path"]: each["sha256"] for each in Json("digest", TINY)["tensors"]}
+    listed = {each["path"]: each["sha256"] for each in run_json("digest", TINY)["tensors"]}
     held = {".".join(key.key for key in keys): np.asarray(leaf)
             for keys, leaf in jax.tree_util.tree_flatten_with_path(params)[0]}
-    assert {path: Sha256(array) for path, array in held.items()} == listed
+    assert {path: sha256_of(array) for path, array in held.items()} == listed
 
     tokens = np.arange(8 * 17).reshape(8, 17) * 7919 % 8192
     tokens = jax.device_put(tokens, NamedSharding(mesh, P("fsdp")))
@@ -239,7 +239,7 @@ def test_another_seed_compiles_nothing():
     before = _jax_program._compile.cache_info().misses
     other = shardinit.jax.run(TINY, EIGHT["fsdp"], set={"seed": 5})
     assert _jax_program._compile.cache_info().misses == before
-    assert not np.array_equal(Bits(first["lm_head.weight"]), Bits(other["lm_head.weight"]))
+    assert not np.array_equal(bits_of(first["lm_head.weight"]), bits_of(other["lm_head.weight"]))
     equal(other, wanted_one(TINY, set={"seed": 5}))
 
 
@@ -304,7 +304,7 @@ def test_the_lines_of_the_readme_run_the_file_without_this_package(tmp_path, tin
     readme = (ROOT / "README.md").read_text()
     code, = (text for text in re.findall(r"```python\n(.*?)```", readme, re.S) if "compile_and_load" in text)
     assert "import shardinit" not in code and len(code.splitlines()) <= 15
-    Ok("program", TINY, "-o", tmp_path / "tiny.mlir")
+    run_ok("program", TINY, "-o", tmp_path / "tiny.mlir")
     code += """
 import re
 names = re.findall('jax.result_info = "([^"]*)"', open("tiny.mlir").read())
@@ -319,7 +319,7 @@ numpy.savez("shards.npz", **{f"{name}/{i}": numpy.asarray(part).view("<u2")
         assert {name.split("/")[0] for name in shards.files} == set(spec.tensors)
         for path in spec.tensors:
             for rank in range(4):
-                assert np.array_equal(shards[f"{path}/{rank}"], Bits(spec.read_local(path, rank))), path
+                assert np.array_equal(shards[f"{path}/{rank}"], bits_of(spec.read_local(path, rank))), path
 
 
 MLP = """
@@ -344,7 +344,7 @@ def mlp(tmp_path):
 
 
 def test_an_equinox_skeleton(mlp):
-    eqx = Client("equinox")
+    eqx = client_of("equinox")
     mesh = devices_of(4, 2, names=("data", "tensor"))
 
     def model_of(key):
@@ -360,7 +360,7 @@ def test_an_equinox_skeleton(mlp):
 
 
 def test_a_flax_nnx_state(tmp_path):
-    nnx = Client("flax.nnx")
+    nnx = client_of("flax.nnx")
     spec = tmp_path / "flax.yaml"
     spec.write_text(FLAX)
 
@@ -381,7 +381,7 @@ def test_a_flax_nnx_state(tmp_path):
 
 def test_a_flax_skeleton_that_is_made_under_set_mesh(tmp_path):
     """Its shardings are over an abstract mesh, and the streams of `nnx.Dropout` are in no spec."""
-    nnx = Client("flax.nnx")
+    nnx = client_of("flax.nnx")
     spec = tmp_path / "flax.yaml"
     spec.write_text(FLAX)
 
@@ -448,8 +448,8 @@ def test_named_arrays_and_shardings_of_leaves(mlp):
 
 
 def test_a_program_of_one_rank(tmp_path):
-    Ok("program", TINY, "--rank", 1, "--kinds", "-o", tmp_path / "kinds")
-    Ok("program", TINY, "--rank", 1, "--only", "**.layers.0.mlp.**", "-o", tmp_path / "rank.mlir")
+    run_ok("program", TINY, "--rank", 1, "--kinds", "-o", tmp_path / "kinds")
+    run_ok("program", TINY, "--rank", 1, "--only", "**.layers.0.mlp.**", "-o", tmp_path / "rank.mlir")
     one = devices_of(1, names=("x",))
     with shardinit.open_spec(TINY) as spec:
         wanted = {path: spec.read_local(path, 1) for path in spec.tensors}
@@ -491,7 +491,7 @@ def test_mistakes(forms, tmp_path, monkeypatch):
     with pytest.raises(shardinit.SpecError, match="`layers.0.weight` is an orthogonal matrix of 262144 elements"):
         shardinit.jax.run(tmp_path / "large.yaml", devices_of(4, 2, names=("data", "tensor")))
     with pytest.raises(shardinit.FormatError, match=r"a checkpoint, not a program: shardinit.jax.load\(\)"):
-        shardinit.jax.run(Gen(MLP, tmp_path), mesh)
+        shardinit.jax.run(gen_ok(MLP, tmp_path), mesh)
     with pytest.raises(shardinit.FormatError, match="no `program.json`"):
         shardinit.jax.run(tmp_path, mesh)
     with pytest.raises(shardinit.FormatError, match="run with its folder"):

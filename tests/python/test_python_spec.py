@@ -15,8 +15,8 @@ import h5py
 import numpy as np
 import pytest
 
-from clients import LIBRARY, PACKAGE, Bits, Gen
-from support import AWKWARD, CLEAN, DTYPES, ROOT, TINY, Json, Ok, Reassemble, TableFile
+from clients import LIBRARY, PACKAGE, bits_of, gen_ok
+from support import AWKWARD, CLEAN, DTYPES, ROOT, TINY, reassemble, run_json, run_ok, table_file
 from test_python_reader import random_slices
 
 import shardinit
@@ -41,7 +41,7 @@ def single(initializer, dtype):
         parameters = f"{{of: {dtype}.of_norm}}"
     if initializer == "file":
         words = np.ones(40 * 24 * DTYPES[dtype].itemsize, np.uint8)
-        parameters = str(TableFile(FILES.name, words))
+        parameters = str(table_file(FILES.name, words))
     if parameters is None:
         required = INITIALIZERS[initializer].get("required", [])
         parameters = "{%s}" % ", ".join(f"{p}: 0.5" for p in required)
@@ -55,12 +55,12 @@ TOP = "shardinit: 1\nname: x\nuneven: chunk\nfans: out_in\nmesh: {axes: {a: 1}}\
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    return Reassemble(Gen(TINY, tmp_path_factory.mktemp("tiny")))
+    return reassemble(gen_ok(TINY, tmp_path_factory.mktemp("tiny")))
 
 
 @pytest.fixture(scope="module")
 def awkward(tmp_path_factory):
-    return Reassemble(Gen(AWKWARD, tmp_path_factory.mktemp("awkward")))
+    return reassemble(gen_ok(AWKWARD, tmp_path_factory.mktemp("awkward")))
 
 
 def equal(spec, wanted):
@@ -70,7 +70,7 @@ def equal(spec, wanted):
         info = spec.tensors[path]
         assert (info.dtype, info.global_shape, info.nbytes) == (dtype, words.shape, words.nbytes)
         assert array.dtype == DTYPES[dtype] == info.numpy_dtype and array.flags.c_contiguous
-        assert np.array_equal(Bits(array), words), path
+        assert np.array_equal(bits_of(array), words), path
 
 
 # ---- The values.
@@ -84,7 +84,7 @@ def test_every_tensor_of_a_model(tiny):
         assert spec.partition_spec("lm_head.weight") == (("tensor",), ("fsdp",))
         assert spec.parameters == sum(w.size for _, w in tiny.values())
         assert spec.bytes == sum(w.nbytes for _, w in tiny.values())
-    assert np.array_equal(Bits(shardinit.generate(TINY, "model.norm.weight")), tiny["model.norm.weight"][1])
+    assert np.array_equal(bits_of(shardinit.generate(TINY, "model.norm.weight")), tiny["model.norm.weight"][1])
 
 
 def test_every_initializer_in_every_dtype(tmp_path):
@@ -98,13 +98,13 @@ def test_every_initializer_in_every_dtype(tmp_path):
                 drawn.add(initializer)
                 stored.add(dtype)
     assert drawn == set(INITIALIZERS) and stored == set(DTYPES)
-    wanted = Reassemble(Gen(TOP + tensors, tmp_path))
+    wanted = reassemble(gen_ok(TOP + tensors, tmp_path))
     spec = shardinit.open_spec(text=TOP + tensors)
     equal(spec, wanted)
     rng = random.Random(3)
     for path, (_, words) in wanted.items():
         slices = random_slices(words.shape, rng)
-        assert np.array_equal(Bits(spec.generate(path, slices)), words[slices]), (path, slices)
+        assert np.array_equal(bits_of(spec.generate(path, slices)), words[slices]), (path, slices)
 
 
 def test_random_slices(awkward):
@@ -115,7 +115,7 @@ def test_random_slices(awkward):
             slices = random_slices(words.shape, rng)
             array = spec.generate(path, slices, threads=rng.randint(0, 3))
             assert array.shape == words[slices].shape, (path, slices)
-            assert np.array_equal(Bits(array), words[slices]), (path, slices)
+            assert np.array_equal(bits_of(array), words[slices]), (path, slices)
 
 
 def test_into_memory_of_any_layout(awkward):
@@ -130,7 +130,7 @@ def test_into_memory_of_any_layout(awkward):
         np.zeros(29 * 15 * 8 + 1, "u1")[1:].view("f8").reshape(29, 15),  # Not aligned.
     ):
         assert spec.generate("matrix", block, out=out) is out
-        assert np.array_equal(Bits(np.ascontiguousarray(out)), words[block])
+        assert np.array_equal(bits_of(np.ascontiguousarray(out)), words[block])
     for out in (np.zeros((29, 16)), np.zeros((29, 15), "f4"), np.zeros((29, 15), object)):
         with pytest.raises(ValueError, match="`out`"):
             spec.generate("matrix", block, out=out)
@@ -141,7 +141,7 @@ def test_into_memory_of_any_layout(awkward):
 
 
 def test_overrides(tmp_path):
-    wanted = Reassemble(Gen(TINY, tmp_path, "--set", "seed=7", "--set", "vars.ff=3 * d / 2", "--mesh", "fsdp=3"))
+    wanted = reassemble(gen_ok(TINY, tmp_path, "--set", "seed=7", "--set", "vars.ff=3 * d / 2", "--mesh", "fsdp=3"))
     for sets in ({"seed": 7, "vars.ff": "3 * d / 2"}, ["seed=7", "vars.ff=3 * d / 2"]):
         spec = shardinit.open_spec(TINY, set=sets, mesh={"fsdp": 3})
         equal(spec, wanted)
@@ -156,15 +156,15 @@ def test_overrides(tmp_path):
 @pytest.mark.parametrize("seed", [2**63 - 1, 2**63, 2**64 - 1])
 def test_every_64_bit_seed(seed, tmp_path):
     """It is itself in every file and answer, and in the values."""
-    folder = Gen(TINY, tmp_path, "--set", f"seed={seed}")
-    wanted = Reassemble(folder)
+    folder = gen_ok(TINY, tmp_path, "--set", f"seed={seed}")
+    wanted = reassemble(folder)
     assert {json.loads((folder / name).read_text())["seed"] for name in ("plan.json", "manifest.json")} == {seed}
     with h5py.File(folder / "ranks/rank-00000.h5") as file:
         assert file.attrs["seed"] == seed and file.attrs["seed"].dtype == (np.int64 if seed < 2**63 else np.uint64)
     for file in (folder, folder / "ranks/rank-00000.h5"):
-        assert Json("inspect", file)["seed"] == seed
-    assert Json("explain", TINY, "lm_head.weight", "--set", f"seed={seed}")["seed"]["value"] == seed
-    Ok("verify", folder, "--spec", TINY, "--set", f"seed={seed}")
+        assert run_json("inspect", file)["seed"] == seed
+    assert run_json("explain", TINY, "lm_head.weight", "--set", f"seed={seed}")["seed"]["value"] == seed
+    run_ok("verify", folder, "--spec", TINY, "--set", f"seed={seed}")
     assert shardinit.open(folder).seed == seed
     spec = shardinit.open_spec(TINY, set={"seed": seed})
     assert spec.seed == seed
@@ -174,16 +174,16 @@ def test_every_64_bit_seed(seed, tmp_path):
 @pytest.mark.parametrize("layout", ["megatron", "maxtext"])
 def test_layouts(layout, tmp_path):
     """Tensors that are put together from drawn ones: any slice of them too."""
-    wanted = Reassemble(Gen(TINY, tmp_path, "--layout", layout))
+    wanted = reassemble(gen_ok(TINY, tmp_path, "--layout", layout))
     spec = shardinit.open_spec(TINY, layout=layout)
     equal(spec, wanted)
     rng = random.Random(4)
     for path, (_, words) in wanted.items():
         for _ in range(4):
             slices = random_slices(words.shape, rng)
-            assert np.array_equal(Bits(spec.generate(path, slices)), words[slices]), (path, slices)
+            assert np.array_equal(bits_of(spec.generate(path, slices)), words[slices]), (path, slices)
     path = next(iter(wanted))
-    assert np.array_equal(Bits(shardinit.generate(TINY, path, 3, layout=layout)), wanted[path][1][3])
+    assert np.array_equal(bits_of(shardinit.generate(TINY, path, 3, layout=layout)), wanted[path][1][3])
 
 
 def test_threads_at_once(tiny):
@@ -194,7 +194,7 @@ def test_threads_at_once(tiny):
 
     def check_it(task):
         path, slices = task
-        return np.array_equal(Bits(spec.generate(path, slices)), tiny[path][1][slices])
+        return np.array_equal(bits_of(spec.generate(path, slices)), tiny[path][1][slices])
 
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
         assert all(pool.map(check_it, tasks))
@@ -228,7 +228,7 @@ def test_closing_while_others_fill(tiny):
             gc.collect()
             for each in filled:
                 try:
-                    assert np.array_equal(Bits(each.result()), tiny["lm_head.weight"][1])
+                    assert np.array_equal(bits_of(each.result()), tiny["lm_head.weight"][1])
                 except ValueError as error:
                     assert str(error) == f"`{TINY}` is closed"
     with pytest.raises(ValueError, match="is closed"):

@@ -8,10 +8,10 @@ import os
 import numpy as np
 import pytest
 
-from clients import Bits, Client, Gen, WriteCheckpoint
-from support import TINY, Reassemble
+from clients import bits_of, client_of, gen_ok, write_checkpoint
+from support import TINY, reassemble
 
-torch = Client("torch")
+torch = client_of("torch")
 
 import shardinit
 import torch.distributed as dist
@@ -86,7 +86,7 @@ def words_of(tensor):
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
-    return Gen(MODEL, tmp_path_factory.mktemp("toy"))
+    return gen_ok(MODEL, tmp_path_factory.mktemp("toy"))
 
 
 @pytest.fixture(scope="module", params=["checkpoint", "spec"])
@@ -97,7 +97,7 @@ def source(request, toy):
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    return Gen(TINY, tmp_path_factory.mktemp("tiny"))
+    return gen_ok(TINY, tmp_path_factory.mktemp("tiny"))
 
 
 # ---- Whole tensors.
@@ -105,8 +105,8 @@ def tiny(tmp_path_factory):
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16"])
 def test_state_dict_is_bit_exact(dtype, tmp_path):
-    out = Gen(MODEL.replace("dtype: f32", f"dtype: {dtype}"), tmp_path, "--mesh", "a=3,b=2")
-    wanted = Reassemble(out)
+    out = gen_ok(MODEL.replace("dtype: f32", f"dtype: {dtype}"), tmp_path, "--mesh", "a=3,b=2")
+    wanted = reassemble(out)
     state = shardinit.torch.load_state_dict(out, verify=True)
     assert list(state) == list(shardinit.open(out).tensors)
     for path, tensor in state.items():
@@ -127,7 +127,7 @@ def test_state_dict_is_bit_exact(dtype, tmp_path):
 def test_fp8_and_bool(tmp_path):
     words = np.arange(256, dtype=np.uint8).reshape(16, 16)
     whole = [(0, (slice(0, 16), slice(0, 16)))]
-    out = WriteCheckpoint(
+    out = write_checkpoint(
         tmp_path / "out",
         {
             "a": ("f8e4m3fn", words, whole),
@@ -153,7 +153,7 @@ def test_missing_keys_are_all_named(source):
 
 @pytest.mark.parametrize("meta", [True, False])
 def test_into_a_model(source, toy, meta):
-    wanted = Reassemble(toy)
+    wanted = reassemble(toy)
     model = on_meta() if meta else Toy()
     places = {} if meta else {n: t.data_ptr() for n, t in model.state_dict().items()}
     model.head.weight.requires_grad_(False)
@@ -171,19 +171,19 @@ def test_tied_parameters(source, tmp_path, monkeypatch):
         with pytest.raises(shardinit.MismatchError, match="head.weight: is tied to `embed.weight`"):
             shardinit.torch.load_into(model, source)
     text = "\n".join(line for line in MODEL.split("\n") if "head" not in line)
-    one = Gen(text, tmp_path)
+    one = gen_ok(text, tmp_path)
     for model in (on_meta(tied=True), Toy(tied=True)):
         if isinstance(source, shardinit.Spec):
             shardinit.torch.init_(model, shardinit.open_spec(text=text))
         else:
             shardinit.torch.load_into(model, one)
         assert model.head.weight is model.embed.weight
-        assert np.array_equal(words_of(model.head.weight), Reassemble(one)["embed.weight"][1])
+        assert np.array_equal(words_of(model.head.weight), reassemble(one)["embed.weight"][1])
     (tmp_path / "two").mkdir()
     text = MODEL.replace("[x, y], init: n}\n  layers", "[x, y], init: ones}\n  layers").replace(
         "[50, 24], axes: [y, x], init: n", "[50, 24], axes: [y, x], init: ones"
     )
-    shardinit.torch.load_into(on_meta(tied=True), Gen(text, tmp_path / "two"))  # Cut otherwise, but equal.
+    shardinit.torch.load_into(on_meta(tied=True), gen_ok(text, tmp_path / "two"))  # Cut otherwise, but equal.
     monkeypatch.setattr(shardinit._torch_loading, "_COMPARE_BYTES", 700)  # Compared 7 rows at a time.
     shardinit.torch.init_(on_meta(tied=True), shardinit.open_spec(text=text))
     last = text.replace("axes: [y, x], init: ones", 'axes: [y, x], init: {expr: "where(row == 49, 2, 1)"}')
@@ -217,13 +217,13 @@ def test_every_misfit_is_named_and_nothing_is_changed(source, toy):
     result = shardinit.torch.load_into(model, source, strict=False, cast=True)
     assert result == (["extra.weight", "extra.bias"], ["layers.0.up.bias"])
     assert np.array_equal(
-        Bits(model.layers[1].down.weight.detach().numpy().astype("<f4")),
-        Reassemble(toy)["layers.1.down.weight"][1],
+        bits_of(model.layers[1].down.weight.detach().numpy().astype("<f4")),
+        reassemble(toy)["layers.1.down.weight"][1],
     )
 
 
 def test_prefix_and_rename(source, toy):
-    wanted = Reassemble(toy)
+    wanted = reassemble(toy)
     layer = Layer()
     shardinit.torch.load_into(layer, source, prefix="layers.1.")
     assert np.array_equal(words_of(layer.up.bias), wanted["layers.1.up.bias"][1])
@@ -245,7 +245,7 @@ def test_buffers_that_no_checkpoint_holds(source):
 
 
 def tiny_llama():
-    transformers = Client("transformers")
+    transformers = client_of("transformers")
     config = transformers.LlamaConfig(
         hidden_size=256,
         intermediate_size=768,
@@ -265,7 +265,7 @@ def tiny_llama():
 def test_transformers_llama(tiny):
     model = tiny_llama()
     assert shardinit.torch.load_into(model, tiny) == ([], [])
-    wanted = Reassemble(tiny)
+    wanted = reassemble(tiny)
     assert set(model.state_dict()) == set(wanted)
     for name, tensor in model.state_dict().items():
         assert np.array_equal(words_of(tensor), wanted[name][1])
@@ -354,7 +354,7 @@ def spawn_it(world, folder, work, *arguments):
 def whole_one(folder):
     return {
         path: torch.from_numpy(words.view({2: "<i2", 4: "<i4"}[words.itemsize]))
-        for path, (_, words) in Reassemble(folder).items()
+        for path, (_, words) in reassemble(folder).items()
     }
 
 
@@ -423,7 +423,7 @@ def load_on_meshes(folders):
 
 
 def test_dcp_and_dtensors_on_other_meshes(tiny, tmp_path):
-    other = Gen(TINY, tmp_path, "--mesh", "fsdp=3,tensor=1", "--set", "name=other")
+    other = gen_ok(TINY, tmp_path, "--mesh", "fsdp=3,tensor=1", "--set", "name=other")
     spawn_it(4, tmp_path, load_on_meshes, [str(tiny), str(other)])
 
 
@@ -518,7 +518,7 @@ def init_sharded(folder):
 
 
 def test_init_of_a_meta_llama_under_fsdp2(tiny, tmp_path):
-    Client("transformers")
+    client_of("transformers")
     spawn_it(4, tmp_path, init_sharded, str(tiny))
 
 
@@ -604,25 +604,25 @@ def test_init_takes_overrides(tmp_path):
     path.write_text(MODEL)
     one, other = Toy(), Toy()
     shardinit.torch.init_(one, path, set={"seed": 1})
-    shardinit.torch.load_into(other, Gen(MODEL, tmp_path, "--set", "seed=1"))
+    shardinit.torch.load_into(other, gen_ok(MODEL, tmp_path, "--set", "seed=1"))
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
 def test_dcp_in_one_process(toy, tmp_path):
-    wanted = Reassemble(toy)
+    wanted = reassemble(toy)
     for source in (toy, shardinit.open_spec(text=MODEL)):
         state = {name: torch.zeros_like(tensor) for name, tensor in Toy().state_dict().items()}
         dcp.load(state, storage_reader=shardinit.torch.StorageReader(source), no_dist=True)
         assert all(np.array_equal(words_of(t), wanted[n][1]) for n, t in state.items())
     # Where dcp.load names the checkpoint, it is that one which is read, and else the reader's own.
-    other = Gen(MODEL, tmp_path, "--set", "seed=1")
+    other = gen_ok(MODEL, tmp_path, "--set", "seed=1")
     reader = shardinit.torch.StorageReader(toy)
     for chosen, folder in ((other, other), (None, other), (str(toy), toy), (None, toy)):
         state = {name: torch.zeros_like(tensor) for name, tensor in Toy().state_dict().items()}
         dcp.load(state, checkpoint_id=chosen, storage_reader=reader, no_dist=True)
-        there = Reassemble(folder)
+        there = reassemble(folder)
         assert all(np.array_equal(words_of(t), there[n][1]) for n, t in state.items())
-    assert not np.array_equal(Reassemble(other)["embed.weight"][1], wanted["embed.weight"][1])
+    assert not np.array_equal(reassemble(other)["embed.weight"][1], wanted["embed.weight"][1])
     with pytest.raises(dcp.CheckpointException, match="nope"):
         dcp.load(
             {"nope": torch.zeros(3)},

@@ -19,8 +19,8 @@ import sys
 from typing import NamedTuple
 
 import pytest
-from clients import PACKAGE, Client, Gen
-from support import ROOT, TINY, Ok
+from clients import PACKAGE, client_of, gen_ok
+from support import ROOT, TINY, run_ok
 
 HERE = pathlib.Path(__file__).parent
 README = (PACKAGE / "README.md").read_text()
@@ -170,9 +170,9 @@ CASES = {
     ),
     "Megatron-core, its GPTModel": (
         "import os, tempfile, torch, megatron_model, test_layouts\n"
-        "megatron_model.Start(0, 1, tempfile.mkdtemp(), {})\n"
+        "megatron_model.start(0, 1, tempfile.mkdtemp(), {})\n"
         "from megatron.core import dist_checkpointing\n"
-        "model, = megatron_model.Models({}, d=256, ff=768, layers=2, heads=8, kv_heads=4, head_dim=32, vocab=8192)\n",
+        "model, = megatron_model.make_models({}, d=256, ff=768, layers=2, heads=8, kv_heads=4, head_dim=32, vocab=8192)\n",
         "test_layouts.Megatron({p: w.view(torch.int16).numpy() for p, w in result.items() if hasattr(w, 'view')}, 1)",
     ),
     "MLX": (
@@ -201,22 +201,22 @@ def test_every_row_has_a_case():
 
 @pytest.fixture(scope="module")
 def gen(tmp_path_factory):
-    return Gen(TINY, tmp_path_factory.mktemp("gen"))
+    return gen_ok(TINY, tmp_path_factory.mktemp("gen"))
 
 
 @pytest.mark.parametrize("row", AS_THEY_STAND, ids=[row.trainer for row in AS_THEY_STAND])
 def test_row(row, gen, tmp_path):
     before, state = CASES[row.trainer]
     for package, _ in packages(row):
-        Client(module(package))
+        client_of(module(package))
     (command,), (line,) = code_of(row.command), code_of(row.lines)
     out = str(tmp_path / "out")
-    Ok(*[{"SPEC": TINY, "DIR": out}.get(word, word) for word in shlex.split(command)[1:]])
+    run_ok(*[{"SPEC": TINY, "DIR": out}.get(word, word) for word in shlex.split(command)[1:]])
     code = f"""
 import os, sys, numpy
-from support import Reassemble
+from support import reassemble
 DIR = {out!r}
-expected = Reassemble({str(gen)!r})
+expected = reassemble({str(gen)!r})
 {before}
 result = {line}
 held = {state}

@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
-from support import AWKWARD, DTYPES, Datasets, Json, Ok, RankFiles, ReadRaw, Reassemble, Sha256, TINY, Text
+from support import AWKWARD, DTYPES, TINY, datasets_in, rank_files, read_raw, reassemble, run_json, run_ok, sha256_of, text_of
 
 MESHES = {
     "1": "fsdp=1,tensor=1",
@@ -24,123 +24,123 @@ AWKWARD_MESHES = ["a=1,b=1", "a=2,b=2", "a=3,b=1", "a=1,b=7", "a=4,b=3", "a=2,b=
 
 @pytest.fixture(scope="module")
 def digests():
-    return {t["path"]: t for t in Json("digest", TINY)["tensors"]}
+    return {t["path"]: t for t in run_json("digest", TINY)["tensors"]}
 
 
 @pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES.keys())
 @pytest.mark.parametrize("replicas", ["dedupe", "full"])
 def test_tiny(mesh, replicas, digests, tmp_path):
-    Ok("gen", TINY, "-o", tmp_path / "out", "--mesh", mesh, "--replicas", replicas)
-    tensors = Reassemble(tmp_path / "out")
+    run_ok("gen", TINY, "-o", tmp_path / "out", "--mesh", mesh, "--replicas", replicas)
+    tensors = reassemble(tmp_path / "out")
     assert set(tensors) == set(digests)
     for path, (dtype, words) in tensors.items():
         assert dtype == digests[path]["dtype"]
         assert list(words.shape) == digests[path]["shape"]
-        assert Sha256(words) == digests[path]["sha256"], path
+        assert sha256_of(words) == digests[path]["sha256"], path
 
 
 @pytest.fixture(scope="module")
 def awkward(tmp_path_factory):
     spec = tmp_path_factory.mktemp("awkward") / "spec.yaml"
     spec.write_text(AWKWARD)
-    return spec, {t["path"]: t["sha256"] for t in Json("digest", spec)["tensors"]}
+    return spec, {t["path"]: t["sha256"] for t in run_json("digest", spec)["tensors"]}
 
 
 @pytest.mark.parametrize("mesh", AWKWARD_MESHES)
 def test_awkward_shapes(mesh, awkward, tmp_path):
     spec, expected = awkward
-    Ok("gen", spec, "-o", tmp_path / "out", "--mesh", mesh)
-    tensors = Reassemble(tmp_path / "out")
-    assert {path: Sha256(words) for path, (_, words) in tensors.items()} == expected
-    assert json.loads(Ok("verify", tmp_path / "out", "--json").stdout) is not None
+    run_ok("gen", spec, "-o", tmp_path / "out", "--mesh", mesh)
+    tensors = reassemble(tmp_path / "out")
+    assert {path: sha256_of(words) for path, (_, words) in tensors.items()} == expected
+    assert json.loads(run_ok("verify", tmp_path / "out", "--json").stdout) is not None
 
 
 @pytest.mark.parametrize("mesh", ["a=1,b=1", "a=2,b=2", "a=4,b=3", "a=2,b=8"])
 def test_index_reads_whole_tensors(mesh, awkward, tmp_path):
     spec, expected = awkward
-    Ok("gen", spec, "-o", tmp_path / "out", "--mesh", mesh)
+    run_ok("gen", spec, "-o", tmp_path / "out", "--mesh", mesh)
     (tmp_path / "out").rename(tmp_path / "moved")  # Sources are named relative to the index.
     with h5py.File(tmp_path / "moved/index.h5", "r") as index:
-        found = {Text(d.attrs["path"]): Sha256(ReadRaw(d)) for d in Datasets(index)}
+        found = {text_of(d.attrs["path"]): sha256_of(read_raw(d)) for d in datasets_in(index)}
     assert found == expected
 
 
 def test_ranks_made_alone_and_in_any_order(tmp_path):
-    Ok("gen", TINY, "-o", tmp_path / "all")
+    run_ok("gen", TINY, "-o", tmp_path / "all")
     for ranks in ["3", "1-2", "0"]:
-        Ok("gen", TINY, "-o", tmp_path / "parts", "--ranks", ranks)
-    Ok("finalize", tmp_path / "parts")
-    for name in RankFiles(tmp_path / "all"):
+        run_ok("gen", TINY, "-o", tmp_path / "parts", "--ranks", ranks)
+    run_ok("finalize", tmp_path / "parts")
+    for name in rank_files(tmp_path / "all"):
         assert name.read_bytes() == (tmp_path / "parts/ranks" / name.name).read_bytes()
     for name in ["plan.json", "manifest.json", "index.h5"]:
         assert (tmp_path / "all" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
 
 
 def test_layout_of_a_rank_file(tmp_path):
-    Ok("gen", TINY, "-o", tmp_path / "out")
+    run_ok("gen", TINY, "-o", tmp_path / "out")
     plan = hashlib.sha256((tmp_path / "out/plan.json").read_bytes()).hexdigest()
-    for rank, name in enumerate(RankFiles(tmp_path / "out")):
+    for rank, name in enumerate(rank_files(tmp_path / "out")):
         assert name.name == f"rank-{rank:05}.h5"
         with h5py.File(name, "r") as file:
             attributes = {k: v for k, v in file.attrs.items()}
             assert int(attributes["format_version"]) == 1
             assert int(attributes["contract_version"]) == 1
-            assert Text(attributes["engine"]) == "philox4x32"
+            assert text_of(attributes["engine"]) == "philox4x32"
             assert int(attributes["seed"]) == 0
             assert int(attributes["rank"]) == rank
             assert int(attributes["world_size"]) == 4
-            assert [Text(a) for a in attributes["mesh_axes"]] == ["fsdp", "tensor"]
+            assert [text_of(a) for a in attributes["mesh_axes"]] == ["fsdp", "tensor"]
             assert list(attributes["mesh_shape"]) == [2, 2]
             assert list(attributes["coordinate"]) == [rank // 2, rank % 2]
-            assert Text(attributes["plan_sha256"]) == plan
+            assert text_of(attributes["plan_sha256"]) == plan
             assert isinstance(file["model/layers/0/self_attn/q_proj/weight"], h5py.Dataset)
-            for dataset in Datasets(file):
-                assert dataset.name == "/" + Text(dataset.attrs["path"]).replace(".", "/")
+            for dataset in datasets_in(file):
+                assert dataset.name == "/" + text_of(dataset.attrs["path"]).replace(".", "/")
                 assert dataset.chunks is None and dataset.compression is None
                 assert dataset.id.get_create_plist().get_external_count() == 0
-                nbytes = dataset.size * DTYPES[Text(dataset.attrs["dtype"])].itemsize
+                nbytes = dataset.size * DTYPES[text_of(dataset.attrs["dtype"])].itemsize
                 if nbytes >= 1 << 16:
                     assert dataset.id.get_offset() % 4096 == 0
 
 
 def test_offsets_serve_readers_without_hdf5(tmp_path):
-    Ok("gen", TINY, "-o", tmp_path / "out")
-    for name in RankFiles(tmp_path / "out"):
+    run_ok("gen", TINY, "-o", tmp_path / "out")
+    for name in rank_files(tmp_path / "out"):
         raw = name.read_bytes()
         with h5py.File(name, "r") as file:
-            for dataset in Datasets(file):
-                words, start = ReadRaw(dataset), dataset.id.get_offset()
+            for dataset in datasets_in(file):
+                words, start = read_raw(dataset), dataset.id.get_offset()
                 assert raw[start:start + words.nbytes] == words.tobytes()
 
 
 def test_hdf5_reads_bf16_as_the_same_numbers(tmp_path):
     # What a user sees who just opens the file: slower, and the same values.
-    Ok("gen", TINY, "-o", tmp_path / "out", "--mesh", "fsdp=1,tensor=1")
-    with h5py.File(RankFiles(tmp_path / "out")[0], "r") as file:
+    run_ok("gen", TINY, "-o", tmp_path / "out", "--mesh", "fsdp=1,tensor=1")
+    with h5py.File(rank_files(tmp_path / "out")[0], "r") as file:
         dataset = file["model/layers/1/mlp/down_proj/weight"]
-        exact = ReadRaw(dataset).view(DTYPES["bf16"]).astype(np.float32)
+        exact = read_raw(dataset).view(DTYPES["bf16"]).astype(np.float32)
         assert dataset.dtype == np.float32
         assert np.array_equal(dataset[()], exact)
 
 
 def test_manifest_digests_are_those_of_the_bytes(tmp_path):
     """Every SHA-256 of a box in the receipts is a plain hash of that box's bytes."""
-    Ok("gen", TINY, "-o", tmp_path / "out")
+    run_ok("gen", TINY, "-o", tmp_path / "out")
     manifest = (tmp_path / "out/manifest.json").read_text()
     json.loads(manifest)
-    for name in RankFiles(tmp_path / "out"):
+    for name in rank_files(tmp_path / "out"):
         receipt = name.with_suffix(".json").read_text()
         json.loads(receipt)
         with h5py.File(name, "r") as file:
-            for dataset in Datasets(file):
-                assert Sha256(ReadRaw(dataset)) in receipt
+            for dataset in datasets_in(file):
+                assert sha256_of(read_raw(dataset)) in receipt
 
 
 def test_model_digest_is_what_the_manual_says(digests):
     lines = sorted(f"{t['path']} {t['dtype']} {shape_of(t['shape'])} {t['sha256']}\n"
                    for t in digests.values())
     whole = hashlib.sha256("".join(lines).encode()).hexdigest()
-    assert whole == Json("digest", TINY)["model_digest"]
+    assert whole == run_json("digest", TINY)["model_digest"]
 
 
 def shape_of(extents):

@@ -13,8 +13,8 @@ import pytest
 
 import conformance
 import reference
-from clients import PACKAGE, Bits
-from support import ROOT, TINY, Json, Ok, TableFile
+from clients import PACKAGE, bits_of
+from support import ROOT, TINY, run_json, run_ok, table_file
 
 sys.path.insert(0, str(PACKAGE))
 import shardinit
@@ -26,7 +26,7 @@ VECTORS = json.loads(conformance.PATH.read_text())["vectors"]
 # The known answers ------------------------------------------------------------
 
 def test_the_file_is_what_the_reference_makes():
-    assert conformance.PATH.read_text() == conformance.Text(), "python tests/python/conformance.py"
+    assert conformance.PATH.read_text() == conformance.text_of_vectors(), "python tests/python/conformance.py"
 
 
 def test_all_is_in_the_file():
@@ -70,7 +70,7 @@ def spec_of(vector):
     if kind == "expr":
         init = json.dumps({kind: p["text"]})
     elif kind == "file":
-        path = TableFile(FILES.name, bytes.fromhex(vector["file"]))
+        path = table_file(FILES.name, bytes.fromhex(vector["file"]))
         init = json.dumps({kind: str(path)})
     elif kind == "sparse":  # Of so many rows, this part is `zeros` after it is rounded up.
         init = json.dumps({kind: {"std": p["std"], "sparsity": max(0, p["zeros"] - 0.5) / vector["global_shape"][0]}})
@@ -92,7 +92,7 @@ def spec_of(vector):
 def test_the_library_has_the_known_answers(vector):
     with shardinit.open_spec(text=spec_of(vector)) as spec:
         box = tuple(slice(o, o + n) for o, n in zip(vector["offset"], vector["shape"]))
-        words = Bits(spec.generate(vector["path"], box)).ravel()
+        words = bits_of(spec.generate(vector["path"], box)).ravel()
     digits = 2 * reference.SIZES[vector["dtype"]]
     assert [f"{word:0{digits}x}" for word in words.tolist()] == vector["bits"].split()
 
@@ -105,7 +105,7 @@ def test_specs_of_the_known_answers_are_planned_as_they_say(engine, tmp_path):
     head, _, _ = spec_of(small[0]).rpartition("  ")
     tensors = ["  " + spec_of(v).rpartition("\n  ")[2] for v in small]
     (tmp_path / "spec.yaml").write_text(spec_of(small[0]).partition("  ")[0] + "".join(tensors))
-    Ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
     plan = json.loads((tmp_path / "out/plan.json").read_text())
     assert plan["engine"] == engine
     planned = {t["path"]: (t["init"], t.get("key"), t["dtype"], t["global_shape"]) for t in plan["tensors"]}
@@ -183,7 +183,7 @@ def test_initializers_become_what_the_page_says(tmp_path):
         lines.append(f"b{number}: {{shape: {shape}, init: {{expr: \"{formula}\"}}}}")
     (tmp_path / "spec.yaml").write_text(
         "shardinit: 1\nname: x\ndtype: f32\nmodules:\n" + "".join(f"  {line}\n" for line in lines))
-    Ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
     tensors = json.loads((tmp_path / "out/plan.json").read_text())["tensors"]
     inits = {tensor["path"]: next(iter(tensor["init"].values())) for tensor in tensors}
     assert {path: inits[path] for path in wanted} == wanted
@@ -195,10 +195,10 @@ def test_initializers_become_what_the_page_says(tmp_path):
 
 def same(folder, *arguments):
     """The digests of a spec, from the tool and by the reference from plan.json."""
-    Ok("gen", *arguments, "-o", folder)
-    wanted = Json("digest", *arguments)
+    run_ok("gen", *arguments, "-o", folder)
+    wanted = run_json("digest", *arguments)
     plan = json.loads((pathlib.Path(folder) / "plan.json").read_text())
-    model, digests = reference.Digests(plan)
+    model, digests = reference.digests_of(plan)
     inits = {t["path"]: (t["dtype"], t["global_shape"], t["init"]) for t in plan.get("logical", plan["tensors"])}
     for tensor in wanted["tensors"]:
         assert digests.pop(tensor["path"]) == tensor["sha256"], inits[tensor["path"]]
@@ -219,18 +219,18 @@ LIMITS = {"f32": 1e30, "f64": 1e30, "bf16": 1e30, "f16": 60000, "f8e4m3fn": 400,
 
 
 class Random(random.Random):
-    def Shape(self, low, high, most=3000):
+    def draw_shape(self, low, high, most=3000):
         while True:
             shape = [self.choice([1, 2, 3, 5, 8, 17, 64, 600]) for _ in range(self.randint(low, high))]
             if np.prod(shape) <= most:
                 return shape
 
-    def Scale(self, dtype):
+    def draw_scale(self, dtype):
         return float(f"{10 ** self.uniform(-9, np.log10(LIMITS[dtype] / 8)):.3g}")
 
-    def Initializer(self, kind, dtype):
+    def draw_initializer(self, kind, dtype):
         """(initializer, shape, more keys)"""
-        scale, shape = self.Scale(dtype), self.Shape(0, 4)
+        scale, shape = self.draw_scale(dtype), self.draw_shape(0, 4)
         mean = self.choice([0, -0.0, 1, scale])
         if kind == "constant":
             return {kind: {"value": self.choice([0, -0.0, 1, scale, -scale])}}, shape, {}
@@ -244,9 +244,9 @@ class Random(random.Random):
         if kind == "trunc_normal":
             return {kind: {"mean": 1, "std": 0.3, "a": self.uniform(-1, 0), "b": self.uniform(0.1, 3)}}, shape, {}
         if kind == "sparse":
-            return {kind: {"std": scale, "sparsity": self.random()}}, self.Shape(2, 2), {}
+            return {kind: {"std": scale, "sparsity": self.random()}}, self.draw_shape(2, 2), {}
         if kind == "normalized":
-            shape = self.Shape(1, 4)
+            shape = self.draw_shape(1, 4)
             return {kind: {"axis": self.randrange(len(shape)), "length": scale}}, shape, {}
         if kind == "orthogonal":
             shape = [self.randint(1, 30) for _ in range(self.randint(2, 3))]
@@ -255,19 +255,19 @@ class Random(random.Random):
         if kind == "delta_orthogonal":
             return kind, [self.randint(6, 20), self.randint(1, 6), self.randint(1, 4), 3], {"fans": "out_in"}
         if kind == "expr":
-            shape = self.Shape(0, 4)
-            text = self.Expression(len(shape), 6)
+            shape = self.draw_shape(0, 4)
+            text = self.draw_expression(len(shape), 6)
             bound = LIMITS.get(dtype, 1)
             low, high = ("0" if dtype == "bool" or dtype[0] == "u" else str(-bound), str(bound))
             text = f"min({high}, max({low}, {text}))"  # Of no number `low`.
             return {kind: text if dtype in LIMITS else f"floor({text})"}, shape, {}
-        return kind, self.Shape(2, 4), {"fans": self.choice(["out_in", "in_out"])}
+        return kind, self.draw_shape(2, 4), {"fans": self.choice(["out_in", "in_out"])}
 
-    def Expression(self, rank, depth):
+    def draw_expression(self, rank, depth):
         """A text that is no constant, and may be infinite or no number."""
         if depth == 0 or self.random() < 0.1:
             return self.choice([f"i{d}" for d in range(rank)] * 3 + ["index", "normal()", "uniform()", "bits()"])
-        of = lambda: self.Expression(rank, depth - 1)
+        of = lambda: self.draw_expression(rank, depth - 1)
         other = lambda: of() if self.random() < 0.5 else self.choice(
             ["0", "-0", "1", "-1", "0.5", "3", "1e-320", "1e300", "-7.25", "0.1", "1e9"])
         kind = self.randrange(10)
@@ -306,7 +306,7 @@ def test_random_plans(seed, tmp_path):
         kind = rng.choice(FLOAT_KINDS + ["trunc_normal"] + FAN_KINDS if dtype in LIMITS else ["constant", "expr"])
         if dtype in ("f8e4m3fn", "f8e5m2", "f16") and kind == "trunc_normal":
             dtype = "f64"
-        init, shape, more = rng.Initializer(kind, dtype if dtype in LIMITS else "f32")
+        init, shape, more = rng.draw_initializer(kind, dtype if dtype in LIMITS else "f32")
         if dtype not in LIMITS:
             init = rng.choice(["zeros", "ones"]) if kind == "constant" else {"expr": f"({init['expr']}) > 0.5"}
         tensors[f"t{number}"] = {"shape": shape, "dtype": dtype, "init": init, **more}

@@ -11,13 +11,13 @@ import subprocess
 import numpy as np
 import pytest
 
-from support import AWKWARD, BINARY, CLEAN, Json, Ok, ROOT, Reassemble, Run, TINY, Tree
+from support import AWKWARD, BINARY, CLEAN, ROOT, TINY, reassemble, run_json, run_ok, run_tool, tree_of
 
 LAYOUTS = ROOT / "configs/layouts/llama.yaml"
 
 
 def gen(folder, spec, *options):
-    Ok("gen", spec, "-o", folder, *options)
+    run_ok("gen", spec, "-o", folder, *options)
     return folder
 
 
@@ -51,12 +51,12 @@ def tiny_layouts(tmp_path_factory):
 def test_another_mesh(tmp_path, awkward, before, after, given):
     source = gen(tmp_path / "from", awkward, *before)
     wanted = gen(tmp_path / "wanted", awkward, *after)
-    before = Tree(source)
+    before = tree_of(source)
     by = ["--spec", awkward] if given == "spec" else ["--uneven", "chunk"]
     replicas = [] if "--replicas" in after or given == "spec" else ["--replicas", "dedupe"]
-    Ok("reshard", source, *by, *after, *replicas, "-o", tmp_path / "to")
-    assert Tree(tmp_path / "to") == Tree(wanted)
-    assert Tree(source) == before
+    run_ok("reshard", source, *by, *after, *replicas, "-o", tmp_path / "to")
+    assert tree_of(tmp_path / "to") == tree_of(wanted)
+    assert tree_of(source) == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["from", "to", "wanted"]
 
 
@@ -79,8 +79,8 @@ def test_random_meshes(tmp_path):
         source = gen(tmp_path / f"from{n}", spec)
         mesh = ",".join(f"{a}={rng.randint(1, 5)}" for a in rng.sample("xyz", 3))
         wanted = gen(tmp_path / f"wanted{n}", spec, "--mesh", mesh)
-        Ok("reshard", source, "--mesh", mesh, "--uneven", "chunk", "-o", tmp_path / f"to{n}")
-        assert Tree(tmp_path / f"to{n}") == Tree(wanted), mesh
+        run_ok("reshard", source, "--mesh", mesh, "--uneven", "chunk", "-o", tmp_path / f"to{n}")
+        assert tree_of(tmp_path / f"to{n}") == tree_of(wanted), mesh
 
 
 def test_segments_and_stages(tmp_path):
@@ -92,11 +92,11 @@ def test_segments_and_stages(tmp_path):
     source = gen(tmp_path / "from", spec)
     for mesh in ("tensor=3,pipe=2", "pipe=2,tensor=6", "pipe=2"):
         wanted = gen(tmp_path / f"wanted-{mesh}", spec, "--mesh", mesh)
-        Ok("reshard", source, "--mesh", mesh, "-o", tmp_path / f"to-{mesh}")
-        Ok("reshard", wanted, "--spec", spec, "-o", tmp_path / f"back-{mesh}")
-        assert Tree(tmp_path / f"to-{mesh}") == Tree(wanted)
-        assert Tree(tmp_path / f"back-{mesh}") == Tree(source)
-    result = Run("reshard", source, "--mesh", "pipe=1", "-o", tmp_path / "to")
+        run_ok("reshard", source, "--mesh", mesh, "-o", tmp_path / f"to-{mesh}")
+        run_ok("reshard", wanted, "--spec", spec, "-o", tmp_path / f"back-{mesh}")
+        assert tree_of(tmp_path / f"to-{mesh}") == tree_of(wanted)
+        assert tree_of(tmp_path / f"back-{mesh}") == tree_of(source)
+    result = run_tool("reshard", source, "--mesh", "pipe=1", "-o", tmp_path / "to")
     assert result.returncode == 2 and "give the spec, with `--spec`" in result.stderr
 
 
@@ -107,9 +107,9 @@ def test_another_sharding(tmp_path):
                     "  v: {shape: [4, 16], init: {normal: {std: 1}}}\n")
     other = ["--sharding", "fsdp", "--set", "modules.w.shard=[]"]
     source, wanted = gen(tmp_path / "from", spec), gen(tmp_path / "wanted", spec, *other)
-    Ok("reshard", source, "--spec", spec, *other, "-o", tmp_path / "to")
-    assert Tree(tmp_path / "to") == Tree(wanted)
-    assert Tree(source) != Tree(wanted)
+    run_ok("reshard", source, "--spec", spec, *other, "-o", tmp_path / "to")
+    assert tree_of(tmp_path / "to") == tree_of(wanted)
+    assert tree_of(source) != tree_of(wanted)
 
 
 @pytest.mark.parametrize("layout", ["", "torchtitan", "megatron"])
@@ -117,12 +117,12 @@ def test_another_sharding_without_the_spec(tmp_path, tiny_layouts, layout):
     for sharding in ("map.yaml", "fsdp"):
         where = {"cwd": tmp_path}
         source = gen(tmp_path / f"from-{sharding}", tiny_layouts, "--mesh", "fsdp=2", *layout_of(layout))
-        before = Reassemble(source)
+        before = reassemble(source)
         (tmp_path / "map.yaml").write_text(json.dumps({
             path: [None, "fsdp"] for path, (_, words) in before.items() if words.ndim == 2}))
-        Ok("reshard", source, "--sharding", sharding, "--mesh", "fsdp=4", "-o", f"to-{sharding}", **where)
-        Ok("verify", tmp_path / f"to-{sharding}")
-        after = Reassemble(tmp_path / f"to-{sharding}")
+        run_ok("reshard", source, "--sharding", sharding, "--mesh", "fsdp=4", "-o", f"to-{sharding}", **where)
+        run_ok("verify", tmp_path / f"to-{sharding}")
+        after = reassemble(tmp_path / f"to-{sharding}")
         assert {p: (d, w.tobytes()) for p, (d, w) in after.items()} == {
             p: (d, w.tobytes()) for p, (d, w) in before.items()}
         for path, shards in shards_of(tmp_path / f"to-{sharding}").items():
@@ -130,7 +130,7 @@ def test_another_sharding_without_the_spec(tmp_path, tiny_layouts, layout):
                 assert [s["offset"][0] for s in shards] == [0] * 4, path
     if not layout:  # Where the spec has no `shard`, as gen with the same option.
         wanted = gen(tmp_path / "wanted", tiny_layouts, "--mesh", "fsdp=4", "--sharding", "fsdp")
-        assert Tree(tmp_path / "to-fsdp") == Tree(wanted)
+        assert tree_of(tmp_path / "to-fsdp") == tree_of(wanted)
 
 
 LAYOUT_NAMES = ["", "torchtitan", "megatron", "maxtext", "kerashub"]
@@ -152,17 +152,17 @@ def test_another_layout(tmp_path, tiny_layouts, before, after):
     source = gen(tmp_path / "from", tiny_layouts, "--mesh", "fsdp=2,tensor=2", *layout_of(before))
     wanted = gen(tmp_path / "wanted", tiny_layouts, "--mesh", "fsdp=3,tensor=1",
                  "--set", "uneven=chunk", *layout_of(after))
-    Ok("reshard", source, "--spec", tiny_layouts, "--mesh", "fsdp=3,tensor=1", "--set",
-       "uneven=chunk", *layout_of(after), "-o", tmp_path / "to")
-    assert Tree(tmp_path / "to") == Tree(wanted)
+    run_ok("reshard", source, "--spec", tiny_layouts, "--mesh", "fsdp=3,tensor=1", "--set",
+           "uneven=chunk", *layout_of(after), "-o", tmp_path / "to")
+    assert tree_of(tmp_path / "to") == tree_of(wanted)
 
 
 @pytest.mark.parametrize("name", LAYOUT_NAMES[1:])
 def test_a_layout_on_another_mesh_without_the_spec(tmp_path, tiny_layouts, name):
     source = gen(tmp_path / "from", tiny_layouts, "--mesh", "fsdp=2", *layout_of(name))
     wanted = gen(tmp_path / "wanted", tiny_layouts, "--mesh", "fsdp=4", *layout_of(name))
-    Ok("reshard", source, "--mesh", "fsdp=4", "-o", tmp_path / "to")
-    assert Tree(tmp_path / "to") == Tree(wanted)
+    run_ok("reshard", source, "--mesh", "fsdp=4", "-o", tmp_path / "to")
+    assert tree_of(tmp_path / "to") == tree_of(wanted)
 
 
 def test_slices_and_devices_are_those_of_the_spec(tmp_path):
@@ -171,19 +171,19 @@ def test_slices_and_devices_are_those_of_the_spec(tmp_path):
                     "modules: {w: {shape: [64], shard: [x], init: {normal: {std: 1}}}}\n")
     plain = ["--mesh", "x=4", "--set", "mesh.devices=row_major"]
     ring, rows = gen(tmp_path / "ring", spec), gen(tmp_path / "rows", spec, *plain)
-    Ok("reshard", rows, "--spec", spec, "-o", tmp_path / "a")
-    Ok("reshard", ring, "--mesh", "x=4", "-o", tmp_path / "b")
-    Ok("reshard", ring, "-o", tmp_path / "c")
-    assert Tree(tmp_path / "a") == Tree(ring) == Tree(tmp_path / "c")
-    assert Tree(tmp_path / "b") == Tree(rows)
+    run_ok("reshard", rows, "--spec", spec, "-o", tmp_path / "a")
+    run_ok("reshard", ring, "--mesh", "x=4", "-o", tmp_path / "b")
+    run_ok("reshard", ring, "-o", tmp_path / "c")
+    assert tree_of(tmp_path / "a") == tree_of(ring) == tree_of(tmp_path / "c")
+    assert tree_of(tmp_path / "b") == tree_of(rows)
     (tmp_path / "cut.yaml").write_text("{w: [x]}")
     for name, options in [("d", ["--mesh", "x=8"]), ("e", ["--sharding", tmp_path / "cut.yaml"]),
                           ("f", ["--sharding", tmp_path / "cut.yaml", "--mesh", "x=8"])]:
-        result = Ok("reshard", ring, *options, "-o", tmp_path / name)  # The same mesh.
-        assert Tree(tmp_path / name) == Tree(ring) and "not known" not in result.stderr
-    said = Ok("reshard", ring, "--mesh", "x=2", "-o", tmp_path / "g").stderr
+        result = run_ok("reshard", ring, *options, "-o", tmp_path / name)  # The same mesh.
+        assert tree_of(tmp_path / name) == tree_of(ring) and "not known" not in result.stderr
+    said = run_ok("reshard", ring, "--mesh", "x=2", "-o", tmp_path / "g").stderr
     assert "where the devices of the new mesh are is not known" in said
-    assert "not known" not in Ok("reshard", rows, "--mesh", "x=2", "-o", tmp_path / "h").stderr
+    assert "not known" not in run_ok("reshard", rows, "--mesh", "x=2", "-o", tmp_path / "h").stderr
 
 
 # Values that are no spec's.
@@ -212,28 +212,28 @@ def edit(folder, change):
         receipt_path.write_text(receipt)
         text = text.replace(entry["receipt_sha256"], hashlib.sha256(receipt.encode()).hexdigest())
     (folder / "manifest.json").write_text(text)
-    Ok("verify", folder)
+    run_ok("verify", folder)
 
 
 @pytest.mark.parametrize("layout", ["", "megatron"])
 def test_trained_values_are_copied(tmp_path, tiny_layouts, layout):
     source = gen(tmp_path / "from", tiny_layouts, "--mesh", "fsdp=2,tensor=2", *layout_of(layout))
-    before = Reassemble(source)
+    before = reassemble(source)
     edit(source, lambda data: bytes(b ^ 0x55 for b in data))
-    Ok("reshard", source, "--mesh", "fsdp=4", "-o", tmp_path / "to")
-    Ok("verify", tmp_path / "to")
-    after = Reassemble(tmp_path / "to")
+    run_ok("reshard", source, "--mesh", "fsdp=4", "-o", tmp_path / "to")
+    run_ok("verify", tmp_path / "to")
+    after = reassemble(tmp_path / "to")
     assert set(after) == set(before)
     for path, (_, words) in before.items():
         mask = np.frombuffer(b"\x55" * words.itemsize, words.dtype)[0]
         assert np.array_equal(after[path][1], words ^ mask), path
     # And through another layout, there and back.
-    Ok("reshard", source, "--spec", tiny_layouts, *layout_of("maxtext"), "--mesh", "fsdp=2",
-       "-o", tmp_path / "other")
-    Ok("reshard", tmp_path / "other", "--spec", tiny_layouts, *layout_of(layout), "--mesh", "fsdp=4",
-       "-o", tmp_path / "back")
+    run_ok("reshard", source, "--spec", tiny_layouts, *layout_of("maxtext"), "--mesh", "fsdp=2",
+           "-o", tmp_path / "other")
+    run_ok("reshard", tmp_path / "other", "--spec", tiny_layouts, *layout_of(layout), "--mesh", "fsdp=4",
+           "-o", tmp_path / "back")
     if layout == "":  # Megatron's padding is made anew.
-        assert Tree(tmp_path / "back") == Tree(tmp_path / "to")
+        assert tree_of(tmp_path / "back") == tree_of(tmp_path / "to")
 
 
 # What is wrong.
@@ -248,22 +248,22 @@ def test_damage_leaves_nothing(tmp_path, awkward):
         at = box["file_offset"] + box["bytes"] - 1
         file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         for mesh in ("a=1,b=1", "a=2,b=2", "a=5,b=1"):
-            result = Run("reshard", source, "--mesh", mesh, "--uneven", "chunk", "-o", tmp_path / "to")
+            result = run_tool("reshard", source, "--mesh", mesh, "--uneven", "chunk", "-o", tmp_path / "to")
             assert result.returncode == 1, mesh
             assert "is damaged" in result.stderr and f"`{box['path']}`" in result.stderr
             assert [p.name for p in tmp_path.iterdir()] == ["from"]
         file.write_bytes(whole)
-    Ok("reshard", source, "--mesh", "a=1", "--uneven", "chunk", "-o", tmp_path / "to")
+    run_ok("reshard", source, "--mesh", "a=1", "--uneven", "chunk", "-o", tmp_path / "to")
 
 
 def test_a_manifest_that_says_otherwise(tmp_path, awkward):
     source = gen(tmp_path / "from", awkward)
     text = (source / "manifest.json").read_text()
     (source / "manifest.json").write_text(text.replace('"sha256": "', '"sha256": "0', 1))
-    result = Run("reshard", source, "-o", tmp_path / "to")
+    result = run_tool("reshard", source, "-o", tmp_path / "to")
     assert result.returncode == 1 and "is damaged: manifest.json" in result.stderr
     (source / "manifest.json").unlink()
-    result = Run("reshard", source, "-o", tmp_path / "to")
+    result = run_tool("reshard", source, "-o", tmp_path / "to")
     assert result.returncode == 2 and "is unfinished" in result.stderr
     assert [p.name for p in tmp_path.iterdir()] == ["from"]
 
@@ -286,8 +286,8 @@ def test_a_manifest_that_says_otherwise(tmp_path, awkward):
 ])
 def test_mistakes(tmp_path, awkward, options, code, message):
     source = gen(tmp_path / "from", awkward)
-    result = Run("reshard", source, *[awkward if o == "SPEC" else o for o in options],
-                 "-o", tmp_path / "to")
+    result = run_tool("reshard", source, *[awkward if o == "SPEC" else o for o in options],
+                      "-o", tmp_path / "to")
     assert result.returncode == code and message in result.stderr, result.stderr
     assert [p.name for p in tmp_path.iterdir()] == ["from"]
 
@@ -295,57 +295,57 @@ def test_mistakes(tmp_path, awkward, options, code, message):
 def test_a_folder_that_is_there_is_left_alone(tmp_path, awkward):
     source = gen(tmp_path / "from", awkward)
     other = gen(tmp_path / "other", awkward, "--mesh", "a=1")
-    before = Tree(other)
+    before = tree_of(other)
     for target in (other, tmp_path):
-        result = Run("reshard", source, "-o", target)
+        result = run_tool("reshard", source, "-o", target)
         assert result.returncode == 4 and "exists" in result.stderr
-    assert Tree(other) == before
+    assert tree_of(other) == before
     unequal = tmp_path / "unequal"
-    Ok("gen", awkward, "--mesh", "a=1", "-o", unequal)
+    run_ok("gen", awkward, "--mesh", "a=1", "-o", unequal)
     edit(unequal, lambda data: bytes(b ^ 1 for b in data))
     for target, why in [(other, ""), (unequal, "has other values")]:
-        result = Run("reshard", source, "--mesh", "a=1", "--uneven", "chunk", "-o", target)
+        result = run_tool("reshard", source, "--mesh", "a=1", "--uneven", "chunk", "-o", target)
         assert result.returncode == (4 if why else 0) and why in result.stderr, result.stderr
-    assert Tree(other) == before
+    assert tree_of(other) == before
     (tmp_path / "empty").mkdir()
-    Ok("reshard", source, "-o", tmp_path / "empty")
-    assert Tree(tmp_path / "empty") == Tree(source)
+    run_ok("reshard", source, "-o", tmp_path / "empty")
+    assert tree_of(tmp_path / "empty") == tree_of(source)
 
 
 def test_a_copy_that_is_there_is_read(tmp_path, awkward):
     source, target = gen(tmp_path / "from", awkward), tmp_path / "to"
     again = ["reshard", source, "--mesh", "a=2,b=2", "--uneven", "chunk", "-o", target]
-    Ok(*again)
-    before = Tree(target)
-    Ok(*again)
+    run_ok(*again)
+    before = tree_of(target)
+    run_ok(*again)
     for name in sorted(p.relative_to(target) for p in target.rglob("*") if p.is_file()):
         whole = (target / name).read_bytes()
         for at in (0, len(whole) // 2, len(whole) - 1):
             (target / name).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-            damaged = Tree(target)
-            result = Run(*again)
+            damaged = tree_of(target)
+            result = run_tool(*again)
             assert result.returncode == 4, (name, at, result.stderr)
             assert "holds something else" in result.stderr or "exists and is damaged: " in result.stderr
-            assert Tree(target) == damaged
+            assert tree_of(target) == damaged
         (target / name).write_bytes(whole)
-    assert Tree(target) == before
-    Ok(*again)
+    assert tree_of(target) == before
+    run_ok(*again)
 
 
 def test_a_name_that_cannot_be_taken(tmp_path, awkward):
     source = gen(tmp_path / "from", awkward)
-    before = Tree(source)
+    before = tree_of(source)
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to("empty")
     for target, code, why in [("from/to", 2, "is in"), ("from/ranks/to", 2, "is in"),
                               ("empty/../from/to", 2, "is in"), ("link", 4, "is a link"),
                               ("empty/.", 2, "is not the name of a new folder")]:
         for command in (["reshard"], ["export", "--to", "safetensors"]):
-            result = Run(*command, source, "-o", f"{tmp_path}/{target}")
+            result = run_tool(*command, source, "-o", f"{tmp_path}/{target}")
             assert result.returncode == code and why in result.stderr, result.stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "from", "link"]
     assert not list((tmp_path / "empty").iterdir())
-    assert Tree(source) == before
+    assert tree_of(source) == before
 
 
 # Interrupted.
@@ -381,12 +381,12 @@ def test_the_same_command_goes_on(tmp_path):
     command = ["reshard", source, "--mesh", "x=64", "-o", tmp_path / "to"]
     skipped = 0
     for kill in ("KILL", "INT", "TERM"):  # At the third call of some thread, which has named a rank by then.
-        result = Run(*command, wrap=["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync",
-                                     "-e", f"inject=fdatasync:signal={kill}:when=3"])
+        result = run_tool(*command, wrap=["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync",
+                                          "-e", f"inject=fdatasync:signal={kill}:when=3"])
         assert result.returncode != 0 and not (tmp_path / "to").exists(), result.stderr
         done = len(list(tmp_path.glob(".to.part-*/checkpoint/ranks/*.json")))
         assert 64 > done > skipped
         skipped = done
-    assert Json(*command)["ranks_skipped"] >= skipped > 0
-    assert Tree(tmp_path / "to") == Tree(wanted)
+    assert run_json(*command)["ranks_skipped"] >= skipped > 0
+    assert tree_of(tmp_path / "to") == tree_of(wanted)
     assert not list(tmp_path.glob(".to*"))

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
-from support import CONFIGS, FAMILIES, LAYOUTS, Ok, RECIPES, ROOT, Run, TableFile
+from support import CONFIGS, FAMILIES, LAYOUTS, RECIPES, ROOT, run_ok, run_tool, table_file
 
 FILES = tempfile.TemporaryDirectory()
 FILE = ROOT / "schemas/spec.schema.json"
@@ -94,10 +94,10 @@ VALID = {
     "orthogonal by axis": BODY + "{shape: [3, 3], init: {orthogonal: {column_axis: b}}, axes: [a, b]}\n",
     "sparse": BODY + "{shape: [3, 3], init: {sparse: {sparsity: 0.5}}}\n",
     "normalized": BODY + "{shape: [3, 3], init: {normalized: {axis: -1, length: 2}}}\n",
-    "file": BODY + "{shape: [64], init: {file: %s}}\n" % TableFile(FILES.name, bytes(256)),
+    "file": BODY + "{shape: [64], init: {file: %s}}\n" % table_file(FILES.name, bytes(256)),
     "norm": HEAD + "modules:\n  w: {shape: [2, 1], init: {norms: {of: v}}}\n  v: {shape: [2, 3], init: ones}\n",
     "file and digest": BODY + "{shape: [64], init: {file: {path: %s, sha256: %s}}}\n" % (
-        TableFile(FILES.name, bytes(256)), TableFile(FILES.name, bytes(256)).stem),
+        table_file(FILES.name, bytes(256)), table_file(FILES.name, bytes(256)).stem),
     "stft": BODY + "{shape: [8, 1, 5], init: {stft: {side: imag, window: hamming, scaling: none, periodic: 1}}}\n",
     "zeros without arguments": BODY + "{shape: [4], init: {zeros: {}}}\n",
     "when": HEAD + "modules:\n  m: {repeat: {i: 3}, w: {shape: [1], init: ones, when: i < 2}}\n"
@@ -238,12 +238,12 @@ def schema_errors(text):
 def validate(tmp_path, text):
     spec = tmp_path / "spec.yaml"
     spec.write_text(text)
-    return Run("validate", spec)
+    return run_tool("validate", spec)
 
 
 def test_the_file_is_what_the_tool_prints():
     # Recorded by `shardinit schema > schemas/spec.schema.json`.
-    assert Ok("schema").stdout == FILE.read_text()
+    assert run_ok("schema").stdout == FILE.read_text()
 
 
 def test_the_schema_is_a_schema():
@@ -336,7 +336,7 @@ def test_what_is_valid_is_accepted(tmp_path):
     for i, document in enumerate(mutated):
         paths.append(tmp_path / f"{i}.yaml")
         paths[-1].write_text(json.dumps(document))
-    verdicts = json.loads(Run("validate", "--json", *paths).stdout)
+    verdicts = json.loads(run_tool("validate", "--json", *paths).stdout)
     accepts = jsonschema.Draft7Validator(SCHEMA).is_valid
     assert [d for d, verdict in zip(mutated, verdicts, strict=True) if verdict["valid"] and not accepts(d)] == []
     assert 50 < sum(verdict["valid"] for verdict in verdicts) < 550

@@ -8,8 +8,8 @@ import h5py
 import numpy as np
 import pytest
 
-from clients import Bits, Client
-from support import DTYPES, ROOT, Json, Ok, ReadRaw, Reassemble, Run, Sha256, Text, Tree
+from clients import bits_of, client_of
+from support import DTYPES, ROOT, read_raw, reassemble, run_json, run_ok, run_tool, sha256_of, text_of, tree_of
 
 import shardinit
 
@@ -20,39 +20,39 @@ MESHES = ["pipe=2,fsdp=2,tensor=2", "pipe=1,fsdp=1,tensor=1", "pipe=4,fsdp=1,ten
 
 @pytest.fixture(scope="module")
 def digests():
-    return {t["path"]: t["sha256"] for t in Json("digest", SPEC)["tensors"]}
+    return {t["path"]: t["sha256"] for t in run_json("digest", SPEC)["tensors"]}
 
 
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("replicas", ["dedupe", "full"])
 def test_the_model_is_the_same_on_every_mesh(mesh, replicas, digests, tmp_path):
     out = tmp_path / "out"
-    Ok("gen", SPEC, "-o", out, "--mesh", mesh, "--replicas", replicas)
-    Ok("verify", out)
+    run_ok("gen", SPEC, "-o", out, "--mesh", mesh, "--replicas", replicas)
+    run_ok("verify", out)
     plan = json.loads((out / "plan.json").read_text())
     # Where nothing is in segments or on a stage, older readers read the checkpoint.
     extended = any("segments" in t or "stage" in t for t in plan["tensors"])
     assert extended == (mesh != MESHES[1])
     for name in ["plan.json", "manifest.json", "ranks/rank-00000.json"]:
         assert json.loads((out / name).read_text())["format_version"] == 1 + extended, name
-    for path, (_, words) in Reassemble(out).items():
-        assert Sha256(words) == digests[path], path
+    for path, (_, words) in reassemble(out).items():
+        assert sha256_of(words) == digests[path], path
     checkpoint = shardinit.open(out)
     with h5py.File(out / "index.h5") as index:
         assert index.attrs["format_version"] == 1 + extended
         for path, digest in digests.items():
-            assert Sha256(ReadRaw(index[path.replace(".", "/")])) == digest, path
-            assert Sha256(Bits(checkpoint.read(path, verify=True))) == digest, path
+            assert sha256_of(read_raw(index[path.replace(".", "/")])) == digest, path
+            assert sha256_of(bits_of(checkpoint.read(path, verify=True))) == digest, path
 
 
 def test_boxes_have_datasets_of_their_own(tmp_path):
     out = tmp_path / "out"
-    Ok("gen", SPEC, "-o", out)
+    run_ok("gen", SPEC, "-o", out)
     with h5py.File(out / "ranks/rank-00005.h5") as file:
         group = file["layers/2/mlp/gate_up"]
         assert list(group) == ["weight", "weight@1"]
         assert [list(group[n].attrs["offset"]) for n in group] == [[4, 0], [12, 0]]
-        assert {Text(group[n].attrs["path"]) for n in group} == {"layers.2.mlp.gate_up.weight"}
+        assert {text_of(group[n].attrs["path"]) for n in group} == {"layers.2.mlp.gate_up.weight"}
     assert not any(name.startswith("layers/0") for name in _names(out / "ranks/rank-00005.h5"))
     names = [b["dataset"] for b in json.loads((out / "ranks/rank-00001.json").read_text())["boxes"]
              if b["path"] == "rest.weight"]
@@ -69,8 +69,8 @@ def _names(file):
 @pytest.mark.parametrize("source", ["checkpoint", "spec"])
 def test_what_ranks_hold(source, tmp_path):
     out = tmp_path / "out"
-    Ok("gen", SPEC, "-o", out)
-    whole = {p: w.view(DTYPES[d]) for p, (d, w) in Reassemble(out).items()}
+    run_ok("gen", SPEC, "-o", out)
+    whole = {p: w.view(DTYPES[d]) for p, (d, w) in reassemble(out).items()}
     with shardinit.open(out) if source == "checkpoint" else shardinit.open_spec(SPEC) as opened:
         gate_up = whole["layers.2.mlp.gate_up.weight"]
         # At (pipe 1, fsdp 0, tensor 1), of both halves the rows 4 and 5.
@@ -96,7 +96,7 @@ def test_what_ranks_hold(source, tmp_path):
 
 def test_verify_sees_each_box(tmp_path):
     out = tmp_path / "out"
-    Ok("gen", SPEC, "-o", out)
+    run_ok("gen", SPEC, "-o", out)
     file = out / "ranks/rank-00005.h5"
     good = file.read_bytes()
     boxes = json.loads((out / "ranks/rank-00005.json").read_text())["boxes"]
@@ -105,7 +105,7 @@ def test_verify_sees_each_box(tmp_path):
         bad = bytearray(good)
         bad[box["file_offset"] + box["bytes"] - 1] ^= 1
         file.write_bytes(bad)
-        result = Run("verify", out)
+        result = run_tool("verify", out)
         assert result.returncode == 1
         first = box["file_offset"]
         assert f"bytes {first} to {first + box['bytes'] - 1} of the file" in result.stderr + result.stdout
@@ -113,10 +113,10 @@ def test_verify_sees_each_box(tmp_path):
         with pytest.raises(shardinit.DamageError, match=rf"at \[{offset[0]}, {offset[1]}\] in `.*/ranks/rank-00005\.h5`"):
             shardinit.open(out).read_local(box["path"], 5, verify=True)
     file.write_bytes(good)
-    Ok("verify", out)
+    run_ok("verify", out)
     # What is lost is made again, and nothing else.
     file.unlink()
-    Ok("gen", SPEC, "-o", out)
+    run_ok("gen", SPEC, "-o", out)
     assert file.read_bytes() == good
 
 
@@ -126,16 +126,16 @@ def test_exports_hold_the_same(to, of, tmp_path):
     source = SPEC
     if of == "checkpoint":
         source = tmp_path / "gen"
-        Ok("gen", SPEC, "-o", source)
-    Ok("export", source, "--to", to, "-o", tmp_path / "out")
-    Ok("verify", tmp_path / "out")
-    Ok("verify", tmp_path / "out", "--spec", SPEC)
+        run_ok("gen", SPEC, "-o", source)
+    run_ok("export", source, "--to", to, "-o", tmp_path / "out")
+    run_ok("verify", tmp_path / "out")
+    run_ok("verify", tmp_path / "out", "--spec", SPEC)
 
 
 def test_hf_dcp_loads_ranks_of_several_files(tmp_path):
-    torch = Client("torch")
+    torch = client_of("torch")
     import torch.distributed.checkpoint as dcp
-    Ok("export", SPEC, "--to", "hf-dcp", "-o", tmp_path / "out")
+    run_ok("export", SPEC, "--to", "hf-dcp", "-o", tmp_path / "out")
     assert (tmp_path / "out/shard-00001-model-00001-of-00004.safetensors").is_file()
     with shardinit.open_spec(SPEC) as spec:
         state = {p: torch.empty(t.global_shape) for p, t in spec.tensors.items()}
@@ -164,7 +164,7 @@ def _random_tensors(rng, sizes, count):
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 2), (4, 1), (1, 5), (4, 3), (7, 2)], ids=str)
 def test_local_tensors_are_those_of_dtensor(sizes, tmp_path):
     """Of elements that are their own index, cut by PyTorch's placements themselves."""
-    torch = Client("torch")
+    torch = client_of("torch")
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
     from torch.distributed.tensor.placement_types import _StridedShard
@@ -178,7 +178,7 @@ def test_local_tensors_are_those_of_dtensor(sizes, tmp_path):
     for i, (shape, shard, _) in enumerate(cases):
         spec += f"  t{i}: {{shape: {shape}, shard: {shard}, init: {{expr: index}}}}\n"
     (tmp_path / "x.yaml").write_text(spec)
-    Ok("gen", tmp_path / "x.yaml", "-o", tmp_path / "out")
+    run_ok("gen", tmp_path / "x.yaml", "-o", tmp_path / "out")
     several = 0
     with shardinit.open(tmp_path / "out") as checkpoint, shardinit.open_spec(text=spec) as opened:
         for i, (shape, _, placed) in enumerate(cases):
@@ -228,15 +228,15 @@ def test_axes_one_after_the_other(replicas, tmp_path):
     """Through all files and readers, as segments go."""
     spec = tmp_path / "x.yaml"
     spec.write_text(NESTED)
-    Ok("gen", spec, "-o", tmp_path / "out", "--replicas", replicas)
-    Ok("verify", tmp_path / "out")
+    run_ok("gen", spec, "-o", tmp_path / "out", "--replicas", replicas)
+    run_ok("verify", tmp_path / "out")
     plan = json.loads((tmp_path / "out/plan.json").read_text())
     assert {t["path"]: t.get("nested") for t in plan["tensors"]} == {
         "both": [[1, 1], []], "even": None, "behind": [[], [1, 3]], "front": [[3, 1]]}
     assert plan["format_version"] == 2
-    digests = {t["path"]: t["sha256"] for t in Json("digest", spec)["tensors"]}
-    for path, (_, words) in Reassemble(tmp_path / "out").items():
-        assert Sha256(words) == digests[path], path
+    digests = {t["path"]: t["sha256"] for t in run_json("digest", spec)["tensors"]}
+    for path, (_, words) in reassemble(tmp_path / "out").items():
+        assert sha256_of(words) == digests[path], path
     with shardinit.open(tmp_path / "out") as checkpoint, shardinit.open_spec(spec) as opened:
         rows = [[(o[0], n[0]) for o, n in checkpoint.boxes("both", rank)] for rank in range(4)]
         assert rows == [[(0, 3)], [(3, 2)], [(5, 3)], [(8, 2)]]
@@ -245,18 +245,18 @@ def test_axes_one_after_the_other(replicas, tmp_path):
                 assert checkpoint.boxes(path, rank) == opened.boxes(path, rank)
                 local = checkpoint.read_local(path, rank, verify=True)
                 other = opened.read_local(path, rank)
-                assert (local is None and other is None) or np.array_equal(Bits(local), Bits(other))
+                assert (local is None and other is None) or np.array_equal(bits_of(local), bits_of(other))
     # The most that any rank has is not on the first one.
-    held = [Json("plan", spec, "--rank", rank, "--replicas", "full")["rank_bytes"] for rank in range(4)]
-    summary = Json("plan", spec)
+    held = [run_json("plan", spec, "--rank", rank, "--replicas", "full")["rank_bytes"] for rank in range(4)]
+    summary = run_json("plan", spec)
     assert [summary["max_rank_bytes"], summary["min_rank_bytes"]] == [max(held), min(held)]
-    assert Json("explain", spec, "both")["partition"] == "[a then b, -]"
-    assert Json("explain", spec, "behind")["partition"] == "[-, a then b in 3 segments]"
-    assert Json("explain", spec, "front")["partition"] == "[a in 3 segments then b]"
+    assert run_json("explain", spec, "both")["partition"] == "[a then b, -]"
+    assert run_json("explain", spec, "behind")["partition"] == "[-, a then b in 3 segments]"
+    assert run_json("explain", spec, "front")["partition"] == "[a in 3 segments then b]"
     for to in ("safetensors", "dcp", "hf-dcp", "zarr"):
-        Ok("export", tmp_path / "out", "--to", to, "-o", tmp_path / to)
-        Ok("verify", tmp_path / to, "--spec", spec)
-    refused = Run("plan", spec, "--write", tmp_path / "map.yaml")
+        run_ok("export", tmp_path / "out", "--to", to, "-o", tmp_path / to)
+        run_ok("verify", tmp_path / to, "--spec", spec)
+    refused = run_tool("plan", spec, "--write", tmp_path / "map.yaml")
     assert refused.returncode == 5
     assert "`both` is cut as [a then b, -], and a map has no" in refused.stderr
 
@@ -264,18 +264,18 @@ def test_axes_one_after_the_other(replicas, tmp_path):
 def test_reshard_of_axes_one_after_the_other(tmp_path):
     spec = tmp_path / "x.yaml"
     spec.write_text(NESTED)
-    Ok("gen", spec, "-o", tmp_path / "a")
+    run_ok("gen", spec, "-o", tmp_path / "a")
     for mesh in ["a=3,b=2", "a=1,b=4", "a=1,b=1"]:
         to = tmp_path / mesh
-        Ok("gen", spec, "-o", to / "gen", "--mesh", mesh)
-        Ok("reshard", tmp_path / "a", "--spec", spec, "--mesh", mesh, "-o", to / "reshard")
-        assert Tree(to / "reshard") == Tree(to / "gen")
-        Ok("reshard", to / "gen", "--spec", spec, "-o", to / "back")
-        assert Tree(to / "back") == Tree(tmp_path / "a")
+        run_ok("gen", spec, "-o", to / "gen", "--mesh", mesh)
+        run_ok("reshard", tmp_path / "a", "--spec", spec, "--mesh", mesh, "-o", to / "reshard")
+        assert tree_of(to / "reshard") == tree_of(to / "gen")
+        run_ok("reshard", to / "gen", "--spec", spec, "-o", to / "back")
+        assert tree_of(to / "back") == tree_of(tmp_path / "a")
         version = json.loads((to / "gen/manifest.json").read_text())["format_version"]
         assert version == (1 if mesh == "a=1,b=1" else 2)
         # By what the plan alone says: the same, but of what is even here.
-        Ok("reshard", tmp_path / "a", "--mesh", mesh, "--uneven", "chunk", "-o", to / "alone")
+        run_ok("reshard", tmp_path / "a", "--mesh", mesh, "--uneven", "chunk", "-o", to / "alone")
         alone, anew = (json.loads((to / f / "plan.json").read_text())["tensors"] for f in ("alone", "gen"))
         assert [t for t in alone if t["path"] != "even"] == [t for t in anew if t["path"] != "even"]
 
@@ -287,21 +287,21 @@ def test_a_stage_has_the_layers_of_megatron(tmp_path):
         "modules:\n  layers:\n    repeat: {i: layers}\n"
         "    stage: {pipe: floor(i / (layers / vp / pp)) - pp * floor(i / (layers / vp))}\n"
         "    w: {shape: [4], init: {normal: {std: 1}}}\n")
-    held = [{b["path"] for b in Json("plan", tmp_path / "x.yaml", "--rank", r)["boxes"]} for r in (0, 1)]
+    held = [{b["path"] for b in run_json("plan", tmp_path / "x.yaml", "--rank", r)["boxes"]} for r in (0, 1)]
     assert held == [{f"layers.{i}.w" for i in stage} for stage in ([0, 1, 4, 5], [2, 3, 6, 7])]
 
 
 @pytest.mark.parametrize("mesh", ["pipe=1,fsdp=2,tensor=4", "pipe=4,fsdp=1,tensor=2"])
 def test_reshard_is_as_generating_anew(mesh, tmp_path):
     """To one box a rank and back, and between two ways to have several."""
-    Ok("gen", SPEC, "-o", tmp_path / "a")
-    Ok("gen", SPEC, "-o", tmp_path / "b", "--mesh", mesh)
-    Ok("reshard", tmp_path / "a", "--spec", SPEC, "--mesh", mesh, "-o", tmp_path / "ab")
-    assert Tree(tmp_path / "ab") == Tree(tmp_path / "b")
-    Ok("reshard", tmp_path / "b", "--spec", SPEC, "-o", tmp_path / "ba")
-    assert Tree(tmp_path / "ba") == Tree(tmp_path / "a")
+    run_ok("gen", SPEC, "-o", tmp_path / "a")
+    run_ok("gen", SPEC, "-o", tmp_path / "b", "--mesh", mesh)
+    run_ok("reshard", tmp_path / "a", "--spec", SPEC, "--mesh", mesh, "-o", tmp_path / "ab")
+    assert tree_of(tmp_path / "ab") == tree_of(tmp_path / "b")
+    run_ok("reshard", tmp_path / "b", "--spec", SPEC, "-o", tmp_path / "ba")
+    assert tree_of(tmp_path / "ba") == tree_of(tmp_path / "a")
     # Without the spec: stages and segments stay as they are.
     other = "pipe=2,fsdp=4,tensor=2"
-    Ok("gen", SPEC, "-o", tmp_path / "c", "--mesh", other)
-    Ok("reshard", tmp_path / "a", "--mesh", other, "--uneven", "chunk", "-o", tmp_path / "ac")
-    assert Tree(tmp_path / "ac") == Tree(tmp_path / "c")
+    run_ok("gen", SPEC, "-o", tmp_path / "c", "--mesh", other)
+    run_ok("reshard", tmp_path / "a", "--mesh", other, "--uneven", "chunk", "-o", tmp_path / "ac")
+    assert tree_of(tmp_path / "ac") == tree_of(tmp_path / "c")

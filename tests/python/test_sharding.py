@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import yaml
 
-from clients import Client
-from support import Json, Ok, ROOT, Reassemble, Run, Sha256, TINY, Tree
+from clients import client_of
+from support import ROOT, TINY, reassemble, run_json, run_ok, run_tool, sha256_of, tree_of
 
 import shardinit
 
@@ -45,7 +45,7 @@ def write(path, mesh, tensors, sharding, **keys):
 def boxes_of(spec, rank, *arguments):
     """Path → [offset, shape] of each box that a rank holds."""
     boxes = {}
-    for box in Json("plan", spec, "--rank", rank, "--replicas", "full", *arguments)["boxes"]:
+    for box in run_json("plan", spec, "--rank", rank, "--replicas", "full", *arguments)["boxes"]:
         boxes.setdefault(box["path"], []).append([box["offset"], box["shape"]])
     return boxes
 
@@ -76,12 +76,12 @@ def random_spec(rng, mesh, rank):
     (512, [{"fsdp": 128, "tensor": 4}, {"data": 2, "fsdp": 64, "tensor": 4}], 60),
 ])
 def test_boxes_are_those_of_named_sharding(tmp_path, devices, meshes, tensors):
-    Client("jax")
+    client_of("jax")
     rng = random.Random(devices)
     cases = [[list(mesh), list(mesh.values()), shape, spec]
              for mesh in meshes for _ in range(tensors)
              for spec, shape in [random_spec(rng, mesh, rng.randint(1, 4))]]
-    answers = ask("NamedShardings", devices, cases)
+    answers = ask("named_sharding_boxes", devices, cases)
     for m, mesh in enumerate(meshes):
         mine = slice(m * tensors, (m + 1) * tensors)
         shapes = {f"w{i}": case[2] for i, case in enumerate(cases[mine])}
@@ -98,7 +98,7 @@ def test_boxes_are_those_of_named_sharding(tmp_path, devices, meshes, tensors):
 
 
 def test_rules_are_those_of_flax(tmp_path):
-    flax = Client("flax.linen")
+    flax = client_of("flax.linen")
     rng = random.Random(3)
     mesh, names = {"x": 2, "y": 2, "z": 2}, ["a", "b", "c", "d", "e"]
     for turn in range(20):
@@ -115,11 +115,11 @@ def test_rules_are_those_of_flax(tmp_path):
             expected = [None if not entry else entry if isinstance(entry, tuple) else (entry,)
                         for entry in flax.logical_to_mesh_axes(axes, rules)]
             text = ", ".join("-" if entry is None else "+".join(entry) for entry in expected)
-            assert Json("explain", spec, name)["partition"] == f"[{text}]", (rules, axes)
+            assert run_json("explain", spec, name)["partition"] == f"[{text}]", (rules, axes)
         # Two axes of one name are refused, there and here.
         spec = write(tmp_path / f"{turn}.yaml", mesh, {"all": ([8] * len(known), known), "w": ([8] * len(twice), twice)},
                      {"rules": written})
-        result = Run("plan", spec)
+        result = run_tool("plan", spec)
         if len(set(twice)) == len(twice):
             assert flax.logical_to_mesh_axes(twice, rules) and result.returncode == 0
             continue
@@ -151,20 +151,20 @@ def random_placements(rng, mesh):
 
 
 def test_boxes_are_those_of_dtensor(tmp_path):
-    Client("torch")
+    client_of("torch")
     rng = random.Random(7)
     meshes = [{"a": 8}, {"a": 2, "b": 2}, {"a": 4, "b": 2}, {"a": 2, "b": 2, "c": 2}, {"a": 2, "b": 3},
               {"a": 3, "b": 1, "c": 4}]
     tensors, nested, segments = 100, 0, 0
     cases = [[list(mesh.values()), shape, cuts] for mesh in meshes for _ in range(tensors)
              for cuts, shape in [random_placements(rng, list(mesh.values()))]]
-    answers = ask("Placements", cases)
+    answers = ask("placement_boxes", cases)
     for m, mesh in enumerate(meshes):
         mine = slice(m * tensors, (m + 1) * tensors)
         shapes = {f"w{i}": case[1] for i, case in enumerate(cases[mine])}
         spec = write(tmp_path / f"{m}.yaml", mesh, shapes,
                      {"uneven": "chunk", **{f"w{i}": text for i, (text, _) in enumerate(answers[mine])}})
-        Ok("gen", spec, "-o", tmp_path / f"{m}")
+        run_ok("gen", spec, "-o", tmp_path / f"{m}")
         plan = json.loads((tmp_path / f"{m}/plan.json").read_text())
         nested += sum("nested" in tensor for tensor in plan["tensors"])
         with shardinit.open(tmp_path / f"{m}") as checkpoint:
@@ -184,8 +184,8 @@ def test_boxes_are_those_of_dtensor(tmp_path):
 def test_fully_shard_after_parallelize_module(mesh, width, hidden, vocab, tmp_path):
     """Over gloo. The boxes follow from the languages, and from the placements that PyTorch leaves, also
     where tensor parallelism's parts are not equal, nor those that fully_shard cuts."""
-    Client("torch")
-    ranks = ask("FullyShard", mesh, 2, width, hidden, vocab)
+    client_of("torch")
+    ranks = ask("fully_shard_boxes", mesh, 2, width, hidden, vocab)
     tensors = {"embed.weight": ([vocab, width], ["vocab", "embed"])}
     for i in range(2):
         tensors |= {
@@ -220,11 +220,11 @@ def test_fully_shard_after_parallelize_module(mesh, width, hidden, vocab, tmp_pa
 def test_the_preset_of_torchtitan_is_what_it_does(tmp_path):
     """torchtitan's own model, cut by its own functions, against configs/sharding/torchtitan.yaml:
     context parallelism, and replicas (HSDP)."""
-    Client("torchtitan")
+    client_of("torchtitan")
     names = {"dp_replicate": "replicate", "dp_shard": "fsdp", "cp": "context", "tp": "tensor"}
     cases = [[dict(zip(names, degrees)), rank] for degrees, ranks in [
         ((1, 2, 2, 2), [3, 6]), ((2, 2, 1, 4), [7, 9]), ((1, 4, 1, 1), [3])] for rank in ranks]
-    answers = ask("Torchtitan", cases, [256, 768, 2, 8, 4, 8192])
+    answers = ask("torchtitan_boxes", cases, [256, 768, 2, 8, 4, 8192])
     for (degrees, rank), boxes in zip(cases, answers):
         spec = preset_of(tmp_path / "spec.yaml", "torchtitan", **{names[d]: n for d, n in degrees.items()})
         expected = {path: [box] for path, box in boxes.items()}
@@ -234,11 +234,11 @@ def test_the_preset_of_torchtitan_is_what_it_does(tmp_path):
 def test_the_preset_of_megatron_is_what_it_does(tmp_path):
     """Megatron-core's own model against configs/sharding/megatron.yaml, with virtual stages and context
     parallelism. What it stores as halves of [gate; up] is one box of the layout's fused rows."""
-    Client("megatron")
+    client_of("megatron")
     degrees = ["tensor", "pipe", "virtual", "context", "data"]
     cases = [[dict(zip(degrees, numbers)), rank] for numbers, ranks in [
         ((2, 2, 2, 1, 1), [0, 3]), ((4, 1, 1, 2, 1), [3, 6]), ((2, 4, 1, 1, 2), [5, 14])] for rank in ranks]
-    answers = ask("Megatron", cases, [256, 768, 8, 8, 4, 8192])
+    answers = ask("megatron_boxes", cases, [256, 768, 8, 8, 4, 8192])
     for (numbers, rank), parameters in zip(cases, answers):
         spec = preset_of(tmp_path / "spec.yaml", "megatron", layers=8, **numbers)
         boxes, whole = boxes_of(spec, rank, "--layout", "megatron"), boxes_of(spec, rank)
@@ -256,11 +256,11 @@ def test_the_preset_of_megatron_is_what_it_does(tmp_path):
 def test_experts_are_where_megatron_has_them(tmp_path):
     """Megatron-core's own SequentialMLP: the experts of each rank, where ranks of context parallelism have
     other ones, and with stages."""
-    Client("megatron")
+    client_of("megatron")
     degrees = ["tensor", "pipe", "context", "expert", "data"]
     cases = [[dict(zip(degrees, numbers)), rank] for numbers, ranks in [
         ((2, 1, 1, 4, 1), [0, 5, 7]), ((1, 2, 1, 2, 2), [3, 6]), ((2, 1, 2, 2, 2), [3, 7, 12])] for rank in ranks]
-    answers = ask("Megatron", [
+    answers = ask("megatron_boxes", [
         [dict(of, virtual=1, data=of["data"] * of["expert"], expert_parallel=of["expert"] * of["context"]), rank]
         for of, rank in cases], [64, 128, 2, 8, 4, 512], 8)
     for (of, rank), parameters in zip(cases, answers):
@@ -278,7 +278,7 @@ def test_experts_are_where_megatron_has_them(tmp_path):
 
 
 def test_stages_are_those_of_torchtitan(tmp_path):
-    pipeline = Client("torchtitan.distributed.pipeline_parallel")
+    pipeline = client_of("torchtitan.distributed.pipeline_parallel")
     for layers, ranks, virtual in [(8, 2, 1), (8, 2, 2), (32, 4, 2), (10, 3, 1), (80, 4, 1), (126, 16, 1)]:
         stages = pipeline._generate_llm_fqn_per_model_part(ranks * virtual, layers, 1, 1)
         of = {name: i % ranks for i, names in enumerate(stages) for name in names}
@@ -310,8 +310,8 @@ def preset_of(path, preset, model=TINY, **variables):
 
 def test_torchtitan_cuts_by_columns_and_rows_then_fully(tmp_path):
     spec = preset_of(tmp_path / "spec.yaml", "torchtitan", pipe=2, replicate=2, fsdp=2, context=2, tensor=4)
-    assert Json("plan", spec)["mesh"] == {"axes": ["pipe", "replicate", "fsdp", "context", "tensor"],
-                                          "shape": [2, 2, 2, 2, 4]}
+    assert run_json("plan", spec)["mesh"] == {"axes": ["pipe", "replicate", "fsdp", "context", "tensor"],
+                                              "shape": [2, 2, 2, 2, 4]}
     expected = {
         "model.embed_tokens.weight": "[tensor+fsdp+context, -] on pipe 0",
         "model.layers.0.self_attn.q_proj.weight": "[tensor+fsdp+context, -] on pipe 0",
@@ -323,30 +323,30 @@ def test_torchtitan_cuts_by_columns_and_rows_then_fully(tmp_path):
         "lm_head.weight": "[tensor+fsdp+context, -] on pipe 1",
     }
     for path, partition in expected.items():
-        assert Json("explain", spec, path)["partition"] == partition
+        assert run_json("explain", spec, path)["partition"] == partition
     stored = {"layers.1.attention.qkv_linear.wq.weight": "[tensor+fsdp+context, -] on pipe 1",
               "tok_embeddings.weight": "[tensor+fsdp+context, -] on pipe 0"}
     for path, partition in stored.items():
-        assert Json("explain", spec, path, "--layout", "torchtitan")["partition"] == partition
+        assert run_json("explain", spec, path, "--layout", "torchtitan")["partition"] == partition
 
 
 def test_presets_of_experts(tmp_path):
     model = ROOT / "configs/mixtral-8x7b.yaml"
     expert, gate = "model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.mlp.gate.weight"
     titan = preset_of(tmp_path / "titan.yaml", "torchtitan-experts", model, fsdp=2, expert=2, tensor=2)
-    assert Json("explain", titan, expert)["partition"] == "[expert+context+tensor+fsdp, -, -]"
-    assert Json("explain", titan, gate)["partition"] == "[fsdp+expert+context, -]"
+    assert run_json("explain", titan, expert)["partition"] == "[expert+context+tensor+fsdp, -, -]"
+    assert run_json("explain", titan, gate)["partition"] == "[fsdp+expert+context, -]"
     # More ranks than experts: the second dimension.
     titan = preset_of(tmp_path / "titan.yaml", "torchtitan-experts", model, fsdp=4, expert=2, tensor=2)
-    assert Json("explain", titan, expert)["partition"] == "[expert+context+tensor, fsdp, -]"
+    assert run_json("explain", titan, expert)["partition"] == "[expert+context+tensor, fsdp, -]"
     maxtext = preset_of(tmp_path / "maxtext.yaml", "maxtext-experts", model, fsdp=2, expert=2, tensor=2)
-    assert Json("explain", maxtext, expert)["partition"] == "[expert, fsdp_transpose+tensor+tensor_sequence, fsdp+context]"
+    assert run_json("explain", maxtext, expert)["partition"] == "[expert, fsdp_transpose+tensor+tensor_sequence, fsdp+context]"
 
 
 def test_torchprime_405b(tmp_path):
     """Field guide 2.2: one box of each matrix on 128 × 4."""
     spec = preset_of(tmp_path / "spec.yaml", "torchprime-405b", ROOT / "configs/llama3.1-405b.yaml")
-    plan = Json("plan", spec, "--rank", 511)
+    plan = run_json("plan", spec, "--rank", 511)
     assert plan["mesh"] == {"axes": ["fsdp", "tensor"], "shape": [128, 4]}
     boxes = {box["path"]: box for box in plan["boxes"]}
     assert boxes["model.embed_tokens.weight"]["shape"] == [1002, 4096]
@@ -387,10 +387,10 @@ def test_megatron_fuses_by_groups_and_ranks(tmp_path):
 def test_maxtext_cuts_stacked_layers(tmp_path):
     """Field guide 3.6: MaxText stacks layers as axis 1, and its rules cut what was cut before."""
     spec = preset_of(tmp_path / "spec.yaml", "maxtext", fsdp=4, tensor=2)
-    query = Json("explain", spec, "params.params.decoder.layers.self_attention.query.kernel", "--layout", "maxtext")
+    query = run_json("explain", spec, "params.params.decoder.layers.self_attention.query.kernel", "--layout", "maxtext")
     assert query["shape"] == [256, 2, 8, 32]
     assert query["partition"] == "[fsdp+fsdp_transpose+context+expert, -, tensor+tensor_sequence, -]"
-    wo = Json("explain", spec, "params.params.decoder.layers.mlp.wo.kernel", "--layout", "maxtext")
+    wo = run_json("explain", spec, "params.params.decoder.layers.mlp.wo.kernel", "--layout", "maxtext")
     assert wo["shape"] == [768, 2, 256]
     assert wo["partition"] == "[fsdp_transpose+tensor+tensor_sequence, -, fsdp+context+expert]"
 
@@ -429,12 +429,12 @@ uneven: chunk
 
 def test_fsdpv2_and_t5x(tmp_path):
     fsdp = preset_of(tmp_path / "fsdp.yaml", "fsdpv2", data=2, fsdp=4)
-    assert Json("explain", fsdp, "model.layers.0.mlp.down_proj.weight")["partition"] == "[-, fsdp]"
-    assert Json("explain", fsdp, "model.layers.0.self_attn.q_proj.weight")["partition"] == "[fsdp, -]"
+    assert run_json("explain", fsdp, "model.layers.0.mlp.down_proj.weight")["partition"] == "[-, fsdp]"
+    assert run_json("explain", fsdp, "model.layers.0.self_attn.q_proj.weight")["partition"] == "[fsdp, -]"
     t5x = preset_of(tmp_path / "t5x.yaml", "t5x", ROOT / "configs/t5-11b.yaml")
     wi, bias = "encoder.block.0.layer.1.DenseReluDense.wi.weight", "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-    assert Json("explain", t5x, wi)["partition"] == "[model, data]"
-    assert Json("explain", t5x, bias)["partition"] == "[-, model]"
+    assert run_json("explain", t5x, wi)["partition"] == "[model, data]"
+    assert run_json("explain", t5x, bias)["partition"] == "[-, model]"
 
 
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda p: p.stem)
@@ -442,10 +442,10 @@ def test_every_preset_keeps_the_values(preset, tmp_path):
     model = {"t5x": "t5-11b", "torchprime-405b": "llama3.1-405b"}.get(
         preset.stem, "mixtral-8x7b" if "experts" in preset.stem else "llama3.1-70b")
     spec = preset_of(tmp_path / "spec.yaml", preset.stem, ROOT / f"configs/{model}.yaml")
-    Ok("validate", spec)
+    run_ok("validate", spec)
     alone = tmp_path / "alone.yaml"
     alone.write_text(f"shardinit: 1\ninclude: {ROOT}/configs/{model}.yaml\n")
-    names = Json("plan", alone)["tensors"], Json("plan", spec)["tensors"]
+    names = run_json("plan", alone)["tensors"], run_json("plan", spec)["tensors"]
     assert names[0] == names[1]
     assert [line for line in preset.read_text().splitlines()[1:] if line.startswith("# ")], "no source"
 
@@ -467,8 +467,8 @@ lm_head: [[fsdp, data], null, null]
     spec = tmp_path / "spec.yaml"
     spec.write_text(f"shardinit: 1\ninclude: {TINY}\nsharding: maps/llama.yaml\n")
     by_key = boxes_of(spec, 3)
-    by_option = json.loads(Ok("plan", TINY, "--rank", "3", "--json", "--replicas", "full", "--sharding",
-                              "maps/llama.yaml", cwd=tmp_path).stdout)["boxes"]
+    by_option = json.loads(run_ok("plan", TINY, "--rank", "3", "--json", "--replicas", "full", "--sharding",
+                                  "maps/llama.yaml", cwd=tmp_path).stdout)["boxes"]
     assert by_key == {box["path"]: [[box["offset"], box["shape"]]] for box in by_option}
     assert by_key["model.embed_tokens.weight"] == [[[4096, 128], [4096, 128]]]
     assert by_key["model.norm.weight"] == [[[128], [128]]]
@@ -504,10 +504,10 @@ def test_files_of_any_sharding_hold_the_model(model, preset, variables, mesh, wo
                     f"uneven: chunk\nvars: {json.dumps(SMALL | variables)}\n" + (f"mesh: {mesh}\n" if mesh else ""))
     alone = tmp_path / "alone.yaml"
     alone.write_text(f"shardinit: 1\ninclude: {ROOT}/configs/{model}.yaml\nvars: {json.dumps(SMALL)}\n")
-    expected = {t["path"]: t["sha256"] for t in Json("digest", alone)["tensors"]}
-    Ok("gen", spec, "-o", tmp_path / "out")
-    assert Json("plan", spec)["world_size"] == world
-    assert {path: Sha256(words) for path, (_, words) in Reassemble(tmp_path / "out").items()} == expected
+    expected = {t["path"]: t["sha256"] for t in run_json("digest", alone)["tensors"]}
+    run_ok("gen", spec, "-o", tmp_path / "out")
+    assert run_json("plan", spec)["world_size"] == world
+    assert {path: sha256_of(words) for path, (_, words) in reassemble(tmp_path / "out").items()} == expected
 
 
 @pytest.mark.parametrize("variables", [{"expert": 4, "tensor": 1}, {"expert": 2, "context": 2, "pipe": 2, "tensor": 2},
@@ -518,48 +518,48 @@ def test_files_of_single_experts_hold_the_model(tmp_path, variables):
     alone = preset_of(tmp_path / "alone.yaml", "megatron-experts", ROOT / "configs/mixtral-8x7b.yaml",
                    **SMALL | {"tensor": variables["tensor"]})
     layout = ["--layout", "megatron"]
-    Ok("gen", spec, "-o", tmp_path / "out", *layout)
-    Ok("verify", tmp_path / "out")
-    stored = Reassemble(tmp_path / "out")
+    run_ok("gen", spec, "-o", tmp_path / "out", *layout)
+    run_ok("verify", tmp_path / "out")
+    stored = reassemble(tmp_path / "out")
     experts = [path for path in stored if "local_experts" in path]
     assert len(experts) == 8 * 2 * SMALL["layers"]
-    Ok("gen", alone, "-o", tmp_path / "drawn")
-    drawn = Reassemble(tmp_path / "drawn")
+    run_ok("gen", alone, "-o", tmp_path / "drawn")
+    drawn = reassemble(tmp_path / "drawn")
     for path in experts:
         if path.endswith("linear_fc2.weight"):
             layer, expert = int(path.split(".")[2]), int(path.split(".")[6])
             whole = drawn[f"model.layers.{layer}.mlp.experts.down_proj"][1]
             assert np.array_equal(stored[path][1], whole[expert])
-    Ok("gen", alone, "-o", tmp_path / "one", *layout)
-    one = Reassemble(tmp_path / "one")
+    run_ok("gen", alone, "-o", tmp_path / "one", *layout)
+    one = reassemble(tmp_path / "one")
     assert stored.keys() == one.keys() and all(np.array_equal(stored[p][1], one[p][1]) for p in one)
-    Ok("reshard", tmp_path / "out", "--spec", alone, *layout, "-o", tmp_path / "again")
-    assert Tree(tmp_path / "again") == Tree(tmp_path / "one")
+    run_ok("reshard", tmp_path / "out", "--spec", alone, *layout, "-o", tmp_path / "again")
+    assert tree_of(tmp_path / "again") == tree_of(tmp_path / "one")
 
 
 def test_a_pipeline_in_files(tmp_path):
     """Ranks hold what their stage has, and together all of it."""
     spec = preset_of(tmp_path / "spec.yaml", "torchtitan", fsdp=2, pipe=2, tensor=1)
-    Ok("gen", spec, "-o", tmp_path / "out")
-    Ok("verify", tmp_path / "out")
-    whole = Reassemble(tmp_path / "out")
-    for tensor in Json("digest", TINY)["tensors"]:
-        assert Sha256(whole[tensor["path"]][1]) == tensor["sha256"]
+    run_ok("gen", spec, "-o", tmp_path / "out")
+    run_ok("verify", tmp_path / "out")
+    whole = reassemble(tmp_path / "out")
+    for tensor in run_json("digest", TINY)["tensors"]:
+        assert sha256_of(whole[tensor["path"]][1]) == tensor["sha256"]
 
 
 def test_mistakes_in_a_file_have_its_places(tmp_path):
     (tmp_path / "map.yaml").write_text("model.norm.weight: [fdsp]\nmodel.nrm.weight: [fsdp]\n")
-    result = Run("plan", TINY, "--sharding", "map.yaml", cwd=tmp_path)
+    result = run_tool("plan", TINY, "--sharding", "map.yaml", cwd=tmp_path)
     assert result.returncode == 2
     assert "map.yaml:1:21: error: unknown mesh axis `fdsp`" in result.stderr
     assert "map.yaml:2:1: error: no tensor matches `model.nrm.weight`" in result.stderr
     assert "did you mean `model.norm.weight`?" in result.stderr
-    result = Run("plan", TINY, "--sharding", "absent.yaml", cwd=tmp_path)
+    result = run_tool("plan", TINY, "--sharding", "absent.yaml", cwd=tmp_path)
     assert result.returncode == 2 and "--sharding:1:1: error: there is no file `absent.yaml`" in result.stderr
 
 
 def test_a_file_names_no_other_file(tmp_path):
     (tmp_path / "a.yaml").write_text("b.yaml\n")
-    result = Run("plan", TINY, "--sharding", tmp_path / "a.yaml")
+    result = run_tool("plan", TINY, "--sharding", tmp_path / "a.yaml")
     assert result.returncode == 2
     assert "a.yaml:1:1: error: a file with a sharding names another one, `b.yaml`" in result.stderr

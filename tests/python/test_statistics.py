@@ -7,7 +7,7 @@ import pytest
 import scipy.special
 import scipy.stats
 
-from support import DTYPES, FLOATS, Ok, Reassemble
+from support import DTYPES, FLOATS, reassemble, run_ok
 
 ROWS = COLUMNS = 4096
 N = ROWS * COLUMNS
@@ -72,9 +72,9 @@ CONTINUOUS = {
 def generate(spec, folder, *arguments):
     """path → flat array of every tensor of a spec."""
     (folder / "spec.yaml").write_text(spec)
-    Ok("gen", folder / "spec.yaml", "-o", folder / "out", *arguments)
+    run_ok("gen", folder / "spec.yaml", "-o", folder / "out", *arguments)
     return {path: words.view(DTYPES[dtype]).reshape(-1)
-            for path, (dtype, words) in Reassemble(folder / "out").items()}
+            for path, (dtype, words) in reassemble(folder / "out").items()}
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from support import DTYPES, Json, Ok, ReadRaw, Run
+from support import DTYPES, read_raw, run_json, run_ok, run_tool
 
 SPEC = """\
 shardinit: 1
@@ -37,20 +37,20 @@ for dtype in INTEGERS:
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stats")
     (folder / "spec.yaml").write_text(SPEC)
-    Ok("gen", folder / "spec.yaml", "-o", folder / "out")
+    run_ok("gen", folder / "spec.yaml", "-o", folder / "out")
     return folder
 
 
 @pytest.fixture(scope="module")
 def stats(made):
-    return {t["path"]: t for t in Json("stats", made / "spec.yaml")["tensors"]}
+    return {t["path"]: t for t in run_json("stats", made / "spec.yaml")["tensors"]}
 
 
 @pytest.mark.parametrize("name, dtype", [(name, dtype) for name in INITS for dtype in FLOATS] +
                          [("digits", dtype) for dtype in INTEGERS])
 def test_moments_and_quantiles(name, dtype, made, stats):
     with h5py.File(made / "out/index.h5") as file:
-        values = ReadRaw(file[f"{name}/{dtype}"]).view(DTYPES[dtype]).astype(np.float64).ravel()
+        values = read_raw(file[f"{name}/{dtype}"]).view(DTYPES[dtype]).astype(np.float64).ravel()
     found = stats[f"{name}.{dtype}"]
     assert found["mean"] == pytest.approx(values.mean(), rel=1e-12, abs=1e-15)
     assert found["std"] == pytest.approx(0 if name == "constant" else values.std(), rel=1e-12)
@@ -73,7 +73,7 @@ def test_fit(name, dtype, made, stats):
     assert found["declared"]["std"] == pytest.approx(declared.std(), rel=1e-12)
     if dtype in ("f32", "f64"):  # SciPy does not know of rounded values.
         with h5py.File(made / "out/index.h5") as file:
-            values = ReadRaw(file[f"{name}/{dtype}"]).view(DTYPES[dtype]).astype(np.float64).ravel()
+            values = read_raw(file[f"{name}/{dtype}"]).view(DTYPES[dtype]).astype(np.float64).ravel()
         exact = scipy.stats.kstest(values, declared.cdf)
         assert exact.statistic - 1e-3 < found["ks"]["distance"] <= exact.statistic + 1e-6
         assert found["ks"]["probability"] >= exact.pvalue - 0.01
@@ -81,7 +81,7 @@ def test_fit(name, dtype, made, stats):
 
 
 def test_a_checkpoint_has_the_stats_of_its_spec(made, stats):
-    read = {t["path"]: t for t in Json("stats", made / "out")["tensors"]}
+    read = {t["path"]: t for t in run_json("stats", made / "out")["tensors"]}
     assert read.keys() == stats.keys()
     for path, found in read.items():
         # Boxes are read one by one, so sums are made in another order.
@@ -92,11 +92,11 @@ def test_a_checkpoint_has_the_stats_of_its_spec(made, stats):
 
 def test_threads(made):
     command = ["stats", made / "spec.yaml", "--set", "vars.rows=5000", "--json", "--only", "*.f32"]
-    assert Ok(*command, "--jobs", 1).stdout == Ok(*command, "--jobs", 5).stdout
+    assert run_ok(*command, "--jobs", 1).stdout == run_ok(*command, "--jobs", 5).stdout
 
 
 def test_other_values_are_found(made, tmp_path):
-    Ok("gen", made / "spec.yaml", "-o", tmp_path / "out", "--set", "mesh.axes.a=1", "--set", "mesh.axes.b=1")
+    run_ok("gen", made / "spec.yaml", "-o", tmp_path / "out", "--set", "mesh.axes.a=1", "--set", "mesh.axes.b=1")
     path = tmp_path / "out/ranks/rank-00000.h5"
     with h5py.File(path) as file:
         places = {name: (file[name.replace(".", "/")].id.get_offset(), DTYPES[name.split(".")[1]].itemsize)
@@ -112,7 +112,7 @@ def test_other_values_are_found(made, tmp_path):
             values = np.frombuffer(file.read(count * size), f"<{'u' if 'bf16' in name else 'f'}{size}")
             file.seek(offset)
             file.write(change(values).tobytes())
-    result = Run("stats", tmp_path / "out")
+    result = run_tool("stats", tmp_path / "out")
     assert result.returncode == 1
     assert [line.split(":")[0] for line in result.stderr.splitlines()] == [
         "normal.bf16", "uniform.f32", "constant.f16", "shardinit"]
@@ -121,8 +121,8 @@ def test_other_values_are_found(made, tmp_path):
 
 
 def test_a_missing_rank(made, tmp_path):
-    Ok("gen", made / "spec.yaml", "-o", tmp_path / "out", "--ranks", "0-4")
-    result = Run("stats", tmp_path / "out")
+    run_ok("gen", made / "spec.yaml", "-o", tmp_path / "out", "--ranks", "0-4")
+    result = run_tool("stats", tmp_path / "out")
     assert result.returncode == 2
     assert "rank 5" in result.stderr
 
@@ -130,6 +130,6 @@ def test_a_missing_rank(made, tmp_path):
 @pytest.mark.parametrize("locale, bar", [({}, "#"), ({"LANG": "en_US.UTF-8"}, "█"),
                                          ({"LANG": "en_US.UTF-8", "LC_ALL": "C"}, "#")])
 def test_histogram(locale, bar, made):
-    text = Ok("stats", made / "spec.yaml", "--only", "normal.bf16", env=locale).stdout
+    text = run_ok("stats", made / "spec.yaml", "--only", "normal.bf16", env=locale).stdout
     lines = [line for line in text.splitlines() if bar in line]
     assert len(lines) >= 12 and max(map(len, lines)) == 80

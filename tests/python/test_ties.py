@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from support import Json, Ok, Reassemble, Run, Tensor
+from support import read_tensor, reassemble, run_json, run_ok, run_tool
 
 SPEC = """
 shardinit: 1
@@ -31,12 +31,12 @@ modules:
 def folder(tmp_path_factory):
     where = tmp_path_factory.mktemp("ties")
     (where / "spec.yaml").write_text(SPEC)
-    Ok("gen", where / "spec.yaml", "-o", where / "out")
+    run_ok("gen", where / "spec.yaml", "-o", where / "out")
     return where
 
 
 def test_tied_tensors_have_the_values_of_the_other(folder):
-    tensors = {path: words for path, (_, words) in Reassemble(folder / "out").items()}
+    tensors = {path: words for path, (_, words) in reassemble(folder / "out").items()}
     assert np.array_equal(tensors["head"], tensors["table"])
     for i in range(3):
         assert np.array_equal(tensors[f"layers.{i}.weight"], tensors["layers.0.weight"])
@@ -47,24 +47,24 @@ def test_tied_tensors_have_the_values_of_the_other(folder):
 def test_values_of_the_other_do_not_change(folder, tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text(SPEC.replace(", tie: table", "").replace(", tie: layers.0.weight", ""))
-    Ok("gen", spec, "-o", tmp_path / "out")
+    run_ok("gen", spec, "-o", tmp_path / "out")
     for path in ("table", "layers.0.weight", "layers.1.bias"):
-        assert np.array_equal(Tensor(tmp_path / "out", path), Tensor(folder / "out", path))
+        assert np.array_equal(read_tensor(tmp_path / "out", path), read_tensor(folder / "out", path))
 
 
 def test_what_is_tied_can_be_verified_resharded_and_explained(folder, tmp_path):
-    Ok("verify", folder / "out", "--spec", folder / "spec.yaml")
-    Ok("reshard", folder / "out", "-o", tmp_path / "other", "--mesh", "a=1,b=1")
-    Ok("verify", tmp_path / "other")
-    assert np.array_equal(Tensor(tmp_path / "other", "head"), Tensor(folder / "out", "table"))
-    keys = {Json("explain", folder / "spec.yaml", path)["key"]["value"] for path in ("head", "table")}
+    run_ok("verify", folder / "out", "--spec", folder / "spec.yaml")
+    run_ok("reshard", folder / "out", "-o", tmp_path / "other", "--mesh", "a=1,b=1")
+    run_ok("verify", tmp_path / "other")
+    assert np.array_equal(read_tensor(tmp_path / "other", "head"), read_tensor(folder / "out", "table"))
+    keys = {run_json("explain", folder / "spec.yaml", path)["key"]["value"] for path in ("head", "table")}
     assert len(keys) == 1
 
 
 def test_two_that_are_not_tied_may_not_share_numbers(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text(SPEC + "  other: {shape: [12, 8], init: base, key: old.name}\n")
-    result = Run("validate", spec)
+    result = run_tool("validate", spec)
     assert result.returncode == 2
     assert "`table` and `other` would be drawn from the same random stream" in result.stderr
 
@@ -80,14 +80,14 @@ def test_the_first_of_a_repeat_has_the_key(engine, key, tmp_path):
         f"  behind: {tensor}}}\n")
     (tmp_path / "alone.yaml").write_text(f"{head}  w: {tensor}, key: {key}}}\n  behind: {tensor}}}\n")
     for name in ("spec", "alone"):
-        Ok("gen", tmp_path / f"{name}.yaml", "-o", tmp_path / name)
-        Ok("verify", tmp_path / name, "--spec", tmp_path / f"{name}.yaml")
+        run_ok("gen", tmp_path / f"{name}.yaml", "-o", tmp_path / name)
+        run_ok("verify", tmp_path / name, "--spec", tmp_path / f"{name}.yaml")
     for i in range(1, 4):
-        assert np.array_equal(Tensor(tmp_path / "spec", f"layers.{i}.w"), Tensor(tmp_path / "alone", "w"))
-    assert np.array_equal(Tensor(tmp_path / "spec", "behind"), Tensor(tmp_path / "alone", "behind"))
+        assert np.array_equal(read_tensor(tmp_path / "spec", f"layers.{i}.w"), read_tensor(tmp_path / "alone", "w"))
+    assert np.array_equal(read_tensor(tmp_path / "spec", "behind"), read_tensor(tmp_path / "alone", "behind"))
     # Of no other tensor.
     (tmp_path / "spec.yaml").write_text(f"{head}  a: {tensor}}}\n  b: {tensor}, tie: a, key: {key}}}\n")
-    result = Run("validate", tmp_path / "spec.yaml")
+    result = run_tool("validate", tmp_path / "spec.yaml")
     assert result.returncode == 2 and "a tensor with `tie` has the other tensor's `key`" in result.stderr
 
 
@@ -96,11 +96,11 @@ def test_all_of_a_repeat_are_the_first_in_the_order_of_pytorch(tmp_path):
             "  before: {shape: [9], init: {uniform: {low: 0, high: 1}}}\n"
             "  layers:\n    repeat: {i: 2}\n    w: {shape: [9], init: {uniform: {low: 0, high: 1}}, tie: layers.0.w}\n")
     (tmp_path / "spec.yaml").write_text(text)
-    Ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
     (tmp_path / "alone.yaml").write_text(text.replace("repeat: {i: 2}", "repeat: {i: 1}").replace(", tie: layers.0.w", ""))
-    Ok("gen", tmp_path / "alone.yaml", "-o", tmp_path / "alone")
+    run_ok("gen", tmp_path / "alone.yaml", "-o", tmp_path / "alone")
     for i in range(2):
-        assert np.array_equal(Tensor(tmp_path / "out", f"layers.{i}.w"), Tensor(tmp_path / "alone", "layers.0.w"))
+        assert np.array_equal(read_tensor(tmp_path / "out", f"layers.{i}.w"), read_tensor(tmp_path / "alone", "layers.0.w"))
 
 
 def test_a_key_of_jax_is_that_of_the_tied(tmp_path):
@@ -108,8 +108,8 @@ def test_a_key_of_jax_is_that_of_the_tied(tmp_path):
     spec.write_text("shardinit: 1\nname: ties\ndtype: f32\nengine: jax_threefry\nmodules:\n"
                     "  a: {shape: [9], init: {normal: {std: 1}}, key: {jax: {seed: 3, fold_in: 2}}}\n"
                     "  b: {shape: [9], init: {normal: {std: 1}}, tie: a}\n")
-    Ok("gen", spec, "-o", tmp_path / "out")
-    Ok("verify", tmp_path / "out", "--spec", spec)
-    assert np.array_equal(Tensor(tmp_path / "out", "a"), Tensor(tmp_path / "out", "b"))
+    run_ok("gen", spec, "-o", tmp_path / "out")
+    run_ok("verify", tmp_path / "out", "--spec", spec)
+    assert np.array_equal(read_tensor(tmp_path / "out", "a"), read_tensor(tmp_path / "out", "b"))
     plan = json.loads((tmp_path / "out/plan.json").read_text())
     assert plan["tensors"][0]["key"] == plan["tensors"][1]["key"]

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from clients import Gen, LikeTorchCpu
-from support import Datasets, Ok, RankFiles, ReadRaw, Reassemble, Run
+from clients import gen_ok, like_torch_cpu
+from support import datasets_in, rank_files, read_raw, reassemble, run_ok, run_tool
 
-pytestmark = LikeTorchCpu()
+pytestmark = like_torch_cpu()
 
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64}
 SIZES = [1, 2, 3, 5, 7, 8, 15, 16, 17, 18, 23, 24, 31, 32, 33, 40, 100, 1000, 4097]
@@ -36,7 +36,7 @@ class Case:
         torch.manual_seed(seed)
         self.axes, self.lines, self.expected = axes, [], {}
 
-    def Add(self, shape, init, dtype, call):
+    def add(self, shape, init, dtype, call):
         path = f"t{len(self.lines)}"
         shard = "[" + ", ".join((self.axes + ["null"] * len(shape))[:len(shape)]) + "]"
         self.lines.append(tensor_of(path, shape, init, dtype, shard))
@@ -44,8 +44,8 @@ class Case:
         call(tensor)
         self.expected[path] = tensor
 
-    def Check(self, folder):
-        made = {path: words for path, (_, words) in Reassemble(folder).items()}
+    def check(self, folder):
+        made = {path: words for path, (_, words) in reassemble(folder).items()}
         assert made.keys() == self.expected.keys()
         for path, tensor in self.expected.items():
             words = tensor.contiguous().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.itemsize])
@@ -59,25 +59,25 @@ def calls(case):
     init = torch.nn.init
     for size in SIZES:
         for dtype in ["f32", "bf16", "f16"]:
-            case.Add([size], "{normal: {mean: 0.5, std: 0.02}}", dtype, lambda t: t.normal_(0.5, 0.02))
-            case.Add([size], "{uniform: {low: -0.1, high: 0.3}}", dtype, lambda t: t.uniform_(-0.1, 0.3))
-        case.Add([size], "{uniform: {low: 0.1, high: 3}}", "f64", lambda t: t.uniform_(0.1, 3))
-        case.Add([size], "{normal: {std: 1}}", "f32", lambda t: t.normal_())
-        case.Add([size], "{trunc_normal: {std: 0.02, a: -0.04, b: 0.04}}", "f32",
+            case.add([size], "{normal: {mean: 0.5, std: 0.02}}", dtype, lambda t: t.normal_(0.5, 0.02))
+            case.add([size], "{uniform: {low: -0.1, high: 0.3}}", dtype, lambda t: t.uniform_(-0.1, 0.3))
+        case.add([size], "{uniform: {low: 0.1, high: 3}}", "f64", lambda t: t.uniform_(0.1, 3))
+        case.add([size], "{normal: {std: 1}}", "f32", lambda t: t.normal_())
+        case.add([size], "{trunc_normal: {std: 0.02, a: -0.04, b: 0.04}}", "f32",
                  lambda t: init.trunc_normal_(t, 0, 0.02, -0.04, 0.04))
-        case.Add([size], "{trunc_normal: {mean: 0.25, std: 1, a: -1, b: 2}}", "bf16",
+        case.add([size], "{trunc_normal: {mean: 0.25, std: 1, a: -1, b: 2}}", "bf16",
                  lambda t: init.trunc_normal_(t, 0.25, 1, -1, 2))
-        case.Add([size], "{trunc_normal: {std: 0.02, a: -2, b: 2}}", "f16", lambda t: init.trunc_normal_(t, std=0.02))
+        case.add([size], "{trunc_normal: {std: 0.02, a: -2, b: 2}}", "f16", lambda t: init.trunc_normal_(t, std=0.02))
     for shape in [(16, 33), (100, 7), (3, 5, 7), (64, 32, 3, 3)]:
         for dtype in ["f32", "bf16", "f16"]:
-            case.Add(shape, "kaiming_uniform", dtype, lambda t: init.kaiming_uniform_(t))
-            case.Add(shape, f"{{kaiming_uniform: {{a: {math.sqrt(5)!r}}}}}", dtype,
+            case.add(shape, "kaiming_uniform", dtype, lambda t: init.kaiming_uniform_(t))
+            case.add(shape, f"{{kaiming_uniform: {{a: {math.sqrt(5)!r}}}}}", dtype,
                      lambda t: init.kaiming_uniform_(t, a=math.sqrt(5)))
-            case.Add(shape, "{kaiming_normal: {mode: fan_out, nonlinearity: relu}}", dtype,
+            case.add(shape, "{kaiming_normal: {mode: fan_out, nonlinearity: relu}}", dtype,
                      lambda t: init.kaiming_normal_(t, mode="fan_out", nonlinearity="relu"))
-            case.Add(shape, "{xavier_uniform: {gain: 1.5}}", dtype, lambda t: init.xavier_uniform_(t, 1.5))
-            case.Add(shape, "xavier_normal", dtype, lambda t: init.xavier_normal_(t))
-            case.Add(shape, "ones", dtype, lambda t: t.fill_(1))
+            case.add(shape, "{xavier_uniform: {gain: 1.5}}", dtype, lambda t: init.xavier_uniform_(t, 1.5))
+            case.add(shape, "xavier_normal", dtype, lambda t: init.xavier_normal_(t))
+            case.add(shape, "ones", dtype, lambda t: t.fill_(1))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -85,19 +85,19 @@ def calls(case):
 def test_calls(seed, mesh, tmp_path):
     case = Case(seed, list(mesh))
     calls(case)
-    case.Check(Gen(spec_of(seed, mesh, case.lines), tmp_path))
+    case.check(gen_ok(spec_of(seed, mesh, case.lines), tmp_path))
 
 
 def test_large_tensors_on_several_threads(tmp_path):
     case = Case(3, ["null", "x"])
     normal = "{normal: {std: 0.02}}"
-    case.Add([2**20 + 3], normal, "f32", lambda t: t.normal_(0, 0.02))
-    case.Add([2**20 + 3], normal, "bf16", lambda t: t.normal_(0, 0.02))
-    case.Add([1500, 1501], "{uniform: {low: 0, high: 1}}", "f32", lambda t: t.uniform_())
-    case.Add([1024, 1030], "{trunc_normal: {std: 1, a: -2, b: 2}}", "f32",
+    case.add([2**20 + 3], normal, "f32", lambda t: t.normal_(0, 0.02))
+    case.add([2**20 + 3], normal, "bf16", lambda t: t.normal_(0, 0.02))
+    case.add([1500, 1501], "{uniform: {low: 0, high: 1}}", "f32", lambda t: t.uniform_())
+    case.add([1024, 1030], "{trunc_normal: {std: 1, a: -2, b: 2}}", "f32",
              lambda t: torch.nn.init.trunc_normal_(t, 0, 1, -2, 2))
-    case.Add([1024, 4096], normal, "f16", lambda t: t.normal_(0, 0.02))
-    case.Check(Gen(spec_of(3, {"x": 3}, case.lines), tmp_path, "--jobs=2"))
+    case.add([1024, 4096], normal, "f16", lambda t: t.normal_(0, 0.02))
+    case.check(gen_ok(spec_of(3, {"x": 3}, case.lines), tmp_path, "--jobs=2"))
 
 
 class Constructed(torch.nn.Module):
@@ -136,7 +136,7 @@ def test_a_constructor(seed, dtype, tmp_path):
         state = Constructed().state_dict()
     finally:
         torch.set_default_dtype(torch.float32)
-    made = Reassemble(Gen(HEAD.replace("dtype: f32", f"dtype: {dtype}") + f"seed: {seed}\nmodules:\n" + MODULES, tmp_path))
+    made = reassemble(gen_ok(HEAD.replace("dtype: f32", f"dtype: {dtype}") + f"seed: {seed}\nmodules:\n" + MODULES, tmp_path))
     assert made.keys() == state.keys()
     for path, tensor in state.items():
         expected = tensor.contiguous().view(torch.int32 if dtype == "f32" else torch.int16).numpy()
@@ -155,7 +155,7 @@ modules:
   first: {shape: [100], init: {uniform: {low: -1, high: 2}}, key: {torch: {position: 1000 + 16 + 8, spare: 1016 + 4}}}
   second: {shape: [2], init: {normal: {mean: 1, std: 2}}}
 """
-    made = Reassemble(Gen(spec, tmp_path))
+    made = reassemble(gen_ok(spec, tmp_path))
     for path, tensor in {"first": first, "second": second}.items():
         assert np.array_equal(made[path][1].view(np.float32), tensor.numpy()), path
 
@@ -170,17 +170,17 @@ mesh: {axes: {x: 8, y: 8}}
 modules:
   whole: {shape: [64, 10000], shard: [x, y], init: {normal: {std: 0.02}}, key: {torch: {position: 50000000}}}
 """
-    out = Gen(spec, tmp_path, "--ranks=27")
-    with h5py.File(RankFiles(out)[0]) as file:
-        part, = Datasets(file)
-        assert np.array_equal(ReadRaw(part).view(np.float32), whole[24:32, 3750:5000].numpy())
+    out = gen_ok(spec, tmp_path, "--ranks=27")
+    with h5py.File(rank_files(out)[0]) as file:
+        part, = datasets_in(file)
+        assert np.array_equal(read_raw(part).view(np.float32), whole[24:32, 3750:5000].numpy())
 
 
 def test_the_plan_has_the_places(tmp_path):
     """The index pass over a truncated distribution is made once, for the plan."""
     lines = ["a: {shape: [100000], init: {trunc_normal: {std: 1, a: -2, b: 2}}}",
              "b: {shape: [3], init: {normal: {std: 1}}}", "c: {shape: [2], init: {normal: {std: 1}}}"]
-    folder = Gen(spec_of(0, {"x": 1}, lines), tmp_path)
+    folder = gen_ok(spec_of(0, {"x": 1}, lines), tmp_path)
     torch.manual_seed(0)
     torch.nn.init.trunc_normal_(torch.empty(100000), 0, 1, -2, 2)
     plan = json.loads((folder / "plan.json").read_text())
@@ -189,17 +189,17 @@ def test_the_plan_has_the_places(tmp_path):
     rounds = b["position"] // 100000
     assert a == {"position": 0} and b == {"position": rounds * 100000} and rounds in (4, 5, 6)
     assert c == {"position": b["position"] + 8, "spare": b["position"] + 4}
-    Ok("verify", folder)
+    run_ok("verify", folder)
 
 
 def test_other_names_and_programs(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text(spec_of(0, {"x": 1}, ["a: {shape: [20], init: {normal: {std: 1}}}"])
                     .replace("torch_cpu", "torch_cpu/2.13/avx2"))
-    full = Ok("digest", spec).stdout
+    full = run_ok("digest", spec).stdout
     spec.write_text(spec.read_text().replace("/2.13/avx2", ""))
-    assert Ok("digest", spec).stdout == full
-    done = Run("program", spec)
+    assert run_ok("digest", spec).stdout == full
+    done = run_tool("program", spec)
     assert done.returncode != 0 and "programs do not have the engine `torch_cpu/2.13/avx2`" in done.stderr
 
 
@@ -212,9 +212,9 @@ def test_what_is_tied_has_the_numbers_of_the_other_and_takes_none(tmp_path):
 """)
     torch.manual_seed(0)
     first, table, last = torch.randn(40), torch.randn(5, 7), torch.randn(3)
-    Ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
-    Ok("verify", tmp_path / "out", "--spec", tmp_path / "spec.yaml")
-    made = {path: words.view(np.float32) for path, (_, words) in Reassemble(tmp_path / "out").items()}
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
+    run_ok("verify", tmp_path / "out", "--spec", tmp_path / "spec.yaml")
+    made = {path: words.view(np.float32) for path, (_, words) in reassemble(tmp_path / "out").items()}
     for path, tensor in {"head": table, "first": first, "table": table, "last": last}.items():
         assert np.array_equal(made[path].reshape(tensor.shape), tensor.numpy()), path
 
@@ -235,7 +235,7 @@ class Elements:
         torch.rand(1001)
         self.before = torch.get_rng_state()
 
-    def Add(self, expression, make, dtype="f32", inexact=False):
+    def add(self, expression, make, dtype="f32", inexact=False):
         torch.set_rng_state(self.before)
         tensor = make()
         path = f"t{len(self.lines)}"
@@ -245,11 +245,11 @@ class Elements:
         if inexact:
             self.inexact.add(path)
 
-    def Check(self, folder, ranks):
+    def check(self, folder, ranks):
         (folder / "spec.yaml").write_text(spec_of(self.seed, {"a": ranks}, self.lines))
-        Ok("gen", folder / "spec.yaml", "-o", folder / "out")
-        Ok("verify", folder / "out", "--spec", folder / "spec.yaml")
-        made = {path: words for path, (_, words) in Reassemble(folder / "out").items()}
+        run_ok("gen", folder / "spec.yaml", "-o", folder / "out")
+        run_ok("verify", folder / "out", "--spec", folder / "spec.yaml")
+        made = {path: words for path, (_, words) in reassemble(folder / "out").items()}
         plan = {t["path"]: t for t in json.loads((folder / "out/plan.json").read_text())["tensors"]}
         manifest = {t["path"]: t for t in json.loads((folder / "out/manifest.json").read_text())["tensors"]}
         for path, tensor in self.expected.items():
@@ -273,40 +273,40 @@ def test_numbers_by_their_place(tmp_path, seed, ranks):
     for dtype, suffix in FLOATS.items():
         kind, wide = TYPES[dtype], dtype == "f64"
         for n in (3, 16, 100, 5000):
-            elements.Add(f"torch_normal{suffix}(1001, -1, {n}, i0, 0.25, 0.02)",
+            elements.add(f"torch_normal{suffix}(1001, -1, {n}, i0, 0.25, 0.02)",
                          lambda: torch.empty(n, dtype=kind).normal_(0.25, 0.02), dtype, wide)
-            elements.Add(f"torch_trunc_normal{suffix}(1001, -1, {n}, i0, 0.25, 2, -3, 3)",
+            elements.add(f"torch_trunc_normal{suffix}(1001, -1, {n}, i0, 0.25, 2, -3, 3)",
                          lambda: torch.nn.init.trunc_normal_(torch.empty(n, dtype=kind), 0.25, 2, -3, 3), dtype, wide)
-        elements.Add(f"torch_uniform{suffix}(1001, i0, -0.1, 0.3)",
+        elements.add(f"torch_uniform{suffix}(1001, i0, -0.1, 0.3)",
                      lambda: torch.empty(5000, dtype=kind).uniform_(-0.1, 0.3), dtype)
         # Memory that is not contiguous is filled two at a time.
-        elements.Add(f"torch_pairs{suffix}(1001, -1, i0 * 40 + i1, 1, 3)",
+        elements.add(f"torch_pairs{suffix}(1001, -1, i0 * 40 + i1, 1, 3)",
                      lambda: torch.empty(50, 80, dtype=kind)[:, ::2].normal_(1, 3), dtype, wide)
-    elements.Add("torch_normal(1001, -1, 6000, i1 * 100 + i0, 0, 1)", lambda: torch.empty(60, 100).normal_().t())
-    elements.Add("torch_normal(1001, -1, 6000, 5999 - index, 0, 1)",
+    elements.add("torch_normal(1001, -1, 6000, i1 * 100 + i0, 0, 1)", lambda: torch.empty(60, 100).normal_().t())
+    elements.add("torch_normal(1001, -1, 6000, 5999 - index, 0, 1)",
                  lambda: torch.empty(60, 100).normal_().flatten().flip(0))
-    elements.Add("where(i0 == 7, 0, torch_normal(1001, -1, 6000, index, 0, 0.02))",
+    elements.add("where(i0 == 7, 0, torch_normal(1001, -1, 6000, index, 0, 0.02))",
                  lambda: torch.nn.Embedding(60, 100, padding_idx=7, _weight=torch.empty(60, 100).normal_(0, 0.02)
                                             .index_fill_(0, torch.tensor([7]), 0)).weight.detach())
-    elements.Add("torch_normal(1001, -1, 100, i1, 0, 1)", lambda: torch.empty(100).normal_().expand(9, 100))
-    elements.Add("mod(torch_word(1001 + i0), 2147483648)",
+    elements.add("torch_normal(1001, -1, 100, i1, 0, 1)", lambda: torch.empty(100).normal_().expand(9, 100))
+    elements.add("mod(torch_word(1001 + i0), 2147483648)",
                  lambda: torch.empty(3000, dtype=torch.int32).random_().long(), "i64")
     for high in (37, 2**28 - 1, 2**28, 3 * 10**9, 2**32 + 1, 2**53):
-        elements.Add(f"torch_randint(1001, i0, {high}) + 5", lambda: torch.randint(5, high + 5, (3000,)), "i64")
-    elements.Add("torch_randint(1001, 2999 - i0, 1e12)",
+        elements.add(f"torch_randint(1001, i0, {high}) + 5", lambda: torch.randint(5, high + 5, (3000,)), "i64")
+    elements.add("torch_randint(1001, 2999 - i0, 1e12)",
                  lambda: torch.randint(10**12, (3000,)).flip(0), "i64")
-    elements.Add("torch_uniform_f64(1001, i0, 0, 1) < 0.3", lambda: torch.empty(3000).bernoulli_(0.3))
-    elements.Add("mod(torch_word(1001 + i0), 16777216) / 16777216 < 0.3", lambda: torch.bernoulli(torch.full((3000,), 0.3)))
-    elements.Add("torch_permutation(1001, 3000, i0)", lambda: torch.randperm(3000), "i64")
+    elements.add("torch_uniform_f64(1001, i0, 0, 1) < 0.3", lambda: torch.empty(3000).bernoulli_(0.3))
+    elements.add("mod(torch_word(1001 + i0), 16777216) / 16777216 < 0.3", lambda: torch.bernoulli(torch.full((3000,), 0.3)))
+    elements.add("torch_permutation(1001, 3000, i0)", lambda: torch.randperm(3000), "i64")
     # Numbers are rounded to the tensor's type.
-    elements.Add("f32(f32(torch_normal(1001, -1, 3000, i0, 0, 1) * f32(0.1)) + f32(0.3)) / 3",
+    elements.add("f32(f32(torch_normal(1001, -1, 3000, i0, 0, 1) * f32(0.1)) + f32(0.3)) / 3",
                  lambda: (torch.randn(3000) * 0.1 + 0.3) / 3)
-    elements.Add("bf16(torch_normal_bf16(1001, -1, 3000, i0, 0, 1) * f32(0.1)) + 3",
+    elements.add("bf16(torch_normal_bf16(1001, -1, 3000, i0, 0, 1) * f32(0.1)) + 3",
                  lambda: torch.randn(3000, dtype=torch.bfloat16) * 0.1 + 3, "bf16")
-    elements.Add("-log1p(-torch_uniform_f64(1001, i0, 0, 1)) / 1.5", lambda: torch.empty(3000).exponential_(1.5), "f32", True)
-    elements.Add("exp(torch_pairs_f64(1001, -1, i0, 0.5, 0.25))", lambda: torch.empty(3000).log_normal_(0.5, 0.25), "f32", True)
-    elements.Add("exp(torch_uniform(1001, i0, -3, 0))", lambda: torch.empty(3000).uniform_(-3, 0).exp_(), "f32", True)
-    elements.Check(tmp_path, ranks)
+    elements.add("-log1p(-torch_uniform_f64(1001, i0, 0, 1)) / 1.5", lambda: torch.empty(3000).exponential_(1.5), "f32", True)
+    elements.add("exp(torch_pairs_f64(1001, -1, i0, 0.5, 0.25))", lambda: torch.empty(3000).log_normal_(0.5, 0.25), "f32", True)
+    elements.add("exp(torch_uniform(1001, i0, -3, 0))", lambda: torch.empty(3000).uniform_(-3, 0).exp_(), "f32", True)
+    elements.check(tmp_path, ranks)
 
 
 def test_a_number_that_is_left_over_is_taken_by_its_place(tmp_path):
@@ -316,9 +316,9 @@ def test_a_number_that_is_left_over_is_taken_by_its_place(tmp_path):
         torch.empty(of).normal_()
         return torch.empty(n).normal_(2, 3)
 
-    elements.Add("torch_normal(1009, 1005, 4, i0, 2, 3)", lambda: left(4, 3))
-    elements.Add("torch_pairs(1009, 1005, i0, 2, 3)", lambda: left(4, 3))
-    elements.Check(tmp_path, 1)
+    elements.add("torch_normal(1009, 1005, 4, i0, 2, 3)", lambda: left(4, 3))
+    elements.add("torch_pairs(1009, 1005, i0, 2, 3)", lambda: left(4, 3))
+    elements.check(tmp_path, 1)
 
 
 def test_words_may_be_skipped_after_the_tensor_before(tmp_path):
@@ -336,8 +336,8 @@ def test_words_may_be_skipped_after_the_tensor_before(tmp_path):
     for layer in range(3):
         torch.rand(2 * layer)
         expected[f"layers.{layer}.weight"] = torch.randn(3)
-    Ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
-    made = {path: words for path, (_, words) in Reassemble(tmp_path / "out").items()}
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
+    made = {path: words for path, (_, words) in reassemble(tmp_path / "out").items()}
     for path, tensor in expected.items():
         assert np.array_equal(made[path].ravel(), words_of(tensor).view(np.uint32)), path
 
@@ -356,8 +356,8 @@ def test_matrices_in_the_order_of_a_constructor(tmp_path, ranks):
                 "high": init.orthogonal_(torch.empty(50, 2, 10), 1.5), "wide": init.orthogonal_(torch.empty(20, 60)),
                 "last": torch.randn(7)}
     (tmp_path / "spec.yaml").write_text(spec_of(42, {"a": ranks}, lines))
-    Ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
-    made = {path: words for path, (_, words) in Reassemble(tmp_path / "out").items()}
+    run_ok("gen", tmp_path / "spec.yaml", "-o", tmp_path / "out")
+    made = {path: words for path, (_, words) in reassemble(tmp_path / "out").items()}
     inexact = {t["path"] for t in json.loads((tmp_path / "out/manifest.json").read_text())["tensors"] if "inexact" in t}
     assert inexact == {"high", "wide"}
     for path, tensor in expected.items():
@@ -384,14 +384,14 @@ def test_matrices_in_the_order_of_a_constructor(tmp_path, ranks):
 ])
 def test_mistakes_in_places(tmp_path, expression, message):
     (tmp_path / "spec.yaml").write_text(HEAD + f'modules:\n  t: {{shape: [40], init: {{expr: "{expression}"}}}}\n')
-    result = Run("digest", tmp_path / "spec.yaml")
+    result = run_tool("digest", tmp_path / "spec.yaml")
     assert result.returncode == 2 and message in result.stderr, result.stderr
 
 
 def test_other_engines_do_not_have_them(tmp_path):
     (tmp_path / "spec.yaml").write_text(HEAD.replace("torch_cpu", "philox4x32")
                                         + 'modules:\n  t: {shape: [4], init: {expr: "torch_word(i0)"}}\n')
-    result = Run("plan", tmp_path / "spec.yaml")
+    result = run_tool("plan", tmp_path / "spec.yaml")
     assert result.returncode == 2 and "engine `philox4x32` does not have" in result.stderr
 
 
@@ -403,14 +403,14 @@ def test_places_have_an_end(tmp_path):
   b: {shape: [3], init: {normal: {std: 1}}}
 """
     spec.write_text(text.replace("PLACE", str(last - 100)))
-    Ok("digest", spec)
-    Ok("gen", spec, "-o", tmp_path / "out")
+    run_ok("digest", spec)
+    run_ok("gen", spec, "-o", tmp_path / "out")
     spec.write_text(text.replace("PLACE", str(last)))
-    result = Run("digest", spec)
+    result = run_tool("digest", spec)
     assert result.returncode == 2 and f"places end at {last}" in result.stderr
     spec.write_text(text.replace("PLACE", str(last + 1)))
-    assert Run("digest", spec).returncode == 2
+    assert run_tool("digest", spec).returncode == 2
     plan = tmp_path / "out/plan.json"
     plan.write_text(plan.read_text().replace(str(last - 100), str(2**64 - 20)))
-    result = Run("verify", tmp_path / "out")
+    result = run_tool("verify", tmp_path / "out")
     assert result.returncode == 1 and "the key of `a`" in result.stderr, result.stderr

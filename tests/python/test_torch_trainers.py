@@ -6,21 +6,21 @@ import types
 import numpy as np
 import pytest
 
-from clients import Client, Gen
-from support import Ok
+from clients import client_of, gen_ok
+from support import run_ok
 
-torch = Client("torch")
+torch = client_of("torch")
 
 import shardinit
 import torch.distributed as dist
-from test_python_torch import count_made, MODEL, locals_are_equal, spawn_it, Toy, whole_one, words_of
+from test_python_torch import MODEL, Toy, count_made, locals_are_equal, spawn_it, whole_one, words_of
 from torch import nn
 from torch.distributed.tensor import DTensor
 
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
-    return Gen(MODEL, tmp_path_factory.mktemp("toy"))
+    return gen_ok(MODEL, tmp_path_factory.mktemp("toy"))
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +50,8 @@ def reference(folder):
 
 @pytest.mark.parametrize("size", ["5GB", "8K"])
 def test_accelerate(spec, toy, tmp_path, size):
-    accelerate = Client("accelerate")
-    Ok("export", spec, "--to", "safetensors", "--max-shard-size", size, "-o", tmp_path / "out")
+    accelerate = client_of("accelerate")
+    run_ok("export", spec, "--to", "safetensors", "--max-shard-size", size, "-o", tmp_path / "out")
     assert (tmp_path / "out/model.safetensors.index.json").exists() == (size == "8K")
     with accelerate.init_empty_weights():
         model = Toy()
@@ -112,7 +112,7 @@ def fit_it(model, folder, **options):
 
 
 def test_lightning(spec, toy, tmp_path):
-    Client("lightning")
+    client_of("lightning")
     whole, begun = whole_one(toy), []
 
     def begins_with(model):
@@ -148,7 +148,7 @@ def fit_sharded(spec, folder, root):
 
 
 def test_lightning_with_fsdp2(spec, toy, tmp_path):
-    Client("lightning")
+    client_of("lightning")
     spawn_it(2, tmp_path, fit_sharded, str(spec), str(toy), str(tmp_path))
 
 
@@ -243,7 +243,7 @@ def go_on(spec, root):
 
 
 def test_deepspeed_zero_3_and_universal_checkpoints(spec, toy, tmp_path):
-    Client("deepspeed")
+    client_of("deepspeed")
     root = tmp_path / "checkpoints"
     root.mkdir()
     spawn_it(2, tmp_path, partition_and_train, str(spec), str(toy), str(root))

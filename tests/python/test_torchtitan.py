@@ -3,11 +3,11 @@ names, bit for bit."""
 
 import pytest
 
-from clients import Client
-from titan_models import SPECS, DeepseekConfig, LlamaConfig, Titan
+from clients import client_of
+from titan_models import SPECS, deepseek_config, llama_config, titan
 
-torch = Client("torch")
-Client("torchtitan")
+torch = client_of("torch")
+client_of("torchtitan")
 
 import shardinit
 
@@ -33,8 +33,8 @@ def same(made, wanted):
 
 @pytest.mark.parametrize("kind", [None, "fused"])
 def test_llama(kind):
-    llama3 = Titan("torchtitan.models.llama3")
-    config = LlamaConfig(llama3, kind)
+    llama3 = titan("torchtitan.models.llama3")
+    config = llama_config(llama3, kind)
     stored, drawn = tensors_of("llama", "torchtitan"), tensors_of("llama", "")
     with torch.device("meta"):
         model = config.build()
@@ -46,8 +46,8 @@ def test_llama(kind):
 
 
 def test_deepseek():
-    deepseek = Titan("torchtitan.models.deepseek_v3")
-    config = DeepseekConfig(deepseek)
+    deepseek = titan("torchtitan.models.deepseek_v3")
+    config = deepseek_config(deepseek)
     stored, drawn, hub = (tensors_of("deepseek", layout) for layout in ("torchtitan", "", "hub"))
     with torch.device("meta"):
         model = config.build()

@@ -9,13 +9,13 @@ import sys
 
 import pytest
 
-from clients import Client
-from support import Ok, Reassemble, ROOT
+from clients import client_of
+from support import ROOT, reassemble, run_ok
 from titan_models import LLAMA, SPECS
 
-torch = Client("torch")
-Client("torchtitan")
-Client("torchdata")
+torch = client_of("torch")
+client_of("torchtitan")
+client_of("torchdata")
 
 TYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 # What torchtitan's converter reads: the names on the Hub.
@@ -42,12 +42,12 @@ def losses(tmp_path_factory):
         here = folder / name
         here.mkdir()
         arguments = [path, *(word for each in sets for word in ("--set", each))]
-        Ok("gen", *arguments, "--layout", "torchtitan", "--mesh", "fsdp=1", "-o", here / "gen")
+        run_ok("gen", *arguments, "--layout", "torchtitan", "--mesh", "fsdp=1", "-o", here / "gen")
         torch.save({p: torch.from_numpy(words.view(f"<i{words.itemsize}")).view(TYPES[dtype])
-                    for p, (dtype, words) in Reassemble(here / "gen").items()}, here / "values.pt")
-        Ok("export", *arguments, "--layout", "torchtitan", "--mesh", "fsdp=2", "--to", "dcp", "-o", here / "dcp")
-        Ok("export", *arguments, *EXPORTS[name], "--mesh", "fsdp=1", "--to", "safetensors", "--max-shard-size", "100K",
-           "-o", here / "safetensors")
+                    for p, (dtype, words) in reassemble(here / "gen").items()}, here / "values.pt")
+        run_ok("export", *arguments, "--layout", "torchtitan", "--mesh", "fsdp=2", "--to", "dcp", "-o", here / "dcp")
+        run_ok("export", *arguments, *EXPORTS[name], "--mesh", "fsdp=1", "--to", "safetensors", "--max-shard-size", "100K",
+               "-o", here / "safetensors")
         assert len(list((here / "dcp").glob("*.distcp"))) == 2
         assert len(list((here / "safetensors").glob("*.safetensors"))) > 1
         dcp = ["--checkpoint.enable", "--checkpoint.initial_load_path", str(here / "dcp")]
@@ -75,7 +75,7 @@ def tied_llama(folder):
               "num_hidden_layers": LLAMA["layers"], "num_attention_heads": LLAMA["heads"],
               "num_key_value_heads": LLAMA["kv_heads"], "vocab_size": LLAMA["vocab"]}
     (folder / "config.json").write_text(json.dumps(config))
-    Ok("import", folder / "config.json", "-o", folder / "tied.yaml")
+    run_ok("import", folder / "config.json", "-o", folder / "tied.yaml")
     return folder / "tied.yaml"
 
 

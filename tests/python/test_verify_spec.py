@@ -8,8 +8,8 @@ import shutil
 import struct
 
 import pytest
-from clients import Client
-from support import AWKWARD, Json, Ok, Reassemble, Run
+from clients import client_of
+from support import AWKWARD, reassemble, run_json, run_ok, run_tool
 from test_export import read_safetensors
 
 NAMES = {"f32": "F32", "f64": "F64", "f16": "F16", "bf16": "BF16"}
@@ -39,12 +39,12 @@ def spec(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tensors(spec):
-    Ok("export", spec, "--to", "safetensors", "-o", spec.parent / "out")
+    run_ok("export", spec, "--to", "safetensors", "-o", spec.parent / "out")
     return read_safetensors(spec.parent / "out/model.safetensors")[0]
 
 
 def verify(folder, spec, *arguments):
-    return Run("verify", folder, "--spec", spec, *arguments)
+    return run_tool("verify", folder, "--spec", spec, *arguments)
 
 
 @pytest.mark.parametrize("make", [
@@ -58,8 +58,8 @@ def verify(folder, spec, *arguments):
     ["gen", "--mesh", "a=3,b=5", "--replicas", "full"],
 ], ids=" ".join)
 def test_equal(make, spec, tensors, tmp_path):
-    Ok(make[0], spec, "-o", tmp_path / "out", *make[1:])
-    result = Json("verify", tmp_path / "out", "--spec", spec)
+    run_ok(make[0], spec, "-o", tmp_path / "out", *make[1:])
+    result = run_json("verify", tmp_path / "out", "--spec", spec)
     assert result["equal"] and result["findings"] == []
     assert result["tensors"] == len(tensors)
     assert result["bytes"] == sum(words.nbytes for _, words in tensors.values())
@@ -72,11 +72,11 @@ def test_equal(make, spec, tensors, tmp_path):
 
 def test_what_others_wrote(spec, tensors, tmp_path):
     write_tensors(tmp_path / "weights.safetensors", tensors)
-    assert f"{tmp_path}: equal to awkward: 11 tensors" in Ok("verify", tmp_path, "--spec", spec).stdout
-    torch, library = Client("torch"), Client("safetensors.torch")
+    assert f"{tmp_path}: equal to awkward: 11 tensors" in run_ok("verify", tmp_path, "--spec", spec).stdout
+    torch, library = client_of("torch"), client_of("safetensors.torch")
     whole = library.load_file(tmp_path / "weights.safetensors")
     library.save_file({k: v + 0 for k, v in whole.items()}, tmp_path / "weights.safetensors")
-    Ok("verify", tmp_path, "--spec", spec)
+    run_ok("verify", tmp_path, "--spec", spec)
     whole["deep"].flatten()[70] += torch.finfo(torch.float32).eps
     library.save_file(whole, tmp_path / "weights.safetensors")
     result = verify(tmp_path, spec)
@@ -107,7 +107,7 @@ def test_all_differences_are_named(spec, tensors, tmp_path):
 
 
 def test_a_damaged_checkpoint_is_damaged(spec, tmp_path):
-    Ok("gen", spec, "-o", tmp_path / "gen")
+    run_ok("gen", spec, "-o", tmp_path / "gen")
     with open(tmp_path / "gen/ranks/rank-00001.h5", "r+b") as file:
         file.write(b"x")
     result = verify(tmp_path / "gen", spec)
@@ -118,7 +118,7 @@ def test_nothing_to_compare(spec, tmp_path):
     result = verify(tmp_path, spec)
     assert result.returncode == 2 and "holds no safetensors files" in result.stderr
     assert verify(tmp_path / "missing", spec).returncode in (2, 3)
-    result = Run("verify", tmp_path, "--set", "seed=1")
+    result = run_tool("verify", tmp_path, "--set", "seed=1")
     assert result.returncode == 2 and "add `--spec SPEC`" in result.stderr
 
 
@@ -227,7 +227,7 @@ DESCRIPTION = {"zarr_format": 2, "shape": [3], "chunks": [2], "dtype": "<f4", "o
 
 def test_zarr_arrays_that_others_wrote(spec, tensors, tmp_path):
     """By TensorStore, with chunks that reach beyond the arrays; then with differences."""
-    ts = Client("tensorstore")
+    ts = client_of("tensorstore")
     for path, (dtype, words) in tensors.items():
         chunks = [min(n, 1 + 2 * d + n // 3) for d, n in enumerate(words.shape)]
         array = ts.open({
@@ -236,7 +236,7 @@ def test_zarr_arrays_that_others_wrote(spec, tensors, tmp_path):
                          {"f32": "<f4", "f64": "<f8", "f16": "<f2", "bf16": "bfloat16"}[dtype],
                          "dimension_separator": "./"[len(path) % 2]}}, create=True).result()
         array.write(words.view(array.dtype.numpy_dtype)).result()
-    result = Json("verify", tmp_path, "--spec", spec)
+    result = run_json("verify", tmp_path, "--spec", spec)
     assert result["equal"] and result["tensors"] == len(tensors)
     (tmp_path / "cube").rename(tmp_path / "extra.\u202ecube")
     place = tmp_path / "whole/2"
@@ -288,12 +288,12 @@ def test_hostile_zarr_arrays_are_refused(change, message, spec, tmp_path):
 @pytest.fixture(scope="module")
 def stock(spec, tmp_path_factory):
     """As PyTorch itself writes it: with objects, and bytes that are shared by two names."""
-    torch, dcp = Client("torch"), Client("torch.distributed.checkpoint")
+    torch, dcp = client_of("torch"), client_of("torch.distributed.checkpoint")
     folder = tmp_path_factory.mktemp("stock")
-    Ok("gen", spec, "-o", folder / "gen")
+    run_ok("gen", spec, "-o", folder / "gen")
     types = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16}
     state = {path: torch.from_numpy(words.view(f"<i{words.itemsize}")).view(types[dtype])
-             for path, (dtype, words) in Reassemble(folder / "gen").items()}
+             for path, (dtype, words) in reassemble(folder / "gen").items()}
     dcp.save({**state, "optimizer": {"lr": 0.1, "betas": (0.9, 0.95), "set": {1, 2}, "list": [None, b"x"]}},
              checkpoint_id=str(folder / "dcp"), no_dist=True)
     return folder / "dcp"
@@ -304,7 +304,7 @@ def metadata_of(folder):
 
 
 def test_what_pytorch_wrote(spec, stock, tensors):
-    result = Json("verify", stock, "--spec", spec)
+    result = run_json("verify", stock, "--spec", spec)
     assert result["equal"] and result["tensors"] == len(tensors)
     result = verify(stock, spec, "--set", "modules.cube.dtype=f32", "--set", "modules.matrix.shape=[33,18]", "--set", "seed=1")
     found = result.stderr

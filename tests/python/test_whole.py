@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from support import DTYPES, Ok, Reassemble
+from support import DTYPES, reassemble, run_ok
 
 HEAD = "shardinit: 1\nname: x\ndtype: f32\nmesh: {axes: {a: 1, b: 1}}\n"
 
@@ -17,8 +17,8 @@ def generate(tmp_path, text, *arguments):
     spec = tmp_path / "spec.yaml"
     spec.write_text(HEAD + text)
     out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
-    Ok("gen", spec, "-o", out, *arguments)
-    return {path: words.view(DTYPES[dtype]) for path, (dtype, words) in Reassemble(out).items()}
+    run_ok("gen", spec, "-o", out, *arguments)
+    return {path: words.view(DTYPES[dtype]) for path, (dtype, words) in reassemble(out).items()}
 
 
 def orthogonal(normals, rows, columns, gain):

@@ -14,11 +14,11 @@ import pytest
 import scipy.stats
 import yaml
 
-from clients import Bits, Client
-from support import CONFIGS, Json, Ok, RECIPES, ROOT
+from clients import bits_of, client_of
+from support import CONFIGS, RECIPES, ROOT, run_json, run_ok
 
-torch = Client("torch")
-transformers = Client("transformers")
+torch = client_of("torch")
+transformers = client_of("transformers")
 
 import shardinit
 
@@ -34,16 +34,16 @@ class Model:
     tiny: dict  # Values of these variables in a tiny model.
     recipe: str = ""  # That of Transformers, where the spec has another.
 
-    def Make(self, **changes):
+    def make(self, **changes):
         model = getattr(transformers, self.of)
         return model(model.config_class(**{**self.config, **changes}))
 
-    def TinyConfig(self):
+    def tiny_config(self):
         return {self.variables[name]: value for name, value in self.tiny.items() if name in self.variables}
 
-    def Tiny(self, seed):
+    def make_tiny(self, seed):
         torch.manual_seed(seed)
-        return state_of(self.Make(**self.TinyConfig()))
+        return state_of(self.make(**self.tiny_config()))
 
 
 def state_of(model):
@@ -147,7 +147,7 @@ def with_recipe(name, recipe, folder):
 
 def whole_one(spec):
     """--mesh and its value, for one rank that holds everything."""
-    axes = Json("plan", spec)["mesh"]["axes"]
+    axes = run_json("plan", spec)["mesh"]["axes"]
     return "--mesh", f"{axes[0]}=1"
 
 
@@ -163,9 +163,9 @@ def test_every_config_is_tested():
 def test_names_and_shapes(name):
     model, spec = MODELS[name], spec_of(name)
     with torch.device("meta"):
-        made = model.Make()
+        made = model.make()
     state, parameters = state_of(made), {path for path, _ in made.named_parameters()}
-    plan = Json("plan", spec, "--rank", 0, *whole_one(spec))
+    plan = run_json("plan", spec, "--rank", 0, *whole_one(spec))
     assert {box["path"]: box["global_shape"] for box in plan["boxes"]} == \
         {path: list(tensor.shape) for path, tensor in state.items()}
     assert plan["parameters"] == model.parameters == \
@@ -182,9 +182,9 @@ def test_values(name, tmp_path):
         spec = with_recipe(name, model.recipe, tmp_path)
     sets = {"dtype": "f32", **{f"vars.{variable}": value for variable, value in model.tiny.items()}}
     out = tmp_path / "out"
-    Ok("gen", spec, "-o", out, *whole_one(spec), *sets_of(sets))
+    run_ok("gen", spec, "-o", out, *whole_one(spec), *sets_of(sets))
     checkpoint = shardinit.open(out)
-    states = [model.Tiny(seed) for seed in range(3)]
+    states = [model.make_tiny(seed) for seed in range(3)]
     assert set(checkpoint.tensors) == set(states[0])
     for path in checkpoint.tensors:
         made = checkpoint.read(path)
@@ -223,7 +223,7 @@ def test_from_pretrained(name, tmp_path):
     sets |= {f"config.{field}": value for field, value in TINY_CONFIG.get(name, {}).items()}
     if model.recipe:
         spec = with_recipe(name, model.recipe, tmp_path)
-    Ok("export", spec, "--to", "safetensors", "-o", out, "--max-shard-size", "300KB", *whole_one(spec), *sets_of(sets))
+    run_ok("export", spec, "--to", "safetensors", "-o", out, "--max-shard-size", "300KB", *whole_one(spec), *sets_of(sets))
     assert (out / "model.safetensors.index.json").exists()
     cls = getattr(transformers, model.of)
     made, info = cls.from_pretrained(out, dtype="auto", output_loading_info=True)
@@ -232,7 +232,7 @@ def test_from_pretrained(name, tmp_path):
     assert made.config.dtype == made.dtype == getattr(torch, said["dtype"])
     vocabulary = said.get("vocab_size", math.inf)
     assert all(id is None or id < vocabulary for key, id in said.items() if key.endswith("_token_id"))
-    for field, value in {**model.config, **model.TinyConfig(), "architectures": [model.of]}.items():
+    for field, value in {**model.config, **model.tiny_config(), "architectures": [model.of]}.items():
         assert getattr(made.config, field) == value, field
     with shardinit.open_spec(spec, set=[f"{key}={value}" for key, value in sets.items()],
                              mesh=whole_one(spec)[1]) as opened:
@@ -240,7 +240,7 @@ def test_from_pretrained(name, tmp_path):
         assert state.keys() == opened.tensors.keys()
         for path, tensor in state.items():
             words = tensor.contiguous().view(getattr(torch, f"uint{8 * tensor.element_size()}")).numpy()
-            assert (words == Bits(opened.generate(path))).all(), path
+            assert (words == bits_of(opened.generate(path))).all(), path
     if "LM" in model.of:
         torch.manual_seed(0)
         loss, eager = loss_of(made.float()), loss_of(cls(made.config).float())
@@ -248,12 +248,12 @@ def test_from_pretrained(name, tmp_path):
         # Mamba's embedding table, the head too, has a standard deviation of 0.1.
         assert "Mamba" in model.of or abs(loss - math.log(made.config.vocab_size)) < 0.2
     cls.from_pretrained(out, dtype="auto").save_pretrained(tmp_path / "saved")
-    Ok("verify", tmp_path / "saved", "--spec", spec, *whole_one(spec), *sets_of(sets))
+    run_ok("verify", tmp_path / "saved", "--spec", spec, *whole_one(spec), *sets_of(sets))
 
 
 def test_multi_token_prediction():
     """Layer 61, without its copies of the embedding and the head, which are the model's own."""
-    plan = Json("plan", spec_of("deepseek-v3"), "--set", "vars.mtp=1")
+    plan = run_json("plan", spec_of("deepseek-v3"), "--set", "vars.mtp=1")
     # Of 59 layers the router's biases, 256 each, are buffers.
     assert plan["parameters"] == 684_489_845_504 - 2 * 129280 * 7168 - 59 * 256
 
@@ -267,58 +267,58 @@ NAMES = {"linear": [FF, D], "embedding": [128, D], "positions": [32, D], "query"
          "head": [128, D], "norm": [D], "bias": [D]}
 
 
-def N(std):
+def normal_init(std):
     return {"normal": {"mean": 0, "std": std}}
 
 
-def T(std, cut=3):
+def truncated_init(std, cut=3):
     return {"truncated_normal": {"mean": 0, "std": std, "low": -cut, "high": cut}}
 
 
 def fan_of(fan):
     """variance_scaling, fan_in, truncated at two standard deviations."""
-    return T(math.sqrt(1 / fan) / 0.87962566103423978, 2)
+    return truncated_init(math.sqrt(1 / fan) / 0.87962566103423978, 2)
 
 
 DEPTH, BY_LAYER = math.sqrt(2 * L), math.sqrt(2 * (LAYER + 1))
-TITAN = T(0.02 / BY_LAYER, 2 / (0.02 / BY_LAYER))
+TITAN = truncated_init(0.02 / BY_LAYER, 2 / (0.02 / BY_LAYER))
 DECODERS = {  # All names that are not there are as `linear`; but norms are 1, biases 0.
-    "huggingface": {"linear": N(0.02)},
-    "gpt2": {"linear": N(0.02), "attention_out": N(0.02 / DEPTH), "mlp_down": N(0.02 / DEPTH)},
-    "gpt2-openai": {"linear": N(0.02), "positions": N(0.01)},
-    "gpt-neox": {"linear": N(math.sqrt(2 / (5 * D))), "attention_out": N(2 / L / math.sqrt(D)),
-                 "mlp_down": N(2 / L / math.sqrt(D))},
+    "huggingface": {"linear": normal_init(0.02)},
+    "gpt2": {"linear": normal_init(0.02), "attention_out": normal_init(0.02 / DEPTH), "mlp_down": normal_init(0.02 / DEPTH)},
+    "gpt2-openai": {"linear": normal_init(0.02), "positions": normal_init(0.01)},
+    "gpt-neox": {"linear": normal_init(math.sqrt(2 / (5 * D))), "attention_out": normal_init(2 / L / math.sqrt(D)),
+                 "mlp_down": normal_init(2 / L / math.sqrt(D))},
     "torchtitan": {
-        "linear": T(0.02, 2 / 0.02), "embedding": N(1), "attention_out": TITAN, "mlp_up": TITAN, "mlp_down": TITAN,
+        "linear": truncated_init(0.02, 2 / 0.02), "embedding": normal_init(1), "attention_out": TITAN, "mlp_up": TITAN, "mlp_down": TITAN,
         "router": TITAN, "expert_gate_up": {"expr": {"text": "normal() * where(i1 < 32, 0.02, 0.01)"}},
-        "expert_down": TITAN, "head": T(D**-0.5)},
+        "expert_down": TITAN, "head": truncated_init(D**-0.5)},
     "maxtext": {
-        "linear": fan_of(D), "embedding": N(D**-0.5), "positions": N(D**-0.5), "query": N(D**-0.5 / HEAD**0.5),
-        "key": N(D**-0.5), "value": N(D**-0.5), "attention_out": N(80**-0.5), "mlp_down": fan_of(FF),
+        "linear": fan_of(D), "embedding": normal_init(D**-0.5), "positions": normal_init(D**-0.5), "query": normal_init(D**-0.5 / HEAD**0.5),
+        "key": normal_init(D**-0.5), "value": normal_init(D**-0.5), "attention_out": normal_init(80**-0.5), "mlp_down": fan_of(FF),
         "expert_gate_up": fan_of(EXPERTS * EXPERT_FF), "expert_down": fan_of(EXPERTS * D)},
-    "megatron": {"linear": N(0.02), **dict.fromkeys(["attention_out", "mlp_down", "expert_down"], N(0.02 / DEPTH))},
+    "megatron": {"linear": normal_init(0.02), **dict.fromkeys(["attention_out", "mlp_down", "expert_down"], normal_init(0.02 / DEPTH))},
     "megatron-mup": {
-        "linear": N(0.02 / 2), "embedding": N(0.02), "positions": N(0.02), "head": N(0.02),
-        **dict.fromkeys(["attention_out", "mlp_down", "expert_down"], N(0.02 / DEPTH / 2))},
+        "linear": normal_init(0.02 / 2), "embedding": normal_init(0.02), "positions": normal_init(0.02), "head": normal_init(0.02),
+        **dict.fromkeys(["attention_out", "mlp_down", "expert_down"], normal_init(0.02 / DEPTH / 2))},
     "olmo-mitchell": {
-        "linear": T(D**-0.5), "attention_out": T(1 / math.sqrt(2 * D * (LAYER + 1))),
-        "mlp_down": T(1 / math.sqrt(2 * FF * (LAYER + 1))), "expert_down": T(1 / math.sqrt(2 * EXPERT_FF * (LAYER + 1)))},
+        "linear": truncated_init(D**-0.5), "attention_out": truncated_init(1 / math.sqrt(2 * D * (LAYER + 1))),
+        "mlp_down": truncated_init(1 / math.sqrt(2 * FF * (LAYER + 1))), "expert_down": truncated_init(1 / math.sqrt(2 * EXPERT_FF * (LAYER + 1)))},
     "olmo-full-megatron": {
-        "linear": T(0.02), "head": T(D**-0.5),
-        **dict.fromkeys(["attention_out", "mlp_down", "expert_down"], T(0.02 / DEPTH))},
-    "olmo-core": {"linear": T(0.02)},
+        "linear": truncated_init(0.02), "head": truncated_init(D**-0.5),
+        **dict.fromkeys(["attention_out", "mlp_down", "expert_down"], truncated_init(0.02 / DEPTH))},
+    "olmo-core": {"linear": truncated_init(0.02)},
     "olmo-core-llama": {
-        "linear": T(0.02), "embedding": N(1), "head": T(D**-0.5),
+        "linear": truncated_init(0.02), "embedding": normal_init(1), "head": truncated_init(D**-0.5),
         **dict.fromkeys(["attention_out", "mlp_up", "mlp_down", "router", "expert_gate_up", "expert_down"],
-                        T(0.02 / DEPTH))},
+                        truncated_init(0.02 / DEPTH))},
     "olmo-core-llama-depth": {
-        "linear": T(0.02), "embedding": N(1), "head": T(D**-0.5),
+        "linear": truncated_init(0.02), "embedding": normal_init(1), "head": truncated_init(D**-0.5),
         **dict.fromkeys(["attention_out", "mlp_up", "mlp_down", "router", "expert_gate_up", "expert_down"],
-                        T(0.02 / BY_LAYER))},
+                        truncated_init(0.02 / BY_LAYER))},
     "olmo-core-normalized": {
-        "linear": T(0.02), "embedding": N(D**-0.5),
-        **dict.fromkeys(["query", "key", "value", "mlp_gate", "mlp_up", "head"], T(D**-0.5)),
-        **dict.fromkeys(["attention_out", "mlp_down"], T(D**-0.5 / DEPTH))},
+        "linear": truncated_init(0.02), "embedding": normal_init(D**-0.5),
+        **dict.fromkeys(["query", "key", "value", "mlp_gate", "mlp_up", "head"], truncated_init(D**-0.5)),
+        **dict.fromkeys(["attention_out", "mlp_down"], truncated_init(D**-0.5 / DEPTH))},
 }
 
 
@@ -342,7 +342,7 @@ def test_recipes(recipe, tmp_path):
         "shardinit": 1, "include": os.path.relpath(ROOT / f"configs/recipes/{recipe}.yaml", tmp_path),
         "name": "recipe", "dtype": "f32", "fans": "out_in", "vars": variables,
         "modules": {"layers": {"repeat": {"layer": "layers"}, **members}}}))
-    Ok("gen", spec, "-o", tmp_path / "out")
+    run_ok("gen", spec, "-o", tmp_path / "out")
     found = {tensor["path"]: tensor["init"] for tensor in json.loads((tmp_path / "out/plan.json").read_text())["tensors"]}
     for name in NAMES:
         constant = {"norm": {"constant": {"value": 1}}, "bias": {"constant": {"value": 0}}}
@@ -362,7 +362,7 @@ def test_recipes(recipe, tmp_path):
 ])
 def test_maxtext_in_jax(name, distribution, shape, in_axis, out_axis, divisor):
     """MaxText's own calls, with its shapes and axes: the variance of the recipe."""
-    jax = Client("jax")
+    jax = client_of("jax")
     draw = jax.nn.initializers.variance_scaling(1.0, "fan_in", distribution, in_axis, out_axis)
     drawn = np.stack([draw(jax.random.key(seed), shape) for seed in range(8)]) / divisor
     (kind, values), = DECODERS["maxtext"][name].items()
@@ -388,7 +388,7 @@ def test_loss_before_the_first_step(tmp_path):
 
     def made_by(seed, **sets):
         folder = tmp_path / f"{seed}{len(sets)}"
-        Ok("gen", spec_of("llama3-tiny"), "-o", folder, *sets_of({"seed": seed, "dtype": "f32", **sets}))
+        run_ok("gen", spec_of("llama3-tiny"), "-o", folder, *sets_of({"seed": seed, "dtype": "f32", **sets}))
         model = transformers.LlamaForCausalLM(config)
         shardinit.torch.load_into(model, folder)
         return loss_of(model)

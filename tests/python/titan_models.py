@@ -14,7 +14,7 @@ SPECS = {"llama": (ROOT / "configs/llama3.1-8b.yaml", [f"vars.{name}={value}" fo
          "deepseek": (ROOT / "configs/deepseek-v3.yaml", [f"vars.{name}={value}" for name, value in DEEPSEEK.items()])}
 
 
-def Titan(module, *without):
+def titan(module, *without):
     """A module of torchtitan, imported with stand-ins for Triton, of which it needs nothing without a GPU, and for
     the packages `without`."""
     import torch._dynamo
@@ -29,7 +29,7 @@ def Titan(module, *without):
             del sys.modules[name]
 
 
-def Small(config, width, vocab, **more):
+def small(config, width, vocab, **more):
     return dataclasses.replace(
         config, dim=width, vocab_size=vocab,
         tok_embeddings=dataclasses.replace(config.tok_embeddings, num_embeddings=vocab, embedding_dim=width),
@@ -37,17 +37,17 @@ def Small(config, width, vocab, **more):
         lm_head=dataclasses.replace(config.lm_head, in_features=width, out_features=vocab), **more)
 
 
-def LlamaConfig(llama3, kind=None):
+def llama_config(llama3, kind=None):
     """Of the module torchtitan.models.llama3; `kind` may be "fused" or "tied"."""
     layers = llama3._build_llama3_layers(
         fuse_qkv=kind == "fused", n_layers=LLAMA["layers"], dim=LLAMA["d"], n_heads=LLAMA["heads"], n_kv_heads=LLAMA["kv_heads"],
         hidden_dim=LLAMA["ff"], attn_backend="flex",
         rope=llama3.ComplexRoPE.Config(dim=LLAMA["head_dim"], max_seq_len=128, theta=5e5, scaling="llama"))
-    return Small(llama3._debugmodel("flex"), LLAMA["d"], LLAMA["vocab"], layers=layers,
+    return small(llama3._debugmodel("flex"), LLAMA["d"], LLAMA["vocab"], layers=layers,
                  enable_weight_tying=kind == "tied")
 
 
-def DeepseekConfig(deepseek):
+def deepseek_config(deepseek):
     """Of the module torchtitan.models.deepseek_v3."""
     config, s = deepseek._debugmodel("flex", "standard"), DEEPSEEK
     layers = deepseek._build_dsv3_layers(
@@ -58,4 +58,4 @@ def DeepseekConfig(deepseek):
         router_top_k=2, router_score_func="sigmoid", attn_backend="flex", moe_comm_backend="standard",
         non_blocking_capacity_factor=None,
         rope=dataclasses.replace(config.layers[0].attention.rope, dim=s["rope_dim"]))
-    return Small(config, s["d"], s["vocab"], layers=layers, mtp_layers=[])
+    return small(config, s["d"], s["vocab"], layers=layers, mtp_layers=[])

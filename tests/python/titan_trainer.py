@@ -23,10 +23,10 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from titan_models import LLAMA, DeepseekConfig, LlamaConfig, Titan
+from titan_models import LLAMA, deepseek_config, llama_config, titan
 
 torch._utils._get_available_device_type = lambda: "cpu"
-trainer = Titan("torchtitan.trainer", "datasets", "datasets.distributed", "torch.utils.tensorboard")
+trainer = titan("torchtitan.trainer", "datasets", "datasets.distributed", "torch.utils.tensorboard")
 
 from torchtitan.components import dataloader, loss, metrics, optimizer, tokenizer  # noqa: E402
 from torchtitan.config import ConfigManager, ParallelismConfig, TrainingConfig  # noqa: E402
@@ -83,26 +83,26 @@ class Losses(metrics.MetricsProcessor):
         self.losses = [*getattr(self, "losses", []), global_avg_loss.hex()]
 
 
-def Spec(model):
+def write_spec(model):
     module = deepseek_v3 if model == "deepseek" else llama3
     spec = module.model_registry("debugmodel")
-    spec.model = DeepseekConfig(module) if model == "deepseek" else LlamaConfig(module, *model.split("_")[1:])
+    spec.model = deepseek_config(module) if model == "deepseek" else llama_config(module, *model.split("_")[1:])
     for layer in spec.model.layers:
         layer.attention.inner_attention = ScaledDotProductAttention.Config()
     parallelize = spec.parallelize_fn
 
-    def Parallelize(*arguments, **keywords):
+    def parallelize_copy(*arguments, **keywords):
         parallel = parallelize(*arguments, **keywords)
         for part in parallel.modules():
             if isinstance(part, FSDPModule):
                 part.set_force_sum_reduction_for_comms(True)
         return parallel
 
-    spec.parallelize_fn = Parallelize
+    spec.parallelize_fn = parallelize_copy
     return spec
 
 
-def PutIn(model, values):
+def put_in(model, values):
     """The values by hand."""
     state = model.state_dict()
     assert state.keys() == values.keys()
@@ -116,7 +116,7 @@ def PutIn(model, values):
 
 def Config(model):
     return trainer.Trainer.Config(
-        model_spec=Spec(model), tokenizer=NoTokenizer.Config(), dataloader=DataLoader.Config(),
+        model_spec=write_spec(model), tokenizer=NoTokenizer.Config(), dataloader=DataLoader.Config(),
         metrics=Losses.Config(log_freq=1), loss=loss.CrossEntropyLoss.Config(), activation_checkpoint=None,
         optimizer=optimizer.default_adamw(lr=1e-3), lr_scheduler=optimizer.LRSchedulersContainer.Config(warmup_steps=2),
         training=TrainingConfig(local_batch_size=2, seq_len=32, steps=3, disable_cuda_graphs=True,
@@ -130,22 +130,22 @@ llama, llama_fused, llama_tied, deepseek = (
     partial(Config, model) for model in ("llama", "llama_fused", "llama_tied", "deepseek"))
 
 
-def Train(run, folder):
+def train(run, folder):
     torch.manual_seed(0)
     one = ConfigManager().parse_args(["--module", __name__, "--config", run["model"], "--dump_folder", folder,
                                       *run["arguments"]]).build()
     if run["values"]:
-        PutIn(one.model_parts[0], torch.load(run["values"]))
+        put_in(one.model_parts[0], torch.load(run["values"]))
     one.train()
     one.close()
     return one.metrics_processor.losses
 
 
-def Rank(rank, ranks, runs, folder):
+def run_rank(rank, ranks, runs, folder):
     torch.set_num_threads(1)
     os.environ.update(LOCAL_RANK=str(rank), GLOO_SOCKET_IFNAME="lo")
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous-{ranks}", rank=rank, world_size=ranks)
-    losses = [Train(run, folder) for run in runs]
+    losses = [train(run, folder) for run in runs]
     if rank == 0:
         with open(f"{folder}/{ranks}.json", "w") as file:
             json.dump(losses, file)
@@ -162,7 +162,7 @@ def main(given, result):
             here = [i for i, run in enumerate(runs) if run["ranks"] == ranks]
             # Forks, which have what took seconds to import.
             torch.multiprocessing.start_processes(
-                Rank, (ranks, [runs[i] for i in here], folder), nprocs=ranks, start_method="fork")
+                run_rank, (ranks, [runs[i] for i in here], folder), nprocs=ranks, start_method="fork")
             with open(f"{folder}/{ranks}.json") as file:
                 for i, found in zip(here, json.load(file), strict=True):
                     losses[i] = found

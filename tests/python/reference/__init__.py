@@ -1,7 +1,7 @@
 """shardinit-values(7) in NumPy, written from that page alone: what a second implementation needs,
 and no more. It is slow, knows nothing of shardinit's code, and trusts its input.
 
-Elements() gives any elements of a tensor, wherever they stand; Digests() all of a plan.json, as does
+elements_of() gives any elements of a tensor, wherever they stand; digests_of() all of a plan.json, as does
 
     PYTHONPATH=tests/python python -m reference PLAN.JSON [FILE ...]
 
@@ -13,9 +13,9 @@ import hashlib
 import numpy as np
 
 from .expressions import DRAWS, FUNCTIONS, Expression
-from .matrices import Normalized, Orthogonal, Sparse
-from .jax_threefry import FoldIn, MultiplyAdd, Threefry
-from .samplers import Blocks, JaxKey, Key, Normal, TruncatedNormal, Uniform, Words, f32, f64, u32, u64
+from .matrices import normalized, orthogonal, sparse
+from .jax_threefry import fold_in, multiply_add, threefry
+from .samplers import JaxKey, blocks_of, f32, f64, key_of, normal, truncated_normal, u32, u64, uniform, words_of
 
 CONTRACT_VERSION = 1
 ENGINES = {"philox4x32": int, "jax_threefry": JaxKey}  # How each knows its keys.
@@ -27,7 +27,7 @@ SMALL_FLOATS = {"bf16": (7, 127), "f16": (10, 15), "f8e4m3fn": (3, 7), "f8e5m2":
 LARGEST = {"bf16": 0x7F7F, "f16": 0x7BFF, "f8e4m3fn": 0x7E, "f8e5m2": 0x7B}  # Their bits.
 
 
-def Encode(values, dtype):
+def encode(values, dtype):
     """f32 values as the bits of the stored type."""
     if dtype == "f32":
         return values.view(u32)
@@ -42,7 +42,7 @@ def Encode(values, dtype):
     return (code | np.signbit(values).astype(int) << (8 * SIZES[dtype] - 1)).astype(f"u{SIZES[dtype]}")
 
 
-def EncodeExactly(values, dtype):
+def encode_exactly(values, dtype):
     """f64 values that were not drawn."""
     if dtype == "f64":
         assert np.isfinite(values).all()
@@ -51,7 +51,7 @@ def EncodeExactly(values, dtype):
         with np.errstate(over="ignore"):
             values = values.astype(f32)
         assert np.isfinite(values).all()
-        return Encode(values, dtype)
+        return encode(values, dtype)
     assert (np.floor(values) == values).all() and (np.abs(values) < 2.0**53).all()
     signed = values.astype(np.int64)
     stored = signed.astype(f"{'i' if dtype[0] == 'i' else 'u'}{SIZES[dtype]}")
@@ -59,7 +59,7 @@ def EncodeExactly(values, dtype):
     return stored.view(f"u{SIZES[dtype]}")
 
 
-def Elements(engine, seed, path, dtype, shape, init, indices, files=()):
+def elements_of(engine, seed, path, dtype, shape, init, indices, files=()):
     """The elements of a tensor with these row-major indices (i64), as unsigned integers that hold
     their bits. `path` is its `key`, if it has one; `init` as in plan.json; `files` are the contents
     of files."""
@@ -67,30 +67,30 @@ def Elements(engine, seed, path, dtype, shape, init, indices, files=()):
     if kind == "file":
         content, = {file for file in files if hashlib.sha256(file).hexdigest() == parameters["sha256"]}
         return np.frombuffer(content, f"<u{SIZES[dtype]}")[indices]
-    key = ENGINES[engine](path["words"][0] | path["words"][1] << 32 if isinstance(path, dict) else Key(seed, path))
+    key = ENGINES[engine](path["words"][0] | path["words"][1] << 32 if isinstance(path, dict) else key_of(seed, path))
     p = {name: f64(value) if isinstance(value, float) else value for name, value in parameters.items()}
     if kind == "constant":
-        return EncodeExactly(np.full(len(indices), p["value"], f64), dtype)
+        return encode_exactly(np.full(len(indices), p["value"], f64), dtype)
     if kind == "expr":
-        return EncodeExactly(np.ascontiguousarray(Expression(p["text"], key, shape, indices).value), dtype)
+        return encode_exactly(np.ascontiguousarray(Expression(p["text"], key, shape, indices).value), dtype)
     with np.errstate(all="ignore"):
         if kind == "uniform":
-            values = Uniform(key, 0, indices, p["low"], p["high"])
+            values = uniform(key, 0, indices, p["low"], p["high"])
         elif kind == "normal":
-            values = Normal(key, 0, indices, p["mean"], p["std"])
+            values = normal(key, 0, indices, p["mean"], p["std"])
         elif kind == "truncated_normal":
-            values = TruncatedNormal(key, 0, indices, p["mean"], p["std"], p["low"], p["high"])
+            values = truncated_normal(key, 0, indices, p["mean"], p["std"], p["low"], p["high"])
         elif kind == "orthogonal":
-            values = Orthogonal(key, shape, indices, p["gain"], p["rows"], p["columns"])
+            values = orthogonal(key, shape, indices, p["gain"], p["rows"], p["columns"])
         elif kind == "sparse":
-            values = Sparse(key, shape, indices, p["std"], p["zeros"])
+            values = sparse(key, shape, indices, p["std"], p["zeros"])
         else:
             assert kind == "normalized"
-            values = Normalized(key, shape, indices, p["axis"], p["length"])
-    return Encode(values, dtype)
+            values = normalized(key, shape, indices, p["axis"], p["length"])
+    return encode(values, dtype)
 
 
-def IndicesOf(global_shape, offset, shape):
+def indices_of(global_shape, offset, shape):
     """The row-major indices in a tensor of the elements of a box, in its own row-major order."""
     indices = np.zeros(1, np.int64)
     for size, start, count in zip(global_shape, offset, shape):
@@ -103,23 +103,23 @@ def IndicesOf(global_shape, offset, shape):
 CHUNK = 1 << 18  # Elements at a time; of a matrix all, which is made whole.
 
 
-def TensorDigest(plan, tensor, files):
+def tensor_digest(plan, tensor, files):
     shape, dtype = tensor["global_shape"], tensor["dtype"]
     count = int(np.prod(shape, dtype=np.int64))
     chunk = count if next(iter(tensor["init"])) in ("orthogonal", "sparse") else CHUNK
     digest = hashlib.sha256()
     for begin in range(0, count, chunk):
-        words = Elements(plan["engine"], plan["seed"], tensor.get("key", tensor["path"]), dtype, shape, tensor["init"],
-                         np.arange(begin, min(begin + chunk, count)), files)
+        words = elements_of(plan["engine"], plan["seed"], tensor.get("key", tensor["path"]), dtype, shape, tensor["init"],
+                            np.arange(begin, min(begin + chunk, count)), files)
         digest.update(words.astype(words.dtype.newbyteorder("<")).tobytes())
     return digest.hexdigest()
 
 
-def Digests(plan, files=()):
+def digests_of(plan, files=()):
     """(digest of the model, path → digest of the tensor)"""
     assert plan["contract_version"] == CONTRACT_VERSION
     tensors = {tensor["path"]: tensor for tensor in plan.get("logical", plan["tensors"])}
-    digests = {path: TensorDigest(plan, tensor, files) for path, tensor in tensors.items()}
+    digests = {path: tensor_digest(plan, tensor, files) for path, tensor in tensors.items()}
     lines = sorted(f"{path} {t['dtype']} [{','.join(map(str, t['global_shape']))}] {digests[path]}\n".encode()
                    for path, t in tensors.items())
     return hashlib.sha256(b"".join(lines)).hexdigest(), digests

@@ -6,151 +6,151 @@ import re
 
 import numpy as np
 
-from .samplers import Coordinates, Hex, JaxKey, Normal, TruncatedNormal, Uniform, Words, f64
+from .samplers import JaxKey, coordinates, f64, from_hex, normal, truncated_normal, uniform, words_of
 
-L = Hex("0x1.62e42fefa38p-1 0x1.ef35793c76p-45 0x1.cc01f97b57a08p-87", f64)
-A = Hex("0x1.5555555555555p-1 0x1.5555555555555p-55", f64)
-B = Hex("0x1.999999999999ap-2 -0x1.999999999999ap-56", f64)
+L = from_hex("0x1.62e42fefa38p-1 0x1.ef35793c76p-45 0x1.cc01f97b57a08p-87", f64)
+A = from_hex("0x1.5555555555555p-1 0x1.5555555555555p-55", f64)
+B = from_hex("0x1.999999999999ap-2 -0x1.999999999999ap-56", f64)
 T = [2 / f64(n) for n in range(7, 28, 2)]
-H = Hex("0x1.921fb54p+0 0x1.10b461p-30 0x1.a62633p-58 0x1.45c06ep-86 0x1.cd129024e088ap-115", f64)
+H = from_hex("0x1.921fb54p+0 0x1.10b461p-30 0x1.a62633p-58 0x1.45c06ep-86 0x1.cd129024e088ap-115", f64)
 E = [f64(1 / math.factorial(n)) for n in range(3, 16)]
 S = [f64((-1) ** (n // 2) / math.factorial(n)) for n in range(3, 20, 2)]
 C = [f64((-1) ** (n // 2) / math.factorial(n)) for n in range(4, 21, 2)]
 
 
-def TwoSum(a, b):
+def two_sum(a, b):
     s = a + b
     v = s - a
     u = s - v
     return s, (a - u) + (b - v)
 
 
-def FastTwoSum(a, b):
+def fast_two_sum(a, b):
     s = a + b
     return s, b - (s - a)
 
 
-def Split(x):
+def split(x):
     t = x * f64(float.fromhex("0x1.0000002p+27"))
     h = t - (t - x)
     return h, x - h
 
 
-def TwoProduct(a, b):
+def two_product(a, b):
     p = a * b
-    (x, X), (y, Y) = Split(a), Split(b)
+    (x, X), (y, Y) = split(a), split(b)
     return p, (((x * y - p) + x * Y) + X * y) + X * Y
 
 
-def Times(a, b):
-    p = TwoProduct(a[0], b[0])
-    return FastTwoSum(p[0], p[1] + (a[0] * b[1] + a[1] * b[0]))
+def times(a, b):
+    p = two_product(a[0], b[0])
+    return fast_two_sum(p[0], p[1] + (a[0] * b[1] + a[1] * b[0]))
 
 
-def Nearest(x):
+def nearest(x):
     return (x + f64(1.5 * 2.0**52)) - f64(1.5 * 2.0**52)
 
 
-def P(c, x):
+def horner(c, x):
     total = c[-1]
     for coefficient in reversed(c[:-1]):
         total = coefficient + x * total
     return total
 
 
-def Clip(x, a, b):
+def clip(x, a, b):
     y = np.where(x < a, a, x)
     return np.where(y > b, b, y)
 
 
-def Whole(k):
+def whole_power(k):
     """A whole number, as an exponent; anything of what is no number."""
     return np.where(np.isfinite(k), k, 0).astype(int)
 
 
-def Scale(x, k):
-    k = Whole(k)
+def scale_of(x, k):
+    k = whole_power(k)
     h = k // 2
     return (x * np.ldexp(1.0, h)) * np.ldexp(1.0, k - h)
 
 
-def Power(x):
-    k = Nearest(x[0] * f64(float.fromhex("0x1.71547652b82fep+0")))
-    s = TwoSum(x[0] - k * L[0], -(k * L[1]))
-    r = FastTwoSum(s[0], (s[1] - k * L[2]) + x[1])
-    q = TwoProduct(r[0], r[0])
+def power(x):
+    k = nearest(x[0] * f64(float.fromhex("0x1.71547652b82fep+0")))
+    s = two_sum(x[0] - k * L[0], -(k * L[1]))
+    r = fast_two_sum(s[0], (s[1] - k * L[2]) + x[1])
+    q = two_product(r[0], r[0])
     h, m = 0.5 * q[0], 0.5 * q[1] + r[0] * r[1]
-    c = (r[0] * q[0]) * P(E, r[0])
-    t = FastTwoSum(r[0], h)
-    return k, FastTwoSum(t[0], ((t[1] + r[1]) + m) + c)
+    c = (r[0] * q[0]) * horner(E, r[0])
+    t = fast_two_sum(r[0], h)
+    return k, fast_two_sum(t[0], ((t[1] + r[1]) + m) + c)
 
 
-def ExpOf(x):
-    k, e = Power(x)
-    o = FastTwoSum(f64(1), e[0])
-    return Scale(o[0] + (o[1] + e[1]), k)
+def exp_of(x):
+    k, e = power(x)
+    o = fast_two_sum(f64(1), e[0])
+    return scale_of(o[0] + (o[1] + e[1]), k)
 
 
-def Exp(x):
-    return ExpOf((Clip(x, -1100, 1100), f64(0)))
+def exp(x):
+    return exp_of((clip(x, -1100, 1100), f64(0)))
 
 
-def Expm1Of(x):
-    k, e = Power((x, f64(0)))
-    b = np.ldexp(1.0, Whole(k))
-    m = TwoSum(b, f64(-1))
-    s = TwoSum(m[0], b * e[0])
-    return FastTwoSum(s[0], s[1] + (m[1] + b * e[1]))
+def expm1_of(x):
+    k, e = power((x, f64(0)))
+    b = np.ldexp(1.0, whole_power(k))
+    m = two_sum(b, f64(-1))
+    s = two_sum(m[0], b * e[0])
+    return fast_two_sum(s[0], s[1] + (m[1] + b * e[1]))
 
 
-def Expm1(x):
-    hi, lo = Expm1Of(Clip(x, -40, 40))
-    return np.where(x > 40, Exp(x), hi + lo)
+def expm1(x):
+    hi, lo = expm1_of(clip(x, -40, 40))
+    return np.where(x > 40, exp(x), hi + lo)
 
 
-def LogOf(x):
+def log_of(x):
     m, e = np.frexp(x)
     low = m < float.fromhex("0x1.6a09e667f3bcdp-1")
     m, e = np.where(low, 2 * m, m), np.where(low, e - 1, e).astype(f64)
     f = m - 1
-    d = TwoSum(m, f64(1))
+    d = two_sum(m, f64(1))
     g = f / d[0]
-    p = TwoProduct(g, d[0])
+    p = two_product(g, d[0])
     s = g, (((f - p[0]) - p[1]) - g * d[1]) / d[0]
-    u = Times(s, s)
-    a = FastTwoSum(B[0], u[0] * P(T, u[0]))
-    b = Times(u, (a[0], a[1] + B[1]))
-    c = FastTwoSum(A[0], b[0])
-    w = Times(Times(s, u), (c[0], c[1] + (b[1] + A[1])))
-    y = FastTwoSum(2 * s[0], w[0])
-    l = FastTwoSum(y[0], y[1] + (2 * s[1] + w[1]))
-    W = TwoSum(e * L[0], e * L[1])
-    total = TwoSum(W[0], l[0])
-    return FastTwoSum(total[0], total[1] + (W[1] + (l[1] + e * L[2])))
+    u = times(s, s)
+    a = fast_two_sum(B[0], u[0] * horner(T, u[0]))
+    b = times(u, (a[0], a[1] + B[1]))
+    c = fast_two_sum(A[0], b[0])
+    w = times(times(s, u), (c[0], c[1] + (b[1] + A[1])))
+    y = fast_two_sum(2 * s[0], w[0])
+    l = fast_two_sum(y[0], y[1] + (2 * s[1] + w[1]))
+    W = two_sum(e * L[0], e * L[1])
+    total = two_sum(W[0], l[0])
+    return fast_two_sum(total[0], total[1] + (W[1] + (l[1] + e * L[2])))
 
 
-def LogEnds(x, log):
+def log_ends(x, log):
     return np.where(x > 0, np.where(x == np.inf, np.inf, log), np.where(x == 0, -np.inf, np.nan))
 
 
-def Log(x):
-    hi, lo = LogOf(x)
-    return LogEnds(x, hi + lo)
+def natural_log(x):
+    hi, lo = log_of(x)
+    return log_ends(x, hi + lo)
 
 
-def Log1p(x):
-    a = TwoSum(f64(1), x)
-    l = LogOf(a[0])
-    m = TwoSum(l[0], a[1] / a[0])
-    return LogEnds(a[0], m[0] + (m[1] + l[1]))
+def log1p(x):
+    a = two_sum(f64(1), x)
+    l = log_of(a[0])
+    m = two_sum(l[0], a[1] / a[0])
+    return log_ends(a[0], m[0] + (m[1] + l[1]))
 
 
-def Pow(x, y):
-    l = LogOf(np.abs(x))
-    z = Clip(y, -(2.0**64), 2.0**64)
-    p = TwoProduct(z, l[0])
-    q = Clip(p[0], -1100, 1100)
-    r = ExpOf((q, np.where(q == p[0], p[1] + z * l[1], 0)))
+def pow(x, y):
+    l = log_of(np.abs(x))
+    z = clip(y, -(2.0**64), 2.0**64)
+    p = two_product(z, l[0])
+    q = clip(p[0], -1100, 1100)
+    r = exp_of((q, np.where(q == p[0], p[1] + z * l[1], 0)))
     whole = np.floor(y) == y
     odd = whole & np.isfinite(y) & (np.mod(y, 2) == 1)
     return np.select(
@@ -158,37 +158,37 @@ def Pow(x, y):
         [1.0, np.nan, np.where(y > 0, np.inf, 0), np.where(y > 0, 0, np.inf), np.nan, -r], r)
 
 
-def Sine(x, turns):
-    k = Nearest(x * f64(float.fromhex("0x1.45f306dc9c883p-1")))
-    a = TwoSum(x - k * H[0], -(k * H[1]))
-    b = TwoSum(a[0], -(k * H[2]))
-    c = TwoSum(a[1], b[1])
-    d = TwoSum(c[0], -(k * H[3]))
-    s = TwoSum(b[0], d[0])
-    r = FastTwoSum(s[0], s[1] + ((c[1] + d[1]) - k * H[4]))
+def sine_of(x, turns):
+    k = nearest(x * f64(float.fromhex("0x1.45f306dc9c883p-1")))
+    a = two_sum(x - k * H[0], -(k * H[1]))
+    b = two_sum(a[0], -(k * H[2]))
+    c = two_sum(a[1], b[1])
+    d = two_sum(c[0], -(k * H[3]))
+    s = two_sum(b[0], d[0])
+    r = fast_two_sum(s[0], s[1] + ((c[1] + d[1]) - k * H[4]))
     q = r[0] * r[0]
     h = 0.5 * q
     n = 1 - h
-    sine = r[0] + ((r[0] * q) * P(S, q) + (r[1] - h * r[1]))
-    cosine = n + (((1 - n) - h) + ((q * q) * P(C, q) - r[0] * r[1]))
+    sine = r[0] + ((r[0] * q) * horner(S, q) + (r[1] - h * r[1]))
+    cosine = n + (((1 - n) - h) + ((q * q) * horner(C, q) - r[0] * r[1]))
     inside = np.abs(x) <= 2.0**26
     quarter = np.mod(np.where(inside, k, 0) + turns, 4)
     value = np.select([quarter == 0, quarter == 1, quarter == 2], [sine, cosine, -sine], -cosine)
     return np.where(inside, value, np.nan)
 
 
-def Tanh(x):
+def tanh(x):
     size = np.abs(x)
-    e = Expm1Of(2 * np.where(20 < size, 20, size))
-    s = TwoSum(f64(2), e[0])
+    e = expm1_of(2 * np.where(20 < size, 20, size))
+    s = two_sum(f64(2), e[0])
     g = e[0] / s[0]
-    p = TwoProduct(g, s[0])
+    p = two_product(g, s[0])
     value = g + (((e[0] - p[0]) - p[1]) + (e[1] - g * (s[1] + e[1]))) / s[0]
     return np.where(size < 2.0**-28, x, np.copysign(value, x))
 
 
 # From, centre, scale, rest and coefficients of each row.
-ERF_INV = [(limit, *(f64(float.fromhex(number)) for number in (centre, scale, rest)), Hex(c, f64))
+ERF_INV = [(limit, *(f64(float.fromhex(number)) for number in (centre, scale, rest)), from_hex(c, f64))
            for limit, centre, scale, rest, c in (
     (None, "0x1p-3", "0x1p+3", "-0x1.7f22acb79d9ccp-55", """
     0x1.d5b68cab21ed6p-1 0x1.12fc00eac5523p-5 0x1.56a033eae079cp-9
@@ -232,12 +232,12 @@ ERF_INV = [(limit, *(f64(float.fromhex(number)) for number in (centre, scale, re
     0x1.4c7ab5129da2p-42 -0x1.f619b9b01f00dp-43"""))]
 
 
-def ErfInv(y):
+def erf_inv(y):
     size = np.abs(y)
     central = size <= 0.5
-    l = LogOf(1 - size)
+    l = log_of(1 - size)
     s = np.sqrt(-l[0])
-    p = TwoProduct(s, s)
+    p = two_product(s, s)
     f = np.where(central, size, s)
     g = np.where(central, 0, (((-l[0] - p[0]) - p[1]) - l[1]) / (2 * s))  # f'
     v = np.where(central, y * y, s)
@@ -247,22 +247,22 @@ def ErfInv(y):
         here = ~done & (central if limit is None else s <= limit)
         done |= here
         t = ((v - centre) + g) * scale
-        a = TwoSum(c[0], t * P(c[1:], t))
-        p = TwoProduct(f, a[0])
+        a = two_sum(c[0], t * horner(c[1:], t))
+        p = two_product(f, a[0])
         value = np.where(here, p[0] + (p[1] + (f * (a[1] + rest) + g * a[0])), value)
     value = np.where(size < 1, value, np.where(size == 1, np.inf, np.nan))
     return np.copysign(value, y)
 
 
-def F32(x):
+def to_f32(x):
     return x.astype(np.float32).astype(f64)
 
 
-def F16(x):
+def to_f16(x):
     return x.astype(np.float32).astype(np.float16).astype(f64)
 
 
-def Bf16(x):
+def to_bf16(x):
     """Numbers of f32 with the last 16 bits 0, of the nearest two the even one."""
     bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
     rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
@@ -271,48 +271,48 @@ def Bf16(x):
 
 FUNCTIONS = {
     "abs": np.abs,
-    "bf16": Bf16,
+    "bf16": to_bf16,
     "ceil_div": lambda a, b: -np.floor(-a / b),
-    "clip": Clip,
-    "cos": lambda x: Sine(x, 1),
-    "erf_inv": ErfInv,
-    "exp": Exp,
-    "expm1": Expm1,
-    "f16": F16,
-    "f32": F32,
+    "clip": clip,
+    "cos": lambda x: sine_of(x, 1),
+    "erf_inv": erf_inv,
+    "exp": exp,
+    "expm1": expm1,
+    "f16": to_f16,
+    "f32": to_f32,
     "floor": np.floor,
-    "log": Log,
-    "log1p": Log1p,
+    "log": natural_log,
+    "log1p": log1p,
     "max": lambda *x: functools.reduce(lambda a, b: np.where(b > a, b, a), x),
     "min": lambda *x: functools.reduce(lambda a, b: np.where(b < a, b, a), x),
     "mod": lambda a, b: a - np.floor(a / b) * b,
-    "pow": Pow,
+    "pow": pow,
     "round_up": lambda a, b: -np.floor(-a / b) * b,
-    "sin": lambda x: Sine(x, 0),
+    "sin": lambda x: sine_of(x, 0),
     "sqrt": np.sqrt,
-    "tanh": Tanh,
+    "tanh": tanh,
     "where": lambda a, b, c: np.where(a != 0, b, c),
 }
-def OfKey(sampler, *between):
+def of_key(sampler, *between):
     """A function of two words of a key and an index, which may be none."""
-    def At(low, high, index, *more):
+    def at(low, high, index, *more):
         known = (index >= 0) & (index < 2.0**53) & (np.floor(index) == index)
         key = JaxKey(int(low) | int(high) << 32)
         values = sampler(key, 0, np.where(known, index, 0).astype(np.int64).ravel(), *between, *more)
         return np.where(known, values.astype(f64).reshape(np.shape(index)), np.nan)
-    return At
+    return at
 
 
 FUNCTIONS |= {
-    "jax_bits": OfKey(Words),
-    "jax_normal": OfKey(Normal, 0.0, 1.0),
-    "jax_truncated_normal": OfKey(TruncatedNormal, 0.0, 1.0),
-    "jax_uniform": OfKey(Uniform),
+    "jax_bits": of_key(words_of),
+    "jax_normal": of_key(normal, 0.0, 1.0),
+    "jax_truncated_normal": of_key(truncated_normal, 0.0, 1.0),
+    "jax_uniform": of_key(uniform),
 }
 DRAWS = {
-    "normal": lambda key, draw, indices: Normal(key, draw, indices, 0.0, 1.0).astype(f64),
-    "uniform": lambda key, draw, indices: Uniform(key, draw, indices, 0.0, 1.0).astype(f64),
-    "bits": lambda key, draw, indices: Words(key, draw, indices).astype(f64),
+    "normal": lambda key, draw, indices: normal(key, draw, indices, 0.0, 1.0).astype(f64),
+    "uniform": lambda key, draw, indices: uniform(key, draw, indices, 0.0, 1.0).astype(f64),
+    "bits": lambda key, draw, indices: words_of(key, draw, indices).astype(f64),
 }
 COMPARISONS = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal,
                "==": np.equal, "!=": np.not_equal}
@@ -327,10 +327,10 @@ class Expression:
         self.at = 0
         self.key, self.shape, self.indices, self.draws = key, shape, indices, 0
         with np.errstate(all="ignore"):
-            self.value = np.broadcast_to(self.Comparison(), indices.shape)
+            self.value = np.broadcast_to(self.comparison(), indices.shape)
         assert self.at == len(self.parts), text
 
-    def Next(self, *wanted):
+    def next(self, *wanted):
         """The next part, if it is one of those wanted."""
         part = self.parts[self.at] if self.at < len(self.parts) else None
         if part not in wanted:
@@ -338,48 +338,48 @@ class Expression:
         self.at += 1
         return part
 
-    def Comparison(self):
-        left = self.Sum()
-        if operator := self.Next(*COMPARISONS):
-            left = COMPARISONS[operator](left, self.Sum()).astype(f64)
+    def comparison(self):
+        left = self.sum()
+        if operator := self.next(*COMPARISONS):
+            left = COMPARISONS[operator](left, self.sum()).astype(f64)
         return left
 
-    def Sum(self):
-        left = self.Product()
-        while operator := self.Next("+", "-"):
-            left = OPERATORS[operator](left, self.Product())
+    def sum(self):
+        left = self.product()
+        while operator := self.next("+", "-"):
+            left = OPERATORS[operator](left, self.product())
         return left
 
-    def Product(self):
-        left = self.Factor()
-        while operator := self.Next("*", "/"):
-            left = OPERATORS[operator](left, self.Factor())
+    def product(self):
+        left = self.factor()
+        while operator := self.next("*", "/"):
+            left = OPERATORS[operator](left, self.factor())
         return left
 
-    def Factor(self):
-        if self.Next("-"):
-            return -self.Factor()
-        if self.Next("("):
-            value = self.Comparison()
-            assert self.Next(")")
+    def factor(self):
+        if self.next("-"):
+            return -self.factor()
+        if self.next("("):
+            value = self.comparison()
+            assert self.next(")")
             return value
         part = self.parts[self.at]
         self.at += 1
         if part[0].isdigit():
             return f64(part)
-        if not self.Next("("):
-            return self.Index(part).astype(f64)
+        if not self.next("("):
+            return self.index(part).astype(f64)
         if part in DRAWS:
-            assert self.Next(")")
+            assert self.next(")")
             self.draws += 1
             return DRAWS[part](self.key, self.draws - 1, self.indices)
-        arguments = [self.Comparison()]
-        while self.Next(","):
-            arguments.append(self.Comparison())
-        assert self.Next(")")
+        arguments = [self.comparison()]
+        while self.next(","):
+            arguments.append(self.comparison())
+        assert self.next(")")
         return FUNCTIONS[part](*arguments)
 
-    def Index(self, name):
+    def index(self, name):
         if name == "index":
             return self.indices
-        return Coordinates(self.shape, self.indices)[int(name[1:])]
+        return coordinates(self.shape, self.indices)[int(name[1:])]

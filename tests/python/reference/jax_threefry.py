@@ -3,16 +3,16 @@
 import mpmath
 import numpy as np
 
-from .samplers import Hex, JaxKey, MinusLog2, Parameter, f32, f64, u32, u64
+from .samplers import JaxKey, f32, f64, from_hex, minus_log2, parameter, u32, u64
 
-CENTRAL = Hex("0x1.805c5ep+0 0x1.f91ec6p-3 -0x1.11c9dep-8 -0x1.48a810p-10 0x1.ca65b6p-13 "
-              "-0x1.26b582p-18 -0x1.d8e6aep-19 0x1.70966cp-22 0x1.e2cb10p-26", f32)
-TAIL = Hex("0x1.6a9efcp+1 0x1.006db6p+0 0x1.354afcp-7 -0x1.f38baep-8 0x1.7824f6p-8 "
-           "-0x1.e17bcep-9 0x1.61b8e4p-10 0x1.a76ad6p-14 -0x1.a3e136p-13", f32)
+CENTRAL = from_hex("0x1.805c5ep+0 0x1.f91ec6p-3 -0x1.11c9dep-8 -0x1.48a810p-10 0x1.ca65b6p-13 "
+                   "-0x1.26b582p-18 -0x1.d8e6aep-19 0x1.70966cp-22 0x1.e2cb10p-26", f32)
+TAIL = from_hex("0x1.6a9efcp+1 0x1.006db6p+0 0x1.354afcp-7 -0x1.f38baep-8 0x1.7824f6p-8 "
+                "-0x1.e17bcep-9 0x1.61b8e4p-10 0x1.a76ad6p-14 -0x1.a3e136p-13", f32)
 SQRT2 = f32(float.fromhex("0x1.6a09e6p+0"))
 
 
-def Threefry(key, x):
+def threefry(key, x):
     """Of u32 counters (x0, x1)."""
     k = [key & 0xFFFFFFFF, key >> 32]
     k.append(k[0] ^ k[1] ^ 0x1BD11BDA)
@@ -25,19 +25,19 @@ def Threefry(key, x):
     return x
 
 
-def FoldIn(key, data):
-    first, second = Threefry(key, [np.zeros(1, u32), np.full(1, data, u32)])
+def fold_in(key, data):
+    first, second = threefry(key, [np.zeros(1, u32), np.full(1, data, u32)])
     return JaxKey(int(first[0]) | int(second[0]) << 32)
 
 
-def Words(key, draw, indices):
+def words_of(key, draw, indices):
     indices = indices.astype(u64)
-    first, second = Threefry(FoldIn(key, draw) if draw else key,
+    first, second = threefry(fold_in(key, draw) if draw else key,
                              [(indices >> u64(32)).astype(u32), (indices & u64(0xFFFFFFFF)).astype(u32)])
     return first ^ second
 
 
-def MultiplyAdd(a, b, c):
+def multiply_add(a, b, c):
     """a * b + c, rounded once. Of f64 numbers the product is exact; the error of the sum says to
     which side of a tie of f32 the true sum lies."""
     p, c = a.astype(f64) * f64(b), f64(c)
@@ -51,45 +51,45 @@ def MultiplyAdd(a, b, c):
     return np.where(to_other, other, near).astype(f32)
 
 
-def Horner(c, t):
+def horner(c, t):
     total = c[8]
     for coefficient in c[7::-1]:
         total = coefficient + (total * t)
     return total
 
 
-def Standard(u):
+def standard(u):
     rest = f32(1) - (u * u)
-    w = MinusLog2(rest, 0, 0) * f32(float.fromhex("0x1.62e430p-1"))
-    ratio = np.where(w < f32(5), Horner(CENTRAL, w - f32(2.5)), Horner(TAIL, np.sqrt(w) - f32(3)))
+    w = minus_log2(rest, 0, 0) * f32(float.fromhex("0x1.62e430p-1"))
+    ratio = np.where(w < f32(5), horner(CENTRAL, w - f32(2.5)), horner(TAIL, np.sqrt(w) - f32(3)))
     return (np.where(rest == 0, f32(4.75), ratio) * u) * SQRT2
 
 
-def Uniform(key, draw, indices, low, high):
-    low, high = Parameter(low), Parameter(high)
-    return MultiplyAdd((Words(key, draw, indices) >> u32(9)).astype(f32) * f32(2.0**-23), high - low, low)
+def uniform(key, draw, indices, low, high):
+    low, high = parameter(low), parameter(high)
+    return multiply_add((words_of(key, draw, indices) >> u32(9)).astype(f32) * f32(2.0**-23), high - low, low)
 
 
-def Normal(key, draw, indices, mean, std):
-    u = (Words(key, draw, indices) >> u32(9)).astype(f32) * f32(2.0**-22) - f32(1 - 2.0**-24)
-    return (Standard(u) * Parameter(std)) + Parameter(mean)
+def normal(key, draw, indices, mean, std):
+    u = (words_of(key, draw, indices) >> u32(9)).astype(f32) * f32(2.0**-22) - f32(1 - 2.0**-24)
+    return (standard(u) * parameter(std)) + parameter(mean)
 
 
-def Erf(z):
+def erf(z):
     with mpmath.workprec(400):
         value = f32(float(mpmath.erf(mpmath.mpf(float(z / SQRT2)))))
     return value if abs(value) >= 2.0**-40 else f32(0)
 
 
-def Inside(z, direction):
+def inside(z, direction):
     value = np.nextafter(z, f32(direction))
     return value if abs(value) >= 2.0**-126 else f32(0)
 
 
-def TruncatedNormal(key, draw, indices, mean, std, z_low, z_high):
+def truncated_normal(key, draw, indices, mean, std, z_low, z_high):
     with np.errstate(over="ignore"):
-        z_low, z_high = Parameter(z_low), Parameter(z_high)
-    low, high = Erf(z_low), Erf(z_high)
-    u = MultiplyAdd((Words(key, draw, indices) >> u32(9)).astype(f32) * f32(2.0**-23), high - low, low)
-    z = np.minimum(np.maximum(Standard(u), Inside(z_low, np.inf)), Inside(z_high, -np.inf))
-    return (z * Parameter(std)) + Parameter(mean)
+        z_low, z_high = parameter(z_low), parameter(z_high)
+    low, high = erf(z_low), erf(z_high)
+    u = multiply_add((words_of(key, draw, indices) >> u32(9)).astype(f32) * f32(2.0**-23), high - low, low)
+    z = np.minimum(np.maximum(standard(u), inside(z_low, np.inf)), inside(z_high, -np.inf))
+    return (z * parameter(std)) + parameter(mean)

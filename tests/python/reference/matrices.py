@@ -2,30 +2,30 @@
 
 import numpy as np
 
-from .samplers import Coordinates, Normal, Words, f32, f64
+from .samplers import coordinates, f32, f64, normal, words_of
 
 
-def LeftToRight(terms):
+def left_to_right(terms):
     """The sum along the first axis."""
     return np.add.accumulate(terms, axis=0)[-1]
 
 
-def Flushed(values):
+def flushed(values):
     """f64 as f32, 0 instead of subnormal numbers."""
     return np.where(np.abs(values) < 2.0**-126, 0, values).astype(f32)
 
 
-def Reflected(key, rows, columns, gain):
+def reflected(key, rows, columns, gain):
     """The whole matrix Q, times gain."""
     x = np.zeros((columns, rows))
     for j in range(columns):
-        x[j, j:] = Normal(key, 0, np.arange(j * rows + j, (j + 1) * rows), 0.0, 1.0)
+        x[j, j:] = normal(key, 0, np.arange(j * rows + j, (j + 1) * rows), 0.0, 1.0)
     count = (columns + 7) // 8 * 8
     v = np.zeros((count, rows))
     v[:columns] = x
     j = np.arange(columns)
     diagonal = x[j, j]
-    length = np.sqrt(LeftToRight((x * x).T))
+    length = np.sqrt(left_to_right((x * x).T))
     v[j, j] = np.where(diagonal < 0, diagonal - length, diagonal + length).astype(f32)
 
     q = np.zeros((rows, columns))
@@ -33,8 +33,8 @@ def Reflected(key, rows, columns, gain):
     for b in range(count // 8 - 1, -1, -1):
         of = slice(8 * b, columns)  # The columns that these eight change.
         eight = v[8 * b:8 * b + 8]
-        g = LeftToRight(eight.T[:, :, None] * eight.T[:, None, :])
-        y = np.stack([LeftToRight(w[:, None] * q[:, of]) for w in eight])
+        g = left_to_right(eight.T[:, :, None] * eight.T[:, None, :])
+        y = np.stack([left_to_right(w[:, None] * q[:, of]) for w in eight])
         s = np.zeros_like(y)
         for j in range(7, -1, -1):
             total = y[j]
@@ -43,11 +43,11 @@ def Reflected(key, rows, columns, gain):
             s[j] = total * (2 / g[j][j] if g[j][j] != 0 else 0)
         for j in range(7, -1, -1):
             q[:, of] -= eight[j][:, None] * s[j]
-    return Flushed(q * gain)
+    return flushed(q * gain)
 
 
-def Orthogonal(key, shape, indices, gain, rows, columns):
-    at = Coordinates(shape, indices)
+def orthogonal(key, shape, indices, gain, rows, columns):
+    at = coordinates(shape, indices)
     number, size = [], []
     for dimensions in (rows, columns):
         place, total = np.zeros_like(indices), 1
@@ -59,36 +59,36 @@ def Orthogonal(key, shape, indices, gain, rows, columns):
     for d in set(range(len(shape))) - set(rows) - set(columns):
         centre &= at[d] == (shape[d] - 1) // 2
     if size[0] >= size[1]:
-        matrix = Reflected(key, size[0], size[1], gain)
+        matrix = reflected(key, size[0], size[1], gain)
     else:
-        matrix = Reflected(key, size[1], size[0], gain).T
+        matrix = reflected(key, size[1], size[0], gain).T
     return np.where(centre, matrix[number[0], number[1]], f32(0))
 
 
-def Sparse(key, shape, indices, std, zeros):
-    row, column = Coordinates(shape, indices)
+def sparse(key, shape, indices, std, zeros):
+    row, column = coordinates(shape, indices)
     columns, which = np.unique(column, return_inverse=True)
     all_rows = np.arange(shape[0])
     zero = np.zeros((len(columns), shape[0]), bool)
     for number, c in enumerate(columns):
-        words = Words(key, 1, all_rows * shape[1] + c)
+        words = words_of(key, 1, all_rows * shape[1] + c)
         zero[number, np.argsort(words, kind="stable")[:zeros]] = True
-    return np.where(zero[which, row], f32(0), Normal(key, 0, indices, 0.0, std))
+    return np.where(zero[which, row], f32(0), normal(key, 0, indices, 0.0, std))
 
 
-def Normalized(key, shape, indices, axis, length):
+def normalized(key, shape, indices, axis, length):
     inner = int(np.prod(shape[axis + 1:], dtype=object))
     size = shape[axis]
-    first = indices - Coordinates(shape, indices)[axis] * inner  # The vector's element 0.
+    first = indices - coordinates(shape, indices)[axis] * inner  # The vector's element 0.
     vectors, which = np.unique(first, return_inverse=True)
     factors = np.empty(len(vectors))
     step = max(1, (1 << 20) // size)
     for begin in range(0, len(vectors), step):
         some = vectors[begin:begin + step]
-        x = Normal(key, 0, (some[:, None] + np.arange(size) * inner).ravel(), 0.0, 1.0)
+        x = normal(key, 0, (some[:, None] + np.arange(size) * inner).ravel(), 0.0, 1.0)
         x = x.reshape(len(some), size).T.astype(f64)
-        p = [LeftToRight(x[m::8] * x[m::8]) if m < size else 0.0 for m in range(8)]
+        p = [left_to_right(x[m::8] * x[m::8]) if m < size else 0.0 for m in range(8)]
         n = ((p[0] + p[1]) + (p[2] + p[3])) + ((p[4] + p[5]) + (p[6] + p[7]))
         with np.errstate(divide="ignore"):
             factors[begin:begin + step] = np.where(n == 0, 0, length / np.sqrt(n))
-    return Flushed(Normal(key, 0, indices, 0.0, 1.0).astype(f64) * factors[which])
+    return flushed(normal(key, 0, indices, 0.0, 1.0).astype(f64) * factors[which])
