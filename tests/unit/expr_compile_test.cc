@@ -175,9 +175,9 @@ TEST(Compile, Mistakes) {
 TEST(Compile, NumbersForAWholeTensorAreNotDrawn) {
   const std::string messages =
       BuildRest("modules: {w: {shape: [2], init: {normal: {std: uniform()}}}}\n").messages;
-  EXPECT_NE(messages.find("`uniform()` is another number for each element, but here stands one "
-                          "number"),
-            std::string::npos)
+  EXPECT_NE(
+      messages.find("`uniform()` differs from element to element, but one number is needed here"),
+      std::string::npos)
       << messages;
   const std::string index =
       BuildRest("modules: {w: {shape: [2], init: {normal: {std: i0}}}}\n").messages;

@@ -181,7 +181,7 @@ TEST(MapLanguage, IsStrict) {
             "    layers.*.up.bias: [tensor, null]\n"
             "                      ^^^^^^^^^^^^^^\n"
             "  hint: give at most one entry for each dimension\n"
-            "x.yaml:12:3: error: `layers.1.down.weight` matches two patterns that cut it in two "
+            "x.yaml:12:3: error: `layers.1.down.weight` matches two patterns that shard it in two "
             "ways, [fsdp] and [tensor]\n"
             "    layers.1.down.weight: [tensor]\n"
             "    ^^^^^^^^^^^^^^^^^^^^\n"
@@ -622,7 +622,7 @@ TEST(Languages, ReportsWhatIsNone) {
             "  sharding: fdsp\n"
             "            ^^^^\n"
             "  hint: did you mean `fsdp`?; the name of a file has a dot or a slash\n");
-  EXPECT_EQ(One(" {halliax: {a: b}}", "[8]").substr(0, 40),
+  EXPECT_EQ(One(" {halliax: {a: b}}", "[8]").substr(0, 43),
             "x.yaml:5:25: error: `b` is not a placement\n");
   EXPECT_EQ(Cuts(" fsdp\nrules: [{a: fsdp}]"),
             "x.yaml:5:11: error: a spec has `rules` or `sharding`, not both\n"

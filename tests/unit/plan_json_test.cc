@@ -118,7 +118,7 @@ TEST(ReadPlan, ReadsMatrices) {
   graph.tensors[0].shape = {1 << 17, 1, 1 << 17};
   EXPECT_EQ(PlanRefusal(WritePlan(MakePlan(graph))),
             "`plan.json` is not a plan of this tool: the `init` of `w`: no orthogonal matrix of "
-            "131072 × 131072 with the gain 1 can be made");
+            "17179869184 × 1 with the gain -2 can be made");
 }
 
 TEST(ReadPlan, ReadsSparseAndNormalized) {
@@ -477,25 +477,28 @@ TEST(ReadPlan, RefusesSegmentsAndStagesThatAreNone) {
 INSTANTIATE_TEST_SUITE_P(
     Init, Hostile,
     testing::Values(
-        Malformation{"\"std\": 0.02", "\"std\": -0.02", "`std` is -0.02, but must not be negative"},
+        Malformation{"\"std\": 0.02", "\"std\": -0.02",
+                     "the `init` of `a.w`: `std` is -0.02, but must not be negative"},
         Malformation{"\"std\": 0.02", "\"std\": 1e300", nullptr},
         Malformation{"\"std\": 0.02", "\"std\": 1e999", nullptr},
         Malformation{"\"std\": 0.02", "\"std\": \"0.02\"", nullptr},
         Malformation{"\"std\": 0.02", "\"std\": 0.020", "it is not written as this tool writes"},
         Malformation{"\"mean\": 0, \"std\": 0.02", "\"std\": 0.02", nullptr},
-        Malformation{"\"normal\"", "\"gaussian\"", "an unknown initializer"},
+        Malformation{"\"normal\"", "\"gaussian\"",
+                     "the `init` of `a.w`: unknown initializer `gaussian`"},
         Malformation{"\"normal\"", "\"trunc_normal\"", nullptr},
-        Malformation{"{\"constant\": {\"value\": 1}}", "{\"ones\": {}}", "an unknown initializer"},
+        Malformation{"{\"constant\": {\"value\": 1}}", "{\"ones\": {}}",
+                     "the `init` of `a.b`: unknown initializer `ones`"},
         Malformation{"{\"constant\": {\"value\": 1}}", "{}",
-                     "an `init` that is no single initializer"},
+                     "the `init` of `a.b`: it does not name one initializer"},
         Malformation{"{\"constant\": {\"value\": 1}}", "\"ones\"",
-                     "an `init` that is no single initializer"},
+                     "the `init` of `a.b`: it does not name one initializer"},
         Malformation{"{\"constant\": {\"value\": 1}}",
                      "{\"constant\": {\"value\": 1}, \"constant2\": {}}",
-                     "an `init` that is no single initializer"},
+                     "the `init` of `a.b`: it does not name one initializer"},
         Malformation{"{\"constant\": {\"value\": 1}}", "{\"constant\": 1}", nullptr},
         Malformation{"\"low\": -2, \"high\": 3", "\"low\": 3, \"high\": -2",
-                     "`high` is -2, but must be above `low`, which is 3"},
+                     "the `init` of `c`: `high` is -2, but must be above `low`, which is 3"},
         Malformation{"\"low\": -2, \"high\": 3", "\"low\": 9, \"high\": 10", nullptr}));
 
 // Views.
