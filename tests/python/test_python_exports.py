@@ -130,10 +130,10 @@ def test_records_of_strangers(exports, tmp_path):
     size = (folder / "__0_0.distcp").stat().st_size
     assert reads_all(changed(folder, tmp_path / "same", lambda text: text))
     for number, (old, new, what) in enumerate([
-        ('"file": "__0_0.distcp"', '"file": "../secret"', "is no file in the folder"),
-        ('"file": "__0_0.distcp"', f'"file": "{tmp_path}/secret"', "is no file in the folder"),
-        ('"file": "__0_0.distcp"', '"file": "a//b"', "is no file in the folder"),
-        ('"file": "__0_0.distcp"', '"file": 7', "is no text"),
+        ('"file": "__0_0.distcp"', '"file": "../secret"', "is not a file in the folder"),
+        ('"file": "__0_0.distcp"', f'"file": "{tmp_path}/secret"', "is not a file in the folder"),
+        ('"file": "__0_0.distcp"', '"file": "a//b"', "is not a file in the folder"),
+        ('"file": "__0_0.distcp"', '"file": 7', "is not text"),
         ('"file": "__0_0.distcp"', r'"file": "a\ud800"', r"a file is 'a\\ud800', which cannot be printed"),
         ('"file": "__0_0.distcp"', r'"file": "a\nb\u001b[31m"', r"a file is 'a\\nb\\x1b\[31m', which cannot be printed"),
         ('"file": "__0_0.distcp"', f'"file": "{"a" * 256}"', "is missing"),
@@ -144,7 +144,7 @@ def test_records_of_strangers(exports, tmp_path):
         (f'"size": {size}', '"size": 1e9', "no whole number"),
         ('"export_version": 2', '"export_version": 3', "has export version 3 and contract version 1"),
         ('"export_version": 2', '"export_version": true', "has export version True"),
-        ('"path": "wide"', '"path": "../wide"', "which is no path"),
+        ('"path": "wide"', '"path": "../wide"', "which is not a path"),
         ('"dtype": "f64"', '"dtype": "f65"', "unknown dtype"),
         ('"global_shape": [33, 17]', '"global_shape": [33, 18]', "do not tile|not of one tensor"),
         ('"global_shape": [33, 17]', '"global_shape": [4611686018427387904, 17]', "too large for a shape"),
@@ -169,7 +169,7 @@ def test_records_of_strangers(exports, tmp_path):
             shardinit.open(other)
     (other / RECORD).unlink()
     (other / RECORD).mkdir()
-    with pytest.raises(shardinit.FormatError, match=f"{RECORD}` is no regular file"):
+    with pytest.raises(shardinit.FormatError, match=f"{RECORD}` is not a regular file"):
         shardinit.open(other)
 
 

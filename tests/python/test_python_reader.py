@@ -557,13 +557,13 @@ def test_manifest_that_is_no_file(tmp_path):
     (tmp_path / "manifest.json").unlink()
     (tmp_path / "manifest.json").mkdir()
     opened = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(shardinit.FormatError, match="manifest.json` is no regular file"):
+    with pytest.raises(shardinit.FormatError, match="manifest.json` is not a regular file"):
         shardinit.open(tmp_path)
     assert len(os.listdir("/proc/self/fd")) == opened
     (tmp_path / "manifest.json").rmdir()
     with socket.socket(socket.AF_UNIX) as listens, contextlib.chdir(tmp_path):
         listens.bind("manifest.json")  # A socket's whole path can be too long.
-    with pytest.raises(shardinit.FormatError, match="manifest.json` is no regular file"):
+    with pytest.raises(shardinit.FormatError, match="manifest.json` is not a regular file"):
         shardinit.open(tmp_path)
     (tmp_path / "manifest.json").unlink()
     (tmp_path / "manifest.json").symlink_to("/dev/zero")

@@ -101,7 +101,7 @@ class Boxes(Source):
                 array of NumPy.
             ValueError: a slice has a step, or `out` another shape or type, is read-only, or
                 may have elements in the same memory.
-            DamageError: a file is missing or cut short, or a digest is wrong.
+            DamageError: a file is missing or truncated, or a digest is wrong.
             FormatError: manifest, receipts or record say what cannot be.
         """
         info = self.info(path)

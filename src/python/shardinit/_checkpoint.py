@@ -53,7 +53,7 @@ def open_folder(folder: str | os.PathLike[str], rank: int | None = None) -> Chec
 
 
 def _why_not(path: str, instead: str = "shardinit.open_spec") -> str:
-    """What `path` is, since it is no checkpoint, and which function takes it."""
+    """What `path` is, since it is not a checkpoint, and which function takes it."""
     if not os.path.exists(path):
         return f"`{path}` is not a checkpoint: there is no such folder"
     if path.endswith((".yaml", ".yml")) and os.path.isfile(path):
@@ -78,7 +78,7 @@ class Checkpoint(Boxes):
     Attributes:
         folder: where it lies.
         tensors: path → `StoredTensorInfo`, in the order of the spec.
-        mesh: the grid of ranks that it was cut over.
+        mesh: the grid of ranks that it was sharded over.
         name, engine, seed: as in the spec.
         parameters, bytes: of all tensors, replicas not counted.
         world_size: the number of ranks.
@@ -125,7 +125,7 @@ class Checkpoint(Boxes):
         )
 
     def partition_spec(self, path: str) -> tuple[tuple[str, ...], ...]:
-        """For each dimension of a tensor the mesh axes that cut it, the major one first.
+        """For each dimension of a tensor the mesh axes that shard it, the major one first.
 
         Raises:
             UnknownTensorError: there is no such tensor.

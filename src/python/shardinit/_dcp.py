@@ -29,7 +29,7 @@ class StorageReader(_StorageReader):
         dcp.load(state_dict, storage_reader=shardinit.torch.StorageReader("DIR"))
 
     Tensors and DTensors of any mesh and placements are filled in place, whatever
-    mesh the checkpoint was cut over; every process reads the bytes of its own shards
+    mesh the checkpoint was sharded over; every process reads the bytes of its own shards
     and no others. Nothing is unpickled.
 
     Args:
@@ -40,7 +40,7 @@ class StorageReader(_StorageReader):
 
     Raises:
         NotACheckpointError, FormatError: as `shardinit.open`.
-        DamageError: while loading, if a file is missing, cut short or (with `verify`)
+        DamageError: while loading, if a file is missing, truncated or (with `verify`)
             altered. ``dcp.load`` wraps it in a ``CheckpointException``.
     """
 
@@ -63,7 +63,7 @@ class StorageReader(_StorageReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """What the checkpoint holds, every tensor as one chunk.
 
-        How a tensor is cut into boxes is the business of `Checkpoint.read`: the plan
+        How a tensor is sharded into boxes is the business of `Checkpoint.read`: the plan
         has one item for each local shard, on however many ranks its boxes lie.
         """
         return Metadata(
@@ -102,7 +102,7 @@ class StorageReader(_StorageReader):
             name = item.storage_index.fqn
             if item.type is not LoadItemType.TENSOR:
                 raise ValueError(
-                    f"`{name}` is no tensor, and a shardinit checkpoint holds no other"
+                    f"`{name}` is not a tensor, and a shardinit checkpoint holds nothing else"
                 )
             target = planner.resolve_tensor(item).detach()
             slices = tuple(

@@ -159,7 +159,7 @@ class Export(Boxes):
     def _refuse(self) -> NoReturn:
         raise NotACheckpointError(
             f"{self.where} is an export to {self.format}, which does not say over which mesh its "
-            "tensors are cut: use the spec, or a checkpoint that `shardinit gen` writes"
+            "tensors are sharded: use the spec, or a checkpoint that `shardinit gen` writes"
         )
 
 
@@ -167,5 +167,5 @@ def _as_file(value: Any) -> str:
     """A name within the folder, with nothing in it that leads elsewhere."""
     name = as_text(value, f"{RECORD}: a file")
     if not {"", ".", ".."}.isdisjoint(name.split("/")):
-        raise FormatError(f"{RECORD}: {name!r} is no file in the folder")
+        raise FormatError(f"{RECORD}: {name!r} is not a file in the folder")
     return name

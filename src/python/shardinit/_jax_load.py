@@ -189,7 +189,7 @@ def choose(shardings: Any, info: TensorInfo) -> Sharding:
 
 def _mismatch(info: TensorInfo, sharding: Any, devices: frozenset[Any] | None) -> str:
     if not isinstance(sharding, Sharding):
-        return f"{type(sharding).__name__} is no sharding"
+        return f"{type(sharding).__name__} is not a sharding"
     if devices is not None and sharding.device_set != devices:
         return f"its {len(sharding.device_set)} devices are not the {len(devices)} of the mesh"
     x64 = jax.config.read("jax_enable_x64")  # type: ignore[no-untyped-call]
@@ -253,7 +253,7 @@ def own_sharding(leaf: Any, mesh: Mesh | None) -> Sharding | None:
         return own
     named = [a for axes in own.spec if axes for a in ((axes,) if isinstance(axes, str) else axes)]
     if not named and AxisType.Explicit not in own.mesh.axis_types:
-        return None  # JAX chooses how it is cut, so nothing is said.
+        return None  # JAX chooses how it is sharded, so nothing is said.
     over = mesh if mesh is not None else jax.sharding.get_mesh()
     if missing := [axis for axis in named if axis not in over.axis_names]:
         raise MismatchError(

@@ -77,10 +77,10 @@ class Program:
             )
 
     def partitions(self, mesh: Mesh) -> dict[str, Partition]:
-        """How its annotations cut its tensors: for each dimension the axes, the major one first.
+        """How its annotations shard its tensors: for each dimension the axes, the major one first.
 
         Raises:
-            MismatchError: the mesh lacks an axis that cuts a tensor.
+            MismatchError: the mesh lacks an axis that shards a tensor.
         """
         sizes = {} if self.grid is None else dict(zip(*dataclasses.astuple(self.grid), strict=True))
         one = {axis for axis, size in sizes.items() if size == 1 and axis not in mesh.axis_names}
@@ -140,11 +140,11 @@ def open_program(
     Args:
         path: the folder, a file ``*.mlir``, or a YAML file.
         mesh: for a spec, the sizes of its axes.
-        whole: of a spec, that its own sharding does not matter, so nothing is cut.
+        whole: of a spec, that its own sharding does not matter, so nothing is sharded.
         set, layout: as for `shardinit.open_spec`, for a spec.
 
     Raises:
-        TypeError: `set` or `layout`, and `path` is no spec.
+        TypeError: `set` or `layout`, and `path` is not a spec.
         FormatError: it is neither what ``shardinit program`` writes nor a spec.
         SpecError, LibraryError, MismatchError: as `shardinit.jax.run`.
     """
@@ -238,7 +238,7 @@ def _axes_differ(where: str, axes: Iterable[str], mesh: Mesh) -> MismatchError:
     """The error of a program and a mesh whose axes have other names."""
     named = [", ".join(f"`{a}`" for a in each) or "no axis" for each in (axes, mesh.axis_names)]
     return MismatchError(
-        f"{where} is cut over the mesh axes {named[0]}; this mesh has {named[1]}",
+        f"{where} is sharded over the mesh axes {named[0]}; this mesh has {named[1]}",
         hint="give the mesh axes of these names, of any sizes, or give `shardings`",
     )
 
@@ -252,7 +252,7 @@ def _zeros(module: Module) -> tuple[np.ndarray[Any, Any], ...]:
 def _compile(
     module: Module, wanted: tuple[int, ...], shardings: tuple[Sharding, ...], mesh: Mesh
 ) -> jax.stages.Compiled:
-    """What makes these results of a module, as a tuple, cut like this."""
+    """What makes these results of a module, as a tuple, sharded like this."""
     arguments = [jax.ShapeDtypeStruct(s, np.uint32) for s in module.arguments]  # type: ignore[no-untyped-call]
 
     def empty(*_: jax.Array) -> tuple[jax.Array, ...]:

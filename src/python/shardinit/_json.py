@@ -24,14 +24,14 @@ def is_path(text: str) -> bool:
 def as_int(value: Any, what: str, low: int = 0, high: int = _MAX_INT64) -> int:
     """`value`, a whole number in a range."""
     if type(value) is not int or not low <= value <= high:
-        raise FormatError(f"{what} is no whole number from {low} to {high}")
+        raise FormatError(f"{what} is not a whole number from {low} to {high}")
     return value
 
 
 def as_text(value: Any, what: str) -> str:
     """`value`, a string of which a message may say every character."""
     if type(value) is not str:
-        raise FormatError(f"{what} is no text")
+        raise FormatError(f"{what} is not text")
     if not value.isprintable():
         raise FormatError(f"{what} is {value!r}, which cannot be printed")
     return value
@@ -40,28 +40,28 @@ def as_text(value: Any, what: str) -> str:
 def as_path(value: Any, what: str) -> str:
     """`value`, the path of a tensor."""
     if not is_path(as_text(value, what)):
-        raise FormatError(f"{what} is {value!r}, which is no path")
+        raise FormatError(f"{what} is {value!r}, which is not a path")
     return str(value)
 
 
 def as_list(value: Any, what: str) -> list[Any]:
     """`value`, a list."""
     if type(value) is not list:
-        raise FormatError(f"{what} is no list")
+        raise FormatError(f"{what} is not a list")
     return value
 
 
 def as_object(value: Any, what: str) -> dict[str, Any]:
     """`value`, a JSON object."""
     if type(value) is not dict:
-        raise FormatError(f"{what} is no object")
+        raise FormatError(f"{what} is not an object")
     return value
 
 
 def as_digest(value: Any, what: str) -> str:
     """`value`, a SHA-256 in hexadecimal."""
     if not _DIGEST.fullmatch(as_text(value, what)):
-        raise FormatError(f"{what} is no SHA-256 in lower-case hexadecimal")
+        raise FormatError(f"{what} is not a SHA-256 in lower-case hexadecimal")
     return str(value)
 
 
@@ -78,4 +78,4 @@ def parse_json(text: bytes, path: str) -> dict[str, Any]:
     try:
         return as_object(json.loads(text), f"`{path}`")
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"`{path}` is no JSON: {error}") from None
+        raise FormatError(f"`{path}` is not JSON: {error}") from None

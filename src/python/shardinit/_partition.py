@@ -21,10 +21,10 @@ class Partition:
     """Which part of a tensor which ranks hold.
 
     Attributes:
-        axes: for each dimension the mesh axes that cut it, the major one first.
-        segments: for each dimension in how many it is cut first.
-        nested: for each dimension whose axes cut one after the other, each what those before it
-            left: in how many segments each axis cuts this, 0 where it is as one with the axis
+        axes: for each dimension the mesh axes that shard it, the major one first.
+        segments: for each dimension how many segments it has.
+        nested: for each dimension whose axes shard one after the other, each what those before it
+            left: into how many segments each axis divides this, 0 where it is as one with the axis
             before it. Empty for all others.
         stage: mesh axis → the indices on it of ranks that hold the tensor; other axes do not
             matter.
@@ -59,7 +59,7 @@ class Partition:
         ]
 
     def _steps(self, d: int) -> list[tuple[int, list[str]]]:
-        """How a dimension is cut: in so many segments, and these over axes as one."""
+        """How a dimension is sharded: in so many segments, and these over axes as one."""
         if not self.nested[d]:
             return [(self.segments[d], list(self.axes[d]))]
         steps: list[tuple[int, list[str]]] = []
@@ -71,9 +71,9 @@ class Partition:
 
 
 def taken(intervals: list[_Interval], segments: int, parts: int, part: int) -> list[_Interval]:
-    """One part of each segment of the elements of intervals, which are cut in segments first.
+    """One part of each segment of the elements of intervals, which are divided into segments first.
 
-    Segments and parts are cut by the rule of ``torch.chunk``.
+    Segments and parts follow the rule of ``torch.chunk``.
     """
     found = []
     total = sum(length for _, length in intervals)
@@ -107,7 +107,7 @@ def _chunk(start: int, stop: int, parts: int, part: int) -> _Interval:
 
 
 def parse_partitions(text: bytes, path: str, manifest: Manifest) -> dict[str, Partition]:
-    """How tensors are cut, by their paths, as ``plan.json`` says it."""
+    """How tensors are sharded, by their paths, as ``plan.json`` says it."""
     if hashlib.sha256(text).hexdigest() != manifest.plan_sha256:
         raise DamageError(f"`{path}` is not the plan of this checkpoint")
     partitions: dict[str, Partition] = {}

@@ -31,7 +31,7 @@ def open_regular(folder: str, name: str) -> Any:
     The folder itself may be a symbolic link, but what is in it must not lead out of it.
 
     Raises:
-        FormatError: it, or a folder on the way to it, is a link, or it is no regular file.
+        FormatError: it, or a folder on the way to it, is a link, or it is not a regular file.
         OSError: as ``os.open``.
     """
     at = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -51,19 +51,19 @@ def open_regular(folder: str, name: str) -> Any:
             if error.errno == errno.ELOOP:
                 _no_link(os.stat(last, dir_fd=at, follow_symlinks=False), path)
             if error.errno == errno.ENXIO:  # A socket.
-                raise FormatError(f"`{path}` is no regular file") from None
+                raise FormatError(f"`{path}` is not a regular file") from None
             error.filename = path
             raise
     finally:
         os.close(at)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        raise FormatError(f"`{path}` is no regular file")
+        raise FormatError(f"`{path}` is not a regular file")
     return open(file, "rb", buffering=0)
 
 
 def refuse_link(folder: str, name: str) -> None:
-    """Refuses a link that stands in for a file which is not opened; no file at all is no link.
+    """Refuses a link that stands in for a file which is not opened; no file at all is not a link.
 
     Raises:
         FormatError: it is a symbolic link.

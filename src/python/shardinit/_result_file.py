@@ -71,7 +71,7 @@ class ResultFile:
         self._require_ours(*self._find())
 
     def write(self, text: str) -> None:
-        """Writes it, whole or not at all; into what is no regular file, as a shell's ``>`` does.
+        """Writes it, whole or not at all; into what is not a regular file, as a shell's ``>`` does.
 
         Raises:
             ValueError, OSError: as for the constructor.
@@ -136,7 +136,9 @@ class ResultFile:
                 if re.match(self._mark, file.read(_MARKED).decode(errors="replace")):
                     return
         raise FileExistsError(
-            17, f"it exists and is no {self._what} that this wrote; replace it with `force`", path
+            17,
+            f"it exists and is not a {self._what} that this wrote; replace it with `force`",
+            path,
         )
 
 

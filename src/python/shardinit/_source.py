@@ -72,7 +72,7 @@ class Source(ABC):
 
     Attributes:
         tensors: path → `TensorInfo`, in the order of the spec.
-        mesh: the grid of ranks that the tensors are cut over.
+        mesh: the grid of ranks that the tensors are sharded over.
         noun: what it is, for messages.
         where: which one it is, for messages.
     """
@@ -133,14 +133,14 @@ class Source(ABC):
 
     @abstractmethod
     def partition_spec(self, path: str) -> tuple[tuple[str, ...], ...]:
-        """For each dimension of a tensor the mesh axes that cut it, the major one first.
+        """For each dimension of a tensor the mesh axes that shard it, the major one first.
 
-        Segments, axes that cut one after the other, and stages are not in it: `boxes` has them.
+        Segments, axes that shard one after the other, and stages are not in it: `boxes` has them.
         """
 
     @abstractmethod
     def is_extended(self, path: str) -> bool:
-        """Whether a tensor has segments, axes that cut one after the other, or a stage.
+        """Whether a tensor has segments, axes that shard one after the other, or a stage.
 
         Then `partition_spec` does not say all.
 
@@ -154,7 +154,7 @@ class Source(ABC):
 
         Returns:
             Offset and shape of each box, none of them empty; no box where the rank has nothing of
-            the tensor, several where it is cut in segments. Side by side along each dimension, in
+            the tensor, several where it has segments. Side by side along each dimension, in
             this order, they are the rank's local tensor.
 
         Raises:
@@ -244,7 +244,7 @@ def words_for(info: TensorInfo, shape: Shape, out: Words | None) -> Words:
     """Memory for a part of a tensor, as unsigned integers: that of `out`, or new memory.
 
     Raises:
-        TypeError: `out` is no array of NumPy.
+        TypeError: `out` is not an array of NumPy.
         ValueError: it has another shape or type, cannot be written to, or may have elements in the
             same memory.
     """

@@ -24,10 +24,10 @@ Sets = Mapping[str, Any] | Iterable[str]
 
 @dataclass(frozen=True)
 class SpecTensorInfo(TensorInfo):
-    """What a spec says of one tensor: a `TensorInfo`, and how it is cut.
+    """What a spec says of one tensor: a `TensorInfo`, and how it is sharded.
 
     Attributes:
-        partition_spec: for each dimension the mesh axes that cut it, the major one first.
+        partition_spec: for each dimension the mesh axes that shard it, the major one first.
     """
 
     partition_spec: tuple[tuple[str, ...], ...]
@@ -123,7 +123,7 @@ class Spec(Source):
         return cast("SpecTensorInfo", self._find(path))
 
     def partition_spec(self, path: str) -> tuple[tuple[str, ...], ...]:
-        """For each dimension of a tensor the mesh axes that cut it, the major one first.
+        """For each dimension of a tensor the mesh axes that shard it, the major one first.
 
         Raises:
             UnknownTensorError: there is no such tensor.

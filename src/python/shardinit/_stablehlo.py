@@ -1,4 +1,4 @@
-"""Modules of StableHLO, read by jaxlib: what ``@main`` takes and returns, and how that is cut."""
+"""Modules of StableHLO, read by jaxlib: what ``@main`` takes and returns, and its sharding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from . import _dtypes
 from ._errors import FormatError
 from ._source import Mesh, Shape, TensorInfo
 
-Partition = tuple[tuple[str, ...], ...]  # For each dimension the mesh axes that cut it.
+Partition = tuple[tuple[str, ...], ...]  # For each dimension the mesh axes that shard it.
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Module:
 
 
 def read_module(text: str, name: str) -> tuple[Module, list[Partition], Mesh | None]:
-    """A module, how its results are cut, and the axes of its mesh; None: it has no mesh.
+    """A module, how its results are sharded, and the axes of its mesh; None: it has no mesh.
 
     Raises:
         FormatError: jaxlib cannot read it, or it has no function ``@main`` of u32.
@@ -73,7 +73,7 @@ def read_module(text: str, name: str) -> tuple[Module, list[Partition], Mesh | N
                 str(module), stablehlo.get_current_version()
             )
         except (ir.MLIRError, ValueError, KeyError, AttributeError) as error:
-            raise FormatError(f"`{name}` is no program that jaxlib reads: {error}") from error
+            raise FormatError(f"`{name}` is not a program that jaxlib reads: {error}") from error
     results = tuple(
         TensorInfo(name, dtype, shape) for name, (dtype, shape) in zip(names, types, strict=True)
     )

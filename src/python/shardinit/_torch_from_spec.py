@@ -85,7 +85,7 @@ def from_spec(
         MismatchError: as `load_into`, for any of the models; then none is filled. Or no model was
             made in the block.
         RuntimeError: the thread is in such a block already.
-        TypeError: `spec` is no spec.
+        TypeError: `spec` is not a spec.
         SpecError, LibraryError: as `shardinit.open_spec`.
     """
     opened = as_spec(spec, set, layout, instead="shardinit.torch.load_into")
@@ -232,7 +232,7 @@ def _copy(self: nn.Parameter, memo: dict[int, Any]) -> Any:
     block = _blocks.get(threading.get_ident())
     if block is None:
         return _plain["copy"](self, memo)
-    block.copying = True  # What has values is no constructor's.
+    block.copying = True  # What has values does not come from a constructor.
     try:
         made = _plain["copy"](self, memo)
     finally:

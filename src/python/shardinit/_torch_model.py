@@ -61,7 +61,7 @@ def load_into(
             names them all. Also for buffers on ``meta`` that are not persistent: no
             checkpoint holds them, and whoever made the model has to compute them. And,
             after the rest is loaded, for what a module's hooks did not write.
-        TypeError: `model` is no module.
+        TypeError: `model` is not a module.
         NotACheckpointError, FormatError, DamageError: as `Checkpoint.read`.
     """
     if not isinstance(model, nn.Module):
@@ -101,7 +101,7 @@ def init_(
 
     Raises:
         MismatchError: as `load_into`.
-        TypeError: `model` is no module, or `spec` no spec.
+        TypeError: `model` is not a module, or `spec` no spec.
         SpecError, LibraryError: as `shardinit.open_spec`.
     """
     if not isinstance(model, nn.Module):

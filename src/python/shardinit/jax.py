@@ -10,7 +10,7 @@
 
 But for `run`, every array is made by ``jax.make_array_from_callback``: a process reads or makes
 the slices of its own devices, and each slice once. A sharding has to divide a tensor evenly, as
-JAX demands; how the checkpoint is cut does not matter.
+JAX demands; how the checkpoint is sharded does not matter.
 
 Where a checkpoint is asked for, a spec that is open (`shardinit.open_spec`) will do.
 """
@@ -170,7 +170,7 @@ def run(
         program: a spec, whose program ``shardinit program --kinds`` writes; the folder that this
             wrote; or a file ``*.mlir`` of one module for all tensors.
         mesh: the devices.
-        shardings: over these devices, as for `load`. None is how the spec cuts its tensors, over
+        shardings: over these devices, as for `load`. None is how the spec shards its tensors, over
             the axes of the same names, of any sizes; with ``uneven: pad``, tensors are as long as
             these sizes ask for. Those that are given are of a spec's tensors as they are.
         set, layout: as for `shardinit.open_spec`, for a spec.
@@ -187,7 +187,7 @@ def run(
             tensors, such as a large orthogonal matrix.
         LibraryError: the program ``shardinit`` is not there.
         FormatError: a folder or module that ``shardinit program`` did not write.
-        MismatchError: as `load` and `fill`; and the mesh lacks an axis that tensors are cut over,
+        MismatchError: as `load` and `fill`; and the mesh lacks an axis that shards tensors,
             has several devices for a program of one rank, or shardings are over other devices.
         TypeError: arguments that do not go together.
     """
@@ -220,7 +220,7 @@ def run(
 
 
 def mesh_of(checkpoint: Folder, devices: Iterable[Any] | None = None) -> Mesh:
-    """The mesh that a checkpoint or spec is cut over, its devices where the spec put them.
+    """The mesh that a checkpoint or spec is sharded over, its devices where the spec put them.
 
         mesh = shardinit.jax.mesh_of("DIR")
         arrays = shardinit.jax.load("DIR", shardinit.jax.shardings_of("DIR", mesh))
@@ -256,19 +256,19 @@ def shardings_of(checkpoint: Folder, mesh: Mesh) -> dict[str, NamedSharding]:
 
     Raises:
         MismatchError: partitions that name an axis which `mesh` does not have, or that no
-            ``NamedSharding`` says: segments, stages, and axes that cut one after the other what
+            ``NamedSharding`` says: segments, stages, and axes that shard one after the other what
             they do not divide. It names them all.
         DamageError: ``plan.json`` is missing, or is another one.
     """
     opened = as_source(checkpoint, "shardinit.jax.init_sharded")
     specs = {path: opened.partition_spec(path) for path in opened.tensors}
     mismatching = {
-        path: "has segments, a stage or axes that cut one after the other, which JAX has not"
+        path: "has segments, a stage or axes that shard one after the other, which JAX has not"
         for path in specs
         if opened.is_extended(path)
     }
     mismatching |= {
-        path: f"is cut over the axis `{axis}`, which the mesh does not have"
+        path: f"is sharded over the axis `{axis}`, which the mesh does not have"
         for path, spec in specs.items()
         for axes in spec
         for axis in axes

@@ -50,7 +50,7 @@ class Module:
     """What has members.
 
     Attributes:
-        count: how many times they are repeated, counted by `variable`; 0 is no repeat. A repeat
+        count: how many times they are repeated, counted by `variable`; 0 is not a repeat. A repeat
             whose own name has the variable in braces has no number behind it.
     """
 

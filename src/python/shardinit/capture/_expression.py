@@ -104,7 +104,7 @@ class Term:
         binds: how tightly; 9 is a call or a name.
         value: if it is a number.
         dtype: a type that it is known to be one of; "" for none.
-        exact: what it is rounded from, to that type; None if it is no rounding.
+        exact: what it is rounded from, to that type; None if it is not a rounding.
     """
 
     text: str

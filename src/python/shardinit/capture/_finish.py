@@ -18,7 +18,7 @@ LAYOUT = "pytree"  # What stores arrays that are drawn in parts.
 
 
 def check_path(path: str) -> None:
-    """Refuses what is no path of a spec.
+    """Refuses what is not a path of a spec.
 
     Raises:
         NoFormula: a spec cannot have the path.

@@ -96,7 +96,7 @@ class Formula(Walk):
         if is_key(value.dtype):
             raise NoFormula("the words of a key are asked for", value.origin)
         if value.keyed and not value.random:
-            self.graph.compute(value)  # This raises why it is no number.
+            self.graph.compute(value)  # This raises why it is not a number.
         if not value.random and math.prod(value.shape) == 1:
             data = np.asarray(self.graph.compute(value)).reshape(-1)[0]
             return self.number(data, value.dtype)

@@ -33,7 +33,7 @@ from ._walk import Use, check_uses
 
 DEEPEST = 60  # Parentheses in one another: the tool takes 64.
 _COMPARED = 1 << 21  # Elements of what an expression is looked for.
-_CUT_OFF = 0.87962566103423978  # The standard deviation of a normal distribution cut at two.
+_CUT_OFF = 0.87962566103423978  # The standard deviation of a normal distribution truncated at two.
 
 
 def dtype_name(value: Value) -> str:

@@ -92,7 +92,7 @@ def _converted(at: Operation) -> Term:
         if term.value is not None:
             return number(math.trunc(term.value))
         if not (term.text.startswith("floor(") and term.text.endswith(")")):
-            raise NoFormula("numbers are cut to whole ones")
+            raise NoFormula("numbers are truncated to whole ones")
     if target.kind in "iu":
         low, high = at.formula.graph.interval(at.inputs[0])
         info = np.iinfo(target)

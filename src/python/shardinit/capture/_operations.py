@@ -122,7 +122,7 @@ def _towards_zero(term: Term) -> Term:
     if "(" not in term.text and term.binds == 9:
         return term
     if any(name in term.text for name in ("normal()", "uniform()", "bits()")):
-        raise NoFormula("random numbers are cut to whole ones")
+        raise NoFormula("random numbers are truncated to whole ones")
     return binary("*", call("floor", call("abs", term)), _signs(term))
 
 

@@ -68,7 +68,7 @@ def held_by(low: int, high: int, dtype: torch.dtype) -> tuple[int, int]:
 
 
 def why_not_drawn(tensor: torch.Tensor, generator: Any) -> str:
-    """Why a draw is none of PyTorch's CPU generator; "" if it is one."""
+    """Why a draw is not of PyTorch's CPU generator; "" if it is one."""
     if not is_default(generator):
         move(generator)
         return "a generator of its own"
