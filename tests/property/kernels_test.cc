@@ -28,7 +28,7 @@ constexpr uint64_t kCarry = uint64_t{4} << 32, kFarCarry = uint64_t{4} << 61;
 // The same of Threefry, which counts elements.
 constexpr uint64_t kElementCarry = uint64_t{1} << 32;
 
-// Of each engine that has kernels.
+// A stream of each engine that has kernels.
 std::vector<Stream> Streams() {
   std::vector<Stream> streams;
   for (const Engine* engine : {&kPhilox4x32, &kJaxThreefry}) {

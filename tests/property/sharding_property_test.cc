@@ -40,12 +40,12 @@ std::vector<std::vector<int64_t>> Chunks(const std::vector<int64_t>& list, int64
   return chunks;
 }
 
-// Of a dimension the indices of the rank's part, by the definition: in lists of what is one box.
+// The indices of the rank's part of a dimension, by the definition: a list for each box.
 std::vector<std::vector<int64_t>> IndicesOf(const DimensionCut& cut, int64_t extent,
                                             const Mesh& mesh, int64_t rank) {
   std::vector<int64_t> left(static_cast<size_t>(extent));
   std::iota(left.begin(), left.end(), 0);
-  // Of what is left, its part by the axes from a to b.
+  // Takes the rank's part of what is left, by the axes from a to b.
   const auto take = [&](int64_t segments, size_t a, size_t b) {
     size_t part = 0;
     int64_t parts = 1;
@@ -136,7 +136,7 @@ void ForElements(const Box& box, F visit) {
   }
 }
 
-// By offset and shape, and who has it.
+// Boxes by offset and shape, with the ranks that hold them.
 using Holders = std::map<std::pair<Shape, Shape>, std::vector<int64_t>>;
 Holders HoldersByDefinition(const Layout& layout) {
   Holders holders;
@@ -184,8 +184,8 @@ TEST(Sharding, FirstReplicasCoverEveryElementExactlyOnce) {
   });
 }
 
-// Of the ranks that hold something: each one's boxes are those of its first holder, which is the
-// lowest with them, and as many hold the same as `holders` says.
+// The boxes of each rank that holds any are those of its first holder, which is the lowest rank
+// with them, and as many ranks hold the same as `holders` says.
 TEST(Sharding, HoldersAreTheRanksOfEqualBoxes) {
   ForLayouts(14, 600, [](const Layout& layout) {
     const Sharding sharding = layout.sharding(), full = layout.sharding(Replicas::kFull);
@@ -250,7 +250,7 @@ TEST(Sharding, IsEqualIfEveryRankHoldsTheSame) {
     }
     const bool said = a.sharding() == b.sharding();
     equal += said && a.mesh.shape != b.mesh.shape;
-    // Of meshes that are cut up differently, where one pin may be as two.
+    // On different meshes one stage may be equal to two.
     if (same && !said && a.mesh.shape != b.mesh.shape && !a.partition.pins.empty()) continue;
     EXPECT_EQ(said, same) << Describe(a) << " and " << Describe(b);
   }

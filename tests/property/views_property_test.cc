@@ -128,7 +128,7 @@ class Maker {
             fmt::format("t{}", index)};
   }
 
-  // Of the shape of another, by a way of its own.
+  // Makes a view of the given shape in another way.
   Case Like(const Shape& shape) {
     Case made = Drawn(shape);
     if (!random_.Chance(2) || shape.empty()) return made;

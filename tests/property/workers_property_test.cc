@@ -299,7 +299,7 @@ TEST(Workers, DigestsDoNotDependOnHowManyMatricesAreHeld) {
       for (size_t group = 0; group < 5; ++group) {
         std::vector<BoxTask> tasks;
         for (size_t i = group; i < work.tensors.size(); i += 5) {
-          // Of one tensor, as the boxes of a plan's ranks are.
+          // All boxes with a path share one tensor, as in a plan.
           const auto tensor =
               std::find_if(work.tensors.begin(), work.tensors.end(),
                            [&](const Tensor& t) { return t.path == work.tensors[i].path; });

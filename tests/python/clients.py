@@ -37,7 +37,7 @@ def like_torch_cpu():
                               reason=f"PyTorch draws other numbers on {capability} than with AVX2")
 
 
-# Of trees that JAX libraries have.
+# A spec of the trees that JAX libraries have.
 FLAX = """
 shardinit: 1
 name: flax

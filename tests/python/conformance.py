@@ -121,7 +121,7 @@ def special(values, index):
 
 
 def stored(text):
-    """As what an element can be: 1e300 for infinite, 12345 for what is no number."""
+    """The result as a number that an element can be: 1e300 for infinity, 12345 for NaN."""
     return f"where({text} == {text}, min(1e+300, max(-1e+300, {text})), 12345)"
 
 

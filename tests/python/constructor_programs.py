@@ -116,7 +116,7 @@ LAYERS["to_empty"] = on_meta
 
 
 def initialized(module):
-    """As models initialize their layers."""
+    """Initializes layers as models do."""
     if isinstance(module, (nn.Linear, nn.Embedding)):
         module.weight.data.normal_(mean=0.0, std=0.02)
         if getattr(module, "bias", None) is not None:

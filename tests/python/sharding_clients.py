@@ -36,7 +36,7 @@ def named_sharding_boxes(devices, cases):
 
 
 def placement_boxes(cases):
-    """Of each case on each rank: its local tensor, of elements that are their own index.
+    """For each case and rank, its local tensor, of elements that are their own index.
 
     A case is [mesh shape, global shape, [[dimension, split factor], None, ...]]."""
     import torch

@@ -76,7 +76,7 @@ def run_tool(*arguments, binary=BINARY, env=None, wrap=(), **options):
 
 
 def run_ok(*arguments, **options):
-    """As Run, and it must succeed."""
+    """Like run_tool, but it must succeed."""
     result = run_tool(*arguments, **options)
     assert result.returncode == 0, f"exit {result.returncode}\n{result.stdout}\n{result.stderr}"
     return result

@@ -116,7 +116,7 @@ def test_mistakes(tmp_path, line, message):
 
 
 def partitions(*arguments):
-    """Of each tensor its box on the last rank, which says how it is cut."""
+    """Each tensor's box on the last rank, which shows how it is sharded."""
     result = run_tool("plan", "--json", *arguments)
     assert result.returncode == 0, result.stderr
     ranks = json.loads(result.stdout)["world_size"]
@@ -170,7 +170,7 @@ def test_memory_per_rank():
     assert result.returncode == 2
     assert "`memory_per_rank` is 1.1 GB, but weights, gradients, the optimizer's state and activations are at least" \
         in result.stderr
-    # Of a table and its gradients all ranks have all, until memory is scarce.
+    # All ranks hold the whole table and its gradients, until memory is scarce.
     free = cost_of(SPEC_405B, "--sharding", "auto")
     scarce = cost_of(SPEC_405B, "--sharding", "auto", "--memory-per-rank", "59GB")
     assert 59e9 < free["memory"] <= 80e9 and scarce["memory"] <= 59e9
@@ -224,7 +224,7 @@ def test_heads_are_whole(tmp_path):
         arguments = ("*.3.self_attn.k_proj.weight", "--mesh", f"fsdp=16,tensor={tensor}")
         partition = partition_of(ROOT / "configs/llama3.1-70b.yaml", *arguments)
         assert partition.startswith("[tensor, ") if tensor == 8 else "tensor" not in partition
-    # Of latent attention the latent and the rope, which all heads have together.
+    # The latent and the rope of latent attention, which all heads share.
     spec = tmp_path / "spec.yaml"
     spec.write_text(f"shardinit: 1\ninclude: {ROOT}/configs/deepseek-v3.yaml\n"
                     "mesh: {axes: [{fsdp: 16}, {expert: 16}, {tensor: 4}]}\n"

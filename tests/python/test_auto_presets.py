@@ -8,7 +8,7 @@ import yaml
 from support import CONFIGS, ROOT, run_tool
 
 PRESETS = ROOT / "configs/sharding"
-# Of each preset the degrees of ten meshes.
+# The degrees of ten meshes for each preset.
 DEGREES = {
     "fsdpv2": ("data fsdp", "1 2, 1 8, 2 4, 4 8, 1 64, 8 8, 2 64, 1 256, 16 16, 4 128"),
     "torchtitan": (

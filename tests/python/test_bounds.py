@@ -68,7 +68,7 @@ def test_where_numbers_begin_that_were_not_counted(spec):
 
 
 def test_places_are_found_where_values_are_made(tmp_path, spec):
-    """Of fewer numbers: the plan has the place, which is behind the least."""
+    """Fewer numbers are drawn: the plan has the place, which is after the least."""
     path = spec(TRUNCATED.replace("100000, 1000000", "100, 1000"))
     run_ok("gen", path, "-o", tmp_path / "out")
     plan = json.loads((tmp_path / "out/plan.json").read_text())

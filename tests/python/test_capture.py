@@ -412,7 +412,7 @@ def test_command(tmp_path):
     assert model.dtype == torch.bfloat16 and model.config.rms_norm_eps == 1e-5
     with shardinit.open_spec(tmp_path / "llama.yaml") as spec:
         assert torch.equal(model.lm_head.weight, shardinit.torch.load_state_dict(spec)["lm_head.weight"])
-    # Of another type: config.json says it, and no value is rounded on the way.
+    # Another type is named in config.json, and no value is rounded on the way.
     run_ok("export", tmp_path / "llama.yaml", "-o", tmp_path / "wide", "--to", "safetensors", "--set", "dtype=f32")
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "wide")
     with shardinit.open_spec(tmp_path / "llama.yaml", set={"dtype": "f32"}) as spec:

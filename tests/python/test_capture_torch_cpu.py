@@ -221,7 +221,7 @@ def test_step_0_loss_is_that_of_the_constructor():
     "GemmaForCausalLM", "OPTForCausalLM", "DebertaV2Model", "XLNetLMHeadModel", "BartForConditionalGeneration", "BeitModel",
     "nn.RNN", "nn.Bilinear", "nn.BatchNorm", "nn.ConvTranspose", "nn.Conv", "nn.Linear, small", "nn.AdaptiveLogSoftmax"])
 def test_bits_on_meshes(name, tmp_path):
-    """Of one rank, of 2 × 2, of 3 with uneven parts, the file of each rank made alone."""
+    """Meshes of 1, of 2 × 2 and of 3 ranks with uneven parts, the file of each rank made alone."""
     captured, _ = verified_by(capture_zoo.ALL[name], seed=42, dtype="bf16")
     for axes in capture_models.MESHES.values():
         (place := tmp_path / "x".join(axes)).mkdir()

@@ -62,7 +62,7 @@ def command(tmp_path, monkeypatch, capsys):
 def test_a_sample_is_compared_by_default(command):
     done = command("", "--engine", "torch_cpu")
     assert (done.returncode, done.stdout) == (0, "")
-    # Of five layers three.
+    # Three of five layers are compared.
     assert done.stderr == "x.yaml: 11 tensors\nx.yaml: compared with the constructor: 7 tensors: 7 equal\n"
     done = command("chance")
     assert done.returncode == 1 and re.search(r"^chance +1 +different: ", done.stdout, re.M)
@@ -161,7 +161,7 @@ def test_other_versions_than_the_engines_are_said(monkeypatch):
 
 
 class Magnified(nn.Module):
-    """As recurrent models initialize their rates: a last bit of `exp` is a hundred of the result."""
+    """Recurrent models initialize rates so: a last bit of `exp` is a hundred of the result."""
 
     def __init__(self, bias=0.0):
         super().__init__()

@@ -247,7 +247,7 @@ def test_did_you_mean(typed, meant):
 
 
 def test_names_of_files_and_folders_cannot_speak_to_a_terminal(tmp_path):
-    """Whatever a user names them, and whatever the command says of them."""
+    """Any names that a user gives, and all that the command says of them."""
     spec = tmp_path / "sp\x1b[31mec\n.yaml"
     spec.write_text("shardinit: 1\nname: m\ndtype: f32\nmesh: {axes: {x: 2}}\n"
                     "modules:\n  w: {shape: [8], shard: [x], init: {normal: {std: 1}}}\n")

@@ -67,7 +67,7 @@ def test_each_byte_is_read_once(command, memory, tmp_path):
 
 
 def test_what_more_ranks_than_are_open_together_want_is_read_again(tmp_path):
-    """Of 70 ranks that share each box, the last 6 read what they want of it, and compare."""
+    """The last 6 of 70 ranks that share each box read their part of it, and compare."""
     (tmp_path / "spec.yaml").write_text(TENSORS)
     source = tmp_path.resolve() / "from"
     whole = ["--mesh", "x=1,y=70"]

@@ -67,7 +67,7 @@ modules:
 @pytest.mark.parametrize("config", [TINY, ROOT / "configs/dtypes.yaml", ROOT / "configs/expressions.yaml",
                                     OF_ALL_KINDS], ids=lambda c: getattr(c, "stem", "of-all-kinds"))
 def test_compilers_and_their_instruction_sets(other, config, tmp_path):
-    """Of another machine's binary, which an emulator runs, all that the emulator has."""
+    """All instruction sets that an emulator has for another machine's binary."""
     if config is OF_ALL_KINDS:
         config = tmp_path / "kinds.yaml"
         config.write_text(OF_ALL_KINDS)

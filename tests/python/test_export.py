@@ -496,7 +496,7 @@ def test_config(tmp_path):
 
 
 def test_dtype_of_config(tmp_path):
-    """Of the most elements, among those that a whole model can have, or one that rounds none; whatever the spec says."""
+    """The type of most elements, among those that a whole model can have, or one that rounds none; whatever the spec says."""
     def dtype_of(config, *tensors):
         (tmp_path / "c.yaml").write_text(
             "shardinit: 1\nname: c\ndtype: f32\nconfig: " + config + "\nmodules:\n" + "".join(
@@ -531,7 +531,7 @@ def test_dtype_of_config(tmp_path):
 
 
 def test_dtype_of_config_in_a_layout(tmp_path):
-    """Of tensors that are made of others, it is these that would be rounded."""
+    """Where tensors are made of others, it is these that would be rounded."""
     (tmp_path / "c.yaml").write_text("""
 shardinit: 1
 name: c

@@ -87,7 +87,7 @@ def made_by_hand(values, make):
 
 
 def load_it(folder, model, optimizer, with_groups):
-    """As a trainer resumes."""
+    """Loads the checkpoint as a trainer resumes."""
     held, optim = state_dict.get_state_dict(model, optimizer)
     wanted = optim if with_groups else {"state": optim["state"]}
     dcp.load({"model": held, "optim": wanted}, checkpoint_id=str(folder))
@@ -187,7 +187,7 @@ def test_names_types_and_groups_are_pytorchs_own(folder, export, values, tmp_pat
     dcp.save({"model": held, "optim": optim}, checkpoint_id=str(tmp_path / "own"), no_dist=True)
     out = export("groups-0", dump(Model(), two_groups, folder / "groups-0.json"))
     own, ours = (pickle.loads((p / ".metadata").read_bytes()) for p in (tmp_path / "own", out))
-    # Of buffers there are moments, too: which tensors those are no spec says.
+    # Buffers have moments, too, since this spec does not say which tensors are buffers.
     extra = {f"optim.state.norm.running_{k}.{s}" for k in ("mean", "var") for s in ("step", "exp_avg", "exp_avg_sq")}
     assert ours.state_dict_metadata.keys() - own.state_dict_metadata.keys() <= extra
     for name, entry in own.state_dict_metadata.items():
@@ -244,7 +244,7 @@ def test_a_parameter_is_in_the_first_group_that_has_it(order, export, tmp_path):
 
 @pytest.mark.parametrize("engine", ["philox4x32", "torch_cpu"])
 def test_parameters_that_only_begin_alike(engine, tmp_path):
-    """As the copied layers of nn.TransformerEncoder, which a captured spec ties: each has a state of its own."""
+    """A captured spec ties the copied layers of nn.TransformerEncoder: each has a state of its own."""
     text = SPEC.replace("dtype: f32", f"dtype: f32\nengine: {engine}", 1)
     (tmp_path / "spec.yaml").write_text(text)
     run_ok("export", tmp_path / "spec.yaml", "--to", "dcp", "-o", tmp_path / "out", "--optimizer", INLINE)
@@ -328,7 +328,7 @@ def test_verify(folder, export, tmp_path):
     assert result["equal"] and result["optimizer_entries"] == entries
     result = run_tool("verify", out, "--spec", folder / "spec.yaml", "--set", "seed=9")
     assert result.returncode == 1 and "embed.weight has other values" in result.stderr
-    # Of a run that saved itself, too.
+    # The same holds for a run that saved itself.
     model = Model()
     optimizer = one_group(model)
     load_it(out, model, optimizer, with_groups=True)

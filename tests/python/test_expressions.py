@@ -94,7 +94,7 @@ def test_linear_scaling(tensors):
 
 
 def test_yarn_scaling(tensors):
-    """As `_compute_yarn_parameters` of Transformers 5.23.0 has it, which computes in f32."""
+    """What `_compute_yarn_parameters` of Transformers 5.23.0 gives, which computes in f32."""
     ours, theta, dim, factor, old = tensors["rope.inv_freq_yarn"], 10000, 64, 40, 4096
 
     def dimension(turns):

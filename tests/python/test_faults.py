@@ -474,7 +474,7 @@ def test_processes_at_once(spec, good, tmp_path):
 
 
 def test_ranks_at_once(spec, good, tmp_path):
-    """As a cluster job does it: one process a rank, and the last ones finalize."""
+    """A cluster job has one process for each rank, and the last ones finalize."""
     runs = [subprocess.Popen([BINARY, "gen", spec, "-o", tmp_path / "out", "--ranks", str(rank)], env=CLEAN,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in range(4)]
     for run in runs:
@@ -683,7 +683,7 @@ def test_signals_end_the_run_cleanly(number, tmp_path):
 
 
 def test_the_same_command_goes_on_after_a_signal(tmp_path):
-    """As the message says: what is done is not made again."""
+    """The message is right: what is done is not made again."""
     (tmp_path / "x.yaml").write_text("shardinit: 1\nname: x\ndtype: f32\nmesh: {axes: {a: 256}}\nmodules:\n"
                                      "  w: {shape: [256, 16, 4096], shard: [a, null, null], init: {normal: {std: 1}}}\n")
     command = ["gen", tmp_path / "x.yaml", "-o", tmp_path / "out", "--jobs", "1"]
@@ -826,7 +826,7 @@ def test_a_damaged_rank_file_is_found(damage, damaged):
 @pytest.mark.parametrize("name", ["manifest.json", "plan.json", "index.h5", "ranks", "ranks/rank-00002.h5",
                                   "ranks/rank-00002.json"])
 def test_a_link_is_no_part_of_a_checkpoint(name, damaged, tmp_path):
-    """Whatever it leads to: that is not in the folder, and may be anyone's."""
+    """What a link leads to is not in the folder, and may be anyone's."""
     (damaged / name).rename(tmp_path / "elsewhere")
     (damaged / name).symlink_to(tmp_path / "elsewhere")
     done = run_tool("verify", damaged)

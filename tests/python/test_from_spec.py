@@ -357,7 +357,7 @@ modules:
 
 
 class Averaged(nn.Module):
-    """As trainers keep a second model whose weights are averages: whole, of a part, and of that."""
+    """Trainers keep a second model of averaged weights: of the whole, of a part, and of that."""
 
     def __init__(self, make):
         super().__init__()

@@ -10,7 +10,7 @@ from support import DTYPES, reassemble, run_ok
 
 import shardinit
 
-# Of each type one of these, so that every type has a scalar, an empty box, a vector and more dimensions.
+# Each type gets tensors of these shapes, so that every type has a scalar, an empty box, a vector and more dimensions.
 SHAPES = [[], [1], [7], [5, 1], [3, 9], [3, 4200], [4, 3, 5], [1, 6, 1, 2], [2, 3, 2, 3, 2]]
 VALUES = {"b": "normal() > 0", "i": "floor(normal() * 20)", "u": "floor(bits() / 16777216)", "f": "normal()"}
 FORMATS = ["safetensors", "hf-dcp", "dcp", "zarr"]

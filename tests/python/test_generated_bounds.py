@@ -278,7 +278,7 @@ def processor_seconds(process):
 
 
 def until_it_takes_long(case, seconds):
-    """What makes values may take long: a signal ends it, at once, and leaves nothing."""
+    """Commands that make values may take long: a signal ends it, at once, and leaves nothing."""
     def run(folder, _):
         for line in case["line"].split(" && "):
             words = line.split()

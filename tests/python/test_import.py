@@ -180,7 +180,7 @@ def others_of(value):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_field(name, tmp_path):
-    """Whatever a field of the class does to tensors, import does too, or it is an error."""
+    """What a field of the class does to tensors, import does too, or it is an error."""
     of, tiny, _ = FAMILIES[name]
     config_class = getattr(transformers, of).config_class
     base = config_class(architectures=[of], **tiny)

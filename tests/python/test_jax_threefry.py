@@ -72,7 +72,7 @@ def test_normal_numbers_are_those_of_jax_but_for_three_units():
 
 @pytest.mark.parametrize("low, high", [(-2, 2), (-3, 3), (-1, 1), (-1, 3), (0, 1), (0.5, 2), (-2.5, 2.5), (2, 3)])
 def test_truncated_normal_numbers_are_those_of_jax(low, high):
-    """Of cut-offs whose erf XLA rounds as the page says: of others, all u differ by an f32."""
+    """Cut-offs whose erf XLA rounds as the page says; for others all u differ by an f32."""
     shape = (2048, 1024)
     with open_it([f"w: {{shape: {list(shape)}, init: {{truncated_normal: {{std: 1, low: {low}, high: {high}}}}}}}"]) as spec:
         made, wanted = spec.generate("w"), np.asarray(jax.random.truncated_normal(key_of(0, "w"), low, high, shape))
@@ -223,7 +223,7 @@ def test_known_answers():
 
 
 def test_numbers_by_their_key_are_those_of_jax():
-    """In any order, and as often as they are used."""
+    """Keys are used in any order, and any number of times."""
     key = jax.random.wrap_key_data(np.array([2**32 - 1, 7], np.uint32))
     texts = {
         "normal": ("jax_normal(4294967295, 7, 3 * i1 + i0)", np.asarray(jax.random.normal(key, (5, 3))).T),

@@ -109,8 +109,8 @@ def json_files(folder):
                   if path.suffix in (".json", ".safetensors") or path.name in (".zarray", ".zattrs", ".zgroup"))
 
 
-# Of each kind of folder one command on what is in `FOLDER`, or on all of it: which exit statuses there are
-# but 0, and whether what it makes or says at 0 is the same as of what is not changed.
+# Commands for each kind of folder, on a part of `FOLDER` or on all of it. Their other exit statuses
+# than 0 are listed, and whether at 0 they make or say the same as for an unchanged folder.
 CHECKPOINT = [["status", "FOLDER"], ["inspect", "FOLDER"], ["finalize", "FOLDER"], ["export", "FOLDER", "--to", "dcp", "-o", "new"],
               ["reshard", "FOLDER", "--mesh", "a=1", "-o", "new"], ["stats", "FOLDER"], ["gen", "spec.yaml", "-o", "FOLDER"],
               ["diff", "FOLDER", "spec.yaml"], ["verify", "FOLDER", "--spec", "spec.yaml"]]
@@ -191,7 +191,7 @@ def test_numbers_of_a_list_of_digests(made, tmp_path):
 
 
 def test_every_json_file_is_tested(made):
-    """Of a format's files those of the same name, or kind, are read alike."""
+    """Files of a format that have the same name, or kind, are read alike."""
     kinds = {re.sub(r"\d+", "0", pathlib.Path(name).name) for _, name in cases()}
     for folder in made.iterdir():
         if folder.is_dir():

@@ -25,7 +25,7 @@ def spec_of(tensors, mesh="a: 1, b: 1"):
 
 
 def norms(v, shape):
-    """By shardinit-values(7)."""
+    """The norm as shardinit-values(7) defines it."""
     over = [d for d in range(v.ndim) if not shape or shape[d] != v.shape[d]]
     kept = [d for d in range(v.ndim) if d not in over]
     x = v.astype(np.float64).transpose(over + kept).reshape(-1, *(v.shape[d] for d in kept))

@@ -224,7 +224,7 @@ READ = {
 
 @pytest.mark.parametrize("case", READ)
 def test_no_input_is_replaced(case, folder):
-    """By none of its names, and even with --force."""
+    """An input is replaced by none of its names, not even with --force."""
     (folder / "table.bin").write_bytes(bytes(24))
     (folder / "base.yaml").write_text(SPEC)
     (folder / "stdin.yaml").write_text(SPEC)

@@ -46,7 +46,7 @@ def expected(mesh):
 
 
 def logical(stored, path):
-    """Of a stored array what is drawn."""
+    """The part of a stored array that is not padding."""
     return stored[tuple(slice(0, n) for n in MODULES[path]["shape"])]
 
 

@@ -193,7 +193,7 @@ def test_size_is_bounded(tmp_path):
 
 
 def test_least_mean_and_padding(tmp_path):
-    """By hand: 5 rows over 4 ranks are 2, 2, 1, 0; a scale on every rank."""
+    """Counted by hand: 5 rows over 4 ranks are 2, 2, 1, 0; a scale on every rank."""
     spec = spec_of(tmp_path, "name: m\ndtype: f32\nuneven: chunk\nmesh: {axes: {fsdp: 4, data: 2}}\nrules: [{a: fsdp}]\n"
                 "modules:\n  w: {shape: [5, 10], axes: [a, null], init: zeros}\n"
                 "  s: {shape: [10], axes: [null], init: ones}\n")

@@ -33,7 +33,7 @@ def ask(function, **arguments):
 
 
 def run_modules(folder, modules, devices=1, shardy=True):
-    """Of each module its facts, and name → the words of each device's part."""
+    """For each module its facts, and name → the words of each device's part."""
     cases = [[str(module), str(folder / f"{number}.npz")] for number, module in enumerate(modules)]
     results = []
     for facts, (_, out) in zip(ask("run_all", devices=devices, cases=cases, shardy=shardy), cases):

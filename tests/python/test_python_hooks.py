@@ -81,7 +81,7 @@ def fused(request, tmp_path_factory):
 
 @pytest.mark.parametrize("meta", [True, False])
 def test_a_fused_matrix_that_a_hook_splits(fused, meta):
-    """Of torchtitan. With one KV head what its hook returns is views, else copies."""
+    """A hook of torchtitan. With one KV head what its hook returns is views, else copies."""
     kv_heads, text, folder, wanted = fused
     for fill in (
         lambda model: shardinit.torch.load_into(model, folder, verify=True),

@@ -326,7 +326,7 @@ def test_haliax_folds_over_stacked_layers(tmp_path):
 
 
 def test_flax_train_state(tmp_path):
-    """As t5x and EasyLM train: a sharded TrainState, by rules on the names of parameters."""
+    """A sharded TrainState, by rules on the names of parameters, as t5x and EasyLM train."""
     linen, optax, train_state = client_of("flax.linen"), client_of("optax"), client_of("flax.training.train_state")
 
     class Model(linen.Module):

@@ -135,7 +135,7 @@ def test_what_stays_on_meta_is_said(spec):
 
 
 def test_memory_that_would_hold_other_values(spec):
-    """Of the right size, but no array of the tensor's type: what `out` then said was not the values."""
+    """`out` has the right size, but not the tensor's type: what it then held was not the values."""
     torch, jax = client_of("torch"), client_of("jax")
     for opened in (shardinit.open_spec(spec), shardinit.open(gen_ok(SPEC, spec.parent))):
         for dtype in (">f4", "i4", ">u4", "S4", "V4", "U1"):

@@ -406,7 +406,7 @@ def test_a_flax_skeleton_that_is_made_under_set_mesh(tmp_path):
         assert model.dropout(jnp.ones(1000)).min() == 0
 
     model = shardinit.jax.run(spec, mesh, tree=skeleton)
-    # Of what nothing is said the spec's sharding counts.
+    # Where nothing is said, the spec's sharding counts.
     assert model.down.kernel.get_value().sharding.spec == P(("a",), None)
     check(model)
     with shardinit.open_spec(spec) as opened:
@@ -418,7 +418,7 @@ def test_a_flax_skeleton_that_is_made_under_set_mesh(tmp_path):
 
 @jax.tree_util.register_pytree_node_class
 class Named:
-    """As Haliax's NamedArray: a node that names none of its keys."""
+    """A node that names none of its keys, like Haliax's NamedArray."""
 
     def __init__(self, array):
         self.array = array

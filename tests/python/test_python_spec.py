@@ -300,7 +300,7 @@ def test_what_is_asked_for_can_be_wrong():
 
 
 def test_the_library_is_found_or_asked_for(tmp_path):
-    """By SHARDINIT_LIBRARY, beside the program, or an error that says what to do."""
+    """It is found by SHARDINIT_LIBRARY or beside the program, or an error says what to do."""
     code = "import shardinit; print(shardinit.generate({!r}, 'model.norm.weight').sum())".format(str(TINY))
 
     def python(**env):

@@ -574,7 +574,7 @@ def test_memory_can_be_freed_afterwards(toy):
 
 
 def test_a_mesh_that_does_not_divide_the_model(tmp_path):
-    """Of a large model's spec with other variables: no value depends on the mesh."""
+    """A large model's spec with small variables: no value depends on the mesh."""
     path = tmp_path / "spec.yaml"
     path.write_text(MODEL.replace("uneven: chunk\n", "").replace("{a: 2, b: 2}", "{a: 7, b: 2}"))
     with pytest.raises(shardinit.SpecError, match="mesh axis `a` .7. does not divide dimension 0 of `embed.weight`"):

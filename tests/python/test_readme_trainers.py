@@ -131,7 +131,7 @@ def installed(package):
 
 
 def test_tests_of_rows_are_collected():
-    """By pytest, in a process of its own, where their packages are installed."""
+    """Runs them by pytest, in a process of its own, where their packages are installed."""
     named = {row.run_by for row in ROWS if row.run_by != "untested"
              and all(installed(p) for p, _ in packages(row))}
     files = sorted({run_by.split("::")[0] for run_by in named})

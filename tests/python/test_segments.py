@@ -163,7 +163,7 @@ def _random_tensors(rng, sizes, count):
 
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 2), (4, 1), (1, 5), (4, 3), (7, 2)], ids=str)
 def test_local_tensors_are_those_of_dtensor(sizes, tmp_path):
-    """Of elements that are their own index, cut by PyTorch's placements themselves."""
+    """Elements that are their own index, sharded by PyTorch's placements themselves."""
     torch = client_of("torch")
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset

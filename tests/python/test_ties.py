@@ -85,7 +85,7 @@ def test_the_first_of_a_repeat_has_the_key(engine, key, tmp_path):
     for i in range(1, 4):
         assert np.array_equal(read_tensor(tmp_path / "spec", f"layers.{i}.w"), read_tensor(tmp_path / "alone", "w"))
     assert np.array_equal(read_tensor(tmp_path / "spec", "behind"), read_tensor(tmp_path / "alone", "behind"))
-    # Of no other tensor.
+    # A tied tensor may not have the key of another tensor.
     (tmp_path / "spec.yaml").write_text(f"{head}  a: {tensor}}}\n  b: {tensor}, tie: a, key: {key}}}\n")
     result = run_tool("validate", tmp_path / "spec.yaml")
     assert result.returncode == 2 and "a tensor with `tie` has the other tensor's `key`" in result.stderr

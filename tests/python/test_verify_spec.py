@@ -226,7 +226,7 @@ DESCRIPTION = {"zarr_format": 2, "shape": [3], "chunks": [2], "dtype": "<f4", "o
 
 
 def test_zarr_arrays_that_others_wrote(spec, tensors, tmp_path):
-    """By TensorStore, with chunks that reach beyond the arrays; then with differences."""
+    """TensorStore writes it, with chunks that reach beyond the arrays; then with differences."""
     ts = client_of("tensorstore")
     for path, (dtype, words) in tensors.items():
         chunks = [min(n, 1 + 2 * d + n // 3) for d, n in enumerate(words.shape)]
@@ -287,7 +287,7 @@ def test_hostile_zarr_arrays_are_refused(change, message, spec, tmp_path):
 
 @pytest.fixture(scope="module")
 def stock(spec, tmp_path_factory):
-    """As PyTorch itself writes it: with objects, and bytes that are shared by two names."""
+    """PyTorch itself writes it: with objects, and bytes that two names share."""
     torch, dcp = client_of("torch"), client_of("torch.distributed.checkpoint")
     folder = tmp_path_factory.mktemp("stock")
     run_ok("gen", spec, "-o", folder / "gen")

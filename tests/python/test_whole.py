@@ -22,7 +22,7 @@ def generate(tmp_path, text, *arguments):
 
 
 def orthogonal(normals, rows, columns, gain):
-    """As the manual has it, in Python's doubles, operation by operation."""
+    """The manual's steps in Python's doubles, operation by operation."""
     x = [[float(normals[j * rows + i]) if i >= j else 0.0 for i in range(rows)] for j in range(columns)]
     count = -(-columns // 8) * 8
     v, negative = [[0.0] * rows for _ in range(count)], []
@@ -109,7 +109,7 @@ def test_rows_or_columns_are_orthonormal(whole):
 
 
 def test_sparse(whole, tmp_path):
-    """By the manual: a normal draw 0, and in each column the smallest words of draw 1."""
+    """The manual's definition: a normal draw 0, and in each column the smallest words of draw 1."""
     # The `where` takes draw 0, so `bits` is draw 1.
     drawn = generate(tmp_path, 'modules: {sparse: {shape: [512, 256], dtype: f64, init: {expr: '
                                '"where(normal() < 9, bits(), 0)"}}}\n')["sparse"]
@@ -132,7 +132,7 @@ def test_sparse_to_its_limits(sparsity, zeros, tmp_path):
 
 
 def test_normalized(whole, tmp_path):
-    """By the manual: normal draws, and sums of squares in eight parts."""
+    """The manual's definition: normal draws, and sums of squares in eight parts."""
     for name, axis, length in [("rows", 1, 2), ("columns", 0, 1), ("middle", 1, 1)]:
         values = whole[name]
         normal = generate(tmp_path, f"modules: {{{name}: {{shape: {list(values.shape)}, init: {{normal: {{std: 1}}}}}}}}\n")

@@ -129,7 +129,7 @@ MODELS = {
         "positions": "max_position_embeddings", "types": "type_vocab_size",
     }, {"d": 144, "ff": 192, "layers": 2, "vocab": 509, "positions": 64, "types": 3}),
 }
-# Of these shape and values are tested as those of llama3.1-8b are.
+# The shapes and values of these are tested through those of llama3.1-8b.
 SAME_AS_ANOTHER = {"llama3.1-70b", "llama3.1-405b"}
 
 
@@ -254,7 +254,7 @@ def test_from_pretrained(name, tmp_path):
 def test_multi_token_prediction():
     """Layer 61, without its copies of the embedding and the head, which are the model's own."""
     plan = run_json("plan", spec_of("deepseek-v3"), "--set", "vars.mtp=1")
-    # Of 59 layers the router's biases, 256 each, are buffers.
+    # The router's biases of 59 layers, 256 each, are buffers.
     assert plan["parameters"] == 684_489_845_504 - 2 * 129280 * 7168 - 59 * 256
 
 
@@ -377,7 +377,7 @@ def loss_of(model):
 
 
 def test_loss_before_the_first_step(tmp_path):
-    """As that of the constructor's weights; of weights that are all N(0, 1) it is about ten times it."""
+    """It is that of the constructor's weights; for weights that are all N(0, 1) it is about ten times that."""
     config = transformers.LlamaConfig(
         hidden_size=256, intermediate_size=768, num_hidden_layers=2, num_attention_heads=8,
         num_key_value_heads=4, head_dim=32, vocab_size=8192)

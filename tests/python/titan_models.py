@@ -38,7 +38,7 @@ def small(config, width, vocab, **more):
 
 
 def llama_config(llama3, kind=None):
-    """Of the module torchtitan.models.llama3; `kind` may be "fused" or "tied"."""
+    """A config of the module torchtitan.models.llama3; `kind` may be "fused" or "tied"."""
     layers = llama3._build_llama3_layers(
         fuse_qkv=kind == "fused", n_layers=LLAMA["layers"], dim=LLAMA["d"], n_heads=LLAMA["heads"], n_kv_heads=LLAMA["kv_heads"],
         hidden_dim=LLAMA["ff"], attn_backend="flex",
@@ -48,7 +48,7 @@ def llama_config(llama3, kind=None):
 
 
 def deepseek_config(deepseek):
-    """Of the module torchtitan.models.deepseek_v3."""
+    """A config of the module torchtitan.models.deepseek_v3."""
     config, s = deepseek._debugmodel("flex", "standard"), DEEPSEEK
     layers = deepseek._build_dsv3_layers(
         n_layers=s["layers"], n_dense_layers=s["dense_layers"], dim=s["d"], n_heads=s["heads"],

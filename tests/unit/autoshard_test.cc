@@ -298,7 +298,7 @@ TEST(Cost, ExpertsThatAreTensorsOfTheirOwnCostWhatAStackCosts) {
 
 TEST(Cost, ExpertsThatArePinnedAreSentTokens) {
   const StepModel model = ListOfExperts(AxisUse::kExperts, {1});
-  // Of a tensor [128, 32] on one of four ranks, cut over the other axis.
+  // A tensor [128, 32] is on one of four ranks and sharded over the other axis.
   PartitionSpec partition(2);
   partition.cuts[1].axes = {0};
   partition.pins = {{1, {2}}};
@@ -312,7 +312,7 @@ TEST(Cost, ExpertsThatArePinnedAreSentTokens) {
     partition.pins = {{1, {expert}}};
     EXPECT_EQ(PartitionOf(cuts, uses[0], model, model.weights[0], expert), partition);
   }
-  // What is pinned stays so.
+  // A tensor with a stage stays there.
   for (const BlockCuts& way : Strategies(model, model.blocks[0], FixedCuts(2))) {
     EXPECT_EQ(way[0][1], AxisCut(0));
   }

@@ -140,7 +140,7 @@ TEST(FileSize, IsOfRegularFilesOnly) {
   EXPECT_FALSE(Exists("none"));
 }
 
-// What may not be seen is not taken for what is not there.
+// A file that may not be seen is not taken for a missing one.
 TEST(Exists, ThrowsWhereOthersAloneMayLook) {
   const WorkingFolder folder(Contents{{"sub/a", ""}});
   fs::permissions("sub", fs::perms::none);

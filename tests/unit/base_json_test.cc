@@ -161,7 +161,7 @@ TEST(ParseJson, RefusesWhatIsNoJson) {
   EXPECT_NE(Refusal("\"\xff\""), "");
 }
 
-// What comes of the text as a T; empty: nothing.
+// The text read as a T; empty if it is refused.
 template <typename T>
 std::optional<T> NumberIn(const std::string& text) try {
   return ParseJson(text, "x.json").at("n").get<T>();

@@ -77,7 +77,7 @@ class Elementary : public testing::Test {
   double Between(double low, double high) {
     return low + (high - low) * (static_cast<double>(random_() >> 11) * 0x1p-53);
   }
-  // Of either sign, its logarithm uniform.
+  // Draws a number of either sign whose logarithm is uniform.
   double Size(double low, double high) {
     const double size = std::exp(Between(std::log(low), std::log(high)));
     return (random_() & 1) != 0 ? -size : size;

@@ -18,7 +18,7 @@ struct Chunks {
   bool operator==(const Chunks&) const = default;
 };
 
-// Of a tensor of `shape` whose dimension d is cut in parts[d].
+// The chunks of a tensor of `shape` whose dimension d has parts[d] shards.
 Chunks ChunksOf(const Shape& shape, const Shape& parts) {
   InitGraph graph{.name = "x", .engine = "philox4x32", .seed = 0, .mesh = {}, .tensors = {}};
   PartitionSpec partition;

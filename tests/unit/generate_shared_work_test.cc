@@ -26,7 +26,7 @@ using std::chrono::milliseconds;
 
 constexpr int kThreads = 4;
 
-// What takes that long, without giving up the processor.
+// Takes that long, without giving up the processor.
 void Spin(int64_t steps) {
   for (int64_t i = 0; i < steps; ++i) std::atomic_signal_fence(std::memory_order_seq_cst);
 }
@@ -41,7 +41,7 @@ struct Rounds {
   std::atomic<int64_t> last{std::numeric_limits<int64_t>::max()};  // Round.
   std::atomic<int64_t> rounds{0};
 
-  // Of one thread, until the time is over.
+  // Runs one thread until the time is over.
   void Run(int thread, std::chrono::steady_clock::time_point end) {
     for (int64_t round = 0;; ++round) {
       meeting.arrive_and_wait();

@@ -407,7 +407,7 @@ TEST(AutomaticLanguages, FullyShardCutsWhatIsLeft) {
             "w (tensor, fsdp, context)\n");
   EXPECT_EQ(One(" {map: {w: [tensor]}, fully_shard: {axes: [fsdp, context]}}", "[14]", mesh),
             "w (tensor, fsdp, context) nested 1, 1, 0\n");
-  // Of what a _StridedShard leaves, which lies side by side.
+  // fully_shard divides what a _StridedShard leaves, put side by side.
   EXPECT_EQ(One(" {map: {w: {tensor: _StridedShard(0, split_factor=2)}}, fully_shard: {}}", "[8]",
                 "mesh: {axes: {fsdp: 2, tensor: 2}}\n"),
             "w (tensor, fsdp) nested 2, 1\n");
@@ -551,7 +551,7 @@ TEST(PipelineLanguage, GivesLayersToStages) {
             "layers.1.w on pipe 1\n"
             "layers.2.w on pipe 2\n"
             "norm on pipe 2\n");
-  // What stands in front of the layers is on the first stage, what stands behind them on the last.
+  // Tensors before the layers are on the first stage, those after them on the last.
   EXPECT_EQ(
       Cuts(" {pipeline: {layers: '**.layers.*', count: 2}}", "mesh: {axes: {pipe: 2}}\n",
            "modules:\n"

@@ -550,7 +550,7 @@ constexpr char kTooLarge[] = "this tensor has more than 2^63 - 1 elements";
 INSTANTIATE_TEST_SUITE_P(
     Trees, HostileViews,
     testing::Values(
-        // Of what is not there, of itself, of another dtype, of nothing.
+        // A view of what is not there, of itself, of another dtype, of nothing.
         Malformation{kWhole, R"("z")",
                      "the `view` of `qk` has `z`, which is unknown or of another dtype"},
         Malformation{kWhole, R"("qk")",
@@ -704,7 +704,7 @@ TEST(ReadPlan, RefusesViewsOfMillionsOfPieces) {
       "`plan.json` is not a plan of this tool: the layout falls into more than 4194304 pieces");
 }
 
-// As SurvivesDamage; views that are still ones may be taken.
+// Like SurvivesDamage; damage that leaves valid views may be accepted.
 TEST(ReadPlan, SurvivesDamagedViews) {
   const std::string good = kPlanOfViews;
   for (size_t i = good.find("\"logical\""); i < good.size(); ++i) {

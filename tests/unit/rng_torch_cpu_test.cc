@@ -56,7 +56,7 @@ TEST(Mt19937, AJumpIsThreeJumps) {
   mt19937::State once = jump(seeded, far);
   mt19937::State thrice =
       jump(jump(jump(seeded, uint64_t{1} << 39), (uint64_t{1} << 39) - 1000), 13345);
-  // Of the first word only the upper bit is part of the state.
+  // Only the upper bit of the first word is part of the state.
   once[0] &= 0x80000000, thrice[0] &= 0x80000000;
   EXPECT_EQ(once, thrice);
 }

@@ -229,7 +229,7 @@ TEST(Mistakes, OfOneExpressionShowTogether) {
   EXPECT_EQ(CountErrors(messages), 3) << messages;
 }
 
-// What a spec includes and is not there could be anything.
+// A missing include could have held anything.
 TEST(Mistakes, OfASpecThatIsNotThere) {
   const std::string messages =
       BuildText(

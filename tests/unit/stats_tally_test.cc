@@ -69,7 +69,7 @@ TEST(Tally, LeavesOutWhatIsNotFinite) {
   EXPECT_EQ(tally.Bins()[0].count, 98);
 }
 
-// Of every sign and magnitude, also those that only f64 has.
+// Values of every sign and magnitude, also those that only f64 has.
 TEST(Tally, BinsOfWideTypesHoldTheirValues) {
   for (const double value :
        {0.0, 1.0, 1.9999, -1e-30, 3e38, -7.5, 0x1p-149, -0x1.fffffep127, 1e300}) {

@@ -18,7 +18,7 @@ std::optional<int64_t> Held(std::vector<Piece> pieces) {
 
 Piece Stretch(int64_t from, int64_t extent) { return {.from = from, .loops = {{extent, 1, 1}}}; }
 
-// Of a matrix with rows of `width`.
+// A tile of a matrix with rows of `width`.
 Piece Tile(int64_t width, int64_t row, int64_t column, int64_t rows, int64_t columns) {
   return {.from = row * width + column, .loops = {{rows, columns, width}, {columns, 1, 1}}};
 }

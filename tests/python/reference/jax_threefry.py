@@ -13,7 +13,7 @@ SQRT2 = f32(float.fromhex("0x1.6a09e6p+0"))
 
 
 def threefry(key, x):
-    """Of u32 counters (x0, x1)."""
+    """The words for u32 counters (x0, x1)."""
     k = [key & 0xFFFFFFFF, key >> 32]
     k.append(k[0] ^ k[1] ^ 0x1BD11BDA)
     x = [x[0] + u32(k[0]), x[1] + u32(k[1])]

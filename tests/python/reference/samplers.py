@@ -44,7 +44,7 @@ def blocks_of(key, draw, numbers):
 
 
 def four_words(key, draw, indices):
-    """Of each element, the words of its block, and which of them is its own."""
+    """For each element the words of its block, and which of them is its own."""
     indices = indices.astype(u64)
     block = indices >> u64(2)
     new = np.ones(len(block), bool)  # Neighbours share a block.
@@ -101,7 +101,7 @@ def minus_log2(x, shift, below):
 
 
 def parameter(x):
-    """As f32; -0 counts as 0."""
+    """A parameter as f32; -0 counts as 0."""
     return f32(x) + f32(0)
 
 
