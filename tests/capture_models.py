@@ -37,7 +37,7 @@ MESHES = {"2×2": {"a": 2, "b": 2}, "3": {"a": 3}}
 
 
 def on_mesh(captured, axes, place):
-    """A checkpoint on a mesh that cuts every tensor by all axes that it has dimensions for, the file
+    """A checkpoint on a mesh that shards every tensor by all axes that it has dimensions for, the file
     of each rank made by a call of its own."""
     captured.write(place / "spec.yaml")
     cut = {path: [*axes, *[None] * 8][:len(shape)] for path, (shape, _) in captured.tensors.items() if shape}

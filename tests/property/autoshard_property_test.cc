@@ -166,8 +166,8 @@ TEST(ChooseProperty, NoShardingIsBelowTheOneChosen) {
   EXPECT_GT(with_lists, 100);
 }
 
-// What stands for the promise that nothing is cut through: of what is chosen, ranks that share
-// tokens cut whole heads and whole pairs of columns and rows, or nothing.
+// Tests the promise that no head and no hidden unit is divided: in what is chosen, ranks that share
+// tokens shard whole heads and whole pairs of columns and rows, or nothing.
 TEST(StrategiesProperty, RanksThatShareTokensSplitOrRouteOrLeaveWhole) {
   Dice dice(7);
   for (int round = 0; round < 1000; ++round) {

@@ -226,7 +226,7 @@ TEST(Sharding, EachBoxIsVisitedOnceWithItsFirstHolder) {
   });
 }
 
-// Shapes of 5040 elements a dimension tell any two ways to cut apart: no part is empty, and
+// Shapes of 5040 elements a dimension tell any two shardings apart: no part is empty, and
 // all are equally long.
 TEST(Sharding, IsEqualIfEveryRankHoldsTheSame) {
   Random random(16);
@@ -288,7 +288,7 @@ TEST(Sharding, EveryDimensionIsCutLikeTorchChunk) {
   }
 }
 
-// One axis of the product's size cuts like the tuple: (a, b) is c[a] * |b| + c[b].
+// One axis of the product's size shards like the tuple: (a, b) is c[a] * |b| + c[b].
 TEST(Sharding, ATupleCutsLikeOneAxisOfItsProduct) {
   Random random(8);
   for (int i = 0; i < 500; ++i) {

@@ -19,7 +19,7 @@
 namespace shardinit {
 namespace {
 
-// Boxes that share nothing and have all of the shape: each is cut in two for as long as `cuts`
+// Boxes that share nothing and have all of the shape: each is divided in two for as long as `cuts`
 // lasts.
 std::vector<Box> CutUp(const Shape& shape, int64_t cuts, Random& random) {
   std::vector<Box> boxes = {WholeOf(shape)};

@@ -1,4 +1,4 @@
-// However a tensor is cut, and in whatever pieces its boxes are made, the values
+// However a tensor is sharded, and in whatever pieces its boxes are made, the values
 // are those of the whole.
 #include <fmt/format.h>
 #include <fmt/ranges.h>

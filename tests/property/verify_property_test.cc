@@ -36,7 +36,7 @@ Plan TinyPlan(const std::string& first = "layers.dense.vars.0") {
   return MakePlan(std::move(graph));
 }
 
-// Segments, axes that cut one after the other, stages and devices: format version 2.
+// Segments, axes that shard one after the other, stages and devices: format version 2.
 Plan ExtendedPlan() {
   InitGraph graph{.name = "extended",
                   .engine = "philox4x32",

@@ -80,7 +80,7 @@ def forked(function, ranks):
 
 
 def fully_shard_boxes(mesh, layers, width, hidden, vocab):
-    """A small model, cut by parallelize_module and then fully_shard over gloo: of each rank, by
+    """A small model, sharded by parallelize_module and then fully_shard over gloo: of each rank, by
     parameter, its placements and its elements, which are their own index."""
     import torch
     import torch.distributed as dist
@@ -129,7 +129,7 @@ def fully_shard_boxes(mesh, layers, width, hidden, vocab):
 
 
 def torchtitan_boxes(cases, sizes):
-    """torchtitan's Llama as torchtitan itself cuts it: of each case of degrees and a rank, by
+    """torchtitan's Llama as torchtitan itself shards it: of each case of degrees and a rank, by
     parameter, the box [offset, shape]. No rank is anywhere: torch.distributed has a group without
     members for this."""
     import unittest.mock

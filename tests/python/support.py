@@ -31,8 +31,8 @@ DTYPES = {
 }
 FLOATS = ["f32", "f64", "f16", "bf16", "f8e4m3fn", "f8e5m2"]
 
-# Every kind of tensor that is hard to cut, store or read: all floats of HDF5, ranks up to 5, a
-# dimension cut by two axes in the mesh's other order, boxes of which some are empty, a tensor in
+# Every kind of tensor that is hard to shard, store or read: all floats of HDF5, ranks up to 5, a
+# dimension sharded by two axes in the mesh's other order, boxes of which some are empty, a tensor in
 # several blocks.
 AWKWARD = """
 shardinit: 1

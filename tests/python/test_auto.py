@@ -84,7 +84,7 @@ def test_kinds_of_axes_may_be_said(tmp_path):
     # Both divide the batch: gathered over x, then over y.
     size = 4 * 16 * 32
     assert cost_of(spec)["bytes"] == {"x": 3 * size / 4 / 2, "y": 3 * size * 3 / 4}
-    # y cuts what no name says that it may: gathered, but all ranks along it have the same gradients.
+    # y shards a dimension that no name lets it shard: it is gathered, but all ranks along it have the same gradients.
     spec.write_text(SPEC + "training: {computation: y, tokens: 10}\n")
     cost = cost_of(spec)
     assert cost["bytes"] == {"x": 3 * size / 4 / 2, "y": 2 * size * 3 / 4}
@@ -208,7 +208,7 @@ def test_experts_of_a_layer_are_on_the_same_ranks():
     for name in ("gate_up_proj", "down_proj"):
         partition = partition_of(spec, f"*.10.mlp.experts.{name}", *mesh)
         assert partition.startswith("[expert, ") and "expert" not in partition[8:]
-    # Outside of experts its ranks have other tokens, and cut nothing but for storage.
+    # Outside of experts its ranks have other tokens, and shard nothing but for storage.
     assert cost_of(spec, "--sharding", "auto", *mesh)["cut_otherwise"] == 0
 
 
@@ -346,7 +346,7 @@ def test_tokens_are_sent_to_experts_that_are_pinned(tmp_path):
     stacked.write_text(MIXTURE.replace("data: 2", "fsdp: 2") + "training: {experts_per_token: 2, tokens: 4}\n"
                        "sharding: {rules: [{experts: expert}, {'*': null}]}\n")
     assert cost_of(stacked) == hand
-    # The same by `stage`, and as `auto` has it, alone or behind the language that pins.
+    # The same by `stage`, and as `auto` has it, alone or after the language that places experts.
     spec.write_text(LIST_OF_EXPERTS.replace("repeat: {e: 8}", "repeat: {e: 8}\n      stage: {expert: floor(e / 2)}"))
     assert cost_of(spec) == cost_of(spec, "--sharding", "auto") == hand
     spec.write_text(LIST_OF_EXPERTS)

@@ -42,7 +42,7 @@ def expressions(draw, depth=0):
 
 @strategies.composite
 def partitions(draw, mesh, shape, exact):
-    """A `shard` for a tensor: each mesh axis cuts a dimension or none, those of one in any order."""
+    """A `shard` for a tensor: each mesh axis shards a dimension or none, those of one in any order."""
     shard = [[] for _ in shape]
     for axis in draw(strategies.permutations(list(mesh))):
         dimension = draw(strategies.integers(-1, len(shape) - 1))

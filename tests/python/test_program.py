@@ -286,7 +286,7 @@ def test_every_function_of_every_kind_of_argument(tmp_path):
 
 # Its forms ----------------------------------------------------------------------
 
-# What cuts two dimensions of one size, whose indices are equal numbers; and a dimension by two axes, in either order.
+# Shardings of two dimensions of one size, whose indices are equal numbers; and a dimension by two axes, in either order.
 SQUARES = """
   padded: {shape: [1024, 1020], shard: [null, [a, b]], uneven: pad, init: {normal: {std: 1}}}
   padded_rows: {shape: [60, 64], shard: [[b, a], null], uneven: pad, init: {uniform: {low: -1, high: 1}}}
@@ -344,7 +344,7 @@ def test_the_tiny_llama_digest_for_digest(tmp_path):
 
 
 def test_a_constructor_of_pytorch(tmp_path):
-    """Captured, cut on eight devices, and made by a program as by gen: drawn tensors, one of a table, one tied."""
+    """Captured, sharded over eight devices, and made by a program as by gen: drawn tensors, one of a table, one tied."""
     client_of("torch")
     transformers = client_of("transformers")
     import shardinit.capture

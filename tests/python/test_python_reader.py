@@ -328,7 +328,7 @@ modules:
 
 
 def test_slabs_on_many_threads(awkward, monkeypatch):
-    """Large regions are cut for threads; here all of them are, to a few elements each."""
+    """Large regions are divided among threads; here all of them are, to a few elements each."""
     monkeypatch.setattr(shardinit._read, "SLAB", 64)
     monkeypatch.setattr(shardinit._boxes, "SLAB", 0)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(5))
@@ -456,7 +456,7 @@ def edit_it(manifest, *keys_and_value):
     manifest[last] = value
 
 
-SHARD = ("tensors", 4, "shards")  # Of `wide`, which is cut both ways.
+SHARD = ("tensors", 4, "shards")  # A shard of `wide`, which is sharded both ways.
 HOSTILE = [
     ("format_version", 3),
     ("format_version", True),

@@ -415,7 +415,7 @@ def load_on_meshes(folders):
                 locals_are_equal(direct, whole)
                 dcp.load(state, storage_reader=shardinit.torch.StorageReader(folder, verify=True))
                 locals_are_equal(state, whole)
-    # Only its own part: a quarter of the rows, where the checkpoint is cut by rows too.
+    # Only its own part: a quarter of the rows, where the checkpoint is sharded by rows too.
     reader = shardinit.open(folders[0])
     mesh = meshes[0][0]
     local = shardinit.torch.load_dtensor(reader, "lm_head.weight", mesh, [Shard(0)]).to_local()

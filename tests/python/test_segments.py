@@ -170,7 +170,7 @@ def test_local_tensors_are_those_of_dtensor(sizes, tmp_path):
     from torch.distributed.tensor.placement_types import _StridedShard
 
     cases = list(_random_tensors(random.Random(str(sizes)), sizes, 60))
-    # FSDP2 after tensor parallelism on one dimension, which both divide: b cuts first.
+    # FSDP2 after tensor parallelism on one dimension, which both divide: b shards first.
     a, b = sizes
     cases.append(([4 * a * b, 3], "[[b, a]]", "fsdp2"))
     spec = "shardinit: 1\nname: x\ndtype: i32\nuneven: chunk\n"

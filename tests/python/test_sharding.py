@@ -218,7 +218,7 @@ def test_fully_shard_after_parallelize_module(mesh, width, hidden, vocab, tmp_pa
 
 
 def test_the_preset_of_torchtitan_is_what_it_does(tmp_path):
-    """torchtitan's own model, cut by its own functions, against configs/sharding/torchtitan.yaml:
+    """torchtitan's own model, sharded by its own functions, against configs/sharding/torchtitan.yaml:
     context parallelism, and replicas (HSDP)."""
     client_of("torchtitan")
     names = {"dp_replicate": "replicate", "dp_shard": "fsdp", "cp": "context", "tp": "tensor"}
@@ -385,7 +385,7 @@ def test_megatron_fuses_by_groups_and_ranks(tmp_path):
 
 
 def test_maxtext_cuts_stacked_layers(tmp_path):
-    """Field guide 3.6: MaxText stacks layers as axis 1, and its rules cut what was cut before."""
+    """Field guide 3.6: MaxText stacks layers as axis 1, and its rules shard what was sharded before."""
     spec = preset_of(tmp_path / "spec.yaml", "maxtext", fsdp=4, tensor=2)
     query = run_json("explain", spec, "params.params.decoder.layers.self_attention.query.kernel", "--layout", "maxtext")
     assert query["shape"] == [256, 2, 8, 32]

@@ -58,9 +58,9 @@ inline Shape RandomShape(Random& random, int64_t most = 2000) {
   return shape;
 }
 
-// Each mesh axis cuts at most one dimension, in any order: tuples are common. Some dimensions have
-// segments, or nested axes, and of the axes that cut nothing some are pinned. As plans have it: in
-// the simplest form.
+// Each mesh axis shards at most one dimension, in any order: tuples are common. Some dimensions
+// have segments, or nested axes, and some of the other axes have a stage. As plans have it: in the
+// simplest form.
 inline PartitionSpec RandomPartition(Random& random, const Mesh& mesh, const Shape& shape) {
   PartitionSpec spec(shape.size());
   if (shape.empty()) return spec;

@@ -150,7 +150,7 @@ StepModel Attention(int64_t heads, int64_t kv_heads) {
 
 TEST(Uses, HeadsAreWhole) {
   const std::vector<AxisCuts> cuts = {{-1, 0}, {-1, 0}, {-1, 1}};
-  // 4 ranks and 2 heads of keys: the cuts are for storage.
+  // 4 ranks and 2 heads of keys: sharding is for storage alone.
   const StepModel model = Attention(8, 2);
   EXPECT_EQ(UsesOf(model, model.blocks[0], cuts)[0][1], CutUse::kGathered);
   EXPECT_EQ(Strategies(model, model.blocks[0], FixedCuts(3)).size(), 2U);
@@ -257,7 +257,7 @@ TEST(Cost, TokensGoToExpertsAndBack) {
             2 * (2 * 4 / 4 + 4) * 5 * 32 * 2 * 0.75);
 }
 
-// The same experts, as tensors of their own: `pinned` to the ranks of some axes.
+// The same experts, as tensors of their own: `pinned`: placed on the ranks of some axes.
 StepModel ListOfExperts(AxisUse use, std::vector<size_t> pinned) {
   StepModel model = TwoAxes();
   model.training.axes[1].use = use;

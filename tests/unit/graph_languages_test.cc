@@ -87,7 +87,7 @@ TEST(MapLanguage, TakesPartitionSpecsOfJax) {
   EXPECT_EQ(One("\n  w: P()", "[8, 8]"), "w () ()\n");
 }
 
-// Field guide: fully_shard after parallelize_module cuts 8 rows into 0-1, 4-5, 2-3, 6-7.
+// Field guide: fully_shard after parallelize_module shards 8 rows as 0-1, 4-5, 2-3, 6-7.
 TEST(MapLanguage, TakesPlacementsOfDTensor) {
   const std::string_view mesh = "mesh: {axes: {dp: 2, tp: 2}}\n";
   EXPECT_EQ(One(" {w: {dp: Shard(0), tp: Shard(0)}}", "[8]", mesh), "w (dp, tp)\n");
@@ -95,7 +95,7 @@ TEST(MapLanguage, TakesPlacementsOfDTensor) {
             "w (tp, dp)\n");
   EXPECT_EQ(
       One("\n  w: [_StridedShard(dim=0, sf=mesh_tp), Shard(dim=0)]", "[8]", mesh).substr(0, 5),
-      "x.yam");  // YAML cuts it.
+      "x.yam");  // YAML truncates it.
   EXPECT_EQ(One("\n  w: (_StridedShard(dim=0, sf=mesh_tp), Shard(dim=0))", "[8]", mesh),
             "w (tp, dp)\n");
   EXPECT_EQ(One(" {w: {tp: Shard(-1), dp: Replicate()}}", "[8, 8]", mesh), "w () (tp)\n");

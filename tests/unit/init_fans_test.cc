@@ -165,7 +165,7 @@ TEST(Fans, OrderCanBeSet) {
             "normal(0, 0.5)");
 }
 
-// Values do not depend on how a tensor is cut.
+// Values do not depend on how a tensor is sharded.
 TEST(Fans, AreThoseOfTheWholeTensor) {
   EXPECT_EQ(FanLowered("shape: [64, 16], fans: out_in, init: kaiming_normal, "
                        "shard: [tensor, fsdp]",

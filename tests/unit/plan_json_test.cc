@@ -692,7 +692,7 @@ INSTANTIATE_TEST_SUITE_P(
             R"(1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,4,6], "of": "q"}}]}})",
             "more than 32 dimensions"}));
 
-// Rows of 7 cut into rows of 10: each is pieces of its own.
+// Rows of 7 reshaped to rows of 10: each falls into pieces of its own.
 TEST(ReadPlan, RefusesViewsOfMillionsOfPieces) {
   std::string text = PlanOfViewsWith("[4, 6]", "[10000000, 3]");
   const std::string view =
@@ -782,7 +782,8 @@ TEST(PlanRank, HoldsFirstReplicasInTheOrderOfTheGraph) {
             "5 (1, 2) 0 bytes:\n");
 }
 
-// Random meshes and cuts, uneven ones among them: of all ranks it is the sum over their plans.
+// Random meshes and shardings, uneven ones among them: for all ranks it is the sum over their
+// plans.
 TEST(BytesIn, IsWhatTheRanksHold) {
   Random random(24);
   for (int trial = 0; trial < 300; ++trial) {

@@ -37,7 +37,7 @@ int64_t CountBoxes(const Shape& shape, const PartitionSpec& spec, const Mesh& me
   return Sharding(mesh, Replicas::kDedupe, shape, spec).CountBoxes();
 }
 
-// How `parts` ranks of one axis cut n elements.
+// How `parts` ranks of one axis divide n elements.
 Extents Cut(int64_t n, int64_t parts) {
   const Mesh mesh{{"x"}, {parts}};
   Extents extents;
