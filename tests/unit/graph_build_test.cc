@@ -451,7 +451,7 @@ TEST(GraphSharding, LogicalAxesNeedARule) {
       "x.yaml:6:34: error: no rule names the logical axis `embd`\n"
       "  modules: {w: {shape: [8], axes: [embd], init: zeros}}\n"
       "                                   ^^^^\n"
-      "  hint: did you mean `embed`?; `{embd: null}` in `rules` keeps it whole\n");
+      "  hint: did you mean `embed`? `{embd: null}` in `rules` keeps it whole\n");
 }
 
 TEST(GraphSharding, RulesNeedALogicalAxis) {

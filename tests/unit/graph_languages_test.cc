@@ -621,7 +621,7 @@ TEST(Languages, ReportsWhatIsNone) {
             "x.yaml:5:11: error: unknown sharding `fdsp`\n"
             "  sharding: fdsp\n"
             "            ^^^^\n"
-            "  hint: did you mean `fsdp`?; the name of a file has a dot or a slash\n");
+            "  hint: did you mean `fsdp`?\n");
   EXPECT_EQ(One(" {halliax: {a: b}}", "[8]").substr(0, 43),
             "x.yaml:5:25: error: `b` is not a placement\n");
   EXPECT_EQ(Cuts(" fsdp\nrules: [{a: fsdp}]"),

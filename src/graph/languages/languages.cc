@@ -58,8 +58,11 @@ class StackReader {
                      fmt::format("a file with a sharding names another one, {}", Quote(value.text)),
                      "name that one instead, or write here what it says");
     } else if (value.IsScalar()) {
-      context_.Error(value.span, fmt::format("unknown sharding {}", Quote(value.text)),
-                     DidYouMean(value.text, Words()) + "; the name of a file has a dot or a slash");
+      context_.Error(
+          value.span, fmt::format("unknown sharding {}", Quote(value.text)),
+          DidYouMean(value.text, Words()) + (Closest(value.text, Words()).empty()
+                                                 ? "; the name of a file has a dot or a slash"
+                                                 : ""));
     } else if (!context_.building.diagnostics.HasErrors()) {
       context_.Error(value.span, "nothing says how tensors are sharded",
                      "remove `sharding`, or name a file, a word or a language");

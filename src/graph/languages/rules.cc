@@ -68,7 +68,10 @@ void RuleLanguage::CheckNames(const AxisNames& axes) {
     building_.diagnostics.Error(name.span,
                                 fmt::format("no rule names the logical axis `{}`", name.value),
                                 fmt::format("{}{}`{{{}: null}}` in `rules` keeps it whole", closest,
-                                            closest.empty() ? "" : "; ", name.value));
+                                            closest.empty()          ? ""
+                                            : closest.ends_with('?') ? " "
+                                                                     : "; ",
+                                            name.value));
   }
 }
 
