@@ -73,7 +73,7 @@ Resolved ByDefinition(const std::vector<std::string>& logical, const std::vector
   return result;
 }
 
-// Of few names and axes, so that rules meet often.
+// Few names and axes, so that rules meet often.
 TEST(ResolveRules, RandomOnesFollowTheDefinition) {
   Random random(12);
   const auto name = [&] { return std::string(1, static_cast<char>('a' + random.In(0, 2))); };
