@@ -205,7 +205,7 @@ def add_matrices():
     add("sparse at 2^34", "bf16", [11, 2**34], {"sparse": {"std": 0.5, "zeros": 5}}, [0, 2**34 - 5], [11, 5])
     # Two equal words, of which one is zero: that in the lower row.
     rows = 200000
-    words = reference.Words(reference.Key(0, "sparse_tie_0"), 1, np.arange(rows))
+    words = reference.words_of(reference.key_of(0, "sparse_tie_0"), 1, np.arange(rows))
     order = np.argsort(words, kind="stable")
     place = int(np.flatnonzero(words[order[1:]] == words[order[:-1]])[0])
     for number, row in enumerate(order[place:place + 2]):
@@ -268,7 +268,7 @@ def add_jax():
     # In the tail, near the ends of the 2^23 numbers that there are.
     standard = {"normal": {"mean": 0, "std": 1}}
     for name, word in ("lowest", 0), ("highest", 2**23 - 1):
-        words = reference.Words(reference.JaxKey(42), 0, np.arange(2**24)) >> np.uint32(9)
+        words = reference.words_of(reference.JaxKey(42), 0, np.arange(2**24)) >> np.uint32(9)
         place = int(np.flatnonzero(words == word)[0])
         jax(f"normal {name}", "f32", [2**30], standard, offset=[place], shape=[3], key={"words": [42, 0]})
         # u is -1, and z not the cut-off.

@@ -318,7 +318,7 @@ def test_mistakes_of_stacks(tmp_path):
         mistake("h: {repeat: {i: 2}, w: {shape: [4, i + 1], init: ones}}", "{stack: [h]}")
     assert "is bf16" in mistake("{h.0.w: {shape: [4], init: ones}, h.1.w: {shape: [4], init: ones, dtype: bf16}}",
                                 '{stack: ["*"]}')
-    assert "cut in different ways" in mistake(
+    assert "sharded in different ways" in mistake(
         "{h.0.w: {shape: [4], init: ones}, h.1.w: {shape: [4], init: ones, shard: [a]}}", "{stack: [h]}")
     assert "`h.w`" in mistake(f"{{{layers}, h.w: {{shape: [1], init: ones}}}}", '{stack: [h], keep: ["*"]}')
 

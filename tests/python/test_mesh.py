@@ -432,7 +432,7 @@ def test_finalize_loses_no_devices(tmp_path):
     # The manifest's are damaged, not the file's: nobody can tell.
     (folder / "manifest.json").write_text(manifest.replace('"id": 5', '"id": 4'))
     result = run_tool("finalize", folder)
-    assert result.returncode == 5 and "does not say what the manifest says" in result.stderr
+    assert result.returncode == 5 and "list different devices" in result.stderr
     run_ok("gen", spec, "-o", folder, "--repair")
     assert (folder / "manifest.json").read_text() == manifest
 
@@ -446,7 +446,7 @@ def test_devices_that_are_no_file_are_refused(tmp_path, command, make):
     make(folder / "devices.json")
     options = ["-o", tmp_path / "to"] if command == "reshard" else []
     result = run_tool(command, folder, *options)
-    assert result.returncode == 5 and "devices.json` is no file" in result.stderr
+    assert result.returncode == 5 and "devices.json` is not a file" in result.stderr
     assert not (tmp_path / "to").exists()
 
 

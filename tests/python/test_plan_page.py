@@ -223,7 +223,7 @@ def test_balance_is_that_of_all_ranks(case):
 
 def test_standard_output_is_refused(tmp_path):
     result = run_tool("plan", "--html", "-", TINY, cwd=tmp_path)
-    assert result.returncode == 2 and "`--html` writes a file" in result.stderr
+    assert result.returncode == 2 and "`--html` needs the name of a file" in result.stderr
     assert not (tmp_path / "-").exists()
 
 

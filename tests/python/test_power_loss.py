@@ -90,7 +90,7 @@ class Folder:
         self.pending.append(change)
         self.now = {**self.now, **change}
 
-    Sync = File.sync
+    sync = File.sync
 
 
 def write(data, offset):
@@ -142,7 +142,7 @@ class Disk:
         return list(dict.fromkeys(found))
 
     def states(self):
-        """Trees, as support.Tree gives them, that power loss can leave now."""
+        """Trees, as support.tree_of gives them, that power loss can leave now."""
         changes = self.changes()
         if len(changes) <= 4:
             kept = [set(c) for n in range(len(changes) + 1) for c in itertools.combinations(changes, n)]

@@ -46,19 +46,19 @@ def test_all_is_in_the_file():
 def test_the_known_answers_of_the_page():
     page = (ROOT / "man/shardinit-values.7").read_text().replace("\\-", "-")
     key, = re.findall(r"seed 0 is\n\.Li 0x(\w+)", page)
-    assert reference.Key(0, "w") == int(key, 16)
+    assert reference.key_of(0, "w") == int(key, 16)
     threefry, philox = re.findall(r"counter and key all zeros gives ([0-9a-f\s]+)(?:, and| \()", page)
-    assert [f"{word:08x}" for word in reference.Blocks(0, 0, np.zeros(1, np.uint64))[0]] == philox.split()
+    assert [f"{word:08x}" for word in reference.blocks_of(0, 0, np.zeros(1, np.uint64))[0]] == philox.split()
     zero = np.zeros(1, np.uint32)
-    assert [f"{int(word[0]):08x}" for word in reference.Threefry(0, [zero, zero])] == threefry.split()
+    assert [f"{int(word[0]):08x}" for word in reference.threefry(0, [zero, zero])] == threefry.split()
     jax = page.index("Under the engine", page.index(".Sh KNOWN ANSWERS"))
     answers = list(re.finditer(r"^(\w+) ([-\d. ]+)\n((?:    [0-9a-f ]+\n){2})", page, re.M))
     assert len(answers) == 14
     for answer in answers:
         kind, parameters, bits = answer.groups()
-        key = reference.ENGINES["jax_threefry" if answer.start() > jax else "philox4x32"](reference.Key(0, "w"))
-        sampler = {"uniform": reference.Uniform, "normal": reference.Normal,
-                   "truncated_normal": reference.TruncatedNormal}[kind]
+        key = reference.ENGINES["jax_threefry" if answer.start() > jax else "philox4x32"](reference.key_of(0, "w"))
+        sampler = {"uniform": reference.uniform, "normal": reference.normal,
+                   "truncated_normal": reference.truncated_normal}[kind]
         values = sampler(key, 0, np.arange(8), *map(float, parameters.split()))
         assert [f"{word:08x}" for word in values.view(np.uint32)] == bits.split()
 

@@ -258,7 +258,7 @@ def test_axes_one_after_the_other(replicas, tmp_path):
         run_ok("verify", tmp_path / to, "--spec", spec)
     refused = run_tool("plan", spec, "--write", tmp_path / "map.yaml")
     assert refused.returncode == 5
-    assert "`both` is cut as [a then b, -], and a map has no" in refused.stderr
+    assert "`both` is sharded as [a then b, -], and a map has no" in refused.stderr
 
 
 def test_reshard_of_axes_one_after_the_other(tmp_path):
