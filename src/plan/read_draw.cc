@@ -5,6 +5,7 @@
 
 #include "base/json.h"
 #include "base/overloaded.h"
+#include "base/sha256.h"
 #include "base/text.h"
 #include "graph/validate.h"
 #include "init/initializer.h"
