@@ -19,7 +19,7 @@ from ._errors import DamageError
 from ._manifest import Shard, StoredTensorInfo
 from ._read import SLAB, BoxFile, run, slabs
 from ._regular import open_regular
-from ._source import Job, Shape, Slices, Source, Words, expanded, region, words_for
+from ._source import Array, Job, Shape, Slices, Source, Words, expanded, region, words_for
 
 _OPEN_FILES = 64
 _MAX_THREADS = 32
@@ -66,13 +66,8 @@ class Boxes(Source):
         return cast("StoredTensorInfo", self._find(path))
 
     def read(
-        self,
-        path: str,
-        slices: Slices = None,
-        *,
-        verify: bool = False,
-        out: np.ndarray[Any, Any] | None = None,
-    ) -> np.ndarray[Any, Any]:
+        self, path: str, slices: Slices = None, *, verify: bool = False, out: Array | None = None
+    ) -> Array:
         """Reads a tensor, or a part of it, from whichever files hold it.
 
         Bytes go from the files straight into the array; nothing is converted, and
@@ -117,7 +112,7 @@ class Boxes(Source):
         return array.view(info.numpy_dtype) if out is None else out
 
     def jobs(
-        self, path: str, slices: Slices, out: np.ndarray[Any, Any], *, verify: bool = False
+        self, path: str, slices: Slices, out: Array, *, verify: bool = False
     ) -> list[Job]:
         """What `read` into `out` comes to: for each box, or each part of a large one, a job."""
         info = self.info(path)

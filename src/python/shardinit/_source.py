@@ -19,7 +19,8 @@ Shape = tuple[int, ...]
 Box = tuple[Shape, Shape]  # Offset and shape.
 Index = SupportsIndex | slice | EllipsisType
 Slices = Index | tuple[Index, ...] | None
-Words = np.ndarray[Any, Any]
+Array = np.ndarray[Any, Any]
+Words = Array  # Unsigned integers with the bits of elements.
 Job = Callable[[], object]
 Self = TypeVar("Self", bound="Source")
 
@@ -168,8 +169,8 @@ class Source(ABC):
         rank: int,
         *,
         verify: bool = False,
-        out: np.ndarray[Any, Any] | None = None,
-    ) -> np.ndarray[Any, Any] | None:
+        out: Array | None = None,
+    ) -> Array | None:
         """What a rank of the mesh holds of a tensor, its boxes side by side, as a DTensor has it.
 
         Args:
@@ -220,18 +221,13 @@ class Source(ABC):
 
     @abstractmethod
     def read(
-        self,
-        path: str,
-        slices: Slices = None,
-        *,
-        verify: bool = False,
-        out: np.ndarray[Any, Any] | None = None,
-    ) -> np.ndarray[Any, Any]:
+        self, path: str, slices: Slices = None, *, verify: bool = False, out: Array | None = None
+    ) -> Array:
         """A tensor, or a part of it; see `Checkpoint.read` and `Spec.generate`."""
 
     @abstractmethod
     def jobs(
-        self, path: str, slices: Slices, out: np.ndarray[Any, Any], *, verify: bool = False
+        self, path: str, slices: Slices, out: Array, *, verify: bool = False
     ) -> list[Job]:
         """What `read` into `out` comes to, in any order; for `run`, with the jobs of others."""
 

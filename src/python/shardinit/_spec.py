@@ -17,7 +17,7 @@ import numpy as np
 
 from . import _native
 from ._errors import SpecError
-from ._source import Box, Job, Mesh, Shape, Slices, Source, TensorInfo, region, words_for
+from ._source import Array, Box, Job, Mesh, Shape, Slices, Source, TensorInfo, region, words_for
 
 Sets = Mapping[str, Any] | Iterable[str]
 
@@ -172,8 +172,8 @@ class Spec(Source):
         slices: Slices = None,
         *,
         threads: int | None = None,
-        out: np.ndarray[Any, Any] | None = None,
-    ) -> np.ndarray[Any, Any]:
+        out: Array | None = None,
+    ) -> Array:
         """Makes a tensor, or a part of it: the bits that a checkpoint of the spec holds.
 
         Args:
@@ -205,18 +205,13 @@ class Spec(Source):
         return array.view(info.numpy_dtype) if out is None else out
 
     def read(
-        self,
-        path: str,
-        slices: Slices = None,
-        *,
-        verify: bool = False,
-        out: np.ndarray[Any, Any] | None = None,
-    ) -> np.ndarray[Any, Any]:
+        self, path: str, slices: Slices = None, *, verify: bool = False, out: Array | None = None
+    ) -> Array:
         """`generate`, by the name that it has for checkpoints. There is nothing to verify."""
         return self.generate(path, slices, out=out)
 
     def jobs(
-        self, path: str, slices: Slices, out: np.ndarray[Any, Any], *, verify: bool = False
+        self, path: str, slices: Slices, out: Array, *, verify: bool = False
     ) -> list[Job]:
         """One call of `generate`."""
         return [lambda: self.generate(path, slices, out=out)]

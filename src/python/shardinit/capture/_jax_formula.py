@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -45,7 +45,7 @@ from ._jax_numbers import (
 from ._jax_operations import OPERATIONS
 from ._jax_values import Apply, Draw, Known, Value, is_key, key_words
 from ._jaxpr import Graph
-from ._walk import Ranges, Walk
+from ._walk import Indices, PartOf, Ranges, Walk
 
 
 class Formula(Walk):
@@ -86,7 +86,7 @@ class Formula(Walk):
         is_float = self.exact and rounding_of(np.dtype(dtype))
         return number(exactly(value, dtype) if is_float else short(value, dtype))
 
-    def of(self, value: Value, index: tuple[Index, ...], ranges: Ranges) -> Term:
+    def of(self, value: Value, index: Indices, ranges: Ranges) -> Term:
         """One element of a value."""
         self._steps += 1
         if self._steps > _STEPS:
@@ -106,17 +106,12 @@ class Formula(Walk):
         return Operation(self, value, index, ranges).built(OPERATIONS, value.name)
 
     def joined(
-        self,
-        sizes: Sequence[int],
-        dimension: int,
-        index: tuple[Index, ...],
-        ranges: Ranges,
-        part: Callable[[int, tuple[Index, ...], Ranges], Term],
+        self, sizes: Sequence[int], dimension: int, index: Indices, ranges: Ranges, part: PartOf
     ) -> Term:
         """See `Walk.joined`; draws of one distribution are one where the numbers are not JAX's."""
         terms: list[Term] = []
 
-        def noted(n: int, index: tuple[Index, ...], ranges: Ranges) -> Term:
+        def noted(n: int, index: Indices, ranges: Ranges) -> Term:
             terms.append(part(n, index, ranges))
             return terms[-1]
 
@@ -124,7 +119,7 @@ class Formula(Walk):
         is_one = not self.exact and len({term.text for term in terms}) == 1
         return terms[0] if is_one and "<" not in terms[0].text else whole
 
-    def _draw(self, draw: Draw, index: tuple[Index, ...], ranges: Ranges) -> Term:
+    def _draw(self, draw: Draw, index: Indices, ranges: Ranges) -> Term:
         if self.placed:
             return self._of_keys(draw, index, ranges)
         self.graph.identify(draw)
@@ -148,7 +143,7 @@ class Formula(Walk):
             drawn = call("floor", binary("*", Term("uniform()"), number(high - low)))
         return binary("+", drawn, number(low))
 
-    def _of_keys(self, draw: Draw, index: tuple[Index, ...], ranges: Ranges) -> Term:
+    def _of_keys(self, draw: Draw, index: Indices, ranges: Ranges) -> Term:
         """A number of whichever of several keys it is."""
         batch = len(draw.keys.shape)
         bounds_of = [i.bounds(ranges) for i in index[:batch]]
@@ -166,7 +161,7 @@ class Formula(Walk):
             term = where(both(here), self._placed(draw, (*map(Index, which), *index[batch:])), term)
         return term
 
-    def _placed(self, draw: Draw, index: tuple[Index, ...]) -> Term:
+    def _placed(self, draw: Draw, index: Indices) -> Term:
         """A number by the words of its key, and which of that key's it is."""
         place = place_of(draw, index)
         keys = self.graph.words(draw, index)
@@ -195,7 +190,7 @@ class Formula(Walk):
             raise NoFormula(f"bounds below {LEAST:.3g}", draw.origin)
         return Term(of(draw.kind, keys, *ends).text, dtype="f32")
 
-    def _known(self, value: Known, index: tuple[Index, ...], ranges: Ranges) -> Term:
+    def _known(self, value: Known, index: Indices, ranges: Ranges) -> Term:
         data = np.asarray(value.data)
         low = tuple(i.bounds(ranges)[0] for i in index)
         if all(i.bounds(ranges) == (a, a) for i, a in zip(index, low, strict=True)):

@@ -22,7 +22,9 @@ from ._expression import (
 )
 
 Ranges = dict[int, Range]  # Variable of an expression → the indices that are asked for.
-Part = Callable[[tuple[Index, ...], Ranges], Term]  # An element at an index, for some ranges.
+Indices = tuple[Index, ...]  # Which element of a value, by the element of the tensor.
+Part = Callable[[Indices, Ranges], Term]  # An element at an index, for some ranges.
+PartOf = Callable[[int, Indices, Ranges], Term]  # An element of one of several values.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Use:
     """
 
     draw: Any
-    index: tuple[Index, ...]
+    index: Indices
     ranges: tuple[Range, ...]
     branch: tuple[tuple[int, int], ...]
 
@@ -100,12 +102,12 @@ class Walk:
         self._branch: tuple[tuple[int, int], ...] = ()
         self._choices = 0
 
-    def use(self, draw: Any, index: tuple[Index, ...], ranges: Mapping[int, Range]) -> None:
+    def use(self, draw: Any, index: Indices, ranges: Mapping[int, Range]) -> None:
         """Notes that an element of a draw is asked for here."""
         box = tuple(ranges[d] for d in sorted(ranges))
         self.uses.append(Use(draw, index, box, self._branch))
 
-    def of(self, value: Any, index: tuple[Index, ...], ranges: Ranges) -> Term:
+    def of(self, value: Any, index: Indices, ranges: Ranges) -> Term:
         """One element of a value."""
         raise NotImplementedError
 
@@ -122,12 +124,7 @@ class Walk:
         return self._choices
 
     def joined(
-        self,
-        sizes: Sequence[int],
-        dimension: int,
-        index: tuple[Index, ...],
-        ranges: Ranges,
-        part: Callable[[int, tuple[Index, ...], Ranges], Term],
+        self, sizes: Sequence[int], dimension: int, index: Indices, ranges: Ranges, part: PartOf
     ) -> Term:
         """An element of tensors of these sizes, one after another along a dimension.
 
@@ -158,7 +155,7 @@ class Walk:
         self,
         before: Sequence[int],
         shape: Sequence[int],
-        index: tuple[Index, ...],
+        index: Indices,
         ranges: Ranges,
         inside: Part,
         filler: Term,
@@ -183,7 +180,7 @@ class Walk:
         self,
         boxes: Sequence[tuple[int, int, int, int | None]],
         rank: int,
-        index: tuple[Index, ...],
+        index: Indices,
         ranges: Ranges,
         base: Callable[[], Term],
         values: Part,
@@ -267,7 +264,7 @@ class At:
 
     formula: Walk
     value: Any
-    index: tuple[Index, ...]
+    index: Indices
     ranges: Ranges
 
     def at(self, value: Any, index: Sequence[Index], ranges: Ranges | None = None) -> Term:
