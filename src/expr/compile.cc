@@ -81,59 +81,6 @@ struct Meaning {
   }
 };
 
-// An argument of a torch_…() or jax_…() function.
-struct PlacedArgument {
-  std::string_view name;
-  std::optional<double> least = {};  // lower limit of a whole number; null for any number
-};
-struct PlacedArguments {
-  size_t element;  // the argument that differs from element to element
-  std::vector<PlacedArgument> all;
-};
-
-const PlacedArguments& ArgumentsOf(Program::PlacedKind kind) {
-  static constexpr PlacedArgument kPlace = {"the place in the stream", 0},
-                                  kSpare = {"the place of a number that is left over, or -1", -1},
-                                  kSize = {"the size of the draw", 0},
-                                  kElement = {"the number's place in the draw", 0}, kLow = {"low"},
-                                  kHigh = {"high"}, kMean = {"mean"}, kStd = {"std"};
-  static const PlacedArguments kUniform = {1, {kPlace, kElement, kLow, kHigh}};
-  static const PlacedArguments kNormal = {3, {kPlace, kSpare, kSize, kElement, kMean, kStd}};
-  static const PlacedArguments kPairs = {2, {kPlace, kSpare, kElement, kMean, kStd}};
-  static const PlacedArguments kTruncated = {
-      3, {kPlace, kSpare, kSize, kElement, kMean, kStd, kLow, kHigh}};
-  static const PlacedArguments kInteger = {1, {kPlace, kElement, {"the size of the range", 1}}};
-  static const PlacedArguments kWord = {0, {kPlace}};
-  static const PlacedArguments kPermutation = {2, {kPlace, kSize, kElement}};
-  static constexpr PlacedArgument kFirst = {"the first word of the key", 0},
-                                  kSecond = {"the second word of the key", 0};
-  static const PlacedArguments kOfKey = {2, {kFirst, kSecond, kElement}};
-  static const PlacedArguments kWithin = {2, {kFirst, kSecond, kElement, kLow, kHigh}};
-  switch (kind) {
-    case Program::PlacedKind::kUniform:
-      return kUniform;
-    case Program::PlacedKind::kNormal:
-      return kNormal;
-    case Program::PlacedKind::kPairs:
-      return kPairs;
-    case Program::PlacedKind::kTruncatedNormal:
-      return kTruncated;
-    case Program::PlacedKind::kInteger:
-      return kInteger;
-    case Program::PlacedKind::kWord:
-      return kWord;
-    case Program::PlacedKind::kPermutation:
-      return kPermutation;
-    case Program::PlacedKind::kJaxBits:
-    case Program::PlacedKind::kJaxNormal:
-      return kOfKey;
-    case Program::PlacedKind::kJaxUniform:
-    case Program::PlacedKind::kJaxTruncatedNormal:
-      return kWithin;
-  }
-  return kWord;
-}
-
 // Whether the operation is exact, or every implementation rounds it once, to nearest.
 bool IsRoundedOnce(ElementOp op) {
   switch (op) {
@@ -146,7 +93,7 @@ bool IsRoundedOnce(ElementOp op) {
     case ElementOp::kCos:
     case ElementOp::kTanh:
     case ElementOp::kErfInv:
-    case ElementOp::kSqrt:  // PyTorch's f32 square root is not rounded so.
+    case ElementOp::kSqrt:  // Some f32 square roots are not rounded so.
       return false;
     case ElementOp::kNegate:
     case ElementOp::kAdd:
@@ -294,17 +241,16 @@ class Compiler {
     return true;
   }
 
-  // Calls torch_…() or jax_…(). One argument is the number's place; the others are the same for all
-  // elements.
+  // One argument is the number's place; the others are the same for all elements.
   bool PlacedCall(const Step& step, const std::vector<Item>& operands) {
     const Function& function = *step.function;
-    const PlacedArguments& arguments = ArgumentsOf(function.placed->kind);
-    Program::PlacedCall call = {*function.placed, 0, 0, program_.code.size(), {}};
+    const PlacedFunction& placed = *function.placed;
+    Program::PlacedCall call = {&placed, 0, 0, program_.code.size(), {}};
     std::string text = fmt::format("{}(", function.name);
     for (size_t i = 0; i < operands.size(); ++i) {
       text += (i == 0 ? "" : ", ") + operands[i].text;
-      if (i == arguments.element) continue;
-      const auto& [name, least] = arguments.all[i];
+      if (i == placed.element) continue;
+      const auto& [name, least] = placed.arguments[i];
       if (!operands[i].value) {
         Fail(step, fmt::format("argument {} of {}, {}, is not the same for all elements", i + 1,
                                Quote(function.name), name));
@@ -319,7 +265,7 @@ class Compiler {
       }
       call.numbers.push_back(value);
     }
-    const Item& element = operands[arguments.element];
+    const Item& element = operands[placed.element];
     call.element = SlotOf(element);
     if (element.temporary) free_.push_back(element.slot);
     Item item;
@@ -328,9 +274,7 @@ class Compiler {
     item.placed = true;
     item.text = text + ")";
     program_.placed.push_back(std::move(call));
-    // PyTorch uses the C library's functions for these numbers.
-    program_.inexact |= function.placed->dtype == DType::f64 &&
-                        function.placed->kind != Program::PlacedKind::kUniform;
+    program_.inexact |= placed.inexact;
     stack_.push_back(std::move(item));
     return true;
   }

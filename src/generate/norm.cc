@@ -24,8 +24,8 @@ double RootOf(F s) {
 
 }  // namespace
 
-NormFiller::NormFiller(const Norm& norm, const Tensor& tensor)
-    : path_(tensor.path), dtype_(tensor.dtype), of_(norm.tensor), elements_(FillerOf(*of_)) {
+NormFiller::NormFiller(const Tensor& tensor)
+    : path_(tensor.path), dtype_(tensor.dtype), of_(tensor.measured), elements_(FillerOf(*of_)) {
   const bool of_all = tensor.shape.empty();
   int64_t stride = 1;
   for (size_t d = of_->shape.size(); d-- > 0;) {
