@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <charconv>
 #include <cmath>
@@ -35,28 +36,19 @@ struct Symbol {
 };
 
 Symbol SymbolOf(Step::Op op) {
-  switch (op) {
-    case Step::Op::kAdd:
-      return {" + ", kSum, ElementOp::kAdd};
-    case Step::Op::kSubtract:
-      return {" - ", kSum, ElementOp::kSubtract};
-    case Step::Op::kMultiply:
-      return {" * ", kProduct, ElementOp::kMultiply};
-    case Step::Op::kDivide:
-      return {" / ", kProduct, ElementOp::kDivide};
-    case Step::Op::kLess:
-      return {" < ", kComparison, ElementOp::kLess};
-    case Step::Op::kLessEqual:
-      return {" <= ", kComparison, ElementOp::kLessEqual};
-    case Step::Op::kGreater:
-      return {" > ", kComparison, ElementOp::kGreater};
-    case Step::Op::kGreaterEqual:
-      return {" >= ", kComparison, ElementOp::kGreaterEqual};
-    case Step::Op::kEqual:
-      return {" == ", kComparison, ElementOp::kEqual};
-    default:
-      return {" != ", kComparison, ElementOp::kNotEqual};
-  }
+  static constexpr std::pair<Step::Op, Symbol> kSymbols[] = {
+      {Step::Op::kAdd, {" + ", kSum, ElementOp::kAdd}},
+      {Step::Op::kSubtract, {" - ", kSum, ElementOp::kSubtract}},
+      {Step::Op::kMultiply, {" * ", kProduct, ElementOp::kMultiply}},
+      {Step::Op::kDivide, {" / ", kProduct, ElementOp::kDivide}},
+      {Step::Op::kLess, {" < ", kComparison, ElementOp::kLess}},
+      {Step::Op::kLessEqual, {" <= ", kComparison, ElementOp::kLessEqual}},
+      {Step::Op::kGreater, {" > ", kComparison, ElementOp::kGreater}},
+      {Step::Op::kGreaterEqual, {" >= ", kComparison, ElementOp::kGreaterEqual}},
+      {Step::Op::kEqual, {" == ", kComparison, ElementOp::kEqual}},
+      {Step::Op::kNotEqual, {" != ", kComparison, ElementOp::kNotEqual}},
+  };
+  return std::ranges::find(kSymbols, op, &std::pair<Step::Op, Symbol>::first)->second;
 }
 
 // A step's result on the stack.
@@ -81,46 +73,15 @@ struct Meaning {
   }
 };
 
-// Whether the operation is exact, or every implementation rounds it once, to nearest.
+// Whether the operation is exact, or every implementation rounds it once, to nearest. Some f32
+// square roots are not rounded so.
 bool IsRoundedOnce(ElementOp op) {
-  switch (op) {
-    case ElementOp::kExp:
-    case ElementOp::kExpm1:
-    case ElementOp::kLog:
-    case ElementOp::kLog1p:
-    case ElementOp::kPow:
-    case ElementOp::kSin:
-    case ElementOp::kCos:
-    case ElementOp::kTanh:
-    case ElementOp::kErfInv:
-    case ElementOp::kSqrt:  // Some f32 square roots are not rounded so.
-      return false;
-    case ElementOp::kNegate:
-    case ElementOp::kAdd:
-    case ElementOp::kSubtract:
-    case ElementOp::kMultiply:
-    case ElementOp::kDivide:
-    case ElementOp::kLess:
-    case ElementOp::kLessEqual:
-    case ElementOp::kGreater:
-    case ElementOp::kGreaterEqual:
-    case ElementOp::kEqual:
-    case ElementOp::kNotEqual:
-    case ElementOp::kWhere:
-    case ElementOp::kMin:
-    case ElementOp::kMax:
-    case ElementOp::kClip:
-    case ElementOp::kAbs:
-    case ElementOp::kFloor:
-    case ElementOp::kMod:
-    case ElementOp::kCeilDiv:
-    case ElementOp::kRoundUp:
-    case ElementOp::kF32:
-    case ElementOp::kBf16:
-    case ElementOp::kF16:
-      return true;
-  }
-  return false;
+  using enum ElementOp;
+  static constexpr ElementOp kOnce[] = {
+      kNegate,       kAdd,   kSubtract, kMultiply, kDivide, kLess, kLessEqual, kGreater,
+      kGreaterEqual, kEqual, kNotEqual, kWhere,    kMin,    kMax,  kClip,      kAbs,
+      kFloor,        kMod,   kCeilDiv,  kRoundUp,  kF32,    kBf16, kF16};
+  return std::ranges::find(kOnce, op) != std::end(kOnce);
 }
 
 std::string Parenthesized(const Item& item, Binding least) {

@@ -158,8 +158,8 @@ void OrthogonalFiller::Fill(const Runs& runs, int64_t first, int64_t count, void
   const size_t last = shape_.size() - 1;
   Shape at(shape_.size());  // indices in the tensor
   while (count > 0) {
-    const int64_t column = first % runs.length();
-    int64_t rest = runs.Start(first / runs.length()) + column, base = 0;
+    const auto [index, in_run] = StretchAt(runs, first, count);
+    int64_t rest = index, base = 0;
     bool zero = false;
     for (size_t d = shape_.size(); d-- > 0;) {
       at[d] = rest % shape_[d];
@@ -168,13 +168,12 @@ void OrthogonalFiller::Fill(const Runs& runs, int64_t first, int64_t count, void
       zero |= d != last && centre_[d] >= 0 && at[d] != centre_[d];
     }
     // A stretch lies along the last dimension.
-    const int64_t n = std::min({count, runs.length() - column, shape_[last] - at[last]});
+    const int64_t n = std::min(in_run, shape_[last] - at[last]);
     for (int64_t i = 0; i < n; ++i, to += bytes) {
       const bool off = zero || (centre_[last] >= 0 && at[last] + i != centre_[last]);
       Encode(off ? 0.0f : values[base + i * stride_[last]], dtype_, to);
     }
-    first += n;
-    count -= n;
+    first += n, count -= n;
   }
 }
 

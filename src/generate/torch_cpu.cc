@@ -23,13 +23,9 @@ class TorchFiller final : public Filler {
   void Fill(const Runs& runs, int64_t first, int64_t count, void* out) const override {
     auto* at = static_cast<uint8_t*>(out);
     while (count > 0) {
-      const int64_t column = first % runs.length();
-      const int64_t made = std::min(count, runs.length() - column);
-      kernels::FillTorch(drawn_, static_cast<uint64_t>(runs.Start(first / runs.length()) + column),
-                         static_cast<size_t>(made), at);
-      first += made;
-      count -= made;
-      at += made * InfoOf(drawn_.dtype).bytes;
+      const auto [index, n] = StretchAt(runs, first, count);
+      kernels::FillTorch(drawn_, static_cast<uint64_t>(index), static_cast<size_t>(n), at);
+      first += n, count -= n, at += n * InfoOf(drawn_.dtype).bytes;
     }
   }
 
@@ -53,17 +49,15 @@ class TorchSparseFiller final : public Filler {
     const int64_t bytes = InfoOf(drawn_.dtype).bytes;
     SharedWork<Zeros>::Reader columns(work_);
     while (count > 0) {
-      const int64_t in_run = first % runs.length();
-      const int64_t index = runs.Start(first / runs.length()) + in_run;
+      const auto [index, in_run] = StretchAt(runs, first, count);
       const int64_t row = index / columns_, column = index % columns_;
-      const int64_t n = std::min({count, runs.length() - in_run, columns_ - column});
+      const int64_t n = std::min(in_run, columns_ - column);
       work_.Finish(column, column + n);
       kernels::FillTorch(drawn_, static_cast<uint64_t>(index), static_cast<size_t>(n), to);
       for (int64_t i = 0; i < n; ++i, to += bytes) {
         if (columns[column + i][static_cast<size_t>(row)]) std::fill_n(to, bytes, uint8_t{0});
       }
-      first += n;
-      count -= n;
+      first += n, count -= n;
     }
   }
 
